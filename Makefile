@@ -1,0 +1,69 @@
+# The front door. CMake (CMakePresets.json) is the build; each target here installs what it lacks, builds, does its job.
+#   make            everything, the tests included, into build/
+#   make train      train a small language model on the text of this repository
+#   make test       all tests; GPU tests say "skipped" where there is no GPU
+#   make test-gpu   the GPU tests only
+#   make bench      the programs behind docs/benchmarks.md
+#   make asan | tsan | valgrind    the tests under a sanitizer or valgrind
+#   make install PREFIX=/usr/local
+#   make fresh      `make test` in a Debian 12 that has only git, gcc and make (wants root and debootstrap)
+#   make format | format-check | clean
+PREFIX ?= /usr/local
+JOBS ?= $(shell nproc)
+CTEST = ctest --output-on-failure --no-tests=error -j $(JOBS)
+
+.DEFAULT_GOAL := all
+.PHONY: all fresh train test test-gpu bench asan tsan valgrind fuzz clang cuda install format format-check clean deps
+
+deps:
+	@scripts/install-deps build
+
+build/build.ninja: CMakePresets.json | deps
+	@cmake --preset release
+	@touch $@
+
+all: deps build/build.ninja
+	@cmake --build build -j $(JOBS)
+
+train: all
+	build/fsdp train --preset tiny
+
+test: all
+	@$(CTEST) --test-dir build
+
+test-gpu: all
+	@$(CTEST) --test-dir build -L gpu
+
+bench: all
+	@scripts/bench build/bench
+
+# One recipe for the other presets: their tools, their folder, their tests.
+asan tsan: deps
+	@scripts/install-deps $@
+	@test -f build-$@/build.ninja || cmake --preset $@
+	@cmake --build --preset $@ -j $(JOBS)
+	@$(CTEST) --test-dir build-$@
+
+clang cuda fuzz: deps
+	@scripts/install-deps $@
+	@test -f build-$@/build.ninja || cmake --preset $@
+	@cmake --build --preset $@ -j $(JOBS)
+
+valgrind: deps
+	@scripts/install-deps valgrind
+	@test -f build-debug/build.ninja || cmake --preset debug
+	@cmake --build --preset debug -j $(JOBS)
+	@scripts/valgrind build-debug
+
+fresh:
+	@scripts/fresh-debian test
+
+install: all
+	@cmake --install build --prefix "$(abspath $(PREFIX))"
+
+format format-check:
+	@scripts/install-deps format
+	@scripts/format $(if $(filter format-check,$@),--check)
+
+clean:
+	@rm -rf build build-asan build-tsan build-debug build-clang build-cuda build-fuzz

@@ -1,0 +1,103 @@
+/* Flags described by a table: each row says how one flag is spelled, what it takes, what it means and which field of a
+ * struct it fills. The same rows make parsing, help, the man page, completion and the reference page.
+ *
+ *     typedef struct { fsdp_flag_state state; int64_t layers; bool verbose; } options;
+ *     static const fsdp_flag table[] = {
+ *         {.name = "layers", .type = FSDP_FLAG_INT, .offset = offsetof(options, layers), .fallback = "2", .least = 1,
+ *          .most = 1e9, .unit = "N", .help = "layers of the model"},
+ *         {.name = "verbose", .type = FSDP_FLAG_SWITCH, .offset = offsetof(options, verbose), .help = "say more"},
+ *         {.name = NULL},
+ *     };
+ *
+ * Spelling: "--layers=2" and "--layers 2"; dashes and underscores are equal; a switch is "--x", "--x=1", "--x=true" or
+ * "--no_x". The last of several wins. An unknown flag is an error that suggests the nearest name. */
+#ifndef FSDP_FLAGS_H
+#define FSDP_FLAGS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <fsdp/status.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum fsdp_flag_type {
+    FSDP_FLAG_INT,    /* int64_t */
+    FSDP_FLAG_FLOAT,  /* double */
+    FSDP_FLAG_BYTES,  /* int64_t; "80GB", "512MiB", "4096" */
+    FSDP_FLAG_TEXT,   /* const char *, NULL when nothing was given */
+    FSDP_FLAG_SWITCH, /* bool */
+    FSDP_FLAG_CHOICE, /* int, one of `choices` */
+    FSDP_FLAG_LIST,   /* fsdp_text_list; parts separated by commas */
+} fsdp_flag_type;
+
+typedef struct fsdp_text_list {
+    const char *const *items;
+    int n;
+} fsdp_text_list;
+
+/* One value of a choice. Names are compared without regard to case, dashes equal to underscores. */
+typedef struct fsdp_choice {
+    const char *name;    /* NULL ends the list */
+    int value;
+    const char *aliases; /* other names, separated by spaces, or NULL */
+} fsdp_choice;
+
+typedef struct fsdp_flag {
+    const char *name;    /* without dashes, with underscores; NULL ends the table */
+    const char *aliases; /* other names, separated by spaces, or NULL */
+    const char *only;    /* the one command that takes it; NULL: every command of the table */
+    const char *group;   /* heading in help; rows of a group stand together */
+    fsdp_flag_type type;
+    size_t offset;       /* of the field */
+    const char *fallback;/* default, spelled as on the command line; NULL: 0, off, the first choice, no text */
+    const char *bare;    /* what the flag means without a value; NULL: a value is wanted (switches: always "true") */
+    const char *unit;    /* what stands for the value in help: "N", "FILE", "steps" */
+    const char *help;    /* one sentence, without a full stop */
+    const fsdp_choice *choices;
+    double least, most;  /* bounds of numbers, inclusive; both 0: none */
+} fsdp_flag;
+
+/* Which rows were given explicitly, and the texts that fields point at. Zeroed before first use. */
+typedef struct fsdp_flag_state {
+    uint64_t given[4];
+    void *storage;
+} fsdp_flag_state;
+
+enum { FSDP_FLAGS_MAX = 256 }; /* rows of one table */
+
+/* Fills the fields that the table names with their defaults. `state` and `values` may belong to one struct. */
+FSDP_API fsdp_status fsdp_flags_init(const fsdp_flag *table, void *values, fsdp_flag_state *state);
+/* Frees the texts; fields that point at them are then dangling. */
+FSDP_API void fsdp_flags_free(fsdp_flag_state *state);
+
+/* Reads arguments. What is no flag goes to rest[0 .. *n_rest-1] (room for argc), borrowed from argv, everything behind
+ * "--" too; with rest NULL such a word is an error. `command` is who asks, for rows with `only`. */
+FSDP_API fsdp_status fsdp_flags_parse(const fsdp_flag *table, void *values, fsdp_flag_state *state, const char *command,
+                                      int argc, char *const *argv, const char **rest, int *n_rest);
+/* The same, from a file: a JSON object, or lines of "key = value" with comments behind #. Flags that were given before
+ * keep their value. */
+FSDP_API fsdp_status fsdp_flags_read(const fsdp_flag *table, void *values, fsdp_flag_state *state, const char *command,
+                                     const char *path);
+/* Gives one flag a value (NULL: as if it stood alone) and, if `explicit`, notes that it was given. */
+FSDP_API fsdp_status fsdp_flags_set(const fsdp_flag *table, void *values, fsdp_flag_state *state, const char *name,
+                                    const char *text, bool is_explicit);
+
+/* NULL when no row has this name or alias. */
+FSDP_API const fsdp_flag *fsdp_flags_find(const fsdp_flag *table, const char *name);
+FSDP_API bool fsdp_flags_given(const fsdp_flag *table, const fsdp_flag_state *state, const char *name);
+/* The value of a row as the command line would spell it; malloc'd, NULL for a text that is not set or no memory. */
+FSDP_API char *fsdp_flags_value(const fsdp_flag *flag, const void *values);
+/* All rows and their values as a JSON object that fsdp_flags_read takes; malloc'd. Texts that are not set are left out. */
+FSDP_API fsdp_status fsdp_flags_json(const fsdp_flag *table, const void *values, char **text);
+
+/* The candidate nearest to `word`, NULL when none is near enough to be what was meant. */
+FSDP_API const char *fsdp_nearest(const char *word, const char *const *candidates, int n);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

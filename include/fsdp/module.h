@@ -1,0 +1,106 @@
+/* Modules: a tree with named parameters and buffers, and a forward function that records operations.
+ *
+ * A module of your own embeds fsdp_module as its first member:
+ *
+ *     typedef struct { fsdp_module base; fsdp_module *up, *down; } mlp;
+ *
+ *     static fsdp_tensor *mlp_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *x)
+ *     {
+ *         mlp *m = (mlp *)self;
+ *         return fsdp_call(m->down, t, fsdp_gelu(t, fsdp_call(m->up, t, x)));
+ *     }
+ *     static const fsdp_module_class mlp_class = {.type = "mlp", .forward = mlp_forward};
+ *
+ *     mlp *m = fsdp_module_new(&mlp_class, sizeof *m);
+ *     m->up = fsdp_module_add(m, "up", fsdp_linear_new(64, 256, true));
+ *     m->down = fsdp_module_add(m, "down", fsdp_linear_new(256, 64, true));
+ *
+ * Constructors return NULL when memory runs out or an argument is wrong (fsdp_last_error says which), and accept NULL
+ * where a module is expected, so that one check of the finished tree is enough: fsdp_module_check. */
+#ifndef FSDP_MODULE_H
+#define FSDP_MODULE_H
+
+#include <stddef.h>
+
+#include <fsdp/ops.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fsdp_module fsdp_module;
+typedef struct fsdp_buffer fsdp_buffer;
+
+typedef struct fsdp_module_class {
+    const char *type; /* what wrap policies name: "llama_block" */
+    /* One in, one out; or several. A module has one of the two. */
+    fsdp_tensor *(*forward)(fsdp_module *self, fsdp_tape *t, fsdp_tensor *x);
+    void (*forward_list)(fsdp_module *self, fsdp_tape *t, fsdp_tensor *const *in, int n_in, fsdp_tensor **out, int n_out);
+    void (*destroy)(fsdp_module *self); /* frees what the module owns beyond its base; NULL: nothing */
+} fsdp_module_class;
+
+struct fsdp_module {
+    const fsdp_module_class *module_class;
+    const char *name; /* within the parent; "" at the root */
+    fsdp_module *parent;
+    fsdp_module **children;
+    int n_children;
+    fsdp_parameter **parameters;
+    int n_parameters;
+    fsdp_buffer **buffers;
+    int n_buffers;
+    bool checkpoint; /* activations of this module are computed again in backward */
+    bool broken;     /* something could not be added */
+};
+
+/* Zeroed memory of `bytes` that begins with an fsdp_module. */
+FSDP_API void *fsdp_module_new(const fsdp_module_class *module_class, size_t bytes);
+/* The tree below included. NULL is legal. */
+FSDP_API void fsdp_module_free(fsdp_module *m);
+/* `parent` takes `child` (frees it when it cannot) and returns it. `parent` is a module or a struct that begins with one. */
+FSDP_API fsdp_module *fsdp_module_add(void *parent, const char *name, void *child);
+/* FSDP_OK when every part of the tree came into being. */
+FSDP_API fsdp_status fsdp_module_check(const fsdp_module *m);
+
+typedef enum fsdp_init {
+    FSDP_INIT_ZERO,
+    FSDP_INIT_ONE,
+    FSDP_INIT_NORMAL,  /* standard deviation `scale` */
+    FSDP_INIT_UNIFORM, /* in [-scale, scale) */
+} fsdp_init;
+
+FSDP_API fsdp_parameter *fsdp_module_parameter(void *m, const char *name, int n_dims, const int64_t *shape, fsdp_init init, float scale);
+/* Lays the parameters out behind one another, so that one product can read them as one. All have the same columns. */
+FSDP_API void fsdp_parameter_group(fsdp_parameter *const *members, int n);
+
+/* Memory that outlives steps and is not trained. `values` (copied) may be NULL: zeros. Persistent ones are saved in
+ * checkpoints. */
+FSDP_API fsdp_buffer *fsdp_module_buffer(void *m, const char *name, int n_dims, const int64_t *shape, const float *values, bool persistent);
+
+/* On the tape, during forward. */
+FSDP_API fsdp_tensor *fsdp_use(fsdp_tape *t, fsdp_parameter *p);       /* the parameter */
+FSDP_API fsdp_tensor *fsdp_use_group(fsdp_tape *t, fsdp_parameter *p); /* p heads a group: all members as one matrix */
+FSDP_API fsdp_tensor *fsdp_use_buffer(fsdp_tape *t, fsdp_buffer *b);
+FSDP_API fsdp_tensor *fsdp_call(fsdp_module *m, fsdp_tape *t, fsdp_tensor *x);
+FSDP_API void fsdp_call_list(fsdp_module *m, fsdp_tape *t, fsdp_tensor *const *in, int n_in, fsdp_tensor **out, int n_out);
+
+/* Ready-made layers. */
+FSDP_API fsdp_module *fsdp_linear_new(int64_t in_features, int64_t out_features, bool bias);
+FSDP_API fsdp_module *fsdp_embedding_new(int64_t vocabulary, int64_t columns);
+FSDP_API fsdp_module *fsdp_rmsnorm_new(int64_t columns, float eps);
+FSDP_API fsdp_module *fsdp_layernorm_new(int64_t columns, float eps);
+FSDP_API fsdp_module *fsdp_conv2d_new(int64_t in_channels, int64_t out_channels, fsdp_window window, bool bias);
+FSDP_API fsdp_module *fsdp_batchnorm2d_new(int64_t channels, float eps, float momentum);
+/* Calls its children one after another. */
+FSDP_API fsdp_module *fsdp_sequential_new(void);
+FSDP_API fsdp_module *fsdp_relu_new(void);
+FSDP_API fsdp_module *fsdp_flatten_new(void); /* (N, ...) -> (N, rest) */
+FSDP_API fsdp_module *fsdp_max_pool2d_new(fsdp_window window);
+FSDP_API fsdp_module *fsdp_avg_pool2d_new(fsdp_window window);
+/* The weight of a layer that has one, for tying; NULL otherwise. */
+FSDP_API fsdp_parameter *fsdp_module_weight(fsdp_module *m);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,222 @@
+/* Everything that can be set about a training job: the fields behind the flags of `fsdp train` and `fsdp plan`, one
+ * field for one flag, of the same name. What each means stands once, in the table that fills them
+ * (fsdp_settings_flags; docs/flags.md is made from it). */
+#ifndef FSDP_SETTINGS_H
+#define FSDP_SETTINGS_H
+
+#include <fsdp/flags.h>
+#include <fsdp/shard.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum fsdp_preset {
+    FSDP_PRESET_NONE,
+    FSDP_PRESET_TINY,
+    FSDP_PRESET_CNN,
+    FSDP_PRESET_T5_SMALL,
+    FSDP_PRESET_LLAMA3_2_1B,
+    FSDP_PRESET_LLAMA3_2_3B,
+    FSDP_PRESET_LLAMA3_1_8B,
+    FSDP_PRESET_LLAMA2_7B,
+    FSDP_PRESET_LLAMA2_13B,
+    FSDP_PRESET_LLAMA3_1_70B,
+    FSDP_PRESET_MISTRAL_7B,
+    FSDP_PRESET_COUNT
+} fsdp_preset;
+
+typedef enum fsdp_model_type {
+    FSDP_MODEL_LLAMA_V2,
+    FSDP_MODEL_LLAMA_V3,
+    FSDP_MODEL_MISTRAL,
+    FSDP_MODEL_T5,
+    FSDP_MODEL_CNN,
+    FSDP_MODEL_MLP
+} fsdp_model_type;
+
+typedef enum fsdp_activation { FSDP_ACTIVATION_RELU, FSDP_ACTIVATION_GATED_GELU } fsdp_activation;
+typedef enum fsdp_optimizer_kind { FSDP_OPTIMIZER_ADAMW, FSDP_OPTIMIZER_ADAM, FSDP_OPTIMIZER_SGD } fsdp_optimizer_kind;
+
+typedef enum fsdp_lr_decay {
+    FSDP_LR_CONSTANT,
+    FSDP_LR_LINEAR,
+    FSDP_LR_COSINE,
+    FSDP_LR_EXPONENTIAL,
+    FSDP_LR_PLATEAU,
+    FSDP_LR_STEP
+} fsdp_lr_decay;
+
+typedef enum fsdp_nan_policy { FSDP_NAN_STOP, FSDP_NAN_SKIP, FSDP_NAN_ROLLBACK } fsdp_nan_policy;
+typedef enum fsdp_wrap_policy { FSDP_POLICY_TRANSFORMER, FSDP_POLICY_SIZE, FSDP_POLICY_NONE } fsdp_wrap_policy;
+typedef enum fsdp_checkpoint_kind { FSDP_CKPT_SHARDED, FSDP_CKPT_FULL, FSDP_CKPT_LOCAL } fsdp_checkpoint_kind;
+typedef enum fsdp_failure_policy { FSDP_FAILURE_CONTINUE, FSDP_FAILURE_STOP } fsdp_failure_policy;
+typedef enum fsdp_log_level { FSDP_LOG_DEBUG, FSDP_LOG_INFO, FSDP_LOG_WARNING, FSDP_LOG_ERROR } fsdp_log_level;
+
+/* What sharding_strategy can hold beside the values of fsdp_strategy. */
+enum {
+    FSDP_STRATEGY_AUTO = -1,       /* the fastest that fits the plan */
+    FSDP_STRATEGY_RECOMMENDED = -2 /* by model size, checked against the plan */
+};
+
+/* Texts are NULL when not set and belong to the settings. 0 in a number that the comment calls optional means not set. */
+typedef struct fsdp_settings {
+    size_t size;
+    fsdp_flag_state state;
+
+    /* Model */
+    int preset;               /* fsdp_preset */
+    int model_type;           /* fsdp_model_type */
+    const char *model_config; /* a Hugging Face config.json, or the folder that has one */
+    int64_t vocab_size;       /* optional: the tokenizer's */
+    int64_t max_context_width;
+    int64_t hidden_width, num_layers, num_decoder_layers /* optional: num_layers */;
+    int64_t num_heads, num_key_value_heads /* optional: num_heads */, head_dim /* optional: hidden_width / num_heads */;
+    int64_t intermediate_size;
+    double rotary_emb_base;
+    int rope_scaling; /* fsdp_rope_scaling */
+    double rope_factor, rope_low_freq_factor, rope_high_freq_factor;
+    int64_t rope_original_context;
+    double norm_eps, initializer_range, dropout;
+    bool tie_word_embeddings, attention_bias, mlp_bias;
+    int feed_forward; /* T5: fsdp_activation */
+    int64_t relative_attention_buckets, relative_attention_max_distance;
+    int64_t image_channels, image_height, image_width, num_classes; /* optional: the data set's */
+    int64_t conv1_channels, conv2_channels, branch_channels;
+    const char *init_from; /* weights: a Hugging Face folder, a safetensors file, a checkpoint */
+    fsdp_text_list freeze; /* globs over parameter names */
+
+    /* Data */
+    fsdp_text_list dataset;
+    const char *dataset_config_name;
+    fsdp_text_list validation_dataset;
+    double validation_split; /* part of the training data held back; 0: none */
+    const char *tokenizer;   /* NULL: bytes */
+    const char *source_field, *target_field, *source_prefix;
+    int64_t max_target_width;
+    int64_t train_batch_size, val_batch_size; /* samples of one rank in one micro-batch; val: optional: as train */
+    int64_t max_samples;                      /* optional */
+    int64_t loader_threads, prefetch_batches;
+    bool shuffle, strict_data;
+    const char *log_samples;
+
+    /* Optimisation */
+    int64_t max_steps; /* optional: by epochs */
+    int64_t epochs;    /* optional: by max_steps; with both, what comes first ends the run */
+    int64_t gradient_accumulation_steps;
+    bool sync_each_micro_batch;
+    int optimizer; /* fsdp_optimizer_kind */
+    double lr, min_lr;
+    int lr_decay_style;     /* fsdp_lr_decay */
+    int64_t lr_decay_iters; /* optional: all steps */
+    double warmup;          /* see fsdp_settings_warmup_steps */
+    double plateau;
+    int64_t lr_step_size;
+    double lr_gamma;
+    double momentum, weight_decay, beta1, beta2, eps;
+    double grad_clip; /* 0: off */
+    int nan_policy;   /* fsdp_nan_policy */
+    int64_t seed;
+
+    /* Precision */
+    int param_dtype, reduce_dtype, buffer_dtype; /* fsdp_dtype; --bf16 and --fp16 have been worked in */
+    bool bf16, fp16;
+    double loss_scale; /* optional: 65536 */
+
+    /* Sharding */
+    int sharding_strategy; /* fsdp_strategy, or one of the two above */
+    int64_t shard_group_size;
+    fsdp_text_list shard_weights; /* whole numbers, one a rank */
+    int wrap_policy;              /* fsdp_wrap_policy */
+    fsdp_text_list wrap_types;    /* module types for the transformer policy; empty: the model's blocks */
+    int64_t min_num_params;
+    int64_t bucket_mb;
+    bool forward_prefetch;
+    int backward_prefetch; /* fsdp_prefetch */
+    bool limit_all_gathers;
+    int64_t gather_buffers;
+    int activation_checkpointing; /* fsdp_checkpointing; --offload_activations has been worked in */
+    bool recompute_cheap;
+    bool offload_activations, cpu_offload;
+    fsdp_text_list cpu_offload_units;
+    int comm_backend; /* fsdp_comm_backend */
+    double comm_timeout;
+    bool comm_thread;
+
+    /* Checkpoints */
+    const char *checkpoint_dir; /* NULL: "checkpoints" in output_dir */
+    int64_t checkpoint_freq;    /* optional */
+    double checkpoint_minutes;  /* optional */
+    int64_t checkpoint_epochs;  /* optional */
+    int checkpoint_kind;        /* fsdp_checkpoint_kind */
+    bool checkpoint_at_end, async_checkpoint;
+    int on_checkpoint_failure;          /* fsdp_failure_policy */
+    int64_t keep_checkpoints, keep_every; /* optional: all; none beyond the newest */
+    const char *resume_from_checkpoint;
+    const char *export_dir;
+    int64_t export_part_size; /* bytes */
+
+    /* Watching */
+    const char *output_dir;
+    int64_t logging_freq, validation_freq /* optional: at the end */, validation_batches /* optional: all */;
+    const char *metrics;
+    const char *tensorboard_dir;
+    const char *trace;
+    int64_t trace_first, trace_steps;
+    int log_level; /* fsdp_log_level */
+    bool memory_report;
+
+    /* Machine */
+    const char *device, *products;
+    int64_t threads; /* optional */
+    bool deterministic;
+
+    /* The run itself */
+    const char *config;
+    bool dry_run;
+
+    /* `fsdp plan` only */
+    int64_t world_size; /* optional: the environment's */
+    int64_t ranks_per_node;
+    int64_t fit; /* bytes; optional */
+    bool json;
+} fsdp_settings;
+
+typedef enum fsdp_comm_backend {
+    FSDP_COMM_AUTO,
+    FSDP_COMM_SELF,
+    FSDP_COMM_SHM,
+    FSDP_COMM_MPI,
+    FSDP_COMM_NCCL
+} fsdp_comm_backend;
+
+/* Defaults. Ended by fsdp_settings_free. Copying the struct copies references to its texts, not the texts. */
+FSDP_API fsdp_status fsdp_settings_init(fsdp_settings *settings);
+FSDP_API void fsdp_settings_free(fsdp_settings *settings); /* legal on zeroed settings */
+
+/* Arguments behind the name of the command ("train", "plan", "bench"), then --config under them, then --preset under
+ * both, then fsdp_settings_check. */
+FSDP_API fsdp_status fsdp_settings_parse(fsdp_settings *settings, const char *command, int argc, char *const *argv);
+/* One setting by the name of its flag; counts as given. fsdp_settings_check follows when all are set. */
+FSDP_API fsdp_status fsdp_settings_set(fsdp_settings *settings, const char *name, const char *value);
+/* Puts the preset and what one flag implies for another under what was given, and refuses contradictions by name. */
+FSDP_API fsdp_status fsdp_settings_check(fsdp_settings *settings);
+
+/* Whether the flag was given by the user (not by a preset or a default). `name` must exist. */
+FSDP_API bool fsdp_settings_given(const fsdp_settings *settings, const char *name);
+FSDP_API const fsdp_flag *fsdp_settings_flags(void);
+/* The settings as used, as JSON that --config takes; malloc'd. */
+FSDP_API fsdp_status fsdp_settings_json(const fsdp_settings *settings, char **text);
+
+/* Steps of warmup in a run of n_steps: the number itself from 1 on, a fraction of the steps below. */
+FSDP_API int64_t fsdp_settings_warmup_steps(const fsdp_settings *settings, int64_t n_steps);
+
+static inline bool fsdp_model_is_llama(int model_type)
+{
+    return model_type == FSDP_MODEL_LLAMA_V2 || model_type == FSDP_MODEL_LLAMA_V3 || model_type == FSDP_MODEL_MISTRAL;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

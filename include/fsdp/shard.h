@@ -1,0 +1,109 @@
+/* Fully sharded models: a module tree cut into units whose parameters, gradients and optimizer state are spread over
+ * ranks, gathered when needed and given up after. */
+#ifndef FSDP_SHARD_H
+#define FSDP_SHARD_H
+
+#include <fsdp/module.h>
+#include <fsdp/world.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum fsdp_strategy {
+    FSDP_FULL,          /* parameters, gradients and optimizer state sharded (ZeRO-3) */
+    FSDP_SHARD_GRAD_OP, /* parameters kept from forward to the end of backward (ZeRO-2) */
+    FSDP_SHARD_OP,      /* parameters replicated, optimizer state sharded (ZeRO-1) */
+    FSDP_NO_SHARD,      /* everything replicated (DDP) */
+    FSDP_HYBRID,        /* full within a group of ranks, replicated across groups */
+    FSDP_HYBRID_ZERO2,  /* shard_grad_op within a group */
+    FSDP_STRATEGY_COUNT
+} fsdp_strategy;
+
+FSDP_API const char *fsdp_strategy_name(fsdp_strategy s);
+/* Also accepts FULL_SHARD, zero3, SHARD_GRAD_OP, zero2, zero1, NO_SHARD, ddp, zero0, HYBRID_SHARD, _HYBRID_SHARD_ZERO2. */
+FSDP_API fsdp_status fsdp_strategy_parse(const char *name, fsdp_strategy *out);
+
+typedef enum fsdp_wrap_kind { FSDP_WRAP_TYPE, FSDP_WRAP_SIZE, FSDP_WRAP_FUNCTION, FSDP_WRAP_NONE } fsdp_wrap_kind;
+
+/* Which modules become units. */
+typedef struct fsdp_wrap {
+    fsdp_wrap_kind kind;
+    const char *type;         /* TYPE: module types, separated by commas */
+    int64_t min_parameters;   /* SIZE: a module whose parameters, less those of units inside it, are at least this many */
+    bool (*is_unit)(const fsdp_module *m, void *context); /* FUNCTION */
+    void *context;
+} fsdp_wrap;
+
+static inline fsdp_wrap fsdp_wrap_by_type(const char *type)
+{
+    fsdp_wrap w = {FSDP_WRAP_TYPE, type, 0, 0, 0};
+    return w;
+}
+
+static inline fsdp_wrap fsdp_wrap_by_size(int64_t min_parameters)
+{
+    fsdp_wrap w = {FSDP_WRAP_SIZE, 0, min_parameters, 0, 0};
+    return w;
+}
+
+typedef enum fsdp_prefetch { FSDP_PREFETCH_PRE, FSDP_PREFETCH_POST, FSDP_PREFETCH_NONE } fsdp_prefetch;
+typedef enum fsdp_checkpointing { FSDP_CHECKPOINT_NONE, FSDP_CHECKPOINT_FULL, FSDP_CHECKPOINT_SELECTIVE } fsdp_checkpointing;
+
+typedef struct fsdp_config {
+    size_t size;
+    fsdp_strategy strategy;
+    fsdp_wrap wrap;
+    fsdp_dtype param_dtype;  /* what forward and backward compute in */
+    fsdp_dtype reduce_dtype; /* of full gradients and their reduction */
+    fsdp_dtype buffer_dtype; /* precision of buffers such as rotary tables */
+    uint64_t seed;
+    int shard_group_size;      /* hybrid: ranks a group; 0: those of a node */
+    const int *shard_weights;  /* relative sizes of the shards, one a rank; NULL: equal */
+    int64_t bucket_bytes;      /* neighbouring units are merged up to this size; 0: not */
+    int gather_buffers;        /* units gathered ahead of or under computation at a time, at least 1 */
+    bool forward_prefetch;
+    fsdp_prefetch backward_prefetch;
+    fsdp_checkpointing checkpointing; /* of the modules that are units by the wrap policy */
+    bool recompute_cheap;      /* norms and activations are computed again in backward instead of kept */
+    bool sync_each_micro_batch;/* reduce gradients after every micro-batch; false keeps full gradients until the last */
+    bool deterministic;
+    float loss_scale;          /* fp16: first loss scale; 0: 65536 */
+} fsdp_config;
+
+#define FSDP_CONFIG_INIT                                                                                               \
+    {                                                                                                                  \
+        .size = sizeof(fsdp_config), .strategy = FSDP_FULL, .wrap = {.kind = FSDP_WRAP_NONE}, .gather_buffers = 2,     \
+        .forward_prefetch = true, .sync_each_micro_batch = true                                                        \
+    }
+
+typedef struct fsdp_model fsdp_model;
+
+/* Cuts `net` into units and gives every parameter its initial value, shard by shard. Takes `net` on success. Collective:
+ * every rank calls it with the same net and configuration, which is checked. */
+FSDP_API fsdp_status fsdp_shard(fsdp_world *w, fsdp_module *net, const fsdp_config *config, fsdp_model **out);
+FSDP_API void fsdp_model_free(fsdp_model *m); /* NULL is legal */
+
+FSDP_API fsdp_module *fsdp_model_module(fsdp_model *m);
+FSDP_API int64_t fsdp_model_parameters(const fsdp_model *m);
+FSDP_API int fsdp_model_units(const fsdp_model *m);
+
+/* A micro-batch: begin, record forward and loss, run. */
+FSDP_API fsdp_tape *fsdp_begin(fsdp_model *m);
+/* Computes loss and gradients of what was recorded. Gradients add up over micro-batches until fsdp_step. `last` is true
+ * for the micro-batch after which the optimizer steps. */
+FSDP_API fsdp_status fsdp_backward(fsdp_tape *t, fsdp_loss loss, bool last);
+/* A rank that has run out of data takes part in the step with nothing. */
+FSDP_API fsdp_status fsdp_backward_nothing(fsdp_model *m, bool last);
+
+/* Without gradients: begin, record, run, fsdp_read what was marked fsdp_output. */
+FSDP_API fsdp_tape *fsdp_begin_evaluation(fsdp_model *m);
+FSDP_API fsdp_status fsdp_evaluate(fsdp_tape *t);
+
+/* Parameters by name, whatever the strategy: fetches elements first .. first+n-1 in fp32. Collective. */
+FSDP_API fsdp_status fsdp_parameter_read(fsdp_model *m, const char *name, int64_t first, int64_t n, float *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,57 @@
+/* Tokenizers: text to ids and back, exactly as Hugging Face's tokenizers library does from the same tokenizer.json.
+ * A handle serves one thread at a time; fsdp_tokenizer_share gives another thread its own onto the same tables. */
+#ifndef FSDP_TOKENIZER_H
+#define FSDP_TOKENIZER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <fsdp/status.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fsdp_tokenizer fsdp_tokenizer;
+
+/* Loads a tokenizer.json, or the one in the folder `path`. A component that is not known here is an error that names
+ * it (FSDP_ERR_UNSUPPORTED), never a different result. Beside the file, tokenizer_config.json and
+ * special_tokens_map.json, where present, say which tokens begin, end and pad. */
+FSDP_API fsdp_status fsdp_tokenizer_load(const char *path, fsdp_tokenizer **out);
+
+/* The built-in tokenizer: every byte is its own id, and id 0 ends a document. */
+FSDP_API fsdp_status fsdp_tokenizer_byte(fsdp_tokenizer **out);
+
+/* Another handle onto the same tables, for another thread; both are freed on their own, in any order. */
+FSDP_API fsdp_status fsdp_tokenizer_share(const fsdp_tokenizer *tokenizer, fsdp_tokenizer **out);
+FSDP_API void fsdp_tokenizer_free(fsdp_tokenizer *tokenizer);
+
+/* Text to ids. The ids belong to the tokenizer and stay until its next encode. Bytes that are not UTF-8 count as
+ * U+FFFD, one for each maximal broken sequence. `add_special` puts in what the post-processor adds (a begin or end
+ * token). Memory is taken only while texts still grow. */
+FSDP_API fsdp_status fsdp_tokenizer_encode(fsdp_tokenizer *tokenizer, const char *text, size_t bytes, bool add_special,
+                                           const int32_t **ids, size_t *n_ids);
+
+/* Ids to text, which belongs to the tokenizer and stays until its next decode; a NUL stands behind its `*bytes`
+ * (`bytes` may be NULL). Ids that no token has are passed over, as the library does. */
+FSDP_API fsdp_status fsdp_tokenizer_decode(fsdp_tokenizer *tokenizer, const int32_t *ids, size_t n_ids,
+                                           bool skip_special, const char **text, size_t *bytes);
+
+/* Rows that an embedding needs: one more than the highest id. */
+FSDP_API int32_t fsdp_tokenizer_vocab_size(const fsdp_tokenizer *tokenizer);
+
+/* The id of a token as tokenizer.json spells it, -1 when there is none; and the spelling of an id, NULL when no token
+ * has it. */
+FSDP_API int32_t fsdp_tokenizer_id(const fsdp_tokenizer *tokenizer, const char *token);
+FSDP_API const char *fsdp_tokenizer_token(const fsdp_tokenizer *tokenizer, int32_t id);
+
+/* Ids of the tokens that begin a text, end it, and pad a batch; -1 when the tokenizer has none. */
+FSDP_API int32_t fsdp_tokenizer_bos(const fsdp_tokenizer *tokenizer);
+FSDP_API int32_t fsdp_tokenizer_eos(const fsdp_tokenizer *tokenizer);
+FSDP_API int32_t fsdp_tokenizer_pad(const fsdp_tokenizer *tokenizer);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,13 @@
+/* The one place that reads environment variables. */
+#ifndef BASE_ENVIRONMENT_H
+#define BASE_ENVIRONMENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* NULL when unset or empty. */
+const char *environment_text(const char *name);
+/* True and *out when set to a whole number; false otherwise. */
+bool environment_int(const char *name, int64_t *out);
+
+#endif

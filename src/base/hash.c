@@ -1,0 +1,132 @@
+/* FNV-1a and XXH64, by their published definitions, for little- and big-endian machines alike. */
+#include "base/hash.h"
+
+#include <string.h>
+
+static const uint64_t FNV_PRIME = 0x100000001b3ull;
+
+uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes)
+{
+    const uint8_t *p = data;
+    for (size_t i = 0; i < bytes; i++)
+        hash = (hash ^ p[i]) * FNV_PRIME;
+    return hash;
+}
+
+uint64_t hash_text(uint64_t hash, const char *text)
+{
+    return hash_bytes(hash, text, strlen(text));
+}
+
+uint64_t hash_u64(uint64_t hash, uint64_t value)
+{
+    for (int i = 0; i < 64; i += 8)
+        hash = (hash ^ (uint8_t)(value >> i)) * FNV_PRIME;
+    return hash;
+}
+
+#define PRIME_1 0x9E3779B185EBCA87ull
+#define PRIME_2 0xC2B2AE3D27D4EB4Full
+#define PRIME_3 0x165667B19E3779F9ull
+#define PRIME_4 0x85EBCA77C2B2AE63ull
+#define PRIME_5 0x27D4EB2F165667C5ull
+
+enum { STRIPE_BYTES = 32 };
+
+static inline uint64_t rotate_left(uint64_t x, int bits)
+{
+    return x << bits | x >> (64 - bits);
+}
+
+static inline uint64_t load_u64(const uint8_t *p)
+{
+    uint64_t x;
+    memcpy(&x, p, sizeof x);
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    x = __builtin_bswap64(x);
+#endif
+    return x;
+}
+
+static inline uint32_t load_u32(const uint8_t *p)
+{
+    uint32_t x;
+    memcpy(&x, p, sizeof x);
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    x = __builtin_bswap32(x);
+#endif
+    return x;
+}
+
+static inline uint64_t lane_add(uint64_t lane, uint64_t input)
+{
+    return rotate_left(lane + input * PRIME_2, 31) * PRIME_1;
+}
+
+static const uint8_t *add_stripes(uint64_t lanes[4], const uint8_t *p, size_t n_stripes)
+{
+    uint64_t a = lanes[0], b = lanes[1], c = lanes[2], d = lanes[3];
+    for (size_t i = 0; i < n_stripes; i++, p += STRIPE_BYTES) {
+        a = lane_add(a, load_u64(p));
+        b = lane_add(b, load_u64(p + 8));
+        c = lane_add(c, load_u64(p + 16));
+        d = lane_add(d, load_u64(p + 24));
+    }
+    lanes[0] = a, lanes[1] = b, lanes[2] = c, lanes[3] = d;
+    return p;
+}
+
+void hash_stream_start(hash_stream *s)
+{
+    *s = (hash_stream){.lanes = {PRIME_1 + PRIME_2, PRIME_2, 0, 0 - PRIME_1}};
+}
+
+void hash_stream_add(hash_stream *s, const void *data, size_t bytes)
+{
+    if (bytes == 0)
+        return;
+    const uint8_t *p = data, *end = p + bytes;
+    s->total += bytes;
+    if (s->tail_bytes) {
+        size_t wanted = STRIPE_BYTES - s->tail_bytes;
+        size_t taken = bytes < wanted ? bytes : wanted;
+        memcpy(s->tail + s->tail_bytes, p, taken);
+        s->tail_bytes += taken;
+        p += taken;
+        if (s->tail_bytes < STRIPE_BYTES)
+            return;
+        add_stripes(s->lanes, s->tail, 1);
+    }
+    p = add_stripes(s->lanes, p, (size_t)(end - p) / STRIPE_BYTES);
+    s->tail_bytes = (size_t)(end - p);
+    memcpy(s->tail, p, s->tail_bytes);
+}
+
+/* The four lanes become one number; inputs shorter than a stripe never used them. */
+static uint64_t lanes_merge(const hash_stream *s)
+{
+    if (s->total < STRIPE_BYTES)
+        return PRIME_5;
+    const uint64_t *v = s->lanes;
+    uint64_t h = rotate_left(v[0], 1) + rotate_left(v[1], 7) + rotate_left(v[2], 12) + rotate_left(v[3], 18);
+    for (int i = 0; i < 4; i++)
+        h = (h ^ lane_add(0, v[i])) * PRIME_1 + PRIME_4;
+    return h;
+}
+
+uint64_t hash_stream_end(const hash_stream *s)
+{
+    uint64_t h = lanes_merge(s) + s->total;
+    const uint8_t *p = s->tail, *end = p + s->tail_bytes;
+    for (; end - p >= 8; p += 8)
+        h = rotate_left(h ^ lane_add(0, load_u64(p)), 27) * PRIME_1 + PRIME_4;
+    if (end - p >= 4) {
+        h = rotate_left(h ^ load_u32(p) * PRIME_1, 23) * PRIME_2 + PRIME_3;
+        p += 4;
+    }
+    for (; p < end; p++)
+        h = rotate_left(h ^ *p * PRIME_5, 11) * PRIME_1;
+    h = (h ^ h >> 33) * PRIME_2;
+    h = (h ^ h >> 29) * PRIME_3;
+    return h ^ h >> 32;
+}

@@ -1,0 +1,61 @@
+/* The list of listeners and the delivery of events to them. It changes only while no work runs (see the header), so
+ * delivery reads it without a lock; the lock keeps two threads from adding at the same time. */
+#include "base/hooks.h"
+
+#include <pthread.h>
+#include <stddef.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+
+enum { MAX_LISTENERS = 8 };
+
+typedef struct registration {
+    hook_listener listener;
+    void *context;
+} registration;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static registration listeners[MAX_LISTENERS];
+static int n_listeners;
+
+bool hooks_enabled;
+
+fsdp_status hooks_add(hook_listener listener, void *context)
+{
+    fsdp_status status = FSDP_OK;
+    pthread_mutex_lock(&lock);
+    if (n_listeners == MAX_LISTENERS) {
+        status = error_set(FSDP_ERR_STATE, "%d listeners already hear events; remove one first", MAX_LISTENERS);
+    } else {
+        listeners[n_listeners++] = (registration){listener, context};
+        hooks_enabled = true;
+    }
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+void hooks_remove(hook_listener listener, void *context)
+{
+    pthread_mutex_lock(&lock);
+    int kept = 0;
+    for (int i = 0; i < n_listeners; i++)
+        if (listeners[i].listener != listener || listeners[i].context != context)
+            listeners[kept++] = listeners[i];
+    n_listeners = kept;
+    hooks_enabled = kept > 0;
+    pthread_mutex_unlock(&lock);
+}
+
+void hooks_emit(hook_kind kind, hook_moment moment, const char *name, const char *detail, int64_t bytes, int lane)
+{
+    hook_event event = {.kind = kind,
+                        .moment = moment,
+                        .name = name,
+                        .detail = detail,
+                        .bytes = bytes,
+                        .time_ns = clock_nanoseconds(),
+                        .lane = lane};
+    for (int i = 0; i < n_listeners; i++)
+        listeners[i].listener(listeners[i].context, &event);
+}

@@ -1,0 +1,46 @@
+/* Events that lower layers report to whoever listens: operations, memory, collectives, units. Costs one predictable
+ * branch when nobody does. Listeners are added before work starts and removed after it ends, never in between. */
+#ifndef BASE_HOOKS_H
+#define BASE_HOOKS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <fsdp/status.h>
+
+typedef enum hook_kind {
+    HOOK_OP,         /* an operation of a program: name "linear.forward" */
+    HOOK_MEMORY,     /* memory taken (bytes > 0) or given back (bytes < 0) */
+    HOOK_COLLECTIVE, /* name "all_gather", detail the unit */
+    HOOK_UNIT,       /* a unit changed state: name the unit, detail the state */
+    HOOK_PHASE,      /* "forward", "backward", "optimizer", "data", "checkpoint" */
+} hook_kind;
+
+typedef enum hook_moment { HOOK_BEGIN, HOOK_END, HOOK_INSTANT } hook_moment;
+
+typedef struct hook_event {
+    hook_kind kind;
+    hook_moment moment;
+    const char *name;   /* valid during the call only */
+    const char *detail; /* may be NULL */
+    int64_t bytes;
+    int64_t time_ns;    /* clock_nanoseconds() */
+    int lane;           /* 0 compute, 1 communication, 2 copies */
+} hook_event;
+
+typedef void (*hook_listener)(void *context, const hook_event *event);
+
+/* Up to 8 listeners. Called on the thread where the event happens; must be safe for that. */
+fsdp_status hooks_add(hook_listener listener, void *context);
+void hooks_remove(hook_listener listener, void *context);
+
+extern bool hooks_enabled; /* read-only for everyone but hooks.c */
+void hooks_emit(hook_kind kind, hook_moment moment, const char *name, const char *detail, int64_t bytes, int lane);
+
+#define HOOK(kind, moment, name, detail, bytes, lane)                                                                  \
+    do {                                                                                                               \
+        if (__builtin_expect(hooks_enabled, 0))                                                                        \
+            hooks_emit(kind, moment, name, detail, bytes, lane);                                                       \
+    } while (0)
+
+#endif

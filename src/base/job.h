@@ -1,0 +1,25 @@
+/* Who this process is within its job, read from the environment that the launcher left: torchrun's variables (also
+ * those of `fsdp run` and Kubernetes PyTorchJobs), else Open MPI's, else those of a Slurm step, else a job of one rank.
+ * (mpirun inside a Slurm allocation leaves both; Slurm's then describe mpirun's helpers, not the ranks.) */
+#ifndef BASE_JOB_H
+#define BASE_JOB_H
+
+#include <fsdp/status.h>
+
+typedef struct job {
+    int rank, world_size;
+    int local_rank, local_world_size; /* among the ranks of this host */
+    int node, n_nodes;                /* hosts, numbered from 0 */
+    char master_address[256];         /* "127.0.0.1" when nothing is set */
+    int master_port;                  /* 29500 when nothing is set */
+    char token[128];                  /* tells this job from others at the same address: FSDP_JOB_TOKEN, else the launcher's job id, else "" */
+    const char *launcher;             /* "torchrun", "openmpi", "slurm", "none" */
+} job;
+
+/* A job of one rank. */
+job job_single(void);
+
+/* FSDP_ERR_INPUT, with the variable named, when the variables are incomplete or contradict each other. */
+fsdp_status job_from_environment(job *out);
+
+#endif

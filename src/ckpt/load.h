@@ -1,0 +1,56 @@
+/* Loading: a rank asks for its slices by name and gets them from whatever the checkpoint's files are cut into. */
+#ifndef CKPT_LOAD_H
+#define CKPT_LOAD_H
+
+#include "ckpt/save.h"
+#include "ckpt/state.h"
+
+/* A name of the model, and another under which its values may be found when there is none of that name. */
+typedef struct ckpt_alias {
+    const char *name, *source;
+} ckpt_alias;
+
+typedef struct ckpt_load_config {
+    size_t size;
+    unsigned roles;    /* which of the state's tensors to load (CKPT_ROLES_ALL, CKPT_ROLES_MODEL) */
+    unsigned optional; /* roles that the checkpoint may lack altogether: then result->absent names them */
+    bool verify;       /* check the checksum of every piece that is read */
+    const char *const *ignored; /* patterns (fnmatch) of names in the source that the model need not have */
+    int n_ignored;
+    const ckpt_alias *aliases;
+    int n_aliases;
+} ckpt_load_config;
+
+#define CKPT_LOAD_CONFIG_INIT                                                                                          \
+    {                                                                                                                  \
+        .size = sizeof(ckpt_load_config), .roles = CKPT_ROLES_ALL, .verify = true                                      \
+    }
+
+typedef struct ckpt_load_result {
+    json_t *extra;      /* as saved; NULL for a plain model folder */
+    json_t *rank_extra; /* what this rank saved, when the world had the same size; else NULL */
+    int64_t step;       /* -1 for a plain model folder, or when resume found nothing */
+    int world_size;     /* that wrote it */
+    unsigned absent;    /* optional roles that were not there */
+    int64_t bytes;      /* read into this rank's slices */
+    char path[1024];    /* what was loaded; "" when resume found nothing */
+} ckpt_load_result;
+
+void ckpt_load_result_free(ckpt_load_result *result); /* the JSON in it; legal on a zeroed one */
+
+/* `path` is a checkpoint directory (".../step-00000020"), a Hugging Face folder, or a .safetensors file; the last two give
+ * roles parameter and buffer only, rounded to fp32 from whatever they hold. Names that are missing, that nobody asked
+ * for, and shapes that differ are listed, all of them, in one error (each also as a log line); then nothing was
+ * written into the state. Collective when world is not NULL: the same status on all ranks. */
+fsdp_status ckpt_load(const char *path, const ckpt_load_config *config, const ckpt_state *state, comm_group *world,
+                      ckpt_load_result *result);
+
+/* The newest complete checkpoint under `directory` (or `directory` itself, when it is one) whose checksums hold.
+ * Incomplete and corrupt ones are passed over with a warning each. A missing directory, or one without any committed
+ * checkpoint, is FSDP_OK with result->step -1; one where every committed checkpoint is corrupt is an error, because
+ * starting over would be no resume. Kind local: the newest step that all ranks have. What was chosen is logged.
+ * Collective when world is not NULL. */
+fsdp_status ckpt_resume(const char *directory, const ckpt_load_config *config, const ckpt_state *state,
+                        comm_group *world, ckpt_load_result *result);
+
+#endif

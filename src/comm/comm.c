@@ -1,0 +1,361 @@
+/* Opens and closes a rank's connection to the world, splits groups, and builds the small blocking calls (barrier,
+ * exchange, scalars) out of collectives. Which ranks meet how is left to the backends. */
+#include "comm/comm.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/threads.h"
+#include "comm/engine.h"
+
+static fsdp_status choose_backend(const comm_config *config, const comm_backend **out)
+{
+    static const comm_backend *const backends[] = {
+        &comm_self_backend, &comm_shm_backend,
+#ifdef FSDP_WITH_MPI
+        &comm_mpi_backend,
+#endif
+#ifdef FSDP_WITH_NCCL
+        &comm_nccl_backend,
+#endif
+    };
+    const char *name = config->backend;
+    if (!name)
+        name = config->job.world_size == 1                              ? "self"
+               : config->job.world_size == config->job.local_world_size ? "shm"
+                                                                        : "mpi";
+    for (size_t i = 0; i < sizeof backends / sizeof *backends; i++) {
+        if (strcmp(backends[i]->name, name) == 0) {
+            *out = backends[i];
+            return FSDP_OK;
+        }
+    }
+    if (strcmp(name, "mpi") == 0 || strcmp(name, "nccl") == 0)
+        return error_set(FSDP_ERR_UNSUPPORTED, "this build has no %s backend; configure it where %s is installed", name,
+                         name);
+    return error_set(FSDP_ERR_INPUT, "communication backend '%s' is unknown; there are self, shm, mpi and nccl", name);
+}
+
+static bool wants_thread(const comm *c)
+{
+    if (c->config.progress != COMM_PROGRESS_AUTO)
+        return c->config.progress == COMM_PROGRESS_THREAD;
+    return c->world_size > 1 && threads_cores() > c->local_world_size;
+}
+
+/* `members` is taken on success. */
+static fsdp_status group_create(comm *c, const char *name, int slot, int rank, int size, int *members, comm_group **out)
+{
+    comm_group *g = calloc(1, sizeof *g);
+    if (!g)
+        return error_set(FSDP_ERR_MEMORY, "no memory for communication group %s", name);
+    g->comm = c;
+    snprintf(g->name, sizeof g->name, "%s", name);
+    g->slot = slot;
+    g->rank = rank;
+    g->size = size;
+    g->members = members;
+    if (size > 1) {
+        fsdp_status status = c->backend->group_open(g);
+        if (status != FSDP_OK) {
+            free(g);
+            return status;
+        }
+    }
+    g->next = c->groups;
+    c->groups = g;
+    *out = g;
+    return FSDP_OK;
+}
+
+static fsdp_status create_world(comm *c)
+{
+    int *members = malloc((size_t)c->world_size * sizeof *members);
+    if (!members)
+        return error_set(FSDP_ERR_MEMORY, "no memory for a group of %d ranks", c->world_size);
+    for (int i = 0; i < c->world_size; i++)
+        members[i] = i;
+    fsdp_status status = group_create(c, "world", 0, c->rank, c->world_size, members, &c->world);
+    if (status != FSDP_OK)
+        free(members);
+    return status;
+}
+
+fsdp_status comm_open(const comm_config *config, comm **out)
+{
+    const comm_backend *backend = NULL;
+    FSDP_TRY(choose_backend(config, &backend));
+    comm *c = calloc(1, sizeof *c);
+    if (!c)
+        return error_set(FSDP_ERR_MEMORY, "no memory to connect to other ranks");
+    c->backend = backend;
+    c->config = *config;
+    c->rank = config->job.rank;
+    c->world_size = config->job.world_size;
+    c->local_rank = config->job.local_rank;
+    c->local_world_size = config->job.local_world_size;
+    c->node = config->job.node;
+    c->n_nodes = config->job.n_nodes;
+    if (error_world_size() != c->world_size || error_rank() != c->rank)
+        error_set_rank(c->rank, c->world_size);
+
+    fsdp_status status;
+    TRY_OR(fail, backend->open(c));
+    TRY_OR(fail, engine_open(c, wants_thread(c)));
+    status = create_world(c);
+    if (status != FSDP_OK) {
+        comm_close(c);
+        return status;
+    }
+    *out = c;
+    return FSDP_OK;
+fail:
+    backend->close(c);
+    free(c);
+    return status;
+}
+
+void comm_close(comm *c)
+{
+    if (!c)
+        return;
+    engine_close(c);
+    while (c->groups)
+        comm_group_free(c->groups);
+    c->backend->close(c);
+    free(c);
+}
+
+int comm_rank(const comm *c)
+{
+    return c->rank;
+}
+
+int comm_world_size(const comm *c)
+{
+    return c->world_size;
+}
+
+int comm_local_rank(const comm *c)
+{
+    return c->local_rank;
+}
+
+int comm_node(const comm *c)
+{
+    return c->node;
+}
+
+int comm_n_nodes(const comm *c)
+{
+    return c->n_nodes;
+}
+
+const char *comm_backend_name(const comm *c)
+{
+    return c->backend->name;
+}
+
+bool comm_has_progress_thread(const comm *c)
+{
+    return c->has_thread;
+}
+
+void comm_abort(comm *c, const char *message)
+{
+    engine_fail(c, FSDP_ERR_PEER, message);
+}
+
+fsdp_status comm_check(comm *c)
+{
+    if (atomic_load(&c->failed))
+        return engine_failure(c);
+    fsdp_status status = c->backend->check ? c->backend->check(c) : FSDP_OK;
+    return status == FSDP_OK ? FSDP_OK : engine_fail(c, status, engine_error_text(c));
+}
+
+fsdp_status comm_allocate(comm *c, size_t bytes, void **out)
+{
+    *out = NULL;
+    FSDP_TRY(engine_drain(c));
+    return c->backend->allocate(c, bytes, out);
+}
+
+void comm_release(comm *c, void *memory)
+{
+    if (memory)
+        c->backend->release(c, memory);
+}
+
+comm_group *comm_world(comm *c)
+{
+    return c->world;
+}
+
+/* A rank's answer to a split. */
+typedef struct membership {
+    int32_t color, key;
+} membership;
+
+/* Fills in the members of our color in order of key, then rank: an insertion sort over ranks. */
+static int choose_members(const comm *c, const membership *all, int *members)
+{
+    int n = 0;
+    for (int rank = 0; rank < c->world_size; rank++) {
+        if (all[rank].color != all[c->rank].color)
+            continue;
+        int at = n++;
+        for (; at > 0 && all[members[at - 1]].key > all[rank].key; at--)
+            members[at] = members[at - 1];
+        members[at] = rank;
+    }
+    return n;
+}
+
+fsdp_status comm_group_split(comm *c, const char *name, int color, int key, comm_group **out)
+{
+    if (c->n_splits == COMM_MAX_GROUPS)
+        return error_set(FSDP_ERR_STATE, "the world was split %d times already; no more groups are possible",
+                         COMM_MAX_GROUPS);
+    size_t n = (size_t)c->world_size;
+    membership mine = {color, key}, *all = calloc(n, sizeof *all);
+    size_t *bytes = calloc(n, sizeof *bytes);
+    int *members = calloc(n, sizeof *members);
+    fsdp_status status = FSDP_OK;
+    if (!all || !bytes || !members) {
+        status = error_set(FSDP_ERR_MEMORY, "no memory to split %d ranks into groups", c->world_size);
+        goto done;
+    }
+    char label[COMM_NAME_BYTES];
+    snprintf(label, sizeof label, "members of group %s", name);
+    TRY_OR(done, comm_exchange(c->world, label, &mine, sizeof mine, sizeof mine, all, bytes));
+    int size = choose_members(c, all, members), rank = 0;
+    while (members[rank] != c->rank)
+        rank++;
+    TRY_OR(done, group_create(c, name, c->n_splits + 1, rank, size, members, out));
+    c->n_splits++;
+    members = NULL;
+done:
+    free(members);
+    free(bytes);
+    free(all);
+    return status;
+}
+
+fsdp_status comm_group_split_by_size(comm *c, int size, comm_group **shard, comm_group **replica)
+{
+    if (size < 1 || c->world_size % size != 0)
+        return error_set(FSDP_ERR_INPUT, "a shard group of %d ranks does not divide a world of %d", size, c->world_size);
+    FSDP_TRY(comm_group_split(c, "shard", c->rank / size, c->rank, shard));
+    fsdp_status status = comm_group_split(c, "replica", c->rank % size, c->rank, replica);
+    if (status != FSDP_OK) {
+        comm_group_free(*shard);
+        *shard = NULL;
+    }
+    return status;
+}
+
+void comm_group_free(comm_group *g)
+{
+    if (!g)
+        return;
+    comm_group **link = &g->comm->groups;
+    while (*link != g)
+        link = &(*link)->next;
+    *link = g->next;
+    if (g->size > 1)
+        g->comm->backend->group_close(g);
+    free(g->members);
+    free(g);
+}
+
+int comm_group_rank(const comm_group *g)
+{
+    return g->rank;
+}
+
+int comm_group_size(const comm_group *g)
+{
+    return g->size;
+}
+
+int comm_group_world_rank(const comm_group *g, int rank)
+{
+    return g->members[rank];
+}
+
+const char *comm_group_name(const comm_group *g)
+{
+    return g->name;
+}
+
+int64_t comm_group_bytes(const comm_group *g)
+{
+    return atomic_load(&g->bytes_received);
+}
+
+/* Starts and waits: op and request are gone when this returns. */
+static fsdp_status run_now(comm_group *g, comm_kind kind, const comm_op *op)
+{
+    comm_request r = COMM_REQUEST_INIT;
+    FSDP_TRY(engine_start(g, kind, op, &r));
+    return engine_wait(&r);
+}
+
+fsdp_status comm_barrier(comm_group *g, const char *label, int64_t step)
+{
+    comm_op op = {.label = label, .step = step};
+    return run_now(g, COMM_BARRIER, &op);
+}
+
+fsdp_status comm_exchange(comm_group *g, const char *label, const void *mine, size_t bytes, size_t max_bytes, void *all,
+                          size_t *all_bytes)
+{
+    if (bytes > max_bytes || max_bytes > COMM_EXCHANGE_BYTES)
+        return error_set(FSDP_ERR_INPUT, "exchange of %s: %zu bytes, of at most %zu; the limit is %d",
+                         label ? label : "data", bytes, max_bytes, COMM_EXCHANGE_BYTES);
+    size_t n = (size_t)g->size;
+    uint8_t *padded = calloc(1, max_bytes ? max_bytes : 1);
+    int64_t my_size = (int64_t)bytes, *sizes = calloc(n, sizeof *sizes);
+    fsdp_status status;
+    if (!padded || !sizes) {
+        status = error_set(FSDP_ERR_MEMORY, "no memory to exchange %zu bytes", max_bytes);
+        goto done;
+    }
+    if (bytes)
+        memcpy(padded, mine, bytes);
+    comm_piece pieces[] = {
+        {.send = {&my_size, FSDP_I64}, .recv = {sizes, FSDP_I64}, .count = 1},
+        {.send = {padded, FSDP_U8}, .recv = {all, FSDP_U8}, .count = (int64_t)max_bytes},
+    };
+    comm_op op = {.label = label, .n_pieces = 2, .pieces = pieces};
+    TRY_OR(done, run_now(g, COMM_EXCHANGE, &op));
+    for (size_t i = 0; i < n; i++)
+        all_bytes[i] = (size_t)sizes[i];
+done:
+    free(sizes);
+    free(padded);
+    return status;
+}
+
+static fsdp_status all_reduce_scalars(comm_group *g, const char *label, int64_t step, comm_reduction reduction,
+                                      buffer values, int64_t n)
+{
+    comm_piece piece = {.send = values, .recv = values, .count = n};
+    comm_op op = {.label = label, .step = step, .n_pieces = 1, .pieces = &piece, .reduction = reduction};
+    return run_now(g, COMM_ALL_REDUCE, &op);
+}
+
+fsdp_status comm_all_reduce_f64(comm_group *g, const char *label, int64_t step, comm_reduction reduction,
+                                double *values, int64_t n)
+{
+    return all_reduce_scalars(g, label, step, reduction, (buffer){values, FSDP_F64}, n);
+}
+
+fsdp_status comm_all_reduce_i64(comm_group *g, const char *label, int64_t step, comm_reduction reduction,
+                                int64_t *values, int64_t n)
+{
+    return all_reduce_scalars(g, label, step, reduction, (buffer){values, FSDP_I64}, n);
+}

@@ -1,0 +1,205 @@
+/* Collectives over groups of ranks: one interface, and behind it self (one rank), shm (processes of one host, which
+ * read each other's memory), mpi (many hosts) and nccl (GPUs).
+ *
+ * Rules that hold for every backend:
+ * - All ranks of a group call the same collectives on it in the same order, with the same unit, step, dtypes and
+ *   counts. A rank that does otherwise is named on every rank at once (FSDP_ERR_PEER), nothing hangs.
+ * - Collectives of one comm run in the order in which this rank started them, also across groups.
+ * - Sums run over ranks 0, 1, ... n-1 of the group in that order, in fp32 (fp64 for fp64, integers exactly), starting
+ *   with rank 0's value, whatever the backend, the sizes and the number of pieces: the same bits as a serial loop.
+ * - Every wait ends: with the result, at the timeout (FSDP_ERR_TIMEOUT, naming who did not arrive and where it was
+ *   last), or when a peer failed, left or aborted (FSDP_ERR_PEER, with that rank and its message). After a failure the
+ *   comm is unusable: all its calls return that failure; comm_close is still owed and does not wait.
+ * - A comm and its groups are used by one thread at a time. */
+#ifndef COMM_COMM_H
+#define COMM_COMM_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <fsdp/dtype.h>
+#include <fsdp/status.h>
+
+#include "base/job.h"
+#include "device/device.h"
+
+typedef struct comm comm;
+typedef struct comm_group comm_group;
+
+/* ---- This rank's connection to the world ---- */
+
+typedef enum comm_progress {
+    COMM_PROGRESS_AUTO,   /* a thread when this rank has more than one core to run on */
+    COMM_PROGRESS_THREAD, /* a thread runs collectives while the caller computes */
+    COMM_PROGRESS_INLINE, /* collectives run inside comm_wait, in the order they were started */
+} comm_progress;
+
+typedef struct comm_config {
+    size_t size;
+    const char *backend;    /* "self", "shm", "mpi", "nccl"; NULL: self for one rank, shm on one host, else mpi */
+    job job;                /* who we are; mpi takes rank and size from MPI itself */
+    double timeout_seconds; /* of every single wait */
+    comm_progress progress;
+    size_t staging_bytes; /* shm: per rank, for data that does not lie in comm_allocate memory */
+    device *device;       /* where comm_allocate takes memory from (self, mpi, nccl); borrowed; NULL: host memory */
+} comm_config;
+
+#define COMM_CONFIG_INIT                                                                                               \
+    {                                                                                                                  \
+        .size = sizeof(comm_config), .timeout_seconds = 600, .staging_bytes = (size_t)4 << 20                          \
+    }
+
+/* Returns when all ranks have met, or fails naming those that did not come. The caller owns *out. */
+fsdp_status comm_open(const comm_config *config, comm **out);
+
+/* Leaves the world and frees everything, also memory of comm_allocate and groups that are still there. All ranks close;
+ * a rank that still waits for one that closed gets FSDP_ERR_PEER. NULL is legal. Requests not waited for are dropped. */
+void comm_close(comm *c);
+
+int comm_rank(const comm *c);
+int comm_world_size(const comm *c);
+int comm_local_rank(const comm *c);
+int comm_node(const comm *c);
+int comm_n_nodes(const comm *c);
+const char *comm_backend_name(const comm *c);
+bool comm_has_progress_thread(const comm *c);
+
+/* Wakes every waiting rank with this rank's message; all further calls fail with it, here and there. The first abort
+ * (or failure, which aborts by itself) of a job is the one that everybody reports. Callable from any thread. */
+void comm_abort(comm *c, const char *message);
+
+/* FSDP_OK while the world is whole as far as known; otherwise what comm_wait would return. Never blocks. */
+fsdp_status comm_check(comm *c);
+
+/* ---- Memory that peers reach directly ---- */
+
+/* Collective over the world: every rank calls it, each with its own size (0 is legal, *out is then NULL). Page aligned,
+ * contents undefined, on the CPU resident from the start. Collectives on buffers inside it move data without a copy in between; buffers from
+ * anywhere else work too, through a staging area. Owned by the comm until comm_release. */
+fsdp_status comm_allocate(comm *c, size_t bytes, void **out);
+void comm_release(comm *c, void *memory); /* every rank, in the same order; does not wait; NULL is legal */
+
+/* ---- Groups ---- */
+
+comm_group *comm_world(comm *c); /* owned by the comm */
+
+/* Collective over the world: ranks with the same color form a group, ordered by key, then by rank. `name` is for
+ * messages ("shard", "replica"); copied. At most COMM_MAX_GROUPS splits in a comm's life. */
+fsdp_status comm_group_split(comm *c, const char *name, int color, int key, comm_group **out);
+
+/* Collective over the world: splits it into lists of equal length, `size` neighbouring ranks each (the shard group), and
+ * across them (the replica group: ranks with the same place in their shard group). size must divide the world. */
+fsdp_status comm_group_split_by_size(comm *c, int size, comm_group **shard, comm_group **replica);
+void comm_group_free(comm_group *g); /* no request of it may be pending; NULL is legal */
+
+int comm_group_rank(const comm_group *g);
+int comm_group_size(const comm_group *g);
+int comm_group_world_rank(const comm_group *g, int rank); /* rank of the group -> rank of the world */
+const char *comm_group_name(const comm_group *g);
+
+#define COMM_MAX_GROUPS 16
+#define COMM_MAX_PIECES 64
+#define COMM_NAME_BYTES 64 /* longer unit names and labels are cut in messages */
+
+/* ---- Collectives ---- */
+
+typedef enum comm_reduction { COMM_SUM, COMM_AVERAGE, COMM_MAX, COMM_MIN } comm_reduction;
+
+/* One segment of a grouped collective. n is the size of the group, total the sum of all counts:
+ *
+ *     collective       send reads         recv writes        counts
+ *     all_gather       counts[rank]       total              of each rank's part
+ *     reduce_scatter   total              counts[rank]       of each rank's part
+ *     all_reduce       count              count              `count` only
+ *     broadcast        count (at root)    count              `count` only
+ *
+ * Parts lie in rank order, rank r's at element counts[0] + ... + counts[r-1]. In place is legal: all_gather with send at
+ * its own part of recv, reduce_scatter with recv at its own part of send, the others with send == recv; any other
+ * overlap is not. Gathers and broadcasts take any dtype, the same on both sides. Reductions take fp32, bf16, fp16 (the
+ * two sides may differ), or fp64, int32, int64 (the same on both sides; no average of integers). */
+typedef struct comm_piece {
+    buffer send;
+    buffer recv;
+    int64_t count;         /* elements of every rank */
+    const int64_t *counts; /* or, when not NULL, of rank i (n entries, zeros allowed) */
+    bool add;              /* reductions: recv += result (in fp32), instead of recv = result */
+} comm_piece;
+
+/* What a collective is for and what it moves. unit, label, pieces and counts are borrowed until comm_wait (comm_wait_sent
+ * where that is called) returns. */
+typedef struct comm_op {
+    const char *unit;  /* "layers.7", or NULL */
+    const char *label; /* without a unit: "gradient norm" */
+    int64_t step;
+    int n_pieces;
+    const comm_piece *pieces;
+    comm_reduction reduction;
+    int root;       /* broadcast: rank of the group */
+    stream *stream; /* the data is ready when what is enqueued here so far is done; NULL or a CPU stream: now */
+} comm_op;
+
+typedef enum comm_kind {
+    COMM_ALL_GATHER,
+    COMM_REDUCE_SCATTER,
+    COMM_ALL_REDUCE,
+    COMM_BROADCAST,
+    COMM_BARRIER,
+    COMM_EXCHANGE,
+} comm_kind;
+
+/* A collective under way. The caller provides the memory (zeroed before first use, or COMM_REQUEST_INIT), keeps it in
+ * place until comm_wait, and may use it again after; starting a collective with a request under way is FSDP_ERR_STATE.
+ * The fields belong to comm. */
+typedef struct comm_request {
+    comm_op op;
+    comm_kind kind;
+    comm_group *group;
+    uint32_t sequence; /* of the group, from 1 */
+    atomic_int state;  /* enum request_state of engine.h */
+    struct comm_request *next;
+    void *backend; /* nccl: its event */
+} comm_request;
+
+#define COMM_REQUEST_INIT {.sequence = 0}
+
+/* These start a collective and return; on failure nothing was started. */
+fsdp_status comm_all_gather(comm_group *g, const comm_op *op, comm_request *r);
+fsdp_status comm_reduce_scatter(comm_group *g, const comm_op *op, comm_request *r);
+fsdp_status comm_all_reduce(comm_group *g, const comm_op *op, comm_request *r);
+fsdp_status comm_broadcast(comm_group *g, const comm_op *op, comm_request *r);
+
+/* recv is complete: for work enqueued on `s` from now on (NULL, or a CPU stream: for the host, now). A request that was
+ * never started, or was waited for before, is fine. */
+fsdp_status comm_wait(comm_request *r, stream *s);
+
+/* send may be overwritten: everybody has read it. Waits for recv too. Call it before the optimizer writes a shard that
+ * was gathered, and before a gradient buffer that was reduced is filled again. Free once a later collective of the same
+ * group has been waited for on this rank and peers moved on; otherwise waits for the slowest peer. (all_reduce and
+ * broadcast do not need it: after comm_wait of those, both buffers are the caller's.) */
+fsdp_status comm_wait_sent(comm_request *r, stream *s);
+
+/* True when comm_wait would return at once. Never blocks; without a progress thread it also moves nothing forward. */
+bool comm_done(const comm_request *r);
+
+/* Start and wait in one. */
+fsdp_status comm_barrier(comm_group *g, const char *label, int64_t step);
+
+/* Small objects, for agreement at start and on errors: every rank gives `bytes` (at most `max_bytes`, the same number on
+ * all ranks, at most COMM_EXCHANGE_BYTES) and gets everybody's: all[i * max_bytes], all_bytes[i] for rank i. Host memory. */
+#define COMM_EXCHANGE_BYTES 65536
+fsdp_status comm_exchange(comm_group *g, const char *label, const void *mine, size_t bytes, size_t max_bytes, void *all,
+                          size_t *all_bytes);
+
+/* Host scalars in place: values[i] = reduction over ranks of values[i]; sums in rank order. Start and wait in one. */
+fsdp_status comm_all_reduce_f64(comm_group *g, const char *label, int64_t step, comm_reduction reduction,
+                                double *values, int64_t n);
+fsdp_status comm_all_reduce_i64(comm_group *g, const char *label, int64_t step, comm_reduction reduction,
+                                int64_t *values, int64_t n);
+
+/* Bytes of peers' data that this rank has received in collectives of the group so far. With n ranks: all_gather the
+ * peers' parts, reduce_scatter n-1 times its own part, all_reduce 2 (n-1)/n of the buffer, in the dtype sent. */
+int64_t comm_group_bytes(const comm_group *g);
+
+#endif

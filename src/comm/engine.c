@@ -1,0 +1,214 @@
+/* Runs collectives in the order they were started: on the progress thread while the caller computes, or inside the
+ * caller's wait. Keeps the failure that ended the comm. How data moves is left to the backends. */
+#include "comm/engine.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/hooks.h"
+
+/* Executor only. */
+static void run_one(comm *c, comm_request *r)
+{
+    fsdp_status status = FSDP_ERR_PEER;
+    if (!atomic_load(&c->failed)) {
+        HOOK(HOOK_COLLECTIVE, HOOK_BEGIN, comm_kind_name(r->kind), r->op.unit ? r->op.unit : r->op.label,
+             request_received(r), 1);
+        status = r->group->size == 1 ? self_run(r) : c->backend->run(r);
+        HOOK(HOOK_COLLECTIVE, HOOK_END, comm_kind_name(r->kind), r->op.unit ? r->op.unit : r->op.label, 0, 1);
+        if (status != FSDP_OK)
+            engine_fail(c, status, engine_error_text(c));
+        else
+            atomic_fetch_add(&r->group->bytes_received, request_received(r));
+    }
+    atomic_fetch_add(&r->group->finished, 1);
+    pthread_mutex_lock(&c->lock);
+    atomic_store(&r->state, status == FSDP_OK ? REQUEST_DONE : REQUEST_FAILED);
+    pthread_cond_broadcast(&c->progress);
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* Takes the oldest request off the queue; NULL when it is empty. Under the lock. */
+static comm_request *take(comm *c)
+{
+    comm_request *r = c->head;
+    if (r) {
+        c->head = r->next;
+        if (!c->head)
+            c->tail = NULL;
+        r->next = NULL;
+    }
+    return r;
+}
+
+static void *progress_main(void *argument)
+{
+    comm *c = argument;
+    pthread_mutex_lock(&c->lock);
+    for (;;) {
+        while (!c->head && !atomic_load(&c->stop))
+            pthread_cond_wait(&c->work, &c->lock);
+        if (atomic_load(&c->stop))
+            break;
+        comm_request *r = take(c);
+        pthread_mutex_unlock(&c->lock);
+        run_one(c, r);
+        pthread_mutex_lock(&c->lock);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return NULL;
+}
+
+/* Without a thread: runs the oldest request here. */
+static void advance(comm *c)
+{
+    pthread_mutex_lock(&c->lock);
+    comm_request *r = take(c);
+    pthread_mutex_unlock(&c->lock);
+    if (r)
+        run_one(c, r);
+}
+
+fsdp_status engine_open(comm *c, bool thread)
+{
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->work, NULL);
+    pthread_cond_init(&c->progress, NULL);
+    if (!thread)
+        return FSDP_OK;
+    int error = pthread_create(&c->thread, NULL, progress_main, c);
+    if (error)
+        return error_set(FSDP_ERR_MEMORY, "cannot start the communication thread: %s", strerror(error));
+    c->has_thread = true;
+    return FSDP_OK;
+}
+
+void engine_close(comm *c)
+{
+    atomic_store(&c->stop, true);
+    if (c->has_thread) {
+        pthread_mutex_lock(&c->lock);
+        pthread_cond_signal(&c->work);
+        pthread_mutex_unlock(&c->lock);
+        pthread_join(c->thread, NULL);
+    }
+    for (comm_request *r = take(c); r; r = take(c))
+        atomic_store(&r->state, REQUEST_FAILED);
+    pthread_cond_destroy(&c->progress);
+    pthread_cond_destroy(&c->work);
+    pthread_mutex_destroy(&c->lock);
+}
+
+/* Waits, under the rule of COMM_IN_FLIGHT, until the group may have one more collective under way. */
+static void make_room(comm_group *g)
+{
+    comm *c = g->comm;
+    while (!c->has_thread && g->started - atomic_load(&g->finished) >= COMM_IN_FLIGHT)
+        advance(c);
+    pthread_mutex_lock(&c->lock);
+    while (c->has_thread && g->started - atomic_load(&g->finished) >= COMM_IN_FLIGHT)
+        pthread_cond_wait(&c->progress, &c->lock);
+    pthread_mutex_unlock(&c->lock);
+}
+
+fsdp_status engine_start(comm_group *g, comm_kind kind, const comm_op *op, comm_request *r)
+{
+    comm *c = g->comm;
+    if (atomic_load(&r->state) == REQUEST_PENDING)
+        return error_set(FSDP_ERR_STATE, "%s of %s was started with a request that is still under way; wait for it first",
+                         comm_kind_name(kind), op->unit ? op->unit : op->label ? op->label : "data");
+    FSDP_TRY(request_validate(g, kind, op));
+    if (atomic_load(&c->failed))
+        return engine_failure(c);
+    make_room(g);
+    if (atomic_load(&c->failed))
+        return engine_failure(c);
+
+    r->op = *op;
+    r->kind = kind;
+    r->group = g;
+    r->sequence = ++g->started;
+    r->next = NULL;
+    if (g->size > 1 && c->backend->start) {
+        fsdp_status status = c->backend->start(r);
+        if (status != FSDP_OK) {
+            atomic_fetch_add(&g->finished, 1);
+            return engine_fail(c, status, engine_error_text(c));
+        }
+    }
+    pthread_mutex_lock(&c->lock);
+    atomic_store(&r->state, REQUEST_PENDING);
+    if (c->tail)
+        c->tail->next = r;
+    else
+        c->head = r;
+    c->tail = r;
+    pthread_cond_signal(&c->work);
+    pthread_mutex_unlock(&c->lock);
+    return FSDP_OK;
+}
+
+fsdp_status engine_wait(comm_request *r)
+{
+    int state = atomic_load(&r->state);
+    if (state == REQUEST_IDLE || state == REQUEST_DONE)
+        return FSDP_OK;
+    comm *c = r->group->comm;
+    if (c->has_thread) {
+        pthread_mutex_lock(&c->lock);
+        while (atomic_load(&r->state) == REQUEST_PENDING)
+            pthread_cond_wait(&c->progress, &c->lock);
+        pthread_mutex_unlock(&c->lock);
+    } else {
+        while (atomic_load(&r->state) == REQUEST_PENDING)
+            advance(c);
+    }
+    return atomic_load(&r->state) == REQUEST_DONE ? FSDP_OK : engine_failure(c);
+}
+
+fsdp_status engine_drain(comm *c)
+{
+    for (comm_group *g = c->groups; g; g = g->next) {
+        pthread_mutex_lock(&c->lock);
+        while (c->has_thread && atomic_load(&g->finished) != g->started)
+            pthread_cond_wait(&c->progress, &c->lock);
+        pthread_mutex_unlock(&c->lock);
+        while (!c->has_thread && c->head)
+            advance(c);
+    }
+    return atomic_load(&c->failed) ? engine_failure(c) : FSDP_OK;
+}
+
+const char *engine_error_text(const comm *c)
+{
+    const char *text = fsdp_last_error();
+    char front[32];
+    int length = snprintf(front, sizeof front, "rank %d: ", c->rank);
+    return strncmp(text, front, (size_t)length) == 0 ? text + length : text;
+}
+
+fsdp_status engine_fail(comm *c, fsdp_status status, const char *text)
+{
+    pthread_mutex_lock(&c->lock);
+    bool first = !atomic_load(&c->failed);
+    if (first) {
+        c->failure = status;
+        snprintf(c->failure_text, sizeof c->failure_text, "%s", text);
+        atomic_store(&c->failed, true);
+    }
+    pthread_mutex_unlock(&c->lock);
+    if (first && !atomic_load(&c->stop))
+        c->backend->abort(c, c->failure_text);
+    return engine_failure(c);
+}
+
+fsdp_status engine_failure(comm *c)
+{
+    char text[sizeof c->failure_text];
+    pthread_mutex_lock(&c->lock);
+    fsdp_status status = c->failure;
+    memcpy(text, c->failure_text, sizeof text);
+    pthread_mutex_unlock(&c->lock);
+    return error_set(status, "%s", text);
+}

@@ -1,0 +1,348 @@
+/* Ordered reductions, block by block: a block of sums stays in the first-level cache while every source is added to it,
+ * so each source is read once and the result is written once. The loops are plain C, compiled for several instruction
+ * sets; only fp16 conversion and streaming stores name instructions. */
+#include "comm/reduce.h"
+
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define REDUCE_X86 1
+#endif
+
+enum { BLOCK = 1024 };
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE float bits_to_float(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+INLINE uint32_t float_to_bits(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+/* To the nearest, ties to even; a NaN stays one. */
+INLINE uint16_t narrow_to_bf16(float value)
+{
+    uint32_t bits = float_to_bits(value);
+    uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    uint32_t nan = (bits >> 16) | 0x40;
+    return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? nan : rounded);
+}
+
+static float widen_f16(uint16_t half)
+{
+    uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = (half >> 10) & 31, fraction = half & 1023;
+    if (exponent == 31) /* the quiet bit is set, as the processor does */
+        return bits_to_float(sign | 0x7f800000 | fraction << 13 | (fraction ? 0x400000 : 0));
+    if (exponent == 0) {
+        float tiny = (float)fraction * 0x1p-24f;
+        return bits_to_float(sign | float_to_bits(tiny));
+    }
+    return bits_to_float(sign | (exponent + 112) << 23 | fraction << 13);
+}
+
+static uint16_t narrow_to_f16(float value)
+{
+    uint32_t bits = float_to_bits(value), sign = (bits >> 16) & 0x8000, magnitude = bits & 0x7fffffff;
+    if (magnitude > 0x7f800000)
+        return (uint16_t)(sign | 0x7e00 | ((magnitude >> 13) & 1023));
+    if (magnitude >= 0x477ff000) /* rounds to 65536 or more */
+        return (uint16_t)(sign | 0x7c00);
+    if (magnitude < 0x38800000) { /* below 2^-14: adding 0.5 rounds to units of 2^-24 */
+        uint32_t units = float_to_bits(bits_to_float(magnitude) + 0.5f) - 0x3f000000;
+        return (uint16_t)(sign | units);
+    }
+    uint32_t rounded = magnitude + 0xfff + ((magnitude >> 13) & 1);
+    return (uint16_t)(sign | ((rounded - 0x38000000) >> 13));
+}
+
+/* A NaN wins, whichever side it is on. */
+INLINE float combine(comm_reduction reduction, float a, float b)
+{
+    if (reduction == COMM_MAX)
+        return b > a || b != b ? b : a;
+    if (reduction == COMM_MIN)
+        return b < a || b != b ? b : a;
+    return a + b;
+}
+
+/* sums = source (first), or sums op source. */
+INLINE void take_f32(float *restrict sums, const float *source, int n, bool first, comm_reduction reduction)
+{
+    if (first)
+        memcpy(sums, source, (size_t)n * sizeof *sums);
+    else
+        for (int i = 0; i < n; i++)
+            sums[i] = combine(reduction, sums[i], source[i]);
+}
+
+INLINE void take_bf16(float *restrict sums, const uint16_t *source, int n, bool first, comm_reduction reduction)
+{
+    for (int i = 0; i < n; i++) {
+        float value = bits_to_float((uint32_t)source[i] << 16);
+        sums[i] = first ? value : combine(reduction, sums[i], value);
+    }
+}
+
+INLINE void give_bf16(uint16_t *restrict out, const float *sums, int n)
+{
+    for (int i = 0; i < n; i++)
+        out[i] = narrow_to_bf16(sums[i]);
+}
+
+INLINE void divide(float *sums, int n, float by)
+{
+    for (int i = 0; i < n; i++)
+        sums[i] /= by;
+}
+
+/* The loops above with the reduction known to the compiler. */
+INLINE void take_any(float *restrict sums, const void *source, fsdp_dtype dtype, int n, bool first,
+                     comm_reduction reduction)
+{
+    switch (reduction) {
+    case COMM_MAX:
+    case COMM_MIN:
+        if (dtype == FSDP_F32)
+            take_f32(sums, source, n, first, reduction);
+        else
+            take_bf16(sums, source, n, first, reduction);
+        break;
+    default:
+        if (dtype == FSDP_F32)
+            take_f32(sums, source, n, first, COMM_SUM);
+        else if (first)
+            take_bf16(sums, source, n, true, COMM_SUM);
+        else
+            take_bf16(sums, source, n, false, COMM_SUM);
+    }
+}
+
+typedef struct kernel_set {
+    void (*take)(float *sums, const void *source, fsdp_dtype dtype, int n, bool first, comm_reduction reduction);
+    void (*give_bf16)(uint16_t *out, const float *sums, int n);
+    void (*divide)(float *sums, int n, float by);
+    void (*add_pair)(float *out, const float *a, const float *b, int n); /* out = a + b; out may be a or b */
+    void (*widen_f16)(float *out, const uint16_t *in, int n);
+    void (*narrow_f16)(uint16_t *out, const float *in, int n);
+} kernel_set;
+
+#define KERNEL_SET(suffix, attribute)                                                                                  \
+    attribute static void take_##suffix(float *sums, const void *source, fsdp_dtype dtype, int n, bool first,          \
+                                        comm_reduction reduction)                                                      \
+    {                                                                                                                  \
+        take_any(sums, source, dtype, n, first, reduction);                                                            \
+    }                                                                                                                  \
+    attribute static void give_bf16_##suffix(uint16_t *out, const float *sums, int n)                                  \
+    {                                                                                                                  \
+        give_bf16(out, sums, n);                                                                                       \
+    }                                                                                                                  \
+    attribute static void divide_##suffix(float *sums, int n, float by)                                                \
+    {                                                                                                                  \
+        divide(sums, n, by);                                                                                           \
+    }                                                                                                                  \
+    attribute static void add_pair_##suffix(float *out, const float *a, const float *b, int n)                         \
+    {                                                                                                                  \
+        for (int i = 0; i < n; i++)                                                                                    \
+            out[i] = a[i] + b[i];                                                                                      \
+    }
+
+KERNEL_SET(plain, )
+
+static void widen_f16_plain(float *out, const uint16_t *in, int n)
+{
+    for (int i = 0; i < n; i++)
+        out[i] = widen_f16(in[i]);
+}
+
+static void narrow_f16_plain(uint16_t *out, const float *in, int n)
+{
+    for (int i = 0; i < n; i++)
+        out[i] = narrow_to_f16(in[i]);
+}
+
+static const kernel_set plain = {take_plain,     give_bf16_plain, divide_plain,
+                                 add_pair_plain, widen_f16_plain, narrow_f16_plain};
+
+#ifdef REDUCE_X86
+#define AVX2 __attribute__((target("avx2,f16c")))
+#define AVX512 __attribute__((target("avx2,f16c,avx512f,avx512bw,avx512vl")))
+KERNEL_SET(avx2, AVX2)
+KERNEL_SET(avx512, AVX512)
+
+AVX2 static void widen_f16_avx2(float *out, const uint16_t *in, int n)
+{
+    int i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128((const void *)(in + i))));
+    widen_f16_plain(out + i, in + i, n - i);
+}
+
+AVX2 static void narrow_f16_avx2(uint16_t *out, const float *in, int n)
+{
+    int i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm_storeu_si128((void *)(out + i), _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT));
+    narrow_f16_plain(out + i, in + i, n - i);
+}
+
+static const kernel_set avx2 = {take_avx2, give_bf16_avx2, divide_avx2, add_pair_avx2, widen_f16_avx2, narrow_f16_avx2};
+static const kernel_set avx512 = {take_avx512,     give_bf16_avx512, divide_avx512,
+                                  add_pair_avx512, widen_f16_avx2,   narrow_f16_avx2};
+#endif
+
+static const kernel_set *kernels(void)
+{
+#ifdef REDUCE_X86
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
+        return &avx512;
+    if (__builtin_cpu_supports("avx2"))
+        return &avx2;
+#endif
+    return &plain;
+}
+
+#ifdef REDUCE_X86
+/* 64 bytes at a time from 16-byte aligned addresses on; the rest as it comes. */
+static void copy_streaming(char *to, const char *from, size_t bytes)
+{
+    size_t head = -(uintptr_t)to & 63;
+    if (head > bytes)
+        head = bytes;
+    memcpy(to, from, head);
+    to += head, from += head, bytes -= head;
+    for (; bytes >= 64; to += 64, from += 64, bytes -= 64) {
+        __m128i a = _mm_loadu_si128((const __m128i *)from), b = _mm_loadu_si128((const __m128i *)from + 1);
+        __m128i c = _mm_loadu_si128((const __m128i *)from + 2), d = _mm_loadu_si128((const __m128i *)from + 3);
+        _mm_stream_si128((__m128i *)to, a);
+        _mm_stream_si128((__m128i *)to + 1, b);
+        _mm_stream_si128((__m128i *)to + 2, c);
+        _mm_stream_si128((__m128i *)to + 3, d);
+    }
+    memcpy(to, from, bytes);
+    _mm_sfence();
+}
+#endif
+
+void copy_bytes(void *to, const void *from, size_t bytes, bool streaming)
+{
+    if (bytes == 0 || to == from)
+        return;
+#ifdef REDUCE_X86
+    if (streaming) {
+        copy_streaming(to, from, bytes);
+        return;
+    }
+#endif
+    (void)streaming;
+    memcpy(to, from, bytes);
+}
+
+static const void *at(const void *base, int64_t index, fsdp_dtype dtype)
+{
+    return (const char *)base + index * (int64_t)fsdp_dtype_size(dtype);
+}
+
+static void take_source(const kernel_set *k, const reduce_args *a, int source, int64_t from, int n, float *sums)
+{
+    const void *data = at(a->sources[source], from, a->from);
+    bool first = source == 0;
+    if (a->from == FSDP_F16) {
+        float wide[BLOCK];
+        k->widen_f16(first ? sums : wide, data, n);
+        if (!first)
+            k->take(sums, wide, FSDP_F32, n, false, a->reduction);
+    } else {
+        k->take(sums, data, a->from, n, first, a->reduction);
+    }
+}
+
+/* Adds what is in `out` to the sums: out + sum, in that order. */
+static void add_present(const kernel_set *k, const reduce_args *a, const void *out, int n, float *sums)
+{
+    float present[BLOCK];
+    if (a->to == FSDP_F16)
+        k->widen_f16(present, out, n);
+    else
+        k->take(present, out, a->to, n, true, COMM_SUM);
+    k->add_pair(sums, present, sums, n);
+}
+
+static void reduce_floats(const reduce_args *a)
+{
+    const kernel_set *k = kernels();
+    bool pair = a->n_sources == 2 && a->from == FSDP_F32 && a->to == FSDP_F32 && !a->add && a->reduction == COMM_SUM;
+    _Alignas(64) float sums[BLOCK];
+    for (int64_t i = 0; i < a->n; i += BLOCK) {
+        int n = a->n - i < BLOCK ? (int)(a->n - i) : BLOCK;
+        void *out = (char *)a->out + i * (int64_t)fsdp_dtype_size(a->to);
+        if (pair) {
+            k->add_pair(a->streaming ? sums : out, at(a->sources[0], i, FSDP_F32), at(a->sources[1], i, FSDP_F32), n);
+            if (a->streaming)
+                copy_bytes(out, sums, (size_t)n * sizeof(float), true);
+            continue;
+        }
+        for (int source = 0; source < a->n_sources; source++)
+            take_source(k, a, source, i, n, sums);
+        if (a->reduction == COMM_AVERAGE)
+            k->divide(sums, n, (float)a->parts);
+        if (a->add)
+            add_present(k, a, out, n, sums);
+        if (a->to == FSDP_F32)
+            copy_bytes(out, sums, (size_t)n * sizeof(float), a->streaming);
+        else if (a->to == FSDP_BF16)
+            k->give_bf16(out, sums, n);
+        else
+            k->narrow_f16(out, sums, n);
+    }
+}
+
+#define REDUCE_SAME(name, type, average)                                                                               \
+    static void name(const reduce_args *a)                                                                             \
+    {                                                                                                                  \
+        type *out = a->out;                                                                                            \
+        for (int64_t i = 0; i < a->n; i++) {                                                                           \
+            type value = ((const type *)a->sources[0])[i];                                                             \
+            for (int k = 1; k < a->n_sources; k++) {                                                                   \
+                type next = ((const type *)a->sources[k])[i];                                                          \
+                if (a->reduction == COMM_MAX)                                                                          \
+                    value = next > value || next != next ? next : value;                                               \
+                else if (a->reduction == COMM_MIN)                                                                     \
+                    value = next < value || next != next ? next : value;                                               \
+                else                                                                                                   \
+                    value = (type)(value + next);                                                                      \
+            }                                                                                                          \
+            if (average && a->reduction == COMM_AVERAGE)                                                               \
+                value = (type)(value / (type)a->parts);                                                                \
+            out[i] = a->add ? (type)(out[i] + value) : value;                                                          \
+        }                                                                                                              \
+    }
+
+REDUCE_SAME(reduce_f64, double, true)
+REDUCE_SAME(reduce_i32, int32_t, false)
+REDUCE_SAME(reduce_i64, int64_t, false)
+
+void reduce_ordered(const reduce_args *a)
+{
+    switch (a->from) {
+    case FSDP_F64:
+        reduce_f64(a);
+        break;
+    case FSDP_I32:
+        reduce_i32(a);
+        break;
+    case FSDP_I64:
+        reduce_i64(a);
+        break;
+    default:
+        reduce_floats(a);
+    }
+}

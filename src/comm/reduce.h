@@ -1,0 +1,26 @@
+/* Arithmetic and copies of collectives on the CPU. The order of every sum is fixed: source 0, 1, ... n-1. The vector
+ * width changes with the processor, the bits do not. */
+#ifndef COMM_REDUCE_H
+#define COMM_REDUCE_H
+
+#include "comm/comm.h"
+
+/* out[i] = reduction over k of sources[k][i], for i in [0, n); with `add`, out[i] += that. `out` may be one of the
+ * sources when the dtypes are the same. `parts` is what an average divides by (the size of the group).
+ * Fp32, bf16, fp16 on either side; otherwise from == to. `streaming`: write around the caches. */
+typedef struct reduce_args {
+    comm_reduction reduction;
+    int n_sources, parts;
+    const void *const *sources;
+    fsdp_dtype from, to;
+    int64_t n;
+    void *out;
+    bool add, streaming;
+} reduce_args;
+
+void reduce_ordered(const reduce_args *a);
+
+/* memcpy; `streaming` writes around the caches, for data much larger than those. */
+void copy_bytes(void *to, const void *from, size_t bytes, bool streaming);
+
+#endif

@@ -1,0 +1,129 @@
+/* Opening of the world: environment, threads, device, communicator, in this order; closed in reverse. */
+#include "comm/world.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/threads.h"
+
+static const char *const product_names[] = {"auto", "onednn", "amx", "avx512", "portable"};
+
+static fsdp_status parse_products(const char *name, cpu_product *out)
+{
+    for (int i = 0; i < 5; i++) {
+        if (!name || strcmp(name, product_names[i]) == 0) {
+            *out = (cpu_product)i;
+            return FSDP_OK;
+        }
+    }
+    return error_set(FSDP_ERR_INPUT, "products \"%s\": auto, onednn, amx, avx512 and portable are known", name);
+}
+
+static fsdp_status open_device(const fsdp_world_config *config, int local_rank, device **out)
+{
+    cpu_product product;
+    FSDP_TRY(parse_products(config->products, &product));
+    if (strcmp(config->device, "cpu") == 0)
+        return device_open_cpu(product, out);
+    if (strcmp(config->device, "cuda") == 0)
+        return device_open_cuda(local_rank, out);
+    if (strcmp(config->device, "auto") != 0)
+        return error_set(FSDP_ERR_INPUT, "device \"%s\": cpu, cuda and auto are known", config->device);
+    if (device_open_cuda(local_rank, out) == FSDP_OK)
+        return FSDP_OK;
+    log_write(LOG_INFO, "using the CPU: %s", fsdp_last_error());
+    return device_open_cpu(product, out);
+}
+
+fsdp_status fsdp_world_open(const fsdp_world_config *given, fsdp_world **out)
+{
+    fsdp_world_config config = FSDP_WORLD_CONFIG_INIT;
+    if (given)
+        memcpy(&config, given, given->size < sizeof config ? given->size : sizeof config);
+    fsdp_world *w = calloc(1, sizeof *w);
+    if (!w)
+        return error_set(FSDP_ERR_MEMORY, "opening the world: out of host memory");
+    comm_config link = COMM_CONFIG_INIT;
+    fsdp_status status;
+    TRY_OR(fail, job_from_environment(&w->job));
+    error_set_rank(w->job.rank, w->job.world_size);
+    w->threads = threads_set(config.threads, w->job.local_world_size);
+    TRY_OR(fail, open_device(&config, w->job.local_rank, &w->dev));
+    TRY_OR(fail, w->dev->stream_create(w->dev, 0, &w->compute));
+    link.backend = config.backend;
+    link.job = w->job;
+    link.timeout_seconds = config.comm_timeout;
+    link.progress = config.comm_thread ? COMM_PROGRESS_THREAD : COMM_PROGRESS_AUTO;
+    link.device = w->dev;
+    TRY_OR(fail, comm_open(&link, &w->comm));
+    *out = w;
+    return FSDP_OK;
+fail:
+    fsdp_world_close(w);
+    return status;
+}
+
+void fsdp_world_close(fsdp_world *w)
+{
+    if (!w)
+        return;
+    comm_close(w->comm);
+    if (w->compute)
+        w->dev->stream_free(w->compute);
+    device_close(w->dev);
+    free(w);
+}
+
+int fsdp_world_rank(const fsdp_world *w)
+{
+    return comm_rank(w->comm);
+}
+
+int fsdp_world_size(const fsdp_world *w)
+{
+    return comm_world_size(w->comm);
+}
+
+int fsdp_world_local_rank(const fsdp_world *w)
+{
+    return comm_local_rank(w->comm);
+}
+
+int fsdp_world_threads(const fsdp_world *w)
+{
+    return w->threads;
+}
+
+const char *fsdp_world_device(const fsdp_world *w)
+{
+    return w->dev->name;
+}
+
+const char *fsdp_world_description(const fsdp_world *w)
+{
+    return w->dev->description;
+}
+
+const char *fsdp_world_backend(const fsdp_world *w)
+{
+    return comm_backend_name(w->comm);
+}
+
+void fsdp_world_abort(fsdp_world *w)
+{
+    comm_abort(w->comm, fsdp_last_error());
+}
+
+fsdp_status fsdp_describe_cpu(const char *products, char *text, size_t bytes)
+{
+    cpu_product product;
+    device *dev;
+    FSDP_TRY(parse_products(products, &product));
+    FSDP_TRY(device_open_cpu(product, &dev));
+    snprintf(text, bytes, "%s", dev->description);
+    device_close(dev);
+    return FSDP_OK;
+}

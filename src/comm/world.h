@@ -1,0 +1,19 @@
+/* The world seen from inside: the device and the communicator that everything of this process shares. */
+#ifndef COMM_WORLD_H
+#define COMM_WORLD_H
+
+#include <fsdp/world.h>
+
+#include "base/job.h"
+#include "comm/comm.h"
+#include "device/device.h"
+
+struct fsdp_world {
+    job job;
+    device *dev;
+    comm *comm;
+    stream *compute;
+    int threads;
+};
+
+#endif

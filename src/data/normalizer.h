@@ -1,0 +1,31 @@
+/* Normalizers of tokenizer.json: a list of rewrites of the text before it is split. */
+#ifndef DATA_NORMALIZER_H
+#define DATA_NORMALIZER_H
+
+#include "base/json.h"
+#include "data/pattern.h"
+
+typedef struct normalizer normalizer;
+
+/* `object` may be NULL or null: then nothing is rewritten. Borrows `u`. */
+fsdp_status normalizer_create(const char *name, const json_t *object, const unicode *u, normalizer **out);
+void normalizer_free(normalizer *n);
+
+/* Memory of one thread for rewriting. */
+typedef struct normalizer_room {
+    text_buffer texts[2];
+    id_vector points;
+    pattern_room search;
+} normalizer_room;
+
+void normalizer_room_free(normalizer_room *room);
+
+/* The text rewritten: `text` itself where there is nothing to do, else in `room` until its next use. */
+fsdp_status normalizer_apply(const normalizer *n, normalizer_room *room, const char *text, size_t bytes,
+                             const char **out, size_t *out_bytes);
+
+/* True when the first character of a text can vanish, so that the result no longer starts where the text did. */
+bool normalizer_drops_front(const normalizer *n);
+bool normalizer_is_empty(const normalizer *n);
+
+#endif

@@ -1,0 +1,205 @@
+/* Patterns: literals by memmem, regular expressions by Oniguruma, known ones by pattern_known.c. */
+#include "data/pattern.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include <oniguruma.h>
+
+#include "base/error.h"
+#include "data/pattern_known.h"
+#include "data/utf8.h"
+
+struct pattern {
+    char *literal; /* NULL: a regular expression */
+    size_t literal_bytes;
+    regex_t *regex;
+    const known_pattern *known; /* NULL: none of the hand-written ones */
+    const unicode *unicode;
+};
+
+static fsdp_status pattern_new(const unicode *u, pattern **out)
+{
+    *out = calloc(1, sizeof **out);
+    if (*out == NULL)
+        return error_set(FSDP_ERR_MEMORY, "out of memory for a pattern");
+    (*out)->unicode = u;
+    return FSDP_OK;
+}
+
+/* Oniguruma's own tables are global: they are set up once, before the first expression. */
+static pthread_once_t onig_once = PTHREAD_ONCE_INIT;
+
+static void onig_start(void)
+{
+    OnigEncoding encodings[] = {ONIG_ENCODING_UTF8};
+    onig_initialize(encodings, 1);
+}
+
+static fsdp_status compile(const char *name, const char *text, size_t bytes, pattern *p)
+{
+    OnigErrorInfo info;
+    const OnigUChar *start = (const OnigUChar *)text;
+    pthread_once(&onig_once, onig_start);
+    int rc =
+        onig_new(&p->regex, start, start + bytes, ONIG_OPTION_NONE, ONIG_ENCODING_UTF8, ONIG_SYNTAX_DEFAULT, &info);
+    if (rc != ONIG_NORMAL) {
+        OnigUChar message[ONIG_MAX_ERROR_MESSAGE_LEN];
+        p->regex = NULL;
+        onig_error_code_to_str(message, rc, &info);
+        return error_set(FSDP_ERR_INPUT, "%s: the pattern \"%.*s\" is not a regular expression: %s", name,
+                         (int)(bytes > 200 ? 200 : bytes), text, (const char *)message);
+    }
+    return FSDP_OK;
+}
+
+fsdp_status pattern_regex_plain(const char *name, const char *text, size_t bytes, const unicode *u, pattern **out)
+{
+    pattern *p;
+    FSDP_TRY(pattern_new(u, &p));
+    fsdp_status status = compile(name, text, bytes, p);
+    if (status != FSDP_OK) {
+        pattern_free(p);
+        return status;
+    }
+    *out = p;
+    return FSDP_OK;
+}
+
+fsdp_status pattern_regex(const char *name, const char *text, size_t bytes, const unicode *u, pattern **out)
+{
+    FSDP_TRY(pattern_regex_plain(name, text, bytes, u, out));
+    (*out)->known = known_pattern_find(text, bytes);
+    return FSDP_OK;
+}
+
+fsdp_status pattern_literal(const char *name, const char *text, size_t bytes, const unicode *u, pattern **out)
+{
+    if (bytes == 0) /* the library makes an expression of it, which matches between all characters */
+        return pattern_regex_plain(name, text, bytes, u, out);
+    pattern *p;
+    FSDP_TRY(pattern_new(u, &p));
+    p->literal = malloc(bytes);
+    if (p->literal == NULL) {
+        pattern_free(p);
+        return error_set(FSDP_ERR_MEMORY, "out of memory for a pattern");
+    }
+    memcpy(p->literal, text, bytes);
+    p->literal_bytes = bytes;
+    *out = p;
+    return FSDP_OK;
+}
+
+void pattern_free(pattern *p)
+{
+    if (p == NULL)
+        return;
+    if (p->regex != NULL)
+        onig_free(p->regex);
+    free(p->literal);
+    free(p);
+}
+
+bool pattern_covers(const pattern *p)
+{
+    return p->known != NULL && p->known->cover_end != NULL;
+}
+
+size_t pattern_cover_end(const pattern *p, const char *text, size_t bytes, size_t start)
+{
+    return p->known->cover_end(p->unicode, text, bytes, start);
+}
+
+void pattern_room_free(pattern_room *room)
+{
+    if (room->region != NULL)
+        onig_region_free(room->region, 1);
+    room->region = NULL;
+}
+
+void pattern_scan_start(pattern_scan *s, const pattern *p, pattern_room *room, const char *text, size_t bytes)
+{
+    *s = (pattern_scan){.pattern = p, .room = room, .text = text, .bytes = bytes, .last_end = SIZE_MAX};
+}
+
+static bool literal_next(pattern_scan *s, size_t *start, size_t *end)
+{
+    const pattern *p = s->pattern;
+    const char *at = p->literal_bytes == 1
+                         ? memchr(s->text + s->from, p->literal[0], s->bytes - s->from)
+                         : memmem(s->text + s->from, s->bytes - s->from, p->literal, p->literal_bytes);
+    if (at == NULL)
+        return false;
+    *start = (size_t)(at - s->text);
+    *end = s->from = *start + p->literal_bytes;
+    return true;
+}
+
+static fsdp_status regex_next(pattern_scan *s, size_t *start, size_t *end, bool *found)
+{
+    const OnigUChar *text = (const OnigUChar *)s->text;
+    *found = false;
+    if (s->room->region == NULL && (s->room->region = onig_region_new()) == NULL)
+        return error_set(FSDP_ERR_MEMORY, "out of memory for a search");
+    while (s->from <= s->bytes) {
+        int at = onig_search(s->pattern->regex, text, text + s->bytes, text + s->from, text + s->bytes, s->room->region,
+                             ONIG_OPTION_NONE);
+        if (at == ONIG_MISMATCH)
+            return FSDP_OK;
+        if (at < 0) {
+            OnigUChar message[ONIG_MAX_ERROR_MESSAGE_LEN];
+            onig_error_code_to_str(message, at);
+            return error_set(FSDP_ERR_INPUT, "a pattern of the tokenizer gave up on a text of %zu bytes: %s", s->bytes,
+                             (const char *)message);
+        }
+        *start = (size_t)s->room->region->beg[0];
+        *end = (size_t)s->room->region->end[0];
+        if (*start < *end || *end != s->last_end) {
+            s->from = s->last_end = *end;
+            *found = true;
+            return FSDP_OK;
+        }
+        s->from += s->from < s->bytes ? utf8_length((uint8_t)s->text[s->from]) : 1;
+    }
+    return FSDP_OK;
+}
+
+fsdp_status pattern_scan_next(pattern_scan *s, size_t *start, size_t *end, bool *found)
+{
+    const pattern *p = s->pattern;
+    if (p->literal != NULL) {
+        *found = literal_next(s, start, end);
+        return FSDP_OK;
+    }
+    if (p->known == NULL)
+        return regex_next(s, start, end, found);
+    *found = s->from < s->bytes;
+    if (*found && p->known->cover_end != NULL) {
+        *start = s->from;
+        *end = s->from = p->known->cover_end(p->unicode, s->text, s->bytes, *start);
+    } else if (*found) {
+        *found = p->known->find(s->text, s->bytes, s->from, start, end);
+        s->from = *end;
+    }
+    return FSDP_OK;
+}
+
+fsdp_status pattern_spans(const pattern *p, pattern_room *room, const char *text, size_t bytes, span_vector *spans)
+{
+    size_t previous = 0, start = 0, end = 0;
+    bool found;
+    pattern_scan scan;
+    if (bytes == 0)
+        return span_append(spans, 0, 0, 0);
+    pattern_scan_start(&scan, p, room, text, bytes);
+    for (;;) {
+        FSDP_TRY(pattern_scan_next(&scan, &start, &end, &found));
+        if (!found)
+            break;
+        if (previous != start)
+            FSDP_TRY(span_append(spans, previous, start, 0));
+        FSDP_TRY(span_append(spans, start, end, 1));
+        previous = end;
+    }
+    return previous == bytes ? FSDP_OK : span_append(spans, previous, bytes, 0);
+}

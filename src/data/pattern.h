@@ -1,0 +1,51 @@
+/* Patterns that split or replace text: a literal, or a regular expression (Oniguruma, as in the tokenizers library).
+ * Expressions of well-known tokenizers are recognised by their text and matched by hand-written code instead, with the
+ * same result many times faster. A pattern is read-only; a scan is one walk over one text. */
+#ifndef DATA_PATTERN_H
+#define DATA_PATTERN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "data/unicode.h"
+
+struct re_registers; /* Oniguruma's region */
+
+typedef struct pattern pattern;
+
+/* `name` is what errors call the expression's home (a path). The pattern borrows `u`. */
+fsdp_status pattern_literal(const char *name, const char *text, size_t bytes, const unicode *u, pattern **out);
+fsdp_status pattern_regex(const char *name, const char *text, size_t bytes, const unicode *u, pattern **out);
+/* The same without the hand-written matchers; for comparing both. */
+fsdp_status pattern_regex_plain(const char *name, const char *text, size_t bytes, const unicode *u, pattern **out);
+void pattern_free(pattern *p);
+
+/* True when some expression of ours matches by hand-written code and leaves no byte unmatched. */
+bool pattern_covers(const pattern *p);
+/* For such a pattern: the end of the match that starts at `start`. */
+size_t pattern_cover_end(const pattern *p, const char *text, size_t bytes, size_t start);
+
+/* Room that a search needs, kept by each thread between searches; freed by pattern_room_free. */
+typedef struct pattern_room {
+    struct re_registers *region;
+} pattern_room;
+
+void pattern_room_free(pattern_room *room);
+
+typedef struct pattern_scan {
+    const pattern *pattern;
+    pattern_room *room;
+    const char *text;
+    size_t bytes;
+    size_t from;     /* where the next search starts */
+    size_t last_end; /* of the last match; SIZE_MAX before the first */
+} pattern_scan;
+
+void pattern_scan_start(pattern_scan *s, const pattern *p, pattern_room *room, const char *text, size_t bytes);
+/* The next match, left to right; *found is false after the last. Empty matches right behind a match are passed over. */
+fsdp_status pattern_scan_next(pattern_scan *s, size_t *start, size_t *end, bool *found);
+
+/* All spans of the text in order, matched and unmatched, appended to `spans`. */
+fsdp_status pattern_spans(const pattern *p, pattern_room *room, const char *text, size_t bytes, span_vector *spans);
+
+#endif

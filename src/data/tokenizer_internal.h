@@ -1,0 +1,57 @@
+/* The parts of a tokenizer: tables that handles share, and what each handle has of its own. */
+#ifndef DATA_TOKENIZER_INTERNAL_H
+#define DATA_TOKENIZER_INTERNAL_H
+
+#include <stdatomic.h>
+
+#include <fsdp/tokenizer.h>
+
+#include "data/added_tokens.h"
+#include "data/bpe.h"
+#include "data/decoder.h"
+#include "data/normalizer.h"
+#include "data/postprocessor.h"
+#include "data/pretokenizer.h"
+#include "data/unigram.h"
+
+/* Read-only once loaded. Exactly one of bpe and unigram is there; neither in the byte tokenizer. */
+typedef struct tokenizer_tables {
+    atomic_int n_handles;
+    unicode *unicode;
+    normalizer *normalizer;
+    added_tokens *added;
+    pretokenizer *pretokenizer;
+    bpe *bpe;
+    unigram *unigram;
+    postprocessor postprocessor;
+    decoder *decoder;
+    int32_t bos, eos, pad;   /* -1: none */
+    char byte_texts[256][2]; /* the byte tokenizer's tokens */
+} tokenizer_tables;
+
+struct fsdp_tokenizer {
+    tokenizer_tables *tables;
+    text_buffer repaired; /* the text, when it was not UTF-8 */
+    normalizer_room normalizer;
+    pretokenizer_room pretokenizer;
+    bpe_room bpe;
+    unigram_room unigram;
+    decoder_room decoder;
+    span_vector outer, inner;
+    id_vector ids;
+};
+
+static inline bool tokenizer_is_byte(const tokenizer_tables *tables)
+{
+    return tables->bpe == NULL && tables->unigram == NULL;
+}
+
+/* A handle; takes one of the handles that tables->n_handles counts, on success. */
+fsdp_status tokenizer_new(tokenizer_tables *tables, fsdp_tokenizer **out);
+void tokenizer_tables_free(tokenizer_tables *tables);
+int32_t tokenizer_tables_id(const tokenizer_tables *tables, const char *token, size_t bytes);
+
+/* Builds the tables from the JSON of a tokenizer.json called `name`; bos, eos and pad are left at -1. */
+fsdp_status tokenizer_tables_read(const char *name, const json_t *root, tokenizer_tables **out);
+
+#endif

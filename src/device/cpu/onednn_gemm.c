@@ -1,0 +1,84 @@
+/* fp32 products through oneDNN's row-major sgemm. What sgemm does not know (a c that is not d, a bias) is put into d
+ * before the product, which then adds to it. */
+#include "device/cpu/onednn_gemm.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/error.h"
+
+#ifdef FSDP_WITH_ONEDNN
+#include <dnnl.h>
+
+bool onednn_available(bool tiles_safe)
+{
+    /* Refused when a product ran before; then the choice made at that time stands, and that is ours. */
+    dnnl_set_max_cpu_isa(tiles_safe ? dnnl_cpu_isa_all : dnnl_cpu_isa_avx512_core_bf16);
+    return true;
+}
+
+void onednn_name(char *out, size_t bytes)
+{
+    const dnnl_version_t *v = dnnl_version();
+    snprintf(out, bytes, "oneDNN %d.%d", v->major, v->minor);
+}
+
+/* d = beta * c + bias */
+static void prepare(const gemm_args *a, float *d, const float *c)
+{
+    const float *bias = a->bias.p;
+#pragma omp parallel for schedule(static) if (a->m * a->n > 1 << 16)
+    for (int64_t i = 0; i < a->m; i++) {
+        float *to = d + i * a->ldd;
+        if (a->beta == 0.0f)
+            memcpy(to, bias, (size_t)a->n * sizeof *to);
+        else
+            for (int64_t j = 0; j < a->n; j++)
+                to[j] = a->beta * c[i * a->ldc + j] + (bias ? bias[j] : 0.0f);
+    }
+}
+
+fsdp_status onednn_gemm(const gemm_args *a)
+{
+    for (int64_t i = 0; i < a->batch; i++) {
+        float *d = (float *)a->d.p + i * a->stride_d;
+        const float *c = a->beta == 0.0f ? NULL : (const float *)a->c.p + i * a->stride_c;
+        float beta = a->beta;
+        if (a->bias.p || (c && (c != d || a->ldc != a->ldd))) {
+            prepare(a, d, c);
+            beta = 1.0f;
+        }
+        dnnl_status_t status =
+            dnnl_sgemm(a->transpose_a ? 'T' : 'N', a->transpose_b ? 'T' : 'N', a->m, a->n, a->k, a->alpha,
+                       (const float *)a->a.p + i * a->stride_a, a->lda, (const float *)a->b.p + i * a->stride_b, a->ldb,
+                       beta, d, a->ldd);
+        if (status != dnnl_success)
+            return error_set(status == dnnl_out_of_memory ? FSDP_ERR_MEMORY : FSDP_ERR_DEVICE,
+                             "oneDNN refused a product of %lld x %lld x %lld (status %d)", (long long)a->m,
+                             (long long)a->n, (long long)a->k, (int)status);
+    }
+    return FSDP_OK;
+}
+
+#else
+
+bool onednn_available(bool tiles_safe)
+{
+    (void)tiles_safe;
+    return false;
+}
+
+void onednn_name(char *out, size_t bytes)
+{
+    if (bytes)
+        out[0] = '\0';
+}
+
+fsdp_status onednn_gemm(const gemm_args *a)
+{
+    (void)a;
+    return error_set(FSDP_ERR_UNSUPPORTED, "this build has no oneDNN; configure with -DFSDP_ONEDNN=ON");
+}
+
+#endif

@@ -1,0 +1,137 @@
+/* Batch normalisation over (batch, channels, area), one thread per channel. The two sums of each direction are fp64 and
+ * leave the kernel, so that a group of ranks can add them before they are applied. */
+#include "device/cpu/simd/span.h"
+
+#define CHANNEL_AT(a, sample, channel) (((sample) * (a)->channels + (channel)) * (a)->area)
+
+SIMD_KERNEL(batchnorm_forward_reduce, batchnorm_args)
+{
+    int threads = cpu_threads_for(s, a->batch * a->channels * a->area);
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t channel = 0; channel < a->channels; channel++) {
+        float scratch[SPAN];
+        double sum = 0.0, squares = 0.0;
+        for (int64_t sample = 0; sample < a->batch; sample++) {
+            for (int64_t first = 0; first < a->area; first += SPAN) {
+                int64_t n = min_i64(SPAN, a->area - first);
+                const float *x = span_read(a->x, CHANNEL_AT(a, sample, channel) + first, n, scratch);
+#pragma omp simd reduction(+ : sum, squares)
+                for (int64_t i = 0; i < n; i++) {
+                    sum += (double)x[i];
+                    squares += (double)x[i] * (double)x[i];
+                }
+            }
+        }
+        a->sums[channel] = sum;
+        a->sums[a->channels + channel] = squares;
+    }
+    return FSDP_OK;
+}
+
+/* Mean and reciprocal deviation that this channel is normalised with; moves the running statistics. */
+static void channel_statistics(const batchnorm_args *a, int64_t channel)
+{
+    if (a->evaluate) {
+        a->mean[channel] = a->running_mean[channel];
+        a->rstd[channel] = 1.0f / sqrtf(a->running_var[channel] + a->eps);
+        return;
+    }
+    double mean = a->sums[channel] / a->count;
+    double variance = a->sums[a->channels + channel] / a->count - mean * mean;
+    variance = variance > 0.0 ? variance : 0.0;
+    a->mean[channel] = (float)mean;
+    a->rstd[channel] = (float)(1.0 / sqrt(variance + (double)a->eps));
+    if (a->momentum > 0.0f && a->running_mean && a->running_var) {
+        double unbiased = a->count > 1.0 ? variance * a->count / (a->count - 1.0) : variance;
+        float move = a->momentum;
+        a->running_mean[channel] = (1.0f - move) * a->running_mean[channel] + move * (float)mean;
+        a->running_var[channel] = (1.0f - move) * a->running_var[channel] + move * (float)unbiased;
+    }
+}
+
+SIMD_KERNEL(batchnorm_forward_apply, batchnorm_args)
+{
+    int threads = cpu_threads_for(s, a->batch * a->channels * a->area);
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t channel = 0; channel < a->channels; channel++) {
+        float x_scratch[SPAN], scratch[SPAN];
+        channel_statistics(a, channel);
+        float mean = a->mean[channel], scale = a->rstd[channel] * (a->weight.p ? element_read(a->weight, channel) : 1.0f);
+        float shift = a->bias.p ? element_read(a->bias, channel) : 0.0f;
+        for (int64_t sample = 0; sample < a->batch; sample++) {
+            for (int64_t first = 0; first < a->area; first += SPAN) {
+                int64_t at = CHANNEL_AT(a, sample, channel) + first, n = min_i64(SPAN, a->area - first);
+                const float *x = span_read(a->x, at, n, x_scratch);
+                float *y = span_target(a->y, at, false, scratch);
+#pragma omp simd
+                for (int64_t i = 0; i < n; i++)
+                    y[i] = (x[i] - mean) * scale + shift;
+                span_write(a->y, at, n, y, false);
+            }
+        }
+    }
+    return FSDP_OK;
+}
+
+SIMD_KERNEL(batchnorm_backward_reduce, batchnorm_args)
+{
+    int threads = cpu_threads_for(s, a->batch * a->channels * a->area);
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t channel = 0; channel < a->channels; channel++) {
+        float x_scratch[SPAN], dy_scratch[SPAN];
+        float mean = a->mean[channel], rstd = a->rstd[channel];
+        double sum = 0.0, dot = 0.0;
+        for (int64_t sample = 0; sample < a->batch; sample++) {
+            for (int64_t first = 0; first < a->area; first += SPAN) {
+                int64_t at = CHANNEL_AT(a, sample, channel) + first, n = min_i64(SPAN, a->area - first);
+                const float *x = span_read(a->x, at, n, x_scratch);
+                const float *dy = span_read(a->dy, at, n, dy_scratch);
+#pragma omp simd reduction(+ : sum, dot)
+                for (int64_t i = 0; i < n; i++) {
+                    sum += (double)dy[i];
+                    dot += (double)(dy[i] * ((x[i] - mean) * rstd));
+                }
+            }
+        }
+        a->sums[channel] = sum;
+        a->sums[a->channels + channel] = dot;
+    }
+    return FSDP_OK;
+}
+
+static void add_to_element(buffer b, int64_t index, float value, bool add)
+{
+    element_write(b, index, add ? element_read(b, index) + value : value);
+}
+
+/* With running statistics (evaluate) mean and deviation are constants, so only the scale remains. */
+SIMD_KERNEL(batchnorm_backward_apply, batchnorm_args)
+{
+    int threads = cpu_threads_for(s, a->batch * a->channels * a->area);
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t channel = 0; channel < a->channels; channel++) {
+        float x_scratch[SPAN], dy_scratch[SPAN], scratch[SPAN];
+        float mean = a->mean[channel], rstd = a->rstd[channel];
+        float scale = rstd * (a->weight.p ? element_read(a->weight, channel) : 1.0f);
+        float dy_mean = a->evaluate ? 0.0f : (float)(a->sums[channel] / a->count);
+        float dot_mean = a->evaluate ? 0.0f : (float)(a->sums[a->channels + channel] / a->count);
+        for (int64_t sample = 0; a->dx.p && sample < a->batch; sample++) {
+            for (int64_t first = 0; first < a->area; first += SPAN) {
+                int64_t at = CHANNEL_AT(a, sample, channel) + first, n = min_i64(SPAN, a->area - first);
+                const float *x = span_read(a->x, at, n, x_scratch);
+                const float *dy = span_read(a->dy, at, n, dy_scratch);
+                float *dx = span_target(a->dx, at, a->add_dx, scratch);
+#pragma omp simd
+                for (int64_t i = 0; i < n; i++)
+                    dx[i] = scale * (dy[i] - dy_mean - (x[i] - mean) * rstd * dot_mean);
+                span_write(a->dx, at, n, dx, a->add_dx);
+            }
+        }
+        const double *local = a->local_sums ? a->local_sums : a->sums;
+        if (a->d_bias.p)
+            add_to_element(a->d_bias, channel, (float)local[channel], a->add_bias);
+        if (a->d_weight.p)
+            add_to_element(a->d_weight, channel, (float)local[a->channels + channel], a->add_weight);
+    }
+    return FSDP_OK;
+}

@@ -1,0 +1,294 @@
+/* Convolution as matrix products over unfolded images. Images are unfolded a panel at a time (several samples, or some
+ * output rows of one), so the workspace stays small whatever the batch.
+ *   columns (patch, width): patch = in_channels * kernel_h * kernel_w, width = samples * rows * out_w
+ *   y = weight columns;  d_weight = dy columns^T;  d_columns = weight^T dy, folded back into dx. */
+#include "device/cpu/simd/span.h"
+
+#define PANEL_BYTES ((size_t)16 << 20)
+
+typedef struct panel {
+    int64_t sample, n_samples, row, n_rows; /* rows of the output; all of them unless n_samples is 1 */
+} panel;
+
+typedef struct panel_plan {
+    int64_t patch, n_samples, n_rows, width; /* of a full panel */
+    size_t columns_bytes, gathered_bytes, product_bytes;
+} panel_plan;
+
+static gemm_args product_forward(const conv2d_args *a, int64_t patch, int64_t width, const panel *p, void *columns)
+{
+    int64_t n = p->n_rows * a->out_w, area = a->out_h * a->out_w;
+    buffer y = {a->y.p ? element_address(a->y, p->sample * a->out_channels * area + p->row * a->out_w) : NULL, a->y.dtype};
+    return (gemm_args){
+        .m = a->out_channels, .n = n, .k = patch, .alpha = 1.0f, .beta = a->bias.p ? 1.0f : 0.0f,
+        .a = a->weight, .b = {columns, a->weight.dtype}, .c = y, .d = y,
+        .lda = patch, .ldb = width, .ldc = area, .ldd = area,
+        .batch = p->n_samples, .stride_b = n, .stride_c = a->out_channels * area, .stride_d = a->out_channels * area,
+    };
+}
+
+/* d_columns (patch, width), fp32. dy gathered: (out_channels, width). */
+static gemm_args product_d_columns(const conv2d_args *a, int64_t patch, int64_t width, void *gathered, void *columns)
+{
+    buffer d = {columns, FSDP_F32};
+    return (gemm_args){
+        .transpose_a = true, .m = patch, .n = width, .k = a->out_channels, .alpha = 1.0f,
+        .a = a->weight, .b = {gathered, a->weight.dtype}, .c = d, .d = d,
+        .lda = patch, .ldb = width, .ldc = width, .ldd = width, .batch = 1,
+    };
+}
+
+static gemm_args product_d_weight(const conv2d_args *a, int64_t patch, int64_t width, void *gathered, void *columns,
+                                  bool add)
+{
+    return (gemm_args){
+        .transpose_b = true, .m = a->out_channels, .n = patch, .k = width, .alpha = 1.0f, .beta = add ? 1.0f : 0.0f,
+        .a = {gathered, a->weight.dtype}, .b = {columns, a->weight.dtype}, .c = a->d_weight, .d = a->d_weight,
+        .lda = width, .ldb = width, .ldc = patch, .ldd = patch, .batch = 1,
+    };
+}
+
+/* Depends on shapes and dtypes only. */
+static panel_plan plan_make(const struct device *d, const conv2d_args *a)
+{
+    panel_plan p = {.patch = a->in_channels * a->kernel_h * a->kernel_w};
+    int64_t row_bytes = p.patch * a->out_w * (int64_t)sizeof(float), budget = (int64_t)PANEL_BYTES;
+    int64_t rows = max_i64(1, budget / max_i64(1, row_bytes));
+    p.n_rows = min_i64(a->out_h, rows);
+    p.n_samples = p.n_rows == a->out_h ? max_i64(1, min_i64(a->batch, rows / max_i64(1, a->out_h))) : 1;
+    p.width = p.n_samples * p.n_rows * a->out_w;
+    p.columns_bytes = round_up((size_t)(p.patch * p.width) * sizeof(float), 256);
+    p.gathered_bytes = round_up((size_t)(a->out_channels * p.width) * sizeof(float), 256);
+    const cpu_product_set *product = &((const device_cpu *)d)->product;
+    panel whole = {.n_samples = p.n_samples, .n_rows = p.n_rows};
+    gemm_args products[3] = {
+        product_forward(a, p.patch, p.width, &whole, NULL),
+        product_d_columns(a, p.patch, p.width, NULL, NULL),
+        product_d_weight(a, p.patch, p.width, NULL, NULL, true),
+    };
+    for (int i = 0; i < 3; i++) {
+        size_t bytes = product_gemm_workspace(product, &products[i]);
+        p.product_bytes = bytes > p.product_bytes ? bytes : p.product_bytes;
+    }
+    return p;
+}
+
+static panel panel_at(const conv2d_args *a, const panel_plan *p, int64_t index)
+{
+    if (p->n_rows == a->out_h) {
+        int64_t sample = index * p->n_samples;
+        return (panel){sample, min_i64(p->n_samples, a->batch - sample), 0, a->out_h};
+    }
+    int64_t per_sample = ceil_div(a->out_h, p->n_rows), row = index % per_sample * p->n_rows;
+    return (panel){index / per_sample, 1, row, min_i64(p->n_rows, a->out_h - row)};
+}
+
+static int64_t panel_count(const conv2d_args *a, const panel_plan *p)
+{
+    return p->n_rows == a->out_h ? ceil_div(a->batch, p->n_samples) : a->batch * ceil_div(a->out_h, p->n_rows);
+}
+
+/* out[i] = x[sample, channel, ih, ow*stride + kw - padding] for the n output columns from `first`, 0 outside. */
+static void unfold_row(const conv2d_args *a, int64_t row_at, int64_t kw, int64_t first, int64_t n, float *out)
+{
+    int64_t start = first * a->stride_w + kw - a->padding_w;
+    int64_t lead = start >= 0 ? 0 : min_i64(n, ceil_div(-start, a->stride_w));
+    int64_t fit = start >= a->in_w ? 0 : min_i64(n, ceil_div(a->in_w - start, a->stride_w));
+    fit = max_i64(fit, lead);
+    memset(out, 0, (size_t)n * sizeof(float));
+    if (a->stride_w == 1) {
+        span_load(a->x, row_at + start + lead, fit - lead, out + lead);
+    } else {
+        for (int64_t i = lead; i < fit; i++)
+            out[i] = element_read(a->x, row_at + start + i * a->stride_w);
+    }
+}
+
+static void unfold(const struct stream *s, const conv2d_args *a, int64_t patch, const panel *p, buffer columns)
+{
+    int64_t n = p->n_rows * a->out_w, width = p->n_samples * n, kernel = a->kernel_h * a->kernel_w;
+    int threads = cpu_threads_for(s, patch * width);
+    static const float zeros[SPAN];
+#pragma omp parallel for schedule(static) collapse(2) num_threads(threads)
+    for (int64_t entry = 0; entry < patch; entry++) {
+        for (int64_t j = 0; j < p->n_samples; j++) {
+            int64_t channel = entry / kernel, kh = entry % kernel / a->kernel_w, kw = entry % a->kernel_w;
+            float scratch[SPAN];
+            for (int64_t r = 0; r < p->n_rows; r++) {
+                int64_t ih = (p->row + r) * a->stride_h + kh - a->padding_h;
+                int64_t row_at = (((p->sample + j) * a->in_channels + channel) * a->in_h + ih) * a->in_w;
+                for (int64_t first = 0; first < a->out_w; first += SPAN) {
+                    int64_t part = min_i64(SPAN, a->out_w - first);
+                    int64_t to = entry * width + j * n + r * a->out_w + first;
+                    bool inside = ih >= 0 && ih < a->in_h;
+                    if (inside)
+                        unfold_row(a, row_at, kw, first, part, scratch);
+                    span_write(columns, to, part, inside ? scratch : zeros, false);
+                }
+            }
+        }
+    }
+}
+
+/* dy of the panel as (out_channels, width), in the dtype of the weight. */
+static void gather_dy(const struct stream *s, const conv2d_args *a, const panel *p, buffer gathered)
+{
+    int64_t n = p->n_rows * a->out_w, width = p->n_samples * n, area = a->out_h * a->out_w;
+    int threads = cpu_threads_for(s, a->out_channels * width);
+#pragma omp parallel for schedule(static) collapse(2) num_threads(threads)
+    for (int64_t channel = 0; channel < a->out_channels; channel++) {
+        for (int64_t j = 0; j < p->n_samples; j++) {
+            float scratch[SPAN];
+            int64_t from = ((p->sample + j) * a->out_channels + channel) * area + p->row * a->out_w;
+            for (int64_t first = 0; first < n; first += SPAN) {
+                int64_t part = min_i64(SPAN, n - first);
+                const float *dy = span_read(a->dy, from + first, part, scratch);
+                span_write(gathered, channel * width + j * n + first, part, dy, false);
+            }
+        }
+    }
+}
+
+/* Columns first .. first+n of input row ih, summed over the patches of the panel that cover it. */
+static void fold_row(const conv2d_args *a, const panel *p, int64_t width, const float *columns, int64_t j,
+                     int64_t channel, int64_t ih, int64_t first, int64_t n, float *row)
+{
+    memset(row, 0, (size_t)n * sizeof(float));
+    for (int64_t kh = 0; kh < a->kernel_h; kh++) {
+        int64_t reach = ih + a->padding_h - kh;
+        if (reach < 0 || reach % a->stride_h)
+            continue;
+        int64_t r = reach / a->stride_h - p->row;
+        if (r < 0 || r >= p->n_rows)
+            continue;
+        for (int64_t kw = 0; kw < a->kernel_w; kw++) {
+            int64_t entry = (channel * a->kernel_h + kh) * a->kernel_w + kw;
+            const float *from = columns + entry * width + (j * p->n_rows + r) * a->out_w;
+            int64_t shift = first + a->padding_w - kw; /* iw = ow*stride - shift + first */
+            int64_t ow = shift <= 0 ? 0 : ceil_div(shift, a->stride_w);
+            for (; ow < a->out_w && ow * a->stride_w - shift < n; ow++)
+                row[ow * a->stride_w - shift] += from[ow];
+        }
+    }
+}
+
+static void fold(const struct stream *s, const conv2d_args *a, const panel *p, int64_t width, const float *columns,
+                 bool add)
+{
+    int threads = cpu_threads_for(s, p->n_samples * a->in_channels * a->in_h * a->in_w);
+#pragma omp parallel for schedule(static) collapse(2) num_threads(threads)
+    for (int64_t j = 0; j < p->n_samples; j++) {
+        for (int64_t channel = 0; channel < a->in_channels; channel++) {
+            float row[SPAN];
+            for (int64_t ih = 0; ih < a->in_h; ih++) {
+                int64_t at = (((p->sample + j) * a->in_channels + channel) * a->in_h + ih) * a->in_w;
+                for (int64_t first = 0; first < a->in_w; first += SPAN) {
+                    int64_t n = min_i64(SPAN, a->in_w - first);
+                    fold_row(a, p, width, columns, j, channel, ih, first, n, row);
+                    span_write(a->dx, at + first, n, row, add);
+                }
+            }
+        }
+    }
+}
+
+/* The products then add to it: one rounding instead of two. */
+static void start_with_bias(const struct stream *s, const conv2d_args *a)
+{
+    int64_t area = a->out_h * a->out_w;
+    int threads = cpu_threads_for(s, a->batch * a->out_channels * area);
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t plane = 0; plane < a->batch * a->out_channels; plane++) {
+        float values[SPAN], value = element_read(a->bias, plane % a->out_channels);
+        for (int i = 0; i < SPAN; i++)
+            values[i] = value;
+        for (int64_t first = 0; first < area; first += SPAN)
+            span_write(a->y, plane * area + first, min_i64(SPAN, area - first), values, false);
+    }
+}
+
+static void bias_gradient(const struct stream *s, const conv2d_args *a)
+{
+    int64_t area = a->out_h * a->out_w;
+    int threads = cpu_threads_for(s, a->batch * a->out_channels * area);
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t channel = 0; channel < a->out_channels; channel++) {
+        double sum = 0.0;
+        float scratch[SPAN];
+        for (int64_t sample = 0; sample < a->batch; sample++) {
+            for (int64_t first = 0; first < area; first += SPAN) {
+                int64_t n = min_i64(SPAN, area - first);
+                const float *dy = span_read(a->dy, (sample * a->out_channels + channel) * area + first, n, scratch);
+#pragma omp simd reduction(+ : sum)
+                for (int64_t i = 0; i < n; i++)
+                    sum += (double)dy[i];
+            }
+        }
+        float before = a->add_bias ? element_read(a->d_bias, channel) : 0.0f;
+        element_write(a->d_bias, channel, before + (float)sum);
+    }
+}
+
+SIMD_WORKSPACE(conv2d_forward, conv2d_args)
+{
+    panel_plan p = plan_make(d, a);
+    return p.columns_bytes + p.product_bytes;
+}
+
+SIMD_KERNEL(conv2d_forward, conv2d_args)
+{
+    panel_plan plan = plan_make(&s->device->base, a);
+    buffer columns = {a->workspace, a->weight.dtype};
+    if (a->bias.p)
+        start_with_bias(s, a);
+    for (int64_t i = 0; i < panel_count(a, &plan); i++) {
+        panel p = panel_at(a, &plan, i);
+        int64_t width = p.n_samples * p.n_rows * a->out_w;
+        unfold(s, a, plan.patch, &p, columns);
+        gemm_args product = product_forward(a, plan.patch, width, &p, columns.p);
+        product.workspace = (char *)a->workspace + plan.columns_bytes;
+        FSDP_TRY(product_gemm(&s->device->product, &product));
+    }
+    return FSDP_OK;
+}
+
+SIMD_WORKSPACE(conv2d_backward, conv2d_args)
+{
+    panel_plan p = plan_make(d, a);
+    return p.columns_bytes + p.gathered_bytes + p.product_bytes;
+}
+
+SIMD_KERNEL(conv2d_backward, conv2d_args)
+{
+    panel_plan plan = plan_make(&s->device->base, a);
+    const cpu_product_set *set = &s->device->product;
+    buffer columns = {a->workspace, a->weight.dtype};
+    buffer gathered = {(char *)a->workspace + plan.columns_bytes, a->weight.dtype};
+    void *product_workspace = (char *)gathered.p + plan.gathered_bytes;
+    bool split = plan.n_rows < a->out_h; /* an input row may belong to two panels */
+    if (a->dx.p && split && !a->add_dx) {
+        size_t numel = (size_t)(a->batch * a->in_channels * a->in_h * a->in_w);
+        memset(a->dx.p, 0, numel * (a->dx.dtype == FSDP_F32 ? 4 : 2));
+    }
+    for (int64_t i = 0; i < panel_count(a, &plan); i++) {
+        panel p = panel_at(a, &plan, i);
+        int64_t width = p.n_samples * p.n_rows * a->out_w;
+        gather_dy(s, a, &p, gathered);
+        if (a->d_weight.p) {
+            unfold(s, a, plan.patch, &p, columns);
+            gemm_args product =
+                product_d_weight(a, plan.patch, width, gathered.p, columns.p, a->add_weight || i > 0);
+            product.workspace = product_workspace;
+            FSDP_TRY(product_gemm(set, &product));
+        }
+        if (a->dx.p) {
+            gemm_args product = product_d_columns(a, plan.patch, width, gathered.p, columns.p);
+            product.workspace = product_workspace;
+            FSDP_TRY(product_gemm(set, &product));
+            fold(s, a, &p, width, columns.p, a->add_dx || split);
+        }
+    }
+    if (a->d_bias.p)
+        bias_gradient(s, a);
+    return FSDP_OK;
+}

@@ -1,0 +1,118 @@
+/* Softmax cross-entropy over long rows. A row is read once for its denominator (the maximum follows along, the sum is
+ * rescaled when it moves) and once more, now in the cache, for its gradient. */
+#include "base/error.h"
+#include "device/cpu/simd/span.h"
+
+/* sum over the row of exp(x - highest). The two stay apart: their logarithm would lose digits of large logits. */
+typedef struct denominator {
+    float highest, sum;
+} denominator;
+
+static denominator row_denominator(const cross_entropy_args *a, int64_t row)
+{
+    float scratch[SPAN], highest = -INFINITY, sum = 0.0f;
+    for (int64_t first = 0; first < a->vocabulary; first += SPAN) {
+        int64_t n = min_i64(SPAN, a->vocabulary - first);
+        const float *x = span_read(a->logits, row * a->vocabulary + first, n, scratch);
+        float top = highest, part = 0.0f;
+#pragma omp simd reduction(max : top)
+        for (int64_t i = 0; i < n; i++)
+            top = x[i] > top ? x[i] : top;
+        /* Rows of -infinity so far: no scale to subtract yet. */
+        float base = top == -INFINITY ? 0.0f : top;
+#pragma omp simd reduction(+ : part)
+        for (int64_t i = 0; i < n; i++)
+            part += simd_exp(x[i] - base);
+        sum = (highest == -INFINITY ? 0.0f : sum * simd_exp(highest - base)) + part;
+        highest = top;
+    }
+    return (denominator){highest, sum};
+}
+
+static void row_gradient(const cross_entropy_args *a, int64_t row, denominator softmax, float seed)
+{
+    float x_scratch[SPAN], scratch[SPAN];
+    int64_t label = a->labels[row];
+    float highest = softmax.highest, factor = seed / softmax.sum;
+    for (int64_t first = 0; first < a->vocabulary; first += SPAN) {
+        int64_t at = row * a->vocabulary + first, n = min_i64(SPAN, a->vocabulary - first);
+        const float *x = span_read(a->logits, at, n, x_scratch);
+        float *dx = span_target(a->d_logits, at, a->add_logits, scratch);
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            dx[i] = simd_exp(x[i] - highest) * factor;
+        if (label >= first && label < first + n)
+            dx[label - first] -= seed;
+        span_write(a->d_logits, at, n, dx, a->add_logits);
+    }
+}
+
+static void row_without_gradient(const cross_entropy_args *a, int64_t row)
+{
+    size_t element = a->d_logits.dtype == FSDP_F32 ? 4 : 2;
+    if (!a->add_logits)
+        memset(element_address(a->d_logits, row * a->vocabulary), 0, (size_t)a->vocabulary * element);
+}
+
+static fsdp_status check_labels(const cross_entropy_args *a)
+{
+    for (int64_t row = 0; row < a->rows; row++) {
+        int32_t label = a->labels[row];
+        if (label != a->ignore && (label < 0 || label >= a->vocabulary))
+            return error_set(FSDP_ERR_INPUT, "cross-entropy: label %d of row %lld is outside the vocabulary of %lld",
+                             label, (long long)row, (long long)a->vocabulary);
+    }
+    return FSDP_OK;
+}
+
+SIMD_WORKSPACE(cross_entropy_forward, cross_entropy_args)
+{
+    (void)d;
+    return (size_t)a->rows * sizeof(float);
+}
+
+SIMD_KERNEL(cross_entropy_forward, cross_entropy_args)
+{
+    FSDP_TRY(check_labels(a));
+    float *losses = a->workspace; /* (rows) */
+    float seed = a->d_logits.p ? *a->seed : 0.0f;
+    int threads = cpu_threads_for(s, a->rows * a->vocabulary);
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t row = 0; row < a->rows; row++) {
+        losses[row] = 0.0f;
+        if (a->labels[row] == a->ignore) {
+            if (a->d_logits.p)
+                row_without_gradient(a, row);
+            continue;
+        }
+        denominator softmax = row_denominator(a, row);
+        float logit = element_read(a->logits, row * a->vocabulary + a->labels[row]);
+        losses[row] = softmax.highest - logit + logf(softmax.sum);
+        if (a->d_logits.p)
+            row_gradient(a, row, softmax, seed);
+    }
+    double total = 0.0;
+    int64_t count = 0;
+    for (int64_t row = 0; row < a->rows; row++) {
+        total += losses[row];
+        count += a->labels[row] != a->ignore;
+    }
+    *a->loss_sum = (float)((a->add_loss ? (double)*a->loss_sum : 0.0) + total);
+    *a->count = (a->add_loss ? *a->count : 0.0f) + (float)count;
+    return FSDP_OK;
+}
+
+SIMD_KERNEL(cross_entropy_backward, cross_entropy_args)
+{
+    FSDP_TRY(check_labels(a));
+    float seed = *a->seed;
+    int threads = cpu_threads_for(s, a->rows * a->vocabulary);
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t row = 0; row < a->rows; row++) {
+        if (a->labels[row] == a->ignore)
+            row_without_gradient(a, row);
+        else
+            row_gradient(a, row, row_denominator(a, row), seed);
+    }
+    return FSDP_OK;
+}

@@ -1,0 +1,49 @@
+/* Dropout by counter: which elements stay is a pure function of key, step and global sample, so a replayed forward, the
+ * backward pass and any split over ranks draw the same. */
+#include "base/rng.h"
+#include "device/cpu/simd/span.h"
+
+#define PHILOX_BLOCKS (SPAN / 4 + 2)
+
+/* factors[i] = 0 or `scale` for stream positions first .. first+n. */
+static void draw_factors(rng_key key, uint64_t step, uint64_t first, int64_t n, float probability, float scale,
+                         float *factors)
+{
+    float drawn[4 * PHILOX_BLOCKS];
+    uint64_t first_block = first >> 2;
+    int64_t n_blocks = (int64_t)(((first + (uint64_t)n + 3) >> 2) - first_block);
+#pragma omp simd
+    for (int64_t i = 0; i < n_blocks; i++) {
+        rng_block block = rng_philox(key, step, first_block + (uint64_t)i);
+        drawn[4 * i] = rng_to_uniform(block.v[0]);
+        drawn[4 * i + 1] = rng_to_uniform(block.v[1]);
+        drawn[4 * i + 2] = rng_to_uniform(block.v[2]);
+        drawn[4 * i + 3] = rng_to_uniform(block.v[3]);
+    }
+    const float *mine = drawn + (first & 3);
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        factors[i] = mine[i] >= probability ? scale : 0.0f;
+}
+
+SIMD_KERNEL(dropout, dropout_args)
+{
+    int64_t numel = a->samples * a->sample_numel;
+    uint64_t origin = a->numbers->first_sample * (uint64_t)a->sample_numel;
+    float scale = a->probability < 1.0f ? 1.0f / (1.0f - a->probability) : 0.0f;
+    rng_key key = {{a->key[0], a->key[1]}};
+    int threads = cpu_threads_for(s, numel);
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t first = 0; first < numel; first += SPAN) {
+        int64_t n = min_i64(SPAN, numel - first);
+        float x_scratch[SPAN], factors[SPAN], scratch[SPAN];
+        draw_factors(key, a->numbers->step, origin + (uint64_t)first, n, a->probability, scale, factors);
+        const float *x = span_read(a->x, first, n, x_scratch);
+        float *y = span_target(a->y, first, a->add, scratch);
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            y[i] = factors[i] != 0.0f ? x[i] * factors[i] : 0.0f;
+        span_write(a->y, first, n, y, a->add);
+    }
+    return FSDP_OK;
+}

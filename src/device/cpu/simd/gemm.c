@@ -1,0 +1,12 @@
+/* The table's entry for matrix products; product.h has what is behind it. */
+#include "device/cpu/simd/simd.h"
+
+SIMD_KERNEL(gemm, gemm_args)
+{
+    return product_gemm(&s->device->product, a);
+}
+
+SIMD_WORKSPACE(gemm, gemm_args)
+{
+    return product_gemm_workspace(&((const device_cpu *)d)->product, a);
+}

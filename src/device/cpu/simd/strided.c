@@ -1,0 +1,128 @@
+/* Copies between strided layouts. Dimensions are sorted by the stride they are written with and merged where both sides
+ * allow it; what is left runs as rows (contiguous on both sides), or as small square blocks when it is a transpose, so
+ * that both sides use whole cache lines. */
+#include "device/cpu/simd/span.h"
+
+#define PIECE_ROWS 32      /* a square of this size stays in the first-level cache on both sides */
+#define PIECE_COLUMNS 8192 /* long rows are shared between threads */
+
+typedef struct layout {
+    int n_dims;
+    int64_t shape[KERNEL_MAX_DIMS], from[KERNEL_MAX_DIMS], to[KERNEL_MAX_DIMS];
+} layout;
+
+static int64_t magnitude(int64_t x)
+{
+    return x < 0 ? -x : x;
+}
+
+/* Sorted from the widest written stride to the narrowest, without dimensions of size 1, neighbours merged. */
+static layout layout_simplify(const strided_copy_args *a)
+{
+    layout l = {0};
+    for (int i = 0; i < a->n_dims; i++) {
+        if (a->shape[i] == 1)
+            continue;
+        int at = l.n_dims++;
+        while (at > 0 && magnitude(l.to[at - 1]) < magnitude(a->to_stride[i])) {
+            l.shape[at] = l.shape[at - 1], l.from[at] = l.from[at - 1], l.to[at] = l.to[at - 1];
+            at--;
+        }
+        l.shape[at] = a->shape[i], l.from[at] = a->from_stride[i], l.to[at] = a->to_stride[i];
+    }
+    int kept = 0;
+    for (int i = 1; i < l.n_dims; i++) {
+        if (l.from[kept] == l.from[i] * l.shape[i] && l.to[kept] == l.to[i] * l.shape[i]) {
+            l.shape[kept] *= l.shape[i], l.from[kept] = l.from[i], l.to[kept] = l.to[i];
+        } else {
+            kept++;
+            l.shape[kept] = l.shape[i], l.from[kept] = l.from[i], l.to[kept] = l.to[i];
+        }
+    }
+    l.n_dims = l.n_dims ? kept + 1 : 0;
+    if (l.n_dims == 0)
+        return (layout){.n_dims = 2, .shape = {1, 1}, .to = {1, 1}};
+    if (l.n_dims == 1) /* always rows and an inner dimension */
+        return (layout){.n_dims = 2, .shape = {1, l.shape[0]}, .from = {0, l.from[0]}, .to = {0, l.to[0]}};
+    return l;
+}
+
+/* n elements, contiguous where they are written. */
+static void copy_row(const strided_copy_args *a, int64_t from, int64_t from_stride, int64_t to, int64_t n)
+{
+    for (int64_t first = 0; first < n; first += SPAN) {
+        int64_t part = min_i64(SPAN, n - first);
+        float scratch[SPAN];
+        const float *values = scratch;
+        if (from_stride == 1)
+            values = span_read(a->from, from + first, part, scratch);
+        else
+            for (int64_t i = 0; i < part; i++)
+                scratch[i] = element_read(a->from, from + (first + i) * from_stride);
+        span_write(a->to, to + first, part, values, a->add);
+    }
+}
+
+static void copy_scattered(const strided_copy_args *a, int64_t from, int64_t from_stride, int64_t to, int64_t to_stride,
+                           int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float value = element_read(a->from, from + i * from_stride);
+        int64_t at = to + i * to_stride;
+        element_write(a->to, at, a->add ? element_read(a->to, at) + value : value);
+    }
+}
+
+static void copy_inner(const strided_copy_args *a, int64_t from, int64_t from_stride, int64_t to, int64_t to_stride,
+                       int64_t n)
+{
+    if (to_stride == 1)
+        copy_row(a, from, from_stride, to, n);
+    else
+        copy_scattered(a, from, from_stride, to, to_stride, n);
+}
+
+/* A piece of the last two dimensions. When they cross over (the inner one jumps where it is read), in squares. */
+static void copy_piece(const strided_copy_args *a, const layout *l, int64_t from, int64_t to, int64_t row,
+                       int64_t first_column, bool crossing)
+{
+    int last = l->n_dims - 1, rows = last - 1;
+    int64_t row_end = min_i64(l->shape[rows], row + PIECE_ROWS), end = min_i64(l->shape[last], first_column + PIECE_COLUMNS);
+    int64_t width = crossing ? PIECE_ROWS : PIECE_COLUMNS;
+    for (int64_t column = first_column; column < end; column += width) {
+        int64_t n = min_i64(width, end - column);
+        for (int64_t i = row; i < row_end; i++)
+            copy_inner(a, from + i * l->from[rows] + column * l->from[last], l->from[last],
+                       to + i * l->to[rows] + column * l->to[last], l->to[last], n);
+    }
+}
+
+SIMD_KERNEL(strided_copy, strided_copy_args)
+{
+    int64_t numel = 1;
+    for (int i = 0; i < a->n_dims; i++)
+        numel *= a->shape[i];
+    if (numel == 0)
+        return FSDP_OK;
+    layout l = layout_simplify(a);
+    int last = l.n_dims - 1, rows = last - 1;
+    bool crossing = magnitude(l.from[last]) > magnitude(l.from[rows]) && l.from[rows] != 0;
+    int64_t across = ceil_div(l.shape[last], PIECE_COLUMNS), pieces = ceil_div(l.shape[rows], PIECE_ROWS) * across;
+    int64_t n_items = numel / (l.shape[rows] * l.shape[last]) * pieces;
+    /* Several sources for one element (a stride of 0 where it is written) must be added by one thread. */
+    int threads = cpu_threads_for(s, numel);
+    for (int i = 0; i <= last; i++)
+        threads = l.to[i] == 0 && l.shape[i] > 1 ? 1 : threads;
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t item = 0; item < n_items; item++) {
+        int64_t piece = item % pieces, outer = item / pieces, from = 0, to = 0;
+        for (int dim = rows - 1; dim >= 0; dim--) {
+            int64_t i = outer % l.shape[dim];
+            outer /= l.shape[dim];
+            from += i * l.from[dim];
+            to += i * l.to[dim];
+        }
+        copy_piece(a, &l, from, to, piece / across * PIECE_ROWS, piece % across * PIECE_COLUMNS, crossing);
+    }
+    return FSDP_OK;
+}

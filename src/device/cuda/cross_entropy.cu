@@ -1,0 +1,206 @@
+/* Softmax cross-entropy over rows of logits. One block reads a row once, keeping what fits in shared memory, so the
+ * gradient (which may take the logits' place) costs one read and one write of device memory. */
+#include "vector.cuh"
+
+#define THREADS 1024
+
+/* Running maximum and sum of exp(x - maximum). */
+struct running {
+    float maximum, sum;
+};
+
+static __device__ __forceinline__ running join(running a, running b)
+{
+    const float maximum = fmaxf(a.maximum, b.maximum);
+    if (maximum == -INFINITY)
+        return {maximum, 0.0f};
+    return {maximum, a.sum * __expf(a.maximum - maximum) + b.sum * __expf(b.maximum - maximum)};
+}
+
+static __device__ running block_join(running r, running *shared)
+{
+#pragma unroll
+    for (int offset = 16; offset > 0; offset >>= 1) {
+        const running other = {__shfl_xor_sync(0xffffffffu, r.maximum, offset), __shfl_xor_sync(0xffffffffu, r.sum, offset)};
+        r = join(r, other);
+    }
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, n_warps = blockDim.x >> 5;
+    if (lane == 0)
+        shared[warp] = r;
+    __syncthreads();
+    r = lane < n_warps ? shared[lane] : running{-INFINITY, 0.0f};
+#pragma unroll
+    for (int offset = 16; offset > 0; offset >>= 1) {
+        const running other = {__shfl_xor_sync(0xffffffffu, r.maximum, offset), __shfl_xor_sync(0xffffffffu, r.sum, offset)};
+        r = join(r, other);
+    }
+    return r;
+}
+
+template <int V> static __device__ __forceinline__ running take(running r, const floats<V> &x)
+{
+    float maximum = x.v[0];
+#pragma unroll
+    for (int j = 1; j < V; j++)
+        maximum = fmaxf(maximum, x.v[j]);
+    if (maximum > r.maximum) {
+        r.sum *= __expf(r.maximum - maximum);
+        r.maximum = maximum;
+    }
+    if (r.maximum == -INFINITY)
+        return r;
+#pragma unroll
+    for (int j = 0; j < V; j++)
+        r.sum += __expf(x.v[j] - r.maximum);
+    return r;
+}
+
+/* Vector i of the row: from shared memory where it is kept there (16-bit types only), from the device's otherwise. */
+template <int D, int V>
+static __device__ __forceinline__ floats<V> read_again(const cross_entropy_args &a, const uint4 *kept, int n_kept,
+                                                      int64_t base, int i)
+{
+    if constexpr (V == 8 && (D == FSDP_BF16 || D == FSDP_F16)) {
+        if (i < n_kept) {
+            floats<V> x;
+            unpack8(D, kept[i], x.v);
+            return x;
+        }
+    }
+    return load<D, V>(a.logits, base + (int64_t)i * V);
+}
+
+/* losses: (2, rows) in the workspace: the loss, and 1 where the row counts; NULL when only the gradient is wanted. */
+template <int D, int V>
+__global__ void __launch_bounds__(THREADS) cross_entropy(const cross_entropy_args a, float *losses, int n_kept)
+{
+    extern __shared__ uint4 kept[];
+    __shared__ running shared[32];
+    const int64_t row = blockIdx.x, base = row * a.vocabulary;
+    const int n = (int)(a.vocabulary / V);
+    const int32_t label = a.labels[row];
+    const bool counts = label != a.ignore && label >= 0 && label < a.vocabulary;
+    if (!counts) {
+        if (losses && threadIdx.x == 0)
+            losses[row] = losses[a.rows + row] = 0.0f;
+        if (a.d_logits.p && !a.add_logits) {
+            floats<V> zero;
+#pragma unroll
+            for (int j = 0; j < V; j++)
+                zero.v[j] = 0;
+            for (int i = threadIdx.x; i < n; i += blockDim.x)
+                store<D, V>(a.d_logits, base + (int64_t)i * V, zero);
+        }
+        return;
+    }
+    running r = {-INFINITY, 0.0f};
+#pragma unroll 4
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        floats<V> x;
+        if constexpr (V == 8 && (D == FSDP_BF16 || D == FSDP_F16)) {
+            const uint4 raw = *(const uint4 *)((const uint16_t *)a.logits.p + base + (int64_t)i * V);
+            if (i < n_kept)
+                kept[i] = raw;
+            unpack8(D, raw, x.v);
+        } else {
+            x = load<D, V>(a.logits, base + (int64_t)i * V);
+        }
+        r = take<V>(r, x);
+    }
+    r = block_join(r, shared);
+    if (losses && threadIdx.x == 0) {
+        losses[row] = logf(r.sum) + r.maximum - load_one(a.logits.p, a.logits.dtype, base + label);
+        losses[a.rows + row] = 1.0f;
+    }
+    if (!a.d_logits.p)
+        return;
+    __syncthreads(); /* the label's logit is read above before any thread overwrites it */
+    const float seed = *a.seed, scale = seed / r.sum;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        floats<V> x = read_again<D, V>(a, kept, n_kept, base, i);
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            x.v[j] = __expf(x.v[j] - r.maximum) * scale;
+            if ((int64_t)i * V + j == label)
+                x.v[j] -= seed;
+        }
+        store_or_add<D, V>(a.d_logits, base + (int64_t)i * V, x, a.add_logits);
+    }
+}
+
+/* One block adds the rows' losses up, thread by thread in order. */
+__global__ void __launch_bounds__(THREADS) add_losses(const cross_entropy_args a, const float *losses)
+{
+    __shared__ double sums[32], counts[32];
+    double sum = 0, count = 0;
+    for (int64_t i = threadIdx.x; i < a.rows; i += blockDim.x) {
+        sum += losses[i];
+        count += losses[a.rows + i];
+    }
+    for (int offset = 16; offset > 0; offset >>= 1) {
+        sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+        count += __shfl_xor_sync(0xffffffffu, count, offset);
+    }
+    if ((threadIdx.x & 31) == 0) {
+        sums[threadIdx.x >> 5] = sum;
+        counts[threadIdx.x >> 5] = count;
+    }
+    __syncthreads();
+    if (threadIdx.x != 0)
+        return;
+    sum = count = 0;
+    for (int i = 0; i < (int)blockDim.x >> 5; i++) {
+        sum += sums[i];
+        count += counts[i];
+    }
+    if (a.loss_sum)
+        *a.loss_sum = (a.add_loss ? *a.loss_sum : 0.0f) + (float)sum;
+    if (a.count)
+        *a.count = (a.add_loss ? *a.count : 0.0f) + (float)count;
+}
+
+template <int D, int V>
+static cudaError_t start(const launch *l, const cross_entropy_args *a, float *losses, int threads)
+{
+    /* Room for as much of the row as one block can have, less what the kernel itself takes. */
+    int n_kept = 0;
+    if (V == 8 && (D == FSDP_BF16 || D == FSDP_F16) && a->d_logits.p)
+        n_kept = (int)launch_min(a->vocabulary / V, (l->shared_bytes - 2048) / 16);
+    const int bytes = n_kept * 16;
+    if (bytes > 40 * 1024) {
+        cudaError_t error = cudaFuncSetAttribute(cross_entropy<D, V>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+        if (error != cudaSuccess)
+            return error;
+    }
+    cross_entropy<D, V><<<(unsigned)a->rows, threads, (size_t)bytes, l->stream>>>(*a, losses, n_kept);
+    return cudaGetLastError();
+}
+
+static cudaError_t start_any(const launch *l, const cross_entropy_args *a, float *losses)
+{
+    if (a->rows == 0)
+        return cudaSuccess;
+    const bool vectors = a->vocabulary % 8 == 0 && is_aligned(a->logits) && is_aligned(a->d_logits);
+    const int dtype = common_dtype(a->logits, a->d_logits, no_buffer, no_buffer);
+    const int threads = row_threads(launch_ceil(a->vocabulary, vectors ? 8 : 1), THREADS);
+    cudaError_t error = cudaSuccess;
+#define CALL(D, V) error = start<D, V>(l, a, losses, threads)
+    DISPATCH(dtype, vectors, CALL);
+#undef CALL
+    return error;
+}
+
+extern "C" cudaError_t launch_cross_entropy_forward(const launch *l, const cross_entropy_args *a)
+{
+    float *losses = (float *)a->workspace;
+    cudaError_t error = start_any(l, a, losses);
+    if (error != cudaSuccess)
+        return error;
+    add_losses<<<1, THREADS, 0, l->stream>>>(*a, losses);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t launch_cross_entropy_backward(const launch *l, const cross_entropy_args *a)
+{
+    return start_any(l, a, NULL);
+}

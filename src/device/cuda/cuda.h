@@ -1,0 +1,37 @@
+/* What the CUDA device offers beyond the device table: choices, and the caches that make the second start fast.
+ * Every function takes a device from device_open_cuda; nothing here exists for other devices. */
+#ifndef DEVICE_CUDA_CUDA_H
+#define DEVICE_CUDA_CUDA_H
+
+#include <stdbool.h>
+
+#include <fsdp/status.h>
+
+#include "device/device.h"
+
+/* fp32 products through the tensor cores with 10 bits of mantissa. Off unless asked for. */
+void cuda_set_tf32(device *d, bool on);
+
+/* On (the default), the first product of a shape times the candidate algorithms on its own operands, unless the stream is
+ * being recorded; off, the library's first suggestion is taken. */
+void cuda_set_tuning(device *d, bool on);
+
+/* Matrix algorithms chosen so far, as a small JSON file. Loading a file written by another library version or for
+ * another GPU changes nothing; what is loaded is preferred to timing. */
+fsdp_status cuda_gemm_cache_load(device *d, const char *path);
+fsdp_status cuda_gemm_cache_save(device *d, const char *path);
+
+/* The same as text, to hand rank 0's choices to the others. *text is the caller's to free(). */
+fsdp_status cuda_gemm_cache_export(device *d, char **text);
+fsdp_status cuda_gemm_cache_import(device *d, const char *name, const char *text);
+
+/* Folder where compiled attention plans are kept between runs (made when absent); NULL: nowhere. Copied. */
+fsdp_status cuda_set_plan_folder(device *d, const char *folder);
+
+/* Which implementation attention would use for these arguments: "cudnn" or "own". Builds the plan when there is none. */
+const char *cuda_attention_engine(device *d, const attention_args *a, bool backward);
+
+/* Whether attention may use cuDNN at all (the default). Off: the own kernel serves everything. */
+void cuda_set_cudnn(device *d, bool on);
+
+#endif

@@ -1,0 +1,79 @@
+/* Inside of the CUDA device: what its C files share. Others see device.h and cuda.h. */
+#ifndef DEVICE_CUDA_CUDA_DEVICE_H
+#define DEVICE_CUDA_CUDA_DEVICE_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cuda_runtime_api.h>
+
+#include "device/cuda/cuda.h"
+#include "device/cuda/launch.h"
+#include "device/cuda/libraries.h"
+#include "device/device.h"
+
+typedef struct gemm_table gemm_table;
+typedef struct attention_plans attention_plans;
+
+typedef struct cuda_device {
+    device base;
+    int index;
+    char gpu[128];
+    int compute_capability; /* 90 for 9.0 */
+    int n_multiprocessors;
+    int shared_bytes;
+    int priority_normal, priority_ahead;
+    cuda_libraries libraries;
+    gemm_table *gemms;
+    attention_plans *plans;
+    bool tf32, tuning, cudnn;
+} cuda_device;
+
+struct stream {
+    launch launch;
+    cuda_device *device;
+    bool recording;
+};
+
+struct event {
+    cudaEvent_t handle;
+    int device_index;
+};
+
+struct graph {
+    cudaGraphExec_t executable;
+};
+
+/* FSDP_OK, or FSDP_ERR_DEVICE (FSDP_ERR_MEMORY when that ran out) with `what` and CUDA's words. */
+fsdp_status cuda_check(cudaError_t error, const char *what);
+
+/* Makes the device current for this thread. */
+fsdp_status cuda_enter(const cuda_device *d);
+
+/* gemm.c */
+fsdp_status gemm_table_create(gemm_table **out);
+void gemm_table_free(cuda_device *d, gemm_table *table);
+fsdp_status cuda_gemm(stream *s, const gemm_args *a);
+size_t cuda_gemm_workspace(const device *d, const gemm_args *a);
+
+/* attention_plan.c */
+fsdp_status attention_plans_create(attention_plans **out);
+void attention_plans_free(cuda_device *d, attention_plans *plans);
+
+/* attention.c */
+fsdp_status cuda_attention_forward(stream *s, const attention_args *a);
+size_t cuda_attention_forward_workspace(const device *d, const attention_args *a);
+fsdp_status cuda_attention_backward(stream *s, const attention_args *a);
+size_t cuda_attention_backward_workspace(const device *d, const attention_args *a);
+
+/* conv2d.c */
+fsdp_status cuda_conv2d_forward(stream *s, const conv2d_args *a);
+size_t cuda_conv2d_forward_workspace(const device *d, const conv2d_args *a);
+fsdp_status cuda_conv2d_backward(stream *s, const conv2d_args *a);
+size_t cuda_conv2d_backward_workspace(const device *d, const conv2d_args *a);
+
+/* kernels_cuda.c */
+extern const kernel_table cuda_kernels;
+
+#endif

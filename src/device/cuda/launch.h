@@ -1,0 +1,159 @@
+/* The border between C and CUDA: launchers that the .cu files define and the C files call, and the sizes both must agree
+ * on. A launcher enqueues on l->stream and returns the launch's error; it never waits and never allocates. */
+#ifndef DEVICE_CUDA_LAUNCH_H
+#define DEVICE_CUDA_LAUNCH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cuda_runtime_api.h>
+
+#include "device/kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct launch {
+    cudaStream_t stream;
+    int n_multiprocessors;
+    int shared_bytes; /* most dynamic shared memory one block may ask for */
+} launch;
+
+/* Kernels whose launcher does all the work: LAUNCHED(name, args). Products, attention and convolution have C parts of
+ * their own. */
+#define LAUNCHED_KERNELS(LAUNCHED)                                                                                     \
+    LAUNCHED(column_sum, column_sum_args)                                                                              \
+    LAUNCHED(rope, rope_args)                                                                                          \
+    LAUNCHED(rmsnorm_forward, rmsnorm_args)                                                                            \
+    LAUNCHED(rmsnorm_backward, rmsnorm_args)                                                                           \
+    LAUNCHED(layernorm_forward, layernorm_args)                                                                        \
+    LAUNCHED(layernorm_backward, layernorm_args)                                                                       \
+    LAUNCHED(batchnorm_forward_reduce, batchnorm_args)                                                                 \
+    LAUNCHED(batchnorm_forward_apply, batchnorm_args)                                                                  \
+    LAUNCHED(batchnorm_backward_reduce, batchnorm_args)                                                                \
+    LAUNCHED(batchnorm_backward_apply, batchnorm_args)                                                                 \
+    LAUNCHED(embedding_forward, embedding_args)                                                                        \
+    LAUNCHED(embedding_backward, embedding_args)                                                                       \
+    LAUNCHED(cross_entropy_forward, cross_entropy_args)                                                                \
+    LAUNCHED(cross_entropy_backward, cross_entropy_args)                                                               \
+    LAUNCHED(activation_forward, activation_args)                                                                      \
+    LAUNCHED(activation_backward, activation_args)                                                                     \
+    LAUNCHED(gated_forward, gated_args)                                                                                \
+    LAUNCHED(gated_backward, gated_args)                                                                               \
+    LAUNCHED(axpby, axpby_args)                                                                                        \
+    LAUNCHED(multiply, multiply_args)                                                                                  \
+    LAUNCHED(fill, fill_args)                                                                                          \
+    LAUNCHED(strided_copy, strided_copy_args)                                                                          \
+    LAUNCHED(dropout, dropout_args)                                                                                    \
+    LAUNCHED(pool2d_forward, pool2d_args)                                                                              \
+    LAUNCHED(pool2d_backward, pool2d_args)                                                                             \
+    LAUNCHED(sum, sum_args)                                                                                            \
+    LAUNCHED(squared_error_backward, squared_error_backward_args)                                                      \
+    LAUNCHED(norm_blocks, norm_blocks_args)                                                                            \
+    LAUNCHED(optimizer, optimizer_args)
+
+#define DECLARE_LAUNCHER(name, args) cudaError_t launch_##name(const launch *l, const args *a);
+LAUNCHED_KERNELS(DECLARE_LAUNCHER)
+#undef DECLARE_LAUNCHER
+
+/* Attention by the own kernel; workspace as attention_own_*_bytes says. d_bias strides must be one of the forms that
+ * attention_bias_form knows, unless d_bias is NULL. */
+cudaError_t launch_attention_forward(const launch *l, const attention_args *a);
+cudaError_t launch_attention_backward(const launch *l, const attention_args *a);
+
+/* d = alpha * t + beta * c + bias, t fp32 (batch, m, n) contiguous or NULL for zeros: the end of a product that cuBLASLt
+ * cannot finish by itself (mixed types, nothing to sum over). */
+cudaError_t launch_gemm_finish(const launch *l, const gemm_args *a, const float *t);
+
+/* Columns of one image for convolution as a product: (in_channels*kernel_h*kernel_w, out_h*out_w) and back. `add`
+ * applies to dx. */
+cudaError_t launch_image_to_columns(const launch *l, const conv2d_args *a, int64_t first, int64_t images, void *columns);
+cudaError_t launch_columns_to_image(const launch *l, const conv2d_args *a, int64_t first, int64_t images,
+                                    const float *columns);
+cudaError_t launch_channel_bias(const launch *l, const conv2d_args *a);
+cudaError_t launch_channel_bias_backward(const launch *l, const conv2d_args *a);
+/* out[j] (+)= sum over p of partial[p, j], in a fixed order: the second half of sums over rows. */
+cudaError_t launch_sum_partials(const launch *l, const float *partial, int64_t n_partials, int64_t n, buffer out,
+                                bool add);
+
+static inline int64_t launch_min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int64_t launch_max(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static inline int64_t launch_ceil(int64_t n, int64_t unit)
+{
+    return (n + unit - 1) / unit;
+}
+
+/* Row chunks that sums over rows are cut into: each gives one partial row, summed in order afterwards. */
+static inline int64_t partial_rows(int n_multiprocessors, int64_t rows)
+{
+    return launch_max(1, launch_min(rows, (int64_t)n_multiprocessors * 4));
+}
+
+/* Partial sums of a flat reduction. */
+#define SUM_PARTIALS 1024
+
+/* Workspace of the embedding gradient: counts, offsets and two lists of rows. */
+static inline size_t embedding_workspace_bytes(int64_t rows, int64_t vocabulary)
+{
+    return (size_t)(vocabulary + (vocabulary + 1) + 2 * rows + 64) * sizeof(int32_t);
+}
+
+/* How bias gradients are brought together (see attention_bias.cu). */
+typedef enum bias_form {
+    BIAS_FULL,     /* every (query, key) has its own element */
+    BIAS_DIAGONAL, /* by key - query */
+    BIAS_KEY,      /* by key alone */
+    BIAS_QUERY,    /* by query alone */
+    BIAS_OTHER,    /* no deterministic sum known */
+} bias_form;
+
+static inline bias_form attention_bias_form(const attention_args *a)
+{
+    int64_t query = a->bias_query < 0 ? -a->bias_query : a->bias_query;
+    int64_t key = a->bias_key < 0 ? -a->bias_key : a->bias_key;
+    if (query == 0 && key == 0)
+        return BIAS_OTHER; /* one number for all, or no bias at all */
+    if (a->bias_query == -a->bias_key)
+        return BIAS_DIAGONAL;
+    if (query == 0)
+        return BIAS_KEY;
+    if (key == 0)
+        return BIAS_QUERY;
+    if (query >= key * a->kv_length || key >= query * a->q_length)
+        return BIAS_FULL;
+    return BIAS_OTHER;
+}
+
+/* The smaller of the two tile sizes of the own kernel: what its scratch memory is sized for. */
+#define ATTENTION_TILE 32
+
+/* Partial bias gradients: for every (batch or 1, head or 1, query tile, key tile) fewer than two tiles' worth of sums. */
+static inline size_t attention_bias_bytes(const attention_args *a)
+{
+    bias_form form = attention_bias_form(a);
+    if (form == BIAS_FULL || form == BIAS_OTHER)
+        return 0;
+    int64_t batches = a->bias_batch ? a->batch : 1, heads = a->bias_head ? a->q_heads : 1;
+    int64_t tiles = launch_ceil(a->q_length, ATTENTION_TILE) * launch_ceil(a->kv_length, ATTENTION_TILE);
+    return (size_t)(batches * heads * tiles * 2 * ATTENTION_TILE) * sizeof(float);
+}
+
+static inline size_t attention_own_backward_bytes(const attention_args *a)
+{
+    size_t delta = (size_t)(a->batch * a->q_heads * a->q_length) * sizeof(float);
+    return (delta + 255) / 256 * 256 + attention_bias_bytes(a);
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,70 @@
+/* cuBLASLt and cuDNN, opened at run time, so that the program starts without them and can say which one is missing. */
+#ifndef DEVICE_CUDA_LIBRARIES_H
+#define DEVICE_CUDA_LIBRARIES_H
+
+#include <cublasLt.h>
+#include <cudnn_graph.h>
+
+#include <fsdp/status.h>
+
+#define CUBLASLT_FUNCTIONS(X)                                                                                          \
+    X(cublasLtCreate)                                                                                                  \
+    X(cublasLtDestroy)                                                                                                 \
+    X(cublasLtGetVersion)                                                                                              \
+    X(cublasLtMatmul)                                                                                                  \
+    X(cublasLtMatmulDescCreate)                                                                                        \
+    X(cublasLtMatmulDescDestroy)                                                                                       \
+    X(cublasLtMatmulDescSetAttribute)                                                                                  \
+    X(cublasLtMatrixLayoutCreate)                                                                                      \
+    X(cublasLtMatrixLayoutDestroy)                                                                                     \
+    X(cublasLtMatrixLayoutSetAttribute)                                                                                \
+    X(cublasLtMatmulPreferenceCreate)                                                                                  \
+    X(cublasLtMatmulPreferenceDestroy)                                                                                 \
+    X(cublasLtMatmulPreferenceSetAttribute)                                                                            \
+    X(cublasLtMatmulAlgoGetHeuristic)                                                                                  \
+    X(cublasLtMatmulAlgoCheck)
+
+#define CUDNN_FUNCTIONS(X)                                                                                             \
+    X(cudnnGetVersion)                                                                                                 \
+    X(cudnnGetErrorString)                                                                                             \
+    X(cudnnGetLastErrorString)                                                                                         \
+    X(cudnnCreate)                                                                                                     \
+    X(cudnnDestroy)                                                                                                    \
+    X(cudnnSetStream)                                                                                                  \
+    X(cudnnBackendCreateDescriptor)                                                                                    \
+    X(cudnnBackendDestroyDescriptor)                                                                                   \
+    X(cudnnBackendSetAttribute)                                                                                        \
+    X(cudnnBackendGetAttribute)                                                                                        \
+    X(cudnnBackendFinalize)                                                                                            \
+    X(cudnnBackendExecute)
+
+#define LIBRARY_FUNCTION(name) __typeof__(&name) name;
+
+typedef struct cublaslt_api {
+    CUBLASLT_FUNCTIONS(LIBRARY_FUNCTION)
+} cublaslt_api;
+
+typedef struct cudnn_api {
+    CUDNN_FUNCTIONS(LIBRARY_FUNCTION)
+} cudnn_api;
+
+typedef struct cuda_libraries {
+    void *cublaslt_file, *cudnn_file; /* NULL: not open */
+    cublaslt_api cublaslt;
+    cudnn_api cudnn;
+    cublasLtHandle_t cublaslt_handle;
+    cudnnHandle_t cudnn_handle; /* made at the first attention plan */
+    char cudnn_missing[256];    /* why there is no cuDNN, "" when there is */
+} cuda_libraries;
+
+/* Opens cuBLASLt, which the device cannot do without, and cuDNN, which it can. */
+fsdp_status libraries_open(cuda_libraries *l);
+void libraries_close(cuda_libraries *l);
+
+/* Only cuDNN's functions, without a GPU: plans can be built for a described one. */
+fsdp_status libraries_open_cudnn(cuda_libraries *l);
+
+/* cuDNN's handle, made on the first call. */
+fsdp_status libraries_cudnn_handle(cuda_libraries *l, cudnnHandle_t *out);
+
+#endif

@@ -1,0 +1,135 @@
+/* AdamW, Adam and SGD over a flat range in one pass: 16 bytes a thread and array, hyperparameters from device memory so that
+ * a recorded graph sees each step's, and the low-precision copy written on the way out. */
+#include "vector.cuh"
+
+#define THREADS 256
+
+struct step {
+    float lr, beta1, beta2, eps, decay, momentum, scale;
+    float inverse_correction1, inverse_root_correction2;
+    bool first;
+};
+
+static __device__ __forceinline__ step read_step(const optimizer_args &a)
+{
+    const optimizer_numbers *n = a.numbers;
+    step s;
+    s.lr = n->lr;
+    s.beta1 = n->beta1;
+    s.beta2 = n->beta2;
+    s.eps = n->eps;
+    s.decay = a.decay ? n->weight_decay : 0.0f;
+    s.momentum = n->momentum;
+    s.scale = n->gradient_scale;
+    s.inverse_correction1 = 1.0f / n->bias_correction1;
+    s.inverse_root_correction2 = 1.0f / sqrtf(n->bias_correction2);
+    s.first = n->bias_correction1 == 1.0f;
+    return s;
+}
+
+template <int KIND>
+static __device__ __forceinline__ void update(const step &s, float &parameter, float gradient, float &moment1,
+                                              float &moment2)
+{
+    gradient *= s.scale;
+    if (KIND == OPTIMIZER_ADAMW)
+        parameter -= s.lr * s.decay * parameter;
+    else
+        gradient += s.decay * parameter;
+    if (KIND == OPTIMIZER_SGD) {
+        if (s.momentum != 0.0f) {
+            moment1 = s.first ? gradient : s.momentum * moment1 + gradient;
+            gradient = moment1;
+        }
+        parameter -= s.lr * gradient;
+        return;
+    }
+    moment1 = s.beta1 * moment1 + (1.0f - s.beta1) * gradient;
+    moment2 = s.beta2 * moment2 + (1.0f - s.beta2) * gradient * gradient;
+    const float root = sqrtf(moment2) * s.inverse_root_correction2 + s.eps;
+    parameter -= s.lr * (moment1 * s.inverse_correction1) / root;
+}
+
+/* V is 4 or 1. Moments are touched only where the kind has them. */
+template <int KIND, int V> __global__ void __launch_bounds__(THREADS) optimizer(const optimizer_args a)
+{
+    if (a.numbers->skip)
+        return;
+    const step s = read_step(a);
+    const bool has1 = KIND != OPTIMIZER_SGD || s.momentum != 0.0f, has2 = KIND != OPTIMIZER_SGD;
+    for (int64_t i = (blockIdx.x * (int64_t)THREADS + threadIdx.x) * V; i < a.n; i += (int64_t)gridDim.x * THREADS * V) {
+        alignas(16) float p[V], g[V], m[V], v[V];
+        if constexpr (V == 4) {
+            *(float4 *)p = *(const float4 *)(a.parameter + i);
+            *(float4 *)g = *(const float4 *)(a.gradient + i);
+            *(float4 *)m = has1 ? *(const float4 *)(a.moment1 + i) : make_float4(0, 0, 0, 0);
+            *(float4 *)v = has2 ? *(const float4 *)(a.moment2 + i) : make_float4(0, 0, 0, 0);
+        } else {
+            p[0] = a.parameter[i];
+            g[0] = a.gradient[i];
+            m[0] = has1 ? a.moment1[i] : 0.0f;
+            v[0] = has2 ? a.moment2[i] : 0.0f;
+        }
+#pragma unroll
+        for (int j = 0; j < V; j++)
+            update<KIND>(s, p[j], g[j], m[j], v[j]);
+        if constexpr (V == 4) {
+            *(float4 *)(a.parameter + i) = *(float4 *)p;
+            if (has1)
+                *(float4 *)(a.moment1 + i) = *(float4 *)m;
+            if (has2)
+                *(float4 *)(a.moment2 + i) = *(float4 *)v;
+            if (a.copy.p && a.copy.dtype == FSDP_BF16)
+                *(uint2 *)((uint16_t *)a.copy.p + i) = make_uint2(pack_bf16(p[0], p[1]), pack_bf16(p[2], p[3]));
+            else if (a.copy.p && a.copy.dtype == FSDP_F16)
+                *(uint2 *)((uint16_t *)a.copy.p + i) = make_uint2(pack_f16(p[0], p[1]), pack_f16(p[2], p[3]));
+            else if (a.copy.p)
+                *(float4 *)((float *)a.copy.p + i) = *(float4 *)p;
+        } else {
+            a.parameter[i] = p[0];
+            if (has1)
+                a.moment1[i] = m[0];
+            if (has2)
+                a.moment2[i] = v[0];
+            if (a.copy.p)
+                store_one(a.copy.p, a.copy.dtype, i, p[0]);
+        }
+    }
+}
+
+template <int KIND, int V> static void start(const launch *l, const optimizer_args *a, int64_t first, int64_t n)
+{
+    optimizer_args part = *a;
+    part.n = n;
+    part.parameter += first;
+    part.gradient += first;
+    part.moment1 = a->moment1 ? a->moment1 + first : NULL;
+    part.moment2 = a->moment2 ? a->moment2 + first : NULL;
+    if (a->copy.p)
+        part.copy.p = (char *)a->copy.p + first * (a->copy.dtype == FSDP_F32 ? 4 : 2);
+    if (n > 0)
+        optimizer<KIND, V><<<flat_blocks(l, launch_ceil(n, V), THREADS), THREADS, 0, l->stream>>>(part);
+}
+
+template <int KIND> static cudaError_t start_kind(const launch *l, const optimizer_args *a)
+{
+    const uintptr_t all = (uintptr_t)a->parameter | (uintptr_t)a->gradient | (uintptr_t)a->moment1 |
+                          (uintptr_t)a->moment2 | ((uintptr_t)a->copy.p * (a->copy.dtype == FSDP_F32 ? 1 : 2));
+    const int64_t vectors = (all & 15) == 0 ? a->n / 4 * 4 : 0;
+    start<KIND, 4>(l, a, 0, vectors);
+    start<KIND, 1>(l, a, vectors, a->n - vectors);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t launch_optimizer(const launch *l, const optimizer_args *a)
+{
+    switch (a->kind) {
+    case OPTIMIZER_ADAMW:
+        return start_kind<OPTIMIZER_ADAMW>(l, a);
+    case OPTIMIZER_ADAM:
+        return start_kind<OPTIMIZER_ADAM>(l, a);
+    case OPTIMIZER_SGD:
+        return start_kind<OPTIMIZER_SGD>(l, a);
+    }
+    return cudaErrorInvalidValue;
+}

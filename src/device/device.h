@@ -1,0 +1,76 @@
+/* A device: memory, streams, events, graphs and kernels behind one table. cpu/ and cuda/ each fill it in.
+ *
+ * Streams are queues: work enqueued on one runs in order, work on two may overlap until an event joins them. On the
+ * CPU the compute stream runs inline (enqueue returns when the work is done), so events are free there.
+ * Calls on one stream come from one thread at a time; different streams may be used by different threads. */
+#ifndef DEVICE_DEVICE_H
+#define DEVICE_DEVICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <fsdp/dtype.h>
+#include <fsdp/status.h>
+
+#include "device/kernels.h"
+
+typedef struct device device;
+typedef struct stream stream;
+typedef struct event event;
+typedef struct graph graph;
+
+typedef enum memory_kind {
+    MEMORY_DEVICE, /* what kernels read and write */
+    MEMORY_HOST,   /* host memory that transfers can use asynchronously (pinned with CUDA) */
+} memory_kind;
+
+struct device {
+    const char *name;        /* "cpu", "cuda" */
+    char description[256];   /* for --version and reports: the processor and what the products run on */
+    size_t workspace_limit;  /* no kernel is given more workspace than this, none may ask for more */
+    size_t chunk_bytes;      /* how much of a large intermediate (logits) is computed at a time; 0: 64 MiB */
+    const kernel_table *kernels;
+
+    /* 256-byte aligned (CPU: huge pages where that helps), contents undefined. Reported through HOOK_MEMORY. */
+    fsdp_status (*allocate)(device *d, memory_kind kind, size_t bytes, void **out);
+    void (*release)(device *d, memory_kind kind, void *memory, size_t bytes); /* NULL is legal */
+
+    fsdp_status (*stream_create)(device *d, int priority, stream **out); /* priority: 0 normal, 1 ahead of it */
+    void (*stream_free)(stream *s);
+    fsdp_status (*stream_synchronize)(stream *s); /* waits for the host's sake; reports asynchronous failures */
+
+    fsdp_status (*event_create)(device *d, event **out);
+    void (*event_free)(event *e);
+    fsdp_status (*event_record)(stream *s, event *e);
+    fsdp_status (*stream_wait)(stream *s, event *e);     /* later work of s waits for e */
+    fsdp_status (*event_elapsed)(event *from, event *to, double *milliseconds);
+
+    fsdp_status (*copy)(stream *s, void *to, const void *from, size_t bytes); /* any of the two kinds, either way */
+    fsdp_status (*zero)(stream *s, void *to, size_t bytes);
+
+    /* Graphs: what is enqueued between begin and end is recorded instead of run, then launched as often as wanted.
+     * NULL where the device has none (CPU). */
+    fsdp_status (*graph_begin)(stream *s);
+    fsdp_status (*graph_end)(stream *s, graph **out);
+    fsdp_status (*graph_launch)(stream *s, graph *g);
+    void (*graph_free)(graph *g);
+
+    void (*close)(device *d);
+};
+
+/* How matrix products are computed on the CPU. AUTO picks the best that this machine runs. */
+typedef enum cpu_product { CPU_PRODUCT_AUTO, CPU_PRODUCT_ONEDNN, CPU_PRODUCT_AMX, CPU_PRODUCT_AVX512, CPU_PRODUCT_PORTABLE } cpu_product;
+
+fsdp_status device_open_cpu(cpu_product product, device **out);
+
+/* FSDP_ERR_UNSUPPORTED, with the reason, when built without CUDA or run without a GPU. */
+fsdp_status device_open_cuda(int index, device **out);
+
+static inline void device_close(device *d)
+{
+    if (d)
+        d->close(d);
+}
+
+#endif

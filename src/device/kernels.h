@@ -1,0 +1,381 @@
+/* The kernels every device offers, and their arguments. All matrices are row-major. Shapes stand beside the pointers.
+ *
+ * A `buffer` is a pointer with its element type; p == NULL means "not there". Floating buffers are fp32, bf16 or fp16;
+ * arithmetic is always in fp32. `add` flags say that a result is added to what is there instead of overwriting it:
+ * gradients are overwritten by their first contribution and added to by the rest, so nothing is ever cleared first.
+ * Kernels that need scratch memory have a `<name>_workspace` beside them that says how much for given arguments
+ * (pointers are not looked at); the caller passes at least that much, 256-byte aligned, in `workspace`.
+ * The same arguments give the same bits on the same device and number of threads. */
+#ifndef DEVICE_KERNELS_H
+#define DEVICE_KERNELS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <fsdp/dtype.h>
+#include <fsdp/status.h>
+
+struct stream;
+
+typedef struct buffer {
+    void *p;
+    fsdp_dtype dtype;
+} buffer;
+
+/* d = alpha * op(a) op(b) + beta * c [+ bias], op(a): (m, k), op(b): (k, n). Batched: `batch` products, strides in elements.
+ * c may be d. With beta 0, c is not read. a and b have one dtype; c, d, bias may have another. */
+typedef struct gemm_args {
+    bool transpose_a; /* a is stored (k, m) */
+    bool transpose_b; /* b is stored (n, k) */
+    int64_t m, n, k;
+    float alpha, beta;
+    buffer a, b, c, d;
+    int64_t lda, ldb, ldc, ldd; /* elements from one stored row to the next */
+    int64_t batch, stride_a, stride_b, stride_c, stride_d;
+    buffer bias; /* (n), added to every row; optional */
+    void *workspace;
+} gemm_args;
+
+/* out[j] (+)= sum over rows of x[i, j]: the gradient of a bias. */
+typedef struct column_sum_args {
+    int64_t rows, columns;
+    buffer x;   /* (rows, columns) */
+    buffer out; /* (columns) */
+    bool add;
+    void *workspace;
+} column_sum_args;
+
+/* Attention over heads that lie inside wider rows (a fused projection): element (b, t, h, i) of q is at
+ * q.p + ((b*q_length + t) * q_row + h*head_dim + i). Query head h reads key/value head h / (q_heads / kv_heads).
+ * Causal: query t sees keys 0 .. t + kv_length - q_length.
+ * bias (optional, fp32 or the dtype of q): score(b, h, i, j) += bias[b*bias_batch + h*bias_head + i*bias_query + j*bias_key]; a relative
+ * position bias over distances has bias_query == -1 and bias_key == 1 with bias.p pointing at distance 0.
+ * key_mask (optional): int32 (batch, kv_length), 0 hides a key. A row that sees no key gives zeros.
+ * Scores are scale * q.k. Never stores a q_length x kv_length matrix beyond the cache-sized tile. */
+typedef struct attention_args {
+    int64_t batch, q_length, kv_length, q_heads, kv_heads, head_dim;
+    float scale;
+    bool causal;
+    buffer q, k, v;              /* read */
+    int64_t q_row, k_row, v_row; /* elements from one token to the next */
+    buffer out;                  /* forward: written, backward: read. (batch, q_length, q_heads*head_dim), contiguous */
+    float *lse;                  /* log of the softmax denominator, (batch, q_heads, q_length): forward writes, backward reads */
+    buffer bias;
+    int64_t bias_batch, bias_head, bias_query, bias_key;
+    const int32_t *key_mask;
+    /* backward only */
+    buffer d_out;                /* (batch, q_length, q_heads*head_dim) */
+    buffer d_q, d_k, d_v;        /* rows as q, k, v; overwritten unless the add flag is set */
+    bool add_q, add_k, add_v;
+    float *d_bias;               /* optional, strided like bias: gradient added over everything broadcast */
+    int64_t d_bias_first, d_bias_numel; /* the fp32 elements d_bias[d_bias_first .. +d_bias_numel) are those of the bias */
+    bool add_bias;               /* false: those elements are cleared first */
+    bool deterministic;
+    void *workspace;
+} attention_args;
+
+/* Rotary embedding in place on the first `heads` heads of each row, pairs (i, i + head_dim/2).
+ * Position of row r: r % length + first_position. inverse: rotates back (the gradient). */
+typedef struct rope_args {
+    int64_t rows, length, first_position, heads, head_dim, row;
+    buffer x;                     /* (rows, row) */
+    const float *cosine, *sine;   /* (positions, head_dim/2) */
+    bool inverse;
+} rope_args;
+
+/* y = x / sqrt(mean(x^2) + eps) * weight; rstd per row is kept for backward. */
+typedef struct rmsnorm_args {
+    int64_t rows, columns;
+    float eps;
+    buffer x, weight, y; /* (rows, columns), (columns), (rows, columns) */
+    float *rstd;         /* (rows) */
+    /* backward */
+    buffer dy, dx, d_weight; /* dx optional, d_weight optional */
+    bool add_dx, add_weight;
+    void *workspace;
+} rmsnorm_args;
+
+/* y = (x - mean) * rstd * weight + bias. */
+typedef struct layernorm_args {
+    int64_t rows, columns;
+    float eps;
+    buffer x, weight, bias, y;
+    float *mean, *rstd; /* (rows) */
+    buffer dy, dx, d_weight, d_bias;
+    bool add_dx, add_weight, add_bias;
+    void *workspace;
+} layernorm_args;
+
+/* Batch normalisation of (batch, channels, area) in three steps, so that the sums can be added over a group between
+ * them: reduce fills sums (2, channels) in fp64, apply reads them.
+ * forward_reduce: sum x, sum x^2. forward_apply: with `count` elements a channel in all: y, mean, rstd; with momentum > 0 the
+ * running statistics move (unbiased variance). evaluate: running statistics instead of the batch's. sums == NULL: mean and
+ * rstd are there already (a replay): only y is computed, nothing moves.
+ * backward_reduce: sum dy, sum dy*xhat. backward_apply: dx; d_weight, d_bias from the *local* sums. */
+typedef struct batchnorm_args {
+    int64_t batch, channels, area;
+    double count;
+    float eps, momentum;
+    bool evaluate;
+    buffer x, y, weight, bias;
+    double *sums;       /* (2, channels) */
+    float *mean, *rstd; /* (channels), kept for backward */
+    float *running_mean, *running_var;
+    buffer dy, dx, d_weight, d_bias;
+    const double *local_sums; /* (2, channels): this rank's part of sums, for d_weight and d_bias */
+    bool add_dx, add_weight, add_bias;
+} batchnorm_args;
+
+/* Rows of a table by id. An id outside 0..vocabulary-1 gives zeros and no gradient.
+ * backward: every row of d_table is written (or added to); sums run in row order of x. */
+typedef struct embedding_args {
+    int64_t rows, columns, vocabulary;
+    const int32_t *ids; /* (rows) */
+    buffer table;       /* (vocabulary, columns) */
+    buffer y;           /* (rows, columns) */
+    buffer dy, d_table;
+    bool add_table;
+    void *workspace;
+} embedding_args;
+
+/* Softmax cross-entropy over rows of logits. label == ignore: the row counts for nothing.
+ * forward: *loss_sum (+)= sum of losses; *count (+)= rows that count.
+ * backward: d_logits = (softmax - onehot) * *seed; d_logits may be logits. Both at once when d_logits is given to forward. */
+typedef struct cross_entropy_args {
+    int64_t rows, vocabulary;
+    buffer logits; /* (rows, vocabulary) */
+    const int32_t *labels;
+    int32_t ignore;
+    float *loss_sum, *count;
+    bool add_loss; /* into loss_sum and count */
+    const float *seed;
+    buffer d_logits;
+    bool add_logits;
+    void *workspace;
+} cross_entropy_args;
+
+typedef enum activation_kind { ACTIVATION_SILU, ACTIVATION_GELU_ERF, ACTIVATION_GELU_TANH, ACTIVATION_RELU } activation_kind;
+
+/* y = f(x); backward: dx (+)= f'(x) dy. dx may be dy. */
+typedef struct activation_args {
+    activation_kind kind;
+    int64_t n;
+    buffer x, y, dy, dx;
+    bool add_dx;
+} activation_args;
+
+/* Rows of x hold gate | up, each `columns` wide: y = f(gate) * up. backward: dx is (rows, 2*columns). */
+typedef struct gated_args {
+    activation_kind kind;
+    int64_t rows, columns;
+    buffer x;  /* (rows, 2*columns) */
+    buffer y;  /* (rows, columns) */
+    buffer dy, dx;
+    bool add_dx;
+} gated_args;
+
+/* out = alpha * a + beta * b (b optional), element by element; also casts. out may be a or b. */
+typedef struct axpby_args {
+    int64_t n;
+    float alpha, beta;
+    buffer a, b, out;
+} axpby_args;
+
+/* out (+)= a * b, element by element. */
+typedef struct multiply_args {
+    int64_t n;
+    buffer a, b, out;
+    bool add;
+} multiply_args;
+
+/* out[i] = alpha * scalar[0] for all i (added when add): the gradient of a sum. */
+typedef struct fill_args {
+    int64_t n;
+    float alpha;
+    const float *scalar; /* NULL: 1 */
+    buffer out;
+    bool add;
+} fill_args;
+
+#define KERNEL_MAX_DIMS 6
+
+/* to[i0, i1, ...] (+)= from[i0, i1, ...] with any strides (in elements): transposes, slices, concatenations. */
+typedef struct strided_copy_args {
+    int n_dims;
+    int64_t shape[KERNEL_MAX_DIMS], from_stride[KERNEL_MAX_DIMS], to_stride[KERNEL_MAX_DIMS];
+    buffer from, to;
+    bool add;
+} strided_copy_args;
+
+/* Numbers that change from step to step, in device memory, so that a recorded graph sees them. */
+typedef struct step_numbers {
+    uint64_t step;         /* counts micro-batches since the start of training */
+    uint64_t first_sample; /* global index of this rank's first sample in this micro-batch */
+} step_numbers;
+
+/* y = x * keep / (1 - p) where keep is 1 with probability 1 - p, drawn from (key, step, global sample, element in sample).
+ * The gradient is the same operation on dy. */
+typedef struct dropout_args {
+    int64_t samples, sample_numel;
+    float probability;
+    uint32_t key[2]; /* rng_key of seed and operation */
+    const step_numbers *numbers;
+    buffer x, y;
+    bool add;
+} dropout_args;
+
+/* x (batch, in_channels, in_h, in_w), weight (out_channels, in_channels, kernel_h, kernel_w), y (batch, out_channels, out_h, out_w). */
+typedef struct conv2d_args {
+    int64_t batch, in_channels, in_h, in_w, out_channels, kernel_h, kernel_w, out_h, out_w;
+    int64_t stride_h, stride_w, padding_h, padding_w;
+    buffer x, weight, bias, y; /* bias (out_channels), optional */
+    buffer dy, dx, d_weight, d_bias;
+    bool add_dx, add_weight, add_bias;
+    void *workspace;
+} conv2d_args;
+
+/* Windows without padding; max keeps the chosen index (int32, within the plane) for backward. Windows may overlap. */
+typedef struct pool2d_args {
+    bool average;
+    int64_t planes, in_h, in_w, out_h, out_w, kernel_h, kernel_w, stride_h, stride_w;
+    buffer x, y;
+    int32_t *index; /* (planes, out_h, out_w), max only */
+    buffer dy, dx;
+    bool add_dx;
+} pool2d_args;
+
+/* *out (+)= alpha * sum of x, or of (x - y)^2 when y is there. Summed in fp64 over fixed blocks, in order.
+ * squared: of x^2. */
+typedef struct sum_args {
+    int64_t n;
+    float alpha;
+    bool squared;
+    buffer x, y;
+    float *out;
+    bool add;
+    void *workspace;
+} sum_args;
+
+/* dx (+)= alpha * scalar[0] * 2 (x - y): the gradient of the squared error. */
+typedef struct squared_error_backward_args {
+    int64_t n;
+    float alpha;
+    const float *scalar;
+    buffer x, y, dx;
+    bool add;
+} squared_error_backward_args;
+
+#define NORM_BLOCK 64
+
+/* blocks[i] = sum of squares of elements i*64 .. i*64+63 of x (the last block may be short), in fp32 products and an fp64 sum in index
+ * order: the gradient norm is summed over these blocks so that it has the same bits however the shards are cut. */
+typedef struct norm_blocks_args {
+    int64_t n;
+    buffer x;
+    double *blocks; /* (ceil(n / 64)) */
+} norm_blocks_args;
+
+/* *out (+)= x[0] + x[1] + ... in index order up to rounding of fixed-size partial sums: the same bits for the same n. */
+typedef struct sum_f64_args {
+    int64_t n;
+    const double *x;
+    double *out;
+    bool add;
+} sum_f64_args;
+
+/* Hyperparameters of one optimizer step, in device memory. */
+typedef struct optimizer_numbers {
+    float lr, beta1, beta2, eps, weight_decay, momentum;
+    float bias_correction1, bias_correction2; /* 1 - beta^step */
+    float gradient_scale; /* clip factor times 1/loss scale */
+    uint32_t skip;        /* 1: leave everything as it is (an overflow was found) */
+} optimizer_numbers;
+
+/* totals[0] (+)= *loss_sum, totals[1] (+)= *count: the loss of a step, over its micro-batches. */
+typedef struct loss_total_args {
+    const float *loss_sum, *count;
+    double *totals; /* (2) */
+    bool add;
+} loss_total_args;
+
+/* Closes a step: from its totals over all ranks {sum of squares of the gradients, sum of losses, count}, how the optimizer
+ * is to scale the gradients. They were computed with the loss multiplied by 1/unscale, as a sum, so with f = unscale / count:
+ * norm = sqrt(totals[0]) * f; numbers->gradient_scale = f * (max_norm > 0 ? min(1, max_norm / (norm + 1e-6)) : 1);
+ * numbers->skip = 1 when norm is not finite or count is 0, else 0. report = {norm, totals[1] / count, count, skip}. In fp64. */
+typedef struct clip_args {
+    const double *totals; /* (3) */
+    double unscale;
+    float max_norm;
+    float *report; /* (4) */
+    optimizer_numbers *numbers;
+} clip_args;
+
+typedef enum optimizer_kind { OPTIMIZER_ADAMW, OPTIMIZER_ADAM, OPTIMIZER_SGD } optimizer_kind;
+
+/* One pass over a flat range: parameters, moments, and the low-precision copy that the next gather reads.
+ * ADAM adds weight_decay * parameter to the gradient, ADAMW decays the parameter itself. SGD uses moment1 when momentum != 0
+ * (its first step, bias_correction1 == 1, starts the buffer with the gradient). `decay` false: weight_decay counts as 0. */
+typedef struct optimizer_args {
+    optimizer_kind kind;
+    int64_t n;
+    bool decay;
+    float *parameter;        /* fp32 master */
+    const float *gradient;   /* fp32 shard */
+    float *moment1, *moment2;
+    buffer copy;             /* optional: the parameter in param_dtype */
+    const optimizer_numbers *numbers;
+} optimizer_args;
+
+/* X(entry, args): a kernel. W(entry, args): a kernel that may need workspace. */
+#define KERNELS(X, W)                                                                                                  \
+    W(gemm, gemm_args)                                                                                                 \
+    W(column_sum, column_sum_args)                                                                                     \
+    W(attention_forward, attention_args)                                                                               \
+    W(attention_backward, attention_args)                                                                              \
+    X(rope, rope_args)                                                                                                 \
+    X(rmsnorm_forward, rmsnorm_args)                                                                                   \
+    W(rmsnorm_backward, rmsnorm_args)                                                                                  \
+    X(layernorm_forward, layernorm_args)                                                                               \
+    W(layernorm_backward, layernorm_args)                                                                              \
+    X(batchnorm_forward_reduce, batchnorm_args)                                                                        \
+    X(batchnorm_forward_apply, batchnorm_args)                                                                         \
+    X(batchnorm_backward_reduce, batchnorm_args)                                                                       \
+    X(batchnorm_backward_apply, batchnorm_args)                                                                        \
+    X(embedding_forward, embedding_args)                                                                               \
+    W(embedding_backward, embedding_args)                                                                              \
+    W(cross_entropy_forward, cross_entropy_args)                                                                       \
+    X(cross_entropy_backward, cross_entropy_args)                                                                      \
+    X(activation_forward, activation_args)                                                                             \
+    X(activation_backward, activation_args)                                                                            \
+    X(gated_forward, gated_args)                                                                                       \
+    X(gated_backward, gated_args)                                                                                      \
+    X(axpby, axpby_args)                                                                                               \
+    X(multiply, multiply_args)                                                                                         \
+    X(fill, fill_args)                                                                                                 \
+    X(strided_copy, strided_copy_args)                                                                                 \
+    X(dropout, dropout_args)                                                                                           \
+    W(conv2d_forward, conv2d_args)                                                                                     \
+    W(conv2d_backward, conv2d_args)                                                                                    \
+    X(pool2d_forward, pool2d_args)                                                                                     \
+    X(pool2d_backward, pool2d_args)                                                                                    \
+    W(sum, sum_args)                                                                                                   \
+    X(squared_error_backward, squared_error_backward_args)                                                             \
+    X(norm_blocks, norm_blocks_args)                                                                                   \
+    X(sum_f64, sum_f64_args)                                                                                           \
+    X(loss_total, loss_total_args)                                                                                     \
+    X(clip, clip_args)                                                                                                 \
+    X(optimizer, optimizer_args)
+
+#define KERNEL_ENTRY(entry, args) fsdp_status (*entry)(struct stream *s, const args *a);
+#define KERNEL_ENTRY_WITH_WORKSPACE(entry, args)                                                                       \
+    fsdp_status (*entry)(struct stream *s, const args *a);                                                             \
+    size_t (*entry##_workspace)(const struct device *d, const args *a); /* never NULL */
+
+struct device;
+
+typedef struct kernel_table {
+    KERNELS(KERNEL_ENTRY, KERNEL_ENTRY_WITH_WORKSPACE)
+} kernel_table;
+
+#endif

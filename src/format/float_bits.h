@@ -1,0 +1,61 @@
+/* fp16 and bf16 as bit patterns: conversion to and from fp32, rounding to nearest even, NaN kept NaN. Plain C, so that
+ * a file means the same numbers on every machine; fast kernels over device memory are the device layer's. */
+#ifndef FORMAT_FLOAT_BITS_H
+#define FORMAT_FLOAT_BITS_H
+
+#include <stdint.h>
+#include <string.h>
+
+static inline uint32_t float_bits_of(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+static inline float float_bits_to(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline float float_bits_from_bf16(uint16_t half)
+{
+    return float_bits_to((uint32_t)half << 16);
+}
+
+static inline uint16_t float_bits_to_bf16(float value)
+{
+    uint32_t bits = float_bits_of(value);
+    if ((bits & 0x7fffffffu) > 0x7f800000u)
+        return (uint16_t)(bits >> 16 | 0x40u);
+    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
+static inline float float_bits_from_f16(uint16_t half)
+{
+    uint32_t sign = (uint32_t)(half & 0x8000u) << 16;
+    uint32_t magnitude = half & 0x7fffu;
+    if (magnitude >= 0x7c00u)
+        return float_bits_to(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
+    if (magnitude < 0x400u) /* subnormal: a multiple of 2^-24, exact in fp32 */
+        return float_bits_to(sign | float_bits_of((float)magnitude * 0x1p-24f));
+    return float_bits_to(sign | ((magnitude << 13) + (112u << 23)));
+}
+
+static inline uint16_t float_bits_to_f16(float value)
+{
+    uint32_t bits = float_bits_of(value);
+    uint32_t sign = bits >> 16 & 0x8000u;
+    bits &= 0x7fffffffu;
+    if (bits > 0x7f800000u)
+        return (uint16_t)(sign | 0x7e00u | (bits >> 13 & 0x3ffu));
+    if (bits >= 0x477ff000u) /* 65520 and up round to infinity */
+        return (uint16_t)(sign | 0x7c00u);
+    if (bits < 0x38800000u) /* below 2^-14: adding 0.5 leaves the multiple of 2^-24, rounded, in the low bits */
+        return (uint16_t)(sign | (float_bits_of(float_bits_to(bits) + 0.5f) - 0x3f000000u));
+    return (uint16_t)(sign | (bits - (112u << 23) + 0xfffu + (bits >> 13 & 1u)) >> 13);
+}
+
+#endif

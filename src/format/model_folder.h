@@ -1,0 +1,29 @@
+/* The weights of a Hugging Face model folder as one set of named tensors: model.safetensors, or the parts that
+ * model.safetensors.index.json names. Reads no config.json: what a model needs is the model's knowledge. */
+#ifndef FORMAT_MODEL_FOLDER_H
+#define FORMAT_MODEL_FOLDER_H
+
+#include <stddef.h>
+
+#include <fsdp/status.h>
+
+#include "format/safetensors.h"
+
+typedef struct model_folder model_folder;
+
+/* `path` is the folder, or a .safetensors file by itself. Where the folder has both an index and model.safetensors,
+ * the single file is used. Parts that are missing, and names that their part does not have, are listed in one error.
+ * Tensors of a part that the index does not name are left out. The caller closes *out. */
+fsdp_status model_folder_open(const char *path, model_folder **out);
+void model_folder_close(model_folder *folder); /* NULL is legal */
+
+const char *model_folder_path(const model_folder *folder);
+size_t model_folder_count(const model_folder *folder);
+/* In the order of their names; `index` is below the count. */
+const safetensors_tensor *model_folder_at(const model_folder *folder, size_t index);
+/* NULL when there is no such tensor. */
+const safetensors_tensor *model_folder_find(const model_folder *folder, const char *name);
+/* The same, as an error that names the folder. */
+fsdp_status model_folder_get(const model_folder *folder, const char *name, const safetensors_tensor **out);
+
+#endif

@@ -1,0 +1,67 @@
+/* Reader of safetensors files: a memory mapping whose header is checked completely before anything is used. It knows
+ * names, types and bytes; what the tensors mean, and sets of several files, are for others (model_folder.h).
+ *
+ * The format: 8 bytes header length (little endian), a JSON object {name: {"dtype", "shape", "data_offsets": [begin,
+ * end]}, "__metadata__": {text: text}}, then the data. Refused: a header that does not fit its file or is larger than
+ * 100 MB, duplicate names, shapes whose product overflows or does not give the stated bytes, offsets out of bounds,
+ * tensors that overlap, bytes that belong to none. Element types that we cannot compute with are listed by name and
+ * refused only when read. Tensors need not be aligned in the file. */
+#ifndef FORMAT_SAFETENSORS_H
+#define FORMAT_SAFETENSORS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <fsdp/dtype.h>
+#include <fsdp/status.h>
+
+#define SAFETENSORS_MAX_DIMS 8
+
+typedef struct safetensors safetensors;
+
+typedef struct safetensors_tensor {
+    const char *name;
+    const char *path;       /* the file, for messages */
+    const char *dtype_name; /* as the file spells it: "BF16", "BOOL" */
+    fsdp_dtype dtype;       /* FSDP_DTYPE_COUNT: none of ours, see dtype_name */
+    int n_dims;             /* 0: a scalar */
+    int64_t shape[SAFETENSORS_MAX_DIMS];
+    int64_t numel;
+    const uint8_t *data; /* little endian, any alignment; lives as long as the file is open */
+    size_t bytes;
+} safetensors_tensor;
+
+/* The caller closes *out. */
+fsdp_status safetensors_open(const char *path, safetensors **out);
+/* The same over memory that the caller keeps until close; `name` stands for the path in messages. */
+fsdp_status safetensors_open_memory(const char *name, const void *data, size_t bytes, safetensors **out);
+void safetensors_close(safetensors *file); /* NULL is legal */
+
+const char *safetensors_path(const safetensors *file);
+size_t safetensors_count(const safetensors *file);
+/* In the order of the data in the file; `index` is below the count. */
+const safetensors_tensor *safetensors_at(const safetensors *file, size_t index);
+/* NULL when the file has no such tensor. */
+const safetensors_tensor *safetensors_find(const safetensors *file, const char *name);
+/* The same, as an error that names the file. */
+fsdp_status safetensors_get(const safetensors *file, const char *name, const safetensors_tensor **out);
+
+/* Value of a "__metadata__" entry, NULL when absent. */
+const char *safetensors_metadata(const safetensors *file, const char *key);
+size_t safetensors_metadata_count(const safetensors *file);
+void safetensors_metadata_at(const safetensors *file, size_t index, const char **key, const char **value);
+
+/* Elements first .. first + n - 1 of the tensor, flat, as `dtype`. Among fp64, fp32, bf16 and fp16 values are rounded
+ * to nearest even (by way of fp32 where neither end is fp32); other types are read only as what they are. */
+fsdp_status safetensors_read(const safetensors_tensor *tensor, int64_t first, int64_t n, fsdp_dtype dtype, void *out);
+fsdp_status safetensors_read_f32(const safetensors_tensor *tensor, int64_t first, int64_t n, float *out);
+/* From I64, I32 or U8. */
+fsdp_status safetensors_read_i64(const safetensors_tensor *tensor, int64_t first, int64_t n, int64_t *out);
+
+/* FSDP_OK when the tensor has exactly this shape; otherwise an error with both written out. */
+fsdp_status safetensors_expect_shape(const safetensors_tensor *tensor, int n_dims, const int64_t *shape);
+
+/* "[2, 3]" into `text`, cut to fit; returns `text`. */
+const char *safetensors_shape_text(int n_dims, const int64_t *shape, char *text, size_t bytes);
+
+#endif

@@ -1,0 +1,48 @@
+/* Writer of safetensors files that never holds the data: declare every tensor, begin, then write slices in any order.
+ * The file appears under its name on commit, complete, or not at all. The same calls give the same bytes.
+ *
+ *     safetensors_writer_create(path, &w);
+ *     safetensors_writer_add(w, "embed.weight", FSDP_F32, 2, shape, &index);
+ *     safetensors_writer_begin(w);
+ *     safetensors_writer_write(w, index, 0, data, bytes);
+ *     safetensors_writer_commit(w);
+ *
+ * Data lies in the order of declaration, wider element types first, so that every tensor is aligned to its type.
+ * A writer belongs to one thread at a time. */
+#ifndef FORMAT_SAFETENSORS_WRITER_H
+#define FORMAT_SAFETENSORS_WRITER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <fsdp/dtype.h>
+#include <fsdp/status.h>
+
+typedef struct safetensors_writer safetensors_writer;
+
+/* The caller ends *out by commit or abort. */
+fsdp_status safetensors_writer_create(const char *path, safetensors_writer **out);
+
+/* Before begin; both copy what they are given. A metadata key set twice keeps the last value. */
+fsdp_status safetensors_writer_set_metadata(safetensors_writer *w, const char *key, const char *value);
+/* `index` (may be NULL) receives the tensor's number: 0, 1, ... in the order of declaration. */
+fsdp_status safetensors_writer_add(safetensors_writer *w, const char *name, fsdp_dtype dtype, int n_dims,
+                                   const int64_t *shape, size_t *index);
+
+/* Writes the header, padded with spaces so that the data begins at a multiple of 8 bytes. */
+fsdp_status safetensors_writer_begin(safetensors_writer *w);
+/* Size of the whole file; valid after begin. */
+uint64_t safetensors_writer_file_bytes(const safetensors_writer *w);
+
+/* Bytes of the tensor's data from `offset` on; a byte written twice has the later value. */
+fsdp_status safetensors_writer_write(safetensors_writer *w, size_t index, uint64_t offset, const void *data,
+                                     size_t bytes);
+/* Elements first .. first + n - 1, rounded from fp32 to the tensor's type (fp32, bf16, fp16 or fp64). */
+fsdp_status safetensors_writer_write_f32(safetensors_writer *w, size_t index, int64_t first, int64_t n,
+                                         const float *values);
+
+/* Frees w, also on failure. Refuses, and leaves no file, when bytes of any tensor were never written. */
+fsdp_status safetensors_writer_commit(safetensors_writer *w);
+void safetensors_writer_abort(safetensors_writer *w); /* NULL is legal */
+
+#endif

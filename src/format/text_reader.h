@@ -1,0 +1,31 @@
+/* Lines of a text file, plain or compressed, with their numbers. Memory is bounded by the longest line permitted. What
+ * a line holds (JSON, text) is the caller's business. */
+#ifndef FORMAT_TEXT_READER_H
+#define FORMAT_TEXT_READER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <fsdp/status.h>
+
+typedef struct text_reader text_reader;
+
+typedef struct text_line {
+    const char *text; /* without its newline, a NUL behind it; valid until the next call */
+    size_t bytes;     /* the line itself may hold NULs, and a carriage return at its end */
+    int64_t number;   /* from 1 */
+    bool has_newline; /* false only for a last line that ends with the file */
+} text_line;
+
+/* `max_line_bytes` 0: 64 MiB. The caller closes *out. */
+fsdp_status text_reader_open(const char *path, size_t max_line_bytes, text_reader **out);
+void text_reader_close(text_reader *reader); /* NULL is legal */
+
+/* The next line; *more is false at the end. On failure the message names file and line, and *more says whether reading
+ * can go on: true for a line that is too long, which was passed over; false when the rest cannot be read. */
+fsdp_status text_reader_next(text_reader *reader, text_line *line, bool *more);
+
+const char *text_reader_path(const text_reader *reader);
+
+#endif

@@ -1,0 +1,110 @@
+/* Image classifiers: the two-branch CNN of a first course on FSDP, and a plain MLP. */
+#include <stdio.h>
+
+#include <fsdp/models.h>
+
+#include "base/error.h"
+#include "nn/module.h"
+
+typedef struct cnn {
+    fsdp_module base;
+    fsdp_module *stacks[2], *heads[2]; /* convolutions and linear layers of each branch */
+} cnn;
+
+static fsdp_tensor *cnn_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *x)
+{
+    cnn *m = (cnn *)self;
+    fsdp_tensor *branches[2];
+    for (int i = 0; i < 2; i++)
+        branches[i] = fsdp_call(m->heads[i], t, fsdp_call(m->stacks[i], t, x));
+    return fsdp_add(t, branches[0], branches[1]);
+}
+
+static const fsdp_module_class cnn_class = {.type = "cnn", .forward = cnn_forward};
+
+/* Appends to a sequence under its running number, as Hugging Face and PyTorch name them. */
+static void then(fsdp_module *sequence, fsdp_module *layer)
+{
+    char name[16];
+    if (!sequence)
+        return;
+    snprintf(name, sizeof name, "%d", sequence->n_children);
+    fsdp_module_add(sequence, name, layer);
+}
+
+static fsdp_window window(int64_t kernel, int64_t stride, int64_t padding)
+{
+    return (fsdp_window){kernel, kernel, stride, stride, padding, padding};
+}
+
+static void build_first_branch(cnn *m, const fsdp_cnn_config *c)
+{
+    fsdp_module *s = m->stacks[0] = fsdp_module_add(m, "cnn_stack1", fsdp_sequential_new());
+    then(s, fsdp_conv2d_new(c->channels, c->first, window(3, 1, 1), true));
+    then(s, fsdp_batchnorm2d_new(c->first, 1e-5f, 0.1f));
+    then(s, fsdp_relu_new());
+    then(s, fsdp_max_pool2d_new(window(2, 2, 0)));
+    then(s, fsdp_conv2d_new(c->first, c->second, window(3, 1, 1), true));
+    then(s, fsdp_relu_new());
+    then(s, fsdp_max_pool2d_new(window(2, 2, 0)));
+    fsdp_module *h = m->heads[0] = fsdp_module_add(m, "linear_stack1", fsdp_sequential_new());
+    then(h, fsdp_flatten_new());
+    then(h, fsdp_linear_new(c->second * (c->height / 2 / 2) * (c->width / 2 / 2), c->hidden, true));
+    then(h, fsdp_relu_new());
+    then(h, fsdp_linear_new(c->hidden, c->classes, true));
+}
+
+static void build_second_branch(cnn *m, const fsdp_cnn_config *c)
+{
+    fsdp_module *s = m->stacks[1] = fsdp_module_add(m, "cnn_stack2", fsdp_sequential_new());
+    then(s, fsdp_conv2d_new(c->channels, c->branch, window(5, 2, 2), true));
+    then(s, fsdp_relu_new());
+    then(s, fsdp_avg_pool2d_new(window(2, 2, 0)));
+    fsdp_module *h = m->heads[1] = fsdp_module_add(m, "linear_stack2", fsdp_sequential_new());
+    then(h, fsdp_flatten_new());
+    then(h, fsdp_linear_new(c->branch * ((c->height + 1) / 2 / 2) * ((c->width + 1) / 2 / 2), c->classes, true));
+}
+
+static fsdp_status finish(fsdp_module *m, fsdp_module **out)
+{
+    fsdp_status status = fsdp_module_check(m);
+    if (status != FSDP_OK)
+        fsdp_module_free(m);
+    else
+        *out = m;
+    return status;
+}
+
+fsdp_status fsdp_cnn_new(const fsdp_cnn_config *c, fsdp_module **out)
+{
+    if (c->channels < 1 || c->classes < 1 || c->first < 1 || c->second < 1 || c->branch < 1 || c->hidden < 1)
+        return error_set(FSDP_ERR_INPUT, "cnn: channels, classes and widths must be positive");
+    if (c->height < 4 || c->width < 4)
+        return error_set(FSDP_ERR_INPUT, "cnn: images of %lld x %lld; at least 4 x 4 are needed", (long long)c->height, (long long)c->width);
+    cnn *m = fsdp_module_new(&cnn_class, sizeof *m);
+    if (!m)
+        return FSDP_ERR_MEMORY;
+    build_first_branch(m, c);
+    build_second_branch(m, c);
+    return finish(&m->base, out);
+}
+
+fsdp_status fsdp_mlp_new(const fsdp_mlp_config *c, fsdp_module **out)
+{
+    if (c->inputs < 1 || c->hidden < 1 || c->layers < 1 || c->outputs < 1)
+        return error_set(FSDP_ERR_INPUT, "mlp: inputs, hidden, layers and outputs must be positive");
+    fsdp_module *m = fsdp_sequential_new();
+    if (!m)
+        return FSDP_ERR_MEMORY;
+    for (int64_t i = 0; i < c->layers; i++) {
+        then(m, fsdp_linear_new(i == 0 ? c->inputs : c->hidden, c->hidden, true));
+        then(m, fsdp_relu_new());
+    }
+    then(m, fsdp_linear_new(c->hidden, c->outputs, true));
+    return finish(m, out);
+}
+
+fsdp_loss fsdp_classifier_loss(fsdp_module *m, fsdp_tape *t, fsdp_tensor *images, fsdp_tensor *classes)
+{
+    return fsdp_cross_entropy(t, fsdp_call(m, t, images), classes, FSDP_IGNORE);
+}

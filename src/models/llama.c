@@ -1,0 +1,245 @@
+/* LLaMA: pre-norm decoder with rotary positions, grouped query heads and a gated feed-forward.
+ * Projections that share their input are one product each: q|k|v and gate|up. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <fsdp/models.h>
+
+#include "base/error.h"
+#include "nn/module.h"
+
+typedef struct llama_block {
+    fsdp_module base;
+    int64_t heads, kv_heads, head_dim;
+    fsdp_module *attention_norm, *mlp_norm;
+    fsdp_parameter *qkv, *out, *gate_up, *down; /* qkv and gate_up head their groups */
+    fsdp_parameter *qkv_bias, *out_bias, *gate_up_bias, *down_bias;
+} llama_block;
+
+typedef struct llama {
+    fsdp_module base;
+    fsdp_module *embedding, *norm, *head; /* head NULL: tied to the embedding */
+    llama_block **blocks;
+    int64_t n_blocks;
+    fsdp_buffer *cosine, *sine; /* (positions, head_dim/2) */
+} llama;
+
+static fsdp_tensor *use_optional(fsdp_tape *t, fsdp_parameter *p)
+{
+    return p ? fsdp_use_group(t, p) : NULL;
+}
+
+/* In: hidden states (B, T, C), cosine, sine. Out: hidden states. */
+static void block_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *const *in, int n_in, fsdp_tensor **out, int n_out)
+{
+    (void)n_in;
+    (void)n_out;
+    llama_block *b = (llama_block *)self;
+    int64_t q_width = b->heads * b->head_dim, kv_width = b->kv_heads * b->head_dim;
+    fsdp_tensor *x = fsdp_call(b->attention_norm, t, in[0]);
+    fsdp_tensor *qkv = fsdp_linear(t, x, fsdp_use_group(t, b->qkv), use_optional(t, b->qkv_bias)); /* (B, T, q|k|v) */
+    qkv = fsdp_rope(t, qkv, in[1], in[2], b->heads + b->kv_heads, b->head_dim, 0);
+    fsdp_attention_config attention = {.q = {qkv, 0},
+                                       .k = {qkv, q_width},
+                                       .v = {qkv, q_width + kv_width},
+                                       .q_heads = b->heads,
+                                       .kv_heads = b->kv_heads,
+                                       .head_dim = b->head_dim,
+                                       .scale = 1 / sqrtf((float)b->head_dim),
+                                       .causal = true};
+    fsdp_tensor *heads = fsdp_keep(t, fsdp_attention(t, &attention));
+    fsdp_tensor *h = fsdp_linear_add(t, heads, fsdp_use(t, b->out), use_optional(t, b->out_bias), in[0]);
+    h = fsdp_keep(t, h);
+    x = fsdp_call(b->mlp_norm, t, h);
+    x = fsdp_swiglu(t, fsdp_linear(t, x, fsdp_use_group(t, b->gate_up), use_optional(t, b->gate_up_bias)));
+    out[0] = fsdp_linear_add(t, x, fsdp_use(t, b->down), use_optional(t, b->down_bias), h);
+}
+
+static const fsdp_module_class block_class = {.type = "llama_block", .forward_list = block_forward};
+
+/* A projection's weight inside the block, under its Hugging Face name. */
+static fsdp_parameter *projection(llama_block *b, const char *name, int64_t outputs, int64_t inputs, float deviation)
+{
+    int64_t shape[] = {outputs, inputs};
+    return fsdp_module_parameter(b, name, 2, shape, FSDP_INIT_NORMAL, deviation);
+}
+
+static fsdp_parameter *bias(llama_block *b, const char *name, int64_t outputs)
+{
+    return fsdp_module_parameter(b, name, 1, &outputs, FSDP_INIT_ZERO, 0);
+}
+
+static fsdp_parameter *group(fsdp_parameter **members, int n)
+{
+    fsdp_parameter_group(members, n);
+    return members[0];
+}
+
+static llama_block *block_new(const fsdp_llama_config *c)
+{
+    llama_block *b = fsdp_module_new(&block_class, sizeof *b);
+    if (!b)
+        return NULL;
+    int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
+    float deviation = c->init_deviation;
+    b->heads = c->heads;
+    b->kv_heads = c->kv_heads;
+    b->head_dim = c->head_dim;
+    b->attention_norm = fsdp_module_add(b, "input_layernorm", fsdp_rmsnorm_new(c->hidden, c->norm_eps));
+    b->mlp_norm = fsdp_module_add(b, "post_attention_layernorm", fsdp_rmsnorm_new(c->hidden, c->norm_eps));
+    fsdp_parameter *qkv[] = {projection(b, "self_attn.q_proj.weight", q, c->hidden, deviation),
+                             projection(b, "self_attn.k_proj.weight", kv, c->hidden, deviation),
+                             projection(b, "self_attn.v_proj.weight", kv, c->hidden, deviation)};
+    b->qkv = group(qkv, 3);
+    b->out = projection(b, "self_attn.o_proj.weight", c->hidden, q, deviation);
+    fsdp_parameter *gate_up[] = {projection(b, "mlp.gate_proj.weight", c->intermediate, c->hidden, deviation),
+                                 projection(b, "mlp.up_proj.weight", c->intermediate, c->hidden, deviation)};
+    b->gate_up = group(gate_up, 2);
+    b->down = projection(b, "mlp.down_proj.weight", c->hidden, c->intermediate, deviation);
+    if (c->attention_bias) {
+        fsdp_parameter *biases[] = {bias(b, "self_attn.q_proj.bias", q), bias(b, "self_attn.k_proj.bias", kv),
+                                    bias(b, "self_attn.v_proj.bias", kv)};
+        b->qkv_bias = group(biases, 3);
+        b->out_bias = bias(b, "self_attn.o_proj.bias", c->hidden);
+    }
+    if (c->mlp_bias) {
+        fsdp_parameter *biases[] = {bias(b, "mlp.gate_proj.bias", c->intermediate), bias(b, "mlp.up_proj.bias", c->intermediate)};
+        b->gate_up_bias = group(biases, 2);
+        b->down_bias = bias(b, "mlp.down_proj.bias", c->hidden);
+    }
+    return b;
+}
+
+/* Rotation per position of pair i, after the scaling that the configuration asks for. */
+static double frequency(const fsdp_llama_config *c, int64_t i)
+{
+    double plain = pow(c->rope_base, -2.0 * (double)i / (double)c->head_dim);
+    if (c->rope_scaling == FSDP_ROPE_PLAIN)
+        return plain;
+    if (c->rope_scaling == FSDP_ROPE_LINEAR)
+        return plain / c->rope_factor;
+    double wavelength = 2 * M_PI / plain;
+    if (wavelength > c->rope_original_positions / c->rope_low_factor)
+        return plain / c->rope_factor;
+    if (wavelength < c->rope_original_positions / c->rope_high_factor)
+        return plain;
+    double smooth = (c->rope_original_positions / wavelength - c->rope_low_factor) / (c->rope_high_factor - c->rope_low_factor);
+    return (1 - smooth) * plain / c->rope_factor + smooth * plain;
+}
+
+static void add_rope_tables(llama *m, const fsdp_llama_config *c)
+{
+    int64_t half = c->head_dim / 2, shape[] = {c->positions, half};
+    m->cosine = fsdp_module_buffer(m, "rope.cosine", 2, shape, NULL, false);
+    m->sine = fsdp_module_buffer(m, "rope.sine", 2, shape, NULL, false);
+    if (!m->cosine || !m->sine)
+        return;
+    for (int64_t i = 0; i < half; i++) {
+        double turn = frequency(c, i);
+        for (int64_t p = 0; p < c->positions; p++) {
+            m->cosine->initial[p * half + i] = (float)cos((double)p * turn);
+            m->sine->initial[p * half + i] = (float)sin((double)p * turn);
+        }
+    }
+}
+
+static void llama_destroy(fsdp_module *self)
+{
+    free(((llama *)self)->blocks);
+}
+
+static const fsdp_module_class llama_class = {.type = "llama", .destroy = llama_destroy};
+
+static fsdp_status check(const fsdp_llama_config *c)
+{
+    const struct {
+        const char *name;
+        int64_t value;
+    } sizes[] = {{"vocab_size", c->vocabulary},         {"hidden_size", c->hidden},
+                 {"intermediate_size", c->intermediate}, {"num_hidden_layers", c->layers},
+                 {"num_attention_heads", c->heads},      {"num_key_value_heads", c->kv_heads},
+                 {"head_dim", c->head_dim},              {"max_position_embeddings", c->positions}};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        if (sizes[i].value < 1 || sizes[i].value > (int64_t)1 << 31)
+            return error_set(FSDP_ERR_INPUT, "%s is %lld; it must be positive and below 2^31", sizes[i].name, (long long)sizes[i].value);
+    }
+    if (c->heads % c->kv_heads != 0)
+        return error_set(FSDP_ERR_INPUT, "num_attention_heads (%lld) must be a multiple of num_key_value_heads (%lld)", (long long)c->heads,
+                         (long long)c->kv_heads);
+    if (c->head_dim % 2 != 0)
+        return error_set(FSDP_ERR_INPUT, "head_dim is %lld; rotary positions need an even number", (long long)c->head_dim);
+    if (!(c->rope_base > 0) || !(c->norm_eps > 0))
+        return error_set(FSDP_ERR_INPUT, "rope_theta (%g) and rms_norm_eps (%g) must be positive", c->rope_base, (double)c->norm_eps);
+    if (c->rope_scaling != FSDP_ROPE_PLAIN && !(c->rope_factor > 0))
+        return error_set(FSDP_ERR_INPUT, "rope scaling factor is %g; it must be positive", c->rope_factor);
+    if (c->rope_scaling == FSDP_ROPE_LLAMA3 && !(c->rope_high_factor > c->rope_low_factor && c->rope_low_factor > 0 && c->rope_original_positions > 0))
+        return error_set(FSDP_ERR_INPUT, "llama3 rope scaling needs 0 < low_freq_factor < high_freq_factor and original_max_position_embeddings");
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_llama_new(const fsdp_llama_config *c, fsdp_module **out)
+{
+    FSDP_TRY(check(c));
+    llama *m = fsdp_module_new(&llama_class, sizeof *m);
+    if (!m || !(m->blocks = calloc((size_t)c->layers, sizeof *m->blocks))) {
+        fsdp_module_free(&m->base);
+        return error_set(FSDP_ERR_MEMORY, "building a LLaMA of %lld layers: out of host memory", (long long)c->layers);
+    }
+    m->n_blocks = c->layers;
+    m->embedding = fsdp_module_add(m, "model.embed_tokens", fsdp_embedding_new(c->vocabulary, c->hidden));
+    for (int64_t i = 0; i < c->layers; i++) {
+        char name[40];
+        snprintf(name, sizeof name, "model.layers.%lld", (long long)i);
+        m->blocks[i] = (llama_block *)fsdp_module_add(m, name, block_new(c));
+    }
+    m->norm = fsdp_module_add(m, "model.norm", fsdp_rmsnorm_new(c->hidden, c->norm_eps));
+    if (!c->tied)
+        m->head = fsdp_module_add(m, "lm_head", fsdp_linear_new(c->hidden, c->vocabulary, false));
+    add_rope_tables(m, c);
+    fsdp_parameter *normal[] = {fsdp_module_weight(m->embedding), fsdp_module_weight(m->head)};
+    for (int i = 0; i < 2; i++) {
+        if (normal[i]) {
+            normal[i]->init = INIT_NORMAL;
+            normal[i]->init_scale = c->init_deviation;
+        }
+    }
+    fsdp_status status = fsdp_module_check(&m->base);
+    if (status != FSDP_OK) {
+        fsdp_module_free(&m->base);
+        return status;
+    }
+    *out = &m->base;
+    return FSDP_OK;
+}
+
+/* Final hidden states (B, T, C). */
+static fsdp_tensor *hidden_states(llama *m, fsdp_tape *t, fsdp_tensor *ids)
+{
+    fsdp_tensor *h = fsdp_call(m->embedding, t, ids);
+    fsdp_tensor *cosine = fsdp_use_buffer(t, m->cosine), *sine = fsdp_use_buffer(t, m->sine);
+    for (int64_t i = 0; i < m->n_blocks; i++) {
+        fsdp_tensor *in[] = {h, cosine, sine};
+        fsdp_call_list(&m->blocks[i]->base, t, in, 3, &h, 1);
+    }
+    return fsdp_call(m->norm, t, h);
+}
+
+static fsdp_tensor *head_weight(llama *m, fsdp_tape *t)
+{
+    return fsdp_use(t, fsdp_module_weight(m->head ? m->head : m->embedding));
+}
+
+fsdp_tensor *fsdp_llama_logits(fsdp_module *module, fsdp_tape *t, fsdp_tensor *ids)
+{
+    llama *m = (llama *)module;
+    fsdp_tensor *h = hidden_states(m, t, ids);
+    return fsdp_linear(t, h, head_weight(m, t), NULL);
+}
+
+fsdp_loss fsdp_llama_loss(fsdp_module *module, fsdp_tape *t, fsdp_tensor *ids, fsdp_tensor *labels)
+{
+    llama *m = (llama *)module;
+    fsdp_tensor *h = hidden_states(m, t, ids);
+    return fsdp_linear_cross_entropy(t, h, head_weight(m, t), labels, FSDP_IGNORE);
+}

@@ -1,0 +1,216 @@
+/* Ready-made layers, initialised as PyTorch's of the same name are. */
+#include <math.h>
+
+#include "base/error.h"
+#include "nn/module.h"
+
+/* Layers with a weight and perhaps a bias. */
+typedef struct layer {
+    fsdp_module base;
+    fsdp_parameter *weight, *bias;
+    fsdp_buffer *running_mean, *running_var;
+    fsdp_window window;
+    float eps, momentum;
+} layer;
+
+static fsdp_tensor *linear_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *x)
+{
+    layer *l = (layer *)self;
+    return fsdp_linear(t, x, fsdp_use(t, l->weight), l->bias ? fsdp_use(t, l->bias) : NULL);
+}
+
+static fsdp_tensor *embedding_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *ids)
+{
+    return fsdp_embedding(t, ids, fsdp_use(t, ((layer *)self)->weight));
+}
+
+static fsdp_tensor *rmsnorm_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *x)
+{
+    layer *l = (layer *)self;
+    return fsdp_rmsnorm(t, x, fsdp_use(t, l->weight), l->eps);
+}
+
+static fsdp_tensor *layernorm_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *x)
+{
+    layer *l = (layer *)self;
+    return fsdp_layernorm(t, x, fsdp_use(t, l->weight), fsdp_use(t, l->bias), l->eps);
+}
+
+static fsdp_tensor *conv2d_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *x)
+{
+    layer *l = (layer *)self;
+    return fsdp_conv2d(t, x, fsdp_use(t, l->weight), l->bias ? fsdp_use(t, l->bias) : NULL, l->window);
+}
+
+static fsdp_tensor *batchnorm2d_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *x)
+{
+    layer *l = (layer *)self;
+    return fsdp_batchnorm2d(t, x, fsdp_use(t, l->weight), fsdp_use(t, l->bias), fsdp_use_buffer(t, l->running_mean),
+                            fsdp_use_buffer(t, l->running_var), l->eps, l->momentum);
+}
+
+static fsdp_tensor *relu_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *x)
+{
+    (void)self;
+    return fsdp_relu(t, x);
+}
+
+static fsdp_tensor *flatten_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *x)
+{
+    (void)self;
+    int64_t shape[] = {fsdp_tensor_size(x, 0), -1};
+    return fsdp_reshape(t, x, 2, shape);
+}
+
+static fsdp_tensor *max_pool2d_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *x)
+{
+    return fsdp_max_pool2d(t, x, ((layer *)self)->window);
+}
+
+static fsdp_tensor *avg_pool2d_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *x)
+{
+    return fsdp_avg_pool2d(t, x, ((layer *)self)->window);
+}
+
+static fsdp_tensor *sequential_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *x)
+{
+    for (int i = 0; i < self->n_children; i++)
+        x = fsdp_call(self->children[i], t, x);
+    return x;
+}
+
+static const fsdp_module_class linear_class = {.type = "linear", .forward = linear_forward};
+static const fsdp_module_class embedding_class = {.type = "embedding", .forward = embedding_forward};
+static const fsdp_module_class rmsnorm_class = {.type = "rmsnorm", .forward = rmsnorm_forward};
+static const fsdp_module_class layernorm_class = {.type = "layernorm", .forward = layernorm_forward};
+static const fsdp_module_class conv2d_class = {.type = "conv2d", .forward = conv2d_forward};
+static const fsdp_module_class batchnorm2d_class = {.type = "batchnorm2d", .forward = batchnorm2d_forward};
+static const fsdp_module_class relu_class = {.type = "relu", .forward = relu_forward};
+static const fsdp_module_class flatten_class = {.type = "flatten", .forward = flatten_forward};
+static const fsdp_module_class max_pool2d_class = {.type = "max_pool2d", .forward = max_pool2d_forward};
+static const fsdp_module_class avg_pool2d_class = {.type = "avg_pool2d", .forward = avg_pool2d_forward};
+static const fsdp_module_class sequential_class = {.type = "sequential", .forward = sequential_forward};
+
+static layer *new_layer(const fsdp_module_class *module_class)
+{
+    return fsdp_module_new(module_class, sizeof(layer));
+}
+
+fsdp_module *fsdp_linear_new(int64_t in_features, int64_t out_features, bool bias)
+{
+    layer *l = new_layer(&linear_class);
+    int64_t shape[] = {out_features, in_features};
+    float bound = in_features > 0 ? 1 / sqrtf((float)in_features) : 0;
+    if (!l)
+        return NULL;
+    l->weight = fsdp_module_parameter(l, "weight", 2, shape, FSDP_INIT_UNIFORM, bound);
+    if (bias)
+        l->bias = fsdp_module_parameter(l, "bias", 1, shape, FSDP_INIT_UNIFORM, bound);
+    return &l->base;
+}
+
+fsdp_module *fsdp_embedding_new(int64_t vocabulary, int64_t columns)
+{
+    layer *l = new_layer(&embedding_class);
+    int64_t shape[] = {vocabulary, columns};
+    if (!l)
+        return NULL;
+    l->weight = fsdp_module_parameter(l, "weight", 2, shape, FSDP_INIT_NORMAL, 1);
+    return &l->base;
+}
+
+fsdp_module *fsdp_rmsnorm_new(int64_t columns, float eps)
+{
+    layer *l = new_layer(&rmsnorm_class);
+    if (!l)
+        return NULL;
+    l->eps = eps;
+    l->weight = fsdp_module_parameter(l, "weight", 1, &columns, FSDP_INIT_ONE, 0);
+    return &l->base;
+}
+
+fsdp_module *fsdp_layernorm_new(int64_t columns, float eps)
+{
+    layer *l = new_layer(&layernorm_class);
+    if (!l)
+        return NULL;
+    l->eps = eps;
+    l->weight = fsdp_module_parameter(l, "weight", 1, &columns, FSDP_INIT_ONE, 0);
+    l->bias = fsdp_module_parameter(l, "bias", 1, &columns, FSDP_INIT_ZERO, 0);
+    return &l->base;
+}
+
+fsdp_module *fsdp_conv2d_new(int64_t in_channels, int64_t out_channels, fsdp_window window, bool bias)
+{
+    layer *l = new_layer(&conv2d_class);
+    int64_t shape[] = {out_channels, in_channels, window.kernel_h, window.kernel_w};
+    int64_t fan_in = in_channels * window.kernel_h * window.kernel_w;
+    float bound = fan_in > 0 ? 1 / sqrtf((float)fan_in) : 0;
+    if (!l)
+        return NULL;
+    l->window = window;
+    l->weight = fsdp_module_parameter(l, "weight", 4, shape, FSDP_INIT_UNIFORM, bound);
+    if (bias)
+        l->bias = fsdp_module_parameter(l, "bias", 1, shape, FSDP_INIT_UNIFORM, bound);
+    return &l->base;
+}
+
+fsdp_module *fsdp_batchnorm2d_new(int64_t channels, float eps, float momentum)
+{
+    layer *l = new_layer(&batchnorm2d_class);
+    if (!l)
+        return NULL;
+    l->eps = eps;
+    l->momentum = momentum;
+    l->weight = fsdp_module_parameter(l, "weight", 1, &channels, FSDP_INIT_ONE, 0);
+    l->bias = fsdp_module_parameter(l, "bias", 1, &channels, FSDP_INIT_ZERO, 0);
+    l->running_mean = fsdp_module_buffer(l, "running_mean", 1, &channels, NULL, true);
+    l->running_var = fsdp_module_buffer(l, "running_var", 1, &channels, NULL, true);
+    if (l->running_var) {
+        for (int64_t i = 0; i < channels; i++)
+            l->running_var->initial[i] = 1;
+    }
+    return &l->base;
+}
+
+static fsdp_module *new_window_layer(const fsdp_module_class *module_class, fsdp_window window)
+{
+    layer *l = new_layer(module_class);
+    if (!l)
+        return NULL;
+    l->window = window;
+    return &l->base;
+}
+
+fsdp_module *fsdp_max_pool2d_new(fsdp_window window)
+{
+    return new_window_layer(&max_pool2d_class, window);
+}
+
+fsdp_module *fsdp_avg_pool2d_new(fsdp_window window)
+{
+    return new_window_layer(&avg_pool2d_class, window);
+}
+
+fsdp_module *fsdp_relu_new(void)
+{
+    return fsdp_module_new(&relu_class, sizeof(layer));
+}
+
+fsdp_module *fsdp_flatten_new(void)
+{
+    return fsdp_module_new(&flatten_class, sizeof(layer));
+}
+
+fsdp_module *fsdp_sequential_new(void)
+{
+    return fsdp_module_new(&sequential_class, sizeof(layer));
+}
+
+fsdp_parameter *fsdp_module_weight(fsdp_module *m)
+{
+    bool has_weight = m && (m->module_class == &linear_class || m->module_class == &embedding_class || m->module_class == &rmsnorm_class ||
+                            m->module_class == &layernorm_class || m->module_class == &conv2d_class ||
+                            m->module_class == &batchnorm2d_class);
+    return has_weight ? ((layer *)m)->weight : NULL;
+}

@@ -1,0 +1,303 @@
+/* The module tree: construction, names, calls. Layers are in layers.c; memory of parameters is decided above. */
+#include "nn/module.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/rng.h"
+#include "tensor/tape.h"
+
+void *fsdp_module_new(const fsdp_module_class *module_class, size_t bytes)
+{
+    fsdp_module *m = calloc(1, bytes);
+    if (!m) {
+        error_set(FSDP_ERR_MEMORY, "creating a %s: out of host memory", module_class->type);
+        return NULL;
+    }
+    m->module_class = module_class;
+    m->name = "";
+    return m;
+}
+
+static void free_buffer(fsdp_buffer *b)
+{
+    free((char *)b->name);
+    free(b->initial);
+    free(b);
+}
+
+void fsdp_module_free(fsdp_module *m)
+{
+    if (!m)
+        return;
+    for (int i = 0; i < m->n_children; i++)
+        fsdp_module_free(m->children[i]);
+    for (int i = 0; i < m->n_parameters; i++) {
+        free((char *)m->parameters[i]->name);
+        free(m->parameters[i]);
+    }
+    for (int i = 0; i < m->n_buffers; i++)
+        free_buffer(m->buffers[i]);
+    if (m->module_class->destroy)
+        m->module_class->destroy(m);
+    if (m->parent)
+        free((char *)m->name);
+    free(m->children);
+    free(m->parameters);
+    free(m->buffers);
+    free(m);
+}
+
+static bool append(void **list, int *n, void *item)
+{
+    void **grown = realloc(*list, (size_t)(*n + 1) * sizeof *grown);
+    if (!grown)
+        return false;
+    grown[(*n)++] = item;
+    *list = grown;
+    return true;
+}
+
+fsdp_module *fsdp_module_add(void *parent, const char *name, void *child)
+{
+    fsdp_module *p = parent, *c = child;
+    char *copy = p && c ? strdup(name) : NULL;
+    if (!copy || !append((void **)&p->children, &p->n_children, c)) {
+        free(copy);
+        fsdp_module_free(c);
+        if (p)
+            p->broken = true;
+        return NULL;
+    }
+    c->name = copy;
+    c->parent = p;
+    return c;
+}
+
+fsdp_status fsdp_module_check(const fsdp_module *m)
+{
+    if (!m || m->broken)
+        return error_prefix(FSDP_ERR_MEMORY, "building a module tree%s%s: ", m ? ", type " : "", m ? m->module_class->type : "");
+    for (int i = 0; i < m->n_children; i++)
+        FSDP_TRY(fsdp_module_check(m->children[i]));
+    return FSDP_OK;
+}
+
+static bool fill_shape(int n_dims, const int64_t *shape, int64_t *copy, int64_t *numel)
+{
+    if (n_dims < 1 || n_dims > FSDP_MAX_DIMS)
+        return false;
+    *numel = 1;
+    for (int i = 0; i < n_dims; i++) {
+        copy[i] = shape[i];
+        if (shape[i] < 1 || checked_mul_i64(*numel, shape[i], numel))
+            return false;
+    }
+    return true;
+}
+
+fsdp_parameter *fsdp_module_parameter(void *module, const char *name, int n_dims, const int64_t *shape, fsdp_init init, float scale)
+{
+    fsdp_module *m = module;
+    if (!m)
+        return NULL;
+    fsdp_parameter *p = calloc(1, sizeof *p);
+    if (p && !fill_shape(n_dims, shape, p->shape, &p->numel)) {
+        error_set(FSDP_ERR_INPUT, "parameter %s of a %s: every size must be positive", name, m->module_class->type);
+        free(p);
+        p = NULL;
+    }
+    if (!p || !(p->name = strdup(name)) || !append((void **)&m->parameters, &m->n_parameters, p)) {
+        if (p)
+            free((char *)p->name);
+        free(p);
+        m->broken = true;
+        return NULL;
+    }
+    p->n_dims = n_dims;
+    p->dtype = p->grad_dtype = FSDP_F32;
+    p->trainable = true;
+    p->decay = n_dims >= 2;
+    p->init = (parameter_init)init;
+    p->init_scale = scale;
+    p->group_head = p;
+    p->index = p->unit = -1;
+    return p;
+}
+
+void fsdp_parameter_group(fsdp_parameter *const *members, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (!members[i])
+            return;
+    }
+    for (int i = 0; i < n; i++) {
+        members[i]->group_head = members[0];
+        members[i]->group_next = i + 1 < n ? members[i + 1] : NULL;
+    }
+}
+
+fsdp_buffer *fsdp_module_buffer(void *module, const char *name, int n_dims, const int64_t *shape, const float *values, bool persistent)
+{
+    fsdp_module *m = module;
+    if (!m)
+        return NULL;
+    fsdp_buffer *b = calloc(1, sizeof *b);
+    if (!b || !fill_shape(n_dims, shape, b->shape, &b->numel) || !(b->initial = calloc((size_t)b->numel, sizeof *b->initial)) ||
+        !(b->name = strdup(name)) || !append((void **)&m->buffers, &m->n_buffers, b)) {
+        if (b)
+            free_buffer(b);
+        m->broken = true;
+        return NULL;
+    }
+    b->n_dims = n_dims;
+    b->persistent = persistent;
+    if (values)
+        memcpy(b->initial, values, (size_t)b->numel * sizeof *values);
+    return b;
+}
+
+fsdp_tensor *fsdp_use(fsdp_tape *t, fsdp_parameter *p)
+{
+    return p ? tape_parameter(t, p) : NULL;
+}
+
+fsdp_tensor *fsdp_use_group(fsdp_tape *t, fsdp_parameter *p)
+{
+    return p ? tape_parameter_group(t, p) : NULL;
+}
+
+fsdp_tensor *fsdp_use_buffer(fsdp_tape *t, fsdp_buffer *b)
+{
+    return b ? tape_buffer(t, FSDP_F32, b->n_dims, b->shape, b->data) : NULL;
+}
+
+void fsdp_call_list(fsdp_module *m, fsdp_tape *t, fsdp_tensor *const *in, int n_in, fsdp_tensor **out, int n_out)
+{
+    for (int i = 0; i < n_out; i++)
+        out[i] = NULL;
+    if (!m || tape_failed(t))
+        return;
+    bool region = m->checkpoint && t->training && t->region < 0;
+    if (region)
+        fsdp_checkpoint_begin(t);
+    if (m->module_class->forward_list)
+        m->module_class->forward_list(m, t, in, n_in, out, n_out);
+    else if (n_in == 1 && n_out == 1)
+        out[0] = m->module_class->forward(m, t, in[0]);
+    else
+        tape_refuse(t, "%s takes one tensor and returns one, not %d and %d", m->module_class->type, n_in, n_out);
+    if (region)
+        fsdp_checkpoint_end(t);
+}
+
+fsdp_tensor *fsdp_call(fsdp_module *m, fsdp_tape *t, fsdp_tensor *x)
+{
+    fsdp_tensor *y = NULL;
+    if (x)
+        fsdp_call_list(m, t, &x, 1, &y, 1);
+    return y;
+}
+
+/* Walks and lists. */
+
+static bool walk(fsdp_module *m, char *path, size_t used, size_t capacity, module_visitor visit, void *context)
+{
+    if (!visit(context, m, path))
+        return false;
+    for (int i = 0; i < m->n_children; i++) {
+        int more = snprintf(path + used, capacity - used, used ? ".%s" : "%s", m->children[i]->name);
+        if (!walk(m->children[i], path, used + (size_t)more < capacity ? used + (size_t)more : capacity - 1, capacity, visit, context))
+            return false;
+        path[used] = '\0';
+    }
+    return true;
+}
+
+bool module_walk(fsdp_module *root, module_visitor visit, void *context)
+{
+    char path[1024] = "";
+    return walk(root, path, 0, sizeof path, visit, context);
+}
+
+static const char *full_name(const char *path, const char *name)
+{
+    char *full = NULL;
+    if (asprintf(&full, "%s%s%s", path, path[0] ? "." : "", name) < 0)
+        return NULL;
+    return full;
+}
+
+static bool list_module(void *context, fsdp_module *m, const char *path)
+{
+    module_contents *out = context;
+    for (int i = 0; i < m->n_parameters; i++) {
+        fsdp_parameter *p = m->parameters[i];
+        const char *name = full_name(path, p->name);
+        if (!name || !append((void **)&out->parameters, &out->n_parameters, p))
+            return false;
+        free((char *)p->name);
+        p->name = name;
+        p->index = out->n_parameters - 1;
+    }
+    for (int i = 0; i < m->n_buffers; i++) {
+        fsdp_buffer *b = m->buffers[i];
+        const char *name = full_name(path, b->name);
+        if (!name || !append((void **)&out->buffers, &out->n_buffers, b))
+            return false;
+        free((char *)b->name);
+        b->name = name;
+    }
+    return true;
+}
+
+fsdp_status module_finish(fsdp_module *root, module_contents *out)
+{
+    *out = (module_contents){NULL, 0, NULL, 0};
+    FSDP_TRY(fsdp_module_check(root));
+    if (!module_walk(root, list_module, out)) {
+        module_contents_free(out);
+        return error_set(FSDP_ERR_MEMORY, "listing the parameters of a model: out of host memory");
+    }
+    return FSDP_OK;
+}
+
+void module_contents_free(module_contents *contents)
+{
+    free(contents->parameters);
+    free(contents->buffers);
+    *contents = (module_contents){NULL, 0, NULL, 0};
+}
+
+fsdp_parameter *module_find_parameter(const module_contents *contents, const char *name)
+{
+    for (int i = 0; i < contents->n_parameters; i++) {
+        if (strcmp(contents->parameters[i]->name, name) == 0)
+            return contents->parameters[i];
+    }
+    return NULL;
+}
+
+fsdp_buffer *module_find_buffer(const module_contents *contents, const char *name)
+{
+    for (int i = 0; i < contents->n_buffers; i++) {
+        if (strcmp(contents->buffers[i]->name, name) == 0)
+            return contents->buffers[i];
+    }
+    return NULL;
+}
+
+void parameter_initial_values(const fsdp_parameter *p, uint64_t seed, int64_t first, int64_t n, float *out)
+{
+    rng_key key = rng_key_fold_text(rng_key_make(seed), p->name);
+    if (p->init == INIT_NORMAL)
+        rng_fill_normal(key, (uint64_t)first, n, 0, p->init_scale, out);
+    else if (p->init == INIT_UNIFORM)
+        rng_fill_uniform(key, (uint64_t)first, n, -p->init_scale, p->init_scale, out);
+    else
+        for (int64_t i = 0; i < n; i++)
+            out[i] = p->init == INIT_ONE ? 1 : 0;
+}

@@ -1,0 +1,123 @@
+/* The close of a step: reductions are waited for, replicas summed, the gradient norm taken; and the flat ranges that the
+ * optimizer updates. */
+#include "base/checked.h"
+#include "base/error.h"
+#include "shard/model.h"
+
+/* Hybrid: what each shard group has summed is summed across the groups. */
+static fsdp_status sum_replicas(fsdp_model *m)
+{
+    if (!m->replica_group || comm_group_size(m->replica_group) == 1)
+        return FSDP_OK;
+    for (int i = 0; i < m->layout->n_units; i++) {
+        unit *u = &m->units[i];
+        unit_segment *part = &u->segments[0];
+        if (!part->gradient)
+            continue;
+        u->reduce_piece = (comm_piece){.send = {part->gradient, FSDP_F32}, .recv = {part->gradient, FSDP_F32}, .count = part->numel};
+        comm_op op = {.unit = u->layout->name, .step = m->step, .n_pieces = 1, .pieces = &u->reduce_piece, .stream = m->compute};
+        FSDP_TRY(comm_all_reduce(m->replica_group, &op, &u->reduce));
+    }
+    for (int i = 0; i < m->layout->n_units; i++) {
+        if (m->units[i].segments[0].gradient)
+            FSDP_TRY(comm_wait(&m->units[i].reduce, m->compute));
+    }
+    return FSDP_OK;
+}
+
+/* Sum of squares of elements first .. first+n-1 of a unit's gradient, added to *out. Cut and summed the same way by every
+ * strategy, so that all get the same bits. */
+static fsdp_status add_squares(fsdp_model *m, const float *gradient, int64_t n, double *out, bool add)
+{
+    const kernel_table *k = m->dev->kernels;
+    norm_blocks_args blocks = {.n = n, .x = {(void *)(uintptr_t)gradient, FSDP_F32}, .blocks = m->norm_blocks};
+    sum_f64_args sum = {.n = ceil_div(n, NORM_BLOCK), .x = m->norm_blocks, .out = out, .add = add};
+    FSDP_TRY(k->norm_blocks(m->compute, &blocks));
+    return k->sum_f64(m->compute, &sum);
+}
+
+/* This rank's shard; when replicated, every rank's shard apart, and then their sum in rank order. */
+static fsdp_status local_squares(fsdp_model *m)
+{
+    bool first = true;
+    for (int i = 0; i < m->layout->n_units; i++) {
+        const unit_segment *part = &m->units[i].segments[0];
+        if (!part->gradient)
+            continue;
+        if (!m->replicated)
+            FSDP_TRY(add_squares(m, part->gradient, part->numel, &m->numbers->totals[0], !first));
+        for (int r = 0; m->replicated && r < m->n_shards; r++)
+            FSDP_TRY(add_squares(m, part->gradient + part->layout->cuts[r], part->counts[r], &m->norm_partials[r], !first));
+        first = false;
+    }
+    if (first)
+        return m->dev->zero(m->compute, &m->numbers->totals[0], sizeof m->numbers->totals[0]);
+    if (!m->replicated)
+        return FSDP_OK;
+    sum_f64_args sum = {.n = m->n_shards, .x = m->norm_partials, .out = &m->numbers->totals[0]};
+    return m->dev->kernels->sum_f64(m->compute, &sum);
+}
+
+static fsdp_status reduce_totals(fsdp_model *m, comm_group *g, const char *label, double *values, int64_t n)
+{
+    if (comm_group_size(g) == 1)
+        return FSDP_OK;
+    comm_piece piece = {.send = {values, FSDP_F64}, .recv = {values, FSDP_F64}, .count = n};
+    comm_op op = {.label = label, .step = m->step, .n_pieces = 1, .pieces = &piece, .stream = m->compute};
+    comm_request request = COMM_REQUEST_INIT;
+    FSDP_TRY(comm_all_reduce(g, &op, &request));
+    return comm_wait(&request, m->compute);
+}
+
+fsdp_status model_finish_gradients(fsdp_model *m)
+{
+    if (m->micro == 0)
+        return error_set(FSDP_ERR_STATE, "an optimizer step without a backward before it");
+    FSDP_TRY(sum_replicas(m));
+    FSDP_TRY(local_squares(m));
+    if (!m->replicated)
+        FSDP_TRY(reduce_totals(m, m->shard_group, "gradient norm", &m->numbers->totals[0], 1));
+    return reduce_totals(m, comm_world(m->world->comm), "loss", &m->numbers->totals[1], 2);
+}
+
+int model_slices(const fsdp_model *m)
+{
+    int n = 0;
+    for (int i = 0; i < m->layout->n_units; i++)
+        n += m->units[i].segments[0].gradient != NULL;
+    return n;
+}
+
+static unit *trained_unit(const fsdp_model *m, int index)
+{
+    for (int i = 0; i < m->layout->n_units; i++) {
+        if (m->units[i].segments[0].gradient && index-- == 0)
+            return &m->units[i];
+    }
+    return NULL;
+}
+
+model_slice model_slice_at(const fsdp_model *m, int index)
+{
+    const unit *u = trained_unit(m, index);
+    const unit_segment *part = &u->segments[0];
+    buffer copy = {part->copy == (void *)part->master ? NULL : part->copy, m->config.param_dtype};
+    int64_t decay_end = min_i64(max_i64(part->layout->decay_end - part->first, 0), part->numel);
+    return (model_slice){u->layout->name, part->master, part->gradient, copy, part->numel, decay_end};
+}
+
+fsdp_status model_before_update(fsdp_model *m, int index)
+{
+    return comm_wait_sent(&trained_unit(m, index)->gather, m->compute);
+}
+
+void model_after_update(fsdp_model *m)
+{
+    for (int i = 0; i < m->layout->n_units; i++) {
+        m->units[i].stale = true;
+        if (m->units[i].gradients == GRADIENTS_SHARDED)
+            m->units[i].gradients = GRADIENTS_NONE;
+    }
+    m->micro = 0;
+    m->step++;
+}

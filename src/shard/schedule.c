@@ -1,0 +1,271 @@
+/* Planning of gathers and reductions around the instructions of a program. */
+#include "shard/schedule.h"
+
+#include <stdlib.h>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "tensor/lifetime.h"
+
+/* Instructions that need a unit: value read in forward and in backward, gradient written. -1: none. */
+typedef struct unit_use {
+    int forward_first, forward_last, backward_first, backward_last, grad_first, grad_last;
+} unit_use;
+
+/* One stay of full parameters in memory. */
+typedef struct stay {
+    int unit;
+    bool backward;             /* begins in backward */
+    int gather, first, last;   /* gather starts before `gather`, instructions first..last read it */
+} stay;
+
+typedef struct planning {
+    const program *p;
+    const layout *l;
+    const schedule_options *o;
+    schedule *s;
+    unit_use *uses;
+    stay *stays;
+    int n_stays;
+    int events_capacity;
+} planning;
+
+size_t schedule_segment_offset(const layout_unit *u, int segment, size_t element_bytes)
+{
+    size_t offset = 0;
+    for (int i = 0; i < segment; i++)
+        offset += round_up((size_t)u->segments[i].padded * element_bytes, 256);
+    return offset;
+}
+
+size_t schedule_unit_bytes(const layout_unit *u, size_t element_bytes, bool trainable_only)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < u->n_segments; i++) {
+        if (u->segments[i].trainable || !trainable_only)
+            bytes += round_up((size_t)u->segments[i].padded * element_bytes, 256);
+    }
+    return bytes;
+}
+
+static void widen(int *first, int *last, int use_first, int use_last)
+{
+    if (use_first >= 0 && (*first < 0 || use_first < *first))
+        *first = use_first;
+    if (use_last > *last)
+        *last = use_last;
+}
+
+static void collect_uses(planning *g)
+{
+    int n;
+    const parameter_use *uses = program_parameter_uses(g->p, &n);
+    for (int i = 0; i < g->l->n_units; i++)
+        g->uses[i] = (unit_use){-1, -1, -1, -1, -1, -1};
+    for (int i = 0; i < n; i++) {
+        unit_use *u = &g->uses[uses[i].parameter->unit];
+        widen(&u->forward_first, &u->forward_last, uses[i].forward_first, uses[i].forward_last);
+        widen(&u->backward_first, &u->backward_last, uses[i].backward_first, uses[i].backward_last);
+        widen(&u->grad_first, &u->grad_last, uses[i].grad_first, uses[i].grad_last);
+    }
+}
+
+static fsdp_status add_event(planning *g, int index, schedule_action action, int unit, bool backward)
+{
+    schedule *s = g->s;
+    if (s->n_events == g->events_capacity) {
+        int wanted = g->events_capacity ? g->events_capacity * 2 : 128;
+        schedule_event *grown = realloc(s->events, (size_t)wanted * sizeof *grown);
+        if (!grown)
+            return error_set(FSDP_ERR_MEMORY, "scheduling %d units: out of host memory", g->l->n_units);
+        s->events = grown;
+        g->events_capacity = wanted;
+    }
+    s->events[s->n_events++] = (schedule_event){index, action, unit, backward};
+    return FSDP_OK;
+}
+
+static int by_first_use(const void *a, const void *b)
+{
+    const stay *x = a, *y = b;
+    return x->first != y->first ? x->first - y->first : x->unit - y->unit;
+}
+
+/* One stay for a unit held over the turn, else one for forward and one for backward. A unit whose backward comes with no
+ * other gather in between is not given up for it: at the turn its regather would follow its release at once. */
+static void plan_stays(planning *g)
+{
+    int turn = -1; /* the unit whose forward reaches furthest */
+    for (int i = 0; i < g->l->n_units; i++) {
+        const unit_use *u = &g->uses[i];
+        if (u->forward_last >= 0 && u->backward_first >= 0 && (turn < 0 || u->forward_last > g->uses[turn].forward_last))
+            turn = i;
+    }
+    for (int i = 0; i < g->l->n_units; i++) {
+        const unit_use *u = &g->uses[i];
+        bool forward = u->forward_first >= 0, backward = u->backward_first >= 0;
+        bool whole = g->o->parameters != RESIDENT_GATHERED || i == turn;
+        if (forward && backward && whole)
+            g->stays[g->n_stays++] = (stay){i, false, 0, u->forward_first, u->backward_last};
+        else {
+            if (forward)
+                g->stays[g->n_stays++] = (stay){i, false, 0, u->forward_first, u->forward_last};
+            if (backward)
+                g->stays[g->n_stays++] = (stay){i, true, 0, u->backward_first, u->backward_last};
+        }
+    }
+    qsort(g->stays, (size_t)g->n_stays, sizeof *g->stays, by_first_use);
+}
+
+/* A gather starts when the unit `ahead` places before it begins to compute (pre), or ends (post). */
+static void plan_gather_starts(planning *g)
+{
+    int turn = program_forward_length(g->p), ahead = g->o->gather_buffers - 1;
+    for (int i = 0; i < g->n_stays; i++) {
+        stay *s = &g->stays[i];
+        bool in_backward = s->first >= turn;
+        bool prefetch = in_backward ? g->o->backward_prefetch != FSDP_PREFETCH_NONE : g->o->forward_prefetch;
+        int before = i - (ahead < 1 ? 1 : ahead);
+        s->gather = s->first;
+        if (!prefetch || ahead < 1)
+            continue;
+        if (before < 0)
+            s->gather = 0;
+        else if (in_backward && g->o->backward_prefetch == FSDP_PREFETCH_POST)
+            s->gather = min_i64(s->first, g->stays[before].last + 1);
+        else
+            s->gather = g->stays[before].first;
+        if (in_backward && s->gather < turn && g->stays[i].backward)
+            s->gather = s->first < turn ? s->gather : turn;
+    }
+}
+
+static fsdp_status plan_parameters(planning *g)
+{
+    if (g->o->parameters == RESIDENT_ALIAS || g->o->parameters == RESIDENT_KEPT) {
+        size_t offset = 0;
+        for (int i = 0; i < g->l->n_units; i++) {
+            const unit_use *u = &g->uses[i];
+            int first = u->forward_first >= 0 ? u->forward_first : u->backward_first;
+            g->s->units[i].used = first >= 0;
+            if (g->o->parameters == RESIDENT_KEPT && !g->o->alias) {
+                g->s->units[i].forward_offset = g->s->units[i].backward_offset = offset;
+                offset += schedule_unit_bytes(&g->l->units[i], g->o->param_bytes, false);
+            }
+        }
+        g->s->gather_bytes = offset;
+        if (g->o->parameters == RESIDENT_ALIAS)
+            return FSDP_OK;
+    }
+    plan_stays(g);
+    plan_gather_starts(g);
+    lifetime *items = calloc((size_t)g->n_stays + 1, sizeof *items);
+    if (!items)
+        return error_set(FSDP_ERR_MEMORY, "scheduling %d units: out of host memory", g->l->n_units);
+    fsdp_status status = FSDP_OK;
+    for (int i = 0; i < g->n_stays && status == FSDP_OK; i++) {
+        const stay *s = &g->stays[i];
+        items[i] = (lifetime){schedule_unit_bytes(&g->l->units[s->unit], g->o->param_bytes, false), s->gather, s->last, 0};
+        g->s->units[s->unit].used = true;
+        status = add_event(g, s->gather, ACTION_GATHER, s->unit, s->backward);
+        if (status == FSDP_OK)
+            status = add_event(g, s->first, ACTION_AWAIT, s->unit, s->backward);
+        if (status == FSDP_OK && g->o->parameters != RESIDENT_KEPT)
+            status = add_event(g, s->last + 1, ACTION_RELEASE, s->unit, s->backward);
+    }
+    g->s->gathers = g->n_stays;
+    bool pack = g->o->parameters != RESIDENT_KEPT && !g->o->alias;
+    if (status == FSDP_OK && pack)
+        status = lifetime_pack(items, g->n_stays, &g->s->gather_bytes);
+    for (int i = 0; i < g->n_stays && status == FSDP_OK && pack; i++) {
+        schedule_unit *u = &g->s->units[g->stays[i].unit];
+        if (!g->stays[i].backward)
+            u->forward_offset = items[i].offset;
+        u->backward_offset = items[i].offset; /* the later stay comes later in the list */
+    }
+    free(items);
+    return status;
+}
+
+static int by_last_gradient(const void *a, const void *b)
+{
+    const stay *x = a, *y = b;
+    return x->last != y->last ? x->last - y->last : x->unit - y->unit;
+}
+
+/* A buffered gradient lives until the next unit's reduction has started: at most two are on their way. */
+static fsdp_status plan_gradients(planning *g)
+{
+    int n = 0, end = program_length(g->p);
+    for (int i = 0; i < g->l->n_units; i++) {
+        g->s->units[i].trained = g->uses[i].grad_first >= 0;
+        if (g->s->units[i].trained)
+            g->stays[n++] = (stay){i, true, 0, g->uses[i].grad_first, g->uses[i].grad_last};
+    }
+    qsort(g->stays, (size_t)n, sizeof *g->stays, by_last_gradient);
+    lifetime *items = calloc((size_t)n + 1, sizeof *items);
+    if (!items)
+        return error_set(FSDP_ERR_MEMORY, "scheduling %d units: out of host memory", g->l->n_units);
+    fsdp_status status = FSDP_OK;
+    for (int i = 0; i < n && status == FSDP_OK; i++) {
+        const stay *s = &g->stays[i];
+        int freed = i + 1 < n ? g->stays[i + 1].last + 1 : end;
+        items[i] = (lifetime){schedule_unit_bytes(&g->l->units[s->unit], g->o->grad_bytes, true), s->first, freed, 0};
+        if (g->o->gradients == GRADIENT_HELD)
+            items[i].first = 0, items[i].last = end;
+        status = add_event(g, s->first, ACTION_GRADIENTS, s->unit, true);
+        if (status == FSDP_OK)
+            status = add_event(g, s->last + 1, ACTION_REDUCE, s->unit, true);
+        if (status == FSDP_OK)
+            status = add_event(g, freed, ACTION_REDUCED, s->unit, true);
+    }
+    g->s->reductions = n;
+    if (status == FSDP_OK && g->o->gradients != GRADIENT_DIRECT)
+        status = lifetime_pack(items, n, &g->s->gradient_bytes);
+    for (int i = 0; i < n && status == FSDP_OK; i++)
+        g->s->units[g->stays[i].unit].gradient_offset = items[i].offset;
+    free(items);
+    return status;
+}
+
+static int by_index(const void *a, const void *b)
+{
+    const schedule_event *x = a, *y = b;
+    if (x->index != y->index)
+        return x->index - y->index;
+    return x->action != y->action ? (int)x->action - (int)y->action : x->unit - y->unit;
+}
+
+fsdp_status schedule_build(const program *p, const layout *l, const schedule_options *options, schedule **out)
+{
+    planning g = {.p = p, .l = l, .o = options, .s = calloc(1, sizeof *g.s)};
+    g.uses = calloc((size_t)l->n_units, sizeof *g.uses);
+    g.stays = calloc((size_t)l->n_units * 2, sizeof *g.stays);
+    fsdp_status status = FSDP_ERR_MEMORY;
+    if (g.s)
+        g.s->units = calloc((size_t)l->n_units, sizeof *g.s->units);
+    if (!g.s || !g.s->units || !g.uses || !g.stays) {
+        error_set(status, "scheduling %d units: out of host memory", l->n_units);
+        goto done;
+    }
+    collect_uses(&g);
+    TRY_OR(done, plan_parameters(&g));
+    TRY_OR(done, plan_gradients(&g));
+    qsort(g.s->events, (size_t)g.s->n_events, sizeof *g.s->events, by_index);
+    *out = g.s;
+    g.s = NULL;
+done:
+    schedule_free(g.s);
+    free(g.uses);
+    free(g.stays);
+    return status;
+}
+
+void schedule_free(schedule *s)
+{
+    if (!s)
+        return;
+    free(s->events);
+    free(s->units);
+    free(s);
+}

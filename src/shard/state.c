@@ -1,0 +1,178 @@
+/* A model's state by name: filling parameters from a source, listing this rank's pieces for checkpoints, reading values. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "shard/model.h"
+
+#define CHUNK ((int64_t)1 << 20) /* elements that pass through host memory at a time */
+
+/* Visits the overlap of every parameter with this rank's parts, in unit order. Stops at the first failure. */
+typedef fsdp_status (*piece_visitor)(fsdp_model *m, const model_piece *piece, void *context);
+
+/* With hybrid sharding every group holds the same: the first one writes. Replicated: rank 0. */
+static bool writes(const fsdp_model *m)
+{
+    if (m->replicated)
+        return m->shard_rank == 0;
+    return !m->replica_group || comm_group_rank(m->replica_group) == 0;
+}
+
+static bool piece_of(const fsdp_model *m, const unit_segment *part, int place, int slice, model_piece *out)
+{
+    const layout_place *p = &part->layout->places[place];
+    int64_t at;
+    *out = (model_piece){.parameter = p->parameter, .slice = slice, .writes = writes(m)};
+    layout_overlap(p, part->first, part->first + part->numel, &out->first, &out->n, &at);
+    out->at = at - part->first;
+    out->master = part->master + out->at;
+    return out->n > 0;
+}
+
+static fsdp_status for_each_piece(fsdp_model *m, piece_visitor visit, void *context)
+{
+    int slice = 0;
+    for (int i = 0; i < m->layout->n_units; i++) {
+        unit *u = &m->units[i];
+        for (int k = 0; k < u->n_segments; k++) {
+            unit_segment *part = &u->segments[k];
+            for (int p = 0; p < part->layout->n_places; p++) {
+                model_piece piece;
+                if (piece_of(m, part, p, part->gradient ? slice : -1, &piece))
+                    FSDP_TRY(visit(m, &piece, context));
+            }
+            slice += part->gradient != NULL;
+        }
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status count_piece(fsdp_model *m, const model_piece *piece, void *context)
+{
+    (void)m;
+    (void)piece;
+    ++*(int *)context;
+    return FSDP_OK;
+}
+
+int model_pieces(const fsdp_model *m)
+{
+    int n = 0;
+    for_each_piece((fsdp_model *)(uintptr_t)m, count_piece, &n);
+    return n;
+}
+
+typedef struct wanted_piece {
+    int index;
+    model_piece piece;
+} wanted_piece;
+
+static fsdp_status take_piece(fsdp_model *m, const model_piece *piece, void *context)
+{
+    (void)m;
+    wanted_piece *wanted = context;
+    if (wanted->index-- == 0)
+        wanted->piece = *piece;
+    return FSDP_OK;
+}
+
+model_piece model_piece_at(const fsdp_model *m, int index)
+{
+    wanted_piece wanted = {.index = index};
+    for_each_piece((fsdp_model *)(uintptr_t)m, take_piece, &wanted);
+    return wanted.piece;
+}
+
+/* Filling. */
+
+typedef struct filling {
+    parameter_source source;
+    void *context;
+    float *chunk; /* host */
+} filling;
+
+static fsdp_status fill_piece(fsdp_model *m, const model_piece *piece, void *context)
+{
+    filling *f = context;
+    for (int64_t done = 0; done < piece->n; done += CHUNK) {
+        int64_t n = min_i64(CHUNK, piece->n - done);
+        FSDP_TRY(f->source(f->context, piece->parameter, piece->first + done, n, f->chunk));
+        FSDP_TRY(model_put(m, piece->master + done, f->chunk, (size_t)n * sizeof(float)));
+    }
+    return FSDP_OK;
+}
+
+fsdp_status model_refresh_copies(fsdp_model *m)
+{
+    for (int i = 0; i < m->layout->n_units; i++) {
+        unit *u = &m->units[i];
+        u->stale = true;
+        FSDP_TRY(comm_wait_sent(&u->gather, m->compute));
+        for (int k = 0; k < u->n_segments; k++) {
+            unit_segment *part = &u->segments[k];
+            if (part->copy == (void *)part->master || part->numel == 0)
+                continue;
+            axpby_args cast = {.n = part->numel, .alpha = 1, .a = {part->master, FSDP_F32}, .out = {part->copy, m->config.param_dtype}};
+            FSDP_TRY(m->dev->kernels->axpby(m->compute, &cast));
+        }
+    }
+    return m->dev->stream_synchronize(m->compute);
+}
+
+fsdp_status model_fill(fsdp_model *m, parameter_source source, void *context)
+{
+    filling f = {source, context, malloc((size_t)CHUNK * sizeof(float))};
+    if (!f.chunk)
+        return error_set(FSDP_ERR_MEMORY, "filling parameters: out of host memory");
+    fsdp_status status = FSDP_OK;
+    for (int i = 0; i < m->layout->n_units && status == FSDP_OK; i++) {
+        status = comm_wait_sent(&m->units[i].gather, m->compute);
+        for (int k = 0; k < m->units[i].n_segments && status == FSDP_OK; k++) { /* padding is zero for good */
+            unit_segment *part = &m->units[i].segments[k];
+            if (part->numel > 0)
+                status = m->dev->zero(m->compute, part->master, (size_t)part->numel * sizeof(float));
+        }
+    }
+    if (status == FSDP_OK)
+        status = for_each_piece(m, fill_piece, &f);
+    free(f.chunk);
+    return status == FSDP_OK ? model_refresh_copies(m) : status;
+}
+
+/* Reading by name: every rank gives what it has, the sum over the group is the value. */
+
+typedef struct reading {
+    const char *name;
+    int64_t first, n;
+    float *out;
+} reading;
+
+static fsdp_status read_piece(fsdp_model *m, const model_piece *piece, void *context)
+{
+    reading *r = context;
+    int64_t begin = max_i64(piece->first, r->first), end = min_i64(piece->first + piece->n, r->first + r->n);
+    if (end <= begin || strcmp(piece->parameter->name, r->name) != 0)
+        return FSDP_OK;
+    return model_fetch(m, r->out + (begin - r->first), piece->master + (begin - piece->first), (size_t)(end - begin) * sizeof(float));
+}
+
+fsdp_status fsdp_parameter_read(fsdp_model *m, const char *name, int64_t first, int64_t n, float *out)
+{
+    fsdp_parameter *p = module_find_parameter(&m->contents, name);
+    if (!p)
+        return error_set(FSDP_ERR_INPUT, "the model has no parameter named %s", name);
+    if (first < 0 || n < 0 || first + n > p->numel)
+        return error_set(FSDP_ERR_INPUT, "elements %lld to %lld of %s, which has %lld", (long long)first, (long long)(first + n), name,
+                         (long long)p->numel);
+    reading r = {name, first, n, out};
+    memset(out, 0, (size_t)n * sizeof *out);
+    FSDP_TRY(for_each_piece(m, read_piece, &r));
+    if (m->replicated || m->n_shards == 1)
+        return FSDP_OK;
+    comm_piece piece = {.send = {out, FSDP_F32}, .recv = {out, FSDP_F32}, .count = n};
+    comm_op op = {.label = "reading a parameter", .step = m->step, .n_pieces = 1, .pieces = &piece};
+    comm_request request = COMM_REQUEST_INIT;
+    FSDP_TRY(comm_all_reduce(m->shard_group, &op, &request));
+    return comm_wait(&request, NULL);
+}

@@ -1,0 +1,383 @@
+/* Running micro-batches: recordings become planned programs, and the schedule's events are carried out between their
+ * instructions. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/hooks.h"
+#include "shard/model.h"
+
+static bool direct_gradients(const fsdp_model *m)
+{
+    return comm_world_size(m->world->comm) == 1 && m->config.reduce_dtype == FSDP_F32;
+}
+
+schedule_options model_schedule_options(const fsdp_model *m)
+{
+    const fsdp_config *c = &m->config;
+    schedule_options o = {.parameters = m->traits->parameters,
+                          .alias = m->n_shards == 1,
+                          .gradients = m->traits->holds_gradients || !c->sync_each_micro_batch ? GRADIENT_HELD : GRADIENT_BUFFERED,
+                          .param_bytes = fsdp_dtype_size(c->param_dtype),
+                          .grad_bytes = fsdp_dtype_size(c->reduce_dtype),
+                          .gather_buffers = c->gather_buffers,
+                          .forward_prefetch = c->forward_prefetch,
+                          .backward_prefetch = c->backward_prefetch};
+    if (direct_gradients(m))
+        o.gradients = GRADIENT_DIRECT;
+    return o;
+}
+
+static fsdp_status grow_arena(fsdp_model *m, model_arena *a, size_t bytes)
+{
+    if (bytes <= a->bytes)
+        return FSDP_OK;
+    FSDP_TRY(m->dev->stream_synchronize(m->compute));
+    void *memory = NULL;
+    if (a->shared) {
+        comm_release(m->world->comm, a->memory);
+        a->memory = NULL;
+        a->bytes = 0;
+        FSDP_TRY(comm_allocate(m->world->comm, bytes, &memory));
+    } else {
+        m->dev->release(m->dev, MEMORY_DEVICE, a->memory, a->bytes);
+        a->memory = NULL;
+        a->bytes = 0;
+        FSDP_TRY(m->dev->allocate(m->dev, MEMORY_DEVICE, bytes, &memory));
+    }
+    a->memory = memory;
+    a->bytes = bytes;
+    return FSDP_OK;
+}
+
+/* A copy that stays (RESIDENT_KEPT) does not survive its arena. */
+static void forget_kept(fsdp_model *m)
+{
+    for (int i = 0; i < m->layout->n_units; i++) {
+        m->units[i].stale = true;
+        if (m->units[i].parameters == PARAMETERS_FULL)
+            m->units[i].parameters = PARAMETERS_SHARDED;
+    }
+}
+
+static fsdp_status make_room(fsdp_model *m, const planned_program *p)
+{
+    if (p->schedule->gather_bytes > m->gather.bytes)
+        forget_kept(m);
+    FSDP_TRY(grow_arena(m, &m->gather, p->schedule->gather_bytes));
+    FSDP_TRY(grow_arena(m, &m->gradient, p->schedule->gradient_bytes));
+    return grow_arena(m, &m->slab, program_slab_bytes(p->program));
+}
+
+static planned_program *find_program(fsdp_model *m, uint64_t signature)
+{
+    planned_program *p = m->programs;
+    while (p && program_signature(p->program) != signature)
+        p = p->next;
+    return p;
+}
+
+fsdp_status model_plan(fsdp_model *m, fsdp_tape *recording, fsdp_tensor *root, planned_program **out)
+{
+    *out = find_program(m, recording->signature);
+    if (*out)
+        return FSDP_OK;
+    planned_program *p = calloc(1, sizeof *p);
+    if (!p)
+        return error_set(FSDP_ERR_MEMORY, "planning a step: out of host memory");
+    program_options options = {.backward = root != NULL, .stage_inputs = strcmp(m->dev->name, "cpu") != 0};
+    schedule_options when = model_schedule_options(m);
+    fsdp_tape *fresh = NULL;
+    fsdp_status status;
+    TRY_OR(fail, tape_create(m->dev, &fresh));
+    TRY_OR(fail, program_compile(recording, root, &options, &p->program));
+    m->recording = fresh; /* the program has taken the old one */
+    fresh = NULL;
+    TRY_OR(fail, schedule_build(p->program, m->layout, &when, &p->schedule));
+    TRY_OR(fail, make_room(m, p));
+    p->next = m->programs;
+    m->programs = p;
+    *out = p;
+    return FSDP_OK;
+fail:
+    tape_free(fresh);
+    schedule_free(p->schedule);
+    program_free(p->program);
+    free(p);
+    return status;
+}
+
+/* One run of a program: what the events need to know. */
+typedef struct run {
+    fsdp_model *m;
+    const schedule *schedule;
+    gradient_residency gradients;
+    bool last;
+    int next; /* event */
+} run;
+
+static uint8_t *gathered(const run *r, const schedule_event *e)
+{
+    const schedule_unit *u = &r->schedule->units[e->unit];
+    return r->m->gather.memory + (e->backward ? u->backward_offset : u->forward_offset);
+}
+
+static fsdp_status gather(run *r, const schedule_event *e)
+{
+    fsdp_model *m = r->m;
+    unit *u = &m->units[e->unit];
+    if (m->n_shards == 1)
+        return u->parameters == PARAMETERS_FULL ? FSDP_OK : unit_move_parameters(u, PARAMETERS_GATHERING);
+    if (m->traits->parameters == RESIDENT_KEPT) {
+        if (!u->stale && u->parameters == PARAMETERS_FULL)
+            return FSDP_OK;
+        if (u->parameters == PARAMETERS_FULL)
+            FSDP_TRY(unit_release(u));
+    }
+    return unit_gather(u, m->shard_group, m->config.param_dtype, gathered(r, e), m->step, m->compute);
+}
+
+static fsdp_status await(run *r, const schedule_event *e)
+{
+    fsdp_model *m = r->m;
+    unit *u = &m->units[e->unit];
+    if (u->parameters == PARAMETERS_FULL)
+        return FSDP_OK; /* kept from an earlier step */
+    u->stale = false;
+    if (m->n_shards > 1)
+        return unit_await(u, m->config.param_dtype, gathered(r, e), m->compute);
+    FSDP_TRY(unit_move_parameters(u, PARAMETERS_FULL));
+    unit_point_at_copy(u, m->config.param_dtype);
+    return FSDP_OK;
+}
+
+/* Elements of the full gradient that no kernel writes: gaps between parameters, parameters that this program does not
+ * use. They must be zero, for the norm and for the sums. */
+static fsdp_status clear_unwritten(run *r, const unit *u, const planned_program *p, uint8_t *base, size_t element)
+{
+    const layout_segment *s = u->segments[0].layout;
+    int n;
+    const parameter_use *uses = program_parameter_uses(p->program, &n);
+    int64_t clear_from = 0;
+    for (int k = 0; k <= s->n_places; k++) {
+        bool end = k == s->n_places, written = end;
+        for (int i = 0; i < n && !written; i++)
+            written = uses[i].parameter == s->places[k].parameter && uses[i].grad_first >= 0;
+        if (!written)
+            continue;
+        int64_t until = end ? s->padded : s->places[k].offset;
+        if (until > clear_from)
+            FSDP_TRY(r->m->dev->zero(r->m->compute, base + (size_t)clear_from * element, (size_t)(until - clear_from) * element));
+        clear_from = end ? s->padded : s->places[k].offset + s->places[k].parameter->numel;
+    }
+    return FSDP_OK;
+}
+
+typedef struct hook_state {
+    run run;
+    const planned_program *planned;
+} hook_state;
+
+static fsdp_status take_gradients(hook_state *h, const schedule_event *e)
+{
+    run *r = &h->run;
+    fsdp_model *m = r->m;
+    unit *u = &m->units[e->unit];
+    bool direct = r->gradients == GRADIENT_DIRECT;
+    uint8_t *memory = direct ? NULL : m->gradient.memory + r->schedule->units[e->unit].gradient_offset;
+    FSDP_TRY(unit_take_gradients(u, m->config.reduce_dtype, memory));
+    bool adds = r->gradients != GRADIENT_BUFFERED && m->micro > 0 && (direct || !m->config.sync_each_micro_batch);
+    if (adds)
+        return FSDP_OK;
+    uint8_t *base = direct ? (uint8_t *)u->segments[0].gradient : memory;
+    return clear_unwritten(r, u, h->planned, base, fsdp_dtype_size(m->config.reduce_dtype));
+}
+
+static bool reduces_now(const run *r)
+{
+    return r->m->config.sync_each_micro_batch || r->last;
+}
+
+static fsdp_status reduce(run *r, const schedule_event *e)
+{
+    fsdp_model *m = r->m;
+    unit *u = &m->units[e->unit];
+    if (r->gradients == GRADIENT_DIRECT)
+        return unit_move_gradients(u, GRADIENTS_REDUCING);
+    if (!reduces_now(r))
+        return FSDP_OK;
+    bool add = m->config.sync_each_micro_batch && m->micro > 0;
+    return unit_reduce(u, m->shard_group, m->config.reduce_dtype, m->gradient.memory + r->schedule->units[e->unit].gradient_offset,
+                       m->replicated, add, m->step, m->compute);
+}
+
+static fsdp_status reduced(run *r, const schedule_event *e)
+{
+    unit *u = &r->m->units[e->unit];
+    if (r->gradients == GRADIENT_DIRECT)
+        return unit_move_gradients(u, GRADIENTS_SHARDED);
+    return reduces_now(r) ? unit_reduced(u, r->m->compute) : FSDP_OK;
+}
+
+static fsdp_status before_instruction(void *context, int index)
+{
+    hook_state *h = context;
+    run *r = &h->run;
+    for (; r->next < r->schedule->n_events && r->schedule->events[r->next].index <= index; r->next++) {
+        const schedule_event *e = &r->schedule->events[r->next];
+        fsdp_status status = FSDP_OK;
+        switch (e->action) {
+        case ACTION_GATHER:
+            status = gather(r, e);
+            break;
+        case ACTION_AWAIT:
+            status = await(r, e);
+            break;
+        case ACTION_RELEASE:
+            status = unit_release(&r->m->units[e->unit]);
+            break;
+        case ACTION_GRADIENTS:
+            status = take_gradients(h, e);
+            break;
+        case ACTION_REDUCE:
+            status = reduce(r, e);
+            break;
+        case ACTION_REDUCED:
+            status = reduced(r, e);
+            break;
+        case ACTION_COUNT:
+            break;
+        }
+        FSDP_TRY(status);
+    }
+    return FSDP_OK;
+}
+
+/* Units that this program does not train have no gradient this time: zero for the first micro-batch. */
+static fsdp_status clear_untrained(fsdp_model *m, const schedule *s)
+{
+    for (int i = 0; i < m->layout->n_units && m->micro == 0; i++) {
+        unit_segment *part = &m->units[i].segments[0];
+        if (!s->units[i].trained && part->gradient)
+            FSDP_TRY(m->dev->zero(m->compute, part->gradient, (size_t)part->numel * sizeof(float)));
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status run_program(fsdp_model *m, const planned_program *p, const fsdp_tape *recording, bool last)
+{
+    schedule_options options = model_schedule_options(m);
+    hook_state hooks = {.run = {.m = m, .schedule = p->schedule, .gradients = options.gradients, .last = last}, .planned = p};
+    if (m->traits->parameters == RESIDENT_ALIAS) {
+        for (int i = 0; i < m->layout->n_units; i++)
+            unit_point_at_copy(&m->units[i], m->config.param_dtype);
+    }
+    m->host_numbers->step = (step_numbers){m->micro_total, (uint64_t)m->first_sample};
+    m->host_numbers->seed = m->expected_count > 0 ? (float)(m->loss_scale / m->expected_count) : 1;
+    FSDP_TRY(m->dev->copy(m->compute, &m->numbers->step, &m->host_numbers->step, sizeof m->numbers->step));
+    FSDP_TRY(m->dev->copy(m->compute, &m->numbers->seed, &m->host_numbers->seed, sizeof m->numbers->seed));
+    bool held = options.gradients == GRADIENT_HELD && !m->config.sync_each_micro_batch;
+    program_run_args args = {.dev = m->dev,
+                             .compute = m->compute,
+                             .slab = m->slab.memory,
+                             .seed = &m->numbers->seed,
+                             .numbers = &m->numbers->step,
+                             .statistics = &m->statistics,
+                             .accumulate_parameters = m->micro > 0 && (options.gradients == GRADIENT_DIRECT || held),
+                             .deterministic = m->config.deterministic,
+                             .before = before_instruction,
+                             .before_context = &hooks};
+    return program_run(p->program, recording, &args);
+}
+
+static fsdp_tape *begin(fsdp_model *m, bool training)
+{
+    fsdp_tape *t = m->recording;
+    tape_reset(t, training);
+    t->owner = m;
+    t->seed = m->config.seed;
+    t->recompute_cheap = m->config.recompute_cheap;
+    t->selective = m->config.checkpointing == FSDP_CHECKPOINT_SELECTIVE;
+    return t;
+}
+
+fsdp_tape *fsdp_begin(fsdp_model *m)
+{
+    return begin(m, true);
+}
+
+fsdp_tape *fsdp_begin_evaluation(fsdp_model *m)
+{
+    return begin(m, false);
+}
+
+/* The loss is divided by a power of two near the count, the same on all ranks: exact, and sums stay in range. */
+static fsdp_status agree_on_count(fsdp_model *m, const fsdp_tensor *loss)
+{
+    int64_t rows = 1;
+    const node *n = loss->producer;
+    for (int i = 0; i < n->n_inputs; i++) {
+        if (n->inputs[i])
+            rows = max_i64(rows, tensor_rows(n->inputs[i]));
+    }
+    double most = (double)rows;
+    FSDP_TRY(comm_all_reduce_f64(comm_world(m->world->comm), "rows of a batch", m->step, COMM_MAX, &most, 1));
+    m->expected_count = exp2(ceil(log2(most)));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_backward(fsdp_tape *t, fsdp_loss loss, bool last)
+{
+    fsdp_model *m = t->owner;
+    FSDP_TRY(fsdp_tape_status(t));
+    if (!loss.sum || !loss.count)
+        return error_set(FSDP_ERR_STATE, "fsdp_backward without a loss");
+    if (m->expected_count == 0)
+        FSDP_TRY(agree_on_count(m, loss.sum));
+    planned_program *p;
+    FSDP_TRY(model_plan(m, t, loss.sum, &p));
+    t->program = p->program;
+    FSDP_TRY(clear_untrained(m, p->schedule));
+    FSDP_TRY(run_program(m, p, t, last));
+    buffer sum, count;
+    FSDP_TRY(program_output(p->program, loss.sum, m->slab.memory, &sum));
+    FSDP_TRY(program_output(p->program, loss.count, m->slab.memory, &count));
+    loss_total_args total = {.loss_sum = sum.p, .count = count.p, .totals = &m->numbers->totals[1], .add = m->micro > 0};
+    FSDP_TRY(m->dev->kernels->loss_total(m->compute, &total));
+    m->micro++;
+    m->micro_total++;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_evaluate(fsdp_tape *t)
+{
+    fsdp_model *m = t->owner;
+    planned_program *p;
+    FSDP_TRY(fsdp_tape_status(t));
+    FSDP_TRY(model_plan(m, t, NULL, &p));
+    t->program = p->program;
+    return run_program(m, p, t, false);
+}
+
+fsdp_status fsdp_read(fsdp_tensor *x, float *values, int64_t n)
+{
+    if (!x || !x->tape->program || !x->tape->owner)
+        return error_set(FSDP_ERR_STATE, "reading a tensor before its step has run");
+    fsdp_model *m = x->tape->owner;
+    buffer value;
+    if (n != x->numel)
+        return error_set(FSDP_ERR_INPUT, "reading %lld values of a tensor that has %lld", (long long)n, (long long)x->numel);
+    FSDP_TRY(program_output(x->tape->program, x, m->slab.memory, &value));
+    if (value.dtype == FSDP_F32)
+        return model_fetch(m, values, value.p, (size_t)n * sizeof *values);
+    float *converted;
+    FSDP_TRY(m->dev->allocate(m->dev, MEMORY_DEVICE, (size_t)n * sizeof *converted, (void **)&converted));
+    axpby_args cast = {.n = n, .alpha = 1, .a = value, .out = {converted, FSDP_F32}};
+    fsdp_status status = m->dev->kernels->axpby(m->compute, &cast);
+    if (status == FSDP_OK)
+        status = model_fetch(m, values, converted, (size_t)n * sizeof *converted);
+    m->dev->release(m->dev, MEMORY_DEVICE, converted, (size_t)n * sizeof *converted);
+    return status;
+}

@@ -1,0 +1,275 @@
+/* Matrix products: linear layers (with bias, with a residual added in the same product) and batched matmul. */
+#include <fsdp/ops.h>
+
+#include "tensor/op.h"
+
+/* Inputs of linear: x (rows, k), weight (n, k), bias (n) or NULL, residual (rows, n) or NULL. */
+enum { X, WEIGHT, BIAS, RESIDUAL };
+
+static gemm_args forward_product(const run_context *c, const node *n)
+{
+    const fsdp_tensor *x = n->inputs[X], *w = n->inputs[WEIGHT], *y = n->outputs[0];
+    gemm_args a = {.transpose_b = true,
+                   .m = tensor_rows(x),
+                   .n = w->shape[0],
+                   .k = w->shape[1],
+                   .alpha = 1,
+                   .beta = n->inputs[RESIDUAL] ? 1 : 0,
+                   .lda = w->shape[1],
+                   .ldb = w->shape[1],
+                   .ldc = w->shape[0],
+                   .ldd = w->shape[0],
+                   .batch = 1};
+    a.a.dtype = a.b.dtype = x->dtype;
+    a.c.dtype = a.d.dtype = y->dtype;
+    if (c) {
+        a.a = run_data(c, x);
+        a.b = run_data(c, w);
+        a.d = run_data(c, y);
+        a.c = n->inputs[RESIDUAL] ? run_data(c, n->inputs[RESIDUAL]) : a.d;
+        a.bias = run_data(c, n->inputs[BIAS]);
+        a.workspace = c->workspace;
+    }
+    return a;
+}
+
+/* dx (+)= dy w: (rows, k) */
+static gemm_args input_product(const node *n, buffer dy, buffer weight, buffer dx, bool add)
+{
+    const fsdp_tensor *x = n->inputs[X], *w = n->inputs[WEIGHT];
+    int64_t columns = w->shape[1], outputs = w->shape[0];
+    return (gemm_args){.m = tensor_rows(x), .n = columns, .k = outputs, .alpha = 1, .beta = add, .a = dy, .b = weight, .c = dx, .d = dx,
+                       .lda = outputs, .ldb = columns, .ldc = columns, .ldd = columns, .batch = 1};
+}
+
+/* dw (+)= dy^T x: (n, k) */
+static gemm_args weight_product(const node *n, buffer dy, buffer x, buffer dw, bool add)
+{
+    const fsdp_tensor *w = n->inputs[WEIGHT];
+    int64_t columns = w->shape[1], outputs = w->shape[0];
+    return (gemm_args){.transpose_a = true, .m = outputs, .n = columns, .k = tensor_rows(n->inputs[X]), .alpha = 1, .beta = add, .a = dy,
+                       .b = x, .c = dw, .d = dw, .lda = outputs, .ldb = columns, .ldc = columns, .ldd = columns, .batch = 1};
+}
+
+static column_sum_args bias_sum(const node *n, buffer dy, buffer db, bool add)
+{
+    return (column_sum_args){.rows = tensor_rows(n->outputs[0]), .columns = tensor_columns(n->outputs[0]), .x = dy, .out = db, .add = add};
+}
+
+static fsdp_status linear_forward(const run_context *c, const node *n)
+{
+    gemm_args a = forward_product(c, n);
+    return c->dev->kernels->gemm(c->compute, &a);
+}
+
+static fsdp_status linear_backward(const run_context *c, const node *n)
+{
+    const kernel_table *k = c->dev->kernels;
+    buffer dy = run_output_grad(c, n, 0);
+    bool add;
+    buffer dx = run_input_grad(c, n, X, &add);
+    if (dx.p) {
+        gemm_args a = input_product(n, dy, run_data(c, n->inputs[WEIGHT]), dx, add);
+        a.workspace = c->workspace;
+        FSDP_TRY(k->gemm(c->compute, &a));
+    }
+    buffer dw = run_input_grad(c, n, WEIGHT, &add);
+    if (dw.p) {
+        gemm_args a = weight_product(n, dy, run_data(c, n->inputs[X]), dw, add);
+        a.workspace = c->workspace;
+        FSDP_TRY(k->gemm(c->compute, &a));
+    }
+    buffer db = run_input_grad(c, n, BIAS, &add);
+    if (db.p) {
+        column_sum_args a = bias_sum(n, dy, db, add);
+        a.workspace = c->workspace;
+        FSDP_TRY(k->column_sum(c->compute, &a));
+    }
+    buffer dr = run_input_grad(c, n, RESIDUAL, &add);
+    if (dr.p && (add || dr.p != dy.p)) {
+        axpby_args a = {.n = n->outputs[0]->numel, .alpha = 1, .beta = add, .a = dy, .b = dr, .out = dr};
+        if (!add)
+            a.b.p = NULL;
+        FSDP_TRY(k->axpby(c->compute, &a));
+    }
+    return FSDP_OK;
+}
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static size_t linear_workspace(const device *d, const node *n, bool backward)
+{
+    const kernel_table *k = d->kernels;
+    if (!backward) {
+        gemm_args a = forward_product(NULL, n);
+        return k->gemm_workspace(d, &a);
+    }
+    const fsdp_tensor *w = n->inputs[WEIGHT], *bias = n->inputs[BIAS];
+    buffer dy = {NULL, n->outputs[0]->dtype}, x = {NULL, n->inputs[X]->dtype}, weight = {NULL, w->dtype};
+    fsdp_dtype dw_dtype = w->parameter ? w->parameter->grad_dtype : w->dtype;
+    gemm_args input = input_product(n, dy, weight, x, false), product = weight_product(n, dy, x, (buffer){NULL, dw_dtype}, false);
+    size_t bytes = 0;
+    if (node_wants_grad(n, X))
+        bytes = larger(bytes, k->gemm_workspace(d, &input));
+    if (node_wants_grad(n, WEIGHT))
+        bytes = larger(bytes, k->gemm_workspace(d, &product));
+    if (bias && node_wants_grad(n, BIAS)) {
+        column_sum_args sums = bias_sum(n, dy, (buffer){NULL, bias->dtype}, false);
+        bytes = larger(bytes, k->column_sum_workspace(d, &sums));
+    }
+    return bytes;
+}
+
+static const op_def linear_op = {.name = "linear",
+                                 .forward = linear_forward,
+                                 .backward = linear_backward,
+                                 .workspace = linear_workspace,
+                                 .in_place = RESIDUAL + 1,
+                                 .pass_through = RESIDUAL + 1};
+
+static fsdp_tensor *linear(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias, fsdp_tensor *residual)
+{
+    if (!x || !weight)
+        return NULL;
+    if (weight->n_dims != 2 || weight->shape[1] != tensor_columns(x))
+        return tape_refuse(t, "linear: x is %s and the weight %s; the last dimensions must be equal", tape_shape_text(t, x),
+                           tape_shape_text(t, weight));
+    if (x->dtype != weight->dtype)
+        return tape_refuse(t, "linear: x is %s and the weight %s; cast one of them", fsdp_dtype_name(x->dtype),
+                           fsdp_dtype_name(weight->dtype));
+    if (bias && bias->numel != weight->shape[0])
+        return tape_refuse(t, "linear: the bias has %lld elements for %lld outputs", (long long)bias->numel, (long long)weight->shape[0]);
+    int64_t shape[FSDP_MAX_DIMS];
+    for (int i = 0; i < x->n_dims - 1; i++)
+        shape[i] = x->shape[i];
+    shape[x->n_dims - 1] = weight->shape[0];
+    fsdp_tensor *y = tape_value(t, x->dtype, x->n_dims, shape);
+    if (!y)
+        return NULL;
+    if (residual && (residual->numel != y->numel || residual->dtype != y->dtype))
+        return tape_refuse(t, "linear: the residual is %s where %s is wanted", tape_shape_text(t, residual), tape_shape_text(t, y));
+    fsdp_tensor *inputs[] = {x, weight, bias, residual};
+    return tape_record(t, &linear_op, 4, inputs, 1, &y, NULL, 0, 1u << X | 1u << WEIGHT, 0) ? y : NULL;
+}
+
+fsdp_tensor *fsdp_linear(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias)
+{
+    return linear(t, x, weight, bias, NULL);
+}
+
+fsdp_tensor *fsdp_linear_add(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias, fsdp_tensor *residual)
+{
+    return residual ? linear(t, x, weight, bias, residual) : NULL;
+}
+
+/* Batched products. a is (batch, m, k), b (batch, k, n), each possibly stored transposed. */
+
+typedef struct matmul_attributes {
+    bool transpose_a, transpose_b;
+    int64_t batch, m, n, k;
+} matmul_attributes;
+
+/* One product d (+)= op(x) op(y), d (m, n) inside batches of full matrices. */
+static gemm_args batched(int64_t batch, int64_t m, int64_t n, int64_t k, buffer x, bool transpose_x, buffer y, bool transpose_y, buffer d,
+                         bool add)
+{
+    return (gemm_args){.transpose_a = transpose_x, .transpose_b = transpose_y, .m = m, .n = n, .k = k, .alpha = 1, .beta = add, .a = x,
+                       .b = y, .c = d, .d = d, .lda = transpose_x ? m : k, .ldb = transpose_y ? k : n, .ldc = n, .ldd = n, .batch = batch,
+                       .stride_a = m * k, .stride_b = k * n, .stride_c = m * n, .stride_d = m * n};
+}
+
+static gemm_args matmul_product(const matmul_attributes *o, buffer a, buffer b, buffer y)
+{
+    return batched(o->batch, o->m, o->n, o->k, a, o->transpose_a, b, o->transpose_b, y, false);
+}
+
+/* da = dy op(b)^T, or its transpose when a is stored so. */
+static gemm_args matmul_grad_a(const matmul_attributes *o, buffer dy, buffer b, buffer da, bool add)
+{
+    if (o->transpose_a)
+        return batched(o->batch, o->k, o->m, o->n, b, o->transpose_b, dy, true, da, add);
+    return batched(o->batch, o->m, o->k, o->n, dy, false, b, !o->transpose_b, da, add);
+}
+
+static gemm_args matmul_grad_b(const matmul_attributes *o, buffer dy, buffer a, buffer db, bool add)
+{
+    if (o->transpose_b)
+        return batched(o->batch, o->n, o->k, o->m, dy, true, a, o->transpose_a, db, add);
+    return batched(o->batch, o->k, o->n, o->m, a, !o->transpose_a, dy, false, db, add);
+}
+
+static fsdp_status matmul_forward(const run_context *c, const node *n)
+{
+    gemm_args a = matmul_product(n->attributes, run_data(c, n->inputs[0]), run_data(c, n->inputs[1]), run_data(c, n->outputs[0]));
+    a.workspace = c->workspace;
+    return c->dev->kernels->gemm(c->compute, &a);
+}
+
+static fsdp_status matmul_backward(const run_context *c, const node *n)
+{
+    const matmul_attributes *o = n->attributes;
+    buffer dy = run_output_grad(c, n, 0);
+    bool add;
+    buffer da = run_input_grad(c, n, 0, &add);
+    if (da.p) {
+        gemm_args a = matmul_grad_a(o, dy, run_data(c, n->inputs[1]), da, add);
+        a.workspace = c->workspace;
+        FSDP_TRY(c->dev->kernels->gemm(c->compute, &a));
+    }
+    buffer db = run_input_grad(c, n, 1, &add);
+    if (db.p) {
+        gemm_args a = matmul_grad_b(o, dy, run_data(c, n->inputs[0]), db, add);
+        a.workspace = c->workspace;
+        FSDP_TRY(c->dev->kernels->gemm(c->compute, &a));
+    }
+    return FSDP_OK;
+}
+
+static size_t matmul_workspace(const device *d, const node *n, bool backward)
+{
+    const matmul_attributes *o = n->attributes;
+    buffer any = {NULL, n->outputs[0]->dtype};
+    gemm_args forward = matmul_product(o, any, any, any), a = matmul_grad_a(o, any, any, any, false), b = matmul_grad_b(o, any, any, any, false);
+    if (!backward)
+        return d->kernels->gemm_workspace(d, &forward);
+    return larger(d->kernels->gemm_workspace(d, &a), d->kernels->gemm_workspace(d, &b));
+}
+
+static const op_def matmul_op = {
+    .name = "matmul", .forward = matmul_forward, .backward = matmul_backward, .workspace = matmul_workspace};
+
+fsdp_tensor *fsdp_matmul(fsdp_tape *t, fsdp_tensor *a, fsdp_tensor *b, bool transpose_a, bool transpose_b)
+{
+    if (!a || !b)
+        return NULL;
+    int dims = a->n_dims;
+    bool fits = dims >= 2 && b->n_dims == dims && a->dtype == b->dtype;
+    int64_t batch = 1;
+    for (int i = 0; fits && i < dims - 2; i++) {
+        fits = a->shape[i] == b->shape[i];
+        batch *= a->shape[i];
+    }
+    if (!fits)
+        return tape_refuse(t, "matmul: operands %s and %s do not go together (same type, same leading dimensions)", tape_shape_text(t, a),
+                           tape_shape_text(t, b));
+    matmul_attributes o;
+    __builtin_memset(&o, 0, sizeof o);
+    o.transpose_a = transpose_a;
+    o.transpose_b = transpose_b;
+    o.batch = batch;
+    o.m = a->shape[dims - (transpose_a ? 1 : 2)];
+    o.k = a->shape[dims - (transpose_a ? 2 : 1)];
+    o.n = b->shape[dims - (transpose_b ? 2 : 1)];
+    if (b->shape[dims - (transpose_b ? 1 : 2)] != o.k)
+        return tape_refuse(t, "matmul: operands %s and %s share no inner dimension", tape_shape_text(t, a), tape_shape_text(t, b));
+    int64_t shape[FSDP_MAX_DIMS];
+    for (int i = 0; i < dims - 2; i++)
+        shape[i] = a->shape[i];
+    shape[dims - 2] = o.m;
+    shape[dims - 1] = o.n;
+    fsdp_tensor *y = tape_value(t, a->dtype, dims, shape), *inputs[] = {a, b};
+    return y && tape_record(t, &matmul_op, 2, inputs, 1, &y, &o, sizeof o, 3, 0) ? y : NULL;
+}

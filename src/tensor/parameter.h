@@ -1,0 +1,33 @@
+/* A parameter: a named tensor that training changes. The tensor layer knows its shape, its type and where its full
+ * value and full gradient lie at the moment; who owns that memory, and when it is there, is decided above (shard). */
+#ifndef TENSOR_PARAMETER_H
+#define TENSOR_PARAMETER_H
+
+#include <fsdp/tensor.h>
+
+typedef enum parameter_init { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_UNIFORM } parameter_init;
+
+struct fsdp_parameter {
+    const char *name; /* full name, "model.layers.0.mlp.up_proj.weight" */
+    int n_dims;
+    int64_t shape[FSDP_MAX_DIMS];
+    int64_t numel;
+    fsdp_dtype dtype;      /* of `data`: what the kernels read */
+    fsdp_dtype grad_dtype; /* of `grad`: what the kernels write */
+    bool trainable;
+    bool decay; /* weight decay applies */
+    parameter_init init;
+    float init_scale; /* standard deviation, or bound of the uniform distribution */
+
+    /* Members of a group lie packed behind one another, in this order, so one product serves them (q|k|v). NULL: alone. */
+    fsdp_parameter *group_next;
+    fsdp_parameter *group_head; /* the first member; itself when alone */
+
+    void *data; /* full value; valid while the parameter's unit is gathered */
+    void *grad; /* full gradient; valid while the unit's gradient buffer is held */
+
+    int index; /* position in the model's list of parameters */
+    int unit;  /* set by shard */
+};
+
+#endif

@@ -1,0 +1,79 @@
+/* A recording made executable: the order of instructions (forward, what is computed again, backward), where every
+ * gradient is first written and later added to, and the place of every value in one slab of memory.
+ * Knows nothing of sharding: those above ask where parameters are used and hang their work between instructions. */
+#ifndef TENSOR_PROGRAM_H
+#define TENSOR_PROGRAM_H
+
+#include "tensor/op.h"
+
+typedef struct instruction {
+    run_phase phase;
+    node *n;
+    uint32_t add; /* backward, bit i: add to the gradient of input i instead of overwriting it */
+    storage *workspace;
+} instruction;
+
+/* Memory of one or several tensors. Planned ones live in the slab from instruction `first` to `last`. */
+struct storage {
+    storage *shared; /* this storage is that one; NULL: it stands for itself */
+    bool planned;
+    size_t bytes;
+    int first, last;
+    size_t offset;
+};
+
+typedef struct program program;
+
+typedef struct program_options {
+    bool backward;               /* compute gradients from `root` */
+    bool stage_inputs;           /* host inputs are copied into the slab first (devices with memory of their own) */
+} program_options;
+
+/* Takes the tape on success (the program lives in its memory); the caller keeps it on failure. `root` is the loss
+ * sum when options->backward, else NULL. */
+fsdp_status program_compile(fsdp_tape *t, fsdp_tensor *root, const program_options *options, program **out);
+void program_free(program *p);
+
+uint64_t program_signature(const program *p);
+size_t program_slab_bytes(const program *p);
+int program_length(const program *p); /* instructions */
+const instruction *program_at(const program *p, int index);
+int program_forward_length(const program *p); /* instructions before the first of backward */
+const fsdp_tape *program_tape(const program *p);
+
+/* Work between instructions: called before instruction `index` runs (index == length: at the end). */
+typedef fsdp_status (*program_hook)(void *context, int index);
+
+/* First and last instruction of forward and of backward that read the parameter's value, and that write its gradient; -1: none. */
+typedef struct parameter_use {
+    fsdp_parameter *parameter;
+    int forward_first, forward_last, backward_first, backward_last, grad_first, grad_last;
+} parameter_use;
+
+/* One entry per parameter that the program touches. The array belongs to the program. */
+const parameter_use *program_parameter_uses(const program *p, int *n);
+
+typedef struct program_run_args {
+    device *dev;
+    stream *compute;
+    uint8_t *slab; /* program_slab_bytes() */
+    const float *seed;
+    const step_numbers *numbers;
+    const statistics_group *statistics;
+    bool accumulate_parameters;
+    bool deterministic;
+    program_hook before; /* may be NULL */
+    void *before_context;
+} program_run_args;
+
+/* `recording` has the same signature; its inputs are used. */
+fsdp_status program_run(program *p, const fsdp_tape *recording, const program_run_args *args);
+
+/* Runs instructions [first, end) only; for graphs captured piecewise. program_run is stage, then all of them. */
+fsdp_status program_stage_inputs(program *p, const fsdp_tape *recording, const program_run_args *args);
+fsdp_status program_run_range(program *p, const program_run_args *args, int first, int end);
+
+/* Where an output lies after a run; `x` may come from any recording with the program's signature. */
+fsdp_status program_output(const program *p, const fsdp_tensor *x, const uint8_t *slab, buffer *out);
+
+#endif

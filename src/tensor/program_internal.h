@@ -1,0 +1,42 @@
+/* The program's insides, shared by program.c (order and gradients), program_memory.c (storages and their packing)
+ * and program_run.c (execution). Nobody else includes this. */
+#ifndef TENSOR_PROGRAM_INTERNAL_H
+#define TENSOR_PROGRAM_INTERNAL_H
+
+#include "tensor/program.h"
+
+struct program {
+    fsdp_tape *tape; /* owned; all of the below is in its memory unless said otherwise */
+    fsdp_tensor *root;
+    program_options options;
+    bool replays; /* something is computed again in backward */
+
+    instruction *list; /* malloc'd */
+    int length, capacity, forward_length;
+
+    storage **storages; /* malloc'd: the planned ones */
+    int n_storages, storages_capacity;
+
+    parameter_use *uses; /* malloc'd */
+    int n_uses, uses_capacity;
+
+    size_t slab_bytes;
+};
+
+/* The storage that a chain of sharing ends at. */
+storage *storage_of(storage *s);
+
+storage *program_new_storage(program *p, size_t bytes); /* NULL: out of memory */
+/* `s` becomes the same memory as `with`. */
+void storage_share(storage *s, storage *with);
+
+/* Gives every value its forward storage; views and operations in place share. */
+fsdp_status program_place_values(program *p);
+/* True when backward finds x where forward left it; false: it is computed again. */
+bool program_keeps(const program *p, const fsdp_tensor *x);
+/* May output 0 of n use the memory of the input it can overwrite? Decided for forward; replays follow it. */
+bool program_shares_in_place(const node *n);
+/* Lifetimes of all storages over the instructions, and their offsets. */
+fsdp_status program_pack(program *p);
+
+#endif

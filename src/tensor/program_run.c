@@ -1,0 +1,120 @@
+/* Execution of a program: inputs are staged, instructions run in order, hooks above are called in between. */
+#include <string.h>
+
+#include "base/error.h"
+#include "base/hooks.h"
+#include "tensor/program_internal.h"
+
+static void *storage_pointer(const run_context *c, storage *s)
+{
+    s = storage_of(s);
+    return c->slab + s->offset;
+}
+
+buffer run_data(const run_context *c, const fsdp_tensor *x)
+{
+    if (!x)
+        return (buffer){NULL, FSDP_F32};
+    if (x->kind == TENSOR_PARAMETER)
+        return (buffer){x->parameter->data, x->dtype};
+    storage *s = c->phase == PHASE_FORWARD || !x->replay ? x->data : x->replay;
+    if (s)
+        return (buffer){storage_pointer(c, s), x->dtype};
+    return (buffer){(void *)(uintptr_t)x->pointer, x->dtype};
+}
+
+buffer run_output_grad(const run_context *c, const node *n, int i)
+{
+    const fsdp_tensor *y = n->outputs[i];
+    if (!y->grad)
+        return (buffer){(void *)(uintptr_t)c->seed, FSDP_F32};
+    return (buffer){storage_pointer(c, y->grad), y->dtype};
+}
+
+buffer run_input_grad(const run_context *c, const node *n, int i, bool *add)
+{
+    *add = false;
+    if (!node_wants_grad(n, i))
+        return (buffer){NULL, FSDP_F32};
+    const fsdp_tensor *x = n->inputs[i];
+    *add = c->add >> i & 1;
+    if (x->kind == TENSOR_PARAMETER) {
+        *add |= c->accumulate_parameters;
+        return (buffer){x->parameter->grad, x->parameter->grad_dtype};
+    }
+    return (buffer){storage_pointer(c, x->grad), x->dtype};
+}
+
+/* The tensor of the program that stands for `x` of a recording with the same signature. */
+static const fsdp_tensor *counterpart(const program *p, const fsdp_tensor *x)
+{
+    return x->tape == p->tape ? x : p->tape->tensors[x->id];
+}
+
+fsdp_status program_stage_inputs(program *p, const fsdp_tape *recording, const program_run_args *args)
+{
+    for (int i = 0; i < recording->n_tensors; i++) {
+        const fsdp_tensor *given = recording->tensors[i];
+        if (given->kind != TENSOR_INPUT)
+            continue;
+        fsdp_tensor *x = p->tape->tensors[i];
+        if (!given->pointer)
+            return error_set(FSDP_ERR_STATE, "input %d of the step has no data", i);
+        x->pointer = given->pointer;
+        if (x->data)
+            FSDP_TRY(args->dev->copy(args->compute, args->slab + storage_of(x->data)->offset, given->pointer, tensor_bytes(x)));
+    }
+    return FSDP_OK;
+}
+
+static const char *const phase_names[] = {"forward", "replay", "backward"};
+
+static fsdp_status run_instruction(run_context *c, const instruction *step)
+{
+    c->phase = step->phase;
+    c->add = step->add;
+    c->workspace = step->workspace ? storage_pointer(c, step->workspace) : NULL;
+    const op_def *op = step->n->op;
+    HOOK(HOOK_OP, HOOK_BEGIN, op->name, phase_names[step->phase], 0, 0);
+    fsdp_status status = step->phase == PHASE_BACKWARD ? op->backward(c, step->n) : op->forward(c, step->n);
+    HOOK(HOOK_OP, HOOK_END, op->name, phase_names[step->phase], 0, 0);
+    return status == FSDP_OK ? FSDP_OK : error_prefix(status, "%s.%s: ", op->name, phase_names[step->phase]);
+}
+
+fsdp_status program_run_range(program *p, const program_run_args *args, int first, int end)
+{
+    run_context c = {.dev = args->dev,
+                     .compute = args->compute,
+                     .training = p->tape->training,
+                     .with_backward = p->options.backward,
+                     .accumulate_parameters = args->accumulate_parameters,
+                     .seed = args->seed,
+                     .numbers = args->numbers,
+                     .deterministic = args->deterministic,
+                     .random_seed = p->tape->seed,
+                     .statistics = args->statistics,
+                     .slab = args->slab};
+    for (int i = first; i < end; i++) {
+        if (args->before)
+            FSDP_TRY(args->before(args->before_context, i));
+        FSDP_TRY(run_instruction(&c, &p->list[i]));
+    }
+    if (args->before && end == p->length)
+        FSDP_TRY(args->before(args->before_context, p->length));
+    return FSDP_OK;
+}
+
+fsdp_status program_run(program *p, const fsdp_tape *recording, const program_run_args *args)
+{
+    FSDP_TRY(program_stage_inputs(p, recording, args));
+    return program_run_range(p, args, 0, p->length);
+}
+
+fsdp_status program_output(const program *p, const fsdp_tensor *x, const uint8_t *slab, buffer *out)
+{
+    const fsdp_tensor *own = counterpart(p, x);
+    if (!own->is_output || !own->data)
+        return error_set(FSDP_ERR_STATE, "reading a tensor that was not asked for: call fsdp_output on it while recording");
+    *out = (buffer){(void *)(uintptr_t)(slab + storage_of(own->data)->offset), own->dtype};
+    return FSDP_OK;
+}

@@ -1,0 +1,105 @@
+/* What base/arena promises: zeroed aligned memory with one lifetime, and no new blocks in a repeated round. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <string.h>
+
+#include "base/arena.h"
+
+static void fill_round(arena *a)
+{
+    static const size_t sizes[] = {1, 17, 0, 33, 200, 5000, 3, 1000, 90, 64, 12345, 7};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        unsigned char *p = arena_alloc(a, sizes[i]);
+        assert_non_null(p);
+        assert_int_equal((uintptr_t)p % _Alignof(max_align_t), 0);
+        for (size_t j = 0; j < sizes[i]; j++)
+            assert_int_equal(p[j], 0);
+        memset(p, 0xAB, sizes[i]);
+    }
+}
+
+static void a_reset_arena_gives_zeroed_memory_and_takes_no_new_block(void **state)
+{
+    (void)state;
+    arena *a;
+    assert_int_equal(arena_create(256, &a), FSDP_OK);
+    fill_round(a);
+    size_t taken = arena_bytes(a);
+    assert_true(taken > 5000 + 12345);
+    for (int round = 0; round < 5; round++) {
+        arena_reset(a);
+        fill_round(a);
+        assert_int_equal(arena_bytes(a), taken);
+    }
+    arena_free(a);
+}
+
+static void a_larger_round_after_a_reset_grows_the_arena(void **state)
+{
+    (void)state;
+    arena *a;
+    assert_int_equal(arena_create(256, &a), FSDP_OK);
+    assert_non_null(arena_alloc(a, 100));
+    size_t taken = arena_bytes(a);
+    arena_reset(a);
+    assert_non_null(arena_alloc(a, 100));
+    assert_non_null(arena_alloc(a, 100000));
+    assert_true(arena_bytes(a) > taken);
+    arena_free(a);
+}
+
+static void allocations_do_not_overlap(void **state)
+{
+    (void)state;
+    arena *a;
+    assert_int_equal(arena_create(0, &a), FSDP_OK);
+    unsigned char *p[300];
+    for (int i = 0; i < 300; i++)
+        memset(p[i] = arena_alloc(a, 777), i % 251, 777);
+    for (int i = 0; i < 300; i++)
+        for (int j = 0; j < 777; j++)
+            assert_int_equal(p[i][j], i % 251);
+    arena_free(a);
+}
+
+static void text_is_copied_and_formatted(void **state)
+{
+    (void)state;
+    arena *a;
+    assert_int_equal(arena_create(16, &a), FSDP_OK);
+    assert_string_equal(arena_strdup(a, ""), "");
+    assert_string_equal(arena_strdup(a, "layers.0.attention"), "layers.0.attention");
+    assert_string_equal(arena_printf(a, "%s.%d.%0100d", "layers", 12, 0) + 10, "00000000000000000000000000000000000000"
+                                                                               "00000000000000000000000000000000000000"
+                                                                               "000000000000000000000000");
+    arena_free(a);
+}
+
+static void an_impossible_size_is_refused(void **state)
+{
+    (void)state;
+    arena *a;
+    assert_int_equal(arena_create(0, &a), FSDP_OK);
+    assert_null(arena_alloc(a, SIZE_MAX));
+    assert_null(arena_alloc(a, SIZE_MAX - 16));
+    assert_null(arena_alloc(a, SIZE_MAX - 40));
+    assert_non_null(arena_alloc(a, 8));
+    arena_free(a);
+    arena_free(NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_reset_arena_gives_zeroed_memory_and_takes_no_new_block),
+        cmocka_unit_test(a_larger_round_after_a_reset_grows_the_arena),
+        cmocka_unit_test(allocations_do_not_overlap),
+        cmocka_unit_test(text_is_copied_and_formatted),
+        cmocka_unit_test(an_impossible_size_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

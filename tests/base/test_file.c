@@ -1,0 +1,245 @@
+/* What base/file promises: whole reads, mappings, and files that appear complete or not at all. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <stdio.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/scratch.h"
+
+static int count_entries(const char *path)
+{
+    DIR *folder = opendir(path);
+    assert_non_null(folder);
+    int n = 0;
+    for (struct dirent *entry; (entry = readdir(folder));)
+        n += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
+    closedir(folder);
+    return n;
+}
+
+static void assert_file_holds(const char *path, const void *data, size_t bytes)
+{
+    char *text;
+    size_t length;
+    assert_int_equal(file_read(path, &text, &length), FSDP_OK);
+    assert_int_equal(length, bytes);
+    assert_int_equal(text[length], '\0');
+    assert_memory_equal(text, data, bytes ? bytes : 1);
+    free(text);
+}
+
+static void what_was_written_is_read_and_mapped(void **state)
+{
+    static const size_t sizes[] = {0, 1, 4095, 4096, 4097, 1 << 20};
+    char *path = file_join(*state, "data.bin");
+    char *data = calloc(1, (1 << 20) + 1);
+    for (size_t i = 0; i < 1 << 20; i++)
+        data[i] = (char)(i * 31);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        char first = data[0];
+        if (sizes[i] == 0)
+            data[0] = '\0';
+        assert_int_equal(file_write_atomic(path, data, sizes[i]), FSDP_OK);
+        assert_file_holds(path, data, sizes[i]);
+        data[0] = first;
+        file_map map;
+        assert_int_equal(file_map_open(path, &map), FSDP_OK);
+        assert_int_equal(map.bytes, sizes[i]);
+        if (sizes[i])
+            assert_memory_equal(map.data, data, sizes[i]);
+        else
+            assert_null(map.data);
+        file_map_close(&map);
+        file_map_close(&map);
+    }
+    assert_int_equal(count_entries(*state), 1);
+    free(data);
+    free(path);
+}
+
+static void files_without_a_size_are_read_to_their_end(void **state)
+{
+    (void)state;
+    char *text;
+    size_t bytes;
+    assert_int_equal(file_read("/proc/self/status", &text, &bytes), FSDP_OK);
+    assert_true(bytes > 100);
+    assert_int_equal(strlen(text), bytes);
+    free(text);
+}
+
+static void a_missing_file_is_the_users_error_and_named(void **state)
+{
+    char *path = file_join(*state, "absent.json");
+    char *text;
+    size_t bytes;
+    file_map map;
+    assert_int_equal(file_read(path, &text, &bytes), FSDP_ERR_INPUT);
+    assert_non_null(strstr(fsdp_last_error(), path));
+    assert_int_equal(file_map_open(path, &map), FSDP_ERR_INPUT);
+    assert_non_null(strstr(fsdp_last_error(), path));
+    assert_int_equal(file_read(*state, &text, &bytes), FSDP_ERR_INPUT);
+    assert_non_null(strstr(fsdp_last_error(), "directory"));
+    assert_int_equal(file_map_open("/dev/null", &map), FSDP_ERR_INPUT);
+    free(path);
+}
+
+static void pieces_and_placed_writes_make_one_file(void **state)
+{
+    enum { BYTES = 700000 };
+    char *path = file_join(*state, "pieces.bin");
+    unsigned char *expected = malloc(BYTES);
+    for (size_t i = 0; i < BYTES; i++)
+        expected[i] = (unsigned char)(i * 7 + (i >> 8));
+    file_writer *w;
+    assert_int_equal(file_writer_create(path, &w), FSDP_OK);
+    for (size_t at = 0, piece = 1; at < BYTES; at += piece, piece = piece * 3 % 300007 + 1) {
+        if (piece > BYTES - at)
+            piece = BYTES - at;
+        assert_int_equal(file_writer_write(w, expected + at, piece), FSDP_OK);
+    }
+    memset(expected + 5, 0xEE, 11);
+    assert_int_equal(file_writer_write_at(w, 5, expected + 5, 11), FSDP_OK);
+    assert_false(file_exists(path));
+    assert_int_equal(file_writer_commit(w), FSDP_OK);
+    assert_file_holds(path, expected, BYTES);
+    assert_int_equal(count_entries(*state), 1);
+    free(expected);
+    free(path);
+}
+
+static void a_later_placed_write_wins_over_a_buffered_one(void **state)
+{
+    char *path = file_join(*state, "header.bin");
+    file_writer *w;
+    assert_int_equal(file_writer_create(path, &w), FSDP_OK);
+    assert_int_equal(file_writer_write(w, "????body", 8), FSDP_OK);
+    assert_int_equal(file_writer_write_at(w, 0, "HEAD", 4), FSDP_OK);
+    assert_int_equal(file_writer_write(w, "+end", 4), FSDP_OK);
+    assert_int_equal(file_writer_commit(w), FSDP_OK);
+    assert_file_holds(path, "HEADbody+end", 12);
+    free(path);
+}
+
+static void an_aborted_write_leaves_the_old_file_and_nothing_else(void **state)
+{
+    char *path = file_join(*state, "kept.txt");
+    assert_int_equal(file_write_atomic(path, "old", 3), FSDP_OK);
+    file_writer *w;
+    assert_int_equal(file_writer_create(path, &w), FSDP_OK);
+    assert_int_equal(file_writer_write(w, "new", 3), FSDP_OK);
+    assert_int_equal(count_entries(*state), 2);
+    file_writer_abort(w);
+    assert_file_holds(path, "old", 3);
+    assert_int_equal(count_entries(*state), 1);
+    file_writer_abort(NULL);
+    free(path);
+}
+
+static void a_commit_that_cannot_rename_leaves_nothing(void **state)
+{
+    char *path = file_join(*state, "taken");
+    assert_int_equal(file_make_directories(path), FSDP_OK);
+    file_writer *w;
+    assert_int_equal(file_writer_create(path, &w), FSDP_OK);
+    assert_int_equal(file_writer_write(w, "x", 1), FSDP_OK);
+    assert_int_equal(file_writer_commit(w), FSDP_ERR_INPUT);
+    assert_non_null(strstr(fsdp_last_error(), path));
+    assert_int_equal(count_entries(*state), 1);
+    free(path);
+}
+
+/* A child with a limit on file sizes stands in for a full disk. */
+static void a_full_disk_is_reported_and_leaves_nothing(void **state)
+{
+    char *path = file_join(*state, "big.bin");
+    pid_t child = fork();
+    if (child == 0) {
+        struct rlimit limit = {1 << 16, 1 << 16};
+        signal(SIGXFSZ, SIG_IGN);
+        setrlimit(RLIMIT_FSIZE, &limit);
+        char *data = calloc(1, 1 << 20);
+        fsdp_status status = file_write_atomic(path, data, 1 << 20);
+        bool named = strstr(fsdp_last_error(), path) != NULL;
+        free(data);
+        free(path);
+        _exit(status == FSDP_ERR_IO && named ? 0 : 1);
+    }
+    int result;
+    assert_int_equal(waitpid(child, &result, 0), child);
+    assert_true(WIFEXITED(result) && WEXITSTATUS(result) == 0);
+    assert_int_equal(count_entries(*state), 0);
+    free(path);
+}
+
+static void a_writer_into_a_missing_folder_is_refused(void **state)
+{
+    char *path = file_join(*state, "no/such/folder.bin");
+    file_writer *w;
+    assert_int_equal(file_writer_create(path, &w), FSDP_ERR_INPUT);
+    assert_non_null(strstr(fsdp_last_error(), path));
+    free(path);
+}
+
+static void directories_are_made_and_trees_removed(void **state)
+{
+    char *root = file_join(*state, "a"), *deep = file_join(root, "b//c/d/"), *file = file_join(root, "b/file");
+    char *outside = file_join(*state, "outside"), *link = file_join(root, "link");
+    assert_int_equal(file_make_directories(deep), FSDP_OK);
+    assert_int_equal(file_make_directories(deep), FSDP_OK);
+    assert_true(file_is_directory(deep));
+    assert_int_equal(file_write_atomic(file, "x", 1), FSDP_OK);
+    assert_false(file_is_directory(file));
+    assert_int_equal(file_make_directories(file), FSDP_ERR_INPUT);
+    assert_non_null(strstr(fsdp_last_error(), file));
+    assert_int_equal(file_make_directories(outside), FSDP_OK);
+    assert_int_equal(symlink(outside, link), 0);
+    assert_int_equal(file_sync_directory(root), FSDP_OK);
+    assert_int_equal(file_sync_directory(file), FSDP_ERR_INPUT);
+    assert_int_equal(file_remove_tree(root), FSDP_OK);
+    assert_false(file_exists(root));
+    assert_true(file_is_directory(outside));
+    assert_int_equal(file_remove_tree(root), FSDP_OK);
+    assert_int_equal(file_make_directories(""), FSDP_ERR_INPUT);
+    free(link), free(outside), free(file), free(deep), free(root);
+}
+
+static void joining_puts_one_slash_between(void **state)
+{
+    (void)state;
+    static const char *const cases[][3] = {{"a", "b", "a/b"}, {"a/", "b", "a/b"}, {"/", "b", "/b"}, {"", "b", "b"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *joined = file_join(cases[i][0], cases[i][1]);
+        assert_string_equal(joined, cases[i][2]);
+        free(joined);
+    }
+}
+
+#define IN_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_setup, scratch_teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        IN_SCRATCH(what_was_written_is_read_and_mapped),
+        IN_SCRATCH(files_without_a_size_are_read_to_their_end),
+        IN_SCRATCH(a_missing_file_is_the_users_error_and_named),
+        IN_SCRATCH(pieces_and_placed_writes_make_one_file),
+        IN_SCRATCH(a_later_placed_write_wins_over_a_buffered_one),
+        IN_SCRATCH(an_aborted_write_leaves_the_old_file_and_nothing_else),
+        IN_SCRATCH(a_commit_that_cannot_rename_leaves_nothing),
+        IN_SCRATCH(a_full_disk_is_reported_and_leaves_nothing),
+        IN_SCRATCH(a_writer_into_a_missing_folder_is_refused),
+        IN_SCRATCH(directories_are_made_and_trees_removed),
+        cmocka_unit_test(joining_puts_one_slash_between),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

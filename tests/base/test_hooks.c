@@ -1,0 +1,148 @@
+/* Events and log lines reach those who listen, and nobody else. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/hooks.h"
+#include "base/log.h"
+
+typedef struct record {
+    int n_events;
+    hook_event last;
+    char name[32];
+} record;
+
+static void remember(void *context, const hook_event *event)
+{
+    record *r = context;
+    r->n_events++;
+    r->last = *event;
+    snprintf(r->name, sizeof r->name, "%s", event->name);
+}
+
+static int n_evaluated;
+
+static int64_t evaluate(void)
+{
+    return ++n_evaluated;
+}
+
+static void nothing_is_evaluated_when_nobody_listens(void **state)
+{
+    (void)state;
+    assert_false(hooks_enabled);
+    HOOK(HOOK_MEMORY, HOOK_INSTANT, "weights", NULL, evaluate(), 0);
+    assert_int_equal(n_evaluated, 0);
+}
+
+static void listeners_hear_events_until_they_are_removed(void **state)
+{
+    (void)state;
+    record a = {0}, b = {0};
+    assert_int_equal(hooks_add(remember, &a), FSDP_OK);
+    assert_int_equal(hooks_add(remember, &b), FSDP_OK);
+    assert_true(hooks_enabled);
+    int64_t before = clock_nanoseconds();
+    HOOK(HOOK_COLLECTIVE, HOOK_BEGIN, "all_gather", "layers.3", 4096, 1);
+    assert_int_equal(a.n_events, 1);
+    assert_int_equal(b.n_events, 1);
+    assert_int_equal(a.last.kind, HOOK_COLLECTIVE);
+    assert_int_equal(a.last.moment, HOOK_BEGIN);
+    assert_string_equal(a.name, "all_gather");
+    assert_string_equal(a.last.detail, "layers.3");
+    assert_int_equal(a.last.bytes, 4096);
+    assert_int_equal(a.last.lane, 1);
+    assert_true(a.last.time_ns >= before && a.last.time_ns <= clock_nanoseconds());
+    hooks_remove(remember, &a);
+    HOOK(HOOK_OP, HOOK_INSTANT, "linear.forward", NULL, 0, 0);
+    assert_int_equal(a.n_events, 1);
+    assert_int_equal(b.n_events, 2);
+    hooks_remove(remember, &b);
+    hooks_remove(remember, &b);
+    assert_false(hooks_enabled);
+}
+
+static void the_ninth_listener_is_refused(void **state)
+{
+    (void)state;
+    record records[9] = {0};
+    for (int i = 0; i < 8; i++)
+        assert_int_equal(hooks_add(remember, &records[i]), FSDP_OK);
+    assert_int_equal(hooks_add(remember, &records[8]), FSDP_ERR_STATE);
+    assert_non_null(strstr(fsdp_last_error(), "8 listeners"));
+    for (int i = 0; i < 9; i++)
+        hooks_remove(remember, &records[i]);
+    assert_false(hooks_enabled);
+}
+
+typedef struct lines {
+    int count;
+    log_level level;
+    char last[64];
+} lines;
+
+static void collect(void *context, log_level level, const char *line)
+{
+    lines *l = context;
+    l->count++;
+    l->level = level;
+    snprintf(l->last, sizeof l->last, "%s", line);
+}
+
+static void lines_reach_the_sink_from_the_level_asked_for(void **state)
+{
+    (void)state;
+    lines l = {0};
+    log_write(LOG_ERROR, "dropped: there is no sink");
+    log_set_sink(collect, &l, LOG_INFO);
+    log_write(LOG_DEBUG, "dropped");
+    assert_int_equal(l.count, 0);
+    log_write(LOG_WARNING, "step %d", 3);
+    assert_int_equal(l.count, 1);
+    assert_int_equal(l.level, LOG_WARNING);
+    assert_string_equal(l.last, "step 3");
+    log_set_sink(NULL, NULL, LOG_DEBUG);
+    log_write(LOG_ERROR, "dropped");
+    assert_int_equal(l.count, 1);
+}
+
+static void *write_lines(void *unused)
+{
+    for (int i = 0; i < 1000; i++)
+        log_write(LOG_INFO, "line %d", i);
+    return unused;
+}
+
+static void lines_of_several_threads_come_one_at_a_time(void **state)
+{
+    (void)state;
+    lines l = {0};
+    pthread_t threads[4];
+    log_set_sink(collect, &l, LOG_INFO);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, write_lines, NULL), 0);
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    log_set_sink(NULL, NULL, LOG_INFO);
+    assert_int_equal(l.count, 4000);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_is_evaluated_when_nobody_listens),
+        cmocka_unit_test(listeners_hear_events_until_they_are_removed),
+        cmocka_unit_test(the_ninth_listener_is_refused),
+        cmocka_unit_test(lines_reach_the_sink_from_the_level_asked_for),
+        cmocka_unit_test(lines_of_several_threads_come_one_at_a_time),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,78 @@
+/* The one list of kernel cases: it serves every device and every instruction set. A case runs one kernel (or a pair,
+ * forward and backward) at sizes that are no multiple of anything, against a reference in double precision. */
+#ifndef TESTS_DEVICE_KERNEL_CASES_H
+#define TESTS_DEVICE_KERNEL_CASES_H
+
+#include "device/kernel_check.h"
+
+typedef struct kernel_case {
+    const char *name;
+    void (*run)(kernel_check *c);
+} kernel_case;
+
+#include "device/kernel_cases_elementwise.h"
+#include "device/kernel_cases_rows.h"
+#include "device/kernel_cases_attention.h"
+#include "device/kernel_cases_image.h"
+#include "device/kernel_cases_optimizer.h"
+
+static const kernel_case kernel_cases[] = {
+    {"gemm", case_gemm},
+    {"column_sum", case_column_sum},
+    {"attention", case_attention},
+    {"attention_with_bias", case_attention_with_bias},
+    {"attention_without_visible_keys", case_attention_without_visible_keys},
+    {"attention_of_long_sequences", case_attention_of_long_sequences},
+    {"rope", case_rope},
+    {"rmsnorm", case_rmsnorm},
+    {"layernorm", case_layernorm},
+    {"batchnorm", case_batchnorm},
+    {"embedding", case_embedding},
+    {"cross_entropy", case_cross_entropy},
+    {"cross_entropy_of_extreme_logits", case_cross_entropy_of_extreme_logits},
+    {"activation", case_activation},
+    {"gated", case_gated},
+    {"axpby", case_axpby},
+    {"axpby_of_special_numbers", case_axpby_of_special_numbers},
+    {"multiply", case_multiply},
+    {"fill", case_fill},
+    {"strided_copy", case_strided_copy},
+    {"dropout", case_dropout},
+    {"conv2d", case_conv2d},
+    {"pool2d", case_pool2d},
+    {"sum", case_sum},
+    {"squared_error_backward", case_squared_error_backward},
+    {"norm_blocks", case_norm_blocks},
+    {"sum_f64", case_sum_f64},
+    {"loss_total", case_loss_total},
+    {"clip", case_clip},
+    {"optimizer", case_optimizer},
+};
+
+#define N_KERNEL_CASES (sizeof kernel_cases / sizeof kernel_cases[0])
+
+/* Runs one case in all dtypes; returns the hash of every bit of every result. */
+static inline uint64_t run_case(device *d, const kernel_case *one, double slack)
+{
+    static const fsdp_dtype dtypes[][2] = {
+        {FSDP_F32, FSDP_F32}, {FSDP_BF16, FSDP_BF16}, {FSDP_BF16, FSDP_F32}, {FSDP_F16, FSDP_F32}};
+    kernel_check c = {.device = d, .slack = slack, .name = one->name, .hash = 14695981039346656037u};
+    assert_int_equal(d->stream_create(d, 0, &c.stream), FSDP_OK);
+    for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0]; i++) {
+        c.dtype = dtypes[i][0];
+        c.gradient_dtype = dtypes[i][1];
+        c.random = 1;
+        one->run(&c);
+        check_clear(&c);
+    }
+    d->stream_free(c.stream);
+    return c.hash;
+}
+
+static inline void run_all_cases(device *d, double slack)
+{
+    for (size_t i = 0; i < N_KERNEL_CASES; i++)
+        run_case(d, &kernel_cases[i], slack);
+}
+
+#endif

@@ -1,0 +1,225 @@
+/* Cases: attention forward and backward, against the plain formula. */
+#ifndef TESTS_DEVICE_KERNEL_CASES_ATTENTION_H
+#define TESTS_DEVICE_KERNEL_CASES_ATTENTION_H
+
+#include "device/kernel_check.h"
+
+typedef enum bias_form { BIAS_NONE, BIAS_FULL, BIAS_TOEPLITZ, BIAS_PER_KEY, BIAS_SHARED } bias_form;
+
+typedef struct attention_case {
+    int64_t batch, q_length, kv_length, q_heads, kv_heads, head_dim;
+    bool causal, masked;
+    bias_form bias;
+    int add; /* bits: q, k, v, bias */
+} attention_case;
+
+/* Operands of one case. q, k and v rows are wider than their heads, as in a fused projection. */
+typedef struct attention_data {
+    attention_args args;
+    operand q, k, v, out, lse, bias, d_out, d_q, d_k, d_v, d_bias;
+    int64_t bias_origin;
+    int32_t *mask; /* host */
+} attention_data;
+
+/* Reference results; rows and strides as in the operands. */
+typedef struct attention_want {
+    double *out, *lse, *d_q, *d_k, *d_v, *d_bias;
+} attention_want;
+
+static void attention_make_bias(kernel_check *c, const attention_case *k, attention_data *t)
+{
+    attention_args *a = &t->args;
+    int64_t numel = 1, span = k->q_length + k->kv_length - 1;
+    switch (k->bias) {
+    case BIAS_NONE:
+        return;
+    case BIAS_FULL:
+        a->bias_key = 1, a->bias_query = k->kv_length, a->bias_head = k->q_length * k->kv_length;
+        a->bias_batch = k->q_heads * a->bias_head;
+        numel = k->batch * a->bias_batch;
+        break;
+    case BIAS_TOEPLITZ:
+        a->bias_key = 1, a->bias_query = -1, a->bias_head = span, a->bias_batch = 0;
+        t->bias_origin = k->q_length - 1;
+        numel = k->q_heads * span;
+        break;
+    case BIAS_PER_KEY:
+        a->bias_key = 1, a->bias_batch = k->kv_length;
+        numel = k->batch * k->kv_length;
+        break;
+    case BIAS_SHARED:
+        a->bias_key = 1, a->bias_query = k->kv_length;
+        numel = k->q_length * k->kv_length;
+        break;
+    }
+    t->bias = check_random(c, c->gradient_dtype, numel, 1);
+    t->d_bias = check_random(c, FSDP_F32, numel, 1);
+    a->bias = operand_buffer(&t->bias);
+    a->bias.p = (char *)a->bias.p + (size_t)t->bias_origin * fsdp_dtype_size(t->bias.dtype);
+    a->d_bias = (float *)t->d_bias.device + t->bias_origin;
+    a->d_bias_first = -t->bias_origin;
+    a->d_bias_numel = numel;
+}
+
+static attention_data attention_make(kernel_check *c, const attention_case *k)
+{
+    attention_data t = {0};
+    attention_args *a = &t.args;
+    int64_t q_row = k->q_heads * k->head_dim + 3, kv_row = k->kv_heads * k->head_dim + 5;
+    *a = (attention_args){.batch = k->batch, .q_length = k->q_length, .kv_length = k->kv_length, .q_heads = k->q_heads,
+                          .kv_heads = k->kv_heads, .head_dim = k->head_dim, .scale = 0.3f, .causal = k->causal,
+                          .q_row = q_row, .k_row = kv_row, .v_row = kv_row, .deterministic = true,
+                          .add_q = k->add & 1, .add_k = k->add & 2, .add_v = k->add & 4, .add_bias = k->add & 8};
+    t.q = check_random(c, c->dtype, k->batch * k->q_length * q_row, 1);
+    t.k = check_random(c, c->dtype, k->batch * k->kv_length * kv_row, 1);
+    t.v = check_random(c, c->dtype, t.k.n, 1);
+    t.out = check_random(c, c->dtype, k->batch * k->q_length * k->q_heads * k->head_dim, 1);
+    t.lse = check_random(c, FSDP_F32, k->batch * k->q_heads * k->q_length, 1);
+    t.d_out = check_random(c, c->dtype, t.out.n, 1);
+    t.d_q = check_random(c, c->dtype, t.q.n, 1);
+    t.d_k = check_random(c, c->dtype, t.k.n, 1);
+    t.d_v = check_random(c, c->dtype, t.k.n, 1);
+    attention_make_bias(c, k, &t);
+    if (k->masked) {
+        t.mask = check_host(c, (size_t)(k->batch * k->kv_length) * sizeof(int32_t));
+        for (int64_t i = 0; i < k->batch * k->kv_length; i++)
+            t.mask[i] = check_uniform(c) < 0.7;
+        a->key_mask = check_ints(c, t.mask, k->batch * k->kv_length);
+    }
+    a->q = operand_buffer(&t.q), a->k = operand_buffer(&t.k), a->v = operand_buffer(&t.v);
+    a->out = operand_buffer(&t.out), a->lse = t.lse.device, a->d_out = operand_buffer(&t.d_out);
+    a->d_q = operand_buffer(&t.d_q), a->d_k = operand_buffer(&t.d_k), a->d_v = operand_buffer(&t.d_v);
+    return t;
+}
+
+/* One query of one head: softmax over what it sees, then the chain rule. `out` is what backward is given. */
+static void attention_reference_row(const attention_data *t, const attention_want *w, int64_t b, int64_t h, int64_t i,
+                                    double *p, const double *out)
+{
+    const attention_args *a = &t->args;
+    int64_t d = a->head_dim, kv = h / (a->q_heads / a->kv_heads), row = (b * a->q_heads + h) * a->q_length + i;
+    int64_t q_at = (b * a->q_length + i) * a->q_row + h * d, o_at = ((b * a->q_length + i) * a->q_heads + h) * d;
+    double top = -INFINITY, sum = 0.0, delta = 0.0, scale = (double)a->scale;
+    for (int64_t j = 0; j < a->kv_length; j++) {
+        int64_t k_at = (b * a->kv_length + j) * a->k_row + kv * d;
+        bool seen = (!a->causal || j <= i + a->kv_length - a->q_length) && (!t->mask || t->mask[b * a->kv_length + j]);
+        p[j] = 0.0;
+        for (int64_t x = 0; x < d; x++)
+            p[j] += scale * t->q.host[q_at + x] * t->k.host[k_at + x];
+        if (t->bias.host)
+            p[j] += t->bias.host[t->bias_origin + b * a->bias_batch + h * a->bias_head + i * a->bias_query + j * a->bias_key];
+        p[j] = seen ? p[j] : -INFINITY;
+        top = p[j] > top ? p[j] : top;
+    }
+    for (int64_t j = 0; j < a->kv_length; j++)
+        sum += p[j] = top == -INFINITY ? 0.0 : exp(p[j] - top);
+    w->lse[row] = sum > 0.0 ? top + log(sum) : NAN;
+    for (int64_t x = 0; x < d; x++)
+        delta += t->d_out.host[o_at + x] * out[o_at + x];
+    for (int64_t j = 0; j < a->kv_length && sum > 0.0; j++) {
+        int64_t v_at = (b * a->kv_length + j) * a->v_row + kv * d;
+        double share = p[j] / sum, dp = 0.0;
+        for (int64_t x = 0; x < d; x++) {
+            w->out[o_at + x] += share * t->v.host[v_at + x];
+            w->d_v[v_at + x] += share * t->d_out.host[o_at + x];
+            dp += t->d_out.host[o_at + x] * t->v.host[v_at + x];
+        }
+        double ds = share * (dp - delta);
+        for (int64_t x = 0; x < d; x++) {
+            w->d_q[q_at + x] += scale * ds * t->k.host[v_at + x];
+            w->d_k[v_at + x] += scale * ds * t->q.host[q_at + x];
+        }
+        if (w->d_bias)
+            w->d_bias[t->bias_origin + b * a->bias_batch + h * a->bias_head + i * a->bias_query + j * a->bias_key] += ds;
+    }
+}
+
+static attention_want attention_reference(kernel_check *c, const attention_data *t, const double *out)
+{
+    const attention_args *a = &t->args;
+    attention_want w = {check_doubles(c, t->out.n), check_doubles(c, t->lse.n), check_doubles(c, t->q.n),
+                        check_doubles(c, t->k.n),   check_doubles(c, t->v.n),   NULL};
+    if (t->d_bias.n)
+        w.d_bias = check_doubles(c, t->d_bias.n);
+    double *p = check_doubles(c, a->kv_length);
+    for (int64_t b = 0; b < a->batch; b++)
+        for (int64_t h = 0; h < a->q_heads; h++)
+            for (int64_t i = 0; i < a->q_length; i++)
+                attention_reference_row(t, &w, b, h, i, p, out);
+    return w;
+}
+
+/* Columns of a row past the heads belong to others (the fused projection): they must stay as they were. */
+static void attention_expect_rows(kernel_check *c, const operand *o, double *want, int64_t row, int64_t used, bool add,
+                                  const char *what)
+{
+    for (int64_t i = 0; i < o->n; i++)
+        if (i % row >= used)
+            want[i] = add ? 0.0 : o->host[i];
+    check_expect(c, o, want, add, what);
+}
+
+static void attention_one(kernel_check *c, const attention_case *k)
+{
+    attention_data t = attention_make(c, k);
+    attention_args *a = &t.args;
+    CHECK_RUN_WITH_WORKSPACE(c, attention_forward, a);
+    const void *raw = check_download(c, &t.out);
+    double *out = check_doubles(c, t.out.n);
+    for (int64_t i = 0; i < t.out.n; i++)
+        out[i] = dtype_get(t.out.dtype, raw, i);
+    attention_want w = attention_reference(c, &t, out);
+    check_expect(c, &t.out, w.out, false, "out");
+    check_expect(c, &t.lse, w.lse, false, "lse");
+    CHECK_RUN_WITH_WORKSPACE(c, attention_backward, a);
+    double slack = c->slack;
+    c->slack *= 4.0; /* sums of many products, some of which cancel */
+    attention_expect_rows(c, &t.d_q, w.d_q, a->q_row, k->q_heads * k->head_dim, a->add_q, "d_q");
+    attention_expect_rows(c, &t.d_k, w.d_k, a->k_row, k->kv_heads * k->head_dim, a->add_k, "d_k");
+    attention_expect_rows(c, &t.d_v, w.d_v, a->v_row, k->kv_heads * k->head_dim, a->add_v, "d_v");
+    if (t.d_bias.n)
+        check_expect(c, &t.d_bias, w.d_bias, a->add_bias, "d_bias");
+    c->slack = slack;
+    check_clear(c);
+}
+
+static void case_attention(kernel_check *c)
+{
+    const attention_case cases[] = {
+        {1, 1, 1, 1, 1, 1, false, false, BIAS_NONE, 0},     {2, 33, 33, 4, 2, 64, true, false, BIAS_NONE, 0},
+        {2, 17, 33, 3, 1, 17, true, false, BIAS_NONE, 7},   {1, 70, 67, 2, 2, 3, false, true, BIAS_NONE, 2},
+        {2, 65, 130, 2, 1, 128, true, true, BIAS_NONE, 5},  {1, 3, 129, 2, 2, 80, false, false, BIAS_NONE, 0},
+        {1, 19, 5, 1, 1, 256, false, false, BIAS_NONE, 1},  {3, 1, 17, 6, 3, 8, true, false, BIAS_NONE, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        attention_one(c, &cases[i]);
+}
+
+static void case_attention_with_bias(kernel_check *c)
+{
+    const attention_case cases[] = {
+        {2, 33, 40, 3, 3, 16, false, true, BIAS_TOEPLITZ, 0}, {2, 70, 70, 4, 2, 32, true, false, BIAS_TOEPLITZ, 8},
+        {2, 17, 66, 2, 2, 33, false, false, BIAS_FULL, 8},    {2, 33, 17, 2, 1, 8, false, true, BIAS_PER_KEY, 0},
+        {2, 20, 20, 4, 2, 16, true, false, BIAS_SHARED, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        attention_one(c, &cases[i]);
+}
+
+/* Causal with more queries than keys: the first queries see nothing and must give zeros, not NaN. */
+static void case_attention_without_visible_keys(kernel_check *c)
+{
+    const attention_case more_queries = {2, 75, 9, 2, 2, 16, true, false, BIAS_NONE, 0};
+    attention_one(c, &more_queries);
+    attention_case all_masked = {1, 5, 1, 2, 2, 16, false, true, BIAS_NONE, 0};
+    for (int i = 0; i < 4; i++)
+        attention_one(c, &all_masked);
+}
+
+static void case_attention_of_long_sequences(kernel_check *c)
+{
+    const attention_case k = {1, 300, 300, 2, 1, 64, true, false, BIAS_NONE, 0};
+    attention_one(c, &k);
+}
+
+#endif

@@ -1,0 +1,138 @@
+/* Cases: the optimizer step, several in a row, against the textbook update in double precision; and what leads up to it:
+ * the sum of norms and the clip factor. */
+#ifndef TESTS_DEVICE_KERNEL_CASES_OPTIMIZER_H
+#define TESTS_DEVICE_KERNEL_CASES_OPTIMIZER_H
+
+#include "device/kernel_check.h"
+
+typedef struct optimizer_state {
+    double *p, *m, *v;
+} optimizer_state;
+
+static void optimizer_reference(const optimizer_args *a, const optimizer_numbers *h, const double *gradient,
+                                optimizer_state *s)
+{
+    double decay = a->decay ? (double)h->weight_decay : 0.0, lr = (double)h->lr;
+    for (int64_t i = 0; i < a->n; i++) {
+        double g = gradient[i] * (double)h->gradient_scale;
+        if (a->kind == OPTIMIZER_ADAMW)
+            s->p[i] *= 1.0 - lr * decay;
+        else
+            g += decay * s->p[i];
+        if (a->kind == OPTIMIZER_SGD) {
+            if (h->momentum != 0.0f)
+                g = s->m[i] = h->bias_correction1 == 1.0f ? g : (double)h->momentum * s->m[i] + g;
+            s->p[i] -= lr * g;
+            continue;
+        }
+        s->m[i] = (double)h->beta1 * s->m[i] + (1.0 - (double)h->beta1) * g;
+        s->v[i] = (double)h->beta2 * s->v[i] + (1.0 - (double)h->beta2) * g * g;
+        double root = sqrt(s->v[i] / (double)h->bias_correction2) + (double)h->eps;
+        s->p[i] -= lr * (s->m[i] / (double)h->bias_correction1) / root;
+    }
+}
+
+static void optimizer_one(kernel_check *c, optimizer_kind kind, int64_t n, bool decay, float momentum)
+{
+    operand p = check_random(c, FSDP_F32, n, 1), copy = check_random(c, c->dtype, n, 1);
+    double *zeros = check_doubles(c, n);
+    operand m = check_operand(c, FSDP_F32, n, zeros), v = check_operand(c, FSDP_F32, n, zeros);
+    optimizer_state s = {check_doubles(c, n), check_doubles(c, n), check_doubles(c, n)};
+    memcpy(s.p, p.host, (size_t)n * sizeof(double));
+    optimizer_args a = {.kind = kind, .n = n, .decay = decay, .parameter = p.device, .moment1 = m.device,
+                        .moment2 = v.device, .copy = operand_buffer(&copy)};
+    for (int step = 1; step <= 3; step++) {
+        operand g = check_random(c, FSDP_F32, n, 2);
+        optimizer_numbers h = {.lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-5f, .weight_decay = 0.1f,
+                               .momentum = momentum, .bias_correction1 = (float)(1.0 - pow(0.9, step)),
+                               .bias_correction2 = (float)(1.0 - pow(0.95, step)), .gradient_scale = 0.5f};
+        if (kind == OPTIMIZER_SGD)
+            h.bias_correction1 = step == 1 ? 1.0f : 0.5f;
+        a.gradient = g.device;
+        optimizer_reference(&a, &h, g.host, &s);
+        a.numbers = check_upload(c, &h, sizeof h);
+        CHECK_RUN(c, optimizer, &a);
+        h.skip = 1;
+        a.numbers = check_upload(c, &h, sizeof h);
+        CHECK_RUN(c, optimizer, &a); /* must change nothing */
+    }
+    check_expect(c, &p, s.p, false, "parameter");
+    check_expect(c, &copy, s.p, false, "copy");
+    check_expect(c, &m, s.m, false, "moment1");
+    check_expect(c, &v, s.v, false, "moment2");
+    check_clear(c);
+}
+
+static void case_optimizer(kernel_check *c)
+{
+    const int64_t sizes[] = {1, 17, 1025, 20011};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        for (int decay = 0; decay < 2; decay++) {
+            optimizer_one(c, OPTIMIZER_ADAMW, sizes[i], decay, 0.0f);
+            optimizer_one(c, OPTIMIZER_ADAM, sizes[i], decay, 0.0f);
+            optimizer_one(c, OPTIMIZER_SGD, sizes[i], decay, 0.0f);
+            optimizer_one(c, OPTIMIZER_SGD, sizes[i], decay, 0.9f);
+        }
+    }
+}
+
+static void case_sum_f64(kernel_check *c)
+{
+    const int64_t sizes[] = {0, 1, 7, 8, 1025, 9001};
+    for (int i = 0; i < 12; i++) {
+        operand x = check_random(c, FSDP_F64, sizes[i / 2], 1), out = check_random(c, FSDP_F64, 1, 1);
+        double want = 0.0;
+        for (int64_t j = 0; j < x.n; j++)
+            want += x.host[j];
+        sum_f64_args args = {.n = x.n, .x = x.device, .out = out.device, .add = i & 1};
+        CHECK_RUN(c, sum_f64, &args);
+        check_expect(c, &out, &want, args.add, "sum");
+        check_clear(c);
+    }
+}
+
+static void case_loss_total(kernel_check *c)
+{
+    for (int add = 0; add < 2; add++) {
+        operand loss = check_random(c, FSDP_F32, 1, 9), count = check_random(c, FSDP_F32, 1, 9);
+        operand totals = check_random(c, FSDP_F64, 2, 1);
+        loss_total_args args = {.loss_sum = loss.device, .count = count.device, .totals = totals.device, .add = add};
+        CHECK_RUN(c, loss_total, &args);
+        check_expect(c, &totals, (const double[]){loss.host[0], count.host[0]}, add, "totals");
+        check_clear(c);
+    }
+}
+
+static void clip_one(kernel_check *c, const double totals[3], float max_norm, bool skip)
+{
+    optimizer_numbers before = {.lr = 0.25f, .beta1 = 0.5f, .gradient_scale = -1.0f, .skip = 7}, after;
+    double unscale = 1.0 / 1024.0, factor = unscale / totals[2], norm = sqrt(totals[0]) * factor;
+    operand report = check_random(c, FSDP_F32, 4, 1);
+    optimizer_numbers *numbers = check_upload(c, &before, sizeof before);
+    clip_args args = {.totals = check_upload(c, totals, 3 * sizeof(double)), .unscale = unscale, .max_norm = max_norm,
+                      .report = report.device, .numbers = numbers};
+    CHECK_RUN(c, clip, &args);
+    assert_int_equal(c->device->copy(c->stream, &after, numbers, sizeof after), FSDP_OK);
+    assert_int_equal(c->device->stream_synchronize(c->stream), FSDP_OK);
+    assert_int_equal(after.skip, skip);
+    assert_true(after.lr == 0.25f && after.beta1 == 0.5f);
+    if (skip)
+        return;
+    double limit = max_norm > 0 ? fmin(1.0, (double)max_norm / (norm + 1e-6)) : 1.0;
+    assert_true(fabs((double)after.gradient_scale - factor * limit) <= 1e-6 * factor);
+    const double want[] = {norm, totals[1] / totals[2], totals[2], 0.0};
+    check_expect(c, &report, want, false, "report");
+}
+
+static void case_clip(kernel_check *c)
+{
+    clip_one(c, (const double[]){4e10, 6e3, 2048}, 0.0f, false);
+    clip_one(c, (const double[]){4e10, 6e3, 2048}, 0.05f, false);
+    clip_one(c, (const double[]){4e10, 6e3, 2048}, 50.0f, false);
+    clip_one(c, (const double[]){INFINITY, 6e3, 2048}, 1.0f, true);
+    clip_one(c, (const double[]){NAN, 6e3, 2048}, 1.0f, true);
+    clip_one(c, (const double[]){0.0, 0.0, 0.0}, 1.0f, true);
+    check_clear(c);
+}
+
+#endif

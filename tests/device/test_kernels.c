@@ -1,0 +1,87 @@
+/* Every kernel case on the CPU, at every instruction set this machine has: right, the same from run to run, and the same
+ * with any number of threads. */
+#include "device/kernel_cases.h"
+
+#include "base/threads.h"
+#include "device/cpu/cpu_device.h"
+
+static device *open_level(simd_level level, int threads)
+{
+    device *d = NULL;
+    threads_set(threads, 1);
+    assert_int_equal(device_open_cpu_level(CPU_PRODUCT_AUTO, level, &d), FSDP_OK);
+    return d;
+}
+
+static void kernels_match_the_reference(simd_level level)
+{
+    if (level > cpu_best_level())
+        skip();
+    device *d = open_level(level, 2);
+    run_all_cases(d, 1.0);
+    device_close(d);
+}
+
+static void baseline_kernels_match_the_reference(void **state)
+{
+    (void)state;
+    kernels_match_the_reference(SIMD_BASE);
+}
+
+static void avx2_kernels_match_the_reference(void **state)
+{
+    (void)state;
+    kernels_match_the_reference(SIMD_AVX2);
+}
+
+static void avx512_kernels_match_the_reference(void **state)
+{
+    (void)state;
+    kernels_match_the_reference(SIMD_AVX512);
+}
+
+static void runs_and_thread_counts_give_the_same_bits(void **state)
+{
+    (void)state;
+    device *one = open_level(cpu_best_level(), 1), *two = open_level(cpu_best_level(), 2);
+    device *three = open_level(cpu_best_level(), 3);
+    for (size_t i = 0; i < N_KERNEL_CASES; i++) {
+        const kernel_case *k = &kernel_cases[i];
+        uint64_t hash = run_case(two, k, 1.0);
+        if (run_case(two, k, 1.0) != hash)
+            fail_msg("%s: two runs differ", k->name);
+        if (run_case(one, k, 1.0) != hash || run_case(three, k, 1.0) != hash)
+            fail_msg("%s: one, two and three threads differ", k->name);
+    }
+    device_close(one);
+    device_close(two);
+    device_close(three);
+}
+
+static void labels_outside_the_vocabulary_are_refused_by_row(void **state)
+{
+    (void)state;
+    device *d = open_level(cpu_best_level(), 1);
+    stream *s = NULL;
+    assert_int_equal(d->stream_create(d, 0, &s), FSDP_OK);
+    float logits[6] = {0}, loss = 0, count = 0, workspace[64];
+    int32_t labels[2] = {1, 3};
+    cross_entropy_args args = {.rows = 2, .vocabulary = 3, .logits = {logits, FSDP_F32}, .labels = labels, .ignore = -1,
+                               .loss_sum = &loss, .count = &count, .workspace = workspace};
+    assert_int_equal(d->kernels->cross_entropy_forward(s, &args), FSDP_ERR_INPUT);
+    assert_non_null(strstr(fsdp_last_error(), "label 3 of row 1"));
+    d->stream_free(s);
+    device_close(d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(baseline_kernels_match_the_reference),
+        cmocka_unit_test(avx2_kernels_match_the_reference),
+        cmocka_unit_test(avx512_kernels_match_the_reference),
+        cmocka_unit_test(runs_and_thread_counts_give_the_same_bits),
+        cmocka_unit_test(labels_outside_the_vocabulary_are_refused_by_row),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
