@@ -28,7 +28,7 @@ typedef enum fsdp_flag_type {
     FSDP_FLAG_INT,    /* int64_t */
     FSDP_FLAG_FLOAT,  /* double */
     FSDP_FLAG_BYTES,  /* int64_t; "80GB", "512MiB", "4096" */
-    FSDP_FLAG_TEXT,   /* const char *, NULL when nothing was given */
+    FSDP_FLAG_TEXT,   /* const char *, NULL when nothing was given; with `choices`, the name of one */
     FSDP_FLAG_SWITCH, /* bool */
     FSDP_FLAG_CHOICE, /* int, one of `choices` */
     FSDP_FLAG_LIST,   /* fsdp_text_list; parts separated by commas */
@@ -41,7 +41,7 @@ typedef struct fsdp_text_list {
 
 /* One value of a choice. Names are compared without regard to case, dashes equal to underscores. */
 typedef struct fsdp_choice {
-    const char *name;    /* NULL ends the list */
+    const char *name; /* NULL ends the list */
     int value;
     const char *aliases; /* other names, separated by spaces, or NULL */
 } fsdp_choice;
@@ -52,13 +52,13 @@ typedef struct fsdp_flag {
     const char *only;    /* the one command that takes it; NULL: every command of the table */
     const char *group;   /* heading in help; rows of a group stand together */
     fsdp_flag_type type;
-    size_t offset;       /* of the field */
-    const char *fallback;/* default, spelled as on the command line; NULL: 0, off, the first choice, no text */
-    const char *bare;    /* what the flag means without a value; NULL: a value is wanted (switches: always "true") */
-    const char *unit;    /* what stands for the value in help: "N", "FILE", "steps" */
-    const char *help;    /* one sentence, without a full stop */
+    size_t offset;        /* of the field */
+    const char *fallback; /* default, spelled as on the command line; NULL: 0, off, the first choice, no text */
+    const char *bare;     /* what the flag means without a value; NULL: a value is wanted (switches: always "true") */
+    const char *unit;     /* what stands for the value in help: "N", "FILE", "steps" */
+    const char *help;     /* one sentence, without a full stop */
     const fsdp_choice *choices;
-    double least, most;  /* bounds of numbers, inclusive; both 0: none */
+    double least, most; /* bounds of numbers, inclusive; both 0: none */
 } fsdp_flag;
 
 /* Which rows were given explicitly, and the texts that fields point at. Zeroed before first use. */
@@ -78,11 +78,14 @@ FSDP_API void fsdp_flags_free(fsdp_flag_state *state);
  * "--" too; with rest NULL such a word is an error. `command` is who asks, for rows with `only`. */
 FSDP_API fsdp_status fsdp_flags_parse(const fsdp_flag *table, void *values, fsdp_flag_state *state, const char *command,
                                       int argc, char *const *argv, const char **rest, int *n_rest);
+/* The same, but ends at the first word that is no flag, or behind "--": *n_used arguments were read. */
+FSDP_API fsdp_status fsdp_flags_parse_leading(const fsdp_flag *table, void *values, fsdp_flag_state *state,
+                                              const char *command, int argc, char *const *argv, int *n_used);
 /* The same, from a file: a JSON object, or lines of "key = value" with comments behind #. Flags that were given before
  * keep their value. */
 FSDP_API fsdp_status fsdp_flags_read(const fsdp_flag *table, void *values, fsdp_flag_state *state, const char *command,
                                      const char *path);
-/* Gives one flag a value (NULL: as if it stood alone) and, if `explicit`, notes that it was given. */
+/* Gives one flag a value (NULL: as if it stood alone) and, if `is_explicit`, notes that it was given. */
 FSDP_API fsdp_status fsdp_flags_set(const fsdp_flag *table, void *values, fsdp_flag_state *state, const char *name,
                                     const char *text, bool is_explicit);
 
@@ -91,7 +94,8 @@ FSDP_API const fsdp_flag *fsdp_flags_find(const fsdp_flag *table, const char *na
 FSDP_API bool fsdp_flags_given(const fsdp_flag *table, const fsdp_flag_state *state, const char *name);
 /* The value of a row as the command line would spell it; malloc'd, NULL for a text that is not set or no memory. */
 FSDP_API char *fsdp_flags_value(const fsdp_flag *flag, const void *values);
-/* All rows and their values as a JSON object that fsdp_flags_read takes; malloc'd. Texts that are not set are left out. */
+/* All rows but those of one command only, as a JSON object that fsdp_flags_read takes; malloc'd. Texts that are not
+ * set are left out. */
 FSDP_API fsdp_status fsdp_flags_json(const fsdp_flag *table, const void *values, char **text);
 
 /* The candidate nearest to `word`, NULL when none is near enough to be what was meant. */

@@ -5,6 +5,7 @@
 #define FSDP_SETTINGS_H
 
 #include <fsdp/flags.h>
+#include <fsdp/optim.h>
 #include <fsdp/shard.h>
 
 #ifdef __cplusplus
@@ -36,16 +37,6 @@ typedef enum fsdp_model_type {
 } fsdp_model_type;
 
 typedef enum fsdp_activation { FSDP_ACTIVATION_RELU, FSDP_ACTIVATION_GATED_GELU } fsdp_activation;
-typedef enum fsdp_optimizer_kind { FSDP_OPTIMIZER_ADAMW, FSDP_OPTIMIZER_ADAM, FSDP_OPTIMIZER_SGD } fsdp_optimizer_kind;
-
-typedef enum fsdp_lr_decay {
-    FSDP_LR_CONSTANT,
-    FSDP_LR_LINEAR,
-    FSDP_LR_COSINE,
-    FSDP_LR_EXPONENTIAL,
-    FSDP_LR_PLATEAU,
-    FSDP_LR_STEP
-} fsdp_lr_decay;
 
 typedef enum fsdp_nan_policy { FSDP_NAN_STOP, FSDP_NAN_SKIP, FSDP_NAN_ROLLBACK } fsdp_nan_policy;
 typedef enum fsdp_wrap_policy { FSDP_POLICY_TRANSFORMER, FSDP_POLICY_SIZE, FSDP_POLICY_NONE } fsdp_wrap_policy;
@@ -53,13 +44,22 @@ typedef enum fsdp_checkpoint_kind { FSDP_CKPT_SHARDED, FSDP_CKPT_FULL, FSDP_CKPT
 typedef enum fsdp_failure_policy { FSDP_FAILURE_CONTINUE, FSDP_FAILURE_STOP } fsdp_failure_policy;
 typedef enum fsdp_log_level { FSDP_LOG_DEBUG, FSDP_LOG_INFO, FSDP_LOG_WARNING, FSDP_LOG_ERROR } fsdp_log_level;
 
+typedef enum fsdp_comm_backend {
+    FSDP_COMM_AUTO,
+    FSDP_COMM_SELF,
+    FSDP_COMM_SHM,
+    FSDP_COMM_MPI,
+    FSDP_COMM_NCCL
+} fsdp_comm_backend;
+
 /* What sharding_strategy can hold beside the values of fsdp_strategy. */
 enum {
     FSDP_STRATEGY_AUTO = -1,       /* the fastest that fits the plan */
     FSDP_STRATEGY_RECOMMENDED = -2 /* by model size, checked against the plan */
 };
 
-/* Texts are NULL when not set and belong to the settings. 0 in a number that the comment calls optional means not set. */
+/* Texts are NULL when not set and belong to the settings. 0 in a number that the comment calls optional means not set.
+ */
 typedef struct fsdp_settings {
     size_t size;
     fsdp_flag_state state;
@@ -107,7 +107,7 @@ typedef struct fsdp_settings {
     bool sync_each_micro_batch;
     int optimizer; /* fsdp_optimizer_kind */
     double lr, min_lr;
-    int lr_decay_style;     /* fsdp_lr_decay */
+    int lr_decay_style;     /* fsdp_decay */
     int64_t lr_decay_iters; /* optional: all steps */
     double warmup;          /* see fsdp_settings_warmup_steps */
     double plateau;
@@ -150,7 +150,7 @@ typedef struct fsdp_settings {
     int64_t checkpoint_epochs;  /* optional */
     int checkpoint_kind;        /* fsdp_checkpoint_kind */
     bool checkpoint_at_end, async_checkpoint;
-    int on_checkpoint_failure;          /* fsdp_failure_policy */
+    int on_checkpoint_failure;            /* fsdp_failure_policy */
     int64_t keep_checkpoints, keep_every; /* optional: all; none beyond the newest */
     const char *resume_from_checkpoint;
     const char *export_dir;
@@ -181,14 +181,6 @@ typedef struct fsdp_settings {
     int64_t fit; /* bytes; optional */
     bool json;
 } fsdp_settings;
-
-typedef enum fsdp_comm_backend {
-    FSDP_COMM_AUTO,
-    FSDP_COMM_SELF,
-    FSDP_COMM_SHM,
-    FSDP_COMM_MPI,
-    FSDP_COMM_NCCL
-} fsdp_comm_backend;
 
 /* Defaults. Ended by fsdp_settings_free. Copying the struct copies references to its texts, not the texts. */
 FSDP_API fsdp_status fsdp_settings_init(fsdp_settings *settings);

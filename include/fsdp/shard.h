@@ -67,6 +67,7 @@ typedef struct fsdp_config {
     fsdp_checkpointing checkpointing; /* of the modules that are units by the wrap policy */
     bool recompute_cheap;      /* norms and activations are computed again in backward instead of kept */
     bool sync_each_micro_batch;/* reduce gradients after every micro-batch; false keeps full gradients until the last */
+    bool decay_vectors;        /* weight decay applies to vectors (norms, biases) too, not only to matrices */
     bool deterministic;
     float loss_scale;          /* fp16: first loss scale; 0: 65536 */
 } fsdp_config;

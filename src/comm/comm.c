@@ -83,6 +83,13 @@ static fsdp_status create_world(comm *c)
     return status;
 }
 
+/* Written only when it changes: threads of an earlier comm may read it. */
+static void set_identity(const comm *c)
+{
+    if (error_world_size() != c->world_size || error_rank() != c->rank)
+        error_set_rank(c->rank, c->world_size);
+}
+
 fsdp_status comm_open(const comm_config *config, comm **out)
 {
     const comm_backend *backend = NULL;
@@ -98,11 +105,11 @@ fsdp_status comm_open(const comm_config *config, comm **out)
     c->local_world_size = config->job.local_world_size;
     c->node = config->job.node;
     c->n_nodes = config->job.n_nodes;
-    if (error_world_size() != c->world_size || error_rank() != c->rank)
-        error_set_rank(c->rank, c->world_size);
+    set_identity(c);
 
     fsdp_status status;
     TRY_OR(fail, backend->open(c));
+    set_identity(c); /* mpi may know better */
     TRY_OR(fail, engine_open(c, wants_thread(c)));
     status = create_world(c);
     if (status != FSDP_OK) {

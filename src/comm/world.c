@@ -24,7 +24,7 @@ static fsdp_status parse_products(const char *name, cpu_product *out)
 
 static fsdp_status open_device(const fsdp_world_config *config, int local_rank, device **out)
 {
-    cpu_product product;
+    cpu_product product = CPU_PRODUCT_AUTO;
     FSDP_TRY(parse_products(config->products, &product));
     if (strcmp(config->device, "cpu") == 0)
         return device_open_cpu(product, out);
@@ -119,7 +119,7 @@ void fsdp_world_abort(fsdp_world *w)
 
 fsdp_status fsdp_describe_cpu(const char *products, char *text, size_t bytes)
 {
-    cpu_product product;
+    cpu_product product = CPU_PRODUCT_AUTO;
     device *dev;
     FSDP_TRY(parse_products(products, &product));
     FSDP_TRY(device_open_cpu(product, &dev));

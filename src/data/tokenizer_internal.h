@@ -25,6 +25,7 @@ typedef struct tokenizer_tables {
     unigram *unigram;
     postprocessor postprocessor;
     decoder *decoder;
+    uint64_t fingerprint;    /* of the file; 0 for the byte tokenizer */
     int32_t bos, eos, pad;   /* -1: none */
     char byte_texts[256][2]; /* the byte tokenizer's tokens */
 } tokenizer_tables;

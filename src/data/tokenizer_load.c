@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/file.h"
+#include "base/hash.h"
 #include "data/component.h"
 
 enum { MODEL_BPE, MODEL_UNIGRAM };
@@ -63,8 +64,8 @@ static fsdp_status check_start(const char *name, const tokenizer_tables *t)
     size_t at = pretokenizer_asks_for_start(t->pretokenizer);
     if (at == 0 || (at == 1 && !normalizer_drops_front(t->normalizer)) || normalizer_is_empty(t->normalizer))
         return FSDP_OK;
-    return error_set(FSDP_ERR_UNSUPPORTED, "%s: Metaspace with prepend_scheme first behind this normalizer is not supported",
-                     name);
+    return error_set(FSDP_ERR_UNSUPPORTED,
+                     "%s: Metaspace with prepend_scheme first behind this normalizer is not supported", name);
 }
 
 static fsdp_status read_tables(const char *name, const json_t *root, tokenizer_tables *t)
@@ -155,6 +156,19 @@ static fsdp_status find_roles(const char *folder, tokenizer_tables *t)
     return FSDP_OK;
 }
 
+/* A hash of the file, which tells tokenizers apart where their tokens are cached. */
+static fsdp_status fingerprint(const char *file, uint64_t *out)
+{
+    file_map map;
+    hash_stream hash;
+    FSDP_TRY(file_map_open(file, &map));
+    hash_stream_start(&hash);
+    hash_stream_add(&hash, map.data, map.bytes);
+    *out = hash_stream_end(&hash);
+    file_map_close(&map);
+    return FSDP_OK;
+}
+
 static fsdp_status load(const char *file, const char *folder, fsdp_tokenizer **out)
 {
     json_t *root = NULL;
@@ -163,6 +177,7 @@ static fsdp_status load(const char *file, const char *folder, fsdp_tokenizer **o
     TRY_OR(done, json_read_file(file, &root));
     TRY_OR(done, tokenizer_tables_read(file, root, &tables));
     TRY_OR(done, find_roles(folder, tables));
+    TRY_OR(done, fingerprint(file, &tables->fingerprint));
     TRY_OR(done, tokenizer_new(tables, out));
     tables = NULL;
 done:

@@ -34,9 +34,9 @@ fsdp_status vocabulary_create(size_t expected, vocabulary **out)
     while (v->n_slots < expected * 2)
         v->n_slots *= 2;
     v->slots = calloc(v->n_slots, sizeof *v->slots);
-    fsdp_status status =
-        v->slots == NULL ? error_set(FSDP_ERR_MEMORY, "out of memory: a vocabulary of %zu tokens", expected)
-                         : arena_create(0, &v->texts);
+    fsdp_status status = v->slots == NULL
+                             ? error_set(FSDP_ERR_MEMORY, "out of memory: a vocabulary of %zu tokens", expected)
+                             : arena_create(0, &v->texts);
     if (status != FSDP_OK) {
         vocabulary_free(v);
         return status;

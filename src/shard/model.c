@@ -48,6 +48,7 @@ static fsdp_status make_layout(fsdp_model *m)
     for (int i = 0; i < m->contents.n_parameters; i++) {
         m->contents.parameters[i]->dtype = m->config.param_dtype;
         m->contents.parameters[i]->grad_dtype = m->config.reduce_dtype;
+        m->contents.parameters[i]->decay |= m->config.decay_vectors;
     }
     if (m->config.checkpointing != FSDP_CHECKPOINT_NONE)
         module_walk(m->module, set_checkpoint, &m->config);

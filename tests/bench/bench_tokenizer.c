@@ -17,7 +17,7 @@ enum { TEXT_BYTES = 8 << 20, DOCUMENT_BYTES = 2048, N_WORDS = 30000, LONGEST_WOR
 
 static size_t make_word(rng_key key, uint64_t index, char *out)
 {
-    static const char *const parts[] = {"an", "er", "st", "re", "on", "ti", "th", "al", "ou", "in", "es", "en",
+    static const char *const parts[] = {"an", "er", "st", "re", "on", "ti", "th", "al", "ou",  "in",  "es", "en",
                                         "le", "ma", "co", "de", "ra", "li", "s",  "ed", "ing", "pro", "un", "ly"};
     size_t n = 0, wanted = 2 + rng_word(key, 1, 64 * index) % 8 + index % 5;
     for (uint64_t i = 1; n < wanted && i < 60; i++) {

@@ -210,7 +210,7 @@ static void training_like(ranks *all, int rank, void *context)
     float *full = malloc((size_t)n * UNIT_NUMEL * 3 * sizeof *full), *reduced = calloc(UNIT_NUMEL, sizeof *reduced);
     comm_request gathers[UNITS] = {0}, reductions[2] = {0};
     comm_piece gather_pieces[UNITS], reduce_pieces[2];
-    char names[UNITS][16];
+    char names[UNITS][32];
     for (int u = 0; u < UNITS; u++)
         snprintf(names[u], sizeof names[u], "layers.%d", u);
 

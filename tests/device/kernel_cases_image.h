@@ -76,10 +76,10 @@ static void case_conv2d(kernel_check *c)
         conv_one(c, &cases[i]);
 }
 
-static void pool_one(kernel_check *c, bool average, int64_t kernel_h, int64_t kernel_w, int64_t stride_h,
+static void pool_one(kernel_check *c, bool average, int64_t in_w, int64_t kernel_h, int64_t kernel_w, int64_t stride_h,
                      int64_t stride_w, bool add)
 {
-    int64_t planes = 5, in_h = 9, in_w = 11;
+    int64_t planes = 5, in_h = 9;
     pool2d_args a = {.average = average, .planes = planes, .in_h = in_h, .in_w = in_w, .kernel_h = kernel_h,
                      .kernel_w = kernel_w, .stride_h = stride_h, .stride_w = stride_w, .add_dx = add};
     a.out_h = (in_h - kernel_h) / stride_h + 1, a.out_w = (in_w - kernel_w) / stride_w + 1;
@@ -116,10 +116,12 @@ static void pool_one(kernel_check *c, bool average, int64_t kernel_h, int64_t ke
 static void case_pool2d(kernel_check *c)
 {
     for (int i = 0; i < 4; i++) {
-        pool_one(c, i & 1, 2, 2, 2, 2, i & 2);
-        pool_one(c, i & 1, 3, 3, 2, 1, i & 2);
-        pool_one(c, i & 1, 1, 3, 3, 2, i & 2);
-        pool_one(c, i & 1, 9, 11, 1, 1, i & 2);
+        pool_one(c, i & 1, 11, 2, 2, 2, 2, i & 2);
+        pool_one(c, i & 1, 11, 3, 3, 2, 1, i & 2);
+        pool_one(c, i & 1, 11, 1, 3, 3, 2, i & 2);
+        pool_one(c, i & 1, 11, 9, 11, 1, 1, i & 2);
+        pool_one(c, i & 1, 1301, 2, 3, 2, 2, i & 2);
+        pool_one(c, i & 1, 1301, 1, 1300, 3, 1, i & 2);
     }
 }
 

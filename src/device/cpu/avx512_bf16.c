@@ -1,6 +1,6 @@
 /* The bf16 tile with AVX-512 bf16: 14 rows by 32 columns in 28 of the 32 registers, two of k at a time (vdpbf16ps). */
 #if defined(__x86_64__)
-#include "device/cpu/avx512_pack.h"
+#include "device/cpu/avx512.h"
 
 #define BF16 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,f16c")))
 
@@ -68,6 +68,7 @@ const product_kernel avx512_bf16 = {
     .pack_b = pack_b,
     .tile = tile,
     .store = avx512_store,
+    .few_rows = avx512_few_rows,
 };
 #else
 typedef int avx512_bf16_is_for_x86;

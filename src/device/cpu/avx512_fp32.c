@@ -1,7 +1,7 @@
 /* The fp32 tile with AVX-512: 14 rows by 32 columns in 28 of the 32 registers. Operands of other dtypes are widened
  * while they are packed. */
 #if defined(__x86_64__)
-#include "device/cpu/avx512_pack.h"
+#include "device/cpu/avx512.h"
 
 enum { TILE_ROWS = 14, TILE_COLUMNS = 32 };
 
@@ -67,6 +67,7 @@ const product_kernel avx512_fp32 = {
     .pack_b = pack_b,
     .tile = tile,
     .store = avx512_store,
+    .few_rows = avx512_few_rows,
 };
 #else
 typedef int avx512_fp32_is_for_x86;

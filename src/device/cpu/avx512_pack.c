@@ -1,6 +1,6 @@
 /* Packing with AVX-512: 16 by 16 units at a time, turned around in registers where the source runs the other way. */
 #if defined(__x86_64__)
-#include "device/cpu/avx512_pack.h"
+#include "device/cpu/avx512.h"
 
 #include "base/checked.h"
 

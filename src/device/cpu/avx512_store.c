@@ -1,6 +1,6 @@
 /* The last step of a product with AVX-512: scale the sums, add c and bias, convert, store. */
 #if defined(__x86_64__)
-#include "device/cpu/avx512_pack.h"
+#include "device/cpu/avx512.h"
 
 /* Rounds to nearest even, as product_convert.h does, so that results do not depend on which code stored them. */
 AVX512_INLINE __m256i to_bf16(__m512 x)

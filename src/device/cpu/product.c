@@ -11,17 +11,76 @@
 #include "device/cpu/onednn_gemm.h"
 #include "device/cpu/product_blocked.h"
 #include "device/cpu/product_kernel.h"
+#include "device/cpu/product_probe.h"
+#include "device/cpu/product_rows.h"
+
+enum { MAX_THREADS = 128 }; /* more would not fit their sums into the workspace */
+
+/* The kernels this processor runs best, oneDNN left aside. */
+static const product_kernel *best_fp32(const cpu_features *f)
+{
+#if defined(__x86_64__)
+    if (f->avx512)
+        return &avx512_fp32;
+#endif
+    (void)f;
+    return &product_portable;
+}
+
+static const product_kernel *best_bf16(const cpu_features *f, bool with_amx)
+{
+#if defined(__x86_64__)
+    if (with_amx && !product_probe_amx())
+        return &amx_bf16;
+    if (f->avx512_bf16_fast)
+        return &avx512_bf16;
+#endif
+    (void)with_amx;
+    return best_fp32(f); /* widening beats a vdpbf16ps that runs at half the rate of fp32 */
+}
+
+static fsdp_status check_wanted(cpu_product wanted, const cpu_features *f)
+{
+    const char *no_amx = wanted == CPU_PRODUCT_AMX ? product_probe_amx() : NULL;
+    if (no_amx)
+        return error_set(FSDP_ERR_UNSUPPORTED, "matrix products with AMX were asked for, but %s", no_amx);
+    if (wanted == CPU_PRODUCT_AVX512 && !f->avx512)
+        return error_set(FSDP_ERR_UNSUPPORTED, "matrix products with AVX-512 were asked for, but this processor, or its "
+                                               "system, has no AVX-512 F, BW, DQ and VL");
+    if (wanted == CPU_PRODUCT_ONEDNN && !onednn_available(f->amx_palette_listed))
+        return error_set(FSDP_ERR_UNSUPPORTED, "matrix products by oneDNN were asked for, but this build has none; "
+                                               "configure with -DFSDP_ONEDNN=ON and libdnnl-dev installed");
+    return FSDP_OK;
+}
+
+/* Our own fp32 kernel goes before oneDNN wherever it has AVX-512: as fast, the same bits for any number of threads, and
+ * no allocation in a step, which oneDNN makes in every call. */
+static bool prefers_onednn(cpu_product wanted, const cpu_features *f)
+{
+    if (wanted == CPU_PRODUCT_ONEDNN)
+        return true;
+    return wanted == CPU_PRODUCT_AUTO && !f->avx512 && onednn_available(f->amx_palette_listed);
+}
+
+static void describe(cpu_product_set *set, const char *remark)
+{
+    char library[32];
+    onednn_name(library, sizeof library);
+    snprintf(set->description, sizeof set->description, "fp32 %s, bf16 %s%s%s", set->onednn ? library : set->fp32->name,
+             set->bf16->name, set->bf16 == set->fp32 && set->fp32 != &product_portable ? " (widened)" : "", remark);
+}
 
 fsdp_status product_choose(cpu_product wanted, cpu_product_set *out)
 {
     const cpu_features *f = cpu_features_get();
-    cpu_product_set set = {.fp32 = &avx512_fp32, .bf16 = &avx512_bf16};
-    set.max_threads = (int)max_i64(omp_get_num_procs(), omp_get_max_threads());
-    set.onednn = wanted == CPU_PRODUCT_ONEDNN && onednn_available(f->amx_palette_listed);
-    char library[32];
-    onednn_name(library, sizeof library);
-    snprintf(set.description, sizeof set.description, "fp32 %s, bf16 %s", set.onednn ? library : set.fp32->name,
-             set.bf16->name);
+    FSDP_TRY(check_wanted(wanted, f));
+    cpu_product_set set = {.fp32 = best_fp32(f), .bf16 = best_bf16(f, wanted != CPU_PRODUCT_AVX512)};
+    if (wanted == CPU_PRODUCT_PORTABLE)
+        set.fp32 = set.bf16 = &product_portable;
+    set.onednn = prefers_onednn(wanted, f);
+    set.max_threads = (int)min_i64(max_i64(omp_get_num_procs(), omp_get_max_threads()), MAX_THREADS);
+    bool failed = wanted == CPU_PRODUCT_AUTO && f->amx_bf16 && product_probe_amx();
+    describe(&set, failed ? "; AMX is listed but failed its trial" : "");
     *out = set;
     return FSDP_OK;
 }
@@ -68,7 +127,7 @@ static fsdp_status check(const gemm_args *a)
 
 size_t product_gemm_workspace(const cpu_product_set *set, const gemm_args *a)
 {
-    if (is_empty(a) || (set->onednn && onednn_fits(a)))
+    if (is_empty(a) || product_rows_fit(a) || (set->onednn && onednn_fits(a)))
         return 0;
     return product_blocked_workspace(kernel_for(set, a), set->max_threads, a);
 }
@@ -80,6 +139,10 @@ fsdp_status product_gemm(const cpu_product_set *set, const gemm_args *a)
         return FSDP_OK;
     if (set->onednn && onednn_fits(a))
         return onednn_gemm(a);
+    if (product_rows_fit(a)) {
+        product_rows(kernel_for(set, a), set->max_threads, a);
+        return FSDP_OK;
+    }
     if (!a->workspace)
         return error_set(FSDP_ERR_STATE, "matrix product of %lld x %lld x %lld was given no workspace; it needs %zu bytes",
                          (long long)a->m, (long long)a->n, (long long)a->k, product_gemm_workspace(set, a));

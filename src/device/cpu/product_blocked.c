@@ -13,11 +13,12 @@
 #include "base/checked.h"
 
 enum {
-    A_BUDGET = 4 << 20,      /* bytes of packed op(a), all threads together */
-    B_BUDGET = 16 << 20,      /* and of op(b) */
-    SUMS_BUDGET = 16 << 20,   /* and of sums */
+    A_PER_THREAD = 2 << 20,   /* bytes of packed op(a) that stay in the cache the cores share until they are used */
+    A_BUDGET = 24 << 20,      /* and at most, all threads together */
+    B_BUDGET = 16 << 20,      /* bytes of packed op(b) */
+    SUMS_BUDGET = 16 << 20,   /* bytes of sums */
     CHUNK_BYTES = 32 << 10,   /* a row's packed depth: longer products go through in chunks, so that budgets hold */
-    PACK_BAND = 16,           /* a multiple of every k_unit */
+    PACK_BAND = 32,           /* a multiple of every k_unit */
     ALIGNMENT = 256,
     BLOCKS_PER_THREAD = 4,    /* at least, where the result is large enough: evens out threads */
     TEAM_WORK = 1 << 18,      /* multiplications below which starting threads costs more than it saves */
@@ -50,7 +51,8 @@ static block_plan plan_blocks(const product_kernel *kernel, const gemm_args *arg
     block_plan p = {.chunk = min_i64(depth, longest)};
     size_t row_bytes = (size_t)max_i64(p.chunk, 1) * kernel->element_bytes;
     int tile_rows = kernel->tile_rows, tile_columns = kernel->tile_columns;
-    p.super_rows = plan_extent(args->m, tile_rows, row_bytes * (size_t)tile_rows, (size_t)(A_BUDGET / share));
+    size_t a_budget = (size_t)min_i64(A_BUDGET / share, (int64_t)A_PER_THREAD * (team + 1));
+    p.super_rows = plan_extent(args->m, tile_rows, row_bytes * (size_t)tile_rows, a_budget);
     p.super_columns = plan_extent(args->n, tile_columns, row_bytes * (size_t)tile_columns, (size_t)(B_BUDGET / share));
     p.block_rows = min_i64(kernel->block_rows, p.super_rows);
     p.block_columns = min_i64(kernel->block_columns, p.super_columns);

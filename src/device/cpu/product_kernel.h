@@ -32,6 +32,17 @@ typedef struct result_row {
     float alpha, beta;
 } result_row;
 
+enum { FEW_ROWS = 8, FEW_COLUMNS = 64 };
+
+/* A product with so few rows that packing op(b) would cost more than it gains: a strip of at most FEW_COLUMNS columns.
+ * x holds `rows` rows of op(a), contiguous in k. */
+typedef struct few_rows_strip {
+    const void *x, *b; /* b points at the strip: its first column, or with transpose_b its first stored row */
+    fsdp_dtype dtype;  /* of both */
+    bool transpose_b;
+    int64_t x_stride, ldb, rows, columns, depth;
+} few_rows_strip;
+
 typedef struct product_kernel {
     const char *name;
     int tile_rows, tile_columns;
@@ -46,6 +57,7 @@ typedef struct product_kernel {
     void (*tile)(int64_t depth, const void *a, const void *b, const void *next_b, float *sums, int64_t ld, int rows,
                  bool add);
     void (*store)(const result_row *row, int64_t n);
+    void (*few_rows)(const few_rows_strip *strip, float (*sums)[FEW_COLUMNS]);
     /* Per thread, around a run of tiles; NULL where there is no state to set up. */
     void (*enter)(void);
     void (*leave)(void);

@@ -60,6 +60,19 @@ static void store(const result_row *r, int64_t n)
     }
 }
 
+static void few_rows(const few_rows_strip *s, float (*sums)[FEW_COLUMNS])
+{
+    int64_t along_k = s->transpose_b ? 1 : s->ldb, along_n = s->transpose_b ? s->ldb : 1;
+    for (int64_t i = 0; i < s->rows; i++)
+        for (int64_t j = 0; j < s->columns; j++) {
+            float sum = 0.0f;
+            for (int64_t k = 0; k < s->depth; k++)
+                sum += convert_load(s->x, s->dtype, i * s->x_stride + k) *
+                       convert_load(s->b, s->dtype, j * along_n + k * along_k);
+            sums[i][j] = sum;
+        }
+}
+
 const product_kernel product_portable = {
     .name = "portable C",
     .tile_rows = TILE_ROWS,
@@ -73,4 +86,5 @@ const product_kernel product_portable = {
     .pack_b = pack_b,
     .tile = tile,
     .store = store,
+    .few_rows = few_rows,
 };

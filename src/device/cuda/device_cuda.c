@@ -73,6 +73,18 @@ static void device_release(device *base, memory_kind kind, void *memory, size_t 
     HOOK(HOOK_MEMORY, HOOK_INSTANT, kind == MEMORY_DEVICE ? "cuda" : "cuda.host", NULL, -(int64_t)bytes, 0);
 }
 
+static void device_stream_free(stream *s)
+{
+    if (!s)
+        return;
+    if (cuda_enter(s->device) == FSDP_OK) {
+        if (s->launch.stream)
+            (void)cudaStreamDestroy(s->launch.stream);
+        (void)cudaFree(s->launch.scratch);
+    }
+    free(s);
+}
+
 static fsdp_status device_stream_create(device *base, int priority, stream **out)
 {
     cuda_device *d = (cuda_device *)base;
@@ -86,21 +98,15 @@ static fsdp_status device_stream_create(device *base, int priority, stream **out
     fsdp_status status = cuda_check(cudaStreamCreateWithPriority(&s->launch.stream, cudaStreamNonBlocking,
                                                                  priority > 0 ? d->priority_ahead : d->priority_normal),
                                     "creating a stream");
+    if (status == FSDP_OK)
+        status = cuda_check(cudaMalloc((void **)&s->launch.scratch, SUM_PARTIALS * sizeof(double)),
+                            "allocating a stream's scratch memory");
     if (status != FSDP_OK) {
-        free(s);
+        device_stream_free(s);
         return status;
     }
     *out = s;
     return FSDP_OK;
-}
-
-static void device_stream_free(stream *s)
-{
-    if (!s)
-        return;
-    if (cuda_enter(s->device) == FSDP_OK)
-        (void)cudaStreamDestroy(s->launch.stream);
-    free(s);
 }
 
 static fsdp_status device_stream_synchronize(stream *s)

@@ -14,10 +14,21 @@ static bool is_native(const gemm_args *a)
     return a->d.dtype == a->a.dtype || a->d.dtype == FSDP_F32;
 }
 
+static size_t scratch_bytes(const gemm_args *a)
+{
+    return is_native(a) ? 0 : round_up((size_t)max_i64(a->batch, 1) * (size_t)a->m * (size_t)a->n * sizeof(float), 256);
+}
+
+/* What the library may use of the workspace: all but the scratch memory, which lies in front. */
+static size_t library_bytes(const device *d, const gemm_args *a)
+{
+    size_t scratch = scratch_bytes(a);
+    return d->workspace_limit > scratch ? d->workspace_limit - scratch : 0;
+}
+
 size_t cuda_gemm_workspace(const device *d, const gemm_args *a)
 {
-    size_t scratch = (size_t)max_i64(a->batch, 1) * (size_t)a->m * (size_t)a->n * sizeof(float);
-    return d->workspace_limit + (is_native(a) ? 0 : round_up(scratch, 256));
+    return scratch_bytes(a) + library_bytes(d, a);
 }
 
 static fsdp_status check_arguments(const gemm_args *a)
@@ -39,15 +50,16 @@ static fsdp_status library_check(cublasStatus_t status, const gemm_args *a)
                      (int)status, (long long)a->m, (long long)a->n, (long long)a->k, fsdp_dtype_name(a->a.dtype));
 }
 
-static fsdp_status run_native(stream *s, const gemm_args *a, bool *found)
+/* workspace_bytes: of a->workspace. */
+static fsdp_status run_native(stream *s, const gemm_args *a, size_t workspace_bytes, bool *found)
 {
     cuda_device *d = s->device;
     gemm_entry *entry = NULL;
     gemm_table_lock(d->gemms);
-    fsdp_status status = gemm_table_find(s, a, &entry);
+    fsdp_status status = gemm_table_find(s, a, workspace_bytes, &entry);
     *found = status == FSDP_OK && entry->usable;
     if (*found)
-        status = library_check(gemm_entry_run(d, s->launch.stream, entry, a, a->c.p, a->d.p, NULL), a);
+        status = library_check(gemm_entry_run(d, s->launch.stream, entry, a, workspace_bytes, a->c.p, a->d.p, NULL), a);
     gemm_table_unlock(d->gemms);
     return status;
 }
@@ -69,8 +81,9 @@ static fsdp_status run_through_scratch(stream *s, const gemm_args *a)
     if (!a->workspace)
         return error_set(FSDP_ERR_INPUT, "a product of %s into %s needs workspace", fsdp_dtype_name(a->a.dtype),
                          fsdp_dtype_name(a->d.dtype));
-    float *scratch = (float *)((char *)a->workspace + s->device->base.workspace_limit);
+    float *scratch = a->workspace;
     gemm_args plain = *a;
+    plain.workspace = (char *)a->workspace + scratch_bytes(a);
     plain.alpha = 1.0f;
     plain.beta = 0.0f;
     plain.bias.p = NULL;
@@ -78,7 +91,7 @@ static fsdp_status run_through_scratch(stream *s, const gemm_args *a)
     plain.ldc = plain.ldd = a->n;
     plain.stride_c = plain.stride_d = a->m * a->n;
     bool found = false;
-    FSDP_TRY(run_native(s, &plain, &found));
+    FSDP_TRY(run_native(s, &plain, library_bytes(&s->device->base, a), &found));
     return found ? finish(s, a, scratch) : no_algorithm(a);
 }
 
@@ -110,13 +123,14 @@ static fsdp_status run(stream *s, gemm_args *a)
         a->beta = 1.0f;
     }
     bool found = false;
+    size_t workspace_bytes = a->workspace ? s->device->base.workspace_limit : 0;
     buffer bias = a->bias;
     if (!bias.p || bias.dtype == a->d.dtype)
-        FSDP_TRY(run_native(s, a, &found));
+        FSDP_TRY(run_native(s, a, workspace_bytes, &found));
     if (found || !bias.p)
         return found ? FSDP_OK : no_algorithm(a);
     a->bias.p = NULL;
-    FSDP_TRY(run_native(s, a, &found));
+    FSDP_TRY(run_native(s, a, workspace_bytes, &found));
     return found ? add_bias(s, a, bias) : no_algorithm(a);
 }
 

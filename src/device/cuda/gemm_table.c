@@ -81,7 +81,7 @@ static unsigned alignment(const void *p)
 }
 
 /* Everything an algorithm may depend on. */
-static void make_key(const cuda_device *d, const gemm_args *a, char key[GEMM_KEY_CHARS])
+static void make_key(const cuda_device *d, const gemm_args *a, size_t workspace_bytes, char key[GEMM_KEY_CHARS])
 {
     const char *types = "fbh"; /* fp32, bf16, fp16 */
     int length = snprintf(key, GEMM_KEY_CHARS, "%c%c%c%s%s%s %lldx%lldx%lld ld %lld,%lld,%lld,%lld align %u,%u,%u,%u",
@@ -95,8 +95,8 @@ static void make_key(const cuda_device *d, const gemm_args *a, char key[GEMM_KEY
                            (long long)a->stride_d);
     if (d->tf32 && a->a.dtype == FSDP_F32)
         length += snprintf(key + length, (size_t)(GEMM_KEY_CHARS - length), " tf32");
-    if (!a->workspace)
-        snprintf(key + length, (size_t)(GEMM_KEY_CHARS - length), " no workspace");
+    if (workspace_bytes != d->base.workspace_limit)
+        snprintf(key + length, (size_t)(GEMM_KEY_CHARS - length), " workspace %zu", workspace_bytes);
 }
 
 static cudaDataType_t library_type(fsdp_dtype dtype)
@@ -157,8 +157,8 @@ static bool describe_entry(const cuda_device *d, gemm_entry *entry, const gemm_a
            make_layout(api, &entry->d, a->d.dtype, a->n, a->m, a->ldd, a->batch, a->stride_d);
 }
 
-cublasStatus_t gemm_entry_run(cuda_device *d, cudaStream_t queue, gemm_entry *entry, const gemm_args *a, const void *c,
-                              void *out, const cublasLtMatmulAlgo_t *algorithm)
+cublasStatus_t gemm_entry_run(cuda_device *d, cudaStream_t queue, gemm_entry *entry, const gemm_args *a,
+                              size_t workspace_bytes, const void *c, void *out, const cublasLtMatmulAlgo_t *algorithm)
 {
     const cublaslt_api *api = &d->libraries.cublaslt;
     if (a->bias.p) {
@@ -170,17 +170,17 @@ cublasStatus_t gemm_entry_run(cuda_device *d, cudaStream_t queue, gemm_entry *en
     return api->cublasLtMatmul(d->libraries.cublaslt_handle, entry->operation, &a->alpha, a->b.p, entry->a, a->a.p,
                                entry->b, &a->beta, c, entry->c, out, entry->d,
                                algorithm ? algorithm : &entry->algorithm, a->workspace,
-                               a->workspace ? d->base.workspace_limit : 0, queue);
+                               workspace_bytes, queue);
 }
 
-static int find_candidates(const cuda_device *d, gemm_entry *entry, const gemm_args *a,
+static int find_candidates(const cuda_device *d, gemm_entry *entry, const gemm_args *a, size_t workspace_bytes,
                            cublasLtMatmulHeuristicResult_t results[N_CANDIDATES])
 {
     const cublaslt_api *api = &d->libraries.cublaslt;
     cublasLtMatmulPreference_t preference = NULL;
     if (api->cublasLtMatmulPreferenceCreate(&preference) != CUBLAS_STATUS_SUCCESS)
         return 0;
-    uint64_t limit = a->workspace ? d->base.workspace_limit : 0;
+    uint64_t limit = workspace_bytes;
     api->cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &limit,
                                               sizeof limit);
     static const cublasLtMatmulPreferenceAttributes_t attributes[] = {
@@ -204,14 +204,16 @@ static int find_candidates(const cuda_device *d, gemm_entry *entry, const gemm_a
     return usable;
 }
 
-static float time_candidate(stream *s, gemm_entry *entry, const gemm_args *a, const cublasLtMatmulAlgo_t *algorithm,
-                            void *scratch, cudaEvent_t from, cudaEvent_t to, int repeats)
+static float time_candidate(stream *s, gemm_entry *entry, const gemm_args *a, size_t workspace_bytes,
+                            const cublasLtMatmulAlgo_t *algorithm, void *scratch, cudaEvent_t from, cudaEvent_t to,
+                            int repeats)
 {
     const void *c = a->c.p == a->d.p ? scratch : a->c.p;
     float milliseconds = 0;
     (void)cudaEventRecord(from, s->launch.stream);
     for (int i = 0; i < repeats; i++)
-        if (gemm_entry_run(s->device, s->launch.stream, entry, a, c, scratch, algorithm) != CUBLAS_STATUS_SUCCESS)
+        if (gemm_entry_run(s->device, s->launch.stream, entry, a, workspace_bytes, c, scratch, algorithm) !=
+            CUBLAS_STATUS_SUCCESS)
             return -1.0f;
     if (cudaEventRecord(to, s->launch.stream) != cudaSuccess || cudaEventSynchronize(to) != cudaSuccess ||
         cudaEventElapsedTime(&milliseconds, from, to) != cudaSuccess)
@@ -220,7 +222,7 @@ static float time_candidate(stream *s, gemm_entry *entry, const gemm_args *a, co
 }
 
 /* Index of the fastest candidate; 0 when timing is not possible (no memory for scratch output). */
-static int time_candidates(stream *s, gemm_entry *entry, const gemm_args *a, int n,
+static int time_candidates(stream *s, gemm_entry *entry, const gemm_args *a, size_t workspace_bytes, int n,
                            const cublasLtMatmulHeuristicResult_t *results)
 {
     size_t element = fsdp_dtype_size(a->d.dtype);
@@ -236,8 +238,8 @@ static int time_candidates(stream *s, gemm_entry *entry, const gemm_args *a, int
     for (int round = 0; round < 2; round++)
         for (int i = 0; i < n; i++) {
             if (round == 0) /* loads the kernel */
-                (void)time_candidate(s, entry, a, &results[i].algo, scratch, from, to, 1);
-            float time = time_candidate(s, entry, a, &results[i].algo, scratch, from, to, 3);
+                (void)time_candidate(s, entry, a, workspace_bytes, &results[i].algo, scratch, from, to, 1);
+            float time = time_candidate(s, entry, a, workspace_bytes, &results[i].algo, scratch, from, to, 3);
             if (time > 0 && (best_time == 0 || time < best_time)) {
                 best_time = time;
                 best = i;
@@ -260,16 +262,16 @@ static bool is_recording(const stream *s)
     return cudaStreamIsCapturing(s->launch.stream, &status) != cudaSuccess || status != cudaStreamCaptureStatusNone;
 }
 
-static void choose(stream *s, gemm_entry *entry, const gemm_args *a)
+static void choose(stream *s, gemm_entry *entry, const gemm_args *a, size_t workspace_bytes)
 {
     cuda_device *d = s->device;
     cublasLtMatmulHeuristicResult_t results[N_CANDIDATES];
-    int n = find_candidates(d, entry, a, results);
+    int n = find_candidates(d, entry, a, workspace_bytes, results);
     entry->chosen = true;
     entry->usable = n > 0;
     if (n == 0)
         return;
-    int best = n > 1 && d->tuning && !is_recording(s) ? time_candidates(s, entry, a, n, results) : 0;
+    int best = n > 1 && d->tuning && !is_recording(s) ? time_candidates(s, entry, a, workspace_bytes, n, results) : 0;
     entry->algorithm = results[best].algo;
     entry->workspace_bytes = results[best].workspaceSize;
     log_write(LOG_DEBUG, "product %s: candidate %d of %d, %.3f ms", entry->key, best + 1, n,
@@ -277,21 +279,21 @@ static void choose(stream *s, gemm_entry *entry, const gemm_args *a)
 }
 
 /* A loaded algorithm counts only when this library and GPU accept it. */
-static bool loaded_algorithm_fits(const cuda_device *d, gemm_entry *entry, const gemm_args *a)
+static bool loaded_algorithm_fits(const cuda_device *d, gemm_entry *entry, size_t workspace_bytes)
 {
     cublasLtMatmulHeuristicResult_t result;
     if (d->libraries.cublaslt.cublasLtMatmulAlgoCheck(d->libraries.cublaslt_handle, entry->operation, entry->a,
                                                       entry->b, entry->c, entry->d, &entry->algorithm,
                                                       &result) != CUBLAS_STATUS_SUCCESS)
         return false;
-    return result.workspaceSize <= (a->workspace ? d->base.workspace_limit : 0);
+    return result.workspaceSize <= workspace_bytes;
 }
 
-fsdp_status gemm_table_find(stream *s, const gemm_args *a, gemm_entry **out)
+fsdp_status gemm_table_find(stream *s, const gemm_args *a, size_t workspace_bytes, gemm_entry **out)
 {
     cuda_device *d = s->device;
     char key[GEMM_KEY_CHARS];
-    make_key(d, a, key);
+    make_key(d, a, workspace_bytes, key);
     gemm_entry *entry = gemm_table_entry(d->gemms, key);
     if (!entry)
         return error_set(FSDP_ERR_MEMORY, "out of host memory for the table of products");
@@ -300,13 +302,13 @@ fsdp_status gemm_table_find(stream *s, const gemm_args *a, gemm_entry **out)
         bool loaded = entry->chosen;
         if (!describe_entry(d, entry, a))
             entry->chosen = true, entry->usable = false;
-        else if (!loaded || !loaded_algorithm_fits(d, entry, a))
+        else if (!loaded || !loaded_algorithm_fits(d, entry, workspace_bytes))
             entry->chosen = false;
         else
             entry->usable = true;
     }
     if (!entry->chosen)
-        choose(s, entry, a);
+        choose(s, entry, a, workspace_bytes);
     *out = entry;
     return FSDP_OK;
 }

@@ -28,13 +28,13 @@ void gemm_table_lock(gemm_table *table);
 void gemm_table_unlock(gemm_table *table);
 
 /* The entry for these arguments, described and with an algorithm (or not usable). The table is locked by the caller. */
-fsdp_status gemm_table_find(stream *s, const gemm_args *a, gemm_entry **out);
+fsdp_status gemm_table_find(stream *s, const gemm_args *a, size_t workspace_bytes, gemm_entry **out);
 
 /* An entry by key, made empty when there is none; NULL when out of memory. For gemm_cache.c. */
 gemm_entry *gemm_table_entry(gemm_table *table, const char *key);
 
 /* Enqueues the product with `algorithm`, or the entry's own when NULL. */
-cublasStatus_t gemm_entry_run(cuda_device *d, cudaStream_t queue, gemm_entry *entry, const gemm_args *a, const void *c,
-                              void *out, const cublasLtMatmulAlgo_t *algorithm);
+cublasStatus_t gemm_entry_run(cuda_device *d, cudaStream_t queue, gemm_entry *entry, const gemm_args *a,
+                              size_t workspace_bytes, const void *c, void *out, const cublasLtMatmulAlgo_t *algorithm);
 
 #endif

@@ -18,6 +18,7 @@ typedef struct launch {
     cudaStream_t stream;
     int n_multiprocessors;
     int shared_bytes; /* most dynamic shared memory one block may ask for */
+    double *scratch;  /* (SUM_PARTIALS) of this stream, for kernels without workspace */
 } launch;
 
 /* Kernels whose launcher does all the work: LAUNCHED(name, args). Products, attention and convolution have C parts of
@@ -51,6 +52,9 @@ typedef struct launch {
     LAUNCHED(sum, sum_args)                                                                                            \
     LAUNCHED(squared_error_backward, squared_error_backward_args)                                                      \
     LAUNCHED(norm_blocks, norm_blocks_args)                                                                            \
+    LAUNCHED(sum_f64, sum_f64_args)                                                                                    \
+    LAUNCHED(loss_total, loss_total_args)                                                                              \
+    LAUNCHED(clip, clip_args)                                                                                          \
     LAUNCHED(optimizer, optimizer_args)
 
 #define DECLARE_LAUNCHER(name, args) cudaError_t launch_##name(const launch *l, const args *a);
@@ -133,18 +137,21 @@ static inline bias_form attention_bias_form(const attention_args *a)
     return BIAS_OTHER;
 }
 
-/* The smaller of the two tile sizes of the own kernel: what its scratch memory is sized for. */
-#define ATTENTION_TILE 32
+/* Floats of partial bias gradients with tiles of T queries by T keys: fewer than 2 T sums for each of them, for every batch
+ * and head that has a bias of its own. */
+static inline int64_t attention_bias_floats(const attention_args *a, int64_t tile)
+{
+    int64_t batches = a->bias_batch ? a->batch : 1, heads = a->bias_head ? a->q_heads : 1;
+    return batches * heads * launch_ceil(a->q_length, tile) * launch_ceil(a->kv_length, tile) * 2 * tile;
+}
 
-/* Partial bias gradients: for every (batch or 1, head or 1, query tile, key tile) fewer than two tiles' worth of sums. */
+/* Enough for either of the two tile sizes of the own kernel. */
 static inline size_t attention_bias_bytes(const attention_args *a)
 {
     bias_form form = attention_bias_form(a);
     if (form == BIAS_FULL || form == BIAS_OTHER)
         return 0;
-    int64_t batches = a->bias_batch ? a->batch : 1, heads = a->bias_head ? a->q_heads : 1;
-    int64_t tiles = launch_ceil(a->q_length, ATTENTION_TILE) * launch_ceil(a->kv_length, ATTENTION_TILE);
-    return (size_t)(batches * heads * tiles * 2 * ATTENTION_TILE) * sizeof(float);
+    return (size_t)launch_max(attention_bias_floats(a, 32), attention_bias_floats(a, 64)) * sizeof(float);
 }
 
 static inline size_t attention_own_backward_bytes(const attention_args *a)

@@ -4,7 +4,7 @@
  *   y = weight columns;  d_weight = dy columns^T;  d_columns = weight^T dy, folded back into dx. */
 #include "device/cpu/simd/span.h"
 
-#define PANEL_BYTES ((size_t)16 << 20)
+#define PANEL_BYTES ((size_t)4 << 20)
 
 typedef struct panel {
     int64_t sample, n_samples, row, n_rows; /* rows of the output; all of them unless n_samples is 1 */
@@ -95,7 +95,10 @@ static void unfold_row(const conv2d_args *a, int64_t row_at, int64_t kw, int64_t
     int64_t lead = start >= 0 ? 0 : min_i64(n, ceil_div(-start, a->stride_w));
     int64_t fit = start >= a->in_w ? 0 : min_i64(n, ceil_div(a->in_w - start, a->stride_w));
     fit = max_i64(fit, lead);
-    memset(out, 0, (size_t)n * sizeof(float));
+    for (int64_t i = 0; i < lead; i++)
+        out[i] = 0.0f;
+    for (int64_t i = fit; i < n; i++)
+        out[i] = 0.0f;
     if (a->stride_w == 1) {
         span_load(a->x, row_at + start + lead, fit - lead, out + lead);
     } else {
@@ -121,9 +124,10 @@ static void unfold(const struct stream *s, const conv2d_args *a, int64_t patch, 
                     int64_t part = min_i64(SPAN, a->out_w - first);
                     int64_t to = entry * width + j * n + r * a->out_w + first;
                     bool inside = ih >= 0 && ih < a->in_h;
+                    float *target = span_target(columns, to, false, scratch);
                     if (inside)
-                        unfold_row(a, row_at, kw, first, part, scratch);
-                    span_write(columns, to, part, inside ? scratch : zeros, false);
+                        unfold_row(a, row_at, kw, first, part, target);
+                    span_write(columns, to, part, inside ? target : zeros, false);
                 }
             }
         }

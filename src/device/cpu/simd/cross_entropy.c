@@ -8,16 +8,30 @@ typedef struct denominator {
     float highest, sum;
 } denominator;
 
+/* A float's bits as a signed number in the same order (and back): maxima of those vectorise on every compiler. */
+static inline int32_t ordered(int32_t bits)
+{
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF);
+}
+
+static float span_highest(const float *x, int64_t n, float so_far)
+{
+    int32_t top = ordered((int32_t)float_bits(so_far));
+#pragma omp simd reduction(max : top)
+    for (int64_t i = 0; i < n; i++) {
+        int32_t value = ordered((int32_t)float_bits(x[i]));
+        top = value > top ? value : top;
+    }
+    return bits_float((uint32_t)ordered(top));
+}
+
 static denominator row_denominator(const cross_entropy_args *a, int64_t row)
 {
     float scratch[SPAN], highest = -INFINITY, sum = 0.0f;
     for (int64_t first = 0; first < a->vocabulary; first += SPAN) {
         int64_t n = min_i64(SPAN, a->vocabulary - first);
         const float *x = span_read(a->logits, row * a->vocabulary + first, n, scratch);
-        float top = highest, part = 0.0f;
-#pragma omp simd reduction(max : top)
-        for (int64_t i = 0; i < n; i++)
-            top = x[i] > top ? x[i] : top;
+        float top = span_highest(x, n, highest), part = 0.0f;
         /* Rows of -infinity so far: no scale to subtract yet. */
         float base = top == -INFINITY ? 0.0f : top;
 #pragma omp simd reduction(+ : part)

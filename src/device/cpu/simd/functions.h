@@ -23,11 +23,10 @@ static inline float bits_float(uint32_t bits)
     return x;
 }
 
-/* e^x within 2 ulp; 0 below -87.6, infinity above 88.37: there the exponent field of 2^n runs empty or full by itself. */
+/* e^x within 2 ulp for x up to 88 (a softmax never asks for more); 0 below -87.6. */
 static inline float simd_exp(float x)
 {
     float clamped = -88.0f > x ? -88.0f : x;
-    clamped = 89.0f < clamped ? 89.0f : clamped;
     /* Adding 1.5 * 2^23 rounds to a whole number and leaves it in the low bits. */
     float shifted = simd_fma(clamped, 1.44269504f, 12582912.0f);
     float n = shifted - 12582912.0f;
@@ -39,12 +38,15 @@ static inline float simd_exp(float x)
     p = simd_fma(p, r, 0.1666657338f);
     p = simd_fma(p, r, 0.5f);
     p = simd_fma(p, r * r, r) + 1.0f;
+    /* 2^n; at n = -127 the exponent field runs empty and this is 0. */
     return p * bits_float((float_bits(shifted) << 23) + (127u << 23));
 }
 
+/* 1 / (1 + e^-x), by the side on which the exponential stays below 1. */
 static inline float simd_sigmoid(float x)
 {
-    return 1.0f / (1.0f + simd_exp(-x));
+    float e = simd_exp(-fabsf(x));
+    return (x < 0.0f ? e : 1.0f) / (1.0f + e);
 }
 
 /* erf within 1.2e-7: x + x P(x^2) below 1, 1 - e^(Q(|x|) - x^2) above, Q a fit of log(erfc(x)) + x^2 up to 4.1. */

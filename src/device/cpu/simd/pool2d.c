@@ -2,49 +2,68 @@
  * cover it, so overlapping windows need no second buffer and dtypes narrower than fp32 round once. */
 #include "device/cpu/simd/span.h"
 
-static void average_window(const pool2d_args *a, int64_t plane, int64_t oh, int64_t ow, int64_t out_at)
-{
-    float sum = 0.0f;
-    for (int64_t i = 0; i < a->kernel_h; i++) {
-        int64_t at = (plane * a->in_h + oh * a->stride_h + i) * a->in_w + ow * a->stride_w;
-        for (int64_t j = 0; j < a->kernel_w; j++)
-            sum += element_read(a->x, at + j);
-    }
-    element_write(a->y, out_at, sum / (float)(a->kernel_h * a->kernel_w));
-}
+/* Output columns handled at a time, and kernel columns: what they read together fits one span. */
+#define PART (SPAN / 2)
 
-/* The first of equal maxima wins; a NaN wins over all. */
-static void max_window(const pool2d_args *a, int64_t plane, int64_t oh, int64_t ow, int64_t out_at)
+typedef struct pool_row {
+    float value[PART];
+    int32_t at[PART]; /* max: where in the plane */
+} pool_row;
+
+/* Takes kernel columns first_j .. first_j+n_j of one input row into n windows: x is that row from the first window's
+ * column first_j on, and `at` where x[0] lies in the plane. The first of equal maxima stays; a NaN wins over all. */
+static void take_row(const pool2d_args *a, const float *x, int64_t at, int64_t n_j, int64_t n, pool_row *out)
 {
-    int64_t plane_at = plane * a->in_h * a->in_w, best_at = oh * a->stride_h * a->in_w + ow * a->stride_w;
-    float best = element_read(a->x, plane_at + best_at);
-    for (int64_t i = 0; i < a->kernel_h; i++) {
-        int64_t at = (oh * a->stride_h + i) * a->in_w + ow * a->stride_w;
-        for (int64_t j = 0; j < a->kernel_w; j++) {
-            float value = element_read(a->x, plane_at + at + j);
-            if (value > best || (value != value && best == best)) {
-                best = value;
-                best_at = at + j;
-            }
+    for (int64_t j = 0; j < n_j; j++) {
+        if (a->average) {
+            for (int64_t i = 0; i < n; i++)
+                out->value[i] += x[i * a->stride_w + j];
+            continue;
+        }
+        for (int64_t i = 0; i < n; i++) {
+            float value = x[i * a->stride_w + j];
+            bool better = value > out->value[i] || out->at[i] < 0 || (value != value && out->value[i] == out->value[i]);
+            out->value[i] = better ? value : out->value[i];
+            out->at[i] = better ? (int32_t)(at + i * a->stride_w + j) : out->at[i];
         }
     }
-    element_write(a->y, out_at, best);
-    a->index[out_at] = (int32_t)best_at;
+}
+
+/* Output columns first .. first+n of row oh. */
+static void pool_columns(const pool2d_args *a, int64_t plane, int64_t oh, int64_t first, int64_t n)
+{
+    pool_row out;
+    float scratch[SPAN];
+    for (int64_t i = 0; i < n; i++) {
+        out.value[i] = 0.0f;
+        out.at[i] = -1;
+    }
+    for (int64_t kh = 0; kh < a->kernel_h; kh++) {
+        for (int64_t j = 0; j < a->kernel_w; j += PART) {
+            int64_t n_j = min_i64(PART, a->kernel_w - j), length = (n - 1) * a->stride_w + n_j;
+            int64_t at = (oh * a->stride_h + kh) * a->in_w + first * a->stride_w + j;
+            take_row(a, span_read(a->x, plane * a->in_h * a->in_w + at, length, scratch), at, n_j, n, &out);
+        }
+    }
+    int64_t out_at = (plane * a->out_h + oh) * a->out_w + first;
+    if (a->average) {
+        for (int64_t i = 0; i < n; i++)
+            out.value[i] /= (float)(a->kernel_h * a->kernel_w);
+    } else {
+        memcpy(a->index + out_at, out.at, (size_t)n * sizeof(int32_t));
+    }
+    span_write(a->y, out_at, n, out.value, false);
 }
 
 SIMD_KERNEL(pool2d_forward, pool2d_args)
 {
+    int64_t step = max_i64(1, PART / a->stride_w);
     int threads = cpu_threads_for(s, a->planes * a->in_h * a->in_w);
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t plane = 0; plane < a->planes; plane++) {
         for (int64_t oh = 0; oh < a->out_h; oh++) {
-            for (int64_t ow = 0; ow < a->out_w; ow++) {
-                int64_t out_at = (plane * a->out_h + oh) * a->out_w + ow;
-                if (a->average)
-                    average_window(a, plane, oh, ow, out_at);
-                else
-                    max_window(a, plane, oh, ow, out_at);
-            }
+            for (int64_t first = 0; first < a->out_w; first += step)
+                pool_columns(a, plane, oh, first, min_i64(step, a->out_w - first));
         }
     }
     return FSDP_OK;

@@ -4,6 +4,11 @@
 #ifndef DEVICE_CPU_SIMD_SIMD_H
 #define DEVICE_CPU_SIMD_SIMD_H
 
+/* Nobody reads the floating-point exception flags; as long as they count, GCC leaves loops with a selection as branches. */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("no-trapping-math")
+#endif
+
 #include "device/cpu/cpu_device.h"
 
 #ifndef SIMD_LEVEL

@@ -1,9 +1,8 @@
 /* Copies between strided layouts. Dimensions are sorted by the stride they are written with and merged where both sides
- * allow it; what is left runs as rows (contiguous on both sides), or as small square blocks when it is a transpose, so
- * that both sides use whole cache lines. */
+ * allow it; what is left runs as rows, or as small squares when it is a transpose, so that both sides use whole lines. */
 #include "device/cpu/simd/span.h"
 
-#define PIECE_ROWS 32      /* a square of this size stays in the first-level cache on both sides */
+#define PIECE_ROWS 32      /* also the side of a square */
 #define PIECE_COLUMNS 8192 /* long rows are shared between threads */
 
 typedef struct layout {
@@ -82,18 +81,58 @@ static void copy_inner(const strided_copy_args *a, int64_t from, int64_t from_st
         copy_scattered(a, from, from_stride, to, to_stride, n);
 }
 
-/* A piece of the last two dimensions. When they cross over (the inner one jumps where it is read), in squares. */
-static void copy_piece(const strided_copy_args *a, const layout *l, int64_t from, int64_t to, int64_t row,
-                       int64_t first_column, bool crossing)
+/* The last two dimensions cross over: a square is read along the dimension that is contiguous there into an array of
+ * ours and written from that, so neither side needs its lines to stay in the cache while they are filled. */
+static void copy_square(const strided_copy_args *a, const layout *l, int64_t from, int64_t to, int64_t n_rows,
+                        int64_t n_columns)
 {
     int last = l->n_dims - 1, rows = last - 1;
-    int64_t row_end = min_i64(l->shape[rows], row + PIECE_ROWS), end = min_i64(l->shape[last], first_column + PIECE_COLUMNS);
-    int64_t width = crossing ? PIECE_ROWS : PIECE_COLUMNS;
-    for (int64_t column = first_column; column < end; column += width) {
-        int64_t n = min_i64(width, end - column);
-        for (int64_t i = row; i < row_end; i++)
-            copy_inner(a, from + i * l->from[rows] + column * l->from[last], l->from[last],
-                       to + i * l->to[rows] + column * l->to[last], l->to[last], n);
+    float square[PIECE_ROWS][PIECE_ROWS + 1], scratch[PIECE_ROWS];
+    buffer copied = {square, FSDP_F32};
+    strided_copy_args inner = *a;
+    for (int64_t j = 0; j < n_columns; j++) {
+        const float *column = scratch;
+        if (l->from[rows] == 1)
+            column = span_read(a->from, from + j * l->from[last], n_rows, scratch);
+        else
+            for (int64_t i = 0; i < n_rows; i++)
+                scratch[i] = element_read(a->from, from + j * l->from[last] + i * l->from[rows]);
+        for (int64_t i = 0; i < n_rows; i++)
+            square[i][j] = column[i];
+    }
+    inner.from = copied;
+    for (int64_t i = 0; i < n_rows; i++)
+        copy_inner(&inner, i * (PIECE_ROWS + 1), 1, to + i * l->to[rows], l->to[last], n_columns);
+}
+
+#define ROWS_AHEAD 8 /* short rows far apart: the processor does not guess where the next one is */
+
+static void fetch_ahead(buffer from, int64_t at, int64_t n)
+{
+    const char *p = element_address(from, at);
+    int64_t bytes = min_i64(1024, n * (from.dtype == FSDP_F32 ? 4 : 2));
+    for (int64_t i = 0; i < bytes; i += 64)
+        __builtin_prefetch(p + i);
+}
+
+/* A piece of the last two dimensions: some rows, of at most PIECE_COLUMNS columns. */
+static void copy_piece(const strided_copy_args *a, const layout *l, int64_t from, int64_t to, int64_t row,
+                       int64_t column, bool crossing)
+{
+    int last = l->n_dims - 1, rows = last - 1;
+    int64_t n_rows = min_i64(PIECE_ROWS, l->shape[rows] - row), n = min_i64(PIECE_COLUMNS, l->shape[last] - column);
+    from += row * l->from[rows] + column * l->from[last];
+    to += row * l->to[rows] + column * l->to[last];
+    if (crossing) {
+        for (int64_t first = 0; first < n; first += PIECE_ROWS)
+            copy_square(a, l, from + first * l->from[last], to + first * l->to[last], n_rows,
+                        min_i64(PIECE_ROWS, n - first));
+        return;
+    }
+    for (int64_t i = 0; i < n_rows; i++) {
+        if (i + ROWS_AHEAD < n_rows)
+            fetch_ahead(a->from, from + (i + ROWS_AHEAD) * l->from[rows], n);
+        copy_inner(a, from + i * l->from[rows], l->from[last], to + i * l->to[rows], l->to[last], n);
     }
 }
 

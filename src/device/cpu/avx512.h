@@ -1,7 +1,7 @@
-/* Packing with AVX-512, shared by the kernels that use it. Everything is moved in units of 32 bits: an fp32 element
+/* What the kernels with AVX-512 have in common: packing, storing, few rows. Packing moves everything in units of 32 bits: an fp32 element
  * (16-bit ones are widened on the way), or two bf16 elements that follow each other in k. */
-#ifndef DEVICE_CPU_AVX512_PACK_H
-#define DEVICE_CPU_AVX512_PACK_H
+#ifndef DEVICE_CPU_AVX512_H
+#define DEVICE_CPU_AVX512_H
 
 #include <immintrin.h>
 
@@ -23,5 +23,8 @@ void avx512_pack_tile_pairs(const panel_source *source, uint16_t *panel);
 
 /* d = alpha * sums + beta * c + bias for one row, any floating dtypes. */
 void avx512_store(const result_row *row, int64_t n);
+
+/* A strip of a product with few rows, 16-bit operands widened to fp32. */
+void avx512_few_rows(const few_rows_strip *strip, float (*sums)[FEW_COLUMNS]);
 
 #endif

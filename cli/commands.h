@@ -1,0 +1,48 @@
+/* The subcommands of `fsdp`: what each is called, says about itself and does. A file per subcommand defines its
+ * description; commands.c lists them. Only the public headers of the library are used here. */
+#ifndef CLI_COMMANDS_H
+#define CLI_COMMANDS_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include <fsdp/flags.h>
+#include <fsdp/status.h>
+
+typedef struct command {
+    const char *name;
+    const char *summary;               /* one line, without a full stop */
+    const char *usage;                 /* what follows "fsdp NAME" */
+    const char *details;               /* paragraphs below the usage, examples among them; may be NULL */
+    const fsdp_flag *(*flags)(void);   /* the table of its flags, NULL when it has none */
+    int (*run)(int argc, char **argv); /* arguments behind the name; returns the exit code */
+    bool passes_on;                    /* words behind the first that is no flag belong to another program */
+} command;
+
+/* Ends with NULL. */
+extern const command *const commands[];
+
+/* NULL when there is none of this name. */
+const command *command_find(const char *name);
+/* Prints "fsdp: unknown command ..." with the nearest name; returns 2. */
+int command_unknown(const char *name);
+
+/* Prints "fsdp NAME: " and the library's last error; returns the exit code that goes with it. */
+int command_failed(const char *name, fsdp_status status);
+/* Prints "fsdp NAME: " and the text; returns 2. */
+int command_misused(const char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Help on a terminal or in a pipe: everything, or one command with its flags by group. */
+void help_overview(FILE *out);
+void help_command(FILE *out, const command *c);
+/* The same as pages: a man page, a Markdown reference, a completion script for bash. */
+void help_man(FILE *out);
+void help_markdown(FILE *out);
+void help_completion(FILE *out);
+
+/* Whether the row is for this command. */
+bool flag_belongs(const fsdp_flag *flag, const command *c);
+/* What stands behind the flag in help: "N", "full|none", "" for switches. Choices are cut to fit `bytes`. */
+const char *flag_value_text(const fsdp_flag *flag, char *text, size_t bytes);
+
+#endif

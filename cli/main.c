@@ -1,0 +1,64 @@
+/* The `fsdp` command: finds the subcommand and hands it the rest. --help and --version are answered here, without
+ * touching a device. */
+#include <stdio.h>
+#include <string.h>
+
+#include <fsdp/version.h>
+#include <fsdp/world.h>
+
+#include "commands.h"
+
+static int print_version(void)
+{
+    char cpu[512];
+    printf("fsdp %s\nbuild: %s\n", FSDP_VERSION, fsdp_build_options());
+    fsdp_status status = fsdp_describe_cpu("auto", cpu, sizeof cpu);
+    if (status != FSDP_OK)
+        return command_failed("--version", status);
+    printf("cpu: %s\n", cpu);
+    return 0;
+}
+
+static bool is_help(const char *word)
+{
+    return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
+}
+
+/* --help anywhere among the words of the command itself, not among those of a program that it starts. */
+static bool asks_for_help(const command *c, int argc, char **argv)
+{
+    for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        if (is_help(argv[i]))
+            return true;
+        if (c->passes_on)
+            return false;
+    }
+    return false;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        help_overview(stderr);
+        return 2;
+    }
+    if (is_help(argv[1])) {
+        help_overview(stdout);
+        return 0;
+    }
+    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0)
+        return print_version();
+    const command *c = command_find(argv[1]);
+    if (!c)
+        return command_unknown(argv[1]);
+    if (asks_for_help(c, argc - 2, argv + 2)) {
+        help_command(stdout, c);
+        return 0;
+    }
+    int code = c->run(argc - 2, argv + 2);
+    if (fflush(stdout) != 0 && code == 0) {
+        perror("fsdp: standard output");
+        return 1;
+    }
+    return code;
+}

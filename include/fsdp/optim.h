@@ -1,0 +1,78 @@
+/* Optimizers and learning-rate schedules. */
+#ifndef FSDP_OPTIM_H
+#define FSDP_OPTIM_H
+
+#include <fsdp/shard.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum fsdp_optimizer_kind { FSDP_ADAMW, FSDP_ADAM, FSDP_SGD } fsdp_optimizer_kind;
+
+typedef struct fsdp_optimizer_config {
+    size_t size;
+    fsdp_optimizer_kind kind;
+    float lr, beta1, beta2, eps;
+    float weight_decay; /* of parameters with two or more dimensions; ADAM and SGD add it to the gradient */
+    float momentum;     /* SGD */
+    float clip;         /* largest norm of the whole gradient; 0: no clipping */
+} fsdp_optimizer_config;
+
+#define FSDP_OPTIMIZER_CONFIG_INIT                                                                                     \
+    {                                                                                                                  \
+        .size = sizeof(fsdp_optimizer_config), .kind = FSDP_ADAMW, .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.999f,        \
+        .eps = 1e-8f                                                                                                   \
+    }
+
+typedef struct fsdp_optimizer fsdp_optimizer;
+
+/* Borrows the model. Every rank keeps the state of its own shard. */
+FSDP_API fsdp_status fsdp_optimizer_new(fsdp_model *m, const fsdp_optimizer_config *config, fsdp_optimizer **out);
+FSDP_API void fsdp_optimizer_free(fsdp_optimizer *o); /* before the model; NULL is legal */
+FSDP_API void fsdp_optimizer_set_lr(fsdp_optimizer *o, float lr);
+
+typedef struct fsdp_step_report {
+    double loss;          /* mean over all ranks and micro-batches */
+    double gradient_norm; /* before clipping */
+    double count;         /* what the loss was divided by: tokens, samples */
+    bool skipped;         /* the gradient was not finite: nothing was changed, by any rank */
+} fsdp_step_report;
+
+/* Gradients are reduced, clipped and applied; the next micro-batch begins a new sum. report may be NULL. Collective. */
+FSDP_API fsdp_status fsdp_step(fsdp_optimizer *o, fsdp_step_report *report);
+
+typedef enum fsdp_decay { FSDP_DECAY_CONSTANT, FSDP_DECAY_LINEAR, FSDP_DECAY_COSINE, FSDP_DECAY_EXPONENTIAL, FSDP_DECAY_STEP, FSDP_DECAY_PLATEAU } fsdp_decay;
+
+typedef struct fsdp_lr_config {
+    size_t size;
+    fsdp_decay decay;
+    double lr, min_lr;
+    int64_t warmup;     /* steps of linear rise: lr * (i + 1) / warmup */
+    int64_t total;      /* linear, cosine: the step at which min_lr is reached */
+    double gamma;       /* exponential: factor a step; step: factor every step_size; plateau: factor */
+    int64_t step_size;
+    int64_t patience;   /* plateau: observations without improvement before the rate falls */
+} fsdp_lr_config;
+
+#define FSDP_LR_CONFIG_INIT                                                                                            \
+    {                                                                                                                  \
+        .size = sizeof(fsdp_lr_config), .decay = FSDP_DECAY_CONSTANT, .gamma = 0.1, .step_size = 1, .patience = 10     \
+    }
+
+/* What the plateau schedule remembers; zeros at the start. Part of a checkpoint. */
+typedef struct fsdp_lr_state {
+    double best, factor;
+    int64_t waited, observations;
+} fsdp_lr_state;
+
+/* The rate of step i, counted from 0. `state` is read for the plateau schedule only. */
+FSDP_API double fsdp_lr_at(const fsdp_lr_config *config, const fsdp_lr_state *state, int64_t step);
+/* Tells the plateau schedule a loss (validation's, or training's). */
+FSDP_API void fsdp_lr_observe(const fsdp_lr_config *config, fsdp_lr_state *state, double loss);
+FSDP_API fsdp_status fsdp_lr_check(const fsdp_lr_config *config);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

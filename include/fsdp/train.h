@@ -1,0 +1,59 @@
+/* The training program as a call: everything that `fsdp train` does between reading its flags and printing. */
+#ifndef FSDP_TRAIN_H
+#define FSDP_TRAIN_H
+
+#include <fsdp/settings.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum fsdp_line {
+    FSDP_LINE_PROGRESS, /* "Batch N Loss: x, Speed: y samples/sec, lr: z ...": a terminal shows the newest in place */
+    FSDP_LINE_INFO,     /* lines and tables to keep; may hold newlines */
+    FSDP_LINE_WARNING,  /* also from ranks other than 0, with their number in front */
+} fsdp_line;
+
+/* How a job speaks to whoever started it. Called on the thread that called fsdp_train, between steps. */
+typedef struct fsdp_train_callbacks {
+    size_t size;
+    void *context;
+    /* Text without a newline at its end, valid during the call. NULL: silence. */
+    void (*line)(void *context, fsdp_line kind, const char *text);
+    /* Asked after every step: not 0 ends the run after a checkpoint (a signal came). NULL: never. */
+    int (*stop_requested)(void *context);
+    bool live;   /* progress is shown in place: several a second are welcome between logging steps */
+    int columns; /* width of the terminal, 0 when there is none */
+} fsdp_train_callbacks;
+
+#define FSDP_TRAIN_CALLBACKS_INIT                                                                                      \
+    {                                                                                                                  \
+        .size = sizeof(fsdp_train_callbacks)                                                                           \
+    }
+
+typedef struct fsdp_train_result {
+    size_t size;
+    int64_t steps, epochs;   /* in all, those before a resume included */
+    int64_t tokens, samples; /* of this run, over all ranks */
+    double seconds;
+    double loss;            /* of the last step; NaN when there was none */
+    double validation_loss; /* NaN when there was no validation */
+    int64_t peak_bytes;     /* of this rank */
+    bool stopped;           /* stop_requested ended it */
+    char checkpoint[4096];  /* the last one written, "" when none */
+} fsdp_train_result;
+
+#define FSDP_TRAIN_RESULT_INIT                                                                                         \
+    {                                                                                                                  \
+        .size = sizeof(fsdp_train_result)                                                                              \
+    }
+
+/* Trains as `settings` (checked by fsdp_settings_check) say. Every rank of the job calls it. With dry_run it hands the
+ * plan and the settings to the callback and returns. callbacks and result may be NULL. */
+FSDP_API fsdp_status fsdp_train(const fsdp_settings *settings, const fsdp_train_callbacks *callbacks,
+                                fsdp_train_result *result);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,25 @@
+/* The list of pieces that a rank leaves behind its data ("rank-00003.part.json"), as rank 0 reads it. */
+#ifndef CKPT_PART_H
+#define CKPT_PART_H
+
+#include "ckpt/manifest.h"
+
+typedef struct part_piece {
+    int tensor, file; /* file: of this part's own list */
+    int64_t first, count;
+    uint64_t checksum;
+} part_piece;
+
+typedef struct part_list {
+    int n_files;
+    manifest_file *files;
+    int n_pieces;
+    part_piece *pieces;
+    json_t *extra; /* null where the rank had none */
+} part_list;
+
+/* Lives in `memory`, but for extra: part_list_clear. */
+fsdp_status part_list_read(const char *path, arena *memory, part_list *out);
+void part_list_clear(part_list *list);
+
+#endif

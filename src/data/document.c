@@ -1,0 +1,179 @@
+/* Plain text is gathered into parts of about 64 KiB that end at line ends; JSONL gives a document for each line. */
+#include "data/document.h"
+
+#include <stdlib.h>
+
+#include <jansson.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "data/text_buffer.h"
+#include "format/text_reader.h"
+
+enum { PART_BYTES = 64 << 10, MOST_WARNINGS = 20 };
+
+struct document_reader {
+    const source_list *files;
+    const char *text_field, *target_field;
+    bool strict;
+    size_t file;          /* index of the open one, or of the next */
+    text_reader *lines;   /* NULL between files */
+    json_t *record;       /* whose strings the last document borrows */
+    text_buffer part;     /* of plain text */
+    int64_t skipped;
+};
+
+fsdp_status document_reader_open(const source_list *files, const char *text_field, const char *target_field, bool strict,
+                                 document_reader **out)
+{
+    document_reader *r = calloc(1, sizeof *r);
+    if (r == NULL)
+        return error_set(FSDP_ERR_MEMORY, "out of memory");
+    *r = (document_reader){.files = files, .text_field = text_field, .target_field = target_field, .strict = strict};
+    *out = r;
+    return FSDP_OK;
+}
+
+void document_reader_close(document_reader *r)
+{
+    if (r == NULL)
+        return;
+    json_decref(r->record);
+    text_reader_close(r->lines);
+    text_free(&r->part);
+    free(r);
+}
+
+int64_t document_reader_skipped(const document_reader *r)
+{
+    return r->skipped;
+}
+
+size_t document_reader_file(const document_reader *r)
+{
+    return r->file;
+}
+
+/* A bad record: an error when strict, else a line in the log. Later ones are only counted. */
+static fsdp_status skip_record(document_reader *r, const char *path, int64_t line, const char *why)
+{
+    if (r->strict)
+        return error_set(FSDP_ERR_INPUT, "%s:%lld: %s", path, (long long)line, why);
+    if (++r->skipped <= MOST_WARNINGS)
+        log_write(LOG_WARNING, "%s:%lld: %s; the record is skipped%s", path, (long long)line, why,
+                  r->skipped == MOST_WARNINGS ? " (more are not reported)" : "");
+    return FSDP_OK;
+}
+
+/* *why is NULL for a good record, else what is wrong with it. */
+static void parse_record(document_reader *r, const text_line *line, document *out, char why[256])
+{
+    json_error_t error;
+    why[0] = '\0';
+    json_decref(r->record);
+    r->record = json_loadb(line->text, line->bytes, JSON_ALLOW_NUL, &error);
+    const json_t *text = json_object_get(r->record, r->text_field);
+    const json_t *target = r->target_field == NULL ? NULL : json_object_get(r->record, r->target_field);
+    if (r->record == NULL)
+        snprintf(why, 256, "not JSON: %.200s", error.text);
+    else if (!json_is_object(r->record))
+        snprintf(why, 256, "not a JSON object");
+    else if (!json_is_string(text))
+        snprintf(why, 256, "no string under \"%.100s\"", r->text_field);
+    else if (r->target_field != NULL && !json_is_string(target))
+        snprintf(why, 256, "no string under \"%.100s\"", r->target_field);
+    else
+        *out = (document){json_string_value(text), json_string_length(text), json_string_value(target),
+                          target == NULL ? 0 : json_string_length(target), true};
+}
+
+static bool is_blank(const text_line *line)
+{
+    for (size_t i = 0; i < line->bytes; i++)
+        if (strchr(" \t\r", line->text[i]) == NULL || line->text[i] == '\0')
+            return false;
+    return true;
+}
+
+/* The next line; a line that is too long is a bad record. *got is false at the end of the file. */
+static fsdp_status next_line(document_reader *r, text_line *line, bool *got)
+{
+    for (;;) {
+        bool more = false;
+        fsdp_status status = text_reader_next(r->lines, line, &more);
+        *got = more;
+        if (status == FSDP_OK || !more || r->strict)
+            return status;
+        if (++r->skipped <= MOST_WARNINGS)
+            log_write(LOG_WARNING, "%s; the record is skipped", fsdp_last_error());
+    }
+}
+
+static fsdp_status next_record(document_reader *r, document *out, bool *got)
+{
+    text_line line;
+    char why[256];
+    for (;;) {
+        FSDP_TRY(next_line(r, &line, got));
+        if (!*got)
+            return FSDP_OK;
+        if (is_blank(&line))
+            continue;
+        parse_record(r, &line, out, why);
+        if (why[0] == '\0')
+            return FSDP_OK;
+        FSDP_TRY(skip_record(r, r->files->files[r->file].path, line.number, why));
+    }
+}
+
+/* Lines up to the size of a part. The last part of a file ends the document, empty though it may be. */
+static fsdp_status next_part(document_reader *r, document *out)
+{
+    text_line line;
+    bool got = true;
+    r->part.bytes = 0;
+    while (r->part.bytes < PART_BYTES) {
+        FSDP_TRY(next_line(r, &line, &got));
+        if (!got)
+            break;
+        FSDP_TRY(text_append(&r->part, line.text, line.bytes));
+        if (line.has_newline)
+            FSDP_TRY(text_append(&r->part, "\n", 1));
+    }
+    FSDP_TRY(text_reserve(&r->part, 1));
+    *out = (document){.text = r->part.data, .bytes = r->part.bytes, .ends = !got};
+    return FSDP_OK;
+}
+
+static void close_file(document_reader *r)
+{
+    text_reader_close(r->lines);
+    r->lines = NULL;
+    r->file++;
+}
+
+fsdp_status document_reader_next(document_reader *r, document *out, bool *more)
+{
+    *more = true;
+    while (r->file < r->files->n_files) {
+        const source_file *file = &r->files->files[r->file];
+        if (file->kind == SOURCE_TEXT && r->target_field != NULL)
+            return error_set(FSDP_ERR_INPUT, "%s: pairs need JSONL with \"%s\" and \"%s\"", file->path, r->text_field,
+                             r->target_field);
+        if (r->lines == NULL)
+            FSDP_TRY(text_reader_open(file->path, 0, &r->lines));
+        if (file->kind == SOURCE_TEXT) {
+            FSDP_TRY(next_part(r, out));
+            if (out->ends)
+                close_file(r);
+            return FSDP_OK;
+        }
+        bool got;
+        FSDP_TRY(next_record(r, out, &got));
+        if (got)
+            return FSDP_OK;
+        close_file(r);
+    }
+    *more = false;
+    return FSDP_OK;
+}

@@ -1,0 +1,33 @@
+/* Documents of text and JSONL files, one after the other. Bad records are passed over with their file and line in the
+ * log, or are errors when reading is strict. Making tokens of documents is token_build.c's and dataset_pairs.c's. */
+#ifndef DATA_DOCUMENT_H
+#define DATA_DOCUMENT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "data/source.h"
+
+typedef struct document_reader document_reader;
+
+typedef struct document {
+    const char *text; /* valid until the next call */
+    size_t bytes;
+    const char *target; /* pairs only; NULL otherwise */
+    size_t target_bytes;
+    bool ends; /* the document ends here; long plain text comes in several parts, cut at line ends */
+} document;
+
+/* `target_field` NULL: no pairs. Borrows everything until closed. */
+fsdp_status document_reader_open(const source_list *files, const char *text_field, const char *target_field, bool strict,
+                                 document_reader **out);
+void document_reader_close(document_reader *r); /* NULL is legal */
+
+/* The next document or part; *more is false behind the last. */
+fsdp_status document_reader_next(document_reader *r, document *out, bool *more);
+
+int64_t document_reader_skipped(const document_reader *r); /* bad records so far */
+size_t document_reader_file(const document_reader *r);     /* files finished so far */
+
+#endif

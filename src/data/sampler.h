@@ -1,0 +1,33 @@
+/* Which sample comes when, and who takes it: pure functions of the seed and one global position, with no state to save
+ * but that position. Position p is place p % n of epoch p / n; every epoch is another permutation of the n samples. */
+#ifndef DATA_SAMPLER_H
+#define DATA_SAMPLER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/rng.h"
+
+typedef struct sampler {
+    int64_t n_samples; /* positive */
+    bool shuffle;      /* false: every epoch in the data's own order */
+    rng_key key;
+    int half_bits; /* the permutation works on 2 * half_bits bits */
+} sampler;
+
+sampler sampler_make(int64_t n_samples, uint64_t seed, bool shuffle);
+
+/* The sample at a position >= 0. */
+int64_t sampler_at(const sampler *s, int64_t position);
+
+int64_t sampler_epoch(const sampler *s, int64_t position);
+
+/* How many samples the global batch that starts at `position` has: `wanted`, but with `stop_at_epoch` no more than are
+ * left of the epoch. */
+int64_t sampler_batch(const sampler *s, int64_t position, int64_t wanted, bool stop_at_epoch);
+
+/* A rank's part of a global batch of `n` samples: *count positions from `position + *first` on. Parts are contiguous in
+ * rank order, cover the batch, and differ by one sample at most. */
+void sampler_share(int64_t n, int rank, int world_size, int64_t *first, int64_t *count);
+
+#endif

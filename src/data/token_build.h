@@ -1,0 +1,38 @@
+/* From files of text to tokens: documents are read in order, tokenized by several threads, and handed on in order, each
+ * ended by the tokenizer's end token. The result does not depend on the number of threads. */
+#ifndef DATA_TOKEN_BUILD_H
+#define DATA_TOKEN_BUILD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <fsdp/tokenizer.h>
+
+#include "data/source.h"
+
+/* Gets the tokens, on the calling thread. A document may come in several pieces. */
+typedef struct token_sink {
+    void *context;
+    fsdp_status (*append)(void *context, const int32_t *ids, size_t n);
+    fsdp_status (*end_document)(void *context);
+} token_sink;
+
+typedef struct token_build_options {
+    const char *field;  /* of JSONL records */
+    bool strict;        /* bad records are errors */
+    int n_threads;      /* 0 or 1: the calling one */
+    int64_t max_tokens; /* stop behind the document that reaches so many; 0: all */
+    void (*progress)(void *context, int64_t bytes, int64_t tokens); /* text so far; may be NULL */
+    void *progress_context;
+} token_build_options;
+
+typedef struct token_build_result {
+    int64_t n_documents, n_tokens, n_bytes, n_skipped;
+} token_build_result;
+
+/* `result` may be NULL. */
+fsdp_status token_build(const source_list *files, const fsdp_tokenizer *tokenizer, const token_build_options *options,
+                        const token_sink *sink, token_build_result *result);
+
+#endif

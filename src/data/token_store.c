@@ -1,0 +1,268 @@
+/* Parts of a store are token files; a store in memory has one vector instead. The cache's file names are hashes of
+ * everything the tokens depend on, so a stale file is never found. */
+#include "data/token_store.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "data/text_buffer.h"
+#include "data/tokenizer_internal.h"
+#include "format/token_file.h"
+
+enum { CACHE_WAIT_SECONDS = 6 * 3600, CACHE_POLL_MILLISECONDS = 20 };
+
+typedef struct store_part {
+    token_file *file;
+    int64_t first; /* place of its first token in the store */
+} store_part;
+
+struct token_store {
+    store_part *parts;
+    size_t n_parts;
+    id_vector ids; /* without parts */
+    int64_t count, vocabulary;
+};
+
+void token_store_free(token_store *s)
+{
+    if (s == NULL)
+        return;
+    for (size_t i = 0; i < s->n_parts; i++)
+        token_file_close(s->parts[i].file);
+    free(s->parts);
+    id_free(&s->ids);
+    free(s);
+}
+
+static fsdp_status store_new(size_t n_parts, token_store **out)
+{
+    *out = calloc(1, sizeof **out);
+    if (*out != NULL && n_parts > 0)
+        (*out)->parts = calloc(n_parts, sizeof *(*out)->parts);
+    if (*out != NULL && (n_parts == 0 || (*out)->parts != NULL))
+        return FSDP_OK;
+    free(*out);
+    return error_set(FSDP_ERR_MEMORY, "out of memory");
+}
+
+static fsdp_status add_part(token_store *s, const char *path)
+{
+    store_part *part = &s->parts[s->n_parts];
+    FSDP_TRY(token_file_open(path, &part->file));
+    part->first = s->count;
+    s->n_parts++;
+    s->count += token_file_count(part->file);
+    if (token_file_vocabulary(part->file) > s->vocabulary)
+        s->vocabulary = token_file_vocabulary(part->file);
+    return FSDP_OK;
+}
+
+fsdp_status token_store_open(const source_list *files, token_store **out)
+{
+    token_store *s;
+    FSDP_TRY(store_new(files->n_files, &s));
+    for (size_t i = 0; i < files->n_files; i++) {
+        fsdp_status status = add_part(s, files->files[i].path);
+        if (status != FSDP_OK) {
+            token_store_free(s);
+            return status;
+        }
+    }
+    *out = s;
+    return FSDP_OK;
+}
+
+/* --- building ---------------------------------------------------------------------------------------------------- */
+
+static fsdp_status append_memory(void *context, const int32_t *ids, size_t n)
+{
+    return id_append_all(context, ids, n);
+}
+
+static fsdp_status end_memory(void *context)
+{
+    (void)context;
+    return FSDP_OK;
+}
+
+static fsdp_status build_in_memory(const source_list *files, const fsdp_tokenizer *tokenizer,
+                                   const token_build_options *options, token_store **out)
+{
+    token_store *s;
+    FSDP_TRY(store_new(0, &s));
+    token_sink sink = {&s->ids, append_memory, end_memory};
+    fsdp_status status = token_build(files, tokenizer, options, &sink, NULL);
+    if (status != FSDP_OK) {
+        token_store_free(s);
+        return status;
+    }
+    s->count = (int64_t)s->ids.n;
+    s->vocabulary = fsdp_tokenizer_vocab_size(tokenizer);
+    *out = s;
+    return FSDP_OK;
+}
+
+static fsdp_status append_file(void *context, const int32_t *ids, size_t n)
+{
+    return token_writer_append(context, ids, n);
+}
+
+static fsdp_status end_file(void *context)
+{
+    return token_writer_end_document(context);
+}
+
+static fsdp_status build_file(const source_list *files, const fsdp_tokenizer *tokenizer,
+                              const token_build_options *options, const char *path)
+{
+    token_writer *writer;
+    FSDP_TRY(token_writer_create(path, fsdp_tokenizer_vocab_size(tokenizer), &writer));
+    token_sink sink = {writer, append_file, end_file};
+    fsdp_status status = token_build(files, tokenizer, options, &sink, NULL);
+    if (status != FSDP_OK) {
+        token_writer_abort(writer);
+        return status;
+    }
+    return token_writer_commit(writer);
+}
+
+/* --- the cache --------------------------------------------------------------------------------------------------- */
+
+static fsdp_status cache_key(const source_list *files, const fsdp_tokenizer *tokenizer,
+                             const token_build_options *options, uint64_t *key)
+{
+    uint64_t h = hash_text(HASH_START, "fsdp tokens 1");
+    h = hash_u64(h, tokenizer->tables->fingerprint);
+    h = hash_u64(hash_u64(h, (uint64_t)(uint32_t)fsdp_tokenizer_eos(tokenizer)), (uint64_t)options->max_tokens);
+    h = hash_text(h, options->field == NULL ? "" : options->field);
+    for (size_t i = 0; i < files->n_files; i++) {
+        struct stat info;
+        char *full = realpath(files->files[i].path, NULL);
+        if (full == NULL || stat(full, &info) != 0) {
+            free(full);
+            return error_set_errno(FSDP_ERR_INPUT, "%s: the file cannot be read", files->files[i].path);
+        }
+        h = hash_u64(hash_text(h, full), (uint64_t)info.st_size);
+        h = hash_u64(hash_u64(h, (uint64_t)info.st_mtim.tv_sec), (uint64_t)info.st_mtim.tv_nsec);
+        free(full);
+    }
+    *key = h;
+    return FSDP_OK;
+}
+
+static fsdp_status take_lock(const char *path, int *lock)
+{
+    struct timespec pause = {0, CACHE_POLL_MILLISECONDS * 1000000L};
+    double began = clock_seconds();
+    *lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (*lock < 0)
+        return error_set_errno(FSDP_ERR_IO, "%s: the lock of the token cache cannot be opened", path);
+    while (flock(*lock, LOCK_EX | LOCK_NB) != 0) {
+        if (clock_seconds() - began > CACHE_WAIT_SECONDS) {
+            close(*lock);
+            return error_set(FSDP_ERR_TIMEOUT, "%s: another process has held the token cache for %d s", path,
+                             CACHE_WAIT_SECONDS);
+        }
+        nanosleep(&pause, NULL);
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status open_cached(const char *path, token_store **out)
+{
+    token_store *s;
+    FSDP_TRY(store_new(1, &s));
+    fsdp_status status = add_part(s, path);
+    if (status != FSDP_OK) {
+        token_store_free(s);
+        return status;
+    }
+    *out = s;
+    return FSDP_OK;
+}
+
+static fsdp_status build_cached(const source_list *files, const fsdp_tokenizer *tokenizer,
+                                const token_build_options *options, const char *folder, token_store **out)
+{
+    char path[PATH_MAX], lock_path[PATH_MAX + 8];
+    uint64_t key;
+    int lock;
+    FSDP_TRY(cache_key(files, tokenizer, options, &key));
+    FSDP_TRY(file_make_directories(folder));
+    if (snprintf(path, sizeof path, "%s/tokens-%016llx.bin", folder, (unsigned long long)key) >= PATH_MAX)
+        return error_set(FSDP_ERR_INPUT, "%s: the path of the token cache is too long", folder);
+    snprintf(lock_path, sizeof lock_path, "%s.lock", path);
+    FSDP_TRY(take_lock(lock_path, &lock));
+    fsdp_status status = FSDP_OK;
+    if (!file_exists(path) || open_cached(path, out) != FSDP_OK) {
+        status = build_file(files, tokenizer, options, path);
+        if (status == FSDP_OK)
+            status = open_cached(path, out);
+    }
+    close(lock); /* releases it */
+    return status;
+}
+
+fsdp_status token_store_build(const source_list *files, const fsdp_tokenizer *tokenizer,
+                              const token_build_options *options, const char *cache_folder, token_store **out)
+{
+    if (cache_folder == NULL)
+        return build_in_memory(files, tokenizer, options, out);
+    return build_cached(files, tokenizer, options, cache_folder, out);
+}
+
+/* --- reading ----------------------------------------------------------------------------------------------------- */
+
+int64_t token_store_count(const token_store *s)
+{
+    return s->count;
+}
+
+int64_t token_store_vocabulary(const token_store *s)
+{
+    return s->vocabulary;
+}
+
+/* The part that has token `place`: the last one that starts at or before it. */
+static size_t part_at(const token_store *s, int64_t place)
+{
+    size_t low = 0, high = s->n_parts;
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        if (s->parts[middle].first <= place)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+fsdp_status token_store_read(const token_store *s, int64_t first, int64_t n, int32_t *out)
+{
+    if (s->n_parts == 0) {
+        memcpy(out, s->ids.data + first, (size_t)n * sizeof *out);
+        return FSDP_OK;
+    }
+    for (size_t i = part_at(s, first); n > 0; i++) {
+        const store_part *part = &s->parts[i];
+        int64_t inner = first - part->first, have = token_file_count(part->file) - inner;
+        int64_t take = have < n ? have : n;
+        if (take > 0)
+            FSDP_TRY(token_file_read(part->file, inner, take, out));
+        first += take > 0 ? take : 0;
+        out += take > 0 ? take : 0;
+        n -= take > 0 ? take : 0;
+    }
+    return FSDP_OK;
+}

@@ -1,0 +1,117 @@
+/* Moments and their updates. */
+#include "optim/update.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/error.h"
+
+struct update {
+    device *dev;
+    fsdp_optimizer_config config;
+    update_range *ranges;
+    int n_ranges;
+    uint8_t *moments;
+    size_t moments_bytes;
+};
+
+int update_moments(const fsdp_optimizer_config *c)
+{
+    if (c->kind == FSDP_SGD)
+        return c->momentum != 0 ? 1 : 0;
+    return 2;
+}
+
+static fsdp_status check(const fsdp_optimizer_config *c)
+{
+    if (!(c->beta1 >= 0 && c->beta1 < 1) || !(c->beta2 >= 0 && c->beta2 < 1))
+        return error_set(FSDP_ERR_INPUT, "beta1 %g and beta2 %g must lie in [0, 1)", (double)c->beta1, (double)c->beta2);
+    if (!(c->eps > 0) || !(c->weight_decay >= 0) || !(c->momentum >= 0 && c->momentum < 1) || !(c->clip >= 0))
+        return error_set(FSDP_ERR_INPUT, "eps must be positive, weight decay and clip not negative, momentum in [0, 1)");
+    return FSDP_OK;
+}
+
+fsdp_status update_create(device *dev, stream *s, const fsdp_optimizer_config *config, const update_range *ranges, int n, update **out)
+{
+    FSDP_TRY(check(config));
+    update *u = calloc(1, sizeof *u);
+    if (!u || !(u->ranges = calloc((size_t)n + 1, sizeof *u->ranges))) {
+        free(u);
+        return error_set(FSDP_ERR_MEMORY, "creating an optimizer over %d units: out of host memory", n);
+    }
+    u->dev = dev;
+    u->config = *config;
+    u->n_ranges = n;
+    memcpy(u->ranges, ranges, (size_t)n * sizeof *ranges);
+    int moments = update_moments(config);
+    for (int i = 0; i < n; i++)
+        u->moments_bytes += (size_t)moments * round_up((size_t)ranges[i].n * sizeof(float), 256);
+    fsdp_status status = FSDP_OK;
+    if (u->moments_bytes > 0) {
+        TRY_OR(fail, dev->allocate(dev, MEMORY_DEVICE, u->moments_bytes, (void **)&u->moments));
+        TRY_OR(fail, dev->zero(s, u->moments, u->moments_bytes));
+    }
+    uint8_t *at = u->moments;
+    for (int i = 0; i < n; i++) {
+        size_t bytes = round_up((size_t)ranges[i].n * sizeof(float), 256);
+        u->ranges[i].moment1 = moments > 0 ? (float *)at : NULL;
+        at += moments > 0 ? bytes : 0;
+        u->ranges[i].moment2 = moments > 1 ? (float *)at : NULL;
+        at += moments > 1 ? bytes : 0;
+    }
+    *out = u;
+    return FSDP_OK;
+fail:
+    update_free(u);
+    return status;
+}
+
+void update_free(update *u)
+{
+    if (!u)
+        return;
+    u->dev->release(u->dev, MEMORY_DEVICE, u->moments, u->moments_bytes);
+    free(u->ranges);
+    free(u);
+}
+
+void update_numbers(const update *u, float lr, int64_t step, optimizer_numbers *out)
+{
+    const fsdp_optimizer_config *c = &u->config;
+    bool adam = c->kind != FSDP_SGD;
+    *out = (optimizer_numbers){.lr = lr,
+                               .beta1 = c->beta1,
+                               .beta2 = c->beta2,
+                               .eps = c->eps,
+                               .weight_decay = c->weight_decay,
+                               .momentum = c->momentum,
+                               .bias_correction1 = adam ? (float)(1 - pow(c->beta1, (double)step)) : step == 1,
+                               .bias_correction2 = adam ? (float)(1 - pow(c->beta2, (double)step)) : 1,
+                               .gradient_scale = 1};
+}
+
+fsdp_status update_apply(update *u, int index, stream *s, const optimizer_numbers *numbers)
+{
+    static const optimizer_kind kinds[] = {[FSDP_ADAMW] = OPTIMIZER_ADAMW, [FSDP_ADAM] = OPTIMIZER_ADAM, [FSDP_SGD] = OPTIMIZER_SGD};
+    const update_range *r = &u->ranges[index];
+    const int64_t cut[] = {0, r->decay_end, r->n};
+    for (int part = 0; part < 2; part++) {
+        int64_t first = cut[part], n = cut[part + 1] - cut[part];
+        if (n == 0)
+            continue;
+        optimizer_args a = {.kind = kinds[u->config.kind], .n = n, .decay = part == 0, .parameter = r->parameter + first,
+                            .gradient = r->gradient + first, .moment1 = r->moment1 ? r->moment1 + first : NULL,
+                            .moment2 = r->moment2 ? r->moment2 + first : NULL, .copy = r->copy, .numbers = numbers};
+        if (a.copy.p)
+            a.copy.p = (uint8_t *)a.copy.p + (size_t)first * fsdp_dtype_size(a.copy.dtype);
+        FSDP_TRY(u->dev->kernels->optimizer(s, &a));
+    }
+    return FSDP_OK;
+}
+
+const update_range *update_range_at(const update *u, int index)
+{
+    return &u->ranges[index];
+}

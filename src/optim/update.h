@@ -1,0 +1,31 @@
+/* The optimizer's arithmetic over flat ranges: moments, bias corrections, one pass a range. Knows nothing of units,
+ * ranks or shards; whoever owns the ranges says when they may be written. */
+#ifndef OPTIM_UPDATE_H
+#define OPTIM_UPDATE_H
+
+#include <fsdp/optim.h>
+
+#include "device/device.h"
+
+typedef struct update_range {
+    float *parameter, *gradient;
+    buffer copy;       /* low-precision copy to be kept in step; p NULL: none */
+    int64_t n, decay_end;
+    float *moment1, *moment2; /* set by update_create where the optimizer has them */
+} update_range;
+
+typedef struct update update;
+
+/* Copies the ranges, allocates the moments (zero). Borrows the device. */
+fsdp_status update_create(device *dev, stream *s, const fsdp_optimizer_config *config, const update_range *ranges, int n, update **out);
+void update_free(update *u);
+
+/* The host's part of this step's numbers: rate and bias corrections of step `step` (counted from 1). */
+void update_numbers(const update *u, float lr, int64_t step, optimizer_numbers *out);
+/* One range; `numbers` is device memory with gradient_scale and skip filled in. */
+fsdp_status update_apply(update *u, int index, stream *s, const optimizer_numbers *numbers);
+
+const update_range *update_range_at(const update *u, int index);
+int update_moments(const fsdp_optimizer_config *config); /* fp32 numbers kept per parameter: 2, 1 or 0 */
+
+#endif

@@ -1,0 +1,105 @@
+/* One optimizer step of a sharded model: finish the gradients, clip by the global norm, update every unit's range. */
+#include "train/optimizer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/hooks.h"
+
+#define SCALE_GROWTH_INTERVAL 2000 /* steps without overflow before the fp16 loss scale doubles */
+
+fsdp_status fsdp_optimizer_new(fsdp_model *m, const fsdp_optimizer_config *config, fsdp_optimizer **out)
+{
+    fsdp_optimizer_config full = FSDP_OPTIMIZER_CONFIG_INIT;
+    memcpy(&full, config, config->size < sizeof full ? config->size : sizeof full);
+    int n = model_slices(m);
+    fsdp_optimizer *o = calloc(1, sizeof *o);
+    update_range *ranges = calloc((size_t)n + 1, sizeof *ranges);
+    fsdp_status status = FSDP_ERR_MEMORY;
+    if (!o || !ranges) {
+        error_set(status, "creating an optimizer: out of host memory");
+        goto done;
+    }
+    for (int i = 0; i < n; i++) {
+        model_slice s = model_slice_at(m, i);
+        ranges[i] = (update_range){
+            .parameter = s.parameter, .gradient = s.gradient, .copy = s.copy, .n = s.n, .decay_end = s.decay_end};
+    }
+    o->model = m;
+    o->config = full;
+    o->lr = full.lr;
+    status = update_create(m->dev, m->compute, &full, ranges, n, &o->update);
+done:
+    free(ranges);
+    if (status != FSDP_OK) {
+        free(o);
+        return status;
+    }
+    *out = o;
+    return FSDP_OK;
+}
+
+void fsdp_optimizer_free(fsdp_optimizer *o)
+{
+    if (!o)
+        return;
+    update_free(o->update);
+    free(o);
+}
+
+void fsdp_optimizer_set_lr(fsdp_optimizer *o, float lr)
+{
+    o->lr = lr;
+}
+
+/* fp16: halve after an overflow, double after a long run without. All ranks see the same norm, so all do the same. */
+static void adjust_loss_scale(fsdp_optimizer *o, bool skipped)
+{
+    fsdp_model *m = o->model;
+    if (m->config.param_dtype != FSDP_F16)
+        return;
+    if (skipped) {
+        m->loss_scale /= 2;
+        o->good_steps = 0;
+    } else if (++o->good_steps % SCALE_GROWTH_INTERVAL == 0) {
+        m->loss_scale *= 2;
+    }
+}
+
+static fsdp_status put_numbers(fsdp_optimizer *o)
+{
+    fsdp_model *m = o->model;
+    update_numbers(o->update, o->lr, o->steps + 1, &m->host_numbers->optimizer);
+    FSDP_TRY(
+        m->dev->copy(m->compute, &m->numbers->optimizer, &m->host_numbers->optimizer, sizeof m->numbers->optimizer));
+    clip_args clip = {.totals = m->numbers->totals,
+                      .unscale = m->expected_count / m->loss_scale,
+                      .max_norm = o->config.clip,
+                      .report = m->numbers->report,
+                      .numbers = &m->numbers->optimizer};
+    return m->dev->kernels->clip(m->compute, &clip);
+}
+
+fsdp_status fsdp_step(fsdp_optimizer *o, fsdp_step_report *report)
+{
+    fsdp_model *m = o->model;
+    HOOK(HOOK_PHASE, HOOK_BEGIN, "optimizer", NULL, 0, 0);
+    FSDP_TRY(model_finish_gradients(m));
+    FSDP_TRY(put_numbers(o));
+    for (int i = 0; i < model_slices(m); i++) {
+        FSDP_TRY(model_before_update(m, i));
+        FSDP_TRY(update_apply(o->update, i, m->compute, &m->numbers->optimizer));
+    }
+    model_after_update(m);
+    float values[4];
+    FSDP_TRY(model_fetch(m, values, m->numbers->report, sizeof values));
+    HOOK(HOOK_PHASE, HOOK_END, "optimizer", NULL, 0, 0);
+    bool skipped = values[3] != 0;
+    adjust_loss_scale(o, skipped);
+    o->steps += !skipped;
+    if (report)
+        *report =
+            (fsdp_step_report){.loss = values[1], .gradient_norm = values[0], .count = values[2], .skipped = skipped};
+    return FSDP_OK;
+}

@@ -1,0 +1,19 @@
+/* The optimizer of a sharded model: joins shard (ranges, when they may be written) and optim (arithmetic). */
+#ifndef TRAIN_OPTIMIZER_H
+#define TRAIN_OPTIMIZER_H
+
+#include <fsdp/optim.h>
+
+#include "optim/update.h"
+#include "shard/model.h"
+
+struct fsdp_optimizer {
+    fsdp_model *model;
+    fsdp_optimizer_config config;
+    update *update;
+    float lr;
+    int64_t steps;      /* updates made: what bias corrections count */
+    int64_t good_steps; /* since the loss scale last changed */
+};
+
+#endif

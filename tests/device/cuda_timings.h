@@ -1,0 +1,195 @@
+/* How long the kernels take on the shapes of a 1B LLaMA (4 x 2048 tokens, 2048 wide, 8192 in between, 128256 words), and what
+ * share of the memory bandwidth or matrix rate that is. Printed, not judged. */
+#ifndef TESTS_DEVICE_CUDA_TIMINGS_H
+#define TESTS_DEVICE_CUDA_TIMINGS_H
+
+#include "device/cuda_checks.h"
+
+enum { TOKENS = 4 * 2048, WIDTH = 2048, BETWEEN = 8192, VOCABULARY = 128256, PARAMETERS = 1 << 28 };
+
+typedef struct timing {
+    bench *b;
+    event *from, *to;
+} timing;
+
+/* Best of three rounds of `repeats` runs, in milliseconds. */
+#define TIME(t, repeats, milliseconds, call)                                                                           \
+    do {                                                                                                               \
+        MUST(call);                                                                                                    \
+        (milliseconds) = 1e30;                                                                                         \
+        for (int round_ = 0; round_ < 3; round_++) {                                                                   \
+            double elapsed_ = 0;                                                                                       \
+            MUST((t)->b->d->event_record((t)->b->s, (t)->from));                                                       \
+            for (int i_ = 0; i_ < (repeats); i_++)                                                                     \
+                MUST(call);                                                                                            \
+            MUST((t)->b->d->event_record((t)->b->s, (t)->to));                                                         \
+            MUST((t)->b->d->event_elapsed((t)->from, (t)->to, &elapsed_));                                             \
+            if (elapsed_ / (repeats) < (milliseconds))                                                                 \
+                (milliseconds) = elapsed_ / (repeats);                                                                 \
+        }                                                                                                              \
+    } while (0)
+
+static inline void print_bytes(const char *name, double milliseconds, double bytes)
+{
+    print_message("    %-44s %8.3f ms  %7.0f GB/s\n", name, milliseconds, bytes / milliseconds / 1e6);
+}
+
+static inline void print_flops(const char *name, double milliseconds, double flops)
+{
+    print_message("    %-44s %8.3f ms  %7.0f TFLOP/s\n", name, milliseconds, flops / milliseconds / 1e9);
+}
+
+static inline void time_product(timing *t, const char *name, bool ta, bool tb, int64_t m, int64_t n, int64_t k,
+                                fsdp_dtype out, bool residual)
+{
+    bench *b = t->b;
+    double milliseconds;
+    gemm_args g = {.transpose_a = ta, .transpose_b = tb, .m = m, .n = n, .k = k, .alpha = 1, .beta = residual ? 1 : 0,
+                   .batch = 1, .lda = ta ? m : k, .ldb = tb ? k : n, .ldc = n, .ldd = n};
+    g.a = bench_random(b, FSDP_BF16, m * k, 1);
+    g.b = bench_random(b, FSDP_BF16, k * n, 1);
+    g.d = bench_random(b, out, m * n, 1);
+    g.c = residual ? bench_random(b, out, m * n, 1) : g.d;
+    g.workspace = bench_take(b, b->d->kernels->gemm_workspace(b->d, &g));
+    TIME(t, 5, milliseconds, b->d->kernels->gemm(b->s, &g));
+    print_flops(name, milliseconds, 2.0 * (double)m * (double)n * (double)k);
+    bench_clear(b);
+}
+
+static inline void time_products(timing *t)
+{
+    time_product(t, "qkv forward", false, true, TOKENS, 3072, WIDTH, FSDP_BF16, false);
+    time_product(t, "output projection + residual", false, true, TOKENS, WIDTH, WIDTH, FSDP_BF16, true);
+    time_product(t, "gate|up forward", false, true, TOKENS, 2 * BETWEEN, WIDTH, FSDP_BF16, false);
+    time_product(t, "down forward + residual", false, true, TOKENS, WIDTH, BETWEEN, FSDP_BF16, true);
+    time_product(t, "gate|up input gradient", false, false, TOKENS, WIDTH, 2 * BETWEEN, FSDP_BF16, false);
+    time_product(t, "down input gradient", false, false, TOKENS, BETWEEN, WIDTH, FSDP_BF16, false);
+    time_product(t, "gate|up weight gradient, fp32", true, false, 2 * BETWEEN, WIDTH, TOKENS, FSDP_F32, false);
+    time_product(t, "down weight gradient, fp32", true, false, WIDTH, BETWEEN, TOKENS, FSDP_F32, false);
+    time_product(t, "down weight gradient, fp32, added", true, false, WIDTH, BETWEEN, TOKENS, FSDP_F32, true);
+    time_product(t, "qkv weight gradient, bf16", true, false, 3072, WIDTH, TOKENS, FSDP_BF16, false);
+    time_product(t, "logits of 2048 tokens", false, true, 2048, VOCABULARY, WIDTH, FSDP_BF16, false);
+    time_product(t, "logits' input gradient", false, false, 2048, WIDTH, VOCABULARY, FSDP_BF16, false);
+    time_product(t, "logits' weight gradient, fp32, added", true, false, VOCABULARY, WIDTH, 2048, FSDP_F32, true);
+}
+
+static inline void time_attention(timing *t, const char *name, const fused_attention *f)
+{
+    bench *b = t->b;
+    char line[96];
+    double milliseconds, flops = 2.0 * (double)(f->batch * f->q_heads * f->length) * (double)(f->length * f->head_dim);
+    attention_args a = fused_attention_make(b, f);
+    TIME(t, 5, milliseconds, b->d->kernels->attention_forward(b->s, &a));
+    snprintf(line, sizeof line, "%s forward (%s)", name, cuda_attention_engine(b->d, &a, false));
+    print_flops(line, milliseconds, flops); /* causal: half of 4 b h s s d */
+    TIME(t, 5, milliseconds, b->d->kernels->attention_backward(b->s, &a));
+    snprintf(line, sizeof line, "%s backward (%s)", name, cuda_attention_engine(b->d, &a, true));
+    print_flops(line, milliseconds, 2.5 * flops);
+    bench_clear(b);
+}
+
+static inline void time_rows(timing *t)
+{
+    bench *b = t->b;
+    double milliseconds, tensor = 2.0 * TOKENS * WIDTH;
+    buffer x = bench_random(b, FSDP_BF16, TOKENS * WIDTH, 1), y = bench_random(b, FSDP_BF16, TOKENS * WIDTH, 1);
+    buffer dy = bench_random(b, FSDP_BF16, TOKENS * WIDTH, 1), dx = bench_random(b, FSDP_BF16, TOKENS * WIDTH, 1);
+    rmsnorm_args n = {.rows = TOKENS, .columns = WIDTH, .eps = 1e-5f, .x = x, .y = y, .dy = dy, .dx = dx};
+    n.weight = bench_random(b, FSDP_BF16, WIDTH, 1);
+    n.d_weight = bench_random(b, FSDP_F32, WIDTH, 1);
+    n.rstd = bench_floats(b, TOKENS, 1);
+    n.workspace = bench_take(b, b->d->kernels->rmsnorm_backward_workspace(b->d, &n));
+    TIME(t, 20, milliseconds, b->d->kernels->rmsnorm_forward(b->s, &n));
+    print_bytes("rmsnorm forward", milliseconds, 2 * tensor);
+    TIME(t, 20, milliseconds, b->d->kernels->rmsnorm_backward(b->s, &n));
+    print_bytes("rmsnorm backward", milliseconds, 3 * tensor);
+    n.add_dx = true;
+    TIME(t, 20, milliseconds, b->d->kernels->rmsnorm_backward(b->s, &n));
+    print_bytes("rmsnorm backward, added", milliseconds, 4 * tensor);
+    axpby_args add = {.n = TOKENS * WIDTH, .alpha = 1, .beta = 1, .a = x, .b = y, .out = dx};
+    TIME(t, 20, milliseconds, b->d->kernels->axpby(b->s, &add));
+    print_bytes("axpby", milliseconds, 3 * tensor);
+    embedding_args e = {.rows = TOKENS, .columns = WIDTH, .vocabulary = VOCABULARY, .dy = dy, .y = y};
+    e.ids = bench_ids(b, TOKENS, VOCABULARY);
+    e.table = bench_random(b, FSDP_BF16, (int64_t)VOCABULARY * WIDTH, 1);
+    e.d_table = bench_random(b, FSDP_F32, (int64_t)VOCABULARY * WIDTH, 1);
+    e.workspace = bench_take(b, b->d->kernels->embedding_backward_workspace(b->d, &e));
+    TIME(t, 20, milliseconds, b->d->kernels->embedding_forward(b->s, &e));
+    print_bytes("embedding forward", milliseconds, 2 * tensor);
+    TIME(t, 10, milliseconds, b->d->kernels->embedding_backward(b->s, &e));
+    print_bytes("embedding backward, overwriting", milliseconds, 4.0 * VOCABULARY * WIDTH + tensor);
+    e.add_table = true;
+    TIME(t, 10, milliseconds, b->d->kernels->embedding_backward(b->s, &e));
+    print_bytes("embedding backward, added", milliseconds, 5 * tensor);
+    bench_clear(b);
+}
+
+static inline void time_wide(timing *t)
+{
+    bench *b = t->b;
+    double milliseconds, tensor = 2.0 * TOKENS * BETWEEN;
+    gated_args g = {.kind = ACTIVATION_SILU, .rows = TOKENS, .columns = BETWEEN};
+    g.x = bench_random(b, FSDP_BF16, 2 * TOKENS * BETWEEN, 1);
+    g.dx = bench_random(b, FSDP_BF16, 2 * TOKENS * BETWEEN, 1);
+    g.y = bench_random(b, FSDP_BF16, TOKENS * BETWEEN, 1);
+    g.dy = bench_random(b, FSDP_BF16, TOKENS * BETWEEN, 1);
+    TIME(t, 10, milliseconds, b->d->kernels->gated_forward(b->s, &g));
+    print_bytes("swiglu forward", milliseconds, 3 * tensor);
+    TIME(t, 10, milliseconds, b->d->kernels->gated_backward(b->s, &g));
+    print_bytes("swiglu backward", milliseconds, 5 * tensor);
+    rope_args r = {.rows = TOKENS, .length = 2048, .heads = 40, .head_dim = 64, .row = 3072, .x = g.x};
+    r.cosine = bench_floats(b, 2048 * 32, 1);
+    r.sine = bench_floats(b, 2048 * 32, 1);
+    TIME(t, 20, milliseconds, b->d->kernels->rope(b->s, &r));
+    print_bytes("rope on q|k", milliseconds, 2.0 * 2.0 * TOKENS * 2560);
+    column_sum_args c = {.rows = TOKENS, .columns = BETWEEN, .x = g.y, .out = {bench_floats(b, BETWEEN, 1), FSDP_F32}};
+    c.workspace = bench_take(b, b->d->kernels->column_sum_workspace(b->d, &c));
+    TIME(t, 20, milliseconds, b->d->kernels->column_sum(b->s, &c));
+    print_bytes("column_sum", milliseconds, tensor);
+    bench_clear(b);
+    int64_t rows = 2048;
+    cross_entropy_args x = {.rows = rows, .vocabulary = VOCABULARY, .ignore = -100, .labels = bench_ids(b, rows, VOCABULARY)};
+    x.logits = x.d_logits = bench_random(b, FSDP_BF16, rows * VOCABULARY, 4);
+    x.loss_sum = bench_floats(b, 1, 1);
+    x.count = bench_floats(b, 1, 1);
+    x.seed = bench_floats(b, 1, 1);
+    x.workspace = bench_take(b, b->d->kernels->cross_entropy_forward_workspace(b->d, &x));
+    TIME(t, 10, milliseconds, b->d->kernels->cross_entropy_forward(b->s, &x));
+    print_bytes("cross-entropy with gradient, 2048 rows", milliseconds, 4.0 * (double)rows * VOCABULARY);
+    bench_clear(b);
+}
+
+static inline void time_flat(timing *t)
+{
+    bench *b = t->b;
+    double milliseconds, n = PARAMETERS;
+    optimizer_numbers numbers = {.lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f,
+                                 .bias_correction1 = 0.5f, .bias_correction2 = 0.5f, .gradient_scale = 1};
+    optimizer_args o = {.kind = OPTIMIZER_ADAMW, .n = PARAMETERS, .decay = true};
+    o.parameter = bench_floats(b, PARAMETERS, 1);
+    o.gradient = bench_floats(b, PARAMETERS, 1);
+    o.moment1 = bench_floats(b, PARAMETERS, 1);
+    o.moment2 = bench_floats(b, PARAMETERS, 0);
+    o.copy = bench_random(b, FSDP_BF16, PARAMETERS, 1);
+    o.numbers = bench_take(b, sizeof numbers);
+    MUST(b->d->copy(b->s, (void *)(uintptr_t)o.numbers, &numbers, sizeof numbers));
+    TIME(t, 5, milliseconds, b->d->kernels->optimizer(b->s, &o));
+    print_bytes("adamw with bf16 copy, 268M", milliseconds, 30.0 * n);
+    norm_blocks_args blocks = {.n = PARAMETERS, .x = {(void *)(uintptr_t)o.gradient, FSDP_F32}};
+    blocks.blocks = bench_take(b, PARAMETERS / 64 * sizeof(double));
+    TIME(t, 5, milliseconds, b->d->kernels->norm_blocks(b->s, &blocks));
+    print_bytes("norm_blocks of fp32, 268M", milliseconds, 4.0 * n + n / 8);
+    sum_f64_args sum = {.n = PARAMETERS / 64, .x = blocks.blocks, .out = bench_take(b, sizeof(double))};
+    TIME(t, 20, milliseconds, b->d->kernels->sum_f64(b->s, &sum));
+    print_bytes("sum_f64 of their blocks", milliseconds, n / 8);
+    axpby_args cast = {.n = PARAMETERS, .alpha = 1, .a = {o.parameter, FSDP_F32}, .out = o.copy};
+    TIME(t, 5, milliseconds, b->d->kernels->axpby(b->s, &cast));
+    print_bytes("cast fp32 to bf16, 268M", milliseconds, 6.0 * n);
+    TIME(t, 5, milliseconds, b->d->copy(b->s, o.moment1, o.parameter, (size_t)PARAMETERS * 4));
+    print_bytes("copy on the device, 1 GiB", milliseconds, 8.0 * n);
+    TIME(t, 5, milliseconds, b->d->zero(b->s, o.moment1, (size_t)PARAMETERS * 4));
+    print_bytes("zero, 1 GiB", milliseconds, 4.0 * n);
+    bench_clear(b);
+}
+
+#endif

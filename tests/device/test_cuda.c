@@ -1,0 +1,343 @@
+/* The CUDA device: every case of the common list, the sizes that the list leaves out, cuDNN against the own attention kernel,
+ * products of training size, recorded graphs, caches, errors; then timings. Skipped (77) where there is no GPU.
+ * Arguments choose among the tests: those whose name contains one of the words; "cases" stands for the whole case list.
+ * "untuned" takes products as the library suggests them, for runs under a checker that makes timing pointless. */
+#include "device/cuda_timings.h"
+
+#include "base/file.h"
+
+static device *gpu;
+
+static bench start_bench(void)
+{
+    bench b = {.d = gpu};
+    MUST(gpu->stream_create(gpu, 0, &b.s));
+    return b;
+}
+
+static void end_bench(bench *b)
+{
+    bench_clear(b);
+    gpu->stream_free(b->s);
+}
+
+/* fp32 arithmetic throughout, but sums in another order than the CPU's and exp to two units in the last place. */
+#define SLACK 2.0
+
+/* The case, twice: right, and the same bits. Products of a shape are timed by the first run, so that comes before. */
+static void case_matches_the_reference(void **state)
+{
+    const kernel_case *one = *state;
+    cuda_set_cudnn(gpu, false);
+    uint64_t first = run_case(gpu, one, SLACK), second = run_case(gpu, one, SLACK);
+    cuda_set_cudnn(gpu, true);
+    assert_int_equal(first, second);
+}
+
+/* --- sizes that take the vectorised paths --- */
+
+static void vector_rmsnorm(kernel_check *c)
+{
+    const int64_t shapes[][2] = {{7, 8}, {37, 256}, {1100, 64}, {19, 2048}, {5, 4104}, {3, 8192}, {3, 16384}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        rmsnorm_one(c, shapes[i][0], shapes[i][1], (int)i % 4);
+}
+
+static void vector_layernorm(kernel_check *c)
+{
+    layernorm_one(c, 19, 1024, 0);
+    layernorm_one(c, 600, 64, 3);
+    layernorm_one(c, 3, 6000, 1);
+}
+
+static void vector_gated(kernel_check *c)
+{
+    for (int kind = 0; kind < 4; kind++)
+        gated_one(c, (activation_kind)kind, 9, 4096, kind & 1);
+}
+
+static void vector_rope(kernel_check *c)
+{
+    rope_one(c, 40, 64, 3072, false);
+    rope_one(c, 3, 64, 256, true);
+}
+
+static void vector_cross_entropy(kernel_check *c)
+{
+    cross_entropy_one(c, 9, 4096, 8, false);
+    cross_entropy_one(c, 5, 32000, 8, true);
+    cross_entropy_one(c, 3, 128256, 8, false);
+}
+
+static void vector_embedding(kernel_check *c)
+{
+    embedding_one(c, 300, 512, 1000, false);
+    embedding_one(c, 2000, 64, 5, true);
+    embedding_one(c, 40, 1024, 9000, true);
+}
+
+static void vector_gemm(kernel_check *c)
+{
+    for (int i = 0; i < 8; i++)
+        gemm_one(c, i & 1, i & 2, 128, 253, 261, 2, i & 4);
+}
+
+static const kernel_case vector_cases[] = {
+    {"vectors: rmsnorm", vector_rmsnorm},     {"vectors: layernorm", vector_layernorm},
+    {"vectors: gated", vector_gated},         {"vectors: rope", vector_rope},
+    {"vectors: cross_entropy", vector_cross_entropy}, {"vectors: embedding", vector_embedding},
+    {"vectors: gemm", vector_gemm},
+};
+
+#define N_VECTOR_CASES (sizeof vector_cases / sizeof *vector_cases)
+
+/* --- attention and products of training size --- */
+
+static const fused_attention llama_1b = {4, 2048, 32, 8, 64, true, false, FSDP_BF16};
+
+static void cudnn_attention_matches_the_own_kernel(void **state)
+{
+    (void)state;
+    bench b = start_bench();
+    const struct {
+        const char *name;
+        fused_attention f;
+    } all[] = {
+        {"1B causal, grouped heads", llama_1b},
+        {"the same, deterministic", {4, 2048, 32, 8, 64, true, true, FSDP_BF16}},
+        {"heads of 128, fp16", {2, 512, 8, 4, 128, true, false, FSDP_F16}},
+        {"odd length", {3, 1000, 4, 4, 64, true, false, FSDP_BF16}},
+        {"not causal, very odd length", {2, 333, 6, 2, 64, false, false, FSDP_BF16}},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        cudnn_matches_the_own_kernel_on(&b, &all[i].f, all[i].name);
+    end_bench(&b);
+}
+
+static void deterministic_attention_gives_the_same_bits(void **state)
+{
+    (void)state;
+    bench b = start_bench();
+    fused_attention f = llama_1b;
+    f.deterministic = true;
+    int64_t numel = f.batch * f.length * fused_row(&f);
+    attention_args a = fused_attention_make(&b, &f);
+    MUST(gpu->kernels->attention_forward(b.s, &a));
+    MUST(gpu->kernels->attention_backward(b.s, &a));
+    float *first = bench_read(&b, a.d_q, numel);
+    MUST(gpu->kernels->attention_backward(b.s, &a));
+    float *second = bench_read(&b, a.d_q, numel);
+    int different = memcmp(first, second, (size_t)numel * sizeof *first);
+    free(first);
+    free(second);
+    assert_int_equal(different, 0);
+    end_bench(&b);
+}
+
+static void products_of_training_size_match_fp32(void **state)
+{
+    (void)state;
+    bench b = start_bench();
+    product_matches_fp32_on(&b, false, true, 8192, 3072, 2048, FSDP_BF16);
+    product_matches_fp32_on(&b, false, false, 8192, 2048, 8192, FSDP_BF16);
+    product_matches_fp32_on(&b, true, false, 2048, 8192, 8192, FSDP_F32);
+    product_matches_fp32_on(&b, true, true, 1000, 1001, 999, FSDP_BF16);
+    end_bench(&b);
+}
+
+/* --- graphs, caches, errors --- */
+
+/* One block's worth of kernels, libraries included. */
+static void enqueue_some(bench *b, const attention_args *a, const gemm_args *g, const rmsnorm_args *n)
+{
+    MUST(gpu->kernels->rmsnorm_forward(b->s, n));
+    MUST(gpu->kernels->gemm(b->s, g));
+    MUST(gpu->kernels->attention_forward(b->s, a));
+    MUST(gpu->kernels->attention_backward(b->s, a));
+}
+
+static void replayed_graph_gives_the_same_bits(void **state)
+{
+    (void)state;
+    bench b = start_bench();
+    fused_attention f = {2, 512, 8, 2, 64, true, true, FSDP_BF16};
+    int64_t row = fused_row(&f), tokens = f.batch * f.length, width = 512;
+    attention_args a = fused_attention_make(&b, &f);
+    rmsnorm_args n = {.rows = tokens, .columns = width, .eps = 1e-5f, .x = bench_random(&b, FSDP_BF16, tokens * width, 1),
+                      .weight = bench_random(&b, FSDP_BF16, width, 1), .y = bench_random(&b, FSDP_BF16, tokens * width, 1),
+                      .rstd = bench_floats(&b, tokens, 1)};
+    gemm_args g = {.transpose_b = true, .m = tokens, .n = row, .k = width, .alpha = 0.1f, .batch = 1, .lda = width,
+                   .ldb = width, .ldc = row, .ldd = row, .a = n.y, .b = bench_random(&b, FSDP_BF16, row * width, 1),
+                   .c = a.q, .d = a.q};
+    g.workspace = bench_take(&b, gpu->kernels->gemm_workspace(gpu, &g));
+    enqueue_some(&b, &a, &g, &n);
+    float *direct = bench_read(&b, a.d_q, tokens * row);
+    graph *recorded = NULL;
+    MUST(gpu->graph_begin(b.s));
+    enqueue_some(&b, &a, &g, &n);
+    MUST(gpu->graph_end(b.s, &recorded));
+    MUST(gpu->zero(b.s, a.d_q.p, (size_t)(tokens * row) * 2));
+    for (int i = 0; i < 3; i++)
+        MUST(gpu->graph_launch(b.s, recorded));
+    float *replayed = bench_read(&b, a.d_q, tokens * row);
+    int different = memcmp(direct, replayed, (size_t)(tokens * row) * sizeof *direct);
+    free(direct);
+    free(replayed);
+    gpu->graph_free(recorded);
+    assert_int_equal(different, 0);
+    end_bench(&b);
+}
+
+static void chosen_algorithms_survive_a_round_trip(void **state)
+{
+    (void)state;
+    char *text = NULL, *again = NULL;
+    device *other = NULL;
+    MUST(cuda_gemm_cache_export(gpu, &text));
+    MUST(device_open_cuda(0, &other));
+    MUST(cuda_gemm_cache_import(other, "exported", text));
+    bench b = {.d = other};
+    MUST(other->stream_create(other, 0, &b.s));
+    product_matches_fp32_on(&b, false, true, 8192, 3072, 2048, FSDP_BF16);
+    MUST(cuda_gemm_cache_export(other, &again));
+    assert_non_null(strstr(again, "8192x3072x2048"));
+    other->stream_free(b.s);
+    device_close(other);
+    free(text);
+    free(again);
+    assert_int_not_equal(cuda_gemm_cache_import(gpu, "damaged", "{\"cublaslt\": "), FSDP_OK);
+}
+
+static void plans_are_kept_in_their_folder(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/fsdp-plans-XXXXXX";
+    assert_non_null(mkdtemp(folder));
+    for (int round = 0; round < 2; round++) {
+        device *d = NULL;
+        MUST(device_open_cuda(0, &d));
+        MUST(cuda_set_plan_folder(d, folder));
+        bench b = {.d = d};
+        MUST(d->stream_create(d, 0, &b.s));
+        fused_attention f = {2, 512, 8, 2, 64, true, false, FSDP_BF16};
+        cudnn_matches_the_own_kernel_on(&b, &f, round == 0 ? "compiled" : "loaded");
+        d->stream_free(b.s);
+        device_close(d);
+    }
+    MUST(file_remove_tree(folder));
+}
+
+static void too_much_memory_is_refused_with_what_is_free(void **state)
+{
+    (void)state;
+    void *p = NULL;
+    assert_int_equal(gpu->allocate(gpu, MEMORY_DEVICE, (size_t)1 << 46, &p), FSDP_ERR_MEMORY);
+    assert_non_null(strstr(fsdp_last_error(), "free"));
+    MUST(gpu->allocate(gpu, MEMORY_DEVICE, 1024, &p));
+    gpu->release(gpu, MEMORY_DEVICE, p, 1024);
+    device *none = NULL;
+    assert_int_equal(device_open_cuda(999, &none), FSDP_ERR_UNSUPPORTED);
+}
+
+static void streams_wait_for_each_others_events(void **state)
+{
+    (void)state;
+    enum { N = 1 << 22 };
+    bench b = start_bench();
+    stream *copies = NULL;
+    event *ready = NULL;
+    MUST(gpu->stream_create(gpu, 1, &copies));
+    MUST(gpu->event_create(gpu, &ready));
+    buffer x = bench_random(&b, FSDP_F32, N, 1);
+    void *host = NULL;
+    MUST(gpu->allocate(gpu, MEMORY_HOST, N * sizeof(float), &host));
+    for (int i = 1; i <= 20; i++) {
+        fill_args fill = {.n = N, .alpha = (float)i, .out = x};
+        MUST(gpu->kernels->fill(b.s, &fill));
+        MUST(gpu->event_record(b.s, ready));
+        MUST(gpu->stream_wait(copies, ready));
+        MUST(gpu->copy(copies, host, x.p, N * sizeof(float)));
+        MUST(gpu->stream_synchronize(copies));
+        assert_true(((float *)host)[0] == (float)i && ((float *)host)[N - 1] == (float)i);
+    }
+    gpu->release(gpu, MEMORY_HOST, host, N * sizeof(float));
+    gpu->event_free(ready);
+    gpu->stream_free(copies);
+    end_bench(&b);
+}
+
+static void timings(void **state)
+{
+    (void)state;
+    bench b = start_bench();
+    timing t = {.b = &b};
+    MUST(gpu->event_create(gpu, &t.from));
+    MUST(gpu->event_create(gpu, &t.to));
+    time_flat(&t);
+    time_rows(&t);
+    time_wide(&t);
+    time_products(&t);
+    const fused_attention deterministic = {4, 2048, 32, 8, 64, true, true, FSDP_BF16};
+    const fused_attention long_8k = {1, 8192, 32, 2, 64, true, false, FSDP_BF16};
+    time_attention(&t, "attention 4 x 2048", &llama_1b);
+    time_attention(&t, "attention 4 x 2048, deterministic", &deterministic);
+    time_attention(&t, "attention 1 x 8192", &long_8k);
+    cuda_set_cudnn(gpu, false);
+    time_attention(&t, "attention 4 x 2048", &llama_1b);
+    cuda_set_cudnn(gpu, true);
+    gpu->event_free(t.from);
+    gpu->event_free(t.to);
+    end_bench(&b);
+}
+
+static bool is_chosen(const char *name, bool is_case, int n, char **words)
+{
+    bool any = false;
+    for (int i = 1; i < n; i++) {
+        if (strstr(name, words[i]) || (is_case && strcmp(words[i], "cases") == 0))
+            return true;
+        any = any || strcmp(words[i], "untuned") != 0;
+    }
+    return !any;
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest rest[] = {
+        cmocka_unit_test(cudnn_attention_matches_the_own_kernel),
+        cmocka_unit_test(deterministic_attention_gives_the_same_bits),
+        cmocka_unit_test(products_of_training_size_match_fp32),
+        cmocka_unit_test(replayed_graph_gives_the_same_bits),
+        cmocka_unit_test(chosen_algorithms_survive_a_round_trip),
+        cmocka_unit_test(plans_are_kept_in_their_folder),
+        cmocka_unit_test(too_much_memory_is_refused_with_what_is_free),
+        cmocka_unit_test(streams_wait_for_each_others_events),
+        cmocka_unit_test(timings),
+    };
+    struct CMUnitTest tests[N_KERNEL_CASES + N_VECTOR_CASES + sizeof rest / sizeof *rest];
+    size_t n = 0;
+    for (size_t i = 0; i < N_KERNEL_CASES + N_VECTOR_CASES; i++) {
+        const kernel_case *one = i < N_KERNEL_CASES ? &kernel_cases[i] : &vector_cases[i - N_KERNEL_CASES];
+        if (is_chosen(one->name, true, argc, argv))
+            tests[n++] = (struct CMUnitTest){one->name, case_matches_the_reference, NULL, NULL, (void *)(uintptr_t)one};
+    }
+    for (size_t i = 0; i < sizeof rest / sizeof *rest; i++)
+        if (is_chosen(rest[i].name, false, argc, argv))
+            tests[n++] = rest[i];
+    fsdp_status status = device_open_cuda(0, &gpu);
+    if (status == FSDP_ERR_UNSUPPORTED) {
+        printf("no CUDA device: %s\n", fsdp_last_error());
+        return 77;
+    }
+    if (status != FSDP_OK) {
+        printf("the CUDA device does not open: %s\n", fsdp_last_error());
+        return 1;
+    }
+    printf("%s\n", gpu->description);
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "untuned") == 0)
+            cuda_set_tuning(gpu, false);
+    int failed = _cmocka_run_group_tests("cuda", tests, n, NULL, NULL);
+    device_close(gpu);
+    return failed;
+}
