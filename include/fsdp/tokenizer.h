@@ -51,6 +51,35 @@ FSDP_API int32_t fsdp_tokenizer_bos(const fsdp_tokenizer *tokenizer);
 FSDP_API int32_t fsdp_tokenizer_eos(const fsdp_tokenizer *tokenizer);
 FSDP_API int32_t fsdp_tokenizer_pad(const fsdp_tokenizer *tokenizer);
 
+/* Makes a memory-mapped token file of text: what `fsdp tokenize --output` does. */
+typedef struct fsdp_tokenize_config {
+    size_t size;               /* sizeof(fsdp_tokenize_config) */
+    const char *const *inputs; /* files, globs, folders or hub names of text or JSONL, also .gz and .zst */
+    size_t n_inputs;
+    const char *config_name; /* configuration of a hub data set; may be NULL */
+    const char *field;       /* of JSONL records */
+    const char *output;      /* appears complete or not at all */
+    int n_threads;           /* the result does not depend on it */
+    bool strict;             /* bad records are errors; otherwise they are logged and passed over */
+    int64_t max_tokens;      /* stop there; 0: all */
+    /* Called on the calling thread: bytes of text and tokens so far, and an estimate of the part done, 0 to 1. */
+    void (*progress)(void *context, int64_t bytes, int64_t tokens, double part);
+    void *context;
+} fsdp_tokenize_config;
+
+#define FSDP_TOKENIZE_CONFIG_INIT                                                                                      \
+    {                                                                                                                  \
+        .size = sizeof(fsdp_tokenize_config), .field = "text", .n_threads = 1                                          \
+    }
+
+typedef struct fsdp_tokenize_result {
+    int64_t n_documents, n_tokens, n_bytes, n_skipped; /* skipped: bad records */
+} fsdp_tokenize_result;
+
+/* Every document ends with the tokenizer's end token. `result` may be NULL. */
+FSDP_API fsdp_status fsdp_tokenize_files(const fsdp_tokenizer *tokenizer, const fsdp_tokenize_config *config,
+                                         fsdp_tokenize_result *result);
+
 #ifdef __cplusplus
 }
 #endif

@@ -149,7 +149,7 @@ static fsdp_status build_finders(const char *name, added_tokens *a)
 fsdp_status added_tokens_create(const char *name, const json_t *array, const vocabulary *model, const normalizer *n,
                                 const unicode *u, added_tokens **out)
 {
-    json_t *entry;
+    json_t *entry = NULL;
     size_t i;
     fsdp_status status;
     normalizer_room room = {0};

@@ -8,7 +8,7 @@
 static fsdp_status read_vocabulary(const char *name, const json_t *object, bpe *b)
 {
     const char *token;
-    json_t *id;
+    json_t *id = NULL;
     json_t *vocab = json_object_get(object, "vocab");
     if (!json_is_object(vocab))
         return error_set(FSDP_ERR_INPUT, "%s: the model has no \"vocab\" object", name);

@@ -2,6 +2,7 @@
 #include "data/document.h"
 
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include <jansson.h>
 
@@ -10,26 +11,32 @@
 #include "data/text_buffer.h"
 #include "format/text_reader.h"
 
-enum { PART_BYTES = 64 << 10, MOST_WARNINGS = 20 };
+enum { PART_BYTES = 64 << 10, MOST_WARNINGS = 20, USUAL_COMPRESSION = 3 };
 
 struct document_reader {
     const source_list *files;
     const char *text_field, *target_field;
     bool strict;
-    size_t file;          /* index of the open one, or of the next */
-    text_reader *lines;   /* NULL between files */
-    json_t *record;       /* whose strings the last document borrows */
-    text_buffer part;     /* of plain text */
+    size_t file;        /* index of the open one, or of the next */
+    text_reader *lines; /* NULL between files */
+    json_t *record;     /* whose strings the last document borrows */
+    text_buffer part;   /* of plain text */
     int64_t skipped;
+    int64_t total_bytes, done_bytes; /* of all files, of the finished ones, as they are on disk */
+    int64_t file_bytes, read_bytes;  /* of the open one: on disk, and of text so far */
 };
 
-fsdp_status document_reader_open(const source_list *files, const char *text_field, const char *target_field, bool strict,
-                                 document_reader **out)
+static int64_t bytes_of(const char *path);
+
+fsdp_status document_reader_open(const source_list *files, const char *text_field, const char *target_field,
+                                 bool strict, document_reader **out)
 {
     document_reader *r = calloc(1, sizeof *r);
     if (r == NULL)
         return error_set(FSDP_ERR_MEMORY, "out of memory");
     *r = (document_reader){.files = files, .text_field = text_field, .target_field = target_field, .strict = strict};
+    for (size_t i = 0; i < files->n_files; i++)
+        r->total_bytes += bytes_of(files->files[i].path);
     *out = r;
     return FSDP_OK;
 }
@@ -49,9 +56,22 @@ int64_t document_reader_skipped(const document_reader *r)
     return r->skipped;
 }
 
-size_t document_reader_file(const document_reader *r)
+double document_reader_part(const document_reader *r)
 {
-    return r->file;
+    if (r->file >= r->files->n_files || r->total_bytes <= 0)
+        return 1.0;
+    const char *path = r->files->files[r->file].path;
+    size_t length = strlen(path);
+    bool compressed =
+        (length > 3 && strcmp(path + length - 3, ".gz") == 0) || (length > 4 && strcmp(path + length - 4, ".zst") == 0);
+    double in_file = (double)r->read_bytes / (compressed ? USUAL_COMPRESSION : 1), most = (double)r->file_bytes;
+    return ((double)r->done_bytes + (in_file < most ? in_file : most)) / (double)r->total_bytes;
+}
+
+static int64_t bytes_of(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 ? (int64_t)info.st_size : 0;
 }
 
 /* A bad record: an error when strict, else a line in the log. Later ones are only counted. */
@@ -102,6 +122,7 @@ static fsdp_status next_line(document_reader *r, text_line *line, bool *got)
         bool more = false;
         fsdp_status status = text_reader_next(r->lines, line, &more);
         *got = more;
+        r->read_bytes += status == FSDP_OK && more ? (int64_t)line->bytes + 1 : 0;
         if (status == FSDP_OK || !more || r->strict)
             return status;
         if (++r->skipped <= MOST_WARNINGS)
@@ -150,6 +171,8 @@ static void close_file(document_reader *r)
     text_reader_close(r->lines);
     r->lines = NULL;
     r->file++;
+    r->done_bytes += r->file_bytes;
+    r->read_bytes = 0;
 }
 
 fsdp_status document_reader_next(document_reader *r, document *out, bool *more)
@@ -160,8 +183,10 @@ fsdp_status document_reader_next(document_reader *r, document *out, bool *more)
         if (file->kind == SOURCE_TEXT && r->target_field != NULL)
             return error_set(FSDP_ERR_INPUT, "%s: pairs need JSONL with \"%s\" and \"%s\"", file->path, r->text_field,
                              r->target_field);
-        if (r->lines == NULL)
+        if (r->lines == NULL) {
             FSDP_TRY(text_reader_open(file->path, 0, &r->lines));
+            r->file_bytes = bytes_of(file->path);
+        }
         if (file->kind == SOURCE_TEXT) {
             FSDP_TRY(next_part(r, out));
             if (out->ends)

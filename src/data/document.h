@@ -20,14 +20,14 @@ typedef struct document {
 } document;
 
 /* `target_field` NULL: no pairs. Borrows everything until closed. */
-fsdp_status document_reader_open(const source_list *files, const char *text_field, const char *target_field, bool strict,
-                                 document_reader **out);
+fsdp_status document_reader_open(const source_list *files, const char *text_field, const char *target_field,
+                                 bool strict, document_reader **out);
 void document_reader_close(document_reader *r); /* NULL is legal */
 
 /* The next document or part; *more is false behind the last. */
 fsdp_status document_reader_next(document_reader *r, document *out, bool *more);
 
 int64_t document_reader_skipped(const document_reader *r); /* bad records so far */
-size_t document_reader_file(const document_reader *r);     /* files finished so far */
+double document_reader_part(const document_reader *r);     /* of all files, 0 to 1; compressed ones are estimated */
 
 #endif

@@ -84,9 +84,10 @@ static bool in_cache(hub_kind kind, const char *name, const char *cache, char *o
 {
     char entry[LONGEST_PATH];
     const char *slash = strchr(name, '/');
-    int n = slash == NULL ? snprintf(entry, sizeof entry, "%s/%s--%s", cache, kind == HUB_DATASET ? "datasets" : "models", name)
-                          : snprintf(entry, sizeof entry, "%s/%s--%.*s--%s", cache, kind == HUB_DATASET ? "datasets" : "models",
-                                     (int)(slash - name), name, slash + 1);
+    int n = slash == NULL
+                ? snprintf(entry, sizeof entry, "%s/%s--%s", cache, kind == HUB_DATASET ? "datasets" : "models", name)
+                : snprintf(entry, sizeof entry, "%s/%s--%.*s--%s", cache, kind == HUB_DATASET ? "datasets" : "models",
+                           (int)(slash - name), name, slash + 1);
     return n < LONGEST_PATH && (main_snapshot(entry, out) || newest_snapshot(entry, out));
 }
 
@@ -119,7 +120,7 @@ fsdp_status hub_find(hub_kind kind, const char *name, const char *config, char *
     return error_set(FSDP_ERR_INPUT,
                      "%s: there is no such %s: not as a path, not in %s%s, not in the Hugging Face cache %s; "
                      "to fetch it: hf download %s%s%s%s%s",
-                     name, what, data == NULL ? "$FSDP_DATA (not set)" : "$FSDP_DATA = ", data == NULL ? "" : data, cache,
-                     name, kind == HUB_DATASET ? " --repo-type dataset" : "", config == NULL ? "" : " --include \"",
-                     config == NULL ? "" : config, config == NULL ? "" : "/*\"");
+                     name, what, data == NULL ? "$FSDP_DATA (not set)" : "$FSDP_DATA = ", data == NULL ? "" : data,
+                     cache, name, kind == HUB_DATASET ? " --repo-type dataset" : "",
+                     config == NULL ? "" : " --include \"", config == NULL ? "" : config, config == NULL ? "" : "/*\"");
 }

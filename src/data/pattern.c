@@ -55,7 +55,7 @@ static fsdp_status compile(const char *name, const char *text, size_t bytes, pat
 
 fsdp_status pattern_regex_plain(const char *name, const char *text, size_t bytes, const unicode *u, pattern **out)
 {
-    pattern *p;
+    pattern *p = NULL;
     FSDP_TRY(pattern_new(u, &p));
     fsdp_status status = compile(name, text, bytes, p);
     if (status != FSDP_OK) {
@@ -77,7 +77,7 @@ fsdp_status pattern_literal(const char *name, const char *text, size_t bytes, co
 {
     if (bytes == 0) /* the library makes an expression of it, which matches between all characters */
         return pattern_regex_plain(name, text, bytes, u, out);
-    pattern *p;
+    pattern *p = NULL;
     FSDP_TRY(pattern_new(u, &p));
     p->literal = malloc(bytes);
     if (p->literal == NULL) {

@@ -22,11 +22,24 @@ typedef struct suffix_kind {
 /* Behind these, .gz and .zst may follow. Names that are not in the list are text when the user names them, and are
  * passed over in folders. */
 static const suffix_kind suffixes[] = {
-    {".jsonl", SOURCE_JSONL}, {".json", SOURCE_JSONL}, {".ndjson", SOURCE_JSONL}, {".txt", SOURCE_TEXT},
-    {".text", SOURCE_TEXT},   {".md", SOURCE_TEXT},    {".rst", SOURCE_TEXT},     {".c", SOURCE_TEXT},
-    {".h", SOURCE_TEXT},      {".cu", SOURCE_TEXT},    {".py", SOURCE_TEXT},      {".sh", SOURCE_TEXT},
-    {".tex", SOURCE_TEXT},    {".html", SOURCE_TEXT},  {".cmake", SOURCE_TEXT},   {".log", SOURCE_TEXT},
-    {".safetensors", SOURCE_TABLE}, {".bin", SOURCE_TOKENS},
+    {".jsonl", SOURCE_JSONL},
+    {".json", SOURCE_JSONL},
+    {".ndjson", SOURCE_JSONL},
+    {".txt", SOURCE_TEXT},
+    {".text", SOURCE_TEXT},
+    {".md", SOURCE_TEXT},
+    {".rst", SOURCE_TEXT},
+    {".c", SOURCE_TEXT},
+    {".h", SOURCE_TEXT},
+    {".cu", SOURCE_TEXT},
+    {".py", SOURCE_TEXT},
+    {".sh", SOURCE_TEXT},
+    {".tex", SOURCE_TEXT},
+    {".html", SOURCE_TEXT},
+    {".cmake", SOURCE_TEXT},
+    {".log", SOURCE_TEXT},
+    {".safetensors", SOURCE_TABLE},
+    {".bin", SOURCE_TOKENS},
 };
 
 const char *source_kind_name(source_kind kind)
@@ -71,8 +84,9 @@ static fsdp_status add_file(source_list *list, const char *path, source_kind kin
 /* IDX and CIFAR folders are recognised by the names of their files; the label files say it for both parts. */
 static bool is_image_folder(const char *path)
 {
-    static const char *const names[] = {"train-images-idx3-ubyte",    "train-images-idx3-ubyte.gz", "train-images.idx3-ubyte",
-                                        "train-images.idx3-ubyte.gz", "data_batch_1.bin",           "cifar-10-batches-bin"};
+    static const char *const names[] = {"train-images-idx3-ubyte", "train-images-idx3-ubyte.gz",
+                                        "train-images.idx3-ubyte", "train-images.idx3-ubyte.gz",
+                                        "data_batch_1.bin",        "cifar-10-batches-bin"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char *file = file_join(path, names[i]);
         bool there = file != NULL && file_exists(file);
@@ -190,13 +204,16 @@ fsdp_status source_list_make(const char *const *names, size_t n_names, const cha
     if (status == FSDP_OK)
         select_part(out, part);
     if (status == FSDP_OK && out->n_files == 0 && part != SOURCE_VALIDATION)
-        status = error_set(FSDP_ERR_INPUT, "%s: there are no data files (text, .jsonl, .json.gz, .jsonl.zst, .bin, .safetensors, images)",
-                           n_names == 0 ? "no data set is named" : names[0]);
+        status =
+            error_set(FSDP_ERR_INPUT,
+                      "%s: there are no data files (text, .jsonl, .json.gz, .jsonl.zst, .bin, .safetensors, images)",
+                      n_names == 0 ? "no data set is named" : names[0]);
     for (size_t i = 1; i < out->n_files && status == FSDP_OK; i++)
         if ((out->files[i].kind <= SOURCE_JSONL) != (out->files[0].kind <= SOURCE_JSONL) ||
             (out->files[0].kind > SOURCE_JSONL && out->files[i].kind != out->files[0].kind))
-            status = error_set(FSDP_ERR_INPUT, "%s holds %s, but %s holds %s: one data set must be of one kind", out->files[0].path,
-                               source_kind_name(out->files[0].kind), out->files[i].path, source_kind_name(out->files[i].kind));
+            status = error_set(FSDP_ERR_INPUT, "%s holds %s, but %s holds %s: one data set must be of one kind",
+                               out->files[0].path, source_kind_name(out->files[0].kind), out->files[i].path,
+                               source_kind_name(out->files[i].kind));
     if (status != FSDP_OK)
         source_list_free(out);
     return status;

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -31,13 +32,14 @@ enum { PART_STARTS = 1, PART_ENDS = 2 };
 typedef struct build {
     const token_build_options *options;
     const token_sink *sink;
-    token_build_result result;
+    fsdp_tokenize_result result;
     document_reader *reader;
     fsdp_tokenizer *own; /* of the calling thread */
     job *jobs;
     size_t n_jobs, n_threads, n_started;
     size_t next_to_fill, next_to_run, next_to_empty; /* counts; modulo n_jobs they are places in the ring */
     bool at_document_start, stopping;
+    bool enough; /* options->max_tokens is reached */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     pthread_t threads[MOST_THREADS];
@@ -132,11 +134,6 @@ static fsdp_status fill_job(build *b, job *j, bool *more)
     return FSDP_OK;
 }
 
-static bool is_enough(const build *b)
-{
-    return b->options->max_tokens > 0 && b->result.n_tokens >= b->options->max_tokens;
-}
-
 static fsdp_status empty_job(build *b, job *j)
 {
     if (j->status != FSDP_OK)
@@ -145,15 +142,17 @@ static fsdp_status empty_job(build *b, job *j)
         text_span s = j->pieces.data[i];
         FSDP_TRY(b->sink->append(b->sink->context, j->ids.data + s.start, s.end - s.start));
         b->result.n_tokens += (int64_t)(s.end - s.start);
-        if (!s.matched)
+        b->enough = b->options->max_tokens > 0 && b->result.n_tokens >= b->options->max_tokens;
+        if (!s.matched && !b->enough)
             continue;
         FSDP_TRY(b->sink->end_document(b->sink->context));
         b->result.n_documents++;
-        if (is_enough(b))
+        if (b->enough)
             break;
     }
     if (b->options->progress != NULL)
-        b->options->progress(b->options->progress_context, b->result.n_bytes, b->result.n_tokens);
+        b->options->progress(b->options->progress_context, b->result.n_bytes, b->result.n_tokens,
+                             document_reader_part(b->reader));
     return FSDP_OK;
 }
 
@@ -186,7 +185,7 @@ static void submit(build *b, job *j)
 static fsdp_status run(build *b)
 {
     bool more = true;
-    while (more && !is_enough(b)) {
+    while (more && !b->enough) {
         job *j = &b->jobs[b->next_to_fill % b->n_jobs];
         if (b->next_to_fill - b->next_to_empty == b->n_jobs) {
             FSDP_TRY(empty_oldest(b));
@@ -195,7 +194,7 @@ static fsdp_status run(build *b)
         FSDP_TRY(fill_job(b, j, &more));
         submit(b, j);
     }
-    while (b->next_to_empty < b->next_to_fill && !is_enough(b))
+    while (b->next_to_empty < b->next_to_fill && !b->enough)
         FSDP_TRY(empty_oldest(b));
     return FSDP_OK;
 }
@@ -245,7 +244,7 @@ static void take_down(build *b)
 }
 
 fsdp_status token_build(const source_list *files, const fsdp_tokenizer *tokenizer, const token_build_options *options,
-                        const token_sink *sink, token_build_result *result)
+                        const token_sink *sink, fsdp_tokenize_result *result)
 {
     fsdp_status status;
     int threads = options->n_threads < 1 ? 1 : options->n_threads > MOST_THREADS ? MOST_THREADS : options->n_threads;

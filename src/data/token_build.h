@@ -22,17 +22,17 @@ typedef struct token_build_options {
     const char *field;  /* of JSONL records */
     bool strict;        /* bad records are errors */
     int n_threads;      /* 0 or 1: the calling one */
-    int64_t max_tokens; /* stop behind the document that reaches so many; 0: all */
-    void (*progress)(void *context, int64_t bytes, int64_t tokens); /* text so far; may be NULL */
+    int64_t max_tokens; /* stop at so many, or a little later; the document then ends there. 0: all */
+    void (*progress)(void *context, int64_t bytes, int64_t tokens, double part); /* may be NULL */
     void *progress_context;
 } token_build_options;
 
-typedef struct token_build_result {
-    int64_t n_documents, n_tokens, n_bytes, n_skipped;
-} token_build_result;
-
 /* `result` may be NULL. */
 fsdp_status token_build(const source_list *files, const fsdp_tokenizer *tokenizer, const token_build_options *options,
-                        const token_sink *sink, token_build_result *result);
+                        const token_sink *sink, fsdp_tokenize_result *result);
+
+/* Streams into a token file that appears under `path` complete or not at all. */
+fsdp_status token_build_file(const source_list *files, const fsdp_tokenizer *tokenizer,
+                             const token_build_options *options, const char *path, fsdp_tokenize_result *result);
 
 #endif

@@ -47,13 +47,16 @@ void token_store_free(token_store *s)
 
 static fsdp_status store_new(size_t n_parts, token_store **out)
 {
-    *out = calloc(1, sizeof **out);
-    if (*out != NULL && n_parts > 0)
-        (*out)->parts = calloc(n_parts, sizeof *(*out)->parts);
-    if (*out != NULL && (n_parts == 0 || (*out)->parts != NULL))
-        return FSDP_OK;
-    free(*out);
-    return error_set(FSDP_ERR_MEMORY, "out of memory");
+    token_store *s = calloc(1, sizeof *s);
+    store_part *parts = calloc(n_parts + 1, sizeof *parts);
+    if (s == NULL || parts == NULL) {
+        free(parts);
+        free(s);
+        return error_set(FSDP_ERR_MEMORY, "out of memory");
+    }
+    s->parts = parts;
+    *out = s;
+    return FSDP_OK;
 }
 
 static fsdp_status add_part(token_store *s, const char *path)
@@ -70,7 +73,7 @@ static fsdp_status add_part(token_store *s, const char *path)
 
 fsdp_status token_store_open(const source_list *files, token_store **out)
 {
-    token_store *s;
+    token_store *s = NULL;
     FSDP_TRY(store_new(files->n_files, &s));
     for (size_t i = 0; i < files->n_files; i++) {
         fsdp_status status = add_part(s, files->files[i].path);
@@ -99,7 +102,7 @@ static fsdp_status end_memory(void *context)
 static fsdp_status build_in_memory(const source_list *files, const fsdp_tokenizer *tokenizer,
                                    const token_build_options *options, token_store **out)
 {
-    token_store *s;
+    token_store *s = NULL;
     FSDP_TRY(store_new(0, &s));
     token_sink sink = {&s->ids, append_memory, end_memory};
     fsdp_status status = token_build(files, tokenizer, options, &sink, NULL);
@@ -111,30 +114,6 @@ static fsdp_status build_in_memory(const source_list *files, const fsdp_tokenize
     s->vocabulary = fsdp_tokenizer_vocab_size(tokenizer);
     *out = s;
     return FSDP_OK;
-}
-
-static fsdp_status append_file(void *context, const int32_t *ids, size_t n)
-{
-    return token_writer_append(context, ids, n);
-}
-
-static fsdp_status end_file(void *context)
-{
-    return token_writer_end_document(context);
-}
-
-static fsdp_status build_file(const source_list *files, const fsdp_tokenizer *tokenizer,
-                              const token_build_options *options, const char *path)
-{
-    token_writer *writer;
-    FSDP_TRY(token_writer_create(path, fsdp_tokenizer_vocab_size(tokenizer), &writer));
-    token_sink sink = {writer, append_file, end_file};
-    fsdp_status status = token_build(files, tokenizer, options, &sink, NULL);
-    if (status != FSDP_OK) {
-        token_writer_abort(writer);
-        return status;
-    }
-    return token_writer_commit(writer);
 }
 
 /* --- the cache --------------------------------------------------------------------------------------------------- */
@@ -181,7 +160,7 @@ static fsdp_status take_lock(const char *path, int *lock)
 
 static fsdp_status open_cached(const char *path, token_store **out)
 {
-    token_store *s;
+    token_store *s = NULL;
     FSDP_TRY(store_new(1, &s));
     fsdp_status status = add_part(s, path);
     if (status != FSDP_OK) {
@@ -196,8 +175,8 @@ static fsdp_status build_cached(const source_list *files, const fsdp_tokenizer *
                                 const token_build_options *options, const char *folder, token_store **out)
 {
     char path[PATH_MAX], lock_path[PATH_MAX + 8];
-    uint64_t key;
-    int lock;
+    uint64_t key = 0;
+    int lock = -1;
     FSDP_TRY(cache_key(files, tokenizer, options, &key));
     FSDP_TRY(file_make_directories(folder));
     if (snprintf(path, sizeof path, "%s/tokens-%016llx.bin", folder, (unsigned long long)key) >= PATH_MAX)
@@ -206,7 +185,7 @@ static fsdp_status build_cached(const source_list *files, const fsdp_tokenizer *
     FSDP_TRY(take_lock(lock_path, &lock));
     fsdp_status status = FSDP_OK;
     if (!file_exists(path) || open_cached(path, out) != FSDP_OK) {
-        status = build_file(files, tokenizer, options, path);
+        status = token_build_file(files, tokenizer, options, path, NULL);
         if (status == FSDP_OK)
             status = open_cached(path, out);
     }

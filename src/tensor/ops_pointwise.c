@@ -161,8 +161,8 @@ static fsdp_status add_forward(const run_context *c, const node *n)
 
 static fsdp_status add_backward(const run_context *c, const node *n)
 {
-    FSDP_TRY(give_gradient(c, n, 1, 1)); /* before input 0, whose gradient may be the output's own buffer */
-    return give_gradient(c, n, 0, 1);
+    FSDP_TRY(give_gradient(c, n, 0, 1)); /* first, as planned: x + x overwrites here and adds below */
+    return give_gradient(c, n, 1, 1);
 }
 
 static const op_def add_op = {.name = "add", .forward = add_forward, .backward = add_backward, .in_place = 1, .pass_through = 1};

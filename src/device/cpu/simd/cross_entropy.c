@@ -1,7 +1,8 @@
 /* Softmax cross-entropy over long rows. A row is read once for its denominator (the maximum follows along, the sum is
  * rescaled when it moves) and once more, now in the cache, for its gradient. */
-#include "base/error.h"
 #include "device/cpu/simd/span.h"
+
+#include "base/error.h"
 
 /* sum over the row of exp(x - highest). The two stay apart: their logarithm would lose digits of large logits. */
 typedef struct denominator {

@@ -3,11 +3,11 @@
 #ifndef DEVICE_CPU_SIMD_FUNCTIONS_H
 #define DEVICE_CPU_SIMD_FUNCTIONS_H
 
+#include "device/cpu/simd/simd.h"
+
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
-
-#include "device/cpu/simd/simd.h"
 
 static inline uint32_t float_bits(float x)
 {

@@ -4,8 +4,9 @@
 #ifndef DEVICE_CPU_SIMD_SPAN_H
 #define DEVICE_CPU_SIMD_SPAN_H
 
-#include "base/checked.h"
 #include "device/cpu/simd/functions.h"
+
+#include "base/checked.h"
 
 #ifdef __F16C__
 #include <immintrin.h>

@@ -1,0 +1,56 @@
+/* Labelled images: bytes in memory, scaled to 0..1 when they are read. */
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "data/dataset_internal.h"
+#include "format/image_file.h"
+
+typedef struct images_source {
+    dataset_source base;
+    image_set set;
+} images_source;
+
+static fsdp_status images_read(const dataset_source *base, int64_t index, const dataset_row *row)
+{
+    const image_set *set = &((const images_source *)base)->set;
+    int64_t numel = (int64_t)set->channels * set->height * set->width;
+    const uint8_t *pixels = set->pixels + index * numel;
+    for (int64_t i = 0; i < numel; i++)
+        row->pixels[i] = (float)pixels[i] / 255.0f;
+    *row->image_class = set->labels[index];
+    return FSDP_OK;
+}
+
+static void images_free(dataset_source *base)
+{
+    image_set_free(&((images_source *)base)->set);
+    free(base);
+}
+
+static const dataset_table images_table = {images_read, images_free};
+
+fsdp_status dataset_images_open(const source_list *files, const dataset_options *options, dataset_source **out)
+{
+    if (files->n_files != 1)
+        return error_set(FSDP_ERR_INPUT, "%s and %s: images must lie in one folder", files->files[0].path,
+                         files->files[1].path);
+    images_source *s = calloc(1, sizeof *s);
+    if (s == NULL)
+        return error_set(FSDP_ERR_MEMORY, "out of memory");
+    fsdp_status status = image_set_read_folder(files->files[0].path, options->part != SOURCE_VALIDATION, &s->set);
+    if (status == FSDP_OK && s->set.n_images == 0)
+        status = error_set(FSDP_ERR_INPUT, "%s: there are no images", files->files[0].path);
+    if (status != FSDP_OK) {
+        images_free(&s->base);
+        return status;
+    }
+    s->base.table = &images_table;
+    s->base.info = (dataset_info){.kind = DATASET_IMAGES,
+                                  .n_samples = s->set.n_images,
+                                  .channels = s->set.channels,
+                                  .height = s->set.height,
+                                  .image_width = s->set.width,
+                                  .n_classes = s->set.n_classes};
+    *out = &s->base;
+    return FSDP_OK;
+}

@@ -1,0 +1,154 @@
+/* Rows of tokens: text packed to the context width without gaps, documents ended by the end token; and tables of steps,
+ * where row i of a safetensors tensor is what step i trains on. */
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "data/dataset_internal.h"
+#include "data/token_store.h"
+#include "format/safetensors.h"
+
+typedef struct tokens_source {
+    dataset_source base;
+    token_store *store;
+} tokens_source;
+
+static fsdp_status tokens_read(const dataset_source *s, int64_t index, const dataset_row *row)
+{
+    const tokens_source *t = (const tokens_source *)s;
+    FSDP_TRY(token_store_read(t->store, index * s->info.width, s->info.width, row->ids));
+    dataset_label_next(row->ids, s->info.width, row->labels);
+    return FSDP_OK;
+}
+
+static void tokens_free(dataset_source *s)
+{
+    token_store_free(((tokens_source *)s)->store);
+    free(s);
+}
+
+static const dataset_table tokens_table = {tokens_read, tokens_free};
+
+static fsdp_status open_store(const source_list *files, const dataset_options *options, token_store **out)
+{
+    if (files->files[0].kind == SOURCE_TOKENS)
+        return token_store_open(files, out);
+    if (options->tokenizer == NULL)
+        return error_set(FSDP_ERR_INPUT, "%s: text needs a tokenizer", files->files[0].path);
+    token_build_options build = {.field = options->source_field,
+                                 .strict = options->strict,
+                                 .n_threads = options->n_threads,
+                                 .max_tokens = options->max_samples * options->width};
+    return token_store_build(files, options->tokenizer, &build, options->cache_folder, out);
+}
+
+fsdp_status dataset_tokens_open(const source_list *files, const dataset_options *options, dataset_source **out)
+{
+    token_store *store = NULL;
+    if (options->width < 2)
+        return error_set(FSDP_ERR_INPUT, "a context width of %lld: text needs at least 2 tokens in a sample",
+                         (long long)options->width);
+    FSDP_TRY(open_store(files, options, &store));
+    int64_t count = token_store_count(store);
+    tokens_source *s = calloc(1, sizeof *s);
+    if (s == NULL || count < options->width) {
+        token_store_free(store);
+        free(s);
+        return s == NULL ? error_set(FSDP_ERR_MEMORY, "out of memory")
+                         : error_set(FSDP_ERR_INPUT,
+                                     "%s%s: the data has %lld tokens, less than one context of %lld; give more data or "
+                                     "a smaller context width",
+                                     files->files[0].path, files->n_files > 1 ? " and others" : "", (long long)count,
+                                     (long long)options->width);
+    }
+    s->store = store;
+    s->base.table = &tokens_table;
+    s->base.info = (dataset_info){.kind = DATASET_TEXT,
+                                  .n_samples = count / options->width,
+                                  .width = options->width,
+                                  .vocabulary = token_store_vocabulary(store)};
+    *out = &s->base;
+    return FSDP_OK;
+}
+
+/* --- tables of steps --------------------------------------------------------------------------------------------- */
+
+typedef struct steps_source {
+    dataset_source base;
+    safetensors *file;
+    const safetensors_tensor *tensor; /* (steps, batch, width) or (samples, width) */
+} steps_source;
+
+static fsdp_status steps_read(const dataset_source *s, int64_t index, const dataset_row *row)
+{
+    const steps_source *t = (const steps_source *)s;
+    int64_t width = s->info.width, values[256];
+    for (int64_t at = 0; at < width;) {
+        int64_t n = width - at < 256 ? width - at : 256;
+        FSDP_TRY(safetensors_read_i64(t->tensor, index * width + at, n, values));
+        for (int64_t i = 0; i < n; i++)
+            row->ids[at + i] = (int32_t)values[i];
+        at += n;
+    }
+    dataset_label_next(row->ids, width, row->labels);
+    return FSDP_OK;
+}
+
+static void steps_free(dataset_source *s)
+{
+    safetensors_close(((steps_source *)s)->file);
+    free(s);
+}
+
+static const dataset_table steps_table = {steps_read, steps_free};
+
+/* Checks every token once, and finds the vocabulary: tables are small. */
+static fsdp_status check_tokens(const safetensors_tensor *tensor, int64_t *vocabulary)
+{
+    int64_t values[256];
+    *vocabulary = 0;
+    for (int64_t at = 0; at < tensor->numel; at += 256) {
+        int64_t n = tensor->numel - at < 256 ? tensor->numel - at : 256;
+        FSDP_TRY(safetensors_read_i64(tensor, at, n, values));
+        for (int64_t i = 0; i < n; i++) {
+            if (values[i] < 0 || values[i] >= INT32_MAX)
+                return error_set(FSDP_ERR_INPUT, "%s: \"%s\" holds %lld, which is not a token", tensor->path,
+                                 tensor->name, (long long)values[i]);
+            if (values[i] >= *vocabulary)
+                *vocabulary = values[i] + 1;
+        }
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status describe_steps(const dataset_options *options, steps_source *s)
+{
+    const safetensors_tensor *t = s->tensor;
+    int64_t width = t->n_dims < 2 ? 0 : t->shape[t->n_dims - 1];
+    if (t->n_dims < 2 || t->n_dims > 3 || width < 2 || t->numel == 0)
+        return error_set(FSDP_ERR_INPUT, "%s: \"data\" must be steps x batch x tokens, or samples x tokens", t->path);
+    if (options->width != 0 && options->width != width)
+        return error_set(FSDP_ERR_INPUT, "%s: its rows have %lld tokens, but the context width is %lld", t->path,
+                         (long long)width, (long long)options->width);
+    s->base.info = (dataset_info){.kind = DATASET_TEXT, .n_samples = t->numel / width, .width = width, .ordered = true};
+    return check_tokens(t, &s->base.info.vocabulary);
+}
+
+fsdp_status dataset_steps_open(const source_list *files, const dataset_options *options, dataset_source **out)
+{
+    fsdp_status status;
+    if (files->n_files != 1)
+        return error_set(FSDP_ERR_INPUT, "%s and %zu more: a table of tokens must be one file", files->files[0].path,
+                         files->n_files - 1);
+    steps_source *s = calloc(1, sizeof *s);
+    if (s == NULL)
+        return error_set(FSDP_ERR_MEMORY, "out of memory");
+    s->base.table = &steps_table;
+    TRY_OR(fail, safetensors_open(files->files[0].path, &s->file));
+    TRY_OR(fail, safetensors_get(s->file, "data", &s->tensor));
+    TRY_OR(fail, describe_steps(options, s));
+    *out = &s->base;
+    return FSDP_OK;
+fail:
+    steps_free(&s->base);
+    return status;
+}

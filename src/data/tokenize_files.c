@@ -1,0 +1,55 @@
+/* Text into token files: the public call, and the sink that writes. */
+#include "base/error.h"
+#include "data/token_build.h"
+#include "format/token_file.h"
+
+static fsdp_status append(void *context, const int32_t *ids, size_t n)
+{
+    return token_writer_append(context, ids, n);
+}
+
+static fsdp_status end_document(void *context)
+{
+    return token_writer_end_document(context);
+}
+
+fsdp_status token_build_file(const source_list *files, const fsdp_tokenizer *tokenizer,
+                             const token_build_options *options, const char *path, fsdp_tokenize_result *result)
+{
+    token_writer *writer = NULL;
+    FSDP_TRY(token_writer_create(path, fsdp_tokenizer_vocab_size(tokenizer), &writer));
+    token_sink sink = {writer, append, end_document};
+    fsdp_status status = token_build(files, tokenizer, options, &sink, result);
+    if (status != FSDP_OK) {
+        token_writer_abort(writer);
+        return status;
+    }
+    return token_writer_commit(writer);
+}
+
+fsdp_status fsdp_tokenize_files(const fsdp_tokenizer *tokenizer, const fsdp_tokenize_config *config,
+                                fsdp_tokenize_result *result)
+{
+    source_list files;
+    if (config->size != sizeof *config)
+        return error_set(FSDP_ERR_INPUT,
+                         "fsdp_tokenize_config has size %zu, not %zu: start from FSDP_TOKENIZE_CONFIG_INIT",
+                         config->size, sizeof *config);
+    if (config->output == NULL)
+        return error_set(FSDP_ERR_INPUT, "no output file is named for the tokens");
+    FSDP_TRY(source_list_make(config->inputs, config->n_inputs, config->config_name, SOURCE_ALL, &files));
+    token_build_options options = {.field = config->field,
+                                   .strict = config->strict,
+                                   .n_threads = config->n_threads,
+                                   .max_tokens = config->max_tokens,
+                                   .progress = config->progress,
+                                   .progress_context = config->context};
+    fsdp_status status = FSDP_OK;
+    if (files.files[0].kind != SOURCE_TEXT && files.files[0].kind != SOURCE_JSONL)
+        status = error_set(FSDP_ERR_INPUT, "%s holds %s, not text", files.files[0].path,
+                           source_kind_name(files.files[0].kind));
+    else
+        status = token_build_file(&files, tokenizer, &options, config->output, result);
+    source_list_free(&files);
+    return status;
+}

@@ -1,0 +1,360 @@
+/* Watches over the ranks of this host: passes output and signals on, ends all when one fails, starts again where that is
+ * wanted, and says how it went. Starting a single rank is left to process.c. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fsdp/launch.h>
+
+#include "base/clock.h"
+#include "base/environment.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "launch/process.h"
+
+enum { MOST_RANKS = 4096, NOT_FOUND = 127, NOT_RUNNABLE = 126, SIGNALLED = 128 };
+
+/* After the last rank has ended, a process that left its group may still hold the output open: not waited for longer. */
+static const double drain_seconds = 1.0;
+
+typedef struct launcher {
+    attempt attempt;
+    keeper keeper;
+    process *ranks;
+    int n, signals; /* signals: a signalfd */
+    int failed;     /* index of the first rank that failed, or -1 */
+    int n_interrupts;
+    bool asked;      /* a signal to end came from outside: no restart after it */
+    double deadline; /* when ranks that were asked to end are killed; 0: nobody was asked */
+} launcher;
+
+/* ---- configuration ---- */
+
+static fsdp_status check_config(const fsdp_launch_config *c)
+{
+    if (!c->command || !c->command[0])
+        return error_set(FSDP_ERR_INPUT, "there is no program to run");
+    if (c->n_ranks < 1 || c->n_ranks > MOST_RANKS)
+        return error_set(FSDP_ERR_INPUT, "%d ranks on a host are not possible; 1 to %d are", c->n_ranks, MOST_RANKS);
+    if (c->n_nodes < 1 || c->node < 0 || c->node >= c->n_nodes)
+        return error_set(FSDP_ERR_INPUT, "node %d of %d is not possible; nodes count from 0", c->node, c->n_nodes);
+    if (c->n_nodes > 1 && (!c->master_address || !c->master_port))
+        return error_set(FSDP_ERR_INPUT, "with several nodes, the address and port of the first must be given");
+    if (c->master_port < 0 || c->master_port > 65535)
+        return error_set(FSDP_ERR_INPUT, "%d is not a port", c->master_port);
+    if (c->max_restarts < 0 || c->grace_seconds < 0)
+        return error_set(FSDP_ERR_INPUT, "restarts and grace seconds cannot be negative");
+    return FSDP_OK;
+}
+
+static fsdp_status free_port(int *out)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof address;
+    int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (s < 0 || bind(s, (struct sockaddr *)&address, length) < 0 ||
+        getsockname(s, (struct sockaddr *)&address, &length) < 0) {
+        fsdp_status status = error_set_errno(FSDP_ERR_IO, "cannot find a free port");
+        if (s >= 0)
+            close(s);
+        return status;
+    }
+    close(s);
+    *out = ntohs(address.sin_port);
+    return FSDP_OK;
+}
+
+/* Address, port and token of this attempt: fresh ones each time, so that leftovers of the last cannot be met. */
+static fsdp_status prepare_attempt(attempt *a)
+{
+    const fsdp_launch_config *c = a->config;
+    const char *token = c->job_token ? c->job_token : environment_text("FSDP_JOB_TOKEN");
+    a->master_address = c->master_address ? c->master_address : "127.0.0.1";
+    a->master_port = c->master_port;
+    if (a->master_port == 0)
+        FSDP_TRY(free_port(&a->master_port));
+    if (token) {
+        snprintf(a->token, sizeof a->token, a->restart ? "%.100s-%d" : "%.100s", token, a->restart);
+    } else if (c->n_nodes == 1) {
+        uint64_t random[2] = {(uint64_t)getpid(), (uint64_t)clock_nanoseconds()};
+        if (getrandom(random, sizeof random, 0) < 0)
+            random[1] ^= (uint64_t)(uintptr_t)a;
+        snprintf(a->token, sizeof a->token, "%016llx%016llx", (unsigned long long)random[0],
+                 (unsigned long long)random[1]);
+    }
+    return FSDP_OK;
+}
+
+/* ---- watching ---- */
+
+static void signal_all(launcher *l, int signal_number, bool with_children)
+{
+    for (int i = 0; i < l->n; i++)
+        if (l->ranks[i].running)
+            process_signal(&l->ranks[i], signal_number, with_children);
+}
+
+static void ask_to_end(launcher *l, int signal_number)
+{
+    signal_all(l, signal_number, true);
+    if (l->deadline == 0)
+        l->deadline = clock_seconds() + l->attempt.config->grace_seconds;
+}
+
+static bool has_failed(int status)
+{
+    return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+}
+
+/* What a rank leaves running ends with it. Its group is killed before it is reaped: until then its number is taken. */
+static bool reap_one(process *p)
+{
+    siginfo_t info = {.si_pid = 0};
+    if (waitid(P_PID, (id_t)p->pid, &info, WEXITED | WNOHANG | WNOWAIT) < 0 || info.si_pid != p->pid)
+        return false;
+    process_signal(p, SIGKILL, true);
+    waitpid(p->pid, &p->status, 0);
+    p->running = false;
+    return true;
+}
+
+/* Several may have ended since we looked; one killed by a signal is more likely the cause than one that exited. */
+static void reap(launcher *l)
+{
+    int failed = -1;
+    for (int i = 0; i < l->n; i++) {
+        process *p = &l->ranks[i];
+        if (!p->running || !reap_one(p))
+            continue;
+        if (has_failed(p->status) && (failed < 0 || (WIFSIGNALED(p->status) && !WIFSIGNALED(l->ranks[failed].status))))
+            failed = i;
+    }
+    if (failed < 0 || l->failed >= 0)
+        return;
+    l->failed = failed;
+    ask_to_end(l, SIGTERM);
+}
+
+static void take_signals(launcher *l)
+{
+    struct signalfd_siginfo info;
+    while (read(l->signals, &info, sizeof info) == sizeof info) {
+        int number = (int)info.ssi_signo;
+        if (number == SIGCHLD)
+            continue; /* reap() looks anyway */
+        if (number == SIGUSR1 || number == SIGUSR2) {
+            signal_all(l, number, false);
+            continue;
+        }
+        l->asked = true;
+        if (number == SIGINT && ++l->n_interrupts > 1)
+            signal_all(l, SIGKILL, true);
+        else
+            ask_to_end(l, number);
+    }
+}
+
+static int count_running(const launcher *l)
+{
+    int n = 0;
+    for (int i = 0; i < l->n; i++)
+        n += l->ranks[i].running;
+    return n;
+}
+
+static int count_streams(const launcher *l)
+{
+    int n = 0;
+    for (int i = 0; i < l->n; i++)
+        n += (l->ranks[i].out.from >= 0) + (l->ranks[i].err.from >= 0);
+    return n;
+}
+
+/* Waits for output, a signal or `deadline` (0: none), and passes on what came. */
+static void pass_on(launcher *l, struct pollfd *polls, double deadline)
+{
+    int n = 0;
+    polls[n++] = (struct pollfd){.fd = l->signals, .events = POLLIN};
+    for (int i = 0; i < l->n; i++) {
+        polls[n++] = (struct pollfd){.fd = l->ranks[i].out.from, .events = POLLIN};
+        polls[n++] = (struct pollfd){.fd = l->ranks[i].err.from, .events = POLLIN};
+    }
+    double left = deadline - clock_seconds();
+    int limit = deadline == 0 ? -1 : left <= 0 ? 0 : (int)(left * 1000) + 1;
+    if (poll(polls, (nfds_t)n, limit) < 0)
+        return;
+    for (int i = 0; i < l->n; i++) {
+        line_pipe *streams[] = {&l->ranks[i].out, &l->ranks[i].err};
+        for (int k = 0; k < 2; k++)
+            if (streams[k]->from >= 0 && polls[1 + 2 * i + k].revents)
+                line_pipe_drain(streams[k]);
+    }
+    if (polls[0].revents)
+        take_signals(l);
+}
+
+/* To the end of all ranks, then of what they left. */
+static void watch(launcher *l, struct pollfd *polls)
+{
+    while (count_running(l) > 0) {
+        pass_on(l, polls, l->deadline);
+        reap(l);
+        if (l->deadline != 0 && clock_seconds() >= l->deadline) {
+            signal_all(l, SIGKILL, true);
+            l->deadline = clock_seconds() + drain_seconds;
+        }
+    }
+    double deadline = clock_seconds() + drain_seconds;
+    while (count_streams(l) > 0 && clock_seconds() < deadline)
+        pass_on(l, polls, deadline);
+}
+
+static void close_streams(launcher *l)
+{
+    for (int i = 0; i < l->n; i++) {
+        if (l->ranks[i].out.from >= 0)
+            close(l->ranks[i].out.from);
+        if (l->ranks[i].err.from >= 0)
+            close(l->ranks[i].err.from);
+    }
+}
+
+/* ---- one attempt ---- */
+
+static fsdp_status start_all(launcher *l, int *exit_code)
+{
+    for (int i = 0; i < l->n; i++) {
+        int error;
+        fsdp_status status = process_start(&l->attempt, i, &l->ranks[i], &error);
+        if (status != FSDP_OK) {
+            *exit_code = error == ENOENT ? NOT_FOUND : error ? NOT_RUNNABLE : fsdp_exit_code(status);
+            signal_all(l, SIGKILL, true);
+            return status;
+        }
+        l->keeper.groups[i] = l->ranks[i].pid;
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status judge(const launcher *l, int *exit_code)
+{
+    *exit_code = 0;
+    if (l->failed < 0)
+        return FSDP_OK;
+    const process *p = &l->ranks[l->failed];
+    if (WIFSIGNALED(p->status)) {
+        int number = WTERMSIG(p->status);
+        *exit_code = SIGNALLED + number;
+        return error_set(FSDP_ERR_PEER, "rank %d (process %d) was killed by signal %d (%s)", p->rank, (int)p->pid, number,
+                         strsignal(number));
+    }
+    *exit_code = WEXITSTATUS(p->status);
+    return error_set(FSDP_ERR_PEER, "rank %d (process %d) ended with status %d", p->rank, (int)p->pid, *exit_code);
+}
+
+static fsdp_status run_attempt(launcher *l, struct pollfd *polls, int *exit_code)
+{
+    FSDP_TRY(prepare_attempt(&l->attempt));
+    l->failed = -1;
+    l->deadline = 0;
+    for (int i = 0; i < l->n; i++) {
+        process *p = &l->ranks[i];
+        p->pid = 0;
+        p->running = false;
+        p->out.from = p->err.from = -1;
+    }
+    fsdp_status status = start_all(l, exit_code);
+    watch(l, polls);
+    memset(l->keeper.groups, 0, (size_t)l->n * sizeof *l->keeper.groups);
+    close_streams(l);
+    return status == FSDP_OK ? judge(l, exit_code) : status;
+}
+
+static fsdp_status run_attempts(launcher *l, int *exit_code)
+{
+    const fsdp_launch_config *config = l->attempt.config;
+    struct pollfd *polls = calloc((size_t)(2 * l->n + 1), sizeof *polls);
+    if (!polls)
+        return error_set(FSDP_ERR_MEMORY, "no memory to watch %d ranks", l->n);
+    fsdp_status status;
+    for (;;) {
+        status = run_attempt(l, polls, exit_code);
+        if (status != FSDP_ERR_PEER || l->asked || l->attempt.restart == config->max_restarts)
+            break;
+        l->attempt.restart++;
+        log_write(LOG_WARNING, "%s; starting all ranks again (%d of %d)", fsdp_last_error(), l->attempt.restart,
+                  config->max_restarts);
+    }
+    free(polls);
+    return status;
+}
+
+/* ---- signals ---- */
+
+typedef struct saved_signals {
+    sigset_t mask;
+    struct sigaction child, broken_pipe;
+} saved_signals;
+
+static fsdp_status take_over_signals(launcher *l, saved_signals *saved)
+{
+    static const int taken[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD};
+    sigset_t set;
+    sigemptyset(&set);
+    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
+        sigaddset(&set, taken[i]);
+    l->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (l->signals < 0)
+        return error_set_errno(FSDP_ERR_IO, "cannot listen to signals");
+    struct sigaction standard = {.sa_handler = SIG_DFL}, ignored = {.sa_handler = SIG_IGN};
+    sigaction(SIGCHLD, &standard, &saved->child); /* ignored, it would lose us the ranks' statuses */
+    sigaction(SIGPIPE, &ignored, &saved->broken_pipe);
+    sigprocmask(SIG_BLOCK, &set, &saved->mask);
+    l->attempt.mask = saved->mask;
+    return FSDP_OK;
+}
+
+static void give_back_signals(launcher *l, const saved_signals *saved)
+{
+    take_signals(l); /* a signal that came at the very end was meant for ranks that are gone */
+    close(l->signals);
+    sigaction(SIGCHLD, &saved->child, NULL);
+    sigaction(SIGPIPE, &saved->broken_pipe, NULL);
+    sigprocmask(SIG_SETMASK, &saved->mask, NULL);
+}
+
+fsdp_status fsdp_launch(const fsdp_launch_config *config, int *exit_code)
+{
+    launcher l = {.attempt.config = config, .n = config->n_ranks};
+    core_list cores = {0};
+    saved_signals saved;
+    fsdp_status status = check_config(config);
+    *exit_code = fsdp_exit_code(status);
+    if (status != FSDP_OK)
+        return status;
+    *exit_code = 1;
+    l.ranks = calloc((size_t)l.n, sizeof *l.ranks);
+    if (!l.ranks)
+        return error_set(FSDP_ERR_MEMORY, "no memory for %d ranks", l.n);
+    TRY_OR(done, core_list_read(&cores));
+    l.attempt.cores = &cores;
+    TRY_OR(done, take_over_signals(&l, &saved));
+    status = keeper_start(l.n, &l.keeper);
+    if (status == FSDP_OK)
+        status = run_attempts(&l, exit_code);
+    keeper_stop(&l.keeper);
+    give_back_signals(&l, &saved);
+done:
+    core_list_free(&cores);
+    free(l.ranks);
+    return status;
+}

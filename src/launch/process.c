@@ -1,0 +1,278 @@
+/* Starts ranks, and the keeper that outlives us by a moment. Between fork and exec only calls that are safe there are
+ * made; everything that allocates happens before. Watching is left to launch.c. */
+#include "launch/process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/environment.h"
+#include "base/error.h"
+
+extern char **environ;
+
+enum { N_VARIABLES = 10, VARIABLE_BYTES = 320 };
+
+typedef struct rank_environment {
+    char text[N_VARIABLES][VARIABLE_BYTES];
+    int n;
+    char **list; /* ours and what we inherited, NULL at the end */
+} rank_environment;
+
+static void set_variable(rank_environment *e, const char *name, const char *value)
+{
+    snprintf(e->text[e->n++], VARIABLE_BYTES, "%s=%s", name, value);
+}
+
+static void set_number(rank_environment *e, const char *name, int value)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", value);
+    set_variable(e, name, text);
+}
+
+static bool is_ours(const rank_environment *e, const char *variable)
+{
+    size_t name = strcspn(variable, "=") + 1;
+    for (int i = 0; i < e->n; i++)
+        if (strncmp(e->text[i], variable, name) == 0)
+            return true;
+    return false;
+}
+
+static fsdp_status environment_make(const attempt *a, int local_rank, int n_cores, rank_environment *e)
+{
+    const fsdp_launch_config *c = a->config;
+    int inherited = 0, at = 0;
+    set_number(e, "RANK", c->node * c->n_ranks + local_rank);
+    set_number(e, "LOCAL_RANK", local_rank);
+    set_number(e, "WORLD_SIZE", c->n_nodes * c->n_ranks);
+    set_number(e, "LOCAL_WORLD_SIZE", c->n_ranks);
+    set_number(e, "GROUP_RANK", c->node);
+    set_variable(e, "MASTER_ADDR", a->master_address);
+    set_number(e, "MASTER_PORT", a->master_port);
+    set_number(e, "FSDP_RESTART_COUNT", a->restart);
+    if (a->token[0])
+        set_variable(e, "FSDP_JOB_TOKEN", a->token);
+    if (!environment_text("OMP_NUM_THREADS"))
+        set_number(e, "OMP_NUM_THREADS", n_cores);
+    while (environ[inherited])
+        inherited++;
+    e->list = calloc((size_t)(inherited + N_VARIABLES + 1), sizeof *e->list);
+    if (!e->list)
+        return error_set(FSDP_ERR_MEMORY, "no memory for the environment of a rank");
+    for (int i = 0; i < inherited; i++)
+        if (!is_ours(e, environ[i]))
+            e->list[at++] = environ[i];
+    for (int i = 0; i < e->n; i++)
+        e->list[at++] = e->text[i];
+    return FSDP_OK;
+}
+
+/* ---- the new process, up to its exec ---- */
+
+typedef struct birth {
+    char *const *command, *const *environment;
+    int in, out, err, failure; /* failure: where errno of exec goes */
+    pid_t parent;
+    cpu_set_t cores;
+    bool bind;
+    sigset_t mask;
+} birth;
+
+static void die(const birth *b, int error)
+{
+    ssize_t ignored = write(b->failure, &error, sizeof error);
+    (void)ignored;
+    _exit(127);
+}
+
+static void become_rank(const birth *b)
+{
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != b->parent) /* it died before it could take us along */
+        _exit(127);
+    if (dup2(b->in, STDIN_FILENO) < 0 || dup2(b->out, STDOUT_FILENO) < 0 || dup2(b->err, STDERR_FILENO) < 0)
+        die(b, errno);
+    if (b->bind)
+        sched_setaffinity(0, sizeof b->cores, &b->cores);
+    signal(SIGPIPE, SIG_DFL);
+    sigprocmask(SIG_SETMASK, &b->mask, NULL);
+    environ = (char **)b->environment;
+    execvp(b->command[0], b->command);
+    die(b, errno);
+}
+
+/* ---- the parent's side ---- */
+
+/* Rank 0 may read what is piped into us; a terminal stays ours, and the others read nothing. */
+static int open_input(int local_rank)
+{
+    if (local_rank == 0 && !isatty(STDIN_FILENO)) {
+        int copy = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3);
+        if (copy >= 0)
+            return copy;
+    }
+    return open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+static void close_if_open(int fd)
+{
+    if (fd >= 0)
+        close(fd);
+}
+
+/* errno of the new process's exec; 0 when that worked (the pipe closed without a word). */
+static int read_failure(int fd)
+{
+    int error = 0;
+    ssize_t got;
+    do
+        got = read(fd, &error, sizeof error);
+    while (got < 0 && errno == EINTR);
+    return got == sizeof error ? error : 0;
+}
+
+static void open_lines(line_pipe *lines, int from, int to, int rank, bool plain)
+{
+    lines->from = from;
+    lines->to = to;
+    lines->bytes = 0;
+    lines->prefix[0] = 0;
+    if (!plain)
+        snprintf(lines->prefix, sizeof lines->prefix, "[rank %d] ", rank);
+    fcntl(from, F_SETFL, fcntl(from, F_GETFL) | O_NONBLOCK);
+}
+
+static void choose_cores(const attempt *a, int local_rank, birth *b, int *n_cores)
+{
+    int first, count;
+    core_list_share(a->cores, local_rank, a->config->n_ranks, &first, &count);
+    bool own = a->config->n_ranks <= a->cores->n;
+    *n_cores = own ? count : 1;
+    b->bind = own && !a->config->share_cores;
+    CPU_ZERO(&b->cores);
+    for (int i = 0; i < count; i++)
+        CPU_SET(a->cores->cores[first + i], &b->cores);
+}
+
+fsdp_status process_start(const attempt *a, int local_rank, process *p, int *error)
+{
+    const fsdp_launch_config *config = a->config;
+    int out[2] = {-1, -1}, err[2] = {-1, -1}, failure[2] = {-1, -1}, n_cores = 1;
+    rank_environment environment = {.n = 0};
+    birth b = {.command = (char *const *)config->command, .parent = getpid(), .mask = a->mask, .in = -1};
+    fsdp_status status = FSDP_OK;
+    *error = 0;
+    p->rank = config->node * config->n_ranks + local_rank;
+    choose_cores(a, local_rank, &b, &n_cores);
+    TRY_OR(done, environment_make(a, local_rank, n_cores, &environment));
+    b.in = open_input(local_rank);
+    if (b.in < 0 || pipe2(out, O_CLOEXEC) < 0 || pipe2(err, O_CLOEXEC) < 0 || pipe2(failure, O_CLOEXEC) < 0) {
+        status = error_set_errno(FSDP_ERR_IO, "cannot make pipes for rank %d", p->rank);
+        goto done;
+    }
+    b.environment = environment.list;
+    b.out = out[1], b.err = err[1], b.failure = failure[1];
+    pid_t pid = fork();
+    if (pid == 0)
+        become_rank(&b);
+    if (pid < 0) {
+        status = error_set_errno(FSDP_ERR_IO, "cannot start rank %d", p->rank);
+        goto done;
+    }
+    setpgid(pid, pid); /* both sides do: whoever comes first */
+    p->pid = pid;
+    close(failure[1]);
+    failure[1] = -1;
+    *error = read_failure(failure[0]);
+    if (*error) {
+        waitpid(pid, NULL, 0);
+        p->pid = 0;
+        errno = *error;
+        status = error_set_errno(FSDP_ERR_INPUT, "cannot run '%s'", config->command[0]);
+        goto done;
+    }
+    p->running = true;
+    bool plain = config->plain_first && p->rank == 0;
+    open_lines(&p->out, out[0], STDOUT_FILENO, p->rank, plain);
+    open_lines(&p->err, err[0], STDERR_FILENO, p->rank, plain);
+    out[0] = err[0] = -1;
+done:
+    close_if_open(b.in);
+    for (int i = 0; i < 2; i++) {
+        close_if_open(out[i]);
+        close_if_open(err[i]);
+        close_if_open(failure[i]);
+    }
+    free(environment.list);
+    return status;
+}
+
+void process_signal(const process *p, int signal_number, bool with_children)
+{
+    if (p->pid > 0)
+        kill(with_children ? -p->pid : p->pid, signal_number);
+}
+
+/* ---- the keeper ---- */
+
+static void keep(const keeper *k, int read_end)
+{
+    char word;
+    ssize_t got;
+    setsid(); /* away from our terminal and its signals */
+    do
+        got = read(read_end, &word, 1);
+    while (got < 0 && errno == EINTR);
+    if (got <= 0)
+        for (int i = 0; i < k->n; i++)
+            if (k->groups[i] > 0)
+                kill(-k->groups[i], SIGKILL);
+    _exit(0);
+}
+
+fsdp_status keeper_start(int n, keeper *k)
+{
+    int ends[2];
+    *k = (keeper){.n = n, .pipe = -1};
+    k->groups = mmap(NULL, (size_t)n * sizeof *k->groups, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (k->groups == MAP_FAILED || pipe2(ends, O_CLOEXEC) < 0)
+        return error_set_errno(FSDP_ERR_IO, "cannot prepare to start %d ranks", n);
+    k->pid = fork();
+    if (k->pid == 0) {
+        sigset_t all;
+        sigfillset(&all);
+        sigprocmask(SIG_BLOCK, &all, NULL);
+        close(ends[1]);
+        close(STDOUT_FILENO); /* whoever reads our output must not wait for the keeper */
+        close(STDERR_FILENO);
+        keep(k, ends[0]);
+    }
+    close(ends[0]);
+    k->pipe = ends[1];
+    if (k->pid < 0)
+        return error_set_errno(FSDP_ERR_IO, "cannot prepare to start %d ranks", n);
+    return FSDP_OK;
+}
+
+void keeper_stop(keeper *k)
+{
+    if (k->pid > 0) {
+        ssize_t ignored = write(k->pipe, "", 1);
+        (void)ignored;
+        waitpid(k->pid, NULL, 0);
+    }
+    if (k->pipe > 0)
+        close(k->pipe);
+    if (k->groups && k->groups != MAP_FAILED)
+        munmap(k->groups, (size_t)k->n * sizeof *k->groups);
+    *k = (keeper){0};
+}

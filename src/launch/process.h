@@ -1,0 +1,47 @@
+/* One rank as a process: its environment, its cores, its pipes, its start. */
+#ifndef LAUNCH_PROCESS_H
+#define LAUNCH_PROCESS_H
+
+#include <signal.h>
+#include <sys/types.h>
+
+#include <fsdp/launch.h>
+
+#include "launch/cores.h"
+#include "launch/lines.h"
+
+/* What all ranks of one attempt have in common. */
+typedef struct attempt {
+    const fsdp_launch_config *config;
+    const core_list *cores;
+    const char *master_address;
+    int master_port, restart;
+    char token[128];
+    sigset_t mask; /* the signals blocked before we came */
+} attempt;
+
+/* A rank runs in a process group of its own, so that its children can be ended with it. */
+typedef struct process {
+    int rank; /* of the world */
+    pid_t pid; /* 0: none */
+    bool running;
+    int status; /* of waitpid, when it has ended */
+    line_pipe out, err;
+} process;
+
+/* *error is errno of a failed exec (ENOENT: no such program), 0 otherwise; the status tells too. */
+fsdp_status process_start(const attempt *a, int local_rank, process *p, int *error);
+void process_signal(const process *p, int signal_number, bool with_children);
+
+/* A helper that kills all ranks when this process dies without a word: it waits at the far end of a pipe. */
+typedef struct keeper {
+    pid_t pid;
+    int pipe;
+    pid_t *groups; /* (n) in shared memory; 0: none */
+    int n;
+} keeper;
+
+fsdp_status keeper_start(int n, keeper *k);
+void keeper_stop(keeper *k); /* legal on a zeroed keeper */
+
+#endif

@@ -1,0 +1,465 @@
+/* fsdp_launch, with small shell programs as ranks: what they are told, what comes out, how all of it ends. The launcher
+ * runs in a process of its own, so that signals can be sent to it and nothing of it stays in the test. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <fsdp/launch.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+enum { OUTPUT_BYTES = 1 << 20 };
+
+typedef struct launched {
+    pid_t pid;
+    int output; /* read end: both streams of the launcher */
+    char text[OUTPUT_BYTES];
+    size_t bytes;
+    int exit_code;
+} launched;
+
+static void print_log(void *context, log_level level, const char *line)
+{
+    (void)context, (void)level;
+    printf("log: %s\n", line);
+    fflush(stdout);
+}
+
+/* The launcher's process prints the message of a failure behind the ranks' output and exits as `fsdp run` would. */
+static void launch(launched *l, fsdp_launch_config config, const char *script)
+{
+    const char *command[] = {"sh", "-c", script, NULL};
+    int ends[2];
+    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    if (!config.command)
+        config.command = command;
+    l->bytes = 0;
+    fflush(NULL);
+    l->pid = fork();
+    assert_true(l->pid >= 0);
+    if (l->pid == 0) {
+        int code = 99;
+        dup2(ends[1], STDOUT_FILENO);
+        dup2(ends[1], STDERR_FILENO);
+        log_set_sink(print_log, NULL, LOG_INFO);
+        if (fsdp_launch(&config, &code) != FSDP_OK)
+            printf("message: %s\n", fsdp_last_error());
+        fflush(stdout);
+        _exit(code);
+    }
+    close(ends[1]);
+    l->output = ends[0];
+}
+
+static void read_until(launched *l, const char *text)
+{
+    while (!text || !strstr(l->text, text)) {
+        ssize_t got = read(l->output, l->text + l->bytes, sizeof l->text - 1 - l->bytes);
+        if (got <= 0)
+            break;
+        l->bytes += (size_t)got;
+        l->text[l->bytes] = 0;
+    }
+}
+
+static void join(launched *l)
+{
+    int status;
+    l->text[l->bytes] = 0;
+    read_until(l, NULL);
+    close(l->output);
+    assert_int_equal(waitpid(l->pid, &status, 0), l->pid);
+    l->exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+static launched current;
+
+static launched *run(fsdp_launch_config config, const char *script)
+{
+    current.text[0] = 0;
+    launch(&current, config, script);
+    join(&current);
+    return &current;
+}
+
+static fsdp_launch_config ranks(int n)
+{
+    fsdp_launch_config config = FSDP_LAUNCH_CONFIG_INIT;
+    config.n_ranks = n;
+    config.grace_seconds = 5;
+    return config;
+}
+
+static void pause_seconds(double seconds)
+{
+    struct timespec pause = {.tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    nanosleep(&pause, NULL);
+}
+
+static bool is_alive(pid_t pid)
+{
+    char path[64], state = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return false;
+    if (fscanf(file, "%*d %*s %c", &state) != 1)
+        state = 0;
+    fclose(file);
+    return state && state != 'Z' && state != 'X';
+}
+
+static bool dies_within(pid_t pid, double seconds)
+{
+    double deadline = clock_seconds() + seconds;
+    while (is_alive(pid) && clock_seconds() < deadline)
+        pause_seconds(0.01);
+    return !is_alive(pid);
+}
+
+static void assert_has(const launched *l, const char *text)
+{
+    if (!strstr(l->text, text))
+        fail_msg("output lacks '%s':\n%s", text, l->text);
+}
+
+static int number_after(const launched *l, const char *text)
+{
+    const char *at = strstr(l->text, text);
+    if (!at)
+        fail_msg("output lacks '%s':\n%s", text, l->text);
+    return atoi(at + strlen(text));
+}
+
+/* ---- what ranks are told ---- */
+
+static void ranks_get_the_environment_of_torchrun(void **state)
+{
+    (void)state;
+    unsetenv("FSDP_JOB_TOKEN");
+    setenv("RANK", "77", 1); /* what was there before does not shine through */
+    launched *l = run(ranks(3), "echo r=$RANK l=$LOCAL_RANK w=$WORLD_SIZE lw=$LOCAL_WORLD_SIZE g=$GROUP_RANK "
+                                "a=$MASTER_ADDR c=$FSDP_RESTART_COUNT; echo port=$MASTER_PORT token=$FSDP_JOB_TOKEN");
+    unsetenv("RANK");
+    assert_int_equal(l->exit_code, 0);
+    for (int rank = 0; rank < 3; rank++) {
+        char line[128];
+        snprintf(line, sizeof line, "[rank %d] r=%d l=%d w=3 lw=3 g=0 a=127.0.0.1 c=0\n", rank, rank, rank);
+        assert_has(l, line);
+    }
+    int port = number_after(l, "[rank 0] port=");
+    assert_true(port > 1023 && port < 65536);
+    assert_int_equal(port, number_after(l, "[rank 2] port="));
+    char *token = strstr(l->text, "token="), first[64] = "";
+    assert_int_equal(sscanf(token, "token=%63s", first), 1);
+    assert_int_equal(strlen(first), 32);
+    assert_non_null(strstr(strstr(token + 1, "token=") + 1, first)); /* the same for all */
+}
+
+static void ranks_of_a_second_node_count_on(void **state)
+{
+    (void)state;
+    fsdp_launch_config config = ranks(2);
+    config.n_nodes = 3, config.node = 1;
+    launched *l = run(config, "true");
+    assert_int_equal(l->exit_code, 2); /* no address */
+    config.master_address = "10.0.0.1", config.master_port = 4000, config.job_token = "seven";
+    l = run(config, "echo r=$RANK l=$LOCAL_RANK w=$WORLD_SIZE g=$GROUP_RANK m=$MASTER_ADDR:$MASTER_PORT t=$FSDP_JOB_TOKEN");
+    assert_int_equal(l->exit_code, 0);
+    assert_has(l, "[rank 2] r=2 l=0 w=6 g=1 m=10.0.0.1:4000 t=seven\n");
+    assert_has(l, "[rank 3] r=3 l=1 w=6 g=1 m=10.0.0.1:4000 t=seven\n");
+}
+
+static void cores_are_shared_out_and_threads_follow(void **state)
+{
+    (void)state;
+    unsetenv("OMP_NUM_THREADS");
+    int cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    const char *script = "echo cores=$(nproc) threads=$OMP_NUM_THREADS "
+                         "list=$(sed -n 's/^Cpus_allowed_list:[^0-9]*//p' /proc/self/status)";
+    launched *l = run(ranks(1), script);
+    assert_int_equal(number_after(l, "threads="), cores);
+    if (cores >= 2) {
+        l = run(ranks(2), script);
+        char lists[2][256];
+        int total = 0;
+        for (int rank = 0; rank < 2; rank++) {
+            char front[32];
+            snprintf(front, sizeof front, "[rank %d] cores=", rank);
+            const char *line = strstr(l->text, front);
+            assert_non_null(line);
+            total += atoi(line + strlen(front));
+            assert_int_equal(sscanf(strstr(line, "list="), "list=%255s", lists[rank]), 1);
+        }
+        assert_int_equal(total, cores);
+        assert_string_not_equal(lists[0], lists[1]);
+    }
+    l = run(ranks(cores + 1), script); /* too many for a core each: all cores, one thread */
+    char wanted[64];
+    snprintf(wanted, sizeof wanted, "cores=%d threads=1 ", cores);
+    assert_has(l, wanted);
+    setenv("OMP_NUM_THREADS", "3", 1);
+    l = run(ranks(1), "echo threads=$OMP_NUM_THREADS");
+    unsetenv("OMP_NUM_THREADS");
+    assert_has(l, "threads=3\n");
+}
+
+static void rank_0_alone_reads_the_input(void **state)
+{
+    (void)state;
+    int ends[2], kept = dup(STDIN_FILENO);
+    assert_int_equal(pipe(ends), 0);
+    assert_int_equal(write(ends[1], "hello\n", 6), 6);
+    close(ends[1]);
+    dup2(ends[0], STDIN_FILENO);
+    close(ends[0]);
+    launched *l = run(ranks(2), "read word; echo got=$word");
+    dup2(kept, STDIN_FILENO);
+    close(kept);
+    assert_has(l, "[rank 0] got=hello\n");
+    assert_has(l, "[rank 1] got=\n");
+}
+
+/* ---- what comes out ---- */
+
+static void lines_stay_whole(void **state)
+{
+    (void)state;
+    /* Each line is written in two halves, by four ranks at once, on both streams. */
+    launched *l = run(ranks(4), "i=0; while [ $i -lt 200 ]; do printf '%s' abcdefghij; echo klmnop $i; "
+                                "printf '%s\\n' error-$i >&2; i=$((i+1)); done; printf unfinished");
+    assert_int_equal(l->exit_code, 0);
+    int n = 0;
+    for (char *line = strtok(l->text, "\n"); line; line = strtok(NULL, "\n"), n++) {
+        int rank, number;
+        char word[32], end[8] = "";
+        bool whole = sscanf(line, "[rank %d] abcdefghijklmnop %d%7s", &rank, &number, end) == 2 ||
+                     sscanf(line, "[rank %d] error-%d%7s", &rank, &number, end) == 2 ||
+                     (sscanf(line, "[rank %d] %31s", &rank, word) == 2 && strcmp(word, "unfinished") == 0);
+        if (!whole)
+            fail_msg("broken line: %s", line);
+    }
+    assert_int_equal(n, 4 * 401);
+}
+
+static void rank_0_is_plain_when_asked(void **state)
+{
+    (void)state;
+    fsdp_launch_config config = ranks(2);
+    config.plain_first = true;
+    launched *l = run(config, "echo hello from $RANK");
+    assert_true(strncmp(l->text, "hello from 0\n", 13) == 0 || strstr(l->text, "\nhello from 0\n"));
+    assert_has(l, "[rank 1] hello from 1\n");
+}
+
+static void long_lines_and_much_output_pass(void **state)
+{
+    (void)state;
+    launched *l = run(ranks(2), "head -c 200000 /dev/zero | tr '\\0' x; echo end");
+    assert_int_equal(l->exit_code, 0);
+    size_t n = 0;
+    for (size_t i = 0; i < l->bytes; i++)
+        n += l->text[i] == 'x';
+    assert_int_equal(n, 400000);
+}
+
+/* ---- how it ends ---- */
+
+static void one_failure_ends_all_with_its_status(void **state)
+{
+    (void)state;
+    double start = clock_seconds();
+    launched *l = run(ranks(3), "if [ $RANK = 1 ]; then sleep 0.2; exit 7; fi; sleep 60; echo never");
+    assert_int_equal(l->exit_code, 7);
+    assert_has(l, "message: rank 1 (process ");
+    assert_has(l, "ended with status 7");
+    assert_null(strstr(l->text, "never"));
+    assert_true(clock_seconds() - start < 4);
+}
+
+static void a_killed_rank_gives_128_plus_the_signal(void **state)
+{
+    (void)state;
+    launched *l = run(ranks(2), "if [ $RANK = 0 ]; then kill -KILL $$; fi; sleep 60");
+    assert_int_equal(l->exit_code, 137);
+    assert_has(l, "was killed by signal 9");
+}
+
+static void ranks_that_ignore_sigterm_are_killed_after_the_grace(void **state)
+{
+    (void)state;
+    fsdp_launch_config config = ranks(2);
+    config.grace_seconds = 0.5;
+    double start = clock_seconds();
+    launched *l = run(config, "if [ $RANK = 0 ]; then sleep 0.3; exit 3; fi; trap '' TERM; while :; do sleep 1; done");
+    double seconds = clock_seconds() - start;
+    assert_int_equal(l->exit_code, 3);
+    assert_true(seconds > 0.7 && seconds < 4);
+}
+
+static void an_absent_program_gives_127(void **state)
+{
+    (void)state;
+    const char *absent[] = {"no-such-program-anywhere", NULL}, *folder[] = {"/", NULL};
+    fsdp_launch_config config = ranks(2);
+    config.command = absent;
+    launched *l = run(config, NULL);
+    assert_int_equal(l->exit_code, 127);
+    assert_has(l, "no-such-program-anywhere");
+    config.command = folder;
+    l = run(config, NULL);
+    assert_int_equal(l->exit_code, 126);
+    config.n_ranks = 0;
+    l = run(config, NULL);
+    assert_int_equal(l->exit_code, 2);
+}
+
+static void signals_are_forwarded(void **state)
+{
+    (void)state;
+    const char *script = "trap 'echo usr1; touched=1' USR1; trap 'echo term; exit 0' TERM; echo ready $RANK; "
+                         "while :; do sleep 0.05; done";
+    current.text[0] = 0;
+    launch(&current, ranks(2), script);
+    read_until(&current, "ready 0");
+    read_until(&current, "ready 1");
+    kill(current.pid, SIGUSR1);
+    read_until(&current, "[rank 0] usr1");
+    read_until(&current, "[rank 1] usr1");
+    kill(current.pid, SIGTERM);
+    join(&current);
+    assert_has(&current, "[rank 0] term");
+    assert_has(&current, "[rank 1] term");
+    assert_int_equal(current.exit_code, 0); /* they ended well */
+
+    current.text[0] = 0;
+    launch(&current, ranks(2), "echo ready $RANK; sleep 60");
+    read_until(&current, "ready 0");
+    read_until(&current, "ready 1");
+    kill(current.pid, SIGTERM);
+    join(&current);
+    assert_int_equal(current.exit_code, 143);
+}
+
+static void a_second_interrupt_ends_at_once(void **state)
+{
+    (void)state;
+    fsdp_launch_config config = ranks(2);
+    config.grace_seconds = 60;
+    current.text[0] = 0;
+    signal(SIGINT, SIG_DFL);
+    launch(&current, config, "trap '' INT TERM; echo ready $RANK; while :; do sleep 0.2; done");
+    read_until(&current, "ready 0");
+    read_until(&current, "ready 1");
+    kill(current.pid, SIGINT);
+    pause_seconds(0.2);
+    assert_true(is_alive(current.pid));
+    kill(current.pid, SIGINT);
+    join(&current);
+    assert_int_equal(current.exit_code, 137);
+}
+
+static void when_the_launcher_is_killed_its_ranks_die_within_a_second(void **state)
+{
+    (void)state;
+    current.text[0] = 0;
+    /* The rank has a child of its own, which must go as well; both ignore what can be ignored. */
+    launch(&current, ranks(2), "trap '' TERM INT HUP; sleep 60 & echo child$RANK=$!; echo rank$RANK=$$; wait");
+    static const char *const names[] = {"rank0=", "rank1=", "child0=", "child1="};
+    pid_t pids[4];
+    for (int i = 0; i < 4; i++) {
+        char text[32];
+        snprintf(text, sizeof text, "%s", names[i]);
+        read_until(&current, text);
+    }
+    pause_seconds(0.1);
+    for (int i = 0; i < 4; i++) {
+        pids[i] = number_after(&current, names[i]);
+        assert_true(pids[i] > 1 && is_alive(pids[i]));
+    }
+    kill(current.pid, SIGKILL);
+    for (int i = 0; i < 4; i++)
+        assert_true(dies_within(pids[i], 1.0));
+    join(&current);
+    assert_int_equal(current.exit_code, 1000 + SIGKILL);
+}
+
+static void children_of_ranks_do_not_outlive_them(void **state)
+{
+    (void)state;
+    double start = clock_seconds();
+    launched *l = run(ranks(1), "sleep 60 & echo child=$!; exit 0");
+    assert_int_equal(l->exit_code, 0);
+    assert_true(clock_seconds() - start < 3);
+    assert_true(dies_within(number_after(l, "child="), 1.0));
+}
+
+static void all_ranks_are_started_again_up_to_the_limit(void **state)
+{
+    (void)state;
+    fsdp_launch_config config = ranks(2);
+    config.max_restarts = 2;
+    const char *script = "echo try $FSDP_RESTART_COUNT token $FSDP_JOB_TOKEN; "
+                         "if [ $RANK = 1 ] && [ $FSDP_RESTART_COUNT -lt 2 ]; then exit 5; fi; sleep 0.1";
+    launched *l = run(config, script);
+    assert_int_equal(l->exit_code, 0);
+    assert_has(l, "[rank 1] try 2");
+    assert_has(l, "ended with status 5; starting all ranks again (1 of 2)");
+    char *first = strstr(l->text, "try 0 token "), *last = strstr(l->text, "try 2 token ");
+    assert_true(strncmp(first + 12, last + 12, 32) != 0);
+    config.max_restarts = 1;
+    l = run(config, script);
+    assert_int_equal(l->exit_code, 5);
+    assert_null(strstr(l->text, "try 2"));
+}
+
+static void a_job_that_was_asked_to_end_is_not_started_again(void **state)
+{
+    (void)state;
+    fsdp_launch_config config = ranks(2);
+    config.max_restarts = 3;
+    current.text[0] = 0;
+    launch(&current, config, "echo try $FSDP_RESTART_COUNT; sleep 60");
+    read_until(&current, "[rank 0] try 0");
+    read_until(&current, "[rank 1] try 0");
+    kill(current.pid, SIGTERM);
+    join(&current);
+    assert_int_equal(current.exit_code, 143);
+    assert_null(strstr(current.text, "try 1"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_get_the_environment_of_torchrun),
+        cmocka_unit_test(ranks_of_a_second_node_count_on),
+        cmocka_unit_test(cores_are_shared_out_and_threads_follow),
+        cmocka_unit_test(rank_0_alone_reads_the_input),
+        cmocka_unit_test(lines_stay_whole),
+        cmocka_unit_test(rank_0_is_plain_when_asked),
+        cmocka_unit_test(long_lines_and_much_output_pass),
+        cmocka_unit_test(one_failure_ends_all_with_its_status),
+        cmocka_unit_test(a_killed_rank_gives_128_plus_the_signal),
+        cmocka_unit_test(ranks_that_ignore_sigterm_are_killed_after_the_grace),
+        cmocka_unit_test(an_absent_program_gives_127),
+        cmocka_unit_test(signals_are_forwarded),
+        cmocka_unit_test(a_second_interrupt_ends_at_once),
+        cmocka_unit_test(when_the_launcher_is_killed_its_ranks_die_within_a_second),
+        cmocka_unit_test(children_of_ranks_do_not_outlive_them),
+        cmocka_unit_test(all_ranks_are_started_again_up_to_the_limit),
+        cmocka_unit_test(a_job_that_was_asked_to_end_is_not_started_again),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,232 @@
+#include "shard/training.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fsdp/models.h>
+#include <fsdp/optim.h>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/hooks.h"
+#include "base/rng.h"
+#include "shard/model.h"
+
+enum { LENGTH = 12, TARGET = 7, VOCABULARY = 61, IMAGE = 10 };
+
+training training_default(training_model model, int ranks)
+{
+    training t = {.model = model, .ranks = ranks, .config = FSDP_CONFIG_INIT, .micro_batches = 2, .samples = 24};
+    t.config.seed = 7;
+    return t;
+}
+
+static fsdp_status make_net(training *t, fsdp_module **out)
+{
+    if (t->model == TRAIN_LLAMA) {
+        fsdp_llama_config c = FSDP_LLAMA_CONFIG_INIT;
+        c.vocabulary = VOCABULARY, c.hidden = 24, c.intermediate = 40, c.layers = 3, c.heads = 4, c.kv_heads = 2, c.head_dim = 6;
+        c.positions = LENGTH, c.tied = true;
+        t->config.wrap = fsdp_wrap_by_type("llama_block");
+        return fsdp_llama_new(&c, out);
+    }
+    if (t->model == TRAIN_T5) {
+        fsdp_t5_config c = FSDP_T5_CONFIG_INIT;
+        c.vocabulary = VOCABULARY, c.hidden = 24, c.intermediate = 40, c.layers = c.decoder_layers = 2, c.heads = 4, c.head_dim = 6;
+        c.dropout = 0.1f, c.gated = true, c.tied = false, c.scale_decoder_outputs = false;
+        t->config.wrap = fsdp_wrap_by_type("t5_block");
+        return fsdp_t5_new(&c, out);
+    }
+    fsdp_cnn_config c = FSDP_CNN_CONFIG_INIT;
+    c.height = c.width = IMAGE;
+    t->config.wrap = fsdp_wrap_by_size(200);
+    return fsdp_cnn_new(&c, out);
+}
+
+/* Sample `index` of the fixed data, any part of it: a function of its index alone. */
+static int32_t token(int64_t index, int64_t position)
+{
+    uint32_t word = rng_word(rng_key_make(99), (uint64_t)index, (uint64_t)position);
+    return (int32_t)((word % 7 + (uint32_t)position * 3 + (uint32_t)index) % VOCABULARY);
+}
+
+typedef struct samples {
+    int32_t ids[24 * LENGTH], labels[24 * LENGTH], mask[24 * LENGTH], decoder[24 * LENGTH];
+    float images[24 * IMAGE * IMAGE];
+} samples;
+
+static void fill_samples(const training *t, samples *s, int64_t first, int n)
+{
+    for (int i = 0; i < n; i++) {
+        int64_t index = first + i;
+        for (int k = 0; k < LENGTH; k++) {
+            s->ids[i * LENGTH + k] = token(index, k);
+            s->mask[i * LENGTH + k] = k < LENGTH - index % 4;
+            bool counts = t->model == TRAIN_LLAMA ? (index + k) % 5 != 0 : k < TARGET - index % 3;
+            int at = t->model == TRAIN_LLAMA ? i * LENGTH + k : i * TARGET + k;
+            if (t->model == TRAIN_T5 && k >= TARGET)
+                continue;
+            s->labels[at] = counts ? token(index, k + 1) : FSDP_IGNORE;
+            s->decoder[at] = k == 0 ? 0 : token(index, k);
+        }
+        if (t->model != TRAIN_CNN)
+            continue;
+        s->labels[i] = (int32_t)(index % 10);
+        for (int k = 0; k < IMAGE * IMAGE; k++)
+            s->images[i * IMAGE * IMAGE + k] = rng_to_uniform(rng_word(rng_key_make(5), (uint64_t)index, (uint64_t)k)) + (float)(k % 10 == index % 10);
+    }
+}
+
+static fsdp_loss record(const training *t, fsdp_model *m, fsdp_tape *tape, const samples *s, int64_t n)
+{
+    fsdp_module *net = fsdp_model_module(m);
+    int64_t shape[] = {n, LENGTH}, target[] = {n, TARGET}, images[] = {n, 1, IMAGE, IMAGE};
+    if (t->model == TRAIN_CNN)
+        return fsdp_classifier_loss(net, tape, fsdp_cast(tape, fsdp_input(tape, FSDP_F32, 4, images, s->images), t->config.param_dtype),
+                                    fsdp_input(tape, FSDP_I32, 1, &n, s->labels));
+    fsdp_tensor *ids = fsdp_input(tape, FSDP_I32, 2, shape, s->ids);
+    if (t->model == TRAIN_LLAMA)
+        return fsdp_llama_loss(net, tape, ids, fsdp_input(tape, FSDP_I32, 2, shape, s->labels));
+    return fsdp_t5_loss(net, tape, ids, fsdp_input(tape, FSDP_I32, 2, shape, s->mask), fsdp_input(tape, FSDP_I32, 2, target, s->decoder),
+                        fsdp_input(tape, FSDP_I32, 2, target, s->labels));
+}
+
+static fsdp_status hash_parameters(fsdp_model *m, uint64_t *out)
+{
+    *out = HASH_START;
+    for (int i = 0; i < m->contents.n_parameters; i++) {
+        const fsdp_parameter *p = m->contents.parameters[i];
+        float *values = malloc((size_t)p->numel * sizeof *values);
+        FSDP_TRY(fsdp_parameter_read(m, p->name, 0, p->numel, values));
+        *out = hash_bytes(*out, values, (size_t)p->numel * sizeof *values);
+        free(values);
+    }
+    for (int i = 0; i < m->contents.n_buffers; i++)
+        *out = hash_bytes(*out, m->contents.buffers[i]->data, (size_t)m->contents.buffers[i]->numel * sizeof(float));
+    return FSDP_OK;
+}
+
+typedef struct memory_meter {
+    int64_t now, most;
+} memory_meter;
+
+static void count_memory(void *context, const hook_event *e)
+{
+    memory_meter *meter = context;
+    if (e->kind != HOOK_MEMORY)
+        return;
+    meter->now += e->bytes;
+    meter->most = meter->now > meter->most ? meter->now : meter->most;
+}
+
+static fsdp_status train_steps(const training *t, fsdp_model *m, fsdp_optimizer *o, int rank, training_result *out)
+{
+    fsdp_lr_config lr = FSDP_LR_CONFIG_INIT;
+    samples *s = calloc(1, sizeof *s);
+    int share = t->samples / t->ranks;
+    lr.decay = FSDP_DECAY_COSINE, lr.lr = 0.01, lr.min_lr = 0.001, lr.warmup = 5, lr.total = TRAINING_STEPS;
+    fsdp_status status = FSDP_OK;
+    for (int step = 0; step < TRAINING_STEPS && status == FSDP_OK; step++) {
+        for (int micro = 0; micro < t->micro_batches && status == FSDP_OK; micro++) {
+            int64_t first = ((int64_t)step * t->micro_batches + micro) * t->samples + (int64_t)rank * share;
+            fill_samples(t, s, first, share);
+            m->first_sample = first;
+            fsdp_tape *tape = fsdp_begin(m);
+            status = fsdp_backward(tape, record(t, m, tape, s, share), micro + 1 == t->micro_batches);
+        }
+        fsdp_step_report report;
+        fsdp_optimizer_set_lr(o, (float)fsdp_lr_at(&lr, NULL, step));
+        if (status == FSDP_OK)
+            status = fsdp_step(o, &report);
+        out->loss[step] = report.loss;
+        out->norm[step] = report.gradient_norm;
+    }
+    free(s);
+    return status;
+}
+
+fsdp_status training_run_here(const training *given, training_result *out)
+{
+    training t = *given;
+    fsdp_world_config wc = FSDP_WORLD_CONFIG_INIT;
+    fsdp_optimizer_config oc = FSDP_OPTIMIZER_CONFIG_INIT;
+    fsdp_world *w = NULL;
+    fsdp_module *net = NULL;
+    fsdp_model *m = NULL;
+    fsdp_optimizer *o = NULL;
+    memory_meter meter = {0, 0};
+    wc.device = "cpu", wc.threads = 1, wc.comm_timeout = 30, wc.backend = t.backend, wc.comm_thread = t.comm_thread;
+    oc.weight_decay = 0.1f, oc.clip = 1, oc.beta2 = 0.95f;
+    fsdp_status status;
+    TRY_OR(done, hooks_add(count_memory, &meter));
+    TRY_OR(done, fsdp_world_open(&wc, &w));
+    TRY_OR(done, make_net(&t, &net));
+    TRY_OR(done, fsdp_shard(w, net, &t.config, &m));
+    TRY_OR(done, fsdp_optimizer_new(m, &oc, &o));
+    TRY_OR(done, train_steps(&t, m, o, fsdp_world_rank(w), out));
+    out->shard_bytes = comm_group_bytes(m->shard_group);
+    out->replica_bytes = m->replica_group ? comm_group_bytes(m->replica_group) : 0;
+    out->memory = meter.most;
+    TRY_OR(done, hash_parameters(m, &out->hash));
+done:
+    if (status != FSDP_OK && w)
+        fsdp_world_abort(w);
+    fsdp_optimizer_free(o);
+    fsdp_model_free(m);
+    fsdp_world_close(w);
+    return status;
+}
+
+static void set_number(const char *name, int value)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%d", value);
+    setenv(name, text, 1);
+}
+
+static int run_rank(const training *t, int rank, int serial, training_result *out)
+{
+    set_number("RANK", rank);
+    set_number("LOCAL_RANK", rank);
+    set_number("WORLD_SIZE", t->ranks);
+    set_number("LOCAL_WORLD_SIZE", t->ranks);
+    set_number("MASTER_PORT", 20000 + (getppid() * 7 + serial) % 40000);
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    set_number("FSDP_JOB_TOKEN", serial * 100000 + getppid());
+    fsdp_status status = training_run_here(t, out);
+    if (status != FSDP_OK)
+        fprintf(stderr, "rank %d: %s\n", rank, fsdp_last_error());
+    return status == FSDP_OK ? 0 : 1;
+}
+
+bool training_run(const training *t, training_result *out)
+{
+    static int serial;
+    pid_t ranks[TRAINING_MOST_RANKS];
+    training_result *results =
+        mmap(NULL, sizeof *results * TRAINING_MOST_RANKS, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    bool good = results != MAP_FAILED;
+    serial++;
+    fflush(NULL);
+    for (int r = 0; good && r < t->ranks; r++) {
+        ranks[r] = fork();
+        if (ranks[r] == 0)
+            exit(run_rank(t, r, serial, &results[r]));
+    }
+    for (int r = 0; good && r < t->ranks; r++) {
+        int state;
+        waitpid(ranks[r], &state, 0);
+        good &= state == 0;
+    }
+    for (int r = 1; good && r < t->ranks; r++)
+        good &= results[r].hash == results[0].hash;
+    if (results != MAP_FAILED) {
+        *out = results[0];
+        munmap(results, sizeof *results * TRAINING_MOST_RANKS);
+    }
+    return good;
+}

@@ -1,0 +1,38 @@
+/* A small training run on forked ranks, the same for every strategy and world size: the global batch is fixed, each rank
+ * takes its share. What comes out: the loss of every step and a hash of every bit of the final parameters. */
+#ifndef TESTS_SHARD_TRAINING_H
+#define TESTS_SHARD_TRAINING_H
+
+#include <fsdp/shard.h>
+
+enum { TRAINING_STEPS = 20, TRAINING_MOST_RANKS = 8 };
+
+typedef enum training_model { TRAIN_LLAMA, TRAIN_T5, TRAIN_CNN, TRAIN_MODELS } training_model;
+
+typedef struct training {
+    training_model model;
+    int ranks;
+    fsdp_config config;    /* wrap is filled in */
+    int micro_batches;     /* a step */
+    int samples;           /* a micro-batch, over all ranks */
+    const char *backend;   /* NULL: shm, or self for one rank */
+    bool comm_thread;
+} training;
+
+typedef struct training_result {
+    double loss[TRAINING_STEPS], norm[TRAINING_STEPS];
+    uint64_t hash;
+    int64_t shard_bytes, replica_bytes; /* received by rank 0 in those groups, over the run */
+    int64_t memory;                     /* most that rank 0 held at once, by allocation hooks */
+} training_result;
+
+training training_default(training_model model, int ranks);
+
+/* Forks the ranks, runs, collects rank 0's result (all ranks' hashes are compared). False: a rank failed; its message is on
+ * stderr. */
+bool training_run(const training *t, training_result *out);
+
+/* In a process that is already a rank (mpirun): the run itself. */
+fsdp_status training_run_here(const training *t, training_result *out);
+
+#endif

@@ -1,0 +1,482 @@
+/* The one table of differentiable operations: every operation of fsdp/ops.h, at sizes that are no multiple of a vector.
+ * What is done with a case is test_gradients.c's business. */
+#ifndef TESTS_TENSOR_GRADIENT_CASES_H
+#define TESTS_TENSOR_GRADIENT_CASES_H
+
+#include "tensor/gradient_check.h"
+
+/* Products. sizes: rows, k, n. */
+
+static inline fsdp_tensor *linear_case(builder *b)
+{
+    const int64_t *s = b->size;
+    fsdp_tensor *x = VARIABLE(b, 2, s[0], s[1]), *w = VARIABLE(b, s[2], s[1]);
+    return fsdp_linear(b->t, x, w, NULL);
+}
+
+static inline fsdp_tensor *linear_bias_case(builder *b)
+{
+    const int64_t *s = b->size;
+    fsdp_tensor *x = VARIABLE(b, s[0], s[1]), *w = VARIABLE(b, s[2], s[1]), *bias = VARIABLE(b, s[2]);
+    return fsdp_linear(b->t, x, w, bias);
+}
+
+static inline fsdp_tensor *linear_add_case(builder *b)
+{
+    const int64_t *s = b->size;
+    fsdp_tensor *x = VARIABLE(b, s[0], s[1]), *w = VARIABLE(b, s[2], s[1]), *bias = VARIABLE(b, s[2]), *r = VARIABLE(b, s[0], s[2]);
+    return fsdp_linear_add(b->t, x, w, bias, r);
+}
+
+/* The residual is what is multiplied, too. sizes: rows, columns */
+static inline fsdp_tensor *linear_add_itself_case(builder *b)
+{
+    const int64_t *s = b->size;
+    fsdp_tensor *x = VARIABLE(b, s[0], s[1]), *w = VARIABLE(b, s[1], s[1]);
+    return fsdp_linear_add(b->t, x, w, NULL, x);
+}
+
+/* sizes: batch, m, k, n, transpose a, transpose b */
+static inline fsdp_tensor *matmul_case(builder *b)
+{
+    const int64_t *s = b->size;
+    fsdp_tensor *x = VARIABLE(b, 2, s[0], s[4] ? s[2] : s[1], s[4] ? s[1] : s[2]);
+    fsdp_tensor *y = VARIABLE(b, 2, s[0], s[5] ? s[3] : s[2], s[5] ? s[2] : s[3]);
+    return fsdp_matmul(b->t, x, y, s[4], s[5]);
+}
+
+/* a aT: sizes: batch, m, k */
+static inline fsdp_tensor *matmul_itself_case(builder *b)
+{
+    fsdp_tensor *x = VARIABLE(b, b->size[0], b->size[1], b->size[2]);
+    return fsdp_matmul(b->t, x, x, false, true);
+}
+
+/* sizes: rows, vocabulary, columns. Ids repeat where there are more rows than words. */
+static inline fsdp_tensor *embedding_case(builder *b)
+{
+    const int64_t *s = b->size;
+    fsdp_tensor *ids = INTEGERS(b, 0, (int32_t)s[1] - 1, 2, s[0]);
+    return fsdp_embedding(b->t, ids, VARIABLE(b, s[1], s[2]));
+}
+
+/* Normalisations. sizes: rows, columns */
+
+static inline fsdp_tensor *rmsnorm_case(builder *b)
+{
+    fsdp_tensor *x = VARIABLE(b, b->size[0], b->size[1]), *w = VARIABLE(b, b->size[1]);
+    return fsdp_rmsnorm(b->t, x, w, 0.5f);
+}
+
+static inline fsdp_tensor *layernorm_case(builder *b)
+{
+    fsdp_tensor *x = VARIABLE(b, b->size[0], b->size[1]), *w = VARIABLE(b, b->size[1]), *bias = VARIABLE(b, b->size[1]);
+    return fsdp_layernorm(b->t, x, w, bias, 0.5f);
+}
+
+/* sizes: batch, channels, height, width */
+static inline fsdp_tensor *batchnorm_case(builder *b)
+{
+    const int64_t *s = b->size;
+    bool fresh;
+    float *memory;
+    fsdp_tensor *x = VARIABLE(b, s[0], s[1], s[2], s[3]), *w = VARIABLE(b, s[1]), *bias = VARIABLE(b, s[1]);
+    fsdp_tensor *mean = buffer_of(b, 0, &memory, &fresh, DIMS(s[1])), *variance = buffer_of(b, 1, &memory, &fresh, DIMS(s[1]));
+    return fsdp_batchnorm2d(b->t, x, w, bias, mean, variance, 0.5f, 0.1f);
+}
+
+/* Attention. */
+
+/* sizes: length, heads that turn, heads in all, head_dim, first position */
+static inline fsdp_tensor *rope_case(builder *b)
+{
+    const int64_t *s = b->size;
+    int64_t positions = s[0] + s[4], half = s[3] / 2;
+    bool fresh;
+    float *cosine, *sine;
+    fsdp_tensor *x = VARIABLE(b, 2, s[0], s[2] * s[3]);
+    fsdp_tensor *c = buffer_of(b, 0, &cosine, &fresh, DIMS(positions, half));
+    for (int64_t i = 0; fresh && i < positions * half; i++)
+        cosine[i] = cosf(0.1f * (float)i);
+    fsdp_tensor *d = buffer_of(b, 0, &sine, &fresh, DIMS(positions, half));
+    for (int64_t i = 0; fresh && i < positions * half; i++)
+        sine[i] = sinf(0.1f * (float)i);
+    return fsdp_rope(b->t, x, c, d, s[1], s[3], s[4]);
+}
+
+/* sizes: queries, keys, query heads, key heads, head_dim */
+static inline fsdp_attention_config heads_of(const builder *b)
+{
+    const int64_t *s = b->size;
+    return (fsdp_attention_config){.q_heads = s[2], .kv_heads = s[3], .head_dim = s[4], .scale = 1 / sqrtf((float)s[4])};
+}
+
+static inline void separate_heads(builder *b, fsdp_attention_config *a)
+{
+    const int64_t *s = b->size;
+    a->q.x = VARIABLE(b, 2, s[0], s[2] * s[4]);
+    a->k.x = VARIABLE(b, 2, s[1], s[3] * s[4]);
+    a->v.x = VARIABLE(b, 2, s[1], s[3] * s[4]);
+}
+
+static inline fsdp_tensor *attention_case(builder *b)
+{
+    fsdp_attention_config a = heads_of(b);
+    separate_heads(b, &a);
+    return fsdp_attention(b->t, &a);
+}
+
+static inline fsdp_tensor *attention_causal_case(builder *b)
+{
+    fsdp_attention_config a = heads_of(b);
+    separate_heads(b, &a);
+    a.causal = true;
+    return fsdp_attention(b->t, &a);
+}
+
+static inline fsdp_tensor *attention_fused_case(builder *b)
+{
+    const int64_t *s = b->size, q = s[2] * s[4], kv = s[3] * s[4];
+    fsdp_attention_config a = heads_of(b);
+    a.q.x = a.k.x = a.v.x = VARIABLE(b, 2, s[0], q + 2 * kv);
+    a.k.offset = q;
+    a.v.offset = q + kv;
+    a.causal = true;
+    return fsdp_attention(b->t, &a);
+}
+
+static inline fsdp_tensor *attention_fused_kv_case(builder *b)
+{
+    const int64_t *s = b->size;
+    fsdp_attention_config a = heads_of(b);
+    a.q.x = VARIABLE(b, 2, s[0], s[2] * s[4]);
+    a.k.x = a.v.x = VARIABLE(b, 2, s[1], 2 * s[3] * s[4]);
+    a.v.offset = s[3] * s[4];
+    return fsdp_attention(b->t, &a);
+}
+
+static inline fsdp_tensor *attention_bias_case(builder *b)
+{
+    const int64_t *s = b->size;
+    fsdp_attention_config a = heads_of(b);
+    separate_heads(b, &a);
+    a.bias = VARIABLE(b, s[2], s[0], s[1]);
+    return fsdp_attention(b->t, &a);
+}
+
+static inline fsdp_tensor *attention_batch_bias_case(builder *b)
+{
+    const int64_t *s = b->size;
+    fsdp_attention_config a = heads_of(b);
+    separate_heads(b, &a);
+    a.bias = VARIABLE(b, 2, s[2], s[0], s[1]);
+    a.causal = s[0] == s[1];
+    return fsdp_attention(b->t, &a);
+}
+
+static inline fsdp_tensor *attention_masked_case(builder *b)
+{
+    fsdp_attention_config a = heads_of(b);
+    separate_heads(b, &a);
+    a.key_mask = INTEGERS(b, 0, 1, 2, b->size[1]);
+    return fsdp_attention(b->t, &a);
+}
+
+/* Every key hidden: zeros, and no gradient. */
+static inline fsdp_tensor *attention_hidden_case(builder *b)
+{
+    fsdp_attention_config a = heads_of(b);
+    separate_heads(b, &a);
+    a.key_mask = INTEGERS(b, 0, 0, 2, b->size[1]);
+    return fsdp_attention(b->t, &a);
+}
+
+/* T5: the gradient of the bucket table; size 5: bidirectional. Two attentions share the bias, as blocks do. */
+static inline fsdp_tensor *attention_relative_case(builder *b)
+{
+    const int64_t *s = b->size;
+    fsdp_attention_config a = heads_of(b);
+    separate_heads(b, &a);
+    a.relative = true;
+    a.causal = !s[5];
+    a.bias = fsdp_relative_bias(b->t, VARIABLE(b, 8, s[2]), s[0], s[1], s[5], 20, 0);
+    fsdp_tensor *first = fsdp_attention(b->t, &a);
+    fsdp_tensor *q = a.q.x;
+    a.q.x = fsdp_scale(b->t, q, 0.5f);
+    return fsdp_add(b->t, first, fsdp_attention(b->t, &a));
+}
+
+/* Losses. sizes: rows, vocabulary, columns */
+
+static inline fsdp_tensor *cross_entropy_case(builder *b)
+{
+    const int64_t *s = b->size;
+    fsdp_tensor *labels = INTEGERS(b, 0, (int32_t)s[1] - 1, s[0]);
+    return fsdp_cross_entropy(b->t, VARIABLE(b, s[0], s[1]), labels, (int32_t)s[1] - 1).sum;
+}
+
+/* Size 3: not the root of the step, so that forward and backward are two passes. */
+static inline fsdp_tensor *linear_cross_entropy_case(builder *b)
+{
+    const int64_t *s = b->size;
+    fsdp_tensor *labels = INTEGERS(b, 0, (int32_t)s[1] - 1, s[0]);
+    fsdp_tensor *x = VARIABLE(b, s[0], s[2]), *w = VARIABLE(b, s[1], s[2]);
+    fsdp_tensor *sum = fsdp_linear_cross_entropy(b->t, x, w, labels, (int32_t)s[1] - 1).sum;
+    return s[3] ? fsdp_scale(b->t, sum, 0.5f) : sum;
+}
+
+static inline fsdp_tensor *mse_case(builder *b)
+{
+    fsdp_tensor *x = VARIABLE(b, b->size[0], b->size[1]), *target = VARIABLE(b, b->size[0], b->size[1]);
+    return fsdp_mse(b->t, x, target).sum;
+}
+
+static inline fsdp_tensor *sum_case(builder *b)
+{
+    return fsdp_sum(b->t, VARIABLE(b, b->size[0], b->size[1]));
+}
+
+static inline fsdp_tensor *mean_case(builder *b)
+{
+    return fsdp_mean(b->t, VARIABLE(b, b->size[0], b->size[1]));
+}
+
+/* Element by element. sizes: rows, columns */
+
+static inline fsdp_tensor *silu_case(builder *b)
+{
+    return fsdp_silu(b->t, VARIABLE(b, b->size[0], b->size[1]));
+}
+
+static inline fsdp_tensor *gelu_case(builder *b)
+{
+    return fsdp_gelu(b->t, VARIABLE(b, b->size[0], b->size[1]));
+}
+
+static inline fsdp_tensor *gelu_tanh_case(builder *b)
+{
+    return fsdp_gelu_tanh(b->t, VARIABLE(b, b->size[0], b->size[1]));
+}
+
+static inline fsdp_tensor *relu_case(builder *b)
+{
+    return fsdp_relu(b->t, VARIABLE_AWAY_FROM_ZERO(b, b->size[0], b->size[1]));
+}
+
+static inline fsdp_tensor *swiglu_case(builder *b)
+{
+    return fsdp_swiglu(b->t, VARIABLE(b, b->size[0], 2 * b->size[1]));
+}
+
+static inline fsdp_tensor *geglu_tanh_case(builder *b)
+{
+    return fsdp_geglu_tanh(b->t, VARIABLE(b, b->size[0], 2 * b->size[1]));
+}
+
+static inline fsdp_tensor *add_case(builder *b)
+{
+    fsdp_tensor *x = VARIABLE(b, b->size[0], b->size[1]), *y = VARIABLE(b, b->size[0], b->size[1]);
+    return fsdp_add(b->t, x, y);
+}
+
+static inline fsdp_tensor *add_itself_case(builder *b)
+{
+    fsdp_tensor *x = VARIABLE(b, b->size[0], b->size[1]);
+    return fsdp_add(b->t, x, x);
+}
+
+static inline fsdp_tensor *mul_case(builder *b)
+{
+    fsdp_tensor *x = VARIABLE(b, b->size[0], b->size[1]), *y = VARIABLE(b, b->size[0], b->size[1]);
+    return fsdp_mul(b->t, x, y);
+}
+
+static inline fsdp_tensor *mul_itself_case(builder *b)
+{
+    fsdp_tensor *x = VARIABLE(b, b->size[0], b->size[1]);
+    return fsdp_mul(b->t, x, x);
+}
+
+static inline fsdp_tensor *scale_case(builder *b)
+{
+    return fsdp_scale(b->t, VARIABLE(b, b->size[0], b->size[1]), -2.5f);
+}
+
+static inline fsdp_tensor *dropout_case(builder *b)
+{
+    return fsdp_dropout(b->t, VARIABLE(b, b->size[0], b->size[1]), 0.25f);
+}
+
+/* Images. sizes: channels in, channels out, kernel, stride, padding; images are 2 of 9 x 7. */
+
+static inline fsdp_window window_of(const int64_t *s)
+{
+    return (fsdp_window){s[2], s[2], s[3], s[3], s[4], s[4]};
+}
+
+static inline fsdp_tensor *conv2d_case(builder *b)
+{
+    const int64_t *s = b->size;
+    fsdp_tensor *x = VARIABLE(b, 2, s[0], 9, 7), *w = VARIABLE(b, s[1], s[0], s[2], s[2]);
+    return fsdp_conv2d(b->t, x, w, NULL, window_of(s));
+}
+
+/* Size 5: the other side of the kernel; strides differ, too. */
+static inline fsdp_tensor *conv2d_bias_case(builder *b)
+{
+    const int64_t *s = b->size;
+    fsdp_tensor *x = VARIABLE(b, 3, s[0], 9, 7), *w = VARIABLE(b, s[1], s[0], s[2], s[5]), *bias = VARIABLE(b, s[1]);
+    return fsdp_conv2d(b->t, x, w, bias, (fsdp_window){s[2], s[5], s[3], 1, s[4], 0});
+}
+
+static inline fsdp_tensor *max_pool_case(builder *b)
+{
+    return fsdp_max_pool2d(b->t, VARIABLE_DISTINCT(b, 2, b->size[0], 9, 7), window_of(b->size));
+}
+
+static inline fsdp_tensor *avg_pool_case(builder *b)
+{
+    return fsdp_avg_pool2d(b->t, VARIABLE(b, 2, b->size[0], 9, 7), window_of(b->size));
+}
+
+/* Shapes. sizes: three dimensions */
+
+static inline fsdp_tensor *reshape_case(builder *b)
+{
+    const int64_t *s = b->size;
+    fsdp_tensor *x = fsdp_scale(b->t, VARIABLE(b, s[0], s[1], s[2]), 2);
+    return fsdp_reshape(b->t, x, DIMS(s[2], -1));
+}
+
+/* The value is read beside its view: gradients of both meet. */
+static inline fsdp_tensor *reshape_beside_case(builder *b)
+{
+    const int64_t *s = b->size;
+    fsdp_tensor *x = fsdp_scale(b->t, VARIABLE(b, s[0], s[1], s[2]), 2);
+    fsdp_tensor *flat = fsdp_silu(b->t, fsdp_reshape(b->t, x, DIMS(-1)));
+    return fsdp_mul(b->t, x, fsdp_reshape(b->t, flat, DIMS(s[0], s[1], s[2])));
+}
+
+static inline fsdp_tensor *transpose_case(builder *b)
+{
+    const int64_t *s = b->size;
+    return fsdp_transpose(b->t, VARIABLE(b, s[0], s[1], s[2]), (int)s[3], (int)s[4]);
+}
+
+/* sizes 3..5: dimension, first, size */
+static inline fsdp_tensor *slice_case(builder *b)
+{
+    const int64_t *s = b->size;
+    return fsdp_slice(b->t, VARIABLE(b, s[0], s[1], s[2]), (int)s[3], s[4], s[5]);
+}
+
+/* Two slices of one tensor that overlap. */
+static inline fsdp_tensor *slices_case(builder *b)
+{
+    const int64_t *s = b->size;
+    fsdp_tensor *x = VARIABLE(b, s[0], s[1], s[2]);
+    return fsdp_add(b->t, fsdp_slice(b->t, x, 1, 0, s[1] - 1), fsdp_slice(b->t, x, 1, 1, s[1] - 1));
+}
+
+/* size 3: dimension */
+static inline fsdp_tensor *concat_case(builder *b)
+{
+    const int64_t *s = b->size;
+    int64_t other[] = {s[0], s[1], s[2]};
+    other[s[3]] += 2;
+    fsdp_tensor *x = VARIABLE(b, s[0], s[1], s[2]), *y = variable_of(b, NORMAL, 3, other), *parts[] = {x, y, x};
+    return fsdp_concat(b->t, parts, 3, (int)s[3]);
+}
+
+static const gradient_case gradient_cases[] = {
+    {"linear 1", linear_case, {1, 1, 1}},
+    {"linear", linear_case, {3, 17, 33}},
+    {"linear", linear_case, {33, 33, 1}},
+    {"linear with bias 1", linear_bias_case, {1, 3, 1}},
+    {"linear with bias", linear_bias_case, {33, 17, 3}},
+    {"linear with residual 1", linear_add_case, {1, 1, 1}},
+    {"linear with residual", linear_add_case, {17, 3, 33}},
+    {"linear with itself as residual", linear_add_itself_case, {17, 33}},
+    {"matmul 1", matmul_case, {1, 1, 1, 1, 0, 0}},
+    {"matmul", matmul_case, {3, 17, 33, 3, 0, 0}},
+    {"matmul, a transposed", matmul_case, {3, 17, 3, 33, 1, 0}},
+    {"matmul, b transposed", matmul_case, {3, 3, 17, 33, 0, 1}},
+    {"matmul, both transposed", matmul_case, {3, 33, 3, 17, 1, 1}},
+    {"matmul of one tensor", matmul_itself_case, {3, 17, 3}},
+    {"embedding 1", embedding_case, {1, 1, 1}},
+    {"embedding, few words", embedding_case, {33, 3, 17}},
+    {"embedding, many words", embedding_case, {3, 33, 33}},
+    {"rmsnorm 1", rmsnorm_case, {1, 1}},
+    {"rmsnorm", rmsnorm_case, {17, 33}},
+    {"rmsnorm, short rows", rmsnorm_case, {33, 3}},
+    {"layernorm 3", layernorm_case, {1, 3}},
+    {"layernorm", layernorm_case, {17, 33}},
+    {"batchnorm2d 3", batchnorm_case, {3, 1, 1, 1}},
+    {"batchnorm2d", batchnorm_case, {2, 3, 17, 3}},
+    {"batchnorm2d, many channels", batchnorm_case, {3, 33, 1, 3}},
+    {"rope 1", rope_case, {1, 1, 1, 2, 0}},
+    {"rope", rope_case, {17, 2, 3, 6, 5}},
+    {"rope, all heads", rope_case, {3, 3, 3, 34, 0}},
+    {"attention 1", attention_case, {1, 1, 1, 1, 1}},
+    {"attention", attention_case, {3, 17, 3, 3, 5}},
+    {"attention, 33 keys", attention_case, {17, 33, 1, 1, 17}},
+    {"attention, grouped heads", attention_case, {17, 3, 6, 2, 3}},
+    {"causal attention", attention_causal_case, {17, 17, 3, 1, 3}},
+    {"causal attention, 33", attention_causal_case, {33, 33, 1, 1, 8}},
+    {"causal attention, more keys", attention_causal_case, {3, 17, 2, 1, 3}},
+    {"attention over fused q, k, v", attention_fused_case, {17, 17, 4, 2, 3}},
+    {"attention over fused k, v", attention_fused_kv_case, {3, 17, 3, 3, 5}},
+    {"attention with bias (H, T, S)", attention_bias_case, {3, 17, 3, 3, 5}},
+    {"attention with bias (H, T, S) 1", attention_bias_case, {1, 1, 1, 1, 3}},
+    {"attention with bias (B, H, T, S)", attention_batch_bias_case, {17, 17, 2, 1, 3}},
+    {"attention with a key mask", attention_masked_case, {3, 17, 2, 2, 5}},
+    {"attention with every key hidden", attention_hidden_case, {3, 17, 2, 2, 5}},
+    {"relative bias, causal", attention_relative_case, {17, 17, 3, 3, 3, 0}},
+    {"relative bias, bidirectional", attention_relative_case, {33, 33, 1, 1, 3, 1}},
+    {"relative bias, more keys", attention_relative_case, {3, 17, 3, 3, 3, 1}},
+    {"cross_entropy 1", cross_entropy_case, {1, 3}},
+    {"cross_entropy", cross_entropy_case, {17, 33}},
+    {"linear_cross_entropy 1", linear_cross_entropy_case, {1, 3, 1}},
+    {"linear_cross_entropy, three chunks", linear_cross_entropy_case, {33, 17, 3}},
+    {"linear_cross_entropy, two passes", linear_cross_entropy_case, {33, 17, 3, 1}},
+    {"mse", mse_case, {3, 17}},
+    {"mse 1", mse_case, {1, 1}},
+    {"sum", sum_case, {17, 33}},
+    {"mean", mean_case, {17, 33}},
+    {"silu", silu_case, {3, 33}},
+    {"silu 1", silu_case, {1, 1}},
+    {"gelu", gelu_case, {3, 33}},
+    {"gelu_tanh", gelu_tanh_case, {3, 33}},
+    {"relu", relu_case, {3, 33}},
+    {"swiglu", swiglu_case, {3, 17}},
+    {"swiglu 1", swiglu_case, {1, 1}},
+    {"geglu_tanh", geglu_tanh_case, {3, 33}},
+    {"add", add_case, {3, 33}},
+    {"add of one tensor", add_itself_case, {3, 33}},
+    {"mul", mul_case, {3, 33}},
+    {"mul of one tensor", mul_itself_case, {3, 33}},
+    {"scale", scale_case, {3, 33}},
+    {"dropout", dropout_case, {3, 33}},
+    {"conv2d 1", conv2d_case, {1, 1, 1, 1, 0}},
+    {"conv2d", conv2d_case, {3, 5, 3, 1, 1}},
+    {"conv2d, stride 2", conv2d_case, {1, 17, 5, 2, 2}},
+    {"conv2d with bias", conv2d_bias_case, {3, 1, 3, 2, 1, 2}},
+    {"max_pool2d", max_pool_case, {3, 0, 2, 2, 0}},
+    {"max_pool2d, windows overlap", max_pool_case, {1, 0, 3, 1, 0}},
+    {"avg_pool2d", avg_pool_case, {3, 0, 2, 2, 0}},
+    {"avg_pool2d, windows overlap", avg_pool_case, {3, 0, 3, 2, 0}},
+    {"reshape", reshape_case, {3, 17, 1}},
+    {"reshape beside its value", reshape_beside_case, {3, 17, 3}},
+    {"transpose", transpose_case, {3, 17, 5, 0, 1}},
+    {"transpose of the ends", transpose_case, {3, 17, 5, 0, -1}},
+    {"slice", slice_case, {3, 17, 5, 1, 3, 9}},
+    {"slice of the last", slice_case, {3, 1, 33, -1, 32, 1}},
+    {"slices that overlap", slices_case, {3, 17, 5}},
+    {"concat", concat_case, {3, 17, 5, 1}},
+    {"concat of the first", concat_case, {1, 3, 5, 0}},
+    {"concat of the last", concat_case, {3, 1, 33, 2}},
+};
+
+enum { N_GRADIENT_CASES = sizeof gradient_cases / sizeof gradient_cases[0] };
+
+#endif
