@@ -30,15 +30,15 @@ typedef struct fsdp_launch_config {
         .size = sizeof(fsdp_launch_config), .n_ranks = 1, .n_nodes = 1, .grace_seconds = 30                            \
     }
 
-/* Runs the command once per rank, with torchrun's environment (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK,
- * MASTER_ADDR, MASTER_PORT), FSDP_JOB_TOKEN, FSDP_RESTART_COUNT, and OMP_NUM_THREADS when it is not set; returns when all
- * have ended. Their output comes out on this process's, line by line, with "[rank N] " in front. SIGINT, SIGTERM, SIGHUP,
- * SIGUSR1 and SIGUSR2 to this process go to every rank; a second SIGINT ends them at once. When one rank fails, the
- * others are ended. When this process dies, whatever the way, they are killed.
+/* Runs the command once per rank, with torchrun's environment (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE,
+ * GROUP_RANK, MASTER_ADDR, MASTER_PORT), FSDP_JOB_TOKEN, FSDP_RESTART_COUNT, and OMP_NUM_THREADS when it is not set;
+ * returns when all have ended. Their output comes out on this process's, line by line, with "[rank N] " in front.
+ * SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 to this process go to every rank; a second SIGINT ends them at once.
+ * When one rank fails, the others are ended. When this process dies, whatever the way, they are killed.
  *
  * *exit_code, always set, is what a command should exit with: 0, the status of the first rank that failed, 128 plus the
- * signal that killed it, 127 when the program was not found, 126 when it could not be run. FSDP_OK means 0; otherwise the
- * message says which rank ended how. Log lines (base/log.h) tell of restarts.
+ * signal that killed it, 127 when the program was not found, 126 when it could not be run. FSDP_OK means 0; otherwise
+ * the message says which rank ended how. Log lines (base/log.h) tell of restarts.
  *
  * Blocks the signals above and SIGCHLD in the calling thread meanwhile: call it from a program with one thread. */
 FSDP_API fsdp_status fsdp_launch(const fsdp_launch_config *config, int *exit_code);

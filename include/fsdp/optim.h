@@ -50,26 +50,18 @@ typedef struct fsdp_lr_config {
     double lr, min_lr;
     int64_t warmup;     /* steps of linear rise: lr * (i + 1) / warmup */
     int64_t total;      /* linear, cosine: the step at which min_lr is reached */
-    double gamma;       /* exponential: factor a step; step: factor every step_size; plateau: factor */
+    double gamma;       /* exponential: factor a step; step: factor every step_size */
     int64_t step_size;
-    int64_t patience;   /* plateau: observations without improvement before the rate falls */
+    double hold;        /* plateau: part of the steps that keep lr after warmup, before it falls linearly to min_lr */
 } fsdp_lr_config;
 
 #define FSDP_LR_CONFIG_INIT                                                                                            \
     {                                                                                                                  \
-        .size = sizeof(fsdp_lr_config), .decay = FSDP_DECAY_CONSTANT, .gamma = 0.1, .step_size = 1, .patience = 10     \
+        .size = sizeof(fsdp_lr_config), .decay = FSDP_DECAY_CONSTANT, .gamma = 0.1, .step_size = 1                     \
     }
 
-/* What the plateau schedule remembers; zeros at the start. Part of a checkpoint. */
-typedef struct fsdp_lr_state {
-    double best, factor;
-    int64_t waited, observations;
-} fsdp_lr_state;
-
-/* The rate of step i, counted from 0. `state` is read for the plateau schedule only. */
-FSDP_API double fsdp_lr_at(const fsdp_lr_config *config, const fsdp_lr_state *state, int64_t step);
-/* Tells the plateau schedule a loss (validation's, or training's). */
-FSDP_API void fsdp_lr_observe(const fsdp_lr_config *config, fsdp_lr_state *state, double loss);
+/* The rate of step i, counted from 0: a function of the step alone, so a resumed run needs nothing else. */
+FSDP_API double fsdp_lr_at(const fsdp_lr_config *config, int64_t step);
 FSDP_API fsdp_status fsdp_lr_check(const fsdp_lr_config *config);
 
 #ifdef __cplusplus

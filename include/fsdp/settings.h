@@ -5,6 +5,7 @@
 #define FSDP_SETTINGS_H
 
 #include <fsdp/flags.h>
+#include <fsdp/log.h>
 #include <fsdp/optim.h>
 #include <fsdp/shard.h>
 
@@ -42,7 +43,6 @@ typedef enum fsdp_nan_policy { FSDP_NAN_STOP, FSDP_NAN_SKIP, FSDP_NAN_ROLLBACK }
 typedef enum fsdp_wrap_policy { FSDP_POLICY_TRANSFORMER, FSDP_POLICY_SIZE, FSDP_POLICY_NONE } fsdp_wrap_policy;
 typedef enum fsdp_checkpoint_kind { FSDP_CKPT_SHARDED, FSDP_CKPT_FULL, FSDP_CKPT_LOCAL } fsdp_checkpoint_kind;
 typedef enum fsdp_failure_policy { FSDP_FAILURE_CONTINUE, FSDP_FAILURE_STOP } fsdp_failure_policy;
-typedef enum fsdp_log_level { FSDP_LOG_DEBUG, FSDP_LOG_INFO, FSDP_LOG_WARNING, FSDP_LOG_ERROR } fsdp_log_level;
 
 typedef enum fsdp_comm_backend {
     FSDP_COMM_AUTO,

@@ -59,6 +59,8 @@ typedef struct fsdp_config {
     fsdp_dtype buffer_dtype; /* precision of buffers such as rotary tables */
     uint64_t seed;
     int shard_group_size;      /* hybrid: ranks a group; 0: those of a node */
+    const char *const *freeze; /* globs over parameter names: these are not trained */
+    int n_freeze;
     const int *shard_weights;  /* relative sizes of the shards, one a rank; NULL: equal */
     int64_t bucket_bytes;      /* neighbouring units are merged up to this size; 0: not */
     int gather_buffers;        /* units gathered ahead of or under computation at a time, at least 1 */

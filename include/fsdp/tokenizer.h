@@ -15,9 +15,9 @@ extern "C" {
 
 typedef struct fsdp_tokenizer fsdp_tokenizer;
 
-/* Loads a tokenizer.json, or the one in the folder `path`. A component that is not known here is an error that names
- * it (FSDP_ERR_UNSUPPORTED), never a different result. Beside the file, tokenizer_config.json and
- * special_tokens_map.json, where present, say which tokens begin, end and pad. */
+/* Loads a tokenizer.json, or the one in the folder `path`, or of a hub name ("org/model") that is on this machine. A
+ * component that is not known here is an error that names it (FSDP_ERR_UNSUPPORTED), never a different result. Beside
+ * the file, tokenizer_config.json and special_tokens_map.json, where present, say which tokens begin, end and pad. */
 FSDP_API fsdp_status fsdp_tokenizer_load(const char *path, fsdp_tokenizer **out);
 
 /* The built-in tokenizer: every byte is its own id, and id 0 ends a document. */

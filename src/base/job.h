@@ -12,8 +12,9 @@ typedef struct job {
     int node, n_nodes;                /* hosts, numbered from 0 */
     char master_address[256];         /* "127.0.0.1" when nothing is set */
     int master_port;                  /* 29500 when nothing is set */
-    char token[128];                  /* tells this job from others at the same address: FSDP_JOB_TOKEN, else the launcher's job id, else "" */
-    const char *launcher;             /* "torchrun", "openmpi", "slurm", "none" */
+    char token[128]; /* tells this job from others at the same address: FSDP_JOB_TOKEN, else the launcher's job id, else
+                        "" */
+    const char *launcher; /* "torchrun", "openmpi", "slurm", "none" */
 } job;
 
 /* A job of one rank. */

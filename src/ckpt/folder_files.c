@@ -57,17 +57,26 @@ static fsdp_status copy_file(const char *from, const char *to)
     return status;
 }
 
+static fsdp_status copy_into(const char *source, const char *to, const char *name)
+{
+    char *target = file_join(to, name);
+    fsdp_status status = target ? copy_file(source, target) : out_of_memory(to);
+    free(target);
+    return status;
+}
+
 fsdp_status folder_copy_tokenizer(const char *from, const char *to)
 {
     if (!from || !*from)
         return FSDP_OK;
+    if (file_exists(from) && !file_is_directory(from))
+        return copy_into(from, to, "tokenizer.json");
     for (size_t i = 0; i < sizeof tokenizer_files / sizeof *tokenizer_files; i++) {
-        char *source = file_join(from, tokenizer_files[i]), *target = file_join(to, tokenizer_files[i]);
-        fsdp_status status = source && target ? FSDP_OK : out_of_memory(to);
+        char *source = file_join(from, tokenizer_files[i]);
+        fsdp_status status = source ? FSDP_OK : out_of_memory(to);
         if (status == FSDP_OK && file_exists(source))
-            status = copy_file(source, target);
+            status = copy_into(source, to, tokenizer_files[i]);
         free(source);
-        free(target);
         FSDP_TRY(status);
     }
     return FSDP_OK;

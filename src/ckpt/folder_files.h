@@ -13,7 +13,8 @@ fsdp_status folder_write_config(const char *folder, const json_t *model, fsdp_dt
 /* config.json of `folder`, or NULL in *out where there is none. The caller owns it. */
 fsdp_status folder_read_config(const char *folder, json_t **out);
 
-/* Copies those tokenizer files that `from` has. Either may be NULL or "" : nothing is done. */
+/* Copies those tokenizer files that the folder `from` has, or the tokenizer.json that it is. NULL, "" and a path that is
+ * not there (built-in tokenizers have names, no files): nothing is done. */
 fsdp_status folder_copy_tokenizer(const char *from, const char *to);
 
 #endif

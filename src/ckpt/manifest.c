@@ -285,8 +285,8 @@ static fsdp_status parse_root(const char *name, const json_t *root, manifest *m)
 
 fsdp_status manifest_parse(const char *name, const char *text, size_t bytes, manifest **out)
 {
-    json_t *root;
-    manifest *m;
+    json_t *root = NULL;
+    manifest *m = NULL;
     *out = NULL;
     FSDP_TRY(json_parse(name, text, bytes, &root));
     fsdp_status status = manifest_create(&m);

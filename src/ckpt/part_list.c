@@ -46,7 +46,7 @@ static fsdp_status read_pieces(const char *path, const json_t *array, arena *mem
 
 fsdp_status part_list_read(const char *path, arena *memory, part_list *out)
 {
-    json_t *root;
+    json_t *root = NULL;
     *out = (part_list){0};
     FSDP_TRY(json_read_file(path, &root));
     const json_t *files = json_object_get(root, "files"), *pieces = json_object_get(root, "pieces");

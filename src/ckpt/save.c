@@ -361,7 +361,7 @@ static fsdp_status save_now(save_task *task, comm_group *world, ckpt_save_result
 fsdp_status ckpt_save(const ckpt_save_config *config, const ckpt_state *state, comm_group *world,
                       ckpt_save_result *result)
 {
-    save_task *task;
+    save_task *task = NULL;
     if (result)
         *result = (ckpt_save_result){0};
     FSDP_TRY(save_task_start(config, state, false, FSDP_F32, world, &task));
@@ -370,7 +370,7 @@ fsdp_status ckpt_save(const ckpt_save_config *config, const ckpt_state *state, c
 
 fsdp_status ckpt_export(const ckpt_save_config *config, const ckpt_state *state, fsdp_dtype dtype, comm_group *world)
 {
-    save_task *task;
+    save_task *task = NULL;
     if (dtype != FSDP_F32 && dtype != FSDP_BF16 && dtype != FSDP_F16)
         return error_set(FSDP_ERR_INPUT, "a model is exported as fp32, bf16 or fp16, not as %s", fsdp_dtype_name(dtype));
     FSDP_TRY(save_task_start(config, state, true, dtype, world, &task));

@@ -203,7 +203,7 @@ static void start_writing(ckpt_saver *s, const ckpt_state *state)
 
 fsdp_status ckpt_saver_start(ckpt_saver *s, const ckpt_save_config *config, const ckpt_state *state, comm_group *world)
 {
-    save_task *task;
+    save_task *task = NULL;
     FSDP_TRY(ckpt_saver_wait(s, world, NULL));
     double began = clock_seconds();
     HOOK(HOOK_PHASE, HOOK_BEGIN, "checkpoint", NULL, 0, 0);

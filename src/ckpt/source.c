@@ -201,21 +201,29 @@ const source_tensor *source_at(const ckpt_source *s, int index)
     return &s->tensors[index];
 }
 
-const source_tensor *source_find(const ckpt_source *s, ckpt_role role, const char *name)
+static const source_tensor *find_exactly(const ckpt_source *s, ckpt_role role, const char *name)
 {
     source_tensor wanted = {.name = name, .role = role};
-    if (!s->manifest && role == CKPT_BUFFER)
-        wanted.role = CKPT_PARAMETER;
     const source_tensor *key = &wanted;
     const source_tensor *const *found =
         bsearch(&key, s->by_name, (size_t)s->n_tensors, sizeof *s->by_name, tensor_order);
     return found ? *found : NULL;
 }
 
+const source_tensor *source_find(const ckpt_source *s, ckpt_role role, const char *name)
+{
+    const source_tensor *found = find_exactly(s, role, name);
+    if (!found && role == CKPT_BUFFER)
+        found = find_exactly(s, CKPT_PARAMETER, name);
+    if (!found && role == CKPT_PARAMETER)
+        found = find_exactly(s, CKPT_BUFFER, name);
+    return found;
+}
+
 bool source_has_role(const ckpt_source *s, ckpt_role role)
 {
     for (int i = 0; i < s->n_tensors; i++)
-        if (s->tensors[i].role == role || (!s->manifest && role == CKPT_BUFFER))
+        if (s->tensors[i].role == role)
             return true;
     return false;
 }

@@ -34,7 +34,7 @@ const char *source_path(const ckpt_source *s);
 const manifest *source_manifest(const ckpt_source *s); /* NULL: no checkpoint of ours */
 int source_count(const ckpt_source *s);
 const source_tensor *source_at(const ckpt_source *s, int index); /* checkpoints: in the order of the manifest */
-/* NULL when absent. A plain folder has its tensors as parameters and as buffers. */
+/* NULL when absent. A plain folder does not tell parameters from buffers, so neither does this. */
 const source_tensor *source_find(const ckpt_source *s, ckpt_role role, const char *name);
 bool source_has_role(const ckpt_source *s, ckpt_role role);
 

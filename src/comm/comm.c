@@ -13,7 +13,8 @@
 static fsdp_status choose_backend(const comm_config *config, const comm_backend **out)
 {
     static const comm_backend *const backends[] = {
-        &comm_self_backend, &comm_shm_backend,
+        &comm_self_backend,
+        &comm_shm_backend,
 #ifdef FSDP_WITH_MPI
         &comm_mpi_backend,
 #endif
@@ -42,7 +43,7 @@ static bool wants_thread(const comm *c)
 {
     if (c->config.progress != COMM_PROGRESS_AUTO)
         return c->config.progress == COMM_PROGRESS_THREAD;
-    return c->world_size > 1 && threads_cores() > c->local_world_size;
+    return c->world_size > 1 && threads_count() > 1; /* this rank's share of the cores */
 }
 
 /* `members` is taken on success. */
@@ -254,7 +255,8 @@ done:
 fsdp_status comm_group_split_by_size(comm *c, int size, comm_group **shard, comm_group **replica)
 {
     if (size < 1 || c->world_size % size != 0)
-        return error_set(FSDP_ERR_INPUT, "a shard group of %d ranks does not divide a world of %d", size, c->world_size);
+        return error_set(FSDP_ERR_INPUT, "a shard group of %d ranks does not divide a world of %d", size,
+                         c->world_size);
     FSDP_TRY(comm_group_split(c, "shard", c->rank / size, c->rank, shard));
     fsdp_status status = comm_group_split(c, "replica", c->rank % size, c->rank, replica);
     if (status != FSDP_OK) {

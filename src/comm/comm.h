@@ -55,7 +55,8 @@ typedef struct comm_config {
 fsdp_status comm_open(const comm_config *config, comm **out);
 
 /* Leaves the world and frees everything, also memory of comm_allocate and groups that are still there. All ranks close;
- * a rank that still waits for one that closed gets FSDP_ERR_PEER. NULL is legal. Requests not waited for are dropped. */
+ * a rank that still waits for one that closed gets FSDP_ERR_PEER. NULL is legal. Requests not waited for are dropped.
+ */
 void comm_close(comm *c);
 
 int comm_rank(const comm *c);
@@ -76,8 +77,8 @@ fsdp_status comm_check(comm *c);
 /* ---- Memory that peers reach directly ---- */
 
 /* Collective over the world: every rank calls it, each with its own size (0 is legal, *out is then NULL). Page aligned,
- * contents undefined, on the CPU resident from the start. Collectives on buffers inside it move data without a copy in between; buffers from
- * anywhere else work too, through a staging area. Owned by the comm until comm_release. */
+ * contents undefined, on the CPU resident from the start. Collectives on buffers inside it move data without a copy in
+ * between; buffers from anywhere else work too, through a staging area. Owned by the comm until comm_release. */
 fsdp_status comm_allocate(comm *c, size_t bytes, void **out);
 void comm_release(comm *c, void *memory); /* every rank, in the same order; does not wait; NULL is legal */
 
@@ -89,8 +90,8 @@ comm_group *comm_world(comm *c); /* owned by the comm */
  * messages ("shard", "replica"); copied. At most COMM_MAX_GROUPS splits in a comm's life. */
 fsdp_status comm_group_split(comm *c, const char *name, int color, int key, comm_group **out);
 
-/* Collective over the world: splits it into lists of equal length, `size` neighbouring ranks each (the shard group), and
- * across them (the replica group: ranks with the same place in their shard group). size must divide the world. */
+/* Collective over the world: splits it into lists of equal length, `size` neighbouring ranks each (the shard group),
+ * and across them (the replica group: ranks with the same place in their shard group). size must divide the world. */
 fsdp_status comm_group_split_by_size(comm *c, int size, comm_group **shard, comm_group **replica);
 void comm_group_free(comm_group *g); /* no request of it may be pending; NULL is legal */
 
@@ -115,8 +116,8 @@ typedef enum comm_reduction { COMM_SUM, COMM_AVERAGE, COMM_MAX, COMM_MIN } comm_
  *     all_reduce       count              count              `count` only
  *     broadcast        count (at root)    count              `count` only
  *
- * Parts lie in rank order, rank r's at element counts[0] + ... + counts[r-1]. In place is legal: all_gather with send at
- * its own part of recv, reduce_scatter with recv at its own part of send, the others with send == recv; any other
+ * Parts lie in rank order, rank r's at element counts[0] + ... + counts[r-1]. In place is legal: all_gather with send
+ * at its own part of recv, reduce_scatter with recv at its own part of send, the others with send == recv; any other
  * overlap is not. Gathers and broadcasts take any dtype, the same on both sides. Reductions take fp32, bf16, fp16 (the
  * two sides may differ), or fp64, int32, int64 (the same on both sides; no average of integers). */
 typedef struct comm_piece {
@@ -127,8 +128,8 @@ typedef struct comm_piece {
     bool add;              /* reductions: recv += result (in fp32), instead of recv = result */
 } comm_piece;
 
-/* What a collective is for and what it moves. unit, label, pieces and counts are borrowed until comm_wait (comm_wait_sent
- * where that is called) returns. */
+/* What a collective is for and what it moves. unit, label, pieces and counts are borrowed until comm_wait
+ * (comm_wait_sent where that is called) returns. */
 typedef struct comm_op {
     const char *unit;  /* "layers.7", or NULL */
     const char *label; /* without a unit: "gradient norm" */
@@ -162,7 +163,10 @@ typedef struct comm_request {
     void *backend; /* nccl: its event */
 } comm_request;
 
-#define COMM_REQUEST_INIT {.sequence = 0}
+#define COMM_REQUEST_INIT                                                                                              \
+    {                                                                                                                  \
+        .sequence = 0                                                                                                  \
+    }
 
 /* These start a collective and return; on failure nothing was started. */
 fsdp_status comm_all_gather(comm_group *g, const comm_op *op, comm_request *r);
@@ -186,8 +190,9 @@ bool comm_done(const comm_request *r);
 /* Start and wait in one. */
 fsdp_status comm_barrier(comm_group *g, const char *label, int64_t step);
 
-/* Small objects, for agreement at start and on errors: every rank gives `bytes` (at most `max_bytes`, the same number on
- * all ranks, at most COMM_EXCHANGE_BYTES) and gets everybody's: all[i * max_bytes], all_bytes[i] for rank i. Host memory. */
+/* Small objects, for agreement at start and on errors: every rank gives `bytes` (at most `max_bytes`, the same number
+ * on all ranks, at most COMM_EXCHANGE_BYTES) and gets everybody's: all[i * max_bytes], all_bytes[i] for rank i. Host
+ * memory. */
 #define COMM_EXCHANGE_BYTES 65536
 fsdp_status comm_exchange(comm_group *g, const char *label, const void *mine, size_t bytes, size_t max_bytes, void *all,
                           size_t *all_bytes);

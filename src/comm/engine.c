@@ -116,8 +116,12 @@ fsdp_status engine_start(comm_group *g, comm_kind kind, const comm_op *op, comm_
 {
     comm *c = g->comm;
     if (atomic_load(&r->state) == REQUEST_PENDING)
-        return error_set(FSDP_ERR_STATE, "%s of %s was started with a request that is still under way; wait for it first",
-                         comm_kind_name(kind), op->unit ? op->unit : op->label ? op->label : "data");
+        return error_set(FSDP_ERR_STATE,
+                         "%s of %s was started with a request that is still under way; wait for it first",
+                         comm_kind_name(kind),
+                         op->unit    ? op->unit
+                         : op->label ? op->label
+                                     : "data");
     FSDP_TRY(request_validate(g, kind, op));
     if (atomic_load(&c->failed))
         return engine_failure(c);

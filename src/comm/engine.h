@@ -49,14 +49,14 @@ extern const comm_backend comm_nccl_backend;
 struct comm_group {
     comm *comm;
     char name[32];
-    int slot;                      /* number of the split that made it, the same on all ranks; the world is 0 */
+    int slot; /* number of the split that made it, the same on all ranks; the world is 0 */
     int rank, size;
-    int *members;                  /* (size) ranks of the world */
-    uint32_t started;              /* collectives started; caller's thread */
-    _Atomic uint32_t finished;     /* collectives run; executor */
+    int *members;              /* (size) ranks of the world */
+    uint32_t started;          /* collectives started; caller's thread */
+    _Atomic uint32_t finished; /* collectives run; executor */
     _Atomic int64_t bytes_received;
-    void *backend;                 /* backend's own, or NULL */
-    comm_group *next;              /* of the comm's list */
+    void *backend;    /* backend's own, or NULL */
+    comm_group *next; /* of the comm's list */
 };
 
 struct comm {
@@ -65,7 +65,7 @@ struct comm {
     int rank, world_size, local_rank, local_world_size, node, n_nodes;
     comm_group *world, *groups; /* all groups, the world among them */
     int n_splits;
-    void *state; /* the backend's */
+    void *state;                  /* the backend's */
     struct host_memory *memories; /* of host_allocate */
 
     /* The queue, and the failure that ended this comm; all under `lock`. `failed` is a copy to read without it. */

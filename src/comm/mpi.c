@@ -1,5 +1,5 @@
-/* The MPI backend's coming and going, its messages and its waits: timeouts, and failures passed on as messages of their own.
- * What is sent to whom is left to mpi_collectives.c. */
+/* The MPI backend's coming and going, its messages and its waits: timeouts, and failures passed on as messages of their
+ * own. What is sent to whom is left to mpi_collectives.c. */
 #include "comm/mpi_world.h"
 
 #include <sched.h>
@@ -83,10 +83,12 @@ static fsdp_status mpi_open(comm *c)
     MPI_Comm_rank(MPI_COMM_WORLD, &c->rank);
     MPI_Comm_size(MPI_COMM_WORLD, &c->world_size);
     FSDP_TRY(find_nodes(c));
-    if (MPI_Comm_dup(MPI_COMM_WORLD, &w->messages) != MPI_SUCCESS || MPI_Comm_dup(MPI_COMM_WORLD, &w->aborts) != MPI_SUCCESS)
+    if (MPI_Comm_dup(MPI_COMM_WORLD, &w->messages) != MPI_SUCCESS ||
+        MPI_Comm_dup(MPI_COMM_WORLD, &w->aborts) != MPI_SUCCESS)
         return error_set(FSDP_ERR_PEER, "MPI could not copy its communicator");
     w->opened = true;
-    w->scratch_bytes = round_up(c->config.staging_bytes > LEAST_SCRATCH ? c->config.staging_bytes : LEAST_SCRATCH, 4096);
+    w->scratch_bytes =
+        round_up(c->config.staging_bytes > LEAST_SCRATCH ? c->config.staging_bytes : LEAST_SCRATCH, 4096);
     size_t n = (size_t)c->world_size;
     w->scratch = malloc(w->scratch_bytes);
     w->places = calloc(n, sizeof *w->places);
@@ -128,8 +130,8 @@ static void mpi_abort(comm *c, const char *message)
         snprintf(w->abort_text, sizeof w->abort_text, "%s", message);
         for (int rank = 0; rank < c->world_size; rank++) {
             MPI_Request ignored;
-            if (rank != c->rank && MPI_Isend(w->abort_text, sizeof w->abort_text, MPI_CHAR, rank, 0, w->aborts,
-                                             &ignored) == MPI_SUCCESS)
+            if (rank != c->rank &&
+                MPI_Isend(w->abort_text, sizeof w->abort_text, MPI_CHAR, rank, 0, w->aborts, &ignored) == MPI_SUCCESS)
                 MPI_Request_free(&ignored);
         }
     }

@@ -1,5 +1,5 @@
-/* Collectives out of messages between pairs of ranks: parts travel as they are, sums are made where they are needed, over
- * ranks in order, by the same loops as in shared memory, so the bits are the same. */
+/* Collectives out of messages between pairs of ranks: parts travel as they are, sums are made where they are needed,
+ * over ranks in order, by the same loops as in shared memory, so the bits are the same. */
 #include "comm/mpi_world.h"
 
 #include "comm/reduce.h"
@@ -58,7 +58,8 @@ static fsdp_status gather(comm_request *r, const signature *s)
 
 /* One turn of a sum: everybody sends each rank r its stretches[r], and sums its own, peers' out of the scratch memory
  * (where each has room for `most` elements), into sum->out, which may be our own stretch of send. */
-static fsdp_status sum_stretches(comm_request *r, const signature *s, const comm_piece *p, int64_t most, reduce_args *sum)
+static fsdp_status sum_stretches(comm_request *r, const signature *s, const comm_piece *p, int64_t most,
+                                 reduce_args *sum)
 {
     comm_group *g = r->group;
     mpi_world *w = mpi_world_of(g->comm);
@@ -90,7 +91,8 @@ static fsdp_status reduce_scatter_piece(comm_request *r, const signature *s, con
     int64_t most = (int64_t)w->scratch_bytes / g->size / (int64_t)fsdp_dtype_size(p->send.dtype);
     for (int64_t start = 0; start < piece_largest(p, g->size); start += most) {
         for (int rank = 0; rank < g->size; rank++)
-            w->stretches[rank] = (mpi_stretch){piece_offset(p, rank) + start, clamp(piece_count(p, rank) - start, most)};
+            w->stretches[rank] =
+                (mpi_stretch){piece_offset(p, rank) + start, clamp(piece_count(p, rank) - start, most)};
         reduce_args sum = {.to = p->recv.dtype, .out = element(p->recv, start), .add = p->add};
         FSDP_TRY(sum_stretches(r, s, p, most, &sum));
     }

@@ -1,6 +1,6 @@
-/* What the files of the MPI backend share. Collectives are made of point-to-point messages, so that the order of every sum
- * is ours, every wait can end, and a rank that is late is known by number. Needs MPI_THREAD_SERIALIZED: whoever calls MPI
- * holds the lock. */
+/* What the files of the MPI backend share. Collectives are made of point-to-point messages, so that the order of every
+ * sum is ours, every wait can end, and a rank that is late is known by number. Needs MPI_THREAD_SERIALIZED: whoever
+ * calls MPI holds the lock. */
 #ifndef COMM_MPI_WORLD_H
 #define COMM_MPI_WORLD_H
 
@@ -27,7 +27,7 @@ typedef struct mpi_world {
     int n_requests, capacity;
     const void **sources;   /* (world_size) of a sum */
     mpi_stretch *stretches; /* (world_size) what each rank sums in this turn */
-    char *scratch; /* staging_bytes, for parts of peers that wait to be summed */
+    char *scratch;          /* staging_bytes, for parts of peers that wait to be summed */
     size_t scratch_bytes;
     int abort_rank;
     char abort_text[1024];

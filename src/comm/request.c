@@ -5,8 +5,9 @@
 #include "base/error.h"
 
 static const char *const kind_names[] = {
-    [COMM_ALL_GATHER] = "all_gather", [COMM_REDUCE_SCATTER] = "reduce_scatter", [COMM_ALL_REDUCE] = "all_reduce",
-    [COMM_BROADCAST] = "broadcast",   [COMM_BARRIER] = "barrier",               [COMM_EXCHANGE] = "exchange",
+    [COMM_ALL_GATHER] = "all_gather", [COMM_REDUCE_SCATTER] = "reduce_scatter",
+    [COMM_ALL_REDUCE] = "all_reduce", [COMM_BROADCAST] = "broadcast",
+    [COMM_BARRIER] = "barrier",       [COMM_EXCHANGE] = "exchange",
 };
 
 const char *comm_kind_name(comm_kind kind)
@@ -78,7 +79,8 @@ static fsdp_status validate_dtypes(comm_kind kind, const comm_op *op, const comm
     if (is_narrow_float(from) && is_narrow_float(to))
         return FSDP_OK;
     if (from != to || from == FSDP_U8)
-        return error_set(FSDP_ERR_INPUT, "%s of %s from %s into %s: only fp32, bf16 and fp16 may differ, uint8 has no sum",
+        return error_set(FSDP_ERR_INPUT,
+                         "%s of %s from %s into %s: only fp32, bf16 and fp16 may differ, uint8 has no sum",
                          comm_kind_name(kind), op_name(op), fsdp_dtype_name(from), fsdp_dtype_name(to));
     if (op->reduction == COMM_AVERAGE && (from == FSDP_I32 || from == FSDP_I64))
         return error_set(FSDP_ERR_INPUT, "%s of %s: integers have no average; sum them", comm_kind_name(kind),
@@ -87,7 +89,8 @@ static fsdp_status validate_dtypes(comm_kind kind, const comm_op *op, const comm
 }
 
 /* Elements that this rank reads (send) and writes (recv). */
-static void piece_extent(const comm_group *g, comm_kind kind, const comm_piece *p, int root, int64_t *send, int64_t *recv)
+static void piece_extent(const comm_group *g, comm_kind kind, const comm_piece *p, int root, int64_t *send,
+                         int64_t *recv)
 {
     int64_t mine = piece_count(p, g->rank), total = piece_offset(p, g->size);
     switch (kind) {

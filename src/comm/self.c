@@ -85,8 +85,7 @@ fsdp_status host_allocate(comm *c, size_t bytes, void **out)
     if (!m)
         return error_set(FSDP_ERR_MEMORY, "no memory to keep track of %zu bytes", bytes);
     device *d = c->config.device;
-    fsdp_status status =
-        d ? d->allocate(d, MEMORY_DEVICE, bytes, &m->start) : take_from_system(bytes, &m->start);
+    fsdp_status status = d ? d->allocate(d, MEMORY_DEVICE, bytes, &m->start) : take_from_system(bytes, &m->start);
     if (status != FSDP_OK) {
         free(m);
         return status;
@@ -126,7 +125,8 @@ void host_release_all(comm *c)
 static fsdp_status self_open(comm *c)
 {
     if (c->world_size != 1)
-        return error_set(FSDP_ERR_INPUT, "backend self is for one rank, this job has %d; use shm or mpi", c->world_size);
+        return error_set(FSDP_ERR_INPUT, "backend self is for one rank, this job has %d; use shm or mpi",
+                         c->world_size);
     return FSDP_OK;
 }
 

@@ -67,11 +67,10 @@ fsdp_status dataset_open(const char *const *names, size_t n_names, const dataset
                          options->size, sizeof *options);
     *out = NULL;
     FSDP_TRY(source_list_make(names, n_names, options->config_name, options->part, &files));
-    if (files.n_files == 0)
-        return FSDP_OK;
-    fsdp_status status = open_source(&files, options, &source);
+    bool found = files.n_files > 0;
+    fsdp_status status = found ? open_source(&files, options, &source) : FSDP_OK;
     source_list_free(&files);
-    return status == FSDP_OK ? wrap(source, options->max_samples, out) : status;
+    return found && status == FSDP_OK ? wrap(source, options->max_samples, out) : status;
 }
 
 void dataset_free(dataset *d)

@@ -267,24 +267,6 @@ static fsdp_status turn_strip(const turn *t, const token_list *from, token_list 
     return FSDP_OK;
 }
 
-static fsdp_status replace_in(const turn *t, decoder_room *room, const char *text, size_t bytes, const char *content,
-                              size_t content_bytes, text_buffer *out)
-{
-    size_t previous = 0, start = 0, end = 0;
-    bool found = bytes > 0;
-    pattern_scan scan;
-    pattern_scan_start(&scan, t->pattern, &room->search, text, bytes);
-    while (found) {
-        FSDP_TRY(pattern_scan_next(&scan, &start, &end, &found));
-        if (!found)
-            break;
-        FSDP_TRY(text_append(out, text + previous, start - previous));
-        FSDP_TRY(text_append(out, content, content_bytes));
-        previous = end;
-    }
-    return text_append(out, text + previous, bytes - previous);
-}
-
 /* TURN_BPE: the suffix that ends words becomes a space, or nothing in the last token. */
 static fsdp_status turn_replace(const turn *t, decoder_room *room, const token_list *from, token_list *to)
 {
@@ -292,8 +274,8 @@ static fsdp_status turn_replace(const turn *t, decoder_room *room, const token_l
         text_span s = from->tokens.data[i];
         bool bpe = t->kind == TURN_BPE, last = i + 1 == from->tokens.n;
         size_t start = to->text.bytes;
-        FSDP_TRY(replace_in(t, room, from->text.data + s.start, s.end - s.start, bpe ? " " : t->content,
-                            bpe ? (last ? 0 : 1) : t->content_bytes, &to->text));
+        FSDP_TRY(pattern_replace(t->pattern, &room->search, from->text.data + s.start, s.end - s.start,
+                                 bpe ? " " : t->content, bpe ? (last ? 0 : 1) : t->content_bytes, &to->text, NULL));
         FSDP_TRY(span_append(&to->tokens, start, to->text.bytes, 0));
     }
     return FSDP_OK;

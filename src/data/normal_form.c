@@ -18,12 +18,6 @@ enum {
     HANGUL_COUNT = HANGUL_L_COUNT * HANGUL_V_COUNT * HANGUL_T_COUNT,
 };
 
-static int compare_mapping(const void *key, const void *entry)
-{
-    uint32_t point = *(const uint32_t *)key, other = ((const unicode_mapping *)entry)->point;
-    return point < other ? -1 : point > other;
-}
-
 static int compare_combining(const void *key, const void *entry)
 {
     uint32_t point = *(const uint32_t *)key;
@@ -44,10 +38,8 @@ static const unicode_mapping *decomposition(uint32_t point, bool compatible)
 {
     const unicode_mapping *m = NULL;
     if (compatible)
-        m = bsearch(&point, unicode_compatible, unicode_n_compatible, sizeof *unicode_compatible, compare_mapping);
-    if (m == NULL)
-        m = bsearch(&point, unicode_canonical, unicode_n_canonical, sizeof *unicode_canonical, compare_mapping);
-    return m;
+        m = unicode_mapping_find(unicode_compatible, unicode_n_compatible, point);
+    return m != NULL ? m : unicode_mapping_find(unicode_canonical, unicode_n_canonical, point);
 }
 
 static fsdp_status decompose(uint32_t point, bool compatible, id_vector *points)

@@ -166,22 +166,12 @@ bool normalizer_drops_front(const normalizer *n)
 
 static fsdp_status replace(const step *s, pattern_room *room, const char *text, size_t bytes, text_buffer *out)
 {
-    size_t previous = 0, start = 0, end = 0;
-    bool found = bytes > 0;
-    pattern_scan scan;
-    pattern_scan_start(&scan, s->pattern, room, text, bytes);
-    while (found) {
-        FSDP_TRY(pattern_scan_next(&scan, &start, &end, &found));
-        if (!found)
-            break;
-        if (end == 0) /* what later steps of the library make of this is not worth copying */
-            return error_set(FSDP_ERR_UNSUPPORTED,
-                             "a Replace whose pattern matches nothing at the start of a text is not supported");
-        FSDP_TRY(text_append(out, text + previous, start - previous));
-        FSDP_TRY(text_append(out, s->content, s->content_bytes));
-        previous = end;
-    }
-    return text_append(out, text + previous, bytes - previous);
+    bool empty_front = false;
+    FSDP_TRY(pattern_replace(s->pattern, room, text, bytes, s->content, s->content_bytes, out, &empty_front));
+    if (empty_front) /* what later steps of the library make of this is not worth copying */
+        return error_set(FSDP_ERR_UNSUPPORTED,
+                         "a Replace whose pattern matches nothing at the start of a text is not supported");
+    return FSDP_OK;
 }
 
 /* Applied once when it is read, so that a pattern that cannot be used is refused early. */

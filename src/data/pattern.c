@@ -203,3 +203,23 @@ fsdp_status pattern_spans(const pattern *p, pattern_room *room, const char *text
     }
     return previous == bytes ? FSDP_OK : span_append(spans, previous, bytes, 0);
 }
+
+fsdp_status pattern_replace(const pattern *p, pattern_room *room, const char *text, size_t bytes, const char *content,
+                            size_t content_bytes, text_buffer *out, bool *empty_front)
+{
+    size_t previous = 0, start = 0, end = 0;
+    bool found = bytes > 0;
+    pattern_scan scan;
+    pattern_scan_start(&scan, p, room, text, bytes);
+    while (found) {
+        FSDP_TRY(pattern_scan_next(&scan, &start, &end, &found));
+        if (!found)
+            break;
+        if (end == 0 && empty_front != NULL)
+            *empty_front = true;
+        FSDP_TRY(text_append(out, text + previous, start - previous));
+        FSDP_TRY(text_append(out, content, content_bytes));
+        previous = end;
+    }
+    return text_append(out, text + previous, bytes - previous);
+}

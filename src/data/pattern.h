@@ -45,6 +45,11 @@ void pattern_scan_start(pattern_scan *s, const pattern *p, pattern_room *room, c
 /* The next match, left to right; *found is false after the last. Empty matches right behind a match are passed over. */
 fsdp_status pattern_scan_next(pattern_scan *s, size_t *start, size_t *end, bool *found);
 
+/* Appends the text with every match replaced by `content`. *empty_front (may be NULL) says whether nothing at all
+ * matched in front of the first character. */
+fsdp_status pattern_replace(const pattern *p, pattern_room *room, const char *text, size_t bytes, const char *content,
+                            size_t content_bytes, text_buffer *out, bool *empty_front);
+
 /* All spans of the text in order, matched and unmatched, appended to `spans`. */
 fsdp_status pattern_spans(const pattern *p, pattern_room *room, const char *text, size_t bytes, span_vector *spans);
 

@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "data/component.h"
+#include "data/hub.h"
 
 enum { MODEL_BPE, MODEL_UNIGRAM };
 
@@ -186,25 +187,37 @@ done:
     return status;
 }
 
-fsdp_status fsdp_tokenizer_load(const char *path, fsdp_tokenizer **out)
+static fsdp_status no_tokenizer(const char *folder)
 {
-    char *file, *folder;
+    char *model = file_join(folder, "tokenizer.model");
+    bool sentencepiece = model != NULL && file_exists(model);
+    free(model);
+    return error_set(FSDP_ERR_INPUT, "%s: the folder has no tokenizer.json%s", folder,
+                     sentencepiece ? ", only a tokenizer.model; save it once with the tokenizers library" : "");
+}
+
+/* From a file, with its folder; or from a folder. */
+static fsdp_status load_path(const char *path, fsdp_tokenizer **out)
+{
+    const char *slash = strrchr(path, '/');
+    bool is_folder = file_is_directory(path);
+    char *file = is_folder ? file_join(path, "tokenizer.json") : strdup(path);
+    char *folder = is_folder ? strdup(path) : slash == NULL ? strdup(".") : strndup(path, (size_t)(slash - path) + 1);
     fsdp_status status;
-    if (file_is_directory(path)) {
-        file = file_join(path, "tokenizer.json");
-        folder = strdup(path);
-    } else {
-        const char *slash = strrchr(path, '/');
-        file = strdup(path);
-        folder = slash == NULL ? strdup(".") : strndup(path, (size_t)(slash - path) + 1);
-    }
     if (file == NULL || folder == NULL)
         status = error_set(FSDP_ERR_MEMORY, "%s: out of memory", path);
-    else if (!file_exists(file))
-        status = error_set(FSDP_ERR_INPUT, "%s: there is no such tokenizer file", file);
     else
-        status = load(file, folder, out);
+        status = file_exists(file) ? load(file, folder, out) : no_tokenizer(folder);
     free(folder);
     free(file);
+    return status;
+}
+
+fsdp_status fsdp_tokenizer_load(const char *path, fsdp_tokenizer **out)
+{
+    char *found = NULL;
+    FSDP_TRY(hub_find(HUB_MODEL, path, NULL, &found));
+    fsdp_status status = load_path(found, out);
+    free(found);
     return status;
 }

@@ -88,6 +88,11 @@ static int compare_mapping(const void *key, const void *entry)
     return point < other ? -1 : point > other;
 }
 
+const unicode_mapping *unicode_mapping_find(const unicode_mapping *table, size_t n, uint32_t point)
+{
+    return bsearch(&point, table, n, sizeof *table, compare_mapping);
+}
+
 fsdp_status unicode_lowercase(const char *text, size_t bytes, text_buffer *out)
 {
     for (size_t i = 0, length; i < bytes; i += length) {
@@ -97,8 +102,7 @@ fsdp_status unicode_lowercase(const char *text, size_t bytes, text_buffer *out)
             FSDP_TRY(text_append(out, &lower, 1));
             continue;
         }
-        const unicode_mapping *m =
-            bsearch(&point, unicode_lower, unicode_n_lower, sizeof *unicode_lower, compare_mapping);
+        const unicode_mapping *m = unicode_mapping_find(unicode_lower, unicode_n_lower, point);
         if (m == NULL)
             FSDP_TRY(text_append(out, text + i, length));
         for (size_t k = 0; m != NULL && k < m->n; k++)

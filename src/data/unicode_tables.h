@@ -38,6 +38,10 @@ extern const size_t unicode_n_compatible;
 extern const unicode_mapping unicode_lower[];
 extern const size_t unicode_n_lower;
 extern const uint32_t unicode_pool[];
+
+/* The entry of `point` in a table sorted by it, NULL when it has none. */
+const unicode_mapping *unicode_mapping_find(const unicode_mapping *table, size_t n, uint32_t point);
+
 extern const unicode_composition unicode_compositions[];
 extern const size_t unicode_n_compositions;
 extern const unicode_combining unicode_combinings[];

@@ -33,10 +33,16 @@ static inline uint64_t vocabulary_hash(const char *text, size_t bytes)
         h = (h ^ word) * 0xD6E8FEB86659FD93ull;
         h ^= h >> 32;
     }
-    if (bytes > 0) {
-        word = 0;
-        for (size_t i = 0; i < bytes; i++)
-            word |= (uint64_t)(uint8_t)text[i] << (8 * i);
+    if (bytes > 0) { /* the rest, its middle bytes perhaps twice */
+        uint32_t front, back;
+        if (bytes >= 4) {
+            __builtin_memcpy(&front, text, 4);
+            __builtin_memcpy(&back, text + bytes - 4, 4);
+        } else {
+            front = (uint8_t)text[0] | (uint32_t)(uint8_t)text[bytes / 2] << 8;
+            back = (uint8_t)text[bytes - 1];
+        }
+        word = front | (uint64_t)back << 32;
         h = (h ^ word) * 0xD6E8FEB86659FD93ull;
         h ^= h >> 32;
     }

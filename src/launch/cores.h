@@ -15,8 +15,8 @@ typedef struct core_list {
 fsdp_status core_list_read(core_list *out);
 void core_list_free(core_list *list);
 
-/* Share of `rank` out of n_ranks: *first and *count of list->cores. With more ranks than cores there are no shares of one's
- * own: everybody gets all. */
+/* Share of `rank` out of n_ranks: *first and *count of list->cores. With more ranks than cores there are no shares of
+ * one's own: everybody gets all. */
 void core_list_share(const core_list *list, int rank, int n_ranks, int *first, int *count);
 
 #endif

@@ -1,5 +1,5 @@
-/* Watches over the ranks of this host: passes output and signals on, ends all when one fails, starts again where that is
- * wanted, and says how it went. Starting a single rank is left to process.c. */
+/* Watches over the ranks of this host: passes output and signals on, ends all when one fails, starts again where that
+ * is wanted, and says how it went. Starting a single rank is left to process.c. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -23,7 +23,8 @@
 
 enum { MOST_RANKS = 4096, NOT_FOUND = 127, NOT_RUNNABLE = 126, SIGNALLED = 128 };
 
-/* After the last rank has ended, a process that left its group may still hold the output open: not waited for longer. */
+/* After the last rank has ended, a process that left its group may still hold the output open: not waited for longer.
+ */
 static const double drain_seconds = 1.0;
 
 typedef struct launcher {
@@ -254,8 +255,8 @@ static fsdp_status judge(const launcher *l, int *exit_code)
     if (WIFSIGNALED(p->status)) {
         int number = WTERMSIG(p->status);
         *exit_code = SIGNALLED + number;
-        return error_set(FSDP_ERR_PEER, "rank %d (process %d) was killed by signal %d (%s)", p->rank, (int)p->pid, number,
-                         strsignal(number));
+        return error_set(FSDP_ERR_PEER, "rank %d (process %d) was killed by signal %d (%s)", p->rank, (int)p->pid,
+                         number, strsignal(number));
     }
     *exit_code = WEXITSTATUS(p->status);
     return error_set(FSDP_ERR_PEER, "rank %d (process %d) ended with status %d", p->rank, (int)p->pid, *exit_code);

@@ -22,7 +22,7 @@ typedef struct attempt {
 
 /* A rank runs in a process group of its own, so that its children can be ended with it. */
 typedef struct process {
-    int rank; /* of the world */
+    int rank;  /* of the world */
     pid_t pid; /* 0: none */
     bool running;
     int status; /* of waitpid, when it has ended */

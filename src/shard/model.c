@@ -1,6 +1,7 @@
 /* Building a sharded model: groups, units, layout, resident memory, initial values; and its end. */
 #include "shard/model.h"
 
+#include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +13,7 @@
 static fsdp_status make_groups(fsdp_model *m)
 {
     comm *c = m->world->comm;
-    int world = comm_world_size(c);
+    int world = m->n_ranks = comm_world_size(c);
     m->shard_group = comm_world(c);
     if (m->traits->grouped) {
         int size = m->config.shard_group_size ? m->config.shard_group_size : m->world->job.local_world_size;
@@ -39,7 +40,25 @@ static bool set_checkpoint(void *context, fsdp_module *module, const char *path)
     return true;
 }
 
-static fsdp_status make_layout(fsdp_model *m)
+static fsdp_status freeze(fsdp_model *m)
+{
+    for (int g = 0; g < m->config.n_freeze; g++) {
+        int matched = 0;
+        for (int i = 0; i < m->contents.n_parameters; i++) {
+            if (fnmatch(m->config.freeze[g], m->contents.parameters[i]->name, 0) != 0)
+                continue;
+            m->contents.parameters[i]->trainable = false;
+            matched++;
+        }
+        if (matched == 0)
+            return error_set(FSDP_ERR_INPUT, "freeze: no parameter matches \"%s\"", m->config.freeze[g]);
+    }
+    m->config.freeze = NULL;
+    m->config.n_freeze = 0;
+    return FSDP_OK;
+}
+
+fsdp_status model_make_layout(fsdp_model *m)
 {
     wrap_result wrapped;
     FSDP_TRY(module_finish(m->module, &m->contents));
@@ -50,6 +69,7 @@ static fsdp_status make_layout(fsdp_model *m)
         m->contents.parameters[i]->grad_dtype = m->config.reduce_dtype;
         m->contents.parameters[i]->decay |= m->config.decay_vectors;
     }
+    FSDP_TRY(freeze(m));
     if (m->config.checkpointing != FSDP_CHECKPOINT_NONE)
         module_walk(m->module, set_checkpoint, &m->config);
     FSDP_TRY(wrap_assign(m->module, &m->contents, &m->config.wrap, m->config.bucket_bytes, &wrapped));
@@ -182,14 +202,25 @@ static fsdp_status place_buffers(fsdp_model *m)
     return FSDP_OK;
 }
 
-static fsdp_status place_numbers(fsdp_model *m)
+/* One number for every block of the largest unit, and one for every shard. */
+static int64_t norm_blocks(const fsdp_model *m)
 {
     int64_t largest = 0;
     for (int i = 0; i < m->layout->n_units; i++)
-        largest = max_i64(largest, m->units[i].segments[0].numel);
-    m->norm_blocks_bytes = (size_t)(ceil_div(largest, NORM_BLOCK) + m->n_shards) * sizeof(double);
+        largest = max_i64(largest, part_numel(m, &m->layout->units[i].segments[0]));
+    return ceil_div(largest, NORM_BLOCK);
+}
+
+size_t model_norm_bytes(const fsdp_model *m)
+{
+    return (size_t)(norm_blocks(m) + m->n_shards) * sizeof(double);
+}
+
+static fsdp_status place_numbers(fsdp_model *m)
+{
+    m->norm_blocks_bytes = model_norm_bytes(m);
     FSDP_TRY(m->dev->allocate(m->dev, MEMORY_DEVICE, m->norm_blocks_bytes, (void **)&m->norm_blocks));
-    m->norm_partials = m->norm_blocks + ceil_div(largest, NORM_BLOCK);
+    m->norm_partials = m->norm_blocks + norm_blocks(m);
     FSDP_TRY(m->dev->allocate(m->dev, MEMORY_DEVICE, sizeof *m->numbers, (void **)&m->numbers));
     return m->dev->allocate(m->dev, MEMORY_HOST, sizeof *m->host_numbers, (void **)&m->host_numbers);
 }
@@ -246,7 +277,7 @@ fsdp_status fsdp_shard(fsdp_world *w, fsdp_module *net, const fsdp_config *confi
         if (m->shard_weights)
             memcpy(m->shard_weights, full.shard_weights, (size_t)m->n_shards * sizeof *m->shard_weights);
     }
-    TRY_OR(fail, make_layout(m));
+    TRY_OR(fail, model_make_layout(m));
     TRY_OR(fail, agree(m));
     m->units = calloc((size_t)m->layout->n_units, sizeof *m->units);
     if (!m->units) {

@@ -46,7 +46,7 @@ struct fsdp_model {
 
     comm_group *shard_group, *replica_group; /* replica NULL: none; freed unless they are the world */
     bool owns_groups;
-    int n_shards, shard_rank;
+    int n_ranks, n_shards, shard_rank;
     bool replicated; /* no_shard over several ranks: every rank holds everything */
 
     unit *units;
@@ -79,11 +79,16 @@ schedule_options model_schedule_options(const fsdp_model *m);
 /* Finds the program of a recording, or plans it and makes room. The model takes the recording when it is new. */
 fsdp_status model_plan(fsdp_model *m, fsdp_tape *recording, fsdp_tensor *root, planned_program **out);
 
+/* The module's parameters laid out in units, as config, n_shards and replicated say; talks to nobody and allocates
+ * nothing on the device. */
+fsdp_status model_make_layout(fsdp_model *m);
+
 /* Resident memory that a model needs, per kind; for planning without allocating. */
 typedef struct resident_sizes {
     size_t master, copy, gradient; /* bytes */
 } resident_sizes;
 resident_sizes model_resident_sizes(const fsdp_model *m);
+size_t model_norm_bytes(const fsdp_model *m); /* of the norm's partial sums */
 
 /* Device to host and back, waiting. */
 fsdp_status model_fetch(fsdp_model *m, void *host, const void *dev, size_t bytes);

@@ -11,7 +11,7 @@
 
 static bool direct_gradients(const fsdp_model *m)
 {
-    return comm_world_size(m->world->comm) == 1 && m->config.reduce_dtype == FSDP_F32;
+    return m->n_ranks == 1 && m->config.reduce_dtype == FSDP_F32;
 }
 
 schedule_options model_schedule_options(const fsdp_model *m)

@@ -66,7 +66,9 @@ static bool keeps_by_rule(const program *p, const fsdp_tensor *x)
     return consumed_outside_region(p, x);
 }
 
-/* The decision is stored in x->keep: first by rule, then views and what they look at are kept together. */
+/* The decision is stored in x->keep: first by rule, then views and what they look at are kept together, and with a node's
+ * result what its backward reads besides (row statistics): otherwise the whole node would run again for those, and write
+ * its kept result a second time, over whatever took its memory in place. */
 static void decide_keeps(program *p)
 {
     for (int i = 0; i < p->tape->n_tensors; i++)
@@ -80,8 +82,10 @@ static void decide_keeps(program *p)
         node *n = p->tape->nodes[i];
         if (n->op->view && n->inputs[0]->keep)
             n->outputs[0]->keep = true;
-        for (int k = 0; k < n->n_outputs; k++)
+        for (int k = 0; k < n->n_outputs; k++) {
+            n->outputs[k]->keep |= n->outputs[0]->keep;
             p->replays |= !n->outputs[k]->keep;
+        }
     }
 }
 

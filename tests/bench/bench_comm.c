@@ -1,10 +1,11 @@
 /* Times all_gather and reduce_scatter of fp32 between processes of this host: ours through shared memory, Open MPI's
- * (started through mpirun where there is one), and the memory alone: every rank moving the same bytes within its own memory
- * at the same time, which no collective can beat.
+ * (started through mpirun where there is one), and the memory alone: every rank moving the same bytes within its own
+ * memory at the same time, which no collective can beat.
  *
  *     bench_comm [--json] [--rounds R] [--ranks N] [--mib M]
  *
- * Figures are GB/s, size of the full buffer over the time of the slowest rank, best round (the machine may be shared). */
+ * Figures are GB/s, size of the full buffer over the time of the slowest rank, best round (the machine may be shared).
+ */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -71,8 +72,8 @@ typedef struct rank_bench {
     comm *comm;
     comm_group *world;
     int n;
-    int64_t part; /* elements of a rank */
-    float *shared; /* full buffer, reached by peers */
+    int64_t part;        /* elements of a rank */
+    float *shared;       /* full buffer, reached by peers */
     float *shard, *full; /* shard in shared memory, full private */
 } rank_bench;
 
@@ -112,6 +113,7 @@ static double time_copy(rank_bench *b, bool streaming)
     comm_barrier(b->world, "start", 0);
     double start = clock_seconds();
     copy_bytes(b->full, b->shared, (size_t)(b->part * b->n) * sizeof(float), streaming);
+    comm_barrier(b->world, "end", 0);
     return slowest(b, clock_seconds() - start);
 }
 
@@ -130,6 +132,7 @@ static double time_sum(rank_bench *b)
                                   .n = b->part,
                                   .out = b->full,
                                   .streaming = b->part >= 1 << 20});
+    comm_barrier(b->world, "end", 0);
     return slowest(b, clock_seconds() - start);
 }
 

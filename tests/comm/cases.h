@@ -107,10 +107,10 @@ static inline double load(const void *from, fsdp_dtype dtype, int64_t index)
 typedef struct collective_case {
     comm_kind kind;
     fsdp_dtype from, to;
-    int64_t count;      /* of each rank's part; the last piece has a few more */
+    int64_t count; /* of each rank's part; the last piece has a few more */
     int n_pieces;
-    bool unequal;       /* rank r's part has (r * 37) % (count + 1) elements */
-    bool shared;        /* send lies in comm_allocate memory */
+    bool unequal; /* rank r's part has (r * 37) % (count + 1) elements */
+    bool shared;  /* send lies in comm_allocate memory */
     bool in_place, add;
     comm_reduction reduction;
 } collective_case;
@@ -140,7 +140,8 @@ static inline bool case_is_reduction(const collective_case *k)
 }
 
 /* What element `index` (of the whole) comes to, by a loop over ranks; `before` is what recv held. */
-static inline void expect(const collective_case *k, int n, int piece, int64_t index, void *out, int64_t at, double before)
+static inline void expect(const collective_case *k, int n, int piece, int64_t index, void *out, int64_t at,
+                          double before)
 {
     if (k->from == FSDP_I32 || k->from == FSDP_I64) {
         int64_t sum = 0;
@@ -256,8 +257,9 @@ static inline void case_verify(const collective_case *k, comm_group *g, int inde
         int64_t i = 0;
         while (memcmp(wanted + i * (int64_t)size, (char *)p->piece.recv.p + i * (int64_t)size, size) == 0)
             i++;
-        fprintf(stderr, "rank %d of %d: kind %d, %s to %s, count %lld, unequal %d, shared %d, in place %d, add %d, "
-                        "reduction %d: piece %d differs from element %lld on\n",
+        fprintf(stderr,
+                "rank %d of %d: kind %d, %s to %s, count %lld, unequal %d, shared %d, in place %d, add %d, "
+                "reduction %d: piece %d differs from element %lld on\n",
                 rank, n, k->kind, fsdp_dtype_name(k->from), fsdp_dtype_name(k->to), (long long)k->count, k->unequal,
                 k->shared, k->in_place, k->add, k->reduction, index, (long long)i);
         _exit(1);
@@ -282,7 +284,7 @@ static inline void case_run(const collective_case *k, comm_group *g, case_memory
                   .reduction = k->reduction,
                   .root = k->kind == COMM_BROADCAST ? comm_group_size(g) - 1 : 0};
     fsdp_status (*const start[])(comm_group *, const comm_op *, comm_request *) = {comm_all_gather, comm_reduce_scatter,
-                                                                                 comm_all_reduce, comm_broadcast};
+                                                                                   comm_all_reduce, comm_broadcast};
     RANK_CHECK(start[k->kind](g, &op, &r) == FSDP_OK);
     RANK_CHECK(comm_wait(&r, NULL) == FSDP_OK);
     for (int i = 0; i < k->n_pieces; i++)
@@ -300,9 +302,9 @@ static inline int cases_run_all(comm *c, comm_group *g)
 {
     static const int64_t counts[] = {1, 7, 64, 1003, 9001};
     static const fsdp_dtype gathered[] = {FSDP_F32, FSDP_BF16, FSDP_U8, FSDP_I64};
-    static const fsdp_dtype reduced[][2] = {{FSDP_F32, FSDP_F32},  {FSDP_BF16, FSDP_F32}, {FSDP_BF16, FSDP_BF16},
-                                            {FSDP_F16, FSDP_F32},  {FSDP_F16, FSDP_F16},  {FSDP_F32, FSDP_BF16},
-                                            {FSDP_F64, FSDP_F64},  {FSDP_I32, FSDP_I32},  {FSDP_I64, FSDP_I64}};
+    static const fsdp_dtype reduced[][2] = {{FSDP_F32, FSDP_F32}, {FSDP_BF16, FSDP_F32}, {FSDP_BF16, FSDP_BF16},
+                                            {FSDP_F16, FSDP_F32}, {FSDP_F16, FSDP_F16},  {FSDP_F32, FSDP_BF16},
+                                            {FSDP_F64, FSDP_F64}, {FSDP_I32, FSDP_I32},  {FSDP_I64, FSDP_I64}};
     int n = 0;
     case_memory m = {.shared_bytes = (size_t)4 << 20};
     void *memory;
@@ -314,9 +316,14 @@ static inline int cases_run_all(comm *c, comm_group *g)
             bool shared = form & 1, unequal = form & 2, in_place = form & 4, add = form & 8;
             int n_pieces = 1 + (int)(at + (size_t)form) % CASE_PIECES;
             for (size_t d = 0; !add && d < sizeof gathered / sizeof *gathered; d++) {
-                collective_case k = {.kind = COMM_ALL_GATHER, .from = gathered[d], .to = gathered[d],
-                                     .count = counts[at], .n_pieces = n_pieces, .unequal = unequal,
-                                     .shared = shared, .in_place = in_place};
+                collective_case k = {.kind = COMM_ALL_GATHER,
+                                     .from = gathered[d],
+                                     .to = gathered[d],
+                                     .count = counts[at],
+                                     .n_pieces = n_pieces,
+                                     .unequal = unequal,
+                                     .shared = shared,
+                                     .in_place = in_place};
                 case_run(&k, g, &m, n++);
                 k.kind = COMM_BROADCAST;
                 if (!unequal)
@@ -324,9 +331,15 @@ static inline int cases_run_all(comm *c, comm_group *g)
             }
             for (size_t d = 0; d < sizeof reduced / sizeof *reduced; d++) {
                 bool integer = reduced[d][0] == FSDP_I32 || reduced[d][0] == FSDP_I64;
-                collective_case k = {.kind = COMM_REDUCE_SCATTER, .from = reduced[d][0], .to = reduced[d][1],
-                                     .count = counts[at], .n_pieces = n_pieces, .unequal = unequal,
-                                     .shared = shared, .in_place = in_place, .add = add,
+                collective_case k = {.kind = COMM_REDUCE_SCATTER,
+                                     .from = reduced[d][0],
+                                     .to = reduced[d][1],
+                                     .count = counts[at],
+                                     .n_pieces = n_pieces,
+                                     .unequal = unequal,
+                                     .shared = shared,
+                                     .in_place = in_place,
+                                     .add = add,
                                      .reduction = integer ? COMM_SUM : (comm_reduction)((at + d) % 4)};
                 if ((in_place && (add || k.from != k.to)) || (add && integer))
                     continue;

@@ -106,7 +106,8 @@ static inline void ranks_join(ranks *all)
     bool done[RANKS_MOST] = {false};
     while (left > 0) {
         for (int rank = 0; rank < all->n; rank++) {
-            if (done[rank] || waitpid(all->shared->pids[rank], &all->statuses[rank], WNOHANG) != all->shared->pids[rank])
+            if (done[rank] ||
+                waitpid(all->shared->pids[rank], &all->statuses[rank], WNOHANG) != all->shared->pids[rank])
                 continue;
             done[rank] = true;
             left--;

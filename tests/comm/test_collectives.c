@@ -1,4 +1,5 @@
-/* Collectives through shared memory: results, order, groups, memory. What happens when ranks fail is in test_failures.c. */
+/* Collectives through shared memory: results, order, groups, memory. What happens when ranks fail is in
+ * test_failures.c. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -238,8 +239,8 @@ static void training_like(ranks *all, int rank, void *context)
             float *gradient = gradients + slot * n * UNIT_NUMEL;
             for (int i = 0; i < n * UNIT_NUMEL; i++)
                 gradient[i] = (float)(step + done + rank);
-            reduce_pieces[slot] = (comm_piece){
-                .send = {gradient, FSDP_F32}, .recv = {reduced, FSDP_F32}, .count = UNIT_NUMEL};
+            reduce_pieces[slot] =
+                (comm_piece){.send = {gradient, FSDP_F32}, .recv = {reduced, FSDP_F32}, .count = UNIT_NUMEL};
             comm_op op = {.unit = names[done], .step = step, .n_pieces = 1, .pieces = &reduce_pieces[slot]};
             RANK_CHECK(comm_reduce_scatter(g, &op, &reductions[slot]) == FSDP_OK);
             if (done % 3 == rank % 3) { /* ranks wait at different times */
@@ -321,7 +322,8 @@ static void exchange_objects(ranks *all, int rank, void *context)
         RANK_CHECK(comm_exchange(comm_world(c), "greeting", mine, (size_t)length, 100, got, bytes) == FSDP_OK);
         for (int i = 0; i < all->n; i++) {
             char wanted[64];
-            int size = snprintf(wanted, sizeof wanted, "%.*s%d", i * 7 + round % 3, "abcdefghijklmnopqrstuvwxyz", round);
+            int size =
+                snprintf(wanted, sizeof wanted, "%.*s%d", i * 7 + round % 3, "abcdefghijklmnopqrstuvwxyz", round);
             if (round == 7 && i == 1)
                 size = 0;
             RANK_CHECK(bytes[i] == (size_t)size && memcmp(got[i], wanted, (size_t)size) == 0);

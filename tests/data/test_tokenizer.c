@@ -236,6 +236,10 @@ static void what_is_not_supported_is_refused_by_name(void **state)
     refuse(state, "{\"model\":", FSDP_ERR_INPUT, "tokenizer.json");
     assert_int_equal(fsdp_tokenizer_load("/nowhere/tokenizer.json", &t), FSDP_ERR_INPUT);
     assert_non_null(strstr(fsdp_last_error(), "/nowhere/tokenizer.json"));
+    setenv("HF_HUB_CACHE", *state, 1);
+    assert_int_equal(fsdp_tokenizer_load("org/absent", &t), FSDP_ERR_INPUT);
+    assert_non_null(strstr(fsdp_last_error(), "hf download org/absent"));
+    unsetenv("HF_HUB_CACHE");
 }
 
 #define SPELLED_VOCAB_HEAD "\"model\":{\"type\":\"BPE\",\"vocab\":{"

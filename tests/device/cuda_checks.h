@@ -1,5 +1,5 @@
-/* Checks of the CUDA device beyond the common case list: sizes that take the vectorised paths, cuDNN against the own kernel,
- * large products, recorded graphs, caches. What they stand on: buffers of any size with random contents. */
+/* Checks of the CUDA device beyond the common case list: sizes that take the vectorised paths, cuDNN against the own
+ * kernel, large products, recorded graphs, caches. What they stand on: buffers of any size with random contents. */
 #ifndef TESTS_DEVICE_CUDA_CHECKS_H
 #define TESTS_DEVICE_CUDA_CHECKS_H
 
@@ -201,8 +201,8 @@ static inline void cudnn_matches_the_own_kernel_on(bench *b, const fused_attenti
     snprintf(what, sizeof what, "%s: out", name);
     expect_close(b, library.out, own.out, numel, 1e-2, what);
     snprintf(what, sizeof what, "%s: lse", name);
-    expect_close(b, (buffer){library.lse, FSDP_F32}, (buffer){own.lse, FSDP_F32}, f->batch * f->q_heads * f->length, 1e-3,
-                 what);
+    expect_close(b, (buffer){library.lse, FSDP_F32}, (buffer){own.lse, FSDP_F32}, f->batch * f->q_heads * f->length,
+                 1e-3, what);
     snprintf(what, sizeof what, "%s: gradients", name);
     expect_close(b, library.d_q, own.d_q, tokens * row, 1.5e-2, what);
     bench_clear(b);
@@ -214,8 +214,17 @@ static inline void cudnn_matches_the_own_kernel_on(bench *b, const fused_attenti
 static inline void product_matches_fp32_on(bench *b, bool ta, bool tb, int64_t m, int64_t n, int64_t k, fsdp_dtype out)
 {
     char what[96];
-    gemm_args g = {.transpose_a = ta, .transpose_b = tb, .m = m, .n = n, .k = k, .alpha = 1, .batch = 1,
-                   .lda = ta ? m : k, .ldb = tb ? k : n, .ldc = n, .ldd = n};
+    gemm_args g = {.transpose_a = ta,
+                   .transpose_b = tb,
+                   .m = m,
+                   .n = n,
+                   .k = k,
+                   .alpha = 1,
+                   .batch = 1,
+                   .lda = ta ? m : k,
+                   .ldb = tb ? k : n,
+                   .ldc = n,
+                   .ldd = n};
     g.a = bench_random(b, FSDP_BF16, m * k, 1);
     g.b = bench_random(b, FSDP_BF16, k * n, 1);
     g.c = bench_random(b, out, m * n, 1);

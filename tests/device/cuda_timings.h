@@ -1,5 +1,5 @@
-/* How long the kernels take on the shapes of a 1B LLaMA (4 x 2048 tokens, 2048 wide, 8192 in between, 128256 words), and what
- * share of the memory bandwidth or matrix rate that is. Printed, not judged. */
+/* How long the kernels take on the shapes of a 1B LLaMA (4 x 2048 tokens, 2048 wide, 8192 in between, 128256 words),
+ * and what share of the memory bandwidth or matrix rate that is. Printed, not judged. */
 #ifndef TESTS_DEVICE_CUDA_TIMINGS_H
 #define TESTS_DEVICE_CUDA_TIMINGS_H
 
@@ -44,8 +44,18 @@ static inline void time_product(timing *t, const char *name, bool ta, bool tb, i
 {
     bench *b = t->b;
     double milliseconds;
-    gemm_args g = {.transpose_a = ta, .transpose_b = tb, .m = m, .n = n, .k = k, .alpha = 1, .beta = residual ? 1 : 0,
-                   .batch = 1, .lda = ta ? m : k, .ldb = tb ? k : n, .ldc = n, .ldd = n};
+    gemm_args g = {.transpose_a = ta,
+                   .transpose_b = tb,
+                   .m = m,
+                   .n = n,
+                   .k = k,
+                   .alpha = 1,
+                   .beta = residual ? 1 : 0,
+                   .batch = 1,
+                   .lda = ta ? m : k,
+                   .ldb = tb ? k : n,
+                   .ldc = n,
+                   .ldd = n};
     g.a = bench_random(b, FSDP_BF16, m * k, 1);
     g.b = bench_random(b, FSDP_BF16, k * n, 1);
     g.d = bench_random(b, out, m * n, 1);
@@ -148,7 +158,8 @@ static inline void time_wide(timing *t)
     print_bytes("column_sum", milliseconds, tensor);
     bench_clear(b);
     int64_t rows = 2048;
-    cross_entropy_args x = {.rows = rows, .vocabulary = VOCABULARY, .ignore = -100, .labels = bench_ids(b, rows, VOCABULARY)};
+    cross_entropy_args x = {
+        .rows = rows, .vocabulary = VOCABULARY, .ignore = -100, .labels = bench_ids(b, rows, VOCABULARY)};
     x.logits = x.d_logits = bench_random(b, FSDP_BF16, rows * VOCABULARY, 4);
     x.loss_sum = bench_floats(b, 1, 1);
     x.count = bench_floats(b, 1, 1);
@@ -163,8 +174,14 @@ static inline void time_flat(timing *t)
 {
     bench *b = t->b;
     double milliseconds, n = PARAMETERS;
-    optimizer_numbers numbers = {.lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f,
-                                 .bias_correction1 = 0.5f, .bias_correction2 = 0.5f, .gradient_scale = 1};
+    optimizer_numbers numbers = {.lr = 1e-4f,
+                                 .beta1 = 0.9f,
+                                 .beta2 = 0.95f,
+                                 .eps = 1e-8f,
+                                 .weight_decay = 0.1f,
+                                 .bias_correction1 = 0.5f,
+                                 .bias_correction2 = 0.5f,
+                                 .gradient_scale = 1};
     optimizer_args o = {.kind = OPTIMIZER_ADAMW, .n = PARAMETERS, .decay = true};
     o.parameter = bench_floats(b, PARAMETERS, 1);
     o.gradient = bench_floats(b, PARAMETERS, 1);

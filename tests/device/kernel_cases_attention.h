@@ -66,10 +66,22 @@ static attention_data attention_make(kernel_check *c, const attention_case *k)
     attention_data t = {0};
     attention_args *a = &t.args;
     int64_t q_row = k->q_heads * k->head_dim + 3, kv_row = k->kv_heads * k->head_dim + 5;
-    *a = (attention_args){.batch = k->batch, .q_length = k->q_length, .kv_length = k->kv_length, .q_heads = k->q_heads,
-                          .kv_heads = k->kv_heads, .head_dim = k->head_dim, .scale = 0.3f, .causal = k->causal,
-                          .q_row = q_row, .k_row = kv_row, .v_row = kv_row, .deterministic = true,
-                          .add_q = k->add & 1, .add_k = k->add & 2, .add_v = k->add & 4, .add_bias = k->add & 8};
+    *a = (attention_args){.batch = k->batch,
+                          .q_length = k->q_length,
+                          .kv_length = k->kv_length,
+                          .q_heads = k->q_heads,
+                          .kv_heads = k->kv_heads,
+                          .head_dim = k->head_dim,
+                          .scale = 0.3f,
+                          .causal = k->causal,
+                          .q_row = q_row,
+                          .k_row = kv_row,
+                          .v_row = kv_row,
+                          .deterministic = true,
+                          .add_q = k->add & 1,
+                          .add_k = k->add & 2,
+                          .add_v = k->add & 4,
+                          .add_bias = k->add & 8};
     t.q = check_random(c, c->dtype, k->batch * k->q_length * q_row, 1);
     t.k = check_random(c, c->dtype, k->batch * k->kv_length * kv_row, 1);
     t.v = check_random(c, c->dtype, t.k.n, 1);
@@ -107,7 +119,9 @@ static void attention_reference_row(const attention_data *t, const attention_wan
         for (int64_t x = 0; x < d; x++)
             p[j] += scale * t->q.host[q_at + x] * t->k.host[k_at + x];
         if (t->bias.host)
-            p[j] += t->bias.host[t->bias_origin + b * a->bias_batch + h * a->bias_head + i * a->bias_query + j * a->bias_key];
+            p[j] +=
+                t->bias
+                    .host[t->bias_origin + b * a->bias_batch + h * a->bias_head + i * a->bias_query + j * a->bias_key];
         p[j] = seen ? p[j] : -INFINITY;
         top = p[j] > top ? p[j] : top;
     }
@@ -130,7 +144,8 @@ static void attention_reference_row(const attention_data *t, const attention_wan
             w->d_k[v_at + x] += scale * ds * t->q.host[q_at + x];
         }
         if (w->d_bias)
-            w->d_bias[t->bias_origin + b * a->bias_batch + h * a->bias_head + i * a->bias_query + j * a->bias_key] += ds;
+            w->d_bias[t->bias_origin + b * a->bias_batch + h * a->bias_head + i * a->bias_query + j * a->bias_key] +=
+                ds;
     }
 }
 
@@ -186,10 +201,10 @@ static void attention_one(kernel_check *c, const attention_case *k)
 static void case_attention(kernel_check *c)
 {
     const attention_case cases[] = {
-        {1, 1, 1, 1, 1, 1, false, false, BIAS_NONE, 0},     {2, 33, 33, 4, 2, 64, true, false, BIAS_NONE, 0},
-        {2, 17, 33, 3, 1, 17, true, false, BIAS_NONE, 7},   {1, 70, 67, 2, 2, 3, false, true, BIAS_NONE, 2},
-        {2, 65, 130, 2, 1, 128, true, true, BIAS_NONE, 5},  {1, 3, 129, 2, 2, 80, false, false, BIAS_NONE, 0},
-        {1, 19, 5, 1, 1, 256, false, false, BIAS_NONE, 1},  {3, 1, 17, 6, 3, 8, true, false, BIAS_NONE, 0},
+        {1, 1, 1, 1, 1, 1, false, false, BIAS_NONE, 0},    {2, 33, 33, 4, 2, 64, true, false, BIAS_NONE, 0},
+        {2, 17, 33, 3, 1, 17, true, false, BIAS_NONE, 7},  {1, 70, 67, 2, 2, 3, false, true, BIAS_NONE, 2},
+        {2, 65, 130, 2, 1, 128, true, true, BIAS_NONE, 5}, {1, 3, 129, 2, 2, 80, false, false, BIAS_NONE, 0},
+        {1, 19, 5, 1, 1, 256, false, false, BIAS_NONE, 1}, {3, 1, 17, 6, 3, 8, true, false, BIAS_NONE, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         attention_one(c, &cases[i]);

@@ -28,10 +28,27 @@ static void gemm_one(kernel_check *c, bool ta, bool tb, int64_t m, int64_t n, in
             }
         }
     }
-    gemm_args args = {.transpose_a = ta, .transpose_b = tb, .m = m, .n = n, .k = k, .alpha = alpha, .beta = beta,
-                      .a = operand_buffer(&a), .b = operand_buffer(&b), .c = operand_buffer(&d), .d = operand_buffer(&d),
-                      .lda = lda, .ldb = ldb, .ldc = ldd, .ldd = ldd, .batch = batch, .stride_a = stride_a,
-                      .stride_b = stride_b, .stride_c = stride_d, .stride_d = stride_d, .bias = operand_buffer(&bias)};
+    gemm_args args = {.transpose_a = ta,
+                      .transpose_b = tb,
+                      .m = m,
+                      .n = n,
+                      .k = k,
+                      .alpha = alpha,
+                      .beta = beta,
+                      .a = operand_buffer(&a),
+                      .b = operand_buffer(&b),
+                      .c = operand_buffer(&d),
+                      .d = operand_buffer(&d),
+                      .lda = lda,
+                      .ldb = ldb,
+                      .ldc = ldd,
+                      .ldd = ldd,
+                      .batch = batch,
+                      .stride_a = stride_a,
+                      .stride_b = stride_b,
+                      .stride_c = stride_d,
+                      .stride_d = stride_d,
+                      .bias = operand_buffer(&bias)};
     CHECK_RUN_WITH_WORKSPACE(c, gemm, &args);
     check_expect(c, &d, want, false, "d");
     check_clear(c);
@@ -54,7 +71,11 @@ static void case_axpby(kernel_check *c)
         double *want = check_doubles(c, n);
         for (int64_t j = 0; j < n; j++)
             want[j] = 0.75 * x.host[j] - 1.5 * y.host[j];
-        axpby_args args = {.n = n, .alpha = 0.75f, .beta = -1.5f, .a = operand_buffer(&x), .b = operand_buffer(&y),
+        axpby_args args = {.n = n,
+                           .alpha = 0.75f,
+                           .beta = -1.5f,
+                           .a = operand_buffer(&x),
+                           .b = operand_buffer(&y),
                            .out = operand_buffer(&out)};
         CHECK_RUN(c, axpby, &args);
         check_expect(c, &out, want, false, "alpha a + beta b");
@@ -71,9 +92,9 @@ static void case_axpby(kernel_check *c)
 /* Casts to the dtype round to nearest even, keep NaN and infinity, and pass through subnormal numbers of the target. */
 static void case_axpby_of_special_numbers(kernel_check *c)
 {
-    const double values[] = {0.0,      -0.0,    1.0,        1.00390625, 1.01171875, 65504.0,  65519.9,   65520.0,   1e30,
-                             -1e30,    INFINITY, -INFINITY, NAN,        6e-8,       2.9e-8,   -3.1e-8,   6.1e-5,    6.09e-5,
-                             1.00048828125, 1.00146484375, 3.3e38, -2.0, 0.1, 1e-20};
+    const double values[] = {0.0,    -0.0,    1.0,           1.00390625,    1.01171875, 65504.0, 65519.9, 65520.0,
+                             1e30,   -1e30,   INFINITY,      -INFINITY,     NAN,        6e-8,    2.9e-8,  -3.1e-8,
+                             6.1e-5, 6.09e-5, 1.00048828125, 1.00146484375, 3.3e38,     -2.0,    0.1,     1e-20};
     int64_t n = (int64_t)(sizeof values / sizeof values[0]);
     operand x = check_operand(c, FSDP_F32, n, values), out = check_random(c, c->dtype, n, 1);
     double *want = check_doubles(c, n);
@@ -98,8 +119,8 @@ static void case_multiply(kernel_check *c)
         double *want = check_doubles(c, n);
         for (int64_t j = 0; j < n; j++)
             want[j] = x.host[j] * y.host[j];
-        multiply_args args = {.n = n, .a = operand_buffer(&x), .b = operand_buffer(&y), .out = operand_buffer(&out),
-                              .add = i & 1};
+        multiply_args args = {
+            .n = n, .a = operand_buffer(&x), .b = operand_buffer(&y), .out = operand_buffer(&out), .add = i & 1};
         CHECK_RUN(c, multiply, &args);
         check_expect(c, &out, want, args.add, "product");
         check_clear(c);
@@ -114,8 +135,8 @@ static void case_fill(kernel_check *c)
         double *want = check_doubles(c, n);
         for (int64_t j = 0; j < n; j++)
             want[j] = 3.0 * (i & 2 ? scalar.host[0] : 1.0);
-        fill_args args = {.n = n, .alpha = 3.0f, .scalar = i & 2 ? scalar.device : NULL, .out = operand_buffer(&out),
-                          .add = i & 1};
+        fill_args args = {
+            .n = n, .alpha = 3.0f, .scalar = i & 2 ? scalar.device : NULL, .out = operand_buffer(&out), .add = i & 1};
         CHECK_RUN(c, fill, &args);
         check_expect(c, &out, want, args.add, "filled");
         check_clear(c);
@@ -155,8 +176,13 @@ static void case_activation(kernel_check *c)
             want[j] = activation_value(kind, x.host[j]);
             slope[j] = activation_slope(kind, x.host[j]) * dy.host[j];
         }
-        activation_args args = {.kind = kind, .n = n, .x = operand_buffer(&x), .y = operand_buffer(&y),
-                                .dy = operand_buffer(&dy), .dx = operand_buffer(&dx), .add_dx = i / 4 & 1};
+        activation_args args = {.kind = kind,
+                                .n = n,
+                                .x = operand_buffer(&x),
+                                .y = operand_buffer(&y),
+                                .dy = operand_buffer(&dy),
+                                .dx = operand_buffer(&dx),
+                                .add_dx = i / 4 & 1};
         CHECK_RUN(c, activation_forward, &args);
         CHECK_RUN(c, activation_backward, &args);
         check_expect(c, &y, want, false, "y");
@@ -182,8 +208,14 @@ static void gated_one(kernel_check *c, activation_kind kind, int64_t rows, int64
             d_want[up] = dy.host[at] * value;
         }
     }
-    gated_args args = {.kind = kind, .rows = rows, .columns = columns, .x = operand_buffer(&x), .y = operand_buffer(&y),
-                       .dy = operand_buffer(&dy), .dx = operand_buffer(&dx), .add_dx = add};
+    gated_args args = {.kind = kind,
+                       .rows = rows,
+                       .columns = columns,
+                       .x = operand_buffer(&x),
+                       .y = operand_buffer(&y),
+                       .dy = operand_buffer(&dy),
+                       .dx = operand_buffer(&dx),
+                       .add_dx = add};
     CHECK_RUN(c, gated_forward, &args);
     CHECK_RUN(c, gated_backward, &args);
     check_expect(c, &y, want, false, "y");
@@ -235,8 +267,11 @@ static void case_strided_copy(kernel_check *c)
         strided_copy_args transpose = {
             .n_dims = 2, .shape = {67, 131}, .from_stride = {1, 67}, .to_stride = {131, 1}, .add = add};
         strided_one(c, &transpose, 67 * 131, 67 * 131, 0);
-        strided_copy_args heads = {.n_dims = 4, .shape = {2, 5, 3, 7}, .from_stride = {105, 21, 7, 1},
-                                   .to_stride = {105, 7, 35, 1}, .add = add};
+        strided_copy_args heads = {.n_dims = 4,
+                                   .shape = {2, 5, 3, 7},
+                                   .from_stride = {105, 21, 7, 1},
+                                   .to_stride = {105, 7, 35, 1},
+                                   .add = add};
         strided_one(c, &heads, 210, 210, 0);
         strided_copy_args slice = {
             .n_dims = 2, .shape = {17, 33}, .from_stride = {100, 1}, .to_stride = {40, 1}, .add = add};
@@ -246,8 +281,11 @@ static void case_strided_copy(kernel_check *c)
         strided_one(c, &broadcast, 15, 255, 0);
         strided_copy_args reverse = {.n_dims = 1, .shape = {33}, .from_stride = {-1}, .to_stride = {2}, .add = add};
         strided_one(c, &reverse, 33, 66, 32);
-        strided_copy_args six = {.n_dims = 6, .shape = {2, 3, 1, 2, 3, 2}, .from_stride = {36, 2, 1, 18, 6, 1},
-                                 .to_stride = {1, 2, 1, 6, 12, 36}, .add = add};
+        strided_copy_args six = {.n_dims = 6,
+                                 .shape = {2, 3, 1, 2, 3, 2},
+                                 .from_stride = {36, 2, 1, 18, 6, 1},
+                                 .to_stride = {1, 2, 1, 6, 12, 36},
+                                 .add = add};
         strided_one(c, &six, 72, 72, 0);
         strided_copy_args one = {.n_dims = 0, .add = add};
         strided_one(c, &one, 1, 1, 0);
@@ -275,9 +313,14 @@ static void case_dropout(kernel_check *c)
             bool keep = rng_to_uniform(rng_word(key, numbers.step, at)) >= p;
             want[j] = keep ? x.host[j] / (1.0 - (double)p) : 0.0;
         }
-        dropout_args args = {.samples = samples, .sample_numel = numel, .probability = p, .key = {key.k[0], key.k[1]},
-                             .numbers = check_upload(c, &numbers, sizeof numbers), .x = operand_buffer(&x),
-                             .y = operand_buffer(&y), .add = i & 1};
+        dropout_args args = {.samples = samples,
+                             .sample_numel = numel,
+                             .probability = p,
+                             .key = {key.k[0], key.k[1]},
+                             .numbers = check_upload(c, &numbers, sizeof numbers),
+                             .x = operand_buffer(&x),
+                             .y = operand_buffer(&y),
+                             .add = i & 1};
         CHECK_RUN(c, dropout, &args);
         check_expect(c, &y, want, args.add, "y");
         check_clear(c);
@@ -296,8 +339,8 @@ static void case_sum(kernel_check *c)
             double d = x.host[j] - y.host[j];
             want += 0.5 * (kind == 0 ? x.host[j] : kind == 1 ? x.host[j] * x.host[j] : d * d);
         }
-        sum_args args = {.n = n, .alpha = 0.5f, .squared = kind == 1, .x = operand_buffer(&x), .out = out.device,
-                         .add = i % 6 >= 3};
+        sum_args args = {
+            .n = n, .alpha = 0.5f, .squared = kind == 1, .x = operand_buffer(&x), .out = out.device, .add = i % 6 >= 3};
         if (kind == 2)
             args.y = operand_buffer(&y);
         CHECK_RUN_WITH_WORKSPACE(c, sum, &args);
@@ -315,8 +358,13 @@ static void case_squared_error_backward(kernel_check *c)
         double *want = check_doubles(c, n);
         for (int64_t j = 0; j < n; j++)
             want[j] = 0.25 * scalar.host[0] * 2.0 * (x.host[j] - y.host[j]);
-        squared_error_backward_args args = {.n = n, .alpha = 0.25f, .scalar = scalar.device, .x = operand_buffer(&x),
-                                            .y = operand_buffer(&y), .dx = operand_buffer(&dx), .add = i & 1};
+        squared_error_backward_args args = {.n = n,
+                                            .alpha = 0.25f,
+                                            .scalar = scalar.device,
+                                            .x = operand_buffer(&x),
+                                            .y = operand_buffer(&y),
+                                            .dx = operand_buffer(&dx),
+                                            .add = i & 1};
         CHECK_RUN(c, squared_error_backward, &args);
         check_expect(c, &dx, want, args.add, "dx");
         check_clear(c);

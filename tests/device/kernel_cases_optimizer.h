@@ -1,5 +1,5 @@
-/* Cases: the optimizer step, several in a row, against the textbook update in double precision; and what leads up to it:
- * the sum of norms and the clip factor. */
+/* Cases: the optimizer step, several in a row, against the textbook update in double precision; and what leads up to
+ * it: the sum of norms and the clip factor. */
 #ifndef TESTS_DEVICE_KERNEL_CASES_OPTIMIZER_H
 #define TESTS_DEVICE_KERNEL_CASES_OPTIMIZER_H
 
@@ -39,13 +39,24 @@ static void optimizer_one(kernel_check *c, optimizer_kind kind, int64_t n, bool 
     operand m = check_operand(c, FSDP_F32, n, zeros), v = check_operand(c, FSDP_F32, n, zeros);
     optimizer_state s = {check_doubles(c, n), check_doubles(c, n), check_doubles(c, n)};
     memcpy(s.p, p.host, (size_t)n * sizeof(double));
-    optimizer_args a = {.kind = kind, .n = n, .decay = decay, .parameter = p.device, .moment1 = m.device,
-                        .moment2 = v.device, .copy = operand_buffer(&copy)};
+    optimizer_args a = {.kind = kind,
+                        .n = n,
+                        .decay = decay,
+                        .parameter = p.device,
+                        .moment1 = m.device,
+                        .moment2 = v.device,
+                        .copy = operand_buffer(&copy)};
     for (int step = 1; step <= 3; step++) {
         operand g = check_random(c, FSDP_F32, n, 2);
-        optimizer_numbers h = {.lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-5f, .weight_decay = 0.1f,
-                               .momentum = momentum, .bias_correction1 = (float)(1.0 - pow(0.9, step)),
-                               .bias_correction2 = (float)(1.0 - pow(0.95, step)), .gradient_scale = 0.5f};
+        optimizer_numbers h = {.lr = 1e-2f,
+                               .beta1 = 0.9f,
+                               .beta2 = 0.95f,
+                               .eps = 1e-5f,
+                               .weight_decay = 0.1f,
+                               .momentum = momentum,
+                               .bias_correction1 = (float)(1.0 - pow(0.9, step)),
+                               .bias_correction2 = (float)(1.0 - pow(0.95, step)),
+                               .gradient_scale = 0.5f};
         if (kind == OPTIMIZER_SGD)
             h.bias_correction1 = step == 1 ? 1.0f : 0.5f;
         a.gradient = g.device;
@@ -109,8 +120,11 @@ static void clip_one(kernel_check *c, const double totals[3], float max_norm, bo
     double unscale = 1.0 / 1024.0, factor = unscale / totals[2], norm = sqrt(totals[0]) * factor;
     operand report = check_random(c, FSDP_F32, 4, 1);
     optimizer_numbers *numbers = check_upload(c, &before, sizeof before);
-    clip_args args = {.totals = check_upload(c, totals, 3 * sizeof(double)), .unscale = unscale, .max_norm = max_norm,
-                      .report = report.device, .numbers = numbers};
+    clip_args args = {.totals = check_upload(c, totals, 3 * sizeof(double)),
+                      .unscale = unscale,
+                      .max_norm = max_norm,
+                      .report = report.device,
+                      .numbers = numbers};
     CHECK_RUN(c, clip, &args);
     assert_int_equal(c->device->copy(c->stream, &after, numbers, sizeof after), FSDP_OK);
     assert_int_equal(c->device->stream_synchronize(c->stream), FSDP_OK);

@@ -15,8 +15,8 @@ static void case_column_sum(kernel_check *c)
         double *want = check_doubles(c, columns);
         for (int64_t i = 0; i < x.n; i++)
             want[i % columns] += x.host[i];
-        column_sum_args args = {.rows = rows, .columns = columns, .x = operand_buffer(&x), .out = operand_buffer(&out),
-                                .add = s & 1};
+        column_sum_args args = {
+            .rows = rows, .columns = columns, .x = operand_buffer(&x), .out = operand_buffer(&out), .add = s & 1};
         CHECK_RUN_WITH_WORKSPACE(c, column_sum, &args);
         check_expect(c, &out, want, args.add, "out");
         check_clear(c);
@@ -45,8 +45,15 @@ static void rope_one(kernel_check *c, int64_t heads, int64_t head_dim, int64_t r
             want[high] = x.host[high] * cosine.host[at] + x.host[low] * q;
         }
     }
-    rope_args args = {.rows = rows, .length = length, .first_position = first, .heads = heads, .head_dim = head_dim,
-                      .row = row, .x = operand_buffer(&x), .cosine = cosine.device, .sine = sine.device,
+    rope_args args = {.rows = rows,
+                      .length = length,
+                      .first_position = first,
+                      .heads = heads,
+                      .head_dim = head_dim,
+                      .row = row,
+                      .x = operand_buffer(&x),
+                      .cosine = cosine.device,
+                      .sine = sine.device,
                       .inverse = inverse};
     CHECK_RUN(c, rope, &args);
     check_expect(c, &x, want, false, "x");
@@ -84,10 +91,18 @@ static void rmsnorm_one(kernel_check *c, int64_t rows, int64_t columns, int add)
         for (int64_t j = 0; j < columns; j++)
             dx_want[r * columns + j] = k * (w.host[j] * dyr[j] - xr[j] * k * dot / (double)columns);
     }
-    rmsnorm_args args = {.rows = rows, .columns = columns, .eps = (float)eps, .x = operand_buffer(&x),
-                         .weight = operand_buffer(&w), .y = operand_buffer(&y), .rstd = rstd.device,
-                         .dy = operand_buffer(&dy), .dx = operand_buffer(&dx), .d_weight = operand_buffer(&dw),
-                         .add_dx = add & 1, .add_weight = add & 2};
+    rmsnorm_args args = {.rows = rows,
+                         .columns = columns,
+                         .eps = (float)eps,
+                         .x = operand_buffer(&x),
+                         .weight = operand_buffer(&w),
+                         .y = operand_buffer(&y),
+                         .rstd = rstd.device,
+                         .dy = operand_buffer(&dy),
+                         .dx = operand_buffer(&dx),
+                         .d_weight = operand_buffer(&dw),
+                         .add_dx = add & 1,
+                         .add_weight = add & 2};
     CHECK_RUN(c, rmsnorm_forward, &args);
     CHECK_RUN_WITH_WORKSPACE(c, rmsnorm_backward, &args);
     check_expect(c, &y, y_want, false, "y");
@@ -131,11 +146,22 @@ static void layernorm_one(kernel_check *c, int64_t rows, int64_t columns, int ad
         for (int64_t j = 0; j < columns; j++)
             dx_want[r * columns + j] = k * (w.host[j] * dyr[j] - sum / n - (xr[j] - m) * k * dot / n);
     }
-    layernorm_args args = {.rows = rows, .columns = columns, .eps = (float)eps, .x = operand_buffer(&x),
-                           .weight = operand_buffer(&w), .bias = operand_buffer(&b), .y = operand_buffer(&y),
-                           .mean = mean.device, .rstd = rstd.device, .dy = operand_buffer(&dy),
-                           .dx = operand_buffer(&dx), .d_weight = operand_buffer(&dw), .d_bias = operand_buffer(&db),
-                           .add_dx = add & 1, .add_weight = add & 2, .add_bias = !(add & 2)};
+    layernorm_args args = {.rows = rows,
+                           .columns = columns,
+                           .eps = (float)eps,
+                           .x = operand_buffer(&x),
+                           .weight = operand_buffer(&w),
+                           .bias = operand_buffer(&b),
+                           .y = operand_buffer(&y),
+                           .mean = mean.device,
+                           .rstd = rstd.device,
+                           .dy = operand_buffer(&dy),
+                           .dx = operand_buffer(&dx),
+                           .d_weight = operand_buffer(&dw),
+                           .d_bias = operand_buffer(&db),
+                           .add_dx = add & 1,
+                           .add_weight = add & 2,
+                           .add_bias = !(add & 2)};
     CHECK_RUN(c, layernorm_forward, &args);
     CHECK_RUN_WITH_WORKSPACE(c, layernorm_backward, &args);
     check_expect(c, &y, y_want, false, "y");
@@ -161,7 +187,8 @@ static void embedding_one(kernel_check *c, int64_t rows, int64_t columns, int64_
         ids[0] = -1;
         ids[2] = (int32_t)vocabulary;
     }
-    operand table = check_random(c, c->dtype, vocabulary * columns, 2), y = check_random(c, c->dtype, rows * columns, 1);
+    operand table = check_random(c, c->dtype, vocabulary * columns, 2),
+            y = check_random(c, c->dtype, rows * columns, 1);
     operand dy = check_random(c, c->dtype, rows * columns, 2);
     operand d_table = check_random(c, c->gradient_dtype, table.n, 1);
     double *want = check_doubles(c, y.n), *d_want = check_doubles(c, table.n);
@@ -171,9 +198,15 @@ static void embedding_one(kernel_check *c, int64_t rows, int64_t columns, int64_
             d_want[ids[i] * columns + j] += dy.host[i * columns + j];
         }
     }
-    embedding_args args = {.rows = rows, .columns = columns, .vocabulary = vocabulary, .ids = check_ints(c, ids, rows),
-                           .table = operand_buffer(&table), .y = operand_buffer(&y), .dy = operand_buffer(&dy),
-                           .d_table = operand_buffer(&d_table), .add_table = add};
+    embedding_args args = {.rows = rows,
+                           .columns = columns,
+                           .vocabulary = vocabulary,
+                           .ids = check_ints(c, ids, rows),
+                           .table = operand_buffer(&table),
+                           .y = operand_buffer(&y),
+                           .dy = operand_buffer(&dy),
+                           .d_table = operand_buffer(&d_table),
+                           .add_table = add};
     CHECK_RUN(c, embedding_forward, &args);
     CHECK_RUN_WITH_WORKSPACE(c, embedding_backward, &args);
     check_exact(c, &y, want, "y");
@@ -223,9 +256,15 @@ static void cross_entropy_one(kernel_check *c, int64_t rows, int64_t vocabulary,
     operand count = check_operand(c, FSDP_F32, 1, &(double){5.0});
     double loss_want, count_want, *d_want = check_doubles(c, x.n);
     cross_entropy_reference(c, &x, rows, vocabulary, labels, ignore, seed.host[0], &loss_want, &count_want, d_want);
-    cross_entropy_args args = {.rows = rows, .vocabulary = vocabulary, .logits = operand_buffer(&x),
-                               .labels = check_ints(c, labels, rows), .ignore = ignore, .loss_sum = loss.device,
-                               .count = count.device, .add_loss = add, .seed = seed.device};
+    cross_entropy_args args = {.rows = rows,
+                               .vocabulary = vocabulary,
+                               .logits = operand_buffer(&x),
+                               .labels = check_ints(c, labels, rows),
+                               .ignore = ignore,
+                               .loss_sum = loss.device,
+                               .count = count.device,
+                               .add_loss = add,
+                               .seed = seed.device};
     CHECK_RUN_WITH_WORKSPACE(c, cross_entropy_forward, &args);
     check_expect(c, &loss, &loss_want, add, "loss");
     check_expect(c, &count, &count_want, add, "count");

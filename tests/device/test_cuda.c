@@ -1,5 +1,5 @@
-/* The CUDA device: every case of the common list, the sizes that the list leaves out, cuDNN against the own attention kernel,
- * products of training size, recorded graphs, caches, errors; then timings. Skipped (77) where there is no GPU.
+/* The CUDA device: every case of the common list, the sizes that the list leaves out, cuDNN against the own attention
+ * kernel, products of training size, recorded graphs, caches, errors; then timings. Skipped (77) where there is no GPU.
  * Arguments choose among the tests: those whose name contains one of the words; "cases" stands for the whole case list.
  * "untuned" takes products as the library suggests them, for runs under a checker that makes timing pointless. */
 #include "device/cuda_timings.h"
@@ -83,9 +83,12 @@ static void vector_gemm(kernel_check *c)
 }
 
 static const kernel_case vector_cases[] = {
-    {"vectors: rmsnorm", vector_rmsnorm},     {"vectors: layernorm", vector_layernorm},
-    {"vectors: gated", vector_gated},         {"vectors: rope", vector_rope},
-    {"vectors: cross_entropy", vector_cross_entropy}, {"vectors: embedding", vector_embedding},
+    {"vectors: rmsnorm", vector_rmsnorm},
+    {"vectors: layernorm", vector_layernorm},
+    {"vectors: gated", vector_gated},
+    {"vectors: rope", vector_rope},
+    {"vectors: cross_entropy", vector_cross_entropy},
+    {"vectors: embedding", vector_embedding},
     {"vectors: gemm", vector_gemm},
 };
 
@@ -163,12 +166,27 @@ static void replayed_graph_gives_the_same_bits(void **state)
     fused_attention f = {2, 512, 8, 2, 64, true, true, FSDP_BF16};
     int64_t row = fused_row(&f), tokens = f.batch * f.length, width = 512;
     attention_args a = fused_attention_make(&b, &f);
-    rmsnorm_args n = {.rows = tokens, .columns = width, .eps = 1e-5f, .x = bench_random(&b, FSDP_BF16, tokens * width, 1),
-                      .weight = bench_random(&b, FSDP_BF16, width, 1), .y = bench_random(&b, FSDP_BF16, tokens * width, 1),
+    rmsnorm_args n = {.rows = tokens,
+                      .columns = width,
+                      .eps = 1e-5f,
+                      .x = bench_random(&b, FSDP_BF16, tokens * width, 1),
+                      .weight = bench_random(&b, FSDP_BF16, width, 1),
+                      .y = bench_random(&b, FSDP_BF16, tokens * width, 1),
                       .rstd = bench_floats(&b, tokens, 1)};
-    gemm_args g = {.transpose_b = true, .m = tokens, .n = row, .k = width, .alpha = 0.1f, .batch = 1, .lda = width,
-                   .ldb = width, .ldc = row, .ldd = row, .a = n.y, .b = bench_random(&b, FSDP_BF16, row * width, 1),
-                   .c = a.q, .d = a.q};
+    gemm_args g = {.transpose_b = true,
+                   .m = tokens,
+                   .n = row,
+                   .k = width,
+                   .alpha = 0.1f,
+                   .batch = 1,
+                   .lda = width,
+                   .ldb = width,
+                   .ldc = row,
+                   .ldd = row,
+                   .a = n.y,
+                   .b = bench_random(&b, FSDP_BF16, row * width, 1),
+                   .c = a.q,
+                   .d = a.q};
     g.workspace = bench_take(&b, gpu->kernels->gemm_workspace(gpu, &g));
     enqueue_some(&b, &a, &g, &n);
     float *direct = bench_read(&b, a.d_q, tokens * row);

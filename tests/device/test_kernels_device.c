@@ -153,7 +153,8 @@ static void a_level_the_processor_lacks_is_refused(void **state)
     device *d = opened;
     if (cpu_best_level() + 1 == SIMD_LEVEL_COUNT)
         skip();
-    assert_int_equal(device_open_cpu_level(CPU_PRODUCT_AUTO, (simd_level)(cpu_best_level() + 1), &d), FSDP_ERR_UNSUPPORTED);
+    assert_int_equal(device_open_cpu_level(CPU_PRODUCT_AUTO, (simd_level)(cpu_best_level() + 1), &d),
+                     FSDP_ERR_UNSUPPORTED);
     assert_null(d);
 }
 

@@ -176,7 +176,8 @@ static void ranks_of_a_second_node_count_on(void **state)
     launched *l = run(config, "true");
     assert_int_equal(l->exit_code, 2); /* no address */
     config.master_address = "10.0.0.1", config.master_port = 4000, config.job_token = "seven";
-    l = run(config, "echo r=$RANK l=$LOCAL_RANK w=$WORLD_SIZE g=$GROUP_RANK m=$MASTER_ADDR:$MASTER_PORT t=$FSDP_JOB_TOKEN");
+    l = run(config,
+            "echo r=$RANK l=$LOCAL_RANK w=$WORLD_SIZE g=$GROUP_RANK m=$MASTER_ADDR:$MASTER_PORT t=$FSDP_JOB_TOKEN");
     assert_int_equal(l->exit_code, 0);
     assert_has(l, "[rank 2] r=2 l=0 w=6 g=1 m=10.0.0.1:4000 t=seven\n");
     assert_has(l, "[rank 3] r=3 l=1 w=6 g=1 m=10.0.0.1:4000 t=seven\n");
@@ -187,7 +188,7 @@ static void cores_are_shared_out_and_threads_follow(void **state)
     (void)state;
     unsetenv("OMP_NUM_THREADS");
     int cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
-    const char *script = "echo cores=$(nproc) threads=$OMP_NUM_THREADS "
+    const char *script = "echo cores=$(env -u OMP_NUM_THREADS nproc) threads=$OMP_NUM_THREADS "
                          "list=$(sed -n 's/^Cpus_allowed_list:[^0-9]*//p' /proc/self/status)";
     launched *l = run(ranks(1), script);
     assert_int_equal(number_after(l, "threads="), cores);

@@ -413,7 +413,7 @@ static void check_curve(golden *g, fsdp_world *w)
         }
         fsdp_tape *tape = fsdp_begin(m);
         must(fsdp_backward(tape, record_loss(m, tape, g, &b), true));
-        fsdp_optimizer_set_lr(o, (float)fsdp_lr_at(&c.lr, NULL, step));
+        fsdp_optimizer_set_lr(o, (float)fsdp_lr_at(&c.lr, step));
         must(fsdp_step(o, &report));
         double error = fabs(report.loss - number(entry, "loss", 0)), norm = number(entry, "grad_norm", 0);
         worst = fmax(worst, error);

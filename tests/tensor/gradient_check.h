@@ -31,7 +31,7 @@ struct builder {
     const int64_t *size;
     recording_way way;
     int n_variables, n_constants;
-    fsdp_tensor *out;  /* what the case returned */
+    fsdp_tensor *out;  /* a function of what the case returned; a scalar itself */
     fsdp_tensor *root; /* the scalar that is differentiated: out itself, or its product with random weights */
 };
 
@@ -124,6 +124,8 @@ static inline void record_case(builder *b, rig *r, const gradient_case *c, recor
     if (way.checkpointed)
         fsdp_checkpoint_begin(b->t);
     b->out = c->build(b);
+    if (b->out && b->out->numel > 1)
+        b->out = fsdp_silu(b->t, b->out); /* reads the case's result in backward: checkpointed, it is computed again */
     if (way.checkpointed)
         fsdp_checkpoint_end(b->t);
     assert_ok(fsdp_tape_status(b->t));

@@ -20,7 +20,7 @@
 #include "tensor/program.h"
 
 #define RIG_MAX_PARAMETERS 32
-#define RIG_MAX_CONSTANTS 32
+#define RIG_MAX_CONSTANTS 128
 
 typedef struct rig {
     device *dev;

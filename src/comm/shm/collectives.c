@@ -14,9 +14,9 @@ static const shm_location nothing = {.region = SHM_NOTHING};
 static size_t sent_bytes(const comm_request *r, const comm_piece *p)
 {
     const comm_group *g = r->group;
-    int64_t n = r->kind == COMM_REDUCE_SCATTER                        ? piece_offset(p, g->size)
+    int64_t n = r->kind == COMM_REDUCE_SCATTER                       ? piece_offset(p, g->size)
                 : r->kind == COMM_BROADCAST && g->rank != r->op.root ? 0
-                                                                      : piece_count(p, g->rank);
+                                                                     : piece_count(p, g->rank);
     return (size_t)n * fsdp_dtype_size(p->send.dtype);
 }
 
@@ -112,8 +112,8 @@ static void reduce_scatter(comm_request *r)
     }
 }
 
-/* In chunks: each rank sums its share of the chunk out of everybody's memory into its staging slot, then all collect the
- * shares. Nobody overwrites recv (which may be send) in a chunk before all have summed it. */
+/* In chunks: each rank sums its share of the chunk out of everybody's memory into its staging slot, then all collect
+ * the shares. Nobody overwrites recv (which may be send) in a chunk before all have summed it. */
 static fsdp_status all_reduce_piece(comm_request *r, const signature *s, int piece)
 {
     comm_group *g = r->group;
@@ -145,15 +145,14 @@ static fsdp_status all_reduce_piece(comm_request *r, const signature *s, int pie
             int64_t at = start + rank * share;
             const void *sums[] = {shm_chunk_of(r, &chunk, rank)};
             if (at < p->count)
-                reduce_ordered(&(reduce_args){
-                    .n_sources = 1,
-                    .parts = 1,
-                    .sources = sums,
-                    .from = sum_dtype,
-                    .to = p->recv.dtype,
-                    .n = shm_clamp(p->count - at, share),
-                    .out = (char *)p->recv.p + at * (int64_t)fsdp_dtype_size(p->recv.dtype),
-                    .add = p->add});
+                reduce_ordered(&(reduce_args){.n_sources = 1,
+                                              .parts = 1,
+                                              .sources = sums,
+                                              .from = sum_dtype,
+                                              .to = p->recv.dtype,
+                                              .n = shm_clamp(p->count - at, share),
+                                              .out = (char *)p->recv.p + at * (int64_t)fsdp_dtype_size(p->recv.dtype),
+                                              .add = p->add});
         }
         shm_chunk_end(r, &chunk);
     }

@@ -6,10 +6,10 @@
  *   produced  the last chunk put into its staging area
  *   consumed  the last chunk it has finished reading from its peers
  * All four only grow (modulo 2^32). A collective on data in shared memory is: announce, wait until all have arrived,
- * compare cards, read from peers, done. The owner may overwrite what it sent once all peers are done. Data elsewhere goes
- * through the staging area in chunks, in lockstep: produce, wait until all have produced, read, consume; a slot of the
- * staging area is filled again once all have consumed the chunk that was in it.
- * Waits are on futexes, in short slices: between two of them a waiter looks for aborts, ends of processes and the clock. */
+ * compare cards, read from peers, done. The owner may overwrite what it sent once all peers are done. Data elsewhere
+ * goes through the staging area in chunks, in lockstep: produce, wait until all have produced, read, consume; a slot of
+ * the staging area is filled again once all have consumed the chunk that was in it. Waits are on futexes, in short
+ * slices: between two of them a waiter looks for aborts, ends of processes and the clock. */
 #ifndef COMM_SHM_CONTROL_H
 #define COMM_SHM_CONTROL_H
 
@@ -35,7 +35,7 @@ typedef struct shm_channel {
     shm_word produced;
     _Alignas(64) shm_word done;
     shm_word consumed;
-    _Alignas(64) shm_word waiters; /* sleeping on any of the words */
+    _Alignas(64) shm_word waiters;  /* sleeping on any of the words */
     shm_card cards[COMM_IN_FLIGHT]; /* card of collective s at s % COMM_IN_FLIGHT */
 } shm_channel;
 

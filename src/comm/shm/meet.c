@@ -1,6 +1,6 @@
 /* How the ranks of one host find each other: rank 0 listens at an abstract Unix socket whose name follows from the job,
- * the others connect, and file descriptors (shared memory, process handles) go around through rank 0. Nothing of it has a
- * name in a file system, so nothing is left when processes die. What is shared is left to memory.c and shm.c. */
+ * the others connect, and file descriptors (shared memory, process handles) go around through rank 0. Nothing of it has
+ * a name in a file system, so nothing is left when processes die. What is shared is left to memory.c and shm.c. */
 #include <errno.h>
 #include <poll.h>
 #include <stddef.h>
@@ -91,7 +91,8 @@ static fsdp_status receive_message(const comm *c, int socket, message *m, int *f
         if (*fd >= 0)
             close(*fd);
         *fd = -1;
-        return error_set(FSDP_ERR_PEER, "rank %d speaks another protocol; all ranks must run the same build", from_rank);
+        return error_set(FSDP_ERR_PEER, "rank %d speaks another protocol; all ranks must run the same build",
+                         from_rank);
     }
     m->text[sizeof m->text - 1] = 0;
     return FSDP_OK;
@@ -133,10 +134,11 @@ static fsdp_status open_meeting(const comm *c, double deadline, int *out)
         return error_set_errno(FSDP_ERR_IO, "cannot make a Unix socket");
     while (bind(listener, (struct sockaddr *)&address, length) < 0) {
         if (errno != EADDRINUSE || clock_seconds() > deadline) {
-            fsdp_status status = error_set_errno(FSDP_ERR_IO,
-                                                 "cannot open the meeting point for %s:%d; if another job uses the same "
-                                                 "address, choose another MASTER_PORT or set FSDP_JOB_TOKEN",
-                                                 c->config.job.master_address, c->config.job.master_port);
+            fsdp_status status =
+                error_set_errno(FSDP_ERR_IO,
+                                "cannot open the meeting point for %s:%d; if another job uses the same "
+                                "address, choose another MASTER_PORT or set FSDP_JOB_TOKEN",
+                                c->config.job.master_address, c->config.job.master_port);
             close(listener);
             return status;
         }

@@ -26,7 +26,8 @@ static int own_pidfd(void)
 static fsdp_status share_control(comm *c)
 {
     shm_world *w = world_of(c);
-    w->staging_bytes = round_up(c->config.staging_bytes > LEAST_STAGING ? c->config.staging_bytes : LEAST_STAGING, PAGE);
+    w->staging_bytes =
+        round_up(c->config.staging_bytes > LEAST_STAGING ? c->config.staging_bytes : LEAST_STAGING, PAGE);
     w->slot_bytes = w->staging_bytes / SHM_SLOTS / 64 * 64;
     w->control_bytes = round_up(sizeof(shm_control) + (size_t)c->world_size * sizeof(shm_rank), PAGE);
     size_t bytes = w->control_bytes + (size_t)c->world_size * w->staging_bytes;
@@ -139,7 +140,8 @@ static fsdp_status shm_group_open(comm_group *g)
 
 static void shm_group_close(comm_group *g)
 {
-    /* Peers may still read chunks of this group; without the group the next user of the slot could not wait for them. */
+    /* Peers may still read chunks of this group; without the group the next user of the slot could not wait for them.
+     */
     if (!atomic_load(&g->comm->failed) && !atomic_load(&g->comm->stop))
         shm_slots_free(g);
     free(g->backend);

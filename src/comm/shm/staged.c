@@ -120,8 +120,8 @@ static fsdp_status gather_piece(comm_request *r, const signature *s, const comm_
     return FSDP_OK;
 }
 
-/* A slot holds, for every rank, the same stretch of the part that it will sum. In place, recv is our own part of send: the
- * stretch is written after it was put into the slot. */
+/* A slot holds, for every rank, the same stretch of the part that it will sum. In place, recv is our own part of send:
+ * the stretch is written after it was put into the slot. */
 static fsdp_status reduce_scatter_piece(comm_request *r, const signature *s, const comm_piece *p)
 {
     comm_group *g = r->group;

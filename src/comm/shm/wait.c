@@ -72,8 +72,8 @@ static bool process_ended(const shm_world *w, int world_rank)
     return handle.fd >= 0 && poll(&handle, 1, 0) > 0 && (handle.revents & (POLLIN | POLLHUP));
 }
 
-/* The rank that `world_rank` waits for, followed to one that waits for nobody: the one to blame. A circle means that one
- * of them was stopped inside a wait that has long been over; then `world_rank` itself is what we know. */
+/* The rank that `world_rank` waits for, followed to one that waits for nobody: the one to blame. A circle means that
+ * one of them was stopped inside a wait that has long been over; then `world_rank` itself is what we know. */
 static int follow_waits(const comm *c, int world_rank)
 {
     const shm_control *control = world_of(c)->control;
@@ -177,7 +177,8 @@ fsdp_status shm_wait(comm_group *g, const signature *s, int rank, shm_word *word
     return status;
 }
 
-/* The first message stays. Waiters are woken where they sleep; one that falls asleep just now finds it at its next slice. */
+/* The first message stays. Waiters are woken where they sleep; one that falls asleep just now finds it at its next
+ * slice. */
 void shm_abort(comm *c, const char *message)
 {
     shm_world *w = world_of(c);

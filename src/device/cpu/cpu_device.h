@@ -25,7 +25,8 @@ struct stream {
 simd_level cpu_best_level(void);
 const char *cpu_level_name(simd_level level);
 
-/* As device_open_cpu with the level forced, for tests and timing. FSDP_ERR_UNSUPPORTED when the machine has not got it. */
+/* As device_open_cpu with the level forced, for tests and timing. FSDP_ERR_UNSUPPORTED when the machine has not got it.
+ */
 fsdp_status device_open_cpu_level(cpu_product product, simd_level level, device **out);
 
 extern const kernel_table cpu_kernels_base;

@@ -64,9 +64,10 @@ static fsdp_status cpu_allocate(device *base, memory_kind kind, size_t bytes, vo
         return error_set(FSDP_ERR_MEMORY, "cpu: %zu bytes are more than an address space holds", bytes);
     void *memory = is_mapped(bytes) ? map_aligned(taken) : aligned_alloc(ALIGNMENT, taken);
     if (!memory)
-        return error_set_errno(FSDP_ERR_MEMORY,
-                               "cpu: no %.1f MiB of %s memory; use a smaller batch, more ranks, or a machine with more memory",
-                               (double)bytes / (1 << 20), memory_names[kind]);
+        return error_set_errno(
+            FSDP_ERR_MEMORY,
+            "cpu: no %.1f MiB of %s memory; use a smaller batch, more ranks, or a machine with more memory",
+            (double)bytes / (1 << 20), memory_names[kind]);
     if (is_mapped(bytes))
         touch(d, memory, taken);
     HOOK(HOOK_MEMORY, HOOK_INSTANT, memory_names[kind], NULL, (int64_t)bytes, 0);
@@ -143,29 +144,32 @@ static fsdp_status cpu_event_elapsed(event *from, event *to, double *millisecond
     return FSDP_OK;
 }
 
-#define COPY_PIECE ((size_t)1 << 18)
+#define SHARED_BYTES ((size_t)512 << 10) /* smaller blocks are not worth waking the other threads */
+
+/* Bytes for each of `*threads` threads. Large pieces let memcpy choose stores that bypass the caches. */
+static size_t share_bytes(const stream *s, size_t bytes, int *threads)
+{
+    *threads = bytes < SHARED_BYTES ? 1 : cpu_threads(s);
+    return round_up(bytes / (size_t)*threads + 1, PAGE);
+}
 
 static fsdp_status cpu_copy(stream *s, void *to, const void *from, size_t bytes)
 {
-    int64_t n_pieces = ceil_div((int64_t)bytes, (int64_t)COPY_PIECE);
-    int threads = n_pieces < 2 ? 1 : cpu_threads(s);
+    int threads;
+    size_t share = share_bytes(s, bytes, &threads);
 #pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t i = 0; i < n_pieces; i++) {
-        size_t at = (size_t)i * COPY_PIECE, n = bytes - at < COPY_PIECE ? bytes - at : COPY_PIECE;
-        memcpy((char *)to + at, (const char *)from + at, n);
-    }
+    for (size_t at = 0; at < bytes; at += share)
+        memcpy((char *)to + at, (const char *)from + at, bytes - at < share ? bytes - at : share);
     return FSDP_OK;
 }
 
 static fsdp_status cpu_zero(stream *s, void *to, size_t bytes)
 {
-    int64_t n_pieces = ceil_div((int64_t)bytes, (int64_t)COPY_PIECE);
-    int threads = n_pieces < 2 ? 1 : cpu_threads(s);
+    int threads;
+    size_t share = share_bytes(s, bytes, &threads);
 #pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t i = 0; i < n_pieces; i++) {
-        size_t at = (size_t)i * COPY_PIECE, n = bytes - at < COPY_PIECE ? bytes - at : COPY_PIECE;
-        memset((char *)to + at, 0, n);
-    }
+    for (size_t at = 0; at < bytes; at += share)
+        memset((char *)to + at, 0, bytes - at < share ? bytes - at : share);
     return FSDP_OK;
 }
 

@@ -47,9 +47,10 @@ static int64_t halve(int64_t extent, int64_t tile)
 static block_plan plan_blocks(const product_kernel *kernel, const gemm_args *args, int team, int share)
 {
     int64_t depth = (int64_t)round_up((size_t)args->k, (size_t)kernel->k_unit);
-    int64_t longest = CHUNK_BYTES / (int64_t)kernel->element_bytes / kernel->k_step * kernel->k_step;
-    block_plan p = {.chunk = min_i64(depth, longest)};
-    size_t row_bytes = (size_t)max_i64(p.chunk, 1) * kernel->element_bytes;
+    int64_t steps = CHUNK_BYTES / share / (int64_t)kernel->element_bytes / kernel->k_step;
+    int64_t longest = max_i64(1, steps) * kernel->k_step;
+    block_plan p = {.chunk = max_i64(kernel->k_unit, min_i64(depth, longest))}; /* positive even when k is 0 */
+    size_t row_bytes = (size_t)p.chunk * kernel->element_bytes;
     int tile_rows = kernel->tile_rows, tile_columns = kernel->tile_columns;
     size_t a_budget = (size_t)min_i64(A_BUDGET / share, (int64_t)A_PER_THREAD * (team + 1));
     p.super_rows = plan_extent(args->m, tile_rows, row_bytes * (size_t)tile_rows, a_budget);

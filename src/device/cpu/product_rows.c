@@ -50,7 +50,11 @@ void product_rows(const product_kernel *kernel, int max_threads, const gemm_args
     int threads = (int)min_i64(min_i64(max_threads, omp_get_max_threads()), total);
     if (work < TEAM_WORK || omp_in_parallel())
         threads = 1;
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-    for (int64_t i = 0; i < total; i++)
-        strip(kernel, g, i / n_strips, i % n_strips * FEW_COLUMNS);
+    /* Shared out by hand: clang's runtime allocates memory in every `omp for`. */
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        int64_t rank = omp_get_thread_num(), team = omp_get_num_threads();
+        for (int64_t i = total * rank / team; i < total * (rank + 1) / team; i++)
+            strip(kernel, g, i / n_strips, i % n_strips * FEW_COLUMNS);
+    }
 }

@@ -22,11 +22,13 @@ template <int KIND> static __device__ __forceinline__ float2 activate(float x)
 }
 
 #define FOR_VECTORS(i, n, V)                                                                                           \
-    for (int64_t i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * V; i < (n); i += gridDim.x * (int64_t)blockDim.x * V)
+    for (int64_t i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * V; i < (n);                                    \
+         i += gridDim.x * (int64_t)blockDim.x * V)
 
 template <int KIND, int D, int V> __global__ void __launch_bounds__(THREADS) activation_forward(const activation_args a)
 {
-    FOR_VECTORS (i, a.n, V) {
+    FOR_VECTORS(i, a.n, V)
+    {
         floats<V> x = load<D, V>(a.x, i);
 #pragma unroll
         for (int j = 0; j < V; j++)
@@ -35,9 +37,11 @@ template <int KIND, int D, int V> __global__ void __launch_bounds__(THREADS) act
     }
 }
 
-template <int KIND, int D, int V> __global__ void __launch_bounds__(THREADS) activation_backward(const activation_args a)
+template <int KIND, int D, int V>
+__global__ void __launch_bounds__(THREADS) activation_backward(const activation_args a)
 {
-    FOR_VECTORS (i, a.n, V) {
+    FOR_VECTORS(i, a.n, V)
+    {
         floats<V> x = load<D, V>(a.x, i), dy = load<D, V>(a.dy, i);
 #pragma unroll
         for (int j = 0; j < V; j++)
@@ -103,7 +107,8 @@ template <int KIND> static void start_activation(const launch *l, const activati
 {
     const bool vectors =
         a->n % 8 == 0 && is_aligned(a->x) && is_aligned(a->y) && is_aligned(a->dy) && is_aligned(a->dx);
-    const int dtype = backward ? common_dtype(a->x, a->dy, a->dx, no_buffer) : common_dtype(a->x, a->y, no_buffer, no_buffer);
+    const int dtype =
+        backward ? common_dtype(a->x, a->dy, a->dx, no_buffer) : common_dtype(a->x, a->y, no_buffer, no_buffer);
 #define CALL(D, V)                                                                                                     \
     do {                                                                                                               \
         const unsigned blocks = flat_blocks(l, launch_ceil(a->n, V), THREADS);                                         \
@@ -120,11 +125,12 @@ template <int KIND> static void start_gated(const launch *l, const gated_args *a
 {
     const bool vectors =
         a->columns % 8 == 0 && is_aligned(a->x) && is_aligned(a->y) && is_aligned(a->dy) && is_aligned(a->dx);
-    const int dtype = backward ? common_dtype(a->x, a->dy, a->dx, no_buffer) : common_dtype(a->x, a->y, no_buffer, no_buffer);
+    const int dtype =
+        backward ? common_dtype(a->x, a->dy, a->dx, no_buffer) : common_dtype(a->x, a->y, no_buffer, no_buffer);
 #define CALL(D, V)                                                                                                     \
     do {                                                                                                               \
         const int threads = row_threads(launch_ceil(a->columns, V), THREADS);                                          \
-        const dim3 blocks((unsigned)launch_ceil(a->columns, (int64_t)threads * V),                                     \
+        const dim3 blocks((unsigned)launch_ceil(a->columns, (int64_t)threads *V),                                      \
                           (unsigned)launch_min(a->rows, 65535));                                                       \
         if (backward)                                                                                                  \
             gated_backward<KIND, D, V><<<blocks, threads, 0, l->stream>>>(*a);                                         \
@@ -208,8 +214,7 @@ extern "C" cudaError_t launch_rope(const launch *l, const rope_args *a)
     const bool vectors = a->head_dim % 16 == 0 && a->row % 8 == 0 && is_aligned(a->x) &&
                          (((uintptr_t)a->cosine | (uintptr_t)a->sine) & 15) == 0;
     const unsigned blocks = (unsigned)launch_min(a->rows, INT32_MAX);
-#define CALL(D, V)                                                                                                     \
-    rope<D, V><<<blocks, row_threads(a->heads * (a->head_dim / 2 / V), THREADS), 0, l->stream>>>(*a)
+#define CALL(D, V) rope<D, V><<<blocks, row_threads(a->heads *(a->head_dim / 2 / V), THREADS), 0, l->stream>>>(*a)
     DISPATCH((int)a->x.dtype, vectors, CALL);
 #undef CALL
     return cudaGetLastError();

@@ -1,5 +1,5 @@
-/* Attention: cuDNN where it has an engine, the own kernel for the rest. Both keep the same statistics (lse), so a forward by
- * one may be followed by a backward by the other. */
+/* Attention: cuDNN where it has an engine, the own kernel for the rest. Both keep the same statistics (lse), so a
+ * forward by one may be followed by a backward by the other. */
 #include "device/cuda/attention_plan.h"
 
 #include "base/error.h"
@@ -9,10 +9,12 @@
 static fsdp_status check_arguments(const attention_args *a)
 {
     if (a->head_dim < 1 || a->head_dim > WIDEST_HEAD)
-        return error_set(FSDP_ERR_UNSUPPORTED, "attention with a head dimension of %lld; at most %d is supported on a GPU",
+        return error_set(FSDP_ERR_UNSUPPORTED,
+                         "attention with a head dimension of %lld; at most %d is supported on a GPU",
                          (long long)a->head_dim, WIDEST_HEAD);
     if (a->kv_heads < 1 || a->q_heads % a->kv_heads != 0)
-        return error_set(FSDP_ERR_INPUT, "attention with %lld query heads over %lld key heads: the first must be a multiple",
+        return error_set(FSDP_ERR_INPUT,
+                         "attention with %lld query heads over %lld key heads: the first must be a multiple",
                          (long long)a->q_heads, (long long)a->kv_heads);
     if (a->d_bias && attention_bias_form(a) == BIAS_OTHER)
         return error_set(FSDP_ERR_UNSUPPORTED,
@@ -24,8 +26,9 @@ static fsdp_status check_arguments(const attention_args *a)
 /* cuDNN reads 16 bytes at a time. */
 static bool is_aligned(const attention_args *a)
 {
-    uintptr_t all = (uintptr_t)a->q.p | (uintptr_t)a->k.p | (uintptr_t)a->v.p | (uintptr_t)a->out.p | (uintptr_t)a->lse |
-                    (uintptr_t)a->d_out.p | (uintptr_t)a->d_q.p | (uintptr_t)a->d_k.p | (uintptr_t)a->d_v.p;
+    uintptr_t all = (uintptr_t)a->q.p | (uintptr_t)a->k.p | (uintptr_t)a->v.p | (uintptr_t)a->out.p |
+                    (uintptr_t)a->lse | (uintptr_t)a->d_out.p | (uintptr_t)a->d_q.p | (uintptr_t)a->d_k.p |
+                    (uintptr_t)a->d_v.p;
     return all % 16 == 0;
 }
 

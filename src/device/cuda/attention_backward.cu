@@ -1,5 +1,6 @@
-/* Gradients of the own attention kernel, without atomics: one kernel owns key tiles (d_k, d_v), one owns query tiles (d_q), and
- * each recomputes the scores it needs, so every sum has one order. The bias gradient is in attention_bias.cu. */
+/* Gradients of the own attention kernel, without atomics: one kernel owns key tiles (d_k, d_v), one owns query tiles
+ * (d_q), and each recomputes the scores it needs, so every sum has one order. The bias gradient is in
+ * attention_bias.cu. */
 #include "attention_backward.cuh"
 
 /* delta[b, h, t] = sum over the head of d_out * out: a warp a row. */
@@ -94,8 +95,8 @@ __global__ void __launch_bounds__(ATTENTION_THREADS) attention_backward_q(const 
 #pragma unroll
         for (int c = 0; c < s::columns; c++)
             d_q[i][c] *= a.scale;
-    store_tile<DP, R>(a.d_q, (b * a.q_length + first_q) * a.q_row + head * head_dim, a.q_row, a.q_length - first_q, head_dim,
-                      d_q, a.add_q);
+    store_tile<DP, R>(a.d_q, (b * a.q_length + first_q) * a.q_row + head * head_dim, a.q_row, a.q_length - first_q,
+                      head_dim, d_q, a.add_q);
 }
 
 template <int DP, int R> static cudaError_t start_backward(const launch *l, const attention_args *a, const float *delta)

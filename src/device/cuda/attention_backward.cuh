@@ -33,9 +33,9 @@ static __device__ void load_queries(const attention_args &a, const backward_tile
 
 /* From the loaded tiles: p = softmax, ds = p * (d_out . v - delta), both zero where a key is not seen. */
 template <int DP, int R>
-static __device__ __forceinline__ void score_gradients(const attention_args &a, const backward_tiles &t, const float *delta,
-                                                       int64_t b, int64_t head, int64_t first_q, int64_t first_k,
-                                                       float p[R][R], float ds[R][R])
+static __device__ __forceinline__ void score_gradients(const attention_args &a, const backward_tiles &t,
+                                                       const float *delta, int64_t b, int64_t head, int64_t first_q,
+                                                       int64_t first_k, float p[R][R], float ds[R][R])
 {
     const int y = threadIdx.x >> 4;
     dot_rows<DP, R>(t.q, t.k, p);

@@ -1,6 +1,7 @@
-/* The gradient of attention's bias with a fixed order of sums. A block owns a (query tile, key tile) of one bias matrix and adds
- * over the batches and heads that share it. Where several positions share an element (Toeplitz: one element for each distance),
- * a tile is first summed along what is shared, then the tiles' partial sums are added up in order by one thread per element. */
+/* The gradient of attention's bias with a fixed order of sums. A block owns a (query tile, key tile) of one bias matrix
+ * and adds over the batches and heads that share it. Where several positions share an element (Toeplitz: one element
+ * for each distance), a tile is first summed along what is shared, then the tiles' partial sums are added up in order
+ * by one thread per element. */
 #include "attention_backward.cuh"
 
 /* Sum `index` of a T x T tile: a diagonal (key - query = index - (T-1)), a column or a row. */
@@ -62,8 +63,8 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
             for (int j = 0; j < R; j++) {
                 const int64_t query = first_q + y * R + i, key = first_k + x + 16 * j;
                 if (query < a.q_length && key < a.kv_length)
-                    a.d_bias[b_first * a.bias_batch + h_first * a.bias_head + query * a.bias_query + key * a.bias_key] +=
-                        sum[i][j];
+                    a.d_bias[b_first * a.bias_batch + h_first * a.bias_head + query * a.bias_query +
+                             key * a.bias_key] += sum[i][j];
             }
         return;
     }
@@ -122,15 +123,16 @@ static cudaError_t start_bias(const launch *l, const attention_args *a, const fl
         cudaFuncSetAttribute(attention_bias_tile<DP, R>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (error != cudaSuccess)
         return error;
-    const unsigned batches = (unsigned)(a->bias_batch ? a->batch : 1), heads = (unsigned)(a->bias_head ? a->q_heads : 1);
+    const unsigned batches = (unsigned)(a->bias_batch ? a->batch : 1),
+                   heads = (unsigned)(a->bias_head ? a->q_heads : 1);
     const dim3 grid((unsigned)(launch_ceil(a->q_length, s::T) * launch_ceil(a->kv_length, s::T)), heads, batches);
     attention_bias_tile<DP, R><<<grid, ATTENTION_THREADS, (size_t)bytes, l->stream>>>(*a, delta, form, partial);
     if (form != BIAS_FULL) {
         const int64_t n = form == BIAS_DIAGONAL ? a->q_length + a->kv_length - 1
                           : form == BIAS_KEY    ? a->kv_length
                                                 : a->q_length;
-        attention_bias_finish<<<dim3((unsigned)launch_ceil(n, 256), heads, batches), 256, 0, l->stream>>>(*a, s::T, form, n,
-                                                                                                       partial);
+        attention_bias_finish<<<dim3((unsigned)launch_ceil(n, 256), heads, batches), 256, 0, l->stream>>>(
+            *a, s::T, form, n, partial);
     }
     return cudaGetLastError();
 }
@@ -138,8 +140,8 @@ static cudaError_t start_bias(const launch *l, const attention_args *a, const fl
 extern "C" cudaError_t launch_attention_bias_backward(const launch *l, const attention_args *a, const float *delta)
 {
     if (!a->add_bias) {
-        cudaError_t error = cudaMemsetAsync(a->d_bias + a->d_bias_first, 0, (size_t)a->d_bias_numel * sizeof(float),
-                                            l->stream);
+        cudaError_t error =
+            cudaMemsetAsync(a->d_bias + a->d_bias_first, 0, (size_t)a->d_bias_numel * sizeof(float), l->stream);
         if (error != cudaSuccess)
             return error;
     }

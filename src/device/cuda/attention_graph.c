@@ -1,5 +1,5 @@
-/* Attention as graphs of elementary operations. cuDNN's engines know attention by its pattern, so the order and the kinds
- * of operations here are given; only types and strides are ours. Shapes: (batch, heads, length, head_dim). */
+/* Attention as graphs of elementary operations. cuDNN's engines know attention by its pattern, so the order and the
+ * kinds of operations here are given; only types and strides are ours. Shapes: (batch, heads, length, head_dim). */
 #include "device/cuda/attention_graph.h"
 
 typedef struct view {
@@ -81,8 +81,8 @@ static void build_forward(const view *v)
     graph_layout scores = scores_layout(s), statistics = statistics_layout(s);
     graph_layout keys = rows_layout(s->batch, s->kv_heads, s->kv_length, s->head_dim, s->k_row);
     graph_layout values = rows_layout(s->batch, s->kv_heads, s->kv_length, s->head_dim, s->v_row);
-    graph_tensor q = graph_add_tensor(b, UID_Q, v->type,
-                                      rows_layout(s->batch, s->q_heads, s->q_length, s->head_dim, s->q_row));
+    graph_tensor q =
+        graph_add_tensor(b, UID_Q, v->type, rows_layout(s->batch, s->q_heads, s->q_length, s->head_dim, s->q_row));
     graph_tensor k_transposed = graph_add_tensor(b, UID_K, v->type, transposed(keys));
     graph_tensor value = graph_add_tensor(b, UID_V, v->type, values);
     graph_tensor out = graph_add_tensor(
@@ -120,8 +120,9 @@ static backward_inputs add_backward_inputs(const view *v)
                               rows_layout(s->batch, s->q_heads, s->q_length, s->head_dim, s->q_row)),
         .k_transposed = graph_add_tensor(v->b, UID_K, v->type, transposed(keys)),
         .v_transposed = graph_add_tensor(v->b, UID_V, v->type, transposed(values)),
-        .d_out = graph_add_tensor(v->b, UID_D_OUT, v->type,
-                                  rows_layout(s->batch, s->q_heads, s->q_length, s->head_dim, s->q_heads * s->head_dim)),
+        .d_out =
+            graph_add_tensor(v->b, UID_D_OUT, v->type,
+                             rows_layout(s->batch, s->q_heads, s->q_length, s->head_dim, s->q_heads * s->head_dim)),
         .scale = graph_add_scalar(v->b, UID_SCALE),
         .keys = keys,
     };
@@ -134,13 +135,15 @@ static graph_tensor add_row_sums(const view *v, const backward_inputs *in)
     graph_layout statistics = statistics_layout(s);
     graph_layout wide = rows_layout(s->batch, s->q_heads, s->q_length, s->head_dim, s->q_heads * s->head_dim);
     graph_tensor out = graph_add_tensor(v->b, UID_OUT, v->type, wide);
-    graph_layout products = {{s->batch, s->q_heads, s->q_length, s->head_dim},
-                             {s->q_heads * s->q_length * s->head_dim, s->q_length * s->head_dim, s->q_heads * s->head_dim, 1}};
+    graph_layout products = {
+        {s->batch, s->q_heads, s->q_length, s->head_dim},
+        {s->q_heads * s->q_length * s->head_dim, s->q_length * s->head_dim, s->q_heads * s->head_dim, 1}};
     graph_tensor product = apply(v, CUDNN_POINTWISE_MUL, in->d_out, out, products);
     graph_tensor sums = intermediate(v, CUDNN_DATA_FLOAT, statistics);
     graph_tensor kept = graph_add_tensor(v->b, UID_ROW_SUMS, CUDNN_DATA_FLOAT, statistics);
     graph_add_reduction(v->b, CUDNN_REDUCE_TENSOR_ADD, false, product, sums);
-    graph_add_pointwise(v->b, CUDNN_POINTWISE_MUL, CUDNN_DATA_FLOAT, -1, sums, graph_add_scalar(v->b, UID_ONE), NULL, kept);
+    graph_add_pointwise(v->b, CUDNN_POINTWISE_MUL, CUDNN_DATA_FLOAT, -1, sums, graph_add_scalar(v->b, UID_ONE), NULL,
+                        kept);
     return kept;
 }
 
@@ -183,8 +186,8 @@ static void add_query_gradient(const view *v, const backward_inputs *in, graph_t
         graph_add_matmul(v->b, d_scores, keys, d_q);
         return;
     }
-    graph_tensor sums = graph_add_tensor(v->b, UID_D_Q_SUMS, CUDNN_DATA_FLOAT,
-                                         packed(s->batch, s->q_heads, s->q_length, s->head_dim));
+    graph_tensor sums =
+        graph_add_tensor(v->b, UID_D_Q_SUMS, CUDNN_DATA_FLOAT, packed(s->batch, s->q_heads, s->q_length, s->head_dim));
     graph_add_matmul(v->b, d_scores, keys, sums);
     graph_add_pointwise(v->b, CUDNN_POINTWISE_IDENTITY, CUDNN_DATA_FLOAT, -1, sums, NULL, NULL, d_q);
 }

@@ -1,5 +1,5 @@
-/* Finds, compiles, keeps and runs cuDNN plans for attention. A plan takes up to a second to compile and milliseconds to load,
- * so with a plan folder each is also kept there as JSON. The graphs are in attention_graph.c. */
+/* Finds, compiles, keeps and runs cuDNN plans for attention. A plan takes up to a second to compile and milliseconds to
+ * load, so with a plan folder each is also kept there as JSON. The graphs are in attention_graph.c. */
 #include "device/cuda/attention_plan.h"
 
 #include <math.h>
@@ -23,7 +23,7 @@
 struct attention_plan {
     attention_plan *next;
     char key[KEY_CHARS];
-    attention_shape shape; /* its batch is the number of sequences a run works on */
+    attention_shape shape;         /* its batch is the number of sequences a run works on */
     cudnnBackendDescriptor_t plan; /* NULL: cuDNN has no engine for it */
     size_t engine_bytes, row_sums_bytes, d_q_bytes;
 };
@@ -105,8 +105,8 @@ static bool is_served(const cuda_device *d, const attention_args *a, bool backwa
 /* Sequences a run of the deterministic form works on: a divisor of the batch, so that one plan serves all. */
 static int64_t sequences_at_once(const attention_args *a)
 {
-    int64_t scores = a->q_heads * (int64_t)round_up((size_t)a->q_length, 64) *
-                     (int64_t)round_up((size_t)a->kv_length, 64) * 2;
+    int64_t scores =
+        a->q_heads * (int64_t)round_up((size_t)a->q_length, 64) * (int64_t)round_up((size_t)a->kv_length, 64) * 2;
     int64_t most = max_i64(1, SCORES_LIMIT / max_i64(1, scores)), step = min_i64(most, a->batch);
     while (a->batch % step != 0)
         step--;
@@ -263,7 +263,8 @@ static fsdp_status run_sequences(stream *s, const attention_plan *plan, const at
 {
     const attention_shape *shape = &plan->shape;
     float scale = a->scale, minus_infinity = -INFINITY, one = 1.0f; /* passed by value: read during the call */
-    int64_t width = a->q_heads * a->head_dim, q_at = first * a->q_length * a->q_row, k_at = first * a->kv_length * a->k_row;
+    int64_t width = a->q_heads * a->head_dim, q_at = first * a->q_length * a->q_row,
+            k_at = first * a->kv_length * a->k_row;
     int64_t v_at = first * a->kv_length * a->v_row, out_at = first * a->q_length * width;
     char *workspace = a->workspace;
     char *row_sums = workspace + plan->engine_bytes, *d_q_sums = row_sums + plan->row_sums_bytes;

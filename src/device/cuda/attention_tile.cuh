@@ -1,6 +1,7 @@
-/* Building blocks of the own attention kernels. A block of 256 threads works on tiles of T = 16 R query rows and T key rows in
- * shared memory, as fp32, head dimension padded with zeros to DP. Thread (y, x) of the 16 x 16 owns, of a T x T tile, rows
- * y*R .. y*R+R-1 and columns x, x+16, ...; of a T x DP tile the same rows and columns 4x .. 4x+3, 4x+64 .. and so on. */
+/* Building blocks of the own attention kernels. A block of 256 threads works on tiles of T = 16 R query rows and T key
+ * rows in shared memory, as fp32, head dimension padded with zeros to DP. Thread (y, x) of the 16 x 16 owns, of a T x T
+ * tile, rows y*R .. y*R+R-1 and columns x, x+16, ...; of a T x DP tile the same rows and columns 4x .. 4x+3, 4x+64 ..
+ * and so on. */
 #ifndef DEVICE_CUDA_ATTENTION_TILE_CUH
 #define DEVICE_CUDA_ATTENTION_TILE_CUH
 
@@ -10,8 +11,8 @@
 
 template <int DP, int R> struct shape {
     static constexpr int T = 16 * R;
-    static constexpr int row = DP + 4;    /* floats from one tile row to the next: 16-byte aligned, banks apart */
-    static constexpr int square = T + 4;  /* the same for a T x T tile */
+    static constexpr int row = DP + 4;   /* floats from one tile row to the next: 16-byte aligned, banks apart */
+    static constexpr int square = T + 4; /* the same for a T x T tile */
     static constexpr int tile_floats = T * row;
     static constexpr int square_floats = T * square;
     static constexpr int columns = DP / 16; /* of a T x DP tile, per thread and row */
@@ -46,7 +47,8 @@ static __device__ void load_tile(float *tile, const buffer b, int64_t first, int
 }
 
 /* out[i][j] = row y*R+i of a times row x+16j of b. */
-template <int DP, int R> static __device__ __forceinline__ void dot_rows(const float *a, const float *b, float out[R][R])
+template <int DP, int R>
+static __device__ __forceinline__ void dot_rows(const float *a, const float *b, float out[R][R])
 {
     typedef shape<DP, R> s;
     const int y = threadIdx.x >> 4, x = threadIdx.x & 15;
@@ -67,8 +69,8 @@ template <int DP, int R> static __device__ __forceinline__ void dot_rows(const f
         for (int i = 0; i < R; i++)
 #pragma unroll
             for (int j = 0; j < R; j++)
-                out[i][j] += left[i].x * right[j].x + left[i].y * right[j].y + left[i].z * right[j].z +
-                             left[i].w * right[j].w;
+                out[i][j] +=
+                    left[i].x * right[j].x + left[i].y * right[j].y + left[i].z * right[j].z + left[i].w * right[j].w;
     }
 }
 
@@ -196,7 +198,7 @@ static __device__ __forceinline__ float half_warp_sum(float x)
 
 /* Calls F<DP, R>(...) with the tile that holds head_dim and fits a block's shared memory. */
 #define ATTENTION_DISPATCH(l, head_dim, F, ...)                                                                        \
-    ((head_dim) <= 64 ? F<64, 4>(__VA_ARGS__)                                                                          \
+    ((head_dim) <= 64    ? F<64, 4>(__VA_ARGS__)                                                                       \
      : (head_dim) <= 128 ? ((l)->shared_bytes >= 200 * 1024 ? F<128, 4>(__VA_ARGS__) : F<128, 2>(__VA_ARGS__))         \
                          : F<256, 2>(__VA_ARGS__))
 

@@ -1,4 +1,5 @@
-/* Batch normalisation in its four steps. A block owns a channel: it sums in fp64 over batch and area, in fixed order. */
+/* Batch normalisation in its four steps. A block owns a channel: it sums in fp64 over batch and area, in fixed order.
+ */
 #include "vector.cuh"
 
 #define THREADS 256
@@ -130,8 +131,7 @@ extern "C" cudaError_t launch_batchnorm_forward_apply(const launch *l, const bat
     if (is_empty(a))
         return cudaSuccess;
     batchnorm_statistics<<<channel_blocks(a), THREADS, 0, l->stream>>>(*a);
-    batchnorm_apply<false>
-        <<<flat_blocks(l, a->batch * a->channels * a->area, THREADS), THREADS, 0, l->stream>>>(*a);
+    batchnorm_apply<false><<<flat_blocks(l, a->batch * a->channels * a->area, THREADS), THREADS, 0, l->stream>>>(*a);
     return cudaGetLastError();
 }
 
@@ -148,8 +148,7 @@ extern "C" cudaError_t launch_batchnorm_backward_apply(const launch *l, const ba
     if (is_empty(a))
         return cudaSuccess;
     if (a->dx.p)
-        batchnorm_apply<true>
-            <<<flat_blocks(l, a->batch * a->channels * a->area, THREADS), THREADS, 0, l->stream>>>(*a);
+        batchnorm_apply<true><<<flat_blocks(l, a->batch * a->channels * a->area, THREADS), THREADS, 0, l->stream>>>(*a);
     if (a->local_sums && (a->d_weight.p || a->d_bias.p))
         batchnorm_weights<<<channel_blocks(a), THREADS, 0, l->stream>>>(*a);
     return cudaGetLastError();

@@ -1,5 +1,5 @@
-/* Convolution as products: images are laid out as columns (image.cu), as many at a time as the workspace holds, and cuBLASLt does
- * the rest. Weight gradients of the images are summed in order. */
+/* Convolution as products: images are laid out as columns (image.cu), as many at a time as the workspace holds, and
+ * cuBLASLt does the rest. Weight gradients of the images are summed in order. */
 #include "device/cuda/cuda_device.h"
 
 #include "base/checked.h"
@@ -81,8 +81,8 @@ fsdp_status cuda_conv2d_forward(stream *s, const conv2d_args *a)
 }
 
 /* d_weight of the images, each into its own slot of `slots`; slot 0 carries the sum of the images before. */
-static fsdp_status weight_gradient(stream *s, const conv2d_args *a, const conv_sizes *size, int64_t first, int64_t images,
-                                   float *slots)
+static fsdp_status weight_gradient(stream *s, const conv2d_args *a, const conv_sizes *size, int64_t first,
+                                   int64_t images, float *slots)
 {
     FSDP_TRY(cuda_check(launch_image_to_columns(&s->launch, a, first, images, a->workspace), "convolution's gradient"));
     buffer slot = {slots + size->weight, FSDP_F32};
@@ -114,7 +114,8 @@ static fsdp_status weight_gradient(stream *s, const conv2d_args *a, const conv_s
                       "convolution's weight gradient");
 }
 
-static fsdp_status input_gradient(stream *s, const conv2d_args *a, const conv_sizes *size, int64_t first, int64_t images)
+static fsdp_status input_gradient(stream *s, const conv2d_args *a, const conv_sizes *size, int64_t first,
+                                  int64_t images)
 {
     buffer columns = {a->workspace, FSDP_F32};
     gemm_args product = {
@@ -137,7 +138,8 @@ static fsdp_status input_gradient(stream *s, const conv2d_args *a, const conv_si
         .stride_d = size->depth * size->area,
     };
     FSDP_TRY(cuda_gemm(s, &product));
-    return cuda_check(launch_columns_to_image(&s->launch, a, first, images, a->workspace), "convolution's input gradient");
+    return cuda_check(launch_columns_to_image(&s->launch, a, first, images, a->workspace),
+                      "convolution's input gradient");
 }
 
 fsdp_status cuda_conv2d_backward(stream *s, const conv2d_args *a)

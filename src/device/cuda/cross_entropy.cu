@@ -21,7 +21,8 @@ static __device__ running block_join(running r, running *shared)
 {
 #pragma unroll
     for (int offset = 16; offset > 0; offset >>= 1) {
-        const running other = {__shfl_xor_sync(0xffffffffu, r.maximum, offset), __shfl_xor_sync(0xffffffffu, r.sum, offset)};
+        const running other = {__shfl_xor_sync(0xffffffffu, r.maximum, offset),
+                               __shfl_xor_sync(0xffffffffu, r.sum, offset)};
         r = join(r, other);
     }
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, n_warps = blockDim.x >> 5;
@@ -31,7 +32,8 @@ static __device__ running block_join(running r, running *shared)
     r = lane < n_warps ? shared[lane] : running{-INFINITY, 0.0f};
 #pragma unroll
     for (int offset = 16; offset > 0; offset >>= 1) {
-        const running other = {__shfl_xor_sync(0xffffffffu, r.maximum, offset), __shfl_xor_sync(0xffffffffu, r.sum, offset)};
+        const running other = {__shfl_xor_sync(0xffffffffu, r.maximum, offset),
+                               __shfl_xor_sync(0xffffffffu, r.sum, offset)};
         r = join(r, other);
     }
     return r;
@@ -58,7 +60,7 @@ template <int V> static __device__ __forceinline__ running take(running r, const
 /* Vector i of the row: from shared memory where it is kept there (16-bit types only), from the device's otherwise. */
 template <int D, int V>
 static __device__ __forceinline__ floats<V> read_again(const cross_entropy_args &a, const uint4 *kept, int n_kept,
-                                                      int64_t base, int i)
+                                                       int64_t base, int i)
 {
     if constexpr (V == 8 && (D == FSDP_BF16 || D == FSDP_F16)) {
         if (i < n_kept) {
@@ -168,7 +170,8 @@ static cudaError_t start(const launch *l, const cross_entropy_args *a, float *lo
         n_kept = (int)launch_min(a->vocabulary / V, (l->shared_bytes - 2048) / 16);
     const int bytes = n_kept * 16;
     if (bytes > 40 * 1024) {
-        cudaError_t error = cudaFuncSetAttribute(cross_entropy<D, V>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+        cudaError_t error =
+            cudaFuncSetAttribute(cross_entropy<D, V>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
         if (error != cudaSuccess)
             return error;
     }

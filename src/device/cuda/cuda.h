@@ -12,8 +12,8 @@
 /* fp32 products through the tensor cores with 10 bits of mantissa. Off unless asked for. */
 void cuda_set_tf32(device *d, bool on);
 
-/* On (the default), the first product of a shape times the candidate algorithms on its own operands, unless the stream is
- * being recorded; off, the library's first suggestion is taken. */
+/* On (the default), the first product of a shape times the candidate algorithms on its own operands, unless the stream
+ * is being recorded; off, the library's first suggestion is taken. */
 void cuda_set_tuning(device *d, bool on);
 
 /* Matrix algorithms chosen so far, as a small JSON file. Loading a file written by another library version or for
@@ -28,7 +28,8 @@ fsdp_status cuda_gemm_cache_import(device *d, const char *name, const char *text
 /* Folder where compiled attention plans are kept between runs (made when absent); NULL: nowhere. Copied. */
 fsdp_status cuda_set_plan_folder(device *d, const char *folder);
 
-/* Which implementation attention would use for these arguments: "cudnn" or "own". Builds the plan when there is none. */
+/* Which implementation attention would use for these arguments: "cudnn" or "own". Builds the plan when there is none.
+ */
 const char *cuda_attention_engine(device *d, const attention_args *a, bool backward);
 
 /* Whether attention may use cuDNN at all (the default). Off: the own kernel serves everything. */

@@ -122,8 +122,8 @@ void graph_add_matmul(graph_builder *b, graph_tensor left, graph_tensor right, g
     finalize_operation(b, operation, "adding a product");
 }
 
-void graph_add_pointwise(graph_builder *b, cudnnPointwiseMode_t mode, cudnnDataType_t type, int64_t axis, graph_tensor first,
-                         graph_tensor second, graph_tensor mask, graph_tensor out)
+void graph_add_pointwise(graph_builder *b, cudnnPointwiseMode_t mode, cudnnDataType_t type, int64_t axis,
+                         graph_tensor first, graph_tensor second, graph_tensor mask, graph_tensor out)
 {
     cudnnBackendDescriptor_t pointwise = create(b, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
     set(b, pointwise, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
@@ -140,7 +140,8 @@ void graph_add_pointwise(graph_builder *b, cudnnPointwiseMode_t mode, cudnnDataT
     finalize_operation(b, operation, "adding a pointwise operation");
 }
 
-void graph_add_reduction(graph_builder *b, cudnnReduceTensorOp_t mode, bool deterministic, graph_tensor in, graph_tensor out)
+void graph_add_reduction(graph_builder *b, cudnnReduceTensorOp_t mode, bool deterministic, graph_tensor in,
+                         graph_tensor out)
 {
     cudnnDataType_t type = CUDNN_DATA_FLOAT;
     cudnnBackendDescriptor_t reduction = create(b, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
@@ -167,10 +168,10 @@ void graph_add_reshape(graph_builder *b, graph_tensor in, graph_tensor out)
 fsdp_status graph_plan_workspace(const cudnn_api *api, cudnnBackendDescriptor_t plan, int64_t *bytes)
 {
     int64_t n = 0;
-    return check(api,
-                 api->cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n,
-                                               bytes),
-                 "asking for a plan's workspace");
+    return check(
+        api,
+        api->cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n, bytes),
+        "asking for a plan's workspace");
 }
 
 /* A plan for one engine configuration, or NULL when the engine refuses or wants too much memory. */
@@ -182,17 +183,17 @@ static cudnnBackendDescriptor_t try_engine(graph_builder *b, cudnnBackendDescrip
     if (api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan) != CUDNN_STATUS_SUCCESS)
         return NULL;
     cudnnStatus_t status =
-        b->target->handle
-            ? api->cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1,
-                                            &b->target->handle)
-            : api->cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
-                                            &b->target->properties);
+        b->target->handle ? api->cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1,
+                                                          &b->target->handle)
+                          : api->cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP,
+                                                          CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &b->target->properties);
     if (status == CUDNN_STATUS_SUCCESS)
         status = api->cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
                                                CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &engine);
     if (status == CUDNN_STATUS_SUCCESS)
         status = api->cudnnBackendFinalize(plan);
-    if (status == CUDNN_STATUS_SUCCESS && graph_plan_workspace(api, plan, &bytes) == FSDP_OK && bytes <= workspace_limit)
+    if (status == CUDNN_STATUS_SUCCESS && graph_plan_workspace(api, plan, &bytes) == FSDP_OK &&
+        bytes <= workspace_limit)
         return plan;
     api->cudnnBackendDestroyDescriptor(plan);
     return NULL;
@@ -239,15 +240,16 @@ fsdp_status graph_plan(graph_builder *b, int64_t workspace_limit, cudnnBackendDe
     *plan = NULL;
     for (int64_t i = 0; i < n && i < N_ENGINES && !*plan; i++)
         *plan = try_engine(b, engines[i], workspace_limit);
-    return *plan ? FSDP_OK : error_set(FSDP_ERR_UNSUPPORTED, "cuDNN has no engine for this graph (%d suggested)", (int)n);
+    return *plan ? FSDP_OK
+                 : error_set(FSDP_ERR_UNSUPPORTED, "cuDNN has no engine for this graph (%d suggested)", (int)n);
 }
 
 fsdp_status graph_plan_to_json(const cudnn_api *api, cudnnBackendDescriptor_t plan, char **json)
 {
     int64_t n = 0;
     FSDP_TRY(check(api,
-                   api->cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, 0, &n,
-                                                 NULL),
+                   api->cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
+                                                 0, &n, NULL),
                    "asking for a plan's size"));
     char *text = malloc((size_t)n + 1);
     if (!text)
@@ -268,7 +270,8 @@ fsdp_status graph_plan_to_json(const cudnn_api *api, cudnnBackendDescriptor_t pl
 fsdp_status graph_plan_from_json(const graph_target *target, const char *json, cudnnBackendDescriptor_t *plan)
 {
     const cudnn_api *api = target->api;
-    FSDP_TRY(check(api, api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, plan), "making a plan"));
+    FSDP_TRY(
+        check(api, api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, plan), "making a plan"));
     cudnnStatus_t status = api->cudnnBackendSetAttribute(*plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION,
                                                          CUDNN_TYPE_CHAR, (int64_t)strlen(json), json);
     if (status == CUDNN_STATUS_SUCCESS && target->handle)
@@ -297,9 +300,11 @@ fsdp_status graph_execute(const graph_target *target, cudnnBackendDescriptor_t p
     cudnnStatus_t status =
         api->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, uids);
     if (status == CUDNN_STATUS_SUCCESS)
-        status = api->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n, pointers);
+        status = api->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n,
+                                               pointers);
     if (status == CUDNN_STATUS_SUCCESS)
-        status = api->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
+        status =
+            api->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
     if (status == CUDNN_STATUS_SUCCESS)
         status = api->cudnnBackendFinalize(pack);
     if (status == CUDNN_STATUS_SUCCESS)

@@ -47,9 +47,10 @@ graph_tensor graph_add_scalar(graph_builder *b, int64_t uid); /* one fp32, passe
 
 void graph_add_matmul(graph_builder *b, graph_tensor left, graph_tensor right, graph_tensor out);
 /* second and mask may be NULL. type: what it is computed in. axis: of an index, -1 otherwise. */
-void graph_add_pointwise(graph_builder *b, cudnnPointwiseMode_t mode, cudnnDataType_t type, int64_t axis, graph_tensor first,
-                         graph_tensor second, graph_tensor mask, graph_tensor out);
-void graph_add_reduction(graph_builder *b, cudnnReduceTensorOp_t mode, bool deterministic, graph_tensor in, graph_tensor out);
+void graph_add_pointwise(graph_builder *b, cudnnPointwiseMode_t mode, cudnnDataType_t type, int64_t axis,
+                         graph_tensor first, graph_tensor second, graph_tensor mask, graph_tensor out);
+void graph_add_reduction(graph_builder *b, cudnnReduceTensorOp_t mode, bool deterministic, graph_tensor in,
+                         graph_tensor out);
 void graph_add_reshape(graph_builder *b, graph_tensor in, graph_tensor out);
 
 /* An execution plan by the first engine that takes the graph within the workspace limit; the caller destroys it. */

@@ -314,8 +314,8 @@ static void describe(cuda_device *d)
     if (cudnn)
         snprintf(attention, sizeof attention, "cuDNN %u.%u.%u", cudnn / 10000, cudnn % 10000 / 100, cudnn % 100);
     snprintf(d->base.description, sizeof d->base.description,
-             "%.80s (compute capability %d.%d, %d multiprocessors, driver for CUDA %d.%d), cuBLASLt %u.%u.%u, %s", d->gpu,
-             d->compute_capability / 10, d->compute_capability % 10, d->n_multiprocessors, driver / 1000,
+             "%.80s (compute capability %d.%d, %d multiprocessors, driver for CUDA %d.%d), cuBLASLt %u.%u.%u, %s",
+             d->gpu, d->compute_capability / 10, d->compute_capability % 10, d->n_multiprocessors, driver / 1000,
              driver % 1000 / 10, cublaslt / 10000, cublaslt % 10000 / 100, cublaslt % 100, attention);
 }
 

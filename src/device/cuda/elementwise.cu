@@ -8,11 +8,13 @@
 
 /* Position of this thread's first vector, and the step to its next. */
 #define FOR_VECTORS(i, n, V)                                                                                           \
-    for (int64_t i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * V; i < (n); i += gridDim.x * (int64_t)blockDim.x * V)
+    for (int64_t i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * V; i < (n);                                    \
+         i += gridDim.x * (int64_t)blockDim.x * V)
 
 template <int D, int V> __global__ void __launch_bounds__(THREADS) axpby(const axpby_args a)
 {
-    FOR_VECTORS (i, a.n, V) {
+    FOR_VECTORS(i, a.n, V)
+    {
         floats<V> x = load<D, V>(a.a, i);
 #pragma unroll
         for (int j = 0; j < V; j++)
@@ -41,7 +43,8 @@ extern "C" cudaError_t launch_axpby(const launch *l, const axpby_args *a)
 
 template <int D, int V> __global__ void __launch_bounds__(THREADS) multiply(const multiply_args a)
 {
-    FOR_VECTORS (i, a.n, V) {
+    FOR_VECTORS(i, a.n, V)
+    {
         floats<V> x = load<D, V>(a.a, i), y = load<D, V>(a.b, i);
 #pragma unroll
         for (int j = 0; j < V; j++)
@@ -68,8 +71,8 @@ template <int D, int V> __global__ void __launch_bounds__(THREADS) fill(const fi
 #pragma unroll
     for (int j = 0; j < V; j++)
         x.v[j] = a.alpha * (a.scalar ? *a.scalar : 1.0f);
-    FOR_VECTORS (i, a.n, V)
-        store_or_add<D, V>(a.out, i, x, a.add);
+    FOR_VECTORS(i, a.n, V)
+    store_or_add<D, V>(a.out, i, x, a.add);
 }
 
 extern "C" cudaError_t launch_fill(const launch *l, const fill_args *a)
@@ -87,7 +90,8 @@ template <int D, int V>
 __global__ void __launch_bounds__(THREADS) squared_error_backward(const squared_error_backward_args a)
 {
     const float factor = 2.0f * a.alpha * (a.scalar ? *a.scalar : 1.0f);
-    FOR_VECTORS (i, a.n, V) {
+    FOR_VECTORS(i, a.n, V)
+    {
         floats<V> x = load<D, V>(a.x, i), y = load<D, V>(a.y, i);
 #pragma unroll
         for (int j = 0; j < V; j++)
@@ -112,7 +116,8 @@ extern "C" cudaError_t launch_squared_error_backward(const launch *l, const squa
 __global__ void __launch_bounds__(THREADS) gemm_finish(const gemm_args a, const float *t)
 {
     const int64_t n = a.batch * a.m * a.n;
-    FOR_VECTORS (i, n, 1) {
+    FOR_VECTORS(i, n, 1)
+    {
         const int64_t column = i % a.n, row = i / a.n % a.m, batch = i / (a.n * a.m);
         float value = t ? a.alpha * t[i] : 0.0f;
         if (a.beta != 0.0f)
@@ -132,7 +137,8 @@ extern "C" cudaError_t launch_gemm_finish(const launch *l, const gemm_args *a, c
 /* Element by element through the strides; the last dimension varies fastest over the threads. */
 __global__ void __launch_bounds__(THREADS) strided_copy(const strided_copy_args a, int64_t n)
 {
-    FOR_VECTORS (i, n, 1) {
+    FOR_VECTORS(i, n, 1)
+    {
         int64_t rest = i, from = 0, to = 0;
         for (int d = a.n_dims - 1; d >= 0; d--) {
             const int64_t next = rest / a.shape[d], at = rest - next * a.shape[d];
@@ -150,7 +156,8 @@ template <int D, int V> __global__ void __launch_bounds__(THREADS) strided_rows(
 {
     const int last = a.n_dims - 1;
     const int64_t width = a.shape[last] / V;
-    FOR_VECTORS (i, rows * width, 1) {
+    FOR_VECTORS(i, rows * width, 1)
+    {
         int64_t rest = i / width, from = (i - rest * width) * V, to = from;
         for (int d = last - 1; d >= 0; d--) {
             const int64_t next = rest / a.shape[d], at = rest - next * a.shape[d];
@@ -169,8 +176,9 @@ extern "C" cudaError_t launch_strided_copy(const launch *l, const strided_copy_a
     for (int d = 0; d < a->n_dims; d++) {
         n *= a->shape[d];
         const int64_t multiple = a->shape[d] == 1 ? 0 : a->from_stride[d] | a->to_stride[d];
-        vectors = vectors && (d + 1 == a->n_dims ? a->from_stride[d] == 1 && a->to_stride[d] == 1 && a->shape[d] % 8 == 0
-                                                 : multiple % 8 == 0);
+        vectors =
+            vectors && (d + 1 == a->n_dims ? a->from_stride[d] == 1 && a->to_stride[d] == 1 && a->shape[d] % 8 == 0
+                                           : multiple % 8 == 0);
     }
     if (n == 0)
         return cudaSuccess;

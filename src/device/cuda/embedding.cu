@@ -1,5 +1,6 @@
-/* Rows of a table by id, and the table's gradient without floating-point atomics: rows are sorted by id (a counting sort
- * whose ties are put into row order), then every row of the table is written once, summing its rows of dy in order. */
+/* Rows of a table by id, and the table's gradient without floating-point atomics: rows are sorted by id (a counting
+ * sort whose ties are put into row order), then every row of the table is written once, summing its rows of dy in
+ * order. */
 #include "vector.cuh"
 
 #define THREADS 256
@@ -29,8 +30,8 @@ extern "C" cudaError_t launch_embedding_forward(const launch *l, const embedding
     const bool vectors = a->columns % 8 == 0 && is_aligned(a->table) && is_aligned(a->y);
     const int dtype = common_dtype(a->table, a->y, no_buffer, no_buffer);
 #define CALL(D, V)                                                                                                     \
-    embedding_forward<D, V><<<(unsigned)launch_min(a->rows, INT32_MAX), row_threads(a->columns / V, THREADS), 0,       \
-                              l->stream>>>(*a)
+    embedding_forward<D, V>                                                                                            \
+        <<<(unsigned)launch_min(a->rows, INT32_MAX), row_threads(a->columns / V, THREADS), 0, l->stream>>>(*a)
     DISPATCH(dtype, vectors, CALL);
 #undef CALL
     return cudaGetLastError();
@@ -179,9 +180,9 @@ extern "C" cudaError_t launch_embedding_backward(const launch *l, const embeddin
     }
     const bool vectors = a->columns % 8 == 0 && is_aligned(a->dy) && is_aligned(a->d_table);
 #define CALL(D, V)                                                                                                     \
-    embedding_backward<D, V><<<dim3((unsigned)launch_min(a->vocabulary, INT32_MAX),                                    \
-                                    (unsigned)launch_ceil(a->columns, 64 * V)),                                        \
-                               64, 0, l->stream>>>(*a, w)
+    embedding_backward<D, V>                                                                                           \
+        <<<dim3((unsigned)launch_min(a->vocabulary, INT32_MAX), (unsigned)launch_ceil(a->columns, 64 * V)), 64, 0,     \
+           l->stream>>>(*a, w)
     DISPATCH((int)a->dy.dtype, vectors, CALL);
 #undef CALL
     return cudaGetLastError();

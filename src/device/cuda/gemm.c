@@ -125,7 +125,7 @@ static fsdp_status run(stream *s, gemm_args *a)
     bool found = false;
     size_t workspace_bytes = a->workspace ? s->device->base.workspace_limit : 0;
     buffer bias = a->bias;
-    if (!bias.p || bias.dtype == a->d.dtype)
+    if (!bias.p || (bias.dtype == a->d.dtype && (uintptr_t)bias.p % 16 == 0))
         FSDP_TRY(run_native(s, a, workspace_bytes, &found));
     if (found || !bias.p)
         return found ? FSDP_OK : no_algorithm(a);

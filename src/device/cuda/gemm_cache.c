@@ -58,7 +58,8 @@ static fsdp_status load_product(cuda_device *d, const char *name, const json_t *
     FSDP_TRY(json_get_string(name, product, "algorithm", &text));
     FSDP_TRY(json_opt_number(name, product, "milliseconds", &milliseconds));
     if (strlen(key) >= GEMM_KEY_CHARS || !parse_words(text, words))
-        return error_set(FSDP_ERR_INPUT, "%s: the algorithm of product '%.100s' is damaged; delete the file", name, key);
+        return error_set(FSDP_ERR_INPUT, "%s: the algorithm of product '%.100s' is damaged; delete the file", name,
+                         key);
     gemm_table_lock(d->gemms);
     gemm_entry *entry = gemm_table_entry(d->gemms, key);
     if (entry && !entry->described) { /* a product that already ran keeps what it has */

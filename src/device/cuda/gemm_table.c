@@ -122,8 +122,7 @@ static bool make_layout(const cublaslt_api *api, cublasLtMatrixLayout_t *out, fs
 static bool make_operation(const cuda_device *d, gemm_entry *entry, const gemm_args *a)
 {
     const cublaslt_api *api = &d->libraries.cublaslt;
-    cublasComputeType_t compute =
-        d->tf32 && a->a.dtype == FSDP_F32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    cublasComputeType_t compute = d->tf32 && a->a.dtype == FSDP_F32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     cublasOperation_t first = a->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t second = a->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     if (api->cublasLtMatmulDescCreate(&entry->operation, compute, CUDA_R_32F) != CUBLAS_STATUS_SUCCESS ||
@@ -162,15 +161,14 @@ cublasStatus_t gemm_entry_run(cuda_device *d, cudaStream_t queue, gemm_entry *en
 {
     const cublaslt_api *api = &d->libraries.cublaslt;
     if (a->bias.p) {
-        cublasStatus_t status = api->cublasLtMatmulDescSetAttribute(
-            entry->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &a->bias.p, sizeof a->bias.p);
+        cublasStatus_t status = api->cublasLtMatmulDescSetAttribute(entry->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                                                                    &a->bias.p, sizeof a->bias.p);
         if (status != CUBLAS_STATUS_SUCCESS)
             return status;
     }
     return api->cublasLtMatmul(d->libraries.cublaslt_handle, entry->operation, &a->alpha, a->b.p, entry->a, a->a.p,
                                entry->b, &a->beta, c, entry->c, out, entry->d,
-                               algorithm ? algorithm : &entry->algorithm, a->workspace,
-                               workspace_bytes, queue);
+                               algorithm ? algorithm : &entry->algorithm, a->workspace, workspace_bytes, queue);
 }
 
 static int find_candidates(const cuda_device *d, gemm_entry *entry, const gemm_args *a, size_t workspace_bytes,

@@ -1,5 +1,5 @@
-/* Pooling, and the parts of convolution that are not products: images laid out as columns and back, channel biases. A gradient
- * is gathered by the element it belongs to, never scattered, so no two threads add to one place. */
+/* Pooling, and the parts of convolution that are not products: images laid out as columns and back, channel biases. A
+ * gradient is gathered by the element it belongs to, never scattered, so no two threads add to one place. */
 #include "vector.cuh"
 
 #define THREADS 256
@@ -9,7 +9,8 @@
 __global__ void __launch_bounds__(THREADS) pool2d_forward(const pool2d_args a)
 {
     const int64_t out_area = a.out_h * a.out_w, in_area = a.in_h * a.in_w;
-    FOR_EACH (o, a.planes * out_area) {
+    FOR_EACH(o, a.planes * out_area)
+    {
         const int64_t plane = o / out_area, top = o % out_area / a.out_w * a.stride_h, left = o % a.out_w * a.stride_w;
         int64_t best = top * a.in_w + left;
         float value = load_one(a.x.p, a.x.dtype, plane * in_area + best), sum = 0;
@@ -41,7 +42,8 @@ static __device__ __forceinline__ void windows(int64_t at, int64_t kernel, int64
 __global__ void __launch_bounds__(THREADS) pool2d_backward(const pool2d_args a)
 {
     const int64_t out_area = a.out_h * a.out_w, in_area = a.in_h * a.in_w;
-    FOR_EACH (i, a.planes * in_area) {
+    FOR_EACH(i, a.planes * in_area)
+    {
         const int64_t plane = i / in_area, at = i % in_area;
         int64_t top, bottom, left, right;
         windows(at / a.in_w, a.kernel_h, a.stride_h, a.out_h, top, bottom);
@@ -81,7 +83,8 @@ __global__ void __launch_bounds__(THREADS)
     image_to_columns(const conv2d_args a, int64_t first, int64_t images, void *columns)
 {
     const int64_t out_area = a.out_h * a.out_w, depth = a.in_channels * a.kernel_h * a.kernel_w;
-    FOR_EACH (i, images * depth * out_area) {
+    FOR_EACH(i, images * depth * out_area)
+    {
         const int64_t o = i % out_area, e = i / out_area % depth, image = i / (out_area * depth);
         const int64_t w = o % a.out_w * a.stride_w + e % a.kernel_w - a.padding_w;
         const int64_t h = o / a.out_w * a.stride_h + e / a.kernel_w % a.kernel_h - a.padding_h;
@@ -97,7 +100,8 @@ __global__ void __launch_bounds__(THREADS)
     columns_to_image(const conv2d_args a, int64_t first, int64_t images, const float *columns)
 {
     const int64_t out_area = a.out_h * a.out_w, in_area = a.in_h * a.in_w, kernel = a.kernel_h * a.kernel_w;
-    FOR_EACH (i, images * a.in_channels * in_area) {
+    FOR_EACH(i, images * a.in_channels * in_area)
+    {
         const int64_t w = i % a.in_w + a.padding_w, h = i / a.in_w % a.in_h + a.padding_h, plane = i / in_area;
         int64_t top, bottom, left, right;
         windows(h, a.kernel_h, a.stride_h, a.out_h, top, bottom);
@@ -132,8 +136,8 @@ extern "C" cudaError_t launch_columns_to_image(const launch *l, const conv2d_arg
 __global__ void __launch_bounds__(THREADS) channel_bias(const conv2d_args a)
 {
     const int64_t area = a.out_h * a.out_w;
-    FOR_EACH (i, a.batch * a.out_channels * area)
-        store_one(a.y.p, a.y.dtype, i, load_one(a.bias.p, a.bias.dtype, i / area % a.out_channels));
+    FOR_EACH(i, a.batch * a.out_channels * area)
+    store_one(a.y.p, a.y.dtype, i, load_one(a.bias.p, a.bias.dtype, i / area % a.out_channels));
 }
 
 extern "C" cudaError_t launch_channel_bias(const launch *l, const conv2d_args *a)

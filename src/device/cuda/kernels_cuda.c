@@ -1,5 +1,5 @@
-/* The kernel table of the CUDA device: each entry makes the device current, starts the launcher of the .cu files and turns its
- * result into a status. Workspace sizes are here too, next to each other. */
+/* The kernel table of the CUDA device: each entry makes the device current, starts the launcher of the .cu files and
+ * turns its result into a status. Workspace sizes are here too, next to each other. */
 #include "device/cuda/cuda_device.h"
 
 #define ENTRY(name, args)                                                                                              \

@@ -1,5 +1,5 @@
-/* The border between C and CUDA: launchers that the .cu files define and the C files call, and the sizes both must agree
- * on. A launcher enqueues on l->stream and returns the launch's error; it never waits and never allocates. */
+/* The border between C and CUDA: launchers that the .cu files define and the C files call, and the sizes both must
+ * agree on. A launcher enqueues on l->stream and returns the launch's error; it never waits and never allocates. */
 #ifndef DEVICE_CUDA_LAUNCH_H
 #define DEVICE_CUDA_LAUNCH_H
 
@@ -66,13 +66,14 @@ LAUNCHED_KERNELS(DECLARE_LAUNCHER)
 cudaError_t launch_attention_forward(const launch *l, const attention_args *a);
 cudaError_t launch_attention_backward(const launch *l, const attention_args *a);
 
-/* d = alpha * t + beta * c + bias, t fp32 (batch, m, n) contiguous or NULL for zeros: the end of a product that cuBLASLt
- * cannot finish by itself (mixed types, nothing to sum over). */
+/* d = alpha * t + beta * c + bias, t fp32 (batch, m, n) contiguous or NULL for zeros: the end of a product that
+ * cuBLASLt cannot finish by itself (mixed types, nothing to sum over). */
 cudaError_t launch_gemm_finish(const launch *l, const gemm_args *a, const float *t);
 
 /* Columns of one image for convolution as a product: (in_channels*kernel_h*kernel_w, out_h*out_w) and back. `add`
  * applies to dx. */
-cudaError_t launch_image_to_columns(const launch *l, const conv2d_args *a, int64_t first, int64_t images, void *columns);
+cudaError_t launch_image_to_columns(const launch *l, const conv2d_args *a, int64_t first, int64_t images,
+                                    void *columns);
 cudaError_t launch_columns_to_image(const launch *l, const conv2d_args *a, int64_t first, int64_t images,
                                     const float *columns);
 cudaError_t launch_channel_bias(const launch *l, const conv2d_args *a);
@@ -137,8 +138,8 @@ static inline bias_form attention_bias_form(const attention_args *a)
     return BIAS_OTHER;
 }
 
-/* Floats of partial bias gradients with tiles of T queries by T keys: fewer than 2 T sums for each of them, for every batch
- * and head that has a bias of its own. */
+/* Floats of partial bias gradients with tiles of T queries by T keys: fewer than 2 T sums for each of them, for every
+ * batch and head that has a bias of its own. */
 static inline int64_t attention_bias_floats(const attention_args *a, int64_t tile)
 {
     int64_t batches = a->bias_batch ? a->batch : 1, heads = a->bias_head ? a->q_heads : 1;

@@ -1,5 +1,6 @@
-/* RMS and layer normalisation over rows, forward and backward. One block works on one row at a time; gradients of weight and
- * bias are summed per row chunk in registers and then over the chunks in order, so they have the same bits every time. */
+/* RMS and layer normalisation over rows, forward and backward. One block works on one row at a time; gradients of
+ * weight and bias are summed per row chunk in registers and then over the chunks in order, so they have the same bits
+ * every time. */
 #include "vector.cuh"
 
 /* Both norms in the shape of the larger one; rms: no mean, no bias. */
@@ -56,8 +57,9 @@ template <bool LAYER, int D, int V> __global__ void norm_forward(const layernorm
 
 /* dx of one row, given the row's two means over columns of w*dy and w*dy*xhat. */
 template <bool LAYER, int V>
-static __device__ __forceinline__ floats<V> row_gradient(const floats<V> &x, const floats<V> &dy, const floats<V> &weight,
-                                                        float mean, float rstd, float mean_dy, float mean_dy_xhat)
+static __device__ __forceinline__ floats<V> row_gradient(const floats<V> &x, const floats<V> &dy,
+                                                         const floats<V> &weight, float mean, float rstd, float mean_dy,
+                                                         float mean_dy_xhat)
 {
     floats<V> out;
 #pragma unroll
@@ -69,8 +71,8 @@ static __device__ __forceinline__ floats<V> row_gradient(const floats<V> &x, con
     return out;
 }
 
-/* Rows that fit the block in N vectors a thread: each block takes `chunk` rows, the next row's loads under way while this
- * one is reduced, and keeps its part of the weight gradients in registers. */
+/* Rows that fit the block in N vectors a thread: each block takes `chunk` rows, the next row's loads under way while
+ * this one is reduced, and keeps its part of the weight gradients in registers. */
 template <bool LAYER, int D, int V, int N>
 __global__ void __launch_bounds__(512) norm_backward_chunk(const layernorm_args a, int64_t chunk)
 {
@@ -125,7 +127,8 @@ __global__ void __launch_bounds__(512) norm_backward_chunk(const layernorm_args 
             const int64_t i = threadIdx.x + k * (int64_t)blockDim.x;
             if (i < n && a.dx.p)
                 store_or_add<D, V>(a.dx, row * a.columns + i * V,
-                                   row_gradient<LAYER, V>(x[k], dy[k], weight[k], mean, rstd, total.x, total.y), a.add_dx);
+                                   row_gradient<LAYER, V>(x[k], dy[k], weight[k], mean, rstd, total.x, total.y),
+                                   a.add_dx);
             x[k] = next_x[k];
             dy[k] = next_dy[k];
         }
@@ -163,10 +166,10 @@ template <bool LAYER, int D, int V> __global__ void norm_backward_row(const laye
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
         floats<V> x = load<D, V>(a.x, base + i * V), dy = load<D, V>(a.dy, base + i * V);
         floats<V> weight = load<DYNAMIC, V>(a.weight, i * V);
-        store_or_add<D, V>(a.dx, base + i * V,
-                           row_gradient<LAYER, V>(x, dy, weight, mean, rstd, total.x / (float)a.columns,
-                                                  total.y / (float)a.columns),
-                           a.add_dx);
+        store_or_add<D, V>(
+            a.dx, base + i * V,
+            row_gradient<LAYER, V>(x, dy, weight, mean, rstd, total.x / (float)a.columns, total.y / (float)a.columns),
+            a.add_dx);
     }
 }
 
@@ -193,8 +196,8 @@ template <bool LAYER> __global__ void norm_backward_weight(const layernorm_args 
 
 static bool rows_are_vectors(const layernorm_args *a)
 {
-    return a->columns % 8 == 0 && is_aligned(a->x) && is_aligned(a->weight) && is_aligned(a->bias) && is_aligned(a->y) &&
-           is_aligned(a->dy) && is_aligned(a->dx);
+    return a->columns % 8 == 0 && is_aligned(a->x) && is_aligned(a->weight) && is_aligned(a->bias) &&
+           is_aligned(a->y) && is_aligned(a->dy) && is_aligned(a->dx);
 }
 
 template <bool LAYER> static cudaError_t forward(const launch *l, const layernorm_args *a)
@@ -203,8 +206,7 @@ template <bool LAYER> static cudaError_t forward(const launch *l, const layernor
         return cudaSuccess;
     const int dtype = common_dtype(a->x, a->y, no_buffer, no_buffer);
     const bool vectors = rows_are_vectors(a);
-#define CALL(D, V)                                                                                                     \
-    norm_forward<LAYER, D, V><<<(unsigned)a->rows, row_threads(a->columns / V, 1024), 0, l->stream>>>(*a)
+#define CALL(D, V) norm_forward<LAYER, D, V><<<(unsigned)a->rows, row_threads(a->columns / V, 1024), 0, l->stream>>>(*a)
     DISPATCH(dtype, vectors, CALL);
 #undef CALL
     return cudaGetLastError();
@@ -245,7 +247,8 @@ template <bool LAYER> static cudaError_t backward(const launch *l, const layerno
     if (error == cudaSuccess && a->d_weight.p)
         error = launch_sum_partials(l, partial, n_partials, a->columns, a->d_weight, a->add_weight);
     if (error == cudaSuccess && LAYER && a->d_bias.p)
-        error = launch_sum_partials(l, partial + n_partials * a->columns, n_partials, a->columns, a->d_bias, a->add_bias);
+        error =
+            launch_sum_partials(l, partial + n_partials * a->columns, n_partials, a->columns, a->d_bias, a->add_bias);
     return error;
 }
 

@@ -1,5 +1,5 @@
-/* AdamW, Adam and SGD over a flat range in one pass: 16 bytes a thread and array, hyperparameters from device memory so that
- * a recorded graph sees each step's, and the low-precision copy written on the way out. */
+/* AdamW, Adam and SGD over a flat range in one pass: 16 bytes a thread and array, hyperparameters from device memory so
+ * that a recorded graph sees each step's, and the low-precision copy written on the way out. */
 #include "vector.cuh"
 
 #define THREADS 256
@@ -57,7 +57,8 @@ template <int KIND, int V> __global__ void __launch_bounds__(THREADS) optimizer(
         return;
     const step s = read_step(a);
     const bool has1 = KIND != OPTIMIZER_SGD || s.momentum != 0.0f, has2 = KIND != OPTIMIZER_SGD;
-    for (int64_t i = (blockIdx.x * (int64_t)THREADS + threadIdx.x) * V; i < a.n; i += (int64_t)gridDim.x * THREADS * V) {
+    for (int64_t i = (blockIdx.x * (int64_t)THREADS + threadIdx.x) * V; i < a.n;
+         i += (int64_t)gridDim.x * THREADS * V) {
         alignas(16) float p[V], g[V], m[V], v[V];
         if constexpr (V == 4) {
             *(float4 *)p = *(const float4 *)(a.parameter + i);

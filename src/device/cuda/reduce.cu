@@ -1,5 +1,5 @@
-/* Sums: over rows (column_sum), over everything (sum), and the 64-element blocks of the gradient norm. Every sum is cut at
- * fixed places and added up in a fixed order; nothing here uses floating-point atomics. */
+/* Sums: over rows (column_sum), over everything (sum), and the 64-element blocks of the gradient norm. Every sum is cut
+ * at fixed places and added up in a fixed order; nothing here uses floating-point atomics. */
 #include "vector.cuh"
 
 #define PARTIAL_LANES 16
@@ -31,7 +31,7 @@ extern "C" cudaError_t launch_sum_partials(const launch *l, const float *partial
     if (n == 0)
         return cudaSuccess;
     sum_partials<<<(unsigned)launch_ceil(n, 32), dim3(32, PARTIAL_LANES), 0, l->stream>>>(partial, n_partials, n, out,
-                                                                                         add);
+                                                                                          add);
     return cudaGetLastError();
 }
 

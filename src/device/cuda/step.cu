@@ -1,4 +1,5 @@
-/* The few numbers that close a step: sums of norms, totals of losses, the clip factor. All in fp64, all in fixed order. */
+/* The few numbers that close a step: sums of norms, totals of losses, the clip factor. All in fp64, all in fixed order.
+ */
 #include "vector.cuh"
 
 #define THREADS 256

@@ -1,6 +1,6 @@
-/* Reading and writing buffers of any floating type as fp32, eight elements (16 bytes of bf16) at a time where rows allow.
- * Kernels are compiled per element type for the usual case of one type throughout, and once more with the type looked
- * up at run time (DYNAMIC) for mixed ones; V is 8 with aligned rows and 1 otherwise. */
+/* Reading and writing buffers of any floating type as fp32, eight elements (16 bytes of bf16) at a time where rows
+ * allow. Kernels are compiled per element type for the usual case of one type throughout, and once more with the type
+ * looked up at run time (DYNAMIC) for mixed ones; V is 8 with aligned rows and 1 otherwise. */
 #ifndef DEVICE_CUDA_VECTOR_CUH
 #define DEVICE_CUDA_VECTOR_CUH
 
@@ -112,11 +112,11 @@ template <int D, int V> static __device__ __forceinline__ void store(const buffe
         for (int j = 0; j < V / 4; j++)
             p[j] = make_float4(x.v[4 * j], x.v[4 * j + 1], x.v[4 * j + 2], x.v[4 * j + 3]);
     } else if (dtype == FSDP_BF16) {
-        *(uint4 *)((uint16_t *)b.p + i) = make_uint4(pack_bf16(x.v[0], x.v[1 ]), pack_bf16(x.v[2 ], x.v[3 ]),
-                                                     pack_bf16(x.v[4 ], x.v[5 ]), pack_bf16(x.v[6 ], x.v[7 ]));
+        *(uint4 *)((uint16_t *)b.p + i) = make_uint4(pack_bf16(x.v[0], x.v[1]), pack_bf16(x.v[2], x.v[3]),
+                                                     pack_bf16(x.v[4], x.v[5]), pack_bf16(x.v[6], x.v[7]));
     } else {
-        *(uint4 *)((uint16_t *)b.p + i) = make_uint4(pack_f16(x.v[0], x.v[1 ]), pack_f16(x.v[2 ], x.v[3 ]),
-                                                     pack_f16(x.v[4 ], x.v[5 ]), pack_f16(x.v[6 ], x.v[7 ]));
+        *(uint4 *)((uint16_t *)b.p + i) = make_uint4(pack_f16(x.v[0], x.v[1]), pack_f16(x.v[2], x.v[3]),
+                                                     pack_f16(x.v[4], x.v[5]), pack_f16(x.v[6], x.v[7]));
     }
 }
 

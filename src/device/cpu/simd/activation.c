@@ -38,23 +38,23 @@ static inline valued_slope relu(float x)
 }
 
 /* Runs a statement in a vectorised loop over i with `f` bound to the chosen activation. */
-#define FOR_ACTIVATION(kind, n, ...)                                                                             \
+#define FOR_ACTIVATION(kind, n, ...)                                                                                   \
     switch (kind) {                                                                                                    \
     case ACTIVATION_SILU:                                                                                              \
-        ACTIVATION_LOOP(silu, n, __VA_ARGS__)                                                                            \
+        ACTIVATION_LOOP(silu, n, __VA_ARGS__)                                                                          \
         break;                                                                                                         \
     case ACTIVATION_GELU_ERF:                                                                                          \
-        ACTIVATION_LOOP(gelu_erf, n, __VA_ARGS__)                                                                        \
+        ACTIVATION_LOOP(gelu_erf, n, __VA_ARGS__)                                                                      \
         break;                                                                                                         \
     case ACTIVATION_GELU_TANH:                                                                                         \
-        ACTIVATION_LOOP(gelu_tanh, n, __VA_ARGS__)                                                                       \
+        ACTIVATION_LOOP(gelu_tanh, n, __VA_ARGS__)                                                                     \
         break;                                                                                                         \
     case ACTIVATION_RELU:                                                                                              \
-        ACTIVATION_LOOP(relu, n, __VA_ARGS__)                                                                            \
+        ACTIVATION_LOOP(relu, n, __VA_ARGS__)                                                                          \
         break;                                                                                                         \
     }
 
-#define ACTIVATION_LOOP(function, n, ...)                                                                        \
+#define ACTIVATION_LOOP(function, n, ...)                                                                              \
     _Pragma("omp simd") for (int64_t i = 0; i < (n); i++)                                                              \
     {                                                                                                                  \
         valued_slope f = function(x[i]);                                                                               \

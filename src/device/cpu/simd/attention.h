@@ -7,8 +7,11 @@
 #include "device/cpu/simd/span.h"
 #include "device/cpu/simd/tile.h"
 
+#include "base/error.h"
+
 #define QUERIES 64
 #define KEYS 64
+#define HEAD_DIM_MAX 256
 
 /* One tile of queries of one head. */
 typedef struct query_tile {
@@ -21,6 +24,17 @@ typedef struct tile_rows {
     const float *p;
     int64_t row;
 } tile_rows;
+
+static inline fsdp_status attention_check(const attention_args *a)
+{
+    if (a->head_dim < 1 || a->head_dim > HEAD_DIM_MAX)
+        return error_set(FSDP_ERR_UNSUPPORTED, "attention: head dimension %lld; the CPU kernels take 1 to %d",
+                         (long long)a->head_dim, HEAD_DIM_MAX);
+    if (a->kv_heads < 1 || a->q_heads % a->kv_heads != 0)
+        return error_set(FSDP_ERR_INPUT, "attention: %lld query heads cannot share %lld key/value heads evenly",
+                         (long long)a->q_heads, (long long)a->kv_heads);
+    return FSDP_OK;
+}
 
 static inline int64_t padded_head(const attention_args *a)
 {
@@ -61,7 +75,7 @@ static inline tile_rows tile_rows_read(const attention_args *a, buffer b, int64_
 static inline void tile_transpose(const attention_args *a, buffer b, int64_t at, int64_t row, const query_tile *t,
                                   float factor, float *restrict to)
 {
-    float scratch[8][256];
+    float scratch[8][HEAD_DIM_MAX];
     memset(to, 0, (size_t)(a->head_dim * t->lanes) * sizeof(float));
     for (int64_t first = 0; first < t->n; first += 8) {
         const float *rows[8];

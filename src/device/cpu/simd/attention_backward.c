@@ -7,11 +7,11 @@
 
 /* One thread's memory. */
 typedef struct scratch {
-    float *query_t, *d_out_t;     /* (head_dim, lanes); the query times scale */
+    float *query_t, *d_out_t;       /* (head_dim, lanes); the query times scale */
     float *query, *d_out, *d_query; /* (QUERIES, padded head) */
-    float *p, *ds;                /* (KEYS, lanes) */
-    float *key, *value;           /* (KEYS, padded head) */
-    float *d_key, *d_value;       /* (kv_length, padded head) */
+    float *p, *ds;                  /* (KEYS, lanes) */
+    float *key, *value;             /* (KEYS, padded head) */
+    float *d_key, *d_value;         /* (kv_length, padded head) */
 } scratch;
 
 static size_t scratch_floats(const attention_args *a)
@@ -43,7 +43,7 @@ static scratch scratch_at(const attention_args *a, int thread)
 static void lane_constants(const attention_args *a, const query_tile *t, float *lse, float *delta)
 {
     const float *saved = a->lse + (t->batch * a->q_heads + t->head) * a->q_length + t->first;
-    float out_scratch[256], d_out_scratch[256];
+    float out_scratch[HEAD_DIM_MAX], d_out_scratch[HEAD_DIM_MAX];
     for (int64_t i = 0; i < t->lanes; i++) {
         lse[i] = INFINITY;
         delta[i] = 0.0f;
@@ -112,15 +112,20 @@ static void backward_tile(const attention_args *a, const query_tile *t, int64_t 
     for (int64_t first = 0; first < end; first += KEYS) {
         int64_t n = min_i64(KEYS, end - first), token = t->batch * a->kv_length + first;
         tile_rows key = tile_rows_read(a, a->k, token * a->k_row + kv_head * a->head_dim, a->k_row, n, true, m->key);
-        tile_rows value = tile_rows_read(a, a->v, token * a->v_row + kv_head * a->head_dim, a->v_row, n, false, m->value);
-        SIMD_NAME(tile_product)(n, t->lanes, a->head_dim, key.p, key.row, 1, m->query_t, t->lanes, m->p, t->lanes, false);
+        tile_rows value =
+            tile_rows_read(a, a->v, token * a->v_row + kv_head * a->head_dim, a->v_row, n, false, m->value);
+        SIMD_NAME(tile_product)
+        (n, t->lanes, a->head_dim, key.p, key.row, 1, m->query_t, t->lanes, m->p, t->lanes, false);
         tile_bias_and_mask(a, t, first, n, m->p);
-        SIMD_NAME(tile_product)(n, t->lanes, a->head_dim, value.p, value.row, 1, m->d_out_t, t->lanes, m->ds, t->lanes, false);
+        SIMD_NAME(tile_product)
+        (n, t->lanes, a->head_dim, value.p, value.row, 1, m->d_out_t, t->lanes, m->ds, t->lanes, false);
         softmax_backward(t, n, lse, delta, m->p, m->ds);
         if (a->d_bias)
             add_bias_gradient(a, t, first, n, m->ds);
-        SIMD_NAME(tile_product)(n, width, t->n, m->p, t->lanes, 1, d_out.p, d_out.row, m->d_value + first * width, width, true);
-        SIMD_NAME(tile_product)(n, width, t->n, m->ds, t->lanes, 1, query.p, query.row, m->d_key + first * width, width, true);
+        SIMD_NAME(tile_product)
+        (n, width, t->n, m->p, t->lanes, 1, d_out.p, d_out.row, m->d_value + first * width, width, true);
+        SIMD_NAME(tile_product)
+        (n, width, t->n, m->ds, t->lanes, 1, query.p, query.row, m->d_key + first * width, width, true);
         SIMD_NAME(tile_product)(t->n, width, n, m->ds, 1, t->lanes, key.p, key.row, m->d_query, width, true);
     }
 }
@@ -161,19 +166,32 @@ static void backward_head(const attention_args *a, int64_t batch, int64_t kv_hea
         write_rows(a, a->d_v, token * a->v_row + column, a->v_row, a->kv_length, 1.0f, a->add_v, m->d_value);
 }
 
+#define SCRATCH_BYTES_MAX ((size_t)512 << 20) /* of all threads together: very long sequences get fewer of them */
+
+/* No more threads than heads to share out, nor than the memory for their sums allows. */
+static int backward_threads(const struct device *d, const attention_args *a)
+{
+    int64_t heads = max_i64(1, a->batch * a->kv_heads);
+    int64_t fit = max_i64(1, (int64_t)(SCRATCH_BYTES_MAX / (scratch_floats(a) * sizeof(float))));
+    return (int)min_i64(cpu_device_threads(d), min_i64(heads, fit));
+}
+
 SIMD_WORKSPACE(attention_backward, attention_args)
 {
-    return (size_t)cpu_device_threads(d) * scratch_floats(a) * sizeof(float);
+    return (size_t)backward_threads(d, a) * scratch_floats(a) * sizeof(float);
 }
 
 /* Samples and heads that share elements of the bias stay with one thread, in order: no races, always the same bits. */
 SIMD_KERNEL(attention_backward, attention_args)
 {
+    FSDP_TRY(attention_check(a));
     bool batch_apart = !a->d_bias || a->bias_batch != 0, heads_apart = !a->d_bias || a->bias_head != 0;
     int64_t n_batches = batch_apart ? a->batch : 1, n_heads = heads_apart ? a->kv_heads : 1;
     if (a->d_bias && !a->add_bias)
         memset(a->d_bias + a->d_bias_first, 0, (size_t)a->d_bias_numel * sizeof(float));
-    int threads = cpu_threads_for(s, a->batch * a->q_heads * a->q_length * a->kv_length);
+    int threads = backward_threads(&s->device->base, a);
+    if (cpu_threads_for(s, a->batch * a->q_heads * a->q_length * a->kv_length) == 1)
+        threads = 1;
 #pragma omp parallel num_threads(threads)
     {
         scratch m = scratch_at(a, omp_get_thread_num());

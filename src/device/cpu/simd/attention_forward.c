@@ -5,9 +5,9 @@
 
 /* One thread's memory, in floats. */
 typedef struct scratch {
-    float *query;     /* (head_dim, lanes), times scale */
-    float *scores;    /* (KEYS, lanes) */
-    float *out;       /* (QUERIES, padded head) */
+    float *query;       /* (head_dim, lanes), times scale */
+    float *scores;      /* (KEYS, lanes) */
+    float *out;         /* (QUERIES, padded head) */
     float *key, *value; /* (KEYS, padded head), for operands that must be converted */
 } scratch;
 
@@ -28,7 +28,8 @@ static scratch scratch_at(const attention_args *a, int thread)
                      .value = p + 2 * QUERIES * width + KEYS * QUERIES + KEYS * width};
 }
 
-/* Turns scores into exp(score - maximum), with the maximum of everything so far; `out` and `sum` follow when it moves. */
+/* Turns scores into exp(score - maximum), with the maximum of everything so far; `out` and `sum` follow when it moves.
+ */
 static void softmax_step(const query_tile *t, int64_t n_keys, int64_t width, float *restrict scores,
                          float *restrict highest, float *restrict sum, float *restrict out)
 {
@@ -100,8 +101,10 @@ static void forward_tile(const attention_args *a, const query_tile *t, const scr
     for (int64_t first = 0; first < end; first += KEYS) {
         int64_t n = min_i64(KEYS, end - first), token = t->batch * a->kv_length + first;
         tile_rows key = tile_rows_read(a, a->k, token * a->k_row + kv_head * a->head_dim, a->k_row, n, false, m->key);
-        tile_rows value = tile_rows_read(a, a->v, token * a->v_row + kv_head * a->head_dim, a->v_row, n, true, m->value);
-        SIMD_NAME(tile_product)(n, t->lanes, a->head_dim, key.p, key.row, 1, m->query, t->lanes, m->scores, t->lanes, false);
+        tile_rows value =
+            tile_rows_read(a, a->v, token * a->v_row + kv_head * a->head_dim, a->v_row, n, true, m->value);
+        SIMD_NAME(tile_product)
+        (n, t->lanes, a->head_dim, key.p, key.row, 1, m->query, t->lanes, m->scores, t->lanes, false);
         tile_bias_and_mask(a, t, first, n, m->scores);
         softmax_step(t, n, width, m->scores, highest, sum, m->out);
         SIMD_NAME(tile_product)(t->n, width, n, m->scores, 1, t->lanes, value.p, value.row, m->out, width, true);
@@ -117,6 +120,7 @@ SIMD_WORKSPACE(attention_forward, attention_args)
 /* Tiles differ in length when causal, so threads take the next one as they get free; each tile writes only its own. */
 SIMD_KERNEL(attention_forward, attention_args)
 {
+    FSDP_TRY(attention_check(a));
     int64_t n_tiles = ceil_div(a->q_length, QUERIES), n_items = a->batch * a->q_heads * n_tiles;
     int threads = cpu_threads_for(s, a->batch * a->q_heads * a->q_length * a->kv_length);
 #pragma omp parallel num_threads(threads)

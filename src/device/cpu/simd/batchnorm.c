@@ -56,7 +56,8 @@ SIMD_KERNEL(batchnorm_forward_apply, batchnorm_args)
     for (int64_t channel = 0; channel < a->channels; channel++) {
         float x_scratch[SPAN], scratch[SPAN];
         channel_statistics(a, channel);
-        float mean = a->mean[channel], scale = a->rstd[channel] * (a->weight.p ? element_read(a->weight, channel) : 1.0f);
+        float mean = a->mean[channel],
+              scale = a->rstd[channel] * (a->weight.p ? element_read(a->weight, channel) : 1.0f);
         float shift = a->bias.p ? element_read(a->bias, channel) : 0.0f;
         for (int64_t sample = 0; sample < a->batch; sample++) {
             for (int64_t first = 0; first < a->area; first += SPAN) {

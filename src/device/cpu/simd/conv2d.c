@@ -12,18 +12,32 @@ typedef struct panel {
 
 typedef struct panel_plan {
     int64_t patch, n_samples, n_rows, width; /* of a full panel */
-    size_t columns_bytes, gathered_bytes, product_bytes;
+    size_t columns_bytes, gathered_bytes, sum_bytes, product_bytes;
 } panel_plan;
 
 static gemm_args product_forward(const conv2d_args *a, int64_t patch, int64_t width, const panel *p, void *columns)
 {
     int64_t n = p->n_rows * a->out_w, area = a->out_h * a->out_w;
-    buffer y = {a->y.p ? element_address(a->y, p->sample * a->out_channels * area + p->row * a->out_w) : NULL, a->y.dtype};
+    buffer y = {a->y.p ? element_address(a->y, p->sample * a->out_channels * area + p->row * a->out_w) : NULL,
+                a->y.dtype};
     return (gemm_args){
-        .m = a->out_channels, .n = n, .k = patch, .alpha = 1.0f, .beta = a->bias.p ? 1.0f : 0.0f,
-        .a = a->weight, .b = {columns, a->weight.dtype}, .c = y, .d = y,
-        .lda = patch, .ldb = width, .ldc = area, .ldd = area,
-        .batch = p->n_samples, .stride_b = n, .stride_c = a->out_channels * area, .stride_d = a->out_channels * area,
+        .m = a->out_channels,
+        .n = n,
+        .k = patch,
+        .alpha = 1.0f,
+        .beta = a->bias.p ? 1.0f : 0.0f,
+        .a = a->weight,
+        .b = {columns, a->weight.dtype},
+        .c = y,
+        .d = y,
+        .lda = patch,
+        .ldb = width,
+        .ldc = area,
+        .ldd = area,
+        .batch = p->n_samples,
+        .stride_b = n,
+        .stride_c = a->out_channels * area,
+        .stride_d = a->out_channels * area,
     };
 }
 
@@ -32,19 +46,43 @@ static gemm_args product_d_columns(const conv2d_args *a, int64_t patch, int64_t 
 {
     buffer d = {columns, FSDP_F32};
     return (gemm_args){
-        .transpose_a = true, .m = patch, .n = width, .k = a->out_channels, .alpha = 1.0f,
-        .a = a->weight, .b = {gathered, a->weight.dtype}, .c = d, .d = d,
-        .lda = patch, .ldb = width, .ldc = width, .ldd = width, .batch = 1,
+        .transpose_a = true,
+        .m = patch,
+        .n = width,
+        .k = a->out_channels,
+        .alpha = 1.0f,
+        .a = a->weight,
+        .b = {gathered, a->weight.dtype},
+        .c = d,
+        .d = d,
+        .lda = patch,
+        .ldb = width,
+        .ldc = width,
+        .ldd = width,
+        .batch = 1,
     };
 }
 
+/* Into `sum`, which is d_weight, or fp32 memory where d_weight would round after every panel. */
 static gemm_args product_d_weight(const conv2d_args *a, int64_t patch, int64_t width, void *gathered, void *columns,
-                                  bool add)
+                                  buffer sum, bool add)
 {
     return (gemm_args){
-        .transpose_b = true, .m = a->out_channels, .n = patch, .k = width, .alpha = 1.0f, .beta = add ? 1.0f : 0.0f,
-        .a = {gathered, a->weight.dtype}, .b = {columns, a->weight.dtype}, .c = a->d_weight, .d = a->d_weight,
-        .lda = width, .ldb = width, .ldc = patch, .ldd = patch, .batch = 1,
+        .transpose_b = true,
+        .m = a->out_channels,
+        .n = patch,
+        .k = width,
+        .alpha = 1.0f,
+        .beta = add ? 1.0f : 0.0f,
+        .a = {gathered, a->weight.dtype},
+        .b = {columns, a->weight.dtype},
+        .c = sum,
+        .d = sum,
+        .lda = width,
+        .ldb = width,
+        .ldc = patch,
+        .ldd = patch,
+        .batch = 1,
     };
 }
 
@@ -59,12 +97,13 @@ static panel_plan plan_make(const struct device *d, const conv2d_args *a)
     p.width = p.n_samples * p.n_rows * a->out_w;
     p.columns_bytes = round_up((size_t)(p.patch * p.width) * sizeof(float), 256);
     p.gathered_bytes = round_up((size_t)(a->out_channels * p.width) * sizeof(float), 256);
+    p.sum_bytes = round_up((size_t)(a->out_channels * p.patch) * sizeof(float), 256);
     const cpu_product_set *product = &((const device_cpu *)d)->product;
     panel whole = {.n_samples = p.n_samples, .n_rows = p.n_rows};
     gemm_args products[3] = {
         product_forward(a, p.patch, p.width, &whole, NULL),
         product_d_columns(a, p.patch, p.width, NULL, NULL),
-        product_d_weight(a, p.patch, p.width, NULL, NULL, true),
+        product_d_weight(a, p.patch, p.width, NULL, NULL, (buffer){NULL, FSDP_F32}, true),
     };
     for (int i = 0; i < 3; i++) {
         size_t bytes = product_gemm_workspace(product, &products[i]);
@@ -259,7 +298,17 @@ SIMD_KERNEL(conv2d_forward, conv2d_args)
 SIMD_WORKSPACE(conv2d_backward, conv2d_args)
 {
     panel_plan p = plan_make(d, a);
-    return p.columns_bytes + p.gathered_bytes + p.product_bytes;
+    return p.columns_bytes + p.gathered_bytes + p.sum_bytes + p.product_bytes;
+}
+
+/* Input rows that two panels share are added to (and round twice where dx is narrower than fp32), so dx starts from
+ * zero. */
+static void start_dx(const conv2d_args *a, const panel_plan *plan)
+{
+    if (a->dx.p && plan->n_rows < a->out_h && !a->add_dx) {
+        size_t numel = (size_t)(a->batch * a->in_channels * a->in_h * a->in_w);
+        memset(a->dx.p, 0, numel * (a->dx.dtype == FSDP_F32 ? 4 : 2));
+    }
 }
 
 SIMD_KERNEL(conv2d_backward, conv2d_args)
@@ -268,20 +317,19 @@ SIMD_KERNEL(conv2d_backward, conv2d_args)
     const cpu_product_set *set = &s->device->product;
     buffer columns = {a->workspace, a->weight.dtype};
     buffer gathered = {(char *)a->workspace + plan.columns_bytes, a->weight.dtype};
-    void *product_workspace = (char *)gathered.p + plan.gathered_bytes;
-    bool split = plan.n_rows < a->out_h; /* an input row may belong to two panels */
-    if (a->dx.p && split && !a->add_dx) {
-        size_t numel = (size_t)(a->batch * a->in_channels * a->in_h * a->in_w);
-        memset(a->dx.p, 0, numel * (a->dx.dtype == FSDP_F32 ? 4 : 2));
-    }
+    bool direct = a->d_weight.dtype == FSDP_F32;
+    buffer sum = {(char *)gathered.p + plan.gathered_bytes, FSDP_F32};
+    void *product_workspace = (char *)sum.p + plan.sum_bytes;
+    sum = direct ? a->d_weight : sum;
+    start_dx(a, &plan);
     for (int64_t i = 0; i < panel_count(a, &plan); i++) {
         panel p = panel_at(a, &plan, i);
         int64_t width = p.n_samples * p.n_rows * a->out_w;
         gather_dy(s, a, &p, gathered);
         if (a->d_weight.p) {
+            bool add = i > 0 || (direct && a->add_weight);
             unfold(s, a, plan.patch, &p, columns);
-            gemm_args product =
-                product_d_weight(a, plan.patch, width, gathered.p, columns.p, a->add_weight || i > 0);
+            gemm_args product = product_d_weight(a, plan.patch, width, gathered.p, columns.p, sum, add);
             product.workspace = product_workspace;
             FSDP_TRY(product_gemm(set, &product));
         }
@@ -289,9 +337,11 @@ SIMD_KERNEL(conv2d_backward, conv2d_args)
             gemm_args product = product_d_columns(a, plan.patch, width, gathered.p, columns.p);
             product.workspace = product_workspace;
             FSDP_TRY(product_gemm(set, &product));
-            fold(s, a, &p, width, columns.p, a->add_dx || split);
+            fold(s, a, &p, width, columns.p, a->add_dx || plan.n_rows < a->out_h);
         }
     }
+    if (a->d_weight.p && !direct)
+        span_write(a->d_weight, 0, a->out_channels * plan.patch, sum.p, a->add_weight);
     if (a->d_bias.p)
         bias_gradient(s, a);
     return FSDP_OK;

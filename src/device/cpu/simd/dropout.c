@@ -6,7 +6,8 @@
 
 #define PHILOX_BLOCKS (SPAN / 4 + 2)
 
-/* rng_philox for n blocks from `first` on, laid out so that 32-bit lanes do all of it: words[k][i] is word k of block i. */
+/* rng_philox for n blocks from `first` on, laid out so that 32-bit lanes do all of it: words[k][i] is word k of block
+ * i. */
 static void philox_blocks(rng_key key, uint64_t step, uint64_t first, int64_t n, uint32_t words[4][PHILOX_BLOCKS])
 {
     uint32_t first_low = (uint32_t)first, first_high = (uint32_t)(first >> 32);

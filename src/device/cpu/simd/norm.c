@@ -1,4 +1,5 @@
-/* RMS and layer normalisation over rows. Statistics are fp32 sums over a row; weight gradients go through row blocks. */
+/* RMS and layer normalisation over rows. Statistics are fp32 sums over a row; weight gradients go through row blocks.
+ */
 #include "device/cpu/simd/row_blocks.h"
 
 SIMD_KERNEL(rmsnorm_forward, rmsnorm_args)

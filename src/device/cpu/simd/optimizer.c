@@ -38,7 +38,8 @@ static void adam_span(const update *u, int64_t n, float *restrict parameter, con
                       float *restrict moment1, float *restrict moment2)
 {
     float beta1 = u->beta1, beta2 = u->beta2, rest1 = 1.0f - beta1, rest2 = 1.0f - beta2;
-    float scale = u->gradient_scale, keep = u->keep, l2 = u->l2, step = u->step_size, root = u->root_scale, eps = u->eps;
+    float scale = u->gradient_scale, keep = u->keep, l2 = u->l2, step = u->step_size, root = u->root_scale,
+          eps = u->eps;
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
         float p = parameter[i];

@@ -1,6 +1,6 @@
-/* Sums over rows (weight gradients, bias gradients) in two steps: each block of rows sums into a partial row of its own,
- * then the partial rows are added in order. The blocks depend on the number of rows alone, so the bits do not depend
- * on the number of threads. */
+/* Sums over rows (weight gradients, bias gradients) in two steps: each block of rows sums into a partial row of its
+ * own, then the partial rows are added in order. The blocks depend on the number of rows alone, so the bits do not
+ * depend on the number of threads. */
 #ifndef DEVICE_CPU_SIMD_ROW_BLOCKS_H
 #define DEVICE_CPU_SIMD_ROW_BLOCKS_H
 

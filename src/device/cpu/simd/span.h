@@ -93,7 +93,8 @@ static inline void span_load(buffer b, int64_t first, int64_t n, float *restrict
     }
 }
 
-/* The same without the copy where the buffer is fp32: returns where the numbers lie, `scratch` (n floats) or the buffer. */
+/* The same without the copy where the buffer is fp32: returns where the numbers lie, `scratch` (n floats) or the
+ * buffer. */
 static inline const float *span_read(buffer b, int64_t first, int64_t n, float *scratch)
 {
     if (b.dtype == FSDP_F32)
@@ -102,7 +103,8 @@ static inline const float *span_read(buffer b, int64_t first, int64_t n, float *
     return scratch;
 }
 
-/* Where to compute a result of n elements that span_write will put at `first`: the buffer itself when it can take it. */
+/* Where to compute a result of n elements that span_write will put at `first`: the buffer itself when it can take it.
+ */
 static inline float *span_target(buffer b, int64_t first, bool add, float *scratch)
 {
     return b.dtype == FSDP_F32 && !add ? (float *)b.p + first : scratch;

@@ -1,5 +1,6 @@
 /* Copies between strided layouts. Dimensions are sorted by the stride they are written with and merged where both sides
- * allow it; what is left runs as rows, or as small squares when it is a transpose, so that both sides use whole lines. */
+ * allow it; what is left runs as rows, or as small squares when it is a transpose, so that both sides use whole lines.
+ */
 #include "device/cpu/simd/span.h"
 
 #define PIECE_ROWS 32      /* also the side of a square */

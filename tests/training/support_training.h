@@ -1,7 +1,7 @@
 /* A small training run on forked ranks, the same for every strategy and world size: the global batch is fixed, each rank
  * takes its share. What comes out: the loss of every step and a hash of every bit of the final parameters. */
-#ifndef TESTS_SHARD_TRAINING_H
-#define TESTS_SHARD_TRAINING_H
+#ifndef TESTS_TRAINING_SUPPORT_H
+#define TESTS_TRAINING_SUPPORT_H
 
 #include <fsdp/shard.h>
 

@@ -1,4 +1,5 @@
-#include "shard/training.h"
+/* The run itself, and the forking of its ranks. */
+#include "training/support_training.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -139,7 +140,7 @@ static fsdp_status train_steps(const training *t, fsdp_model *m, fsdp_optimizer 
             status = fsdp_backward(tape, record(t, m, tape, s, share), micro + 1 == t->micro_batches);
         }
         fsdp_step_report report;
-        fsdp_optimizer_set_lr(o, (float)fsdp_lr_at(&lr, NULL, step));
+        fsdp_optimizer_set_lr(o, (float)fsdp_lr_at(&lr, step));
         if (status == FSDP_OK)
             status = fsdp_step(o, &report);
         out->loss[step] = report.loss;

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "shard/training.h"
+#include "training/support_training.h"
 
 static const char *const models[] = {"llama", "t5", "cnn"};
 

@@ -1,0 +1,248 @@
+/* `fsdp ckpt`: looks at, checks, compares, converts and prunes checkpoints. The work is <fsdp/checkpoint.h>'s. */
+#include <stdlib.h>
+#include <string.h>
+
+#include <fsdp/checkpoint.h>
+
+#include "commands.h"
+
+typedef struct ckpt_options {
+    fsdp_flag_state state;
+    bool json, dry_run;
+    double tolerance;
+    const char *dtype, *tokenizer, *kind;
+    int64_t max_file_size, world_size, keep, keep_every;
+} ckpt_options;
+
+static const fsdp_choice dtypes[] = {{"fp32", 0, NULL}, {"bf16", 1, NULL}, {"fp16", 2, NULL}, {NULL, 0, NULL}};
+static const fsdp_choice kinds[] = {{"sharded", 0, NULL}, {"full", 1, NULL}, {NULL, 0, NULL}};
+
+#define FIELD(name) offsetof(ckpt_options, name)
+
+static const fsdp_flag ckpt_table[] = {
+    {.name = "json", .type = FSDP_FLAG_SWITCH, .offset = FIELD(json), .help = "print one JSON object"},
+    {.name = "tolerance",
+     .type = FSDP_FLAG_FLOAT,
+     .offset = FIELD(tolerance),
+     .fallback = "0",
+     .most = 1e30,
+     .unit = "X",
+     .help = "diff: differences up to this do not count; 0 compares bits"},
+    {.name = "dtype",
+     .type = FSDP_FLAG_TEXT,
+     .offset = FIELD(dtype),
+     .fallback = "fp32",
+     .choices = dtypes,
+     .help = "export: element type of the weights"},
+    {.name = "tokenizer",
+     .type = FSDP_FLAG_TEXT,
+     .offset = FIELD(tokenizer),
+     .unit = "DIR",
+     .help = "export: folder with tokenizer files, instead of the one that training used"},
+    {.name = "max_file_size",
+     .type = FSDP_FLAG_BYTES,
+     .offset = FIELD(max_file_size),
+     .fallback = "5GB",
+     .unit = "SIZE",
+     .help = "export: larger models become several files with an index"},
+    {.name = "kind",
+     .type = FSDP_FLAG_TEXT,
+     .offset = FIELD(kind),
+     .fallback = "sharded",
+     .choices = kinds,
+     .help = "import, reshard: kind of checkpoint to write"},
+    {.name = "world_size",
+     .type = FSDP_FLAG_INT,
+     .offset = FIELD(world_size),
+     .fallback = "1",
+     .least = 1,
+     .most = 99999,
+     .unit = "N",
+     .help = "import, reshard: files to write, one per rank"},
+    {.name = "keep_checkpoints",
+     .aliases = "keep",
+     .type = FSDP_FLAG_INT,
+     .offset = FIELD(keep),
+     .fallback = "1",
+     .least = 1,
+     .most = 1e6,
+     .unit = "K",
+     .help = "prune: newest complete checkpoints to keep"},
+    {.name = "keep_every",
+     .type = FSDP_FLAG_INT,
+     .offset = FIELD(keep_every),
+     .fallback = "0",
+     .least = 0,
+     .most = 1e15,
+     .unit = "M",
+     .help = "prune: keep those too whose step is a multiple of M"},
+    {.name = "dry_run",
+     .type = FSDP_FLAG_SWITCH,
+     .offset = FIELD(dry_run),
+     .help = "prune: only say what would be removed"},
+    {.name = NULL},
+};
+
+static const fsdp_flag *ckpt_flags(void)
+{
+    return ckpt_table;
+}
+
+/* ---- The actions: `paths` are what stands behind the action's name ---- */
+
+static fsdp_status act_show(const ckpt_options *o, const char **paths, char **text, int *code)
+{
+    (void)code;
+    return fsdp_checkpoint_show(paths[0], o->json, text);
+}
+
+static fsdp_status act_verify(const ckpt_options *o, const char **paths, char **text, int *code)
+{
+    (void)code;
+    return fsdp_checkpoint_verify(paths[0], o->json, text);
+}
+
+static fsdp_status act_diff(const ckpt_options *o, const char **paths, char **text, int *code)
+{
+    bool same = true;
+    fsdp_status status = fsdp_checkpoint_diff(paths[0], paths[1], o->tolerance, o->json, &same, text);
+    *code = same ? 0 : 1;
+    return status;
+}
+
+static fsdp_status act_export(const ckpt_options *o, const char **paths, char **text, int *code)
+{
+    (void)code;
+    fsdp_checkpoint_export_config config = FSDP_CHECKPOINT_EXPORT_CONFIG_INIT;
+    config.source = paths[0];
+    config.destination = paths[1];
+    config.tokenizer = o->tokenizer;
+    config.max_file_bytes = o->max_file_size;
+    config.json = o->json;
+    FSDP_TRY(fsdp_dtype_parse(o->dtype, &config.dtype));
+    return fsdp_checkpoint_export(&config, text);
+}
+
+static fsdp_checkpoint_convert_config convert_config(const ckpt_options *o, const char **paths)
+{
+    fsdp_checkpoint_convert_config config = FSDP_CHECKPOINT_CONVERT_CONFIG_INIT;
+    config.source = paths[0];
+    config.destination = paths[1];
+    config.kind = o->kind;
+    config.world_size = (int)o->world_size;
+    config.json = o->json;
+    return config;
+}
+
+static fsdp_status act_import(const ckpt_options *o, const char **paths, char **text, int *code)
+{
+    (void)code;
+    fsdp_checkpoint_convert_config config = convert_config(o, paths);
+    return fsdp_checkpoint_import(&config, text);
+}
+
+static fsdp_status act_reshard(const ckpt_options *o, const char **paths, char **text, int *code)
+{
+    (void)code;
+    fsdp_checkpoint_convert_config config = convert_config(o, paths);
+    return fsdp_checkpoint_reshard(&config, text);
+}
+
+static fsdp_status act_prune(const ckpt_options *o, const char **paths, char **text, int *code)
+{
+    (void)code;
+    fsdp_checkpoint_prune_config config = FSDP_CHECKPOINT_PRUNE_CONFIG_INIT;
+    config.directory = paths[0];
+    config.keep = (int)o->keep;
+    config.keep_every = o->keep_every;
+    config.dry_run = o->dry_run;
+    config.json = o->json;
+    return fsdp_checkpoint_prune(&config, text);
+}
+
+typedef struct action {
+    const char *name;
+    int n_paths;
+    const char *paths; /* what they are, for messages */
+    fsdp_status (*act)(const ckpt_options *o, const char **paths, char **text, int *code);
+} action;
+
+static const action actions[] = {
+    {"show", 1, "PATH", act_show},
+    {"verify", 1, "PATH", act_verify},
+    {"diff", 2, "PATH PATH", act_diff},
+    {"export", 2, "CHECKPOINT FOLDER", act_export},
+    {"import", 2, "FOLDER DIRECTORY", act_import},
+    {"reshard", 2, "CHECKPOINT DIRECTORY", act_reshard},
+    {"prune", 1, "DIRECTORY", act_prune},
+};
+enum { N_ACTIONS = sizeof actions / sizeof *actions };
+
+static const action *find_action(const char *name)
+{
+    for (int i = 0; i < N_ACTIONS; i++)
+        if (strcmp(actions[i].name, name) == 0)
+            return &actions[i];
+    return NULL;
+}
+
+static int unknown_action(const char *name)
+{
+    const char *names[N_ACTIONS];
+    for (int i = 0; i < N_ACTIONS; i++)
+        names[i] = actions[i].name;
+    const char *near = fsdp_nearest(name, names, N_ACTIONS);
+    return command_misused("ckpt", "unknown action '%s'%s%s%s", name, near ? "; did you mean `fsdp ckpt " : "",
+                           near ? near : ": show, verify, diff, export, import, reshard or prune", near ? "`?" : "");
+}
+
+static int run_action(const ckpt_options *options, const char **words, int n_words)
+{
+    if (n_words == 0)
+        return command_misused("ckpt", "say what to do: show, verify, diff, export, import, reshard or prune");
+    const action *a = find_action(words[0]);
+    if (!a)
+        return unknown_action(words[0]);
+    if (n_words - 1 != a->n_paths)
+        return command_misused("ckpt", "usage: fsdp ckpt %s %s [FLAGS...]", a->name, a->paths);
+    char *text = NULL;
+    int code = 0;
+    fsdp_status status = a->act(options, words + 1, &text, &code);
+    if (text)
+        fputs(text, stdout);
+    free(text);
+    fflush(stdout);
+    return status == FSDP_OK ? code : command_failed("ckpt", status);
+}
+
+static int run_ckpt(int argc, char **argv)
+{
+    ckpt_options options;
+    const char *words[64];
+    int n_words = 0;
+    if (argc > 64)
+        return command_misused("ckpt", "too many words");
+    fsdp_status status = fsdp_flags_init(ckpt_table, &options, &options.state);
+    if (status == FSDP_OK)
+        status = fsdp_flags_parse(ckpt_table, &options, &options.state, "ckpt", argc, argv, words, &n_words);
+    int code = status == FSDP_OK ? run_action(&options, words, n_words) : command_failed("ckpt", status);
+    fsdp_flags_free(&options.state);
+    return code;
+}
+
+const command command_ckpt = {
+    .name = "ckpt",
+    .summary = "Look at, check, compare, convert and prune checkpoints",
+    .usage = "show|verify|diff|export|import|reshard|prune PATH... [FLAGS...]",
+    .details = "A path is a checkpoint (run/step-00000020), a directory of checkpoints (run: the newest complete one is\n"
+               "meant), a Hugging Face folder, or a .safetensors file.\n\n"
+               "  fsdp ckpt show run                        what is there, and in what condition\n"
+               "  fsdp ckpt verify run                      read everything, compare every checksum\n"
+               "  fsdp ckpt diff run/step-00000010 run      tensors that differ, and by how much (exit code 1 then)\n"
+               "  fsdp ckpt export run model --dtype bf16   a folder that transformers opens\n"
+               "  fsdp ckpt import model run                a checkpoint of step 0 from such a folder\n"
+               "  fsdp ckpt reshard run run8 --world_size 8\n"
+               "  fsdp ckpt prune run --keep_checkpoints 3 --keep_every 1000",
+    .flags = ckpt_flags,
+    .run = run_ckpt,
+};

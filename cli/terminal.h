@@ -1,0 +1,23 @@
+/* Lines on a terminal or in a file: one line of progress that is rewritten in place, above it lines that stay. */
+#ifndef CLI_TERMINAL_H
+#define CLI_TERMINAL_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+typedef struct terminal {
+    FILE *out;
+    bool live;   /* `out` is a terminal that can rewrite a line */
+    int columns; /* 0 where it is none */
+    bool shown;  /* a line of progress stands there now */
+} terminal;
+
+terminal terminal_open(FILE *out);
+/* Replaces the line of progress; where there is no terminal, prints a line. */
+void terminal_progress(terminal *t, const char *text);
+/* A line that stays. */
+void terminal_line(terminal *t, const char *text);
+/* Leaves the last progress as it is and goes to a new line. */
+void terminal_close(terminal *t);
+
+#endif

@@ -1,0 +1,90 @@
+/* Checkpoints without a training job: look at them, check them, compare them, and turn them into one another.
+ *
+ * A path is a checkpoint directory ("run/step-00000020"), a directory of checkpoints ("run": its newest complete one is
+ * meant), a Hugging Face folder, or a .safetensors file. Results come as text, a report for people or one JSON object;
+ * the caller frees it with free(). docs/checkpoint-format.md describes the files. */
+#ifndef FSDP_CHECKPOINT_H
+#define FSDP_CHECKPOINT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <fsdp/dtype.h>
+#include <fsdp/status.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What is there: for a directory of checkpoints all of them and their condition, else step, world, files and tensors. */
+FSDP_API fsdp_status fsdp_checkpoint_show(const char *path, bool json, char **text);
+
+/* Reads everything and compares every checksum. FSDP_ERR_INPUT when anything is wrong; the report, which is set then too,
+ * names every file and tensor that is. A directory of checkpoints: all of them. */
+FSDP_API fsdp_status fsdp_checkpoint_verify(const char *path, bool json, char **text);
+
+/* Names the tensors that only one of the two has, whose shapes differ, or where elements differ by more than `tolerance`
+ * (0: in any bit), and by how much. *same tells whether there are any. */
+FSDP_API fsdp_status fsdp_checkpoint_diff(const char *a, const char *b, double tolerance, bool json, bool *same,
+                                          char **text);
+
+typedef struct fsdp_checkpoint_export_config {
+    size_t size;
+    const char *source;
+    const char *destination; /* the folder to make; an earlier model folder there is replaced */
+    const char *tokenizer;   /* folder with tokenizer files; NULL: those that the source has or knows of */
+    fsdp_dtype dtype;        /* fp32, bf16 or fp16 */
+    int64_t max_file_bytes;  /* larger models become several files and an index */
+    bool json;
+} fsdp_checkpoint_export_config;
+
+#define FSDP_CHECKPOINT_EXPORT_CONFIG_INIT                                                                             \
+    {                                                                                                                  \
+        .size = sizeof(fsdp_checkpoint_export_config), .dtype = FSDP_F32, .max_file_bytes = 5000000000                 \
+    }
+
+/* Writes the model as a Hugging Face folder that transformers opens. */
+FSDP_API fsdp_status fsdp_checkpoint_export(const fsdp_checkpoint_export_config *config, char **text);
+
+typedef struct fsdp_checkpoint_convert_config {
+    size_t size;
+    const char *source;
+    const char *destination; /* a directory of checkpoints; "step-..." is made in it */
+    const char *kind;        /* "sharded" or "full" */
+    int world_size;          /* sharded: number of files, each the even share of a rank */
+    bool json;
+} fsdp_checkpoint_convert_config;
+
+#define FSDP_CHECKPOINT_CONVERT_CONFIG_INIT                                                                            \
+    {                                                                                                                  \
+        .size = sizeof(fsdp_checkpoint_convert_config), .kind = "sharded", .world_size = 1                             \
+    }
+
+/* A checkpoint again as one of another world size or kind: the same step, values and state. (Loading needs none of this:
+ * any world loads any sharded or full checkpoint.) */
+FSDP_API fsdp_status fsdp_checkpoint_reshard(const fsdp_checkpoint_convert_config *config, char **text);
+
+/* A Hugging Face folder or safetensors file as a checkpoint of step 0: parameters, no optimizer state. */
+FSDP_API fsdp_status fsdp_checkpoint_import(const fsdp_checkpoint_convert_config *config, char **text);
+
+typedef struct fsdp_checkpoint_prune_config {
+    size_t size;
+    const char *directory;
+    int keep;           /* newest complete ones to keep, at least 1 */
+    int64_t keep_every; /* and those whose step is a multiple of this; 0: no others */
+    bool dry_run;       /* only says what would be removed */
+    bool json;
+} fsdp_checkpoint_prune_config;
+
+#define FSDP_CHECKPOINT_PRUNE_CONFIG_INIT                                                                              \
+    {                                                                                                                  \
+        .size = sizeof(fsdp_checkpoint_prune_config), .keep = 1                                                        \
+    }
+
+FSDP_API fsdp_status fsdp_checkpoint_prune(const fsdp_checkpoint_prune_config *config, char **text);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,17 @@
+/* What a run shows in TensorBoard: scalars over steps and the settings as text. */
+#ifndef OBSERVE_BOARD_H
+#define OBSERVE_BOARD_H
+
+#include <fsdp/status.h>
+
+#include "observe/figures.h"
+
+typedef struct board board;
+
+/* `settings` is JSON, shown as it is. The caller closes *out. */
+fsdp_status board_open(const char *folder, const char *settings, board **out);
+fsdp_status board_step(board *b, const step_figures *f);
+fsdp_status board_validation(board *b, int64_t step, double loss);
+fsdp_status board_close(board *b); /* flushes and frees, also on failure; NULL is legal */
+
+#endif

@@ -1,0 +1,128 @@
+/* Adds up memory events, reads the process's own view, and shows both beside the plan. */
+#include "observe/memory.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/hooks.h"
+#include "observe/table.h"
+#include "observe/units.h"
+
+struct memory_meter {
+    atomic_llong bytes, peak;
+};
+
+static void on_event(void *context, const hook_event *event)
+{
+    memory_meter *m = context;
+    if (event->kind != HOOK_MEMORY)
+        return;
+    long long now = atomic_fetch_add(&m->bytes, event->bytes) + event->bytes, peak = atomic_load(&m->peak);
+    while (now > peak && !atomic_compare_exchange_weak(&m->peak, &peak, now))
+        ;
+}
+
+fsdp_status memory_meter_start(memory_meter **out)
+{
+    *out = calloc(1, sizeof **out);
+    if (!*out)
+        return error_set(FSDP_ERR_MEMORY, "out of memory for a memory meter");
+    fsdp_status status = hooks_add(on_event, *out);
+    if (status != FSDP_OK) {
+        free(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+void memory_meter_free(memory_meter *m)
+{
+    if (m)
+        hooks_remove(on_event, m);
+    free(m);
+}
+
+int64_t memory_meter_bytes(const memory_meter *m)
+{
+    return atomic_load(&m->bytes);
+}
+
+int64_t memory_meter_peak(const memory_meter *m)
+{
+    return atomic_load(&m->peak);
+}
+
+/* The number of kB behind "\nKey:", as bytes. */
+static int64_t field(const char *text, const char *key)
+{
+    const char *at = text ? strstr(text, key) : NULL;
+    return at ? 1024 * strtoll(at + strlen(key), NULL, 10) : 0;
+}
+
+process_memory process_memory_read(void)
+{
+    process_memory memory = {0};
+    char *text = NULL;
+    size_t bytes;
+    if (file_read("/proc/self/smaps_rollup", &text, &bytes) == FSDP_OK) {
+        memory.rss_bytes = field(text, "\nRss:");
+        memory.pss_bytes = field(text, "\nPss:");
+        free(text);
+    }
+    if (file_read("/proc/self/status", &text, &bytes) == FSDP_OK) {
+        memory.rss_peak_bytes = field(text, "\nVmHWM:");
+        if (!memory.rss_bytes)
+            memory.rss_bytes = field(text, "\nVmRSS:");
+        free(text);
+    }
+    return memory;
+}
+
+static const char *optional(char *text, int64_t bytes)
+{
+    return bytes ? units_bytes(text, bytes) : "";
+}
+
+static fsdp_status add_row(table *t, const char *name, const memory_row *r)
+{
+    char text[6][UNITS_TEXT];
+    return table_row(t, "%s|%s|%s|%s|%s|%s|%s", name, optional(text[0], r->plan_bytes),
+                     optional(text[1], r->measured_bytes), optional(text[2], r->replicated_bytes),
+                     optional(text[3], r->process.rss_bytes), optional(text[4], r->process.rss_peak_bytes),
+                     optional(text[5], r->process.pss_bytes));
+}
+
+static fsdp_status add_sum(table *t, const memory_row *rows, int n)
+{
+    memory_row sum = {0};
+    for (int i = 0; i < n; i++) {
+        sum.plan_bytes += rows[i].plan_bytes;
+        sum.measured_bytes += rows[i].measured_bytes;
+        sum.replicated_bytes += rows[i].replicated_bytes;
+        sum.process.pss_bytes += rows[i].process.pss_bytes; /* the only view of the system that adds up */
+    }
+    return add_row(t, "all", &sum);
+}
+
+fsdp_status memory_report(const memory_row *rows, int n, char **text)
+{
+    table *t;
+    fsdp_status status;
+    *text = NULL;
+    FSDP_TRY(table_new("rank|planned|measured|unsharded plan|resident|resident peak|proportional", &t));
+    for (int i = 0; i < n; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "%d", rows[i].rank);
+        TRY_OR(done, add_row(t, name, &rows[i]));
+    }
+    if (n > 1)
+        TRY_OR(done, add_sum(t, rows, n));
+    status = table_text(t, text);
+done:
+    table_free(t);
+    return status;
+}

@@ -1,0 +1,37 @@
+/* Memory that a rank took: what the library asked for, heard through hooks, and what the system says of the process. */
+#ifndef OBSERVE_MEMORY_H
+#define OBSERVE_MEMORY_H
+
+#include <stdint.h>
+
+#include <fsdp/status.h>
+
+typedef struct memory_meter memory_meter;
+
+/* Counts from now on. Started before memory is taken; freed after it is given back, or earlier. */
+fsdp_status memory_meter_start(memory_meter **out);
+void memory_meter_free(memory_meter *m); /* NULL is legal */
+int64_t memory_meter_bytes(const memory_meter *m);
+int64_t memory_meter_peak(const memory_meter *m);
+
+/* Of this process, from /proc; zeros where the system does not say. */
+typedef struct process_memory {
+    int64_t rss_bytes;      /* resident */
+    int64_t rss_peak_bytes; /* most that ever was */
+    int64_t pss_bytes;      /* resident, what is shared counted by its share */
+} process_memory;
+
+process_memory process_memory_read(void);
+
+/* A rank's row of the report; zeros are left empty, and so is a column without any number. */
+typedef struct memory_row {
+    int rank;
+    int64_t plan_bytes, measured_bytes; /* promised, and taken at most */
+    int64_t replicated_bytes;           /* what the plan would be without sharding */
+    process_memory process;
+} memory_row;
+
+/* The table; malloc'd. */
+fsdp_status memory_report(const memory_row *rows, int n, char **text);
+
+#endif

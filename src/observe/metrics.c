@@ -1,0 +1,128 @@
+/* Appends lines of metrics. Floats are written in the shortest form that reads back as the same number; what is not
+ * finite becomes null. */
+#include "observe/metrics.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "observe/units.h"
+
+enum { LINE_BYTES = 1024 };
+
+struct metrics {
+    char *path;
+    int fd;
+};
+
+/* A write that a full disk or a signal cuts short is tried again from where it stopped. */
+static fsdp_status append(metrics *m, const char *text, size_t bytes)
+{
+    while (bytes > 0) {
+        ssize_t written = write(m->fd, text, bytes);
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written < 0)
+            return error_set_errno(FSDP_ERR_IO, "%s: cannot append a line of metrics", m->path);
+        text += written;
+        bytes -= (size_t)written;
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status make_folder_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    if (!slash || slash == path)
+        return FSDP_OK;
+    char *folder = strndup(path, (size_t)(slash - path));
+    if (!folder)
+        return error_set(FSDP_ERR_MEMORY, "%s: out of memory", path);
+    fsdp_status status = file_make_directories(folder);
+    free(folder);
+    return status;
+}
+
+static fsdp_status end_torn_line(metrics *m)
+{
+    char last;
+    off_t end = lseek(m->fd, 0, SEEK_END);
+    if (end <= 0 || pread(m->fd, &last, 1, end - 1) != 1 || last == '\n')
+        return FSDP_OK;
+    return append(m, "\n", 1);
+}
+
+fsdp_status metrics_open(const char *path, metrics **out)
+{
+    fsdp_status status;
+    *out = NULL;
+    metrics *m = calloc(1, sizeof *m);
+    if (!m)
+        return error_set(FSDP_ERR_MEMORY, "%s: out of memory", path);
+    m->fd = -1;
+    m->path = strdup(path);
+    TRY_OR(fail, m->path ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "%s: out of memory", path));
+    TRY_OR(fail, make_folder_of(path));
+    m->fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (m->fd < 0) {
+        bool wrong_path = errno == ENOENT || errno == EACCES || errno == EISDIR || errno == ENOTDIR || errno == EROFS;
+        status = error_set_errno(wrong_path ? FSDP_ERR_INPUT : FSDP_ERR_IO, "%s: cannot open for metrics", path);
+        goto fail;
+    }
+    TRY_OR(fail, end_torn_line(m));
+    *out = m;
+    return FSDP_OK;
+fail:
+    metrics_close(m);
+    return status;
+}
+
+fsdp_status metrics_step(metrics *m, const step_figures *f)
+{
+    char line[LINE_BYTES], loss[UNITS_TEXT], norm[UNITS_TEXT], lr[UNITS_TEXT], rate[UNITS_TEXT], seconds[UNITS_TEXT];
+    char number[UNITS_TEXT];
+    double per_second = f->seconds > 0 ? (double)f->tokens / f->seconds : 0;
+    int n = snprintf(
+        line, sizeof line,
+        "{\"step\": %lld, \"loss\": %s, \"grad_norm\": %s, \"lr\": %s, \"samples\": %lld, \"tokens\": %lld, "
+        "\"seconds\": %s, \"tokens_per_s\": %s, \"memory\": %lld, \"memory_peak\": %lld, \"epoch\": %s",
+        (long long)f->step, units_json(loss, f->loss), units_json(norm, f->grad_norm), units_json(lr, f->lr),
+        (long long)f->samples, (long long)f->tokens, units_json(seconds, f->seconds), units_json(rate, per_second),
+        (long long)f->memory_bytes, (long long)f->memory_peak_bytes, units_json(number, f->epoch));
+    if (f->flops > 0 && f->seconds > 0)
+        n += snprintf(line + n, sizeof line - (size_t)n, ", \"tflops\": %s",
+                      units_json(number, f->flops / f->seconds * 1e-12));
+    if (f->loss_scale > 0)
+        n += snprintf(line + n, sizeof line - (size_t)n, ", \"loss_scale\": %s", units_json(number, f->loss_scale));
+    if (!isnan(f->validation_loss))
+        n += snprintf(line + n, sizeof line - (size_t)n, ", \"validation_loss\": %s, \"perplexity\": %s",
+                      units_json(number, f->validation_loss), units_json(norm, exp(f->validation_loss)));
+    n += snprintf(line + n, sizeof line - (size_t)n, "}\n");
+    return append(m, line, (size_t)n);
+}
+
+fsdp_status metrics_validation(metrics *m, int64_t step, double loss)
+{
+    char line[LINE_BYTES], number[UNITS_TEXT], perplexity[UNITS_TEXT];
+    int n = snprintf(line, sizeof line, "{\"step\": %lld, \"validation_loss\": %s, \"perplexity\": %s}\n",
+                     (long long)step, units_json(number, loss), units_json(perplexity, exp(loss)));
+    return append(m, line, (size_t)n);
+}
+
+fsdp_status metrics_close(metrics *m)
+{
+    if (!m)
+        return FSDP_OK;
+    fsdp_status status = FSDP_OK;
+    if (m->fd >= 0 && close(m->fd) != 0)
+        status = error_set_errno(FSDP_ERR_IO, "%s: cannot close", m->path);
+    free(m->path);
+    free(m);
+    return status;
+}

@@ -1,0 +1,112 @@
+/* Formats the table that closes a run. */
+#include "observe/summary.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "observe/units.h"
+
+enum { VALUE_BYTES = 4352 };
+
+typedef struct summary_writer {
+    char *text;
+    size_t bytes, capacity;
+    bool failed;
+} summary_writer;
+
+static void line(summary_writer *w, const char *key, const char *value)
+{
+    size_t needed = strlen(value) + 32;
+    if (!value[0] || w->failed)
+        return;
+    if (w->capacity - w->bytes < needed) {
+        size_t capacity = 2 * w->capacity + needed;
+        char *grown = realloc(w->text, capacity);
+        if (!grown) {
+            w->failed = true;
+            return;
+        }
+        w->text = grown;
+        w->capacity = capacity;
+    }
+    w->bytes += (size_t)sprintf(w->text + w->bytes, "%s%-16s %s", w->bytes ? "\n" : "", key, value);
+}
+
+static void text_line(summary_writer *w, const char *key, const char *value)
+{
+    if (value)
+        line(w, key, value);
+}
+
+static void work_lines(summary_writer *w, const run_summary *s)
+{
+    char value[256], a[UNITS_TEXT], b[UNITS_TEXT];
+    int n = snprintf(value, sizeof value, "%lld", (long long)s->steps);
+    if (s->epochs > 0)
+        snprintf(value + n, sizeof value - (size_t)n, " (%.3g epochs)", s->epochs);
+    line(w, "steps", value);
+    n = snprintf(value, sizeof value, "%s", units_duration(a, s->seconds));
+    if (s->steps > 0)
+        snprintf(value + n, sizeof value - (size_t)n, " (%s a step)", units_duration(b, s->seconds / (double)s->steps));
+    line(w, "time", value);
+    double seconds = s->seconds > 0 ? s->seconds : 1e-9;
+    if (s->samples) {
+        snprintf(value, sizeof value, "%s (%.2f a second)", units_count(a, (double)s->samples),
+                 (double)s->samples / seconds);
+        line(w, "samples", value);
+    }
+    if (s->tokens) {
+        snprintf(value, sizeof value, "%s (%s a second)", units_count(a, (double)s->tokens),
+                 units_count(b, (double)s->tokens / seconds));
+        line(w, "tokens", value);
+    }
+    if (s->tflops > 0) {
+        snprintf(value, sizeof value, "%.4g TFLOP/s", s->tflops);
+        line(w, "model rate", value);
+    }
+}
+
+static void loss_lines(summary_writer *w, const run_summary *s)
+{
+    char value[256];
+    if (!isnan(s->loss)) {
+        int n = snprintf(value, sizeof value, "%.5f", s->loss);
+        if (!isnan(s->first_loss))
+            snprintf(value + n, sizeof value - (size_t)n, " (%.5f at the first step)", s->first_loss);
+        line(w, "loss", value);
+    }
+    if (!isnan(s->validation_loss)) {
+        snprintf(value, sizeof value, "%.5f (perplexity %.4g)", s->validation_loss, exp(s->validation_loss));
+        line(w, "validation loss", value);
+    }
+}
+
+fsdp_status summary_text(const run_summary *s, char **text)
+{
+    summary_writer w = {0};
+    char number[UNITS_TEXT];
+    text_line(&w, "model", s->model);
+    text_line(&w, "sharding", s->strategy);
+    text_line(&w, "ended", s->ended);
+    work_lines(&w, s);
+    loss_lines(&w, s);
+    if (s->peak_bytes)
+        line(&w, "peak memory", units_bytes(number, s->peak_bytes));
+    text_line(&w, "files of the run", s->output_dir);
+    text_line(&w, "checkpoint", s->checkpoint);
+    text_line(&w, "model folder", s->export_dir);
+    text_line(&w, "metrics", s->metrics);
+    text_line(&w, "TensorBoard", s->tensorboard);
+    text_line(&w, "trace", s->trace);
+    if (w.failed || !w.text) {
+        free(w.text);
+        *text = NULL;
+        return error_set(FSDP_ERR_MEMORY, "out of memory for the summary");
+    }
+    *text = w.text;
+    return FSDP_OK;
+}

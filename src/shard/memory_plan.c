@@ -1,0 +1,123 @@
+/* Planning without allocating: layout, program and schedule of a model that never comes into being. */
+#include "shard/memory_plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "shard/model.h"
+
+static fsdp_status describe_groups(fsdp_model *m, const memory_plan_request *r)
+{
+    int size = r->n_ranks;
+    if (m->traits->grouped)
+        size = m->config.shard_group_size ? m->config.shard_group_size : r->ranks_per_node;
+    if (size < 1 || r->n_ranks % size != 0)
+        return error_set(FSDP_ERR_INPUT, "shard_group_size %d does not divide %d ranks", size, r->n_ranks);
+    m->n_ranks = r->n_ranks;
+    m->n_shards = size;
+    m->replicated = !m->traits->shards_optimizer && size > 1;
+    return FSDP_OK;
+}
+
+static size_t largest_workspace(const program *p)
+{
+    size_t most = 0;
+    for (int i = 0; i < program_length(p); i++) {
+        const instruction *step = program_at(p, i);
+        if (step->workspace && step->workspace->bytes > most)
+            most = step->workspace->bytes;
+    }
+    return most;
+}
+
+static void count_residents(const fsdp_model *m, const memory_plan_request *r, memory_plan *out)
+{
+    resident_sizes z = model_resident_sizes(m);
+    out->parameters = z.master;
+    out->copies = z.copy;
+    out->gradients = z.gradient;
+    out->optimizer = z.gradient * (size_t)r->moments;
+    for (int i = 0; i < m->contents.n_buffers; i++)
+        out->buffers += round_up((size_t)m->contents.buffers[i]->numel * sizeof(float), 256);
+    out->buffers += model_norm_bytes(m) + sizeof(model_numbers);
+    out->n_units = m->layout->n_units;
+    for (int i = 0; i < m->layout->n_units; i++) {
+        size_t bytes = schedule_unit_bytes(&m->layout->units[i], fsdp_dtype_size(m->config.param_dtype), false);
+        out->largest_unit = bytes > out->largest_unit ? bytes : out->largest_unit;
+    }
+}
+
+/* What one rank receives: of every gathered unit all but its own shard; of every reduction its shard from all others. */
+static void count_traffic(const fsdp_model *m, const schedule *s, memory_plan *out)
+{
+    int64_t param = (int64_t)fsdp_dtype_size(m->config.param_dtype), grad = (int64_t)fsdp_dtype_size(m->config.reduce_dtype);
+    for (int i = 0; i < s->n_events; i++) {
+        const layout_unit *u = &m->layout->units[s->events[i].unit];
+        int64_t others = m->n_shards - 1;
+        if (s->events[i].action == ACTION_GATHER && others > 0)
+            out->gathered_bytes += (int64_t)schedule_unit_bytes(u, (size_t)param, false) * others / m->n_shards;
+        if (s->events[i].action == ACTION_REDUCE && others > 0)
+            out->reduced_bytes += u->segments[0].padded * grad * others / (m->replicated ? 1 : m->n_shards);
+        if (s->events[i].action == ACTION_REDUCE && m->traits->grouped && m->n_ranks > m->n_shards)
+            out->replica_bytes += u->segments[0].padded / m->n_shards * 4 * (m->n_ranks / m->n_shards - 1);
+    }
+}
+
+static fsdp_status plan_step(fsdp_model *m, const memory_plan_request *r, memory_plan *out)
+{
+    program_options options = {.backward = true, .stage_inputs = strcmp(r->dev->name, "cpu") != 0};
+    schedule_options when = model_schedule_options(m);
+    program *p = NULL;
+    schedule *s = NULL;
+    fsdp_tape *t;
+    FSDP_TRY(tape_create(r->dev, &t));
+    t->owner = m;
+    t->recompute_cheap = m->config.recompute_cheap;
+    t->selective = m->config.checkpointing == FSDP_CHECKPOINT_SELECTIVE;
+    fsdp_loss loss = r->record(r->context, m->module, t);
+    fsdp_status status = program_compile(t, loss.sum, &options, &p);
+    if (status != FSDP_OK)
+        tape_free(t);
+    if (status == FSDP_OK)
+        status = schedule_build(p, m->layout, &when, &s);
+    if (status == FSDP_OK) {
+        out->workspace = largest_workspace(p);
+        out->activations = program_slab_bytes(p) - out->workspace;
+        out->gather = s->gather_bytes;
+        out->full_gradients = s->gradient_bytes;
+        count_traffic(m, s, out);
+    }
+    schedule_free(s);
+    program_free(p);
+    return status;
+}
+
+fsdp_status memory_plan_make(fsdp_module *net, const fsdp_config *config, const memory_plan_request *r, memory_plan *out)
+{
+    *out = (memory_plan){.parameters = 0};
+    fsdp_model *m = calloc(1, sizeof *m);
+    if (!m) {
+        fsdp_module_free(net);
+        return error_set(FSDP_ERR_MEMORY, "planning a model: out of host memory");
+    }
+    m->dev = r->dev;
+    m->config = *config;
+    m->traits = strategy_of(config->strategy);
+    m->module = net;
+    fsdp_status status = describe_groups(m, r);
+    if (status == FSDP_OK)
+        status = model_make_layout(m);
+    if (status == FSDP_OK) {
+        count_residents(m, r, out);
+        status = plan_step(m, r, out);
+    }
+    out->total = out->parameters + out->copies + out->gradients + out->optimizer + out->gather + out->full_gradients + out->activations +
+                 out->workspace + out->buffers;
+    layout_free(m->layout);
+    module_contents_free(&m->contents);
+    fsdp_module_free(net);
+    free(m);
+    return status;
+}

@@ -1,0 +1,43 @@
+/* What a sharded model will take, per rank, computed by the same code that allocates it, without allocating it. */
+#ifndef SHARD_MEMORY_PLAN_H
+#define SHARD_MEMORY_PLAN_H
+
+#include <fsdp/shard.h>
+
+#include "device/device.h"
+
+typedef struct memory_plan {
+    /* Bytes of one rank (the one that takes most). */
+    size_t parameters; /* fp32 masters */
+    size_t copies;     /* in param_dtype, what is gathered */
+    size_t gradients;  /* fp32 accumulators */
+    size_t optimizer;
+    size_t gather;     /* gathered units */
+    size_t full_gradients;
+    size_t activations;
+    size_t workspace;
+    size_t buffers; /* of the model, and the engine's numbers */
+    size_t total;
+
+    int n_units;
+    size_t largest_unit; /* gathered, bytes */
+    /* Bytes that one rank receives in one step with one micro-batch. */
+    int64_t gathered_bytes, reduced_bytes, replica_bytes;
+} memory_plan;
+
+/* Records what a step computes; the inputs need no data. */
+typedef fsdp_loss (*plan_recorder)(void *context, fsdp_module *net, fsdp_tape *t);
+
+typedef struct memory_plan_request {
+    device *dev; /* whose workspaces count */
+    int n_ranks;
+    int ranks_per_node;
+    int moments; /* fp32 numbers of optimizer state per parameter */
+    plan_recorder record;
+    void *context;
+} memory_plan_request;
+
+/* Takes `net` (a fresh tree), also on failure. */
+fsdp_status memory_plan_make(fsdp_module *net, const fsdp_config *config, const memory_plan_request *request, memory_plan *out);
+
+#endif

@@ -1,0 +1,280 @@
+/* Translation of settings. */
+#include "train/assemble.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "nn/module.h"
+
+/* The configuration file of a model folder, NULL where there is none. malloc'd. */
+static char *config_of(const char *folder)
+{
+    char *path = folder && file_is_directory(folder) ? file_join(folder, "config.json") : NULL;
+    if (path && !file_exists(path)) {
+        free(path);
+        path = NULL;
+    }
+    return path;
+}
+
+static void llama_from_flags(const fsdp_settings *s, fsdp_llama_config *c)
+{
+    c->vocabulary = s->vocab_size;
+    c->hidden = s->hidden_width;
+    c->intermediate = s->intermediate_size;
+    c->layers = s->num_layers;
+    c->heads = s->num_heads;
+    c->kv_heads = s->num_key_value_heads;
+    c->head_dim = s->head_dim;
+    c->positions = s->max_context_width;
+    c->rope_base = s->rotary_emb_base;
+    c->rope_scaling = (fsdp_rope_scaling)s->rope_scaling;
+    c->rope_factor = s->rope_factor;
+    c->rope_low_factor = s->rope_low_freq_factor;
+    c->rope_high_factor = s->rope_high_freq_factor;
+    c->rope_original_positions = (double)s->rope_original_context;
+    c->norm_eps = (float)s->norm_eps;
+    c->init_deviation = (float)s->initializer_range;
+    c->tied = s->tie_word_embeddings;
+    c->attention_bias = s->attention_bias;
+    c->mlp_bias = s->mlp_bias;
+}
+
+static void t5_from_flags(const fsdp_settings *s, fsdp_t5_config *c)
+{
+    c->vocabulary = s->vocab_size;
+    c->hidden = s->hidden_width;
+    c->intermediate = s->intermediate_size;
+    c->layers = s->num_layers;
+    c->decoder_layers = s->num_decoder_layers ? s->num_decoder_layers : s->num_layers;
+    c->heads = s->num_heads;
+    c->head_dim = s->head_dim;
+    c->buckets = s->relative_attention_buckets;
+    c->max_distance = s->relative_attention_max_distance;
+    c->norm_eps = (float)s->norm_eps;
+    c->dropout = (float)s->dropout;
+    c->gated = s->feed_forward == FSDP_ACTIVATION_GATED_GELU;
+    c->tied = c->scale_decoder_outputs = s->tie_word_embeddings;
+}
+
+static void images_from_flags(const fsdp_settings *s, const dataset_info *images, model_config *out)
+{
+    fsdp_cnn_config *c = &out->cnn;
+    c->channels = s->image_channels ? s->image_channels : images ? images->channels : 1;
+    c->height = s->image_height ? s->image_height : images ? images->height : 28;
+    c->width = s->image_width ? s->image_width : images ? images->image_width : 28;
+    c->classes = s->num_classes ? s->num_classes : images ? images->n_classes : 10;
+    c->first = s->conv1_channels;
+    c->second = s->conv2_channels;
+    c->branch = s->branch_channels;
+    c->hidden = s->hidden_width;
+    out->mlp.inputs = c->channels * c->height * c->width;
+    out->mlp.hidden = s->hidden_width;
+    out->mlp.layers = s->num_layers;
+    out->mlp.outputs = c->classes;
+}
+
+static fsdp_status read_config(const fsdp_settings *s, model_config *out, bool *found)
+{
+    char *inside = s->model_config ? NULL : config_of(s->init_from);
+    const char *path = s->model_config ? s->model_config : inside;
+    *found = path != NULL;
+    fsdp_status status = path ? model_config_read(path, out) : FSDP_OK;
+    if (status == FSDP_OK && path && out->type == MODEL_LLAMA && s->max_context_width > 0) {
+        if (s->max_context_width > out->llama.positions && fsdp_settings_given(s, "max_context_width"))
+            status = error_set(FSDP_ERR_INPUT, "--max_context_width %lld is more than the %lld positions of %s",
+                               (long long)s->max_context_width, (long long)out->llama.positions, path);
+        else
+            out->llama.positions = min_i64(out->llama.positions, s->max_context_width);
+    }
+    free(inside);
+    return status;
+}
+
+static fsdp_status fit_vocabulary(const fsdp_settings *s, int64_t needed, int64_t *vocabulary)
+{
+    if (*vocabulary == 0 || (needed > 0 && !fsdp_settings_given(s, "vocab_size") && !s->model_config && s->tokenizer))
+        *vocabulary = needed;
+    if (*vocabulary < needed)
+        return error_set(FSDP_ERR_INPUT, "the tokenizer or data has %lld tokens, the model's vocabulary %lld: raise --vocab_size or choose the tokenizer that belongs to the model",
+                         (long long)needed, (long long)*vocabulary);
+    return FSDP_OK;
+}
+
+fsdp_status assemble_model(const fsdp_settings *s, int64_t vocabulary, const dataset_info *images, model_config *out)
+{
+    static const model_type types[] = {[FSDP_MODEL_LLAMA_V2] = MODEL_LLAMA, [FSDP_MODEL_LLAMA_V3] = MODEL_LLAMA,
+                                       [FSDP_MODEL_MISTRAL] = MODEL_LLAMA,  [FSDP_MODEL_T5] = MODEL_T5,
+                                       [FSDP_MODEL_CNN] = MODEL_CNN,        [FSDP_MODEL_MLP] = MODEL_MLP};
+    bool found = false;
+    *out = model_config_default(types[s->model_type]);
+    FSDP_TRY(read_config(s, out, &found));
+    if (!found) {
+        llama_from_flags(s, &out->llama);
+        t5_from_flags(s, &out->t5);
+        images_from_flags(s, images, out);
+    }
+    if (out->type == MODEL_LLAMA)
+        return fit_vocabulary(s, vocabulary, &out->llama.vocabulary);
+    if (out->type == MODEL_T5)
+        return fit_vocabulary(s, vocabulary, &out->t5.vocabulary);
+    return FSDP_OK;
+}
+
+void assemble_world(const fsdp_settings *s, fsdp_world_config *out)
+{
+    static const char *const backends[] = {NULL, "self", "shm", "mpi", "nccl"};
+    *out = (fsdp_world_config)FSDP_WORLD_CONFIG_INIT;
+    if (s->device)
+        out->device = s->device;
+    if (s->products)
+        out->products = s->products;
+    out->backend = backends[s->comm_backend];
+    out->threads = (int)s->threads;
+    out->comm_timeout = s->comm_timeout;
+    out->comm_thread = s->comm_thread;
+}
+
+static int64_t count_tree(const fsdp_module *m)
+{
+    int64_t n = 0;
+    for (int i = 0; i < m->n_parameters; i++)
+        n += m->parameters[i]->numel;
+    for (int i = 0; i < m->n_children; i++)
+        n += count_tree(m->children[i]);
+    return n;
+}
+
+fsdp_status assemble_count(const model_config *model, int64_t *n_parameters)
+{
+    model_config small = *model;
+    small.llama.positions = 1; /* rotary tables are not parameters */
+    fsdp_module *net;
+    FSDP_TRY(model_create(&small, &net));
+    *n_parameters = count_tree(net);
+    fsdp_module_free(net);
+    return FSDP_OK;
+}
+
+/* The guide by model size; what it chooses is said with its reason. */
+static void recommend(assembled_sharding *out, int64_t n_parameters, int world_size)
+{
+    const struct {
+        double below;
+        fsdp_strategy strategy;
+        bool checkpointing;
+        const char *range;
+    } guide[] = {{1e9, FSDP_NO_SHARD, false, "under 1B"},
+                 {10e9, FSDP_SHARD_GRAD_OP, true, "1B to 10B"},
+                 {70e9, FSDP_FULL, true, "10B to 70B"},
+                 {1e30, FSDP_FULL, true, "above 70B"}};
+    int i = 0;
+    while ((double)n_parameters >= guide[i].below)
+        i++;
+    out->config.strategy = guide[i].strategy;
+    if (guide[i].checkpointing && out->config.checkpointing == FSDP_CHECKPOINT_NONE)
+        out->config.checkpointing = FSDP_CHECKPOINT_FULL;
+    snprintf(out->reason, sizeof out->reason, "strategy %s%s: recommended for %.3gM parameters (%s) on %d rank%s",
+             fsdp_strategy_name(guide[i].strategy), guide[i].checkpointing ? " with activation checkpointing" : "", (double)n_parameters / 1e6,
+             guide[i].range, world_size, world_size == 1 ? "" : "s");
+}
+
+static fsdp_status set_wrap(const fsdp_settings *s, const model_config *model, assembled_sharding *out)
+{
+    const char *block = model_block_type(model->type);
+    if (s->wrap_policy == FSDP_POLICY_NONE)
+        return FSDP_OK;
+    if (s->wrap_policy == FSDP_POLICY_SIZE || (!block && s->wrap_types.n == 0)) {
+        out->config.wrap = fsdp_wrap_by_size(s->min_num_params);
+        return FSDP_OK;
+    }
+    size_t used = 0;
+    if (s->wrap_types.n == 0)
+        snprintf(out->wrap_types, sizeof out->wrap_types, "%s", block);
+    for (int i = 0; i < (int)s->wrap_types.n && used < sizeof out->wrap_types; i++)
+        used += (size_t)snprintf(out->wrap_types + used, sizeof out->wrap_types - used, "%s%s", i ? "," : "", s->wrap_types.items[i]);
+    if (used >= sizeof out->wrap_types)
+        return error_set(FSDP_ERR_INPUT, "--wrap_types: the list is too long");
+    out->config.wrap = fsdp_wrap_by_type(out->wrap_types);
+    return FSDP_OK;
+}
+
+static fsdp_status set_weights(const fsdp_settings *s, int world_size, assembled_sharding *out)
+{
+    if (s->shard_weights.n == 0)
+        return FSDP_OK;
+    if ((int)s->shard_weights.n != world_size || world_size > (int)(sizeof out->weights / sizeof out->weights[0]))
+        return error_set(FSDP_ERR_INPUT, "--shard_weights has %d numbers for %d ranks", (int)s->shard_weights.n, world_size);
+    for (int i = 0; i < world_size; i++) {
+        char *end;
+        long weight = strtol(s->shard_weights.items[i], &end, 10);
+        if (*end != '\0' || weight < 1 || weight > 1000000)
+            return error_set(FSDP_ERR_INPUT, "--shard_weights: \"%s\" is not a positive whole number", s->shard_weights.items[i]);
+        out->weights[i] = (int)weight;
+    }
+    out->config.shard_weights = out->weights;
+    return FSDP_OK;
+}
+
+fsdp_status assemble_sharding(const fsdp_settings *s, const model_config *model, int64_t n_parameters, int world_size, assembled_sharding *out)
+{
+    memset(out, 0, sizeof *out);
+    fsdp_config *c = &out->config;
+    *c = (fsdp_config)FSDP_CONFIG_INIT;
+    c->param_dtype = (fsdp_dtype)s->param_dtype;
+    c->reduce_dtype = (fsdp_dtype)s->reduce_dtype;
+    c->buffer_dtype = (fsdp_dtype)s->buffer_dtype;
+    c->seed = (uint64_t)s->seed;
+    c->shard_group_size = (int)s->shard_group_size;
+    c->freeze = s->freeze.items;
+    c->n_freeze = (int)s->freeze.n;
+    c->bucket_bytes = s->bucket_mb << 20;
+    c->gather_buffers = s->limit_all_gathers ? (int)max_i64(1, s->gather_buffers) : 1 << 20;
+    c->forward_prefetch = s->forward_prefetch;
+    c->backward_prefetch = (fsdp_prefetch)s->backward_prefetch;
+    c->checkpointing = (fsdp_checkpointing)s->activation_checkpointing;
+    c->recompute_cheap = s->recompute_cheap;
+    c->sync_each_micro_batch = s->sync_each_micro_batch;
+    c->deterministic = s->deterministic;
+    c->loss_scale = (float)s->loss_scale;
+    c->decay_vectors = s->optimizer != FSDP_ADAMW;
+    FSDP_TRY(set_wrap(s, model, out));
+    FSDP_TRY(set_weights(s, world_size, out));
+    if (s->sharding_strategy >= 0)
+        c->strategy = (fsdp_strategy)s->sharding_strategy;
+    else
+        recommend(out, n_parameters, world_size);
+    return FSDP_OK;
+}
+
+fsdp_optimizer_config assemble_optimizer(const fsdp_settings *s)
+{
+    fsdp_optimizer_config c = FSDP_OPTIMIZER_CONFIG_INIT;
+    c.kind = (fsdp_optimizer_kind)s->optimizer;
+    c.lr = (float)s->lr;
+    c.beta1 = (float)s->beta1;
+    c.beta2 = (float)s->beta2;
+    c.eps = (float)s->eps;
+    c.weight_decay = (float)s->weight_decay;
+    c.momentum = (float)s->momentum;
+    c.clip = (float)s->grad_clip;
+    return c;
+}
+
+fsdp_lr_config assemble_lr(const fsdp_settings *s, int64_t n_steps, int64_t steps_per_epoch)
+{
+    fsdp_lr_config c = FSDP_LR_CONFIG_INIT;
+    c.decay = (fsdp_decay)s->lr_decay_style;
+    c.lr = s->lr;
+    c.min_lr = s->min_lr;
+    c.warmup = fsdp_settings_warmup_steps(s, n_steps);
+    c.total = s->lr_decay_iters ? s->lr_decay_iters : n_steps;
+    c.gamma = s->lr_gamma;
+    c.step_size = s->lr_step_size * (s->epochs > 0 && s->max_steps == 0 ? max_i64(1, steps_per_epoch) : 1);
+    c.hold = s->plateau;
+    return c;
+}

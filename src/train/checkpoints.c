@@ -1,0 +1,173 @@
+/* When checkpoints are written and what they remember beyond tensors; resuming; the final export. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "train/run.h"
+
+/* What a resumed run needs beside the tensors. */
+static json_t *describe_position(const train_run *run)
+{
+    const fsdp_model *m = run->model;
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:I}", "step", (json_int_t)run->step, "position", (json_int_t)run->position,
+                     "optimizer_steps", (json_int_t)run->optimizer->steps, "good_steps", (json_int_t)run->optimizer->good_steps,
+                     "micro_batches", (json_int_t)m->micro_total, "loss_scale", m->loss_scale, "expected_count", m->expected_count, "seed",
+                     (json_int_t)run->settings->seed);
+}
+
+static fsdp_status restore_position(train_run *run, const char *path, const json_t *extra)
+{
+    int64_t steps = 0, good = 0, micro = 0;
+    fsdp_model *m = run->model;
+    FSDP_TRY(json_get_int(path, extra, "step", &run->step));
+    FSDP_TRY(json_get_int(path, extra, "position", &run->position));
+    FSDP_TRY(json_get_int(path, extra, "optimizer_steps", &steps));
+    FSDP_TRY(json_opt_int(path, extra, "good_steps", &good));
+    FSDP_TRY(json_opt_int(path, extra, "micro_batches", &micro));
+    FSDP_TRY(json_opt_number(path, extra, "loss_scale", &m->loss_scale));
+    FSDP_TRY(json_opt_number(path, extra, "expected_count", &m->expected_count));
+    run->optimizer->steps = steps;
+    run->optimizer->good_steps = good;
+    m->micro_total = (uint64_t)micro;
+    m->step = run->step;
+    return FSDP_OK;
+}
+
+fsdp_status run_resume(train_run *run)
+{
+    const char *from = run->settings->resume_from_checkpoint;
+    if (!from)
+        return FSDP_OK;
+    ckpt_load_config config = CKPT_LOAD_CONFIG_INIT;
+    ckpt_load_result found = {.extra = NULL};
+    FSDP_TRY(ckpt_resume(from, &config, model_state_describe(run->state), comm_world(run->world->comm), &found));
+    fsdp_status status = FSDP_OK;
+    if (found.step < 0) {
+        run_say(run, FSDP_LINE_INFO, "no checkpoint under %s: starting from scratch", from);
+    } else {
+        status = model_state_loaded(run->state);
+        if (status == FSDP_OK && found.extra)
+            status = restore_position(run, found.path, found.extra);
+        run->last_saved_step = run->step;
+        run_say(run, FSDP_LINE_INFO, "resumed from %s at step %lld", found.path, (long long)run->step);
+    }
+    ckpt_load_result_free(&found);
+    return status;
+}
+
+static ckpt_save_config save_config(const train_run *run)
+{
+    static const ckpt_kind kinds[] = {[FSDP_CKPT_SHARDED] = CKPT_SHARDED, [FSDP_CKPT_FULL] = CKPT_FULL, [FSDP_CKPT_LOCAL] = CKPT_LOCAL};
+    const fsdp_settings *s = run->settings;
+    ckpt_save_config c = CKPT_SAVE_CONFIG_INIT;
+    c.directory = run->checkpoint_dir;
+    c.kind = kinds[s->checkpoint_kind];
+    c.step = run->step;
+    c.strategy = fsdp_strategy_name(run->sharding.config.strategy);
+    c.tokenizer = s->tokenizer;
+    c.keep = (int)s->keep_checkpoints;
+    c.keep_every = s->keep_every;
+    if (s->export_part_size > 0)
+        c.max_file_bytes = s->export_part_size;
+    return c;
+}
+
+/* A failed save is reported; training goes on unless told otherwise. */
+static fsdp_status judge_save(train_run *run, fsdp_status status)
+{
+    if (status == FSDP_OK || run->settings->on_checkpoint_failure == FSDP_FAILURE_STOP)
+        return status;
+    run_say(run, FSDP_LINE_WARNING, "checkpoint failed, training goes on: %s", fsdp_last_error());
+    return FSDP_OK;
+}
+
+static fsdp_status note_result(train_run *run, const ckpt_save_result *r)
+{
+    if (r->path[0])
+        snprintf(run->result.checkpoint, sizeof run->result.checkpoint, "%s", r->path);
+    return FSDP_OK;
+}
+
+static fsdp_status wait_for_save(train_run *run)
+{
+    ckpt_save_result r = {.path = ""};
+    if (!run->saver || !ckpt_saver_active(run->saver))
+        return FSDP_OK;
+    fsdp_status status = ckpt_saver_wait(run->saver, comm_world(run->world->comm), &r);
+    return status == FSDP_OK ? note_result(run, &r) : status;
+}
+
+static fsdp_status save(train_run *run)
+{
+    ckpt_save_config config = save_config(run);
+    ckpt_state *state = model_state_describe(run->state);
+    comm_group *world = comm_world(run->world->comm);
+    json_t *extra = describe_position(run), *model = model_config_json(&run->model_config);
+    ckpt_save_result r = {.path = ""};
+    fsdp_status status = FSDP_OK;
+    state->extra = extra;
+    config.model = model;
+    if (!extra || !model)
+        status = error_set(FSDP_ERR_MEMORY, "describing a checkpoint: out of host memory");
+    if (status == FSDP_OK && run->settings->async_checkpoint && !run->saver)
+        status = ckpt_saver_create(state, config.kind == CKPT_LOCAL, &run->saver);
+    if (status == FSDP_OK && run->saver) {
+        status = wait_for_save(run);
+        if (status == FSDP_OK)
+            status = ckpt_saver_start(run->saver, &config, state, world);
+    } else if (status == FSDP_OK) {
+        status = ckpt_save(&config, state, world, &r);
+        note_result(run, &r);
+    }
+    state->extra = NULL;
+    json_decref(extra);
+    json_decref(model);
+    run->last_save = clock_seconds();
+    run->last_saved_step = run->step;
+    return judge_save(run, status);
+}
+
+/* By time: rank 0's clock decides for all. */
+static fsdp_status minutes_passed(train_run *run, bool *out)
+{
+    int64_t due = run->settings->checkpoint_minutes > 0 && clock_seconds() - run->last_save >= run->settings->checkpoint_minutes * 60;
+    if (run->settings->checkpoint_minutes > 0) {
+        due = run->rank == 0 ? due : 0;
+        FSDP_TRY(comm_all_reduce_i64(comm_world(run->world->comm), "checkpoint time", run->step, COMM_MAX, &due, 1));
+    }
+    *out = due != 0;
+    return FSDP_OK;
+}
+
+fsdp_status run_checkpoint(train_run *run, bool at_end)
+{
+    const fsdp_settings *s = run->settings;
+    bool due = s->checkpoint_freq > 0 && run->step % s->checkpoint_freq == 0, timed = false;
+    int64_t epoch_steps = run->steps_per_epoch * s->checkpoint_epochs;
+    due |= s->checkpoint_epochs > 0 && run->step % epoch_steps == 0;
+    FSDP_TRY(minutes_passed(run, &timed));
+    due |= timed || (at_end && (s->checkpoint_at_end || run->stopping));
+    if (!due || run->last_saved_step == run->step)
+        return FSDP_OK;
+    return save(run);
+}
+
+fsdp_status run_finish_checkpoints(train_run *run)
+{
+    const fsdp_settings *s = run->settings;
+    FSDP_TRY(judge_save(run, wait_for_save(run)));
+    if (!s->export_dir || run->stopping)
+        return FSDP_OK;
+    ckpt_save_config config = save_config(run);
+    json_t *model = model_config_json(&run->model_config);
+    config.directory = s->export_dir;
+    config.model = model;
+    fsdp_status status = ckpt_export(&config, model_state_describe(run->state), FSDP_F32, comm_world(run->world->comm));
+    json_decref(model);
+    if (status == FSDP_OK)
+        run_say(run, FSDP_LINE_INFO, "exported the model to %s", s->export_dir);
+    return status;
+}

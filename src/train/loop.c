@@ -1,0 +1,135 @@
+/* The training loop: micro-batches, optimizer steps, and between them validation, checkpoints and reports. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/hooks.h"
+#include "train/run.h"
+#include "train/record.h"
+
+/* One micro-batch. *samples grows by what it held over all ranks. */
+static fsdp_status run_micro_batch(train_run *run, bool last, double *samples)
+{
+    const loader_batch *b;
+    HOOK(HOOK_PHASE, HOOK_BEGIN, "data", NULL, 0, 0);
+    FSDP_TRY(loader_next(run->loader, &b));
+    HOOK(HOOK_PHASE, HOOK_END, "data", NULL, 0, 0);
+    if (!b)
+        return error_set(FSDP_ERR_STATE, "the data ended before the run did");
+    run->model->first_sample = b->first;
+    fsdp_tape *t = fsdp_begin(run->model);
+    FSDP_TRY(fsdp_backward(t, record_loss(run->model, t, &run->model_config, &run->info, b), last));
+    run->position = b->position + b->n_global;
+    *samples += (double)b->n_global;
+    return FSDP_OK;
+}
+
+/* Micro-batches of the step that begins now: fewer at the end of an epoch. */
+static int64_t micro_batches(const train_run *run)
+{
+    int64_t wanted = run->settings->gradient_accumulation_steps, batch = run->settings->train_batch_size * run->n_ranks;
+    if (run->settings->epochs == 0)
+        return wanted;
+    int64_t left = run->info.n_samples - run->position % run->info.n_samples;
+    return min_i64(wanted, ceil_div(left, batch));
+}
+
+static fsdp_status guard(train_run *run, const fsdp_step_report *r)
+{
+    if (!r->skipped && isfinite(r->loss))
+        return FSDP_OK;
+    bool fp16 = run->settings->param_dtype == FSDP_F16;
+    if (fp16 && isfinite(r->loss))
+        return FSDP_OK; /* the loss scale is finding its place */
+    if (run->settings->nan_policy == FSDP_NAN_STOP)
+        return error_set(FSDP_ERR_NUMERIC, "step %lld: loss %g with gradient norm %g is not finite, nothing was changed by this step; lower --lr, raise --warmup, or go on with --nan_policy skip",
+                         (long long)run->step, r->loss, r->gradient_norm);
+    run_say(run, FSDP_LINE_WARNING, "step %lld: loss %g with gradient norm %g: the step was skipped", (long long)run->step, r->loss,
+            r->gradient_norm);
+    return FSDP_OK;
+}
+
+static fsdp_status run_step(train_run *run)
+{
+    double begun = clock_seconds(), samples = 0;
+    int64_t n = micro_batches(run);
+    FSDP_TRY(report_before_step(run->report, run));
+    for (int64_t i = 0; i < n; i++)
+        FSDP_TRY(run_micro_batch(run, i + 1 == n, &samples));
+    fsdp_step_report r;
+    double lr = fsdp_lr_at(&run->lr, run->step);
+    fsdp_optimizer_set_lr(run->optimizer, (float)lr);
+    FSDP_TRY(fsdp_step(run->optimizer, &r));
+    run->step++;
+    FSDP_TRY(guard(run, &r));
+    double seconds = clock_seconds() - begun;
+    run->samples += (int64_t)samples;
+    run->tokens += (int64_t)r.count;
+    run->result.loss = r.loss;
+    report_step line = {.step = run->step, .loss = r.loss, .gradient_norm = r.gradient_norm, .lr = lr, .tokens = r.count,
+                        .samples = samples, .seconds = seconds, .skipped = r.skipped};
+    return report_add(run->report, run, &line);
+}
+
+/* Everybody stops when anybody was asked to. */
+static fsdp_status ask_to_stop(train_run *run)
+{
+    int64_t stop = run->callbacks.stop_requested && run->callbacks.stop_requested(run->callbacks.context) != 0;
+    FSDP_TRY(comm_all_reduce_i64(comm_world(run->world->comm), "stop", run->step, COMM_MAX, &stop, 1));
+    run->stopping = stop != 0;
+    return FSDP_OK;
+}
+
+static bool validates_now(const train_run *run)
+{
+    int64_t every = run->settings->validation_freq;
+    return run->validation && (every > 0 ? run->step % every == 0 : false);
+}
+
+fsdp_status run_steps(train_run *run)
+{
+    bool fresh = false; /* the last validation is of the present weights */
+    while (run->step < run->n_steps && !run->stopping) {
+        FSDP_TRY(run_step(run));
+        fresh = false;
+        if (validates_now(run)) {
+            FSDP_TRY(run_validate(run, &run->result.validation_loss));
+            FSDP_TRY(report_validation(run->report, run, run->result.validation_loss));
+            fresh = true;
+        }
+        FSDP_TRY(ask_to_stop(run));
+        FSDP_TRY(run_checkpoint(run, run->stopping));
+    }
+    if (run->validation && !fresh && !run->stopping) {
+        FSDP_TRY(run_validate(run, &run->result.validation_loss));
+        FSDP_TRY(report_validation(run->report, run, run->result.validation_loss));
+    }
+    if (!run->stopping)
+        FSDP_TRY(run_checkpoint(run, true));
+    return run_finish_checkpoints(run);
+}
+
+fsdp_status fsdp_train(const fsdp_settings *settings, const fsdp_train_callbacks *callbacks, fsdp_train_result *result)
+{
+    train_run run;
+    FSDP_TRY(run_open(settings, callbacks, &run));
+    run.result.loss = run.result.validation_loss = NAN;
+    fsdp_status status = settings->dry_run ? FSDP_OK : run_steps(&run);
+    if (status == FSDP_OK)
+        status = report_summary(run.report, &run);
+    run.result.steps = run.step;
+    run.result.epochs = run.position / run.info.n_samples;
+    run.result.tokens = run.tokens;
+    run.result.samples = run.samples;
+    run.result.seconds = clock_seconds() - run.start;
+    run.result.stopped = run.stopping;
+    if (result)
+        memcpy(result, &run.result, result->size < sizeof run.result ? result->size : sizeof run.result);
+    if (status != FSDP_OK)
+        fsdp_world_abort(run.world);
+    run_close(&run);
+    return status;
+}

@@ -1,0 +1,135 @@
+/* Lists of tensors and slices: parameters and moments from the model's pieces, persistent buffers from rank 0. */
+#include "train/model_state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+
+struct model_state {
+    fsdp_model *model;
+    fsdp_optimizer *optimizer;
+    ckpt_tensor *tensors;
+    ckpt_slice *slices;
+    ckpt_state state;
+    bool on_host; /* slices are plain memory */
+};
+
+static ckpt_tensor *add_tensor(model_state *s, const char *name, ckpt_role role, int n_dims, const int64_t *shape)
+{
+    ckpt_tensor *t = &s->tensors[s->state.n_tensors++];
+    *t = (ckpt_tensor){.name = name, .role = role, .n_dims = n_dims};
+    memcpy(t->shape, shape, (size_t)n_dims * sizeof shape[0]);
+    return t;
+}
+
+static void add_slice(model_state *s, int tensor, int64_t first, int64_t count, float *memory, bool writes)
+{
+    s->slices[s->state.n_slices++] =
+        (ckpt_slice){.tensor = tensor, .first = first, .count = count, .data = s->on_host ? memory : NULL, .handle = memory, .writes = writes};
+}
+
+static fsdp_status fetch(void *context, const ckpt_slice *slice, int64_t first, int64_t n, float *out)
+{
+    model_state *s = context;
+    return model_fetch(s->model, out, (float *)slice->handle + first, (size_t)n * sizeof(float));
+}
+
+static fsdp_status put(void *context, const ckpt_slice *slice, int64_t first, int64_t n, const float *in)
+{
+    model_state *s = context;
+    return model_put(s->model, (float *)slice->handle + first, in, (size_t)n * sizeof(float));
+}
+
+/* Tensors in the order parameter i, then its moments: index of a parameter's first is kept in `at`. */
+static void list_tensors(model_state *s, int moments, int *at)
+{
+    const module_contents *c = &s->model->contents;
+    for (int i = 0; i < c->n_parameters; i++) {
+        const fsdp_parameter *p = c->parameters[i];
+        at[i] = s->state.n_tensors;
+        add_tensor(s, p->name, CKPT_PARAMETER, p->n_dims, p->shape);
+        for (int k = 0; k < (p->trainable ? moments : 0); k++)
+            add_tensor(s, p->name, k == 0 ? CKPT_MOMENT1 : CKPT_MOMENT2, p->n_dims, p->shape);
+    }
+    for (int i = 0; i < c->n_buffers; i++) {
+        if (c->buffers[i]->persistent)
+            add_tensor(s, c->buffers[i]->name, CKPT_BUFFER, c->buffers[i]->n_dims, c->buffers[i]->shape);
+    }
+}
+
+static void list_slices(model_state *s, int moments, const int *at)
+{
+    fsdp_model *m = s->model;
+    int n = model_pieces(m);
+    for (int i = 0; i < n; i++) {
+        model_piece piece = model_piece_at(m, i);
+        int tensor = at[piece.parameter->index];
+        add_slice(s, tensor, piece.first, piece.n, piece.master, piece.writes);
+        if (piece.slice < 0 || moments == 0)
+            continue;
+        const update_range *r = update_range_at(s->optimizer->update, piece.slice);
+        add_slice(s, tensor + 1, piece.first, piece.n, r->moment1 + piece.at, piece.writes);
+        if (moments > 1)
+            add_slice(s, tensor + 2, piece.first, piece.n, r->moment2 + piece.at, piece.writes);
+    }
+    bool first_rank = comm_rank(m->world->comm) == 0;
+    for (int i = 0; i < s->state.n_tensors; i++) {
+        const ckpt_tensor *t = &s->tensors[i];
+        if (t->role != CKPT_BUFFER)
+            continue;
+        fsdp_buffer *b = module_find_buffer(&m->contents, t->name);
+        add_slice(s, i, 0, b->numel, b->data, first_rank);
+    }
+}
+
+fsdp_status model_state_create(fsdp_model *m, fsdp_optimizer *o, model_state **out)
+{
+    int moments = o ? update_moments(&o->config) : 0;
+    size_t most = (size_t)m->contents.n_parameters * 3 + (size_t)m->contents.n_buffers;
+    size_t most_slices = (size_t)model_pieces(m) * 3 + (size_t)m->contents.n_buffers;
+    model_state *s = calloc(1, sizeof *s);
+    int *at = calloc((size_t)m->contents.n_parameters + 1, sizeof *at);
+    if (s) {
+        s->tensors = calloc(most + 1, sizeof *s->tensors);
+        s->slices = calloc(most_slices + 1, sizeof *s->slices);
+    }
+    if (!s || !at || !s->tensors || !s->slices) {
+        free(at);
+        model_state_free(s);
+        return error_set(FSDP_ERR_MEMORY, "listing the state of a model: out of host memory");
+    }
+    s->model = m;
+    s->optimizer = o;
+    s->on_host = strcmp(m->dev->name, "cpu") == 0;
+    s->state = (ckpt_state)CKPT_STATE_INIT;
+    list_tensors(s, moments, at);
+    list_slices(s, moments, at);
+    free(at);
+    s->state.tensors = s->tensors;
+    s->state.slices = s->slices;
+    s->state.read = fetch;
+    s->state.write = put;
+    s->state.context = s;
+    *out = s;
+    return FSDP_OK;
+}
+
+void model_state_free(model_state *s)
+{
+    if (!s)
+        return;
+    free(s->tensors);
+    free(s->slices);
+    free(s);
+}
+
+ckpt_state *model_state_describe(model_state *s)
+{
+    return &s->state;
+}
+
+fsdp_status model_state_loaded(model_state *s)
+{
+    return model_refresh_copies(s->model);
+}

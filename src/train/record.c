@@ -1,0 +1,44 @@
+/* Inputs of each model from each kind of data. */
+#include "train/record.h"
+
+#include "base/error.h"
+#include "shard/model.h"
+
+fsdp_status record_check(const model_config *model, const dataset_info *data)
+{
+    static const char *const kinds[] = {[DATASET_TEXT] = "text", [DATASET_PAIRS] = "pairs", [DATASET_IMAGES] = "images"};
+    dataset_kind wanted = model->type == MODEL_LLAMA ? DATASET_TEXT : model->type == MODEL_T5 ? DATASET_PAIRS : DATASET_IMAGES;
+    if (data->kind != wanted)
+        return error_set(FSDP_ERR_INPUT, "a %s model trains on %s, the data set holds %s", model_type_name(model->type), kinds[wanted], kinds[data->kind]);
+    if (model->type == MODEL_LLAMA && data->width > model->llama.positions)
+        return error_set(FSDP_ERR_INPUT, "samples of %lld tokens are longer than the model's %lld positions: lower --max_context_width",
+                         (long long)data->width, (long long)model->llama.positions);
+    if (model->type == MODEL_CNN && (data->channels != model->cnn.channels || data->height != model->cnn.height || data->image_width != model->cnn.width))
+        return error_set(FSDP_ERR_INPUT, "images of %lld x %lld x %lld do not fit the model's %lld x %lld x %lld", (long long)data->channels,
+                         (long long)data->height, (long long)data->image_width, (long long)model->cnn.channels,
+                         (long long)model->cnn.height, (long long)model->cnn.width);
+    return FSDP_OK;
+}
+
+static fsdp_loss image_loss(fsdp_model *m, fsdp_tape *t, const model_config *model, const dataset_info *data, const loader_batch *b)
+{
+    int64_t image[] = {b->max_rows, data->channels, data->height, data->image_width};
+    int64_t flat[] = {b->max_rows, data->channels * data->height * data->image_width};
+    bool mlp = model->type == MODEL_MLP;
+    fsdp_tensor *x = fsdp_input(t, FSDP_F32, mlp ? 2 : 4, mlp ? flat : image, b->pixels);
+    return fsdp_classifier_loss(fsdp_model_module(m), t, fsdp_cast(t, x, m->config.param_dtype),
+                                fsdp_input(t, FSDP_I32, 1, &b->max_rows, b->classes));
+}
+
+fsdp_loss record_loss(fsdp_model *m, fsdp_tape *t, const model_config *model, const dataset_info *data, const loader_batch *b)
+{
+    fsdp_module *net = fsdp_model_module(m);
+    int64_t source[] = {b->max_rows, data->width}, target[] = {b->max_rows, data->target_width};
+    if (data->kind == DATASET_IMAGES)
+        return image_loss(m, t, model, data, b);
+    fsdp_tensor *ids = fsdp_input(t, FSDP_I32, 2, source, b->ids);
+    if (data->kind == DATASET_TEXT)
+        return fsdp_llama_loss(net, t, ids, fsdp_input(t, FSDP_I32, 2, source, b->labels));
+    return fsdp_t5_loss(net, t, ids, fsdp_input(t, FSDP_I32, 2, source, b->mask), fsdp_input(t, FSDP_I32, 2, target, b->decoder_ids),
+                        fsdp_input(t, FSDP_I32, 2, target, b->labels));
+}

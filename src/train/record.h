@@ -1,0 +1,16 @@
+/* From a batch of data to a recorded loss: what the models want of which kind of data. */
+#ifndef TRAIN_RECORD_H
+#define TRAIN_RECORD_H
+
+#include <fsdp/shard.h>
+
+#include "data/loader.h"
+#include "models/config.h"
+
+/* All rows of the batch arrays are recorded, those behind n_rows count for nothing: every batch has the same shape. */
+fsdp_loss record_loss(fsdp_model *m, fsdp_tape *t, const model_config *model, const dataset_info *data, const loader_batch *batch);
+
+/* FSDP_OK when data of this kind can train this model. */
+fsdp_status record_check(const model_config *model, const dataset_info *data);
+
+#endif

@@ -1,0 +1,234 @@
+/* The observers of a run, opened as the settings ask and fed after every step. */
+#include "train/report.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "observe/board.h"
+#include "observe/memory.h"
+#include "observe/metrics.h"
+#include "observe/progress.h"
+#include "observe/summary.h"
+#include "observe/trace.h"
+#include "observe/units.h"
+#include "plan/workload.h"
+#include "train/run.h"
+
+struct report {
+    metrics *files[2]; /* in the run's folder, and where --metrics says; rank 0 */
+    board *board;
+    progress progress;
+    trace *trace;
+    memory_meter *meter;
+    double flops; /* of one sample */
+    double first_loss, shown;
+    step_figures last;
+    char *metrics_path;
+};
+
+fsdp_status report_meter(report **out)
+{
+    report *r = calloc(1, sizeof *r);
+    if (!r)
+        return error_set(FSDP_ERR_MEMORY, "opening the report of a run: out of host memory");
+    fsdp_status status = memory_meter_start(&r->meter);
+    if (status != FSDP_OK) {
+        free(r);
+        return status;
+    }
+    *out = r;
+    return FSDP_OK;
+}
+
+static workload workload_of(const train_run *run)
+{
+    return (workload){.model = run->model_config, .batch = run->settings->train_batch_size, .width = run->info.width,
+                      .target = run->info.target_width, .moments = update_moments(&run->optimizer->config)};
+}
+
+static fsdp_status write_settings(const train_run *run, char **text)
+{
+    FSDP_TRY(fsdp_settings_json(run->settings, text));
+    char *path = file_join(run->settings->output_dir, "settings.json");
+    fsdp_status status = path ? file_write_atomic(path, *text, strlen(*text)) : error_set(FSDP_ERR_MEMORY, "writing settings: out of host memory");
+    free(path);
+    return status;
+}
+
+static fsdp_status open_files(report *r, const train_run *run)
+{
+    const fsdp_settings *s = run->settings;
+    char *settings = NULL;
+    FSDP_TRY(file_make_directories(s->output_dir));
+    fsdp_status status = write_settings(run, &settings);
+    r->metrics_path = file_join(s->output_dir, "metrics.jsonl");
+    if (status == FSDP_OK && r->metrics_path)
+        status = metrics_open(r->metrics_path, &r->files[0]);
+    if (status == FSDP_OK && s->metrics)
+        status = metrics_open(s->metrics, &r->files[1]);
+    if (status == FSDP_OK && s->tensorboard_dir)
+        status = board_open(s->tensorboard_dir, settings, &r->board);
+    free(settings);
+    return status;
+}
+
+fsdp_status report_open(train_run *run, report *r)
+{
+    workload work = workload_of(run);
+    r->progress = progress_begin(run->n_steps);
+    r->flops = workload_flops(&work) / (double)max_i64(1, work.batch);
+    r->first_loss = NAN;
+    return run->rank == 0 && !run->settings->dry_run ? open_files(r, run) : FSDP_OK;
+}
+
+void report_close(report *r)
+{
+    if (!r)
+        return;
+    for (int i = 0; i < 2; i++)
+        metrics_close(r->files[i]);
+    board_close(r->board);
+    trace_free(r->trace);
+    memory_meter_free(r->meter);
+    free(r->metrics_path);
+    free(r);
+}
+
+/* The trace covers steps trace_first .. trace_first + trace_steps - 1; started before the first of them. */
+static fsdp_status follow_trace(report *r, const train_run *run)
+{
+    const fsdp_settings *s = run->settings;
+    if (!s->trace)
+        return FSDP_OK;
+    if (!r->trace && run->step + 1 == s->trace_first)
+        return trace_start(run->rank, 0, &r->trace);
+    if (r->trace && run->step + 1 == s->trace_first + s->trace_steps) {
+        char path[4096];
+        trace_stop(r->trace);
+        if (run->n_ranks == 1)
+            snprintf(path, sizeof path, "%s", s->trace);
+        else
+            snprintf(path, sizeof path, "%s.rank%d.json", s->trace, run->rank);
+        return trace_write(r->trace, path);
+    }
+    return FSDP_OK;
+}
+
+fsdp_status report_before_step(report *r, train_run *run)
+{
+    return follow_trace(r, run);
+}
+
+static void show_progress(report *r, train_run *run, const step_figures *f)
+{
+    char line[512];
+    int64_t every = max_i64(1, run->settings->logging_freq);
+    double now = clock_seconds();
+    progress_add(&r->progress, f);
+    if (f->step % every == 0 || f->step == run->n_steps) {
+        progress_line(&r->progress, f, line, sizeof line);
+        run_say(run, FSDP_LINE_PROGRESS, "%s", line);
+        r->shown = now;
+    } else if (run->callbacks.live && now - r->shown > 0.2) {
+        progress_peek(&r->progress, f, line, sizeof line);
+        run_say(run, FSDP_LINE_PROGRESS, "%s", line);
+        r->shown = now;
+    }
+}
+
+fsdp_status report_add(report *r, train_run *run, const report_step *step)
+{
+    step_figures f = {.step = step->step,
+                      .epoch = (double)run->position / (double)run->info.n_samples,
+                      .loss = step->loss,
+                      .grad_norm = step->gradient_norm,
+                      .lr = step->lr,
+                      .samples = (int64_t)step->samples,
+                      .tokens = run->tokenizer ? (int64_t)step->tokens : 0,
+                      .seconds = step->seconds,
+                      .flops = r->flops * step->samples,
+                      .memory_bytes = memory_meter_bytes(r->meter),
+                      .memory_peak_bytes = memory_meter_peak(r->meter),
+                      .loss_scale = run->settings->param_dtype == FSDP_F16 ? run->model->loss_scale : 0,
+                      .validation_loss = NAN};
+    if (isnan(r->first_loss))
+        r->first_loss = step->loss;
+    r->last = f;
+    for (int i = 0; i < 2; i++) {
+        if (r->files[i])
+            FSDP_TRY(metrics_step(r->files[i], &f));
+    }
+    if (r->board)
+        FSDP_TRY(board_step(r->board, &f));
+    show_progress(r, run, &f);
+    return FSDP_OK;
+}
+
+fsdp_status report_validation(report *r, train_run *run, double loss)
+{
+    step_figures f = r->last;
+    f.validation_loss = loss;
+    run_say(run, FSDP_LINE_INFO, "step %lld: validation loss %.4f, perplexity %.2f", (long long)run->step, loss, exp(loss));
+    return r->board ? board_step(r->board, &f) : FSDP_OK;
+}
+
+/* Rows of all ranks on rank 0: what the plan said, what was taken, and what the same step takes unsharded. */
+static fsdp_status memory_table(report *r, train_run *run, char **text)
+{
+    workload work = workload_of(run);
+    fsdp_config replicated = run->sharding.config;
+    memory_plan here, whole;
+    replicated.strategy = FSDP_NO_SHARD;
+    replicated.shard_weights = NULL;
+    int per_node = run->world->job.local_world_size;
+    FSDP_TRY(workload_plan(&work, &run->sharding.config, run->world->dev, run->n_ranks, per_node, &here));
+    FSDP_TRY(workload_plan(&work, &replicated, run->world->dev, run->n_ranks, per_node, &whole));
+    memory_row mine = {.rank = run->rank, .plan_bytes = (int64_t)here.total, .measured_bytes = memory_meter_peak(r->meter),
+                       .replicated_bytes = (int64_t)whole.total, .process = process_memory_read()};
+    memory_row *rows = calloc((size_t)run->n_ranks, sizeof *rows);
+    size_t *bytes = calloc((size_t)run->n_ranks, sizeof *bytes);
+    fsdp_status status = FSDP_ERR_MEMORY;
+    if (!rows || !bytes)
+        error_set(status, "the memory report: out of host memory");
+    else
+        status = comm_exchange(comm_world(run->world->comm), "memory report", &mine, sizeof mine, sizeof mine, rows, bytes);
+    if (status == FSDP_OK) {
+        for (int i = 0; i < run->n_ranks; i++)
+            run->result.peak_bytes = max_i64(run->result.peak_bytes, rows[i].measured_bytes);
+        status = memory_report(rows, run->n_ranks, text);
+    }
+    free(rows);
+    free(bytes);
+    return status;
+}
+
+fsdp_status report_summary(report *r, train_run *run)
+{
+    char *memory = NULL, *table = NULL, model[128], strategy[128], count[UNITS_TEXT];
+    const fsdp_settings *s = run->settings;
+    FSDP_TRY(memory_table(r, run, &memory));
+    snprintf(model, sizeof model, "%s, %s parameters in %d units", model_type_name(run->model_config.type),
+             units_count(count, (double)fsdp_model_parameters(run->model)), fsdp_model_units(run->model));
+    snprintf(strategy, sizeof strategy, "%s over %d rank%s, %s", fsdp_strategy_name(run->sharding.config.strategy), run->n_ranks,
+             run->n_ranks == 1 ? "" : "s", fsdp_world_description(run->world));
+    double seconds = clock_seconds() - run->start;
+    run_summary summary = {.model = model, .strategy = strategy, .ended = run->stopping ? "stopped as asked" : NULL, .steps = run->step,
+                           .samples = run->samples, .tokens = run->tokenizer ? run->tokens : 0,
+                           .epochs = (double)run->position / (double)run->info.n_samples, .seconds = seconds,
+                           .first_loss = r->first_loss, .loss = run->result.loss, .validation_loss = run->result.validation_loss,
+                           .tflops = r->flops * (double)run->samples / seconds / 1e12, .peak_bytes = run->result.peak_bytes,
+                           .output_dir = s->output_dir, .checkpoint = run->result.checkpoint[0] ? run->result.checkpoint : NULL,
+                           .metrics = r->metrics_path, .tensorboard = s->tensorboard_dir, .trace = s->trace, .export_dir = s->export_dir};
+    fsdp_status status = summary_text(&summary, &table);
+    if (status == FSDP_OK)
+        run_say(run, FSDP_LINE_INFO, "\n%s\n\nMemory of each rank, beside the same step without sharding:\n%s", table, memory);
+    free(table);
+    free(memory);
+    return status;
+}

@@ -1,0 +1,31 @@
+/* What a run leaves for people: progress lines, metrics.jsonl, TensorBoard, the trace, the summary table. */
+#ifndef TRAIN_REPORT_H
+#define TRAIN_REPORT_H
+
+#include <fsdp/train.h>
+
+typedef struct train_run train_run;
+typedef struct report report;
+
+/* Numbers of one optimizer step. */
+typedef struct report_step {
+    int64_t step; /* counted from 1 */
+    double loss, gradient_norm, lr;
+    double tokens, samples; /* of the step, over all ranks */
+    double seconds;
+    bool skipped;
+} report_step;
+
+/* Starts counting memory; before anything is allocated. */
+fsdp_status report_meter(report **out);
+/* Opens the files of the run, on rank 0. */
+fsdp_status report_open(train_run *run, report *r);
+void report_close(report *r); /* NULL is legal */
+
+fsdp_status report_before_step(report *r, train_run *run);
+fsdp_status report_add(report *r, train_run *run, const report_step *step);
+fsdp_status report_validation(report *r, train_run *run, double loss);
+/* The table at the end: time, losses, memory per rank beside what no sharding would take. Collective. */
+fsdp_status report_summary(report *r, train_run *run);
+
+#endif

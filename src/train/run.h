@@ -1,0 +1,69 @@
+/* A training job: everything that is open while it runs. run.c opens and closes it, loop.c steps, validate.c measures,
+ * checkpoints.c saves and resumes, report.c speaks. */
+#ifndef TRAIN_RUN_H
+#define TRAIN_RUN_H
+
+#include <fsdp/train.h>
+
+#include "ckpt/load.h"
+#include "ckpt/save.h"
+#include "data/loader.h"
+#include "train/assemble.h"
+#include "train/model_state.h"
+#include "train/report.h"
+
+struct train_run {
+    const fsdp_settings *settings;
+    fsdp_train_callbacks callbacks;
+    fsdp_train_result result;
+
+    fsdp_world *world;
+    int rank, n_ranks;
+    fsdp_tokenizer *tokenizer; /* NULL: none needed */
+    dataset *data, *validation; /* validation NULL: none */
+    dataset_info info, validation_info;
+
+    model_config model_config;
+    assembled_sharding sharding;
+    fsdp_model *model;
+    fsdp_optimizer *optimizer;
+    fsdp_lr_config lr;
+    loader *loader;
+    report *report;
+
+    model_state *state;
+    ckpt_saver *saver; /* NULL: saves are synchronous */
+    char *checkpoint_dir;
+    double last_save; /* clock_seconds of the last save, or of the start */
+    int64_t last_saved_step;
+
+    int64_t n_steps, steps_per_epoch;
+    int64_t step;     /* optimizer steps done, over the job's whole life */
+    int64_t position; /* global sample index: where the data stands */
+    int64_t tokens, samples; /* of this run, over all ranks */
+    double start;
+    bool stopping;
+};
+
+fsdp_status run_open(const fsdp_settings *settings, const fsdp_train_callbacks *callbacks, train_run *run);
+void run_close(train_run *run);
+
+/* One line through the callback, from rank 0 (warnings from every rank, with its number). */
+void run_say(train_run *run, fsdp_line kind, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* loop.c */
+fsdp_status run_steps(train_run *run);
+
+/* validate.c. Mean loss over the validation data (or its first validation_batches), the same number on all ranks. */
+fsdp_status run_validate(train_run *run, double *loss);
+
+/* checkpoints.c */
+fsdp_status run_resume(train_run *run);
+/* Saves when the policy says so (`at_end`: the last one). */
+fsdp_status run_checkpoint(train_run *run, bool at_end);
+fsdp_status run_finish_checkpoints(train_run *run); /* waits for the last, exports */
+
+/* sample.c. A few hundred characters that the model writes by itself; "" for models that do not write. malloc'd. */
+fsdp_status run_sample(train_run *run, const char *prompt, int64_t n_tokens, char **text);
+
+#endif

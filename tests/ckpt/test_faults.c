@@ -1,0 +1,289 @@
+/* System calls fail while a checkpoint is written: at the n-th call for every n, with every errno that disks give. Each
+ * time the save says so clearly and what was committed before is still there. The calls are interposed by definitions
+ * in this program, which go before those of the C library. */
+#include "ckpt/fixture.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+/* The fault to come: counts calls down, in this process. */
+static struct {
+    atomic_int countdown; /* 0: none; 1: the next call fails */
+    int number;
+    bool stays; /* every later call fails too: a disk that is full stays full */
+    atomic_bool tripped;
+} fault;
+
+static bool fault_strikes(void)
+{
+    if (atomic_load(&fault.tripped) && fault.stays) {
+        errno = fault.number;
+        return true;
+    }
+    if (atomic_load(&fault.countdown) == 0 || atomic_fetch_sub(&fault.countdown, 1) != 1)
+        return false;
+    atomic_store(&fault.tripped, true);
+    errno = fault.number;
+    return true;
+}
+
+static void fault_set(int countdown, int number, bool stays)
+{
+    fault.number = number;
+    fault.stays = stays;
+    atomic_store(&fault.tripped, false);
+    atomic_store(&fault.countdown, countdown);
+}
+
+ssize_t pwrite(int fd, const void *data, size_t bytes, off_t offset)
+{
+    return fault_strikes() ? -1 : syscall(SYS_pwrite64, fd, data, bytes, offset);
+}
+
+int fsync(int fd)
+{
+    return fault_strikes() ? -1 : (int)syscall(SYS_fsync, fd);
+}
+
+int rename(const char *from, const char *to)
+{
+    return fault_strikes() ? -1 : (int)syscall(SYS_rename, from, to);
+}
+
+int ftruncate(int fd, off_t length)
+{
+    return fault_strikes() ? -1 : (int)syscall(SYS_ftruncate, fd, length);
+}
+
+int mkdir(const char *path, mode_t mode)
+{
+    return fault_strikes() ? -1 : (int)syscall(SYS_mkdir, path, mode);
+}
+
+/* ---- One rank ---- */
+
+static fsdp_status save_async(const char *directory, ckpt_kind kind, int64_t step)
+{
+    fixture *f = fixture_make(CUT_FLAT, 0, 1, false);
+    fixture_fill(f, step);
+    ckpt_save_config config = fixture_config(directory, kind, step);
+    ckpt_saver *saver;
+    fsdp_status status = ckpt_saver_create(&f->state, kind == CKPT_LOCAL, &saver);
+    if (status == FSDP_OK) {
+        status = ckpt_saver_start(saver, &config, &f->state, NULL);
+        if (status == FSDP_OK)
+            status = ckpt_saver_wait(saver, NULL, NULL);
+        ckpt_saver_free(saver);
+    }
+    fixture_free(f);
+    return status;
+}
+
+/* Every call of a save fails once, until a save has no more calls to fail. */
+static int check_every_call(ckpt_kind kind, int number, bool stays, bool async)
+{
+    char name[64];
+    snprintf(name, sizeof name, "fault-%s-%d-%d-%d", ckpt_kind_name(kind), number, stays, async);
+    const char *directory = fixture_path(name);
+    assert_ok(fixture_save(directory, kind, 10));
+    int n = 1;
+    for (;; n++) {
+        assert_true(n < 1000);
+        fault_set(n, number, stays);
+        fsdp_status status = async ? save_async(directory, kind, 20) : fixture_save(directory, kind, 20);
+        bool tripped = atomic_load(&fault.tripped);
+        fault_set(0, 0, false);
+        if (!tripped) {
+            assert_int_equal(status, FSDP_OK);
+            break;
+        }
+        /* Removing old checkpoints comes after the commit, so a fault there is no failed save. */
+        if (status == FSDP_OK) {
+            assert_int_equal(fixture_resumed_step(directory), 20);
+            continue;
+        }
+        if (!strstr(fsdp_last_error(), strerror(number)) || !strstr(fsdp_last_error(), name))
+            fail_msg("call %d: the message does not say what and where: %s", n, fsdp_last_error());
+        int64_t step = fixture_resumed_step(directory);
+        if (step != 10 && step != 20) /* 20: the sync of the parent failed, after everything was in place */
+            fail_msg("call %d: resumes from %lld: %s", n, (long long)step, fsdp_last_error());
+        assert_true(fixture_count_entries(directory) <= 2);
+    }
+    assert_int_equal(fixture_resumed_step(directory), 20);
+    return n - 1;
+}
+
+static void every_failing_call_of_every_kind_leaves_the_last_checkpoint(void **state)
+{
+    (void)state;
+    static const int numbers[] = {ENOSPC, EIO, EDQUOT};
+    for (int kind = 0; kind < CKPT_KIND_COUNT; kind++)
+        for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+            int n_calls = check_every_call((ckpt_kind)kind, numbers[i], i == 0, false);
+            assert_true(n_calls > 10);
+        }
+}
+
+static void failures_in_the_background_are_reported_by_wait(void **state)
+{
+    (void)state;
+    assert_true(check_every_call(CKPT_SHARDED, ENOSPC, true, true) > 10);
+    assert_true(check_every_call(CKPT_FULL, EIO, false, true) > 10);
+}
+
+/* ---- Several ranks: one of them cannot write ---- */
+
+typedef struct scenario {
+    const char *directory;
+    int failing_rank, countdown;
+    bool async;
+} scenario;
+
+static void save_with_fault(ranks *all, int rank, void *context)
+{
+    const scenario *s = context;
+    comm *c = ranks_open(all, rank);
+    fixture *f = fixture_make(CUT_FLAT, rank, all->n, false);
+    fixture_fill(f, 20);
+    ckpt_save_config config = fixture_config(s->directory, CKPT_SHARDED, 20);
+    ckpt_saver *saver;
+    RANK_CHECK(ckpt_saver_create(&f->state, false, &saver) == FSDP_OK);
+    fault_set(rank == s->failing_rank ? s->countdown : 0, ENOSPC, true);
+    fsdp_status status;
+    if (s->async) {
+        status = ckpt_saver_start(saver, &config, &f->state, comm_world(c));
+        if (status == FSDP_OK)
+            status = ckpt_saver_wait(saver, comm_world(c), NULL);
+    } else {
+        status = ckpt_save(&config, &f->state, comm_world(c), NULL);
+    }
+    RANK_CHECK(status != FSDP_OK);
+    RANK_CHECK(strstr(fsdp_last_error(), strerror(ENOSPC)) != NULL);
+    fault_set(0, 0, false);
+    ckpt_saver_free(saver);
+    fixture_free(f);
+    RANK_CHECK(comm_barrier(comm_world(c), "end", 0) == FSDP_OK); /* the failure did not break the job */
+    comm_close(c);
+}
+
+static void a_rank_that_cannot_write_fails_the_save_on_all_ranks(void **state)
+{
+    (void)state;
+    const char *directory = fixture_path("ranks");
+    assert_ok(fixture_save(directory, CKPT_SHARDED, 10));
+    for (int failing = 0; failing < 3; failing++)
+        for (int n = 1; n <= 5; n++) {
+            scenario s = {.directory = directory, .failing_rank = failing, .countdown = n, .async = n % 2 == 0};
+            ranks all = ranks_make(3);
+            double before = clock_seconds();
+            assert_true(ranks_run(&all, save_with_fault, &s));
+            assert_true(clock_seconds() - before < 10); /* nobody waits for a part that does not come */
+            ranks_free(&all);
+            assert_int_equal(fixture_resumed_step(directory), 10);
+            assert_int_equal(fixture_count_entries(directory), 1);
+        }
+}
+
+/* ---- Other troubles ---- */
+
+static void a_failing_device_read_fails_the_save(void **state)
+{
+    (void)state;
+    const char *directory = fixture_path("device");
+    fixture *f = fixture_make(CUT_FLAT, 0, 1, true);
+    fixture_fill(f, 20);
+    f->fail_read = FSDP_ERR_DEVICE;
+    ckpt_save_config config = fixture_config(directory, CKPT_SHARDED, 20);
+    assert_fails(FSDP_ERR_DEVICE, ckpt_save(&config, &f->state, NULL, NULL), "the device does not answer");
+    ckpt_saver *saver;
+    assert_ok(ckpt_saver_create(&f->state, false, &saver));
+    assert_ok(ckpt_saver_start(saver, &config, &f->state, NULL));
+    assert_fails(FSDP_ERR_DEVICE, ckpt_saver_wait(saver, NULL, NULL), "the device does not answer");
+    f->fail_read = FSDP_OK;
+    assert_ok(ckpt_saver_start(saver, &config, &f->state, NULL));
+    assert_ok(ckpt_saver_wait(saver, NULL, NULL));
+    ckpt_saver_free(saver);
+    fixture_free(f);
+    assert_int_equal(fixture_count_entries(directory), 1);
+    assert_int_equal(fixture_resumed_step(directory), 20);
+}
+
+/* Root may write anywhere, so the check runs as nobody. */
+static void as_nobody(ranks *all, int rank, void *context)
+{
+    (void)all, (void)rank;
+    RANK_CHECK(geteuid() != 0 || (setgid(65534) == 0 && setuid(65534) == 0));
+    RANK_CHECK(fixture_save(context, CKPT_SHARDED, 20) == FSDP_ERR_INPUT);
+    RANK_CHECK(strstr(fsdp_last_error(), strerror(EACCES)) != NULL);
+    RANK_CHECK(strstr(fsdp_last_error(), context) != NULL);
+}
+
+static void a_directory_without_permission_is_a_clear_error(void **state)
+{
+    (void)state;
+    char directory[600];
+    snprintf(directory, sizeof directory, "%s", fixture_path("forbidden"));
+    assert_ok(fixture_save(directory, CKPT_SHARDED, 10));
+    assert_int_equal(chmod(fixture_folder, 0755), 0);
+    assert_int_equal(chmod(directory, 0555), 0);
+    ranks all = ranks_make(1);
+    assert_true(ranks_run(&all, as_nobody, directory));
+    ranks_free(&all);
+    assert_int_equal(chmod(directory, 0755), 0);
+    assert_int_equal(fixture_resumed_step(directory), 10);
+}
+
+static void a_file_in_place_of_the_directory_is_a_clear_error(void **state)
+{
+    (void)state;
+    const char *path = fixture_path("a-file");
+    assert_ok(file_write_atomic(path, "x", 1));
+    assert_fails(FSDP_ERR_INPUT, fixture_save(path, CKPT_SHARDED, 10), path);
+}
+
+/* More than any disk has: refused before anything is written. */
+static void a_checkpoint_larger_than_the_disk_is_refused_at_once(void **state)
+{
+    (void)state;
+    const char *directory = fixture_path("huge");
+    fixture *f = fixture_make(CUT_FLAT, 0, 1, false);
+    fixture_add_tensor(f, CKPT_OTHER, "huge", 2, (int64_t[]){1 << 30, 1 << 20});
+    ckpt_save_config config = fixture_config(directory, CKPT_SHARDED, 20);
+    assert_fails(FSDP_ERR_IO, ckpt_save(&config, &f->state, NULL, NULL), "are free there", directory);
+    assert_int_equal(fixture_count_entries(directory), 0);
+    fixture_free(f);
+}
+
+/* Ranks whose slices leave a hole, or overlap, do not get a checkpoint that looks whole. */
+static void slices_that_do_not_tile_a_tensor_are_refused(void **state)
+{
+    (void)state;
+    const char *directory = fixture_path("holes");
+    fixture *f = fixture_make(CUT_FLAT, 0, 1, false);
+    fixture_fill(f, 20);
+    f->slices[0].count -= 1;
+    ckpt_save_config config = fixture_config(directory, CKPT_SHARDED, 20);
+    assert_fails(FSDP_ERR_STATE, ckpt_save(&config, &f->state, NULL, NULL), "missing", "model.embed_tokens.weight");
+    f->slices[0].count += 1;
+    f->slices[1].tensor = 0;
+    assert_fails(FSDP_ERR_STATE, ckpt_save(&config, &f->state, NULL, NULL), "overlap", "model.embed_tokens.weight");
+    assert_int_equal(fixture_count_entries(directory), 0);
+    fixture_free(f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_failing_call_of_every_kind_leaves_the_last_checkpoint),
+        cmocka_unit_test(failures_in_the_background_are_reported_by_wait),
+        cmocka_unit_test(a_rank_that_cannot_write_fails_the_save_on_all_ranks),
+        cmocka_unit_test(a_failing_device_read_fails_the_save),
+        cmocka_unit_test(a_directory_without_permission_is_a_clear_error),
+        cmocka_unit_test(a_file_in_place_of_the_directory_is_a_clear_error),
+        cmocka_unit_test(a_checkpoint_larger_than_the_disk_is_refused_at_once),
+        cmocka_unit_test(slices_that_do_not_tile_a_tensor_are_refused),
+    };
+    return cmocka_run_group_tests(tests, fixture_setup, fixture_teardown);
+}

@@ -1,0 +1,402 @@
+/* Data sets of every kind, from files written here: what their samples are, and what is refused. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/scratch.h"
+#include "data/dataset.h"
+#include "data/files.h"
+#include "data/hub.h"
+#include "format/safetensors_writer.h"
+#include "format/token_file.h"
+
+static char log_lines[4096];
+
+static void keep_line(void *context, log_level level, const char *line)
+{
+    (void)context;
+    if (level >= LOG_WARNING)
+        snprintf(log_lines + strlen(log_lines), sizeof log_lines - strlen(log_lines), "%s\n", line);
+}
+
+static int setup(void **state)
+{
+    log_lines[0] = '\0';
+    log_set_sink(keep_line, NULL, LOG_WARNING);
+    return scratch_setup(state);
+}
+
+static int teardown(void **state)
+{
+    log_set_sink(NULL, NULL, LOG_ERROR);
+    return scratch_teardown(state);
+}
+
+static fsdp_tokenizer *bytes(void)
+{
+    fsdp_tokenizer *t = NULL;
+    assert_int_equal(fsdp_tokenizer_byte(&t), FSDP_OK);
+    return t;
+}
+
+static dataset *open_or_fail(const char *const *names, size_t n, const dataset_options *options)
+{
+    dataset *d = NULL;
+    fsdp_status status = dataset_open(names, n, options, &d);
+    if (status != FSDP_OK)
+        print_error("%s\n", fsdp_last_error());
+    assert_int_equal(status, FSDP_OK);
+    assert_non_null(d);
+    return d;
+}
+
+/* All tokens of a text data set as characters, with '|' for the end token. */
+static void expect_text(const char *const *names, size_t n, dataset_options options, const char *expected)
+{
+    int32_t ids[8], labels[8];
+    char text[512] = "";
+    size_t used = 0;
+    options.width = 4;
+    fsdp_tokenizer *t = bytes();
+    options.tokenizer = t;
+    dataset *d = open_or_fail(names, n, &options);
+    dataset_info info = dataset_describe(d);
+    assert_int_equal(info.kind, DATASET_TEXT);
+    assert_int_equal(info.vocabulary, 256);
+    for (int64_t i = 0; i < info.n_samples; i++) {
+        assert_int_equal(dataset_read(d, i, &(dataset_row){.ids = ids, .labels = labels}), FSDP_OK);
+        for (int k = 0; k < 4; k++) {
+            text[used++] = ids[k] == 0 ? '|' : (char)ids[k];
+            assert_int_equal(labels[k], k < 3 ? ids[k + 1] : DATASET_IGNORE);
+        }
+    }
+    text[used] = '\0';
+    assert_string_equal(text, expected);
+    dataset_free(d);
+    fsdp_tokenizer_free(t);
+}
+
+static void text_is_packed_with_end_tokens_and_the_rest_is_left(void **state)
+{
+    dataset_options o = DATASET_OPTIONS_INIT;
+    const char *names[] = {files_text(*state, "a.txt", "hello\nworld"), files_text(*state, "b.md", "xyz")};
+    expect_text(names, 2, o, "hello\nworld|xyz|");
+    expect_text(names, 1, o, "hello\nworld|");
+    files_text(*state, "c.txt", "12345"); /* the last two tokens do not fill a sample */
+    expect_text((const char *[]){files_path(*state, "c.txt")}, 1, o, "1234");
+}
+
+static void records_come_from_plain_and_compressed_jsonl(void **state)
+{
+    dataset_options o = DATASET_OPTIONS_INIT;
+    const char *lines =
+        "{\"text\":\"abc\"}\n\n{\"text\":\"d\\u00e9f\",\"url\":\"u\"}\n{\"text\":\"\"}\n{\"text\":\"gh\"}";
+    const char *expected = "abc|d\xC3\xA9"
+                           "f|gh|";
+    expect_text((const char *[]){files_text(*state, "a.jsonl", lines)}, 1, o, expected);
+    expect_text((const char *[]){files_gzip(*state, "c4-train.00000-of-01024.json.gz", lines)}, 1, o, expected);
+    expect_text((const char *[]){files_zstd(*state, "a.jsonl.zst", lines)}, 1, o, expected);
+    o.source_field = "body";
+    expect_text((const char *[]){files_text(*state, "b.jsonl", "{\"body\":\"abc\",\"text\":\"no\"}")}, 1, o, "abc|");
+}
+
+static void globs_and_folders_give_sorted_files_of_the_right_part(void **state)
+{
+    dataset_options o = DATASET_OPTIONS_INIT;
+    char pattern[4096];
+    files_gzip(*state, "en/c4-train.00001.json.gz", "{\"text\":\"222\"}");
+    files_gzip(*state, "en/c4-train.00000.json.gz", "{\"text\":\"111\"}");
+    files_gzip(*state, "en/c4-validation.00000.json.gz", "{\"text\":\"vvv\"}");
+    files_text(*state, "en/picture.png", "not text");
+    snprintf(pattern, sizeof pattern, "%s/en/*train*.json.gz", (char *)*state);
+    expect_text((const char *[]){pattern}, 1, o, "111|222|");
+    o.part = SOURCE_TRAINING;
+    expect_text((const char *[]){files_path(*state, "en")}, 1, o, "111|222|");
+    o.part = SOURCE_VALIDATION;
+    expect_text((const char *[]){files_path(*state, "en")}, 1, o, "vvv|");
+    o.part = SOURCE_ALL;
+    expect_text((const char *[]){files_path(*state, "en")}, 1, o, "111|222|vvv|");
+    dataset *d = NULL;
+    o.part = SOURCE_VALIDATION;
+    o.width = 4;
+    files_text(*state, "plain/x.txt", "abcd");
+    assert_int_equal(dataset_open((const char *[]){files_path(*state, "plain")}, 1, &o, &d), FSDP_OK);
+    assert_null(d);
+}
+
+static void hub_names_are_found_in_the_folders_they_are_kept_in(void **state)
+{
+    dataset_options o = DATASET_OPTIONS_INIT;
+    char *path = NULL;
+    setenv("FSDP_DATA", files_path(*state, "data"), 1);
+    setenv("HF_HUB_CACHE", files_path(*state, "cache"), 1);
+    files_text(*state, "data/my/set/a.txt", "aaa");
+    expect_text((const char *[]){"my/set"}, 1, o, "aaa|");
+    files_text(*state, "cache/datasets--allenai--c4/snapshots/0123abc/en/c4-train.json", "{\"text\":\"ccc\"}");
+    files_text(*state, "cache/datasets--allenai--c4/snapshots/old/en/c4-train.json", "{\"text\":\"old\"}");
+    files_text(*state, "cache/datasets--allenai--c4/refs/main", "0123abc");
+    o.config_name = "en";
+    expect_text((const char *[]){"allenai/c4"}, 1, o, "ccc|");
+    files_text(*state, "cache/models--org--model/snapshots/rev/tokenizer.json", "{}");
+    assert_int_equal(hub_find(HUB_MODEL, "org/model", NULL, &path), FSDP_OK);
+    assert_non_null(strstr(path, "models--org--model/snapshots/rev"));
+    free(path);
+    assert_int_equal(hub_find(HUB_DATASET, "allenai/other", "en", &path), FSDP_ERR_INPUT);
+    const char *const said[] = {"allenai/other", "/data", "/cache",
+                                "hf download allenai/other --repo-type dataset --include \"en/*\""};
+    for (size_t i = 0; i < 4; i++)
+        assert_non_null(strstr(fsdp_last_error(), said[i]));
+    assert_int_equal(hub_find(HUB_DATASET, "./no/such/file", NULL, &path), FSDP_ERR_INPUT);
+    unsetenv("FSDP_DATA");
+    unsetenv("HF_HUB_CACHE");
+}
+
+static void bad_records_are_skipped_with_file_and_line_or_stop_a_strict_run(void **state)
+{
+    dataset_options o = DATASET_OPTIONS_INIT;
+    const char *names[] = {
+        files_text(*state, "bad.jsonl", "{\"text\":\"abc\"}\n{\"text\":\n[1]\n{\"text\":5}\n{\"text\":\"def\"}\n")};
+    expect_text(names, 1, o, "abc|def|");
+    for (int line = 2; line <= 4; line++) {
+        char place[32];
+        snprintf(place, sizeof place, "bad.jsonl:%d: ", line);
+        assert_non_null(strstr(log_lines, place));
+    }
+    dataset *d = NULL;
+    fsdp_tokenizer *t = bytes();
+    o.strict = true;
+    o.width = 4;
+    o.tokenizer = t;
+    assert_int_equal(dataset_open(names, 1, &o, &d), FSDP_ERR_INPUT);
+    assert_non_null(strstr(fsdp_last_error(), "bad.jsonl:2: not JSON"));
+    fsdp_tokenizer_free(t);
+}
+
+static void threads_and_the_cache_do_not_change_the_tokens(void **state)
+{
+    enum { N_RECORDS = 30000 };
+    char *lines = malloc(N_RECORDS * 64);
+    size_t used = 0;
+    for (int i = 0; i < N_RECORDS; i++)
+        used += (size_t)sprintf(lines + used, "{\"text\":\"record number %d of many\"}\n", i);
+    const char *names[] = {files_text(*state, "many.jsonl", lines)};
+    free(lines);
+    fsdp_tokenizer *t = bytes();
+    dataset_options o = DATASET_OPTIONS_INIT;
+    o.tokenizer = t;
+    o.width = 16;
+    dataset *sets[4];
+    sets[0] = open_or_fail(names, 1, &o);
+    o.n_threads = 3;
+    sets[1] = open_or_fail(names, 1, &o);
+    o.cache_folder = files_path(*state, "tokens");
+    sets[2] = open_or_fail(names, 1, &o);
+    sets[3] = open_or_fail(names, 1, &o); /* mapped from the file that the one before made */
+    int64_t n = dataset_describe(sets[0]).n_samples;
+    for (int k = 1; k < 4; k++) {
+        assert_int_equal(dataset_describe(sets[k]).n_samples, n);
+        for (int64_t i = 0; i < n; i++) {
+            int32_t a[16], b[16], labels[16];
+            assert_int_equal(dataset_read(sets[0], i, &(dataset_row){.ids = a, .labels = labels}), FSDP_OK);
+            assert_int_equal(dataset_read(sets[k], i, &(dataset_row){.ids = b, .labels = labels}), FSDP_OK);
+            assert_memory_equal(a, b, sizeof a);
+        }
+    }
+    o.max_samples = 100;
+    dataset *few = open_or_fail(names, 1, &o);
+    assert_int_equal(dataset_describe(few).n_samples, 100);
+    dataset_free(few);
+    for (int k = 0; k < 4; k++)
+        dataset_free(sets[k]);
+    fsdp_tokenizer_free(t);
+}
+
+static void token_files_are_read_as_one_row_of_tokens(void **state)
+{
+    fsdp_tokenizer *t = bytes();
+    const char *inputs[] = {files_text(*state, "a.txt", "hello"), files_text(*state, "b.txt", "yes")};
+    fsdp_tokenize_config c = FSDP_TOKENIZE_CONFIG_INIT;
+    fsdp_tokenize_result result;
+    dataset_options o = DATASET_OPTIONS_INIT;
+    const char *outputs[2];
+    for (int i = 0; i < 2; i++) {
+        c.inputs = &inputs[i];
+        c.n_inputs = 1;
+        c.output = outputs[i] = files_path(*state, i == 0 ? "one.bin" : "two.bin");
+        assert_int_equal(fsdp_tokenize_files(t, &c, &result), FSDP_OK);
+        assert_int_equal(result.n_documents, 1);
+        assert_int_equal(result.n_tokens, i == 0 ? 6 : 4);
+        assert_int_equal(result.n_bytes, i == 0 ? 5 : 3);
+    }
+    expect_text(outputs, 2, o, "hello|ye"); /* a sample lies across both files */
+    c.inputs = outputs;
+    assert_int_equal(fsdp_tokenize_files(t, &c, NULL), FSDP_ERR_INPUT);
+    fsdp_tokenizer_free(t);
+}
+
+static void tables_of_steps_keep_their_order(void **state)
+{
+    const int32_t data[2][2][4] = {{{1, 2, 3, 4}, {5, 6, 7, 8}}, {{9, 10, 11, 12}, {13, 14, 15, 300}}};
+    const char *path = files_path(*state, "data.safetensors");
+    safetensors_writer *w;
+    size_t index;
+    int32_t ids[4], labels[4];
+    assert_int_equal(safetensors_writer_create(path, &w), FSDP_OK);
+    assert_int_equal(safetensors_writer_add(w, "data", FSDP_I32, 3, (const int64_t[]){2, 2, 4}, &index), FSDP_OK);
+    assert_int_equal(safetensors_writer_begin(w), FSDP_OK);
+    assert_int_equal(safetensors_writer_write(w, index, 0, data, sizeof data), FSDP_OK);
+    assert_int_equal(safetensors_writer_commit(w), FSDP_OK);
+    dataset_options o = DATASET_OPTIONS_INIT;
+    dataset *d = open_or_fail(&path, 1, &o);
+    dataset_info info = dataset_describe(d);
+    assert_int_equal(info.n_samples, 4);
+    assert_int_equal(info.width, 4);
+    assert_int_equal(info.vocabulary, 301);
+    assert_true(info.ordered);
+    assert_int_equal(dataset_read(d, 2, &(dataset_row){.ids = ids, .labels = labels}), FSDP_OK);
+    assert_memory_equal(ids, data[1][0], sizeof ids);
+    assert_memory_equal(labels, ((int32_t[]){10, 11, 12, DATASET_IGNORE}), sizeof labels);
+    assert_int_equal(dataset_read(d, 4, &(dataset_row){.ids = ids, .labels = labels}), FSDP_ERR_STATE);
+    dataset_free(d);
+    o.width = 8;
+    assert_int_equal(dataset_open(&path, 1, &o, &d), FSDP_ERR_INPUT);
+    assert_non_null(strstr(fsdp_last_error(), "4 tokens"));
+}
+
+static void pairs_are_cut_padded_and_masked(void **state)
+{
+    const char *names[] = {files_text(*state, "pairs.jsonl",
+                                      "{\"text\":\"abcdefgh\",\"summary\":\"xy\"}\n{\"text\":\"a\",\"summary\":"
+                                      "\"123456\"}\n{\"text\":\"no target\"}\n")};
+    fsdp_tokenizer *t = bytes();
+    dataset_options o = DATASET_OPTIONS_INIT;
+    int32_t ids[6], mask[6], labels[4], decoder[4];
+    dataset_row row = {.ids = ids, .mask = mask, .labels = labels, .decoder_ids = decoder};
+    o.tokenizer = t;
+    o.pairs = true;
+    o.width = 6;
+    o.target_width = 4;
+    o.source_prefix = "s:";
+    dataset *d = open_or_fail(names, 1, &o);
+    assert_int_equal(dataset_describe(d).n_samples, 2);
+    assert_non_null(strstr(log_lines, "pairs.jsonl:3: no string under \"summary\""));
+    assert_int_equal(dataset_read(d, 0, &row), FSDP_OK);
+    assert_memory_equal(ids, ((int32_t[]){'s', ':', 'a', 'b', 'c', 0}), sizeof ids); /* cut, the end token kept */
+    assert_memory_equal(mask, ((int32_t[]){1, 1, 1, 1, 1, 1}), sizeof mask);
+    assert_memory_equal(labels, ((int32_t[]){'x', 'y', 0, DATASET_IGNORE}), sizeof labels);
+    assert_memory_equal(decoder, ((int32_t[]){0, 'x', 'y', 0}), sizeof decoder);
+    assert_int_equal(dataset_read(d, 1, &row), FSDP_OK);
+    assert_memory_equal(ids, ((int32_t[]){'s', ':', 'a', 0, 0, 0}), sizeof ids);
+    assert_memory_equal(mask, ((int32_t[]){1, 1, 1, 1, 0, 0}), sizeof mask);
+    assert_memory_equal(labels, ((int32_t[]){'1', '2', '3', 0}), sizeof labels);
+    dataset_free(d);
+    fsdp_tokenizer_free(t);
+}
+
+static void images_are_scaled_and_parts_told_apart(void **state)
+{
+    uint8_t images[16 + 2 * 4] = {0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 2, 0, 51, 102, 255, 1, 2, 3, 4};
+    uint8_t labels[8 + 2] = {0, 0, 8, 1, 0, 0, 0, 2, 7, 3};
+    dataset_options o = DATASET_OPTIONS_INIT;
+    float pixels[4];
+    int32_t image_class;
+    files_write(*state, "mnist/train-images-idx3-ubyte", images, sizeof images);
+    files_write(*state, "mnist/train-labels-idx1-ubyte", labels, sizeof labels);
+    labels[8] = 9;
+    files_write(*state, "mnist/t10k-images-idx3-ubyte", images, sizeof images);
+    files_write(*state, "mnist/t10k-labels-idx1-ubyte", labels, sizeof labels);
+    const char *names[] = {files_path(*state, "mnist")};
+    for (int validation = 0; validation < 2; validation++) {
+        o.part = validation ? SOURCE_VALIDATION : SOURCE_TRAINING;
+        dataset *d = open_or_fail(names, 1, &o);
+        dataset_info info = dataset_describe(d);
+        assert_int_equal(info.kind, DATASET_IMAGES);
+        assert_int_equal(info.n_samples, 2);
+        assert_int_equal(info.channels * info.height * info.image_width, 4);
+        assert_int_equal(dataset_read(d, 0, &(dataset_row){.pixels = pixels, .image_class = &image_class}), FSDP_OK);
+        assert_int_equal(image_class, validation ? 9 : 7);
+        assert_true(pixels[0] == 0.0f && pixels[1] == 51 / 255.0f && pixels[3] == 1.0f);
+        dataset_free(d);
+    }
+}
+
+static void held_back_samples_are_the_last_ones_and_outlive_the_rest(void **state)
+{
+    const char *names[] = {files_text(*state, "a.txt", "aaaabbbbccccdddd")};
+    fsdp_tokenizer *t = bytes();
+    dataset_options o = DATASET_OPTIONS_INIT;
+    dataset *held = NULL;
+    int32_t ids[4], labels[4];
+    o.tokenizer = t;
+    o.width = 4;
+    dataset *d = open_or_fail(names, 1, &o);
+    assert_int_equal(dataset_hold_back(d, 4, &held), FSDP_ERR_INPUT);
+    assert_int_equal(dataset_hold_back(d, 1, &held), FSDP_OK);
+    assert_int_equal(dataset_describe(d).n_samples, 3);
+    assert_int_equal(dataset_describe(held).n_samples, 1);
+    dataset_free(d);
+    assert_int_equal(dataset_read(held, 0, &(dataset_row){.ids = ids, .labels = labels}), FSDP_OK);
+    assert_int_equal(ids[0], 'd');
+    dataset_free(held);
+    fsdp_tokenizer_free(t);
+}
+
+static void refuse(const char *name, const dataset_options *o, const char *words)
+{
+    dataset *d = NULL;
+    assert_int_equal(dataset_open(&name, 1, o, &d), FSDP_ERR_INPUT);
+    if (strstr(fsdp_last_error(), words) == NULL)
+        fail_msg("the error does not say \"%s\": %s", words, fsdp_last_error());
+}
+
+static void what_gives_no_sample_is_one_clear_error(void **state)
+{
+    fsdp_tokenizer *t = bytes();
+    dataset_options o = DATASET_OPTIONS_INIT;
+    o.tokenizer = t;
+    o.width = 100;
+    refuse(files_text(*state, "short.txt", "short"), &o, "less than one context of 100");
+    refuse(files_text(*state, "empty.jsonl", ""), &o, "0 tokens");
+    refuse(files_path(*state, "nothing/x"), &o, "no such file");
+    refuse(files_path(*state, "nothing"), &o, "no data files");
+    refuse(files_path(*state, "*.none"), &o, "no file matches");
+    refuse(files_text(*state, "broken.json.gz", "not gzip"), &o, "broken.json.gz");
+    files_text(*state, "mixed/a.txt", "text");
+    files_text(*state, "mixed/b.safetensors", "text");
+    refuse(files_path(*state, "mixed"), &o, "one kind");
+    o.pairs = true;
+    refuse(files_text(*state, "pairs.txt", "text"), &o, "pairs need JSONL");
+    o.tokenizer = NULL;
+    o.pairs = false;
+    refuse(files_text(*state, "a.txt", "text"), &o, "needs a tokenizer");
+    o.size = 3;
+    refuse("a.txt", &o, "DATASET_OPTIONS_INIT");
+    fsdp_tokenizer_free(t);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(text_is_packed_with_end_tokens_and_the_rest_is_left),
+        TEST(records_come_from_plain_and_compressed_jsonl),
+        TEST(globs_and_folders_give_sorted_files_of_the_right_part),
+        TEST(hub_names_are_found_in_the_folders_they_are_kept_in),
+        TEST(bad_records_are_skipped_with_file_and_line_or_stop_a_strict_run),
+        TEST(threads_and_the_cache_do_not_change_the_tokens),
+        TEST(token_files_are_read_as_one_row_of_tokens),
+        TEST(tables_of_steps_keep_their_order),
+        TEST(pairs_are_cut_padded_and_masked),
+        TEST(images_are_scaled_and_parts_told_apart),
+        TEST(held_back_samples_are_the_last_ones_and_outlive_the_rest),
+        TEST(what_gives_no_sample_is_one_clear_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

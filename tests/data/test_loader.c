@@ -1,0 +1,179 @@
+/* The loader: what ranks get together, resuming, ends of epochs, errors and shutdown. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/scratch.h"
+#include "data/files.h"
+#include "data/loader.h"
+
+/* A data set of `n` samples of four tokens, the first of which is the sample's number plus one. */
+static dataset *numbered(void **state, int64_t n)
+{
+    fsdp_tokenizer *t = NULL;
+    dataset *d = NULL;
+    dataset_options o = DATASET_OPTIONS_INIT;
+    char *text = malloc((size_t)n * 4 + 1);
+    for (int64_t i = 0; i < n * 4; i++)
+        text[i] = (char)(i % 4 == 0 ? i / 4 + 1 : 'x');
+    const char *path = files_write(*state, "numbered.txt", text, (size_t)n * 4);
+    free(text);
+    assert_int_equal(fsdp_tokenizer_byte(&t), FSDP_OK);
+    o.tokenizer = t;
+    o.width = 4;
+    assert_int_equal(dataset_open(&path, 1, &o, &d), FSDP_OK);
+    fsdp_tokenizer_free(t);
+    assert_int_equal(dataset_describe(d).n_samples, n);
+    return d;
+}
+
+static loader_config config_of(int rank, int world, int64_t batch, int64_t position, int64_t end)
+{
+    loader_config c = LOADER_CONFIG_INIT;
+    c.rank = rank;
+    c.world_size = world;
+    c.global_batch = batch;
+    c.position = position;
+    c.end = end;
+    c.seed = 5;
+    c.n_threads = 1 + rank % 3;
+    c.n_prefetch = 1 + rank % 4;
+    return c;
+}
+
+/* Adds one to seen[sample] for everything that the ranks of a world get; says where they stop. */
+static int64_t run_world(const dataset *d, int world, int64_t batch, int64_t position, int64_t end, bool stop_at_epoch,
+                         int *seen)
+{
+    int64_t stopped = position;
+    for (int rank = 0; rank < world; rank++) {
+        loader *l = NULL;
+        const loader_batch *b;
+        int64_t expected = position;
+        loader_config c = config_of(rank, world, batch, position, end);
+        c.stop_at_epoch = stop_at_epoch;
+        assert_int_equal(loader_create(d, &c, &l), FSDP_OK);
+        for (;;) {
+            assert_int_equal(loader_next(l, &b), FSDP_OK);
+            if (b == NULL)
+                break;
+            assert_int_equal(b->position, expected);
+            assert_in_range(b->n_rows, 0, b->max_rows);
+            expected += b->n_global;
+            for (int64_t r = 0; r < b->n_rows; r++) {
+                assert_int_equal(b->ids[4 * r], b->samples[r] + 1); /* the content is the sample's */
+                seen[b->samples[r]]++;
+            }
+            for (int64_t r = b->n_rows; r < b->max_rows; r++)
+                for (int k = 0; k < 4; k++)
+                    assert_int_equal(b->labels[4 * r + k], DATASET_IGNORE);
+        }
+        assert_int_equal(loader_next(l, &b), FSDP_OK); /* the end stays the end */
+        assert_null(b);
+        loader_free(l);
+        stopped = expected;
+    }
+    return stopped;
+}
+
+static void every_sample_comes_once_per_epoch_for_any_world(void **state)
+{
+    static const int64_t sizes[] = {1, 5, 12, 50, 101};
+    for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
+        int64_t n = sizes[k];
+        dataset *d = numbered(state, n);
+        for (int world = 1; world <= 5; world++) {
+            int seen[128] = {0};
+            assert_int_equal(run_world(d, world, 4 * world, 0, 2 * n, k % 2 == 0, seen), 2 * n);
+            for (int64_t i = 0; i < n; i++)
+                assert_int_equal(seen[i], 2);
+        }
+        dataset_free(d);
+    }
+}
+
+static void a_run_resumes_exactly_at_another_world_size(void **state)
+{
+    dataset *d = numbered(state, 53);
+    for (int before = 1; before <= 5; before++) {
+        for (int after = 1; after <= 5; after++) {
+            int seen[128] = {0};
+            int64_t stopped = run_world(d, before, 6, 0, 30, false, seen);
+            assert_int_equal(stopped, 30);
+            run_world(d, after, 6, stopped, 53, false, seen);
+            for (int i = 0; i < 53; i++)
+                assert_int_equal(seen[i], 1);
+        }
+    }
+    dataset_free(d);
+}
+
+static void positions_not_ranks_decide_what_a_batch_holds(void **state)
+{
+    dataset *d = numbered(state, 40);
+    int64_t single[12], pair[12];
+    loader *l = NULL;
+    const loader_batch *b;
+    loader_config c = config_of(0, 1, 12, 24, 0);
+    assert_int_equal(loader_create(d, &c, &l), FSDP_OK);
+    assert_int_equal(loader_next(l, &b), FSDP_OK);
+    memcpy(single, b->samples, sizeof single);
+    loader_free(l);
+    for (int rank = 0; rank < 2; rank++) {
+        c = config_of(rank, 2, 12, 24, 0);
+        assert_int_equal(loader_create(d, &c, &l), FSDP_OK);
+        assert_int_equal(loader_next(l, &b), FSDP_OK);
+        assert_int_equal(b->n_rows, 6);
+        memcpy(pair + 6 * rank, b->samples, 6 * sizeof *pair);
+        loader_free(l);
+    }
+    assert_memory_equal(single, pair, sizeof single);
+    dataset_free(d);
+}
+
+static void a_loader_stops_cleanly_while_its_threads_are_busy(void **state)
+{
+    dataset *d = numbered(state, 100);
+    for (int i = 0; i < 50; i++) {
+        loader *l = NULL;
+        const loader_batch *b;
+        loader_config c = config_of(0, 1, 7, 0, 0);
+        c.n_threads = 4;
+        assert_int_equal(loader_create(d, &c, &l), FSDP_OK);
+        for (int k = 0; k < i % 5; k++)
+            assert_int_equal(loader_next(l, &b), FSDP_OK);
+        loader_free(l);
+    }
+    loader_free(NULL);
+    dataset_free(d);
+}
+
+static void settings_that_make_no_sense_are_refused(void **state)
+{
+    dataset *d = numbered(state, 4);
+    loader *l = NULL;
+    loader_config c = config_of(2, 2, 4, 0, 0);
+    assert_int_equal(loader_create(d, &c, &l), FSDP_ERR_INPUT);
+    c = config_of(0, 2, 0, 0, 0);
+    assert_int_equal(loader_create(d, &c, &l), FSDP_ERR_INPUT);
+    c = config_of(0, 1, 1, 0, 0);
+    c.size = 1;
+    assert_int_equal(loader_create(d, &c, &l), FSDP_ERR_INPUT);
+    dataset_free(d);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, scratch_setup, scratch_teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(every_sample_comes_once_per_epoch_for_any_world), TEST(a_run_resumes_exactly_at_another_world_size),
+        TEST(positions_not_ranks_decide_what_a_batch_holds),   TEST(a_loader_stops_cleanly_while_its_threads_are_busy),
+        TEST(settings_that_make_no_sense_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,195 @@
+/* metrics.jsonl: whole lines, numbers that read back as they were, and a file that survives its writer. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/json.h"
+#include "observe/metrics.h"
+#include "temporary.h"
+
+static step_figures some_figures(int64_t step)
+{
+    return (step_figures){.step = step,
+                          .loss = 10.0 / 3 + 1e-15 * (double)step,
+                          .grad_norm = 0.1,
+                          .lr = 1e-4 / 3,
+                          .samples = 8,
+                          .tokens = 2048,
+                          .seconds = 0.3,
+                          .memory_bytes = 5000000000,
+                          .validation_loss = NAN};
+}
+
+/* Checks that every line is an object of its own; returns how many there are. */
+static int count_whole_lines(const char *path)
+{
+    char *text, *rest, *line;
+    size_t bytes;
+    int n = 0;
+    assert_int_equal(file_read(path, &text, &bytes), FSDP_OK);
+    assert_true(bytes == 0 || text[bytes - 1] == '\n');
+    rest = text;
+    while ((line = strsep(&rest, "\n")) && *line) {
+        json_t *object;
+        assert_int_equal(json_parse(path, line, strlen(line), &object), FSDP_OK);
+        assert_true(json_is_integer(json_object_get(object, "step")));
+        json_decref(object);
+        n++;
+    }
+    free(text);
+    return n;
+}
+
+static void numbers_read_back_as_the_same_bits(void **state)
+{
+    char *path = file_join(*state, "deeper/metrics.jsonl");
+    metrics *m;
+    step_figures f = some_figures(7);
+    f.validation_loss = 2.0 / 7;
+    assert_int_equal(metrics_open(path, &m), FSDP_OK);
+    assert_int_equal(metrics_step(m, &f), FSDP_OK);
+    assert_int_equal(metrics_close(m), FSDP_OK);
+    json_t *object;
+    assert_int_equal(json_read_file(path, &object), FSDP_OK);
+    assert_true(json_number_value(json_object_get(object, "loss")) == f.loss);
+    assert_true(json_number_value(json_object_get(object, "lr")) == f.lr);
+    assert_true(json_number_value(json_object_get(object, "grad_norm")) == 0.1);
+    assert_true(json_number_value(json_object_get(object, "tokens_per_s")) == 2048 / 0.3);
+    assert_true(json_number_value(json_object_get(object, "validation_loss")) == 2.0 / 7);
+    assert_int_equal(json_integer_value(json_object_get(object, "step")), 7);
+    assert_int_equal(json_integer_value(json_object_get(object, "tokens")), 2048);
+    assert_int_equal(json_integer_value(json_object_get(object, "memory")), 5000000000);
+    json_decref(object);
+    free(path);
+}
+
+static void what_is_not_finite_is_null_and_still_json(void **state)
+{
+    char *path = file_join(*state, "nan.jsonl");
+    metrics *m;
+    step_figures f = some_figures(1);
+    f.loss = INFINITY;
+    f.grad_norm = NAN;
+    assert_int_equal(metrics_open(path, &m), FSDP_OK);
+    assert_int_equal(metrics_step(m, &f), FSDP_OK);
+    metrics_close(m);
+    json_t *object;
+    assert_int_equal(json_read_file(path, &object), FSDP_OK);
+    assert_true(json_is_null(json_object_get(object, "loss")));
+    assert_true(json_is_null(json_object_get(object, "grad_norm")));
+    assert_null(json_object_get(object, "validation_loss"));
+    json_decref(object);
+    free(path);
+}
+
+static void a_second_run_appends_and_a_torn_line_is_ended(void **state)
+{
+    char *path = file_join(*state, "metrics.jsonl");
+    for (int run = 0; run < 2; run++) {
+        metrics *m;
+        assert_int_equal(metrics_open(path, &m), FSDP_OK);
+        for (int64_t step = 1; step <= 3; step++) {
+            step_figures f = some_figures(step);
+            assert_int_equal(metrics_step(m, &f), FSDP_OK);
+        }
+        assert_int_equal(metrics_close(m), FSDP_OK);
+    }
+    assert_int_equal(count_whole_lines(path), 6);
+    int fd = open(path, O_WRONLY | O_APPEND);
+    assert_int_equal(write(fd, "{\"step\": 9", 10), 10);
+    close(fd);
+    metrics *m;
+    step_figures f = some_figures(10);
+    assert_int_equal(metrics_open(path, &m), FSDP_OK);
+    assert_int_equal(metrics_step(m, &f), FSDP_OK);
+    metrics_close(m);
+    char *text;
+    size_t bytes;
+    assert_int_equal(file_read(path, &text, &bytes), FSDP_OK);
+    assert_non_null(strstr(text, "{\"step\": 9\n{\"step\": 10, "));
+    free(text);
+    free(path);
+}
+
+static void write_forever(const char *path)
+{
+    metrics *m;
+    if (metrics_open(path, &m) != FSDP_OK)
+        _exit(1);
+    for (int64_t step = 1;; step++) {
+        step_figures f = some_figures(step);
+        if (metrics_step(m, &f) != FSDP_OK)
+            _exit(1);
+    }
+}
+
+static void a_writer_killed_at_any_instant_leaves_whole_lines(void **state)
+{
+    int lines = 0;
+    for (int round = 0; round < 10; round++) {
+        char name[32];
+        snprintf(name, sizeof name, "killed-%d.jsonl", round);
+        char *path = file_join(*state, name);
+        pid_t child = fork();
+        if (child == 0)
+            write_forever(path);
+        nanosleep(&(struct timespec){.tv_nsec = 3000000 + 777777 * round}, NULL);
+        kill(child, SIGKILL);
+        int status;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFSIGNALED(status));
+        if (file_exists(path))
+            lines += count_whole_lines(path);
+        free(path);
+    }
+    assert_true(lines > 0);
+}
+
+static void a_validation_has_its_step_and_perplexity(void **state)
+{
+    char *path = file_join(*state, "validation.jsonl");
+    metrics *m;
+    assert_int_equal(metrics_open(path, &m), FSDP_OK);
+    assert_int_equal(metrics_validation(m, 40, 1.5), FSDP_OK);
+    metrics_close(m);
+    json_t *object;
+    assert_int_equal(json_read_file(path, &object), FSDP_OK);
+    assert_int_equal(json_integer_value(json_object_get(object, "step")), 40);
+    assert_true(json_number_value(json_object_get(object, "validation_loss")) == 1.5);
+    assert_true(json_number_value(json_object_get(object, "perplexity")) == exp(1.5));
+    json_decref(object);
+    free(path);
+}
+
+static void a_path_that_cannot_be_opened_is_named(void **state)
+{
+    metrics *m;
+    assert_int_equal(metrics_open(*state, &m), FSDP_ERR_INPUT);
+    assert_non_null(strstr(fsdp_last_error(), *state));
+    assert_null(m);
+    assert_int_equal(metrics_close(NULL), FSDP_OK);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(numbers_read_back_as_the_same_bits),
+        TEST(what_is_not_finite_is_null_and_still_json),
+        TEST(a_second_run_appends_and_a_torn_line_is_ended),
+        TEST(a_writer_killed_at_any_instant_leaves_whole_lines),
+        TEST(a_validation_has_its_step_and_perplexity),
+        TEST(a_path_that_cannot_be_opened_is_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,407 @@
+/* Random recordings, planned with everything the planner can do (operations in place, shared gradients, values computed
+ * again, packed memory) against the same recordings with all of it held off. Memory that the plan holds for dead is
+ * poisoned before every instruction, so that a lifetime cut short shows in the bits. */
+#include "tensor/gradient_check.h"
+
+#define BATCH 2
+#define LENGTH 4
+#define WIDTH 6
+#define MAX_POOL 48
+
+typedef struct graph_options {
+    bool planned;        /* regions, kept values and few outputs; otherwise every value is an output and nothing shares */
+    bool zero_consumers; /* every value is read once more, by what gives it a zero gradient first */
+    bool smooth;         /* nothing that finite differences cannot follow */
+} graph_options;
+
+typedef struct graph_builder {
+    builder *b;
+    graph_options options;
+    uint64_t seed, drawn;
+    fsdp_tensor *pool[MAX_POOL];
+    int n;
+    bool in_region, in_no_grad;
+} graph_builder;
+
+static uint32_t draw(graph_builder *g, uint32_t below)
+{
+    return rng_word(rng_key_make(g->seed), 77, g->drawn++) % below;
+}
+
+static fsdp_tensor *pick(graph_builder *g)
+{
+    int recent = g->n < 4 ? g->n : 4; /* mostly what is new, so that graphs grow deep */
+    return draw(g, 3) ? g->pool[g->n - 1 - (int)draw(g, (uint32_t)recent)] : g->pool[draw(g, (uint32_t)g->n)];
+}
+
+/* One of a few shared weights: used again and again, they are added to. */
+static fsdp_tensor *matrix(graph_builder *g)
+{
+    return tape_parameter(g->b->t, &g->b->rig->parameters[2 + draw(g, 2)]);
+}
+
+static fsdp_tensor *vector(graph_builder *g)
+{
+    return tape_parameter(g->b->t, &g->b->rig->parameters[4 + draw(g, 2)]);
+}
+
+static fsdp_tensor *views(graph_builder *g, fsdp_tensor *x)
+{
+    fsdp_tape *t = g->b->t;
+    if (x->kind != TENSOR_VALUE)
+        return fsdp_add(t, x, x); /* parameters have no views */
+    if (draw(g, 2))
+        return fsdp_reshape(t, x, DIMS(BATCH, LENGTH, WIDTH));
+    fsdp_tensor *flat = fsdp_reshape(t, x, DIMS(-1));
+    if (draw(g, 2))
+        flat = fsdp_scale(t, flat, 0.75f);
+    return fsdp_reshape(t, flat, DIMS(BATCH, LENGTH, WIDTH));
+}
+
+static fsdp_tensor *moved(graph_builder *g, fsdp_tensor *x)
+{
+    fsdp_tape *t = g->b->t;
+    if (draw(g, 2))
+        return fsdp_transpose(t, fsdp_silu(t, fsdp_transpose(t, x, 1, 2)), 1, 2);
+    int64_t cut = 1 + draw(g, WIDTH - 1);
+    fsdp_tensor *parts[] = {fsdp_slice(t, x, 2, cut, WIDTH - cut), fsdp_slice(t, x, 2, 0, cut)};
+    return fsdp_concat(t, parts, 2, -1);
+}
+
+static fsdp_tensor *rotated(graph_builder *g, fsdp_tensor *x)
+{
+    bool fresh;
+    float *cosine, *sine;
+    fsdp_tensor *c = buffer_of(g->b, 0.8f, &cosine, &fresh, DIMS(LENGTH, 1)), *s = buffer_of(g->b, 0.6f, &sine, &fresh, DIMS(LENGTH, 1));
+    return fsdp_rope(g->b->t, x, c, s, 2, 2, 0);
+}
+
+static fsdp_tensor *attended(graph_builder *g, fsdp_tensor *x)
+{
+    fsdp_tensor *k = pick(g), *v = pick(g);
+    if (k == x || v == x || k == v)
+        return fsdp_add(g->b->t, x, x);
+    fsdp_attention_config a = {.q = {x, 0}, .k = {k, 0}, .v = {v, 0}, .q_heads = 3, .kv_heads = 3, .head_dim = 2, .scale = 0.5f, .causal = true};
+    return fsdp_attention(g->b->t, &a);
+}
+
+/* The next value of the graph. Magnitudes stay near one. */
+static fsdp_tensor *grow(graph_builder *g)
+{
+    fsdp_tape *t = g->b->t;
+    fsdp_tensor *x = pick(g);
+    switch (draw(g, 16)) {
+    case 0:
+        return fsdp_add(t, x, pick(g));
+    case 1:
+        return fsdp_rmsnorm(t, fsdp_mul(t, x, pick(g)), vector(g), 0.5f);
+    case 2:
+        return fsdp_scale(t, x, 0.5f);
+    case 3:
+        return fsdp_silu(t, x);
+    case 4:
+        return g->options.smooth ? fsdp_gelu(t, x) : fsdp_relu(t, x);
+    case 5:
+        return fsdp_dropout(t, x, 0.25f);
+    case 6:
+        return fsdp_rmsnorm(t, x, vector(g), 0.5f);
+    case 7:
+        return fsdp_layernorm(t, x, vector(g), vector(g), 0.5f);
+    case 8:
+        return fsdp_rmsnorm(t, fsdp_linear(t, x, matrix(g), NULL), vector(g), 0.5f);
+    case 9:
+        return fsdp_linear_add(t, fsdp_scale(t, x, 0.25f), matrix(g), vector(g), pick(g));
+    case 10:
+        return views(g, x);
+    case 11:
+        return moved(g, x);
+    case 12:
+        return rotated(g, x);
+    case 13:
+        return attended(g, x);
+    case 14:
+        return g->options.smooth ? fsdp_gelu_tanh(t, x) : fsdp_cast(t, fsdp_scale(t, fsdp_cast(t, x, FSDP_BF16), 0.5f), FSDP_F32);
+    default: {
+        fsdp_tensor *both[] = {x, pick(g)};
+        return fsdp_swiglu(t, fsdp_concat(t, both, 2, -1));
+    }
+    }
+}
+
+/* Regions and kept values are the planner's; no-grad sections change the result, so all have them. */
+static void toggle(graph_builder *g)
+{
+    fsdp_tape *t = g->b->t;
+    if (draw(g, 5) == 0) {
+        if (g->options.planned)
+            (g->in_region ? fsdp_checkpoint_end : fsdp_checkpoint_begin)(t);
+        g->in_region = !g->in_region;
+    }
+    if (draw(g, g->in_no_grad ? 2 : 14) == 0 && !g->options.smooth) {
+        (g->in_no_grad ? fsdp_no_grad_end : fsdp_no_grad_begin)(t);
+        g->in_no_grad = !g->in_no_grad;
+    }
+}
+
+static void choose_outputs(graph_builder *g, fsdp_tensor *y)
+{
+    bool wanted = draw(g, 8) == 0, kept = draw(g, 6) == 0;
+    if (g->options.planned && kept)
+        fsdp_keep(g->b->t, y);
+    if (g->options.planned && wanted)
+        fsdp_output(g->b->t, y);
+}
+
+static fsdp_tensor *record_graph(graph_builder *g)
+{
+    builder *b = g->b;
+    g->pool[g->n++] = fsdp_scale(b->t, VARIABLE(b, BATCH, LENGTH, WIDTH), 1);
+    g->pool[g->n++] = VARIABLE(b, BATCH, LENGTH, WIDTH);
+    for (int i = 0; i < 2; i++)
+        VARIABLE(b, WIDTH, WIDTH);
+    for (int i = 0; i < 2; i++)
+        VARIABLE(b, WIDTH);
+    b->t->recompute_cheap = draw(g, 2) && g->options.planned;
+    b->t->selective = draw(g, 2);
+    int wanted = 6 + (int)draw(g, 24);
+    while (g->n < wanted) {
+        toggle(g);
+        fsdp_tensor *y = grow(g);
+        assert_ok(fsdp_tape_status(b->t));
+        choose_outputs(g, y);
+        g->pool[g->n++] = y;
+    }
+    if (g->in_region && g->options.planned)
+        fsdp_checkpoint_end(b->t);
+    if (g->in_no_grad)
+        fsdp_no_grad_end(b->t);
+    fsdp_tensor *last = fsdp_add(b->t, g->pool[0], g->pool[g->n - 1]);
+    return fsdp_add(b->t, fsdp_add(b->t, last, pick(g)), pick(g));
+}
+
+/* Values of the recording that another one of the same graph also has: those before the extra consumers. */
+static int record(graph_builder *g, rig *r, uint64_t seed, graph_options options, fsdp_tensor **root)
+{
+    builder *b = g->b;
+    *b = (builder){.rig = r, .t = rig_tape(r)};
+    *g = (graph_builder){.b = b, .options = options, .seed = seed};
+    b->out = record_graph(g);
+    fsdp_tensor *loss = fsdp_sum(b->t, fsdp_mul(b->t, b->out, weights_of(b, b->out->n_dims, b->out->shape)));
+    int n_values = b->t->n_tensors;
+    for (int i = 0; i < n_values && !options.planned; i++) {
+        if (b->t->tensors[i]->kind == TENSOR_VALUE)
+            fsdp_output(b->t, b->t->tensors[i]);
+    }
+    for (int i = 0; i < n_values && options.zero_consumers; i++) {
+        fsdp_tensor *x = b->t->tensors[i];
+        if (x->kind == TENSOR_VALUE && x->requires_grad && x->dtype == FSDP_F32 && x != loss)
+            loss = fsdp_add(b->t, loss, fsdp_scale(b->t, fsdp_sum(b->t, x), 0));
+    }
+    *root = loss;
+    return n_values;
+}
+
+/* The memory of every tensor and workspace, as far as it is planned. */
+typedef struct storage_list {
+    storage *items[4096];
+    int n;
+    const plan *plan;
+} storage_list;
+
+static void list_storage(storage_list *list, storage *s)
+{
+    while (s && s->shared)
+        s = s->shared;
+    if (!s || s->first < 0)
+        return;
+    for (int i = 0; i < list->n; i++) {
+        if (list->items[i] == s)
+            return;
+    }
+    assert_true(list->n < 4096);
+    list->items[list->n++] = s;
+}
+
+static void list_storages(storage_list *list, const plan *p)
+{
+    const fsdp_tape *t = program_tape(p->program);
+    *list = (storage_list){.plan = p};
+    for (int i = 0; i < t->n_tensors; i++) {
+        list_storage(list, t->tensors[i]->data);
+        list_storage(list, t->tensors[i]->replay);
+        list_storage(list, t->tensors[i]->grad);
+    }
+    for (int i = 0; i < program_length(p->program); i++)
+        list_storage(list, program_at(p->program, i)->workspace);
+}
+
+static void check_no_overlap(const storage_list *list)
+{
+    for (int i = 0; i < list->n; i++) {
+        const storage *a = list->items[i];
+        assert_true(a->offset + a->bytes <= list->plan->slab_bytes);
+        for (int k = 0; k < i; k++) {
+            const storage *b = list->items[k];
+            bool together = a->first <= b->last && b->first <= a->last;
+            bool overlap = a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
+            assert_false(together && overlap);
+        }
+    }
+}
+
+/* Before an instruction: what nothing lives in is filled with NaN. Slab offsets are multiples of 256. */
+static fsdp_status poison_the_dead(void *context, int index)
+{
+    const storage_list *list = context;
+    size_t blocks = list->plan->slab_bytes / 256;
+    uint8_t *lives = calloc(blocks + 1, 1);
+    assert_non_null(lives);
+    for (int i = 0; i < list->n; i++) {
+        const storage *s = list->items[i];
+        if (s->first < index && index <= s->last)
+            memset(lives + s->offset / 256, 1, (s->bytes + 255) / 256);
+    }
+    for (size_t i = 0; index > 0 && i < blocks; i++) {
+        if (!lives[i])
+            memset(list->plan->slab + 256 * i, 0xFF, 256);
+    }
+    free(lives);
+    return FSDP_OK;
+}
+
+typedef struct graph_result {
+    plan plan;
+    fsdp_tape *tape;
+    int n_values;
+    float *gradients;
+    int64_t n_gradients;
+} graph_result;
+
+static graph_result run_graph(rig *r, uint64_t seed, graph_options options, bool staged)
+{
+    static storage_list list;
+    builder b;
+    graph_builder g = {.b = &b};
+    fsdp_tensor *root;
+    graph_result out = {.n_values = record(&g, r, seed, options, &root)};
+    out.tape = b.t;
+    out.plan = rig_compile(r, b.t, root, staged);
+    list_storages(&list, &out.plan);
+    check_no_overlap(&list);
+    memset(out.plan.slab, 0xFF, out.plan.slab_bytes);
+    for (int i = 0; i < r->n_parameters; i++)
+        memset(r->parameters[i].grad, 0xFF, (size_t)r->parameters[i].numel * sizeof(float));
+    program_run_args arguments = rig_arguments(r, &out.plan);
+    arguments.before = poison_the_dead;
+    arguments.before_context = &list;
+    assert_ok(program_run(out.plan.program, b.t, &arguments));
+    out.gradients = rig_gradients(r, &out.n_gradients);
+    return out;
+}
+
+static void free_graph(rig *r, graph_result *x)
+{
+    rig_free(r, &x->plan);
+    free(x->gradients);
+}
+
+/* Outputs of `a` have the bits that `b` gives the same values. */
+static bool same_outputs(const graph_result *a, const graph_result *b, uint64_t seed)
+{
+    for (int i = 0; i < a->n_values; i++) {
+        const fsdp_tensor *x = a->tape->tensors[i], *y = b->tape->tensors[i];
+        buffer p, q;
+        if (!x->is_output || x->kind != TENSOR_VALUE)
+            continue;
+        assert_ok(program_output(a->plan.program, x, a->plan.slab, &p));
+        assert_ok(program_output(b->plan.program, y, b->plan.slab, &q));
+        if (memcmp(p.p, q.p, tensor_bytes(x)) != 0) {
+            print_error("seed %llu: output %d has other bits\n", (unsigned long long)seed, i);
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool compare_plans(rig *r, uint64_t seed)
+{
+    rig_clear(r);
+    graph_result plain = run_graph(r, seed, (graph_options){.planned = false}, false);
+    graph_result zeros = run_graph(r, seed, (graph_options){.zero_consumers = true}, false);
+    graph_result planned = run_graph(r, seed, (graph_options){.planned = true}, seed % 2);
+    bool good = same_outputs(&planned, &plain, seed);
+    if (!same_bits(planned.gradients, plain.gradients, plain.n_gradients)) {
+        print_error("seed %llu: planned, gradients have other bits (distance %g)\n", (unsigned long long)seed,
+                    relative_distance(planned.gradients, plain.gradients, plain.n_gradients));
+        good = false;
+    }
+    if (all_finite(plain.gradients, plain.n_gradients) && relative_distance(zeros.gradients, plain.gradients, plain.n_gradients) > 1e-5) {
+        print_error("seed %llu: gradients change when a zero comes first\n", (unsigned long long)seed);
+        good = false;
+    }
+    free_graph(r, &plain);
+    free_graph(r, &zeros);
+    free_graph(r, &planned);
+    return good;
+}
+
+static void planning_changes_no_bit(void **state)
+{
+    int bad = 0;
+    for (uint64_t seed = 1; seed <= 600; seed++)
+        bad += !compare_plans(*state, seed);
+    assert_int_equal(bad, 0);
+}
+
+static fsdp_tensor *random_case(builder *b)
+{
+    graph_builder g = {.b = b, .options = {.smooth = true}, .seed = (uint64_t)b->size[0]};
+    return record_graph(&g);
+}
+
+/* The references themselves: parameters that the loss depends on have the gradient that differences show. */
+static void gradients_of_random_graphs_match_finite_differences(void **state)
+{
+    rig *r = *state;
+    int bad = 0;
+    for (int64_t seed = 1; seed <= 25; seed++) {
+        const gradient_case c = {"random graph", random_case, {seed}};
+        rig_clear(r);
+        result plain = run_case(r, &c, (recording_way){.values = false});
+        function f = open_function(r, &c);
+        evaluate(&f);
+        const float *gradient = plain.gradients;
+        for (int i = 0; i < r->n_parameters; gradient += r->parameters[i++].numel) {
+            if (!isnan(gradient[0]) && !check_parameter(&f, c.name, i, gradient)) {
+                print_error("seed %lld\n", (long long)seed);
+                bad++;
+            }
+        }
+        rig_free(r, &f.plan);
+        free_result(&plain);
+    }
+    assert_int_equal(bad, 0);
+}
+
+static int open_rig(void **state)
+{
+    static rig r;
+    rig_open(&r);
+    *state = &r;
+    return 0;
+}
+
+static int close_rig(void **state)
+{
+    rig_close(*state);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(planning_changes_no_bit),
+        cmocka_unit_test(gradients_of_random_graphs_match_finite_differences),
+    };
+    return cmocka_run_group_tests_name("random graphs", tests, open_rig, close_rig);
+}
