@@ -211,7 +211,8 @@ static const kernel_set *kernels(void)
 }
 
 #ifdef REDUCE_X86
-/* 64 bytes at a time from 16-byte aligned addresses on; the rest as it comes. */
+/* 64 bytes at a time from aligned addresses on; the rest as it comes. The stores are in order with others only after a
+ * fence, which is the caller's: one for many calls. */
 static void copy_streaming(char *to, const char *from, size_t bytes)
 {
     size_t head = -(uintptr_t)to & 63;
@@ -228,7 +229,20 @@ static void copy_streaming(char *to, const char *from, size_t bytes)
         _mm_stream_si128((__m128i *)to + 3, d);
     }
     memcpy(to, from, bytes);
+}
+
+static void end_streaming(void)
+{
     _mm_sfence();
+}
+#else
+static void copy_streaming(char *to, const char *from, size_t bytes)
+{
+    memcpy(to, from, bytes);
+}
+
+static void end_streaming(void)
+{
 }
 #endif
 
@@ -236,14 +250,12 @@ void copy_bytes(void *to, const void *from, size_t bytes, bool streaming)
 {
     if (bytes == 0 || to == from)
         return;
-#ifdef REDUCE_X86
     if (streaming) {
         copy_streaming(to, from, bytes);
-        return;
+        end_streaming();
+    } else {
+        memcpy(to, from, bytes);
     }
-#endif
-    (void)streaming;
-    memcpy(to, from, bytes);
 }
 
 static const void *at(const void *base, int64_t index, fsdp_dtype dtype)
@@ -287,7 +299,7 @@ static void reduce_floats(const reduce_args *a)
         if (pair) {
             k->add_pair(a->streaming ? sums : out, at(a->sources[0], i, FSDP_F32), at(a->sources[1], i, FSDP_F32), n);
             if (a->streaming)
-                copy_bytes(out, sums, (size_t)n * sizeof(float), true);
+                copy_streaming(out, (const char *)sums, (size_t)n * sizeof(float));
             continue;
         }
         for (int source = 0; source < a->n_sources; source++)
@@ -296,13 +308,17 @@ static void reduce_floats(const reduce_args *a)
             k->divide(sums, n, (float)a->parts);
         if (a->add)
             add_present(k, a, out, n, sums);
-        if (a->to == FSDP_F32)
-            copy_bytes(out, sums, (size_t)n * sizeof(float), a->streaming);
-        else if (a->to == FSDP_BF16)
+        if (a->to == FSDP_BF16)
             k->give_bf16(out, sums, n);
-        else
+        else if (a->to == FSDP_F16)
             k->narrow_f16(out, sums, n);
+        else if (a->streaming)
+            copy_streaming(out, (const char *)sums, (size_t)n * sizeof(float));
+        else
+            memcpy(out, sums, (size_t)n * sizeof(float));
     }
+    if (a->streaming)
+        end_streaming();
 }
 
 #define REDUCE_SAME(name, type, average)                                                                               \

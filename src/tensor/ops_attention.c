@@ -189,6 +189,9 @@ fsdp_tensor *fsdp_attention(fsdp_tape *t, const fsdp_attention_config *f)
     o.scale = f->scale;
     o.causal = f->causal;
     o.relative = f->relative;
+    if (f->k.x->dtype != f->q.x->dtype || f->v.x->dtype != f->q.x->dtype)
+        return tape_refuse(t, "attention: queries are %s, keys %s and values %s; cast them to one type", fsdp_dtype_name(f->q.x->dtype),
+                           fsdp_dtype_name(f->k.x->dtype), fsdp_dtype_name(f->v.x->dtype));
     if (f->k.x->shape[0] != o.batch || f->v.x->shape[0] != o.batch || f->v.x->shape[1] != o.kv_length)
         return tape_refuse(t, "attention: queries %s, keys %s and values %s disagree", tape_shape_text(t, f->q.x),
                            tape_shape_text(t, f->k.x), tape_shape_text(t, f->v.x));
@@ -251,6 +254,8 @@ fsdp_tensor *fsdp_rope(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *cosine, fsdp_t
         return NULL;
     if (x->n_dims != 3 || head_dim % 2 != 0 || heads * head_dim > tensor_columns(x))
         return tape_refuse(t, "rope: %lld heads of %lld do not lie in %s", (long long)heads, (long long)head_dim, tape_shape_text(t, x));
+    if (first_position < 0)
+        return tape_refuse(t, "rope: the first position is %lld", (long long)first_position);
     if (cosine->n_dims != 2 || cosine->shape[1] != head_dim / 2 || !tensor_same_shape(cosine, sine) ||
         cosine->shape[0] < x->shape[1] + first_position)
         return tape_refuse(t, "rope: tables %s do not reach %lld positions of %lld", tape_shape_text(t, cosine),
@@ -284,7 +289,10 @@ fsdp_tensor *fsdp_relative_bias(fsdp_tape *t, fsdp_tensor *table, int64_t q_leng
 {
     if (!table || tape_failed(t))
         return NULL;
-    int64_t distances = q_length + kv_length - 1, buckets = table->shape[0];
+    int64_t distances = q_length + kv_length - 1, buckets = table->shape[0], exact = buckets / (bidirectional ? 4 : 2);
+    if (table->n_dims != 2 || q_length < 1 || kv_length < 1 || exact < 1 || max_distance <= exact)
+        return tape_refuse(t, "relative bias: a table %s for %lld queries, %lld keys and distances up to %lld", tape_shape_text(t, table),
+                           (long long)q_length, (long long)kv_length, (long long)max_distance);
     int32_t *ids = arena_alloc(t->memory, (size_t)distances * sizeof *ids);
     if (!ids)
         return tape_refuse(t, "relative bias over %lld distances: out of host memory", (long long)distances);

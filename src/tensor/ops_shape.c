@@ -3,6 +3,7 @@
 
 #include <fsdp/ops.h>
 
+#include "base/checked.h"
 #include "tensor/op.h"
 
 /* Reshape is a view: no work forward; backward only when the gradient has another contribution already. */
@@ -41,8 +42,8 @@ fsdp_tensor *fsdp_reshape(fsdp_tape *t, fsdp_tensor *x, int n_dims, const int64_
             free_dim = i;
         else if (shape[i] < 0)
             return tape_refuse(t, "reshape: size %lld in dimension %d", (long long)shape[i], i);
-        else
-            known *= shape[i];
+        else if (checked_mul_i64(known, shape[i], &known))
+            return tape_refuse(t, "reshape: %s cannot become that large", tape_shape_text(t, x));
     }
     if (free_dim >= 0)
         shape[free_dim] = known > 0 ? x->numel / known : 0;
@@ -144,7 +145,7 @@ fsdp_tensor *fsdp_slice(fsdp_tape *t, fsdp_tensor *x, int dim, int64_t first, in
     if (!x)
         return NULL;
     int d = dimension(x, dim);
-    if (d < 0 || first < 0 || size < 0 || first + size > x->shape[d])
+    if (d < 0 || first < 0 || size < 0 || first > x->shape[d] - size)
         return tape_refuse(t, "slice: %lld from %lld on in dimension %d of %s", (long long)size, (long long)first, dim, tape_shape_text(t, x));
     copy_attributes o;
     memset(&o, 0, sizeof o);

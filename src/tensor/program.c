@@ -84,22 +84,29 @@ static fsdp_status make_saved_available(program *p, const node *n)
 
 /* Gradients. */
 
-/* True when the parameter (or a member of the group read as one) has been written before in this program. */
-static bool mark_parameter_written(program *p, const fsdp_tensor *x)
+/* *written: the parameter (or every member of the group read as one) has been written before in this program. */
+static fsdp_status mark_parameter_written(program *p, const fsdp_tensor *x, bool *written)
 {
-    bool written = false;
     const fsdp_parameter *member = x->parameter;
+    int n_written = 0, n_fresh = 0;
     for (int64_t rows = x->shape[0]; rows > 0 && member; member = member->group_next) {
         for (int i = 0; i < p->n_uses; i++) {
             if (p->uses[i].parameter != member)
                 continue;
-            written |= p->uses[i].grad_first >= 0;
-            if (p->uses[i].grad_first < 0)
-                p->uses[i].grad_first = p->length;
+            if (p->uses[i].grad_first >= 0) {
+                n_written++;
+                continue;
+            }
+            n_fresh++;
+            p->uses[i].grad_first = p->length;
         }
         rows -= member->shape[0];
     }
-    return written;
+    *written = n_written > 0;
+    if (n_written > 0 && n_fresh > 0) /* one product cannot add to some members and overwrite others */
+        return error_set(FSDP_ERR_UNSUPPORTED, "%s heads a group of which a member is used by itself after the group; use it before, or ungroup them",
+                         x->parameter->name);
+    return FSDP_OK;
 }
 
 /* Decides where the gradient of input i goes; sets its bit in *add when it is added to. */
@@ -107,8 +114,9 @@ static fsdp_status route_gradient(program *p, const node *n, int i, uint32_t *ad
 {
     fsdp_tensor *x = n->inputs[i], *y = n->outputs[0];
     if (x->kind == TENSOR_PARAMETER) {
-        if (mark_parameter_written(p, x))
-            *add |= 1u << i;
+        bool written;
+        FSDP_TRY(mark_parameter_written(p, x, &written));
+        *add |= (uint32_t)written << i;
         return FSDP_OK;
     }
     if (x->grad) {
@@ -206,10 +214,22 @@ static void note_uses(program *p)
     }
 }
 
+/* Backward may compute the loss too, when nothing of forward reads it or its count. */
+static bool computes_loss_in_backward(const program *p)
+{
+    if (!p->root || !p->root->producer->op->loss_in_backward)
+        return false;
+    const node *n = p->root->producer;
+    int consumers = 0;
+    for (int i = 0; i < n->n_outputs; i++)
+        consumers += n->outputs[i]->n_consumers;
+    return consumers == 0;
+}
+
 static fsdp_status emit_all(program *p)
 {
     fsdp_tape *t = p->tape;
-    bool fused_loss = p->root && p->root->producer->op->loss_in_backward && p->root->n_consumers == 0;
+    bool fused_loss = computes_loss_in_backward(p);
     for (int i = 0; i < t->n_nodes; i++) {
         node *n = t->nodes[i];
         if (!n->op->view && !(fused_loss && n == p->root->producer))

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include <dirent.h>
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,12 +49,27 @@ typedef struct fixture {
 
 static char fixture_folder[512];
 
+/* In memory where there is a file system for that: these tests sync thousands of times, and none pulls a plug. */
+static inline const char *fixture_parent(void)
+{
+    const char *parent = environment_text("TMPDIR");
+    if (parent)
+        return parent;
+    return access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
+}
+
 static inline int fixture_setup(void **state)
 {
     (void)state;
-    const char *parent = environment_text("TMPDIR");
-    snprintf(fixture_folder, sizeof fixture_folder, "%s/fsdp-ckpt-XXXXXX", parent ? parent : "/tmp");
+    snprintf(fixture_folder, sizeof fixture_folder, "%s/fsdp-ckpt-XXXXXX", fixture_parent());
     return mkdtemp(fixture_folder) ? 0 : -1;
+}
+
+/* For tests that load in the process that forks ranks later: OpenMP's threads do not survive a fork. */
+static inline int fixture_setup_one_thread(void **state)
+{
+    omp_set_num_threads(1);
+    return fixture_setup(state);
 }
 
 static inline int fixture_teardown(void **state)

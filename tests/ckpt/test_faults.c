@@ -285,5 +285,5 @@ int main(void)
         cmocka_unit_test(a_checkpoint_larger_than_the_disk_is_refused_at_once),
         cmocka_unit_test(slices_that_do_not_tile_a_tensor_are_refused),
     };
-    return cmocka_run_group_tests(tests, fixture_setup, fixture_teardown);
+    return cmocka_run_group_tests(tests, fixture_setup_one_thread, fixture_teardown);
 }

@@ -16,6 +16,7 @@ typedef struct scenario {
     ckpt_kind kind;
     bool async;
     progress *shared;
+    double longest; /* seconds that a job may live */
 } scenario;
 
 /* Resumes, then saves every step; ends only by being killed. */
@@ -59,7 +60,7 @@ static void kill_once(const scenario *s, int n_ranks, uint64_t number)
     ranks all = ranks_make(n_ranks);
     rng_key key = rng_key_make(12345);
     ranks_start(&all, train_rank, (void *)(uintptr_t)s);
-    sleep_seconds(0.005 + (double)(rng_word(key, 0, number) % 1000) * 120e-6);
+    sleep_seconds(0.005 + (double)(rng_word(key, 0, number) % 1000) * 1e-3 * s->longest);
     for (int rank = 0; rank < n_ranks; rank++)
         kill(all.shared->pids[rank], SIGKILL);
     ranks_join(&all);
@@ -89,6 +90,10 @@ static void check_kills(const char *name, ckpt_kind kind, bool async, int n_rank
 {
     progress *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     scenario s = {.directory = fixture_path(name), .kind = kind, .async = async, .shared = shared};
+    /* Long enough for a few saves on this disk. */
+    double before = clock_seconds();
+    assert_ok(fixture_save(fixture_path("timed"), kind, 1));
+    s.longest = 0.1 + 5 * (clock_seconds() - before);
     for (int i = 0; i < n_kills; i++) {
         kill_once(&s, n_ranks, (uint64_t)i);
         if (kind != CKPT_LOCAL)
@@ -125,5 +130,5 @@ int main(void)
         cmocka_unit_test(killed_while_saving),
         cmocka_unit_test(all_ranks_killed_while_saving),
     };
-    return cmocka_run_group_tests(tests, fixture_setup, fixture_teardown);
+    return cmocka_run_group_tests(tests, fixture_setup_one_thread, fixture_teardown);
 }

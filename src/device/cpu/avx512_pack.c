@@ -4,6 +4,10 @@
 
 #include "base/checked.h"
 
+/* How far ahead of the loads the source is fetched: in k across rows, which is the next band of product_blocked.c, and in
+ * bytes along them. Addresses behind the end are harmless. */
+enum { AHEAD_ROWS = 32, AHEAD_BYTES = 512 };
+
 typedef enum unit_kind { UNIT_FP32, UNIT_WIDENED_BF16, UNIT_WIDENED_F16, UNIT_BF16_PAIR } unit_kind;
 
 /* The first n of 16 or 32 lanes; n may be out of range on either side. */
@@ -28,6 +32,7 @@ AVX512_INLINE __m512i widen(__m256i x, unit_kind kind)
 AVX512_INLINE __m512i load_along_k(const panel_source *s, unit_kind kind, int64_t i, int64_t u)
 {
     const char *row = (const char *)s->p + i * s->stride_i * (kind == UNIT_FP32 ? 4 : 2);
+    _mm_prefetch(row + (kind == UNIT_FP32 || kind == UNIT_BF16_PAIR ? 4 : 2) * u + AHEAD_BYTES, _MM_HINT_T0);
     if (kind == UNIT_FP32)
         return _mm512_maskz_loadu_epi32(first16(s->depth - u), row + 4 * u);
     if (kind == UNIT_BF16_PAIR)
@@ -41,14 +46,18 @@ AVX512_INLINE __m512i load_along_i(const panel_source *s, unit_kind kind, int64_
     __mmask16 valid = first16(s->count - i);
     if (kind == UNIT_FP32) {
         const float *at = (const float *)s->p + u * s->stride_k + i;
+        _mm_prefetch((const char *)(at + AHEAD_ROWS * s->stride_k), _MM_HINT_T1);
         return _mm512_maskz_loadu_epi32(u < s->depth ? valid : 0, at);
     }
     const uint16_t *at = (const uint16_t *)s->p + i;
     if (kind == UNIT_BF16_PAIR) {
+        _mm_prefetch((const char *)(at + (2 * u + AHEAD_ROWS) * s->stride_k), _MM_HINT_T1);
+        _mm_prefetch((const char *)(at + (2 * u + 1 + AHEAD_ROWS) * s->stride_k), _MM_HINT_T1);
         __m256i low = _mm256_maskz_loadu_epi16(2 * u < s->depth ? valid : 0, at + 2 * u * s->stride_k);
         __m256i high = _mm256_maskz_loadu_epi16(2 * u + 1 < s->depth ? valid : 0, at + (2 * u + 1) * s->stride_k);
         return _mm512_or_si512(_mm512_cvtepu16_epi32(low), _mm512_slli_epi32(_mm512_cvtepu16_epi32(high), 16));
     }
+    _mm_prefetch((const char *)(at + (u + AHEAD_ROWS) * s->stride_k), _MM_HINT_T1);
     return widen(_mm256_maskz_loadu_epi16(u < s->depth ? valid : 0, at + u * s->stride_k), kind);
 }
 

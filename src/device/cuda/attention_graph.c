@@ -2,6 +2,8 @@
  * kinds of operations here are given; only types and strides are ours. Shapes: (batch, heads, length, head_dim). */
 #include "device/cuda/attention_graph.h"
 
+#ifdef CUDA_HAS_CUDNN
+
 typedef struct view {
     graph_builder *b;
     const attention_shape *s;
@@ -216,3 +218,5 @@ void attention_graph_build(graph_builder *b, const attention_shape *shape)
     else
         build_forward(&v);
 }
+
+#endif

@@ -2,6 +2,9 @@
 #ifndef DEVICE_CUDA_ATTENTION_GRAPH_H
 #define DEVICE_CUDA_ATTENTION_GRAPH_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
 #include <fsdp/dtype.h>
 
 #include "device/cuda/cudnn_graph.h"
@@ -31,7 +34,9 @@ enum {
     UID_D_Q_SUMS,
 };
 
+#ifdef CUDA_HAS_CUDNN
 /* Writes the operations into a started builder, in the order that cuDNN's engines recognise. */
 void attention_graph_build(graph_builder *b, const attention_shape *shape);
+#endif
 
 #endif

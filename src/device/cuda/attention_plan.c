@@ -13,6 +13,8 @@
 #include "base/hash.h"
 #include "base/log.h"
 
+#ifdef CUDA_HAS_CUDNN
+
 #define KEY_CHARS 256
 
 /* Engines for the accumulating form need little memory of their own; the deterministic one keeps all scores of the
@@ -80,7 +82,7 @@ fsdp_status cuda_set_plan_folder(device *base, const char *folder)
 /* What cuDNN's engines take at all; the rest is for the own kernel. */
 static bool is_served(const cuda_device *d, const attention_args *a, bool backward)
 {
-    if (!d->cudnn || !d->libraries.cudnn_file || d->libraries.cudnn.cudnnGetVersion() < 91100)
+    if (!d->cudnn || d->libraries.cudnn_version < 91100)
         return false;
     fsdp_dtype type = a->q.dtype;
     if ((type != FSDP_BF16 && type != FSDP_F16) || a->k.dtype != type || a->v.dtype != type || a->out.dtype != type)
@@ -93,7 +95,7 @@ static bool is_served(const cuda_device *d, const attention_args *a, bool backwa
     if (a->head_dim % 8 != 0 || a->head_dim > widest || (a->q_row | a->k_row | a->v_row) % 8 != 0)
         return false;
     /* Before 9.16 keys past the end of an uneven tile were read. */
-    if (a->kv_length % 128 != 0 && d->libraries.cudnn.cudnnGetVersion() < 91600)
+    if (a->kv_length % 128 != 0 && d->libraries.cudnn_version < 91600)
         return false;
     if (!backward)
         return true;
@@ -138,11 +140,10 @@ static attention_shape make_shape(const attention_args *a, bool backward)
 static void make_key(const cuda_device *d, const attention_shape *s, char key[KEY_CHARS])
 {
     snprintf(key, KEY_CHARS, "cudnn %zu %s %s %s%s%s %lldx%lld,%lld heads %lld,%lld of %lld rows %lld,%lld,%lld",
-             d->libraries.cudnn.cudnnGetVersion(), d->gpu, s->backward ? "backward" : "forward",
-             fsdp_dtype_name(s->dtype), s->causal ? " causal" : "", s->deterministic ? " deterministic" : "",
-             (long long)s->batch, (long long)s->q_length, (long long)s->kv_length, (long long)s->q_heads,
-             (long long)s->kv_heads, (long long)s->head_dim, (long long)s->q_row, (long long)s->k_row,
-             (long long)s->v_row);
+             d->libraries.cudnn_version, d->gpu, s->backward ? "backward" : "forward", fsdp_dtype_name(s->dtype),
+             s->causal ? " causal" : "", s->deterministic ? " deterministic" : "", (long long)s->batch,
+             (long long)s->q_length, (long long)s->kv_length, (long long)s->q_heads, (long long)s->kv_heads,
+             (long long)s->head_dim, (long long)s->q_row, (long long)s->k_row, (long long)s->v_row);
 }
 
 static char *plan_path(const attention_plans *plans, const char *key)
@@ -313,3 +314,49 @@ fsdp_status attention_plan_run(stream *s, const attention_plan *plan, const atte
     pthread_mutex_unlock(&d->plans->mutex);
     return status;
 }
+
+#else /* built without cuDNN: the own kernel serves everything */
+
+fsdp_status attention_plans_create(attention_plans **out)
+{
+    *out = NULL;
+    return FSDP_OK;
+}
+
+void attention_plans_free(cuda_device *d, attention_plans *plans)
+{
+    (void)d;
+    (void)plans;
+}
+
+fsdp_status cuda_set_plan_folder(device *base, const char *folder)
+{
+    (void)base;
+    (void)folder;
+    return FSDP_OK;
+}
+
+fsdp_status attention_plan_find(cuda_device *d, const attention_args *a, bool backward, const attention_plan **out)
+{
+    (void)d;
+    (void)a;
+    (void)backward;
+    *out = NULL;
+    return FSDP_OK;
+}
+
+size_t attention_plan_workspace(const attention_plan *plan)
+{
+    (void)plan;
+    return 0;
+}
+
+fsdp_status attention_plan_run(stream *s, const attention_plan *plan, const attention_args *a)
+{
+    (void)s;
+    (void)plan;
+    (void)a;
+    return error_set(FSDP_ERR_STATE, "no attention plan without cuDNN");
+}
+
+#endif

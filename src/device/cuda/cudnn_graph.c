@@ -6,6 +6,10 @@
 
 #include "base/error.h"
 
+#ifdef CUDA_HAS_CUDNN
+
+#define MAX_ENGINES 8
+
 static fsdp_status check(const cudnn_api *api, cudnnStatus_t status, const char *what)
 {
     if (status == CUDNN_STATUS_SUCCESS)
@@ -220,28 +224,39 @@ static cudnnBackendDescriptor_t make_search(graph_builder *b, cudnnBackendDescri
     return search;
 }
 
-fsdp_status graph_plan(graph_builder *b, int64_t workspace_limit, cudnnBackendDescriptor_t *plan)
+/* The engines suggested, best first; they belong to the builder. */
+static fsdp_status find_engines(graph_builder *b, int most, cudnnBackendDescriptor_t *engines, int *n)
 {
-    enum { N_ENGINES = 8 };
     cudnnBackendDescriptor_t graph = make_graph(b);
     cudnnBackendDescriptor_t search = make_search(b, graph);
-    cudnnBackendDescriptor_t engines[N_ENGINES];
-    for (int i = 0; i < N_ENGINES; i++)
+    int64_t found = 0;
+    for (int i = 0; i < most; i++)
         engines[i] = create(b, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
-    if (b->status != FSDP_OK)
-        return b->status;
-    int64_t n = 0;
-    b->status = check(b->target->api,
-                      b->target->api->cudnnBackendGetAttribute(search, CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                                               CUDNN_TYPE_BACKEND_DESCRIPTOR, N_ENGINES, &n, engines),
-                      "reading the engines found");
-    if (b->status != FSDP_OK)
-        return b->status;
+    if (b->status == FSDP_OK)
+        b->status =
+            check(b->target->api,
+                  b->target->api->cudnnBackendGetAttribute(search, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                                           CUDNN_TYPE_BACKEND_DESCRIPTOR, most, &found, engines),
+                  "reading the engines found");
+    *n = found < most ? (int)found : most;
+    return b->status;
+}
+
+fsdp_status graph_count_engines(graph_builder *b, int *n)
+{
+    cudnnBackendDescriptor_t engines[MAX_ENGINES];
+    return find_engines(b, MAX_ENGINES, engines, n);
+}
+
+fsdp_status graph_plan(graph_builder *b, int64_t workspace_limit, cudnnBackendDescriptor_t *plan)
+{
+    cudnnBackendDescriptor_t engines[MAX_ENGINES];
+    int n = 0;
     *plan = NULL;
-    for (int64_t i = 0; i < n && i < N_ENGINES && !*plan; i++)
+    FSDP_TRY(find_engines(b, MAX_ENGINES, engines, &n));
+    for (int i = 0; i < n && !*plan; i++)
         *plan = try_engine(b, engines[i], workspace_limit);
-    return *plan ? FSDP_OK
-                 : error_set(FSDP_ERR_UNSUPPORTED, "cuDNN has no engine for this graph (%d suggested)", (int)n);
+    return *plan ? FSDP_OK : error_set(FSDP_ERR_UNSUPPORTED, "cuDNN has no engine for this graph (%d suggested)", n);
 }
 
 fsdp_status graph_plan_to_json(const cudnn_api *api, cudnnBackendDescriptor_t plan, char **json)
@@ -313,3 +328,5 @@ fsdp_status graph_execute(const graph_target *target, cudnnBackendDescriptor_t p
     api->cudnnBackendDestroyDescriptor(pack);
     return result;
 }
+
+#endif

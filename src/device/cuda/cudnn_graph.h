@@ -10,6 +10,8 @@
 
 #include "device/cuda/libraries.h"
 
+#ifdef CUDA_HAS_CUDNN
+
 #define GRAPH_MAX_DESCRIPTORS 192
 #define GRAPH_MAX_OPERATIONS 40
 
@@ -53,6 +55,9 @@ void graph_add_reduction(graph_builder *b, cudnnReduceTensorOp_t mode, bool dete
                          graph_tensor out);
 void graph_add_reshape(graph_builder *b, graph_tensor in, graph_tensor out);
 
+/* How many engines cuDNN suggests for the graph. Needs the driver library, but no GPU. */
+fsdp_status graph_count_engines(graph_builder *b, int *n);
+
 /* An execution plan by the first engine that takes the graph within the workspace limit; the caller destroys it. */
 fsdp_status graph_plan(graph_builder *b, int64_t workspace_limit, cudnnBackendDescriptor_t *plan);
 
@@ -65,4 +70,5 @@ fsdp_status graph_plan_workspace(const cudnn_api *api, cudnnBackendDescriptor_t 
 fsdp_status graph_execute(const graph_target *target, cudnnBackendDescriptor_t plan, int n, const int64_t *uids,
                           void *const *pointers, void *workspace);
 
+#endif
 #endif

@@ -309,7 +309,7 @@ static void describe(cuda_device *d)
     int driver = 0;
     (void)cudaDriverGetVersion(&driver);
     unsigned cublaslt = (unsigned)d->libraries.cublaslt.cublasLtGetVersion();
-    unsigned cudnn = d->libraries.cudnn_file ? (unsigned)d->libraries.cudnn.cudnnGetVersion() : 0;
+    unsigned cudnn = (unsigned)d->libraries.cudnn_version;
     char attention[64] = "own attention";
     if (cudnn)
         snprintf(attention, sizeof attention, "cuDNN %u.%u.%u", cudnn / 10000, cudnn % 10000 / 100, cudnn % 100);

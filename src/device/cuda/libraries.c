@@ -61,6 +61,7 @@ static const char *find_cublaslt(void *file, cublaslt_api *api)
     return missing;
 }
 
+#ifdef CUDA_HAS_CUDNN
 static const char *find_cudnn(void *file, cudnn_api *api)
 {
     const char *missing = NULL;
@@ -83,21 +84,7 @@ fsdp_status libraries_open_cudnn(cuda_libraries *l)
         l->cudnn_file = NULL;
         return error_set(FSDP_ERR_UNSUPPORTED, "%s", l->cudnn_missing);
     }
-    return FSDP_OK;
-}
-
-fsdp_status libraries_open(cuda_libraries *l)
-{
-    l->cublaslt_file = open_library(CUBLASLT_NAME);
-    if (!l->cublaslt_file)
-        return error_set(FSDP_ERR_UNSUPPORTED, CUBLASLT_NAME " was not found; " ADVICE);
-    const char *missing = find_cublaslt(l->cublaslt_file, &l->cublaslt);
-    if (missing)
-        return error_set(FSDP_ERR_UNSUPPORTED, "cuBLASLt has no %s; a newer CUDA toolkit is needed", missing);
-    cublasStatus_t status = l->cublaslt.cublasLtCreate(&l->cublaslt_handle);
-    if (status != CUBLAS_STATUS_SUCCESS)
-        return error_set(FSDP_ERR_DEVICE, "cuBLASLt could not start (status %d)", (int)status);
-    (void)libraries_open_cudnn(l); /* attention has a kernel of its own; cudnn_missing keeps the reason */
+    l->cudnn_version = l->cudnn.cudnnGetVersion();
     return FSDP_OK;
 }
 
@@ -116,14 +103,46 @@ fsdp_status libraries_cudnn_handle(cuda_libraries *l, cudnnHandle_t *out)
     return FSDP_OK;
 }
 
-void libraries_close(cuda_libraries *l)
+static void close_cudnn(cuda_libraries *l)
 {
     if (l->cudnn_handle)
         l->cudnn.cudnnDestroy(l->cudnn_handle);
-    if (l->cublaslt_handle)
-        l->cublaslt.cublasLtDestroy(l->cublaslt_handle);
     if (l->cudnn_file)
         dlclose(l->cudnn_file);
+}
+#else
+fsdp_status libraries_open_cudnn(cuda_libraries *l)
+{
+    snprintf(l->cudnn_missing, sizeof l->cudnn_missing, "this program was built without cuDNN");
+    return error_set(FSDP_ERR_UNSUPPORTED, "%s", l->cudnn_missing);
+}
+
+static void close_cudnn(cuda_libraries *l)
+{
+    (void)l;
+}
+#endif
+
+fsdp_status libraries_open(cuda_libraries *l)
+{
+    l->cublaslt_file = open_library(CUBLASLT_NAME);
+    if (!l->cublaslt_file)
+        return error_set(FSDP_ERR_UNSUPPORTED, CUBLASLT_NAME " was not found; " ADVICE);
+    const char *missing = find_cublaslt(l->cublaslt_file, &l->cublaslt);
+    if (missing)
+        return error_set(FSDP_ERR_UNSUPPORTED, "cuBLASLt has no %s; a newer CUDA toolkit is needed", missing);
+    cublasStatus_t status = l->cublaslt.cublasLtCreate(&l->cublaslt_handle);
+    if (status != CUBLAS_STATUS_SUCCESS)
+        return error_set(FSDP_ERR_DEVICE, "cuBLASLt could not start (status %d)", (int)status);
+    (void)libraries_open_cudnn(l); /* attention has a kernel of its own; cudnn_missing keeps the reason */
+    return FSDP_OK;
+}
+
+void libraries_close(cuda_libraries *l)
+{
+    close_cudnn(l);
+    if (l->cublaslt_handle)
+        l->cublaslt.cublasLtDestroy(l->cublaslt_handle);
     if (l->cublaslt_file)
         dlclose(l->cublaslt_file);
     memset(l, 0, sizeof *l);

@@ -3,7 +3,10 @@
 #define DEVICE_CUDA_LIBRARIES_H
 
 #include <cublasLt.h>
+#if __has_include(<cudnn_graph.h>)
 #include <cudnn_graph.h>
+#define CUDA_HAS_CUDNN 1
+#endif
 
 #include <fsdp/status.h>
 
@@ -24,6 +27,13 @@
     X(cublasLtMatmulAlgoGetHeuristic)                                                                                  \
     X(cublasLtMatmulAlgoCheck)
 
+#define LIBRARY_FUNCTION(name) __typeof__(&name) name;
+
+typedef struct cublaslt_api {
+    CUBLASLT_FUNCTIONS(LIBRARY_FUNCTION)
+} cublaslt_api;
+
+#ifdef CUDA_HAS_CUDNN
 #define CUDNN_FUNCTIONS(X)                                                                                             \
     X(cudnnGetVersion)                                                                                                 \
     X(cudnnGetErrorString)                                                                                             \
@@ -38,23 +48,21 @@
     X(cudnnBackendFinalize)                                                                                            \
     X(cudnnBackendExecute)
 
-#define LIBRARY_FUNCTION(name) __typeof__(&name) name;
-
-typedef struct cublaslt_api {
-    CUBLASLT_FUNCTIONS(LIBRARY_FUNCTION)
-} cublaslt_api;
-
 typedef struct cudnn_api {
     CUDNN_FUNCTIONS(LIBRARY_FUNCTION)
 } cudnn_api;
+#endif
 
 typedef struct cuda_libraries {
     void *cublaslt_file, *cudnn_file; /* NULL: not open */
     cublaslt_api cublaslt;
-    cudnn_api cudnn;
     cublasLtHandle_t cublaslt_handle;
+    size_t cudnn_version;    /* 0: there is none */
+    char cudnn_missing[256]; /* why, "" when there is */
+#ifdef CUDA_HAS_CUDNN
+    cudnn_api cudnn;
     cudnnHandle_t cudnn_handle; /* made at the first attention plan */
-    char cudnn_missing[256];    /* why there is no cuDNN, "" when there is */
+#endif
 } cuda_libraries;
 
 /* Opens cuBLASLt, which the device cannot do without, and cuDNN, which it can. */
@@ -64,7 +72,9 @@ void libraries_close(cuda_libraries *l);
 /* Only cuDNN's functions, without a GPU: plans can be built for a described one. */
 fsdp_status libraries_open_cudnn(cuda_libraries *l);
 
+#ifdef CUDA_HAS_CUDNN
 /* cuDNN's handle, made on the first call. */
 fsdp_status libraries_cudnn_handle(cuda_libraries *l, cudnnHandle_t *out);
+#endif
 
 #endif

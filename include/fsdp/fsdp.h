@@ -1,0 +1,15 @@
+/* Everything: what a program with its own model includes. */
+#ifndef FSDP_FSDP_H
+#define FSDP_FSDP_H
+
+#include <fsdp/dtype.h>
+#include <fsdp/models.h>
+#include <fsdp/module.h>
+#include <fsdp/ops.h>
+#include <fsdp/optim.h>
+#include <fsdp/shard.h>
+#include <fsdp/status.h>
+#include <fsdp/tensor.h>
+#include <fsdp/world.h>
+
+#endif

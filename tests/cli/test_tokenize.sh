@@ -1,0 +1,35 @@
+#!/bin/bash
+# `fsdp tokenize`: every form of input and output, on golden vectors of a real tokenizer.
+set -euo pipefail
+source "$(dirname "$0")/support.sh"
+
+[[ $("$fsdp" tokenize --text "Hi!") == "72 105 33" ]]
+[[ $(printf 'Hi!' | "$fsdp" tokenize) == "72 105 33" ]]
+[[ $("$fsdp" tokenize --decode --text "[72, 105, 33]") == "Hi!" ]]
+printf 'one two' >a.txt
+printf 'three' >b.txt
+[[ $("$fsdp" tokenize --count a.txt b.txt) == $'7 a.txt\n5 b.txt\n12 total' ]]
+[[ $("$fsdp" tokenize --count --text four) == 4 ]]
+
+printf '%s\n' '{"x": {"text": ["}", 1]}, "text": "a\u00e9\ud83d\ude00\n"}' '"plain"' '{"body": "b"}' >records.jsonl
+[[ $("$fsdp" tokenize --jsonl records.jsonl 2>err) == $'{"ids": [97, 195, 169, 240, 159, 152, 128, 10]}\n{"ids": [112, 108, 97, 105, 110]}' ]]
+grep -q 'records.jsonl:3: no text called text' err
+refused 2 "records.jsonl:1: no text called body" tokenize --jsonl --field body --strict records.jsonl
+[[ $(printf '{"ids": [34, 92, 10, 1]}\n' | "$fsdp" tokenize --jsonl --decode) == '{"text": "\"\\\n\u0001"}' ]]
+
+# A token file does not depend on the threads that made it.
+for i in $(seq 200); do echo "document $i has some words in it"; done >many.txt
+"$fsdp" tokenize --output one.bin --threads 1 many.txt a.txt >line
+grep -q '^one.bin: [0-9]* tokens in [0-9]* documents' line
+"$fsdp" tokenize --output three.bin --threads 3 many.txt a.txt >/dev/null
+cmp one.bin three.bin
+
+golden=${FSDP_GOLDEN_DIR:-$source_root/tests/golden}
+for folder in "$golden"/tokenizer_*; do
+    [[ -e $folder/tokenizer.json ]] || continue
+    # The vectors hold "ids" and "text" in every record: text must give the ids, and both ways must agree.
+    "$fsdp" tokenize --tokenizer "$folder" --jsonl "$folder/vectors.jsonl" >ours
+    sed -n 's/.*"ids": \(\[[0-9, ]*\]\).*/{"ids": \1}/p' "$folder/vectors.jsonl" >theirs
+    cmp ours theirs || fail "$folder: ids differ"
+    echo "$(basename "$folder"): $(wc -l <ours) vectors"
+done

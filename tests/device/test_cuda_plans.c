@@ -1,0 +1,154 @@
+/* Attention graphs for described GPUs, without one: cuDNN must recognise what attention_graph.c writes and suggest
+ * engines. Needs cuDNN and a driver library (the toolkit's stub is enough); skipped (77) without. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "device/cuda/attention_graph.h"
+
+#ifdef CUDA_HAS_CUDNN
+
+static cuda_libraries libraries;
+static graph_target hopper, ampere;
+
+/* The numbers that cuDNN asks a GPU for. */
+static const char *const description =
+    "{\"maxGridSize\": [2147483647, 65535, 65535], \"maxBlockSize\": [1024, 1024, 64], \"regsPerBlock\": 65536, "
+    "\"multiProcessorCount\": %d, \"smClockRateKHz\": 1980000, \"memClockRateKHz\": 3201000, \"l2CacheSize\": %d, "
+    "\"warpSize\": 32, \"maxSharedMemoryPerBlock\": 49152, \"maxSharedMemoryPerBlockOptin\": %d, "
+    "\"reservedSharedMemoryPerBlock\": 1024, \"maxRegistersPerSM\": 65536, \"pciDeviceId\": 0, \"maxCtasPerSM\": 32, "
+    "\"maxThreadsPerBlock\": 1024, \"maxThreadsPerSM\": 2048, \"isTccDriver\": 0, \"supportCoopLaunch\": 1, "
+    "\"deviceVer\": %d, \"driverVer\": 13000, \"cudaDeviceId\": 0, \"totalGlobalMem\": 85899345920, "
+    "\"deviceName\": \"%s\", \"deviceId\": 0}";
+
+static graph_target describe(const char *name, int multiprocessors, int l2, int shared, int version)
+{
+    const cudnn_api *api = &libraries.cudnn;
+    graph_target target = {.api = api};
+    char text[2048];
+    int n = snprintf(text, sizeof text, description, multiprocessors, l2, shared, version, name);
+    assert_int_equal(api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &target.properties), 0);
+    assert_int_equal(api->cudnnBackendSetAttribute(target.properties, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION,
+                                                   CUDNN_TYPE_CHAR, n, text),
+                     0);
+    assert_int_equal(api->cudnnBackendFinalize(target.properties), 0);
+    return target;
+}
+
+static int engines_for(const graph_target *target, const attention_shape *shape, int n_operations)
+{
+    static graph_builder b;
+    int n = 0;
+    graph_start(&b, target);
+    attention_graph_build(&b, shape);
+    assert_int_equal(b.n_operations, n_operations);
+    fsdp_status status = graph_count_engines(&b, &n);
+    graph_discard(&b);
+    return status == FSDP_OK ? n : 0;
+}
+
+static attention_shape llama(bool backward, bool deterministic)
+{
+    return (attention_shape){.batch = 4,
+                             .q_length = 2048,
+                             .kv_length = 2048,
+                             .q_heads = 32,
+                             .kv_heads = 8,
+                             .head_dim = 64,
+                             .q_row = 3072,
+                             .k_row = 3072,
+                             .v_row = 3072,
+                             .dtype = FSDP_BF16,
+                             .causal = true,
+                             .backward = backward,
+                             .deterministic = deterministic};
+}
+
+static void causal_grouped_heads_have_engines(void **state)
+{
+    (void)state;
+    attention_shape forward = llama(false, false), backward = llama(true, false), exact = llama(true, true);
+    assert_true(engines_for(&hopper, &forward, 14) > 0);
+    assert_true(engines_for(&hopper, &backward, 24) > 0);
+    assert_true(engines_for(&hopper, &exact, 23) > 0);
+    assert_true(engines_for(&ampere, &forward, 14) > 0);
+    assert_true(engines_for(&ampere, &backward, 24) > 0);
+}
+
+static void odd_lengths_and_ungrouped_heads_have_engines(void **state)
+{
+    (void)state;
+    attention_shape s = llama(true, false);
+    s.q_length = s.kv_length = 1001;
+    s.kv_heads = 32;
+    s.dtype = FSDP_F16;
+    assert_true(engines_for(&hopper, &s, 22) > 0);
+}
+
+static void attention_over_another_sequence_has_engines(void **state)
+{
+    (void)state;
+    attention_shape s = llama(false, false);
+    s.causal = false;
+    s.kv_length = 333;
+    assert_true(engines_for(&hopper, &s, 10) > 0);
+    s.backward = true;
+    assert_true(engines_for(&hopper, &s, 20) > 0);
+}
+
+/* Why the own kernel is there. */
+static void head_sizes_off_the_grid_have_none(void **state)
+{
+    (void)state;
+    attention_shape s = llama(false, false);
+    s.head_dim = 60;
+    s.q_row = s.k_row = s.v_row = 48 * 60;
+    assert_int_equal(engines_for(&hopper, &s, 14), 0);
+}
+
+/* The stub carries the driver library's name; once open, cuDNN finds it under that. */
+static bool open_driver(void)
+{
+    static const char *const places[] = {"libcuda.so.1", "/usr/local/cuda/lib64/stubs/libcuda.so",
+                                         "/usr/local/cuda/targets/x86_64-linux/lib/stubs/libcuda.so"};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        if (dlopen(places[i], RTLD_NOW | RTLD_GLOBAL))
+            return true;
+    return false;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(causal_grouped_heads_have_engines),
+        cmocka_unit_test(odd_lengths_and_ungrouped_heads_have_engines),
+        cmocka_unit_test(attention_over_another_sequence_has_engines),
+        cmocka_unit_test(head_sizes_off_the_grid_have_none),
+    };
+    if (!open_driver() || libraries_open_cudnn(&libraries) != FSDP_OK) {
+        printf("skipped: no driver library, not even a stub, or no cuDNN\n");
+        return 77;
+    }
+    if (libraries.cudnn_version < 91100) {
+        printf("skipped: cuDNN %zu cannot plan for a described GPU\n", libraries.cudnn_version);
+        return 77;
+    }
+    hopper = describe("NVIDIA H200", 132, 62914560, 232448, 900);
+    ampere = describe("NVIDIA A100-SXM4-80GB", 108, 41943040, 166912, 800);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+#else
+
+int main(void)
+{
+    return 77;
+}
+
+#endif
