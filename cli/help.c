@@ -36,6 +36,18 @@ void help_overview(FILE *out)
     fprintf(out, "\n`fsdp COMMAND --help` lists the flags of a command, `fsdp --version` what was built in.\n");
 }
 
+/* "a|b|c" as "a, b, c", which can be folded. */
+static void spread(char *text, size_t bytes, const char *choices)
+{
+    size_t n = 0;
+    for (; *choices && n + 3 < bytes; choices++) {
+        if (*choices == '|')
+            text[n++] = ',';
+        text[n++] = *choices == '|' ? ' ' : *choices;
+    }
+    text[n] = 0;
+}
+
 /* Words of `text` from column `from` on, folded at WIDTH; the cursor stands at `at`. */
 static void print_folded(FILE *out, const char *text, int at, int from)
 {
@@ -54,7 +66,7 @@ static void print_folded(FILE *out, const char *text, int at, int from)
 
 static void print_flag(FILE *out, const fsdp_flag *flag)
 {
-    char value[256], text[512];
+    char value[256], choices[512] = "", text[1024];
     flag_value_text(flag, value, sizeof value);
     bool in_line = strlen(value) <= 24;
     int at = fprintf(out, "  --%s%s%s", flag->name, *value ? " " : "", !*value ? "" : in_line ? value : "CHOICE");
@@ -66,8 +78,10 @@ static void print_flag(FILE *out, const fsdp_flag *flag)
     const char *fallback = flag->fallback && *flag->fallback ? flag->fallback : NULL;
     if (flag->type == FSDP_FLAG_SWITCH && fallback)
         fallback = "on";
-    snprintf(text, sizeof text, "%s%s%s%s%s%s", flag->help, in_line ? "" : ": ", in_line ? "" : value,
-             fallback ? " [" : "", fallback ? fallback : "", fallback ? "]" : "");
+    if (!in_line)
+        spread(choices, sizeof choices, value);
+    snprintf(text, sizeof text, "%s%s%s%s%s%s", flag->help, in_line ? "" : ": ", choices, fallback ? " [" : "",
+             fallback ? fallback : "", fallback ? "]" : "");
     print_folded(out, text, at, COLUMN);
 }
 
@@ -87,9 +101,8 @@ void help_command(FILE *out, const command *c)
         print_flag(out, flag);
     }
     if (*group)
-        fprintf(out,
-                "\n--flag value and --flag=value are the same, and so are dashes and underscores; a switch is --x, "
-                "--x=1 or --no_x.\nDefaults stand in brackets.\n");
+        fprintf(out, "\n--flag value and --flag=value are the same, and so are dashes and underscores.\n"
+                     "A switch is --x, --x=1, --x=true or --no_x. Defaults stand in brackets.\n");
 }
 
 typedef struct help_options {

@@ -14,6 +14,8 @@ static void print_roff(FILE *out, const char *text)
             fputs("\\-", out);
         else if (*text == '\\')
             fputs("\\e", out);
+        else if (*text == '|')
+            fputs("|\\:", out); /* long lists of choices may be broken here */
         else
             fputc(*text, out);
         line_start = *text == '\n';

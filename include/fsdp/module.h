@@ -50,7 +50,7 @@ struct fsdp_module {
     fsdp_buffer **buffers;
     int n_buffers;
     bool checkpoint; /* activations of this module are computed again in backward */
-    bool broken;     /* something could not be added */
+    fsdp_status broken; /* why something could not be added; FSDP_OK: nothing failed */
 };
 
 /* Zeroed memory of `bytes` that begins with an fsdp_module. */

@@ -151,7 +151,7 @@ static bool plan_batch(loader *l, loader_batch *b)
 static void wait_a_second(pthread_cond_t *condition, pthread_mutex_t *lock)
 {
     struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec++;
     pthread_cond_timedwait(condition, lock, &until);
 }
@@ -240,8 +240,12 @@ fsdp_status loader_create(const dataset *d, const loader_config *config, loader 
     l->next_position = config->position;
     l->sampler = sampler_make(info.n_samples, config->seed, config->shuffle && !info.ordered);
     pthread_mutex_init(&l->lock, NULL);
-    pthread_cond_init(&l->filled, NULL);
-    pthread_cond_init(&l->emptied, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&l->filled, &monotonic);
+    pthread_cond_init(&l->emptied, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     fsdp_status status = start(l);
     if (status != FSDP_OK) {
         loader_free(l);
@@ -275,7 +279,7 @@ static bool wait_until_full(loader *l, const slot *s)
 {
     struct timespec until;
     double whole;
-    clock_gettime(CLOCK_REALTIME, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until);
     double fraction = modf(l->config.timeout, &whole);
     until.tv_sec += (time_t)whole;
     until.tv_nsec += (long)(fraction * 1e9);

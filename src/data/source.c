@@ -149,9 +149,22 @@ static fsdp_status add_name(source_list *list, const char *name, const char *con
     return status;
 }
 
-/* What a path says of its part: 'v' validation, 't' test, 'r' training, 0 nothing. Looks at the last two names. */
-static char part_of_path(const char *path)
+/* Only data files say which part they are; "train" in the path of a source file means nothing. */
+static bool may_be_part(const source_file *file)
 {
+    size_t bytes = strlen(file->path);
+    if (file->kind != SOURCE_TEXT)
+        return true;
+    bytes -= ends_with(file->path, bytes, ".gz") ? 3 : ends_with(file->path, bytes, ".zst") ? 4 : 0;
+    return ends_with(file->path, bytes, ".txt") || ends_with(file->path, bytes, ".text");
+}
+
+/* What a path says of its part: 'v' validation, 't' test, 'r' training, 0 nothing. Looks at the last two names. */
+static char part_of(const source_file *file)
+{
+    const char *path = file->path;
+    if (!may_be_part(file))
+        return '\0';
     const char *last = strrchr(path, '/'), *from = path;
     for (const char *p = path; last != NULL && p < last; p++)
         if (*p == '/')
@@ -168,7 +181,7 @@ static void keep(source_list *list, const char *parts)
 {
     size_t kept = 0;
     for (size_t i = 0; i < list->n_files; i++) {
-        char part = part_of_path(list->files[i].path);
+        char part = part_of(&list->files[i]);
         if (list->files[i].kind == SOURCE_IMAGES || strchr(parts, part == '\0' ? '0' : part) != NULL)
             list->files[kept++] = list->files[i];
         else
@@ -180,7 +193,7 @@ static void keep(source_list *list, const char *parts)
 static bool has_part(const source_list *list, char part)
 {
     for (size_t i = 0; i < list->n_files; i++)
-        if (part_of_path(list->files[i].path) == part)
+        if (part_of(&list->files[i]) == part)
             return true;
     return false;
 }

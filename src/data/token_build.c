@@ -50,7 +50,7 @@ typedef struct build {
 static void wait_for_change(build *b)
 {
     struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec++;
     pthread_cond_timedwait(&b->changed, &b->lock, &until);
 }
@@ -254,7 +254,11 @@ fsdp_status token_build(const source_list *files, const fsdp_tokenizer *tokenize
     *b = (build){.options = options, .sink = sink, .n_threads = (size_t)threads, .at_document_start = true};
     b->n_jobs = threads == 1 ? 1 : 2 * (size_t)threads;
     pthread_mutex_init(&b->lock, NULL);
-    pthread_cond_init(&b->changed, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&b->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     b->jobs = calloc(b->n_jobs, sizeof *b->jobs);
     if (b->jobs == NULL)
         TRY_OR(done, error_set(FSDP_ERR_MEMORY, "out of memory"));

@@ -4,6 +4,7 @@
 #include <fsdp/models.h>
 
 #include "base/error.h"
+#include "models/config.h"
 #include "nn/module.h"
 
 typedef struct cnn {
@@ -75,12 +76,18 @@ static fsdp_status finish(fsdp_module *m, fsdp_module **out)
     return status;
 }
 
-fsdp_status fsdp_cnn_new(const fsdp_cnn_config *c, fsdp_module **out)
+fsdp_status cnn_config_check(const fsdp_cnn_config *c)
 {
     if (c->channels < 1 || c->classes < 1 || c->first < 1 || c->second < 1 || c->branch < 1 || c->hidden < 1)
         return error_set(FSDP_ERR_INPUT, "cnn: channels, classes and widths must be positive");
     if (c->height < 4 || c->width < 4)
-        return error_set(FSDP_ERR_INPUT, "cnn: images of %lld x %lld; at least 4 x 4 are needed", (long long)c->height, (long long)c->width);
+        return error_set(FSDP_ERR_INPUT, "cnn: height %lld and width %lld; images of at least 4 x 4 are needed", (long long)c->height, (long long)c->width);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_cnn_new(const fsdp_cnn_config *c, fsdp_module **out)
+{
+    FSDP_TRY(cnn_config_check(c));
     cnn *m = fsdp_module_new(&cnn_class, sizeof *m);
     if (!m)
         return FSDP_ERR_MEMORY;

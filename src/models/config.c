@@ -189,15 +189,10 @@ static fsdp_status parse_type(const char *name, const json_t *o, model_type *out
     return error_set(FSDP_ERR_UNSUPPORTED, "%s: model_type \"%s\"; llama, mistral, t5, cnn and mlp are known", name, type);
 }
 
-fsdp_status model_config_parse(const char *name, const json_t *o, model_config *out)
+static fsdp_status parse_fields(const char *name, const json_t *o, model_config *out)
 {
-    model_type type = MODEL_LLAMA;
     named_size sizes[8];
-    if (!json_is_object(o))
-        return error_set(FSDP_ERR_INPUT, "%s: a JSON object is wanted", name);
-    FSDP_TRY(parse_type(name, o, &type));
-    *out = model_config_default(type);
-    switch (type) {
+    switch (out->type) {
     case MODEL_LLAMA:
         return parse_llama(name, o, &out->llama);
     case MODEL_T5:
@@ -208,6 +203,34 @@ fsdp_status model_config_parse(const char *name, const json_t *o, model_config *
         return parse_sizes(name, o, sizes, mlp_sizes(&out->mlp, sizes));
     }
     return FSDP_OK;
+}
+
+/* Fields that are fine by themselves but not together. */
+static fsdp_status check_together(const model_config *c)
+{
+    switch (c->type) {
+    case MODEL_LLAMA:
+        return llama_config_check(&c->llama);
+    case MODEL_T5:
+        return t5_config_check(&c->t5);
+    case MODEL_CNN:
+        return cnn_config_check(&c->cnn);
+    case MODEL_MLP:
+        break; /* any sizes go together */
+    }
+    return FSDP_OK;
+}
+
+fsdp_status model_config_parse(const char *name, const json_t *o, model_config *out)
+{
+    model_type type = MODEL_LLAMA;
+    if (!json_is_object(o))
+        return error_set(FSDP_ERR_INPUT, "%s: a JSON object is wanted", name);
+    FSDP_TRY(parse_type(name, o, &type));
+    *out = model_config_default(type);
+    FSDP_TRY(parse_fields(name, o, out));
+    fsdp_status status = check_together(out);
+    return status == FSDP_OK ? FSDP_OK : error_prefix(status, "%s: ", name);
 }
 
 fsdp_status model_config_read(const char *path, model_config *out)

@@ -25,6 +25,11 @@ fsdp_status model_config_parse(const char *name, const json_t *object, model_con
 /* What transformers reads (for cnn and mlp: what we read). The caller owns the result; NULL: out of memory. */
 json_t *model_config_json(const model_config *config);
 
+/* What the constructors demand, each in its model's file. */
+fsdp_status llama_config_check(const fsdp_llama_config *c);
+fsdp_status t5_config_check(const fsdp_t5_config *c);
+fsdp_status cnn_config_check(const fsdp_cnn_config *c);
+
 fsdp_status model_create(const model_config *config, fsdp_module **out);
 
 const char *model_type_name(model_type type);  /* "llama" */

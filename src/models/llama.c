@@ -7,6 +7,7 @@
 #include <fsdp/models.h>
 
 #include "base/error.h"
+#include "models/config.h"
 #include "nn/module.h"
 
 typedef struct llama_block {
@@ -151,7 +152,7 @@ static void llama_destroy(fsdp_module *self)
 
 static const fsdp_module_class llama_class = {.type = "llama", .destroy = llama_destroy};
 
-static fsdp_status check(const fsdp_llama_config *c)
+fsdp_status llama_config_check(const fsdp_llama_config *c)
 {
     const struct {
         const char *name;
@@ -171,8 +172,10 @@ static fsdp_status check(const fsdp_llama_config *c)
         return error_set(FSDP_ERR_INPUT, "head_dim is %lld; rotary positions need an even number", (long long)c->head_dim);
     if (!(c->rope_base > 0) || !(c->norm_eps > 0))
         return error_set(FSDP_ERR_INPUT, "rope_theta (%g) and rms_norm_eps (%g) must be positive", c->rope_base, (double)c->norm_eps);
+    if (!(c->init_deviation >= 0))
+        return error_set(FSDP_ERR_INPUT, "initializer_range is %g; it may not be negative", (double)c->init_deviation);
     if (c->rope_scaling != FSDP_ROPE_PLAIN && !(c->rope_factor > 0))
-        return error_set(FSDP_ERR_INPUT, "rope scaling factor is %g; it must be positive", c->rope_factor);
+        return error_set(FSDP_ERR_INPUT, "factor of the rope scaling is %g; it must be positive", c->rope_factor);
     if (c->rope_scaling == FSDP_ROPE_LLAMA3 && !(c->rope_high_factor > c->rope_low_factor && c->rope_low_factor > 0 && c->rope_original_positions > 0))
         return error_set(FSDP_ERR_INPUT, "llama3 rope scaling needs 0 < low_freq_factor < high_freq_factor and original_max_position_embeddings");
     return FSDP_OK;
@@ -180,7 +183,7 @@ static fsdp_status check(const fsdp_llama_config *c)
 
 fsdp_status fsdp_llama_new(const fsdp_llama_config *c, fsdp_module **out)
 {
-    FSDP_TRY(check(c));
+    FSDP_TRY(llama_config_check(c));
     llama *m = fsdp_module_new(&llama_class, sizeof *m);
     if (!m || !(m->blocks = calloc((size_t)c->layers, sizeof *m->blocks))) {
         fsdp_module_free(&m->base);

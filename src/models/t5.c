@@ -7,6 +7,7 @@
 #include <fsdp/models.h>
 
 #include "base/error.h"
+#include "models/config.h"
 #include "nn/module.h"
 
 typedef struct t5_block {
@@ -173,7 +174,7 @@ static void t5_destroy(fsdp_module *self)
 
 static const fsdp_module_class t5_class = {.type = "t5", .destroy = t5_destroy};
 
-static fsdp_status check(const fsdp_t5_config *c)
+fsdp_status t5_config_check(const fsdp_t5_config *c)
 {
     const struct {
         const char *name;
@@ -191,6 +192,8 @@ static fsdp_status check(const fsdp_t5_config *c)
                          (long long)c->buckets, (long long)c->max_distance);
     if (!(c->dropout >= 0 && c->dropout < 1))
         return error_set(FSDP_ERR_INPUT, "dropout_rate is %g; it must lie in [0, 1)", (double)c->dropout);
+    if (!(c->init_factor >= 0))
+        return error_set(FSDP_ERR_INPUT, "initializer_factor is %g; it may not be negative", (double)c->init_factor);
     if (!(c->norm_eps > 0))
         return error_set(FSDP_ERR_INPUT, "layer_norm_epsilon is %g; it must be positive", (double)c->norm_eps);
     return FSDP_OK;
@@ -198,7 +201,7 @@ static fsdp_status check(const fsdp_t5_config *c)
 
 fsdp_status fsdp_t5_new(const fsdp_t5_config *c, fsdp_module **out)
 {
-    FSDP_TRY(check(c));
+    FSDP_TRY(t5_config_check(c));
     t5 *m = fsdp_module_new(&t5_class, sizeof *m);
     if (!m)
         return FSDP_ERR_MEMORY;

@@ -68,8 +68,8 @@ fsdp_module *fsdp_module_add(void *parent, const char *name, void *child)
     if (!copy || !append((void **)&p->children, &p->n_children, c)) {
         free(copy);
         fsdp_module_free(c);
-        if (p)
-            p->broken = true;
+        if (p && p->broken == FSDP_OK)
+            p->broken = FSDP_ERR_MEMORY;
         return NULL;
     }
     c->name = copy;
@@ -79,8 +79,8 @@ fsdp_module *fsdp_module_add(void *parent, const char *name, void *child)
 
 fsdp_status fsdp_module_check(const fsdp_module *m)
 {
-    if (!m || m->broken)
-        return error_prefix(FSDP_ERR_MEMORY, "building a module tree%s%s: ", m ? ", type " : "", m ? m->module_class->type : "");
+    if (!m || m->broken != FSDP_OK)
+        return error_prefix(m ? m->broken : FSDP_ERR_MEMORY, "building a module tree%s%s: ", m ? ", type " : "", m ? m->module_class->type : "");
     for (int i = 0; i < m->n_children; i++)
         FSDP_TRY(fsdp_module_check(m->children[i]));
     return FSDP_OK;
@@ -106,15 +106,15 @@ fsdp_parameter *fsdp_module_parameter(void *module, const char *name, int n_dims
         return NULL;
     fsdp_parameter *p = calloc(1, sizeof *p);
     if (p && !fill_shape(n_dims, shape, p->shape, &p->numel)) {
-        error_set(FSDP_ERR_INPUT, "parameter %s of a %s: every size must be positive", name, m->module_class->type);
+        m->broken = error_set(FSDP_ERR_INPUT, "parameter %s of a %s: every size must be positive", name, m->module_class->type);
         free(p);
-        p = NULL;
+        return NULL;
     }
     if (!p || !(p->name = strdup(name)) || !append((void **)&m->parameters, &m->n_parameters, p)) {
         if (p)
             free((char *)p->name);
         free(p);
-        m->broken = true;
+        m->broken = error_set(FSDP_ERR_MEMORY, "%s of a %s: out of host memory", name, m->module_class->type);
         return NULL;
     }
     p->n_dims = n_dims;
@@ -146,11 +146,16 @@ fsdp_buffer *fsdp_module_buffer(void *module, const char *name, int n_dims, cons
     if (!m)
         return NULL;
     fsdp_buffer *b = calloc(1, sizeof *b);
-    if (!b || !fill_shape(n_dims, shape, b->shape, &b->numel) || !(b->initial = calloc((size_t)b->numel, sizeof *b->initial)) ||
+    if (b && !fill_shape(n_dims, shape, b->shape, &b->numel)) {
+        m->broken = error_set(FSDP_ERR_INPUT, "buffer %s of a %s: every size must be positive", name, m->module_class->type);
+        free(b);
+        return NULL;
+    }
+    if (!b || !(b->initial = calloc((size_t)b->numel, sizeof *b->initial)) ||
         !(b->name = strdup(name)) || !append((void **)&m->buffers, &m->n_buffers, b)) {
         if (b)
             free_buffer(b);
-        m->broken = true;
+        m->broken = error_set(FSDP_ERR_MEMORY, "%s of a %s: out of host memory", name, m->module_class->type);
         return NULL;
     }
     b->n_dims = n_dims;
@@ -254,6 +259,32 @@ static bool list_module(void *context, fsdp_module *m, const char *path)
     return true;
 }
 
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Names are how initial values, files and checkpoints tell parameters apart. */
+static fsdp_status check_names(const module_contents *contents)
+{
+    int n = contents->n_parameters + contents->n_buffers;
+    const char **names = malloc((size_t)n * sizeof *names + 1);
+    if (!names)
+        return error_set(FSDP_ERR_MEMORY, "listing %d parameters: out of host memory", n);
+    for (int i = 0; i < contents->n_parameters; i++)
+        names[i] = contents->parameters[i]->name;
+    for (int i = 0; i < contents->n_buffers; i++)
+        names[contents->n_parameters + i] = contents->buffers[i]->name;
+    qsort(names, (size_t)n, sizeof *names, by_name);
+    fsdp_status status = FSDP_OK;
+    for (int i = 1; i < n && status == FSDP_OK; i++) {
+        if (strcmp(names[i - 1], names[i]) == 0)
+            status = error_set(FSDP_ERR_INPUT, "the model has two parameters or buffers named %s", names[i]);
+    }
+    free(names);
+    return status;
+}
+
 fsdp_status module_finish(fsdp_module *root, module_contents *out)
 {
     *out = (module_contents){NULL, 0, NULL, 0};
@@ -262,7 +293,10 @@ fsdp_status module_finish(fsdp_module *root, module_contents *out)
         module_contents_free(out);
         return error_set(FSDP_ERR_MEMORY, "listing the parameters of a model: out of host memory");
     }
-    return FSDP_OK;
+    fsdp_status status = check_names(out);
+    if (status != FSDP_OK)
+        module_contents_free(out);
+    return status;
 }
 
 void module_contents_free(module_contents *contents)

@@ -41,7 +41,7 @@ static void count_residents(const fsdp_model *m, const memory_plan_request *r, m
     out->optimizer = z.gradient * (size_t)r->moments;
     for (int i = 0; i < m->contents.n_buffers; i++)
         out->buffers += round_up((size_t)m->contents.buffers[i]->numel * sizeof(float), 256);
-    out->buffers += model_norm_bytes(m) + sizeof(model_numbers);
+    out->buffers += model_norm_bytes(m) + 2 * sizeof(model_numbers);
     out->n_units = m->layout->n_units;
     for (int i = 0; i < m->layout->n_units; i++) {
         size_t bytes = schedule_unit_bytes(&m->layout->units[i], fsdp_dtype_size(m->config.param_dtype), false);
@@ -94,6 +94,27 @@ static fsdp_status plan_step(fsdp_model *m, const memory_plan_request *r, memory
     return status;
 }
 
+static void add_allocation(memory_plan *p, const char *what, size_t bytes, bool shared)
+{
+    if (bytes > 0)
+        p->allocations[p->n_allocations++] = (planned_allocation){what, bytes, shared};
+}
+
+static void list_allocations(const fsdp_model *m, memory_plan *p)
+{
+    bool copies = p->copies > 0;
+    add_allocation(p, "what peers gather", copies ? p->copies : p->parameters, true);
+    add_allocation(p, "masters and accumulators", (copies ? p->parameters : 0) + p->gradients, false);
+    add_allocation(p, "buffers", p->buffers - model_norm_bytes(m) - 2 * sizeof(model_numbers), false);
+    add_allocation(p, "norm", model_norm_bytes(m), false);
+    add_allocation(p, "numbers", sizeof(model_numbers), false);
+    add_allocation(p, "numbers, host", sizeof(model_numbers), false);
+    add_allocation(p, "moments", p->optimizer, false);
+    add_allocation(p, "gathered units", p->gather, false);
+    add_allocation(p, "full gradients", p->full_gradients, true);
+    add_allocation(p, "activations", p->activations + p->workspace, false);
+}
+
 fsdp_status memory_plan_make(fsdp_module *net, const fsdp_config *config, const memory_plan_request *r, memory_plan *out)
 {
     *out = (memory_plan){.parameters = 0};
@@ -115,6 +136,8 @@ fsdp_status memory_plan_make(fsdp_module *net, const fsdp_config *config, const 
     }
     out->total = out->parameters + out->copies + out->gradients + out->optimizer + out->gather + out->full_gradients + out->activations +
                  out->workspace + out->buffers;
+    if (status == FSDP_OK)
+        list_allocations(m, out);
     layout_free(m->layout);
     module_contents_free(&m->contents);
     fsdp_module_free(net);

@@ -6,6 +6,15 @@
 
 #include "device/device.h"
 
+/* One request for memory, as the engine makes it. */
+typedef struct planned_allocation {
+    const char *what;
+    size_t bytes;
+    bool shared; /* from comm_allocate: peers reach it */
+} planned_allocation;
+
+enum { MEMORY_PLAN_ALLOCATIONS = 10 };
+
 typedef struct memory_plan {
     /* Bytes of one rank (the one that takes most). */
     size_t parameters; /* fp32 masters */
@@ -18,6 +27,9 @@ typedef struct memory_plan {
     size_t workspace;
     size_t buffers; /* of the model, and the engine's numbers */
     size_t total;
+
+    planned_allocation allocations[MEMORY_PLAN_ALLOCATIONS]; /* the same, request by request */
+    int n_allocations;
 
     int n_units;
     size_t largest_unit; /* gathered, bytes */

@@ -170,6 +170,8 @@ fsdp_tensor *tape_parameter_group(fsdp_tape *t, fsdp_parameter *p)
     bool trainable = p->trainable;
     for (const fsdp_parameter *member = p->group_next; member; member = member->group_next) {
         shape[0] += member->shape[0];
+        if (member->n_dims != p->n_dims || memcmp(member->shape + 1, p->shape + 1, (size_t)(p->n_dims - 1) * sizeof shape[0]) != 0)
+            return tape_refuse(t, "%s and %s form a group, but their rows differ in length", p->name, member->name);
         if (member->trainable != p->trainable)
             return tape_refuse(t, "%s and %s form a group: freeze both or neither", p->name, member->name);
     }

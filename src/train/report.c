@@ -189,8 +189,9 @@ static fsdp_status memory_table(report *r, train_run *run, char **text)
     int per_node = run->world->job.local_world_size;
     FSDP_TRY(workload_plan(&work, &run->sharding.config, run->world->dev, run->n_ranks, per_node, &here));
     FSDP_TRY(workload_plan(&work, &replicated, run->world->dev, run->n_ranks, per_node, &whole));
-    memory_row mine = {.rank = run->rank, .plan_bytes = (int64_t)here.total, .measured_bytes = memory_meter_peak(r->meter),
-                       .replicated_bytes = (int64_t)whole.total, .process = process_memory_read()};
+    int64_t snapshot = run->saver ? ckpt_state_bytes(model_state_describe(run->state), false) : 0;
+    memory_row mine = {.rank = run->rank, .plan_bytes = (int64_t)here.total + snapshot, .measured_bytes = memory_meter_peak(r->meter),
+                                      .replicated_bytes = (int64_t)whole.total + snapshot, .process = process_memory_read()};
     memory_row *rows = calloc((size_t)run->n_ranks, sizeof *rows);
     size_t *bytes = calloc((size_t)run->n_ranks, sizeof *bytes);
     fsdp_status status = FSDP_ERR_MEMORY;

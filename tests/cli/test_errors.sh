@@ -1,7 +1,7 @@
 #!/bin/bash
 # What a user gets wrong is said in one clear line on standard error, with exit code 2.
 set -euo pipefail
-source "$(dirname "$0")/support.sh"
+source "$(dirname "$0")/support.bash"
 
 refused 2 "fsdp: unknown command 'trian'; did you mean \`fsdp train\`?" trian
 refused 2 "fsdp: unknown command 'zzzzzz'; \`fsdp --help\`" zzzzzz
@@ -25,6 +25,6 @@ refused 2 "fsdp: unknown command 'nothing'" help nothing
 : >empty.txt
 refused 2 "empty.txt" train --preset tiny --dataset empty.txt
 echo "a short text" >short.txt
-refused 2 "" train --preset tiny --dataset short.txt
+refused 2 "less than one context" train --preset tiny --dataset short.txt
 [[ ! -e tokens.bin ]]
 echo "every mistake is one line and exit code 2"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Help is complete, quick, and the pages made from the tables are well formed and current.
 set -euo pipefail
-source "$(dirname "$0")/support.sh"
+source "$(dirname "$0")/support.bash"
 
 "$fsdp" --help >overview
 for command in train plan run tokenize ckpt help; do

@@ -1,7 +1,7 @@
 #!/bin/bash
 # `fsdp tokenize`: every form of input and output, on golden vectors of a real tokenizer.
 set -euo pipefail
-source "$(dirname "$0")/support.sh"
+source "$(dirname "$0")/support.bash"
 
 [[ $("$fsdp" tokenize --text "Hi!") == "72 105 33" ]]
 [[ $(printf 'Hi!' | "$fsdp" tokenize) == "72 105 33" ]]

@@ -4,9 +4,9 @@
 
 #include "base/checked.h"
 
-/* How far ahead of the loads the source is fetched: in k across rows, which is the next band of product_blocked.c, and in
- * bytes along them. Addresses behind the end are harmless. */
-enum { AHEAD_ROWS = 32, AHEAD_BYTES = 512 };
+/* How far ahead of the loads a source that runs across k is fetched: the next band of product_blocked.c. Addresses behind
+ * the end are harmless. */
+enum { AHEAD_ROWS = 32 };
 
 typedef enum unit_kind { UNIT_FP32, UNIT_WIDENED_BF16, UNIT_WIDENED_F16, UNIT_BF16_PAIR } unit_kind;
 
@@ -32,7 +32,6 @@ AVX512_INLINE __m512i widen(__m256i x, unit_kind kind)
 AVX512_INLINE __m512i load_along_k(const panel_source *s, unit_kind kind, int64_t i, int64_t u)
 {
     const char *row = (const char *)s->p + i * s->stride_i * (kind == UNIT_FP32 ? 4 : 2);
-    _mm_prefetch(row + (kind == UNIT_FP32 || kind == UNIT_BF16_PAIR ? 4 : 2) * u + AHEAD_BYTES, _MM_HINT_T0);
     if (kind == UNIT_FP32)
         return _mm512_maskz_loadu_epi32(first16(s->depth - u), row + 4 * u);
     if (kind == UNIT_BF16_PAIR)
@@ -109,8 +108,8 @@ AVX512_INLINE void load_square(const panel_source *s, unit_kind kind, int64_t i,
  * where the next one overwrites what is too much. */
 AVX512_INLINE void pack_units(const panel_source *s, unit_kind kind, int64_t n_units, int32_t *panel, int width)
 {
-    for (int64_t u = 0; u < n_units; u += 16)
-        for (int i = 0; i < width; i += 16) {
+    for (int i = 0; i < width; i += 16) /* outside: few enough streams for the processor to follow */
+        for (int64_t u = 0; u < n_units; u += 16) {
             __m512i v[16];
             load_square(s, kind, i, u, false, v);
             int32_t *to = panel + u * width + i;
@@ -145,8 +144,8 @@ AVX512 void avx512_pack_pairs(const panel_source *s, uint16_t *panel, int width)
 
 AVX512_INLINE void pack_tiles(const panel_source *s, uint16_t *panel, bool by_rows)
 {
-    for (int64_t k = 0; k < s->depth; k += 32)
-        for (int half = 0; half < 2; half++) {
+    for (int half = 0; half < 2; half++)
+        for (int64_t k = 0; k < s->depth; k += 32) {
             __m512i v[16];
             load_square(s, UNIT_BF16_PAIR, 16 * half, k / 2, by_rows, v);
             uint16_t *to = panel + k * 32 + half * 512;

@@ -1,5 +1,5 @@
 /* Activations alone and gated (SwiGLU and its kin), forward and backward, and rotary embedding in place. */
-#include "vector.cuh"
+#include "device/cuda/vector.cuh"
 
 #define THREADS 256
 

@@ -1,6 +1,6 @@
 /* Attention for what cuDNN has no engine for: fp32, any head size up to 256, masks, biases with any strides. Scores
  * exist only as tiles in shared memory; arithmetic is fp32. The gradients are in attention_backward.cu. */
-#include "attention_tile.cuh"
+#include "device/cuda/attention_tile.cuh"
 
 template <int DP, int R> __global__ void __launch_bounds__(ATTENTION_THREADS) attention_forward(const attention_args a)
 {

@@ -1,7 +1,7 @@
 /* Gradients of the own attention kernel, without atomics: one kernel owns key tiles (d_k, d_v), one owns query tiles
  * (d_q), and each recomputes the scores it needs, so every sum has one order. The bias gradient is in
  * attention_bias.cu. */
-#include "attention_backward.cuh"
+#include "device/cuda/attention_backward.cuh"
 
 /* delta[b, h, t] = sum over the head of d_out * out: a warp a row. */
 __global__ void __launch_bounds__(256) attention_delta(const attention_args a, float *delta)

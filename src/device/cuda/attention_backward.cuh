@@ -3,7 +3,7 @@
 #ifndef DEVICE_CUDA_ATTENTION_BACKWARD_CUH
 #define DEVICE_CUDA_ATTENTION_BACKWARD_CUH
 
-#include "attention_tile.cuh"
+#include "device/cuda/attention_tile.cuh"
 
 struct backward_tiles {
     float *q, *d_out, *k, *v; /* T x DP */

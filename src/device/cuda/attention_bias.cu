@@ -2,7 +2,7 @@
  * and adds over the batches and heads that share it. Where several positions share an element (Toeplitz: one element
  * for each distance), a tile is first summed along what is shared, then the tiles' partial sums are added up in order
  * by one thread per element. */
-#include "attention_backward.cuh"
+#include "device/cuda/attention_backward.cuh"
 
 /* Sum `index` of a T x T tile: a diagonal (key - query = index - (T-1)), a column or a row. */
 static __device__ float sum_of_tile(const float *square, int stride, int tile, int form, int index)

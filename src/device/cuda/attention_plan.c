@@ -104,12 +104,17 @@ static bool is_served(const cuda_device *d, const attention_args *a, bool backwa
     return !a->add_q && !a->add_k && !a->add_v && !a->d_bias;
 }
 
+/* Bytes of the scores of `batch` sequences, which the deterministic form keeps. */
+static int64_t scores_bytes(int64_t batch, int64_t q_heads, int64_t q_length, int64_t kv_length)
+{
+    return batch * q_heads * (int64_t)round_up((size_t)q_length, 64) * (int64_t)round_up((size_t)kv_length, 64) * 2;
+}
+
 /* Sequences a run of the deterministic form works on: a divisor of the batch, so that one plan serves all. */
 static int64_t sequences_at_once(const attention_args *a)
 {
-    int64_t scores =
-        a->q_heads * (int64_t)round_up((size_t)a->q_length, 64) * (int64_t)round_up((size_t)a->kv_length, 64) * 2;
-    int64_t most = max_i64(1, SCORES_LIMIT / max_i64(1, scores)), step = min_i64(most, a->batch);
+    int64_t one = max_i64(1, scores_bytes(1, a->q_heads, a->q_length, a->kv_length));
+    int64_t step = min_i64(max_i64(1, SCORES_LIMIT / one), a->batch);
     while (a->batch % step != 0)
         step--;
     return step;
@@ -182,9 +187,12 @@ static fsdp_status compile_plan(const graph_target *target, attention_plan *plan
     graph_builder *b = malloc(sizeof *b);
     if (!b)
         return error_set(FSDP_ERR_MEMORY, "out of host memory for an attention graph");
-    int64_t limit = ENGINE_LIMIT + (plan->shape.deterministic ? INT64_C(2) * SCORES_LIMIT : 0);
+    const attention_shape *s = &plan->shape;
+    int64_t limit = ENGINE_LIMIT;
+    if (s->deterministic) /* with room for a second copy: engines pad as they like */
+        limit += 2 * scores_bytes(s->batch, s->q_heads, s->q_length, s->kv_length);
     graph_start(b, target);
-    attention_graph_build(b, &plan->shape);
+    attention_graph_build(b, s);
     fsdp_status status = graph_plan(b, limit, &plan->plan);
     graph_discard(b);
     free(b);

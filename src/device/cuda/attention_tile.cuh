@@ -5,7 +5,7 @@
 #ifndef DEVICE_CUDA_ATTENTION_TILE_CUH
 #define DEVICE_CUDA_ATTENTION_TILE_CUH
 
-#include "vector.cuh"
+#include "device/cuda/vector.cuh"
 
 #define ATTENTION_THREADS 256
 

@@ -1,6 +1,6 @@
 /* Batch normalisation in its four steps. A block owns a channel: it sums in fp64 over batch and area, in fixed order.
  */
-#include "vector.cuh"
+#include "device/cuda/vector.cuh"
 
 #define THREADS 256
 

@@ -1,6 +1,6 @@
 /* Softmax cross-entropy over rows of logits. One block reads a row once, keeping what fits in shared memory, so the
  * gradient (which may take the logits' place) costs one read and one write of device memory. */
-#include "vector.cuh"
+#include "device/cuda/vector.cuh"
 
 #define THREADS 1024
 

@@ -1,6 +1,6 @@
 /* Dropout by counter: which elements stay is a function of key, step and position in the global stream of samples
  * alone, so a replayed forward, the backward pass, any split over ranks and the CPU draw the same. */
-#include "vector.cuh"
+#include "device/cuda/vector.cuh"
 
 #include "base/rng.h"
 

@@ -1,6 +1,6 @@
 /* Kernels that treat every element alike: linear combinations, products, fills, casts, activations, dropout, copies
  * with strides. Bound by memory: 16 bytes a thread and access, a grid-stride loop over the rest. */
-#include "vector.cuh"
+#include "device/cuda/vector.cuh"
 
 #include "base/rng.h"
 

@@ -1,7 +1,7 @@
 /* Rows of a table by id, and the table's gradient without floating-point atomics: rows are sorted by id (a counting
  * sort whose ties are put into row order), then every row of the table is written once, summing its rows of dy in
  * order. */
-#include "vector.cuh"
+#include "device/cuda/vector.cuh"
 
 #define THREADS 256
 

@@ -1,6 +1,6 @@
 /* Pooling, and the parts of convolution that are not products: images laid out as columns and back, channel biases. A
  * gradient is gathered by the element it belongs to, never scattered, so no two threads add to one place. */
-#include "vector.cuh"
+#include "device/cuda/vector.cuh"
 
 #define THREADS 256
 #define FOR_EACH(i, n)                                                                                                 \

@@ -1,7 +1,7 @@
 /* RMS and layer normalisation over rows, forward and backward. One block works on one row at a time; gradients of
  * weight and bias are summed per row chunk in registers and then over the chunks in order, so they have the same bits
  * every time. */
-#include "vector.cuh"
+#include "device/cuda/vector.cuh"
 
 /* Both norms in the shape of the larger one; rms: no mean, no bias. */
 template <bool LAYER, int D, int V> __global__ void norm_forward(const layernorm_args a)

@@ -1,6 +1,6 @@
 /* AdamW, Adam and SGD over a flat range in one pass: 16 bytes a thread and array, hyperparameters from device memory so
  * that a recorded graph sees each step's, and the low-precision copy written on the way out. */
-#include "vector.cuh"
+#include "device/cuda/vector.cuh"
 
 #define THREADS 256
 

@@ -1,6 +1,6 @@
 /* Sums: over rows (column_sum), over everything (sum), and the 64-element blocks of the gradient norm. Every sum is cut
  * at fixed places and added up in a fixed order; nothing here uses floating-point atomics. */
-#include "vector.cuh"
+#include "device/cuda/vector.cuh"
 
 #define PARTIAL_LANES 16
 

@@ -1,6 +1,6 @@
 /* The few numbers that close a step: sums of norms, totals of losses, the clip factor. All in fp64, all in fixed order.
  */
-#include "vector.cuh"
+#include "device/cuda/vector.cuh"
 
 #define THREADS 256
 

@@ -1,0 +1,62 @@
+#!/bin/bash
+# A rank that is killed, stopped, leaves early or was started differently: the others end in time and name it, and nothing
+# is left behind.
+set -u
+fsdp=$FSDP_BUILD/fsdp
+folder=$(mktemp -d)
+trap 'kill -CONT $(jobs -p) 2>/dev/null; kill -KILL $(jobs -p) 2>/dev/null; rm -rf "$folder"' EXIT
+failures=0
+
+# start RANK WORLD FLAGS...: a rank in the background; its pid in $!
+start() {
+    local rank=$1 world=$2
+    shift 2
+    RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=$world LOCAL_WORLD_SIZE=$world MASTER_ADDR=127.0.0.1 MASTER_PORT=29555 FSDP_JOB_TOKEN=$token \
+        "$fsdp" train --device cpu --threads 1 --model_type llama_v2 --vocab_size 256 --hidden_width 32 --num_layers 2 --num_heads 2 --intermediate_size 64 \
+        --max_context_width 32 --train_batch_size 2 --dataset "$FSDP_SOURCE/README.md" --max_steps 1000000 --logging_freq 20 --sharding_strategy full \
+        --no_checkpoint_at_end --output_dir "$folder/$token-$rank" --comm_timeout 4 "$@" >"$folder/out-$rank" 2>"$folder/err-$rank" &
+}
+
+# until the job has made a few steps
+await_steps() {
+    for _ in $(seq 200); do
+        grep -q "Batch 20 " "$folder/out-0" && return 0
+        sleep 0.1
+    done
+    echo "FAILED: no steps were made"; cat "$folder"/err-*; failures=$((failures + 1)); return 1
+}
+
+# expect NAME RANK TEXT: the rank ends within 10 seconds, not with 0, and its message has the text
+expect() {
+    local pid=$2 rank=$3 text=$4 code
+    for _ in $(seq 100); do kill -0 "$pid" 2>/dev/null || break; sleep 0.1; done
+    if kill -0 "$pid" 2>/dev/null; then echo "FAILED $1: rank $rank still runs"; failures=$((failures + 1)); return; fi
+    wait "$pid" 2>/dev/null; code=$?
+    if [ $code -eq 0 ] || ! grep -q "$text" "$folder/err-$rank"; then
+        echo "FAILED $1: exit code $code, message:"; cat "$folder/err-$rank"; failures=$((failures + 1))
+    else
+        echo "ok $1: $(head -1 "$folder/err-$rank")"
+    fi
+}
+
+token=kill$$; start 0 3; a=$!; start 1 3; b=$!; start 2 3; c=$!
+await_steps && kill -KILL $b
+expect "a killed rank is named" $a 0 "rank 1"; expect "a killed rank is named by all" $c 2 "rank 1"
+
+token=stop$$; start 0 2; a=$!; start 1 2; b=$!
+await_steps && kill -STOP $b
+expect "a stopped rank is named" $a 0 "rank 1"
+kill -KILL $b 2>/dev/null
+
+token=early$$; start 0 2; a=$!; start 1 2 --max_steps 30; b=$!
+expect "a rank that leaves early is named" $a 0 "rank 1"
+
+token=other$$; start 0 2; a=$!; start 1 2 --hidden_width 48; b=$!
+expect "a rank with another model is told" $a 0 "rank 1 has another model"
+
+token=batch$$; start 0 2; a=$!; start 1 2 --gradient_accumulation_steps 2; b=$!
+expect "a rank on another path is told" $a 0 "rank 1"
+
+wait 2>/dev/null
+if pgrep -f "MASTER_PORT=29555" >/dev/null; then echo "FAILED: ranks are left"; failures=$((failures + 1)); fi
+exit $((failures > 0))
