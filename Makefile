@@ -26,7 +26,8 @@ all: deps build/build.ninja
 	@cmake --build build -j $(JOBS)
 
 train: all
-	build/fsdp train --preset tiny
+	build/fsdp run --standalone --nproc-per-node 2 --plain build/fsdp train --preset tiny --sharding_strategy full --device cpu \
+	    --output_dir build/train
 
 test: all
 	@$(CTEST) --test-dir build

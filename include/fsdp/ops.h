@@ -91,6 +91,9 @@ FSDP_API fsdp_tensor *fsdp_reshape(fsdp_tape *t, fsdp_tensor *x, int n_dims, con
 FSDP_API fsdp_tensor *fsdp_transpose(fsdp_tape *t, fsdp_tensor *x, int dim_a, int dim_b);
 FSDP_API fsdp_tensor *fsdp_slice(fsdp_tape *t, fsdp_tensor *x, int dim, int64_t first, int64_t size);
 FSDP_API fsdp_tensor *fsdp_concat(fsdp_tape *t, fsdp_tensor *const *parts, int n_parts, int dim);
+/* x (N, ...) of every rank, in rank order -> (ranks*N, ...), on all of them. The gradient comes back to the rank whose value
+ * it is, summed over all: for losses that pair samples across ranks. All ranks record it in the same place. */
+FSDP_API fsdp_tensor *fsdp_all_gather(fsdp_tape *t, fsdp_tensor *x);
 FSDP_API fsdp_tensor *fsdp_sum(fsdp_tape *t, fsdp_tensor *x);  /* -> fp32 (1) */
 FSDP_API fsdp_tensor *fsdp_mean(fsdp_tape *t, fsdp_tensor *x); /* -> fp32 (1) */
 

@@ -165,6 +165,8 @@ typedef struct fsdp_settings {
     int64_t trace_first, trace_steps;
     int log_level; /* fsdp_log_level */
     bool memory_report;
+    int64_t sample_tokens; /* optional */
+    const char *sample_prompt;
 
     /* Machine */
     const char *device, *products;

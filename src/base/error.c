@@ -69,12 +69,15 @@ int error_world_size(void)
 }
 
 /* Puts `front` and `rest` behind the rank; a message that is too long ends in "...". Both are copies, since callers may
- * pass the present message on. */
+ * pass the present message on: its rank is not put there twice. */
 static void message_store(const char *front, const char *rest)
 {
     last.body = 0;
-    if (process_world_size > 1)
+    if (process_world_size > 1) {
         last.body = (size_t)snprintf(last.text, sizeof last.text, "rank %d: ", process_rank);
+        if (strncmp(front, last.text, last.body) == 0)
+            front += last.body;
+    }
     size_t room = sizeof last.text - last.body;
     int wanted = snprintf(last.text + last.body, room, "%s%s", front, rest);
     if (wanted >= (int)room)

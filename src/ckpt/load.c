@@ -16,8 +16,10 @@
 #include "ckpt/match.h"
 #include "ckpt/save_task.h"
 
-/* Hashed, and then copied while still in the cache. */
-enum { CHUNK_NUMEL = 64 << 10 };
+/* Read, and then hashed while still in the cache. */
+enum { CHUNK_NUMEL = 128 << 10 };
+
+enum { AHEAD = 4 }; /* pieces that the disk reads while others are copied */
 
 /* A piece and the part of it that a slice wants. */
 typedef struct overlap {
@@ -101,44 +103,71 @@ static fsdp_status deliver(const loader *l, const overlap *o, int64_t from, int6
     return FSDP_OK;
 }
 
+/* The wanted elements; `hash` (may be NULL) takes them on the way, while they are in the cache. */
+static fsdp_status copy_wanted(const loader *l, const overlap *o, hash_stream *hash)
+{
+    const source_piece *piece = o->piece;
+    size_t bytes;
+    const uint8_t *mapped = source_piece_data(piece, &bytes);
+    for (int64_t from = o->begin; from < o->end; from += CHUNK_NUMEL) {
+        int64_t to = min_i64(o->end, from + CHUNK_NUMEL), byte = (from - piece->first) * (int64_t)sizeof(float);
+        size_t chunk_bytes = (size_t)(to - from) * sizeof(float);
+        float *place = o->slice->data ? o->slice->data + (from - o->slice->first) : NULL;
+        if (piece->fd >= 0 && place)
+            FSDP_TRY(source_piece_pread(piece, byte, chunk_bytes, place));
+        else
+            FSDP_TRY(deliver(l, o, from, to));
+        if (hash)
+            hash_stream_add(hash, piece->fd >= 0 && place ? (const uint8_t *)place : mapped + byte, chunk_bytes);
+    }
+    return FSDP_OK;
+}
+
 static fsdp_status copy_overlap(const loader *l, const overlap *o)
 {
-    bool verify = l->verify && o->piece->has_checksum;
-    hash_stream hash;
-    if (!verify) {
-        FSDP_TRY(source_piece_fetch(o->piece));
-        return deliver(l, o, o->begin, o->end);
-    }
-    /* The checksum is of the whole piece, so all of it is read, whatever part is wanted. */
+    const source_piece *piece = o->piece;
     size_t bytes;
-    FSDP_TRY(source_piece_fetch(o->piece));
-    const uint8_t *data = source_piece_data(o->piece, &bytes);
+    hash_stream hash;
+    if (piece->fd < 0 || !o->slice->data)
+        FSDP_TRY(source_piece_fetch(piece));
+    if (!l->verify || !piece->has_checksum)
+        return copy_wanted(l, o, NULL);
+    /* The checksum is of the whole piece, so all of it is read, whatever part is wanted. */
+    const uint8_t *data = source_piece_data(piece, &bytes);
+    size_t begin = (size_t)(o->begin - piece->first) * sizeof(float), end = (size_t)(o->end - piece->first) * sizeof(float);
     hash_stream_start(&hash);
-    for (int64_t done = 0; done < o->piece->count; done += CHUNK_NUMEL) {
-        int64_t n = min_i64(CHUNK_NUMEL, o->piece->count - done);
-        int64_t from = max_i64(o->begin, o->piece->first + done), to = min_i64(o->end, o->piece->first + done + n);
-        hash_stream_add(&hash, data + (size_t)done * sizeof(float), (size_t)n * sizeof(float));
-        if (from < to)
-            FSDP_TRY(deliver(l, o, from, to));
-    }
-    if (hash_stream_end(&hash) == o->piece->checksum)
+    hash_stream_add(&hash, data, begin);
+    FSDP_TRY(copy_wanted(l, o, &hash));
+    hash_stream_add(&hash, data + end, bytes - end);
+    if (hash_stream_end(&hash) == piece->checksum)
         return FSDP_OK;
 #pragma omp atomic write
     *l->corrupt = true;
-    return source_checksum_error(o->tensor, o->piece);
+    return source_checksum_error(o->tensor, piece);
+}
+
+/* Threads read at several places of a file at once, which the kernel's own readahead takes for random access: it is told
+ * what comes. The first call starts AHEAD pieces, each later one the next. */
+static void announce(const loader *l, int index)
+{
+    for (int i = index ? index + AHEAD : 0; i < l->n_overlaps && i <= index + AHEAD; i++)
+        source_piece_announce(l->overlaps[i].piece);
 }
 
 static fsdp_status copy_all(const loader *l)
 {
     if (l->any_remote) {
-        for (int i = 0; i < l->n_overlaps; i++)
+        for (int i = 0; i < l->n_overlaps; i++) {
+            announce(l, i);
             FSDP_TRY(copy_overlap(l, &l->overlaps[i]));
+        }
         return FSDP_OK;
     }
     save_outcome first = {0};
 #pragma omp parallel for schedule(dynamic)
     for (int i = 0; i < l->n_overlaps; i++) {
         fsdp_status failed;
+        announce(l, i);
 #pragma omp atomic read
         failed = first.status;
         fsdp_status status = failed == FSDP_OK ? copy_overlap(l, &l->overlaps[i]) : FSDP_OK;

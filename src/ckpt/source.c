@@ -2,6 +2,7 @@
 #include "ckpt/source.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,8 @@ struct ckpt_source {
     const char *path;
     manifest *manifest;   /* a checkpoint of ours: its files are open below */
     safetensors **files;  /* (manifest->n_files) */
+    int *fds;             /* the same, for large reads; -1: not open */
+    int64_t *data_begins; /* byte of each file at which its data begins */
     model_folder *folder; /* otherwise */
     int n_tensors;
     source_tensor *tensors;
@@ -36,20 +39,36 @@ static fsdp_status out_of_memory(const char *path)
 
 /* ---- Checkpoints of ours ---- */
 
+static fsdp_status open_file(ckpt_source *s, int index)
+{
+    uint64_t header_bytes = 0;
+    char *path = file_join(s->path, s->manifest->files[index].name);
+    if (!path)
+        return out_of_memory(s->path);
+    fsdp_status status = safetensors_open(path, &s->files[index]);
+    if (status == FSDP_OK) {
+        s->fds[index] = open(path, O_RDONLY | O_CLOEXEC);
+        if (s->fds[index] < 0 || pread(s->fds[index], &header_bytes, sizeof header_bytes, 0) != sizeof header_bytes)
+            status = error_set_errno(FSDP_ERR_IO, "%s: cannot read", path);
+        s->data_begins[index] = (int64_t)(sizeof header_bytes + header_bytes);
+    }
+    free(path);
+    return status;
+}
+
 static fsdp_status open_files(ckpt_source *s)
 {
-    const manifest *m = s->manifest;
-    s->files = arena_alloc(s->memory, ((size_t)m->n_files + 1) * sizeof *s->files);
-    if (!s->files)
+    size_t n = (size_t)s->manifest->n_files + 1;
+    s->fds = arena_alloc(s->memory, n * sizeof *s->fds);
+    s->data_begins = arena_alloc(s->memory, n * sizeof *s->data_begins);
+    safetensors **files = arena_alloc(s->memory, n * sizeof *s->files);
+    if (!s->fds || !s->data_begins || !files)
         return out_of_memory(s->path);
-    for (int i = 0; i < m->n_files; i++) {
-        char *path = file_join(s->path, m->files[i].name);
-        if (!path)
-            return out_of_memory(s->path);
-        fsdp_status status = safetensors_open(path, &s->files[i]);
-        free(path);
-        FSDP_TRY(status);
-    }
+    for (size_t i = 0; i < n; i++)
+        s->fds[i] = -1;
+    s->files = files;
+    for (int i = 0; i < s->manifest->n_files; i++)
+        FSDP_TRY(open_file(s, i));
     return FSDP_OK;
 }
 
@@ -72,7 +91,12 @@ static fsdp_status find_piece(const ckpt_source *s, const manifest_tensor *tenso
                           .stored = stored,
                           .at = kind == CKPT_FULL ? piece->first : 0,
                           .has_checksum = true,
-                          .checksum = piece->checksum};
+                          .checksum = piece->checksum,
+                          .fd = s->fds[piece->file]};
+    /* Data has no gaps, so its first tensor tells where the mapping has it. */
+    size_t bytes;
+    out->offset = s->data_begins[piece->file] +
+                  (source_piece_data(out, &bytes) - safetensors_at(s->files[piece->file], 0)->data);
     return FSDP_OK;
 }
 
@@ -114,7 +138,7 @@ static fsdp_status open_folder(ckpt_source *s)
         return out_of_memory(s->path);
     for (size_t i = 0; i < n; i++) {
         const safetensors_tensor *stored = model_folder_at(s->folder, i);
-        pieces[i] = (source_piece){.count = stored->numel, .stored = stored};
+        pieces[i] = (source_piece){.count = stored->numel, .stored = stored, .fd = -1};
         s->tensors[i] = (source_tensor){.name = stored->name,
                                         .role = CKPT_PARAMETER,
                                         .n_dims = stored->n_dims,
@@ -173,8 +197,11 @@ void source_close(ckpt_source *s)
 {
     if (!s)
         return;
-    for (int i = 0; s->files && i < s->manifest->n_files; i++)
+    for (int i = 0; s->files && i < s->manifest->n_files; i++) {
         safetensors_close(s->files[i]);
+        if (s->fds[i] >= 0)
+            close(s->fds[i]);
+    }
     manifest_free(s->manifest);
     model_folder_close(s->folder);
     arena_free(s->memory);
@@ -248,6 +275,35 @@ fsdp_status source_piece_fetch(const source_piece *piece)
         return FSDP_OK;
     return error_set_errno(FSDP_ERR_IO, "%s: cannot read %zu bytes of tensor %s", piece->stored->path, bytes,
                            piece->stored->name);
+}
+
+void source_piece_announce(const source_piece *piece)
+{
+    size_t bytes;
+    source_piece_data(piece, &bytes);
+    if (piece->fd >= 0)
+        (void)posix_fadvise(piece->fd, piece->offset, (off_t)bytes, POSIX_FADV_WILLNEED);
+}
+
+fsdp_status source_piece_pread(const source_piece *piece, int64_t from, size_t bytes, void *out)
+{
+    uint8_t *p = out;
+    int64_t offset = piece->offset + from;
+    while (bytes > 0) {
+        ssize_t got = pread(piece->fd, p, bytes, offset);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return error_set_errno(FSDP_ERR_IO, "%s: cannot read %zu bytes at byte %" PRId64, piece->stored->path, bytes,
+                                   offset);
+        if (got == 0)
+            return error_set(FSDP_ERR_INPUT, "%s: ends at byte %" PRId64 ": it was cut while being read",
+                             piece->stored->path, offset);
+        p += got;
+        offset += got;
+        bytes -= (size_t)got;
+    }
+    return FSDP_OK;
 }
 
 fsdp_status source_checksum_error(const source_tensor *tensor, const source_piece *piece)

@@ -12,6 +12,8 @@ typedef struct source_piece {
     int64_t at;                       /* element of `stored` where they begin */
     bool has_checksum;
     uint64_t checksum;
+    int fd;         /* the file, for reading without its mapping; -1: none */
+    int64_t offset; /* of the piece in it */
 } source_piece;
 
 typedef struct source_tensor {
@@ -45,6 +47,13 @@ fsdp_status source_piece_fetch(const source_piece *piece);
 /* FSDP_ERR_INPUT, naming file and tensor, when its bytes are not those that were written. */
 fsdp_status source_piece_verify(const source_tensor *tensor, const source_piece *piece);
 fsdp_status source_checksum_error(const source_tensor *tensor, const source_piece *piece);
+
+/* Says that the piece will be read soon: the disk starts now. */
+void source_piece_announce(const source_piece *piece);
+
+/* Bytes from `from` on of a piece that has a file, straight into `out`: for large parts this is far quicker than to map
+ * and copy, and a failing disk is an error, not a signal. */
+fsdp_status source_piece_pread(const source_piece *piece, int64_t from, size_t bytes, void *out);
 
 /* Elements first .. first + n - 1 in fp32, from however many pieces. */
 fsdp_status source_read(const source_tensor *tensor, int64_t first, int64_t n, float *out);

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "models/config.h"
+#include "models/decode.h"
 #include "nn/module.h"
 
 typedef struct llama_block {
@@ -31,30 +32,47 @@ static fsdp_tensor *use_optional(fsdp_tape *t, fsdp_parameter *p)
     return p ? fsdp_use_group(t, p) : NULL;
 }
 
+/* Hidden states (B, T, C) -> q|k|v (B, T, ...), rotated. */
+static fsdp_tensor *project(llama_block *b, fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *cosine, fsdp_tensor *sine)
+{
+    x = fsdp_call(b->attention_norm, t, x);
+    fsdp_tensor *qkv = fsdp_linear(t, x, fsdp_use_group(t, b->qkv), use_optional(t, b->qkv_bias));
+    return fsdp_rope(t, qkv, cosine, sine, b->heads + b->kv_heads, b->head_dim, 0);
+}
+
+/* Causal attention among the positions of qkv. */
+static fsdp_attention_config attention_within(const llama_block *b, fsdp_tensor *qkv)
+{
+    int64_t q_width = b->heads * b->head_dim, kv_width = b->kv_heads * b->head_dim;
+    return (fsdp_attention_config){.q = {qkv, 0},
+                                   .k = {qkv, q_width},
+                                   .v = {qkv, q_width + kv_width},
+                                   .q_heads = b->heads,
+                                   .kv_heads = b->kv_heads,
+                                   .head_dim = b->head_dim,
+                                   .scale = 1 / sqrtf((float)b->head_dim),
+                                   .causal = true};
+}
+
+/* What follows attention: its projection, the feed-forward, both residuals. */
+static fsdp_tensor *finish(llama_block *b, fsdp_tape *t, fsdp_tensor *heads, fsdp_tensor *residual)
+{
+    heads = fsdp_keep(t, heads);
+    fsdp_tensor *h = fsdp_linear_add(t, heads, fsdp_use(t, b->out), use_optional(t, b->out_bias), residual);
+    h = fsdp_keep(t, h);
+    fsdp_tensor *x = fsdp_call(b->mlp_norm, t, h);
+    x = fsdp_swiglu(t, fsdp_linear(t, x, fsdp_use_group(t, b->gate_up), use_optional(t, b->gate_up_bias)));
+    return fsdp_linear_add(t, x, fsdp_use(t, b->down), use_optional(t, b->down_bias), h);
+}
+
 /* In: hidden states (B, T, C), cosine, sine. Out: hidden states. */
 static void block_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *const *in, int n_in, fsdp_tensor **out, int n_out)
 {
     (void)n_in;
     (void)n_out;
     llama_block *b = (llama_block *)self;
-    int64_t q_width = b->heads * b->head_dim, kv_width = b->kv_heads * b->head_dim;
-    fsdp_tensor *x = fsdp_call(b->attention_norm, t, in[0]);
-    fsdp_tensor *qkv = fsdp_linear(t, x, fsdp_use_group(t, b->qkv), use_optional(t, b->qkv_bias)); /* (B, T, q|k|v) */
-    qkv = fsdp_rope(t, qkv, in[1], in[2], b->heads + b->kv_heads, b->head_dim, 0);
-    fsdp_attention_config attention = {.q = {qkv, 0},
-                                       .k = {qkv, q_width},
-                                       .v = {qkv, q_width + kv_width},
-                                       .q_heads = b->heads,
-                                       .kv_heads = b->kv_heads,
-                                       .head_dim = b->head_dim,
-                                       .scale = 1 / sqrtf((float)b->head_dim),
-                                       .causal = true};
-    fsdp_tensor *heads = fsdp_keep(t, fsdp_attention(t, &attention));
-    fsdp_tensor *h = fsdp_linear_add(t, heads, fsdp_use(t, b->out), use_optional(t, b->out_bias), in[0]);
-    h = fsdp_keep(t, h);
-    x = fsdp_call(b->mlp_norm, t, h);
-    x = fsdp_swiglu(t, fsdp_linear(t, x, fsdp_use_group(t, b->gate_up), use_optional(t, b->gate_up_bias)));
-    out[0] = fsdp_linear_add(t, x, fsdp_use(t, b->down), use_optional(t, b->down_bias), h);
+    fsdp_attention_config attention = attention_within(b, project(b, t, in[0], in[1], in[2]));
+    out[0] = finish(b, t, fsdp_attention(t, &attention), in[0]);
 }
 
 static const fsdp_module_class block_class = {.type = "llama_block", .forward_list = block_forward};
@@ -245,4 +263,39 @@ fsdp_loss fsdp_llama_loss(fsdp_module *module, fsdp_tape *t, fsdp_tensor *ids, f
     llama *m = (llama *)module;
     fsdp_tensor *h = hidden_states(m, t, ids);
     return fsdp_linear_cross_entropy(t, h, head_weight(m, t), labels, FSDP_IGNORE);
+}
+
+/* A block over new tokens and what the cache holds of earlier ones. */
+static fsdp_tensor *block_decode(llama_block *b, fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *cosine, fsdp_tensor *sine,
+                                 fsdp_tensor *positions, fsdp_tensor *mask, int64_t length, const row_cache *past)
+{
+    int64_t q_width = b->heads * b->head_dim, kv_width = b->kv_heads * b->head_dim;
+    fsdp_tensor *qkv = project(b, t, x, cosine, sine);
+    cache_write(t, past, fsdp_slice(t, qkv, 2, q_width, 2 * kv_width), positions);
+    fsdp_attention_config attention = attention_within(b, qkv);
+    if (length > 0) {
+        fsdp_tensor *seen = cache_read(t, past, length);
+        attention.q.x = fsdp_slice(t, qkv, 2, 0, q_width);
+        attention.k = (fsdp_heads){seen, 0};
+        attention.v = (fsdp_heads){seen, kv_width};
+        attention.causal = false;
+        attention.key_mask = mask;
+    }
+    return finish(b, t, fsdp_attention(t, &attention), x);
+}
+
+fsdp_tensor *llama_decode(fsdp_module *module, fsdp_tape *t, const decode_step *step, const row_cache *past)
+{
+    llama *m = (llama *)module;
+    int64_t n = step->n_tokens, one = 1, ids_shape[] = {1, n}, mask_shape[] = {1, step->length};
+    fsdp_tensor *positions = fsdp_input(t, FSDP_I32, 1, &n, step->positions);
+    fsdp_tensor *mask = step->length ? fsdp_input(t, FSDP_I32, 2, mask_shape, step->mask) : NULL;
+    fsdp_tensor *cosine = fsdp_embedding(t, positions, fsdp_use_buffer(t, m->cosine));
+    fsdp_tensor *sine = fsdp_embedding(t, positions, fsdp_use_buffer(t, m->sine));
+    fsdp_tensor *h = fsdp_call(m->embedding, t, fsdp_input(t, FSDP_I32, 2, ids_shape, step->ids));
+    for (int64_t i = 0; i < m->n_blocks; i++)
+        h = block_decode(m->blocks[i], t, h, cosine, sine, positions, mask, step->length, &past[i]);
+    int64_t rows[] = {n, h ? fsdp_tensor_size(h, 2) : 1};
+    h = fsdp_embedding(t, fsdp_input(t, FSDP_I32, 1, &one, step->last), fsdp_reshape(t, h, 2, rows));
+    return fsdp_linear(t, fsdp_call(m->norm, t, h), head_weight(m, t), NULL);
 }

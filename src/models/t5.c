@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "models/config.h"
+#include "models/decode.h"
 #include "nn/module.h"
 
 typedef struct t5_block {
@@ -234,26 +235,85 @@ static fsdp_tensor *run_stack(t5 *m, fsdp_tape *t, t5_stack *stack, fsdp_tensor 
     return fsdp_dropout(t, fsdp_call(stack->norm, t, x), c->dropout);
 }
 
+static fsdp_tensor *scale_for_head(const t5 *m, fsdp_tape *t, fsdp_tensor *h)
+{
+    return m->config.scale_decoder_outputs ? fsdp_scale(t, h, 1 / sqrtf((float)m->config.hidden)) : h;
+}
+
+static fsdp_tensor *head_weight(t5 *m, fsdp_tape *t)
+{
+    return fsdp_use(t, m->head ? m->head : m->shared);
+}
+
 /* Decoder states (B, T, C), scaled for the head. */
 static fsdp_tensor *hidden_states(t5 *m, fsdp_tape *t, fsdp_tensor *ids, fsdp_tensor *mask, fsdp_tensor *decoder_ids)
 {
     fsdp_tensor *memory = run_stack(m, t, &m->encoder, ids, mask, NULL);
     if (!memory)
         return NULL;
-    fsdp_tensor *h = run_stack(m, t, &m->decoder, decoder_ids, mask, memory);
-    return m->config.scale_decoder_outputs ? fsdp_scale(t, h, 1 / sqrtf((float)m->config.hidden)) : h;
+    return scale_for_head(m, t, run_stack(m, t, &m->decoder, decoder_ids, mask, memory));
 }
 
 fsdp_tensor *fsdp_t5_logits(fsdp_module *module, fsdp_tape *t, fsdp_tensor *ids, fsdp_tensor *mask, fsdp_tensor *decoder_ids)
 {
     t5 *m = (t5 *)module;
     fsdp_tensor *h = hidden_states(m, t, ids, mask, decoder_ids);
-    return fsdp_linear(t, h, fsdp_use(t, m->head ? m->head : m->shared), NULL);
+    return fsdp_linear(t, h, head_weight(m, t), NULL);
 }
 
 fsdp_loss fsdp_t5_loss(fsdp_module *module, fsdp_tape *t, fsdp_tensor *ids, fsdp_tensor *mask, fsdp_tensor *decoder_ids, fsdp_tensor *labels)
 {
     t5 *m = (t5 *)module;
     fsdp_tensor *h = hidden_states(m, t, ids, mask, decoder_ids);
-    return fsdp_linear_cross_entropy(t, h, fsdp_use(t, m->head ? m->head : m->shared), labels, FSDP_IGNORE);
+    return fsdp_linear_cross_entropy(t, h, head_weight(m, t), labels, FSDP_IGNORE);
+}
+
+/* Generation. */
+
+void t5_encode(fsdp_module *module, fsdp_tape *t, int64_t n_tokens, const int32_t *ids, const int32_t *mask, const int32_t *places,
+               const row_cache *memory)
+{
+    t5 *m = (t5 *)module;
+    int64_t shape[] = {1, n_tokens};
+    fsdp_tensor *where = fsdp_input(t, FSDP_I32, 1, &n_tokens, places);
+    fsdp_tensor *encoded = run_stack(m, t, &m->encoder, fsdp_input(t, FSDP_I32, 2, shape, ids), fsdp_input(t, FSDP_I32, 2, shape, mask), NULL);
+    for (int64_t i = 0; i < m->decoder.n_blocks; i++)
+        cache_write(t, &memory[i], fsdp_linear(t, encoded, fsdp_use_group(t, m->decoder.blocks[i]->cross_kv), NULL), where);
+}
+
+/* Attention of one token, its queries q (1, 1, width), to rows of a cache of keys | values. */
+static fsdp_tensor *attend_cache(const t5_block *b, fsdp_tape *t, fsdp_tensor *q, const row_cache *cache, int64_t length,
+                                 fsdp_tensor *bias, fsdp_tensor *mask)
+{
+    fsdp_tensor *kv = cache_read(t, cache, length);
+    fsdp_attention_config a = {.q = {q, 0}, .k = {kv, 0}, .v = {kv, b->heads * b->head_dim}, .q_heads = b->heads, .kv_heads = b->heads,
+                               .head_dim = b->head_dim, .scale = 1, .bias = bias, .relative = true, .key_mask = mask};
+    return fsdp_attention(t, &a);
+}
+
+fsdp_tensor *t5_decode(fsdp_module *module, fsdp_tape *t, const decode_step *step, const row_cache *past, int64_t n_source,
+                       const int32_t *source_mask, const row_cache *memory)
+{
+    t5 *m = (t5 *)module;
+    const fsdp_t5_config *c = &m->config;
+    int64_t one[] = {1, 1}, length[] = {1, step->length}, source[] = {1, n_source}, width = c->heads * c->head_dim;
+    if (step->n_tokens != 1 || step->length < 1)
+        return tape_refuse(t, "T5 decodes one token at a time, not %lld", (long long)step->n_tokens);
+    fsdp_tensor *position = fsdp_input(t, FSDP_I32, 1, one, step->positions);
+    fsdp_tensor *mask = fsdp_input(t, FSDP_I32, 2, length, step->mask), *cross_mask = fsdp_input(t, FSDP_I32, 2, source, source_mask);
+    fsdp_tensor *bias = fsdp_relative_bias(t, fsdp_use(t, m->decoder.blocks[0]->relative), 1, step->length, false, c->max_distance,
+                                           step->positions[0]);
+    fsdp_tensor *x = fsdp_embedding(t, fsdp_input(t, FSDP_I32, 2, one, step->ids), fsdp_use(t, m->shared));
+    for (int64_t i = 0; i < m->decoder.n_blocks; i++) {
+        t5_block *b = m->decoder.blocks[i];
+        fsdp_tensor *qkv = fsdp_linear(t, fsdp_call(b->self_norm, t, x), fsdp_use_group(t, b->qkv), NULL);
+        cache_write(t, &past[i], fsdp_slice(t, qkv, 2, width, 2 * width), position);
+        fsdp_tensor *heads = attend_cache(b, t, fsdp_slice(t, qkv, 2, 0, width), &past[i], step->length, bias, mask);
+        x = attention_out(b, t, heads, b->self_out, x);
+        fsdp_tensor *q = fsdp_linear(t, fsdp_call(b->cross_norm, t, x), fsdp_use(t, b->cross_q), NULL);
+        x = attention_out(b, t, attend_cache(b, t, q, &memory[i], n_source, NULL, cross_mask), b->cross_out, x);
+        x = feed_forward(b, t, x);
+    }
+    x = scale_for_head(m, t, fsdp_call(m->decoder.norm, t, x));
+    return fsdp_linear(t, x, head_weight(m, t), NULL);
 }

@@ -41,7 +41,7 @@ static void count_residents(const fsdp_model *m, const memory_plan_request *r, m
     out->optimizer = z.gradient * (size_t)r->moments;
     for (int i = 0; i < m->contents.n_buffers; i++)
         out->buffers += round_up((size_t)m->contents.buffers[i]->numel * sizeof(float), 256);
-    out->buffers += model_norm_bytes(m) + 2 * sizeof(model_numbers);
+    out->buffers += model_norm_bytes(m) + (1 + MODEL_HOST_NUMBERS) * sizeof(model_numbers);
     out->n_units = m->layout->n_units;
     for (int i = 0; i < m->layout->n_units; i++) {
         size_t bytes = schedule_unit_bytes(&m->layout->units[i], fsdp_dtype_size(m->config.param_dtype), false);
@@ -74,6 +74,7 @@ static fsdp_status plan_step(fsdp_model *m, const memory_plan_request *r, memory
     fsdp_tape *t;
     FSDP_TRY(tape_create(r->dev, &t));
     t->owner = m;
+    t->peers = m->n_ranks;
     t->recompute_cheap = m->config.recompute_cheap;
     t->selective = m->config.checkpointing == FSDP_CHECKPOINT_SELECTIVE;
     fsdp_loss loss = r->record(r->context, m->module, t);
@@ -105,10 +106,10 @@ static void list_allocations(const fsdp_model *m, memory_plan *p)
     bool copies = p->copies > 0;
     add_allocation(p, "what peers gather", copies ? p->copies : p->parameters, true);
     add_allocation(p, "masters and accumulators", (copies ? p->parameters : 0) + p->gradients, false);
-    add_allocation(p, "buffers", p->buffers - model_norm_bytes(m) - 2 * sizeof(model_numbers), false);
+    add_allocation(p, "buffers", p->buffers - model_norm_bytes(m) - (1 + MODEL_HOST_NUMBERS) * sizeof(model_numbers), false);
     add_allocation(p, "norm", model_norm_bytes(m), false);
     add_allocation(p, "numbers", sizeof(model_numbers), false);
-    add_allocation(p, "numbers, host", sizeof(model_numbers), false);
+    add_allocation(p, "numbers, host", MODEL_HOST_NUMBERS * sizeof(model_numbers), false);
     add_allocation(p, "moments", p->optimizer, false);
     add_allocation(p, "gathered units", p->gather, false);
     add_allocation(p, "full gradients", p->full_gradients, true);

@@ -222,7 +222,7 @@ static fsdp_status place_numbers(fsdp_model *m)
     FSDP_TRY(m->dev->allocate(m->dev, MEMORY_DEVICE, m->norm_blocks_bytes, (void **)&m->norm_blocks));
     m->norm_partials = m->norm_blocks + norm_blocks(m);
     FSDP_TRY(m->dev->allocate(m->dev, MEMORY_DEVICE, sizeof *m->numbers, (void **)&m->numbers));
-    return m->dev->allocate(m->dev, MEMORY_HOST, sizeof *m->host_numbers, (void **)&m->host_numbers);
+    return m->dev->allocate(m->dev, MEMORY_HOST, MODEL_HOST_NUMBERS * sizeof *m->host_numbers, (void **)&m->host_numbers);
 }
 
 static fsdp_status initial_values(void *context, const fsdp_parameter *p, int64_t first, int64_t n, float *out)
@@ -239,6 +239,27 @@ static fsdp_status sum_statistics(void *context, stream *s, double *values, int6
     comm_request request = COMM_REQUEST_INIT;
     FSDP_TRY(comm_all_reduce(comm_world(m->world->comm), &op, &request));
     return comm_wait(&request, s);
+}
+
+/* Values of all ranks, for losses that pair samples across them. */
+static fsdp_status gather_values(void *context, stream *s, buffer mine, buffer all, int64_t n)
+{
+    fsdp_model *m = context;
+    comm_piece piece = {.send = mine, .recv = all, .count = n};
+    comm_op op = {.label = "all_gather of values", .step = m->step, .n_pieces = 1, .pieces = &piece, .stream = s};
+    comm_request request = COMM_REQUEST_INIT;
+    FSDP_TRY(comm_all_gather(comm_world(m->world->comm), &op, &request));
+    return comm_wait_sent(&request, s);
+}
+
+static fsdp_status scatter_sums(void *context, stream *s, buffer all, buffer mine, int64_t n, bool add)
+{
+    fsdp_model *m = context;
+    comm_piece piece = {.send = all, .recv = mine, .count = n, .add = add};
+    comm_op op = {.label = "reduce_scatter of values", .step = m->step, .n_pieces = 1, .pieces = &piece, .stream = s};
+    comm_request request = COMM_REQUEST_INIT;
+    FSDP_TRY(comm_reduce_scatter(comm_world(m->world->comm), &op, &request));
+    return comm_wait_sent(&request, s);
 }
 
 static fsdp_status check_config(const fsdp_config *c)
@@ -269,6 +290,7 @@ fsdp_status fsdp_shard(fsdp_world *w, fsdp_module *net, const fsdp_config *confi
     m->gradient.shared = true;
     m->loss_scale = full.param_dtype == FSDP_F16 ? (full.loss_scale > 0 ? full.loss_scale : 65536) : 1;
     m->statistics = (statistics_group){sum_statistics, m, comm_world_size(w->comm)};
+    m->peers = (peer_group){gather_values, scatter_sums, m, comm_world_size(w->comm)};
 
     fsdp_status status;
     TRY_OR(fail, make_groups(m));
@@ -311,6 +333,8 @@ void fsdp_model_free(fsdp_model *m)
         return;
     while (m->programs) {
         planned_program *next = m->programs->next;
+        model_forget_recorded(m, &m->programs->recorded[0]);
+        model_forget_recorded(m, &m->programs->recorded[1]);
         schedule_free(m->programs->schedule);
         program_free(m->programs->program);
         free(m->programs);
@@ -320,7 +344,7 @@ void fsdp_model_free(fsdp_model *m)
     free_arena(m, &m->slab);
     free_arena(m, &m->gradient);
     free_arena(m, &m->gather);
-    m->dev->release(m->dev, MEMORY_HOST, m->host_numbers, sizeof *m->host_numbers);
+    m->dev->release(m->dev, MEMORY_HOST, m->host_numbers, MODEL_HOST_NUMBERS * sizeof *m->host_numbers);
     m->dev->release(m->dev, MEMORY_DEVICE, m->numbers, sizeof *m->numbers);
     m->dev->release(m->dev, MEMORY_DEVICE, m->norm_blocks, m->norm_blocks_bytes);
     m->dev->release(m->dev, MEMORY_DEVICE, m->buffers, m->buffers_bytes);

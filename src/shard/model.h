@@ -18,9 +18,16 @@ typedef struct model_arena {
     bool shared; /* peers read it: from comm_allocate */
 } model_arena;
 
+/* Work recorded as a graph of the device, once it has run plainly (which lets libraries choose and prepare). */
+typedef struct recorded_work {
+    graph *graph;
+    bool ran;
+} recorded_work;
+
 typedef struct planned_program {
     program *program;
     schedule *schedule;
+    recorded_work recorded[2]; /* gradients overwritten; added to */
     struct planned_program *next;
 } planned_program;
 
@@ -32,6 +39,9 @@ typedef struct model_numbers {
     double totals[3]; /* sum of squares, loss, count */
     optimizer_numbers optimizer;
 } model_numbers;
+
+/* Copies to the device happen later: this many micro-batches may be on their way before the host waits. */
+enum { MODEL_HOST_NUMBERS = 64 };
 
 struct fsdp_model {
     fsdp_world *world;
@@ -57,14 +67,16 @@ struct fsdp_model {
 
     fsdp_tape *recording;
     planned_program *programs;
+    planned_program *last_training; /* the program of the last fsdp_backward */
     model_arena gather, gradient, slab;
 
     model_numbers *numbers;      /* device memory */
-    model_numbers *host_numbers; /* what the host writes before it is copied */
+    model_numbers *host_numbers; /* (MODEL_HOST_NUMBERS): what the host writes before it is copied, a place a micro-batch */
     double *norm_blocks, *norm_partials;
     size_t norm_blocks_bytes;
 
     statistics_group statistics;
+    peer_group peers;
     int64_t step;        /* optimizer steps begun */
     uint64_t micro_total;/* micro-batches since the start: a random stream each */
     int micro;           /* micro-batches since the last optimizer step */
@@ -75,6 +87,12 @@ struct fsdp_model {
 
 /* How this strategy and world schedule a program; `last` counts only where gradients are held. */
 schedule_options model_schedule_options(const fsdp_model *m);
+
+/* Runs `work`, or from its third time on launches the graph that the second one recorded. Only where the device has graphs,
+ * there is one rank (collectives stay outside graphs), and nobody listens to hooks; otherwise `work` is simply run. */
+typedef fsdp_status (*model_work)(void *context);
+fsdp_status model_run_recorded(fsdp_model *m, recorded_work *r, model_work work, void *context);
+void model_forget_recorded(fsdp_model *m, recorded_work *r);
 
 /* Finds the program of a recording, or plans it and makes room. The model takes the recording when it is new. */
 fsdp_status model_plan(fsdp_model *m, fsdp_tape *recording, fsdp_tensor *root, planned_program **out);
@@ -89,6 +107,12 @@ typedef struct resident_sizes {
 } resident_sizes;
 resident_sizes model_resident_sizes(const fsdp_model *m);
 size_t model_norm_bytes(const fsdp_model *m); /* of the norm's partial sums */
+
+/* The place for the host's numbers of the present micro-batch. */
+static inline model_numbers *model_host_numbers(fsdp_model *m)
+{
+    return &m->host_numbers[m->micro_total % MODEL_HOST_NUMBERS];
+}
 
 /* Device to host and back, waiting. */
 fsdp_status model_fetch(fsdp_model *m, void *host, const void *dev, size_t bytes);

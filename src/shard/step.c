@@ -30,11 +30,45 @@ schedule_options model_schedule_options(const fsdp_model *m)
     return o;
 }
 
+void model_forget_recorded(fsdp_model *m, recorded_work *r)
+{
+    if (r->graph)
+        m->dev->graph_free(r->graph);
+    *r = (recorded_work){NULL, false};
+}
+
+fsdp_status model_run_recorded(fsdp_model *m, recorded_work *r, model_work work, void *context)
+{
+    if (!m->dev->graph_begin || m->n_ranks > 1 || hooks_enabled)
+        return work(context);
+    if (!r->graph && !r->ran) {
+        r->ran = true;
+        return work(context);
+    }
+    if (!r->graph) {
+        FSDP_TRY(m->dev->graph_begin(m->compute));
+        fsdp_status status = work(context), ended = m->dev->graph_end(m->compute, &r->graph);
+        FSDP_TRY(status);
+        FSDP_TRY(ended);
+    }
+    return m->dev->graph_launch(m->compute, r->graph);
+}
+
+/* Graphs hold pointers: when memory moves, they are recorded anew. */
+static void forget_graphs(fsdp_model *m)
+{
+    for (planned_program *p = m->programs; p; p = p->next) {
+        model_forget_recorded(m, &p->recorded[0]);
+        model_forget_recorded(m, &p->recorded[1]);
+    }
+}
+
 static fsdp_status grow_arena(fsdp_model *m, model_arena *a, size_t bytes)
 {
     if (bytes <= a->bytes)
         return FSDP_OK;
     FSDP_TRY(m->dev->stream_synchronize(m->compute));
+    forget_graphs(m);
     void *memory = NULL;
     if (a->shared) {
         comm_release(m->world->comm, a->memory);
@@ -115,6 +149,7 @@ typedef struct run {
     const schedule *schedule;
     gradient_residency gradients;
     bool last;
+    bool nothing; /* no instructions run: full gradients are zero */
     int next; /* event */
 } run;
 
@@ -158,6 +193,8 @@ static fsdp_status await(run *r, const schedule_event *e)
 static fsdp_status clear_unwritten(run *r, const unit *u, const planned_program *p, uint8_t *base, size_t element)
 {
     const layout_segment *s = u->segments[0].layout;
+    if (r->nothing)
+        return r->m->dev->zero(r->m->compute, base, (size_t)s->padded * element);
     int n;
     const parameter_use *uses = program_parameter_uses(p->program, &n);
     int64_t clear_from = 0;
@@ -266,7 +303,30 @@ static fsdp_status clear_untrained(fsdp_model *m, const schedule *s)
     return FSDP_OK;
 }
 
-static fsdp_status run_program(fsdp_model *m, const planned_program *p, const fsdp_tape *recording, bool last)
+/* What this micro-batch's kernels read: its place in the random streams, and the gradient of the loss. */
+static fsdp_status put_numbers(fsdp_model *m)
+{
+    model_numbers *host = model_host_numbers(m);
+    if (m->micro > 0 && m->micro_total % MODEL_HOST_NUMBERS == 0)
+        FSDP_TRY(m->dev->stream_synchronize(m->compute));
+    host->step = (step_numbers){m->micro_total, (uint64_t)m->first_sample};
+    host->seed = m->expected_count > 0 ? (float)(m->loss_scale / m->expected_count) : 1;
+    FSDP_TRY(m->dev->copy(m->compute, &m->numbers->step, &host->step, sizeof host->step));
+    return m->dev->copy(m->compute, &m->numbers->seed, &host->seed, sizeof host->seed);
+}
+
+typedef struct program_work {
+    program *program;
+    const program_run_args *args;
+} program_work;
+
+static fsdp_status run_instructions(void *context)
+{
+    const program_work *w = context;
+    return program_run_range(w->program, w->args, 0, program_length(w->program));
+}
+
+static fsdp_status run_program(fsdp_model *m, planned_program *p, const fsdp_tape *recording, bool last)
 {
     schedule_options options = model_schedule_options(m);
     hook_state hooks = {.run = {.m = m, .schedule = p->schedule, .gradients = options.gradients, .last = last}, .planned = p};
@@ -274,10 +334,7 @@ static fsdp_status run_program(fsdp_model *m, const planned_program *p, const fs
         for (int i = 0; i < m->layout->n_units; i++)
             unit_point_at_copy(&m->units[i], m->config.param_dtype);
     }
-    m->host_numbers->step = (step_numbers){m->micro_total, (uint64_t)m->first_sample};
-    m->host_numbers->seed = m->expected_count > 0 ? (float)(m->loss_scale / m->expected_count) : 1;
-    FSDP_TRY(m->dev->copy(m->compute, &m->numbers->step, &m->host_numbers->step, sizeof m->numbers->step));
-    FSDP_TRY(m->dev->copy(m->compute, &m->numbers->seed, &m->host_numbers->seed, sizeof m->numbers->seed));
+    FSDP_TRY(put_numbers(m));
     bool held = options.gradients == GRADIENT_HELD && !m->config.sync_each_micro_batch;
     program_run_args args = {.dev = m->dev,
                              .compute = m->compute,
@@ -285,11 +342,14 @@ static fsdp_status run_program(fsdp_model *m, const planned_program *p, const fs
                              .seed = &m->numbers->seed,
                              .numbers = &m->numbers->step,
                              .statistics = &m->statistics,
+                             .peers = &m->peers,
                              .accumulate_parameters = m->micro > 0 && (options.gradients == GRADIENT_DIRECT || held),
                              .deterministic = m->config.deterministic,
                              .before = before_instruction,
                              .before_context = &hooks};
-    return program_run(p->program, recording, &args);
+    program_work work = {p->program, &args};
+    FSDP_TRY(program_stage_inputs(p->program, recording, &args));
+    return model_run_recorded(m, &p->recorded[args.accumulate_parameters], run_instructions, &work);
 }
 
 static fsdp_tape *begin(fsdp_model *m, bool training)
@@ -298,6 +358,7 @@ static fsdp_tape *begin(fsdp_model *m, bool training)
     tape_reset(t, training);
     t->owner = m;
     t->seed = m->config.seed;
+    t->peers = m->n_ranks;
     t->recompute_cheap = m->config.recompute_cheap;
     t->selective = m->config.checkpointing == FSDP_CHECKPOINT_SELECTIVE;
     return t;
@@ -339,6 +400,7 @@ fsdp_status fsdp_backward(fsdp_tape *t, fsdp_loss loss, bool last)
     planned_program *p;
     FSDP_TRY(model_plan(m, t, loss.sum, &p));
     t->program = p->program;
+    m->last_training = p;
     FSDP_TRY(clear_untrained(m, p->schedule));
     FSDP_TRY(run_program(m, p, t, last));
     buffer sum, count;
@@ -346,6 +408,24 @@ fsdp_status fsdp_backward(fsdp_tape *t, fsdp_loss loss, bool last)
     FSDP_TRY(program_output(p->program, loss.count, m->slab.memory, &count));
     loss_total_args total = {.loss_sum = sum.p, .count = count.p, .totals = &m->numbers->totals[1], .add = m->micro > 0};
     FSDP_TRY(m->dev->kernels->loss_total(m->compute, &total));
+    m->micro++;
+    m->micro_total++;
+    return FSDP_OK;
+}
+
+/* The collectives of a step without its computation: events in their order, gradients of zero. */
+fsdp_status fsdp_backward_nothing(fsdp_model *m, bool last)
+{
+    planned_program *p = m->last_training;
+    if (!p)
+        return error_set(FSDP_ERR_STATE, "a rank has no data for its first step: it cannot know what the others compute; give every rank at least one sample");
+    schedule_options options = model_schedule_options(m);
+    hook_state hooks = {
+        .run = {.m = m, .schedule = p->schedule, .gradients = options.gradients, .last = last, .nothing = true}, .planned = p};
+    FSDP_TRY(clear_untrained(m, p->schedule));
+    FSDP_TRY(before_instruction(&hooks, program_length(p->program)));
+    if (m->micro == 0)
+        FSDP_TRY(m->dev->zero(m->compute, &m->numbers->totals[1], 2 * sizeof m->numbers->totals[0]));
     m->micro++;
     m->micro_total++;
     return FSDP_OK;

@@ -35,6 +35,14 @@ typedef struct statistics_group {
     int size; /* ranks; 1: not called */
 } statistics_group;
 
+/* A way to exchange values with the ranks of a group: `n` elements of each. */
+typedef struct peer_group {
+    fsdp_status (*gather)(void *context, stream *s, buffer mine, buffer all, int64_t n);
+    fsdp_status (*scatter_sum)(void *context, stream *s, buffer all, buffer mine, int64_t n, bool add);
+    void *context;
+    int size; /* ranks; 1: not called */
+} peer_group;
+
 struct run_context {
     device *dev;
     stream *compute;
@@ -48,6 +56,7 @@ struct run_context {
     bool deterministic;
     uint64_t random_seed;
     const statistics_group *statistics;
+    const peer_group *peers;
     uint8_t *slab;
     void *workspace;           /* of the present instruction */
 };

@@ -60,6 +60,7 @@ typedef struct program_run_args {
     const float *seed;
     const step_numbers *numbers;
     const statistics_group *statistics;
+    const peer_group *peers; /* NULL: this rank alone */
     bool accumulate_parameters;
     bool deterministic;
     program_hook before; /* may be NULL */

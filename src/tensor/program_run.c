@@ -93,6 +93,7 @@ fsdp_status program_run_range(program *p, const program_run_args *args, int firs
                      .deterministic = args->deterministic,
                      .random_seed = p->tape->seed,
                      .statistics = args->statistics,
+                     .peers = args->peers,
                      .slab = args->slab};
     for (int i = first; i < end; i++) {
         if (args->before)

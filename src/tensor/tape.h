@@ -66,6 +66,7 @@ struct fsdp_tape {
     const device *target; /* sizes workspaces */
     bool training;
     uint64_t seed;
+    int peers; /* ranks whose values fsdp_all_gather joins; 0 counts as 1 */
 
     node **nodes;
     int n_nodes, nodes_capacity;

@@ -58,6 +58,30 @@ fsdp_status run_resume(train_run *run)
     return status;
 }
 
+static fsdp_status wait_for_save(train_run *run);
+
+fsdp_status run_rollback(train_run *run)
+{
+    ckpt_load_config config = CKPT_LOAD_CONFIG_INIT;
+    ckpt_load_result found = {.extra = NULL};
+    int64_t failed = run->step, position = run->position;
+    FSDP_TRY(wait_for_save(run));
+    FSDP_TRY(ckpt_resume(run->checkpoint_dir, &config, model_state_describe(run->state), comm_world(run->world->comm), &found));
+    fsdp_status status = FSDP_OK;
+    if (found.step < 0) {
+        status = error_set(FSDP_ERR_NUMERIC, "step %lld: not finite, and no checkpoint under %s to go back to; set --checkpoint_freq",
+                           (long long)failed, run->checkpoint_dir);
+    } else {
+        status = model_state_loaded(run->state);
+        if (status == FSDP_OK && found.extra)
+            status = restore_position(run, found.path, found.extra);
+        run->position = position; /* the loader stands there: the samples that did it are not read again */
+        run_say(run, FSDP_LINE_WARNING, "step %lld: not finite; back to %s", (long long)failed, found.path);
+    }
+    ckpt_load_result_free(&found);
+    return status;
+}
+
 static ckpt_save_config save_config(const train_run *run)
 {
     static const ckpt_kind kinds[] = {[FSDP_CKPT_SHARDED] = CKPT_SHARDED, [FSDP_CKPT_FULL] = CKPT_FULL, [FSDP_CKPT_LOCAL] = CKPT_LOCAL};

@@ -1,6 +1,6 @@
 /* The training loop: micro-batches, optimizer steps, and between them validation, checkpoints and reports. */
 #include <math.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/checked.h"
@@ -20,6 +20,7 @@ static fsdp_status run_micro_batch(train_run *run, bool last, double *samples)
     if (!b)
         return error_set(FSDP_ERR_STATE, "the data ended before the run did");
     run->model->first_sample = b->first;
+    FSDP_TRY(report_samples(run->report, run, b));
     fsdp_tape *t = fsdp_begin(run->model);
     FSDP_TRY(fsdp_backward(t, record_loss(run->model, t, &run->model_config, &run->info, b), last));
     run->position = b->position + b->n_global;
@@ -47,6 +48,8 @@ static fsdp_status guard(train_run *run, const fsdp_step_report *r)
     if (run->settings->nan_policy == FSDP_NAN_STOP)
         return error_set(FSDP_ERR_NUMERIC, "step %lld: loss %g with gradient norm %g is not finite, nothing was changed by this step; lower --lr, raise --warmup, or go on with --nan_policy skip",
                          (long long)run->step, r->loss, r->gradient_norm);
+    if (run->settings->nan_policy == FSDP_NAN_ROLLBACK)
+        return run_rollback(run);
     run_say(run, FSDP_LINE_WARNING, "step %lld: loss %g with gradient norm %g: the step was skipped", (long long)run->step, r->loss,
             r->gradient_norm);
     return FSDP_OK;
@@ -89,6 +92,19 @@ static bool validates_now(const train_run *run)
     return run->validation && (every > 0 ? run->step % every == 0 : false);
 }
 
+/* What the model writes by itself now. */
+static fsdp_status say_sample(train_run *run)
+{
+    char *text = NULL;
+    if (run->settings->sample_tokens == 0)
+        return FSDP_OK;
+    FSDP_TRY(run_sample(run, run->settings->sample_prompt, run->settings->sample_tokens, &text));
+    if (text)
+        run_say(run, FSDP_LINE_INFO, "\nA sample of what it writes now:\n\n%s", text);
+    free(text);
+    return FSDP_OK;
+}
+
 fsdp_status run_steps(train_run *run)
 {
     bool fresh = false; /* the last validation is of the present weights */
@@ -109,7 +125,8 @@ fsdp_status run_steps(train_run *run)
     }
     if (!run->stopping)
         FSDP_TRY(run_checkpoint(run, true));
-    return run_finish_checkpoints(run);
+    FSDP_TRY(run_finish_checkpoints(run));
+    return run->stopping ? FSDP_OK : say_sample(run);
 }
 
 fsdp_status fsdp_train(const fsdp_settings *settings, const fsdp_train_callbacks *callbacks, fsdp_train_result *result)

@@ -44,6 +44,7 @@ void fsdp_optimizer_free(fsdp_optimizer *o)
 {
     if (!o)
         return;
+    model_forget_recorded(o->model, &o->recorded);
     update_free(o->update);
     free(o);
 }
@@ -59,38 +60,47 @@ static void adjust_loss_scale(fsdp_optimizer *o, bool skipped)
     fsdp_model *m = o->model;
     if (m->config.param_dtype != FSDP_F16)
         return;
+    double before = m->loss_scale;
     if (skipped) {
         m->loss_scale /= 2;
         o->good_steps = 0;
     } else if (++o->good_steps % SCALE_GROWTH_INTERVAL == 0) {
         m->loss_scale *= 2;
     }
+    if (m->loss_scale != before)
+        model_forget_recorded(m, &o->recorded); /* the scale is an argument of the clip kernel */
 }
 
 static fsdp_status put_numbers(fsdp_optimizer *o)
 {
     fsdp_model *m = o->model;
-    update_numbers(o->update, o->lr, o->steps + 1, &m->host_numbers->optimizer);
-    FSDP_TRY(
-        m->dev->copy(m->compute, &m->numbers->optimizer, &m->host_numbers->optimizer, sizeof m->numbers->optimizer));
-    clip_args clip = {.totals = m->numbers->totals,
-                      .unscale = m->expected_count / m->loss_scale,
-                      .max_norm = o->config.clip,
-                      .report = m->numbers->report,
-                      .numbers = &m->numbers->optimizer};
-    return m->dev->kernels->clip(m->compute, &clip);
+    optimizer_numbers *host = &model_host_numbers(m)->optimizer;
+    update_numbers(o->update, o->lr, o->steps + 1, host);
+    return m->dev->copy(m->compute, &m->numbers->optimizer, host, sizeof *host);
+}
+
+/* Everything between the last gradient and the next step. */
+static fsdp_status close_step(void *context)
+{
+    fsdp_optimizer *o = context;
+    fsdp_model *m = o->model;
+    clip_args clip = {.totals = m->numbers->totals, .unscale = m->expected_count / m->loss_scale, .max_norm = o->config.clip,
+                      .report = m->numbers->report, .numbers = &m->numbers->optimizer};
+    FSDP_TRY(model_finish_gradients(m));
+    FSDP_TRY(m->dev->kernels->clip(m->compute, &clip));
+    for (int i = 0; i < model_slices(m); i++) {
+        FSDP_TRY(model_before_update(m, i));
+        FSDP_TRY(update_apply(o->update, i, m->compute, &m->numbers->optimizer));
+    }
+    return FSDP_OK;
 }
 
 fsdp_status fsdp_step(fsdp_optimizer *o, fsdp_step_report *report)
 {
     fsdp_model *m = o->model;
     HOOK(HOOK_PHASE, HOOK_BEGIN, "optimizer", NULL, 0, 0);
-    FSDP_TRY(model_finish_gradients(m));
     FSDP_TRY(put_numbers(o));
-    for (int i = 0; i < model_slices(m); i++) {
-        FSDP_TRY(model_before_update(m, i));
-        FSDP_TRY(update_apply(o->update, i, m->compute, &m->numbers->optimizer));
-    }
+    FSDP_TRY(model_run_recorded(m, &o->recorded, close_step, o));
     model_after_update(m);
     float values[4];
     FSDP_TRY(model_fetch(m, values, m->numbers->report, sizeof values));

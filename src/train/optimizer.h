@@ -14,6 +14,7 @@ struct fsdp_optimizer {
     float lr;
     int64_t steps;      /* updates made: what bias corrections count */
     int64_t good_steps; /* since the loss scale last changed */
+    recorded_work recorded;
 };
 
 #endif

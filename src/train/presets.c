@@ -18,6 +18,7 @@ static const preset_setting tiny[] = {
     {"min_lr", "2e-4"},
     {"warmup", "10"},
     {"logging_freq", "10"},
+    {"sample_tokens", "240"},
     {NULL, NULL},
 };
 

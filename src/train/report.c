@@ -1,10 +1,12 @@
 /* The observers of a run, opened as the settings ask and fed after every step. */
 #include "train/report.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/checked.h"
 #include "base/clock.h"
@@ -14,6 +16,7 @@
 #include "observe/memory.h"
 #include "observe/metrics.h"
 #include "observe/progress.h"
+#include "observe/rank_log.h"
 #include "observe/summary.h"
 #include "observe/trace.h"
 #include "observe/units.h"
@@ -30,6 +33,9 @@ struct report {
     double first_loss, shown;
     step_figures last;
     char *metrics_path;
+    metrics *validations; /* validation.jsonl */
+    int samples; /* file of --log_samples, -1: none */
+    rank_log *log;
 };
 
 fsdp_status report_meter(report **out)
@@ -37,6 +43,7 @@ fsdp_status report_meter(report **out)
     report *r = calloc(1, sizeof *r);
     if (!r)
         return error_set(FSDP_ERR_MEMORY, "opening the report of a run: out of host memory");
+    r->samples = -1;
     fsdp_status status = memory_meter_start(&r->meter);
     if (status != FSDP_OK) {
         free(r);
@@ -70,6 +77,10 @@ static fsdp_status open_files(report *r, const train_run *run)
     r->metrics_path = file_join(s->output_dir, "metrics.jsonl");
     if (status == FSDP_OK && r->metrics_path)
         status = metrics_open(r->metrics_path, &r->files[0]);
+    char *validations = file_join(s->output_dir, "validation.jsonl");
+    if (status == FSDP_OK && validations && run->validation)
+        status = metrics_open(validations, &r->validations);
+    free(validations);
     if (status == FSDP_OK && s->metrics)
         status = metrics_open(s->metrics, &r->files[1]);
     if (status == FSDP_OK && s->tensorboard_dir)
@@ -78,13 +89,52 @@ static fsdp_status open_files(report *r, const train_run *run)
     return status;
 }
 
+static void show_log(void *context, log_level level, const char *line)
+{
+    run_say(context, level >= LOG_WARNING ? FSDP_LINE_WARNING : FSDP_LINE_INFO, "%s", line);
+}
+
+/* Every rank its log file, and the file that says who read which sample. */
+static fsdp_status open_log(report *r, train_run *run)
+{
+    const fsdp_settings *s = run->settings;
+    rank_log_config c = {.folder = s->output_dir, .rank = run->rank, .world_size = run->n_ranks, .least_shown = (log_level)s->log_level,
+                         .show = show_log, .context = run};
+    FSDP_TRY(rank_log_open(&c, &r->log));
+    if (!s->log_samples)
+        return FSDP_OK;
+    r->samples = open(s->log_samples, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    return r->samples >= 0 ? FSDP_OK : error_set_errno(FSDP_ERR_INPUT, "--log_samples %s", s->log_samples);
+}
+
+/* One write a line: lines of several ranks in one file stay whole. */
+fsdp_status report_samples(report *r, train_run *run, const loader_batch *b)
+{
+    if (r->samples < 0)
+        return FSDP_OK;
+    size_t room = 64 + (size_t)b->n_rows * 21, used;
+    char *line = malloc(room);
+    if (!line)
+        return error_set(FSDP_ERR_MEMORY, "--log_samples: out of host memory");
+    used = (size_t)snprintf(line, room, "%lld %d", (long long)run->step + 1, run->rank);
+    for (int64_t i = 0; i < b->n_rows; i++)
+        used += (size_t)snprintf(line + used, room - used, " %lld", (long long)b->samples[i]);
+    line[used++] = '\n';
+    bool written = write(r->samples, line, used) == (ssize_t)used;
+    free(line);
+    return written ? FSDP_OK : error_set_errno(FSDP_ERR_IO, "--log_samples %s", run->settings->log_samples);
+}
+
 fsdp_status report_open(train_run *run, report *r)
 {
     workload work = workload_of(run);
     r->progress = progress_begin(run->n_steps);
     r->flops = workload_flops(&work) / (double)max_i64(1, work.batch);
     r->first_loss = NAN;
-    return run->rank == 0 && !run->settings->dry_run ? open_files(r, run) : FSDP_OK;
+    if (run->settings->dry_run)
+        return FSDP_OK;
+    FSDP_TRY(open_log(r, run));
+    return run->rank == 0 ? open_files(r, run) : FSDP_OK;
 }
 
 void report_close(report *r)
@@ -93,8 +143,12 @@ void report_close(report *r)
         return;
     for (int i = 0; i < 2; i++)
         metrics_close(r->files[i]);
+    metrics_close(r->validations);
     board_close(r->board);
     trace_free(r->trace);
+    rank_log_close(r->log);
+    if (r->samples >= 0)
+        close(r->samples);
     memory_meter_free(r->meter);
     free(r->metrics_path);
     free(r);
@@ -175,6 +229,8 @@ fsdp_status report_validation(report *r, train_run *run, double loss)
     step_figures f = r->last;
     f.validation_loss = loss;
     run_say(run, FSDP_LINE_INFO, "step %lld: validation loss %.4f, perplexity %.2f", (long long)run->step, loss, exp(loss));
+    if (r->validations)
+        FSDP_TRY(metrics_validation(r->validations, run->step, loss));
     return r->board ? board_step(r->board, &f) : FSDP_OK;
 }
 

@@ -61,6 +61,8 @@ fsdp_status run_validate(train_run *run, double *loss);
 fsdp_status run_resume(train_run *run);
 /* Saves when the policy says so (`at_end`: the last one). */
 fsdp_status run_checkpoint(train_run *run, bool at_end);
+/* After numbers that are not finite: back to the last checkpoint, with the data going on behind what caused it. */
+fsdp_status run_rollback(train_run *run);
 fsdp_status run_finish_checkpoints(train_run *run); /* waits for the last, exports */
 
 /* sample.c. A few hundred characters that the model writes by itself; "" for models that do not write. malloc'd. */

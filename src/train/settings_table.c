@@ -316,6 +316,8 @@ const fsdp_flag settings_table[] = {
     {INT(trace_first, "2", 0, "step", "first step of the trace")},
     {INT(trace_steps, "3", 1, "steps", "steps of the trace")},
     {SWITCH(memory_report, "true", "close with a table of memory per rank")},
+    {INT(sample_tokens, NULL, 0, "tokens", "let a language model write so many tokens at the end")},
+    {TEXT(sample_prompt, "/* ", "TEXT", "what it continues")},
     {CHOICE(log_level, "info", log_levels, "least level of lines that are shown")},
 #undef GROUP
 

@@ -1,5 +1,5 @@
-/* Times matrix products on the CPU: oneDNN called directly, our fp32 and our bf16, one after the other in every round, so
- * that a noisy machine troubles all three alike. A shape is a linear layer: M tokens, N outputs, K inputs.
+/* Times matrix products on the CPU: oneDNN called directly, our fp32 and our bf16, one after the other in every round,
+ * so that a noisy machine troubles all three alike. A shape is a linear layer: M tokens, N outputs, K inputs.
  *
  *     bench_product [--json] [--quick] [--best] [--rounds R] [--product auto|onednn|amx|avx512|portable]
  *
@@ -109,8 +109,8 @@ static double time_onednn(const gemm_args *g, const operands *o)
 {
 #ifdef FSDP_WITH_ONEDNN
     double start = clock_seconds();
-    dnnl_sgemm(g->transpose_a ? 'T' : 'N', g->transpose_b ? 'T' : 'N', g->m, g->n, g->k, 1.0f, o->a, g->lda, o->b, g->ldb,
-               0.0f, o->d, g->ldd);
+    dnnl_sgemm(g->transpose_a ? 'T' : 'N', g->transpose_b ? 'T' : 'N', g->m, g->n, g->k, 1.0f, o->a, g->lda, o->b,
+               g->ldb, 0.0f, o->d, g->ldd);
     return clock_seconds() - start;
 #else
     (void)g, (void)o;
@@ -149,17 +149,19 @@ static void print_row(const options *o, layer_shape s, variant v, const double r
 {
     double fp32 = rate[0] > 0 ? rate[1] / rate[0] : 0, bf16 = rate[2] / rate[1];
     if (o->json)
-        printf("%s\n  {\"tokens\": %lld, \"outputs\": %lld, \"inputs\": %lld, \"variant\": \"%s\", \"onednn_fp32\": %.1f, "
-               "\"fp32\": %.1f, \"bf16\": %.1f, \"fp32_to_onednn\": %.3f, \"bf16_to_fp32\": %.3f}",
-               first ? "" : ",", (long long)s.tokens, (long long)s.outputs, (long long)s.inputs, variant_names[v], rate[0],
-               rate[1], rate[2], fp32, bf16);
+        printf(
+            "%s\n  {\"tokens\": %lld, \"outputs\": %lld, \"inputs\": %lld, \"variant\": \"%s\", \"onednn_fp32\": %.1f, "
+            "\"fp32\": %.1f, \"bf16\": %.1f, \"fp32_to_onednn\": %.3f, \"bf16_to_fp32\": %.3f}",
+            first ? "" : ",", (long long)s.tokens, (long long)s.outputs, (long long)s.inputs, variant_names[v], rate[0],
+            rate[1], rate[2], fp32, bf16);
     else
         printf("%5lld %6lld %5lld  %-12s %9.1f %9.1f %9.1f %10.3f %10.3f\n", (long long)s.tokens, (long long)s.outputs,
                (long long)s.inputs, variant_names[v], rate[0], rate[1], rate[2], fp32, bf16);
     fflush(stdout);
 }
 
-static void bench_case(const options *o, const cpu_product_set *set, layer_shape s, variant v, double rate[N_CONTENDERS])
+static void bench_case(const options *o, const cpu_product_set *set, layer_shape s, variant v,
+                       double rate[N_CONTENDERS])
 {
     static contender contenders[N_CONTENDERS];
     gemm_args g = arguments(s, v);
@@ -195,7 +197,8 @@ static void bench_all(const options *o, const cpu_product_set *set)
         printf("{\"product\": \"%s\", \"threads\": %d, \"unit\": \"GFLOP/s\", \"cases\": [", product_describe(set),
                omp_get_max_threads());
     else
-        printf("%s, %d threads; GFLOP/s\n    M      N     K  product      oneDNN fp32  fp32      bf16  fp32/oneDNN  bf16/fp32\n",
+        printf("%s, %d threads; GFLOP/s\n    M      N     K  product      oneDNN fp32  fp32      bf16  fp32/oneDNN  "
+               "bf16/fp32\n",
                product_describe(set), omp_get_max_threads());
     for (int i = 0; i < n; i++)
         for (int v = 0; v < N_VARIANTS; v++) {
@@ -237,8 +240,9 @@ int main(int argc, char **argv)
     options o = {.rounds = 5, .product = CPU_PRODUCT_AUTO};
     cpu_product_set set;
     if (!parse(argc, argv, &o)) {
-        fprintf(stderr, "usage: bench_product [--json] [--quick] [--best] [--rounds 1..%d] "
-                        "[--product auto|onednn|amx|avx512|portable]\n",
+        fprintf(stderr,
+                "usage: bench_product [--json] [--quick] [--best] [--rounds 1..%d] "
+                "[--product auto|onednn|amx|avx512|portable]\n",
                 MAX_ROUNDS);
         return 2;
     }

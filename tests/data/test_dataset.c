@@ -123,6 +123,10 @@ static void globs_and_folders_give_sorted_files_of_the_right_part(void **state)
     expect_text((const char *[]){files_path(*state, "en")}, 1, o, "vvv|");
     o.part = SOURCE_ALL;
     expect_text((const char *[]){files_path(*state, "en")}, 1, o, "111|222|vvv|");
+    files_text(*state, "tree/train/valid.c", "code");
+    o.part = SOURCE_TRAINING; /* names of source files say nothing */
+    expect_text((const char *[]){files_path(*state, "tree"), files_text(*state, "tree2/x.md", "mark")}, 2, o,
+                "code|mar");
     dataset *d = NULL;
     o.part = SOURCE_VALIDATION;
     o.width = 4;

@@ -136,6 +136,46 @@ static void positions_not_ranks_decide_what_a_batch_holds(void **state)
     dataset_free(d);
 }
 
+static void a_sample_that_cannot_be_read_is_an_error_at_its_turn(void **state)
+{
+    fsdp_tokenizer *t = NULL;
+    dataset *d = NULL;
+    loader *l = NULL;
+    const loader_batch *b;
+    dataset_options o = DATASET_OPTIONS_INIT;
+    fsdp_tokenize_config c = FSDP_TOKENIZE_CONFIG_INIT;
+    const char *input = files_text(*state, "a.txt", "aaaabbbbccccdddd"), *path = files_path(*state, "a.bin");
+    assert_int_equal(fsdp_tokenizer_byte(&t), FSDP_OK);
+    c.inputs = &input;
+    c.n_inputs = 1;
+    c.output = path;
+    assert_int_equal(fsdp_tokenize_files(t, &c, NULL), FSDP_OK);
+    fsdp_tokenizer_free(t);
+    char *data;
+    size_t bytes;
+    assert_int_equal(file_read(path, &data, &bytes), FSDP_OK);
+    memset(data + 64 + 2 * 9, 0xFF, 2); /* token 9, in the third sample, is now outside the vocabulary */
+    assert_int_equal(file_write_atomic(path, data, bytes), FSDP_OK);
+    free(data);
+    o.width = 4;
+    assert_int_equal(dataset_open(&path, 1, &o, &d), FSDP_OK);
+    loader_config config = LOADER_CONFIG_INIT;
+    config.shuffle = false;
+    config.n_threads = 2;
+    assert_int_equal(loader_create(d, &config, &l), FSDP_OK);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(loader_next(l, &b), FSDP_OK);
+        assert_int_equal(b->samples[0], i);
+    }
+    for (int i = 0; i < 2; i++) { /* and stays one */
+        assert_int_not_equal(loader_next(l, &b), FSDP_OK);
+        assert_null(b);
+        assert_non_null(strstr(fsdp_last_error(), "a.bin"));
+    }
+    loader_free(l);
+    dataset_free(d);
+}
+
 static void a_loader_stops_cleanly_while_its_threads_are_busy(void **state)
 {
     dataset *d = numbered(state, 100);
@@ -171,8 +211,11 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, scratch_setup, scratch_teardown)
     const struct CMUnitTest tests[] = {
-        TEST(every_sample_comes_once_per_epoch_for_any_world), TEST(a_run_resumes_exactly_at_another_world_size),
-        TEST(positions_not_ranks_decide_what_a_batch_holds),   TEST(a_loader_stops_cleanly_while_its_threads_are_busy),
+        TEST(every_sample_comes_once_per_epoch_for_any_world),
+        TEST(a_run_resumes_exactly_at_another_world_size),
+        TEST(positions_not_ranks_decide_what_a_batch_holds),
+        TEST(a_sample_that_cannot_be_read_is_an_error_at_its_turn),
+        TEST(a_loader_stops_cleanly_while_its_threads_are_busy),
         TEST(settings_that_make_no_sense_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

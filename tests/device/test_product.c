@@ -149,7 +149,7 @@ typedef struct product_shape {
 typedef struct product_case {
     gemm_args args;
     int64_t a_numel, b_numel, c_numel, d_numel;
-    void *d_start; /* what d holds before the product */
+    void *d_start;            /* what d holds before the product */
     double *expected, *scale; /* (batch, m, n); scale: the same sums of absolute values */
 } product_case;
 
@@ -217,7 +217,8 @@ static void case_create(const product_shape *s, product_case *c)
     int64_t b_width = s->transpose_b ? s->k : s->n, b_rows = s->transpose_b ? s->n : s->k;
     g->lda = a_width + s->padding, g->ldb = b_width + 2 * s->padding, g->ldd = s->n + s->padding;
     g->ldc = s->separate_c ? s->n + 3 * s->padding : g->ldd;
-    g->stride_a = a_rows * g->lda, g->stride_b = b_rows * g->ldb, g->stride_c = s->m * g->ldc, g->stride_d = s->m * g->ldd;
+    g->stride_a = a_rows * g->lda, g->stride_b = b_rows * g->ldb, g->stride_c = s->m * g->ldc,
+    g->stride_d = s->m * g->ldd;
     c->a_numel = stored_numel(s->batch, a_rows, g->lda), c->b_numel = stored_numel(s->batch, b_rows, g->ldb);
     c->c_numel = stored_numel(s->batch, s->m, g->ldc), c->d_numel = stored_numel(s->batch, s->m, g->ldd);
     g->a = random_buffer(s->in, c->a_numel, a_width, g->lda);
@@ -283,12 +284,13 @@ static void case_check(const implementation *who, const product_shape *s, const 
         double expected = c->expected[row * g->n + column], got = value(&g->d, at);
         double limit = tolerance(c, expected, c->scale[row * g->n + column]);
         if (!(fabs(got - expected) <= limit))
-            fail_msg("%s: %lld x %lld x %lld, batch %lld, %c%c, %s to %s, alpha %g beta %g bias %d separate c %d padding %lld: "
+            fail_msg("%s: %lld x %lld x %lld, batch %lld, %c%c, %s to %s, alpha %g beta %g bias %d separate c %d "
+                     "padding %lld: "
                      "row %lld column %lld is %.9g, not %.9g (limit %g)",
                      who->name, (long long)s->m, (long long)s->n, (long long)s->k, (long long)s->batch,
-                     s->transpose_a ? 'T' : 'N', s->transpose_b ? 'T' : 'N', fsdp_dtype_name(s->in), fsdp_dtype_name(s->out),
-                     (double)s->alpha, (double)s->beta, s->bias, s->separate_c, (long long)s->padding, (long long)row,
-                     (long long)column, got, expected, limit);
+                     s->transpose_a ? 'T' : 'N', s->transpose_b ? 'T' : 'N', fsdp_dtype_name(s->in),
+                     fsdp_dtype_name(s->out), (double)s->alpha, (double)s->beta, s->bias, s->separate_c,
+                     (long long)s->padding, (long long)row, (long long)column, got, expected, limit);
     }
 }
 
@@ -303,8 +305,8 @@ static void check_shape(const product_shape *s)
     case_free(&c);
 }
 
-static const fsdp_dtype dtype_pairs[][2] = {{FSDP_F32, FSDP_F32}, {FSDP_BF16, FSDP_F32},  {FSDP_BF16, FSDP_BF16},
-                                            {FSDP_F16, FSDP_F32}, {FSDP_F16, FSDP_F16},   {FSDP_F32, FSDP_BF16},
+static const fsdp_dtype dtype_pairs[][2] = {{FSDP_F32, FSDP_F32}, {FSDP_BF16, FSDP_F32}, {FSDP_BF16, FSDP_BF16},
+                                            {FSDP_F16, FSDP_F32}, {FSDP_F16, FSDP_F16},  {FSDP_F32, FSDP_BF16},
                                             {FSDP_F32, FSDP_F16}, {FSDP_BF16, FSDP_F16}};
 
 enum { N_DTYPE_PAIRS = sizeof dtype_pairs / sizeof dtype_pairs[0], N_OPTIONS = 6 };
@@ -315,8 +317,8 @@ static product_shape with_options(int64_t m, int64_t n, int64_t k, int transpose
         float alpha, beta;
         bool bias, separate_c;
         int64_t padding, batch;
-    } options[N_OPTIONS] = {{1, 0, false, false, 0, 1}, {1, 1, false, false, 5, 1},     {0.5f, 0, true, true, 1, 1},
-                            {-2, 0.25f, true, true, 3, 2}, {1, 1, true, false, 0, 3}, {0, 2, false, true, 16, 1}};
+    } options[N_OPTIONS] = {{1, 0, false, false, 0, 1},    {1, 1, false, false, 5, 1}, {0.5f, 0, true, true, 1, 1},
+                            {-2, 0.25f, true, true, 3, 2}, {1, 1, true, false, 0, 3},  {0, 2, false, true, 16, 1}};
     product_shape s = {.m = m, .n = n, .k = k, .transpose_a = transposes & 1, .transpose_b = transposes >> 1};
     s.in = dtype_pairs[pair][0], s.out = dtype_pairs[pair][1];
     s.alpha = options[option].alpha, s.beta = options[option].beta, s.bias = options[option].bias;
@@ -340,8 +342,9 @@ static void small_products_match_double_precision_in_every_way_they_can_be_asked
 
 static void larger_products_match_double_precision(void **state)
 {
-    static const int64_t shapes[][3] = {{64, 64, 64},    {100, 257, 33}, {257, 100, 257}, {129, 31, 520}, {15, 48, 770},
-                                        {28, 300, 1000}, {200, 520, 70}, {5, 1000, 130},  {1, 700, 900},  {65, 66, 385}};
+    static const int64_t shapes[][3] = {{64, 64, 64},  {100, 257, 33},  {257, 100, 257}, {129, 31, 520},
+                                        {15, 48, 770}, {28, 300, 1000}, {200, 520, 70},  {5, 1000, 130},
+                                        {1, 700, 900}, {65, 66, 385}};
     int turn = 0;
     (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)

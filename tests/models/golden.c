@@ -1,6 +1,6 @@
 /* One folder of golden data: the model is built from its files, and logits, loss, every gradient and (where there is a
  * curve) training itself are compared with what PyTorch gave. All shapes come from the files.
- *     models_test_golden FOLDER            exit 0: everything within tolerance */
+ *     models_test_golden FOLDER [DEVICE]     exit 0: everything within tolerance */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -436,12 +436,12 @@ int main(int argc, char **argv)
     golden g = {.failures = 0};
     char path[1200];
     fsdp_world *w;
-    if (argc != 2) {
-        fprintf(stderr, "usage: %s FOLDER\n", argv[0]);
+    if (argc != 2 && argc != 3) {
+        fprintf(stderr, "usage: %s FOLDER [DEVICE]\n", argv[0]);
         return 2;
     }
     fsdp_world_config config = FSDP_WORLD_CONFIG_INIT;
-    config.device = "cpu";
+    config.device = argc > 2 ? argv[2] : "cpu";
     snprintf(g.folder, sizeof g.folder, "%s", argv[1]);
     must(fsdp_world_open(&config, &w));
     if (exists(&g, "io.safetensors"))

@@ -29,8 +29,15 @@ static fsdp_module *small_tree(void)
 static void names_are_paths_in_tree_order(void **state)
 {
     (void)state;
-    static const char *const wanted[] = {"scale",           "norm.weight",     "norm.bias", "blocks.0.up.weight", "blocks.0.up.bias",
-                                         "blocks.1.up.weight", "blocks.1.up.bias", "bn.weight", "bn.bias"};
+    static const char *const wanted[] = {"scale",
+                                         "norm.weight",
+                                         "norm.bias",
+                                         "blocks.0.up.weight",
+                                         "blocks.0.up.bias",
+                                         "blocks.1.up.weight",
+                                         "blocks.1.up.bias",
+                                         "bn.weight",
+                                         "bn.bias"};
     fsdp_module *root = small_tree();
     module_contents c;
     assert_ok(module_finish(root, &c));
@@ -72,7 +79,9 @@ static void a_walk_sees_parents_first_and_stops_when_told(void **state)
     fsdp_module *root = small_tree();
     walk_state all = {.left = 100}, few = {.left = 3};
     assert_true(module_walk(root, note_path, &all));
-    assert_string_equal(all.seen, ":box norm:layernorm blocks.0:box blocks.0.up:linear blocks.1:box blocks.1.up:linear bn:batchnorm2d ");
+    assert_string_equal(
+        all.seen,
+        ":box norm:layernorm blocks.0:box blocks.0.up:linear blocks.1:box blocks.1.up:linear bn:batchnorm2d ");
     assert_false(module_walk(root, note_path, &few));
     assert_string_equal(few.seen, ":box norm:layernorm blocks.0:box ");
     fsdp_module_free(root);
@@ -208,7 +217,8 @@ static void initial_values_are_the_same_however_they_are_cut(void **state)
 static void layers_are_initialised_as_in_pytorch(void **state)
 {
     (void)state;
-    fsdp_module *linear = fsdp_linear_new(16, 5, true), *conv = fsdp_conv2d_new(4, 5, (fsdp_window){2, 2, 1, 1, 0, 0}, true);
+    fsdp_module *linear = fsdp_linear_new(16, 5, true),
+                *conv = fsdp_conv2d_new(4, 5, (fsdp_window){2, 2, 1, 1, 0, 0}, true);
     fsdp_module *embedding = fsdp_embedding_new(7, 5), *norm = fsdp_rmsnorm_new(5, 1e-5f);
     assert_true(fsdp_module_weight(linear)->init == INIT_UNIFORM && fsdp_module_weight(linear)->init_scale == 0.25f);
     assert_true(linear->parameters[1]->init == INIT_UNIFORM && linear->parameters[1]->init_scale == 0.25f);
@@ -224,7 +234,8 @@ static void layers_are_initialised_as_in_pytorch(void **state)
 
 /* Calls. */
 
-static void pair_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *const *in, int n_in, fsdp_tensor **out, int n_out)
+static void pair_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *const *in, int n_in, fsdp_tensor **out,
+                         int n_out)
 {
     (void)self;
     assert_int_equal(n_in, 2);

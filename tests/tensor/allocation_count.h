@@ -1,5 +1,6 @@
 /* Counts every allocation of the process, on all threads and in all libraries: the C library's allocation functions are
- * defined here, in the executable, and stand before those of the C library. One source file of a program includes this. */
+ * defined here, in the executable, and stand before those of the C library. One source file of a program includes this.
+ */
 #ifndef TESTS_TENSOR_ALLOCATION_COUNT_H
 #define TESTS_TENSOR_ALLOCATION_COUNT_H
 

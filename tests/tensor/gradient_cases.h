@@ -24,7 +24,8 @@ static inline fsdp_tensor *linear_bias_case(builder *b)
 static inline fsdp_tensor *linear_add_case(builder *b)
 {
     const int64_t *s = b->size;
-    fsdp_tensor *x = VARIABLE(b, s[0], s[1]), *w = VARIABLE(b, s[2], s[1]), *bias = VARIABLE(b, s[2]), *r = VARIABLE(b, s[0], s[2]);
+    fsdp_tensor *x = VARIABLE(b, s[0], s[1]), *w = VARIABLE(b, s[2], s[1]), *bias = VARIABLE(b, s[2]),
+                *r = VARIABLE(b, s[0], s[2]);
     return fsdp_linear_add(b->t, x, w, bias, r);
 }
 
@@ -81,7 +82,8 @@ static inline fsdp_tensor *batchnorm_case(builder *b)
     bool fresh;
     float *memory;
     fsdp_tensor *x = VARIABLE(b, s[0], s[1], s[2], s[3]), *w = VARIABLE(b, s[1]), *bias = VARIABLE(b, s[1]);
-    fsdp_tensor *mean = buffer_of(b, 0, &memory, &fresh, DIMS(s[1])), *variance = buffer_of(b, 1, &memory, &fresh, DIMS(s[1]));
+    fsdp_tensor *mean = buffer_of(b, 0, &memory, &fresh, DIMS(s[1])),
+                *variance = buffer_of(b, 1, &memory, &fresh, DIMS(s[1]));
     return fsdp_batchnorm2d(b->t, x, w, bias, mean, variance, 0.5f, 0.1f);
 }
 
@@ -108,7 +110,8 @@ static inline fsdp_tensor *rope_case(builder *b)
 static inline fsdp_attention_config heads_of(const builder *b)
 {
     const int64_t *s = b->size;
-    return (fsdp_attention_config){.q_heads = s[2], .kv_heads = s[3], .head_dim = s[4], .scale = 1 / sqrtf((float)s[4])};
+    return (fsdp_attention_config){
+        .q_heads = s[2], .kv_heads = s[3], .head_dim = s[4], .scale = 1 / sqrtf((float)s[4])};
 }
 
 static inline void separate_heads(builder *b, fsdp_attention_config *a)

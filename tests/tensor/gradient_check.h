@@ -108,7 +108,8 @@ static inline fsdp_tensor *weights_of(builder *b, int n_dims, const int64_t *sha
 }
 
 /* An fp32 buffer that outlives steps, all elements `value`; *memory lets the case put something else there. */
-static inline fsdp_tensor *buffer_of(builder *b, float value, float **memory, bool *fresh, int n_dims, const int64_t *shape)
+static inline fsdp_tensor *buffer_of(builder *b, float value, float **memory, bool *fresh, int n_dims,
+                                     const int64_t *shape)
 {
     int64_t n = numel_of(n_dims, shape);
     *memory = constant_memory(b, (size_t)n * sizeof **memory, fresh);
@@ -242,7 +243,8 @@ static inline bool check_parameter(function *f, const char *name, int index, con
         direction[i] = 0;
         good = close_enough(f, gradient[i], wanted, largest);
         if (!good)
-            print_error("%s: variable %d, element %lld: gradient %.7g, differences %.7g\n", name, index, (long long)i, (double)gradient[i], wanted);
+            print_error("%s: variable %d, element %lld: gradient %.7g, differences %.7g\n", name, index, (long long)i,
+                        (double)gradient[i], wanted);
     }
     float unit = (float)(1 / sqrt((double)p->numel));
     for (int64_t i = 0; i < p->numel; i++) {

@@ -46,7 +46,8 @@ static inline void must_be(fsdp_status status, fsdp_status wanted, const char *f
 {
     if (status == wanted)
         return;
-    print_error("%s, wanted %s: %s\n", fsdp_status_name(status), fsdp_status_name(wanted), status == FSDP_OK ? "" : fsdp_last_error());
+    print_error("%s, wanted %s: %s\n", fsdp_status_name(status), fsdp_status_name(wanted),
+                status == FSDP_OK ? "" : fsdp_last_error());
     _fail(file, line);
 }
 
@@ -92,7 +93,8 @@ static inline fsdp_parameter *rig_parameter(rig *r, int n_dims, const int64_t *s
 {
     assert_true(r->n_parameters < RIG_MAX_PARAMETERS);
     fsdp_parameter *p = &r->parameters[r->n_parameters];
-    *p = (fsdp_parameter){.name = "parameter", .n_dims = n_dims, .numel = 1, .trainable = true, .index = r->n_parameters};
+    *p = (fsdp_parameter){
+        .name = "parameter", .n_dims = n_dims, .numel = 1, .trainable = true, .index = r->n_parameters};
     p->dtype = p->grad_dtype = FSDP_F32;
     p->group_head = p;
     for (int i = 0; i < n_dims; i++) {
@@ -141,8 +143,13 @@ static inline void rig_free(rig *r, plan *p)
 
 static inline program_run_args rig_arguments(rig *r, const plan *p)
 {
-    return (program_run_args){.dev = r->dev, .compute = r->compute, .slab = p->slab, .seed = &r->seed, .numbers = &r->numbers,
-                              .statistics = r->statistics, .deterministic = true};
+    return (program_run_args){.dev = r->dev,
+                              .compute = r->compute,
+                              .slab = p->slab,
+                              .seed = &r->seed,
+                              .numbers = &r->numbers,
+                              .statistics = r->statistics,
+                              .deterministic = true};
 }
 
 /* Gradients of all parameters and the slab are NaN before. */
@@ -206,6 +213,10 @@ static inline double relative_distance(const float *a, const float *b, int64_t n
     return size > 0 ? difference / size : difference;
 }
 
-#define DIMS(...) (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[]){__VA_ARGS__}
+#define DIMS(...)                                                                                                      \
+    (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[])                                       \
+    {                                                                                                                  \
+        __VA_ARGS__                                                                                                    \
+    }
 
 #endif

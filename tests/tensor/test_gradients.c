@@ -75,7 +75,8 @@ static bool agrees_in_all_ways(rig *r, const gradient_case *c)
                 {"values checkpointed", {.values = true, .checkpointed = true}},
                 {"cheap ones computed again", {.values = true, .recompute_cheap = true}},
                 {"all at once", {.values = true, .checkpointed = true, .recompute_cheap = true, .staged = true}}};
-    result plain[] = {run_case(r, c, (recording_way){.values = false}), run_case(r, c, (recording_way){.values = true})};
+    result plain[] = {run_case(r, c, (recording_way){.values = false}),
+                      run_case(r, c, (recording_way){.values = true})};
     bool good = all_finite(plain[0].out, plain[0].n_out) && all_finite(plain[0].gradients, plain[0].n_gradients);
     if (c->build != dropout_case) /* what it drops depends on its place on the tape */
         good &= same_result(&plain[0], &plain[1], c->name, "as values");
@@ -188,7 +189,8 @@ static void a_cast_passes_the_rounded_gradient(void **state)
         float *weights = rig_constant(r, 3 * 17 * sizeof *weights);
         rng_fill_normal(rng_key_make(3), 0, 3 * 17, 0, 1, weights);
         fsdp_tensor *low = fsdp_cast(t, tape_parameter(t, p), dtypes[i]);
-        fsdp_tensor *y = fsdp_output(t, fsdp_cast(t, low, FSDP_F32)), *w = fsdp_input(t, FSDP_F32, DIMS(3, 17), weights);
+        fsdp_tensor *y = fsdp_output(t, fsdp_cast(t, low, FSDP_F32)),
+                    *w = fsdp_input(t, FSDP_F32, DIMS(3, 17), weights);
         plan compiled = rig_compile(r, t, fsdp_sum(t, fsdp_mul(t, y, w)), false);
         rig_run(r, &compiled);
         float *out = rig_output(&compiled, y);
@@ -324,7 +326,8 @@ static float *run_batchnorm(rig *r, int64_t batch, const float *x, const float *
 {
     int64_t shape[] = {batch, half_shape[1], half_shape[2], half_shape[3]}, channels = CHANNELS;
     fsdp_tape *t = rig_tape(r);
-    fsdp_parameter *input = rig_parameter(r, 4, shape), *scale = rig_parameter(r, 1, &channels), *bias = rig_parameter(r, 1, &channels);
+    fsdp_parameter *input = rig_parameter(r, 4, shape), *scale = rig_parameter(r, 1, &channels),
+                   *bias = rig_parameter(r, 1, &channels);
     memcpy(input->data, x, (size_t)input->numel * sizeof *x);
     float *mean = rig_constant(r, CHANNELS * sizeof *mean), *variance = rig_constant(r, CHANNELS * sizeof *variance);
     for (int i = 0; i < CHANNELS; i++) {
@@ -334,7 +337,8 @@ static float *run_batchnorm(rig *r, int64_t batch, const float *x, const float *
     if (checkpointed)
         fsdp_checkpoint_begin(t);
     fsdp_tensor *y = fsdp_batchnorm2d(t, tape_parameter(t, input), tape_parameter(t, scale), tape_parameter(t, bias),
-                                      tape_buffer(t, FSDP_F32, 1, &channels, mean), tape_buffer(t, FSDP_F32, 1, &channels, variance), 0.1f, 0.1f);
+                                      tape_buffer(t, FSDP_F32, 1, &channels, mean),
+                                      tape_buffer(t, FSDP_F32, 1, &channels, variance), 0.1f, 0.1f);
     y = fsdp_mul(t, y, y);
     if (checkpointed)
         fsdp_checkpoint_end(t);
@@ -389,7 +393,11 @@ static void two_ranks_that_share_statistics_give_the_result_of_one_batch(void **
         pthread_t threads[2];
         assert_int_equal(pthread_barrier_init(&group.meet, NULL, 2), 0);
         for (int i = 0; i < 2; i++) {
-            ranks[i] = (rank_state){.group = &group, .rank = i, .x = x + i * HALF, .weights = weights + i * HALF, .checkpointed = checkpointed};
+            ranks[i] = (rank_state){.group = &group,
+                                    .rank = i,
+                                    .x = x + i * HALF,
+                                    .weights = weights + i * HALF,
+                                    .checkpointed = checkpointed};
             rig_open(&ranks[i].rig);
             assert_int_equal(pthread_create(&threads[i], NULL, run_rank, &ranks[i]), 0);
         }

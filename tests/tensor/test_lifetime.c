@@ -42,7 +42,8 @@ static void check_packing(const lifetime *items, int n, size_t slab_bytes)
         assert_true(items[i].offset + items[i].bytes <= slab_bytes);
         for (int k = 0; k < i; k++) {
             bool together = items[i].first <= items[k].last && items[k].first <= items[i].last;
-            bool overlap = items[i].offset < items[k].offset + items[k].bytes && items[k].offset < items[i].offset + items[i].bytes;
+            bool overlap = items[i].offset < items[k].offset + items[k].bytes &&
+                           items[k].offset < items[i].offset + items[i].bytes;
             assert_false(together && overlap);
         }
     }
@@ -101,7 +102,9 @@ static void small_ones_fill_the_gap_between_large_ones(void **state)
 {
     (void)state;
     /* A large one early, a large one late, both at the bottom; a small one beside each, above. */
-    lifetime items[] = {{.bytes = 4096, .first = 0, .last = 4}, {.bytes = 4096, .first = 5, .last = 9}, {.bytes = 256, .first = 0, .last = 9}};
+    lifetime items[] = {{.bytes = 4096, .first = 0, .last = 4},
+                        {.bytes = 4096, .first = 5, .last = 9},
+                        {.bytes = 256, .first = 0, .last = 9}};
     size_t slab;
     assert_int_equal(lifetime_pack(items, 3, &slab), FSDP_OK);
     assert_int_equal(slab, 4096 + 256);
@@ -118,10 +121,8 @@ static void nothing_needs_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_lifetimes_never_overlap),
-        cmocka_unit_test(the_same_lifetimes_get_the_same_offsets),
-        cmocka_unit_test(a_chain_takes_two_places),
-        cmocka_unit_test(small_ones_fill_the_gap_between_large_ones),
+        cmocka_unit_test(random_lifetimes_never_overlap), cmocka_unit_test(the_same_lifetimes_get_the_same_offsets),
+        cmocka_unit_test(a_chain_takes_two_places),       cmocka_unit_test(small_ones_fill_the_gap_between_large_ones),
         cmocka_unit_test(nothing_needs_nothing),
     };
     return cmocka_run_group_tests_name("lifetime", tests, NULL, NULL);

@@ -17,7 +17,8 @@ static fsdp_tensor *record_image(network *n, fsdp_tape *t)
 {
     fsdp_tensor *x = fsdp_input(t, FSDP_F32, DIMS(2, 3, 9, 7), n->image);
     x = fsdp_conv2d(t, x, tape_parameter(t, n->conv), NULL, (fsdp_window){3, 3, 1, 1, 1, 1});
-    fsdp_tensor *mean = tape_buffer(t, FSDP_F32, DIMS(5), n->mean), *variance = tape_buffer(t, FSDP_F32, DIMS(5), n->variance);
+    fsdp_tensor *mean = tape_buffer(t, FSDP_F32, DIMS(5), n->mean),
+                *variance = tape_buffer(t, FSDP_F32, DIMS(5), n->variance);
     x = fsdp_batchnorm2d(t, x, tape_parameter(t, n->scale), tape_parameter(t, n->shift), mean, variance, 1e-5f, 0.1f);
     return fsdp_max_pool2d(t, fsdp_relu(t, x), (fsdp_window){2, 2, 2, 2, 0, 0});
 }
@@ -29,9 +30,17 @@ static fsdp_tensor *record_network(network *n, fsdp_tape *t)
         if (i == 1)
             fsdp_checkpoint_begin(t);
         fsdp_tensor *x = fsdp_rmsnorm(t, h, tape_parameter(t, n->norm), 1e-5f);
-        fsdp_tensor *c = tape_buffer(t, FSDP_F32, DIMS(33, 4), n->cosine), *s = tape_buffer(t, FSDP_F32, DIMS(33, 4), n->sine);
+        fsdp_tensor *c = tape_buffer(t, FSDP_F32, DIMS(33, 4), n->cosine),
+                    *s = tape_buffer(t, FSDP_F32, DIMS(33, 4), n->sine);
         x = fsdp_rope(t, fsdp_linear(t, x, tape_parameter(t, n->qkv), NULL), c, s, 6, 8, 0);
-        fsdp_attention_config a = {.q = {x, 0}, .k = {x, 32}, .v = {x, 48}, .q_heads = 4, .kv_heads = 2, .head_dim = 8, .scale = 0.3f, .causal = true};
+        fsdp_attention_config a = {.q = {x, 0},
+                                   .k = {x, 32},
+                                   .v = {x, 48},
+                                   .q_heads = 4,
+                                   .kv_heads = 2,
+                                   .head_dim = 8,
+                                   .scale = 0.3f,
+                                   .causal = true};
         h = fsdp_linear_add(t, fsdp_attention(t, &a), tape_parameter(t, n->out), NULL, h);
         x = fsdp_swiglu(t, fsdp_linear(t, h, tape_parameter(t, n->up), NULL));
         x = fsdp_dropout(t, fsdp_linear(t, x, tape_parameter(t, n->down), NULL), 0.1f);
@@ -127,7 +136,8 @@ static void no_operation_allocates_when_it_runs_again(void **state)
         allocations_end();
         assert_ok(status);
         if (atomic_load(&allocations_made) + atomic_load(&allocations_freed) > 0) {
-            print_error("%s: %ld allocations, %ld freed\n", gradient_cases[i].name, atomic_load(&allocations_made), atomic_load(&allocations_freed));
+            print_error("%s: %ld allocations, %ld freed\n", gradient_cases[i].name, atomic_load(&allocations_made),
+                        atomic_load(&allocations_freed));
             bad++;
         }
         rig_free(&r, &p);

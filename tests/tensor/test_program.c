@@ -1,5 +1,5 @@
-/* What a compiled recording promises: gradients overwritten first and added after, outputs that survive, memory given up
- * as soon as nobody reads it, and signatures that tell recordings apart. */
+/* What a compiled recording promises: gradients overwritten first and added after, outputs that survive, memory given
+ * up as soon as nobody reads it, and signatures that tell recordings apart. */
 #include "tensor/rig.h"
 
 static int open_rig(void **state)
@@ -66,9 +66,12 @@ static void a_tied_weight_gets_both_gradients(void **state)
     memcpy(head->data, tied->data, (size_t)tied->numel * sizeof(float));
     for (int apart = 0; apart < 2; apart++) {
         fsdp_tape *t = rig_tape(r);
-        fsdp_tensor *x = fsdp_embedding(t, fsdp_input(t, FSDP_I32, DIMS(ROWS), ids), tape_parameter(t, apart ? table : tied));
+        fsdp_tensor *x =
+            fsdp_embedding(t, fsdp_input(t, FSDP_I32, DIMS(ROWS), ids), tape_parameter(t, apart ? table : tied));
         fsdp_tensor *y = fsdp_input(t, FSDP_I32, DIMS(ROWS), labels);
-        plan p = rig_compile(r, t, fsdp_linear_cross_entropy(t, fsdp_silu(t, x), tape_parameter(t, apart ? head : tied), y, -100).sum, false);
+        plan p = rig_compile(
+            r, t, fsdp_linear_cross_entropy(t, fsdp_silu(t, x), tape_parameter(t, apart ? head : tied), y, -100).sum,
+            false);
         program_run_args arguments = rig_arguments(r, &p);
         assert_ok(program_run(p.program, program_tape(p.program), &arguments));
         rig_free(r, &p);
@@ -130,13 +133,15 @@ static void a_group_gets_the_gradients_of_its_members(void **state)
 static void a_member_used_beside_its_group_is_refused(void **state)
 {
     rig *r = *state;
-    fsdp_parameter *x = rig_parameter(r, DIMS(3, 5)), *head = rig_parameter(r, DIMS(5, 5)), *next = rig_parameter(r, DIMS(5, 5));
+    fsdp_parameter *x = rig_parameter(r, DIMS(3, 5)), *head = rig_parameter(r, DIMS(5, 5)),
+                   *next = rig_parameter(r, DIMS(5, 5));
     head->group_next = next;
     next->group_head = head;
     head->name = "q_proj.weight";
     fsdp_tape *t = rig_tape(r);
     fsdp_tensor *in = tape_parameter(t, x), *both = fsdp_linear(t, in, tape_parameter_group(t, head), NULL);
-    fsdp_tensor *one = fsdp_linear(t, fsdp_slice(t, both, 1, 0, 5), tape_parameter(t, head), NULL); /* first in backward */
+    fsdp_tensor *one =
+        fsdp_linear(t, fsdp_slice(t, both, 1, 0, 5), tape_parameter(t, head), NULL); /* first in backward */
     program *p;
     program_options options = {.backward = true};
     assert_status(FSDP_ERR_UNSUPPORTED, program_compile(t, fsdp_sum(t, one), &options, &p));
@@ -162,7 +167,8 @@ static void a_residual_stream_is_one_buffer_of_gradient(void **state)
         bytes[i] = p.slab_bytes;
         rig_free(r, &p);
     }
-    assert_true(bytes[1] - bytes[0] <= (BLOCKS - 2) * ROWS * WIDTH * sizeof(float) + 4096); /* each block keeps its input only */
+    assert_true(bytes[1] - bytes[0] <=
+                (BLOCKS - 2) * ROWS * WIDTH * sizeof(float) + 4096); /* each block keeps its input only */
 }
 
 static void what_is_recorded_without_gradients_gets_none(void **state)
@@ -281,7 +287,8 @@ static void training_keeps_few_gradients_at_a_time_and_checkpoints_keep_few_valu
     size_t bytes[2], values = 0;
     for (int checkpointed = 0; checkpointed < 2; checkpointed++) {
         rig_clear(r);
-        fsdp_parameter *x = rig_parameter(r, DIMS(ROWS, WIDTH)), *w = rig_parameter(r, DIMS(WIDTH, WIDTH)), *g = rig_parameter(r, DIMS(WIDTH));
+        fsdp_parameter *x = rig_parameter(r, DIMS(ROWS, WIDTH)), *w = rig_parameter(r, DIMS(WIDTH, WIDTH)),
+                       *g = rig_parameter(r, DIMS(WIDTH));
         fsdp_tape *t = rig_tape(r);
         fsdp_tensor *h = tape_parameter(t, x);
         for (int i = 0; i < LAYERS; i++) {
@@ -303,7 +310,8 @@ static void training_keeps_few_gradients_at_a_time_and_checkpoints_keep_few_valu
         bytes[checkpointed] = p.slab_bytes;
         rig_free(r, &p);
     }
-    assert_true(bytes[0] <= values + 4 * ROWS * WIDTH * sizeof(float)); /* of 33 gradients, those alive at one time, and workspace */
+    assert_true(bytes[0] <= values + 4 * ROWS * WIDTH *
+                                         sizeof(float)); /* of 33 gradients, those alive at one time, and workspace */
     assert_true(bytes[1] < bytes[0] / 2);
 }
 
@@ -317,14 +325,16 @@ static void selective_checkpoints_do_not_repeat_what_they_keep(void **state)
         t->selective = selective;
         fsdp_checkpoint_begin(t);
         fsdp_tensor *qkv = fsdp_scale(t, tape_parameter(t, x), 1);
-        fsdp_attention_config a = {.q = {qkv, 0}, .k = {qkv, 6}, .v = {qkv, 12}, .q_heads = 3, .kv_heads = 3, .head_dim = 2, .scale = 1};
+        fsdp_attention_config a = {
+            .q = {qkv, 0}, .k = {qkv, 6}, .v = {qkv, 12}, .q_heads = 3, .kv_heads = 3, .head_dim = 2, .scale = 1};
         fsdp_tensor *heads = fsdp_keep(t, fsdp_attention(t, &a));
         fsdp_tensor *y = fsdp_silu(t, fsdp_linear(t, heads, tape_parameter(t, w), NULL));
         fsdp_checkpoint_end(t);
         plan p = rig_compile(r, t, fsdp_sum(t, y), false);
         int repeated = 0;
         for (int i = 0; i < program_length(p.program); i++)
-            repeated += program_at(p.program, i)->phase == PHASE_REPLAY && strcmp(program_at(p.program, i)->n->op->name, "attention") == 0;
+            repeated += program_at(p.program, i)->phase == PHASE_REPLAY &&
+                        strcmp(program_at(p.program, i)->n->op->name, "attention") == 0;
         assert_int_equal(repeated, selective ? 0 : 1);
         rig_run(r, &p);
         assert_true(all_finite(x->grad, x->numel));
@@ -338,7 +348,8 @@ static void the_count_of_a_loss_is_there_for_those_who_read_it(void **state)
     static const int32_t labels[] = {1, -100, 0, 2};
     fsdp_parameter *x = rig_parameter(r, DIMS(4, 5)), *w = rig_parameter(r, DIMS(3, 5));
     fsdp_tape *t = rig_tape(r);
-    fsdp_loss loss = fsdp_linear_cross_entropy(t, tape_parameter(t, x), tape_parameter(t, w), fsdp_input(t, FSDP_I32, DIMS(4), labels), -100);
+    fsdp_loss loss = fsdp_linear_cross_entropy(t, tape_parameter(t, x), tape_parameter(t, w),
+                                               fsdp_input(t, FSDP_I32, DIMS(4), labels), -100);
     fsdp_tensor *twice = fsdp_output(t, fsdp_scale(t, loss.count, 2));
     plan p = rig_compile(r, t, loss.sum, false);
     rig_run(r, &p);
@@ -356,7 +367,8 @@ static uint64_t signature_of(rig *r, int64_t rows, int variant)
     fsdp_tape *t = rig_tape(r);
     if (variant == 1)
         tape_reset(t, false);
-    fsdp_tensor *x = fsdp_embedding(t, fsdp_input(t, FSDP_I32, 1, &rows, ids), tape_parameter(t, &r->parameters[variant == 2]));
+    fsdp_tensor *x =
+        fsdp_embedding(t, fsdp_input(t, FSDP_I32, 1, &rows, ids), tape_parameter(t, &r->parameters[variant == 2]));
     if (variant == 3)
         fsdp_checkpoint_begin(t);
     if (variant == 4)
@@ -395,19 +407,21 @@ static void the_same_recording_has_the_same_signature_and_every_other_another(vo
 static void parameter_uses_say_where_values_are_read_and_gradients_written(void **state)
 {
     rig *r = *state;
-    fsdp_parameter *x = rig_parameter(r, DIMS(3, 5)), *w = rig_parameter(r, DIMS(5, 5)), *unused = rig_parameter(r, DIMS(2));
+    fsdp_parameter *x = rig_parameter(r, DIMS(3, 5)), *w = rig_parameter(r, DIMS(5, 5)),
+                   *unused = rig_parameter(r, DIMS(2));
     fsdp_tape *t = rig_tape(r);
     tape_parameter(t, unused);
-    fsdp_tensor *h = fsdp_silu(t, tape_parameter(t, x));       /* 0 */
-    h = fsdp_linear(t, h, tape_parameter(t, w), NULL);         /* 1 */
+    fsdp_tensor *h = fsdp_silu(t, tape_parameter(t, x));             /* 0 */
+    h = fsdp_linear(t, h, tape_parameter(t, w), NULL);               /* 1 */
     h = fsdp_linear(t, fsdp_silu(t, h), tape_parameter(t, w), NULL); /* 2, 3 */
-    plan p = rig_compile(r, t, fsdp_sum(t, h), false);         /* 4; backward 5 sum, 6 linear, 7 silu, 8 linear, 9 silu */
+    plan p = rig_compile(r, t, fsdp_sum(t, h), false); /* 4; backward 5 sum, 6 linear, 7 silu, 8 linear, 9 silu */
     int n;
     const parameter_use *uses = program_parameter_uses(p.program, &n);
     assert_int_equal(n, 3);
     for (int i = 0; i < n; i++) {
         const parameter_use *u = &uses[i];
-        const int got[] = {u->forward_first, u->forward_last, u->backward_first, u->backward_last, u->grad_first, u->grad_last};
+        const int got[] = {u->forward_first, u->forward_last, u->backward_first,
+                           u->backward_last, u->grad_first,   u->grad_last};
         const int of_x[] = {0, 0, 9, 9, 9, 9}, of_w[] = {1, 3, 6, 8, 6, 8}, of_unused[] = {-1, -1, -1, -1, -1, -1};
         assert_memory_equal(got, u->parameter == x ? of_x : u->parameter == w ? of_w : of_unused, sizeof got);
     }

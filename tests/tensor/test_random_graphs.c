@@ -9,7 +9,7 @@
 #define MAX_POOL 48
 
 typedef struct graph_options {
-    bool planned;        /* regions, kept values and few outputs; otherwise every value is an output and nothing shares */
+    bool planned; /* regions, kept values and few outputs; otherwise every value is an output and nothing shares */
     bool zero_consumers; /* every value is read once more, by what gives it a zero gradient first */
     bool smooth;         /* nothing that finite differences cannot follow */
 } graph_options;
@@ -72,7 +72,8 @@ static fsdp_tensor *rotated(graph_builder *g, fsdp_tensor *x)
 {
     bool fresh;
     float *cosine, *sine;
-    fsdp_tensor *c = buffer_of(g->b, 0.8f, &cosine, &fresh, DIMS(LENGTH, 1)), *s = buffer_of(g->b, 0.6f, &sine, &fresh, DIMS(LENGTH, 1));
+    fsdp_tensor *c = buffer_of(g->b, 0.8f, &cosine, &fresh, DIMS(LENGTH, 1)),
+                *s = buffer_of(g->b, 0.6f, &sine, &fresh, DIMS(LENGTH, 1));
     return fsdp_rope(g->b->t, x, c, s, 2, 2, 0);
 }
 
@@ -81,7 +82,14 @@ static fsdp_tensor *attended(graph_builder *g, fsdp_tensor *x)
     fsdp_tensor *k = pick(g), *v = pick(g);
     if (k == x || v == x || k == v)
         return fsdp_add(g->b->t, x, x);
-    fsdp_attention_config a = {.q = {x, 0}, .k = {k, 0}, .v = {v, 0}, .q_heads = 3, .kv_heads = 3, .head_dim = 2, .scale = 0.5f, .causal = true};
+    fsdp_attention_config a = {.q = {x, 0},
+                               .k = {k, 0},
+                               .v = {v, 0},
+                               .q_heads = 3,
+                               .kv_heads = 3,
+                               .head_dim = 2,
+                               .scale = 0.5f,
+                               .causal = true};
     return fsdp_attention(g->b->t, &a);
 }
 
@@ -120,7 +128,8 @@ static fsdp_tensor *grow(graph_builder *g)
     case 13:
         return attended(g, x);
     case 14:
-        return g->options.smooth ? fsdp_gelu_tanh(t, x) : fsdp_cast(t, fsdp_scale(t, fsdp_cast(t, x, FSDP_BF16), 0.5f), FSDP_F32);
+        return g->options.smooth ? fsdp_gelu_tanh(t, x)
+                                 : fsdp_cast(t, fsdp_scale(t, fsdp_cast(t, x, FSDP_BF16), 0.5f), FSDP_F32);
     default: {
         fsdp_tensor *both[] = {x, pick(g)};
         return fsdp_swiglu(t, fsdp_concat(t, both, 2, -1));
@@ -335,7 +344,8 @@ static bool compare_plans(rig *r, uint64_t seed)
                     relative_distance(planned.gradients, plain.gradients, plain.n_gradients));
         good = false;
     }
-    if (all_finite(plain.gradients, plain.n_gradients) && relative_distance(zeros.gradients, plain.gradients, plain.n_gradients) > 1e-5) {
+    if (all_finite(plain.gradients, plain.n_gradients) &&
+        relative_distance(zeros.gradients, plain.gradients, plain.n_gradients) > 1e-5) {
         print_error("seed %llu: gradients change when a zero comes first\n", (unsigned long long)seed);
         good = false;
     }

@@ -31,16 +31,26 @@ static fsdp_tensor *low(fsdp_tape *t, fsdp_tensor *x)
     return fsdp_cast(t, x, FSDP_BF16);
 }
 
-static fsdp_tensor *attention(fsdp_tape *t, fsdp_tensor *q, fsdp_tensor *k, fsdp_tensor *v, int64_t heads, int64_t kv_heads)
+static fsdp_tensor *attention(fsdp_tape *t, fsdp_tensor *q, fsdp_tensor *k, fsdp_tensor *v, int64_t heads,
+                              int64_t kv_heads)
 {
-    fsdp_attention_config a = {.q = {q, 0}, .k = {k, 0}, .v = {v, 0}, .q_heads = heads, .kv_heads = kv_heads, .head_dim = 2, .scale = 1};
+    fsdp_attention_config a = {
+        .q = {q, 0}, .k = {k, 0}, .v = {v, 0}, .q_heads = heads, .kv_heads = kv_heads, .head_dim = 2, .scale = 1};
     return fsdp_attention(t, &a);
 }
 
 static fsdp_tensor *attention_with(fsdp_tape *t, fsdp_tensor *bias, bool relative, fsdp_tensor *mask)
 {
-    fsdp_attention_config a = {.q = {X(2, 3, 4), 0}, .k = {X(2, 5, 4), 0}, .v = {X(2, 5, 4), 0}, .q_heads = 2, .kv_heads = 2, .head_dim = 2,
-                               .scale = 1, .bias = bias, .relative = relative, .key_mask = mask};
+    fsdp_attention_config a = {.q = {X(2, 3, 4), 0},
+                               .k = {X(2, 5, 4), 0},
+                               .v = {X(2, 5, 4), 0},
+                               .q_heads = 2,
+                               .kv_heads = 2,
+                               .head_dim = 2,
+                               .scale = 1,
+                               .bias = bias,
+                               .relative = relative,
+                               .key_mask = mask};
     return fsdp_attention(t, &a);
 }
 
@@ -227,8 +237,8 @@ static bool is_refused(rig *r, const refusal *c)
     /* The first error stays, whatever comes after; nothing can be recorded or compiled. */
     char first[512];
     snprintf(first, sizeof first, "%s", t->message);
-    good &= !X(3, 5) && !fsdp_silu(t, y) && !fsdp_add(t, y, y) && !fsdp_linear(t, y, NULL, NULL) && !fsdp_reshape(t, y, DIMS(1)) &&
-            !fsdp_cross_entropy(t, y, y, 0).sum && !fsdp_sum(t, y);
+    good &= !X(3, 5) && !fsdp_silu(t, y) && !fsdp_add(t, y, y) && !fsdp_linear(t, y, NULL, NULL) &&
+            !fsdp_reshape(t, y, DIMS(1)) && !fsdp_cross_entropy(t, y, y, 0).sum && !fsdp_sum(t, y);
     program *p = NULL;
     program_options options = {.backward = false};
     good &= program_compile(t, NULL, &options, &p) == FSDP_ERR_INPUT && !p && strcmp(fsdp_last_error(), first) == 0;

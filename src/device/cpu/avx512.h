@@ -1,5 +1,5 @@
-/* What the kernels with AVX-512 have in common: packing, storing, few rows. Packing moves everything in units of 32 bits: an fp32 element
- * (16-bit ones are widened on the way), or two bf16 elements that follow each other in k. */
+/* What the kernels with AVX-512 have in common: packing, storing, few rows. Packing moves everything in units of 32
+ * bits: an fp32 element (16-bit ones are widened on the way), or two bf16 elements that follow each other in k. */
 #ifndef DEVICE_CPU_AVX512_H
 #define DEVICE_CPU_AVX512_H
 

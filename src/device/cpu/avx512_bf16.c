@@ -17,8 +17,9 @@ static void pack_b(const panel_source *source, void *panel)
 }
 
 /* `n_rows` is a constant where this is inlined: a register for every sum. */
-BF16 __attribute__((always_inline)) static inline void sum_rows(int n_rows, int64_t depth, const int32_t *a, const int32_t *b, const int32_t *next_b,
-                            float *sums, int64_t ld, bool add)
+BF16 __attribute__((always_inline)) static inline void sum_rows(int n_rows, int64_t depth, const int32_t *a,
+                                                                const int32_t *b, const int32_t *next_b, float *sums,
+                                                                int64_t ld, bool add)
 {
     __m512 sum[TILE_ROWS][2];
 #pragma GCC unroll 14
@@ -45,7 +46,7 @@ BF16 __attribute__((always_inline)) static inline void sum_rows(int n_rows, int6
 }
 
 BF16 static void tile(int64_t depth, const void *a, const void *b, const void *next_b, float *sums, int64_t ld,
-                        int rows, bool add)
+                      int rows, bool add)
 {
     if (rows > 8)
         sum_rows(TILE_ROWS, depth, a, b, next_b, sums, ld, add);
@@ -60,7 +61,7 @@ const product_kernel avx512_bf16 = {
     .tile_rows = TILE_ROWS,
     .tile_columns = TILE_COLUMNS,
     .k_unit = 2,
-    .k_step = 768,
+    .k_step = 1024,
     .block_rows = 12 * TILE_ROWS,
     .block_columns = 8 * TILE_COLUMNS,
     .element_bytes = sizeof(uint16_t),

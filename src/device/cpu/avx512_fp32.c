@@ -16,8 +16,8 @@ static void pack_b(const panel_source *source, void *panel)
 }
 
 /* `n_rows` is a constant where this is inlined: a register for every sum. */
-AVX512_INLINE void sum_rows(int n_rows, int64_t depth, const float *a, const float *b, const float *next_b,
-                            float *sums, int64_t ld, bool add)
+AVX512_INLINE void sum_rows(int n_rows, int64_t depth, const float *a, const float *b, const float *next_b, float *sums,
+                            int64_t ld, bool add)
 {
     __m512 sum[TILE_ROWS][2];
 #pragma GCC unroll 14
@@ -59,7 +59,7 @@ const product_kernel avx512_fp32 = {
     .tile_rows = TILE_ROWS,
     .tile_columns = TILE_COLUMNS,
     .k_unit = 1,
-    .k_step = 384,
+    .k_step = 512,
     .block_rows = 12 * TILE_ROWS,
     .block_columns = 8 * TILE_COLUMNS,
     .element_bytes = sizeof(float),

@@ -4,8 +4,8 @@
 
 #include "base/checked.h"
 
-/* How far ahead of the loads a source that runs across k is fetched: the next band of product_blocked.c. Addresses behind
- * the end are harmless. */
+/* How far ahead of the loads a source that runs across k is fetched: the next band of product_blocked.c. Addresses
+ * behind the end are harmless. */
 enum { AHEAD_ROWS = 32 };
 
 typedef enum unit_kind { UNIT_FP32, UNIT_WIDENED_BF16, UNIT_WIDENED_F16, UNIT_BF16_PAIR } unit_kind;
@@ -104,27 +104,40 @@ AVX512_INLINE void load_square(const panel_source *s, unit_kind kind, int64_t i,
     }
 }
 
-/* Panel layout [unit of depth][width], 32 bits each. Rows of the panel that are no multiple of 16 wide are stored whole
- * where the next one overwrites what is too much. */
+/* One square of the panel layout [unit of depth][width], 32 bits each. Where the panel is no multiple of 16 wide, its
+ * rows are stored whole and the next one overwrites what is too much. */
+AVX512_INLINE void pack_square(const panel_source *s, unit_kind kind, int64_t n_units, int32_t *panel, int width, int i,
+                               int64_t u)
+{
+    __m512i v[16];
+    load_square(s, kind, i, u, false, v);
+    int32_t *to = panel + u * width + i;
+    int64_t count = min_i64(16, n_units - u);
+    __mmask16 fits = first16(width - i);
+    if (count == 16) {
+#pragma GCC unroll 16
+        for (int q = 0; q < 15; q++)
+            _mm512_storeu_si512(to + q * width, v[q]);
+        _mm512_mask_storeu_epi32(to + 15 * width, fits, v[15]);
+    } else {
+        for (int q = 0; q < count; q++)
+            _mm512_mask_storeu_epi32(to + q * width, fits, v[q]);
+    }
+}
+
+/* Along k, 16 rows are read to their end before the next 16: few enough streams for the processor to fetch ahead.
+ * Across k, a row's neighbours are read together. */
 AVX512_INLINE void pack_units(const panel_source *s, unit_kind kind, int64_t n_units, int32_t *panel, int width)
 {
-    for (int i = 0; i < width; i += 16) /* outside: few enough streams for the processor to follow */
-        for (int64_t u = 0; u < n_units; u += 16) {
-            __m512i v[16];
-            load_square(s, kind, i, u, false, v);
-            int32_t *to = panel + u * width + i;
-            int64_t count = min_i64(16, n_units - u);
-            __mmask16 fits = first16(width - i);
-            if (count == 16) {
-#pragma GCC unroll 16
-                for (int q = 0; q < 15; q++)
-                    _mm512_storeu_si512(to + q * width, v[q]);
-                _mm512_mask_storeu_epi32(to + 15 * width, fits, v[15]);
-            } else {
-                for (int q = 0; q < count; q++)
-                    _mm512_mask_storeu_epi32(to + q * width, fits, v[q]);
-            }
-        }
+    if (s->stride_k == 1) {
+        for (int i = 0; i < width; i += 16)
+            for (int64_t u = 0; u < n_units; u += 16)
+                pack_square(s, kind, n_units, panel, width, i, u);
+    } else {
+        for (int64_t u = 0; u < n_units; u += 16)
+            for (int i = 0; i < width; i += 16)
+                pack_square(s, kind, n_units, panel, width, i, u);
+    }
 }
 
 AVX512 void avx512_pack_fp32(const panel_source *s, float *panel, int width)
@@ -142,17 +155,27 @@ AVX512 void avx512_pack_pairs(const panel_source *s, uint16_t *panel, int width)
     pack_units(s, UNIT_BF16_PAIR, ceil_div(s->depth, 2), (int32_t *)panel, width);
 }
 
+AVX512_INLINE void pack_tile(const panel_source *s, uint16_t *panel, bool by_rows, int half, int64_t k)
+{
+    __m512i v[16];
+    load_square(s, UNIT_BF16_PAIR, 16 * half, k / 2, by_rows, v);
+    uint16_t *to = panel + k * 32 + half * 512;
+#pragma GCC unroll 16
+    for (int q = 0; q < 16; q++)
+        _mm512_storeu_si512(to + q * 32, v[q]);
+}
+
 AVX512_INLINE void pack_tiles(const panel_source *s, uint16_t *panel, bool by_rows)
 {
-    for (int half = 0; half < 2; half++)
-        for (int64_t k = 0; k < s->depth; k += 32) {
-            __m512i v[16];
-            load_square(s, UNIT_BF16_PAIR, 16 * half, k / 2, by_rows, v);
-            uint16_t *to = panel + k * 32 + half * 512;
-#pragma GCC unroll 16
-            for (int q = 0; q < 16; q++)
-                _mm512_storeu_si512(to + q * 32, v[q]);
-        }
+    if (s->stride_k == 1) {
+        for (int half = 0; half < 2; half++)
+            for (int64_t k = 0; k < s->depth; k += 32)
+                pack_tile(s, panel, by_rows, half, k);
+    } else {
+        for (int64_t k = 0; k < s->depth; k += 32)
+            for (int half = 0; half < 2; half++)
+                pack_tile(s, panel, by_rows, half, k);
+    }
 }
 
 AVX512 void avx512_pack_tile_rows(const panel_source *s, uint16_t *panel)

@@ -53,8 +53,8 @@ static void detect(cpu_features *f)
     bool tile_bits = (l7.d & (1u << 24)) && (l7.d & (1u << 22));
     f->amx_bf16 = f->avx512 && tile_bits && (state & tile_state) == tile_state;
     /* Palette 1: 8 KiB of tiles of 1 KiB, rows of 64 bytes, 8 names, 16 rows. */
-    f->amx_palette_listed = f->amx_bf16 && tiles.a == (1024u << 16 | 8192u) && tiles.b == (8u << 16 | 64u) &&
-                            (tiles.c & 0xffffu) == 16;
+    f->amx_palette_listed =
+        f->amx_bf16 && tiles.a == (1024u << 16 | 8192u) && tiles.b == (8u << 16 | 64u) && (tiles.c & 0xffffu) == 16;
 }
 
 bool cpu_features_request_tiles(void)

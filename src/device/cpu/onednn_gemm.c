@@ -49,10 +49,9 @@ fsdp_status onednn_gemm(const gemm_args *a)
             prepare(a, d, c);
             beta = 1.0f;
         }
-        dnnl_status_t status =
-            dnnl_sgemm(a->transpose_a ? 'T' : 'N', a->transpose_b ? 'T' : 'N', a->m, a->n, a->k, a->alpha,
-                       (const float *)a->a.p + i * a->stride_a, a->lda, (const float *)a->b.p + i * a->stride_b, a->ldb,
-                       beta, d, a->ldd);
+        dnnl_status_t status = dnnl_sgemm(a->transpose_a ? 'T' : 'N', a->transpose_b ? 'T' : 'N', a->m, a->n, a->k,
+                                          a->alpha, (const float *)a->a.p + i * a->stride_a, a->lda,
+                                          (const float *)a->b.p + i * a->stride_b, a->ldb, beta, d, a->ldd);
         if (status != dnnl_success)
             return error_set(status == dnnl_out_of_memory ? FSDP_ERR_MEMORY : FSDP_ERR_DEVICE,
                              "oneDNN refused a product of %lld x %lld x %lld (status %d)", (long long)a->m,

@@ -15,7 +15,8 @@ bool onednn_available(bool tiles_safe);
 /* "oneDNN 2.6"; empty when built without it. Writes at most `bytes`, with the NUL. */
 void onednn_name(char *out, size_t bytes);
 
-/* a, b, c, d, bias all fp32; m, n, k and batch positive. Takes memory from the heap at every call, inside the library. */
+/* a, b, c, d, bias all fp32; m, n, k and batch positive. Takes memory from the heap at every call, inside the library.
+ */
 fsdp_status onednn_gemm(const gemm_args *a);
 
 #endif

@@ -45,8 +45,9 @@ static fsdp_status check_wanted(cpu_product wanted, const cpu_features *f)
     if (no_amx)
         return error_set(FSDP_ERR_UNSUPPORTED, "matrix products with AMX were asked for, but %s", no_amx);
     if (wanted == CPU_PRODUCT_AVX512 && !f->avx512)
-        return error_set(FSDP_ERR_UNSUPPORTED, "matrix products with AVX-512 were asked for, but this processor, or its "
-                                               "system, has no AVX-512 F, BW, DQ and VL");
+        return error_set(FSDP_ERR_UNSUPPORTED,
+                         "matrix products with AVX-512 were asked for, but this processor, or its "
+                         "system, has no AVX-512 F, BW, DQ and VL");
     if (wanted == CPU_PRODUCT_ONEDNN && !onednn_available(f->amx_palette_listed))
         return error_set(FSDP_ERR_UNSUPPORTED, "matrix products by oneDNN were asked for, but this build has none; "
                                                "configure with -DFSDP_ONEDNN=ON and libdnnl-dev installed");
@@ -102,8 +103,8 @@ static bool is_empty(const gemm_args *a)
 
 static bool onednn_fits(const gemm_args *a)
 {
-    return a->k > 0 && a->a.dtype == FSDP_F32 && a->d.dtype == FSDP_F32 && (a->beta == 0.0f || a->c.dtype == FSDP_F32) &&
-           (!a->bias.p || a->bias.dtype == FSDP_F32);
+    return a->k > 0 && a->a.dtype == FSDP_F32 && a->d.dtype == FSDP_F32 &&
+           (a->beta == 0.0f || a->c.dtype == FSDP_F32) && (!a->bias.p || a->bias.dtype == FSDP_F32);
 }
 
 static const product_kernel *kernel_for(const cpu_product_set *set, const gemm_args *a)
@@ -144,7 +145,8 @@ fsdp_status product_gemm(const cpu_product_set *set, const gemm_args *a)
         return FSDP_OK;
     }
     if (!a->workspace)
-        return error_set(FSDP_ERR_STATE, "matrix product of %lld x %lld x %lld was given no workspace; it needs %zu bytes",
+        return error_set(FSDP_ERR_STATE,
+                         "matrix product of %lld x %lld x %lld was given no workspace; it needs %zu bytes",
                          (long long)a->m, (long long)a->n, (long long)a->k, product_gemm_workspace(set, a));
     product_blocked(kernel_for(set, a), set->max_threads, a);
     return FSDP_OK;

@@ -4,8 +4,8 @@
  * A super-block of op(a) and one of op(b) are packed into panels by all threads together; then the threads take blocks
  * of the result from a counter. A block's sums stay in the second-level cache in fp32 over the whole depth, are passed
  * over once per k_step with a panel of op(a) in the first-level cache, and are scaled, converted and stored at the end.
- * An element of the result is summed in the order of k by one thread, in steps that depend on the kernel alone: its bits
- * do not depend on blocks, super-blocks, chunks or threads. */
+ * An element of the result is summed in the order of k by one thread, in steps that depend on the kernel alone: its
+ * bits do not depend on blocks, super-blocks, chunks or threads. */
 #include "device/cpu/product_blocked.h"
 
 #include <omp.h>
@@ -13,16 +13,16 @@
 #include "base/checked.h"
 
 enum {
-    A_PER_THREAD = 2 << 20,   /* bytes of packed op(a) that stay in the cache the cores share until they are used */
-    A_BUDGET = 24 << 20,      /* and at most, all threads together */
-    B_BUDGET = 16 << 20,      /* bytes of packed op(b) */
-    SUMS_BUDGET = 16 << 20,   /* bytes of sums */
-    CHUNK_BYTES = 32 << 10,   /* a row's packed depth: longer products go through in chunks, so that budgets hold */
-    PACK_BAND = 32,           /* a multiple of every k_unit */
+    A_PER_THREAD = 2 << 20, /* bytes of packed op(a) that stay in the cache the cores share until they are used */
+    A_BUDGET = 24 << 20,    /* and at most, all threads together */
+    B_BUDGET = 16 << 20,    /* bytes of packed op(b) */
+    SUMS_BUDGET = 16 << 20, /* bytes of sums */
+    CHUNK_BYTES = 32 << 10, /* a row's packed depth: longer products go through in chunks, so that budgets hold */
+    PACK_BAND = 32,         /* a multiple of every k_unit */
     ALIGNMENT = 256,
-    BLOCKS_PER_THREAD = 4,    /* at least, where the result is large enough: evens out threads */
-    TEAM_WORK = 1 << 18,      /* multiplications below which starting threads costs more than it saves */
-    SOLO_WORK = 1 << 24,      /* multiplications below which a batch is shared out by whole products */
+    BLOCKS_PER_THREAD = 4, /* at least, where the result is large enough: evens out threads */
+    TEAM_WORK = 1 << 18,   /* multiplications below which starting threads costs more than it saves */
+    SOLO_WORK = 1 << 24,   /* multiplications below which a batch is shared out by whole products */
 };
 
 typedef struct block_plan {
@@ -118,9 +118,11 @@ static void worker_wait(const worker *w)
     }
 }
 
-/* Packs `extent` rows of op(a) from `first` on (or columns of op(b)), over depth [k, k + depth). A source that runs along
- * the panels' width is read in bands of k, so that the cache lines and pages two panels share are visited once. */
-static void pack_panels(const worker *w, bool is_b, int64_t index, int64_t first, int64_t extent, int64_t k, int64_t depth)
+/* Packs `extent` rows of op(a) from `first` on (or columns of op(b)), over depth [k, k + depth). A source that runs
+ * along the panels' width is read in bands of k, so that the cache lines and pages two panels share are visited once.
+ */
+static void pack_panels(const worker *w, bool is_b, int64_t index, int64_t first, int64_t extent, int64_t k,
+                        int64_t depth)
 {
     const gemm_args *g = w->args;
     const product_kernel *kernel = w->kernel;
@@ -154,20 +156,31 @@ typedef struct place {
     int64_t index, row, column; /* product of the batch, row and column of d */
 } place;
 
-static void *element(const buffer *b, int64_t index)
+/* A result row's memory and the bytes from one row to the next; NULL where the matrix takes no part. */
+typedef struct rows_at {
+    char *p;
+    int64_t step;
+} rows_at;
+
+static rows_at rows_of(const buffer *b, int64_t start, int64_t ld)
 {
-    return (char *)b->p + (size_t)index * fsdp_dtype_size(b->dtype);
+    int64_t size = (int64_t)fsdp_dtype_size(b->dtype);
+    return (rows_at){(char *)b->p + start * size, ld * size};
+}
+
+static rows_at result_rows(const gemm_args *g, const place *at, int64_t i, int64_t j)
+{
+    return rows_of(&g->d, at->index * g->stride_d + (at->row + i) * g->ldd + at->column + j, g->ldd);
 }
 
 /* Fetches the lines that a finished tile is about to be stored to. */
 static void expect_rows(const gemm_args *g, const place *at, int64_t i, int64_t rows, int64_t j, int64_t columns)
 {
-    size_t bytes = (size_t)columns * fsdp_dtype_size(g->d.dtype);
-    for (int64_t r = i; r < i + rows; r++) {
-        const char *to = element(&g->d, at->index * g->stride_d + (at->row + r) * g->ldd + at->column + j);
-        for (size_t line = 0; line < bytes; line += 64)
-            __builtin_prefetch(to + line, 1);
-    }
+    rows_at to = result_rows(g, at, i, j);
+    int64_t bytes = columns * (int64_t)fsdp_dtype_size(g->d.dtype);
+    for (; rows > 0; rows--, to.p += to.step)
+        for (int64_t line = 0; line < bytes; line += 64)
+            __builtin_prefetch(to.p + line, 1);
 }
 
 /* Scales and stores rows i .. i + rows - 1 of a block's sums. */
@@ -175,16 +188,21 @@ static void store_rows(const worker *w, const block *b, const place *at, int64_t
 {
     const gemm_args *g = w->args;
     result_row r = {.alpha = g->alpha, .beta = g->beta, .d_dtype = g->d.dtype, .c_dtype = g->c.dtype};
+    rows_at d = result_rows(g, at, i, 0), c = {NULL, 0};
+    if (g->beta != 0.0f)
+        c = rows_of(&g->c, at->index * g->stride_c + (at->row + i) * g->ldc + at->column, g->ldc);
     if (g->bias.p) {
-        r.bias = element(&g->bias, at->column);
+        r.bias = rows_of(&g->bias, at->column, 0).p;
         r.bias_dtype = g->bias.dtype;
     }
     for (; rows > 0; rows--, i++) {
         r.sum = b->sums + i * w->plan->block_columns;
-        r.d = element(&g->d, at->index * g->stride_d + (at->row + i) * g->ldd + at->column);
-        if (g->beta != 0.0f)
-            r.c = element(&g->c, at->index * g->stride_c + (at->row + i) * g->ldc + at->column);
+        r.d = d.p;
+        r.c = c.p;
         w->kernel->store(&r, b->columns);
+        d.p += d.step;
+        if (c.p)
+            c.p += c.step;
     }
 }
 
@@ -271,8 +289,8 @@ static void compute_product(worker *w, int64_t index)
             }
 }
 
-static void work(const product_kernel *kernel, const gemm_args *args, const block_plan *plan, division d, int64_t *shared,
-                 int thread)
+static void work(const product_kernel *kernel, const gemm_args *args, const block_plan *plan, division d,
+                 int64_t *shared, int thread)
 {
     int64_t own[2] = {0, 0};
     int team_index = thread / d.team, n_teams = d.threads / d.team;

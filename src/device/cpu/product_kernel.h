@@ -1,8 +1,8 @@
 /* What the blocked product needs to know of a processor's kernel: the shape of its register tile, how it wants the
  * operands packed, and the functions that do it. product_blocked.c supplies loops, threads and memory.
  *
- * A panel holds `width` rows of op(a), or columns of op(b), over the whole packed depth. Its layout is the kernel's own,
- * with one promise: depth index k (a multiple of k_unit) starts k * width * element_bytes into the panel. */
+ * A panel holds `width` rows of op(a), or columns of op(b), over the whole packed depth. Its layout is the kernel's
+ * own, with one promise: depth index k (a multiple of k_unit) starts k * width * element_bytes into the panel. */
 #ifndef DEVICE_CPU_PRODUCT_KERNEL_H
 #define DEVICE_CPU_PRODUCT_KERNEL_H
 
@@ -32,7 +32,7 @@ typedef struct result_row {
     float alpha, beta;
 } result_row;
 
-enum { FEW_ROWS = 8, FEW_COLUMNS = 64 };
+enum { FEW_ROWS = 8, FEW_COLUMNS = 256 };
 
 /* A product with so few rows that packing op(b) would cost more than it gains: a strip of at most FEW_COLUMNS columns.
  * x holds `rows` rows of op(a), contiguous in k. */
@@ -46,14 +46,15 @@ typedef struct few_rows_strip {
 typedef struct product_kernel {
     const char *name;
     int tile_rows, tile_columns;
-    int k_unit;                    /* packed depth is a multiple of this */
-    int k_step;                    /* depth of a pass over a tile: what keeps a panel of op(a) in the first-level cache */
+    int k_unit; /* packed depth is a multiple of this */
+    int k_step; /* depth of a pass over a tile: what keeps a panel of op(a) in the first-level cache */
     int block_rows, block_columns; /* the sums that a thread works on at a time; multiples of the tile */
     size_t element_bytes;          /* of packed operands */
     void (*pack_a)(const panel_source *source, void *panel);
     void (*pack_b)(const panel_source *source, void *panel);
     /* sums (rows, tile_columns), row stride `ld`: overwritten, or added to. The buffer has tile_rows rows; only the
-     * first `rows` need be right. `depth` is a multiple of k_unit. `next_b` is where the next tile's b will be: a hint. */
+     * first `rows` need be right. `depth` is a multiple of k_unit. `next_b` is where the next tile's b will be: a hint.
+     */
     void (*tile)(int64_t depth, const void *a, const void *b, const void *next_b, float *sums, int64_t ld, int rows,
                  bool add);
     void (*store)(const result_row *row, int64_t n);

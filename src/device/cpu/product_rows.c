@@ -6,7 +6,10 @@
 
 #include "base/checked.h"
 
-enum { TEAM_WORK = 1 << 17 }; /* multiplications below which starting threads costs more than it saves */
+enum {
+    TEAM_WORK = 1 << 17, /* multiplications below which starting threads costs more than it saves */
+    STRIP_UNIT = 64,     /* columns: strips are multiples of it, at most FEW_COLUMNS */
+};
 
 bool product_rows_fit(const gemm_args *g)
 {
@@ -19,13 +22,13 @@ static char *element(const buffer *b, int64_t index)
     return (char *)b->p + (size_t)index * fsdp_dtype_size(b->dtype);
 }
 
-static void strip(const product_kernel *kernel, const gemm_args *g, int64_t index, int64_t column)
+static void strip(const product_kernel *kernel, const gemm_args *g, int64_t index, int64_t column, int64_t width)
 {
     float sums[FEW_ROWS][FEW_COLUMNS];
     few_rows_strip s = {.dtype = g->a.dtype, .transpose_b = g->transpose_b, .x_stride = g->lda, .ldb = g->ldb};
     s.rows = g->m;
     s.depth = g->k;
-    s.columns = min_i64(FEW_COLUMNS, g->n - column);
+    s.columns = min_i64(width, g->n - column);
     s.x = element(&g->a, index * g->stride_a);
     s.b = element(&g->b, index * g->stride_b + (g->transpose_b ? column * g->ldb : column));
     kernel->few_rows(&s, sums);
@@ -45,16 +48,15 @@ static void strip(const product_kernel *kernel, const gemm_args *g, int64_t inde
 
 void product_rows(const product_kernel *kernel, int max_threads, const gemm_args *g)
 {
-    int64_t n_strips = ceil_div(g->n, FEW_COLUMNS), total = n_strips * g->batch;
     double work = (double)g->m * (double)g->n * (double)g->k * (double)g->batch;
-    int threads = (int)min_i64(min_i64(max_threads, omp_get_max_threads()), total);
-    if (work < TEAM_WORK || omp_in_parallel())
-        threads = 1;
+    int64_t threads = omp_in_parallel() || work < TEAM_WORK ? 1 : min_i64(max_threads, omp_get_max_threads());
+    int64_t share = ceil_div(ceil_div(g->n * g->batch, threads), STRIP_UNIT) * STRIP_UNIT;
+    int64_t width = min_i64(FEW_COLUMNS, share), n_strips = ceil_div(g->n, width), total = n_strips * g->batch;
     /* Shared out by hand: clang's runtime allocates memory in every `omp for`. */
-#pragma omp parallel num_threads(threads) if (threads > 1)
+#pragma omp parallel num_threads((int)threads) if (threads > 1)
     {
         int64_t rank = omp_get_thread_num(), team = omp_get_num_threads();
         for (int64_t i = total * rank / team; i < total * (rank + 1) / team; i++)
-            strip(kernel, g, i / n_strips, i % n_strips * FEW_COLUMNS);
+            strip(kernel, g, i / n_strips, i % n_strips * width, width);
     }
 }

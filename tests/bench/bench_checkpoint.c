@@ -1,0 +1,283 @@
+/* Times checkpoints beside what the machine does with the same bytes: a save beside a plain write and fsync, a load beside
+ * a plain read, and the pause of an asynchronous save beside one memcpy.
+ *
+ *     bench_checkpoint [--json] [--best] [--parameters MILLIONS] [--directory DIR] [--rounds R]
+ *
+ * The state is that of a decoder with the given number of parameters (default 100 million) and AdamW: three times its
+ * fp32 size, held by one rank. Contenders take turns in every round; figures are medians, or with
+ * --best those of the quickest round (for machines that others use too). Reads and loads are timed twice: from the disk,
+ * the cache dropped before, and from the page cache. */
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/checked.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "ckpt/load.h"
+#include "ckpt/save.h"
+
+enum { MAX_TENSORS = 4096, MAX_ROUNDS = 51, BLOCK_BYTES = 4 << 20 };
+
+typedef struct options {
+    bool json, best;
+    int64_t parameters;
+    const char *directory;
+    int rounds;
+} options;
+
+typedef struct model {
+    ckpt_state state;
+    ckpt_tensor tensors[MAX_TENSORS];
+    ckpt_slice slices[MAX_TENSORS];
+    char names[MAX_TENSORS][64];
+    float *memory;
+    int64_t numel;
+} model;
+
+typedef enum contender {
+    PLAIN_WRITE,
+    SAVE,
+    COLD_READ,
+    COLD_LOAD,
+    WARM_READ,
+    WARM_LOAD,
+    MEMCPY,
+    PAUSE,
+    N_CONTENDERS
+} contender;
+
+static const char *const contender_names[] = {"plain write", "save",      "plain read, cold", "load, cold",
+                                              "plain read",  "load",      "memcpy",           "async pause"};
+
+static void fail(const char *what)
+{
+    fprintf(stderr, "bench_checkpoint: %s: %s\n", what, fsdp_last_error());
+    exit(1);
+}
+
+static void add(model *m, ckpt_role role, int layer, const char *name, int64_t rows, int64_t columns)
+{
+    int i = m->state.n_tensors++;
+    snprintf(m->names[i], sizeof m->names[i], "model.layers.%d.%s", layer, name);
+    m->tensors[i] = (ckpt_tensor){.name = m->names[i], .role = role, .n_dims = 2, .shape = {rows, columns}};
+    m->slices[i] = (ckpt_slice){.tensor = i, .count = rows * columns, .writes = true};
+    m->numel += rows * columns;
+}
+
+/* Layers of width 768 until the parameters are reached, each once as value and twice as moment. */
+static model *model_make(int64_t parameters)
+{
+    static const ckpt_role roles[] = {CKPT_PARAMETER, CKPT_MOMENT1, CKPT_MOMENT2};
+    model *m = calloc(1, sizeof *m);
+    int layers = (int)ceil_div(parameters, 4 * 768 * 768 + 3 * 768 * 2048 + 768);
+    m->state = (ckpt_state)CKPT_STATE_INIT;
+    m->state.tensors = m->tensors;
+    m->state.slices = m->slices;
+    for (int r = 0; r < 3; r++)
+        for (int layer = 0; layer < layers && m->state.n_tensors + 4 < MAX_TENSORS; layer++) {
+            add(m, roles[r], layer, "self_attn.weight", 4 * 768, 768);
+            add(m, roles[r], layer, "mlp.up_proj.weight", 2 * 2048, 768);
+            add(m, roles[r], layer, "mlp.down_proj.weight", 768, 2048);
+            add(m, roles[r], layer, "norm.weight", 1, 768);
+        }
+    m->state.n_slices = m->state.n_tensors;
+    m->memory = mmap(NULL, (size_t)m->numel * 4, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    madvise(m->memory, (size_t)m->numel * 4, MADV_HUGEPAGE);
+    int64_t at = 0;
+    for (int i = 0; i < m->state.n_slices; i++) {
+        m->slices[i].data = m->memory + at;
+        at += m->slices[i].count;
+    }
+    for (int64_t i = 0; i < m->numel; i++)
+        m->memory[i] = (float)(i * 2654435761u % 1000003);
+    return m;
+}
+
+/* ---- Contenders ---- */
+
+static double plain_write(const model *m, const char *path)
+{
+    double began = clock_seconds();
+    const uint8_t *p = (const uint8_t *)m->memory;
+    size_t left = (size_t)m->numel * 4;
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    while (fd >= 0 && left > 0) {
+        ssize_t written = write(fd, p, left < BLOCK_BYTES ? left : BLOCK_BYTES);
+        if (written <= 0)
+            fail("plain write");
+        p += written;
+        left -= (size_t)written;
+    }
+    if (fd < 0 || fsync(fd) != 0)
+        fail("plain write");
+    close(fd);
+    return clock_seconds() - began;
+}
+
+static double plain_read(const model *m, const char *path)
+{
+    double began = clock_seconds();
+    uint8_t *p = (uint8_t *)m->memory;
+    ssize_t got = 1;
+    int fd = open(path, O_RDONLY);
+    for (; fd >= 0 && got > 0; p += got)
+        got = read(fd, p, BLOCK_BYTES);
+    close(fd);
+    return clock_seconds() - began;
+}
+
+/* So that the next read comes from the disk, as after a restart. */
+static void drop_cache(const char *path)
+{
+    int fd = open(path, O_RDONLY);
+    if (fd < 0 || posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) != 0)
+        fail("dropping the cache");
+    close(fd);
+}
+
+static double save(const model *m, const ckpt_save_config *config)
+{
+    double began = clock_seconds();
+    if (ckpt_save(config, &m->state, NULL, NULL) != FSDP_OK)
+        fail("save");
+    return clock_seconds() - began;
+}
+
+static double load(const model *m, const char *directory)
+{
+    ckpt_load_config config = CKPT_LOAD_CONFIG_INIT;
+    ckpt_load_result result;
+    double began = clock_seconds();
+    if (ckpt_resume(directory, &config, &m->state, NULL, &result) != FSDP_OK || result.step < 0)
+        fail("load");
+    ckpt_load_result_free(&result);
+    return clock_seconds() - began;
+}
+
+static double pause_of(const model *m, ckpt_saver *saver, const ckpt_save_config *config)
+{
+    double began = clock_seconds();
+    if (ckpt_saver_start(saver, config, &m->state, NULL) != FSDP_OK)
+        fail("asynchronous save");
+    double paused = clock_seconds() - began;
+    if (ckpt_saver_wait(saver, NULL, NULL) != FSDP_OK)
+        fail("asynchronous save");
+    return paused;
+}
+
+/* ---- Rounds ---- */
+
+static int by_value(const void *left, const void *right)
+{
+    double a = *(const double *)left, b = *(const double *)right;
+    return a < b ? -1 : a > b;
+}
+
+static void remove_step(const char *directory, int step)
+{
+    char path[1200];
+    snprintf(path, sizeof path, "%s/step-%08d", directory, step);
+    if (step >= 0)
+        file_remove_tree(path);
+}
+
+static void run_round(const options *o, const model *m, ckpt_saver *saver, float *copy, const char *plain, int round,
+                      double seconds[N_CONTENDERS][MAX_ROUNDS])
+{
+    size_t bytes = (size_t)m->numel * 4;
+    char shard[1200];
+    ckpt_save_config config = CKPT_SAVE_CONFIG_INIT;
+    config.directory = o->directory;
+    config.step = round;
+    /* What both leave behind is removed beforehand: freeing a gigabyte on disk takes its time. */
+    unlink(plain);
+    remove_step(o->directory, round - 1);
+    seconds[PLAIN_WRITE][round] = plain_write(m, plain);
+    seconds[SAVE][round] = save(m, &config);
+    snprintf(shard, sizeof shard, "%s/step-%08d/rank-00000.safetensors", o->directory, round);
+    drop_cache(plain);
+    seconds[COLD_READ][round] = plain_read(m, plain);
+    drop_cache(shard);
+    seconds[COLD_LOAD][round] = load(m, o->directory);
+    seconds[WARM_READ][round] = plain_read(m, plain);
+    seconds[WARM_LOAD][round] = load(m, o->directory);
+    double began = clock_seconds();
+    memcpy(copy, m->memory, bytes);
+    seconds[MEMCPY][round] = clock_seconds() - began;
+    remove_step(o->directory, round);
+    seconds[PAUSE][round] = pause_of(m, saver, &config);
+}
+
+static void print(const options *o, int64_t bytes, double seconds[N_CONTENDERS][MAX_ROUNDS])
+{
+    double median[N_CONTENDERS];
+    for (int i = 0; i < N_CONTENDERS; i++) {
+        qsort(seconds[i], (size_t)o->rounds, sizeof(double), by_value);
+        median[i] = seconds[i][o->best ? 0 : o->rounds / 2];
+    }
+    double ratios[] = {median[PLAIN_WRITE] / median[SAVE], median[COLD_READ] / median[COLD_LOAD],
+                       median[WARM_READ] / median[WARM_LOAD], median[PAUSE] / median[MEMCPY]};
+    if (o->json) {
+        printf("{\"bytes\": %lld", (long long)bytes);
+        for (int i = 0; i < N_CONTENDERS; i++)
+            printf(", \"%s\": %.6f", contender_names[i], median[i]);
+        printf(", \"save ratio\": %.3f, \"cold load ratio\": %.3f, \"load ratio\": %.3f, \"pause ratio\": %.3f}\n",
+               ratios[0], ratios[1], ratios[2], ratios[3]);
+        return;
+    }
+    printf("%.1f MiB, %d rounds\n", (double)bytes / 1048576, o->rounds);
+    for (int i = 0; i < N_CONTENDERS; i++)
+        printf("  %-16s %8.3f s  %7.2f GB/s\n", contender_names[i], median[i], (double)bytes / median[i] / 1e9);
+    printf("save / plain write %.2f, load / plain read %.2f (from the page cache %.2f), async pause %.2f memcpy\n",
+           ratios[0], ratios[1], ratios[2], ratios[3]);
+}
+
+static options parse(int argc, char **argv)
+{
+    options o = {.parameters = 100000000, .directory = "bench-checkpoint.tmp", .rounds = 5};
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--json") == 0)
+            o.json = true;
+        else if (strcmp(argv[i], "--best") == 0)
+            o.best = true;
+        else if (strcmp(argv[i], "--parameters") == 0 && i + 1 < argc)
+            o.parameters = (int64_t)(atof(argv[++i]) * 1e6);
+        else if (strcmp(argv[i], "--directory") == 0 && i + 1 < argc)
+            o.directory = argv[++i];
+        else if (strcmp(argv[i], "--rounds") == 0 && i + 1 < argc)
+            o.rounds = atoi(argv[++i]);
+    }
+    o.rounds = o.rounds < 1 ? 1 : o.rounds > MAX_ROUNDS ? MAX_ROUNDS : o.rounds;
+    return o;
+}
+
+int main(int argc, char **argv)
+{
+    static double seconds[N_CONTENDERS][MAX_ROUNDS];
+    options o = parse(argc, argv);
+    model *m = model_make(o.parameters);
+    int64_t bytes = m->numel * 4;
+    ckpt_saver *saver;
+    char *plain = file_join(o.directory, "plain");
+    float *copy = malloc((size_t)bytes);
+    if (!plain || !copy || file_make_directories(o.directory) != FSDP_OK ||
+        ckpt_saver_create(&m->state, false, &saver) != FSDP_OK)
+        fail("start");
+    memset(copy, 0, (size_t)bytes);
+    for (int round = 0; round < o.rounds; round++)
+        run_round(&o, m, saver, copy, plain, round, seconds);
+    print(&o, bytes, seconds);
+    ckpt_saver_free(saver);
+    file_remove_tree(o.directory);
+    free(copy);
+    free(plain);
+    munmap(m->memory, (size_t)bytes);
+    free(m);
+    return 0;
+}

@@ -1,0 +1,270 @@
+/* AdamW, Adam with L2 and SGD against plain references in double precision, over several steps, with ranges that decay
+ * and ranges that do not. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/rng.h"
+#include "optim/update.h"
+
+enum { N = 1003, RANGES = 3, STEPS = 7 };
+
+/* Sizes and ends of what decays: some, all, nothing; odd. */
+static const int64_t sizes[RANGES] = {N, 33, 17}, decays[RANGES] = {501, 33, 0};
+
+typedef struct state {
+    device *dev;
+    stream *compute;
+    float *parameter[RANGES], *gradient[RANGES];
+    uint16_t *copy; /* bf16, of range 0 */
+    double *wanted[RANGES], *moment1[RANGES], *moment2[RANGES];
+} state;
+
+static void *numbers(int64_t n, size_t bytes)
+{
+    void *memory = calloc((size_t)n, bytes);
+    assert_non_null(memory);
+    return memory;
+}
+
+static int open_state(void **out)
+{
+    static state s;
+    assert_int_equal(device_open_cpu(CPU_PRODUCT_AUTO, &s.dev), FSDP_OK);
+    assert_int_equal(s.dev->stream_create(s.dev, 0, &s.compute), FSDP_OK);
+    for (int i = 0; i < RANGES; i++) {
+        s.parameter[i] = numbers(sizes[i], sizeof(float));
+        s.gradient[i] = numbers(sizes[i], sizeof(float));
+        s.wanted[i] = numbers(sizes[i], sizeof(double));
+        s.moment1[i] = numbers(sizes[i], sizeof(double));
+        s.moment2[i] = numbers(sizes[i], sizeof(double));
+    }
+    s.copy = numbers(N, sizeof *s.copy);
+    *out = &s;
+    return 0;
+}
+
+static int close_state(void **out)
+{
+    state *s = *out;
+    for (int i = 0; i < RANGES; i++) {
+        free(s->parameter[i]);
+        free(s->gradient[i]);
+        free(s->wanted[i]);
+        free(s->moment1[i]);
+        free(s->moment2[i]);
+    }
+    free(s->copy);
+    s->dev->stream_free(s->compute);
+    device_close(s->dev);
+    return 0;
+}
+
+static void start_values(state *s)
+{
+    for (int i = 0; i < RANGES; i++) {
+        rng_fill_normal(rng_key_make(30 + (uint64_t)i), 0, sizes[i], 0, 1, s->parameter[i]);
+        for (int64_t k = 0; k < sizes[i]; k++) {
+            s->wanted[i][k] = (double)s->parameter[i][k];
+            s->moment1[i][k] = s->moment2[i][k] = 0;
+        }
+    }
+}
+
+/* One element, one step, as the papers write it. step counts from 1. */
+static void reference(const fsdp_optimizer_config *c, double lr, int step, double g, bool decay, double *p, double *m,
+                      double *v)
+{
+    double l2 = decay ? (double)c->weight_decay : 0, b1 = (double)c->beta1, b2 = (double)c->beta2,
+           mu = (double)c->momentum;
+    if (c->kind == FSDP_ADAMW)
+        *p -= lr * l2 * *p;
+    else
+        g += l2 * *p;
+    if (c->kind == FSDP_SGD) {
+        *m = mu != 0 && step > 1 ? mu * *m + g : g;
+        *p -= lr * *m;
+        return;
+    }
+    *m = b1 * *m + (1 - b1) * g;
+    *v = b2 * *v + (1 - b2) * g * g;
+    *p -= lr * (*m / (1 - pow(b1, step))) / (sqrt(*v / (1 - pow(b2, step))) + (double)c->eps);
+}
+
+static double bf16(uint16_t bits)
+{
+    uint32_t wide = (uint32_t)bits << 16;
+    float x;
+    memcpy(&x, &wide, sizeof x);
+    return (double)x;
+}
+
+static void compare(const state *s, const fsdp_optimizer_config *c, int step)
+{
+    for (int i = 0; i < RANGES; i++) {
+        for (int64_t k = 0; k < sizes[i]; k++) {
+            double got = (double)s->parameter[i][k], wanted = s->wanted[i][k];
+            if (fabs(got - wanted) > 2e-6 * step * (1 + fabs(wanted))) {
+                print_error("kind %d, step %d, range %d, element %lld: %.9g, wanted %.9g\n", (int)c->kind, step, i,
+                            (long long)k, got, wanted);
+                fail();
+            }
+        }
+    }
+    for (int64_t k = 0; k < N; k++) { /* the copy is the rounded parameter */
+        double p = (double)s->parameter[0][k];
+        assert_true(fabs(bf16(s->copy[k]) - p) <= fabs(p) * 0x1p-8);
+    }
+}
+
+static void run_against_reference(state *s, const fsdp_optimizer_config *c)
+{
+    update_range ranges[RANGES];
+    update *u;
+    start_values(s);
+    for (int i = 0; i < RANGES; i++)
+        ranges[i] = (update_range){
+            .parameter = s->parameter[i], .gradient = s->gradient[i], .n = sizes[i], .decay_end = decays[i]};
+    ranges[0].copy = (buffer){s->copy, FSDP_BF16};
+    assert_int_equal(update_create(s->dev, s->compute, c, ranges, RANGES, &u), FSDP_OK);
+    for (int step = 1; step <= STEPS; step++) {
+        double scale = step == 3 ? 0.25 : 1; /* a clipped step */
+        float lr = c->lr / (float)step;
+        optimizer_numbers n;
+        update_numbers(u, lr, step, &n);
+        n.gradient_scale = (float)scale;
+        for (int i = 0; i < RANGES; i++) {
+            rng_fill_normal(rng_key_make(100 * (uint64_t)step + (uint64_t)i), 0, sizes[i], 0, 1, s->gradient[i]);
+            for (int64_t k = 0; k < sizes[i]; k++)
+                reference(c, (double)lr, step, scale * (double)s->gradient[i][k], k < decays[i], &s->wanted[i][k],
+                          &s->moment1[i][k], &s->moment2[i][k]);
+            assert_int_equal(update_apply(u, i, s->compute, &n), FSDP_OK);
+        }
+        compare(s, c, step);
+    }
+    update_free(u);
+}
+
+static void adamw_follows_the_reference(void **out)
+{
+    fsdp_optimizer_config c = FSDP_OPTIMIZER_CONFIG_INIT;
+    c.weight_decay = 0.1f;
+    c.lr = 0.01f;
+    run_against_reference(*out, &c);
+    c.beta1 = 0.8f;
+    c.beta2 = 0.95f;
+    c.eps = 1e-3f;
+    c.weight_decay = 0;
+    run_against_reference(*out, &c);
+}
+
+static void adam_adds_its_decay_to_the_gradient(void **out)
+{
+    fsdp_optimizer_config c = FSDP_OPTIMIZER_CONFIG_INIT;
+    c.kind = FSDP_ADAM;
+    c.weight_decay = 0.1f;
+    c.lr = 0.01f;
+    run_against_reference(*out, &c);
+}
+
+static void sgd_follows_the_reference_with_and_without_momentum(void **out)
+{
+    fsdp_optimizer_config c = FSDP_OPTIMIZER_CONFIG_INIT;
+    c.kind = FSDP_SGD;
+    c.weight_decay = 0.1f;
+    c.lr = 0.05f;
+    run_against_reference(*out, &c);
+    c.momentum = 0.9f;
+    run_against_reference(*out, &c);
+}
+
+static void a_skipped_step_changes_nothing(void **out)
+{
+    state *s = *out;
+    static const fsdp_optimizer_kind kinds[] = {FSDP_ADAMW, FSDP_ADAM, FSDP_SGD};
+    for (int k = 0; k < 3; k++) {
+        fsdp_optimizer_config c = FSDP_OPTIMIZER_CONFIG_INIT;
+        c.kind = kinds[k];
+        c.momentum = 0.9f;
+        c.weight_decay = 0.1f;
+        update *u;
+        float before[N];
+        start_values(s);
+        memcpy(before, s->parameter[0], sizeof before);
+        update_range range = {.parameter = s->parameter[0], .gradient = s->gradient[0], .n = N, .decay_end = 500};
+        assert_int_equal(update_create(s->dev, s->compute, &c, &range, 1, &u), FSDP_OK);
+        for (int64_t i = 0; i < N; i++)
+            s->gradient[0][i] = NAN;
+        optimizer_numbers n;
+        update_numbers(u, 0.1f, 1, &n);
+        n.skip = 1;
+        assert_int_equal(update_apply(u, 0, s->compute, &n), FSDP_OK);
+        assert_memory_equal(before, s->parameter[0], sizeof before);
+        const update_range *r = update_range_at(u, 0);
+        for (int64_t i = 0; i < N; i++)
+            assert_true(r->moment1[i] == 0 && (!r->moment2 || r->moment2[i] == 0));
+        update_free(u);
+    }
+}
+
+static void moments_are_kept_where_the_optimizer_has_them(void **out)
+{
+    state *s = *out;
+    const struct {
+        fsdp_optimizer_kind kind;
+        float momentum;
+        int moments;
+    } cases[] = {{FSDP_ADAMW, 0, 2}, {FSDP_ADAM, 0, 2}, {FSDP_SGD, 0, 0}, {FSDP_SGD, 0.9f, 1}};
+    for (int i = 0; i < 4; i++) {
+        fsdp_optimizer_config c = FSDP_OPTIMIZER_CONFIG_INIT;
+        c.kind = cases[i].kind;
+        c.momentum = cases[i].momentum;
+        update_range ranges[] = {{.parameter = s->parameter[0], .gradient = s->gradient[0], .n = N},
+                                 {.parameter = s->parameter[1], .gradient = s->gradient[1], .n = 33}};
+        update *u;
+        assert_int_equal(update_create(s->dev, s->compute, &c, ranges, 2, &u), FSDP_OK);
+        assert_int_equal(update_moments(&c), cases[i].moments);
+        for (int k = 0; k < 2; k++) {
+            const update_range *r = update_range_at(u, k);
+            assert_int_equal((r->moment1 != NULL) + (r->moment2 != NULL), cases[i].moments);
+            for (int64_t j = 0; r->moment1 && j < r->n; j++)
+                assert_true(r->moment1[j] == 0 && (!r->moment2 || r->moment2[j] == 0));
+        }
+        update_free(u);
+    }
+    update_free(NULL);
+}
+
+static void settings_out_of_range_are_refused(void **out)
+{
+    state *s = *out;
+    for (int i = 0; i < 9; i++) {
+        fsdp_optimizer_config c = FSDP_OPTIMIZER_CONFIG_INIT;
+        float *fields[] = {&c.beta1,        &c.beta1,    &c.beta2, &c.beta2, &c.eps,
+                           &c.weight_decay, &c.momentum, &c.clip,  &c.beta1};
+        const float values[] = {1, -0.1f, 1, -0.1f, 0, -0.1f, 1, -1, NAN};
+        *fields[i] = values[i];
+        update *u = NULL;
+        assert_int_equal(update_create(s->dev, s->compute, &c, NULL, 0, &u), FSDP_ERR_INPUT);
+        assert_null(u);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(adamw_follows_the_reference),
+        cmocka_unit_test(adam_adds_its_decay_to_the_gradient),
+        cmocka_unit_test(sgd_follows_the_reference_with_and_without_momentum),
+        cmocka_unit_test(a_skipped_step_changes_nothing),
+        cmocka_unit_test(moments_are_kept_where_the_optimizer_has_them),
+        cmocka_unit_test(settings_out_of_range_are_refused),
+    };
+    return cmocka_run_group_tests_name("update", tests, open_state, close_state);
+}
