@@ -234,15 +234,16 @@ const command command_ckpt = {
     .name = "ckpt",
     .summary = "Look at, check, compare, convert and prune checkpoints",
     .usage = "show|verify|diff|export|import|reshard|prune PATH... [FLAGS...]",
-    .details = "A path is a checkpoint (run/step-00000020), a directory of checkpoints (run: the newest complete one is\n"
-               "meant), a Hugging Face folder, or a .safetensors file.\n\n"
-               "  fsdp ckpt show run                        what is there, and in what condition\n"
-               "  fsdp ckpt verify run                      read everything, compare every checksum\n"
-               "  fsdp ckpt diff run/step-00000010 run      tensors that differ, and by how much (exit code 1 then)\n"
-               "  fsdp ckpt export run model --dtype bf16   a folder that transformers opens\n"
-               "  fsdp ckpt import model run                a checkpoint of step 0 from such a folder\n"
-               "  fsdp ckpt reshard run run8 --world_size 8\n"
-               "  fsdp ckpt prune run --keep_checkpoints 3 --keep_every 1000",
+    .details =
+        "A path is a checkpoint (run/step-00000020), a directory of checkpoints (run: the newest complete one is\n"
+        "meant), a Hugging Face folder, or a .safetensors file.\n\n"
+        "  fsdp ckpt show run                        what is there, and in what condition\n"
+        "  fsdp ckpt verify run                      read everything, compare every checksum\n"
+        "  fsdp ckpt diff run/step-00000010 run      tensors that differ, and by how much (exit code 1 then)\n"
+        "  fsdp ckpt export run model --dtype bf16   a folder that transformers opens\n"
+        "  fsdp ckpt import model run                a checkpoint of step 0 from such a folder\n"
+        "  fsdp ckpt reshard run run8 --world_size 8\n"
+        "  fsdp ckpt prune run --keep_checkpoints 3 --keep_every 1000",
     .flags = ckpt_flags,
     .run = run_ckpt,
 };

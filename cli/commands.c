@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* In the order that help shows them. */
-#define COMMANDS(X) X(train) X(plan) X(run) X(tokenize) X(ckpt) X(bench) X(help)
+#define COMMANDS(X) X(train) X(plan) X(run) X(tokenize) X(generate) X(ckpt) X(bench) X(help)
 
 #define DECLARE(name) extern const command command_##name;
 COMMANDS(DECLARE)

@@ -17,15 +17,16 @@
 extern "C" {
 #endif
 
-/* What is there: for a directory of checkpoints all of them and their condition, else step, world, files and tensors. */
+/* What is there: for a directory of checkpoints all of them and their condition, else step, world, files and tensors.
+ */
 FSDP_API fsdp_status fsdp_checkpoint_show(const char *path, bool json, char **text);
 
-/* Reads everything and compares every checksum. FSDP_ERR_INPUT when anything is wrong; the report, which is set then too,
- * names every file and tensor that is. A directory of checkpoints: all of them. */
+/* Reads everything and compares every checksum. FSDP_ERR_INPUT when anything is wrong; the report, which is set then
+ * too, names every file and tensor that is. A directory of checkpoints: all of them. */
 FSDP_API fsdp_status fsdp_checkpoint_verify(const char *path, bool json, char **text);
 
-/* Names the tensors that only one of the two has, whose shapes differ, or where elements differ by more than `tolerance`
- * (0: in any bit), and by how much. *same tells whether there are any. */
+/* Names the tensors that only one of the two has, whose shapes differ, or where elements differ by more than
+ * `tolerance` (0: in any bit), and by how much. *same tells whether there are any. */
 FSDP_API fsdp_status fsdp_checkpoint_diff(const char *a, const char *b, double tolerance, bool json, bool *same,
                                           char **text);
 
@@ -61,8 +62,8 @@ typedef struct fsdp_checkpoint_convert_config {
         .size = sizeof(fsdp_checkpoint_convert_config), .kind = "sharded", .world_size = 1                             \
     }
 
-/* A checkpoint again as one of another world size or kind: the same step, values and state. (Loading needs none of this:
- * any world loads any sharded or full checkpoint.) */
+/* A checkpoint again as one of another world size or kind: the same step, values and state. (Loading needs none of
+ * this: any world loads any sharded or full checkpoint.) */
 FSDP_API fsdp_status fsdp_checkpoint_reshard(const fsdp_checkpoint_convert_config *config, char **text);
 
 /* A Hugging Face folder or safetensors file as a checkpoint of step 0: parameters, no optimizer state. */

@@ -41,6 +41,7 @@ typedef struct fsdp_train_result {
     int64_t peak_bytes;     /* of this rank */
     bool stopped;           /* stop_requested ended it */
     char checkpoint[4096];  /* the last one written, "" when none */
+    double validation_accuracy; /* of image classes, 0 to 1; NaN when there was no such validation */
 } fsdp_train_result;
 
 #define FSDP_TRAIN_RESULT_INIT                                                                                         \

@@ -13,6 +13,7 @@ enum { MAX_LISTENERS = 8 };
 typedef struct registration {
     hook_listener listener;
     void *context;
+    unsigned kinds; /* a bit each */
 } registration;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -20,19 +21,38 @@ static registration listeners[MAX_LISTENERS];
 static int n_listeners;
 
 bool hooks_enabled;
+unsigned hooks_kinds;
 
-fsdp_status hooks_add(hook_listener listener, void *context)
+static void count_listeners(void)
+{
+    hooks_enabled = n_listeners > 0;
+    hooks_kinds = 0;
+    for (int i = 0; i < n_listeners; i++)
+        hooks_kinds |= listeners[i].kinds;
+}
+
+static fsdp_status add(hook_listener listener, void *context, unsigned kinds)
 {
     fsdp_status status = FSDP_OK;
     pthread_mutex_lock(&lock);
     if (n_listeners == MAX_LISTENERS) {
         status = error_set(FSDP_ERR_STATE, "%d listeners already hear events; remove one first", MAX_LISTENERS);
     } else {
-        listeners[n_listeners++] = (registration){listener, context};
-        hooks_enabled = true;
+        listeners[n_listeners++] = (registration){listener, context, kinds};
+        count_listeners();
     }
     pthread_mutex_unlock(&lock);
     return status;
+}
+
+fsdp_status hooks_add(hook_listener listener, void *context)
+{
+    return add(listener, context, ~0u);
+}
+
+fsdp_status hooks_add_kind(hook_kind kind, hook_listener listener, void *context)
+{
+    return add(listener, context, 1u << kind);
 }
 
 void hooks_remove(hook_listener listener, void *context)
@@ -43,7 +63,7 @@ void hooks_remove(hook_listener listener, void *context)
         if (listeners[i].listener != listener || listeners[i].context != context)
             listeners[kept++] = listeners[i];
     n_listeners = kept;
-    hooks_enabled = kept > 0;
+    count_listeners();
     pthread_mutex_unlock(&lock);
 }
 
@@ -57,5 +77,6 @@ void hooks_emit(hook_kind kind, hook_moment moment, const char *name, const char
                         .time_ns = clock_nanoseconds(),
                         .lane = lane};
     for (int i = 0; i < n_listeners; i++)
-        listeners[i].listener(listeners[i].context, &event);
+        if (listeners[i].kinds >> kind & 1)
+            listeners[i].listener(listeners[i].context, &event);
 }

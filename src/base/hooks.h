@@ -32,9 +32,12 @@ typedef void (*hook_listener)(void *context, const hook_event *event);
 
 /* Up to 8 listeners. Called on the thread where the event happens; must be safe for that. */
 fsdp_status hooks_add(hook_listener listener, void *context);
+/* The same for one kind of event: work that reports other kinds may then run as a recorded graph, which reports none. */
+fsdp_status hooks_add_kind(hook_kind kind, hook_listener listener, void *context);
 void hooks_remove(hook_listener listener, void *context);
 
-extern bool hooks_enabled; /* read-only for everyone but hooks.c */
+extern bool hooks_enabled;   /* read-only for everyone but hooks.c */
+extern unsigned hooks_kinds; /* bit k: somebody hears events of kind k; likewise */
 void hooks_emit(hook_kind kind, hook_moment moment, const char *name, const char *detail, int64_t bytes, int lane);
 
 #define HOOK(kind, moment, name, detail, bytes, lane)                                                                  \

@@ -1,6 +1,6 @@
 /* The commit: waits until every rank's part is there, joins the lists into the manifest, and makes the directory appear
- * under its name. Runs on rank 0 (kind local: on every rank for itself), possibly on the background thread, so it talks to
- * no one: parts announce themselves by files. */
+ * under its name. Runs on rank 0 (kind local: on every rank for itself), possibly on the background thread, so it talks
+ * to no one: parts announce themselves by files. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -76,8 +76,8 @@ static fsdp_status wait_for_parts(save_task *task)
             return error_set(FSDP_ERR_PEER, "%s: the save was given up: a rank could not write its part",
                              task->temporary);
         if (clock_seconds() > deadline)
-            return error_set(FSDP_ERR_TIMEOUT, "%s: the part of rank %d did not come within %g s", task->temporary, rank,
-                             task->part_timeout);
+            return error_set(FSDP_ERR_TIMEOUT, "%s: the part of rank %d did not come within %g s", task->temporary,
+                             rank, task->part_timeout);
         struct timespec pause = {.tv_nsec = pause_ns};
         nanosleep(&pause, NULL);
         if (pause_ns < 100000000)
@@ -125,10 +125,8 @@ static fsdp_status declare_tensors(const save_task *task, manifest *m, int *n_pi
     for (int i = 0; i < state->n_tensors; i++) {
         const ckpt_tensor *tensor = &state->tensors[i];
         manifest_tensor *entry = &m->tensors[i];
-        *entry = (manifest_tensor){.name = tensor->name,
-                                   .role = tensor->role,
-                                   .n_dims = tensor->n_dims,
-                                   .numel = ckpt_tensor_numel(tensor)};
+        *entry = (manifest_tensor){
+            .name = tensor->name, .role = tensor->role, .n_dims = tensor->n_dims, .numel = ckpt_tensor_numel(tensor)};
         memcpy(entry->shape, tensor->shape, sizeof entry->shape);
         entry->pieces = arena_alloc(m->memory, ((size_t)n_pieces[i] + 1) * sizeof *entry->pieces);
         if (!entry->pieces)

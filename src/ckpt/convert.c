@@ -1,5 +1,6 @@
 /* fsdp_checkpoint_export, _import, _reshard: writes a checkpoint or model folder from another one, in one process that
- * plays all ranks in turn. Streams through the same writer as training does; checksums of the source are checked first. */
+ * plays all ranks in turn. Streams through the same writer as training does; checksums of the source are checked first.
+ */
 #include <fsdp/checkpoint.h>
 
 #include <inttypes.h>
@@ -140,8 +141,8 @@ static fsdp_status converter_open(converter *c, const char *path, const char *to
     FSDP_TRY(source_open(c->path, &c->source));
     const manifest *m = source_manifest(c->source);
     if (m && m->kind == CKPT_LOCAL)
-        return error_set(FSDP_ERR_INPUT, "%s: a local checkpoint is one rank's; load it by that rank and save it sharded",
-                         c->path);
+        return error_set(FSDP_ERR_INPUT,
+                         "%s: a local checkpoint is one rank's; load it by that rank and save it sharded", c->path);
     FSDP_TRY(verify_source(c->source));
     FSDP_TRY(describe(c));
     FSDP_TRY(choose_tokenizer(c, tokenizer));
@@ -167,7 +168,8 @@ static fsdp_status write_other_parts(converter *c, const ckpt_save_config *confi
     return FSDP_OK;
 }
 
-static fsdp_status write_checkpoint(converter *c, const ckpt_save_config *config, int world_size, char *path, size_t room)
+static fsdp_status write_checkpoint(converter *c, const ckpt_save_config *config, int world_size, char *path,
+                                    size_t room)
 {
     save_task *task = NULL;
     fsdp_status status;
@@ -205,8 +207,10 @@ static fsdp_status convert(const fsdp_checkpoint_convert_config *config, bool im
     fsdp_status status = converter_open(&c, config->source, NULL);
     const manifest *m = status == FSDP_OK ? source_manifest(c.source) : NULL;
     if (status == FSDP_OK && import && m)
-        status = error_set(FSDP_ERR_INPUT, "%s: is a checkpoint already; import takes Hugging Face folders, reshard "
-                           "takes checkpoints", c.path);
+        status = error_set(FSDP_ERR_INPUT,
+                           "%s: is a checkpoint already; import takes Hugging Face folders, reshard "
+                           "takes checkpoints",
+                           c.path);
     if (status == FSDP_OK && !import && !m)
         status = error_set(FSDP_ERR_INPUT, "%s: is a model folder, no checkpoint; import takes it", c.path);
     if (status == FSDP_OK) {
@@ -218,8 +222,8 @@ static fsdp_status convert(const fsdp_checkpoint_convert_config *config, bool im
         status = write_checkpoint(&c, &save, save.kind == CKPT_FULL ? 1 : config->world_size, path, sizeof path);
     }
     if (status == FSDP_OK)
-        status = report_text(json_pack("{s:s, s:s, s:s, s:i}", "path", path, "kind", ckpt_kind_name(save.kind), "source",
-                                       c.path, "tensors", c.state.n_tensors),
+        status = report_text(json_pack("{s:s, s:s, s:s, s:i}", "path", path, "kind", ckpt_kind_name(save.kind),
+                                       "source", c.path, "tensors", c.state.n_tensors),
                              config->json, print_done, text);
     converter_close(&c);
     return status;

@@ -93,7 +93,8 @@ static fsdp_status compare_sources(const ckpt_source *a, const ckpt_source *b, d
     free(room);
     const manifest *ma = source_manifest(a), *mb = source_manifest(b);
     if (ma && mb)
-        json_object_set_new(report, "same_state", json_boolean(ma->step == mb->step && json_equal(ma->extra, mb->extra)));
+        json_object_set_new(report, "same_state",
+                            json_boolean(ma->step == mb->step && json_equal(ma->extra, mb->extra)));
     return status;
 }
 
@@ -122,12 +123,12 @@ static void print_report(FILE *out, const json_t *report)
     json_array_foreach(json_object_get(report, "shapes"), i, entry)
         fprintf(out, "  %-10s %s: shape %s and %s\n", report_string(entry, "role"), report_string(entry, "name"),
                 report_string(entry, "a"), report_string(entry, "b"));
-    json_array_foreach(json_object_get(report, "differ"), i, entry)
-        fprintf(out, "  %-10s %s: %" PRId64 " of %" PRId64 " elements, from %" PRId64 " on, by up to %g (relative %g)\n",
-                report_string(entry, "role"), report_string(entry, "name"), report_int(entry, "different"),
-                report_int(entry, "elements"), report_int(entry, "first"),
-                json_number_value(json_object_get(entry, "max_absolute")),
-                json_number_value(json_object_get(entry, "max_relative")));
+    json_array_foreach(json_object_get(report, "differ"), i, entry) fprintf(
+        out, "  %-10s %s: %" PRId64 " of %" PRId64 " elements, from %" PRId64 " on, by up to %g (relative %g)\n",
+        report_string(entry, "role"), report_string(entry, "name"), report_int(entry, "different"),
+        report_int(entry, "elements"), report_int(entry, "first"),
+        json_number_value(json_object_get(entry, "max_absolute")),
+        json_number_value(json_object_get(entry, "max_relative")));
 }
 
 static fsdp_status open_resolved(const char *path, ckpt_source **out)

@@ -43,7 +43,8 @@ void ckpt_entry_check(ckpt_entry *entry);
 /* "<directory>/step-00000020[.rank-00003]"; malloc'd, NULL when out of memory. */
 char *ckpt_directory_path(const char *directory, int64_t step, int rank);
 
-/* Puts the directory `temporary` at `final`; what was there is there until then, and removed after. Syncs the parent. */
+/* Puts the directory `temporary` at `final`; what was there is there until then, and removed after. Syncs the parent.
+ */
 fsdp_status ckpt_directory_replace(const char *temporary, const char *final, const char *id);
 
 /* What prune does, or with dry_run would do. */
@@ -52,10 +53,11 @@ typedef struct ckpt_prune_result {
     char **removed; /* paths */
 } ckpt_prune_result;
 
-/* Removes all but the `keep` newest complete checkpoints (0: keeps all) and those whose step is a multiple of `keep_every`
- * (0: none more), and what unfinished saves left, except `busy` (a path, may be NULL). Without any complete checkpoint it
- * removes nothing. `rank`: those of kind local of this rank (-1: those of all ranks). A checkpoint is renamed before it
- * is taken apart, so none is ever found half removed under its name. result may be NULL. */
+/* Removes all but the `keep` newest complete checkpoints (0: keeps all) and those whose step is a multiple of
+ * `keep_every` (0: none more), and what unfinished saves left, except `busy` (a path, may be NULL). Without any
+ * complete checkpoint it removes nothing. `rank`: those of kind local of this rank (-1: those of all ranks). A
+ * checkpoint is renamed before it is taken apart, so none is ever found half removed under its name. result may be
+ * NULL. */
 fsdp_status ckpt_directory_prune(const char *directory, int keep, int64_t keep_every, int rank, const char *busy,
                                  bool dry_run, ckpt_prune_result *result);
 void ckpt_prune_result_free(ckpt_prune_result *result); /* legal on a zeroed one */

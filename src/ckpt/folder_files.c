@@ -8,8 +8,16 @@
 #include "base/file.h"
 
 static const char *const tokenizer_files[] = {
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",      "vocab.json",
-    "merges.txt",     "spiece.model",          "tokenizer.model",         "generation_config.json", "chat_template.jinja",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "spiece.model",
+    "tokenizer.model",
+    "generation_config.json",
+    "chat_template.jinja",
 };
 
 static const char *torch_name(fsdp_dtype dtype)

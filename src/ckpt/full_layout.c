@@ -61,9 +61,9 @@ static void place_tensors(full_layout *l, const ckpt_state *state, unsigned role
 static fsdp_status name_files(full_layout *l, int first, int end, const char *stem)
 {
     for (int i = first; i < end; i++) {
-        int length = end - first == 1 ? asprintf(&l->files[i].name, "%s.safetensors", stem)
-                                      : asprintf(&l->files[i].name, "%s-%05d-of-%05d.safetensors", stem, i - first + 1,
-                                                 end - first);
+        int length = end - first == 1
+                         ? asprintf(&l->files[i].name, "%s.safetensors", stem)
+                         : asprintf(&l->files[i].name, "%s-%05d-of-%05d.safetensors", stem, i - first + 1, end - first);
         if (length < 0) {
             l->files[i].name = NULL;
             return out_of_memory();
@@ -85,13 +85,12 @@ static fsdp_status add_header_entry(json_t *header, const full_layout *l, const 
         json_array_append_new(shape, json_integer(tensor->shape[i]));
     json_t *entry =
         json_pack("{s:s, s:o, s:[I, I]}", "dtype", fsdp_dtype_safetensors_name(dtype), "shape", shape, "data_offsets",
-                  (json_int_t)begin,
-                  (json_int_t)(begin + ckpt_tensor_numel(tensor) * (int64_t)fsdp_dtype_size(dtype)));
+                  (json_int_t)begin, (json_int_t)(begin + ckpt_tensor_numel(tensor) * (int64_t)fsdp_dtype_size(dtype)));
     fsdp_status status = FSDP_OK;
     if (json_object_get(header, key)) {
         json_decref(entry);
-        status = error_set(FSDP_ERR_STATE, "%s: a parameter and a buffer cannot share this name in a full checkpoint",
-                           key);
+        status =
+            error_set(FSDP_ERR_STATE, "%s: a parameter and a buffer cannot share this name in a full checkpoint", key);
     } else if (json_object_set_new(header, key, entry) != 0) {
         status = error_set(FSDP_ERR_STATE, "%s: this name is not valid UTF-8, or memory ran out", key);
     }

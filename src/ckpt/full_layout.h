@@ -1,15 +1,15 @@
-/* Where every tensor lies in the files of a full checkpoint or an export. Computed from the list of tensors alone, so all
- * ranks come to the same result and write into the same files without talking. */
+/* Where every tensor lies in the files of a full checkpoint or an export. Computed from the list of tensors alone, so
+ * all ranks come to the same result and write into the same files without talking. */
 #ifndef CKPT_FULL_LAYOUT_H
 #define CKPT_FULL_LAYOUT_H
 
 #include "ckpt/state.h"
 
 typedef struct full_file {
-    char *name;          /* "model-00001-of-00003.safetensors" */
-    char *header;        /* with its length in front and padding behind: what the file begins with */
+    char *name;   /* "model-00001-of-00003.safetensors" */
+    char *header; /* with its length in front and padding behind: what the file begins with */
     int64_t header_bytes;
-    int64_t bytes;       /* of the whole file */
+    int64_t bytes; /* of the whole file */
 } full_file;
 
 typedef struct full_place {

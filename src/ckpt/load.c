@@ -1,5 +1,5 @@
-/* Loads a rank's slices: finds the pieces that overlap each, and copies, checking checksums in the same pass. Choosing a
- * checkpoint among several is resume.c's. */
+/* Loads a rank's slices: finds the pieces that overlap each, and copies, checking checksums in the same pass. Choosing
+ * a checkpoint among several is resume.c's. */
 #include "ckpt/load.h"
 
 #include <inttypes.h>
@@ -34,8 +34,8 @@ typedef struct loader {
     bool verify;
     int n_overlaps;
     overlap *overlaps;
-    bool any_remote;   /* slices that are reached by the state's write */
-    bool *corrupt;     /* set when a checksum does not hold */
+    bool any_remote; /* slices that are reached by the state's write */
+    bool *corrupt;   /* set when a checksum does not hold */
 } loader;
 
 /* ---- What to copy ---- */
@@ -134,7 +134,8 @@ static fsdp_status copy_overlap(const loader *l, const overlap *o)
         return copy_wanted(l, o, NULL);
     /* The checksum is of the whole piece, so all of it is read, whatever part is wanted. */
     const uint8_t *data = source_piece_data(piece, &bytes);
-    size_t begin = (size_t)(o->begin - piece->first) * sizeof(float), end = (size_t)(o->end - piece->first) * sizeof(float);
+    size_t begin = (size_t)(o->begin - piece->first) * sizeof(float),
+           end = (size_t)(o->end - piece->first) * sizeof(float);
     hash_stream_start(&hash);
     hash_stream_add(&hash, data, begin);
     FSDP_TRY(copy_wanted(l, o, &hash));
@@ -146,8 +147,8 @@ static fsdp_status copy_overlap(const loader *l, const overlap *o)
     return source_checksum_error(o->tensor, piece);
 }
 
-/* Threads read at several places of a file at once, which the kernel's own readahead takes for random access: it is told
- * what comes. The first call starts AHEAD pieces, each later one the next. */
+/* Threads read at several places of a file at once, which the kernel's own readahead takes for random access: it is
+ * told what comes. The first call starts AHEAD pieces, each later one the next. */
 static void announce(const loader *l, int index)
 {
     for (int i = index ? index + AHEAD : 0; i < l->n_overlaps && i <= index + AHEAD; i++)
@@ -188,10 +189,11 @@ static fsdp_status check_local(const manifest *m, comm_group *world)
     int rank = world ? comm_group_rank(world) : 0, world_size = world ? comm_group_size(world) : 1;
     if (!m || m->kind != CKPT_LOCAL || (m->rank == rank && m->world_size == world_size))
         return FSDP_OK;
-    return error_set(FSDP_ERR_INPUT,
-                     "a local checkpoint of rank %d of %d cannot be loaded by rank %d of %d; only sharded and full ones "
-                     "fit any world",
-                     m->rank, m->world_size, rank, world_size);
+    return error_set(
+        FSDP_ERR_INPUT,
+        "a local checkpoint of rank %d of %d cannot be loaded by rank %d of %d; only sharded and full ones "
+        "fit any world",
+        m->rank, m->world_size, rank, world_size);
 }
 
 static void describe(const ckpt_source *source, comm_group *world, ckpt_load_result *result)

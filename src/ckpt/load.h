@@ -12,9 +12,9 @@ typedef struct ckpt_alias {
 
 typedef struct ckpt_load_config {
     size_t size;
-    unsigned roles;    /* which of the state's tensors to load (CKPT_ROLES_ALL, CKPT_ROLES_MODEL) */
-    unsigned optional; /* roles that the checkpoint may lack altogether: then result->absent names them */
-    bool verify;       /* check the checksum of every piece that is read */
+    unsigned roles;             /* which of the state's tensors to load (CKPT_ROLES_ALL, CKPT_ROLES_MODEL) */
+    unsigned optional;          /* roles that the checkpoint may lack altogether: then result->absent names them */
+    bool verify;                /* check the checksum of every piece that is read */
     const char *const *ignored; /* patterns (fnmatch) of names in the source that the model need not have */
     int n_ignored;
     const ckpt_alias *aliases;
@@ -38,9 +38,9 @@ typedef struct ckpt_load_result {
 
 void ckpt_load_result_free(ckpt_load_result *result); /* the JSON in it; legal on a zeroed one */
 
-/* `path` is a checkpoint directory (".../step-00000020"), a Hugging Face folder, or a .safetensors file; the last two give
- * roles parameter and buffer only, rounded to fp32 from whatever they hold. Names that are missing, that nobody asked
- * for, and shapes that differ are listed, all of them, in one error (each also as a log line); then nothing was
+/* `path` is a checkpoint directory (".../step-00000020"), a Hugging Face folder, or a .safetensors file; the last two
+ * give roles parameter and buffer only, rounded to fp32 from whatever they hold. Names that are missing, that nobody
+ * asked for, and shapes that differ are listed, all of them, in one error (each also as a log line); then nothing was
  * written into the state. Collective when world is not NULL: the same status on all ranks. */
 fsdp_status ckpt_load(const char *path, const ckpt_load_config *config, const ckpt_state *state, comm_group *world,
                       ckpt_load_result *result);

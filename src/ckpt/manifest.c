@@ -1,5 +1,5 @@
-/* Reads and checks manifests. A manifest may come from anywhere, so nothing in it is believed: counts, shapes, names and
- * the tiling of every tensor are checked before a caller sees them. Writing is manifest_write.c's. */
+/* Reads and checks manifests. A manifest may come from anywhere, so nothing in it is believed: counts, shapes, names
+ * and the tiling of every tensor are checked before a caller sees them. Writing is manifest_write.c's. */
 #include "ckpt/manifest.h"
 
 #include <inttypes.h>
@@ -252,10 +252,10 @@ fsdp_status manifest_check_pieces(const char *name, fsdp_status refusal, manifes
             const manifest_piece *piece = &tensor->pieces[k];
             if (piece->count <= 0 || piece->first < 0 || piece->first > tensor->numel ||
                 piece->count > tensor->numel - piece->first)
-                return error_set(refusal, "%s: %s %s: a piece of %" PRId64 " elements at %" PRId64
-                                 " does not lie within its %" PRId64,
-                                 name, ckpt_role_name(tensor->role), tensor->name, piece->count, piece->first,
-                                 tensor->numel);
+                return error_set(
+                    refusal,
+                    "%s: %s %s: a piece of %" PRId64 " elements at %" PRId64 " does not lie within its %" PRId64, name,
+                    ckpt_role_name(tensor->role), tensor->name, piece->count, piece->first, tensor->numel);
             if (piece->first < end || (piece->first > end && m->kind != CKPT_LOCAL))
                 return error_set(refusal, "%s: %s %s: elements from %" PRId64 " on are %s", name,
                                  ckpt_role_name(tensor->role), tensor->name, piece->first < end ? piece->first : end,
@@ -314,8 +314,9 @@ static fsdp_status check_marker(const char *folder, uint64_t checksum)
     if (!file_exists(path))
         status = error_set(FSDP_ERR_INPUT, "%s: no commit marker: the save that wrote it did not finish", folder);
     else if ((status = file_read(path, &text, &bytes)) == FSDP_OK && strcmp(text, expected) != 0)
-        status = error_set(FSDP_ERR_INPUT, "%s: %s is damaged, or belongs to another checkpoint: %s does not vouch for it",
-                           folder, MANIFEST_NAME, MARKER_NAME);
+        status =
+            error_set(FSDP_ERR_INPUT, "%s: %s is damaged, or belongs to another checkpoint: %s does not vouch for it",
+                      folder, MANIFEST_NAME, MARKER_NAME);
     free(text);
     free(path);
     return status;

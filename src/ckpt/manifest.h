@@ -40,7 +40,7 @@ typedef struct manifest {
     ckpt_kind kind;
     int64_t step;
     int world_size;
-    int rank; /* kind local: whose; else -1 */
+    int rank;                                   /* kind local: whose; else -1 */
     const char *strategy, *created, *tokenizer; /* "" when not known */
     int n_files;
     manifest_file *files;

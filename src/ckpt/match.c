@@ -106,7 +106,8 @@ static fsdp_status report(const ckpt_source *source, const complaint *lists, int
 fsdp_status ckpt_match_make(const ckpt_source *source, const ckpt_load_config *config, const ckpt_state *state,
                             ckpt_match *out)
 {
-    complaint lists[] = {{.title = "missing"}, {.title = "that the model does not have"}, {.title = "of another shape"}};
+    complaint lists[] = {
+        {.title = "missing"}, {.title = "that the model does not have"}, {.title = "of another shape"}};
     char name[300];
     *out = (ckpt_match){.sources = calloc((size_t)state->n_tensors + 1, sizeof *out->sources)};
     bool *used = calloc((size_t)source_count(source) + 1, sizeof *used);

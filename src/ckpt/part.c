@@ -1,5 +1,6 @@
-/* Writes a rank's part of a checkpoint: its slices, cut into pieces, each hashed on its way to the file, into a file of its own
- * (sharded, local) or at their places in shared files (full); then the list of what it wrote. Talks to no other rank. */
+/* Writes a rank's part of a checkpoint: its slices, cut into pieces, each hashed on its way to the file, into a file of
+ * its own (sharded, local) or at their places in shared files (full); then the list of what it wrote. Talks to no other
+ * rank. */
 #include "ckpt/part.h"
 
 #include <errno.h>
@@ -23,9 +24,9 @@ enum { CHUNK_NUMEL = 256 << 10 };
 
 typedef struct planned_piece {
     const ckpt_slice *slice;
-    int64_t first, count;  /* of the tensor */
-    int64_t snapshot;      /* element of the snapshot where it begins */
-    size_t entry;          /* sharded: in the rank's file */
+    int64_t first, count; /* of the tensor */
+    int64_t snapshot;     /* element of the snapshot where it begins */
+    size_t entry;         /* sharded: in the rank's file */
     uint64_t checksum;
 } planned_piece;
 
@@ -129,7 +130,8 @@ static fsdp_status full_fd(part_writer *w, int file, int *fd)
         if (!path)
             return out_of_memory(task);
         w->fds[file] = open(path, O_WRONLY | O_CLOEXEC);
-        fsdp_status status = w->fds[file] < 0 ? error_set_errno(FSDP_ERR_IO, "%s: cannot open for writing", path) : FSDP_OK;
+        fsdp_status status =
+            w->fds[file] < 0 ? error_set_errno(FSDP_ERR_IO, "%s: cannot open for writing", path) : FSDP_OK;
         free(path);
         FSDP_TRY(status);
     }
@@ -285,8 +287,7 @@ static fsdp_status write_list(const part_writer *w)
     FILE *out = path ? open_memstream(&text, &bytes) : NULL;
     if (out)
         print_list(out, w);
-    fsdp_status status =
-        out && fclose(out) == 0 ? file_write_atomic(path, text, bytes) : out_of_memory(w->task);
+    fsdp_status status = out && fclose(out) == 0 ? file_write_atomic(path, text, bytes) : out_of_memory(w->task);
     free(text);
     free(path);
     return status;

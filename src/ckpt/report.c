@@ -41,7 +41,8 @@ fsdp_status report_resolve(const char *path, char **out)
         status = *out ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "%s: out of memory", path);
     }
     if (status == FSDP_ERR_INPUT) /* looking inside set other messages */
-        error_set(status, "%s: neither a checkpoint, nor a model folder, nor a directory with a complete checkpoint (%d "
+        error_set(status,
+                  "%s: neither a checkpoint, nor a model folder, nor a directory with a complete checkpoint (%d "
                   "unfinished or damaged ones)",
                   path, listing.n_entries);
     ckpt_listing_free(&listing);

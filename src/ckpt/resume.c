@@ -22,7 +22,7 @@ typedef struct candidate {
 
 typedef struct candidates {
     int32_t n_shared, n_local;
-    int32_t n_damaged; /* committed once, not whole now */
+    int32_t n_damaged;                /* committed once, not whole now */
     candidate shared[MAX_CANDIDATES]; /* rank 0's view counts */
     int64_t local[MAX_CANDIDATES];    /* steps that this rank has of its own */
 } candidates;
@@ -79,9 +79,9 @@ static fsdp_status join_views(comm_group *world, candidates *mine)
         return FSDP_OK;
     candidates *all = malloc((size_t)n * sizeof *all);
     size_t *bytes = malloc((size_t)n * sizeof *bytes);
-    fsdp_status status = all && bytes ? comm_exchange(world, "checkpoints found", mine, sizeof *mine, sizeof *mine, all,
-                                                      bytes)
-                                      : error_set(FSDP_ERR_MEMORY, "out of memory for the search of a checkpoint");
+    fsdp_status status = all && bytes
+                             ? comm_exchange(world, "checkpoints found", mine, sizeof *mine, sizeof *mine, all, bytes)
+                             : error_set(FSDP_ERR_MEMORY, "out of memory for the search of a checkpoint");
     if (status == FSDP_OK) {
         *mine = all[0];
         int n_common = 0;
@@ -118,8 +118,8 @@ static char *next_path(const char *directory, const candidates *c, int rank, int
 }
 
 /* Loads on all ranks. *corrupt is then the same everywhere. */
-static fsdp_status try_path(const char *path, const ckpt_load_config *config, const ckpt_state *state, comm_group *world,
-                            bool *corrupt, ckpt_load_result *result)
+static fsdp_status try_path(const char *path, const ckpt_load_config *config, const ckpt_state *state,
+                            comm_group *world, bool *corrupt, ckpt_load_result *result)
 {
     fsdp_status status = load_from(path, config, state, world, corrupt, result);
     save_outcome own;
@@ -160,8 +160,9 @@ static fsdp_status try_all(const char *directory, const ckpt_load_config *config
             log_write(LOG_INFO, "no checkpoint in %s: starting from scratch", directory);
         return FSDP_OK;
     }
-    return error_set(FSDP_ERR_INPUT, "%s: all %d checkpoints there are damaged%s%s; to start over, choose another directory",
-                     directory, c->n_damaged, *last ? "; the last one tried: " : "", last);
+    return error_set(FSDP_ERR_INPUT,
+                     "%s: all %d checkpoints there are damaged%s%s; to start over, choose another directory", directory,
+                     c->n_damaged, *last ? "; the last one tried: " : "", last);
 }
 
 static bool is_checkpoint(const char *path)

@@ -154,8 +154,8 @@ static fsdp_status fill_task(save_task *task, const ckpt_save_config *config)
     return full_layout_create(state, task->roles, task->dtype, task->max_file_bytes, &task->layout);
 }
 
-fsdp_status save_task_create(const ckpt_save_config *config, const ckpt_state *state, bool export_only, fsdp_dtype dtype,
-                            int rank, int world_size, save_task **out)
+fsdp_status save_task_create(const ckpt_save_config *config, const ckpt_state *state, bool export_only,
+                             fsdp_dtype dtype, int rank, int world_size, save_task **out)
 {
     save_task *task = calloc(1, sizeof *task);
     if (!task)
@@ -208,7 +208,7 @@ static fsdp_status check_space(const save_task *task)
     struct statvfs info;
     int64_t wanted = task->layout               ? task->layout->bytes
                      : task->kind == CKPT_LOCAL ? ckpt_state_bytes(task->state, true)
-                                               : ckpt_state_total_bytes(task->state, task->roles);
+                                                : ckpt_state_total_bytes(task->state, task->roles);
     wanted += wanted / 1000 + (64 << 10);
     if (statvfs(task->root, &info) != 0 || info.f_blocks == 0)
         return FSDP_OK;
@@ -313,7 +313,7 @@ fail:
 }
 
 fsdp_status save_task_start(const ckpt_save_config *config, const ckpt_state *state, bool export_only, fsdp_dtype dtype,
-                           comm_group *world, save_task **out)
+                            comm_group *world, save_task **out)
 {
     save_task *task = NULL;
     int rank = world ? comm_group_rank(world) : 0, world_size = world ? comm_group_size(world) : 1;
@@ -372,7 +372,8 @@ fsdp_status ckpt_export(const ckpt_save_config *config, const ckpt_state *state,
 {
     save_task *task = NULL;
     if (dtype != FSDP_F32 && dtype != FSDP_BF16 && dtype != FSDP_F16)
-        return error_set(FSDP_ERR_INPUT, "a model is exported as fp32, bf16 or fp16, not as %s", fsdp_dtype_name(dtype));
+        return error_set(FSDP_ERR_INPUT, "a model is exported as fp32, bf16 or fp16, not as %s",
+                         fsdp_dtype_name(dtype));
     FSDP_TRY(save_task_start(config, state, true, dtype, world, &task));
     return save_now(task, world, NULL);
 }

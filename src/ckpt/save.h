@@ -30,13 +30,13 @@ typedef struct ckpt_save_config {
     const char *directory; /* made where absent; checkpoints are "step-00000020" in it */
     ckpt_kind kind;
     int64_t step;
-    const char *strategy;      /* recorded, not interpreted; may be NULL */
-    const json_t *model;       /* config.json of the model; may be NULL */
-    const char *tokenizer;     /* folder whose tokenizer files belong to the model; may be NULL */
-    int64_t max_file_bytes;    /* full: parts of the model are at most this large where one tensor allows it */
-    int keep;                  /* after the commit, newest complete ones to keep; 0: all */
-    int64_t keep_every;        /* and those whose step is a multiple of this; 0: none */
-    double part_timeout;       /* seconds that rank 0 waits for the others' parts */
+    const char *strategy;   /* recorded, not interpreted; may be NULL */
+    const json_t *model;    /* config.json of the model; may be NULL */
+    const char *tokenizer;  /* folder whose tokenizer files belong to the model; may be NULL */
+    int64_t max_file_bytes; /* full: parts of the model are at most this large where one tensor allows it */
+    int keep;               /* after the commit, newest complete ones to keep; 0: all */
+    int64_t keep_every;     /* and those whose step is a multiple of this; 0: none */
+    double part_timeout;    /* seconds that rank 0 waits for the others' parts */
 } ckpt_save_config;
 
 #define CKPT_SAVE_CONFIG_INIT                                                                                          \
@@ -45,10 +45,10 @@ typedef struct ckpt_save_config {
     }
 
 typedef struct ckpt_save_result {
-    int64_t bytes;            /* written by this rank */
-    double seconds;           /* from start to commit, on this rank */
-    double snapshot_seconds;  /* how long start held the caller */
-    char path[1024];          /* of the checkpoint */
+    int64_t bytes;           /* written by this rank */
+    double seconds;          /* from start to commit, on this rank */
+    double snapshot_seconds; /* how long start held the caller */
+    char path[1024];         /* of the checkpoint */
 } ckpt_save_result;
 
 /* Synchronous; collective over `world`. `result` may be NULL. The same status on all ranks. */

@@ -58,17 +58,17 @@ static inline bool save_task_takes(const save_task *task, const ckpt_slice *slic
 }
 
 /* Copies what it needs from config and state; the state itself is borrowed until save_task_free. */
-fsdp_status save_task_create(const ckpt_save_config *config, const ckpt_state *state, bool export_only, fsdp_dtype dtype,
-                            int rank, int world_size, save_task **out);
+fsdp_status save_task_create(const ckpt_save_config *config, const ckpt_state *state, bool export_only,
+                             fsdp_dtype dtype, int rank, int world_size, save_task **out);
 void save_task_free(save_task *task); /* NULL is legal */
 
-/* Step 1 of save.h. Without a world (NULL) the task is this process's alone, whatever its rank: convert.c's way to write
- * the parts of several ranks in turn; `id`, when set before, is then the save's. */
+/* Step 1 of save.h. Without a world (NULL) the task is this process's alone, whatever its rank: convert.c's way to
+ * write the parts of several ranks in turn; `id`, when set before, is then the save's. */
 fsdp_status save_task_begin(save_task *task, comm_group *world);
 
 /* Create and begin, with all ranks told when either fails on one. */
 fsdp_status save_task_start(const ckpt_save_config *config, const ckpt_state *state, bool export_only, fsdp_dtype dtype,
-                           comm_group *world, save_task **out);
+                            comm_group *world, save_task **out);
 
 /* Step 2: this rank's part. The outcome goes to task->part, and its status is returned. (part.c) */
 fsdp_status save_task_write_part(save_task *task);
@@ -89,7 +89,8 @@ fsdp_status ckpt_agree(comm_group *world, const char *label, fsdp_status status,
 #define COMMIT_LABEL "checkpoint commit"
 
 /* ---- Names of files in a checkpoint under way ---- */
-char *save_task_file(const save_task *task, int rank, const char *suffix); /* ".../rank-00003<suffix>"; malloc'd or NULL */
+char *save_task_file(const save_task *task, int rank,
+                     const char *suffix); /* ".../rank-00003<suffix>"; malloc'd or NULL */
 #define PART_SUFFIX ".part.json"
 #define FAILED_SUFFIX ".failed"
 #define SHARD_SUFFIX ".safetensors"

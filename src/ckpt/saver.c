@@ -180,7 +180,8 @@ static fsdp_status check_same(const ckpt_saver *s, const ckpt_save_config *confi
         plan_copies(state, s->local, NULL) == s->n_copies &&
         round_up((size_t)ckpt_state_bytes(state, s->local) + 1, (size_t)2 << 20) == s->memory_bytes)
         return FSDP_OK;
-    return error_set(FSDP_ERR_STATE, "an asynchronous save has other slices, or another kind, than its saver was made for");
+    return error_set(FSDP_ERR_STATE,
+                     "an asynchronous save has other slices, or another kind, than its saver was made for");
 }
 
 /* After begin: from here on a failure of this rank is told to the others in wait, like any failure of its part. */

@@ -67,8 +67,8 @@ static json_t *files_json(const manifest *m)
 {
     json_t *files = json_array();
     for (int i = 0; i < m->n_files; i++)
-        json_array_append_new(files, json_pack("{s:s, s:I}", "name", m->files[i].name, "bytes",
-                                               (json_int_t)m->files[i].bytes));
+        json_array_append_new(
+            files, json_pack("{s:s, s:I}", "name", m->files[i].name, "bytes", (json_int_t)m->files[i].bytes));
     return files;
 }
 

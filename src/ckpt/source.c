@@ -72,8 +72,8 @@ static fsdp_status open_files(ckpt_source *s)
     return FSDP_OK;
 }
 
-static fsdp_status find_piece(const ckpt_source *s, const manifest_tensor *tensor, const manifest_piece *piece, char *key,
-                              size_t key_bytes, source_piece *out)
+static fsdp_status find_piece(const ckpt_source *s, const manifest_tensor *tensor, const manifest_piece *piece,
+                              char *key, size_t key_bytes, source_piece *out)
 {
     ckpt_kind kind = s->manifest->kind;
     manifest_key(kind, tensor->role, tensor->name, piece->first, key, key_bytes);
@@ -83,9 +83,9 @@ static fsdp_status find_piece(const ckpt_source *s, const manifest_tensor *tenso
                          s->manifest->files[piece->file].name, key);
     int64_t wanted = kind == CKPT_FULL ? tensor->numel : piece->count;
     if (stored->dtype != FSDP_F32 || stored->numel != wanted)
-        return error_set(FSDP_ERR_INPUT, "%s: tensor %s in %s is %" PRId64 " elements of %s; %" PRId64
-                         " of F32 are wanted",
-                         s->path, key, s->manifest->files[piece->file].name, stored->numel, stored->dtype_name, wanted);
+        return error_set(FSDP_ERR_INPUT,
+                         "%s: tensor %s in %s is %" PRId64 " elements of %s; %" PRId64 " of F32 are wanted", s->path,
+                         key, s->manifest->files[piece->file].name, stored->numel, stored->dtype_name, wanted);
     *out = (source_piece){.first = piece->first,
                           .count = piece->count,
                           .stored = stored,
@@ -95,8 +95,8 @@ static fsdp_status find_piece(const ckpt_source *s, const manifest_tensor *tenso
                           .fd = s->fds[piece->file]};
     /* Data has no gaps, so its first tensor tells where the mapping has it. */
     size_t bytes;
-    out->offset = s->data_begins[piece->file] +
-                  (source_piece_data(out, &bytes) - safetensors_at(s->files[piece->file], 0)->data);
+    out->offset =
+        s->data_begins[piece->file] + (source_piece_data(out, &bytes) - safetensors_at(s->files[piece->file], 0)->data);
     return FSDP_OK;
 }
 
@@ -294,8 +294,8 @@ fsdp_status source_piece_pread(const source_piece *piece, int64_t from, size_t b
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
-            return error_set_errno(FSDP_ERR_IO, "%s: cannot read %zu bytes at byte %" PRId64, piece->stored->path, bytes,
-                                   offset);
+            return error_set_errno(FSDP_ERR_IO, "%s: cannot read %zu bytes at byte %" PRId64, piece->stored->path,
+                                   bytes, offset);
         if (got == 0)
             return error_set(FSDP_ERR_INPUT, "%s: ends at byte %" PRId64 ": it was cut while being read",
                              piece->stored->path, offset);
@@ -343,6 +343,6 @@ fsdp_status source_read(const source_tensor *tensor, int64_t first, int64_t n, f
     }
     if (n == 0)
         return FSDP_OK;
-    return error_set(FSDP_ERR_INPUT, "%s %s: element %" PRId64 " is not in this checkpoint", ckpt_role_name(tensor->role),
-                     tensor->name, first);
+    return error_set(FSDP_ERR_INPUT, "%s %s: element %" PRId64 " is not in this checkpoint",
+                     ckpt_role_name(tensor->role), tensor->name, first);
 }

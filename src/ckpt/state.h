@@ -1,6 +1,6 @@
-/* What a checkpoint holds, as its producer describes it: global named tensors, and the slices of them that this rank has.
- * Checkpoints know nothing of units, shards and strategies; whoever has those (the sharded model, the optimizer) lists
- * its slices, and any other world can ask for its own slices of the same tensors later. */
+/* What a checkpoint holds, as its producer describes it: global named tensors, and the slices of them that this rank
+ * has. Checkpoints know nothing of units, shards and strategies; whoever has those (the sharded model, the optimizer)
+ * lists its slices, and any other world can ask for its own slices of the same tensors later. */
 #ifndef CKPT_STATE_H
 #define CKPT_STATE_H
 
@@ -43,9 +43,10 @@ typedef struct ckpt_tensor {
 
 int64_t ckpt_tensor_numel(const ckpt_tensor *tensor);
 
-/* Elements first .. first + count - 1 of a tensor (flat, row-major), as they lie with this rank. A rank may have several
- * slices of a tensor, of any size, in any order; its own do not overlap. Over all ranks the slices that have `writes`
- * set tile every tensor: where ranks hold the same elements (replicas), the producer sets it on one of them. */
+/* Elements first .. first + count - 1 of a tensor (flat, row-major), as they lie with this rank. A rank may have
+ * several slices of a tensor, of any size, in any order; its own do not overlap. Over all ranks the slices that have
+ * `writes` set tile every tensor: where ranks hold the same elements (replicas), the producer sets it on one of them.
+ */
 typedef struct ckpt_slice {
     int tensor; /* index */
     int64_t first, count;
@@ -62,9 +63,9 @@ typedef struct ckpt_state {
     int n_slices;
     const ckpt_slice *slices;
 
-    /* Elements first .. first + n - 1 of the slice (counted from its own start) out of or into wherever they lie. Called
-     * on the thread that calls save or load, one call at a time, in ascending order within a slice. May be NULL when
-     * every slice has data. */
+    /* Elements first .. first + n - 1 of the slice (counted from its own start) out of or into wherever they lie.
+     * Called on the thread that calls save or load, one call at a time, in ascending order within a slice. May be NULL
+     * when every slice has data. */
     fsdp_status (*read)(void *context, const ckpt_slice *slice, int64_t first, int64_t n, float *out);
     fsdp_status (*write)(void *context, const ckpt_slice *slice, int64_t first, int64_t n, const float *in);
     void *context;

@@ -95,8 +95,7 @@ fsdp_status fsdp_checkpoint_verify(const char *path, bool json, char **text)
         json_decref(report);
         return status;
     }
-    json_array_foreach(reports, i, entry)
-        n_problems += json_array_size(json_object_get(entry, "problems"));
+    json_array_foreach(reports, i, entry) n_problems += json_array_size(json_object_get(entry, "problems"));
     json_object_set_new(report, "good", json_boolean(n_problems == 0));
     FSDP_TRY(report_text(report, json, print_report, text));
     if (n_problems == 0)

@@ -30,6 +30,7 @@ struct device {
     char description[256];   /* for --version and reports: the processor and what the products run on */
     size_t workspace_limit;  /* no kernel is given more workspace than this, none may ask for more */
     size_t chunk_bytes;      /* how much of a large intermediate (logits) is computed at a time; 0: 64 MiB */
+    bool fixed_choices;      /* set before the first kernel: implementations are chosen by rule, never by timing */
     const kernel_table *kernels;
 
     /* 256-byte aligned (CPU: huge pages where that helps), contents undefined. Reported through HOOK_MEMORY. */

@@ -268,8 +268,9 @@ typedef struct squared_error_backward_args {
 
 #define NORM_BLOCK 64
 
-/* blocks[i] = sum of squares of elements i*64 .. i*64+63 of x (the last block may be short), in fp32 products and an fp64 sum in index
- * order: the gradient norm is summed over these blocks so that it has the same bits however the shards are cut. */
+/* blocks[i] = sum of squares of elements i*64 .. i*64+63 of x (the last block may be short), in fp32 products and an fp64 sum in an
+ * order that the device fixes by places in the block (index order on the CPU): the gradient norm is summed over these blocks so that
+ * it has the same bits however the shards are cut. */
 typedef struct norm_blocks_args {
     int64_t n;
     buffer x;

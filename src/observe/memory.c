@@ -19,8 +19,6 @@ struct memory_meter {
 static void on_event(void *context, const hook_event *event)
 {
     memory_meter *m = context;
-    if (event->kind != HOOK_MEMORY)
-        return;
     long long now = atomic_fetch_add(&m->bytes, event->bytes) + event->bytes, peak = atomic_load(&m->peak);
     while (now > peak && !atomic_compare_exchange_weak(&m->peak, &peak, now))
         ;
@@ -31,7 +29,7 @@ fsdp_status memory_meter_start(memory_meter **out)
     *out = calloc(1, sizeof **out);
     if (!*out)
         return error_set(FSDP_ERR_MEMORY, "out of memory for a memory meter");
-    fsdp_status status = hooks_add(on_event, *out);
+    fsdp_status status = hooks_add_kind(HOOK_MEMORY, on_event, *out);
     if (status != FSDP_OK) {
         free(*out);
         *out = NULL;

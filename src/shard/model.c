@@ -283,6 +283,7 @@ fsdp_status fsdp_shard(fsdp_world *w, fsdp_module *net, const fsdp_config *confi
         return error_set(FSDP_ERR_MEMORY, "sharding a model: out of host memory");
     m->world = w;
     m->dev = w->dev;
+    m->dev->fixed_choices = full.deterministic;
     m->compute = w->compute;
     m->config = full;
     m->traits = strategy_of(full.strategy);

@@ -39,7 +39,7 @@ void model_forget_recorded(fsdp_model *m, recorded_work *r)
 
 fsdp_status model_run_recorded(fsdp_model *m, recorded_work *r, model_work work, void *context)
 {
-    if (!m->dev->graph_begin || m->n_ranks > 1 || hooks_enabled)
+    if (!m->dev->graph_begin || m->n_ranks > 1 || hooks_kinds >> HOOK_OP & 1)
         return work(context);
     if (!r->graph && !r->ran) {
         r->ran = true;

@@ -125,18 +125,19 @@ fsdp_status run_steps(train_run *run)
     }
     if (!run->stopping)
         FSDP_TRY(run_checkpoint(run, true));
-    FSDP_TRY(run_finish_checkpoints(run));
-    return run->stopping ? FSDP_OK : say_sample(run);
+    return run_finish_checkpoints(run);
 }
 
 fsdp_status fsdp_train(const fsdp_settings *settings, const fsdp_train_callbacks *callbacks, fsdp_train_result *result)
 {
     train_run run;
     FSDP_TRY(run_open(settings, callbacks, &run));
-    run.result.loss = run.result.validation_loss = NAN;
+    run.result.loss = run.result.validation_loss = run.result.validation_accuracy = NAN;
     fsdp_status status = settings->dry_run ? FSDP_OK : run_steps(&run);
     if (status == FSDP_OK)
         status = report_summary(run.report, &run);
+    if (status == FSDP_OK && !settings->dry_run && !run.stopping)
+        status = say_sample(&run); /* after the memory of the run has been counted */
     run.result.steps = run.step;
     run.result.epochs = run.position / run.info.n_samples;
     run.result.tokens = run.tokens;

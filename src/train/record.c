@@ -20,14 +20,26 @@ fsdp_status record_check(const model_config *model, const dataset_info *data)
     return FSDP_OK;
 }
 
-static fsdp_loss image_loss(fsdp_model *m, fsdp_tape *t, const model_config *model, const dataset_info *data, const loader_batch *b)
+static fsdp_tensor *images(fsdp_model *m, fsdp_tape *t, const model_config *model, const dataset_info *data, const loader_batch *b)
 {
     int64_t image[] = {b->max_rows, data->channels, data->height, data->image_width};
     int64_t flat[] = {b->max_rows, data->channels * data->height * data->image_width};
     bool mlp = model->type == MODEL_MLP;
     fsdp_tensor *x = fsdp_input(t, FSDP_F32, mlp ? 2 : 4, mlp ? flat : image, b->pixels);
-    return fsdp_classifier_loss(fsdp_model_module(m), t, fsdp_cast(t, x, m->config.param_dtype),
-                                fsdp_input(t, FSDP_I32, 1, &b->max_rows, b->classes));
+    return fsdp_cast(t, x, m->config.param_dtype);
+}
+
+static fsdp_loss image_loss(fsdp_model *m, fsdp_tape *t, const model_config *model, const dataset_info *data, const loader_batch *b)
+{
+    fsdp_tensor *x = images(m, t, model, data, b);
+    return fsdp_classifier_loss(fsdp_model_module(m), t, x, fsdp_input(t, FSDP_I32, 1, &b->max_rows, b->classes));
+}
+
+fsdp_loss record_classes(fsdp_model *m, fsdp_tape *t, const model_config *model, const dataset_info *data, const loader_batch *b,
+                         fsdp_tensor **logits)
+{
+    *logits = fsdp_output(t, fsdp_call(fsdp_model_module(m), t, images(m, t, model, data, b)));
+    return fsdp_cross_entropy(t, *logits, fsdp_input(t, FSDP_I32, 1, &b->max_rows, b->classes), FSDP_IGNORE);
 }
 
 fsdp_loss record_loss(fsdp_model *m, fsdp_tape *t, const model_config *model, const dataset_info *data, const loader_batch *b)

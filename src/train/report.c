@@ -228,7 +228,11 @@ fsdp_status report_validation(report *r, train_run *run, double loss)
 {
     step_figures f = r->last;
     f.validation_loss = loss;
-    run_say(run, FSDP_LINE_INFO, "step %lld: validation loss %.4f, perplexity %.2f", (long long)run->step, loss, exp(loss));
+    double accuracy = run->result.validation_accuracy;
+    if (isnan(accuracy))
+        run_say(run, FSDP_LINE_INFO, "step %lld: validation loss %.4f, perplexity %.2f", (long long)run->step, loss, exp(loss));
+    else
+        run_say(run, FSDP_LINE_INFO, "step %lld: validation loss %.4f, accuracy %.2f%%", (long long)run->step, loss, 100 * accuracy);
     if (r->validations)
         FSDP_TRY(metrics_validation(r->validations, run->step, loss));
     return r->board ? board_step(r->board, &f) : FSDP_OK;

@@ -1,4 +1,7 @@
-/* Validation: the loss over held-back data, as one mean over all ranks. */
+/* Validation: the loss over held-back data, as one mean over all ranks, and for images how many are recognised. */
+#include <math.h>
+#include <stdlib.h>
+
 #include "base/checked.h"
 #include "base/error.h"
 #include "train/run.h"
@@ -18,23 +21,47 @@ static fsdp_status open_validation_loader(train_run *run, loader **out)
     return loader_create(run->validation, &c, out);
 }
 
+enum { LOSS, COUNT, RIGHT, N_SUMS };
+
+/* Adds the images whose likeliest class is theirs. */
+static fsdp_status add_right(const loader_batch *b, fsdp_tensor *logits, double *sums)
+{
+    int64_t n = fsdp_tensor_numel(logits), n_classes = fsdp_tensor_size(logits, -1);
+    float *values = malloc((size_t)n * sizeof *values);
+    if (!values)
+        return error_set(FSDP_ERR_MEMORY, "validation: out of host memory");
+    fsdp_status status = fsdp_read(logits, values, n);
+    for (int64_t i = 0; i < b->n_rows && status == FSDP_OK; i++) {
+        const float *row = values + i * n_classes;
+        int64_t best = 0;
+        for (int64_t k = 1; k < n_classes; k++)
+            best = row[k] > row[best] ? k : best;
+        sums[RIGHT] += best == b->classes[i];
+    }
+    free(values);
+    return status;
+}
+
 static fsdp_status add_batch(train_run *run, const loader_batch *b, double *sums)
 {
     float sum, count;
+    const dataset_info *data = &run->validation_info;
+    fsdp_tensor *logits = NULL;
     fsdp_tape *t = fsdp_begin_evaluation(run->model);
-    fsdp_loss loss = record_loss(run->model, t, &run->model_config, &run->validation_info, b);
+    fsdp_loss loss = data->kind == DATASET_IMAGES ? record_classes(run->model, t, &run->model_config, data, b, &logits)
+                                                  : record_loss(run->model, t, &run->model_config, data, b);
     FSDP_TRY(fsdp_evaluate(t));
     FSDP_TRY(fsdp_read(loss.sum, &sum, 1));
     FSDP_TRY(fsdp_read(loss.count, &count, 1));
-    sums[0] += sum;
-    sums[1] += count;
-    return FSDP_OK;
+    sums[LOSS] += sum;
+    sums[COUNT] += count;
+    return logits ? add_right(b, logits, sums) : FSDP_OK;
 }
 
 fsdp_status run_validate(train_run *run, double *loss)
 {
     loader *l;
-    double sums[2] = {0, 0};
+    double sums[N_SUMS] = {0};
     FSDP_TRY(open_validation_loader(run, &l));
     fsdp_status status;
     for (;;) {
@@ -48,9 +75,10 @@ fsdp_status run_validate(train_run *run, double *loss)
     }
     loader_free(l);
     FSDP_TRY(status);
-    FSDP_TRY(comm_all_reduce_f64(comm_world(run->world->comm), "validation loss", run->step, COMM_SUM, sums, 2));
-    if (sums[1] == 0)
+    FSDP_TRY(comm_all_reduce_f64(comm_world(run->world->comm), "validation loss", run->step, COMM_SUM, sums, N_SUMS));
+    if (sums[COUNT] == 0)
         return error_set(FSDP_ERR_INPUT, "the validation data has nothing to predict");
-    *loss = sums[0] / sums[1];
+    *loss = sums[LOSS] / sums[COUNT];
+    run->result.validation_accuracy = run->validation_info.kind == DATASET_IMAGES ? sums[RIGHT] / sums[COUNT] : NAN;
     return FSDP_OK;
 }

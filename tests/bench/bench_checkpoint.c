@@ -1,12 +1,12 @@
-/* Times checkpoints beside what the machine does with the same bytes: a save beside a plain write and fsync, a load beside
- * a plain read, and the pause of an asynchronous save beside one memcpy.
+/* Times checkpoints beside what the machine does with the same bytes: a save beside a plain write and fsync, a load
+ * beside a plain read, and the pause of an asynchronous save beside one memcpy.
  *
  *     bench_checkpoint [--json] [--best] [--parameters MILLIONS] [--directory DIR] [--rounds R]
  *
  * The state is that of a decoder with the given number of parameters (default 100 million) and AdamW: three times its
  * fp32 size, held by one rank. Contenders take turns in every round; figures are medians, or with
- * --best those of the quickest round (for machines that others use too). Reads and loads are timed twice: from the disk,
- * the cache dropped before, and from the page cache. */
+ * --best those of the quickest round (for machines that others use too). Reads and loads are timed twice: from the
+ * disk, the cache dropped before, and from the page cache. */
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -52,8 +52,8 @@ typedef enum contender {
     N_CONTENDERS
 } contender;
 
-static const char *const contender_names[] = {"plain write", "save",      "plain read, cold", "load, cold",
-                                              "plain read",  "load",      "memcpy",           "async pause"};
+static const char *const contender_names[] = {"plain write", "save", "plain read, cold", "load, cold",
+                                              "plain read",  "load", "memcpy",           "async pause"};
 
 static void fail(const char *what)
 {

@@ -2,9 +2,11 @@
  * so that a noisy machine troubles all three alike. A shape is a linear layer: M tokens, N outputs, K inputs.
  *
  *     bench_product [--json] [--quick] [--best] [--rounds R] [--product auto|onednn|amx|avx512|portable]
+ *                   [--bf16-blocks ROWS,COLUMNS,DEPTH]
  *
  * The number of threads is OpenMP's (OMP_NUM_THREADS). Figures are GFLOP/s, medians over the rounds, or with
- * --best those of the quickest round (for machines that others use too). */
+ * --best those of the quickest round (for machines that others use too). --bf16-blocks tries other block sizes for the
+ * bf16 kernel, counted in tiles, and another depth of a pass (k_step), to tune it on a new processor. */
 #include <omp.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -15,6 +17,7 @@
 
 #include "base/clock.h"
 #include "device/cpu/product.h"
+#include "device/cpu/product_kernel.h"
 
 #ifdef FSDP_WITH_ONEDNN
 #include <dnnl.h>
@@ -26,6 +29,7 @@ typedef struct options {
     bool json, quick, best;
     int rounds;
     cpu_product product;
+    int rows, columns, depth; /* --bf16-blocks; 0: the kernel's own */
 } options;
 
 typedef struct layer_shape {
@@ -222,7 +226,11 @@ static bool parse(int argc, char **argv, options *o)
             o->best = true;
         else if (strcmp(argv[i], "--rounds") == 0 && i + 1 < argc)
             o->rounds = atoi(argv[++i]);
-        else if (strcmp(argv[i], "--product") == 0 && i + 1 < argc) {
+        else if (strcmp(argv[i], "--bf16-blocks") == 0 && i + 1 < argc) {
+            if (sscanf(argv[++i], "%d,%d,%d", &o->rows, &o->columns, &o->depth) != 3 || o->rows < 1 || o->columns < 1 ||
+                o->depth < 1)
+                return false;
+        } else if (strcmp(argv[i], "--product") == 0 && i + 1 < argc) {
             int p = 0;
             for (i++; p < 5 && strcmp(argv[i], products[p]) != 0; p++)
                 ;
@@ -242,13 +250,20 @@ int main(int argc, char **argv)
     if (!parse(argc, argv, &o)) {
         fprintf(stderr,
                 "usage: bench_product [--json] [--quick] [--best] [--rounds 1..%d] "
-                "[--product auto|onednn|amx|avx512|portable]\n",
+                "[--product auto|onednn|amx|avx512|portable] [--bf16-blocks ROWS,COLUMNS,DEPTH]\n",
                 MAX_ROUNDS);
         return 2;
     }
     if (product_choose(o.product, &set) != FSDP_OK) {
         fprintf(stderr, "bench_product: %s\n", fsdp_last_error());
         return 1;
+    }
+    product_kernel tuned = *set.bf16;
+    if (o.rows) {
+        tuned.block_rows = o.rows * tuned.tile_rows;
+        tuned.block_columns = o.columns * tuned.tile_columns;
+        tuned.k_step = (o.depth + tuned.k_unit - 1) / tuned.k_unit * tuned.k_unit;
+        set.bf16 = &tuned;
     }
     bench_all(&o, &set);
     return 0;

@@ -102,10 +102,12 @@ static inline void fixture_add_tensor(fixture *f, ckpt_role role, const char *na
     int i = f->state.n_tensors++;
     snprintf(f->names[i], sizeof f->names[i], "%s", name);
     f->tensors[i] = (ckpt_tensor){.name = f->names[i], .role = role, .n_dims = n_dims};
-    memcpy(f->tensors[i].shape, shape, (size_t)n_dims * sizeof *shape);
+    for (int k = 0; k < n_dims; k++)
+        f->tensors[i].shape[k] = shape[k];
 }
 
-/* Parameters and their moments, a buffer, a scalar, an empty tensor, and one that spans several pieces' worth of shards. */
+/* Parameters and their moments, a buffer, a scalar, an empty tensor, and one that spans several pieces' worth of
+ * shards. */
 static inline void fixture_add_tensors(fixture *f, int64_t width)
 {
     static const ckpt_role roles[] = {CKPT_PARAMETER, CKPT_MOMENT1, CKPT_MOMENT2};
@@ -125,7 +127,8 @@ static inline void fixture_add_slice(fixture *f, int tensor, int64_t first, int6
     if (first >= end)
         return;
     assert_true(f->state.n_slices < FIXTURE_SLICES);
-    f->slices[f->state.n_slices++] = (ckpt_slice){.tensor = tensor, .first = first, .count = end - first, .writes = writes};
+    f->slices[f->state.n_slices++] =
+        (ckpt_slice){.tensor = tensor, .first = first, .count = end - first, .writes = writes};
 }
 
 /* The tensors of one role, laid out behind each other on blocks, cut at shard `rank` of `n`. */
@@ -170,7 +173,8 @@ static inline fsdp_status fixture_read(void *context, const ckpt_slice *slice, i
     return FSDP_OK;
 }
 
-static inline fsdp_status fixture_write(void *context, const ckpt_slice *slice, int64_t first, int64_t n, const float *in)
+static inline fsdp_status fixture_write(void *context, const ckpt_slice *slice, int64_t first, int64_t n,
+                                        const float *in)
 {
     fixture *f = context;
     f->n_writes++;

@@ -220,7 +220,8 @@ static void reshard_keeps_every_bit(void **state)
 static void imports_start_a_run_at_step_zero(void **state)
 {
     (void)state;
-    const char *directory = fixture_path("to-export"), *folder = fixture_path("hf"), *imported = fixture_path("imported");
+    const char *directory = fixture_path("to-export"), *folder = fixture_path("hf"),
+               *imported = fixture_path("imported");
     char *text;
     save_with_model(directory, NULL, 10);
     fsdp_checkpoint_export_config export = FSDP_CHECKPOINT_EXPORT_CONFIG_INIT;

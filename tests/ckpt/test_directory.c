@@ -128,8 +128,9 @@ static void a_checkpoint_that_was_being_replaced_is_found(void **state)
 static void names_that_are_not_ours_are_left_out(void **state)
 {
     (void)state;
-    static const char *const names[] = {"step-1", "step-0000001x", "step-00000010.rank-1", "step-00000010.rank-00001x",
-                                        "step-99999999999999999999", "checkpoint", "step-", "step-00000010x"};
+    static const char *const names[] = {
+        "step-1",     "step-0000001x", "step-00000010.rank-1", "step-00000010.rank-00001x", "step-99999999999999999999",
+        "checkpoint", "step-",         "step-00000010x"};
     const char *directory = fixture_path("names");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char path[1300];

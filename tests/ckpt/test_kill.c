@@ -70,7 +70,8 @@ static void kill_once(const scenario *s, int n_ranks, uint64_t number)
     ranks_free(&all);
 }
 
-/* Whatever the instant, the newest checkpoint is whole, of a step that was saved, and not older than the last commit. */
+/* Whatever the instant, the newest checkpoint is whole, of a step that was saved, and not older than the last commit.
+ */
 static void check_left(const scenario *s, uint64_t number)
 {
     fixture *f = fixture_make_sized(CUT_FLAT, 0, 1, false, WIDTH);

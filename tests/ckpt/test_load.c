@@ -62,7 +62,8 @@ static void long_lists_of_names_are_cut_and_counted(void **state)
     ckpt_load_result result;
     for (int i = 0; i < 19; i++)
         snprintf(f->names[i], sizeof f->names[i], "%d.%060d", i, i);
-    assert_fails(FSDP_ERR_INPUT, load(path, &config, f, &result), "19 missing: ", " ...", "19 that the model does not have");
+    assert_fails(FSDP_ERR_INPUT, load(path, &config, f, &result), "19 missing: ", " ...",
+                 "19 that the model does not have");
     fixture_free(f);
 }
 
@@ -126,7 +127,8 @@ static void write_folder(const char *folder, fsdp_dtype dtype, fixture *f)
     assert_ok(safetensors_writer_create(path, &w));
     for (int i = 0; i < f->state.n_tensors; i++)
         if (CKPT_ROLES_MODEL & CKPT_ROLE_BIT(f->tensors[i].role))
-            assert_ok(safetensors_writer_add(w, f->tensors[i].name, dtype, f->tensors[i].n_dims, f->tensors[i].shape, NULL));
+            assert_ok(
+                safetensors_writer_add(w, f->tensors[i].name, dtype, f->tensors[i].n_dims, f->tensors[i].shape, NULL));
     assert_ok(safetensors_writer_begin(w));
     size_t entry = 0;
     for (int i = 0; i < f->state.n_tensors; i++) {

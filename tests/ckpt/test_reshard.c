@@ -1,4 +1,5 @@
-/* Saved at world N, loaded at world M, across ways of cutting: the same bits. Ranks are processes over shared memory. */
+/* Saved at world N, loaded at world M, across ways of cutting: the same bits. Ranks are processes over shared memory.
+ */
 #include "ckpt/fixture.h"
 
 static const int worlds[] = {1, 2, 3, 4, 8};
@@ -72,8 +73,12 @@ static void check_all_worlds(ckpt_kind kind, bool async)
     for (int i = 0; i < N_WORLDS; i++) {
         char name[64];
         snprintf(name, sizeof name, "%s-%d-%d", ckpt_kind_name(kind), worlds[i], async);
-        scenario s = {.directory = fixture_path(name), .kind = kind, .cut = (fixture_cut)(i % CUT_COUNT), .step = 20 + i,
-                      .callbacks = i % 2 == 1, .async = async};
+        scenario s = {.directory = fixture_path(name),
+                      .kind = kind,
+                      .cut = (fixture_cut)(i % CUT_COUNT),
+                      .step = 20 + i,
+                      .callbacks = i % 2 == 1,
+                      .async = async};
         run(worlds[i], save_rank, &s);
         for (int k = 0; k < N_WORLDS; k++) {
             s.cut = (fixture_cut)((i + 2 * k) % CUT_COUNT);
@@ -122,7 +127,10 @@ static void local_checkpoints_load_at_the_same_world(void **state)
     for (int cut = 0; cut < CUT_COUNT; cut++) {
         char name[64];
         snprintf(name, sizeof name, "local-%d", cut);
-        scenario s = {.directory = fixture_path(name), .kind = CKPT_LOCAL, .cut = (fixture_cut)cut, .step = 3,
+        scenario s = {.directory = fixture_path(name),
+                      .kind = CKPT_LOCAL,
+                      .cut = (fixture_cut)cut,
+                      .step = 3,
                       .async = cut % 2 == 1};
         run(2, save_rank, &s);
         run(2, load_rank, &s);

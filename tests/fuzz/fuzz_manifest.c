@@ -1,5 +1,5 @@
-/* Any bytes to the manifest reader: what is accepted must be consistent and must survive printing and reading again. Built
- * with clang -fsanitize=fuzzer it searches; otherwise it replays tests/fuzz/corpus/manifest. */
+/* Any bytes to the manifest reader: what is accepted must be consistent and must survive printing and reading again.
+ * Built with clang -fsanitize=fuzzer it searches; otherwise it replays tests/fuzz/corpus/manifest. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -170,10 +170,10 @@ typedef struct function {
     double noise;         /* what rounding of the output may do to the loss */
 } function;
 
-static inline function open_function(rig *r, const gradient_case *c)
+static inline function open_function(rig *r, const gradient_case *c, bool values)
 {
     function f = {.rig = r};
-    record_case(&f.b, r, c, (recording_way){.values = false});
+    record_case(&f.b, r, c, (recording_way){.values = values});
     f.weights = f.b.root == f.b.out ? NULL : f.b.rig->constants[f.b.n_constants - 1];
     f.plan = rig_compile(r, f.b.t, NULL, false);
     return f;

@@ -257,6 +257,32 @@ static void an_output_is_found_through_another_recording(void **state)
     rig_free(r, &p);
 }
 
+static const storage *memory_of(const fsdp_tensor *x)
+{
+    const storage *s = x->data;
+    while (s->shared)
+        s = s->shared;
+    return s;
+}
+
+/* In place only where the value is read once: a product that reads what it overwrites would read its own result. */
+static void a_residual_that_is_also_multiplied_keeps_its_memory(void **state)
+{
+    rig *r = *state;
+    static const float data[3 * 5];
+    for (int itself = 0; itself < 2; itself++) {
+        rig_clear(r);
+        fsdp_parameter *w = rig_parameter(r, DIMS(5, 5));
+        fsdp_tape *t = rig_tape(r);
+        fsdp_tensor *x = fsdp_scale(t, fsdp_input(t, FSDP_F32, DIMS(3, 5), data), 2);
+        fsdp_tensor *h = itself ? x : fsdp_silu(t, x);
+        fsdp_tensor *y = fsdp_output(t, fsdp_linear_add(t, h, tape_parameter(t, w), NULL, x));
+        plan p = rig_compile(r, t, NULL, false);
+        assert_int_equal(memory_of(x) == memory_of(y), !itself);
+        rig_free(r, &p);
+    }
+}
+
 static size_t chain_bytes(rig *r, int length, bool in_place)
 {
     fsdp_tape *t = rig_tape(r);
@@ -475,6 +501,7 @@ int main(void)
         claim(a_loss_without_trainable_parameters_is_refused),
         claim(outputs_survive_and_others_cannot_be_read),
         claim(an_output_is_found_through_another_recording),
+        claim(a_residual_that_is_also_multiplied_keeps_its_memory),
         claim(a_chain_without_backward_needs_two_buffers_however_long),
         claim(training_keeps_few_gradients_at_a_time_and_checkpoints_keep_few_values),
         claim(selective_checkpoints_do_not_repeat_what_they_keep),

@@ -12,6 +12,7 @@ typedef struct graph_options {
     bool planned; /* regions, kept values and few outputs; otherwise every value is an output and nothing shares */
     bool zero_consumers; /* every value is read once more, by what gives it a zero gradient first */
     bool smooth;         /* nothing that finite differences cannot follow */
+    bool forward_only;   /* no gradients: memory is given up at once */
 } graph_options;
 
 typedef struct graph_builder {
@@ -294,7 +295,9 @@ static graph_result run_graph(rig *r, uint64_t seed, graph_options options, bool
     fsdp_tensor *root;
     graph_result out = {.n_values = record(&g, r, seed, options, &root)};
     out.tape = b.t;
-    out.plan = rig_compile(r, b.t, root, staged);
+    if (options.forward_only)
+        fsdp_output(b.t, root);
+    out.plan = rig_compile(r, b.t, options.forward_only ? NULL : root, staged);
     list_storages(&list, &out.plan);
     check_no_overlap(&list);
     memset(out.plan.slab, 0xFF, out.plan.slab_bytes);
@@ -338,7 +341,8 @@ static bool compare_plans(rig *r, uint64_t seed)
     graph_result plain = run_graph(r, seed, (graph_options){.planned = false}, false);
     graph_result zeros = run_graph(r, seed, (graph_options){.zero_consumers = true}, false);
     graph_result planned = run_graph(r, seed, (graph_options){.planned = true}, seed % 2);
-    bool good = same_outputs(&planned, &plain, seed);
+    graph_result forward = run_graph(r, seed, (graph_options){.planned = true, .forward_only = true}, false);
+    bool good = same_outputs(&planned, &plain, seed) && same_outputs(&forward, &plain, seed);
     if (!same_bits(planned.gradients, plain.gradients, plain.n_gradients)) {
         print_error("seed %llu: planned, gradients have other bits (distance %g)\n", (unsigned long long)seed,
                     relative_distance(planned.gradients, plain.gradients, plain.n_gradients));
@@ -352,6 +356,7 @@ static bool compare_plans(rig *r, uint64_t seed)
     free_graph(r, &plain);
     free_graph(r, &zeros);
     free_graph(r, &planned);
+    free_graph(r, &forward);
     return good;
 }
 
@@ -378,7 +383,7 @@ static void gradients_of_random_graphs_match_finite_differences(void **state)
         const gradient_case c = {"random graph", random_case, {seed}};
         rig_clear(r);
         result plain = run_case(r, &c, (recording_way){.values = false});
-        function f = open_function(r, &c);
+        function f = open_function(r, &c, false);
         evaluate(&f);
         const float *gradient = plain.gradients;
         for (int i = 0; i < r->n_parameters; gradient += r->parameters[i++].numel) {

@@ -349,7 +349,7 @@ static void a_json_file_is_read_with_its_types(void **state)
     assert_int_equal(s.dataset.n, 2);
     assert_string_equal(s.dataset.items[0], "a,b");
     assert_string_equal(s.shard_weights.items[0], "2");
-    assert_int_equal(s.hidden_width, 256);
+    assert_int_equal(s.hidden_width, 192);
     assert_null(s.metrics);
     fsdp_settings_free(&s);
     unlink(path);

@@ -2,7 +2,7 @@
  * gradient (which may take the logits' place) costs one read and one write of device memory. */
 #include "device/cuda/vector.cuh"
 
-#define THREADS 1024
+#define THREADS 512
 
 /* Running maximum and sum of exp(x - maximum). */
 struct running {
@@ -74,7 +74,7 @@ static __device__ __forceinline__ floats<V> read_again(const cross_entropy_args 
 
 /* losses: (2, rows) in the workspace: the loss, and 1 where the row counts; NULL when only the gradient is wanted. */
 template <int D, int V>
-__global__ void __launch_bounds__(THREADS) cross_entropy(const cross_entropy_args a, float *losses, int n_kept)
+__global__ void __launch_bounds__(THREADS, 2) cross_entropy(const cross_entropy_args a, float *losses, int n_kept)
 {
     extern __shared__ uint4 kept[];
     __shared__ running shared[32];
@@ -164,10 +164,11 @@ __global__ void __launch_bounds__(THREADS) add_losses(const cross_entropy_args a
 template <int D, int V>
 static cudaError_t start(const launch *l, const cross_entropy_args *a, float *losses, int threads)
 {
-    /* Room for as much of the row as one block can have, less what the kernel itself takes. */
+    /* Two blocks share a multiprocessor, so that one reads while the other writes; what does not fit into its half of
+     * shared memory is read again, mostly from the cache. */
     int n_kept = 0;
     if (V == 8 && (D == FSDP_BF16 || D == FSDP_F16) && a->d_logits.p)
-        n_kept = (int)launch_min(a->vocabulary / V, (l->shared_bytes - 2048) / 16);
+        n_kept = (int)launch_min(a->vocabulary / V, (l->shared_bytes / 2 - 2048) / 16);
     const int bytes = n_kept * 16;
     if (bytes > 40 * 1024) {
         cudaError_t error =

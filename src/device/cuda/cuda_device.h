@@ -28,6 +28,7 @@ typedef struct cuda_device {
     gemm_table *gemms;
     attention_plans *plans;
     bool tf32, tuning, cudnn;
+    char *cache; /* file of the chosen products; NULL: not kept */
 } cuda_device;
 
 struct stream {
@@ -50,6 +51,10 @@ fsdp_status cuda_check(cudaError_t error, const char *what);
 
 /* Makes the device current for this thread. */
 fsdp_status cuda_enter(const cuda_device *d);
+
+/* cache.c. Choices of earlier runs are read, and those of this one kept. Both only warn: work goes on without. */
+void cuda_cache_open(cuda_device *d);
+void cuda_cache_save(cuda_device *d);
 
 /* gemm.c */
 fsdp_status gemm_table_create(gemm_table **out);

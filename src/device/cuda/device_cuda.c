@@ -11,6 +11,7 @@
 
 #define MEBIBYTE (1024.0 * 1024.0)
 #define WORKSPACE_LIMIT ((size_t)32 << 20)
+#define CHUNK_BYTES ((size_t)512 << 20) /* 2048 rows of 128k logits: products of a size at which they run fastest */
 
 fsdp_status cuda_check(cudaError_t error, const char *what)
 {
@@ -182,6 +183,7 @@ static fsdp_status device_graph_begin(stream *s)
     FSDP_TRY(cuda_enter(s->device));
     if (s->recording)
         return error_set(FSDP_ERR_STATE, "a graph is already being recorded on this stream");
+    cuda_cache_save(s->device); /* the plain run before a recording has chosen what there is to choose */
     /* Thread-local: another thread's allocation (a checkpoint writer) must not break the recording. */
     FSDP_TRY(cuda_check(cudaStreamBeginCapture(s->launch.stream, cudaStreamCaptureModeThreadLocal),
                         "starting to record a graph"));
@@ -231,6 +233,8 @@ static void device_shut(device *base)
     cuda_device *d = (cuda_device *)base;
     if (cuda_enter(d) == FSDP_OK)
         (void)cudaDeviceSynchronize();
+    cuda_cache_save(d);
+    free(d->cache);
     gemm_table_free(d, d->gemms);
     attention_plans_free(d, d->plans);
     libraries_close(&d->libraries);
@@ -240,6 +244,7 @@ static void device_shut(device *base)
 static const device table = {
     .name = "cuda",
     .workspace_limit = WORKSPACE_LIMIT,
+    .chunk_bytes = CHUNK_BYTES,
     .kernels = &cuda_kernels,
     .allocate = device_allocate,
     .release = device_release,
@@ -335,6 +340,7 @@ fsdp_status device_open_cuda(int index, device **out)
     TRY_OR(fail, libraries_open(&d->libraries));
     TRY_OR(fail, gemm_table_create(&d->gemms));
     TRY_OR(fail, attention_plans_create(&d->plans));
+    cuda_cache_open(d);
     describe(d);
     *out = &d->base;
     return FSDP_OK;

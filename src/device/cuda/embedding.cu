@@ -1,6 +1,6 @@
 /* Rows of a table by id, and the table's gradient without floating-point atomics: rows are sorted by id (a counting
- * sort whose ties are put into row order), then every row of the table is written once, summing its rows of dy in
- * order. */
+ * sort whose ties are put into row order), then every row of the table that an id names is written once, summing its
+ * rows of dy in order. */
 #include "device/cuda/vector.cuh"
 
 #define THREADS 256
@@ -138,28 +138,29 @@ __global__ void __launch_bounds__(THREADS) order_rows(const embedding_args a, li
     w.sorted[first + before] = (int32_t)row;
 }
 
+/* A block stands at one place of the sorted rows, and works only where an id begins. */
 template <int DY, int V> __global__ void __launch_bounds__(64) embedding_backward(const embedding_args a, lists w)
 {
     const int64_t column = (blockIdx.y * 64ll + threadIdx.x) * V;
-    if (column >= a.columns)
+    const int32_t first = (int32_t)blockIdx.x;
+    if (column >= a.columns || first >= w.offsets[a.vocabulary])
         return;
-    for (int64_t id = blockIdx.x; id < a.vocabulary; id += gridDim.x) {
-        const int32_t first = w.offsets[id], last = w.offsets[id + 1];
-        if (first == last && a.add_table)
-            continue;
-        floats<V> sum;
+    const int32_t id = a.ids[w.sorted[first]];
+    if (w.offsets[id] != first)
+        return;
+    const int32_t last = w.offsets[id + 1];
+    floats<V> sum;
+#pragma unroll
+    for (int j = 0; j < V; j++)
+        sum.v[j] = 0;
+#pragma unroll 4
+    for (int32_t i = first; i < last; i++) {
+        floats<V> dy = load<DY, V>(a.dy, (int64_t)w.sorted[i] * a.columns + column);
 #pragma unroll
         for (int j = 0; j < V; j++)
-            sum.v[j] = 0;
-#pragma unroll 4
-        for (int32_t i = first; i < last; i++) {
-            floats<V> dy = load<DY, V>(a.dy, (int64_t)w.sorted[i] * a.columns + column);
-#pragma unroll
-            for (int j = 0; j < V; j++)
-                sum.v[j] += dy.v[j];
-        }
-        store_or_add<DYNAMIC, V>(a.d_table, id * a.columns + column, sum, a.add_table);
+            sum.v[j] += dy.v[j];
     }
+    store_or_add<DYNAMIC, V>(a.d_table, (int64_t)id * a.columns + column, sum, a.add_table);
 }
 
 extern "C" cudaError_t launch_embedding_backward(const launch *l, const embedding_args *a)
@@ -169,19 +170,21 @@ extern "C" cudaError_t launch_embedding_backward(const launch *l, const embeddin
     const lists w = make_lists(a);
     const unsigned blocks = (unsigned)launch_ceil(a->rows, THREADS);
     cudaError_t error = cudaMemsetAsync(w.counts, 0, (size_t)a->vocabulary * sizeof(int32_t), l->stream);
+    if (error == cudaSuccess && !a->add_table) /* most rows have no id: cleared at full speed */
+        error = cudaMemsetAsync(a->d_table.p, 0,
+                                (size_t)(a->vocabulary * a->columns) * (a->d_table.dtype == FSDP_F32 ? 4 : 2), l->stream);
     if (error != cudaSuccess)
         return error;
-    if (blocks > 0)
-        count_ids<<<blocks, THREADS, 0, l->stream>>>(*a, w);
+    if (blocks == 0)
+        return cudaSuccess;
+    count_ids<<<blocks, THREADS, 0, l->stream>>>(*a, w);
     scan_counts<<<1, 1024, 0, l->stream>>>(a->vocabulary, w);
-    if (blocks > 0) {
-        place_rows<<<blocks, THREADS, 0, l->stream>>>(*a, w);
-        order_rows<<<blocks, THREADS, 0, l->stream>>>(*a, w);
-    }
+    place_rows<<<blocks, THREADS, 0, l->stream>>>(*a, w);
+    order_rows<<<blocks, THREADS, 0, l->stream>>>(*a, w);
     const bool vectors = a->columns % 8 == 0 && is_aligned(a->dy) && is_aligned(a->d_table);
 #define CALL(D, V)                                                                                                     \
     embedding_backward<D, V>                                                                                           \
-        <<<dim3((unsigned)launch_min(a->vocabulary, INT32_MAX), (unsigned)launch_ceil(a->columns, 64 * V)), 64, 0,     \
+        <<<dim3((unsigned)a->rows, (unsigned)launch_ceil(a->columns, 64 * V)), 64, 0,                                    \
            l->stream>>>(*a, w)
     DISPATCH((int)a->dy.dtype, vectors, CALL);
 #undef CALL

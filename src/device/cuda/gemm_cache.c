@@ -30,7 +30,7 @@ static json_t *table_to_json(cuda_device *d)
     gemm_table_lock(d->gemms);
     for (int i = 0; i < 256; i++)
         for (const gemm_entry *entry = d->gemms->entries[i]; entry; entry = entry->next)
-            if (entry->chosen && entry->usable)
+            if (entry->chosen && entry->milliseconds > 0) /* timed, here or in an earlier run */
                 json_array_append_new(products, entry_to_json(entry));
     gemm_table_unlock(d->gemms);
     return json_pack("{s:I, s:s, s:o}", "cublaslt", (json_int_t)d->libraries.cublaslt.cublasLtGetVersion(), "gpu",

@@ -181,6 +181,10 @@ static int find_candidates(const cuda_device *d, gemm_entry *entry, const gemm_a
     uint64_t limit = workspace_bytes;
     api->cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &limit,
                                               sizeof limit);
+    /* Sums cut over k are joined in fp32 and in a fixed order: joining in the result's type would round every part. */
+    uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    api->cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions,
+                                              sizeof reductions);
     static const cublasLtMatmulPreferenceAttributes_t attributes[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
@@ -269,9 +273,11 @@ static void choose(stream *s, gemm_entry *entry, const gemm_args *a, size_t work
     entry->usable = n > 0;
     if (n == 0)
         return;
-    int best = n > 1 && d->tuning && !is_recording(s) ? time_candidates(s, entry, a, workspace_bytes, n, results) : 0;
+    bool timed = n > 1 && d->tuning && !d->base.fixed_choices && !is_recording(s);
+    int best = timed ? time_candidates(s, entry, a, workspace_bytes, n, results) : 0;
     entry->algorithm = results[best].algo;
     entry->workspace_bytes = results[best].workspaceSize;
+    d->gemms->changed |= timed;
     log_write(LOG_DEBUG, "product %s: candidate %d of %d, %.3f ms", entry->key, best + 1, n,
               (double)entry->milliseconds);
 }
@@ -297,7 +303,7 @@ fsdp_status gemm_table_find(stream *s, const gemm_args *a, size_t workspace_byte
         return error_set(FSDP_ERR_MEMORY, "out of host memory for the table of products");
     if (!entry->described) {
         entry->described = true;
-        bool loaded = entry->chosen;
+        bool loaded = entry->chosen && !d->base.fixed_choices;
         if (!describe_entry(d, entry, a))
             entry->chosen = true, entry->usable = false;
         else if (!loaded || !loaded_algorithm_fits(d, entry, workspace_bytes))

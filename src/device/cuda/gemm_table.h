@@ -22,6 +22,7 @@ typedef struct gemm_entry {
 struct gemm_table {
     pthread_mutex_t mutex;
     gemm_entry *entries[256];
+    bool changed; /* something was timed since the table was last read or written */
 };
 
 void gemm_table_lock(gemm_table *table);

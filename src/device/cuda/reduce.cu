@@ -143,32 +143,57 @@ extern "C" cudaError_t launch_sum(const launch *l, const sum_args *a)
     return cudaGetLastError();
 }
 
-#define NORM_THREADS 64
+#define NORM_THREADS 256
+#define NORM_LANES (NORM_BLOCK / 4)
+#define NORM_AT_ONCE 4
 
-/* A tile of 64 blocks is read together, then every thread adds up one block in index order: the order is the contract.
- * Rows of the tile are one element longer than a block, so that the threads' columns fall into different banks. */
-template <int D> __global__ void norm_blocks_tile(const norm_blocks_args a)
+/* Elements i .. i+3 of x, zeros past the end. */
+template <int D> static __device__ __forceinline__ float4 load4(const norm_blocks_args &a, int64_t i, bool vectors)
 {
-    __shared__ float tile[NORM_THREADS * (NORM_BLOCK + 1)];
-    const int64_t n_blocks = (a.n + NORM_BLOCK - 1) / NORM_BLOCK;
-    for (int64_t group = blockIdx.x; group * NORM_THREADS < n_blocks; group += gridDim.x) {
-        const int64_t first = group * NORM_THREADS * NORM_BLOCK;
-        /* One element a thread and load: neighbours to neighbours keeps both memories free of conflicts. */
-#pragma unroll 16
-        for (int i = threadIdx.x; i < NORM_THREADS * NORM_BLOCK; i += NORM_THREADS)
-            tile[i / NORM_BLOCK * (NORM_BLOCK + 1) + i % NORM_BLOCK] =
-                first + i < a.n ? load_one(a.x.p, D, first + i) : 0.0f;
-        __syncthreads();
-        const int64_t block = group * NORM_THREADS + threadIdx.x;
-        if (block < n_blocks) {
-            const float *from = tile + threadIdx.x * (NORM_BLOCK + 1);
-            double sum = 0;
-#pragma unroll 16
-            for (int i = 0; i < NORM_BLOCK; i++)
-                sum += (double)__fmul_rn(from[i], from[i]);
-            a.blocks[block] = sum;
+    if (vectors && i + 4 <= a.n) {
+        if (D == FSDP_F32)
+            return *(const float4 *)((const float *)a.x.p + i);
+        const uint2 raw = *(const uint2 *)((const uint16_t *)a.x.p + i);
+        float v[4];
+        if (D == FSDP_BF16) {
+            unpack_bf16(raw.x, v);
+            unpack_bf16(raw.y, v + 2);
+        } else {
+            unpack_f16(raw.x, v);
+            unpack_f16(raw.y, v + 2);
         }
-        __syncthreads();
+        return make_float4(v[0], v[1], v[2], v[3]);
+    }
+    float v[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        v[j] = i + j < a.n ? load_one(a.x.p, D, i + j) : 0.0f;
+    return make_float4(v[0], v[1], v[2], v[3]);
+}
+
+/* Sixteen neighbouring threads share a block, four elements each; their sums are joined pairwise. The order depends on
+ * places within the block alone. */
+template <int D> __global__ void __launch_bounds__(NORM_THREADS) norm_blocks_lanes(const norm_blocks_args a, bool vectors)
+{
+    const int64_t step = (int64_t)gridDim.x * NORM_THREADS, n = (a.n + 3) / 4;
+    const int lane = threadIdx.x % NORM_LANES;
+    const int64_t warp_first = (blockIdx.x * (int64_t)NORM_THREADS + threadIdx.x) & ~31ll;
+    for (int64_t first = warp_first; first < n; first += step * NORM_AT_ONCE) {
+        float4 x[NORM_AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < NORM_AT_ONCE; k++)
+            x[k] = load4<D>(a, (first + k * step + (threadIdx.x & 31)) * 4, vectors);
+#pragma unroll
+        for (int k = 0; k < NORM_AT_ONCE; k++) {
+            double sum = ((double)__fmul_rn(x[k].x, x[k].x) + (double)__fmul_rn(x[k].y, x[k].y)) +
+                         ((double)__fmul_rn(x[k].z, x[k].z) + (double)__fmul_rn(x[k].w, x[k].w));
+#pragma unroll
+            for (int offset = NORM_LANES / 2; offset > 0; offset >>= 1)
+                sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+            const int64_t at = first + k * step + (threadIdx.x & 31);
+            if (lane == 0 && at < n)
+                a.blocks[at / NORM_LANES] = sum;
+        }
     }
 }
 
@@ -176,13 +201,14 @@ extern "C" cudaError_t launch_norm_blocks(const launch *l, const norm_blocks_arg
 {
     if (a->n == 0)
         return cudaSuccess;
-    const int64_t groups = launch_ceil(launch_ceil(a->n, NORM_BLOCK), NORM_THREADS);
-    const unsigned blocks = (unsigned)launch_min(groups, (int64_t)l->n_multiprocessors * 64);
+    const bool vectors = is_aligned(a->x);
+    const unsigned blocks = (unsigned)launch_min(launch_ceil(launch_ceil(a->n, 4), NORM_THREADS * NORM_AT_ONCE),
+                                                 (int64_t)l->n_multiprocessors * 32);
     if (a->x.dtype == FSDP_F32)
-        norm_blocks_tile<FSDP_F32><<<blocks, NORM_THREADS, 0, l->stream>>>(*a);
+        norm_blocks_lanes<FSDP_F32><<<blocks, NORM_THREADS, 0, l->stream>>>(*a, vectors);
     else if (a->x.dtype == FSDP_BF16)
-        norm_blocks_tile<FSDP_BF16><<<blocks, NORM_THREADS, 0, l->stream>>>(*a);
+        norm_blocks_lanes<FSDP_BF16><<<blocks, NORM_THREADS, 0, l->stream>>>(*a, vectors);
     else
-        norm_blocks_tile<FSDP_F16><<<blocks, NORM_THREADS, 0, l->stream>>>(*a);
+        norm_blocks_lanes<FSDP_F16><<<blocks, NORM_THREADS, 0, l->stream>>>(*a, vectors);
     return cudaGetLastError();
 }
