@@ -10,7 +10,7 @@ static const strategy_traits table[FSDP_STRATEGY_COUNT] = {
     [FSDP_FULL] = {"full", {"FULL_SHARD", "zero3"}, RESIDENT_GATHERED, true, false, false},
     [FSDP_SHARD_GRAD_OP] = {"shard_grad_op", {"zero2"}, RESIDENT_FORWARD, true, false, false},
     [FSDP_SHARD_OP] = {"shard_op", {"zero1"}, RESIDENT_KEPT, true, true, false},
-    [FSDP_NO_SHARD] = {"no_shard", {"ddp", "zero0"}, RESIDENT_ALIAS, false, true, false},
+    [FSDP_NO_SHARD] = {"no_shard", {"ddp", "zero0"}, RESIDENT_ALIAS, false, false, false},
     [FSDP_HYBRID] = {"hybrid", {"HYBRID_SHARD"}, RESIDENT_GATHERED, true, false, true},
     [FSDP_HYBRID_ZERO2] = {"hybrid_zero2", {"_HYBRID_SHARD_ZERO2", "HYBRID_SHARD_ZERO2"}, RESIDENT_FORWARD, true, false, true},
 };

@@ -1,12 +1,14 @@
 /* Times matrix products on the CPU: oneDNN called directly, our fp32 and our bf16, one after the other in every round,
  * so that a noisy machine troubles all three alike. A shape is a linear layer: M tokens, N outputs, K inputs.
  *
- *     bench_product [--json] [--quick] [--best] [--rounds R] [--product auto|onednn|amx|avx512|portable]
+ *     bench_product [--json] [--quick] [--best] [--cpu-time] [--rounds R] [--product auto|onednn|amx|avx512|portable]
  *                   [--bf16-blocks ROWS,COLUMNS,DEPTH]
  *
  * The number of threads is OpenMP's (OMP_NUM_THREADS). Figures are GFLOP/s, medians over the rounds, or with
- * --best those of the quickest round (for machines that others use too). --bf16-blocks tries other block sizes for the
- * bf16 kernel, counted in tiles, and another depth of a pass (k_step), to tune it on a new processor. */
+ * --best those of the quickest round. --cpu-time counts the processor time of all threads instead of the time that
+ * passes: GFLOP/s of one core, hardly troubled by others on the machine (set OMP_WAIT_POLICY=passive). --bf16-blocks
+ * tries other block sizes for the bf16 kernel, counted in tiles, and another depth of a pass (k_step), to tune it on a
+ * new processor. */
 #include <omp.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -14,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "device/cpu/product.h"
@@ -26,7 +29,7 @@
 enum { MAX_ROUNDS = 101, N_CONTENDERS = 3, HUGE_PAGE = 2 << 20 };
 
 typedef struct options {
-    bool json, quick, best;
+    bool json, quick, best, cpu_time;
     int rounds;
     cpu_product product;
     int rows, columns, depth; /* --bf16-blocks; 0: the kernel's own */
@@ -109,32 +112,42 @@ static void operands_free(operands *o)
     free(o->a), free(o->b), free(o->d), free(o->a_bf16), free(o->b_bf16), free(o->d_bf16);
 }
 
-static double time_onednn(const gemm_args *g, const operands *o)
+static double now(const options *o)
+{
+    struct timespec t;
+    if (!o->cpu_time)
+        return clock_seconds();
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static double time_onednn(const options *how, const gemm_args *g, const operands *o)
 {
 #ifdef FSDP_WITH_ONEDNN
-    double start = clock_seconds();
+    double start = now(how);
     dnnl_sgemm(g->transpose_a ? 'T' : 'N', g->transpose_b ? 'T' : 'N', g->m, g->n, g->k, 1.0f, o->a, g->lda, o->b,
                g->ldb, 0.0f, o->d, g->ldd);
-    return clock_seconds() - start;
+    return now(how) - start;
 #else
-    (void)g, (void)o;
+    (void)how, (void)g, (void)o;
     return 0.0;
 #endif
 }
 
-static double time_own(const cpu_product_set *set, gemm_args g, const operands *o, fsdp_dtype dtype, void *workspace)
+static double time_own(const options *how, const cpu_product_set *set, gemm_args g, const operands *o, fsdp_dtype dtype,
+                       void *workspace)
 {
     bool half = dtype == FSDP_BF16;
     g.a = (buffer){half ? (void *)o->a_bf16 : o->a, dtype};
     g.b = (buffer){half ? (void *)o->b_bf16 : o->b, dtype};
     g.c = g.d = (buffer){half ? (void *)o->d_bf16 : o->d, dtype};
     g.workspace = workspace;
-    double start = clock_seconds();
+    double start = now(how);
     if (product_gemm(set, &g) != FSDP_OK) {
         fprintf(stderr, "bench_product: %s\n", fsdp_last_error());
         exit(1);
     }
-    return clock_seconds() - start;
+    return now(how) - start;
 }
 
 static int compare(const void *a, const void *b)
@@ -173,9 +186,9 @@ static void bench_case(const options *o, const cpu_product_set *set, layer_shape
     void *workspace = take(PRODUCT_WORKSPACE_LIMIT);
     for (int round = -1; round < o->rounds; round++) { /* round -1 warms up and is overwritten */
         int at = round < 0 ? 0 : round;
-        contenders[0].seconds[at] = time_onednn(&g, &ops);
-        contenders[1].seconds[at] = time_own(set, g, &ops, FSDP_F32, workspace);
-        contenders[2].seconds[at] = time_own(set, g, &ops, FSDP_BF16, workspace);
+        contenders[0].seconds[at] = time_onednn(o, &g, &ops);
+        contenders[1].seconds[at] = time_own(o, set, g, &ops, FSDP_F32, workspace);
+        contenders[2].seconds[at] = time_own(o, set, g, &ops, FSDP_BF16, workspace);
     }
     double work = 2e-9 * (double)g.m * (double)g.n * (double)g.k;
     for (int i = 0; i < N_CONTENDERS; i++) {
@@ -224,6 +237,8 @@ static bool parse(int argc, char **argv, options *o)
             o->quick = true;
         else if (strcmp(argv[i], "--best") == 0)
             o->best = true;
+        else if (strcmp(argv[i], "--cpu-time") == 0)
+            o->cpu_time = true;
         else if (strcmp(argv[i], "--rounds") == 0 && i + 1 < argc)
             o->rounds = atoi(argv[++i]);
         else if (strcmp(argv[i], "--bf16-blocks") == 0 && i + 1 < argc) {
@@ -249,7 +264,7 @@ int main(int argc, char **argv)
     cpu_product_set set;
     if (!parse(argc, argv, &o)) {
         fprintf(stderr,
-                "usage: bench_product [--json] [--quick] [--best] [--rounds 1..%d] "
+                "usage: bench_product [--json] [--quick] [--best] [--cpu-time] [--rounds 1..%d] "
                 "[--product auto|onednn|amx|avx512|portable] [--bf16-blocks ROWS,COLUMNS,DEPTH]\n",
                 MAX_ROUNDS);
         return 2;
