@@ -26,13 +26,15 @@ static void print_table(const char *name, const fsdp_bench_result *r)
            r->fastest, r->tokens_per_second, r->tflops, (double)r->memory_bytes / (1 << 30), r->first_step_seconds);
 }
 
-/* Takes "--steps N", "--warmup N" and "--breakdown" out of the arguments; the rest are settings. */
-static int take_own(int argc, char **argv, fsdp_bench_config *c)
+/* Takes "--steps N", "--warmup_steps N", "--breakdown" and "--json" out of the arguments; the rest are settings. */
+static int take_own(int argc, char **argv, fsdp_bench_config *c, bool *json)
 {
     int kept = 0;
     for (int i = 0; i < argc; i++) {
         if (strcmp(argv[i], "--breakdown") == 0)
             c->breakdown = true;
+        else if (strcmp(argv[i], "--json") == 0)
+            *json = true;
         else if (strcmp(argv[i], "--steps") == 0 && i + 1 < argc)
             c->steps = atoi(argv[++i]);
         else if (strcmp(argv[i], "--warmup_steps") == 0 && i + 1 < argc)
@@ -50,7 +52,8 @@ static int run_bench(int argc, char **argv)
     fsdp_settings settings;
     if (argc < 1 || strcmp(argv[0], "step") != 0)
         return command_misused("bench", "what to measure? `fsdp bench step [WORKLOAD]`; workloads:\n%s", fsdp_bench_workloads());
-    argc = take_own(argc - 1, argv + 1, &config);
+    bool json = false;
+    argc = take_own(argc - 1, argv + 1, &config, &json);
     argv++;
     if (argc > 0 && argv[0][0] != '-') {
         config.workload = argv[0];
@@ -69,7 +72,7 @@ static int run_bench(int argc, char **argv)
     }
     const char *name = config.workload ? config.workload : "settings", *rank = getenv("RANK");
     if (!rank || strcmp(rank, "0") == 0) {
-        (settings.json ? print_json : print_table)(name, &result);
+        (json ? print_json : print_table)(name, &result);
         fputs(result.breakdown, stdout);
     }
     fsdp_settings_free(&settings);

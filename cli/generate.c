@@ -176,16 +176,17 @@ static int generate(const generate_options *o, const char *prompt, size_t bytes)
     config.top_p = o->top_p;
     config.seed = (uint64_t)o->seed;
     config.stop_at_eos = o->stop_at_eos;
+    config.echo = o->echo;
     config.dtype = (fsdp_dtype)o->dtype;
     config.device = o->device;
     config.threads = (int)o->threads;
     config.text = show_text;
     config.context = stdout;
-    if (o->echo)
-        show_text(stdout, prompt, bytes);
     fsdp_status status = fsdp_generate(&config, &result);
     if (status != FSDP_OK)
         return command_failed("generate", status);
+    if (result.rank != 0)
+        return 0;
     putchar('\n');
     if (o->stats)
         fprintf(stderr, "loaded in %.2f s; read %lld tokens in %.3f s; wrote %lld in %.3f s (%.1f tokens/s)%s\n",
@@ -200,8 +201,9 @@ static int start(const generate_options *o)
     if (!o->model)
         return command_misused("generate", "no model: name its folder or a checkpoint with --model");
     if (!o->prompt == !o->prompt_file)
-        return command_misused("generate", o->prompt ? "--prompt and --prompt_file contradict each other: name one of them"
-                                                     : "no prompt: give one with --prompt or --prompt_file");
+        return command_misused("generate", o->prompt
+                                               ? "--prompt and --prompt_file contradict each other: name one of them"
+                                               : "no prompt: give one with --prompt or --prompt_file");
     if (o->prompt)
         return generate(o, o->prompt, strlen(o->prompt));
     size_t bytes;
@@ -228,9 +230,10 @@ const command command_generate = {
     .name = "generate",
     .summary = "Write text with a trained LLaMA or T5",
     .usage = "--model PATH --prompt TEXT [FLAGS...]",
-    .details = "  fsdp generate --model fsdp_run/checkpoints --prompt 'static int' --temperature 0.7\n"
-               "  fsdp generate --model t5-small --prompt_file article.txt --max_new_tokens 60\n\n"
-               "Text is printed as it is written. A model too big for one process is sharded over the ranks of `fsdp run`.",
+    .details =
+        "  fsdp generate --model fsdp_run/checkpoints --prompt 'static int' --temperature 0.7\n"
+        "  fsdp generate --model t5-small --prompt_file article.txt --max_new_tokens 60\n\n"
+        "Text is printed as it is written. A model too big for one process is sharded over the ranks of `fsdp run`.",
     .flags = generate_flags,
     .run = run_generate,
 };

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MESSAGE_BYTES = 2048 };
+enum { MESSAGE_BYTES = 8192 }; /* room for a list of names */
 
 /* `body` is where the text behind "rank N: " begins: context goes in between. */
 typedef struct message {

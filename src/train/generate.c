@@ -122,7 +122,8 @@ static bool is_end(const generation *g, int32_t id)
     return false;
 }
 
-/* T5 was trained on sources that end with the end token; a LLaMA continues, so its prompt has no end, but a beginning. */
+/* T5 was trained on sources that end with the end token; a LLaMA continues, so its prompt has no end, but a beginning.
+ */
 static fsdp_status encode_prompt(generation *g)
 {
     const int32_t *ids;
@@ -134,7 +135,8 @@ static fsdp_status encode_prompt(generation *g)
         n--;
     g->ids = calloc(n + 2 + (size_t)g->config->max_new_tokens, sizeof *g->ids);
     if (!g->ids)
-        return error_set(FSDP_ERR_MEMORY, "a text of %lld tokens: out of host memory", (long long)g->config->max_new_tokens);
+        return error_set(FSDP_ERR_MEMORY, "a text of %lld tokens: out of host memory",
+                         (long long)g->config->max_new_tokens);
     memcpy(g->ids, ids, n * sizeof *ids);
     if ((t5 && eos >= 0 && (n == 0 || ids[n - 1] != eos)) || n == 0)
         g->ids[n++] = t5 || bos < 0 ? eos : bos;
@@ -149,8 +151,10 @@ static fsdp_status check_vocabulary(const generation *g)
     int64_t rows = g->model_config.type == MODEL_T5 ? g->model_config.t5.vocabulary : g->model_config.llama.vocabulary;
     for (int64_t i = 0; i < g->n_prompt; i++) {
         if (g->ids[i] >= rows)
-            return error_set(FSDP_ERR_INPUT, "%s: the prompt has token %d, the model's vocabulary %lld: name its tokenizer with --tokenizer",
-                             g->path, g->ids[i], (long long)rows);
+            return error_set(
+                FSDP_ERR_INPUT,
+                "%s: the prompt has token %d, the model's vocabulary %lld: name its tokenizer with --tokenizer",
+                g->path, g->ids[i], (long long)rows);
     }
     return FSDP_OK;
 }
@@ -168,7 +172,8 @@ static fsdp_status load_weights(generation *g)
     ckpt_load_result found = {.extra = NULL};
     config.roles = CKPT_ROLES_MODEL;
     FSDP_TRY(model_state_create(g->model, NULL, &state));
-    fsdp_status status = ckpt_load(g->path, &config, model_state_describe(state), comm_world(g->model->world->comm), &found);
+    fsdp_status status =
+        ckpt_load(g->path, &config, model_state_describe(state), comm_world(g->model->world->comm), &found);
     if (status == FSDP_OK)
         status = model_state_loaded(state);
     ckpt_load_result_free(&found);
@@ -221,15 +226,18 @@ static fsdp_status open_all(generation *g)
     if (!c->model || !c->prompt || c->max_new_tokens < 1)
         return error_set(FSDP_ERR_INPUT, "generation needs a model, a prompt and at least one new token");
     if (!(c->temperature >= 0) || !(c->top_p > 0 && c->top_p <= 1) || c->top_k < 0)
-        return error_set(FSDP_ERR_INPUT, "temperature %g, top_k %lld, top_p %g: at least 0, at least 0, above 0 and at most 1 are wanted",
-                         c->temperature, (long long)c->top_k, c->top_p);
+        return error_set(
+            FSDP_ERR_INPUT,
+            "temperature %g, top_k %lld, top_p %g: at least 0, at least 0, above 0 and at most 1 are wanted",
+            c->temperature, (long long)c->top_k, c->top_p);
     FSDP_TRY(hub_find(HUB_MODEL, c->model, NULL, &found));
     fsdp_status status = report_resolve(found, &g->path);
     free(found);
     FSDP_TRY(status);
     FSDP_TRY(model_config_read(g->path, &g->model_config));
     if (g->model_config.type != MODEL_LLAMA && g->model_config.type != MODEL_T5)
-        return error_set(FSDP_ERR_INPUT, "%s: a %s model writes no text", g->path, model_type_name(g->model_config.type));
+        return error_set(FSDP_ERR_INPUT, "%s: a %s model writes no text", g->path,
+                         model_type_name(g->model_config.type));
     FSDP_TRY(open_tokenizer(g));
     FSDP_TRY(find_ends(g));
     FSDP_TRY(encode_prompt(g));
@@ -279,6 +287,9 @@ static fsdp_status write_tokens(generation *g, fsdp_generate_result *result)
     int64_t vocabulary = t5 ? g->model_config.t5.vocabulary : g->model_config.llama.vocabulary;
     text_stream output = text_stream_begin(g->tokenizer, (size_t)(g->n_prompt - n_hidden));
     choice_options options = {.temperature = c->temperature, .top_p = c->top_p, .top_k = c->top_k, .seed = c->seed};
+    result->rank = fsdp_world_rank(g->world);
+    if (c->echo && c->text && result->rank == 0)
+        c->text(c->context, c->prompt, c->prompt_bytes);
     double begun = clock_seconds();
     FSDP_TRY(generator_start(g->generator, g->ids, g->n_prompt, g->logits));
     result->prompt_seconds = clock_seconds() - begun;

@@ -19,10 +19,10 @@ struct generator {
     uint8_t *rows;            /* device memory of all of them */
     size_t rows_bytes;
 
-    int64_t n;         /* tokens in the cache */
-    int64_t n_source;  /* T5: rows of memory that are seen, padding included */
-    int32_t *text;     /* (capacity): the tokens in the cache */
-    int32_t *ids, *positions, *mask;       /* (most): of a step */
+    int64_t n;                                         /* tokens in the cache */
+    int64_t n_source;                                  /* T5: rows of memory that are seen, padding included */
+    int32_t *text;                                     /* (capacity): the tokens in the cache */
+    int32_t *ids, *positions, *mask;                   /* (most): of a step */
     int32_t *source_ids, *source_places, *source_mask; /* (source_capacity) */
     int32_t last;
 };
@@ -66,19 +66,22 @@ static fsdp_status allocate(generator *g, const model_config *c)
     g->source_ids = calloc(source, sizeof *g->source_ids);
     g->source_places = calloc(source, sizeof *g->source_places);
     g->source_mask = calloc(source, sizeof *g->source_mask);
-    if (!g->past || !g->memory || !g->text || !g->ids || !g->positions || !g->mask || !g->source_ids || !g->source_places || !g->source_mask)
+    if (!g->past || !g->memory || !g->text || !g->ids || !g->positions || !g->mask || !g->source_ids ||
+        !g->source_places || !g->source_mask)
         return error_set(FSDP_ERR_MEMORY, "a cache of %lld tokens: out of host memory", (long long)g->capacity);
     int64_t width = 2 * (t5 ? c->t5.heads * c->t5.head_dim : c->llama.kv_heads * c->llama.head_dim);
     return allocate_rows(g, width, t5 ? width : 0);
 }
 
-fsdp_status generator_create(fsdp_model *m, const model_config *c, int64_t capacity, int64_t source_capacity, generator **out)
+fsdp_status generator_create(fsdp_model *m, const model_config *c, int64_t capacity, int64_t source_capacity,
+                             generator **out)
 {
     bool t5 = c->type == MODEL_T5;
     if (c->type != MODEL_LLAMA && !t5)
         return error_set(FSDP_ERR_INPUT, "a %s model writes no text", model_type_name(c->type));
     if (capacity < 2 || (t5 && source_capacity < 1) || (!t5 && capacity > c->llama.positions))
-        return error_set(FSDP_ERR_INPUT, "a cache of %lld tokens for a %s model", (long long)capacity, model_type_name(c->type));
+        return error_set(FSDP_ERR_INPUT, "a cache of %lld tokens for a %s model", (long long)capacity,
+                         model_type_name(c->type));
     generator *g = calloc(1, sizeof *g);
     if (!g)
         return error_set(FSDP_ERR_MEMORY, "a cache of %lld tokens: out of host memory", (long long)capacity);
@@ -120,8 +123,9 @@ static fsdp_status run(generator *g, const decode_step *step, float *logits)
 {
     fsdp_module *net = fsdp_model_module(g->model);
     fsdp_tape *t = fsdp_begin_evaluation(g->model);
-    fsdp_tensor *out = g->type == MODEL_LLAMA ? llama_decode(net, t, step, g->past)
-                                              : t5_decode(net, t, step, g->past, g->n_source, g->source_mask, g->memory);
+    fsdp_tensor *out = g->type == MODEL_LLAMA
+                           ? llama_decode(net, t, step, g->past)
+                           : t5_decode(net, t, step, g->past, g->n_source, g->source_mask, g->memory);
     fsdp_output(t, out);
     FSDP_TRY(fsdp_evaluate(t));
     return fsdp_read(out, logits, g->vocabulary);
@@ -144,7 +148,8 @@ static fsdp_status read_text(generator *g, float *logits)
 static fsdp_status read_source(generator *g, const int32_t *ids, int64_t n)
 {
     if (n > g->source_capacity)
-        return error_set(FSDP_ERR_INPUT, "a source of %lld tokens; there is room for %lld", (long long)n, (long long)g->source_capacity);
+        return error_set(FSDP_ERR_INPUT, "a source of %lld tokens; there is room for %lld", (long long)n,
+                         (long long)g->source_capacity);
     g->n_source = rounded(n, LEAST_TOKENS, g->source_capacity);
     for (int64_t i = 0; i < g->n_source; i++) {
         g->source_ids[i] = i < n ? ids[i] : 0;
@@ -176,7 +181,8 @@ static fsdp_status forget_half(generator *g, int32_t token, float *logits)
 {
     int64_t kept = g->capacity / 2;
     if (g->type == MODEL_T5)
-        return error_set(FSDP_ERR_INPUT, "an answer of more than %lld tokens; there is no room for it", (long long)g->capacity);
+        return error_set(FSDP_ERR_INPUT, "an answer of more than %lld tokens; there is no room for it",
+                         (long long)g->capacity);
     memmove(g->text, g->text + g->capacity - kept, (size_t)kept * sizeof *g->text);
     g->text[kept] = token;
     g->n = kept + 1;
@@ -194,6 +200,7 @@ fsdp_status generator_next(generator *g, int32_t token, float *logits)
     for (int64_t i = 0; i < length; i++)
         g->mask[i] = i <= g->n;
     g->n++;
-    decode_step step = {.n_tokens = 1, .ids = g->ids, .positions = g->positions, .last = &g->last, .length = length, .mask = g->mask};
+    decode_step step = {
+        .n_tokens = 1, .ids = g->ids, .positions = g->positions, .last = &g->last, .length = length, .mask = g->mask};
     return run(g, &step, logits);
 }

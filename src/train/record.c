@@ -1,6 +1,7 @@
 /* Inputs of each model from each kind of data. */
 #include "train/record.h"
 
+#include "base/checked.h"
 #include "base/error.h"
 #include "shard/model.h"
 
@@ -20,10 +21,23 @@ fsdp_status record_check(const model_config *model, const dataset_info *data)
     return FSDP_OK;
 }
 
+/* Rows of images that are recorded: those of the fullest rank, the same on all, because batch norm counts every row. Only
+ * the short batch at the end of an epoch has fewer than max_rows. */
+static int64_t image_rows(const fsdp_model *m, const loader_batch *b)
+{
+    return min_i64(b->max_rows, ceil_div(b->n_global, m->n_ranks));
+}
+
+static fsdp_tensor *classes(const fsdp_model *m, fsdp_tape *t, const loader_batch *b)
+{
+    int64_t rows = image_rows(m, b);
+    return fsdp_input(t, FSDP_I32, 1, &rows, b->classes);
+}
+
 static fsdp_tensor *images(fsdp_model *m, fsdp_tape *t, const model_config *model, const dataset_info *data, const loader_batch *b)
 {
-    int64_t image[] = {b->max_rows, data->channels, data->height, data->image_width};
-    int64_t flat[] = {b->max_rows, data->channels * data->height * data->image_width};
+    int64_t rows = image_rows(m, b), image[] = {rows, data->channels, data->height, data->image_width};
+    int64_t flat[] = {rows, data->channels * data->height * data->image_width};
     bool mlp = model->type == MODEL_MLP;
     fsdp_tensor *x = fsdp_input(t, FSDP_F32, mlp ? 2 : 4, mlp ? flat : image, b->pixels);
     return fsdp_cast(t, x, m->config.param_dtype);
@@ -32,14 +46,14 @@ static fsdp_tensor *images(fsdp_model *m, fsdp_tape *t, const model_config *mode
 static fsdp_loss image_loss(fsdp_model *m, fsdp_tape *t, const model_config *model, const dataset_info *data, const loader_batch *b)
 {
     fsdp_tensor *x = images(m, t, model, data, b);
-    return fsdp_classifier_loss(fsdp_model_module(m), t, x, fsdp_input(t, FSDP_I32, 1, &b->max_rows, b->classes));
+    return fsdp_classifier_loss(fsdp_model_module(m), t, x, classes(m, t, b));
 }
 
 fsdp_loss record_classes(fsdp_model *m, fsdp_tape *t, const model_config *model, const dataset_info *data, const loader_batch *b,
                          fsdp_tensor **logits)
 {
     *logits = fsdp_output(t, fsdp_call(fsdp_model_module(m), t, images(m, t, model, data, b)));
-    return fsdp_cross_entropy(t, *logits, fsdp_input(t, FSDP_I32, 1, &b->max_rows, b->classes), FSDP_IGNORE);
+    return fsdp_cross_entropy(t, *logits, classes(m, t, b), FSDP_IGNORE);
 }
 
 fsdp_loss record_loss(fsdp_model *m, fsdp_tape *t, const model_config *model, const dataset_info *data, const loader_batch *b)

@@ -7,7 +7,8 @@
 #include "data/loader.h"
 #include "models/config.h"
 
-/* All rows of the batch arrays are recorded, those behind n_rows count for nothing: every batch has the same shape. */
+/* All rows of the batch arrays are recorded, those behind n_rows count for nothing: every batch has the same shape. Of images
+ * a short batch has fewer rows, because batch norm would see the empty ones. */
 fsdp_loss record_loss(fsdp_model *m, fsdp_tape *t, const model_config *model, const dataset_info *data, const loader_batch *batch);
 
 /* The same for images, with the logits (rows, classes) as an output beside the loss. */

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/threads.h"
 #include "data/hub.h"
+#include "train/fit.h"
 #include "train/record.h"
 #include "train/weights.h"
 
@@ -91,6 +92,19 @@ static fsdp_status open_data(train_run *run)
     return FSDP_OK;
 }
 
+/* On the CPU everything lies in host memory already. */
+static fsdp_status check_offload(train_run *run)
+{
+    const fsdp_settings *s = run->settings;
+    if (!s->cpu_offload && !s->offload_activations)
+        return FSDP_OK;
+    const char *flag = s->cpu_offload ? "--cpu_offload" : "--offload_activations";
+    if (run->world->dev->graph_begin)
+        return error_set(FSDP_ERR_UNSUPPORTED, "%s is not there yet on GPUs: use --activation_checkpointing full, more ranks, or a smaller batch", flag);
+    run_say(run, FSDP_LINE_INFO, "%s: on the CPU everything lies in host memory already", flag);
+    return FSDP_OK;
+}
+
 static fsdp_status open_model(train_run *run)
 {
     const fsdp_settings *s = run->settings;
@@ -100,6 +114,8 @@ static fsdp_status open_model(train_run *run)
     FSDP_TRY(record_check(&run->model_config, &run->info));
     FSDP_TRY(assemble_count(&run->model_config, &n_parameters));
     FSDP_TRY(assemble_sharding(s, &run->model_config, n_parameters, run->n_ranks, &run->sharding));
+    FSDP_TRY(fit_sharding(run));
+    FSDP_TRY(check_offload(run));
     if (run->sharding.reason[0])
         run_say(run, FSDP_LINE_INFO, "%s", run->sharding.reason);
     FSDP_TRY(model_create(&run->model_config, &net));

@@ -221,8 +221,11 @@ static fsdp_status check_optimisation(fsdp_settings *s)
         s->epochs = 1;
     if (s->warmup >= 1 && s->warmup != floor(s->warmup))
         return error_set(FSDP_ERR_INPUT, "--warmup=%.9g: from 1 on it counts steps and must be whole", s->warmup);
-    if (s->max_steps > 0 && fsdp_settings_warmup_steps(s, s->max_steps) > s->max_steps)
-        return contradiction(s, "warmup", "max_steps", "the warmup would not end");
+    if (s->max_steps > 0 && fsdp_settings_warmup_steps(s, s->max_steps) > s->max_steps) {
+        if (fsdp_settings_given(s, "warmup"))
+            return contradiction(s, "warmup", "max_steps", "the warmup would not end");
+        s->warmup = 0.1; /* a preset's warmup is meant for the preset's steps */
+    }
     if (s->validation_split > 0 && s->validation_dataset.n)
         return contradiction(s, "validation_split", "validation_dataset", "validation data has one source");
     if (s->val_batch_size == 0)

@@ -10,7 +10,7 @@
 
 /* A list of complaints that is cut when it gets too long to read. */
 typedef struct complaints {
-    char text[1200];
+    char text[6000];
     size_t used;
     int n;
 } complaints;

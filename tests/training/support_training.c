@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <fsdp/models.h>
 #include <fsdp/optim.h>
@@ -16,6 +14,7 @@
 #include "base/hooks.h"
 #include "base/rng.h"
 #include "shard/model.h"
+#include "training/support_ranks.h"
 
 enum { LENGTH = 12, TARGET = 7, VOCABULARY = 61, IMAGE = 10 };
 
@@ -182,52 +181,28 @@ done:
     return status;
 }
 
-static void set_number(const char *name, int value)
-{
-    char text[32];
-    snprintf(text, sizeof text, "%d", value);
-    setenv(name, text, 1);
-}
+typedef struct forked {
+    const training *t;
+    training_result *results; /* shared, one a rank */
+} forked;
 
-static int run_rank(const training *t, int rank, int serial, training_result *out)
+static fsdp_status run_rank(int rank, void *context)
 {
-    set_number("RANK", rank);
-    set_number("LOCAL_RANK", rank);
-    set_number("WORLD_SIZE", t->ranks);
-    set_number("LOCAL_WORLD_SIZE", t->ranks);
-    set_number("MASTER_PORT", 20000 + (getppid() * 7 + serial) % 40000);
-    setenv("MASTER_ADDR", "127.0.0.1", 1);
-    set_number("FSDP_JOB_TOKEN", serial * 100000 + getppid());
-    fsdp_status status = training_run_here(t, out);
-    if (status != FSDP_OK)
-        fprintf(stderr, "rank %d: %s\n", rank, fsdp_last_error());
-    return status == FSDP_OK ? 0 : 1;
+    const forked *f = context;
+    return training_run_here(f->t, &f->results[rank]);
 }
 
 bool training_run(const training *t, training_result *out)
 {
-    static int serial;
-    pid_t ranks[TRAINING_MOST_RANKS];
-    training_result *results =
-        mmap(NULL, sizeof *results * TRAINING_MOST_RANKS, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    bool good = results != MAP_FAILED;
-    serial++;
-    fflush(NULL);
-    for (int r = 0; good && r < t->ranks; r++) {
-        ranks[r] = fork();
-        if (ranks[r] == 0)
-            exit(run_rank(t, r, serial, &results[r]));
-    }
-    for (int r = 0; good && r < t->ranks; r++) {
-        int state;
-        waitpid(ranks[r], &state, 0);
-        good &= state == 0;
-    }
-    for (int r = 1; good && r < t->ranks; r++)
+    size_t bytes = sizeof(training_result) * TRAINING_MOST_RANKS;
+    training_result *results = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (results == MAP_FAILED)
+        return false;
+    forked f = {t, results};
+    bool good = ranks_run(t->ranks, run_rank, &f);
+    for (int r = 1; r < t->ranks; r++)
         good &= results[r].hash == results[0].hash;
-    if (results != MAP_FAILED) {
-        *out = results[0];
-        munmap(results, sizeof *results * TRAINING_MOST_RANKS);
-    }
+    *out = results[0];
+    munmap(results, bytes);
     return good;
 }

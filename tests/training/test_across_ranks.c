@@ -6,17 +6,13 @@
 #include <cmocka.h>
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <fsdp/fsdp.h>
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "training/support_ranks.h"
 
 enum { SAMPLES = 8, WIDTH = 6, HIDDEN = 10, STEPS = 6 };
 
@@ -102,35 +98,24 @@ static fsdp_status run_rank(rank_body body, fsdp_strategy strategy, outcome *out
     return FSDP_OK;
 }
 
-static void set_number(const char *name, int value)
+typedef struct forked {
+    rank_body body;
+    fsdp_strategy strategy;
+    outcome *results;
+} forked;
+
+static fsdp_status train_rank(int rank, void *context)
 {
-    char text[32];
-    snprintf(text, sizeof text, "%d", value);
-    setenv(name, text, 1);
+    const forked *f = context;
+    return run_rank(f->body, f->strategy, &f->results[rank]);
 }
 
 static outcome run(rank_body body, fsdp_strategy strategy, int ranks)
 {
-    static int serial;
-    outcome *shared = mmap(NULL, sizeof *shared * 8, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0), first;
-    serial++;
-    fflush(NULL);
-    for (int r = 0; r < ranks; r++) {
-        if (fork() != 0)
-            continue;
-        set_number("RANK", r), set_number("LOCAL_RANK", r), set_number("WORLD_SIZE", ranks), set_number("LOCAL_WORLD_SIZE", ranks);
-        set_number("MASTER_PORT", 29100), setenv("MASTER_ADDR", "127.0.0.1", 1), set_number("FSDP_JOB_TOKEN", getppid() * 100 + serial);
-        fsdp_status status = run_rank(body, strategy, &shared[r]);
-        if (status != FSDP_OK)
-            fprintf(stderr, "rank %d: %s\n", r, fsdp_last_error());
-        exit(status != FSDP_OK);
-    }
-    for (int r = 0; r < ranks; r++) {
-        int state;
-        wait(&state);
-        assert_int_equal(state, 0);
-    }
-    first = shared[0];
+    outcome *shared = mmap(NULL, sizeof *shared * 8, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    forked f = {body, strategy, shared};
+    assert_true(ranks_run(ranks, train_rank, &f));
+    outcome first = shared[0];
     munmap(shared, sizeof *shared * 8);
     return first;
 }

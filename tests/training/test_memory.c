@@ -8,12 +8,9 @@
 
 #include <dlfcn.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <fsdp/models.h>
@@ -23,6 +20,7 @@
 #include "base/error.h"
 #include "shard/memory_plan.h"
 #include "shard/model.h"
+#include "training/support_ranks.h"
 
 /* What this process has asked the system for: anonymous maps, shared memory files, and large aligned blocks of the heap.
  * The C library's own maps (heap, stacks) do not come through these names. */
@@ -120,34 +118,22 @@ static fsdp_status run_rank(const fsdp_config *config, outcome *out)
     return FSDP_OK;
 }
 
-static void set_number(const char *name, int value)
+typedef struct forked {
+    const fsdp_config *config;
+    outcome *results;
+} forked;
+
+static fsdp_status measure_rank(int rank, void *context)
 {
-    char text[32];
-    snprintf(text, sizeof text, "%d", value);
-    setenv(name, text, 1);
+    const forked *f = context;
+    return run_rank(f->config, &f->results[rank]);
 }
 
 static outcome run(const fsdp_config *config, int ranks)
 {
-    static int serial;
     outcome *results = (outcome *)syscall(SYS_mmap, NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    serial++;
-    fflush(NULL);
-    for (int r = 0; r < ranks; r++) {
-        if (fork() != 0)
-            continue;
-        set_number("RANK", r), set_number("LOCAL_RANK", r), set_number("WORLD_SIZE", ranks), set_number("LOCAL_WORLD_SIZE", ranks);
-        set_number("MASTER_PORT", 29000), setenv("MASTER_ADDR", "127.0.0.1", 1), set_number("FSDP_JOB_TOKEN", getppid() * 100 + serial);
-        fsdp_status status = run_rank(config, &results[r]);
-        if (status != FSDP_OK)
-            fprintf(stderr, "rank %d: %s\n", r, fsdp_last_error());
-        exit(status != FSDP_OK);
-    }
-    for (int r = 0; r < ranks; r++) {
-        int state;
-        wait(&state);
-        assert_int_equal(state, 0);
-    }
+    forked f = {config, results};
+    assert_true(ranks_run(ranks, measure_rank, &f));
     outcome first = results[0];
     syscall(SYS_munmap, results, 4096);
     return first;
