@@ -1,5 +1,5 @@
-/* Digits as MNIST has them, made up: digits FOLDER TRAINING TEST writes so many 28 x 28 images of 0 to 9 as IDX files, each
- * with its own size, place, slant, stroke and noise. The same images every time. */
+/* Digits as MNIST has them, made up: digits FOLDER TRAINING TEST writes so many 28 x 28 images of 0 to 9 as IDX files,
+ * each with its own size, place, slant, stroke and noise. The same images every time. */
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -9,11 +9,16 @@
 enum { SIDE = 28, ROWS = 7, COLUMNS = 5 };
 
 static const char *const shapes[10][ROWS] = {
-    {" ### ", "#   #", "#   #", "#   #", "#   #", "#   #", " ### "}, {"  #  ", " ##  ", "# #  ", "  #  ", "  #  ", "  #  ", "#####"},
-    {" ### ", "#   #", "    #", "   # ", "  #  ", " #   ", "#####"}, {" ### ", "#   #", "    #", "  ## ", "    #", "#   #", " ### "},
-    {"   # ", "  ## ", " # # ", "#  # ", "#####", "   # ", "   # "}, {"#####", "#    ", "#### ", "    #", "    #", "#   #", " ### "},
-    {" ### ", "#    ", "#    ", "#### ", "#   #", "#   #", " ### "}, {"#####", "    #", "   # ", "   # ", "  #  ", "  #  ", "  #  "},
-    {" ### ", "#   #", "#   #", " ### ", "#   #", "#   #", " ### "}, {" ### ", "#   #", "#   #", " ####", "    #", "    #", " ### "},
+    {" ### ", "#   #", "#   #", "#   #", "#   #", "#   #", " ### "},
+    {"  #  ", " ##  ", "# #  ", "  #  ", "  #  ", "  #  ", "#####"},
+    {" ### ", "#   #", "    #", "   # ", "  #  ", " #   ", "#####"},
+    {" ### ", "#   #", "    #", "  ## ", "    #", "#   #", " ### "},
+    {"   # ", "  ## ", " # # ", "#  # ", "#####", "   # ", "   # "},
+    {"#####", "#    ", "#### ", "    #", "    #", "#   #", " ### "},
+    {" ### ", "#    ", "#    ", "#### ", "#   #", "#   #", " ### "},
+    {"#####", "    #", "   # ", "   # ", "  #  ", "  #  ", "  #  "},
+    {" ### ", "#   #", "#   #", " ### ", "#   #", "#   #", " ### "},
+    {" ### ", "#   #", "#   #", " ####", "    #", "    #", " ### "},
 };
 
 /* Uniform in [low, high), from a linear congruential sequence. */
@@ -63,7 +68,8 @@ static FILE *begin(const char *folder, const char *part, const char *name, int n
     uint8_t head[4] = {0, 0, 8, (uint8_t)n_sizes};
     fwrite(head, 1, 4, out);
     for (int i = 0; i < n_sizes; i++) {
-        uint8_t big[4] = {(uint8_t)(sizes[i] >> 24), (uint8_t)(sizes[i] >> 16), (uint8_t)(sizes[i] >> 8), (uint8_t)sizes[i]};
+        uint8_t big[4] = {(uint8_t)(sizes[i] >> 24), (uint8_t)(sizes[i] >> 16), (uint8_t)(sizes[i] >> 8),
+                          (uint8_t)sizes[i]};
         fwrite(big, 1, 4, out);
     }
     return out;
@@ -72,7 +78,8 @@ static FILE *begin(const char *folder, const char *part, const char *name, int n
 static void write_part(const char *folder, const char *part, int n, uint64_t seed)
 {
     uint32_t sizes[] = {(uint32_t)n, SIDE, SIDE};
-    FILE *images = begin(folder, part, "images-idx3-ubyte", 3, sizes), *labels = begin(folder, part, "labels-idx1-ubyte", 1, sizes);
+    FILE *images = begin(folder, part, "images-idx3-ubyte", 3, sizes),
+         *labels = begin(folder, part, "labels-idx1-ubyte", 1, sizes);
     for (int i = 0; i < n; i++) {
         uint8_t image[SIDE * SIDE], digit = (uint8_t)uniform(&seed, 0, 10);
         draw(digit, &seed, image);

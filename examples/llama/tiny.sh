@@ -1,6 +1,6 @@
 #!/bin/bash
 # A small LLaMA reads the sources of this repository byte by byte, on two ranks: tiny.sh [FOLDER]
-# It stops half way, goes on from its checkpoint, and then writes. The loss must fall below 3.0.
+# It stops half way, goes on from its checkpoint, and then writes. The loss must fall below 3.2.
 source "$(dirname "$0")/../common.bash"
 
 flags=(--preset tiny --dataset "$root/src,$root/include" --hidden_width 128 --num_layers 4 --num_heads 4 --num_key_value_heads 2
@@ -10,5 +10,5 @@ flags=(--preset tiny --dataset "$root/src,$root/include" --hidden_width 128 --nu
 train 2 "${flags[@]}" --max_steps 40
 train 2 "${flags[@]}" --max_steps 80
 
-loss_below 3.0
+loss_below 3.2
 "$fsdp" generate --model checkpoints --prompt "static int " --echo --max_new_tokens 120 --temperature 0.7 --top_k 40 --seed 1

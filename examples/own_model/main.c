@@ -109,8 +109,8 @@ static fsdp_status run(fsdp_world *world, double *loss)
     status = fsdp_optimizer_new(model, &adam, &optimizer);
     if (status == FSDP_OK) {
         if (fsdp_world_rank(world) == 0)
-            printf("%lld parameters in %d units over %d ranks\n", (long long)fsdp_model_parameters(model), fsdp_model_units(model),
-                   fsdp_world_size(world));
+            printf("%lld parameters in %d units over %d ranks\n", (long long)fsdp_model_parameters(model),
+                   fsdp_model_units(model), fsdp_world_size(world));
         status = train(world, model, optimizer, loss);
         fsdp_optimizer_free(optimizer);
     }

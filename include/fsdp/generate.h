@@ -15,7 +15,7 @@ extern "C" {
 
 typedef struct fsdp_generate_config {
     size_t size;
-    const char *model;     /* a Hugging Face folder, a checkpoint, a folder of checkpoints (its newest), or a hub name */
+    const char *model; /* a Hugging Face folder, a checkpoint, a folder of checkpoints (its newest), or a hub name */
     const char *tokenizer; /* NULL: the model folder's tokenizer.json, else the one it was trained with, else bytes */
     const char *prompt;
     size_t prompt_bytes;
@@ -25,6 +25,7 @@ typedef struct fsdp_generate_config {
     double top_p;       /* draw from the likeliest tokens that together have this probability; 1: from all */
     uint64_t seed;
     bool stop_at_eos;
+    bool echo;          /* the prompt is given out first */
     fsdp_dtype dtype;   /* what the model computes in */
     const char *device; /* "auto", "cpu", "cuda" */
     int threads;        /* 0: OMP_NUM_THREADS, else all cores */
@@ -35,8 +36,7 @@ typedef struct fsdp_generate_config {
 
 #define FSDP_GENERATE_CONFIG_INIT                                                                                      \
     {                                                                                                                  \
-        .size = sizeof(fsdp_generate_config), .max_new_tokens = 128, .top_p = 1, .stop_at_eos = true,                  \
-        .device = "auto"                                                                                               \
+        .size = sizeof(fsdp_generate_config), .max_new_tokens = 128, .top_p = 1, .stop_at_eos = true, .device = "auto" \
     }
 
 typedef struct fsdp_generate_result {
@@ -44,6 +44,7 @@ typedef struct fsdp_generate_result {
     int64_t prompt_tokens, new_tokens;
     double load_seconds, prompt_seconds, seconds; /* seconds: of the new tokens */
     bool ended;                                   /* by an end token, not by max_new_tokens */
+    int rank;                                     /* of this process; the text went out on rank 0 */
 } fsdp_generate_result;
 
 #define FSDP_GENERATE_RESULT_INIT                                                                                      \

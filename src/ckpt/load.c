@@ -174,7 +174,7 @@ static fsdp_status copy_all(const loader *l)
         fsdp_status status = failed == FSDP_OK ? copy_overlap(l, &l->overlaps[i]) : FSDP_OK;
         if (status != FSDP_OK) {
             /* The message is the worker's own; it is carried to the caller's thread. */
-#pragma omp critical(ckpt_load_failure)
+#pragma omp critical
             if (first.status == FSDP_OK)
                 save_outcome_set(&first, status);
         }

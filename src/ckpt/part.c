@@ -21,6 +21,7 @@
 
 /* Hashed and then written while still in the cache. */
 enum { CHUNK_NUMEL = 256 << 10 };
+enum { EARLY_BYTES = 64 << 10 };
 
 typedef struct planned_piece {
     const ckpt_slice *slice;
@@ -155,6 +156,9 @@ static fsdp_status write_full(part_writer *w, int tensor, int64_t element, const
         if (written < 0)
             return error_set_errno(FSDP_ERR_IO, "%s/%s: cannot write %zu bytes at byte %" PRId64, w->task->temporary,
                                    l->files[place->file].name, bytes, offset);
+        /* The disk starts now rather than at the sync, which otherwise waits for all of it. */
+        if (written >= EARLY_BYTES)
+            (void)sync_file_range(fd, offset, written, SYNC_FILE_RANGE_WRITE);
         p += written;
         bytes -= (size_t)written;
         offset += written;

@@ -25,6 +25,7 @@ static fsdp_status choose_backend(const comm_config *config, const comm_backend 
     const char *name = config->backend;
     if (!name)
         name = config->job.world_size == 1                              ? "self"
+               : config->device && strcmp(config->device->name, "cuda") == 0 ? "nccl"
                : config->job.world_size == config->job.local_world_size ? "shm"
                                                                         : "mpi";
     for (size_t i = 0; i < sizeof backends / sizeof *backends; i++) {
@@ -41,6 +42,8 @@ static fsdp_status choose_backend(const comm_config *config, const comm_backend 
 
 static bool wants_thread(const comm *c)
 {
+    if (c->backend->enqueues)
+        return false;
     if (c->config.progress != COMM_PROGRESS_AUTO)
         return c->config.progress == COMM_PROGRESS_THREAD;
     return c->world_size > 1 && threads_count() > 1; /* this rank's share of the cores */

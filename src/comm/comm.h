@@ -38,7 +38,7 @@ typedef enum comm_progress {
 
 typedef struct comm_config {
     size_t size;
-    const char *backend;    /* "self", "shm", "mpi", "nccl"; NULL: self for one rank, shm on one host, else mpi */
+    const char *backend;    /* "self", "shm", "mpi", "nccl"; NULL: self for one rank, nccl between GPUs, shm on one host, else mpi */
     job job;                /* who we are; mpi takes rank and size from MPI itself */
     double timeout_seconds; /* of every single wait */
     comm_progress progress;

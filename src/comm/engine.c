@@ -150,7 +150,7 @@ fsdp_status engine_start(comm_group *g, comm_kind kind, const comm_op *op, comm_
     c->tail = r;
     pthread_cond_signal(&c->work);
     pthread_mutex_unlock(&c->lock);
-    return FSDP_OK;
+    return c->backend->enqueues ? engine_wait(r) : FSDP_OK;
 }
 
 fsdp_status engine_wait(comm_request *r)

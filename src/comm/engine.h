@@ -20,6 +20,7 @@ enum { COMM_IN_FLIGHT = 8 };
  * collectives, the rest by the caller's thread. `abort` and `check` may come at any time from any thread. */
 typedef struct comm_backend {
     const char *name;
+    bool enqueues; /* run puts work on a device's queue and returns: it is called as soon as a collective is started */
     /* Meets the other ranks; fills in c->state and, where the backend knows better than the job, c's numbers. */
     fsdp_status (*open)(comm *c);
     void (*close)(comm *c); /* leaves; must not wait for peers; legal after a failed open */
@@ -29,6 +30,8 @@ typedef struct comm_backend {
     /* Announces a collective to peers. Optional. */
     fsdp_status (*start)(comm_request *r);
     fsdp_status (*run)(comm_request *r);       /* (executor) blocks until recv is complete */
+    /* For backends that enqueue: later work of s, or the host when s is NULL, waits for recv. */
+    fsdp_status (*wait)(comm_request *r, stream *s);
     bool (*is_sent)(const comm_request *r);    /* after run; optional: send is free when run returns */
     fsdp_status (*wait_sent)(comm_request *r); /* there when is_sent is */
     /* Collective over the world, with no collective under way; bytes may be 0. */

@@ -159,8 +159,10 @@ fsdp_status comm_broadcast(comm_group *g, const comm_op *op, comm_request *r)
 
 fsdp_status comm_wait(comm_request *r, stream *s)
 {
-    (void)s; /* the host has waited, so every CPU stream has */
-    return engine_wait(r);
+    FSDP_TRY(engine_wait(r));
+    if (atomic_load(&r->state) == REQUEST_IDLE || r->group->size == 1 || !r->group->comm->backend->wait)
+        return FSDP_OK; /* the host has waited, so every CPU stream has */
+    return r->group->comm->backend->wait(r, s);
 }
 
 fsdp_status comm_wait_sent(comm_request *r, stream *s)

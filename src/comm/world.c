@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/environment.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/threads.h"
@@ -22,6 +23,13 @@ static fsdp_status parse_products(const char *name, cpu_product *out)
     return error_set(FSDP_ERR_INPUT, "products \"%s\": auto, onednn, amx, avx512 and portable are known", name);
 }
 
+/* A GPU for every rank of the host, unless FSDP_GPU names one (several ranks may then share it). */
+static int gpu_index(int local_rank)
+{
+    int64_t named;
+    return environment_int("FSDP_GPU", &named) ? (int)named : local_rank;
+}
+
 static fsdp_status open_device(const fsdp_world_config *config, int local_rank, device **out)
 {
     cpu_product product = CPU_PRODUCT_AUTO;
@@ -29,10 +37,10 @@ static fsdp_status open_device(const fsdp_world_config *config, int local_rank, 
     if (strcmp(config->device, "cpu") == 0)
         return device_open_cpu(product, out);
     if (strcmp(config->device, "cuda") == 0)
-        return device_open_cuda(local_rank, out);
+        return device_open_cuda(gpu_index(local_rank), out);
     if (strcmp(config->device, "auto") != 0)
         return error_set(FSDP_ERR_INPUT, "device \"%s\": cpu, cuda and auto are known", config->device);
-    if (device_open_cuda(local_rank, out) == FSDP_OK)
+    if (device_open_cuda(gpu_index(local_rank), out) == FSDP_OK)
         return FSDP_OK;
     log_write(LOG_INFO, "using the CPU: %s", fsdp_last_error());
     return device_open_cpu(product, out);

@@ -57,6 +57,12 @@ struct device {
     fsdp_status (*graph_launch)(stream *s, graph *g);
     void (*graph_free)(graph *g);
 
+    /* Masters of bf16 parameters kept as halves, of which the high ones are what is gathered: 4 bytes instead of 6. NULL
+     * where masters are kept whole (CPU); the optimizer then has no `rest`. */
+    fsdp_status (*halves)(stream *s, const halves_args *a);
+
+    size_t (*available)(device *d); /* bytes that could be allocated now; NULL, or a result of 0: not known */
+
     void (*close)(device *d);
 };
 

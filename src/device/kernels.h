@@ -165,7 +165,7 @@ typedef struct activation_args {
     bool add_dx;
 } activation_args;
 
-/* Rows of x hold gate | up, each `columns` wide: y = f(gate) * up. backward: dx is (rows, 2*columns). */
+/* Rows of x hold gate | up, each `columns` wide: y = f(gate) * up. backward: dx is (rows, 2*columns), and may be x. */
 typedef struct gated_args {
     activation_kind kind;
     int64_t rows, columns;
@@ -312,6 +312,15 @@ typedef struct clip_args {
     optimizer_numbers *numbers;
 } clip_args;
 
+/* An fp32 number as two halves: the bf16 nearest to it (ties away from zero, so that the rest fits) and the rest:
+ * bits(whole) == (high << 16) + (int16_t)low. join: whole from the halves; otherwise the halves from whole. */
+typedef struct halves_args {
+    int64_t n;
+    float *whole;
+    uint16_t *high, *low;
+    bool join;
+} halves_args;
+
 typedef enum optimizer_kind { OPTIMIZER_ADAMW, OPTIMIZER_ADAM, OPTIMIZER_SGD } optimizer_kind;
 
 /* One pass over a flat range: parameters, moments, and the low-precision copy that the next gather reads.
@@ -325,6 +334,7 @@ typedef struct optimizer_args {
     const float *gradient;   /* fp32 shard */
     float *moment1, *moment2;
     buffer copy;             /* optional: the parameter in param_dtype */
+    uint16_t *rest;          /* devices with `halves`: parameter is NULL, the master is copy (bf16) and these low halves */
     const optimizer_numbers *numbers;
 } optimizer_args;
 

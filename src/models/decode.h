@@ -1,5 +1,6 @@
 /* Models that write: a step reads new tokens, sees earlier ones through a cache of keys and values (one row_cache of
- * keys | values a layer) and gives the logits of what comes next. Places are data, so steps of one size share a program. */
+ * keys | values a layer) and gives the logits of what comes next. Places are data, so steps of one size share a
+ * program. */
 #ifndef MODELS_DECODE_H
 #define MODELS_DECODE_H
 
@@ -20,11 +21,12 @@ typedef struct decode_step {
 /* -> (1, vocabulary). `past` has a cache a layer. */
 fsdp_tensor *llama_decode(fsdp_module *m, fsdp_tape *t, const decode_step *step, const row_cache *past);
 
-/* The source of a T5: ids, mask and places (S), padding with mask 0 and place -1. Writes what the decoder's layers see of
- * the encoder into `memory`, a cache for each of them. */
-void t5_encode(fsdp_module *m, fsdp_tape *t, int64_t n_tokens, const int32_t *ids, const int32_t *mask, const int32_t *places,
-               const row_cache *memory);
-/* One token of the target: step->length is not 0. The first `n_source` rows of `memory` are seen where source_mask is 1.
+/* The source of a T5: ids, mask and places (S), padding with mask 0 and place -1. Writes what the decoder's layers see
+ * of the encoder into `memory`, a cache for each of them. */
+void t5_encode(fsdp_module *m, fsdp_tape *t, int64_t n_tokens, const int32_t *ids, const int32_t *mask,
+               const int32_t *places, const row_cache *memory);
+/* One token of the target: step->length is not 0. The first `n_source` rows of `memory` are seen where source_mask
+ * is 1.
  * -> (1, 1, vocabulary) */
 fsdp_tensor *t5_decode(fsdp_module *m, fsdp_tape *t, const decode_step *step, const row_cache *past, int64_t n_source,
                        const int32_t *source_mask, const row_cache *memory);

@@ -101,9 +101,9 @@ fsdp_status update_apply(update *u, int index, stream *s, const optimizer_number
         int64_t first = cut[part], n = cut[part + 1] - cut[part];
         if (n == 0)
             continue;
-        optimizer_args a = {.kind = kinds[u->config.kind], .n = n, .decay = part == 0, .parameter = r->parameter + first,
+        optimizer_args a = {.kind = kinds[u->config.kind], .n = n, .decay = part == 0, .parameter = r->parameter ? r->parameter + first : NULL,
                             .gradient = r->gradient + first, .moment1 = r->moment1 ? r->moment1 + first : NULL,
-                            .moment2 = r->moment2 ? r->moment2 + first : NULL, .copy = r->copy, .numbers = numbers};
+                            .moment2 = r->moment2 ? r->moment2 + first : NULL, .copy = r->copy, .rest = r->rest ? r->rest + first : NULL, .numbers = numbers};
         if (a.copy.p)
             a.copy.p = (uint8_t *)a.copy.p + (size_t)first * fsdp_dtype_size(a.copy.dtype);
         FSDP_TRY(u->dev->kernels->optimizer(s, &a));

@@ -10,6 +10,7 @@
 typedef struct update_range {
     float *parameter, *gradient;
     buffer copy;       /* low-precision copy to be kept in step; p NULL: none */
+    uint16_t *rest;    /* low halves of the masters, whose high ones are the copy; parameter is then NULL (see halves_args) */
     int64_t n, decay_end;
     float *moment1, *moment2; /* set by update_create where the optimizer has them */
 } update_range;

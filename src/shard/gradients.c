@@ -103,7 +103,7 @@ model_slice model_slice_at(const fsdp_model *m, int index)
     const unit_segment *part = &u->segments[0];
     buffer copy = {part->copy == (void *)part->master ? NULL : part->copy, m->config.param_dtype};
     int64_t decay_end = min_i64(max_i64(part->layout->decay_end - part->first, 0), part->numel);
-    return (model_slice){u->layout->name, part->master, part->gradient, copy, part->numel, decay_end};
+    return (model_slice){u->layout->name, part->master, part->gradient, copy, part->rest, part->numel, decay_end};
 }
 
 fsdp_status model_before_update(fsdp_model *m, int index)

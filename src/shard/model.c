@@ -123,7 +123,7 @@ resident_sizes model_resident_sizes(const fsdp_model *m)
         for (int k = 0; k < m->layout->units[i].n_segments; k++) {
             const layout_segment *s = &m->layout->units[i].segments[k];
             size_t numel = (size_t)part_numel(m, s);
-            z.master += round_up(numel * sizeof(float), 256);
+            z.master += round_up(numel * (model_splits_masters(m) ? sizeof(uint16_t) : sizeof(float)), 256);
             z.copy += has_copy(m) ? round_up(numel * fsdp_dtype_size(m->config.param_dtype), 256) : 0;
             z.gradient += s->trainable ? round_up(numel * sizeof(float), 256) : 0;
         }
@@ -158,7 +158,10 @@ static fsdp_status place_units(fsdp_model *m)
             const layout_segment *s = part->layout = &u->layout->segments[k];
             part->numel = part_numel(m, s);
             part->first = m->replicated ? 0 : s->cuts[m->shard_rank];
-            part->master = take(has_copy(m) ? &resident : &shared, (size_t)part->numel * sizeof(float));
+            if (model_splits_masters(m))
+                part->rest = take(&resident, (size_t)part->numel * sizeof *part->rest);
+            else
+                part->master = take(has_copy(m) ? &resident : &shared, (size_t)part->numel * sizeof(float));
             part->copy = has_copy(m) ? take(&shared, (size_t)part->numel * fsdp_dtype_size(m->config.param_dtype)) : part->master;
             if (s->trainable)
                 part->gradient = take(&resident, (size_t)part->numel * sizeof(float));

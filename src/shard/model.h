@@ -108,6 +108,12 @@ typedef struct resident_sizes {
 resident_sizes model_resident_sizes(const fsdp_model *m);
 size_t model_norm_bytes(const fsdp_model *m); /* of the norm's partial sums */
 
+/* Whether masters are kept as halves (see halves_args). */
+static inline bool model_splits_masters(const fsdp_model *m)
+{
+    return m->dev->halves && m->config.param_dtype == FSDP_BF16;
+}
+
 /* The place for the host's numbers of the present micro-batch. */
 static inline model_numbers *model_host_numbers(fsdp_model *m)
 {
@@ -127,6 +133,7 @@ typedef struct model_slice {
     const char *unit;
     float *parameter, *gradient;
     buffer copy; /* p NULL: the master is what is gathered */
+    uint16_t *rest; /* low halves; parameter is then NULL */
     int64_t n;
     int64_t decay_end; /* elements before it take weight decay */
 } model_slice;
@@ -141,13 +148,16 @@ void model_after_update(fsdp_model *m);
 typedef struct model_piece {
     fsdp_parameter *parameter;
     int64_t first, n;
-    float *master;
+    const unit_segment *part; /* this rank's, in which it lies */
     int slice;      /* of the optimizer, -1 when frozen */
-    int64_t at;     /* element within the slice */
+    int64_t at;     /* element within the part, and the slice */
     bool writes;    /* this rank's copy is the one to save */
 } model_piece;
 int model_pieces(const fsdp_model *m);
 model_piece model_piece_at(const fsdp_model *m, int index);
+/* Masters of elements first .. first+n-1 of a piece, to and from host memory. */
+fsdp_status model_read_piece(fsdp_model *m, const model_piece *p, int64_t first, int64_t n, float *out);
+fsdp_status model_write_piece(fsdp_model *m, const model_piece *p, int64_t first, int64_t n, const float *in);
 
 /* Fills the parameters from a source of named values, piece by piece, and refreshes what is gathered. */
 typedef fsdp_status (*parameter_source)(void *context, const fsdp_parameter *p, int64_t first, int64_t n, float *out);

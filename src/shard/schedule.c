@@ -251,7 +251,8 @@ fsdp_status schedule_build(const program *p, const layout *l, const schedule_opt
     collect_uses(&g);
     TRY_OR(done, plan_parameters(&g));
     TRY_OR(done, plan_gradients(&g));
-    qsort(g.s->events, (size_t)g.s->n_events, sizeof *g.s->events, by_index);
+    if (g.s->n_events > 0)
+        qsort(g.s->events, (size_t)g.s->n_events, sizeof *g.s->events, by_index);
     *out = g.s;
     g.s = NULL;
 done:

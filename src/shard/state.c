@@ -23,10 +23,9 @@ static bool piece_of(const fsdp_model *m, const unit_segment *part, int place, i
 {
     const layout_place *p = &part->layout->places[place];
     int64_t at;
-    *out = (model_piece){.parameter = p->parameter, .slice = slice, .writes = writes(m)};
+    *out = (model_piece){.parameter = p->parameter, .part = part, .slice = slice, .writes = writes(m)};
     layout_overlap(p, part->first, part->first + part->numel, &out->first, &out->n, &at);
     out->at = at - part->first;
-    out->master = part->master + out->at;
     return out->n > 0;
 }
 
@@ -84,6 +83,39 @@ model_piece model_piece_at(const fsdp_model *m, int index)
     return wanted.piece;
 }
 
+/* Masters kept as halves pass through the norm's memory, which nobody uses between steps. */
+static fsdp_status move_halves(fsdp_model *m, const model_piece *p, int64_t first, int64_t n, float *host, bool join)
+{
+    int64_t most = (int64_t)(m->norm_blocks_bytes / sizeof(float));
+    halves_args a = {.whole = (float *)(void *)m->norm_blocks, .join = join};
+    for (int64_t done = 0; done < n; done += a.n) {
+        int64_t at = p->at + first + done;
+        a.n = min_i64(most, n - done);
+        a.high = (uint16_t *)p->part->copy + at;
+        a.low = p->part->rest + at;
+        if (!join)
+            FSDP_TRY(model_put(m, a.whole, host + done, (size_t)a.n * sizeof(float)));
+        FSDP_TRY(m->dev->halves(m->compute, &a));
+        if (join)
+            FSDP_TRY(model_fetch(m, host + done, a.whole, (size_t)a.n * sizeof(float)));
+    }
+    return m->dev->stream_synchronize(m->compute);
+}
+
+fsdp_status model_read_piece(fsdp_model *m, const model_piece *p, int64_t first, int64_t n, float *out)
+{
+    if (p->part->rest)
+        return move_halves(m, p, first, n, out, true);
+    return model_fetch(m, out, p->part->master + p->at + first, (size_t)n * sizeof(float));
+}
+
+fsdp_status model_write_piece(fsdp_model *m, const model_piece *p, int64_t first, int64_t n, const float *in)
+{
+    if (p->part->rest)
+        return move_halves(m, p, first, n, (float *)(uintptr_t)in, false);
+    return model_put(m, p->part->master + p->at + first, in, (size_t)n * sizeof(float));
+}
+
 /* Filling. */
 
 typedef struct filling {
@@ -98,7 +130,7 @@ static fsdp_status fill_piece(fsdp_model *m, const model_piece *piece, void *con
     for (int64_t done = 0; done < piece->n; done += CHUNK) {
         int64_t n = min_i64(CHUNK, piece->n - done);
         FSDP_TRY(f->source(f->context, piece->parameter, piece->first + done, n, f->chunk));
-        FSDP_TRY(model_put(m, piece->master + done, f->chunk, (size_t)n * sizeof(float)));
+        FSDP_TRY(model_write_piece(m, piece, done, n, f->chunk));
     }
     return FSDP_OK;
 }
@@ -111,13 +143,19 @@ fsdp_status model_refresh_copies(fsdp_model *m)
         FSDP_TRY(comm_wait_sent(&u->gather, m->compute));
         for (int k = 0; k < u->n_segments; k++) {
             unit_segment *part = &u->segments[k];
-            if (part->copy == (void *)part->master || part->numel == 0)
+            if (part->copy == (void *)part->master || part->rest || part->numel == 0)
                 continue;
             axpby_args cast = {.n = part->numel, .alpha = 1, .a = {part->master, FSDP_F32}, .out = {part->copy, m->config.param_dtype}};
             FSDP_TRY(m->dev->kernels->axpby(m->compute, &cast));
         }
     }
     return m->dev->stream_synchronize(m->compute);
+}
+
+static fsdp_status zero_halves(fsdp_model *m, const unit_segment *part)
+{
+    FSDP_TRY(m->dev->zero(m->compute, part->copy, (size_t)part->numel * sizeof(uint16_t)));
+    return m->dev->zero(m->compute, part->rest, (size_t)part->numel * sizeof(uint16_t));
 }
 
 fsdp_status model_fill(fsdp_model *m, parameter_source source, void *context)
@@ -130,8 +168,10 @@ fsdp_status model_fill(fsdp_model *m, parameter_source source, void *context)
         status = comm_wait_sent(&m->units[i].gather, m->compute);
         for (int k = 0; k < m->units[i].n_segments && status == FSDP_OK; k++) { /* padding is zero for good */
             unit_segment *part = &m->units[i].segments[k];
-            if (part->numel > 0)
+            if (part->numel > 0 && part->master)
                 status = m->dev->zero(m->compute, part->master, (size_t)part->numel * sizeof(float));
+            if (part->numel > 0 && part->rest)
+                status = zero_halves(m, part);
         }
     }
     if (status == FSDP_OK)
@@ -154,7 +194,7 @@ static fsdp_status read_piece(fsdp_model *m, const model_piece *piece, void *con
     int64_t begin = max_i64(piece->first, r->first), end = min_i64(piece->first + piece->n, r->first + r->n);
     if (end <= begin || strcmp(piece->parameter->name, r->name) != 0)
         return FSDP_OK;
-    return model_fetch(m, r->out + (begin - r->first), piece->master + (begin - piece->first), (size_t)(end - begin) * sizeof(float));
+    return model_read_piece(m, piece, begin - piece->first, end - begin, r->out + (begin - r->first));
 }
 
 fsdp_status fsdp_parameter_read(fsdp_model *m, const char *name, int64_t first, int64_t n, float *out)

@@ -13,7 +13,8 @@ typedef enum gradient_state { GRADIENTS_NONE, GRADIENTS_FULL, GRADIENTS_REDUCING
 typedef struct unit_segment {
     const layout_segment *layout;
     int64_t first, numel; /* the part: elements first .. first+numel-1 of the segment */
-    float *master;        /* fp32 parameters */
+    float *master;        /* fp32 parameters; NULL when they are kept as halves */
+    uint16_t *rest;       /* the masters' low halves (device.halves); the high ones are the copy */
     void *copy;           /* what is gathered: the parameters in param_dtype; master itself when that is fp32 */
     float *gradient;      /* fp32 accumulator; NULL when frozen */
     int64_t *counts;      /* elements of each shard, for collectives */

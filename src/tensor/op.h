@@ -22,6 +22,8 @@ struct op_def {
     /* 1 + index of the input whose gradient may be the very buffer of the output's gradient (same size and type): backward
      * then finds both equal and transforms in place. 0: none. */
     int pass_through;
+    /* 1 + index of the input whose gradient backward may write over the input itself, element by element. 0: none. */
+    int gradient_in_place;
     bool cheap;            /* worth computing again rather than keeping, when memory is wanted */
     bool loss_in_backward; /* as the root of a training step, forward is left out: backward computes the loss too */
 };

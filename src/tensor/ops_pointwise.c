@@ -80,7 +80,7 @@ static fsdp_status gated_backward(const run_context *c, const node *n)
     return c->dev->kernels->gated_backward(c->compute, &a);
 }
 
-static const op_def gated_op = {.name = "gated", .forward = gated_forward, .backward = gated_backward, .cheap = true};
+static const op_def gated_op = {.name = "gated", .forward = gated_forward, .backward = gated_backward, .gradient_in_place = 1, .cheap = true};
 
 static fsdp_tensor *gated(fsdp_tape *t, fsdp_tensor *x, activation_kind kind)
 {

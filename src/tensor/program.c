@@ -109,6 +109,19 @@ static fsdp_status mark_parameter_written(program *p, const fsdp_tensor *x, bool
     return FSDP_OK;
 }
 
+/* Nobody reads x after the backward of its only reader, and its memory is its alone. */
+static bool ends_here(const fsdp_tensor *x)
+{
+    if (x->kind != TENSOR_VALUE || x->n_consumers != 1 || x->is_output || !x->replay)
+        return false;
+    const node *producer = x->producer;
+    for (int i = 0; i < producer->n_outputs; i++) {
+        if (producer->outputs[i] == x && (producer->saves_outputs >> i & 1))
+            return false;
+    }
+    return !producer->op->view && !program_shares_in_place(producer);
+}
+
 /* Decides where the gradient of input i goes; sets its bit in *add when it is added to. */
 static fsdp_status route_gradient(program *p, const node *n, int i, uint32_t *add)
 {
@@ -121,6 +134,10 @@ static fsdp_status route_gradient(program *p, const node *n, int i, uint32_t *ad
     }
     if (x->grad) {
         *add |= 1u << i;
+        return FSDP_OK;
+    }
+    if (n->op->gradient_in_place == i + 1 && ends_here(x)) {
+        x->grad = x->replay;
         return FSDP_OK;
     }
     bool passes = n->op->pass_through == i + 1 && y != p->root && x->dtype == y->dtype && x->numel == y->numel;

@@ -11,6 +11,7 @@ struct model_state {
     fsdp_optimizer *optimizer;
     ckpt_tensor *tensors;
     ckpt_slice *slices;
+    model_piece *pieces;
     ckpt_state state;
     bool on_host; /* slices are plain memory */
 };
@@ -23,21 +24,31 @@ static ckpt_tensor *add_tensor(model_state *s, const char *name, ckpt_role role,
     return t;
 }
 
-static void add_slice(model_state *s, int tensor, int64_t first, int64_t count, float *memory, bool writes)
+static ckpt_slice *add_slice(model_state *s, int tensor, int64_t first, int64_t count, float *memory, bool writes)
 {
-    s->slices[s->state.n_slices++] =
-        (ckpt_slice){.tensor = tensor, .first = first, .count = count, .data = s->on_host ? memory : NULL, .handle = memory, .writes = writes};
+    ckpt_slice *slice = &s->slices[s->state.n_slices++];
+    *slice = (ckpt_slice){.tensor = tensor, .first = first, .count = count, .data = s->on_host ? memory : NULL, .handle = memory, .writes = writes};
+    return slice;
+}
+
+static bool is_parameter(const model_state *s, const ckpt_slice *slice)
+{
+    return s->tensors[slice->tensor].role == CKPT_PARAMETER;
 }
 
 static fsdp_status fetch(void *context, const ckpt_slice *slice, int64_t first, int64_t n, float *out)
 {
     model_state *s = context;
+    if (is_parameter(s, slice))
+        return model_read_piece(s->model, slice->handle, first, n, out);
     return model_fetch(s->model, out, (float *)slice->handle + first, (size_t)n * sizeof(float));
 }
 
 static fsdp_status put(void *context, const ckpt_slice *slice, int64_t first, int64_t n, const float *in)
 {
     model_state *s = context;
+    if (is_parameter(s, slice))
+        return model_write_piece(s->model, slice->handle, first, n, in);
     return model_put(s->model, (float *)slice->handle + first, in, (size_t)n * sizeof(float));
 }
 
@@ -63,9 +74,10 @@ static void list_slices(model_state *s, int moments, const int *at)
     fsdp_model *m = s->model;
     int n = model_pieces(m);
     for (int i = 0; i < n; i++) {
-        model_piece piece = model_piece_at(m, i);
+        model_piece piece = s->pieces[i] = model_piece_at(m, i);
         int tensor = at[piece.parameter->index];
-        add_slice(s, tensor, piece.first, piece.n, piece.master, piece.writes);
+        float *master = piece.part->master ? piece.part->master + piece.at : NULL;
+        add_slice(s, tensor, piece.first, piece.n, master, piece.writes)->handle = &s->pieces[i];
         if (piece.slice < 0 || moments == 0)
             continue;
         const update_range *r = update_range_at(s->optimizer->update, piece.slice);
@@ -93,8 +105,9 @@ fsdp_status model_state_create(fsdp_model *m, fsdp_optimizer *o, model_state **o
     if (s) {
         s->tensors = calloc(most + 1, sizeof *s->tensors);
         s->slices = calloc(most_slices + 1, sizeof *s->slices);
+        s->pieces = calloc((size_t)model_pieces(m) + 1, sizeof *s->pieces);
     }
-    if (!s || !at || !s->tensors || !s->slices) {
+    if (!s || !at || !s->tensors || !s->slices || !s->pieces) {
         free(at);
         model_state_free(s);
         return error_set(FSDP_ERR_MEMORY, "listing the state of a model: out of host memory");
@@ -121,6 +134,7 @@ void model_state_free(model_state *s)
         return;
     free(s->tensors);
     free(s->slices);
+    free(s->pieces);
     free(s);
 }
 

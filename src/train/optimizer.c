@@ -24,7 +24,7 @@ fsdp_status fsdp_optimizer_new(fsdp_model *m, const fsdp_optimizer_config *confi
     for (int i = 0; i < n; i++) {
         model_slice s = model_slice_at(m, i);
         ranges[i] = (update_range){
-            .parameter = s.parameter, .gradient = s.gradient, .copy = s.copy, .n = s.n, .decay_end = s.decay_end};
+            .parameter = s.parameter, .gradient = s.gradient, .copy = s.copy, .rest = s.rest, .n = s.n, .decay_end = s.decay_end};
     }
     o->model = m;
     o->config = full;

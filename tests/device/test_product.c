@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/checked.h"
+#include "base/threads.h"
 #include "device/cpu/cpu_features.h"
 #include "device/cpu/product.h"
 #include "device/cpu/product_convert.h"
@@ -112,7 +113,7 @@ static int list_implementations(void **state)
                    {CPU_PRODUCT_AVX512, "avx512"},
                    {CPU_PRODUCT_PORTABLE, "portable"}};
     (void)state;
-    omp_set_num_threads(TEST_THREADS);
+    threads_set(TEST_THREADS, 1);
     for (size_t c = 0; c < sizeof choices / sizeof choices[0]; c++) {
         implementation *i = &implementations[n_implementations];
         if (product_choose(choices[c].product, &i->set) != FSDP_OK) {

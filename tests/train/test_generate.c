@@ -100,7 +100,8 @@ static int32_t greedy(const float *logits, int64_t n)
     return choice_make(&options, logits, n, 0, NULL);
 }
 
-/* Writes n tokens behind a prompt. Every seventh token is not the likeliest, so that the text does not fall into a loop. */
+/* Writes n tokens behind a prompt. Every seventh token is not the likeliest, so that the text does not fall into a
+ * loop. */
 static void check_folder(const char *folder, int64_t n_prompt, int64_t n, fsdp_dtype dtype, double tolerance)
 {
     rig r;

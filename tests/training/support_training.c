@@ -105,8 +105,13 @@ static fsdp_status hash_parameters(fsdp_model *m, uint64_t *out)
         *out = hash_bytes(*out, values, (size_t)p->numel * sizeof *values);
         free(values);
     }
-    for (int i = 0; i < m->contents.n_buffers; i++)
-        *out = hash_bytes(*out, m->contents.buffers[i]->data, (size_t)m->contents.buffers[i]->numel * sizeof(float));
+    for (int i = 0; i < m->contents.n_buffers; i++) {
+        size_t bytes = (size_t)m->contents.buffers[i]->numel * sizeof(float);
+        float *values = malloc(bytes);
+        FSDP_TRY(model_fetch(m, values, m->contents.buffers[i]->data, bytes));
+        *out = hash_bytes(*out, values, bytes);
+        free(values);
+    }
     return FSDP_OK;
 }
 
@@ -159,7 +164,7 @@ fsdp_status training_run_here(const training *given, training_result *out)
     fsdp_model *m = NULL;
     fsdp_optimizer *o = NULL;
     memory_meter meter = {0, 0};
-    wc.device = "cpu", wc.threads = 1, wc.comm_timeout = 30, wc.backend = t.backend, wc.comm_thread = t.comm_thread;
+    wc.device = t.device ? t.device : "cpu", wc.threads = 1, wc.comm_timeout = 30, wc.backend = t.backend, wc.comm_thread = t.comm_thread;
     oc.weight_decay = 0.1f, oc.clip = 1, oc.beta2 = 0.95f;
     fsdp_status status;
     TRY_OR(done, hooks_add(count_memory, &meter));
@@ -186,9 +191,22 @@ typedef struct forked {
     training_result *results; /* shared, one a rank */
 } forked;
 
+/* NCCL takes ranks for several hosts when they say so, and then lets them share a GPU. */
+static void share_gpu(int rank)
+{
+    char host[32];
+    snprintf(host, sizeof host, "rank%d", rank);
+    setenv("FSDP_GPU", "0", 1);
+    setenv("NCCL_HOSTID", host, 1);
+    setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+    setenv("NCCL_NVLS_ENABLE", "0", 1);
+}
+
 static fsdp_status run_rank(int rank, void *context)
 {
     const forked *f = context;
+    if (f->t->device)
+        share_gpu(rank);
     return training_run_here(f->t, &f->results[rank]);
 }
 

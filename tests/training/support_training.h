@@ -16,6 +16,7 @@ typedef struct training {
     int micro_batches;     /* a step */
     int samples;           /* a micro-batch, over all ranks */
     const char *backend;   /* NULL: shm, or self for one rank */
+    const char *device;    /* NULL: cpu; "cuda": all ranks share the first GPU */
     bool comm_thread;
 } training;
 

@@ -30,7 +30,7 @@ sed 's/"hidden_size": 64/"hidden_size": -64/' "$golden/llama_gqa/config.json" >n
 grep -v vocab_size "$golden/llama_gqa/config.json" | sed 's/"use_cache": true,/"use_cache": true/' >missing/config.json
 
 refused "unknown flag" --dataset text --presett tiny
-refused "there is no such data set" --dataset /nowhere/at/all
+refused "there is no such file" --dataset /nowhere/at/all
 refused "empty" --dataset empty
 refused "less than one context" --dataset text --max_context_width 1000000
 refused "cut.safetensors" --dataset text --init_from cut.safetensors

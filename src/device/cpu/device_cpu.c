@@ -12,6 +12,7 @@
 #include "base/hooks.h"
 #include "base/threads.h"
 #include "device/cpu/cpu_device.h"
+#include "device/cpu/parallel.h"
 
 #define ALIGNMENT 256
 #define HUGE_PAGE ((size_t)2 << 20)
@@ -30,13 +31,16 @@ static bool is_mapped(size_t bytes)
     return bytes >= HUGE_PAGE;
 }
 
-/* First touch takes microseconds a page: all threads share it, and it is over before the first step. */
-static void touch(device_cpu *d, char *memory, size_t bytes)
+static void touch_page(const void *context, int64_t at)
 {
-    int64_t n_pages = (int64_t)(bytes / PAGE);
-#pragma omp parallel for schedule(static) num_threads(d->n_threads)
-    for (int64_t page = 0; page < n_pages; page++)
-        *(volatile char *)(memory + (size_t)page * PAGE) = 0;
+    volatile char *memory = *(char *const *)context;
+    memory[at] = 0;
+}
+
+/* First touch takes microseconds a page: all threads share it, and it is over before the first step. */
+static void touch(const device_cpu *d, char *memory, size_t bytes)
+{
+    parallel_for(d->n_threads, (int64_t)bytes, PAGE, touch_page, &memory);
 }
 
 static void *map_aligned(size_t bytes)
@@ -144,33 +148,60 @@ static fsdp_status cpu_event_elapsed(event *from, event *to, double *millisecond
     return FSDP_OK;
 }
 
-#define SHARED_BYTES ((size_t)512 << 10) /* smaller blocks are not worth waking the other threads */
+#define SHARED_BYTES ((int64_t)512 << 10) /* smaller blocks are not worth waking the other threads */
 
-/* Bytes for each of `*threads` threads. Large pieces let memcpy choose stores that bypass the caches. */
-static size_t share_bytes(const stream *s, size_t bytes, int *threads)
+typedef struct transfer {
+    char *to;
+    const char *from; /* NULL: zeros */
+    int64_t bytes, share;
+} transfer;
+
+static void transfer_share(const void *context, int64_t at)
 {
-    *threads = bytes < SHARED_BYTES ? 1 : cpu_threads(s);
-    return round_up(bytes / (size_t)*threads + 1, PAGE);
+    const transfer *t = context;
+    size_t bytes = (size_t)min_i64(t->share, t->bytes - at);
+    if (t->from)
+        memcpy(t->to + at, t->from + at, bytes);
+    else
+        memset(t->to + at, 0, bytes);
+}
+
+/* One share for each thread: large pieces let memcpy choose stores that bypass the caches. */
+static void transfer_run(const stream *s, transfer *t)
+{
+    int threads = t->bytes < SHARED_BYTES ? 1 : cpu_threads(s);
+    t->share = (int64_t)round_up((size_t)(t->bytes / threads) + 1, PAGE);
+    parallel_for(threads, t->bytes, t->share, transfer_share, t);
 }
 
 static fsdp_status cpu_copy(stream *s, void *to, const void *from, size_t bytes)
 {
-    int threads;
-    size_t share = share_bytes(s, bytes, &threads);
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (size_t at = 0; at < bytes; at += share)
-        memcpy((char *)to + at, (const char *)from + at, bytes - at < share ? bytes - at : share);
+    transfer t = {.to = to, .from = from, .bytes = (int64_t)bytes};
+    transfer_run(s, &t);
     return FSDP_OK;
 }
 
 static fsdp_status cpu_zero(stream *s, void *to, size_t bytes)
 {
-    int threads;
-    size_t share = share_bytes(s, bytes, &threads);
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (size_t at = 0; at < bytes; at += share)
-        memset((char *)to + at, 0, bytes - at < share ? bytes - at : share);
+    transfer t = {.to = to, .bytes = (int64_t)bytes};
+    transfer_run(s, &t);
     return FSDP_OK;
+}
+
+/* What the system would still give: free memory and caches it can drop. 0: it does not say. */
+static size_t cpu_available(device *d)
+{
+    (void)d;
+    unsigned long long kibibytes = 0;
+    char line[128];
+    FILE *file = fopen("/proc/meminfo", "r");
+    while (file && fgets(line, sizeof line, file)) {
+        if (sscanf(line, "MemAvailable: %llu kB", &kibibytes) == 1)
+            break;
+    }
+    if (file)
+        fclose(file);
+    return (size_t)kibibytes * 1024;
 }
 
 static void cpu_close(device *d)
@@ -237,6 +268,7 @@ static const device cpu_device_template = {
     .event_elapsed = cpu_event_elapsed,
     .copy = cpu_copy,
     .zero = cpu_zero,
+    .available = cpu_available,
     .close = cpu_close,
 };
 
@@ -254,7 +286,7 @@ fsdp_status device_open_cpu_level(cpu_product product, simd_level level, device 
     d->kernels = *levels[level].kernels;
     d->base.kernels = &d->kernels;
     d->level = level;
-    d->n_threads = threads_count();
+    d->n_threads = d->product.max_threads;
     char processor[96];
     processor_name(processor, sizeof processor);
     snprintf(d->base.description, sizeof d->base.description, "%s%s%d threads, kernels %s, products %.120s", processor,

@@ -7,6 +7,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "device/cpu/parallel.h"
 
 #ifdef FSDP_WITH_ONEDNN
 #include <dnnl.h>
@@ -24,29 +25,35 @@ void onednn_name(char *out, size_t bytes)
     snprintf(out, bytes, "oneDNN %d.%d", v->major, v->minor);
 }
 
-/* d = beta * c + bias */
-static void prepare(const gemm_args *a, float *d, const float *c)
+typedef struct preparation {
+    const gemm_args *args;
+    float *d;
+    const float *c;
+} preparation;
+
+/* Row i of d = beta * c + bias */
+static void prepare_row(const void *context, int64_t i)
 {
+    const preparation *p = context;
+    const gemm_args *a = p->args;
     const float *bias = a->bias.p;
-#pragma omp parallel for schedule(static) if (a->m * a->n > 1 << 16)
-    for (int64_t i = 0; i < a->m; i++) {
-        float *to = d + i * a->ldd;
-        if (a->beta == 0.0f)
-            memcpy(to, bias, (size_t)a->n * sizeof *to);
-        else
-            for (int64_t j = 0; j < a->n; j++)
-                to[j] = a->beta * c[i * a->ldc + j] + (bias ? bias[j] : 0.0f);
-    }
+    float *to = p->d + i * a->ldd;
+    if (a->beta == 0.0f)
+        memcpy(to, bias, (size_t)a->n * sizeof *to);
+    else
+        for (int64_t j = 0; j < a->n; j++)
+            to[j] = a->beta * p->c[i * a->ldc + j] + (bias ? bias[j] : 0.0f);
 }
 
-fsdp_status onednn_gemm(const gemm_args *a)
+fsdp_status onednn_gemm(const gemm_args *a, int threads)
 {
     for (int64_t i = 0; i < a->batch; i++) {
         float *d = (float *)a->d.p + i * a->stride_d;
         const float *c = a->beta == 0.0f ? NULL : (const float *)a->c.p + i * a->stride_c;
         float beta = a->beta;
         if (a->bias.p || (c && (c != d || a->ldc != a->ldd))) {
-            prepare(a, d, c);
+            preparation p = {.args = a, .d = d, .c = c};
+            parallel_for(a->m * a->n > 1 << 16 ? threads : 1, a->m, 1, prepare_row, &p);
             beta = 1.0f;
         }
         dnnl_status_t status = dnnl_sgemm(a->transpose_a ? 'T' : 'N', a->transpose_b ? 'T' : 'N', a->m, a->n, a->k,
@@ -74,9 +81,10 @@ void onednn_name(char *out, size_t bytes)
         out[0] = '\0';
 }
 
-fsdp_status onednn_gemm(const gemm_args *a)
+fsdp_status onednn_gemm(const gemm_args *a, int threads)
 {
     (void)a;
+    (void)threads;
     return error_set(FSDP_ERR_UNSUPPORTED, "this build has no oneDNN; configure with -DFSDP_ONEDNN=ON");
 }
 

@@ -17,6 +17,6 @@ void onednn_name(char *out, size_t bytes);
 
 /* a, b, c, d, bias all fp32; m, n, k and batch positive. Takes memory from the heap at every call, inside the library.
  */
-fsdp_status onednn_gemm(const gemm_args *a);
+fsdp_status onednn_gemm(const gemm_args *a, int threads);
 
 #endif

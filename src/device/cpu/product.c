@@ -2,11 +2,11 @@
  * product_rows.c, onednn_gemm.c). */
 #include "device/cpu/product.h"
 
-#include <omp.h>
 #include <stdio.h>
 
 #include "base/error.h"
 #include "base/checked.h"
+#include "base/threads.h"
 #include "device/cpu/cpu_features.h"
 #include "device/cpu/onednn_gemm.h"
 #include "device/cpu/product_blocked.h"
@@ -79,7 +79,7 @@ fsdp_status product_choose(cpu_product wanted, cpu_product_set *out)
     if (wanted == CPU_PRODUCT_PORTABLE)
         set.fp32 = set.bf16 = &product_portable;
     set.onednn = prefers_onednn(wanted, f);
-    set.max_threads = (int)min_i64(max_i64(omp_get_num_procs(), omp_get_max_threads()), MAX_THREADS);
+    set.max_threads = (int)min_i64(threads_count(), MAX_THREADS);
     bool failed = wanted == CPU_PRODUCT_AUTO && f->amx_bf16 && product_probe_amx();
     describe(&set, failed ? "; AMX is listed but failed its trial" : "");
     *out = set;
@@ -139,7 +139,7 @@ fsdp_status product_gemm(const cpu_product_set *set, const gemm_args *a)
     if (is_empty(a))
         return FSDP_OK;
     if (set->onednn && onednn_fits(a))
-        return onednn_gemm(a);
+        return onednn_gemm(a, set->max_threads);
     if (product_rows_fit(a)) {
         product_rows(kernel_for(set, a), set->max_threads, a);
         return FSDP_OK;

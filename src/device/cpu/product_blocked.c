@@ -11,17 +11,20 @@
 #include <omp.h>
 
 #include "base/checked.h"
+#include "device/cpu/parallel.h"
 
 enum {
-    A_PER_THREAD = 2 << 20, /* bytes of packed op(a) that stay in the cache the cores share until they are used */
-    A_BUDGET = 24 << 20,    /* and at most, all threads together */
-    B_BUDGET = 16 << 20,    /* bytes of packed op(b) */
-    SUMS_BUDGET = 16 << 20, /* bytes of sums */
-    CHUNK_BYTES = 32 << 10, /* a row's packed depth: longer products go through in chunks, so that budgets hold */
-    PACK_BAND = 32,         /* a multiple of every k_unit */
+    A_PER_THREAD = 2 << 20,   /* bytes of packed op(a) that stay in the cache the cores share until they are used */
+    A_BUDGET = 24 << 20,      /* and at most, all threads together */
+    B_BUDGET = 16 << 20,      /* bytes of packed op(b) */
+    B_CHUNK_BUDGET = 8 << 20, /* the same with chunks, where sums take room too */
+    SUMS_BUDGET = 16 << 20,   /* bytes of sums */
+    WHOLE_BYTES = 32 << 10,   /* a row's packed depth up to which it is packed whole, so that sums are visited once */
+    CHUNK_BYTES = 8 << 10,    /* beyond, it goes through in chunks of this, with the sums of all blocks kept */
+    PACK_BAND = 32,           /* a multiple of every k_unit */
     ALIGNMENT = 256,
     BLOCKS_PER_THREAD = 4, /* at least, where the result is large enough: evens out threads */
-    TEAM_WORK = 1 << 18,   /* multiplications below which starting threads costs more than it saves */
+    TEAM_WORK = 1 << 18,   /* multiplications, per eight threads, below which waking them costs more than it saves */
     SOLO_WORK = 1 << 24,   /* multiplications below which a batch is shared out by whole products */
 };
 
@@ -47,14 +50,17 @@ static int64_t halve(int64_t extent, int64_t tile)
 static block_plan plan_blocks(const product_kernel *kernel, const gemm_args *args, int team, int share)
 {
     int64_t depth = (int64_t)round_up((size_t)args->k, (size_t)kernel->k_unit);
+    bool chunked = depth * (int64_t)kernel->element_bytes > WHOLE_BYTES / share;
     int64_t steps = CHUNK_BYTES / share / (int64_t)kernel->element_bytes / kernel->k_step;
-    int64_t longest = max_i64(1, steps) * kernel->k_step;
+    int64_t longest = chunked ? max_i64(1, steps) * kernel->k_step : depth;
     block_plan p = {.chunk = max_i64(kernel->k_unit, min_i64(depth, longest))}; /* positive even when k is 0 */
     size_t row_bytes = (size_t)p.chunk * kernel->element_bytes;
     int tile_rows = kernel->tile_rows, tile_columns = kernel->tile_columns;
-    size_t a_budget = (size_t)min_i64(A_BUDGET / share, (int64_t)A_PER_THREAD * (team + 1));
-    p.super_rows = plan_extent(args->m, tile_rows, row_bytes * (size_t)tile_rows, a_budget);
-    p.super_columns = plan_extent(args->n, tile_columns, row_bytes * (size_t)tile_columns, (size_t)(B_BUDGET / share));
+    /* In chunks, whatever is not packed at once is packed again for every super-block: the larger, the better. */
+    int64_t a_budget = chunked ? A_BUDGET : min_i64(A_BUDGET, (int64_t)A_PER_THREAD * (team + 1));
+    int64_t b_budget = chunked ? B_CHUNK_BUDGET : B_BUDGET;
+    p.super_rows = plan_extent(args->m, tile_rows, row_bytes * (size_t)tile_rows, (size_t)(a_budget / share));
+    p.super_columns = plan_extent(args->n, tile_columns, row_bytes * (size_t)tile_columns, (size_t)(b_budget / share));
     p.block_rows = min_i64(kernel->block_rows, p.super_rows);
     p.block_columns = min_i64(kernel->block_columns, p.super_columns);
     for (;;) {
@@ -77,7 +83,7 @@ static block_plan plan_blocks(const product_kernel *kernel, const gemm_args *arg
     return p;
 }
 
-/* How the threads share the work: `team` of them on each product, or each alone on products of its own. */
+/* How the threads share the work: all of them as one `team` on each product, or each alone on products of its own. */
 typedef struct division {
     int threads, team;
 } division;
@@ -85,12 +91,11 @@ typedef struct division {
 static division divide(int max_threads, const gemm_args *args)
 {
     double work = (double)args->m * (double)args->n * (double)max_i64(args->k, 1);
-    if (max_threads == 1 || work * (double)args->batch < TEAM_WORK)
+    if (max_threads == 1 || work * (double)args->batch < TEAM_WORK * (double)max_i64(1, max_threads / 8))
         return (division){1, 1};
     if (args->batch > 1 && work < SOLO_WORK)
         return (division){(int)min_i64(max_threads, args->batch), 1};
-    int team = (int)min_i64(max_threads, 1 + (int64_t)(work / TEAM_WORK));
-    return (division){team, team};
+    return (division){max_threads, max_threads};
 }
 
 size_t product_blocked_workspace(const product_kernel *kernel, int max_threads, const gemm_args *args)
@@ -289,13 +294,24 @@ static void compute_product(worker *w, int64_t index)
             }
 }
 
-static void work(const product_kernel *kernel, const gemm_args *args, const block_plan *plan, division d,
-                 int64_t *shared, int thread)
+/* What all threads have in common. */
+typedef struct job {
+    const product_kernel *kernel;
+    const gemm_args *args;
+    block_plan plan;
+    bool as_team;
+    int64_t next[2];
+} job;
+
+static void work(void *context, int thread, int n_threads)
 {
+    job *j = context;
+    const gemm_args *args = j->args;
+    const block_plan *plan = &j->plan;
     int64_t own[2] = {0, 0};
-    int team_index = thread / d.team, n_teams = d.threads / d.team;
-    worker w = {.kernel = kernel, .args = args, .plan = plan, .rank = thread % d.team, .team = d.team};
-    w.next = d.team > 1 ? shared : own;
+    int team = j->as_team ? n_threads : 1, team_index = thread / team, n_teams = n_threads / team;
+    worker w = {.kernel = j->kernel, .args = args, .plan = plan, .rank = thread % team, .team = team};
+    w.next = team > 1 ? j->next : own;
     w.a_panels = (char *)args->workspace + (size_t)team_index * plan->bytes;
     w.b_panels = w.a_panels + plan->a_bytes;
     w.sums = w.b_panels + plan->b_bytes;
@@ -306,21 +322,8 @@ static void work(const product_kernel *kernel, const gemm_args *args, const bloc
 void product_blocked(const product_kernel *kernel, int max_threads, const gemm_args *args)
 {
     division d = divide(max_threads, args);
-    block_plan plan = plan_blocks(kernel, args, d.team, d.threads / d.team);
-    int64_t shared[2] = {0, 0};
-    int available = omp_in_parallel() ? 1 : omp_get_max_threads();
-    if (available < d.threads) {
-        d.threads = available;
-        d.team = d.team > 1 ? available : 1;
-    }
-    if (d.threads == 1) {
-        work(kernel, args, &plan, d, shared, 0);
-        return;
-    }
-#pragma omp parallel num_threads(d.threads)
-    {
-        /* The runtime may give fewer threads than asked for. */
-        division given = {omp_get_num_threads(), d.team > 1 ? omp_get_num_threads() : 1};
-        work(kernel, args, &plan, given, shared, omp_get_thread_num());
-    }
+    int pool = (int)min_i64(max_threads, omp_get_max_threads());
+    job j = {.kernel = kernel, .args = args, .plan = plan_blocks(kernel, args, d.team, d.threads / d.team)};
+    j.as_team = d.team > 1;
+    parallel_team(pool, (int)min_i64(pool, d.threads), work, &j);
 }

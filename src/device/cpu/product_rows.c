@@ -5,6 +5,7 @@
 #include <omp.h>
 
 #include "base/checked.h"
+#include "device/cpu/parallel.h"
 
 enum {
     TEAM_WORK = 1 << 17, /* multiplications below which starting threads costs more than it saves */
@@ -22,13 +23,23 @@ static char *element(const buffer *b, int64_t index)
     return (char *)b->p + (size_t)index * fsdp_dtype_size(b->dtype);
 }
 
-static void strip(const product_kernel *kernel, const gemm_args *g, int64_t index, int64_t column, int64_t width)
+typedef struct strips {
+    const product_kernel *kernel;
+    const gemm_args *args;
+    int64_t width, n_across; /* columns of a strip, strips of one product */
+} strips;
+
+static void strip(const void *context, int64_t i)
 {
+    const strips *all = context;
+    const product_kernel *kernel = all->kernel;
+    const gemm_args *g = all->args;
+    int64_t index = i / all->n_across, column = i % all->n_across * all->width;
     float sums[FEW_ROWS][FEW_COLUMNS];
     few_rows_strip s = {.dtype = g->a.dtype, .transpose_b = g->transpose_b, .x_stride = g->lda, .ldb = g->ldb};
     s.rows = g->m;
     s.depth = g->k;
-    s.columns = min_i64(width, g->n - column);
+    s.columns = min_i64(all->width, g->n - column);
     s.x = element(&g->a, index * g->stride_a);
     s.b = element(&g->b, index * g->stride_b + (g->transpose_b ? column * g->ldb : column));
     kernel->few_rows(&s, sums);
@@ -37,11 +48,11 @@ static void strip(const product_kernel *kernel, const gemm_args *g, int64_t inde
         r.bias = element(&g->bias, column);
         r.bias_dtype = g->bias.dtype;
     }
-    for (int64_t i = 0; i < g->m; i++) {
-        r.sum = sums[i];
-        r.d = element(&g->d, index * g->stride_d + i * g->ldd + column);
+    for (int64_t row = 0; row < g->m; row++) {
+        r.sum = sums[row];
+        r.d = element(&g->d, index * g->stride_d + row * g->ldd + column);
         if (g->beta != 0.0f)
-            r.c = element(&g->c, index * g->stride_c + i * g->ldc + column);
+            r.c = element(&g->c, index * g->stride_c + row * g->ldc + column);
         kernel->store(&r, s.columns);
     }
 }
@@ -51,12 +62,7 @@ void product_rows(const product_kernel *kernel, int max_threads, const gemm_args
     double work = (double)g->m * (double)g->n * (double)g->k * (double)g->batch;
     int64_t threads = omp_in_parallel() || work < TEAM_WORK ? 1 : min_i64(max_threads, omp_get_max_threads());
     int64_t share = ceil_div(ceil_div(g->n * g->batch, threads), STRIP_UNIT) * STRIP_UNIT;
-    int64_t width = min_i64(FEW_COLUMNS, share), n_strips = ceil_div(g->n, width), total = n_strips * g->batch;
-    /* Shared out by hand: clang's runtime allocates memory in every `omp for`. */
-#pragma omp parallel num_threads((int)threads) if (threads > 1)
-    {
-        int64_t rank = omp_get_thread_num(), team = omp_get_num_threads();
-        for (int64_t i = total * rank / team; i < total * (rank + 1) / team; i++)
-            strip(kernel, g, i / n_strips, i % n_strips * width, width);
-    }
+    strips s = {.kernel = kernel, .args = g, .width = min_i64(FEW_COLUMNS, share)};
+    s.n_across = ceil_div(g->n, s.width);
+    parallel_for((int)threads, s.n_across * g->batch, 1, strip, &s);
 }

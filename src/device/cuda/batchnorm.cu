@@ -130,7 +130,8 @@ extern "C" cudaError_t launch_batchnorm_forward_apply(const launch *l, const bat
 {
     if (is_empty(a))
         return cudaSuccess;
-    batchnorm_statistics<<<channel_blocks(a), THREADS, 0, l->stream>>>(*a);
+    if (a->sums) /* without, a replay: mean and rstd are there, and nothing moves again */
+        batchnorm_statistics<<<channel_blocks(a), THREADS, 0, l->stream>>>(*a);
     batchnorm_apply<false><<<flat_blocks(l, a->batch * a->channels * a->area, THREADS), THREADS, 0, l->stream>>>(*a);
     return cudaGetLastError();
 }

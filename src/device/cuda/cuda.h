@@ -35,4 +35,10 @@ const char *cuda_attention_engine(device *d, const attention_args *a, bool backw
 /* Whether attention may use cuDNN at all (the default). Off: the own kernel serves everything. */
 void cuda_set_cudnn(device *d, bool on);
 
+/* For libraries that work beside this one: opened where cuBLASLt would be looked for (a handle for dlsym, or NULL), a
+ * stream as CUDA knows it, and whether an event has come to pass. */
+void *cuda_open_library(const char *name);
+void *cuda_stream_handle(stream *s);
+fsdp_status cuda_event_done(event *e, bool *done);
+
 #endif

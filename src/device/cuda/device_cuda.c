@@ -228,6 +228,12 @@ static void device_graph_free(graph *g)
     free(g);
 }
 
+static fsdp_status device_halves(stream *s, const halves_args *a)
+{
+    FSDP_TRY(cuda_enter(s->device));
+    return cuda_check(launch_halves(&s->launch, a), "halves");
+}
+
 static void device_shut(device *base)
 {
     cuda_device *d = (cuda_device *)base;
@@ -262,6 +268,7 @@ static const device table = {
     .graph_end = device_graph_end,
     .graph_launch = device_graph_launch,
     .graph_free = device_graph_free,
+    .halves = device_halves,
     .close = device_shut,
 };
 
@@ -365,4 +372,18 @@ void cuda_set_tuning(device *d, bool on)
 void cuda_set_cudnn(device *d, bool on)
 {
     ((cuda_device *)d)->cudnn = on;
+}
+
+void *cuda_stream_handle(stream *s)
+{
+    return s->launch.stream;
+}
+
+fsdp_status cuda_event_done(event *e, bool *done)
+{
+    cudaError_t error = cudaEventQuery(e->handle);
+    *done = error == cudaSuccess;
+    if (error == cudaErrorNotReady)
+        (void)cudaGetLastError();
+    return error == cudaErrorNotReady ? FSDP_OK : cuda_check(error, "asking for an event");
 }

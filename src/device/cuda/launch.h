@@ -61,6 +61,8 @@ typedef struct launch {
 LAUNCHED_KERNELS(DECLARE_LAUNCHER)
 #undef DECLARE_LAUNCHER
 
+cudaError_t launch_halves(const launch *l, const halves_args *a);
+
 /* Attention by the own kernel; workspace as attention_own_*_bytes says. d_bias strides must be one of the forms that
  * attention_bias_form knows, unless d_bias is NULL. */
 cudaError_t launch_attention_forward(const launch *l, const attention_args *a);

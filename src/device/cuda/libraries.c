@@ -9,6 +9,7 @@
 
 #include "base/environment.h"
 #include "base/error.h"
+#include "device/cuda/cuda.h"
 
 static const char *const usual_folders[] = {
     "/usr/local/cuda/lib64",
@@ -23,7 +24,7 @@ static void *open_in(const char *folder, size_t folder_length, const char *name)
     return length > 0 && (size_t)length < sizeof path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
 }
 
-static void *open_library(const char *name)
+void *cuda_open_library(const char *name)
 {
     void *file = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     const char *folders = environment_text("FSDP_CUDA_LIBRARIES");
@@ -71,7 +72,7 @@ static const char *find_cudnn(void *file, cudnn_api *api)
 
 fsdp_status libraries_open_cudnn(cuda_libraries *l)
 {
-    l->cudnn_file = open_library("libcudnn.so.9");
+    l->cudnn_file = cuda_open_library("libcudnn.so.9");
     if (!l->cudnn_file) {
         snprintf(l->cudnn_missing, sizeof l->cudnn_missing, "libcudnn.so.9 was not found; " ADVICE);
         return error_set(FSDP_ERR_UNSUPPORTED, "%s", l->cudnn_missing);
@@ -125,7 +126,7 @@ static void close_cudnn(cuda_libraries *l)
 
 fsdp_status libraries_open(cuda_libraries *l)
 {
-    l->cublaslt_file = open_library(CUBLASLT_NAME);
+    l->cublaslt_file = cuda_open_library(CUBLASLT_NAME);
     if (!l->cublaslt_file)
         return error_set(FSDP_ERR_UNSUPPORTED, CUBLASLT_NAME " was not found; " ADVICE);
     const char *missing = find_cublaslt(l->cublaslt_file, &l->cublaslt);

@@ -50,8 +50,89 @@ static __device__ __forceinline__ void update(const step &s, float &parameter, f
     parameter -= s.lr * (moment1 * s.inverse_correction1) / root;
 }
 
-/* V is 4 or 1. Moments are touched only where the kind has them. */
-template <int KIND, int V> __global__ void __launch_bounds__(THREADS) optimizer(const optimizer_args a)
+static __device__ __forceinline__ float join_halves(uint32_t high, uint32_t low)
+{
+    return __uint_as_float((high << 16) + (uint32_t)(int32_t)(int16_t)low);
+}
+
+/* The high half; *low gets the rest. */
+static __device__ __forceinline__ uint32_t split_halves(float whole, uint32_t *low)
+{
+    const uint32_t bits = __float_as_uint(whole), high = (bits + 0x8000u) >> 16;
+    *low = (bits - (high << 16)) & 0xffffu;
+    return high & 0xffffu;
+}
+
+/* Masters as halves, V of them. */
+template <int V> static __device__ __forceinline__ void load_halves(const optimizer_args &a, int64_t i, float *p)
+{
+    if constexpr (V == 4) {
+        const uint2 high = *(const uint2 *)((const uint16_t *)a.copy.p + i), low = *(const uint2 *)(a.rest + i);
+        p[0] = join_halves(high.x & 0xffffu, low.x & 0xffffu);
+        p[1] = join_halves(high.x >> 16, low.x >> 16);
+        p[2] = join_halves(high.y & 0xffffu, low.y & 0xffffu);
+        p[3] = join_halves(high.y >> 16, low.y >> 16);
+    } else {
+        p[0] = join_halves(((const uint16_t *)a.copy.p)[i], a.rest[i]);
+    }
+}
+
+template <int V> static __device__ __forceinline__ void store_halves(const optimizer_args &a, int64_t i, const float *p)
+{
+    uint32_t high[V], low[V];
+#pragma unroll
+    for (int j = 0; j < V; j++)
+        high[j] = split_halves(p[j], &low[j]);
+    if constexpr (V == 4) {
+        *(uint2 *)((uint16_t *)a.copy.p + i) = make_uint2(high[0] | high[1] << 16, high[2] | high[3] << 16);
+        *(uint2 *)(a.rest + i) = make_uint2(low[0] | low[1] << 16, low[2] | low[3] << 16);
+    } else {
+        ((uint16_t *)a.copy.p)[i] = (uint16_t)high[0];
+        a.rest[i] = (uint16_t)low[0];
+    }
+}
+
+/* The master, and its copy in a smaller type where there is one. */
+template <int V> static __device__ __forceinline__ void store_whole(const optimizer_args &a, int64_t i, const float *p)
+{
+    if constexpr (V == 4) {
+        *(float4 *)(a.parameter + i) = *(const float4 *)p;
+        if (a.copy.p && a.copy.dtype == FSDP_BF16)
+            *(uint2 *)((uint16_t *)a.copy.p + i) = make_uint2(pack_bf16(p[0], p[1]), pack_bf16(p[2], p[3]));
+        else if (a.copy.p && a.copy.dtype == FSDP_F16)
+            *(uint2 *)((uint16_t *)a.copy.p + i) = make_uint2(pack_f16(p[0], p[1]), pack_f16(p[2], p[3]));
+        else if (a.copy.p)
+            *(float4 *)((float *)a.copy.p + i) = *(const float4 *)p;
+    } else {
+        a.parameter[i] = p[0];
+        if (a.copy.p)
+            store_one(a.copy.p, a.copy.dtype, i, p[0]);
+    }
+}
+
+__global__ void __launch_bounds__(THREADS) halves(const halves_args a)
+{
+    for (int64_t i = blockIdx.x * (int64_t)THREADS + threadIdx.x; i < a.n; i += (int64_t)gridDim.x * THREADS) {
+        if (a.join) {
+            a.whole[i] = join_halves(a.high[i], a.low[i]);
+        } else {
+            uint32_t low;
+            a.high[i] = (uint16_t)split_halves(a.whole[i], &low);
+            a.low[i] = (uint16_t)low;
+        }
+    }
+}
+
+extern "C" cudaError_t launch_halves(const launch *l, const halves_args *a)
+{
+    if (a->n > 0)
+        halves<<<flat_blocks(l, a->n, THREADS), THREADS, 0, l->stream>>>(*a);
+    return cudaGetLastError();
+}
+
+/* V is 4 or 1; HALVES: the master is copy and rest. Moments are touched only where the kind has them. */
+template <int KIND, int V, bool HALVES>
+__global__ void __launch_bounds__(THREADS) optimizer(const optimizer_args a)
 {
     if (a.numbers->skip)
         return;
@@ -60,13 +141,17 @@ template <int KIND, int V> __global__ void __launch_bounds__(THREADS) optimizer(
     for (int64_t i = (blockIdx.x * (int64_t)THREADS + threadIdx.x) * V; i < a.n;
          i += (int64_t)gridDim.x * THREADS * V) {
         alignas(16) float p[V], g[V], m[V], v[V];
-        if constexpr (V == 4) {
+        if constexpr (HALVES)
+            load_halves<V>(a, i, p);
+        else if constexpr (V == 4)
             *(float4 *)p = *(const float4 *)(a.parameter + i);
+        else
+            p[0] = a.parameter[i];
+        if constexpr (V == 4) {
             *(float4 *)g = *(const float4 *)(a.gradient + i);
             *(float4 *)m = has1 ? *(const float4 *)(a.moment1 + i) : make_float4(0, 0, 0, 0);
             *(float4 *)v = has2 ? *(const float4 *)(a.moment2 + i) : make_float4(0, 0, 0, 0);
         } else {
-            p[0] = a.parameter[i];
             g[0] = a.gradient[i];
             m[0] = has1 ? a.moment1[i] : 0.0f;
             v[0] = has2 ? a.moment2[i] : 0.0f;
@@ -75,26 +160,20 @@ template <int KIND, int V> __global__ void __launch_bounds__(THREADS) optimizer(
         for (int j = 0; j < V; j++)
             update<KIND>(s, p[j], g[j], m[j], v[j]);
         if constexpr (V == 4) {
-            *(float4 *)(a.parameter + i) = *(float4 *)p;
             if (has1)
                 *(float4 *)(a.moment1 + i) = *(float4 *)m;
             if (has2)
                 *(float4 *)(a.moment2 + i) = *(float4 *)v;
-            if (a.copy.p && a.copy.dtype == FSDP_BF16)
-                *(uint2 *)((uint16_t *)a.copy.p + i) = make_uint2(pack_bf16(p[0], p[1]), pack_bf16(p[2], p[3]));
-            else if (a.copy.p && a.copy.dtype == FSDP_F16)
-                *(uint2 *)((uint16_t *)a.copy.p + i) = make_uint2(pack_f16(p[0], p[1]), pack_f16(p[2], p[3]));
-            else if (a.copy.p)
-                *(float4 *)((float *)a.copy.p + i) = *(float4 *)p;
         } else {
-            a.parameter[i] = p[0];
             if (has1)
                 a.moment1[i] = m[0];
             if (has2)
                 a.moment2[i] = v[0];
-            if (a.copy.p)
-                store_one(a.copy.p, a.copy.dtype, i, p[0]);
         }
+        if constexpr (HALVES)
+            store_halves<V>(a, i, p);
+        else
+            store_whole<V>(a, i, p);
     }
 }
 
@@ -102,20 +181,25 @@ template <int KIND, int V> static void start(const launch *l, const optimizer_ar
 {
     optimizer_args part = *a;
     part.n = n;
-    part.parameter += first;
+    part.parameter = a->parameter ? a->parameter + first : NULL;
+    part.rest = a->rest ? a->rest + first : NULL;
     part.gradient += first;
     part.moment1 = a->moment1 ? a->moment1 + first : NULL;
     part.moment2 = a->moment2 ? a->moment2 + first : NULL;
     if (a->copy.p)
         part.copy.p = (char *)a->copy.p + first * (a->copy.dtype == FSDP_F32 ? 4 : 2);
-    if (n > 0)
-        optimizer<KIND, V><<<flat_blocks(l, launch_ceil(n, V), THREADS), THREADS, 0, l->stream>>>(part);
+    const unsigned blocks = flat_blocks(l, launch_ceil(n, V), THREADS);
+    if (n > 0 && a->rest)
+        optimizer<KIND, V, true><<<blocks, THREADS, 0, l->stream>>>(part);
+    else if (n > 0)
+        optimizer<KIND, V, false><<<blocks, THREADS, 0, l->stream>>>(part);
 }
 
 template <int KIND> static cudaError_t start_kind(const launch *l, const optimizer_args *a)
 {
     const uintptr_t all = (uintptr_t)a->parameter | (uintptr_t)a->gradient | (uintptr_t)a->moment1 |
-                          (uintptr_t)a->moment2 | ((uintptr_t)a->copy.p * (a->copy.dtype == FSDP_F32 ? 1 : 2));
+                          (uintptr_t)a->moment2 | ((uintptr_t)a->copy.p * (a->copy.dtype == FSDP_F32 ? 1 : 2)) |
+                          (uintptr_t)a->rest * 2;
     const int64_t vectors = (all & 15) == 0 ? a->n / 4 * 4 : 0;
     start<KIND, 4>(l, a, 0, vectors);
     start<KIND, 1>(l, a, vectors, a->n - vectors);

@@ -61,34 +61,38 @@ static inline valued_slope relu(float x)
         __VA_ARGS__;                                                                                                   \
     }
 
+static void activation_forward_span(const void *context, int64_t first)
+{
+    const activation_args *a = context;
+    int64_t n = min_i64(SPAN, a->n - first);
+    float x_scratch[SPAN], scratch[SPAN];
+    const float *x = span_read(a->x, first, n, x_scratch);
+    float *y = span_target(a->y, first, false, scratch);
+    FOR_ACTIVATION(a->kind, n, y[i] = f.value)
+    span_write(a->y, first, n, y, false);
+}
+
 SIMD_KERNEL(activation_forward, activation_args)
 {
-    int threads = cpu_threads_for(s, a->n);
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t first = 0; first < a->n; first += SPAN) {
-        int64_t n = min_i64(SPAN, a->n - first);
-        float x_scratch[SPAN], scratch[SPAN];
-        const float *x = span_read(a->x, first, n, x_scratch);
-        float *y = span_target(a->y, first, false, scratch);
-        FOR_ACTIVATION(a->kind, n, y[i] = f.value)
-        span_write(a->y, first, n, y, false);
-    }
+    parallel_for(cpu_threads_for(s, a->n), a->n, SPAN, activation_forward_span, a);
     return FSDP_OK;
+}
+
+static void activation_backward_span(const void *context, int64_t first)
+{
+    const activation_args *a = context;
+    int64_t n = min_i64(SPAN, a->n - first);
+    float x_scratch[SPAN], dy_scratch[SPAN], scratch[SPAN];
+    const float *x = span_read(a->x, first, n, x_scratch);
+    const float *dy = span_read(a->dy, first, n, dy_scratch);
+    float *dx = span_target(a->dx, first, a->add_dx, scratch);
+    FOR_ACTIVATION(a->kind, n, dx[i] = f.slope * dy[i])
+    span_write(a->dx, first, n, dx, a->add_dx);
 }
 
 SIMD_KERNEL(activation_backward, activation_args)
 {
-    int threads = cpu_threads_for(s, a->n);
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t first = 0; first < a->n; first += SPAN) {
-        int64_t n = min_i64(SPAN, a->n - first);
-        float x_scratch[SPAN], dy_scratch[SPAN], scratch[SPAN];
-        const float *x = span_read(a->x, first, n, x_scratch);
-        const float *dy = span_read(a->dy, first, n, dy_scratch);
-        float *dx = span_target(a->dx, first, a->add_dx, scratch);
-        FOR_ACTIVATION(a->kind, n, dx[i] = f.slope * dy[i])
-        span_write(a->dx, first, n, dx, a->add_dx);
-    }
+    parallel_for(cpu_threads_for(s, a->n), a->n, SPAN, activation_backward_span, a);
     return FSDP_OK;
 }
 
@@ -103,14 +107,16 @@ static void gated_forward_span(const gated_args *a, int64_t row, int64_t column,
     span_write(a->y, y_at, n, y, false);
 }
 
+static void gated_forward_row(const void *context, int64_t row)
+{
+    const gated_args *a = context;
+    for (int64_t column = 0; column < a->columns; column += SPAN)
+        gated_forward_span(a, row, column, min_i64(SPAN, a->columns - column));
+}
+
 SIMD_KERNEL(gated_forward, gated_args)
 {
-    int threads = cpu_threads_for(s, a->rows * a->columns);
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t row = 0; row < a->rows; row++) {
-        for (int64_t column = 0; column < a->columns; column += SPAN)
-            gated_forward_span(a, row, column, min_i64(SPAN, a->columns - column));
-    }
+    parallel_for(cpu_threads_for(s, a->rows * a->columns), a->rows, 1, gated_forward_row, a);
     return FSDP_OK;
 }
 
@@ -133,13 +139,15 @@ static void gated_backward_span(const gated_args *a, int64_t row, int64_t column
     span_write(a->dx, up_at, n, d_up, a->add_dx);
 }
 
+static void gated_backward_row(const void *context, int64_t row)
+{
+    const gated_args *a = context;
+    for (int64_t column = 0; column < a->columns; column += SPAN)
+        gated_backward_span(a, row, column, min_i64(SPAN, a->columns - column));
+}
+
 SIMD_KERNEL(gated_backward, gated_args)
 {
-    int threads = cpu_threads_for(s, a->rows * a->columns);
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t row = 0; row < a->rows; row++) {
-        for (int64_t column = 0; column < a->columns; column += SPAN)
-            gated_backward_span(a, row, column, min_i64(SPAN, a->columns - column));
-    }
+    parallel_for(cpu_threads_for(s, a->rows * a->columns), a->rows, 1, gated_backward_row, a);
     return FSDP_OK;
 }

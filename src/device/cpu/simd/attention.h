@@ -25,6 +25,18 @@ typedef struct tile_rows {
     int64_t row;
 } tile_rows;
 
+/* What threads share out among them, item by item. */
+typedef struct attention_work {
+    const attention_args *args;
+    int64_t n_items, n_taken;
+} attention_work;
+
+static inline bool attention_next(attention_work *w, int64_t *item)
+{
+    *item = __atomic_fetch_add(&w->n_taken, 1, __ATOMIC_RELAXED);
+    return *item < w->n_items;
+}
+
 static inline fsdp_status attention_check(const attention_args *a)
 {
     if (a->head_dim < 1 || a->head_dim > HEAD_DIM_MAX)

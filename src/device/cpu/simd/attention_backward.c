@@ -3,8 +3,6 @@
  * One thread owns a key/value head of one sample, with fp32 sums for all of its keys, and walks its tiles in order. */
 #include "device/cpu/simd/attention.h"
 
-#include <omp.h>
-
 /* One thread's memory. */
 typedef struct scratch {
     float *query_t, *d_out_t;       /* (head_dim, lanes); the query times scale */
@@ -182,28 +180,43 @@ SIMD_WORKSPACE(attention_backward, attention_args)
 }
 
 /* Samples and heads that share elements of the bias stay with one thread, in order: no races, always the same bits. */
+static bool batches_apart(const attention_args *a)
+{
+    return !a->d_bias || a->bias_batch != 0;
+}
+
+static bool heads_apart(const attention_args *a)
+{
+    return !a->d_bias || a->bias_head != 0;
+}
+
+static void backward_heads(void *context, int rank, int size)
+{
+    (void)size;
+    attention_work *w = context;
+    const attention_args *a = w->args;
+    int64_t n_heads = heads_apart(a) ? a->kv_heads : 1, item;
+    scratch m = scratch_at(a, rank);
+    while (attention_next(w, &item)) {
+        int64_t batch = item / n_heads, head = item % n_heads;
+        int64_t batch_end = batches_apart(a) ? batch + 1 : a->batch, head_end = heads_apart(a) ? head + 1 : a->kv_heads;
+        for (int64_t b = batch; b < batch_end; b++) {
+            for (int64_t h = head; h < head_end; h++)
+                backward_head(a, b, h, &m);
+        }
+    }
+}
+
 SIMD_KERNEL(attention_backward, attention_args)
 {
     FSDP_TRY(attention_check(a));
-    bool batch_apart = !a->d_bias || a->bias_batch != 0, heads_apart = !a->d_bias || a->bias_head != 0;
-    int64_t n_batches = batch_apart ? a->batch : 1, n_heads = heads_apart ? a->kv_heads : 1;
+    attention_work w = {.args = a};
+    w.n_items = (batches_apart(a) ? a->batch : 1) * (heads_apart(a) ? a->kv_heads : 1);
     if (a->d_bias && !a->add_bias)
         memset(a->d_bias + a->d_bias_first, 0, (size_t)a->d_bias_numel * sizeof(float));
     int threads = backward_threads(&s->device->base, a);
     if (cpu_threads_for(s, a->batch * a->q_heads * a->q_length * a->kv_length) == 1)
         threads = 1;
-#pragma omp parallel num_threads(threads)
-    {
-        scratch m = scratch_at(a, omp_get_thread_num());
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t item = 0; item < n_batches * n_heads; item++) {
-            int64_t batch = item / n_heads, head = item % n_heads;
-            int64_t batch_end = batch_apart ? batch + 1 : a->batch, head_end = heads_apart ? head + 1 : a->kv_heads;
-            for (int64_t b = batch_apart ? batch : 0; b < batch_end; b++) {
-                for (int64_t h = heads_apart ? head : 0; h < head_end; h++)
-                    backward_head(a, b, h, &m);
-            }
-        }
-    }
+    parallel_team(cpu_threads(s), threads, backward_heads, &w);
     return FSDP_OK;
 }

@@ -1,8 +1,6 @@
 /* Attention forward: per tile of queries, one walk over the keys with a running maximum and denominator. */
 #include "device/cpu/simd/attention.h"
 
-#include <omp.h>
-
 /* One thread's memory, in floats. */
 typedef struct scratch {
     float *query;       /* (head_dim, lanes), times scale */
@@ -118,24 +116,29 @@ SIMD_WORKSPACE(attention_forward, attention_args)
 }
 
 /* Tiles differ in length when causal, so threads take the next one as they get free; each tile writes only its own. */
+static void forward_tiles(void *context, int rank, int size)
+{
+    (void)size;
+    attention_work *w = context;
+    const attention_args *a = w->args;
+    int64_t n_tiles = ceil_div(a->q_length, QUERIES), item;
+    scratch m = scratch_at(a, rank);
+    while (attention_next(w, &item)) {
+        /* Longest first. */
+        query_tile t = {.first = (n_tiles - 1 - item % n_tiles) * QUERIES};
+        t.head = item / n_tiles % a->q_heads;
+        t.batch = item / n_tiles / a->q_heads;
+        t.n = min_i64(QUERIES, a->q_length - t.first);
+        t.lanes = (int64_t)round_up((size_t)t.n, VEC);
+        forward_tile(a, &t, &m);
+    }
+}
+
 SIMD_KERNEL(attention_forward, attention_args)
 {
     FSDP_TRY(attention_check(a));
-    int64_t n_tiles = ceil_div(a->q_length, QUERIES), n_items = a->batch * a->q_heads * n_tiles;
+    attention_work w = {.args = a, .n_items = a->batch * a->q_heads * ceil_div(a->q_length, QUERIES)};
     int threads = cpu_threads_for(s, a->batch * a->q_heads * a->q_length * a->kv_length);
-#pragma omp parallel num_threads(threads)
-    {
-        scratch m = scratch_at(a, omp_get_thread_num());
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t item = 0; item < n_items; item++) {
-            /* Longest first. */
-            query_tile t = {.first = (n_tiles - 1 - item % n_tiles) * QUERIES};
-            t.head = item / n_tiles % a->q_heads;
-            t.batch = item / n_tiles / a->q_heads;
-            t.n = min_i64(QUERIES, a->q_length - t.first);
-            t.lanes = (int64_t)round_up((size_t)t.n, VEC);
-            forward_tile(a, &t, &m);
-        }
-    }
+    parallel_team(threads, threads, forward_tiles, &w);
     return FSDP_OK;
 }

@@ -4,33 +4,38 @@
 
 #define CHANNEL_AT(a, sample, channel) (((sample) * (a)->channels + (channel)) * (a)->area)
 
-SIMD_KERNEL(batchnorm_forward_reduce, batchnorm_args)
+static void forward_reduce_channel(const void *context, int64_t channel)
 {
-    int threads = cpu_threads_for(s, a->batch * a->channels * a->area);
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t channel = 0; channel < a->channels; channel++) {
-        float scratch[SPAN];
-        double sum = 0.0, squares = 0.0;
-        for (int64_t sample = 0; sample < a->batch; sample++) {
-            for (int64_t first = 0; first < a->area; first += SPAN) {
-                int64_t n = min_i64(SPAN, a->area - first);
-                const float *x = span_read(a->x, CHANNEL_AT(a, sample, channel) + first, n, scratch);
+    const batchnorm_args *a = context;
+    float scratch[SPAN];
+    double sum = 0.0, squares = 0.0;
+    for (int64_t sample = 0; sample < a->batch; sample++) {
+        for (int64_t first = 0; first < a->area; first += SPAN) {
+            int64_t n = min_i64(SPAN, a->area - first);
+            const float *x = span_read(a->x, CHANNEL_AT(a, sample, channel) + first, n, scratch);
 #pragma omp simd reduction(+ : sum, squares)
-                for (int64_t i = 0; i < n; i++) {
-                    sum += (double)x[i];
-                    squares += (double)x[i] * (double)x[i];
-                }
+            for (int64_t i = 0; i < n; i++) {
+                sum += (double)x[i];
+                squares += (double)x[i] * (double)x[i];
             }
         }
-        a->sums[channel] = sum;
-        a->sums[a->channels + channel] = squares;
     }
+    a->sums[channel] = sum;
+    a->sums[a->channels + channel] = squares;
+}
+
+SIMD_KERNEL(batchnorm_forward_reduce, batchnorm_args)
+{
+    parallel_for(cpu_threads_for(s, a->batch * a->channels * a->area), a->channels, 1, forward_reduce_channel, a);
     return FSDP_OK;
 }
 
-/* Mean and reciprocal deviation that this channel is normalised with; moves the running statistics. */
+/* Mean and reciprocal deviation that this channel is normalised with; moves the running statistics. A replay has both
+ * and must not move anything a second time. */
 static void channel_statistics(const batchnorm_args *a, int64_t channel)
 {
+    if (!a->sums)
+        return;
     if (a->evaluate) {
         a->mean[channel] = a->running_mean[channel];
         a->rstd[channel] = 1.0f / sqrtf(a->running_var[channel] + a->eps);
@@ -49,54 +54,57 @@ static void channel_statistics(const batchnorm_args *a, int64_t channel)
     }
 }
 
+static void forward_apply_channel(const void *context, int64_t channel)
+{
+    const batchnorm_args *a = context;
+    float x_scratch[SPAN], scratch[SPAN];
+    channel_statistics(a, channel);
+    float mean = a->mean[channel], scale = a->rstd[channel] * (a->weight.p ? element_read(a->weight, channel) : 1.0f);
+    float shift = a->bias.p ? element_read(a->bias, channel) : 0.0f;
+    for (int64_t sample = 0; sample < a->batch; sample++) {
+        for (int64_t first = 0; first < a->area; first += SPAN) {
+            int64_t at = CHANNEL_AT(a, sample, channel) + first, n = min_i64(SPAN, a->area - first);
+            const float *x = span_read(a->x, at, n, x_scratch);
+            float *y = span_target(a->y, at, false, scratch);
+#pragma omp simd
+            for (int64_t i = 0; i < n; i++)
+                y[i] = (x[i] - mean) * scale + shift;
+            span_write(a->y, at, n, y, false);
+        }
+    }
+}
+
 SIMD_KERNEL(batchnorm_forward_apply, batchnorm_args)
 {
-    int threads = cpu_threads_for(s, a->batch * a->channels * a->area);
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t channel = 0; channel < a->channels; channel++) {
-        float x_scratch[SPAN], scratch[SPAN];
-        channel_statistics(a, channel);
-        float mean = a->mean[channel],
-              scale = a->rstd[channel] * (a->weight.p ? element_read(a->weight, channel) : 1.0f);
-        float shift = a->bias.p ? element_read(a->bias, channel) : 0.0f;
-        for (int64_t sample = 0; sample < a->batch; sample++) {
-            for (int64_t first = 0; first < a->area; first += SPAN) {
-                int64_t at = CHANNEL_AT(a, sample, channel) + first, n = min_i64(SPAN, a->area - first);
-                const float *x = span_read(a->x, at, n, x_scratch);
-                float *y = span_target(a->y, at, false, scratch);
-#pragma omp simd
-                for (int64_t i = 0; i < n; i++)
-                    y[i] = (x[i] - mean) * scale + shift;
-                span_write(a->y, at, n, y, false);
+    parallel_for(cpu_threads_for(s, a->batch * a->channels * a->area), a->channels, 1, forward_apply_channel, a);
+    return FSDP_OK;
+}
+
+static void backward_reduce_channel(const void *context, int64_t channel)
+{
+    const batchnorm_args *a = context;
+    float x_scratch[SPAN], dy_scratch[SPAN];
+    float mean = a->mean[channel], rstd = a->rstd[channel];
+    double sum = 0.0, dot = 0.0;
+    for (int64_t sample = 0; sample < a->batch; sample++) {
+        for (int64_t first = 0; first < a->area; first += SPAN) {
+            int64_t at = CHANNEL_AT(a, sample, channel) + first, n = min_i64(SPAN, a->area - first);
+            const float *x = span_read(a->x, at, n, x_scratch);
+            const float *dy = span_read(a->dy, at, n, dy_scratch);
+#pragma omp simd reduction(+ : sum, dot)
+            for (int64_t i = 0; i < n; i++) {
+                sum += (double)dy[i];
+                dot += (double)(dy[i] * ((x[i] - mean) * rstd));
             }
         }
     }
-    return FSDP_OK;
+    a->sums[channel] = sum;
+    a->sums[a->channels + channel] = dot;
 }
 
 SIMD_KERNEL(batchnorm_backward_reduce, batchnorm_args)
 {
-    int threads = cpu_threads_for(s, a->batch * a->channels * a->area);
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t channel = 0; channel < a->channels; channel++) {
-        float x_scratch[SPAN], dy_scratch[SPAN];
-        float mean = a->mean[channel], rstd = a->rstd[channel];
-        double sum = 0.0, dot = 0.0;
-        for (int64_t sample = 0; sample < a->batch; sample++) {
-            for (int64_t first = 0; first < a->area; first += SPAN) {
-                int64_t at = CHANNEL_AT(a, sample, channel) + first, n = min_i64(SPAN, a->area - first);
-                const float *x = span_read(a->x, at, n, x_scratch);
-                const float *dy = span_read(a->dy, at, n, dy_scratch);
-#pragma omp simd reduction(+ : sum, dot)
-                for (int64_t i = 0; i < n; i++) {
-                    sum += (double)dy[i];
-                    dot += (double)(dy[i] * ((x[i] - mean) * rstd));
-                }
-            }
-        }
-        a->sums[channel] = sum;
-        a->sums[a->channels + channel] = dot;
-    }
+    parallel_for(cpu_threads_for(s, a->batch * a->channels * a->area), a->channels, 1, backward_reduce_channel, a);
     return FSDP_OK;
 }
 
@@ -106,33 +114,35 @@ static void add_to_element(buffer b, int64_t index, float value, bool add)
 }
 
 /* With running statistics (evaluate) mean and deviation are constants, so only the scale remains. */
+static void backward_apply_channel(const void *context, int64_t channel)
+{
+    const batchnorm_args *a = context;
+    float x_scratch[SPAN], dy_scratch[SPAN], scratch[SPAN];
+    float mean = a->mean[channel], rstd = a->rstd[channel];
+    float scale = rstd * (a->weight.p ? element_read(a->weight, channel) : 1.0f);
+    float dy_mean = a->evaluate ? 0.0f : (float)(a->sums[channel] / a->count);
+    float dot_mean = a->evaluate ? 0.0f : (float)(a->sums[a->channels + channel] / a->count);
+    for (int64_t sample = 0; a->dx.p && sample < a->batch; sample++) {
+        for (int64_t first = 0; first < a->area; first += SPAN) {
+            int64_t at = CHANNEL_AT(a, sample, channel) + first, n = min_i64(SPAN, a->area - first);
+            const float *x = span_read(a->x, at, n, x_scratch);
+            const float *dy = span_read(a->dy, at, n, dy_scratch);
+            float *dx = span_target(a->dx, at, a->add_dx, scratch);
+#pragma omp simd
+            for (int64_t i = 0; i < n; i++)
+                dx[i] = scale * (dy[i] - dy_mean - (x[i] - mean) * rstd * dot_mean);
+            span_write(a->dx, at, n, dx, a->add_dx);
+        }
+    }
+    const double *local = a->local_sums ? a->local_sums : a->sums;
+    if (a->d_bias.p)
+        add_to_element(a->d_bias, channel, (float)local[channel], a->add_bias);
+    if (a->d_weight.p)
+        add_to_element(a->d_weight, channel, (float)local[a->channels + channel], a->add_weight);
+}
+
 SIMD_KERNEL(batchnorm_backward_apply, batchnorm_args)
 {
-    int threads = cpu_threads_for(s, a->batch * a->channels * a->area);
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t channel = 0; channel < a->channels; channel++) {
-        float x_scratch[SPAN], dy_scratch[SPAN], scratch[SPAN];
-        float mean = a->mean[channel], rstd = a->rstd[channel];
-        float scale = rstd * (a->weight.p ? element_read(a->weight, channel) : 1.0f);
-        float dy_mean = a->evaluate ? 0.0f : (float)(a->sums[channel] / a->count);
-        float dot_mean = a->evaluate ? 0.0f : (float)(a->sums[a->channels + channel] / a->count);
-        for (int64_t sample = 0; a->dx.p && sample < a->batch; sample++) {
-            for (int64_t first = 0; first < a->area; first += SPAN) {
-                int64_t at = CHANNEL_AT(a, sample, channel) + first, n = min_i64(SPAN, a->area - first);
-                const float *x = span_read(a->x, at, n, x_scratch);
-                const float *dy = span_read(a->dy, at, n, dy_scratch);
-                float *dx = span_target(a->dx, at, a->add_dx, scratch);
-#pragma omp simd
-                for (int64_t i = 0; i < n; i++)
-                    dx[i] = scale * (dy[i] - dy_mean - (x[i] - mean) * rstd * dot_mean);
-                span_write(a->dx, at, n, dx, a->add_dx);
-            }
-        }
-        const double *local = a->local_sums ? a->local_sums : a->sums;
-        if (a->d_bias.p)
-            add_to_element(a->d_bias, channel, (float)local[channel], a->add_bias);
-        if (a->d_weight.p)
-            add_to_element(a->d_weight, channel, (float)local[a->channels + channel], a->add_weight);
-    }
+    parallel_for(cpu_threads_for(s, a->batch * a->channels * a->area), a->channels, 1, backward_apply_channel, a);
     return FSDP_OK;
 }

@@ -146,56 +146,81 @@ static void unfold_row(const conv2d_args *a, int64_t row_at, int64_t kw, int64_t
     }
 }
 
-static void unfold(const struct stream *s, const conv2d_args *a, int64_t patch, const panel *p, buffer columns)
+/* A panel on its way: images to columns (patch, width), dy to gathered (out_channels, width), columns back to dx. */
+typedef struct panel_move {
+    const conv2d_args *args;
+    const panel *panel;
+    buffer matrix; /* columns or gathered dy */
+    bool add;      /* to dx */
+} panel_move;
+
+static int64_t panel_width(const conv2d_args *a, const panel *p)
 {
-    int64_t n = p->n_rows * a->out_w, width = p->n_samples * n, kernel = a->kernel_h * a->kernel_w;
-    int threads = cpu_threads_for(s, patch * width);
+    return p->n_samples * p->n_rows * a->out_w;
+}
+
+/* Item: an entry of the patch, and of each its samples. */
+static void unfold_entry(const void *context, int64_t item)
+{
     static const float zeros[SPAN];
-#pragma omp parallel for schedule(static) collapse(2) num_threads(threads)
-    for (int64_t entry = 0; entry < patch; entry++) {
-        for (int64_t j = 0; j < p->n_samples; j++) {
-            int64_t channel = entry / kernel, kh = entry % kernel / a->kernel_w, kw = entry % a->kernel_w;
-            float scratch[SPAN];
-            for (int64_t r = 0; r < p->n_rows; r++) {
-                int64_t ih = (p->row + r) * a->stride_h + kh - a->padding_h;
-                int64_t row_at = (((p->sample + j) * a->in_channels + channel) * a->in_h + ih) * a->in_w;
-                for (int64_t first = 0; first < a->out_w; first += SPAN) {
-                    int64_t part = min_i64(SPAN, a->out_w - first);
-                    int64_t to = entry * width + j * n + r * a->out_w + first;
-                    bool inside = ih >= 0 && ih < a->in_h;
-                    float *target = span_target(columns, to, false, scratch);
-                    if (inside)
-                        unfold_row(a, row_at, kw, first, part, target);
-                    span_write(columns, to, part, inside ? target : zeros, false);
-                }
-            }
+    const panel_move *m = context;
+    const conv2d_args *a = m->args;
+    const panel *p = m->panel;
+    int64_t entry = item / p->n_samples, j = item % p->n_samples, kernel = a->kernel_h * a->kernel_w;
+    int64_t channel = entry / kernel, kh = entry % kernel / a->kernel_w, kw = entry % a->kernel_w;
+    float scratch[SPAN];
+    for (int64_t r = 0; r < p->n_rows; r++) {
+        int64_t ih = (p->row + r) * a->stride_h + kh - a->padding_h;
+        int64_t row_at = (((p->sample + j) * a->in_channels + channel) * a->in_h + ih) * a->in_w;
+        for (int64_t first = 0; first < a->out_w; first += SPAN) {
+            int64_t part = min_i64(SPAN, a->out_w - first);
+            int64_t to = entry * panel_width(a, p) + (j * p->n_rows + r) * a->out_w + first;
+            bool inside = ih >= 0 && ih < a->in_h;
+            float *target = span_target(m->matrix, to, false, scratch);
+            if (inside)
+                unfold_row(a, row_at, kw, first, part, target);
+            span_write(m->matrix, to, part, inside ? target : zeros, false);
         }
     }
 }
 
-/* dy of the panel as (out_channels, width), in the dtype of the weight. */
+static void unfold(const struct stream *s, const conv2d_args *a, int64_t patch, const panel *p, buffer columns)
+{
+    panel_move m = {.args = a, .panel = p, .matrix = columns};
+    int threads = cpu_threads_for(s, patch * panel_width(a, p));
+    parallel_for(threads, patch * p->n_samples, 1, unfold_entry, &m);
+}
+
+/* Item: an output channel, and of each its samples. */
+static void gather_channel(const void *context, int64_t item)
+{
+    const panel_move *m = context;
+    const conv2d_args *a = m->args;
+    const panel *p = m->panel;
+    int64_t channel = item / p->n_samples, j = item % p->n_samples;
+    int64_t n = p->n_rows * a->out_w, area = a->out_h * a->out_w;
+    int64_t from = ((p->sample + j) * a->out_channels + channel) * area + p->row * a->out_w;
+    float scratch[SPAN];
+    for (int64_t first = 0; first < n; first += SPAN) {
+        int64_t part = min_i64(SPAN, n - first);
+        const float *dy = span_read(a->dy, from + first, part, scratch);
+        span_write(m->matrix, channel * panel_width(a, p) + j * n + first, part, dy, false);
+    }
+}
+
+/* In the dtype of the weight. */
 static void gather_dy(const struct stream *s, const conv2d_args *a, const panel *p, buffer gathered)
 {
-    int64_t n = p->n_rows * a->out_w, width = p->n_samples * n, area = a->out_h * a->out_w;
-    int threads = cpu_threads_for(s, a->out_channels * width);
-#pragma omp parallel for schedule(static) collapse(2) num_threads(threads)
-    for (int64_t channel = 0; channel < a->out_channels; channel++) {
-        for (int64_t j = 0; j < p->n_samples; j++) {
-            float scratch[SPAN];
-            int64_t from = ((p->sample + j) * a->out_channels + channel) * area + p->row * a->out_w;
-            for (int64_t first = 0; first < n; first += SPAN) {
-                int64_t part = min_i64(SPAN, n - first);
-                const float *dy = span_read(a->dy, from + first, part, scratch);
-                span_write(gathered, channel * width + j * n + first, part, dy, false);
-            }
-        }
-    }
+    panel_move m = {.args = a, .panel = p, .matrix = gathered};
+    int threads = cpu_threads_for(s, a->out_channels * panel_width(a, p));
+    parallel_for(threads, a->out_channels * p->n_samples, 1, gather_channel, &m);
 }
 
 /* Columns first .. first+n of input row ih, summed over the patches of the panel that cover it. */
-static void fold_row(const conv2d_args *a, const panel *p, int64_t width, const float *columns, int64_t j,
-                     int64_t channel, int64_t ih, int64_t first, int64_t n, float *row)
+static void fold_row(const conv2d_args *a, const panel *p, const float *columns, int64_t j, int64_t channel, int64_t ih,
+                     int64_t first, int64_t n, float *row)
 {
+    int64_t width = panel_width(a, p);
     memset(row, 0, (size_t)n * sizeof(float));
     for (int64_t kh = 0; kh < a->kernel_h; kh++) {
         int64_t reach = ih + a->padding_h - kh;
@@ -215,61 +240,73 @@ static void fold_row(const conv2d_args *a, const panel *p, int64_t width, const 
     }
 }
 
-static void fold(const struct stream *s, const conv2d_args *a, const panel *p, int64_t width, const float *columns,
-                 bool add)
+/* Item: a sample of the panel, and of each its input channels. */
+static void fold_plane(const void *context, int64_t item)
 {
-    int threads = cpu_threads_for(s, p->n_samples * a->in_channels * a->in_h * a->in_w);
-#pragma omp parallel for schedule(static) collapse(2) num_threads(threads)
-    for (int64_t j = 0; j < p->n_samples; j++) {
-        for (int64_t channel = 0; channel < a->in_channels; channel++) {
-            float row[SPAN];
-            for (int64_t ih = 0; ih < a->in_h; ih++) {
-                int64_t at = (((p->sample + j) * a->in_channels + channel) * a->in_h + ih) * a->in_w;
-                for (int64_t first = 0; first < a->in_w; first += SPAN) {
-                    int64_t n = min_i64(SPAN, a->in_w - first);
-                    fold_row(a, p, width, columns, j, channel, ih, first, n, row);
-                    span_write(a->dx, at + first, n, row, add);
-                }
-            }
+    const panel_move *m = context;
+    const conv2d_args *a = m->args;
+    const panel *p = m->panel;
+    int64_t j = item / a->in_channels, channel = item % a->in_channels;
+    float row[SPAN];
+    for (int64_t ih = 0; ih < a->in_h; ih++) {
+        int64_t at = (((p->sample + j) * a->in_channels + channel) * a->in_h + ih) * a->in_w;
+        for (int64_t first = 0; first < a->in_w; first += SPAN) {
+            int64_t n = min_i64(SPAN, a->in_w - first);
+            fold_row(a, p, m->matrix.p, j, channel, ih, first, n, row);
+            span_write(a->dx, at + first, n, row, m->add);
         }
     }
+}
+
+/* columns: fp32 */
+static void fold(const struct stream *s, const conv2d_args *a, const panel *p, void *columns, bool add)
+{
+    panel_move m = {.args = a, .panel = p, .matrix = {columns, FSDP_F32}, .add = add};
+    int64_t n_planes = p->n_samples * a->in_channels;
+    parallel_for(cpu_threads_for(s, n_planes * a->in_h * a->in_w), n_planes, 1, fold_plane, &m);
+}
+
+static void bias_plane(const void *context, int64_t plane)
+{
+    const conv2d_args *a = context;
+    int64_t area = a->out_h * a->out_w;
+    float values[SPAN], value = element_read(a->bias, plane % a->out_channels);
+    for (int i = 0; i < SPAN; i++)
+        values[i] = value;
+    for (int64_t first = 0; first < area; first += SPAN)
+        span_write(a->y, plane * area + first, min_i64(SPAN, area - first), values, false);
 }
 
 /* The products then add to it: one rounding instead of two. */
 static void start_with_bias(const struct stream *s, const conv2d_args *a)
 {
+    int64_t n_planes = a->batch * a->out_channels;
+    parallel_for(cpu_threads_for(s, n_planes * a->out_h * a->out_w), n_planes, 1, bias_plane, a);
+}
+
+static void bias_gradient_channel(const void *context, int64_t channel)
+{
+    const conv2d_args *a = context;
     int64_t area = a->out_h * a->out_w;
-    int threads = cpu_threads_for(s, a->batch * a->out_channels * area);
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t plane = 0; plane < a->batch * a->out_channels; plane++) {
-        float values[SPAN], value = element_read(a->bias, plane % a->out_channels);
-        for (int i = 0; i < SPAN; i++)
-            values[i] = value;
-        for (int64_t first = 0; first < area; first += SPAN)
-            span_write(a->y, plane * area + first, min_i64(SPAN, area - first), values, false);
+    double sum = 0.0;
+    float scratch[SPAN];
+    for (int64_t sample = 0; sample < a->batch; sample++) {
+        for (int64_t first = 0; first < area; first += SPAN) {
+            int64_t n = min_i64(SPAN, area - first);
+            const float *dy = span_read(a->dy, (sample * a->out_channels + channel) * area + first, n, scratch);
+#pragma omp simd reduction(+ : sum)
+            for (int64_t i = 0; i < n; i++)
+                sum += (double)dy[i];
+        }
     }
+    float before = a->add_bias ? element_read(a->d_bias, channel) : 0.0f;
+    element_write(a->d_bias, channel, before + (float)sum);
 }
 
 static void bias_gradient(const struct stream *s, const conv2d_args *a)
 {
-    int64_t area = a->out_h * a->out_w;
-    int threads = cpu_threads_for(s, a->batch * a->out_channels * area);
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t channel = 0; channel < a->out_channels; channel++) {
-        double sum = 0.0;
-        float scratch[SPAN];
-        for (int64_t sample = 0; sample < a->batch; sample++) {
-            for (int64_t first = 0; first < area; first += SPAN) {
-                int64_t n = min_i64(SPAN, area - first);
-                const float *dy = span_read(a->dy, (sample * a->out_channels + channel) * area + first, n, scratch);
-#pragma omp simd reduction(+ : sum)
-                for (int64_t i = 0; i < n; i++)
-                    sum += (double)dy[i];
-            }
-        }
-        float before = a->add_bias ? element_read(a->d_bias, channel) : 0.0f;
-        element_write(a->d_bias, channel, before + (float)sum);
-    }
+    int threads = cpu_threads_for(s, a->batch * a->out_channels * a->out_h * a->out_w);
+    parallel_for(threads, a->out_channels, 1, bias_gradient_channel, a);
 }
 
 SIMD_WORKSPACE(conv2d_forward, conv2d_args)
@@ -286,7 +323,7 @@ SIMD_KERNEL(conv2d_forward, conv2d_args)
         start_with_bias(s, a);
     for (int64_t i = 0; i < panel_count(a, &plan); i++) {
         panel p = panel_at(a, &plan, i);
-        int64_t width = p.n_samples * p.n_rows * a->out_w;
+        int64_t width = panel_width(a, &p);
         unfold(s, a, plan.patch, &p, columns);
         gemm_args product = product_forward(a, plan.patch, width, &p, columns.p);
         product.workspace = (char *)a->workspace + plan.columns_bytes;
@@ -324,7 +361,7 @@ SIMD_KERNEL(conv2d_backward, conv2d_args)
     start_dx(a, &plan);
     for (int64_t i = 0; i < panel_count(a, &plan); i++) {
         panel p = panel_at(a, &plan, i);
-        int64_t width = p.n_samples * p.n_rows * a->out_w;
+        int64_t width = panel_width(a, &p);
         gather_dy(s, a, &p, gathered);
         if (a->d_weight.p) {
             bool add = i > 0 || (direct && a->add_weight);
@@ -337,7 +374,7 @@ SIMD_KERNEL(conv2d_backward, conv2d_args)
             gemm_args product = product_d_columns(a, plan.patch, width, gathered.p, columns.p);
             product.workspace = product_workspace;
             FSDP_TRY(product_gemm(set, &product));
-            fold(s, a, &p, width, columns.p, a->add_dx || plan.n_rows < a->out_h);
+            fold(s, a, &p, columns.p, a->add_dx || plan.n_rows < a->out_h);
         }
     }
     if (a->d_weight.p && !direct)

@@ -86,26 +86,28 @@ SIMD_WORKSPACE(cross_entropy_forward, cross_entropy_args)
     return (size_t)a->rows * sizeof(float);
 }
 
+static void forward_row(const void *context, int64_t row)
+{
+    const cross_entropy_args *a = context;
+    float *loss = (float *)a->workspace + row;
+    *loss = 0.0f;
+    if (a->labels[row] == a->ignore) {
+        if (a->d_logits.p)
+            row_without_gradient(a, row);
+        return;
+    }
+    denominator softmax = row_denominator(a, row);
+    float logit = element_read(a->logits, row * a->vocabulary + a->labels[row]);
+    *loss = softmax.highest - logit + logf(softmax.sum);
+    if (a->d_logits.p)
+        row_gradient(a, row, softmax, *a->seed);
+}
+
 SIMD_KERNEL(cross_entropy_forward, cross_entropy_args)
 {
     FSDP_TRY(check_labels(a));
-    float *losses = a->workspace; /* (rows) */
-    float seed = a->d_logits.p ? *a->seed : 0.0f;
-    int threads = cpu_threads_for(s, a->rows * a->vocabulary);
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t row = 0; row < a->rows; row++) {
-        losses[row] = 0.0f;
-        if (a->labels[row] == a->ignore) {
-            if (a->d_logits.p)
-                row_without_gradient(a, row);
-            continue;
-        }
-        denominator softmax = row_denominator(a, row);
-        float logit = element_read(a->logits, row * a->vocabulary + a->labels[row]);
-        losses[row] = softmax.highest - logit + logf(softmax.sum);
-        if (a->d_logits.p)
-            row_gradient(a, row, softmax, seed);
-    }
+    parallel_for(cpu_threads_for(s, a->rows * a->vocabulary), a->rows, 1, forward_row, a);
+    const float *losses = a->workspace; /* (rows) */
     double total = 0.0;
     int64_t count = 0;
     for (int64_t row = 0; row < a->rows; row++) {
@@ -117,17 +119,18 @@ SIMD_KERNEL(cross_entropy_forward, cross_entropy_args)
     return FSDP_OK;
 }
 
+static void backward_row(const void *context, int64_t row)
+{
+    const cross_entropy_args *a = context;
+    if (a->labels[row] == a->ignore)
+        row_without_gradient(a, row);
+    else
+        row_gradient(a, row, row_denominator(a, row), *a->seed);
+}
+
 SIMD_KERNEL(cross_entropy_backward, cross_entropy_args)
 {
     FSDP_TRY(check_labels(a));
-    float seed = *a->seed;
-    int threads = cpu_threads_for(s, a->rows * a->vocabulary);
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t row = 0; row < a->rows; row++) {
-        if (a->labels[row] == a->ignore)
-            row_without_gradient(a, row);
-        else
-            row_gradient(a, row, row_denominator(a, row), seed);
-    }
+    parallel_for(cpu_threads_for(s, a->rows * a->vocabulary), a->rows, 1, backward_row, a);
     return FSDP_OK;
 }

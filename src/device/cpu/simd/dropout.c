@@ -52,24 +52,26 @@ static void draw_factors(rng_key key, uint64_t step, uint64_t first, int64_t n, 
         factors[i] = mine[i] >= probability ? scale : 0.0f;
 }
 
-SIMD_KERNEL(dropout, dropout_args)
+static void dropout_span(const void *context, int64_t first)
 {
-    int64_t numel = a->samples * a->sample_numel;
+    const dropout_args *a = context;
+    int64_t n = min_i64(SPAN, a->samples * a->sample_numel - first);
     uint64_t origin = a->numbers->first_sample * (uint64_t)a->sample_numel;
     float scale = a->probability < 1.0f ? 1.0f / (1.0f - a->probability) : 0.0f;
     rng_key key = {{a->key[0], a->key[1]}};
-    int threads = cpu_threads_for(s, numel);
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t first = 0; first < numel; first += SPAN) {
-        int64_t n = min_i64(SPAN, numel - first);
-        float x_scratch[SPAN], factors[SPAN], scratch[SPAN];
-        draw_factors(key, a->numbers->step, origin + (uint64_t)first, n, a->probability, scale, factors);
-        const float *x = span_read(a->x, first, n, x_scratch);
-        float *y = span_target(a->y, first, a->add, scratch);
+    float x_scratch[SPAN], factors[SPAN], scratch[SPAN];
+    draw_factors(key, a->numbers->step, origin + (uint64_t)first, n, a->probability, scale, factors);
+    const float *x = span_read(a->x, first, n, x_scratch);
+    float *y = span_target(a->y, first, a->add, scratch);
 #pragma omp simd
-        for (int64_t i = 0; i < n; i++)
-            y[i] = factors[i] != 0.0f ? x[i] * factors[i] : 0.0f;
-        span_write(a->y, first, n, y, a->add);
-    }
+    for (int64_t i = 0; i < n; i++)
+        y[i] = factors[i] != 0.0f ? x[i] * factors[i] : 0.0f;
+    span_write(a->y, first, n, y, a->add);
+}
+
+SIMD_KERNEL(dropout, dropout_args)
+{
+    int64_t numel = a->samples * a->sample_numel;
+    parallel_for(cpu_threads_for(s, numel), numel, SPAN, dropout_span, a);
     return FSDP_OK;
 }

@@ -2,21 +2,23 @@
  * each row of the table sum its own in order: no two threads write one row, and the bits never change. */
 #include "device/cpu/simd/span.h"
 
+static void copy_row(const void *context, int64_t row)
+{
+    const embedding_args *a = context;
+    float x_scratch[SPAN];
+    static const float zeros[SPAN];
+    int64_t id = a->ids[row];
+    bool known = id >= 0 && id < a->vocabulary;
+    for (int64_t first = 0; first < a->columns; first += SPAN) {
+        int64_t n = min_i64(SPAN, a->columns - first);
+        const float *x = known ? span_read(a->table, id * a->columns + first, n, x_scratch) : zeros;
+        span_write(a->y, row * a->columns + first, n, x, false);
+    }
+}
+
 SIMD_KERNEL(embedding_forward, embedding_args)
 {
-    int threads = cpu_threads_for(s, a->rows * a->columns);
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t row = 0; row < a->rows; row++) {
-        float x_scratch[SPAN];
-        static const float zeros[SPAN];
-        int64_t id = a->ids[row];
-        bool known = id >= 0 && id < a->vocabulary;
-        for (int64_t first = 0; first < a->columns; first += SPAN) {
-            int64_t n = min_i64(SPAN, a->columns - first);
-            const float *x = known ? span_read(a->table, id * a->columns + first, n, x_scratch) : zeros;
-            span_write(a->y, row * a->columns + first, n, x, false);
-        }
-    }
+    parallel_for(cpu_threads_for(s, a->rows * a->columns), a->rows, 1, copy_row, a);
     return FSDP_OK;
 }
 
@@ -64,19 +66,22 @@ static void sum_rows(const embedding_args *a, int64_t id, const int32_t *rows, i
     }
 }
 
+static void sum_rows_of_id(const void *context, int64_t id)
+{
+    const embedding_args *a = context;
+    const int32_t *starts = a->workspace, *order = starts + a->vocabulary + 1;
+    int64_t n_rows = starts[id + 1] - starts[id];
+    size_t row_bytes = (size_t)a->columns * (a->d_table.dtype == FSDP_F32 ? 4 : 2);
+    if (n_rows > 0)
+        sum_rows(a, id, order + starts[id], n_rows);
+    else if (!a->add_table)
+        memset(element_address(a->d_table, id * a->columns), 0, row_bytes);
+}
+
 SIMD_KERNEL(embedding_backward, embedding_args)
 {
-    int32_t *starts = a->workspace, *order = starts + a->vocabulary + 1;
-    sort_rows_by_id(a, starts, order);
-    size_t row_bytes = (size_t)a->columns * (a->d_table.dtype == FSDP_F32 ? 4 : 2);
-    int threads = cpu_threads_for(s, a->vocabulary * a->columns);
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t id = 0; id < a->vocabulary; id++) {
-        int64_t n_rows = starts[id + 1] - starts[id];
-        if (n_rows > 0)
-            sum_rows(a, id, order + starts[id], n_rows);
-        else if (!a->add_table)
-            memset(element_address(a->d_table, id * a->columns), 0, row_bytes);
-    }
+    int32_t *starts = a->workspace;
+    sort_rows_by_id(a, starts, starts + a->vocabulary + 1);
+    parallel_for(cpu_threads_for(s, a->vocabulary * a->columns), a->vocabulary, 1, sum_rows_of_id, a);
     return FSDP_OK;
 }

@@ -2,33 +2,35 @@
  */
 #include "device/cpu/simd/row_blocks.h"
 
+static void rmsnorm_forward_row(const void *context, int64_t row)
+{
+    const rmsnorm_args *a = context;
+    float x_scratch[SPAN], w_scratch[SPAN], scratch[SPAN];
+    float squares = 0.0f;
+    for (int64_t first = 0; first < a->columns; first += SPAN) {
+        int64_t n = min_i64(SPAN, a->columns - first);
+        const float *x = span_read(a->x, row * a->columns + first, n, x_scratch);
+#pragma omp simd reduction(+ : squares)
+        for (int64_t i = 0; i < n; i++)
+            squares += x[i] * x[i];
+    }
+    float rstd = 1.0f / sqrtf(squares / (float)a->columns + a->eps);
+    a->rstd[row] = rstd;
+    for (int64_t first = 0; first < a->columns; first += SPAN) {
+        int64_t at = row * a->columns + first, n = min_i64(SPAN, a->columns - first);
+        const float *x = span_read(a->x, at, n, x_scratch);
+        const float *w = span_read(a->weight, first, n, w_scratch);
+        float *y = span_target(a->y, at, false, scratch);
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            y[i] = x[i] * rstd * w[i];
+        span_write(a->y, at, n, y, false);
+    }
+}
+
 SIMD_KERNEL(rmsnorm_forward, rmsnorm_args)
 {
-    int threads = cpu_threads_for(s, a->rows * a->columns);
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t row = 0; row < a->rows; row++) {
-        float x_scratch[SPAN], w_scratch[SPAN], scratch[SPAN];
-        float squares = 0.0f;
-        for (int64_t first = 0; first < a->columns; first += SPAN) {
-            int64_t n = min_i64(SPAN, a->columns - first);
-            const float *x = span_read(a->x, row * a->columns + first, n, x_scratch);
-#pragma omp simd reduction(+ : squares)
-            for (int64_t i = 0; i < n; i++)
-                squares += x[i] * x[i];
-        }
-        float rstd = 1.0f / sqrtf(squares / (float)a->columns + a->eps);
-        a->rstd[row] = rstd;
-        for (int64_t first = 0; first < a->columns; first += SPAN) {
-            int64_t at = row * a->columns + first, n = min_i64(SPAN, a->columns - first);
-            const float *x = span_read(a->x, at, n, x_scratch);
-            const float *w = span_read(a->weight, first, n, w_scratch);
-            float *y = span_target(a->y, at, false, scratch);
-#pragma omp simd
-            for (int64_t i = 0; i < n; i++)
-                y[i] = x[i] * rstd * w[i];
-            span_write(a->y, at, n, y, false);
-        }
-    }
+    parallel_for(cpu_threads_for(s, a->rows * a->columns), a->rows, 1, rmsnorm_forward_row, a);
     return FSDP_OK;
 }
 
@@ -72,21 +74,22 @@ static void rmsnorm_backward_row(const rmsnorm_args *a, int64_t row, float *d_we
     }
 }
 
+static void rmsnorm_backward_block(const void *context, int64_t block)
+{
+    const rmsnorm_args *a = context;
+    int64_t block_rows = row_block_rows(a->rows), end = min_i64(a->rows, (block + 1) * block_rows);
+    float *partial = (float *)a->workspace + block * a->columns;
+    memset(partial, 0, (size_t)a->columns * sizeof(float));
+    for (int64_t row = block * block_rows; row < end; row++)
+        rmsnorm_backward_row(a, row, partial);
+}
+
 SIMD_KERNEL(rmsnorm_backward, rmsnorm_args)
 {
-    int64_t block_rows = row_block_rows(a->rows), n_blocks = row_block_count(a->rows);
-    float *partials = a->workspace;
-    int threads = cpu_threads_for(s, a->rows * a->columns);
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t block = 0; block < n_blocks; block++) {
-        float *partial = partials + block * a->columns;
-        memset(partial, 0, (size_t)a->columns * sizeof(float));
-        int64_t end = min_i64(a->rows, (block + 1) * block_rows);
-        for (int64_t row = block * block_rows; row < end; row++)
-            rmsnorm_backward_row(a, row, partial);
-    }
+    int64_t n_blocks = row_block_count(a->rows);
+    parallel_for(cpu_threads_for(s, a->rows * a->columns), n_blocks, 1, rmsnorm_backward_block, a);
     if (a->d_weight.p)
-        row_blocks_combine(s, partials, n_blocks, a->columns, a->d_weight, a->add_weight);
+        row_blocks_combine(s, &(row_blocks){a->workspace, n_blocks, a->columns, a->d_weight, a->add_weight});
     return FSDP_OK;
 }
 
@@ -113,26 +116,28 @@ static void layernorm_statistics(const layernorm_args *a, int64_t row)
     a->rstd[row] = 1.0f / sqrtf(squares / (float)a->columns + a->eps);
 }
 
+static void layernorm_forward_row(const void *context, int64_t row)
+{
+    const layernorm_args *a = context;
+    layernorm_statistics(a, row);
+    float mean = a->mean[row], rstd = a->rstd[row];
+    float x_scratch[SPAN], w_scratch[SPAN], b_scratch[SPAN] = {0}, scratch[SPAN];
+    for (int64_t first = 0; first < a->columns; first += SPAN) {
+        int64_t at = row * a->columns + first, n = min_i64(SPAN, a->columns - first);
+        const float *x = span_read(a->x, at, n, x_scratch);
+        const float *w = span_read(a->weight, first, n, w_scratch);
+        const float *b = a->bias.p ? span_read(a->bias, first, n, b_scratch) : b_scratch;
+        float *y = span_target(a->y, at, false, scratch);
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            y[i] = (x[i] - mean) * rstd * w[i] + b[i];
+        span_write(a->y, at, n, y, false);
+    }
+}
+
 SIMD_KERNEL(layernorm_forward, layernorm_args)
 {
-    int threads = cpu_threads_for(s, a->rows * a->columns);
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t row = 0; row < a->rows; row++) {
-        layernorm_statistics(a, row);
-        float mean = a->mean[row], rstd = a->rstd[row];
-        float x_scratch[SPAN], w_scratch[SPAN], b_scratch[SPAN] = {0}, scratch[SPAN];
-        for (int64_t first = 0; first < a->columns; first += SPAN) {
-            int64_t at = row * a->columns + first, n = min_i64(SPAN, a->columns - first);
-            const float *x = span_read(a->x, at, n, x_scratch);
-            const float *w = span_read(a->weight, first, n, w_scratch);
-            const float *b = a->bias.p ? span_read(a->bias, first, n, b_scratch) : b_scratch;
-            float *y = span_target(a->y, at, false, scratch);
-#pragma omp simd
-            for (int64_t i = 0; i < n; i++)
-                y[i] = (x[i] - mean) * rstd * w[i] + b[i];
-            span_write(a->y, at, n, y, false);
-        }
-    }
+    parallel_for(cpu_threads_for(s, a->rows * a->columns), a->rows, 1, layernorm_forward_row, a);
     return FSDP_OK;
 }
 
@@ -178,24 +183,31 @@ static void layernorm_backward_row(const layernorm_args *a, int64_t row, float *
     }
 }
 
+/* Partial rows of the bias gradient lie behind those of the weight gradient. */
+static float *layernorm_d_biases(const layernorm_args *a)
+{
+    return (float *)((char *)a->workspace + row_blocks_bytes(a->rows, a->columns));
+}
+
+static void layernorm_backward_block(const void *context, int64_t block)
+{
+    const layernorm_args *a = context;
+    int64_t block_rows = row_block_rows(a->rows), end = min_i64(a->rows, (block + 1) * block_rows);
+    float *d_weight = (float *)a->workspace + block * a->columns;
+    float *d_bias = layernorm_d_biases(a) + block * a->columns;
+    memset(d_weight, 0, (size_t)a->columns * sizeof(float));
+    memset(d_bias, 0, (size_t)a->columns * sizeof(float));
+    for (int64_t row = block * block_rows; row < end; row++)
+        layernorm_backward_row(a, row, d_weight, d_bias);
+}
+
 SIMD_KERNEL(layernorm_backward, layernorm_args)
 {
-    int64_t block_rows = row_block_rows(a->rows), n_blocks = row_block_count(a->rows);
-    float *d_weights = a->workspace;
-    float *d_biases = (float *)((char *)a->workspace + row_blocks_bytes(a->rows, a->columns));
-    int threads = cpu_threads_for(s, a->rows * a->columns);
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t block = 0; block < n_blocks; block++) {
-        float *d_weight = d_weights + block * a->columns, *d_bias = d_biases + block * a->columns;
-        memset(d_weight, 0, (size_t)a->columns * sizeof(float));
-        memset(d_bias, 0, (size_t)a->columns * sizeof(float));
-        int64_t end = min_i64(a->rows, (block + 1) * block_rows);
-        for (int64_t row = block * block_rows; row < end; row++)
-            layernorm_backward_row(a, row, d_weight, d_bias);
-    }
+    int64_t n_blocks = row_block_count(a->rows);
+    parallel_for(cpu_threads_for(s, a->rows * a->columns), n_blocks, 1, layernorm_backward_block, a);
     if (a->d_weight.p)
-        row_blocks_combine(s, d_weights, n_blocks, a->columns, a->d_weight, a->add_weight);
+        row_blocks_combine(s, &(row_blocks){a->workspace, n_blocks, a->columns, a->d_weight, a->add_weight});
     if (a->d_bias.p)
-        row_blocks_combine(s, d_biases, n_blocks, a->columns, a->d_bias, a->add_bias);
+        row_blocks_combine(s, &(row_blocks){layernorm_d_biases(a), n_blocks, a->columns, a->d_bias, a->add_bias});
     return FSDP_OK;
 }

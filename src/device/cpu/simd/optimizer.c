@@ -4,6 +4,7 @@
 
 /* What a step does, with everything that does not depend on the element worked out beforehand. */
 typedef struct update {
+    const optimizer_args *args;
     optimizer_kind kind;
     float lr, beta1, beta2, eps, momentum, gradient_scale;
     float keep;       /* AdamW: factor on the parameter */
@@ -19,6 +20,7 @@ static update update_prepare(const optimizer_args *a)
     float decay = a->decay ? n->weight_decay : 0.0f;
     bool adamw = a->kind == OPTIMIZER_ADAMW;
     return (update){
+        .args = a,
         .kind = a->kind,
         .lr = n->lr,
         .beta1 = n->beta1,
@@ -72,23 +74,26 @@ static void sgd_span(const update *u, int64_t n, float *restrict parameter, cons
     }
 }
 
+static void update_span(const void *context, int64_t first)
+{
+    const update *u = context;
+    const optimizer_args *a = u->args;
+    int64_t n = min_i64(SPAN, a->n - first);
+    float *moment1 = a->moment1 ? a->moment1 + first : NULL;
+    if (u->kind == OPTIMIZER_SGD)
+        sgd_span(u, n, a->parameter + first, a->gradient + first, moment1);
+    else
+        adam_span(u, n, a->parameter + first, a->gradient + first, moment1, a->moment2 + first);
+    if (a->copy.p)
+        span_write(a->copy, first, n, a->parameter + first, false);
+}
+
 SIMD_KERNEL(optimizer, optimizer_args)
 {
     if (a->numbers->skip)
         return FSDP_OK;
     update u = update_prepare(a);
-    int threads = cpu_threads_for(s, a->n);
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t first = 0; first < a->n; first += SPAN) {
-        int64_t n = min_i64(SPAN, a->n - first);
-        float *moment1 = a->moment1 ? a->moment1 + first : NULL;
-        if (u.kind == OPTIMIZER_SGD)
-            sgd_span(&u, n, a->parameter + first, a->gradient + first, moment1);
-        else
-            adam_span(&u, n, a->parameter + first, a->gradient + first, moment1, a->moment2 + first);
-        if (a->copy.p)
-            span_write(a->copy, first, n, a->parameter + first, false);
-    }
+    parallel_for(cpu_threads_for(s, a->n), a->n, SPAN, update_span, &u);
     return FSDP_OK;
 }
 

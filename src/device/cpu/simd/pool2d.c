@@ -55,17 +55,19 @@ static void pool_columns(const pool2d_args *a, int64_t plane, int64_t oh, int64_
     span_write(a->y, out_at, n, out.value, false);
 }
 
+static void pool_plane(const void *context, int64_t plane)
+{
+    const pool2d_args *a = context;
+    int64_t step = max_i64(1, PART / a->stride_w);
+    for (int64_t oh = 0; oh < a->out_h; oh++) {
+        for (int64_t first = 0; first < a->out_w; first += step)
+            pool_columns(a, plane, oh, first, min_i64(step, a->out_w - first));
+    }
+}
+
 SIMD_KERNEL(pool2d_forward, pool2d_args)
 {
-    int64_t step = max_i64(1, PART / a->stride_w);
-    int threads = cpu_threads_for(s, a->planes * a->in_h * a->in_w);
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t plane = 0; plane < a->planes; plane++) {
-        for (int64_t oh = 0; oh < a->out_h; oh++) {
-            for (int64_t first = 0; first < a->out_w; first += step)
-                pool_columns(a, plane, oh, first, min_i64(step, a->out_w - first));
-        }
-    }
+    parallel_for(cpu_threads_for(s, a->planes * a->in_h * a->in_w), a->planes, 1, pool_plane, a);
     return FSDP_OK;
 }
 
@@ -102,15 +104,17 @@ static void collect_row(const pool2d_args *a, int64_t plane, int64_t ih, int64_t
     span_write(a->dx, (plane * a->in_h + ih) * a->in_w + first, n, row, a->add_dx);
 }
 
+static void collect_plane(const void *context, int64_t plane)
+{
+    const pool2d_args *a = context;
+    for (int64_t ih = 0; ih < a->in_h; ih++) {
+        for (int64_t first = 0; first < a->in_w; first += SPAN)
+            collect_row(a, plane, ih, first, min_i64(SPAN, a->in_w - first));
+    }
+}
+
 SIMD_KERNEL(pool2d_backward, pool2d_args)
 {
-    int threads = cpu_threads_for(s, a->planes * a->in_h * a->in_w);
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t plane = 0; plane < a->planes; plane++) {
-        for (int64_t ih = 0; ih < a->in_h; ih++) {
-            for (int64_t first = 0; first < a->in_w; first += SPAN)
-                collect_row(a, plane, ih, first, min_i64(SPAN, a->in_w - first));
-        }
-    }
+    parallel_for(cpu_threads_for(s, a->planes * a->in_h * a->in_w), a->planes, 1, collect_plane, a);
     return FSDP_OK;
 }

@@ -8,27 +8,28 @@ SIMD_WORKSPACE(column_sum, column_sum_args)
     return row_blocks_bytes(a->rows, a->columns);
 }
 
-SIMD_KERNEL(column_sum, column_sum_args)
+static void column_sum_block(const void *context, int64_t block)
 {
-    int64_t block_rows = row_block_rows(a->rows), n_blocks = row_block_count(a->rows);
-    float *partials = a->workspace;
-    int threads = cpu_threads_for(s, a->rows * a->columns);
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t block = 0; block < n_blocks; block++) {
-        int64_t end = min_i64(a->rows, (block + 1) * block_rows);
-        for (int64_t first = 0; first < a->columns; first += SPAN) {
-            int64_t n = min_i64(SPAN, a->columns - first);
-            float *partial = partials + block * a->columns + first, scratch[SPAN];
-            memset(partial, 0, (size_t)n * sizeof(float));
-            for (int64_t row = block * block_rows; row < end; row++) {
-                const float *x = span_read(a->x, row * a->columns + first, n, scratch);
+    const column_sum_args *a = context;
+    int64_t block_rows = row_block_rows(a->rows), end = min_i64(a->rows, (block + 1) * block_rows);
+    for (int64_t first = 0; first < a->columns; first += SPAN) {
+        int64_t n = min_i64(SPAN, a->columns - first);
+        float *partial = (float *)a->workspace + block * a->columns + first, scratch[SPAN];
+        memset(partial, 0, (size_t)n * sizeof(float));
+        for (int64_t row = block * block_rows; row < end; row++) {
+            const float *x = span_read(a->x, row * a->columns + first, n, scratch);
 #pragma omp simd
-                for (int64_t i = 0; i < n; i++)
-                    partial[i] += x[i];
-            }
+            for (int64_t i = 0; i < n; i++)
+                partial[i] += x[i];
         }
     }
-    row_blocks_combine(s, partials, n_blocks, a->columns, a->out, a->add);
+}
+
+SIMD_KERNEL(column_sum, column_sum_args)
+{
+    int64_t n_blocks = row_block_count(a->rows);
+    parallel_for(cpu_threads_for(s, a->rows * a->columns), n_blocks, 1, column_sum_block, a);
+    row_blocks_combine(s, &(row_blocks){a->workspace, n_blocks, a->columns, a->out, a->add});
     return FSDP_OK;
 }
 
@@ -62,21 +63,22 @@ static double sum_span(const sum_args *a, int64_t first, int64_t n)
     return sum;
 }
 
+static void sum_block(const void *context, int64_t block_first)
+{
+    const sum_args *a = context;
+    int64_t end = min_i64(a->n, block_first + SUM_BLOCK);
+    double sum = 0.0;
+    for (int64_t first = block_first; first < end; first += SPAN)
+        sum += sum_span(a, first, min_i64(SPAN, end - first));
+    ((double *)a->workspace)[block_first / SUM_BLOCK] = sum;
+}
+
 SIMD_KERNEL(sum, sum_args)
 {
-    double *partials = a->workspace;
-    int64_t n_blocks = ceil_div(a->n, SUM_BLOCK);
-    int threads = cpu_threads_for(s, a->n);
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t block = 0; block < n_blocks; block++) {
-        int64_t end = min_i64(a->n, (block + 1) * SUM_BLOCK);
-        double sum = 0.0;
-        for (int64_t first = block * SUM_BLOCK; first < end; first += SPAN)
-            sum += sum_span(a, first, min_i64(SPAN, end - first));
-        partials[block] = sum;
-    }
+    parallel_for(cpu_threads_for(s, a->n), a->n, SUM_BLOCK, sum_block, a);
+    const double *partials = a->workspace;
     double total = 0.0;
-    for (int64_t block = 0; block < n_blocks; block++)
+    for (int64_t block = 0; block < ceil_div(a->n, SUM_BLOCK); block++)
         total += partials[block];
     *a->out = (float)((a->add ? (double)*a->out : 0.0) + a->alpha * total);
     return FSDP_OK;
@@ -84,31 +86,33 @@ SIMD_KERNEL(sum, sum_args)
 
 #define NORM_LANES 8 /* blocks summed side by side: each in its own order, together fast */
 
+static void norm_group(const void *context, int64_t first)
+{
+    const norm_blocks_args *a = context;
+    int64_t group = NORM_LANES * NORM_BLOCK;
+    float scratch[NORM_LANES * NORM_BLOCK];
+    int64_t n = min_i64(group, a->n - first);
+    const float *x = span_read(a->x, first, n, scratch);
+    double *blocks = a->blocks + first / NORM_BLOCK;
+    double sum[NORM_LANES] = {0};
+    if (n == group) {
+        for (int i = 0; i < NORM_BLOCK; i++) {
+            for (int lane = 0; lane < NORM_LANES; lane++) {
+                float value = x[lane * NORM_BLOCK + i];
+                sum[lane] += (double)(value * value);
+            }
+        }
+    } else {
+        for (int64_t i = 0; i < n; i++)
+            sum[i / NORM_BLOCK] += (double)(x[i] * x[i]);
+    }
+    for (int64_t lane = 0; lane < ceil_div(n, NORM_BLOCK); lane++)
+        blocks[lane] = sum[lane];
+}
+
 SIMD_KERNEL(norm_blocks, norm_blocks_args)
 {
-    int threads = cpu_threads_for(s, a->n);
-    int64_t group = NORM_LANES * NORM_BLOCK;
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t first = 0; first < a->n; first += group) {
-        float scratch[NORM_LANES * NORM_BLOCK];
-        int64_t n = min_i64(group, a->n - first);
-        const float *x = span_read(a->x, first, n, scratch);
-        double *blocks = a->blocks + first / NORM_BLOCK;
-        double sum[NORM_LANES] = {0};
-        if (n == group) {
-            for (int i = 0; i < NORM_BLOCK; i++) {
-                for (int lane = 0; lane < NORM_LANES; lane++) {
-                    float value = x[lane * NORM_BLOCK + i];
-                    sum[lane] += (double)(value * value);
-                }
-            }
-        } else {
-            for (int64_t i = 0; i < n; i++)
-                sum[i / NORM_BLOCK] += (double)(x[i] * x[i]);
-        }
-        for (int64_t lane = 0; lane < ceil_div(n, NORM_BLOCK); lane++)
-            blocks[lane] = sum[lane];
-    }
+    parallel_for(cpu_threads_for(s, a->n), a->n, NORM_LANES * NORM_BLOCK, norm_group, a);
     return FSDP_OK;
 }
 

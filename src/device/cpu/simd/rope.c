@@ -21,18 +21,20 @@ static void rotate(const rope_args *a, int64_t at, int64_t first, int64_t n, con
     span_write(a->x, high_at, n, high_out, false);
 }
 
+static void rotate_row(const void *context, int64_t row)
+{
+    const rope_args *a = context;
+    int64_t half = a->head_dim / 2;
+    int64_t position = row % a->length + a->first_position;
+    const float *cosine = a->cosine + position * half, *sine = a->sine + position * half;
+    for (int64_t head = 0; head < a->heads; head++) {
+        for (int64_t first = 0; first < half; first += HALF_MAX)
+            rotate(a, row * a->row + head * a->head_dim, first, min_i64(HALF_MAX, half - first), cosine, sine);
+    }
+}
+
 SIMD_KERNEL(rope, rope_args)
 {
-    int64_t half = a->head_dim / 2;
-    int threads = cpu_threads_for(s, a->rows * a->heads * a->head_dim);
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t row = 0; row < a->rows; row++) {
-        int64_t position = row % a->length + a->first_position;
-        const float *cosine = a->cosine + position * half, *sine = a->sine + position * half;
-        for (int64_t head = 0; head < a->heads; head++) {
-            for (int64_t first = 0; first < half; first += HALF_MAX)
-                rotate(a, row * a->row + head * a->head_dim, first, min_i64(HALF_MAX, half - first), cosine, sine);
-        }
-    }
+    parallel_for(cpu_threads_for(s, a->rows * a->heads * a->head_dim), a->rows, 1, rotate_row, a);
     return FSDP_OK;
 }

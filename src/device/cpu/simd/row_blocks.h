@@ -23,23 +23,34 @@ static inline size_t row_blocks_bytes(int64_t rows, int64_t columns)
     return round_up((size_t)row_block_count(rows) * (size_t)columns * sizeof(float), 256);
 }
 
+#define COMBINED_COLUMNS 256 /* at a time */
+
 /* out (+)= the sum of `n_blocks` partial rows. No rows at all give zeros. */
-static inline void row_blocks_combine(const struct stream *s, const float *partials, int64_t n_blocks, int64_t columns,
-                                      buffer out, bool add)
+typedef struct row_blocks {
+    const float *partials; /* (n_blocks, columns) */
+    int64_t n_blocks, columns;
+    buffer out; /* (columns) */
+    bool add;
+} row_blocks;
+
+static inline void row_blocks_combine_columns(const void *context, int64_t first)
 {
-    int threads = cpu_threads_for(s, n_blocks * columns);
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t first = 0; first < columns; first += 256) {
-        int64_t n = min_i64(256, columns - first);
-        float sum[256] = {0};
-        for (int64_t block = 0; block < n_blocks; block++) {
-            const float *partial = partials + block * columns + first;
+    const row_blocks *r = context;
+    int64_t n = min_i64(COMBINED_COLUMNS, r->columns - first);
+    float sum[COMBINED_COLUMNS] = {0};
+    for (int64_t block = 0; block < r->n_blocks; block++) {
+        const float *partial = r->partials + block * r->columns + first;
 #pragma omp simd
-            for (int64_t i = 0; i < n; i++)
-                sum[i] += partial[i];
-        }
-        span_write(out, first, n, sum, add);
+        for (int64_t i = 0; i < n; i++)
+            sum[i] += partial[i];
     }
+    span_write(r->out, first, n, sum, r->add);
+}
+
+static inline void row_blocks_combine(const struct stream *s, const row_blocks *r)
+{
+    int threads = cpu_threads_for(s, r->n_blocks * r->columns);
+    parallel_for(threads, r->columns, COMBINED_COLUMNS, row_blocks_combine_columns, r);
 }
 
 #endif

@@ -4,14 +4,8 @@
 #ifndef DEVICE_CPU_SIMD_SIMD_H
 #define DEVICE_CPU_SIMD_SIMD_H
 
-/* Nobody reads the floating-point exception flags; as long as they count, GCC leaves loops with a selection as
- * branches. Inline functions are inlined only into functions of the same options, so this header comes first
- * everywhere. */
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC optimize("no-trapping-math")
-#endif
-
 #include "device/cpu/cpu_device.h"
+#include "device/cpu/parallel.h"
 
 #ifndef SIMD_LEVEL
 #error "compile with -DSIMD_LEVEL=base, avx2 or avx512"

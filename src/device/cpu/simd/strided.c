@@ -116,9 +116,9 @@ static void fetch_ahead(buffer from, int64_t at, int64_t n)
         __builtin_prefetch(p + i);
 }
 
-/* A piece of the last two dimensions: some rows, of at most PIECE_COLUMNS columns. */
-static void copy_piece(const strided_copy_args *a, const layout *l, int64_t from, int64_t to, int64_t row,
-                       int64_t column, bool crossing)
+/* A part of the last two dimensions: some rows, of at most PIECE_COLUMNS columns. */
+static void copy_part(const strided_copy_args *a, const layout *l, int64_t from, int64_t to, int64_t row,
+                      int64_t column, bool crossing)
 {
     int last = l->n_dims - 1, rows = last - 1;
     int64_t n_rows = min_i64(PIECE_ROWS, l->shape[rows] - row), n = min_i64(PIECE_COLUMNS, l->shape[last] - column);
@@ -137,6 +137,28 @@ static void copy_piece(const strided_copy_args *a, const layout *l, int64_t from
     }
 }
 
+/* The copy cut into pieces: across * down of them for each index of the outer dimensions. */
+typedef struct pieces {
+    const strided_copy_args *args;
+    layout layout;
+    int64_t across, n_inner;
+    bool crossing;
+} pieces;
+
+static void copy_piece(const void *context, int64_t item)
+{
+    const pieces *p = context;
+    const layout *l = &p->layout;
+    int64_t inner = item % p->n_inner, outer = item / p->n_inner, from = 0, to = 0;
+    for (int dim = l->n_dims - 3; dim >= 0; dim--) {
+        int64_t i = outer % l->shape[dim];
+        outer /= l->shape[dim];
+        from += i * l->from[dim];
+        to += i * l->to[dim];
+    }
+    copy_part(p->args, l, from, to, inner / p->across * PIECE_ROWS, inner % p->across * PIECE_COLUMNS, p->crossing);
+}
+
 SIMD_KERNEL(strided_copy, strided_copy_args)
 {
     int64_t numel = 1;
@@ -144,25 +166,17 @@ SIMD_KERNEL(strided_copy, strided_copy_args)
         numel *= a->shape[i];
     if (numel == 0)
         return FSDP_OK;
-    layout l = layout_simplify(a);
-    int last = l.n_dims - 1, rows = last - 1;
-    bool crossing = magnitude(l.from[last]) > magnitude(l.from[rows]) && l.from[rows] != 0;
-    int64_t across = ceil_div(l.shape[last], PIECE_COLUMNS), pieces = ceil_div(l.shape[rows], PIECE_ROWS) * across;
-    int64_t n_items = numel / (l.shape[rows] * l.shape[last]) * pieces;
+    pieces p = {.args = a, .layout = layout_simplify(a)};
+    const layout *l = &p.layout;
+    int last = l->n_dims - 1, rows = last - 1;
+    p.crossing = magnitude(l->from[last]) > magnitude(l->from[rows]) && l->from[rows] != 0;
+    p.across = ceil_div(l->shape[last], PIECE_COLUMNS);
+    p.n_inner = ceil_div(l->shape[rows], PIECE_ROWS) * p.across;
+    int64_t n_outer = numel / (l->shape[rows] * l->shape[last]);
     /* Several sources for one element (a stride of 0 where it is written) must be added by one thread. */
     int threads = cpu_threads_for(s, numel);
     for (int i = 0; i <= last; i++)
-        threads = l.to[i] == 0 && l.shape[i] > 1 ? 1 : threads;
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t item = 0; item < n_items; item++) {
-        int64_t piece = item % pieces, outer = item / pieces, from = 0, to = 0;
-        for (int dim = rows - 1; dim >= 0; dim--) {
-            int64_t i = outer % l.shape[dim];
-            outer /= l.shape[dim];
-            from += i * l.from[dim];
-            to += i * l.to[dim];
-        }
-        copy_piece(a, &l, from, to, piece / across * PIECE_ROWS, piece % across * PIECE_COLUMNS, crossing);
-    }
+        threads = l->to[i] == 0 && l->shape[i] > 1 ? 1 : threads;
+    parallel_for(threads, n_outer * p.n_inner, 1, copy_piece, &p);
     return FSDP_OK;
 }

@@ -1,0 +1,59 @@
+#!/bin/bash
+# `fsdp generate`: models from Hugging Face folders and from checkpoints, prompts from everywhere, the same text every time.
+set -euo pipefail
+source "$(dirname "$0")/support.bash"
+golden=${FSDP_GOLDEN_DIR:-$source_root/tests/golden}
+generate=("$fsdp" generate --device cpu)
+
+refused 2 "no model" generate --prompt x
+refused 2 "no prompt" generate --model nowhere
+refused 2 "contradict" generate --model nowhere --prompt x --prompt_file y
+refused 2 "nowhere" generate --model nowhere --prompt x
+refused 2 "missing.txt" generate --model nowhere --prompt_file missing.txt
+refused 2 "temperature" generate --model nowhere --prompt x --temperature -1
+refused 2 "did you mean" generate --model nowhere --prompt x --temprature 1
+mkdir empty
+refused 2 "empty" generate --model empty --prompt x
+
+# A byte-level model that has seen little but letters, so that what it writes is text; bf16 and sharded ranks write on too.
+for i in $(seq 300); do echo "one two three four five six seven eight nine ten"; done >data.txt
+"$fsdp" train --device cpu --preset tiny --dataset data.txt --hidden_width 32 --num_layers 2 --num_heads 4 --intermediate_size 64 \
+    --max_context_width 64 --max_steps 120 --lr 1e-2 --sample_tokens 0 --checkpoint_freq 60 --export_dir exported >log
+model=fsdp_run/checkpoints
+text=$("${generate[@]}" --model $model --prompt "one two three four" --max_new_tokens 40 --stats 2>stats)
+[[ $text == " five six seven eight nine ten"* ]] || fail "the model writes '$text'"
+grep -q '^loaded in .*; read 18 tokens in .*; wrote 40 in .* s (.* tokens/s)$' stats || fail "stats: $(cat stats)"
+
+# The newest of a folder, that one itself, and the exported folder are one model.
+[[ $("${generate[@]}" --model $model/step-00000120 --prompt "one two three four" --max_new_tokens 40) == "$text" ]]
+[[ $("${generate[@]}" --model exported --prompt "one two three four" --max_new_tokens 40) == "$text" ]]
+# Prompts from a file, from standard input, and in front of the text. A prompt longer than the context leaves its end.
+printf 'one two three four\n' >prompt.txt
+[[ $("${generate[@]}" --model $model --prompt_file prompt.txt --max_new_tokens 40) == "$text" ]]
+[[ $("${generate[@]}" --model $model --prompt_file - --max_new_tokens 40 <prompt.txt) == "$text" ]]
+[[ $("${generate[@]}" --model $model --prompt "one two three four" --max_new_tokens 40 --echo) == "one two three four$text" ]]
+long=$(head -n 4 data.txt)
+[[ $("${generate[@]}" --model $model --prompt "$long"$'\none two three four' --max_new_tokens 11) == " five six s" ]] ||
+    fail "a long prompt is continued with '$("${generate[@]}" --model $model --prompt "$long"$'\none two three four' --max_new_tokens 11)'"
+# Past the context.
+"${generate[@]}" --model $model --prompt one --max_new_tokens 200 --no_stop_at_eos >long.txt
+[[ $(wc -c <long.txt) -ge 200 ]] || fail "200 tokens gave $(wc -c <long.txt) bytes"
+
+# A seed is a text; another seed is another.
+draw=("${generate[@]}" --model $model --prompt one --max_new_tokens 60 --temperature 3 --top_k 50 --top_p 0.95)
+[[ $("${draw[@]}" --seed 1 | md5sum) == $("${draw[@]}" --seed 1 | md5sum) ]]
+[[ $("${draw[@]}" --seed 1 | md5sum) != $("${draw[@]}" --seed 2 | md5sum) ]]
+[[ $("${generate[@]}" --model $model --prompt "one two three four" --max_new_tokens 40 --temperature 2 --top_k 1) == "$text" ]]
+
+# Over two ranks, each with half the model; only one of them speaks.
+sharded=$("$fsdp" run --standalone --nproc-per-node 2 "${generate[@]}" --model $model --prompt "one two three four" --max_new_tokens 40 |
+    sed 's/^\[rank 0\] //')
+[[ $(echo $sharded) == $(echo $text) ]] || fail "sharded: '$sharded'"
+[[ $("${generate[@]}" --model $model --prompt "one two three four" --max_new_tokens 8 --dtype bf16) == " five si"* ]]
+
+# Whatever a model of random weights writes is UTF-8.
+for folder in "$golden"/llama_* "$golden"/t5_*; do
+    [[ -e $folder/config.json ]] || continue
+    "${generate[@]}" --model "$folder" --prompt "Hello" --max_new_tokens 30 --temperature 1 --no_stop_at_eos >out
+    iconv -f utf-8 -t utf-8 out >/dev/null || fail "$folder: not UTF-8"
+done

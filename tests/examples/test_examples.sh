@@ -1,0 +1,42 @@
+#!/bin/bash
+# Every example runs as its reader would run it and reaches what it states; own_model builds against what was installed.
+set -euo pipefail
+build=${FSDP_BUILD:?}
+source_root=${FSDP_SOURCE:?}
+examples=$source_root/examples
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export FSDP=$build/fsdp
+
+# timed NAME COMMAND...: its last lines, and all of them when it fails.
+timed()
+{
+    local name=$1 began=$SECONDS
+    shift
+    if ! "$@" >"$work/$name.log" 2>&1; then
+        cat "$work/$name.log" >&2
+        echo "$name failed" >&2
+        exit 1
+    fi
+    echo "$name: $((SECONDS - began)) s"
+    tail -n 3 "$work/$name.log"
+}
+
+timed cnn "$examples/cnn/run.sh" "$work/cnn"
+timed t5 "$examples/t5/run.sh" "$work/t5"
+timed llama "$examples/llama/tiny.sh" "$work/llama"
+
+# The recipe's flags are all known, and its plan can be made; srun and scontrol are not asked.
+sed -e '/^export MASTER/d' -e 's/^srun .* fsdp train/"$FSDP" plan --world_size 16 --ranks_per_node 8/' \
+    -e '/--dataset=/d' -e '/--tokenizer=/d' "$examples/llama/llama3_2_1b.sbatch" >"$work/plan.sh"
+grep -q 'FSDP" plan' "$work/plan.sh"
+timed llama3_2_1b bash "$work/plan.sh"
+
+if grep -q '^FSDP_SANITIZE:[A-Z]*=.' "$build/CMakeCache.txt"; then
+    echo "own_model: built with sanitizers, linking from outside is tested in other builds"
+    exit 0
+fi
+cmake --install "$build" --prefix "$work/installed" >/dev/null
+cp -r "$examples/own_model" "$work/own_model"
+timed own_model make -C "$work/own_model" PREFIX="$work/installed" FSDP="$work/installed/bin/fsdp" run
+[[ $(grep -c '^.*step .*loss' "$work/own_model.log") == 7 ]]
