@@ -57,6 +57,8 @@ if(FSDP_HAVE_CUDA)
   set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
   add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:-lineinfo;-Werror=all-warnings>"
                       "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${host_flags}>")
+  # Random numbers have the host's bits: no contraction there either.
+  set_source_files_properties(${CMAKE_SOURCE_DIR}/src/device/cuda/random.cu PROPERTIES COMPILE_OPTIONS -fmad=false)
   find_library(CUDNN_LIBRARY cudnn ${cuda_hints})
   find_path(CUDNN_INCLUDE cudnn.h ${cuda_hints})
   find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 ${cuda_hints})

@@ -30,7 +30,8 @@ static fsdp_status open_library(nccl_world *w)
     const char *missing = NULL;
     w->library = cuda_open_library("libnccl.so.2");
     if (!w->library)
-        return error_set(FSDP_ERR_UNSUPPORTED, "libnccl.so.2 was not found; install NCCL or name its folder in FSDP_CUDA_LIBRARIES");
+        return error_set(FSDP_ERR_UNSUPPORTED,
+                         "libnccl.so.2 was not found; install NCCL or name its folder in FSDP_CUDA_LIBRARIES");
 #define FIND(name)                                                                                                     \
     {                                                                                                                  \
         void *symbol = dlsym(w->library, #name);                                                                       \
@@ -41,8 +42,8 @@ static fsdp_status open_library(nccl_world *w)
     NCCL_FUNCTIONS(FIND)
 #undef FIND
     if (missing || w->api.ncclGetVersion(&version) != ncclSuccess || version < OLDEST_VERSION)
-        return error_set(FSDP_ERR_UNSUPPORTED, "libnccl.so.2 is too old (%d, no %s); NCCL 2.18 or newer is needed", version,
-                         missing ? missing : "suitable version");
+        return error_set(FSDP_ERR_UNSUPPORTED, "libnccl.so.2 is too old (%d, no %s); NCCL 2.18 or newer is needed",
+                         version, missing ? missing : "suitable version");
     return FSDP_OK;
 }
 
@@ -63,7 +64,8 @@ static bool is_late(comm *c, nccl_group *n, char *text, size_t bytes)
             if (clock_seconds() - n->begun[place] < c->config.timeout_seconds)
                 return false;
             snprintf(text, bytes, "%s timed out after %g s (step %lld): a peer is late, or called something else",
-                     signature_text(&n->names[place], what, sizeof what), c->config.timeout_seconds, (long long)n->names[place].step);
+                     signature_text(&n->names[place], what, sizeof what), c->config.timeout_seconds,
+                     (long long)n->names[place].step);
             return true;
         }
         n->finished++;
@@ -79,7 +81,8 @@ static fsdp_status examine_groups(comm *c, char *text, size_t bytes)
     pthread_mutex_lock(&w->lock);
     for (nccl_group *n = w->groups; n && status == FSDP_OK; n = n->next) {
         ncclResult_t result = ncclSuccess;
-        if (w->api.ncclCommGetAsyncError(n->handle, &result) == ncclSuccess && result != ncclSuccess && result != ncclInProgress) {
+        if (w->api.ncclCommGetAsyncError(n->handle, &result) == ncclSuccess && result != ncclSuccess &&
+            result != ncclInProgress) {
             snprintf(text, bytes, "NCCL reports on group %s: %s", n->name, w->api.ncclGetErrorString(result));
             status = FSDP_ERR_PEER;
         } else if (is_late(c, n, text, bytes)) {

@@ -45,8 +45,8 @@ static ncclResult_t gather_piece(const nccl_world *w, const comm_group *g, const
     for (int rank = 0; rank < g->size && result == ncclSuccess; rank++) {
         char *part = element(p->recv, piece_offset(p, rank));
         if (piece_count(p, rank) > 0)
-            result = w->api.ncclBroadcast(rank == g->rank ? p->send.p : part, part, (size_t)piece_count(p, rank), type, rank,
-                                          n->handle, n->queue);
+            result = w->api.ncclBroadcast(rank == g->rank ? p->send.p : part, part, (size_t)piece_count(p, rank), type,
+                                          rank, n->handle, n->queue);
     }
     return result;
 }
@@ -61,8 +61,8 @@ static ncclResult_t reduce_scatter_piece(const nccl_world *w, const comm_group *
     ncclResult_t result = ncclSuccess;
     for (int rank = 0; rank < g->size && result == ncclSuccess; rank++)
         if (piece_count(p, rank) > 0)
-            result = w->api.ncclReduce(element(p->send, piece_offset(p, rank)), to, (size_t)piece_count(p, rank), type,
-                                       operator, rank, n->handle, n->queue);
+            result = w->api.ncclReduce(element(p->send, piece_offset(p, rank)), to, (size_t)piece_count(p, rank),
+                                       type, operator, rank, n->handle, n->queue);
     return result;
 }
 
@@ -78,7 +78,8 @@ static ncclResult_t call_piece(const nccl_world *w, const comm_request *r, const
     case COMM_REDUCE_SCATTER:
         return reduce_scatter_piece(w, g, p, to, operator_of(r->op.reduction));
     case COMM_ALL_REDUCE:
-        return w->api.ncclAllReduce(p->send.p, to, (size_t)p->count, type, operator_of(r->op.reduction), n->handle, n->queue);
+        return w->api.ncclAllReduce(p->send.p, to, (size_t)p->count, type, operator_of(r->op.reduction), n->handle,
+                                    n->queue);
     case COMM_BROADCAST:
         return w->api.ncclBroadcast(p->send.p, p->recv.p, (size_t)p->count, type, r->op.root, n->handle, n->queue);
     case COMM_BARRIER:
@@ -186,13 +187,15 @@ static fsdp_status run_on_device(comm_request *r)
 /* Elements of send and recv on this rank. */
 static int64_t send_count(const comm_request *r, const comm_piece *p)
 {
-    return r->kind == COMM_REDUCE_SCATTER ? piece_offset(p, r->group->size)
-           : r->kind == COMM_ALL_GATHER || r->kind == COMM_EXCHANGE ? piece_count(p, r->group->rank) : p->count;
+    return r->kind == COMM_REDUCE_SCATTER                           ? piece_offset(p, r->group->size)
+           : r->kind == COMM_ALL_GATHER || r->kind == COMM_EXCHANGE ? piece_count(p, r->group->rank)
+                                                                    : p->count;
 }
 
 static int64_t recv_count(const comm_request *r, const comm_piece *p)
 {
-    return r->kind == COMM_ALL_GATHER || r->kind == COMM_EXCHANGE ? piece_offset(p, r->group->size) : result_count(r, p);
+    return r->kind == COMM_ALL_GATHER || r->kind == COMM_EXCHANGE ? piece_offset(p, r->group->size)
+                                                                  : result_count(r, p);
 }
 
 /* Host data: up, through the collective, down again, and waited for. */

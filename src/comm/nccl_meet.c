@@ -120,7 +120,8 @@ static bool admit(meeting *m, int s, double deadline)
         return false;
     }
     if (h.token != hash_text(HASH_START, m->job.token)) {
-        refuse(s, "another job meets at this address: its token (FSDP_JOB_TOKEN) is not yours; use another MASTER_PORT");
+        refuse(s,
+               "another job meets at this address: its token (FSDP_JOB_TOKEN) is not yours; use another MASTER_PORT");
         return false;
     }
     if (h.world_size != m->job.world_size || h.rank < 1 || h.rank >= h.world_size || m->sockets[h.rank] >= 0) {
@@ -134,15 +135,23 @@ static bool admit(meeting *m, int s, double deadline)
     return true;
 }
 
-static fsdp_status name_missing(const meeting *m, double timeout)
+/* Names those that did not come, also to those that did. */
+static fsdp_status name_missing(meeting *m, double timeout)
 {
     char list[256] = "";
     size_t used = 0;
     for (int rank = 1; rank < m->job.world_size && used < sizeof list - 16; rank++)
         if (m->sockets[rank] < 0)
             used += (size_t)snprintf(list + used, sizeof list - used, "%s%d", used ? ", " : "", rank);
-    return error_set(FSDP_ERR_TIMEOUT, "waited %g s at port %d for rank %s: are all ranks started, with this host as "
-                                       "MASTER_ADDR?", timeout, m->job.master_port, list);
+    fsdp_status status = error_set(
+        FSDP_ERR_TIMEOUT, "waited %g s at port %d for rank %s: are all ranks started, with this host as MASTER_ADDR?",
+        timeout, m->job.master_port, list);
+    for (int rank = 1; rank < m->job.world_size; rank++)
+        if (m->sockets[rank] >= 0) {
+            refuse(m->sockets[rank], fsdp_last_error());
+            m->sockets[rank] = -1;
+        }
+    return status;
 }
 
 static fsdp_status receive_ranks(meeting *m, double timeout, const void *gift)
@@ -194,8 +203,10 @@ static fsdp_status find_master(meeting *m, double timeout, double deadline, int 
         pause_briefly(); /* rank 0 may not be there yet */
     freeaddrinfo(list);
     if (*out < 0)
-        return error_set(FSDP_ERR_TIMEOUT, "rank 0 did not answer at %s:%d within %g s; is it started, and is this "
-                                           "its address?", m->job.master_address, m->job.master_port, timeout);
+        return error_set(FSDP_ERR_TIMEOUT,
+                         "rank 0 did not answer at %s:%d within %g s; is it started, and is this "
+                         "its address?",
+                         m->job.master_address, m->job.master_port, timeout);
     return FSDP_OK;
 }
 
@@ -208,8 +219,9 @@ static fsdp_status go_to_master(meeting *m, double timeout, void *gift)
     FSDP_TRY(find_master(m, timeout, deadline, &m->sockets[0]));
     set_options(m->sockets[0]);
     if (!send_all(m->sockets[0], &h, sizeof h) || !receive_all(m->sockets[0], &w, sizeof w, deadline))
-        return error_set(FSDP_ERR_TIMEOUT, "rank 0 at %s:%d took us in but did not begin within %g s: other ranks are "
-                                           "missing, or another program listens there",
+        return error_set(FSDP_ERR_TIMEOUT,
+                         "rank 0 at %s:%d took us in but did not begin within %g s: other ranks are "
+                         "missing, or another program listens there",
                          m->job.master_address, m->job.master_port, timeout);
     if (w.refused)
         return error_set(FSDP_ERR_PEER, "rank 0 at %s:%d refused us: %.250s", m->job.master_address, m->job.master_port,
@@ -233,7 +245,8 @@ fsdp_status meeting_open(const job *j, double timeout_seconds, void *gift, meeti
     for (int i = 0; i < j->world_size; i++)
         m->sockets[i] = -1;
     pthread_mutex_init(&m->lock, NULL);
-    fsdp_status status = j->rank == 0 ? receive_ranks(m, timeout_seconds, gift) : go_to_master(m, timeout_seconds, gift);
+    fsdp_status status =
+        j->rank == 0 ? receive_ranks(m, timeout_seconds, gift) : go_to_master(m, timeout_seconds, gift);
     if (status != FSDP_OK) {
         meeting_close(m);
         return status;

@@ -61,6 +61,9 @@ struct device {
      * where masters are kept whole (CPU); the optimizer then has no `rest`. */
     fsdp_status (*halves)(stream *s, const halves_args *a);
 
+    /* Fills device memory with random numbers; NULL: the host makes them (CPU). */
+    fsdp_status (*random)(stream *s, const random_args *a);
+
     size_t (*available)(device *d); /* bytes that could be allocated now; NULL, or a result of 0: not known */
 
     void (*close)(device *d);

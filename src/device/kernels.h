@@ -312,6 +312,17 @@ typedef struct clip_args {
     optimizer_numbers *numbers;
 } clip_args;
 
+/* Numbers first .. first+n-1 of the stream `key` (base/rng.h): normal with mean a and deviation b, or uniform in [a, b). The same bits
+ * as on the host. */
+typedef struct random_args {
+    int64_t n;
+    uint32_t key[2];
+    uint64_t first;
+    bool normal;
+    float a, b;
+    float *out;
+} random_args;
+
 /* An fp32 number as two halves: the bf16 nearest to it (ties away from zero, so that the rest fits) and the rest:
  * bits(whole) == (high << 16) + (int16_t)low. join: whole from the halves; otherwise the halves from whole. */
 typedef struct halves_args {

@@ -228,12 +228,6 @@ static fsdp_status place_numbers(fsdp_model *m)
     return m->dev->allocate(m->dev, MEMORY_HOST, MODEL_HOST_NUMBERS * sizeof *m->host_numbers, (void **)&m->host_numbers);
 }
 
-static fsdp_status initial_values(void *context, const fsdp_parameter *p, int64_t first, int64_t n, float *out)
-{
-    parameter_initial_values(p, *(const uint64_t *)context, first, n, out);
-    return FSDP_OK;
-}
-
 static fsdp_status sum_statistics(void *context, stream *s, double *values, int64_t n)
 {
     fsdp_model *m = context;
@@ -313,7 +307,7 @@ fsdp_status fsdp_shard(fsdp_world *w, fsdp_module *net, const fsdp_config *confi
     TRY_OR(fail, place_units(m));
     TRY_OR(fail, place_buffers(m));
     TRY_OR(fail, place_numbers(m));
-    TRY_OR(fail, model_fill(m, initial_values, &m->config.seed));
+    TRY_OR(fail, model_initialize(m));
     TRY_OR(fail, tape_create(m->dev, &m->recording));
     *out = m;
     return FSDP_OK;

@@ -162,6 +162,8 @@ fsdp_status model_write_piece(fsdp_model *m, const model_piece *p, int64_t first
 /* Fills the parameters from a source of named values, piece by piece, and refreshes what is gathered. */
 typedef fsdp_status (*parameter_source)(void *context, const fsdp_parameter *p, int64_t first, int64_t n, float *out);
 fsdp_status model_fill(fsdp_model *m, parameter_source source, void *context);
+/* The values that training starts with: functions of the seed and the parameters' names. */
+fsdp_status model_initialize(fsdp_model *m);
 /* The low-precision copies follow the masters. */
 fsdp_status model_refresh_copies(fsdp_model *m);
 

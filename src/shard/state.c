@@ -4,6 +4,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/rng.h"
 #include "shard/model.h"
 
 #define CHUNK ((int64_t)1 << 20) /* elements that pass through host memory at a time */
@@ -158,26 +159,73 @@ static fsdp_status zero_halves(fsdp_model *m, const unit_segment *part)
     return m->dev->zero(m->compute, part->rest, (size_t)part->numel * sizeof(uint16_t));
 }
 
+/* Padding is zero for good. */
+static fsdp_status clear_masters(fsdp_model *m)
+{
+    for (int i = 0; i < m->layout->n_units; i++) {
+        FSDP_TRY(comm_wait_sent(&m->units[i].gather, m->compute));
+        for (int k = 0; k < m->units[i].n_segments; k++) {
+            unit_segment *part = &m->units[i].segments[k];
+            if (part->numel > 0 && part->master)
+                FSDP_TRY(m->dev->zero(m->compute, part->master, (size_t)part->numel * sizeof(float)));
+            if (part->numel > 0 && part->rest)
+                FSDP_TRY(zero_halves(m, part));
+        }
+    }
+    return FSDP_OK;
+}
+
 fsdp_status model_fill(fsdp_model *m, parameter_source source, void *context)
 {
     filling f = {source, context, malloc((size_t)CHUNK * sizeof(float))};
     if (!f.chunk)
         return error_set(FSDP_ERR_MEMORY, "filling parameters: out of host memory");
-    fsdp_status status = FSDP_OK;
-    for (int i = 0; i < m->layout->n_units && status == FSDP_OK; i++) {
-        status = comm_wait_sent(&m->units[i].gather, m->compute);
-        for (int k = 0; k < m->units[i].n_segments && status == FSDP_OK; k++) { /* padding is zero for good */
-            unit_segment *part = &m->units[i].segments[k];
-            if (part->numel > 0 && part->master)
-                status = m->dev->zero(m->compute, part->master, (size_t)part->numel * sizeof(float));
-            if (part->numel > 0 && part->rest)
-                status = zero_halves(m, part);
-        }
-    }
+    fsdp_status status = clear_masters(m);
     if (status == FSDP_OK)
         status = for_each_piece(m, fill_piece, &f);
     free(f.chunk);
     return status == FSDP_OK ? model_refresh_copies(m) : status;
+}
+
+/* Initial values made by the device, where they are wanted. Masters kept as halves pass through the norm's memory. */
+static fsdp_status initialize_piece(fsdp_model *m, const model_piece *piece, void *context)
+{
+    const fsdp_parameter *p = piece->parameter;
+    rng_key key = rng_key_fold_text(rng_key_make(*(const uint64_t *)context), p->name);
+    const unit_segment *part = piece->part;
+    int64_t most = part->rest ? (int64_t)(m->norm_blocks_bytes / sizeof(float)) : piece->n;
+    bool normal = p->init == INIT_NORMAL;
+    if (p->init == INIT_ZERO)
+        return FSDP_OK; /* as all masters were before */
+    for (int64_t done = 0, n; done < piece->n; done += n) {
+        n = min_i64(most, piece->n - done);
+        int64_t at = piece->at + done;
+        float *out = part->rest ? (float *)(void *)m->norm_blocks : part->master + at;
+        random_args values = {.n = n, .key = {key.k[0], key.k[1]}, .first = (uint64_t)(piece->first + done), .normal = normal,
+                              .a = normal ? 0 : -p->init_scale, .b = p->init_scale, .out = out};
+        fill_args ones = {.n = n, .alpha = 1, .out = {out, FSDP_F32}};
+        FSDP_TRY(p->init == INIT_ONE ? m->dev->kernels->fill(m->compute, &ones) : m->dev->random(m->compute, &values));
+        if (part->rest) {
+            halves_args halves = {.n = n, .whole = out, .high = (uint16_t *)part->copy + at, .low = part->rest + at};
+            FSDP_TRY(m->dev->halves(m->compute, &halves));
+        }
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status initial_values(void *context, const fsdp_parameter *p, int64_t first, int64_t n, float *out)
+{
+    parameter_initial_values(p, *(const uint64_t *)context, first, n, out);
+    return FSDP_OK;
+}
+
+fsdp_status model_initialize(fsdp_model *m)
+{
+    if (!m->dev->random)
+        return model_fill(m, initial_values, &m->config.seed);
+    FSDP_TRY(clear_masters(m));
+    FSDP_TRY(for_each_piece(m, initialize_piece, &m->config.seed));
+    return model_refresh_copies(m);
 }
 
 /* Reading by name: every rank gives what it has, the sum over the group is the value. */

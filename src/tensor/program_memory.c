@@ -61,7 +61,9 @@ static bool keeps_by_rule(const program *p, const fsdp_tensor *x)
         if (n->outputs[i] == x && (n->keeps_outputs >> i & 1))
             return true;
     }
-    if (n->region < 0)
+    /* Backward begins with the last region: given up, it would be computed again at once. */
+    bool turns = p->tape->n_regions > 1 && n->region == p->tape->n_regions - 1;
+    if (n->region < 0 || turns)
         return !(p->tape->recompute_cheap && n->op->cheap);
     return consumed_outside_region(p, x);
 }

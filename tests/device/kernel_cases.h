@@ -57,6 +57,8 @@ static inline uint64_t run_case(device *d, const kernel_case *one, double slack)
     static const fsdp_dtype dtypes[][2] = {
         {FSDP_F32, FSDP_F32}, {FSDP_BF16, FSDP_BF16}, {FSDP_BF16, FSDP_F32}, {FSDP_F16, FSDP_F32}};
     kernel_check c = {.device = d, .slack = slack, .name = one->name, .hash = 14695981039346656037u};
+    /* On GPUs the libraries' products take a bias along only where they have a kernel for it. */
+    c.rounds_twice = strcmp(d->name, "cpu") != 0 && (strstr(one->name, "gemm") || strstr(one->name, "conv2d"));
     assert_int_equal(d->stream_create(d, 0, &c.stream), FSDP_OK);
     for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0]; i++) {
         c.dtype = dtypes[i][0];

@@ -231,6 +231,11 @@ static void batchnorm_one(kernel_check *c, int64_t batch, int64_t channels, int6
         batchnorm_channel(&a, ch, &x, &w, &b, &dy, &rm, &rv, &r);
     CHECK_RUN(c, batchnorm_forward_reduce, &a);
     CHECK_RUN(c, batchnorm_forward_apply, &a);
+    /* A replay has mean and rstd: y comes again, and the running statistics have moved once. */
+    batchnorm_args replay = a;
+    replay.sums = NULL;
+    assert_int_equal(c->device->zero(c->stream, y.device, (size_t)y.n * fsdp_dtype_size(y.dtype)), FSDP_OK);
+    CHECK_RUN(c, batchnorm_forward_apply, &replay);
     CHECK_RUN(c, batchnorm_backward_reduce, &a);
     CHECK_RUN(c, batchnorm_backward_apply, &a);
     check_expect(c, &y, r.y, false, "y");

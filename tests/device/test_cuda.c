@@ -5,6 +5,7 @@
 #include "device/cuda_timings.h"
 
 #include "base/file.h"
+#include "base/rng.h"
 
 static device *gpu;
 
@@ -245,6 +246,88 @@ static void plans_are_kept_in_their_folder(void **state)
     MUST(file_remove_tree(folder));
 }
 
+static void random_numbers_have_the_bits_of_the_host(void **state)
+{
+    (void)state;
+    enum { N = 100003 };
+    static float want[N], got[N];
+    bench b = start_bench();
+    rng_key key = rng_key_fold_text(rng_key_make(7), "layers.3.weight");
+    for (int normal = 0; normal < 2; normal++) {
+        random_args a = {.n = N,
+                         .key = {key.k[0], key.k[1]},
+                         .first = 1000001,
+                         .normal = normal,
+                         .a = normal ? 0 : -0.5f,
+                         .b = 0.25f};
+        if (normal)
+            rng_fill_normal(key, a.first, N, a.a, a.b, want);
+        else
+            rng_fill_uniform(key, a.first, N, a.a, a.b, want);
+        a.out = bench_take(&b, sizeof got);
+        MUST(gpu->random(b.s, &a));
+        MUST(gpu->copy(b.s, got, a.out, sizeof got));
+        MUST(gpu->stream_synchronize(b.s));
+        assert_memory_equal(want, got, sizeof got);
+    }
+    end_bench(&b);
+}
+
+/* The same update of masters as halves and as whole numbers, over a few steps; the halves join to the same bits. */
+static void masters_as_halves_are_updated_like_whole_ones(void **state)
+{
+    (void)state;
+    enum { N = 4099 };
+    static float start[N], gradient[N], zeros[N], whole[N], joined[N];
+    bench b = start_bench();
+    rng_fill_normal(rng_key_make(1), 0, N, 0, 0.02f, start);
+    rng_fill_normal(rng_key_make(2), 0, N, 0, 1, gradient);
+    optimizer_numbers numbers = {.lr = 1e-3f,
+                                 .beta1 = 0.9f,
+                                 .beta2 = 0.95f,
+                                 .eps = 1e-8f,
+                                 .weight_decay = 0.1f,
+                                 .bias_correction1 = 0.1f,
+                                 .bias_correction2 = 0.05f,
+                                 .gradient_scale = 0.5f};
+    float *memory[6]; /* master, gradient, moments of either */
+    const float *from[6] = {start, gradient, zeros, zeros, zeros, zeros};
+    for (int i = 0; i < 6; i++) {
+        memory[i] = bench_take(&b, sizeof start);
+        MUST(gpu->copy(b.s, memory[i], from[i], sizeof start));
+    }
+    optimizer_numbers *at = bench_take(&b, sizeof numbers);
+    uint16_t *copy = bench_take(&b, sizeof start), *high = bench_take(&b, sizeof start),
+             *low = bench_take(&b, sizeof start);
+    float *join = bench_take(&b, sizeof start);
+    MUST(gpu->copy(b.s, at, &numbers, sizeof numbers));
+    halves_args split = {.n = N, .whole = memory[0], .high = high, .low = low};
+    MUST(gpu->halves(b.s, &split));
+    optimizer_args a = {.kind = OPTIMIZER_ADAMW,
+                        .n = N,
+                        .decay = true,
+                        .parameter = memory[0],
+                        .gradient = memory[1],
+                        .moment1 = memory[2],
+                        .moment2 = memory[3],
+                        .copy = {copy, FSDP_BF16},
+                        .numbers = at};
+    optimizer_args h = a;
+    h.parameter = NULL, h.moment1 = memory[4], h.moment2 = memory[5], h.copy.p = high, h.rest = low;
+    for (int step = 0; step < 5; step++) {
+        MUST(gpu->kernels->optimizer(b.s, &a));
+        MUST(gpu->kernels->optimizer(b.s, &h));
+    }
+    halves_args back = {.n = N, .whole = join, .high = high, .low = low, .join = true};
+    MUST(gpu->halves(b.s, &back));
+    MUST(gpu->copy(b.s, whole, memory[0], sizeof whole));
+    MUST(gpu->copy(b.s, joined, join, sizeof joined));
+    MUST(gpu->stream_synchronize(b.s));
+    assert_memory_equal(whole, joined, sizeof whole);
+    assert_true(whole[0] != start[0]);
+    end_bench(&b);
+}
+
 static void too_much_memory_is_refused_with_what_is_free(void **state)
 {
     (void)state;
@@ -328,6 +411,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(replayed_graph_gives_the_same_bits),
         cmocka_unit_test(chosen_algorithms_survive_a_round_trip),
         cmocka_unit_test(plans_are_kept_in_their_folder),
+        cmocka_unit_test(random_numbers_have_the_bits_of_the_host),
+        cmocka_unit_test(masters_as_halves_are_updated_like_whole_ones),
         cmocka_unit_test(too_much_memory_is_refused_with_what_is_free),
         cmocka_unit_test(streams_wait_for_each_others_events),
         cmocka_unit_test(timings),

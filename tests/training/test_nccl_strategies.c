@@ -1,4 +1,5 @@
-/* Strategies on a GPU, over NCCL, against one rank: all ranks share the first card, so this is about results, not speed. */
+/* Strategies on a GPU, over NCCL, against one rank: all ranks share the first card, so this is about results, not
+ * speed. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -234,6 +234,12 @@ static fsdp_status device_halves(stream *s, const halves_args *a)
     return cuda_check(launch_halves(&s->launch, a), "halves");
 }
 
+static fsdp_status device_random(stream *s, const random_args *a)
+{
+    FSDP_TRY(cuda_enter(s->device));
+    return cuda_check(launch_random(&s->launch, a), "random numbers");
+}
+
 static void device_shut(device *base)
 {
     cuda_device *d = (cuda_device *)base;
@@ -269,6 +275,7 @@ static const device table = {
     .graph_launch = device_graph_launch,
     .graph_free = device_graph_free,
     .halves = device_halves,
+    .random = device_random,
     .close = device_shut,
 };
 

@@ -171,8 +171,8 @@ extern "C" cudaError_t launch_embedding_backward(const launch *l, const embeddin
     const unsigned blocks = (unsigned)launch_ceil(a->rows, THREADS);
     cudaError_t error = cudaMemsetAsync(w.counts, 0, (size_t)a->vocabulary * sizeof(int32_t), l->stream);
     if (error == cudaSuccess && !a->add_table) /* most rows have no id: cleared at full speed */
-        error = cudaMemsetAsync(a->d_table.p, 0,
-                                (size_t)(a->vocabulary * a->columns) * (a->d_table.dtype == FSDP_F32 ? 4 : 2), l->stream);
+        error = cudaMemsetAsync(
+            a->d_table.p, 0, (size_t)(a->vocabulary * a->columns) * (a->d_table.dtype == FSDP_F32 ? 4 : 2), l->stream);
     if (error != cudaSuccess)
         return error;
     if (blocks == 0)
@@ -184,8 +184,7 @@ extern "C" cudaError_t launch_embedding_backward(const launch *l, const embeddin
     const bool vectors = a->columns % 8 == 0 && is_aligned(a->dy) && is_aligned(a->d_table);
 #define CALL(D, V)                                                                                                     \
     embedding_backward<D, V>                                                                                           \
-        <<<dim3((unsigned)a->rows, (unsigned)launch_ceil(a->columns, 64 * V)), 64, 0,                                    \
-           l->stream>>>(*a, w)
+        <<<dim3((unsigned)a->rows, (unsigned)launch_ceil(a->columns, 64 * V)), 64, 0, l->stream>>>(*a, w)
     DISPATCH((int)a->dy.dtype, vectors, CALL);
 #undef CALL
     return cudaGetLastError();

@@ -62,6 +62,7 @@ LAUNCHED_KERNELS(DECLARE_LAUNCHER)
 #undef DECLARE_LAUNCHER
 
 cudaError_t launch_halves(const launch *l, const halves_args *a);
+cudaError_t launch_random(const launch *l, const random_args *a);
 
 /* Attention by the own kernel; workspace as attention_own_*_bytes says. d_bias strides must be one of the forms that
  * attention_bias_form knows, unless d_bias is NULL. */

@@ -131,8 +131,7 @@ extern "C" cudaError_t launch_halves(const launch *l, const halves_args *a)
 }
 
 /* V is 4 or 1; HALVES: the master is copy and rest. Moments are touched only where the kind has them. */
-template <int KIND, int V, bool HALVES>
-__global__ void __launch_bounds__(THREADS) optimizer(const optimizer_args a)
+template <int KIND, int V, bool HALVES> __global__ void __launch_bounds__(THREADS) optimizer(const optimizer_args a)
 {
     if (a.numbers->skip)
         return;

@@ -173,7 +173,8 @@ template <int D> static __device__ __forceinline__ float4 load4(const norm_block
 
 /* Sixteen neighbouring threads share a block, four elements each; their sums are joined pairwise. The order depends on
  * places within the block alone. */
-template <int D> __global__ void __launch_bounds__(NORM_THREADS) norm_blocks_lanes(const norm_blocks_args a, bool vectors)
+template <int D>
+__global__ void __launch_bounds__(NORM_THREADS) norm_blocks_lanes(const norm_blocks_args a, bool vectors)
 {
     const int64_t step = (int64_t)gridDim.x * NORM_THREADS, n = (a.n + 3) / 4;
     const int lane = threadIdx.x % NORM_LANES;

@@ -52,8 +52,8 @@ SIMD_KERNEL(multiply, multiply_args)
 }
 
 typedef struct filling {
+    _Alignas(64) float values[SPAN]; /* all the same; copies from whole lines are faster */
     const fill_args *args;
-    float values[SPAN]; /* all the same */
 } filling;
 
 static void fill_span(const void *context, int64_t first)
