@@ -13,7 +13,7 @@ static const char *skip_space(const char *at)
 
 static bool push(json_text *out, const char *bytes, size_t n)
 {
-    if (!out)
+    if (!out || n == 0)
         return true;
     if (out->capacity - out->n < n) {
         size_t capacity = 2 * (out->n + n) + 256;
