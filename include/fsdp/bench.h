@@ -44,7 +44,8 @@ typedef struct fsdp_bench_result {
 FSDP_API const char *fsdp_bench_workloads(void);
 
 /* Every rank of the job calls it. The settings give device, strategy, precision and the rest. */
-FSDP_API fsdp_status fsdp_bench_step(const fsdp_settings *settings, const fsdp_bench_config *config, fsdp_bench_result *result);
+FSDP_API fsdp_status fsdp_bench_step(const fsdp_settings *settings, const fsdp_bench_config *config,
+                                     fsdp_bench_result *result);
 
 #ifdef __cplusplus
 }

@@ -35,7 +35,7 @@ typedef struct fsdp_t5_config {
     int64_t buckets, max_distance;
     int32_t pad_id, decoder_start_id;
     float norm_eps, dropout, init_factor;
-    bool gated;                 /* gated-gelu (v1.1); else relu */
+    bool gated; /* gated-gelu (v1.1); else relu */
     bool tied, scale_decoder_outputs;
 } fsdp_t5_config;
 
@@ -45,7 +45,8 @@ typedef struct fsdp_t5_config {
         .init_factor = 1, .tied = true, .scale_decoder_outputs = true                                                  \
     }
 
-/* Two branches over images, summed: conv-norm-relu-pool-conv-relu-pool-linear-relu-linear beside conv-relu-pool-linear. */
+/* Two branches over images, summed: conv-norm-relu-pool-conv-relu-pool-linear-relu-linear beside conv-relu-pool-linear.
+ */
 typedef struct fsdp_cnn_config {
     size_t size;
     int64_t channels, height, width, classes;
@@ -74,14 +75,16 @@ FSDP_API fsdp_status fsdp_t5_new(const fsdp_t5_config *config, fsdp_module **out
 FSDP_API fsdp_status fsdp_cnn_new(const fsdp_cnn_config *config, fsdp_module **out);
 FSDP_API fsdp_status fsdp_mlp_new(const fsdp_mlp_config *config, fsdp_module **out);
 
-/* ids int32 (B, T) -> (B, T, vocabulary); labels int32 (B, T): what follows each position, -100 where nothing counts. */
+/* ids int32 (B, T) -> (B, T, vocabulary); labels int32 (B, T): what follows each position, -100 where nothing counts.
+ */
 FSDP_API fsdp_tensor *fsdp_llama_logits(fsdp_module *m, fsdp_tape *t, fsdp_tensor *ids);
 FSDP_API fsdp_loss fsdp_llama_loss(fsdp_module *m, fsdp_tape *t, fsdp_tensor *ids, fsdp_tensor *labels);
 
 /* ids, mask int32 (B, S); decoder_ids, labels int32 (B, T). mask may be NULL. */
-FSDP_API fsdp_tensor *fsdp_t5_logits(fsdp_module *m, fsdp_tape *t, fsdp_tensor *ids, fsdp_tensor *mask, fsdp_tensor *decoder_ids);
-FSDP_API fsdp_loss fsdp_t5_loss(fsdp_module *m, fsdp_tape *t, fsdp_tensor *ids, fsdp_tensor *mask, fsdp_tensor *decoder_ids,
-                                fsdp_tensor *labels);
+FSDP_API fsdp_tensor *fsdp_t5_logits(fsdp_module *m, fsdp_tape *t, fsdp_tensor *ids, fsdp_tensor *mask,
+                                     fsdp_tensor *decoder_ids);
+FSDP_API fsdp_loss fsdp_t5_loss(fsdp_module *m, fsdp_tape *t, fsdp_tensor *ids, fsdp_tensor *mask,
+                                fsdp_tensor *decoder_ids, fsdp_tensor *labels);
 
 /* images (N, C, H, W), for the MLP (N, inputs); classes int32 (N). fsdp_call gives the logits. */
 FSDP_API fsdp_loss fsdp_classifier_loss(fsdp_module *m, fsdp_tape *t, fsdp_tensor *images, fsdp_tensor *classes);

@@ -35,7 +35,8 @@ typedef struct fsdp_module_class {
     const char *type; /* what wrap policies name: "llama_block" */
     /* One in, one out; or several. A module has one of the two. */
     fsdp_tensor *(*forward)(fsdp_module *self, fsdp_tape *t, fsdp_tensor *x);
-    void (*forward_list)(fsdp_module *self, fsdp_tape *t, fsdp_tensor *const *in, int n_in, fsdp_tensor **out, int n_out);
+    void (*forward_list)(fsdp_module *self, fsdp_tape *t, fsdp_tensor *const *in, int n_in, fsdp_tensor **out,
+                         int n_out);
     void (*destroy)(fsdp_module *self); /* frees what the module owns beyond its base; NULL: nothing */
 } fsdp_module_class;
 
@@ -49,7 +50,7 @@ struct fsdp_module {
     int n_parameters;
     fsdp_buffer **buffers;
     int n_buffers;
-    bool checkpoint; /* activations of this module are computed again in backward */
+    bool checkpoint;    /* activations of this module are computed again in backward */
     fsdp_status broken; /* why something could not be added; FSDP_OK: nothing failed */
 };
 
@@ -57,7 +58,8 @@ struct fsdp_module {
 FSDP_API void *fsdp_module_new(const fsdp_module_class *module_class, size_t bytes);
 /* The tree below included. NULL is legal. */
 FSDP_API void fsdp_module_free(fsdp_module *m);
-/* `parent` takes `child` (frees it when it cannot) and returns it. `parent` is a module or a struct that begins with one. */
+/* `parent` takes `child` (frees it when it cannot) and returns it. `parent` is a module or a struct that begins with
+ * one. */
 FSDP_API fsdp_module *fsdp_module_add(void *parent, const char *name, void *child);
 /* FSDP_OK when every part of the tree came into being. */
 FSDP_API fsdp_status fsdp_module_check(const fsdp_module *m);
@@ -69,20 +71,23 @@ typedef enum fsdp_init {
     FSDP_INIT_UNIFORM, /* in [-scale, scale) */
 } fsdp_init;
 
-FSDP_API fsdp_parameter *fsdp_module_parameter(void *m, const char *name, int n_dims, const int64_t *shape, fsdp_init init, float scale);
+FSDP_API fsdp_parameter *fsdp_module_parameter(void *m, const char *name, int n_dims, const int64_t *shape,
+                                               fsdp_init init, float scale);
 /* Lays the parameters out behind one another, so that one product can read them as one. All have the same columns. */
 FSDP_API void fsdp_parameter_group(fsdp_parameter *const *members, int n);
 
 /* Memory that outlives steps and is not trained. `values` (copied) may be NULL: zeros. Persistent ones are saved in
  * checkpoints. */
-FSDP_API fsdp_buffer *fsdp_module_buffer(void *m, const char *name, int n_dims, const int64_t *shape, const float *values, bool persistent);
+FSDP_API fsdp_buffer *fsdp_module_buffer(void *m, const char *name, int n_dims, const int64_t *shape,
+                                         const float *values, bool persistent);
 
 /* On the tape, during forward. */
 FSDP_API fsdp_tensor *fsdp_use(fsdp_tape *t, fsdp_parameter *p);       /* the parameter */
 FSDP_API fsdp_tensor *fsdp_use_group(fsdp_tape *t, fsdp_parameter *p); /* p heads a group: all members as one matrix */
 FSDP_API fsdp_tensor *fsdp_use_buffer(fsdp_tape *t, fsdp_buffer *b);
 FSDP_API fsdp_tensor *fsdp_call(fsdp_module *m, fsdp_tape *t, fsdp_tensor *x);
-FSDP_API void fsdp_call_list(fsdp_module *m, fsdp_tape *t, fsdp_tensor *const *in, int n_in, fsdp_tensor **out, int n_out);
+FSDP_API void fsdp_call_list(fsdp_module *m, fsdp_tape *t, fsdp_tensor *const *in, int n_in, fsdp_tensor **out,
+                             int n_out);
 
 /* Ready-made layers. */
 FSDP_API fsdp_module *fsdp_linear_new(int64_t in_features, int64_t out_features, bool bias);

@@ -42,17 +42,24 @@ typedef struct fsdp_step_report {
 /* Gradients are reduced, clipped and applied; the next micro-batch begins a new sum. report may be NULL. Collective. */
 FSDP_API fsdp_status fsdp_step(fsdp_optimizer *o, fsdp_step_report *report);
 
-typedef enum fsdp_decay { FSDP_DECAY_CONSTANT, FSDP_DECAY_LINEAR, FSDP_DECAY_COSINE, FSDP_DECAY_EXPONENTIAL, FSDP_DECAY_STEP, FSDP_DECAY_PLATEAU } fsdp_decay;
+typedef enum fsdp_decay {
+    FSDP_DECAY_CONSTANT,
+    FSDP_DECAY_LINEAR,
+    FSDP_DECAY_COSINE,
+    FSDP_DECAY_EXPONENTIAL,
+    FSDP_DECAY_STEP,
+    FSDP_DECAY_PLATEAU
+} fsdp_decay;
 
 typedef struct fsdp_lr_config {
     size_t size;
     fsdp_decay decay;
     double lr, min_lr;
-    int64_t warmup;     /* steps of linear rise: lr * (i + 1) / warmup */
-    int64_t total;      /* linear, cosine: the step at which min_lr is reached */
-    double gamma;       /* exponential: factor a step; step: factor every step_size */
+    int64_t warmup; /* steps of linear rise: lr * (i + 1) / warmup */
+    int64_t total;  /* linear, cosine: the step at which min_lr is reached */
+    double gamma;   /* exponential: factor a step; step: factor every step_size */
     int64_t step_size;
-    double hold;        /* plateau: part of the steps that keep lr after warmup, before it falls linearly to min_lr */
+    double hold; /* plateau: part of the steps that keep lr after warmup, before it falls linearly to min_lr */
 } fsdp_lr_config;
 
 #define FSDP_LR_CONFIG_INIT                                                                                            \

@@ -21,7 +21,8 @@ typedef enum fsdp_strategy {
 } fsdp_strategy;
 
 FSDP_API const char *fsdp_strategy_name(fsdp_strategy s);
-/* Also accepts FULL_SHARD, zero3, SHARD_GRAD_OP, zero2, zero1, NO_SHARD, ddp, zero0, HYBRID_SHARD, _HYBRID_SHARD_ZERO2. */
+/* Also accepts FULL_SHARD, zero3, SHARD_GRAD_OP, zero2, zero1, NO_SHARD, ddp, zero0, HYBRID_SHARD, _HYBRID_SHARD_ZERO2.
+ */
 FSDP_API fsdp_status fsdp_strategy_parse(const char *name, fsdp_strategy *out);
 
 typedef enum fsdp_wrap_kind { FSDP_WRAP_TYPE, FSDP_WRAP_SIZE, FSDP_WRAP_FUNCTION, FSDP_WRAP_NONE } fsdp_wrap_kind;
@@ -29,8 +30,8 @@ typedef enum fsdp_wrap_kind { FSDP_WRAP_TYPE, FSDP_WRAP_SIZE, FSDP_WRAP_FUNCTION
 /* Which modules become units. */
 typedef struct fsdp_wrap {
     fsdp_wrap_kind kind;
-    const char *type;         /* TYPE: module types, separated by commas */
-    int64_t min_parameters;   /* SIZE: a module whose parameters, less those of units inside it, are at least this many */
+    const char *type;       /* TYPE: module types, separated by commas */
+    int64_t min_parameters; /* SIZE: a module whose parameters, less those of units inside it, are at least this many */
     bool (*is_unit)(const fsdp_module *m, void *context); /* FUNCTION */
     void *context;
 } fsdp_wrap;
@@ -48,7 +49,11 @@ static inline fsdp_wrap fsdp_wrap_by_size(int64_t min_parameters)
 }
 
 typedef enum fsdp_prefetch { FSDP_PREFETCH_PRE, FSDP_PREFETCH_POST, FSDP_PREFETCH_NONE } fsdp_prefetch;
-typedef enum fsdp_checkpointing { FSDP_CHECKPOINT_NONE, FSDP_CHECKPOINT_FULL, FSDP_CHECKPOINT_SELECTIVE } fsdp_checkpointing;
+typedef enum fsdp_checkpointing {
+    FSDP_CHECKPOINT_NONE,
+    FSDP_CHECKPOINT_FULL,
+    FSDP_CHECKPOINT_SELECTIVE
+} fsdp_checkpointing;
 
 typedef struct fsdp_config {
     size_t size;
@@ -61,17 +66,18 @@ typedef struct fsdp_config {
     int shard_group_size;      /* hybrid: ranks a group; 0: those of a node */
     const char *const *freeze; /* globs over parameter names: these are not trained */
     int n_freeze;
-    const int *shard_weights;  /* relative sizes of the shards, one a rank; NULL: equal */
-    int64_t bucket_bytes;      /* neighbouring units are merged up to this size; 0: not */
-    int gather_buffers;        /* units gathered ahead of or under computation at a time, at least 1 */
+    const int *shard_weights; /* relative sizes of the shards, one a rank; NULL: equal */
+    int64_t bucket_bytes;     /* neighbouring units are merged up to this size; 0: not */
+    int gather_buffers;       /* units gathered ahead of or under computation at a time, at least 1 */
     bool forward_prefetch;
     fsdp_prefetch backward_prefetch;
     fsdp_checkpointing checkpointing; /* of the modules that are units by the wrap policy */
-    bool recompute_cheap;      /* norms and activations are computed again in backward instead of kept */
-    bool sync_each_micro_batch;/* reduce gradients after every micro-batch; false keeps full gradients until the last */
+    bool recompute_cheap;             /* norms and activations are computed again in backward instead of kept */
+    bool
+        sync_each_micro_batch; /* reduce gradients after every micro-batch; false keeps full gradients until the last */
     bool decay_vectors;        /* weight decay applies to vectors (norms, biases) too, not only to matrices */
     bool deterministic;
-    float loss_scale;          /* fp16: first loss scale; 0: 65536 */
+    float loss_scale; /* fp16: first loss scale; 0: 65536 */
 } fsdp_config;
 
 #define FSDP_CONFIG_INIT                                                                                               \
@@ -82,8 +88,8 @@ typedef struct fsdp_config {
 
 typedef struct fsdp_model fsdp_model;
 
-/* Cuts `net` into units and gives every parameter its initial value, shard by shard. Takes `net` on success. Collective:
- * every rank calls it with the same net and configuration, which is checked. */
+/* Cuts `net` into units and gives every parameter its initial value, shard by shard. Takes `net` on success.
+ * Collective: every rank calls it with the same net and configuration, which is checked. */
 FSDP_API fsdp_status fsdp_shard(fsdp_world *w, fsdp_module *net, const fsdp_config *config, fsdp_model **out);
 FSDP_API void fsdp_model_free(fsdp_model *m); /* NULL is legal */
 

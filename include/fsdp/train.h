@@ -36,11 +36,11 @@ typedef struct fsdp_train_result {
     int64_t steps, epochs;   /* in all, those before a resume included */
     int64_t tokens, samples; /* of this run, over all ranks */
     double seconds;
-    double loss;            /* of the last step; NaN when there was none */
-    double validation_loss; /* NaN when there was no validation */
-    int64_t peak_bytes;     /* of this rank */
-    bool stopped;           /* stop_requested ended it */
-    char checkpoint[4096];  /* the last one written, "" when none */
+    double loss;                /* of the last step; NaN when there was none */
+    double validation_loss;     /* NaN when there was no validation */
+    int64_t peak_bytes;         /* of this rank */
+    bool stopped;               /* stop_requested ended it */
+    char checkpoint[4096];      /* the last one written, "" when none */
     double validation_accuracy; /* of image classes, 0 to 1; NaN when there was no such validation */
 } fsdp_train_result;
 

@@ -24,15 +24,16 @@ typedef struct hook_event {
     const char *name;   /* valid during the call only */
     const char *detail; /* may be NULL */
     int64_t bytes;
-    int64_t time_ns;    /* clock_nanoseconds() */
-    int lane;           /* 0 compute, 1 communication, 2 copies */
+    int64_t time_ns; /* clock_nanoseconds() */
+    int lane;        /* 0 compute, 1 communication, 2 copies */
 } hook_event;
 
 typedef void (*hook_listener)(void *context, const hook_event *event);
 
 /* Up to 8 listeners. Called on the thread where the event happens; must be safe for that. */
 fsdp_status hooks_add(hook_listener listener, void *context);
-/* The same for one kind of event: work that reports other kinds may then run as a recorded graph, which reports none. */
+/* The same for one kind of event: work that reports other kinds may then run as a recorded graph, which reports none.
+ */
 fsdp_status hooks_add_kind(hook_kind kind, hook_listener listener, void *context);
 void hooks_remove(hook_listener listener, void *context);
 

@@ -59,7 +59,8 @@ RNG_INLINE uint32_t rng_word(rng_key key, uint64_t hi, uint64_t index)
     return block.v[index & 3];
 }
 
-/* Standard normal numbers first..first+n-1 of the stream, times `deviation`, plus `mean`. Any split gives the same bits. */
+/* Standard normal numbers first..first+n-1 of the stream, times `deviation`, plus `mean`. Any split gives the same
+ * bits. */
 void rng_fill_normal(rng_key key, uint64_t first, int64_t n, float mean, float deviation, float *out);
 /* Uniform in [low, high). */
 void rng_fill_uniform(rng_key key, uint64_t first, int64_t n, float low, float high, float *out);

@@ -29,7 +29,7 @@ typedef struct comm_backend {
     void (*group_close)(comm_group *g);
     /* Announces a collective to peers. Optional. */
     fsdp_status (*start)(comm_request *r);
-    fsdp_status (*run)(comm_request *r);       /* (executor) blocks until recv is complete */
+    fsdp_status (*run)(comm_request *r); /* (executor) blocks until recv is complete */
     /* For backends that enqueue: later work of s, or the host when s is NULL, waits for recv. */
     fsdp_status (*wait)(comm_request *r, stream *s);
     bool (*is_sent)(const comm_request *r);    /* after run; optional: send is free when run returns */

@@ -26,11 +26,11 @@ typedef enum memory_kind {
 } memory_kind;
 
 struct device {
-    const char *name;        /* "cpu", "cuda" */
-    char description[256];   /* for --version and reports: the processor and what the products run on */
-    size_t workspace_limit;  /* no kernel is given more workspace than this, none may ask for more */
-    size_t chunk_bytes;      /* how much of a large intermediate (logits) is computed at a time; 0: 64 MiB */
-    bool fixed_choices;      /* set before the first kernel: implementations are chosen by rule, never by timing */
+    const char *name;       /* "cpu", "cuda" */
+    char description[256];  /* for --version and reports: the processor and what the products run on */
+    size_t workspace_limit; /* no kernel is given more workspace than this, none may ask for more */
+    size_t chunk_bytes;     /* how much of a large intermediate (logits) is computed at a time; 0: 64 MiB */
+    bool fixed_choices;     /* set before the first kernel: implementations are chosen by rule, never by timing */
     const kernel_table *kernels;
 
     /* 256-byte aligned (CPU: huge pages where that helps), contents undefined. Reported through HOOK_MEMORY. */
@@ -44,7 +44,7 @@ struct device {
     fsdp_status (*event_create)(device *d, event **out);
     void (*event_free)(event *e);
     fsdp_status (*event_record)(stream *s, event *e);
-    fsdp_status (*stream_wait)(stream *s, event *e);     /* later work of s waits for e */
+    fsdp_status (*stream_wait)(stream *s, event *e); /* later work of s waits for e */
     fsdp_status (*event_elapsed)(event *from, event *to, double *milliseconds);
 
     fsdp_status (*copy)(stream *s, void *to, const void *from, size_t bytes); /* any of the two kinds, either way */
@@ -57,8 +57,8 @@ struct device {
     fsdp_status (*graph_launch)(stream *s, graph *g);
     void (*graph_free)(graph *g);
 
-    /* Masters of bf16 parameters kept as halves, of which the high ones are what is gathered: 4 bytes instead of 6. NULL
-     * where masters are kept whole (CPU); the optimizer then has no `rest`. */
+    /* Masters of bf16 parameters kept as halves, of which the high ones are what is gathered: 4 bytes instead of 6.
+     * NULL where masters are kept whole (CPU); the optimizer then has no `rest`. */
     fsdp_status (*halves)(stream *s, const halves_args *a);
 
     /* Fills device memory with random numbers; NULL: the host makes them (CPU). */
@@ -70,7 +70,13 @@ struct device {
 };
 
 /* How matrix products are computed on the CPU. AUTO picks the best that this machine runs. */
-typedef enum cpu_product { CPU_PRODUCT_AUTO, CPU_PRODUCT_ONEDNN, CPU_PRODUCT_AMX, CPU_PRODUCT_AVX512, CPU_PRODUCT_PORTABLE } cpu_product;
+typedef enum cpu_product {
+    CPU_PRODUCT_AUTO,
+    CPU_PRODUCT_ONEDNN,
+    CPU_PRODUCT_AMX,
+    CPU_PRODUCT_AVX512,
+    CPU_PRODUCT_PORTABLE
+} cpu_product;
 
 fsdp_status device_open_cpu(cpu_product product, device **out);
 

@@ -23,8 +23,8 @@ typedef struct buffer {
     fsdp_dtype dtype;
 } buffer;
 
-/* d = alpha * op(a) op(b) + beta * c [+ bias], op(a): (m, k), op(b): (k, n). Batched: `batch` products, strides in elements.
- * c may be d. With beta 0, c is not read. a and b have one dtype; c, d, bias may have another. */
+/* d = alpha * op(a) op(b) + beta * c [+ bias], op(a): (m, k), op(b): (k, n). Batched: `batch` products, strides in
+ * elements. c may be d. With beta 0, c is not read. a and b have one dtype; c, d, bias may have another. */
 typedef struct gemm_args {
     bool transpose_a; /* a is stored (k, m) */
     bool transpose_b; /* b is stored (n, k) */
@@ -49,10 +49,10 @@ typedef struct column_sum_args {
 /* Attention over heads that lie inside wider rows (a fused projection): element (b, t, h, i) of q is at
  * q.p + ((b*q_length + t) * q_row + h*head_dim + i). Query head h reads key/value head h / (q_heads / kv_heads).
  * Causal: query t sees keys 0 .. t + kv_length - q_length.
- * bias (optional, fp32 or the dtype of q): score(b, h, i, j) += bias[b*bias_batch + h*bias_head + i*bias_query + j*bias_key]; a relative
- * position bias over distances has bias_query == -1 and bias_key == 1 with bias.p pointing at distance 0.
- * key_mask (optional): int32 (batch, kv_length), 0 hides a key. A row that sees no key gives zeros.
- * Scores are scale * q.k. Never stores a q_length x kv_length matrix beyond the cache-sized tile. */
+ * bias (optional, fp32 or the dtype of q): score(b, h, i, j) += bias[b*bias_batch + h*bias_head + i*bias_query +
+ * j*bias_key]; a relative position bias over distances has bias_query == -1 and bias_key == 1 with bias.p pointing at
+ * distance 0. key_mask (optional): int32 (batch, kv_length), 0 hides a key. A row that sees no key gives zeros. Scores
+ * are scale * q.k. Never stores a q_length x kv_length matrix beyond the cache-sized tile. */
 typedef struct attention_args {
     int64_t batch, q_length, kv_length, q_heads, kv_heads, head_dim;
     float scale;
@@ -60,17 +60,18 @@ typedef struct attention_args {
     buffer q, k, v;              /* read */
     int64_t q_row, k_row, v_row; /* elements from one token to the next */
     buffer out;                  /* forward: written, backward: read. (batch, q_length, q_heads*head_dim), contiguous */
-    float *lse;                  /* log of the softmax denominator, (batch, q_heads, q_length): forward writes, backward reads */
+    float *lse; /* log of the softmax denominator, (batch, q_heads, q_length): forward writes, backward reads */
     buffer bias;
     int64_t bias_batch, bias_head, bias_query, bias_key;
     const int32_t *key_mask;
     /* backward only */
-    buffer d_out;                /* (batch, q_length, q_heads*head_dim) */
-    buffer d_q, d_k, d_v;        /* rows as q, k, v; overwritten unless the add flag is set */
+    buffer d_out;         /* (batch, q_length, q_heads*head_dim) */
+    buffer d_q, d_k, d_v; /* rows as q, k, v; overwritten unless the add flag is set */
     bool add_q, add_k, add_v;
-    float *d_bias;               /* optional, strided like bias: gradient added over everything broadcast */
-    int64_t d_bias_first, d_bias_numel; /* the fp32 elements d_bias[d_bias_first .. +d_bias_numel) are those of the bias */
-    bool add_bias;               /* false: those elements are cleared first */
+    float *d_bias; /* optional, strided like bias: gradient added over everything broadcast */
+    int64_t d_bias_first,
+        d_bias_numel; /* the fp32 elements d_bias[d_bias_first .. +d_bias_numel) are those of the bias */
+    bool add_bias;    /* false: those elements are cleared first */
     bool deterministic;
     void *workspace;
 } attention_args;
@@ -79,8 +80,8 @@ typedef struct attention_args {
  * Position of row r: r % length + first_position. inverse: rotates back (the gradient). */
 typedef struct rope_args {
     int64_t rows, length, first_position, heads, head_dim, row;
-    buffer x;                     /* (rows, row) */
-    const float *cosine, *sine;   /* (positions, head_dim/2) */
+    buffer x;                   /* (rows, row) */
+    const float *cosine, *sine; /* (positions, head_dim/2) */
     bool inverse;
 } rope_args;
 
@@ -109,10 +110,10 @@ typedef struct layernorm_args {
 
 /* Batch normalisation of (batch, channels, area) in three steps, so that the sums can be added over a group between
  * them: reduce fills sums (2, channels) in fp64, apply reads them.
- * forward_reduce: sum x, sum x^2. forward_apply: with `count` elements a channel in all: y, mean, rstd; with momentum > 0 the
- * running statistics move (unbiased variance). evaluate: running statistics instead of the batch's. sums == NULL: mean and
- * rstd are there already (a replay): only y is computed, nothing moves.
- * backward_reduce: sum dy, sum dy*xhat. backward_apply: dx; d_weight, d_bias from the *local* sums. */
+ * forward_reduce: sum x, sum x^2. forward_apply: with `count` elements a channel in all: y, mean, rstd; with momentum >
+ * 0 the running statistics move (unbiased variance). evaluate: running statistics instead of the batch's. sums == NULL:
+ * mean and rstd are there already (a replay): only y is computed, nothing moves. backward_reduce: sum dy, sum dy*xhat.
+ * backward_apply: dx; d_weight, d_bias from the *local* sums. */
 typedef struct batchnorm_args {
     int64_t batch, channels, area;
     double count;
@@ -141,7 +142,8 @@ typedef struct embedding_args {
 
 /* Softmax cross-entropy over rows of logits. label == ignore: the row counts for nothing.
  * forward: *loss_sum (+)= sum of losses; *count (+)= rows that count.
- * backward: d_logits = (softmax - onehot) * *seed; d_logits may be logits. Both at once when d_logits is given to forward. */
+ * backward: d_logits = (softmax - onehot) * *seed; d_logits may be logits. Both at once when d_logits is given to
+ * forward. */
 typedef struct cross_entropy_args {
     int64_t rows, vocabulary;
     buffer logits; /* (rows, vocabulary) */
@@ -155,7 +157,12 @@ typedef struct cross_entropy_args {
     void *workspace;
 } cross_entropy_args;
 
-typedef enum activation_kind { ACTIVATION_SILU, ACTIVATION_GELU_ERF, ACTIVATION_GELU_TANH, ACTIVATION_RELU } activation_kind;
+typedef enum activation_kind {
+    ACTIVATION_SILU,
+    ACTIVATION_GELU_ERF,
+    ACTIVATION_GELU_TANH,
+    ACTIVATION_RELU
+} activation_kind;
 
 /* y = f(x); backward: dx (+)= f'(x) dy. dx may be dy. */
 typedef struct activation_args {
@@ -169,8 +176,8 @@ typedef struct activation_args {
 typedef struct gated_args {
     activation_kind kind;
     int64_t rows, columns;
-    buffer x;  /* (rows, 2*columns) */
-    buffer y;  /* (rows, columns) */
+    buffer x; /* (rows, 2*columns) */
+    buffer y; /* (rows, columns) */
     buffer dy, dx;
     bool add_dx;
 } gated_args;
@@ -214,8 +221,8 @@ typedef struct step_numbers {
     uint64_t first_sample; /* global index of this rank's first sample in this micro-batch */
 } step_numbers;
 
-/* y = x * keep / (1 - p) where keep is 1 with probability 1 - p, drawn from (key, step, global sample, element in sample).
- * The gradient is the same operation on dy. */
+/* y = x * keep / (1 - p) where keep is 1 with probability 1 - p, drawn from (key, step, global sample, element in
+ * sample). The gradient is the same operation on dy. */
 typedef struct dropout_args {
     int64_t samples, sample_numel;
     float probability;
@@ -225,7 +232,8 @@ typedef struct dropout_args {
     bool add;
 } dropout_args;
 
-/* x (batch, in_channels, in_h, in_w), weight (out_channels, in_channels, kernel_h, kernel_w), y (batch, out_channels, out_h, out_w). */
+/* x (batch, in_channels, in_h, in_w), weight (out_channels, in_channels, kernel_h, kernel_w), y (batch, out_channels,
+ * out_h, out_w). */
 typedef struct conv2d_args {
     int64_t batch, in_channels, in_h, in_w, out_channels, kernel_h, kernel_w, out_h, out_w;
     int64_t stride_h, stride_w, padding_h, padding_w;
@@ -268,16 +276,17 @@ typedef struct squared_error_backward_args {
 
 #define NORM_BLOCK 64
 
-/* blocks[i] = sum of squares of elements i*64 .. i*64+63 of x (the last block may be short), in fp32 products and an fp64 sum in an
- * order that the device fixes by places in the block (index order on the CPU): the gradient norm is summed over these blocks so that
- * it has the same bits however the shards are cut. */
+/* blocks[i] = sum of squares of elements i*64 .. i*64+63 of x (the last block may be short), in fp32 products and an
+ * fp64 sum in an order that the device fixes by places in the block (index order on the CPU): the gradient norm is
+ * summed over these blocks so that it has the same bits however the shards are cut. */
 typedef struct norm_blocks_args {
     int64_t n;
     buffer x;
     double *blocks; /* (ceil(n / 64)) */
 } norm_blocks_args;
 
-/* *out (+)= x[0] + x[1] + ... in index order up to rounding of fixed-size partial sums: the same bits for the same n. */
+/* *out (+)= x[0] + x[1] + ... in index order up to rounding of fixed-size partial sums: the same bits for the same n.
+ */
 typedef struct sum_f64_args {
     int64_t n;
     const double *x;
@@ -289,8 +298,8 @@ typedef struct sum_f64_args {
 typedef struct optimizer_numbers {
     float lr, beta1, beta2, eps, weight_decay, momentum;
     float bias_correction1, bias_correction2; /* 1 - beta^step */
-    float gradient_scale; /* clip factor times 1/loss scale */
-    uint32_t skip;        /* 1: leave everything as it is (an overflow was found) */
+    float gradient_scale;                     /* clip factor times 1/loss scale */
+    uint32_t skip;                            /* 1: leave everything as it is (an overflow was found) */
 } optimizer_numbers;
 
 /* totals[0] (+)= *loss_sum, totals[1] (+)= *count: the loss of a step, over its micro-batches. */
@@ -300,10 +309,11 @@ typedef struct loss_total_args {
     bool add;
 } loss_total_args;
 
-/* Closes a step: from its totals over all ranks {sum of squares of the gradients, sum of losses, count}, how the optimizer
- * is to scale the gradients. They were computed with the loss multiplied by 1/unscale, as a sum, so with f = unscale / count:
- * norm = sqrt(totals[0]) * f; numbers->gradient_scale = f * (max_norm > 0 ? min(1, max_norm / (norm + 1e-6)) : 1);
- * numbers->skip = 1 when norm is not finite or count is 0, else 0. report = {norm, totals[1] / count, count, skip}. In fp64. */
+/* Closes a step: from its totals over all ranks {sum of squares of the gradients, sum of losses, count}, how the
+ * optimizer is to scale the gradients. They were computed with the loss multiplied by 1/unscale, as a sum, so with f =
+ * unscale / count: norm = sqrt(totals[0]) * f; numbers->gradient_scale = f * (max_norm > 0 ? min(1, max_norm / (norm +
+ * 1e-6)) : 1); numbers->skip = 1 when norm is not finite or count is 0, else 0. report = {norm, totals[1] / count,
+ * count, skip}. In fp64. */
 typedef struct clip_args {
     const double *totals; /* (3) */
     double unscale;
@@ -312,8 +322,8 @@ typedef struct clip_args {
     optimizer_numbers *numbers;
 } clip_args;
 
-/* Numbers first .. first+n-1 of the stream `key` (base/rng.h): normal with mean a and deviation b, or uniform in [a, b). The same bits
- * as on the host. */
+/* Numbers first .. first+n-1 of the stream `key` (base/rng.h): normal with mean a and deviation b, or uniform in [a,
+ * b). The same bits as on the host. */
 typedef struct random_args {
     int64_t n;
     uint32_t key[2];
@@ -335,17 +345,18 @@ typedef struct halves_args {
 typedef enum optimizer_kind { OPTIMIZER_ADAMW, OPTIMIZER_ADAM, OPTIMIZER_SGD } optimizer_kind;
 
 /* One pass over a flat range: parameters, moments, and the low-precision copy that the next gather reads.
- * ADAM adds weight_decay * parameter to the gradient, ADAMW decays the parameter itself. SGD uses moment1 when momentum != 0
- * (its first step, bias_correction1 == 1, starts the buffer with the gradient). `decay` false: weight_decay counts as 0. */
+ * ADAM adds weight_decay * parameter to the gradient, ADAMW decays the parameter itself. SGD uses moment1 when momentum
+ * != 0 (its first step, bias_correction1 == 1, starts the buffer with the gradient). `decay` false: weight_decay counts
+ * as 0. */
 typedef struct optimizer_args {
     optimizer_kind kind;
     int64_t n;
     bool decay;
-    float *parameter;        /* fp32 master */
-    const float *gradient;   /* fp32 shard */
+    float *parameter;      /* fp32 master */
+    const float *gradient; /* fp32 shard */
     float *moment1, *moment2;
-    buffer copy;             /* optional: the parameter in param_dtype */
-    uint16_t *rest;          /* devices with `halves`: parameter is NULL, the master is copy (bf16) and these low halves */
+    buffer copy;    /* optional: the parameter in param_dtype */
+    uint16_t *rest; /* devices with `halves`: parameter is NULL, the master is copy (bf16) and these low halves */
     const optimizer_numbers *numbers;
 } optimizer_args;
 
@@ -389,9 +400,9 @@ typedef struct optimizer_args {
     X(clip, clip_args)                                                                                                 \
     X(optimizer, optimizer_args)
 
-#define KERNEL_ENTRY(entry, args) fsdp_status (*entry)(struct stream *s, const args *a);
+#define KERNEL_ENTRY(entry, args) fsdp_status (*entry)(struct stream * s, const args *a);
 #define KERNEL_ENTRY_WITH_WORKSPACE(entry, args)                                                                       \
-    fsdp_status (*entry)(struct stream *s, const args *a);                                                             \
+    fsdp_status (*entry)(struct stream * s, const args *a);                                                            \
     size_t (*entry##_workspace)(const struct device *d, const args *a); /* never NULL */
 
 struct device;

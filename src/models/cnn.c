@@ -81,7 +81,8 @@ fsdp_status cnn_config_check(const fsdp_cnn_config *c)
     if (c->channels < 1 || c->classes < 1 || c->first < 1 || c->second < 1 || c->branch < 1 || c->hidden < 1)
         return error_set(FSDP_ERR_INPUT, "cnn: channels, classes and widths must be positive");
     if (c->height < 4 || c->width < 4)
-        return error_set(FSDP_ERR_INPUT, "cnn: height %lld and width %lld; images of at least 4 x 4 are needed", (long long)c->height, (long long)c->width);
+        return error_set(FSDP_ERR_INPUT, "cnn: height %lld and width %lld; images of at least 4 x 4 are needed",
+                         (long long)c->height, (long long)c->width);
     return FSDP_OK;
 }
 

@@ -1,5 +1,5 @@
-/* Reading and writing of config.json. Every field of an architecture is checked here or by the model's constructor, so a
- * wrong file is refused with its name and the field, before anything is built. */
+/* Reading and writing of config.json. Every field of an architecture is checked here or by the model's constructor, so
+ * a wrong file is refused with its name and the field, before anything is built. */
 #include "models/config.h"
 
 #include <math.h>
@@ -11,7 +11,10 @@
 
 static const struct {
     const char *name, *block;
-} types[] = {[MODEL_LLAMA] = {"llama", "llama_block"}, [MODEL_T5] = {"t5", "t5_block"}, [MODEL_CNN] = {"cnn", NULL}, [MODEL_MLP] = {"mlp", NULL}};
+} types[] = {[MODEL_LLAMA] = {"llama", "llama_block"},
+             [MODEL_T5] = {"t5", "t5_block"},
+             [MODEL_CNN] = {"cnn", NULL},
+             [MODEL_MLP] = {"mlp", NULL}};
 
 const char *model_type_name(model_type type)
 {
@@ -25,7 +28,10 @@ const char *model_block_type(model_type type)
 
 model_config model_config_default(model_type type)
 {
-    return (model_config){.type = type, .llama = FSDP_LLAMA_CONFIG_INIT, .t5 = FSDP_T5_CONFIG_INIT, .cnn = FSDP_CNN_CONFIG_INIT,
+    return (model_config){.type = type,
+                          .llama = FSDP_LLAMA_CONFIG_INIT,
+                          .t5 = FSDP_T5_CONFIG_INIT,
+                          .cnn = FSDP_CNN_CONFIG_INIT,
                           .mlp = FSDP_MLP_CONFIG_INIT};
 }
 
@@ -34,7 +40,8 @@ static fsdp_status get_size(const char *name, const json_t *o, const char *key, 
 {
     FSDP_TRY(json_get_int(name, o, key, out));
     if (*out < 1 || *out > (int64_t)1 << 31)
-        return error_set(FSDP_ERR_INPUT, "%s: %s is %lld; it must be positive and below 2^31", name, key, (long long)*out);
+        return error_set(FSDP_ERR_INPUT, "%s: %s is %lld; it must be positive and below 2^31", name, key,
+                         (long long)*out);
     return FSDP_OK;
 }
 
@@ -77,7 +84,8 @@ static fsdp_status parse_rope(const char *name, const json_t *o, fsdp_llama_conf
         return FSDP_OK;
     }
     if (strcmp(kind, "llama3") != 0)
-        return error_set(FSDP_ERR_UNSUPPORTED, "%s: rope_type \"%s\"; default, linear and llama3 are known", name, kind);
+        return error_set(FSDP_ERR_UNSUPPORTED, "%s: rope_type \"%s\"; default, linear and llama3 are known", name,
+                         kind);
     c->rope_scaling = FSDP_ROPE_LLAMA3;
     FSDP_TRY(json_get_number(name, rope, "factor", &c->rope_factor));
     FSDP_TRY(json_get_number(name, rope, "low_freq_factor", &c->rope_low_factor));
@@ -96,8 +104,10 @@ static fsdp_status parse_llama(const char *name, const json_t *o, fsdp_llama_con
     c->kv_heads = c->heads;
     FSDP_TRY(opt_size(name, o, "num_key_value_heads", &c->kv_heads));
     if (!json_is_integer(json_object_get(o, "head_dim")) && c->hidden % c->heads != 0)
-        return error_set(FSDP_ERR_INPUT, "%s: hidden_size (%lld) is not a multiple of num_attention_heads (%lld) and head_dim is not given", name,
-                         (long long)c->hidden, (long long)c->heads);
+        return error_set(
+            FSDP_ERR_INPUT,
+            "%s: hidden_size (%lld) is not a multiple of num_attention_heads (%lld) and head_dim is not given", name,
+            (long long)c->hidden, (long long)c->heads);
     c->head_dim = c->hidden / c->heads;
     FSDP_TRY(opt_size(name, o, "head_dim", &c->head_dim));
     c->positions = 2048;
@@ -136,14 +146,16 @@ static fsdp_status parse_t5(const char *name, const json_t *o, fsdp_t5_config *c
     FSDP_TRY(json_opt_int(name, o, "pad_token_id", &pad));
     FSDP_TRY(json_opt_int(name, o, "decoder_start_token_id", &start));
     if (pad < 0 || pad >= c->vocabulary || start < 0 || start >= c->vocabulary)
-        return error_set(FSDP_ERR_INPUT, "%s: pad_token_id (%lld) and decoder_start_token_id (%lld) must lie in the vocabulary", name,
+        return error_set(FSDP_ERR_INPUT,
+                         "%s: pad_token_id (%lld) and decoder_start_token_id (%lld) must lie in the vocabulary", name,
                          (long long)pad, (long long)start);
     c->pad_id = (int32_t)pad;
     c->decoder_start_id = (int32_t)start;
     FSDP_TRY(json_opt_string(name, o, "feed_forward_proj", &feed_forward));
     c->gated = strcmp(feed_forward, "gated-gelu") == 0;
     if (!c->gated && strcmp(feed_forward, "relu") != 0)
-        return error_set(FSDP_ERR_UNSUPPORTED, "%s: feed_forward_proj \"%s\"; relu and gated-gelu are known", name, feed_forward);
+        return error_set(FSDP_ERR_UNSUPPORTED, "%s: feed_forward_proj \"%s\"; relu and gated-gelu are known", name,
+                         feed_forward);
     return FSDP_OK;
 }
 
@@ -161,15 +173,17 @@ static fsdp_status parse_sizes(const char *name, const json_t *o, const named_si
 
 static int cnn_sizes(fsdp_cnn_config *c, named_size *out)
 {
-    const named_size list[] = {{"channels", &c->channels}, {"height", &c->height}, {"width", &c->width},   {"classes", &c->classes},
-                               {"first", &c->first},       {"second", &c->second}, {"branch", &c->branch}, {"hidden", &c->hidden}};
+    const named_size list[] = {{"channels", &c->channels}, {"height", &c->height}, {"width", &c->width},
+                               {"classes", &c->classes},   {"first", &c->first},   {"second", &c->second},
+                               {"branch", &c->branch},     {"hidden", &c->hidden}};
     memcpy(out, list, sizeof list);
     return 8;
 }
 
 static int mlp_sizes(fsdp_mlp_config *c, named_size *out)
 {
-    const named_size list[] = {{"inputs", &c->inputs}, {"hidden", &c->hidden}, {"layers", &c->layers}, {"outputs", &c->outputs}};
+    const named_size list[] = {
+        {"inputs", &c->inputs}, {"hidden", &c->hidden}, {"layers", &c->layers}, {"outputs", &c->outputs}};
     memcpy(out, list, sizeof list);
     return 4;
 }
@@ -186,7 +200,8 @@ static fsdp_status parse_type(const char *name, const json_t *o, model_type *out
             return FSDP_OK;
         }
     }
-    return error_set(FSDP_ERR_UNSUPPORTED, "%s: model_type \"%s\"; llama, mistral, t5, cnn and mlp are known", name, type);
+    return error_set(FSDP_ERR_UNSUPPORTED, "%s: model_type \"%s\"; llama, mistral, t5, cnn and mlp are known", name,
+                     type);
 }
 
 static fsdp_status parse_fields(const char *name, const json_t *o, model_config *out)
@@ -252,23 +267,26 @@ static json_t *rope_json(const fsdp_llama_config *c)
     if (c->rope_scaling == FSDP_ROPE_PLAIN)
         return json_pack("{s:f, s:s}", "rope_theta", c->rope_base, "rope_type", "default");
     if (c->rope_scaling == FSDP_ROPE_LINEAR)
-        return json_pack("{s:f, s:s, s:f}", "rope_theta", c->rope_base, "rope_type", "linear", "factor", c->rope_factor);
-    return json_pack("{s:f, s:s, s:f, s:f, s:f, s:I}", "rope_theta", c->rope_base, "rope_type", "llama3", "factor", c->rope_factor,
-                     "low_freq_factor", c->rope_low_factor, "high_freq_factor", c->rope_high_factor, "original_max_position_embeddings",
-                     (json_int_t)c->rope_original_positions);
+        return json_pack("{s:f, s:s, s:f}", "rope_theta", c->rope_base, "rope_type", "linear", "factor",
+                         c->rope_factor);
+    return json_pack("{s:f, s:s, s:f, s:f, s:f, s:I}", "rope_theta", c->rope_base, "rope_type", "llama3", "factor",
+                     c->rope_factor, "low_freq_factor", c->rope_low_factor, "high_freq_factor", c->rope_high_factor,
+                     "original_max_position_embeddings", (json_int_t)c->rope_original_positions);
 }
 
 static json_t *llama_json(const fsdp_llama_config *c)
 {
-    json_t *o = json_pack("{s:[s], s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "architectures", "LlamaForCausalLM", "model_type", "llama",
-                          "vocab_size", (json_int_t)c->vocabulary, "hidden_size", (json_int_t)c->hidden, "intermediate_size",
-                          (json_int_t)c->intermediate, "num_hidden_layers", (json_int_t)c->layers, "num_attention_heads",
-                          (json_int_t)c->heads, "num_key_value_heads", (json_int_t)c->kv_heads, "head_dim", (json_int_t)c->head_dim,
-                          "max_position_embeddings", (json_int_t)c->positions);
-    json_t *rest = json_pack("{s:f, s:f, s:s, s:b, s:b, s:b, s:f, s:s, s:o}", "rms_norm_eps", (double)c->norm_eps, "initializer_range",
-                             (double)c->init_deviation, "hidden_act", "silu", "tie_word_embeddings", c->tied, "attention_bias",
-                             c->attention_bias, "mlp_bias", c->mlp_bias, "rope_theta", c->rope_base, "dtype", "float32",
-                             "rope_parameters", rope_json(c));
+    json_t *o =
+        json_pack("{s:[s], s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "architectures", "LlamaForCausalLM",
+                  "model_type", "llama", "vocab_size", (json_int_t)c->vocabulary, "hidden_size", (json_int_t)c->hidden,
+                  "intermediate_size", (json_int_t)c->intermediate, "num_hidden_layers", (json_int_t)c->layers,
+                  "num_attention_heads", (json_int_t)c->heads, "num_key_value_heads", (json_int_t)c->kv_heads,
+                  "head_dim", (json_int_t)c->head_dim, "max_position_embeddings", (json_int_t)c->positions);
+    json_t *rest =
+        json_pack("{s:f, s:f, s:s, s:b, s:b, s:b, s:f, s:s, s:o}", "rms_norm_eps", (double)c->norm_eps,
+                  "initializer_range", (double)c->init_deviation, "hidden_act", "silu", "tie_word_embeddings", c->tied,
+                  "attention_bias", c->attention_bias, "mlp_bias", c->mlp_bias, "rope_theta", c->rope_base, "dtype",
+                  "float32", "rope_parameters", rope_json(c));
     if (o && rest)
         json_object_update(o, rest);
     json_decref(rest);
@@ -277,16 +295,18 @@ static json_t *llama_json(const fsdp_llama_config *c)
 
 static json_t *t5_json(const fsdp_t5_config *c)
 {
-    json_t *o = json_pack("{s:[s], s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "architectures", "T5ForConditionalGeneration", "model_type",
-                          "t5", "is_encoder_decoder", 1, "vocab_size", (json_int_t)c->vocabulary, "d_model", (json_int_t)c->hidden, "d_ff",
-                          (json_int_t)c->intermediate, "d_kv", (json_int_t)c->head_dim, "num_heads", (json_int_t)c->heads, "num_layers",
-                          (json_int_t)c->layers, "num_decoder_layers", (json_int_t)c->decoder_layers);
-    json_t *rest = json_pack("{s:I, s:I, s:f, s:f, s:f, s:b, s:b, s:i, s:i, s:i, s:s, s:s}", "relative_attention_num_buckets",
-                             (json_int_t)c->buckets, "relative_attention_max_distance", (json_int_t)c->max_distance,
-                             "layer_norm_epsilon", (double)c->norm_eps, "dropout_rate", (double)c->dropout, "initializer_factor",
-                             (double)c->init_factor, "tie_word_embeddings", c->tied, "scale_decoder_outputs", c->scale_decoder_outputs,
-                             "pad_token_id", (int)c->pad_id, "decoder_start_token_id", (int)c->decoder_start_id, "eos_token_id", 1,
-                             "feed_forward_proj", c->gated ? "gated-gelu" : "relu", "dtype", "float32");
+    json_t *o = json_pack(
+        "{s:[s], s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "architectures", "T5ForConditionalGeneration",
+        "model_type", "t5", "is_encoder_decoder", 1, "vocab_size", (json_int_t)c->vocabulary, "d_model",
+        (json_int_t)c->hidden, "d_ff", (json_int_t)c->intermediate, "d_kv", (json_int_t)c->head_dim, "num_heads",
+        (json_int_t)c->heads, "num_layers", (json_int_t)c->layers, "num_decoder_layers", (json_int_t)c->decoder_layers);
+    json_t *rest = json_pack(
+        "{s:I, s:I, s:f, s:f, s:f, s:b, s:b, s:i, s:i, s:i, s:s, s:s}", "relative_attention_num_buckets",
+        (json_int_t)c->buckets, "relative_attention_max_distance", (json_int_t)c->max_distance, "layer_norm_epsilon",
+        (double)c->norm_eps, "dropout_rate", (double)c->dropout, "initializer_factor", (double)c->init_factor,
+        "tie_word_embeddings", c->tied, "scale_decoder_outputs", c->scale_decoder_outputs, "pad_token_id",
+        (int)c->pad_id, "decoder_start_token_id", (int)c->decoder_start_id, "eos_token_id", 1, "feed_forward_proj",
+        c->gated ? "gated-gelu" : "relu", "dtype", "float32");
     if (o && rest)
         json_object_update(o, rest);
     json_decref(rest);

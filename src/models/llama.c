@@ -66,7 +66,8 @@ static fsdp_tensor *finish(llama_block *b, fsdp_tape *t, fsdp_tensor *heads, fsd
 }
 
 /* In: hidden states (B, T, C), cosine, sine. Out: hidden states. */
-static void block_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *const *in, int n_in, fsdp_tensor **out, int n_out)
+static void block_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *const *in, int n_in, fsdp_tensor **out,
+                          int n_out)
 {
     (void)n_in;
     (void)n_out;
@@ -123,7 +124,8 @@ static llama_block *block_new(const fsdp_llama_config *c)
         b->out_bias = bias(b, "self_attn.o_proj.bias", c->hidden);
     }
     if (c->mlp_bias) {
-        fsdp_parameter *biases[] = {bias(b, "mlp.gate_proj.bias", c->intermediate), bias(b, "mlp.up_proj.bias", c->intermediate)};
+        fsdp_parameter *biases[] = {bias(b, "mlp.gate_proj.bias", c->intermediate),
+                                    bias(b, "mlp.up_proj.bias", c->intermediate)};
         b->gate_up_bias = group(biases, 2);
         b->down_bias = bias(b, "mlp.down_proj.bias", c->hidden);
     }
@@ -143,7 +145,8 @@ static double frequency(const fsdp_llama_config *c, int64_t i)
         return plain / c->rope_factor;
     if (wavelength < c->rope_original_positions / c->rope_high_factor)
         return plain;
-    double smooth = (c->rope_original_positions / wavelength - c->rope_low_factor) / (c->rope_high_factor - c->rope_low_factor);
+    double smooth =
+        (c->rope_original_positions / wavelength - c->rope_low_factor) / (c->rope_high_factor - c->rope_low_factor);
     return (1 - smooth) * plain / c->rope_factor + smooth * plain;
 }
 
@@ -175,27 +178,37 @@ fsdp_status llama_config_check(const fsdp_llama_config *c)
     const struct {
         const char *name;
         int64_t value;
-    } sizes[] = {{"vocab_size", c->vocabulary},         {"hidden_size", c->hidden},
-                 {"intermediate_size", c->intermediate}, {"num_hidden_layers", c->layers},
-                 {"num_attention_heads", c->heads},      {"num_key_value_heads", c->kv_heads},
-                 {"head_dim", c->head_dim},              {"max_position_embeddings", c->positions}};
+    } sizes[] = {{"vocab_size", c->vocabulary},
+                 {"hidden_size", c->hidden},
+                 {"intermediate_size", c->intermediate},
+                 {"num_hidden_layers", c->layers},
+                 {"num_attention_heads", c->heads},
+                 {"num_key_value_heads", c->kv_heads},
+                 {"head_dim", c->head_dim},
+                 {"max_position_embeddings", c->positions}};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         if (sizes[i].value < 1 || sizes[i].value > (int64_t)1 << 31)
-            return error_set(FSDP_ERR_INPUT, "%s is %lld; it must be positive and below 2^31", sizes[i].name, (long long)sizes[i].value);
+            return error_set(FSDP_ERR_INPUT, "%s is %lld; it must be positive and below 2^31", sizes[i].name,
+                             (long long)sizes[i].value);
     }
     if (c->heads % c->kv_heads != 0)
-        return error_set(FSDP_ERR_INPUT, "num_attention_heads (%lld) must be a multiple of num_key_value_heads (%lld)", (long long)c->heads,
-                         (long long)c->kv_heads);
+        return error_set(FSDP_ERR_INPUT, "num_attention_heads (%lld) must be a multiple of num_key_value_heads (%lld)",
+                         (long long)c->heads, (long long)c->kv_heads);
     if (c->head_dim % 2 != 0)
-        return error_set(FSDP_ERR_INPUT, "head_dim is %lld; rotary positions need an even number", (long long)c->head_dim);
+        return error_set(FSDP_ERR_INPUT, "head_dim is %lld; rotary positions need an even number",
+                         (long long)c->head_dim);
     if (!(c->rope_base > 0) || !(c->norm_eps > 0))
-        return error_set(FSDP_ERR_INPUT, "rope_theta (%g) and rms_norm_eps (%g) must be positive", c->rope_base, (double)c->norm_eps);
+        return error_set(FSDP_ERR_INPUT, "rope_theta (%g) and rms_norm_eps (%g) must be positive", c->rope_base,
+                         (double)c->norm_eps);
     if (!(c->init_deviation >= 0))
         return error_set(FSDP_ERR_INPUT, "initializer_range is %g; it may not be negative", (double)c->init_deviation);
     if (c->rope_scaling != FSDP_ROPE_PLAIN && !(c->rope_factor > 0))
         return error_set(FSDP_ERR_INPUT, "factor of the rope scaling is %g; it must be positive", c->rope_factor);
-    if (c->rope_scaling == FSDP_ROPE_LLAMA3 && !(c->rope_high_factor > c->rope_low_factor && c->rope_low_factor > 0 && c->rope_original_positions > 0))
-        return error_set(FSDP_ERR_INPUT, "llama3 rope scaling needs 0 < low_freq_factor < high_freq_factor and original_max_position_embeddings");
+    if (c->rope_scaling == FSDP_ROPE_LLAMA3 &&
+        !(c->rope_high_factor > c->rope_low_factor && c->rope_low_factor > 0 && c->rope_original_positions > 0))
+        return error_set(
+            FSDP_ERR_INPUT,
+            "llama3 rope scaling needs 0 < low_freq_factor < high_freq_factor and original_max_position_embeddings");
     return FSDP_OK;
 }
 

@@ -17,10 +17,10 @@ typedef struct t5_block {
     float dropout;
     bool decoder, gated;
     fsdp_module *self_norm, *cross_norm, *mlp_norm;
-    fsdp_parameter *qkv, *self_out;             /* qkv heads q|k|v */
+    fsdp_parameter *qkv, *self_out; /* qkv heads q|k|v */
     fsdp_parameter *cross_q, *cross_kv, *cross_out;
-    fsdp_parameter *wi, *wo;                    /* wi heads wi_0|wi_1 when gated */
-    fsdp_parameter *relative;                   /* first block of a stack only: (buckets, heads) */
+    fsdp_parameter *wi, *wo;  /* wi heads wi_0|wi_1 when gated */
+    fsdp_parameter *relative; /* first block of a stack only: (buckets, heads) */
 } t5_block;
 
 typedef struct t5_stack {
@@ -48,20 +48,30 @@ static fsdp_tensor *feed_forward(t5_block *b, fsdp_tape *t, fsdp_tensor *x)
 }
 
 /* Projects the heads back and adds the residual. */
-static fsdp_tensor *attention_out(t5_block *b, fsdp_tape *t, fsdp_tensor *heads, fsdp_parameter *out, fsdp_tensor *residual)
+static fsdp_tensor *attention_out(t5_block *b, fsdp_tape *t, fsdp_tensor *heads, fsdp_parameter *out,
+                                  fsdp_tensor *residual)
 {
     heads = fsdp_keep(t, heads);
     if (b->dropout == 0 || !fsdp_training(t))
         return fsdp_keep(t, fsdp_linear_add(t, heads, fsdp_use(t, out), NULL, residual));
-    return fsdp_keep(t, fsdp_add(t, residual, fsdp_dropout(t, fsdp_linear(t, heads, fsdp_use(t, out), NULL), b->dropout)));
+    return fsdp_keep(t,
+                     fsdp_add(t, residual, fsdp_dropout(t, fsdp_linear(t, heads, fsdp_use(t, out), NULL), b->dropout)));
 }
 
 static fsdp_tensor *self_attention(t5_block *b, fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *bias, fsdp_tensor *mask)
 {
     int64_t width = b->heads * b->head_dim;
     fsdp_tensor *qkv = fsdp_linear(t, fsdp_call(b->self_norm, t, x), fsdp_use_group(t, b->qkv), NULL);
-    fsdp_attention_config a = {.q = {qkv, 0}, .k = {qkv, width}, .v = {qkv, 2 * width}, .q_heads = b->heads, .kv_heads = b->heads,
-                               .head_dim = b->head_dim, .scale = 1, .causal = b->decoder, .bias = bias, .relative = true,
+    fsdp_attention_config a = {.q = {qkv, 0},
+                               .k = {qkv, width},
+                               .v = {qkv, 2 * width},
+                               .q_heads = b->heads,
+                               .kv_heads = b->heads,
+                               .head_dim = b->head_dim,
+                               .scale = 1,
+                               .causal = b->decoder,
+                               .bias = bias,
+                               .relative = true,
                                .key_mask = mask};
     return attention_out(b, t, fsdp_attention(t, &a), b->self_out, x);
 }
@@ -71,13 +81,20 @@ static fsdp_tensor *cross_attention(t5_block *b, fsdp_tape *t, fsdp_tensor *x, f
     int64_t width = b->heads * b->head_dim;
     fsdp_tensor *q = fsdp_linear(t, fsdp_call(b->cross_norm, t, x), fsdp_use(t, b->cross_q), NULL);
     fsdp_tensor *kv = fsdp_linear(t, memory, fsdp_use_group(t, b->cross_kv), NULL);
-    fsdp_attention_config a = {.q = {q, 0}, .k = {kv, 0}, .v = {kv, width}, .q_heads = b->heads, .kv_heads = b->heads,
-                               .head_dim = b->head_dim, .scale = 1, .key_mask = mask};
+    fsdp_attention_config a = {.q = {q, 0},
+                               .k = {kv, 0},
+                               .v = {kv, width},
+                               .q_heads = b->heads,
+                               .kv_heads = b->heads,
+                               .head_dim = b->head_dim,
+                               .scale = 1,
+                               .key_mask = mask};
     return attention_out(b, t, fsdp_attention(t, &a), b->cross_out, x);
 }
 
 /* In: x, bias, mask of the encoder; the decoder has also the encoder's output. Mask may be NULL. */
-static void block_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *const *in, int n_in, fsdp_tensor **out, int n_out)
+static void block_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *const *in, int n_in, fsdp_tensor **out,
+                          int n_out)
 {
     (void)n_out;
     t5_block *b = (t5_block *)self;
@@ -120,7 +137,8 @@ static t5_block *block_new(const fsdp_t5_config *c, bool decoder, bool first)
     b->qkv = group(qkv, 3);
     b->self_out = matrix(b, "layer.0.SelfAttention.o.weight", c->hidden, width, f * back);
     if (first)
-        b->relative = matrix(b, "layer.0.SelfAttention.relative_attention_bias.weight", c->buckets, c->heads, f * hidden);
+        b->relative =
+            matrix(b, "layer.0.SelfAttention.relative_attention_bias.weight", c->buckets, c->heads, f * hidden);
     b->self_norm = fsdp_module_add(b, "layer.0.layer_norm", fsdp_rmsnorm_new(c->hidden, c->norm_eps));
     if (decoder) {
         b->cross_q = matrix(b, "layer.1.EncDecAttention.q.weight", width, c->hidden, f * query);
@@ -186,10 +204,13 @@ fsdp_status t5_config_check(const fsdp_t5_config *c)
                  {"d_kv", c->head_dim},         {"relative_attention_max_distance", c->max_distance}};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         if (sizes[i].value < 1 || sizes[i].value > (int64_t)1 << 31)
-            return error_set(FSDP_ERR_INPUT, "%s is %lld; it must be positive and below 2^31", sizes[i].name, (long long)sizes[i].value);
+            return error_set(FSDP_ERR_INPUT, "%s is %lld; it must be positive and below 2^31", sizes[i].name,
+                             (long long)sizes[i].value);
     }
     if (c->buckets < 4 || c->buckets % 2 != 0 || c->max_distance <= c->buckets / 2)
-        return error_set(FSDP_ERR_INPUT, "relative_attention_num_buckets (%lld) must be even, at least 4 and below twice relative_attention_max_distance (%lld)",
+        return error_set(FSDP_ERR_INPUT,
+                         "relative_attention_num_buckets (%lld) must be even, at least 4 and below twice "
+                         "relative_attention_max_distance (%lld)",
                          (long long)c->buckets, (long long)c->max_distance);
     if (!(c->dropout >= 0 && c->dropout < 1))
         return error_set(FSDP_ERR_INPUT, "dropout_rate is %g; it must lie in [0, 1)", (double)c->dropout);
@@ -208,10 +229,12 @@ fsdp_status fsdp_t5_new(const fsdp_t5_config *c, fsdp_module **out)
         return FSDP_ERR_MEMORY;
     m->config = *c;
     m->shared = matrix(m, "shared.weight", c->vocabulary, c->hidden, c->init_factor);
-    bool built = add_stack(m, &m->encoder, "encoder", false, c->layers) && add_stack(m, &m->decoder, "decoder", true, c->decoder_layers);
+    bool built = add_stack(m, &m->encoder, "encoder", false, c->layers) &&
+                 add_stack(m, &m->decoder, "decoder", true, c->decoder_layers);
     if (!c->tied)
         m->head = matrix(m, "lm_head.weight", c->vocabulary, c->hidden, c->init_factor);
-    fsdp_status status = built ? fsdp_module_check(&m->base) : error_set(FSDP_ERR_MEMORY, "building a T5: out of host memory");
+    fsdp_status status =
+        built ? fsdp_module_check(&m->base) : error_set(FSDP_ERR_MEMORY, "building a T5: out of host memory");
     if (status != FSDP_OK) {
         fsdp_module_free(&m->base);
         return status;
@@ -220,14 +243,16 @@ fsdp_status fsdp_t5_new(const fsdp_t5_config *c, fsdp_module **out)
     return FSDP_OK;
 }
 
-static fsdp_tensor *run_stack(t5 *m, fsdp_tape *t, t5_stack *stack, fsdp_tensor *ids, fsdp_tensor *mask, fsdp_tensor *memory)
+static fsdp_tensor *run_stack(t5 *m, fsdp_tape *t, t5_stack *stack, fsdp_tensor *ids, fsdp_tensor *mask,
+                              fsdp_tensor *memory)
 {
     const fsdp_t5_config *c = &m->config;
     if (!ids)
         return NULL;
     int64_t length = fsdp_tensor_size(ids, 1);
     fsdp_tensor *x = fsdp_dropout(t, fsdp_embedding(t, ids, fsdp_use(t, m->shared)), c->dropout);
-    fsdp_tensor *bias = fsdp_relative_bias(t, fsdp_use(t, stack->blocks[0]->relative), length, length, !memory, c->max_distance, 0);
+    fsdp_tensor *bias =
+        fsdp_relative_bias(t, fsdp_use(t, stack->blocks[0]->relative), length, length, !memory, c->max_distance, 0);
     for (int64_t i = 0; i < stack->n_blocks; i++) {
         fsdp_tensor *in[] = {x, bias, mask, memory};
         fsdp_call_list(&stack->blocks[i]->base, t, in, memory ? 4 : 3, &x, 1);
@@ -254,14 +279,16 @@ static fsdp_tensor *hidden_states(t5 *m, fsdp_tape *t, fsdp_tensor *ids, fsdp_te
     return scale_for_head(m, t, run_stack(m, t, &m->decoder, decoder_ids, mask, memory));
 }
 
-fsdp_tensor *fsdp_t5_logits(fsdp_module *module, fsdp_tape *t, fsdp_tensor *ids, fsdp_tensor *mask, fsdp_tensor *decoder_ids)
+fsdp_tensor *fsdp_t5_logits(fsdp_module *module, fsdp_tape *t, fsdp_tensor *ids, fsdp_tensor *mask,
+                            fsdp_tensor *decoder_ids)
 {
     t5 *m = (t5 *)module;
     fsdp_tensor *h = hidden_states(m, t, ids, mask, decoder_ids);
     return fsdp_linear(t, h, head_weight(m, t), NULL);
 }
 
-fsdp_loss fsdp_t5_loss(fsdp_module *module, fsdp_tape *t, fsdp_tensor *ids, fsdp_tensor *mask, fsdp_tensor *decoder_ids, fsdp_tensor *labels)
+fsdp_loss fsdp_t5_loss(fsdp_module *module, fsdp_tape *t, fsdp_tensor *ids, fsdp_tensor *mask, fsdp_tensor *decoder_ids,
+                       fsdp_tensor *labels)
 {
     t5 *m = (t5 *)module;
     fsdp_tensor *h = hidden_states(m, t, ids, mask, decoder_ids);
@@ -270,29 +297,39 @@ fsdp_loss fsdp_t5_loss(fsdp_module *module, fsdp_tape *t, fsdp_tensor *ids, fsdp
 
 /* Generation. */
 
-void t5_encode(fsdp_module *module, fsdp_tape *t, int64_t n_tokens, const int32_t *ids, const int32_t *mask, const int32_t *places,
-               const row_cache *memory)
+void t5_encode(fsdp_module *module, fsdp_tape *t, int64_t n_tokens, const int32_t *ids, const int32_t *mask,
+               const int32_t *places, const row_cache *memory)
 {
     t5 *m = (t5 *)module;
     int64_t shape[] = {1, n_tokens};
     fsdp_tensor *where = fsdp_input(t, FSDP_I32, 1, &n_tokens, places);
-    fsdp_tensor *encoded = run_stack(m, t, &m->encoder, fsdp_input(t, FSDP_I32, 2, shape, ids), fsdp_input(t, FSDP_I32, 2, shape, mask), NULL);
+    fsdp_tensor *encoded = run_stack(m, t, &m->encoder, fsdp_input(t, FSDP_I32, 2, shape, ids),
+                                     fsdp_input(t, FSDP_I32, 2, shape, mask), NULL);
     for (int64_t i = 0; i < m->decoder.n_blocks; i++)
-        cache_write(t, &memory[i], fsdp_linear(t, encoded, fsdp_use_group(t, m->decoder.blocks[i]->cross_kv), NULL), where);
+        cache_write(t, &memory[i], fsdp_linear(t, encoded, fsdp_use_group(t, m->decoder.blocks[i]->cross_kv), NULL),
+                    where);
 }
 
 /* Attention of one token, its queries q (1, 1, width), to rows of a cache of keys | values. */
-static fsdp_tensor *attend_cache(const t5_block *b, fsdp_tape *t, fsdp_tensor *q, const row_cache *cache, int64_t length,
-                                 fsdp_tensor *bias, fsdp_tensor *mask)
+static fsdp_tensor *attend_cache(const t5_block *b, fsdp_tape *t, fsdp_tensor *q, const row_cache *cache,
+                                 int64_t length, fsdp_tensor *bias, fsdp_tensor *mask)
 {
     fsdp_tensor *kv = cache_read(t, cache, length);
-    fsdp_attention_config a = {.q = {q, 0}, .k = {kv, 0}, .v = {kv, b->heads * b->head_dim}, .q_heads = b->heads, .kv_heads = b->heads,
-                               .head_dim = b->head_dim, .scale = 1, .bias = bias, .relative = true, .key_mask = mask};
+    fsdp_attention_config a = {.q = {q, 0},
+                               .k = {kv, 0},
+                               .v = {kv, b->heads * b->head_dim},
+                               .q_heads = b->heads,
+                               .kv_heads = b->heads,
+                               .head_dim = b->head_dim,
+                               .scale = 1,
+                               .bias = bias,
+                               .relative = true,
+                               .key_mask = mask};
     return fsdp_attention(t, &a);
 }
 
-fsdp_tensor *t5_decode(fsdp_module *module, fsdp_tape *t, const decode_step *step, const row_cache *past, int64_t n_source,
-                       const int32_t *source_mask, const row_cache *memory)
+fsdp_tensor *t5_decode(fsdp_module *module, fsdp_tape *t, const decode_step *step, const row_cache *past,
+                       int64_t n_source, const int32_t *source_mask, const row_cache *memory)
 {
     t5 *m = (t5 *)module;
     const fsdp_t5_config *c = &m->config;
@@ -300,9 +337,10 @@ fsdp_tensor *t5_decode(fsdp_module *module, fsdp_tape *t, const decode_step *ste
     if (step->n_tokens != 1 || step->length < 1)
         return tape_refuse(t, "T5 decodes one token at a time, not %lld", (long long)step->n_tokens);
     fsdp_tensor *position = fsdp_input(t, FSDP_I32, 1, one, step->positions);
-    fsdp_tensor *mask = fsdp_input(t, FSDP_I32, 2, length, step->mask), *cross_mask = fsdp_input(t, FSDP_I32, 2, source, source_mask);
-    fsdp_tensor *bias = fsdp_relative_bias(t, fsdp_use(t, m->decoder.blocks[0]->relative), 1, step->length, false, c->max_distance,
-                                           step->positions[0]);
+    fsdp_tensor *mask = fsdp_input(t, FSDP_I32, 2, length, step->mask),
+                *cross_mask = fsdp_input(t, FSDP_I32, 2, source, source_mask);
+    fsdp_tensor *bias = fsdp_relative_bias(t, fsdp_use(t, m->decoder.blocks[0]->relative), 1, step->length, false,
+                                           c->max_distance, step->positions[0]);
     fsdp_tensor *x = fsdp_embedding(t, fsdp_input(t, FSDP_I32, 2, one, step->ids), fsdp_use(t, m->shared));
     for (int64_t i = 0; i < m->decoder.n_blocks; i++) {
         t5_block *b = m->decoder.blocks[i];

@@ -209,8 +209,8 @@ fsdp_module *fsdp_sequential_new(void)
 
 fsdp_parameter *fsdp_module_weight(fsdp_module *m)
 {
-    bool has_weight = m && (m->module_class == &linear_class || m->module_class == &embedding_class || m->module_class == &rmsnorm_class ||
-                            m->module_class == &layernorm_class || m->module_class == &conv2d_class ||
-                            m->module_class == &batchnorm2d_class);
+    bool has_weight = m && (m->module_class == &linear_class || m->module_class == &embedding_class ||
+                            m->module_class == &rmsnorm_class || m->module_class == &layernorm_class ||
+                            m->module_class == &conv2d_class || m->module_class == &batchnorm2d_class);
     return has_weight ? ((layer *)m)->weight : NULL;
 }

@@ -80,7 +80,8 @@ fsdp_module *fsdp_module_add(void *parent, const char *name, void *child)
 fsdp_status fsdp_module_check(const fsdp_module *m)
 {
     if (!m || m->broken != FSDP_OK)
-        return error_prefix(m ? m->broken : FSDP_ERR_MEMORY, "building a module tree%s%s: ", m ? ", type " : "", m ? m->module_class->type : "");
+        return error_prefix(m ? m->broken : FSDP_ERR_MEMORY, "building a module tree%s%s: ", m ? ", type " : "",
+                            m ? m->module_class->type : "");
     for (int i = 0; i < m->n_children; i++)
         FSDP_TRY(fsdp_module_check(m->children[i]));
     return FSDP_OK;
@@ -99,14 +100,16 @@ static bool fill_shape(int n_dims, const int64_t *shape, int64_t *copy, int64_t 
     return true;
 }
 
-fsdp_parameter *fsdp_module_parameter(void *module, const char *name, int n_dims, const int64_t *shape, fsdp_init init, float scale)
+fsdp_parameter *fsdp_module_parameter(void *module, const char *name, int n_dims, const int64_t *shape, fsdp_init init,
+                                      float scale)
 {
     fsdp_module *m = module;
     if (!m)
         return NULL;
     fsdp_parameter *p = calloc(1, sizeof *p);
     if (p && !fill_shape(n_dims, shape, p->shape, &p->numel)) {
-        m->broken = error_set(FSDP_ERR_INPUT, "parameter %s of a %s: every size must be positive", name, m->module_class->type);
+        m->broken =
+            error_set(FSDP_ERR_INPUT, "parameter %s of a %s: every size must be positive", name, m->module_class->type);
         free(p);
         return NULL;
     }
@@ -140,19 +143,21 @@ void fsdp_parameter_group(fsdp_parameter *const *members, int n)
     }
 }
 
-fsdp_buffer *fsdp_module_buffer(void *module, const char *name, int n_dims, const int64_t *shape, const float *values, bool persistent)
+fsdp_buffer *fsdp_module_buffer(void *module, const char *name, int n_dims, const int64_t *shape, const float *values,
+                                bool persistent)
 {
     fsdp_module *m = module;
     if (!m)
         return NULL;
     fsdp_buffer *b = calloc(1, sizeof *b);
     if (b && !fill_shape(n_dims, shape, b->shape, &b->numel)) {
-        m->broken = error_set(FSDP_ERR_INPUT, "buffer %s of a %s: every size must be positive", name, m->module_class->type);
+        m->broken =
+            error_set(FSDP_ERR_INPUT, "buffer %s of a %s: every size must be positive", name, m->module_class->type);
         free(b);
         return NULL;
     }
-    if (!b || !(b->initial = calloc((size_t)b->numel, sizeof *b->initial)) ||
-        !(b->name = strdup(name)) || !append((void **)&m->buffers, &m->n_buffers, b)) {
+    if (!b || !(b->initial = calloc((size_t)b->numel, sizeof *b->initial)) || !(b->name = strdup(name)) ||
+        !append((void **)&m->buffers, &m->n_buffers, b)) {
         if (b)
             free_buffer(b);
         m->broken = error_set(FSDP_ERR_MEMORY, "%s of a %s: out of host memory", name, m->module_class->type);
@@ -215,7 +220,8 @@ static bool walk(fsdp_module *m, char *path, size_t used, size_t capacity, modul
         return false;
     for (int i = 0; i < m->n_children; i++) {
         int more = snprintf(path + used, capacity - used, used ? ".%s" : "%s", m->children[i]->name);
-        if (!walk(m->children[i], path, used + (size_t)more < capacity ? used + (size_t)more : capacity - 1, capacity, visit, context))
+        if (!walk(m->children[i], path, used + (size_t)more < capacity ? used + (size_t)more : capacity - 1, capacity,
+                  visit, context))
             return false;
         path[used] = '\0';
     }

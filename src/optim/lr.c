@@ -53,6 +53,7 @@ fsdp_status fsdp_lr_check(const fsdp_lr_config *c)
     if ((c->decay == FSDP_DECAY_EXPONENTIAL || c->decay == FSDP_DECAY_STEP) && !(c->gamma > 0 && c->gamma <= 1))
         return error_set(FSDP_ERR_INPUT, "lr_gamma is %g; it must lie in (0, 1]", c->gamma);
     if (c->decay == FSDP_DECAY_PLATEAU && !(c->hold >= 0 && c->hold <= 1))
-        return error_set(FSDP_ERR_INPUT, "plateau is %g; it is the part of the steps that keep the peak rate, 0 to 1", c->hold);
+        return error_set(FSDP_ERR_INPUT, "plateau is %g; it is the part of the steps that keep the peak rate, 0 to 1",
+                         c->hold);
     return FSDP_OK;
 }

@@ -27,13 +27,16 @@ int update_moments(const fsdp_optimizer_config *c)
 static fsdp_status check(const fsdp_optimizer_config *c)
 {
     if (!(c->beta1 >= 0 && c->beta1 < 1) || !(c->beta2 >= 0 && c->beta2 < 1))
-        return error_set(FSDP_ERR_INPUT, "beta1 %g and beta2 %g must lie in [0, 1)", (double)c->beta1, (double)c->beta2);
+        return error_set(FSDP_ERR_INPUT, "beta1 %g and beta2 %g must lie in [0, 1)", (double)c->beta1,
+                         (double)c->beta2);
     if (!(c->eps > 0) || !(c->weight_decay >= 0) || !(c->momentum >= 0 && c->momentum < 1) || !(c->clip >= 0))
-        return error_set(FSDP_ERR_INPUT, "eps must be positive, weight decay and clip not negative, momentum in [0, 1)");
+        return error_set(FSDP_ERR_INPUT,
+                         "eps must be positive, weight decay and clip not negative, momentum in [0, 1)");
     return FSDP_OK;
 }
 
-fsdp_status update_create(device *dev, stream *s, const fsdp_optimizer_config *config, const update_range *ranges, int n, update **out)
+fsdp_status update_create(device *dev, stream *s, const fsdp_optimizer_config *config, const update_range *ranges,
+                          int n, update **out)
 {
     FSDP_TRY(check(config));
     update *u = calloc(1, sizeof *u);
@@ -94,16 +97,24 @@ void update_numbers(const update *u, float lr, int64_t step, optimizer_numbers *
 
 fsdp_status update_apply(update *u, int index, stream *s, const optimizer_numbers *numbers)
 {
-    static const optimizer_kind kinds[] = {[FSDP_ADAMW] = OPTIMIZER_ADAMW, [FSDP_ADAM] = OPTIMIZER_ADAM, [FSDP_SGD] = OPTIMIZER_SGD};
+    static const optimizer_kind kinds[] = {
+        [FSDP_ADAMW] = OPTIMIZER_ADAMW, [FSDP_ADAM] = OPTIMIZER_ADAM, [FSDP_SGD] = OPTIMIZER_SGD};
     const update_range *r = &u->ranges[index];
     const int64_t cut[] = {0, r->decay_end, r->n};
     for (int part = 0; part < 2; part++) {
         int64_t first = cut[part], n = cut[part + 1] - cut[part];
         if (n == 0)
             continue;
-        optimizer_args a = {.kind = kinds[u->config.kind], .n = n, .decay = part == 0, .parameter = r->parameter ? r->parameter + first : NULL,
-                            .gradient = r->gradient + first, .moment1 = r->moment1 ? r->moment1 + first : NULL,
-                            .moment2 = r->moment2 ? r->moment2 + first : NULL, .copy = r->copy, .rest = r->rest ? r->rest + first : NULL, .numbers = numbers};
+        optimizer_args a = {.kind = kinds[u->config.kind],
+                            .n = n,
+                            .decay = part == 0,
+                            .parameter = r->parameter ? r->parameter + first : NULL,
+                            .gradient = r->gradient + first,
+                            .moment1 = r->moment1 ? r->moment1 + first : NULL,
+                            .moment2 = r->moment2 ? r->moment2 + first : NULL,
+                            .copy = r->copy,
+                            .rest = r->rest ? r->rest + first : NULL,
+                            .numbers = numbers};
         if (a.copy.p)
             a.copy.p = (uint8_t *)a.copy.p + (size_t)first * fsdp_dtype_size(a.copy.dtype);
         FSDP_TRY(u->dev->kernels->optimizer(s, &a));

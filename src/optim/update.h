@@ -9,8 +9,9 @@
 
 typedef struct update_range {
     float *parameter, *gradient;
-    buffer copy;       /* low-precision copy to be kept in step; p NULL: none */
-    uint16_t *rest;    /* low halves of the masters, whose high ones are the copy; parameter is then NULL (see halves_args) */
+    buffer copy; /* low-precision copy to be kept in step; p NULL: none */
+    uint16_t
+        *rest; /* low halves of the masters, whose high ones are the copy; parameter is then NULL (see halves_args) */
     int64_t n, decay_end;
     float *moment1, *moment2; /* set by update_create where the optimizer has them */
 } update_range;
@@ -18,7 +19,8 @@ typedef struct update_range {
 typedef struct update update;
 
 /* Copies the ranges, allocates the moments (zero). Borrows the device. */
-fsdp_status update_create(device *dev, stream *s, const fsdp_optimizer_config *config, const update_range *ranges, int n, update **out);
+fsdp_status update_create(device *dev, stream *s, const fsdp_optimizer_config *config, const update_range *ranges,
+                          int n, update **out);
 void update_free(update *u);
 
 /* The host's part of this step's numbers: rate and bias corrections of step `step` (counted from 1). */

@@ -11,22 +11,28 @@ static bool applies(fsdp_strategy s, const fsdp_config *c, int n_ranks, int rank
     return size >= 1 && size < n_ranks && n_ranks % size == 0;
 }
 
-fsdp_status plan_strategies(const workload *w, const fsdp_config *config, device *dev, int n_ranks, int ranks_per_node, plan_entry *entries)
+fsdp_status plan_strategies(const workload *w, const fsdp_config *config, device *dev, int n_ranks, int ranks_per_node,
+                            plan_entry *entries)
 {
     for (int s = 0; s < FSDP_STRATEGY_COUNT; s++) {
         fsdp_config c = *config;
         c.strategy = (fsdp_strategy)s;
-        entries[s] = (plan_entry){.strategy = c.strategy, .checkpointing = c.checkpointing, .planned = applies(c.strategy, &c, n_ranks, ranks_per_node)};
+        entries[s] = (plan_entry){.strategy = c.strategy,
+                                  .checkpointing = c.checkpointing,
+                                  .planned = applies(c.strategy, &c, n_ranks, ranks_per_node)};
         if (entries[s].planned)
             FSDP_TRY(workload_plan(w, &c, dev, n_ranks, ranks_per_node, &entries[s].plan));
     }
     return FSDP_OK;
 }
 
-fsdp_status plan_fit(const workload *w, const fsdp_config *config, device *dev, int n_ranks, int ranks_per_node, size_t limit, plan_entry *out)
+fsdp_status plan_fit(const workload *w, const fsdp_config *config, device *dev, int n_ranks, int ranks_per_node,
+                     size_t limit, plan_entry *out)
 {
-    /* More communication costs less than computing forward again, where it runs under compute: so checkpointing comes last. */
-    static const fsdp_strategy strategies[] = {FSDP_NO_SHARD, FSDP_SHARD_OP, FSDP_HYBRID_ZERO2, FSDP_SHARD_GRAD_OP, FSDP_HYBRID, FSDP_FULL};
+    /* More communication costs less than computing forward again, where it runs under compute: so checkpointing comes
+     * last. */
+    static const fsdp_strategy strategies[] = {FSDP_NO_SHARD,      FSDP_SHARD_OP, FSDP_HYBRID_ZERO2,
+                                               FSDP_SHARD_GRAD_OP, FSDP_HYBRID,   FSDP_FULL};
     static const fsdp_checkpointing levels[] = {FSDP_CHECKPOINT_NONE, FSDP_CHECKPOINT_SELECTIVE, FSDP_CHECKPOINT_FULL};
     size_t smallest = SIZE_MAX;
     for (int l = 0; l < 3; l++) {
@@ -43,6 +49,8 @@ fsdp_status plan_fit(const workload *w, const fsdp_config *config, device *dev, 
             smallest = out->plan.total < smallest ? out->plan.total : smallest;
         }
     }
-    return error_set(FSDP_ERR_INPUT, "nothing fits %.2f GiB a rank: the smallest setting takes %.2f GiB; use more ranks, a smaller batch or a shorter context",
+    return error_set(FSDP_ERR_INPUT,
+                     "nothing fits %.2f GiB a rank: the smallest setting takes %.2f GiB; use more ranks, a smaller "
+                     "batch or a shorter context",
                      (double)limit / (1 << 30), (double)smallest / (1 << 30));
 }

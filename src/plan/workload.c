@@ -21,8 +21,8 @@ static fsdp_loss record(void *context, fsdp_module *net, fsdp_tape *t)
     if (w->model.type == MODEL_LLAMA)
         return fsdp_llama_loss(net, t, ints(t, w->batch, w->width), ints(t, w->batch, w->width));
     if (w->model.type == MODEL_T5)
-        return fsdp_t5_loss(net, t, ints(t, w->batch, w->width), ints(t, w->batch, w->width), ints(t, w->batch, w->target),
-                            ints(t, w->batch, w->target));
+        return fsdp_t5_loss(net, t, ints(t, w->batch, w->width), ints(t, w->batch, w->width),
+                            ints(t, w->batch, w->target), ints(t, w->batch, w->target));
     const fsdp_cnn_config *c = &w->model.cnn;
     int64_t image[] = {w->batch, c->channels, c->height, c->width}, flat[] = {w->batch, w->model.mlp.inputs};
     bool mlp = w->model.type == MODEL_MLP;
@@ -30,11 +30,16 @@ static fsdp_loss record(void *context, fsdp_module *net, fsdp_tape *t)
     return fsdp_classifier_loss(net, t, fsdp_cast(t, x, r->dtype), fsdp_input(t, FSDP_I32, 1, &w->batch, NULL));
 }
 
-fsdp_status workload_plan(const workload *w, const fsdp_config *config, device *dev, int n_ranks, int ranks_per_node, memory_plan *out)
+fsdp_status workload_plan(const workload *w, const fsdp_config *config, device *dev, int n_ranks, int ranks_per_node,
+                          memory_plan *out)
 {
     recording r = {w, config->param_dtype};
-    memory_plan_request request = {.dev = dev, .n_ranks = n_ranks, .ranks_per_node = ranks_per_node, .moments = w->moments,
-                                   .record = record, .context = &r};
+    memory_plan_request request = {.dev = dev,
+                                   .n_ranks = n_ranks,
+                                   .ranks_per_node = ranks_per_node,
+                                   .moments = w->moments,
+                                   .record = record,
+                                   .context = &r};
     fsdp_module *net;
     FSDP_TRY(model_create(&w->model, &net));
     return memory_plan_make(net, config, &request, out);

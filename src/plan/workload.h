@@ -13,7 +13,8 @@ typedef struct workload {
 } workload;
 
 /* The plan of one setting. `dev` gives the workspaces. */
-fsdp_status workload_plan(const workload *w, const fsdp_config *config, device *dev, int n_ranks, int ranks_per_node, memory_plan *out);
+fsdp_status workload_plan(const workload *w, const fsdp_config *config, device *dev, int n_ranks, int ranks_per_node,
+                          memory_plan *out);
 
 /* Floating-point operations of one step on one rank: 6 per parameter and token (an untied embedding not counted), and
  * causal attention's products. Without what checkpointing computes again. 0 for images. */

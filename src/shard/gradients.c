@@ -1,5 +1,5 @@
-/* The close of a step: reductions are waited for, replicas summed, the gradient norm taken; and the flat ranges that the
- * optimizer updates. */
+/* The close of a step: reductions are waited for, replicas summed, the gradient norm taken; and the flat ranges that
+ * the optimizer updates. */
 #include "base/checked.h"
 #include "base/error.h"
 #include "shard/model.h"
@@ -14,8 +14,10 @@ static fsdp_status sum_replicas(fsdp_model *m)
         unit_segment *part = &u->segments[0];
         if (!part->gradient)
             continue;
-        u->reduce_piece = (comm_piece){.send = {part->gradient, FSDP_F32}, .recv = {part->gradient, FSDP_F32}, .count = part->numel};
-        comm_op op = {.unit = u->layout->name, .step = m->step, .n_pieces = 1, .pieces = &u->reduce_piece, .stream = m->compute};
+        u->reduce_piece =
+            (comm_piece){.send = {part->gradient, FSDP_F32}, .recv = {part->gradient, FSDP_F32}, .count = part->numel};
+        comm_op op = {
+            .unit = u->layout->name, .step = m->step, .n_pieces = 1, .pieces = &u->reduce_piece, .stream = m->compute};
         FSDP_TRY(comm_all_reduce(m->replica_group, &op, &u->reduce));
     }
     for (int i = 0; i < m->layout->n_units; i++) {
@@ -25,8 +27,8 @@ static fsdp_status sum_replicas(fsdp_model *m)
     return FSDP_OK;
 }
 
-/* Sum of squares of elements first .. first+n-1 of a unit's gradient, added to *out. Cut and summed the same way by every
- * strategy, so that all get the same bits. */
+/* Sum of squares of elements first .. first+n-1 of a unit's gradient, added to *out. Cut and summed the same way by
+ * every strategy, so that all get the same bits. */
 static fsdp_status add_squares(fsdp_model *m, const float *gradient, int64_t n, double *out, bool add)
 {
     const kernel_table *k = m->dev->kernels;
@@ -47,7 +49,8 @@ static fsdp_status local_squares(fsdp_model *m)
         if (!m->replicated)
             FSDP_TRY(add_squares(m, part->gradient, part->numel, &m->numbers->totals[0], !first));
         for (int r = 0; m->replicated && r < m->n_shards; r++)
-            FSDP_TRY(add_squares(m, part->gradient + part->layout->cuts[r], part->counts[r], &m->norm_partials[r], !first));
+            FSDP_TRY(
+                add_squares(m, part->gradient + part->layout->cuts[r], part->counts[r], &m->norm_partials[r], !first));
         first = false;
     }
     if (first)

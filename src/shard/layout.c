@@ -19,7 +19,8 @@ static fsdp_status place_group(layout_segment *s, fsdp_parameter *head)
     int64_t at = up_to_block(s->numel);
     for (fsdp_parameter *p = head; p; p = p->group_next) {
         if (p->unit != head->unit || p->trainable != head->trainable || p->decay != head->decay)
-            return error_set(FSDP_ERR_INPUT, "%s and %s form a group: they must share unit, freezing and weight decay", head->name, p->name);
+            return error_set(FSDP_ERR_INPUT, "%s and %s form a group: they must share unit, freezing and weight decay",
+                             head->name, p->name);
         layout_place *grown = realloc(s->places, (size_t)(s->n_places + 1) * sizeof *grown);
         if (!grown)
             return error_set(FSDP_ERR_MEMORY, "laying out %s: out of host memory", p->name);
@@ -46,7 +47,8 @@ static fsdp_status fill_segment(layout_segment *s, const module_contents *conten
     return FSDP_OK;
 }
 
-/* Equal shards are all padded to the largest; weighted ones share the blocks as the weights say, the last taking the rest. */
+/* Equal shards are all padded to the largest; weighted ones share the blocks as the weights say, the last taking the
+ * rest. */
 static fsdp_status cut_segment(layout_segment *s, int n_shards, const int *weights)
 {
     int64_t blocks = ceil_div(s->numel, LAYOUT_BLOCK), total = 0, sum = 0;
@@ -65,7 +67,8 @@ static fsdp_status cut_segment(layout_segment *s, int n_shards, const int *weigh
     return FSDP_OK;
 }
 
-static fsdp_status build_unit(layout *l, int index, const char *name, const module_contents *contents, const int *weights)
+static fsdp_status build_unit(layout *l, int index, const char *name, const module_contents *contents,
+                              const int *weights)
 {
     layout_unit *u = &l->units[index];
     u->name = strdup(name);
@@ -90,8 +93,8 @@ static fsdp_status build_unit(layout *l, int index, const char *name, const modu
     return FSDP_OK;
 }
 
-fsdp_status layout_build(const module_contents *contents, int n_units, const char *const *names, int n_shards, const int *weights,
-                         layout **out)
+fsdp_status layout_build(const module_contents *contents, int n_units, const char *const *names, int n_shards,
+                         const int *weights, layout **out)
 {
     for (int r = 0; weights && r < n_shards; r++) {
         if (weights[r] < 1)

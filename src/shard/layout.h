@@ -28,9 +28,9 @@ typedef struct layout_segment {
 
 typedef struct layout_unit {
     char *name;
-    int n_segments;              /* 1 or 2; a trainable one comes first */
+    int n_segments; /* 1 or 2; a trainable one comes first */
     layout_segment segments[2];
-    int64_t parameters_numel;    /* without padding */
+    int64_t parameters_numel; /* without padding */
 } layout_unit;
 
 typedef struct layout {
@@ -41,8 +41,8 @@ typedef struct layout {
 
 /* Parameters name their unit (parameter->unit in 0 .. n_units-1). `weights` gives shards their relative sizes (n_shards
  * numbers); NULL: equal. Names are copied. */
-fsdp_status layout_build(const module_contents *contents, int n_units, const char *const *names, int n_shards, const int *weights,
-                         layout **out);
+fsdp_status layout_build(const module_contents *contents, int n_units, const char *const *names, int n_shards,
+                         const int *weights, layout **out);
 void layout_free(layout *l);
 
 /* Elements of shard `rank`, or of the whole segment when rank < 0. */
@@ -51,8 +51,8 @@ int64_t layout_shard_numel(const layout_segment *s, int rank);
 /* Changes when anything does that two ranks (or a checkpoint and a model) must agree on. */
 uint64_t layout_hash(const layout *l);
 
-/* The part of a parameter that lies in elements [first, end) of its segment: its own elements [*from, *from + *n), at segment
- * element *at. *n is 0 when none does. */
+/* The part of a parameter that lies in elements [first, end) of its segment: its own elements [*from, *from + *n), at
+ * segment element *at. *n is 0 when none does. */
 void layout_overlap(const layout_place *place, int64_t first, int64_t end, int64_t *from, int64_t *n, int64_t *at);
 
 #endif

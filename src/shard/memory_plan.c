@@ -49,10 +49,12 @@ static void count_residents(const fsdp_model *m, const memory_plan_request *r, m
     }
 }
 
-/* What one rank receives: of every gathered unit all but its own shard; of every reduction its shard from all others. */
+/* What one rank receives: of every gathered unit all but its own shard; of every reduction its shard from all others.
+ */
 static void count_traffic(const fsdp_model *m, const schedule *s, memory_plan *out)
 {
-    int64_t param = (int64_t)fsdp_dtype_size(m->config.param_dtype), grad = (int64_t)fsdp_dtype_size(m->config.reduce_dtype);
+    int64_t param = (int64_t)fsdp_dtype_size(m->config.param_dtype),
+            grad = (int64_t)fsdp_dtype_size(m->config.reduce_dtype);
     for (int i = 0; i < s->n_events; i++) {
         const layout_unit *u = &m->layout->units[s->events[i].unit];
         int64_t others = m->n_shards - 1;
@@ -106,7 +108,8 @@ static void list_allocations(const fsdp_model *m, memory_plan *p)
     bool copies = p->copies > 0;
     add_allocation(p, "what peers gather", copies ? p->copies : p->parameters, true);
     add_allocation(p, "masters and accumulators", (copies ? p->parameters : 0) + p->gradients, false);
-    add_allocation(p, "buffers", p->buffers - model_norm_bytes(m) - (1 + MODEL_HOST_NUMBERS) * sizeof(model_numbers), false);
+    add_allocation(p, "buffers", p->buffers - model_norm_bytes(m) - (1 + MODEL_HOST_NUMBERS) * sizeof(model_numbers),
+                   false);
     add_allocation(p, "norm", model_norm_bytes(m), false);
     add_allocation(p, "numbers", sizeof(model_numbers), false);
     add_allocation(p, "numbers, host", MODEL_HOST_NUMBERS * sizeof(model_numbers), false);
@@ -116,7 +119,8 @@ static void list_allocations(const fsdp_model *m, memory_plan *p)
     add_allocation(p, "activations", p->activations + p->workspace, false);
 }
 
-fsdp_status memory_plan_make(fsdp_module *net, const fsdp_config *config, const memory_plan_request *r, memory_plan *out)
+fsdp_status memory_plan_make(fsdp_module *net, const fsdp_config *config, const memory_plan_request *r,
+                             memory_plan *out)
 {
     *out = (memory_plan){.parameters = 0};
     fsdp_model *m = calloc(1, sizeof *m);
@@ -135,8 +139,8 @@ fsdp_status memory_plan_make(fsdp_module *net, const fsdp_config *config, const 
         count_residents(m, r, out);
         status = plan_step(m, r, out);
     }
-    out->total = out->parameters + out->copies + out->gradients + out->optimizer + out->gather + out->full_gradients + out->activations +
-                 out->workspace + out->buffers;
+    out->total = out->parameters + out->copies + out->gradients + out->optimizer + out->gather + out->full_gradients +
+                 out->activations + out->workspace + out->buffers;
     if (status == FSDP_OK)
         list_allocations(m, out);
     layout_free(m->layout);

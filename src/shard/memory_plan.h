@@ -21,7 +21,7 @@ typedef struct memory_plan {
     size_t copies;     /* in param_dtype, what is gathered */
     size_t gradients;  /* fp32 accumulators */
     size_t optimizer;
-    size_t gather;     /* gathered units */
+    size_t gather; /* gathered units */
     size_t full_gradients;
     size_t activations;
     size_t workspace;
@@ -50,6 +50,7 @@ typedef struct memory_plan_request {
 } memory_plan_request;
 
 /* Takes `net` (a fresh tree), also on failure. */
-fsdp_status memory_plan_make(fsdp_module *net, const fsdp_config *config, const memory_plan_request *request, memory_plan *out);
+fsdp_status memory_plan_make(fsdp_module *net, const fsdp_config *config, const memory_plan_request *request,
+                             memory_plan *out);
 
 #endif

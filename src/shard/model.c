@@ -18,7 +18,8 @@ static fsdp_status make_groups(fsdp_model *m)
     if (m->traits->grouped) {
         int size = m->config.shard_group_size ? m->config.shard_group_size : m->world->job.local_world_size;
         if (size < 1 || world % size != 0)
-            return error_set(FSDP_ERR_INPUT, "shard_group_size %d does not divide the %d ranks of the job", size, world);
+            return error_set(FSDP_ERR_INPUT, "shard_group_size %d does not divide the %d ranks of the job", size,
+                             world);
         FSDP_TRY(comm_group_split_by_size(c, size, &m->shard_group, &m->replica_group));
         m->owns_groups = true;
     }
@@ -35,7 +36,8 @@ static bool set_checkpoint(void *context, fsdp_module *module, const char *path)
     /* Only repeated blocks are worth a region; by type is how they are named. */
     if (c->wrap.kind == FSDP_WRAP_TYPE && c->wrap.type && module->parent) {
         const char *type = module->module_class->type, *at = strstr(c->wrap.type, type);
-        module->checkpoint = at && (at == c->wrap.type || at[-1] == ',') && (at[strlen(type)] == '\0' || at[strlen(type)] == ',');
+        module->checkpoint =
+            at && (at == c->wrap.type || at[-1] == ',') && (at[strlen(type)] == '\0' || at[strlen(type)] == ',');
     }
     return true;
 }
@@ -85,8 +87,9 @@ static fsdp_status agree(fsdp_model *m)
     int world = comm_world_size(m->world->comm);
     const fsdp_config *c = &m->config;
     uint64_t mine[2] = {hash_u64(layout_hash(m->layout), c->seed), HASH_START};
-    const uint64_t settings[] = {c->strategy, c->param_dtype, c->reduce_dtype, (uint64_t)c->gather_buffers, c->forward_prefetch,
-                                 c->backward_prefetch, c->checkpointing, c->recompute_cheap, c->sync_each_micro_batch};
+    const uint64_t settings[] = {
+        c->strategy,          c->param_dtype,   c->reduce_dtype,    (uint64_t)c->gather_buffers, c->forward_prefetch,
+        c->backward_prefetch, c->checkpointing, c->recompute_cheap, c->sync_each_micro_batch};
     mine[1] = hash_bytes(mine[1], settings, sizeof settings);
     uint64_t *all = calloc((size_t)world * 2, sizeof *all);
     size_t *bytes = calloc((size_t)world, sizeof *bytes);
@@ -94,12 +97,18 @@ static fsdp_status agree(fsdp_model *m)
     if (!all || !bytes)
         error_set(status, "comparing the ranks' models: out of host memory");
     else
-        status = comm_exchange(comm_world(m->world->comm), "model agreement", mine, sizeof mine, sizeof mine, all, bytes);
+        status =
+            comm_exchange(comm_world(m->world->comm), "model agreement", mine, sizeof mine, sizeof mine, all, bytes);
     for (int r = 0; status == FSDP_OK && r < world; r++) {
         if (all[2 * r] != all[0])
-            status = error_set(FSDP_ERR_PEER, "rank %d has another model, seed or wrap policy than rank 0: start all ranks with the same flags", r);
+            status = error_set(
+                FSDP_ERR_PEER,
+                "rank %d has another model, seed or wrap policy than rank 0: start all ranks with the same flags", r);
         else if (all[2 * r + 1] != all[1])
-            status = error_set(FSDP_ERR_PEER, "rank %d has another strategy, precision or schedule than rank 0: start all ranks with the same flags", r);
+            status = error_set(
+                FSDP_ERR_PEER,
+                "rank %d has another strategy, precision or schedule than rank 0: start all ranks with the same flags",
+                r);
     }
     free(all);
     free(bytes);
@@ -162,7 +171,8 @@ static fsdp_status place_units(fsdp_model *m)
                 part->rest = take(&resident, (size_t)part->numel * sizeof *part->rest);
             else
                 part->master = take(has_copy(m) ? &resident : &shared, (size_t)part->numel * sizeof(float));
-            part->copy = has_copy(m) ? take(&shared, (size_t)part->numel * fsdp_dtype_size(m->config.param_dtype)) : part->master;
+            part->copy = has_copy(m) ? take(&shared, (size_t)part->numel * fsdp_dtype_size(m->config.param_dtype))
+                                     : part->master;
             if (s->trainable)
                 part->gradient = take(&resident, (size_t)part->numel * sizeof(float));
             part->counts = calloc((size_t)m->n_shards, sizeof *part->counts);
@@ -225,7 +235,8 @@ static fsdp_status place_numbers(fsdp_model *m)
     FSDP_TRY(m->dev->allocate(m->dev, MEMORY_DEVICE, m->norm_blocks_bytes, (void **)&m->norm_blocks));
     m->norm_partials = m->norm_blocks + norm_blocks(m);
     FSDP_TRY(m->dev->allocate(m->dev, MEMORY_DEVICE, sizeof *m->numbers, (void **)&m->numbers));
-    return m->dev->allocate(m->dev, MEMORY_HOST, MODEL_HOST_NUMBERS * sizeof *m->host_numbers, (void **)&m->host_numbers);
+    return m->dev->allocate(m->dev, MEMORY_HOST, MODEL_HOST_NUMBERS * sizeof *m->host_numbers,
+                            (void **)&m->host_numbers);
 }
 
 static fsdp_status sum_statistics(void *context, stream *s, double *values, int64_t n)
@@ -266,7 +277,8 @@ static fsdp_status check_config(const fsdp_config *c)
     if (c->param_dtype > FSDP_F16 || c->reduce_dtype > FSDP_F16 || c->buffer_dtype > FSDP_F16)
         return error_set(FSDP_ERR_INPUT, "param, reduce and buffer dtype must be fp32, bf16 or fp16");
     if (c->gather_buffers < 1)
-        return error_set(FSDP_ERR_INPUT, "gather_buffers is %d; at least one unit must be gathered at a time", c->gather_buffers);
+        return error_set(FSDP_ERR_INPUT, "gather_buffers is %d; at least one unit must be gathered at a time",
+                         c->gather_buffers);
     return FSDP_OK;
 }
 

@@ -70,16 +70,17 @@ struct fsdp_model {
     planned_program *last_training; /* the program of the last fsdp_backward */
     model_arena gather, gradient, slab;
 
-    model_numbers *numbers;      /* device memory */
-    model_numbers *host_numbers; /* (MODEL_HOST_NUMBERS): what the host writes before it is copied, a place a micro-batch */
+    model_numbers *numbers; /* device memory */
+    model_numbers
+        *host_numbers; /* (MODEL_HOST_NUMBERS): what the host writes before it is copied, a place a micro-batch */
     double *norm_blocks, *norm_partials;
     size_t norm_blocks_bytes;
 
     statistics_group statistics;
     peer_group peers;
-    int64_t step;        /* optimizer steps begun */
-    uint64_t micro_total;/* micro-batches since the start: a random stream each */
-    int micro;           /* micro-batches since the last optimizer step */
+    int64_t step;         /* optimizer steps begun */
+    uint64_t micro_total; /* micro-batches since the start: a random stream each */
+    int micro;            /* micro-batches since the last optimizer step */
     int64_t first_sample;
     double expected_count; /* power of two that divides the loss, 0: not agreed yet */
     double loss_scale;
@@ -88,8 +89,9 @@ struct fsdp_model {
 /* How this strategy and world schedule a program; `last` counts only where gradients are held. */
 schedule_options model_schedule_options(const fsdp_model *m);
 
-/* Runs `work`, or from its third time on launches the graph that the second one recorded. Only where the device has graphs,
- * there is one rank (collectives stay outside graphs), and nobody listens to hooks; otherwise `work` is simply run. */
+/* Runs `work`, or from its third time on launches the graph that the second one recorded. Only where the device has
+ * graphs, there is one rank (collectives stay outside graphs), and nobody listens to hooks; otherwise `work` is simply
+ * run. */
 typedef fsdp_status (*model_work)(void *context);
 fsdp_status model_run_recorded(fsdp_model *m, recorded_work *r, model_work work, void *context);
 void model_forget_recorded(fsdp_model *m, recorded_work *r);
@@ -132,7 +134,7 @@ fsdp_status model_finish_gradients(fsdp_model *m);
 typedef struct model_slice {
     const char *unit;
     float *parameter, *gradient;
-    buffer copy; /* p NULL: the master is what is gathered */
+    buffer copy;    /* p NULL: the master is what is gathered */
     uint16_t *rest; /* low halves; parameter is then NULL */
     int64_t n;
     int64_t decay_end; /* elements before it take weight decay */
@@ -149,9 +151,9 @@ typedef struct model_piece {
     fsdp_parameter *parameter;
     int64_t first, n;
     const unit_segment *part; /* this rank's, in which it lies */
-    int slice;      /* of the optimizer, -1 when frozen */
-    int64_t at;     /* element within the part, and the slice */
-    bool writes;    /* this rank's copy is the one to save */
+    int slice;                /* of the optimizer, -1 when frozen */
+    int64_t at;               /* element within the part, and the slice */
+    bool writes;              /* this rank's copy is the one to save */
 } model_piece;
 int model_pieces(const fsdp_model *m);
 model_piece model_piece_at(const fsdp_model *m, int index);

@@ -15,8 +15,8 @@ typedef struct unit_use {
 /* One stay of full parameters in memory. */
 typedef struct stay {
     int unit;
-    bool backward;             /* begins in backward */
-    int gather, first, last;   /* gather starts before `gather`, instructions first..last read it */
+    bool backward;           /* begins in backward */
+    int gather, first, last; /* gather starts before `gather`, instructions first..last read it */
 } stay;
 
 typedef struct planning {
@@ -91,14 +91,15 @@ static int by_first_use(const void *a, const void *b)
     return x->first != y->first ? x->first - y->first : x->unit - y->unit;
 }
 
-/* One stay for a unit held over the turn, else one for forward and one for backward. A unit whose backward comes with no
- * other gather in between is not given up for it: at the turn its regather would follow its release at once. */
+/* One stay for a unit held over the turn, else one for forward and one for backward. A unit whose backward comes with
+ * no other gather in between is not given up for it: at the turn its regather would follow its release at once. */
 static void plan_stays(planning *g)
 {
     int turn = -1; /* the unit whose forward reaches furthest */
     for (int i = 0; i < g->l->n_units; i++) {
         const unit_use *u = &g->uses[i];
-        if (u->forward_last >= 0 && u->backward_first >= 0 && (turn < 0 || u->forward_last > g->uses[turn].forward_last))
+        if (u->forward_last >= 0 && u->backward_first >= 0 &&
+            (turn < 0 || u->forward_last > g->uses[turn].forward_last))
             turn = i;
     }
     for (int i = 0; i < g->l->n_units; i++) {
@@ -165,7 +166,8 @@ static fsdp_status plan_parameters(planning *g)
     fsdp_status status = FSDP_OK;
     for (int i = 0; i < g->n_stays && status == FSDP_OK; i++) {
         const stay *s = &g->stays[i];
-        items[i] = (lifetime){schedule_unit_bytes(&g->l->units[s->unit], g->o->param_bytes, false), s->gather, s->last, 0};
+        items[i] =
+            (lifetime){schedule_unit_bytes(&g->l->units[s->unit], g->o->param_bytes, false), s->gather, s->last, 0};
         g->s->units[s->unit].used = true;
         status = add_event(g, s->gather, ACTION_GATHER, s->unit, s->backward);
         if (status == FSDP_OK)

@@ -1,6 +1,6 @@
 /* When units are gathered, given up and reduced: a list of events between the instructions of a program, and the place
- * of every gathered unit and full gradient in memory. Follows from where the program uses parameters; the same for every
- * step, so pointers repeat. Pure planning: unit.c carries it out. */
+ * of every gathered unit and full gradient in memory. Follows from where the program uses parameters; the same for
+ * every step, so pointers repeat. Pure planning: unit.c carries it out. */
 #ifndef SHARD_SCHEDULE_H
 #define SHARD_SCHEDULE_H
 
@@ -26,12 +26,12 @@ typedef enum gradient_residency {
 
 typedef enum schedule_action {
     /* In the order in which they happen before one instruction. */
-    ACTION_REDUCE,     /* start reducing the unit's gradients */
-    ACTION_REDUCED,    /* wait for that; the buffer is free after */
-    ACTION_RELEASE,    /* give up the full parameters */
-    ACTION_GATHER,     /* start gathering */
-    ACTION_AWAIT,      /* the full parameters are there */
-    ACTION_GRADIENTS,  /* a buffer for full gradients is taken */
+    ACTION_REDUCE,    /* start reducing the unit's gradients */
+    ACTION_REDUCED,   /* wait for that; the buffer is free after */
+    ACTION_RELEASE,   /* give up the full parameters */
+    ACTION_GATHER,    /* start gathering */
+    ACTION_AWAIT,     /* the full parameters are there */
+    ACTION_GRADIENTS, /* a buffer for full gradients is taken */
     ACTION_COUNT
 } schedule_action;
 
@@ -61,7 +61,7 @@ typedef struct schedule_unit {
 typedef struct schedule {
     schedule_event *events; /* by index, then action */
     int n_events;
-    schedule_unit *units; /* (n_units) */
+    schedule_unit *units;                /* (n_units) */
     size_t gather_bytes, gradient_bytes; /* of the arenas */
     int64_t gathers, reductions;         /* collectives a run */
 } schedule;

@@ -1,4 +1,5 @@
-/* A model's state by name: filling parameters from a source, listing this rank's pieces for checkpoints, reading values. */
+/* A model's state by name: filling parameters from a source, listing this rank's pieces for checkpoints, reading
+ * values. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -146,7 +147,10 @@ fsdp_status model_refresh_copies(fsdp_model *m)
             unit_segment *part = &u->segments[k];
             if (part->copy == (void *)part->master || part->rest || part->numel == 0)
                 continue;
-            axpby_args cast = {.n = part->numel, .alpha = 1, .a = {part->master, FSDP_F32}, .out = {part->copy, m->config.param_dtype}};
+            axpby_args cast = {.n = part->numel,
+                               .alpha = 1,
+                               .a = {part->master, FSDP_F32},
+                               .out = {part->copy, m->config.param_dtype}};
             FSDP_TRY(m->dev->kernels->axpby(m->compute, &cast));
         }
     }
@@ -201,8 +205,13 @@ static fsdp_status initialize_piece(fsdp_model *m, const model_piece *piece, voi
         n = min_i64(most, piece->n - done);
         int64_t at = piece->at + done;
         float *out = part->rest ? (float *)(void *)m->norm_blocks : part->master + at;
-        random_args values = {.n = n, .key = {key.k[0], key.k[1]}, .first = (uint64_t)(piece->first + done), .normal = normal,
-                              .a = normal ? 0 : -p->init_scale, .b = p->init_scale, .out = out};
+        random_args values = {.n = n,
+                              .key = {key.k[0], key.k[1]},
+                              .first = (uint64_t)(piece->first + done),
+                              .normal = normal,
+                              .a = normal ? 0 : -p->init_scale,
+                              .b = p->init_scale,
+                              .out = out};
         fill_args ones = {.n = n, .alpha = 1, .out = {out, FSDP_F32}};
         FSDP_TRY(p->init == INIT_ONE ? m->dev->kernels->fill(m->compute, &ones) : m->dev->random(m->compute, &values));
         if (part->rest) {
@@ -251,8 +260,8 @@ fsdp_status fsdp_parameter_read(fsdp_model *m, const char *name, int64_t first, 
     if (!p)
         return error_set(FSDP_ERR_INPUT, "the model has no parameter named %s", name);
     if (first < 0 || n < 0 || first + n > p->numel)
-        return error_set(FSDP_ERR_INPUT, "elements %lld to %lld of %s, which has %lld", (long long)first, (long long)(first + n), name,
-                         (long long)p->numel);
+        return error_set(FSDP_ERR_INPUT, "elements %lld to %lld of %s, which has %lld", (long long)first,
+                         (long long)(first + n), name, (long long)p->numel);
     reading r = {name, first, n, out};
     memset(out, 0, (size_t)n * sizeof *out);
     FSDP_TRY(for_each_piece(m, read_piece, &r));

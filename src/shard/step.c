@@ -19,7 +19,8 @@ schedule_options model_schedule_options(const fsdp_model *m)
     const fsdp_config *c = &m->config;
     schedule_options o = {.parameters = m->traits->parameters,
                           .alias = m->n_shards == 1,
-                          .gradients = m->traits->holds_gradients || !c->sync_each_micro_batch ? GRADIENT_HELD : GRADIENT_BUFFERED,
+                          .gradients = m->traits->holds_gradients || !c->sync_each_micro_batch ? GRADIENT_HELD
+                                                                                               : GRADIENT_BUFFERED,
                           .param_bytes = fsdp_dtype_size(c->param_dtype),
                           .grad_bytes = fsdp_dtype_size(c->reduce_dtype),
                           .gather_buffers = c->gather_buffers,
@@ -150,7 +151,7 @@ typedef struct run {
     gradient_residency gradients;
     bool last;
     bool nothing; /* no instructions run: full gradients are zero */
-    int next; /* event */
+    int next;     /* event */
 } run;
 
 static uint8_t *gathered(const run *r, const schedule_event *e)
@@ -206,7 +207,8 @@ static fsdp_status clear_unwritten(run *r, const unit *u, const planned_program 
             continue;
         int64_t until = end ? s->padded : s->places[k].offset;
         if (until > clear_from)
-            FSDP_TRY(r->m->dev->zero(r->m->compute, base + (size_t)clear_from * element, (size_t)(until - clear_from) * element));
+            FSDP_TRY(r->m->dev->zero(r->m->compute, base + (size_t)clear_from * element,
+                                     (size_t)(until - clear_from) * element));
         clear_from = end ? s->padded : s->places[k].offset + s->places[k].parameter->numel;
     }
     return FSDP_OK;
@@ -246,8 +248,9 @@ static fsdp_status reduce(run *r, const schedule_event *e)
     if (!reduces_now(r))
         return FSDP_OK;
     bool add = m->config.sync_each_micro_batch && m->micro > 0;
-    return unit_reduce(u, m->shard_group, m->config.reduce_dtype, m->gradient.memory + r->schedule->units[e->unit].gradient_offset,
-                       m->replicated, add, m->step, m->compute);
+    return unit_reduce(u, m->shard_group, m->config.reduce_dtype,
+                       m->gradient.memory + r->schedule->units[e->unit].gradient_offset, m->replicated, add, m->step,
+                       m->compute);
 }
 
 static fsdp_status reduced(run *r, const schedule_event *e)
@@ -329,7 +332,8 @@ static fsdp_status run_instructions(void *context)
 static fsdp_status run_program(fsdp_model *m, planned_program *p, const fsdp_tape *recording, bool last)
 {
     schedule_options options = model_schedule_options(m);
-    hook_state hooks = {.run = {.m = m, .schedule = p->schedule, .gradients = options.gradients, .last = last}, .planned = p};
+    hook_state hooks = {.run = {.m = m, .schedule = p->schedule, .gradients = options.gradients, .last = last},
+                        .planned = p};
     if (m->traits->parameters == RESIDENT_ALIAS) {
         for (int i = 0; i < m->layout->n_units; i++)
             unit_point_at_copy(&m->units[i], m->config.param_dtype);
@@ -406,7 +410,8 @@ fsdp_status fsdp_backward(fsdp_tape *t, fsdp_loss loss, bool last)
     buffer sum, count;
     FSDP_TRY(program_output(p->program, loss.sum, m->slab.memory, &sum));
     FSDP_TRY(program_output(p->program, loss.count, m->slab.memory, &count));
-    loss_total_args total = {.loss_sum = sum.p, .count = count.p, .totals = &m->numbers->totals[1], .add = m->micro > 0};
+    loss_total_args total = {
+        .loss_sum = sum.p, .count = count.p, .totals = &m->numbers->totals[1], .add = m->micro > 0};
     FSDP_TRY(m->dev->kernels->loss_total(m->compute, &total));
     m->micro++;
     m->micro_total++;
@@ -418,10 +423,12 @@ fsdp_status fsdp_backward_nothing(fsdp_model *m, bool last)
 {
     planned_program *p = m->last_training;
     if (!p)
-        return error_set(FSDP_ERR_STATE, "a rank has no data for its first step: it cannot know what the others compute; give every rank at least one sample");
+        return error_set(FSDP_ERR_STATE, "a rank has no data for its first step: it cannot know what the others "
+                                         "compute; give every rank at least one sample");
     schedule_options options = model_schedule_options(m);
     hook_state hooks = {
-        .run = {.m = m, .schedule = p->schedule, .gradients = options.gradients, .last = last, .nothing = true}, .planned = p};
+        .run = {.m = m, .schedule = p->schedule, .gradients = options.gradients, .last = last, .nothing = true},
+        .planned = p};
     FSDP_TRY(clear_untrained(m, p->schedule));
     FSDP_TRY(before_instruction(&hooks, program_length(p->program)));
     if (m->micro == 0)
@@ -448,7 +455,8 @@ fsdp_status fsdp_read(fsdp_tensor *x, float *values, int64_t n)
     fsdp_model *m = x->tape->owner;
     buffer value;
     if (n != x->numel)
-        return error_set(FSDP_ERR_INPUT, "reading %lld values of a tensor that has %lld", (long long)n, (long long)x->numel);
+        return error_set(FSDP_ERR_INPUT, "reading %lld values of a tensor that has %lld", (long long)n,
+                         (long long)x->numel);
     FSDP_TRY(program_output(x->tape->program, x, m->slab.memory, &value));
     if (value.dtype == FSDP_F32)
         return model_fetch(m, values, value.p, (size_t)n * sizeof *values);

@@ -12,7 +12,8 @@ static const strategy_traits table[FSDP_STRATEGY_COUNT] = {
     [FSDP_SHARD_OP] = {"shard_op", {"zero1"}, RESIDENT_KEPT, true, true, false},
     [FSDP_NO_SHARD] = {"no_shard", {"ddp", "zero0"}, RESIDENT_ALIAS, false, false, false},
     [FSDP_HYBRID] = {"hybrid", {"HYBRID_SHARD"}, RESIDENT_GATHERED, true, false, true},
-    [FSDP_HYBRID_ZERO2] = {"hybrid_zero2", {"_HYBRID_SHARD_ZERO2", "HYBRID_SHARD_ZERO2"}, RESIDENT_FORWARD, true, false, true},
+    [FSDP_HYBRID_ZERO2] =
+        {"hybrid_zero2", {"_HYBRID_SHARD_ZERO2", "HYBRID_SHARD_ZERO2"}, RESIDENT_FORWARD, true, false, true},
 };
 
 const strategy_traits *strategy_of(fsdp_strategy s)
@@ -36,5 +37,7 @@ fsdp_status fsdp_strategy_parse(const char *name, fsdp_strategy *out)
             return FSDP_OK;
         }
     }
-    return error_set(FSDP_ERR_INPUT, "sharding strategy \"%s\": full, shard_grad_op, shard_op, no_shard, hybrid and hybrid_zero2 are known", name);
+    return error_set(
+        FSDP_ERR_INPUT,
+        "sharding strategy \"%s\": full, shard_grad_op, shard_op, no_shard, hybrid and hybrid_zero2 are known", name);
 }

@@ -24,8 +24,8 @@ static const bool gradient_moves[4][4] = {
 fsdp_status unit_move_parameters(unit *u, parameter_state to)
 {
     if (!parameter_moves[u->parameters][to])
-        return error_set(FSDP_ERR_STATE, "unit %s: parameters cannot go from %s to %s", u->layout->name, parameter_names[u->parameters],
-                         parameter_names[to]);
+        return error_set(FSDP_ERR_STATE, "unit %s: parameters cannot go from %s to %s", u->layout->name,
+                         parameter_names[u->parameters], parameter_names[to]);
     u->parameters = to;
     HOOK(HOOK_UNIT, HOOK_INSTANT, u->layout->name, parameter_names[to], 0, 1);
     return FSDP_OK;
@@ -34,8 +34,8 @@ fsdp_status unit_move_parameters(unit *u, parameter_state to)
 fsdp_status unit_move_gradients(unit *u, gradient_state to)
 {
     if (!gradient_moves[u->gradients][to])
-        return error_set(FSDP_ERR_STATE, "unit %s: gradients cannot go from %s to %s", u->layout->name, gradient_names[u->gradients],
-                         gradient_names[to]);
+        return error_set(FSDP_ERR_STATE, "unit %s: gradients cannot go from %s to %s", u->layout->name,
+                         gradient_names[u->gradients], gradient_names[to]);
     u->gradients = to;
     HOOK(HOOK_UNIT, HOOK_INSTANT, u->layout->name, gradient_names[to], 0, 1);
     return FSDP_OK;
@@ -73,7 +73,8 @@ fsdp_status unit_gather(unit *u, comm_group *g, fsdp_dtype dtype, uint8_t *memor
         u->gather_pieces[i] =
             (comm_piece){.send = {u->segments[i].copy, dtype}, .recv = {full, dtype}, .counts = u->segments[i].counts};
     }
-    comm_op op = {.unit = u->layout->name, .step = step, .n_pieces = u->n_segments, .pieces = u->gather_pieces, .stream = s};
+    comm_op op = {
+        .unit = u->layout->name, .step = step, .n_pieces = u->n_segments, .pieces = u->gather_pieces, .stream = s};
     return comm_all_gather(g, &op, &u->gather);
 }
 
@@ -102,7 +103,8 @@ fsdp_status unit_take_gradients(unit *u, fsdp_dtype dtype, uint8_t *memory)
     return FSDP_OK;
 }
 
-fsdp_status unit_reduce(unit *u, comm_group *g, fsdp_dtype dtype, uint8_t *memory, bool replicated, bool add, int64_t step, stream *s)
+fsdp_status unit_reduce(unit *u, comm_group *g, fsdp_dtype dtype, uint8_t *memory, bool replicated, bool add,
+                        int64_t step, stream *s)
 {
     FSDP_TRY(unit_move_gradients(u, GRADIENTS_REDUCING));
     unit_segment *part = &u->segments[0];

@@ -9,7 +9,8 @@
 typedef enum parameter_state { PARAMETERS_SHARDED, PARAMETERS_GATHERING, PARAMETERS_FULL } parameter_state;
 typedef enum gradient_state { GRADIENTS_NONE, GRADIENTS_FULL, GRADIENTS_REDUCING, GRADIENTS_SHARDED } gradient_state;
 
-/* This rank's part of one segment, resident between steps. Elements: the shard's, or all when the unit is replicated. */
+/* This rank's part of one segment, resident between steps. Elements: the shard's, or all when the unit is replicated.
+ */
 typedef struct unit_segment {
     const layout_segment *layout;
     int64_t first, numel; /* the part: elements first .. first+numel-1 of the segment */
@@ -44,9 +45,10 @@ void unit_point_at_copy(unit *u, fsdp_dtype dtype);
 
 /* Points the gradients at `memory` (grad_dtype, the trainable segment); NULL: at the accumulator. */
 fsdp_status unit_take_gradients(unit *u, fsdp_dtype dtype, uint8_t *memory);
-/* Sums the full gradients at `memory` over the group into the accumulator (added to it when `add`): each rank its shard,
- * or everything everywhere when `replicated`. */
-fsdp_status unit_reduce(unit *u, comm_group *g, fsdp_dtype dtype, uint8_t *memory, bool replicated, bool add, int64_t step, stream *s);
+/* Sums the full gradients at `memory` over the group into the accumulator (added to it when `add`): each rank its
+ * shard, or everything everywhere when `replicated`. */
+fsdp_status unit_reduce(unit *u, comm_group *g, fsdp_dtype dtype, uint8_t *memory, bool replicated, bool add,
+                        int64_t step, stream *s);
 fsdp_status unit_reduced(unit *u, stream *s);
 
 #endif

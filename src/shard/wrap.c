@@ -79,7 +79,8 @@ static void add_unit(wrapping *w, fsdp_module *m, const char *name)
 }
 
 /* Children before parents, so a unit's numbers leave out the units inside it. `wants` decides. */
-static void visit(wrapping *w, fsdp_module *m, size_t used, bool root, bool (*wants)(const wrapping *, const fsdp_module *))
+static void visit(wrapping *w, fsdp_module *m, size_t used, bool root,
+                  bool (*wants)(const wrapping *, const fsdp_module *))
 {
     for (int i = 0; i < m->n_children; i++) {
         int more = snprintf(w->path + used, sizeof w->path - used, used ? ".%s" : "%s", m->children[i]->name);
@@ -121,7 +122,8 @@ static void merge_small(const module_contents *contents, wrapping *w, int64_t bu
     w->n_units = kept;
 }
 
-fsdp_status wrap_assign(fsdp_module *root, const module_contents *contents, const fsdp_wrap *policy, int64_t bucket_bytes, wrap_result *out)
+fsdp_status wrap_assign(fsdp_module *root, const module_contents *contents, const fsdp_wrap *policy,
+                        int64_t bucket_bytes, wrap_result *out)
 {
     wrapping w = {.policy = policy};
     for (int i = 0; i < contents->n_parameters; i++)

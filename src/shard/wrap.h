@@ -1,5 +1,5 @@
-/* Wrap policies: which modules become units. What no unit claims goes to the root unit, except single layers large enough
- * to be worth a unit of their own (embeddings, output heads): they are used at opposite ends of a step. */
+/* Wrap policies: which modules become units. What no unit claims goes to the root unit, except single layers large
+ * enough to be worth a unit of their own (embeddings, output heads): they are used at opposite ends of a step. */
 #ifndef SHARD_WRAP_H
 #define SHARD_WRAP_H
 
@@ -13,7 +13,8 @@ typedef struct wrap_result {
 } wrap_result;
 
 /* Sets parameter->unit of every parameter of the tree. */
-fsdp_status wrap_assign(fsdp_module *root, const module_contents *contents, const fsdp_wrap *policy, int64_t bucket_bytes, wrap_result *out);
+fsdp_status wrap_assign(fsdp_module *root, const module_contents *contents, const fsdp_wrap *policy,
+                        int64_t bucket_bytes, wrap_result *out);
 void wrap_result_free(wrap_result *r);
 
 #endif

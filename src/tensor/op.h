@@ -19,8 +19,8 @@ struct op_def {
      * function must work with both: output memory equal to that input's, or its own. */
     int in_place;
     bool view; /* the output always is the input's memory, and no work is done */
-    /* 1 + index of the input whose gradient may be the very buffer of the output's gradient (same size and type): backward
-     * then finds both equal and transforms in place. 0: none. */
+    /* 1 + index of the input whose gradient may be the very buffer of the output's gradient (same size and type):
+     * backward then finds both equal and transforms in place. 0: none. */
     int pass_through;
     /* 1 + index of the input whose gradient backward may write over the input itself, element by element. 0: none. */
     int gradient_in_place;
@@ -50,17 +50,17 @@ struct run_context {
     stream *compute;
     run_phase phase;
     bool training;
-    bool with_backward;        /* this run computes gradients */
+    bool with_backward;         /* this run computes gradients */
     bool accumulate_parameters; /* gradients of parameters are added to what earlier micro-batches left */
-    uint32_t add;              /* of the present instruction, bit i: gradient of input i is added to */
-    const float *seed;         /* device memory: gradient of the loss */
+    uint32_t add;               /* of the present instruction, bit i: gradient of input i is added to */
+    const float *seed;          /* device memory: gradient of the loss */
     const step_numbers *numbers;
     bool deterministic;
     uint64_t random_seed;
     const statistics_group *statistics;
     const peer_group *peers;
     uint8_t *slab;
-    void *workspace;           /* of the present instruction */
+    void *workspace; /* of the present instruction */
 };
 
 /* Value of a tensor in the present phase; {NULL} for a NULL tensor. */

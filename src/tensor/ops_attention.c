@@ -45,9 +45,16 @@ static attention_args describe(const node *n)
 {
     const attention_attributes *o = n->attributes;
     fsdp_dtype dtype = n->outputs[0]->dtype;
-    attention_args a = {.batch = o->batch, .q_length = o->q_length, .kv_length = o->kv_length, .q_heads = o->q_heads,
-                        .kv_heads = o->kv_heads, .head_dim = o->head_dim, .scale = o->scale, .causal = o->causal,
-                        .q_row = tensor_columns(n->inputs[o->tensor[0]]), .k_row = tensor_columns(n->inputs[o->tensor[1]]),
+    attention_args a = {.batch = o->batch,
+                        .q_length = o->q_length,
+                        .kv_length = o->kv_length,
+                        .q_heads = o->q_heads,
+                        .kv_heads = o->kv_heads,
+                        .head_dim = o->head_dim,
+                        .scale = o->scale,
+                        .causal = o->causal,
+                        .q_row = tensor_columns(n->inputs[o->tensor[0]]),
+                        .k_row = tensor_columns(n->inputs[o->tensor[1]]),
                         .v_row = tensor_columns(n->inputs[o->tensor[2]])};
     a.q.dtype = a.k.dtype = a.v.dtype = a.out.dtype = a.d_out.dtype = a.d_q.dtype = a.d_k.dtype = a.d_v.dtype = dtype;
     a.bias.dtype = FSDP_F32;
@@ -130,7 +137,10 @@ static bool place_heads(fsdp_tape *t, const fsdp_attention_config *f, attention_
         if (at == n)
             inputs[n++] = x;
         if (x->n_dims != 3 || heads[i]->offset < 0 || heads[i]->offset + width > tensor_columns(x)) {
-            tape_refuse(t, "attention: %s of %lld columns at %lld do not lie in %s", i == 0 ? "queries" : i == 1 ? "keys" : "values",
+            tape_refuse(t, "attention: %s of %lld columns at %lld do not lie in %s",
+                        i == 0   ? "queries"
+                        : i == 1 ? "keys"
+                                 : "values",
                         (long long)width, (long long)heads[i]->offset, tape_shape_text(t, x));
             return false;
         }
@@ -140,8 +150,8 @@ static bool place_heads(fsdp_tape *t, const fsdp_attention_config *f, attention_
     }
     for (int i = 0; i < n; i++) {
         if (covered[i] != tensor_columns(inputs[i])) {
-            tape_refuse(t, "attention: the heads use %lld of the %lld columns of %s; slice the rest off first", (long long)covered[i],
-                        (long long)tensor_columns(inputs[i]), tape_shape_text(t, inputs[i]));
+            tape_refuse(t, "attention: the heads use %lld of the %lld columns of %s; slice the rest off first",
+                        (long long)covered[i], (long long)tensor_columns(inputs[i]), tape_shape_text(t, inputs[i]));
             return false;
         }
     }
@@ -152,8 +162,8 @@ static bool check_extras(fsdp_tape *t, const fsdp_attention_config *f, const att
 {
     const fsdp_tensor *bias = f->bias, *mask = f->key_mask;
     if (mask && (mask->dtype != FSDP_I32 || mask->numel != o->batch * o->kv_length)) {
-        tape_refuse(t, "attention: the key mask is %s; int32 (%lld, %lld) is wanted", tape_shape_text(t, mask), (long long)o->batch,
-                    (long long)o->kv_length);
+        tape_refuse(t, "attention: the key mask is %s; int32 (%lld, %lld) is wanted", tape_shape_text(t, mask),
+                    (long long)o->batch, (long long)o->kv_length);
         return false;
     }
     if (!bias)
@@ -162,8 +172,8 @@ static bool check_extras(fsdp_tape *t, const fsdp_attention_config *f, const att
     if (!f->relative && bias->n_dims == 4)
         numel *= o->batch;
     if (bias->numel != numel) {
-        tape_refuse(t, "attention: the bias %s does not fit %lld heads, %lld queries and %lld keys", tape_shape_text(t, bias),
-                    (long long)o->q_heads, (long long)o->q_length, (long long)o->kv_length);
+        tape_refuse(t, "attention: the bias %s does not fit %lld heads, %lld queries and %lld keys",
+                    tape_shape_text(t, bias), (long long)o->q_heads, (long long)o->q_length, (long long)o->kv_length);
         return false;
     }
     return true;
@@ -177,7 +187,8 @@ fsdp_tensor *fsdp_attention(fsdp_tape *t, const fsdp_attention_config *f)
     __builtin_memset(&o, 0, sizeof o);
     fsdp_tensor *inputs[N_INPUTS] = {NULL};
     if (f->kv_heads < 1 || f->q_heads % f->kv_heads != 0)
-        return tape_refuse(t, "attention: %lld query heads cannot share %lld key heads evenly", (long long)f->q_heads, (long long)f->kv_heads);
+        return tape_refuse(t, "attention: %lld query heads cannot share %lld key heads evenly", (long long)f->q_heads,
+                           (long long)f->kv_heads);
     if (!place_heads(t, f, &o, inputs))
         return NULL;
     o.batch = f->q.x->shape[0];
@@ -190,8 +201,9 @@ fsdp_tensor *fsdp_attention(fsdp_tape *t, const fsdp_attention_config *f)
     o.causal = f->causal;
     o.relative = f->relative;
     if (f->k.x->dtype != f->q.x->dtype || f->v.x->dtype != f->q.x->dtype)
-        return tape_refuse(t, "attention: queries are %s, keys %s and values %s; cast them to one type", fsdp_dtype_name(f->q.x->dtype),
-                           fsdp_dtype_name(f->k.x->dtype), fsdp_dtype_name(f->v.x->dtype));
+        return tape_refuse(t, "attention: queries are %s, keys %s and values %s; cast them to one type",
+                           fsdp_dtype_name(f->q.x->dtype), fsdp_dtype_name(f->k.x->dtype),
+                           fsdp_dtype_name(f->v.x->dtype));
     if (f->k.x->shape[0] != o.batch || f->v.x->shape[0] != o.batch || f->v.x->shape[1] != o.kv_length)
         return tape_refuse(t, "attention: queries %s, keys %s and values %s disagree", tape_shape_text(t, f->q.x),
                            tape_shape_text(t, f->k.x), tape_shape_text(t, f->v.x));
@@ -217,9 +229,16 @@ static fsdp_status rotate(const run_context *c, const node *n, buffer x, bool in
 {
     const rope_attributes *o = n->attributes;
     const fsdp_tensor *shape = n->outputs[0];
-    rope_args a = {.rows = tensor_rows(shape), .length = shape->shape[1], .first_position = o->first_position, .heads = o->heads,
-                   .head_dim = o->head_dim, .row = tensor_columns(shape), .x = x, .cosine = run_data(c, n->inputs[1]).p,
-                   .sine = run_data(c, n->inputs[2]).p, .inverse = inverse};
+    rope_args a = {.rows = tensor_rows(shape),
+                   .length = shape->shape[1],
+                   .first_position = o->first_position,
+                   .heads = o->heads,
+                   .head_dim = o->head_dim,
+                   .row = tensor_columns(shape),
+                   .x = x,
+                   .cosine = run_data(c, n->inputs[1]).p,
+                   .sine = run_data(c, n->inputs[2]).p,
+                   .inverse = inverse};
     return c->dev->kernels->rope(c->compute, &a);
 }
 
@@ -240,20 +259,22 @@ static fsdp_status rope_backward(const run_context *c, const node *n)
     FSDP_TRY(rotate(c, n, dy, true)); /* nobody reads dy after this */
     if (dx.p == dy.p)
         return FSDP_OK;
-    axpby_args a = {.n = n->outputs[0]->numel, .alpha = 1, .beta = 1, .a = dy, .b = add ? dx : (buffer){NULL, dx.dtype}, .out = dx};
+    axpby_args a = {
+        .n = n->outputs[0]->numel, .alpha = 1, .beta = 1, .a = dy, .b = add ? dx : (buffer){NULL, dx.dtype}, .out = dx};
     return c->dev->kernels->axpby(c->compute, &a);
 }
 
 static const op_def rope_op = {
     .name = "rope", .forward = rope_forward, .backward = rope_backward, .in_place = 1, .pass_through = 1};
 
-fsdp_tensor *fsdp_rope(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *cosine, fsdp_tensor *sine, int64_t heads, int64_t head_dim,
-                       int64_t first_position)
+fsdp_tensor *fsdp_rope(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *cosine, fsdp_tensor *sine, int64_t heads,
+                       int64_t head_dim, int64_t first_position)
 {
     if (!x || !cosine || !sine)
         return NULL;
     if (x->n_dims != 3 || head_dim % 2 != 0 || heads * head_dim > tensor_columns(x))
-        return tape_refuse(t, "rope: %lld heads of %lld do not lie in %s", (long long)heads, (long long)head_dim, tape_shape_text(t, x));
+        return tape_refuse(t, "rope: %lld heads of %lld do not lie in %s", (long long)heads, (long long)head_dim,
+                           tape_shape_text(t, x));
     if (first_position < 0)
         return tape_refuse(t, "rope: the first position is %lld", (long long)first_position);
     if (cosine->n_dims != 2 || cosine->shape[1] != head_dim / 2 || !tensor_same_shape(cosine, sine) ||
@@ -280,19 +301,21 @@ static int32_t bucket_of(int64_t distance, bool bidirectional, int64_t buckets, 
     int64_t exact = buckets / 2;
     if (distance < exact)
         return (int32_t)(first + distance);
-    float place = logf((float)distance / (float)exact) / (float)log((double)max_distance / (double)exact) * (float)(buckets - exact);
+    float place = logf((float)distance / (float)exact) / (float)log((double)max_distance / (double)exact) *
+                  (float)(buckets - exact);
     return (int32_t)(first + min_i64(exact + (int64_t)place, buckets - 1));
 }
 
-fsdp_tensor *fsdp_relative_bias(fsdp_tape *t, fsdp_tensor *table, int64_t q_length, int64_t kv_length, bool bidirectional,
-                                int64_t max_distance, int64_t first_query)
+fsdp_tensor *fsdp_relative_bias(fsdp_tape *t, fsdp_tensor *table, int64_t q_length, int64_t kv_length,
+                                bool bidirectional, int64_t max_distance, int64_t first_query)
 {
     if (!table || tape_failed(t))
         return NULL;
     int64_t distances = q_length + kv_length - 1, buckets = table->shape[0], exact = buckets / (bidirectional ? 4 : 2);
     if (table->n_dims != 2 || q_length < 1 || kv_length < 1 || exact < 1 || max_distance <= exact)
-        return tape_refuse(t, "relative bias: a table %s for %lld queries, %lld keys and distances up to %lld", tape_shape_text(t, table),
-                           (long long)q_length, (long long)kv_length, (long long)max_distance);
+        return tape_refuse(t, "relative bias: a table %s for %lld queries, %lld keys and distances up to %lld",
+                           tape_shape_text(t, table), (long long)q_length, (long long)kv_length,
+                           (long long)max_distance);
     int32_t *ids = arena_alloc(t->memory, (size_t)distances * sizeof *ids);
     if (!ids)
         return tape_refuse(t, "relative bias over %lld distances: out of host memory", (long long)distances);

@@ -9,9 +9,18 @@ static conv2d_args describe_conv(const node *n)
 {
     const fsdp_window *w = n->attributes;
     const fsdp_tensor *x = n->inputs[X], *weight = n->inputs[WEIGHT], *y = n->outputs[0];
-    conv2d_args a = {.batch = x->shape[0], .in_channels = x->shape[1], .in_h = x->shape[2], .in_w = x->shape[3],
-                     .out_channels = weight->shape[0], .kernel_h = w->kernel_h, .kernel_w = w->kernel_w, .out_h = y->shape[2],
-                     .out_w = y->shape[3], .stride_h = w->stride_h, .stride_w = w->stride_w, .padding_h = w->padding_h,
+    conv2d_args a = {.batch = x->shape[0],
+                     .in_channels = x->shape[1],
+                     .in_h = x->shape[2],
+                     .in_w = x->shape[3],
+                     .out_channels = weight->shape[0],
+                     .kernel_h = w->kernel_h,
+                     .kernel_w = w->kernel_w,
+                     .out_h = y->shape[2],
+                     .out_w = y->shape[3],
+                     .stride_h = w->stride_h,
+                     .stride_w = w->stride_w,
+                     .padding_h = w->padding_h,
                      .padding_w = w->padding_w};
     a.x.dtype = a.y.dtype = a.dy.dtype = a.dx.dtype = x->dtype;
     a.weight.dtype = a.bias.dtype = weight->dtype;
@@ -49,7 +58,8 @@ static size_t conv_workspace(const device *d, const node *n, bool backward)
     return backward ? d->kernels->conv2d_backward_workspace(d, &a) : d->kernels->conv2d_forward_workspace(d, &a);
 }
 
-static const op_def conv_op = {.name = "conv2d", .forward = conv_forward, .backward = conv_backward, .workspace = conv_workspace};
+static const op_def conv_op = {
+    .name = "conv2d", .forward = conv_forward, .backward = conv_backward, .workspace = conv_workspace};
 
 /* Size of the output along one side; negative when the window does not fit. */
 static int64_t covered(int64_t size, int64_t kernel, int64_t stride, int64_t padding)
@@ -63,14 +73,17 @@ fsdp_tensor *fsdp_conv2d(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp
 {
     if (!x || !weight)
         return NULL;
-    if (x->n_dims != 4 || weight->n_dims != 4 || weight->shape[1] != x->shape[1] || weight->shape[2] != window.kernel_h ||
-        weight->shape[3] != window.kernel_w || x->dtype != weight->dtype || (bias && bias->numel != weight->shape[0]))
-        return tape_refuse(t, "conv2d: x %s and weight %s do not go together", tape_shape_text(t, x), tape_shape_text(t, weight));
-    int64_t shape[] = {x->shape[0], weight->shape[0], covered(x->shape[2], window.kernel_h, window.stride_h, window.padding_h),
+    if (x->n_dims != 4 || weight->n_dims != 4 || weight->shape[1] != x->shape[1] ||
+        weight->shape[2] != window.kernel_h || weight->shape[3] != window.kernel_w || x->dtype != weight->dtype ||
+        (bias && bias->numel != weight->shape[0]))
+        return tape_refuse(t, "conv2d: x %s and weight %s do not go together", tape_shape_text(t, x),
+                           tape_shape_text(t, weight));
+    int64_t shape[] = {x->shape[0], weight->shape[0],
+                       covered(x->shape[2], window.kernel_h, window.stride_h, window.padding_h),
                        covered(x->shape[3], window.kernel_w, window.stride_w, window.padding_w)};
     if (shape[2] < 1 || shape[3] < 1)
-        return tape_refuse(t, "conv2d: a window of %lld x %lld does not fit %s", (long long)window.kernel_h, (long long)window.kernel_w,
-                           tape_shape_text(t, x));
+        return tape_refuse(t, "conv2d: a window of %lld x %lld does not fit %s", (long long)window.kernel_h,
+                           (long long)window.kernel_w, tape_shape_text(t, x));
     fsdp_tensor *inputs[] = {x, weight, bias}, *y = tape_value(t, x->dtype, 4, shape);
     return y && tape_record(t, &conv_op, 3, inputs, 1, &y, &window, sizeof window, 3, 0) ? y : NULL;
 }
@@ -81,9 +94,16 @@ static pool2d_args describe_pool(const node *n)
 {
     const fsdp_window *w = n->attributes;
     const fsdp_tensor *x = n->inputs[0], *y = n->outputs[0];
-    return (pool2d_args){.average = n->n_outputs == 1, .planes = x->shape[0] * x->shape[1], .in_h = x->shape[2], .in_w = x->shape[3],
-                         .out_h = y->shape[2], .out_w = y->shape[3], .kernel_h = w->kernel_h, .kernel_w = w->kernel_w,
-                         .stride_h = w->stride_h, .stride_w = w->stride_w};
+    return (pool2d_args){.average = n->n_outputs == 1,
+                         .planes = x->shape[0] * x->shape[1],
+                         .in_h = x->shape[2],
+                         .in_w = x->shape[3],
+                         .out_h = y->shape[2],
+                         .out_w = y->shape[3],
+                         .kernel_h = w->kernel_h,
+                         .kernel_w = w->kernel_w,
+                         .stride_h = w->stride_h,
+                         .stride_w = w->stride_w};
 }
 
 static fsdp_status pool_forward(const run_context *c, const node *n)
@@ -112,8 +132,8 @@ static fsdp_tensor *pool(fsdp_tape *t, const op_def *op, fsdp_tensor *x, fsdp_wi
     if (!x)
         return NULL;
     if (x->n_dims != 4 || window.padding_h != 0 || window.padding_w != 0)
-        return tape_refuse(t, "%s: x is %s with padding %lld; (N, C, H, W) without padding is wanted", op->name, tape_shape_text(t, x),
-                           (long long)window.padding_h);
+        return tape_refuse(t, "%s: x is %s with padding %lld; (N, C, H, W) without padding is wanted", op->name,
+                           tape_shape_text(t, x), (long long)window.padding_h);
     int64_t shape[] = {x->shape[0], x->shape[1], covered(x->shape[2], window.kernel_h, window.stride_h, 0),
                        covered(x->shape[3], window.kernel_w, window.stride_w, 0)};
     if (shape[2] < 1 || shape[3] < 1)

@@ -38,8 +38,20 @@ static gemm_args input_product(const node *n, buffer dy, buffer weight, buffer d
 {
     const fsdp_tensor *x = n->inputs[X], *w = n->inputs[WEIGHT];
     int64_t columns = w->shape[1], outputs = w->shape[0];
-    return (gemm_args){.m = tensor_rows(x), .n = columns, .k = outputs, .alpha = 1, .beta = add, .a = dy, .b = weight, .c = dx, .d = dx,
-                       .lda = outputs, .ldb = columns, .ldc = columns, .ldd = columns, .batch = 1};
+    return (gemm_args){.m = tensor_rows(x),
+                       .n = columns,
+                       .k = outputs,
+                       .alpha = 1,
+                       .beta = add,
+                       .a = dy,
+                       .b = weight,
+                       .c = dx,
+                       .d = dx,
+                       .lda = outputs,
+                       .ldb = columns,
+                       .ldc = columns,
+                       .ldd = columns,
+                       .batch = 1};
 }
 
 /* dw (+)= dy^T x: (n, k) */
@@ -47,13 +59,27 @@ static gemm_args weight_product(const node *n, buffer dy, buffer x, buffer dw, b
 {
     const fsdp_tensor *w = n->inputs[WEIGHT];
     int64_t columns = w->shape[1], outputs = w->shape[0];
-    return (gemm_args){.transpose_a = true, .m = outputs, .n = columns, .k = tensor_rows(n->inputs[X]), .alpha = 1, .beta = add, .a = dy,
-                       .b = x, .c = dw, .d = dw, .lda = outputs, .ldb = columns, .ldc = columns, .ldd = columns, .batch = 1};
+    return (gemm_args){.transpose_a = true,
+                       .m = outputs,
+                       .n = columns,
+                       .k = tensor_rows(n->inputs[X]),
+                       .alpha = 1,
+                       .beta = add,
+                       .a = dy,
+                       .b = x,
+                       .c = dw,
+                       .d = dw,
+                       .lda = outputs,
+                       .ldb = columns,
+                       .ldc = columns,
+                       .ldd = columns,
+                       .batch = 1};
 }
 
 static column_sum_args bias_sum(const node *n, buffer dy, buffer db, bool add)
 {
-    return (column_sum_args){.rows = tensor_rows(n->outputs[0]), .columns = tensor_columns(n->outputs[0]), .x = dy, .out = db, .add = add};
+    return (column_sum_args){
+        .rows = tensor_rows(n->outputs[0]), .columns = tensor_columns(n->outputs[0]), .x = dy, .out = db, .add = add};
 }
 
 static fsdp_status linear_forward(const run_context *c, const node *n)
@@ -110,7 +136,8 @@ static size_t linear_workspace(const device *d, const node *n, bool backward)
     const fsdp_tensor *w = n->inputs[WEIGHT], *bias = n->inputs[BIAS];
     buffer dy = {NULL, n->outputs[0]->dtype}, x = {NULL, n->inputs[X]->dtype}, weight = {NULL, w->dtype};
     fsdp_dtype dw_dtype = w->parameter ? w->parameter->grad_dtype : w->dtype;
-    gemm_args input = input_product(n, dy, weight, x, false), product = weight_product(n, dy, x, (buffer){NULL, dw_dtype}, false);
+    gemm_args input = input_product(n, dy, weight, x, false),
+              product = weight_product(n, dy, x, (buffer){NULL, dw_dtype}, false);
     size_t bytes = 0;
     if (node_wants_grad(n, X))
         bytes = larger(bytes, k->gemm_workspace(d, &input));
@@ -135,13 +162,14 @@ static fsdp_tensor *linear(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fs
     if (!x || !weight)
         return NULL;
     if (weight->n_dims != 2 || weight->shape[1] != tensor_columns(x))
-        return tape_refuse(t, "linear: x is %s and the weight %s; the last dimensions must be equal", tape_shape_text(t, x),
-                           tape_shape_text(t, weight));
+        return tape_refuse(t, "linear: x is %s and the weight %s; the last dimensions must be equal",
+                           tape_shape_text(t, x), tape_shape_text(t, weight));
     if (x->dtype != weight->dtype)
         return tape_refuse(t, "linear: x is %s and the weight %s; cast one of them", fsdp_dtype_name(x->dtype),
                            fsdp_dtype_name(weight->dtype));
     if (bias && bias->numel != weight->shape[0])
-        return tape_refuse(t, "linear: the bias has %lld elements for %lld outputs", (long long)bias->numel, (long long)weight->shape[0]);
+        return tape_refuse(t, "linear: the bias has %lld elements for %lld outputs", (long long)bias->numel,
+                           (long long)weight->shape[0]);
     int64_t shape[FSDP_MAX_DIMS];
     for (int i = 0; i < x->n_dims - 1; i++)
         shape[i] = x->shape[i];
@@ -150,7 +178,8 @@ static fsdp_tensor *linear(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fs
     if (!y)
         return NULL;
     if (residual && (residual->numel != y->numel || residual->dtype != y->dtype))
-        return tape_refuse(t, "linear: the residual is %s where %s is wanted", tape_shape_text(t, residual), tape_shape_text(t, y));
+        return tape_refuse(t, "linear: the residual is %s where %s is wanted", tape_shape_text(t, residual),
+                           tape_shape_text(t, y));
     fsdp_tensor *inputs[] = {x, weight, bias, residual};
     return tape_record(t, &linear_op, 4, inputs, 1, &y, NULL, 0, 1u << X | 1u << WEIGHT, 0) ? y : NULL;
 }
@@ -160,7 +189,8 @@ fsdp_tensor *fsdp_linear(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp
     return linear(t, x, weight, bias, NULL);
 }
 
-fsdp_tensor *fsdp_linear_add(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias, fsdp_tensor *residual)
+fsdp_tensor *fsdp_linear_add(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias,
+                             fsdp_tensor *residual)
 {
     return residual ? linear(t, x, weight, bias, residual) : NULL;
 }
@@ -173,12 +203,29 @@ typedef struct matmul_attributes {
 } matmul_attributes;
 
 /* One product d (+)= op(x) op(y), d (m, n) inside batches of full matrices. */
-static gemm_args batched(int64_t batch, int64_t m, int64_t n, int64_t k, buffer x, bool transpose_x, buffer y, bool transpose_y, buffer d,
-                         bool add)
+static gemm_args batched(int64_t batch, int64_t m, int64_t n, int64_t k, buffer x, bool transpose_x, buffer y,
+                         bool transpose_y, buffer d, bool add)
 {
-    return (gemm_args){.transpose_a = transpose_x, .transpose_b = transpose_y, .m = m, .n = n, .k = k, .alpha = 1, .beta = add, .a = x,
-                       .b = y, .c = d, .d = d, .lda = transpose_x ? m : k, .ldb = transpose_y ? k : n, .ldc = n, .ldd = n, .batch = batch,
-                       .stride_a = m * k, .stride_b = k * n, .stride_c = m * n, .stride_d = m * n};
+    return (gemm_args){.transpose_a = transpose_x,
+                       .transpose_b = transpose_y,
+                       .m = m,
+                       .n = n,
+                       .k = k,
+                       .alpha = 1,
+                       .beta = add,
+                       .a = x,
+                       .b = y,
+                       .c = d,
+                       .d = d,
+                       .lda = transpose_x ? m : k,
+                       .ldb = transpose_y ? k : n,
+                       .ldc = n,
+                       .ldd = n,
+                       .batch = batch,
+                       .stride_a = m * k,
+                       .stride_b = k * n,
+                       .stride_c = m * n,
+                       .stride_d = m * n};
 }
 
 static gemm_args matmul_product(const matmul_attributes *o, buffer a, buffer b, buffer y)
@@ -203,7 +250,8 @@ static gemm_args matmul_grad_b(const matmul_attributes *o, buffer dy, buffer a, 
 
 static fsdp_status matmul_forward(const run_context *c, const node *n)
 {
-    gemm_args a = matmul_product(n->attributes, run_data(c, n->inputs[0]), run_data(c, n->inputs[1]), run_data(c, n->outputs[0]));
+    gemm_args a =
+        matmul_product(n->attributes, run_data(c, n->inputs[0]), run_data(c, n->inputs[1]), run_data(c, n->outputs[0]));
     a.workspace = c->workspace;
     return c->dev->kernels->gemm(c->compute, &a);
 }
@@ -232,7 +280,8 @@ static size_t matmul_workspace(const device *d, const node *n, bool backward)
 {
     const matmul_attributes *o = n->attributes;
     buffer any = {NULL, n->outputs[0]->dtype};
-    gemm_args forward = matmul_product(o, any, any, any), a = matmul_grad_a(o, any, any, any, false), b = matmul_grad_b(o, any, any, any, false);
+    gemm_args forward = matmul_product(o, any, any, any), a = matmul_grad_a(o, any, any, any, false),
+              b = matmul_grad_b(o, any, any, any, false);
     if (!backward)
         return d->kernels->gemm_workspace(d, &forward);
     return larger(d->kernels->gemm_workspace(d, &a), d->kernels->gemm_workspace(d, &b));
@@ -253,8 +302,8 @@ fsdp_tensor *fsdp_matmul(fsdp_tape *t, fsdp_tensor *a, fsdp_tensor *b, bool tran
         batch *= a->shape[i];
     }
     if (!fits)
-        return tape_refuse(t, "matmul: operands %s and %s do not go together (same type, same leading dimensions)", tape_shape_text(t, a),
-                           tape_shape_text(t, b));
+        return tape_refuse(t, "matmul: operands %s and %s do not go together (same type, same leading dimensions)",
+                           tape_shape_text(t, a), tape_shape_text(t, b));
     matmul_attributes o;
     __builtin_memset(&o, 0, sizeof o);
     o.transpose_a = transpose_a;
@@ -264,7 +313,8 @@ fsdp_tensor *fsdp_matmul(fsdp_tape *t, fsdp_tensor *a, fsdp_tensor *b, bool tran
     o.k = a->shape[dims - (transpose_a ? 2 : 1)];
     o.n = b->shape[dims - (transpose_b ? 2 : 1)];
     if (b->shape[dims - (transpose_b ? 1 : 2)] != o.k)
-        return tape_refuse(t, "matmul: operands %s and %s share no inner dimension", tape_shape_text(t, a), tape_shape_text(t, b));
+        return tape_refuse(t, "matmul: operands %s and %s share no inner dimension", tape_shape_text(t, a),
+                           tape_shape_text(t, b));
     int64_t shape[FSDP_MAX_DIMS];
     for (int i = 0; i < dims - 2; i++)
         shape[i] = a->shape[i];

@@ -1,4 +1,5 @@
-/* Losses and reductions to a scalar. A loss is a sum and a count; the gradient of the sum arrives as a device scalar. */
+/* Losses and reductions to a scalar. A loss is a sum and a count; the gradient of the sum arrives as a device scalar.
+ */
 #include <fsdp/ops.h>
 
 #include "base/checked.h"
@@ -16,7 +17,8 @@ static size_t larger(size_t a, size_t b)
 static cross_entropy_args describe_cross_entropy(const node *n)
 {
     const fsdp_tensor *logits = n->inputs[0];
-    cross_entropy_args a = {.rows = tensor_rows(logits), .vocabulary = tensor_columns(logits), .ignore = *(const int32_t *)n->attributes};
+    cross_entropy_args a = {
+        .rows = tensor_rows(logits), .vocabulary = tensor_columns(logits), .ignore = *(const int32_t *)n->attributes};
     a.logits.dtype = a.d_logits.dtype = logits->dtype;
     return a;
 }
@@ -53,8 +55,8 @@ static const op_def cross_entropy_op = {.name = "cross_entropy",
                                         .backward = cross_entropy_backward,
                                         .workspace = cross_entropy_workspace};
 
-static fsdp_loss record_loss(fsdp_tape *t, const op_def *op, int n_inputs, fsdp_tensor *const *inputs, const void *attributes, size_t bytes,
-                             uint32_t saves)
+static fsdp_loss record_loss(fsdp_tape *t, const op_def *op, int n_inputs, fsdp_tensor *const *inputs,
+                             const void *attributes, size_t bytes, uint32_t saves)
 {
     fsdp_tensor *outputs[] = {tape_value(t, FSDP_F32, 1, &one_element), tape_value(t, FSDP_F32, 1, &one_element)};
     if (!outputs[0] || !outputs[1] || !tape_record(t, op, n_inputs, inputs, 2, outputs, attributes, bytes, saves, 0))
@@ -67,8 +69,8 @@ fsdp_loss fsdp_cross_entropy(fsdp_tape *t, fsdp_tensor *logits, fsdp_tensor *lab
     if (!logits || !labels)
         return (fsdp_loss){NULL, NULL};
     if (labels->dtype != FSDP_I32 || labels->numel != tensor_rows(logits)) {
-        tape_refuse(t, "cross_entropy: labels %s for logits %s; one int32 label a row is wanted", tape_shape_text(t, labels),
-                    tape_shape_text(t, logits));
+        tape_refuse(t, "cross_entropy: labels %s for logits %s; one int32 label a row is wanted",
+                    tape_shape_text(t, labels), tape_shape_text(t, logits));
         return (fsdp_loss){NULL, NULL};
     }
     fsdp_tensor *inputs[] = {logits, labels};
@@ -94,20 +96,57 @@ typedef struct chunk_sizes {
 
 static gemm_args chunk_logits(const chunk_sizes *z, int64_t rows, buffer x, buffer w, buffer logits)
 {
-    return (gemm_args){.transpose_b = true, .m = rows, .n = z->vocabulary, .k = z->columns, .alpha = 1, .a = x, .b = w, .c = logits,
-                       .d = logits, .lda = z->columns, .ldb = z->columns, .ldc = z->vocabulary, .ldd = z->vocabulary, .batch = 1};
+    return (gemm_args){.transpose_b = true,
+                       .m = rows,
+                       .n = z->vocabulary,
+                       .k = z->columns,
+                       .alpha = 1,
+                       .a = x,
+                       .b = w,
+                       .c = logits,
+                       .d = logits,
+                       .lda = z->columns,
+                       .ldb = z->columns,
+                       .ldc = z->vocabulary,
+                       .ldd = z->vocabulary,
+                       .batch = 1};
 }
 
 static gemm_args chunk_input_grad(const chunk_sizes *z, int64_t rows, buffer d_logits, buffer w, buffer dx, bool add)
 {
-    return (gemm_args){.m = rows, .n = z->columns, .k = z->vocabulary, .alpha = 1, .beta = add, .a = d_logits, .b = w, .c = dx, .d = dx,
-                       .lda = z->vocabulary, .ldb = z->columns, .ldc = z->columns, .ldd = z->columns, .batch = 1};
+    return (gemm_args){.m = rows,
+                       .n = z->columns,
+                       .k = z->vocabulary,
+                       .alpha = 1,
+                       .beta = add,
+                       .a = d_logits,
+                       .b = w,
+                       .c = dx,
+                       .d = dx,
+                       .lda = z->vocabulary,
+                       .ldb = z->columns,
+                       .ldc = z->columns,
+                       .ldd = z->columns,
+                       .batch = 1};
 }
 
 static gemm_args chunk_weight_grad(const chunk_sizes *z, int64_t rows, buffer d_logits, buffer x, buffer dw, bool add)
 {
-    return (gemm_args){.transpose_a = true, .m = z->vocabulary, .n = z->columns, .k = rows, .alpha = 1, .beta = add, .a = d_logits, .b = x,
-                       .c = dw, .d = dw, .lda = z->vocabulary, .ldb = z->columns, .ldc = z->columns, .ldd = z->columns, .batch = 1};
+    return (gemm_args){.transpose_a = true,
+                       .m = z->vocabulary,
+                       .n = z->columns,
+                       .k = rows,
+                       .alpha = 1,
+                       .beta = add,
+                       .a = d_logits,
+                       .b = x,
+                       .c = dw,
+                       .d = dw,
+                       .lda = z->vocabulary,
+                       .ldb = z->columns,
+                       .ldc = z->columns,
+                       .ldd = z->columns,
+                       .batch = 1};
 }
 
 static chunk_sizes sizes_of(const device *d, const node *n)
@@ -117,7 +156,8 @@ static chunk_sizes sizes_of(const device *d, const node *n)
     z.chunk = min_i64(z.rows, ((const chunked_attributes *)n->attributes)->chunk_rows);
     z.logits_bytes = round_up((size_t)(z.chunk * z.vocabulary) * fsdp_dtype_size(x->dtype), 256);
     buffer any = {NULL, x->dtype}, dw = {NULL, w->parameter ? w->parameter->grad_dtype : w->dtype};
-    gemm_args products[] = {chunk_logits(&z, z.chunk, any, any, any), chunk_input_grad(&z, z.chunk, any, any, any, false),
+    gemm_args products[] = {chunk_logits(&z, z.chunk, any, any, any),
+                            chunk_input_grad(&z, z.chunk, any, any, any, false),
                             chunk_weight_grad(&z, z.chunk, any, any, dw, false)};
     for (int i = 0; i < 3; i++)
         z.kernel_bytes = larger(z.kernel_bytes, d->kernels->gemm_workspace(d, &products[i]));
@@ -140,7 +180,8 @@ static buffer row_of(buffer b, int64_t row, int64_t columns)
     return b;
 }
 
-static fsdp_status chunked_loss(const run_context *c, const node *n, const float *seed, buffer dx, bool add_dx, buffer dw, bool add_dw)
+static fsdp_status chunked_loss(const run_context *c, const node *n, const float *seed, buffer dx, bool add_dx,
+                                buffer dw, bool add_dw)
 {
     const kernel_table *k = c->dev->kernels;
     chunk_sizes z = sizes_of(c->dev, n);
@@ -153,10 +194,16 @@ static fsdp_status chunked_loss(const run_context *c, const node *n, const float
         gemm_args product = chunk_logits(&z, rows, x_rows, w, logits);
         product.workspace = scratch;
         FSDP_TRY(k->gemm(c->compute, &product));
-        cross_entropy_args loss = {.rows = rows, .vocabulary = z.vocabulary, .logits = logits, .labels = labels + first,
+        cross_entropy_args loss = {.rows = rows,
+                                   .vocabulary = z.vocabulary,
+                                   .logits = logits,
+                                   .labels = labels + first,
                                    .ignore = ((const chunked_attributes *)n->attributes)->ignore,
-                                   .loss_sum = run_data(c, n->outputs[0]).p, .count = run_data(c, n->outputs[1]).p,
-                                   .add_loss = first > 0, .seed = seed, .workspace = scratch};
+                                   .loss_sum = run_data(c, n->outputs[0]).p,
+                                   .count = run_data(c, n->outputs[1]).p,
+                                   .add_loss = first > 0,
+                                   .seed = seed,
+                                   .workspace = scratch};
         if (seed)
             loss.d_logits = logits;
         FSDP_TRY(k->cross_entropy_forward(c->compute, &loss));
@@ -200,12 +247,13 @@ static const op_def linear_cross_entropy_op = {.name = "linear_cross_entropy",
                                                .workspace = linear_cross_entropy_workspace,
                                                .loss_in_backward = true};
 
-fsdp_loss fsdp_linear_cross_entropy(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *labels, int32_t ignore)
+fsdp_loss fsdp_linear_cross_entropy(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *labels,
+                                    int32_t ignore)
 {
     if (!x || !weight || !labels)
         return (fsdp_loss){NULL, NULL};
-    if (weight->n_dims != 2 || weight->shape[1] != tensor_columns(x) || labels->dtype != FSDP_I32 || labels->numel != tensor_rows(x) ||
-        x->dtype != weight->dtype) {
+    if (weight->n_dims != 2 || weight->shape[1] != tensor_columns(x) || labels->dtype != FSDP_I32 ||
+        labels->numel != tensor_rows(x) || x->dtype != weight->dtype) {
         tape_refuse(t, "linear_cross_entropy: x %s, weight %s and labels %s do not go together", tape_shape_text(t, x),
                     tape_shape_text(t, weight), tape_shape_text(t, labels));
         return (fsdp_loss){NULL, NULL};
@@ -249,7 +297,8 @@ static fsdp_status sum_forward(const run_context *c, const node *n)
 
 static fsdp_status sum_backward(const run_context *c, const node *n)
 {
-    fill_args a = {.n = n->inputs[0]->numel, .alpha = *(const float *)n->attributes, .scalar = run_output_grad(c, n, 0).p};
+    fill_args a = {
+        .n = n->inputs[0]->numel, .alpha = *(const float *)n->attributes, .scalar = run_output_grad(c, n, 0).p};
     a.out = run_input_grad(c, n, 0, &a.add);
     return c->dev->kernels->fill(c->compute, &a);
 }
@@ -257,8 +306,10 @@ static fsdp_status sum_backward(const run_context *c, const node *n)
 static fsdp_status squared_error_backward(const run_context *c, const node *n)
 {
     for (int i = 0; i < 2; i++) {
-        squared_error_backward_args a = {.n = n->inputs[0]->numel, .alpha = *(const float *)n->attributes,
-                                         .scalar = run_output_grad(c, n, 0).p, .x = run_data(c, n->inputs[i]),
+        squared_error_backward_args a = {.n = n->inputs[0]->numel,
+                                         .alpha = *(const float *)n->attributes,
+                                         .scalar = run_output_grad(c, n, 0).p,
+                                         .x = run_data(c, n->inputs[i]),
                                          .y = run_data(c, n->inputs[1 - i])};
         a.dx = run_input_grad(c, n, i, &a.add);
         if (a.dx.p)
@@ -273,8 +324,10 @@ static size_t sum_workspace(const device *d, const node *n, bool backward)
     return backward ? 0 : d->kernels->sum_workspace(d, &a);
 }
 
-static const op_def sum_op = {.name = "sum", .forward = sum_forward, .backward = sum_backward, .workspace = sum_workspace};
-static const op_def mse_op = {.name = "mse", .forward = sum_forward, .backward = squared_error_backward, .workspace = sum_workspace};
+static const op_def sum_op = {
+    .name = "sum", .forward = sum_forward, .backward = sum_backward, .workspace = sum_workspace};
+static const op_def mse_op = {
+    .name = "mse", .forward = sum_forward, .backward = squared_error_backward, .workspace = sum_workspace};
 
 static fsdp_tensor *record_sum(fsdp_tape *t, fsdp_tensor *x, float factor)
 {

@@ -14,7 +14,8 @@ typedef struct norm_attributes {
 static rmsnorm_args describe_rmsnorm(const node *n)
 {
     const fsdp_tensor *x = n->inputs[0], *w = n->inputs[1];
-    rmsnorm_args a = {.rows = tensor_rows(x), .columns = tensor_columns(x), .eps = ((const norm_attributes *)n->attributes)->eps};
+    rmsnorm_args a = {
+        .rows = tensor_rows(x), .columns = tensor_columns(x), .eps = ((const norm_attributes *)n->attributes)->eps};
     a.x.dtype = a.y.dtype = a.dy.dtype = a.dx.dtype = x->dtype;
     a.weight.dtype = w->dtype;
     a.d_weight.dtype = w->parameter ? w->parameter->grad_dtype : w->dtype;
@@ -74,7 +75,8 @@ fsdp_tensor *fsdp_rmsnorm(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, flo
 static layernorm_args describe_layernorm(const node *n)
 {
     const fsdp_tensor *x = n->inputs[0], *w = n->inputs[1];
-    layernorm_args a = {.rows = tensor_rows(x), .columns = tensor_columns(x), .eps = ((const norm_attributes *)n->attributes)->eps};
+    layernorm_args a = {
+        .rows = tensor_rows(x), .columns = tensor_columns(x), .eps = ((const norm_attributes *)n->attributes)->eps};
     a.x.dtype = a.y.dtype = a.dy.dtype = a.dx.dtype = x->dtype;
     a.weight.dtype = a.bias.dtype = w->dtype;
     a.d_weight.dtype = a.d_bias.dtype = w->parameter ? w->parameter->grad_dtype : w->dtype;
@@ -125,8 +127,8 @@ fsdp_tensor *fsdp_layernorm(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, f
     if (!x || !weight || !bias)
         return NULL;
     if (weight->numel != tensor_columns(x) || bias->numel != tensor_columns(x))
-        return tape_refuse(t, "layernorm: %lld weights and %lld biases for rows of %s", (long long)weight->numel, (long long)bias->numel,
-                           tape_shape_text(t, x));
+        return tape_refuse(t, "layernorm: %lld weights and %lld biases for rows of %s", (long long)weight->numel,
+                           (long long)bias->numel, tape_shape_text(t, x));
     int64_t rows = tensor_rows(x);
     norm_attributes o = {.eps = eps};
     fsdp_tensor *inputs[] = {x, weight, bias};
@@ -152,11 +154,20 @@ static batchnorm_args bind_batchnorm(const run_context *c, const node *n)
 {
     const fsdp_tensor *x = n->inputs[X];
     const norm_attributes *o = n->attributes;
-    batchnorm_args a = {.batch = x->shape[0], .channels = x->shape[1], .area = x->shape[2] * x->shape[3], .eps = o->eps,
-                        .momentum = o->momentum, .evaluate = !c->training, .x = run_data(c, x), .y = run_data(c, n->outputs[0]),
-                        .weight = run_data(c, n->inputs[WEIGHT]), .bias = run_data(c, n->inputs[BIAS]),
-                        .mean = run_data(c, n->outputs[1]).p, .rstd = run_data(c, n->outputs[2]).p,
-                        .running_mean = run_data(c, n->inputs[RUNNING_MEAN]).p, .running_var = run_data(c, n->inputs[RUNNING_VAR]).p,
+    batchnorm_args a = {.batch = x->shape[0],
+                        .channels = x->shape[1],
+                        .area = x->shape[2] * x->shape[3],
+                        .eps = o->eps,
+                        .momentum = o->momentum,
+                        .evaluate = !c->training,
+                        .x = run_data(c, x),
+                        .y = run_data(c, n->outputs[0]),
+                        .weight = run_data(c, n->inputs[WEIGHT]),
+                        .bias = run_data(c, n->inputs[BIAS]),
+                        .mean = run_data(c, n->outputs[1]).p,
+                        .rstd = run_data(c, n->outputs[2]).p,
+                        .running_mean = run_data(c, n->inputs[RUNNING_MEAN]).p,
+                        .running_var = run_data(c, n->inputs[RUNNING_VAR]).p,
                         .sums = c->workspace};
     int ranks = c->statistics ? c->statistics->size : 1;
     a.count = (double)a.batch * (double)a.area * ranks;
@@ -211,16 +222,18 @@ static const op_def batchnorm_op = {.name = "batchnorm2d",
                                     .workspace = batchnorm_workspace,
                                     .cheap = true};
 
-fsdp_tensor *fsdp_batchnorm2d(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias, fsdp_tensor *running_mean,
-                              fsdp_tensor *running_var, float eps, float momentum)
+fsdp_tensor *fsdp_batchnorm2d(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias,
+                              fsdp_tensor *running_mean, fsdp_tensor *running_var, float eps, float momentum)
 {
     if (!x || !weight || !bias || !running_mean || !running_var)
         return NULL;
     if (x->n_dims != 4)
         return tape_refuse(t, "batchnorm2d: x is %s; (N, C, H, W) is wanted", tape_shape_text(t, x));
     int64_t channels = x->shape[1];
-    if (weight->numel != channels || bias->numel != channels || running_mean->numel != channels || running_var->numel != channels)
-        return tape_refuse(t, "batchnorm2d: weights and statistics must have %lld elements, one a channel", (long long)channels);
+    if (weight->numel != channels || bias->numel != channels || running_mean->numel != channels ||
+        running_var->numel != channels)
+        return tape_refuse(t, "batchnorm2d: weights and statistics must have %lld elements, one a channel",
+                           (long long)channels);
     norm_attributes o = {.eps = eps, .momentum = momentum};
     fsdp_tensor *inputs[] = {x, weight, bias, running_mean, running_var};
     fsdp_tensor *outputs[] = {tape_value(t, x->dtype, 4, x->shape), tape_value(t, FSDP_F32, 1, &channels),

@@ -7,8 +7,8 @@
 #include "tensor/op.h"
 
 /* One input, one output of its shape. */
-static fsdp_tensor *record_unary(fsdp_tape *t, const op_def *op, fsdp_tensor *x, fsdp_dtype dtype, const void *attributes, size_t bytes,
-                                 uint32_t saves_inputs)
+static fsdp_tensor *record_unary(fsdp_tape *t, const op_def *op, fsdp_tensor *x, fsdp_dtype dtype,
+                                 const void *attributes, size_t bytes, uint32_t saves_inputs)
 {
     if (!x)
         return NULL;
@@ -20,21 +20,28 @@ static fsdp_tensor *record_unary(fsdp_tape *t, const op_def *op, fsdp_tensor *x,
 
 static fsdp_status activation_forward(const run_context *c, const node *n)
 {
-    activation_args a = {.kind = *(const activation_kind *)n->attributes, .n = n->outputs[0]->numel, .x = run_data(c, n->inputs[0]),
+    activation_args a = {.kind = *(const activation_kind *)n->attributes,
+                         .n = n->outputs[0]->numel,
+                         .x = run_data(c, n->inputs[0]),
                          .y = run_data(c, n->outputs[0])};
     return c->dev->kernels->activation_forward(c->compute, &a);
 }
 
 static fsdp_status activation_backward(const run_context *c, const node *n)
 {
-    activation_args a = {.kind = *(const activation_kind *)n->attributes, .n = n->outputs[0]->numel, .x = run_data(c, n->inputs[0]),
+    activation_args a = {.kind = *(const activation_kind *)n->attributes,
+                         .n = n->outputs[0]->numel,
+                         .x = run_data(c, n->inputs[0]),
                          .dy = run_output_grad(c, n, 0)};
     a.dx = run_input_grad(c, n, 0, &a.add_dx);
     return c->dev->kernels->activation_backward(c->compute, &a);
 }
 
-static const op_def activation_op = {
-    .name = "activation", .forward = activation_forward, .backward = activation_backward, .pass_through = 1, .cheap = true};
+static const op_def activation_op = {.name = "activation",
+                                     .forward = activation_forward,
+                                     .backward = activation_backward,
+                                     .pass_through = 1,
+                                     .cheap = true};
 
 static fsdp_tensor *activation(fsdp_tape *t, fsdp_tensor *x, activation_kind kind)
 {
@@ -66,21 +73,28 @@ fsdp_tensor *fsdp_relu(fsdp_tape *t, fsdp_tensor *x)
 static fsdp_status gated_forward(const run_context *c, const node *n)
 {
     const fsdp_tensor *y = n->outputs[0];
-    gated_args a = {.kind = *(const activation_kind *)n->attributes, .rows = tensor_rows(y), .columns = tensor_columns(y),
-                    .x = run_data(c, n->inputs[0]), .y = run_data(c, y)};
+    gated_args a = {.kind = *(const activation_kind *)n->attributes,
+                    .rows = tensor_rows(y),
+                    .columns = tensor_columns(y),
+                    .x = run_data(c, n->inputs[0]),
+                    .y = run_data(c, y)};
     return c->dev->kernels->gated_forward(c->compute, &a);
 }
 
 static fsdp_status gated_backward(const run_context *c, const node *n)
 {
     const fsdp_tensor *y = n->outputs[0];
-    gated_args a = {.kind = *(const activation_kind *)n->attributes, .rows = tensor_rows(y), .columns = tensor_columns(y),
-                    .x = run_data(c, n->inputs[0]), .dy = run_output_grad(c, n, 0)};
+    gated_args a = {.kind = *(const activation_kind *)n->attributes,
+                    .rows = tensor_rows(y),
+                    .columns = tensor_columns(y),
+                    .x = run_data(c, n->inputs[0]),
+                    .dy = run_output_grad(c, n, 0)};
     a.dx = run_input_grad(c, n, 0, &a.add_dx);
     return c->dev->kernels->gated_backward(c->compute, &a);
 }
 
-static const op_def gated_op = {.name = "gated", .forward = gated_forward, .backward = gated_backward, .gradient_in_place = 1, .cheap = true};
+static const op_def gated_op = {
+    .name = "gated", .forward = gated_forward, .backward = gated_backward, .gradient_in_place = 1, .cheap = true};
 
 static fsdp_tensor *gated(fsdp_tape *t, fsdp_tensor *x, activation_kind kind)
 {
@@ -107,7 +121,8 @@ fsdp_tensor *fsdp_geglu_tanh(fsdp_tape *t, fsdp_tensor *x)
 
 /* Scale, cast and sum are all alpha*a + beta*b. */
 
-static fsdp_status linear_combination(const run_context *c, int64_t n, float alpha, buffer a, float beta, buffer b, buffer out)
+static fsdp_status linear_combination(const run_context *c, int64_t n, float alpha, buffer a, float beta, buffer b,
+                                      buffer out)
 {
     axpby_args args = {.n = n, .alpha = alpha, .beta = beta, .a = a, .b = b, .out = out};
     return c->dev->kernels->axpby(c->compute, &args);
@@ -135,7 +150,8 @@ static fsdp_status scale_backward(const run_context *c, const node *n)
     return give_gradient(c, n, 0, *(const float *)n->attributes);
 }
 
-static const op_def scale_op = {.name = "scale", .forward = scale_forward, .backward = scale_backward, .in_place = 1, .pass_through = 1};
+static const op_def scale_op = {
+    .name = "scale", .forward = scale_forward, .backward = scale_backward, .in_place = 1, .pass_through = 1};
 static const op_def cast_op = {.name = "cast", .forward = scale_forward, .backward = scale_backward};
 
 fsdp_tensor *fsdp_scale(fsdp_tape *t, fsdp_tensor *x, float factor)
@@ -149,7 +165,8 @@ fsdp_tensor *fsdp_cast(fsdp_tape *t, fsdp_tensor *x, fsdp_dtype dtype)
     if (!x || x->dtype == dtype)
         return x;
     if (x->dtype > FSDP_F16 || dtype > FSDP_F16)
-        return tape_refuse(t, "cast: %s to %s; only fp32, bf16 and fp16 convert", fsdp_dtype_name(x->dtype), fsdp_dtype_name(dtype));
+        return tape_refuse(t, "cast: %s to %s; only fp32, bf16 and fp16 convert", fsdp_dtype_name(x->dtype),
+                           fsdp_dtype_name(dtype));
     return record_unary(t, &cast_op, x, dtype, &one, sizeof one, 0);
 }
 
@@ -165,7 +182,8 @@ static fsdp_status add_backward(const run_context *c, const node *n)
     return give_gradient(c, n, 1, 1);
 }
 
-static const op_def add_op = {.name = "add", .forward = add_forward, .backward = add_backward, .in_place = 1, .pass_through = 1};
+static const op_def add_op = {
+    .name = "add", .forward = add_forward, .backward = add_backward, .in_place = 1, .pass_through = 1};
 
 static fsdp_tensor *binary(fsdp_tape *t, const op_def *op, fsdp_tensor *a, fsdp_tensor *b, uint32_t saves)
 {
@@ -185,7 +203,9 @@ fsdp_tensor *fsdp_add(fsdp_tape *t, fsdp_tensor *a, fsdp_tensor *b)
 
 static fsdp_status mul_forward(const run_context *c, const node *n)
 {
-    multiply_args a = {.n = n->outputs[0]->numel, .a = run_data(c, n->inputs[0]), .b = run_data(c, n->inputs[1]),
+    multiply_args a = {.n = n->outputs[0]->numel,
+                       .a = run_data(c, n->inputs[0]),
+                       .b = run_data(c, n->inputs[1]),
                        .out = run_data(c, n->outputs[0])};
     return c->dev->kernels->multiply(c->compute, &a);
 }
@@ -220,8 +240,14 @@ static fsdp_status drop(const run_context *c, const node *n, buffer x, buffer y,
 {
     const dropout_attributes *o = n->attributes;
     const fsdp_tensor *shape = n->outputs[0];
-    dropout_args a = {.samples = shape->shape[0], .sample_numel = shape->shape[0] ? shape->numel / shape->shape[0] : 0,
-                      .probability = o->probability, .key = {o->key.k[0], o->key.k[1]}, .numbers = c->numbers, .x = x, .y = y, .add = add};
+    dropout_args a = {.samples = shape->shape[0],
+                      .sample_numel = shape->shape[0] ? shape->numel / shape->shape[0] : 0,
+                      .probability = o->probability,
+                      .key = {o->key.k[0], o->key.k[1]},
+                      .numbers = c->numbers,
+                      .x = x,
+                      .y = y,
+                      .add = add};
     return c->dev->kernels->dropout(c->compute, &a);
 }
 
@@ -291,16 +317,18 @@ static size_t embedding_workspace(const device *d, const node *n, bool backward)
     return backward ? d->kernels->embedding_backward_workspace(d, &a) : 0;
 }
 
-static const op_def embedding_op = {
-    .name = "embedding", .forward = embedding_forward, .backward = embedding_backward, .workspace = embedding_workspace};
+static const op_def embedding_op = {.name = "embedding",
+                                    .forward = embedding_forward,
+                                    .backward = embedding_backward,
+                                    .workspace = embedding_workspace};
 
 fsdp_tensor *fsdp_embedding(fsdp_tape *t, fsdp_tensor *ids, fsdp_tensor *table)
 {
     if (!ids || !table)
         return NULL;
     if (ids->dtype != FSDP_I32 || table->n_dims != 2 || ids->n_dims + 1 > FSDP_MAX_DIMS)
-        return tape_refuse(t, "embedding: ids %s %s into a table %s; int32 ids and a matrix are wanted", fsdp_dtype_name(ids->dtype),
-                           tape_shape_text(t, ids), tape_shape_text(t, table));
+        return tape_refuse(t, "embedding: ids %s %s into a table %s; int32 ids and a matrix are wanted",
+                           fsdp_dtype_name(ids->dtype), tape_shape_text(t, ids), tape_shape_text(t, table));
     int64_t shape[FSDP_MAX_DIMS];
     memcpy(shape, ids->shape, sizeof shape);
     shape[ids->n_dims] = table->shape[1];

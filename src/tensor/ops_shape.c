@@ -19,7 +19,8 @@ static fsdp_status reshape_backward(const run_context *c, const node *n)
 {
     bool add;
     buffer dx = run_input_grad(c, n, 0, &add), dy = run_output_grad(c, n, 0);
-    axpby_args a = {.n = n->outputs[0]->numel, .alpha = 1, .beta = 1, .a = dy, .b = add ? dx : (buffer){NULL, dx.dtype}, .out = dx};
+    axpby_args a = {
+        .n = n->outputs[0]->numel, .alpha = 1, .beta = 1, .a = dy, .b = add ? dx : (buffer){NULL, dx.dtype}, .out = dx};
     return c->dev->kernels->axpby(c->compute, &a);
 }
 
@@ -31,7 +32,8 @@ fsdp_tensor *fsdp_reshape(fsdp_tape *t, fsdp_tensor *x, int n_dims, const int64_
     if (!x)
         return NULL;
     if (x->kind != TENSOR_VALUE)
-        return tape_refuse(t, "reshape: only values can be reshaped; give the input or parameter the shape that is wanted");
+        return tape_refuse(
+            t, "reshape: only values can be reshaped; give the input or parameter the shape that is wanted");
     int64_t shape[FSDP_MAX_DIMS], known = 1;
     int free_dim = -1;
     if (n_dims < 1 || n_dims > FSDP_MAX_DIMS)
@@ -146,7 +148,8 @@ fsdp_tensor *fsdp_slice(fsdp_tape *t, fsdp_tensor *x, int dim, int64_t first, in
         return NULL;
     int d = dimension(x, dim);
     if (d < 0 || first < 0 || size < 0 || first > x->shape[d] - size)
-        return tape_refuse(t, "slice: %lld from %lld on in dimension %d of %s", (long long)size, (long long)first, dim, tape_shape_text(t, x));
+        return tape_refuse(t, "slice: %lld from %lld on in dimension %d of %s", (long long)size, (long long)first, dim,
+                           tape_shape_text(t, x));
     copy_attributes o;
     memset(&o, 0, sizeof o);
     o.n_dims = x->n_dims;
@@ -224,7 +227,8 @@ fsdp_tensor *fsdp_concat(fsdp_tape *t, fsdp_tensor *const *parts, int n_parts, i
         for (int k = 0; fits && k < head->n_dims; k++)
             fits = k == d || parts[i]->shape[k] == head->shape[k];
         if (!fits)
-            return tape_refuse(t, "concat: part %d is %s beside %s", i, tape_shape_text(t, parts[i]), tape_shape_text(t, head));
+            return tape_refuse(t, "concat: part %d is %s beside %s", i, tape_shape_text(t, parts[i]),
+                               tape_shape_text(t, head));
         shape[d] += parts[i]->shape[d];
     }
     concat_attributes o = {d};

@@ -104,8 +104,10 @@ static fsdp_status mark_parameter_written(program *p, const fsdp_tensor *x, bool
     }
     *written = n_written > 0;
     if (n_written > 0 && n_fresh > 0) /* one product cannot add to some members and overwrite others */
-        return error_set(FSDP_ERR_UNSUPPORTED, "%s heads a group of which a member is used by itself after the group; use it before, or ungroup them",
-                         x->parameter->name);
+        return error_set(
+            FSDP_ERR_UNSUPPORTED,
+            "%s heads a group of which a member is used by itself after the group; use it before, or ungroup them",
+            x->parameter->name);
     return FSDP_OK;
 }
 

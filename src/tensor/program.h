@@ -25,8 +25,8 @@ struct storage {
 typedef struct program program;
 
 typedef struct program_options {
-    bool backward;               /* compute gradients from `root` */
-    bool stage_inputs;           /* host inputs are copied into the slab first (devices with memory of their own) */
+    bool backward;     /* compute gradients from `root` */
+    bool stage_inputs; /* host inputs are copied into the slab first (devices with memory of their own) */
 } program_options;
 
 /* Takes the tape on success (the program lives in its memory); the caller keeps it on failure. `root` is the loss
@@ -44,7 +44,8 @@ const fsdp_tape *program_tape(const program *p);
 /* Work between instructions: called before instruction `index` runs (index == length: at the end). */
 typedef fsdp_status (*program_hook)(void *context, int index);
 
-/* First and last instruction of forward and of backward that read the parameter's value, and that write its gradient; -1: none. */
+/* First and last instruction of forward and of backward that read the parameter's value, and that write its gradient;
+ * -1: none. */
 typedef struct parameter_use {
     fsdp_parameter *parameter;
     int forward_first, forward_last, backward_first, backward_last, grad_first, grad_last;

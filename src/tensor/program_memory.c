@@ -68,9 +68,9 @@ static bool keeps_by_rule(const program *p, const fsdp_tensor *x)
     return consumed_outside_region(p, x);
 }
 
-/* The decision is stored in x->keep: first by rule, then views and what they look at are kept together, and with a node's
- * result what its backward reads besides (row statistics): otherwise the whole node would run again for those, and write
- * its kept result a second time, over whatever took its memory in place. */
+/* The decision is stored in x->keep: first by rule, then views and what they look at are kept together, and with a
+ * node's result what its backward reads besides (row statistics): otherwise the whole node would run again for those,
+ * and write its kept result a second time, over whatever took its memory in place. */
 static void decide_keeps(program *p)
 {
     for (int i = 0; i < p->tape->n_tensors; i++)
@@ -97,7 +97,8 @@ bool program_keeps(const program *p, const fsdp_tensor *x)
     return x->keep;
 }
 
-/* What is known of a piece of memory while sharing is decided: who reads it last in forward, whether backward reads it. */
+/* What is known of a piece of memory while sharing is decided: who reads it last in forward, whether backward reads it.
+ */
 typedef struct reading {
     int last_consumer;
     int n_consumers;
@@ -198,7 +199,8 @@ fsdp_status program_place_values(program *p)
     decide_keeps(p);
     for (int i = 0; i < t->n_tensors; i++) {
         fsdp_tensor *x = t->tensors[i];
-        bool planned = x->kind == TENSOR_VALUE ? !x->producer->op->view : x->kind == TENSOR_INPUT && p->options.stage_inputs;
+        bool planned =
+            x->kind == TENSOR_VALUE ? !x->producer->op->view : x->kind == TENSOR_INPUT && p->options.stage_inputs;
         x->data = x->replay = x->grad = NULL;
         if (planned && !(x->data = program_new_storage(p, tensor_bytes(x))))
             return error_set(FSDP_ERR_MEMORY, "planning %d tensors: out of host memory", t->n_tensors);

@@ -62,7 +62,8 @@ fsdp_status program_stage_inputs(program *p, const fsdp_tape *recording, const p
             return error_set(FSDP_ERR_STATE, "input %d of the step has no data", i);
         x->pointer = given->pointer;
         if (x->data)
-            FSDP_TRY(args->dev->copy(args->compute, args->slab + storage_of(x->data)->offset, given->pointer, tensor_bytes(x)));
+            FSDP_TRY(args->dev->copy(args->compute, args->slab + storage_of(x->data)->offset, given->pointer,
+                                     tensor_bytes(x)));
     }
     return FSDP_OK;
 }
@@ -115,7 +116,8 @@ fsdp_status program_output(const program *p, const fsdp_tensor *x, const uint8_t
 {
     const fsdp_tensor *own = counterpart(p, x);
     if (!own->is_output || !own->data)
-        return error_set(FSDP_ERR_STATE, "reading a tensor that was not asked for: call fsdp_output on it while recording");
+        return error_set(FSDP_ERR_STATE,
+                         "reading a tensor that was not asked for: call fsdp_output on it while recording");
     *out = (buffer){(void *)(uintptr_t)(slab + storage_of(own->data)->offset), own->dtype};
     return FSDP_OK;
 }

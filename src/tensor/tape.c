@@ -120,7 +120,8 @@ static fsdp_tensor *new_tensor(fsdp_tape *t, tensor_kind kind, fsdp_dtype dtype,
     for (int i = 0; i < n_dims; i++) {
         x->shape[i] = shape[i];
         if (shape[i] < 0 || checked_mul_i64(x->numel, shape[i], &x->numel))
-            return tape_refuse(t, "a tensor with size %lld in dimension %d: negative or too large", (long long)shape[i], i);
+            return tape_refuse(t, "a tensor with size %lld in dimension %d: negative or too large", (long long)shape[i],
+                               i);
     }
     x->id = t->n_tensors;
     t->tensors[t->n_tensors++] = x;
@@ -170,7 +171,8 @@ fsdp_tensor *tape_parameter_group(fsdp_tape *t, fsdp_parameter *p)
     bool trainable = p->trainable;
     for (const fsdp_parameter *member = p->group_next; member; member = member->group_next) {
         shape[0] += member->shape[0];
-        if (member->n_dims != p->n_dims || memcmp(member->shape + 1, p->shape + 1, (size_t)(p->n_dims - 1) * sizeof shape[0]) != 0)
+        if (member->n_dims != p->n_dims ||
+            memcmp(member->shape + 1, p->shape + 1, (size_t)(p->n_dims - 1) * sizeof shape[0]) != 0)
             return tape_refuse(t, "%s and %s form a group, but their rows differ in length", p->name, member->name);
         if (member->trainable != p->trainable)
             return tape_refuse(t, "%s and %s form a group: freeze both or neither", p->name, member->name);
@@ -200,8 +202,9 @@ static void sign_node(fsdp_tape *t, const node *n)
     t->signature = hash_u64(t->signature, (uint64_t)(n->region + 1) << 1 | n->requires_grad);
 }
 
-node *tape_record(fsdp_tape *t, const op_def *op, int n_inputs, fsdp_tensor *const *inputs, int n_outputs, fsdp_tensor *const *outputs,
-                  const void *attributes, size_t attributes_bytes, uint32_t saves_inputs, uint32_t saves_outputs)
+node *tape_record(fsdp_tape *t, const op_def *op, int n_inputs, fsdp_tensor *const *inputs, int n_outputs,
+                  fsdp_tensor *const *outputs, const void *attributes, size_t attributes_bytes, uint32_t saves_inputs,
+                  uint32_t saves_outputs)
 {
     if (tape_failed(t))
         return NULL;

@@ -95,15 +95,17 @@ void tape_free(fsdp_tape *t);
 void tape_reset(fsdp_tape *t, bool training);
 
 /* Leaf tensors. */
-fsdp_tensor *tape_parameter(fsdp_tape *t, fsdp_parameter *p);       /* on its own */
-fsdp_tensor *tape_parameter_group(fsdp_tape *t, fsdp_parameter *p); /* p heads a group: members stacked along the first dimension */
+fsdp_tensor *tape_parameter(fsdp_tape *t, fsdp_parameter *p); /* on its own */
+fsdp_tensor *tape_parameter_group(fsdp_tape *t,
+                                  fsdp_parameter *p); /* p heads a group: members stacked along the first dimension */
 fsdp_tensor *tape_buffer(fsdp_tape *t, fsdp_dtype dtype, int n_dims, const int64_t *shape, void *memory);
 
 /* For operations: a result, a node. `attributes` is copied. NULL inputs are allowed where the operation allows them.
  * saves_* are what backward reads; requires_grad follows from the inputs. Returns NULL when the tape has failed. */
 fsdp_tensor *tape_value(fsdp_tape *t, fsdp_dtype dtype, int n_dims, const int64_t *shape);
-node *tape_record(fsdp_tape *t, const op_def *op, int n_inputs, fsdp_tensor *const *inputs, int n_outputs, fsdp_tensor *const *outputs,
-                  const void *attributes, size_t attributes_bytes, uint32_t saves_inputs, uint32_t saves_outputs);
+node *tape_record(fsdp_tape *t, const op_def *op, int n_inputs, fsdp_tensor *const *inputs, int n_outputs,
+                  fsdp_tensor *const *outputs, const void *attributes, size_t attributes_bytes, uint32_t saves_inputs,
+                  uint32_t saves_outputs);
 
 /* Sets the tape's error from a message and returns NULL, for `return tape_refuse(t, "linear: ...")`. */
 fsdp_tensor *tape_refuse(fsdp_tape *t, const char *format, ...) __attribute__((format(printf, 2, 3)));

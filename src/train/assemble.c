@@ -100,16 +100,18 @@ static fsdp_status fit_vocabulary(const fsdp_settings *s, int64_t needed, int64_
     if (*vocabulary == 0 || (needed > 0 && !fsdp_settings_given(s, "vocab_size") && !s->model_config && s->tokenizer))
         *vocabulary = needed;
     if (*vocabulary < needed)
-        return error_set(FSDP_ERR_INPUT, "the tokenizer or data has %lld tokens, the model's vocabulary %lld: raise --vocab_size or choose the tokenizer that belongs to the model",
+        return error_set(FSDP_ERR_INPUT,
+                         "the tokenizer or data has %lld tokens, the model's vocabulary %lld: raise --vocab_size or "
+                         "choose the tokenizer that belongs to the model",
                          (long long)needed, (long long)*vocabulary);
     return FSDP_OK;
 }
 
 fsdp_status assemble_model(const fsdp_settings *s, int64_t vocabulary, const dataset_info *images, model_config *out)
 {
-    static const model_type types[] = {[FSDP_MODEL_LLAMA_V2] = MODEL_LLAMA, [FSDP_MODEL_LLAMA_V3] = MODEL_LLAMA,
-                                       [FSDP_MODEL_MISTRAL] = MODEL_LLAMA,  [FSDP_MODEL_T5] = MODEL_T5,
-                                       [FSDP_MODEL_CNN] = MODEL_CNN,        [FSDP_MODEL_MLP] = MODEL_MLP};
+    static const model_type types[] = {
+        [FSDP_MODEL_LLAMA_V2] = MODEL_LLAMA, [FSDP_MODEL_LLAMA_V3] = MODEL_LLAMA, [FSDP_MODEL_MISTRAL] = MODEL_LLAMA,
+        [FSDP_MODEL_T5] = MODEL_T5,          [FSDP_MODEL_CNN] = MODEL_CNN,        [FSDP_MODEL_MLP] = MODEL_MLP};
     bool found = false;
     *out = model_config_default(types[s->model_type]);
     FSDP_TRY(read_config(s, out, &found));
@@ -179,8 +181,8 @@ static void recommend(assembled_sharding *out, int64_t n_parameters, int world_s
     if (guide[i].checkpointing && out->config.checkpointing == FSDP_CHECKPOINT_NONE)
         out->config.checkpointing = FSDP_CHECKPOINT_FULL;
     snprintf(out->reason, sizeof out->reason, "strategy %s%s: recommended for %.3gM parameters (%s) on %d rank%s",
-             fsdp_strategy_name(guide[i].strategy), guide[i].checkpointing ? " with activation checkpointing" : "", (double)n_parameters / 1e6,
-             guide[i].range, world_size, world_size == 1 ? "" : "s");
+             fsdp_strategy_name(guide[i].strategy), guide[i].checkpointing ? " with activation checkpointing" : "",
+             (double)n_parameters / 1e6, guide[i].range, world_size, world_size == 1 ? "" : "s");
 }
 
 static fsdp_status set_wrap(const fsdp_settings *s, const model_config *model, assembled_sharding *out)
@@ -196,7 +198,8 @@ static fsdp_status set_wrap(const fsdp_settings *s, const model_config *model, a
     if (s->wrap_types.n == 0)
         snprintf(out->wrap_types, sizeof out->wrap_types, "%s", block);
     for (int i = 0; i < (int)s->wrap_types.n && used < sizeof out->wrap_types; i++)
-        used += (size_t)snprintf(out->wrap_types + used, sizeof out->wrap_types - used, "%s%s", i ? "," : "", s->wrap_types.items[i]);
+        used += (size_t)snprintf(out->wrap_types + used, sizeof out->wrap_types - used, "%s%s", i ? "," : "",
+                                 s->wrap_types.items[i]);
     if (used >= sizeof out->wrap_types)
         return error_set(FSDP_ERR_INPUT, "--wrap_types: the list is too long");
     out->config.wrap = fsdp_wrap_by_type(out->wrap_types);
@@ -208,19 +211,22 @@ static fsdp_status set_weights(const fsdp_settings *s, int world_size, assembled
     if (s->shard_weights.n == 0)
         return FSDP_OK;
     if ((int)s->shard_weights.n != world_size || world_size > (int)(sizeof out->weights / sizeof out->weights[0]))
-        return error_set(FSDP_ERR_INPUT, "--shard_weights has %d numbers for %d ranks", (int)s->shard_weights.n, world_size);
+        return error_set(FSDP_ERR_INPUT, "--shard_weights has %d numbers for %d ranks", (int)s->shard_weights.n,
+                         world_size);
     for (int i = 0; i < world_size; i++) {
         char *end;
         long weight = strtol(s->shard_weights.items[i], &end, 10);
         if (*end != '\0' || weight < 1 || weight > 1000000)
-            return error_set(FSDP_ERR_INPUT, "--shard_weights: \"%s\" is not a positive whole number", s->shard_weights.items[i]);
+            return error_set(FSDP_ERR_INPUT, "--shard_weights: \"%s\" is not a positive whole number",
+                             s->shard_weights.items[i]);
         out->weights[i] = (int)weight;
     }
     out->config.shard_weights = out->weights;
     return FSDP_OK;
 }
 
-fsdp_status assemble_sharding(const fsdp_settings *s, const model_config *model, int64_t n_parameters, int world_size, assembled_sharding *out)
+fsdp_status assemble_sharding(const fsdp_settings *s, const model_config *model, int64_t n_parameters, int world_size,
+                              assembled_sharding *out)
 {
     memset(out, 0, sizeof *out);
     fsdp_config *c = &out->config;

@@ -1,5 +1,5 @@
-/* From settings to the configurations of the parts: model, world, sharding, optimizer, schedule, data. No part is opened
- * here; choices that the settings leave open (strategy by model size) are made here, and said. */
+/* From settings to the configurations of the parts: model, world, sharding, optimizer, schedule, data. No part is
+ * opened here; choices that the settings leave open (strategy by model size) are made here, and said. */
 #ifndef TRAIN_ASSEMBLE_H
 #define TRAIN_ASSEMBLE_H
 
@@ -8,8 +8,8 @@
 #include "data/dataset.h"
 #include "models/config.h"
 
-/* Reads the Hugging Face configuration where one is named; otherwise the shape flags. `vocabulary` is what the data needs
- * (0: not known), images likewise. */
+/* Reads the Hugging Face configuration where one is named; otherwise the shape flags. `vocabulary` is what the data
+ * needs (0: not known), images likewise. */
 fsdp_status assemble_model(const fsdp_settings *s, int64_t vocabulary, const dataset_info *images, model_config *out);
 
 void assemble_world(const fsdp_settings *s, fsdp_world_config *out);
@@ -22,7 +22,8 @@ typedef struct assembled_sharding {
     char reason[512]; /* why this strategy: a sentence for the log, "" when the user chose it */
 } assembled_sharding;
 
-fsdp_status assemble_sharding(const fsdp_settings *s, const model_config *model, int64_t n_parameters, int world_size, assembled_sharding *out);
+fsdp_status assemble_sharding(const fsdp_settings *s, const model_config *model, int64_t n_parameters, int world_size,
+                              assembled_sharding *out);
 
 fsdp_optimizer_config assemble_optimizer(const fsdp_settings *s);
 fsdp_lr_config assemble_lr(const fsdp_settings *s, int64_t n_steps, int64_t steps_per_epoch);

@@ -24,13 +24,17 @@ typedef struct bench_workload {
 
 /* The shapes that PyTorch FSDP2 is measured on, too. */
 static const bench_workload workloads[] = {
-    {"cpu-512", "512 wide, 8 layers, 32000 tokens, 4 x 512", 512, 8, 8, 8, 1408, 32000, 4, 512, false, FSDP_CHECKPOINT_NONE},
-    {"single", "1024 wide, 8 layers, 1 x 2048: bound by launches", 1024, 8, 16, 8, 4096, 32000, 1, 2048, false, FSDP_CHECKPOINT_NONE},
+    {"cpu-512", "512 wide, 8 layers, 32000 tokens, 4 x 512", 512, 8, 8, 8, 1408, 32000, 4, 512, false,
+     FSDP_CHECKPOINT_NONE},
+    {"single", "1024 wide, 8 layers, 1 x 2048: bound by launches", 1024, 8, 16, 8, 4096, 32000, 1, 2048, false,
+     FSDP_CHECKPOINT_NONE},
     {"1b-8k", "1B, 1 x 8192", 2048, 16, 32, 2, 8192, 32000, 1, 8192, false, FSDP_CHECKPOINT_NONE},
-    {"1b-8k-ac", "1B, 1 x 8192, activation checkpointing", 2048, 16, 32, 2, 8192, 32000, 1, 8192, false, FSDP_CHECKPOINT_FULL},
+    {"1b-8k-ac", "1B, 1 x 8192, activation checkpointing", 2048, 16, 32, 2, 8192, 32000, 1, 8192, false,
+     FSDP_CHECKPOINT_FULL},
     {"3.2-1b", "Llama 3.2 1B, 4 x 2048", 2048, 16, 32, 8, 8192, 128256, 4, 2048, true, FSDP_CHECKPOINT_NONE},
     {"3.2-1b-8", "Llama 3.2 1B, 8 x 2048", 2048, 16, 32, 8, 8192, 128256, 8, 2048, true, FSDP_CHECKPOINT_NONE},
-    {"8b-4k-ac", "Llama 3.1 8B, 1 x 4096, activation checkpointing", 4096, 32, 32, 8, 14336, 128256, 1, 4096, false, FSDP_CHECKPOINT_FULL},
+    {"8b-4k-ac", "Llama 3.1 8B, 1 x 4096, activation checkpointing", 4096, 32, 32, 8, 14336, 128256, 1, 4096, false,
+     FSDP_CHECKPOINT_FULL},
 };
 
 enum { N_WORKLOADS = sizeof workloads / sizeof workloads[0], MAX_OPERATIONS = 96 };
@@ -93,8 +97,9 @@ static void print_breakdown(stopwatch *w, int steps, char *text, size_t bytes)
     size_t used = 0;
     qsort(w->operations, (size_t)w->n, sizeof w->operations[0], by_total);
     for (int i = 0; i < w->n && used < bytes; i++)
-        used += (size_t)snprintf(text + used, bytes - used, "%-32s %9.3f ms  %5lld\n", w->operations[i].name,
-                                 (double)w->operations[i].total / 1e6 / steps, (long long)(w->operations[i].count / steps));
+        used +=
+            (size_t)snprintf(text + used, bytes - used, "%-32s %9.3f ms  %5lld\n", w->operations[i].name,
+                             (double)w->operations[i].total / 1e6 / steps, (long long)(w->operations[i].count / steps));
 }
 
 typedef struct bench {
@@ -115,14 +120,18 @@ static fsdp_status choose_workload(bench *b, const fsdp_settings *s, const char 
     b->batch = s->train_batch_size;
     b->width = s->max_context_width;
     if (!name)
-        return b->model.type == MODEL_LLAMA ? FSDP_OK : error_set(FSDP_ERR_INPUT, "bench step: only llama models have random data");
+        return b->model.type == MODEL_LLAMA
+                   ? FSDP_OK
+                   : error_set(FSDP_ERR_INPUT, "bench step: only llama models have random data");
     for (int i = 0; i < N_WORKLOADS; i++) {
         const bench_workload *w = &workloads[i];
         if (strcmp(w->name, name) != 0)
             continue;
         fsdp_llama_config c = FSDP_LLAMA_CONFIG_INIT;
-        c.vocabulary = w->vocabulary, c.hidden = w->hidden, c.intermediate = w->intermediate, c.layers = w->layers, c.heads = w->heads;
-        c.kv_heads = w->kv_heads, c.head_dim = w->hidden / w->heads, c.positions = w->width, c.tied = w->tied, c.rope_base = 500000;
+        c.vocabulary = w->vocabulary, c.hidden = w->hidden, c.intermediate = w->intermediate, c.layers = w->layers,
+        c.heads = w->heads;
+        c.kv_heads = w->kv_heads, c.head_dim = w->hidden / w->heads, c.positions = w->width, c.tied = w->tied,
+        c.rope_base = 500000;
         b->model = model_config_default(MODEL_LLAMA);
         b->model.llama = c;
         b->batch = w->batch;

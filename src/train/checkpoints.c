@@ -12,10 +12,10 @@
 static json_t *describe_position(const train_run *run)
 {
     const fsdp_model *m = run->model;
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:I}", "step", (json_int_t)run->step, "position", (json_int_t)run->position,
-                     "optimizer_steps", (json_int_t)run->optimizer->steps, "good_steps", (json_int_t)run->optimizer->good_steps,
-                     "micro_batches", (json_int_t)m->micro_total, "loss_scale", m->loss_scale, "expected_count", m->expected_count, "seed",
-                     (json_int_t)run->settings->seed);
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:I}", "step", (json_int_t)run->step, "position",
+                     (json_int_t)run->position, "optimizer_steps", (json_int_t)run->optimizer->steps, "good_steps",
+                     (json_int_t)run->optimizer->good_steps, "micro_batches", (json_int_t)m->micro_total, "loss_scale",
+                     m->loss_scale, "expected_count", m->expected_count, "seed", (json_int_t)run->settings->seed);
 }
 
 static fsdp_status restore_position(train_run *run, const char *path, const json_t *extra)
@@ -66,10 +66,12 @@ fsdp_status run_rollback(train_run *run)
     ckpt_load_result found = {.extra = NULL};
     int64_t failed = run->step, position = run->position;
     FSDP_TRY(wait_for_save(run));
-    FSDP_TRY(ckpt_resume(run->checkpoint_dir, &config, model_state_describe(run->state), comm_world(run->world->comm), &found));
+    FSDP_TRY(ckpt_resume(run->checkpoint_dir, &config, model_state_describe(run->state), comm_world(run->world->comm),
+                         &found));
     fsdp_status status = FSDP_OK;
     if (found.step < 0) {
-        status = error_set(FSDP_ERR_NUMERIC, "step %lld: not finite, and no checkpoint under %s to go back to; set --checkpoint_freq",
+        status = error_set(FSDP_ERR_NUMERIC,
+                           "step %lld: not finite, and no checkpoint under %s to go back to; set --checkpoint_freq",
                            (long long)failed, run->checkpoint_dir);
     } else {
         status = model_state_loaded(run->state);
@@ -84,7 +86,8 @@ fsdp_status run_rollback(train_run *run)
 
 static ckpt_save_config save_config(const train_run *run)
 {
-    static const ckpt_kind kinds[] = {[FSDP_CKPT_SHARDED] = CKPT_SHARDED, [FSDP_CKPT_FULL] = CKPT_FULL, [FSDP_CKPT_LOCAL] = CKPT_LOCAL};
+    static const ckpt_kind kinds[] = {
+        [FSDP_CKPT_SHARDED] = CKPT_SHARDED, [FSDP_CKPT_FULL] = CKPT_FULL, [FSDP_CKPT_LOCAL] = CKPT_LOCAL};
     const fsdp_settings *s = run->settings;
     ckpt_save_config c = CKPT_SAVE_CONFIG_INIT;
     c.directory = run->checkpoint_dir;
@@ -157,7 +160,8 @@ static fsdp_status save(train_run *run)
 /* By time: rank 0's clock decides for all. */
 static fsdp_status minutes_passed(train_run *run, bool *out)
 {
-    int64_t due = run->settings->checkpoint_minutes > 0 && clock_seconds() - run->last_save >= run->settings->checkpoint_minutes * 60;
+    int64_t due = run->settings->checkpoint_minutes > 0 &&
+                  clock_seconds() - run->last_save >= run->settings->checkpoint_minutes * 60;
     if (run->settings->checkpoint_minutes > 0) {
         due = run->rank == 0 ? due : 0;
         FSDP_TRY(comm_all_reduce_i64(comm_world(run->world->comm), "checkpoint time", run->step, COMM_MAX, &due, 1));

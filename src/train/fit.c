@@ -21,8 +21,11 @@ static size_t share(const train_run *run)
 static workload workload_of(const train_run *run)
 {
     fsdp_optimizer_config optimizer = assemble_optimizer(run->settings);
-    return (workload){.model = run->model_config, .batch = run->settings->train_batch_size, .width = run->info.width,
-                      .target = run->info.target_width, .moments = update_moments(&optimizer)};
+    return (workload){.model = run->model_config,
+                      .batch = run->settings->train_batch_size,
+                      .width = run->info.width,
+                      .target = run->info.target_width,
+                      .moments = update_moments(&optimizer)};
 }
 
 fsdp_status fit_sharding(train_run *run)
@@ -43,15 +46,20 @@ fsdp_status fit_sharding(train_run *run)
         FSDP_TRY(plan_fit(&work, c, dev, run->n_ranks, per_node, (size_t)limit, &entry));
         c->strategy = entry.strategy;
         c->checkpointing = entry.checkpointing;
-        snprintf(run->sharding.reason, sizeof run->sharding.reason, "strategy %s, activation checkpointing %s: the fastest that fits %.2f GiB a rank (%.2f GiB planned)",
-                 fsdp_strategy_name(entry.strategy), checkpointing_names[entry.checkpointing], limit / (1 << 30), (double)entry.plan.total / (1 << 30));
+        snprintf(run->sharding.reason, sizeof run->sharding.reason,
+                 "strategy %s, activation checkpointing %s: the fastest that fits %.2f GiB a rank (%.2f GiB planned)",
+                 fsdp_strategy_name(entry.strategy), checkpointing_names[entry.checkpointing], limit / (1 << 30),
+                 (double)entry.plan.total / (1 << 30));
         return FSDP_OK;
     }
     FSDP_TRY(workload_plan(&work, c, dev, run->n_ranks, per_node, &plan));
     if ((double)plan.total <= limit)
         return FSDP_OK;
     FSDP_TRY(plan_fit(&work, c, dev, run->n_ranks, per_node, (size_t)limit, &entry));
-    return error_set(FSDP_ERR_INPUT, "strategy %s takes %.2f GiB a rank, %.2f GiB are available; this fits: --sharding_strategy %s --activation_checkpointing %s (%.2f GiB)",
-                     fsdp_strategy_name(c->strategy), (double)plan.total / (1 << 30), limit / (1 << 30), fsdp_strategy_name(entry.strategy),
-                     checkpointing_names[entry.checkpointing], (double)entry.plan.total / (1 << 30));
+    return error_set(FSDP_ERR_INPUT,
+                     "strategy %s takes %.2f GiB a rank, %.2f GiB are available; this fits: --sharding_strategy %s "
+                     "--activation_checkpointing %s (%.2f GiB)",
+                     fsdp_strategy_name(c->strategy), (double)plan.total / (1 << 30), limit / (1 << 30),
+                     fsdp_strategy_name(entry.strategy), checkpointing_names[entry.checkpointing],
+                     (double)entry.plan.total / (1 << 30));
 }

@@ -4,8 +4,8 @@
 
 #include "train/run.h"
 
-/* With strategy auto: chooses the fastest setting that fits what is available. Otherwise: FSDP_ERR_INPUT, naming flags that
- * would fit, when the plan is larger than what is available. Changes run->sharding; its reason says why. */
+/* With strategy auto: chooses the fastest setting that fits what is available. Otherwise: FSDP_ERR_INPUT, naming flags
+ * that would fit, when the plan is larger than what is available. Changes run->sharding; its reason says why. */
 fsdp_status fit_sharding(train_run *run);
 
 #endif

@@ -46,12 +46,14 @@ static fsdp_status guard(train_run *run, const fsdp_step_report *r)
     if (fp16 && isfinite(r->loss))
         return FSDP_OK; /* the loss scale is finding its place */
     if (run->settings->nan_policy == FSDP_NAN_STOP)
-        return error_set(FSDP_ERR_NUMERIC, "step %lld: loss %g with gradient norm %g is not finite, nothing was changed by this step; lower --lr, raise --warmup, or go on with --nan_policy skip",
+        return error_set(FSDP_ERR_NUMERIC,
+                         "step %lld: loss %g with gradient norm %g is not finite, nothing was changed by this step; "
+                         "lower --lr, raise --warmup, or go on with --nan_policy skip",
                          (long long)run->step, r->loss, r->gradient_norm);
     if (run->settings->nan_policy == FSDP_NAN_ROLLBACK)
         return run_rollback(run);
-    run_say(run, FSDP_LINE_WARNING, "step %lld: loss %g with gradient norm %g: the step was skipped", (long long)run->step, r->loss,
-            r->gradient_norm);
+    run_say(run, FSDP_LINE_WARNING, "step %lld: loss %g with gradient norm %g: the step was skipped",
+            (long long)run->step, r->loss, r->gradient_norm);
     return FSDP_OK;
 }
 
@@ -72,8 +74,14 @@ static fsdp_status run_step(train_run *run)
     run->samples += (int64_t)samples;
     run->tokens += (int64_t)r.count;
     run->result.loss = r.loss;
-    report_step line = {.step = run->step, .loss = r.loss, .gradient_norm = r.gradient_norm, .lr = lr, .tokens = r.count,
-                        .samples = samples, .seconds = seconds, .skipped = r.skipped};
+    report_step line = {.step = run->step,
+                        .loss = r.loss,
+                        .gradient_norm = r.gradient_norm,
+                        .lr = lr,
+                        .tokens = r.count,
+                        .samples = samples,
+                        .seconds = seconds,
+                        .skipped = r.skipped};
     return report_add(run->report, run, &line);
 }
 

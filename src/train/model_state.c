@@ -27,7 +27,12 @@ static ckpt_tensor *add_tensor(model_state *s, const char *name, ckpt_role role,
 static ckpt_slice *add_slice(model_state *s, int tensor, int64_t first, int64_t count, float *memory, bool writes)
 {
     ckpt_slice *slice = &s->slices[s->state.n_slices++];
-    *slice = (ckpt_slice){.tensor = tensor, .first = first, .count = count, .data = s->on_host ? memory : NULL, .handle = memory, .writes = writes};
+    *slice = (ckpt_slice){.tensor = tensor,
+                          .first = first,
+                          .count = count,
+                          .data = s->on_host ? memory : NULL,
+                          .handle = memory,
+                          .writes = writes};
     return slice;
 }
 

@@ -23,8 +23,12 @@ fsdp_status fsdp_optimizer_new(fsdp_model *m, const fsdp_optimizer_config *confi
     }
     for (int i = 0; i < n; i++) {
         model_slice s = model_slice_at(m, i);
-        ranges[i] = (update_range){
-            .parameter = s.parameter, .gradient = s.gradient, .copy = s.copy, .rest = s.rest, .n = s.n, .decay_end = s.decay_end};
+        ranges[i] = (update_range){.parameter = s.parameter,
+                                   .gradient = s.gradient,
+                                   .copy = s.copy,
+                                   .rest = s.rest,
+                                   .n = s.n,
+                                   .decay_end = s.decay_end};
     }
     o->model = m;
     o->config = full;
@@ -84,8 +88,11 @@ static fsdp_status close_step(void *context)
 {
     fsdp_optimizer *o = context;
     fsdp_model *m = o->model;
-    clip_args clip = {.totals = m->numbers->totals, .unscale = m->expected_count / m->loss_scale, .max_norm = o->config.clip,
-                      .report = m->numbers->report, .numbers = &m->numbers->optimizer};
+    clip_args clip = {.totals = m->numbers->totals,
+                      .unscale = m->expected_count / m->loss_scale,
+                      .max_norm = o->config.clip,
+                      .report = m->numbers->report,
+                      .numbers = &m->numbers->optimizer};
     FSDP_TRY(model_finish_gradients(m));
     FSDP_TRY(m->dev->kernels->clip(m->compute, &clip));
     for (int i = 0; i < model_slices(m); i++) {

@@ -44,7 +44,8 @@ static fsdp_status prepare(const fsdp_settings *s, planning *p)
     FSDP_TRY(device_open_cpu(CPU_PRODUCT_AUTO, &p->dev));
     FSDP_TRY(plan_strategies(&p->work, &p->sharding.config, p->dev, p->n_ranks, p->ranks_per_node, p->entries));
     if (s->fit > 0) {
-        FSDP_TRY(plan_fit(&p->work, &p->sharding.config, p->dev, p->n_ranks, p->ranks_per_node, (size_t)s->fit, &p->fit));
+        FSDP_TRY(
+            plan_fit(&p->work, &p->sharding.config, p->dev, p->n_ranks, p->ranks_per_node, (size_t)s->fit, &p->fit));
         p->has_fit = true;
     }
     return FSDP_OK;
@@ -57,13 +58,24 @@ typedef struct quantity {
     bool wide; /* int64_t traffic instead of size_t memory; both are 8 bytes */
 } quantity;
 
-#define QUANTITY(name, field) {name, #field, offsetof(memory_plan, field), false}
+#define QUANTITY(name, field)                                                                                          \
+    {                                                                                                                  \
+        name, #field, offsetof(memory_plan, field), false                                                              \
+    }
 
-static const quantity quantities[] = {
-    QUANTITY("parameters", parameters), QUANTITY("low-precision copies", copies), QUANTITY("gradients", gradients),
-    QUANTITY("optimizer", optimizer), QUANTITY("gathered units", gather), QUANTITY("full gradients", full_gradients),
-    QUANTITY("activations", activations), QUANTITY("workspace", workspace), QUANTITY("buffers", buffers), QUANTITY("total", total),
-    QUANTITY("gathered a step", gathered_bytes), QUANTITY("reduced a step", reduced_bytes), QUANTITY("replicas a step", replica_bytes)};
+static const quantity quantities[] = {QUANTITY("parameters", parameters),
+                                      QUANTITY("low-precision copies", copies),
+                                      QUANTITY("gradients", gradients),
+                                      QUANTITY("optimizer", optimizer),
+                                      QUANTITY("gathered units", gather),
+                                      QUANTITY("full gradients", full_gradients),
+                                      QUANTITY("activations", activations),
+                                      QUANTITY("workspace", workspace),
+                                      QUANTITY("buffers", buffers),
+                                      QUANTITY("total", total),
+                                      QUANTITY("gathered a step", gathered_bytes),
+                                      QUANTITY("reduced a step", reduced_bytes),
+                                      QUANTITY("replicas a step", replica_bytes)};
 
 enum { N_QUANTITIES = sizeof quantities / sizeof quantities[0] };
 
@@ -89,7 +101,8 @@ static fsdp_status text_of(const planning *p, char **out)
         used = (size_t)snprintf(row, sizeof row, "%s", quantities[q].name);
         for (int s = 0; s < FSDP_STRATEGY_COUNT; s++) {
             if (p->entries[s].planned)
-                used += (size_t)snprintf(row + used, sizeof row - used, "|%s", units_bytes(cell, value_of(&p->entries[s].plan, &quantities[q])));
+                used += (size_t)snprintf(row + used, sizeof row - used, "|%s",
+                                         units_bytes(cell, value_of(&p->entries[s].plan, &quantities[q])));
         }
         status = table_row(t, "%s", row);
     }
@@ -99,12 +112,17 @@ static fsdp_status text_of(const planning *p, char **out)
     FSDP_TRY(status);
     char fit[256] = "";
     if (p->has_fit)
-        snprintf(fit, sizeof fit, "\nThe fastest that fits: --sharding_strategy %s --activation_checkpointing %s, %s a rank.",
-                 fsdp_strategy_name(p->fit.strategy), checkpointing_names[p->fit.checkpointing], units_bytes(cell, (int64_t)p->fit.plan.total));
-    int n = asprintf(out, "%s, %s parameters in %d units, %d rank%s, %lld x %lld a rank, parameters %s, reduction %s, checkpointing %s\n\n%s%s",
-                     model_type_name(p->work.model.type), units_count(count, (double)p->n_parameters), p->entries[0].plan.n_units, p->n_ranks,
-                     p->n_ranks == 1 ? "" : "s", (long long)p->work.batch, (long long)p->work.width,
-                     fsdp_dtype_name(p->sharding.config.param_dtype), fsdp_dtype_name(p->sharding.config.reduce_dtype),
+        snprintf(fit, sizeof fit,
+                 "\nThe fastest that fits: --sharding_strategy %s --activation_checkpointing %s, %s a rank.",
+                 fsdp_strategy_name(p->fit.strategy), checkpointing_names[p->fit.checkpointing],
+                 units_bytes(cell, (int64_t)p->fit.plan.total));
+    int n = asprintf(out,
+                     "%s, %s parameters in %d units, %d rank%s, %lld x %lld a rank, parameters %s, reduction %s, "
+                     "checkpointing %s\n\n%s%s",
+                     model_type_name(p->work.model.type), units_count(count, (double)p->n_parameters),
+                     p->entries[0].plan.n_units, p->n_ranks, p->n_ranks == 1 ? "" : "s", (long long)p->work.batch,
+                     (long long)p->work.width, fsdp_dtype_name(p->sharding.config.param_dtype),
+                     fsdp_dtype_name(p->sharding.config.reduce_dtype),
                      checkpointing_names[p->sharding.config.checkpointing], body, fit);
     free(body);
     return n < 0 ? error_set(FSDP_ERR_MEMORY, "printing a plan: out of host memory") : FSDP_OK;
@@ -126,8 +144,9 @@ static fsdp_status json_of(const planning *p, char **out)
         if (p->entries[s].planned)
             json_array_append_new(list, entry_json(&p->entries[s]));
     }
-    o = json_pack("{s:s, s:I, s:i, s:i, s:o}", "model", model_type_name(p->work.model.type), "parameters", (json_int_t)p->n_parameters,
-                  "units", p->entries[0].plan.n_units, "ranks", p->n_ranks, "strategies", list);
+    o = json_pack("{s:s, s:I, s:i, s:i, s:o}", "model", model_type_name(p->work.model.type), "parameters",
+                  (json_int_t)p->n_parameters, "units", p->entries[0].plan.n_units, "ranks", p->n_ranks, "strategies",
+                  list);
     if (o && p->has_fit)
         json_object_set_new(o, "fit", entry_json(&p->fit));
     *out = o ? json_dumps(o, JSON_INDENT(1)) : NULL;

@@ -12,7 +12,8 @@ static const preset_setting tiny[] = {
     {"intermediate_size", "512"},
     {"max_context_width", "128"},
     {"train_batch_size", "8"},
-    {"dataset", "README.md,CONTRIBUTING.md,docs,include,src/base,src/comm,src/nn,src/models,src/optim,src/shard,src/tensor,src/train"},
+    {"dataset", "README.md,CONTRIBUTING.md,docs,include,src/base,src/comm,src/nn,src/models,src/optim,src/shard,src/"
+                "tensor,src/train"},
     {"max_steps", "200"},
     {"lr", "3e-3"},
     {"min_lr", "3e-4"},

@@ -7,22 +7,28 @@
 
 fsdp_status record_check(const model_config *model, const dataset_info *data)
 {
-    static const char *const kinds[] = {[DATASET_TEXT] = "text", [DATASET_PAIRS] = "pairs", [DATASET_IMAGES] = "images"};
-    dataset_kind wanted = model->type == MODEL_LLAMA ? DATASET_TEXT : model->type == MODEL_T5 ? DATASET_PAIRS : DATASET_IMAGES;
+    static const char *const kinds[] = {
+        [DATASET_TEXT] = "text", [DATASET_PAIRS] = "pairs", [DATASET_IMAGES] = "images"};
+    dataset_kind wanted = model->type == MODEL_LLAMA ? DATASET_TEXT
+                          : model->type == MODEL_T5  ? DATASET_PAIRS
+                                                     : DATASET_IMAGES;
     if (data->kind != wanted)
-        return error_set(FSDP_ERR_INPUT, "a %s model trains on %s, the data set holds %s", model_type_name(model->type), kinds[wanted], kinds[data->kind]);
+        return error_set(FSDP_ERR_INPUT, "a %s model trains on %s, the data set holds %s", model_type_name(model->type),
+                         kinds[wanted], kinds[data->kind]);
     if (model->type == MODEL_LLAMA && data->width > model->llama.positions)
-        return error_set(FSDP_ERR_INPUT, "samples of %lld tokens are longer than the model's %lld positions: lower --max_context_width",
+        return error_set(FSDP_ERR_INPUT,
+                         "samples of %lld tokens are longer than the model's %lld positions: lower --max_context_width",
                          (long long)data->width, (long long)model->llama.positions);
-    if (model->type == MODEL_CNN && (data->channels != model->cnn.channels || data->height != model->cnn.height || data->image_width != model->cnn.width))
-        return error_set(FSDP_ERR_INPUT, "images of %lld x %lld x %lld do not fit the model's %lld x %lld x %lld", (long long)data->channels,
-                         (long long)data->height, (long long)data->image_width, (long long)model->cnn.channels,
-                         (long long)model->cnn.height, (long long)model->cnn.width);
+    if (model->type == MODEL_CNN && (data->channels != model->cnn.channels || data->height != model->cnn.height ||
+                                     data->image_width != model->cnn.width))
+        return error_set(FSDP_ERR_INPUT, "images of %lld x %lld x %lld do not fit the model's %lld x %lld x %lld",
+                         (long long)data->channels, (long long)data->height, (long long)data->image_width,
+                         (long long)model->cnn.channels, (long long)model->cnn.height, (long long)model->cnn.width);
     return FSDP_OK;
 }
 
-/* Rows of images that are recorded: those of the fullest rank, the same on all, because batch norm counts every row. Only
- * the short batch at the end of an epoch has fewer than max_rows. */
+/* Rows of images that are recorded: those of the fullest rank, the same on all, because batch norm counts every row.
+ * Only the short batch at the end of an epoch has fewer than max_rows. */
 static int64_t image_rows(const fsdp_model *m, const loader_batch *b)
 {
     return min_i64(b->max_rows, ceil_div(b->n_global, m->n_ranks));
@@ -34,7 +40,8 @@ static fsdp_tensor *classes(const fsdp_model *m, fsdp_tape *t, const loader_batc
     return fsdp_input(t, FSDP_I32, 1, &rows, b->classes);
 }
 
-static fsdp_tensor *images(fsdp_model *m, fsdp_tape *t, const model_config *model, const dataset_info *data, const loader_batch *b)
+static fsdp_tensor *images(fsdp_model *m, fsdp_tape *t, const model_config *model, const dataset_info *data,
+                           const loader_batch *b)
 {
     int64_t rows = image_rows(m, b), image[] = {rows, data->channels, data->height, data->image_width};
     int64_t flat[] = {rows, data->channels * data->height * data->image_width};
@@ -43,20 +50,22 @@ static fsdp_tensor *images(fsdp_model *m, fsdp_tape *t, const model_config *mode
     return fsdp_cast(t, x, m->config.param_dtype);
 }
 
-static fsdp_loss image_loss(fsdp_model *m, fsdp_tape *t, const model_config *model, const dataset_info *data, const loader_batch *b)
+static fsdp_loss image_loss(fsdp_model *m, fsdp_tape *t, const model_config *model, const dataset_info *data,
+                            const loader_batch *b)
 {
     fsdp_tensor *x = images(m, t, model, data, b);
     return fsdp_classifier_loss(fsdp_model_module(m), t, x, classes(m, t, b));
 }
 
-fsdp_loss record_classes(fsdp_model *m, fsdp_tape *t, const model_config *model, const dataset_info *data, const loader_batch *b,
-                         fsdp_tensor **logits)
+fsdp_loss record_classes(fsdp_model *m, fsdp_tape *t, const model_config *model, const dataset_info *data,
+                         const loader_batch *b, fsdp_tensor **logits)
 {
     *logits = fsdp_output(t, fsdp_call(fsdp_model_module(m), t, images(m, t, model, data, b)));
     return fsdp_cross_entropy(t, *logits, classes(m, t, b), FSDP_IGNORE);
 }
 
-fsdp_loss record_loss(fsdp_model *m, fsdp_tape *t, const model_config *model, const dataset_info *data, const loader_batch *b)
+fsdp_loss record_loss(fsdp_model *m, fsdp_tape *t, const model_config *model, const dataset_info *data,
+                      const loader_batch *b)
 {
     fsdp_module *net = fsdp_model_module(m);
     int64_t source[] = {b->max_rows, data->width}, target[] = {b->max_rows, data->target_width};
@@ -65,6 +74,7 @@ fsdp_loss record_loss(fsdp_model *m, fsdp_tape *t, const model_config *model, co
     fsdp_tensor *ids = fsdp_input(t, FSDP_I32, 2, source, b->ids);
     if (data->kind == DATASET_TEXT)
         return fsdp_llama_loss(net, t, ids, fsdp_input(t, FSDP_I32, 2, source, b->labels));
-    return fsdp_t5_loss(net, t, ids, fsdp_input(t, FSDP_I32, 2, source, b->mask), fsdp_input(t, FSDP_I32, 2, target, b->decoder_ids),
+    return fsdp_t5_loss(net, t, ids, fsdp_input(t, FSDP_I32, 2, source, b->mask),
+                        fsdp_input(t, FSDP_I32, 2, target, b->decoder_ids),
                         fsdp_input(t, FSDP_I32, 2, target, b->labels));
 }

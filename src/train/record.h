@@ -7,13 +7,14 @@
 #include "data/loader.h"
 #include "models/config.h"
 
-/* All rows of the batch arrays are recorded, those behind n_rows count for nothing: every batch has the same shape. Of images
- * a short batch has fewer rows, because batch norm would see the empty ones. */
-fsdp_loss record_loss(fsdp_model *m, fsdp_tape *t, const model_config *model, const dataset_info *data, const loader_batch *batch);
+/* All rows of the batch arrays are recorded, those behind n_rows count for nothing: every batch has the same shape. Of
+ * images a short batch has fewer rows, because batch norm would see the empty ones. */
+fsdp_loss record_loss(fsdp_model *m, fsdp_tape *t, const model_config *model, const dataset_info *data,
+                      const loader_batch *batch);
 
 /* The same for images, with the logits (rows, classes) as an output beside the loss. */
-fsdp_loss record_classes(fsdp_model *m, fsdp_tape *t, const model_config *model, const dataset_info *data, const loader_batch *batch,
-                         fsdp_tensor **logits);
+fsdp_loss record_classes(fsdp_model *m, fsdp_tape *t, const model_config *model, const dataset_info *data,
+                         const loader_batch *batch, fsdp_tensor **logits);
 
 /* FSDP_OK when data of this kind can train this model. */
 fsdp_status record_check(const model_config *model, const dataset_info *data);

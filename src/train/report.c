@@ -34,7 +34,7 @@ struct report {
     step_figures last;
     char *metrics_path;
     metrics *validations; /* validation.jsonl */
-    int samples; /* file of --log_samples, -1: none */
+    int samples;          /* file of --log_samples, -1: none */
     rank_log *log;
 };
 
@@ -55,15 +55,19 @@ fsdp_status report_meter(report **out)
 
 static workload workload_of(const train_run *run)
 {
-    return (workload){.model = run->model_config, .batch = run->settings->train_batch_size, .width = run->info.width,
-                      .target = run->info.target_width, .moments = update_moments(&run->optimizer->config)};
+    return (workload){.model = run->model_config,
+                      .batch = run->settings->train_batch_size,
+                      .width = run->info.width,
+                      .target = run->info.target_width,
+                      .moments = update_moments(&run->optimizer->config)};
 }
 
 static fsdp_status write_settings(const train_run *run, char **text)
 {
     FSDP_TRY(fsdp_settings_json(run->settings, text));
     char *path = file_join(run->settings->output_dir, "settings.json");
-    fsdp_status status = path ? file_write_atomic(path, *text, strlen(*text)) : error_set(FSDP_ERR_MEMORY, "writing settings: out of host memory");
+    fsdp_status status = path ? file_write_atomic(path, *text, strlen(*text))
+                              : error_set(FSDP_ERR_MEMORY, "writing settings: out of host memory");
     free(path);
     return status;
 }
@@ -98,8 +102,12 @@ static void show_log(void *context, log_level level, const char *line)
 static fsdp_status open_log(report *r, train_run *run)
 {
     const fsdp_settings *s = run->settings;
-    rank_log_config c = {.folder = s->output_dir, .rank = run->rank, .world_size = run->n_ranks, .least_shown = (log_level)s->log_level,
-                         .show = show_log, .context = run};
+    rank_log_config c = {.folder = s->output_dir,
+                         .rank = run->rank,
+                         .world_size = run->n_ranks,
+                         .least_shown = (log_level)s->log_level,
+                         .show = show_log,
+                         .context = run};
     FSDP_TRY(rank_log_open(&c, &r->log));
     if (!s->log_samples)
         return FSDP_OK;
@@ -230,9 +238,11 @@ fsdp_status report_validation(report *r, train_run *run, double loss)
     f.validation_loss = loss;
     double accuracy = run->result.validation_accuracy;
     if (isnan(accuracy))
-        run_say(run, FSDP_LINE_INFO, "step %lld: validation loss %.4f, perplexity %.2f", (long long)run->step, loss, exp(loss));
+        run_say(run, FSDP_LINE_INFO, "step %lld: validation loss %.4f, perplexity %.2f", (long long)run->step, loss,
+                exp(loss));
     else
-        run_say(run, FSDP_LINE_INFO, "step %lld: validation loss %.4f, accuracy %.2f%%", (long long)run->step, loss, 100 * accuracy);
+        run_say(run, FSDP_LINE_INFO, "step %lld: validation loss %.4f, accuracy %.2f%%", (long long)run->step, loss,
+                100 * accuracy);
     if (r->validations)
         FSDP_TRY(metrics_validation(r->validations, run->step, loss));
     return r->board ? board_step(r->board, &f) : FSDP_OK;
@@ -250,15 +260,19 @@ static fsdp_status memory_table(report *r, train_run *run, char **text)
     FSDP_TRY(workload_plan(&work, &run->sharding.config, run->world->dev, run->n_ranks, per_node, &here));
     FSDP_TRY(workload_plan(&work, &replicated, run->world->dev, run->n_ranks, per_node, &whole));
     int64_t snapshot = run->saver ? ckpt_state_bytes(model_state_describe(run->state), false) : 0;
-    memory_row mine = {.rank = run->rank, .plan_bytes = (int64_t)here.total + snapshot, .measured_bytes = memory_meter_peak(r->meter),
-                                      .replicated_bytes = (int64_t)whole.total + snapshot, .process = process_memory_read()};
+    memory_row mine = {.rank = run->rank,
+                       .plan_bytes = (int64_t)here.total + snapshot,
+                       .measured_bytes = memory_meter_peak(r->meter),
+                       .replicated_bytes = (int64_t)whole.total + snapshot,
+                       .process = process_memory_read()};
     memory_row *rows = calloc((size_t)run->n_ranks, sizeof *rows);
     size_t *bytes = calloc((size_t)run->n_ranks, sizeof *bytes);
     fsdp_status status = FSDP_ERR_MEMORY;
     if (!rows || !bytes)
         error_set(status, "the memory report: out of host memory");
     else
-        status = comm_exchange(comm_world(run->world->comm), "memory report", &mine, sizeof mine, sizeof mine, rows, bytes);
+        status =
+            comm_exchange(comm_world(run->world->comm), "memory report", &mine, sizeof mine, sizeof mine, rows, bytes);
     if (status == FSDP_OK) {
         for (int i = 0; i < run->n_ranks; i++)
             run->result.peak_bytes = max_i64(run->result.peak_bytes, rows[i].measured_bytes);
@@ -276,19 +290,32 @@ fsdp_status report_summary(report *r, train_run *run)
     FSDP_TRY(memory_table(r, run, &memory));
     snprintf(model, sizeof model, "%s, %s parameters in %d units", model_type_name(run->model_config.type),
              units_count(count, (double)fsdp_model_parameters(run->model)), fsdp_model_units(run->model));
-    snprintf(strategy, sizeof strategy, "%s over %d rank%s, %s", fsdp_strategy_name(run->sharding.config.strategy), run->n_ranks,
-             run->n_ranks == 1 ? "" : "s", fsdp_world_description(run->world));
+    snprintf(strategy, sizeof strategy, "%s over %d rank%s, %s", fsdp_strategy_name(run->sharding.config.strategy),
+             run->n_ranks, run->n_ranks == 1 ? "" : "s", fsdp_world_description(run->world));
     double seconds = clock_seconds() - run->start;
-    run_summary summary = {.model = model, .strategy = strategy, .ended = run->stopping ? "stopped as asked" : NULL, .steps = run->step,
-                           .samples = run->samples, .tokens = run->tokenizer ? run->tokens : 0,
-                           .epochs = (double)run->position / (double)run->info.n_samples, .seconds = seconds,
-                           .first_loss = r->first_loss, .loss = run->result.loss, .validation_loss = run->result.validation_loss,
-                           .tflops = r->flops * (double)run->samples / seconds / 1e12, .peak_bytes = run->result.peak_bytes,
-                           .output_dir = s->output_dir, .checkpoint = run->result.checkpoint[0] ? run->result.checkpoint : NULL,
-                           .metrics = r->metrics_path, .tensorboard = s->tensorboard_dir, .trace = s->trace, .export_dir = s->export_dir};
+    run_summary summary = {.model = model,
+                           .strategy = strategy,
+                           .ended = run->stopping ? "stopped as asked" : NULL,
+                           .steps = run->step,
+                           .samples = run->samples,
+                           .tokens = run->tokenizer ? run->tokens : 0,
+                           .epochs = (double)run->position / (double)run->info.n_samples,
+                           .seconds = seconds,
+                           .first_loss = r->first_loss,
+                           .loss = run->result.loss,
+                           .validation_loss = run->result.validation_loss,
+                           .tflops = r->flops * (double)run->samples / seconds / 1e12,
+                           .peak_bytes = run->result.peak_bytes,
+                           .output_dir = s->output_dir,
+                           .checkpoint = run->result.checkpoint[0] ? run->result.checkpoint : NULL,
+                           .metrics = r->metrics_path,
+                           .tensorboard = s->tensorboard_dir,
+                           .trace = s->trace,
+                           .export_dir = s->export_dir};
     fsdp_status status = summary_text(&summary, &table);
     if (status == FSDP_OK)
-        run_say(run, FSDP_LINE_INFO, "\n%s\n\nMemory of each rank, beside the same step without sharding:\n%s", table, memory);
+        run_say(run, FSDP_LINE_INFO, "\n%s\n\nMemory of each rank, beside the same step without sharding:\n%s", table,
+                memory);
     free(table);
     free(memory);
     return status;

@@ -79,7 +79,8 @@ static fsdp_status open_data(train_run *run)
     FSDP_TRY(dataset_open(s->dataset.items, (size_t)s->dataset.n, &training, &run->data));
     if (s->validation_dataset.n > 0) {
         validation.part = SOURCE_ALL;
-        FSDP_TRY(dataset_open(s->validation_dataset.items, (size_t)s->validation_dataset.n, &validation, &run->validation));
+        FSDP_TRY(
+            dataset_open(s->validation_dataset.items, (size_t)s->validation_dataset.n, &validation, &run->validation));
     } else if (s->validation_split > 0) {
         int64_t n = dataset_describe(run->data).n_samples, held = (int64_t)((double)n * s->validation_split);
         FSDP_TRY(dataset_hold_back(run->data, max_i64(1, held), &run->validation));
@@ -100,7 +101,9 @@ static fsdp_status check_offload(train_run *run)
         return FSDP_OK;
     const char *flag = s->cpu_offload ? "--cpu_offload" : "--offload_activations";
     if (run->world->dev->graph_begin)
-        return error_set(FSDP_ERR_UNSUPPORTED, "%s is not there yet on GPUs: use --activation_checkpointing full, more ranks, or a smaller batch", flag);
+        return error_set(
+            FSDP_ERR_UNSUPPORTED,
+            "%s is not there yet on GPUs: use --activation_checkpointing full, more ranks, or a smaller batch", flag);
     run_say(run, FSDP_LINE_INFO, "%s: on the CPU everything lies in host memory already", flag);
     return FSDP_OK;
 }
@@ -192,7 +195,8 @@ fsdp_status run_open(const fsdp_settings *settings, const fsdp_train_callbacks *
     run->settings = settings;
     run->result = (fsdp_train_result)FSDP_TRAIN_RESULT_INIT;
     if (callbacks)
-        memcpy(&run->callbacks, callbacks, callbacks->size < sizeof run->callbacks ? callbacks->size : sizeof run->callbacks);
+        memcpy(&run->callbacks, callbacks,
+               callbacks->size < sizeof run->callbacks ? callbacks->size : sizeof run->callbacks);
     run->start = run->last_save = clock_seconds();
     run->last_saved_step = -1;
     fsdp_status status = open_parts(run);

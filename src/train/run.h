@@ -19,7 +19,7 @@ struct train_run {
 
     fsdp_world *world;
     int rank, n_ranks;
-    fsdp_tokenizer *tokenizer; /* NULL: none needed */
+    fsdp_tokenizer *tokenizer;  /* NULL: none needed */
     dataset *data, *validation; /* validation NULL: none */
     dataset_info info, validation_info;
 
@@ -38,8 +38,8 @@ struct train_run {
     int64_t last_saved_step;
 
     int64_t n_steps, steps_per_epoch;
-    int64_t step;     /* optimizer steps done, over the job's whole life */
-    int64_t position; /* global sample index: where the data stands */
+    int64_t step;            /* optimizer steps done, over the job's whole life */
+    int64_t position;        /* global sample index: where the data stands */
     int64_t tokens, samples; /* of this run, over all ranks */
     double start;
     bool stopping;

@@ -19,7 +19,8 @@ static void complain(complaints *c, const char *what, const char *name, const ch
 {
     c->n++;
     if (c->used < sizeof c->text - 1)
-        c->used += (size_t)snprintf(c->text + c->used, sizeof c->text - c->used, "%s%s %s%s", c->n > 1 ? ", " : "", what, name, detail);
+        c->used += (size_t)snprintf(c->text + c->used, sizeof c->text - c->used, "%s%s %s%s", c->n > 1 ? ", " : "",
+                                    what, name, detail);
     if (c->used >= sizeof c->text)
         c->used = sizeof c->text - 1;
 }
@@ -42,7 +43,8 @@ static void check_tensor(complaints *c, const model_folder *folder, const char *
 /* Names that files carry though the model has no use for them: tied heads, counters, rotary frequencies. */
 static bool is_known_extra(const char *name)
 {
-    static const char *const endings[] = {"lm_head.weight", "num_batches_tracked", "rotary_emb.inv_freq", "embed_tokens.weight"};
+    static const char *const endings[] = {"lm_head.weight", "num_batches_tracked", "rotary_emb.inv_freq",
+                                          "embed_tokens.weight"};
     size_t length = strlen(name);
     for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++) {
         size_t n = strlen(endings[i]);
@@ -66,11 +68,13 @@ static fsdp_status check_names(const fsdp_model *m, const model_folder *folder)
     }
     for (size_t i = 0; i < model_folder_count(folder); i++) {
         const char *name = model_folder_at(folder, i)->name;
-        if (!module_find_parameter(&m->contents, name) && !module_find_buffer(&m->contents, name) && !is_known_extra(name))
+        if (!module_find_parameter(&m->contents, name) && !module_find_buffer(&m->contents, name) &&
+            !is_known_extra(name))
             complain(&c, "extra", name, "");
     }
     if (c.n > 0)
-        return error_set(FSDP_ERR_INPUT, "%s does not fit the model, %d names: %s", model_folder_path(folder), c.n, c.text);
+        return error_set(FSDP_ERR_INPUT, "%s does not fit the model, %d names: %s", model_folder_path(folder), c.n,
+                         c.text);
     return FSDP_OK;
 }
 

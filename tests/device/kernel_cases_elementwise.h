@@ -388,7 +388,8 @@ static void case_norm_blocks(kernel_check *c)
         const double *got = check_download(c, &blocks);
         for (int64_t j = 0; j < n_blocks; j++) /* the order of the sum is the device's */
             if (fabs(got[j] - want[j]) > NORM_BLOCK * DBL_EPSILON * want[j])
-                fail_msg("norm_blocks: block %lld of %lld elements is %.17g, expected %.17g", (long long)j, (long long)n, got[j], want[j]);
+                fail_msg("norm_blocks: block %lld of %lld elements is %.17g, expected %.17g", (long long)j,
+                         (long long)n, got[j], want[j]);
         check_clear(c);
     }
 }

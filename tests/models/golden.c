@@ -155,19 +155,23 @@ static fsdp_tensor *record_logits(fsdp_model *m, fsdp_tape *t, const golden *g, 
 {
     fsdp_module *net = fsdp_model_module(m);
     if (g->config.type == MODEL_CNN)
-        return fsdp_call(net, t, fsdp_cast(t, fsdp_input(t, FSDP_F32, b->image_dims, b->shape, b->images), m->config.param_dtype));
+        return fsdp_call(
+            net, t, fsdp_cast(t, fsdp_input(t, FSDP_F32, b->image_dims, b->shape, b->images), m->config.param_dtype));
     fsdp_tensor *ids = fsdp_input(t, FSDP_I32, 2, b->shape, b->ids);
     if (g->config.type == MODEL_LLAMA)
         return fsdp_llama_logits(net, t, ids);
-    return fsdp_t5_logits(net, t, ids, fsdp_input(t, FSDP_I32, 2, b->shape, b->mask), fsdp_input(t, FSDP_I32, 2, b->label_shape, b->decoder_ids));
+    return fsdp_t5_logits(net, t, ids, fsdp_input(t, FSDP_I32, 2, b->shape, b->mask),
+                          fsdp_input(t, FSDP_I32, 2, b->label_shape, b->decoder_ids));
 }
 
 static fsdp_loss record_loss(fsdp_model *m, fsdp_tape *t, const golden *g, const batch *b)
 {
     fsdp_module *net = fsdp_model_module(m);
     if (g->config.type == MODEL_CNN)
-        return fsdp_cross_entropy(t, record_logits(m, t, g, b), fsdp_input(t, FSDP_I32, 1, b->shape, b->labels), FSDP_IGNORE);
-    fsdp_tensor *ids = fsdp_input(t, FSDP_I32, 2, b->shape, b->ids), *labels = fsdp_input(t, FSDP_I32, 2, b->label_shape, b->labels);
+        return fsdp_cross_entropy(t, record_logits(m, t, g, b), fsdp_input(t, FSDP_I32, 1, b->shape, b->labels),
+                                  FSDP_IGNORE);
+    fsdp_tensor *ids = fsdp_input(t, FSDP_I32, 2, b->shape, b->ids),
+                *labels = fsdp_input(t, FSDP_I32, 2, b->label_shape, b->labels);
     if (g->config.type == MODEL_LLAMA)
         return fsdp_llama_loss(net, t, ids, labels);
     return fsdp_t5_loss(net, t, ids, fsdp_input(t, FSDP_I32, 2, b->shape, b->mask),
@@ -196,8 +200,8 @@ typedef struct tolerance {
     double together;     /* of all gradients; 0: each tensor by the fp32 rule */
 } tolerance;
 
-/* In bf16, three per cent, where the model is conditioned for it. T5 at its initial weights is not: PyTorch's own bf16 run of
- * the same files is off by 4 % in the logits and by 8 to 12 % in the gradients. */
+/* In bf16, three per cent, where the model is conditioned for it. T5 at its initial weights is not: PyTorch's own bf16
+ * run of the same files is off by 4 % in the logits and by 8 to 12 % in the gradients. */
 static tolerance tolerance_of(model_type type, fsdp_dtype dtype)
 {
     if (dtype == FSDP_F32)
@@ -235,7 +239,8 @@ static void check_logits(golden *g, fsdp_model *m, const batch *b, double allowe
     free(got);
 }
 
-/* The reference's norm over all gradients together sets the scale of what rounding may do to those that should be zero. */
+/* The reference's norm over all gradients together sets the scale of what rounding may do to those that should be zero.
+ */
 static double norm_of_all_gradients(golden *g)
 {
     double sum = 0;
@@ -281,7 +286,8 @@ static void check_gradients(golden *g, fsdp_model *m, double count, const tolera
     double together = sqrt(sum) / all;
     if (limit->together > 0)
         check(g, together <= limit->together, "all gradients together", together, limit->together);
-    printf("  %d gradients, together within %.2g, the worst at %.2g of its fp32 tolerance\n", compared, together, worst);
+    printf("  %d gradients, together within %.2g, the worst at %.2g of its fp32 tolerance\n", compared, together,
+           worst);
 }
 
 static void check_io(golden *g, fsdp_world *w, fsdp_dtype dtype)
@@ -363,7 +369,8 @@ static void check_final(golden *g, fsdp_model *m)
     double worst = 0;
     must(safetensors_open(path_of(g, "final.safetensors", path), &final));
     for (size_t i = 0; i < safetensors_count(final); i++) {
-        const char *stored = safetensors_at(final, i)->name, *name = stored + (strncmp(stored, "final.", 6) == 0 ? 6 : 0);
+        const char *stored = safetensors_at(final, i)->name,
+                   *name = stored + (strncmp(stored, "final.", 6) == 0 ? 6 : 0);
         int64_t n;
         float *wanted = read_floats(final, stored, &n), *got = malloc((size_t)n * sizeof *got);
         fsdp_buffer *b = module_find_buffer(&m->contents, name);
@@ -418,7 +425,8 @@ static void check_curve(golden *g, fsdp_world *w)
         double error = fabs(report.loss - number(entry, "loss", 0)), norm = number(entry, "grad_norm", 0);
         worst = fmax(worst, error);
         check(g, error <= 1e-4, "loss of a step", error, 1e-4);
-        check(g, fabs(report.gradient_norm - norm) <= 1e-3 * norm, "gradient norm of a step", fabs(report.gradient_norm - norm), 1e-3 * norm);
+        check(g, fabs(report.gradient_norm - norm) <= 1e-3 * norm, "gradient norm of a step",
+              fabs(report.gradient_norm - norm), 1e-3 * norm);
     }
     printf("%s: %lld steps, loss within %.2g\n", g->folder, (long long)c.steps, worst);
     check_final(g, m);

@@ -6,8 +6,9 @@
 
 #include <fsdp/status.h>
 
-/* Runs `body` in `ranks` forked processes (memory that they share is the caller's to map). True when all return FSDP_OK;
- * messages of those that do not go to stderr. The calling process must not have computed on several threads before. */
+/* Runs `body` in `ranks` forked processes (memory that they share is the caller's to map). True when all return
+ * FSDP_OK; messages of those that do not go to stderr. The calling process must not have computed on several threads
+ * before. */
 bool ranks_run(int ranks, fsdp_status (*body)(int rank, void *context), void *context);
 
 #endif

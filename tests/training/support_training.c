@@ -29,14 +29,16 @@ static fsdp_status make_net(training *t, fsdp_module **out)
 {
     if (t->model == TRAIN_LLAMA) {
         fsdp_llama_config c = FSDP_LLAMA_CONFIG_INIT;
-        c.vocabulary = VOCABULARY, c.hidden = 24, c.intermediate = 40, c.layers = 3, c.heads = 4, c.kv_heads = 2, c.head_dim = 6;
+        c.vocabulary = VOCABULARY, c.hidden = 24, c.intermediate = 40, c.layers = 3, c.heads = 4, c.kv_heads = 2,
+        c.head_dim = 6;
         c.positions = LENGTH, c.tied = true;
         t->config.wrap = fsdp_wrap_by_type("llama_block");
         return fsdp_llama_new(&c, out);
     }
     if (t->model == TRAIN_T5) {
         fsdp_t5_config c = FSDP_T5_CONFIG_INIT;
-        c.vocabulary = VOCABULARY, c.hidden = 24, c.intermediate = 40, c.layers = c.decoder_layers = 2, c.heads = 4, c.head_dim = 6;
+        c.vocabulary = VOCABULARY, c.hidden = 24, c.intermediate = 40, c.layers = c.decoder_layers = 2, c.heads = 4,
+        c.head_dim = 6;
         c.dropout = 0.1f, c.gated = true, c.tied = false, c.scale_decoder_outputs = false;
         t->config.wrap = fsdp_wrap_by_type("t5_block");
         return fsdp_t5_new(&c, out);
@@ -77,7 +79,8 @@ static void fill_samples(const training *t, samples *s, int64_t first, int n)
             continue;
         s->labels[i] = (int32_t)(index % 10);
         for (int k = 0; k < IMAGE * IMAGE; k++)
-            s->images[i * IMAGE * IMAGE + k] = rng_to_uniform(rng_word(rng_key_make(5), (uint64_t)index, (uint64_t)k)) + (float)(k % 10 == index % 10);
+            s->images[i * IMAGE * IMAGE + k] =
+                rng_to_uniform(rng_word(rng_key_make(5), (uint64_t)index, (uint64_t)k)) + (float)(k % 10 == index % 10);
     }
 }
 
@@ -86,12 +89,14 @@ static fsdp_loss record(const training *t, fsdp_model *m, fsdp_tape *tape, const
     fsdp_module *net = fsdp_model_module(m);
     int64_t shape[] = {n, LENGTH}, target[] = {n, TARGET}, images[] = {n, 1, IMAGE, IMAGE};
     if (t->model == TRAIN_CNN)
-        return fsdp_classifier_loss(net, tape, fsdp_cast(tape, fsdp_input(tape, FSDP_F32, 4, images, s->images), t->config.param_dtype),
-                                    fsdp_input(tape, FSDP_I32, 1, &n, s->labels));
+        return fsdp_classifier_loss(
+            net, tape, fsdp_cast(tape, fsdp_input(tape, FSDP_F32, 4, images, s->images), t->config.param_dtype),
+            fsdp_input(tape, FSDP_I32, 1, &n, s->labels));
     fsdp_tensor *ids = fsdp_input(tape, FSDP_I32, 2, shape, s->ids);
     if (t->model == TRAIN_LLAMA)
         return fsdp_llama_loss(net, tape, ids, fsdp_input(tape, FSDP_I32, 2, shape, s->labels));
-    return fsdp_t5_loss(net, tape, ids, fsdp_input(tape, FSDP_I32, 2, shape, s->mask), fsdp_input(tape, FSDP_I32, 2, target, s->decoder),
+    return fsdp_t5_loss(net, tape, ids, fsdp_input(tape, FSDP_I32, 2, shape, s->mask),
+                        fsdp_input(tape, FSDP_I32, 2, target, s->decoder),
                         fsdp_input(tape, FSDP_I32, 2, target, s->labels));
 }
 
@@ -164,7 +169,8 @@ fsdp_status training_run_here(const training *given, training_result *out)
     fsdp_model *m = NULL;
     fsdp_optimizer *o = NULL;
     memory_meter meter = {0, 0};
-    wc.device = t.device ? t.device : "cpu", wc.threads = 1, wc.comm_timeout = 30, wc.backend = t.backend, wc.comm_thread = t.comm_thread;
+    wc.device = t.device ? t.device : "cpu", wc.threads = 1, wc.comm_timeout = 30, wc.backend = t.backend,
+    wc.comm_thread = t.comm_thread;
     oc.weight_decay = 0.1f, oc.clip = 1, oc.beta2 = 0.95f;
     fsdp_status status;
     TRY_OR(done, hooks_add(count_memory, &meter));

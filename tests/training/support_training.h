@@ -1,5 +1,5 @@
-/* A small training run on forked ranks, the same for every strategy and world size: the global batch is fixed, each rank
- * takes its share. What comes out: the loss of every step and a hash of every bit of the final parameters. */
+/* A small training run on forked ranks, the same for every strategy and world size: the global batch is fixed, each
+ * rank takes its share. What comes out: the loss of every step and a hash of every bit of the final parameters. */
 #ifndef TESTS_TRAINING_SUPPORT_H
 #define TESTS_TRAINING_SUPPORT_H
 
@@ -12,11 +12,11 @@ typedef enum training_model { TRAIN_LLAMA, TRAIN_T5, TRAIN_CNN, TRAIN_MODELS } t
 typedef struct training {
     training_model model;
     int ranks;
-    fsdp_config config;    /* wrap is filled in */
-    int micro_batches;     /* a step */
-    int samples;           /* a micro-batch, over all ranks */
-    const char *backend;   /* NULL: shm, or self for one rank */
-    const char *device;    /* NULL: cpu; "cuda": all ranks share the first GPU */
+    fsdp_config config;  /* wrap is filled in */
+    int micro_batches;   /* a step */
+    int samples;         /* a micro-batch, over all ranks */
+    const char *backend; /* NULL: shm, or self for one rank */
+    const char *device;  /* NULL: cpu; "cuda": all ranks share the first GPU */
     bool comm_thread;
 } training;
 
@@ -29,8 +29,8 @@ typedef struct training_result {
 
 training training_default(training_model model, int ranks);
 
-/* Forks the ranks, runs, collects rank 0's result (all ranks' hashes are compared). False: a rank failed; its message is on
- * stderr. */
+/* Forks the ranks, runs, collects rank 0's result (all ranks' hashes are compared). False: a rank failed; its message
+ * is on stderr. */
 bool training_run(const training *t, training_result *out);
 
 /* In a process that is already a rank (mpirun): the run itself. */

@@ -1,4 +1,5 @@
-/* What crosses ranks beside gradients: values gathered for a loss that pairs samples, and ranks that have nothing to do. */
+/* What crosses ranks beside gradients: values gathered for a loss that pairs samples, and ranks that have nothing to
+ * do. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -22,8 +22,8 @@
 #include "shard/model.h"
 #include "training/support_ranks.h"
 
-/* What this process has asked the system for: anonymous maps, shared memory files, and large aligned blocks of the heap.
- * The C library's own maps (heap, stacks) do not come through these names. */
+/* What this process has asked the system for: anonymous maps, shared memory files, and large aligned blocks of the
+ * heap. The C library's own maps (heap, stacks) do not come through these names. */
 static atomic_llong taken;
 
 static int64_t pages(size_t bytes)
@@ -69,7 +69,8 @@ enum { BATCH = 3, WIDTH = 40 };
 static fsdp_status make_net(fsdp_module **out)
 {
     fsdp_llama_config c = FSDP_LLAMA_CONFIG_INIT;
-    c.vocabulary = 517, c.hidden = 96, c.intermediate = 200, c.layers = 4, c.heads = 6, c.kv_heads = 2, c.head_dim = 16, c.positions = WIDTH;
+    c.vocabulary = 517, c.hidden = 96, c.intermediate = 200, c.layers = 4, c.heads = 6, c.kv_heads = 2, c.head_dim = 16,
+    c.positions = WIDTH;
     return fsdp_llama_new(&c, out);
 }
 
@@ -96,8 +97,12 @@ static fsdp_status run_rank(const fsdp_config *config, outcome *out)
     memory_plan plan;
     wc.device = "cpu", wc.threads = 1, wc.comm_timeout = 30;
     FSDP_TRY(fsdp_world_open(&wc, &w));
-    memory_plan_request request = {.dev = w->dev, .n_ranks = fsdp_world_size(w), .ranks_per_node = fsdp_world_size(w), .moments = 2,
-                                   .record = record, .context = ids};
+    memory_plan_request request = {.dev = w->dev,
+                                   .n_ranks = fsdp_world_size(w),
+                                   .ranks_per_node = fsdp_world_size(w),
+                                   .moments = 2,
+                                   .record = record,
+                                   .context = ids};
     FSDP_TRY(make_net(&net));
     FSDP_TRY(memory_plan_make(net, config, &request, &plan));
     for (int i = 0; i < plan.n_allocations; i++)
@@ -131,7 +136,8 @@ static fsdp_status measure_rank(int rank, void *context)
 
 static outcome run(const fsdp_config *config, int ranks)
 {
-    outcome *results = (outcome *)syscall(SYS_mmap, NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    outcome *results =
+        (outcome *)syscall(SYS_mmap, NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     forked f = {config, results};
     assert_true(ranks_run(ranks, measure_rank, &f));
     outcome first = results[0];
@@ -150,8 +156,8 @@ static void every_strategy_takes_what_was_planned_to_the_byte(void **state)
             c.wrap = fsdp_wrap_by_type("llama_block");
             outcome o = run(&c, ranks);
             if (o.measured != o.planned)
-                fail_msg("%s on %d ranks took %lld bytes where %lld were planned", fsdp_strategy_name(c.strategy), ranks, (long long)o.measured,
-                         (long long)o.planned);
+                fail_msg("%s on %d ranks took %lld bytes where %lld were planned", fsdp_strategy_name(c.strategy),
+                         ranks, (long long)o.measured, (long long)o.planned);
             totals[ranks - 1][s] = o.measured;
         }
     }

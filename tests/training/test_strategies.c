@@ -46,10 +46,12 @@ static void every_strategy_gives_the_same_bits_at_every_world_size(void **state)
                 if (w == 0 && s == 0)
                     alone = r;
                 if (r.hash != first.hash)
-                    fail_msg("%s, %d ranks: %s and full differ", models[model], worlds[w], fsdp_strategy_name(strategies[s]));
+                    fail_msg("%s, %d ranks: %s and full differ", models[model], worlds[w],
+                             fsdp_strategy_name(strategies[s]));
             }
             assert_same_curve(&first, &alone, 1e-5);
-            print_message("%s on %d ranks: loss %.6f to %.6f\n", models[model], worlds[w], first.loss[0], first.loss[TRAINING_STEPS - 1]);
+            print_message("%s on %d ranks: loss %.6f to %.6f\n", models[model], worlds[w], first.loss[0],
+                          first.loss[TRAINING_STEPS - 1]);
             assert_true(first.loss[TRAINING_STEPS - 1] < first.loss[0]);
         }
     }
