@@ -292,6 +292,10 @@ static fsdp_status write_list(const part_writer *w)
     if (out)
         print_list(out, w);
     fsdp_status status = out && fclose(out) == 0 ? file_write_atomic(path, text, bytes) : out_of_memory(w->task);
+    /* Once the list is there rank 0 may rename the directory, before this rank has synced it: rank 0 syncs it as well.
+     * (It also goes away when another rank failed; that rank's failure is then the one that all report.) */
+    if (status == FSDP_ERR_INPUT || status == FSDP_ERR_IO)
+        status = file_is_directory(w->task->temporary) ? status : FSDP_OK;
     free(text);
     free(path);
     return status;
