@@ -1,6 +1,6 @@
 #!/bin/bash
 # kill -9 of the whole job at random instants, resumed each time until it ends: the loss of every step equals that of a run
-# that was never killed, to the last digit. FSDP_KILLS says how often (8; the long run of docs/kill-test.md used more).
+# that was never killed, to the last digit. FSDP_KILLS says how often (8; docs/kill-test.md has a run with 200).
 set -u
 fsdp=$FSDP_BUILD/fsdp
 kills=${FSDP_KILLS:-8}
@@ -24,6 +24,16 @@ losses() {
     sed -n 's/.*"step": *\([0-9]*\).*"loss": *\([^,]*\),.*/\1 \2/p' "$folder/$1/metrics.jsonl" | sort -n -u
 }
 
+# compare: the killed run, now at its end, against the whole one
+compared=0
+compare() {
+    losses whole >"$folder/a"
+    losses killed >"$folder/b"
+    if [ "$(wc -l <"$folder/a")" -ne $steps ]; then echo "FAILED: $(wc -l <"$folder/a") steps instead of $steps"; exit 1; fi
+    if ! diff "$folder/a" "$folder/b"; then echo "FAILED: the killed run lost its way"; exit 1; fi
+    compared=$((compared + 1))
+}
+
 train whole --sharding_strategy full || { cat "$folder/whole.log"; exit 1; }
 started=$(date +%s%N)
 train timing --sharding_strategy full || { cat "$folder/timing.log"; exit 1; }
@@ -33,19 +43,19 @@ done_kills=0
 while [ $done_kills -lt "$kills" ]; do
     setsid bash -c "$(declare -f train); fsdp='$fsdp' folder='$folder' steps=$steps; train killed --sharding_strategy shard_grad_op" &
     job=$!
-    sleep "$(awk -v r=$RANDOM -v m=$span 'BEGIN { printf "%.3f", (0.1 + 0.8 * r / 32768) * m / 1000 }')"
+    instant=$(awk -v r=$RANDOM -v m=$span 'BEGIN { printf "%.3f", (0.1 + 0.8 * r / 32768) * m / 1000 }')
+    sleep "$instant"
     if kill -0 $job 2>/dev/null; then
         kill -KILL -- -$job
         done_kills=$((done_kills + 1))
+        echo "kill $done_kills after $instant s: step $(tail -qn 1 "$folder/killed/metrics.jsonl" 2>/dev/null | sed -n 's/.*"step": *\([0-9]*\).*/\1/p'), checkpoints: $(ls "$folder/killed/ckpt" 2>/dev/null | tr '\n' ' ')"
+        wait $job 2>/dev/null
     else
+        wait $job || { cat "$folder/killed.log"; exit 1; }
+        compare
         rm -rf "$folder/killed" # it ended: begin again
     fi
-    wait $job 2>/dev/null
 done
 train killed --sharding_strategy full || { cat "$folder/killed.log"; exit 1; }
-
-losses whole >"$folder/a"
-losses killed >"$folder/b"
-if [ "$(wc -l <"$folder/a")" -ne $steps ]; then echo "FAILED: $(wc -l <"$folder/a") steps instead of $steps"; exit 1; fi
-if ! diff "$folder/a" "$folder/b"; then echo "FAILED: the killed run lost its way"; exit 1; fi
-echo "ok: $steps steps, $done_kills kills, the same losses to the last digit"
+compare
+echo "ok: $steps steps, $done_kills kills, $compared runs resumed to their end, the same losses to the last digit"
