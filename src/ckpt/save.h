@@ -74,6 +74,9 @@ void ckpt_saver_free(ckpt_saver *s); /* joins the background thread first, as fa
  * returns, training may change what the slices hold. */
 fsdp_status ckpt_saver_start(ckpt_saver *s, const ckpt_save_config *config, const ckpt_state *state, comm_group *world);
 
+/* Host memory that the snapshot takes. */
+size_t ckpt_saver_bytes(const ckpt_saver *s);
+
 /* True while a save is started and not yet waited for. */
 bool ckpt_saver_active(const ckpt_saver *s);
 /* True when ckpt_saver_wait would not wait for this rank's disk. Never blocks, talks to nobody. */

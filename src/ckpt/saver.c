@@ -220,6 +220,11 @@ fsdp_status ckpt_saver_start(ckpt_saver *s, const ckpt_save_config *config, cons
     return status;
 }
 
+size_t ckpt_saver_bytes(const ckpt_saver *s)
+{
+    return s->memory_bytes;
+}
+
 bool ckpt_saver_active(const ckpt_saver *s)
 {
     return s->task != NULL;

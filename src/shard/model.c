@@ -2,6 +2,7 @@
 #include "shard/model.h"
 
 #include <fnmatch.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -185,16 +186,19 @@ static fsdp_status place_units(fsdp_model *m)
     return FSDP_OK;
 }
 
-/* Keeps only as many bits as the buffer's type has. */
+/* Keeps only as many bits as the buffer's type has, rounded to nearest even. */
 static float rounded(float x, fsdp_dtype dtype)
 {
-    uint32_t bits;
-    if (dtype != FSDP_BF16)
-        return dtype == FSDP_F16 ? (float)(_Float16)x : x;
+    uint32_t bits, dropped = dtype == FSDP_BF16 ? 16 : 13; /* of the 23 bits behind the point */
+    if (dtype == FSDP_F32 || !isfinite(x))
+        return x;
+    if (dtype == FSDP_F16 && fabsf(x) < 0x1p-14f)
+        return rintf(x * 0x1p24f) * 0x1p-24f; /* fp16 has no smaller exponent: fixed steps */
     memcpy(&bits, &x, sizeof bits);
-    bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u;
+    bits += (1u << (dropped - 1)) - 1 + (bits >> dropped & 1);
+    bits &= ~((1u << dropped) - 1);
     memcpy(&x, &bits, sizeof bits);
-    return x;
+    return dtype == FSDP_F16 && fabsf(x) > 65504 ? copysignf(INFINITY, x) : x;
 }
 
 static fsdp_status place_buffers(fsdp_model *m)

@@ -259,7 +259,7 @@ static fsdp_status memory_table(report *r, train_run *run, char **text)
     int per_node = run->world->job.local_world_size;
     FSDP_TRY(workload_plan(&work, &run->sharding.config, run->world->dev, run->n_ranks, per_node, &here));
     FSDP_TRY(workload_plan(&work, &replicated, run->world->dev, run->n_ranks, per_node, &whole));
-    int64_t snapshot = run->saver ? ckpt_state_bytes(model_state_describe(run->state), false) : 0;
+    int64_t snapshot = run->saver ? (int64_t)ckpt_saver_bytes(run->saver) : 0;
     memory_row mine = {.rank = run->rank,
                        .plan_bytes = (int64_t)here.total + snapshot,
                        .measured_bytes = memory_meter_peak(r->meter),

@@ -30,7 +30,8 @@
 
 /* ---- counting allocations: the calls of the C library, wrapped ---- */
 
-static volatile int64_t n_allocations; /* volatile: compilers assume that malloc changes nothing else */
+static volatile int64_t n_allocations
+    __attribute__((unused)); /* volatile: compilers assume that malloc changes nothing else */
 
 #ifndef SANITIZED
 void *__libc_malloc(size_t bytes);

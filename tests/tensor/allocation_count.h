@@ -13,7 +13,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifndef __has_feature /* clang's way to tell; gcc defines macros */
+#define __has_feature(name) 0
+#endif
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || __has_feature(address_sanitizer) ||               \
+    __has_feature(thread_sanitizer)
 #define ALLOCATIONS_ARE_COUNTED 0 /* the sanitizers have these functions */
 #else
 #define ALLOCATIONS_ARE_COUNTED 1
