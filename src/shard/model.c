@@ -347,8 +347,9 @@ void fsdp_model_free(fsdp_model *m)
         return;
     while (m->programs) {
         planned_program *next = m->programs->next;
-        model_forget_recorded(m, &m->programs->recorded[0]);
-        model_forget_recorded(m, &m->programs->recorded[1]);
+        recorded_forget(m->dev, &m->programs->whole[0]);
+        recorded_forget(m->dev, &m->programs->whole[1]);
+        stretches_free(m->dev, &m->programs->stretches);
         schedule_free(m->programs->schedule);
         program_free(m->programs->program);
         free(m->programs);

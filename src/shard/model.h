@@ -6,6 +6,7 @@
 
 #include "comm/world.h"
 #include "shard/layout.h"
+#include "shard/recorded.h"
 #include "shard/schedule.h"
 #include "shard/strategy.h"
 #include "shard/unit.h"
@@ -18,16 +19,11 @@ typedef struct model_arena {
     bool shared; /* peers read it: from comm_allocate */
 } model_arena;
 
-/* Work recorded as a graph of the device, once it has run plainly (which lets libraries choose and prepare). */
-typedef struct recorded_work {
-    graph *graph;
-    bool ran;
-} recorded_work;
-
 typedef struct planned_program {
     program *program;
     schedule *schedule;
-    recorded_work recorded[2]; /* gradients overwritten; added to */
+    recorded_work whole[2]; /* recorded where one rank works alone: gradients overwritten; added to */
+    stretches stretches;    /* recorded where others take part */
     struct planned_program *next;
 } planned_program;
 
@@ -89,12 +85,11 @@ struct fsdp_model {
 /* How this strategy and world schedule a program; `last` counts only where gradients are held. */
 schedule_options model_schedule_options(const fsdp_model *m);
 
-/* Runs `work`, or from its third time on launches the graph that the second one recorded. Only where the device has
- * graphs, there is one rank (collectives stay outside graphs), and nobody listens to hooks; otherwise `work` is simply
- * run. */
-typedef fsdp_status (*model_work)(void *context);
-fsdp_status model_run_recorded(fsdp_model *m, recorded_work *r, model_work work, void *context);
-void model_forget_recorded(fsdp_model *m, recorded_work *r);
+/* Nothing but the compute stream takes part in a step: all of it can be recorded as a graph. */
+static inline bool model_works_alone(const fsdp_model *m)
+{
+    return m->n_ranks == 1;
+}
 
 /* Finds the program of a recording, or plans it and makes room. The model takes the recording when it is new. */
 fsdp_status model_plan(fsdp_model *m, fsdp_tape *recording, fsdp_tensor *root, planned_program **out);

@@ -31,36 +31,13 @@ schedule_options model_schedule_options(const fsdp_model *m)
     return o;
 }
 
-void model_forget_recorded(fsdp_model *m, recorded_work *r)
-{
-    if (r->graph)
-        m->dev->graph_free(r->graph);
-    *r = (recorded_work){NULL, false};
-}
-
-fsdp_status model_run_recorded(fsdp_model *m, recorded_work *r, model_work work, void *context)
-{
-    if (!m->dev->graph_begin || m->n_ranks > 1 || hooks_kinds >> HOOK_OP & 1)
-        return work(context);
-    if (!r->graph && !r->ran) {
-        r->ran = true;
-        return work(context);
-    }
-    if (!r->graph) {
-        FSDP_TRY(m->dev->graph_begin(m->compute));
-        fsdp_status status = work(context), ended = m->dev->graph_end(m->compute, &r->graph);
-        FSDP_TRY(status);
-        FSDP_TRY(ended);
-    }
-    return m->dev->graph_launch(m->compute, r->graph);
-}
-
 /* Graphs hold pointers: when memory moves, they are recorded anew. */
 static void forget_graphs(fsdp_model *m)
 {
     for (planned_program *p = m->programs; p; p = p->next) {
-        model_forget_recorded(m, &p->recorded[0]);
-        model_forget_recorded(m, &p->recorded[1]);
+        recorded_forget(m->dev, &p->whole[0]);
+        recorded_forget(m->dev, &p->whole[1]);
+        stretches_forget(m->dev, &p->stretches);
     }
 }
 
@@ -131,6 +108,7 @@ fsdp_status model_plan(fsdp_model *m, fsdp_tape *recording, fsdp_tensor *root, p
     m->recording = fresh; /* the program has taken the old one */
     fresh = NULL;
     TRY_OR(fail, schedule_build(p->program, m->layout, &when, &p->schedule));
+    TRY_OR(fail, stretches_cut(p->program, p->schedule, &p->stretches));
     TRY_OR(fail, make_room(m, p));
     p->next = m->programs;
     m->programs = p;
@@ -138,6 +116,7 @@ fsdp_status model_plan(fsdp_model *m, fsdp_tape *recording, fsdp_tensor *root, p
     return FSDP_OK;
 fail:
     tape_free(fresh);
+    stretches_free(m->dev, &p->stretches);
     schedule_free(p->schedule);
     program_free(p->program);
     free(p);
@@ -321,12 +300,31 @@ static fsdp_status put_numbers(fsdp_model *m)
 typedef struct program_work {
     program *program;
     const program_run_args *args;
+    int first, end;
 } program_work;
 
 static fsdp_status run_instructions(void *context)
 {
     const program_work *w = context;
-    return program_run_range(w->program, w->args, 0, program_length(w->program));
+    return program_run_range(w->program, w->args, w->first, w->end);
+}
+
+/* Events happen between the stretches, plainly; the stretches are recorded. */
+static fsdp_status run_stretches(fsdp_model *m, planned_program *p, const program_run_args *args)
+{
+    program_run_args inside = *args;
+    inside.before = NULL;
+    for (int i = 0; i < p->stretches.n; i++) {
+        stretch *part = &p->stretches.list[i];
+        program_work work = {p->program, &inside, part->first, part->end};
+        FSDP_TRY(args->before(args->before_context, part->first));
+        if (part->recordable)
+            FSDP_TRY(
+                recorded_run(m->dev, m->compute, &part->work[args->accumulate_parameters], run_instructions, &work));
+        else
+            FSDP_TRY(run_instructions(&work));
+    }
+    return args->before(args->before_context, program_length(p->program));
 }
 
 static fsdp_status run_program(fsdp_model *m, planned_program *p, const fsdp_tape *recording, bool last)
@@ -351,9 +349,11 @@ static fsdp_status run_program(fsdp_model *m, planned_program *p, const fsdp_tap
                              .deterministic = m->config.deterministic,
                              .before = before_instruction,
                              .before_context = &hooks};
-    program_work work = {p->program, &args};
     FSDP_TRY(program_stage_inputs(p->program, recording, &args));
-    return model_run_recorded(m, &p->recorded[args.accumulate_parameters], run_instructions, &work);
+    if (!model_works_alone(m))
+        return run_stretches(m, p, &args);
+    program_work work = {p->program, &args, 0, program_length(p->program)};
+    return recorded_run(m->dev, m->compute, &p->whole[args.accumulate_parameters], run_instructions, &work);
 }
 
 static fsdp_tape *begin(fsdp_model *m, bool training)

@@ -25,10 +25,20 @@ struct op_def {
     /* 1 + index of the input whose gradient backward may write over the input itself, element by element. 0: none. */
     int gradient_in_place;
     bool cheap;            /* worth computing again rather than keeping, when memory is wanted */
+    bool meets_peers;      /* exchanges with other ranks, where there are several */
     bool loss_in_backward; /* as the root of a training step, forward is left out: backward computes the loss too */
 };
 
-typedef enum run_phase { PHASE_FORWARD, PHASE_REPLAY, PHASE_BACKWARD } run_phase;
+/* The last four belong to no node: a value leaves for host memory, has arrived there, starts back, is back. */
+typedef enum run_phase {
+    PHASE_FORWARD,
+    PHASE_REPLAY,
+    PHASE_BACKWARD,
+    PHASE_STORE,
+    PHASE_STORED,
+    PHASE_FETCH,
+    PHASE_FETCHED
+} run_phase;
 
 /* A way to add statistics over the ranks of a group, for batch norm: sums `n` fp64 numbers in place. */
 typedef struct statistics_group {

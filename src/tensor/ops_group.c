@@ -29,7 +29,8 @@ static fsdp_status gather_backward(const run_context *c, const node *n)
     return c->dev->kernels->axpby(c->compute, &a);
 }
 
-static const op_def gather_op = {.name = "all_gather", .forward = gather_forward, .backward = gather_backward};
+static const op_def gather_op = {
+    .name = "all_gather", .forward = gather_forward, .backward = gather_backward, .meets_peers = true};
 
 fsdp_tensor *fsdp_all_gather(fsdp_tape *t, fsdp_tensor *x)
 {

@@ -217,6 +217,7 @@ static size_t batchnorm_workspace(const device *d, const node *n, bool backward)
 }
 
 static const op_def batchnorm_op = {.name = "batchnorm2d",
+                                    .meets_peers = true,
                                     .forward = batchnorm_forward,
                                     .backward = batchnorm_backward,
                                     .workspace = batchnorm_workspace,

@@ -224,7 +224,7 @@ static void note_uses(program *p)
     for (int at = 0; at < p->length; at++) {
         const node *n = p->list[at].n;
         bool backward = p->list[at].phase == PHASE_BACKWARD;
-        for (int i = 0; i < n->n_inputs; i++) {
+        for (int i = 0; n && i < n->n_inputs; i++) {
             const fsdp_tensor *x = n->inputs[i];
             if (!x || x->kind != TENSOR_PARAMETER)
                 continue;
@@ -283,6 +283,7 @@ fsdp_status program_compile(fsdp_tape *t, fsdp_tensor *root, const program_optio
     TRY_OR(fail, program_place_values(p));
     TRY_OR(fail, list_parameters(p));
     TRY_OR(fail, emit_all(p));
+    TRY_OR(fail, program_offload(p));
     note_uses(p);
     TRY_OR(fail, program_pack(p));
     *out = p;
@@ -297,6 +298,11 @@ void program_free(program *p)
 {
     if (!p)
         return;
+    for (int i = 0; p->events_of && i < p->n_transfers; i++)
+        p->events_of->event_free(p->transfers[i].done);
+    if (p->events_of)
+        p->events_of->event_free(p->ready);
+    free(p->transfers);
     free(p->list);
     free(p->storages);
     free(p->uses);
@@ -312,6 +318,11 @@ uint64_t program_signature(const program *p)
 size_t program_slab_bytes(const program *p)
 {
     return p->slab_bytes;
+}
+
+size_t program_host_bytes(const program *p)
+{
+    return p->host_bytes;
 }
 
 int program_length(const program *p)

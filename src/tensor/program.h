@@ -1,16 +1,20 @@
 /* A recording made executable: the order of instructions (forward, what is computed again, backward), where every
- * gradient is first written and later added to, and the place of every value in one slab of memory.
+ * gradient is first written and later added to, and the place of every value in one slab of memory, or in host memory
+ * while nobody reads it.
  * Knows nothing of sharding: those above ask where parameters are used and hang their work between instructions. */
 #ifndef TENSOR_PROGRAM_H
 #define TENSOR_PROGRAM_H
 
 #include "tensor/op.h"
 
+typedef struct transfer transfer;
+
 typedef struct instruction {
     run_phase phase;
-    node *n;
+    node *n;      /* NULL for the phases of a transfer */
     uint32_t add; /* backward, bit i: add to the gradient of input i instead of overwriting it */
     storage *workspace;
+    transfer *moved; /* NULL for the phases of a node */
 } instruction;
 
 /* Memory of one or several tensors. Planned ones live in the slab from instruction `first` to `last`. */
@@ -19,7 +23,19 @@ struct storage {
     bool planned;
     size_t bytes;
     int first, last;
+    int forward_last, backward_first; /* of its uses, -1: none */
     size_t offset;
+};
+
+/* A value that spends the time between its last use in forward and its first in backward in host memory. Its copies run
+ * on a stream of their own: STORE starts one behind the last use, STORED makes the compute stream wait for it (the
+ * memory is free from there on), FETCH starts the copy back, FETCHED makes the compute stream wait for that.
+ * Within a program every STORE is followed by its STORED and every FETCH by its FETCHED, in this order, so all of it
+ * together can be recorded as one graph; a part of it only where it holds neither half of such a pair. */
+struct transfer {
+    storage *from, *to; /* the stay in forward, the stay in backward */
+    size_t host_offset;
+    event *done; /* recorded behind each of the two copies */
 };
 
 typedef struct program program;
@@ -27,6 +43,8 @@ typedef struct program program;
 typedef struct program_options {
     bool backward;     /* compute gradients from `root` */
     bool stage_inputs; /* host inputs are copied into the slab first (devices with memory of their own) */
+    /* Inputs of checkpointed regions of at least this size wait for backward in host memory; 0: none does. */
+    size_t offload_bytes;
 } program_options;
 
 /* Takes the tape on success (the program lives in its memory); the caller keeps it on failure. `root` is the loss
@@ -36,6 +54,7 @@ void program_free(program *p);
 
 uint64_t program_signature(const program *p);
 size_t program_slab_bytes(const program *p);
+size_t program_host_bytes(const program *p); /* of values that wait in host memory */
 int program_length(const program *p); /* instructions */
 const instruction *program_at(const program *p, int index);
 int program_forward_length(const program *p); /* instructions before the first of backward */
@@ -58,6 +77,8 @@ typedef struct program_run_args {
     device *dev;
     stream *compute;
     uint8_t *slab; /* program_slab_bytes() */
+    uint8_t *host; /* program_host_bytes() of MEMORY_HOST; may be NULL where that is 0, like the next */
+    stream *transfers;
     const float *seed;
     const step_numbers *numbers;
     const statistics_group *statistics;

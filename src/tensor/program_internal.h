@@ -1,5 +1,5 @@
-/* The program's insides, shared by program.c (order and gradients), program_memory.c (storages and their packing)
- * and program_run.c (execution). Nobody else includes this. */
+/* The program's insides, shared by program.c (order and gradients), program_offload.c (what waits in host memory),
+ * program_memory.c (storages and their packing) and program_run.c (execution). Nobody else includes this. */
 #ifndef TENSOR_PROGRAM_INTERNAL_H
 #define TENSOR_PROGRAM_INTERNAL_H
 
@@ -20,7 +20,12 @@ struct program {
     parameter_use *uses; /* malloc'd */
     int n_uses, uses_capacity;
 
-    size_t slab_bytes;
+    transfer *transfers; /* malloc'd */
+    int n_transfers;
+    device *events_of; /* whose events the transfers use; NULL before the first run */
+    event *ready;      /* the compute stream has come to where a copy may start */
+
+    size_t slab_bytes, host_bytes;
 };
 
 /* The storage that a chain of sharing ends at. */
@@ -36,7 +41,11 @@ fsdp_status program_place_values(program *p);
 bool program_keeps(const program *p, const fsdp_tensor *x);
 /* May output 0 of n use the memory of the input it can overwrite? Decided for forward; replays follow it. */
 bool program_shares_in_place(const node *n);
-/* Lifetimes of all storages over the instructions, and their offsets. */
+/* Decides what waits in host memory and adds the instructions that move it; between emission and packing. */
+fsdp_status program_offload(program *p);
+/* Uses of all storages by the instructions. */
+void program_note_lifetimes(program *p);
+/* Their lifetimes, and offsets of everything. */
 fsdp_status program_pack(program *p);
 
 #endif

@@ -33,7 +33,7 @@ storage *program_new_storage(program *p, size_t bytes)
     storage *s = arena_alloc(p->tape->memory, sizeof *s);
     if (!s)
         return NULL;
-    *s = (storage){.planned = true, .bytes = bytes, .first = -1, .last = -1};
+    *s = (storage){.planned = true, .bytes = bytes, .first = -1, .last = -1, .forward_last = -1, .backward_first = -1};
     p->storages[p->n_storages++] = s;
     return s;
 }
@@ -219,7 +219,7 @@ fsdp_status program_place_values(program *p)
     return status;
 }
 
-static void touch(storage *s, int at)
+static void touch(const program *p, storage *s, int at)
 {
     s = storage_of(s);
     if (!s)
@@ -228,9 +228,13 @@ static void touch(storage *s, int at)
         s->first = at;
     if (at > s->last)
         s->last = at;
+    if (at < p->forward_length)
+        s->forward_last = at;
+    else if (s->backward_first < 0)
+        s->backward_first = at;
 }
 
-static void touch_instruction(const instruction *step, int at)
+static void touch_node(const program *p, const instruction *step, int at)
 {
     const node *n = step->n;
     for (int k = 0; k < n->n_inputs; k++) {
@@ -238,35 +242,71 @@ static void touch_instruction(const instruction *step, int at)
         if (!x)
             continue;
         if (step->phase == PHASE_FORWARD)
-            touch(x->data, at);
+            touch(p, x->data, at);
         else if (step->phase == PHASE_REPLAY || (n->saves_inputs >> k & 1))
-            touch(x->replay, at);
+            touch(p, x->replay, at);
         if (step->phase == PHASE_BACKWARD && node_wants_grad(n, k))
-            touch(x->grad, at);
+            touch(p, x->grad, at);
     }
     for (int k = 0; k < n->n_outputs; k++) {
         fsdp_tensor *y = n->outputs[k];
         if (step->phase == PHASE_FORWARD)
-            touch(y->data, at);
+            touch(p, y->data, at);
         else if (step->phase == PHASE_REPLAY || (n->saves_outputs >> k & 1) || n->op->loss_in_backward)
-            touch(y->replay ? y->replay : y->data, at);
+            touch(p, y->replay ? y->replay : y->data, at);
     }
     if (step->phase == PHASE_BACKWARD)
-        touch(n->outputs[0]->grad, at);
-    touch(step->workspace, at);
+        touch(p, n->outputs[0]->grad, at);
+    touch(p, step->workspace, at);
+}
+
+void program_note_lifetimes(program *p)
+{
+    for (int i = 0; i < p->n_storages; i++) {
+        storage *s = p->storages[i];
+        s->first = s->last = s->forward_last = s->backward_first = -1;
+    }
+    for (int i = 0; i < p->length; i++) {
+        const instruction *step = &p->list[i];
+        if (step->n)
+            touch_node(p, step, i);
+        else
+            touch(p, step->phase <= PHASE_STORED ? step->moved->from : step->moved->to, i);
+    }
+    for (int i = 0; i < p->tape->n_tensors; i++) {
+        fsdp_tensor *x = p->tape->tensors[i];
+        if (x->is_output)
+            touch(p, x->data, p->length);
+        if (x->kind == TENSOR_INPUT && x->data)
+            touch(p, x->data, 0); /* staged before the first instruction */
+    }
+}
+
+/* Host memory of the transfers, from the copy there to the end of the copy back. */
+static fsdp_status pack_host(program *p)
+{
+    lifetime *items = calloc((size_t)p->n_transfers + 1, sizeof *items);
+    if (!items)
+        return error_set(FSDP_ERR_MEMORY, "planning %d transfers: out of host memory", p->n_transfers);
+    for (int i = 0; i < p->length; i++) {
+        const instruction *step = &p->list[i];
+        lifetime *item = step->moved ? &items[step->moved - p->transfers] : NULL;
+        if (step->phase == PHASE_STORE)
+            *item = (lifetime){.bytes = step->moved->from->bytes, .first = i};
+        else if (step->phase == PHASE_FETCHED)
+            item->last = i;
+    }
+    fsdp_status status = lifetime_pack(items, p->n_transfers, &p->host_bytes);
+    for (int i = 0; status == FSDP_OK && i < p->n_transfers; i++)
+        p->transfers[i].host_offset = items[i].offset;
+    free(items);
+    return status;
 }
 
 fsdp_status program_pack(program *p)
 {
-    for (int i = 0; i < p->length; i++)
-        touch_instruction(&p->list[i], i);
-    for (int i = 0; i < p->tape->n_tensors; i++) {
-        fsdp_tensor *x = p->tape->tensors[i];
-        if (x->is_output)
-            touch(x->data, p->length);
-        if (x->kind == TENSOR_INPUT && x->data)
-            touch(x->data, 0); /* staged before the first instruction */
-    }
+    program_note_lifetimes(p);
+    FSDP_TRY(pack_host(p));
     lifetime *items = malloc((size_t)p->n_storages * sizeof *items + 1);
     storage **owners = malloc((size_t)p->n_storages * sizeof *owners + 1);
     if (!items || !owners) {

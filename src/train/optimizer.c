@@ -48,7 +48,7 @@ void fsdp_optimizer_free(fsdp_optimizer *o)
 {
     if (!o)
         return;
-    model_forget_recorded(o->model, &o->recorded);
+    recorded_forget(o->model->dev, &o->recorded);
     update_free(o->update);
     free(o);
 }
@@ -72,7 +72,7 @@ static void adjust_loss_scale(fsdp_optimizer *o, bool skipped)
         m->loss_scale *= 2;
     }
     if (m->loss_scale != before)
-        model_forget_recorded(m, &o->recorded); /* the scale is an argument of the clip kernel */
+        recorded_forget(m->dev, &o->recorded); /* the scale is an argument of the clip kernel */
 }
 
 static fsdp_status put_numbers(fsdp_optimizer *o)
@@ -107,7 +107,7 @@ fsdp_status fsdp_step(fsdp_optimizer *o, fsdp_step_report *report)
     fsdp_model *m = o->model;
     HOOK(HOOK_PHASE, HOOK_BEGIN, "optimizer", NULL, 0, 0);
     FSDP_TRY(put_numbers(o));
-    FSDP_TRY(model_run_recorded(m, &o->recorded, close_step, o));
+    FSDP_TRY(model_works_alone(m) ? recorded_run(m->dev, m->compute, &o->recorded, close_step, o) : close_step(o));
     model_after_update(m);
     float values[4];
     FSDP_TRY(model_fetch(m, values, m->numbers->report, sizeof values));
