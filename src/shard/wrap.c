@@ -84,7 +84,8 @@ static void visit(wrapping *w, fsdp_module *m, size_t used, bool root,
 {
     for (int i = 0; i < m->n_children; i++) {
         int more = snprintf(w->path + used, sizeof w->path - used, used ? ".%s" : "%s", m->children[i]->name);
-        visit(w, m->children[i], used + (size_t)more, false, wants);
+        size_t length = used + (size_t)more;
+        visit(w, m->children[i], length < sizeof w->path ? length : sizeof w->path - 1, false, wants);
         w->path[used] = '\0';
     }
     if (!root && unclaimed(m) > 0 && wants(w, m))

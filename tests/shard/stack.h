@@ -1,0 +1,74 @@
+/* A tree to lay out and schedule: an embedding-like layer, equal blocks with a group, and a norm; recorded without
+ * data, since plans need shapes only. */
+#ifndef TESTS_SHARD_STACK_H
+#define TESTS_SHARD_STACK_H
+
+#include "shard/layout.h"
+#include "shard/schedule.h"
+#include "shard/wrap.h"
+#include "tensor/rig.h"
+
+enum { STACK_WIDTH = 24, STACK_ROWS = 4 };
+
+typedef struct block {
+    fsdp_module base;
+    fsdp_parameter *gate, *up, *down, *scale;
+} block;
+
+static inline fsdp_tensor *block_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *x)
+{
+    block *b = (block *)self;
+    fsdp_tensor *h = fsdp_rmsnorm(t, x, fsdp_use(t, b->scale), 1e-5f);
+    h = fsdp_swiglu(t, fsdp_linear(t, h, fsdp_use_group(t, b->gate), NULL));
+    return fsdp_add(t, x, fsdp_linear(t, h, fsdp_use(t, b->down), NULL));
+}
+
+static const fsdp_module_class block_class = {.type = "block", .forward = block_forward};
+
+static inline fsdp_module *block_new(int64_t hidden)
+{
+    block *b = fsdp_module_new(&block_class, sizeof *b);
+    b->scale = fsdp_module_parameter(b, "scale", DIMS(STACK_WIDTH), FSDP_INIT_ONE, 0);
+    b->gate = fsdp_module_parameter(b, "gate", DIMS(hidden, STACK_WIDTH), FSDP_INIT_NORMAL, 0.02f);
+    b->up = fsdp_module_parameter(b, "up", DIMS(hidden, STACK_WIDTH), FSDP_INIT_NORMAL, 0.02f);
+    b->down = fsdp_module_parameter(b, "down", DIMS(STACK_WIDTH, hidden), FSDP_INIT_NORMAL, 0.02f);
+    fsdp_parameter_group((fsdp_parameter *const[]){b->gate, b->up}, 2);
+    return &b->base;
+}
+
+typedef struct stack {
+    fsdp_module *root;
+    module_contents contents;
+} stack;
+
+/* "first", "blocks.0" .. , "norm". */
+static inline void stack_open(stack *s, int n_blocks, int64_t hidden)
+{
+    s->root = fsdp_sequential_new();
+    fsdp_module_add(s->root, "first", fsdp_linear_new(STACK_WIDTH, STACK_WIDTH, true));
+    for (int i = 0; i < n_blocks; i++) {
+        char name[24];
+        snprintf(name, sizeof name, "blocks.%d", i);
+        fsdp_module_add(s->root, name, block_new(hidden));
+    }
+    fsdp_module_add(s->root, "norm", fsdp_rmsnorm_new(STACK_WIDTH, 1e-5f));
+    assert_ok(module_finish(s->root, &s->contents));
+}
+
+static inline void stack_close(stack *s)
+{
+    module_contents_free(&s->contents);
+    fsdp_module_free(s->root);
+}
+
+static inline layout *stack_layout(stack *s, const fsdp_wrap *policy, int n_shards, const int *weights)
+{
+    wrap_result wrapped;
+    layout *l;
+    assert_ok(wrap_assign(s->root, &s->contents, policy, 0, &wrapped));
+    assert_ok(layout_build(&s->contents, wrapped.n_units, (const char *const *)wrapped.names, n_shards, weights, &l));
+    wrap_result_free(&wrapped);
+    return l;
+}
+
+#endif
