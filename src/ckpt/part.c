@@ -16,7 +16,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "ckpt/save_task.h"
-#include "format/float_bits.h"
+#include "base/float_bits.h"
 #include "format/safetensors_writer.h"
 
 /* Hashed and then written while still in the cache. */

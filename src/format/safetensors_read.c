@@ -8,7 +8,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "format/float_bits.h"
+#include "base/float_bits.h"
 
 #define CHUNK 1024 /* elements that pass through fp32 at a time */
 

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "format/float_bits.h"
+#include "base/float_bits.h"
 #include "format/safetensors.h"
 #include "format/span_set.h"
 

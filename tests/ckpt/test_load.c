@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "base/log.h"
-#include "format/float_bits.h"
+#include "base/float_bits.h"
 #include "format/safetensors_writer.h"
 
 static fsdp_status load(const char *path, const ckpt_load_config *config, fixture *f, ckpt_load_result *result)

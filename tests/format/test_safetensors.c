@@ -5,7 +5,7 @@
 #include <stdbool.h>
 
 #include "base/json.h"
-#include "format/float_bits.h"
+#include "base/float_bits.h"
 #include "format/safetensors.h"
 
 /* A file in memory from a header text and n bytes of data 0, 1, 2, ... The caller frees it. */

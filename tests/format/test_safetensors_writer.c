@@ -4,7 +4,7 @@
 #include <dirent.h>
 
 #include "base/rng.h"
-#include "format/float_bits.h"
+#include "base/float_bits.h"
 #include "format/safetensors.h"
 #include "format/safetensors_writer.h"
 #include "format/span_set.h"

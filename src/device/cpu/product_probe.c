@@ -28,11 +28,11 @@ static void probe_fill(probe_case *c)
     uint32_t state = 12345;
     for (int i = 0; i < PROBE_M * PROBE_K; i++) {
         state = state * 1664525u + 1013904223u;
-        c->a[i] = convert_to_bf16((float)(int)(state >> 28) - 8.0f);
+        c->a[i] = float_bits_to_bf16((float)(int)(state >> 28) - 8.0f);
     }
     for (int i = 0; i < PROBE_K * PROBE_N; i++) {
         state = state * 1664525u + 1013904223u;
-        c->b[i] = convert_to_bf16((float)(int)(state >> 28) - 8.0f);
+        c->b[i] = float_bits_to_bf16((float)(int)(state >> 28) - 8.0f);
     }
 }
 

@@ -17,13 +17,13 @@ static inline int32_t ordered(int32_t bits)
 
 static float span_highest(const float *x, int64_t n, float so_far)
 {
-    int32_t top = ordered((int32_t)float_bits(so_far));
+    int32_t top = ordered((int32_t)float_bits_of(so_far));
 #pragma omp simd reduction(max : top)
     for (int64_t i = 0; i < n; i++) {
-        int32_t value = ordered((int32_t)float_bits(x[i]));
+        int32_t value = ordered((int32_t)float_bits_of(x[i]));
         top = value > top ? value : top;
     }
-    return bits_float((uint32_t)ordered(top));
+    return float_bits_to((uint32_t)ordered(top));
 }
 
 static denominator row_denominator(const cross_entropy_args *a, int64_t row)

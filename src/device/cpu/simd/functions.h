@@ -6,22 +6,8 @@
 #include "device/cpu/simd/simd.h"
 
 #include <math.h>
-#include <stdint.h>
-#include <string.h>
 
-static inline uint32_t float_bits(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-static inline float bits_float(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
+#include "base/float_bits.h"
 
 /* e^x within 1.1 ulp for x up to 88 (a softmax never asks for more); 0 below -87.6. */
 static inline float simd_exp(float x)
@@ -39,7 +25,7 @@ static inline float simd_exp(float x)
     p = simd_fma(p, r, 0.5f);
     p = simd_fma(p, r * r, r) + 1.0f;
     /* 2^n; at n = -127 the exponent field runs empty and this is 0. */
-    return p * bits_float((float_bits(shifted) << 23) + (127u << 23));
+    return p * float_bits_to((float_bits_of(shifted) << 23) + (127u << 23));
 }
 
 /* 1 / (1 + e^-x), by the side on which the exponential stays below 1. */

@@ -16,13 +16,13 @@
 
 static inline float float_from_bf16(uint16_t x)
 {
-    return bits_float((uint32_t)x << 16);
+    return float_bits_to((uint32_t)x << 16);
 }
 
 /* Nearest, ties to even; NaN stays NaN. */
 static inline uint16_t bf16_from_float(float x)
 {
-    uint32_t bits = float_bits(x);
+    uint32_t bits = float_bits_of(x);
     uint32_t rounded = bits + 0x7FFFu + ((bits >> 16) & 1u);
     uint32_t quiet = bits | 0x400000u;
     return (uint16_t)((x != x ? quiet : rounded) >> 16);
@@ -32,18 +32,18 @@ static inline float float_from_half(uint16_t x)
 {
     uint32_t sign = (uint32_t)(x & 0x8000u) << 16, magnitude = x & 0x7FFFu;
     /* The multiplication moves the exponent's bias and normalises subnormal numbers, both exactly. */
-    uint32_t finite = float_bits(bits_float(magnitude << 13) * 0x1p112f);
+    uint32_t finite = float_bits_of(float_bits_to(magnitude << 13) * 0x1p112f);
     uint32_t special = 0x7F800000u | (magnitude << 13);
-    return bits_float(sign | (magnitude >= 0x7C00u ? special : finite));
+    return float_bits_to(sign | (magnitude >= 0x7C00u ? special : finite));
 }
 
 /* Nearest, ties to even; beyond 65504 infinity; NaN stays NaN. */
 static inline uint16_t half_from_float(float x)
 {
-    uint32_t bits = float_bits(x), sign = (bits >> 16) & 0x8000u, size = bits & 0x7FFFFFFFu;
+    uint32_t bits = float_bits_of(x), sign = (bits >> 16) & 0x8000u, size = bits & 0x7FFFFFFFu;
     uint32_t normal = (size - (112u << 23) + 0xFFFu + ((size >> 13) & 1u)) >> 13;
     /* One unit of a subnormal half is one unit in the last place of 0.5, so this addition rounds there. */
-    uint32_t subnormal = float_bits(bits_float(size) + 0.5f) - 0x3F000000u;
+    uint32_t subnormal = float_bits_of(float_bits_to(size) + 0.5f) - 0x3F000000u;
     uint32_t h = size < 0x38800000u ? subnormal : normal;
     h = size >= 0x477FF000u ? 0x7C00u : h;
     h = size > 0x7F800000u ? 0x7E00u : h;

@@ -1,7 +1,7 @@
-/* fp16 and bf16 as bit patterns: conversion to and from fp32, rounding to nearest even, NaN kept NaN. Plain C, so that
- * a file means the same numbers on every machine; fast kernels over device memory are the device layer's. */
-#ifndef FORMAT_FLOAT_BITS_H
-#define FORMAT_FLOAT_BITS_H
+/* fp32, fp16 and bf16 as bit patterns: conversion, rounding to nearest even, a NaN stays one and becomes quiet. Plain
+ * C, so that a file means the same numbers on every machine; fast kernels over device memory are the device layer's. */
+#ifndef BASE_FLOAT_BITS_H
+#define BASE_FLOAT_BITS_H
 
 #include <stdint.h>
 #include <string.h>
@@ -38,7 +38,7 @@ static inline float float_bits_from_f16(uint16_t half)
     uint32_t sign = (uint32_t)(half & 0x8000u) << 16;
     uint32_t magnitude = half & 0x7fffu;
     if (magnitude >= 0x7c00u)
-        return float_bits_to(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
+        return float_bits_to(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13 | (magnitude > 0x7c00u ? 0x400000u : 0u));
     if (magnitude < 0x400u) /* subnormal: a multiple of 2^-24, exact in fp32 */
         return float_bits_to(sign | float_bits_of((float)magnitude * 0x1p-24f));
     return float_bits_to(sign | ((magnitude << 13) + (112u << 23)));
