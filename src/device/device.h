@@ -31,6 +31,7 @@ struct device {
     size_t workspace_limit; /* no kernel is given more workspace than this, none may ask for more */
     size_t chunk_bytes;     /* how much of a large intermediate (logits) is computed at a time; 0: 64 MiB */
     bool fixed_choices;     /* set before the first kernel: implementations are chosen by rule, never by timing */
+    bool takes_choices;     /* likewise, until another rank's choices are imported */
     const kernel_table *kernels;
 
     /* 256-byte aligned (CPU: huge pages where that helps), contents undefined. Reported through HOOK_MEMORY. */
@@ -46,6 +47,7 @@ struct device {
     fsdp_status (*event_record)(stream *s, event *e);
     fsdp_status (*stream_wait)(stream *s, event *e); /* later work of s waits for e */
     fsdp_status (*event_elapsed)(event *from, event *to, double *milliseconds);
+    fsdp_status (*event_done)(event *e, bool *done); /* what came before its record is done; never waits */
 
     fsdp_status (*copy)(stream *s, void *to, const void *from, size_t bytes); /* any of the two kinds, either way */
     fsdp_status (*zero)(stream *s, void *to, size_t bytes);
@@ -63,6 +65,13 @@ struct device {
 
     /* Fills device memory with random numbers; NULL: the host makes them (CPU). */
     fsdp_status (*random)(stream *s, const random_args *a);
+
+    /* Choices made by timing, as bytes: those of one rank are handed to the others and kept in checkpoints. What is
+     * imported is taken instead of timing, also for kernels that ran before (recorded graphs keep theirs); what another
+     * GPU or library version chose is passed over. `name` is for messages. *bytes is the caller's to free(). NULL where
+     * nothing is timed (CPU). */
+    fsdp_status (*choices_export)(device *d, char **bytes, size_t *n);
+    fsdp_status (*choices_import)(device *d, const char *name, const char *bytes, size_t n);
 
     size_t (*available)(device *d); /* bytes that could be allocated now; NULL, or a result of 0: not known */
 

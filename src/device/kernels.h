@@ -46,13 +46,21 @@ typedef struct column_sum_args {
     void *workspace;
 } column_sum_args;
 
+/* Numbers that change from step to step, in device memory, so that a recorded graph sees them. */
+typedef struct step_numbers {
+    uint64_t step;         /* counts micro-batches since the start of training */
+    uint64_t first_sample; /* global index of this rank's first sample in this micro-batch */
+} step_numbers;
+
 /* Attention over heads that lie inside wider rows (a fused projection): element (b, t, h, i) of q is at
  * q.p + ((b*q_length + t) * q_row + h*head_dim + i). Query head h reads key/value head h / (q_heads / kv_heads).
  * Causal: query t sees keys 0 .. t + kv_length - q_length.
  * bias (optional, fp32 or the dtype of q): score(b, h, i, j) += bias[b*bias_batch + h*bias_head + i*bias_query +
  * j*bias_key]; a relative position bias over distances has bias_query == -1 and bias_key == 1 with bias.p pointing at
  * distance 0. key_mask (optional): int32 (batch, kv_length), 0 hides a key. A row that sees no key gives zeros. Scores
- * are scale * q.k. Never stores a q_length x kv_length matrix beyond the cache-sized tile. */
+ * are scale * q.k. Never stores a q_length x kv_length matrix beyond the cache-sized tile.
+ * dropout > 0: weights are left out at random after the softmax and the rest scaled up, as attention_dropout.h says;
+ * lse is that of all keys. */
 typedef struct attention_args {
     int64_t batch, q_length, kv_length, q_heads, kv_heads, head_dim;
     float scale;
@@ -64,6 +72,9 @@ typedef struct attention_args {
     buffer bias;
     int64_t bias_batch, bias_head, bias_query, bias_key;
     const int32_t *key_mask;
+    float dropout;           /* probability that a weight is left out; 0: none, and the next two are not looked at */
+    uint32_t dropout_key[2]; /* rng_key of seed and operation */
+    const step_numbers *numbers; /* device memory */
     /* backward only */
     buffer d_out;         /* (batch, q_length, q_heads*head_dim) */
     buffer d_q, d_k, d_v; /* rows as q, k, v; overwritten unless the add flag is set */
@@ -214,12 +225,6 @@ typedef struct strided_copy_args {
     buffer from, to;
     bool add;
 } strided_copy_args;
-
-/* Numbers that change from step to step, in device memory, so that a recorded graph sees them. */
-typedef struct step_numbers {
-    uint64_t step;         /* counts micro-batches since the start of training */
-    uint64_t first_sample; /* global index of this rank's first sample in this micro-batch */
-} step_numbers;
 
 /* y = x * keep / (1 - p) where keep is 1 with probability 1 - p, drawn from (key, step, global sample, element in
  * sample). The gradient is the same operation on dy. */

@@ -98,6 +98,63 @@ static inline void time_attention(timing *t, const char *name, const fused_atten
     bench_clear(b);
 }
 
+/* T5's: a bias by distance, shared by the samples, with its gradient; 8 x 512 x 512, 8 heads of 64. */
+static inline void time_relative_attention(timing *t, float dropout)
+{
+    enum { BATCH = 8, LENGTH = 512, HEADS = 8, DIM = 64, SPAN = 2 * LENGTH - 1 };
+    bench *b = t->b;
+    char line[96];
+    const fused_attention f = {BATCH, LENGTH, HEADS, HEADS, DIM, false, true, FSDP_BF16};
+    double milliseconds, flops = 4.0 * BATCH * HEADS * LENGTH * LENGTH * DIM;
+    attention_args a = fused_attention_make(b, &f);
+    step_numbers numbers = {3, 8};
+    step_numbers *at = bench_take(b, sizeof numbers);
+    MUST(b->d->copy(b->s, at, &numbers, sizeof numbers));
+    a.scale = 1;
+    a.dropout = dropout, a.numbers = at;
+    a.bias = (buffer){bench_floats(b, HEADS * SPAN, 1) + LENGTH - 1, FSDP_F32};
+    a.bias_head = SPAN, a.bias_query = -1, a.bias_key = 1;
+    a.d_bias = bench_floats(b, HEADS * SPAN, 1) + LENGTH - 1;
+    a.d_bias_first = -(LENGTH - 1), a.d_bias_numel = HEADS * SPAN;
+    a.workspace = bench_take(b, b->d->kernels->attention_backward_workspace(b->d, &a));
+    TIME(t, 10, milliseconds, b->d->kernels->attention_forward(b->s, &a));
+    snprintf(line, sizeof line, "attention 8 x 512 with bias%s forward", dropout > 0 ? ", dropout" : "");
+    print_flops(line, milliseconds, flops);
+    TIME(t, 10, milliseconds, b->d->kernels->attention_backward(b->s, &a));
+    snprintf(line, sizeof line, "attention 8 x 512 with bias%s backward", dropout > 0 ? ", dropout" : "");
+    print_flops(line, milliseconds, 2.5 * flops);
+    bench_clear(b);
+}
+
+/* 64 channels to 64, 3 x 3 over 64 images of 56 x 56. */
+static inline void time_convolution(timing *t, fsdp_dtype dtype, fsdp_dtype gradient)
+{
+    enum { IMAGES = 64, CHANNELS = 64, SIDE = 56, KERNEL = 3 };
+    const int64_t numel = (int64_t)IMAGES * CHANNELS * SIDE * SIDE, weights = CHANNELS * CHANNELS * KERNEL * KERNEL;
+    bench *b = t->b;
+    char line[96];
+    double milliseconds, flops = 2.0 * (double)numel * CHANNELS * KERNEL * KERNEL;
+    conv2d_args a = {.batch = IMAGES, .in_channels = CHANNELS, .in_h = SIDE, .in_w = SIDE, .out_channels = CHANNELS};
+    a.kernel_h = a.kernel_w = KERNEL, a.out_h = a.out_w = SIDE;
+    a.stride_h = a.stride_w = a.padding_h = a.padding_w = 1;
+    a.x = bench_random(b, dtype, numel, 1), a.y = bench_random(b, dtype, numel, 1);
+    a.dy = bench_random(b, dtype, numel, 1), a.dx = bench_random(b, dtype, numel, 1);
+    a.weight = bench_random(b, dtype, weights, 1), a.d_weight = bench_random(b, gradient, weights, 1);
+    a.bias = bench_random(b, dtype, CHANNELS, 1), a.d_bias = bench_random(b, gradient, CHANNELS, 1);
+    size_t forward = b->d->kernels->conv2d_forward_workspace(b->d, &a);
+    size_t backward = b->d->kernels->conv2d_backward_workspace(b->d, &a);
+    a.workspace = bench_take(b, forward > backward ? forward : backward);
+    TIME(t, 5, milliseconds, b->d->kernels->conv2d_forward(b->s, &a));
+    snprintf(line, sizeof line, "convolution %s forward (%s)", fsdp_dtype_name(dtype),
+             cuda_conv2d_engine(b->d, &a, false));
+    print_flops(line, milliseconds, flops);
+    TIME(t, 5, milliseconds, b->d->kernels->conv2d_backward(b->s, &a));
+    snprintf(line, sizeof line, "convolution %s, %s gradient (%s)", fsdp_dtype_name(dtype), fsdp_dtype_name(gradient),
+             cuda_conv2d_engine(b->d, &a, true));
+    print_flops(line, milliseconds, 2.0 * flops);
+    bench_clear(b);
+}
+
 static inline void time_rows(timing *t)
 {
     bench *b = t->b;

@@ -2,6 +2,7 @@
 #ifndef TESTS_DEVICE_KERNEL_CASES_ATTENTION_H
 #define TESTS_DEVICE_KERNEL_CASES_ATTENTION_H
 
+#include "base/rng.h"
 #include "device/kernel_check.h"
 
 typedef enum bias_form { BIAS_NONE, BIAS_FULL, BIAS_TOEPLITZ, BIAS_PER_KEY, BIAS_SHARED } bias_form;
@@ -13,12 +14,19 @@ typedef struct attention_case {
     int add; /* bits: q, k, v, bias */
 } attention_case;
 
+/* How a case is run. */
+typedef struct attention_way {
+    bool aligned; /* rows of whole 16-byte pieces, as models have them; odd otherwise */
+    float dropout;
+} attention_way;
+
 /* Operands of one case. q, k and v rows are wider than their heads, as in a fused projection. */
 typedef struct attention_data {
     attention_args args;
     operand q, k, v, out, lse, bias, d_out, d_q, d_k, d_v, d_bias;
     int64_t bias_origin;
-    int32_t *mask; /* host */
+    int32_t *mask;        /* host */
+    step_numbers numbers; /* of dropout */
 } attention_data;
 
 /* Reference results; rows and strides as in the operands. */
@@ -61,11 +69,12 @@ static void attention_make_bias(kernel_check *c, const attention_case *k, attent
     a->d_bias_numel = numel;
 }
 
-static attention_data attention_make(kernel_check *c, const attention_case *k)
+static attention_data attention_make(kernel_check *c, const attention_case *k, attention_way way)
 {
     attention_data t = {0};
     attention_args *a = &t.args;
-    int64_t q_row = k->q_heads * k->head_dim + 3, kv_row = k->kv_heads * k->head_dim + 5;
+    int64_t q_row = k->q_heads * k->head_dim + (way.aligned ? 8 : 3);
+    int64_t kv_row = k->kv_heads * k->head_dim + (way.aligned ? 16 : 5);
     *a = (attention_args){.batch = k->batch,
                           .q_length = k->q_length,
                           .kv_length = k->kv_length,
@@ -98,10 +107,31 @@ static attention_data attention_make(kernel_check *c, const attention_case *k)
             t.mask[i] = check_uniform(c) < 0.7;
         a->key_mask = check_ints(c, t.mask, k->batch * k->kv_length);
     }
+    if (way.dropout > 0) {
+        t.numbers = (step_numbers){.step = ((uint64_t)5 << 32) + 3, .first_sample = 5000000011u};
+        a->dropout = way.dropout;
+        a->dropout_key[0] = 11, a->dropout_key[1] = 0xfedcba98u;
+        a->numbers = check_upload(c, &t.numbers, sizeof t.numbers);
+    }
     a->q = operand_buffer(&t.q), a->k = operand_buffer(&t.k), a->v = operand_buffer(&t.v);
     a->out = operand_buffer(&t.out), a->lse = t.lse.device, a->d_out = operand_buffer(&t.d_out);
     a->d_q = operand_buffer(&t.d_q), a->d_k = operand_buffer(&t.d_k), a->d_v = operand_buffer(&t.d_v);
     return t;
+}
+
+/* What dropout makes of the weight of key j: nothing, or more. */
+static double attention_factor(const attention_data *t, int64_t b, int64_t h, int64_t i, int64_t j)
+{
+    const attention_args *a = &t->args;
+    if (a->dropout == 0)
+        return 1.0;
+    rng_key key = {{a->dropout_key[0], a->dropout_key[1]}};
+    uint64_t row = (t->numbers.first_sample + (uint64_t)b) * (uint64_t)a->q_heads + (uint64_t)h;
+    row = row * (uint64_t)a->q_length + (uint64_t)i;
+    rng_block words = rng_philox(key, t->numbers.step, row * (uint64_t)((a->kv_length + 7) / 8) + (uint64_t)(j / 8));
+    double limit = floor((double)a->dropout * 65536.0 + 0.5);
+    double drawn = (double)(words.v[j % 8 / 2] >> (j % 2 ? 16 : 0) & 0xffff);
+    return drawn >= limit ? 65536.0 / (65536.0 - limit) : 0.0;
 }
 
 /* One query of one head: softmax over what it sees, then the chain rule. `out` is what backward is given. */
@@ -132,11 +162,11 @@ static void attention_reference_row(const attention_data *t, const attention_wan
         delta += t->d_out.host[o_at + x] * out[o_at + x];
     for (int64_t j = 0; j < a->kv_length && sum > 0.0; j++) {
         int64_t v_at = (b * a->kv_length + j) * a->v_row + kv * d;
-        double share = p[j] / sum, dp = 0.0;
+        double share = p[j] / sum, dp = 0.0, factor = attention_factor(t, b, h, i, j);
         for (int64_t x = 0; x < d; x++) {
-            w->out[o_at + x] += share * t->v.host[v_at + x];
-            w->d_v[v_at + x] += share * t->d_out.host[o_at + x];
-            dp += t->d_out.host[o_at + x] * t->v.host[v_at + x];
+            w->out[o_at + x] += factor * share * t->v.host[v_at + x];
+            w->d_v[v_at + x] += factor * share * t->d_out.host[o_at + x];
+            dp += factor * t->d_out.host[o_at + x] * t->v.host[v_at + x];
         }
         double ds = share * (dp - delta);
         for (int64_t x = 0; x < d; x++) {
@@ -174,9 +204,13 @@ static void attention_expect_rows(kernel_check *c, const operand *o, double *wan
     check_expect(c, o, want, add, what);
 }
 
-static void attention_one(kernel_check *c, const attention_case *k)
+/* On GPUs, weights and their gradients are rounded to the type of q where tensor cores take the rows. */
+static void attention_one(kernel_check *c, const attention_case *k, attention_way way)
 {
-    attention_data t = attention_make(c, k);
+    if (check_leaves_out(c, k->batch * k->q_heads * k->q_length * k->kv_length * k->head_dim))
+        return;
+    c->rounds_twice = way.aligned && strcmp(c->device->name, "cpu") != 0;
+    attention_data t = attention_make(c, k, way);
     attention_args *a = &t.args;
     CHECK_RUN_WITH_WORKSPACE(c, attention_forward, a);
     const void *raw = check_download(c, &t.out);
@@ -188,13 +222,15 @@ static void attention_one(kernel_check *c, const attention_case *k)
     check_expect(c, &t.lse, w.lse, false, "lse");
     CHECK_RUN_WITH_WORKSPACE(c, attention_backward, a);
     double slack = c->slack;
-    c->slack *= 4.0; /* sums of many products, some of which cancel */
+    if (!c->rounds_twice || c->dtype == FSDP_F32)
+        c->slack *= 4.0; /* sums of many products, some of which cancel */
     attention_expect_rows(c, &t.d_q, w.d_q, a->q_row, k->q_heads * k->head_dim, a->add_q, "d_q");
     attention_expect_rows(c, &t.d_k, w.d_k, a->k_row, k->kv_heads * k->head_dim, a->add_k, "d_k");
     attention_expect_rows(c, &t.d_v, w.d_v, a->v_row, k->kv_heads * k->head_dim, a->add_v, "d_v");
     if (t.d_bias.n)
         check_expect(c, &t.d_bias, w.d_bias, a->add_bias, "d_bias");
     c->slack = slack;
+    c->rounds_twice = false;
     check_clear(c);
 }
 
@@ -207,7 +243,7 @@ static void case_attention(kernel_check *c)
         {1, 19, 5, 1, 1, 256, false, false, BIAS_NONE, 1}, {3, 1, 17, 6, 3, 8, true, false, BIAS_NONE, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-        attention_one(c, &cases[i]);
+        attention_one(c, &cases[i], (attention_way){.aligned = false});
 }
 
 static void case_attention_with_bias(kernel_check *c)
@@ -218,23 +254,54 @@ static void case_attention_with_bias(kernel_check *c)
         {2, 20, 20, 4, 2, 16, true, false, BIAS_SHARED, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-        attention_one(c, &cases[i]);
+        attention_one(c, &cases[i], (attention_way){.aligned = false});
+}
+
+/* Heads and rows as models have them. */
+static void case_attention_of_aligned_heads(kernel_check *c)
+{
+    const attention_case cases[] = {
+        {2, 33, 33, 4, 2, 64, true, false, BIAS_NONE, 0},     {1, 70, 150, 2, 1, 64, true, true, BIAS_NONE, 7},
+        {2, 130, 67, 2, 2, 32, false, false, BIAS_NONE, 0},   {1, 65, 130, 2, 1, 128, true, true, BIAS_NONE, 5},
+        {1, 70, 9, 2, 2, 80, true, false, BIAS_NONE, 0},      {3, 1, 17, 6, 3, 8, false, false, BIAS_NONE, 2},
+        {2, 33, 40, 3, 3, 16, false, true, BIAS_TOEPLITZ, 0}, {3, 70, 130, 2, 1, 64, true, false, BIAS_TOEPLITZ, 8},
+        {2, 17, 66, 2, 2, 96, false, false, BIAS_FULL, 8},    {2, 33, 17, 2, 1, 8, false, true, BIAS_PER_KEY, 0},
+        {2, 68, 68, 4, 2, 16, true, false, BIAS_SHARED, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        attention_one(c, &cases[i], (attention_way){.aligned = true});
+}
+
+/* The same weights go on every device, and in backward as in forward. */
+static void case_attention_with_dropout(kernel_check *c)
+{
+    const attention_case cases[] = {
+        {2, 33, 33, 4, 2, 64, true, false, BIAS_NONE, 0},     {2, 17, 33, 3, 1, 17, true, false, BIAS_NONE, 7},
+        {1, 70, 67, 2, 2, 3, false, true, BIAS_NONE, 2},      {2, 65, 130, 2, 1, 128, true, true, BIAS_NONE, 5},
+        {2, 33, 40, 3, 3, 16, false, true, BIAS_TOEPLITZ, 0}, {3, 70, 130, 2, 1, 64, true, false, BIAS_TOEPLITZ, 8},
+        {2, 17, 66, 2, 2, 96, false, false, BIAS_FULL, 8},    {2, 33, 17, 2, 1, 8, false, true, BIAS_PER_KEY, 0},
+    };
+    const float rates[] = {0.1f, 0.5f, 0.9f, 0.3f};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        attention_one(c, &cases[i], (attention_way){.aligned = false, .dropout = rates[i % 4]});
+        attention_one(c, &cases[i], (attention_way){.aligned = true, .dropout = rates[(i + 1) % 4]});
+    }
 }
 
 /* Causal with more queries than keys: the first queries see nothing and must give zeros, not NaN. */
 static void case_attention_without_visible_keys(kernel_check *c)
 {
     const attention_case more_queries = {2, 75, 9, 2, 2, 16, true, false, BIAS_NONE, 0};
-    attention_one(c, &more_queries);
+    attention_one(c, &more_queries, (attention_way){.aligned = false});
     attention_case all_masked = {1, 5, 1, 2, 2, 16, false, true, BIAS_NONE, 0};
     for (int i = 0; i < 4; i++)
-        attention_one(c, &all_masked);
+        attention_one(c, &all_masked, (attention_way){.aligned = false});
 }
 
 static void case_attention_of_long_sequences(kernel_check *c)
 {
     const attention_case k = {1, 300, 300, 2, 1, 64, true, false, BIAS_NONE, 0};
-    attention_one(c, &k);
+    attention_one(c, &k, (attention_way){.aligned = false});
 }
 
 #endif

@@ -25,6 +25,7 @@ typedef struct kernel_check {
     double slack;              /* factor on tolerances: 1 where arithmetic is fp32 throughout */
     bool rounds_twice;         /* a result may be rounded to its type once more before the last term is added */
     const char *name;          /* of the case, for messages */
+    int64_t most_work;         /* sizes that multiply more numbers are left out; 0: none */
     uint64_t random;
     uint64_t hash; /* of every result's bits, in order */
     int n_taken, n_host;
@@ -162,6 +163,12 @@ static inline void *check_workspace(kernel_check *c, size_t bytes)
     memset(pattern, 0x6B, bytes);
     assert_true(bytes <= c->device->workspace_limit);
     return check_upload(c, pattern, bytes);
+}
+
+/* Whether a size of the case is too much for a brief run. */
+static inline bool check_leaves_out(const kernel_check *c, int64_t work)
+{
+    return c->most_work > 0 && work > c->most_work;
 }
 
 /* --- operands --- */

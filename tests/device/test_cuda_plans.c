@@ -1,5 +1,6 @@
-/* Attention graphs for described GPUs, without one: cuDNN must recognise what attention_graph.c writes and suggest
- * engines. Needs cuDNN and a driver library (the toolkit's stub is enough); skipped (77) without. */
+/* Attention and convolution graphs for described GPUs, without one: cuDNN must recognise what attention_graph.c and
+ * conv2d_plan.c write and have engines. Needs cuDNN and a driver library (the toolkit's stub is enough); skipped (77)
+ * without. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -11,6 +12,7 @@
 #include <string.h>
 
 #include "device/cuda/attention_graph.h"
+#include "device/cuda/conv2d_plan.h"
 
 #ifdef CUDA_HAS_CUDNN
 
@@ -112,6 +114,63 @@ static void head_sizes_off_the_grid_have_none(void **state)
     assert_int_equal(engines_for(&hopper, &s, 14), 0);
 }
 
+/* Workspace of the plan that convolution would run, -1 where there is none. */
+static int64_t planned_convolution(const graph_target *target, const conv2d_shape *shape)
+{
+    static graph_builder b;
+    cudnnBackendDescriptor_t plan = NULL;
+    int64_t bytes = -1;
+    graph_start(&b, target);
+    conv2d_graph_build(&b, shape);
+    if (graph_plan(&b, (int64_t)256 << 20, conv2d_forbidden_notes(shape), &plan) == FSDP_OK) {
+        assert_int_equal(graph_plan_workspace(target->api, plan, &bytes), FSDP_OK);
+        target->api->cudnnBackendDestroyDescriptor(plan);
+    }
+    graph_discard(&b);
+    return bytes;
+}
+
+static conv2d_args images(int64_t batch, int64_t channels, int64_t side, int64_t filters, int64_t kernel,
+                          int64_t stride)
+{
+    conv2d_args a = {.batch = batch, .in_channels = channels, .in_h = side, .in_w = side, .out_channels = filters};
+    a.kernel_h = a.kernel_w = kernel;
+    a.stride_h = a.stride_w = stride;
+    a.padding_h = a.padding_w = kernel / 2;
+    a.out_h = a.out_w = (side + 2 * a.padding_h - kernel) / stride + 1;
+    return a;
+}
+
+/* Forward, both gradients, stored and added, of every type, also at sizes that are no multiple of anything. */
+static void convolutions_have_engines_with_and_without_fixed_choices(void **state)
+{
+    (void)state;
+    const conv2d_args sizes[] = {images(64, 64, 32, 64, 3, 1), images(3, 3, 9, 5, 3, 1), images(8, 32, 17, 64, 5, 2)};
+    const fsdp_dtype types[] = {FSDP_F32, FSDP_BF16, FSDP_F16};
+    for (int i = 0; i < 3 * 3 * CONVOLUTION_KINDS * 4; i++) {
+        conv2d_shape shape = {.sizes = sizes[i % 3],
+                              .dtype = types[i / 3 % 3],
+                              .kind = (graph_convolution)(i / 9 % CONVOLUTION_KINDS),
+                              .add = i / 27 & 1,
+                              .fixed = i / 54 & 1};
+        int64_t bytes = planned_convolution(&hopper, &shape);
+        if (bytes < 0)
+            fail_msg("no engine for result %d of %s, size %d%s%s", shape.kind, fsdp_dtype_name(shape.dtype), i % 3,
+                     shape.add ? ", added" : "", shape.fixed ? ", fixed" : "");
+        assert_true(bytes <= (int64_t)32 << 20);
+    }
+}
+
+/* How weight gradients of 16-bit images come out in fp32. */
+static void fp32_weight_gradients_have_engines_on_tensor_cores(void **state)
+{
+    (void)state;
+    conv2d_shape shape = {
+        .sizes = images(64, 64, 32, 64, 3, 1), .dtype = FSDP_F32, .kind = CONVOLUTION_WEIGHT, .tensor_cores = true};
+    assert_true(planned_convolution(&hopper, &shape) >= 0);
+    assert_true(planned_convolution(&ampere, &shape) >= 0);
+}
+
 /* The stub carries the driver library's name; once open, cuDNN finds it under that. */
 static bool open_driver(void)
 {
@@ -130,6 +189,8 @@ int main(void)
         cmocka_unit_test(odd_lengths_and_ungrouped_heads_have_engines),
         cmocka_unit_test(attention_over_another_sequence_has_engines),
         cmocka_unit_test(head_sizes_off_the_grid_have_none),
+        cmocka_unit_test(convolutions_have_engines_with_and_without_fixed_choices),
+        cmocka_unit_test(fp32_weight_gradients_have_engines_on_tensor_cores),
     };
     if (!open_driver() || libraries_open_cudnn(&libraries) != FSDP_OK) {
         printf("skipped: no driver library, not even a stub, or no cuDNN\n");

@@ -1,5 +1,5 @@
-/* Attention: cuDNN where it has an engine, the own kernel for the rest. Both keep the same statistics (lse), so a
- * forward by one may be followed by a backward by the other. */
+/* Attention: cuDNN where it has an engine, the own kernels for the rest (biases, masks, dropout, fp32, odd rows). Both
+ * keep the same statistics (lse), so a forward by one may be followed by a backward by the other. */
 #include "device/cuda/attention_plan.h"
 
 #include "base/error.h"
@@ -38,25 +38,27 @@ static bool wants_all(const attention_args *a)
     return a->d_q.p && a->d_k.p && a->d_v.p;
 }
 
-static const attention_plan *find(const device *d, const attention_args *a, bool backward)
+/* A missing plan is no failure: the own kernels are there. */
+static attention_plan find(const device *d, const attention_args *a, bool backward)
 {
-    const attention_plan *plan = NULL;
-    /* A missing plan is no failure: the own kernel is there. */
+    attention_plan plan = {0};
+    if (a->dropout > 0) /* cuDNN would draw other random numbers than the other devices */
+        return plan;
     if (attention_plan_find((cuda_device *)d, a, backward, &plan) != FSDP_OK)
-        return NULL;
+        plan.plan = NULL;
     return plan;
 }
 
 size_t cuda_attention_forward_workspace(const device *d, const attention_args *a)
 {
-    const attention_plan *plan = find(d, a, false);
-    return plan ? attention_plan_workspace(plan) : 0;
+    attention_plan plan = find(d, a, false);
+    return attention_plan_workspace(&plan);
 }
 
 size_t cuda_attention_backward_workspace(const device *d, const attention_args *a)
 {
-    const attention_plan *plan = find(d, a, true);
-    size_t own = attention_own_backward_bytes(a), planned = plan ? attention_plan_workspace(plan) : 0;
+    attention_plan plan = find(d, a, true);
+    size_t own = attention_own_backward_bytes(a), planned = attention_plan_workspace(&plan);
     return own > planned ? own : planned;
 }
 
@@ -64,9 +66,11 @@ fsdp_status cuda_attention_forward(stream *s, const attention_args *a)
 {
     FSDP_TRY(cuda_enter(s->device));
     FSDP_TRY(check_arguments(a));
-    const attention_plan *plan = is_aligned(a) ? find(&s->device->base, a, false) : NULL;
-    if (plan)
-        return attention_plan_run(s, plan, a);
+    if (is_aligned(a)) {
+        attention_plan plan = find(&s->device->base, a, false);
+        if (plan.plan)
+            return attention_plan_run(s, &plan, a);
+    }
     return cuda_check(launch_attention_forward(&s->launch, a), "attention");
 }
 
@@ -74,13 +78,15 @@ fsdp_status cuda_attention_backward(stream *s, const attention_args *a)
 {
     FSDP_TRY(cuda_enter(s->device));
     FSDP_TRY(check_arguments(a));
-    const attention_plan *plan = is_aligned(a) && wants_all(a) ? find(&s->device->base, a, true) : NULL;
-    if (plan)
-        return attention_plan_run(s, plan, a);
+    if (is_aligned(a) && wants_all(a)) {
+        attention_plan plan = find(&s->device->base, a, true);
+        if (plan.plan)
+            return attention_plan_run(s, &plan, a);
+    }
     return cuda_check(launch_attention_backward(&s->launch, a), "attention's gradient");
 }
 
 const char *cuda_attention_engine(device *d, const attention_args *a, bool backward)
 {
-    return find(d, a, backward) ? "cudnn" : "own";
+    return find(d, a, backward).plan ? "cudnn" : "own";
 }

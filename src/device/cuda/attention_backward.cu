@@ -3,19 +3,27 @@
  * attention_bias.cu. */
 #include "device/cuda/attention_backward.cuh"
 
-/* delta[b, h, t] = sum over the head of d_out * out: a warp a row. */
-__global__ void __launch_bounds__(256) attention_delta(const attention_args a, float *delta)
+#include "device/cuda/attention_bias.cuh"
+#include "device/cuda/attention_mma.cuh"
+
+/* delta[b, h, t] = sum over the head of d_out * out: a warp a row, or, in vectors of 8, as many threads as it has. */
+template <int V> __global__ void __launch_bounds__(256) attention_delta(const attention_args a, int lanes, float *delta)
 {
-    const int64_t row = blockIdx.x * 8ll + (threadIdx.x >> 5), n = a.batch * a.q_heads * a.q_length;
-    if (row >= n)
-        return;
+    const int lane = threadIdx.x & (lanes - 1);
+    const int64_t row = blockIdx.x * (int64_t)(256 / lanes) + threadIdx.x / lanes, n = a.batch * a.q_heads * a.q_length;
+    float sum = 0;
     const int64_t t = row % a.q_length, head = row / a.q_length % a.q_heads, b = row / (a.q_length * a.q_heads);
     const int64_t first = ((b * a.q_length + t) * a.q_heads + head) * a.head_dim;
-    float sum = 0;
-    for (int i = threadIdx.x & 31; i < a.head_dim; i += 32)
-        sum += load_one(a.d_out.p, a.d_out.dtype, first + i) * load_one(a.out.p, a.out.dtype, first + i);
-    sum = warp_sum(sum);
-    if ((threadIdx.x & 31) == 0)
+    if (row < n)
+        for (int i = lane * V; i < a.head_dim; i += lanes * V) {
+            const floats<V> x = load<DYNAMIC, V>(a.d_out, first + i), y = load<DYNAMIC, V>(a.out, first + i);
+#pragma unroll
+            for (int j = 0; j < V; j++)
+                sum += x.v[j] * y.v[j];
+        }
+    for (int offset = lanes / 2; offset > 0; offset >>= 1)
+        sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+    if (row < n && lane == 0)
         delta[row] = sum;
 }
 
@@ -42,6 +50,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS) attention_backward_kv(const
         for (int64_t first_q = start; first_q < a.q_length; first_q += s::T) {
             __syncthreads();
             load_queries<DP, R>(a, t, b, head, first_q);
+            load_keep<DP, R>(a, t, b, head, first_q, first_k);
             __syncthreads();
             float p[R][R], ds[R][R];
             score_gradients<DP, R>(a, t, delta, b, head, first_q, first_k, p, ds);
@@ -83,6 +92,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS) attention_backward_q(const 
         const int64_t rows = a.kv_length - first_k;
         load_tile<DP, R>(t.k, a.k, (b * a.kv_length + first_k) * a.k_row + kv_head * head_dim, a.k_row, rows, head_dim);
         load_tile<DP, R>(t.v, a.v, (b * a.kv_length + first_k) * a.v_row + kv_head * head_dim, a.v_row, rows, head_dim);
+        load_keep<DP, R>(a, t, b, head, first_q, first_k);
         __syncthreads();
         float p[R][R], ds[R][R];
         score_gradients<DP, R>(a, t, delta, b, head, first_q, first_k, p, ds);
@@ -124,11 +134,18 @@ extern "C" cudaError_t launch_attention_backward(const launch *l, const attentio
         return cudaSuccess;
     float *delta = (float *)a->workspace;
     const int64_t rows = a->batch * a->q_heads * a->q_length;
-    attention_delta<<<(unsigned)launch_ceil(rows, 8), 256, 0, l->stream>>>(*a, delta);
+    if (a->head_dim % 8 == 0 && is_aligned(a->out) && is_aligned(a->d_out)) {
+        const int lanes = a->head_dim <= 64 ? 8 : 16;
+        attention_delta<8><<<(unsigned)launch_ceil(rows, 256 / lanes), 256, 0, l->stream>>>(*a, lanes, delta);
+    } else {
+        attention_delta<1><<<(unsigned)launch_ceil(rows, 8), 256, 0, l->stream>>>(*a, 32, delta);
+    }
     cudaError_t error = cudaGetLastError();
     if (error == cudaSuccess && a->d_bias)
         error = launch_attention_bias_backward(l, a, delta);
     if (error != cudaSuccess)
         return error;
+    if (attention_mma_fits(a, true))
+        return launch_attention_mma_backward(l, a, delta);
     return ATTENTION_DISPATCH(l, a->head_dim, start_backward, l, a, delta);
 }

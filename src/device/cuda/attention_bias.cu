@@ -2,22 +2,10 @@
  * and adds over the batches and heads that share it. Where several positions share an element (Toeplitz: one element
  * for each distance), a tile is first summed along what is shared, then the tiles' partial sums are added up in order
  * by one thread per element. */
-#include "device/cuda/attention_backward.cuh"
+#include "device/cuda/attention_bias.cuh"
 
-/* Sum `index` of a T x T tile: a diagonal (key - query = index - (T-1)), a column or a row. */
-static __device__ float sum_of_tile(const float *square, int stride, int tile, int form, int index)
-{
-    float sum = 0;
-    if (form == BIAS_DIAGONAL) {
-        const int distance = index - (tile - 1);
-        for (int row = max(0, -distance); row < tile && row + distance < tile; row++)
-            sum += square[row * stride + row + distance];
-    } else if (index < tile) {
-        for (int i = 0; i < tile; i++)
-            sum += form == BIAS_KEY ? square[i * stride + index] : square[index * stride + i];
-    }
-    return sum;
-}
+#include "device/cuda/attention_backward.cuh"
+#include "device/cuda/attention_mma.cuh"
 
 template <int DP, int R>
 __global__ void __launch_bounds__(ATTENTION_THREADS)
@@ -43,6 +31,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
                 const int64_t kv_head = head / (a.q_heads / a.kv_heads), rows = a.kv_length - first_k;
                 __syncthreads();
                 load_queries<DP, R>(a, t, b, head, first_q);
+                load_keep<DP, R>(a, t, b, head, first_q, first_k);
                 load_tile<DP, R>(t.k, a.k, (b * a.kv_length + first_k) * a.k_row + kv_head * head_dim, a.k_row, rows,
                                  head_dim);
                 load_tile<DP, R>(t.v, a.v, (b * a.kv_length + first_k) * a.v_row + kv_head * head_dim, a.v_row, rows,
@@ -113,28 +102,36 @@ __global__ void __launch_bounds__(256)
     a.d_bias[b * a.bias_batch + head * a.bias_head + position * stride] += sum;
 }
 
+extern "C" cudaError_t launch_attention_bias_finish(const launch *l, const attention_args *a, int tile,
+                                                    const float *partial)
+{
+    const bias_form form = attention_bias_form(a);
+    if (form == BIAS_FULL)
+        return cudaSuccess;
+    const int64_t n = form == BIAS_DIAGONAL ? a->q_length + a->kv_length - 1
+                      : form == BIAS_KEY    ? a->kv_length
+                                            : a->q_length;
+    const dim3 grid((unsigned)launch_ceil(n, 256), (unsigned)(a->bias_head ? a->q_heads : 1),
+                    (unsigned)(a->bias_batch ? a->batch : 1));
+    attention_bias_finish<<<grid, 256, 0, l->stream>>>(*a, tile, form, n, partial);
+    return cudaGetLastError();
+}
+
 template <int DP, int R>
 static cudaError_t start_bias(const launch *l, const attention_args *a, const float *delta, float *partial)
 {
     typedef shape<DP, R> s;
-    const bias_form form = attention_bias_form(a);
     const int bytes = backward_bytes<DP, R>();
     cudaError_t error =
         cudaFuncSetAttribute(attention_bias_tile<DP, R>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (error != cudaSuccess)
         return error;
-    const unsigned batches = (unsigned)(a->bias_batch ? a->batch : 1),
-                   heads = (unsigned)(a->bias_head ? a->q_heads : 1);
-    const dim3 grid((unsigned)(launch_ceil(a->q_length, s::T) * launch_ceil(a->kv_length, s::T)), heads, batches);
-    attention_bias_tile<DP, R><<<grid, ATTENTION_THREADS, (size_t)bytes, l->stream>>>(*a, delta, form, partial);
-    if (form != BIAS_FULL) {
-        const int64_t n = form == BIAS_DIAGONAL ? a->q_length + a->kv_length - 1
-                          : form == BIAS_KEY    ? a->kv_length
-                                                : a->q_length;
-        attention_bias_finish<<<dim3((unsigned)launch_ceil(n, 256), heads, batches), 256, 0, l->stream>>>(
-            *a, s::T, form, n, partial);
-    }
-    return cudaGetLastError();
+    const dim3 grid((unsigned)(launch_ceil(a->q_length, s::T) * launch_ceil(a->kv_length, s::T)),
+                    (unsigned)(a->bias_head ? a->q_heads : 1), (unsigned)(a->bias_batch ? a->batch : 1));
+    attention_bias_tile<DP, R>
+        <<<grid, ATTENTION_THREADS, (size_t)bytes, l->stream>>>(*a, delta, attention_bias_form(a), partial);
+    error = cudaGetLastError();
+    return error == cudaSuccess ? launch_attention_bias_finish(l, a, s::T, partial) : error;
 }
 
 extern "C" cudaError_t launch_attention_bias_backward(const launch *l, const attention_args *a, const float *delta)
@@ -147,5 +144,7 @@ extern "C" cudaError_t launch_attention_bias_backward(const launch *l, const att
     }
     const size_t delta_bytes = (size_t)(a->batch * a->q_heads * a->q_length) * sizeof(float);
     float *partial = (float *)((char *)a->workspace + (delta_bytes + 255) / 256 * 256);
+    if (attention_mma_fits(a, true))
+        return launch_attention_mma_bias(l, a, delta, partial);
     return ATTENTION_DISPATCH(l, a->head_dim, start_bias, l, a, delta, partial);
 }

@@ -5,6 +5,7 @@
 #ifndef DEVICE_CUDA_ATTENTION_TILE_CUH
 #define DEVICE_CUDA_ATTENTION_TILE_CUH
 
+#include "device/cuda/attention_keep.cuh"
 #include "device/cuda/vector.cuh"
 
 #define ATTENTION_THREADS 256
@@ -16,6 +17,7 @@ template <int DP, int R> struct shape {
     static constexpr int tile_floats = T * row;
     static constexpr int square_floats = T * square;
     static constexpr int columns = DP / 16; /* of a T x DP tile, per thread and row */
+    static constexpr int keep_bytes = T * (int)sizeof(uint64_t);
 };
 
 /* T rows of one head into shared memory; rows past `rows` and columns past head_dim become zero. */

@@ -1,6 +1,6 @@
-/* Where choices that took time are kept between runs: timed products in one file, compiled attention plans in a folder
+/* Where choices that took time are kept between runs: timed products in one file, cuDNN's compiled plans in a folder
  * beside it, under FSDP_CACHE_DIR, else the user's cache folder. What is in the files is gemm_cache.c's and
- * attention_plan.c's business. */
+ * cudnn_plans.c's business. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,7 +24,7 @@ static char *cache_folder(void)
 
 void cuda_cache_open(cuda_device *d)
 {
-    char *folder = cache_folder(), *plans = folder ? file_join(folder, "attention") : NULL;
+    char *folder = cache_folder(), *plans = folder ? file_join(folder, "cudnn") : NULL;
     if (!plans || cuda_set_plan_folder(&d->base, plans) != FSDP_OK) {
         log_write(LOG_INFO, "choices of algorithms are not kept: %s", plans ? fsdp_last_error() : "no cache folder");
     } else {

@@ -1,162 +1,97 @@
-/* Convolution as products: images are laid out as columns (image.cu), as many at a time as the workspace holds, and
- * cuBLASLt does the rest. Weight gradients of the images are summed in order. */
-#include "device/cuda/cuda_device.h"
+/* Convolution: cuDNN where it has an engine (conv2d_plan.c), products of columns for the rest (conv2d_columns.c), and
+ * the bias. Each of the three results finds its own way. */
+#include "device/cuda/conv2d_columns.h"
+#include "device/cuda/conv2d_plan.h"
 
-#include "base/checked.h"
-#include "base/error.h"
-
-/* Sizes of one convolution, in elements. */
-typedef struct conv_sizes {
-    int64_t depth;  /* in_channels * kernel_h * kernel_w */
-    int64_t area;   /* out_h * out_w */
-    int64_t weight; /* out_channels * depth */
-    int64_t images; /* worked on at a time */
-    size_t columns_bytes, total_bytes;
-} conv_sizes;
-
-static conv_sizes measure(const device *d, const conv2d_args *a, bool backward)
+static size_t max_size(size_t a, size_t b)
 {
-    conv_sizes s = {.depth = a->in_channels * a->kernel_h * a->kernel_w, .area = a->out_h * a->out_w};
-    s.weight = a->out_channels * s.depth;
-    /* Backward keeps fp32 columns and a weight gradient for each image, and one more for their sum. */
-    size_t column = (size_t)(s.depth * s.area) * (backward ? sizeof(float) : fsdp_dtype_size(a->x.dtype));
-    size_t extra = backward ? (size_t)s.weight * sizeof(float) : 0, reserve = extra + 512;
-    size_t room = d->workspace_limit > reserve ? d->workspace_limit - reserve : 0;
-    s.images = max_i64(1, min_i64(a->batch, (int64_t)(room / max_i64(1, (int64_t)(column + extra)))));
-    s.columns_bytes = round_up(column * (size_t)s.images, 256);
-    s.total_bytes = s.columns_bytes + (backward ? extra * (size_t)(s.images + 1) : 0);
-    return s;
+    return a > b ? a : b;
+}
+
+/* A missing plan is no failure: the own kernels are there. */
+static conv2d_plan find(const device *d, const conv2d_args *a, graph_convolution kind, bool add)
+{
+    conv2d_plan plan;
+    if (conv2d_plan_find((cuda_device *)d, a, kind, add, &plan) != FSDP_OK)
+        plan.plan = NULL;
+    return plan;
+}
+
+/* Of the plans for a result, added or not: which it will be is not known yet. */
+static size_t planned_workspace(const device *d, const conv2d_args *a, graph_convolution kind)
+{
+    conv2d_plan stored = find(d, a, kind, false), added = find(d, a, kind, true);
+    return max_size(conv2d_plan_workspace(&stored), conv2d_plan_workspace(&added));
 }
 
 size_t cuda_conv2d_forward_workspace(const device *d, const conv2d_args *a)
 {
-    return measure(d, a, false).total_bytes;
+    return max_size(conv2d_columns_workspace(d, a, false), planned_workspace(d, a, CONVOLUTION_Y));
 }
 
 size_t cuda_conv2d_backward_workspace(const device *d, const conv2d_args *a)
 {
-    return measure(d, a, true).total_bytes;
+    size_t planned = max_size(planned_workspace(d, a, CONVOLUTION_X), planned_workspace(d, a, CONVOLUTION_WEIGHT));
+    return max_size(conv2d_columns_workspace(d, a, true), planned);
 }
 
-static buffer at(buffer b, int64_t elements)
+/* cuDNN reads 16 bytes at a time. */
+static bool is_aligned(const void *x, const void *weight, const void *y)
 {
-    b.p = (char *)b.p + elements * (int64_t)fsdp_dtype_size(b.dtype);
-    return b;
+    return ((uintptr_t)x | (uintptr_t)weight | (uintptr_t)y) % 16 == 0;
+}
+
+static bool is_empty(const conv2d_args *a)
+{
+    return a->batch == 0 || a->out_h * a->out_w == 0 || a->out_channels == 0;
 }
 
 fsdp_status cuda_conv2d_forward(stream *s, const conv2d_args *a)
 {
     FSDP_TRY(cuda_enter(s->device));
-    conv_sizes size = measure(&s->device->base, a, false);
-    if (a->batch == 0 || size.area == 0 || a->out_channels == 0)
+    if (is_empty(a))
         return FSDP_OK;
-    if (a->bias.p) /* the products then add to it, rounding once */
+    if (a->bias.p) /* the convolution then adds to it, rounding once */
         FSDP_TRY(cuda_check(launch_channel_bias(&s->launch, a), "convolution's bias"));
-    for (int64_t first = 0; first < a->batch; first += size.images) {
-        int64_t images = min_i64(size.images, a->batch - first);
-        FSDP_TRY(cuda_check(launch_image_to_columns(&s->launch, a, first, images, a->workspace), "convolution"));
-        buffer y = at(a->y, first * a->out_channels * size.area);
-        gemm_args product = {
-            .m = a->out_channels,
-            .n = size.area,
-            .k = size.depth,
-            .alpha = 1.0f,
-            .beta = a->bias.p ? 1.0f : 0.0f,
-            .a = a->weight,
-            .b = {a->workspace, a->x.dtype},
-            .c = y,
-            .d = y,
-            .lda = size.depth,
-            .ldb = size.area,
-            .ldc = size.area,
-            .ldd = size.area,
-            .batch = images,
-            .stride_b = size.depth * size.area,
-            .stride_c = a->out_channels * size.area,
-            .stride_d = a->out_channels * size.area,
-        };
-        FSDP_TRY(cuda_gemm(s, &product));
+    if (is_aligned(a->x.p, a->weight.p, a->y.p)) {
+        conv2d_plan plan = find(&s->device->base, a, CONVOLUTION_Y, a->bias.p != NULL);
+        if (plan.plan)
+            return conv2d_plan_run(s, &plan, a);
     }
-    return FSDP_OK;
-}
-
-/* d_weight of the images, each into its own slot of `slots`; slot 0 carries the sum of the images before. */
-static fsdp_status weight_gradient(stream *s, const conv2d_args *a, const conv_sizes *size, int64_t first,
-                                   int64_t images, float *slots)
-{
-    FSDP_TRY(cuda_check(launch_image_to_columns(&s->launch, a, first, images, a->workspace), "convolution's gradient"));
-    buffer slot = {slots + size->weight, FSDP_F32};
-    gemm_args product = {
-        .transpose_b = true,
-        .m = a->out_channels,
-        .n = size->depth,
-        .k = size->area,
-        .alpha = 1.0f,
-        .a = at(a->dy, first * a->out_channels * size->area),
-        .b = {a->workspace, a->x.dtype},
-        .c = slot,
-        .d = slot,
-        .lda = size->area,
-        .ldb = size->area,
-        .ldc = size->depth,
-        .ldd = size->depth,
-        .batch = images,
-        .stride_a = a->out_channels * size->area,
-        .stride_b = size->depth * size->area,
-        .stride_c = size->weight,
-        .stride_d = size->weight,
-    };
-    FSDP_TRY(cuda_gemm(s, &product));
-    bool last = first + images == a->batch, begun = first > 0;
-    buffer out = last ? a->d_weight : (buffer){slots, FSDP_F32};
-    return cuda_check(launch_sum_partials(&s->launch, begun ? slots : slots + size->weight, images + (begun ? 1 : 0),
-                                          size->weight, out, last && a->add_weight),
-                      "convolution's weight gradient");
-}
-
-static fsdp_status input_gradient(stream *s, const conv2d_args *a, const conv_sizes *size, int64_t first,
-                                  int64_t images)
-{
-    buffer columns = {a->workspace, FSDP_F32};
-    gemm_args product = {
-        .transpose_a = true,
-        .m = size->depth,
-        .n = size->area,
-        .k = a->out_channels,
-        .alpha = 1.0f,
-        .a = a->weight,
-        .b = at(a->dy, first * a->out_channels * size->area),
-        .c = columns,
-        .d = columns,
-        .lda = size->depth,
-        .ldb = size->area,
-        .ldc = size->area,
-        .ldd = size->area,
-        .batch = images,
-        .stride_b = a->out_channels * size->area,
-        .stride_c = size->depth * size->area,
-        .stride_d = size->depth * size->area,
-    };
-    FSDP_TRY(cuda_gemm(s, &product));
-    return cuda_check(launch_columns_to_image(&s->launch, a, first, images, a->workspace),
-                      "convolution's input gradient");
+    return conv2d_columns_forward(s, a);
 }
 
 fsdp_status cuda_conv2d_backward(stream *s, const conv2d_args *a)
 {
     FSDP_TRY(cuda_enter(s->device));
-    conv_sizes size = measure(&s->device->base, a, true);
-    if (a->batch == 0 || size.area == 0 || a->out_channels == 0)
+    if (is_empty(a))
         return FSDP_OK;
-    float *slots = (float *)((char *)a->workspace + size.columns_bytes);
-    for (int64_t first = 0; first < a->batch; first += size.images) {
-        int64_t images = min_i64(size.images, a->batch - first);
-        if (a->d_weight.p)
-            FSDP_TRY(weight_gradient(s, a, &size, first, images, slots));
-        if (a->dx.p)
-            FSDP_TRY(input_gradient(s, a, &size, first, images));
+    bool weight = a->d_weight.p, input = a->dx.p;
+    if (weight && is_aligned(a->x.p, a->d_weight.p, a->dy.p)) {
+        conv2d_plan plan = find(&s->device->base, a, CONVOLUTION_WEIGHT, a->add_weight);
+        if (plan.plan) {
+            FSDP_TRY(conv2d_plan_run(s, &plan, a));
+            weight = false;
+        }
     }
+    if (input && is_aligned(a->dx.p, a->weight.p, a->dy.p)) {
+        conv2d_plan plan = find(&s->device->base, a, CONVOLUTION_X, a->add_dx);
+        if (plan.plan) {
+            FSDP_TRY(conv2d_plan_run(s, &plan, a));
+            input = false;
+        }
+    }
+    if (weight || input)
+        FSDP_TRY(conv2d_columns_backward(s, a, weight, input));
     if (a->d_bias.p)
         FSDP_TRY(cuda_check(launch_channel_bias_backward(&s->launch, a), "convolution's bias gradient"));
     return FSDP_OK;
+}
+
+const char *cuda_conv2d_engine(device *d, const conv2d_args *a, bool backward)
+{
+    bool all = backward
+                   ? find(d, a, CONVOLUTION_X, a->add_dx).plan && find(d, a, CONVOLUTION_WEIGHT, a->add_weight).plan
+                   : find(d, a, CONVOLUTION_Y, a->bias.p != NULL).plan != NULL;
+    return all ? "cudnn" : "own";
 }

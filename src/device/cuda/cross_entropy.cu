@@ -1,5 +1,8 @@
-/* Softmax cross-entropy over rows of logits. One block reads a row once, keeping what fits in shared memory, so the
- * gradient (which may take the logits' place) costs one read and one write of device memory. */
+/* Softmax cross-entropy over rows of logits. A row is read once and kept in registers, by one block or, where it is
+ * long, by a cluster of up to eight, so the gradient (which may take the logits' place) costs one read and one write of
+ * device memory. Rows of mixed types or odd widths, and long ones on GPUs without clusters, take one block a row that
+ * keeps what fits in shared memory. */
+#include "device/cuda/cluster.cuh"
 #include "device/cuda/vector.cuh"
 
 #define THREADS 512
@@ -130,6 +133,82 @@ __global__ void __launch_bounds__(THREADS, 2) cross_entropy(const cross_entropy_
     }
 }
 
+/* Vectors of 16 bytes that a thread of a kept row holds. */
+#define KEPT 8
+
+/* A row kept by `blocks` blocks of a cluster (1: no cluster). Vector i belongs to block i / THREADS % blocks. */
+template <int D>
+__global__ void __launch_bounds__(THREADS, 2) cross_entropy_kept(const cross_entropy_args a, float *losses, int blocks)
+{
+    constexpr int V = in_16_bytes<D>;
+    __shared__ running shared[32], part;
+    const int rank = (int)(blockIdx.x % (unsigned)blocks), n = (int)(a.vocabulary / V);
+    const int64_t row = blockIdx.x / (unsigned)blocks, base = row * n;
+    const int32_t label = a.labels[row];
+    const bool counts = label != a.ignore && label >= 0 && label < a.vocabulary;
+    const int first = rank * THREADS + (int)threadIdx.x, step = blocks * THREADS;
+    uint4 raw[KEPT];
+#pragma unroll
+    for (int k = 0; k < KEPT; k++)
+        raw[k] = counts && first + k * step < n ? ((const uint4 *)a.logits.p)[base + first + k * step]
+                                                : make_uint4(0, 0, 0, 0);
+    running r = {-INFINITY, 0.0f};
+    const float chosen = counts ? load_one(a.logits.p, D, base * V + label) : 0.0f; /* before it is overwritten */
+    if (counts) {
+#pragma unroll
+        for (int k = 0; k < KEPT; k++)
+            if (first + k * step < n) {
+                floats<V> x;
+                unpack16<D>(raw[k], x.v);
+                r = take<V>(r, x);
+            }
+        r = block_join(r, shared);
+        if (blocks > 1) {
+            if (threadIdx.x == 0)
+                part = r;
+            cluster_arrive();
+            cluster_wait();
+            r = {-INFINITY, 0.0f};
+            for (int i = 0; i < blocks; i++)
+                r = join(r, {cluster_read(&part.maximum, i), cluster_read(&part.sum, i)});
+            cluster_arrive(); /* the others may go on; see the end */
+        } else {
+            __syncthreads();
+        }
+    }
+    if (losses && rank == 0 && threadIdx.x == 0) {
+        losses[row] = counts ? logf(r.sum) + r.maximum - chosen : 0.0f;
+        losses[a.rows + row] = counts ? 1.0f : 0.0f;
+    }
+    if (a.d_logits.p && (counts || !a.add_logits)) {
+        const float seed = counts ? *a.seed : 0.0f, scale = counts ? seed / r.sum : 0.0f;
+        const float maximum = counts ? r.maximum : 0.0f;
+#pragma unroll
+        for (int k = 0; k < KEPT; k++) {
+            const int i = first + k * step;
+            if (i >= n)
+                break;
+            float x[V], old[V];
+            unpack16<D>(raw[k], x);
+#pragma unroll
+            for (int j = 0; j < V; j++) {
+                x[j] = __expf(x[j] - maximum) * scale;
+                if (i * V + j == label)
+                    x[j] -= seed;
+            }
+            if (a.add_logits) {
+                unpack16<D>(((const uint4 *)a.d_logits.p)[base + i], old);
+#pragma unroll
+                for (int j = 0; j < V; j++)
+                    x[j] += old[j];
+            }
+            ((uint4 *)a.d_logits.p)[base + i] = pack16<D>(x);
+        }
+    }
+    if (counts && blocks > 1)
+        cluster_wait(); /* a block's shared memory stays until all have read it */
+}
+
 /* One block adds the rows' losses up, thread by thread in order. */
 __global__ void __launch_bounds__(THREADS) add_losses(const cross_entropy_args a, const float *losses)
 {
@@ -180,12 +259,43 @@ static cudaError_t start(const launch *l, const cross_entropy_args *a, float *lo
     return cudaGetLastError();
 }
 
+/* Blocks that keep a row of n vectors; 0 when it does not fit. */
+static int blocks_for(const launch *l, int64_t n)
+{
+    int blocks = 1;
+    while (blocks < 8 && n > (int64_t)blocks * THREADS * KEPT)
+        blocks *= 2;
+    if (n > (int64_t)blocks * THREADS * KEPT || (blocks > 1 && !l->clusters))
+        return 0;
+    return blocks;
+}
+
+template <int D> static cudaError_t start_kept(const launch *l, const cross_entropy_args *a, float *losses, int blocks)
+{
+    cudaLaunchAttribute cluster = {};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = (unsigned)blocks;
+    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((unsigned)(a->rows * blocks));
+    config.blockDim = dim3(THREADS);
+    config.stream = l->stream;
+    config.attrs = &cluster;
+    config.numAttrs = blocks > 1 ? 1 : 0;
+    return cudaLaunchKernelEx(&config, cross_entropy_kept<D>, *a, losses, blocks);
+}
+
 static cudaError_t start_any(const launch *l, const cross_entropy_args *a, float *losses)
 {
     if (a->rows == 0)
         return cudaSuccess;
     const bool vectors = a->vocabulary % 8 == 0 && is_aligned(a->logits) && is_aligned(a->d_logits);
     const int dtype = common_dtype(a->logits, a->d_logits, no_buffer, no_buffer);
+    const int blocks = vectors && dtype != DYNAMIC ? blocks_for(l, a->vocabulary / (dtype == FSDP_F32 ? 4 : 8)) : 0;
+    if (blocks > 0)
+        return dtype == FSDP_F32    ? start_kept<FSDP_F32>(l, a, losses, blocks)
+               : dtype == FSDP_BF16 ? start_kept<FSDP_BF16>(l, a, losses, blocks)
+                                    : start_kept<FSDP_F16>(l, a, losses, blocks);
     const int threads = row_threads(launch_ceil(a->vocabulary, vectors ? 8 : 1), THREADS);
     cudaError_t error = cudaSuccess;
 #define CALL(D, V) error = start<D, V>(l, a, losses, threads)

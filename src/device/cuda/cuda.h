@@ -21,18 +21,17 @@ void cuda_set_tuning(device *d, bool on);
 fsdp_status cuda_gemm_cache_load(device *d, const char *path);
 fsdp_status cuda_gemm_cache_save(device *d, const char *path);
 
-/* The same as text, to hand rank 0's choices to the others. *text is the caller's to free(). */
-fsdp_status cuda_gemm_cache_export(device *d, char **text);
-fsdp_status cuda_gemm_cache_import(device *d, const char *name, const char *text);
-
-/* Folder where compiled attention plans are kept between runs (made when absent); NULL: nowhere. Copied. */
+/* Folder where compiled plans of cuDNN are kept between runs (made when absent); NULL: nowhere. Copied. */
 fsdp_status cuda_set_plan_folder(device *d, const char *folder);
 
 /* Which implementation attention would use for these arguments: "cudnn" or "own". Builds the plan when there is none.
  */
 const char *cuda_attention_engine(device *d, const attention_args *a, bool backward);
 
-/* Whether attention may use cuDNN at all (the default). Off: the own kernel serves everything. */
+/* The same for convolution; backward: "cudnn" only where both gradients are. */
+const char *cuda_conv2d_engine(device *d, const conv2d_args *a, bool backward);
+
+/* Whether attention and convolution may use cuDNN at all (the default). Off: the own kernels serve everything. */
 void cuda_set_cudnn(device *d, bool on);
 
 /* For libraries that work beside this one: opened where cuBLASLt would be looked for (a handle for dlsym, or NULL), a

@@ -14,7 +14,7 @@
 #include "device/device.h"
 
 typedef struct gemm_table gemm_table;
-typedef struct attention_plans attention_plans;
+typedef struct cudnn_plans cudnn_plans;
 
 typedef struct cuda_device {
     device base;
@@ -26,7 +26,7 @@ typedef struct cuda_device {
     int priority_normal, priority_ahead;
     cuda_libraries libraries;
     gemm_table *gemms;
-    attention_plans *plans;
+    cudnn_plans *plans;
     bool tf32, tuning, cudnn;
     char *cache; /* file of the chosen products; NULL: not kept */
 } cuda_device;
@@ -52,9 +52,17 @@ fsdp_status cuda_check(cudaError_t error, const char *what);
 /* Makes the device current for this thread. */
 fsdp_status cuda_enter(const cuda_device *d);
 
+/* pinned.c. Host memory that transfers can use while the host does something else. */
+fsdp_status pinned_allocate(size_t bytes, void **out);
+void pinned_release(void *memory, size_t bytes);
+
 /* cache.c. Choices of earlier runs are read, and those of this one kept. Both only warn: work goes on without. */
 void cuda_cache_open(cuda_device *d);
 void cuda_cache_save(cuda_device *d);
+
+/* gemm_cache.c: choices_export and choices_import of the device table */
+fsdp_status cuda_choices_export(device *d, char **bytes, size_t *n);
+fsdp_status cuda_choices_import(device *d, const char *name, const char *bytes, size_t n);
 
 /* gemm.c */
 fsdp_status gemm_table_create(gemm_table **out);
@@ -62,9 +70,9 @@ void gemm_table_free(cuda_device *d, gemm_table *table);
 fsdp_status cuda_gemm(stream *s, const gemm_args *a);
 size_t cuda_gemm_workspace(const device *d, const gemm_args *a);
 
-/* attention_plan.c */
-fsdp_status attention_plans_create(attention_plans **out);
-void attention_plans_free(cuda_device *d, attention_plans *plans);
+/* cudnn_plans.c */
+fsdp_status cudnn_plans_create(cudnn_plans **out);
+void cudnn_plans_free(cuda_device *d, cudnn_plans *plans);
 
 /* attention.c */
 fsdp_status cuda_attention_forward(stream *s, const attention_args *a);

@@ -8,7 +8,7 @@
 
 #ifdef CUDA_HAS_CUDNN
 
-#define MAX_ENGINES 8
+#define MAX_ENGINES 16
 
 static fsdp_status check(const cudnn_api *api, cudnnStatus_t status, const char *what)
 {
@@ -169,6 +169,55 @@ void graph_add_reshape(graph_builder *b, graph_tensor in, graph_tensor out)
     finalize_operation(b, operation, "adding a reshape");
 }
 
+/* The names under which each kind of convolution takes its parts. */
+static const struct {
+    cudnnBackendDescriptorType_t type;
+    cudnnBackendAttributeName_t x, weight, y, description, alpha, beta;
+} convolution_names[CONVOLUTION_KINDS] = {
+    [CONVOLUTION_Y] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+                       CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+                       CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+                       CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA},
+    [CONVOLUTION_X] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
+                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA},
+    [CONVOLUTION_WEIGHT] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+                            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+                            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+                            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+                            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+                            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+                            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA},
+};
+
+void graph_add_convolution(graph_builder *b, graph_convolution kind, const int64_t stride[2], const int64_t padding[2],
+                           graph_tensor x, graph_tensor weight, graph_tensor y, bool add)
+{
+    const int64_t dilation[2] = {1, 1}, n_spatial = 2;
+    cudnnDataType_t type = CUDNN_DATA_FLOAT;
+    cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
+    cudnnBackendDescriptor_t convolution = create(b, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
+    set(b, convolution, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
+    set(b, convolution, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode);
+    set(b, convolution, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &n_spatial);
+    set(b, convolution, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, padding);
+    set(b, convolution, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, padding);
+    set(b, convolution, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, 2, stride);
+    set(b, convolution, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2, dilation);
+    finalize(b, convolution, "describing a convolution");
+    float alpha = 1.0f, beta = add ? 1.0f : 0.0f;
+    cudnnBackendDescriptor_t operation = create(b, convolution_names[kind].type);
+    set_descriptor(b, operation, convolution_names[kind].x, x);
+    set_descriptor(b, operation, convolution_names[kind].weight, weight);
+    set_descriptor(b, operation, convolution_names[kind].y, y);
+    set_descriptor(b, operation, convolution_names[kind].description, convolution);
+    set(b, operation, convolution_names[kind].alpha, CUDNN_TYPE_FLOAT, 1, &alpha);
+    set(b, operation, convolution_names[kind].beta, CUDNN_TYPE_FLOAT, 1, &beta);
+    finalize_operation(b, operation, "adding a convolution");
+}
+
 fsdp_status graph_plan_workspace(const cudnn_api *api, cudnnBackendDescriptor_t plan, int64_t *bytes)
 {
     int64_t n = 0;
@@ -213,9 +262,9 @@ static cudnnBackendDescriptor_t make_graph(graph_builder *b)
     return graph;
 }
 
-static cudnnBackendDescriptor_t make_search(graph_builder *b, cudnnBackendDescriptor_t graph)
+static cudnnBackendDescriptor_t make_search(graph_builder *b, cudnnBackendDescriptor_t graph,
+                                            cudnnBackendHeurMode_t mode)
 {
-    cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
     cudnnBackendDescriptor_t search = create(b, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     set_descriptor(b, search, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
     set(b, search, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
@@ -225,10 +274,10 @@ static cudnnBackendDescriptor_t make_search(graph_builder *b, cudnnBackendDescri
 }
 
 /* The engines suggested, best first; they belong to the builder. */
-static fsdp_status find_engines(graph_builder *b, int most, cudnnBackendDescriptor_t *engines, int *n)
+static fsdp_status find_engines(graph_builder *b, cudnnBackendDescriptor_t graph, cudnnBackendHeurMode_t mode, int most,
+                                cudnnBackendDescriptor_t *engines, int *n)
 {
-    cudnnBackendDescriptor_t graph = make_graph(b);
-    cudnnBackendDescriptor_t search = make_search(b, graph);
+    cudnnBackendDescriptor_t search = make_search(b, graph, mode);
     int64_t found = 0;
     for (int i = 0; i < most; i++)
         engines[i] = create(b, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
@@ -245,18 +294,43 @@ static fsdp_status find_engines(graph_builder *b, int most, cudnnBackendDescript
 fsdp_status graph_count_engines(graph_builder *b, int *n)
 {
     cudnnBackendDescriptor_t engines[MAX_ENGINES];
-    return find_engines(b, MAX_ENGINES, engines, n);
+    return find_engines(b, make_graph(b), CUDNN_HEUR_MODE_A, MAX_ENGINES, engines, n);
 }
 
-fsdp_status graph_plan(graph_builder *b, int64_t workspace_limit, cudnnBackendDescriptor_t *plan)
+/* The numerical notes of an engine configuration as bits; all of them when it does not say. */
+static uint32_t engine_notes(graph_builder *b, cudnnBackendDescriptor_t configuration)
 {
-    cudnnBackendDescriptor_t engines[MAX_ENGINES];
-    int n = 0;
+    const cudnn_api *api = b->target->api;
+    cudnnBackendDescriptor_t engine = create(b, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+    cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
+    int64_t n = 0;
+    uint32_t bits = 0;
+    if (!engine ||
+        api->cudnnBackendGetAttribute(configuration, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n,
+                                      &engine) != CUDNN_STATUS_SUCCESS ||
+        api->cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                                      CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &n, notes) != CUDNN_STATUS_SUCCESS)
+        return UINT32_MAX;
+    for (int64_t i = 0; i < n; i++)
+        bits |= 1u << notes[i];
+    return bits;
+}
+
+fsdp_status graph_plan(graph_builder *b, int64_t workspace_limit, uint32_t forbidden, cudnnBackendDescriptor_t *plan)
+{
+    static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK};
+    cudnnBackendDescriptor_t engines[MAX_ENGINES], graph = make_graph(b);
+    int n = 0, n_suggested = 0;
     *plan = NULL;
-    FSDP_TRY(find_engines(b, MAX_ENGINES, engines, &n));
-    for (int i = 0; i < n && !*plan; i++)
-        *plan = try_engine(b, engines[i], workspace_limit);
-    return *plan ? FSDP_OK : error_set(FSDP_ERR_UNSUPPORTED, "cuDNN has no engine for this graph (%d suggested)", n);
+    for (size_t mode = 0; mode < sizeof modes / sizeof *modes && !*plan; mode++) {
+        FSDP_TRY(find_engines(b, graph, modes[mode], MAX_ENGINES, engines, &n));
+        n_suggested += n;
+        for (int i = 0; i < n && !*plan; i++)
+            if (!forbidden || !(engine_notes(b, engines[i]) & forbidden))
+                *plan = try_engine(b, engines[i], workspace_limit);
+    }
+    return *plan ? FSDP_OK
+                 : error_set(FSDP_ERR_UNSUPPORTED, "cuDNN has no engine for this graph (%d suggested)", n_suggested);
 }
 
 fsdp_status graph_plan_to_json(const cudnn_api *api, cudnnBackendDescriptor_t plan, char **json)

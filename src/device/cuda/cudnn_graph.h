@@ -1,5 +1,5 @@
 /* Building cuDNN operation graphs through its backend API: tensors, operations, and the search for an engine. Knows
- * nothing of attention; attention_plan.c writes the graphs. */
+ * nothing of what is computed; attention_graph.c and conv2d_plan.c write the graphs. */
 #ifndef DEVICE_CUDA_CUDNN_GRAPH_H
 #define DEVICE_CUDA_CUDNN_GRAPH_H
 
@@ -9,6 +9,14 @@
 #include <fsdp/status.h>
 
 #include "device/cuda/libraries.h"
+
+/* What a convolution's graph computes. */
+typedef enum graph_convolution {
+    CONVOLUTION_Y,
+    CONVOLUTION_X,      /* the gradient of x */
+    CONVOLUTION_WEIGHT, /* the gradient of the weight */
+    CONVOLUTION_KINDS
+} graph_convolution;
 
 #ifdef CUDA_HAS_CUDNN
 
@@ -55,11 +63,20 @@ void graph_add_reduction(graph_builder *b, cudnnReduceTensorOp_t mode, bool dete
                          graph_tensor out);
 void graph_add_reshape(graph_builder *b, graph_tensor in, graph_tensor out);
 
+/* Cross-correlation over the last two dimensions: y of x and weight, or as its gradient x of y and weight, or weight of
+ * x and y. With `add` the result is added to what is there. */
+void graph_add_convolution(graph_builder *b, graph_convolution kind, const int64_t stride[2], const int64_t padding[2],
+                           graph_tensor x, graph_tensor weight, graph_tensor y, bool add);
+
 /* How many engines cuDNN suggests for the graph. Needs the driver library, but no GPU. */
 fsdp_status graph_count_engines(graph_builder *b, int *n);
 
-/* An execution plan by the first engine that takes the graph within the workspace limit; the caller destroys it. */
-fsdp_status graph_plan(graph_builder *b, int64_t workspace_limit, cudnnBackendDescriptor_t *plan);
+/* A numerical note of an engine as a bit. */
+#define GRAPH_NOTE(note) (1u << CUDNN_NUMERICAL_NOTE_##note)
+
+/* An execution plan by the first engine that takes the graph within the workspace limit and has none of the forbidden
+ * notes; the caller destroys it. */
+fsdp_status graph_plan(graph_builder *b, int64_t workspace_limit, uint32_t forbidden, cudnnBackendDescriptor_t *plan);
 
 /* Plans as text. *json is the caller's to free(). */
 fsdp_status graph_plan_to_json(const cudnn_api *api, cudnnBackendDescriptor_t plan, char **json);

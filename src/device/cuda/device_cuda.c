@@ -49,15 +49,7 @@ static fsdp_status device_allocate(device *base, memory_kind kind, size_t bytes,
             return out_of_memory(d, bytes);
         FSDP_TRY(cuda_check(error, "allocating device memory"));
     } else {
-        cudaError_t error = cudaHostAlloc(out, bytes ? bytes : 1, cudaHostAllocPortable);
-        if (error == cudaErrorMemoryAllocation) {
-            (void)cudaGetLastError();
-            return error_set(FSDP_ERR_MEMORY,
-                             "%.1f MiB of pinned host memory could not be had; free host memory or raise the limit on "
-                             "locked memory",
-                             (double)bytes / MEBIBYTE);
-        }
-        FSDP_TRY(cuda_check(error, "allocating pinned host memory"));
+        FSDP_TRY(pinned_allocate(bytes, out));
     }
     HOOK(HOOK_MEMORY, HOOK_INSTANT, kind == MEMORY_DEVICE ? "cuda" : "cuda.host", NULL, (int64_t)bytes, 0);
     return FSDP_OK;
@@ -70,7 +62,7 @@ static void device_release(device *base, memory_kind kind, void *memory, size_t 
     if (kind == MEMORY_DEVICE)
         (void)cudaFree(memory);
     else
-        (void)cudaFreeHost(memory);
+        pinned_release(memory, bytes);
     HOOK(HOOK_MEMORY, HOOK_INSTANT, kind == MEMORY_DEVICE ? "cuda" : "cuda.host", NULL, -(int64_t)bytes, 0);
 }
 
@@ -96,6 +88,7 @@ static fsdp_status device_stream_create(device *base, int priority, stream **out
     s->device = d;
     s->launch.n_multiprocessors = d->n_multiprocessors;
     s->launch.shared_bytes = d->shared_bytes;
+    s->launch.clusters = d->compute_capability >= 90;
     fsdp_status status = cuda_check(cudaStreamCreateWithPriority(&s->launch.stream, cudaStreamNonBlocking,
                                                                  priority > 0 ? d->priority_ahead : d->priority_normal),
                                     "creating a stream");
@@ -248,7 +241,7 @@ static void device_shut(device *base)
     cuda_cache_save(d);
     free(d->cache);
     gemm_table_free(d, d->gemms);
-    attention_plans_free(d, d->plans);
+    cudnn_plans_free(d, d->plans);
     libraries_close(&d->libraries);
     free(d);
 }
@@ -268,6 +261,7 @@ static const device table = {
     .event_record = device_event_record,
     .stream_wait = device_stream_wait,
     .event_elapsed = device_event_elapsed,
+    .event_done = cuda_event_done,
     .copy = device_copy,
     .zero = device_zero,
     .graph_begin = device_graph_begin,
@@ -276,6 +270,8 @@ static const device table = {
     .graph_free = device_graph_free,
     .halves = device_halves,
     .random = device_random,
+    .choices_export = cuda_choices_export,
+    .choices_import = cuda_choices_import,
     .close = device_shut,
 };
 
@@ -353,14 +349,14 @@ fsdp_status device_open_cuda(int index, device **out)
     TRY_OR(fail, read_properties(d));
     TRY_OR(fail, libraries_open(&d->libraries));
     TRY_OR(fail, gemm_table_create(&d->gemms));
-    TRY_OR(fail, attention_plans_create(&d->plans));
+    TRY_OR(fail, cudnn_plans_create(&d->plans));
     cuda_cache_open(d);
     describe(d);
     *out = &d->base;
     return FSDP_OK;
 fail:
     gemm_table_free(d, d->gemms);
-    attention_plans_free(d, d->plans);
+    cudnn_plans_free(d, d->plans);
     libraries_close(&d->libraries);
     free(d);
     return status;
@@ -388,6 +384,8 @@ void *cuda_stream_handle(stream *s)
 
 fsdp_status cuda_event_done(event *e, bool *done)
 {
+    /* A thread that has not chosen a GPU yet would open a context on the first one. */
+    FSDP_TRY(cuda_check(cudaSetDevice(e->device_index), "choosing the GPU"));
     cudaError_t error = cudaEventQuery(e->handle);
     *done = error == cudaSuccess;
     if (error == cudaErrorNotReady)

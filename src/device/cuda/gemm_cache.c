@@ -62,9 +62,9 @@ static fsdp_status load_product(cuda_device *d, const char *name, const json_t *
                          key);
     gemm_table_lock(d->gemms);
     gemm_entry *entry = gemm_table_entry(d->gemms, key);
-    if (entry && !entry->described) { /* a product that already ran keeps what it has */
+    if (entry && !(entry->described && !entry->usable)) {
         memcpy(&entry->algorithm, words, sizeof words);
-        entry->chosen = true;
+        entry->chosen = entry->loaded = true;
         entry->milliseconds = (float)milliseconds;
     }
     gemm_table_unlock(d->gemms);
@@ -87,10 +87,10 @@ static fsdp_status load_table(cuda_device *d, const char *name, const json_t *ro
     return FSDP_OK;
 }
 
-fsdp_status cuda_gemm_cache_import(device *d, const char *name, const char *text)
+fsdp_status cuda_choices_import(device *d, const char *name, const char *bytes, size_t n)
 {
     json_t *root = NULL;
-    FSDP_TRY(json_parse(name, text, strlen(text), &root));
+    FSDP_TRY(json_parse(name, bytes, n, &root));
     fsdp_status status = load_table((cuda_device *)d, name, root);
     json_decref(root);
     return status;
@@ -105,12 +105,13 @@ fsdp_status cuda_gemm_cache_load(device *d, const char *path)
     return status;
 }
 
-fsdp_status cuda_gemm_cache_export(device *d, char **text)
+fsdp_status cuda_choices_export(device *d, char **bytes, size_t *n)
 {
     json_t *root = table_to_json((cuda_device *)d);
-    *text = root ? json_dumps(root, JSON_INDENT(1)) : NULL;
+    *bytes = root ? json_dumps(root, JSON_INDENT(1)) : NULL;
+    *n = *bytes ? strlen(*bytes) : 0;
     json_decref(root);
-    return *text ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "out of host memory for the list of products");
+    return *bytes ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "out of host memory for the list of products");
 }
 
 fsdp_status cuda_gemm_cache_save(device *d, const char *path)

@@ -271,9 +271,10 @@ static void choose(stream *s, gemm_entry *entry, const gemm_args *a, size_t work
     int n = find_candidates(d, entry, a, workspace_bytes, results);
     entry->chosen = true;
     entry->usable = n > 0;
+    entry->milliseconds = 0;
     if (n == 0)
         return;
-    bool timed = n > 1 && d->tuning && !d->base.fixed_choices && !is_recording(s);
+    bool timed = n > 1 && d->tuning && !d->base.fixed_choices && !d->base.takes_choices && !is_recording(s);
     int best = timed ? time_candidates(s, entry, a, workspace_bytes, n, results) : 0;
     entry->algorithm = results[best].algo;
     entry->workspace_bytes = results[best].workspaceSize;
@@ -303,13 +304,14 @@ fsdp_status gemm_table_find(stream *s, const gemm_args *a, size_t workspace_byte
         return error_set(FSDP_ERR_MEMORY, "out of host memory for the table of products");
     if (!entry->described) {
         entry->described = true;
-        bool loaded = entry->chosen && !d->base.fixed_choices;
-        if (!describe_entry(d, entry, a))
-            entry->chosen = true, entry->usable = false;
-        else if (!loaded || !loaded_algorithm_fits(d, entry, workspace_bytes))
-            entry->chosen = false;
-        else
-            entry->usable = true;
+        if (!describe_entry(d, entry, a)) {
+            entry->chosen = true;
+            entry->usable = entry->loaded = false;
+        }
+    }
+    if (entry->loaded) {
+        entry->loaded = false;
+        entry->chosen = entry->usable = !d->base.fixed_choices && loaded_algorithm_fits(d, entry, workspace_bytes);
     }
     if (!entry->chosen)
         choose(s, entry, a, workspace_bytes);

@@ -12,6 +12,7 @@ typedef struct gemm_entry {
     bool described; /* the descriptors below exist */
     bool chosen;    /* algorithm is set: timed, suggested or loaded */
     bool usable;    /* false: the library has no algorithm for it */
+    bool loaded;    /* the algorithm came from elsewhere, and the library was not yet asked whether it takes it */
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, c, d; /* in the library's order: a is our b */
     cublasLtMatmulAlgo_t algorithm;

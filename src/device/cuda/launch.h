@@ -18,6 +18,7 @@ typedef struct launch {
     cudaStream_t stream;
     int n_multiprocessors;
     int shared_bytes; /* most dynamic shared memory one block may ask for */
+    bool clusters;    /* blocks may be launched in clusters that read each other's shared memory */
     double *scratch;  /* (SUM_PARTIALS) of this stream, for kernels without workspace */
 } launch;
 
@@ -60,6 +61,10 @@ typedef struct launch {
 #define DECLARE_LAUNCHER(name, args) cudaError_t launch_##name(const launch *l, const args *a);
 LAUNCHED_KERNELS(DECLARE_LAUNCHER)
 #undef DECLARE_LAUNCHER
+
+/* RMS normalisation of any rows: what rmsnorm.cu leaves to norm.cu. */
+cudaError_t launch_rmsnorm_any_forward(const launch *l, const rmsnorm_args *a);
+cudaError_t launch_rmsnorm_any_backward(const launch *l, const rmsnorm_args *a);
 
 cudaError_t launch_halves(const launch *l, const halves_args *a);
 cudaError_t launch_random(const launch *l, const random_args *a);

@@ -1,5 +1,5 @@
 /* Finds and opens cuBLASLt and cuDNN: where the loader looks (LD_LIBRARY_PATH), in the folders that FSDP_CUDA_LIBRARIES
- * names, then in the usual places. Leaves what is done with them to gemm.c and attention_plan.c. */
+ * names, then in the usual places. Leaves what is done with them to gemm.c and cudnn_plans.c. */
 #include "device/cuda/libraries.h"
 
 #include <dlfcn.h>

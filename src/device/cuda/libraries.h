@@ -61,7 +61,7 @@ typedef struct cuda_libraries {
     char cudnn_missing[256]; /* why, "" when there is */
 #ifdef CUDA_HAS_CUDNN
     cudnn_api cudnn;
-    cudnnHandle_t cudnn_handle; /* made at the first attention plan */
+    cudnnHandle_t cudnn_handle; /* made at the first plan */
 #endif
 } cuda_libraries;
 

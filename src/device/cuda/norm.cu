@@ -1,6 +1,6 @@
-/* RMS and layer normalisation over rows, forward and backward. One block works on one row at a time; gradients of
- * weight and bias are summed per row chunk in registers and then over the chunks in order, so they have the same bits
- * every time. */
+/* RMS and layer normalisation over rows of any width and mixture of types, forward and backward. One block works on one
+ * row at a time; gradients of weight and bias are summed per row chunk in registers and then over the chunks in order,
+ * so they have the same bits every time. RMS normalisation of the usual rows is in rmsnorm.cu. */
 #include "device/cuda/vector.cuh"
 
 /* Both norms in the shape of the larger one; rms: no mean, no bias. */
@@ -271,13 +271,13 @@ static layernorm_args from_rms(const rmsnorm_args *a)
     return out;
 }
 
-extern "C" cudaError_t launch_rmsnorm_forward(const launch *l, const rmsnorm_args *a)
+extern "C" cudaError_t launch_rmsnorm_any_forward(const launch *l, const rmsnorm_args *a)
 {
     const layernorm_args as_layer = from_rms(a);
     return forward<false>(l, &as_layer);
 }
 
-extern "C" cudaError_t launch_rmsnorm_backward(const launch *l, const rmsnorm_args *a)
+extern "C" cudaError_t launch_rmsnorm_any_backward(const launch *l, const rmsnorm_args *a)
 {
     const layernorm_args as_layer = from_rms(a);
     return backward<false>(l, &as_layer);

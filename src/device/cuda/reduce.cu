@@ -2,15 +2,16 @@
  * at fixed places and added up in a fixed order; nothing here uses floating-point atomics. */
 #include "device/cuda/vector.cuh"
 
-#define PARTIAL_LANES 16
+#define PARTIAL_LANES 32
 
-/* A column's partials are shared by 16 threads, whose sums are then added in thread order. */
+/* A column's partials are shared by 32 threads, whose sums are then added in thread order. */
 __global__ void sum_partials(const float *partial, int64_t n_partials, int64_t n, buffer out, bool add)
 {
     __shared__ float shared[PARTIAL_LANES][33];
     const int64_t column = blockIdx.x * 32ll + threadIdx.x;
     float sum = 0;
     if (column < n)
+#pragma unroll 4
         for (int64_t p = threadIdx.y; p < n_partials; p += PARTIAL_LANES)
             sum += partial[p * n + column];
     shared[threadIdx.y][threadIdx.x] = sum;

@@ -78,6 +78,31 @@ static __device__ __forceinline__ void unpack8(int dtype, uint4 raw, float *out)
             unpack_f16(words[i], out + 2 * i);
 }
 
+/* 16 bytes of one type, as they lie in memory: how many elements, and to and from fp32. */
+template <int D> static constexpr int in_16_bytes = D == FSDP_F32 ? 4 : 8;
+
+template <int D> static __device__ __forceinline__ void unpack16(uint4 raw, float *out)
+{
+    if constexpr (D == FSDP_F32) {
+        out[0] = __uint_as_float(raw.x);
+        out[1] = __uint_as_float(raw.y);
+        out[2] = __uint_as_float(raw.z);
+        out[3] = __uint_as_float(raw.w);
+    } else {
+        unpack8(D, raw, out);
+    }
+}
+
+template <int D> static __device__ __forceinline__ uint4 pack16(const float *x)
+{
+    if constexpr (D == FSDP_F32)
+        return make_uint4(__float_as_uint(x[0]), __float_as_uint(x[1]), __float_as_uint(x[2]), __float_as_uint(x[3]));
+    else if constexpr (D == FSDP_BF16)
+        return make_uint4(pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]), pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7]));
+    else
+        return make_uint4(pack_f16(x[0], x[1]), pack_f16(x[2], x[3]), pack_f16(x[4], x[5]), pack_f16(x[6], x[7]));
+}
+
 /* Elements i .. i+V-1 of b. D: the element type, or DYNAMIC. */
 template <int D, int V> static __device__ __forceinline__ floats<V> load(const buffer b, int64_t i)
 {

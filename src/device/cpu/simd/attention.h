@@ -4,10 +4,12 @@
 #ifndef DEVICE_CPU_SIMD_ATTENTION_H
 #define DEVICE_CPU_SIMD_ATTENTION_H
 
+#include "device/cpu/simd/philox.h"
 #include "device/cpu/simd/span.h"
 #include "device/cpu/simd/tile.h"
 
 #include "base/error.h"
+#include "device/attention_dropout.h"
 
 #define QUERIES 64
 #define KEYS 64
@@ -136,6 +138,42 @@ static inline void tile_bias_and_mask(const attention_args *a, const query_tile 
         for (int64_t i = 0; i < hidden; i++)
             row[i] = -INFINITY;
     }
+}
+
+/* Floats of a tile of dropout's factors, none without it. */
+static inline size_t dropout_floats(const attention_args *a)
+{
+    return a->dropout > 0 ? KEYS * QUERIES : 0;
+}
+
+/* factors (n_keys, lanes): 0 where a weight is left out, the scale where it stays. first_key is a multiple of KEYS. */
+static inline void tile_dropout_factors(const attention_args *a, const query_tile *t, int64_t first_key, int64_t n_keys,
+                                        float *restrict factors)
+{
+    uint32_t words[DROPOUT_KEYS / 2 * QUERIES], threshold = attention_dropout_threshold(a->dropout);
+    float scale = attention_dropout_scale(threshold);
+    rng_key key = {{a->dropout_key[0], a->dropout_key[1]}};
+    uint64_t row = attention_dropout_row(a, a->numbers->first_sample, t->batch, t->head, t->first);
+    for (int64_t first = 0; first < n_keys; first += DROPOUT_KEYS) {
+        philox_lanes(key, a->numbers->step, row + (uint64_t)((first_key + first) / DROPOUT_KEYS),
+                     attention_dropout_groups(a->kv_length), (int)t->lanes, words, QUERIES);
+        for (int64_t j = 0; j < min_i64(DROPOUT_KEYS, n_keys - first); j++) {
+            const uint32_t *word = words + j / 2 * QUERIES;
+            uint32_t shift = (uint32_t)(j % 2 * 16);
+            float *to = factors + (first + j) * t->lanes;
+#pragma omp simd
+            for (int64_t i = 0; i < t->lanes; i++)
+                to[i] = (word[i] >> shift & 0xffffu) >= threshold ? scale : 0.0f;
+        }
+    }
+}
+
+static inline void tile_multiply(const query_tile *t, int64_t n_keys, const float *restrict factors,
+                                 float *restrict tile)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n_keys * t->lanes; i++)
+        tile[i] = factors[i] != 0.0f ? tile[i] * factors[i] : 0.0f;
 }
 
 #endif

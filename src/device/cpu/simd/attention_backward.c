@@ -1,5 +1,6 @@
 /* Attention backward: the scores of each tile are computed again from the saved log-sum-exp, then
  *   dv += p^T do    dp = do v^T    ds = p (dp - delta)    dk += ds^T q    dq += ds k,    delta = sum(do * out).
+ * With dropout, dp and then p are multiplied by its factors before they are used further.
  * One thread owns a key/value head of one sample, with fp32 sums for all of its keys, and walks its tiles in order. */
 #include "device/cpu/simd/attention.h"
 
@@ -10,12 +11,14 @@ typedef struct scratch {
     float *p, *ds;                  /* (KEYS, lanes) */
     float *key, *value;             /* (KEYS, padded head) */
     float *d_key, *d_value;         /* (kv_length, padded head) */
+    float *factors;                 /* (KEYS, lanes), of dropout */
 } scratch;
 
 static size_t scratch_floats(const attention_args *a)
 {
     size_t width = (size_t)padded_head(a);
-    return round_up(5 * QUERIES * width + 2 * KEYS * QUERIES + 2 * KEYS * width + 2 * (size_t)a->kv_length * width, 64);
+    size_t tiles = 5 * QUERIES * width + 2 * KEYS * QUERIES + 2 * KEYS * width + dropout_floats(a);
+    return round_up(tiles + 2 * (size_t)a->kv_length * width, 64);
 }
 
 static scratch scratch_at(const attention_args *a, int thread)
@@ -33,7 +36,8 @@ static scratch scratch_at(const attention_args *a, int thread)
     m.key = at, at += KEYS * width;
     m.value = at, at += KEYS * width;
     m.d_key = at, at += a->kv_length * width;
-    m.d_value = at;
+    m.d_value = at, at += a->kv_length * width;
+    m.factors = at;
     return m;
 }
 
@@ -117,7 +121,13 @@ static void backward_tile(const attention_args *a, const query_tile *t, int64_t 
         tile_bias_and_mask(a, t, first, n, m->p);
         SIMD_NAME(tile_product)
         (n, t->lanes, a->head_dim, value.p, value.row, 1, m->d_out_t, t->lanes, m->ds, t->lanes, false);
+        if (a->dropout > 0) {
+            tile_dropout_factors(a, t, first, n, m->factors);
+            tile_multiply(t, n, m->factors, m->ds);
+        }
         softmax_backward(t, n, lse, delta, m->p, m->ds);
+        if (a->dropout > 0)
+            tile_multiply(t, n, m->factors, m->p);
         if (a->d_bias)
             add_bias_gradient(a, t, first, n, m->ds);
         SIMD_NAME(tile_product)

@@ -7,12 +7,13 @@ typedef struct scratch {
     float *scores;      /* (KEYS, lanes) */
     float *out;         /* (QUERIES, padded head) */
     float *key, *value; /* (KEYS, padded head), for operands that must be converted */
+    float *factors;     /* (KEYS, lanes), of dropout */
 } scratch;
 
 static size_t scratch_floats(const attention_args *a)
 {
     size_t width = (size_t)padded_head(a);
-    return round_up(2 * QUERIES * width + KEYS * QUERIES + 2 * KEYS * width, 64);
+    return round_up(2 * QUERIES * width + KEYS * QUERIES + 2 * KEYS * width + dropout_floats(a), 64);
 }
 
 static scratch scratch_at(const attention_args *a, int thread)
@@ -23,7 +24,8 @@ static scratch scratch_at(const attention_args *a, int thread)
                      .scores = p + QUERIES * width,
                      .out = p + QUERIES * width + KEYS * QUERIES,
                      .key = p + 2 * QUERIES * width + KEYS * QUERIES,
-                     .value = p + 2 * QUERIES * width + KEYS * QUERIES + KEYS * width};
+                     .value = p + 2 * QUERIES * width + KEYS * QUERIES + KEYS * width,
+                     .factors = p + 2 * QUERIES * width + KEYS * QUERIES + 2 * KEYS * width};
 }
 
 /* Turns scores into exp(score - maximum), with the maximum of everything so far; `out` and `sum` follow when it moves.
@@ -105,6 +107,10 @@ static void forward_tile(const attention_args *a, const query_tile *t, const scr
         (n, t->lanes, a->head_dim, key.p, key.row, 1, m->query, t->lanes, m->scores, t->lanes, false);
         tile_bias_and_mask(a, t, first, n, m->scores);
         softmax_step(t, n, width, m->scores, highest, sum, m->out);
+        if (a->dropout > 0) {
+            tile_dropout_factors(a, t, first, n, m->factors);
+            tile_multiply(t, n, m->factors, m->scores);
+        }
         SIMD_NAME(tile_product)(t->n, width, n, m->scores, 1, t->lanes, value.p, value.row, m->out, width, true);
     }
     write_tile(a, t, highest, sum, m->out);

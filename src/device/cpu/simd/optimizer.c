@@ -2,6 +2,15 @@
  * and what decides how that step scales its gradients. */
 #include "device/cpu/simd/span.h"
 
+#ifdef __SSE2__
+#include <immintrin.h>
+#endif
+
+#define STREAMED ((int64_t)4 << 20) /* elements; smaller ranges may stay in the caches until they are gathered */
+#ifndef PREFETCH
+#define PREFETCH 1024 /* elements ahead */
+#endif
+
 /* What a step does, with everything that does not depend on the element worked out beforehand. */
 typedef struct update {
     const optimizer_args *args;
@@ -36,8 +45,8 @@ static update update_prepare(const optimizer_args *a)
     };
 }
 
-static void adam_span(const update *u, int64_t n, float *restrict parameter, const float *restrict gradient,
-                      float *restrict moment1, float *restrict moment2)
+static void adam_block(const update *u, int64_t n, float *restrict parameter, const float *restrict gradient,
+                       float *restrict moment1, float *restrict moment2)
 {
     float beta1 = u->beta1, beta2 = u->beta2, rest1 = 1.0f - beta1, rest2 = 1.0f - beta2;
     float scale = u->gradient_scale, keep = u->keep, l2 = u->l2, step = u->step_size, root = u->root_scale,
@@ -51,6 +60,23 @@ static void adam_span(const update *u, int64_t n, float *restrict parameter, con
         moment1[i] = m;
         moment2[i] = v;
         parameter[i] = p * keep - step * (m / (sqrtf(v) * root + eps));
+    }
+}
+
+/* Four arrays are read at a time, which the processor's own look-ahead does not follow across pages. What lies behind
+ * the end is fetched too, where there is something: that is the next span's, or harmless. */
+static void adam_span(const update *u, int64_t n, float *parameter, const float *gradient, float *moment1,
+                      float *moment2)
+{
+    enum { BLOCK = 64, LINE = 16 };
+    for (int64_t first = 0; first < n; first += BLOCK) {
+        for (int64_t line = first + PREFETCH; line < first + PREFETCH + BLOCK; line += LINE) {
+            __builtin_prefetch(parameter + line, 1, 2);
+            __builtin_prefetch(gradient + line, 0, 2);
+            __builtin_prefetch(moment1 + line, 1, 2);
+            __builtin_prefetch(moment2 + line, 1, 2);
+        }
+        adam_block(u, min_i64(BLOCK, n - first), parameter + first, gradient + first, moment1 + first, moment2 + first);
     }
 }
 
@@ -74,9 +100,42 @@ static void sgd_span(const update *u, int64_t n, float *restrict parameter, cons
     }
 }
 
-static void update_span(const void *context, int64_t first)
+/* Past the caches; both 64-byte aligned. simd_stream_end makes it visible to other threads before what they do next. */
+static void simd_stream(void *to, const void *from, size_t bytes)
 {
-    const update *u = context;
+    size_t done = 0;
+#if defined(__AVX512F__)
+    for (; done + 64 <= bytes; done += 64)
+        _mm512_stream_si512((void *)((char *)to + done), _mm512_load_si512((const char *)from + done));
+#elif defined(__SSE2__)
+    for (; done + 16 <= bytes; done += 16)
+        _mm_stream_si128((__m128i *)((char *)to + done), _mm_load_si128((const __m128i *)((const char *)from + done)));
+#endif
+    memcpy((char *)to + done, (const char *)from + done, bytes - done);
+}
+
+static void simd_stream_end(void)
+{
+#ifdef __SSE2__
+    _mm_sfence();
+#endif
+}
+
+/* The copy of a large range goes past the caches: the next to read it is a transfer, a peer, or much later. */
+static bool streams_copy(const optimizer_args *a)
+{
+    return a->copy.p && a->copy.dtype != FSDP_F32 && a->n >= STREAMED && (uintptr_t)a->copy.p % 64 == 0;
+}
+
+static void stream_copy(const optimizer_args *a, int64_t first, int64_t n)
+{
+    _Alignas(64) uint16_t converted[SPAN];
+    span_write((buffer){converted, a->copy.dtype}, 0, n, a->parameter + first, false);
+    simd_stream((uint16_t *)a->copy.p + first, converted, (size_t)n * sizeof *converted);
+}
+
+static void update_span(const update *u, int64_t first)
+{
     const optimizer_args *a = u->args;
     int64_t n = min_i64(SPAN, a->n - first);
     float *moment1 = a->moment1 ? a->moment1 + first : NULL;
@@ -84,8 +143,21 @@ static void update_span(const void *context, int64_t first)
         sgd_span(u, n, a->parameter + first, a->gradient + first, moment1);
     else
         adam_span(u, n, a->parameter + first, a->gradient + first, moment1, a->moment2 + first);
-    if (a->copy.p)
+    if (streams_copy(a))
+        stream_copy(a, first, n);
+    else if (a->copy.p)
         span_write(a->copy, first, n, a->parameter + first, false);
+}
+
+/* Each thread a contiguous part, in whole spans. */
+static void update_share(void *context, int rank, int size)
+{
+    const update *u = context;
+    int64_t spans = ceil_div(u->args->n, SPAN), end = min_i64(spans * (rank + 1) / size * SPAN, u->args->n);
+    for (int64_t first = spans * rank / size * SPAN; first < end; first += SPAN)
+        update_span(u, first);
+    if (streams_copy(u->args))
+        simd_stream_end();
 }
 
 SIMD_KERNEL(optimizer, optimizer_args)
@@ -93,7 +165,7 @@ SIMD_KERNEL(optimizer, optimizer_args)
     if (a->numbers->skip)
         return FSDP_OK;
     update u = update_prepare(a);
-    parallel_for(cpu_threads_for(s, a->n), a->n, SPAN, update_span, &u);
+    parallel_team(cpu_threads(s), cpu_threads_for(s, a->n), update_share, &u);
     return FSDP_OK;
 }
 
