@@ -73,11 +73,15 @@ typedef struct fsdp_config {
     fsdp_prefetch backward_prefetch;
     fsdp_checkpointing checkpointing; /* of the modules that are units by the wrap policy */
     bool recompute_cheap;             /* norms and activations are computed again in backward instead of kept */
+    bool offload_activations;         /* inputs of checkpointed modules wait for backward in host memory */
     bool
         sync_each_micro_batch; /* reduce gradients after every micro-batch; false keeps full gradients until the last */
     bool decay_vectors;        /* weight decay applies to vectors (norms, biases) too, not only to matrices */
     bool deterministic;
     float loss_scale; /* fp16: first loss scale; 0: 65536 */
+    bool cpu_offload; /* masters, moments and gradient shards in host memory, where the optimizer then runs */
+    const char *const *cpu_offload_units; /* globs over unit names: only these; none: all units */
+    int n_cpu_offload_units;
 } fsdp_config;
 
 #define FSDP_CONFIG_INIT                                                                                               \

@@ -72,7 +72,8 @@ static fsdp_tensor *self_attention(t5_block *b, fsdp_tape *t, fsdp_tensor *x, fs
                                .causal = b->decoder,
                                .bias = bias,
                                .relative = true,
-                               .key_mask = mask};
+                               .key_mask = mask,
+                               .dropout = b->dropout};
     return attention_out(b, t, fsdp_attention(t, &a), b->self_out, x);
 }
 
@@ -88,7 +89,8 @@ static fsdp_tensor *cross_attention(t5_block *b, fsdp_tape *t, fsdp_tensor *x, f
                                .kv_heads = b->heads,
                                .head_dim = b->head_dim,
                                .scale = 1,
-                               .key_mask = mask};
+                               .key_mask = mask,
+                               .dropout = b->dropout};
     return attention_out(b, t, fsdp_attention(t, &a), b->cross_out, x);
 }
 

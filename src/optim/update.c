@@ -8,13 +8,17 @@
 #include "base/checked.h"
 #include "base/error.h"
 
+typedef struct moments {
+    uint8_t *memory;
+    size_t bytes;
+} moments;
+
 struct update {
-    device *dev;
     fsdp_optimizer_config config;
+    update_place places[UPDATE_PLACES];
+    moments moments[UPDATE_PLACES];
+    int n_places, n_ranges;
     update_range *ranges;
-    int n_ranges;
-    uint8_t *moments;
-    size_t moments_bytes;
 };
 
 int update_moments(const fsdp_optimizer_config *c)
@@ -35,8 +39,35 @@ static fsdp_status check(const fsdp_optimizer_config *c)
     return FSDP_OK;
 }
 
-fsdp_status update_create(device *dev, stream *s, const fsdp_optimizer_config *config, const update_range *ranges,
-                          int n, update **out)
+/* The moments of all ranges of one place, one behind the other. */
+static fsdp_status place_moments(update *u, int place)
+{
+    const update_place *where = &u->places[place];
+    moments *all = &u->moments[place];
+    int each = update_moments(&u->config);
+    for (int i = 0; i < u->n_ranges; i++) {
+        if (u->ranges[i].place == place)
+            all->bytes += (size_t)each * round_up((size_t)u->ranges[i].n * sizeof(float), 256);
+    }
+    if (all->bytes == 0)
+        return FSDP_OK;
+    FSDP_TRY(where->home->allocate(where->home, where->kind, all->bytes, (void **)&all->memory));
+    FSDP_TRY(where->dev->zero(where->s, all->memory, all->bytes));
+    uint8_t *at = all->memory;
+    for (int i = 0; i < u->n_ranges; i++) {
+        update_range *r = &u->ranges[i];
+        size_t bytes = round_up((size_t)r->n * sizeof(float), 256);
+        if (r->place != place)
+            continue;
+        r->moment1 = (float *)(void *)at;
+        r->moment2 = each > 1 ? (float *)(void *)(at + bytes) : NULL;
+        at += (size_t)each * bytes;
+    }
+    return FSDP_OK;
+}
+
+fsdp_status update_create(const update_place *places, int n_places, const fsdp_optimizer_config *config,
+                          const update_range *ranges, int n, update **out)
 {
     FSDP_TRY(check(config));
     update *u = calloc(1, sizeof *u);
@@ -44,26 +75,16 @@ fsdp_status update_create(device *dev, stream *s, const fsdp_optimizer_config *c
         free(u);
         return error_set(FSDP_ERR_MEMORY, "creating an optimizer over %d units: out of host memory", n);
     }
-    u->dev = dev;
     u->config = *config;
+    u->n_places = n_places;
     u->n_ranges = n;
+    memcpy(u->places, places, (size_t)n_places * sizeof *places);
     memcpy(u->ranges, ranges, (size_t)n * sizeof *ranges);
-    int moments = update_moments(config);
-    for (int i = 0; i < n; i++)
-        u->moments_bytes += (size_t)moments * round_up((size_t)ranges[i].n * sizeof(float), 256);
     fsdp_status status = FSDP_OK;
-    if (u->moments_bytes > 0) {
-        TRY_OR(fail, dev->allocate(dev, MEMORY_DEVICE, u->moments_bytes, (void **)&u->moments));
-        TRY_OR(fail, dev->zero(s, u->moments, u->moments_bytes));
-    }
-    uint8_t *at = u->moments;
-    for (int i = 0; i < n; i++) {
-        size_t bytes = round_up((size_t)ranges[i].n * sizeof(float), 256);
-        u->ranges[i].moment1 = moments > 0 ? (float *)at : NULL;
-        at += moments > 0 ? bytes : 0;
-        u->ranges[i].moment2 = moments > 1 ? (float *)at : NULL;
-        at += moments > 1 ? bytes : 0;
-    }
+    for (int i = 0; i < n; i++)
+        u->ranges[i].moment1 = u->ranges[i].moment2 = NULL;
+    for (int place = 0; place < n_places; place++)
+        TRY_OR(fail, place_moments(u, place));
     *out = u;
     return FSDP_OK;
 fail:
@@ -75,7 +96,8 @@ void update_free(update *u)
 {
     if (!u)
         return;
-    u->dev->release(u->dev, MEMORY_DEVICE, u->moments, u->moments_bytes);
+    for (int i = 0; i < u->n_places; i++)
+        u->places[i].home->release(u->places[i].home, u->places[i].kind, u->moments[i].memory, u->moments[i].bytes);
     free(u->ranges);
     free(u);
 }
@@ -117,7 +139,7 @@ fsdp_status update_apply(update *u, int index, stream *s, const optimizer_number
                             .numbers = numbers};
         if (a.copy.p)
             a.copy.p = (uint8_t *)a.copy.p + (size_t)first * fsdp_dtype_size(a.copy.dtype);
-        FSDP_TRY(u->dev->kernels->optimizer(s, &a));
+        FSDP_TRY(u->places[r->place].dev->kernels->optimizer(s, &a));
     }
     return FSDP_OK;
 }

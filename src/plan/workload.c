@@ -37,6 +37,8 @@ fsdp_status workload_plan(const workload *w, const fsdp_config *config, device *
     memory_plan_request request = {.dev = dev,
                                    .n_ranks = n_ranks,
                                    .ranks_per_node = ranks_per_node,
+                                   .shard_rank = MEMORY_PLAN_LARGEST,
+                                   .backend = w->backend,
                                    .moments = w->moments,
                                    .record = record,
                                    .context = &r};

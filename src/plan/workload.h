@@ -10,6 +10,7 @@ typedef struct workload {
     int64_t batch;         /* samples of one rank in one micro-batch */
     int64_t width, target; /* tokens of a sample; of its target (T5) */
     int moments;           /* of the optimizer */
+    const char *backend;   /* of communication; NULL: what fits */
 } workload;
 
 /* The plan of one setting. `dev` gives the workspaces. */

@@ -3,54 +3,68 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "shard/model.h"
+#include "shard/offload.h"
 
-/* Hybrid: what each shard group has summed is summed across the groups. */
+/* Hybrid: what each shard group has summed is summed across the groups. Offloaded units have been, as they landed. */
 static fsdp_status sum_replicas(fsdp_model *m)
 {
-    if (!m->replica_group || comm_group_size(m->replica_group) == 1)
+    if (!model_has_replicas(m))
         return FSDP_OK;
     for (int i = 0; i < m->layout->n_units; i++) {
         unit *u = &m->units[i];
-        unit_segment *part = &u->segments[0];
-        if (!part->gradient)
-            continue;
-        u->reduce_piece =
-            (comm_piece){.send = {part->gradient, FSDP_F32}, .recv = {part->gradient, FSDP_F32}, .count = part->numel};
-        comm_op op = {
-            .unit = u->layout->name, .step = m->step, .n_pieces = 1, .pieces = &u->reduce_piece, .stream = m->compute};
-        FSDP_TRY(comm_all_reduce(m->replica_group, &op, &u->reduce));
+        if (u->segments[0].gradient && !m->offloaded[i])
+            FSDP_TRY(unit_replicate(u, m->replica_group, u->segments[0].gradient, m->step, m->compute));
     }
-    for (int i = 0; i < m->layout->n_units; i++) {
-        if (m->units[i].segments[0].gradient)
-            FSDP_TRY(comm_wait(&m->units[i].reduce, m->compute));
-    }
+    for (int i = 0; i < m->layout->n_units; i++)
+        FSDP_TRY(comm_wait(&m->units[i].replicate, m->compute));
     return FSDP_OK;
 }
 
-/* Sum of squares of elements first .. first+n-1 of a unit's gradient, added to *out. Cut and summed the same way by
- * every strategy, so that all get the same bits. */
-static fsdp_status add_squares(fsdp_model *m, const float *gradient, int64_t n, double *out, bool add)
+/* Sum of squares of n elements of a unit's gradient, added to *out. Cut and summed the same way by every strategy, so
+ * that all get the same bits. */
+static fsdp_status add_squares(fsdp_model *m, const float *gradient, int64_t n, double *out, bool add, stream *s)
 {
     const kernel_table *k = m->dev->kernels;
     norm_blocks_args blocks = {.n = n, .x = {(void *)(uintptr_t)gradient, FSDP_F32}, .blocks = m->norm_blocks};
     sum_f64_args sum = {.n = ceil_div(n, NORM_BLOCK), .x = m->norm_blocks, .out = out, .add = add};
-    FSDP_TRY(k->norm_blocks(m->compute, &blocks));
-    return k->sum_f64(m->compute, &sum);
+    FSDP_TRY(k->norm_blocks(s, &blocks));
+    return k->sum_f64(s, &sum);
+}
+
+fsdp_status model_squares(fsdp_model *m, const unit_segment *part, const float *gradient, double *out, bool add,
+                          stream *s)
+{
+    if (!m->replicated)
+        return add_squares(m, gradient, part->numel, out, add, s);
+    for (int r = 0; r < m->n_shards; r++)
+        FSDP_TRY(add_squares(m, gradient + part->layout->cuts[r], part->counts[r], &out[r], add, s));
+    return FSDP_OK;
+}
+
+/* Those of an offloaded unit were taken as its gradient landed; adding them here keeps the order of units. */
+static fsdp_status add_landed_squares(fsdp_model *m, int index, double *out, bool add)
+{
+    int n = model_norm_sums(m);
+    for (int r = 0; r < n; r++) {
+        sum_f64_args one = {.n = 1, .x = &m->unit_squares[index * n + r], .out = &out[r], .add = add};
+        FSDP_TRY(m->dev->kernels->sum_f64(m->compute, &one));
+    }
+    return FSDP_OK;
 }
 
 /* This rank's shard; when replicated, every rank's shard apart, and then their sum in rank order. */
 static fsdp_status local_squares(fsdp_model *m)
 {
     bool first = true;
+    double *out = m->replicated ? m->norm_partials : &m->numbers->totals[0];
     for (int i = 0; i < m->layout->n_units; i++) {
         const unit_segment *part = &m->units[i].segments[0];
         if (!part->gradient)
             continue;
-        if (!m->replicated)
-            FSDP_TRY(add_squares(m, part->gradient, part->numel, &m->numbers->totals[0], !first));
-        for (int r = 0; m->replicated && r < m->n_shards; r++)
-            FSDP_TRY(
-                add_squares(m, part->gradient + part->layout->cuts[r], part->counts[r], &m->norm_partials[r], !first));
+        if (m->offloaded[i])
+            FSDP_TRY(add_landed_squares(m, i, out, !first));
+        else
+            FSDP_TRY(model_squares(m, part, part->gradient, out, !first, m->compute));
         first = false;
     }
     if (first)
@@ -77,6 +91,7 @@ fsdp_status model_finish_gradients(fsdp_model *m)
     if (m->micro == 0)
         return error_set(FSDP_ERR_STATE, "an optimizer step without a backward before it");
     FSDP_TRY(sum_replicas(m));
+    FSDP_TRY(offload_finish_gradients(m));
     FSDP_TRY(local_squares(m));
     if (!m->replicated)
         FSDP_TRY(reduce_totals(m, m->shard_group, "gradient norm", &m->numbers->totals[0], 1));
@@ -91,27 +106,32 @@ int model_slices(const fsdp_model *m)
     return n;
 }
 
-static unit *trained_unit(const fsdp_model *m, int index)
+int model_slice_unit(const fsdp_model *m, int index)
 {
-    for (int i = 0; i < m->layout->n_units; i++) {
-        if (m->units[i].segments[0].gradient && index-- == 0)
-            return &m->units[i];
-    }
-    return NULL;
+    int i = 0;
+    while (!m->units[i].segments[0].gradient || index-- > 0)
+        i++;
+    return i;
 }
 
 model_slice model_slice_at(const fsdp_model *m, int index)
 {
-    const unit *u = trained_unit(m, index);
-    const unit_segment *part = &u->segments[0];
-    buffer copy = {part->copy == (void *)part->master ? NULL : part->copy, m->config.param_dtype};
-    int64_t decay_end = min_i64(max_i64(part->layout->decay_end - part->first, 0), part->numel);
-    return (model_slice){u->layout->name, part->master, part->gradient, copy, part->rest, part->numel, decay_end};
+    int at = model_slice_unit(m, index);
+    const unit_segment *part = &m->units[at].segments[0];
+    void *written = m->offloaded[at] ? part->host_copy : part->copy;
+    return (model_slice){.unit = m->units[at].layout->name,
+                         .parameter = part->master,
+                         .gradient = part->gradient,
+                         .copy = {written == (void *)part->master ? NULL : written, m->config.param_dtype},
+                         .rest = part->rest,
+                         .n = part->numel,
+                         .decay_end = min_i64(max_i64(part->layout->decay_end - part->first, 0), part->numel),
+                         .offloaded = m->offloaded[at]};
 }
 
 fsdp_status model_before_update(fsdp_model *m, int index)
 {
-    return comm_wait_sent(&trained_unit(m, index)->gather, m->compute);
+    return comm_wait_sent(&m->units[model_slice_unit(m, index)].gather, m->compute);
 }
 
 void model_after_update(fsdp_model *m)

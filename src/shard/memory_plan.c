@@ -2,7 +2,6 @@
 #include "shard/memory_plan.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/checked.h"
 #include "base/error.h"
@@ -18,7 +17,22 @@ static fsdp_status describe_groups(fsdp_model *m, const memory_plan_request *r)
     m->n_ranks = r->n_ranks;
     m->n_shards = size;
     m->replicated = !m->traits->shards_optimizer && size > 1;
+    m->shard_rank = r->shard_rank == MEMORY_PLAN_LARGEST ? 0 : r->shard_rank;
+    for (int i = 1; r->shard_rank == MEMORY_PLAN_LARGEST && m->shard_weights && i < size; i++)
+        if (m->shard_weights[i] > m->shard_weights[m->shard_rank])
+            m->shard_rank = i;
     return FSDP_OK;
+}
+
+static size_t plan_communication(const memory_plan_request *r)
+{
+    comm_config link = COMM_CONFIG_INIT;
+    link.backend = r->backend;
+    link.job = job_single();
+    link.job.world_size = r->n_ranks;
+    link.job.local_world_size = r->ranks_per_node < r->n_ranks ? r->ranks_per_node : r->n_ranks;
+    link.device = r->dev;
+    return comm_overhead(&link);
 }
 
 static size_t largest_workspace(const program *p)
@@ -39,9 +53,14 @@ static void count_residents(const fsdp_model *m, const memory_plan_request *r, m
     out->copies = z.copy;
     out->gradients = z.gradient;
     out->optimizer = z.gradient * (size_t)r->moments;
+    out->host_state = z.host + z.host_gradient * (size_t)r->moments;
+    out->host_numbers = MODEL_HOST_NUMBERS * sizeof(model_numbers);
+    /* Parameter and moments in and out, gradient in, low-precision copy out. */
+    size_t numel = z.host_gradient / sizeof(float), low = m->config.param_dtype == FSDP_F32 ? 0 : 2;
+    out->host_update_bytes = numel * (12 + low + 8 * (size_t)r->moments);
     for (int i = 0; i < m->contents.n_buffers; i++)
         out->buffers += round_up((size_t)m->contents.buffers[i]->numel * sizeof(float), 256);
-    out->buffers += model_norm_bytes(m) + (1 + MODEL_HOST_NUMBERS) * sizeof(model_numbers);
+    out->buffers += model_norm_bytes(m) + sizeof(model_numbers);
     out->n_units = m->layout->n_units;
     for (int i = 0; i < m->layout->n_units; i++) {
         size_t bytes = schedule_unit_bytes(&m->layout->units[i], fsdp_dtype_size(m->config.param_dtype), false);
@@ -49,27 +68,29 @@ static void count_residents(const fsdp_model *m, const memory_plan_request *r, m
     }
 }
 
-/* What one rank receives: of every gathered unit all but its own shard; of every reduction its shard from all others.
- */
+/* What one rank receives, as comm counts it: of every gathered unit all but its own shard; of every reduction its shard
+ * from all others; in a sum that everybody gets, both of these for an n-th part. */
 static void count_traffic(const fsdp_model *m, const schedule *s, memory_plan *out)
 {
     int64_t param = (int64_t)fsdp_dtype_size(m->config.param_dtype),
             grad = (int64_t)fsdp_dtype_size(m->config.reduce_dtype);
+    int64_t n = m->n_shards, replicas = m->traits->grouped ? m->n_ranks / n : 1;
     for (int i = 0; i < s->n_events; i++) {
         const layout_unit *u = &m->layout->units[s->events[i].unit];
-        int64_t others = m->n_shards - 1;
-        if (s->events[i].action == ACTION_GATHER && others > 0)
-            out->gathered_bytes += (int64_t)schedule_unit_bytes(u, (size_t)param, false) * others / m->n_shards;
-        if (s->events[i].action == ACTION_REDUCE && others > 0)
-            out->reduced_bytes += u->segments[0].padded * grad * others / (m->replicated ? 1 : m->n_shards);
-        if (s->events[i].action == ACTION_REDUCE && m->traits->grouped && m->n_ranks > m->n_shards)
-            out->replica_bytes += u->segments[0].padded / m->n_shards * 4 * (m->n_ranks / m->n_shards - 1);
+        const layout_segment *trained = &u->segments[0];
+        int64_t mine = layout_shard_numel(trained, m->replicated ? -1 : m->shard_rank);
+        for (int k = 0; s->events[i].action == ACTION_GATHER && k < u->n_segments; k++)
+            out->gathered_bytes += (u->segments[k].padded - layout_shard_numel(&u->segments[k], m->shard_rank)) * param;
+        if (s->events[i].action != ACTION_REDUCE)
+            continue;
+        out->reduced_bytes += m->replicated ? 2 * (n - 1) * mine * grad / n : (n - 1) * mine * grad;
+        out->replica_bytes += 2 * (replicas - 1) * mine * (int64_t)sizeof(float) / replicas;
     }
 }
 
 static fsdp_status plan_step(fsdp_model *m, const memory_plan_request *r, memory_plan *out)
 {
-    program_options options = {.backward = true, .stage_inputs = strcmp(r->dev->name, "cpu") != 0};
+    program_options options = model_program_options(m, true);
     schedule_options when = model_schedule_options(m);
     program *p = NULL;
     schedule *s = NULL;
@@ -88,6 +109,7 @@ static fsdp_status plan_step(fsdp_model *m, const memory_plan_request *r, memory
     if (status == FSDP_OK) {
         out->workspace = largest_workspace(p);
         out->activations = program_slab_bytes(p) - out->workspace;
+        out->host_activations = program_host_bytes(p);
         out->gather = s->gather_bytes;
         out->full_gradients = s->gradient_bytes;
         count_traffic(m, s, out);
@@ -105,17 +127,21 @@ static void add_allocation(memory_plan *p, const char *what, size_t bytes, bool 
 
 static void list_allocations(const fsdp_model *m, memory_plan *p)
 {
-    bool copies = p->copies > 0;
-    add_allocation(p, "what peers gather", copies ? p->copies : p->parameters, true);
-    add_allocation(p, "masters and accumulators", (copies ? p->parameters : 0) + p->gradients, false);
-    add_allocation(p, "buffers", p->buffers - model_norm_bytes(m) - (1 + MODEL_HOST_NUMBERS) * sizeof(model_numbers),
-                   false);
+    resident_sizes z = model_resident_sizes(m);
+    bool low = m->config.param_dtype != FSDP_F32; /* otherwise peers gather the masters, or copies in fp32 */
+    add_allocation(p, "communication", p->communication, true);
+    add_allocation(p, "what peers gather", p->copies + (low ? 0 : p->parameters), true);
+    add_allocation(p, "masters and accumulators", (low ? p->parameters : 0) + p->gradients, false);
+    add_allocation(p, "masters and accumulators in host memory", z.host, false);
+    add_allocation(p, "buffers", p->buffers - model_norm_bytes(m) - sizeof(model_numbers), false);
     add_allocation(p, "norm", model_norm_bytes(m), false);
     add_allocation(p, "numbers", sizeof(model_numbers), false);
-    add_allocation(p, "numbers, host", MODEL_HOST_NUMBERS * sizeof(model_numbers), false);
+    add_allocation(p, "numbers in host memory", p->host_numbers, false);
     add_allocation(p, "moments", p->optimizer, false);
+    add_allocation(p, "moments in host memory", p->host_state - z.host, false);
     add_allocation(p, "gathered units", p->gather, false);
     add_allocation(p, "full gradients", p->full_gradients, true);
+    add_allocation(p, "activations in host memory", p->host_activations, false);
     add_allocation(p, "activations", p->activations + p->workspace, false);
 }
 
@@ -132,18 +158,22 @@ fsdp_status memory_plan_make(fsdp_module *net, const fsdp_config *config, const 
     m->config = *config;
     m->traits = strategy_of(config->strategy);
     m->module = net;
+    m->shard_weights = (int *)(uintptr_t)config->shard_weights; /* borrowed: only read here */
     fsdp_status status = describe_groups(m, r);
     if (status == FSDP_OK)
         status = model_make_layout(m);
     if (status == FSDP_OK) {
         count_residents(m, r, out);
+        out->communication = plan_communication(r);
         status = plan_step(m, r, out);
     }
     out->total = out->parameters + out->copies + out->gradients + out->optimizer + out->gather + out->full_gradients +
-                 out->activations + out->workspace + out->buffers;
+                 out->activations + out->workspace + out->buffers + out->communication;
+    out->host = out->host_state + out->host_activations + out->host_numbers;
     if (status == FSDP_OK)
         list_allocations(m, out);
     layout_free(m->layout);
+    free(m->offloaded);
     module_contents_free(&m->contents);
     fsdp_module_free(net);
     free(m);

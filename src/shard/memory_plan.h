@@ -13,10 +13,10 @@ typedef struct planned_allocation {
     bool shared; /* from comm_allocate: peers reach it */
 } planned_allocation;
 
-enum { MEMORY_PLAN_ALLOCATIONS = 10 };
+enum { MEMORY_PLAN_ALLOCATIONS = 14 };
 
 typedef struct memory_plan {
-    /* Bytes of one rank (the one that takes most). */
+    /* Bytes of one rank. */
     size_t parameters; /* fp32 masters */
     size_t copies;     /* in param_dtype, what is gathered */
     size_t gradients;  /* fp32 accumulators */
@@ -25,8 +25,15 @@ typedef struct memory_plan {
     size_t full_gradients;
     size_t activations;
     size_t workspace;
-    size_t buffers; /* of the model, and the engine's numbers */
+    size_t buffers;       /* of the model, and the engine's numbers on the device */
+    size_t communication; /* control pages and staging area of the backend */
     size_t total;
+    /* In host memory, beside the total. */
+    size_t host_state;        /* masters, gradients and moments of offloaded units, what their copies are made from */
+    size_t host_activations;  /* that wait for backward */
+    size_t host_numbers;      /* of the engine */
+    size_t host;              /* all of it */
+    size_t host_update_bytes; /* read and written there by one update of the offloaded units */
 
     planned_allocation allocations[MEMORY_PLAN_ALLOCATIONS]; /* the same, request by request */
     int n_allocations;
@@ -40,11 +47,15 @@ typedef struct memory_plan {
 /* Records what a step computes; the inputs need no data. */
 typedef fsdp_loss (*plan_recorder)(void *context, fsdp_module *net, fsdp_tape *t);
 
+enum { MEMORY_PLAN_LARGEST = -1 };
+
 typedef struct memory_plan_request {
     device *dev; /* whose workspaces count */
     int n_ranks;
     int ranks_per_node;
-    int moments; /* fp32 numbers of optimizer state per parameter */
+    int shard_rank;      /* whose bytes: its place in the shard group; MEMORY_PLAN_LARGEST: of one with most to hold */
+    const char *backend; /* of communication; NULL: what fits */
+    int moments;         /* fp32 numbers of optimizer state per parameter */
     plan_recorder record;
     void *context;
 } memory_plan_request;

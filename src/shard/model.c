@@ -9,6 +9,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "shard/offload.h"
 #include "shard/wrap.h"
 
 static fsdp_status make_groups(fsdp_model *m)
@@ -79,7 +80,7 @@ fsdp_status model_make_layout(fsdp_model *m)
     fsdp_status status = layout_build(&m->contents, wrapped.n_units, (const char *const *)wrapped.names, m->n_shards,
                                       m->replicated ? NULL : m->shard_weights, &m->layout);
     wrap_result_free(&wrapped);
-    return status;
+    return status == FSDP_OK ? offload_choose(m) : status;
 }
 
 /* Ranks that were started with different models, seeds or settings are told so before anything else happens. */
@@ -92,6 +93,7 @@ static fsdp_status agree(fsdp_model *m)
         c->strategy,          c->param_dtype,   c->reduce_dtype,    (uint64_t)c->gather_buffers, c->forward_prefetch,
         c->backward_prefetch, c->checkpointing, c->recompute_cheap, c->sync_each_micro_batch};
     mine[1] = hash_bytes(mine[1], settings, sizeof settings);
+    mine[1] = hash_bytes(mine[1], m->offloaded, (size_t)m->layout->n_units * sizeof *m->offloaded);
     uint64_t *all = calloc((size_t)world * 2, sizeof *all);
     size_t *bytes = calloc((size_t)world, sizeof *bytes);
     fsdp_status status = FSDP_ERR_MEMORY;
@@ -128,14 +130,22 @@ static int64_t part_numel(const fsdp_model *m, const layout_segment *s)
 
 resident_sizes model_resident_sizes(const fsdp_model *m)
 {
-    resident_sizes z = {0, 0, 0};
+    resident_sizes z = {.master = 0};
     for (int i = 0; i < m->layout->n_units; i++) {
         for (int k = 0; k < m->layout->units[i].n_segments; k++) {
             const layout_segment *s = &m->layout->units[i].segments[k];
-            size_t numel = (size_t)part_numel(m, s);
-            z.master += round_up(numel * (model_splits_masters(m) ? sizeof(uint16_t) : sizeof(float)), 256);
-            z.copy += has_copy(m) ? round_up(numel * fsdp_dtype_size(m->config.param_dtype), 256) : 0;
-            z.gradient += s->trainable ? round_up(numel * sizeof(float), 256) : 0;
+            size_t numel = (size_t)part_numel(m, s), whole = round_up(numel * sizeof(float), 256),
+                   halves = round_up(numel * sizeof(uint16_t), 256),
+                   copy = round_up(numel * fsdp_dtype_size(m->config.param_dtype), 256);
+            if (m->offloaded[i]) {
+                z.copy += copy;
+                z.host_gradient += s->trainable ? whole : 0;
+                z.host += whole + (has_copy(m) ? copy : 0) + (s->trainable ? whole : 0);
+            } else {
+                z.master += model_splits_masters(m) ? halves : whole;
+                z.copy += has_copy(m) ? copy : 0;
+                z.gradient += s->trainable ? whole : 0;
+            }
         }
     }
     return z;
@@ -148,16 +158,49 @@ static void *take(uint8_t **at, size_t bytes)
     return memory;
 }
 
-/* Peers read the copies (or, in fp32, the masters): those lie in shared memory, the rest in private memory. */
-static fsdp_status place_units(fsdp_model *m)
+/* Where the next part of each kind begins. */
+typedef struct places {
+    uint8_t *shared, *resident, *host;
+} places;
+
+static void place_part(const fsdp_model *m, unit_segment *part, bool offloaded, places *at)
+{
+    size_t numel = (size_t)part->numel, whole = numel * sizeof(float),
+           copy = numel * fsdp_dtype_size(m->config.param_dtype);
+    if (offloaded) {
+        part->master = take(&at->host, whole);
+        part->host_copy = has_copy(m) ? take(&at->host, copy) : part->master;
+        part->copy = take(&at->shared, copy);
+    } else {
+        if (model_splits_masters(m))
+            part->rest = take(&at->resident, numel * sizeof *part->rest);
+        else
+            part->master = take(has_copy(m) ? &at->resident : &at->shared, whole);
+        part->copy = has_copy(m) ? take(&at->shared, copy) : part->master;
+    }
+    if (part->layout->trainable)
+        part->gradient = take(offloaded ? &at->host : &at->resident, whole);
+}
+
+static fsdp_status allocate_places(fsdp_model *m)
 {
     resident_sizes z = model_resident_sizes(m);
-    m->shared_bytes = has_copy(m) ? z.copy : z.master;
+    m->shared_bytes = z.copy + (has_copy(m) ? 0 : z.master);
     m->resident_bytes = (has_copy(m) ? z.master : 0) + z.gradient;
+    m->host_bytes = z.host;
     FSDP_TRY(comm_allocate(m->world->comm, m->shared_bytes, (void **)&m->shared));
     if (m->resident_bytes > 0)
         FSDP_TRY(m->dev->allocate(m->dev, MEMORY_DEVICE, m->resident_bytes, (void **)&m->resident));
-    uint8_t *shared = m->shared, *resident = m->resident;
+    if (m->host_bytes > 0)
+        FSDP_TRY(m->dev->allocate(m->dev, MEMORY_HOST, m->host_bytes, (void **)&m->host));
+    return FSDP_OK;
+}
+
+/* Peers read the copies (or, in fp32, the masters): those lie in shared memory, the rest in private memory. */
+static fsdp_status place_units(fsdp_model *m)
+{
+    FSDP_TRY(allocate_places(m));
+    places at = {m->shared, m->resident, m->host};
     for (int i = 0; i < m->layout->n_units; i++) {
         unit *u = &m->units[i];
         u->layout = &m->layout->units[i];
@@ -168,14 +211,7 @@ static fsdp_status place_units(fsdp_model *m)
             const layout_segment *s = part->layout = &u->layout->segments[k];
             part->numel = part_numel(m, s);
             part->first = m->replicated ? 0 : s->cuts[m->shard_rank];
-            if (model_splits_masters(m))
-                part->rest = take(&resident, (size_t)part->numel * sizeof *part->rest);
-            else
-                part->master = take(has_copy(m) ? &resident : &shared, (size_t)part->numel * sizeof(float));
-            part->copy = has_copy(m) ? take(&shared, (size_t)part->numel * fsdp_dtype_size(m->config.param_dtype))
-                                     : part->master;
-            if (s->trainable)
-                part->gradient = take(&resident, (size_t)part->numel * sizeof(float));
+            place_part(m, part, m->offloaded[i], &at);
             part->counts = calloc((size_t)m->n_shards, sizeof *part->counts);
             if (!part->counts)
                 return error_set(FSDP_ERR_MEMORY, "placing unit %s: out of host memory", u->layout->name);
@@ -230,7 +266,8 @@ static int64_t norm_blocks(const fsdp_model *m)
 
 size_t model_norm_bytes(const fsdp_model *m)
 {
-    return (size_t)(norm_blocks(m) + m->n_shards) * sizeof(double);
+    int64_t landed = offload_any(m) ? (int64_t)m->layout->n_units * model_norm_sums(m) : 0;
+    return (size_t)(norm_blocks(m) + m->n_shards + landed) * sizeof(double);
 }
 
 static fsdp_status place_numbers(fsdp_model *m)
@@ -238,6 +275,7 @@ static fsdp_status place_numbers(fsdp_model *m)
     m->norm_blocks_bytes = model_norm_bytes(m);
     FSDP_TRY(m->dev->allocate(m->dev, MEMORY_DEVICE, m->norm_blocks_bytes, (void **)&m->norm_blocks));
     m->norm_partials = m->norm_blocks + norm_blocks(m);
+    m->unit_squares = m->norm_partials + m->n_shards;
     FSDP_TRY(m->dev->allocate(m->dev, MEMORY_DEVICE, sizeof *m->numbers, (void **)&m->numbers));
     return m->dev->allocate(m->dev, MEMORY_HOST, MODEL_HOST_NUMBERS * sizeof *m->host_numbers,
                             (void **)&m->host_numbers);
@@ -297,11 +335,14 @@ fsdp_status fsdp_shard(fsdp_world *w, fsdp_module *net, const fsdp_config *confi
     m->world = w;
     m->dev = w->dev;
     m->dev->fixed_choices = full.deterministic;
+    m->dev->takes_choices = comm_rank(w->comm) > 0;
     m->compute = w->compute;
     m->config = full;
     m->traits = strategy_of(full.strategy);
     m->module = net;
     m->gradient.shared = true;
+    m->gather.shared = comm_fills_directly(w->comm);
+    m->waiting.kind = MEMORY_HOST;
     m->loss_scale = full.param_dtype == FSDP_F16 ? (full.loss_scale > 0 ? full.loss_scale : 65536) : 1;
     m->statistics = (statistics_group){sum_statistics, m, comm_world_size(w->comm)};
     m->peers = (peer_group){gather_values, scatter_sums, m, comm_world_size(w->comm)};
@@ -323,6 +364,8 @@ fsdp_status fsdp_shard(fsdp_world *w, fsdp_module *net, const fsdp_config *confi
     TRY_OR(fail, place_units(m));
     TRY_OR(fail, place_buffers(m));
     TRY_OR(fail, place_numbers(m));
+    if (offload_any(m))
+        TRY_OR(fail, offload_create(m, &m->offload));
     TRY_OR(fail, model_initialize(m));
     TRY_OR(fail, tape_create(m->dev, &m->recording));
     *out = m;
@@ -338,13 +381,14 @@ static void free_arena(fsdp_model *m, model_arena *a)
     if (a->shared)
         comm_release(m->world->comm, a->memory);
     else
-        m->dev->release(m->dev, MEMORY_DEVICE, a->memory, a->bytes);
+        m->dev->release(m->dev, a->kind, a->memory, a->bytes);
 }
 
 void fsdp_model_free(fsdp_model *m)
 {
     if (!m)
         return;
+    offload_free(m->offload);
     while (m->programs) {
         planned_program *next = m->programs->next;
         recorded_forget(m->dev, &m->programs->whole[0]);
@@ -356,6 +400,9 @@ void fsdp_model_free(fsdp_model *m)
         m->programs = next;
     }
     tape_free(m->recording);
+    if (m->transfers)
+        m->dev->stream_free(m->transfers);
+    free_arena(m, &m->waiting);
     free_arena(m, &m->slab);
     free_arena(m, &m->gradient);
     free_arena(m, &m->gather);
@@ -363,6 +410,7 @@ void fsdp_model_free(fsdp_model *m)
     m->dev->release(m->dev, MEMORY_DEVICE, m->numbers, sizeof *m->numbers);
     m->dev->release(m->dev, MEMORY_DEVICE, m->norm_blocks, m->norm_blocks_bytes);
     m->dev->release(m->dev, MEMORY_DEVICE, m->buffers, m->buffers_bytes);
+    m->dev->release(m->dev, MEMORY_HOST, m->host, m->host_bytes);
     m->dev->release(m->dev, MEMORY_DEVICE, m->resident, m->resident_bytes);
     comm_release(m->world->comm, m->shared);
     for (int i = 0; m->units && i < m->layout->n_units; i++) {
@@ -370,6 +418,7 @@ void fsdp_model_free(fsdp_model *m)
             free(m->units[i].segments[k].counts);
     }
     free(m->units);
+    free(m->offloaded);
     layout_free(m->layout);
     module_contents_free(&m->contents);
     if (m->owns_groups) {

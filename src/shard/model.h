@@ -16,6 +16,7 @@
 typedef struct model_arena {
     uint8_t *memory;
     size_t bytes;
+    memory_kind kind;
     bool shared; /* peers read it: from comm_allocate */
 } model_arena;
 
@@ -56,20 +57,25 @@ struct fsdp_model {
     bool replicated; /* no_shard over several ranks: every rank holds everything */
 
     unit *units;
+    bool *offloaded;            /* (n_units): masters, moments and gradients of the unit lie in host memory */
     uint8_t *resident, *shared; /* masters, copies, accumulators: private, and what peers read */
-    size_t resident_bytes, shared_bytes;
+    uint8_t *host;              /* those of offloaded units */
+    size_t resident_bytes, shared_bytes, host_bytes;
+    struct offload *offload; /* NULL: no unit is offloaded */
     float *buffers;
     size_t buffers_bytes;
 
     fsdp_tape *recording;
     planned_program *programs;
-    planned_program *last_training; /* the program of the last fsdp_backward */
-    model_arena gather, gradient, slab;
+    planned_program *last_training;              /* the program of the last fsdp_backward */
+    model_arena gather, gradient, slab, waiting; /* the last: activations in host memory */
+    stream *transfers;                           /* their copies; NULL before there are any */
 
     model_numbers *numbers; /* device memory */
     model_numbers
         *host_numbers; /* (MODEL_HOST_NUMBERS): what the host writes before it is copied, a place a micro-batch */
     double *norm_blocks, *norm_partials;
+    double *unit_squares; /* (n_units, model_norm_sums) where units are offloaded */
     size_t norm_blocks_bytes;
 
     statistics_group statistics;
@@ -80,16 +86,38 @@ struct fsdp_model {
     int64_t first_sample;
     double expected_count; /* power of two that divides the loss, 0: not agreed yet */
     double loss_scale;
+    bool choices_shared; /* what the device chose by timing is the same on all ranks */
 };
 
 /* How this strategy and world schedule a program; `last` counts only where gradients are held. */
 schedule_options model_schedule_options(const fsdp_model *m);
+/* How its programs are compiled. */
+program_options model_program_options(const fsdp_model *m, bool backward);
 
 /* Nothing but the compute stream takes part in a step: all of it can be recorded as a graph. */
 static inline bool model_works_alone(const fsdp_model *m)
 {
-    return m->n_ranks == 1;
+    return m->n_ranks == 1 && !m->offload;
 }
+
+/* Every shard is held by several groups, whose gradients are summed. */
+static inline bool model_has_replicas(const fsdp_model *m)
+{
+    return m->replica_group && comm_group_size(m->replica_group) > 1;
+}
+
+/* Sums of squares kept apart until the end: one, or when replicated one for every shard. */
+static inline int model_norm_sums(const fsdp_model *m)
+{
+    return m->replicated ? m->n_shards : 1;
+}
+
+/* Graphs hold pointers and chosen kernels: when those change, they are recorded anew. */
+void model_forget_graphs(fsdp_model *m);
+
+/* choices.c. Collective, after every optimizer step; does its work after the first: what rank 0's device chose by
+ * timing is what all take. */
+fsdp_status model_share_choices(fsdp_model *m);
 
 /* Finds the program of a recording, or plans it and makes room. The model takes the recording when it is new. */
 fsdp_status model_plan(fsdp_model *m, fsdp_tape *recording, fsdp_tensor *root, planned_program **out);
@@ -100,12 +128,14 @@ fsdp_status model_make_layout(fsdp_model *m);
 
 /* Resident memory that a model needs, per kind; for planning without allocating. */
 typedef struct resident_sizes {
-    size_t master, copy, gradient; /* bytes */
+    size_t master, copy, gradient; /* bytes on the device */
+    size_t host_gradient;          /* accumulators of offloaded units, in host memory */
+    size_t host;                   /* the same with their masters, and what the copies are made from */
 } resident_sizes;
 resident_sizes model_resident_sizes(const fsdp_model *m);
 size_t model_norm_bytes(const fsdp_model *m); /* of the norm's partial sums */
 
-/* Whether masters are kept as halves (see halves_args). */
+/* Whether masters of units on the device are kept as halves (see halves_args). */
 static inline bool model_splits_masters(const fsdp_model *m)
 {
     return m->dev->halves && m->config.param_dtype == FSDP_BF16;
@@ -124,6 +154,9 @@ fsdp_status model_put(fsdp_model *m, void *dev, const void *host, size_t bytes);
 /* gradients.c. After the last micro-batch: what is still under way is waited for, replicas are summed, and the totals
  * {sum of squares, loss, count} over all ranks stand in numbers->totals. */
 fsdp_status model_finish_gradients(fsdp_model *m);
+/* Sums of squares (model_norm_sums) of this rank's gradient of a unit, at `gradient`. */
+fsdp_status model_squares(fsdp_model *m, const unit_segment *part, const float *gradient, double *out, bool add,
+                          stream *s);
 
 /* What the optimizer works on: one flat range a unit. */
 typedef struct model_slice {
@@ -133,8 +166,10 @@ typedef struct model_slice {
     uint16_t *rest; /* low halves; parameter is then NULL */
     int64_t n;
     int64_t decay_end; /* elements before it take weight decay */
+    bool offloaded;    /* all of it is host memory */
 } model_slice;
 int model_slices(const fsdp_model *m); /* units with something to train on this rank */
+int model_slice_unit(const fsdp_model *m, int index);
 model_slice model_slice_at(const fsdp_model *m, int index);
 /* Before the optimizer writes slice `index`: peers have read what they gathered. */
 fsdp_status model_before_update(fsdp_model *m, int index);

@@ -91,21 +91,29 @@ static int by_first_use(const void *a, const void *b)
     return x->first != y->first ? x->first - y->first : x->unit - y->unit;
 }
 
-/* One stay for a unit held over the turn, else one for forward and one for backward. A unit whose backward comes with
- * no other gather in between is not given up for it: at the turn its regather would follow its release at once. */
+static bool used_twice(const unit_use *u)
+{
+    return u->forward_last >= 0 && u->backward_first >= 0;
+}
+
+/* Units at the turn from forward to backward are not given up: the one whose forward reaches furthest, and before it as
+ * many as would be gathered ahead of their backward there anyway. Holding them on takes no more memory than that. */
+static bool stays_over_turn(const planning *g, int unit)
+{
+    bool prefetch = g->o->backward_prefetch != FSDP_PREFETCH_NONE;
+    int further = 0, most = prefetch ? g->o->gather_buffers : 1;
+    for (int i = 0; i < g->l->n_units; i++)
+        further += used_twice(&g->uses[i]) && g->uses[i].forward_last > g->uses[unit].forward_last;
+    return used_twice(&g->uses[unit]) && further < (most > 1 ? most : 1);
+}
+
+/* One stay for a unit held over the turn, else one for forward and one for backward. */
 static void plan_stays(planning *g)
 {
-    int turn = -1; /* the unit whose forward reaches furthest */
-    for (int i = 0; i < g->l->n_units; i++) {
-        const unit_use *u = &g->uses[i];
-        if (u->forward_last >= 0 && u->backward_first >= 0 &&
-            (turn < 0 || u->forward_last > g->uses[turn].forward_last))
-            turn = i;
-    }
     for (int i = 0; i < g->l->n_units; i++) {
         const unit_use *u = &g->uses[i];
         bool forward = u->forward_first >= 0, backward = u->backward_first >= 0;
-        bool whole = g->o->parameters != RESIDENT_GATHERED || i == turn;
+        bool whole = g->o->parameters != RESIDENT_GATHERED || stays_over_turn(g, i);
         if (forward && backward && whole)
             g->stays[g->n_stays++] = (stay){i, false, 0, u->forward_first, u->backward_last};
         else {
@@ -118,6 +126,23 @@ static void plan_stays(planning *g)
     qsort(g->stays, (size_t)g->n_stays, sizeof *g->stays, by_first_use);
 }
 
+/* The unit that begins its backward `ahead` places before instruction `first`; -1 when there is none. */
+static int unit_before(const planning *g, int first, int ahead)
+{
+    int unit = -1;
+    for (int k = 0; k < ahead; k++, first = g->uses[unit].backward_first) {
+        unit = -1;
+        for (int i = 0; i < g->l->n_units; i++) {
+            int at = g->uses[i].backward_first;
+            if (at >= 0 && at < first && (unit < 0 || at > g->uses[unit].backward_first))
+                unit = i;
+        }
+        if (unit < 0)
+            return -1;
+    }
+    return unit;
+}
+
 /* A gather starts when the unit `ahead` places before it begins to compute (pre), or ends (post). */
 static void plan_gather_starts(planning *g)
 {
@@ -126,18 +151,19 @@ static void plan_gather_starts(planning *g)
         stay *s = &g->stays[i];
         bool in_backward = s->first >= turn;
         bool prefetch = in_backward ? g->o->backward_prefetch != FSDP_PREFETCH_NONE : g->o->forward_prefetch;
-        int before = i - (ahead < 1 ? 1 : ahead);
         s->gather = s->first;
         if (!prefetch || ahead < 1)
             continue;
-        if (before < 0)
-            s->gather = 0;
-        else if (in_backward && g->o->backward_prefetch == FSDP_PREFETCH_POST)
-            s->gather = min_i64(s->first, g->stays[before].last + 1);
-        else
-            s->gather = g->stays[before].first;
-        if (in_backward && s->gather < turn && g->stays[i].backward)
-            s->gather = s->first < turn ? s->gather : turn;
+        if (!in_backward) {
+            s->gather = i < ahead ? 0 : g->stays[i - ahead].first;
+            continue;
+        }
+        int before = unit_before(g, s->first, ahead);
+        const unit_use *u = before < 0 ? NULL : &g->uses[before];
+        bool post = g->o->backward_prefetch == FSDP_PREFETCH_POST;
+        s->gather = !u     ? turn
+                    : post ? (int)min_i64(s->first, u->backward_last + 1)
+                           : (int)max_i64(turn, u->backward_first);
     }
 }
 
@@ -189,10 +215,74 @@ static fsdp_status plan_parameters(planning *g)
     return status;
 }
 
+static bool is_offloaded(const planning *g, int unit)
+{
+    return g->o->offloaded && g->o->offloaded[unit];
+}
+
+/* What the host's optimizer writes must have come before it is gathered, or, where nothing is moved, used. */
+static fsdp_status plan_refreshes(planning *g)
+{
+    bool gathers = g->o->parameters != RESIDENT_ALIAS && !g->o->alias;
+    for (int i = 0; i < g->l->n_units; i++) {
+        const unit_use *u = &g->uses[i];
+        int first = u->forward_first >= 0 ? u->forward_first : u->backward_first;
+        if (!is_offloaded(g, i) || first < 0)
+            continue;
+        for (int k = 0; k < g->n_stays && gathers; k++) {
+            if (g->stays[k].unit == i)
+                first = (int)min_i64(first, g->stays[k].gather);
+        }
+        FSDP_TRY(add_event(g, first, ACTION_REFRESH, i, false));
+    }
+    return FSDP_OK;
+}
+
 static int by_last_gradient(const void *a, const void *b)
 {
     const stay *x = a, *y = b;
     return x->last != y->last ? x->last - y->last : x->unit - y->unit;
+}
+
+/* An offloaded gradient's sum so far starts back while the unit before it computes. */
+static int preload_index(const planning *g, int i)
+{
+    int before = i > 0 ? g->stays[i - 1].first : program_forward_length(g->p);
+    return (int)min_i64(before, g->stays[i].first);
+}
+
+static fsdp_status add_gradient_events(planning *g, int i, int freed)
+{
+    const stay *s = &g->stays[i];
+    if (is_offloaded(g, s->unit))
+        FSDP_TRY(add_event(g, preload_index(g, i), ACTION_PRELOAD, s->unit, true));
+    FSDP_TRY(add_event(g, s->first, ACTION_GRADIENTS, s->unit, true));
+    FSDP_TRY(add_event(g, s->last + 1, ACTION_REDUCE, s->unit, true));
+    return add_event(g, freed, ACTION_REDUCED, s->unit, true);
+}
+
+/* The largest shard, so that all ranks make the same room. */
+static size_t landing_bytes(const planning *g, const layout_segment *s)
+{
+    int64_t numel = g->o->replicated ? s->padded : 0;
+    for (int r = 0; r < g->l->n_shards && !g->o->replicated; r++)
+        numel = max_i64(numel, layout_shard_numel(s, r));
+    return round_up((size_t)numel * sizeof(float), 256);
+}
+
+/* Of unit number i in order of its last gradient: what its full gradient and its landing take, and for how long. */
+static void plan_gradient_memory(const planning *g, int i, int freed, lifetime *full, lifetime *landing)
+{
+    const stay *s = &g->stays[i];
+    const layout_unit *u = &g->l->units[s->unit];
+    bool offloaded = is_offloaded(g, s->unit), direct = g->o->gradients == GRADIENT_DIRECT;
+    int from = offloaded ? preload_index(g, i) : s->first;
+    *full = (lifetime){schedule_unit_bytes(u, g->o->grad_bytes, true), direct ? from : s->first, freed, 0};
+    *landing = (lifetime){offloaded && !direct ? landing_bytes(g, &u->segments[0]) : 0, from, freed, 0};
+    if (g->o->gradients == GRADIENT_HELD)
+        full->first = 0, full->last = program_length(g->p);
+    if (direct && !offloaded)
+        full->bytes = 0;
 }
 
 /* A buffered gradient lives until the next unit's reduction has started: at most two are on their way. */
@@ -205,37 +295,43 @@ static fsdp_status plan_gradients(planning *g)
             g->stays[n++] = (stay){i, true, 0, g->uses[i].grad_first, g->uses[i].grad_last};
     }
     qsort(g->stays, (size_t)n, sizeof *g->stays, by_last_gradient);
-    lifetime *items = calloc((size_t)n + 1, sizeof *items);
+    lifetime *items = calloc((size_t)n * 2 + 1, sizeof *items);
     if (!items)
         return error_set(FSDP_ERR_MEMORY, "scheduling %d units: out of host memory", g->l->n_units);
     fsdp_status status = FSDP_OK;
     for (int i = 0; i < n && status == FSDP_OK; i++) {
-        const stay *s = &g->stays[i];
         int freed = i + 1 < n ? g->stays[i + 1].last + 1 : end;
-        items[i] = (lifetime){schedule_unit_bytes(&g->l->units[s->unit], g->o->grad_bytes, true), s->first, freed, 0};
-        if (g->o->gradients == GRADIENT_HELD)
-            items[i].first = 0, items[i].last = end;
-        status = add_event(g, s->first, ACTION_GRADIENTS, s->unit, true);
-        if (status == FSDP_OK)
-            status = add_event(g, s->last + 1, ACTION_REDUCE, s->unit, true);
-        if (status == FSDP_OK)
-            status = add_event(g, freed, ACTION_REDUCED, s->unit, true);
+        plan_gradient_memory(g, i, freed, &items[i], &items[n + i]);
+        status = add_gradient_events(g, i, freed);
     }
     g->s->reductions = n;
-    if (status == FSDP_OK && g->o->gradients != GRADIENT_DIRECT)
-        status = lifetime_pack(items, n, &g->s->gradient_bytes);
-    for (int i = 0; i < n && status == FSDP_OK; i++)
-        g->s->units[g->stays[i].unit].gradient_offset = items[i].offset;
+    if (status == FSDP_OK)
+        status = lifetime_pack(items, 2 * n, &g->s->gradient_bytes);
+    for (int i = 0; i < n && status == FSDP_OK; i++) {
+        schedule_unit *u = &g->s->units[g->stays[i].unit];
+        u->gradient_offset = items[i].offset;
+        u->landing_offset = g->o->gradients == GRADIENT_DIRECT ? items[i].offset : items[n + i].offset;
+    }
     free(items);
     return status;
 }
 
-static int by_index(const void *a, const void *b)
+static bool is_before(const schedule_event *a, const schedule_event *b)
 {
-    const schedule_event *x = a, *y = b;
-    if (x->index != y->index)
-        return x->index - y->index;
-    return x->action != y->action ? (int)x->action - (int)y->action : x->unit - y->unit;
+    return a->index != b->index ? a->index < b->index : a->action < b->action;
+}
+
+/* Events of one kind before one instruction keep the order in which they were planned: units that are needed first are
+ * gathered first. */
+static void sort_events(schedule *s)
+{
+    for (int i = 1; i < s->n_events; i++) {
+        schedule_event e = s->events[i];
+        int at = i;
+        for (; at > 0 && is_before(&e, &s->events[at - 1]); at--)
+            s->events[at] = s->events[at - 1];
+        s->events[at] = e;
+    }
 }
 
 fsdp_status schedule_build(const program *p, const layout *l, const schedule_options *options, schedule **out)
@@ -252,9 +348,9 @@ fsdp_status schedule_build(const program *p, const layout *l, const schedule_opt
     }
     collect_uses(&g);
     TRY_OR(done, plan_parameters(&g));
+    TRY_OR(done, plan_refreshes(&g));
     TRY_OR(done, plan_gradients(&g));
-    if (g.s->n_events > 0)
-        qsort(g.s->events, (size_t)g.s->n_events, sizeof *g.s->events, by_index);
+    sort_events(g.s);
     *out = g.s;
     g.s = NULL;
 done:

@@ -29,8 +29,10 @@ typedef enum schedule_action {
     ACTION_REDUCE,    /* start reducing the unit's gradients */
     ACTION_REDUCED,   /* wait for that; the buffer is free after */
     ACTION_RELEASE,   /* give up the full parameters */
+    ACTION_REFRESH,   /* offloaded: the copy that is gathered has come from the host's last optimizer step */
     ACTION_GATHER,    /* start gathering */
     ACTION_AWAIT,     /* the full parameters are there */
+    ACTION_PRELOAD,   /* offloaded: the gradients of earlier micro-batches start on their way back */
     ACTION_GRADIENTS, /* a buffer for full gradients is taken */
     ACTION_COUNT
 } schedule_action;
@@ -50,12 +52,16 @@ typedef struct schedule_options {
     int gather_buffers;
     bool forward_prefetch;
     fsdp_prefetch backward_prefetch;
+    const bool *offloaded; /* (n_units), or NULL: none */
+    bool replicated;       /* every rank's gradient is the whole sum, not a shard of it */
 } schedule_options;
 
 typedef struct schedule_unit {
     bool used, trained;
     size_t forward_offset, backward_offset; /* in the gather arena; equal when the unit is gathered once */
     size_t gradient_offset;                 /* in the gradient arena */
+    size_t landing_offset; /* offloaded: where this rank's sum lies before it leaves, likewise; the buffer itself when
+                              gradients are direct */
 } schedule_unit;
 
 typedef struct schedule {

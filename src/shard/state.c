@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "shard/model.h"
+#include "shard/offload.h"
 
 #define CHUNK ((int64_t)1 << 20) /* elements that pass through host memory at a time */
 
@@ -106,15 +107,25 @@ static fsdp_status move_halves(fsdp_model *m, const model_piece *p, int64_t firs
 
 fsdp_status model_read_piece(fsdp_model *m, const model_piece *p, int64_t first, int64_t n, float *out)
 {
+    FSDP_TRY(offload_settle(m));
     if (p->part->rest)
         return move_halves(m, p, first, n, out, true);
+    if (p->part->host_copy) {
+        memcpy(out, p->part->master + p->at + first, (size_t)n * sizeof(float));
+        return FSDP_OK;
+    }
     return model_fetch(m, out, p->part->master + p->at + first, (size_t)n * sizeof(float));
 }
 
 fsdp_status model_write_piece(fsdp_model *m, const model_piece *p, int64_t first, int64_t n, const float *in)
 {
+    FSDP_TRY(offload_settle(m));
     if (p->part->rest)
         return move_halves(m, p, first, n, (float *)(uintptr_t)in, false);
+    if (p->part->host_copy) {
+        memcpy(p->part->master + p->at + first, in, (size_t)n * sizeof(float));
+        return FSDP_OK;
+    }
     return model_put(m, p->part->master + p->at + first, in, (size_t)n * sizeof(float));
 }
 
@@ -137,8 +148,21 @@ static fsdp_status fill_piece(fsdp_model *m, const model_piece *piece, void *con
     return FSDP_OK;
 }
 
+/* Written where the masters are, then sent to the device. */
+static fsdp_status refresh_from_host(fsdp_model *m, const unit_segment *part)
+{
+    device *host = offload_host(m);
+    axpby_args cast = {
+        .n = part->numel, .alpha = 1, .a = {part->master, FSDP_F32}, .out = {part->host_copy, m->config.param_dtype}};
+    if (part->host_copy != (void *)part->master)
+        FSDP_TRY(host->kernels->axpby(offload_host_stream(m), &cast));
+    return m->dev->copy(m->compute, part->copy, part->host_copy,
+                        (size_t)part->numel * fsdp_dtype_size(m->config.param_dtype));
+}
+
 fsdp_status model_refresh_copies(fsdp_model *m)
 {
+    FSDP_TRY(offload_settle(m));
     for (int i = 0; i < m->layout->n_units; i++) {
         unit *u = &m->units[i];
         u->stale = true;
@@ -147,6 +171,10 @@ fsdp_status model_refresh_copies(fsdp_model *m)
             unit_segment *part = &u->segments[k];
             if (part->copy == (void *)part->master || part->rest || part->numel == 0)
                 continue;
+            if (part->host_copy) {
+                FSDP_TRY(refresh_from_host(m, part));
+                continue;
+            }
             axpby_args cast = {.n = part->numel,
                                .alpha = 1,
                                .a = {part->master, FSDP_F32},
@@ -166,12 +194,16 @@ static fsdp_status zero_halves(fsdp_model *m, const unit_segment *part)
 /* Padding is zero for good. */
 static fsdp_status clear_masters(fsdp_model *m)
 {
+    FSDP_TRY(offload_settle(m));
     for (int i = 0; i < m->layout->n_units; i++) {
         FSDP_TRY(comm_wait_sent(&m->units[i].gather, m->compute));
         for (int k = 0; k < m->units[i].n_segments; k++) {
             unit_segment *part = &m->units[i].segments[k];
-            if (part->numel > 0 && part->master)
-                FSDP_TRY(m->dev->zero(m->compute, part->master, (size_t)part->numel * sizeof(float)));
+            size_t bytes = (size_t)part->numel * sizeof(float);
+            if (part->host_copy)
+                FSDP_TRY(offload_host(m)->zero(offload_host_stream(m), part->master, bytes));
+            else if (part->numel > 0 && part->master)
+                FSDP_TRY(m->dev->zero(m->compute, part->master, bytes));
             if (part->numel > 0 && part->rest)
                 FSDP_TRY(zero_halves(m, part));
         }
@@ -191,20 +223,21 @@ fsdp_status model_fill(fsdp_model *m, parameter_source source, void *context)
     return status == FSDP_OK ? model_refresh_copies(m) : status;
 }
 
-/* Initial values made by the device, where they are wanted. Masters kept as halves pass through the norm's memory. */
+/* Initial values made by the device. Masters kept as halves, or in host memory, pass through the norm's memory. */
 static fsdp_status initialize_piece(fsdp_model *m, const model_piece *piece, void *context)
 {
     const fsdp_parameter *p = piece->parameter;
     rng_key key = rng_key_fold_text(rng_key_make(*(const uint64_t *)context), p->name);
     const unit_segment *part = piece->part;
-    int64_t most = part->rest ? (int64_t)(m->norm_blocks_bytes / sizeof(float)) : piece->n;
+    bool passes = part->rest || part->host_copy;
+    int64_t most = passes ? (int64_t)(m->norm_blocks_bytes / sizeof(float)) : piece->n;
     bool normal = p->init == INIT_NORMAL;
     if (p->init == INIT_ZERO)
         return FSDP_OK; /* as all masters were before */
     for (int64_t done = 0, n; done < piece->n; done += n) {
         n = min_i64(most, piece->n - done);
         int64_t at = piece->at + done;
-        float *out = part->rest ? (float *)(void *)m->norm_blocks : part->master + at;
+        float *out = passes ? (float *)(void *)m->norm_blocks : part->master + at;
         random_args values = {.n = n,
                               .key = {key.k[0], key.k[1]},
                               .first = (uint64_t)(piece->first + done),
@@ -218,6 +251,8 @@ static fsdp_status initialize_piece(fsdp_model *m, const model_piece *piece, voi
             halves_args halves = {.n = n, .whole = out, .high = (uint16_t *)part->copy + at, .low = part->rest + at};
             FSDP_TRY(m->dev->halves(m->compute, &halves));
         }
+        if (part->host_copy)
+            FSDP_TRY(m->dev->copy(m->compute, part->master + at, out, (size_t)n * sizeof(float)));
     }
     return FSDP_OK;
 }
@@ -234,6 +269,7 @@ fsdp_status model_initialize(fsdp_model *m)
         return model_fill(m, initial_values, &m->config.seed);
     FSDP_TRY(clear_masters(m));
     FSDP_TRY(for_each_piece(m, initialize_piece, &m->config.seed));
+    FSDP_TRY(m->dev->stream_synchronize(m->compute));
     return model_refresh_copies(m);
 }
 

@@ -8,6 +8,10 @@
 #include "base/error.h"
 #include "base/hooks.h"
 #include "shard/model.h"
+#include "shard/offload.h"
+
+/* Smaller inputs of checkpointed modules are not worth a transfer. */
+enum { LEAST_OFFLOADED = 4096 };
 
 static bool direct_gradients(const fsdp_model *m)
 {
@@ -25,14 +29,22 @@ schedule_options model_schedule_options(const fsdp_model *m)
                           .grad_bytes = fsdp_dtype_size(c->reduce_dtype),
                           .gather_buffers = c->gather_buffers,
                           .forward_prefetch = c->forward_prefetch,
-                          .backward_prefetch = c->backward_prefetch};
+                          .backward_prefetch = c->backward_prefetch,
+                          .offloaded = m->offloaded,
+                          .replicated = m->replicated};
     if (direct_gradients(m))
         o.gradients = GRADIENT_DIRECT;
     return o;
 }
 
-/* Graphs hold pointers: when memory moves, they are recorded anew. */
-static void forget_graphs(fsdp_model *m)
+program_options model_program_options(const fsdp_model *m, bool backward)
+{
+    return (program_options){.backward = backward,
+                             .stage_inputs = strcmp(m->dev->name, "cpu") != 0,
+                             .offload_bytes = m->config.offload_activations ? LEAST_OFFLOADED : 0};
+}
+
+void model_forget_graphs(fsdp_model *m)
 {
     for (planned_program *p = m->programs; p; p = p->next) {
         recorded_forget(m->dev, &p->whole[0]);
@@ -46,7 +58,8 @@ static fsdp_status grow_arena(fsdp_model *m, model_arena *a, size_t bytes)
     if (bytes <= a->bytes)
         return FSDP_OK;
     FSDP_TRY(m->dev->stream_synchronize(m->compute));
-    forget_graphs(m);
+    FSDP_TRY(offload_settle(m));
+    model_forget_graphs(m);
     void *memory = NULL;
     if (a->shared) {
         comm_release(m->world->comm, a->memory);
@@ -54,10 +67,10 @@ static fsdp_status grow_arena(fsdp_model *m, model_arena *a, size_t bytes)
         a->bytes = 0;
         FSDP_TRY(comm_allocate(m->world->comm, bytes, &memory));
     } else {
-        m->dev->release(m->dev, MEMORY_DEVICE, a->memory, a->bytes);
+        m->dev->release(m->dev, a->kind, a->memory, a->bytes);
         a->memory = NULL;
         a->bytes = 0;
-        FSDP_TRY(m->dev->allocate(m->dev, MEMORY_DEVICE, bytes, &memory));
+        FSDP_TRY(m->dev->allocate(m->dev, a->kind, bytes, &memory));
     }
     a->memory = memory;
     a->bytes = bytes;
@@ -80,6 +93,9 @@ static fsdp_status make_room(fsdp_model *m, const planned_program *p)
         forget_kept(m);
     FSDP_TRY(grow_arena(m, &m->gather, p->schedule->gather_bytes));
     FSDP_TRY(grow_arena(m, &m->gradient, p->schedule->gradient_bytes));
+    if (program_host_bytes(p->program) > 0 && !m->transfers)
+        FSDP_TRY(m->dev->stream_create(m->dev, 0, &m->transfers));
+    FSDP_TRY(grow_arena(m, &m->waiting, program_host_bytes(p->program)));
     return grow_arena(m, &m->slab, program_slab_bytes(p->program));
 }
 
@@ -99,7 +115,7 @@ fsdp_status model_plan(fsdp_model *m, fsdp_tape *recording, fsdp_tensor *root, p
     planned_program *p = calloc(1, sizeof *p);
     if (!p)
         return error_set(FSDP_ERR_MEMORY, "planning a step: out of host memory");
-    program_options options = {.backward = root != NULL, .stage_inputs = strcmp(m->dev->name, "cpu") != 0};
+    program_options options = model_program_options(m, root != NULL);
     schedule_options when = model_schedule_options(m);
     fsdp_tape *fresh = NULL;
     fsdp_status status;
@@ -130,6 +146,7 @@ typedef struct run {
     gradient_residency gradients;
     bool last;
     bool nothing; /* no instructions run: full gradients are zero */
+    int length;   /* instructions of the program */
     int next;     /* event */
 } run;
 
@@ -203,12 +220,12 @@ static fsdp_status take_gradients(hook_state *h, const schedule_event *e)
     run *r = &h->run;
     fsdp_model *m = r->m;
     unit *u = &m->units[e->unit];
-    bool direct = r->gradients == GRADIENT_DIRECT;
+    bool alone = r->gradients == GRADIENT_DIRECT, direct = alone && !m->offloaded[e->unit];
     uint8_t *memory = direct ? NULL : m->gradient.memory + r->schedule->units[e->unit].gradient_offset;
     FSDP_TRY(unit_take_gradients(u, m->config.reduce_dtype, memory));
-    bool adds = r->gradients != GRADIENT_BUFFERED && m->micro > 0 && (direct || !m->config.sync_each_micro_batch);
+    bool adds = r->gradients != GRADIENT_BUFFERED && m->micro > 0 && (alone || !m->config.sync_each_micro_batch);
     if (adds)
-        return FSDP_OK;
+        return alone && !direct ? offload_preloaded(m, e->unit) : FSDP_OK;
     uint8_t *base = direct ? (uint8_t *)u->segments[0].gradient : memory;
     return clear_unwritten(r, u, h->planned, base, fsdp_dtype_size(m->config.reduce_dtype));
 }
@@ -218,26 +235,57 @@ static bool reduces_now(const run *r)
     return r->m->config.sync_each_micro_batch || r->last;
 }
 
+/* Whether a reduction adds to what earlier micro-batches summed. */
+static bool reduces_more(const run *r)
+{
+    return r->m->config.sync_each_micro_batch && r->m->micro > 0;
+}
+
+/* Where this rank's part of the sum goes. */
+static float *sum_of(const run *r, int index)
+{
+    const fsdp_model *m = r->m;
+    if (!m->offloaded[index])
+        return m->units[index].segments[0].gradient;
+    return (float *)(void *)(m->gradient.memory + r->schedule->units[index].landing_offset);
+}
+
+static fsdp_status preload(run *r, const schedule_event *e)
+{
+    bool more = r->gradients == GRADIENT_DIRECT ? r->m->micro > 0 : reduces_more(r);
+    return more ? offload_preload(r->m, e->unit, sum_of(r, e->unit)) : FSDP_OK;
+}
+
 static fsdp_status reduce(run *r, const schedule_event *e)
 {
     fsdp_model *m = r->m;
     unit *u = &m->units[e->unit];
-    if (r->gradients == GRADIENT_DIRECT)
-        return unit_move_gradients(u, GRADIENTS_REDUCING);
-    if (!reduces_now(r))
+    bool offloaded = m->offloaded[e->unit], more = reduces_more(r);
+    float *sum = sum_of(r, e->unit);
+    if (r->gradients == GRADIENT_DIRECT) {
+        FSDP_TRY(unit_move_gradients(u, GRADIENTS_REDUCING));
+    } else if (reduces_now(r)) {
+        if (offloaded && more)
+            FSDP_TRY(offload_preloaded(m, e->unit));
+        FSDP_TRY(unit_reduce(u, m->shard_group, m->config.reduce_dtype,
+                             m->gradient.memory + r->schedule->units[e->unit].gradient_offset, sum, m->replicated, more,
+                             m->step, m->compute));
+    } else {
         return FSDP_OK;
-    bool add = m->config.sync_each_micro_batch && m->micro > 0;
-    return unit_reduce(u, m->shard_group, m->config.reduce_dtype,
-                       m->gradient.memory + r->schedule->units[e->unit].gradient_offset, m->replicated, add, m->step,
-                       m->compute);
+    }
+    return offloaded ? offload_land(m, e->unit, sum, r->last) : FSDP_OK;
 }
 
+/* A gradient that leaves at the end of a program may take until the next one begins. */
 static fsdp_status reduced(run *r, const schedule_event *e)
 {
-    unit *u = &r->m->units[e->unit];
+    fsdp_model *m = r->m;
+    unit *u = &m->units[e->unit];
     if (r->gradients == GRADIENT_DIRECT)
-        return unit_move_gradients(u, GRADIENTS_SHARDED);
-    return reduces_now(r) ? unit_reduced(u, r->m->compute) : FSDP_OK;
+        FSDP_TRY(unit_move_gradients(u, GRADIENTS_SHARDED));
+    else if (reduces_now(r))
+        FSDP_TRY(unit_reduced(u, m->compute));
+    return m->offloaded[e->unit] && e->index < r->length ? offload_landed(m, e->unit) : FSDP_OK;
 }
 
 static fsdp_status before_instruction(void *context, int index)
@@ -256,6 +304,12 @@ static fsdp_status before_instruction(void *context, int index)
             break;
         case ACTION_RELEASE:
             status = unit_release(&r->m->units[e->unit]);
+            break;
+        case ACTION_REFRESH:
+            status = offload_refresh(r->m, e->unit);
+            break;
+        case ACTION_PRELOAD:
+            status = preload(r, e);
             break;
         case ACTION_GRADIENTS:
             status = take_gradients(h, e);
@@ -279,7 +333,11 @@ static fsdp_status clear_untrained(fsdp_model *m, const schedule *s)
 {
     for (int i = 0; i < m->layout->n_units && m->micro == 0; i++) {
         unit_segment *part = &m->units[i].segments[0];
-        if (!s->units[i].trained && part->gradient)
+        if (s->units[i].trained || !part->gradient)
+            continue;
+        if (m->offloaded[i])
+            FSDP_TRY(offload_clear(m, i));
+        else
             FSDP_TRY(m->dev->zero(m->compute, part->gradient, (size_t)part->numel * sizeof(float)));
     }
     return FSDP_OK;
@@ -330,17 +388,24 @@ static fsdp_status run_stretches(fsdp_model *m, planned_program *p, const progra
 static fsdp_status run_program(fsdp_model *m, planned_program *p, const fsdp_tape *recording, bool last)
 {
     schedule_options options = model_schedule_options(m);
-    hook_state hooks = {.run = {.m = m, .schedule = p->schedule, .gradients = options.gradients, .last = last},
+    hook_state hooks = {.run = {.m = m,
+                                .schedule = p->schedule,
+                                .gradients = options.gradients,
+                                .last = last,
+                                .length = program_length(p->program)},
                         .planned = p};
     if (m->traits->parameters == RESIDENT_ALIAS) {
         for (int i = 0; i < m->layout->n_units; i++)
             unit_point_at_copy(&m->units[i], m->config.param_dtype);
     }
+    FSDP_TRY(offload_begin(m));
     FSDP_TRY(put_numbers(m));
     bool held = options.gradients == GRADIENT_HELD && !m->config.sync_each_micro_batch;
     program_run_args args = {.dev = m->dev,
                              .compute = m->compute,
                              .slab = m->slab.memory,
+                             .host = m->waiting.memory,
+                             .transfers = m->transfers,
                              .seed = &m->numbers->seed,
                              .numbers = &m->numbers->step,
                              .statistics = &m->statistics,
@@ -426,9 +491,14 @@ fsdp_status fsdp_backward_nothing(fsdp_model *m, bool last)
         return error_set(FSDP_ERR_STATE, "a rank has no data for its first step: it cannot know what the others "
                                          "compute; give every rank at least one sample");
     schedule_options options = model_schedule_options(m);
-    hook_state hooks = {
-        .run = {.m = m, .schedule = p->schedule, .gradients = options.gradients, .last = last, .nothing = true},
-        .planned = p};
+    hook_state hooks = {.run = {.m = m,
+                                .schedule = p->schedule,
+                                .gradients = options.gradients,
+                                .last = last,
+                                .nothing = true,
+                                .length = program_length(p->program)},
+                        .planned = p};
+    FSDP_TRY(offload_begin(m));
     FSDP_TRY(clear_untrained(m, p->schedule));
     FSDP_TRY(before_instruction(&hooks, program_length(p->program)));
     if (m->micro == 0)

@@ -7,6 +7,8 @@
 
 static const char *const parameter_names[] = {"SHARDED", "GATHERING", "FULL"};
 static const char *const gradient_names[] = {"NONE", "FULL", "REDUCING", "SHARDED"};
+static const char *const gradient_events[] = {"gradients NONE", "gradients FULL", "gradients REDUCING",
+                                              "gradients SHARDED"};
 
 /* [from][to] */
 static const bool parameter_moves[3][3] = {
@@ -37,7 +39,7 @@ fsdp_status unit_move_gradients(unit *u, gradient_state to)
         return error_set(FSDP_ERR_STATE, "unit %s: gradients cannot go from %s to %s", u->layout->name,
                          gradient_names[u->gradients], gradient_names[to]);
     u->gradients = to;
-    HOOK(HOOK_UNIT, HOOK_INSTANT, u->layout->name, gradient_names[to], 0, 1);
+    HOOK(HOOK_UNIT, HOOK_INSTANT, u->layout->name, gradient_events[to], 0, 1);
     return FSDP_OK;
 }
 
@@ -103,18 +105,25 @@ fsdp_status unit_take_gradients(unit *u, fsdp_dtype dtype, uint8_t *memory)
     return FSDP_OK;
 }
 
-fsdp_status unit_reduce(unit *u, comm_group *g, fsdp_dtype dtype, uint8_t *memory, bool replicated, bool add,
-                        int64_t step, stream *s)
+fsdp_status unit_reduce(unit *u, comm_group *g, fsdp_dtype dtype, uint8_t *memory, float *sum, bool replicated,
+                        bool add, int64_t step, stream *s)
 {
     FSDP_TRY(unit_move_gradients(u, GRADIENTS_REDUCING));
     unit_segment *part = &u->segments[0];
-    u->reduce_piece = (comm_piece){.send = {memory, dtype}, .recv = {part->gradient, FSDP_F32}, .add = add};
+    u->reduce_piece = (comm_piece){.send = {memory, dtype}, .recv = {sum, FSDP_F32}, .add = add};
     if (replicated)
         u->reduce_piece.count = part->layout->padded;
     else
         u->reduce_piece.counts = part->counts;
     comm_op op = {.unit = u->layout->name, .step = step, .n_pieces = 1, .pieces = &u->reduce_piece, .stream = s};
     return replicated ? comm_all_reduce(g, &op, &u->reduce) : comm_reduce_scatter(g, &op, &u->reduce);
+}
+
+fsdp_status unit_replicate(unit *u, comm_group *g, float *sum, int64_t step, stream *s)
+{
+    u->replicate_piece = (comm_piece){.send = {sum, FSDP_F32}, .recv = {sum, FSDP_F32}, .count = u->segments[0].numel};
+    comm_op op = {.unit = u->layout->name, .step = step, .n_pieces = 1, .pieces = &u->replicate_piece, .stream = s};
+    return comm_all_reduce(g, &op, &u->replicate);
 }
 
 fsdp_status unit_reduced(unit *u, stream *s)

@@ -11,7 +11,8 @@ typedef struct attention_attributes {
     int64_t batch, q_length, kv_length, q_heads, kv_heads, head_dim;
     int64_t offset[3];
     int32_t tensor[3]; /* input that holds q, k, v */
-    float scale;
+    float scale, dropout;
+    rng_key key; /* of dropout */
     int32_t causal, relative;
 } attention_attributes;
 
@@ -53,6 +54,8 @@ static attention_args describe(const node *n)
                         .head_dim = o->head_dim,
                         .scale = o->scale,
                         .causal = o->causal,
+                        .dropout = o->dropout,
+                        .dropout_key = {o->key.k[0], o->key.k[1]},
                         .q_row = tensor_columns(n->inputs[o->tensor[0]]),
                         .k_row = tensor_columns(n->inputs[o->tensor[1]]),
                         .v_row = tensor_columns(n->inputs[o->tensor[2]])};
@@ -75,6 +78,7 @@ static attention_args bind(const run_context *c, const node *n)
     if (a.bias.p && o->relative)
         a.bias = at_column(a.bias, o->q_length - 1);
     a.key_mask = run_data(c, n->inputs[KEY_MASK]).p;
+    a.numbers = c->numbers;
     a.deterministic = c->deterministic;
     a.workspace = c->workspace;
     return a;
@@ -200,6 +204,12 @@ fsdp_tensor *fsdp_attention(fsdp_tape *t, const fsdp_attention_config *f)
     o.scale = f->scale;
     o.causal = f->causal;
     o.relative = f->relative;
+    if (f->dropout < 0 || f->dropout >= 1)
+        return tape_refuse(t, "attention: dropout of probability %g; it must lie in [0, 1)", (double)f->dropout);
+    if (f->dropout > 0 && t->training) {
+        o.dropout = f->dropout;
+        o.key = rng_key_fold(rng_key_make(t->seed), (uint64_t)t->n_nodes);
+    }
     if (f->k.x->dtype != f->q.x->dtype || f->v.x->dtype != f->q.x->dtype)
         return tape_refuse(t, "attention: queries are %s, keys %s and values %s; cast them to one type",
                            fsdp_dtype_name(f->q.x->dtype), fsdp_dtype_name(f->k.x->dtype),

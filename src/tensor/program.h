@@ -21,6 +21,7 @@ typedef struct instruction {
 struct storage {
     storage *shared; /* this storage is that one; NULL: it stands for itself */
     bool planned;
+    bool may_leave; /* to host memory, between forward and backward */
     size_t bytes;
     int first, last;
     int forward_last, backward_first; /* of its uses, -1: none */
@@ -55,7 +56,7 @@ void program_free(program *p);
 uint64_t program_signature(const program *p);
 size_t program_slab_bytes(const program *p);
 size_t program_host_bytes(const program *p); /* of values that wait in host memory */
-int program_length(const program *p); /* instructions */
+int program_length(const program *p);        /* instructions */
 const instruction *program_at(const program *p, int index);
 int program_forward_length(const program *p); /* instructions before the first of backward */
 const fsdp_tape *program_tape(const program *p);

@@ -1,4 +1,5 @@
-/* Execution of a program: inputs are staged, instructions run in order, hooks above are called in between. */
+/* Execution of a program: inputs are staged, instructions run in order, hooks above are called in between. Values that
+ * wait in host memory are copied on a stream beside the compute stream. */
 #include <string.h>
 
 #include "base/error.h"
@@ -68,9 +69,50 @@ fsdp_status program_stage_inputs(program *p, const fsdp_tape *recording, const p
     return FSDP_OK;
 }
 
-static const char *const phase_names[] = {"forward", "replay", "backward"};
+static const char *const phase_names[] = {"forward", "replay", "backward", "store", "stored", "fetch", "fetched"};
 
-static fsdp_status run_instruction(run_context *c, const instruction *step)
+/* Once for a program: a run after the first creates nothing. */
+static fsdp_status open_events(program *p, const program_run_args *args)
+{
+    if (!args->host || !args->transfers)
+        return error_set(FSDP_ERR_STATE, "%d values of the step wait in host memory, but there is none for them",
+                         p->n_transfers);
+    p->events_of = args->dev;
+    FSDP_TRY(args->dev->event_create(args->dev, &p->ready));
+    for (int i = 0; i < p->n_transfers; i++)
+        FSDP_TRY(args->dev->event_create(args->dev, &p->transfers[i].done));
+    return FSDP_OK;
+}
+
+/* A copy starts when the compute stream has come here: the value is computed, the memory it goes to is free. */
+static fsdp_status start_copy(program *p, const program_run_args *args, const transfer *moved, bool to_host)
+{
+    device *dev = args->dev;
+    uint8_t *host = args->host + moved->host_offset;
+    FSDP_TRY(dev->event_record(args->compute, p->ready));
+    FSDP_TRY(dev->stream_wait(args->transfers, p->ready));
+    if (to_host)
+        FSDP_TRY(dev->copy(args->transfers, host, args->slab + moved->from->offset, moved->from->bytes));
+    else
+        FSDP_TRY(dev->copy(args->transfers, args->slab + moved->to->offset, host, moved->to->bytes));
+    return dev->event_record(args->transfers, moved->done);
+}
+
+static fsdp_status run_transfer(program *p, const program_run_args *args, const instruction *step)
+{
+    const char *phase = phase_names[step->phase];
+    int64_t bytes = (int64_t)step->moved->from->bytes;
+    if (!p->events_of)
+        FSDP_TRY(open_events(p, args));
+    HOOK(HOOK_OP, HOOK_BEGIN, "offload", phase, bytes, 2);
+    fsdp_status status = step->phase == PHASE_STORE || step->phase == PHASE_FETCH
+                             ? start_copy(p, args, step->moved, step->phase == PHASE_STORE)
+                             : args->dev->stream_wait(args->compute, step->moved->done);
+    HOOK(HOOK_OP, HOOK_END, "offload", phase, bytes, 2);
+    return status == FSDP_OK ? FSDP_OK : error_prefix(status, "offload.%s: ", phase);
+}
+
+static fsdp_status run_node(run_context *c, const instruction *step)
 {
     c->phase = step->phase;
     c->add = step->add;
@@ -99,7 +141,8 @@ fsdp_status program_run_range(program *p, const program_run_args *args, int firs
     for (int i = first; i < end; i++) {
         if (args->before)
             FSDP_TRY(args->before(args->before_context, i));
-        FSDP_TRY(run_instruction(&c, &p->list[i]));
+        const instruction *step = &p->list[i];
+        FSDP_TRY(step->n ? run_node(&c, step) : run_transfer(p, args, step));
     }
     if (args->before && end == p->length)
         FSDP_TRY(args->before(args->before_context, p->length));

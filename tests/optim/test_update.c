@@ -132,7 +132,7 @@ static void run_against_reference(state *s, const fsdp_optimizer_config *c)
         ranges[i] = (update_range){
             .parameter = s->parameter[i], .gradient = s->gradient[i], .n = sizes[i], .decay_end = decays[i]};
     ranges[0].copy = (buffer){s->copy, FSDP_BF16};
-    assert_int_equal(update_create(s->dev, s->compute, c, ranges, RANGES, &u), FSDP_OK);
+    assert_int_equal(update_create(&(update_place){s->dev, s->compute, s->dev, MEMORY_DEVICE}, 1, c, ranges, RANGES, &u), FSDP_OK);
     for (int step = 1; step <= STEPS; step++) {
         double scale = step == 3 ? 0.25 : 1; /* a clipped step */
         float lr = c->lr / (float)step;
@@ -198,7 +198,7 @@ static void a_skipped_step_changes_nothing(void **out)
         start_values(s);
         memcpy(before, s->parameter[0], sizeof before);
         update_range range = {.parameter = s->parameter[0], .gradient = s->gradient[0], .n = N, .decay_end = 500};
-        assert_int_equal(update_create(s->dev, s->compute, &c, &range, 1, &u), FSDP_OK);
+        assert_int_equal(update_create(&(update_place){s->dev, s->compute, s->dev, MEMORY_DEVICE}, 1, &c, &range, 1, &u), FSDP_OK);
         for (int64_t i = 0; i < N; i++)
             s->gradient[0][i] = NAN;
         optimizer_numbers n;
@@ -228,7 +228,7 @@ static void moments_are_kept_where_the_optimizer_has_them(void **out)
         update_range ranges[] = {{.parameter = s->parameter[0], .gradient = s->gradient[0], .n = N},
                                  {.parameter = s->parameter[1], .gradient = s->gradient[1], .n = 33}};
         update *u;
-        assert_int_equal(update_create(s->dev, s->compute, &c, ranges, 2, &u), FSDP_OK);
+        assert_int_equal(update_create(&(update_place){s->dev, s->compute, s->dev, MEMORY_DEVICE}, 1, &c, ranges, 2, &u), FSDP_OK);
         assert_int_equal(update_moments(&c), cases[i].moments);
         for (int k = 0; k < 2; k++) {
             const update_range *r = update_range_at(u, k);
@@ -251,7 +251,7 @@ static void settings_out_of_range_are_refused(void **out)
         const float values[] = {1, -0.1f, 1, -0.1f, 0, -0.1f, 1, -1, NAN};
         *fields[i] = values[i];
         update *u = NULL;
-        assert_int_equal(update_create(s->dev, s->compute, &c, NULL, 0, &u), FSDP_ERR_INPUT);
+        assert_int_equal(update_create(&(update_place){s->dev, s->compute, s->dev, MEMORY_DEVICE}, 1, &c, NULL, 0, &u), FSDP_ERR_INPUT);
         assert_null(u);
     }
 }

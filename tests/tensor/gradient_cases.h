@@ -185,6 +185,18 @@ static inline fsdp_tensor *attention_masked_case(builder *b)
     return fsdp_attention(b->t, &a);
 }
 
+/* As T5 in training: a bias, hidden keys, weights left out. */
+static inline fsdp_tensor *attention_dropout_case(builder *b)
+{
+    const int64_t *s = b->size;
+    fsdp_attention_config a = heads_of(b);
+    separate_heads(b, &a);
+    a.bias = VARIABLE(b, s[2], s[0], s[1]);
+    a.key_mask = INTEGERS(b, 0, 1, 2, s[1]);
+    a.dropout = 0.25f;
+    return fsdp_attention(b->t, &a);
+}
+
 /* Every key hidden: zeros, and no gradient. */
 static inline fsdp_tensor *attention_hidden_case(builder *b)
 {
@@ -424,6 +436,8 @@ static const gradient_case gradient_cases[] = {
     {"attention", attention_case, {3, 17, 3, 3, 5}},
     {"attention, 33 keys", attention_case, {17, 33, 1, 1, 17}},
     {"attention, grouped heads", attention_case, {17, 3, 6, 2, 3}},
+    {"attention with dropout", attention_dropout_case, {5, 17, 2, 1, 3}},
+    {"attention with dropout, 33 queries", attention_dropout_case, {33, 3, 3, 3, 5}},
     {"causal attention", attention_causal_case, {17, 17, 3, 1, 3}},
     {"causal attention, 33", attention_causal_case, {33, 33, 1, 1, 8}},
     {"causal attention, more keys", attention_causal_case, {3, 17, 2, 1, 3}},

@@ -24,11 +24,12 @@
 
 typedef struct rig {
     device *dev;
-    stream *compute;
+    stream *compute, *transfers;
     step_numbers numbers;
     const statistics_group *statistics;
     float seed;
     uint64_t random_seed;
+    size_t offload_bytes; /* of programs to come */
     fsdp_parameter parameters[RIG_MAX_PARAMETERS];
     int n_parameters;
     void *constants[RIG_MAX_CONSTANTS]; /* in the order of their first recording */
@@ -38,8 +39,8 @@ typedef struct rig {
 /* A compiled recording and its memory. */
 typedef struct plan {
     program *program;
-    uint8_t *slab;
-    size_t slab_bytes;
+    uint8_t *slab, *host;
+    size_t slab_bytes, host_bytes;
 } plan;
 
 static inline void must_be(fsdp_status status, fsdp_status wanted, const char *file, int line)
@@ -59,6 +60,7 @@ static inline void rig_open(rig *r)
     *r = (rig){.seed = 1, .random_seed = 7, .numbers = {.step = 3, .first_sample = 11}};
     assert_ok(device_open_cpu(CPU_PRODUCT_AUTO, &r->dev));
     assert_ok(r->dev->stream_create(r->dev, 0, &r->compute));
+    assert_ok(r->dev->stream_create(r->dev, 0, &r->transfers));
 }
 
 /* Forgets parameters and constants. */
@@ -77,6 +79,7 @@ static inline void rig_close(rig *r)
 {
     rig_clear(r);
     r->dev->stream_free(r->compute);
+    r->dev->stream_free(r->transfers);
     device_close(r->dev);
 }
 
@@ -127,17 +130,21 @@ static inline fsdp_tape *rig_tape(rig *r)
 static inline plan rig_compile(rig *r, fsdp_tape *t, fsdp_tensor *root, bool stage_inputs)
 {
     plan p;
-    program_options options = {.backward = root != NULL, .stage_inputs = stage_inputs};
+    program_options options = {
+        .backward = root != NULL, .stage_inputs = stage_inputs, .offload_bytes = r->offload_bytes};
     assert_ok(fsdp_tape_status(t));
     assert_ok(program_compile(t, root, &options, &p.program));
     p.slab_bytes = program_slab_bytes(p.program);
+    p.host_bytes = program_host_bytes(p.program);
     assert_ok(r->dev->allocate(r->dev, MEMORY_DEVICE, p.slab_bytes + 256, (void **)&p.slab));
+    assert_ok(r->dev->allocate(r->dev, MEMORY_HOST, p.host_bytes + 256, (void **)&p.host));
     return p;
 }
 
 static inline void rig_free(rig *r, plan *p)
 {
     r->dev->release(r->dev, MEMORY_DEVICE, p->slab, p->slab_bytes + 256);
+    r->dev->release(r->dev, MEMORY_HOST, p->host, p->host_bytes + 256);
     program_free(p->program);
 }
 
@@ -146,16 +153,19 @@ static inline program_run_args rig_arguments(rig *r, const plan *p)
     return (program_run_args){.dev = r->dev,
                               .compute = r->compute,
                               .slab = p->slab,
+                              .host = p->host,
+                              .transfers = r->transfers,
                               .seed = &r->seed,
                               .numbers = &r->numbers,
                               .statistics = r->statistics,
                               .deterministic = true};
 }
 
-/* Gradients of all parameters and the slab are NaN before. */
+/* Gradients of all parameters, the slab and the host memory are NaN before. */
 static inline void rig_run(rig *r, const plan *p)
 {
     memset(p->slab, 0xFF, p->slab_bytes);
+    memset(p->host, 0xFF, p->host_bytes);
     for (int i = 0; i < r->n_parameters; i++)
         memset(r->parameters[i].grad, 0xFF, (size_t)r->parameters[i].numel * sizeof(float));
     program_run_args arguments = rig_arguments(r, p);

@@ -2,6 +2,7 @@
  * again, packed memory) against the same recordings with all of it held off. Memory that the plan holds for dead is
  * poisoned before every instruction, so that a lifetime cut short shows in the bits. */
 #include "tensor/gradient_check.h"
+#include "tensor/late_copies.h"
 
 #define BATCH 2
 #define LENGTH 4
@@ -27,6 +28,12 @@ typedef struct graph_builder {
 static uint32_t draw(graph_builder *g, uint32_t below)
 {
     return rng_word(rng_key_make(g->seed), 77, g->drawn++) % below;
+}
+
+/* Every fourth graph: between values there is time to be away. */
+static bool many_regions(const graph_builder *g)
+{
+    return g->seed % 4 == 0 && !g->options.smooth;
 }
 
 static fsdp_tensor *pick(graph_builder *g)
@@ -142,7 +149,7 @@ static fsdp_tensor *grow(graph_builder *g)
 static void toggle(graph_builder *g)
 {
     fsdp_tape *t = g->b->t;
-    if (draw(g, 5) == 0) {
+    if (draw(g, many_regions(g) ? 2 : 5) == 0) {
         if (g->options.planned)
             (g->in_region ? fsdp_checkpoint_end : fsdp_checkpoint_begin)(t);
         g->in_region = !g->in_region;
@@ -173,7 +180,7 @@ static fsdp_tensor *record_graph(graph_builder *g)
         VARIABLE(b, WIDTH);
     b->t->recompute_cheap = draw(g, 2) && g->options.planned;
     b->t->selective = draw(g, 2);
-    int wanted = 6 + (int)draw(g, 24);
+    int wanted = 6 + (int)draw(g, many_regions(g) ? 40 : 24);
     while (g->n < wanted) {
         toggle(g);
         fsdp_tensor *y = grow(g);
@@ -259,10 +266,29 @@ static void check_no_overlap(const storage_list *list)
     }
 }
 
+/* Host memory that no transfer holds at `index`. */
+static void poison_idle_host_memory(const plan *p, int index)
+{
+    uint8_t *idle = malloc(p->host_bytes + 1);
+    assert_non_null(idle);
+    memset(idle, 1, p->host_bytes);
+    for (int i = 0; i < index; i++) {
+        const instruction *step = program_at(p->program, i);
+        if (step->phase == PHASE_STORE || step->phase == PHASE_FETCHED)
+            memset(idle + step->moved->host_offset, step->phase == PHASE_FETCHED, step->moved->from->bytes);
+    }
+    for (size_t i = 0; i < p->host_bytes; i++) {
+        if (idle[i])
+            p->host[i] = 0xFF;
+    }
+    free(idle);
+}
+
 /* Before an instruction: what nothing lives in is filled with NaN. Slab offsets are multiples of 256. */
 static fsdp_status poison_the_dead(void *context, int index)
 {
     const storage_list *list = context;
+    poison_idle_host_memory(list->plan, index);
     size_t blocks = list->plan->slab_bytes / 256;
     uint8_t *lives = calloc(blocks + 1, 1);
     assert_non_null(lives);
@@ -282,7 +308,7 @@ static fsdp_status poison_the_dead(void *context, int index)
 typedef struct graph_result {
     plan plan;
     fsdp_tape *tape;
-    int n_values;
+    int n_values, n_moved; /* values that waited in host memory */
     float *gradients;
     int64_t n_gradients;
 } graph_result;
@@ -300,12 +326,16 @@ static graph_result run_graph(rig *r, uint64_t seed, graph_options options, bool
     out.plan = rig_compile(r, b.t, options.forward_only ? NULL : root, staged);
     list_storages(&list, &out.plan);
     check_no_overlap(&list);
+    for (int i = 0; i < program_length(out.plan.program); i++)
+        out.n_moved += program_at(out.plan.program, i)->phase == PHASE_STORE;
     memset(out.plan.slab, 0xFF, out.plan.slab_bytes);
     for (int i = 0; i < r->n_parameters; i++)
         memset(r->parameters[i].grad, 0xFF, (size_t)r->parameters[i].numel * sizeof(float));
     program_run_args arguments = rig_arguments(r, &out.plan);
     arguments.before = poison_the_dead;
     arguments.before_context = &list;
+    if (r->offload_bytes > 0 && seed % 2)
+        arguments.dev = late_copies(r->dev, r->transfers);
     assert_ok(program_run(out.plan.program, b.t, &arguments));
     out.gradients = rig_gradients(r, &out.n_gradients);
     return out;
@@ -335,14 +365,26 @@ static bool same_outputs(const graph_result *a, const graph_result *b, uint64_t 
     return true;
 }
 
-static bool compare_plans(rig *r, uint64_t seed)
+/* *n_moved counts the values that waited in host memory. */
+static bool compare_plans(rig *r, uint64_t seed, int *n_moved)
 {
     rig_clear(r);
     graph_result plain = run_graph(r, seed, (graph_options){.planned = false}, false);
     graph_result zeros = run_graph(r, seed, (graph_options){.zero_consumers = true}, false);
     graph_result planned = run_graph(r, seed, (graph_options){.planned = true}, seed % 2);
     graph_result forward = run_graph(r, seed, (graph_options){.planned = true, .forward_only = true}, false);
-    bool good = same_outputs(&planned, &plain, seed) && same_outputs(&forward, &plain, seed);
+    r->offload_bytes = 1;
+    graph_result offloaded = run_graph(r, seed, (graph_options){.planned = true}, seed % 3 == 0);
+    r->offload_bytes = 0;
+    bool good = same_outputs(&planned, &plain, seed) && same_outputs(&forward, &plain, seed) &&
+                same_outputs(&offloaded, &plain, seed);
+    *n_moved += offloaded.n_moved;
+    assert_int_equal(planned.n_moved, 0);
+    if (!same_bits(offloaded.gradients, plain.gradients, plain.n_gradients)) {
+        print_error("seed %llu: offloaded, gradients have other bits (distance %g)\n", (unsigned long long)seed,
+                    relative_distance(offloaded.gradients, plain.gradients, plain.n_gradients));
+        good = false;
+    }
     if (!same_bits(planned.gradients, plain.gradients, plain.n_gradients)) {
         print_error("seed %llu: planned, gradients have other bits (distance %g)\n", (unsigned long long)seed,
                     relative_distance(planned.gradients, plain.gradients, plain.n_gradients));
@@ -357,15 +399,17 @@ static bool compare_plans(rig *r, uint64_t seed)
     free_graph(r, &zeros);
     free_graph(r, &planned);
     free_graph(r, &forward);
+    free_graph(r, &offloaded);
     return good;
 }
 
 static void planning_changes_no_bit(void **state)
 {
-    int bad = 0;
+    int bad = 0, n_moved = 0;
     for (uint64_t seed = 1; seed <= 600; seed++)
-        bad += !compare_plans(*state, seed);
+        bad += !compare_plans(*state, seed, &n_moved);
     assert_int_equal(bad, 0);
+    assert_true(n_moved > 100);
 }
 
 static fsdp_tensor *random_case(builder *b)

@@ -54,6 +54,19 @@ static fsdp_tensor *attention_with(fsdp_tape *t, fsdp_tensor *bias, bool relativ
     return fsdp_attention(t, &a);
 }
 
+static fsdp_tensor *attention_dropping(fsdp_tape *t, fsdp_tensor *x, float probability)
+{
+    fsdp_attention_config a = {.q = {x, 0},
+                               .k = {x, 4},
+                               .v = {x, 8},
+                               .q_heads = 2,
+                               .kv_heads = 2,
+                               .head_dim = 2,
+                               .scale = 1,
+                               .dropout = probability};
+    return fsdp_attention(t, &a);
+}
+
 static fsdp_tensor *concat(fsdp_tape *t, fsdp_tensor *a, fsdp_tensor *b, int dim)
 {
     fsdp_tensor *parts[] = {a, b};
@@ -95,6 +108,8 @@ RECORD(attention_bias, attention_with(t, X(2, 3, 4), false, NULL))
 RECORD(attention_relative, attention_with(t, X(2, 3, 5), true, NULL))
 RECORD(attention_mask, attention_with(t, NULL, false, I(2, 4)))
 RECORD(attention_mask_type, attention_with(t, NULL, false, X(2, 5)))
+RECORD(attention_dropout_all, attention_dropping(t, X(2, 3, 12), 1))
+RECORD(attention_dropout_negative, attention_dropping(t, X(2, 3, 12), -0.5f))
 RECORD(relative_table, fsdp_relative_bias(t, X(32), 3, 3, true, 128, 0))
 RECORD(relative_distance_near, fsdp_relative_bias(t, X(32, 2), 3, 3, true, 8, 0))
 RECORD(cross_entropy_rows, fsdp_cross_entropy(t, X(3, 5), I(4), -100).sum)
@@ -183,6 +198,8 @@ static const refusal refusals[] = {
     {"attention: relative bias", attention_relative, {"attention", "(2, 3, 5)", "5"}},
     {"attention: mask", attention_mask, {"attention", "(2, 4)", "(2, 5)"}},
     {"attention: mask of another type", attention_mask_type, {"attention", "mask", "int32"}},
+    {"attention: everything dropped", attention_dropout_all, {"attention", "dropout", "1"}},
+    {"attention: negative dropout", attention_dropout_negative, {"attention", "dropout", "-0.5"}},
     {"relative bias: a vector as table", relative_table, {"relative bias", "(32)"}},
     {"relative bias: nothing beyond the exact buckets", relative_distance_near, {"relative bias", "(32, 2)", "8"}},
     {"cross_entropy: rows", cross_entropy_rows, {"cross_entropy", "(3, 5)", "(4)"}},

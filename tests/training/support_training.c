@@ -13,6 +13,7 @@
 #include "base/hash.h"
 #include "base/hooks.h"
 #include "base/rng.h"
+#include "shard/memory_plan.h"
 #include "shard/model.h"
 #include "training/support_ranks.h"
 
@@ -84,9 +85,8 @@ static void fill_samples(const training *t, samples *s, int64_t first, int n)
     }
 }
 
-static fsdp_loss record(const training *t, fsdp_model *m, fsdp_tape *tape, const samples *s, int64_t n)
+static fsdp_loss record(const training *t, fsdp_module *net, fsdp_tape *tape, const samples *s, int64_t n)
 {
-    fsdp_module *net = fsdp_model_module(m);
     int64_t shape[] = {n, LENGTH}, target[] = {n, TARGET}, images[] = {n, 1, IMAGE, IMAGE};
     if (t->model == TRAIN_CNN)
         return fsdp_classifier_loss(
@@ -133,6 +133,44 @@ static void count_memory(void *context, const hook_event *e)
     meter->most = meter->now > meter->most ? meter->now : meter->most;
 }
 
+typedef struct planned_batch {
+    const training *t;
+    samples s;
+} planned_batch;
+
+static fsdp_loss record_planned(void *context, fsdp_module *net, fsdp_tape *tape)
+{
+    const planned_batch *b = context;
+    return record(b->t, net, tape, &b->s, b->t->samples / b->t->ranks);
+}
+
+static fsdp_status plan(training *t, fsdp_world *w, training_result *out)
+{
+    memory_plan p;
+    fsdp_module *net;
+    planned_batch *b = calloc(1, sizeof *b);
+    int group = t->config.shard_group_size ? t->config.shard_group_size : t->ranks;
+    b->t = t;
+    memory_plan_request request = {.dev = w->dev,
+                                   .n_ranks = t->ranks,
+                                   .ranks_per_node = t->ranks,
+                                   .shard_rank = fsdp_world_rank(w) % group,
+                                   .backend = fsdp_world_backend(w),
+                                   .moments = 2,
+                                   .record = record_planned,
+                                   .context = b};
+    fsdp_status status = make_net(t, &net);
+    if (status == FSDP_OK)
+        status = memory_plan_make(net, &t->config, &request, &p);
+    free(b);
+    FSDP_TRY(status);
+    out->planned_gathered = p.gathered_bytes;
+    out->planned_reduced = p.reduced_bytes;
+    out->planned_replica = p.replica_bytes;
+    out->planned_memory = (int64_t)(p.total + p.host);
+    return FSDP_OK;
+}
+
 static fsdp_status train_steps(const training *t, fsdp_model *m, fsdp_optimizer *o, int rank, training_result *out)
 {
     fsdp_lr_config lr = FSDP_LR_CONFIG_INIT;
@@ -146,7 +184,8 @@ static fsdp_status train_steps(const training *t, fsdp_model *m, fsdp_optimizer 
             fill_samples(t, s, first, share);
             m->first_sample = first;
             fsdp_tape *tape = fsdp_begin(m);
-            status = fsdp_backward(tape, record(t, m, tape, s, share), micro + 1 == t->micro_batches);
+            status =
+                fsdp_backward(tape, record(t, fsdp_model_module(m), tape, s, share), micro + 1 == t->micro_batches);
         }
         fsdp_step_report report;
         fsdp_optimizer_set_lr(o, (float)fsdp_lr_at(&lr, step));
@@ -154,7 +193,13 @@ static fsdp_status train_steps(const training *t, fsdp_model *m, fsdp_optimizer 
             status = fsdp_step(o, &report);
         out->loss[step] = report.loss;
         out->norm[step] = report.gradient_norm;
+        if (step == 0) { /* ranks agree on things in their first step */
+            out->shard_bytes = -comm_group_bytes(m->shard_group);
+            out->replica_bytes = m->replica_group ? -comm_group_bytes(m->replica_group) : 0;
+        }
     }
+    out->shard_bytes += comm_group_bytes(m->shard_group);
+    out->replica_bytes += m->replica_group ? comm_group_bytes(m->replica_group) : 0;
     free(s);
     return status;
 }
@@ -175,12 +220,11 @@ fsdp_status training_run_here(const training *given, training_result *out)
     fsdp_status status;
     TRY_OR(done, hooks_add(count_memory, &meter));
     TRY_OR(done, fsdp_world_open(&wc, &w));
+    TRY_OR(done, plan(&t, w, out));
     TRY_OR(done, make_net(&t, &net));
     TRY_OR(done, fsdp_shard(w, net, &t.config, &m));
     TRY_OR(done, fsdp_optimizer_new(m, &oc, &o));
     TRY_OR(done, train_steps(&t, m, o, fsdp_world_rank(w), out));
-    out->shard_bytes = comm_group_bytes(m->shard_group);
-    out->replica_bytes = m->replica_group ? comm_group_bytes(m->replica_group) : 0;
     out->memory = meter.most;
     TRY_OR(done, hash_parameters(m, &out->hash));
 done:
@@ -189,6 +233,7 @@ done:
     fsdp_optimizer_free(o);
     fsdp_model_free(m);
     fsdp_world_close(w);
+    hooks_remove(count_memory, &meter);
     return status;
 }
 
@@ -216,7 +261,7 @@ static fsdp_status run_rank(int rank, void *context)
     return training_run_here(f->t, &f->results[rank]);
 }
 
-bool training_run(const training *t, training_result *out)
+bool training_run_all(const training *t, training_result *all)
 {
     size_t bytes = sizeof(training_result) * TRAINING_MOST_RANKS;
     training_result *results = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -226,7 +271,15 @@ bool training_run(const training *t, training_result *out)
     bool good = ranks_run(t->ranks, run_rank, &f);
     for (int r = 1; r < t->ranks; r++)
         good &= results[r].hash == results[0].hash;
-    *out = results[0];
+    memcpy(all, results, sizeof *all * (size_t)t->ranks);
     munmap(results, bytes);
+    return good;
+}
+
+bool training_run(const training *t, training_result *out)
+{
+    training_result all[TRAINING_MOST_RANKS];
+    bool good = training_run_all(t, all);
+    *out = all[0];
     return good;
 }

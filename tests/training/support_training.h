@@ -5,7 +5,7 @@
 
 #include <fsdp/shard.h>
 
-enum { TRAINING_STEPS = 20, TRAINING_MOST_RANKS = 8 };
+enum { TRAINING_STEPS = 20, TRAINING_COUNTED = TRAINING_STEPS - 1, TRAINING_MOST_RANKS = 8 };
 
 typedef enum training_model { TRAIN_LLAMA, TRAIN_T5, TRAIN_CNN, TRAIN_MODELS } training_model;
 
@@ -23,8 +23,10 @@ typedef struct training {
 typedef struct training_result {
     double loss[TRAINING_STEPS], norm[TRAINING_STEPS];
     uint64_t hash;
-    int64_t shard_bytes, replica_bytes; /* received by rank 0 in those groups, over the run */
-    int64_t memory;                     /* most that rank 0 held at once, by allocation hooks */
+    int64_t shard_bytes, replica_bytes; /* received in those groups from the second step on: TRAINING_COUNTED steps */
+    int64_t memory;                     /* most that was held at once, by allocation hooks */
+    /* What the plan says of one micro-batch of this rank. */
+    int64_t planned_gathered, planned_reduced, planned_replica, planned_memory;
 } training_result;
 
 training training_default(training_model model, int ranks);
@@ -32,6 +34,8 @@ training training_default(training_model model, int ranks);
 /* Forks the ranks, runs, collects rank 0's result (all ranks' hashes are compared). False: a rank failed; its message
  * is on stderr. */
 bool training_run(const training *t, training_result *out);
+/* The same, with all ranks' results: all[t->ranks]. */
+bool training_run_all(const training *t, training_result *all);
 
 /* In a process that is already a rank (mpirun): the run itself. */
 fsdp_status training_run_here(const training *t, training_result *out);

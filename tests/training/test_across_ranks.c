@@ -1,5 +1,5 @@
-/* What crosses ranks beside gradients: values gathered for a loss that pairs samples, and ranks that have nothing to
- * do. */
+/* What crosses ranks beside gradients: values gathered for a loss that pairs samples, ranks that have nothing to do,
+ * and what rank 0's device chose by timing. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -7,12 +7,15 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
 #include <fsdp/fsdp.h>
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "comm/world.h"
 #include "training/support_ranks.h"
 
 enum { SAMPLES = 8, WIDTH = 6, HIDDEN = 10, STEPS = 6 };
@@ -72,6 +75,48 @@ static fsdp_status idle_steps(fsdp_world *w, fsdp_model *m, fsdp_optimizer *o, o
         out->norm[step] = r.gradient_norm;
     }
     return fsdp_parameter_read(m, "0.weight", 0, HIDDEN * WIDTH, out->weights);
+}
+
+/* A device that times: rank 0's choices are more than one round of an exchange holds, and not a whole number of them.
+ */
+enum { CHOICES_BYTES = 2 * 65536 + 777 };
+
+static char choice_at(size_t i)
+{
+    return (char)(i * 31 + i / 251);
+}
+
+static fsdp_status export_choices(device *d, char **bytes, size_t *n)
+{
+    (void)d;
+    *n = CHOICES_BYTES;
+    *bytes = malloc(*n);
+    for (size_t i = 0; i < *n; i++)
+        (*bytes)[i] = choice_at(i);
+    return FSDP_OK;
+}
+
+static fsdp_status import_choices(device *d, const char *name, const char *bytes, size_t n)
+{
+    if (!d->takes_choices || n != CHOICES_BYTES || strcmp(name, "rank 0") != 0)
+        return error_set(FSDP_ERR_STATE, "%zu bytes of choices from %s", n, name);
+    for (size_t i = 0; i < n; i++) {
+        if (bytes[i] != choice_at(i))
+            return error_set(FSDP_ERR_STATE, "byte %zu of the choices is another", i);
+    }
+    d->chunk_bytes = 4711; /* seen */
+    return FSDP_OK;
+}
+
+static fsdp_status choosing_steps(fsdp_world *w, fsdp_model *m, fsdp_optimizer *o, outcome *out)
+{
+    w->dev->choices_export = export_choices;
+    w->dev->choices_import = import_choices;
+    FSDP_TRY(pairing_steps(w, m, o, out));
+    bool seen = w->dev->chunk_bytes == 4711;
+    if (seen != (fsdp_world_rank(w) > 0))
+        return error_set(FSDP_ERR_STATE, "rank %d %s choices", fsdp_world_rank(w), seen ? "took" : "did not take");
+    return FSDP_OK;
 }
 
 static fsdp_status run_rank(rank_body body, fsdp_strategy strategy, outcome *out)
@@ -156,11 +201,19 @@ static void ranks_without_data_do_not_hang_the_others(void **state)
     }
 }
 
+static void what_rank_0_chose_by_timing_every_rank_takes(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 4; ranks *= 2)
+        run(choosing_steps, FSDP_FULL, ranks);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_loss_over_pairs_across_ranks_equals_one_process),
         cmocka_unit_test(ranks_without_data_do_not_hang_the_others),
+        cmocka_unit_test(what_rank_0_chose_by_timing_every_rank_takes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -134,6 +134,21 @@ static void low_precision_and_checkpointed_steps_allocate_nothing(void **state)
         r.config.checkpointing = FSDP_CHECKPOINT_FULL;
         r.config.sync_each_micro_batch = false;
         expect_none(&r, ranks);
+        r.config.offload_activations = true;
+        expect_none(&r, ranks);
+    }
+}
+
+static void steps_with_offloaded_units_allocate_nothing(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= MOST_RANKS; ranks++) {
+        for (int threads = 1; threads <= 2; threads++) {
+            run r = {.threads = threads, .config = FSDP_CONFIG_INIT};
+            r.config.cpu_offload = true;
+            r.config.param_dtype = threads == 2 ? FSDP_BF16 : FSDP_F32;
+            expect_none(&r, ranks);
+        }
     }
 }
 
@@ -145,6 +160,7 @@ int main(void)
         cmocka_unit_test(steps_of_every_strategy_allocate_nothing),
         cmocka_unit_test(steps_on_several_threads_allocate_nothing),
         cmocka_unit_test(low_precision_and_checkpointed_steps_allocate_nothing),
+        cmocka_unit_test(steps_with_offloaded_units_allocate_nothing),
     };
     return cmocka_run_group_tests_name("no allocation in training", tests, NULL, NULL);
 }

@@ -57,6 +57,24 @@ static void every_strategy_gives_the_same_bits_at_every_world_size(void **state)
     }
 }
 
+/* Bytes that an all_reduce of n doubles brings. */
+static int64_t doubles(int64_t ranks, int64_t n)
+{
+    return 2 * (ranks - 1) * n * 8 / ranks;
+}
+
+/* Every rank received in its groups exactly what its plan says, and beside it the norm, one number a step. */
+static void assert_bytes_as_planned(const training *t, const training_result *all)
+{
+    for (int r = 0; r < t->ranks; r++) {
+        int64_t step = t->micro_batches * (all[r].planned_gathered + all[r].planned_reduced) +
+                       doubles(t->config.shard_group_size, 1);
+        assert_true(all[r].planned_gathered > 0 && all[r].planned_reduced > 0 && all[r].planned_replica > 0);
+        assert_int_equal(all[r].shard_bytes, TRAINING_COUNTED * step);
+        assert_int_equal(all[r].replica_bytes, TRAINING_COUNTED * all[r].planned_replica);
+    }
+}
+
 static void hybrid_follows_one_process_and_moves_the_bytes_it_should(void **state)
 {
     (void)state;
@@ -70,12 +88,35 @@ static void hybrid_follows_one_process_and_moves_the_bytes_it_should(void **stat
                 training t = training_default((training_model)model, shapes[i][0]);
                 t.config.strategy = zero2 ? FSDP_HYBRID_ZERO2 : FSDP_HYBRID;
                 t.config.shard_group_size = shapes[i][1];
-                training_result r = run(&t);
-                assert_same_curve(&r, &alone, 1e-5);
-                assert_true(r.shard_bytes > 0 && r.replica_bytes > 0);
-                bytes[zero2] = r.shard_bytes;
+                training_result all[TRAINING_MOST_RANKS];
+                assert_true(training_run_all(&t, all));
+                assert_same_curve(&all[0], &alone, 1e-5);
+                assert_bytes_as_planned(&t, all);
+                bytes[zero2] = all[0].shard_bytes;
             }
             assert_true(bytes[1] < bytes[0]); /* parameters are gathered once a micro-batch instead of twice */
+        }
+    }
+}
+
+/* LLaMA and T5: the CNN's batch statistics go over the world, too. */
+static void every_strategy_moves_the_bytes_it_should(void **state)
+{
+    (void)state;
+    for (int model = 0; model < 2; model++) {
+        for (int strategy = 0; strategy < 4; strategy++) {
+            training t = training_default((training_model)model, 3);
+            t.config.strategy = (fsdp_strategy)strategy;
+            training_result all[TRAINING_MOST_RANKS];
+            assert_true(training_run_all(&t, all));
+            bool kept = strategy == FSDP_SHARD_OP, sharded = strategy != FSDP_NO_SHARD;
+            for (int r = 0; r < t.ranks; r++) {
+                int64_t gathers = kept ? 1 : t.micro_batches; /* a copy that is kept is gathered once a step */
+                int64_t step = gathers * all[r].planned_gathered + t.micro_batches * all[r].planned_reduced +
+                               (sharded ? doubles(3, 1) : 0) + doubles(3, 2); /* the norm; loss and count */
+                assert_true(all[r].planned_reduced > 0 && (all[r].planned_gathered > 0) == sharded);
+                assert_int_equal(all[r].shard_bytes, TRAINING_COUNTED * step);
+            }
         }
     }
 }
@@ -173,6 +214,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_strategy_gives_the_same_bits_at_every_world_size),
         cmocka_unit_test(hybrid_follows_one_process_and_moves_the_bytes_it_should),
+        cmocka_unit_test(every_strategy_moves_the_bytes_it_should),
         cmocka_unit_test(accumulation_without_synchronisation_gives_the_same_curve),
         cmocka_unit_test(schedules_change_nothing_but_time),
         cmocka_unit_test(checkpointing_gives_the_same_bits_in_less_memory),

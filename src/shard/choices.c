@@ -1,0 +1,65 @@
+/* Choices that the device made by timing: rank 0's hold for every rank. They are handed over after the first optimizer
+ * step, in which rank 0 timed what the step runs while the others went by rule. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "shard/model.h"
+
+/* Rank 0's part of one round goes to everybody; the others have nothing to give. */
+static fsdp_status hand_round(fsdp_model *m, const char *mine, size_t n, char *all, size_t *all_bytes)
+{
+    return comm_exchange(comm_world(m->world->comm), "choices of the device", mine, n, COMM_EXCHANGE_BYTES, all,
+                         all_bytes);
+}
+
+/* Rank 0 gives `bytes`; the others receive them, in memory of the caller's. A round that is not full is the last. */
+static fsdp_status hand_over(fsdp_model *m, char **bytes, size_t *n)
+{
+    bool gives = comm_rank(m->world->comm) == 0;
+    size_t done = 0, round = COMM_EXCHANGE_BYTES;
+    char *all = malloc((size_t)m->n_ranks * COMM_EXCHANGE_BYTES);
+    size_t *all_bytes = calloc((size_t)m->n_ranks, sizeof *all_bytes);
+    fsdp_status status = all && all_bytes ? FSDP_OK : FSDP_ERR_MEMORY;
+    while (status == FSDP_OK && round == COMM_EXCHANGE_BYTES) {
+        size_t part = gives ? (*n - done < round ? *n - done : round) : 0;
+        status = hand_round(m, gives ? *bytes + done : "", part, all, all_bytes);
+        if (status != FSDP_OK)
+            break;
+        round = all_bytes[0];
+        char *grown = gives ? *bytes : realloc(*bytes, done + round + 1);
+        if (!grown) {
+            status = FSDP_ERR_MEMORY;
+            break;
+        }
+        *bytes = grown;
+        if (!gives)
+            memcpy(grown + done, all, round);
+        done += round;
+    }
+    *n = done;
+    free(all);
+    free(all_bytes);
+    return status == FSDP_ERR_MEMORY ? error_set(status, "choices of the device: out of host memory") : status;
+}
+
+fsdp_status model_share_choices(fsdp_model *m)
+{
+    char *bytes = NULL;
+    size_t n = 0;
+    if (m->choices_shared || m->n_ranks == 1 || !m->dev->choices_export)
+        return FSDP_OK;
+    m->choices_shared = true;
+    fsdp_status status = FSDP_OK;
+    if (!m->dev->takes_choices)
+        status = m->dev->choices_export(m->dev, &bytes, &n);
+    if (status == FSDP_OK)
+        status = hand_over(m, &bytes, &n);
+    if (status == FSDP_OK && m->dev->takes_choices) {
+        status = m->dev->choices_import(m->dev, "rank 0", bytes, n);
+        model_forget_graphs(m); /* they hold the kernels chosen before */
+    }
+    free(bytes);
+    return status;
+}

@@ -1,0 +1,204 @@
+/* Schedules with offloaded units: a copy has come before it is gathered or used, sums of earlier micro-batches start
+ * back before their gradients are written, and no memory is given to a second unit while a gradient may still be
+ * leaving it. */
+#include "shard/stack.h"
+
+static const fsdp_wrap by_block = {.kind = FSDP_WRAP_TYPE, .type = "block"};
+
+enum { BLOCKS = 6, UNITS = BLOCKS + 1, SHARDS = 3 };
+
+typedef struct planned {
+    rig r;
+    stack s;
+    layout *l;
+    program *p;
+} planned;
+
+static void open_planned(planned *x)
+{
+    const int weights[SHARDS] = {1, 4, 2};
+    rig_open(&x->r);
+    stack_open(&x->s, BLOCKS, 20);
+    for (int i = 0; i < x->s.contents.n_parameters; i++)
+        x->s.contents.parameters[i]->dtype = x->s.contents.parameters[i]->grad_dtype = FSDP_F32;
+    x->l = stack_layout(&x->s, &by_block, SHARDS, weights);
+    assert_int_equal(x->l->n_units, UNITS);
+    fsdp_tape *t = rig_tape(&x->r);
+    fsdp_tensor *in = fsdp_input(t, FSDP_F32, DIMS(STACK_ROWS, STACK_WIDTH), NULL);
+    fsdp_loss loss =
+        fsdp_mse(t, fsdp_call(x->s.root, t, in), fsdp_input(t, FSDP_F32, DIMS(STACK_ROWS, STACK_WIDTH), NULL));
+    program_options options = {.backward = true};
+    assert_ok(fsdp_tape_status(t));
+    assert_ok(program_compile(t, loss.sum, &options, &x->p));
+}
+
+static void close_planned(planned *x)
+{
+    program_free(x->p);
+    layout_free(x->l);
+    stack_close(&x->s);
+    rig_close(&x->r);
+}
+
+/* Stretches of the gradient arena that a unit may not share now: its full gradient, and where its sum lands. */
+typedef struct taken {
+    bool full, landing;
+    size_t full_at, full_bytes, landing_at, landing_bytes;
+} taken;
+
+static bool apart(size_t a, size_t a_bytes, size_t b, size_t b_bytes)
+{
+    return a + a_bytes <= b || b + b_bytes <= a;
+}
+
+static void check_apart(const taken *now)
+{
+    for (int a = 0; a < UNITS; a++) {
+        for (int b = 0; b < UNITS; b++) {
+            if (a != b && now[a].full && now[b].full)
+                assert_true(apart(now[a].full_at, now[a].full_bytes, now[b].full_at, now[b].full_bytes));
+            if (a != b && now[a].landing && now[b].landing)
+                assert_true(apart(now[a].landing_at, now[a].landing_bytes, now[b].landing_at, now[b].landing_bytes));
+            if (now[a].full && now[b].landing && now[a].full_at != now[b].landing_at)
+                assert_true(apart(now[a].full_at, now[a].full_bytes, now[b].landing_at, now[b].landing_bytes));
+            if (now[a].full && now[b].landing && now[a].full_at == now[b].landing_at)
+                assert_int_equal(a, b); /* only a direct gradient lands where it was written */
+        }
+    }
+}
+
+static size_t largest_shard(const layout_segment *s)
+{
+    int64_t most = 0;
+    for (int r = 0; r < SHARDS; r++)
+        most = layout_shard_numel(s, r) > most ? layout_shard_numel(s, r) : most;
+    return (size_t)most * sizeof(float);
+}
+
+typedef struct seen {
+    int refresh, gather, await, preload, gradients, reduce, reduced; /* place in the list of events, -1: none */
+} seen;
+
+/* Walks through the events and checks the arena at each; where each unit's first events stand comes back. */
+static void walk(const planned *x, const schedule *s, const schedule_options *o, seen *found)
+{
+    taken now[UNITS] = {{.full = false}};
+    bool direct = o->gradients == GRADIENT_DIRECT;
+    for (int u = 0; u < UNITS; u++)
+        found[u] = (seen){-1, -1, -1, -1, -1, -1, -1};
+    for (int i = 0; i < s->n_events; i++) {
+        const schedule_event *e = &s->events[i];
+        const schedule_unit *place = &s->units[e->unit];
+        const layout_unit *l = &x->l->units[e->unit];
+        taken *t = &now[e->unit];
+        int *const where[] = {[ACTION_REDUCE] = &found[e->unit].reduce,
+                              [ACTION_REDUCED] = &found[e->unit].reduced,
+                              [ACTION_RELEASE] = NULL,
+                              [ACTION_REFRESH] = &found[e->unit].refresh,
+                              [ACTION_GATHER] = &found[e->unit].gather,
+                              [ACTION_AWAIT] = &found[e->unit].await,
+                              [ACTION_PRELOAD] = &found[e->unit].preload,
+                              [ACTION_GRADIENTS] = &found[e->unit].gradients};
+        if (where[e->action] && *where[e->action] < 0)
+            *where[e->action] = i;
+        if (e->action == ACTION_PRELOAD) {
+            t->landing = true;
+            t->landing_at = place->landing_offset;
+            t->landing_bytes =
+                o->replicated || direct ? (size_t)l->segments[0].padded * 4 : largest_shard(&l->segments[0]);
+        }
+        if (e->action == ACTION_GRADIENTS && !(direct && !o->offloaded[e->unit])) {
+            t->full = true;
+            t->full_at = place->gradient_offset;
+            t->full_bytes = schedule_unit_bytes(l, o->grad_bytes, true);
+        }
+        if (e->action == ACTION_REDUCED)
+            t->full = t->landing = false;
+        check_apart(now);
+        for (int u = 0; u < UNITS; u++) {
+            assert_true(!now[u].full || now[u].full_at + now[u].full_bytes <= s->gradient_bytes);
+            assert_true(!now[u].landing || now[u].landing_at + now[u].landing_bytes <= s->gradient_bytes);
+        }
+    }
+}
+
+static schedule_options options_with(const bool *offloaded)
+{
+    return (schedule_options){.parameters = RESIDENT_GATHERED,
+                              .gradients = GRADIENT_BUFFERED,
+                              .param_bytes = 4,
+                              .grad_bytes = 4,
+                              .gather_buffers = 2,
+                              .forward_prefetch = true,
+                              .offloaded = offloaded};
+}
+
+static void what_the_host_sends_is_there_in_time_and_nothing_is_overwritten_while_it_leaves(void **state)
+{
+    (void)state;
+    bool all[UNITS], some[UNITS];
+    planned x;
+    open_planned(&x);
+    for (int u = 0; u < UNITS; u++)
+        all[u] = true, some[u] = u % 2 == 0;
+    const parameter_residency residencies[] = {RESIDENT_ALIAS, RESIDENT_KEPT, RESIDENT_FORWARD, RESIDENT_GATHERED};
+    for (int i = 0; i < 4 * 3 * 2 * 2; i++) {
+        schedule_options o = options_with(i % 2 ? all : some);
+        seen found[UNITS];
+        schedule *s;
+        o.parameters = residencies[i / 2 % 4];
+        o.gradients = (gradient_residency)(i / 8 % 3);
+        o.alias = o.gradients == GRADIENT_DIRECT;
+        o.replicated = o.parameters == RESIDENT_ALIAS;
+        o.gather_buffers = 1 + i / 24;
+        assert_ok(schedule_build(x.p, x.l, &o, &s));
+        walk(&x, s, &o, found);
+        for (int u = 0; u < UNITS; u++) {
+            assert_int_equal(found[u].refresh >= 0, o.offloaded[u]);
+            assert_int_equal(found[u].preload >= 0, o.offloaded[u]);
+            if (!o.offloaded[u])
+                continue;
+            assert_true(found[u].gather < 0 || o.alias || found[u].refresh < found[u].gather);
+            assert_true(found[u].await < 0 || found[u].refresh < found[u].await);
+            assert_true(found[u].preload < found[u].gradients && found[u].gradients < found[u].reduce);
+            assert_true(s->events[found[u].reduced].index >= s->events[found[u].reduce].index);
+        }
+        schedule_free(s);
+    }
+    close_planned(&x);
+}
+
+static void a_sum_starts_back_while_the_unit_before_computes(void **state)
+{
+    (void)state;
+    bool all[UNITS];
+    seen found[UNITS];
+    planned x;
+    schedule *s;
+    open_planned(&x);
+    for (int u = 0; u < UNITS; u++)
+        all[u] = true;
+    schedule_options o = options_with(all);
+    o.gradients = GRADIENT_DIRECT;
+    o.alias = true;
+    assert_ok(schedule_build(x.p, x.l, &o, &s));
+    walk(&x, s, &o, found);
+    for (int b = 0; b + 2 < BLOCKS; b++) /* backward goes from the last block to the first */
+        assert_int_equal(s->events[found[b].preload].index, s->events[found[b + 1].gradients].index);
+    /* Three units' gradients at a time: computing, leaving, coming. */
+    size_t all_bytes = 0;
+    for (int u = 0; u < UNITS; u++)
+        all_bytes += schedule_unit_bytes(&x.l->units[u], 4, true);
+    assert_true(s->gradient_bytes < all_bytes);
+    schedule_free(s);
+    close_planned(&x);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_the_host_sends_is_there_in_time_and_nothing_is_overwritten_while_it_leaves),
+        cmocka_unit_test(a_sum_starts_back_while_the_unit_before_computes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

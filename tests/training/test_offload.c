@@ -1,0 +1,412 @@
+/* Offload: masters, moments and gradients in host memory change where a step computes, never what. On the CPU the two
+ * kinds of memory are one, so every bit can be compared with the run that keeps all units on the device. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include <fsdp/fsdp.h>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "ckpt/load.h"
+#include "ckpt/save.h"
+#include "shard/offload.h"
+#include "train/model_state.h"
+#include "training/support_ranks.h"
+#include "training/support_training.h"
+
+static const char *const models[] = {"llama", "t5", "cnn"};
+
+/* The run without offload and the one with it: every loss, every norm, every bit of the parameters at the end. */
+static void expect_same_bits(training t, const char *what)
+{
+    training_result plain, offloaded;
+    const char *const *units = t.config.cpu_offload_units;
+    int n_units = t.config.n_cpu_offload_units;
+    t.config.cpu_offload = false;
+    t.config.cpu_offload_units = NULL;
+    t.config.n_cpu_offload_units = 0;
+    assert_true(training_run(&t, &plain));
+    t.config.cpu_offload = true;
+    t.config.cpu_offload_units = units;
+    t.config.n_cpu_offload_units = n_units;
+    assert_true(training_run(&t, &offloaded));
+    for (int i = 0; i < TRAINING_STEPS; i++) {
+        if (offloaded.loss[i] != plain.loss[i] || offloaded.norm[i] != plain.norm[i])
+            fail_msg("%s, %s on %d ranks, %s, step %d: loss %.17g and %.17g, norm %.17g and %.17g", models[t.model],
+                     fsdp_strategy_name(t.config.strategy), t.ranks, what, i, plain.loss[i], offloaded.loss[i],
+                     plain.norm[i], offloaded.norm[i]);
+    }
+    if (offloaded.hash != plain.hash)
+        fail_msg("%s, %s on %d ranks, %s: the parameters at the end differ", models[t.model],
+                 fsdp_strategy_name(t.config.strategy), t.ranks, what);
+    assert_true(plain.loss[TRAINING_STEPS - 1] < plain.loss[0]);
+}
+
+static void offload_changes_no_bit_under_any_strategy(void **state)
+{
+    (void)state;
+    const int worlds[] = {1, 2, 4};
+    for (int w = 0; w < 3; w++) {
+        for (int s = FSDP_FULL; s <= FSDP_NO_SHARD; s++) {
+            training t = training_default(TRAIN_LLAMA, worlds[w]);
+            t.config.strategy = (fsdp_strategy)s;
+            expect_same_bits(t, "tied, accumulating");
+        }
+    }
+}
+
+static void offload_changes_no_bit_of_hybrid_sharding(void **state)
+{
+    (void)state;
+    for (int s = FSDP_HYBRID; s <= FSDP_HYBRID_ZERO2; s++) {
+        for (int group = 1; group <= 2; group++) {
+            training t = training_default(TRAIN_LLAMA, 4);
+            t.config.strategy = (fsdp_strategy)s;
+            t.config.shard_group_size = group;
+            expect_same_bits(t, group == 1 ? "groups of one" : "groups of two");
+        }
+    }
+}
+
+static void offload_changes_no_bit_of_other_models(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        expect_same_bits(training_default(TRAIN_T5, ranks), "dropout");
+        expect_same_bits(training_default(TRAIN_CNN, ranks), "buffers");
+    }
+}
+
+static void offload_changes_no_bit_of_low_precision(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        training t = training_default(TRAIN_LLAMA, ranks);
+        t.config.param_dtype = FSDP_BF16;
+        expect_same_bits(t, "bf16");
+        t.config.reduce_dtype = FSDP_BF16;
+        expect_same_bits(t, "bf16 reduction");
+        t.config.param_dtype = t.config.reduce_dtype = FSDP_F16;
+        expect_same_bits(t, "fp16 with a loss scale"); /* the first scales overflow: those steps change nothing */
+    }
+}
+
+static void offload_changes_no_bit_however_gradients_accumulate(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        for (int s = FSDP_FULL; s <= FSDP_NO_SHARD; s++) {
+            training t = training_default(TRAIN_LLAMA, ranks);
+            t.config.strategy = (fsdp_strategy)s;
+            t.config.sync_each_micro_batch = false;
+            t.micro_batches = 3;
+            expect_same_bits(t, "reduced at the last micro-batch");
+        }
+        training one = training_default(TRAIN_LLAMA, ranks);
+        one.micro_batches = 1;
+        expect_same_bits(one, "one micro-batch");
+    }
+}
+
+static void offload_changes_no_bit_whatever_the_schedule(void **state)
+{
+    (void)state;
+    const int weights[] = {3, 1};
+    for (int buffers = 1; buffers <= 3; buffers++) {
+        training t = training_default(TRAIN_LLAMA, 2);
+        t.config.gather_buffers = buffers;
+        t.config.backward_prefetch = (fsdp_prefetch)(buffers - 1);
+        t.comm_thread = buffers % 2 == 0;
+        t.config.checkpointing = buffers == 3 ? FSDP_CHECKPOINT_FULL : FSDP_CHECKPOINT_NONE;
+        expect_same_bits(t, "other prefetch");
+    }
+    training t = training_default(TRAIN_LLAMA, 2);
+    t.config.shard_weights = weights;
+    expect_same_bits(t, "unequal shards");
+}
+
+static void units_are_offloaded_by_name(void **state)
+{
+    (void)state;
+    const char *const some[] = {"*layers.1", "root"}, *const frozen[] = {"*layers.0*", "*norm*"};
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        training t = training_default(TRAIN_LLAMA, ranks);
+        t.config.cpu_offload_units = some;
+        t.config.n_cpu_offload_units = 2;
+        expect_same_bits(t, "two units");
+        t.config.n_cpu_offload_units = 0;
+        t.config.freeze = frozen;
+        t.config.n_freeze = 2;
+        expect_same_bits(t, "a frozen unit, and frozen vectors in all");
+    }
+}
+
+/* ---- One model in this process ---- */
+
+enum { BATCH = 2, WIDTH = 10, VOCABULARY = 40 };
+
+typedef struct training_job {
+    fsdp_world *world;
+    fsdp_model *model;
+    fsdp_optimizer *optimizer;
+} training_job;
+
+static fsdp_status open_job(const fsdp_config *given, training_job *j)
+{
+    fsdp_world_config wc = FSDP_WORLD_CONFIG_INIT;
+    fsdp_optimizer_config oc = FSDP_OPTIMIZER_CONFIG_INIT;
+    fsdp_llama_config c = FSDP_LLAMA_CONFIG_INIT;
+    fsdp_config config = *given;
+    fsdp_module *net;
+    c.vocabulary = VOCABULARY, c.hidden = 16, c.intermediate = 24, c.layers = 3, c.heads = 2, c.kv_heads = 1;
+    c.head_dim = 8, c.positions = WIDTH;
+    wc.device = "cpu", wc.threads = 1, wc.comm_timeout = 30;
+    config.wrap = fsdp_wrap_by_type("llama_block");
+    oc.clip = 1, oc.weight_decay = 0.1f;
+    *j = (training_job){NULL, NULL, NULL};
+    FSDP_TRY(fsdp_world_open(&wc, &j->world));
+    FSDP_TRY(fsdp_llama_new(&c, &net));
+    fsdp_status status = fsdp_shard(j->world, net, &config, &j->model);
+    if (status != FSDP_OK) {
+        fsdp_module_free(net);
+        return status;
+    }
+    return fsdp_optimizer_new(j->model, &oc, &j->optimizer);
+}
+
+static void close_job(training_job *j)
+{
+    fsdp_optimizer_free(j->optimizer);
+    fsdp_model_free(j->model);
+    fsdp_world_close(j->world);
+}
+
+static fsdp_status backward(training_job *j, int step)
+{
+    int32_t ids[BATCH * WIDTH], labels[BATCH * WIDTH];
+    int64_t shape[] = {BATCH, WIDTH};
+    for (int i = 0; i < BATCH * WIDTH; i++) {
+        ids[i] = (i * 7 + step * 5 + fsdp_world_rank(j->world)) % VOCABULARY;
+        labels[i] = (i * 3 + step) % VOCABULARY;
+    }
+    fsdp_tape *t = fsdp_begin(j->model);
+    fsdp_tensor *x = fsdp_input(t, FSDP_I32, 2, shape, ids), *y = fsdp_input(t, FSDP_I32, 2, shape, labels);
+    return fsdp_backward(t, fsdp_llama_loss(fsdp_model_module(j->model), t, x, y), true);
+}
+
+static fsdp_status steps(training_job *j, int first, int end)
+{
+    for (int step = first; step < end; step++) {
+        FSDP_TRY(backward(j, step));
+        FSDP_TRY(fsdp_step(j->optimizer, NULL));
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status hash_of(training_job *j, uint64_t *out)
+{
+    float values[VOCABULARY * 24];
+    *out = HASH_START;
+    for (int i = 0; i < j->model->contents.n_parameters; i++) {
+        const fsdp_parameter *p = j->model->contents.parameters[i];
+        FSDP_TRY(fsdp_parameter_read(j->model, p->name, 0, p->numel, values));
+        *out = hash_bytes(*out, values, (size_t)p->numel * sizeof *values);
+    }
+    return FSDP_OK;
+}
+
+/* ---- Saving and resuming, with and without ---- */
+
+typedef struct resuming {
+    const char *folder;
+    bool before, after; /* offloaded when saved, when loaded */
+    fsdp_strategy strategy;
+    uint64_t *whole, *resumed; /* (ranks), shared */
+} resuming;
+
+static fsdp_status save_and_go_on(int rank, void *context)
+{
+    const resuming *r = context;
+    fsdp_config c = FSDP_CONFIG_INIT;
+    ckpt_save_config save = CKPT_SAVE_CONFIG_INIT;
+    model_state *kept;
+    training_job j;
+    c.cpu_offload = r->before;
+    c.strategy = r->strategy;
+    save.directory = r->folder;
+    save.step = 3;
+    FSDP_TRY(open_job(&c, &j));
+    FSDP_TRY(model_state_create(j.model, j.optimizer, &kept));
+    FSDP_TRY(steps(&j, 0, 3));
+    FSDP_TRY(model_state_settle(kept));
+    FSDP_TRY(ckpt_save(&save, model_state_describe(kept), comm_world(j.world->comm), NULL));
+    FSDP_TRY(steps(&j, 3, 6));
+    FSDP_TRY(hash_of(&j, &r->whole[rank]));
+    model_state_free(kept);
+    close_job(&j);
+    return FSDP_OK;
+}
+
+static fsdp_status load_and_go_on(int rank, void *context)
+{
+    const resuming *r = context;
+    fsdp_config c = FSDP_CONFIG_INIT;
+    ckpt_load_config load = CKPT_LOAD_CONFIG_INIT;
+    ckpt_load_result found = {.extra = NULL};
+    model_state *kept;
+    training_job j;
+    c.cpu_offload = r->after;
+    c.strategy = r->strategy;
+    FSDP_TRY(open_job(&c, &j));
+    FSDP_TRY(model_state_create(j.model, j.optimizer, &kept));
+    FSDP_TRY(steps(&j, 0, 1)); /* an update that still runs when the load begins */
+    FSDP_TRY(model_state_settle(kept));
+    FSDP_TRY(ckpt_resume(r->folder, &load, model_state_describe(kept), comm_world(j.world->comm), &found));
+    FSDP_TRY(model_state_loaded(kept));
+    j.optimizer->steps = 3;
+    FSDP_TRY(steps(&j, 3, 6));
+    FSDP_TRY(hash_of(&j, &r->resumed[rank]));
+    ckpt_load_result_free(&found);
+    model_state_free(kept);
+    close_job(&j);
+    return FSDP_OK;
+}
+
+static void a_resumed_run_goes_on_with_the_same_bits_offloaded_or_not(void **state)
+{
+    (void)state;
+    uint64_t *hashes = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0), expected = 0;
+    assert_ptr_not_equal(hashes, MAP_FAILED);
+    for (int i = 0; i < 4; i++) {
+        char folder[] = "/tmp/fsdp_offload_XXXXXX", command[64];
+        assert_non_null(mkdtemp(folder));
+        resuming r = {folder, i & 1, i >> 1, i == 2 ? FSDP_NO_SHARD : FSDP_FULL, hashes, hashes + 8};
+        assert_true(ranks_run(2, save_and_go_on, &r));
+        assert_true(ranks_run(2, load_and_go_on, &r));
+        expected = i == 0 ? r.whole[0] : expected;
+        assert_true(r.whole[0] == expected && r.whole[1] == expected);
+        assert_true(r.resumed[0] == expected && r.resumed[1] == expected);
+        snprintf(command, sizeof command, "rm -rf %s", folder);
+        assert_int_equal(system(command), 0);
+    }
+    munmap(hashes, 4096);
+}
+
+/* ---- What goes wrong ---- */
+
+static fsdp_status fail_at_one(void *context, int slice, stream *s)
+{
+    (void)s;
+    bool *failed = context;
+    if (*failed)
+        return error_set(FSDP_ERR_STATE, "called again after the failure");
+    *failed = slice == 1;
+    return *failed ? error_set(FSDP_ERR_NUMERIC, "struck by the test") : FSDP_OK;
+}
+
+static fsdp_status break_the_worker(int rank, void *context)
+{
+    (void)rank, (void)context;
+    fsdp_config c = FSDP_CONFIG_INIT;
+    training_job j;
+    bool failed = false;
+    float value;
+    c.cpu_offload = true;
+    FSDP_TRY(open_job(&c, &j));
+    FSDP_TRY(steps(&j, 0, 2));
+    FSDP_TRY(backward(&j, 2));
+    FSDP_TRY(model_finish_gradients(j.model));
+    FSDP_TRY(offload_update(j.model, fail_at_one, &failed));
+    model_after_update(j.model);
+    char message[512];
+    bool told = backward(&j, 3) == FSDP_ERR_NUMERIC;
+    snprintf(message, sizeof message, "%s", fsdp_last_error());
+    told = told && strstr(message, "struck by the test") && strstr(message, model_slice_at(j.model, 1).unit);
+    const char *name = j.model->contents.parameters[0]->name;
+    bool again = fsdp_parameter_read(j.model, name, 0, 1, &value) == FSDP_ERR_NUMERIC &&
+                 strstr(fsdp_last_error(), "struck by the test") != NULL;
+    close_job(&j);
+    return told && again ? FSDP_OK : error_set(FSDP_ERR_STATE, "told %d, again %d: %s", told, again, message);
+}
+
+static void a_failure_of_the_update_is_reported_by_whoever_needs_it(void **state)
+{
+    (void)state;
+    assert_true(ranks_run(1, break_the_worker, NULL));
+}
+
+static fsdp_status give_a_wrong_glob(int rank, void *context)
+{
+    (void)rank, (void)context;
+    const char *const globs[] = {"*layers.0", "decoder.*"};
+    fsdp_config c = FSDP_CONFIG_INIT;
+    training_job j;
+    c.cpu_offload = true;
+    c.cpu_offload_units = globs;
+    c.n_cpu_offload_units = 2;
+    fsdp_status status = open_job(&c, &j);
+    char message[1024];
+    snprintf(message, sizeof message, "%s", fsdp_last_error());
+    close_job(&j);
+    bool good = status == FSDP_ERR_INPUT && strstr(message, "\"decoder.*\"") && strstr(message, "layers.2");
+    return good ? FSDP_OK : error_set(FSDP_ERR_STATE, "the refusal says: %s", message);
+}
+
+static void a_glob_without_a_unit_is_refused_with_the_names_there_are(void **state)
+{
+    (void)state;
+    assert_true(ranks_run(1, give_a_wrong_glob, NULL));
+}
+
+/* A step whose gradient is not finite leaves host memory as it was. */
+static fsdp_status poison_a_step(int rank, void *context)
+{
+    (void)rank, (void)context;
+    fsdp_config c = FSDP_CONFIG_INIT;
+    fsdp_step_report report;
+    uint64_t before, after;
+    training_job j;
+    c.cpu_offload = true;
+    FSDP_TRY(open_job(&c, &j));
+    FSDP_TRY(steps(&j, 0, 2));
+    FSDP_TRY(hash_of(&j, &before));
+    j.model->loss_scale = 1e38; /* the seed of backward overflows */
+    j.model->expected_count = 0x1p-20;
+    FSDP_TRY(backward(&j, 2));
+    FSDP_TRY(fsdp_step(j.optimizer, &report));
+    FSDP_TRY(hash_of(&j, &after));
+    close_job(&j);
+    return report.skipped && before == after ? FSDP_OK : error_set(FSDP_ERR_STATE, "a skipped step changed something");
+}
+
+static void a_skipped_step_changes_nothing_in_host_memory(void **state)
+{
+    (void)state;
+    assert_true(ranks_run(1, poison_a_step, NULL));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(offload_changes_no_bit_under_any_strategy),
+        cmocka_unit_test(offload_changes_no_bit_of_hybrid_sharding),
+        cmocka_unit_test(offload_changes_no_bit_of_other_models),
+        cmocka_unit_test(offload_changes_no_bit_of_low_precision),
+        cmocka_unit_test(offload_changes_no_bit_however_gradients_accumulate),
+        cmocka_unit_test(offload_changes_no_bit_whatever_the_schedule),
+        cmocka_unit_test(units_are_offloaded_by_name),
+        cmocka_unit_test(a_resumed_run_goes_on_with_the_same_bits_offloaded_or_not),
+        cmocka_unit_test(a_failure_of_the_update_is_reported_by_whoever_needs_it),
+        cmocka_unit_test(a_glob_without_a_unit_is_refused_with_the_names_there_are),
+        cmocka_unit_test(a_skipped_step_changes_nothing_in_host_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
