@@ -40,6 +40,12 @@ static fsdp_status choose_backend(const comm_config *config, const comm_backend 
     return error_set(FSDP_ERR_INPUT, "communication backend '%s' is unknown; there are self, shm, mpi and nccl", name);
 }
 
+size_t comm_overhead(const comm_config *config)
+{
+    const comm_backend *backend;
+    return choose_backend(config, &backend) == FSDP_OK && backend->overhead ? backend->overhead(config) : 0;
+}
+
 static bool wants_thread(const comm *c)
 {
     if (c->backend->enqueues)
@@ -136,6 +142,7 @@ void comm_close(comm *c)
     while (c->groups)
         comm_group_free(c->groups);
     c->backend->close(c);
+    engine_free(c);
     free(c);
 }
 
@@ -192,6 +199,11 @@ fsdp_status comm_allocate(comm *c, size_t bytes, void **out)
     *out = NULL;
     FSDP_TRY(engine_drain(c));
     return c->backend->allocate(c, bytes, out);
+}
+
+bool comm_fills_directly(const comm *c)
+{
+    return c->backend->registers;
 }
 
 void comm_release(comm *c, void *memory)

@@ -7,6 +7,7 @@
  * - Collectives of one comm run in the order in which this rank started them, also across groups.
  * - Sums run over ranks 0, 1, ... n-1 of the group in that order, in fp32 (fp64 for fp64, integers exactly), starting
  *   with rank 0's value, whatever the backend, the sizes and the number of pieces: the same bits as a serial loop.
+ *   (nccl sums in an order of its own.)
  * - Every wait ends: with the result, at the timeout (FSDP_ERR_TIMEOUT, naming who did not arrive and where it was
  *   last), or when a peer failed, left or aborted (FSDP_ERR_PEER, with that rank and its message). After a failure the
  *   comm is unusable: all its calls return that failure; comm_close is still owed and does not wait.
@@ -43,17 +44,22 @@ typedef struct comm_config {
     job job;             /* who we are; mpi takes rank and size from MPI itself */
     double timeout_seconds; /* of every single wait */
     comm_progress progress;
-    size_t staging_bytes; /* shm: per rank, for data that does not lie in comm_allocate memory */
+    size_t staging_bytes; /* shm: per rank, for data that does not lie in comm_allocate memory; mpi: for parts of peers
+                             that wait to be summed; 0: what is good for the backend */
     device *device;       /* where comm_allocate takes memory from (self, mpi, nccl); borrowed; NULL: host memory */
 } comm_config;
 
 #define COMM_CONFIG_INIT                                                                                               \
     {                                                                                                                  \
-        .size = sizeof(comm_config), .timeout_seconds = 600, .staging_bytes = (size_t)4 << 20                          \
+        .size = sizeof(comm_config), .timeout_seconds = 600                                                            \
     }
 
 /* Returns when all ranks have met, or fails naming those that did not come. The caller owns *out. */
 fsdp_status comm_open(const comm_config *config, comm **out);
+
+/* Bytes that comm_open takes on each rank and reports as memory, before anything is allocated or sent. Not counted: a
+ * few kB of lists, and what MPI and NCCL take for themselves. */
+size_t comm_overhead(const comm_config *config);
 
 /* Leaves the world and frees everything, also memory of comm_allocate and groups that are still there. All ranks close;
  * a rank that still waits for one that closed gets FSDP_ERR_PEER. NULL is legal. Requests not waited for are dropped.
@@ -81,6 +87,9 @@ fsdp_status comm_check(comm *c);
  * contents undefined, on the CPU resident from the start. Collectives on buffers inside it move data without a copy in
  * between; buffers from anywhere else work too, through a staging area. Owned by the comm until comm_release. */
 fsdp_status comm_allocate(comm *c, size_t bytes, void **out);
+/* Whether buffers that only this rank reads are better taken from comm_allocate, too: the backend then fills them
+ * without a copy of its own. */
+bool comm_fills_directly(const comm *c);
 void comm_release(comm *c, void *memory); /* every rank, in the same order; does not wait; NULL is legal */
 
 /* ---- Groups ---- */

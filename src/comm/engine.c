@@ -6,17 +6,25 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/hooks.h"
+
+static const char *subject(const comm_request *r)
+{
+    return r->op.unit ? r->op.unit : r->op.label;
+}
+
+void engine_report_wait(const comm_request *r, hook_moment moment)
+{
+    HOOK(HOOK_WAIT, moment, comm_kind_name(r->kind), subject(r), 0, 0);
+}
 
 /* Executor only. */
 static void run_one(comm *c, comm_request *r)
 {
     fsdp_status status = FSDP_ERR_PEER;
     if (!atomic_load(&c->failed)) {
-        HOOK(HOOK_COLLECTIVE, HOOK_BEGIN, comm_kind_name(r->kind), r->op.unit ? r->op.unit : r->op.label,
-             request_received(r), 1);
+        HOOK(HOOK_COLLECTIVE, HOOK_BEGIN, comm_kind_name(r->kind), subject(r), request_received(r), 1);
         status = r->group->size == 1 ? self_run(r) : c->backend->run(r);
-        HOOK(HOOK_COLLECTIVE, HOOK_END, comm_kind_name(r->kind), r->op.unit ? r->op.unit : r->op.label, 0, 1);
+        HOOK(HOOK_COLLECTIVE, HOOK_END, comm_kind_name(r->kind), subject(r), 0, 1);
         if (status != FSDP_OK)
             engine_fail(c, status, engine_error_text(c));
         else
@@ -95,21 +103,35 @@ void engine_close(comm *c)
     }
     for (comm_request *r = take(c); r; r = take(c))
         atomic_store(&r->state, REQUEST_FAILED);
+}
+
+void engine_free(comm *c)
+{
     pthread_cond_destroy(&c->progress);
     pthread_cond_destroy(&c->work);
     pthread_mutex_destroy(&c->lock);
 }
 
-/* Waits, under the rule of COMM_IN_FLIGHT, until the group may have one more collective under way. */
-static void make_room(comm_group *g)
+static bool is_full(const comm_group *g)
 {
+    return g->started - atomic_load(&g->finished) >= COMM_IN_FLIGHT;
+}
+
+/* Waits, under the rule of COMM_IN_FLIGHT, until the request's group may have one more collective under way. */
+static void make_room(const comm_request *r)
+{
+    const comm_group *g = r->group;
     comm *c = g->comm;
-    while (!c->has_thread && g->started - atomic_load(&g->finished) >= COMM_IN_FLIGHT)
+    if (!is_full(g))
+        return;
+    engine_report_wait(r, HOOK_BEGIN);
+    while (!c->has_thread && is_full(g))
         advance(c);
     pthread_mutex_lock(&c->lock);
-    while (c->has_thread && g->started - atomic_load(&g->finished) >= COMM_IN_FLIGHT)
+    while (c->has_thread && is_full(g))
         pthread_cond_wait(&c->progress, &c->lock);
     pthread_mutex_unlock(&c->lock);
+    engine_report_wait(r, HOOK_END);
 }
 
 fsdp_status engine_start(comm_group *g, comm_kind kind, const comm_op *op, comm_request *r)
@@ -125,13 +147,13 @@ fsdp_status engine_start(comm_group *g, comm_kind kind, const comm_op *op, comm_
     FSDP_TRY(request_validate(g, kind, op));
     if (atomic_load(&c->failed))
         return engine_failure(c);
-    make_room(g);
-    if (atomic_load(&c->failed))
-        return engine_failure(c);
-
     r->op = *op;
     r->kind = kind;
     r->group = g;
+    make_room(r);
+    if (atomic_load(&c->failed))
+        return engine_failure(c);
+
     r->sequence = ++g->started;
     r->next = NULL;
     if (g->size > 1 && c->backend->start) {
@@ -159,6 +181,7 @@ fsdp_status engine_wait(comm_request *r)
     if (state == REQUEST_IDLE || state == REQUEST_DONE)
         return FSDP_OK;
     comm *c = r->group->comm;
+    engine_report_wait(r, HOOK_BEGIN);
     if (c->has_thread) {
         pthread_mutex_lock(&c->lock);
         while (atomic_load(&r->state) == REQUEST_PENDING)
@@ -168,6 +191,7 @@ fsdp_status engine_wait(comm_request *r)
         while (atomic_load(&r->state) == REQUEST_PENDING)
             advance(c);
     }
+    engine_report_wait(r, HOOK_END);
     return atomic_load(&r->state) == REQUEST_DONE ? FSDP_OK : engine_failure(c);
 }
 

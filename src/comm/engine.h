@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/hooks.h"
 #include "comm/comm.h"
 
 enum request_state { REQUEST_IDLE, REQUEST_PENDING, REQUEST_DONE, REQUEST_FAILED };
@@ -20,7 +21,9 @@ enum { COMM_IN_FLIGHT = 8 };
  * collectives, the rest by the caller's thread. `abort` and `check` may come at any time from any thread. */
 typedef struct comm_backend {
     const char *name;
-    bool enqueues; /* run puts work on a device's queue and returns: it is called as soon as a collective is started */
+    bool enqueues;  /* run puts work on a device's queue and returns: it is called as soon as a collective is started */
+    bool registers; /* memory of allocate is known to the network: collectives write it directly, too */
+    size_t (*overhead)(const comm_config *config); /* see comm_overhead; optional: nothing */
     /* Meets the other ranks; fills in c->state and, where the backend knows better than the job, c's numbers. */
     fsdp_status (*open)(comm *c);
     void (*close)(comm *c); /* leaves; must not wait for peers; legal after a failed open */
@@ -86,9 +89,11 @@ struct comm {
 /* Queue. */
 fsdp_status engine_open(comm *c, bool thread);
 void engine_close(comm *c); /* ends the thread; what is still queued is dropped as failed */
+void engine_free(comm *c);  /* after the backend was closed, whose threads may fail the comm until then */
 fsdp_status engine_start(comm_group *g, comm_kind kind, const comm_op *op, comm_request *r);
 fsdp_status engine_wait(comm_request *r);
-fsdp_status engine_drain(comm *c); /* runs, or waits for, everything started so far */
+fsdp_status engine_drain(comm *c);                                  /* runs, or waits for, everything started so far */
+void engine_report_wait(const comm_request *r, hook_moment moment); /* the caller's thread begins or ends a wait */
 
 /* Failure. engine_fail keeps the first (text without the rank in front), tells the peers and returns what
  * engine_failure returns: the failure as this thread's error. */

@@ -12,7 +12,8 @@
 #include "base/clock.h"
 #include "base/error.h"
 
-enum { MESSAGE_BYTES = 1 << 30, LEAST_SCRATCH = 64 << 10, BUSY_TRIES = 2000, YIELDING_TRIES = 20000 };
+enum { MESSAGE_BYTES = 1 << 30, BUSY_TRIES = 2000, YIELDING_TRIES = 20000 };
+enum { LEAST_SCRATCH = 64 << 10, DEFAULT_SCRATCH = 4 << 20 };
 
 /* How long a failed rank stays for its peers to hear of it: mpirun ends everybody as soon as one has gone. */
 static const double farewell_seconds = 1.0;
@@ -70,6 +71,12 @@ static fsdp_status initialize(mpi_world *w)
     return FSDP_OK;
 }
 
+static size_t mpi_overhead(const comm_config *config)
+{
+    size_t asked = config->staging_bytes ? config->staging_bytes : DEFAULT_SCRATCH;
+    return round_up(asked > LEAST_SCRATCH ? asked : LEAST_SCRATCH, 4096);
+}
+
 static fsdp_status mpi_open(comm *c)
 {
     mpi_world *w = calloc(1, sizeof *w);
@@ -87,8 +94,7 @@ static fsdp_status mpi_open(comm *c)
         MPI_Comm_dup(MPI_COMM_WORLD, &w->aborts) != MPI_SUCCESS)
         return error_set(FSDP_ERR_PEER, "MPI could not copy its communicator");
     w->opened = true;
-    w->scratch_bytes =
-        round_up(c->config.staging_bytes > LEAST_SCRATCH ? c->config.staging_bytes : LEAST_SCRATCH, 4096);
+    w->scratch_bytes = mpi_overhead(&c->config);
     size_t n = (size_t)c->world_size;
     w->scratch = malloc(w->scratch_bytes);
     w->places = calloc(n, sizeof *w->places);
@@ -97,6 +103,8 @@ static fsdp_status mpi_open(comm *c)
     w->stretches = calloc(n, sizeof *w->stretches);
     if (!w->scratch || !w->places || !w->inbox || !w->sources || !w->stretches)
         return error_set(FSDP_ERR_MEMORY, "no memory for messages of %d ranks", c->world_size);
+    HOOK(HOOK_MEMORY, HOOK_INSTANT, "comm", NULL, (int64_t)w->scratch_bytes, 1);
+    w->reported = true;
     return FSDP_OK;
 }
 
@@ -203,6 +211,8 @@ static void mpi_close(comm *c)
     free(w->requests);
     free(w->inbox);
     free(w->places);
+    if (w->reported)
+        HOOK(HOOK_MEMORY, HOOK_INSTANT, "comm", NULL, -(int64_t)w->scratch_bytes, 1);
     free(w->scratch);
     pthread_mutex_destroy(&w->lock);
     free(w);
@@ -358,6 +368,7 @@ fsdp_status mpi_wait_posted(comm_request *r, const signature *s)
 
 const comm_backend comm_mpi_backend = {
     .name = "mpi",
+    .overhead = mpi_overhead,
     .open = mpi_open,
     .close = mpi_close,
     .group_open = mpi_group_open,

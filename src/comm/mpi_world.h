@@ -16,8 +16,8 @@ typedef struct mpi_stretch {
 
 /* Kept in comm.state. All arrays that messages read or write are here, because messages outlive a failed collective. */
 typedef struct mpi_world {
-    MPI_Comm messages, aborts; /* copies of the world: collectives; failures */
-    bool opened, initialized_here;
+    MPI_Comm messages, aborts;               /* copies of the world: collectives; failures */
+    bool opened, initialized_here, reported; /* reported: the scratch memory, to whoever counts */
     pthread_mutex_t lock;
     signature *places; /* (world_size) the last collective we have heard of from each rank */
     signature *inbox, outgoing;

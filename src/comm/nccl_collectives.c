@@ -126,6 +126,7 @@ static fsdp_status finish_piece(const comm_request *r, const comm_piece *p, void
 static fsdp_status enqueue(comm_request *r, const comm_piece *pieces, char *staging)
 {
     nccl_world *w = nccl_world_of(r->group->comm);
+    FSDP_TRY(nccl_enter(r->group->comm));
     ncclResult_t result = w->api.ncclGroupStart();
     char *at = staging;
     for (int i = 0; i < r->op.n_pieces && result == ncclSuccess; i++) {
@@ -133,6 +134,7 @@ static fsdp_status enqueue(comm_request *r, const comm_piece *pieces, char *stag
         at += staged_bytes(r, &pieces[i]);
     }
     ncclResult_t ended = w->api.ncclGroupEnd();
+    nccl_leave(r->group->comm);
     FSDP_TRY(nccl_check(w, result == ncclSuccess ? ended : result, comm_kind_name(r->kind)));
     at = staging;
     for (int i = 0; i < r->op.n_pieces; i++) {
@@ -157,15 +159,19 @@ static fsdp_status mark(comm_request *r)
     return FSDP_OK;
 }
 
-static void note_begin(comm_request *r)
+/* Before NCCL hears of it: connecting for the first collective of a kind waits for peers, too. */
+static fsdp_status announce(comm_request *r)
 {
     nccl_world *w = nccl_world_of(r->group->comm);
     nccl_group *n = r->group->backend;
     int place = (int)(r->sequence % NCCL_EVENTS);
+    signature what;
+    signature_make(r, &what);
     pthread_mutex_lock(&w->lock);
     n->begun[place] = 0; /* its clock starts when the watch first sees it at the front */
-    signature_make(r, &n->names[place]);
+    n->names[place] = what;
     pthread_mutex_unlock(&w->lock);
+    return roll_call(w->roll, r->group->slot, r->group->members[0], r->sequence, &what);
 }
 
 static fsdp_status run_on_device(comm_request *r)
@@ -246,6 +252,6 @@ static fsdp_status run_on_host(comm_request *r)
 
 fsdp_status nccl_run(comm_request *r)
 {
-    note_begin(r);
+    FSDP_TRY(announce(r));
     return r->op.stream ? run_on_device(r) : run_on_host(r);
 }

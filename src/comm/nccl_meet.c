@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "comm/nccl_line.h"
 
 /* First words of a rank that comes, and rank 0's answer. Hosts of one job have one byte order. */
 typedef struct hello {
@@ -32,21 +33,17 @@ typedef struct welcome {
     uint8_t gift[MEET_GIFT_BYTES];
 } welcome;
 
-/* Later: a failure, or the announcement that a rank leaves. */
-typedef struct note {
-    int32_t leaves;
-    int32_t rank;
-    char text[MEET_TEXT_BYTES];
-} note;
-
-static const char magic[8] = "fsdp-1";
+static const char magic[8] = "fsdp-2";
+static const double LINGER_SECONDS = 0.5;
 
 struct meeting {
     job job;
     int listener;
-    int *sockets; /* (world_size) on rank 0, where 0 is unused; else only [0], to rank 0; -1: none */
-    int n_sockets;
-    pthread_mutex_t lock; /* of writing */
+    line *lines; /* (world_size) on rank 0, where 0 is nobody; else only [0], to rank 0 */
+    int n_lines;
+    struct pollfd *polled; /* (n_lines), and whose they are: of whoever listens */
+    int *line_of;
+    pthread_mutex_t lock; /* of sending */
 };
 
 static bool send_all(int s, const void *data, size_t bytes)
@@ -124,14 +121,14 @@ static bool admit(meeting *m, int s, double deadline)
                "another job meets at this address: its token (FSDP_JOB_TOKEN) is not yours; use another MASTER_PORT");
         return false;
     }
-    if (h.world_size != m->job.world_size || h.rank < 1 || h.rank >= h.world_size || m->sockets[h.rank] >= 0) {
+    if (h.world_size != m->job.world_size || h.rank < 1 || h.rank >= h.world_size || m->lines[h.rank].socket >= 0) {
         snprintf(reason, sizeof reason, "rank %d of %d does not fit into this job of %d ranks, or came twice", h.rank,
                  h.world_size, m->job.world_size);
         refuse(s, reason);
         return false;
     }
     set_options(s);
-    m->sockets[h.rank] = s;
+    line_open(&m->lines[h.rank], s);
     return true;
 }
 
@@ -141,15 +138,15 @@ static fsdp_status name_missing(meeting *m, double timeout)
     char list[256] = "";
     size_t used = 0;
     for (int rank = 1; rank < m->job.world_size && used < sizeof list - 16; rank++)
-        if (m->sockets[rank] < 0)
+        if (m->lines[rank].socket < 0)
             used += (size_t)snprintf(list + used, sizeof list - used, "%s%d", used ? ", " : "", rank);
     fsdp_status status = error_set(
         FSDP_ERR_TIMEOUT, "waited %g s at port %d for rank %s: are all ranks started, with this host as MASTER_ADDR?",
         timeout, m->job.master_port, list);
     for (int rank = 1; rank < m->job.world_size; rank++)
-        if (m->sockets[rank] >= 0) {
-            refuse(m->sockets[rank], fsdp_last_error());
-            m->sockets[rank] = -1;
+        if (m->lines[rank].socket >= 0) {
+            refuse(m->lines[rank].socket, fsdp_last_error());
+            m->lines[rank].socket = -1;
         }
     return status;
 }
@@ -168,7 +165,7 @@ static fsdp_status receive_ranks(meeting *m, double timeout, const void *gift)
     welcome w = {.refused = 0};
     memcpy(w.gift, gift, sizeof w.gift);
     for (int rank = 1; rank < m->job.world_size; rank++)
-        if (!send_all(m->sockets[rank], &w, sizeof w))
+        if (!send_all(m->lines[rank].socket, &w, sizeof w))
             return error_set(FSDP_ERR_PEER, "rank %d went away while the ranks were meeting", rank);
     return FSDP_OK;
 }
@@ -216,9 +213,11 @@ static fsdp_status go_to_master(meeting *m, double timeout, void *gift)
     hello h = {.token = hash_text(HASH_START, m->job.token), .rank = m->job.rank, .world_size = m->job.world_size};
     welcome w;
     memcpy(h.magic, magic, sizeof magic);
-    FSDP_TRY(find_master(m, timeout, deadline, &m->sockets[0]));
-    set_options(m->sockets[0]);
-    if (!send_all(m->sockets[0], &h, sizeof h) || !receive_all(m->sockets[0], &w, sizeof w, deadline))
+    int s;
+    FSDP_TRY(find_master(m, timeout, deadline, &s));
+    line_open(&m->lines[0], s);
+    set_options(s);
+    if (!send_all(s, &h, sizeof h) || !receive_all(s, &w, sizeof w, deadline))
         return error_set(FSDP_ERR_TIMEOUT,
                          "rank 0 at %s:%d took us in but did not begin within %g s: other ranks are "
                          "missing, or another program listens there",
@@ -230,20 +229,39 @@ static fsdp_status go_to_master(meeting *m, double timeout, void *gift)
     return FSDP_OK;
 }
 
-fsdp_status meeting_open(const job *j, double timeout_seconds, void *gift, meeting **out)
+static void free_tables(meeting *m)
+{
+    free(m->lines);
+    free(m->polled);
+    free(m->line_of);
+}
+
+static meeting *meeting_new(const job *j)
 {
     meeting *m = calloc(1, sizeof *m);
-    if (m)
-        m->sockets = malloc((size_t)j->world_size * sizeof *m->sockets);
-    if (!m || !m->sockets) {
-        free(m);
-        return error_set(FSDP_ERR_MEMORY, "no memory to meet %d ranks", j->world_size);
-    }
+    if (!m)
+        return NULL;
     m->job = *j;
     m->listener = -1;
-    m->n_sockets = j->rank == 0 ? j->world_size : 1;
-    for (int i = 0; i < j->world_size; i++)
-        m->sockets[i] = -1;
+    m->n_lines = j->rank == 0 ? j->world_size : 1;
+    m->lines = calloc((size_t)m->n_lines, sizeof *m->lines);
+    m->polled = calloc((size_t)m->n_lines, sizeof *m->polled);
+    m->line_of = calloc((size_t)m->n_lines, sizeof *m->line_of);
+    if (!m->lines || !m->polled || !m->line_of) {
+        free_tables(m);
+        free(m);
+        return NULL;
+    }
+    for (int i = 0; i < m->n_lines; i++)
+        m->lines[i].socket = -1;
+    return m;
+}
+
+fsdp_status meeting_open(const job *j, double timeout_seconds, void *gift, meeting **out)
+{
+    meeting *m = meeting_new(j);
+    if (!m)
+        return error_set(FSDP_ERR_MEMORY, "no memory to meet %d ranks", j->world_size);
     pthread_mutex_init(&m->lock, NULL);
     fsdp_status status =
         j->rank == 0 ? receive_ranks(m, timeout_seconds, gift) : go_to_master(m, timeout_seconds, gift);
@@ -255,77 +273,96 @@ fsdp_status meeting_open(const job *j, double timeout_seconds, void *gift, meeti
     return FSDP_OK;
 }
 
-/* To everybody this rank has a line to, but for `except`. */
-static void send_note(meeting *m, const note *n, int except)
+void meeting_send(meeting *m, uint32_t kind, const void *body, size_t bytes, int except)
 {
     pthread_mutex_lock(&m->lock);
-    for (int i = 0; i < m->n_sockets; i++)
-        if (m->sockets[i] >= 0 && i != except)
-            send_all(m->sockets[i], n, sizeof *n);
+    for (int i = 0; i < m->n_lines; i++)
+        if (i != except && !line_queue(&m->lines[i], kind, body, bytes))
+            shutdown(m->lines[i].socket, SHUT_RDWR); /* no memory: better lost than out of step */
     pthread_mutex_unlock(&m->lock);
 }
 
-void meeting_tell(meeting *m, const char *text)
+void meeting_flush(meeting *m, double seconds)
 {
-    note n = {.rank = m->job.rank};
-    snprintf(n.text, sizeof n.text, "%s", text);
-    send_note(m, &n, -1);
-}
-
-static void hang_up(meeting *m, int line)
-{
+    double deadline = clock_seconds() + seconds;
     pthread_mutex_lock(&m->lock);
-    close(m->sockets[line]);
-    m->sockets[line] = -1;
+    for (int i = 0; i < m->n_lines; i++)
+        line_flush_until(&m->lines[i], deadline); /* who is gone is noticed by listening */
     pthread_mutex_unlock(&m->lock);
 }
 
-bool meeting_listen(meeting *m, int milliseconds, int *rank, char text[MEET_TEXT_BYTES])
+static void hang_up(meeting *m, int i)
 {
-    struct pollfd lines[256]; /* more ranks than that are heard of through NCCL's own errors and timeouts */
-    int of[256], n = 0;
-    for (int i = 0; i < m->n_sockets && n < 256; i++)
-        if (m->sockets[i] >= 0) {
-            lines[n] = (struct pollfd){.fd = m->sockets[i], .events = POLLIN};
-            of[n++] = i;
-        }
-    if (poll(lines, (nfds_t)n, milliseconds) <= 0)
-        return false;
-    for (int i = 0; i < n; i++) {
-        if (!lines[i].revents)
-            continue;
-        note got;
-        bool complete = receive_all(lines[i].fd, &got, sizeof got, clock_seconds() + 1);
-        if (!complete || got.leaves)
-            hang_up(m, of[i]);
-        if (complete && got.leaves)
-            continue;
-        if (!complete) {
-            got = (note){.rank = of[i]};
-            snprintf(got.text, sizeof got.text, "its connection broke: the process ended without a word");
-        }
-        if (m->job.rank == 0)
-            send_note(m, &got, of[i]);
-        *rank = got.rank;
-        memcpy(text, got.text, MEET_TEXT_BYTES);
-        text[MEET_TEXT_BYTES - 1] = 0;
-        return true;
+    pthread_mutex_lock(&m->lock);
+    line_close(&m->lines[i]);
+    pthread_mutex_unlock(&m->lock);
+}
+
+/* All that the line has to say. */
+static void hear(meeting *m, int i, meeting_listener listener, void *context)
+{
+    meeting_message message = {.rank = i};
+    line_state state;
+    while ((state = line_receive(&m->lines[i], &message.kind, &message.body, &message.bytes)) == LINE_MESSAGE) {
+        if (message.kind == MEET_LEFT)
+            break;
+        if (message.kind >= MEET_USER && listener)
+            listener(context, &message);
     }
-    return false;
+    if (state == LINE_NOTHING)
+        return;
+    hang_up(m, i);
+    if (listener)
+        listener(context, &(meeting_message){.rank = i, .kind = state == LINE_MESSAGE ? MEET_LEFT : MEET_LOST});
+}
+
+/* How many lines are still open; their sockets for poll, and whose they are. */
+static int open_lines(meeting *m)
+{
+    int n = 0;
+    for (int i = 0; i < m->n_lines; i++)
+        if (m->lines[i].socket >= 0) {
+            m->polled[n] = (struct pollfd){.fd = m->lines[i].socket, .events = POLLIN};
+            m->line_of[n++] = i;
+        }
+    return n;
+}
+
+void meeting_listen(meeting *m, int milliseconds, meeting_listener listener, void *context)
+{
+    meeting_flush(m, 0);
+    int n = open_lines(m);
+    if (poll(m->polled, (nfds_t)n, milliseconds) <= 0)
+        return;
+    for (int i = 0; i < n; i++)
+        if (m->polled[i].revents)
+            hear(m, m->line_of[i], listener, context);
+}
+
+/* A socket closed while something unread lies in it takes back what was sent last: rank 0, which hears most, listens
+ * until the others have gone too. */
+static void linger(meeting *m)
+{
+    double deadline = clock_seconds() + LINGER_SECONDS;
+    while (m->job.rank == 0 && open_lines(m) > 0 && clock_seconds() < deadline)
+        meeting_listen(m, 20, NULL, NULL);
 }
 
 void meeting_close(meeting *m)
 {
     if (!m)
         return;
-    note bye = {.leaves = 1, .rank = m->job.rank};
-    send_note(m, &bye, -1);
-    for (int i = 0; i < m->n_sockets; i++)
-        if (m->sockets[i] >= 0)
-            close(m->sockets[i]);
+    meeting_send(m, MEET_LEFT, NULL, 0, -1);
+    meeting_flush(m, LINGER_SECONDS);
+    for (int i = 0; i < m->n_lines; i++)
+        if (m->lines[i].socket >= 0)
+            shutdown(m->lines[i].socket, SHUT_WR);
+    linger(m);
+    for (int i = 0; i < m->n_lines; i++)
+        line_close(&m->lines[i]);
     if (m->listener >= 0)
         close(m->listener);
     pthread_mutex_destroy(&m->lock);
-    free(m->sockets);
+    free_tables(m);
     free(m);
 }

@@ -1,29 +1,51 @@
 /* Where the ranks of an NCCL job find each other: rank 0 listens at the master's address, the others come to it with
- * the job's token and get what rank 0 has to give (NCCL's unique id). The connections stay, to pass on failures. */
+ * the job's token and get what rank 0 has to give (NCCL's unique id). The connections stay: a star over which the
+ * ranks send messages beside NCCL. What they send is left to nccl_roll.c. */
 #ifndef COMM_NCCL_MEET_H
 #define COMM_NCCL_MEET_H
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include <fsdp/status.h>
 
 #include "base/job.h"
 
-enum { MEET_GIFT_BYTES = 128, MEET_TEXT_BYTES = 1016 };
+enum { MEET_GIFT_BYTES = 128 };
 
 typedef struct meeting meeting;
+
+/* Kinds that the meeting makes itself; those of its users begin at MEET_USER. */
+enum meeting_kind {
+    MEET_LEFT, /* the rank said goodbye and is gone */
+    MEET_LOST, /* it is gone without a goodbye */
+    MEET_USER,
+};
+
+typedef struct meeting_message {
+    int rank; /* who sent it, or is gone; on all but rank 0 always 0 */
+    uint32_t kind;
+    const void *body;
+    size_t bytes;
+} meeting_message;
+
+typedef void (*meeting_listener)(void *context, const meeting_message *message);
 
 /* Returns when all ranks have come, or fails at the timeout naming those that did not. `gift` is read on rank 0 and
  * written on the others. The caller owns *out. */
 fsdp_status meeting_open(const job *j, double timeout_seconds, void *gift, meeting **out);
-void meeting_close(meeting *m); /* says goodbye, waits for nobody; NULL is legal */
 
-/* Tells all others that this rank failed. Any thread. */
-void meeting_tell(meeting *m, const char *text);
+/* Sends what is queued, says goodbye, and waits at most half a second for that to reach the others. NULL is legal. */
+void meeting_close(meeting *m);
 
-/* Waits up to `milliseconds` for news: true when a rank failed, or was lost without a goodbye; *rank and text say which
- * and why. Rank 0 passes on what it hears. One thread at a time. */
-bool meeting_listen(meeting *m, int milliseconds, int *rank, char text[MEET_TEXT_BYTES]);
+/* Queues a message: from rank 0 to all others but `except` (-1: to all), from the others to rank 0. Any thread; never
+ * waits. Sent by the next meeting_listen or meeting_flush. */
+void meeting_send(meeting *m, uint32_t kind, const void *body, size_t bytes, int except);
+void meeting_flush(meeting *m, double seconds); /* waits at most that long for sockets that are full; any thread */
+
+/* Waits up to `milliseconds` for messages and hands all that came to the listener, those of a rank in the order in
+ * which it sent them. One thread at a time. */
+void meeting_listen(meeting *m, int milliseconds, meeting_listener listener, void *context);
 
 #endif

@@ -1,9 +1,12 @@
 /* Ordered reductions, block by block: a block of sums stays in the first-level cache while every source is added to it,
  * so each source is read once and the result is written once. The loops are plain C, compiled for several instruction
- * sets; only fp16 conversion and streaming stores name instructions. */
+ * sets; only fp16 conversion and streaming stores name instructions. Sums of fp32, the usual case, are left to sum.c.
+ */
 #include "comm/reduce.h"
 
 #include <string.h>
+
+#include "comm/sum.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -291,17 +294,13 @@ static void add_present(const kernel_set *k, const reduce_args *a, const void *o
 static void reduce_floats(const reduce_args *a)
 {
     const kernel_set *k = kernels();
-    bool pair = a->n_sources == 2 && a->from == FSDP_F32 && a->to == FSDP_F32 && !a->add && a->reduction == COMM_SUM;
+    bool plain_sum = a->from == FSDP_F32 && a->to == FSDP_F32 && a->reduction == COMM_SUM;
+    if (plain_sum && sum_f32(a->out, (const float *const *)a->sources, a->n_sources, a->n, a->add, a->streaming))
+        return;
     _Alignas(64) float sums[BLOCK];
     for (int64_t i = 0; i < a->n; i += BLOCK) {
         int n = a->n - i < BLOCK ? (int)(a->n - i) : BLOCK;
         void *out = (char *)a->out + i * (int64_t)fsdp_dtype_size(a->to);
-        if (pair) {
-            k->add_pair(a->streaming ? sums : out, at(a->sources[0], i, FSDP_F32), at(a->sources[1], i, FSDP_F32), n);
-            if (a->streaming)
-                copy_streaming(out, (const char *)sums, (size_t)n * sizeof(float));
-            continue;
-        }
         for (int source = 0; source < a->n_sources; source++)
             take_source(k, a, source, i, n, sums);
         if (a->reduction == COMM_AVERAGE)

@@ -174,8 +174,10 @@ fsdp_status comm_wait_sent(comm_request *r, stream *s)
     if (r->group->size == 1 || !c->backend->is_sent || c->backend->is_sent(r))
         return FSDP_OK;
     /* A peer may need what we have started and not yet run before it reaches the point we wait for. */
-    FSDP_TRY(engine_drain(c));
-    fsdp_status status = c->backend->wait_sent(r);
+    engine_report_wait(r, HOOK_BEGIN);
+    fsdp_status drained = engine_drain(c), status = drained == FSDP_OK ? c->backend->wait_sent(r) : drained;
+    engine_report_wait(r, HOOK_END);
+    FSDP_TRY(drained);
     return status == FSDP_OK ? FSDP_OK : engine_fail(c, status, engine_error_text(c));
 }
 

@@ -1,11 +1,16 @@
-/* Times all_gather and reduce_scatter of fp32 between processes of this host: ours through shared memory, Open MPI's
- * (started through mpirun where there is one), and the memory alone: every rank moving the same bytes within its own
- * memory between two barriers.
+/* Times all_gather and reduce_scatter of fp32 between processes of this host: ours through shared memory, Open MPI's,
+ * and what the memory allows. All of them take turns in the same processes (started through mpirun where there is one),
+ * so that other work on the machine hits them alike.
  *
- *     bench_comm [--json] [--rounds R] [--ranks N]... [--mib M]...
+ *     bench_comm [--json] [--seconds S] [--no_mpi] [--ranks N]... [--mib M]...
  *
- * Figures are GB/s, size of the full buffer over the time of the slowest rank, best round (the machine may be shared).
- * --no_mpi leaves Open MPI out; its column then says 0. */
+ * A time is that from the moment the last rank is ready to the moment the last rank is done. Figures are GB/s: size of
+ * the full buffer over time, best round and, in brackets, median.
+ *
+ * The bound: at the same time on every rank, a copy within its own memory, in huge pages, of as many bytes as the
+ * collective has to move there, by memcpy or by non-temporal stores, whichever is faster. With a full buffer of B bytes
+ * and n ranks, all_gather reads and writes B, as a copy of B does; reduce_scatter reads B and writes B/n, as a copy of
+ * (B + B/n) / 2 does. The last columns say how many times longer than that ours takes. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -23,19 +28,33 @@
 #include <mpi.h>
 #endif
 
-enum { MAX_SIZES = 8, HUGE_PAGE = 2 << 20 };
+enum { MAX_SIZES = 8, MOST_ROUNDS = 2000, LEAST_ROUNDS = 5, HUGE_PAGE = 2 << 20 };
 
-/* Seconds of the best round. */
-typedef struct figures {
-    double all_gather, reduce_scatter, copy, sum;
-} figures;
+/* What takes turns. */
+typedef enum contest {
+    OURS_ALL_GATHER,
+    MPI_ALL_GATHER,
+    COPY_ALL_GATHER,
+    STREAM_ALL_GATHER,
+    OURS_REDUCE_SCATTER,
+    MPI_REDUCE_SCATTER,
+    COPY_REDUCE_SCATTER,
+    STREAM_REDUCE_SCATTER,
+    N_CONTESTS
+} contest;
 
 typedef struct options {
-    bool json, no_mpi;
-    int rounds, ranks[4], n_ranks, n_sizes;
+    bool json, no_mpi, under_mpirun;
+    double seconds; /* for each size and number of ranks */
+    int ranks[4], n_ranks, n_sizes;
     size_t mib[MAX_SIZES];
-    const char *program;
+    const char *program, *token;
 } options;
+
+/* Seconds of the best and of the median round; 0: not measured. */
+typedef struct times {
+    double best[N_CONTESTS], median[N_CONTESTS];
+} times;
 
 static void fail(const char *what)
 {
@@ -54,89 +73,124 @@ static float *take(size_t bytes)
     return memory;
 }
 
-/* Small buffers get more rounds, all sizes about the same time. */
-static int rounds_for(const options *o, size_t bytes)
-{
-    size_t factor = ((size_t)128 << 20) / bytes;
-    return o->rounds * (int)(factor < 1 ? 1 : factor > 40 ? 40 : factor);
-}
-
-static double smaller(double a, double b)
-{
-    return a > 0 && a < b ? a : b;
-}
-
-/* ---- ours, and the memory's ---- */
-
 typedef struct rank_bench {
     comm *comm;
     comm_group *world;
     int n;
-    int64_t part;        /* elements of a rank */
-    float *shared;       /* full buffer, reached by peers */
-    float *shard, *full; /* shard in shared memory, full private */
+    int64_t part;         /* elements of a rank */
+    float *shared;        /* full buffer, reached by peers */
+    float *shard;         /* in shared memory */
+    float *private, *out; /* full buffers */
 } rank_bench;
 
-static double slowest(rank_bench *b, double seconds)
+static void run_ours(rank_bench *b, bool gather)
 {
-    if (comm_all_reduce_f64(b->world, "time", 0, COMM_MAX, &seconds, 1) != FSDP_OK)
+    comm_piece piece = {
+        .send = {gather ? b->shard : b->shared, FSDP_F32}, .recv = {b->out, FSDP_F32}, .count = b->part};
+    comm_op op = {.unit = "bench", .n_pieces = 1, .pieces = &piece};
+    comm_request r = COMM_REQUEST_INIT;
+    fsdp_status status = gather ? comm_all_gather(b->world, &op, &r) : comm_reduce_scatter(b->world, &op, &r);
+    if (status != FSDP_OK || comm_wait(&r, NULL) != FSDP_OK)
+        fail("collective");
+}
+
+static void run_openmpi(rank_bench *b, bool gather)
+{
+#ifdef FSDP_WITH_MPI
+    int part = (int)b->part;
+    if (gather)
+        MPI_Allgather(b->private, part, MPI_FLOAT, b->out, part, MPI_FLOAT, MPI_COMM_WORLD);
+    else
+        MPI_Reduce_scatter_block(b->private, b->out, part, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+#else
+    (void)b, (void)gather;
+#endif
+}
+
+static void run_contest(rank_bench *b, contest what)
+{
+    size_t full = (size_t)(b->part * b->n) * sizeof(float), moved = (full + full / (size_t)b->n) / 2;
+    switch (what) {
+    case OURS_ALL_GATHER:
+    case OURS_REDUCE_SCATTER:
+        run_ours(b, what == OURS_ALL_GATHER);
+        break;
+    case MPI_ALL_GATHER:
+    case MPI_REDUCE_SCATTER:
+        run_openmpi(b, what == MPI_ALL_GATHER);
+        break;
+    case COPY_ALL_GATHER:
+    case STREAM_ALL_GATHER:
+        copy_bytes(b->out, b->private, full, what == STREAM_ALL_GATHER);
+        break;
+    case COPY_REDUCE_SCATTER:
+    case STREAM_REDUCE_SCATTER:
+        copy_bytes(b->out, b->private, moved, what == STREAM_REDUCE_SCATTER);
+        break;
+    case N_CONTESTS:
+        break;
+    }
+}
+
+/* The clock is the host's: the same for all ranks. A run before the timed one leaves in the caches what a contest
+ * leaves there itself, not what the one before it did. */
+static double time_contest(rank_bench *b, contest what)
+{
+    run_contest(b, what);
+    double span[] = {clock_seconds(), 0}; /* ready, done */
+    comm_barrier(b->world, "start", 0);
+    run_contest(b, what);
+    span[1] = clock_seconds();
+    if (comm_all_reduce_f64(b->world, "time", 0, COMM_MAX, span, 2) != FSDP_OK)
         fail("time");
-    return seconds;
+    return span[1] - span[0];
 }
 
-static double time_all_gather(rank_bench *b)
+static int ascending(const void *a, const void *b)
 {
-    comm_piece piece = {.send = {b->shard, FSDP_F32}, .recv = {b->full, FSDP_F32}, .count = b->part};
-    comm_op op = {.unit = "bench", .n_pieces = 1, .pieces = &piece};
-    comm_request r = COMM_REQUEST_INIT;
-    comm_barrier(b->world, "start", 0);
-    double start = clock_seconds();
-    if (comm_all_gather(b->world, &op, &r) != FSDP_OK || comm_wait(&r, NULL) != FSDP_OK)
-        fail("all_gather");
-    return slowest(b, clock_seconds() - start);
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
 }
 
-static double time_reduce_scatter(rank_bench *b)
+/* Rounds until the time is up; the first is for getting warm. */
+static void take_turns(const options *o, rank_bench *b, times *out)
 {
-    comm_piece piece = {.send = {b->shared, FSDP_F32}, .recv = {b->full, FSDP_F32}, .count = b->part};
-    comm_op op = {.unit = "bench", .n_pieces = 1, .pieces = &piece};
-    comm_request r = COMM_REQUEST_INIT;
-    comm_barrier(b->world, "start", 0);
-    double start = clock_seconds();
-    if (comm_reduce_scatter(b->world, &op, &r) != FSDP_OK || comm_wait(&r, NULL) != FSDP_OK)
-        fail("reduce_scatter");
-    return slowest(b, clock_seconds() - start);
+    double *samples[N_CONTESTS], begun = clock_seconds(), spent = 0;
+    int rounds = 0;
+    for (int c = 0; c < N_CONTESTS; c++)
+        if (!(samples[c] = calloc(MOST_ROUNDS, sizeof **samples)))
+            fail("no memory");
+    for (int round = -1; round < MOST_ROUNDS && (round < LEAST_ROUNDS || spent < o->seconds); round++) {
+        for (int c = 0; c < N_CONTESTS; c++) {
+            bool openmpi = c == MPI_ALL_GATHER || c == MPI_REDUCE_SCATTER;
+            double seconds = openmpi && !o->under_mpirun ? 0 : time_contest(b, (contest)c);
+            if (round >= 0)
+                samples[c][round] = seconds;
+        }
+        rounds = round + 1;
+        spent = clock_seconds() - begun;
+        if (comm_all_reduce_f64(b->world, "time", 0, COMM_MAX, &spent, 1) != FSDP_OK)
+            fail("time");
+    }
+    for (int c = 0; c < N_CONTESTS; c++) {
+        qsort(samples[c], (size_t)rounds, sizeof **samples, ascending);
+        out->best[c] = samples[c][0];
+        out->median[c] = samples[c][rounds / 2];
+        free(samples[c]);
+    }
 }
 
-static double time_copy(rank_bench *b, bool streaming)
+static void print_times(size_t mib, const times *t)
 {
-    comm_barrier(b->world, "start", 0);
-    double start = clock_seconds();
-    copy_bytes(b->full, b->shared, (size_t)(b->part * b->n) * sizeof(float), streaming);
-    comm_barrier(b->world, "end", 0);
-    return slowest(b, clock_seconds() - start);
+    printf("times %zu", mib);
+    for (int c = 0; c < N_CONTESTS; c++)
+        printf(" %.9f %.9f", t->best[c], t->median[c]);
+    printf("\n");
+    fflush(stdout);
 }
 
-static double time_sum(rank_bench *b)
-{
-    const void *sources[64];
-    for (int i = 0; i < b->n; i++)
-        sources[i] = b->shared + i * b->part;
-    comm_barrier(b->world, "start", 0);
-    double start = clock_seconds();
-    reduce_ordered(&(reduce_args){.n_sources = b->n,
-                                  .parts = b->n,
-                                  .sources = sources,
-                                  .from = FSDP_F32,
-                                  .to = FSDP_F32,
-                                  .n = b->part,
-                                  .out = b->full,
-                                  .streaming = b->part >= 1 << 20});
-    comm_barrier(b->world, "end", 0);
-    return slowest(b, clock_seconds() - start);
-}
-
-static void run_rank(const options *o, int rank, int n, figures *out)
+/* Rank 0 prints a line of times per size. */
+static int run_rank(const options *o, int rank, int n)
 {
     comm_config config = COMM_CONFIG_INIT;
     config.backend = "shm";
@@ -144,7 +198,7 @@ static void run_rank(const options *o, int rank, int n, figures *out)
     config.job.rank = config.job.local_rank = rank;
     config.job.world_size = config.job.local_world_size = n;
     config.progress = COMM_PROGRESS_INLINE;
-    snprintf(config.job.token, sizeof config.job.token, "bench-%d", (int)getppid());
+    snprintf(config.job.token, sizeof config.job.token, "bench-%s", o->token);
     rank_bench b = {.n = n};
     if (comm_open(&config, &b.comm) != FSDP_OK)
         fail("open");
@@ -152,118 +206,117 @@ static void run_rank(const options *o, int rank, int n, figures *out)
     for (int s = 0; s < o->n_sizes; s++) {
         size_t bytes = o->mib[s] << 20;
         void *memory;
-        if (comm_allocate(b.comm, bytes * 2, &memory) != FSDP_OK)
+        if (comm_allocate(b.comm, bytes + bytes / (size_t)n, &memory) != FSDP_OK)
             fail("allocate");
-        memset(memory, 1, bytes * 2);
+        memset(memory, 1, bytes + bytes / (size_t)n);
         b.part = (int64_t)(bytes / sizeof(float)) / n;
         b.shared = memory;
         b.shard = b.shared + b.part * n;
-        b.full = take(bytes);
-        figures f = {1e9, 1e9, 1e9, 1e9};
-        int rounds = rounds_for(o, bytes);
-        for (int round = 0; round < rounds; round++) {
-            f.all_gather = smaller(time_all_gather(&b), f.all_gather);
-            f.reduce_scatter = smaller(time_reduce_scatter(&b), f.reduce_scatter);
-            f.copy = smaller(time_copy(&b, false), f.copy);
-            f.copy = smaller(time_copy(&b, true), f.copy);
-            f.sum = smaller(time_sum(&b), f.sum);
-        }
-        out[s] = f;
-        munmap(b.full, bytes);
+        b.private = take(bytes);
+        b.out = take(bytes);
+        times t;
+        take_turns(o, &b, &t);
+        if (rank == 0)
+            print_times(o->mib[s], &t);
+        munmap(b.private, bytes);
+        munmap(b.out, bytes);
         comm_release(b.comm, memory);
     }
     comm_close(b.comm);
+    return 0;
 }
 
-static bool run_ours(const options *o, int n, figures *out)
+static int run_openmpi_rank(const options *o)
 {
-    figures *shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    pid_t pids[64];
-    bool good = true;
+#ifdef FSDP_WITH_MPI
+    int n, rank;
+    MPI_Init(NULL, NULL);
+    MPI_Comm_size(MPI_COMM_WORLD, &n);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    run_rank(o, rank, n);
+    MPI_Finalize();
+#else
+    (void)o;
+#endif
+    return 0;
+}
+
+/* ---- the parent ---- */
+
+#ifdef FSDP_WITH_MPI
+/* The command that starts n ranks of this program; what they print is theirs. */
+static FILE *start_under_mpirun(const options *o, int n)
+{
+    char command[4096];
+    bool own_cores = sysconf(_SC_NPROCESSORS_ONLN) >= n;
+    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
+    setenv("OMPI_MCA_mpi_yield_when_idle", own_cores ? "0" : "1", 0);
+    int at =
+        snprintf(command, sizeof command, "mpirun --oversubscribe --bind-to %s -n %d %s --under_mpirun %d --seconds %g",
+                 own_cores ? "core" : "none", n, o->program, (int)getpid(), o->seconds);
+    for (int s = 0; s < o->n_sizes && at < 4000; s++)
+        at += snprintf(command + at, sizeof command - (size_t)at, " --mib %zu", o->mib[s]);
+    return popen(command, "r");
+}
+#endif
+
+static FILE *start_forked(const options *o, int n, pid_t *pids)
+{
+    int ends[2];
+    if (pipe(ends) < 0)
+        fail("pipe");
     fflush(NULL);
     for (int rank = 0; rank < n; rank++) {
         pids[rank] = fork();
         if (pids[rank] == 0) {
-            figures own[MAX_SIZES];
-            run_rank(o, rank, n, rank == 0 ? shared : own);
-            exit(0);
+            dup2(ends[1], STDOUT_FILENO);
+            exit(run_rank(o, rank, n));
         }
     }
+    close(ends[1]);
+    return fdopen(ends[0], "r");
+}
+
+/* Returns how many sizes were measured. */
+static int read_times(const options *o, FILE *from, times *out)
+{
+    int n = 0;
+    size_t mib;
+    while (n < o->n_sizes && fscanf(from, " times %zu", &mib) == 1) {
+        for (int c = 0; c < N_CONTESTS; c++)
+            if (fscanf(from, "%lf %lf", &out[n].best[c], &out[n].median[c]) != 2)
+                return n;
+        n++;
+    }
+    return n;
+}
+
+static bool run(const options *o, int n, times *out)
+{
+    pid_t pids[64];
+    bool good = true;
+#ifdef FSDP_WITH_MPI
+    if (!o->no_mpi) {
+        FILE *from = start_under_mpirun(o, n);
+        int measured = from ? read_times(o, from, out) : 0;
+        if (from)
+            pclose(from);
+        if (measured == o->n_sizes)
+            return true;
+        fprintf(stderr, "bench_comm: mpirun did not run; without Open MPI then\n");
+    }
+#endif
+    FILE *from = start_forked(o, n, pids);
+    good = from && read_times(o, from, out) == o->n_sizes;
     for (int rank = 0; rank < n; rank++) {
         int status = 0;
         waitpid(pids[rank], &status, 0);
         good = good && status == 0;
     }
-    memcpy(out, shared, sizeof *out * MAX_SIZES);
-    munmap(shared, 4096);
+    if (from)
+        fclose(from);
     return good;
-}
-
-/* ---- Open MPI's ---- */
-
-#ifdef FSDP_WITH_MPI
-/* Under mpirun: rank 0 prints two numbers of seconds per size. */
-static int run_openmpi_rank(const options *o)
-{
-    int n, rank;
-    MPI_Init(NULL, NULL);
-    MPI_Comm_size(MPI_COMM_WORLD, &n);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    for (int s = 0; s < o->n_sizes; s++) {
-        size_t bytes = o->mib[s] << 20;
-        int part = (int)(bytes / sizeof(float)) / n;
-        float *send = take(bytes), *recv = take(bytes);
-        double best[2] = {1e9, 1e9};
-        int rounds = rounds_for(o, bytes);
-        for (int round = 0; round < 2 * rounds; round++) {
-            MPI_Barrier(MPI_COMM_WORLD);
-            double start = clock_seconds(), seconds, most;
-            if (round % 2)
-                MPI_Reduce_scatter_block(send, recv, part, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-            else
-                MPI_Allgather(send, part, MPI_FLOAT, recv, part, MPI_FLOAT, MPI_COMM_WORLD);
-            seconds = clock_seconds() - start;
-            MPI_Allreduce(&seconds, &most, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
-            best[round % 2] = smaller(most, best[round % 2]);
-        }
-        if (rank == 0)
-            printf("openmpi %zu %.9f %.9f\n", o->mib[s], best[0], best[1]);
-        munmap(send, bytes);
-        munmap(recv, bytes);
-    }
-    MPI_Finalize();
-    return 0;
-}
-#endif
-
-/* Leaves `out` as it is where there is no Open MPI to compare with. */
-static void run_openmpi(const options *o, int n, figures *out)
-{
-#ifdef FSDP_WITH_MPI
-    char command[4096], line[256];
-    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
-    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
-    setenv("OMPI_MCA_mpi_yield_when_idle", sysconf(_SC_NPROCESSORS_ONLN) < n ? "1" : "0", 0);
-    int at = snprintf(command, sizeof command, "mpirun --oversubscribe -n %d %s --openmpi --rounds %d", n, o->program,
-                      o->rounds);
-    for (int s = 0; s < o->n_sizes && at < 4000; s++)
-        at += snprintf(command + at, sizeof command - (size_t)at, " --mib %zu", o->mib[s]);
-    snprintf(command + at, sizeof command - (size_t)at, " 2>/dev/null");
-    FILE *pipe = popen(command, "r");
-    while (pipe && fgets(line, sizeof line, pipe)) {
-        size_t mib;
-        double gather, reduce;
-        if (sscanf(line, "openmpi %zu %lf %lf", &mib, &gather, &reduce) != 3)
-            continue;
-        for (int s = 0; s < o->n_sizes; s++)
-            if (o->mib[s] == mib)
-                out[s].all_gather = gather, out[s].reduce_scatter = reduce;
-    }
-    if (pipe)
-        pclose(pipe);
-#else
-    (void)o, (void)n, (void)out;
-#endif
 }
 
 /* ---- report ---- */
@@ -273,68 +326,78 @@ static double rate(size_t mib, double seconds)
     return seconds > 0 ? (double)(mib << 20) / seconds * 1e-9 : 0;
 }
 
-static void report(const options *o, int n, const figures *ours, const figures *openmpi)
+static double smaller(double a, double b)
+{
+    return a < b ? a : b;
+}
+
+static void report_row(const options *o, const char *name, int n, size_t mib, const times *t, contest first)
+{
+    double bound = smaller(t->best[first + 2], t->best[first + 3]);
+    double bound_median = smaller(t->median[first + 2], t->median[first + 3]);
+    double ours = t->best[first], openmpi = t->best[first + 1];
+    if (o->json)
+        printf("{\"collective\": \"%s\", \"ranks\": %d, \"mib\": %zu, \"shm\": %.2f, \"shm_median\": %.2f, "
+               "\"openmpi\": %.2f, \"openmpi_median\": %.2f, \"bound\": %.2f, \"bound_median\": %.2f, "
+               "\"over_bound\": %.3f, \"over_bound_median\": %.3f}\n",
+               name, n, mib, rate(mib, ours), rate(mib, t->median[first]), rate(mib, openmpi),
+               rate(mib, t->median[first + 1]), rate(mib, bound), rate(mib, bound_median), ours / bound,
+               t->median[first] / bound_median);
+    else
+        printf("%-15s %5d %6zu MiB %7.1f (%5.1f) %7.1f (%5.1f) %7.1f (%5.1f) %8.2f (%.2f)\n", name, n, mib,
+               rate(mib, ours), rate(mib, t->median[first]), rate(mib, openmpi), rate(mib, t->median[first + 1]),
+               rate(mib, bound), rate(mib, bound_median), ours / bound, t->median[first] / bound_median);
+}
+
+static void report(const options *o, int n, const times *t)
 {
     for (int s = 0; s < o->n_sizes; s++) {
-        size_t mib = o->mib[s];
-        const struct {
-            const char *name;
-            double ours, openmpi, bound;
-        } rows[] = {
-            {"all_gather", rate(mib, ours[s].all_gather), rate(mib, openmpi[s].all_gather), rate(mib, ours[s].copy)},
-            {"reduce_scatter", rate(mib, ours[s].reduce_scatter), rate(mib, openmpi[s].reduce_scatter),
-             rate(mib, ours[s].sum)},
-        };
-        for (int i = 0; i < 2; i++) {
-            if (o->json)
-                printf("{\"collective\": \"%s\", \"ranks\": %d, \"mib\": %zu, \"shm\": %.2f, \"openmpi\": %.2f, "
-                       "\"memory\": %.2f}\n",
-                       rows[i].name, n, mib, rows[i].ours, rows[i].openmpi, rows[i].bound);
-            else
-                printf("%-15s %5d %6zu MiB %9.1f %9.1f %9.1f %11.2fx\n", rows[i].name, n, mib, rows[i].ours,
-                       rows[i].openmpi, rows[i].bound, rows[i].bound / rows[i].ours);
-        }
+        report_row(o, "all_gather", n, o->mib[s], &t[s], OURS_ALL_GATHER);
+        report_row(o, "reduce_scatter", n, o->mib[s], &t[s], OURS_REDUCE_SCATTER);
     }
     fflush(stdout);
 }
 
+static void parse(options *o, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        bool more = i + 1 < argc;
+        if (strcmp(argv[i], "--json") == 0)
+            o->json = true;
+        else if (strcmp(argv[i], "--no_mpi") == 0)
+            o->no_mpi = true;
+        else if (strcmp(argv[i], "--under_mpirun") == 0 && more)
+            o->under_mpirun = true, o->token = argv[++i];
+        else if (strcmp(argv[i], "--seconds") == 0 && more)
+            o->seconds = atof(argv[++i]);
+        else if (strcmp(argv[i], "--ranks") == 0 && more && o->n_ranks < 4)
+            o->ranks[o->n_ranks++] = atoi(argv[++i]);
+        else if (strcmp(argv[i], "--mib") == 0 && more && o->n_sizes < MAX_SIZES)
+            o->mib[o->n_sizes++] = (size_t)atoi(argv[++i]);
+    }
+    if (o->n_ranks == 0)
+        o->ranks[o->n_ranks++] = 2, o->ranks[o->n_ranks++] = 4;
+    if (o->n_sizes == 0)
+        o->mib[o->n_sizes++] = 1, o->mib[o->n_sizes++] = 16, o->mib[o->n_sizes++] = 128;
+}
+
 int main(int argc, char **argv)
 {
-    options o = {.rounds = 20, .program = argv[0]};
-    bool openmpi = false;
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--json") == 0)
-            o.json = true;
-        else if (strcmp(argv[i], "--no_mpi") == 0)
-            o.no_mpi = true;
-        else if (strcmp(argv[i], "--openmpi") == 0)
-            openmpi = true;
-        else if (strcmp(argv[i], "--rounds") == 0 && i + 1 < argc)
-            o.rounds = atoi(argv[++i]);
-        else if (strcmp(argv[i], "--ranks") == 0 && i + 1 < argc && o.n_ranks < 4)
-            o.ranks[o.n_ranks++] = atoi(argv[++i]);
-        else if (strcmp(argv[i], "--mib") == 0 && i + 1 < argc && o.n_sizes < MAX_SIZES)
-            o.mib[o.n_sizes++] = (size_t)atoi(argv[++i]);
-    }
-    if (o.n_ranks == 0)
-        o.ranks[o.n_ranks++] = 2, o.ranks[o.n_ranks++] = 4;
-    if (o.n_sizes == 0)
-        o.mib[o.n_sizes++] = 1, o.mib[o.n_sizes++] = 16, o.mib[o.n_sizes++] = 128;
-#ifdef FSDP_WITH_MPI
-    if (openmpi)
+    char token[32];
+    snprintf(token, sizeof token, "%d", (int)getpid());
+    options o = {.seconds = 5, .program = argv[0], .token = token};
+    parse(&o, argc, argv);
+    if (o.under_mpirun)
         return run_openmpi_rank(&o);
-#endif
-    (void)openmpi;
     if (!o.json)
-        printf("%-15s %5s %10s %9s %9s %9s %12s\n", "GB/s", "ranks", "size", "shm", "Open MPI", "memory", "memory/shm");
+        printf("%-15s %5s %10s %15s %15s %15s %16s\n", "GB/s", "ranks", "size", "shm", "Open MPI", "bound",
+               "shm over bound");
     for (int i = 0; i < o.n_ranks; i++) {
-        figures ours[MAX_SIZES], theirs[MAX_SIZES];
-        if (!run_ours(&o, o.ranks[i], ours))
+        times t[MAX_SIZES];
+        memset(t, 0, sizeof t);
+        if (!run(&o, o.ranks[i], t))
             return 1;
-        memset(theirs, 0, sizeof theirs);
-        if (!o.no_mpi)
-            run_openmpi(&o, o.ranks[i], theirs);
-        report(&o, o.ranks[i], ours, theirs);
+        report(&o, o.ranks[i], t);
     }
     return 0;
 }

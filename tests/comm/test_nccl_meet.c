@@ -1,5 +1,5 @@
 /* The meeting place of NCCL's ranks, which needs no GPU: who comes gets the gift, who does not belong is sent away, who
- * is missing is named, and bad news reaches everybody. */
+ * is missing is named, and messages arrive whole and in order. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -8,11 +8,13 @@
 
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include <fsdp/status.h>
 
+#include "base/clock.h"
 #include "comm/nccl_meet.h"
 
 typedef struct guest {
@@ -58,10 +60,37 @@ static void meet(guest *guests, int n)
         pthread_join(threads[i], NULL);
 }
 
-static void everybody_gets_the_gift_and_hears_of_failures(void **state)
+enum { GREETING = MEET_USER };
+
+/* What a rank heard, one word a message: "2:out of cheese 2:left". */
+typedef struct diary {
+    char text[512];
+} diary;
+
+static void write_down(void *context, const meeting_message *m)
+{
+    diary *d = context;
+    size_t used = strlen(d->text);
+    snprintf(d->text + used, sizeof d->text - used, "%s%d:%.*s", used ? " " : "", m->rank,
+             m->kind == GREETING ? (int)m->bytes : 4,
+             m->kind == GREETING    ? (const char *)m->body
+             : m->kind == MEET_LEFT ? "left"
+                                    : "lost");
+}
+
+/* Until something was heard. */
+static const char *hear(guest *g, diary *d)
+{
+    for (int i = 0; i < 200 && !d->text[0]; i++)
+        meeting_listen(g->meeting, 20, write_down, d);
+    return d->text;
+}
+
+static void everybody_gets_the_gift_and_messages_go_both_ways(void **state)
 {
     (void)state;
     guest guests[3] = {{.gift = ""}};
+    diary at_0 = {""}, at_1 = {""}, at_2 = {""};
     int port = some_port();
     for (int i = 0; i < 3; i++)
         guests[i] = (guest){.job = member(i, 3, port, "seven"), .timeout = 10};
@@ -71,28 +100,72 @@ static void everybody_gets_the_gift_and_hears_of_failures(void **state)
         assert_int_equal(guests[i].status, FSDP_OK);
         assert_memory_equal(guests[i].gift, guests[0].gift, MEET_GIFT_BYTES);
     }
-    meeting_tell(guests[2].meeting, "out of cheese");
-    for (int i = 0; i < 2; i++) { /* rank 0 first: it passes the news on to rank 1 */
-        int rank = -1;
-        char text[MEET_TEXT_BYTES] = "";
-        assert_true(meeting_listen(guests[i].meeting, 5000, &rank, text));
-        assert_int_equal(rank, 2);
-        assert_string_equal(text, "out of cheese");
-    }
+    meeting_send(guests[2].meeting, GREETING, "cheese", 6, -1);
+    meeting_flush(guests[2].meeting, 5);
+    assert_string_equal(hear(&guests[0], &at_0), "2:cheese");
+    meeting_send(guests[0].meeting, GREETING, "to all but 2", 12, 2);
+    meeting_send(guests[0].meeting, GREETING, "to all", 6, -1);
+    meeting_flush(guests[0].meeting, 5);
+    assert_string_equal(hear(&guests[1], &at_1), "0:to all but 2 0:to all");
+    assert_string_equal(hear(&guests[2], &at_2), "0:to all");
     for (int i = 2; i >= 0; i--)
         meeting_close(guests[i].meeting);
 }
 
-static void a_rank_that_says_goodbye_is_no_failure(void **state)
+static void a_rank_that_closes_says_goodbye_after_its_last_message(void **state)
 {
     (void)state;
-    int port = some_port(), rank = -1;
-    char text[MEET_TEXT_BYTES];
+    int port = some_port();
+    diary at_0 = {""};
     guest guests[] = {{.job = member(0, 2, port, ""), .timeout = 10}, {.job = member(1, 2, port, ""), .timeout = 10}};
     meet(guests, 2);
-    assert_false(meeting_listen(guests[0].meeting, 10, &rank, text));
+    meeting_listen(guests[0].meeting, 10, write_down, &at_0);
+    assert_string_equal(at_0.text, "");
+    meeting_send(guests[1].meeting, GREETING, "last", 4, -1);
     meeting_close(guests[1].meeting);
-    assert_false(meeting_listen(guests[0].meeting, 1000, &rank, text));
+    assert_string_equal(hear(&guests[0], &at_0), "1:last 1:left");
+    meeting_close(guests[0].meeting);
+}
+
+typedef struct counter {
+    int n, n_wrong;
+} counter;
+
+static void count_messages(void *context, const meeting_message *m)
+{
+    counter *c = context;
+    const char *body = m->body;
+    for (size_t i = 0; i < m->bytes; i += 999)
+        c->n_wrong += body[i] != (char)(c->n % 251);
+    c->n_wrong += m->bytes != 100000;
+    c->n++;
+}
+
+/* More than sockets hold: sending does not wait for a reader, and all of it arrives in order. */
+static void sending_never_waits_for_the_reader(void **state)
+{
+    (void)state;
+    enum { MESSAGES = 300, BYTES = 100000 };
+    int port = some_port();
+    guest guests[] = {{.job = member(0, 2, port, ""), .timeout = 10}, {.job = member(1, 2, port, ""), .timeout = 10}};
+    char *body = malloc(BYTES);
+    meet(guests, 2);
+    double start = clock_seconds();
+    for (int i = 0; i < MESSAGES; i++) {
+        memset(body, i % 251, BYTES);
+        meeting_send(guests[1].meeting, GREETING, body, BYTES, -1);
+    }
+    meeting_flush(guests[1].meeting, 0);
+    assert_true(clock_seconds() - start < 5);
+    counter seen = {0};
+    for (int i = 0; i < 20000 && seen.n < MESSAGES; i++) {
+        meeting_flush(guests[1].meeting, 0);
+        meeting_listen(guests[0].meeting, 0, count_messages, &seen);
+    }
+    assert_int_equal(seen.n, MESSAGES);
+    assert_int_equal(seen.n_wrong, 0);
+    free(body);
+    meeting_close(guests[1].meeting);
     meeting_close(guests[0].meeting);
 }
 
@@ -132,8 +205,9 @@ static void nobody_at_the_address_ends_in_a_timeout_that_names_it(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(everybody_gets_the_gift_and_hears_of_failures),
-        cmocka_unit_test(a_rank_that_says_goodbye_is_no_failure),
+        cmocka_unit_test(everybody_gets_the_gift_and_messages_go_both_ways),
+        cmocka_unit_test(a_rank_that_closes_says_goodbye_after_its_last_message),
+        cmocka_unit_test(sending_never_waits_for_the_reader),
         cmocka_unit_test(a_missing_rank_is_named),
         cmocka_unit_test(a_rank_of_another_job_is_refused),
         cmocka_unit_test(nobody_at_the_address_ends_in_a_timeout_that_names_it),

@@ -52,15 +52,17 @@ typedef struct shm_rank {
 enum shm_abort_state { SHM_ABORT_NONE, SHM_ABORT_WRITING, SHM_ABORT_SET };
 
 typedef struct shm_control {
-    uint64_t magic;
-    int32_t world_size;
     _Atomic uint32_t abort_state;
     int32_t abort_rank;
     char abort_text[1024];
-    shm_rank ranks[]; /* (world_size) */
 } shm_control;
 
-#define SHM_MAGIC 0x31304d4853504453ull
+/* What a rank brings when it comes, followed by its staging area: a file of its own, so that each pays for its own
+ * memory and has it near. */
+typedef struct shm_share {
+    shm_rank rank;
+    shm_control control; /* rank 0's is everybody's */
+} shm_share;
 
 /* One call of comm_allocate: everybody's memory, mapped here. */
 typedef struct shm_region {
@@ -80,10 +82,8 @@ enum { SHM_SLOTS = 2, SHM_MAX_RANKS = 256 };
 
 /* Kept in comm.state. */
 typedef struct shm_world {
-    shm_control *control;
-    size_t control_bytes;
-    char *staging; /* all ranks' staging areas, staging_bytes each */
-    size_t staging_bytes, slot_bytes;
+    shm_share **shares;             /* (world_size), NULL before they are mapped */
+    size_t share_bytes, slot_bytes; /* of a share with its staging area, of a slot of that */
     shm_slot slots[SHM_SLOTS];
     int *sockets; /* rank 0: (world_size), to each peer; others: [0] to rank 0; -1 where there is none */
     int *pidfds;  /* (world_size), -1 where unknown */
@@ -102,9 +102,27 @@ static inline shm_world *world_of(const comm *c)
     return c->state;
 }
 
+static inline shm_rank *shm_rank_of(const shm_world *w, int world_rank)
+{
+    return &w->shares[world_rank]->rank;
+}
+
+static inline shm_control *shm_control_of(const shm_world *w)
+{
+    return &w->shares[0]->control;
+}
+
+/* Staging areas begin on a page of their own. */
+enum { SHM_PAGE = 4096, SHM_SHARE_BYTES = (sizeof(shm_share) + SHM_PAGE - 1) / SHM_PAGE * SHM_PAGE };
+
+static inline char *shm_staging_of(const shm_world *w, int world_rank)
+{
+    return (char *)w->shares[world_rank] + SHM_SHARE_BYTES;
+}
+
 static inline shm_channel *channel_of(const comm_group *g, int rank)
 {
-    return &world_of(g->comm)->control->ranks[g->members[rank]].channels[g->slot];
+    return &shm_rank_of(world_of(g->comm), g->members[rank])->channels[g->slot];
 }
 
 /* True when a counter has come to `target` or past it; right also across the wrap at 2^32. */

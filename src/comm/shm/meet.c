@@ -18,6 +18,9 @@
 #include "base/hash.h"
 #include "comm/shm/control.h"
 
+/* What ranks greet each other with; another program on the same address does not know it. */
+#define SHM_MAGIC 0x31304d4853504453ull
+
 enum message_type { MESSAGE_HELLO = 1, MESSAGE_WELCOME, MESSAGE_REFUSED, MESSAGE_DESCRIPTOR };
 
 typedef struct message {

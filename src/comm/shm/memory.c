@@ -36,8 +36,8 @@ static fsdp_status create_file(size_t bytes, int *out)
 
 static fsdp_status map_file(int fd, size_t bytes, bool mine, char **out)
 {
-    /* Peers' memory is only read here, but mapped writable: read-only pages were measured 1.5 times slower to stream
-     * through (the processor joins neighbouring writable ones in its translation cache, not these). */
+    /* Peers' memory is only read here, but mapped writable: streaming through read-only mappings took 1.5 times as long
+     * on the one machine where both were measured. */
     void *start = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (start == MAP_FAILED)
         return error_set_errno(FSDP_ERR_MEMORY, "cannot map %zu bytes of shared memory", bytes);

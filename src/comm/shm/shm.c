@@ -1,5 +1,5 @@
-/* The shared memory backend's coming and going: meets the other ranks, maps the control page and the staging areas,
- * exchanges process handles, and leaves. The protocol is described in control.h. */
+/* The shared memory backend's coming and going: meets the other ranks, maps everybody's control pages and staging
+ * areas, exchanges process handles, and leaves. The protocol is described in control.h. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -8,9 +8,11 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/hooks.h"
 #include "comm/shm/control.h"
 
-enum { PAGE = 4096, LEAST_STAGING = 64 << 10 };
+/* Larger slots than 512 KiB would not stay in the second-level cache between filling and reading. */
+enum { LEAST_STAGING = 64 << 10, DEFAULT_STAGING = 1 << 20 };
 
 /* Handle of this process, readable by poll once it has ended. -1 on kernels without: then only timeouts find it out. */
 static int own_pidfd(void)
@@ -22,42 +24,85 @@ static int own_pidfd(void)
 #endif
 }
 
-/* Rank 0 makes the file; its descriptor goes around like any other. */
+static size_t staging_bytes(const comm_config *config)
+{
+    size_t asked = config->staging_bytes ? config->staging_bytes : DEFAULT_STAGING;
+    return round_up(asked > LEAST_STAGING ? asked : LEAST_STAGING, SHM_PAGE);
+}
+
+static size_t shm_overhead(const comm_config *config)
+{
+    return SHM_SHARE_BYTES + staging_bytes(config);
+}
+
+/* fds[rank] of everybody's file. On failure the shares that were mapped are left to unmap_shares. */
+static fsdp_status map_shares(comm *c, const int *fds)
+{
+    shm_world *w = world_of(c);
+    shm_share **shares = calloc((size_t)c->world_size, sizeof *shares);
+    if (!shares)
+        return error_set(FSDP_ERR_MEMORY, "no memory to meet %d ranks", c->world_size);
+    fsdp_status status = FSDP_OK;
+    for (int rank = 0; status == FSDP_OK && rank < c->world_size; rank++) {
+        if (fds[rank] < 0) {
+            status = error_set(FSDP_ERR_PEER, "rank %d could not create shared memory", rank);
+            break;
+        }
+        void *start = mmap(NULL, w->share_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fds[rank], 0);
+        if (start == MAP_FAILED)
+            status = error_set_errno(FSDP_ERR_MEMORY, "cannot map %zu bytes of shared memory", w->share_bytes);
+        else
+            shares[rank] = start;
+    }
+    if (status == FSDP_OK) {
+        w->shares = shares;
+        HOOK(HOOK_MEMORY, HOOK_INSTANT, "comm", NULL, (int64_t)w->share_bytes, 1);
+        return FSDP_OK;
+    }
+    for (int rank = 0; rank < c->world_size; rank++)
+        if (shares[rank])
+            munmap(shares[rank], w->share_bytes);
+    free(shares);
+    return status;
+}
+
+static void unmap_shares(comm *c)
+{
+    shm_world *w = world_of(c);
+    for (int rank = 0; rank < c->world_size; rank++)
+        munmap(w->shares[rank], w->share_bytes);
+    HOOK(HOOK_MEMORY, HOOK_INSTANT, "comm", NULL, -(int64_t)w->share_bytes, 1);
+    free(w->shares);
+    w->shares = NULL;
+}
+
+/* Everybody makes a file and gives it to all others. A rank that cannot gives -1: all of them learn it. */
 static fsdp_status share_control(comm *c)
 {
     shm_world *w = world_of(c);
-    w->staging_bytes =
-        round_up(c->config.staging_bytes > LEAST_STAGING ? c->config.staging_bytes : LEAST_STAGING, PAGE);
-    w->slot_bytes = w->staging_bytes / SHM_SLOTS / 64 * 64;
-    w->control_bytes = round_up(sizeof(shm_control) + (size_t)c->world_size * sizeof(shm_rank), PAGE);
-    size_t bytes = w->control_bytes + (size_t)c->world_size * w->staging_bytes;
-    int fd = -1, *fds = calloc((size_t)c->world_size, sizeof *fds);
+    w->share_bytes = shm_overhead(&c->config);
+    w->slot_bytes = (w->share_bytes - SHM_SHARE_BYTES) / SHM_SLOTS / 64 * 64;
+    int *fds = calloc((size_t)c->world_size, sizeof *fds);
     if (!fds)
         return error_set(FSDP_ERR_MEMORY, "no memory to meet %d ranks", c->world_size);
-    fsdp_status status = FSDP_OK;
-    if (c->rank == 0) {
-        fd = memfd_create("fsdp-control", MFD_CLOEXEC);
-        if (fd < 0 || ftruncate(fd, (off_t)bytes) < 0)
-            status = error_set_errno(FSDP_ERR_MEMORY, "cannot create shared memory");
+    int fd = memfd_create("fsdp-control", MFD_CLOEXEC);
+    fsdp_status own = FSDP_OK;
+    if (fd < 0 || ftruncate(fd, (off_t)w->share_bytes) < 0) {
+        own = error_set_errno(FSDP_ERR_MEMORY, "cannot create %zu bytes of shared memory", w->share_bytes);
+        if (fd >= 0)
+            close(fd);
+        fd = -1;
     }
-    if (status == FSDP_OK)
-        status = shm_pass_descriptors(c, fd, fds);
-    if (status == FSDP_OK && fds[0] < 0)
-        status = error_set(FSDP_ERR_PEER, "rank 0 could not create shared memory");
+    fsdp_status status = shm_pass_descriptors(c, fd, fds);
     if (status == FSDP_OK) {
-        void *start = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fds[0], 0);
-        if (start == MAP_FAILED)
-            status = error_set_errno(FSDP_ERR_MEMORY, "cannot map %zu bytes of shared memory", bytes);
-        else
-            w->control = start;
+        status = own == FSDP_OK ? map_shares(c, fds) : own;
+        for (int rank = 0; rank < c->world_size; rank++)
+            if (rank != c->rank && fds[rank] >= 0)
+                close(fds[rank]);
     }
     if (fd >= 0)
         close(fd);
-    else if (status == FSDP_OK && fds[0] >= 0)
-        close(fds[0]);
     free(fds);
-    if (w->control)
-        w->staging = (char *)w->control + w->control_bytes;
     return status;
 }
 
@@ -98,11 +143,7 @@ static fsdp_status shm_open_backend(comm *c)
     FSDP_TRY(shm_meet(c));
     FSDP_TRY(share_control(c));
     FSDP_TRY(share_pidfds(c));
-    w->control->ranks[c->rank].state = SHM_RANK_HERE;
-    if (c->rank == 0) {
-        w->control->magic = SHM_MAGIC;
-        w->control->world_size = c->world_size;
-    }
+    atomic_store(&shm_rank_of(w, c->rank)->state, SHM_RANK_HERE);
     return FSDP_OK;
 }
 
@@ -119,10 +160,10 @@ static void shm_close_backend(comm *c)
     shm_world *w = world_of(c);
     if (!w)
         return;
-    if (w->control) {
-        atomic_store(&w->control->ranks[c->rank].state, SHM_RANK_LEFT);
+    if (w->shares) {
+        atomic_store(&shm_rank_of(w, c->rank)->state, SHM_RANK_LEFT);
         shm_release_all(c);
-        munmap(w->control, w->control_bytes + (size_t)c->world_size * w->staging_bytes);
+        unmap_shares(c);
     }
     close_all(w->pidfds, c->world_size);
     close_all(w->sockets, c->world_size);
@@ -149,6 +190,7 @@ static void shm_group_close(comm_group *g)
 
 const comm_backend comm_shm_backend = {
     .name = "shm",
+    .overhead = shm_overhead,
     .open = shm_open_backend,
     .close = shm_close_backend,
     .group_open = shm_group_open,

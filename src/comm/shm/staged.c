@@ -29,7 +29,7 @@ fsdp_status shm_slots_free(comm_group *g)
 
 static char *slot_of(const shm_world *w, int world_rank, uint32_t number)
 {
-    return w->staging + (size_t)world_rank * w->staging_bytes + number % SHM_SLOTS * w->slot_bytes;
+    return shm_staging_of(w, world_rank) + number % SHM_SLOTS * w->slot_bytes;
 }
 
 fsdp_status shm_chunk_begin(comm_request *r, const signature *s, bool fill, shm_chunk *chunk)

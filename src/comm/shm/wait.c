@@ -37,7 +37,7 @@ void shm_publish(shm_channel *mine, shm_word *word, uint32_t value)
 
 void shm_set_place(comm *c, const signature *s)
 {
-    shm_rank *me = &world_of(c)->control->ranks[c->rank];
+    shm_rank *me = shm_rank_of(world_of(c), c->rank);
     atomic_fetch_add(&me->place_version, 1);
     atomic_thread_fence(memory_order_seq_cst);
     me->place = *s;
@@ -62,7 +62,7 @@ static void get_place(const shm_rank *rank, signature *out)
 static const char *place_text(const comm *c, int world_rank, char *text, size_t bytes)
 {
     signature place;
-    get_place(&world_of(c)->control->ranks[world_rank], &place);
+    get_place(shm_rank_of(world_of(c), world_rank), &place);
     return signature_place(&place, text, bytes);
 }
 
@@ -76,10 +76,9 @@ static bool process_ended(const shm_world *w, int world_rank)
  * one of them was stopped inside a wait that has long been over; then `world_rank` itself is what we know. */
 static int follow_waits(const comm *c, int world_rank)
 {
-    const shm_control *control = world_of(c)->control;
     int culprit = world_rank;
     for (int hop = 0; hop < c->world_size; hop++) {
-        int next = atomic_load(&control->ranks[culprit].waiting_for) - 1;
+        int next = atomic_load(&shm_rank_of(world_of(c), culprit)->waiting_for) - 1;
         if (next < 0 || next >= c->world_size)
             return culprit;
         culprit = next;
@@ -89,7 +88,7 @@ static int follow_waits(const comm *c, int world_rank)
 
 static fsdp_status aborted(const comm *c, const char *what)
 {
-    const shm_control *control = world_of(c)->control;
+    const shm_control *control = shm_control_of(world_of(c));
     if (control->abort_rank == c->rank)
         return error_set(FSDP_ERR_PEER, "%s", control->abort_text);
     return error_set(FSDP_ERR_PEER, "%s%sstopped because rank %d failed: %s", what, *what ? " " : "",
@@ -112,11 +111,11 @@ static fsdp_status examine(const comm *c, const char *what, int world_rank, cons
 {
     const shm_world *w = world_of(c);
     char place[256];
-    if (atomic_load(&w->control->abort_state) == SHM_ABORT_SET)
+    if (atomic_load(&shm_control_of(w)->abort_state) == SHM_ABORT_SET)
         return aborted(c, what);
     if (atomic_load(&c->stop))
         return error_set(FSDP_ERR_STATE, "%s was dropped: this rank closed its connection", what);
-    bool left = atomic_load(&w->control->ranks[world_rank].state) == SHM_RANK_LEFT;
+    bool left = atomic_load(&shm_rank_of(w, world_rank)->state) == SHM_RANK_LEFT;
     bool ended = process_ended(w, world_rank);
     if ((left || ended) && !reached(atomic_load(word), target))
         return error_set(FSDP_ERR_PEER, "%s failed: rank %d %s; it %s", what, world_rank,
@@ -151,7 +150,7 @@ fsdp_status shm_wait(comm_group *g, const signature *s, int rank, shm_word *word
     if (reached(atomic_load(word), target) || spin(w, word, target))
         return FSDP_OK;
     int world_rank = g->members[rank];
-    shm_rank *me = &w->control->ranks[c->rank];
+    shm_rank *me = shm_rank_of(w, c->rank);
     shm_channel *peer = channel_of(g, rank);
     double start = clock_seconds(), deadline = start + c->config.timeout_seconds;
     char what[256];
@@ -182,17 +181,18 @@ fsdp_status shm_wait(comm_group *g, const signature *s, int rank, shm_word *word
 void shm_abort(comm *c, const char *message)
 {
     shm_world *w = world_of(c);
-    if (!w || !w->control)
+    if (!w || !w->shares)
         return;
+    shm_control *control = shm_control_of(w);
     uint32_t none = SHM_ABORT_NONE;
-    if (!atomic_compare_exchange_strong(&w->control->abort_state, &none, SHM_ABORT_WRITING))
+    if (!atomic_compare_exchange_strong(&control->abort_state, &none, SHM_ABORT_WRITING))
         return;
-    w->control->abort_rank = c->rank;
-    snprintf(w->control->abort_text, sizeof w->control->abort_text, "%s", message);
-    atomic_store(&w->control->abort_state, SHM_ABORT_SET);
+    control->abort_rank = c->rank;
+    snprintf(control->abort_text, sizeof control->abort_text, "%s", message);
+    atomic_store(&control->abort_state, SHM_ABORT_SET);
     for (int rank = 0; rank < c->world_size; rank++) {
         for (int slot = 0; slot <= COMM_MAX_GROUPS; slot++) {
-            shm_channel *channel = &w->control->ranks[rank].channels[slot];
+            shm_channel *channel = &shm_rank_of(w, rank)->channels[slot];
             if (!atomic_load(&channel->waiters))
                 continue;
             futex_wake(&channel->arrived);
@@ -206,10 +206,10 @@ void shm_abort(comm *c, const char *message)
 fsdp_status shm_check(comm *c)
 {
     const shm_world *w = world_of(c);
-    if (atomic_load(&w->control->abort_state) == SHM_ABORT_SET)
+    if (atomic_load(&shm_control_of(w)->abort_state) == SHM_ABORT_SET)
         return aborted(c, "");
     for (int rank = 0; rank < c->world_size; rank++)
-        if (rank != c->rank && process_ended(w, rank) && atomic_load(&w->control->ranks[rank].state) != SHM_RANK_LEFT) {
+        if (rank != c->rank && process_ended(w, rank) && atomic_load(&shm_rank_of(w, rank)->state) != SHM_RANK_LEFT) {
             char place[256];
             return error_set(FSDP_ERR_PEER, "rank %d has ended (killed or exited); it %s", rank,
                              place_text(c, rank, place, sizeof place));

@@ -1,0 +1,359 @@
+/* NCCL between processes that share the first GPU (each says it is a host of its own, so NCCL goes over sockets): what
+ * collectives compute, in place and on registered memory, in the world and in split groups, and how they end when a
+ * rank takes another path, does not come, leaves or dies. Skipped without a GPU. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+
+#include "base/hash.h"
+#include "base/hooks.h"
+#include "comm/nccl_meet.h"
+#include "comm/ranks.h"
+
+typedef struct gpu_rank {
+    device *device;
+    stream *stream;
+    comm *comm;
+} gpu_rank;
+
+static comm_config gpu_config(const ranks *all, int rank, gpu_rank *g)
+{
+    char host[32];
+    snprintf(host, sizeof host, "host-%d", rank);
+    setenv("NCCL_HOSTID", host, 1);
+    setenv("NCCL_SOCKET_IFNAME", "lo", 0);
+    setenv("NCCL_NVLS_ENABLE", "0", 0);
+    RANK_CHECK(device_open_cuda(0, &g->device) == FSDP_OK);
+    RANK_CHECK(g->device->stream_create(g->device, 0, &g->stream) == FSDP_OK);
+    comm_config config = ranks_config(all, rank);
+    config.backend = "nccl";
+    config.device = g->device;
+    config.job.master_port = 20000 + (int)(hash_text(HASH_START, all->token) % 20000);
+    return config;
+}
+
+static gpu_rank gpu_open(const ranks *all, int rank)
+{
+    gpu_rank g = {NULL, NULL, NULL};
+    comm_config config = gpu_config(all, rank, &g);
+    RANK_CHECK(comm_open(&config, &g.comm) == FSDP_OK);
+    return g;
+}
+
+static void gpu_close(gpu_rank *g)
+{
+    comm_close(g->comm);
+    g->device->stream_free(g->stream);
+    device_close(g->device);
+}
+
+static void put(gpu_rank *g, void *to, const void *from, size_t bytes)
+{
+    RANK_CHECK(g->device->copy(g->stream, to, from, bytes) == FSDP_OK);
+    RANK_CHECK(g->device->stream_synchronize(g->stream) == FSDP_OK);
+}
+
+/* ---- what they compute ---- */
+
+enum { PART = 1000 };
+
+static float value(int rank, int64_t i)
+{
+    return (float)(rank + 1) * 0.5f + (float)(i % 13);
+}
+
+static fsdp_status gather_in_place(gpu_rank *g, comm_group *group, float *full, int64_t part, int64_t step)
+{
+    comm_piece piece = {
+        .send = {full + comm_group_rank(group) * part, FSDP_F32}, .recv = {full, FSDP_F32}, .count = part};
+    comm_op op = {.unit = "layers.4", .step = step, .n_pieces = 1, .pieces = &piece, .stream = g->stream};
+    comm_request r = COMM_REQUEST_INIT;
+    fsdp_status status = comm_all_gather(group, &op, &r);
+    return status == FSDP_OK ? comm_wait(&r, NULL) : status;
+}
+
+static void check_gather(gpu_rank *g, comm_group *group, float *memory)
+{
+    int n = comm_group_size(group);
+    float host[8 * PART];
+    for (int64_t i = 0; i < n * PART; i++)
+        host[i] = i / PART == comm_group_rank(group) ? value(comm_group_world_rank(group, (int)(i / PART)), i) : -1;
+    put(g, memory, host, (size_t)n * PART * sizeof(float));
+    RANK_CHECK(gather_in_place(g, group, memory, PART, 1) == FSDP_OK);
+    put(g, host, memory, (size_t)n * PART * sizeof(float));
+    for (int64_t i = 0; i < n * PART; i++)
+        RANK_CHECK(host[i] == value(comm_group_world_rank(group, (int)(i / PART)), i));
+}
+
+/* In place: this rank's part of the sum, or of the mean, lies where its part of the data lay. */
+static void check_reduce_scatter(gpu_rank *g, comm_group *group, float *memory, comm_reduction reduction)
+{
+    int n = comm_group_size(group), me = comm_group_rank(group);
+    float host[8 * PART];
+    for (int64_t i = 0; i < n * PART; i++)
+        host[i] = value(comm_group_world_rank(group, me), i);
+    put(g, memory, host, (size_t)n * PART * sizeof(float));
+    comm_piece piece = {.send = {memory, FSDP_F32}, .recv = {memory + me * PART, FSDP_F32}, .count = PART};
+    comm_op op = {.unit = "layers.5", .n_pieces = 1, .pieces = &piece, .reduction = reduction, .stream = g->stream};
+    comm_request r = COMM_REQUEST_INIT;
+    RANK_CHECK(comm_reduce_scatter(group, &op, &r) == FSDP_OK);
+    RANK_CHECK(comm_wait(&r, g->stream) == FSDP_OK);
+    put(g, host, memory, (size_t)n * PART * sizeof(float));
+    for (int64_t i = me * PART; i < (me + 1) * PART; i++) {
+        double sum = 0;
+        for (int k = 0; k < n; k++)
+            sum += (double)value(comm_group_world_rank(group, k), i);
+        double wanted = reduction == COMM_AVERAGE ? sum / n : sum;
+        RANK_CHECK(fabs((double)host[i] - wanted) < 1e-5 * fabs(wanted));
+    }
+}
+
+static _Atomic int64_t allocated;
+
+static void count_memory(void *context, const hook_event *e)
+{
+    (void)context;
+    if (e->kind == HOOK_MEMORY)
+        atomic_fetch_add(&allocated, e->bytes);
+}
+
+static void computing(ranks *all, int rank, void *context)
+{
+    (void)context;
+    gpu_rank g = gpu_open(all, rank);
+    comm_group *shard, *replica;
+    void *early, *late;
+    size_t bytes = (size_t)all->n * PART * sizeof(float);
+    RANK_CHECK(comm_barrier(comm_world(g.comm), "start", 0) == FSDP_OK);
+    hooks_add(count_memory, NULL);
+    int64_t before = atomic_load(&allocated);
+    RANK_CHECK(comm_allocate(g.comm, bytes, &early) == FSDP_OK); /* registered with the groups to come */
+    RANK_CHECK(atomic_load(&allocated) - before == (int64_t)bytes);
+    RANK_CHECK(comm_group_split_by_size(g.comm, 2, &shard, &replica) == FSDP_OK);
+    RANK_CHECK(comm_allocate(g.comm, bytes, &late) == FSDP_OK);
+    comm_group *groups[] = {comm_world(g.comm), shard, replica};
+    for (int i = 0; i < 3; i++)
+        for (int k = 0; k < 2 && comm_group_size(groups[i]) > 1; k++) {
+            float *memory = k ? late : early;
+            check_gather(&g, groups[i], memory);
+            check_reduce_scatter(&g, groups[i], memory, COMM_SUM);
+            check_reduce_scatter(&g, groups[i], memory, COMM_AVERAGE);
+        }
+    comm_release(g.comm, early);
+    check_gather(&g, shard, late);
+    comm_group_free(shard);
+    check_gather(&g, comm_world(g.comm), late);
+    gpu_close(&g); /* the rest is the comm's to free */
+}
+
+static void in_place_collectives_on_registered_memory_compute_what_they_should(void **state)
+{
+    (void)state;
+    for (int n = 2; n <= 4; n += 2) {
+        ranks all = ranks_make(n);
+        bool good = ranks_run(&all, computing, NULL);
+        ranks_free(&all);
+        assert_true(good);
+    }
+}
+
+/* ---- how they end ---- */
+
+typedef enum mishap { OTHER_UNIT, OTHER_SIZE, DOES_NOT_COME, LEAVES, IS_KILLED } mishap;
+
+static float *work_memory(gpu_rank *g, int n)
+{
+    void *memory;
+    RANK_CHECK(comm_allocate(g->comm, (size_t)n * 2 * PART * sizeof(float), &memory) == FSDP_OK);
+    return memory;
+}
+
+static fsdp_status gather_other(gpu_rank *g, float *memory, int64_t step)
+{
+    comm_piece piece = {.send = {memory, FSDP_F32}, .recv = {memory, FSDP_F32}, .count = PART};
+    comm_op op = {.unit = "layers.9", .step = step, .n_pieces = 1, .pieces = &piece, .stream = g->stream};
+    comm_request r = COMM_REQUEST_INIT;
+    fsdp_status status = comm_all_reduce(comm_world(g->comm), &op, &r);
+    return status == FSDP_OK ? comm_wait(&r, NULL) : status;
+}
+
+static void meeting_a_mishap(ranks *all, int rank, void *context)
+{
+    mishap what = *(const mishap *)context;
+    gpu_rank g = gpu_open(all, rank);
+    comm_group *world = comm_world(g.comm);
+    float *memory = work_memory(&g, all->n);
+    for (int step = 0; step < 3; step++)
+        RANK_CHECK(gather_in_place(&g, world, memory, PART, step) == FSDP_OK);
+    double start = clock_seconds();
+    fsdp_status status = FSDP_OK;
+    bool odd = rank == 1;
+    if (odd && what == IS_KILLED) {
+        sleep_seconds(0.2);
+        kill(getpid(), SIGKILL);
+    } else if (odd && what == LEAVES) {
+        gpu_close(&g);
+        return;
+    } else if (odd && what == DOES_NOT_COME) {
+        while ((status = comm_check(g.comm)) == FSDP_OK && clock_seconds() - start < 30)
+            sleep_seconds(0.01);
+    } else if (odd && what == OTHER_UNIT) {
+        status = gather_other(&g, memory, 3);
+    } else {
+        status = gather_in_place(&g, world, memory, odd && what == OTHER_SIZE ? 2 * PART : PART, 3);
+    }
+    ranks_say(all, rank, fsdp_last_error());
+    RANK_CHECK(status == (what == DOES_NOT_COME ? FSDP_ERR_TIMEOUT : FSDP_ERR_PEER));
+    RANK_CHECK(gather_in_place(&g, world, memory, PART, 4) == status); /* it stays so */
+    gpu_close(&g);
+    all->shared->seconds[rank] = clock_seconds() - start;
+}
+
+static void every_rank_ends_in_time_and_says_why(void **state)
+{
+    (void)state;
+    static const struct {
+        mishap what;
+        const char *wanted;
+        double timeout, seconds;
+    } cases[] = {
+        {OTHER_UNIT, "rank 1 called all_reduce of unit layers.9 where rank 0 called all_gather of unit layers.4", 60,
+         15},
+        {OTHER_SIZE, "elements where rank ", 60, 15},
+        {DOES_NOT_COME,
+         "all_gather of unit layers.4 (step 3) timed out after 3 s: rank 1 did not come, it last reached layers.4 "
+         "(step "
+         "2)",
+         3, 18},
+        {LEAVES, "rank 1 left, but rank ", 60, 15},
+        {IS_KILLED, "stopped because rank 1 failed: its connection broke", 60, 15},
+    };
+    for (int n = 2; n <= 4; n += 2)
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            mishap what = cases[i].what;
+            if (n > 2 && what != OTHER_UNIT && what != IS_KILLED)
+                continue; /* every one of them with two ranks is enough */
+            ranks all = ranks_make(n);
+            all.timeout = cases[i].timeout;
+            ranks_run(&all, meeting_a_mishap, &what);
+            print_message("%d ranks: %.2f s: %s\n", n, all.shared->seconds[0], all.shared->text[0]);
+            for (int rank = 0; rank < n; rank++) {
+                if (rank == 1 && (what == LEAVES || what == IS_KILLED))
+                    continue;
+                if (all.statuses[rank] != 0)
+                    fail_msg("rank %d ended with %d", rank, all.statuses[rank]);
+                if (!strstr(all.shared->text[rank], cases[i].wanted))
+                    fail_msg("rank %d says \"%s\"", rank, all.shared->text[rank]);
+                if (all.shared->seconds[rank] > cases[i].seconds)
+                    fail_msg("rank %d took %.1f s", rank, all.shared->seconds[rank]);
+            }
+            ranks_free(&all);
+        }
+}
+
+static void missing_from_the_start(ranks *all, int rank, void *context)
+{
+    (void)context;
+    if (rank == 1)
+        return;
+    gpu_rank g = {NULL, NULL, NULL};
+    comm_config config = gpu_config(all, rank, &g);
+    double start = clock_seconds();
+    RANK_CHECK(comm_open(&config, &g.comm) == FSDP_ERR_TIMEOUT);
+    ranks_say(all, rank, fsdp_last_error());
+    all->shared->seconds[rank] = clock_seconds() - start;
+}
+
+static void a_rank_that_never_starts_is_named(void **state)
+{
+    (void)state;
+    ranks all = ranks_make(2);
+    all.timeout = 2;
+    bool good = ranks_run(&all, missing_from_the_start, NULL);
+    print_message("2 ranks: %.2f s: %s\n", all.shared->seconds[0], all.shared->text[0]);
+    bool named = strstr(all.shared->text[0], "rank 1") != NULL;
+    ranks_free(&all);
+    assert_true(good && named);
+}
+
+/* It meets the others and is stopped then: NCCL's own set-up would wait for it for ever. */
+static void stopped_after_the_meeting(ranks *all, int rank, void *context)
+{
+    (void)context;
+    gpu_rank g = {NULL, NULL, NULL};
+    comm_config config = gpu_config(all, rank, &g);
+    double start = clock_seconds();
+    if (rank == 1) { /* comes as a rank does, and then says nothing */
+        char gift[MEET_GIFT_BYTES];
+        meeting *m;
+        RANK_CHECK(meeting_open(&config.job, 20, gift, &m) == FSDP_OK);
+        for (int i = 0; i < 1500 && !all->shared->flags[0]; i++)
+            sleep_seconds(0.01);
+        _exit(0);
+    }
+    fsdp_status status = comm_open(&config, &g.comm);
+    ranks_say(all, rank, fsdp_last_error());
+    all->shared->seconds[rank] = clock_seconds() - start;
+    all->shared->flags[0] = 1;
+    RANK_CHECK(status == FSDP_ERR_TIMEOUT);
+}
+
+static void a_rank_that_is_silent_after_the_meeting_is_named(void **state)
+{
+    (void)state;
+    ranks all = ranks_make(2);
+    all.timeout = 2;
+    bool good = ranks_run(&all, stopped_after_the_meeting, NULL);
+    print_message("2 ranks: %.2f s: %s\n", all.shared->seconds[0], all.shared->text[0]);
+    bool named = strstr(all.shared->text[0], "opening of group world") && strstr(all.shared->text[0], "rank 1");
+    ranks_free(&all);
+    assert_true(good && named);
+}
+
+static void closing_while_under_way(ranks *all, int rank, void *context)
+{
+    (void)context;
+    gpu_rank g = gpu_open(all, rank);
+    float *memory = work_memory(&g, all->n);
+    RANK_CHECK(gather_in_place(&g, comm_world(g.comm), memory, PART, 0) == FSDP_OK);
+    comm_piece piece = {.send = {memory, FSDP_F32}, .recv = {memory, FSDP_F32}, .count = PART};
+    comm_op op = {.unit = "u", .n_pieces = 1, .pieces = &piece, .stream = g.stream};
+    comm_request r = COMM_REQUEST_INIT;
+    if (rank == 0)
+        RANK_CHECK(comm_all_reduce(comm_world(g.comm), &op, &r) == FSDP_OK); /* the other never comes */
+    sleep_seconds(0.3);
+    double start = clock_seconds();
+    gpu_close(&g);
+    all->shared->seconds[rank] = clock_seconds() - start;
+    RANK_CHECK(clock_seconds() - start < 15);
+}
+
+static void closing_does_not_wait_for_what_is_under_way(void **state)
+{
+    (void)state;
+    ranks all = ranks_make(2);
+    bool good = ranks_run(&all, closing_while_under_way, NULL);
+    print_message("closed in %.2f s\n", all.shared->seconds[0]);
+    ranks_free(&all);
+    assert_true(good);
+}
+
+int main(void)
+{
+    if (access("/dev/nvidiactl", R_OK) != 0) {
+        printf("no CUDA device\n");
+        return 77;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(in_place_collectives_on_registered_memory_compute_what_they_should),
+        cmocka_unit_test(every_rank_ends_in_time_and_says_why),
+        cmocka_unit_test(a_rank_that_never_starts_is_named),
+        cmocka_unit_test(a_rank_that_is_silent_after_the_meeting_is_named),
+        cmocka_unit_test(closing_does_not_wait_for_what_is_under_way),
+    };
+    return cmocka_run_group_tests_name("collectives over NCCL", tests, NULL, NULL);
+}
