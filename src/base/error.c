@@ -49,7 +49,7 @@ int fsdp_exit_code(fsdp_status status)
 {
     if (status == FSDP_OK)
         return 0;
-    return status == FSDP_ERR_INPUT ? 2 : 1;
+    return status == FSDP_ERR_INPUT || status == FSDP_ERR_UNSUPPORTED ? 2 : 1;
 }
 
 void error_set_rank(int rank, int world_size)

@@ -2,6 +2,9 @@
 #include "base/hash.h"
 
 #include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 static const uint64_t FNV_PRIME = 0x100000001b3ull;
 
@@ -129,4 +132,99 @@ uint64_t hash_stream_end(const hash_stream *s)
     h = (h ^ h >> 33) * PRIME_2;
     h = (h ^ h >> 29) * PRIME_3;
     return h ^ h >> 32;
+}
+
+/* ---- Several at once ---- */
+
+#if defined(__x86_64__)
+
+static size_t min_size(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+#define WIDE __attribute__((target("avx512f,avx512dq")))
+
+/* `n_pairs` vectors, each the four lanes of two streams; a constant where it is called, so all stay in registers. */
+static inline __attribute__((always_inline)) WIDE void
+add_stripes_paired(hash_stream *const *streams, const uint8_t **p, size_t n_stripes, int n_pairs)
+{
+    const __m512i first = _mm512_set1_epi64((long long)PRIME_1), second = _mm512_set1_epi64((long long)PRIME_2);
+    __m512i lanes[HASH_ABREAST / 2];
+    for (int i = 0; i < n_pairs; i++)
+        lanes[i] = _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256((void *)streams[2 * i]->lanes)),
+                                      _mm256_loadu_si256((void *)streams[2 * i + 1]->lanes), 1);
+    for (size_t at = 0; at < n_stripes * STRIPE_BYTES; at += STRIPE_BYTES) {
+        for (int i = 0; i < n_pairs; i++) {
+            __m512i input =
+                _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256((const void *)(p[2 * i] + at))),
+                                   _mm256_loadu_si256((const void *)(p[2 * i + 1] + at)), 1);
+            lanes[i] = _mm512_add_epi64(lanes[i], _mm512_mullo_epi64(input, second));
+            lanes[i] = _mm512_mullo_epi64(_mm512_rol_epi64(lanes[i], 31), first);
+        }
+    }
+    for (int i = 0; i < n_pairs; i++) {
+        _mm256_storeu_si256((void *)streams[2 * i]->lanes, _mm512_castsi512_si256(lanes[i]));
+        _mm256_storeu_si256((void *)streams[2 * i + 1]->lanes, _mm512_extracti64x4_epi64(lanes[i], 1));
+    }
+}
+
+static WIDE void add_stripes_to_8(hash_stream *const *streams, const uint8_t **p, size_t n_stripes)
+{
+    add_stripes_paired(streams, p, n_stripes, 4);
+}
+
+static WIDE void add_stripes_to_4(hash_stream *const *streams, const uint8_t **p, size_t n_stripes)
+{
+    add_stripes_paired(streams, p, n_stripes, 2);
+}
+
+/* Brings every stream to the start of a stripe, adds the stripes that all have together, and the rest one by one. */
+static void add_together(hash_stream *const *streams, const void *const *data, const size_t *bytes, int n)
+{
+    const uint8_t *p[HASH_ABREAST];
+    size_t left[HASH_ABREAST], n_stripes = SIZE_MAX;
+    for (int i = 0; i < n; i++) {
+        size_t wanted = streams[i]->tail_bytes ? STRIPE_BYTES - streams[i]->tail_bytes : 0;
+        size_t taken = min_size(wanted, bytes[i]);
+        hash_stream_add(streams[i], data[i], taken);
+        p[i] = (const uint8_t *)data[i] + taken;
+        left[i] = bytes[i] - taken;
+        n_stripes = min_size(n_stripes, left[i] / STRIPE_BYTES);
+    }
+    if (n_stripes > 0)
+        (n == 8 ? add_stripes_to_8 : add_stripes_to_4)(streams, p, n_stripes);
+    for (int i = 0; i < n; i++) {
+        streams[i]->total += n_stripes * STRIPE_BYTES;
+        hash_stream_add(streams[i], p[i] + n_stripes * STRIPE_BYTES, left[i] - n_stripes * STRIPE_BYTES);
+    }
+}
+
+/* How many of the streams were served. */
+static int add_abreast(hash_stream *const *streams, const void *const *data, const size_t *bytes, int n)
+{
+    int done = 0;
+    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512dq"))
+        return 0;
+    for (; n - done >= 8; done += 8)
+        add_together(streams + done, data + done, bytes + done, 8);
+    for (; n - done >= 4; done += 4)
+        add_together(streams + done, data + done, bytes + done, 4);
+    return done;
+}
+
+#else
+
+static int add_abreast(hash_stream *const *streams, const void *const *data, const size_t *bytes, int n)
+{
+    (void)streams, (void)data, (void)bytes, (void)n;
+    return 0;
+}
+
+#endif
+
+void hash_streams_add(hash_stream *const *streams, const void *const *data, const size_t *bytes, int n)
+{
+    for (int i = add_abreast(streams, data, bytes, n); i < n; i++)
+        hash_stream_add(streams[i], data[i], bytes[i]);
 }

@@ -14,6 +14,7 @@ typedef enum hook_kind {
     HOOK_COLLECTIVE, /* name "all_gather", detail the unit */
     HOOK_UNIT,       /* a unit changed state: name the unit, detail the state */
     HOOK_PHASE,      /* "forward", "backward", "optimizer", "data", "checkpoint" */
+    HOOK_WAIT,       /* the computing thread waits for a collective: name and detail as there */
 } hook_kind;
 
 typedef enum hook_moment { HOOK_BEGIN, HOOK_END, HOOK_INSTANT } hook_moment;

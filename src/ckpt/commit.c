@@ -191,6 +191,8 @@ static fsdp_status fill_manifest(const save_task *task, manifest *m, part_list *
     m->strategy = task->strategy ? task->strategy : "";
     m->tokenizer = task->tokenizer ? task->tokenizer : "";
     m->created = arena_strdup(m->memory, created);
+    m->choices = task->choices;
+    m->choices_bytes = task->choices_bytes;
     m->extra = task->extra ? json_incref(task->extra) : json_object();
     m->ranks = json_array();
     for (int i = 0; i < n_parts; i++)
@@ -249,8 +251,8 @@ static fsdp_status commit(save_task *task, manifest *m, part_list *parts)
     return ckpt_directory_replace(task->temporary, task->final, task->id);
 }
 
-/* The new one is safe by now. What cannot be removed is no reason to call the save failed. */
-static void prune(const save_task *task)
+/* What cannot be removed is no reason to call the save failed. */
+void save_task_prune(const save_task *task)
 {
     if (task->export_only)
         return;
@@ -279,7 +281,7 @@ fsdp_status save_task_commit(save_task *task)
         part_list_clear(&parts[i]);
     free(parts);
     manifest_free(m);
-    if (status == FSDP_OK)
-        prune(task);
+    if (status == FSDP_OK && task->kind != CKPT_LOCAL)
+        save_task_prune(task);
     return status;
 }

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "ckpt/folder_files.h"
+#include "ckpt/pieces.h"
 #include "ckpt/report.h"
 #include "ckpt/save_task.h"
 
@@ -47,10 +48,12 @@ static fsdp_status never_written(void *context, const ckpt_slice *slice, int64_t
 
 static fsdp_status verify_source(const ckpt_source *source)
 {
-    for (int i = 0; i < source_count(source); i++)
-        for (int k = 0; k < source_at(source, i)->n_pieces; k++)
-            FSDP_TRY(source_piece_verify(source_at(source, i), &source_at(source, i)->pieces[k]));
-    return FSDP_OK;
+    piece_list list = {0};
+    fsdp_status status = source_manifest(source) ? piece_list_add_all(&list, source) : FSDP_OK;
+    if (status == FSDP_OK)
+        status = piece_list_run(&list, &(piece_config){.verify = true});
+    piece_list_free(&list);
+    return status;
 }
 
 /* Where tokenizer files are: what the user says, the folder itself, or where training had them. */
@@ -106,6 +109,8 @@ static fsdp_status describe(converter *c)
     c->state.read = read_source;
     c->state.write = never_written;
     c->state.context = c;
+    c->state.choices = m ? m->choices : NULL;
+    c->state.choices_bytes = m ? m->choices_bytes : 0;
     return c->extra ? FSDP_OK : out_of_memory(c->path);
 }
 

@@ -13,8 +13,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "ckpt/manifest.h"
-
-enum { HEADER_ALIGNMENT = 8 };
+#include "format/safetensors_writer.h"
 
 static fsdp_status out_of_memory(void)
 {
@@ -105,7 +104,7 @@ static fsdp_status print_header(full_file *file, const json_t *header)
     if (!text)
         return out_of_memory();
     size_t length = strlen(text);
-    uint64_t padded = round_up(length, HEADER_ALIGNMENT);
+    uint64_t padded = safetensors_padded_header(length);
     file->header = malloc(sizeof padded + padded);
     if (file->header) {
         memcpy(file->header, &padded, sizeof padded);

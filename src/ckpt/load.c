@@ -1,5 +1,5 @@
-/* Loads a rank's slices: finds the pieces that overlap each, and copies, checking checksums in the same pass. Choosing
- * a checkpoint among several is resume.c's. */
+/* Loads a rank's slices: finds the pieces that overlap each and has them read (pieces.c). Choosing a checkpoint among
+ * several is resume.c's. */
 #include "ckpt/load.h"
 
 #include <inttypes.h>
@@ -10,37 +10,15 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/hash.h"
 #include "ckpt/directory.h"
 #include "ckpt/load_from.h"
 #include "ckpt/match.h"
+#include "ckpt/pieces.h"
 #include "ckpt/save_task.h"
 
-/* Read, and then hashed while still in the cache. */
-enum { CHUNK_NUMEL = 128 << 10 };
+/* ---- What to read ---- */
 
-enum { AHEAD = 4 }; /* pieces that the disk reads while others are copied */
-
-/* A piece and the part of it that a slice wants. */
-typedef struct overlap {
-    const ckpt_slice *slice;
-    const source_tensor *tensor;
-    const source_piece *piece;
-    int64_t begin, end; /* elements of the tensor */
-} overlap;
-
-typedef struct loader {
-    const ckpt_state *state;
-    bool verify;
-    int n_overlaps;
-    overlap *overlaps;
-    bool any_remote; /* slices that are reached by the state's write */
-    bool *corrupt;   /* set when a checksum does not hold */
-} loader;
-
-/* ---- What to copy ---- */
-
-static fsdp_status add_overlaps(loader *l, const ckpt_slice *slice, const source_tensor *tensor, int *capacity)
+static fsdp_status add_transfers(piece_list *list, const ckpt_slice *slice, const source_tensor *tensor)
 {
     int64_t end = slice->first + slice->count, covered = 0;
     for (int i = 0; i < tensor->n_pieces; i++) {
@@ -48,14 +26,8 @@ static fsdp_status add_overlaps(loader *l, const ckpt_slice *slice, const source
         int64_t from = max_i64(slice->first, piece->first), to = min_i64(end, piece->first + piece->count);
         if (from >= to)
             continue;
-        if (l->n_overlaps == *capacity) {
-            *capacity = *capacity ? 2 * *capacity : 256;
-            overlap *grown = realloc(l->overlaps, (size_t)*capacity * sizeof *grown);
-            if (!grown)
-                return error_set(FSDP_ERR_MEMORY, "out of memory for the plan of a load");
-            l->overlaps = grown;
-        }
-        l->overlaps[l->n_overlaps++] = (overlap){slice, tensor, piece, from, to};
+        FSDP_TRY(piece_list_add(
+            list, &(piece_transfer){.tensor = tensor, .piece = piece, .slice = slice, .begin = from, .end = to}));
         covered += to - from;
     }
     if (covered == slice->count)
@@ -66,120 +38,25 @@ static fsdp_status add_overlaps(loader *l, const ckpt_slice *slice, const source
                      ckpt_role_name(tensor->role), tensor->name, covered, slice->count);
 }
 
-static fsdp_status plan_overlaps(loader *l, const ckpt_match *match, int64_t *bytes)
+static fsdp_status plan_transfers(const ckpt_state *state, const ckpt_match *match, piece_list *list, int64_t *bytes)
 {
-    int capacity = 0;
-    for (int i = 0; i < l->state->n_slices; i++) {
-        const ckpt_slice *slice = &l->state->slices[i];
+    for (int i = 0; i < state->n_slices; i++) {
+        const ckpt_slice *slice = &state->slices[i];
         const source_tensor *tensor = match->sources[slice->tensor];
         if (!tensor || slice->count == 0)
             continue;
-        FSDP_TRY(add_overlaps(l, slice, tensor, &capacity));
-        l->any_remote |= slice->data == NULL;
+        FSDP_TRY(add_transfers(list, slice, tensor));
         *bytes += slice->count * (int64_t)sizeof(float);
     }
     return FSDP_OK;
 }
 
-/* ---- Copying ---- */
-
-/* Elements [from, to) of the tensor into the slice, by the straightest way. */
-static fsdp_status deliver(const loader *l, const overlap *o, int64_t from, int64_t to)
+static bool any_damaged(const piece_list *list)
 {
-    const ckpt_slice *slice = o->slice;
-    const safetensors_tensor *stored = o->piece->stored;
-    int64_t first = from - slice->first, n = to - from, at = o->piece->at + from - o->piece->first;
-    if (slice->data)
-        return safetensors_read_f32(stored, at, n, slice->data + first);
-    const uint8_t *data = stored->data + (size_t)at * sizeof(float);
-    if (stored->dtype == FSDP_F32 && (uintptr_t)data % sizeof(float) == 0)
-        return l->state->write(l->state->context, slice, first, n, (const float *)(const void *)data);
-    float values[4096];
-    for (int64_t done = 0; done < n; done += 4096) {
-        int64_t now = min_i64(4096, n - done);
-        FSDP_TRY(safetensors_read_f32(stored, at + done, now, values));
-        FSDP_TRY(l->state->write(l->state->context, slice, first + done, now, values));
-    }
-    return FSDP_OK;
-}
-
-/* The wanted elements; `hash` (may be NULL) takes them on the way, while they are in the cache. */
-static fsdp_status copy_wanted(const loader *l, const overlap *o, hash_stream *hash)
-{
-    const source_piece *piece = o->piece;
-    size_t bytes;
-    const uint8_t *mapped = source_piece_data(piece, &bytes);
-    for (int64_t from = o->begin; from < o->end; from += CHUNK_NUMEL) {
-        int64_t to = min_i64(o->end, from + CHUNK_NUMEL), byte = (from - piece->first) * (int64_t)sizeof(float);
-        size_t chunk_bytes = (size_t)(to - from) * sizeof(float);
-        float *place = o->slice->data ? o->slice->data + (from - o->slice->first) : NULL;
-        if (piece->fd >= 0 && place)
-            FSDP_TRY(source_piece_pread(piece, byte, chunk_bytes, place));
-        else
-            FSDP_TRY(deliver(l, o, from, to));
-        if (hash)
-            hash_stream_add(hash, piece->fd >= 0 && place ? (const uint8_t *)place : mapped + byte, chunk_bytes);
-    }
-    return FSDP_OK;
-}
-
-static fsdp_status copy_overlap(const loader *l, const overlap *o)
-{
-    const source_piece *piece = o->piece;
-    size_t bytes;
-    hash_stream hash;
-    if (piece->fd < 0 || !o->slice->data)
-        FSDP_TRY(source_piece_fetch(piece));
-    if (!l->verify || !piece->has_checksum)
-        return copy_wanted(l, o, NULL);
-    /* The checksum is of the whole piece, so all of it is read, whatever part is wanted. */
-    const uint8_t *data = source_piece_data(piece, &bytes);
-    size_t begin = (size_t)(o->begin - piece->first) * sizeof(float),
-           end = (size_t)(o->end - piece->first) * sizeof(float);
-    hash_stream_start(&hash);
-    hash_stream_add(&hash, data, begin);
-    FSDP_TRY(copy_wanted(l, o, &hash));
-    hash_stream_add(&hash, data + end, bytes - end);
-    if (hash_stream_end(&hash) == piece->checksum)
-        return FSDP_OK;
-#pragma omp atomic write
-    *l->corrupt = true;
-    return source_checksum_error(o->tensor, piece);
-}
-
-/* Threads read at several places of a file at once, which the kernel's own readahead takes for random access: it is
- * told what comes. The first call starts AHEAD pieces, each later one the next. */
-static void announce(const loader *l, int index)
-{
-    for (int i = index ? index + AHEAD : 0; i < l->n_overlaps && i <= index + AHEAD; i++)
-        source_piece_announce(l->overlaps[i].piece);
-}
-
-static fsdp_status copy_all(const loader *l)
-{
-    if (l->any_remote) {
-        for (int i = 0; i < l->n_overlaps; i++) {
-            announce(l, i);
-            FSDP_TRY(copy_overlap(l, &l->overlaps[i]));
-        }
-        return FSDP_OK;
-    }
-    save_outcome first = {0};
-#pragma omp parallel for schedule(dynamic)
-    for (int i = 0; i < l->n_overlaps; i++) {
-        fsdp_status failed;
-        announce(l, i);
-#pragma omp atomic read
-        failed = first.status;
-        fsdp_status status = failed == FSDP_OK ? copy_overlap(l, &l->overlaps[i]) : FSDP_OK;
-        if (status != FSDP_OK) {
-            /* The message is the worker's own; it is carried to the caller's thread. */
-#pragma omp critical
-            if (first.status == FSDP_OK)
-                save_outcome_set(&first, status);
-        }
-    }
-    return first.status == FSDP_OK ? FSDP_OK : error_set(first.status, "%s", first.message);
+    for (int i = 0; i < list->n_transfers; i++)
+        if (list->transfers[i].damaged)
+            return true;
+    return false;
 }
 
 /* ---- One source ---- */
@@ -196,13 +73,13 @@ static fsdp_status check_local(const manifest *m, comm_group *world)
         m->rank, m->world_size, rank, world_size);
 }
 
-static void describe(const ckpt_source *source, comm_group *world, ckpt_load_result *result)
+static fsdp_status describe(const ckpt_source *source, comm_group *world, ckpt_load_result *result)
 {
     const manifest *m = source_manifest(source);
     int rank = world ? comm_group_rank(world) : 0, world_size = world ? comm_group_size(world) : 1;
     snprintf(result->path, sizeof result->path, "%s", source_path(source));
     if (!m)
-        return;
+        return FSDP_OK;
     result->step = m->step;
     result->world_size = m->world_size;
     result->extra = json_deep_copy(m->extra);
@@ -210,6 +87,14 @@ static void describe(const ckpt_source *source, comm_group *world, ckpt_load_res
         json_t *mine = json_array_get(m->ranks, m->kind == CKPT_LOCAL ? 0 : (size_t)rank);
         result->rank_extra = json_is_object(mine) ? json_deep_copy(mine) : NULL;
     }
+    if (m->choices_bytes == 0)
+        return FSDP_OK;
+    result->choices = malloc(m->choices_bytes);
+    if (!result->choices)
+        return error_set(FSDP_ERR_MEMORY, "%s: out of memory for its choices", source_path(source));
+    memcpy(result->choices, m->choices, m->choices_bytes);
+    result->choices_bytes = m->choices_bytes;
+    return FSDP_OK;
 }
 
 fsdp_status load_from(const char *path, const ckpt_load_config *config, const ckpt_state *state, comm_group *world,
@@ -217,7 +102,8 @@ fsdp_status load_from(const char *path, const ckpt_load_config *config, const ck
 {
     ckpt_source *source = NULL;
     ckpt_match match = {0};
-    loader l = {.state = state, .verify = config->verify, .corrupt = corrupt};
+    piece_list list = {0};
+    piece_config how = {.state = state, .verify = config->verify};
     fsdp_status status;
     *result = (ckpt_load_result){.step = -1};
     *corrupt = false;
@@ -229,12 +115,17 @@ fsdp_status load_from(const char *path, const ckpt_load_config *config, const ck
     }
     TRY_OR(done, check_local(source_manifest(source), world));
     TRY_OR(done, ckpt_match_make(source, config, state, &match));
-    TRY_OR(done, plan_overlaps(&l, &match, &result->bytes));
-    TRY_OR(done, copy_all(&l));
+    TRY_OR(done, plan_transfers(state, &match, &list, &result->bytes));
+    status = piece_list_run(&list, &how);
+    *corrupt = any_damaged(&list);
+    if (status != FSDP_OK)
+        goto done;
     result->absent = match.absent;
-    describe(source, world, result);
+    status = describe(source, world, result);
 done:
-    free(l.overlaps);
+    if (status != FSDP_OK)
+        ckpt_load_result_free(result);
+    piece_list_free(&list);
     ckpt_match_free(&match);
     source_close(source);
     return status;
@@ -270,5 +161,7 @@ void ckpt_load_result_free(ckpt_load_result *result)
 {
     json_decref(result->extra);
     json_decref(result->rank_extra);
+    free(result->choices);
     result->extra = result->rank_extra = NULL;
+    result->choices = NULL;
 }

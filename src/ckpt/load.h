@@ -29,14 +29,16 @@ typedef struct ckpt_load_config {
 typedef struct ckpt_load_result {
     json_t *extra;      /* as saved; NULL for a plain model folder */
     json_t *rank_extra; /* what this rank saved, when the world had the same size; else NULL */
-    int64_t step;       /* -1 for a plain model folder, or when resume found nothing */
-    int world_size;     /* that wrote it */
-    unsigned absent;    /* optional roles that were not there */
-    int64_t bytes;      /* read into this rank's slices */
-    char path[1024];    /* what was loaded; "" when resume found nothing */
+    void *choices;      /* as saved; NULL when there are none */
+    size_t choices_bytes;
+    int64_t step;    /* -1 for a plain model folder, or when resume found nothing */
+    int world_size;  /* that wrote it */
+    unsigned absent; /* optional roles that were not there */
+    int64_t bytes;   /* read into this rank's slices */
+    char path[1024]; /* what was loaded; "" when resume found nothing */
 } ckpt_load_result;
 
-void ckpt_load_result_free(ckpt_load_result *result); /* the JSON in it; legal on a zeroed one */
+void ckpt_load_result_free(ckpt_load_result *result); /* what it points to; legal on a zeroed one */
 
 /* `path` is a checkpoint directory (".../step-00000020"), a Hugging Face folder, or a .safetensors file; the last two
  * give roles parameter and buffer only, rounded to fp32 from whatever they hold. Names that are missing, that nobody

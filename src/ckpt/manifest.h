@@ -46,8 +46,10 @@ typedef struct manifest {
     manifest_file *files;
     int n_tensors;
     manifest_tensor *tensors;
-    json_t *extra; /* object */
-    json_t *ranks; /* array: what each rank gave as its own, or null */
+    json_t *extra;          /* object */
+    json_t *ranks;          /* array: what each rank gave as its own, or null */
+    const uint8_t *choices; /* NULL: none */
+    size_t choices_bytes;
 } manifest;
 
 fsdp_status manifest_create(manifest **out); /* empty; rank -1 */

@@ -32,6 +32,17 @@ static bool print_field(FILE *out, const char *key, const char *text)
     return done;
 }
 
+/* Bytes as hexadecimal digits: half of base64's thrift, none of its rules, and covered by the marker's checksum. */
+static void print_choices(FILE *out, const manifest *m)
+{
+    if (m->choices_bytes == 0)
+        return;
+    fputs(",\n  \"choices\": \"", out);
+    for (size_t i = 0; i < m->choices_bytes; i++)
+        fprintf(out, "%02x", m->choices[i]);
+    fputc('"', out);
+}
+
 static bool print_tensor(FILE *out, const manifest_tensor *tensor)
 {
     fputs("    {\"name\": ", out);
@@ -75,6 +86,7 @@ static bool print_manifest(FILE *out, const manifest *m)
     done &= print_json(out, m->extra);
     fputs(",\n  \"ranks\": ", out);
     done &= print_json(out, m->ranks);
+    print_choices(out, m);
     fputs("\n}\n", out);
     return done;
 }

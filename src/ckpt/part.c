@@ -49,6 +49,21 @@ static fsdp_status out_of_memory(const save_task *task)
 
 /* ---- What to write ---- */
 
+static bool is_odd(const ckpt_slice *slice)
+{
+    return slice->count * (int64_t)sizeof(float) % SAFETENSORS_DATA_ALIGNMENT != 0;
+}
+
+static void plan_slice(part_writer *w, const ckpt_slice *slice, int64_t snapshot)
+{
+    for (int64_t done = 0; done < slice->count; done += MANIFEST_PIECE_NUMEL)
+        w->pieces[w->n_pieces++] = (planned_piece){.slice = slice,
+                                                   .first = slice->first + done,
+                                                   .count = min_i64(MANIFEST_PIECE_NUMEL, slice->count - done),
+                                                   .snapshot = snapshot + done};
+}
+
+/* Slices of odd sizes come last: behind one of them no other would be aligned in the file. */
 static fsdp_status plan_pieces(part_writer *w)
 {
     const save_task *task = w->task;
@@ -60,18 +75,16 @@ static fsdp_status plan_pieces(part_writer *w)
     w->pieces = calloc((size_t)n + 1, sizeof *w->pieces);
     if (!w->pieces)
         return out_of_memory(task);
-    int64_t snapshot = 0;
-    for (int i = 0; i < state->n_slices; i++) {
-        const ckpt_slice *slice = &state->slices[i];
-        if (!save_task_takes(task, slice))
-            continue;
-        for (int64_t done = 0; done < slice->count; done += MANIFEST_PIECE_NUMEL) {
-            w->pieces[w->n_pieces++] = (planned_piece){.slice = slice,
-                                                       .first = slice->first + done,
-                                                       .count = min_i64(MANIFEST_PIECE_NUMEL, slice->count - done),
-                                                       .snapshot = snapshot + done};
+    for (int odd = 0; odd < 2; odd++) {
+        int64_t snapshot = 0;
+        for (int i = 0; i < state->n_slices; i++) {
+            const ckpt_slice *slice = &state->slices[i];
+            if (!save_task_takes(task, slice))
+                continue;
+            if (is_odd(slice) == (odd == 1))
+                plan_slice(w, slice, snapshot);
+            snapshot += slice->count;
         }
-        snapshot += slice->count;
     }
     return FSDP_OK;
 }

@@ -111,6 +111,18 @@ static bool copy_json(const json_t *value, json_t **out)
     return !value || *out;
 }
 
+static bool copy_choices(save_task *task, const ckpt_state *state)
+{
+    if (state->choices_bytes == 0)
+        return true;
+    task->choices = malloc(state->choices_bytes);
+    if (!task->choices)
+        return false;
+    memcpy(task->choices, state->choices, state->choices_bytes);
+    task->choices_bytes = state->choices_bytes;
+    return true;
+}
+
 /* "a/b/" and "a/b" are the same; the parent of an export is where its temporary directory goes. */
 static fsdp_status name_places(save_task *task, const char *directory)
 {
@@ -146,7 +158,7 @@ static fsdp_status fill_task(save_task *task, const ckpt_save_config *config)
     task->part_timeout = config->part_timeout;
     if (!copy_text(config->strategy, &task->strategy) || !copy_text(config->tokenizer, &task->tokenizer) ||
         !copy_json(config->model, &task->model) || !copy_json(state->extra, &task->extra) ||
-        !copy_json(state->rank_extra, &task->rank_extra))
+        !copy_json(state->rank_extra, &task->rank_extra) || !copy_choices(task, state))
         return out_of_memory();
     FSDP_TRY(name_places(task, config->directory));
     if (task->kind != CKPT_FULL)
@@ -185,6 +197,7 @@ void save_task_free(save_task *task)
     json_decref(task->model);
     json_decref(task->extra);
     json_decref(task->rank_extra);
+    free(task->choices);
     free(task->strategy);
     free(task->tokenizer);
     free(task->temporary);
@@ -335,6 +348,8 @@ fsdp_status save_task_end(save_task *task, fsdp_status status, ckpt_save_result 
 {
     if (status != FSDP_OK)
         return keep_failure(task, status);
+    if (task->kind == CKPT_LOCAL)
+        save_task_prune(task);
     if (result) {
         result->bytes = task->bytes;
         result->seconds = clock_seconds() - task->started;

@@ -25,6 +25,8 @@ typedef struct save_task {
     int rank, world_size;
     char *strategy, *tokenizer; /* may be NULL */
     json_t *model, *extra, *rank_extra;
+    void *choices; /* NULL: none */
+    size_t choices_bytes;
     int64_t max_file_bytes;
     int keep;
     int64_t keep_every;
@@ -75,6 +77,10 @@ fsdp_status save_task_write_part(save_task *task);
 
 /* Step 3, where save_task_commits; elsewhere nothing. The outcome goes to task->commit. (commit.c) */
 fsdp_status save_task_commit(save_task *task);
+
+/* Removes what retention no longer wants, after a commit. Kind local is not committed before every rank has its own:
+ * a rank that removed the step before any earlier could leave none that all have. (commit.c) */
+void save_task_prune(const save_task *task);
 
 /* What all ranks agreed on: fills the result, or removes what was written. Returns `status`. */
 fsdp_status save_task_end(save_task *task, fsdp_status status, ckpt_save_result *result);

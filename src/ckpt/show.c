@@ -53,11 +53,8 @@ static json_t *tensor_json(const source_tensor *tensor, int64_t *bytes)
     json_t *shape = json_array();
     for (int i = 0; i < tensor->n_dims; i++)
         json_array_append_new(shape, json_integer(tensor->shape[i]));
-    for (int i = 0; i < tensor->n_pieces; i++) {
-        size_t piece_bytes;
-        source_piece_data(&tensor->pieces[i], &piece_bytes);
-        *bytes += (int64_t)piece_bytes;
-    }
+    for (int i = 0; i < tensor->n_pieces; i++)
+        *bytes += source_piece_bytes(&tensor->pieces[i]);
     return json_pack("{s:s, s:s, s:s, s:o, s:i}", "name", tensor->name, "role", ckpt_role_name(tensor->role), "dtype",
                      tensor->n_pieces ? tensor->pieces[0].stored->dtype_name : "F32", "shape", shape, "pieces",
                      tensor->n_pieces);
@@ -91,6 +88,8 @@ static json_t *source_json(const ckpt_source *source)
                                  m->tokenizer, "version", MANIFEST_VERSION, "files", files_json(m), "extra", m->extra);
         json_object_update(report, head);
         json_decref(head);
+        if (m->choices_bytes > 0)
+            json_object_set_new(report, "choices_bytes", json_integer((json_int_t)m->choices_bytes));
     }
     json_object_set_new(report, "tensors", tensors);
     return report;
@@ -115,6 +114,8 @@ static void print_source(FILE *out, const json_t *report)
     json_array_foreach(json_object_get(report, "files"), i, value)
         fprintf(out, "  file         %s, %s\n", report_string(value, "name"),
                 report_size(report_int(value, "bytes"), size, sizeof size));
+    if (json_object_get(report, "choices_bytes"))
+        fprintf(out, "  choices      %s\n", report_size(report_int(report, "choices_bytes"), size, sizeof size));
     json_object_foreach((json_t *)(uintptr_t)extra, key, value)
     {
         fprintf(out, "  %-12s ", key);

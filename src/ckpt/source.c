@@ -1,31 +1,20 @@
 /* Opens checkpoints and model folders for reading and finds tensors in them. Which of them are wanted is load.c's. */
 #include "ckpt/source.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/hash.h"
 #include "format/model_folder.h"
-
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22
-#endif
 
 struct ckpt_source {
     arena *memory;
     const char *path;
     manifest *manifest;   /* a checkpoint of ours: its files are open below */
     safetensors **files;  /* (manifest->n_files) */
-    int *fds;             /* the same, for large reads; -1: not open */
-    int64_t *data_begins; /* byte of each file at which its data begins */
     model_folder *folder; /* otherwise */
     int n_tensors;
     source_tensor *tensors;
@@ -39,37 +28,18 @@ static fsdp_status out_of_memory(const char *path)
 
 /* ---- Checkpoints of ours ---- */
 
-static fsdp_status open_file(ckpt_source *s, int index)
-{
-    uint64_t header_bytes = 0;
-    char *path = file_join(s->path, s->manifest->files[index].name);
-    if (!path)
-        return out_of_memory(s->path);
-    fsdp_status status = safetensors_open(path, &s->files[index]);
-    if (status == FSDP_OK) {
-        s->fds[index] = open(path, O_RDONLY | O_CLOEXEC);
-        if (s->fds[index] < 0 || pread(s->fds[index], &header_bytes, sizeof header_bytes, 0) != sizeof header_bytes)
-            status = error_set_errno(FSDP_ERR_IO, "%s: cannot read", path);
-        s->data_begins[index] = (int64_t)(sizeof header_bytes + header_bytes);
-    }
-    free(path);
-    return status;
-}
-
 static fsdp_status open_files(ckpt_source *s)
 {
-    size_t n = (size_t)s->manifest->n_files + 1;
-    s->fds = arena_alloc(s->memory, n * sizeof *s->fds);
-    s->data_begins = arena_alloc(s->memory, n * sizeof *s->data_begins);
-    safetensors **files = arena_alloc(s->memory, n * sizeof *s->files);
-    if (!s->fds || !s->data_begins || !files)
+    fsdp_status status = FSDP_OK;
+    s->files = arena_alloc(s->memory, ((size_t)s->manifest->n_files + 1) * sizeof *s->files);
+    if (!s->files)
         return out_of_memory(s->path);
-    for (size_t i = 0; i < n; i++)
-        s->fds[i] = -1;
-    s->files = files;
-    for (int i = 0; i < s->manifest->n_files; i++)
-        FSDP_TRY(open_file(s, i));
-    return FSDP_OK;
+    for (int i = 0; i < s->manifest->n_files && status == FSDP_OK; i++) {
+        char *path = file_join(s->path, s->manifest->files[i].name);
+        status = path ? safetensors_open(path, &s->files[i]) : out_of_memory(s->path);
+        free(path);
+    }
+    return status;
 }
 
 static fsdp_status find_piece(const ckpt_source *s, const manifest_tensor *tensor, const manifest_piece *piece,
@@ -91,12 +61,7 @@ static fsdp_status find_piece(const ckpt_source *s, const manifest_tensor *tenso
                           .stored = stored,
                           .at = kind == CKPT_FULL ? piece->first : 0,
                           .has_checksum = true,
-                          .checksum = piece->checksum,
-                          .fd = s->fds[piece->file]};
-    /* Data has no gaps, so its first tensor tells where the mapping has it. */
-    size_t bytes;
-    out->offset =
-        s->data_begins[piece->file] + (source_piece_data(out, &bytes) - safetensors_at(s->files[piece->file], 0)->data);
+                          .checksum = piece->checksum};
     return FSDP_OK;
 }
 
@@ -138,7 +103,7 @@ static fsdp_status open_folder(ckpt_source *s)
         return out_of_memory(s->path);
     for (size_t i = 0; i < n; i++) {
         const safetensors_tensor *stored = model_folder_at(s->folder, i);
-        pieces[i] = (source_piece){.count = stored->numel, .stored = stored, .fd = -1};
+        pieces[i] = (source_piece){.count = stored->numel, .stored = stored};
         s->tensors[i] = (source_tensor){.name = stored->name,
                                         .role = CKPT_PARAMETER,
                                         .n_dims = stored->n_dims,
@@ -197,11 +162,8 @@ void source_close(ckpt_source *s)
 {
     if (!s)
         return;
-    for (int i = 0; s->files && i < s->manifest->n_files; i++) {
+    for (int i = 0; s->files && i < s->manifest->n_files; i++)
         safetensors_close(s->files[i]);
-        if (s->fds[i] >= 0)
-            close(s->fds[i]);
-    }
     manifest_free(s->manifest);
     model_folder_close(s->folder);
     arena_free(s->memory);
@@ -257,53 +219,19 @@ bool source_has_role(const ckpt_source *s, ckpt_role role)
 
 /* ---- Data ---- */
 
-const uint8_t *source_piece_data(const source_piece *piece, size_t *bytes)
+static int64_t width(const safetensors_tensor *stored)
 {
-    size_t width = piece->stored->numel > 0 ? piece->stored->bytes / (size_t)piece->stored->numel : 0;
-    *bytes = (size_t)piece->count * width;
-    return piece->stored->data + (size_t)piece->at * width;
+    return stored->numel > 0 ? (int64_t)stored->bytes / stored->numel : 0;
 }
 
-fsdp_status source_piece_fetch(const source_piece *piece)
+int64_t source_piece_offset(const source_piece *piece)
 {
-    size_t bytes, page = (size_t)sysconf(_SC_PAGESIZE);
-    const uint8_t *data = source_piece_data(piece, &bytes);
-    uintptr_t begin = (uintptr_t)data / page * page;
-    if (bytes == 0 || madvise((void *)begin, (uintptr_t)data + bytes - begin, MADV_POPULATE_READ) == 0)
-        return FSDP_OK;
-    if (errno == EINVAL) /* an older kernel: pages come one by one */
-        return FSDP_OK;
-    return error_set_errno(FSDP_ERR_IO, "%s: cannot read %zu bytes of tensor %s", piece->stored->path, bytes,
-                           piece->stored->name);
+    return (int64_t)piece->stored->offset + piece->at * width(piece->stored);
 }
 
-void source_piece_announce(const source_piece *piece)
+int64_t source_piece_bytes(const source_piece *piece)
 {
-    size_t bytes;
-    source_piece_data(piece, &bytes);
-    if (piece->fd >= 0)
-        (void)posix_fadvise(piece->fd, piece->offset, (off_t)bytes, POSIX_FADV_WILLNEED);
-}
-
-fsdp_status source_piece_pread(const source_piece *piece, int64_t from, size_t bytes, void *out)
-{
-    uint8_t *p = out;
-    int64_t offset = piece->offset + from;
-    while (bytes > 0) {
-        ssize_t got = pread(piece->fd, p, bytes, offset);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return error_set_errno(FSDP_ERR_IO, "%s: cannot read %zu bytes at byte %" PRId64, piece->stored->path,
-                                   bytes, offset);
-        if (got == 0)
-            return error_set(FSDP_ERR_INPUT, "%s: ends at byte %" PRId64 ": it was cut while being read",
-                             piece->stored->path, offset);
-        p += got;
-        offset += got;
-        bytes -= (size_t)got;
-    }
-    return FSDP_OK;
+    return piece->count * width(piece->stored);
 }
 
 fsdp_status source_checksum_error(const source_tensor *tensor, const source_piece *piece)
@@ -312,19 +240,6 @@ fsdp_status source_checksum_error(const source_tensor *tensor, const source_piec
                      "%s: %s %s, elements %" PRId64 " to %" PRId64 ": the checksum does not hold: the file is damaged",
                      piece->stored->path, ckpt_role_name(tensor->role), tensor->name, piece->first,
                      piece->first + piece->count - 1);
-}
-
-fsdp_status source_piece_verify(const source_tensor *tensor, const source_piece *piece)
-{
-    size_t bytes;
-    hash_stream hash;
-    if (!piece->has_checksum)
-        return FSDP_OK;
-    FSDP_TRY(source_piece_fetch(piece));
-    const uint8_t *data = source_piece_data(piece, &bytes);
-    hash_stream_start(&hash);
-    hash_stream_add(&hash, data, bytes);
-    return hash_stream_end(&hash) == piece->checksum ? FSDP_OK : source_checksum_error(tensor, piece);
 }
 
 fsdp_status source_read(const source_tensor *tensor, int64_t first, int64_t n, float *out)

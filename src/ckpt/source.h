@@ -1,5 +1,6 @@
 /* Where tensors come from: a checkpoint of any kind, a Hugging Face folder, or a single safetensors file, seen alike as
- * named tensors in pieces. Memory-mapped; nothing is read before it is asked for. */
+ * named tensors in pieces. Headers are read and checked at once, data when it is asked for: a little by source_read
+ * from the mapping, much by pieces.h. */
 #ifndef CKPT_SOURCE_H
 #define CKPT_SOURCE_H
 
@@ -12,8 +13,6 @@ typedef struct source_piece {
     int64_t at;                       /* element of `stored` where they begin */
     bool has_checksum;
     uint64_t checksum;
-    int fd;         /* the file, for reading without its mapping; -1: none */
-    int64_t offset; /* of the piece in it */
 } source_piece;
 
 typedef struct source_tensor {
@@ -40,20 +39,11 @@ const source_tensor *source_at(const ckpt_source *s, int index); /* checkpoints:
 const source_tensor *source_find(const ckpt_source *s, ckpt_role role, const char *name);
 bool source_has_role(const ckpt_source *s, ckpt_role role);
 
-/* Bytes of a piece in its file. */
-const uint8_t *source_piece_data(const source_piece *piece, size_t *bytes);
-/* Brings a piece's pages in, in large requests; FSDP_ERR_IO when the file cannot be read. */
-fsdp_status source_piece_fetch(const source_piece *piece);
-/* FSDP_ERR_INPUT, naming file and tensor, when its bytes are not those that were written. */
-fsdp_status source_piece_verify(const source_tensor *tensor, const source_piece *piece);
+/* Where a piece lies in its file (stored->path), and how long it is there. */
+int64_t source_piece_offset(const source_piece *piece);
+int64_t source_piece_bytes(const source_piece *piece);
+/* FSDP_ERR_INPUT, naming file and tensor: the piece's bytes are not those that were written. */
 fsdp_status source_checksum_error(const source_tensor *tensor, const source_piece *piece);
-
-/* Says that the piece will be read soon: the disk starts now. */
-void source_piece_announce(const source_piece *piece);
-
-/* Bytes from `from` on of a piece that has a file, straight into `out`: for large parts this is far quicker than to map
- * and copy, and a failing disk is an error, not a signal. */
-fsdp_status source_piece_pread(const source_piece *piece, int64_t from, size_t bytes, void *out);
 
 /* Elements first .. first + n - 1 in fp32, from however many pieces. */
 fsdp_status source_read(const source_tensor *tensor, int64_t first, int64_t n, float *out);

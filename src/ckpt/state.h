@@ -72,7 +72,14 @@ typedef struct ckpt_state {
 
     const json_t *extra;      /* object, the same on all ranks: step, data position, random state, schedule, scaler */
     const json_t *rank_extra; /* object of this rank alone; NULL: none */
+
+    /* What the run chose by measuring and must choose again for the same bits (which kernel for which shape): bytes
+     * that nobody here looks into. Rank 0's are saved (kind local: each rank's own), all ranks get them back. */
+    const void *choices; /* NULL: none */
+    size_t choices_bytes;
 } ckpt_state;
+
+#define CKPT_MAX_CHOICES_BYTES ((size_t)4 << 20)
 
 #define CKPT_STATE_INIT                                                                                                \
     {                                                                                                                  \

@@ -6,31 +6,30 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "ckpt/pieces.h"
 #include "ckpt/report.h"
-
-/* Adds this thread's last message to the problems of `report`. */
-static void add_problem(json_t *report)
-{
-    json_array_append_new(json_object_get(report, "problems"), json_string(fsdp_last_error()));
-}
 
 static void verify_tensors(const ckpt_source *source, json_t *report)
 {
-    int64_t pieces = 0, bytes = 0;
-    for (int i = 0; i < source_count(source); i++) {
-        const source_tensor *tensor = source_at(source, i);
-        for (int k = 0; k < tensor->n_pieces; k++) {
-            size_t piece_bytes;
-            source_piece_data(&tensor->pieces[k], &piece_bytes);
-            pieces += tensor->pieces[k].has_checksum;
-            bytes += (int64_t)piece_bytes;
-            if (source_piece_verify(tensor, &tensor->pieces[k]) != FSDP_OK)
-                add_problem(report);
-        }
+    piece_list list = {0};
+    int64_t bytes = 0, n_checksums = 0;
+    json_t *problems = json_object_get(report, "problems");
+    fsdp_status status = piece_list_add_all(&list, source);
+    if (status == FSDP_OK)
+        status = piece_list_run(&list, &(piece_config){.verify = true, .to_the_end = true});
+    for (int i = 0; i < list.n_transfers; i++) {
+        const piece_transfer *transfer = &list.transfers[i];
+        bytes += source_piece_bytes(transfer->piece);
+        n_checksums += transfer->piece->has_checksum;
+        if (transfer->message)
+            json_array_append_new(problems, json_string(transfer->message));
     }
+    if (status != FSDP_OK && json_array_size(problems) == 0)
+        json_array_append_new(problems, json_string(fsdp_last_error()));
     json_object_set_new(report, "tensors", json_integer(source_count(source)));
-    json_object_set_new(report, "checksums", json_integer(pieces));
+    json_object_set_new(report, "checksums", json_integer(n_checksums));
     json_object_set_new(report, "bytes", json_integer(bytes));
+    piece_list_free(&list);
 }
 
 static json_t *verify_one(const char *path)
@@ -43,7 +42,7 @@ static json_t *verify_one(const char *path)
         verify_tensors(source, report);
         source_close(source);
     } else {
-        add_problem(report);
+        json_array_append_new(json_object_get(report, "problems"), json_string(fsdp_last_error()));
     }
     return report;
 }

@@ -27,6 +27,7 @@ struct safetensors {
     file_map map;  /* zeroed when the caller owns the bytes */
     const char *path;
     const uint8_t *data; /* behind the header */
+    size_t data_begin;   /* byte of the file where that is */
     size_t data_bytes;
     safetensors_tensor *tensors; /* by place in the data */
     safetensors_tensor **by_name;
@@ -127,6 +128,7 @@ static fsdp_status read_offsets(const safetensors *file, safetensors_tensor *ten
                          "(is the file truncated?)",
                          file->path, tensor->name, first, last, file->data_bytes);
     tensor->data = file->data + first;
+    tensor->offset = file->data_begin + (size_t)first;
     tensor->bytes = (size_t)(last - first);
     return FSDP_OK;
 }
@@ -271,6 +273,7 @@ static fsdp_status read_header(safetensors *file, const uint8_t *data, size_t by
         return error_set(FSDP_ERR_INPUT, "%s: the header does not begin with '{': not a safetensors file?", file->path);
     file->data = data + LENGTH_BYTES + header_bytes;
     file->data_bytes = bytes - LENGTH_BYTES - (size_t)header_bytes;
+    file->data_begin = LENGTH_BYTES + (size_t)header_bytes;
     FSDP_TRY(json_parse(file->path, text, (size_t)header_bytes, &header));
     fsdp_status status = json_is_object(header)
                              ? read_entries(file, header)

@@ -29,6 +29,7 @@ typedef struct safetensors_tensor {
     int64_t numel;
     const uint8_t *data; /* little endian, any alignment; lives as long as the file is open */
     size_t bytes;
+    size_t offset; /* of the data in the file, for who reads it there */
 } safetensors_tensor;
 
 /* The caller closes *out. */

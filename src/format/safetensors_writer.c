@@ -15,7 +15,6 @@
 #include "format/safetensors.h"
 #include "format/span_set.h"
 
-#define ALIGNMENT 8
 #define CHUNK 4096 /* elements converted at a time */
 
 typedef struct tensor_entry {
@@ -173,15 +172,21 @@ static fsdp_status lay_out(safetensors_writer *w, tensor_entry **order, json_t *
     return FSDP_OK;
 }
 
+uint64_t safetensors_padded_header(size_t text_bytes)
+{
+    return round_up(sizeof(uint64_t) + text_bytes, SAFETENSORS_DATA_ALIGNMENT) - sizeof(uint64_t);
+}
+
 static fsdp_status write_header(safetensors_writer *w, const json_t *header)
 {
-    static const char spaces[ALIGNMENT] = "        ";
+    char spaces[SAFETENSORS_DATA_ALIGNMENT];
     char *text = json_dumps(header, JSON_COMPACT);
     if (!text)
         return out_of_memory(w);
     fsdp_status status;
     size_t bytes = strlen(text);
-    uint64_t padded = round_up(bytes, ALIGNMENT);
+    uint64_t padded = safetensors_padded_header(bytes);
+    memset(spaces, ' ', sizeof spaces);
     TRY_OR(done, file_writer_write(w->file, &padded, sizeof padded));
     TRY_OR(done, file_writer_write(w->file, text, bytes));
     TRY_OR(done, file_writer_write(w->file, spaces, padded - bytes));

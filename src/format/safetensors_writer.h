@@ -45,4 +45,11 @@ fsdp_status safetensors_writer_write_f32(safetensors_writer *w, size_t index, in
 fsdp_status safetensors_writer_commit(safetensors_writer *w);
 void safetensors_writer_abort(safetensors_writer *w); /* NULL is legal */
 
+/* Data begins at a multiple of this, so that tensors whose sizes are multiples too can be copied to and from the file
+ * by whole cache lines: the kernel's copy takes up to four times as long otherwise. */
+#define SAFETENSORS_DATA_ALIGNMENT 64
+
+/* What a header of `text_bytes` is padded to, with spaces; its length in front does not count. */
+uint64_t safetensors_padded_header(size_t text_bytes);
+
 #endif

@@ -53,6 +53,38 @@ static void pieces_do_not_change_the_checksum(void **state)
     }
 }
 
+/* Streams of different lengths, begun at different offsets, in every number up to more than go abreast. */
+static void streams_side_by_side_give_what_each_gives_alone(void **state)
+{
+    (void)state;
+    enum { MOST = HASH_ABREAST + 3 };
+    static unsigned char data[MOST][3000];
+    for (size_t i = 0; i < MOST; i++)
+        for (size_t k = 0; k < sizeof data[0]; k++)
+            data[i][k] = (unsigned char)(k * k + k / 251 + 7 * i);
+    for (int n = 0; n <= MOST; n++) {
+        hash_stream streams[MOST], *pointers[MOST];
+        const void *parts[MOST];
+        size_t bytes[MOST], done[MOST];
+        for (int i = 0; i < n; i++) {
+            pointers[i] = &streams[i];
+            done[i] = (size_t)i * 5 % 33;
+            hash_stream_start(&streams[i]);
+            hash_stream_add(&streams[i], data[i], done[i]);
+        }
+        for (int round = 0; round < 3; round++) {
+            for (int i = 0; i < n; i++) {
+                parts[i] = data[i] + done[i];
+                bytes[i] = round == 2 && i == 1 ? 0 : (size_t)(300 + 97 * i - 61 * round);
+                done[i] += bytes[i];
+            }
+            hash_streams_add(pointers, parts, bytes, n);
+        }
+        for (int i = 0; i < n; i++)
+            assert_true(hash_stream_end(&streams[i]) == xxh64(data[i], done[i]));
+    }
+}
+
 static void one_flipped_bit_changes_the_checksum(void **state)
 {
     (void)state;
@@ -81,6 +113,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(xxh64_gives_the_published_values),
         cmocka_unit_test(pieces_do_not_change_the_checksum),
+        cmocka_unit_test(streams_side_by_side_give_what_each_gives_alone),
         cmocka_unit_test(one_flipped_bit_changes_the_checksum),
         cmocka_unit_test(fnv_gives_the_published_values),
     };

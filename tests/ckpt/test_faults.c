@@ -62,6 +62,22 @@ int mkdir(const char *path, mode_t mode)
     return fault_strikes() ? -1 : (int)syscall(SYS_mkdir, path, mode);
 }
 
+int renameat2(int from_folder, const char *from, int to_folder, const char *to, unsigned flags)
+{
+    return fault_strikes() ? -1 : (int)syscall(SYS_renameat2, from_folder, from, to_folder, to, flags);
+}
+
+/* Only files that are written: what fails is the disk that takes the checkpoint. */
+int open(const char *path, int flags, ...)
+{
+    va_list arguments;
+    va_start(arguments, flags);
+    mode_t mode = flags & O_CREAT ? va_arg(arguments, mode_t) : 0;
+    va_end(arguments);
+    return (flags & O_ACCMODE) != O_RDONLY && fault_strikes() ? -1
+                                                              : (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
+
 /* ---- One rank ---- */
 
 static fsdp_status save_async(const char *directory, ckpt_kind kind, int64_t step)
@@ -186,6 +202,52 @@ static void a_rank_that_cannot_write_fails_the_save_on_all_ranks(void **state)
         }
 }
 
+/* ---- Kind local: ranks commit each for itself ---- */
+
+static void save_local(ranks *all, int rank, void *context)
+{
+    const scenario *s = context;
+    comm *c = ranks_open(all, rank);
+    fixture *f = fixture_make(CUT_FLAT, rank, all->n, false);
+    for (int64_t step = 10; step <= 20; step += 10) {
+        fixture_fill(f, step);
+        ckpt_save_config config = fixture_config(s->directory, CKPT_LOCAL, step);
+        config.keep = 1;
+        fault_set(step == 20 && rank == s->failing_rank ? s->countdown : 0, EIO, true);
+        fsdp_status status = ckpt_save(&config, &f->state, comm_world(c), NULL);
+        bool tripped = atomic_load(&fault.tripped);
+        fault_set(0, 0, false);
+        RANK_CHECK(step == 20 || status == FSDP_OK);
+        if (tripped)
+            all->shared->flags[0] = 1;
+    }
+    ckpt_load_config load = CKPT_LOAD_CONFIG_INIT;
+    ckpt_load_result result;
+    RANK_CHECK(ckpt_resume(s->directory, &load, &f->state, comm_world(c), &result) == FSDP_OK);
+    RANK_CHECK(result.step == 10 || result.step == 20);
+    RANK_CHECK(fixture_holds(f, result.step, CKPT_ROLES_ALL));
+    ckpt_load_result_free(&result);
+    fixture_free(f);
+    comm_close(c);
+}
+
+/* One rank has committed the new step when the other fails: the step that both have must still be there. */
+static void a_local_save_that_fails_on_one_rank_keeps_the_step_before(void **state)
+{
+    (void)state;
+    bool tripped = true;
+    for (int n = 1; tripped; n++) {
+        char name[64];
+        snprintf(name, sizeof name, "local-%d", n);
+        scenario s = {.directory = fixture_path(name), .failing_rank = n % 2, .countdown = (n + 1) / 2};
+        ranks all = ranks_make(2);
+        assert_true(ranks_run(&all, save_local, &s));
+        tripped = all.shared->flags[0] != 0;
+        ranks_free(&all);
+        assert_true(n < 200);
+    }
+}
+
 /* ---- Other troubles ---- */
 
 static void a_failing_device_read_fails_the_save(void **state)
@@ -279,6 +341,7 @@ int main(void)
         cmocka_unit_test(every_failing_call_of_every_kind_leaves_the_last_checkpoint),
         cmocka_unit_test(failures_in_the_background_are_reported_by_wait),
         cmocka_unit_test(a_rank_that_cannot_write_fails_the_save_on_all_ranks),
+        cmocka_unit_test(a_local_save_that_fails_on_one_rank_keeps_the_step_before),
         cmocka_unit_test(a_failing_device_read_fails_the_save),
         cmocka_unit_test(a_directory_without_permission_is_a_clear_error),
         cmocka_unit_test(a_file_in_place_of_the_directory_is_a_clear_error),

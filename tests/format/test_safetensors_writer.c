@@ -78,7 +78,7 @@ static void data_is_aligned_to_its_type(void **state)
         const safetensors_tensor *tensor = safetensors_at(file, i);
         assert_int_equal((uintptr_t)tensor->data % fsdp_dtype_size(tensor->dtype), 0);
     }
-    assert_int_equal((uintptr_t)safetensors_at(file, 0)->data % 8, 0);
+    assert_int_equal((uintptr_t)safetensors_at(file, 0)->data % SAFETENSORS_DATA_ALIGNMENT, 0);
     safetensors_close(file);
     assert_int_equal(remove(path), 0);
 }

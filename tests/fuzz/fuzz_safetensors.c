@@ -1,7 +1,7 @@
 /* Any bytes to the safetensors reader: what opens is read in full, looked up again and must lie within the input.
  * Each input is tried as a file, and as header text, a newline and data, for which a true length is put in front: so
  * mutations reach what lies behind the length. Built with clang -fsanitize=fuzzer it searches (the dictionary beside it
- * helps); tests/format/test_fuzz_corpus.c replays what it found. */
+ * helps); otherwise it replays tests/fuzz/corpus/safetensors. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,6 +40,7 @@ static void try_file(const uint8_t *data, size_t bytes)
     for (size_t i = 0; i < safetensors_count(file); i++) {
         const safetensors_tensor *tensor = safetensors_at(file, i);
         require(tensor->data >= data && tensor->bytes <= bytes && tensor->data <= data + bytes - tensor->bytes);
+        require(tensor->offset == (size_t)(tensor->data - data));
         require(safetensors_find(file, tensor->name) == tensor);
         covered += tensor->bytes;
         read_everything(tensor);
