@@ -3,6 +3,7 @@
 #   make train      train a small language model on the text of this repository
 #   make test       all tests; GPU tests say "skipped" where there is no GPU
 #   make test-gpu   the GPU tests only
+#   make test-tensorboard    TensorBoard from PyPI reads what a run writes; skipped without network
 #   make bench      the programs behind docs/benchmarks.md
 #   make asan | tsan | valgrind    the tests under a sanitizer or valgrind
 #   make install PREFIX=/usr/local
@@ -13,7 +14,7 @@ JOBS ?= $(shell nproc)
 CTEST = ctest --output-on-failure --no-tests=error -j $(JOBS)
 
 .DEFAULT_GOAL := all
-.PHONY: all fresh train test test-gpu bench asan tsan valgrind fuzz clang cuda install format format-check clean deps
+.PHONY: all fresh train test test-gpu test-tensorboard bench asan tsan valgrind fuzz clang cuda install format format-check clean deps
 
 deps:
 	@scripts/install-deps build
@@ -34,6 +35,9 @@ test: all
 
 test-gpu: all
 	@$(CTEST) --test-dir build -L gpu
+
+test-tensorboard: all
+	@scripts/test-tensorboard build || [ $$? = 77 ]
 
 bench: all
 	@scripts/bench build/bench

@@ -1,93 +1,212 @@
-/* `fsdp bench step`: whole training steps on random tokens, as a line of JSON or a small table. */
+/* `fsdp bench step|kernel|comm`: whole steps, single kernels and collectives, on the device that the flags name. What
+ * is printed is bench_print.c's. */
 #include <stdlib.h>
 #include <string.h>
 
 #include <fsdp/bench.h>
 
+#include "bench_print.h"
 #include "commands.h"
+
+enum { MOST_SIZES = 16 };
+
+/* What the command takes beside the flags of `fsdp train`. */
+typedef struct options {
+    fsdp_flag_state state;
+    int64_t steps, warmup_steps;
+    bool breakdown, json;
+    fsdp_text_list sizes;
+    int64_t size;
+} options;
+
+static const fsdp_flag own_flags[] = {
+    {.name = "steps",
+     .only = "step",
+     .type = FSDP_FLAG_INT,
+     .offset = offsetof(options, steps),
+     .fallback = "12",
+     .least = 1,
+     .most = 1e6},
+    {.name = "warmup_steps",
+     .only = "step",
+     .type = FSDP_FLAG_INT,
+     .offset = offsetof(options, warmup_steps),
+     .fallback = "5",
+     .least = 0,
+     .most = 1e6},
+    {.name = "breakdown", .only = "step", .type = FSDP_FLAG_SWITCH, .offset = offsetof(options, breakdown)},
+    {.name = "sizes", .only = "comm", .type = FSDP_FLAG_LIST, .offset = offsetof(options, sizes)},
+    {.name = "json", .type = FSDP_FLAG_SWITCH, .offset = offsetof(options, json)},
+    {.name = NULL},
+};
+
+/* One entry of --sizes. */
+static const fsdp_flag size_flag[] = {
+    {.name = "sizes", .type = FSDP_FLAG_BYTES, .offset = offsetof(options, size), .least = 1, .most = 1e15},
+    {.name = NULL},
+};
+
+typedef struct request {
+    fsdp_settings settings;
+    options own;
+    fsdp_bench_config config;
+    int64_t sizes[MOST_SIZES];
+} request;
 
 static const fsdp_flag *bench_flags(void)
 {
     return fsdp_settings_flags();
 }
 
-static void print_json(const char *name, const fsdp_bench_result *r)
+/* Under `fsdp run` every rank measures and the first one prints. */
+static bool is_first(void)
 {
-    printf("{\"workload\": \"%s\", \"world\": %d, \"N\": %lld, \"batch\": %lld, \"seq\": %lld, \"ms\": %.2f, "
-           "\"ms_best\": %.2f, \"tok_s\": %.0f, "
-           "\"tflops\": %.2f, \"peak_gb\": %.3f, \"first_step_s\": %.2f, \"loss\": [%.4f, %.4f, %.4f]}\n",
-           name, r->world_size, (long long)r->parameters, (long long)r->batch, (long long)r->width, r->milliseconds,
-           r->fastest, r->tokens_per_second, r->tflops, (double)r->memory_bytes / (1 << 30), r->first_step_seconds,
-           r->first_losses[0], r->first_losses[1], r->first_losses[2]);
+    const char *rank = getenv("RANK");
+    return !rank || strcmp(rank, "0") == 0;
 }
 
-static void print_table(const char *name, const fsdp_bench_result *r)
+static int run_step(request *q)
 {
-    printf("%-10s %8.2f ms  (best %.2f)  %9.0f tokens/s  %7.2f TFLOP/s a rank  %7.3f GiB  first step after %.2f s\n",
-           name, r->milliseconds, r->fastest, r->tokens_per_second, r->tflops, (double)r->memory_bytes / (1 << 30),
-           r->first_step_seconds);
+    fsdp_bench_result r = FSDP_BENCH_RESULT_INIT;
+    fsdp_status status = fsdp_bench_step(&q->settings, &q->config, &r);
+    if (status != FSDP_OK)
+        return command_failed("bench", status);
+    if (is_first())
+        bench_print_step(q->config.workload ? q->config.workload : "settings", &r, q->own.json);
+    return 0;
 }
 
-/* Takes "--steps N", "--warmup_steps N", "--breakdown" and "--json" out of the arguments; the rest are settings. */
-static int take_own(int argc, char **argv, fsdp_bench_config *c, bool *json)
+static int run_kernel(request *q)
 {
-    int kept = 0;
+    fsdp_bench_kernels r = FSDP_BENCH_KERNELS_INIT;
+    fsdp_status status = fsdp_bench_kernels_run(&q->settings, &q->config, &r);
+    if (status != FSDP_OK)
+        return command_failed("bench", status);
+    if (is_first())
+        bench_print_kernels(&r, q->own.json);
+    return 0;
+}
+
+static int run_comm(request *q)
+{
+    fsdp_bench_collectives r = FSDP_BENCH_COLLECTIVES_INIT;
+    if (q->config.workload)
+        return command_misused("bench", "comm takes --sizes, not a workload (%s)", q->config.workload);
+    fsdp_status status = fsdp_bench_comm(&q->settings, &q->config, &r);
+    if (status != FSDP_OK)
+        return command_failed("bench", status);
+    if (is_first())
+        bench_print_collectives(&r, q->own.json);
+    return 0;
+}
+
+static const struct {
+    const char *name;
+    int (*run)(request *q);
+} kinds[] = {{"step", run_step}, {"kernel", run_kernel}, {"comm", run_comm}};
+
+enum { N_KINDS = sizeof kinds / sizeof kinds[0] };
+
+/* The arguments that are the command's own go to `own`, the rest to `others`, in their order; both have room for argc.
+ */
+static void divide(int argc, char **argv, char **own, int *n_own, char **others, int *n_others)
+{
+    *n_own = *n_others = 0;
     for (int i = 0; i < argc; i++) {
-        if (strcmp(argv[i], "--breakdown") == 0)
-            c->breakdown = true;
-        else if (strcmp(argv[i], "--json") == 0)
-            *json = true;
-        else if (strcmp(argv[i], "--steps") == 0 && i + 1 < argc)
-            c->steps = atoi(argv[++i]);
-        else if (strcmp(argv[i], "--warmup_steps") == 0 && i + 1 < argc)
-            c->warmup = atoi(argv[++i]);
-        else
-            argv[kept++] = argv[i];
+        char name[64];
+        size_t length = strncmp(argv[i], "--", 2) == 0 ? strcspn(argv[i] + 2, "=") : 0;
+        snprintf(name, sizeof name, "%.*s", (int)(length < sizeof name ? length : 0), argv[i] + 2 * (length > 0));
+        const fsdp_flag *flag = length ? fsdp_flags_find(own_flags, name) : NULL;
+        if (!flag) {
+            others[(*n_others)++] = argv[i];
+            continue;
+        }
+        own[(*n_own)++] = argv[i];
+        if (flag->type != FSDP_FLAG_SWITCH && argv[i][2 + length] != '=' && i + 1 < argc)
+            own[(*n_own)++] = argv[++i];
     }
-    return kept;
+}
+
+static fsdp_status read_sizes(request *q)
+{
+    fsdp_flag_state state = {.storage = NULL};
+    fsdp_status status = FSDP_OK;
+    for (int i = 0; i < q->own.sizes.n && i < MOST_SIZES && status == FSDP_OK; i++) {
+        status = fsdp_flags_set(size_flag, &q->own, &state, "sizes", q->own.sizes.items[i], FSDP_FROM_COMMAND);
+        q->sizes[i] = q->own.size;
+        q->config.n_sizes = i + 1;
+    }
+    q->config.sizes = q->sizes;
+    fsdp_flags_free(&state);
+    return status;
+}
+
+/* `kind` owns --steps and the like; everything else is a setting of the run. */
+static fsdp_status read_arguments(request *q, const char *kind, int argc, char **argv)
+{
+    int n_own, n_others;
+    char **own = calloc(2 * (size_t)argc + 2, sizeof *own), **others = own + argc + 1;
+    if (!own)
+        return FSDP_ERR_MEMORY;
+    divide(argc, argv, own, &n_own, others, &n_others);
+    if (n_others > 0 && others[0][0] != '-') {
+        q->config.workload = others[0];
+        others++;
+        n_others--;
+    }
+    fsdp_status status = fsdp_flags_parse(own_flags, &q->own, &q->own.state, kind, n_own, own, NULL, NULL);
+    if (status == FSDP_OK)
+        status = read_sizes(q);
+    if (status == FSDP_OK)
+        status = fsdp_settings_parse(&q->settings, "bench", n_others, others);
+    q->config.steps = (int)q->own.steps;
+    q->config.warmup = (int)q->own.warmup_steps;
+    q->config.breakdown = q->own.breakdown;
+    free(own);
+    return status;
+}
+
+static int run_kind(int (*run)(request *q), const char *kind, int argc, char **argv)
+{
+    request q = {.config = FSDP_BENCH_CONFIG_INIT};
+    fsdp_status status = fsdp_settings_init(&q.settings);
+    if (status == FSDP_OK)
+        status = fsdp_flags_init(own_flags, &q.own, &q.own.state);
+    if (status == FSDP_OK)
+        status = read_arguments(&q, kind, argc, argv);
+    int code = status == FSDP_OK ? run(&q) : command_failed("bench", status);
+    fsdp_flags_free(&q.own.state);
+    fsdp_settings_free(&q.settings);
+    return code;
 }
 
 static int run_bench(int argc, char **argv)
 {
-    fsdp_bench_config config = FSDP_BENCH_CONFIG_INIT;
-    fsdp_bench_result result = FSDP_BENCH_RESULT_INIT;
-    fsdp_settings settings;
-    if (argc < 1 || strcmp(argv[0], "step") != 0)
-        return command_misused("bench", "what to measure? `fsdp bench step [WORKLOAD]`; workloads:\n%s",
-                               fsdp_bench_workloads());
-    bool json = false;
-    argc = take_own(argc - 1, argv + 1, &config, &json);
-    argv++;
-    if (argc > 0 && argv[0][0] != '-') {
-        config.workload = argv[0];
-        argc--;
-        argv++;
-    }
-    fsdp_status status = fsdp_settings_init(&settings);
-    if (status == FSDP_OK)
-        status = fsdp_settings_parse(&settings, "bench", argc, argv);
-    if (status == FSDP_OK)
-        status = fsdp_bench_step(&settings, &config, &result);
-    if (status != FSDP_OK) {
-        int code = command_failed("bench", status);
-        fsdp_settings_free(&settings);
-        return code;
-    }
-    const char *name = config.workload ? config.workload : "settings", *rank = getenv("RANK");
-    if (!rank || strcmp(rank, "0") == 0) {
-        (json ? print_json : print_table)(name, &result);
-        fputs(result.breakdown, stdout);
-    }
-    fsdp_settings_free(&settings);
-    return 0;
+    for (int i = 0; argc > 0 && i < N_KINDS; i++)
+        if (strcmp(argv[0], kinds[i].name) == 0)
+            return run_kind(kinds[i].run, kinds[i].name, argc - 1, argv + 1);
+    return command_misused("bench",
+                           "what is to be measured? `fsdp bench step`, `fsdp bench kernel` or `fsdp bench comm`");
 }
 
 const command command_bench = {
     .name = "bench",
-    .summary = "measure whole training steps",
-    .usage = "step [WORKLOAD] [--steps N] [--warmup_steps N] [--breakdown] [--json] [FLAGS...]",
-    .details = "Runs forward, backward, clipping and the optimizer on random tokens and prints the median step.\n"
-               "Workloads: cpu-512, single, 1b-8k, 1b-8k-ac, 3.2-1b, 3.2-1b-8, 8b-4k-ac; without one, the model\n"
-               "and batch of the flags. All flags of `fsdp train` count.",
+    .summary = "measure whole steps, kernels or collectives",
+    .usage = "step|kernel|comm [WORKLOAD] [--json] [FLAGS...]",
+    .details =
+        "step [WORKLOAD] [--steps N] [--warmup_steps N] [--breakdown]\n"
+        "    Runs forward, backward, clipping and the optimizer on random tokens and prints the median step, its\n"
+        "    TFLOP/s, and their share of the device's peak and of a large product measured on the spot. With\n"
+        "    --breakdown also where the time goes, by class of kernels and by operation, from steps in which every\n"
+        "    operation is waited for. Without a workload: the model and batch of the flags.\n"
+        "kernel [WORKLOAD]\n"
+        "    Times the kernels that make a step at the shapes of the workload: products with their gradients,\n"
+        "    attention, norms, rope, swiglu, loss, embedding, optimizer; as shares of a large product or of a copy.\n"
+        "comm [--sizes SIZE,SIZE...]\n"
+        "    Under `fsdp run --nproc-per-node N`: all_gather, reduce_scatter and all_reduce of 1, 16 and 128 MiB on\n"
+        "    the job's backend, beside what copying as many bytes takes.\n"
+        "\n"
+        "Workloads: cpu-512, single, 1b-8k, 1b-8k-ac, 3.2-1b, 3.2-1b-8, 8b-4k-ac, tiny. --json prints one line of\n"
+        "JSON instead of a table. All flags of `fsdp train` count.",
     .flags = bench_flags,
     .run = run_bench};

@@ -222,9 +222,7 @@ static int run_ckpt(int argc, char **argv)
     int n_words = 0;
     if (argc > 64)
         return command_misused("ckpt", "too many words");
-    fsdp_status status = fsdp_flags_init(ckpt_table, &options, &options.state);
-    if (status == FSDP_OK)
-        status = fsdp_flags_parse(ckpt_table, &options, &options.state, "ckpt", argc, argv, words, &n_words);
+    fsdp_status status = command_options(ckpt_table, &options, &options.state, "ckpt", argc, argv, words, &n_words);
     int code = status == FSDP_OK ? run_action(&options, words, n_words) : command_failed("ckpt", status);
     fsdp_flags_free(&options.state);
     return code;

@@ -51,3 +51,10 @@ int command_misused(const char *name, const char *format, ...)
     va_end(arguments);
     return 2;
 }
+
+fsdp_status command_options(const fsdp_flag *table, void *options, fsdp_flag_state *state, const char *name, int argc,
+                            char *const *argv, const char **rest, int *n_rest)
+{
+    FSDP_TRY(fsdp_flags_init(table, options, state));
+    return fsdp_flags_parse(table, options, state, name, argc, argv, rest, n_rest);
+}

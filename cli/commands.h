@@ -32,6 +32,10 @@ int command_failed(const char *name, fsdp_status status);
 /* Prints "fsdp NAME: " and the text; returns 2. */
 int command_misused(const char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Defaults, then the arguments: fsdp_flags_init and fsdp_flags_parse, which say more. */
+fsdp_status command_options(const fsdp_flag *table, void *options, fsdp_flag_state *state, const char *name, int argc,
+                            char *const *argv, const char **rest, int *n_rest);
+
 /* Help on a terminal or in a pipe: everything, or one command with its flags by group. */
 void help_overview(FILE *out);
 void help_command(FILE *out, const command *c);

@@ -6,6 +6,8 @@
 #include <fsdp/generate.h>
 
 #include "commands.h"
+#include "flag_rows.h"
+#include "input.h"
 
 typedef struct generate_options {
     fsdp_flag_state state;
@@ -16,8 +18,6 @@ typedef struct generate_options {
     int dtype;
 } generate_options;
 
-#define FIELD(name) offsetof(generate_options, name)
-
 static const fsdp_choice dtypes[] = {
     {"fp32", FSDP_F32, "float32"},
     {"bf16", FSDP_BF16, "bfloat16"},
@@ -27,133 +27,32 @@ static const fsdp_choice dtypes[] = {
 
 static const fsdp_choice devices[] = {{"auto", 0, NULL}, {"cpu", 0, NULL}, {"cuda", 0, "gpu"}, {NULL, 0, NULL}};
 
+#define OPTIONS generate_options
+
 static const fsdp_flag generate_table[] = {
-    {.name = "model",
-     .type = FSDP_FLAG_TEXT,
-     .offset = FIELD(model),
-     .unit = "PATH",
-     .help = "a Hugging Face folder, a checkpoint, a folder of checkpoints (the newest is taken) or a hub name"},
-    {.name = "tokenizer",
-     .type = FSDP_FLAG_TEXT,
-     .offset = FIELD(tokenizer),
-     .unit = "PATH",
-     .help = "a tokenizer.json, its folder or a hub name; by default the model's, else every byte is a token"},
-    {.name = "prompt",
-     .type = FSDP_FLAG_TEXT,
-     .offset = FIELD(prompt),
-     .unit = "TEXT",
-     .help = "what a LLaMA continues and a T5 answers"},
-    {.name = "prompt_file",
-     .type = FSDP_FLAG_TEXT,
-     .offset = FIELD(prompt_file),
-     .unit = "FILE",
-     .help = "take the prompt from a file, - for standard input"},
-    {.name = "max_new_tokens",
-     .type = FSDP_FLAG_INT,
-     .offset = FIELD(max_new_tokens),
-     .fallback = "128",
-     .least = 1,
-     .most = 1e9,
-     .unit = "N",
-     .help = "write at most so many tokens"},
-    {.name = "temperature",
-     .type = FSDP_FLAG_FLOAT,
-     .offset = FIELD(temperature),
-     .fallback = "0",
-     .least = 0,
-     .most = 1e6,
-     .unit = "X",
-     .help = "0 takes the likeliest token, 1 draws as the model says, more is wilder"},
-    {.name = "top_k",
-     .type = FSDP_FLAG_INT,
-     .offset = FIELD(top_k),
-     .least = 0,
-     .most = 1e9,
-     .unit = "N",
-     .help = "draw from so many of the likeliest tokens; by default from all"},
-    {.name = "top_p",
-     .type = FSDP_FLAG_FLOAT,
-     .offset = FIELD(top_p),
-     .fallback = "1",
-     .least = 1e-9,
-     .most = 1,
-     .unit = "P",
-     .help = "draw from the likeliest tokens that together have this probability"},
-    {.name = "seed",
-     .type = FSDP_FLAG_INT,
-     .offset = FIELD(seed),
-     .fallback = "42",
-     .least = 0,
-     .most = 1e15,
-     .unit = "N",
-     .help = "seed of what is drawn"},
-    {.name = "stop_at_eos",
-     .type = FSDP_FLAG_SWITCH,
-     .offset = FIELD(stop_at_eos),
-     .fallback = "true",
-     .help = "end at the model's end token"},
-    {.name = "echo", .type = FSDP_FLAG_SWITCH, .offset = FIELD(echo), .help = "print the prompt in front"},
-    {.name = "stats",
-     .type = FSDP_FLAG_SWITCH,
-     .offset = FIELD(stats),
-     .help = "say on standard error how many tokens were read and written, and how fast"},
-    {.name = "dtype",
-     .aliases = "param_dtype",
-     .type = FSDP_FLAG_CHOICE,
-     .offset = FIELD(dtype),
-     .choices = dtypes,
-     .help = "what the model computes in"},
-    {.name = "device",
-     .type = FSDP_FLAG_TEXT,
-     .offset = FIELD(device),
-     .fallback = "auto",
-     .choices = devices,
-     .unit = "NAME",
-     .help = "what computes; auto takes cuda where there is one"},
-    {.name = "threads",
-     .type = FSDP_FLAG_INT,
-     .offset = FIELD(threads),
-     .least = 0,
-     .most = 4096,
-     .unit = "N",
-     .help = "threads; by default OMP_NUM_THREADS, else all cores"},
+    {TEXT(model, "PATH",
+          "a Hugging Face folder, a checkpoint, a folder of checkpoints (the newest is taken) or a hub name")},
+    {TEXT(tokenizer, "PATH",
+          "a tokenizer.json, its folder or a hub name; by default the model's, else every byte is a token")},
+    {TEXT(prompt, "TEXT", "what a LLaMA continues and a T5 answers")},
+    {TEXT(prompt_file, "FILE", "take the prompt from a file, - for standard input")},
+    {INT(max_new_tokens, "128", 1, 1e9, "N", "write at most so many tokens")},
+    {FLOAT(temperature, "0", 0, 1e6, "X", "0 takes the likeliest token, 1 draws as the model says, more is wilder")},
+    {INT(top_k, NULL, 0, 1e9, "N", "draw from so many of the likeliest tokens; by default from all")},
+    {FLOAT(top_p, "1", 1e-9, 1, "P", "draw from the likeliest tokens that together have this probability")},
+    {INT(seed, "42", 0, 1e15, "N", "seed of what is drawn")},
+    {SWITCH(stop_at_eos, "true", "end at the model's end token")},
+    {SWITCH(echo, NULL, "print the prompt in front")},
+    {SWITCH(stats, NULL, "say on standard error how many tokens were read and written, and how fast")},
+    {CHOICE(dtype, dtypes, "what the model computes in"), .aliases = "param_dtype"},
+    {TEXT(device, "NAME", "what computes; auto takes cuda where there is one"), .fallback = "auto", .choices = devices},
+    {INT(threads, NULL, 0, 4096, "N", "threads; by default OMP_NUM_THREADS, else all cores")},
     {.name = NULL},
 };
 
 static const fsdp_flag *generate_flags(void)
 {
     return generate_table;
-}
-
-/* The whole file with a NUL behind it; NULL, with errno set, when it cannot be read. A newline at its end is no part
- * of the prompt. */
-static char *read_prompt(const char *path, size_t *bytes)
-{
-    FILE *in = strcmp(path, "-") == 0 ? stdin : fopen(path, "r");
-    char *text = NULL;
-    size_t capacity = 0;
-    *bytes = 0;
-    if (!in)
-        return NULL;
-    while (!feof(in) && !ferror(in)) {
-        char *grown = realloc(text, capacity += 65536);
-        if (!grown)
-            break;
-        text = grown;
-        *bytes += fread(text + *bytes, 1, capacity - *bytes - 1, in);
-    }
-    if (!text || ferror(in) || !feof(in)) {
-        int reason = ferror(in) ? EIO : ENOMEM;
-        free(text);
-        text = NULL;
-        errno = reason;
-    } else {
-        *bytes -= *bytes > 0 && text[*bytes - 1] == '\n';
-        text[*bytes] = 0;
-    }
-    if (in != stdin)
-        fclose(in);
-    return text;
 }
 
 static void show_text(void *context, const char *text, size_t bytes)
@@ -207,9 +106,10 @@ static int start(const generate_options *o)
     if (o->prompt)
         return generate(o, o->prompt, strlen(o->prompt));
     size_t bytes;
-    char *prompt = read_prompt(o->prompt_file, &bytes);
+    char *prompt = input_read_path(o->prompt_file, &bytes);
     if (!prompt)
         return command_misused("generate", "%s: cannot read: %s", o->prompt_file, strerror(errno));
+    bytes -= bytes > 0 && prompt[bytes - 1] == '\n'; /* a newline at its end is no part of the prompt */
     int code = generate(o, prompt, bytes);
     free(prompt);
     return code;
@@ -218,9 +118,7 @@ static int start(const generate_options *o)
 static int run_generate(int argc, char **argv)
 {
     generate_options options;
-    fsdp_status status = fsdp_flags_init(generate_table, &options, &options.state);
-    if (status == FSDP_OK)
-        status = fsdp_flags_parse(generate_table, &options, &options.state, "generate", argc, argv, NULL, NULL);
+    fsdp_status status = command_options(generate_table, &options, &options.state, "generate", argc, argv, NULL, NULL);
     int code = status == FSDP_OK ? start(&options) : command_failed("generate", status);
     fsdp_flags_free(&options.state);
     return code;

@@ -8,7 +8,7 @@ enum { COLUMN = 38, WIDTH = 110 };
 
 bool flag_belongs(const fsdp_flag *flag, const command *c)
 {
-    return !flag->only || strcmp(flag->only, c->name) == 0;
+    return fsdp_flags_belongs(flag, c->name);
 }
 
 const char *flag_value_text(const fsdp_flag *flag, char *text, size_t bytes)
@@ -149,9 +149,7 @@ static int run_help(int argc, char **argv)
     int n_words = 0;
     if (argc > 64)
         return command_misused("help", "too many words");
-    fsdp_status status = fsdp_flags_init(help_table, &options, &options.state);
-    if (status == FSDP_OK)
-        status = fsdp_flags_parse(help_table, &options, &options.state, "help", argc, argv, words, &n_words);
+    fsdp_status status = command_options(help_table, &options, &options.state, "help", argc, argv, words, &n_words);
     int code = 0;
     if (status != FSDP_OK)
         code = command_failed("help", status);

@@ -9,6 +9,8 @@
 #include <fsdp/tokenizer.h>
 
 #include "commands.h"
+#include "flag_rows.h"
+#include "input.h"
 #include "json_line.h"
 #include "terminal.h"
 
@@ -19,64 +21,21 @@ typedef struct tokenize_options {
     int64_t threads, max_tokens;
 } tokenize_options;
 
-#define FIELD(name) offsetof(tokenize_options, name)
+#define OPTIONS tokenize_options
 
 static const fsdp_flag tokenize_table[] = {
-    {.name = "tokenizer",
-     .type = FSDP_FLAG_TEXT,
-     .offset = FIELD(tokenizer),
-     .unit = "PATH",
-     .help = "a tokenizer.json, its folder or a hub name; by default every byte is a token"},
-    {.name = "text",
-     .type = FSDP_FLAG_TEXT,
-     .offset = FIELD(text),
-     .unit = "TEXT",
-     .help = "tokenize this instead of files"},
-    {.name = "decode", .type = FSDP_FLAG_SWITCH, .offset = FIELD(decode), .help = "ids to text instead of text to ids"},
-    {.name = "count", .type = FSDP_FLAG_SWITCH, .offset = FIELD(count), .help = "print how many tokens there are"},
-    {.name = "jsonl",
-     .type = FSDP_FLAG_SWITCH,
-     .offset = FIELD(jsonl),
-     .help = "every line is a JSON record, and so is every line of the answer"},
-    {.name = "field",
-     .type = FSDP_FLAG_TEXT,
-     .offset = FIELD(field),
-     .unit = "NAME",
-     .help = "field of records; by default text, with --decode ids"},
-    {.name = "special",
-     .type = FSDP_FLAG_SWITCH,
-     .offset = FIELD(special),
-     .fallback = "true",
-     .help = "add the tokens that begin and end a text; with --decode, show special tokens"},
-    {.name = "output",
-     .type = FSDP_FLAG_TEXT,
-     .offset = FIELD(output),
-     .unit = "FILE",
-     .help = "write a token file for training, from text or JSONL files, also .gz and .zst"},
-    {.name = "threads",
-     .type = FSDP_FLAG_INT,
-     .offset = FIELD(threads),
-     .least = 0,
-     .most = 4096,
-     .unit = "N",
-     .help = "threads of --output; by default one per core"},
-    {.name = "dataset_config_name",
-     .type = FSDP_FLAG_TEXT,
-     .offset = FIELD(dataset_config_name),
-     .unit = "NAME",
-     .help = "configuration of a hub data set, for --output"},
-    {.name = "strict",
-     .aliases = "strict_data",
-     .type = FSDP_FLAG_SWITCH,
-     .offset = FIELD(strict),
-     .help = "stop at a bad record instead of passing over it"},
-    {.name = "max_tokens",
-     .type = FSDP_FLAG_INT,
-     .offset = FIELD(max_tokens),
-     .least = 0,
-     .most = 1e15,
-     .unit = "N",
-     .help = "end the file of --output there; by default all tokens"},
+    {TEXT(tokenizer, "PATH", "a tokenizer.json, its folder or a hub name; by default every byte is a token")},
+    {TEXT(text, "TEXT", "tokenize this instead of files")},
+    {SWITCH(decode, NULL, "ids to text instead of text to ids")},
+    {SWITCH(count, NULL, "print how many tokens there are")},
+    {SWITCH(jsonl, NULL, "every line is a JSON record, and so is every line of the answer")},
+    {TEXT(field, "NAME", "field of records; by default text, with --decode ids")},
+    {SWITCH(special, "true", "add the tokens that begin and end a text; with --decode, show special tokens")},
+    {TEXT(output, "FILE", "write a token file for training, from text or JSONL files, also .gz and .zst")},
+    {INT(threads, NULL, 0, 4096, "N", "threads of --output; by default one per core")},
+    {TEXT(dataset_config_name, "NAME", "configuration of a hub data set, for --output")},
+    {SWITCH(strict, NULL, "stop at a bad record instead of passing over it"), .aliases = "strict_data"},
+    {INT(max_tokens, NULL, 0, 1e15, "N", "end the file of --output there; by default all tokens")},
     {.name = NULL},
 };
 
@@ -187,27 +146,6 @@ static int run_ids(tokenize_job *job, const char *name, const char *text)
     return status == FSDP_OK ? 0 : command_failed("tokenize", status);
 }
 
-static char *read_all(FILE *in, size_t *bytes)
-{
-    char *text = NULL;
-    size_t capacity = 0;
-    *bytes = 0;
-    do {
-        if (capacity - *bytes < 65536) {
-            capacity = 2 * capacity + 131072;
-            char *grown = realloc(text, capacity);
-            if (!grown) {
-                free(text);
-                return NULL;
-            }
-            text = grown;
-        }
-        *bytes += fread(text + *bytes, 1, capacity - *bytes - 1, in);
-    } while (!feof(in) && !ferror(in));
-    text[*bytes] = 0;
-    return text;
-}
-
 static int run_stream(tokenize_job *job, const char *name, FILE *in)
 {
     int64_t before = job->total;
@@ -216,9 +154,9 @@ static int run_stream(tokenize_job *job, const char *name, FILE *in)
         code = run_records(job, name, in);
     } else {
         size_t bytes;
-        char *text = read_all(in, &bytes);
+        char *text = input_read(in, &bytes);
         if (!text)
-            return command_misused("tokenize", "%s: out of memory", name);
+            return command_misused("tokenize", "%s: cannot read: %s", name, strerror(errno));
         fsdp_status status = FSDP_OK;
         code = 0;
         if (job->options->decode)
@@ -374,9 +312,7 @@ static int run_tokenize(int argc, char **argv)
     const char **paths = calloc((size_t)argc + 1, sizeof *paths);
     if (!paths)
         return command_misused("tokenize", "out of memory");
-    fsdp_status status = fsdp_flags_init(tokenize_table, &options, &options.state);
-    if (status == FSDP_OK)
-        status = fsdp_flags_parse(tokenize_table, &options, &options.state, "tokenize", argc, argv, paths, &n);
+    fsdp_status status = command_options(tokenize_table, &options, &options.state, "tokenize", argc, argv, paths, &n);
     int code = status == FSDP_OK ? tokenize(&options, paths, n) : command_failed("tokenize", status);
     fsdp_flags_free(&options.state);
     free(paths);

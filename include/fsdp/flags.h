@@ -49,7 +49,7 @@ typedef struct fsdp_choice {
 typedef struct fsdp_flag {
     const char *name;    /* without dashes, with underscores; NULL ends the table */
     const char *aliases; /* other names, separated by spaces, or NULL */
-    const char *only;    /* the one command that takes it; NULL: every command of the table */
+    const char *only;    /* the commands that take it, separated by spaces; NULL: every command of the table */
     const char *group;   /* heading in help; rows of a group stand together */
     fsdp_flag_type type;
     size_t offset;        /* of the field */
@@ -61,13 +61,24 @@ typedef struct fsdp_flag {
     double least, most; /* bounds of numbers, inclusive; both 0: none */
 } fsdp_flag;
 
-/* Which rows were given explicitly, and the texts that fields point at. Zeroed before first use. */
-typedef struct fsdp_flag_state {
-    uint64_t given[4];
-    void *storage;
-} fsdp_flag_state;
+/* Where the value of a row comes from. From FSDP_FROM_FILE on the user gave it. */
+typedef enum fsdp_origin {
+    FSDP_FROM_DEFAULT,
+    FSDP_FROM_OTHERS, /* other settings imply it */
+    FSDP_FROM_MODEL,  /* the model's config.json, its tokenizer or its data */
+    FSDP_FROM_SIZE,   /* chosen by the size of the model and the memory there is */
+    FSDP_FROM_PRESET,
+    FSDP_FROM_FILE,
+    FSDP_FROM_COMMAND,
+} fsdp_origin;
 
 enum { FSDP_FLAGS_MAX = 256 }; /* rows of one table */
+
+/* Where each row's value comes from, and the texts that fields point at. Zeroed before first use. */
+typedef struct fsdp_flag_state {
+    uint8_t origin[FSDP_FLAGS_MAX]; /* fsdp_origin */
+    void *storage;
+} fsdp_flag_state;
 
 /* Fills the fields that the table names with their defaults. `state` and `values` may belong to one struct. */
 FSDP_API fsdp_status fsdp_flags_init(const fsdp_flag *table, void *values, fsdp_flag_state *state);
@@ -85,13 +96,16 @@ FSDP_API fsdp_status fsdp_flags_parse_leading(const fsdp_flag *table, void *valu
  * keep their value. */
 FSDP_API fsdp_status fsdp_flags_read(const fsdp_flag *table, void *values, fsdp_flag_state *state, const char *command,
                                      const char *path);
-/* Gives one flag a value (NULL: as if it stood alone) and, if `is_explicit`, notes that it was given. */
+/* Gives one flag a value (NULL: as if it stood alone) and notes where it comes from. */
 FSDP_API fsdp_status fsdp_flags_set(const fsdp_flag *table, void *values, fsdp_flag_state *state, const char *name,
-                                    const char *text, bool is_explicit);
+                                    const char *text, fsdp_origin origin);
 
 /* NULL when no row has this name or alias. */
 FSDP_API const fsdp_flag *fsdp_flags_find(const fsdp_flag *table, const char *name);
+/* Whether the user gave it, in a file or on the command line. */
 FSDP_API bool fsdp_flags_given(const fsdp_flag *table, const fsdp_flag_state *state, const char *name);
+/* Whether the row is for this command (NULL: for any). */
+FSDP_API bool fsdp_flags_belongs(const fsdp_flag *flag, const char *command);
 /* The value of a row as the command line would spell it; malloc'd, NULL for a text that is not set or no memory. */
 FSDP_API char *fsdp_flags_value(const fsdp_flag *flag, const void *values);
 /* All rows but those of one command only, as a JSON object that fsdp_flags_read takes; malloc'd. Texts that are not

@@ -29,6 +29,9 @@ typedef struct dataset_options {
     int64_t max_samples;      /* 0: all */
     int n_threads;            /* that make tokens */
     const char *cache_folder; /* where the tokens of text are kept; NULL: in memory */
+    int64_t cache_from_bytes; /* smaller texts are kept in memory all the same */
+    void (*progress)(void *context, int64_t bytes, int64_t tokens, double part); /* of reading text; may be NULL */
+    void *progress_context;
 } dataset_options;
 
 #define DATASET_OPTIONS_INIT                                                                                           \

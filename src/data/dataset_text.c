@@ -33,12 +33,16 @@ static fsdp_status open_store(const source_list *files, const dataset_options *o
     if (files->files[0].kind == SOURCE_TOKENS)
         return token_store_open(files, out);
     if (options->tokenizer == NULL)
-        return error_set(FSDP_ERR_INPUT, "%s: text needs a tokenizer", files->files[0].path);
+        return error_set(FSDP_ERR_INPUT, "%s holds text, which needs a tokenizer and a model that reads tokens",
+                         files->files[0].path);
     token_build_options build = {.field = options->source_field,
                                  .strict = options->strict,
                                  .n_threads = options->n_threads,
-                                 .max_tokens = options->max_samples * options->width};
-    return token_store_build(files, options->tokenizer, &build, options->cache_folder, out);
+                                 .max_tokens = options->max_samples * options->width,
+                                 .progress = options->progress,
+                                 .progress_context = options->progress_context};
+    bool cached = options->cache_folder != NULL && source_list_bytes(files) >= options->cache_from_bytes;
+    return token_store_build(files, options->tokenizer, &build, cached ? options->cache_folder : NULL, out);
 }
 
 fsdp_status dataset_tokens_open(const source_list *files, const dataset_options *options, dataset_source **out)

@@ -21,7 +21,9 @@ static bool is_hub_name(const char *name)
     const char *slash = strchr(name, '/');
     if (name[0] == '\0' || name[0] == '/' || name[0] == '.' || name[0] == '~')
         return false;
-    return slash == NULL || (slash[1] != '\0' && strchr(slash + 1, '/') == NULL);
+    if (slash == NULL) /* "squad" may be one, "notes.txt" is a file that is not there */
+        return strchr(name, '.') == NULL;
+    return slash[1] != '\0' && strchr(slash + 1, '/') == NULL;
 }
 
 /* Where the Hugging Face libraries keep their cache; their variables, in their order. */

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -230,6 +231,16 @@ fsdp_status source_list_make(const char *const *names, size_t n_names, const cha
     if (status != FSDP_OK)
         source_list_free(out);
     return status;
+}
+
+int64_t source_list_bytes(const source_list *list)
+{
+    int64_t bytes = 0;
+    for (size_t i = 0; i < list->n_files; i++) {
+        struct stat info;
+        bytes += stat(list->files[i].path, &info) == 0 ? (int64_t)info.st_size : 0;
+    }
+    return bytes;
 }
 
 void source_list_free(source_list *list)

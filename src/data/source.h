@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include <fsdp/status.h>
 
@@ -35,6 +36,8 @@ typedef struct source_list {
  * the part is validation. No file at all is an error, except for SOURCE_VALIDATION: then the list is empty. */
 fsdp_status source_list_make(const char *const *names, size_t n_names, const char *config, source_part part,
                              source_list *out);
+/* Of all files together, as they are on disk. */
+int64_t source_list_bytes(const source_list *list);
 void source_list_free(source_list *list); /* legal on a zeroed list */
 
 const char *source_kind_name(source_kind kind);

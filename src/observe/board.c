@@ -89,7 +89,7 @@ fsdp_status board_step(board *b, const step_figures *f)
         {"speed/samples_per_s", true, (double)f->samples / seconds},
         {"speed/tokens_per_s", f->tokens > 0, (double)f->tokens / seconds},
         {"speed/tflops", f->flops > 0, f->flops / seconds * 1e-12},
-        {"speed/utilisation", f->flops > 0 && f->peak_flops > 0, f->flops / seconds / f->peak_flops},
+        {"speed/utilization", f->flops > 0 && f->peak_flops > 0, f->flops / seconds / f->peak_flops},
         {"memory/bytes", f->memory_bytes > 0, (double)f->memory_bytes},
         {"memory/peak_bytes", f->memory_peak_bytes > 0, (double)f->memory_peak_bytes},
     };

@@ -12,15 +12,29 @@
 #include "observe/table.h"
 #include "observe/units.h"
 
-struct memory_meter {
+typedef struct count {
     atomic_llong bytes, peak;
+} count;
+
+struct memory_meter {
+    count device, host;
+    atomic_bool beside; /* a device has memory of its own: what else there is, is the host's */
 };
+
+/* On the CPU all memory is one. */
+static count *count_of(memory_meter *m, const char *name)
+{
+    bool pinned = strcmp(name, "cuda.host") == 0, snapshot = strcmp(name, "checkpoint snapshot") == 0;
+    if (strcmp(name, "cuda") == 0)
+        atomic_store(&m->beside, true);
+    return pinned || (snapshot && atomic_load(&m->beside)) ? &m->host : &m->device;
+}
 
 static void on_event(void *context, const hook_event *event)
 {
-    memory_meter *m = context;
-    long long now = atomic_fetch_add(&m->bytes, event->bytes) + event->bytes, peak = atomic_load(&m->peak);
-    while (now > peak && !atomic_compare_exchange_weak(&m->peak, &peak, now))
+    count *c = count_of(context, event->name);
+    long long now = atomic_fetch_add(&c->bytes, event->bytes) + event->bytes, peak = atomic_load(&c->peak);
+    while (now > peak && !atomic_compare_exchange_weak(&c->peak, &peak, now))
         ;
 }
 
@@ -46,12 +60,17 @@ void memory_meter_free(memory_meter *m)
 
 int64_t memory_meter_bytes(const memory_meter *m)
 {
-    return atomic_load(&m->bytes);
+    return atomic_load(&m->device.bytes);
 }
 
 int64_t memory_meter_peak(const memory_meter *m)
 {
-    return atomic_load(&m->peak);
+    return atomic_load(&m->device.peak);
+}
+
+int64_t memory_meter_host_peak(const memory_meter *m)
+{
+    return atomic_load(&m->host.peak);
 }
 
 /* The number of kB behind "\nKey:", as bytes. */
@@ -87,9 +106,10 @@ static const char *optional(char *text, int64_t bytes)
 
 static fsdp_status add_row(table *t, const char *name, const memory_row *r)
 {
-    char text[6][UNITS_TEXT];
-    return table_row(t, "%s|%s|%s|%s|%s|%s|%s", name, optional(text[0], r->plan_bytes),
-                     optional(text[1], r->measured_bytes), optional(text[2], r->replicated_bytes),
+    char text[8][UNITS_TEXT];
+    return table_row(t, "%s|%s|%s|%s|%s|%s|%s|%s|%s", name, optional(text[0], r->plan_bytes),
+                     optional(text[1], r->measured_bytes), optional(text[6], r->host_plan_bytes),
+                     optional(text[7], r->host_measured_bytes), optional(text[2], r->replicated_bytes),
                      optional(text[3], r->process.rss_bytes), optional(text[4], r->process.rss_peak_bytes),
                      optional(text[5], r->process.pss_bytes));
 }
@@ -100,6 +120,8 @@ static fsdp_status add_sum(table *t, const memory_row *rows, int n)
     for (int i = 0; i < n; i++) {
         sum.plan_bytes += rows[i].plan_bytes;
         sum.measured_bytes += rows[i].measured_bytes;
+        sum.host_plan_bytes += rows[i].host_plan_bytes;
+        sum.host_measured_bytes += rows[i].host_measured_bytes;
         sum.replicated_bytes += rows[i].replicated_bytes;
         sum.process.pss_bytes += rows[i].process.pss_bytes; /* the only view of the system that adds up */
     }
@@ -111,7 +133,8 @@ fsdp_status memory_report(const memory_row *rows, int n, char **text)
     table *t;
     fsdp_status status;
     *text = NULL;
-    FSDP_TRY(table_new("rank|planned|measured|unsharded plan|resident|resident peak|proportional", &t));
+    FSDP_TRY(table_new(
+        "rank|planned|measured|host planned|host measured|unsharded plan|resident|resident peak|proportional", &t));
     for (int i = 0; i < n; i++) {
         char name[16];
         snprintf(name, sizeof name, "%d", rows[i].rank);

@@ -11,8 +11,10 @@ typedef struct memory_meter memory_meter;
 /* Counts from now on. Started before memory is taken; freed after it is given back, or earlier. */
 fsdp_status memory_meter_start(memory_meter **out);
 void memory_meter_free(memory_meter *m); /* NULL is legal */
+/* Of the device; on the CPU, where there is no other, all memory. */
 int64_t memory_meter_bytes(const memory_meter *m);
 int64_t memory_meter_peak(const memory_meter *m);
+int64_t memory_meter_host_peak(const memory_meter *m); /* host memory beside that of a device */
 
 /* Of this process, from /proc; zeros where the system does not say. */
 typedef struct process_memory {
@@ -26,8 +28,9 @@ process_memory process_memory_read(void);
 /* A rank's row of the report; zeros are left empty, and so is a column without any number. */
 typedef struct memory_row {
     int rank;
-    int64_t plan_bytes, measured_bytes; /* promised, and taken at most */
-    int64_t replicated_bytes;           /* what the plan would be without sharding */
+    int64_t plan_bytes, measured_bytes;           /* promised, and taken at most */
+    int64_t host_plan_bytes, host_measured_bytes; /* the same of host memory beside a device's */
+    int64_t replicated_bytes;                     /* what the plan would be without sharding */
     process_memory process;
 } memory_row;
 

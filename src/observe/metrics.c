@@ -98,6 +98,9 @@ fsdp_status metrics_step(metrics *m, const step_figures *f)
     if (f->flops > 0 && f->seconds > 0)
         n += snprintf(line + n, sizeof line - (size_t)n, ", \"tflops\": %s",
                       units_json(number, f->flops / f->seconds * 1e-12));
+    if (f->flops > 0 && f->seconds > 0 && f->peak_flops > 0)
+        n += snprintf(line + n, sizeof line - (size_t)n, ", \"utilization\": %s",
+                      units_json(number, f->flops / f->seconds / f->peak_flops));
     if (f->loss_scale > 0)
         n += snprintf(line + n, sizeof line - (size_t)n, ", \"loss_scale\": %s", units_json(number, f->loss_scale));
     if (!isnan(f->validation_loss))

@@ -40,6 +40,9 @@ void progress_peek(const progress *p, const step_figures *f, char *text, size_t 
     double seconds = p->seconds > 0 ? p->seconds : 1e-9;
     snprintf(text, bytes, "Batch %lld Loss: %.5f, Speed: %.2f samples/sec, lr: %.6g", (long long)f->step, f->loss,
              (double)p->samples / seconds, f->lr);
+    /* What a narrow terminal must not cut off comes first. */
+    if (p->total_steps > f->step)
+        append(text, bytes, ", left: %s", units_duration(number, p->step_seconds * (double)(p->total_steps - f->step)));
     if (!isnan(f->grad_norm))
         append(text, bytes, ", grad norm: %.4f", f->grad_norm);
     if (p->tokens)
@@ -47,14 +50,12 @@ void progress_peek(const progress *p, const step_figures *f, char *text, size_t 
     if (p->flops > 0) {
         append(text, bytes, ", %.3g TFLOP/s", p->flops / seconds * 1e-12);
         if (f->peak_flops > 0)
-            append(text, bytes, " (%.0f%%)", 100 * p->flops / seconds / f->peak_flops);
+            append(text, bytes, " (%.1f%% of peak)", 100 * p->flops / seconds / f->peak_flops);
     }
     if (f->memory_bytes)
         append(text, bytes, ", memory: %s", units_bytes(number, f->memory_bytes));
     if (f->memory_peak_bytes)
         append(text, bytes, " (peak %s)", units_bytes(number, f->memory_peak_bytes));
-    if (p->total_steps > f->step)
-        append(text, bytes, ", left: %s", units_duration(number, p->step_seconds * (double)(p->total_steps - f->step)));
 }
 
 void progress_line(progress *p, const step_figures *f, char *text, size_t bytes)

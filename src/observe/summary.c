@@ -65,7 +65,10 @@ static void work_lines(summary_writer *w, const run_summary *s)
         line(w, "tokens", value);
     }
     if (s->tflops > 0) {
-        snprintf(value, sizeof value, "%.4g TFLOP/s", s->tflops);
+        n = snprintf(value, sizeof value, "%.4g TFLOP/s", s->tflops);
+        if (s->peak_tflops > 0)
+            snprintf(value + n, sizeof value - (size_t)n, ", utilization %.1f%% of %.4g",
+                     100 * s->tflops / s->peak_tflops, s->peak_tflops);
         line(w, "model rate", value);
     }
 }

@@ -15,6 +15,7 @@ typedef struct run_summary {
     double epochs, seconds;
     double first_loss, loss, validation_loss;
     double tflops;      /* mean over the run, all ranks */
+    double peak_tflops; /* of all devices */
     int64_t peak_bytes; /* of the rank that took most */
     const char *output_dir, *checkpoint, *metrics, *tensorboard, *trace, *export_dir;
 } run_summary;

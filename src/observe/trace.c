@@ -241,7 +241,7 @@ static void put_rows(sink *s, const trace *t)
 
 static void put_event(sink *s, const trace *t, const trace_event *e)
 {
-    static const char *const categories[] = {"op", "memory", "collective", "unit", "phase"};
+    static const char *const categories[] = {"op", "memory", "collective", "unit", "phase", "wait"};
     char name[6 * NAME_BYTES + 8], detail[6 * NAME_BYTES + 8];
     escaped(e->name, name, sizeof name);
     escaped(e->detail, detail, sizeof detail);

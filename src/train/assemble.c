@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "nn/module.h"
+#include "observe/units.h"
 
 /* The configuration file of a model folder, NULL where there is none. malloc'd. */
 static char *config_of(const char *folder)
@@ -95,9 +96,18 @@ static fsdp_status read_config(const fsdp_settings *s, model_config *out, bool *
     return status;
 }
 
-static fsdp_status fit_vocabulary(const fsdp_settings *s, int64_t needed, int64_t *vocabulary)
+fsdp_status assemble_type(const fsdp_settings *s, model_type *type, bool *found)
 {
-    if (*vocabulary == 0 || (needed > 0 && !fsdp_settings_given(s, "vocab_size") && !s->model_config && s->tokenizer))
+    model_config read = model_config_default(MODEL_LLAMA);
+    FSDP_TRY(read_config(s, &read, found));
+    *type = read.type;
+    return FSDP_OK;
+}
+
+/* A configuration file has its vocabulary, often a little more than the tokenizer's. */
+static fsdp_status fit_vocabulary(const fsdp_settings *s, bool from_file, int64_t needed, int64_t *vocabulary)
+{
+    if (*vocabulary == 0 || (needed > 0 && !from_file && !fsdp_settings_given(s, "vocab_size") && s->tokenizer))
         *vocabulary = needed;
     if (*vocabulary < needed)
         return error_set(FSDP_ERR_INPUT,
@@ -115,15 +125,17 @@ fsdp_status assemble_model(const fsdp_settings *s, int64_t vocabulary, const dat
     bool found = false;
     *out = model_config_default(types[s->model_type]);
     FSDP_TRY(read_config(s, out, &found));
+    if (found && fsdp_settings_given(s, "dropout"))
+        out->t5.dropout = (float)s->dropout; /* a matter of training, not of the shape */
     if (!found) {
         llama_from_flags(s, &out->llama);
         t5_from_flags(s, &out->t5);
         images_from_flags(s, images, out);
     }
     if (out->type == MODEL_LLAMA)
-        return fit_vocabulary(s, vocabulary, &out->llama.vocabulary);
+        return fit_vocabulary(s, found, vocabulary, &out->llama.vocabulary);
     if (out->type == MODEL_T5)
-        return fit_vocabulary(s, vocabulary, &out->t5.vocabulary);
+        return fit_vocabulary(s, found, vocabulary, &out->t5.vocabulary);
     return FSDP_OK;
 }
 
@@ -162,27 +174,35 @@ fsdp_status assemble_count(const model_config *model, int64_t *n_parameters)
     return FSDP_OK;
 }
 
-/* The guide by model size; what it chooses is said with its reason. */
-static void recommend(assembled_sharding *out, int64_t n_parameters, int world_size)
+/* The guide by model size; what it chooses is said with its reason. What the user gave stays. */
+static void recommend(const fsdp_settings *s, assembled_sharding *out, int64_t n_parameters, int world_size)
 {
     const struct {
         double below;
         fsdp_strategy strategy;
-        bool checkpointing;
+        bool offload;
         const char *range;
     } guide[] = {{1e9, FSDP_NO_SHARD, false, "under 1B"},
                  {10e9, FSDP_SHARD_GRAD_OP, true, "1B to 10B"},
                  {70e9, FSDP_FULL, true, "10B to 70B"},
                  {1e30, FSDP_FULL, true, "above 70B"}};
+    char count[UNITS_TEXT];
+    fsdp_config *c = &out->config;
     int i = 0;
     while ((double)n_parameters >= guide[i].below)
         i++;
-    out->config.strategy = guide[i].strategy;
-    if (guide[i].checkpointing && out->config.checkpointing == FSDP_CHECKPOINT_NONE)
-        out->config.checkpointing = FSDP_CHECKPOINT_FULL;
-    snprintf(out->reason, sizeof out->reason, "strategy %s%s: recommended for %.3gM parameters (%s) on %d rank%s",
-             fsdp_strategy_name(guide[i].strategy), guide[i].checkpointing ? " with activation checkpointing" : "",
-             (double)n_parameters / 1e6, guide[i].range, world_size, world_size == 1 ? "" : "s");
+    c->strategy = guide[i].strategy;
+    bool declined = fsdp_settings_given(s, "offload_activations") ||
+                    (fsdp_settings_given(s, "activation_checkpointing") && c->checkpointing == FSDP_CHECKPOINT_NONE);
+    if (guide[i].offload && !declined) {
+        c->offload_activations = true;
+        if (c->checkpointing == FSDP_CHECKPOINT_NONE)
+            c->checkpointing = FSDP_CHECKPOINT_FULL;
+    }
+    snprintf(out->reason, sizeof out->reason,
+             "strategy %s %s activation offload: recommended for %s parameters (%s) on %d rank%s",
+             fsdp_strategy_name(c->strategy), c->offload_activations ? "with" : "without",
+             units_count(count, (double)n_parameters), guide[i].range, world_size, world_size == 1 ? "" : "s");
 }
 
 static fsdp_status set_wrap(const fsdp_settings *s, const model_config *model, assembled_sharding *out)
@@ -244,6 +264,10 @@ fsdp_status assemble_sharding(const fsdp_settings *s, const model_config *model,
     c->backward_prefetch = (fsdp_prefetch)s->backward_prefetch;
     c->checkpointing = (fsdp_checkpointing)s->activation_checkpointing;
     c->recompute_cheap = s->recompute_cheap;
+    c->offload_activations = s->offload_activations;
+    c->cpu_offload = s->cpu_offload;
+    c->cpu_offload_units = s->cpu_offload_units.items;
+    c->n_cpu_offload_units = (int)s->cpu_offload_units.n;
     c->sync_each_micro_batch = s->sync_each_micro_batch;
     c->deterministic = s->deterministic;
     c->loss_scale = (float)s->loss_scale;
@@ -253,7 +277,7 @@ fsdp_status assemble_sharding(const fsdp_settings *s, const model_config *model,
     if (s->sharding_strategy >= 0)
         c->strategy = (fsdp_strategy)s->sharding_strategy;
     else
-        recommend(out, n_parameters, world_size);
+        recommend(s, out, n_parameters, world_size);
     return FSDP_OK;
 }
 

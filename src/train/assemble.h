@@ -8,6 +8,9 @@
 #include "data/dataset.h"
 #include "models/config.h"
 
+/* The architecture of the configuration file that --model_config or --init_from brings, when there is one. */
+fsdp_status assemble_type(const fsdp_settings *s, model_type *type, bool *found);
+
 /* Reads the Hugging Face configuration where one is named; otherwise the shape flags. `vocabulary` is what the data
  * needs (0: not known), images likewise. */
 fsdp_status assemble_model(const fsdp_settings *s, int64_t vocabulary, const dataset_info *images, model_config *out);

@@ -36,6 +36,15 @@ static fsdp_status restore_position(train_run *run, const char *path, const json
     return FSDP_OK;
 }
 
+/* A run goes on with the kernels that were chosen for it, not with what would be timed now. */
+static fsdp_status take_choices(train_run *run, const ckpt_load_result *found)
+{
+    device *d = run->world->dev;
+    if (!d->choices_import || found->choices_bytes == 0)
+        return FSDP_OK;
+    return d->choices_import(d, found->path, found->choices, found->choices_bytes);
+}
+
 fsdp_status run_resume(train_run *run)
 {
     const char *from = run->settings->resume_from_checkpoint;
@@ -51,6 +60,8 @@ fsdp_status run_resume(train_run *run)
         status = model_state_loaded(run->state);
         if (status == FSDP_OK && found.extra)
             status = restore_position(run, found.path, found.extra);
+        if (status == FSDP_OK)
+            status = take_choices(run, &found);
         run->last_saved_step = run->step;
         run_say(run, FSDP_LINE_INFO, "resumed from %s at step %lld", found.path, (long long)run->step);
     }
@@ -66,6 +77,7 @@ fsdp_status run_rollback(train_run *run)
     ckpt_load_result found = {.extra = NULL};
     int64_t failed = run->step, position = run->position;
     FSDP_TRY(wait_for_save(run));
+    FSDP_TRY(model_state_settle(run->state));
     FSDP_TRY(ckpt_resume(run->checkpoint_dir, &config, model_state_describe(run->state), comm_world(run->world->comm),
                          &found));
     fsdp_status status = FSDP_OK;
@@ -127,18 +139,46 @@ static fsdp_status wait_for_save(train_run *run)
     return status == FSDP_OK ? note_result(run, &r) : status;
 }
 
+/* Everything but the tensors that the state and the configuration of a save point to. */
+typedef struct save_notes {
+    json_t *extra, *model;
+    char *choices;
+} save_notes;
+
+static fsdp_status make_notes(const train_run *run, ckpt_state *state, ckpt_save_config *config, save_notes *notes)
+{
+    device *d = run->world->dev;
+    *notes = (save_notes){describe_position(run), model_config_json(&run->model_config), NULL};
+    if (!notes->extra || !notes->model)
+        return error_set(FSDP_ERR_MEMORY, "describing a checkpoint: out of host memory");
+    state->extra = notes->extra;
+    config->model = notes->model;
+    if (!d->choices_export)
+        return FSDP_OK;
+    fsdp_status status = d->choices_export(d, &notes->choices, &state->choices_bytes);
+    state->choices = notes->choices;
+    return status;
+}
+
+static void free_notes(ckpt_state *state, save_notes *notes)
+{
+    state->extra = NULL;
+    state->choices = NULL;
+    state->choices_bytes = 0;
+    json_decref(notes->extra);
+    json_decref(notes->model);
+    free(notes->choices);
+}
+
 static fsdp_status save(train_run *run)
 {
     ckpt_save_config config = save_config(run);
     ckpt_state *state = model_state_describe(run->state);
     comm_group *world = comm_world(run->world->comm);
-    json_t *extra = describe_position(run), *model = model_config_json(&run->model_config);
+    save_notes notes;
     ckpt_save_result r = {.path = ""};
-    fsdp_status status = FSDP_OK;
-    state->extra = extra;
-    config.model = model;
-    if (!extra || !model)
-        status = error_set(FSDP_ERR_MEMORY, "describing a checkpoint: out of host memory");
+    FSDP_TRY(model_state_settle(run->state));
+    fsdp_status status = make_notes(run, state, &config, &notes);
     if (status == FSDP_OK && run->settings->async_checkpoint && !run->saver)
         status = ckpt_saver_create(state, config.kind == CKPT_LOCAL, &run->saver);
     if (status == FSDP_OK && run->saver) {
@@ -149,9 +189,7 @@ static fsdp_status save(train_run *run)
         status = ckpt_save(&config, state, world, &r);
         note_result(run, &r);
     }
-    state->extra = NULL;
-    json_decref(extra);
-    json_decref(model);
+    free_notes(state, &notes);
     run->last_save = clock_seconds();
     run->last_saved_step = run->step;
     return judge_save(run, status);
@@ -193,7 +231,9 @@ fsdp_status run_finish_checkpoints(train_run *run)
     json_t *model = model_config_json(&run->model_config);
     config.directory = s->export_dir;
     config.model = model;
-    fsdp_status status = ckpt_export(&config, model_state_describe(run->state), FSDP_F32, comm_world(run->world->comm));
+    fsdp_status status = model_state_settle(run->state);
+    if (status == FSDP_OK)
+        status = ckpt_export(&config, model_state_describe(run->state), FSDP_F32, comm_world(run->world->comm));
     json_decref(model);
     if (status == FSDP_OK)
         run_say(run, FSDP_LINE_INFO, "exported the model to %s", s->export_dir);

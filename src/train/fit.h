@@ -5,7 +5,8 @@
 #include "train/run.h"
 
 /* With strategy auto: chooses the fastest setting that fits what is available. Otherwise: FSDP_ERR_INPUT, naming flags
- * that would fit, when the plan is larger than what is available. Changes run->sharding; its reason says why. */
-fsdp_status fit_sharding(train_run *run);
+ * that would fit, when the plan is larger than what is available; a choice by size is replaced by one that fits.
+ * Changes run->sharding; its reason says why. */
+fsdp_status fit_sharding(train_run *run, int64_t n_parameters);
 
 #endif

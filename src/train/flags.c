@@ -15,6 +15,11 @@ const fsdp_flag *fsdp_flags_find(const fsdp_flag *table, const char *name)
     return NULL;
 }
 
+bool fsdp_flags_belongs(const fsdp_flag *flag, const char *command)
+{
+    return !flag->only || !command || flags_has_word(flag->only, command, false);
+}
+
 static bool can_stand_alone(const fsdp_flag *flag)
 {
     return flag->type == FSDP_FLAG_SWITCH || flag->bare;
@@ -39,18 +44,12 @@ static fsdp_status unknown_flag(const fsdp_flag *table, const char *name, const 
     const char *names[FSDP_FLAGS_MAX];
     int n = 0;
     for (const fsdp_flag *flag = table; flag->name && n < FSDP_FLAGS_MAX; flag++)
-        if (!flag->only || !command || strcmp(flag->only, command) == 0)
+        if (fsdp_flags_belongs(flag, command))
             names[n++] = flag->name;
     const char *near = fsdp_nearest(name, names, n);
     if (near)
         return error_set(FSDP_ERR_INPUT, "unknown flag --%s; did you mean --%s?", name, near);
     return error_set(FSDP_ERR_INPUT, "unknown flag --%s; --help lists those there are", name);
-}
-
-static void note_given(const fsdp_flag *table, fsdp_flag_state *state, const fsdp_flag *flag)
-{
-    size_t index = (size_t)(flag - table);
-    state->given[index / 64] |= UINT64_C(1) << index % 64;
 }
 
 fsdp_status fsdp_flags_init(const fsdp_flag *table, void *values, fsdp_flag_state *state)
@@ -73,13 +72,12 @@ fsdp_status fsdp_flags_init(const fsdp_flag *table, void *values, fsdp_flag_stat
 bool fsdp_flags_given(const fsdp_flag *table, const fsdp_flag_state *state, const char *name)
 {
     const fsdp_flag *flag = fsdp_flags_find(table, name);
-    size_t index = flag ? (size_t)(flag - table) : 0;
-    return flag && (state->given[index / 64] >> index % 64 & 1);
+    return flag && state->origin[flag - table] >= FSDP_FROM_FILE;
 }
 
 /* `text` NULL: the flag stood alone. */
 static fsdp_status set_flag(const fsdp_flag *table, void *values, fsdp_flag_state *state, const fsdp_flag *flag,
-                            const char *text, bool is_explicit)
+                            const char *text, fsdp_origin origin)
 {
     if (!text)
         text = flag->type == FSDP_FLAG_SWITCH ? "true" : flag->bare;
@@ -87,13 +85,12 @@ static fsdp_status set_flag(const fsdp_flag *table, void *values, fsdp_flag_stat
         return error_set(FSDP_ERR_INPUT, "--%s wants a value%s%s", flag->name, flag->unit ? ": " : "",
                          flag->unit ? flag->unit : "");
     FSDP_TRY(flags_store(flag, values, state, text));
-    if (is_explicit)
-        note_given(table, state, flag);
+    state->origin[flag - table] = (uint8_t)origin;
     return FSDP_OK;
 }
 
 fsdp_status fsdp_flags_set(const fsdp_flag *table, void *values, fsdp_flag_state *state, const char *name,
-                           const char *text, bool is_explicit)
+                           const char *text, fsdp_origin origin)
 {
     bool negated;
     const fsdp_flag *flag = find_spelled(table, name, &negated);
@@ -101,7 +98,7 @@ fsdp_status fsdp_flags_set(const fsdp_flag *table, void *values, fsdp_flag_state
         return unknown_flag(table, name, NULL);
     if (negated && text)
         return error_set(FSDP_ERR_INPUT, "--%s takes no value; write --%s=%s", name, flag->name, text);
-    return set_flag(table, values, state, flag, negated ? "false" : text, is_explicit);
+    return set_flag(table, values, state, flag, negated ? "false" : text, origin);
 }
 
 /* The words of one command line, and whether words that are no flags may stand among them. */
@@ -142,7 +139,7 @@ static fsdp_status read_flag(const argument_reader *r, int *at)
     const fsdp_flag *flag = find_spelled(r->table, name, &negated);
     if (!flag)
         return unknown_flag(r->table, name, r->command);
-    if (flag->only && r->command && strcmp(flag->only, r->command) != 0)
+    if (!fsdp_flags_belongs(flag, r->command))
         return error_set(FSDP_ERR_INPUT, "--%s belongs to `fsdp %s`", flag->name, flag->only);
     if (negated && text)
         return error_set(FSDP_ERR_INPUT, "--%s takes no value; write --%s=%s", name, flag->name, text);
@@ -150,7 +147,7 @@ static fsdp_status read_flag(const argument_reader *r, int *at)
         text = "false";
     if (!text && *at + 1 < r->argc && takes_next(r, flag, r->argv[*at + 1]))
         text = r->argv[++*at];
-    return set_flag(r->table, r->values, r->state, flag, text, true);
+    return set_flag(r->table, r->values, r->state, flag, text, FSDP_FROM_COMMAND);
 }
 
 static fsdp_status no_such_flag(const argument_reader *r, const char *word)

@@ -19,14 +19,9 @@ typedef struct flag_file {
     fsdp_flag_state *state;
     const char *command;
     const char *path;
-    uint64_t before[4];
-    uint64_t seen[4];
+    bool before[FSDP_FLAGS_MAX]; /* given elsewhere */
+    bool seen[FSDP_FLAGS_MAX];
 } flag_file;
-
-static bool has_bit(const uint64_t *bits, size_t index)
-{
-    return bits[index / 64] >> index % 64 & 1;
-}
 
 /* The row called `key`; *skip where the command line has spoken. A row of another command is passed over too, so that
  * one file can serve both `fsdp plan` and `fsdp train`. */
@@ -43,26 +38,26 @@ static fsdp_status find_key(flag_file *f, const char *key, const fsdp_flag **out
                          near ? near : "", near ? "?" : "");
     }
     size_t index = (size_t)(flag - f->table);
-    if (has_bit(f->seen, index))
+    if (f->seen[index])
         return error_set(FSDP_ERR_INPUT, "%s is set twice", flag->name);
-    f->seen[index / 64] |= UINT64_C(1) << index % 64;
-    *skip = has_bit(f->before, index) || (flag->only && f->command && strcmp(flag->only, f->command) != 0);
+    f->seen[index] = true;
+    *skip = f->before[index] || !fsdp_flags_belongs(flag, f->command);
     *out = flag;
     return FSDP_OK;
 }
 
 static fsdp_status store_text(flag_file *f, const char *key, const char *text)
 {
-    const fsdp_flag *flag;
-    bool skip;
+    const fsdp_flag *flag = NULL;
+    bool skip = false;
     FSDP_TRY(find_key(f, key, &flag, &skip));
-    return skip ? FSDP_OK : fsdp_flags_set(f->table, f->values, f->state, flag->name, text, true);
+    return skip ? FSDP_OK : fsdp_flags_set(f->table, f->values, f->state, flag->name, text, FSDP_FROM_FILE);
 }
 
 static fsdp_status store_array(flag_file *f, const char *key, const json_t *array)
 {
-    const fsdp_flag *flag;
-    bool skip;
+    const fsdp_flag *flag = NULL;
+    bool skip = false;
     FSDP_TRY(find_key(f, key, &flag, &skip));
     if (flag->type != FSDP_FLAG_LIST)
         return error_set(FSDP_ERR_INPUT, "%s takes one value, not a list", key);
@@ -80,8 +75,7 @@ static fsdp_status store_array(flag_file *f, const char *key, const json_t *arra
     }
     if (status == FSDP_OK && !skip) {
         status = flags_store_list(flag, f->values, f->state, items, n);
-        size_t index = (size_t)(flag - f->table);
-        f->state->given[index / 64] |= UINT64_C(1) << index % 64;
+        f->state->origin[flag - f->table] = FSDP_FROM_FILE;
     }
     free(items);
     free(numbers);
@@ -186,7 +180,8 @@ fsdp_status fsdp_flags_read(const fsdp_flag *table, void *values, fsdp_flag_stat
                             const char *path)
 {
     flag_file f = {.table = table, .values = values, .state = state, .command = command, .path = path};
-    memcpy(f.before, state->given, sizeof f.before);
+    for (size_t i = 0; i < FSDP_FLAGS_MAX; i++)
+        f.before[i] = state->origin[i] >= FSDP_FROM_FILE;
     char *text;
     size_t bytes;
     FSDP_TRY(file_read(path, &text, &bytes));

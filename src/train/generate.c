@@ -159,28 +159,6 @@ static fsdp_status check_vocabulary(const generation *g)
     return FSDP_OK;
 }
 
-/* Weights from whatever the path is: a checkpoint of ours, or a folder as Hugging Face has it. */
-static fsdp_status load_weights(generation *g)
-{
-    char *marker = beside(g, MANIFEST_NAME);
-    bool checkpoint = marker != NULL;
-    free(marker);
-    if (!checkpoint)
-        return weights_load(g->model, g->path);
-    model_state *state;
-    ckpt_load_config config = CKPT_LOAD_CONFIG_INIT;
-    ckpt_load_result found = {.extra = NULL};
-    config.roles = CKPT_ROLES_MODEL;
-    FSDP_TRY(model_state_create(g->model, NULL, &state));
-    fsdp_status status =
-        ckpt_load(g->path, &config, model_state_describe(state), comm_world(g->model->world->comm), &found);
-    if (status == FSDP_OK)
-        status = model_state_loaded(state);
-    ckpt_load_result_free(&found);
-    model_state_free(state);
-    return status;
-}
-
 /* Nothing is trained: every parameter is frozen, so that no gradient has memory. */
 static fsdp_status open_model(generation *g)
 {
@@ -199,7 +177,7 @@ static fsdp_status open_model(generation *g)
         fsdp_module_free(net);
         return status;
     }
-    return load_weights(g);
+    return weights_load(g->model, g->path);
 }
 
 static fsdp_status open_generator(generation *g)

@@ -38,6 +38,20 @@ static int64_t micro_batches(const train_run *run)
     return min_i64(wanted, ceil_div(left, batch));
 }
 
+enum { MOST_ROLLBACKS = 3 };
+
+/* Other samples may get past what happened; the same thing again and again is not the samples' fault. */
+static fsdp_status roll_back(train_run *run)
+{
+    run->n_rollbacks = run->step > run->furthest_failure ? 1 : run->n_rollbacks + 1;
+    run->furthest_failure = max_i64(run->step, run->furthest_failure);
+    if (run->n_rollbacks > MOST_ROLLBACKS)
+        return error_set(FSDP_ERR_NUMERIC,
+                         "step %lld: not finite again after %d rollbacks: lower --lr, raise --warmup or clip more",
+                         (long long)run->step, MOST_ROLLBACKS);
+    return run_rollback(run);
+}
+
 static fsdp_status guard(train_run *run, const fsdp_step_report *r)
 {
     if (!r->skipped && isfinite(r->loss))
@@ -51,7 +65,7 @@ static fsdp_status guard(train_run *run, const fsdp_step_report *r)
                          "lower --lr, raise --warmup, or go on with --nan_policy skip",
                          (long long)run->step, r->loss, r->gradient_norm);
     if (run->settings->nan_policy == FSDP_NAN_ROLLBACK)
-        return run_rollback(run);
+        return roll_back(run);
     run_say(run, FSDP_LINE_WARNING, "step %lld: loss %g with gradient norm %g: the step was skipped",
             (long long)run->step, r->loss, r->gradient_norm);
     return FSDP_OK;
@@ -141,8 +155,8 @@ fsdp_status fsdp_train(const fsdp_settings *settings, const fsdp_train_callbacks
     train_run run;
     FSDP_TRY(run_open(settings, callbacks, &run));
     run.result.loss = run.result.validation_loss = run.result.validation_accuracy = NAN;
-    fsdp_status status = settings->dry_run ? FSDP_OK : run_steps(&run);
-    if (status == FSDP_OK)
+    fsdp_status status = settings->dry_run ? run_dry(&run) : run_steps(&run);
+    if (status == FSDP_OK && !settings->dry_run)
         status = report_summary(run.report, &run);
     if (status == FSDP_OK && !settings->dry_run && !run.stopping)
         status = say_sample(&run); /* after the memory of the run has been counted */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "shard/offload.h"
 
 struct model_state {
     fsdp_model *model;
@@ -24,16 +25,29 @@ static ckpt_tensor *add_tensor(model_state *s, const char *name, ckpt_role role,
     return t;
 }
 
-static ckpt_slice *add_slice(model_state *s, int tensor, int64_t first, int64_t count, float *memory, bool writes)
+static ckpt_slice *add_slice(model_state *s, int tensor, int64_t first, int64_t count, float *memory, bool on_host)
 {
     ckpt_slice *slice = &s->slices[s->state.n_slices++];
-    *slice = (ckpt_slice){.tensor = tensor,
-                          .first = first,
-                          .count = count,
-                          .data = s->on_host ? memory : NULL,
-                          .handle = memory,
-                          .writes = writes};
+    *slice = (ckpt_slice){
+        .tensor = tensor, .first = first, .count = count, .data = on_host ? memory : NULL, .handle = memory};
     return slice;
+}
+
+/* A parameter's masters and its moments. */
+static void list_piece(model_state *s, int moments, int tensor, model_piece *p)
+{
+    bool on_host = s->on_host || p->part->host_copy;
+    float *master = p->part->master ? p->part->master + p->at : NULL;
+    int first = s->state.n_slices;
+    add_slice(s, tensor, p->first, p->n, master, on_host)->handle = p;
+    if (p->slice >= 0 && moments > 0) {
+        const update_range *r = update_range_at(s->optimizer->update, p->slice);
+        add_slice(s, tensor + 1, p->first, p->n, r->moment1 + p->at, on_host);
+        if (moments > 1)
+            add_slice(s, tensor + 2, p->first, p->n, r->moment2 + p->at, on_host);
+    }
+    for (int i = first; i < s->state.n_slices; i++)
+        s->slices[i].writes = p->writes;
 }
 
 static bool is_parameter(const model_state *s, const ckpt_slice *slice)
@@ -79,16 +93,8 @@ static void list_slices(model_state *s, int moments, const int *at)
     fsdp_model *m = s->model;
     int n = model_pieces(m);
     for (int i = 0; i < n; i++) {
-        model_piece piece = s->pieces[i] = model_piece_at(m, i);
-        int tensor = at[piece.parameter->index];
-        float *master = piece.part->master ? piece.part->master + piece.at : NULL;
-        add_slice(s, tensor, piece.first, piece.n, master, piece.writes)->handle = &s->pieces[i];
-        if (piece.slice < 0 || moments == 0)
-            continue;
-        const update_range *r = update_range_at(s->optimizer->update, piece.slice);
-        add_slice(s, tensor + 1, piece.first, piece.n, r->moment1 + piece.at, piece.writes);
-        if (moments > 1)
-            add_slice(s, tensor + 2, piece.first, piece.n, r->moment2 + piece.at, piece.writes);
+        s->pieces[i] = model_piece_at(m, i);
+        list_piece(s, moments, at[s->pieces[i].parameter->index], &s->pieces[i]);
     }
     bool first_rank = comm_rank(m->world->comm) == 0;
     for (int i = 0; i < s->state.n_tensors; i++) {
@@ -96,7 +102,7 @@ static void list_slices(model_state *s, int moments, const int *at)
         if (t->role != CKPT_BUFFER)
             continue;
         fsdp_buffer *b = module_find_buffer(&m->contents, t->name);
-        add_slice(s, i, 0, b->numel, b->data, first_rank);
+        add_slice(s, i, 0, b->numel, b->data, s->on_host)->writes = first_rank;
     }
 }
 
@@ -146,6 +152,11 @@ void model_state_free(model_state *s)
 ckpt_state *model_state_describe(model_state *s)
 {
     return &s->state;
+}
+
+fsdp_status model_state_settle(model_state *s)
+{
+    return offload_settle(s->model);
 }
 
 fsdp_status model_state_loaded(model_state *s)

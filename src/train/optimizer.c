@@ -1,4 +1,5 @@
-/* One optimizer step of a sharded model: finish the gradients, clip by the global norm, update every unit's range. */
+/* One optimizer step of a sharded model: finish the gradients, clip by the global norm, update every unit's range: on
+ * the device here, in host memory by the offload's thread. */
 #include "train/optimizer.h"
 
 #include <stdlib.h>
@@ -6,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/hooks.h"
+#include "shard/offload.h"
 
 #define SCALE_GROWTH_INTERVAL 2000 /* steps without overflow before the fp16 loss scale doubles */
 
@@ -28,12 +30,16 @@ fsdp_status fsdp_optimizer_new(fsdp_model *m, const fsdp_optimizer_config *confi
                                    .copy = s.copy,
                                    .rest = s.rest,
                                    .n = s.n,
-                                   .decay_end = s.decay_end};
+                                   .decay_end = s.decay_end,
+                                   .place = s.offloaded ? 1 : 0};
     }
+    const update_place places[] = {
+        {.dev = m->dev, .s = m->compute, .home = m->dev, .kind = MEMORY_DEVICE},
+        {.dev = offload_host(m), .s = offload_host_stream(m), .home = m->dev, .kind = MEMORY_HOST}};
     o->model = m;
     o->config = full;
     o->lr = full.lr;
-    status = update_create(m->dev, m->compute, &full, ranges, n, &o->update);
+    status = update_create(places, m->offload ? 2 : 1, &full, ranges, n, &o->update);
 done:
     free(ranges);
     if (status != FSDP_OK) {
@@ -48,6 +54,7 @@ void fsdp_optimizer_free(fsdp_optimizer *o)
 {
     if (!o)
         return;
+    (void)offload_settle(o->model); /* a failure there was, or will be, reported by whoever uses the model */
     recorded_forget(o->model->dev, &o->recorded);
     update_free(o->update);
     free(o);
@@ -97,24 +104,38 @@ static fsdp_status close_step(void *context)
     FSDP_TRY(m->dev->kernels->clip(m->compute, &clip));
     for (int i = 0; i < model_slices(m); i++) {
         FSDP_TRY(model_before_update(m, i));
-        FSDP_TRY(update_apply(o->update, i, m->compute, &m->numbers->optimizer));
+        if (!model_slice_at(m, i).offloaded)
+            FSDP_TRY(update_apply(o->update, i, m->compute, &m->numbers->optimizer));
     }
     return FSDP_OK;
+}
+
+static fsdp_status update_in_host_memory(void *context, int slice, stream *s)
+{
+    fsdp_optimizer *o = context;
+    return update_apply(o->update, slice, s, &o->host_numbers);
 }
 
 fsdp_status fsdp_step(fsdp_optimizer *o, fsdp_step_report *report)
 {
     fsdp_model *m = o->model;
     HOOK(HOOK_PHASE, HOOK_BEGIN, "optimizer", NULL, 0, 0);
+    FSDP_TRY(offload_wait(m));
     FSDP_TRY(put_numbers(o));
     FSDP_TRY(model_works_alone(m) ? recorded_run(m->dev, m->compute, &o->recorded, close_step, o) : close_step(o));
     model_after_update(m);
-    float values[4];
-    FSDP_TRY(model_fetch(m, values, m->numbers->report, sizeof values));
+    model_numbers numbers;
+    FSDP_TRY(model_fetch(m, &numbers, m->numbers, sizeof numbers));
     HOOK(HOOK_PHASE, HOOK_END, "optimizer", NULL, 0, 0);
+    const float *values = numbers.report;
     bool skipped = values[3] != 0;
+    if (m->offload && !skipped) {
+        o->host_numbers = numbers.optimizer;
+        FSDP_TRY(offload_update(m, update_in_host_memory, o)); /* goes on behind the next forward */
+    }
     adjust_loss_scale(o, skipped);
     o->steps += !skipped;
+    FSDP_TRY(model_share_choices(m));
     if (report)
         *report =
             (fsdp_step_report){.loss = values[1], .gradient_norm = values[0], .count = values[2], .skipped = skipped};

@@ -40,12 +40,16 @@ static fsdp_status prepare(const fsdp_settings *s, planning *p)
     p->work.width = s->max_context_width;
     p->work.target = s->max_target_width;
     p->work.moments = update_moments(&optimizer);
+    fsdp_world_config world;
+    assemble_world(s, &world);
+    p->work.backend = world.backend;
     FSDP_TRY(assemble_sharding(s, &p->work.model, p->n_parameters, p->n_ranks, &p->sharding));
     FSDP_TRY(device_open_cpu(CPU_PRODUCT_AUTO, &p->dev));
     FSDP_TRY(plan_strategies(&p->work, &p->sharding.config, p->dev, p->n_ranks, p->ranks_per_node, p->entries));
+    bool may_offload = !fsdp_settings_given(s, "cpu_offload");
     if (s->fit > 0) {
-        FSDP_TRY(
-            plan_fit(&p->work, &p->sharding.config, p->dev, p->n_ranks, p->ranks_per_node, (size_t)s->fit, &p->fit));
+        FSDP_TRY(plan_fit(&p->work, &p->sharding.config, p->dev, p->n_ranks, p->ranks_per_node, (size_t)s->fit,
+                          may_offload, &p->fit));
         p->has_fit = true;
     }
     return FSDP_OK;
@@ -72,7 +76,11 @@ static const quantity quantities[] = {QUANTITY("parameters", parameters),
                                       QUANTITY("activations", activations),
                                       QUANTITY("workspace", workspace),
                                       QUANTITY("buffers", buffers),
+                                      QUANTITY("communication", communication),
                                       QUANTITY("total", total),
+                                      QUANTITY("offloaded state on the host", host_state),
+                                      QUANTITY("activations on the host", host_activations),
+                                      QUANTITY("host memory", host),
                                       QUANTITY("gathered a step", gathered_bytes),
                                       QUANTITY("reduced a step", reduced_bytes),
                                       QUANTITY("replicas a step", replica_bytes)};
@@ -84,6 +92,17 @@ static int64_t value_of(const memory_plan *plan, const quantity *q)
     int64_t value;
     memcpy(&value, (const char *)plan + q->offset, sizeof value);
     return value;
+}
+
+static void describe_fit(const planning *p, char *text, size_t bytes)
+{
+    char flags[PLAN_FLAGS], device_bytes[UNITS_TEXT], host_bytes[UNITS_TEXT], cost[128] = "";
+    const plan_entry *e = &p->fit;
+    if (e->cpu_offload)
+        snprintf(cost, sizeof cost, ", with %s of host memory and about %.2f s a step for the update there",
+                 units_bytes(host_bytes, (int64_t)e->plan.host), plan_update_seconds(&e->plan, p->ranks_per_node));
+    snprintf(text, bytes, "\nThe fastest that fits: %s, %s a rank%s.", plan_entry_flags(e, flags, sizeof flags),
+             units_bytes(device_bytes, (int64_t)e->plan.total), cost);
 }
 
 static fsdp_status text_of(const planning *p, char **out)
@@ -110,12 +129,9 @@ static fsdp_status text_of(const planning *p, char **out)
         status = table_text(t, &body);
     table_free(t);
     FSDP_TRY(status);
-    char fit[256] = "";
+    char fit[512] = "";
     if (p->has_fit)
-        snprintf(fit, sizeof fit,
-                 "\nThe fastest that fits: --sharding_strategy %s --activation_checkpointing %s, %s a rank.",
-                 fsdp_strategy_name(p->fit.strategy), checkpointing_names[p->fit.checkpointing],
-                 units_bytes(cell, (int64_t)p->fit.plan.total));
+        describe_fit(p, fit, sizeof fit);
     int n = asprintf(out,
                      "%s, %s parameters in %d units, %d rank%s, %lld x %lld a rank, parameters %s, reduction %s, "
                      "checkpointing %s\n\n%s%s",
@@ -132,6 +148,8 @@ static json_t *entry_json(const plan_entry *e)
 {
     json_t *o = json_pack("{s:s, s:s, s:I}", "strategy", fsdp_strategy_name(e->strategy), "activation_checkpointing",
                           checkpointing_names[e->checkpointing], "largest_unit", (json_int_t)e->plan.largest_unit);
+    if (o)
+        json_object_set_new(o, "cpu_offload", json_boolean(e->cpu_offload));
     for (int q = 0; o && q < N_QUANTITIES; q++)
         json_object_set_new(o, quantities[q].key, json_integer(value_of(&e->plan, &quantities[q])));
     return o;

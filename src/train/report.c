@@ -22,6 +22,7 @@
 #include "observe/units.h"
 #include "plan/workload.h"
 #include "train/run.h"
+#include "train/utilization.h"
 
 struct report {
     metrics *files[2]; /* in the run's folder, and where --metrics says; rank 0 */
@@ -29,9 +30,9 @@ struct report {
     progress progress;
     trace *trace;
     memory_meter *meter;
-    double flops; /* of one sample */
+    double flops;      /* of one sample */
+    double peak_flops; /* of all devices, a second; 0: not known */
     double first_loss, shown;
-    step_figures last;
     char *metrics_path;
     metrics *validations; /* validation.jsonl */
     int samples;          /* file of --log_samples, -1: none */
@@ -56,6 +57,7 @@ fsdp_status report_meter(report **out)
 static workload workload_of(const train_run *run)
 {
     return (workload){.model = run->model_config,
+                      .backend = fsdp_world_backend(run->world),
                       .batch = run->settings->train_batch_size,
                       .width = run->info.width,
                       .target = run->info.target_width,
@@ -139,8 +141,8 @@ fsdp_status report_open(train_run *run, report *r)
     r->progress = progress_begin(run->n_steps);
     r->flops = workload_flops(&work) / (double)max_i64(1, work.batch);
     r->first_loss = NAN;
-    if (run->settings->dry_run)
-        return FSDP_OK;
+    if (r->flops > 0)
+        FSDP_TRY(utilization_peak(run->world, run->sharding.config.param_dtype, &r->peak_flops));
     FSDP_TRY(open_log(r, run));
     return run->rank == 0 ? open_files(r, run) : FSDP_OK;
 }
@@ -215,13 +217,13 @@ fsdp_status report_add(report *r, train_run *run, const report_step *step)
                       .tokens = run->tokenizer ? (int64_t)step->tokens : 0,
                       .seconds = step->seconds,
                       .flops = r->flops * step->samples,
+                      .peak_flops = r->peak_flops,
                       .memory_bytes = memory_meter_bytes(r->meter),
                       .memory_peak_bytes = memory_meter_peak(r->meter),
                       .loss_scale = run->settings->param_dtype == FSDP_F16 ? run->model->loss_scale : 0,
                       .validation_loss = NAN};
     if (isnan(r->first_loss))
         r->first_loss = step->loss;
-    r->last = f;
     for (int i = 0; i < 2; i++) {
         if (r->files[i])
             FSDP_TRY(metrics_step(r->files[i], &f));
@@ -234,8 +236,6 @@ fsdp_status report_add(report *r, train_run *run, const report_step *step)
 
 fsdp_status report_validation(report *r, train_run *run, double loss)
 {
-    step_figures f = r->last;
-    f.validation_loss = loss;
     double accuracy = run->result.validation_accuracy;
     if (isnan(accuracy))
         run_say(run, FSDP_LINE_INFO, "step %lld: validation loss %.4f, perplexity %.2f", (long long)run->step, loss,
@@ -245,7 +245,7 @@ fsdp_status report_validation(report *r, train_run *run, double loss)
                 100 * accuracy);
     if (r->validations)
         FSDP_TRY(metrics_validation(r->validations, run->step, loss));
-    return r->board ? board_step(r->board, &f) : FSDP_OK;
+    return r->board ? board_validation(r->board, run->step, loss) : FSDP_OK;
 }
 
 /* Rows of all ranks on rank 0: what the plan said, what was taken, and what the same step takes unsharded. */
@@ -260,10 +260,14 @@ static fsdp_status memory_table(report *r, train_run *run, char **text)
     FSDP_TRY(workload_plan(&work, &run->sharding.config, run->world->dev, run->n_ranks, per_node, &here));
     FSDP_TRY(workload_plan(&work, &replicated, run->world->dev, run->n_ranks, per_node, &whole));
     int64_t snapshot = run->saver ? (int64_t)ckpt_saver_bytes(run->saver) : 0;
+    bool beside = run->world->dev->graph_begin != NULL; /* the device has memory of its own */
+    int64_t host = (int64_t)here.host + snapshot, whole_host = (int64_t)whole.host + snapshot;
     memory_row mine = {.rank = run->rank,
-                       .plan_bytes = (int64_t)here.total + snapshot,
+                       .plan_bytes = (int64_t)here.total + (beside ? 0 : host),
                        .measured_bytes = memory_meter_peak(r->meter),
-                       .replicated_bytes = (int64_t)whole.total + snapshot,
+                       .host_plan_bytes = beside ? host : 0,
+                       .host_measured_bytes = memory_meter_host_peak(r->meter),
+                       .replicated_bytes = (int64_t)whole.total + (beside ? 0 : whole_host),
                        .process = process_memory_read()};
     memory_row *rows = calloc((size_t)run->n_ranks, sizeof *rows);
     size_t *bytes = calloc((size_t)run->n_ranks, sizeof *bytes);
@@ -305,6 +309,7 @@ fsdp_status report_summary(report *r, train_run *run)
                            .loss = run->result.loss,
                            .validation_loss = run->result.validation_loss,
                            .tflops = r->flops * (double)run->samples / seconds / 1e12,
+                           .peak_tflops = r->peak_flops / 1e12,
                            .peak_bytes = run->result.peak_bytes,
                            .output_dir = s->output_dir,
                            .checkpoint = run->result.checkpoint[0] ? run->result.checkpoint : NULL,

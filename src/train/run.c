@@ -10,17 +10,19 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/threads.h"
+#include "ckpt/report.h"
 #include "data/hub.h"
 #include "train/fit.h"
+#include "train/paths.h"
 #include "train/record.h"
+#include "train/settings_used.h"
 #include "train/weights.h"
 
 void run_say(train_run *run, fsdp_line kind, const char *format, ...)
 {
     char text[8192];
     va_list arguments;
-    if (!run->callbacks.line || (run->rank != 0 && kind != FSDP_LINE_WARNING))
+    if (!run->callbacks.line || (run->rank != 0 && kind != FSDP_LINE_WARNING) || run->settings->json)
         return;
     size_t used = run->rank != 0 ? (size_t)snprintf(text, sizeof text, "rank %d: ", run->rank) : 0;
     va_start(arguments, format);
@@ -29,98 +31,73 @@ void run_say(train_run *run, fsdp_line kind, const char *format, ...)
     run->callbacks.line(run->callbacks.context, kind, text);
 }
 
-static bool reads_text(const fsdp_settings *s)
+/* A hub name where a model is wanted, and the architecture that its configuration names. */
+static fsdp_status find_model(train_run *run)
 {
-    return fsdp_model_is_llama(s->model_type) || s->model_type == FSDP_MODEL_T5;
-}
-
-static fsdp_status open_tokenizer(train_run *run)
-{
-    const fsdp_settings *s = run->settings;
-    if (!reads_text(s))
-        return FSDP_OK;
-    if (!s->tokenizer)
-        return fsdp_tokenizer_byte(&run->tokenizer);
-    char *path = NULL;
-    FSDP_TRY(hub_find(HUB_MODEL, s->tokenizer, NULL, &path));
-    fsdp_status status = fsdp_tokenizer_load(path, &run->tokenizer);
-    free(path);
-    return status;
-}
-
-static dataset_options data_options(const train_run *run, source_part part)
-{
-    const fsdp_settings *s = run->settings;
-    dataset_options o = DATASET_OPTIONS_INIT;
-    o.tokenizer = run->tokenizer;
-    o.width = s->max_context_width;
-    o.target_width = s->max_target_width;
-    o.pairs = s->model_type == FSDP_MODEL_T5;
-    if (s->source_field)
-        o.source_field = s->source_field;
-    if (s->target_field)
-        o.target_field = s->target_field;
-    o.source_prefix = s->source_prefix;
-    o.config_name = s->dataset_config_name;
-    o.part = part;
-    o.strict = s->strict_data;
-    o.max_samples = s->max_samples;
-    o.n_threads = threads_count();
-    return o;
-}
-
-/* Validation data: as named, or the data set's own validation files, or a part held back. */
-static fsdp_status open_data(train_run *run)
-{
-    const fsdp_settings *s = run->settings;
-    if (s->dataset.n == 0)
-        return error_set(FSDP_ERR_INPUT, "no data: name files, folders or a data set with --dataset");
-    dataset_options training = data_options(run, SOURCE_TRAINING), validation = data_options(run, SOURCE_VALIDATION);
-    FSDP_TRY(dataset_open(s->dataset.items, (size_t)s->dataset.n, &training, &run->data));
-    if (s->validation_dataset.n > 0) {
-        validation.part = SOURCE_ALL;
-        FSDP_TRY(
-            dataset_open(s->validation_dataset.items, (size_t)s->validation_dataset.n, &validation, &run->validation));
-    } else if (s->validation_split > 0) {
-        int64_t n = dataset_describe(run->data).n_samples, held = (int64_t)((double)n * s->validation_split);
-        FSDP_TRY(dataset_hold_back(run->data, max_i64(1, held), &run->validation));
-    } else if (s->validation_freq > 0) {
-        FSDP_TRY(dataset_open(s->dataset.items, (size_t)s->dataset.n, &validation, &run->validation));
+    model_type type;
+    bool found = false;
+    if (run->used.init_from) {
+        char *path;
+        FSDP_TRY(hub_find(HUB_MODEL, run->used.init_from, NULL, &path));
+        bool several = report_is_directory_of_checkpoints(path);
+        fsdp_status status = several ? report_resolve(path, &run->init_from) : FSDP_OK; /* the newest of them */
+        if (several)
+            free(path);
+        else
+            run->init_from = path;
+        FSDP_TRY(status);
+        run->used.init_from = run->init_from;
     }
-    run->info = dataset_describe(run->data);
-    if (run->validation)
-        run->validation_info = dataset_describe(run->validation);
-    return FSDP_OK;
+    FSDP_TRY(assemble_type(run->settings, &type, &found));
+    return found ? settings_take_type(&run->used, type) : FSDP_OK;
 }
 
-/* On the CPU everything lies in host memory already. */
-static fsdp_status check_offload(train_run *run)
+static void settle_activations(train_run *run)
+{
+    if (!run->settings->offload_activations || run->world->dev->graph_begin)
+        return;
+    run_say(run, FSDP_LINE_INFO, "--offload_activations: on the CPU activations lie in host memory already");
+    run->sharding.config.offload_activations = false;
+}
+
+static void settle_offload(train_run *run)
+{
+    fsdp_config *c = &run->sharding.config;
+    if (!c->cpu_offload || run->world->dev->graph_begin)
+        return;
+    run_say(run, FSDP_LINE_INFO, "--cpu_offload: on the CPU everything lies in host memory already");
+    c->cpu_offload = false;
+    c->n_cpu_offload_units = 0;
+}
+
+/* The model and its sharding, as shapes and choices; nothing is allocated for them yet. */
+static fsdp_status choose_model(train_run *run)
 {
     const fsdp_settings *s = run->settings;
-    if (!s->cpu_offload && !s->offload_activations)
-        return FSDP_OK;
-    const char *flag = s->cpu_offload ? "--cpu_offload" : "--offload_activations";
-    if (run->world->dev->graph_begin)
-        return error_set(
-            FSDP_ERR_UNSUPPORTED,
-            "%s is not there yet on GPUs: use --activation_checkpointing full, more ranks, or a smaller batch", flag);
-    run_say(run, FSDP_LINE_INFO, "%s: on the CPU everything lies in host memory already", flag);
+    bool has_data = run->data != NULL;
+    int64_t vocabulary = run->tokenizer ? fsdp_tokenizer_vocab_size(run->tokenizer) : 0, n_parameters;
+    FSDP_TRY(
+        assemble_model(s, max_i64(vocabulary, run->info.vocabulary), has_data ? &run->info : NULL, &run->model_config));
+    FSDP_TRY(settings_take_model(&run->used, &run->model_config));
+    if (has_data)
+        FSDP_TRY(record_check(&run->model_config, &run->info));
+    FSDP_TRY(assemble_count(&run->model_config, &n_parameters));
+    FSDP_TRY(assemble_sharding(s, &run->model_config, n_parameters, run->n_ranks, &run->sharding));
+    settle_activations(run);
+    settle_offload(run);
+    fsdp_status fit = fit_sharding(run, n_parameters);
+    if (fit == FSDP_ERR_INPUT && s->dry_run)
+        snprintf(run->misfit, sizeof run->misfit, "%.*s", (int)sizeof run->misfit - 1, fsdp_last_error());
+    else
+        FSDP_TRY(fit);
+    settings_take_sharding(&run->used, &run->sharding.config);
     return FSDP_OK;
 }
 
 static fsdp_status open_model(train_run *run)
 {
     const fsdp_settings *s = run->settings;
-    int64_t vocabulary = run->tokenizer ? fsdp_tokenizer_vocab_size(run->tokenizer) : 0, n_parameters;
     fsdp_module *net;
-    FSDP_TRY(assemble_model(s, max_i64(vocabulary, run->info.vocabulary), &run->info, &run->model_config));
-    FSDP_TRY(record_check(&run->model_config, &run->info));
-    FSDP_TRY(assemble_count(&run->model_config, &n_parameters));
-    FSDP_TRY(assemble_sharding(s, &run->model_config, n_parameters, run->n_ranks, &run->sharding));
-    FSDP_TRY(fit_sharding(run));
-    FSDP_TRY(check_offload(run));
-    if (run->sharding.reason[0])
-        run_say(run, FSDP_LINE_INFO, "%s", run->sharding.reason);
     FSDP_TRY(model_create(&run->model_config, &net));
     fsdp_status status = fsdp_shard(run->world, net, &run->sharding.config, &run->model);
     if (status != FSDP_OK) {
@@ -168,31 +145,59 @@ static fsdp_status open_loader(train_run *run)
     return loader_create(run->data, &c, &run->loader);
 }
 
+/* Said when everything is open: what fails before it has one line, its own. */
+static void say_choice(train_run *run)
+{
+    if (run->sharding.reason[0])
+        run_say(run, FSDP_LINE_INFO, "%s", run->sharding.reason);
+}
+
+/* A GPU that is asked for and not there is said, and the CPU computes. */
+static fsdp_status open_world(train_run *run, fsdp_world_config *config)
+{
+    fsdp_status status = fsdp_world_open(config, &run->world);
+    if (status != FSDP_ERR_UNSUPPORTED || strcmp(config->device, "cuda") != 0)
+        return status;
+    run_say(run, FSDP_LINE_INFO, "%s; the CPU computes instead", fsdp_last_error());
+    config->device = "cpu";
+    return fsdp_world_open(config, &run->world);
+}
+
 static fsdp_status open_parts(train_run *run)
 {
     const fsdp_settings *s = run->settings;
     fsdp_world_config world;
     FSDP_TRY(report_meter(&run->report));
     assemble_world(s, &world);
-    FSDP_TRY(fsdp_world_open(&world, &run->world));
+    FSDP_TRY(open_world(run, &world));
     run->rank = fsdp_world_rank(run->world);
     run->n_ranks = fsdp_world_size(run->world);
     run->checkpoint_dir = s->checkpoint_dir ? strdup(s->checkpoint_dir) : file_join(s->output_dir, "checkpoints");
     if (!run->checkpoint_dir)
         return error_set(FSDP_ERR_MEMORY, "opening a job: out of host memory");
-    FSDP_TRY(open_tokenizer(run));
-    FSDP_TRY(open_data(run));
+    if (!s->dry_run)
+        FSDP_TRY(paths_check(s));
+    FSDP_TRY(find_model(run));
+    FSDP_TRY(run_open_data(run));
+    FSDP_TRY(choose_model(run));
+    if (s->dry_run) {
+        say_choice(run);
+        return FSDP_OK;
+    }
     FSDP_TRY(open_model(run));
     FSDP_TRY(plan_length(run));
     FSDP_TRY(run_resume(run));
     FSDP_TRY(open_loader(run));
-    return report_open(run, run->report);
+    FSDP_TRY(report_open(run, run->report));
+    say_choice(run);
+    return FSDP_OK;
 }
 
 fsdp_status run_open(const fsdp_settings *settings, const fsdp_train_callbacks *callbacks, train_run *run)
 {
     memset(run, 0, sizeof *run);
-    run->settings = settings;
+    run->used = *settings; /* its texts stay the caller's */
+    run->settings = &run->used;
     run->result = (fsdp_train_result)FSDP_TRAIN_RESULT_INIT;
     if (callbacks)
         memcpy(&run->callbacks, callbacks,
@@ -220,5 +225,6 @@ void run_close(train_run *run)
     fsdp_tokenizer_free(run->tokenizer);
     fsdp_world_close(run->world);
     free(run->checkpoint_dir);
+    free(run->init_from);
     report_close(run->report);
 }

@@ -13,7 +13,9 @@
 #include "train/report.h"
 
 struct train_run {
-    const fsdp_settings *settings;
+    const fsdp_settings *settings; /* &used */
+    fsdp_settings used;            /* as given, then with what the model, the data and the memory decided */
+    char *init_from;               /* the path behind --init_from */
     fsdp_train_callbacks callbacks;
     fsdp_train_result result;
 
@@ -43,6 +45,9 @@ struct train_run {
     int64_t tokens, samples; /* of this run, over all ranks */
     double start;
     bool stopping;
+    int64_t furthest_failure; /* the last step whose numbers were not finite, and how often the run came back to it */
+    int n_rollbacks;
+    char misfit[512]; /* --dry_run: why the job would not start here; "" when it would */
 };
 
 fsdp_status run_open(const fsdp_settings *settings, const fsdp_train_callbacks *callbacks, train_run *run);
@@ -50,6 +55,12 @@ void run_close(train_run *run);
 
 /* One line through the callback, from rank 0 (warnings from every rank, with its number). */
 void run_say(train_run *run, fsdp_line kind, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* run_data.c. The tokenizer, the training data and the validation data; bad records are said by rank 0. */
+fsdp_status run_open_data(train_run *run);
+
+/* dry_run.c. The plan and the settings, instead of a run. */
+fsdp_status run_dry(train_run *run);
 
 /* loop.c */
 fsdp_status run_steps(train_run *run);

@@ -36,7 +36,7 @@ bool fsdp_settings_given(const fsdp_settings *settings, const char *name)
 
 fsdp_status fsdp_settings_set(fsdp_settings *settings, const char *name, const char *value)
 {
-    return fsdp_flags_set(settings_table, settings, &settings->state, name, value, true);
+    return fsdp_flags_set(settings_table, settings, &settings->state, name, value, FSDP_FROM_COMMAND);
 }
 
 fsdp_status fsdp_settings_json(const fsdp_settings *settings, char **text)
@@ -56,6 +56,8 @@ fsdp_status fsdp_settings_parse(fsdp_settings *settings, const char *command, in
     FSDP_TRY(fsdp_flags_parse(settings_table, settings, &settings->state, command, argc, argv, NULL, NULL));
     if (settings->config)
         FSDP_TRY(fsdp_flags_read(settings_table, settings, &settings->state, command, settings->config));
+    if (strcmp(command, "train") == 0 && settings->json && !settings->dry_run)
+        return error_set(FSDP_ERR_INPUT, "--json goes with --dry_run; a run's figures are in metrics.jsonl");
     return fsdp_settings_check(settings);
 }
 
@@ -108,7 +110,7 @@ static fsdp_status apply_preset(fsdp_settings *s)
         bool precision_given = given(s, "param_dtype") || given(s, "fp16") || given(s, "bf16");
         if (given(s, p->name) || (strcmp(p->name, "bf16") == 0 && precision_given))
             continue;
-        FSDP_TRY(fsdp_flags_set(settings_table, s, &s->state, p->name, p->value, false));
+        FSDP_TRY(fsdp_flags_set(settings_table, s, &s->state, p->name, p->value, FSDP_FROM_PRESET));
     }
     return FSDP_OK;
 }
@@ -224,13 +226,31 @@ static fsdp_status check_optimisation(fsdp_settings *s)
     if (s->max_steps > 0 && fsdp_settings_warmup_steps(s, s->max_steps) > s->max_steps) {
         if (fsdp_settings_given(s, "warmup"))
             return contradiction(s, "warmup", "max_steps", "the warmup would not end");
-        s->warmup = 0.1; /* a preset's warmup is meant for the preset's steps */
+        /* a preset's warmup is meant for the preset's steps */
+        FSDP_TRY(fsdp_flags_set(settings_table, s, &s->state, "warmup", "0.1", FSDP_FROM_OTHERS));
     }
     if (s->validation_split > 0 && s->validation_dataset.n)
         return contradiction(s, "validation_split", "validation_dataset", "validation data has one source");
     if (s->val_batch_size == 0)
         s->val_batch_size = s->train_batch_size;
     return FSDP_OK;
+}
+
+/* Rows that no source has set and that hold something else than their default now. */
+static void note_implied(fsdp_settings *s)
+{
+    fsdp_settings defaults;
+    if (fsdp_settings_init(&defaults) != FSDP_OK)
+        return;
+    for (const fsdp_flag *flag = settings_table; flag->name; flag++) {
+        uint8_t *origin = &s->state.origin[flag - settings_table];
+        char *value = fsdp_flags_value(flag, s), *usual = fsdp_flags_value(flag, &defaults);
+        if (*origin == FSDP_FROM_DEFAULT && value && (!usual || strcmp(value, usual) != 0))
+            *origin = FSDP_FROM_OTHERS;
+        free(value);
+        free(usual);
+    }
+    fsdp_settings_free(&defaults);
 }
 
 fsdp_status fsdp_settings_check(fsdp_settings *settings)
@@ -240,5 +260,7 @@ fsdp_status fsdp_settings_check(fsdp_settings *settings)
     FSDP_TRY(check_model(settings));
     FSDP_TRY(check_precision(settings));
     FSDP_TRY(check_sharding(settings));
-    return check_optimisation(settings);
+    FSDP_TRY(check_optimisation(settings));
+    note_implied(settings);
+    return FSDP_OK;
 }

@@ -212,7 +212,7 @@ const fsdp_flag settings_table[] = {
      .aliases = "training_dir train_dataset"},
     {TEXT(dataset_config_name, NULL, "NAME", "configuration of the data set, such as en for allenai/c4")},
     {TEXT(tokenizer, NULL, "PATH", "a tokenizer.json, its folder or a hub name; by default every byte is a token")},
-    {LIST(validation_dataset, "PATH,...", "data for validation; by default the data set's own where it has some")},
+    {LIST(validation_dataset, "PATH,...", "data for validation; by default the data set's own, where --validation_freq asks")},
     {FLOAT(validation_split, NULL, 0, 0.999, "FRACTION", "part of the data set held back for validation")},
     {TEXT(source_field, "text", "NAME", "field of a record that holds the text, or the source of a pair")},
     {TEXT(target_field, "summary", "NAME", "field of a record that holds the target of a pair")},
@@ -243,7 +243,7 @@ const fsdp_flag settings_table[] = {
      .aliases = "warmup_steps"},
     {FLOAT(plateau, "0.4", 0, 1, "FRACTION", "plateau style: part of the steps at the highest learning rate")},
     {INT(lr_step_size, "1", 1, "N", "step style: epochs (with --epochs) or steps between two reductions")},
-    {FLOAT(lr_gamma, "0.1", 0, 1, "X", "step style: factor of a reduction")},
+    {FLOAT(lr_gamma, "0.1", 0, 1, "X", "factor of a reduction: at every --lr_step_size, exponential style at every step")},
     {FLOAT(momentum, "0.9", 0, 0.999999, "X", "momentum of sgd")},
     {FLOAT(weight_decay, "0.1", 0, 1e3, "X", "weight decay of tensors with two or more dimensions")},
     {FLOAT(beta1, "0.9", 0, 0.9999999, "X", "decay of the first moment")},
@@ -332,7 +332,7 @@ const fsdp_flag settings_table[] = {
     {INT(world_size, NULL, 0, "ranks", "ranks to plan for; by default the environment's"), .only = "plan"},
     {INT(ranks_per_node, NULL, 0, "ranks", "ranks of a node; by default all of them"), .only = "plan"},
     {BYTES(fit, NULL, "name the fastest setting whose ranks take no more than this"), .only = "plan"},
-    {SWITCH(json, NULL, "print JSON instead of tables"), .only = "plan"},
+    {SWITCH(json, NULL, "print JSON instead of tables; train: with --dry_run"), .only = "plan train"},
 #undef GROUP
     {.name = NULL},
 };

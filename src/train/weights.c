@@ -2,27 +2,37 @@
 #include "train/weights.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
+#include "base/file.h"
+#include "ckpt/load.h"
+#include "ckpt/manifest.h"
 #include "format/model_folder.h"
 #include "shard/model.h"
+#include "train/model_state.h"
 
 /* A list of complaints that is cut when it gets too long to read. */
 typedef struct complaints {
-    char text[6000];
+    char text[1500];
     size_t used;
-    int n;
+    int n, n_told;
 } complaints;
 
 static void complain(complaints *c, const char *what, const char *name, const char *detail)
 {
     c->n++;
-    if (c->used < sizeof c->text - 1)
-        c->used += (size_t)snprintf(c->text + c->used, sizeof c->text - c->used, "%s%s %s%s", c->n > 1 ? ", " : "",
-                                    what, name, detail);
-    if (c->used >= sizeof c->text)
-        c->used = sizeof c->text - 1;
+    if (c->n_told + 1 < c->n)
+        return;
+    int n =
+        snprintf(c->text + c->used, sizeof c->text - c->used, "%s%s %s%s", c->n > 1 ? ", " : "", what, name, detail);
+    if (c->used + (size_t)n >= sizeof c->text) {
+        c->text[c->used] = '\0';
+        return;
+    }
+    c->used += (size_t)n;
+    c->n_told++;
 }
 
 static void check_tensor(complaints *c, const model_folder *folder, const char *name, int n_dims, const int64_t *shape)
@@ -72,9 +82,12 @@ static fsdp_status check_names(const fsdp_model *m, const model_folder *folder)
             !is_known_extra(name))
             complain(&c, "extra", name, "");
     }
+    char more[40] = "";
+    if (c.n > c.n_told)
+        snprintf(more, sizeof more, ", and %d more", c.n - c.n_told);
     if (c.n > 0)
-        return error_set(FSDP_ERR_INPUT, "%s does not fit the model, %d names: %s", model_folder_path(folder), c.n,
-                         c.text);
+        return error_set(FSDP_ERR_INPUT, "%s does not fit the model, %d names: %s%s", model_folder_path(folder), c.n,
+                         c.text, more);
     return FSDP_OK;
 }
 
@@ -95,9 +108,34 @@ static fsdp_status load_buffers(fsdp_model *m, const model_folder *folder)
     return FSDP_OK;
 }
 
+static bool is_checkpoint(const char *path)
+{
+    char *marker = file_join(path, MANIFEST_NAME);
+    bool found = marker && file_exists(marker);
+    free(marker);
+    return found;
+}
+
+static fsdp_status load_checkpoint(fsdp_model *m, const char *path)
+{
+    model_state *state;
+    ckpt_load_config config = CKPT_LOAD_CONFIG_INIT;
+    ckpt_load_result found = {.extra = NULL};
+    config.roles = CKPT_ROLES_MODEL;
+    FSDP_TRY(model_state_create(m, NULL, &state));
+    fsdp_status status = ckpt_load(path, &config, model_state_describe(state), comm_world(m->world->comm), &found);
+    if (status == FSDP_OK)
+        status = model_state_loaded(state);
+    ckpt_load_result_free(&found);
+    model_state_free(state);
+    return status;
+}
+
 fsdp_status weights_load(fsdp_model *m, const char *path)
 {
     model_folder *folder;
+    if (is_checkpoint(path))
+        return load_checkpoint(m, path);
     FSDP_TRY(model_folder_open(path, &folder));
     fsdp_status status = check_names(m, folder);
     if (status == FSDP_OK)

@@ -1,4 +1,4 @@
-/* Weights of a Hugging Face folder (or a single safetensors file) into a sharded model, slice by slice. */
+/* Weights of a checkpoint, a Hugging Face folder or a single safetensors file into a sharded model, slice by slice. */
 #ifndef TRAIN_WEIGHTS_H
 #define TRAIN_WEIGHTS_H
 

@@ -1,10 +1,13 @@
 /* Speed of the tokenizers on one thread: bench_tokenizer [FOLDER [TEXT_FILE]]. FOLDER holds a tokenizer.json; without
  * it all tokenizers of the golden data run. TEXT_FILE is cut into documents of about 2 KB at line ends; without it the
- * text is made up of words whose frequencies fall as they do in English. */
+ * text is made. With FSDP_BENCH_PYTHON naming a python that has Hugging Face's tokenizers, each round of ours is
+ * followed by one of theirs, single thread against single thread, and the ratio of the best rounds is given. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <fsdp/tokenizer.h>
 
@@ -13,45 +16,67 @@
 #include "base/file.h"
 #include "base/rng.h"
 
-enum { TEXT_BYTES = 8 << 20, DOCUMENT_BYTES = 2048, N_WORDS = 30000, LONGEST_WORD = 14, ROUNDS = 3 };
+enum { TEXT_BYTES = 4 << 20, DOCUMENT_BYTES = 2048, N_WORDS = 200000, LONGEST_WORD = 16, ROUNDS = 4 };
 
-static size_t make_word(rng_key key, uint64_t index, char *out)
+/* The made text: words of 200,000 different ones, the k-th about 1/k as often as the first (so tens of thousands come
+ * only once or twice, and no cache of words can hold them all), capitals, punctuation, numbers, accents, some Greek and
+ * Chinese, paragraphs. */
+typedef struct text_maker {
+    rng_key key;
+    char *text;
+    size_t n;
+} text_maker;
+
+static void put(text_maker *m, const char *text)
 {
-    static const char *const parts[] = {"an", "er", "st", "re", "on", "ti", "th", "al", "ou",  "in",  "es", "en",
-                                        "le", "ma", "co", "de", "ra", "li", "s",  "ed", "ing", "pro", "un", "ly"};
-    size_t n = 0, wanted = 2 + rng_word(key, 1, 64 * index) % 8 + index % 5;
-    for (uint64_t i = 1; n < wanted && i < 60; i++) {
-        const char *part = parts[rng_word(key, 1, 64 * index + i) % (sizeof parts / sizeof parts[0])];
-        if (n + strlen(part) > LONGEST_WORD)
-            break;
-        memcpy(out + n, part, strlen(part));
-        n += strlen(part);
-    }
-    return n;
+    size_t n = strlen(text);
+    memcpy(m->text + m->n, text, n);
+    m->n += n;
 }
 
-/* Word k of the list comes about 1/k as often as the first: k is drawn as a power of the length of the list. */
+static void put_word(text_maker *m, uint64_t index)
+{
+    static const char *const parts[] = {"an", "er", "st", "re", "on", "ti",  "th",  "al", "ou", "in",      "es",
+                                        "en", "le", "ma", "co", "de", "ra",  "li",  "s",  "ed", "ing",     "pro",
+                                        "un", "ly", "q",  "x",  "wh", "ght", "ver", "ja", "ku", "\xc3\xa9"};
+    size_t start = m->n, wanted = 1 + rng_word(m->key, 1, 64 * index) % 9 + index % 4;
+    for (uint64_t i = 1; m->n - start < wanted && i < 60; i++) {
+        const char *part = parts[rng_word(m->key, 1, 64 * index + i) % (sizeof parts / sizeof parts[0])];
+        if (m->n - start + strlen(part) > LONGEST_WORD)
+            break;
+        put(m, part);
+    }
+}
+
+static void put_other(text_maker *m, uint32_t draw)
+{
+    char number[16];
+    if (draw % 4 == 0) {
+        put(m, draw % 8 == 0 ? "\xe4\xb8\xad\xe6\x96\x87\xe5\xad\x97" : "\xce\xbb\xcf\x8c\xce\xb3\xce\xbf\xcf\x82");
+    } else {
+        snprintf(number, sizeof number, "%u", draw % (draw % 3 ? 100 : 100000));
+        put(m, number);
+    }
+}
+
 static char *make_text(size_t *bytes)
 {
-    rng_key key = rng_key_make(7);
-    char *text = malloc(TEXT_BYTES + 64);
-    size_t n = 0;
-    for (uint64_t i = 0; text != NULL && n < TEXT_BYTES; i++) {
-        double u = rng_to_uniform(rng_word(key, 0, 2 * i));
-        uint64_t rank = (uint64_t)(__builtin_pow(N_WORDS, u)) - 1;
-        size_t start = n;
-        n += make_word(key, rank, text + n);
-        uint32_t mark = rng_word(key, 0, 2 * i + 1) % 64;
-        if (mark % 9 == 0 && n > start)
-            text[start] = (char)(text[start] - 32);
-        if (mark < 5)
-            text[n++] = ',';
-        else if (mark < 9)
-            text[n++] = '.';
-        text[n++] = mark == 10 ? '\n' : ' ';
+    static const char *const ends[] = {", ",   ", ", ". ", ". ",  ".\n", "; ", "? ",
+                                       "\n\n", " (", ") ", "'s ", " - ", "\" "};
+    text_maker m = {.key = rng_key_make(7), .text = malloc(TEXT_BYTES + 128)};
+    for (uint64_t i = 0; m.text != NULL && m.n < TEXT_BYTES; i++) {
+        uint32_t draw = rng_word(m.key, 0, 2 * i + 1);
+        size_t start = m.n;
+        if (draw % 50 == 0)
+            put_other(&m, draw / 50);
+        else
+            put_word(&m, (uint64_t)__builtin_pow(N_WORDS, rng_to_uniform(rng_word(m.key, 0, 2 * i))) - 1);
+        if (draw % 11 == 0 && m.text[start] >= 'a' && m.text[start] <= 'z')
+            m.text[start] = (char)(m.text[start] - 32);
+        put(&m, draw / 16 % 7 == 0 ? ends[draw / 128 % (sizeof ends / sizeof ends[0])] : " ");
     }
-    *bytes = n;
-    return text;
+    *bytes = m.n;
+    return m.text;
 }
 
 static size_t document_end(const char *text, size_t bytes, size_t start)
@@ -62,37 +87,135 @@ static size_t document_end(const char *text, size_t bytes, size_t start)
     return line == NULL ? bytes : (size_t)(line - text) + 1;
 }
 
+/* --- the others ----------------------------------------------------------------------------------------------------
+ */
+
+typedef struct rival {
+    FILE *ask, *answer; /* NULL: there is none */
+    pid_t process;
+    char name[64];
+} rival;
+
+static bool write_documents(const char *path, const char *text, size_t bytes)
+{
+    FILE *out = fopen(path, "w");
+    for (size_t start = 0, end; out != NULL && start < bytes; start = end) {
+        end = document_end(text, bytes, start);
+        fwrite(text + start, 1, end - start, out);
+        fputc('\0', out);
+    }
+    return out != NULL && fclose(out) == 0;
+}
+
+static void rival_start(rival *r, const char *python, const char *tokenizer, const char *documents)
+{
+    int to[2], from[2];
+    *r = (rival){.process = -1};
+    if (python == NULL || pipe(to) != 0 || pipe(from) != 0)
+        return;
+    r->process = fork();
+    if (r->process == 0) {
+        dup2(to[0], 0);
+        dup2(from[1], 1);
+        close(to[1]);
+        close(from[0]);
+        execl(python, python, FSDP_GOLDEN_DEFAULT "/../bench/tokenizer_rounds.py", tokenizer, documents, (char *)NULL);
+        _exit(127);
+    }
+    close(to[0]);
+    close(from[1]);
+    r->ask = fdopen(to[1], "w");
+    r->answer = fdopen(from[0], "r");
+    if (fscanf(r->answer, " %63[^\n]", r->name) != 1) {
+        fclose(r->ask);
+        fclose(r->answer);
+        waitpid(r->process, NULL, 0);
+        *r = (rival){.process = -1};
+    }
+}
+
+static bool rival_round(rival *r, double *seconds, size_t *n_tokens)
+{
+    fputs("go\n", r->ask);
+    fflush(r->ask);
+    return fscanf(r->answer, "%lf %zu", seconds, n_tokens) == 2;
+}
+
+static void rival_end(rival *r)
+{
+    if (r->ask == NULL)
+        return;
+    fclose(r->ask);
+    fclose(r->answer);
+    waitpid(r->process, NULL, 0);
+}
+
+/* --- ours ----------------------------------------------------------------------------------------------------------
+ */
+
+static fsdp_status own_round(fsdp_tokenizer *tokenizer, const char *text, size_t bytes, double *seconds,
+                             size_t *n_tokens)
+{
+    double began = clock_seconds();
+    *n_tokens = 0;
+    for (size_t start = 0, end; start < bytes; start = end) {
+        const int32_t *ids;
+        size_t n;
+        end = document_end(text, bytes, start);
+        FSDP_TRY(fsdp_tokenizer_encode(tokenizer, text + start, end - start, true, &ids, &n));
+        *n_tokens += n;
+    }
+    *seconds = clock_seconds() - began;
+    return FSDP_OK;
+}
+
+/* A fresh tokenizer every round: nothing learnt in one round helps the next. */
+static int compare(const char *folder, const char *text, size_t bytes, rival *r)
+{
+    double best = 1e30, their_best = 1e30, seconds;
+    size_t n_tokens = 0, their_tokens = 0;
+    const char *name = strrchr(folder, '/');
+    for (int round = 0; round < ROUNDS; round++) {
+        fsdp_tokenizer *tokenizer;
+        fsdp_status status = fsdp_tokenizer_load(folder, &tokenizer);
+        if (status == FSDP_OK) {
+            status = own_round(tokenizer, text, bytes, &seconds, &n_tokens);
+            fsdp_tokenizer_free(tokenizer);
+        }
+        if (status != FSDP_OK) {
+            fprintf(stderr, "%s\n", fsdp_last_error());
+            return 1;
+        }
+        best = seconds < best ? seconds : best;
+        if (r->ask != NULL && rival_round(r, &seconds, &their_tokens))
+            their_best = seconds < their_best ? seconds : their_best;
+    }
+    printf("tokenizer %-20s %7.1f MB/s %8.2f million tokens/s", name == NULL ? folder : name + 1,
+           (double)bytes / best / 1e6, (double)n_tokens / best / 1e6);
+    if (their_tokens == 0) {
+        puts("");
+        return 0;
+    }
+    printf("   %s: %6.1f MB/s, ratio %.1f%s\n", r->name, (double)bytes / their_best / 1e6, their_best / best,
+           their_tokens == n_tokens ? "" : " (BUT OTHER TOKENS)");
+    return their_tokens != n_tokens;
+}
+
 static int bench(const char *folder, const char *text, size_t bytes)
 {
-    fsdp_tokenizer *tokenizer;
-    double best = 1e30;
-    size_t n_tokens = 0;
-    if (fsdp_tokenizer_load(folder, &tokenizer) != FSDP_OK) {
-        fprintf(stderr, "%s\n", fsdp_last_error());
-        return 1;
-    }
-    for (int round = 0; round < ROUNDS; round++) {
-        double began = clock_seconds();
-        n_tokens = 0;
-        for (size_t start = 0, end; start < bytes; start = end) {
-            const int32_t *ids;
-            size_t n;
-            end = document_end(text, bytes, start);
-            if (fsdp_tokenizer_encode(tokenizer, text + start, end - start, true, &ids, &n) != FSDP_OK) {
-                fprintf(stderr, "%s\n", fsdp_last_error());
-                fsdp_tokenizer_free(tokenizer);
-                return 1;
-            }
-            n_tokens += n;
-        }
-        double seconds = clock_seconds() - began;
-        best = seconds < best ? seconds : best;
-    }
-    const char *name = strrchr(folder, '/');
-    printf("tokenizer %-20s %7.1f MB/s %9.2f million tokens/s (%zu tokens)\n", name == NULL ? folder : name + 1,
-           (double)bytes / best / 1e6, (double)n_tokens / best / 1e6, n_tokens);
-    fsdp_tokenizer_free(tokenizer);
-    return 0;
+    char tokenizer[4096], documents[] = "/tmp/fsdp-bench-text-XXXXXX";
+    const char *python = environment_text("FSDP_BENCH_PYTHON");
+    rival r;
+    int file = mkstemp(documents);
+    snprintf(tokenizer, sizeof tokenizer, "%s%s", folder, file_is_directory(folder) ? "/tokenizer.json" : "");
+    if (file < 0 || !write_documents(documents, text, bytes))
+        python = NULL;
+    rival_start(&r, python, tokenizer, documents);
+    int failed = compare(folder, text, bytes, &r);
+    rival_end(&r);
+    close(file);
+    unlink(documents);
+    return failed;
 }
 
 static int bench_golden(const char *text, size_t bytes)
@@ -127,6 +250,8 @@ int main(int argc, char **argv)
         text = make_text(&bytes);
     if (text == NULL)
         return 1;
+    if (environment_text("FSDP_BENCH_PYTHON") == NULL)
+        puts("not compared: FSDP_BENCH_PYTHON names no python with the tokenizers package");
     int failed = argc > 1 ? bench(argv[1], text, bytes) : bench_golden(text, bytes);
     free(text);
     return failed;

@@ -162,6 +162,43 @@ static void hub_names_are_found_in_the_folders_they_are_kept_in(void **state)
     unsetenv("HF_HUB_CACHE");
 }
 
+/* A place is looked into only when those before it are not set or do not have the name. */
+static void places_of_the_hub_are_looked_into_in_their_order(void **state)
+{
+    static const struct {
+        const char *variable, *folder, *entry;
+    } places[] = {
+        {"FSDP_DATA", "p1", "p1/some/set/x.txt"},
+        {"HF_HUB_CACHE", "p2", "p2/datasets--some--set/snapshots/r/x.txt"},
+        {"HUGGINGFACE_HUB_CACHE", "p3", "p3/datasets--some--set/snapshots/r/x.txt"},
+        {"HF_HOME", "p4", "p4/hub/datasets--some--set/snapshots/r/x.txt"},
+        {"XDG_CACHE_HOME", "p5", "p5/huggingface/hub/datasets--some--set/snapshots/r/x.txt"},
+        {"HOME", "p6", "p6/.cache/huggingface/hub/datasets--some--set/snapshots/r/x.txt"},
+    };
+    enum { N = sizeof places / sizeof *places };
+    char *path = NULL, *before[N];
+    for (int i = 0; i < N; i++) {
+        const char *value = getenv(places[i].variable);
+        before[i] = value ? strdup(value) : NULL;
+        files_text(*state, places[i].entry, "text");
+        setenv(places[i].variable, files_path(*state, places[i].folder), 1);
+    }
+    for (int i = 0; i < N; i++) {
+        char part[16];
+        assert_int_equal(hub_find(HUB_DATASET, "some/set", NULL, &path), FSDP_OK);
+        snprintf(part, sizeof part, "/%s/", places[i].folder);
+        if (!strstr(path, part))
+            fail_msg("%s is set, and %s was found", places[i].variable, path);
+        free(path);
+        unsetenv(places[i].variable);
+    }
+    for (int i = 0; i < N; i++) {
+        if (before[i])
+            setenv(places[i].variable, before[i], 1);
+        free(before[i]);
+    }
+}
+
 static void bad_records_are_skipped_with_file_and_line_or_stop_a_strict_run(void **state)
 {
     dataset_options o = DATASET_OPTIONS_INIT;
@@ -393,6 +430,7 @@ int main(void)
         TEST(records_come_from_plain_and_compressed_jsonl),
         TEST(globs_and_folders_give_sorted_files_of_the_right_part),
         TEST(hub_names_are_found_in_the_folders_they_are_kept_in),
+        TEST(places_of_the_hub_are_looked_into_in_their_order),
         TEST(bad_records_are_skipped_with_file_and_line_or_stop_a_strict_run),
         TEST(threads_and_the_cache_do_not_change_the_tokens),
         TEST(token_files_are_read_as_one_row_of_tokens),

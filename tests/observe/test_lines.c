@@ -57,7 +57,7 @@ static void speed_is_that_of_the_steps_since_the_last_line(void **state)
     progress_line(&p, &f, text, sizeof text);
     assert_non_null(strstr(text, "Batch 3 Loss: 2.50000, Speed: 32.00 samples/sec, lr: 0.0003, grad norm: 0.7500"));
     assert_non_null(strstr(text, "8.19k tokens/s"));
-    assert_non_null(strstr(text, "4 TFLOP/s (50%)"));
+    assert_non_null(strstr(text, "4 TFLOP/s (50.0% of peak)"));
     assert_non_null(strstr(text, "memory: 3.00 MiB"));
     assert_non_null(strstr(text, ", left: "));
     assert_int_equal(p.samples, 0);
@@ -127,6 +127,22 @@ static void the_memory_meter_knows_the_peak(void **state)
     memory_meter_free(m);
     memory_meter_free(NULL);
     assert_false(hooks_enabled);
+}
+
+static void host_memory_beside_a_device_counts_apart(void **state)
+{
+    (void)state;
+    memory_meter *m;
+    assert_int_equal(memory_meter_start(&m), FSDP_OK);
+    HOOK(HOOK_MEMORY, HOOK_INSTANT, "checkpoint snapshot", NULL, 100, 0); /* on a CPU, so far */
+    HOOK(HOOK_MEMORY, HOOK_INSTANT, "checkpoint snapshot", NULL, -100, 0);
+    HOOK(HOOK_MEMORY, HOOK_INSTANT, "cuda", NULL, 1000, 0);
+    HOOK(HOOK_MEMORY, HOOK_INSTANT, "cuda.host", NULL, 7000, 0);
+    HOOK(HOOK_MEMORY, HOOK_INSTANT, "checkpoint snapshot", NULL, 200, 0);
+    HOOK(HOOK_MEMORY, HOOK_INSTANT, "cuda.host", NULL, -7000, 0);
+    assert_int_equal(memory_meter_peak(m), 1000);
+    assert_int_equal(memory_meter_host_peak(m), 7200);
+    memory_meter_free(m);
 }
 
 static void the_process_sees_its_own_memory(void **state)
@@ -267,6 +283,7 @@ int main(void)
         cmocka_unit_test(units_are_those_people_use),
         cmocka_unit_test(tables_line_up_and_drop_empty_columns),
         cmocka_unit_test(the_memory_meter_knows_the_peak),
+        cmocka_unit_test(host_memory_beside_a_device_counts_apart),
         cmocka_unit_test(the_process_sees_its_own_memory),
         cmocka_unit_test(the_memory_report_adds_up_over_ranks),
         cmocka_unit_test(the_summary_leaves_out_what_is_not_known),

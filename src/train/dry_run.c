@@ -1,0 +1,49 @@
+/* `fsdp train --dry_run`: what the job would take and the settings it would use, said instead of run. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <fsdp/plan.h>
+
+#include "base/error.h"
+#include "train/run.h"
+#include "train/settings_used.h"
+
+static fsdp_status say_text(train_run *run, const char *plan)
+{
+    char *settings;
+    FSDP_TRY(settings_used_text(run->settings, &settings));
+    run_say(run, FSDP_LINE_INFO, "\n%s\n", plan);
+    if (run->misfit[0])
+        run_say(run, FSDP_LINE_INFO, "This would not start here: %s\n", run->misfit);
+    if (run->rank == 0 && run->callbacks.line) /* longer than a line that run_say formats */
+        run->callbacks.line(run->callbacks.context, FSDP_LINE_INFO, settings);
+    free(settings);
+    return FSDP_OK;
+}
+
+static fsdp_status say_json(train_run *run, const char *plan)
+{
+    json_t *all = json_pack("{s:o, s:o, s:s, s:s}", "plan", json_loads(plan, 0, NULL), "settings",
+                            settings_used_json(run->settings), "reason", run->sharding.reason, "misfit", run->misfit);
+    char *text = all ? json_dumps(all, JSON_INDENT(1)) : NULL;
+    json_decref(all);
+    if (!text)
+        return error_set(FSDP_ERR_MEMORY, "printing a plan: out of host memory");
+    if (run->rank == 0 && run->callbacks.line)
+        run->callbacks.line(run->callbacks.context, FSDP_LINE_INFO, text);
+    free(text);
+    return FSDP_OK;
+}
+
+fsdp_status run_dry(train_run *run)
+{
+    fsdp_settings planned = run->used;
+    char *plan = NULL;
+    planned.world_size = run->n_ranks;
+    planned.ranks_per_node = run->world->job.local_world_size;
+    FSDP_TRY(fsdp_plan(&planned, &plan));
+    fsdp_status status = planned.json ? say_json(run, plan) : say_text(run, plan);
+    free(plan);
+    return status;
+}

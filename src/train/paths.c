@@ -1,0 +1,57 @@
+/* Walks up from each output to the first folder that exists; that one must be a folder, and writable. */
+#include "train/paths.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/file.h"
+
+/* Cuts the last name off; "." behind the last one of a relative path, "/" at the root. */
+static void cut_name(char *path)
+{
+    char *slash = strrchr(path, '/');
+    if (!slash)
+        strcpy(path, ".");
+    else
+        slash[slash == path] = '\0';
+}
+
+static fsdp_status check_output(const char *flag, const char *path, bool is_folder)
+{
+    char folder[PATH_MAX];
+    if (!path)
+        return FSDP_OK;
+    if (snprintf(folder, sizeof folder, "%s", path) >= PATH_MAX)
+        return error_set(FSDP_ERR_INPUT, "--%s: the path is too long", flag);
+    if (!is_folder && file_is_directory(path))
+        return error_set(FSDP_ERR_INPUT, "--%s=%s is a folder; a file is wanted", flag, path);
+    if (!is_folder)
+        cut_name(folder);
+    while (access(folder, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR))
+        cut_name(folder);
+    if (!file_is_directory(folder))
+        return error_set(FSDP_ERR_INPUT, "--%s=%s cannot be made: %s is not a folder", flag, path, folder);
+    if (access(folder, W_OK | X_OK) != 0)
+        return error_set_errno(FSDP_ERR_INPUT, "--%s=%s cannot be made: %s", flag, path, folder);
+    return FSDP_OK;
+}
+
+fsdp_status paths_check(const fsdp_settings *s)
+{
+    const struct {
+        const char *flag, *path;
+        bool is_folder;
+    } outputs[] = {
+        {"output_dir", s->output_dir, true}, {"checkpoint_dir", s->checkpoint_dir, true},
+        {"export_dir", s->export_dir, true}, {"tensorboard_dir", s->tensorboard_dir, true},
+        {"metrics", s->metrics, false},      {"log_samples", s->log_samples, false},
+        {"trace", s->trace, false},
+    };
+    for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++)
+        FSDP_TRY(check_output(outputs[i].flag, outputs[i].path, outputs[i].is_folder));
+    return FSDP_OK;
+}

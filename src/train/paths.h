@@ -1,0 +1,11 @@
+/* Where a run will write, looked at before it starts: a job that cannot keep its results says so at once. */
+#ifndef TRAIN_PATHS_H
+#define TRAIN_PATHS_H
+
+#include <fsdp/settings.h>
+
+/* FSDP_ERR_INPUT, with the flag named, when a file or folder that the settings name could not be made. Makes nothing.
+ */
+fsdp_status paths_check(const fsdp_settings *s);
+
+#endif

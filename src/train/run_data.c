@@ -1,0 +1,154 @@
+/* Opens what a job reads: its tokenizer, its data, and data to validate with. Long texts become a token file in the
+ * user's cache folder, made once and shared by the ranks of a host. */
+#include <stdlib.h>
+
+#include "base/checked.h"
+#include "base/clock.h"
+#include "base/environment.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/threads.h"
+#include "data/hub.h"
+#include "train/run.h"
+
+static const int64_t cache_from_bytes = 64 << 20;
+static const double seconds_between_lines = 5;
+
+/* Reading text that takes long says how far it is. */
+typedef struct reading {
+    train_run *run;
+    double began, said;
+} reading;
+
+static bool reads_text(const fsdp_settings *s)
+{
+    return fsdp_model_is_llama(s->model_type) || s->model_type == FSDP_MODEL_T5;
+}
+
+static fsdp_status open_tokenizer(train_run *run)
+{
+    const fsdp_settings *s = run->settings;
+    if (!reads_text(s))
+        return FSDP_OK;
+    if (!s->tokenizer)
+        return fsdp_tokenizer_byte(&run->tokenizer);
+    char *path = NULL;
+    FSDP_TRY(hub_find(HUB_MODEL, s->tokenizer, NULL, &path));
+    fsdp_status status = fsdp_tokenizer_load(path, &run->tokenizer);
+    free(path);
+    return status;
+}
+
+static void say_reading(void *context, int64_t bytes, int64_t tokens, double part)
+{
+    reading *r = context;
+    double now = clock_seconds();
+    if (now - r->said < seconds_between_lines)
+        return;
+    r->said = now;
+    run_say(r->run, FSDP_LINE_PROGRESS, "Reading data: %.0f%%, %.2f GB, %.1f M tokens, %.1f MB/s, left: %.0f s",
+            100 * part, 1e-9 * (double)bytes, 1e-6 * (double)tokens, 1e-6 * (double)bytes / (now - r->began),
+            part > 0 ? (now - r->began) * (1 - part) / part : 0);
+}
+
+/* malloc'd; NULL when nobody says where: tokens then stay in memory. */
+static char *token_cache(void)
+{
+    const char *own = environment_text("FSDP_CACHE_DIR"), *user = environment_text("XDG_CACHE_HOME");
+    const char *home = environment_text("HOME");
+    if (own)
+        return file_join(own, "tokens");
+    return user ? file_join(user, "fsdp/tokens") : home ? file_join(home, ".cache/fsdp/tokens") : NULL;
+}
+
+static dataset_options data_options(const train_run *run, reading *progress, const char *cache)
+{
+    const fsdp_settings *s = run->settings;
+    dataset_options o = DATASET_OPTIONS_INIT;
+    o.tokenizer = run->tokenizer;
+    o.width = s->max_context_width;
+    o.target_width = s->max_target_width;
+    o.pairs = s->model_type == FSDP_MODEL_T5;
+    if (s->source_field)
+        o.source_field = s->source_field;
+    if (s->target_field)
+        o.target_field = s->target_field;
+    o.source_prefix = s->source_prefix;
+    o.config_name = s->dataset_config_name;
+    o.part = SOURCE_TRAINING;
+    o.strict = s->strict_data;
+    o.max_samples = s->max_samples;
+    o.n_threads = threads_count();
+    o.cache_folder = cache;
+    o.cache_from_bytes = cache_from_bytes;
+    o.progress = say_reading;
+    o.progress_context = progress;
+    return o;
+}
+
+/* Validation data: as named, or a part held back, or the data set's own validation files where steps ask for them. */
+static fsdp_status open_validation(train_run *run, dataset_options *options)
+{
+    const fsdp_settings *s = run->settings;
+    if (s->validation_dataset.n > 0) {
+        options->part = SOURCE_ALL;
+        return dataset_open(s->validation_dataset.items, (size_t)s->validation_dataset.n, options, &run->validation);
+    }
+    if (s->validation_split > 0) {
+        int64_t n = dataset_describe(run->data).n_samples, held = (int64_t)((double)n * s->validation_split);
+        return dataset_hold_back(run->data, max_i64(1, held), &run->validation);
+    }
+    if (s->validation_freq == 0)
+        return FSDP_OK;
+    options->part = SOURCE_VALIDATION;
+    FSDP_TRY(dataset_open(s->dataset.items, (size_t)s->dataset.n, options, &run->validation));
+    if (!run->validation && run->rank == 0)
+        run_say(run, FSDP_LINE_WARNING,
+                "nothing is validated: the data set has no validation files of its own; name some with "
+                "--validation_dataset, or hold back a part with --validation_split");
+    return FSDP_OK;
+}
+
+static fsdp_status open_data(train_run *run)
+{
+    const fsdp_settings *s = run->settings;
+    if (s->dataset.n == 0 && s->dry_run) {
+        run->info = (dataset_info){.n_samples = 1, .width = s->max_context_width, .target_width = s->max_target_width};
+        return FSDP_OK;
+    }
+    if (s->dataset.n == 0)
+        return error_set(FSDP_ERR_INPUT, "no data: name files, folders or a data set with --dataset");
+    double now = clock_seconds();
+    reading progress = {run, now, now};
+    char *cache = token_cache();
+    dataset_options options = data_options(run, &progress, cache);
+    fsdp_status status = dataset_open(s->dataset.items, (size_t)s->dataset.n, &options, &run->data);
+    if (status == FSDP_OK)
+        status = open_validation(run, &options);
+    free(cache);
+    FSDP_TRY(status);
+    run->info = dataset_describe(run->data);
+    if (run->validation)
+        run->validation_info = dataset_describe(run->validation);
+    return FSDP_OK;
+}
+
+/* All ranks read the same records: one of them complains. */
+static void show_early(void *context, log_level level, const char *line)
+{
+    train_run *run = context;
+    if (run->rank == 0 && level >= (log_level)run->settings->log_level)
+        run_say(run, FSDP_LINE_WARNING, "%s", line);
+}
+
+/* The log files of the run do not exist yet; they will when there is something to run. */
+fsdp_status run_open_data(train_run *run)
+{
+    log_set_sink(show_early, run, LOG_WARNING);
+    fsdp_status status = open_tokenizer(run);
+    if (status == FSDP_OK)
+        status = open_data(run);
+    log_set_sink(NULL, NULL, LOG_ERROR);
+    return status;
+}

@@ -1,0 +1,82 @@
+#!/bin/bash
+# `fsdp bench step|kernel|comm`: tables and JSON say what they should, on one rank and on two, and what is asked for
+# wrongly is refused with what there is.
+set -euo pipefail
+source "$(dirname "$0")/support.bash"
+
+# json FILE EXPRESSION...: one line of JSON, of which every Perl expression over $r is true.
+json()
+{
+    local file=$1
+    shift
+    [[ $(wc -l <"$file") == 1 ]] || fail "not one line: $(cat "$file")"
+    perl -MJSON::PP -MList::Util=sum -e '
+        open my $in, "<", shift or die; our $r = decode_json(<$in>);
+        sub near { my ($a, $b, $share) = @_; return abs($a - $b) <= $share * abs($b) }
+        for my $claim (@ARGV) { my $true = eval $claim; die "not so: $claim $@\n" if !$true }' \
+        "$file" "$@" || fail "$file: $(cat "$file")"
+}
+
+quick="--device cpu --threads 1"
+ranks="run --standalone --nproc-per-node 2 --plain"
+refused 2 'no workload is named "single-"; there are cpu-512, single, 1b-8k, 1b-8k-ac, 3.2-1b, 3.2-1b-8, 8b-4k-ac, tiny' \
+    bench step single- $quick
+refused 2 'no workload is named "x"; there are cpu-512' bench kernel x $quick
+refused 2 '`fsdp bench step`, `fsdp bench kernel` or `fsdp bench comm`' bench
+refused 2 '`fsdp bench step`, `fsdp bench kernel` or `fsdp bench comm`' bench steps
+refused 2 "comm takes --sizes, not a workload (tiny)" bench comm tiny $quick
+refused 2 "--sizes=big" bench comm --sizes 1MB,big $quick
+refused 2 "--steps=0" bench step tiny --steps 0 $quick
+refused 2 "--breakdown belongs to" bench comm --breakdown $quick
+refused 2 "unknown flag --stepz" bench step tiny --stepz 3 $quick
+
+# A step: figures that hang together, and a breakdown whose classes are the whole.
+"$fsdp" bench step tiny --steps 3 --warmup_steps 1 --breakdown --json $quick >step.json
+json step.json '$r->{workload} eq "tiny" && $r->{world} == 1 && $r->{batch} == 2 && $r->{seq} == 32' \
+    '$r->{N} == 106816 && $r->{dtype} eq "fp32"' \
+    'near($r->{tok_s} * $r->{ms}, 64e3, 0.05) && $r->{ms_best} <= $r->{ms}' \
+    '$r->{tflops} * $r->{ms} * 1e9 > 6 * ($r->{N} - 256 * 64) * 64 * 0.99' \
+    '$r->{tflops} * $r->{ms} * 1e9 < 8 * $r->{N} * 64' \
+    '!defined $r->{peak_tflops} && !defined $r->{utilisation} && $r->{matrix_tflops} > 0' \
+    'near($r->{utilisation_of_matrix} * $r->{matrix_tflops}, $r->{tflops}, 0.01)' \
+    'join(",", map { $_->{name} } @{$r->{classes}}) eq
+        "products,attention,norms and pointwise,loss with its product,optimizer,communication,other"' \
+    'near(sum(map { $_->{ms} } @{$r->{classes}}), $r->{waited_ms}, 0.01)' \
+    '$r->{classes}[0]{count} == 16 && $r->{classes}[1]{count} == 4 && $r->{classes}[5]{ms} == 0' \
+    '(grep { $_->{name} eq "linear.forward" && $_->{count} == 8 } @{$r->{operations}}) == 1' \
+    '$r->{operations}[0]{ms} >= $r->{operations}[1]{ms} && $r->{operations}[1]{ms} >= $r->{operations}[-1]{ms}'
+"$fsdp" bench step tiny --steps 2 --warmup_steps 0 --breakdown $quick >step.txt
+grep -q '^  products .* ms .* %' step.txt || fail "no products: $(cat step.txt)"
+tail -1 step.txt | grep -q '^tiny .* tokens/s .* TFLOP/s a rank, .* % of a measured product' || fail "$(cat step.txt)"
+
+# Two ranks: one of them prints, and waits for collectives are a class of their own.
+"$fsdp" $ranks "$fsdp" bench step tiny --steps 2 --warmup_steps 1 --breakdown --json $quick >two.json
+json two.json '$r->{world} == 2 && $r->{classes}[5]{name} eq "communication" && $r->{classes}[5]{count} > 0'
+
+# Kernels: every row has a time and one rate, whose share is that of the rates above.
+"$fsdp" bench kernel tiny --json $quick >kernel.json
+json kernel.json '$r->{workload} eq "tiny" && $r->{matrix_tflops} > 0 && $r->{copy_gb_s} > 0' '@{$r->{kernels}} == 29' \
+    '!grep { $_->{ms} <= 0 || defined($_->{tflops}) == defined($_->{gb_s}) } @{$r->{kernels}}' \
+    '!grep { $_->{gb_s} && !near($_->{of_copy} * $r->{copy_gb_s}, $_->{gb_s}, 0.01) } @{$r->{kernels}}' \
+    '!grep { $_->{tflops} && !near($_->{of_matrix} * $r->{matrix_tflops}, $_->{tflops}, 0.01) } @{$r->{kernels}}' \
+    'join(",", map { $_->{shape} } grep { $_->{name} eq "gate|up, weight gradient" } @{$r->{kernels}}) eq "64 x 256 x 64"' \
+    '!grep { $_->{name} eq "down, forward" && !near($_->{ms} * $_->{tflops} * 1e9, 2 * 64 * 64 * 128, 0.01) } @{$r->{kernels}}'
+"$fsdp" bench kernel tiny --bf16 $quick >kernel.txt
+for name in "q|k|v, forward" "attention, backward" "rmsnorm, backward" rope "swiglu, forward" cross-entropy \
+    "embedding, gradient" adamw copy; do
+    grep -qF "$name" kernel.txt || fail "no row for $name: $(cat kernel.txt)"
+done
+
+# Collectives: on one rank nothing crosses the bus; on two the rate is that of the bytes that do.
+"$fsdp" bench comm --sizes 64KiB --json $quick >one.json
+json one.json '$r->{world} == 1 && $r->{backend} eq "self"' '!grep { $_->{bus_gb_s} != 0 } @{$r->{collectives}}'
+"$fsdp" $ranks "$fsdp" bench comm --sizes 64KiB,1MiB --json $quick >comm.json
+json comm.json '$r->{world} == 2 && $r->{backend} eq "shm"' \
+    'join(",", map { "$_->{name} $_->{bytes}" } @{$r->{collectives}}) eq "all_gather 65536,reduce_scatter 65536," .
+        "all_reduce 65536,all_gather 1048576,reduce_scatter 1048576,all_reduce 1048576"' \
+    '!grep { !near($_->{bus_gb_s} * $_->{ms} * 1e6, $_->{bytes} * ($_->{name} eq "all_reduce" ? 1 : 0.5), 0.02) }
+        @{$r->{collectives}}' \
+    '!grep { $_->{copy_gb_s} <= 0 } @{$r->{collectives}}'
+"$fsdp" $ranks "$fsdp" bench comm --sizes 64KiB $quick >comm.txt
+grep -q '^2 ranks over shm' comm.txt && grep -q '^reduce_scatter .* 0.062 ' comm.txt || fail "$(cat comm.txt)"
+echo "steps, kernels and collectives are measured, and say so"

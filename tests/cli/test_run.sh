@@ -1,0 +1,83 @@
+#!/bin/bash
+# `fsdp train` as its users see it: how soon it starts, what it writes in a pipe and on a terminal, which rank read which
+# sample, what a kill leaves behind.
+set -euo pipefail
+source "$(dirname "$0")/support.bash"
+export OMP_NUM_THREADS=1
+sanitized=$(grep -c '^FSDP_SANITIZE:[A-Z]*=.' "$build/CMakeCache.txt" || true)
+
+# ranks N FLAGS...: a small byte-level model on N ranks.
+ranks()
+{
+    local n=$1
+    shift
+    "$fsdp" run --standalone --nproc-per-node "$n" --plain "$fsdp" train --device cpu --model_type llama_v3 --hidden_width 16 \
+        --num_layers 1 --num_heads 2 --intermediate_size 32 --max_context_width 16 --sharding_strategy full "$@"
+}
+
+# --- the first step of the tiny preset on 2 ranks ---------------------------------------------------------------------------
+# The best of a few, from the command to the line of step 1. The promise is one second on a machine that has nothing else to
+# do; the bound is what a busy one must still reach.
+best=1000000
+for _ in 1 2 3; do
+    begin=${EPOCHREALTIME/./}
+    while read -r line; do
+        [[ $line != *"Batch 1 "* ]] || break
+    done < <(cd "$source_root" && "$fsdp" run --standalone --nproc-per-node 2 "$fsdp" train --device cpu --preset tiny \
+        --sharding_strategy full --max_steps 1 --logging_freq 1 --sample_tokens 0 --no_checkpoint_at_end --output_dir "$work/start")
+    end=${EPOCHREALTIME/./}
+    [[ $line == *"Batch 1 Loss: "* ]] || fail "no first step: $line"
+    ((end - begin < best * 1000)) && best=$(((end - begin) / 1000))
+done
+echo "start to first step of the tiny preset on 2 ranks: $best ms"
+((sanitized || best < 8000)) || fail "the first step comes after $best ms"
+
+# --- which rank read which sample -------------------------------------------------------------------------------------------
+# 37 contexts of 16 tokens, the end token included.
+head -c $((37 * 16 - 1)) "$source_root/README.md" | tr '\0-\37\200-\377' ' ' >text.txt
+for n in 1 2 3; do
+    ranks "$n" --dataset text.txt --epochs 2 --train_batch_size 4 --log_samples "samples.$n" --output_dir "run.$n" >"log.$n"
+    # Every sample twice, in another order the second time, and no sample on two ranks in one step.
+    awk -v n=37 '{ for (i = 3; i <= NF; i++) seen[$i]++ }
+        END { for (i = 0; i < n; i++) if (seen[i] != 2) { print "sample " i " came " seen[i] + 0 " times"; exit 1 } }' "samples.$n" ||
+        fail "$n ranks"
+    [[ $(cut -d' ' -f2 "samples.$n" | sort -u | wc -l) == "$n" ]] || fail "$n ranks: not every rank has read"
+done
+[[ $(awk '$1 == 1' samples.1) != $(awk '$1 == 11 { $1 = 1; print }' samples.1) ]] || fail "both epochs have one order"
+# Stopped on 3 ranks and gone on with on 2 (the same global batch of 6): together every sample once.
+ranks 3 --dataset text.txt --epochs 1 --max_steps 3 --train_batch_size 2 --log_samples samples.r --output_dir first >/dev/null
+ranks 2 --dataset text.txt --epochs 1 --train_batch_size 3 --log_samples samples.r --output_dir second \
+    --resume_from_checkpoint first/checkpoints >resumed
+grep -q '^resumed from .* at step 3' resumed || fail "not resumed: $(head -3 resumed)"
+[[ $(cut -s -d' ' -f3- samples.r | tr ' ' '\n' | grep . | sort -n | tr '\n' ' ') == "$(seq 0 36 | tr '\n' ' ')" ]] ||
+    fail "after a resume at another world size samples are missing or came twice"
+
+# --- a pipe gets plain lines, a terminal one line in place -------------------------------------------------------------------
+! grep -q $'\033\|\r' log.2 || fail "escape sequences in a pipe"
+[[ $(grep -c '^Batch [0-9]* Loss: [0-9.]*, Speed: [0-9.]* samples/sec, lr: [0-9.e-]*' log.2) == 10 ]] || fail "not a line per step"
+for line in '^steps  *10' '^loss  *[0-9.]* (' '^peak memory ' '^files of the run run.2$' '^metrics  *run.2/metrics.jsonl$' \
+    '^model rate .* utilization '; do
+    grep -q "$line" log.2 || fail "the summary has no line '$line'"
+done
+if command -v script >/dev/null; then
+    TERM=xterm script -qec "stty cols 60; '$fsdp' train --device cpu --model_type llama_v3 --hidden_width 16 --num_layers 1 --num_heads 2 \
+        --intermediate_size 32 --max_context_width 16 --dataset text.txt --max_steps 20 --output_dir tty" typescript >/dev/null
+    grep -q $'\r\033\[KBatch' typescript || fail "progress is not rewritten in place"
+    tr '\r' '\n' <typescript | sed 's/\x1b\[K//g' | awk '/^Batch/ && length > 60 { exit 1 }' || fail "progress wraps at 60 columns"
+fi
+
+# --- kill -9 leaves whole lines --------------------------------------------------------------------------------------------
+"$fsdp" train --device cpu --model_type llama_v3 --hidden_width 16 --num_layers 1 --num_heads 2 --intermediate_size 32 \
+    --max_context_width 16 --dataset text.txt --max_steps 1000000 --logging_freq 1000 --output_dir killed >/dev/null &
+victim=$!
+for _ in $(seq 200); do
+    [[ -s killed/metrics.jsonl && $(wc -l <killed/metrics.jsonl) -gt 20 ]] && break
+    sleep 0.05
+done
+kill -9 "$victim"
+wait "$victim" 2>/dev/null || true
+n=$(wc -l <killed/metrics.jsonl)
+((n > 20)) || fail "killed after $n lines"
+awk 'substr($0, 1, 9) != "{\"step\": " || substr($0, length) != "}" { print NR ": " $0; exit 1 } $2 != NR "," { exit 1 }' \
+    killed/metrics.jsonl || fail "a line is torn or missing"
+echo "samples, pipes, terminals and kills are as they should be"
