@@ -207,7 +207,8 @@ static void attention_expect_rows(kernel_check *c, const operand *o, double *wan
 /* On GPUs, weights and their gradients are rounded to the type of q where tensor cores take the rows. */
 static void attention_one(kernel_check *c, const attention_case *k, attention_way way)
 {
-    if (check_leaves_out(c, k->batch * k->q_heads * k->q_length * k->kv_length * k->head_dim))
+    int64_t queries = (k->q_length + 63) / 64 * 64, keys = (k->kv_length + 63) / 64 * 64; /* work is done in tiles */
+    if (check_leaves_out(c, k->batch * k->q_heads * queries * keys * (k->head_dim < 64 ? 64 : k->head_dim)))
         return;
     c->rounds_twice = way.aligned && strcmp(c->device->name, "cpu") != 0;
     attention_data t = attention_make(c, k, way);
@@ -241,6 +242,7 @@ static void case_attention(kernel_check *c)
         {2, 17, 33, 3, 1, 17, true, false, BIAS_NONE, 7},  {1, 70, 67, 2, 2, 3, false, true, BIAS_NONE, 2},
         {2, 65, 130, 2, 1, 128, true, true, BIAS_NONE, 5}, {1, 3, 129, 2, 2, 80, false, false, BIAS_NONE, 0},
         {1, 19, 5, 1, 1, 256, false, false, BIAS_NONE, 1}, {3, 1, 17, 6, 3, 8, true, false, BIAS_NONE, 0},
+        {1, 70, 20, 1, 1, 17, true, false, BIAS_NONE, 3},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         attention_one(c, &cases[i], (attention_way){.aligned = false});
@@ -251,7 +253,7 @@ static void case_attention_with_bias(kernel_check *c)
     const attention_case cases[] = {
         {2, 33, 40, 3, 3, 16, false, true, BIAS_TOEPLITZ, 0}, {2, 70, 70, 4, 2, 32, true, false, BIAS_TOEPLITZ, 8},
         {2, 17, 66, 2, 2, 33, false, false, BIAS_FULL, 8},    {2, 33, 17, 2, 1, 8, false, true, BIAS_PER_KEY, 0},
-        {2, 20, 20, 4, 2, 16, true, false, BIAS_SHARED, 0},
+        {2, 20, 20, 4, 2, 16, true, false, BIAS_SHARED, 0},   {1, 20, 70, 1, 1, 8, false, true, BIAS_TOEPLITZ, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         attention_one(c, &cases[i], (attention_way){.aligned = false});
@@ -261,12 +263,14 @@ static void case_attention_with_bias(kernel_check *c)
 static void case_attention_of_aligned_heads(kernel_check *c)
 {
     const attention_case cases[] = {
-        {2, 33, 33, 4, 2, 64, true, false, BIAS_NONE, 0},     {1, 70, 150, 2, 1, 64, true, true, BIAS_NONE, 7},
-        {2, 130, 67, 2, 2, 32, false, false, BIAS_NONE, 0},   {1, 65, 130, 2, 1, 128, true, true, BIAS_NONE, 5},
-        {1, 70, 9, 2, 2, 80, true, false, BIAS_NONE, 0},      {3, 1, 17, 6, 3, 8, false, false, BIAS_NONE, 2},
-        {2, 33, 40, 3, 3, 16, false, true, BIAS_TOEPLITZ, 0}, {3, 70, 130, 2, 1, 64, true, false, BIAS_TOEPLITZ, 8},
-        {2, 17, 66, 2, 2, 96, false, false, BIAS_FULL, 8},    {2, 33, 17, 2, 1, 8, false, true, BIAS_PER_KEY, 0},
-        {2, 68, 68, 4, 2, 16, true, false, BIAS_SHARED, 0},
+        {2, 33, 33, 4, 2, 64, true, false, BIAS_NONE, 0},       {1, 70, 150, 2, 1, 64, true, true, BIAS_NONE, 7},
+        {2, 130, 67, 2, 2, 32, false, false, BIAS_NONE, 0},     {1, 65, 130, 2, 1, 128, true, true, BIAS_NONE, 5},
+        {1, 70, 9, 2, 2, 80, true, false, BIAS_NONE, 0},        {3, 1, 17, 6, 3, 8, false, false, BIAS_NONE, 2},
+        {2, 33, 40, 3, 3, 16, false, true, BIAS_TOEPLITZ, 0},   {3, 70, 130, 2, 1, 64, true, false, BIAS_TOEPLITZ, 8},
+        {2, 17, 66, 2, 2, 96, false, false, BIAS_FULL, 8},      {2, 33, 17, 2, 1, 8, false, true, BIAS_PER_KEY, 0},
+        {2, 68, 68, 4, 2, 16, true, false, BIAS_SHARED, 0},     {1, 20, 130, 1, 1, 64, false, false, BIAS_TOEPLITZ, 0},
+        {1, 130, 20, 1, 1, 64, false, true, BIAS_TOEPLITZ, 0},  {1, 40, 40, 1, 1, 128, true, false, BIAS_TOEPLITZ, 0},
+        {5, 130, 40, 16, 4, 16, false, true, BIAS_TOEPLITZ, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         attention_one(c, &cases[i], (attention_way){.aligned = true});
@@ -276,10 +280,11 @@ static void case_attention_of_aligned_heads(kernel_check *c)
 static void case_attention_with_dropout(kernel_check *c)
 {
     const attention_case cases[] = {
-        {2, 33, 33, 4, 2, 64, true, false, BIAS_NONE, 0},     {2, 17, 33, 3, 1, 17, true, false, BIAS_NONE, 7},
-        {1, 70, 67, 2, 2, 3, false, true, BIAS_NONE, 2},      {2, 65, 130, 2, 1, 128, true, true, BIAS_NONE, 5},
-        {2, 33, 40, 3, 3, 16, false, true, BIAS_TOEPLITZ, 0}, {3, 70, 130, 2, 1, 64, true, false, BIAS_TOEPLITZ, 8},
-        {2, 17, 66, 2, 2, 96, false, false, BIAS_FULL, 8},    {2, 33, 17, 2, 1, 8, false, true, BIAS_PER_KEY, 0},
+        {2, 33, 33, 4, 2, 64, true, false, BIAS_NONE, 0},       {2, 17, 33, 3, 1, 17, true, false, BIAS_NONE, 7},
+        {1, 70, 67, 2, 2, 3, false, true, BIAS_NONE, 2},        {2, 65, 130, 2, 1, 128, true, true, BIAS_NONE, 5},
+        {2, 33, 40, 3, 3, 16, false, true, BIAS_TOEPLITZ, 0},   {3, 70, 130, 2, 1, 64, true, false, BIAS_TOEPLITZ, 8},
+        {2, 17, 66, 2, 2, 96, false, false, BIAS_FULL, 8},      {2, 33, 17, 2, 1, 8, false, true, BIAS_PER_KEY, 0},
+        {5, 130, 40, 16, 4, 16, true, false, BIAS_TOEPLITZ, 0},
     };
     const float rates[] = {0.1f, 0.5f, 0.9f, 0.3f};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

@@ -25,7 +25,7 @@ static void end_bench(bench *b)
 }
 
 /* Multiplications of the largest size that a brief run works on. */
-#define BRIEF_WORK 1500000
+#define BRIEF_WORK 1200000
 
 /* fp32 arithmetic throughout, but sums in another order than the CPU's and exp to two units in the last place. */
 #define SLACK 2.0
@@ -77,7 +77,7 @@ static void vector_cross_entropy(kernel_check *c)
 {
     cross_entropy_one(c, 9, 4096, 8, false);
     cross_entropy_one(c, 5, 32000, 8, true);
-    cross_entropy_one(c, 2, 40000, 8, true);
+    cross_entropy_one(c, 2, 40000, 300, true);
     cross_entropy_one(c, 3, 128256, 8, false);
 }
 
@@ -149,7 +149,7 @@ static void deterministic_attention_gives_the_same_bits(void **state)
     end_bench(&b);
 }
 
-/* The convolutions of the case list once more, by cuDNN: right, and with fixed choices the same bits every time. */
+/* The convolutions of the case list once more, by cuDNN: right, and the same bits every time. */
 static void cudnn_convolution_matches_the_reference(void **state)
 {
     (void)state;
@@ -162,12 +162,7 @@ static void cudnn_convolution_matches_the_reference(void **state)
         assert_string_equal(cuda_conv2d_engine(gpu, &a, false), "cudnn");
         assert_string_equal(cuda_conv2d_engine(gpu, &a, true), "cudnn"); /* weight gradient in fp32 */
     }
-    run_case(gpu, &convolution, SLACK);
-    device *fixed = NULL;
-    MUST(device_open_cuda(0, &fixed));
-    fixed->fixed_choices = true;
-    uint64_t first = run_case(fixed, &convolution, SLACK), second = run_case(fixed, &convolution, SLACK);
-    device_close(fixed);
+    uint64_t first = run_case(gpu, &convolution, SLACK), second = run_case(gpu, &convolution, SLACK);
     assert_int_equal(first, second);
 }
 

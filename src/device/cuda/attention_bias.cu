@@ -71,10 +71,11 @@ static __device__ float sum_over_tiles(const attention_args &a, const float *par
     float sum = 0;
     if (form == BIAS_DIAGONAL) {
         const int64_t distance = index - (a.q_length - 1);
+        const int64_t apart = (distance + q_tiles * tile) / tile - q_tiles; /* tiles, rounded down */
         for (int64_t q = 0; q < q_tiles; q++)
-            for (int64_t k = 0; k < k_tiles; k++) {
+            for (int64_t k = q + apart; k <= q + apart + 1; k++) {
                 const int64_t local = distance - (k - q) * tile + tile - 1;
-                if (local >= 0 && local < 2 * tile - 1)
+                if (k >= 0 && k < k_tiles && local >= 0)
                     sum += partial[(q * k_tiles + k) * 2 * tile + local];
             }
     } else if (form == BIAS_KEY) {

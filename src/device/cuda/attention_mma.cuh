@@ -1,7 +1,7 @@
-/* Building blocks of the attention kernels on tensor cores, for bf16 and fp16. A block of four warps works on 64 rows,
- * 16 a warp, against tiles of N columns; tiles of q, k, v and d_out lie in shared memory as they come, head dimension
- * padded with zeros to DP. Chunks of 8 elements (16 bytes) of row r are stored at place chunk ^ (r & 7), so that
- * neither rows nor columns meet in a bank. Fragments are laid out as mma.cuh says. */
+/* Building blocks of the attention kernels on tensor cores, for bf16 and fp16. A block of four warps works on 64 M
+ * rows, 16 M a warp, against tiles of N columns; tiles of q, k, v and d_out lie in shared memory as they come, head
+ * dimension padded with zeros to DP. Chunks of 8 elements (16 bytes) of row r are stored at place chunk ^ (r & 7), so
+ * that neither rows nor columns meet in a bank. Fragments are laid out as mma.cuh says. */
 #ifndef DEVICE_CUDA_ATTENTION_MMA_CUH
 #define DEVICE_CUDA_ATTENTION_MMA_CUH
 
@@ -70,24 +70,32 @@ struct head_view {
     }
 };
 
-/* sum[j] = rows first .. first+15 of `left` times row j*8 .. of `right`, over the head dimension: N columns. */
-template <int D, int DP, int N>
-static __device__ __forceinline__ void multiply_rows(float sum[N / 8][4], char *left, int first, char *right)
+/* sum[m][j] = rows first + 16 m .. +15 of `left` times rows 8 j .. of `right`, over the head dimension: N columns. What
+ * is read of `right` serves all M. */
+template <int D, int DP, int N, int M>
+static __device__ __forceinline__ void multiply_rows(float sum[M][N / 8][4], char *left, int first, char *right)
 {
     const int lane = threadIdx.x & 31, matrix = lane >> 3, r = lane & 7;
 #pragma unroll
-    for (int j = 0; j < N / 8; j++)
-        sum[j][0] = sum[j][1] = sum[j][2] = sum[j][3] = 0;
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int j = 0; j < N / 8; j++)
+            sum[m][j][0] = sum[m][j][1] = sum[m][j][2] = sum[m][j][3] = 0;
 #pragma unroll
     for (int c = 0; c < DP / 8; c += 2) {
-        uint32_t a[4];
-        load_matrices(a, tile_at<DP>(left, first + (matrix & 1) * 8 + r, c + (matrix >> 1)));
+        uint32_t a[M][4];
+#pragma unroll
+        for (int m = 0; m < M; m++)
+            load_matrices(a[m], tile_at<DP>(left, first + 16 * m + (matrix & 1) * 8 + r, c + (matrix >> 1)));
 #pragma unroll
         for (int j = 0; j < N / 8; j += 2) {
             uint32_t b[4];
             load_matrices(b, tile_at<DP>(right, (j + (matrix >> 1)) * 8 + r, c + (matrix & 1)));
-            multiply_add<D>(sum[j], a, b);
-            multiply_add<D>(sum[j + 1], a, b + 2);
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                multiply_add<D>(sum[m][j], a[m], b);
+                multiply_add<D>(sum[m][j + 1], a[m], b + 2);
+            }
         }
     }
 }
@@ -97,44 +105,85 @@ template <int D> static __device__ __forceinline__ uint32_t pack_pair(float a, f
     return D == FSDP_BF16 ? pack_bf16(a, b) : pack_f16(a, b);
 }
 
-/* sum += weights (16 x N, as sums of multiply_rows) times the N rows of `tile`. */
-template <int D, int DP, int N>
-static __device__ __forceinline__ void add_weighted(float sum[DP / 8][4], const float weights[N / 8][4], char *tile)
+/* sum += weights (M times 16 x N, as sums of multiply_rows) times the N rows of `tile`. */
+template <int D, int DP, int N, int M>
+static __device__ __forceinline__ void add_weighted(float sum[M][DP / 8][4], const float weights[M][N / 8][4],
+                                                    char *tile)
 {
     const int lane = threadIdx.x & 31, matrix = lane >> 3, r = lane & 7;
 #pragma unroll
     for (int j = 0; j < N / 8; j += 2) {
-        const uint32_t a[4] = {pack_pair<D>(weights[j][0], weights[j][1]), pack_pair<D>(weights[j][2], weights[j][3]),
-                               pack_pair<D>(weights[j + 1][0], weights[j + 1][1]),
-                               pack_pair<D>(weights[j + 1][2], weights[j + 1][3])};
+        uint32_t a[M][4];
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                a[m][i] =
+                    pack_pair<D>(weights[m][j + (i >> 1)][2 * (i & 1)], weights[m][j + (i >> 1)][2 * (i & 1) + 1]);
 #pragma unroll
         for (int c = 0; c < DP / 8; c += 2) {
             uint32_t b[4];
             load_matrices_transposed(b, tile_at<DP>(tile, (j + (matrix & 1)) * 8 + r, c + (matrix >> 1)));
-            multiply_add<D>(sum[c], a, b);
-            multiply_add<D>(sum[c + 1], a, b + 2);
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                multiply_add<D>(sum[m][c], a[m], b);
+                multiply_add<D>(sum[m][c + 1], a[m], b + 2);
+            }
         }
+    }
+}
+
+/* A bias by distance (key - query) comes into shared memory tile by tile: so many numbers hold those of a tile of 64 M
+ * rows. */
+#define DISTANCES(M) (64 * (M) + 64)
+
+static __device__ __forceinline__ bool bias_by_distance(const attention_args &a)
+{
+    return a.bias.p && a.bias_key != 0 && a.bias_query == -a.bias_key;
+}
+
+/* Starts copying the bias of distances first .. first + n - 1, zeros where no pair is so far apart. */
+static __device__ __forceinline__ void copy_distances(float *to, const attention_args &a, const head_view &at,
+                                                      int64_t first, int n)
+{
+    for (int i = threadIdx.x; i < n; i += MMA_THREADS) {
+        const int64_t distance = first + i;
+        const bool present = distance > -a.q_length && distance < a.kv_length;
+        const int64_t from = present ? at.b * a.bias_batch + at.head * a.bias_head + distance * a.bias_key : 0;
+        if (a.bias.dtype == FSDP_F32)
+            copy_async_4(to + i, (const float *)a.bias.p + from, present);
+        else
+            to[i] = present ? load_one(a.bias.p, a.bias.dtype, from) : 0.0f;
     }
 }
 
 /* Adds the bias to scores in units of log 2; see mma_scores. Past the ends any element of it will do. */
 template <int N, bool TRANSPOSED>
 static __device__ __forceinline__ void add_bias(const attention_args &a, const head_view &at, float s[N / 8][4],
-                                                int first_row, int first_column)
+                                                int first_row, int first_column, const float *distances)
 {
+    if (distances) {
+#pragma unroll
+        for (int j = 0; j < N / 8; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const int apart = 8 * j + (e & 1) - 8 * (e >> 1);
+                s[j][e] += distances[TRANSPOSED ? -apart : apart] * LOG2_E;
+            }
+        return;
+    }
     const int64_t row_step = TRANSPOSED ? a.bias_key : a.bias_query;
     const int64_t column_step = TRANSPOSED ? a.bias_query : a.bias_key;
     const int last_row = (int)(TRANSPOSED ? a.kv_length : a.q_length) - 1;
     const int last_column = (int)(TRANSPOSED ? a.q_length : a.kv_length) - 1;
     const int64_t head = at.b * a.bias_batch + at.head * a.bias_head;
     const int64_t row[2] = {head + min(first_row, last_row) * row_step, head + min(first_row + 8, last_row) * row_step};
-    const bool wide = a.bias.dtype == FSDP_F32;
 #pragma unroll
     for (int j = 0; j < N / 8; j++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             const int64_t i = row[e >> 1] + min(first_column + 8 * j + (e & 1), last_column) * column_step;
-            s[j][e] += (wide ? ((const float *)a.bias.p)[i] : load_one(a.bias.p, a.bias.dtype, i)) * LOG2_E;
+            s[j][e] += load_one(a.bias.p, a.bias.dtype, i) * LOG2_E;
         }
 }
 
@@ -167,10 +216,12 @@ static __device__ __forceinline__ void hide_keys(const attention_args &a, const 
 
 /* Products q.k into scores in units of log 2: scaled, with bias, and at an edge -inf where a key is not seen. Rows are
  * queries, columns keys (TRANSPOSED: the other way round): element e of column group j is that of row first_row + 8
- * (e / 2) and column first_column + 8 j + e % 2. */
+ * (e / 2) and column first_column + 8 j + e % 2. distances: where the bias of (first_row, first_column) lies among
+ * those of the tile; NULL when the bias is not by distance. */
 template <int N, bool TRANSPOSED>
 static __device__ __forceinline__ void mma_scores(const attention_args &a, const head_view &at, float s[N / 8][4],
-                                                  int64_t first_row, int64_t first_column, bool edge)
+                                                  int64_t first_row, int64_t first_column, const float *distances,
+                                                  bool edge)
 {
     const float scale = a.scale * LOG2_E;
 #pragma unroll
@@ -179,7 +230,7 @@ static __device__ __forceinline__ void mma_scores(const attention_args &a, const
         for (int e = 0; e < 4; e++)
             s[j][e] *= scale;
     if (a.bias.p)
-        add_bias<N, TRANSPOSED>(a, at, s, (int)first_row, (int)first_column);
+        add_bias<N, TRANSPOSED>(a, at, s, (int)first_row, (int)first_column, distances);
     if (edge)
         hide_keys<N, TRANSPOSED>(a, at, s, (int)first_row, (int)first_column);
 }
@@ -229,14 +280,18 @@ static __device__ __forceinline__ void store_rows(const buffer b, int64_t first,
     }
 }
 
-/* The row statistics of backward: lse in units of log 2 (+inf for rows that are not there or see nothing, so that
- * every weight becomes 0) and delta. */
+/* lse in units of log 2; +inf for rows that are not there or see nothing, so that every weight becomes 0. */
+static __device__ __forceinline__ float lse_for_weights(float lse, bool present)
+{
+    return present && lse != -INFINITY ? lse * LOG2_E : INFINITY;
+}
+
+/* The row statistics of backward. */
 static __device__ __forceinline__ void read_row(const attention_args &a, const float *delta, const head_view &at,
                                                 int64_t query, float *lse, float *row_delta)
 {
     const bool present = query < a.q_length;
-    const float value = present ? a.lse[at.row(a, query)] : -INFINITY;
-    *lse = value == -INFINITY ? INFINITY : value * LOG2_E;
+    *lse = lse_for_weights(present ? a.lse[at.row(a, query)] : 0.0f, present);
     *row_delta = present ? delta[at.row(a, query)] : 0.0f;
 }
 

@@ -13,7 +13,7 @@ template <int DP> static constexpr int stage_bytes = 2 * tile_bytes<DP, MMA_ROWS
 
 template <int DP> static constexpr int bias_bytes()
 {
-    return 2 * stage_bytes<DP> + MMA_ROWS * (int)sizeof(uint64_t);
+    return 2 * stage_bytes<DP> + MMA_ROWS * (int)sizeof(uint64_t) + DISTANCES(1) * (int)sizeof(float);
 }
 
 template <int DP>
@@ -33,8 +33,8 @@ static __device__ __forceinline__ void copy_stage(const attention_args &a, const
 /* sum += the scores' gradients of one sample and head. */
 template <int D, int DP>
 static __device__ __forceinline__ void add_gradients(const attention_args &a, const float *delta, const head_view &at,
-                                                     char *stage, const uint64_t *keep, int64_t first_q,
-                                                     int64_t first_k, float sum[KEYS / 8][4])
+                                                     char *stage, const uint64_t *keep, const float *distances,
+                                                     int64_t first_q, int64_t first_k, float sum[KEYS / 8][4])
 {
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     const int64_t row = first_q + warp * 16 + g;
@@ -42,10 +42,12 @@ static __device__ __forceinline__ void add_gradients(const attention_args &a, co
     float lse[2], row_delta[2], s[KEYS / 8][4], dp[KEYS / 8][4];
     read_row(a, delta, at, row, &lse[0], &row_delta[0]);
     read_row(a, delta, at, row + 8, &lse[1], &row_delta[1]);
-    multiply_rows<D, DP, KEYS>(s, stage, warp * 16, stage + 2 * tile_bytes<DP, MMA_ROWS>);
-    mma_scores<KEYS, false>(a, at, s, row, first_k + 2 * t, is_edge(a, first_q, first_k, KEYS));
-    multiply_rows<D, DP, KEYS>(dp, stage + tile_bytes<DP, MMA_ROWS>, warp * 16,
-                               stage + 2 * tile_bytes<DP, MMA_ROWS> + tile_bytes<DP, KEYS>);
+    multiply_rows<D, DP, KEYS, 1>(&s, stage, warp * 16, stage + 2 * tile_bytes<DP, MMA_ROWS>);
+    mma_scores<KEYS, false>(a, at, s, row, first_k + 2 * t,
+                            distances ? distances + MMA_ROWS - 1 + 2 * t - (warp * 16 + g) : NULL,
+                            is_edge(a, first_q, first_k, KEYS));
+    multiply_rows<D, DP, KEYS, 1>(&dp, stage + tile_bytes<DP, MMA_ROWS>, warp * 16,
+                                  stage + 2 * tile_bytes<DP, MMA_ROWS> + tile_bytes<DP, KEYS>);
 #pragma unroll
     for (int j = 0; j < KEYS / 8; j++)
 #pragma unroll
@@ -64,6 +66,8 @@ __global__ void __launch_bounds__(MMA_THREADS)
     extern __shared__ uint4 memory[];
     char *stages = (char *)memory;
     uint64_t *keep = (uint64_t *)(stages + 2 * stage_bytes<DP>);
+    float *distances = (float *)(keep + MMA_ROWS);
+    const bool by_distance = bias_by_distance(a);
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     const int64_t n_key_tiles = (a.kv_length + KEYS - 1) / KEYS;
     const int64_t first_q = blockIdx.x / n_key_tiles * MMA_ROWS, first_k = blockIdx.x % n_key_tiles * KEYS;
@@ -76,6 +80,9 @@ __global__ void __launch_bounds__(MMA_THREADS)
         sum[j][0] = sum[j][1] = sum[j][2] = sum[j][3] = 0;
     if (all > 0)
         copy_stage<DP>(a, head_view(a, b_first, h_first), stages, first_q, first_k);
+    if (by_distance)
+        copy_distances(distances, a, head_view(a, b_first, h_first), first_k - first_q - (MMA_ROWS - 1),
+                       MMA_ROWS - 1 + KEYS);
     copy_async_commit();
     for (int64_t i = 0; i < all; i++) {
         const head_view at(a, b_first + i / h_count, h_first + i % h_count);
@@ -87,7 +94,8 @@ __global__ void __launch_bounds__(MMA_THREADS)
             fill_keep(a, at.b, at.head, first_q, MMA_ROWS, first_k, KEYS, keep);
         copy_async_wait<1>();
         __syncthreads();
-        add_gradients<D, DP>(a, delta, at, stages + (i & 1) * stage_bytes<DP>, keep, first_q, first_k, sum);
+        add_gradients<D, DP>(a, delta, at, stages + (i & 1) * stage_bytes<DP>, keep, by_distance ? distances : NULL,
+                             first_q, first_k, sum);
         __syncthreads();
     }
     copy_async_wait<0>();

@@ -47,19 +47,17 @@ void conv2d_graph_build(graph_builder *b, const void *shape)
     graph_add_convolution(b, s->kind, stride, padding, x, weight, y, s->add);
 }
 
-/* Only what sums plain products in fp32; of fp32 numbers, without rounding them first; where choices are fixed, in the
- * same order every time. */
+/* Only what sums plain products in fp32 and in the same order every time; of fp32 numbers, without rounding them first.
+ */
 uint32_t conv2d_forbidden_notes(const conv2d_shape *shape)
 {
     uint32_t notes = GRAPH_NOTE(FFT) | GRAPH_NOTE(WINOGRAD) | GRAPH_NOTE(WINOGRAD_TILE_4x4) |
                      GRAPH_NOTE(WINOGRAD_TILE_6x6) | GRAPH_NOTE(WINOGRAD_TILE_13x13) |
-                     GRAPH_NOTE(REDUCED_PRECISION_REDUCTION);
+                     GRAPH_NOTE(REDUCED_PRECISION_REDUCTION) | GRAPH_NOTE(NONDETERMINISTIC);
     if (shape->dtype == FSDP_F32)
         notes |= GRAPH_NOTE(DOWN_CONVERT_INPUTS);
     if (shape->dtype == FSDP_F32 && !shape->tensor_cores)
         notes |= GRAPH_NOTE(TENSOR_CORE);
-    if (shape->fixed)
-        notes |= GRAPH_NOTE(NONDETERMINISTIC);
     return notes;
 }
 
@@ -86,11 +84,11 @@ static void make_key(const conv2d_shape *s, char key[PLAN_KEY_CHARS])
     static const char *const names[] = {"y", "x", "weight"};
     const conv2d_args *a = &s->sizes;
     snprintf(key, PLAN_KEY_CHARS,
-             "%s%s %s%s%s %lldx%lldx%lldx%lld to %lld by %lldx%lld stride %lld,%lld padding %lld,%lld", names[s->kind],
-             s->add ? " added" : "", fsdp_dtype_name(s->dtype), s->tensor_cores ? " tf32" : "",
-             s->fixed ? " deterministic" : "", (long long)a->batch, (long long)a->in_channels, (long long)a->in_h,
-             (long long)a->in_w, (long long)a->out_channels, (long long)a->kernel_h, (long long)a->kernel_w,
-             (long long)a->stride_h, (long long)a->stride_w, (long long)a->padding_h, (long long)a->padding_w);
+             "%s%s %s%s %lldx%lldx%lldx%lld to %lld by %lldx%lld stride %lld,%lld padding %lld,%lld", names[s->kind],
+             s->add ? " added" : "", fsdp_dtype_name(s->dtype), s->tensor_cores ? " tf32" : "", (long long)a->batch,
+             (long long)a->in_channels, (long long)a->in_h, (long long)a->in_w, (long long)a->out_channels,
+             (long long)a->kernel_h, (long long)a->kernel_w, (long long)a->stride_h, (long long)a->stride_w,
+             (long long)a->padding_h, (long long)a->padding_w);
 }
 
 fsdp_status conv2d_plan_find(cuda_device *d, const conv2d_args *a, graph_convolution kind, bool add, conv2d_plan *out)
@@ -106,8 +104,7 @@ fsdp_status conv2d_plan_find(cuda_device *d, const conv2d_args *a, graph_convolu
                           .sizes = *a,
                           .dtype = result,
                           .add = add,
-                          .tensor_cores = result == FSDP_F32 && (widened || d->tf32),
-                          .fixed = d->base.fixed_choices};
+                          .tensor_cores = result == FSDP_F32 && (widened || d->tf32)};
     char key[PLAN_KEY_CHARS];
     make_key(&shape, key);
     if (widened) {

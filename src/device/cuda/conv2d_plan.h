@@ -9,7 +9,7 @@ typedef struct conv2d_shape {
     graph_convolution kind;
     conv2d_args sizes; /* without pointers */
     fsdp_dtype dtype;  /* of all three tensors */
-    bool add, tensor_cores, fixed;
+    bool add, tensor_cores;
 } conv2d_shape;
 
 typedef struct conv2d_plan {

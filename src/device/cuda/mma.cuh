@@ -54,6 +54,13 @@ static __device__ __forceinline__ void copy_async(void *to, const void *from, bo
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(bytes) : "memory");
 }
 
+/* The same with 4 bytes. */
+static __device__ __forceinline__ void copy_async_4(void *to, const void *from, bool present)
+{
+    const uint32_t at = (uint32_t)__cvta_generic_to_shared(to), bytes = present ? 4 : 0;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(at), "l"(from), "r"(bytes) : "memory");
+}
+
 static __device__ __forceinline__ void copy_async_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");

@@ -1,9 +1,13 @@
-/* RMS normalisation of rows of one type that fit a warp's or a block's registers: a row is read once, 16 bytes a load
- * with all loads under way together, and kept for the second pass over it. The weight gradient is summed per block in
- * registers, then over the blocks in order (launch_sum_partials). Other rows are norm.cu's. */
+/* RMS normalisation of rows of one type that a warp or a block can hold. Threads copy their own vectors of 16 bytes of
+ * coming rows to shared memory asynchronously, so that reading goes on while a row is worked on, and read them twice
+ * there. The weight gradient is summed per block in registers, then over the blocks in order (launch_sum_partials).
+ * Other rows are norm.cu's. */
+#include "device/cuda/mma.cuh"
 #include "device/cuda/vector.cuh"
 
 #define THREADS 128
+#define FORWARD_STAGES 3
+#define BACKWARD_STAGES 2
 
 /* Rows of up to N vectors of 16 bytes a thread, shared by WARPS warps: one (then a block works on four rows) or all. */
 template <int WARPS> struct row_group {
@@ -15,9 +19,15 @@ template <int WARPS> struct row_group {
         return WARPS == 1 ? threadIdx.x & 31 : threadIdx.x;
     }
 
-    static __device__ __forceinline__ int64_t index()
+    /* Its first row; the others are `step` apart. The blocks share what is left over at the end. */
+    static __device__ __forceinline__ int64_t first_row()
     {
-        return WARPS == 1 ? blockIdx.x * (int64_t)in_block + (threadIdx.x >> 5) : blockIdx.x;
+        return WARPS == 1 ? (threadIdx.x >> 5) * (int64_t)gridDim.x + blockIdx.x : blockIdx.x;
+    }
+
+    static __device__ __forceinline__ int64_t step()
+    {
+        return gridDim.x * (int64_t)in_block;
     }
 
     /* `turn` must differ between two calls in a row: a slow warp may still read what the last one left. */
@@ -38,158 +48,177 @@ template <int WARPS> struct row_group {
     }
 };
 
-/* Vectors `lane`, lane + threads, ... of a row of n; zeros past its end. */
+/* Starts copying vectors `lane`, lane + STEP, ... of a row of n into this thread's places; zeros past its end. */
 template <int N, int STEP>
-static __device__ __forceinline__ void load_row(uint4 raw[N], const void *p, int64_t row, int n, int lane)
+static __device__ __forceinline__ void copy_row(uint4 *own, const void *p, int64_t row, int n, int lane)
 {
     const uint4 *from = (const uint4 *)p + row * n;
 #pragma unroll
-    for (int k = 0; k < N; k++)
-        raw[k] = lane + k * STEP < n ? from[lane + k * STEP] : make_uint4(0, 0, 0, 0);
+    for (int k = 0; k < N; k++) {
+        const bool present = lane + k * STEP < n;
+        copy_async(own + k * THREADS, from + (present ? lane + k * STEP : 0), present);
+    }
 }
 
 template <int D, int N, int WARPS> __global__ void __launch_bounds__(THREADS) rmsnorm_rows(const rmsnorm_args a)
 {
     typedef row_group<WARPS> group;
-    constexpr int V = in_16_bytes<D>;
+    constexpr int V = in_16_bytes<D>, S = FORWARD_STAGES;
+    extern __shared__ uint4 memory[];
+    uint4 *ring = memory + threadIdx.x; /* (S, N, THREADS) */
     const int lane = group::lane(), n = (int)(a.columns / V);
-    const int64_t row = group::index();
-    if (row >= a.rows)
-        return;
-    uint4 raw[N];
-    load_row<N, group::threads>(raw, a.x.p, row, n, lane);
-    float squares = 0;
+    const int64_t step = group::step();
+    int64_t row = group::first_row();
 #pragma unroll
-    for (int k = 0; k < N; k++) {
-        float x[V];
-        unpack16<D>(raw[k], x);
-#pragma unroll
-        for (int j = 0; j < V; j++)
-            squares += x[j] * x[j];
+    for (int s = 0; s < S - 1; s++) {
+        if (row + s * step < a.rows)
+            copy_row<N, group::threads>(ring + s * N * THREADS, a.x.p, row + s * step, n, lane);
+        copy_async_commit();
     }
-    const float rstd = 1.0f / sqrtf(group::sum(squares, 0) / (float)a.columns + a.eps);
-    if (lane == 0)
-        a.rstd[row] = rstd;
+    for (int turn = 0; row < a.rows; row += step, turn++) {
+        const int64_t ahead = row + (S - 1) * step;
+        if (ahead < a.rows)
+            copy_row<N, group::threads>(ring + (turn + S - 1) % S * N * THREADS, a.x.p, ahead, n, lane);
+        copy_async_commit();
+        copy_async_wait<S - 1>();
+        const uint4 *own = ring + turn % S * N * THREADS;
+        float squares = 0;
 #pragma unroll
-    for (int k = 0; k < N; k++) {
-        const int i = lane + k * group::threads;
-        if (i >= n)
-            break;
-        float x[V], weight[V];
-        unpack16<D>(raw[k], x);
-        unpack16<D>(((const uint4 *)a.weight.p)[i], weight);
+        for (int k = 0; k < N; k++) {
+            float x[V];
+            unpack16<D>(own[k * THREADS], x);
 #pragma unroll
-        for (int j = 0; j < V; j++)
-            x[j] = x[j] * rstd * weight[j];
-        ((uint4 *)a.y.p)[row * n + i] = pack16<D>(x);
+            for (int j = 0; j < V; j++)
+                squares += x[j] * x[j];
+        }
+        const float rstd = 1.0f / sqrtf(group::sum(squares, turn) / (float)a.columns + a.eps);
+        if (lane == 0)
+            a.rstd[row] = rstd;
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            const int i = lane + k * group::threads;
+            if (i >= n)
+                break;
+            float x[V], weight[V];
+            unpack16<D>(own[k * THREADS], x);
+            unpack16<D>(((const uint4 *)a.weight.p)[i], weight);
+#pragma unroll
+            for (int j = 0; j < V; j++)
+                x[j] = x[j] * rstd * weight[j];
+            ((uint4 *)a.y.p)[row * n + i] = pack16<D>(x);
+        }
     }
 }
 
-/* One row's dx, given the mean over columns of weight * dy * xhat. */
+/* dx of one row, given the mean over columns of weight * dy * xhat; old: what it is added to. */
 template <int D, int N, int STEP>
 static __device__ __forceinline__ void store_gradient(const rmsnorm_args &a, int64_t row, int n, int lane,
-                                                      const uint4 x_raw[N], const uint4 dy_raw[N],
-                                                      const uint4 old_raw[N], float rstd, float mean)
+                                                      const uint4 *x_own, const uint4 *dy_own, const uint4 old[N],
+                                                      float rstd, float mean)
 {
     constexpr int V = in_16_bytes<D>;
+    const float shrink = -rstd * rstd * mean;
 #pragma unroll
     for (int k = 0; k < N; k++) {
         const int i = lane + k * STEP;
         if (i >= n)
             break;
         float x[V], dy[V], weight[V], out[V];
-        unpack16<D>(x_raw[k], x);
-        unpack16<D>(dy_raw[k], dy);
+        unpack16<D>(x_own[k * THREADS], x);
+        unpack16<D>(dy_own[k * THREADS], dy);
         unpack16<D>(((const uint4 *)a.weight.p)[i], weight);
-        unpack16<D>(old_raw[k], out);
+        unpack16<D>(old[k], out);
 #pragma unroll
         for (int j = 0; j < V; j++)
-            out[j] += rstd * (weight[j] * dy[j] - x[j] * rstd * mean);
+            out[j] += weight[j] * dy[j] * rstd + x[j] * shrink;
         ((uint4 *)a.dx.p)[row * n + i] = pack16<D>(out);
     }
 }
 
 /* Adds the groups' weight gradients up in group order and writes the block's row of partial sums. */
 template <int D, int N, int WARPS>
-static __device__ __forceinline__ void store_partial(float *partial, int n, int lane,
+static __device__ __forceinline__ void store_partial(float *partial, float *total, int n, int lane,
                                                      const float d_weight[N][in_16_bytes<D>])
 {
     typedef row_group<WARPS> group;
     constexpr int V = in_16_bytes<D>;
-    __shared__ float total[WARPS == 1 ? N * 32 * V : 1];
-    const int warp = threadIdx.x >> 5;
     for (int turn = 0; turn < group::in_block; turn++) {
-        if (WARPS != 1 || warp == turn)
+        if (WARPS > 1 || (int)(threadIdx.x >> 5) == turn)
 #pragma unroll
             for (int k = 0; k < N; k++)
 #pragma unroll
                 for (int j = 0; j < V; j++) {
-                    const int i = lane + k * group::threads;
-                    const float before = WARPS != 1 || turn == 0 || i >= n ? 0.0f : total[i * V + j];
-                    if (i < n && turn + 1 == group::in_block)
-                        partial[i * V + j] = before + d_weight[k][j];
-                    else if (WARPS == 1 && i < n)
-                        total[i * V + j] = before + d_weight[k][j];
+                    const int i = lane + k * group::threads, at = k * 32 * V + j * 32 + lane;
+                    const float sum = (turn == 0 ? 0.0f : total[at]) + d_weight[k][j];
+                    if (turn + 1 < group::in_block)
+                        total[at] = sum;
+                    else if (i < n)
+                        partial[i * V + j] = sum;
                 }
-        if (WARPS == 1)
-            __syncthreads();
+        __syncthreads();
     }
 }
 
-/* Each group takes every (number of groups)th row, the next one's loads under way while this one is worked on. */
 template <int D, int N, int WARPS>
-__global__ void __launch_bounds__(THREADS, N == 8 ? 2 : 4) rmsnorm_backward_rows(const rmsnorm_args a)
+__global__ void __launch_bounds__(THREADS, 3) rmsnorm_backward_rows(const rmsnorm_args a)
 {
     typedef row_group<WARPS> group;
-    constexpr int V = in_16_bytes<D>;
+    constexpr int V = in_16_bytes<D>, S = BACKWARD_STAGES;
+    extern __shared__ uint4 memory[];
+    uint4 *ring = memory + threadIdx.x; /* (S, x | dy, N, THREADS) */
     const int lane = group::lane(), n = (int)(a.columns / V);
-    const int64_t step = gridDim.x * (int64_t)group::in_block;
-    uint4 x_raw[N], dy_raw[N];
+    const int64_t step = group::step();
     float d_weight[N][V];
 #pragma unroll
     for (int k = 0; k < N; k++)
 #pragma unroll
         for (int j = 0; j < V; j++)
             d_weight[k][j] = 0;
-    int64_t row = group::index();
+    int64_t row = group::first_row();
     if (row < a.rows) {
-        load_row<N, group::threads>(x_raw, a.x.p, row, n, lane);
-        load_row<N, group::threads>(dy_raw, a.dy.p, row, n, lane);
+        copy_row<N, group::threads>(ring, a.x.p, row, n, lane);
+        copy_row<N, group::threads>(ring + N * THREADS, a.dy.p, row, n, lane);
     }
+    copy_async_commit();
     for (int turn = 0; row < a.rows; row += step, turn++) {
-        uint4 next_x[N], next_dy[N], old[N];
+        const uint4 *x_own = ring + turn % S * 2 * N * THREADS, *dy_own = x_own + N * THREADS;
         if (row + step < a.rows) {
-            load_row<N, group::threads>(next_x, a.x.p, row + step, n, lane);
-            load_row<N, group::threads>(next_dy, a.dy.p, row + step, n, lane);
+            uint4 *next = ring + (turn + 1) % S * 2 * N * THREADS;
+            copy_row<N, group::threads>(next, a.x.p, row + step, n, lane);
+            copy_row<N, group::threads>(next + N * THREADS, a.dy.p, row + step, n, lane);
         }
-        load_row<N, group::threads>(old, a.dx.p, row, a.add_dx ? n : 0, lane);
+        copy_async_commit();
+        uint4 old[N];
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            const int i = lane + k * group::threads;
+            old[k] = a.add_dx && i < n ? ((const uint4 *)a.dx.p)[row * n + i] : make_uint4(0, 0, 0, 0);
+        }
         const float rstd = a.rstd[row];
+        copy_async_wait<S - 1>();
         float sum = 0;
 #pragma unroll
         for (int k = 0; k < N; k++) {
             const int i = lane + k * group::threads;
             float x[V], dy[V], weight[V];
-            unpack16<D>(x_raw[k], x);
-            unpack16<D>(dy_raw[k], dy);
+            unpack16<D>(x_own[k * THREADS], x);
+            unpack16<D>(dy_own[k * THREADS], dy);
             unpack16<D>(i < n ? ((const uint4 *)a.weight.p)[i] : make_uint4(0, 0, 0, 0), weight);
 #pragma unroll
             for (int j = 0; j < V; j++) {
-                const float product = dy[j] * x[j] * rstd;
-                d_weight[k][j] += product;
+                const float product = dy[j] * x[j];
+                d_weight[k][j] += product * rstd;
                 sum += weight[j] * product;
             }
         }
-        const float mean = group::sum(sum, turn) / (float)a.columns;
+        const float mean = group::sum(sum, turn) * rstd / (float)a.columns;
         if (a.dx.p)
-            store_gradient<D, N, group::threads>(a, row, n, lane, x_raw, dy_raw, old, rstd, mean);
-#pragma unroll
-        for (int k = 0; k < N; k++) {
-            x_raw[k] = next_x[k];
-            dy_raw[k] = next_dy[k];
-        }
+            store_gradient<D, N, group::threads>(a, row, n, lane, x_own, dy_own, old, rstd, mean);
     }
+    copy_async_wait<0>();
+    __syncthreads(); /* the ring becomes the sum of the groups */
     if (a.d_weight.p)
-        store_partial<D, N, WARPS>((float *)a.workspace + blockIdx.x * a.columns, n, lane, d_weight);
+        store_partial<D, N, WARPS>((float *)a.workspace + blockIdx.x * a.columns, (float *)memory, n, lane, d_weight);
 }
 
 /* The row's vectors of 16 bytes when it can be worked on here, 0 otherwise. */
@@ -203,39 +232,59 @@ static int64_t vectors_of_row(const rmsnorm_args *a)
     return a->columns % width == 0 && n <= 8 * THREADS ? n : 0;
 }
 
-/* Runs CALL(D, N, WARPS) for rows of n vectors. */
-#define DISPATCH_ROWS(n, CALL)                                                                                         \
-    do {                                                                                                               \
-        if ((n) <= 64)                                                                                                 \
-            DISPATCH_TYPE(CALL, 2, 1);                                                                                 \
-        else if ((n) <= 256)                                                                                           \
-            DISPATCH_TYPE(CALL, 8, 1);                                                                                 \
-        else if ((n) <= 512)                                                                                           \
-            DISPATCH_TYPE(CALL, 4, 4);                                                                                 \
-        else                                                                                                           \
-            DISPATCH_TYPE(CALL, 8, 4);                                                                                 \
-    } while (0)
+/* Blocks that share the multiprocessors with `bytes` of shared memory each, at most `most` on one, none without rows.
+ */
+static int64_t blocks_for(const launch *l, int bytes, int64_t most, int64_t rows, int rows_in_block)
+{
+    const int64_t on_one = launch_max(1, launch_min(most, l->shared_bytes / bytes));
+    return launch_min(on_one * l->n_multiprocessors, launch_ceil(rows, rows_in_block));
+}
 
-#define DISPATCH_TYPE(CALL, N, WARPS)                                                                                  \
-    do {                                                                                                               \
-        if (a->x.dtype == FSDP_F32)                                                                                    \
-            CALL(FSDP_F32, N, WARPS);                                                                                  \
-        else if (a->x.dtype == FSDP_BF16)                                                                              \
-            CALL(FSDP_BF16, N, WARPS);                                                                                 \
-        else                                                                                                           \
-            CALL(FSDP_F16, N, WARPS);                                                                                  \
-    } while (0)
+template <int D, int N, int WARPS> static cudaError_t start_forward(const launch *l, const rmsnorm_args *a)
+{
+    const int bytes = FORWARD_STAGES * N * THREADS * 16;
+    cudaError_t error =
+        cudaFuncSetAttribute(rmsnorm_rows<D, N, WARPS>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (error != cudaSuccess)
+        return error;
+    const int64_t n_blocks = blocks_for(l, bytes, 8, a->rows, row_group<WARPS>::in_block);
+    rmsnorm_rows<D, N, WARPS><<<(unsigned)n_blocks, THREADS, (size_t)bytes, l->stream>>>(*a);
+    return cudaGetLastError();
+}
+
+template <int D, int N, int WARPS> static cudaError_t start_backward(const launch *l, const rmsnorm_args *a)
+{
+    const int bytes = BACKWARD_STAGES * 2 * N * THREADS * 16;
+    cudaError_t error =
+        cudaFuncSetAttribute(rmsnorm_backward_rows<D, N, WARPS>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (error != cudaSuccess)
+        return error;
+    const int64_t n_blocks = blocks_for(l, bytes, 3, a->rows, row_group<WARPS>::in_block);
+    rmsnorm_backward_rows<D, N, WARPS><<<(unsigned)n_blocks, THREADS, (size_t)bytes, l->stream>>>(*a);
+    error = cudaGetLastError();
+    if (error == cudaSuccess && a->d_weight.p)
+        error = launch_sum_partials(l, (const float *)a->workspace, n_blocks, a->columns, a->d_weight, a->add_weight);
+    return error;
+}
+
+/* Calls F<D, N, WARPS>(...) for rows of n vectors. */
+#define DISPATCH_ROWS(n, dtype, F, ...)                                                                                \
+    ((n) <= 64    ? DISPATCH_TYPE(dtype, F, 2, 1, __VA_ARGS__)                                                         \
+     : (n) <= 256 ? DISPATCH_TYPE(dtype, F, 8, 1, __VA_ARGS__)                                                         \
+     : (n) <= 512 ? DISPATCH_TYPE(dtype, F, 4, 4, __VA_ARGS__)                                                         \
+                  : DISPATCH_TYPE(dtype, F, 8, 4, __VA_ARGS__))
+
+#define DISPATCH_TYPE(dtype, F, N, WARPS, ...)                                                                         \
+    ((dtype) == FSDP_F32    ? F<FSDP_F32, N, WARPS>(__VA_ARGS__)                                                       \
+     : (dtype) == FSDP_BF16 ? F<FSDP_BF16, N, WARPS>(__VA_ARGS__)                                                      \
+                            : F<FSDP_F16, N, WARPS>(__VA_ARGS__))
 
 extern "C" cudaError_t launch_rmsnorm_forward(const launch *l, const rmsnorm_args *a)
 {
     const int64_t n = vectors_of_row(a);
     if (n == 0 || a->rows == 0)
         return launch_rmsnorm_any_forward(l, a);
-#define CALL(D, N, WARPS)                                                                                              \
-    rmsnorm_rows<D, N, WARPS><<<(unsigned)launch_ceil(a->rows, row_group<WARPS>::in_block), THREADS, 0, l->stream>>>(*a)
-    DISPATCH_ROWS(n, CALL);
-#undef CALL
-    return cudaGetLastError();
+    return DISPATCH_ROWS(n, a->x.dtype, start_forward, l, a);
 }
 
 extern "C" cudaError_t launch_rmsnorm_backward(const launch *l, const rmsnorm_args *a)
@@ -243,17 +292,5 @@ extern "C" cudaError_t launch_rmsnorm_backward(const launch *l, const rmsnorm_ar
     const int64_t n = vectors_of_row(a);
     if (n == 0 || a->rows == 0)
         return launch_rmsnorm_any_backward(l, a);
-    int64_t n_blocks = 0;
-#define CALL(D, N, WARPS)                                                                                              \
-    do {                                                                                                               \
-        n_blocks =                                                                                                     \
-            launch_min(l->n_multiprocessors * (N == 8 ? 2 : 4), launch_ceil(a->rows, row_group<WARPS>::in_block));     \
-        rmsnorm_backward_rows<D, N, WARPS><<<(unsigned)n_blocks, THREADS, 0, l->stream>>>(*a);                         \
-    } while (0)
-    DISPATCH_ROWS(n, CALL);
-#undef CALL
-    cudaError_t error = cudaGetLastError();
-    if (error == cudaSuccess && a->d_weight.p)
-        error = launch_sum_partials(l, (const float *)a->workspace, n_blocks, a->columns, a->d_weight, a->add_weight);
-    return error;
+    return DISPATCH_ROWS(n, a->x.dtype, start_backward, l, a);
 }

@@ -2,6 +2,8 @@
  * and what decides how that step scales its gradients. */
 #include "device/cpu/simd/span.h"
 
+#include <stdatomic.h>
+
 #ifdef __SSE2__
 #include <immintrin.h>
 #endif
@@ -21,6 +23,7 @@ typedef struct update {
     float step_size;  /* lr / bias_correction1 */
     float root_scale; /* 1 / sqrt(bias_correction2) */
     bool first;
+    atomic_llong taken; /* elements that threads have taken */
 } update;
 
 static update update_prepare(const optimizer_args *a)
@@ -149,13 +152,18 @@ static void update_span(const update *u, int64_t first)
         span_write(a->copy, first, n, a->parameter + first, false);
 }
 
-/* Each thread a contiguous part, in whole spans. */
+/* Threads take pieces as they come: one that the system holds up for a moment holds up nobody else. */
 static void update_share(void *context, int rank, int size)
 {
-    const update *u = context;
-    int64_t spans = ceil_div(u->args->n, SPAN), end = min_i64(spans * (rank + 1) / size * SPAN, u->args->n);
-    for (int64_t first = spans * rank / size * SPAN; first < end; first += SPAN)
-        update_span(u, first);
+    enum { PIECE = 16 * SPAN };
+    update *u = context;
+    int64_t n = u->args->n;
+    (void)rank, (void)size;
+    for (int64_t first; (first = atomic_fetch_add_explicit(&u->taken, PIECE, memory_order_relaxed)) < n;) {
+        int64_t end = min_i64(first + PIECE, n);
+        for (; first < end; first += SPAN)
+            update_span(u, first);
+    }
     if (streams_copy(u->args))
         simd_stream_end();
 }
