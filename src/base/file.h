@@ -34,6 +34,7 @@ fsdp_status file_write_atomic(const char *path, const void *data, size_t bytes);
 
 fsdp_status file_make_directories(const char *path); /* like mkdir -p */
 fsdp_status file_sync_directory(const char *path);
+fsdp_status file_sync_parent(const char *path); /* the directory that holds it */
 fsdp_status file_remove_tree(const char *path); /* like rm -rf; an absent path is fine */
 bool file_exists(const char *path);
 bool file_is_directory(const char *path);

@@ -104,7 +104,7 @@ fsdp_status file_writer_write_at(file_writer *w, uint64_t offset, const void *da
     return write_fully(w, offset, data, bytes);
 }
 
-static fsdp_status sync_parent(const char *path)
+fsdp_status file_sync_parent(const char *path)
 {
     const char *slash = strrchr(path, '/');
     if (!slash)
@@ -139,7 +139,7 @@ fsdp_status file_writer_commit(file_writer *w)
         file_writer_abort(w);
         return status;
     }
-    status = sync_parent(w->path);
+    status = file_sync_parent(w->path);
     writer_free(w);
     return status;
 }

@@ -150,17 +150,6 @@ void ckpt_entry_check(ckpt_entry *entry)
 
 /* ---- Replacing ---- */
 
-static fsdp_status sync_parent(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    char *parent = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
-    if (!parent)
-        return out_of_memory(path);
-    fsdp_status status = file_sync_directory(parent);
-    free(parent);
-    return status;
-}
-
 /* For file systems that cannot exchange two names: the old one keeps a name under which it is found. */
 static fsdp_status replace_in_two_steps(const char *temporary, const char *final, const char *old)
 {
@@ -171,18 +160,18 @@ static fsdp_status replace_in_two_steps(const char *temporary, const char *final
         (void)rename(old, final);
         return status;
     }
-    FSDP_TRY(sync_parent(final));
+    FSDP_TRY(file_sync_parent(final));
     return file_remove_tree(old);
 }
 
 fsdp_status ckpt_directory_replace(const char *temporary, const char *final, const char *id)
 {
     if (rename(temporary, final) == 0)
-        return sync_parent(final);
+        return file_sync_parent(final);
     if (errno != ENOTEMPTY && errno != EEXIST)
         return error_set_errno(FSDP_ERR_IO, "%s: cannot rename to %s", temporary, final);
     if (renameat2(AT_FDCWD, temporary, AT_FDCWD, final, RENAME_EXCHANGE) == 0) {
-        FSDP_TRY(sync_parent(final));
+        FSDP_TRY(file_sync_parent(final));
         return file_remove_tree(temporary);
     }
     if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)

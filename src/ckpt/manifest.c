@@ -204,7 +204,7 @@ static fsdp_status parse_tensor(const char *name, const json_t *entry, manifest 
 static int tensor_order(const void *left, const void *right)
 {
     const manifest_tensor *a = *(const manifest_tensor *const *)left, *b = *(const manifest_tensor *const *)right;
-    return a->role != b->role ? (int)a->role - (int)b->role : strcmp(a->name, b->name);
+    return ckpt_role_order(a->role, a->name, b->role, b->name);
 }
 
 static fsdp_status check_names(const char *name, const manifest *m)

@@ -4,7 +4,7 @@
 #define CKPT_MANIFEST_H
 
 #include "base/arena.h"
-#include "ckpt/save.h"
+#include "ckpt/state.h"
 
 #define MANIFEST_VERSION 1
 #define MANIFEST_NAME "checkpoint.json"

@@ -19,8 +19,9 @@
 #include "base/float_bits.h"
 #include "format/safetensors_writer.h"
 
-/* Hashed and then written while still in the cache. */
-enum { CHUNK_NUMEL = 256 << 10 };
+/* Hashed and then written while still in the cache; large, because the page cache takes large blocks of large writes.
+ */
+enum { CHUNK_NUMEL = 1 << 20 };
 enum { EARLY_BYTES = 64 << 10 };
 
 typedef struct planned_piece {

@@ -20,25 +20,6 @@
 #include "ckpt/directory.h"
 #include "ckpt/save_task.h"
 
-static const char *const kind_names[CKPT_KIND_COUNT] = {
-    [CKPT_SHARDED] = "sharded", [CKPT_FULL] = "full", [CKPT_LOCAL] = "local"};
-
-const char *ckpt_kind_name(ckpt_kind kind)
-{
-    return (unsigned)kind < CKPT_KIND_COUNT ? kind_names[kind] : "unknown";
-}
-
-fsdp_status ckpt_kind_parse(const char *name, ckpt_kind *out)
-{
-    for (int i = 0; i < CKPT_KIND_COUNT; i++) {
-        if (strcmp(name, kind_names[i]) == 0) {
-            *out = (ckpt_kind)i;
-            return FSDP_OK;
-        }
-    }
-    return error_set(FSDP_ERR_INPUT, "\"%s\" is not a kind of checkpoint; use sharded, full or local", name);
-}
-
 void save_outcome_set(save_outcome *outcome, fsdp_status status)
 {
     outcome->status = status;

@@ -15,16 +15,6 @@
 #include "ckpt/state.h"
 #include "comm/comm.h"
 
-typedef enum ckpt_kind {
-    CKPT_SHARDED, /* a file per rank; any world can load it */
-    CKPT_FULL,    /* a Hugging Face folder, with optimizer and the rest beside it; any world can load it */
-    CKPT_LOCAL,   /* a directory per rank, for disks that ranks do not share; only the same world and layout loads it */
-    CKPT_KIND_COUNT
-} ckpt_kind;
-
-const char *ckpt_kind_name(ckpt_kind kind); /* "sharded", "full", "local" */
-fsdp_status ckpt_kind_parse(const char *name, ckpt_kind *out);
-
 typedef struct ckpt_save_config {
     size_t size;
     const char *directory; /* made where absent; checkpoints are "step-00000020" in it */

@@ -8,6 +8,8 @@
 #include "base/error.h"
 #include "ckpt/report.h"
 
+enum { MANY = 8 }; /* more entries of an object than a line for people has */
+
 /* ---- A directory of checkpoints ---- */
 
 static json_t *entry_json(ckpt_entry *entry)
@@ -119,7 +121,10 @@ static void print_source(FILE *out, const json_t *report)
     json_object_foreach((json_t *)(uintptr_t)extra, key, value)
     {
         fprintf(out, "  %-12s ", key);
-        json_dumpf(value, out, JSON_ENCODE_ANY | JSON_COMPACT);
+        if (json_object_size(value) > MANY)
+            fprintf(out, "%zu, see --json", json_object_size(value));
+        else
+            json_dumpf(value, out, JSON_ENCODE_ANY | JSON_COMPACT);
         fputc('\n', out);
     }
     json_array_foreach(json_object_get(report, "tensors"), i, value)

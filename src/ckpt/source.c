@@ -121,7 +121,7 @@ static fsdp_status open_folder(ckpt_source *s)
 static int tensor_order(const void *left, const void *right)
 {
     const source_tensor *a = *(const source_tensor *const *)left, *b = *(const source_tensor *const *)right;
-    return a->role != b->role ? (int)a->role - (int)b->role : strcmp(a->name, b->name);
+    return ckpt_role_order(a->role, a->name, b->role, b->name);
 }
 
 static fsdp_status open_any(ckpt_source *s)

@@ -1,4 +1,4 @@
-/* Checks and measures what a producer describes, before anything is written or read by it. */
+/* Names of kinds and roles; checks and measures what a producer describes, before anything is written or read by it. */
 #include "ckpt/state.h"
 
 #include <stdlib.h>
@@ -6,6 +6,25 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+
+static const char *const kind_names[CKPT_KIND_COUNT] = {
+    [CKPT_SHARDED] = "sharded", [CKPT_FULL] = "full", [CKPT_LOCAL] = "local"};
+
+const char *ckpt_kind_name(ckpt_kind kind)
+{
+    return (unsigned)kind < CKPT_KIND_COUNT ? kind_names[kind] : "unknown";
+}
+
+fsdp_status ckpt_kind_parse(const char *name, ckpt_kind *out)
+{
+    for (int i = 0; i < CKPT_KIND_COUNT; i++) {
+        if (strcmp(name, kind_names[i]) == 0) {
+            *out = (ckpt_kind)i;
+            return FSDP_OK;
+        }
+    }
+    return error_set(FSDP_ERR_INPUT, "\"%s\" is not a kind of checkpoint; use sharded, full or local", name);
+}
 
 static const char *const role_names[CKPT_ROLE_COUNT] = {
     [CKPT_PARAMETER] = "parameter", [CKPT_BUFFER] = "buffer", [CKPT_MOMENT1] = "moment1",
@@ -26,6 +45,11 @@ bool ckpt_role_parse(const char *name, ckpt_role *out)
         }
     }
     return false;
+}
+
+int ckpt_role_order(ckpt_role a_role, const char *a_name, ckpt_role b_role, const char *b_name)
+{
+    return a_role != b_role ? (int)a_role - (int)b_role : strcmp(a_name, b_name);
 }
 
 int64_t ckpt_tensor_numel(const ckpt_tensor *tensor)
@@ -54,7 +78,7 @@ static fsdp_status check_tensor(const ckpt_tensor *tensor, int index)
 static int tensor_order(const void *left, const void *right)
 {
     const ckpt_tensor *a = *(const ckpt_tensor *const *)left, *b = *(const ckpt_tensor *const *)right;
-    return a->role != b->role ? (int)a->role - (int)b->role : strcmp(a->name, b->name);
+    return ckpt_role_order(a->role, a->name, b->role, b->name);
 }
 
 static fsdp_status check_names(const ckpt_state *state)

@@ -15,6 +15,16 @@
 
 #define CKPT_MAX_DIMS SAFETENSORS_MAX_DIMS
 
+typedef enum ckpt_kind {
+    CKPT_SHARDED, /* a file per rank; any world can load it */
+    CKPT_FULL,    /* a Hugging Face folder, with optimizer and the rest beside it; any world can load it */
+    CKPT_LOCAL,   /* a directory per rank, for disks that ranks do not share; only the same world and layout loads it */
+    CKPT_KIND_COUNT
+} ckpt_kind;
+
+const char *ckpt_kind_name(ckpt_kind kind); /* "sharded", "full", "local" */
+fsdp_status ckpt_kind_parse(const char *name, ckpt_kind *out);
+
 /* What a tensor is to training. The names in files are those of ckpt_role_name. */
 typedef enum ckpt_role {
     CKPT_PARAMETER, /* master value */
@@ -32,6 +42,8 @@ typedef enum ckpt_role {
 
 const char *ckpt_role_name(ckpt_role role); /* "parameter", "moment1", ... */
 bool ckpt_role_parse(const char *name, ckpt_role *out);
+/* By role, then by name; for qsort and bsearch of whatever has both. */
+int ckpt_role_order(ckpt_role a_role, const char *a_name, ckpt_role b_role, const char *b_name);
 
 /* A global tensor; values are fp32. (role, name) is unique. Every rank lists all of them, in the same order. */
 typedef struct ckpt_tensor {
@@ -64,8 +76,8 @@ typedef struct ckpt_state {
     const ckpt_slice *slices;
 
     /* Elements first .. first + n - 1 of the slice (counted from its own start) out of or into wherever they lie.
-     * Called on the thread that calls save or load, one call at a time, in ascending order within a slice. May be NULL
-     * when every slice has data. */
+     * Called on the thread that calls save or load, one call at a time; read in ascending order within a slice, write
+     * in any. May be NULL when every slice has data. */
     fsdp_status (*read)(void *context, const ckpt_slice *slice, int64_t first, int64_t n, float *out);
     fsdp_status (*write)(void *context, const ckpt_slice *slice, int64_t first, int64_t n, const float *in);
     void *context;

@@ -58,7 +58,7 @@ static void streams_side_by_side_give_what_each_gives_alone(void **state)
 {
     (void)state;
     enum { MOST = HASH_ABREAST + 3 };
-    static unsigned char data[MOST][3000];
+    static unsigned char data[MOST][4096];
     for (size_t i = 0; i < MOST; i++)
         for (size_t k = 0; k < sizeof data[0]; k++)
             data[i][k] = (unsigned char)(k * k + k / 251 + 7 * i);

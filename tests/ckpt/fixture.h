@@ -3,22 +3,13 @@
 #ifndef TESTS_CKPT_FIXTURE_H
 #define TESTS_CKPT_FIXTURE_H
 
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "format/scratch.h"
 
 #include <dirent.h>
 #include <omp.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/checked.h"
-#include "base/environment.h"
 #include "base/error.h"
-#include "base/file.h"
 #include "base/hash.h"
 #include "ckpt/directory.h"
 #include "ckpt/load.h"
@@ -47,45 +38,11 @@ typedef struct fixture {
     fsdp_status fail_read; /* what read returns when not FSDP_OK */
 } fixture;
 
-static char fixture_folder[512];
-
-/* In memory where there is a file system for that: these tests sync thousands of times, and none pulls a plug. */
-static inline const char *fixture_parent(void)
-{
-    const char *parent = environment_text("TMPDIR");
-    if (parent)
-        return parent;
-    return access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
-}
-
-static inline int fixture_setup(void **state)
-{
-    (void)state;
-    snprintf(fixture_folder, sizeof fixture_folder, "%s/fsdp-ckpt-XXXXXX", fixture_parent());
-    return mkdtemp(fixture_folder) ? 0 : -1;
-}
-
 /* For tests that load in the process that forks ranks later: OpenMP's threads do not survive a fork. */
 static inline int fixture_setup_one_thread(void **state)
 {
     omp_set_num_threads(1);
-    return fixture_setup(state);
-}
-
-static inline int fixture_teardown(void **state)
-{
-    (void)state;
-    return file_remove_tree(fixture_folder) == FSDP_OK ? 0 : -1;
-}
-
-/* The path of `name` in the test's folder; valid until the eighth next call. */
-static inline const char *fixture_path(const char *name)
-{
-    static char paths[8][1200];
-    static unsigned next;
-    char *path = paths[next++ % 8];
-    snprintf(path, sizeof paths[0], "%s/%s", fixture_folder, name);
-    return path;
+    return scratch_setup(state);
 }
 
 /* The element that (role, tensor, index) has after `step`. Any bits may occur, NaN and infinities among them. */
@@ -316,21 +273,5 @@ static inline int fixture_count_entries(const char *directory)
         closedir(folder);
     return n;
 }
-
-#define assert_ok(call)                                                                                                \
-    do {                                                                                                               \
-        if ((call) != FSDP_OK)                                                                                         \
-            fail_msg("%s: %s", #call, fsdp_last_error());                                                              \
-    } while (0)
-
-/* The call fails with `status`, and its message holds each of the texts. */
-#define assert_fails(status, call, ...)                                                                                \
-    do {                                                                                                               \
-        assert_int_equal(call, status);                                                                                \
-        const char *texts_[] = {__VA_ARGS__};                                                                          \
-        for (size_t i_ = 0; i_ < sizeof texts_ / sizeof *texts_; i_++)                                                 \
-            if (!strstr(fsdp_last_error(), texts_[i_]))                                                                \
-                fail_msg("\"%s\" is not in \"%s\"", texts_[i_], fsdp_last_error());                                    \
-    } while (0)
 
 #endif

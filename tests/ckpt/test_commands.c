@@ -38,7 +38,7 @@ static void save_with_model(const char *directory, const char *tokenizer, int64_
 static void show_tells_what_is_there(void **state)
 {
     (void)state;
-    const char *directory = fixture_path("show");
+    const char *directory = scratch_path("show");
     char *text, path[1300];
     save_with_model(directory, NULL, 10);
     save_with_model(directory, NULL, 20);
@@ -60,13 +60,13 @@ static void show_tells_what_is_there(void **state)
     assert_int_equal(json_array_size(json_object_get(report, "tensors")), 19);
     assert_int_equal(json_integer_value(json_object_get(json_object_get(report, "extra"), "data_position")), 10000030);
     json_decref(report);
-    assert_fails(FSDP_ERR_INPUT, fsdp_checkpoint_show(fixture_path("absent"), true, &text), "absent");
+    assert_fails(FSDP_ERR_INPUT, fsdp_checkpoint_show(scratch_path("absent"), true, &text), "absent");
 }
 
 static void diff_names_tensors_and_distances(void **state)
 {
     (void)state;
-    const char *a = fixture_path("diff-a"), *b = fixture_path("diff-b");
+    const char *a = scratch_path("diff-a"), *b = scratch_path("diff-b");
     char *text;
     bool same;
     fixture *f = fixture_make(CUT_FLAT, 0, 1, false);
@@ -106,8 +106,8 @@ static void diff_names_tensors_and_distances(void **state)
 static void exports_are_model_folders_with_everything_in_them(void **state)
 {
     (void)state;
-    const char *directory = fixture_path("export"), *folder = fixture_path("exported");
-    const char *tokenizer = fixture_path("tokenizer");
+    const char *directory = scratch_path("export"), *folder = scratch_path("exported");
+    const char *tokenizer = scratch_path("tokenizer");
     char *text, path[1300];
     assert_ok(file_make_directories(tokenizer));
     snprintf(path, sizeof path, "%s/tokenizer.json", tokenizer);
@@ -139,7 +139,7 @@ static void exports_are_model_folders_with_everything_in_them(void **state)
 static void large_models_are_exported_in_parts_with_an_index(void **state)
 {
     (void)state;
-    const char *directory = fixture_path("parts"), *folder = fixture_path("parts-exported");
+    const char *directory = scratch_path("parts"), *folder = scratch_path("parts-exported");
     char *text, path[1300];
     save_with_model(directory, NULL, 10);
     fsdp_checkpoint_export_config config = FSDP_CHECKPOINT_EXPORT_CONFIG_INIT;
@@ -170,7 +170,7 @@ static void large_models_are_exported_in_parts_with_an_index(void **state)
 static void an_export_does_not_replace_what_is_no_model_folder(void **state)
 {
     (void)state;
-    const char *directory = fixture_path("source"), *precious = fixture_path("precious");
+    const char *directory = scratch_path("source"), *precious = scratch_path("precious");
     char *text, path[1300];
     save_with_model(directory, NULL, 10);
     assert_ok(file_make_directories(precious));
@@ -188,7 +188,7 @@ static void reshard_keeps_every_bit(void **state)
 {
     (void)state;
     static const int worlds[] = {1, 2, 3, 4, 8};
-    const char *directory = fixture_path("origin");
+    const char *directory = scratch_path("origin");
     char *text;
     bool same;
     save_with_model(directory, NULL, 10);
@@ -198,30 +198,30 @@ static void reshard_keeps_every_bit(void **state)
         snprintf(full, sizeof full, "full-%d", worlds[i]);
         fsdp_checkpoint_convert_config config = FSDP_CHECKPOINT_CONVERT_CONFIG_INIT;
         config.source = directory;
-        config.destination = fixture_path(name);
+        config.destination = scratch_path(name);
         config.world_size = worlds[i];
         assert_ok(fsdp_checkpoint_reshard(&config, &text));
         free(text);
-        config.source = fixture_path(name);
-        config.destination = fixture_path(full);
+        config.source = scratch_path(name);
+        config.destination = scratch_path(full);
         config.kind = "full";
         assert_ok(fsdp_checkpoint_reshard(&config, &text));
         free(text);
-        assert_ok(fsdp_checkpoint_diff(directory, fixture_path(full), 0, true, &same, &text));
+        assert_ok(fsdp_checkpoint_diff(directory, scratch_path(full), 0, true, &same, &text));
         assert_true(same);
         json_t *report = parsed(text);
         assert_true(json_is_true(json_object_get(report, "same_state")));
         json_decref(report);
-        assert_int_equal(fixture_resumed_step(fixture_path(name)), 10);
-        assert_int_equal(fixture_resumed_step(fixture_path(full)), 10);
+        assert_int_equal(fixture_resumed_step(scratch_path(name)), 10);
+        assert_int_equal(fixture_resumed_step(scratch_path(full)), 10);
     }
 }
 
 static void imports_start_a_run_at_step_zero(void **state)
 {
     (void)state;
-    const char *directory = fixture_path("to-export"), *folder = fixture_path("hf"),
-               *imported = fixture_path("imported");
+    const char *directory = scratch_path("to-export"), *folder = scratch_path("hf"),
+               *imported = scratch_path("imported");
     char *text;
     save_with_model(directory, NULL, 10);
     fsdp_checkpoint_export_config export = FSDP_CHECKPOINT_EXPORT_CONFIG_INIT;
@@ -253,7 +253,7 @@ static void imports_start_a_run_at_step_zero(void **state)
 static void a_damaged_source_is_not_converted(void **state)
 {
     (void)state;
-    const char *directory = fixture_path("broken");
+    const char *directory = scratch_path("broken");
     char *text, *data, path[1300];
     size_t bytes;
     save_with_model(directory, NULL, 10);
@@ -264,9 +264,9 @@ static void a_damaged_source_is_not_converted(void **state)
     free(data);
     fsdp_checkpoint_convert_config config = FSDP_CHECKPOINT_CONVERT_CONFIG_INIT;
     config.source = directory;
-    config.destination = fixture_path("unmade");
+    config.destination = scratch_path("unmade");
     assert_fails(FSDP_ERR_INPUT, fsdp_checkpoint_reshard(&config, &text), "checksum does not hold");
-    assert_false(file_exists(fixture_path("unmade")));
+    assert_false(file_exists(scratch_path("unmade")));
     assert_int_equal(fsdp_checkpoint_verify(directory, true, &text), FSDP_ERR_INPUT);
     assert_has(text, "\"good\": false");
     free(text);
@@ -275,7 +275,7 @@ static void a_damaged_source_is_not_converted(void **state)
 static void own_models_get_a_config_of_ours(void **state)
 {
     (void)state;
-    const char *directory = fixture_path("own");
+    const char *directory = scratch_path("own");
     char path[1300];
     assert_ok(fixture_save(directory, CKPT_FULL, 10));
     snprintf(path, sizeof path, "%s/step-00000010/config.json", directory);
@@ -298,5 +298,5 @@ int main(void)
         cmocka_unit_test(a_damaged_source_is_not_converted),
         cmocka_unit_test(own_models_get_a_config_of_ours),
     };
-    return cmocka_run_group_tests(tests, fixture_setup, fixture_teardown);
+    return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -67,7 +67,7 @@ static void expect_passed_over(const char *directory, const char *reason)
 static void a_flipped_byte_of_data_is_found(void **state)
 {
     (void)state;
-    const char *directory = fixture_path("flip");
+    const char *directory = scratch_path("flip");
     two_checkpoints(directory);
     const char *path = in_step(directory, 20, "rank-00000.safetensors");
     flip(path, size_of(path) - 5);
@@ -78,7 +78,7 @@ static void flipped_bytes_all_over_a_checkpoint_are_found(void **state)
 {
     (void)state;
     static const char *const files[] = {"rank-00000.safetensors", "checkpoint.json", "COMMIT"};
-    const char *directory = fixture_path("each");
+    const char *directory = scratch_path("each");
     two_checkpoints(directory);
     log_set_sink(NULL, NULL, LOG_INFO);
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
@@ -100,7 +100,7 @@ static void flipped_bytes_all_over_a_checkpoint_are_found(void **state)
 static void a_truncated_shard_is_found(void **state)
 {
     (void)state;
-    const char *directory = fixture_path("truncated");
+    const char *directory = scratch_path("truncated");
     two_checkpoints(directory);
     const char *path = in_step(directory, 20, "rank-00000.safetensors");
     assert_int_equal(truncate(path, size_of(path) - 4), 0);
@@ -110,7 +110,7 @@ static void a_truncated_shard_is_found(void **state)
 static void a_missing_shard_is_named(void **state)
 {
     (void)state;
-    const char *directory = fixture_path("missing");
+    const char *directory = scratch_path("missing");
     two_checkpoints(directory);
     assert_int_equal(unlink(in_step(directory, 20, "rank-00000.safetensors")), 0);
     expect_passed_over(directory, "rank-00000.safetensors is missing");
@@ -119,7 +119,7 @@ static void a_missing_shard_is_named(void **state)
 static void a_missing_commit_marker_is_found(void **state)
 {
     (void)state;
-    const char *directory = fixture_path("marker");
+    const char *directory = scratch_path("marker");
     two_checkpoints(directory);
     assert_int_equal(unlink(in_step(directory, 20, "COMMIT")), 0);
     expect_passed_over(directory, "no commit marker");
@@ -128,7 +128,7 @@ static void a_missing_commit_marker_is_found(void **state)
 static void the_manifest_of_another_checkpoint_is_found(void **state)
 {
     (void)state;
-    const char *directory = fixture_path("manifest");
+    const char *directory = scratch_path("manifest");
     char *text;
     size_t bytes;
     two_checkpoints(directory);
@@ -143,7 +143,7 @@ static void manifest_and_marker_of_another_checkpoint_are_found(void **state)
 {
     (void)state;
     static const char *const files[] = {"checkpoint.json", "COMMIT"};
-    const char *directory = fixture_path("both");
+    const char *directory = scratch_path("both");
     two_checkpoints(directory);
     for (size_t i = 0; i < 2; i++) {
         char *text;
@@ -167,7 +167,7 @@ static void manifest_and_marker_of_another_checkpoint_are_found(void **state)
 static void a_checkpoint_of_another_model_is_an_error_not_passed_over(void **state)
 {
     (void)state;
-    const char *directory = fixture_path("model");
+    const char *directory = scratch_path("model");
     two_checkpoints(directory);
     fixture *f = fixture_make_sized(CUT_FLAT, 0, 1, false, 38);
     ckpt_load_config config = CKPT_LOAD_CONFIG_INIT;
@@ -181,7 +181,7 @@ static void a_checkpoint_of_another_model_is_an_error_not_passed_over(void **sta
 static void when_all_are_damaged_resume_is_an_error(void **state)
 {
     (void)state;
-    const char *directory = fixture_path("all");
+    const char *directory = scratch_path("all");
     two_checkpoints(directory);
     for (int step = 10; step <= 20; step += 10) {
         const char *path = in_step(directory, step, "rank-00000.safetensors");
@@ -194,7 +194,7 @@ static void when_all_are_damaged_resume_is_an_error(void **state)
 static void without_checkpoints_training_starts_from_scratch(void **state)
 {
     (void)state;
-    const char *directory = fixture_path("none");
+    const char *directory = scratch_path("none");
     log_text[0] = 0;
     log_set_sink(keep_log, NULL, LOG_INFO);
     assert_int_equal(fixture_resumed_step(directory), -1);
@@ -212,7 +212,7 @@ static void without_checkpoints_training_starts_from_scratch(void **state)
 static int log_off(void **state)
 {
     log_set_sink(NULL, NULL, LOG_INFO);
-    return fixture_teardown(state);
+    return scratch_teardown(state);
 }
 
 int main(void)

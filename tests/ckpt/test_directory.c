@@ -34,7 +34,7 @@ static void save_kept(const char *directory, int64_t step, int keep, int64_t kee
 static void the_newest_k_and_every_m_th_are_kept(void **state)
 {
     (void)state;
-    const char *directory = fixture_path("keep");
+    const char *directory = scratch_path("keep");
     for (int64_t step = 10; step <= 100; step += 10)
         save_kept(directory, step, 2, 40);
     assert_string_equal(steps_in(directory), "100 90 80 40");
@@ -47,7 +47,7 @@ static void the_newest_k_and_every_m_th_are_kept(void **state)
 static void a_damaged_newest_one_does_not_count(void **state)
 {
     (void)state;
-    const char *directory = fixture_path("damaged");
+    const char *directory = scratch_path("damaged");
     char path[1300];
     save_kept(directory, 10, 0, 0);
     save_kept(directory, 20, 0, 0);
@@ -66,7 +66,7 @@ static void a_damaged_newest_one_does_not_count(void **state)
 static void without_a_complete_one_nothing_is_removed(void **state)
 {
     (void)state;
-    const char *directory = fixture_path("nothing");
+    const char *directory = scratch_path("nothing");
     char path[1300];
     save_kept(directory, 10, 0, 0);
     snprintf(path, sizeof path, "%s/step-00000010/COMMIT", directory);
@@ -80,7 +80,7 @@ static void without_a_complete_one_nothing_is_removed(void **state)
 static void what_unfinished_saves_left_is_removed_after_the_next_commit(void **state)
 {
     (void)state;
-    const char *directory = fixture_path("stale");
+    const char *directory = scratch_path("stale");
     char path[1300];
     save_kept(directory, 10, 1, 0);
     snprintf(path, sizeof path, "%s/step-00000020.tmp-0000/inside", directory);
@@ -97,7 +97,7 @@ static void what_unfinished_saves_left_is_removed_after_the_next_commit(void **s
 static void a_step_saved_again_replaces_the_old_one(void **state)
 {
     (void)state;
-    const char *directory = fixture_path("again");
+    const char *directory = scratch_path("again");
     fixture *f = fixture_make(CUT_FLAT, 0, 1, false);
     ckpt_save_config config = fixture_config(directory, CKPT_SHARDED, 10);
     fixture_fill(f, 9);
@@ -113,7 +113,7 @@ static void a_step_saved_again_replaces_the_old_one(void **state)
 static void a_checkpoint_that_was_being_replaced_is_found(void **state)
 {
     (void)state;
-    const char *directory = fixture_path("replaced");
+    const char *directory = scratch_path("replaced");
     char from[1300], to[1300];
     save_kept(directory, 10, 0, 0);
     save_kept(directory, 20, 0, 0);
@@ -131,7 +131,7 @@ static void names_that_are_not_ours_are_left_out(void **state)
     static const char *const names[] = {
         "step-1",     "step-0000001x", "step-00000010.rank-1", "step-00000010.rank-00001x", "step-99999999999999999999",
         "checkpoint", "step-",         "step-00000010x"};
-    const char *directory = fixture_path("names");
+    const char *directory = scratch_path("names");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char path[1300];
         snprintf(path, sizeof path, "%s/%s", directory, names[i]);
@@ -143,7 +143,7 @@ static void names_that_are_not_ours_are_left_out(void **state)
 static void prune_by_hand_says_what_it_does(void **state)
 {
     (void)state;
-    const char *directory = fixture_path("hand");
+    const char *directory = scratch_path("hand");
     for (int64_t step = 1; step <= 4; step++)
         save_kept(directory, step, 0, 0);
     fsdp_checkpoint_prune_config config = FSDP_CHECKPOINT_PRUNE_CONFIG_INIT;
@@ -178,5 +178,5 @@ int main(void)
         cmocka_unit_test(names_that_are_not_ours_are_left_out),
         cmocka_unit_test(prune_by_hand_says_what_it_does),
     };
-    return cmocka_run_group_tests(tests, fixture_setup, fixture_teardown);
+    return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -102,7 +102,7 @@ static int check_every_call(ckpt_kind kind, int number, bool stays, bool async)
 {
     char name[64];
     snprintf(name, sizeof name, "fault-%s-%d-%d-%d", ckpt_kind_name(kind), number, stays, async);
-    const char *directory = fixture_path(name);
+    const char *directory = scratch_path(name);
     assert_ok(fixture_save(directory, kind, 10));
     int n = 1;
     for (;; n++) {
@@ -187,7 +187,7 @@ static void save_with_fault(ranks *all, int rank, void *context)
 static void a_rank_that_cannot_write_fails_the_save_on_all_ranks(void **state)
 {
     (void)state;
-    const char *directory = fixture_path("ranks");
+    const char *directory = scratch_path("ranks");
     assert_ok(fixture_save(directory, CKPT_SHARDED, 10));
     for (int failing = 0; failing < 3; failing++)
         for (int n = 1; n <= 5; n++) {
@@ -239,7 +239,7 @@ static void a_local_save_that_fails_on_one_rank_keeps_the_step_before(void **sta
     for (int n = 1; tripped; n++) {
         char name[64];
         snprintf(name, sizeof name, "local-%d", n);
-        scenario s = {.directory = fixture_path(name), .failing_rank = n % 2, .countdown = (n + 1) / 2};
+        scenario s = {.directory = scratch_path(name), .failing_rank = n % 2, .countdown = (n + 1) / 2};
         ranks all = ranks_make(2);
         assert_true(ranks_run(&all, save_local, &s));
         tripped = all.shared->flags[0] != 0;
@@ -253,7 +253,7 @@ static void a_local_save_that_fails_on_one_rank_keeps_the_step_before(void **sta
 static void a_failing_device_read_fails_the_save(void **state)
 {
     (void)state;
-    const char *directory = fixture_path("device");
+    const char *directory = scratch_path("device");
     fixture *f = fixture_make(CUT_FLAT, 0, 1, true);
     fixture_fill(f, 20);
     f->fail_read = FSDP_ERR_DEVICE;
@@ -286,9 +286,9 @@ static void a_directory_without_permission_is_a_clear_error(void **state)
 {
     (void)state;
     char directory[600];
-    snprintf(directory, sizeof directory, "%s", fixture_path("forbidden"));
+    snprintf(directory, sizeof directory, "%s", scratch_path("forbidden"));
     assert_ok(fixture_save(directory, CKPT_SHARDED, 10));
-    assert_int_equal(chmod(fixture_folder, 0755), 0);
+    assert_int_equal(chmod(scratch_folder, 0755), 0);
     assert_int_equal(chmod(directory, 0555), 0);
     ranks all = ranks_make(1);
     assert_true(ranks_run(&all, as_nobody, directory));
@@ -300,7 +300,7 @@ static void a_directory_without_permission_is_a_clear_error(void **state)
 static void a_file_in_place_of_the_directory_is_a_clear_error(void **state)
 {
     (void)state;
-    const char *path = fixture_path("a-file");
+    const char *path = scratch_path("a-file");
     assert_ok(file_write_atomic(path, "x", 1));
     assert_fails(FSDP_ERR_INPUT, fixture_save(path, CKPT_SHARDED, 10), path);
 }
@@ -309,7 +309,7 @@ static void a_file_in_place_of_the_directory_is_a_clear_error(void **state)
 static void a_checkpoint_larger_than_the_disk_is_refused_at_once(void **state)
 {
     (void)state;
-    const char *directory = fixture_path("huge");
+    const char *directory = scratch_path("huge");
     fixture *f = fixture_make(CUT_FLAT, 0, 1, false);
     fixture_add_tensor(f, CKPT_OTHER, "huge", 2, (int64_t[]){1 << 30, 1 << 20});
     ckpt_save_config config = fixture_config(directory, CKPT_SHARDED, 20);
@@ -322,7 +322,7 @@ static void a_checkpoint_larger_than_the_disk_is_refused_at_once(void **state)
 static void slices_that_do_not_tile_a_tensor_are_refused(void **state)
 {
     (void)state;
-    const char *directory = fixture_path("holes");
+    const char *directory = scratch_path("holes");
     fixture *f = fixture_make(CUT_FLAT, 0, 1, false);
     fixture_fill(f, 20);
     f->slices[0].count -= 1;
@@ -348,5 +348,5 @@ int main(void)
         cmocka_unit_test(a_checkpoint_larger_than_the_disk_is_refused_at_once),
         cmocka_unit_test(slices_that_do_not_tile_a_tensor_are_refused),
     };
-    return cmocka_run_group_tests(tests, fixture_setup_one_thread, fixture_teardown);
+    return cmocka_run_group_tests(tests, fixture_setup_one_thread, scratch_teardown);
 }

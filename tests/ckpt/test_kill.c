@@ -90,10 +90,10 @@ static void check_left(const scenario *s, uint64_t number)
 static void check_kills(const char *name, ckpt_kind kind, bool async, int n_ranks, int n_kills)
 {
     progress *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    scenario s = {.directory = fixture_path(name), .kind = kind, .async = async, .shared = shared};
+    scenario s = {.directory = scratch_path(name), .kind = kind, .async = async, .shared = shared};
     /* Long enough for a few saves on this disk. */
     double before = clock_seconds();
-    assert_ok(fixture_save(fixture_path("timed"), kind, 1));
+    assert_ok(fixture_save(scratch_path("timed"), kind, 1));
     s.longest = 0.1 + 5 * (clock_seconds() - before);
     for (int i = 0; i < n_kills; i++) {
         kill_once(&s, n_ranks, (uint64_t)i);
@@ -131,5 +131,5 @@ int main(void)
         cmocka_unit_test(killed_while_saving),
         cmocka_unit_test(all_ranks_killed_while_saving),
     };
-    return cmocka_run_group_tests(tests, fixture_setup_one_thread, fixture_teardown);
+    return cmocka_run_group_tests(tests, fixture_setup_one_thread, scratch_teardown);
 }

@@ -15,7 +15,7 @@ static fsdp_status load(const char *path, const ckpt_load_config *config, fixtur
 static const char *saved_step(const char *name, ckpt_kind kind)
 {
     static char path[1300];
-    const char *directory = fixture_path(name);
+    const char *directory = scratch_path(name);
     assert_ok(fixture_save(directory, kind, 10));
     snprintf(path, sizeof path, "%s/step-00000010", directory);
     return path;
@@ -91,7 +91,7 @@ static void aliases_and_ignored_names_bridge_other_names(void **state)
 static void optimizer_state_may_be_absent_when_allowed(void **state)
 {
     (void)state;
-    const char *directory = fixture_path("weights");
+    const char *directory = scratch_path("weights");
     fixture *f = fixture_make(CUT_FLAT, 0, 1, false);
     fixture_fill(f, 10);
     ckpt_save_config save = fixture_config(directory, CKPT_SHARDED, 10);
@@ -164,16 +164,16 @@ static void model_folders_of_any_float_type_start_a_run(void **state)
         char name[64];
         snprintf(name, sizeof name, "folder-%s", fsdp_dtype_name(types[i]));
         fixture *f = fixture_make(CUT_UNEVEN, 1, 3, i == 1);
-        write_folder(fixture_path(name), types[i], f);
+        write_folder(scratch_path(name), types[i], f);
         ckpt_load_config config = CKPT_LOAD_CONFIG_INIT;
         ckpt_load_result result;
         config.roles = CKPT_ROLES_MODEL;
-        assert_ok(load(fixture_path(name), &config, f, &result));
+        assert_ok(load(scratch_path(name), &config, f, &result));
         assert_true(holds_folder_values(f));
         assert_int_equal(result.step, -1);
         assert_null(result.extra);
         config.roles = CKPT_ROLES_ALL;
-        assert_fails(FSDP_ERR_INPUT, load(fixture_path(name), &config, f, &result), "12 missing", "moment1 of");
+        assert_fails(FSDP_ERR_INPUT, load(scratch_path(name), &config, f, &result), "12 missing", "moment1 of");
         fixture_free(f);
     }
 }
@@ -184,7 +184,7 @@ static void model_folders_of_any_float_type_start_a_run(void **state)
 static void tensors_larger_than_a_piece_are_cut_and_joined(void **state)
 {
     (void)state;
-    const char *directory = fixture_path("large");
+    const char *directory = scratch_path("large");
     int64_t numel = 2 * ((int64_t)4 << 20) + 12345;
     float *values = malloc((size_t)numel * sizeof *values), *back = calloc((size_t)numel, sizeof *back);
     for (int64_t i = 0; i < numel; i++)
@@ -221,7 +221,7 @@ static void a_path_that_is_not_there_is_named(void **state)
     fixture *f = fixture_make(CUT_FLAT, 0, 1, false);
     ckpt_load_config config = CKPT_LOAD_CONFIG_INIT;
     ckpt_load_result result;
-    assert_fails(FSDP_ERR_INPUT, load(fixture_path("nowhere"), &config, f, &result), fixture_path("nowhere"));
+    assert_fails(FSDP_ERR_INPUT, load(scratch_path("nowhere"), &config, f, &result), scratch_path("nowhere"));
     fixture_free(f);
 }
 
@@ -236,5 +236,5 @@ int main(void)
         cmocka_unit_test(tensors_larger_than_a_piece_are_cut_and_joined),
         cmocka_unit_test(a_path_that_is_not_there_is_named),
     };
-    return cmocka_run_group_tests(tests, fixture_setup, fixture_teardown);
+    return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

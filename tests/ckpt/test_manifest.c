@@ -124,5 +124,5 @@ int main(void)
         cmocka_unit_test(unknown_fields_are_ignored),
         cmocka_unit_test(a_state_with_too_many_choices_is_refused),
     };
-    return cmocka_run_group_tests(tests, fixture_setup, fixture_teardown);
+    return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

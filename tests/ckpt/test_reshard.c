@@ -2,6 +2,8 @@
  */
 #include "ckpt/fixture.h"
 
+#include <fsdp/checkpoint.h>
+
 static const int worlds[] = {1, 2, 3, 4, 8};
 enum { N_WORLDS = 5 };
 
@@ -78,7 +80,7 @@ static void check_all_worlds(ckpt_kind kind, bool async)
     for (int i = 0; i < N_WORLDS; i++) {
         char name[64];
         snprintf(name, sizeof name, "%s-%d-%d", ckpt_kind_name(kind), worlds[i], async);
-        scenario s = {.directory = fixture_path(name),
+        scenario s = {.directory = scratch_path(name),
                       .kind = kind,
                       .cut = (fixture_cut)(i % CUT_COUNT),
                       .step = 20 + i,
@@ -117,7 +119,7 @@ static void every_cut_loads_every_other_cut(void **state)
     for (int from = 0; from < CUT_COUNT; from++) {
         char name[64];
         snprintf(name, sizeof name, "cut-%d", from);
-        scenario s = {.directory = fixture_path(name), .cut = (fixture_cut)from, .step = 7};
+        scenario s = {.directory = scratch_path(name), .cut = (fixture_cut)from, .step = 7};
         run(4, save_rank, &s);
         for (int to = 0; to < CUT_COUNT; to++) {
             s.cut = (fixture_cut)to;
@@ -132,7 +134,7 @@ static void local_checkpoints_load_at_the_same_world(void **state)
     for (int cut = 0; cut < CUT_COUNT; cut++) {
         char name[64];
         snprintf(name, sizeof name, "local-%d", cut);
-        scenario s = {.directory = fixture_path(name),
+        scenario s = {.directory = scratch_path(name),
                       .kind = CKPT_LOCAL,
                       .cut = (fixture_cut)cut,
                       .step = 3,
@@ -160,7 +162,7 @@ static void refuse_rank(ranks *all, int rank, void *context)
 static void a_local_checkpoint_of_another_world_is_refused(void **state)
 {
     (void)state;
-    scenario s = {.directory = fixture_path("local-other"), .kind = CKPT_LOCAL, .cut = CUT_FLAT, .step = 3};
+    scenario s = {.directory = scratch_path("local-other"), .kind = CKPT_LOCAL, .cut = CUT_FLAT, .step = 3};
     run(4, save_rank, &s);
     run(2, refuse_rank, &s);
 }
@@ -169,7 +171,7 @@ static void a_local_checkpoint_of_another_world_is_refused(void **state)
 static void local_ranks_resume_from_the_newest_step_that_all_have(void **state)
 {
     (void)state;
-    scenario s = {.directory = fixture_path("local-common"), .kind = CKPT_LOCAL, .cut = CUT_FLAT, .step = 10};
+    scenario s = {.directory = scratch_path("local-common"), .kind = CKPT_LOCAL, .cut = CUT_FLAT, .step = 10};
     run(2, save_rank, &s);
     s.step = 20;
     run(2, save_rank, &s);
@@ -177,6 +179,13 @@ static void local_ranks_resume_from_the_newest_step_that_all_have(void **state)
     assert_ok(file_remove_tree(newest));
     free(newest);
     s.step = 10;
+    run(2, load_rank, &s);
+
+    fsdp_checkpoint_prune_config prune = FSDP_CHECKPOINT_PRUNE_CONFIG_INIT;
+    char *text;
+    prune.directory = s.directory; /* keeping one means one that all have */
+    assert_ok(fsdp_checkpoint_prune(&prune, &text));
+    free(text);
     run(2, load_rank, &s);
 }
 
@@ -191,5 +200,5 @@ int main(void)
         cmocka_unit_test(a_local_checkpoint_of_another_world_is_refused),
         cmocka_unit_test(local_ranks_resume_from_the_newest_step_that_all_have),
     };
-    return cmocka_run_group_tests(tests, fixture_setup, fixture_teardown);
+    return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -11,17 +11,26 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/environment.h"
 #include "base/file.h"
 
 static char scratch_folder[512];
 
+/* In memory where there is a file system for that: tests sync thousands of times, and none pulls a plug. */
+static inline const char *scratch_parent(void)
+{
+    const char *parent = environment_text("TMPDIR");
+    if (parent)
+        return parent;
+    return access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
+}
+
 static inline int scratch_setup(void **state)
 {
     (void)state;
-    const char *parent = environment_text("TMPDIR");
-    snprintf(scratch_folder, sizeof scratch_folder, "%s/fsdp-format-XXXXXX", parent ? parent : "/tmp");
+    snprintf(scratch_folder, sizeof scratch_folder, "%s/fsdp-test-XXXXXX", scratch_parent());
     return mkdtemp(scratch_folder) ? 0 : -1;
 }
 
@@ -31,12 +40,12 @@ static inline int scratch_teardown(void **state)
     return file_remove_tree(scratch_folder) == FSDP_OK ? 0 : -1;
 }
 
-/* The path of `name` in the folder; valid until the fourth next call. */
+/* The path of `name` in the folder; valid until the eighth next call. */
 static inline const char *scratch_path(const char *name)
 {
-    static char paths[4][1024];
+    static char paths[8][1200];
     static unsigned next;
-    char *path = paths[next++ % 4];
+    char *path = paths[next++ % 8];
     snprintf(path, sizeof paths[0], "%s/%s", scratch_folder, name);
     return path;
 }

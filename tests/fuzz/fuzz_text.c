@@ -41,7 +41,8 @@ static void use(fsdp_tokenizer *t, bool keeps, const char *text, size_t bytes)
         if (ids[i] < 0 || ids[i] >= fsdp_tokenizer_vocab_size(t))
             abort();
     int32_t *copy = malloc((n + 1) * sizeof *copy);
-    memcpy(copy, ids, n * sizeof *copy);
+    if (n > 0)
+        memcpy(copy, ids, n * sizeof *copy);
     if (fsdp_tokenizer_decode(t, copy, n, false, &back, &back_bytes) != FSDP_OK || back[back_bytes] != '\0')
         abort();
     if (keeps && utf8_valid_bytes(text, bytes) == bytes && (back_bytes != bytes || memcmp(back, text, bytes) != 0))

@@ -1,0 +1,118 @@
+#!/bin/bash
+# When a run saves, what it keeps, how it ends on a signal, what a failing disk does to it, and what it says on resuming.
+set -euo pipefail
+source "${FSDP_SOURCE:?}/tests/cli/support.bash"
+
+tiny=("$fsdp" train --device cpu --threads 1 --model_type llama_v2 --vocab_size 256 --hidden_width 16 --num_layers 1 --num_heads 2
+    --intermediate_size 32 --max_context_width 16 --train_batch_size 2 --dropout 0 --dataset text.txt --logging_freq 100)
+
+# train NAME FLAGS...: a tiny run, its log in NAME.log, its checkpoints in NAME/checkpoints.
+train()
+{
+    local name=$1
+    shift
+    "${tiny[@]}" --output_dir "$name" "$@" >"$name.log" 2>&1
+}
+
+# has NAME STEP...: these checkpoints are there, and nothing else.
+has()
+{
+    local name=$1 wanted
+    shift
+    wanted=$(printf 'step-%08d ' "$@")
+    [[ "$(ls "$name/checkpoints" | tr '\n' ' ')" == "$wanted" ]] ||
+        fail "$name: $(ls "$name/checkpoints" | tr '\n' ' ')instead of $wanted; $(cat "$name.log")"
+}
+
+says()
+{
+    grep -qF -- "$2" "$1.log" || fail "$1: '$2' is not in its log: $(cat "$1.log")"
+}
+
+# 33 samples of 16 tokens (a token more is the last label): 16 steps of 2 are an epoch.
+head -c $((33 * 16 + 1)) "$source_root/README.md" | tr '\0-\37\200-\377' ' ' >text.txt
+
+# Every so many steps; the newest K and every M-th are kept.
+train freq --max_steps 11 --checkpoint_freq 2 --keep_checkpoints 2 --keep_every 4 --no_checkpoint_at_end
+has freq 4 8 10
+train freq_end --max_steps 5 --checkpoint_freq 3
+has freq_end 3 5
+
+# Every epoch; every so many minutes (so few that each step is late); only at the end; not at all.
+train epochs --epochs 3 --checkpoint_epochs 1
+[[ $(ls epochs/checkpoints | wc -l) == 3 ]] || fail "epochs: $(ls epochs/checkpoints)"
+train minutes --max_steps 4 --checkpoint_minutes 0.000001 --no_checkpoint_at_end
+has minutes 1 2 3 4
+train end --max_steps 4
+has end 4
+train never --max_steps 4 --no_checkpoint_at_end
+[[ ! -e never/checkpoints ]] || fail "never: $(ls never/checkpoints)"
+
+# Each kind; full ones are model folders, in parts under a size, and resume like the others.
+for kind in full local; do
+    train $kind --max_steps 4 --checkpoint_kind $kind --checkpoint_freq 2 --export_part_size 8KB --keep_checkpoints 1
+    train $kind --max_steps 6 --checkpoint_kind $kind --resume_from_checkpoint $kind/checkpoints
+    says $kind "at step 4"
+done
+[[ -e full/checkpoints/step-00000006/config.json ]] || fail "full: no config.json"
+[[ -e full/checkpoints/step-00000004/model.safetensors.index.json ]] || fail "full: no index over its parts"
+for part in full/checkpoints/step-00000004/model-*.safetensors; do
+    (($(stat -c %s "$part") < 24000)) || fail "$part: larger than its largest tensor with a header"
+done
+
+# SIGTERM and SIGUSR1: saved at that step, exit code 0, and the run can go on.
+for signal in TERM USR1; do
+    "${tiny[@]}" --output_dir $signal --max_steps 1000000 --checkpoint_freq 1000000 >$signal.log 2>&1 &
+    job=$!
+    for ((i = 0; i < 600; i++)); do
+        [[ -s $signal/metrics.jsonl ]] && break
+        sleep 0.1
+    done
+    kill -$signal $job
+    code=0
+    wait $job || code=$?
+    [[ $code == 0 ]] || fail "SIG$signal: exit code $code: $(cat $signal.log)"
+    [[ $(ls $signal/checkpoints | wc -l) == 1 ]] || fail "SIG$signal: $(ls $signal/checkpoints)"
+    step=$(ls $signal/checkpoints | sed 's/step-0*//')
+    train ${signal}2 --max_steps $((step + 2)) --resume_from_checkpoint $signal/checkpoints
+    says ${signal}2 "at step $step"
+done
+
+# A disk that takes no more (files of 16 KiB at most): the last good one stays; training goes on, or stops, as asked.
+train full_disk --max_steps 2
+cp -r full_disk/checkpoints good
+limited() { (trap '' XFSZ && ulimit -f 16 && train "$@"); }
+limited full_disk --max_steps 4 --checkpoint_freq 1 --resume_from_checkpoint full_disk/checkpoints || fail "full_disk: did not go on: $(cat full_disk.log)"
+says full_disk "checkpoint failed, training goes on"
+says full_disk "File too large"
+has full_disk 2
+diff -r good full_disk/checkpoints || fail "full_disk: the last good checkpoint has changed"
+for async in --async_checkpoint --no_async_checkpoint; do
+    code=0
+    limited stopped --max_steps 4 --checkpoint_freq 1 --on_checkpoint_failure stop $async || code=$?
+    [[ $code == 1 ]] || fail "stopped $async: exit code $code: $(cat stopped.log)"
+    says stopped "File too large"
+done
+
+# What resuming says: nowhere, nothing there, and the newest is damaged.
+train scratch --max_steps 1 --resume_from_checkpoint nowhere
+says scratch "no checkpoint under nowhere: starting from scratch"
+mkdir empty
+train scratch --max_steps 1 --resume_from_checkpoint empty
+says scratch "no checkpoint under empty: starting from scratch"
+shard=freq/checkpoints/step-00000010/rank-00000.safetensors
+printf 'x' | dd of=$shard bs=1 seek=$(($(stat -c %s $shard) - 9)) conv=notrunc 2>/dev/null
+mkdir freq/checkpoints/step-00000011.tmp-0123456789abcdef
+train freq --max_steps 9 --lr 0.5 --resume_from_checkpoint freq/checkpoints
+says freq "step-00000010 is corrupt and passed over"
+says freq "step-00000011.tmp-0123456789abcdef is incomplete and passed over"
+says freq "resumed from freq/checkpoints/step-00000008 at step 8"
+says freq "the checkpoint was written with other values of"
+says freq " --lr"
+
+# Another model's checkpoint is an error that names what does not fit.
+code=0
+train other --max_steps 9 --hidden_width 32 --resume_from_checkpoint end/checkpoints || code=$?
+[[ $code == 2 ]] || fail "another model: exit code $code: $(cat other.log)"
+says other "of another shape"
+echo "ok"
