@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/threads.h"
@@ -46,13 +47,23 @@ size_t comm_overhead(const comm_config *config)
     return choose_backend(config, &backend) == FSDP_OK && backend->overhead ? backend->overhead(config) : 0;
 }
 
+/* A process that may run everywhere shares the host with its other ranks; one that was bound has its cores to itself.
+ */
+static bool has_spare_core(const comm *c)
+{
+    int cores = threads_cores();
+    if (cores == sysconf(_SC_NPROCESSORS_ONLN))
+        cores /= c->local_world_size;
+    return cores > threads_count();
+}
+
 static bool wants_thread(const comm *c)
 {
     if (c->backend->enqueues)
         return false;
     if (c->config.progress != COMM_PROGRESS_AUTO)
         return c->config.progress == COMM_PROGRESS_THREAD;
-    return c->world_size > 1 && threads_count() > 1; /* this rank's share of the cores */
+    return c->world_size > 1 && has_spare_core(c);
 }
 
 /* `members` is taken on success. */
@@ -121,6 +132,7 @@ fsdp_status comm_open(const comm_config *config, comm **out)
     TRY_OR(fail, backend->open(c));
     set_identity(c); /* mpi may know better */
     TRY_OR(fail, engine_open(c, wants_thread(c)));
+    c->workers = c->has_thread ? 1 : threads_count(); /* nobody computes while the caller waits */
     status = create_world(c);
     if (status != FSDP_OK) {
         comm_close(c);

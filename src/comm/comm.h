@@ -32,7 +32,7 @@ typedef struct comm_group comm_group;
 /* ---- This rank's connection to the world ---- */
 
 typedef enum comm_progress {
-    COMM_PROGRESS_AUTO,   /* a thread when this rank has more than one core to run on */
+    COMM_PROGRESS_AUTO,   /* a thread when this rank has a core to spare beside those it computes on */
     COMM_PROGRESS_THREAD, /* a thread runs collectives while the caller computes */
     COMM_PROGRESS_INLINE, /* collectives run inside comm_wait, in the order they were started */
 } comm_progress;

@@ -80,6 +80,7 @@ struct comm {
     comm_request *head, *tail;
     atomic_bool stop; /* closing: backends end their waits */
     bool has_thread;
+    int workers; /* threads that may share the work of a collective: those that compute, where the caller runs it */
     pthread_t thread;
     atomic_bool failed;
     fsdp_status failure;

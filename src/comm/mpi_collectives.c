@@ -51,7 +51,7 @@ static fsdp_status gather(comm_request *r, const signature *s)
             FSDP_TRY(mpi_post_send(r, MPI_PHASE_DATA, to, p->send.p, mine));
         }
         if (mine)
-            copy_bytes(element(p->recv, piece_offset(p, g->rank)), p->send.p, mine, false);
+            copy_bytes(element(p->recv, piece_offset(p, g->rank)), p->send.p, mine, false, 1);
     }
     return mpi_wait_posted(r, s);
 }
@@ -167,7 +167,7 @@ static fsdp_status broadcast_piece(comm_request *r, const signature *s, const co
     for (int step = 1; g->rank == r->op.root && step < g->size; step++)
         FSDP_TRY(mpi_post_send(r, MPI_PHASE_DATA, (g->rank + step) % g->size, p->send.p, bytes));
     if (g->rank == r->op.root)
-        copy_bytes(p->recv.p, p->send.p, bytes, false);
+        copy_bytes(p->recv.p, p->send.p, bytes, false, 1);
     return mpi_wait_posted(r, s);
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "comm/nccl_world.h"
 #include "device/cuda/cuda.h"
@@ -65,8 +66,12 @@ static void watch(void *context)
     if (atomic_load(&c->failed) || atomic_load(&c->stop))
         return;
     (void)cuda_enter((const cuda_device *)c->config.device); /* this thread asks its events, not those of GPU 0 */
+    nccl_world *w = nccl_world_of(c);
     fsdp_status status = nccl_examine_groups(c, text, sizeof text);
-    if (status != FSDP_OK)
+    if (status == FSDP_ERR_PEER && w->trouble_since == 0)
+        w->trouble_since = clock_seconds();
+    if (status == FSDP_ERR_TIMEOUT ||
+        (status == FSDP_ERR_PEER && clock_seconds() - w->trouble_since > NCCL_GRACE_SECONDS))
         engine_fail(c, status, text);
 }
 
@@ -131,8 +136,12 @@ static fsdp_status nccl_wait(comm_request *r, stream *s)
     nccl_group *n = r->group->backend;
     device *d = r->group->comm->config.device;
     if (!r->op.stream)
-        return FSDP_OK; /* host data: run has waited */
-    return s ? d->stream_wait(s, n->done[r->sequence % NCCL_EVENTS]) : nccl_wait_host(r->group, r->sequence);
+        return FSDP_OK;                /* host data: run has waited */
+    engine_report_wait(r, HOOK_BEGIN); /* of a stream: as long as it takes to whoever then waits for the stream */
+    fsdp_status status =
+        s ? d->stream_wait(s, n->done[r->sequence % NCCL_EVENTS]) : nccl_wait_host(r->group, r->sequence);
+    engine_report_wait(r, HOOK_END);
+    return status;
 }
 
 /* ---- the end ---- */

@@ -2,7 +2,11 @@
  * as it is wanted (another type, added to what is there) it goes through staging memory; host data does as well. */
 #include "comm/nccl_world.h"
 
+#include <stdio.h>
+#include <time.h>
+
 #include "base/checked.h"
+#include "base/clock.h"
 #include "base/error.h"
 
 static ncclDataType_t type_of(fsdp_dtype dtype)
@@ -250,8 +254,21 @@ static fsdp_status run_on_host(comm_request *r)
     return d->stream_synchronize(n->stream);
 }
 
+/* An error of NCCL's is mostly another rank's doing, of which word is on its way. */
+static fsdp_status await_word(comm *c, fsdp_status status)
+{
+    char text[ROLL_TEXT_BYTES];
+    struct timespec pause = {.tv_nsec = 5000000};
+    double deadline = clock_seconds() + NCCL_GRACE_SECONDS;
+    snprintf(text, sizeof text, "%s", engine_error_text(c));
+    while (!atomic_load(&c->failed) && clock_seconds() < deadline)
+        nanosleep(&pause, NULL);
+    return atomic_load(&c->failed) ? engine_failure(c) : error_set(status, "%s", text);
+}
+
 fsdp_status nccl_run(comm_request *r)
 {
     FSDP_TRY(announce(r));
-    return r->op.stream ? run_on_device(r) : run_on_host(r);
+    fsdp_status status = r->op.stream ? run_on_device(r) : run_on_host(r);
+    return status == FSDP_ERR_PEER ? await_word(r->group->comm, status) : status;
 }

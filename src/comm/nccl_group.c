@@ -11,8 +11,8 @@
 #include "comm/nccl_world.h"
 #include "device/cuda/cuda.h"
 
-/* Leaving waits no longer than this; and a collective that is late is rank 0's to explain, which takes a moment. */
-static const double leave_seconds = 10, grace_seconds = 2;
+/* Leaving waits no longer than this. */
+static const double leave_seconds = 10;
 
 /* ---- setting up ---- */
 
@@ -51,7 +51,7 @@ static fsdp_status share_id(comm_group *g, ncclUniqueId *id)
     FSDP_TRY(d->copy(n->stream, staging, id, sizeof *id));
     FSDP_TRY(send_id(g, id, staging));
     FSDP_TRY(d->event_record(n->stream, n->ready));
-    double deadline = clock_seconds() + c->config.timeout_seconds + grace_seconds;
+    double deadline = clock_seconds() + c->config.timeout_seconds + NCCL_GRACE_SECONDS;
     for (bool done = false; !done; nanosleep(&pause, NULL)) {
         if (atomic_load(&c->failed))
             return engine_failure(c);
@@ -93,7 +93,7 @@ static fsdp_status connect_group(comm_group *g, nccl_group *n)
             return status;
         }
     }
-    if (!nccl_errand_run(e, c->config.timeout_seconds + grace_seconds, &c->failed))
+    if (!nccl_errand_run(e, c->config.timeout_seconds + NCCL_GRACE_SECONDS, &c->failed))
         return atomic_load(&c->failed)
                    ? engine_failure(c)
                    : error_set(FSDP_ERR_TIMEOUT,
@@ -257,7 +257,7 @@ static bool is_late(comm *c, nccl_group *n, char *text, size_t bytes)
             char what[256];
             if (n->begun[place] == 0)
                 n->begun[place] = clock_seconds();
-            if (clock_seconds() - n->begun[place] < c->config.timeout_seconds + grace_seconds)
+            if (clock_seconds() - n->begun[place] < c->config.timeout_seconds + NCCL_GRACE_SECONDS)
                 return false;
             snprintf(text, bytes,
                      "%s (step %lld) timed out after %g s, although no rank was found missing: the network between the "

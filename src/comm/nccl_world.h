@@ -1,7 +1,8 @@
 /* What the files of the NCCL backend share. Every group has a communicator, a stream of its own ahead of the compute
  * stream, and a ring of events; collectives are enqueued at once, and whoever needs the result waits for the event: a
  * stream on the device, or the host. Sums run in NCCL's order, not in rank order. What ranks call is compared beside
- * NCCL, by the roll (nccl_roll.h), whose thread also looks after the communicators.
+ * NCCL, by the roll (nccl_roll.h), whose thread also looks after the communicators: a different call is known within
+ * tens of milliseconds, which may be after NCCL has run it (a size too many on one side) and always ends the comm.
  *
  * Threads: the caller's enqueues; the roll's looks at events and asynchronous errors, and aborts. NCCL's calls that may
  * wait for peers (setting up and giving up a communicator) run as errands on threads of their own, so that a timeout
@@ -48,6 +49,9 @@ typedef struct nccl_api {
 /* Collectives of a group whose end can be told apart. Older ones are done when a newer one is: one stream. */
 enum { NCCL_EVENTS = 64 };
 
+/* NCCL notices a peer's end before anybody says what happened there: for so long, what the roll says is preferred. */
+#define NCCL_GRACE_SECONDS 2.0
+
 /* Memory of comm_allocate, and what a communicator knows it by. */
 typedef struct nccl_memory {
     struct nccl_memory *next;
@@ -88,7 +92,8 @@ typedef struct nccl_world {
     bool said_unregistered;
     pthread_mutex_t calls; /* held while NCCL works on a communicator, so that an abort does not free it meanwhile */
     pthread_mutex_t lock;
-    nccl_group *groups; /* those that can be watched and aborted */
+    nccl_group *groups;   /* those that can be watched and aborted */
+    double trouble_since; /* roll's thread: NCCL reports an error, and nobody has explained it yet */
     atomic_bool aborted;
     atomic_bool told; /* the failure came from a peer: everybody knows */
 } nccl_world;

@@ -1,19 +1,19 @@
 /* Ordered reductions, block by block: a block of sums stays in the first-level cache while every source is added to it,
  * so each source is read once and the result is written once. The loops are plain C, compiled for several instruction
- * sets; only fp16 conversion and streaming stores name instructions. Sums of fp32, the usual case, are left to sum.c.
+ * sets; only fp16 conversion names instructions. Sums of fp32, the usual case, are left to vector.c.
  */
 #include "comm/reduce.h"
 
 #include <string.h>
 
-#include "comm/sum.h"
+#include "comm/vector.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #define REDUCE_X86 1
 #endif
 
-enum { BLOCK = 1024 };
+enum { BLOCK = 1024, REDUCE_MOST_SOURCES = 256 };
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -213,51 +213,35 @@ static const kernel_set *kernels(void)
     return &plain;
 }
 
-#ifdef REDUCE_X86
-/* 64 bytes at a time from aligned addresses on; the rest as it comes. The stores are in order with others only after a
- * fence, which is the caller's: one for many calls. */
-static void copy_streaming(char *to, const char *from, size_t bytes)
+/* Less than this is not worth waking another thread for. */
+enum { LEAST_SHARE_BYTES = 256 << 10, LINE_BYTES = 64 };
+
+/* The team is always all of them: OpenMP allocates when its size changes. */
+static int sharers(int workers, size_t bytes)
 {
-    size_t head = -(uintptr_t)to & 63;
-    if (head > bytes)
-        head = bytes;
-    memcpy(to, from, head);
-    to += head, from += head, bytes -= head;
-    for (; bytes >= 64; to += 64, from += 64, bytes -= 64) {
-        __m128i a = _mm_loadu_si128((const __m128i *)from), b = _mm_loadu_si128((const __m128i *)from + 1);
-        __m128i c = _mm_loadu_si128((const __m128i *)from + 2), d = _mm_loadu_si128((const __m128i *)from + 3);
-        _mm_stream_si128((__m128i *)to, a);
-        _mm_stream_si128((__m128i *)to + 1, b);
-        _mm_stream_si128((__m128i *)to + 2, c);
-        _mm_stream_si128((__m128i *)to + 3, d);
-    }
-    memcpy(to, from, bytes);
+    size_t most = bytes / LEAST_SHARE_BYTES;
+    return workers < 2 || most < 2 ? 1 : (size_t)workers < most ? workers : (int)most;
 }
 
-static void end_streaming(void)
+/* Where part k of n begins; parts begin on lines. */
+static size_t share_begin(size_t bytes, int k, int n)
 {
-    _mm_sfence();
-}
-#else
-static void copy_streaming(char *to, const char *from, size_t bytes)
-{
-    memcpy(to, from, bytes);
+    return k == n ? bytes : bytes / (size_t)n * (size_t)k / LINE_BYTES * LINE_BYTES;
 }
 
-static void end_streaming(void)
-{
-}
-#endif
-
-void copy_bytes(void *to, const void *from, size_t bytes, bool streaming)
+void copy_bytes(void *to, const void *from, size_t bytes, bool streaming, int workers)
 {
     if (bytes == 0 || to == from)
         return;
-    if (streaming) {
-        copy_streaming(to, from, bytes);
-        end_streaming();
-    } else {
-        memcpy(to, from, bytes);
+    int n = sharers(workers, bytes);
+    if (n == 1) {
+        vector_copy(to, from, bytes, streaming);
+        return;
+    }
+#pragma omp parallel for num_threads(workers) schedule(static)
+    for (int k = 0; k < n; k++) {
+        size_t begin = share_begin(bytes, k, n), end = share_begin(bytes, k + 1, n);
+        vector_copy((char *)to + begin, (const char *)from + begin, end - begin, streaming);
     }
 }
 
@@ -295,7 +279,7 @@ static void reduce_floats(const reduce_args *a)
 {
     const kernel_set *k = kernels();
     bool plain_sum = a->from == FSDP_F32 && a->to == FSDP_F32 && a->reduction == COMM_SUM;
-    if (plain_sum && sum_f32(a->out, (const float *const *)a->sources, a->n_sources, a->n, a->add, a->streaming))
+    if (plain_sum && vector_sum(a->out, (const float *const *)a->sources, a->n_sources, a->n, a->add, a->streaming))
         return;
     _Alignas(64) float sums[BLOCK];
     for (int64_t i = 0; i < a->n; i += BLOCK) {
@@ -311,13 +295,9 @@ static void reduce_floats(const reduce_args *a)
             k->give_bf16(out, sums, n);
         else if (a->to == FSDP_F16)
             k->narrow_f16(out, sums, n);
-        else if (a->streaming)
-            copy_streaming(out, (const char *)sums, (size_t)n * sizeof(float));
         else
             memcpy(out, sums, (size_t)n * sizeof(float));
     }
-    if (a->streaming)
-        end_streaming();
 }
 
 #define REDUCE_SAME(name, type, average)                                                                               \
@@ -345,7 +325,7 @@ REDUCE_SAME(reduce_f64, double, true)
 REDUCE_SAME(reduce_i32, int32_t, false)
 REDUCE_SAME(reduce_i64, int64_t, false)
 
-void reduce_ordered(const reduce_args *a)
+static void reduce_alone(const reduce_args *a)
 {
     switch (a->from) {
     case FSDP_F64:
@@ -359,5 +339,34 @@ void reduce_ordered(const reduce_args *a)
         break;
     default:
         reduce_floats(a);
+    }
+}
+
+/* Elements first .. first+n-1 of a reduction. */
+static void reduce_part(const reduce_args *a, int64_t first, int64_t n)
+{
+    const void *sources[REDUCE_MOST_SOURCES];
+    reduce_args part = *a;
+    for (int k = 0; k < a->n_sources; k++)
+        sources[k] = at(a->sources[k], first, a->from);
+    part.sources = sources;
+    part.out = (char *)a->out + first * (int64_t)fsdp_dtype_size(a->to);
+    part.n = n;
+    reduce_alone(&part);
+}
+
+void reduce_ordered(const reduce_args *a)
+{
+    size_t size = fsdp_dtype_size(a->from);
+    int n = a->n_sources > REDUCE_MOST_SOURCES ? 1 : sharers(a->workers, (size_t)a->n * size);
+    if (n == 1) {
+        reduce_alone(a);
+        return;
+    }
+#pragma omp parallel for num_threads(a->workers) schedule(static)
+    for (int k = 0; k < n; k++) {
+        int64_t begin = (int64_t)(share_begin((size_t)a->n * size, k, n) / size);
+        int64_t end = (int64_t)(share_begin((size_t)a->n * size, k + 1, n) / size);
+        reduce_part(a, begin, end - begin);
     }
 }

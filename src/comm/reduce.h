@@ -16,11 +16,12 @@ typedef struct reduce_args {
     int64_t n;
     void *out;
     bool add, streaming;
+    int workers; /* threads that share the work, where there is enough of it; 0: this one */
 } reduce_args;
 
 void reduce_ordered(const reduce_args *a);
 
-/* memcpy; `streaming` writes around the caches, for data much larger than those. */
-void copy_bytes(void *to, const void *from, size_t bytes, bool streaming);
+/* memcpy; `streaming` writes around the caches, for data much larger than those; `workers` as above. */
+void copy_bytes(void *to, const void *from, size_t bytes, bool streaming, int workers);
 
 #endif

@@ -53,7 +53,7 @@ fsdp_status self_run(comm_request *r)
                                           .out = p->recv.p,
                                           .add = p->add});
         } else {
-            copy_bytes(p->recv.p, p->send.p, (size_t)n * fsdp_dtype_size(p->send.dtype), false);
+            copy_bytes(p->recv.p, p->send.p, (size_t)n * fsdp_dtype_size(p->send.dtype), false, 1);
         }
     }
     return FSDP_OK;

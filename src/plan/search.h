@@ -24,7 +24,7 @@ fsdp_status plan_fit(const workload *w, const fsdp_config *config, device *dev, 
 
 /* What the update of offloaded units takes in a step: the host's memory is read and written once, by all its ranks. An
  * estimate for a server with HOST_GIGABYTES a second. */
-#define HOST_GIGABYTES 90
+#define HOST_GIGABYTES 120
 double plan_update_seconds(const memory_plan *p, int ranks_per_node);
 
 /* An entry as the flags that choose it: "--sharding_strategy full --activation_checkpointing none --cpu_offload". */

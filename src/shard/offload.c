@@ -29,9 +29,10 @@ struct offload {
     device *host;
     bool owns_host;
     stream *host_stream, *worker_stream; /* of host: the caller's thread, the worker's */
+    stream *sums;                        /* what is left to sum, and squares: not behind the gradients that leave */
     stream *out, *in, *back;             /* to the host; to the device: copies (the worker's), sums (the caller's) */
     event *marker;                       /* where compute stands */
-    event *squared;                      /* all squares enqueued so far */
+    event *summed;                       /* where sums stands: all squares enqueued so far */
     offload_unit *units;                 /* (n_units) */
     int *order;                          /* (n_units): scratch for handing over */
     unit_worker *worker;
@@ -105,7 +106,7 @@ static fsdp_status create_events(offload *o)
 {
     device *dev = o->model->dev;
     FSDP_TRY(dev->event_create(dev, &o->marker));
-    FSDP_TRY(dev->event_create(dev, &o->squared));
+    FSDP_TRY(dev->event_create(dev, &o->summed));
     for (int i = 0; i < o->model->layout->n_units; i++) {
         offload_unit *u = &o->units[i];
         if (!o->model->offloaded[i])
@@ -145,6 +146,7 @@ fsdp_status offload_create(fsdp_model *m, offload **out)
         goto fail;
     }
     TRY_OR(fail, open_host(o));
+    TRY_OR(fail, dev->stream_create(dev, 1, &o->sums));
     TRY_OR(fail, dev->stream_create(dev, 1, &o->out));
     TRY_OR(fail, dev->stream_create(dev, 1, &o->in));
     TRY_OR(fail, dev->stream_create(dev, 1, &o->back));
@@ -185,6 +187,7 @@ void offload_free(offload *o)
     device *dev = o->model->dev;
     unit_worker_free(o->worker);
     log_figures(o);
+    free_stream(dev, o->sums);
     free_stream(dev, o->out);
     free_stream(dev, o->in);
     free_stream(dev, o->back);
@@ -194,7 +197,7 @@ void offload_free(offload *o)
         dev->event_free(o->units[i].refreshed);
     }
     dev->event_free(o->marker);
-    dev->event_free(o->squared);
+    dev->event_free(o->summed);
     if (o->host) {
         o->host->stream_free(o->host_stream);
         o->host->stream_free(o->worker_stream);
@@ -270,17 +273,17 @@ fsdp_status offload_land(fsdp_model *m, int index, float *landing, bool last)
     unit *u = &m->units[index];
     const unit_segment *part = &u->segments[0];
     FSDP_TRY(unit_worker_wait(o->worker, index)); /* it reads the gradient of the step before */
-    FSDP_TRY(follow_compute(o, o->out));
-    FSDP_TRY(comm_wait(&u->reduce, o->out));
+    FSDP_TRY(follow_compute(o, o->sums));
+    FSDP_TRY(comm_wait(&u->reduce, o->sums));
     if (last && model_has_replicas(m)) {
-        FSDP_TRY(unit_replicate(u, m->replica_group, landing, m->step, o->out));
-        FSDP_TRY(comm_wait(&u->replicate, o->out));
+        FSDP_TRY(unit_replicate(u, m->replica_group, landing, m->step, o->sums));
+        FSDP_TRY(comm_wait(&u->replicate, o->sums));
     }
-    if (last) {
-        FSDP_TRY(model_squares(m, part, landing, &m->unit_squares[index * model_norm_sums(m)], false, o->out));
-        FSDP_TRY(m->dev->event_record(o->out, o->squared));
-        to->squared = true;
-    }
+    if (last)
+        FSDP_TRY(model_squares(m, part, landing, &m->unit_squares[index * model_norm_sums(m)], false, o->sums));
+    to->squared = last;
+    FSDP_TRY(m->dev->event_record(o->sums, o->summed));
+    FSDP_TRY(m->dev->stream_wait(o->out, o->summed));
     FSDP_TRY(m->dev->copy(o->out, part->gradient, landing, gradient_bytes(m, index)));
     HOOK(HOOK_UNIT, HOOK_INSTANT, u->layout->name, "GRADIENT TO HOST", 0, 2);
     FSDP_TRY(m->dev->event_record(o->out, to->landed));
@@ -321,7 +324,7 @@ fsdp_status offload_finish_gradients(fsdp_model *m)
             FSDP_TRY(close_untrained(m, i));
         o->units[i].squared = false;
     }
-    return o ? m->dev->stream_wait(m->compute, o->squared) : FSDP_OK;
+    return o ? m->dev->stream_wait(m->compute, o->summed) : FSDP_OK;
 }
 
 /* ---- The update ---- */
@@ -411,6 +414,7 @@ fsdp_status offload_settle(fsdp_model *m)
     FSDP_TRY(offload_wait(m));
     FSDP_TRY(m->dev->stream_synchronize(o->in));
     FSDP_TRY(m->dev->stream_synchronize(o->back));
+    FSDP_TRY(m->dev->stream_synchronize(o->sums));
     return m->dev->stream_synchronize(o->out);
 }
 

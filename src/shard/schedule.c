@@ -277,7 +277,9 @@ static void plan_gradient_memory(const planning *g, int i, int freed, lifetime *
     const layout_unit *u = &g->l->units[s->unit];
     bool offloaded = is_offloaded(g, s->unit), direct = g->o->gradients == GRADIENT_DIRECT;
     int from = offloaded ? preload_index(g, i) : s->first;
-    *full = (lifetime){schedule_unit_bytes(u, g->o->grad_bytes, true), direct ? from : s->first, freed, 0};
+    /* What is free again before an instruction may be taken before the same one; offloaded units are copied on. */
+    int last = offloaded ? freed : freed - 1;
+    *full = (lifetime){schedule_unit_bytes(u, g->o->grad_bytes, true), direct ? from : s->first, last, 0};
     *landing = (lifetime){offloaded && !direct ? landing_bytes(g, &u->segments[0]) : 0, from, freed, 0};
     if (g->o->gradients == GRADIENT_HELD)
         full->first = 0, full->last = program_length(g->p);

@@ -309,3 +309,22 @@ fsdp_status fsdp_parameter_read(fsdp_model *m, const char *name, int64_t first, 
     FSDP_TRY(comm_all_reduce(m->shard_group, &op, &request));
     return comm_wait(&request, NULL);
 }
+
+fsdp_status fsdp_summon(fsdp_model *m, fsdp_summoned use, void *context)
+{
+    int64_t largest = 0;
+    for (int i = 0; i < m->contents.n_parameters; i++)
+        largest = max_i64(largest, m->contents.parameters[i]->numel);
+    float *values = malloc((size_t)largest * sizeof *values);
+    if (!values) /* the other ranks are told when they wait for this one */
+        return error_set(FSDP_ERR_MEMORY, "summoning full parameters: no memory for %lld values", (long long)largest);
+    fsdp_status status = FSDP_OK, used = FSDP_OK;
+    for (int i = 0; i < m->contents.n_parameters && status == FSDP_OK; i++) {
+        const fsdp_parameter *p = m->contents.parameters[i];
+        status = fsdp_parameter_read(m, p->name, 0, p->numel, values);
+        if (status == FSDP_OK && used == FSDP_OK)
+            used = use(context, p->name, p->n_dims, p->shape, values);
+    }
+    free(values);
+    return status == FSDP_OK ? used : status; /* reading that succeeds leaves the message of `use` */
+}

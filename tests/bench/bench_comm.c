@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/threads.h"
 #include "comm/comm.h"
 #include "comm/reduce.h"
 
@@ -121,11 +122,11 @@ static void run_contest(rank_bench *b, contest what)
         break;
     case COPY_ALL_GATHER:
     case STREAM_ALL_GATHER:
-        copy_bytes(b->out, b->private, full, what == STREAM_ALL_GATHER);
+        copy_bytes(b->out, b->private, full, what == STREAM_ALL_GATHER, 1);
         break;
     case COPY_REDUCE_SCATTER:
     case STREAM_REDUCE_SCATTER:
-        copy_bytes(b->out, b->private, moved, what == STREAM_REDUCE_SCATTER);
+        copy_bytes(b->out, b->private, moved, what == STREAM_REDUCE_SCATTER, 1);
         break;
     case N_CONTESTS:
         break;
@@ -199,6 +200,7 @@ static int run_rank(const options *o, int rank, int n)
     config.job.world_size = config.job.local_world_size = n;
     config.progress = COMM_PROGRESS_INLINE;
     snprintf(config.job.token, sizeof config.job.token, "bench-%s", o->token);
+    threads_set(1, n); /* one core a rank, as the bound has it */
     rank_bench b = {.n = n};
     if (comm_open(&config, &b.comm) != FSDP_OK)
         fail("open");

@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "comm/nccl_meet.h"
+#include "comm/ports.h"
 
 typedef struct guest {
     job job;
@@ -34,12 +35,6 @@ static job member(int rank, int world_size, int port, const char *token)
     j.master_port = port;
     snprintf(j.token, sizeof j.token, "%s", token);
     return j;
-}
-
-static int some_port(void)
-{
-    static int next;
-    return 20000 + (int)(getpid() % 20000) + next++;
 }
 
 static void *come(void *argument)
@@ -91,7 +86,7 @@ static void everybody_gets_the_gift_and_messages_go_both_ways(void **state)
     (void)state;
     guest guests[3] = {{.gift = ""}};
     diary at_0 = {""}, at_1 = {""}, at_2 = {""};
-    int port = some_port();
+    int port = free_port();
     for (int i = 0; i < 3; i++)
         guests[i] = (guest){.job = member(i, 3, port, "seven"), .timeout = 10};
     memset(guests[0].gift, 42, sizeof guests[0].gift);
@@ -115,7 +110,7 @@ static void everybody_gets_the_gift_and_messages_go_both_ways(void **state)
 static void a_rank_that_closes_says_goodbye_after_its_last_message(void **state)
 {
     (void)state;
-    int port = some_port();
+    int port = free_port();
     diary at_0 = {""};
     guest guests[] = {{.job = member(0, 2, port, ""), .timeout = 10}, {.job = member(1, 2, port, ""), .timeout = 10}};
     meet(guests, 2);
@@ -146,7 +141,7 @@ static void sending_never_waits_for_the_reader(void **state)
 {
     (void)state;
     enum { MESSAGES = 300, BYTES = 100000 };
-    int port = some_port();
+    int port = free_port();
     guest guests[] = {{.job = member(0, 2, port, ""), .timeout = 10}, {.job = member(1, 2, port, ""), .timeout = 10}};
     char *body = malloc(BYTES);
     meet(guests, 2);
@@ -172,7 +167,7 @@ static void sending_never_waits_for_the_reader(void **state)
 static void a_missing_rank_is_named(void **state)
 {
     (void)state;
-    int port = some_port();
+    int port = free_port();
     guest guests[] = {{.job = member(0, 3, port, ""), .timeout = 0.5}, {.job = member(1, 3, port, ""), .timeout = 1}};
     meet(guests, 2);
     assert_int_equal(guests[0].status, FSDP_ERR_TIMEOUT);
@@ -184,7 +179,7 @@ static void a_missing_rank_is_named(void **state)
 static void a_rank_of_another_job_is_refused(void **state)
 {
     (void)state;
-    int port = some_port();
+    int port = free_port();
     guest guests[] = {{.job = member(0, 2, port, "mine"), .timeout = 1.5},
                       {.job = member(1, 2, port, "yours"), .timeout = 1}};
     meet(guests, 2);
@@ -196,7 +191,7 @@ static void a_rank_of_another_job_is_refused(void **state)
 static void nobody_at_the_address_ends_in_a_timeout_that_names_it(void **state)
 {
     (void)state;
-    guest alone = {.job = member(1, 2, some_port(), ""), .timeout = 0.3};
+    guest alone = {.job = member(1, 2, free_port(), ""), .timeout = 0.3};
     meet(&alone, 1);
     assert_int_equal(alone.status, FSDP_ERR_TIMEOUT);
     assert_non_null(strstr(alone.error, "127.0.0.1"));

@@ -132,7 +132,8 @@ static void run_against_reference(state *s, const fsdp_optimizer_config *c)
         ranges[i] = (update_range){
             .parameter = s->parameter[i], .gradient = s->gradient[i], .n = sizes[i], .decay_end = decays[i]};
     ranges[0].copy = (buffer){s->copy, FSDP_BF16};
-    assert_int_equal(update_create(&(update_place){s->dev, s->compute, s->dev, MEMORY_DEVICE}, 1, c, ranges, RANGES, &u), FSDP_OK);
+    assert_int_equal(
+        update_create(&(update_place){s->dev, s->compute, s->dev, MEMORY_DEVICE}, 1, c, ranges, RANGES, &u), FSDP_OK);
     for (int step = 1; step <= STEPS; step++) {
         double scale = step == 3 ? 0.25 : 1; /* a clipped step */
         float lr = c->lr / (float)step;
@@ -198,7 +199,8 @@ static void a_skipped_step_changes_nothing(void **out)
         start_values(s);
         memcpy(before, s->parameter[0], sizeof before);
         update_range range = {.parameter = s->parameter[0], .gradient = s->gradient[0], .n = N, .decay_end = 500};
-        assert_int_equal(update_create(&(update_place){s->dev, s->compute, s->dev, MEMORY_DEVICE}, 1, &c, &range, 1, &u), FSDP_OK);
+        assert_int_equal(
+            update_create(&(update_place){s->dev, s->compute, s->dev, MEMORY_DEVICE}, 1, &c, &range, 1, &u), FSDP_OK);
         for (int64_t i = 0; i < N; i++)
             s->gradient[0][i] = NAN;
         optimizer_numbers n;
@@ -228,7 +230,8 @@ static void moments_are_kept_where_the_optimizer_has_them(void **out)
         update_range ranges[] = {{.parameter = s->parameter[0], .gradient = s->gradient[0], .n = N},
                                  {.parameter = s->parameter[1], .gradient = s->gradient[1], .n = 33}};
         update *u;
-        assert_int_equal(update_create(&(update_place){s->dev, s->compute, s->dev, MEMORY_DEVICE}, 1, &c, ranges, 2, &u), FSDP_OK);
+        assert_int_equal(
+            update_create(&(update_place){s->dev, s->compute, s->dev, MEMORY_DEVICE}, 1, &c, ranges, 2, &u), FSDP_OK);
         assert_int_equal(update_moments(&c), cases[i].moments);
         for (int k = 0; k < 2; k++) {
             const update_range *r = update_range_at(u, k);
@@ -251,9 +254,75 @@ static void settings_out_of_range_are_refused(void **out)
         const float values[] = {1, -0.1f, 1, -0.1f, 0, -0.1f, 1, -1, NAN};
         *fields[i] = values[i];
         update *u = NULL;
-        assert_int_equal(update_create(&(update_place){s->dev, s->compute, s->dev, MEMORY_DEVICE}, 1, &c, NULL, 0, &u), FSDP_ERR_INPUT);
+        assert_int_equal(update_create(&(update_place){s->dev, s->compute, s->dev, MEMORY_DEVICE}, 1, &c, NULL, 0, &u),
+                         FSDP_ERR_INPUT);
         assert_null(u);
     }
+}
+
+enum { LARGE = (4 << 20) + 1234, PIECE = 1 << 20 }; /* copies of the one go past the caches, of the other they do not */
+
+typedef struct large_range {
+    float *parameter, *moments[2];
+    uint16_t *copy;
+} large_range;
+
+/* Updates LARGE elements `piece` at a time; the result is the caller's to free. */
+static large_range update_in_pieces(state *s, const float *start, const float *gradient, fsdp_dtype dtype,
+                                    int64_t piece)
+{
+    const optimizer_numbers n = {.lr = 0.01f,
+                                 .beta1 = 0.9f,
+                                 .beta2 = 0.95f,
+                                 .eps = 1e-8f,
+                                 .weight_decay = 0.1f,
+                                 .bias_correction1 = 0.1f,
+                                 .bias_correction2 = 0.05f,
+                                 .gradient_scale = 0.5f};
+    large_range r = {.parameter = numbers(LARGE, sizeof(float)), .copy = aligned_alloc(64, (LARGE + 32) / 32 * 64)};
+    assert_non_null(r.copy);
+    memcpy(r.parameter, start, LARGE * sizeof(float));
+    for (int i = 0; i < 2; i++)
+        r.moments[i] = numbers(LARGE, sizeof(float));
+    for (int64_t first = 0; first < LARGE; first += piece) {
+        optimizer_args a = {.kind = OPTIMIZER_ADAMW,
+                            .n = first + piece < LARGE ? piece : LARGE - first,
+                            .decay = true,
+                            .parameter = r.parameter + first,
+                            .gradient = (float *)(uintptr_t)gradient + first,
+                            .moment1 = r.moments[0] + first,
+                            .moment2 = r.moments[1] + first,
+                            .copy = {r.copy + first, dtype},
+                            .numbers = &n};
+        assert_int_equal(s->dev->kernels->optimizer(s->compute, &a), FSDP_OK);
+    }
+    return r;
+}
+
+static void a_large_range_gets_the_bits_of_its_pieces(void **out)
+{
+    state *s = *out;
+    float *start = numbers(LARGE, sizeof(float)), *gradient = numbers(LARGE, sizeof(float));
+    rng_fill_normal(rng_key_make(50), 0, LARGE, 0, 1, start);
+    rng_fill_normal(rng_key_make(51), 0, LARGE, 0, 1, gradient);
+    for (int dtype = FSDP_BF16; dtype <= FSDP_F16; dtype++) {
+        large_range whole = update_in_pieces(s, start, gradient, (fsdp_dtype)dtype, LARGE);
+        large_range parts = update_in_pieces(s, start, gradient, (fsdp_dtype)dtype, PIECE);
+        assert_memory_equal(whole.parameter, parts.parameter, LARGE * sizeof(float));
+        assert_memory_equal(whole.moments[0], parts.moments[0], LARGE * sizeof(float));
+        assert_memory_equal(whole.moments[1], parts.moments[1], LARGE * sizeof(float));
+        assert_memory_equal(whole.copy, parts.copy, LARGE * sizeof(uint16_t));
+        assert_memory_not_equal(whole.parameter, start, LARGE * sizeof(float));
+        large_range both[] = {whole, parts};
+        for (int i = 0; i < 2; i++) {
+            free(both[i].parameter);
+            free(both[i].moments[0]);
+            free(both[i].moments[1]);
+            free(both[i].copy);
+        }
+    }
+    free(start);
+    free(gradient);
 }
 
 int main(void)
@@ -265,6 +334,7 @@ int main(void)
         cmocka_unit_test(a_skipped_step_changes_nothing),
         cmocka_unit_test(moments_are_kept_where_the_optimizer_has_them),
         cmocka_unit_test(settings_out_of_range_are_refused),
+        cmocka_unit_test(a_large_range_gets_the_bits_of_its_pieces),
     };
     return cmocka_run_group_tests_name("update", tests, open_state, close_state);
 }

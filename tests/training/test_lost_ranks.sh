@@ -7,6 +7,11 @@ folder=$(mktemp -d)
 trap 'kill -CONT $(jobs -p) 2>/dev/null; kill -KILL $(jobs -p) 2>/dev/null; rm -rf "$folder"' EXIT
 failures=0
 
+# files that a job might leave behind in shared memory or in the folder for temporary ones
+list_left() { ls -A /dev/shm "${TMPDIR:-/tmp}" | grep -i fsdp | sort; }
+list_left >"$folder/before"
+pids=()
+
 # start RANK WORLD FLAGS...: a rank in the background; its pid in $!
 start() {
     local rank=$1 world=$2
@@ -15,6 +20,7 @@ start() {
         "$fsdp" train --device cpu --threads 1 --model_type llama_v2 --vocab_size 256 --hidden_width 32 --num_layers 2 --num_heads 2 --intermediate_size 64 \
         --max_context_width 32 --train_batch_size 2 --dataset "$FSDP_SOURCE/README.md" --max_steps 1000000 --logging_freq 20 --sharding_strategy full \
         --no_checkpoint_at_end --output_dir "$folder/$token-$rank" --comm_timeout 4 "$@" >"$folder/out-$rank" 2>"$folder/err-$rank" &
+    pids+=($!)
 }
 
 # until the job has made a few steps
@@ -54,9 +60,17 @@ expect "a rank that leaves early is named" $a 0 "rank 1"
 token=other$$; start 0 2; a=$!; start 1 2 --hidden_width 48; b=$!
 expect "a rank with another model is told" $a 0 "rank 1 has another model"
 
-token=batch$$; start 0 2; a=$!; start 1 2 --gradient_accumulation_steps 2; b=$!
-expect "a rank on another path is told" $a 0 "rank 1"
+token=batch$$; start 0 2; a=$!; start 1 2 --train_batch_size 3; b=$!
+expect "a rank with another batch is told" $a 0 "rank 1 was started with --train_batch_size 3, rank 0 with 2"
+expect "and says the same itself" $b 1 "rank 1 was started with --train_batch_size 3, rank 0 with 2"
+
+token=path$$; start 0 2; a=$!; start 1 2 --gradient_accumulation_steps 2; b=$!
+expect "a rank on another path is told" $a 0 "rank 1 was started with --gradient_accumulation_steps 2, rank 0 with 1"
 
 wait 2>/dev/null
-if pgrep -f "MASTER_PORT=29555" >/dev/null; then echo "FAILED: ranks are left"; failures=$((failures + 1)); fi
+for pid in "${pids[@]}"; do
+    if kill -0 "$pid" 2>/dev/null; then echo "FAILED: process $pid is left"; failures=$((failures + 1)); fi
+done
+left=$(comm -13 "$folder/before" <(list_left))
+if [ -n "$left" ]; then echo "FAILED: files are left: $left"; failures=$((failures + 1)); fi
 exit $((failures > 0))

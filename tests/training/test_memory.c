@@ -25,6 +25,38 @@
 /* What this process has asked the system for: anonymous maps, shared memory files, and large aligned blocks of the
  * heap. The C library's own maps (heap, stacks) do not come through these names. */
 static atomic_llong taken;
+static atomic_llong largest; /* request of any kind */
+
+static void note(size_t bytes)
+{
+    long long before = atomic_load(&largest);
+    while ((long long)bytes > before && !atomic_compare_exchange_weak(&largest, &before, (long long)bytes))
+        ;
+}
+
+#ifndef __SANITIZE_ADDRESS__ /* which has these functions itself */
+void *__libc_malloc(size_t bytes);
+void *__libc_calloc(size_t n, size_t bytes);
+void *__libc_realloc(void *memory, size_t bytes);
+
+void *malloc(size_t bytes)
+{
+    note(bytes);
+    return __libc_malloc(bytes);
+}
+
+void *calloc(size_t n, size_t bytes)
+{
+    note(n * bytes);
+    return __libc_calloc(n, bytes);
+}
+
+void *realloc(void *memory, size_t bytes)
+{
+    note(bytes);
+    return __libc_realloc(memory, bytes);
+}
+#endif
 
 static int64_t pages(size_t bytes)
 {
@@ -33,8 +65,10 @@ static int64_t pages(size_t bytes)
 
 void *mmap(void *address, size_t bytes, int protection, int flags, int fd, off_t offset)
 {
-    if (flags & MAP_ANONYMOUS)
+    if (flags & MAP_ANONYMOUS) {
+        note(bytes);
         atomic_fetch_add(&taken, pages(bytes));
+    }
     return (void *)syscall(SYS_mmap, address, bytes, protection, flags, fd, offset);
 }
 
@@ -46,6 +80,7 @@ int munmap(void *address, size_t bytes)
 
 int ftruncate(int fd, off_t bytes)
 {
+    note((size_t)bytes);
     atomic_fetch_add(&taken, pages((size_t)bytes));
     return (int)syscall(SYS_ftruncate, fd, bytes);
 }
@@ -53,6 +88,7 @@ int ftruncate(int fd, off_t bytes)
 void *aligned_alloc(size_t alignment, size_t bytes)
 {
     void *(*real)(size_t, size_t) = (void *(*)(size_t, size_t))dlsym(RTLD_NEXT, "aligned_alloc");
+    note(bytes);
     atomic_fetch_add(&taken, (int64_t)bytes);
     return real(alignment, bytes);
 }
@@ -190,6 +226,46 @@ static void low_precision_and_checkpointing_take_what_was_planned(void **state)
     }
 }
 
+enum { TABLE_ROWS = 24000, TABLE_WIDTH = 256 };
+
+/* The largest request for memory while a model with a large embedding comes into being. */
+static fsdp_status create_rank(int rank, void *context)
+{
+    int64_t *out = context;
+    fsdp_world_config wc = FSDP_WORLD_CONFIG_INIT;
+    fsdp_llama_config c = FSDP_LLAMA_CONFIG_INIT;
+    fsdp_config config = FSDP_CONFIG_INIT;
+    fsdp_world *w;
+    fsdp_module *net;
+    fsdp_model *m;
+    wc.device = "cpu", wc.threads = 1, wc.comm_timeout = 30;
+    c.vocabulary = TABLE_ROWS, c.hidden = TABLE_WIDTH, c.intermediate = 64, c.layers = 1, c.heads = c.kv_heads = 4,
+    c.head_dim = 16, c.positions = 16, c.tied = true;
+    config.wrap = fsdp_wrap_by_type("llama_block");
+    FSDP_TRY(fsdp_world_open(&wc, &w));
+    atomic_store(&largest, 0);
+    FSDP_TRY(fsdp_llama_new(&c, &net));
+    FSDP_TRY(fsdp_shard(w, net, &config, &m));
+    out[rank] = atomic_load(&largest);
+    fsdp_model_free(m);
+    fsdp_world_close(w);
+    return FSDP_OK;
+}
+
+static void parameters_come_into_being_shard_by_shard_never_whole(void **state)
+{
+    (void)state;
+    const int64_t table = (int64_t)TABLE_ROWS * TABLE_WIDTH * (int64_t)sizeof(float);
+    int64_t *results =
+        (int64_t *)syscall(SYS_mmap, NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(ranks_run(1, create_rank, results));
+    assert_true(results[0] >= table); /* one rank has all of it */
+    assert_true(ranks_run(4, create_rank, results));
+    for (int rank = 0; rank < 4; rank++)
+        assert_true(results[rank] > 0 && results[rank] < table / 2); /* a shard, or what passes through at a time */
+    syscall(SYS_munmap, results, 4096);
+}
+
 static void unequal_shards_and_groups_take_what_was_planned(void **state)
 {
     (void)state;
@@ -278,6 +354,7 @@ int main(void)
         cmocka_unit_test(offloaded_units_take_what_was_planned_on_both_sides),
         cmocka_unit_test(offload_moves_the_state_from_one_side_of_the_plan_to_the_other),
         cmocka_unit_test(unequal_shards_and_groups_take_what_was_planned),
+        cmocka_unit_test(parameters_come_into_being_shard_by_shard_never_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

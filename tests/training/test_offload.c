@@ -126,6 +126,7 @@ static void offload_changes_no_bit_whatever_the_schedule(void **state)
         t.config.backward_prefetch = (fsdp_prefetch)(buffers - 1);
         t.comm_thread = buffers % 2 == 0;
         t.config.checkpointing = buffers == 3 ? FSDP_CHECKPOINT_FULL : FSDP_CHECKPOINT_NONE;
+        t.config.offload_activations = buffers == 3;
         expect_same_bits(t, "other prefetch");
     }
     training t = training_default(TRAIN_LLAMA, 2);
@@ -221,6 +222,100 @@ static fsdp_status hash_of(training_job *j, uint64_t *out)
         *out = hash_bytes(*out, values, (size_t)p->numel * sizeof *values);
     }
     return FSDP_OK;
+}
+
+/* ---- Micro-batches that do not train every unit ---- */
+
+typedef struct pair {
+    fsdp_module base;
+    fsdp_module *first, *second;
+    bool both; /* of the next recording */
+} pair;
+
+static fsdp_tensor *pair_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *x)
+{
+    pair *p = (pair *)self;
+    x = fsdp_call(p->first, t, x);
+    return p->both ? fsdp_call(p->second, t, x) : x;
+}
+
+static const fsdp_module_class pair_class = {.type = "pair", .forward = pair_forward};
+
+enum { PAIR_WIDTH = 12, PAIR_ROWS = 3 };
+
+static fsdp_status open_pair(const fsdp_config *given, training_job *j)
+{
+    fsdp_world_config wc = FSDP_WORLD_CONFIG_INIT;
+    fsdp_optimizer_config oc = FSDP_OPTIMIZER_CONFIG_INIT;
+    fsdp_config config = *given;
+    wc.device = "cpu", wc.threads = 1, wc.comm_timeout = 30;
+    config.wrap = fsdp_wrap_by_type("linear");
+    oc.clip = 1, oc.weight_decay = 0.1f;
+    *j = (training_job){NULL, NULL, NULL};
+    pair *p = fsdp_module_new(&pair_class, sizeof *p);
+    p->first = fsdp_module_add(&p->base, "first", fsdp_linear_new(PAIR_WIDTH, PAIR_WIDTH, true));
+    p->second = fsdp_module_add(&p->base, "second", fsdp_linear_new(PAIR_WIDTH, PAIR_WIDTH, true));
+    FSDP_TRY(fsdp_world_open(&wc, &j->world));
+    FSDP_TRY(fsdp_shard(j->world, &p->base, &config, &j->model));
+    return fsdp_optimizer_new(j->model, &oc, &j->optimizer);
+}
+
+static fsdp_status backward_pair(training_job *j, int seed, bool both, bool last)
+{
+    float x[PAIR_ROWS * PAIR_WIDTH], y[PAIR_ROWS * PAIR_WIDTH];
+    int64_t shape[] = {PAIR_ROWS, PAIR_WIDTH};
+    for (int i = 0; i < PAIR_ROWS * PAIR_WIDTH; i++) {
+        x[i] = (float)((i * 7 + seed * 3 + fsdp_world_rank(j->world)) % 11) / 11 - 0.5f;
+        y[i] = (float)((i * 5 + seed) % 13) / 13 - 0.5f;
+    }
+    pair *p = (pair *)fsdp_model_module(j->model);
+    p->both = both;
+    fsdp_tape *t = fsdp_begin(j->model);
+    fsdp_tensor *out = fsdp_call(&p->base, t, fsdp_input(t, FSDP_F32, 2, shape, x));
+    return fsdp_backward(t, fsdp_mse(t, out, fsdp_input(t, FSDP_F32, 2, shape, y)), last);
+}
+
+typedef struct partly {
+    fsdp_config config;
+    uint64_t *hash; /* (ranks), shared */
+} partly;
+
+/* In turn the last micro-batch leaves the second layer out, the first one does, and both do. */
+static fsdp_status train_partly(int rank, void *context)
+{
+    const partly *c = context;
+    const bool both[][2] = {{true, false}, {false, true}, {false, false}, {true, true}, {true, false}};
+    training_job j;
+    FSDP_TRY(open_pair(&c->config, &j));
+    for (int step = 0; step < 5; step++) {
+        FSDP_TRY(backward_pair(&j, 2 * step, both[step][0], false));
+        FSDP_TRY(backward_pair(&j, 2 * step + 1, both[step][1], true));
+        FSDP_TRY(fsdp_step(j.optimizer, NULL));
+    }
+    FSDP_TRY(hash_of(&j, &c->hash[rank]));
+    close_job(&j);
+    return FSDP_OK;
+}
+
+static void a_unit_that_the_last_micro_batch_leaves_out_is_closed_like_the_others(void **state)
+{
+    (void)state;
+    uint64_t *hashes = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    const fsdp_strategy strategies[] = {FSDP_FULL, FSDP_NO_SHARD, FSDP_HYBRID};
+    assert_ptr_not_equal(hashes, MAP_FAILED);
+    for (int s = 0; s < 3; s++) {
+        for (int ranks = s == 2 ? 4 : 1; ranks <= (s == 2 ? 4 : 2); ranks++) {
+            partly c = {.config = FSDP_CONFIG_INIT, .hash = hashes};
+            c.config.strategy = strategies[s];
+            c.config.shard_group_size = s == 2 ? 2 : 0;
+            assert_true(ranks_run(ranks, train_partly, &c));
+            c.config.cpu_offload = true;
+            c.hash = hashes + 8;
+            assert_true(ranks_run(ranks, train_partly, &c));
+            assert_memory_equal(hashes, hashes + 8, (size_t)ranks * sizeof *hashes);
+        }
+    }
+    munmap(hashes, 4096);
 }
 
 /* ---- Saving and resuming, with and without ---- */
@@ -403,6 +498,7 @@ int main(void)
         cmocka_unit_test(offload_changes_no_bit_however_gradients_accumulate),
         cmocka_unit_test(offload_changes_no_bit_whatever_the_schedule),
         cmocka_unit_test(units_are_offloaded_by_name),
+        cmocka_unit_test(a_unit_that_the_last_micro_batch_leaves_out_is_closed_like_the_others),
         cmocka_unit_test(a_resumed_run_goes_on_with_the_same_bits_offloaded_or_not),
         cmocka_unit_test(a_failure_of_the_update_is_reported_by_whoever_needs_it),
         cmocka_unit_test(a_glob_without_a_unit_is_refused_with_the_names_there_are),

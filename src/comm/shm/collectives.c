@@ -91,7 +91,7 @@ static void gather(comm_request *r)
             if (n == 0)
                 continue;
             copy_bytes((char *)p->recv.p + (size_t)piece_offset(p, rank) * size,
-                       step == 0 ? p->send.p : sent_by(r, rank, i), n * size, streaming);
+                       step == 0 ? p->send.p : sent_by(r, rank, i), n * size, streaming, g->comm->workers);
         }
     }
 }
@@ -139,7 +139,8 @@ static fsdp_status all_reduce_piece(comm_request *r, const signature *s, int pie
                                           .from = p->send.dtype,
                                           .to = sum_dtype,
                                           .n = n,
-                                          .out = chunk.slot});
+                                          .out = chunk.slot,
+                                          .workers = g->comm->workers});
         FSDP_TRY(shm_chunk_exchange(r, s, &chunk));
         for (int rank = 0; rank < g->size; rank++) {
             int64_t at = start + rank * share;
@@ -152,7 +153,8 @@ static fsdp_status all_reduce_piece(comm_request *r, const signature *s, int pie
                                               .to = p->recv.dtype,
                                               .n = shm_clamp(p->count - at, share),
                                               .out = (char *)p->recv.p + at * (int64_t)fsdp_dtype_size(p->recv.dtype),
-                                              .add = p->add});
+                                              .add = p->add,
+                                              .workers = g->comm->workers});
         }
         shm_chunk_end(r, &chunk);
     }
@@ -166,7 +168,8 @@ static void broadcast(comm_request *r)
         size_t bytes = (size_t)p->count * fsdp_dtype_size(p->send.dtype);
         bool root = r->group->rank == r->op.root;
         if (bytes)
-            copy_bytes(p->recv.p, root ? p->send.p : sent_by(r, r->op.root, i), bytes, bytes >= STREAMING_BYTES);
+            copy_bytes(p->recv.p, root ? p->send.p : sent_by(r, r->op.root, i), bytes, bytes >= STREAMING_BYTES,
+                       r->group->comm->workers);
     }
 }
 

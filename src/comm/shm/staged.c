@@ -86,7 +86,8 @@ void shm_reduce(const comm_request *r, const comm_piece *p, int n_sources, const
                                   .n = n,
                                   .out = out,
                                   .add = p->add,
-                                  .streaming = streaming});
+                                  .streaming = streaming,
+                                  .workers = r->group->comm->workers});
 }
 
 static char *element(buffer b, int64_t index)
@@ -105,7 +106,7 @@ static fsdp_status gather_piece(comm_request *r, const signature *s, const comm_
         if (n > 0) {
             memcpy(chunk.slot, element(p->send, start), (size_t)(n * size));
             copy_bytes(element(p->recv, piece_offset(p, g->rank) + start), element(p->send, start), (size_t)(n * size),
-                       false);
+                       false, 1);
         }
         FSDP_TRY(shm_chunk_exchange(r, s, &chunk));
         for (int step = 1; step < g->size; step++) {
@@ -181,7 +182,7 @@ static fsdp_status broadcast_piece(comm_request *r, const signature *s, const co
             memcpy(chunk.slot, element(p->send, start), bytes);
         FSDP_TRY(shm_chunk_exchange(r, s, &chunk));
         copy_bytes(element(p->recv, start), root ? element(p->send, start) : shm_chunk_of(r, &chunk, r->op.root), bytes,
-                   false);
+                   false, 1);
         shm_chunk_end(r, &chunk);
     }
     return FSDP_OK;

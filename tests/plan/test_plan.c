@@ -1,0 +1,173 @@
+/* Plans against arithmetic that can be done by hand: the textbook case, what a step moves, and the fastest that fits.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "plan/search.h"
+
+static const double GB = 1e9;
+
+/* Three billion parameters: in fp32 with gradients and Adam's two moments 16 bytes each, 48 GB. */
+static workload three_billion(void)
+{
+    workload w = {.model = model_config_default(MODEL_LLAMA), .batch = 1, .width = 512, .moments = 2};
+    fsdp_llama_config *c = &w.model.llama;
+    c->vocabulary = 32000, c->hidden = 2560, c->intermediate = 6912, c->layers = 36, c->heads = c->kv_heads = 20,
+    c->head_dim = 128, c->positions = 512;
+    return w;
+}
+
+static fsdp_config sharding(fsdp_strategy strategy, int buffers)
+{
+    fsdp_config c = FSDP_CONFIG_INIT;
+    c.strategy = strategy;
+    c.wrap = fsdp_wrap_by_type("llama_block");
+    c.gather_buffers = buffers;
+    return c;
+}
+
+static device *open_device(void)
+{
+    device *dev;
+    assert_int_equal(device_open_cpu(CPU_PRODUCT_AUTO, &dev), FSDP_OK);
+    return dev;
+}
+
+static memory_plan plan_of(const workload *w, device *dev, fsdp_config c, int ranks, int per_node)
+{
+    memory_plan p;
+    assert_int_equal(workload_plan(w, &c, dev, ranks, per_node, &p), FSDP_OK);
+    return p;
+}
+
+static double state_of(const memory_plan *p)
+{
+    return (double)p->parameters + (double)p->gradients + (double)p->optimizer;
+}
+
+static void forty_eight_gigabytes_replicated_are_twelve_on_each_of_four_ranks(void **state)
+{
+    (void)state;
+    device *dev = open_device();
+    workload w = three_billion();
+    memory_plan whole = plan_of(&w, dev, sharding(FSDP_NO_SHARD, 1), 4, 4);
+    memory_plan part = plan_of(&w, dev, sharding(FSDP_FULL, 1), 4, 4);
+    assert_true(state_of(&whole) > 47.9 * GB && state_of(&whole) < 48.5 * GB);
+    assert_true(state_of(&part) > 11.9 * GB && state_of(&part) < 12.2 * GB);
+    assert_true(state_of(&part) * 4 < state_of(&whole) * 1.0001); /* shards are cut on blocks */
+
+    /* Beside its state a rank holds its largest gathered unit, the gradients that are being reduced, activations. */
+    size_t embedding = (size_t)32000 * 2560 * sizeof(float);
+    assert_int_equal(part.largest_unit, embedding);
+    assert_true(part.gather >= embedding && part.gather < embedding + (1 << 20));
+    assert_true(part.full_gradients <= 2 * embedding + (1 << 20));
+    assert_int_equal(part.total, part.parameters + part.copies + part.gradients + part.optimizer + part.gather +
+                                     part.full_gradients + part.activations + part.workspace + part.buffers +
+                                     part.communication);
+    assert_int_equal(part.activations, whole.activations);
+    assert_true(part.total < whole.total / 3);
+    device_close(dev);
+}
+
+static void checkpointing_shrinks_activations_and_nothing_else(void **state)
+{
+    (void)state;
+    device *dev = open_device();
+    workload w = three_billion();
+    fsdp_config c = sharding(FSDP_FULL, 2);
+    memory_plan plain = plan_of(&w, dev, c, 4, 4);
+    c.checkpointing = FSDP_CHECKPOINT_FULL;
+    memory_plan checkpointed = plan_of(&w, dev, c, 4, 4);
+    assert_true(checkpointed.activations * 3 < plain.activations);
+    assert_true(state_of(&checkpointed) == state_of(&plain));
+    assert_int_equal(checkpointed.gathered_bytes, plain.gathered_bytes);
+    device_close(dev);
+}
+
+/* N bytes of parameters over n ranks: gathered twice but for what stays at the turn, reduced once; (n-1)/n of each. */
+static void a_step_moves_what_the_strategies_are_known_for(void **state)
+{
+    (void)state;
+    device *dev = open_device();
+    workload w = three_billion();
+    double n = 4, bytes = (double)plan_of(&w, dev, sharding(FSDP_FULL, 1), 1, 1).parameters, once = bytes * (n - 1) / n;
+    memory_plan full = plan_of(&w, dev, sharding(FSDP_FULL, 2), 4, 4);
+    memory_plan kept = plan_of(&w, dev, sharding(FSDP_SHARD_GRAD_OP, 2), 4, 4);
+    memory_plan replicated = plan_of(&w, dev, sharding(FSDP_NO_SHARD, 2), 4, 4);
+    /* Backward reads no embedding, and head and last block are still there. */
+    double block = (double)(4 * 2560 * 2560 + 3 * 2560 * 6912 + 2 * 2560) * 4, table = 32000.0 * 2560 * 4;
+    double again = (bytes - 2 * table - block) * (n - 1) / n;
+    assert_true((double)full.gathered_bytes > (once + again) * 0.9999);
+    assert_true((double)full.gathered_bytes < (once + again) * 1.0001);
+    assert_true((double)kept.gathered_bytes > once * 0.9999 && (double)kept.gathered_bytes < once * 1.0001);
+    assert_int_equal(replicated.gathered_bytes, 0);
+    assert_true((double)full.reduced_bytes > once * 0.9999 && (double)full.reduced_bytes < once * 1.0001);
+    assert_int_equal(kept.reduced_bytes, full.reduced_bytes);
+    assert_true((double)replicated.reduced_bytes > 2 * once * 0.9999);
+    assert_true((double)replicated.reduced_bytes < 2 * once * 1.0001);
+
+    fsdp_config hybrid = sharding(FSDP_HYBRID, 2);
+    memory_plan groups = plan_of(&w, dev, hybrid, 8, 4);
+    assert_int_equal(groups.gathered_bytes, full.gathered_bytes); /* within groups of four, as above */
+    assert_int_equal(groups.parameters, full.parameters);
+    /* A quarter of the gradients, summed over two groups: there and back, half of it each. */
+    assert_true((double)groups.replica_bytes > bytes / 4 * 0.9999 && (double)groups.replica_bytes < bytes / 4 * 1.0001);
+    device_close(dev);
+}
+
+static void unequal_shards_are_planned_for_the_largest(void **state)
+{
+    (void)state;
+    device *dev = open_device();
+    workload w = three_billion();
+    const int weights[] = {1, 2, 1};
+    fsdp_config c = sharding(FSDP_FULL, 2);
+    double equal = state_of(&(memory_plan){.parameters = plan_of(&w, dev, c, 3, 3).parameters});
+    c.shard_weights = weights;
+    double largest = state_of(&(memory_plan){.parameters = plan_of(&w, dev, c, 3, 3).parameters});
+    assert_true(largest > equal * 1.499 && largest < equal * 1.501); /* a half instead of a third */
+    device_close(dev);
+}
+
+static void the_fastest_that_fits_moves_and_recomputes_least(void **state)
+{
+    (void)state;
+    device *dev = open_device();
+    workload w = three_billion();
+    fsdp_config c = sharding(FSDP_FULL, 2);
+    plan_entry fit;
+    const struct {
+        double limit;
+        fsdp_strategy strategy;
+    } cases[] = {{80, FSDP_NO_SHARD}, {20, FSDP_FULL}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        size_t limit = (size_t)(cases[i].limit * GB);
+        assert_int_equal(plan_fit(&w, &c, dev, 4, 4, limit, false, &fit), FSDP_OK);
+        assert_true(fit.plan.total <= limit);
+        assert_int_equal(fit.checkpointing, FSDP_CHECKPOINT_NONE);
+        if (cases[i].strategy == FSDP_FULL)
+            assert_int_equal(fit.strategy, FSDP_FULL);
+        else
+            assert_true(fit.plan.gathered_bytes <= plan_of(&w, dev, c, 4, 4).gathered_bytes);
+    }
+    assert_int_equal(plan_fit(&w, &c, dev, 4, 4, (size_t)(2 * GB), false, &fit), FSDP_ERR_INPUT);
+    device_close(dev);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(forty_eight_gigabytes_replicated_are_twelve_on_each_of_four_ranks),
+        cmocka_unit_test(checkpointing_shrinks_activations_and_nothing_else),
+        cmocka_unit_test(a_step_moves_what_the_strategies_are_known_for),
+        cmocka_unit_test(unequal_shards_are_planned_for_the_largest),
+        cmocka_unit_test(the_fastest_that_fits_moves_and_recomputes_least),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
