@@ -4,6 +4,7 @@
 #   make test       all tests; GPU tests say "skipped" where there is no GPU
 #   make test-gpu   the GPU tests only
 #   make test-tensorboard    TensorBoard from PyPI reads what a run writes; skipped without network
+#   make test-transformers   transformers from PyPI opens our exports and we train its folders; skipped without network
 #   make bench      the programs behind docs/benchmarks.md
 #   make asan | tsan | valgrind    the tests under a sanitizer or valgrind
 #   make install PREFIX=/usr/local
@@ -14,7 +15,7 @@ JOBS ?= $(shell nproc)
 CTEST = ctest --output-on-failure --no-tests=error -j $(JOBS)
 
 .DEFAULT_GOAL := all
-.PHONY: all fresh train test test-gpu test-tensorboard bench asan tsan valgrind fuzz clang cuda install format format-check clean deps
+.PHONY: all fresh train test test-gpu test-tensorboard test-transformers bench asan tsan valgrind fuzz clang cuda install format format-check clean deps
 
 deps:
 	@scripts/install-deps build
@@ -38,6 +39,9 @@ test-gpu: all
 
 test-tensorboard: all
 	@scripts/test-tensorboard build || [ $$? = 77 ]
+
+test-transformers: all
+	@scripts/test-transformers build || [ $$? = 77 ]
 
 bench: all
 	@scripts/bench build/bench

@@ -58,7 +58,7 @@ typedef struct fsdp_bench_result {
     double tflops;             /* of one rank; 6 per parameter and token, and causal attention */
     double first_step_seconds; /* from the call to the end of the first step */
     int64_t memory_bytes;      /* most that this rank's plan took */
-    double communication_ms;   /* of a step, mean: collectives at work */
+    double communication_ms;   /* of a step, mean: collectives at work; not known (0) where a device runs them */
     double exposed_ms;         /* and the part for which computing stood still */
     double host_update_ms;     /* of a step, mean: the update of offloaded units in host memory; 0: none is */
     double host_wait_ms;       /* and the part that the next forward waited for it */

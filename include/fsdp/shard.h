@@ -116,6 +116,14 @@ FSDP_API fsdp_status fsdp_evaluate(fsdp_tape *t);
 /* Parameters by name, whatever the strategy: fetches elements first .. first+n-1 in fp32. Collective. */
 FSDP_API fsdp_status fsdp_parameter_read(fsdp_model *m, const char *name, int64_t first, int64_t n, float *out);
 
+/* Summons full parameters, whatever the strategy: every rank gets each of them once, in the order of the tree, in fp32
+ * in host memory that is `use`'s to read until it returns. Takes as much host memory as the largest parameter. Where
+ * `use` fails it is not called again, and its status is returned when all have passed, so that other ranks go on.
+ * Collective. */
+typedef fsdp_status (*fsdp_summoned)(void *context, const char *name, int n_dims, const int64_t *shape,
+                                     const float *values);
+FSDP_API fsdp_status fsdp_summon(fsdp_model *m, fsdp_summoned use, void *context);
+
 #ifdef __cplusplus
 }
 #endif

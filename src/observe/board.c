@@ -65,11 +65,14 @@ static double wall_seconds(void)
     return (double)wall.tv_sec + 1e-9 * (double)wall.tv_nsec;
 }
 
-fsdp_status board_validation(board *b, int64_t step, double loss)
+fsdp_status board_validation(board *b, int64_t step, double loss, double accuracy)
 {
     double now = wall_seconds();
     FSDP_TRY(event_file_scalar(b->file, "validation/loss", step, now, loss));
-    FSDP_TRY(event_file_scalar(b->file, "validation/perplexity", step, now, exp(loss)));
+    if (isnan(accuracy))
+        FSDP_TRY(event_file_scalar(b->file, "validation/perplexity", step, now, exp(loss)));
+    else
+        FSDP_TRY(event_file_scalar(b->file, "validation/accuracy", step, now, accuracy));
     return event_file_flush(b->file);
 }
 
@@ -98,7 +101,7 @@ fsdp_status board_step(board *b, const step_figures *f)
         if (scalars[i].wanted)
             FSDP_TRY(event_file_scalar(b->file, scalars[i].tag, f->step, now, scalars[i].value));
     if (!isnan(f->validation_loss))
-        FSDP_TRY(board_validation(b, f->step, f->validation_loss));
+        FSDP_TRY(board_validation(b, f->step, f->validation_loss, NAN));
     if (clock_seconds() - b->flushed < flush_seconds)
         return FSDP_OK;
     b->flushed = clock_seconds();

@@ -11,7 +11,8 @@ typedef struct board board;
 /* `settings` is JSON, shown as it is. The caller closes *out. */
 fsdp_status board_open(const char *folder, const char *settings, board **out);
 fsdp_status board_step(board *b, const step_figures *f);
-fsdp_status board_validation(board *b, int64_t step, double loss);
+/* Accuracy is of images, else NaN: then the perplexity is shown. */
+fsdp_status board_validation(board *b, int64_t step, double loss, double accuracy);
 fsdp_status board_close(board *b); /* flushes and frees, also on failure; NULL is legal */
 
 #endif

@@ -110,11 +110,13 @@ fsdp_status metrics_step(metrics *m, const step_figures *f)
     return append(m, line, (size_t)n);
 }
 
-fsdp_status metrics_validation(metrics *m, int64_t step, double loss)
+fsdp_status metrics_validation(metrics *m, int64_t step, double loss, double accuracy)
 {
-    char line[LINE_BYTES], number[UNITS_TEXT], perplexity[UNITS_TEXT];
-    int n = snprintf(line, sizeof line, "{\"step\": %lld, \"validation_loss\": %s, \"perplexity\": %s}\n",
-                     (long long)step, units_json(number, loss), units_json(perplexity, exp(loss)));
+    char line[LINE_BYTES], number[UNITS_TEXT], other[UNITS_TEXT];
+    bool text = isnan(accuracy);
+    int n = snprintf(line, sizeof line, "{\"step\": %lld, \"validation_loss\": %s, \"%s\": %s}\n", (long long)step,
+                     units_json(number, loss), text ? "perplexity" : "accuracy",
+                     units_json(other, text ? exp(loss) : accuracy));
     return append(m, line, (size_t)n);
 }
 

@@ -50,8 +50,9 @@ static void work_lines(summary_writer *w, const run_summary *s)
         snprintf(value + n, sizeof value - (size_t)n, " (%.3g epochs)", s->epochs);
     line(w, "steps", value);
     n = snprintf(value, sizeof value, "%s", units_duration(a, s->seconds));
-    if (s->steps > 0)
-        snprintf(value + n, sizeof value - (size_t)n, " (%s a step)", units_duration(b, s->seconds / (double)s->steps));
+    if (s->new_steps > 0)
+        snprintf(value + n, sizeof value - (size_t)n, " (%s a step)",
+                 units_duration(b, s->seconds / (double)s->new_steps));
     line(w, "time", value);
     double seconds = s->seconds > 0 ? s->seconds : 1e-9;
     if (s->samples) {
@@ -83,7 +84,10 @@ static void loss_lines(summary_writer *w, const run_summary *s)
         line(w, "loss", value);
     }
     if (!isnan(s->validation_loss)) {
-        snprintf(value, sizeof value, "%.5f (perplexity %.4g)", s->validation_loss, exp(s->validation_loss));
+        if (s->validation_accuracy > 0)
+            snprintf(value, sizeof value, "%.5f (accuracy %.2f%%)", s->validation_loss, 100 * s->validation_accuracy);
+        else
+            snprintf(value, sizeof value, "%.5f (perplexity %.4g)", s->validation_loss, exp(s->validation_loss));
         line(w, "validation loss", value);
     }
 }

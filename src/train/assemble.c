@@ -58,6 +58,7 @@ static void t5_from_flags(const fsdp_settings *s, fsdp_t5_config *c)
     c->max_distance = s->relative_attention_max_distance;
     c->norm_eps = (float)s->norm_eps;
     c->dropout = (float)s->dropout;
+    c->init_factor = (float)s->initializer_range;
     c->gated = s->feed_forward == FSDP_ACTIVATION_GATED_GELU;
     c->tied = c->scale_decoder_outputs = s->tie_word_embeddings;
 }

@@ -8,14 +8,44 @@
 #include "base/log.h"
 #include "train/run.h"
 
-/* What a resumed run needs beside the tensors. */
+/* The run's flags; NULL when out of memory. */
+static json_t *describe_flags(const train_run *run)
+{
+    char *text = NULL;
+    if (fsdp_settings_json(run->settings, &text) != FSDP_OK)
+        return NULL;
+    json_t *flags = json_loads(text, 0, NULL);
+    free(text);
+    return flags;
+}
+
+/* What a resumed run needs beside the tensors; the flags are for people. NULL when out of memory. */
 static json_t *describe_position(const train_run *run)
 {
     const fsdp_model *m = run->model;
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:I}", "step", (json_int_t)run->step, "position",
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:o}", "step", (json_int_t)run->step, "position",
                      (json_int_t)run->position, "optimizer_steps", (json_int_t)run->optimizer->steps, "good_steps",
                      (json_int_t)run->optimizer->good_steps, "micro_batches", (json_int_t)m->micro_total, "loss_scale",
-                     m->loss_scale, "expected_count", m->expected_count, "seed", (json_int_t)run->settings->seed);
+                     m->loss_scale, "expected_count", m->expected_count, "seed", (json_int_t)run->settings->seed,
+                     "flags", describe_flags(run));
+}
+
+/* Flags may change between the parts of a run; whoever wonders at its losses finds here which did. */
+static void name_changed_flags(train_run *run, const json_t *extra)
+{
+    char names[512] = "";
+    size_t used = 0;
+    const char *key;
+    json_t *value, *before = json_object_get(extra, "flags"), *flags = before ? describe_flags(run) : NULL;
+    json_object_foreach(flags, key, value)
+    {
+        if (strcmp(key, "resume_from_checkpoint") != 0 && !json_equal(value, json_object_get(before, key)) &&
+            used < sizeof names)
+            used += (size_t)snprintf(names + used, sizeof names - used, " --%s", key);
+    }
+    json_decref(flags);
+    if (used > 0)
+        run_say(run, FSDP_LINE_INFO, "the checkpoint was written with other values of%s", names);
 }
 
 static fsdp_status restore_position(train_run *run, const char *path, const json_t *extra)
@@ -52,8 +82,11 @@ fsdp_status run_resume(train_run *run)
         return FSDP_OK;
     ckpt_load_config config = CKPT_LOAD_CONFIG_INIT;
     ckpt_load_result found = {.extra = NULL};
-    FSDP_TRY(ckpt_resume(from, &config, model_state_describe(run->state), comm_world(run->world->comm), &found));
-    fsdp_status status = FSDP_OK;
+    run_show_warnings(run, true); /* names those that are passed over */
+    fsdp_status status =
+        ckpt_resume(from, &config, model_state_describe(run->state), comm_world(run->world->comm), &found);
+    run_show_warnings(run, false);
+    FSDP_TRY(status);
     if (found.step < 0) {
         run_say(run, FSDP_LINE_INFO, "no checkpoint under %s: starting from scratch", from);
     } else {
@@ -64,6 +97,7 @@ fsdp_status run_resume(train_run *run)
             status = take_choices(run, &found);
         run->last_saved_step = run->step;
         run_say(run, FSDP_LINE_INFO, "resumed from %s at step %lld", found.path, (long long)run->step);
+        name_changed_flags(run, found.extra);
     }
     ckpt_load_result_free(&found);
     return status;

@@ -2,6 +2,7 @@
 #include "train/report.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,6 +34,7 @@ struct report {
     double flops;      /* of one sample */
     double peak_flops; /* of all devices, a second; 0: not known */
     double first_loss, shown;
+    int64_t first_step; /* the run began behind it */
     char *metrics_path;
     metrics *validations; /* validation.jsonl */
     int samples;          /* file of --log_samples, -1: none */
@@ -141,6 +143,7 @@ fsdp_status report_open(train_run *run, report *r)
     r->progress = progress_begin(run->n_steps);
     r->flops = workload_flops(&work) / (double)max_i64(1, work.batch);
     r->first_loss = NAN;
+    r->first_step = run->step;
     if (r->flops > 0)
         FSDP_TRY(utilization_peak(run->world, run->sharding.config.param_dtype, &r->peak_flops));
     FSDP_TRY(open_log(r, run));
@@ -170,9 +173,13 @@ static fsdp_status follow_trace(report *r, const train_run *run)
     const fsdp_settings *s = run->settings;
     if (!s->trace)
         return FSDP_OK;
-    if (!r->trace && run->step + 1 == s->trace_first)
+    bool starts = !r->trace && run->step + 1 == s->trace_first,
+         stops = r->trace && run->step + 1 == s->trace_first + s->trace_steps;
+    if (starts || stops)
+        FSDP_TRY(model_state_settle(run->state)); /* who listens changes while nobody speaks */
+    if (starts)
         return trace_start(run->rank, 0, &r->trace);
-    if (r->trace && run->step + 1 == s->trace_first + s->trace_steps) {
+    if (stops) {
         char path[4096];
         trace_stop(r->trace);
         if (run->n_ranks == 1)
@@ -244,8 +251,8 @@ fsdp_status report_validation(report *r, train_run *run, double loss)
         run_say(run, FSDP_LINE_INFO, "step %lld: validation loss %.4f, accuracy %.2f%%", (long long)run->step, loss,
                 100 * accuracy);
     if (r->validations)
-        FSDP_TRY(metrics_validation(r->validations, run->step, loss));
-    return r->board ? board_validation(r->board, run->step, loss) : FSDP_OK;
+        FSDP_TRY(metrics_validation(r->validations, run->step, loss, accuracy));
+    return r->board ? board_validation(r->board, run->step, loss, accuracy) : FSDP_OK;
 }
 
 /* Rows of all ranks on rank 0: what the plan said, what was taken, and what the same step takes unsharded. */
@@ -296,11 +303,14 @@ fsdp_status report_summary(report *r, train_run *run)
              units_count(count, (double)fsdp_model_parameters(run->model)), fsdp_model_units(run->model));
     snprintf(strategy, sizeof strategy, "%s over %d rank%s, %s", fsdp_strategy_name(run->sharding.config.strategy),
              run->n_ranks, run->n_ranks == 1 ? "" : "s", fsdp_world_description(run->world));
+    char ended[PATH_MAX + 80];
+    snprintf(ended, sizeof ended, "stopped as asked; to go on: --resume_from_checkpoint %s", run->checkpoint_dir);
     double seconds = clock_seconds() - run->start;
     run_summary summary = {.model = model,
                            .strategy = strategy,
-                           .ended = run->stopping ? "stopped as asked" : NULL,
+                           .ended = run->stopping ? ended : NULL,
                            .steps = run->step,
+                           .new_steps = run->step - r->first_step,
                            .samples = run->samples,
                            .tokens = run->tokenizer ? run->tokens : 0,
                            .epochs = (double)run->position / (double)run->info.n_samples,
@@ -308,6 +318,7 @@ fsdp_status report_summary(report *r, train_run *run)
                            .first_loss = r->first_loss,
                            .loss = run->result.loss,
                            .validation_loss = run->result.validation_loss,
+                           .validation_accuracy = run->result.validation_accuracy,
                            .tflops = r->flops * (double)run->samples / seconds / 1e12,
                            .peak_tflops = r->peak_flops / 1e12,
                            .peak_bytes = run->result.peak_bytes,
@@ -319,8 +330,9 @@ fsdp_status report_summary(report *r, train_run *run)
                            .export_dir = s->export_dir};
     fsdp_status status = summary_text(&summary, &table);
     if (status == FSDP_OK)
-        run_say(run, FSDP_LINE_INFO, "\n%s\n\nMemory of each rank, beside the same step without sharding:\n%s", table,
-                memory);
+        run_say(run, FSDP_LINE_INFO, "\n%s", table);
+    if (status == FSDP_OK && s->memory_report)
+        run_say(run, FSDP_LINE_INFO, "\nMemory of each rank, beside the same step without sharding:\n%s", memory);
     free(table);
     free(memory);
     return status;

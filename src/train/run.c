@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "ckpt/report.h"
 #include "data/hub.h"
+#include "train/agree.h"
 #include "train/fit.h"
 #include "train/paths.h"
 #include "train/record.h"
@@ -54,10 +55,11 @@ static fsdp_status find_model(train_run *run)
 
 static void settle_activations(train_run *run)
 {
-    if (!run->settings->offload_activations || run->world->dev->graph_begin)
+    fsdp_config *c = &run->sharding.config;
+    if (!c->offload_activations || run->world->dev->graph_begin)
         return;
     run_say(run, FSDP_LINE_INFO, "--offload_activations: on the CPU activations lie in host memory already");
-    run->sharding.config.offload_activations = false;
+    c->offload_activations = false;
 }
 
 static void settle_offload(train_run *run)
@@ -179,6 +181,7 @@ static fsdp_status open_parts(train_run *run)
         FSDP_TRY(paths_check(s));
     FSDP_TRY(find_model(run));
     FSDP_TRY(run_open_data(run));
+    FSDP_TRY(run_agree(run));
     FSDP_TRY(choose_model(run));
     if (s->dry_run) {
         say_choice(run);

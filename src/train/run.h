@@ -58,6 +58,8 @@ void run_say(train_run *run, fsdp_line kind, const char *format, ...) __attribut
 
 /* run_data.c. The tokenizer, the training data and the validation data; bad records are said by rank 0. */
 fsdp_status run_open_data(train_run *run);
+/* Warnings of the library as lines of rank 0, while the run is being opened and its log files do not exist yet. */
+void run_show_warnings(train_run *run, bool shown);
 
 /* dry_run.c. The plan and the settings, instead of a run. */
 fsdp_status run_dry(train_run *run);

@@ -134,7 +134,7 @@ static fsdp_status open_data(train_run *run)
     return FSDP_OK;
 }
 
-/* All ranks read the same records: one of them complains. */
+/* All ranks read the same: one of them complains. */
 static void show_early(void *context, log_level level, const char *line)
 {
     train_run *run = context;
@@ -142,13 +142,17 @@ static void show_early(void *context, log_level level, const char *line)
         run_say(run, FSDP_LINE_WARNING, "%s", line);
 }
 
-/* The log files of the run do not exist yet; they will when there is something to run. */
+void run_show_warnings(train_run *run, bool shown)
+{
+    log_set_sink(shown ? show_early : NULL, run, shown ? LOG_WARNING : LOG_ERROR);
+}
+
 fsdp_status run_open_data(train_run *run)
 {
-    log_set_sink(show_early, run, LOG_WARNING);
+    run_show_warnings(run, true);
     fsdp_status status = open_tokenizer(run);
     if (status == FSDP_OK)
         status = open_data(run);
-    log_set_sink(NULL, NULL, LOG_ERROR);
+    run_show_warnings(run, false);
     return status;
 }

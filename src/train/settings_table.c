@@ -163,6 +163,7 @@ const fsdp_flag settings_table[] = {
     {TEXT(config, NULL, "FILE", "settings from a file, JSON or \"key = value\" lines; the command line wins")},
     {CHOICE(preset, "none", presets, "shapes and recipe of a known model, under whatever else is given")},
     {SWITCH(dry_run, NULL, "print the plan and the settings as they would be used, and stop"), .only = "train"},
+    {SWITCH(json, NULL, "print JSON instead of tables; for train with --dry_run"), .only = "plan train"},
     {TEXT(output_dir, "fsdp_run", "DIR", "folder for the files of the run: settings, metrics.jsonl, a log per rank")},
 #undef GROUP
 
@@ -332,7 +333,6 @@ const fsdp_flag settings_table[] = {
     {INT(world_size, NULL, 0, "ranks", "ranks to plan for; by default the environment's"), .only = "plan"},
     {INT(ranks_per_node, NULL, 0, "ranks", "ranks of a node; by default all of them"), .only = "plan"},
     {BYTES(fit, NULL, "name the fastest setting whose ranks take no more than this"), .only = "plan"},
-    {SWITCH(json, NULL, "print JSON instead of tables; train: with --dry_run"), .only = "plan train"},
 #undef GROUP
     {.name = NULL},
 };

@@ -2,6 +2,7 @@
 # `fsdp generate`: models from Hugging Face folders and from checkpoints, prompts from everywhere, the same text every time.
 set -euo pipefail
 source "$(dirname "$0")/support.bash"
+export OMP_NUM_THREADS=1 # the models are tiny: threads would only wait for each other
 golden=${FSDP_GOLDEN_DIR:-$source_root/tests/golden}
 generate=("$fsdp" generate --device cpu)
 

@@ -66,6 +66,17 @@ if command -v script >/dev/null; then
     tr '\r' '\n' <typescript | sed 's/\x1b\[K//g' | awk '/^Batch/ && length > 60 { exit 1 }' || fail "progress wraps at 60 columns"
 fi
 
+# --- on several ranks every rank that fails says one line with its number --------------------------------------------------
+code=0
+ranks 2 --dataset /no/such/data >out 2>err || code=$?
+[[ $code == 2 ]] || fail "two ranks without data: exit code $code"
+for rank in 0 1; do
+    [[ $(grep -c "fsdp train: rank $rank: /no/such/data: there is no such file or folder" err) -le 1 ]] || fail "rank $rank repeats itself"
+done
+grep -q "rank [01]: /no/such/data" err || fail "no rank says why: $(cat err)"
+[[ $(grep -vc "^\(\[rank 1\] \)\?fsdp train: rank [01]: \|^fsdp run: rank [01] " err) == 0 ]] || fail "other lines: $(cat err)"
+[[ ! -e fsdp_run ]] || fail "a run folder is left behind"
+
 # --- kill -9 leaves whole lines --------------------------------------------------------------------------------------------
 "$fsdp" train --device cpu --model_type llama_v3 --hidden_width 16 --num_layers 1 --num_heads 2 --intermediate_size 32 \
     --max_context_width 16 --dataset text.txt --max_steps 1000000 --logging_freq 1000 --output_dir killed >/dev/null &

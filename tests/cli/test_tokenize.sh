@@ -24,6 +24,17 @@ grep -q '^one.bin: [0-9]* tokens in [0-9]* documents' line
 "$fsdp" tokenize --output three.bin --threads 3 many.txt a.txt >/dev/null
 cmp one.bin three.bin
 
+# On a terminal a bar is drawn in place while the file is made; in a pipe there is none.
+for i in $(seq 60); do cat "$source_root/docs/flags.md"; done >long.txt
+"$fsdp" tokenize --output long.bin --threads 1 long.txt >/dev/null 2>bar
+! grep -q '#' bar || fail "a bar in a pipe"
+if command -v script >/dev/null; then
+    TERM=xterm script -qec "'$fsdp' tokenize --tokenizer '$source_root/tests/golden/tokenizer_t5' --output bar.bin --threads 1 long.txt" \
+        typescript >/dev/null
+    grep -q '\[#*\.*\]  *[0-9]*%  [0-9.]* MB, [0-9.]* M tokens' typescript || fail "no bar on a terminal"
+    grep -q 'bar.bin: [0-9]* tokens' typescript
+fi
+
 golden=${FSDP_GOLDEN_DIR:-$source_root/tests/golden}
 for folder in "$golden"/tokenizer_*; do
     [[ -e $folder/tokenizer.json ]] || continue

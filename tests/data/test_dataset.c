@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "base/scratch.h"
 #include "data/dataset.h"
@@ -238,7 +239,12 @@ static void threads_and_the_cache_do_not_change_the_tokens(void **state)
     o.n_threads = 3;
     sets[1] = open_or_fail(names, 1, &o);
     o.cache_folder = files_path(*state, "tokens");
+    o.cache_from_bytes = 1 << 30; /* a small text is kept in memory all the same */
+    dataset_free(open_or_fail(names, 1, &o));
+    assert_false(file_exists(o.cache_folder));
+    o.cache_from_bytes = 1;
     sets[2] = open_or_fail(names, 1, &o);
+    assert_true(file_is_directory(o.cache_folder));
     sets[3] = open_or_fail(names, 1, &o); /* mapped from the file that the one before made */
     int64_t n = dataset_describe(sets[0]).n_samples;
     for (int k = 1; k < 4; k++) {

@@ -159,13 +159,28 @@ static void a_validation_has_its_step_and_perplexity(void **state)
     char *path = file_join(*state, "validation.jsonl");
     metrics *m;
     assert_int_equal(metrics_open(path, &m), FSDP_OK);
-    assert_int_equal(metrics_validation(m, 40, 1.5), FSDP_OK);
+    assert_int_equal(metrics_validation(m, 40, 1.5, NAN), FSDP_OK);
     metrics_close(m);
     json_t *object;
     assert_int_equal(json_read_file(path, &object), FSDP_OK);
     assert_int_equal(json_integer_value(json_object_get(object, "step")), 40);
     assert_true(json_number_value(json_object_get(object, "validation_loss")) == 1.5);
     assert_true(json_number_value(json_object_get(object, "perplexity")) == exp(1.5));
+    json_decref(object);
+    free(path);
+}
+
+static void a_validation_of_images_has_its_accuracy(void **state)
+{
+    char *path = file_join(*state, "images.jsonl");
+    metrics *m;
+    assert_int_equal(metrics_open(path, &m), FSDP_OK);
+    assert_int_equal(metrics_validation(m, 40, 0.5, 0.975), FSDP_OK);
+    metrics_close(m);
+    json_t *object;
+    assert_int_equal(json_read_file(path, &object), FSDP_OK);
+    assert_true(json_number_value(json_object_get(object, "accuracy")) == 0.975);
+    assert_null(json_object_get(object, "perplexity"));
     json_decref(object);
     free(path);
 }
@@ -189,6 +204,7 @@ int main(void)
         TEST(a_second_run_appends_and_a_torn_line_is_ended),
         TEST(a_writer_killed_at_any_instant_leaves_whole_lines),
         TEST(a_validation_has_its_step_and_perplexity),
+        TEST(a_validation_of_images_has_its_accuracy),
         TEST(a_path_that_cannot_be_opened_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,7 @@
 /* Runs jobs and reads what they left. */
 #include "support_job.h"
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,12 +84,25 @@ void job_write(const job *j, const char *name, const char *text)
     fclose(out);
 }
 
+static int count_threads(void)
+{
+    int n = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    for (struct dirent *e; tasks && (e = readdir(tasks));)
+        n += e->d_name[0] != '.';
+    if (tasks)
+        closedir(tasks);
+    return n;
+}
+
 void job_hear(void *context, fsdp_line kind, const char *text)
 {
     job *j = context;
     size_t used = strlen(j->said);
     snprintf(j->said + used, sizeof j->said - used, "%s\n", text);
     j->n_progress += kind == FSDP_LINE_PROGRESS;
+    int n = count_threads();
+    j->most_threads = n > j->most_threads ? n : j->most_threads;
 }
 
 static void read_metrics(job *j)
@@ -126,7 +140,7 @@ void job_run(job *j, const char *const *flags)
     fsdp_train_callbacks callbacks = FSDP_TRAIN_CALLBACKS_INIT;
     remove_run(j, "/run");
     j->said[0] = j->error[0] = '\0';
-    j->n_progress = j->n_steps = 0;
+    j->n_progress = j->n_steps = j->most_threads = 0;
     for (int i = 0; i < N_OWN; i++)
         argv[argc++] = spelled(j, own_flags[i]);
     for (int i = 0; flags[i]; i++)

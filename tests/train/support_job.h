@@ -18,6 +18,7 @@ typedef struct job {
     char error[2048];   /* its message */
     char said[1 << 16]; /* all lines */
     int n_progress;     /* lines of progress among them */
+    int most_threads;   /* of this process while a line was said */
     int n_steps;        /* lines of metrics.jsonl */
     job_step steps[JOB_MOST_STEPS];
     fsdp_train_result result;
