@@ -2,6 +2,7 @@
  * and commit the copy. The thread uses no collective; ranks agree on the outcome in start and wait, on the caller's. */
 #include <errno.h>
 #include <inttypes.h>
+#include <omp.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -150,11 +151,28 @@ static fsdp_status launch(ckpt_saver *s)
 
 /* ---- Start ---- */
 
+/* By one thread: neighbours in one call, which for large blocks writes past the caches. */
+static void copy_runs(ckpt_saver *s, const ckpt_state *state)
+{
+    for (int i = 0; i < s->n_copies;) {
+        const snapshot_copy *first = &s->copies[i];
+        const float *from = state->slices[first->slice].data + first->first;
+        int64_t n = 0;
+        for (; i < s->n_copies && state->slices[s->copies[i].slice].data + s->copies[i].first == from + n; i++)
+            n += s->copies[i].count;
+        memcpy(s->memory + first->at, from, (size_t)n * sizeof(float));
+    }
+}
+
 static fsdp_status take_snapshot(ckpt_saver *s, const ckpt_state *state)
 {
     bool all_on_host = true;
     for (int i = 0; i < s->n_copies; i++)
         all_on_host &= state->slices[s->copies[i].slice].data != NULL;
+    if (all_on_host && omp_get_max_threads() == 1) {
+        copy_runs(s, state);
+        return FSDP_OK;
+    }
     if (all_on_host) {
 #pragma omp parallel for schedule(dynamic)
         for (int i = 0; i < s->n_copies; i++) {

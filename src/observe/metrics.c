@@ -14,7 +14,7 @@
 #include "base/file.h"
 #include "observe/units.h"
 
-enum { LINE_BYTES = 1024 };
+enum { LINE_BYTES = 1024, PAGE_BYTES = 4096, NEXT_IS_LONGER = 160 };
 
 struct metrics {
     char *path;
@@ -34,6 +34,21 @@ static fsdp_status append(metrics *m, const char *text, size_t bytes)
         bytes -= (size_t)written;
     }
     return FSDP_OK;
+}
+
+/* The system copies a write page by page and looks for SIGKILL in between: what lies in one page is written whole or
+ * not at all. So where the next line might not fit behind this one, spaces in front of the newline fill the page.
+ * `line` has room for two lines and ends with its newline. */
+static fsdp_status append_line(metrics *m, char *line, size_t bytes)
+{
+    off_t end = lseek(m->fd, 0, SEEK_END);
+    size_t after = end < 0 ? 0 : ((size_t)end + bytes) % PAGE_BYTES, room = after == 0 ? 0 : PAGE_BYTES - after;
+    if (room > 0 && room < bytes + NEXT_IS_LONGER && bytes + room <= 2 * LINE_BYTES) {
+        memset(line + bytes - 1, ' ', room);
+        bytes += room;
+        line[bytes - 1] = '\n';
+    }
+    return append(m, line, bytes);
 }
 
 static fsdp_status make_folder_of(const char *path)
@@ -85,39 +100,40 @@ fail:
 
 fsdp_status metrics_step(metrics *m, const step_figures *f)
 {
-    char line[LINE_BYTES], loss[UNITS_TEXT], norm[UNITS_TEXT], lr[UNITS_TEXT], rate[UNITS_TEXT], seconds[UNITS_TEXT];
+    char line[2 * LINE_BYTES], loss[UNITS_TEXT], norm[UNITS_TEXT], lr[UNITS_TEXT], rate[UNITS_TEXT],
+        seconds[UNITS_TEXT];
     char number[UNITS_TEXT];
     double per_second = f->seconds > 0 ? (double)f->tokens / f->seconds : 0;
     int n = snprintf(
-        line, sizeof line,
+        line, LINE_BYTES,
         "{\"step\": %lld, \"loss\": %s, \"grad_norm\": %s, \"lr\": %s, \"samples\": %lld, \"tokens\": %lld, "
         "\"seconds\": %s, \"tokens_per_s\": %s, \"memory\": %lld, \"memory_peak\": %lld, \"epoch\": %s",
         (long long)f->step, units_json(loss, f->loss), units_json(norm, f->grad_norm), units_json(lr, f->lr),
         (long long)f->samples, (long long)f->tokens, units_json(seconds, f->seconds), units_json(rate, per_second),
         (long long)f->memory_bytes, (long long)f->memory_peak_bytes, units_json(number, f->epoch));
     if (f->flops > 0 && f->seconds > 0)
-        n += snprintf(line + n, sizeof line - (size_t)n, ", \"tflops\": %s",
+        n += snprintf(line + n, LINE_BYTES - (size_t)n, ", \"tflops\": %s",
                       units_json(number, f->flops / f->seconds * 1e-12));
     if (f->flops > 0 && f->seconds > 0 && f->peak_flops > 0)
-        n += snprintf(line + n, sizeof line - (size_t)n, ", \"utilization\": %s",
+        n += snprintf(line + n, LINE_BYTES - (size_t)n, ", \"utilization\": %s",
                       units_json(number, f->flops / f->seconds / f->peak_flops));
     if (f->loss_scale > 0)
-        n += snprintf(line + n, sizeof line - (size_t)n, ", \"loss_scale\": %s", units_json(number, f->loss_scale));
+        n += snprintf(line + n, LINE_BYTES - (size_t)n, ", \"loss_scale\": %s", units_json(number, f->loss_scale));
     if (!isnan(f->validation_loss))
-        n += snprintf(line + n, sizeof line - (size_t)n, ", \"validation_loss\": %s, \"perplexity\": %s",
+        n += snprintf(line + n, LINE_BYTES - (size_t)n, ", \"validation_loss\": %s, \"perplexity\": %s",
                       units_json(number, f->validation_loss), units_json(norm, exp(f->validation_loss)));
-    n += snprintf(line + n, sizeof line - (size_t)n, "}\n");
-    return append(m, line, (size_t)n);
+    n += snprintf(line + n, LINE_BYTES - (size_t)n, "}\n");
+    return append_line(m, line, (size_t)n);
 }
 
 fsdp_status metrics_validation(metrics *m, int64_t step, double loss, double accuracy)
 {
-    char line[LINE_BYTES], number[UNITS_TEXT], other[UNITS_TEXT];
+    char line[2 * LINE_BYTES], number[UNITS_TEXT], other[UNITS_TEXT];
     bool text = isnan(accuracy);
-    int n = snprintf(line, sizeof line, "{\"step\": %lld, \"validation_loss\": %s, \"%s\": %s}\n", (long long)step,
+    int n = snprintf(line, LINE_BYTES, "{\"step\": %lld, \"validation_loss\": %s, \"%s\": %s}\n", (long long)step,
                      units_json(number, loss), text ? "perplexity" : "accuracy",
                      units_json(other, text ? exp(loss) : accuracy));
-    return append(m, line, (size_t)n);
+    return append_line(m, line, (size_t)n);
 }
 
 fsdp_status metrics_close(metrics *m)

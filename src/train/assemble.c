@@ -200,10 +200,11 @@ static void recommend(const fsdp_settings *s, assembled_sharding *out, int64_t n
         if (c->checkpointing == FSDP_CHECKPOINT_NONE)
             c->checkpointing = FSDP_CHECKPOINT_FULL;
     }
-    snprintf(out->reason, sizeof out->reason,
-             "strategy %s %s activation offload: recommended for %s parameters (%s) on %d rank%s",
-             fsdp_strategy_name(c->strategy), c->offload_activations ? "with" : "without",
-             units_count(count, (double)n_parameters), guide[i].range, world_size, world_size == 1 ? "" : "s");
+    bool as_guided = c->offload_activations == guide[i].offload;
+    const char *offload = c->offload_activations ? " with activation offload" : " without activation offload";
+    snprintf(out->reason, sizeof out->reason, "strategy %s%s: recommended for %s parameters (%s) on %d rank%s%s",
+             fsdp_strategy_name(c->strategy), as_guided ? offload : "", units_count(count, (double)n_parameters),
+             guide[i].range, world_size, world_size == 1 ? "" : "s", as_guided ? "" : "; activation offload as given");
 }
 
 static fsdp_status set_wrap(const fsdp_settings *s, const model_config *model, assembled_sharding *out)

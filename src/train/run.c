@@ -70,6 +70,7 @@ static void settle_offload(train_run *run)
     run_say(run, FSDP_LINE_INFO, "--cpu_offload: on the CPU everything lies in host memory already");
     c->cpu_offload = false;
     c->n_cpu_offload_units = 0;
+    run->used.cpu_offload_units = (fsdp_text_list){NULL, 0}; /* settings.json, read again, must not contradict itself */
 }
 
 /* The model and its sharding, as shapes and choices; nothing is allocated for them yet. */
@@ -85,6 +86,7 @@ static fsdp_status choose_model(train_run *run)
         FSDP_TRY(record_check(&run->model_config, &run->info));
     FSDP_TRY(assemble_count(&run->model_config, &n_parameters));
     FSDP_TRY(assemble_sharding(s, &run->model_config, n_parameters, run->n_ranks, &run->sharding));
+    bool offload_activations = run->sharding.config.offload_activations;
     settle_activations(run);
     settle_offload(run);
     fsdp_status fit = fit_sharding(run, n_parameters);
@@ -92,7 +94,9 @@ static fsdp_status choose_model(train_run *run)
         snprintf(run->misfit, sizeof run->misfit, "%.*s", (int)sizeof run->misfit - 1, fsdp_last_error());
     else
         FSDP_TRY(fit);
-    settings_take_sharding(&run->used, &run->sharding.config);
+    fsdp_config chosen = run->sharding.config;
+    chosen.offload_activations = offload_activations; /* also on a CPU, which has no use for it */
+    settings_take_sharding(&run->used, &chosen);
     return FSDP_OK;
 }
 

@@ -7,10 +7,12 @@
  * A time is that from the moment the last rank is ready to the moment the last rank is done. Figures are GB/s: size of
  * the full buffer over time, best round and, in brackets, median.
  *
- * The bound: at the same time on every rank, a copy within its own memory, in huge pages, of as many bytes as the
- * collective has to move there, by memcpy or by non-temporal stores, whichever is faster. With a full buffer of B bytes
- * and n ranks, all_gather reads and writes B, as a copy of B does; reduce_scatter reads B and writes B/n, as a copy of
- * (B + B/n) / 2 does. The last columns say how many times longer than that ours takes. */
+ * With a full buffer of B bytes and n ranks, all_gather makes a rank read and write B, as a copy of B does;
+ * reduce_scatter makes it read B and write B/n, as a copy of (B + B/n) / 2 does. Two figures say what that costs when
+ * nothing is exchanged: "memcpy" is that copy, at the same time on every rank, within its own memory in huge pages, by
+ * memcpy or by non-temporal stores, whichever is faster (small ones stay in a core's own caches, which a collective
+ * cannot); "memory" is the same number of bytes at the speed that copies of 128 MiB have there: the bound. The last
+ * columns say how many times longer than the bound, and than memcpy, ours takes (best rounds). */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -29,7 +31,9 @@
 #include <mpi.h>
 #endif
 
-enum { MAX_SIZES = 8, MOST_ROUNDS = 2000, LEAST_ROUNDS = 5, HUGE_PAGE = 2 << 20 };
+enum { MAX_SIZES = 8, MOST_ROUNDS = 2000, LEAST_ROUNDS = 5, MEMORY_ROUNDS = 8, HUGE_PAGE = 2 << 20 };
+
+static const size_t memory_bytes = (size_t)128 << 20;
 
 /* What takes turns. */
 typedef enum contest {
@@ -55,6 +59,7 @@ typedef struct options {
 /* Seconds of the best and of the median round; 0: not measured. */
 typedef struct times {
     double best[N_CONTESTS], median[N_CONTESTS];
+    double memory; /* seconds that a copy of one byte takes on every rank at once, out of the caches */
 } times;
 
 static void fail(const char *what)
@@ -181,9 +186,25 @@ static void take_turns(const options *o, rank_bench *b, times *out)
     }
 }
 
+/* Seconds that copying a byte takes while all ranks copy much. */
+static double time_memory(rank_bench *b)
+{
+    double best = 1e9;
+    b->part = (int64_t)(memory_bytes / sizeof(float)) / b->n;
+    b->private = take(memory_bytes);
+    b->out = take(memory_bytes);
+    for (int round = 0; round < MEMORY_ROUNDS; round++) {
+        double seconds = time_contest(b, round % 2 ? COPY_ALL_GATHER : STREAM_ALL_GATHER);
+        best = seconds < best ? seconds : best;
+    }
+    munmap(b->private, memory_bytes);
+    munmap(b->out, memory_bytes);
+    return best / (double)memory_bytes;
+}
+
 static void print_times(size_t mib, const times *t)
 {
-    printf("times %zu", mib);
+    printf("times %zu %.6g", mib, t->memory);
     for (int c = 0; c < N_CONTESTS; c++)
         printf(" %.9f %.9f", t->best[c], t->median[c]);
     printf("\n");
@@ -205,6 +226,7 @@ static int run_rank(const options *o, int rank, int n)
     if (comm_open(&config, &b.comm) != FSDP_OK)
         fail("open");
     b.world = comm_world(b.comm);
+    double byte_seconds = time_memory(&b);
     for (int s = 0; s < o->n_sizes; s++) {
         size_t bytes = o->mib[s] << 20;
         void *memory;
@@ -216,7 +238,7 @@ static int run_rank(const options *o, int rank, int n)
         b.shard = b.shared + b.part * n;
         b.private = take(bytes);
         b.out = take(bytes);
-        times t;
+        times t = {.memory = byte_seconds};
         take_turns(o, &b, &t);
         if (rank == 0)
             print_times(o->mib[s], &t);
@@ -285,7 +307,7 @@ static int read_times(const options *o, FILE *from, times *out)
 {
     int n = 0;
     size_t mib;
-    while (n < o->n_sizes && fscanf(from, " times %zu", &mib) == 1) {
+    while (n < o->n_sizes && fscanf(from, " times %zu %lf", &mib, &out[n].memory) == 2) {
         for (int c = 0; c < N_CONTESTS; c++)
             if (fscanf(from, "%lf %lf", &out[n].best[c], &out[n].median[c]) != 2)
                 return n;
@@ -335,20 +357,19 @@ static double smaller(double a, double b)
 
 static void report_row(const options *o, const char *name, int n, size_t mib, const times *t, contest first)
 {
-    double bound = smaller(t->best[first + 2], t->best[first + 3]);
-    double bound_median = smaller(t->median[first + 2], t->median[first + 3]);
-    double ours = t->best[first], openmpi = t->best[first + 1];
+    double full = (double)(mib << 20), moved = first == OURS_ALL_GATHER ? full : (full + full / n) / 2;
+    double ours = t->best[first], median = t->median[first], copy = smaller(t->best[first + 2], t->best[first + 3]);
+    double bound = mib << 20 < memory_bytes ? t->memory * moved : copy;
     if (o->json)
         printf("{\"collective\": \"%s\", \"ranks\": %d, \"mib\": %zu, \"shm\": %.2f, \"shm_median\": %.2f, "
-               "\"openmpi\": %.2f, \"openmpi_median\": %.2f, \"bound\": %.2f, \"bound_median\": %.2f, "
-               "\"over_bound\": %.3f, \"over_bound_median\": %.3f}\n",
-               name, n, mib, rate(mib, ours), rate(mib, t->median[first]), rate(mib, openmpi),
-               rate(mib, t->median[first + 1]), rate(mib, bound), rate(mib, bound_median), ours / bound,
-               t->median[first] / bound_median);
+               "\"openmpi\": %.2f, \"openmpi_median\": %.2f, \"memcpy\": %.2f, \"memory\": %.2f, "
+               "\"over_memory\": %.3f, \"over_memcpy\": %.3f}\n",
+               name, n, mib, rate(mib, ours), rate(mib, median), rate(mib, t->best[first + 1]),
+               rate(mib, t->median[first + 1]), rate(mib, copy), rate(mib, bound), ours / bound, ours / copy);
     else
-        printf("%-15s %5d %6zu MiB %7.1f (%5.1f) %7.1f (%5.1f) %7.1f (%5.1f) %8.2f (%.2f)\n", name, n, mib,
-               rate(mib, ours), rate(mib, t->median[first]), rate(mib, openmpi), rate(mib, t->median[first + 1]),
-               rate(mib, bound), rate(mib, bound_median), ours / bound, t->median[first] / bound_median);
+        printf("%-15s %5d %6zu MiB %7.1f (%5.1f) %7.1f (%5.1f) %8.1f %8.1f %12.2f %7.2f\n", name, n, mib,
+               rate(mib, ours), rate(mib, median), rate(mib, t->best[first + 1]), rate(mib, t->median[first + 1]),
+               rate(mib, copy), rate(mib, bound), ours / bound, ours / copy);
 }
 
 static void report(const options *o, int n, const times *t)
@@ -392,8 +413,8 @@ int main(int argc, char **argv)
     if (o.under_mpirun)
         return run_openmpi_rank(&o);
     if (!o.json)
-        printf("%-15s %5s %10s %15s %15s %15s %16s\n", "GB/s", "ranks", "size", "shm", "Open MPI", "bound",
-               "shm over bound");
+        printf("%-15s %5s %10s %15s %15s %8s %8s %12s %7s\n", "GB/s", "ranks", "size", "shm", "Open MPI", "memcpy",
+               "memory", "over memory", "memcpy");
     for (int i = 0; i < o.n_ranks; i++) {
         times t[MAX_SIZES];
         memset(t, 0, sizeof t);

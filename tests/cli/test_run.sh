@@ -89,6 +89,6 @@ kill -9 "$victim"
 wait "$victim" 2>/dev/null || true
 n=$(wc -l <killed/metrics.jsonl)
 ((n > 20)) || fail "killed after $n lines"
-awk 'substr($0, 1, 9) != "{\"step\": " || substr($0, length) != "}" { print NR ": " $0; exit 1 } $2 != NR "," { exit 1 }' \
+awk '{ sub(" +$", "") } substr($0, 1, 9) != "{\"step\": " || substr($0, length) != "}" { print NR ": " $0; exit 1 } $2 != NR "," { exit 1 }' \
     killed/metrics.jsonl || fail "a line is torn or missing"
 echo "samples, pipes, terminals and kills are as they should be"

@@ -6,6 +6,11 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <sched.h>
+#include <unistd.h>
+
+#include "base/hooks.h"
+#include "base/threads.h"
 #include "cases.h"
 
 static void every_case(ranks *all, int rank, void *context)
@@ -64,8 +69,8 @@ static void one_rank_alone_gives_the_same_results(void **state)
 /* Large enough for streaming stores and many chunks. Values whose sums are exact, so that any order would do here. */
 static void large_buffers(ranks *all, int rank, void *context)
 {
-    (void)context;
     enum { PART = (1 << 20) + 5 };
+    threads_set(*(const int *)context, 1);
     comm *c = ranks_open(all, rank);
     comm_group *g = comm_world(c);
     int n = all->n;
@@ -105,10 +110,81 @@ static void large_buffers(ranks *all, int rank, void *context)
 static void buffers_larger_than_the_caches_arrive_whole(void **state)
 {
     (void)state;
+    /* threads that share the work of a collective inside a wait */
+    for (int threads = 1; threads <= 3; threads += 2) {
+        ranks all = ranks_make(3);
+        all.progress = COMM_PROGRESS_INLINE;
+        bool good = ranks_run(&all, large_buffers, &threads);
+        ranks_free(&all);
+        assert_true(good);
+    }
+}
+
+/* ---- what opening takes ---- */
+
+static void add_memory(void *context, const hook_event *e)
+{
+    *(int64_t *)context += e->bytes;
+}
+
+static void open_and_close(ranks *all, int rank, void *context)
+{
+    (void)context;
+    int64_t held = 0;
+    comm_config config = ranks_config(all, rank);
+    size_t overhead = comm_overhead(&config);
+    comm *c;
+    RANK_CHECK(hooks_add_kind(HOOK_MEMORY, add_memory, &held) == FSDP_OK);
+    RANK_CHECK(comm_open(&config, &c) == FSDP_OK);
+    RANK_CHECK(overhead > config.staging_bytes && held == (int64_t)overhead);
+    comm_close(c);
+    RANK_CHECK(held == 0);
+    hooks_remove(add_memory, &held);
+}
+
+static void memory_of_opening_is_foreseen_and_reported_to_the_byte(void **state)
+{
+    (void)state;
     ranks all = ranks_make(3);
-    bool good = ranks_run(&all, large_buffers, NULL);
+    bool good = ranks_run(&all, open_and_close, NULL);
     ranks_free(&all);
     assert_true(good);
+    comm_config alone = COMM_CONFIG_INIT;
+    alone.job = job_single();
+    assert_int_equal(comm_overhead(&alone), 0);
+}
+
+/* Context: {cores to be bound to, 0 for all; threads; whether a progress thread is expected}. */
+static void choose_progress(ranks *all, int rank, void *context)
+{
+    const int *c = context;
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    for (int i = 0; i < c[0]; i++)
+        CPU_SET(i, &set);
+    if (c[0])
+        RANK_CHECK(sched_setaffinity(0, sizeof set, &set) == 0);
+    threads_set(c[1], all->n);
+    comm *opened = ranks_open(all, rank);
+    RANK_CHECK(comm_has_progress_thread(opened) == c[2]);
+    comm_close(opened);
+}
+
+static void a_progress_thread_wants_a_core_to_spare(void **state)
+{
+    (void)state;
+    int cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    /* Two ranks that may run everywhere have half the cores each; bound to some, those. */
+    const int cases[][3] = {{0, cores, false}, {0, 1, cores / 2 > 1}, {1, 1, false}, {2, 1, cores > 2}, {2, 2, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (cases[i][0] > threads_cores() || (cases[i][0] && threads_cores() != cores))
+            continue; /* we are bound ourselves */
+        ranks all = ranks_make(2);
+        all.progress = COMM_PROGRESS_AUTO;
+        bool good = ranks_run(&all, choose_progress, (void *)(uintptr_t)cases[i]);
+        ranks_free(&all);
+        assert_true(good);
+    }
 }
 
 /* ---- groups ---- */
@@ -408,6 +484,8 @@ int main(void)
         cmocka_unit_test(four_ranks_with_progress_threads_match_a_serial_loop_bit_for_bit),
         cmocka_unit_test(eight_ranks_match_a_serial_loop_bit_for_bit),
         cmocka_unit_test(buffers_larger_than_the_caches_arrive_whole),
+        cmocka_unit_test(memory_of_opening_is_foreseen_and_reported_to_the_byte),
+        cmocka_unit_test(a_progress_thread_wants_a_core_to_spare),
         cmocka_unit_test(shard_and_replica_groups_work_beside_each_other),
         cmocka_unit_test(received_bytes_are_counted_per_group),
         cmocka_unit_test(sources_are_not_overwritten_while_peers_read_them),

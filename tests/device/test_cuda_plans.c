@@ -122,7 +122,8 @@ static int64_t planned_convolution(const graph_target *target, const conv2d_shap
     int64_t bytes = -1;
     graph_start(&b, target);
     conv2d_graph_build(&b, shape);
-    if (graph_plan(&b, (int64_t)256 << 20, conv2d_forbidden_notes(shape), &plan) == FSDP_OK) {
+    const graph_choice choice = conv2d_choice(shape);
+    if (graph_plan(&b, &choice, &plan) == FSDP_OK) {
         assert_int_equal(graph_plan_workspace(target->api, plan, &bytes), FSDP_OK);
         target->api->cudnnBackendDestroyDescriptor(plan);
     }

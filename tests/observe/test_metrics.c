@@ -154,6 +154,38 @@ static void a_writer_killed_at_any_instant_leaves_whole_lines(void **state)
     assert_true(lines > 0);
 }
 
+/* A write across pages can be cut between them. */
+static void no_line_crosses_a_page(void **state)
+{
+    char *path = file_join(*state, "pages.jsonl"), *text;
+    metrics *m;
+    size_t bytes, start = 0;
+    assert_int_equal(metrics_open(path, &m), FSDP_OK);
+    for (int step = 1; step <= 500; step++) {
+        step_figures f = {.step = step,
+                          .loss = 1.0 / (step % 7 + 1),
+                          .grad_norm = step % 3 ? 1.0 / 3 : NAN,
+                          .seconds = 0.1,
+                          .flops = step % 5 ? 1e9 / 7 : 0,
+                          .peak_flops = step % 2 ? 3e12 : 0,
+                          .loss_scale = step % 11 ? 0 : 65536,
+                          .validation_loss = step % 13 ? NAN : 2.0 / 7};
+        assert_int_equal(metrics_step(m, &f), FSDP_OK);
+    }
+    metrics_close(m);
+    assert_int_equal(count_whole_lines(path), 500);
+    assert_int_equal(file_read(path, &text, &bytes), FSDP_OK);
+    for (size_t i = 0; i < bytes; i++) {
+        if (text[i] != '\n')
+            continue;
+        if (start / 4096 != i / 4096)
+            fail_msg("the line at byte %zu ends at byte %zu", start, i);
+        start = i + 1;
+    }
+    free(text);
+    free(path);
+}
+
 static void a_validation_has_its_step_and_perplexity(void **state)
 {
     char *path = file_join(*state, "validation.jsonl");
@@ -203,6 +235,7 @@ int main(void)
         TEST(what_is_not_finite_is_null_and_still_json),
         TEST(a_second_run_appends_and_a_torn_line_is_ended),
         TEST(a_writer_killed_at_any_instant_leaves_whole_lines),
+        TEST(no_line_crosses_a_page),
         TEST(a_validation_has_its_step_and_perplexity),
         TEST(a_validation_of_images_has_its_accuracy),
         TEST(a_path_that_cannot_be_opened_is_named),

@@ -296,7 +296,7 @@ static __device__ __forceinline__ void read_row(const attention_args &a, const f
 }
 
 /* From scores s and products dp = d_out.v: the weights that forward applied into s, the scores' gradients (without
- * `scale`) into dp. lse and delta of element e: of its query. keep: NULL without dropout. */
+ * `scale`) into dp. lse and delta are those of its query; kept: dropout did not leave the weight out. */
 static __device__ __forceinline__ void weight_gradient(float &s, float &dp, float lse, float delta, bool kept,
                                                        float kept_scale)
 {

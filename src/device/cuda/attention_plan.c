@@ -104,9 +104,9 @@ fsdp_status attention_plan_find(cuda_device *d, const attention_args *a, bool ba
     char key[PLAN_KEY_CHARS];
     make_key(s, key);
     plan_request request = {
-        .kind = "attention", .key = key, .build = build_graph, .shape = s, .workspace_limit = ENGINE_LIMIT};
+        .kind = "attention", .key = key, .build = build_graph, .shape = s, .choice = {.workspace_limit = ENGINE_LIMIT}};
     if (s->deterministic) /* with room for a second copy: engines pad as they like */
-        request.workspace_limit += 2 * scores_bytes(s->batch, s->q_heads, s->q_length, s->kv_length);
+        request.choice.workspace_limit += 2 * scores_bytes(s->batch, s->q_heads, s->q_length, s->kv_length);
     FSDP_TRY(cudnn_plans_find(d, &request, &out->plan));
     size_t rows = (size_t)(s->batch * s->q_heads * s->q_length);
     out->engine_bytes = cudnn_plan_workspace(out->plan);

@@ -47,18 +47,21 @@ void conv2d_graph_build(graph_builder *b, const void *shape)
     graph_add_convolution(b, s->kind, stride, padding, x, weight, y, s->add);
 }
 
-/* Only what sums plain products in fp32 and in the same order every time; of fp32 numbers, without rounding them first.
- */
-uint32_t conv2d_forbidden_notes(const conv2d_shape *shape)
+/* Only what sums plain products in fp32 and in the same order every time; of fp32 numbers, without rounding them first
+ * unless tensor cores are asked for. */
+graph_choice conv2d_choice(const conv2d_shape *shape)
 {
-    uint32_t notes = GRAPH_NOTE(FFT) | GRAPH_NOTE(WINOGRAD) | GRAPH_NOTE(WINOGRAD_TILE_4x4) |
-                     GRAPH_NOTE(WINOGRAD_TILE_6x6) | GRAPH_NOTE(WINOGRAD_TILE_13x13) |
-                     GRAPH_NOTE(REDUCED_PRECISION_REDUCTION) | GRAPH_NOTE(NONDETERMINISTIC);
+    graph_choice choice = {.workspace_limit = ENGINE_LIMIT,
+                           .forbidden = GRAPH_NOTE(FFT) | GRAPH_NOTE(WINOGRAD) | GRAPH_NOTE(WINOGRAD_TILE_4x4) |
+                                        GRAPH_NOTE(WINOGRAD_TILE_6x6) | GRAPH_NOTE(WINOGRAD_TILE_13x13) |
+                                        GRAPH_NOTE(REDUCED_PRECISION_REDUCTION) | GRAPH_NOTE(NONDETERMINISTIC)};
     if (shape->dtype == FSDP_F32)
-        notes |= GRAPH_NOTE(DOWN_CONVERT_INPUTS);
-    if (shape->dtype == FSDP_F32 && !shape->tensor_cores)
-        notes |= GRAPH_NOTE(TENSOR_CORE);
-    return notes;
+        choice.forbidden |= GRAPH_NOTE(DOWN_CONVERT_INPUTS);
+    if (shape->dtype == FSDP_F32 && !shape->tensor_cores) {
+        choice.forbidden |= GRAPH_NOTE(TENSOR_CORE);
+        choice.plain = true;
+    }
+    return choice;
 }
 
 /* The types of the images and of the result; false where cuDNN takes no such mixture. */
@@ -115,9 +118,9 @@ fsdp_status conv2d_plan_find(cuda_device *d, const conv2d_args *a, graph_convolu
                             .key = key,
                             .build = conv2d_graph_build,
                             .shape = &shape,
-                            .workspace_limit = ENGINE_LIMIT - (int64_t)(out->x_bytes + out->y_bytes),
-                            .forbidden = conv2d_forbidden_notes(&shape)};
-    if (request.workspace_limit <= 0)
+                            .choice = conv2d_choice(&shape)};
+    request.choice.workspace_limit -= (int64_t)(out->x_bytes + out->y_bytes);
+    if (request.choice.workspace_limit <= 0)
         return FSDP_OK;
     FSDP_TRY(cudnn_plans_find(d, &request, &out->plan));
     out->engine_bytes = cudnn_plan_workspace(out->plan);

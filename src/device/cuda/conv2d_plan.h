@@ -24,9 +24,9 @@ size_t conv2d_plan_workspace(const conv2d_plan *plan);
 fsdp_status conv2d_plan_run(stream *s, const conv2d_plan *plan, const conv2d_args *a);
 
 #ifdef CUDA_HAS_CUDNN
-/* The graph and the notes of engines that may not run it. */
+/* The graph, and which engines may run it. */
 void conv2d_graph_build(graph_builder *b, const void *shape);
-uint32_t conv2d_forbidden_notes(const conv2d_shape *shape);
+graph_choice conv2d_choice(const conv2d_shape *shape);
 #endif
 
 #endif

@@ -1,7 +1,7 @@
-/* Softmax cross-entropy over rows of logits. A row is read once and kept in registers, by one block or, where it is
+/* Softmax cross-entropy over rows of logits. A row is read once and kept in shared memory, by one block or, where it is
  * long, by a cluster of up to eight, so the gradient (which may take the logits' place) costs one read and one write of
- * device memory; the next row comes into shared memory meanwhile. Short rows, mixed types, odd widths, and long rows on
- * GPUs without clusters take one block a row that keeps what fits in shared memory. */
+ * device memory. Blocks are small, so that some read while others compute and write. Mixed types, odd widths, and long
+ * rows on GPUs without clusters take one block a row that keeps what fits. */
 #include "device/cuda/cluster.cuh"
 #include "device/cuda/mma.cuh"
 #include "device/cuda/vector.cuh"
@@ -134,61 +134,78 @@ __global__ void __launch_bounds__(THREADS, 2) cross_entropy(const cross_entropy_
     }
 }
 
-/* A kept row: threads of a block, and vectors of 16 bytes that each holds. */
-#define KEPT_THREADS 1024
-#define KEPT 8
+/* A kept row: threads of a block. Each holds N vectors of 16 bytes. */
+#define KEPT_THREADS 256
 #define LOG2_E 1.44269504088896341f
 
-template <int D> static __device__ __forceinline__ float highest_of(uint4 raw, float highest)
+template <int D> static __device__ __forceinline__ float highest_of(uint4 raw)
 {
     float x[in_16_bytes<D>];
+    if constexpr (D == FSDP_BF16) { /* pairs at a time: no rounding in a maximum */
+        __nv_bfloat162 pair[4];
+        memcpy(pair, &raw, sizeof pair);
+        pair[0] = __hmax2(__hmax2(pair[0], pair[1]), __hmax2(pair[2], pair[3]));
+        return fmaxf(__low2float(pair[0]), __high2float(pair[0]));
+    }
     unpack16<D>(raw, x);
+    float highest = x[0];
 #pragma unroll
-    for (int j = 0; j < in_16_bytes<D>; j++)
+    for (int j = 1; j < in_16_bytes<D>; j++)
         highest = fmaxf(highest, x[j]);
     return highest;
 }
 
+/* e^(x - maximum). For 16-bit logits by one multiplication and addition, which is off by at most the rounding of the
+ * scaled maximum; fp32 ones are subtracted first. */
+template <int D> static __device__ __forceinline__ float weight_of(float x, float maximum)
+{
+    return D == FSDP_F32 ? exp2_fast((x - maximum) * LOG2_E) : exp2_fast(x * LOG2_E - maximum * LOG2_E);
+}
+
 /* Of this thread's vectors first, first + step, ... below n. */
-template <int D> static __device__ __forceinline__ running take_kept(const uint4 raw[KEPT], int first, int step, int n)
+template <int D, int N>
+static __device__ __forceinline__ running take_kept(const uint4 *own, int first, int step, int n)
 {
     running r = {-INFINITY, 0.0f};
 #pragma unroll
-    for (int k = 0; k < KEPT; k++)
+    for (int k = 0; k < N; k++)
         if (first + k * step < n)
-            r.maximum = highest_of<D>(raw[k], r.maximum);
+            r.maximum = fmaxf(r.maximum, highest_of<D>(own[k * KEPT_THREADS]));
     if (r.maximum == -INFINITY)
         return r;
 #pragma unroll
-    for (int k = 0; k < KEPT; k++)
+    for (int k = 0; k < N; k++)
         if (first + k * step < n) {
             float x[in_16_bytes<D>];
-            unpack16<D>(raw[k], x);
+            unpack16<D>(own[k * KEPT_THREADS], x);
+            float part = 0;
 #pragma unroll
             for (int j = 0; j < in_16_bytes<D>; j++)
-                r.sum += exp2_fast((x[j] - r.maximum) * LOG2_E);
+                part += weight_of<D>(x[j], r.maximum);
+            r.sum += part;
         }
     return r;
 }
 
-/* (softmax - onehot) * seed of this thread's vectors; seed 0 gives zeros. */
-template <int D>
-static __device__ __forceinline__ void store_kept(const cross_entropy_args &a, const uint4 raw[KEPT], int64_t base,
-                                                  int first, int step, int n, int label, running r, float seed)
+/* (softmax - onehot) * seed of this thread's vectors; zeros for a row that does not count. */
+template <int D, int N>
+static __device__ __forceinline__ void store_kept(const cross_entropy_args &a, const uint4 *own, int64_t base,
+                                                  int first, int step, int n, int label, running r, bool counts)
 {
     constexpr int V = in_16_bytes<D>;
-    const float scale = seed != 0 ? seed / r.sum : 0.0f;
+    const float seed = counts ? *a.seed : 0.0f, scale = counts ? seed / r.sum : 0.0f;
 #pragma unroll
-    for (int k = 0; k < KEPT; k++) {
+    for (int k = 0; k < N; k++) {
         const int i = first + k * step;
         if (i >= n)
             break;
         float x[V], old[V];
-        unpack16<D>(raw[k], x);
+        if (counts)
+            unpack16<D>(own[k * KEPT_THREADS], x);
 #pragma unroll
         for (int j = 0; j < V; j++)
-            x[j] = seed != 0 ? exp2_fast((x[j] - r.maximum) * LOG2_E) * scale : 0.0f;
-        if (i == label / V)
+            x[j] = counts ? weight_of<D>(x[j], r.maximum) * scale : 0.0f;
+        if (counts && i == label / V)
 #pragma unroll
             for (int j = 0; j < V; j++)
                 if (j == label % V)
@@ -203,73 +220,51 @@ static __device__ __forceinline__ void store_kept(const cross_entropy_args &a, c
     }
 }
 
-static __device__ __forceinline__ void copy_kept(uint4 *own, const cross_entropy_args &a, int64_t base, int first,
-                                                 int step, int n)
-{
-#pragma unroll
-    for (int k = 0; k < KEPT; k++)
-        if (first + k * step < n)
-            copy_async(own + k * KEPT_THREADS, (const uint4 *)a.logits.p + base + first + k * step, true);
-    copy_async_commit();
-}
-
-/* Rows in turn, each kept by `blocks` blocks of a cluster (1: no cluster): vector i by block i / KEPT_THREADS %
- * blocks. */
-template <int D>
-__global__ void __launch_bounds__(KEPT_THREADS, 1)
+/* A row, kept by `blocks` blocks of a cluster (1: no cluster): vector i by block i / KEPT_THREADS % blocks. */
+template <int D, int N>
+__global__ void __launch_bounds__(KEPT_THREADS, N == 8 ? 6 : 3)
     cross_entropy_kept(const cross_entropy_args a, float *losses, int blocks)
 {
     constexpr int V = in_16_bytes<D>;
     extern __shared__ uint4 kept[];
-    __shared__ running shared[2][32], part[2]; /* in turn: the row before may still be read */
-    uint4 *own = kept + threadIdx.x;           /* (KEPT, KEPT_THREADS) */
+    __shared__ running shared[32], part;
+    uint4 *own = kept + threadIdx.x; /* (N, KEPT_THREADS); every thread reads what it copied itself */
     const int rank = (int)(blockIdx.x % (unsigned)blocks), n = (int)(a.vocabulary / V);
     const int first = rank * KEPT_THREADS + (int)threadIdx.x, step = blocks * KEPT_THREADS;
-    const int64_t rows_apart = gridDim.x / (unsigned)blocks;
-    const float seed = a.d_logits.p ? *a.seed : 0.0f;
-    int64_t row = blockIdx.x / (unsigned)blocks;
-    int32_t next_label = row < a.rows ? a.labels[row] : 0;
-    if (row < a.rows)
-        copy_kept(own, a, row * n, first, step, n);
-    for (int turn = 0; row < a.rows; row += rows_apart, turn ^= 1) {
-        const int32_t label = next_label;
-        const bool counts = label != a.ignore && label >= 0 && label < a.vocabulary, more = row + rows_apart < a.rows;
-        float chosen = 0; /* read before it is overwritten */
-        if (counts && rank == 0 && threadIdx.x == 0)
-            chosen = load_one(a.logits.p, D, row * a.vocabulary + label);
-        uint4 raw[KEPT];
-        copy_async_wait<0>();
+    const int64_t row = blockIdx.x / (unsigned)blocks, base = row * n;
 #pragma unroll
-        for (int k = 0; k < KEPT; k++)
-            raw[k] = first + k * step < n ? own[k * KEPT_THREADS] : make_uint4(0, 0, 0, 0);
-        if (more) {
-            copy_kept(own, a, (row + rows_apart) * n, first, step, n);
-            next_label = a.labels[row + rows_apart];
+    for (int k = 0; k < N; k++)
+        if (first + k * step < n)
+            copy_async(own + k * KEPT_THREADS, (const uint4 *)a.logits.p + base + first + k * step, true);
+    copy_async_commit();
+    const int32_t label = a.labels[row];
+    const bool counts = label != a.ignore && label >= 0 && label < a.vocabulary;
+    float chosen = 0; /* read before it is overwritten */
+    if (counts && rank == 0 && threadIdx.x == 0)
+        chosen = load_one(a.logits.p, D, row * a.vocabulary + label);
+    copy_async_wait<0>();
+    running r = {-INFINITY, 0.0f};
+    if (counts) {
+        r = block_join(take_kept<D, N>(own, first, step, n), shared);
+        if (blocks > 1) {
+            if (threadIdx.x == 0)
+                part = r;
+            cluster_arrive();
+            cluster_wait();
+            r = {-INFINITY, 0.0f};
+            for (int i = 0; i < blocks; i++)
+                r = join(r, {cluster_read(&part.maximum, i), cluster_read(&part.sum, i)});
+            cluster_arrive(); /* the others may go on; see the end */
         }
-        running r = {-INFINITY, 0.0f};
-        if (counts) {
-            r = block_join(take_kept<D>(raw, first, step, n), shared[turn]);
-            if (blocks > 1) {
-                if (threadIdx.x == 0)
-                    part[turn] = r;
-                cluster_arrive();
-                cluster_wait();
-                r = {-INFINITY, 0.0f};
-                for (int i = 0; i < blocks; i++)
-                    r = join(r, {cluster_read(&part[turn].maximum, i), cluster_read(&part[turn].sum, i)});
-            }
-        }
-        if (losses && rank == 0 && threadIdx.x == 0) {
-            losses[row] = counts ? logf(r.sum) + r.maximum - chosen : 0.0f;
-            losses[a.rows + row] = counts ? 1.0f : 0.0f;
-        }
-        if (a.d_logits.p && (counts || !a.add_logits))
-            store_kept<D>(a, raw, row * n, first, step, n, label, r, counts ? seed : 0.0f);
     }
-    if (blocks > 1) { /* a block's shared memory stays until all have read it */
-        cluster_arrive();
-        cluster_wait();
+    if (losses && rank == 0 && threadIdx.x == 0) {
+        losses[row] = counts ? logf(r.sum) + r.maximum - chosen : 0.0f;
+        losses[a.rows + row] = counts ? 1.0f : 0.0f;
     }
+    if (a.d_logits.p && (counts || !a.add_logits))
+        store_kept<D, N>(a, own, base, first, step, n, label, r, counts);
+    if (counts && blocks > 1)
+        cluster_wait(); /* a block's shared memory stays until all have read it */
 }
 
 /* One block adds the rows' losses up, thread by thread in order. */
@@ -322,38 +317,47 @@ static cudaError_t start(const launch *l, const cross_entropy_args *a, float *lo
     return cudaGetLastError();
 }
 
-/* Blocks that keep a row of n vectors; 0 when it does not fit, or is so short that most threads would idle. */
-static int blocks_for(const launch *l, int64_t n)
+/* Blocks that keep a row of n vectors, N a thread; 0 when it does not fit. */
+template <int N> static int blocks_for(const launch *l, int64_t n)
 {
     int blocks = 1;
-    while (blocks < 8 && n > (int64_t)blocks * KEPT_THREADS * KEPT)
+    while (blocks < 8 && n > (int64_t)blocks * KEPT_THREADS * N)
         blocks *= 2;
-    if (n > (int64_t)blocks * KEPT_THREADS * KEPT || (blocks > 1 && !l->clusters) || n <= KEPT_THREADS)
-        return 0;
-    return blocks;
+    return n > (int64_t)blocks * KEPT_THREADS * N || (blocks > 1 && !l->clusters) ? 0 : blocks;
 }
 
-template <int D> static cudaError_t start_kept(const launch *l, const cross_entropy_args *a, float *losses, int blocks)
+template <int D, int N>
+static cudaError_t start_blocks(const launch *l, const cross_entropy_args *a, float *losses, int blocks)
 {
-    const int bytes = KEPT * KEPT_THREADS * 16;
-    cudaError_t error = cudaFuncSetAttribute(cross_entropy_kept<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    const int bytes = N * KEPT_THREADS * 16;
+    cudaError_t error =
+        cudaFuncSetAttribute(cross_entropy_kept<D, N>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (error != cudaSuccess)
         return error;
-    /* Pairs of multiprocessors always fit the GPU without rest; larger clusters may not, so none of them waits for
-     * another's many rows. */
-    const int64_t clusters = blocks <= 2 ? launch_min(a->rows, l->n_multiprocessors / blocks) : a->rows;
     cudaLaunchAttribute cluster = {};
     cluster.id = cudaLaunchAttributeClusterDimension;
     cluster.val.clusterDim.x = (unsigned)blocks;
     cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)(clusters * blocks));
+    config.gridDim = dim3((unsigned)(a->rows * blocks));
     config.blockDim = dim3(KEPT_THREADS);
     config.dynamicSmemBytes = (size_t)bytes;
     config.stream = l->stream;
     config.attrs = &cluster;
     config.numAttrs = blocks > 1 ? 1 : 0;
-    return cudaLaunchKernelEx(&config, cross_entropy_kept<D>, *a, losses, blocks);
+    return cudaLaunchKernelEx(&config, cross_entropy_kept<D, N>, *a, losses, blocks);
+}
+
+/* Whether the row is kept; *error says how the launch went. */
+template <int D> static bool start_kept(const launch *l, const cross_entropy_args *a, float *losses, cudaError_t *error)
+{
+    const int64_t n = a->vocabulary / in_16_bytes<D>;
+    const int few = blocks_for<8>(l, n), many = blocks_for<16>(l, n);
+    if (few)
+        *error = start_blocks<D, 8>(l, a, losses, few);
+    else if (many)
+        *error = start_blocks<D, 16>(l, a, losses, many);
+    return few || many;
 }
 
 static cudaError_t start_any(const launch *l, const cross_entropy_args *a, float *losses)
@@ -362,13 +366,14 @@ static cudaError_t start_any(const launch *l, const cross_entropy_args *a, float
         return cudaSuccess;
     const bool vectors = a->vocabulary % 8 == 0 && is_aligned(a->logits) && is_aligned(a->d_logits);
     const int dtype = common_dtype(a->logits, a->d_logits, no_buffer, no_buffer);
-    const int blocks = vectors && dtype != DYNAMIC ? blocks_for(l, a->vocabulary / (dtype == FSDP_F32 ? 4 : 8)) : 0;
-    if (blocks > 0)
-        return dtype == FSDP_F32    ? start_kept<FSDP_F32>(l, a, losses, blocks)
-               : dtype == FSDP_BF16 ? start_kept<FSDP_BF16>(l, a, losses, blocks)
-                                    : start_kept<FSDP_F16>(l, a, losses, blocks);
-    const int threads = row_threads(launch_ceil(a->vocabulary, vectors ? 8 : 1), THREADS);
     cudaError_t error = cudaSuccess;
+    if (vectors && dtype == FSDP_F32 && start_kept<FSDP_F32>(l, a, losses, &error))
+        return error;
+    if (vectors && dtype == FSDP_BF16 && start_kept<FSDP_BF16>(l, a, losses, &error))
+        return error;
+    if (vectors && dtype == FSDP_F16 && start_kept<FSDP_F16>(l, a, losses, &error))
+        return error;
+    const int threads = row_threads(launch_ceil(a->vocabulary, vectors ? 8 : 1), THREADS);
 #define CALL(D, V) error = start<D, V>(l, a, losses, threads)
     DISPATCH(dtype, vectors, CALL);
 #undef CALL

@@ -316,18 +316,18 @@ static uint32_t engine_notes(graph_builder *b, cudnnBackendDescriptor_t configur
     return bits;
 }
 
-fsdp_status graph_plan(graph_builder *b, int64_t workspace_limit, uint32_t forbidden, cudnnBackendDescriptor_t *plan)
+fsdp_status graph_plan(graph_builder *b, const graph_choice *choice, cudnnBackendDescriptor_t *plan)
 {
     static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK};
     cudnnBackendDescriptor_t engines[MAX_ENGINES], graph = make_graph(b);
     int n = 0, n_suggested = 0;
     *plan = NULL;
-    for (size_t mode = 0; mode < sizeof modes / sizeof *modes && !*plan; mode++) {
+    for (size_t mode = choice->plain ? 1 : 0; mode < sizeof modes / sizeof *modes && !*plan; mode++) {
         FSDP_TRY(find_engines(b, graph, modes[mode], MAX_ENGINES, engines, &n));
         n_suggested += n;
         for (int i = 0; i < n && !*plan; i++)
-            if (!forbidden || !(engine_notes(b, engines[i]) & forbidden))
-                *plan = try_engine(b, engines[i], workspace_limit);
+            if (!choice->forbidden || !(engine_notes(b, engines[i]) & choice->forbidden))
+                *plan = try_engine(b, engines[i], choice->workspace_limit);
     }
     return *plan ? FSDP_OK
                  : error_set(FSDP_ERR_UNSUPPORTED, "cuDNN has no engine for this graph (%d suggested)", n_suggested);

@@ -74,9 +74,15 @@ fsdp_status graph_count_engines(graph_builder *b, int *n);
 /* A numerical note of an engine as a bit. */
 #define GRAPH_NOTE(note) (1u << CUDNN_NUMERICAL_NOTE_##note)
 
-/* An execution plan by the first engine that takes the graph within the workspace limit and has none of the forbidden
- * notes; the caller destroys it. */
-fsdp_status graph_plan(graph_builder *b, int64_t workspace_limit, uint32_t forbidden, cudnnBackendDescriptor_t *plan);
+/* Which engines may run a graph. */
+typedef struct graph_choice {
+    int64_t workspace_limit;
+    uint32_t forbidden; /* GRAPH_NOTE bits that none may have */
+    bool plain;         /* only those of last resort, which compute as written: notes do not tell of all roundings */
+} graph_choice;
+
+/* An execution plan by the first engine that takes the graph; the caller destroys it. */
+fsdp_status graph_plan(graph_builder *b, const graph_choice *choice, cudnnBackendDescriptor_t *plan);
 
 /* Plans as text. *json is the caller's to free(). */
 fsdp_status graph_plan_to_json(const cudnn_api *api, cudnnBackendDescriptor_t plan, char **json);

@@ -111,7 +111,7 @@ static fsdp_status compile_plan(const graph_target *target, const plan_request *
         return error_set(FSDP_ERR_MEMORY, "out of host memory for a cuDNN graph");
     graph_start(b, target);
     request->build(b, request->shape);
-    fsdp_status status = graph_plan(b, request->workspace_limit, request->forbidden, &plan->plan);
+    fsdp_status status = graph_plan(b, &request->choice, &plan->plan);
     graph_discard(b);
     free(b);
     return status;

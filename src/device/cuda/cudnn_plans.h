@@ -20,8 +20,7 @@ typedef struct plan_request {
     const char *key;
     void (*build)(graph_builder *b, const void *shape);
     const void *shape;
-    int64_t workspace_limit;
-    uint32_t forbidden; /* GRAPH_NOTE bits */
+    graph_choice choice;
 } plan_request;
 
 /* The plan, loaded or compiled where it is not there yet; *out is NULL where cuDNN has no engine for it. */

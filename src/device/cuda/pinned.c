@@ -37,6 +37,8 @@ static char *map_aligned(size_t bytes)
     if (before < HUGE_PAGE)
         munmap(aligned + bytes, HUGE_PAGE - before);
     madvise(aligned, bytes, MADV_HUGEPAGE); /* advice: a refusal changes nothing but speed */
+    /* Pages that a device writes are copied at a fork, which takes seconds and serves nobody. */
+    madvise(aligned, bytes, MADV_DONTFORK);
     return aligned;
 }
 

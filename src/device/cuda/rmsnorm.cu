@@ -85,11 +85,12 @@ template <int D, int N, int WARPS> __global__ void __launch_bounds__(THREADS) rm
         float squares = 0;
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            float x[V];
+            float x[V], part = 0; /* short chains of additions */
             unpack16<D>(own[k * THREADS], x);
 #pragma unroll
             for (int j = 0; j < V; j++)
-                squares += x[j] * x[j];
+                part += x[j] * x[j];
+            squares += part;
         }
         const float rstd = 1.0f / sqrtf(group::sum(squares, turn) / (float)a.columns + a.eps);
         if (lane == 0)
@@ -180,6 +181,7 @@ __global__ void __launch_bounds__(THREADS, 3) rmsnorm_backward_rows(const rmsnor
         copy_row<N, group::threads>(ring + N * THREADS, a.dy.p, row, n, lane);
     }
     copy_async_commit();
+    float next_rstd = row < a.rows ? a.rstd[row] : 0.0f;
     for (int turn = 0; row < a.rows; row += step, turn++) {
         const uint4 *x_own = ring + turn % S * 2 * N * THREADS, *dy_own = x_own + N * THREADS;
         if (row + step < a.rows) {
@@ -194,13 +196,15 @@ __global__ void __launch_bounds__(THREADS, 3) rmsnorm_backward_rows(const rmsnor
             const int i = lane + k * group::threads;
             old[k] = a.add_dx && i < n ? ((const uint4 *)a.dx.p)[row * n + i] : make_uint4(0, 0, 0, 0);
         }
-        const float rstd = a.rstd[row];
+        const float rstd = next_rstd;
+        if (row + step < a.rows)
+            next_rstd = a.rstd[row + step];
         copy_async_wait<S - 1>();
         float sum = 0;
 #pragma unroll
         for (int k = 0; k < N; k++) {
             const int i = lane + k * group::threads;
-            float x[V], dy[V], weight[V];
+            float x[V], dy[V], weight[V], part = 0;
             unpack16<D>(x_own[k * THREADS], x);
             unpack16<D>(dy_own[k * THREADS], dy);
             unpack16<D>(i < n ? ((const uint4 *)a.weight.p)[i] : make_uint4(0, 0, 0, 0), weight);
@@ -208,8 +212,9 @@ __global__ void __launch_bounds__(THREADS, 3) rmsnorm_backward_rows(const rmsnor
             for (int j = 0; j < V; j++) {
                 const float product = dy[j] * x[j];
                 d_weight[k][j] += product * rstd;
-                sum += weight[j] * product;
+                part += weight[j] * product;
             }
+            sum += part;
         }
         const float mean = group::sum(sum, turn) * rstd / (float)a.columns;
         if (a.dx.p)

@@ -9,9 +9,7 @@
 #endif
 
 #define STREAMED ((int64_t)4 << 20) /* elements; smaller ranges may stay in the caches until they are gathered */
-#ifndef PREFETCH
-#define PREFETCH 1024 /* elements ahead */
-#endif
+#define PREFETCH 1024               /* elements ahead */
 
 /* What a step does, with everything that does not depend on the element worked out beforehand. */
 typedef struct update {
