@@ -260,7 +260,7 @@ static int make_token_file(const tokenize_options *o, const fsdp_tokenizer *toke
     config.max_tokens = o->max_tokens;
     config.progress = show_progress;
     config.context = &bar;
-    bar.shown = bar.started;
+    bar.shown = bar.terminal.live ? 0 : bar.started; /* a terminal sees it at once */
     fsdp_log_set_sink(show_log, &bar.terminal, FSDP_LOG_WARNING);
     fsdp_status status = fsdp_tokenize_files(tokenizer, &config, &result);
     fsdp_log_set_sink(NULL, NULL, FSDP_LOG_ERROR);

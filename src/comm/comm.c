@@ -63,7 +63,9 @@ static bool wants_thread(const comm *c)
         return false;
     if (c->config.progress != COMM_PROGRESS_AUTO)
         return c->config.progress == COMM_PROGRESS_THREAD;
-    return c->world_size > 1 && has_spare_core(c);
+    if (c->world_size == 1)
+        return false;
+    return c->backend->works ? has_spare_core(c) : threads_count() > 1;
 }
 
 /* `members` is taken on success. */

@@ -32,7 +32,8 @@ typedef struct comm_group comm_group;
 /* ---- This rank's connection to the world ---- */
 
 typedef enum comm_progress {
-    COMM_PROGRESS_AUTO,   /* a thread when this rank has a core to spare beside those it computes on */
+    COMM_PROGRESS_AUTO, /* a thread when this rank has a core to spare beside those it computes on (shm), or computes on
+                           several, so that waiting for the network takes little of them (mpi) */
     COMM_PROGRESS_THREAD, /* a thread runs collectives while the caller computes */
     COMM_PROGRESS_INLINE, /* collectives run inside comm_wait, in the order they were started */
 } comm_progress;
@@ -193,6 +194,11 @@ fsdp_status comm_wait(comm_request *r, stream *s);
  * group has been waited for on this rank and peers moved on; otherwise waits for the slowest peer. (all_reduce and
  * broadcast do not need it: after comm_wait of those, both buffers are the caller's.) */
 fsdp_status comm_wait_sent(comm_request *r, stream *s);
+
+/* Before the memory of a request (or of what it moves) goes without comm_wait having returned, because something failed
+ * in between: returns when nobody uses it any more. A comm that has failed gives it up at once; otherwise this waits
+ * for the collective. Sets no error. A request that is not under way is fine. */
+void comm_forget(comm_request *r);
 
 /* True when comm_wait would return at once. Never blocks; without a progress thread it also moves nothing forward. */
 bool comm_done(const comm_request *r);

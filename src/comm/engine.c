@@ -175,11 +175,11 @@ fsdp_status engine_start(comm_group *g, comm_kind kind, const comm_op *op, comm_
     return c->backend->enqueues ? engine_wait(r) : FSDP_OK;
 }
 
-fsdp_status engine_wait(comm_request *r)
+/* Once the comm has failed, whoever runs collectives only marks them as failed, so this ends soon then. */
+void engine_await(comm_request *r)
 {
-    int state = atomic_load(&r->state);
-    if (state == REQUEST_IDLE || state == REQUEST_DONE)
-        return FSDP_OK;
+    if (atomic_load(&r->state) != REQUEST_PENDING)
+        return;
     comm *c = r->group->comm;
     engine_report_wait(r, HOOK_BEGIN);
     if (c->has_thread) {
@@ -192,7 +192,12 @@ fsdp_status engine_wait(comm_request *r)
             advance(c);
     }
     engine_report_wait(r, HOOK_END);
-    return atomic_load(&r->state) == REQUEST_DONE ? FSDP_OK : engine_failure(c);
+}
+
+fsdp_status engine_wait(comm_request *r)
+{
+    engine_await(r);
+    return atomic_load(&r->state) == REQUEST_FAILED ? engine_failure(r->group->comm) : FSDP_OK;
 }
 
 fsdp_status engine_drain(comm *c)

@@ -23,6 +23,7 @@ typedef struct comm_backend {
     const char *name;
     bool enqueues;  /* run puts work on a device's queue and returns: it is called as soon as a collective is started */
     bool registers; /* memory of allocate is known to the network: collectives write it directly, too */
+    bool works;     /* run moves and sums data all the time: a thread for it wants a core of its own */
     size_t (*overhead)(const comm_config *config); /* see comm_overhead; optional: nothing */
     /* Meets the other ranks; fills in c->state and, where the backend knows better than the job, c's numbers. */
     fsdp_status (*open)(comm *c);
@@ -93,6 +94,7 @@ void engine_close(comm *c); /* ends the thread; what is still queued is dropped 
 void engine_free(comm *c);  /* after the backend was closed, whose threads may fail the comm until then */
 fsdp_status engine_start(comm_group *g, comm_kind kind, const comm_op *op, comm_request *r);
 fsdp_status engine_wait(comm_request *r);
+void engine_await(comm_request *r);                                 /* until it is done, or has failed */
 fsdp_status engine_drain(comm *c);                                  /* runs, or waits for, everything started so far */
 void engine_report_wait(const comm_request *r, hook_moment moment); /* the caller's thread begins or ends a wait */
 

@@ -181,6 +181,11 @@ fsdp_status comm_wait_sent(comm_request *r, stream *s)
     return status == FSDP_OK ? FSDP_OK : engine_fail(c, status, engine_error_text(c));
 }
 
+void comm_forget(comm_request *r)
+{
+    engine_await(r);
+}
+
 bool comm_done(const comm_request *r)
 {
     return atomic_load(&r->state) != REQUEST_PENDING;

@@ -389,6 +389,11 @@ void fsdp_model_free(fsdp_model *m)
     if (!m)
         return;
     offload_free(m->offload);
+    for (int i = 0; m->units && i < m->layout->n_units; i++) { /* a step that failed leaves collectives under way */
+        comm_forget(&m->units[i].gather);
+        comm_forget(&m->units[i].reduce);
+        comm_forget(&m->units[i].replicate);
+    }
     while (m->programs) {
         planned_program *next = m->programs->next;
         recorded_forget(m->dev, &m->programs->whole[0]);

@@ -1,4 +1,4 @@
-/* Running micro-batches: recordings become planned programs, and the schedule's events are carried out between their
+/* Running micro-batches: recordings become planned programs, which run with the schedule's events between their
  * instructions. */
 #include <math.h>
 #include <stdlib.h>
@@ -6,8 +6,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "base/hooks.h"
-#include "shard/model.h"
+#include "shard/events.h"
 #include "shard/offload.h"
 
 /* Smaller inputs of checkpointed modules are not worth a transfer. */
@@ -139,210 +138,6 @@ fail:
     return status;
 }
 
-/* One run of a program: what the events need to know. */
-typedef struct run {
-    fsdp_model *m;
-    const schedule *schedule;
-    gradient_residency gradients;
-    bool last;
-    bool nothing; /* no instructions run: full gradients are zero */
-    int length;   /* instructions of the program */
-    int next;     /* event */
-} run;
-
-static uint8_t *gathered(const run *r, const schedule_event *e)
-{
-    const schedule_unit *u = &r->schedule->units[e->unit];
-    return r->m->gather.memory + (e->backward ? u->backward_offset : u->forward_offset);
-}
-
-static fsdp_status gather(run *r, const schedule_event *e)
-{
-    fsdp_model *m = r->m;
-    unit *u = &m->units[e->unit];
-    if (m->n_shards == 1)
-        return u->parameters == PARAMETERS_FULL ? FSDP_OK : unit_move_parameters(u, PARAMETERS_GATHERING);
-    if (m->traits->parameters == RESIDENT_KEPT) {
-        if (!u->stale && u->parameters == PARAMETERS_FULL)
-            return FSDP_OK;
-        if (u->parameters == PARAMETERS_FULL)
-            FSDP_TRY(unit_release(u));
-    }
-    return unit_gather(u, m->shard_group, m->config.param_dtype, gathered(r, e), m->step, m->compute);
-}
-
-static fsdp_status await(run *r, const schedule_event *e)
-{
-    fsdp_model *m = r->m;
-    unit *u = &m->units[e->unit];
-    if (u->parameters == PARAMETERS_FULL)
-        return FSDP_OK; /* kept from an earlier step */
-    u->stale = false;
-    if (m->n_shards > 1)
-        return unit_await(u, m->config.param_dtype, gathered(r, e), m->compute);
-    FSDP_TRY(unit_move_parameters(u, PARAMETERS_FULL));
-    unit_point_at_copy(u, m->config.param_dtype);
-    return FSDP_OK;
-}
-
-/* Elements of the full gradient that no kernel writes: gaps between parameters, parameters that this program does not
- * use. They must be zero, for the norm and for the sums. */
-static fsdp_status clear_unwritten(run *r, const unit *u, const planned_program *p, uint8_t *base, size_t element)
-{
-    const layout_segment *s = u->segments[0].layout;
-    if (r->nothing)
-        return r->m->dev->zero(r->m->compute, base, (size_t)s->padded * element);
-    int n;
-    const parameter_use *uses = program_parameter_uses(p->program, &n);
-    int64_t clear_from = 0;
-    for (int k = 0; k <= s->n_places; k++) {
-        bool end = k == s->n_places, written = end;
-        for (int i = 0; i < n && !written; i++)
-            written = uses[i].parameter == s->places[k].parameter && uses[i].grad_first >= 0;
-        if (!written)
-            continue;
-        int64_t until = end ? s->padded : s->places[k].offset;
-        if (until > clear_from)
-            FSDP_TRY(r->m->dev->zero(r->m->compute, base + (size_t)clear_from * element,
-                                     (size_t)(until - clear_from) * element));
-        clear_from = end ? s->padded : s->places[k].offset + s->places[k].parameter->numel;
-    }
-    return FSDP_OK;
-}
-
-typedef struct hook_state {
-    run run;
-    const planned_program *planned;
-} hook_state;
-
-static fsdp_status take_gradients(hook_state *h, const schedule_event *e)
-{
-    run *r = &h->run;
-    fsdp_model *m = r->m;
-    unit *u = &m->units[e->unit];
-    bool alone = r->gradients == GRADIENT_DIRECT, direct = alone && !m->offloaded[e->unit];
-    uint8_t *memory = direct ? NULL : m->gradient.memory + r->schedule->units[e->unit].gradient_offset;
-    FSDP_TRY(unit_take_gradients(u, m->config.reduce_dtype, memory));
-    bool adds = r->gradients != GRADIENT_BUFFERED && m->micro > 0 && (alone || !m->config.sync_each_micro_batch);
-    if (adds)
-        return alone && !direct ? offload_preloaded(m, e->unit) : FSDP_OK;
-    uint8_t *base = direct ? (uint8_t *)u->segments[0].gradient : memory;
-    return clear_unwritten(r, u, h->planned, base, fsdp_dtype_size(m->config.reduce_dtype));
-}
-
-static bool reduces_now(const run *r)
-{
-    return r->m->config.sync_each_micro_batch || r->last;
-}
-
-/* Whether a reduction adds to what earlier micro-batches summed. */
-static bool reduces_more(const run *r)
-{
-    return r->m->config.sync_each_micro_batch && r->m->micro > 0;
-}
-
-/* Where this rank's part of the sum goes. */
-static float *sum_of(const run *r, int index)
-{
-    const fsdp_model *m = r->m;
-    if (!m->offloaded[index])
-        return m->units[index].segments[0].gradient;
-    return (float *)(void *)(m->gradient.memory + r->schedule->units[index].landing_offset);
-}
-
-static fsdp_status preload(run *r, const schedule_event *e)
-{
-    bool more = r->gradients == GRADIENT_DIRECT ? r->m->micro > 0 : reduces_more(r);
-    return more ? offload_preload(r->m, e->unit, sum_of(r, e->unit)) : FSDP_OK;
-}
-
-static fsdp_status reduce(run *r, const schedule_event *e)
-{
-    fsdp_model *m = r->m;
-    unit *u = &m->units[e->unit];
-    bool offloaded = m->offloaded[e->unit], more = reduces_more(r);
-    float *sum = sum_of(r, e->unit);
-    if (r->gradients == GRADIENT_DIRECT) {
-        FSDP_TRY(unit_move_gradients(u, GRADIENTS_REDUCING));
-    } else if (reduces_now(r)) {
-        if (offloaded && more)
-            FSDP_TRY(offload_preloaded(m, e->unit));
-        FSDP_TRY(unit_reduce(u, m->shard_group, m->config.reduce_dtype,
-                             m->gradient.memory + r->schedule->units[e->unit].gradient_offset, sum, m->replicated, more,
-                             m->step, m->compute));
-    } else {
-        return FSDP_OK;
-    }
-    return offloaded ? offload_land(m, e->unit, sum, r->last) : FSDP_OK;
-}
-
-/* A gradient that leaves at the end of a program may take until the next one begins. */
-static fsdp_status reduced(run *r, const schedule_event *e)
-{
-    fsdp_model *m = r->m;
-    unit *u = &m->units[e->unit];
-    if (r->gradients == GRADIENT_DIRECT)
-        FSDP_TRY(unit_move_gradients(u, GRADIENTS_SHARDED));
-    else if (reduces_now(r))
-        FSDP_TRY(unit_reduced(u, m->compute));
-    return m->offloaded[e->unit] && e->index < r->length ? offload_landed(m, e->unit) : FSDP_OK;
-}
-
-static fsdp_status before_instruction(void *context, int index)
-{
-    hook_state *h = context;
-    run *r = &h->run;
-    for (; r->next < r->schedule->n_events && r->schedule->events[r->next].index <= index; r->next++) {
-        const schedule_event *e = &r->schedule->events[r->next];
-        fsdp_status status = FSDP_OK;
-        switch (e->action) {
-        case ACTION_GATHER:
-            status = gather(r, e);
-            break;
-        case ACTION_AWAIT:
-            status = await(r, e);
-            break;
-        case ACTION_RELEASE:
-            status = unit_release(&r->m->units[e->unit]);
-            break;
-        case ACTION_REFRESH:
-            status = offload_refresh(r->m, e->unit);
-            break;
-        case ACTION_PRELOAD:
-            status = preload(r, e);
-            break;
-        case ACTION_GRADIENTS:
-            status = take_gradients(h, e);
-            break;
-        case ACTION_REDUCE:
-            status = reduce(r, e);
-            break;
-        case ACTION_REDUCED:
-            status = reduced(r, e);
-            break;
-        case ACTION_COUNT:
-            break;
-        }
-        FSDP_TRY(status);
-    }
-    return FSDP_OK;
-}
-
-/* Units that this program does not train have no gradient this time: zero for the first micro-batch. */
-static fsdp_status clear_untrained(fsdp_model *m, const schedule *s)
-{
-    for (int i = 0; i < m->layout->n_units && m->micro == 0; i++) {
-        unit_segment *part = &m->units[i].segments[0];
-        if (s->units[i].trained || !part->gradient)
-            continue;
-        if (m->offloaded[i])
-            FSDP_TRY(offload_clear(m, i));
-        else
-            FSDP_TRY(m->dev->zero(m->compute, part->gradient, (size_t)part->numel * sizeof(float)));
-    }
-    return FSDP_OK;
-}
-
 /* What this micro-batch's kernels read: its place in the random streams, and the gradient of the loss. */
 static fsdp_status put_numbers(fsdp_model *m)
 {
@@ -388,12 +183,7 @@ static fsdp_status run_stretches(fsdp_model *m, planned_program *p, const progra
 static fsdp_status run_program(fsdp_model *m, planned_program *p, const fsdp_tape *recording, bool last)
 {
     schedule_options options = model_schedule_options(m);
-    hook_state hooks = {.run = {.m = m,
-                                .schedule = p->schedule,
-                                .gradients = options.gradients,
-                                .last = last,
-                                .length = program_length(p->program)},
-                        .planned = p};
+    event_run events = {.m = m, .planned = p, .gradients = options.gradients, .last = last};
     if (m->traits->parameters == RESIDENT_ALIAS) {
         for (int i = 0; i < m->layout->n_units; i++)
             unit_point_at_copy(&m->units[i], m->config.param_dtype);
@@ -412,8 +202,8 @@ static fsdp_status run_program(fsdp_model *m, planned_program *p, const fsdp_tap
                              .peers = &m->peers,
                              .accumulate_parameters = m->micro > 0 && (options.gradients == GRADIENT_DIRECT || held),
                              .deterministic = m->config.deterministic,
-                             .before = before_instruction,
-                             .before_context = &hooks};
+                             .before = events_before,
+                             .before_context = &events};
     FSDP_TRY(program_stage_inputs(p->program, recording, &args));
     if (!model_works_alone(m))
         return run_stretches(m, p, &args);
@@ -470,7 +260,7 @@ fsdp_status fsdp_backward(fsdp_tape *t, fsdp_loss loss, bool last)
     FSDP_TRY(model_plan(m, t, loss.sum, &p));
     t->program = p->program;
     m->last_training = p;
-    FSDP_TRY(clear_untrained(m, p->schedule));
+    FSDP_TRY(events_clear_untrained(m, p->schedule));
     FSDP_TRY(run_program(m, p, t, last));
     buffer sum, count;
     FSDP_TRY(program_output(p->program, loss.sum, m->slab.memory, &sum));
@@ -491,16 +281,10 @@ fsdp_status fsdp_backward_nothing(fsdp_model *m, bool last)
         return error_set(FSDP_ERR_STATE, "a rank has no data for its first step: it cannot know what the others "
                                          "compute; give every rank at least one sample");
     schedule_options options = model_schedule_options(m);
-    hook_state hooks = {.run = {.m = m,
-                                .schedule = p->schedule,
-                                .gradients = options.gradients,
-                                .last = last,
-                                .nothing = true,
-                                .length = program_length(p->program)},
-                        .planned = p};
+    event_run events = {.m = m, .planned = p, .gradients = options.gradients, .last = last, .nothing = true};
     FSDP_TRY(offload_begin(m));
-    FSDP_TRY(clear_untrained(m, p->schedule));
-    FSDP_TRY(before_instruction(&hooks, program_length(p->program)));
+    FSDP_TRY(events_clear_untrained(m, p->schedule));
+    FSDP_TRY(events_before(&events, program_length(p->program)));
     if (m->micro == 0)
         FSDP_TRY(m->dev->zero(m->compute, &m->numbers->totals[1], 2 * sizeof m->numbers->totals[0]));
     m->micro++;

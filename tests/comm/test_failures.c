@@ -341,6 +341,49 @@ static void closing_while_under_way(ranks *all, int rank, void *context)
     RANK_CHECK(clock_seconds() - start < 5);
 }
 
+/* A step that fails halfway: requests and buffers go before the connection does. */
+static void free_while_under_way(ranks *all, int rank, void *context)
+{
+    (void)context;
+    enum { REQUESTS = 3, PART = 5000 };
+    comm *c = ranks_open(all, rank);
+    comm_request *requests = calloc(REQUESTS, sizeof *requests);
+    float *buffers = calloc(REQUESTS * (size_t)(all->n + 1), PART * sizeof *buffers);
+    comm_piece pieces[REQUESTS];
+    for (int i = 0; i < REQUESTS; i++) {
+        float *full = buffers + (size_t)i * (size_t)(all->n + 1) * PART;
+        pieces[i] =
+            (comm_piece){.send = {full + (size_t)all->n * PART, FSDP_F32}, .recv = {full, FSDP_F32}, .count = PART};
+        comm_op op = {.unit = "layers.1", .n_pieces = 1, .pieces = &pieces[i]};
+        if (rank == 0) /* its peer never comes */
+            RANK_CHECK(comm_all_gather(comm_world(c), &op, &requests[i]) == FSDP_OK);
+    }
+    if (rank == 0) {
+        double start = clock_seconds();
+        comm_abort(c, "out of memory");
+        for (int i = 0; i < REQUESTS; i++) {
+            comm_forget(&requests[i]);
+            RANK_CHECK(comm_done(&requests[i]));
+        }
+        RANK_CHECK(clock_seconds() - start < 1);
+    }
+    free(buffers);
+    free(requests);
+    comm_close(c);
+}
+
+static void requests_and_buffers_may_go_once_they_are_forgotten(void **state)
+{
+    (void)state;
+    for (int progress = COMM_PROGRESS_THREAD; progress <= COMM_PROGRESS_INLINE; progress++) {
+        ranks all = ranks_make(2);
+        all.progress = (comm_progress)progress;
+        bool good = ranks_run(&all, free_while_under_way, NULL);
+        ranks_free(&all);
+        assert_true(good);
+    }
+}
+
 static void closing_does_not_wait_for_collectives_under_way(void **state)
 {
     (void)state;
@@ -510,6 +553,7 @@ int main(void)
         cmocka_unit_test(a_rank_that_leaves_early_is_named),
         cmocka_unit_test(a_rank_on_another_path_is_named_at_once_on_every_rank),
         cmocka_unit_test(an_abort_wakes_every_waiter_with_the_message),
+        cmocka_unit_test(requests_and_buffers_may_go_once_they_are_forgotten),
         cmocka_unit_test(closing_does_not_wait_for_collectives_under_way),
         cmocka_unit_test(a_rank_that_never_connects_is_named_on_all),
         cmocka_unit_test(without_rank_0_the_others_say_so),

@@ -1,7 +1,7 @@
-/* Softmax cross-entropy over rows of logits. A row is read once and kept in shared memory, by one block or, where it is
+/* Softmax cross-entropy over rows of logits. A row is read once and kept in registers, by one block or, where it is
  * long, by a cluster of up to eight, so the gradient (which may take the logits' place) costs one read and one write of
- * device memory. Blocks are small, so that some read while others compute and write. Mixed types, odd widths, and long
- * rows on GPUs without clusters take one block a row that keeps what fits. */
+ * device memory. Mixed types, odd widths, and long rows on GPUs without clusters take one block a row that keeps what
+ * fits in shared memory. */
 #include "device/cuda/cluster.cuh"
 #include "device/cuda/mma.cuh"
 #include "device/cuda/vector.cuh"
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(THREADS, 2) cross_entropy(const cross_entropy_
 }
 
 /* A kept row: threads of a block. Each holds N vectors of 16 bytes. */
-#define KEPT_THREADS 256
+#define KEPT_THREADS 512
 #define LOG2_E 1.44269504088896341f
 
 template <int D> static __device__ __forceinline__ float highest_of(uint4 raw)
@@ -164,20 +164,20 @@ template <int D> static __device__ __forceinline__ float weight_of(float x, floa
 
 /* Of this thread's vectors first, first + step, ... below n. */
 template <int D, int N>
-static __device__ __forceinline__ running take_kept(const uint4 *own, int first, int step, int n)
+static __device__ __forceinline__ running take_kept(const uint4 raw[N], int first, int step, int n)
 {
     running r = {-INFINITY, 0.0f};
 #pragma unroll
     for (int k = 0; k < N; k++)
         if (first + k * step < n)
-            r.maximum = fmaxf(r.maximum, highest_of<D>(own[k * KEPT_THREADS]));
+            r.maximum = fmaxf(r.maximum, highest_of<D>(raw[k]));
     if (r.maximum == -INFINITY)
         return r;
 #pragma unroll
     for (int k = 0; k < N; k++)
         if (first + k * step < n) {
             float x[in_16_bytes<D>];
-            unpack16<D>(own[k * KEPT_THREADS], x);
+            unpack16<D>(raw[k], x);
             float part = 0;
 #pragma unroll
             for (int j = 0; j < in_16_bytes<D>; j++)
@@ -189,7 +189,7 @@ static __device__ __forceinline__ running take_kept(const uint4 *own, int first,
 
 /* (softmax - onehot) * seed of this thread's vectors; zeros for a row that does not count. */
 template <int D, int N>
-static __device__ __forceinline__ void store_kept(const cross_entropy_args &a, const uint4 *own, int64_t base,
+static __device__ __forceinline__ void store_kept(const cross_entropy_args &a, const uint4 raw[N], int64_t base,
                                                   int first, int step, int n, int label, running r, bool counts)
 {
     constexpr int V = in_16_bytes<D>;
@@ -201,7 +201,7 @@ static __device__ __forceinline__ void store_kept(const cross_entropy_args &a, c
             break;
         float x[V], old[V];
         if (counts)
-            unpack16<D>(own[k * KEPT_THREADS], x);
+            unpack16<D>(raw[k], x);
 #pragma unroll
         for (int j = 0; j < V; j++)
             x[j] = counts ? weight_of<D>(x[j], r.maximum) * scale : 0.0f;
@@ -222,30 +222,26 @@ static __device__ __forceinline__ void store_kept(const cross_entropy_args &a, c
 
 /* A row, kept by `blocks` blocks of a cluster (1: no cluster): vector i by block i / KEPT_THREADS % blocks. */
 template <int D, int N>
-__global__ void __launch_bounds__(KEPT_THREADS, N == 8 ? 6 : 3)
+__global__ void __launch_bounds__(KEPT_THREADS, N == 8 ? 2 : 1)
     cross_entropy_kept(const cross_entropy_args a, float *losses, int blocks)
 {
     constexpr int V = in_16_bytes<D>;
-    extern __shared__ uint4 kept[];
     __shared__ running shared[32], part;
-    uint4 *own = kept + threadIdx.x; /* (N, KEPT_THREADS); every thread reads what it copied itself */
     const int rank = (int)(blockIdx.x % (unsigned)blocks), n = (int)(a.vocabulary / V);
     const int first = rank * KEPT_THREADS + (int)threadIdx.x, step = blocks * KEPT_THREADS;
     const int64_t row = blockIdx.x / (unsigned)blocks, base = row * n;
+    uint4 raw[N];
 #pragma unroll
     for (int k = 0; k < N; k++)
-        if (first + k * step < n)
-            copy_async(own + k * KEPT_THREADS, (const uint4 *)a.logits.p + base + first + k * step, true);
-    copy_async_commit();
+        raw[k] = first + k * step < n ? ((const uint4 *)a.logits.p)[base + first + k * step] : make_uint4(0, 0, 0, 0);
     const int32_t label = a.labels[row];
     const bool counts = label != a.ignore && label >= 0 && label < a.vocabulary;
     float chosen = 0; /* read before it is overwritten */
     if (counts && rank == 0 && threadIdx.x == 0)
         chosen = load_one(a.logits.p, D, row * a.vocabulary + label);
-    copy_async_wait<0>();
     running r = {-INFINITY, 0.0f};
     if (counts) {
-        r = block_join(take_kept<D, N>(own, first, step, n), shared);
+        r = block_join(take_kept<D, N>(raw, first, step, n), shared);
         if (blocks > 1) {
             if (threadIdx.x == 0)
                 part = r;
@@ -262,7 +258,7 @@ __global__ void __launch_bounds__(KEPT_THREADS, N == 8 ? 6 : 3)
         losses[a.rows + row] = counts ? 1.0f : 0.0f;
     }
     if (a.d_logits.p && (counts || !a.add_logits))
-        store_kept<D, N>(a, own, base, first, step, n, label, r, counts);
+        store_kept<D, N>(a, raw, base, first, step, n, label, r, counts);
     if (counts && blocks > 1)
         cluster_wait(); /* a block's shared memory stays until all have read it */
 }
@@ -329,11 +325,6 @@ template <int N> static int blocks_for(const launch *l, int64_t n)
 template <int D, int N>
 static cudaError_t start_blocks(const launch *l, const cross_entropy_args *a, float *losses, int blocks)
 {
-    const int bytes = N * KEPT_THREADS * 16;
-    cudaError_t error =
-        cudaFuncSetAttribute(cross_entropy_kept<D, N>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (error != cudaSuccess)
-        return error;
     cudaLaunchAttribute cluster = {};
     cluster.id = cudaLaunchAttributeClusterDimension;
     cluster.val.clusterDim.x = (unsigned)blocks;
@@ -341,7 +332,6 @@ static cudaError_t start_blocks(const launch *l, const cross_entropy_args *a, fl
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3((unsigned)(a->rows * blocks));
     config.blockDim = dim3(KEPT_THREADS);
-    config.dynamicSmemBytes = (size_t)bytes;
     config.stream = l->stream;
     config.attrs = &cluster;
     config.numAttrs = blocks > 1 ? 1 : 0;

@@ -2,27 +2,30 @@
  * at fixed places and added up in a fixed order; nothing here uses floating-point atomics. */
 #include "device/cuda/vector.cuh"
 
-#define PARTIAL_LANES 32
+#define PARTIAL_LANES 64
+#define PARTIAL_COLUMNS 16
 
-/* A column's partials are shared by 32 threads, whose sums are then added in thread order. */
-__global__ void sum_partials(const float *partial, int64_t n_partials, int64_t n, buffer out, bool add)
+/* A column's partials are shared by 64 threads, whose sums are then added as a tree. */
+__global__ void __launch_bounds__(PARTIAL_LANES *PARTIAL_COLUMNS)
+    sum_partials(const float *partial, int64_t n_partials, int64_t n, buffer out, bool add)
 {
-    __shared__ float shared[PARTIAL_LANES][33];
-    const int64_t column = blockIdx.x * 32ll + threadIdx.x;
+    __shared__ float shared[PARTIAL_LANES][PARTIAL_COLUMNS];
+    const int64_t column = blockIdx.x * (int64_t)PARTIAL_COLUMNS + threadIdx.x;
     float sum = 0;
     if (column < n)
 #pragma unroll 4
         for (int64_t p = threadIdx.y; p < n_partials; p += PARTIAL_LANES)
             sum += partial[p * n + column];
     shared[threadIdx.y][threadIdx.x] = sum;
-    __syncthreads();
+#pragma unroll
+    for (int half = PARTIAL_LANES / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.y < half)
+            shared[threadIdx.y][threadIdx.x] += shared[threadIdx.y + half][threadIdx.x];
+    }
     if (threadIdx.y != 0 || column >= n)
         return;
-    sum = 0;
-#pragma unroll
-    for (int i = 0; i < PARTIAL_LANES; i++)
-        sum += shared[i][threadIdx.x];
-    floats<1> result = {{sum}};
+    floats<1> result = {{shared[0][threadIdx.x]}};
     store_or_add<DYNAMIC, 1>(out, column, result, add);
 }
 
@@ -31,8 +34,8 @@ extern "C" cudaError_t launch_sum_partials(const launch *l, const float *partial
 {
     if (n == 0)
         return cudaSuccess;
-    sum_partials<<<(unsigned)launch_ceil(n, 32), dim3(32, PARTIAL_LANES), 0, l->stream>>>(partial, n_partials, n, out,
-                                                                                          add);
+    sum_partials<<<(unsigned)launch_ceil(n, PARTIAL_COLUMNS), dim3(PARTIAL_COLUMNS, PARTIAL_LANES), 0, l->stream>>>(
+        partial, n_partials, n, out, add);
     return cudaGetLastError();
 }
 

@@ -1,13 +1,12 @@
-/* RMS normalisation of rows of one type that a warp or a block can hold. Threads copy their own vectors of 16 bytes of
- * coming rows to shared memory asynchronously, so that reading goes on while a row is worked on, and read them twice
- * there. The weight gradient is summed per block in registers, then over the blocks in order (launch_sum_partials).
+/* RMS normalisation of rows of one type that a warp or a block can hold, in vectors of 16 bytes. Forward keeps a row in
+ * registers. Backward copies the next row to shared memory asynchronously, so that reading goes on while a row is
+ * worked on; the weight gradient is summed per block in registers, then over the blocks in order (launch_sum_partials).
  * Other rows are norm.cu's. */
 #include "device/cuda/mma.cuh"
 #include "device/cuda/vector.cuh"
 
 #define THREADS 128
-#define FORWARD_STAGES 3
-#define BACKWARD_STAGES 2
+#define STAGES 2
 
 /* Rows of up to N vectors of 16 bytes a thread, shared by WARPS warps: one (then a block works on four rows) or all. */
 template <int WARPS> struct row_group {
@@ -60,54 +59,51 @@ static __device__ __forceinline__ void copy_row(uint4 *own, const void *p, int64
     }
 }
 
+/* A row a group, kept in registers; the weight is on its way while the row is summed. */
 template <int D, int N, int WARPS> __global__ void __launch_bounds__(THREADS) rmsnorm_rows(const rmsnorm_args a)
 {
     typedef row_group<WARPS> group;
-    constexpr int V = in_16_bytes<D>, S = FORWARD_STAGES;
-    extern __shared__ uint4 memory[];
-    uint4 *ring = memory + threadIdx.x; /* (S, N, THREADS) */
+    constexpr int V = in_16_bytes<D>;
     const int lane = group::lane(), n = (int)(a.columns / V);
-    const int64_t step = group::step();
-    int64_t row = group::first_row();
+    const int64_t row = group::first_row();
+    if (row >= a.rows)
+        return;
+    uint4 raw[N], weights[N];
 #pragma unroll
-    for (int s = 0; s < S - 1; s++) {
-        if (row + s * step < a.rows)
-            copy_row<N, group::threads>(ring + s * N * THREADS, a.x.p, row + s * step, n, lane);
-        copy_async_commit();
+    for (int k = 0; k < N; k++) {
+        const int i = lane + k * group::threads;
+        raw[k] = i < n ? ((const uint4 *)a.x.p)[row * n + i] : make_uint4(0, 0, 0, 0);
     }
-    for (int turn = 0; row < a.rows; row += step, turn++) {
-        const int64_t ahead = row + (S - 1) * step;
-        if (ahead < a.rows)
-            copy_row<N, group::threads>(ring + (turn + S - 1) % S * N * THREADS, a.x.p, ahead, n, lane);
-        copy_async_commit();
-        copy_async_wait<S - 1>();
-        const uint4 *own = ring + turn % S * N * THREADS;
-        float squares = 0;
 #pragma unroll
-        for (int k = 0; k < N; k++) {
-            float x[V], part = 0; /* short chains of additions */
-            unpack16<D>(own[k * THREADS], x);
+    for (int k = 0; k < N; k++) {
+        const int i = lane + k * group::threads;
+        weights[k] = i < n ? ((const uint4 *)a.weight.p)[i] : make_uint4(0, 0, 0, 0);
+    }
+    float squares = 0;
 #pragma unroll
-            for (int j = 0; j < V; j++)
-                part += x[j] * x[j];
-            squares += part;
-        }
-        const float rstd = 1.0f / sqrtf(group::sum(squares, turn) / (float)a.columns + a.eps);
-        if (lane == 0)
-            a.rstd[row] = rstd;
+    for (int k = 0; k < N; k++) {
+        float x[V], part = 0; /* short chains of additions */
+        unpack16<D>(raw[k], x);
 #pragma unroll
-        for (int k = 0; k < N; k++) {
-            const int i = lane + k * group::threads;
-            if (i >= n)
-                break;
-            float x[V], weight[V];
-            unpack16<D>(own[k * THREADS], x);
-            unpack16<D>(((const uint4 *)a.weight.p)[i], weight);
+        for (int j = 0; j < V; j++)
+            part += x[j] * x[j];
+        squares += part;
+    }
+    const float rstd = 1.0f / sqrtf(group::sum(squares, 0) / (float)a.columns + a.eps);
+    if (lane == 0)
+        a.rstd[row] = rstd;
 #pragma unroll
-            for (int j = 0; j < V; j++)
-                x[j] = x[j] * rstd * weight[j];
-            ((uint4 *)a.y.p)[row * n + i] = pack16<D>(x);
-        }
+    for (int k = 0; k < N; k++) {
+        const int i = lane + k * group::threads;
+        if (i >= n)
+            break;
+        float x[V], weight[V];
+        unpack16<D>(raw[k], x);
+        unpack16<D>(weights[k], weight);
+#pragma unroll
+        for (int j = 0; j < V; j++)
+            x[j] = x[j] * rstd * weight[j];
+        ((uint4 *)a.y.p)[row * n + i] = pack16<D>(x);
     }
 }
 
@@ -136,27 +132,31 @@ static __device__ __forceinline__ void store_gradient(const rmsnorm_args &a, int
     }
 }
 
-/* Adds the groups' weight gradients up in group order and writes the block's row of partial sums. */
+/* Adds the groups' weight gradients up in group order and writes the block's row of partial sums. all: shared memory
+ * for one row a group. */
 template <int D, int N, int WARPS>
-static __device__ __forceinline__ void store_partial(float *partial, float *total, int n, int lane,
+static __device__ __forceinline__ void store_partial(float *partial, float *all, int n, int lane,
                                                      const float d_weight[N][in_16_bytes<D>])
 {
     typedef row_group<WARPS> group;
     constexpr int V = in_16_bytes<D>;
-    for (int turn = 0; turn < group::in_block; turn++) {
-        if (WARPS > 1 || (int)(threadIdx.x >> 5) == turn)
+    float *own = all + (WARPS == 1 ? threadIdx.x >> 5 : 0) * n * V;
 #pragma unroll
-            for (int k = 0; k < N; k++)
+    for (int k = 0; k < N; k++) {
+        const int i = lane + k * group::threads;
+        if (i < n)
 #pragma unroll
-                for (int j = 0; j < V; j++) {
-                    const int i = lane + k * group::threads, at = k * 32 * V + j * 32 + lane;
-                    const float sum = (turn == 0 ? 0.0f : total[at]) + d_weight[k][j];
-                    if (turn + 1 < group::in_block)
-                        total[at] = sum;
-                    else if (i < n)
-                        partial[i * V + j] = sum;
-                }
-        __syncthreads();
+            for (int j = 0; j < V; j += 4)
+                *(float4 *)(own + i * V + j) =
+                    make_float4(d_weight[k][j], d_weight[k][j + 1], d_weight[k][j + 2], d_weight[k][j + 3]);
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < n * V; i += THREADS) {
+        float sum = all[i];
+#pragma unroll
+        for (int turn = 1; turn < group::in_block; turn++)
+            sum += all[turn * n * V + i];
+        partial[i] = sum;
     }
 }
 
@@ -164,7 +164,7 @@ template <int D, int N, int WARPS>
 __global__ void __launch_bounds__(THREADS, 3) rmsnorm_backward_rows(const rmsnorm_args a)
 {
     typedef row_group<WARPS> group;
-    constexpr int V = in_16_bytes<D>, S = BACKWARD_STAGES;
+    constexpr int V = in_16_bytes<D>, S = STAGES;
     extern __shared__ uint4 memory[];
     uint4 *ring = memory + threadIdx.x; /* (S, x | dy, N, THREADS) */
     const int lane = group::lane(), n = (int)(a.columns / V);
@@ -237,34 +237,31 @@ static int64_t vectors_of_row(const rmsnorm_args *a)
     return a->columns % width == 0 && n <= 8 * THREADS ? n : 0;
 }
 
-/* Blocks that share the multiprocessors with `bytes` of shared memory each, at most `most` on one, none without rows.
- */
-static int64_t blocks_for(const launch *l, int bytes, int64_t most, int64_t rows, int rows_in_block)
+/* How many blocks work on the rows: two or three a multiprocessor, whichever leaves fewer of them idle at the end. */
+static int64_t blocks_for(const launch *l, int bytes, int64_t rows, int rows_in_block)
 {
-    const int64_t on_one = launch_max(1, launch_min(most, l->shared_bytes / bytes));
-    return launch_min(on_one * l->n_multiprocessors, launch_ceil(rows, rows_in_block));
+    const int64_t two = 2 * (int64_t)l->n_multiprocessors, three = 3 * (int64_t)l->n_multiprocessors;
+    const int64_t turns_of_two = launch_ceil(rows, two * rows_in_block) * two;
+    const int64_t turns_of_three = launch_ceil(rows, three * rows_in_block) * three;
+    const int64_t blocks = 3 * bytes <= l->shared_bytes && turns_of_three <= turns_of_two ? three : two;
+    return launch_min(blocks, launch_ceil(rows, rows_in_block));
 }
 
 template <int D, int N, int WARPS> static cudaError_t start_forward(const launch *l, const rmsnorm_args *a)
 {
-    const int bytes = FORWARD_STAGES * N * THREADS * 16;
-    cudaError_t error =
-        cudaFuncSetAttribute(rmsnorm_rows<D, N, WARPS>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (error != cudaSuccess)
-        return error;
-    const int64_t n_blocks = blocks_for(l, bytes, 8, a->rows, row_group<WARPS>::in_block);
-    rmsnorm_rows<D, N, WARPS><<<(unsigned)n_blocks, THREADS, (size_t)bytes, l->stream>>>(*a);
+    const int64_t n_blocks = launch_ceil(a->rows, row_group<WARPS>::in_block);
+    rmsnorm_rows<D, N, WARPS><<<(unsigned)n_blocks, THREADS, 0, l->stream>>>(*a);
     return cudaGetLastError();
 }
 
 template <int D, int N, int WARPS> static cudaError_t start_backward(const launch *l, const rmsnorm_args *a)
 {
-    const int bytes = BACKWARD_STAGES * 2 * N * THREADS * 16;
+    const int bytes = STAGES * 2 * N * THREADS * 16;
     cudaError_t error =
         cudaFuncSetAttribute(rmsnorm_backward_rows<D, N, WARPS>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (error != cudaSuccess)
         return error;
-    const int64_t n_blocks = blocks_for(l, bytes, 3, a->rows, row_group<WARPS>::in_block);
+    const int64_t n_blocks = blocks_for(l, bytes, a->rows, row_group<WARPS>::in_block);
     rmsnorm_backward_rows<D, N, WARPS><<<(unsigned)n_blocks, THREADS, (size_t)bytes, l->stream>>>(*a);
     error = cudaGetLastError();
     if (error == cudaSuccess && a->d_weight.p)
