@@ -12,7 +12,7 @@ static const int64_t odd_sizes[] = {1, 3, 17, 33, 1025, 20011};
 
 static void gemm_one(kernel_check *c, bool ta, bool tb, int64_t m, int64_t n, int64_t k, int64_t batch, bool add)
 {
-    if (check_leaves_out(c, batch * m * n * k))
+    if (check_leaves_out(c, 8 * batch * m * n * k))
         return;
     int64_t lda = (ta ? m : k) + 3, ldb = (tb ? k : n) + 1, ldd = n + 2;
     int64_t stride_a = (ta ? k : m) * lda, stride_b = (tb ? n : k) * ldb, stride_d = m * ldd;

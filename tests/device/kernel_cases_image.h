@@ -34,8 +34,8 @@ static void conv_reference(const conv2d_args *a, const operand *x, const operand
 
 static void conv_one(kernel_check *c, const conv_case *k)
 {
-    if (check_leaves_out(c,
-                         k->batch * k->in_channels * k->out_channels * k->in_h * k->in_w * k->kernel_h * k->kernel_w))
+    if (check_leaves_out(c, 8 * k->batch * k->in_channels * k->out_channels * k->in_h * k->in_w * k->kernel_h *
+                                k->kernel_w))
         return;
     conv2d_args a = {.batch = k->batch,
                      .in_channels = k->in_channels,

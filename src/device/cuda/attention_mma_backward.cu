@@ -129,12 +129,11 @@ __global__ void __launch_bounds__(MMA_THREADS) attention_mma_backward_kv(const a
         store_rows<DP>(a.d_v, own.v(a, token), a.v_row, own_rows, (int)a.head_dim, d_v, 1.0f, a.add_v);
 }
 
-/* The gradient of queries: few keys at a time, so that four blocks share a multiprocessor. */
-#define KEYS 32
+/* The gradient of queries. */
 
 template <int DP> static constexpr int backward_q_bytes()
 {
-    return 2 * tile_bytes<DP, MMA_ROWS> + 4 * tile_bytes<DP, KEYS> + MMA_ROWS * (int)sizeof(uint64_t) +
+    return 2 * tile_bytes<DP, MMA_ROWS> + 4 * tile_bytes<DP, other_rows<DP>> + MMA_ROWS * (int)sizeof(uint64_t) +
            2 * DISTANCES(1) * (int)sizeof(float);
 }
 
@@ -142,7 +141,7 @@ template <int DP>
 static __device__ __forceinline__ void copy_keys(const attention_args &a, const head_view &at, char *stage,
                                                  float *distances, int64_t first_q, int64_t first_k)
 {
-    constexpr int N = KEYS;
+    constexpr int N = other_rows<DP>;
     const int64_t rows = a.kv_length - first_k;
     copy_rows<DP>(stage, a.k, at.k(a, first_k), a.k_row, N, rows, (int)a.head_dim);
     copy_rows<DP>(stage + tile_bytes<DP, N>, a.v, at.v(a, first_k), a.v_row, N, rows, (int)a.head_dim);
@@ -154,7 +153,7 @@ template <int D, int DP>
 __global__ void __launch_bounds__(MMA_THREADS, DP <= 64 ? 4 : 2)
     attention_mma_backward_q(const attention_args a, const float *delta)
 {
-    constexpr int N = KEYS;
+    constexpr int N = other_rows<DP>;
     extern __shared__ uint4 memory[];
     char *q_tile = (char *)memory, *d_out_tile = q_tile + tile_bytes<DP, MMA_ROWS>,
          *stages = d_out_tile + tile_bytes<DP, MMA_ROWS>;

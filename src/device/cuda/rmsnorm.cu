@@ -237,14 +237,11 @@ static int64_t vectors_of_row(const rmsnorm_args *a)
     return a->columns % width == 0 && n <= 8 * THREADS ? n : 0;
 }
 
-/* How many blocks work on the rows: two or three a multiprocessor, whichever leaves fewer of them idle at the end. */
+/* How many blocks work on the rows: three a multiprocessor where its shared memory holds them, else two. */
 static int64_t blocks_for(const launch *l, int bytes, int64_t rows, int rows_in_block)
 {
-    const int64_t two = 2 * (int64_t)l->n_multiprocessors, three = 3 * (int64_t)l->n_multiprocessors;
-    const int64_t turns_of_two = launch_ceil(rows, two * rows_in_block) * two;
-    const int64_t turns_of_three = launch_ceil(rows, three * rows_in_block) * three;
-    const int64_t blocks = 3 * bytes <= l->shared_bytes && turns_of_three <= turns_of_two ? three : two;
-    return launch_min(blocks, launch_ceil(rows, rows_in_block));
+    const int64_t on_one = 3 * bytes <= l->shared_bytes ? 3 : 2;
+    return launch_min(on_one * l->n_multiprocessors, launch_ceil(rows, rows_in_block));
 }
 
 template <int D, int N, int WARPS> static cudaError_t start_forward(const launch *l, const rmsnorm_args *a)
