@@ -71,4 +71,42 @@ static inline layout *stack_layout(stack *s, const fsdp_wrap *policy, int n_shar
     return l;
 }
 
+/* A stack of blocks, laid out and compiled with a loss: what schedules are made for. With peers, values are gathered
+ * across two ranks before the loss. */
+enum { PLANNED_BLOCKS = 6 };
+
+typedef struct planned {
+    rig r;
+    stack s;
+    layout *l;
+    program *p;
+} planned;
+
+static inline void planned_open(planned *x, int n_shards, const int *weights, bool peers)
+{
+    const fsdp_wrap by_block = {.kind = FSDP_WRAP_TYPE, .type = "block"};
+    rig_open(&x->r);
+    stack_open(&x->s, PLANNED_BLOCKS, 20);
+    for (int i = 0; i < x->s.contents.n_parameters; i++)
+        x->s.contents.parameters[i]->dtype = x->s.contents.parameters[i]->grad_dtype = FSDP_F32;
+    x->l = stack_layout(&x->s, &by_block, n_shards, weights);
+    fsdp_tape *t = rig_tape(&x->r);
+    t->peers = peers ? 2 : 1;
+    fsdp_tensor *out = fsdp_call(x->s.root, t, fsdp_input(t, FSDP_F32, DIMS(STACK_ROWS, STACK_WIDTH), NULL));
+    if (peers)
+        out = fsdp_all_gather(t, out);
+    fsdp_loss loss = fsdp_mse(t, out, fsdp_input(t, FSDP_F32, DIMS(STACK_ROWS * t->peers, STACK_WIDTH), NULL));
+    program_options options = {.backward = true};
+    assert_ok(fsdp_tape_status(t));
+    assert_ok(program_compile(t, loss.sum, &options, &x->p));
+}
+
+static inline void planned_close(planned *x)
+{
+    program_free(x->p);
+    layout_free(x->l);
+    stack_close(&x->s);
+    rig_close(&x->r);
+}
+
 #endif

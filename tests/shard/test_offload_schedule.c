@@ -3,41 +3,13 @@
  * leaving it. */
 #include "shard/stack.h"
 
-static const fsdp_wrap by_block = {.kind = FSDP_WRAP_TYPE, .type = "block"};
-
-enum { BLOCKS = 6, UNITS = BLOCKS + 1, SHARDS = 3 };
-
-typedef struct planned {
-    rig r;
-    stack s;
-    layout *l;
-    program *p;
-} planned;
+enum { UNITS = PLANNED_BLOCKS + 1, SHARDS = 3 };
 
 static void open_planned(planned *x)
 {
     const int weights[SHARDS] = {1, 4, 2};
-    rig_open(&x->r);
-    stack_open(&x->s, BLOCKS, 20);
-    for (int i = 0; i < x->s.contents.n_parameters; i++)
-        x->s.contents.parameters[i]->dtype = x->s.contents.parameters[i]->grad_dtype = FSDP_F32;
-    x->l = stack_layout(&x->s, &by_block, SHARDS, weights);
+    planned_open(x, SHARDS, weights, false);
     assert_int_equal(x->l->n_units, UNITS);
-    fsdp_tape *t = rig_tape(&x->r);
-    fsdp_tensor *in = fsdp_input(t, FSDP_F32, DIMS(STACK_ROWS, STACK_WIDTH), NULL);
-    fsdp_loss loss =
-        fsdp_mse(t, fsdp_call(x->s.root, t, in), fsdp_input(t, FSDP_F32, DIMS(STACK_ROWS, STACK_WIDTH), NULL));
-    program_options options = {.backward = true};
-    assert_ok(fsdp_tape_status(t));
-    assert_ok(program_compile(t, loss.sum, &options, &x->p));
-}
-
-static void close_planned(planned *x)
-{
-    program_free(x->p);
-    layout_free(x->l);
-    stack_close(&x->s);
-    rig_close(&x->r);
 }
 
 /* Stretches of the gradient arena that a unit may not share now: its full gradient, and where its sum lands. */
@@ -165,7 +137,7 @@ static void what_the_host_sends_is_there_in_time_and_nothing_is_overwritten_whil
         }
         schedule_free(s);
     }
-    close_planned(&x);
+    planned_close(&x);
 }
 
 static void a_sum_starts_back_while_the_unit_before_computes(void **state)
@@ -183,7 +155,7 @@ static void a_sum_starts_back_while_the_unit_before_computes(void **state)
     o.alias = true;
     assert_ok(schedule_build(x.p, x.l, &o, &s));
     walk(&x, s, &o, found);
-    for (int b = 0; b + 2 < BLOCKS; b++) /* backward goes from the last block to the first */
+    for (int b = 0; b + 2 < PLANNED_BLOCKS; b++) /* backward goes from the last block to the first */
         assert_int_equal(s->events[found[b].preload].index, s->events[found[b + 1].gradients].index);
     /* Three units' gradients at a time: computing, leaving, coming. */
     size_t all_bytes = 0;
@@ -191,7 +163,7 @@ static void a_sum_starts_back_while_the_unit_before_computes(void **state)
         all_bytes += schedule_unit_bytes(&x.l->units[u], 4, true);
     assert_true(s->gradient_bytes < all_bytes);
     schedule_free(s);
-    close_planned(&x);
+    planned_close(&x);
 }
 
 int main(void)

@@ -4,7 +4,6 @@
 
 #include "shard/recorded.h"
 
-static const fsdp_wrap by_block = {.kind = FSDP_WRAP_TYPE, .type = "block"};
 static const schedule_options usual = {.parameters = RESIDENT_GATHERED,
                                        .gradients = GRADIENT_BUFFERED,
                                        .param_bytes = 4,
@@ -12,43 +11,6 @@ static const schedule_options usual = {.parameters = RESIDENT_GATHERED,
                                        .gather_buffers = 2,
                                        .forward_prefetch = true,
                                        .backward_prefetch = FSDP_PREFETCH_PRE};
-
-typedef struct planned {
-    rig r;
-    stack s;
-    layout *l;
-    program *p;
-} planned;
-
-enum { BLOCKS = 6 };
-
-static void open_planned(planned *x, bool gathers_values)
-{
-    rig_open(&x->r);
-    stack_open(&x->s, BLOCKS, 20);
-    for (int i = 0; i < x->s.contents.n_parameters; i++)
-        x->s.contents.parameters[i]->dtype = x->s.contents.parameters[i]->grad_dtype = FSDP_F32;
-    x->l = stack_layout(&x->s, &by_block, 2, NULL);
-    fsdp_tape *t = rig_tape(&x->r);
-    t->peers = gathers_values ? 2 : 1;
-    fsdp_tensor *in = fsdp_input(t, FSDP_F32, DIMS(STACK_ROWS, STACK_WIDTH), NULL);
-    fsdp_tensor *out = fsdp_call(x->s.root, t, in);
-    if (gathers_values)
-        out = fsdp_all_gather(t, out);
-    fsdp_loss loss =
-        fsdp_mse(t, out, fsdp_input(t, FSDP_F32, DIMS(STACK_ROWS * (gathers_values ? 2 : 1), STACK_WIDTH), NULL));
-    program_options options = {.backward = true};
-    assert_ok(fsdp_tape_status(t));
-    assert_ok(program_compile(t, loss.sum, &options, &x->p));
-}
-
-static void close_planned(planned *x)
-{
-    program_free(x->p);
-    layout_free(x->l);
-    stack_close(&x->s);
-    rig_close(&x->r);
-}
 
 typedef struct unit_now {
     bool gathering, full, has_gradients, reducing;
@@ -114,7 +76,7 @@ static void carry_out(const schedule *s, const schedule_event *e, unit_now *now)
 /* Walks through the program as step.c does. Returns the most units gathered or being gathered at a time. */
 static int walk(const planned *x, const schedule *s, const schedule_options *o)
 {
-    unit_now now[BLOCKS + 2] = {{.gathering = false}};
+    unit_now now[PLANNED_BLOCKS + 2] = {{.gathering = false}};
     int next = 0, most = 0, n_uses;
     const parameter_use *uses = program_parameter_uses(x->p, &n_uses);
     for (int i = 0; i <= program_length(x->p); i++) {
@@ -145,7 +107,7 @@ static void units_are_there_when_read_whatever_the_options(void **state)
 {
     (void)state;
     planned x;
-    open_planned(&x, false);
+    planned_open(&x, 2, NULL, false);
     for (int buffers = 1; buffers <= 4; buffers++) {
         for (int forward = 0; forward < 2; forward++) {
             for (int backward = FSDP_PREFETCH_PRE; backward <= FSDP_PREFETCH_NONE; backward++) {
@@ -162,7 +124,7 @@ static void units_are_there_when_read_whatever_the_options(void **state)
             }
         }
     }
-    close_planned(&x);
+    planned_close(&x);
 }
 
 static int count(const schedule *s, schedule_action action, const layout *l, const char *unit_name)
@@ -178,7 +140,7 @@ static void a_unit_at_the_turn_is_gathered_once_the_others_twice(void **state)
     (void)state;
     planned x;
     schedule *s;
-    open_planned(&x, false);
+    planned_open(&x, 2, NULL, false);
     assert_ok(schedule_build(x.p, x.l, &usual, &s));
     assert_int_equal(count(s, ACTION_GATHER, x.l, "root"), 1);
     assert_int_equal(count(s, ACTION_GATHER, x.l, "blocks.0"), 2);
@@ -191,7 +153,7 @@ static void a_unit_at_the_turn_is_gathered_once_the_others_twice(void **state)
         assert_int_equal(count(s, ACTION_GATHER, x.l, x.l->units[u].name), 1);
     walk(&x, s, &kept);
     schedule_free(s);
-    close_planned(&x);
+    planned_close(&x);
 }
 
 /* Instruction before which the unit is gathered, and awaited, the first or the second time. */
@@ -210,7 +172,7 @@ static void prefetch_starts_a_gather_a_unit_ahead_and_without_it_none_is(void **
     (void)state;
     planned x;
     schedule *ahead, *behind, *none;
-    open_planned(&x, false);
+    planned_open(&x, 2, NULL, false);
     schedule_options post = usual, no = usual;
     post.backward_prefetch = FSDP_PREFETCH_POST;
     no.backward_prefetch = FSDP_PREFETCH_NONE;
@@ -218,7 +180,7 @@ static void prefetch_starts_a_gather_a_unit_ahead_and_without_it_none_is(void **
     assert_ok(schedule_build(x.p, x.l, &usual, &ahead));
     assert_ok(schedule_build(x.p, x.l, &post, &behind));
     assert_ok(schedule_build(x.p, x.l, &no, &none));
-    for (int i = 1; i < BLOCKS - 1; i++) {
+    for (int i = 1; i < PLANNED_BLOCKS - 1; i++) {
         char name[24], before[24], after[24];
         snprintf(name, sizeof name, "blocks.%d", i);
         snprintf(before, sizeof before, "blocks.%d", i - 1);
@@ -227,7 +189,7 @@ static void prefetch_starts_a_gather_a_unit_ahead_and_without_it_none_is(void **
         assert_int_equal(when(none, x.l, name, ACTION_GATHER, false), when(none, x.l, name, ACTION_AWAIT, false));
         assert_int_equal(when(none, x.l, name, ACTION_GATHER, true), when(none, x.l, name, ACTION_AWAIT, true));
         /* Pre: as the unit behind it begins its backward; post: as that ends. */
-        if (i < BLOCKS - 2) {
+        if (i < PLANNED_BLOCKS - 2) {
             assert_int_equal(when(ahead, x.l, name, ACTION_GATHER, true), when(ahead, x.l, after, ACTION_AWAIT, true));
             assert_int_equal(when(behind, x.l, name, ACTION_GATHER, true),
                              when(behind, x.l, after, ACTION_RELEASE, true));
@@ -236,7 +198,7 @@ static void prefetch_starts_a_gather_a_unit_ahead_and_without_it_none_is(void **
     schedule_free(ahead);
     schedule_free(behind);
     schedule_free(none);
-    close_planned(&x);
+    planned_close(&x);
 }
 
 static void held_gradients_lie_apart_and_direct_ones_take_no_memory(void **state)
@@ -244,7 +206,7 @@ static void held_gradients_lie_apart_and_direct_ones_take_no_memory(void **state
     (void)state;
     planned x;
     schedule *s;
-    open_planned(&x, false);
+    planned_open(&x, 2, NULL, false);
     schedule_options o = usual;
     size_t all = 0;
     for (int u = 0; u < x.l->n_units; u++)
@@ -261,7 +223,7 @@ static void held_gradients_lie_apart_and_direct_ones_take_no_memory(void **state
     assert_ok(schedule_build(x.p, x.l, &o, &s));
     assert_int_equal(s->gradient_bytes, 0);
     schedule_free(s);
-    close_planned(&x);
+    planned_close(&x);
 }
 
 static void stretches_cover_the_program_and_leave_events_and_peers_outside(void **state)
@@ -270,7 +232,7 @@ static void stretches_cover_the_program_and_leave_events_and_peers_outside(void 
     planned x;
     schedule *s;
     stretches cut;
-    open_planned(&x, true);
+    planned_open(&x, 2, NULL, true);
     assert_ok(schedule_build(x.p, x.l, &usual, &s));
     assert_ok(stretches_cut(x.p, s, &cut));
     int at = 0, recorded = 0, outside = 0;
@@ -293,7 +255,7 @@ static void stretches_cover_the_program_and_leave_events_and_peers_outside(void 
     assert_true(recorded * 2 > program_length(x.p));
     stretches_free(x.r.dev, &cut);
     schedule_free(s);
-    close_planned(&x);
+    planned_close(&x);
 }
 
 int main(void)
