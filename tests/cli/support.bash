@@ -24,3 +24,9 @@ refused()
     grep -qF -- "$text" err || fail "fsdp $*: '$(cat err)' does not say '$text'"
     [[ ! -s out ]] || fail "fsdp $*: prints on standard output: $(cat out)"
 }
+
+# A terminal can be had for a command: there is script(1), and the system gives it one.
+have_terminal()
+{
+    command -v script >/dev/null && script -qec true /dev/null >/dev/null 2>&1
+}

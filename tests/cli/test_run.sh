@@ -59,7 +59,7 @@ for line in '^steps  *10' '^loss  *[0-9.]* (' '^peak memory ' '^files of the run
     '^model rate .* utilization '; do
     grep -q "$line" log.2 || fail "the summary has no line '$line'"
 done
-if command -v script >/dev/null; then
+if have_terminal; then
     TERM=xterm script -qec "stty cols 60; '$fsdp' train --device cpu --model_type llama_v3 --hidden_width 16 --num_layers 1 --num_heads 2 \
         --intermediate_size 32 --max_context_width 16 --dataset text.txt --max_steps 20 --output_dir tty" typescript >/dev/null
     grep -q $'\r\033\[KBatch' typescript || fail "progress is not rewritten in place"

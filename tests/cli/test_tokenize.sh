@@ -28,7 +28,7 @@ cmp one.bin three.bin
 for i in $(seq 60); do cat "$source_root/docs/flags.md"; done >long.txt
 "$fsdp" tokenize --output long.bin --threads 1 long.txt >/dev/null 2>bar
 ! grep -q '#' bar || fail "a bar in a pipe"
-if command -v script >/dev/null; then
+if have_terminal; then
     TERM=xterm script -qec "'$fsdp' tokenize --tokenizer '$source_root/tests/golden/tokenizer_t5' --output bar.bin --threads 1 long.txt" \
         typescript >/dev/null
     grep -q '\[#*\.*\]  *[0-9]*%  [0-9.]* MB, [0-9.]* M tokens' typescript || fail "no bar on a terminal"

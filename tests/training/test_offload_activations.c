@@ -57,9 +57,10 @@ static void every_strategy_gives_the_same_bits_over_ranks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(
+            every_strategy_gives_the_same_bits_over_ranks), /* forks: before anything computes on threads */
         cmocka_unit_test(activations_away_change_no_bit_and_free_the_device),
         cmocka_unit_test(without_checkpointing_nothing_leaves),
-        cmocka_unit_test(every_strategy_gives_the_same_bits_over_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -281,8 +281,8 @@ static void collectives_run_beside_the_computing_thread_or_inside_its_waits(void
             n++;
         }
         assert_true(n > 2 * 3 * LAYERS); /* begin and end of two gathers and a reduction a layer */
-        assert_true(r->times.communication_ns > 0 && r->times.exposed_ns > 0);
-        if (!thread) /* all of it is exposed then */
+        assert_true(r->times.communication_ns > 0);
+        if (!thread) /* all of it is exposed then; a thread of its own may hide all */
             assert_true(r->times.exposed_ns >= r->times.communication_ns);
         free(r);
     }
