@@ -83,6 +83,27 @@ static inline void rig_close(rig *r)
     device_close(r->dev);
 }
 
+/* For cmocka: one rig for a group of tests, as its state; and forgetting after a test. */
+static inline int rig_setup(void **state)
+{
+    static rig shared;
+    rig_open(&shared);
+    *state = &shared;
+    return 0;
+}
+
+static inline int rig_teardown(void **state)
+{
+    rig_close(*state);
+    return 0;
+}
+
+static inline int rig_reset(void **state)
+{
+    rig_clear(*state);
+    return 0;
+}
+
 static inline void *rig_memory(size_t bytes)
 {
     void *memory = aligned_alloc(64, (bytes + 127) / 64 * 64);

@@ -86,20 +86,6 @@ static void attention_drops_nothing_in_evaluation(void **state)
     free(evaluated);
 }
 
-static int open_rig(void **state)
-{
-    static rig r;
-    rig_open(&r);
-    *state = &r;
-    return 0;
-}
-
-static int close_rig(void **state)
-{
-    rig_close(*state);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -107,5 +93,5 @@ int main(void)
         cmocka_unit_test(attention_of_another_seed_drops_other_weights),
         cmocka_unit_test(attention_drops_nothing_in_evaluation),
     };
-    return cmocka_run_group_tests_name("attention dropout", tests, open_rig, close_rig);
+    return cmocka_run_group_tests_name("attention dropout", tests, rig_setup, rig_teardown);
 }

@@ -6,18 +6,11 @@
 
 #include "tensor/op.h"
 
-static int open_rig(void **state)
+static int small_chunks(void **state)
 {
-    static rig r;
-    rig_open(&r);
-    r.dev->chunk_bytes = 16 * 17 * sizeof(float); /* linear_cross_entropy takes 16 rows at a time, the least it does */
-    *state = &r;
-    return 0;
-}
-
-static int close_rig(void **state)
-{
-    rig_close(*state);
+    rig_setup(state);
+    rig *r = *state;
+    r->dev->chunk_bytes = 16 * 17 * sizeof(float); /* linear_cross_entropy takes 16 rows at a time, the least it does */
     return 0;
 }
 
@@ -432,5 +425,5 @@ int main(void)
         cmocka_unit_test(batch_norm_moves_its_statistics_once_a_step_also_when_computed_again),
         cmocka_unit_test(two_ranks_that_share_statistics_give_the_result_of_one_batch),
     };
-    return cmocka_run_group_tests_name("gradients", tests, open_rig, close_rig);
+    return cmocka_run_group_tests_name("gradients", tests, small_chunks, rig_teardown);
 }

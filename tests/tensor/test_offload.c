@@ -322,27 +322,7 @@ static void parameter_uses_count_the_transfers_as_instructions(void **state)
     rig_free(r, &p);
 }
 
-static int open_rig(void **state)
-{
-    static rig r;
-    rig_open(&r);
-    *state = &r;
-    return 0;
-}
-
-static int close_rig(void **state)
-{
-    rig_close(*state);
-    return 0;
-}
-
-static int clear_rig(void **state)
-{
-    rig_clear(*state);
-    return 0;
-}
-
-#define claim(test) cmocka_unit_test_teardown(test, clear_rig)
+#define claim(test) cmocka_unit_test_teardown(test, rig_reset)
 
 int main(void)
 {
@@ -357,5 +337,5 @@ int main(void)
         claim(a_run_without_host_memory_is_refused),
         claim(parameter_uses_count_the_transfers_as_instructions),
     };
-    return cmocka_run_group_tests_name("offload", tests, open_rig, close_rig);
+    return cmocka_run_group_tests_name("offload", tests, rig_setup, rig_teardown);
 }

@@ -2,26 +2,6 @@
  * up as soon as nobody reads it, and signatures that tell recordings apart. */
 #include "tensor/rig.h"
 
-static int open_rig(void **state)
-{
-    static rig r;
-    rig_open(&r);
-    *state = &r;
-    return 0;
-}
-
-static int close_rig(void **state)
-{
-    rig_close(*state);
-    return 0;
-}
-
-static int clear_rig(void **state)
-{
-    rig_clear(*state);
-    return 0;
-}
-
 /* Bits of `add` for the gradient of `p`, in the order in which backward writes it. */
 static int adds_to(const plan *p, const fsdp_parameter *parameter, bool *adds, int capacity)
 {
@@ -487,7 +467,7 @@ static void an_input_without_data_is_refused(void **state)
     rig_free(r, &p);
 }
 
-#define claim(test) cmocka_unit_test_teardown(test, clear_rig)
+#define claim(test) cmocka_unit_test_teardown(test, rig_reset)
 
 int main(void)
 {
@@ -511,5 +491,5 @@ int main(void)
         claim(a_hook_that_fails_stops_the_run),
         claim(an_input_without_data_is_refused),
     };
-    return cmocka_run_group_tests_name("program", tests, open_rig, close_rig);
+    return cmocka_run_group_tests_name("program", tests, rig_setup, rig_teardown);
 }

@@ -442,25 +442,11 @@ static void gradients_of_random_graphs_match_finite_differences(void **state)
     assert_int_equal(bad, 0);
 }
 
-static int open_rig(void **state)
-{
-    static rig r;
-    rig_open(&r);
-    *state = &r;
-    return 0;
-}
-
-static int close_rig(void **state)
-{
-    rig_close(*state);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(planning_changes_no_bit),
         cmocka_unit_test(gradients_of_random_graphs_match_finite_differences),
     };
-    return cmocka_run_group_tests_name("random graphs", tests, open_rig, close_rig);
+    return cmocka_run_group_tests_name("random graphs", tests, rig_setup, rig_teardown);
 }

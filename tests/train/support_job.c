@@ -160,3 +160,15 @@ void job_run(job *j, const char *const *flags)
         free(argv[i]);
     read_metrics(j);
 }
+
+int job_setup(void **state)
+{
+    *state = job_begin();
+    return 0;
+}
+
+int job_teardown(void **state)
+{
+    job_end(*state);
+    return 0;
+}

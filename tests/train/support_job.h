@@ -26,6 +26,9 @@ typedef struct job {
 
 job *job_begin(void);
 void job_end(job *j);
+/* The same for cmocka: one job for a group of tests, as its state. */
+int job_setup(void **state);
+int job_teardown(void **state);
 /* A LLaMA of a few thousand parameters over text.txt, 4 steps of constant learning rate, with `flags` (NULL ends them)
  * behind its own. "@" at the start of a value stands for the job's folder. The run's folder is emptied before. */
 void job_run(job *j, const char *const *flags);

@@ -95,18 +95,6 @@ static void threads_prepare_samples_as_many_as_asked(void **state)
     assert_int_equal(j->most_threads, one + 5);
 }
 
-static int begin(void **state)
-{
-    *state = job_begin();
-    return 0;
-}
-
-static int end(void **state)
-{
-    job_end(*state);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -115,5 +103,5 @@ int main(void)
         cmocka_unit_test(the_world_is_opened_as_asked),
         cmocka_unit_test(threads_prepare_samples_as_many_as_asked),
     };
-    return cmocka_run_group_tests(tests, begin, end);
+    return cmocka_run_group_tests(tests, job_setup, job_teardown);
 }

@@ -455,18 +455,6 @@ static void the_guide_by_size_chooses_for_every_preset(void **state)
     }
 }
 
-static int begin(void **state)
-{
-    *state = job_begin();
-    return 0;
-}
-
-static int end(void **state)
-{
-    job_end(*state);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -484,5 +472,5 @@ int main(void)
         cmocka_unit_test(a_dry_run_says_plan_and_settings_and_leaves_nothing),
         cmocka_unit_test(the_guide_by_size_chooses_for_every_preset),
     };
-    return cmocka_run_group_tests(tests, begin, end);
+    return cmocka_run_group_tests(tests, job_setup, job_teardown);
 }

@@ -279,18 +279,6 @@ static void bad_records_are_named_and_passed_over(void **state)
     free(text);
 }
 
-static int begin(void **state)
-{
-    *state = job_begin();
-    return 0;
-}
-
-static int end(void **state)
-{
-    job_end(*state);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -301,5 +289,5 @@ int main(void)
         cmocka_unit_test(checkpoints_come_when_and_as_asked),
         cmocka_unit_test(bad_records_are_named_and_passed_over),
     };
-    return cmocka_run_group_tests(tests, begin, end);
+    return cmocka_run_group_tests(tests, job_setup, job_teardown);
 }

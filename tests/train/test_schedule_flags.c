@@ -106,18 +106,6 @@ static void step_style_counts_steps_or_with_epochs_epochs(void **state)
         expect_lr(j, i, peak * pow(0.1, i / 5));
 }
 
-static int begin(void **state)
-{
-    *state = job_begin();
-    return 0;
-}
-
-static int end(void **state)
-{
-    job_end(*state);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -129,5 +117,5 @@ int main(void)
         cmocka_unit_test(exponential_falls_by_the_same_factor_every_step),
         cmocka_unit_test(step_style_counts_steps_or_with_epochs_epochs),
     };
-    return cmocka_run_group_tests(tests, begin, end);
+    return cmocka_run_group_tests(tests, job_setup, job_teardown);
 }
