@@ -34,25 +34,54 @@ fsdp_status file_error_kind(int number)
     }
 }
 
-static fsdp_status open_for_reading(const char *path, int *fd, struct stat *info)
+static const char *kind_of(mode_t mode)
 {
-    *fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (*fd < 0)
-        return error_set_errno(file_error_kind(errno), "%s: cannot open", path);
-    fsdp_status status = FSDP_OK;
-    if (fstat(*fd, info) != 0)
-        status = error_set_errno(FSDP_ERR_IO, "%s: cannot stat", path);
-    else if (S_ISDIR(info->st_mode))
-        status = error_set(FSDP_ERR_INPUT, "%s: is a directory, a file is wanted", path);
-    if (status != FSDP_OK)
-        close(*fd);
-    return status;
+    return S_ISDIR(mode)    ? "a directory"
+           : S_ISFIFO(mode) ? "a FIFO"
+           : S_ISSOCK(mode) ? "a socket"
+           : S_ISCHR(mode)  ? "a character device"
+           : S_ISBLK(mode)  ? "a block device"
+                            : "no file";
 }
 
-/* Reads to the end. The size is only a first guess: pipes and /proc files do not tell it. */
-static fsdp_status read_all(int fd, const char *path, size_t guess, char **text, size_t *bytes)
+static fsdp_status check_regular(const char *path, const struct stat *info, uint64_t most)
 {
-    size_t capacity = guess + 1, length = 0;
+    if (!S_ISREG(info->st_mode))
+        return error_set(FSDP_ERR_INPUT, "%s: is %s, a regular file is wanted", path, kind_of(info->st_mode));
+    if ((uint64_t)info->st_size > most)
+        return error_set(FSDP_ERR_INPUT, "%s: has %lld bytes, at most %llu are read", path, (long long)info->st_size,
+                         (unsigned long long)most);
+    return FSDP_OK;
+}
+
+fsdp_status file_open_regular(const char *path, uint64_t most, int *fd, uint64_t *bytes)
+{
+    struct stat info;
+    *fd = -1;
+    /* Opening some devices does something, and opening a FIFO waits for a writer. So the kind is looked at before, and
+     * again on what was opened, since the path may have changed hands in between. */
+    if (stat(path, &info) != 0)
+        return error_set_errno(file_error_kind(errno), "%s: cannot open", path);
+    FSDP_TRY(check_regular(path, &info, most));
+    int opened = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (opened < 0)
+        return error_set_errno(file_error_kind(errno), "%s: cannot open", path);
+    fsdp_status status = fstat(opened, &info) == 0 ? check_regular(path, &info, most)
+                                                   : error_set_errno(FSDP_ERR_IO, "%s: cannot stat", path);
+    if (status != FSDP_OK) {
+        close(opened);
+        return status;
+    }
+    *fd = opened;
+    if (bytes)
+        *bytes = (uint64_t)info.st_size;
+    return FSDP_OK;
+}
+
+/* Reads to the end. The size is only a first guess: files of /proc do not tell it, and a file may grow. */
+static fsdp_status read_all(int fd, const char *path, uint64_t guess, uint64_t most, char **text, size_t *bytes)
+{
+    size_t capacity = (size_t)guess + 1, length = 0;
     char *buffer = malloc(capacity);
     while (buffer) {
         ssize_t got = read(fd, buffer + length, capacity - length);
@@ -63,6 +92,11 @@ static fsdp_status read_all(int fd, const char *path, size_t guess, char **text,
             return error_set_errno(FSDP_ERR_IO, "%s: cannot read at byte %zu", path, length);
         }
         length += (size_t)got;
+        if (length > most) {
+            free(buffer);
+            return error_set(FSDP_ERR_INPUT, "%s: has more than the %llu bytes that are read", path,
+                             (unsigned long long)most);
+        }
         if (got == 0)
             break;
         if (length == capacity) {
@@ -82,31 +116,34 @@ static fsdp_status read_all(int fd, const char *path, size_t guess, char **text,
     return FSDP_OK;
 }
 
-fsdp_status file_read(const char *path, char **text, size_t *bytes)
+fsdp_status file_read_at_most(const char *path, uint64_t most, char **text, size_t *bytes)
 {
     int fd;
-    struct stat info;
-    FSDP_TRY(open_for_reading(path, &fd, &info));
-    fsdp_status status = read_all(fd, path, (size_t)info.st_size, text, bytes);
+    uint64_t guess = 0;
+    FSDP_TRY(file_open_regular(path, most, &fd, &guess));
+    fsdp_status status = read_all(fd, path, guess, most, text, bytes);
     close(fd);
     return status;
+}
+
+fsdp_status file_read(const char *path, char **text, size_t *bytes)
+{
+    return file_read_at_most(path, (uint64_t)1 << 30, text, bytes);
 }
 
 fsdp_status file_map_open(const char *path, file_map *map)
 {
     int fd;
-    struct stat info;
+    uint64_t bytes = 0;
     *map = (file_map){0};
-    FSDP_TRY(open_for_reading(path, &fd, &info));
+    FSDP_TRY(file_open_regular(path, FILE_ANY_SIZE, &fd, &bytes));
     fsdp_status status = FSDP_OK;
-    if (!S_ISREG(info.st_mode)) {
-        status = error_set(FSDP_ERR_INPUT, "%s: only a regular file can be mapped", path);
-    } else if (info.st_size > 0) {
-        void *data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
+    if (bytes > 0) {
+        void *data = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
         if (data == MAP_FAILED)
-            status = error_set_errno(FSDP_ERR_IO, "%s: cannot map its %lld bytes", path, (long long)info.st_size);
+            status = error_set_errno(FSDP_ERR_IO, "%s: cannot map its %llu bytes", path, (unsigned long long)bytes);
         else
-            *map = (file_map){.data = data, .bytes = (size_t)info.st_size};
+            *map = (file_map){.data = data, .bytes = bytes};
     }
     close(fd);
     return status;

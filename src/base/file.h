@@ -8,10 +8,19 @@
 
 #include <fsdp/status.h>
 
-/* Reads the whole file; `*text` is the caller's to free() and has a NUL behind its `*bytes`. */
+/* Every file that is read is opened here: a regular one of at most `most` bytes. Anything else in its place (a FIFO, a
+ * socket, a device, a directory) is FSDP_ERR_INPUT at once, before open could wait for it or have an effect. `bytes`
+ * may be NULL; files of /proc say 0. The caller closes *fd. */
+#define FILE_ANY_SIZE UINT64_MAX
+fsdp_status file_open_regular(const char *path, uint64_t most, int *fd, uint64_t *bytes);
+
+/* Reads the whole file, regular and of at most `most` bytes; `*text` is the caller's to free() and has a NUL behind its
+ * `*bytes`. */
+fsdp_status file_read_at_most(const char *path, uint64_t most, char **text, size_t *bytes);
+/* The same with a limit that no file read whole has a reason to pass: 1 GiB. */
 fsdp_status file_read(const char *path, char **text, size_t *bytes);
 
-/* A read-only mapping of a whole file. Zero bytes long is legal: data is then NULL. */
+/* A read-only mapping of a whole regular file. Zero bytes long is legal: data is then NULL. */
 typedef struct file_map {
     const uint8_t *data;
     size_t bytes;

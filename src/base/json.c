@@ -19,11 +19,15 @@ fsdp_status json_parse(const char *name, const char *text, size_t bytes, json_t 
     return FSDP_OK;
 }
 
+/* The largest that people have (indexes of huge models, tokenizers) are some ten MiB; parsed, they take ten times that.
+ */
+#define MAX_FILE_BYTES ((uint64_t)256 << 20)
+
 fsdp_status json_read_file(const char *path, json_t **out)
 {
     char *text;
     size_t bytes;
-    FSDP_TRY(file_read(path, &text, &bytes));
+    FSDP_TRY(file_read_at_most(path, MAX_FILE_BYTES, &text, &bytes));
     fsdp_status status = json_parse(path, text, bytes, out);
     free(text);
     return status;

@@ -11,7 +11,7 @@
 
 /* `name` is what errors call the text (a path). The caller owns *out (json_decref). Duplicate keys are errors. */
 fsdp_status json_parse(const char *name, const char *text, size_t bytes, json_t **out);
-fsdp_status json_read_file(const char *path, json_t **out);
+fsdp_status json_read_file(const char *path, json_t **out);         /* a regular file of at most 256 MiB */
 fsdp_status json_write_file(const char *path, const json_t *value); /* atomic, indented, keys in their order */
 
 /* Fields of an object, with the file and field named in the error when absent or of another type. */

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -90,6 +91,48 @@ static void a_missing_file_is_the_users_error_and_named(void **state)
     assert_int_equal(file_read(*state, &text, &bytes), FSDP_ERR_INPUT);
     assert_non_null(strstr(fsdp_last_error(), "directory"));
     assert_int_equal(file_map_open("/dev/null", &map), FSDP_ERR_INPUT);
+    free(path);
+}
+
+/* A path that anyone may have written to leads to a FIFO, a device or a socket: refused before open waits for them. */
+static void only_regular_files_are_read(void **state)
+{
+    static const char *const devices[] = {"/dev/zero", "/dev/null", "/dev/tty"};
+    char *fifo = file_join(*state, "fifo"), *link = file_join(*state, "link.json"), *text;
+    size_t bytes;
+    file_map map;
+    int fd;
+    assert_int_equal(mkfifo(fifo, 0600), 0);
+    assert_int_equal(symlink("/dev/zero", link), 0);
+    alarm(20); /* a reader that waits for the FIFO's writer does not come back */
+    assert_int_equal(file_read(fifo, &text, &bytes), FSDP_ERR_INPUT);
+    assert_non_null(strstr(fsdp_last_error(), "a FIFO"));
+    assert_int_equal(file_map_open(fifo, &map), FSDP_ERR_INPUT);
+    assert_int_equal(file_open_regular(fifo, FILE_ANY_SIZE, &fd, NULL), FSDP_ERR_INPUT);
+    assert_int_equal(fd, -1);
+    assert_int_equal(file_read(link, &text, &bytes), FSDP_ERR_INPUT);
+    assert_non_null(strstr(fsdp_last_error(), "a character device"));
+    for (size_t i = 0; i < sizeof devices / sizeof *devices; i++)
+        assert_int_equal(file_read(devices[i], &text, &bytes), FSDP_ERR_INPUT);
+    alarm(0);
+    free(link), free(fifo);
+}
+
+static void a_file_larger_than_its_kind_is_refused(void **state)
+{
+    char *path = file_join(*state, "sparse"), *text;
+    size_t bytes;
+    int fd;
+    assert_int_equal(file_write_atomic(path, "12345", 5), FSDP_OK);
+    assert_int_equal(file_read_at_most(path, 5, &text, &bytes), FSDP_OK);
+    free(text);
+    assert_int_equal(file_read_at_most(path, 4, &text, &bytes), FSDP_ERR_INPUT);
+    assert_non_null(strstr(fsdp_last_error(), path));
+    assert_int_equal(file_open_regular(path, 4, &fd, NULL), FSDP_ERR_INPUT);
+    /* A file whose size does not tell, as those of /proc. */
+    assert_int_equal(file_read_at_most("/proc/self/status", 64, &text, &bytes), FSDP_ERR_INPUT);
+    assert_int_equal(truncate(path, (off_t)1 << 40), 0);
+    assert_int_equal(file_read(path, &text, &bytes), FSDP_ERR_INPUT);
     free(path);
 }
 
@@ -232,6 +275,8 @@ int main(void)
         IN_SCRATCH(what_was_written_is_read_and_mapped),
         IN_SCRATCH(files_without_a_size_are_read_to_their_end),
         IN_SCRATCH(a_missing_file_is_the_users_error_and_named),
+        IN_SCRATCH(only_regular_files_are_read),
+        IN_SCRATCH(a_file_larger_than_its_kind_is_refused),
         IN_SCRATCH(pieces_and_placed_writes_make_one_file),
         IN_SCRATCH(a_later_placed_write_wins_over_a_buffered_one),
         IN_SCRATCH(an_aborted_write_leaves_the_old_file_and_nothing_else),
