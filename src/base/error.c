@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/printable.h"
+
 enum { MESSAGE_BYTES = 8192 }; /* room for a list of names */
 
 /* `body` is where the text behind "rank N: " begins: context goes in between. */
@@ -68,8 +70,9 @@ int error_world_size(void)
     return process_world_size;
 }
 
-/* Puts `front` and `rest` behind the rank; a message that is too long ends in "...". Both are copies, since callers may
- * pass the present message on: its rank is not put there twice. */
+/* Puts `front` and `rest` behind the rank, fit for a terminal: names in them come from files. A message that is too
+ * long ends in "...". Both are copies, since callers may pass the present message on: its rank is not put there twice.
+ */
 static void message_store(const char *front, const char *rest)
 {
     last.body = 0;
@@ -79,9 +82,15 @@ static void message_store(const char *front, const char *rest)
             front += last.body;
     }
     size_t room = sizeof last.text - last.body;
-    int wanted = snprintf(last.text + last.body, room, "%s%s", front, rest);
-    if (wanted >= (int)room)
-        memcpy(last.text + sizeof last.text - 4, "...", 4);
+    size_t used = printable(front, false, last.text + last.body, room);
+    if (used < room)
+        used += printable(rest, false, last.text + last.body + used, room - used);
+    if (used >= room) {
+        size_t length = strnlen(last.text, sizeof last.text - 4);
+        while (length > 0 && ((unsigned char)last.text[length] & 0xc0) == 0x80)
+            length--; /* not within a character */
+        memcpy(last.text + length, "...", 4);
+    }
 }
 
 fsdp_status error_set(fsdp_status status, const char *format, ...)

@@ -6,6 +6,8 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
+#include "base/printable.h"
+
 enum { LINE_BYTES = 2048, LEVEL_OFF = LOG_ERROR + 1 };
 
 /* The process-wide sink, guarded by `lock`; `threshold` is read before it so that dropped lines cost no lock. */
@@ -27,11 +29,12 @@ void log_write(log_level level, const char *format, ...)
 {
     if ((int)level < atomic_load_explicit(&threshold, memory_order_relaxed))
         return;
-    char line[LINE_BYTES];
+    char text[LINE_BYTES], line[LINE_BYTES];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(line, sizeof line, format, arguments);
+    vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
+    printable(text, false, line, sizeof line);
     pthread_mutex_lock(&lock);
     if (current_sink)
         current_sink(current_context, level, line);

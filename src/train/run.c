@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/printable.h"
 #include "ckpt/report.h"
 #include "data/hub.h"
 #include "train/agree.h"
@@ -21,7 +22,7 @@
 
 void run_say(train_run *run, fsdp_line kind, const char *format, ...)
 {
-    char text[8192];
+    char text[8192], shown[8192];
     va_list arguments;
     if (!run->callbacks.line || (run->rank != 0 && kind != FSDP_LINE_WARNING) || run->settings->json)
         return;
@@ -29,7 +30,8 @@ void run_say(train_run *run, fsdp_line kind, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(text + used, sizeof text - used, format, arguments);
     va_end(arguments);
-    run->callbacks.line(run->callbacks.context, kind, text);
+    printable(text, kind == FSDP_LINE_INFO, shown, sizeof shown); /* tables have lines; a warning is one */
+    run->callbacks.line(run->callbacks.context, kind, shown);
 }
 
 /* A hub name where a model is wanted, and the architecture that its configuration names. */

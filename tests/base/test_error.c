@@ -71,6 +71,19 @@ static void overlong_messages_are_cut_and_say_so(void **state)
     assert_string_equal(fsdp_last_error() + length - 3, "...");
 }
 
+/* Names in messages come from files, and a file may hold anything. */
+static void control_characters_do_not_reach_the_terminal(void **state)
+{
+    (void)state;
+    error_set(FSDP_ERR_INPUT, "tensor %s: bad", "a\033[2J\rfsdp: all is well\nb\x7f\x9b");
+    assert_string_equal(fsdp_last_error(), "tensor a\\x1b[2J\\x0dfsdp: all is well\\x0ab\\x7f\\x9b: bad");
+    error_prefix(FSDP_ERR_INPUT, "%s: ", "x\ny");
+    assert_string_equal(fsdp_last_error(), "x\\x0ay: tensor a\\x1b[2J\\x0dfsdp: all is well\\x0ab\\x7f\\x9b: bad");
+    errno = ENOENT;
+    error_set_errno(FSDP_ERR_IO, "%s", "\tx");
+    assert_string_equal(fsdp_last_error(), "\\x09x: No such file or directory");
+}
+
 static void *fail_elsewhere(void *unused)
 {
     error_set(FSDP_ERR_IO, "other thread");
@@ -108,6 +121,7 @@ int main(void)
         cmocka_unit_test(rank_comes_first_also_after_a_prefix),
         cmocka_unit_test(the_present_message_may_be_an_argument),
         cmocka_unit_test(overlong_messages_are_cut_and_say_so),
+        cmocka_unit_test(control_characters_do_not_reach_the_terminal),
         cmocka_unit_test(threads_do_not_see_each_others_messages),
         cmocka_unit_test(every_status_has_a_name_and_an_exit_code),
     };
