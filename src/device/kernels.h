@@ -120,22 +120,23 @@ typedef struct layernorm_args {
 } layernorm_args;
 
 /* Batch normalisation of (batch, channels, area) in three steps, so that the sums can be added over a group between
- * them: reduce fills sums (2, channels) in fp64, apply reads them.
- * forward_reduce: sum x, sum x^2. forward_apply: with `count` elements a channel in all: y, mean, rstd; with momentum >
- * 0 the running statistics move (unbiased variance). evaluate: running statistics instead of the batch's. sums == NULL:
- * mean and rstd are there already (a replay): only y is computed, nothing moves. backward_reduce: sum dy, sum dy*xhat.
- * backward_apply: dx; d_weight, d_bias from the *local* sums. */
+ * them: reduce fills sums in fp64, two a channel and behind them the elements a channel has, and apply reads them. Only
+ * the first `rows` samples are data; those behind them pad the batch and enter no sum. They get a y, and no gradient.
+ * forward_reduce: sum x, sum x^2. forward_apply: y, mean, rstd; with momentum > 0 the running statistics move (unbiased
+ * variance). evaluate: running statistics instead of the batch's. sums == NULL: mean and rstd are there already (a
+ * replay): only y is computed, nothing moves. backward_reduce: sum dy, sum dy*xhat. backward_apply: dx; d_weight,
+ * d_bias from the *local* sums. */
 typedef struct batchnorm_args {
     int64_t batch, channels, area;
-    double count;
+    int64_t rows; /* of the batch, that count */
     float eps, momentum;
     bool evaluate;
     buffer x, y, weight, bias;
-    double *sums;       /* (2, channels) */
+    double *sums;       /* (2 * channels + 1): two sums a channel, the count */
     float *mean, *rstd; /* (channels), kept for backward */
     float *running_mean, *running_var;
     buffer dy, dx, d_weight, d_bias;
-    const double *local_sums; /* (2, channels): this rank's part of sums, for d_weight and d_bias */
+    const double *local_sums; /* this rank's part of sums, for d_weight and d_bias */
     bool add_dx, add_weight, add_bias;
 } batchnorm_args;
 

@@ -3,10 +3,12 @@
 
 #include <fsdp/ops.h>
 
+#include "base/checked.h"
 #include "tensor/op.h"
 
 typedef struct norm_attributes {
     float eps, momentum;
+    int64_t rows; /* batch norm: samples that count */
 } norm_attributes;
 
 /* Input gradient of every normalisation here reads x, the weight and the row (or channel) statistics. */
@@ -144,10 +146,16 @@ fsdp_tensor *fsdp_layernorm(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, f
 
 enum { X, WEIGHT, BIAS, RUNNING_MEAN, RUNNING_VAR };
 
+/* Two sums a channel and the count: every rank adds what it has, ranks may have different numbers of rows. */
+static int64_t n_sums(const node *n)
+{
+    return 2 * n->inputs[X]->shape[1] + 1;
+}
+
 /* Workspace: the sums, and in backward a copy of this rank's part of them. */
 static size_t sums_bytes(const node *n)
 {
-    return (size_t)n->inputs[X]->shape[1] * 2 * sizeof(double);
+    return (size_t)n_sums(n) * sizeof(double);
 }
 
 static batchnorm_args bind_batchnorm(const run_context *c, const node *n)
@@ -157,6 +165,7 @@ static batchnorm_args bind_batchnorm(const run_context *c, const node *n)
     batchnorm_args a = {.batch = x->shape[0],
                         .channels = x->shape[1],
                         .area = x->shape[2] * x->shape[3],
+                        .rows = o->rows,
                         .eps = o->eps,
                         .momentum = o->momentum,
                         .evaluate = !c->training,
@@ -169,8 +178,6 @@ static batchnorm_args bind_batchnorm(const run_context *c, const node *n)
                         .running_mean = run_data(c, n->inputs[RUNNING_MEAN]).p,
                         .running_var = run_data(c, n->inputs[RUNNING_VAR]).p,
                         .sums = c->workspace};
-    int ranks = c->statistics ? c->statistics->size : 1;
-    a.count = (double)a.batch * (double)a.area * ranks;
     return a;
 }
 
@@ -189,7 +196,7 @@ static fsdp_status batchnorm_forward(const run_context *c, const node *n)
         a.sums = NULL; /* mean and rstd are there */
     else if (c->training) {
         FSDP_TRY(k->batchnorm_forward_reduce(c->compute, &a));
-        FSDP_TRY(sum_over_group(c, a.sums, 2 * a.channels));
+        FSDP_TRY(sum_over_group(c, a.sums, n_sums(n)));
     }
     return k->batchnorm_forward_apply(c->compute, &a);
 }
@@ -198,7 +205,7 @@ static fsdp_status batchnorm_backward(const run_context *c, const node *n)
 {
     const kernel_table *k = c->dev->kernels;
     batchnorm_args a = bind_batchnorm(c, n);
-    double *local = a.sums + 2 * a.channels;
+    double *local = a.sums + n_sums(n);
     a.dy = run_output_grad(c, n, 0);
     a.dx = run_input_grad(c, n, X, &a.add_dx);
     a.d_weight = run_input_grad(c, n, WEIGHT, &a.add_weight);
@@ -206,7 +213,7 @@ static fsdp_status batchnorm_backward(const run_context *c, const node *n)
     FSDP_TRY(k->batchnorm_backward_reduce(c->compute, &a));
     FSDP_TRY(c->dev->copy(c->compute, local, a.sums, sums_bytes(n)));
     a.local_sums = local;
-    FSDP_TRY(sum_over_group(c, a.sums, 2 * a.channels));
+    FSDP_TRY(sum_over_group(c, a.sums, n_sums(n)));
     return k->batchnorm_backward_apply(c->compute, &a);
 }
 
@@ -235,7 +242,8 @@ fsdp_tensor *fsdp_batchnorm2d(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight,
         running_var->numel != channels)
         return tape_refuse(t, "batchnorm2d: weights and statistics must have %lld elements, one a channel",
                            (long long)channels);
-    norm_attributes o = {.eps = eps, .momentum = momentum};
+    int64_t rows = t->counted_rows >= 0 ? min_i64(t->counted_rows, x->shape[0]) : x->shape[0];
+    norm_attributes o = {.eps = eps, .momentum = momentum, .rows = rows};
     fsdp_tensor *inputs[] = {x, weight, bias, running_mean, running_var};
     fsdp_tensor *outputs[] = {tape_value(t, x->dtype, 4, x->shape), tape_value(t, FSDP_F32, 1, &channels),
                               tape_value(t, FSDP_F32, 1, &channels)};

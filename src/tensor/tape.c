@@ -45,6 +45,7 @@ void tape_reset(fsdp_tape *t, bool training)
     t->region = -1;
     t->n_regions = 0;
     t->no_grad_depth = 0;
+    t->counted_rows = -1;
     t->training = training;
     t->status = FSDP_OK;
     t->message[0] = '\0';

@@ -75,6 +75,7 @@ struct fsdp_tape {
 
     int region, n_regions; /* current region or -1 */
     int no_grad_depth;
+    int64_t counted_rows; /* set while recording: samples from here on only pad the batch; -1: all count */
     /* Set by whoever runs the model, before recording; part of the plan, so they stay as they are. */
     bool recompute_cheap; /* operations marked cheap are computed again in backward instead of kept */
     bool selective;       /* fsdp_keep counts: checkpointed regions keep what their model marked */

@@ -27,8 +27,9 @@ fsdp_status record_check(const model_config *model, const dataset_info *data)
     return FSDP_OK;
 }
 
-/* Rows of images that are recorded: those of the fullest rank, the same on all, because batch norm counts every row.
- * Only the short batch at the end of an epoch has fewer than max_rows. */
+/* Rows of images that are recorded: those of the fullest rank. Only the short batch at the end of an epoch has fewer
+ * than max_rows, and ranks that have fewer still pad it: a rank without a sample takes part in batch norm's sums too.
+ */
 static int64_t image_rows(const fsdp_model *m, const loader_batch *b)
 {
     return min_i64(b->max_rows, ceil_div(b->n_global, m->n_ranks));
@@ -46,6 +47,7 @@ static fsdp_tensor *images(fsdp_model *m, fsdp_tape *t, const model_config *mode
     int64_t rows = image_rows(m, b), image[] = {rows, data->channels, data->height, data->image_width};
     int64_t flat[] = {rows, data->channels * data->height * data->image_width};
     bool mlp = model->type == MODEL_MLP;
+    t->counted_rows = b->n_rows;
     fsdp_tensor *x = fsdp_input(t, FSDP_F32, mlp ? 2 : 4, mlp ? flat : image, b->pixels);
     return fsdp_cast(t, x, m->config.param_dtype);
 }

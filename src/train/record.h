@@ -8,7 +8,7 @@
 #include "models/config.h"
 
 /* All rows of the batch arrays are recorded, those behind n_rows count for nothing: every batch has the same shape. Of
- * images a short batch has fewer rows, because batch norm would see the empty ones. */
+ * images a short batch has fewer rows, and batch norm is told which of them are empty. */
 fsdp_loss record_loss(fsdp_model *m, fsdp_tape *t, const model_config *model, const dataset_info *data,
                       const loader_batch *batch);
 

@@ -162,10 +162,11 @@ typedef struct batchnorm_reference {
 static void batchnorm_channel(const batchnorm_args *a, int64_t ch, const operand *x, const operand *w, const operand *b,
                               const operand *dy, const operand *rm, const operand *rv, batchnorm_reference *r)
 {
-    double mean = 0.0, variance = 0.0, n = (double)(a->batch * a->area), sum = 0.0, dot = 0.0;
+    int64_t samples = a->rows; /* those behind pad the batch: they get a y, and no gradient */
+    double mean = 0.0, variance = 0.0, n = (double)(a->rows * a->area), sum = 0.0, dot = 0.0;
 #define EACH(at)                                                                                                       \
     for (int64_t i = 0, at;                                                                                            \
-         i < a->batch * a->area && (at = (i / a->area * a->channels + ch) * a->area + i % a->area, true); i++)
+         i < samples * a->area && (at = (i / a->area * a->channels + ch) * a->area + i % a->area, true); i++)
     EACH(at) mean += x->host[at] / n;
     EACH(at) variance += (x->host[at] - mean) * (x->host[at] - mean) / n;
     r->running_mean[ch] = rm->host[ch], r->running_var[ch] = rv->host[ch];
@@ -180,7 +181,6 @@ static void batchnorm_channel(const batchnorm_args *a, int64_t ch, const operand
     r->mean[ch] = mean, r->rstd[ch] = k;
     EACH(at)
     {
-        r->y[at] = (x->host[at] - mean) * k * w->host[ch] + b->host[ch];
         sum += dy->host[at];
         dot += dy->host[at] * (x->host[at] - mean) * k;
     }
@@ -188,17 +188,20 @@ static void batchnorm_channel(const batchnorm_args *a, int64_t ch, const operand
     EACH(at)
     r->dx[at] = a->evaluate ? w->host[ch] * k * dy->host[at]
                             : w->host[ch] * k * (dy->host[at] - sum / n - (x->host[at] - mean) * k * dot / n);
+    samples = a->batch;
+    EACH(at) r->y[at] = (x->host[at] - mean) * k * w->host[ch] + b->host[ch];
 #undef EACH
 }
 
-static void batchnorm_one(kernel_check *c, int64_t batch, int64_t channels, int64_t area, bool evaluate, int add)
+static void batchnorm_one(kernel_check *c, int64_t batch, int64_t rows, int64_t channels, int64_t area, bool evaluate,
+                          int add)
 {
     operand x = check_random(c, c->dtype, batch * channels * area, 2), w = check_random(c, c->dtype, channels, 1);
     operand b = check_random(c, c->dtype, channels, 1), y = check_random(c, c->dtype, x.n, 1);
     operand dy = check_random(c, c->dtype, x.n, 1), dx = check_random(c, c->dtype, x.n, 1);
     operand dw = check_random(c, c->gradient_dtype, channels, 1), db = check_random(c, c->gradient_dtype, channels, 1);
     operand mean = check_random(c, FSDP_F32, channels, 1), rstd = check_random(c, FSDP_F32, channels, 1);
-    operand rm = check_random(c, FSDP_F32, channels, 1), sums = check_random(c, FSDP_F64, 2 * channels, 1);
+    operand rm = check_random(c, FSDP_F32, channels, 1), sums = check_random(c, FSDP_F64, 2 * channels + 1, 1);
     double *variances = check_doubles(c, channels);
     for (int64_t i = 0; i < channels; i++)
         variances[i] = 0.5 + check_uniform(c);
@@ -206,7 +209,7 @@ static void batchnorm_one(kernel_check *c, int64_t batch, int64_t channels, int6
     batchnorm_args a = {.batch = batch,
                         .channels = channels,
                         .area = area,
-                        .count = (double)(batch * area),
+                        .rows = rows,
                         .eps = 1e-2f,
                         .momentum = add ? 0.1f : 0.0f,
                         .evaluate = evaluate,
@@ -255,9 +258,10 @@ static void batchnorm_one(kernel_check *c, int64_t batch, int64_t channels, int6
 static void case_batchnorm(kernel_check *c)
 {
     for (int i = 0; i < 8; i++) {
-        batchnorm_one(c, 3, 5, 17, i & 4, i & 3);
-        batchnorm_one(c, 33, 3, 1, i & 4, i & 3);
-        batchnorm_one(c, 2, 7, 1100, i & 4, i & 3);
+        batchnorm_one(c, 3, 3, 5, 17, i & 4, i & 3);
+        batchnorm_one(c, 33, 33, 3, 1, i & 4, i & 3);
+        batchnorm_one(c, 2, 2, 7, 1100, i & 4, i & 3);
+        batchnorm_one(c, 7, 4, 3, 19, i & 4, i & 3);
     }
 }
 

@@ -1,5 +1,4 @@
-/* Batch normalisation in its four steps. A block owns a channel: it sums in fp64 over batch and area, in fixed order.
- */
+/* Batch normalisation in its four steps. A block owns a channel: it sums in fp64 over rows and area, in fixed order. */
 #include "device/cuda/vector.cuh"
 
 #define THREADS 256
@@ -26,7 +25,7 @@ static __device__ double2 block_sum(double a, double b)
     return sum;
 }
 
-/* Element i of a channel's batch * area. */
+/* Element i of a channel's rows * area. */
 static __device__ __forceinline__ int64_t element(const batchnorm_args &a, int64_t channel, int64_t i)
 {
     return (i / a.area * a.channels + channel) * a.area + i % a.area;
@@ -34,7 +33,7 @@ static __device__ __forceinline__ int64_t element(const batchnorm_args &a, int64
 
 template <bool BACKWARD> __global__ void __launch_bounds__(THREADS) batchnorm_reduce(const batchnorm_args a)
 {
-    const int64_t channel = blockIdx.x, n = a.batch * a.area;
+    const int64_t channel = blockIdx.x, n = a.rows * a.area;
     const float mean = BACKWARD ? a.mean[channel] : 0.0f, rstd = BACKWARD ? a.rstd[channel] : 0.0f;
     double first = 0, second = 0;
     for (int64_t i = threadIdx.x; i < n; i += THREADS) {
@@ -48,6 +47,8 @@ template <bool BACKWARD> __global__ void __launch_bounds__(THREADS) batchnorm_re
     if (threadIdx.x == 0) {
         a.sums[channel] = sum.x;
         a.sums[a.channels + channel] = sum.y;
+        if (channel == 0)
+            a.sums[2 * a.channels] = (double)n;
     }
 }
 
@@ -62,10 +63,11 @@ __global__ void __launch_bounds__(THREADS) batchnorm_statistics(const batchnorm_
         mean = a.running_mean[channel];
         variance = a.running_var[channel];
     } else {
-        mean = a.sums[channel] / a.count;
-        variance = fmax(0.0, a.sums[a.channels + channel] / a.count - mean * mean);
+        const double count = a.sums[2 * a.channels];
+        mean = a.sums[channel] / count;
+        variance = fmax(0.0, a.sums[a.channels + channel] / count - mean * mean);
         if (a.momentum > 0.0f) {
-            const double unbiased = a.count > 1.0 ? variance * a.count / (a.count - 1.0) : variance, move = a.momentum;
+            const double unbiased = count > 1.0 ? variance * count / (count - 1.0) : variance, move = a.momentum;
             a.running_mean[channel] = (float)((1.0 - move) * a.running_mean[channel] + move * mean);
             a.running_var[channel] = (float)((1.0 - move) * a.running_var[channel] + move * unbiased);
         }
@@ -76,7 +78,7 @@ __global__ void __launch_bounds__(THREADS) batchnorm_statistics(const batchnorm_
 
 template <bool BACKWARD> __global__ void __launch_bounds__(THREADS) batchnorm_apply(const batchnorm_args a)
 {
-    const int64_t n = a.batch * a.channels * a.area;
+    const int64_t n = a.batch * a.channels * a.area, counted = a.rows * a.channels * a.area;
     for (int64_t i = blockIdx.x * (int64_t)THREADS + threadIdx.x; i < n; i += (int64_t)gridDim.x * THREADS) {
         const int64_t channel = i / a.area % a.channels;
         const float mean = a.mean[channel], rstd = a.rstd[channel];
@@ -89,9 +91,11 @@ template <bool BACKWARD> __global__ void __launch_bounds__(THREADS) batchnorm_ap
             continue;
         }
         float dy = load_one(a.dy.p, a.dy.dtype, i);
-        if (!a.evaluate)
-            dy -= (float)(a.sums[channel] / a.count) + xhat * (float)(a.sums[a.channels + channel] / a.count);
-        value.v[0] = weight * rstd * dy;
+        if (!a.evaluate) {
+            const double count = a.sums[2 * a.channels];
+            dy -= (float)(a.sums[channel] / count) + xhat * (float)(a.sums[a.channels + channel] / count);
+        }
+        value.v[0] = i < counted ? weight * rstd * dy : 0.0f;
         store_or_add<DYNAMIC, 1>(a.dx, i, value, a.add_dx);
     }
 }
