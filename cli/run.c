@@ -168,7 +168,9 @@ const command command_run = {
         "  fsdp run --standalone --nproc-per-node 2 fsdp train --preset tiny\n"
         "  fsdp run --nnodes 2 --node_rank 0 --master_addr host0 --nproc-per-node 8 fsdp train --preset llama3_1_8b\n\n"
         "Ranks find RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in their environment.\n"
-        "Exits with the status of the first rank that failed, 127 when the program is not found.",
+        "Exits with the status of the first rank that failed, 127 when the program is not found.\n"
+        "SIGINT, SIGTERM and SIGHUP go to every rank; ranks that were asked to end are not started\n"
+        "again, and a second SIGINT kills them.",
     .flags = run_flags,
     .run = run_run,
     .passes_on = true,

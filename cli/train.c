@@ -1,34 +1,64 @@
 /* `fsdp train`: reads the flags, hands them to the library, shows what it says. Signals ask it to save and end. */
 #include <signal.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include <fsdp/train.h>
 
 #include "commands.h"
 #include "terminal.h"
 
-/* The last signal that asked for an end; 0: none. A handler can reach nothing else. */
-static volatile sig_atomic_t stop_signal;
+/* Requests to end, as a handler can keep them. One request may arrive several times: systemd and Slurm signal every
+ * process of a job, and the launcher passes on what it gets; timeout(1) signals a program and its group. */
+static volatile sig_atomic_t stop_signal;  /* the first one; 0: none */
+static volatile sig_atomic_t can_save;     /* steps are being made: there is something to save, and somebody who asks */
+static volatile sig_atomic_t seconds_then; /* of the first one */
 
+/* Copies of an interrupt come together; a person who presses Ctrl-C again takes longer. */
+enum { SAME_REQUEST_SECONDS = 1 };
+
+static int seconds_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int)now.tv_sec;
+}
+
+static void die_of(int number)
+{
+    signal(number, SIG_DFL);
+    raise(number); /* blocked inside its handler: delivered when that returns */
+}
+
+/* The first request ends the run after a checkpoint, or at once where there is nothing to save yet. Later ones are
+ * ignored, but for a second Ctrl-C that is meant: whoever sends the others has SIGKILL for a run that does not end. */
 static void on_signal(int number)
 {
-    stop_signal = number;
+    if (!can_save) {
+        die_of(number);
+    } else if (!stop_signal) {
+        seconds_then = seconds_now();
+        stop_signal = number;
+    } else if (number == SIGINT && seconds_now() - seconds_then > SAME_REQUEST_SECONDS) {
+        die_of(number);
+    }
 }
 
 static int stop_requested(void *context)
 {
     (void)context;
+    can_save = 1;
     return (int)stop_signal;
 }
 
-/* The first signal ends the run after a checkpoint; a second SIGINT or SIGTERM ends it at once. */
 static void listen_for_signals(void)
 {
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART | (int)SA_RESETHAND};
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    action.sa_flags = SA_RESTART;
-    sigaction(SIGUSR1, &action, NULL);
+    static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1};
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        sigaddset(&action.sa_mask, numbers[i]); /* one at a time */
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        sigaction(numbers[i], &action, NULL);
 }
 
 static void show_line(void *context, fsdp_line kind, const char *text)
@@ -51,6 +81,7 @@ static int run_train(int argc, char **argv)
     fsdp_status status = fsdp_settings_init(&settings);
     if (status == FSDP_OK)
         status = fsdp_settings_parse(&settings, "train", argc, argv);
+    fsdp_train_result result = FSDP_TRAIN_RESULT_INIT;
     terminal t = terminal_open(stdout);
     if (status == FSDP_OK) {
         fsdp_train_callbacks callbacks = FSDP_TRAIN_CALLBACKS_INIT;
@@ -60,10 +91,10 @@ static int run_train(int argc, char **argv)
         callbacks.live = t.live;
         callbacks.columns = t.columns;
         listen_for_signals();
-        status = fsdp_train(&settings, &callbacks, NULL);
+        status = fsdp_train(&settings, &callbacks, &result);
     }
     terminal_close(&t);
-    int code = status == FSDP_OK ? 0 : command_failed("train", status);
+    int code = status != FSDP_OK ? command_failed("train", status) : result.stopped ? 128 + result.stop_reason : 0;
     fsdp_settings_free(&settings);
     return code;
 }
@@ -75,7 +106,8 @@ const command command_train = {
     .details = "  fsdp train --preset tiny --dataset notes.txt\n"
                "  fsdp run --standalone --nproc-per-node 2 fsdp train --preset tiny --sharding_strategy full\n"
                "  srun fsdp train --preset llama3_1_8b --dataset allenai/c4 --dataset_config_name en --bf16\n\n"
-               "SIGTERM, SIGUSR1 and SIGINT save a checkpoint and end the run.",
+               "SIGTERM, SIGUSR1 and SIGINT save a checkpoint and end the run with exit code 128 plus the\n"
+               "signal; a second SIGINT ends it at once.",
     .flags = train_flags,
     .run = run_train,
 };

@@ -33,8 +33,11 @@ typedef struct fsdp_launch_config {
 /* Runs the command once per rank, with torchrun's environment (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE,
  * GROUP_RANK, MASTER_ADDR, MASTER_PORT), FSDP_JOB_TOKEN, FSDP_RESTART_COUNT, and OMP_NUM_THREADS when it is not set;
  * returns when all have ended. Their output comes out on this process's, line by line, with "[rank N] " in front.
- * SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 to this process go to every rank; a second SIGINT ends them at once.
- * When one rank fails, the others are ended. When this process dies, whatever the way, they are killed.
+ * SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 to this process go to every rank (the first three once a second at most:
+ * some senders send them twice); a second SIGINT, a second or more after the first, ends them at once.
+ * When one rank fails, the others are ended. A rank that ended because of SIGINT, SIGTERM or SIGUSR1, or with the
+ * status 128 plus one of these, was asked to end: no restart follows. When this process dies, whatever the way, they
+ * are killed.
  *
  * *exit_code, always set, is what a command should exit with: 0, the status of the first rank that failed, 128 plus the
  * signal that killed it, 127 when the program was not found, 126 when it could not be run. FSDP_OK means 0; otherwise

@@ -42,6 +42,7 @@ typedef struct fsdp_train_result {
     bool stopped;               /* stop_requested ended it */
     char checkpoint[4096];      /* the last one written, "" when none */
     double validation_accuracy; /* of image classes, 0 to 1; NaN when there was no such validation */
+    int stop_reason;            /* what stop_requested returned, the largest of all ranks; 0: it did not end the run */
 } fsdp_train_result;
 
 #define FSDP_TRAIN_RESULT_INIT                                                                                         \

@@ -27,15 +27,20 @@ enum { MOST_RANKS = 4096, NOT_FOUND = 127, NOT_RUNNABLE = 126, SIGNALLED = 128 }
  */
 static const double drain_seconds = 1.0;
 
+/* timeout(1) signals a program and then its group: what comes again so soon is the same request. */
+static const double same_request_seconds = 1.0;
+
 typedef struct launcher {
     attempt attempt;
     keeper keeper;
     process *ranks;
-    int n, signals; /* signals: a signalfd */
-    int failed;     /* index of the first rank that failed, or -1 */
-    int n_interrupts;
-    bool asked;      /* a signal to end came from outside: no restart after it */
-    double deadline; /* when ranks that were asked to end are killed; 0: nobody was asked */
+    int n, signals;         /* signals: a signalfd */
+    int failed;             /* index of the first rank that failed, or -1 */
+    bool asked;             /* a signal to end came from outside: no restart after it */
+    double asked_at[NSIG];  /* when each was last passed on; 0: never */
+    double deadline;        /* when ranks that were asked to end are killed; 0: nobody was asked */
+    double blocked_seconds; /* spent waiting for whoever reads our output */
+    bool unread;            /* given up: what ranks still say is dropped */
 } launcher;
 
 /* ---- configuration ---- */
@@ -145,22 +150,40 @@ static void reap(launcher *l)
     ask_to_end(l, SIGTERM);
 }
 
+/* A second Ctrl-C is meant for ranks that do not end. */
+static void pass_request_on(launcher *l, int number)
+{
+    double now = clock_seconds(), before = l->asked_at[number];
+    l->asked = true;
+    if (before != 0 && now - before < same_request_seconds)
+        return;
+    l->asked_at[number] = now;
+    if (number == SIGINT && before != 0)
+        signal_all(l, SIGKILL, true);
+    else
+        ask_to_end(l, number);
+}
+
 static void take_signals(launcher *l)
 {
     struct signalfd_siginfo info;
     while (read(l->signals, &info, sizeof info) == sizeof info) {
         int number = (int)info.ssi_signo;
-        if (number == SIGCHLD)
-            continue; /* reap() looks anyway */
-        if (number == SIGUSR1 || number == SIGUSR2) {
+        if (number == SIGUSR1 || number == SIGUSR2)
             signal_all(l, number, false);
-            continue;
-        }
-        l->asked = true;
-        if (number == SIGINT && ++l->n_interrupts > 1)
-            signal_all(l, SIGKILL, true);
-        else
-            ask_to_end(l, number);
+        else if (number != SIGCHLD) /* reap() looks anyway */
+            pass_request_on(l, number);
+    }
+}
+
+/* Signals, ranks that have ended, and those that were asked to and did not: looked after whatever we wait for. */
+static void attend(launcher *l)
+{
+    take_signals(l);
+    reap(l);
+    if (l->deadline != 0 && clock_seconds() >= l->deadline) {
+        signal_all(l, SIGKILL, true);
+        l->deadline = clock_seconds() + drain_seconds;
     }
 }
 
@@ -180,7 +203,27 @@ static int count_streams(const launcher *l)
     return n;
 }
 
-/* Waits for output, a signal or `deadline` (0: none), and passes on what came. */
+/* Whoever reads our output may stand still: then so do the ranks, but we still hear what is asked of us. Once somebody
+ * asked for an end and the ranks are gone, output that is not taken is dropped. */
+static bool wait_to_write(void *context, int fd)
+{
+    launcher *l = context;
+    struct pollfd polls[] = {{.fd = fd, .events = POLLOUT}, {.fd = l->signals, .events = POLLIN}};
+    double begun = clock_seconds(), over = 0;
+    while (!l->unread && poll(polls, 2, (int)(drain_seconds * 100)) >= 0 && !polls[0].revents) {
+        attend(l);
+        if (!l->asked || count_running(l) > 0)
+            continue;
+        if (over == 0)
+            over = clock_seconds() + drain_seconds;
+        l->unread = clock_seconds() >= over;
+    }
+    l->blocked_seconds += clock_seconds() - begun;
+    return !l->unread;
+}
+
+/* Waits for output, a signal or `deadline` (0: none), and passes on what came. A rank that writes without pause is
+ * heard in turn with everything else. */
 static void pass_on(launcher *l, struct pollfd *polls, double deadline)
 {
     int n = 0;
@@ -193,30 +236,23 @@ static void pass_on(launcher *l, struct pollfd *polls, double deadline)
     int limit = deadline == 0 ? -1 : left <= 0 ? 0 : (int)(left * 1000) + 1;
     if (poll(polls, (nfds_t)n, limit) < 0)
         return;
+    attend(l);
     for (int i = 0; i < l->n; i++) {
         line_pipe *streams[] = {&l->ranks[i].out, &l->ranks[i].err};
         for (int k = 0; k < 2; k++)
             if (streams[k]->from >= 0 && polls[1 + 2 * i + k].revents)
-                line_pipe_drain(streams[k]);
+                line_pipe_drain(streams[k], wait_to_write, l);
     }
-    if (polls[0].revents)
-        take_signals(l);
 }
 
 /* To the end of all ranks, then of what they left. */
 static void watch(launcher *l, struct pollfd *polls)
 {
-    while (count_running(l) > 0) {
+    while (count_running(l) > 0)
         pass_on(l, polls, l->deadline);
-        reap(l);
-        if (l->deadline != 0 && clock_seconds() >= l->deadline) {
-            signal_all(l, SIGKILL, true);
-            l->deadline = clock_seconds() + drain_seconds;
-        }
-    }
-    double deadline = clock_seconds() + drain_seconds;
-    while (count_streams(l) > 0 && clock_seconds() < deadline)
-        pass_on(l, polls, deadline);
+    double limit = clock_seconds() - l->blocked_seconds + drain_seconds;
+    while (count_streams(l) > 0 && clock_seconds() - l->blocked_seconds < limit)
+        pass_on(l, polls, clock_seconds() + drain_seconds);
 }
 
 static void close_streams(launcher *l)
@@ -246,6 +282,16 @@ static fsdp_status start_all(launcher *l, int *exit_code)
     return FSDP_OK;
 }
 
+/* The signal that asked a rank to end, whether it obeyed at once or saved first and said so by its status; 0: none. */
+static int interrupted_by(int status)
+{
+    static const int requests[] = {SIGINT, SIGTERM, SIGUSR1};
+    for (size_t i = 0; i < sizeof requests / sizeof *requests; i++)
+        if (WIFSIGNALED(status) ? WTERMSIG(status) == requests[i] : WEXITSTATUS(status) == SIGNALLED + requests[i])
+            return requests[i];
+    return 0;
+}
+
 static fsdp_status judge(const launcher *l, int *exit_code)
 {
     *exit_code = 0;
@@ -259,6 +305,11 @@ static fsdp_status judge(const launcher *l, int *exit_code)
                          number, strsignal(number));
     }
     *exit_code = WEXITSTATUS(p->status);
+    int request = interrupted_by(p->status);
+    if (request)
+        return error_set(FSDP_ERR_PEER,
+                         "rank %d (process %d) was asked to end by signal %d (%s) and ended with status %d", p->rank,
+                         (int)p->pid, request, strsignal(request), *exit_code);
     return error_set(FSDP_ERR_PEER, "rank %d (process %d) ended with status %d", p->rank, (int)p->pid, *exit_code);
 }
 
@@ -289,7 +340,8 @@ static fsdp_status run_attempts(launcher *l, int *exit_code)
     fsdp_status status;
     for (;;) {
         status = run_attempt(l, polls, exit_code);
-        if (status != FSDP_ERR_PEER || l->asked || l->attempt.restart == config->max_restarts)
+        if (status != FSDP_ERR_PEER || l->asked || l->attempt.restart == config->max_restarts ||
+            (l->failed >= 0 && interrupted_by(l->ranks[l->failed].status)))
             break;
         l->attempt.restart++;
         log_write(LOG_WARNING, "%s; starting all ranks again (%d of %d)", fsdp_last_error(), l->attempt.restart,

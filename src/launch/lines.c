@@ -2,42 +2,48 @@
 #include "launch/lines.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <string.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
-/* Output that nobody takes any more (a closed pipe) is dropped: the ranks work on. */
-static void write_parts(int to, struct iovec *parts, int n)
+/* Who is waited for before every piece of output. */
+typedef struct outlet {
+    line_patience wait;
+    void *context;
+} outlet;
+
+/* Pieces that a pipe takes without blocking. Output that nobody takes any more (a closed pipe) is dropped: the ranks
+ * work on. */
+static bool write_part(const outlet *o, int to, const char *text, size_t bytes)
 {
-    while (n > 0) {
-        ssize_t written = writev(to, parts, n);
-        if (written < 0) {
-            if (errno == EINTR)
-                continue;
-            return;
-        }
-        while (n > 0 && (size_t)written >= parts->iov_len) {
-            written -= (ssize_t)parts->iov_len;
-            parts++, n--;
-        }
-        if (n > 0) {
-            parts->iov_base = (char *)parts->iov_base + written;
-            parts->iov_len -= (size_t)written;
-        }
+    while (bytes > 0) {
+        if (!o->wait(o->context, to))
+            return false;
+        ssize_t written = write(to, text, bytes < PIPE_BUF ? bytes : PIPE_BUF);
+        if (written < 0 && errno != EINTR && errno != EAGAIN)
+            return false;
+        if (written > 0)
+            text += written, bytes -= (size_t)written;
+    }
+    return true;
+}
+
+/* Short lines, most of them, go out in one call. */
+static void write_line(const outlet *o, const line_pipe *p, const char *text, size_t bytes, bool newline)
+{
+    char whole[PIPE_BUF];
+    size_t front = strlen(p->prefix);
+    if (front + bytes + 1 <= sizeof whole) {
+        memcpy(whole, p->prefix, front);
+        memcpy(whole + front, text, bytes);
+        whole[front + bytes] = '\n';
+        write_part(o, p->to, whole, front + bytes + newline);
+    } else if (write_part(o, p->to, p->prefix, front) && write_part(o, p->to, text, bytes) && newline) {
+        write_part(o, p->to, "\n", 1);
     }
 }
 
-static void write_line(const line_pipe *p, const char *text, size_t bytes, bool newline)
-{
-    struct iovec parts[] = {
-        {.iov_base = (char *)p->prefix, .iov_len = strlen(p->prefix)},
-        {.iov_base = (char *)text, .iov_len = bytes},
-        {.iov_base = "\n", .iov_len = 1},
-    };
-    write_parts(p->to, parts, newline ? 3 : 2);
-}
-
-static void pass_lines(line_pipe *p)
+static void pass_lines(const outlet *o, line_pipe *p)
 {
     size_t start = 0;
     for (;;) {
@@ -45,35 +51,31 @@ static void pass_lines(line_pipe *p)
         if (!end)
             break;
         size_t next = (size_t)(end - p->line) + 1;
-        write_line(p, p->line + start, next - start, false);
+        write_line(o, p, p->line + start, next - start, false);
         start = next;
     }
     if (start == 0 && p->bytes == LINE_BYTES) {
-        write_line(p, p->line, p->bytes, true);
+        write_line(o, p, p->line, p->bytes, true);
         start = p->bytes;
     }
     p->bytes -= start;
     memmove(p->line, p->line + start, p->bytes);
 }
 
-bool line_pipe_drain(line_pipe *p)
+void line_pipe_drain(line_pipe *p, line_patience wait, void *context)
 {
-    for (;;) {
-        ssize_t got = read(p->from, p->line + p->bytes, LINE_BYTES - p->bytes);
-        if (got > 0) {
-            p->bytes += (size_t)got;
-            pass_lines(p);
-            continue;
-        }
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-            return true;
-        if (p->bytes)
-            write_line(p, p->line, p->bytes, true);
-        p->bytes = 0;
-        close(p->from);
-        p->from = -1;
-        return false;
+    outlet o = {wait, context};
+    ssize_t got = read(p->from, p->line + p->bytes, LINE_BYTES - p->bytes);
+    if (got > 0) {
+        p->bytes += (size_t)got;
+        pass_lines(&o, p);
+        return;
     }
+    if (got < 0 && (errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK))
+        return;
+    if (p->bytes)
+        write_line(&o, p, p->line, p->bytes, true);
+    p->bytes = 0;
+    close(p->from);
+    p->from = -1;
 }

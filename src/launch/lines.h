@@ -16,8 +16,12 @@ typedef struct line_pipe {
     char line[LINE_BYTES];
 } line_pipe;
 
-/* Takes what is there without waiting and passes complete lines on; a line longer than LINE_BYTES goes out in pieces.
- * False when the stream has ended (what was left of a line went out, with a newline); `from` is then closed. */
-bool line_pipe_drain(line_pipe *p);
+/* Waits until `fd` takes output and looks after other things meanwhile; false: give it up, drop what is to be written.
+ * After true, `fd` takes as much as a pipe writes in one piece (PIPE_BUF). */
+typedef bool (*line_patience)(void *context, int fd);
+
+/* Takes what is there, at most LINE_BYTES of it, and passes complete lines on; a line longer than LINE_BYTES goes out
+ * in pieces. The end of the stream (what was left of a line goes out, with a newline) closes `from`. */
+void line_pipe_drain(line_pipe *p, line_patience wait, void *context);
 
 #endif

@@ -60,7 +60,7 @@ for part in full/checkpoints/step-00000004/model-*.safetensors; do
     (($(stat -c %s "$part") < 24000)) || fail "$part: larger than its largest tensor with a header"
 done
 
-# SIGTERM and SIGUSR1: saved at that step, exit code 0, and the run can go on.
+# SIGTERM and SIGUSR1: saved at that step, exit code 128 plus the signal, and the run can go on.
 for signal in TERM USR1; do
     "${tiny[@]}" --output_dir $signal --max_steps 1000000 --checkpoint_freq 1000000 >$signal.log 2>&1 &
     job=$!
@@ -71,7 +71,7 @@ for signal in TERM USR1; do
     kill -$signal $job
     code=0
     wait $job || code=$?
-    [[ $code == 0 ]] || fail "SIG$signal: exit code $code: $(cat $signal.log)"
+    [[ $code == $((128 + $(kill -l $signal))) ]] || fail "SIG$signal: exit code $code: $(cat $signal.log)"
     [[ $(ls $signal/checkpoints | wc -l) == 1 ]] || fail "SIG$signal: $(ls $signal/checkpoints)"
     step=$(ls $signal/checkpoints | sed 's/step-0*//')
     train ${signal}2 --max_steps $((step + 2)) --resume_from_checkpoint $signal/checkpoints

@@ -366,10 +366,97 @@ static void a_second_interrupt_ends_at_once(void **state)
     read_until(&current, "ready 1");
     kill(current.pid, SIGINT);
     pause_seconds(0.2);
+    kill(current.pid, SIGINT); /* so soon, it is the same request once more */
+    pause_seconds(1.0);
     assert_true(is_alive(current.pid));
     kill(current.pid, SIGINT);
     join(&current);
     assert_int_equal(current.exit_code, 137);
+}
+
+static void a_request_that_comes_twice_is_passed_on_once(void **state)
+{
+    (void)state;
+    current.text[0] = 0;
+    launch(&current, ranks(1),
+           "n=0; trap 'n=$((n+1))' TERM; echo ready; i=0; while [ $i -lt 12 ]; do sleep 0.05; i=$((i+1)); "
+           "done; echo asked $n times");
+    read_until(&current, "ready");
+    for (int i = 0; i < 3; i++) {
+        kill(current.pid, SIGTERM);
+        pause_seconds(0.1);
+    }
+    join(&current);
+    assert_has(&current, "asked 1 times");
+}
+
+/* Two that never pause: there is always something to read, and signals must be heard all the same. */
+static void a_program_that_writes_without_pause_can_be_stopped(void **state)
+{
+    (void)state;
+    current.text[0] = 0;
+    launch(&current, ranks(2), "exec yes without pause");
+    double start = clock_seconds();
+    char taken[65536];
+    for (bool asked = false; read(current.output, taken, sizeof taken) > 0;) {
+        if (!asked && clock_seconds() - start > 0.3) {
+            asked = true;
+            kill(current.pid, SIGTERM);
+        }
+        if (clock_seconds() - start > 20) {
+            kill(current.pid, SIGKILL);
+            fail_msg("it went on writing after SIGTERM");
+        }
+    }
+    join(&current);
+    assert_int_equal(current.exit_code, 143);
+}
+
+static void a_job_whose_output_nobody_reads_can_be_stopped(void **state)
+{
+    (void)state;
+    current.text[0] = 0;
+    launch(&current, ranks(1), "echo rank=$$; exec yes into a full pipe");
+    read_until(&current, "into a full pipe");
+    pid_t rank = number_after(&current, "rank=");
+    pause_seconds(0.3);
+    kill(current.pid, SIGTERM);
+    bool ended = dies_within(rank, 10);
+    if (!ended)
+        kill(current.pid, SIGKILL);
+    join(&current);
+    assert_true(ended);
+    assert_int_equal(current.exit_code, 143);
+}
+
+/* A reader that comes late still gets all of it, when nobody asked for an end. */
+static void output_waits_for_a_slow_reader(void **state)
+{
+    (void)state;
+    current.text[0] = 0;
+    launch(&current, ranks(1), "head -c 300000 /dev/zero | tr '\\0' x; echo end");
+    pause_seconds(2.5);
+    join(&current);
+    assert_int_equal(current.exit_code, 0);
+    size_t n = 0;
+    for (size_t i = 0; i < current.bytes; i++)
+        n += current.text[i] == 'x';
+    assert_int_equal(n, 300000);
+    assert_has(&current, "end\n");
+}
+
+static void a_rank_that_was_asked_to_end_is_not_started_again(void **state)
+{
+    (void)state;
+    fsdp_launch_config config = ranks(2);
+    config.max_restarts = 3;
+    static const char *const scripts[] = {"echo try $FSDP_RESTART_COUNT; if [ $RANK = 1 ]; then exit 143; fi; sleep 60",
+                                          "echo try $FSDP_RESTART_COUNT; kill -TERM $$; sleep 60"};
+    for (int i = 0; i < 2; i++) {
+        launched *l = run(config, scripts[i]);
+        assert_int_equal(l->exit_code, 143);
+        assert_null(strstr(l->text, "try 1"));
+    }
 }
 
 static void when_the_launcher_is_killed_its_ranks_die_within_a_second(void **state)
@@ -457,6 +544,11 @@ int main(void)
         cmocka_unit_test(an_absent_program_gives_127),
         cmocka_unit_test(signals_are_forwarded),
         cmocka_unit_test(a_second_interrupt_ends_at_once),
+        cmocka_unit_test(a_request_that_comes_twice_is_passed_on_once),
+        cmocka_unit_test(a_program_that_writes_without_pause_can_be_stopped),
+        cmocka_unit_test(a_job_whose_output_nobody_reads_can_be_stopped),
+        cmocka_unit_test(output_waits_for_a_slow_reader),
+        cmocka_unit_test(a_rank_that_was_asked_to_end_is_not_started_again),
         cmocka_unit_test(when_the_launcher_is_killed_its_ranks_die_within_a_second),
         cmocka_unit_test(children_of_ranks_do_not_outlive_them),
         cmocka_unit_test(all_ranks_are_started_again_up_to_the_limit),

@@ -1,0 +1,94 @@
+#!/bin/bash
+# Signals that ask a job to end: one request counts once however often it arrives, the run saves and exits with 128 plus
+# the signal, and `fsdp run` passes that on without starting the ranks again.
+set -euo pipefail
+source "$(dirname "$0")/support.bash"
+seq 1 400 >text.txt
+
+train=("$fsdp" train --device cpu --threads 1 --model_type llama_v3 --hidden_width 16 --num_layers 1 --num_heads 2
+    --intermediate_size 32 --max_context_width 16 --train_batch_size 2 --dataset text.txt --max_steps 1000000
+    --logging_freq 1000 --checkpoint_freq 1000000)
+
+# start NAME COMMAND...: runs it in the background until ten steps are done; $job is its process
+start()
+{
+    local name=$1
+    shift
+    "$@" --output_dir "$name" >"$name.log" 2>&1 &
+    job=$!
+    for _ in $(seq 600); do
+        [[ -s $name/metrics.jsonl && $(wc -l <"$name/metrics.jsonl") -gt 10 ]] && return
+        sleep 0.05
+    done
+    fail "$name: no steps: $(cat "$name.log")"
+}
+
+# ended NAME CODE: the job has ended with CODE and left one checkpoint
+ended()
+{
+    local code=0
+    wait "$job" || code=$?
+    [[ $code == "$2" ]] || fail "$1: exit code $code instead of $2: $(cat "$1.log")"
+    [[ $(ls "$1/checkpoints") == step-* ]] || fail "$1: checkpoints: $(ls "$1/checkpoints" 2>&1): $(cat "$1.log")"
+    [[ $(ls "$1/checkpoints" | wc -l) == 1 ]] || fail "$1: $(ls "$1/checkpoints")"
+    if grep -q "starting all ranks again" "$1.log"; then fail "$1: was started again: $(cat "$1.log")"; fi
+}
+
+ranks_of() { pgrep -P "$1" -f '^[^ ]*fsdp train '; }
+
+# One process: the same request several times in a row.
+start once "${train[@]}"
+for _ in 1 2 3; do kill -TERM "$job"; done
+ended once 143
+for signal in INT USR1; do
+    start $signal "${train[@]}"
+    kill -$signal "$job"
+    kill -$signal "$job"
+    ended $signal $((128 + $(kill -l $signal)))
+done
+
+# To every process of a job, as systemd and Slurm do; to the launcher alone; to one rank.
+run=("$fsdp" run --standalone --nproc-per-node 2 --max_restarts 3)
+start every "${run[@]}" "${train[@]}"
+mapfile -t ranks < <(ranks_of "$job")
+((${#ranks[@]} == 2)) || fail "every: ${#ranks[@]} ranks"
+kill -TERM "${ranks[@]}" "$job" "${ranks[@]}"
+ended every 143
+start launcher "${run[@]}" "${train[@]}"
+kill -TERM "$job"
+ended launcher 143
+start one "${run[@]}" "${train[@]}"
+kill -TERM "$(ranks_of "$job" | tail -n 1)"
+ended one 143
+start usr1 "${run[@]}" "${train[@]}"
+kill -USR1 "$job"
+ended usr1 138
+
+# timeout(1) sends its signal to the launcher and then to its group: still one request.
+start twice "${run[@]}" "${train[@]}"
+kill -INT "$job"
+kill -INT "$job"
+ended twice 130
+
+# A second Ctrl-C some time after the first ends what does not end by itself: here a run that waits in the middle of a
+# step, because its other rank stands still.
+start second "${run[@]}" "${train[@]}"
+mapfile -t ranks < <(ranks_of "$job")
+kill -STOP "${ranks[0]}"
+kill -INT "$job"
+sleep 1.5
+kill -0 "$job" || fail "second: ended by the first"
+kill -INT "$job"
+code=0
+wait "$job" || code=$?
+[[ $code == 137 ]] || fail "second: exit code $code: $(cat second.log)"
+
+# Before the first step there is nothing to save: the first request ends the run. This one waits for its second rank.
+RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_PORT=29876 FSDP_JOB_TOKEN=early-$$ "${train[@]}" --output_dir early >early.log 2>&1 &
+job=$!
+sleep 0.5
+kill -TERM "$job"
+code=0
+wait "$job" || code=$?
+[[ $code == 143 ]] || fail "early: exit code $code: $(cat early.log)"
+echo "signals are asked once, saved, and passed on"
