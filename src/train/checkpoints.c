@@ -242,12 +242,18 @@ static fsdp_status minutes_passed(train_run *run, bool *out)
     return FSDP_OK;
 }
 
+/* The last step reached the end of another `n` epochs. */
+static bool epochs_ended(const train_run *run, int64_t n)
+{
+    int64_t n_samples = run->info.n_samples;
+    return run->position / n_samples / n > run->previous_position / n_samples / n;
+}
+
 fsdp_status run_checkpoint(train_run *run, bool at_end)
 {
     const fsdp_settings *s = run->settings;
     bool due = s->checkpoint_freq > 0 && run->step % s->checkpoint_freq == 0, timed = false;
-    int64_t epoch_steps = run->steps_per_epoch * s->checkpoint_epochs;
-    due |= s->checkpoint_epochs > 0 && run->step % epoch_steps == 0;
+    due |= s->checkpoint_epochs > 0 && epochs_ended(run, s->checkpoint_epochs);
     FSDP_TRY(minutes_passed(run, &timed));
     due |= timed || (at_end && (s->checkpoint_at_end || run->stopping));
     if (!due || run->last_saved_step == run->step)

@@ -49,7 +49,8 @@ static fsdp_status roll_back(train_run *run)
         return error_set(FSDP_ERR_NUMERIC,
                          "step %lld: not finite again after %d rollbacks: lower --lr, raise --warmup or clip more",
                          (long long)run->step, MOST_ROLLBACKS);
-    return run_rollback(run);
+    FSDP_TRY(run_rollback(run));
+    return run_plan_length(run); /* the step went back, the data did not */
 }
 
 static fsdp_status guard(train_run *run, const fsdp_step_report *r)
@@ -75,20 +76,21 @@ static fsdp_status run_step(train_run *run)
 {
     double begun = clock_seconds(), samples = 0;
     int64_t n = micro_batches(run);
+    run->previous_position = run->position;
     FSDP_TRY(report_before_step(run->report, run));
     for (int64_t i = 0; i < n; i++)
         FSDP_TRY(run_micro_batch(run, i + 1 == n, &samples));
     fsdp_step_report r;
-    double lr = fsdp_lr_at(&run->lr, run->step);
+    double lr = fsdp_lr_at(&run->lr, run->step + run->schedule_offset);
     fsdp_optimizer_set_lr(run->optimizer, (float)lr);
     FSDP_TRY(fsdp_step(run->optimizer, &r));
-    run->step++;
-    FSDP_TRY(guard(run, &r));
+    int64_t number = ++run->step;
+    FSDP_TRY(guard(run, &r)); /* may go back to an earlier step; this one keeps its number */
     double seconds = clock_seconds() - begun;
     run->samples += (int64_t)samples;
     run->tokens += (int64_t)r.count;
     run->result.loss = r.loss;
-    report_step line = {.step = run->step,
+    report_step line = {.step = number,
                         .loss = r.loss,
                         .gradient_norm = r.gradient_norm,
                         .lr = lr,
@@ -133,9 +135,11 @@ fsdp_status run_steps(train_run *run)
 {
     bool fresh = false; /* the last validation is of the present weights */
     while (run->step < run->n_steps && !run->stopping) {
+        int64_t before = run->step;
         FSDP_TRY(run_step(run));
         fresh = false;
-        if (validates_now(run)) {
+        bool rolled_back = run->step <= before; /* what is done every so many steps was done there already */
+        if (!rolled_back && validates_now(run)) {
             FSDP_TRY(run_validate(run, &run->result.validation_loss));
             FSDP_TRY(report_validation(run->report, run, run->result.validation_loss));
             fresh = true;

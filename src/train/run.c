@@ -125,15 +125,31 @@ static int64_t step_samples(const train_run *run)
     return run->settings->train_batch_size * run->n_ranks * run->settings->gradient_accumulation_steps;
 }
 
-static fsdp_status plan_length(train_run *run)
+/* Steps of this world size from the data's position to the end of --epochs. A step does not reach into the next epoch.
+ */
+static int64_t steps_left(const train_run *run)
+{
+    int64_t n = run->info.n_samples, epoch = run->position / n;
+    if (epoch >= run->settings->epochs)
+        return 0;
+    int64_t whole_epochs = run->settings->epochs - epoch - 1;
+    return ceil_div(n - run->position % n, step_samples(run)) + whole_epochs * run->steps_per_epoch;
+}
+
+fsdp_status run_plan_length(train_run *run)
 {
     const fsdp_settings *s = run->settings;
     run->steps_per_epoch = ceil_div(run->info.n_samples, step_samples(run));
-    int64_t by_epochs = s->epochs > 0 ? s->epochs * run->steps_per_epoch : INT64_MAX;
+    int64_t whole; /* steps of all epochs, as this world size counts */
+    if (checked_mul_i64(s->epochs, run->steps_per_epoch, &whole))
+        return error_set(FSDP_ERR_INPUT, "--epochs %lld of %lld steps each are more steps than can be counted",
+                         (long long)s->epochs, (long long)run->steps_per_epoch);
+    int64_t by_epochs = s->epochs > 0 ? run->step + steps_left(run) : INT64_MAX;
     run->n_steps = s->max_steps > 0 ? min_i64(s->max_steps, by_epochs) : by_epochs;
     if (run->info.ordered)
         run->n_steps = min_i64(run->n_steps, max_i64(1, run->info.n_samples / step_samples(run)));
-    run->lr = assemble_lr(s, run->n_steps, run->steps_per_epoch);
+    run->schedule_offset = s->max_steps > 0 || s->epochs == 0 ? 0 : whole - by_epochs;
+    run->lr = assemble_lr(s, run->n_steps + run->schedule_offset, run->steps_per_epoch);
     return fsdp_lr_check(&run->lr);
 }
 
@@ -194,8 +210,8 @@ static fsdp_status open_parts(train_run *run)
         return FSDP_OK;
     }
     FSDP_TRY(open_model(run));
-    FSDP_TRY(plan_length(run));
     FSDP_TRY(run_resume(run));
+    FSDP_TRY(run_plan_length(run));
     FSDP_TRY(open_loader(run));
     FSDP_TRY(report_open(run, run->report));
     say_choice(run);
