@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "train/resume_path.h"
 #include "train/run.h"
 
 /* The run's flags; NULL when out of memory. */
@@ -88,7 +89,8 @@ fsdp_status run_resume(train_run *run)
     run_show_warnings(run, false);
     FSDP_TRY(status);
     if (found.step < 0) {
-        run_say(run, FSDP_LINE_INFO, "no checkpoint under %s: starting from scratch", from);
+        FSDP_TRY(resume_path_judge(from, run->checkpoint_dir));
+        run_say(run, FSDP_LINE_INFO, "no checkpoint in %s yet: starting from scratch", from);
     } else {
         status = model_state_loaded(run->state);
         if (status == FSDP_OK && found.extra)

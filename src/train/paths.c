@@ -1,9 +1,11 @@
-/* Walks up from each output to the first folder that exists; that one must be a folder, and writable. */
+/* Walks up from each output to the first folder that exists; that one must be a folder, and writable. Two paths are
+ * compared by where they lead, as far as they exist. */
 #include "train/paths.h"
 
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -54,4 +56,36 @@ fsdp_status paths_check(const fsdp_settings *s)
     for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++)
         FSDP_TRY(check_output(outputs[i].flag, outputs[i].path, outputs[i].is_folder));
     return FSDP_OK;
+}
+
+/* The path without links, also of something that does not exist yet: what exists of it is resolved, the rest follows
+ * name by name. False when it is too long. */
+static bool resolve(const char *path, char out[PATH_MAX])
+{
+    char head[PATH_MAX];
+    if (snprintf(head, sizeof head, "%s", path) >= PATH_MAX)
+        return false;
+    while (access(head, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR))
+        cut_name(head);
+    if (!realpath(head, out))
+        return false;
+    size_t used = strlen(out);
+    /* "." as the head of a relative path is no part of its text. */
+    const char *rest = strncmp(path, head, strlen(head)) == 0 ? path + strlen(head) : path;
+    while (*(rest += strspn(rest, "/"))) {
+        size_t n = strcspn(rest, "/");
+        if (n > 1 || *rest != '.') {
+            if (used + n + 2 > PATH_MAX)
+                return false;
+            used += (size_t)sprintf(out + used, "/%.*s", (int)n, rest);
+        }
+        rest += n;
+    }
+    return true;
+}
+
+bool paths_are_same(const char *a, const char *b)
+{
+    char first[PATH_MAX], second[PATH_MAX];
+    return resolve(a, first) && resolve(b, second) && strcmp(first, second) == 0;
 }

@@ -8,4 +8,7 @@
  */
 fsdp_status paths_check(const fsdp_settings *s);
 
+/* Both lead to the same place, through links too; what does not exist yet is compared by its names. */
+bool paths_are_same(const char *a, const char *b);
+
 #endif

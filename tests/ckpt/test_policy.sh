@@ -94,12 +94,35 @@ for async in --async_checkpoint --no_async_checkpoint; do
     says stopped "File too large"
 done
 
-# What resuming says: nowhere, nothing there, and the newest is damaged.
-train scratch --max_steps 1 --resume_from_checkpoint nowhere
-says scratch "no checkpoint under nowhere: starting from scratch"
+# What resuming says: this run's own folder may be missing or empty, anything else that cannot be resumed is refused.
+train scratch --max_steps 1 --resume_from_checkpoint scratch/checkpoints
+says scratch "no checkpoint in scratch/checkpoints yet: starting from scratch"
+mkdir own
+ln -s own link
+train linked --max_steps 1 --checkpoint_dir link/steps --resume_from_checkpoint ./own//steps
+says linked "no checkpoint in ./own//steps yet: starting from scratch"
+mkdir -p scratch2/checkpoints/step-00000003.tmp-0123456789abcdef
+train scratch2 --max_steps 1 --resume_from_checkpoint "$PWD/scratch2/checkpoints"
+says scratch2 "yet: starting from scratch"
+
+# refuses TEXT PATH
+refuses()
+{
+    local code=0
+    train refused --max_steps 1 --resume_from_checkpoint "$2" || code=$?
+    [[ $code == 2 ]] || fail "resuming from $2: exit code $code: $(cat refused.log)"
+    says refused "$1"
+    [[ ! -e refused ]] || fail "resuming from $2: left a run folder"
+}
 mkdir empty
-train scratch --max_steps 1 --resume_from_checkpoint empty
-says scratch "no checkpoint under empty: starting from scratch"
+refuses "there is no such folder; only this run's own checkpoint folder, refused/checkpoints, may be missing" nowhere
+refuses "there is no such folder" end/checkpoints/step-00000001
+refuses "no checkpoint there" empty
+refuses "did you mean end/checkpoints?" end
+refuses "--init_from starts a new run from its weights" "$FSDP_SOURCE/tests/golden/llama_gqa"
+refuses "name the folder that holds them, local/checkpoints" local/checkpoints/step-00000006
+
+# The newest is damaged.
 shard=freq/checkpoints/step-00000010/rank-00000.safetensors
 printf 'x' | dd of=$shard bs=1 seek=$(($(stat -c %s $shard) - 9)) conv=notrunc 2>/dev/null
 mkdir freq/checkpoints/step-00000011.tmp-0123456789abcdef
