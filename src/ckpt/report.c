@@ -18,7 +18,7 @@ static bool has_file(const char *folder, const char *name)
 bool report_is_directory_of_checkpoints(const char *path)
 {
     return file_is_directory(path) && !has_file(path, MANIFEST_NAME) && !has_file(path, "model.safetensors") &&
-           !has_file(path, "model.safetensors.index.json");
+           !has_file(path, "model.safetensors.index.json") && !has_file(path, "config.json");
 }
 
 fsdp_status report_resolve(const char *path, char **out)

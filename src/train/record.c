@@ -5,7 +5,26 @@
 #include "base/error.h"
 #include "shard/model.h"
 
-fsdp_status record_check(const model_config *model, const dataset_info *data)
+static fsdp_status check_images(const char *what, const model_config *model, const dataset_info *data)
+{
+    bool cnn = model->type == MODEL_CNN;
+    int64_t pixels = data->channels * data->height * data->image_width, n_classes = cnn ? model->cnn.classes
+                                                                                        : model->mlp.outputs;
+    if (cnn && (data->channels != model->cnn.channels || data->height != model->cnn.height ||
+                data->image_width != model->cnn.width))
+        return error_set(FSDP_ERR_INPUT, "%s: images of %lld x %lld x %lld do not fit the model's %lld x %lld x %lld",
+                         what, (long long)data->channels, (long long)data->height, (long long)data->image_width,
+                         (long long)model->cnn.channels, (long long)model->cnn.height, (long long)model->cnn.width);
+    if (!cnn && pixels != model->mlp.inputs)
+        return error_set(FSDP_ERR_INPUT, "%s: images of %lld values do not fit the model's %lld inputs", what,
+                         (long long)pixels, (long long)model->mlp.inputs);
+    if (data->n_classes > n_classes)
+        return error_set(FSDP_ERR_INPUT, "%s has %lld classes, the model %lld: raise --num_classes", what,
+                         (long long)data->n_classes, (long long)n_classes);
+    return FSDP_OK;
+}
+
+fsdp_status record_check(const char *what, const model_config *model, const dataset_info *data)
 {
     static const char *const kinds[] = {
         [DATASET_TEXT] = "text", [DATASET_PAIRS] = "pairs", [DATASET_IMAGES] = "images"};
@@ -13,18 +32,14 @@ fsdp_status record_check(const model_config *model, const dataset_info *data)
                           : model->type == MODEL_T5  ? DATASET_PAIRS
                                                      : DATASET_IMAGES;
     if (data->kind != wanted)
-        return error_set(FSDP_ERR_INPUT, "a %s model trains on %s, the data set holds %s", model_type_name(model->type),
-                         kinds[wanted], kinds[data->kind]);
+        return error_set(FSDP_ERR_INPUT, "a %s model works on %s, %s holds %s", model_type_name(model->type),
+                         kinds[wanted], what, kinds[data->kind]);
     if (model->type == MODEL_LLAMA && data->width > model->llama.positions)
         return error_set(FSDP_ERR_INPUT,
-                         "samples of %lld tokens are longer than the model's %lld positions: lower --max_context_width",
-                         (long long)data->width, (long long)model->llama.positions);
-    if (model->type == MODEL_CNN && (data->channels != model->cnn.channels || data->height != model->cnn.height ||
-                                     data->image_width != model->cnn.width))
-        return error_set(FSDP_ERR_INPUT, "images of %lld x %lld x %lld do not fit the model's %lld x %lld x %lld",
-                         (long long)data->channels, (long long)data->height, (long long)data->image_width,
-                         (long long)model->cnn.channels, (long long)model->cnn.height, (long long)model->cnn.width);
-    return FSDP_OK;
+                         "%s: samples of %lld tokens are longer than the model's %lld positions: lower "
+                         "--max_context_width",
+                         what, (long long)data->width, (long long)model->llama.positions);
+    return wanted == DATASET_IMAGES ? check_images(what, model, data) : FSDP_OK;
 }
 
 /* Rows of images that are recorded: those of the fullest rank. Only the short batch at the end of an epoch has fewer

@@ -81,11 +81,13 @@ static fsdp_status choose_model(train_run *run)
     const fsdp_settings *s = run->settings;
     bool has_data = run->data != NULL;
     int64_t vocabulary = run->tokenizer ? fsdp_tokenizer_vocab_size(run->tokenizer) : 0, n_parameters;
-    FSDP_TRY(
-        assemble_model(s, max_i64(vocabulary, run->info.vocabulary), has_data ? &run->info : NULL, &run->model_config));
+    vocabulary = max_i64(vocabulary, max_i64(run->info.vocabulary, run->validation_info.vocabulary));
+    FSDP_TRY(assemble_model(s, vocabulary, has_data ? &run->info : NULL, &run->model_config));
     FSDP_TRY(settings_take_model(&run->used, &run->model_config));
     if (has_data)
-        FSDP_TRY(record_check(&run->model_config, &run->info));
+        FSDP_TRY(record_check("the data set", &run->model_config, &run->info));
+    if (run->validation)
+        FSDP_TRY(record_check("the validation data", &run->model_config, &run->validation_info));
     FSDP_TRY(assemble_count(&run->model_config, &n_parameters));
     FSDP_TRY(assemble_sharding(s, &run->model_config, n_parameters, run->n_ranks, &run->sharding));
     bool offload_activations = run->sharding.config.offload_activations;
