@@ -1,5 +1,6 @@
 /* The `fsdp` command: finds the subcommand and hands it the rest. --help and --version are answered here, without
  * touching a device. */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -36,7 +37,7 @@ static bool asks_for_help(const command *c, int argc, char **argv)
     return false;
 }
 
-int main(int argc, char **argv)
+static int run(int argc, char **argv)
 {
     if (argc < 2) {
         help_overview(stderr);
@@ -55,10 +56,18 @@ int main(int argc, char **argv)
         help_command(stdout, c);
         return 0;
     }
-    int code = c->run(argc - 2, argv + 2);
-    if (fflush(stdout) != 0 && code == 0) {
-        perror("fsdp: standard output");
-        return 1;
-    }
-    return code;
+    return c->run(argc - 2, argv + 2);
+}
+
+/* Output that did not arrive is a failure, wherever in the command it was written: on a full disk, say. */
+int main(int argc, char **argv)
+{
+    int code = run(argc, argv);
+    bool failed = ferror(stdout) != 0;
+    errno = 0;
+    if (fflush(stdout) == 0 && !failed)
+        return code;
+    fprintf(stderr, "fsdp: standard output could not be written%s%s\n", errno ? ": " : "",
+            errno ? strerror(errno) : "; it lacks a part of what was printed");
+    return code ? code : 1;
 }

@@ -27,4 +27,29 @@ refused 2 "empty.txt" train --preset tiny --dataset empty.txt
 echo "a short text" >short.txt
 refused 2 "less than one context" train --preset tiny --dataset short.txt
 [[ ! -e tokens.bin ]]
+
+# Output that cannot be written is a failure of every command: exit code 1 and one line.
+tiny=(train --device cpu --threads 1 --model_type llama_v2 --vocab_size 256 --hidden_width 16 --num_layers 1 --num_heads 2 --intermediate_size 32
+    --max_context_width 16 --train_batch_size 2 --dataset "$source_root/LICENSE" --max_steps 2 --output_dir run)
+"$fsdp" "${tiny[@]}" --export_dir model >log 2>&1 || fail "$(cat log)"
+unwritten()
+{
+    local got=0
+    "$fsdp" "$@" >/dev/full 2>err </dev/null || got=$?
+    [[ $got == 1 ]] || fail "fsdp $* into a full device: exit code $got: $(cat err)"
+    [[ $(wc -l <err) == 1 ]] || fail "fsdp $* into a full device: not one line: $(cat err)"
+    grep -q "standard output" err || fail "fsdp $* into a full device: $(cat err)"
+}
+if [[ -w /dev/full ]]; then
+    unwritten --help
+    unwritten --version
+    unwritten train --help
+    unwritten help --markdown
+    unwritten "${tiny[@]}"
+    unwritten ckpt show run/checkpoints
+    unwritten ckpt verify run/checkpoints
+    unwritten plan --preset tiny
+    unwritten tokenize --text hello
+    unwritten generate --model model --device cpu --prompt a --max_new_tokens 4
+fi
 echo "every mistake is one line and exit code 2"
