@@ -8,8 +8,8 @@
 static fsdp_status check_images(const char *what, const model_config *model, const dataset_info *data)
 {
     bool cnn = model->type == MODEL_CNN;
-    int64_t pixels = data->channels * data->height * data->image_width, n_classes = cnn ? model->cnn.classes
-                                                                                        : model->mlp.outputs;
+    int64_t pixels = data->channels * data->height * data->image_width,
+            n_classes = cnn ? model->cnn.classes : model->mlp.outputs;
     if (cnn && (data->channels != model->cnn.channels || data->height != model->cnn.height ||
                 data->image_width != model->cnn.width))
         return error_set(FSDP_ERR_INPUT, "%s: images of %lld x %lld x %lld do not fit the model's %lld x %lld x %lld",

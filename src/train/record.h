@@ -16,7 +16,8 @@ fsdp_loss record_loss(fsdp_model *m, fsdp_tape *t, const model_config *model, co
 fsdp_loss record_classes(fsdp_model *m, fsdp_tape *t, const model_config *model, const dataset_info *data,
                          const loader_batch *batch, fsdp_tensor **logits);
 
-/* FSDP_OK when this model can be trained, or validated, on this data; otherwise the message begins with `what` it is. */
+/* FSDP_OK when this model can be trained, or validated, on this data; otherwise the message begins with `what` it is.
+ */
 fsdp_status record_check(const char *what, const model_config *model, const dataset_info *data);
 
 #endif

@@ -4,9 +4,9 @@
 
 #include <fsdp/status.h>
 
-/* `from` has no checkpoint that could be loaded. FSDP_OK when it is `own`, the folder that this run saves into, and that
- * is missing or has no checkpoint yet: recipes pass it on the first run too. Everything else is FSDP_ERR_INPUT with what
- * was found there instead and what to do. */
+/* `from` has no checkpoint that could be loaded. FSDP_OK when it is `own`, the folder that this run saves into, and
+ * that is missing or has no checkpoint yet: recipes pass it on the first run too. Everything else is FSDP_ERR_INPUT
+ * with what was found there instead and what to do. */
 fsdp_status resume_path_judge(const char *from, const char *own);
 
 #endif

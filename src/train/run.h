@@ -39,13 +39,13 @@ struct train_run {
     double last_save; /* clock_seconds of the last save, or of the start */
     int64_t last_saved_step;
 
-    int64_t n_steps;         /* the value of `step` at which the run ends */
-    int64_t steps_per_epoch; /* with this world size */
-    int64_t schedule_offset; /* step + this is where the learning rate's schedule stands */
-    int64_t step;            /* optimizer steps done, over the job's whole life */
-    int64_t position;        /* global sample index: where the data stands */
+    int64_t n_steps;           /* the value of `step` at which the run ends */
+    int64_t steps_per_epoch;   /* with this world size */
+    int64_t schedule_offset;   /* step + this is where the learning rate's schedule stands */
+    int64_t step;              /* optimizer steps done, over the job's whole life */
+    int64_t position;          /* global sample index: where the data stands */
     int64_t previous_position; /* before the last step */
-    int64_t tokens, samples; /* of this run, over all ranks */
+    int64_t tokens, samples;   /* of this run, over all ranks */
     double start;
     bool stopping;
     int64_t furthest_failure; /* the last step whose numbers were not finite, and how often the run came back to it */
@@ -56,9 +56,9 @@ struct train_run {
 fsdp_status run_open(const fsdp_settings *settings, const fsdp_train_callbacks *callbacks, train_run *run);
 void run_close(train_run *run);
 
-/* When the run ends, and the schedule that ends with it, from where it stands now. With --epochs that is a matter of the
- * data's position: steps done at another world size had another number of samples. The schedule goes on where a run of
- * this world size would be at that position. */
+/* When the run ends, and the schedule that ends with it, from where it stands now. With --epochs that is a matter of
+ * the data's position: steps done at another world size had another number of samples. The schedule goes on where a run
+ * of this world size would be at that position. */
 fsdp_status run_plan_length(train_run *run);
 
 /* One line through the callback, from rank 0 (warnings from every rank, with its number). */

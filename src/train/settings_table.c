@@ -304,7 +304,8 @@ const fsdp_flag settings_table[] = {
     {CHOICE(on_checkpoint_failure, "continue", failure_policies, "what to do when a checkpoint cannot be written")},
     {INT(keep_checkpoints, NULL, 0, "N", "keep so many of the newest; by default all")},
     {INT(keep_every, NULL, 0, "steps", "keep those whose step is a multiple, beside the newest")},
-    {TEXT(resume_from_checkpoint, NULL, "DIR", "go on from this checkpoint, or from the newest complete one in this folder")},
+    {TEXT(resume_from_checkpoint, NULL, "DIR",
+          "go on from this checkpoint, or from the newest complete one in this folder")},
     {TEXT(export_dir, NULL, "DIR", "write the trained model as a Hugging Face folder at the end")},
     {BYTES(export_part_size, "5GB", "size at which exported weights are split into parts")},
 #undef GROUP

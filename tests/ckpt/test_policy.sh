@@ -78,6 +78,23 @@ for signal in TERM USR1; do
     says ${signal}2 "at step $step"
 done
 
+# A run that still waits for something, here for a peer that does not come, has nothing to save: it ends at once.
+for signal in TERM USR1; do
+    RANK=0 LOCAL_RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ % 12000)) \
+        "${tiny[@]}" --output_dir waiting --max_steps 1 >waiting.log 2>&1 &
+    job=$!
+    sleep 1
+    kill -$signal $job
+    for ((i = 0; i < 300; i++)); do
+        kill -0 $job 2>/dev/null || break
+        sleep 0.1
+    done
+    kill -KILL $job 2>/dev/null || true
+    code=0
+    wait $job || code=$?
+    [[ $code == $((128 + $(kill -l $signal))) ]] || fail "SIG$signal before the first step: exit code $code: $(cat waiting.log)"
+done
+
 # A disk that takes no more (files of 16 KiB at most): the last good one stays; training goes on, or stops, as asked.
 train full_disk --max_steps 2
 cp -r full_disk/checkpoints good
