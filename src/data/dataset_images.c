@@ -29,6 +29,14 @@ static void images_free(dataset_source *base)
 
 static const dataset_table images_table = {images_read, images_free};
 
+/* Whether the training images are meant. Data that is named for validation is the test part where there is one. */
+static bool wants_training(const char *folder, source_part part)
+{
+    if (part == SOURCE_NAMED_VALIDATION)
+        return !image_folder_has(folder, false);
+    return part != SOURCE_VALIDATION;
+}
+
 fsdp_status dataset_images_open(const source_list *files, const dataset_options *options, dataset_source **out)
 {
     if (files->n_files != 1)
@@ -37,7 +45,8 @@ fsdp_status dataset_images_open(const source_list *files, const dataset_options 
     images_source *s = calloc(1, sizeof *s);
     if (s == NULL)
         return error_set(FSDP_ERR_MEMORY, "out of memory");
-    fsdp_status status = image_set_read_folder(files->files[0].path, options->part != SOURCE_VALIDATION, &s->set);
+    const char *folder = files->files[0].path;
+    fsdp_status status = image_set_read_folder(folder, wants_training(folder, options->part), &s->set);
     if (status == FSDP_OK && s->set.n_images == 0)
         status = error_set(FSDP_ERR_INPUT, "%s: there are no images", files->files[0].path);
     if (status != FSDP_OK) {

@@ -1,27 +1,32 @@
 /* Walks folders, expands globs and sorts what it finds by path, so that every rank sees the same order. */
 #include "data/source.h"
 
+#include <ctype.h>
 #include <dirent.h>
 #include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "data/hub.h"
 #include "data/text_buffer.h"
+#include "format/image_file.h"
+#include "format/signature.h"
 
-enum { DEEPEST_FOLDER = 16 };
+enum { DEEPEST_FOLDER = 64 };
 
 typedef struct suffix_kind {
     const char *suffix;
     source_kind kind;
 } suffix_kind;
 
-/* Behind these, .gz and .zst may follow. Names that are not in the list are text when the user names them, and are
- * passed over in folders. */
+/* Behind these, .gz and .zst may follow; capitals are as good. Names that are not in the list are text when the user
+ * names them, and are passed over in folders. */
 static const suffix_kind suffixes[] = {
     {".jsonl", SOURCE_JSONL},
     {".json", SOURCE_JSONL},
@@ -52,16 +57,19 @@ const char *source_kind_name(source_kind kind)
 static bool ends_with(const char *text, size_t bytes, const char *suffix)
 {
     size_t n = strlen(suffix);
-    return bytes >= n && memcmp(text + bytes - n, suffix, n) == 0;
+    return bytes >= n && strncasecmp(text + bytes - n, suffix, n) == 0;
+}
+
+/* The length of a name without .gz or .zst. */
+static size_t unpacked_length(const char *path)
+{
+    size_t bytes = strlen(path);
+    return bytes - (ends_with(path, bytes, ".gz") ? 3 : ends_with(path, bytes, ".zst") ? 4 : 0);
 }
 
 static bool kind_of_name(const char *path, source_kind *kind)
 {
-    size_t bytes = strlen(path);
-    if (ends_with(path, bytes, ".gz"))
-        bytes -= 3;
-    else if (ends_with(path, bytes, ".zst"))
-        bytes -= 4;
+    size_t bytes = unpacked_length(path);
     for (size_t i = 0; i < sizeof suffixes / sizeof suffixes[0]; i++) {
         if (ends_with(path, bytes, suffixes[i].suffix)) {
             *kind = suffixes[i].kind;
@@ -71,165 +79,382 @@ static bool kind_of_name(const char *path, source_kind *kind)
     return false;
 }
 
-static fsdp_status add_file(source_list *list, const char *path, source_kind kind)
+static const char *base_name(const char *path)
 {
+    const char *slash = strrchr(path, '/');
+    return slash == NULL ? path : slash + 1;
+}
+
+/* --- walking ----------------------------------------------------------------------------------------------------- */
+
+typedef struct file_id {
+    uint64_t device, inode;
+    bool used;
+} file_id;
+
+/* One name of the user's, and what was met below it. */
+typedef struct walk {
+    source_list *list;
+    size_t inner;  /* of the files found */
+    file_id *seen; /* folders and files, open addressing */
+    size_t n_seen, n_slots;
+    char *unread; /* the first file that looks like data but is of a kind that is not read; NULL: none */
+} walk;
+
+static file_id *slot_of(file_id *slots, size_t n_slots, uint64_t device, uint64_t inode)
+{
+    size_t i = (size_t)((inode * 0x9E3779B97F4A7C15ull) ^ device) & (n_slots - 1);
+    while (slots[i].used && (slots[i].device != device || slots[i].inode != inode))
+        i = (i + 1) & (n_slots - 1);
+    return &slots[i];
+}
+
+/* Whether this folder or file was met before; it has been, from now on. */
+static fsdp_status meet(walk *w, const struct stat *info, bool *before)
+{
+    if (2 * w->n_seen >= w->n_slots) {
+        size_t larger = w->n_slots ? 2 * w->n_slots : 256;
+        file_id *slots = calloc(larger, sizeof *slots);
+        if (slots == NULL)
+            return error_set(FSDP_ERR_MEMORY, "out of memory");
+        for (size_t i = 0; i < w->n_slots; i++)
+            if (w->seen[i].used)
+                *slot_of(slots, larger, w->seen[i].device, w->seen[i].inode) = w->seen[i];
+        free(w->seen);
+        w->seen = slots;
+        w->n_slots = larger;
+    }
+    file_id *slot = slot_of(w->seen, w->n_slots, (uint64_t)info->st_dev, (uint64_t)info->st_ino);
+    *before = slot->used;
+    w->n_seen += !slot->used;
+    *slot = (file_id){(uint64_t)info->st_dev, (uint64_t)info->st_ino, true};
+    return FSDP_OK;
+}
+
+static fsdp_status add_file(walk *w, const char *path, source_kind kind, bool named)
+{
+    source_list *list = w->list;
     if (list->n_files == list->capacity)
         FSDP_TRY(array_grow((void **)&list->files, &list->capacity, list->n_files + 1, sizeof *list->files));
     char *copy = strdup(path);
     if (copy == NULL)
         return error_set(FSDP_ERR_MEMORY, "out of memory");
-    list->files[list->n_files++] = (source_file){copy, kind};
+    list->files[list->n_files++] = (source_file){copy, kind, named, w->inner};
     return FSDP_OK;
 }
 
-/* IDX and CIFAR folders are recognised by the names of their files; the label files say it for both parts. */
-static bool is_image_folder(const char *path)
+/* Files that describe a data set, or that come with every download; nobody wants to train on them. */
+static bool describes(const char *name)
 {
-    static const char *const names[] = {"train-images-idx3-ubyte", "train-images-idx3-ubyte.gz",
-                                        "train-images.idx3-ubyte", "train-images.idx3-ubyte.gz",
-                                        "data_batch_1.bin",        "cifar-10-batches-bin"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        char *file = file_join(path, names[i]);
-        bool there = file != NULL && file_exists(file);
-        free(file);
-        if (there)
+    static const char *const names[] = {"README.md",         "README.txt",         "README.rst",
+                                        "dataset_info.json", "dataset_infos.json", "dataset_dict.json",
+                                        "state.json",        "LICENSE.txt",        "LICENSE.md"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strcasecmp(name, names[i]) == 0)
             return true;
-    }
     return false;
 }
 
-static fsdp_status add_path(source_list *list, const char *path, bool named, int depth);
+/* Kinds of data that are common and not read: a folder of them is not empty, it must be converted. */
+static bool looks_like_data(const char *name)
+{
+    static const char *const endings[] = {".parquet", ".arrow", ".feather", ".npy", ".npz", ".pt",  ".pth", ".pkl",
+                                          ".zip",     ".tar",   ".bz2",     ".xz",  ".lz4", ".csv", ".tsv"};
+    size_t bytes = unpacked_length(name);
+    for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++)
+        if (ends_with(name, bytes, endings[i]))
+            return true;
+    return false;
+}
 
-static fsdp_status add_folder(source_list *list, const char *path, int depth)
+static fsdp_status add_path(walk *w, const char *path, bool named, int depth);
+
+static fsdp_status add_folder(walk *w, const char *path, int depth)
 {
     struct dirent **entries;
     fsdp_status status = FSDP_OK;
-    if (is_image_folder(path))
-        return add_file(list, path, SOURCE_IMAGES);
+    if (image_folder_has(path, true) || image_folder_has(path, false))
+        return add_file(w, path, SOURCE_IMAGES, depth == 0);
+    if (depth > DEEPEST_FOLDER)
+        return error_set(FSDP_ERR_INPUT, "%s: more than %d folders inside each other; name the inner one", path,
+                         DEEPEST_FOLDER);
     int n = scandir(path, &entries, NULL, alphasort);
     if (n < 0)
         return error_set_errno(FSDP_ERR_INPUT, "%s: the folder cannot be read", path);
     for (int i = 0; i < n; i++) {
-        char *inner = entries[i]->d_name[0] == '.' || status != FSDP_OK ? NULL : file_join(path, entries[i]->d_name);
-        if (inner != NULL)
-            status = add_path(list, inner, false, depth + 1);
-        free(inner);
+        if (entries[i]->d_name[0] != '.' && status == FSDP_OK) {
+            char *inner = file_join(path, entries[i]->d_name);
+            status = inner == NULL ? error_set(FSDP_ERR_MEMORY, "out of memory") : add_path(w, inner, false, depth + 1);
+            free(inner);
+        }
         free(entries[i]);
     }
     free(entries);
     return status;
 }
 
-static fsdp_status add_path(source_list *list, const char *path, bool named, int depth)
+/* A file found in a folder. */
+static fsdp_status add_found(walk *w, const char *path, const struct stat *info)
 {
-    source_kind kind = SOURCE_TEXT;
-    if (file_is_directory(path))
-        return depth > DEEPEST_FOLDER ? FSDP_OK : add_folder(list, path, depth);
-    if (!kind_of_name(path, &kind) && !named)
+    source_kind kind;
+    bool before = false;
+    if (!kind_of_name(path, &kind)) {
+        if (w->unread == NULL && looks_like_data(path))
+            w->unread = strdup(path);
         return FSDP_OK;
-    return add_file(list, path, kind);
+    }
+    if (describes(base_name(path)))
+        return FSDP_OK;
+    if (!S_ISREG(info->st_mode)) {
+        log_write(LOG_WARNING, "%s: is not a regular file and is passed over", path);
+        return FSDP_OK;
+    }
+    FSDP_TRY(meet(w, info, &before));
+    if (before) {
+        log_write(LOG_WARNING, "%s: is a link to a file that is read already and is passed over", path);
+        return FSDP_OK;
+    }
+    return add_file(w, path, kind, false);
 }
 
-static fsdp_status add_name(source_list *list, const char *name, const char *config)
+static fsdp_status add_path(walk *w, const char *path, bool named, int depth)
+{
+    source_kind kind = SOURCE_TEXT;
+    struct stat info;
+    bool before = false;
+    if (stat(path, &info) != 0) {
+        if (named || kind_of_name(path, &kind))
+            return error_set_errno(FSDP_ERR_INPUT, "%s: cannot be read", path);
+        return FSDP_OK;
+    }
+    if (S_ISDIR(info.st_mode)) {
+        FSDP_TRY(meet(w, &info, &before));
+        return before ? FSDP_OK : add_folder(w, path, depth);
+    }
+    if (!named)
+        return add_found(w, path, &info);
+    kind_of_name(path, &kind);
+    return add_file(w, path, kind, true);
+}
+
+static fsdp_status add_matches(walk *w, const char *pattern)
+{
+    glob_t matches;
+    fsdp_status status = FSDP_OK;
+    if (glob(pattern, GLOB_BRACE, NULL, &matches) != 0)
+        return error_set(FSDP_ERR_INPUT, "%s: no file matches", pattern);
+    const char *wild = strpbrk(pattern, "*?[{");
+    for (const char *p = pattern; p < wild; p++)
+        if (*p == '/')
+            w->inner = (size_t)(p - pattern) + 1;
+    for (size_t i = 0; i < matches.gl_pathc && status == FSDP_OK; i++)
+        status = add_path(w, matches.gl_pathv[i], true, 0);
+    globfree(&matches);
+    return status;
+}
+
+static fsdp_status add_name(walk *w, const char *name, const char *config)
 {
     char *path = NULL;
-    glob_t matches;
-    if (!file_exists(name) && strpbrk(name, "*?[") != NULL) {
-        int rc = glob(name, GLOB_BRACE, NULL, &matches);
-        if (rc != 0)
-            return error_set(FSDP_ERR_INPUT, "%s: no file matches", name);
-        fsdp_status status = FSDP_OK;
-        for (size_t i = 0; i < matches.gl_pathc && status == FSDP_OK; i++)
-            status = add_path(list, matches.gl_pathv[i], true, 0);
-        globfree(&matches);
-        return status;
-    }
+    if (!file_exists(name) && strpbrk(name, "*?[") != NULL)
+        return add_matches(w, name);
     FSDP_TRY(hub_find(HUB_DATASET, name, config, &path));
-    fsdp_status status = add_path(list, path, true, 0);
+    w->inner = file_is_directory(path) ? strlen(path) : (size_t)(base_name(path) - path);
+    fsdp_status status = add_path(w, path, true, 0);
     free(path);
     return status;
 }
 
-/* Only data files say which part they are; "train" in the path of a source file means nothing. */
+/* --- parts ------------------------------------------------------------------------------------------------------- */
+
+typedef enum part { PART_UNSAID, PART_TRAIN, PART_VALIDATION, PART_TEST } part;
+
+static const struct {
+    const char *word;
+    part part;
+} part_words[] = {
+    {"validation", PART_VALIDATION},
+    {"valid", PART_VALIDATION},
+    {"val", PART_VALIDATION},
+    {"dev", PART_VALIDATION},
+    {"train", PART_TRAIN},
+    {"training", PART_TRAIN},
+    {"test", PART_TEST},
+    {"testing", PART_TEST},
+    {"eval", PART_TEST},
+    {"evaluation", PART_TEST},
+};
+
+/* The part that a word of letters names. */
+static part part_of_word(const char *word, size_t bytes)
+{
+    for (size_t i = 0; i < sizeof part_words / sizeof part_words[0]; i++)
+        if (strlen(part_words[i].word) == bytes && strncasecmp(word, part_words[i].word, bytes) == 0)
+            return part_words[i].part;
+    return PART_UNSAID;
+}
+
+/* The last of the words in a name that names a part: "test_train.jsonl" is for training. */
+static part part_of_name(const char *name, const char *end)
+{
+    part last = PART_UNSAID;
+    for (const char *at = name; at < end;) {
+        const char *word = at;
+        while (at < end && isalpha((unsigned char)*at))
+            at++;
+        part p = part_of_word(word, (size_t)(at - word));
+        last = p != PART_UNSAID ? p : last;
+        at += at < end; /* what ended the word */
+    }
+    return last;
+}
+
+/* Only data files say which part they are; "train" in the name of a source file means nothing. */
 static bool may_be_part(const source_file *file)
 {
-    size_t bytes = strlen(file->path);
-    if (file->kind != SOURCE_TEXT)
-        return true;
-    bytes -= ends_with(file->path, bytes, ".gz") ? 3 : ends_with(file->path, bytes, ".zst") ? 4 : 0;
-    return ends_with(file->path, bytes, ".txt") || ends_with(file->path, bytes, ".text");
+    size_t bytes = unpacked_length(file->path);
+    return file->kind != SOURCE_TEXT || ends_with(file->path, bytes, ".txt") || ends_with(file->path, bytes, ".text");
 }
 
-/* What a path says of its part: 'v' validation, 't' test, 'r' training, 0 nothing. Looks at the last two names. */
-static char part_of(const source_file *file)
+static part part_of(const source_file *file)
 {
-    const char *path = file->path;
-    if (!may_be_part(file))
-        return '\0';
-    const char *last = strrchr(path, '/'), *from = path;
-    for (const char *p = path; last != NULL && p < last; p++)
-        if (*p == '/')
-            from = p + 1;
-    if (strstr(from, "valid") != NULL || strstr(from, "-val") != NULL || strstr(from, "_val") != NULL ||
-        strncmp(from, "val", 3) == 0)
-        return 'v';
-    if (strstr(from, "train") != NULL)
-        return 'r';
-    return strstr(from, "test") != NULL ? 't' : '\0';
+    const char *name = base_name(file->path), *inner = file->path + file->inner;
+    if (file->kind == SOURCE_IMAGES || !may_be_part(file))
+        return PART_UNSAID;
+    part own = part_of_name(name, name + strlen(name));
+    while (own == PART_UNSAID && name > inner) { /* folders, from the file outwards */
+        const char *end = name - 1, *start = end;
+        while (start > inner && start[-1] != '/')
+            start--;
+        own = part_of_word(start, (size_t)(end - start));
+        name = start;
+    }
+    return own;
 }
 
-static void keep(source_list *list, const char *parts)
+/* What the names of a list say, counted. */
+typedef struct said {
+    part *parts; /* of each file */
+    size_t n[PART_TEST + 1], n_found[PART_TEST + 1];
+    bool leaves_some_out; /* some files are for training, so those that say validation or test are not */
+} said;
+
+static fsdp_status ask_names(const source_list *list, said *out)
 {
-    size_t kept = 0;
+    *out = (said){.parts = calloc(list->n_files + 1, sizeof *out->parts)};
+    if (out->parts == NULL)
+        return error_set(FSDP_ERR_MEMORY, "out of memory");
     for (size_t i = 0; i < list->n_files; i++) {
-        char part = part_of(&list->files[i]);
-        if (list->files[i].kind == SOURCE_IMAGES || strchr(parts, part == '\0' ? '0' : part) != NULL)
+        out->parts[i] = part_of(&list->files[i]);
+        out->n[out->parts[i]]++;
+        out->n_found[out->parts[i]] += !list->files[i].named;
+    }
+    /* A single file is meant, whatever it is called. */
+    out->leaves_some_out = list->n_files > 1 && out->n[PART_TRAIN] + out->n[PART_UNSAID] > 0;
+    return FSDP_OK;
+}
+
+static bool is_wanted(const said *names, size_t index, const source_file *file, source_part wanted)
+{
+    part own = names->parts[index];
+    bool found = wanted == SOURCE_NAMED_VALIDATION; /* then files that are named themselves do not count */
+    const size_t *n = found ? names->n_found : names->n;
+    part held_out = n[PART_VALIDATION] > 0 ? PART_VALIDATION : PART_TEST;
+    switch (wanted) {
+    case SOURCE_TRAINING:
+        return !names->leaves_some_out || own == PART_UNSAID || own == PART_TRAIN;
+    case SOURCE_VALIDATION:
+        return file->kind == SOURCE_IMAGES ? image_folder_has(file->path, false)
+                                           : names->leaves_some_out && own == held_out;
+    case SOURCE_NAMED_VALIDATION:
+        return file->named || own == held_out || n[held_out] == 0;
+    case SOURCE_ALL:
+        break;
+    }
+    return true;
+}
+
+static fsdp_status select_part(source_list *list, source_part wanted)
+{
+    said names;
+    size_t kept = 0;
+    FSDP_TRY(ask_names(list, &names));
+    for (size_t i = 0; i < list->n_files; i++) {
+        if (is_wanted(&names, i, &list->files[i], wanted))
             list->files[kept++] = list->files[i];
         else
             free(list->files[i].path);
     }
     list->n_files = kept;
+    free(names.parts);
+    return FSDP_OK;
 }
 
-static bool has_part(const source_list *list, char part)
+/* --- the whole list ---------------------------------------------------------------------------------------------- */
+
+static fsdp_status check_kinds(const source_list *list)
 {
-    for (size_t i = 0; i < list->n_files; i++)
-        if (part_of(&list->files[i]) == part)
-            return true;
-    return false;
+    const source_file *first = list->files;
+    for (size_t i = 1; i < list->n_files; i++) {
+        const source_file *file = &list->files[i];
+        if ((file->kind <= SOURCE_JSONL) != (first->kind <= SOURCE_JSONL) ||
+            (first->kind > SOURCE_JSONL && file->kind != first->kind))
+            return error_set(FSDP_ERR_INPUT, "%s holds %s, but %s holds %s: one data set must be of one kind",
+                             first->path, source_kind_name(first->kind), file->path, source_kind_name(file->kind));
+    }
+    return FSDP_OK;
 }
 
-/* Selection applies only where several files were found: a single file that is named is meant. */
-static void select_part(source_list *list, source_part part)
+/* Text is what nobody can tell from anything else by its structure, so its first bytes are looked at. Compressed files
+ * are looked at when they are unpacked. */
+static fsdp_status check_contents(const source_list *list)
 {
-    if (part == SOURCE_TRAINING && list->n_files > 1 && (has_part(list, 'r') || has_part(list, '\0')))
-        keep(list, has_part(list, 'r') && !has_part(list, '\0') ? "r" : "r0");
-    else if (part == SOURCE_VALIDATION)
-        keep(list, has_part(list, 'v') ? "v" : "t");
+    for (size_t i = 0; i < list->n_files; i++) {
+        const source_file *file = &list->files[i];
+        if (file->kind <= SOURCE_JSONL && unpacked_length(file->path) == strlen(file->path))
+            FSDP_TRY(signature_check_file(file->path));
+    }
+    return FSDP_OK;
 }
 
-fsdp_status source_list_make(const char *const *names, size_t n_names, const char *config, source_part part,
+static fsdp_status refuse_empty(const char *const *names, size_t n_names, const char *unread)
+{
+    if (n_names == 0)
+        return error_set(FSDP_ERR_INPUT, "no data set is named");
+    if (unread != NULL)
+        return error_set(FSDP_ERR_INPUT,
+                         "%s: there are no data files that can be read; %s must be converted to JSONL first", names[0],
+                         unread);
+    return error_set(FSDP_ERR_INPUT,
+                     "%s: there are no data files (text, .jsonl, .json.gz, .jsonl.zst, .bin, .safetensors, images)",
+                     names[0]);
+}
+
+fsdp_status source_list_make(const char *const *names, size_t n_names, const char *config, source_part wanted,
                              source_list *out)
 {
     fsdp_status status = FSDP_OK;
+    char *unread = NULL;
     *out = (source_list){0};
-    for (size_t i = 0; i < n_names && status == FSDP_OK; i++)
-        status = add_name(out, names[i], config);
+    for (size_t i = 0; i < n_names && status == FSDP_OK; i++) {
+        walk w = {.list = out, .unread = unread};
+        status = add_name(&w, names[i], config);
+        unread = w.unread;
+        free(w.seen);
+    }
     if (status == FSDP_OK)
-        select_part(out, part);
-    if (status == FSDP_OK && out->n_files == 0 && part != SOURCE_VALIDATION)
-        status =
-            error_set(FSDP_ERR_INPUT,
-                      "%s: there are no data files (text, .jsonl, .json.gz, .jsonl.zst, .bin, .safetensors, images)",
-                      n_names == 0 ? "no data set is named" : names[0]);
-    for (size_t i = 1; i < out->n_files && status == FSDP_OK; i++)
-        if ((out->files[i].kind <= SOURCE_JSONL) != (out->files[0].kind <= SOURCE_JSONL) ||
-            (out->files[0].kind > SOURCE_JSONL && out->files[i].kind != out->files[0].kind))
-            status = error_set(FSDP_ERR_INPUT, "%s holds %s, but %s holds %s: one data set must be of one kind",
-                               out->files[0].path, source_kind_name(out->files[0].kind), out->files[i].path,
-                               source_kind_name(out->files[i].kind));
+        status = select_part(out, wanted);
+    if (status == FSDP_OK && out->n_files == 0 && wanted != SOURCE_VALIDATION)
+        status = refuse_empty(names, n_names, unread);
+    if (status == FSDP_OK && unread != NULL && out->n_files > 0 && wanted != SOURCE_VALIDATION)
+        log_write(LOG_WARNING, "%s: files of this kind are not read and are passed over", unread);
+    if (status == FSDP_OK)
+        status = check_kinds(out);
+    if (status == FSDP_OK)
+        status = check_contents(out);
     if (status != FSDP_OK)
         source_list_free(out);
+    free(unread);
     return status;
 }
 

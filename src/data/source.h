@@ -18,13 +18,16 @@ typedef enum source_kind {
 
 typedef enum source_part {
     SOURCE_ALL,
-    SOURCE_TRAINING,   /* without files whose names say validation or test */
-    SOURCE_VALIDATION, /* only files whose names say validation, else test */
+    SOURCE_TRAINING,         /* without files whose names say validation or test */
+    SOURCE_VALIDATION,       /* only files whose names say validation, else test, and that training leaves out */
+    SOURCE_NAMED_VALIDATION, /* data named for validation: of a folder its validation or test files where it has some */
 } source_part;
 
 typedef struct source_file {
     char *path;
     source_kind kind;
+    bool named;   /* by the user, or by a glob of theirs; false: found in a folder */
+    size_t inner; /* where in `path` the names begin that the user did not choose */
 } source_file;
 
 typedef struct source_list {
@@ -32,8 +35,12 @@ typedef struct source_list {
     size_t n_files, capacity;
 } source_list;
 
-/* Fills `out`. Parts are told apart by names in folders; a file or glob that is named itself is always taken, unless
- * the part is validation. No file at all is an error, except for SOURCE_VALIDATION: then the list is empty. */
+/* Fills `out`. Which part a file belongs to is said by a word of its own name ("c4-train.00000-of-01024.json.gz"), else
+ * by a folder inside what the user named that is called so ("val/"); the names of outer folders say nothing. A single
+ * file is all there is and is trained on whatever it is called. In folders, files that are no data (README.md,
+ * dataset_info.json, ...) and files of unknown names are passed over, links that lead back are not followed, and a file
+ * that several links lead to is read once. Files of text whose first bytes are not text are refused. No file at all is
+ * an error, except for SOURCE_VALIDATION: then the list is empty. */
 fsdp_status source_list_make(const char *const *names, size_t n_names, const char *config, source_part part,
                              source_list *out);
 /* Of all files together, as they are on disk. */

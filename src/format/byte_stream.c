@@ -2,17 +2,16 @@
 #include "format/byte_stream.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
 
 #include "base/error.h"
+#include "base/file.h"
 
 enum { INPUT_BYTES = 128 << 10 };
 enum { GZIP_WINDOW = 15 + 16 }; /* largest window; gzip framing only */
@@ -90,22 +89,14 @@ static fsdp_status choose_encoding(byte_stream *s)
 fsdp_status byte_stream_open(const char *path, byte_stream **out)
 {
     fsdp_status status;
-    struct stat info;
     *out = NULL;
     byte_stream *s = calloc(1, sizeof *s);
     if (!s || !(s->path = strdup(path))) {
         free(s);
         return error_set(FSDP_ERR_MEMORY, "%s: out of memory", path);
     }
-    s->fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (s->fd < 0) {
-        status = error_set_errno(FSDP_ERR_INPUT, "%s: cannot open", path);
-        goto fail;
-    }
-    if (fstat(s->fd, &info) == 0 && S_ISDIR(info.st_mode)) {
-        status = error_set(FSDP_ERR_INPUT, "%s: is a directory, a file is wanted", path);
-        goto fail;
-    }
+    s->fd = -1;
+    TRY_OR(fail, file_open_regular(path, FILE_ANY_SIZE, &s->fd, NULL));
     TRY_OR(fail, choose_encoding(s));
     *out = s;
     return FSDP_OK;

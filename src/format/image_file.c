@@ -228,6 +228,16 @@ static char *find_idx(const char *folder, const char *part, const char *kind, in
     return NULL;
 }
 
+bool image_folder_has(const char *folder, bool training)
+{
+    char *images = find_idx(folder, training ? "train" : "t10k", "images", 3);
+    char *batch = file_join(folder, training ? "data_batch_1.bin" : "test_batch.bin");
+    bool has = images != NULL || (batch != NULL && file_exists(batch));
+    free(batch);
+    free(images);
+    return has;
+}
+
 static fsdp_status read_cifar_folder(const char *folder, bool training, image_set *out)
 {
     enum { MAX_BATCHES = 64 };

@@ -24,6 +24,7 @@ typedef struct image_set {
 fsdp_status image_set_read_idx(const char *images_path, const char *labels_path, image_set *out);
 fsdp_status image_set_read_cifar10(const char *const *paths, size_t n_paths, image_set *out);
 /* A folder with either data set under its usual file names: the training part, or the test part. */
+bool image_folder_has(const char *folder, bool training);
 fsdp_status image_set_read_folder(const char *folder, bool training, image_set *out);
 void image_set_free(image_set *set); /* legal on a zeroed set */
 

@@ -91,8 +91,9 @@ static dataset_options data_options(const train_run *run, reading *progress, con
 static fsdp_status open_validation(train_run *run, dataset_options *options)
 {
     const fsdp_settings *s = run->settings;
+    options->max_samples = 0; /* --max_samples is about training */
     if (s->validation_dataset.n > 0) {
-        options->part = SOURCE_ALL;
+        options->part = SOURCE_NAMED_VALIDATION;
         return dataset_open(s->validation_dataset.items, (size_t)s->validation_dataset.n, options, &run->validation);
     }
     if (s->validation_split > 0) {

@@ -374,6 +374,47 @@ static void images_are_scaled_and_parts_told_apart(void **state)
     }
 }
 
+/* The class of the first image, which tells the parts apart; -1 when there is no such data. */
+static int first_class(const char *folder, source_part part)
+{
+    dataset_options o = DATASET_OPTIONS_INIT;
+    float pixels[1];
+    int32_t image_class = -1;
+    dataset *d = NULL;
+    o.part = part;
+    if (dataset_open(&folder, 1, &o, &d) != FSDP_OK)
+        return -2;
+    if (d != NULL)
+        assert_int_equal(dataset_read(d, 0, &(dataset_row){.pixels = pixels, .image_class = &image_class}), FSDP_OK);
+    dataset_free(d);
+    return image_class;
+}
+
+static void images_named_for_validation_are_the_test_images(void **state)
+{
+    const uint8_t images[16 + 1] = {0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 200};
+    uint8_t labels[8 + 1] = {0, 0, 8, 1, 0, 0, 0, 1, 0};
+    static const char *const written[][2] = {
+        {"both/train-", "1"}, {"both/t10k-", "2"}, {"test/t10k-", "3"}, {"train/train-", "4"}};
+    for (int i = 0; i < 4; i++) {
+        char name[64];
+        labels[8] = (uint8_t)(written[i][1][0] - '0');
+        snprintf(name, sizeof name, "%simages-idx3-ubyte", written[i][0]);
+        files_write(*state, name, images, sizeof images);
+        snprintf(name, sizeof name, "%slabels-idx1-ubyte", written[i][0]);
+        files_write(*state, name, labels, sizeof labels);
+    }
+    assert_int_equal(first_class(files_path(*state, "both"), SOURCE_TRAINING), 1);
+    assert_int_equal(first_class(files_path(*state, "both"), SOURCE_NAMED_VALIDATION), 2);
+    assert_int_equal(first_class(files_path(*state, "test"), SOURCE_NAMED_VALIDATION), 3);
+    assert_int_equal(first_class(files_path(*state, "train"), SOURCE_NAMED_VALIDATION), 4); /* it has no others */
+    assert_int_equal(first_class(files_path(*state, "both"), SOURCE_VALIDATION), 2);
+    assert_int_equal(first_class(files_path(*state, "train"), SOURCE_VALIDATION),
+                     -1); /* there is none, which is no error */
+    assert_int_equal(first_class(files_path(*state, "test"), SOURCE_TRAINING), -2);
+    assert_non_null(strstr(fsdp_last_error(), "train-images-idx3-ubyte"));
+}
+
 static void held_back_samples_are_the_last_ones_and_outlive_the_rest(void **state)
 {
     const char *names[] = {files_text(*state, "a.txt", "aaaabbbbccccdddd")};
@@ -443,6 +484,7 @@ int main(void)
         TEST(tables_of_steps_keep_their_order),
         TEST(pairs_are_cut_padded_and_masked),
         TEST(images_are_scaled_and_parts_told_apart),
+        TEST(images_named_for_validation_are_the_test_images),
         TEST(held_back_samples_are_the_last_ones_and_outlive_the_rest),
         TEST(what_gives_no_sample_is_one_clear_error),
     };
