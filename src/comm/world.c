@@ -46,6 +46,15 @@ static fsdp_status open_device(const fsdp_world_config *config, int local_rank, 
     return device_open_cpu(product, out);
 }
 
+static fsdp_status check_threads(int threads)
+{
+    if (threads >= 0 && threads <= THREADS_MOST)
+        return FSDP_OK;
+    return error_set(FSDP_ERR_INPUT,
+                     "%d threads are not possible; give 1 to %d, or 0 for this rank's share of the cores", threads,
+                     THREADS_MOST);
+}
+
 fsdp_status fsdp_world_open(const fsdp_world_config *given, fsdp_world **out)
 {
     fsdp_world_config config = FSDP_WORLD_CONFIG_INIT;
@@ -58,6 +67,7 @@ fsdp_status fsdp_world_open(const fsdp_world_config *given, fsdp_world **out)
     fsdp_status status;
     TRY_OR(fail, job_from_environment(&w->job));
     error_set_rank(w->job.rank, w->job.world_size);
+    TRY_OR(fail, check_threads(config.threads));
     w->threads = threads_set(config.threads, w->job.local_world_size);
     TRY_OR(fail, open_device(&config, w->job.local_rank, &w->dev));
     TRY_OR(fail, w->dev->stream_create(w->dev, 0, &w->compute));

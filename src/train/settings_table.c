@@ -6,10 +6,13 @@
 #include <fsdp/models.h>
 #include <fsdp/settings.h>
 
+#include "base/threads.h"
+
 #define ROW(name_) .name = #name_, .group = GROUP, .offset = offsetof(fsdp_settings, name_)
-#define INT(name_, fallback_, least_, unit_, help_)                                                                    \
-    ROW(name_), .type = FSDP_FLAG_INT, .fallback = fallback_, .least = least_, .most = 1e15, .unit = unit_,            \
+#define COUNT(name_, fallback_, least_, most_, unit_, help_)                                                           \
+    ROW(name_), .type = FSDP_FLAG_INT, .fallback = fallback_, .least = least_, .most = most_, .unit = unit_,           \
                 .help = help_
+#define INT(name_, fallback_, least_, unit_, help_) COUNT(name_, fallback_, least_, 1e15, unit_, help_)
 #define FLOAT(name_, fallback_, least_, most_, unit_, help_)                                                           \
     ROW(name_), .type = FSDP_FLAG_FLOAT, .fallback = fallback_, .least = least_, .most = most_, .unit = unit_,         \
                 .help = help_
@@ -223,7 +226,7 @@ const fsdp_flag settings_table[] = {
     {INT(train_batch_size, "4", 1, "samples", "samples that one rank computes at a time")},
     {INT(val_batch_size, NULL, 0, "samples", "the same in validation; by default --train_batch_size")},
     {INT(max_samples, NULL, 0, "samples", "use only so many samples of the data set; by default all")},
-    {INT(loader_threads, "1", 1, "N", "threads that prepare samples")},
+    {COUNT(loader_threads, "1", 1, 64, "N", "threads that prepare samples")},
     {INT(prefetch_batches, "4", 1, "N", "batches that are prepared ahead")},
     {SWITCH(shuffle, "true", "another order of the samples in every epoch")},
     {SWITCH(strict_data, NULL, "stop at a bad record instead of passing over it")},
@@ -328,7 +331,8 @@ const fsdp_flag settings_table[] = {
 #define GROUP "Machine"
     {TEXT(device, "auto", "NAME", "what computes; auto takes cuda where there is one"), .choices = devices},
     {TEXT(products, "auto", "NAME", "how the CPU multiplies matrices"), .choices = products},
-    {INT(threads, NULL, 0, "N", "threads of a rank; by default OMP_NUM_THREADS, else its share of the cores")},
+    {COUNT(threads, NULL, 0, THREADS_MOST, "N",
+           "threads of a rank; by default OMP_NUM_THREADS, else its share of the cores")},
     {SWITCH(deterministic, NULL, "the same bits in every run on a GPU too, at a cost in time and memory")},
 #undef GROUP
 

@@ -46,6 +46,10 @@ table=$(cat <<'END'
 -|unexpected word 'data.txt'|train data.txt
 -|--num_layers=many: a whole number is wanted|train --num_layers many
 -|--num_layers=0|train --num_layers 0
+-|--threads=100000: must be at most 4096|train --threads 100000
+-|--threads=100000: must be at most 4096|bench step --threads 100000
+-|--threads=100000: must be at most 4096|tokenize --threads 100000 inputs/text.txt
+-|--loader_threads=65: must be at most 64|train --loader_threads 65
 -|--lr=fast: a number is wanted|train --lr fast
 -|--lr=nan|train --lr nan
 -|--grad_clip=-1|train --grad_clip=-1
