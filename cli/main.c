@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <fsdp/crash.h>
 #include <fsdp/version.h>
 #include <fsdp/world.h>
 
@@ -39,6 +40,7 @@ static bool asks_for_help(const command *c, int argc, char **argv)
 
 static int run(int argc, char **argv)
 {
+    fsdp_report_crashes();
     if (argc < 2) {
         help_overview(stderr);
         return 2;

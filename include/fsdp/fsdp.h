@@ -2,6 +2,7 @@
 #ifndef FSDP_FSDP_H
 #define FSDP_FSDP_H
 
+#include <fsdp/crash.h>
 #include <fsdp/dtype.h>
 #include <fsdp/models.h>
 #include <fsdp/module.h>

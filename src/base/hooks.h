@@ -4,16 +4,19 @@
 #define BASE_HOOKS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include <fsdp/status.h>
+
+#include "base/crash.h"
 
 typedef enum hook_kind {
     HOOK_OP,         /* an operation of a program: name "linear.forward" */
     HOOK_MEMORY,     /* memory taken (bytes > 0) or given back (bytes < 0) */
     HOOK_COLLECTIVE, /* name "all_gather", detail the unit */
     HOOK_UNIT,       /* a unit changed state: name the unit, detail the state */
-    HOOK_PHASE,      /* "forward", "backward", "optimizer", "data", "checkpoint" */
+    HOOK_PHASE,      /* "optimizer", "data", "checkpoint" */
     HOOK_WAIT,       /* the computing thread waits for a collective: name and detail as there */
 } hook_kind;
 
@@ -42,8 +45,20 @@ extern bool hooks_enabled;   /* read-only for everyone but hooks.c */
 extern unsigned hooks_kinds; /* bit k: somebody hears events of kind k; likewise */
 void hooks_emit(hook_kind kind, hook_moment moment, const char *name, const char *detail, int64_t bytes, int lane);
 
+/* What a crash should tell, whoever listens. Names of operations and phases are literals. */
+static inline void hooks_note(hook_kind kind, hook_moment moment, const char *name, const char *detail, int lane)
+{
+    if (kind == HOOK_OP && moment == HOOK_BEGIN)
+        crash_note_operation(name, detail);
+    if (kind == HOOK_PHASE && lane == 0)
+        crash_note_phase(moment == HOOK_BEGIN ? name : NULL);
+    if (kind == HOOK_UNIT)
+        crash_note_unit(name);
+}
+
 #define HOOK(kind, moment, name, detail, bytes, lane)                                                                  \
     do {                                                                                                               \
+        hooks_note(kind, moment, name, detail, lane);                                                                  \
         if (__builtin_expect(hooks_enabled, 0))                                                                        \
             hooks_emit(kind, moment, name, detail, bytes, lane);                                                       \
     } while (0)

@@ -77,6 +77,7 @@ static fsdp_status run_step(train_run *run)
     double begun = clock_seconds(), samples = 0;
     int64_t n = micro_batches(run);
     run->previous_position = run->position;
+    crash_note_step(run->step + 1);
     FSDP_TRY(report_before_step(run->report, run));
     for (int64_t i = 0; i < n; i++)
         FSDP_TRY(run_micro_batch(run, i + 1 == n, &samples));

@@ -1,0 +1,18 @@
+/* The last words of a process that dies of a fatal signal: who it was, what it was doing, and a backtrace. What it is
+ * doing is noted all the time (base/hooks.h does it beside every event); whether anything is said is the program's
+ * decision (fsdp_report_crashes). */
+#ifndef BASE_CRASH_H
+#define BASE_CRASH_H
+
+#include <stdint.h>
+
+#include <fsdp/crash.h>
+
+/* Each keeps the newest; a few stores, no lock, from any thread. Names of phases and operations are literals or live as
+ * long as the process; names of units are copied. NULL: none. */
+void crash_note_step(int64_t step); /* being made, from 1 */
+void crash_note_phase(const char *phase);
+void crash_note_operation(const char *operation, const char *direction); /* "linear", "backward" */
+void crash_note_unit(const char *unit);
+
+#endif
