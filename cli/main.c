@@ -1,8 +1,10 @@
 /* The `fsdp` command: finds the subcommand and hands it the rest. --help and --version are answered here, without
  * touching a device. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <fsdp/crash.h>
 #include <fsdp/version.h>
@@ -40,7 +42,6 @@ static bool asks_for_help(const command *c, int argc, char **argv)
 
 static int run(int argc, char **argv)
 {
-    fsdp_report_crashes();
     if (argc < 2) {
         help_overview(stderr);
         return 2;
@@ -61,9 +62,22 @@ static int run(int argc, char **argv)
     return c->run(argc - 2, argv + 2);
 }
 
+/* A file that is opened while a standard descriptor is closed gets its number, and then what is meant for the terminal.
+ * New descriptors are the lowest that are free, so each of these gets its own number. */
+static bool hold_standard_descriptors(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDWR) != fd)
+            return false;
+    return true;
+}
+
 /* Output that did not arrive is a failure, wherever in the command it was written: on a full disk, say. */
 int main(int argc, char **argv)
 {
+    if (!hold_standard_descriptors())
+        return 1;
+    fsdp_report_crashes();
     int code = run(argc, argv);
     bool failed = ferror(stdout) != 0;
     errno = 0;
