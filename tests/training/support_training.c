@@ -15,6 +15,7 @@
 #include "base/rng.h"
 #include "shard/memory_plan.h"
 #include "shard/model.h"
+#include "shard/recording_device.h"
 #include "training/support_ranks.h"
 
 enum { LENGTH = 12, TARGET = 7, VOCABULARY = 61, IMAGE = 10 };
@@ -204,28 +205,39 @@ static fsdp_status train_steps(const training *t, fsdp_model *m, fsdp_optimizer 
     return status;
 }
 
+static bool records(const training *t)
+{
+    return t->device && strcmp(t->device, "recording") == 0;
+}
+
+static fsdp_status open_world(const training *t, fsdp_world **out)
+{
+    fsdp_world_config c = FSDP_WORLD_CONFIG_INIT;
+    c.device = t->device ? t->device : "cpu", c.threads = 1, c.comm_timeout = 30, c.backend = t->backend,
+    c.comm_thread = t->comm_thread;
+    return records(t) ? recording_world_open(&c, out) : fsdp_world_open(&c, out);
+}
+
 fsdp_status training_run_here(const training *given, training_result *out)
 {
     training t = *given;
-    fsdp_world_config wc = FSDP_WORLD_CONFIG_INIT;
     fsdp_optimizer_config oc = FSDP_OPTIMIZER_CONFIG_INIT;
     fsdp_world *w = NULL;
     fsdp_module *net = NULL;
     fsdp_model *m = NULL;
     fsdp_optimizer *o = NULL;
     memory_meter meter = {0, 0};
-    wc.device = t.device ? t.device : "cpu", wc.threads = 1, wc.comm_timeout = 30, wc.backend = t.backend,
-    wc.comm_thread = t.comm_thread;
     oc.weight_decay = 0.1f, oc.clip = 1, oc.beta2 = 0.95f;
     fsdp_status status;
-    TRY_OR(done, hooks_add(count_memory, &meter));
-    TRY_OR(done, fsdp_world_open(&wc, &w));
+    TRY_OR(done, hooks_add_kind(HOOK_MEMORY, count_memory, &meter)); /* all kinds would keep work from being recorded */
+    TRY_OR(done, open_world(&t, &w));
     TRY_OR(done, plan(&t, w, out));
     TRY_OR(done, make_net(&t, &net));
     TRY_OR(done, fsdp_shard(w, net, &t.config, &m));
     TRY_OR(done, fsdp_optimizer_new(m, &oc, &o));
     TRY_OR(done, train_steps(&t, m, o, fsdp_world_rank(w), out));
     out->memory = meter.most;
+    out->launches = records(&t) ? recording_device_of(w->dev)->launches : 0;
     TRY_OR(done, hash_parameters(m, &out->hash));
 done:
     if (status != FSDP_OK && w)
@@ -256,7 +268,7 @@ static void share_gpu(int rank)
 static fsdp_status run_rank(int rank, void *context)
 {
     const forked *f = context;
-    if (f->t->device)
+    if (f->t->device && !records(f->t))
         share_gpu(rank);
     return training_run_here(f->t, &f->results[rank]);
 }

@@ -16,7 +16,7 @@ typedef struct training {
     int micro_batches;   /* a step */
     int samples;         /* a micro-batch, over all ranks */
     const char *backend; /* NULL: shm, or self for one rank */
-    const char *device;  /* NULL: cpu; "cuda": all ranks share the first GPU */
+    const char *device;  /* NULL: cpu; "cuda": all ranks share the first GPU; "recording": shard/recording_device.h */
     bool comm_thread;
 } training;
 
@@ -24,6 +24,7 @@ typedef struct training_result {
     double loss[TRAINING_STEPS], norm[TRAINING_STEPS];
     uint64_t hash;
     int64_t shard_bytes, replica_bytes; /* received in those groups from the second step on: TRAINING_COUNTED steps */
+    int launches;                       /* of graphs, on a recording device */
     int64_t memory;                     /* most that was held at once, by allocation hooks */
     /* What the plan says of one micro-batch of this rank. */
     int64_t planned_gathered, planned_reduced, planned_replica, planned_memory;
