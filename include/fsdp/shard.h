@@ -104,7 +104,8 @@ FSDP_API int fsdp_model_units(const fsdp_model *m);
 /* A micro-batch: begin, record forward and loss, run. */
 FSDP_API fsdp_tape *fsdp_begin(fsdp_model *m);
 /* Computes loss and gradients of what was recorded. Gradients add up over micro-batches until fsdp_step. `last` is true
- * for the micro-batch after which the optimizer steps. */
+ * for the micro-batch after which the optimizer steps. Micro-batches may use different units; a recording may be
+ * evaluated or trained again, also with another of its losses. */
 FSDP_API fsdp_status fsdp_backward(fsdp_tape *t, fsdp_loss loss, bool last);
 /* A rank that has run out of data takes part in the step with nothing. */
 FSDP_API fsdp_status fsdp_backward_nothing(fsdp_model *m, bool last);

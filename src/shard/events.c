@@ -39,13 +39,20 @@ static fsdp_status await(event_run *r, const schedule_event *e)
     return FSDP_OK;
 }
 
+static fsdp_status clear_gradients(fsdp_model *m, const unit *u, uint8_t *base)
+{
+    return m->dev->zero(m->compute, base,
+                        (size_t)u->segments[0].layout->padded * fsdp_dtype_size(m->config.reduce_dtype));
+}
+
 /* Elements of the full gradient that no kernel writes: gaps between parameters, parameters that this program does not
  * use. They must be zero, for the norm and for the sums. */
-static fsdp_status clear_unwritten(event_run *r, const unit *u, uint8_t *base, size_t element)
+static fsdp_status clear_unwritten(event_run *r, const unit *u, uint8_t *base)
 {
     const layout_segment *s = u->segments[0].layout;
-    if (r->nothing)
-        return r->m->dev->zero(r->m->compute, base, (size_t)s->padded * element);
+    size_t element = fsdp_dtype_size(r->m->config.reduce_dtype);
+    if (r->batch.nothing)
+        return clear_gradients(r->m, u, base);
     int n;
     const parameter_use *uses = program_parameter_uses(r->planned->program, &n);
     int64_t clear_from = 0;
@@ -70,23 +77,24 @@ static fsdp_status take_gradients(event_run *r, const schedule_event *e)
     unit *u = &m->units[e->unit];
     bool alone = r->gradients == GRADIENT_DIRECT, direct = alone && !m->offloaded[e->unit];
     uint8_t *memory = direct ? NULL : m->gradient.memory + r->planned->schedule->units[e->unit].gradient_offset;
+    bool first = u->gradients == GRADIENTS_NONE; /* of this step's micro-batches to use the unit */
     FSDP_TRY(unit_take_gradients(u, m->config.reduce_dtype, memory));
-    bool adds = r->gradients != GRADIENT_BUFFERED && m->micro > 0 && (alone || !m->config.sync_each_micro_batch);
-    if (adds)
-        return alone && !direct ? offload_preloaded(m, e->unit) : FSDP_OK;
-    uint8_t *base = direct ? (uint8_t *)u->segments[0].gradient : memory;
-    return clear_unwritten(r, u, base, fsdp_dtype_size(m->config.reduce_dtype));
+    if (r->batch.more && alone)
+        return direct ? FSDP_OK : offload_preloaded(m, e->unit);
+    if (r->batch.more && model_holds_gradients(m)) /* the program adds, to whatever is there */
+        return first ? clear_gradients(m, u, memory) : FSDP_OK;
+    return clear_unwritten(r, u, direct ? (uint8_t *)u->segments[0].gradient : memory);
 }
 
 static bool reduces_now(const event_run *r)
 {
-    return r->m->config.sync_each_micro_batch || r->last;
+    return !model_holds_gradients(r->m) || r->batch.last;
 }
 
 /* Whether a reduction adds to what earlier micro-batches summed. */
 static bool reduces_more(const event_run *r)
 {
-    return r->m->config.sync_each_micro_batch && r->m->micro > 0;
+    return !model_holds_gradients(r->m) && r->batch.more;
 }
 
 /* Where this rank's part of the sum goes. */
@@ -100,7 +108,7 @@ static float *sum_of(const event_run *r, int index)
 
 static fsdp_status preload(event_run *r, const schedule_event *e)
 {
-    bool more = r->gradients == GRADIENT_DIRECT ? r->m->micro > 0 : reduces_more(r);
+    bool more = r->gradients == GRADIENT_DIRECT ? r->batch.more : reduces_more(r);
     return more ? offload_preload(r->m, e->unit, sum_of(r, e->unit)) : FSDP_OK;
 }
 
@@ -121,7 +129,7 @@ static fsdp_status reduce(event_run *r, const schedule_event *e)
     } else {
         return FSDP_OK;
     }
-    return offloaded ? offload_land(m, e->unit, sum, r->last) : FSDP_OK;
+    return offloaded ? offload_land(m, e->unit, sum, r->batch.last) : FSDP_OK;
 }
 
 /* A gradient that leaves at the end of a program may take until the next one begins. */

@@ -9,9 +9,8 @@ typedef struct event_run {
     fsdp_model *m;
     const planned_program *planned;
     gradient_residency gradients;
-    bool last;    /* micro-batch of the step */
-    bool nothing; /* no instructions run: full gradients are zero */
-    int next;     /* event; set by events_before */
+    micro_batch batch;
+    int next; /* event; set by events_before */
 } event_run;
 
 /* A program_hook; `context` is an event_run. */

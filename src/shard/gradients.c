@@ -86,10 +86,37 @@ static fsdp_status reduce_totals(fsdp_model *m, comm_group *g, const char *label
     return comm_wait(&request, m->compute);
 }
 
-fsdp_status model_finish_gradients(fsdp_model *m)
+/* Held gradients of unit `index` that are not reduced yet; zeros where no micro-batch of this rank used it. */
+static fsdp_status reduce_held(fsdp_model *m, int index)
+{
+    unit *u = &m->units[index];
+    uint8_t *held = m->gradient.memory + m->last_training->schedule->units[index].gradient_offset;
+    if (u->gradients == GRADIENTS_NONE) {
+        FSDP_TRY(unit_take_gradients(u, m->config.reduce_dtype, held));
+        FSDP_TRY(m->dev->zero(m->compute, held,
+                              (size_t)u->layout->segments[0].padded * fsdp_dtype_size(m->config.reduce_dtype)));
+    }
+    if (m->offloaded[index])
+        return offload_reduce(m, index, held);
+    FSDP_TRY(unit_reduce(u, m->shard_group, m->config.reduce_dtype, held, u->segments[0].gradient, m->replicated, false,
+                         m->step, m->compute));
+    return unit_reduced(u, m->compute);
+}
+
+fsdp_status model_close_gradients(fsdp_model *m)
 {
     if (m->micro == 0)
         return error_set(FSDP_ERR_STATE, "an optimizer step without a backward before it");
+    /* Every trained unit on every rank, in one order: ranks need not have used the same ones. */
+    for (int i = 0; model_holds_gradients(m) && i < m->layout->n_units; i++) {
+        if (m->layout->units[i].segments[0].trainable && m->units[i].gradients != GRADIENTS_SHARDED)
+            FSDP_TRY(reduce_held(m, i));
+    }
+    return FSDP_OK;
+}
+
+fsdp_status model_finish_gradients(fsdp_model *m)
+{
     FSDP_TRY(sum_replicas(m));
     FSDP_TRY(offload_finish_gradients(m));
     FSDP_TRY(local_squares(m));
@@ -138,8 +165,7 @@ void model_after_update(fsdp_model *m)
 {
     for (int i = 0; i < m->layout->n_units; i++) {
         m->units[i].stale = true;
-        if (m->units[i].gradients == GRADIENTS_SHARDED)
-            m->units[i].gradients = GRADIENTS_NONE;
+        m->units[i].gradients = GRADIENTS_NONE;
     }
     m->micro = 0;
     m->step++;

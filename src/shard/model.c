@@ -376,14 +376,6 @@ fail:
     return status;
 }
 
-static void free_arena(fsdp_model *m, model_arena *a)
-{
-    if (a->shared)
-        comm_release(m->world->comm, a->memory);
-    else
-        m->dev->release(m->dev, a->kind, a->memory, a->bytes);
-}
-
 void fsdp_model_free(fsdp_model *m)
 {
     if (!m)
@@ -396,21 +388,16 @@ void fsdp_model_free(fsdp_model *m)
     }
     while (m->programs) {
         planned_program *next = m->programs->next;
-        recorded_forget(m->dev, &m->programs->whole[0]);
-        recorded_forget(m->dev, &m->programs->whole[1]);
-        stretches_free(m->dev, &m->programs->stretches);
-        schedule_free(m->programs->schedule);
-        program_free(m->programs->program);
-        free(m->programs);
+        planned_program_free(m, m->programs);
         m->programs = next;
     }
     tape_free(m->recording);
     if (m->transfers)
         m->dev->stream_free(m->transfers);
-    free_arena(m, &m->waiting);
-    free_arena(m, &m->slab);
-    free_arena(m, &m->gradient);
-    free_arena(m, &m->gather);
+    model_release_arena(m, &m->waiting);
+    model_release_arena(m, &m->slab);
+    model_release_arena(m, &m->gradient);
+    model_release_arena(m, &m->gather);
     m->dev->release(m->dev, MEMORY_HOST, m->host_numbers, MODEL_HOST_NUMBERS * sizeof *m->host_numbers);
     m->dev->release(m->dev, MEMORY_DEVICE, m->numbers, sizeof *m->numbers);
     m->dev->release(m->dev, MEMORY_DEVICE, m->norm_blocks, m->norm_blocks_bytes);

@@ -12,7 +12,7 @@
 #include "shard/unit.h"
 #include "tensor/program.h"
 
-/* Memory that grows when a new program needs more; the contents do not survive that. */
+/* Memory that grows when a new program needs more; the contents do not survive that, except gradients that are held. */
 typedef struct model_arena {
     uint8_t *memory;
     size_t bytes;
@@ -20,11 +20,18 @@ typedef struct model_arena {
     bool shared; /* peers read it: from comm_allocate */
 } model_arena;
 
+/* All that a program depends on, besides the configuration. */
+typedef struct program_key {
+    uint64_t signature; /* of the recording */
+    int loss;           /* tensor of which gradients are computed, -1: none are */
+} program_key;
+
 typedef struct planned_program {
+    program_key key;
     program *program;
     schedule *schedule;
-    recorded_work whole[2]; /* recorded where one rank works alone: gradients overwritten; added to */
-    stretches stretches;    /* recorded where others take part */
+    recorded_work whole; /* where one rank works alone */
+    stretches stretches; /* where others take part */
     struct planned_program *next;
 } planned_program;
 
@@ -94,6 +101,20 @@ schedule_options model_schedule_options(const fsdp_model *m);
 /* How its programs are compiled. */
 program_options model_program_options(const fsdp_model *m, bool backward);
 
+/* What one run of a program does differently from another: all that its work, recorded or not, may depend on. */
+typedef struct micro_batch {
+    bool more;    /* earlier micro-batches of this step have left gradients */
+    bool last;    /* of the step; told apart from the others only where something depends on it */
+    bool nothing; /* no instructions run: full gradients are zero */
+} micro_batch;
+
+/* Full gradients are kept over the micro-batches of a step and reduced after the last. Alone there is nobody to spare
+ * reductions with: each micro-batch is added to the fp32 sum. */
+static inline bool model_holds_gradients(const fsdp_model *m)
+{
+    return !m->config.sync_each_micro_batch && m->n_ranks > 1;
+}
+
 /* Nothing but the compute stream takes part in a step: all of it can be recorded as a graph. */
 static inline bool model_works_alone(const fsdp_model *m)
 {
@@ -119,8 +140,11 @@ void model_forget_graphs(fsdp_model *m);
  * timing is what all take. */
 fsdp_status model_share_choices(fsdp_model *m);
 
-/* Finds the program of a recording, or plans it and makes room. The model takes the recording when it is new. */
+/* Finds the program of a recording and its loss (NULL: without gradients), or plans it and makes room. The model takes
+ * the recording when it is new. */
 fsdp_status model_plan(fsdp_model *m, fsdp_tape *recording, fsdp_tensor *root, planned_program **out);
+void planned_program_free(fsdp_model *m, planned_program *p);
+void model_release_arena(fsdp_model *m, model_arena *a); /* an empty one is legal */
 
 /* The module's parameters laid out in units, as config, n_shards and replicated say; talks to nobody and allocates
  * nothing on the device. */
@@ -151,8 +175,10 @@ static inline model_numbers *model_host_numbers(fsdp_model *m)
 fsdp_status model_fetch(fsdp_model *m, void *host, const void *dev, size_t bytes);
 fsdp_status model_put(fsdp_model *m, void *dev, const void *host, size_t bytes);
 
-/* gradients.c. After the last micro-batch: what is still under way is waited for, replicas are summed, and the totals
- * {sum of squares, loss, count} over all ranks stand in numbers->totals. */
+/* gradients.c. After the last micro-batch, which there must have been: every gradient of the step is reduced, also of
+ * units that the last micro-batch did not use. Not recorded: it depends on what each micro-batch used. */
+fsdp_status model_close_gradients(fsdp_model *m);
+/* Then replicas are summed, and the totals {sum of squares, loss, count} over all ranks stand in numbers->totals. */
 fsdp_status model_finish_gradients(fsdp_model *m);
 /* Sums of squares (model_norm_sums) of this rank's gradient of a unit, at `gradient`. */
 fsdp_status model_squares(fsdp_model *m, const unit_segment *part, const float *gradient, double *out, bool add,

@@ -299,21 +299,39 @@ fsdp_status offload_clear(fsdp_model *m, int index)
     return o->host->zero(o->host_stream, m->units[index].segments[0].gradient, gradient_bytes(m, index));
 }
 
-/* A unit that the last micro-batch did not train: its sum comes back once more, to be closed like the others. */
-static fsdp_status close_untrained(fsdp_model *m, int index)
+static fsdp_status reduce_to(fsdp_model *m, int index, uint8_t *held, float *landing)
+{
+    unit *u = &m->units[index];
+    FSDP_TRY(unit_reduce(u, m->shard_group, m->config.reduce_dtype, held, landing, m->replicated, false, m->step,
+                         m->compute));
+    FSDP_TRY(offload_land(m, index, landing, true));
+    return unit_reduced(u, m->compute);
+}
+
+static fsdp_status bring_back(fsdp_model *m, int index, float *landing)
+{
+    FSDP_TRY(offload_preload(m, index, landing));
+    FSDP_TRY(offload_preloaded(m, index));
+    return offload_land(m, index, landing, true);
+}
+
+/* A unit that the last micro-batch did not train is closed like the others: from its full gradients at `held`, or,
+ * where those are reduced (NULL), from the sum that comes back once more. */
+static fsdp_status close_untrained(fsdp_model *m, int index, uint8_t *held)
 {
     offload *o = m->offload;
     size_t bytes = gradient_bytes(m, index);
     void *landing;
     FSDP_TRY(m->dev->allocate(m->dev, MEMORY_DEVICE, bytes, &landing));
-    fsdp_status status = offload_preload(m, index, landing);
-    if (status == FSDP_OK)
-        status = offload_preloaded(m, index);
-    if (status == FSDP_OK)
-        status = offload_land(m, index, landing, true);
+    fsdp_status status = held ? reduce_to(m, index, held, landing) : bring_back(m, index, landing);
     fsdp_status ended = m->dev->stream_synchronize(o->out);
     m->dev->release(m->dev, MEMORY_DEVICE, landing, bytes);
     return status == FSDP_OK ? ended : status;
+}
+
+fsdp_status offload_reduce(fsdp_model *m, int index, uint8_t *held)
+{
+    return close_untrained(m, index, held);
 }
 
 fsdp_status offload_finish_gradients(fsdp_model *m)
@@ -321,7 +339,7 @@ fsdp_status offload_finish_gradients(fsdp_model *m)
     offload *o = m->offload;
     for (int i = 0; o && i < m->layout->n_units; i++) {
         if (m->offloaded[i] && o->units[i].slice >= 0 && !o->units[i].squared)
-            FSDP_TRY(close_untrained(m, i));
+            FSDP_TRY(close_untrained(m, i, NULL));
         o->units[i].squared = false;
     }
     return o ? m->dev->stream_wait(m->compute, o->summed) : FSDP_OK;

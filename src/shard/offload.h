@@ -43,6 +43,9 @@ fsdp_status offload_preloaded(fsdp_model *m, int index);
 /* This rank's sum lies at `landing`, as soon as compute and the unit's reduction are there. It leaves for the host;
  * when it is the step's `last`, replicas are summed and its squares taken before. */
 fsdp_status offload_land(fsdp_model *m, int index, float *landing, bool last);
+/* The unit's full gradients at `held` are reduced now, land and leave: after the last micro-batch, for units that it
+ * did not use. */
+fsdp_status offload_reduce(fsdp_model *m, int index, uint8_t *held);
 /* Compute waits until it has left: the memory is free. */
 fsdp_status offload_landed(fsdp_model *m, int index);
 /* No gradient for this unit in this step, so far. */

@@ -1,36 +1,80 @@
 /* Recording and launching of graphs, and the cutting of programs into stretches that can be recorded. */
 #include "shard/recorded.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/hooks.h"
 
 /* A launch of a graph costs about as much as this many launches of kernels. */
 enum { SHORTEST_RECORDED = 3 };
 
-void recorded_forget(device *dev, recorded_work *r)
+static void forget(device *dev, recorded_graph *one)
 {
-    if (r->graph)
-        dev->graph_free(r->graph);
-    *r = (recorded_work){NULL, false};
+    if (one->graph)
+        dev->graph_free(one->graph);
+    *one = (recorded_graph){.ran = false};
 }
 
-fsdp_status recorded_run(device *dev, stream *s, recorded_work *r, recordable work, void *context)
+void recorded_forget(device *dev, recorded_work *r)
+{
+    for (int i = 0; i < RECORDED_MOST; i++)
+        forget(dev, &r->list[i]);
+    r->oldest = 0;
+}
+
+/* The recording for these facts; a free place, or the oldest's, where there is none. */
+static recorded_graph *find(device *dev, recorded_work *r, recorded_facts facts)
+{
+    uint64_t key = hash_bytes(HASH_START, facts.bytes, facts.n);
+    for (int i = 0; i < RECORDED_MOST; i++) {
+        if (r->list[i].ran && r->list[i].key == key)
+            return &r->list[i];
+    }
+    recorded_graph *place = NULL;
+    for (int i = 0; i < RECORDED_MOST && !place; i++)
+        place = r->list[i].ran ? NULL : &r->list[i];
+    if (!place) {
+        place = &r->list[r->oldest];
+        r->oldest = (r->oldest + 1) % RECORDED_MOST;
+        forget(dev, place);
+    }
+    place->key = key;
+    return place;
+}
+
+static fsdp_status record(device *dev, stream *s, recorded_graph *one, recordable work, const void *fixed,
+                          const void *facts)
+{
+    char cause[1024];
+    FSDP_TRY(dev->graph_begin(s));
+    fsdp_status status = work(fixed, facts);
+    if (status != FSDP_OK)
+        snprintf(cause, sizeof cause, "%s", fsdp_last_error());
+    fsdp_status ended = dev->graph_end(s, &one->graph);
+    return status == FSDP_OK ? ended : error_set(status, "%s", cause);
+}
+
+fsdp_status recorded_run(device *dev, stream *s, recorded_work *r, recordable work, const void *fixed,
+                         recorded_facts facts)
 {
     if (!dev->graph_begin || hooks_kinds >> HOOK_OP & 1)
-        return work(context);
-    if (!r->graph && !r->ran) {
-        r->ran = true;
-        return work(context);
-    }
-    if (!r->graph) {
-        FSDP_TRY(dev->graph_begin(s));
-        fsdp_status status = work(context), ended = dev->graph_end(s, &r->graph);
-        FSDP_TRY(status);
-        FSDP_TRY(ended);
-    }
-    return dev->graph_launch(s, r->graph);
+        return work(fixed, facts.bytes);
+    recorded_graph *one = find(dev, r, facts);
+    bool plainly = !one->ran;
+    fsdp_status status = FSDP_OK;
+    one->ran = true;
+    if (plainly)
+        status = work(fixed, facts.bytes);
+    else if (!one->graph)
+        status = record(dev, s, one, work, fixed, facts.bytes);
+    if (status == FSDP_OK && !plainly)
+        status = dev->graph_launch(s, one->graph);
+    if (status != FSDP_OK)
+        forget(dev, one);
+    return status;
 }
 
 static bool stays_outside(const instruction *step)
@@ -67,10 +111,8 @@ fsdp_status stretches_cut(const program *p, const schedule *s, stretches *out)
 
 void stretches_forget(device *dev, stretches *s)
 {
-    for (int i = 0; i < s->n; i++) {
-        recorded_forget(dev, &s->list[i].work[0]);
-        recorded_forget(dev, &s->list[i].work[1]);
-    }
+    for (int i = 0; i < s->n; i++)
+        recorded_forget(dev, &s->list[i].work);
 }
 
 void stretches_free(device *dev, stretches *s)

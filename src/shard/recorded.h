@@ -8,24 +8,42 @@
 #include "shard/schedule.h"
 #include "tensor/program.h"
 
-/* Runs plainly once (which lets libraries choose and prepare), is recorded the second time, launched from then on. */
-typedef struct recorded_work {
+/* What a recording depends on besides what stays as it is while there are recordings: plain bytes without padding. */
+typedef struct recorded_facts {
+    const void *bytes;
+    size_t n;
+} recorded_facts;
+
+/* `fixed` is the same for as long as its recordings are kept: pointers to memory, chosen kernels; whoever changes any
+ * of it forgets them. `facts` is all that may differ from one run to the next. */
+typedef fsdp_status (*recordable)(const void *fixed, const void *facts);
+
+/* One recording for each of the facts seen: plainly run once (which lets libraries choose and prepare), recorded the
+ * second time, launched from then on. */
+typedef struct recorded_graph {
+    uint64_t key; /* hash of the facts */
+    bool ran;     /* false: the place is free */
     graph *graph;
-    bool ran;
+} recorded_graph;
+
+enum { RECORDED_MOST = 4 };
+
+typedef struct recorded_work {
+    recorded_graph list[RECORDED_MOST];
+    int oldest; /* gives way when facts are new and all places are taken */
 } recorded_work;
 
-typedef fsdp_status (*recordable)(void *context);
-
 /* Only where the device has graphs and nobody listens to operations (a graph reports none); otherwise `work` is simply
- * run. */
-fsdp_status recorded_run(device *dev, stream *s, recorded_work *r, recordable work, void *context);
+ * run. Work that fails is forgotten. */
+fsdp_status recorded_run(device *dev, stream *s, recorded_work *r, recordable work, const void *fixed,
+                         recorded_facts facts);
 void recorded_forget(device *dev, recorded_work *r);
 
 /* Instructions [first, end): no event of the schedule falls between them. */
 typedef struct stretch {
     int first, end;
-    bool recordable;       /* long enough to be worth it, and no other stream or rank takes part */
-    recorded_work work[2]; /* gradients overwritten; added to */
+    bool recordable; /* long enough to be worth it, and no other stream or rank takes part */
+    recorded_work work;
 } stretch;
 
 typedef struct stretches {

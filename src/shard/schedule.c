@@ -281,10 +281,19 @@ static void plan_gradient_memory(const planning *g, int i, int freed, lifetime *
     int last = offloaded ? freed : freed - 1;
     *full = (lifetime){schedule_unit_bytes(u, g->o->grad_bytes, true), direct ? from : s->first, last, 0};
     *landing = (lifetime){offloaded && !direct ? landing_bytes(g, &u->segments[0]) : 0, from, freed, 0};
-    if (g->o->gradients == GRADIENT_HELD)
-        full->first = 0, full->last = program_length(g->p);
-    if (direct && !offloaded)
-        full->bytes = 0;
+    if (g->o->gradients == GRADIENT_HELD || (direct && !offloaded))
+        full->bytes = 0; /* a place of its own, or none */
+}
+
+/* Held gradients outlive programs: every unit has its place, the same in all of them, whether they train it or not. */
+static size_t place_held(planning *g)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < g->l->n_units; i++) {
+        g->s->units[i].gradient_offset = bytes;
+        bytes += schedule_unit_bytes(&g->l->units[i], g->o->grad_bytes, true);
+    }
+    return bytes;
 }
 
 /* A buffered gradient lives until the next unit's reduction has started: at most two are on their way. */
@@ -307,12 +316,15 @@ static fsdp_status plan_gradients(planning *g)
         status = add_gradient_events(g, i, freed);
     }
     g->s->reductions = n;
+    size_t held = n > 0 && g->o->gradients == GRADIENT_HELD ? place_held(g) : 0;
     if (status == FSDP_OK)
         status = lifetime_pack(items, 2 * n, &g->s->gradient_bytes);
+    g->s->gradient_bytes += held;
     for (int i = 0; i < n && status == FSDP_OK; i++) {
         schedule_unit *u = &g->s->units[g->stays[i].unit];
-        u->gradient_offset = items[i].offset;
-        u->landing_offset = g->o->gradients == GRADIENT_DIRECT ? items[i].offset : items[n + i].offset;
+        if (g->o->gradients != GRADIENT_HELD)
+            u->gradient_offset = items[i].offset;
+        u->landing_offset = held + (g->o->gradients == GRADIENT_DIRECT ? items[i].offset : items[n + i].offset);
     }
     free(items);
     return status;

@@ -21,7 +21,7 @@ typedef enum parameter_residency {
 typedef enum gradient_residency {
     GRADIENT_DIRECT,   /* straight into the accumulator: nothing to reduce */
     GRADIENT_BUFFERED, /* into a buffer that lives until it is reduced */
-    GRADIENT_HELD,     /* into a buffer that stays, over micro-batches, until the last is reduced */
+    GRADIENT_HELD,     /* into a buffer that stays, over micro-batches and programs, until the last is reduced */
 } gradient_residency;
 
 typedef enum schedule_action {
@@ -59,9 +59,9 @@ typedef struct schedule_options {
 typedef struct schedule_unit {
     bool used, trained;
     size_t forward_offset, backward_offset; /* in the gather arena; equal when the unit is gathered once */
-    size_t gradient_offset;                 /* in the gradient arena */
-    size_t landing_offset; /* offloaded: where this rank's sum lies before it leaves, likewise; the buffer itself when
-                              gradients are direct */
+    size_t gradient_offset; /* in the gradient arena; held ones have it in programs that do not train the unit, too */
+    size_t landing_offset;  /* offloaded: where this rank's sum lies before it leaves, likewise; the buffer itself when
+                               gradients are direct */
 } schedule_unit;
 
 typedef struct schedule {

@@ -22,8 +22,8 @@ schedule_options model_schedule_options(const fsdp_model *m)
     const fsdp_config *c = &m->config;
     schedule_options o = {.parameters = m->traits->parameters,
                           .alias = m->n_shards == 1,
-                          .gradients = m->traits->holds_gradients || !c->sync_each_micro_batch ? GRADIENT_HELD
-                                                                                               : GRADIENT_BUFFERED,
+                          .gradients = m->traits->holds_gradients || model_holds_gradients(m) ? GRADIENT_HELD
+                                                                                              : GRADIENT_BUFFERED,
                           .param_bytes = fsdp_dtype_size(c->param_dtype),
                           .grad_bytes = fsdp_dtype_size(c->reduce_dtype),
                           .gather_buffers = c->gather_buffers,
@@ -46,10 +46,31 @@ program_options model_program_options(const fsdp_model *m, bool backward)
 void model_forget_graphs(fsdp_model *m)
 {
     for (planned_program *p = m->programs; p; p = p->next) {
-        recorded_forget(m->dev, &p->whole[0]);
-        recorded_forget(m->dev, &p->whole[1]);
+        recorded_forget(m->dev, &p->whole);
         stretches_forget(m->dev, &p->stretches);
     }
+}
+
+static fsdp_status take_arena(fsdp_model *m, model_arena *a, size_t bytes)
+{
+    void *memory = NULL;
+    if (a->shared)
+        FSDP_TRY(comm_allocate(m->world->comm, bytes, &memory));
+    else
+        FSDP_TRY(m->dev->allocate(m->dev, a->kind, bytes, &memory));
+    a->memory = memory;
+    a->bytes = bytes;
+    return FSDP_OK;
+}
+
+void model_release_arena(fsdp_model *m, model_arena *a)
+{
+    if (a->shared)
+        comm_release(m->world->comm, a->memory);
+    else
+        m->dev->release(m->dev, a->kind, a->memory, a->bytes);
+    a->memory = NULL;
+    a->bytes = 0;
 }
 
 static fsdp_status grow_arena(fsdp_model *m, model_arena *a, size_t bytes)
@@ -59,21 +80,25 @@ static fsdp_status grow_arena(fsdp_model *m, model_arena *a, size_t bytes)
     FSDP_TRY(m->dev->stream_synchronize(m->compute));
     FSDP_TRY(offload_settle(m));
     model_forget_graphs(m);
-    void *memory = NULL;
-    if (a->shared) {
-        comm_release(m->world->comm, a->memory);
-        a->memory = NULL;
-        a->bytes = 0;
-        FSDP_TRY(comm_allocate(m->world->comm, bytes, &memory));
-    } else {
-        m->dev->release(m->dev, a->kind, a->memory, a->bytes);
-        a->memory = NULL;
-        a->bytes = 0;
-        FSDP_TRY(m->dev->allocate(m->dev, a->kind, bytes, &memory));
-    }
-    a->memory = memory;
-    a->bytes = bytes;
-    return FSDP_OK;
+    model_release_arena(m, a);
+    return take_arena(m, a, bytes);
+}
+
+/* The same, but what is held of this step's earlier micro-batches comes along. */
+static fsdp_status grow_gradients(fsdp_model *m, size_t bytes)
+{
+    model_arena before = m->gradient;
+    if (bytes <= before.bytes || m->micro == 0 || !model_holds_gradients(m))
+        return grow_arena(m, &m->gradient, bytes);
+    FSDP_TRY(m->dev->stream_synchronize(m->compute));
+    FSDP_TRY(offload_settle(m));
+    model_forget_graphs(m);
+    FSDP_TRY(take_arena(m, &m->gradient, bytes));
+    fsdp_status status = m->dev->copy(m->compute, m->gradient.memory, before.memory, before.bytes);
+    if (status == FSDP_OK)
+        status = m->dev->stream_synchronize(m->compute);
+    model_release_arena(m, &before);
+    return status;
 }
 
 /* A copy that stays (RESIDENT_KEPT) does not survive its arena. */
@@ -91,37 +116,60 @@ static fsdp_status make_room(fsdp_model *m, const planned_program *p)
     if (p->schedule->gather_bytes > m->gather.bytes)
         forget_kept(m);
     FSDP_TRY(grow_arena(m, &m->gather, p->schedule->gather_bytes));
-    FSDP_TRY(grow_arena(m, &m->gradient, p->schedule->gradient_bytes));
+    FSDP_TRY(grow_gradients(m, p->schedule->gradient_bytes));
     if (program_host_bytes(p->program) > 0 && !m->transfers)
         FSDP_TRY(m->dev->stream_create(m->dev, 0, &m->transfers));
     FSDP_TRY(grow_arena(m, &m->waiting, program_host_bytes(p->program)));
     return grow_arena(m, &m->slab, program_slab_bytes(p->program));
 }
 
-static planned_program *find_program(fsdp_model *m, uint64_t signature)
+static planned_program *find_program(fsdp_model *m, program_key key)
 {
     planned_program *p = m->programs;
-    while (p && program_signature(p->program) != signature)
+    while (p && (p->key.signature != key.signature || p->key.loss != key.loss))
         p = p->next;
     return p;
 }
 
+void planned_program_free(fsdp_model *m, planned_program *p)
+{
+    recorded_forget(m->dev, &p->whole);
+    stretches_free(m->dev, &p->stretches);
+    schedule_free(p->schedule);
+    program_free(p->program);
+    free(p);
+}
+
+/* The program takes its tape. A recording that another program has taken before is copied. */
+static fsdp_status compile(fsdp_model *m, fsdp_tape *recording, const fsdp_tensor *root, program **out)
+{
+    program_options options = model_program_options(m, root != NULL);
+    fsdp_tape *taken = recording, *other = NULL;
+    if (recording == m->recording)
+        FSDP_TRY(tape_create(m->dev, &other));
+    else
+        FSDP_TRY(tape_copy(recording, &taken));
+    fsdp_status status = program_compile(taken, root ? taken->tensors[root->id] : NULL, &options, out);
+    if (status != FSDP_OK)
+        tape_free(other ? other : taken);
+    else if (other)
+        m->recording = other;
+    return status;
+}
+
 fsdp_status model_plan(fsdp_model *m, fsdp_tape *recording, fsdp_tensor *root, planned_program **out)
 {
-    *out = find_program(m, recording->signature);
+    program_key key = {recording->signature, root ? root->id : -1};
+    *out = find_program(m, key);
     if (*out)
         return FSDP_OK;
     planned_program *p = calloc(1, sizeof *p);
     if (!p)
         return error_set(FSDP_ERR_MEMORY, "planning a step: out of host memory");
-    program_options options = model_program_options(m, root != NULL);
     schedule_options when = model_schedule_options(m);
-    fsdp_tape *fresh = NULL;
     fsdp_status status;
-    TRY_OR(fail, tape_create(m->dev, &fresh));
-    TRY_OR(fail, program_compile(recording, root, &options, &p->program));
-    m->recording = fresh; /* the program has taken the old one */
-    fresh = NULL;
+    p->key = key;
+    TRY_OR(fail, compile(m, recording, root, &p->program));
     TRY_OR(fail, schedule_build(p->program, m->layout, &when, &p->schedule));
     TRY_OR(fail, stretches_cut(p->program, p->schedule, &p->stretches));
     TRY_OR(fail, make_room(m, p));
@@ -130,11 +178,7 @@ fsdp_status model_plan(fsdp_model *m, fsdp_tape *recording, fsdp_tensor *root, p
     *out = p;
     return FSDP_OK;
 fail:
-    tape_free(fresh);
-    stretches_free(m->dev, &p->stretches);
-    schedule_free(p->schedule);
-    program_free(p->program);
-    free(p);
+    planned_program_free(m, p);
     return status;
 }
 
@@ -150,65 +194,96 @@ static fsdp_status put_numbers(fsdp_model *m)
     return m->dev->copy(m->compute, &m->numbers->seed, &host->seed, sizeof host->seed);
 }
 
+/* What does not change from run to run. */
 typedef struct program_work {
-    program *program;
-    const program_run_args *args;
+    fsdp_model *m;
+    planned_program *planned;
     int first, end;
 } program_work;
 
-static fsdp_status run_instructions(void *context)
+/* What does, for instructions alone. */
+typedef struct instruction_facts {
+    bool add; /* gradients of parameters are added to earlier ones */
+} instruction_facts;
+
+static program_run_args run_args(const program_work *w, bool add)
 {
-    const program_work *w = context;
-    return program_run_range(w->program, w->args, w->first, w->end);
+    fsdp_model *m = w->m;
+    return (program_run_args){.dev = m->dev,
+                              .compute = m->compute,
+                              .slab = m->slab.memory,
+                              .host = m->waiting.memory,
+                              .transfers = m->transfers,
+                              .seed = &m->numbers->seed,
+                              .numbers = &m->numbers->step,
+                              .statistics = &m->statistics,
+                              .peers = &m->peers,
+                              .accumulate_parameters = add,
+                              .deterministic = m->config.deterministic};
+}
+
+static fsdp_status run_instructions(const void *fixed, const void *facts)
+{
+    const program_work *w = fixed;
+    program_run_args args = run_args(w, ((const instruction_facts *)facts)->add);
+    return program_run_range(w->planned->program, &args, w->first, w->end);
+}
+
+static event_run begin_events(fsdp_model *m, const planned_program *p, micro_batch batch)
+{
+    return (event_run){.m = m, .planned = p, .gradients = model_schedule_options(m).gradients, .batch = batch};
+}
+
+static bool adds_gradients(const event_run *r)
+{
+    return r->batch.more && (r->gradients == GRADIENT_DIRECT || model_holds_gradients(r->m));
+}
+
+/* Instructions and events in one. */
+static fsdp_status run_whole(const void *fixed, const void *facts)
+{
+    const program_work *w = fixed;
+    event_run events = begin_events(w->m, w->planned, *(const micro_batch *)facts);
+    program_run_args args = run_args(w, adds_gradients(&events));
+    args.before = events_before;
+    args.before_context = &events;
+    return program_run_range(w->planned->program, &args, w->first, w->end);
 }
 
 /* Events happen between the stretches, plainly; the stretches are recorded. */
-static fsdp_status run_stretches(fsdp_model *m, planned_program *p, const program_run_args *args)
+static fsdp_status run_stretches(fsdp_model *m, planned_program *p, micro_batch batch)
 {
-    program_run_args inside = *args;
-    inside.before = NULL;
+    event_run events = begin_events(m, p, batch);
+    instruction_facts facts = {adds_gradients(&events)};
     for (int i = 0; i < p->stretches.n; i++) {
         stretch *part = &p->stretches.list[i];
-        program_work work = {p->program, &inside, part->first, part->end};
-        FSDP_TRY(args->before(args->before_context, part->first));
+        program_work work = {m, p, part->first, part->end};
+        FSDP_TRY(events_before(&events, part->first));
         if (part->recordable)
-            FSDP_TRY(
-                recorded_run(m->dev, m->compute, &part->work[args->accumulate_parameters], run_instructions, &work));
+            FSDP_TRY(recorded_run(m->dev, m->compute, &part->work, run_instructions, &work,
+                                  (recorded_facts){&facts, sizeof facts}));
         else
-            FSDP_TRY(run_instructions(&work));
+            FSDP_TRY(run_instructions(&work, &facts));
     }
-    return args->before(args->before_context, program_length(p->program));
+    return events_before(&events, program_length(p->program));
 }
 
 static fsdp_status run_program(fsdp_model *m, planned_program *p, const fsdp_tape *recording, bool last)
 {
-    schedule_options options = model_schedule_options(m);
-    event_run events = {.m = m, .planned = p, .gradients = options.gradients, .last = last};
+    bool trains = p->key.loss >= 0;
+    micro_batch batch = {.more = trains && m->micro > 0, .last = trains && last && !model_works_alone(m)};
+    program_work work = {m, p, 0, program_length(p->program)};
+    program_run_args args = run_args(&work, false);
     if (m->traits->parameters == RESIDENT_ALIAS) {
         for (int i = 0; i < m->layout->n_units; i++)
             unit_point_at_copy(&m->units[i], m->config.param_dtype);
     }
     FSDP_TRY(offload_begin(m));
     FSDP_TRY(put_numbers(m));
-    bool held = options.gradients == GRADIENT_HELD && !m->config.sync_each_micro_batch;
-    program_run_args args = {.dev = m->dev,
-                             .compute = m->compute,
-                             .slab = m->slab.memory,
-                             .host = m->waiting.memory,
-                             .transfers = m->transfers,
-                             .seed = &m->numbers->seed,
-                             .numbers = &m->numbers->step,
-                             .statistics = &m->statistics,
-                             .peers = &m->peers,
-                             .accumulate_parameters = m->micro > 0 && (options.gradients == GRADIENT_DIRECT || held),
-                             .deterministic = m->config.deterministic,
-                             .before = events_before,
-                             .before_context = &events};
     FSDP_TRY(program_stage_inputs(p->program, recording, &args));
     if (!model_works_alone(m))
-        return run_stretches(m, p, &args);
-    program_work work = {p->program, &args, 0, program_length(p->program)};
-    return recorded_run(m->dev, m->compute, &p->whole[args.accumulate_parameters], run_instructions, &work);
+        return run_stretches(m, p, batch);
+    return recorded_run(m->dev, m->compute, &p->whole, run_whole, &work, (recorded_facts){&batch, sizeof batch});
 }
 
 static fsdp_tape *begin(fsdp_model *m, bool training)
@@ -280,8 +355,7 @@ fsdp_status fsdp_backward_nothing(fsdp_model *m, bool last)
     if (!p)
         return error_set(FSDP_ERR_STATE, "a rank has no data for its first step: it cannot know what the others "
                                          "compute; give every rank at least one sample");
-    schedule_options options = model_schedule_options(m);
-    event_run events = {.m = m, .planned = p, .gradients = options.gradients, .last = last, .nothing = true};
+    event_run events = begin_events(m, p, (micro_batch){.more = m->micro > 0, .last = last, .nothing = true});
     FSDP_TRY(offload_begin(m));
     FSDP_TRY(events_clear_untrained(m, p->schedule));
     FSDP_TRY(events_before(&events, program_length(p->program)));

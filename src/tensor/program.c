@@ -114,7 +114,7 @@ static fsdp_status mark_parameter_written(program *p, const fsdp_tensor *x, bool
 /* Nobody reads x after the backward of its only reader, and its memory is its alone. */
 static bool ends_here(const fsdp_tensor *x)
 {
-    if (x->kind != TENSOR_VALUE || x->n_consumers != 1 || x->is_output || !x->replay)
+    if (x->kind != TENSOR_VALUE || x->n_consumers != 1 || x->wanted || !x->replay)
         return false;
     const node *producer = x->producer;
     for (int i = 0; i < producer->n_outputs; i++) {
@@ -265,6 +265,16 @@ static fsdp_status emit_all(program *p)
     return FSDP_OK;
 }
 
+/* Whatever an earlier attempt left on the tape is forgotten. */
+static void begin_plan(program *p)
+{
+    for (int i = 0; i < p->tape->n_tensors; i++) {
+        fsdp_tensor *x = p->tape->tensors[i];
+        x->data = x->replay = x->grad = NULL;
+        x->wanted = x->is_output || x == p->root;
+    }
+}
+
 fsdp_status program_compile(fsdp_tape *t, fsdp_tensor *root, const program_options *options, program **out)
 {
     FSDP_TRY(fsdp_tape_status(t));
@@ -276,8 +286,7 @@ fsdp_status program_compile(fsdp_tape *t, fsdp_tensor *root, const program_optio
     p->tape = t;
     p->root = options->backward ? root : NULL;
     p->options = *options;
-    if (p->root)
-        p->root->is_output = true;
+    begin_plan(p);
 
     fsdp_status status;
     TRY_OR(fail, program_place_values(p));

@@ -55,7 +55,7 @@ static bool consumed_outside_region(const program *p, const fsdp_tensor *x)
 static bool keeps_by_rule(const program *p, const fsdp_tensor *x)
 {
     const node *n = x->producer;
-    if (x->kind != TENSOR_VALUE || !p->options.backward || x->keep || x->is_output || x == p->root)
+    if (x->kind != TENSOR_VALUE || !p->options.backward || x->keep || x->wanted)
         return true;
     for (int i = 0; i < n->n_outputs; i++) {
         if (n->outputs[i] == x && (n->keeps_outputs >> i & 1))
@@ -68,25 +68,25 @@ static bool keeps_by_rule(const program *p, const fsdp_tensor *x)
     return consumed_outside_region(p, x);
 }
 
-/* The decision is stored in x->keep: first by rule, then views and what they look at are kept together, and with a
+/* The decision is stored in x->kept: first by rule, then views and what they look at are kept together, and with a
  * node's result what its backward reads besides (row statistics): otherwise the whole node would run again for those,
  * and write its kept result a second time, over whatever took its memory in place. */
 static void decide_keeps(program *p)
 {
     for (int i = 0; i < p->tape->n_tensors; i++)
-        p->tape->tensors[i]->keep = keeps_by_rule(p, p->tape->tensors[i]);
+        p->tape->tensors[i]->kept = keeps_by_rule(p, p->tape->tensors[i]);
     for (int i = p->tape->n_nodes - 1; i >= 0; i--) {
         node *n = p->tape->nodes[i];
-        if (n->op->view && n->outputs[0]->keep)
-            n->inputs[0]->keep = true;
+        if (n->op->view && n->outputs[0]->kept)
+            n->inputs[0]->kept = true;
     }
     for (int i = 0; i < p->tape->n_nodes; i++) {
         node *n = p->tape->nodes[i];
-        if (n->op->view && n->inputs[0]->keep)
-            n->outputs[0]->keep = true;
+        if (n->op->view && n->inputs[0]->kept)
+            n->outputs[0]->kept = true;
         for (int k = 0; k < n->n_outputs; k++) {
-            n->outputs[k]->keep |= n->outputs[0]->keep;
-            p->replays |= !n->outputs[k]->keep;
+            n->outputs[k]->kept |= n->outputs[0]->kept;
+            p->replays |= !n->outputs[k]->kept;
         }
     }
 }
@@ -94,7 +94,7 @@ static void decide_keeps(program *p)
 bool program_keeps(const program *p, const fsdp_tensor *x)
 {
     (void)p;
-    return x->keep;
+    return x->kept;
 }
 
 /* What is known of a piece of memory while sharing is decided: who reads it last in forward, whether backward reads it.
@@ -118,7 +118,7 @@ static void collect_readings(const program *p, reading *readings)
     const fsdp_tape *t = p->tape;
     for (int i = 0; i < t->n_tensors; i++) {
         readings[i] = (reading){.last_consumer = -1};
-        readings[i].pinned = t->tensors[i]->is_output;
+        readings[i].pinned = t->tensors[i]->wanted;
     }
     for (int i = 0; i < t->n_nodes; i++) {
         const node *n = t->nodes[i];
@@ -160,7 +160,7 @@ static bool may_overwrite(const program *p, const node *n, const reading *readin
         return false;
     if (!p->replays)
         return true;
-    return r->n_consumers == 1 && (!x->keep || y->keep);
+    return r->n_consumers == 1 && (!x->kept || y->kept);
 }
 
 /* `heads[id]` is the tensor whose reading speaks for the whole piece of memory that tensor id shares. */
@@ -275,7 +275,7 @@ void program_note_lifetimes(program *p)
     }
     for (int i = 0; i < p->tape->n_tensors; i++) {
         fsdp_tensor *x = p->tape->tensors[i];
-        if (x->is_output)
+        if (x->wanted)
             touch(p, x->data, p->length);
         if (x->kind == TENSOR_INPUT && x->data)
             touch(p, x->data, 0); /* staged before the first instruction */

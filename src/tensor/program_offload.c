@@ -87,7 +87,7 @@ static void mark_candidates(const program *p)
     }
     for (int i = 0; i < t->n_tensors; i++) {
         const fsdp_tensor *x = t->tensors[i];
-        if (x->kind == TENSOR_VALUE && x->data && (x->is_output || x->producer->op->loss_in_backward))
+        if (x->kind == TENSOR_VALUE && x->data && (x->wanted || x->producer->op->loss_in_backward))
             storage_of(x->data)->may_leave = false;
     }
 }

@@ -158,7 +158,7 @@ fsdp_status program_run(program *p, const fsdp_tape *recording, const program_ru
 fsdp_status program_output(const program *p, const fsdp_tensor *x, const uint8_t *slab, buffer *out)
 {
     const fsdp_tensor *own = counterpart(p, x);
-    if (!own->is_output || !own->data)
+    if (!own->wanted || !own->data)
         return error_set(FSDP_ERR_STATE,
                          "reading a tensor that was not asked for: call fsdp_output on it while recording");
     *out = (buffer){(void *)(uintptr_t)(slab + storage_of(own->data)->offset), own->dtype};

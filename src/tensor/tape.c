@@ -38,6 +38,69 @@ void tape_free(fsdp_tape *t)
     free(t);
 }
 
+static fsdp_tensor **copied_list(const fsdp_tape *to, fsdp_tensor *const *list, int n)
+{
+    fsdp_tensor **copy = arena_alloc(to->memory, (size_t)(n ? n : 1) * sizeof *copy);
+    for (int i = 0; copy && i < n; i++)
+        copy[i] = list[i] ? to->tensors[list[i]->id] : NULL;
+    return copy;
+}
+
+static bool copy_tensor(fsdp_tape *to, const fsdp_tensor *from)
+{
+    fsdp_tensor *x = arena_alloc(to->memory, sizeof *x);
+    if (!x)
+        return false;
+    *x = *from;
+    x->tape = to;
+    x->producer = NULL;
+    to->tensors[to->n_tensors++] = x;
+    return true;
+}
+
+static bool copy_node(fsdp_tape *to, const node *from)
+{
+    node *n = arena_alloc(to->memory, sizeof *n);
+    if (!n)
+        return false;
+    *n = *from;
+    n->inputs = copied_list(to, from->inputs, from->n_inputs);
+    n->outputs = copied_list(to, from->outputs, from->n_outputs);
+    n->attributes = arena_alloc(to->memory, n->attributes_bytes ? n->attributes_bytes : 1);
+    if (!n->inputs || !n->outputs || !n->attributes)
+        return false;
+    memcpy(n->attributes, from->attributes, n->attributes_bytes);
+    for (int i = 0; i < n->n_outputs; i++)
+        n->outputs[i]->producer = n;
+    to->nodes[to->n_nodes++] = n;
+    return true;
+}
+
+fsdp_status tape_copy(const fsdp_tape *t, fsdp_tape **out)
+{
+    fsdp_tape *copy = NULL;
+    FSDP_TRY(tape_create(t->target, &copy));
+    arena *memory = copy->memory;
+    *copy = *t;
+    copy->memory = memory;
+    copy->n_nodes = copy->n_tensors = 0;
+    copy->nodes_capacity = t->n_nodes, copy->tensors_capacity = t->n_tensors;
+    copy->nodes = malloc(((size_t)t->n_nodes + 1) * sizeof *copy->nodes);
+    copy->tensors = malloc(((size_t)t->n_tensors + 1) * sizeof *copy->tensors);
+    copy->program = NULL;
+    bool good = copy->nodes && copy->tensors;
+    for (int i = 0; good && i < t->n_tensors; i++)
+        good = copy_tensor(copy, t->tensors[i]);
+    for (int i = 0; good && i < t->n_nodes; i++)
+        good = copy_node(copy, t->nodes[i]);
+    if (!good) {
+        tape_free(copy);
+        return error_set(FSDP_ERR_MEMORY, "copying a recording of %d operations: out of host memory", t->n_nodes);
+    }
+    *out = copy;
+    return FSDP_OK;
+}
+
 void tape_reset(fsdp_tape *t, bool training)
 {
     arena_reset(t->memory);
@@ -249,11 +312,18 @@ node *tape_record(fsdp_tape *t, const op_def *op, int n_inputs, fsdp_tensor *con
     return n;
 }
 
+typedef enum tape_mark { MARK_OUTPUT = 1, MARK_KEEP, MARK_REGION } tape_mark;
+
+static void sign_mark(fsdp_tape *t, tape_mark mark, int number)
+{
+    t->signature = hash_u64(t->signature, (uint64_t)mark << 32 | (uint64_t)number);
+}
+
 fsdp_tensor *fsdp_output(fsdp_tape *t, fsdp_tensor *x)
 {
     if (x && !x->is_output) {
         x->is_output = true;
-        t->signature = hash_u64(t->signature, (uint64_t)x->id);
+        sign_mark(t, MARK_OUTPUT, x->id);
     }
     return x;
 }
@@ -263,7 +333,7 @@ void fsdp_checkpoint_begin(fsdp_tape *t)
     if (t->region >= 0)
         tape_refuse(t, "a checkpointed region begins inside another: regions do not nest");
     else
-        t->region = t->n_regions++;
+        sign_mark(t, MARK_REGION, t->region = t->n_regions++);
 }
 
 void fsdp_checkpoint_end(fsdp_tape *t)
@@ -277,7 +347,7 @@ fsdp_tensor *fsdp_keep(fsdp_tape *t, fsdp_tensor *x)
 {
     if (x && !x->keep && t->selective) {
         x->keep = true;
-        t->signature = hash_u64(t->signature, (uint64_t)x->id << 8 | 1);
+        sign_mark(t, MARK_KEEP, x->id);
     }
     return x;
 }

@@ -32,16 +32,18 @@ struct fsdp_tensor {
     int64_t shape[FSDP_MAX_DIMS];
     int64_t numel;
     bool requires_grad;
-    bool is_output; /* value wanted after the step */
-    bool keep;      /* kept although its node lies in a checkpointed region */
+    bool is_output; /* asked for with fsdp_output */
+    bool keep;      /* marked with fsdp_keep: kept although its node lies in a checkpointed region */
 
     node *producer; /* NULL unless TENSOR_VALUE */
     int n_consumers;
     fsdp_parameter *parameter; /* TENSOR_PARAMETER: the parameter or the head of the group */
     const void *pointer;       /* TENSOR_INPUT: host data; TENSOR_BUFFER: device memory */
 
-    /* Filled in by the program: memory of the value as forward computes it, as backward sees it (another one when it
-     * is computed again), and of its gradient. Storages may be shared: reshapes, operations in place. */
+    /* Filled in by the program: whether the value is wanted after the step (outputs, the loss) and kept for backward;
+     * its memory as forward computes it, as backward sees it (another one when it is computed again), and that of its
+     * gradient. Storages may be shared: reshapes, operations in place. */
+    bool wanted, kept;
     storage *data, *replay, *grad;
 };
 
@@ -91,6 +93,9 @@ struct fsdp_tape {
 
 fsdp_status tape_create(const device *target, fsdp_tape **out);
 void tape_free(fsdp_tape *t);
+/* The same recording once more, in memory of its own: for another program of it. Ids are the same. The caller owns
+ * *out. */
+fsdp_status tape_copy(const fsdp_tape *t, fsdp_tape **out);
 
 /* Begins a recording: forgets the last one, keeps its memory. */
 void tape_reset(fsdp_tape *t, bool training);

@@ -71,15 +71,12 @@ static void adjust_loss_scale(fsdp_optimizer *o, bool skipped)
     fsdp_model *m = o->model;
     if (m->config.param_dtype != FSDP_F16)
         return;
-    double before = m->loss_scale;
     if (skipped) {
         m->loss_scale /= 2;
         o->good_steps = 0;
     } else if (++o->good_steps % SCALE_GROWTH_INTERVAL == 0) {
         m->loss_scale *= 2;
     }
-    if (m->loss_scale != before)
-        recorded_forget(m->dev, &o->recorded); /* the scale is an argument of the clip kernel */
 }
 
 static fsdp_status put_numbers(fsdp_optimizer *o)
@@ -90,13 +87,18 @@ static fsdp_status put_numbers(fsdp_optimizer *o)
     return m->dev->copy(m->compute, &m->numbers->optimizer, host, sizeof *host);
 }
 
+/* What differs between two steps, beyond what lies in device memory. */
+typedef struct close_facts {
+    double unscale;
+} close_facts;
+
 /* Everything between the last gradient and the next step. */
-static fsdp_status close_step(void *context)
+static fsdp_status close_step(const void *fixed, const void *facts)
 {
-    fsdp_optimizer *o = context;
+    const fsdp_optimizer *o = fixed;
     fsdp_model *m = o->model;
     clip_args clip = {.totals = m->numbers->totals,
-                      .unscale = m->expected_count / m->loss_scale,
+                      .unscale = ((const close_facts *)facts)->unscale,
                       .max_norm = o->config.clip,
                       .report = m->numbers->report,
                       .numbers = &m->numbers->optimizer};
@@ -120,9 +122,13 @@ fsdp_status fsdp_step(fsdp_optimizer *o, fsdp_step_report *report)
 {
     fsdp_model *m = o->model;
     HOOK(HOOK_PHASE, HOOK_BEGIN, "optimizer", NULL, 0, 0);
+    close_facts facts = {m->expected_count / m->loss_scale};
     FSDP_TRY(offload_wait(m));
+    FSDP_TRY(model_close_gradients(m));
     FSDP_TRY(put_numbers(o));
-    FSDP_TRY(model_works_alone(m) ? recorded_run(m->dev, m->compute, &o->recorded, close_step, o) : close_step(o));
+    FSDP_TRY(model_works_alone(m)
+                 ? recorded_run(m->dev, m->compute, &o->recorded, close_step, o, (recorded_facts){&facts, sizeof facts})
+                 : close_step(o, &facts));
     model_after_update(m);
     model_numbers numbers;
     FSDP_TRY(model_fetch(m, &numbers, m->numbers, sizeof numbers));

@@ -13,9 +13,9 @@ struct fsdp_optimizer {
     update *update;
     optimizer_numbers host_numbers; /* what the update of offloaded units reads, while it runs */
     float lr;
-    int64_t steps;      /* updates made: what bias corrections count */
-    int64_t good_steps; /* since the loss scale last changed */
-    recorded_work recorded;
+    int64_t steps;          /* updates made: what bias corrections count */
+    int64_t good_steps;     /* since the loss scale last changed */
+    recorded_work recorded; /* close_step */
 };
 
 #endif

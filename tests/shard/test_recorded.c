@@ -1,7 +1,9 @@
-/* Recorded work: plainly once, recorded the second time, launched from then on; anew after it was forgotten; and never
- * where the device has no graphs or somebody listens to operations. A device of counters stands in for the graphs. */
+/* Recorded work: plainly once, recorded the second time, launched from then on, apart for everything that it depends
+ * on; anew after it failed or was forgotten; and never where the device has no graphs or somebody listens to
+ * operations. A device of counters stands in for the graphs. */
 #include "shard/stack.h"
 
+#include "base/error.h"
 #include "base/hooks.h"
 #include "shard/recorded.h"
 
@@ -12,10 +14,31 @@ typedef struct counters {
 
 static counters counted;
 
-static fsdp_status do_work(void *context)
+static fsdp_status do_work(const void *fixed, const void *facts)
 {
-    ++((counters *)context)->works;
-    return ((counters *)context)->result;
+    (void)facts;
+    assert_ptr_equal(fixed, &counted);
+    counted.works++;
+    return counted.result;
+}
+
+/* Work that does one of several things. */
+static fsdp_status run_number(device *d, recorded_work *r, int number)
+{
+    return recorded_run(d, NULL, r, do_work, &counted, (recorded_facts){&number, sizeof number});
+}
+
+static fsdp_status run(device *d, recorded_work *r)
+{
+    return run_number(d, r, 0);
+}
+
+static recorded_work ran_once(device *d)
+{
+    recorded_work r = {.oldest = 0};
+    assert_ok(run(d, &r));
+    counted.works = 0;
+    return r;
 }
 
 static fsdp_status begin(stream *s)
@@ -66,30 +89,83 @@ static void work_is_run_then_recorded_then_launched(void **state)
 {
     (void)state;
     device d = with_graphs();
-    recorded_work r = {NULL, false};
-    assert_ok(recorded_run(&d, NULL, &r, do_work, &counted));
+    recorded_work r = {.oldest = 0};
+    assert_ok(run(&d, &r));
     assert_counts(1, 0, 0, 0);
-    assert_ok(recorded_run(&d, NULL, &r, do_work, &counted));
+    assert_ok(run(&d, &r));
     assert_counts(2, 1, 1, 0);
     for (int i = 0; i < 3; i++)
-        assert_ok(recorded_run(&d, NULL, &r, do_work, &counted));
+        assert_ok(run(&d, &r));
     assert_counts(2, 1, 4, 0);
     recorded_forget(&d, &r);
     assert_counts(2, 1, 4, 1);
-    assert_ok(recorded_run(&d, NULL, &r, do_work, &counted));
+    assert_ok(run(&d, &r));
     assert_counts(3, 1, 4, 1);
     recorded_forget(&d, &r);
     assert_counts(3, 1, 4, 1); /* there was no graph yet */
 }
 
-static void a_failure_while_recording_is_returned_and_the_recording_ended(void **state)
+static void work_that_fails_while_it_is_recorded_is_forgotten(void **state)
 {
     (void)state;
     device d = with_graphs();
-    recorded_work r = {NULL, true};
+    recorded_work r = ran_once(&d);
     counted.result = FSDP_ERR_STATE;
-    assert_status(FSDP_ERR_STATE, recorded_run(&d, NULL, &r, do_work, &counted));
-    assert_counts(1, 1, 0, 0);
+    assert_status(FSDP_ERR_STATE, run(&d, &r));
+    assert_counts(1, 1, 0, 1); /* the recording is ended, and not kept */
+    counted.result = FSDP_OK;
+    assert_ok(run(&d, &r));
+    assert_counts(2, 1, 0, 1); /* plainly again */
+    assert_ok(run(&d, &r));
+    assert_counts(3, 2, 1, 1);
+    recorded_forget(&d, &r);
+}
+
+static void work_that_fails_plainly_is_not_recorded_next(void **state)
+{
+    (void)state;
+    device d = with_graphs();
+    recorded_work r = {.oldest = 0};
+    counted.result = FSDP_ERR_STATE;
+    assert_status(FSDP_ERR_STATE, run(&d, &r));
+    counted.result = FSDP_OK;
+    assert_ok(run(&d, &r));
+    assert_counts(2, 0, 0, 0);
+}
+
+static fsdp_status fail_to_launch(stream *s, graph *g)
+{
+    (void)s;
+    (void)g;
+    return error_set(FSDP_ERR_DEVICE, "launching");
+}
+
+static void a_graph_that_cannot_be_launched_is_forgotten(void **state)
+{
+    (void)state;
+    device d = with_graphs();
+    recorded_work r = ran_once(&d);
+    d.graph_launch = fail_to_launch;
+    assert_status(FSDP_ERR_DEVICE, run(&d, &r));
+    assert_counts(1, 1, 0, 1);
+}
+
+static void what_differs_is_recorded_apart(void **state)
+{
+    (void)state;
+    device d = with_graphs();
+    recorded_work r = {.oldest = 0};
+    for (int round = 0; round < 3; round++) {
+        for (int number = 0; number < RECORDED_MOST; number++)
+            assert_ok(run_number(&d, &r, number));
+    }
+    assert_counts(2 * RECORDED_MOST, RECORDED_MOST, 2 * RECORDED_MOST, 0);
+    assert_ok(run_number(&d, &r, RECORDED_MOST)); /* one more than there are places: the oldest goes */
+    assert_counts(2 * RECORDED_MOST + 1, RECORDED_MOST, 2 * RECORDED_MOST, 1);
+    assert_ok(run_number(&d, &r, 1));
+    assert_counts(2 * RECORDED_MOST + 1, RECORDED_MOST, 2 * RECORDED_MOST + 1, 1);
+    assert_ok(run_number(&d, &r, 0));
+    assert_counts(2 * RECORDED_MOST + 2, RECORDED_MOST, 2 * RECORDED_MOST + 1, 2);
     recorded_forget(&d, &r);
 }
 
@@ -97,10 +173,10 @@ static void without_graphs_work_is_simply_run(void **state)
 {
     (void)state;
     device d = {.graph_begin = NULL};
-    recorded_work r = {NULL, false};
+    recorded_work r = {.oldest = 0};
     counted = (counters){.works = 0};
     for (int i = 0; i < 3; i++)
-        assert_ok(recorded_run(&d, NULL, &r, do_work, &counted));
+        assert_ok(run(&d, &r));
     assert_counts(3, 0, 0, 0);
 }
 
@@ -114,12 +190,12 @@ static void while_somebody_listens_to_operations_work_is_simply_run(void **state
 {
     (void)state;
     device d = with_graphs();
-    recorded_work r = {NULL, true};
+    recorded_work r = ran_once(&d);
     assert_ok(hooks_add_kind(HOOK_OP, listen, NULL));
-    assert_ok(recorded_run(&d, NULL, &r, do_work, &counted));
+    assert_ok(run(&d, &r));
     assert_counts(1, 0, 0, 0);
     hooks_remove(listen, NULL);
-    assert_ok(recorded_run(&d, NULL, &r, do_work, &counted));
+    assert_ok(run(&d, &r));
     assert_counts(2, 1, 1, 0);
     recorded_forget(&d, &r);
 }
@@ -128,7 +204,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(work_is_run_then_recorded_then_launched),
-        cmocka_unit_test(a_failure_while_recording_is_returned_and_the_recording_ended),
+        cmocka_unit_test(work_that_fails_while_it_is_recorded_is_forgotten),
+        cmocka_unit_test(work_that_fails_plainly_is_not_recorded_next),
+        cmocka_unit_test(a_graph_that_cannot_be_launched_is_forgotten),
+        cmocka_unit_test(what_differs_is_recorded_apart),
         cmocka_unit_test(without_graphs_work_is_simply_run),
         cmocka_unit_test(while_somebody_listens_to_operations_work_is_simply_run),
     };

@@ -353,7 +353,7 @@ static bool same_outputs(const graph_result *a, const graph_result *b, uint64_t 
     for (int i = 0; i < a->n_values; i++) {
         const fsdp_tensor *x = a->tape->tensors[i], *y = b->tape->tensors[i];
         buffer p, q;
-        if (!x->is_output || x->kind != TENSOR_VALUE)
+        if (!x->wanted || x->kind != TENSOR_VALUE)
             continue;
         assert_ok(program_output(a->plan.program, x, a->plan.slab, &p));
         assert_ok(program_output(b->plan.program, y, b->plan.slab, &q));

@@ -40,6 +40,24 @@ static void every_strategy_has_the_same_bits_recorded(void **state)
     }
 }
 
+/* Whether a micro-batch adds to earlier ones and whether it is the last changes what a whole program does. */
+static void accumulated_gradients_of_low_precision_have_the_same_bits_recorded(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        for (int s = FSDP_FULL; s <= FSDP_NO_SHARD; s++) {
+            for (int sync = 0; sync < 2; sync++) {
+                training t = training_default(TRAIN_LLAMA, ranks);
+                t.config.strategy = (fsdp_strategy)s;
+                t.config.param_dtype = t.config.reduce_dtype = FSDP_BF16;
+                t.config.sync_each_micro_batch = sync;
+                t.micro_batches = 4;
+                assert_recording_changes_nothing(&t, sync ? "each micro-batch reduced" : "the last reduced");
+            }
+        }
+    }
+}
+
 static void activations_that_wait_in_host_memory_have_the_same_bits_recorded(void **state)
 {
     (void)state;
@@ -67,6 +85,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_strategy_has_the_same_bits_recorded),
+        cmocka_unit_test(accumulated_gradients_of_low_precision_have_the_same_bits_recorded),
         cmocka_unit_test(activations_that_wait_in_host_memory_have_the_same_bits_recorded),
         cmocka_unit_test(offloaded_units_and_batch_statistics_have_the_same_bits_recorded),
     };
