@@ -189,7 +189,7 @@ static fsdp_status fill_manifest(const save_task *task, manifest *m, part_list *
     m->world_size = task->world_size;
     m->rank = task->kind == CKPT_LOCAL ? task->rank : -1;
     m->strategy = task->strategy ? task->strategy : "";
-    m->tokenizer = task->tokenizer ? task->tokenizer : "";
+    m->tokenizer = task->tokenizer_name ? task->tokenizer_name : task->tokenizer ? task->tokenizer : "";
     m->created = arena_strdup(m->memory, created);
     m->choices = task->choices;
     m->choices_bytes = task->choices_bytes;
@@ -226,18 +226,22 @@ static int64_t parameters_numel(const ckpt_state *state)
     return ckpt_state_total_bytes(state, CKPT_ROLE_BIT(CKPT_PARAMETER)) / (int64_t)sizeof(float);
 }
 
-static fsdp_status write_beside(const save_task *task, const manifest *m)
+static fsdp_status write_beside(const save_task *task, manifest *m)
 {
-    /* A sharded checkpoint keeps the model's configuration for a later export, as it was given. */
+    /* A sharded checkpoint keeps the model's configuration and tokenizer for a later export: nothing is taken from
+     * elsewhere then, because a manifest that says where may be anyone's. */
     if (task->model || task->layout)
         FSDP_TRY(folder_write_config(task->temporary, task->model, task->layout ? task->layout->dtype : FSDP_F32,
                                      parameters_numel(task->state)));
-    if (task->layout) {
+    if (task->layout)
         FSDP_TRY(full_layout_write_index(task->layout, task->state, task->temporary));
-        FSDP_TRY(folder_copy_tokenizer(task->tokenizer, task->temporary));
-    }
+    if (task->kind != CKPT_LOCAL)
+        FSDP_TRY(folder_copy_tokenizer(task->tokenizer, task->tokenizer_in_checkpoint, task->temporary));
     FSDP_TRY(remove_lists(task));
-    return task->export_only ? FSDP_OK : manifest_write(task->temporary, m);
+    if (task->export_only)
+        return FSDP_OK;
+    FSDP_TRY(folder_list_beside(task->temporary, m));
+    return manifest_write(task->temporary, m);
 }
 
 static fsdp_status commit(save_task *task, manifest *m, part_list *parts)

@@ -10,7 +10,6 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/log.h"
 #include "ckpt/folder_files.h"
 #include "ckpt/pieces.h"
 #include "ckpt/report.h"
@@ -22,6 +21,8 @@ typedef struct converter {
     char *path; /* of the source, resolved */
     json_t *model;
     char *tokenizer; /* NULL: none known */
+    bool tokenizer_in_checkpoint;
+    bool lacks_tokenizer; /* training had one, and its files are not in the checkpoint */
     ckpt_state state;
     ckpt_tensor *tensors;
     const source_tensor **sources; /* (n_tensors) */
@@ -56,33 +57,21 @@ static fsdp_status verify_source(const ckpt_source *source)
     return status;
 }
 
-/* Where tokenizer files are: what the user says, the folder itself, or where training had them. */
+/* Where tokenizer files are: where the user says, or in the folder itself. Where training had them is only said: a
+ * manifest may be anyone's, and name any file of this machine. */
 static fsdp_status choose_tokenizer(converter *c, const char *wanted)
 {
     const manifest *m = source_manifest(c->source);
-    char *beside = file_join(c->path, "tokenizer_config.json"), *json = file_join(c->path, "tokenizer.json");
-    const char *chosen = wanted;
-    if (!beside || !json) {
-        free(beside);
-        free(json);
-        return out_of_memory(c->path);
+    bool own = !wanted && file_is_directory(c->path) && folder_has_tokenizer(c->path);
+    if (wanted && !file_exists(wanted))
+        return error_set(FSDP_ERR_INPUT, "%s: no such folder with tokenizer files", wanted);
+    c->tokenizer_in_checkpoint = own && m;
+    if (!wanted && !own) {
+        c->lacks_tokenizer = m && *m->tokenizer;
+        return FSDP_OK;
     }
-    if (!chosen && (file_exists(beside) || file_exists(json)))
-        chosen = c->path;
-    if (!chosen && m && *m->tokenizer)
-        chosen = m->tokenizer;
-    free(beside);
-    free(json);
-    if (chosen && !file_exists(chosen)) {
-        if (wanted)
-            return error_set(FSDP_ERR_INPUT, "%s: no such folder with tokenizer files", wanted);
-        if (strchr(chosen, '/')) /* else the name of a built-in one */
-            log_write(LOG_WARNING, "%s: its tokenizer was in %s, which is not there any more: none is written", c->path,
-                      chosen);
-        chosen = NULL;
-    }
-    c->tokenizer = chosen ? strdup(chosen) : NULL;
-    return !chosen || c->tokenizer ? FSDP_OK : out_of_memory(c->path);
+    c->tokenizer = strdup(own ? c->path : wanted);
+    return c->tokenizer ? FSDP_OK : out_of_memory(c->path);
 }
 
 static fsdp_status describe(converter *c)
@@ -149,6 +138,7 @@ static fsdp_status converter_open(converter *c, const char *path, const char *to
         return error_set(FSDP_ERR_INPUT,
                          "%s: a local checkpoint is one rank's; load it by that rank and save it sharded", c->path);
     FSDP_TRY(verify_source(c->source));
+    FSDP_TRY(folder_check_beside(c->source));
     FSDP_TRY(describe(c));
     FSDP_TRY(choose_tokenizer(c, tokenizer));
     return file_is_directory(c->path) ? folder_read_config(c->path, &c->model) : FSDP_OK;
@@ -192,10 +182,25 @@ done:
     return status;
 }
 
+/* What was written, at `path`. */
+static json_t *done_json(const converter *c, const char *path, const char *kind)
+{
+    const manifest *m = source_manifest(c->source);
+    json_t *report =
+        json_pack("{s:s, s:s, s:s, s:i}", "path", path, "kind", kind, "source", c->path, "tensors", c->state.n_tensors);
+    if (report && c->lacks_tokenizer)
+        json_object_set_new(report, "tokenizer_not_copied", json_string(m->tokenizer));
+    return report;
+}
+
 static void print_done(FILE *out, const json_t *report)
 {
+    const char *lacks = report_string(report, "tokenizer_not_copied");
     fprintf(out, "%s: %s\n  from %s\n  %" PRId64 " tensors\n", report_string(report, "path"),
             report_string(report, "kind"), report_string(report, "source"), report_int(report, "tensors"));
+    if (*lacks)
+        fprintf(out, "  no tokenizer files: training had them in %s; if you trust that, add --tokenizer %s\n", lacks,
+                lacks);
 }
 
 static fsdp_status convert(const fsdp_checkpoint_convert_config *config, bool import, char **text)
@@ -224,12 +229,12 @@ static fsdp_status convert(const fsdp_checkpoint_convert_config *config, bool im
         save.strategy = m ? m->strategy : "";
         save.model = c.model;
         save.tokenizer = c.tokenizer;
+        save.tokenizer_in_checkpoint = c.tokenizer_in_checkpoint;
+        save.tokenizer_name = m ? m->tokenizer : NULL;
         status = write_checkpoint(&c, &save, save.kind == CKPT_FULL ? 1 : config->world_size, path, sizeof path);
     }
     if (status == FSDP_OK)
-        status = report_text(json_pack("{s:s, s:s, s:s, s:i}", "path", path, "kind", ckpt_kind_name(save.kind),
-                                       "source", c.path, "tensors", c.state.n_tensors),
-                             config->json, print_done, text);
+        status = report_text(done_json(&c, path, ckpt_kind_name(save.kind)), config->json, print_done, text);
     converter_close(&c);
     return status;
 }
@@ -257,13 +262,12 @@ fsdp_status fsdp_checkpoint_export(const fsdp_checkpoint_export_config *config, 
         save.directory = config->destination;
         save.model = c.model;
         save.tokenizer = c.tokenizer;
+        save.tokenizer_in_checkpoint = c.tokenizer_in_checkpoint;
         save.max_file_bytes = config->max_file_bytes;
         status = ckpt_export(&save, &c.state, config->dtype, NULL);
     }
     if (status == FSDP_OK)
-        status = report_text(json_pack("{s:s, s:s, s:s, s:i}", "path", config->destination, "kind", "model folder",
-                                       "source", c.path, "tensors", c.state.n_tensors),
-                             config->json, print_done, text);
+        status = report_text(done_json(&c, config->destination, "model folder"), config->json, print_done, text);
     converter_close(&c);
     return status;
 }

@@ -14,7 +14,8 @@ enum { BLOCK_NUMEL = 64 << 10 };
 
 typedef struct difference {
     int64_t n_different, first;
-    double max_absolute, max_relative; /* among finite pairs */
+    int64_t n_not_finite;              /* of them: NaN or infinite on either side, or too far apart to say */
+    double max_absolute, max_relative; /* among the others */
 } difference;
 
 static void compare_block(const float *a, const float *b, int64_t base, int64_t n, double tolerance, difference *d)
@@ -30,6 +31,8 @@ static void compare_block(const float *a, const float *b, int64_t base, int64_t 
         if (isfinite(gap)) {
             d->max_absolute = fmax(d->max_absolute, gap);
             d->max_relative = fmax(d->max_relative, scale > 0 ? gap / scale : 0);
+        } else {
+            d->n_not_finite++;
         }
     }
 }
@@ -67,10 +70,11 @@ static fsdp_status compare_pair(const source_tensor *a, const source_tensor *b, 
     FSDP_TRY(compare_tensor(a, b, tolerance, room, &d));
     if (d.n_different > 0)
         json_array_append_new(json_object_get(report, "differ"),
-                              json_pack("{s:s, s:s, s:I, s:I, s:I, s:f, s:f}", "role", ckpt_role_name(a->role), "name",
-                                        a->name, "elements", (json_int_t)a->numel, "different",
-                                        (json_int_t)d.n_different, "first", (json_int_t)d.first, "max_absolute",
-                                        d.max_absolute, "max_relative", d.max_relative));
+                              json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:f, s:f}", "role", ckpt_role_name(a->role),
+                                        "name", a->name, "elements", (json_int_t)a->numel, "different",
+                                        (json_int_t)d.n_different, "not_finite", (json_int_t)d.n_not_finite, "first",
+                                        (json_int_t)d.first, "max_absolute", d.max_absolute, "max_relative",
+                                        d.max_relative));
     return FSDP_OK;
 }
 
@@ -121,6 +125,19 @@ static void print_names(FILE *out, const json_t *list, const char *format, const
     }
 }
 
+static void print_difference(FILE *out, const json_t *entry)
+{
+    int64_t n_different = report_int(entry, "different"), n_not_finite = report_int(entry, "not_finite");
+    fprintf(out, "  %-10s %s: %" PRId64 " of %" PRId64 " elements, from %" PRId64 " on", report_string(entry, "role"),
+            report_string(entry, "name"), n_different, report_int(entry, "elements"), report_int(entry, "first"));
+    if (n_different > n_not_finite)
+        fprintf(out, ", by up to %g (relative %g)", json_number_value(json_object_get(entry, "max_absolute")),
+                json_number_value(json_object_get(entry, "max_relative")));
+    if (n_not_finite > 0)
+        fprintf(out, ", %" PRId64 " of them NaN or infinite in one or both", n_not_finite);
+    fputc('\n', out);
+}
+
 static void print_report(FILE *out, const json_t *report)
 {
     const json_t *entry, *state = json_object_get(report, "same_state");
@@ -135,12 +152,7 @@ static void print_report(FILE *out, const json_t *report)
     json_array_foreach(json_object_get(report, "shapes"), i, entry)
         fprintf(out, "  %-10s %s: shape %s and %s\n", report_string(entry, "role"), report_string(entry, "name"),
                 report_string(entry, "a"), report_string(entry, "b"));
-    json_array_foreach(json_object_get(report, "differ"), i, entry) fprintf(
-        out, "  %-10s %s: %" PRId64 " of %" PRId64 " elements, from %" PRId64 " on, by up to %g (relative %g)\n",
-        report_string(entry, "role"), report_string(entry, "name"), report_int(entry, "different"),
-        report_int(entry, "elements"), report_int(entry, "first"),
-        json_number_value(json_object_get(entry, "max_absolute")),
-        json_number_value(json_object_get(entry, "max_relative")));
+    json_array_foreach(json_object_get(report, "differ"), i, entry) print_difference(out, entry);
 }
 
 static fsdp_status open_resolved(const char *path, ckpt_source **out)

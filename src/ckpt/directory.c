@@ -58,24 +58,47 @@ static bool take_prefix(const char **text, const char *prefix)
     return true;
 }
 
+/* The id behind ".tmp-" and its like: digits and letters to the end, as we write them. */
+static bool is_id(const char *text)
+{
+    size_t n = 0;
+    while (isalnum((unsigned char)text[n]))
+        n++;
+    return n > 0 && n <= 32 && text[n] == '\0';
+}
+
 /* False when it is not a name of ours. */
 static bool parse_name(const char *name, ckpt_entry *entry)
 {
     int64_t rank = -1;
     if (!take_prefix(&name, "step-") || !take_number(&name, 8, &entry->step))
         return false;
-    if (take_prefix(&name, ".rank-") && (!take_number(&name, 5, &rank) || rank > 1 << 24))
+    if (take_prefix(&name, ".rank-") && (!take_number(&name, 5, &rank) || rank >= MANIFEST_MAX_WORLD))
         return false;
     entry->rank = (int)rank;
     entry->condition = CKPT_COMPLETE;
-    if (*name == '\0' || take_prefix(&name, ".old-"))
+    if (*name == '\0')
         return true;
-    if (!take_prefix(&name, ".tmp-") && !take_prefix(&name, ".gone-"))
+    if (take_prefix(&name, ".old-"))
+        return is_id(name);
+    if ((!take_prefix(&name, ".tmp-") && !take_prefix(&name, ".gone-")) || !is_id(name))
         return false;
     entry->temporary = true;
     entry->condition = CKPT_INCOMPLETE;
     snprintf(entry->reason, sizeof entry->reason, "%s", "its save did not finish, or its removal did not");
     return true;
+}
+
+bool ckpt_directory_is_name(const char *path)
+{
+    ckpt_entry entry = {0};
+    char *plain = strdup(path), *slash;
+    for (size_t n = plain ? strlen(plain) : 0; n > 1 && plain[n - 1] == '/'; n--)
+        plain[n - 1] = '\0';
+    slash = plain ? strrchr(plain, '/') : NULL;
+    bool is = plain && parse_name(slash ? slash + 1 : plain, &entry) && !entry.temporary;
+    free(plain);
+    return is;
 }
 
 static int newest_first(const void *left, const void *right)

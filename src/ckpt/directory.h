@@ -43,6 +43,9 @@ void ckpt_entry_check(ckpt_entry *entry);
 /* "<directory>/step-00000020[.rank-00003]"; malloc'd, NULL when out of memory. */
 char *ckpt_directory_path(const char *directory, int64_t step, int rank);
 
+/* The last part of the path is the name of a committed checkpoint. */
+bool ckpt_directory_is_name(const char *path);
+
 /* Puts the directory `temporary` at `final`; what was there is there until then, and removed after. Syncs the parent.
  */
 fsdp_status ckpt_directory_replace(const char *temporary, const char *final, const char *id);

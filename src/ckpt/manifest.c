@@ -1,17 +1,15 @@
 /* Reads and checks manifests. A manifest may come from anywhere, so nothing in it is believed: counts, shapes, names
- * and the tiling of every tensor are checked before a caller sees them. Writing is manifest_write.c's. */
+ * and the tiling of every tensor are checked before a caller sees them. The files of a directory are manifest_read.c's,
+ * writing is manifest_write.c's. */
 #include "ckpt/manifest.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "base/file.h"
-#include "base/hash.h"
 
 static fsdp_status out_of_memory(const char *name)
 {
@@ -25,7 +23,7 @@ fsdp_status manifest_create(manifest **out)
         free(m);
         return out_of_memory("checkpoint");
     }
-    m->rank = -1;
+    m->rank = m->n_beside = -1;
     m->strategy = m->created = m->tokenizer = "";
     *out = m;
     return FSDP_OK;
@@ -66,7 +64,7 @@ static fsdp_status small_int(const char *name, const json_t *object, const char 
 {
     int64_t value = 0;
     FSDP_TRY(json_get_int(name, object, key, &value));
-    if (value < least || value > 1 << 24)
+    if (value < least || value > MANIFEST_MAX_WORLD)
         return error_set(FSDP_ERR_INPUT, "%s: \"%s\" is %" PRId64 ", which cannot be", name, key, value);
     *out = (int)value;
     return FSDP_OK;
@@ -88,8 +86,8 @@ static fsdp_status parse_head(const char *name, const json_t *root, manifest *m)
     if (ckpt_kind_parse(kind, &m->kind) != FSDP_OK)
         return error_prefix(FSDP_ERR_INPUT, "%s: ", name);
     FSDP_TRY(json_get_int(name, root, "step", &m->step));
-    if (m->step < 0)
-        return error_set(FSDP_ERR_INPUT, "%s: \"step\" is negative", name);
+    if (m->step < 0 || m->step > MANIFEST_MAX_COUNT)
+        return error_set(FSDP_ERR_INPUT, "%s: \"step\" is %" PRId64 ", which cannot be", name, m->step);
     FSDP_TRY(small_int(name, root, "world_size", 1, &m->world_size));
     if (m->kind == CKPT_LOCAL)
         FSDP_TRY(small_int(name, root, "rank", 0, &m->rank));
@@ -108,6 +106,20 @@ static fsdp_status array_of(const char *name, const json_t *root, const char *ke
     return FSDP_OK;
 }
 
+bool manifest_is_file_name(const char *name)
+{
+    return *name && !strchr(name, '/') && name[0] != '.';
+}
+
+static bool parse_checksum(const json_t *value, uint64_t *out)
+{
+    const char *text = json_string_value(value);
+    if (!text || strlen(text) != 16 || strspn(text, "0123456789abcdef") != 16)
+        return false;
+    *out = strtoull(text, NULL, 16);
+    return true;
+}
+
 static fsdp_status parse_files(const char *name, const json_t *root, manifest *m)
 {
     const json_t *array;
@@ -121,7 +133,7 @@ static fsdp_status parse_files(const char *name, const json_t *root, manifest *m
         const char *path = NULL;
         FSDP_TRY(json_get_string(name, entry, "name", &path));
         FSDP_TRY(json_get_int(name, entry, "bytes", &file->bytes));
-        if (!*path || strchr(path, '/') || path[0] == '.' || file->bytes < 0)
+        if (!manifest_is_file_name(path) || file->bytes < 0)
             return error_set(FSDP_ERR_INPUT, "%s: file \"%s\" of %" PRId64 " bytes cannot be part of it", name, path,
                              file->bytes);
         file->name = arena_strdup(m->memory, path);
@@ -131,13 +143,31 @@ static fsdp_status parse_files(const char *name, const json_t *root, manifest *m
     return FSDP_OK;
 }
 
-static bool parse_checksum(const json_t *value, uint64_t *out)
+static fsdp_status parse_beside(const char *name, const json_t *root, manifest *m)
 {
-    const char *text = json_string_value(value);
-    if (!text || strlen(text) != 16 || strspn(text, "0123456789abcdef") != 16)
-        return false;
-    *out = strtoull(text, NULL, 16);
-    return true;
+    const json_t *array = json_object_get(root, "beside");
+    if (!array)
+        return FSDP_OK;
+    if (!json_is_array(array))
+        return error_set(FSDP_ERR_INPUT, "%s: \"beside\" is not an array", name);
+    m->n_beside = 0;
+    m->beside = arena_alloc(m->memory, (json_array_size(array) + 1) * sizeof *m->beside);
+    if (!m->beside)
+        return out_of_memory(name);
+    for (size_t i = 0; i < json_array_size(array); i++) {
+        const json_t *entry = json_array_get(array, i);
+        manifest_beside *file = &m->beside[m->n_beside++];
+        const char *text = NULL;
+        FSDP_TRY(json_get_string(name, entry, "name", &text));
+        FSDP_TRY(json_get_int(name, entry, "bytes", &file->bytes));
+        if (!manifest_is_file_name(text) || file->bytes < 0 ||
+            !parse_checksum(json_object_get(entry, "checksum"), &file->checksum))
+            return error_set(FSDP_ERR_INPUT, "%s: file \"%s\" beside the tensors cannot be part of it", name, text);
+        file->name = arena_strdup(m->memory, text);
+        if (!file->name)
+            return out_of_memory(name);
+    }
+    return FSDP_OK;
 }
 
 static fsdp_status parse_pieces(const char *name, const json_t *entry, manifest *m, manifest_tensor *tensor)
@@ -294,10 +324,48 @@ static fsdp_status parse_choices(const char *name, const json_t *root, manifest 
     return FSDP_OK;
 }
 
+/* What of `extra` training computes with. Checkpoints of a user's own may have none of it, or more. */
+static const struct {
+    const char *key;
+    bool whole;
+    double least, most;
+} extra_fields[] = {
+    {"step", true, 0, (double)MANIFEST_MAX_COUNT},
+    {"position", true, 0, (double)MANIFEST_MAX_COUNT},
+    {"optimizer_steps", true, 0, (double)MANIFEST_MAX_COUNT},
+    {"good_steps", true, 0, (double)MANIFEST_MAX_COUNT},
+    {"micro_batches", true, 0, (double)MANIFEST_MAX_COUNT},
+    {"loss_scale", false, 0x1p-126, 0x1p127},
+    {"expected_count", false, 0, (double)MANIFEST_MAX_COUNT},
+};
+
+static fsdp_status check_extra(const char *name, const manifest *m)
+{
+    for (size_t i = 0; i < sizeof extra_fields / sizeof *extra_fields; i++) {
+        const json_t *value = json_object_get(m->extra, extra_fields[i].key);
+        double number = json_number_value(value);
+        if (!value)
+            continue;
+        if (!(extra_fields[i].whole ? json_is_integer(value) : json_is_number(value)) ||
+            !(number >= extra_fields[i].least && number <= extra_fields[i].most))
+            return error_set(FSDP_ERR_INPUT, "%s: \"%s\" of \"extra\" is %.17g, which cannot be", name,
+                             extra_fields[i].key, number);
+    }
+    const json_t *step = json_object_get(m->extra, "step");
+    if (step && json_integer_value(step) != m->step)
+        return error_set(FSDP_ERR_INPUT, "%s: is of step %" PRId64 ", but its training state is of step %lld", name,
+                         m->step, (long long)json_integer_value(step));
+    if (json_array_size(m->ranks) > (size_t)m->world_size)
+        return error_set(FSDP_ERR_INPUT, "%s: state of %zu ranks in a world of %d", name, json_array_size(m->ranks),
+                         m->world_size);
+    return FSDP_OK;
+}
+
 static fsdp_status parse_root(const char *name, const json_t *root, manifest *m)
 {
     FSDP_TRY(parse_head(name, root, m));
     FSDP_TRY(parse_files(name, root, m));
+    FSDP_TRY(parse_beside(name, root, m));
     FSDP_TRY(parse_tensors(name, root, m));
     FSDP_TRY(manifest_check_pieces(name, FSDP_ERR_INPUT, m));
     json_t *extra = json_object_get(root, "extra"), *ranks = json_object_get(root, "ranks");
@@ -306,6 +374,7 @@ static fsdp_status parse_root(const char *name, const json_t *root, manifest *m)
     m->extra = extra ? json_incref(extra) : json_object();
     m->ranks = ranks ? json_incref(ranks) : json_array();
     FSDP_TRY(m->extra && m->ranks ? FSDP_OK : out_of_memory(name));
+    FSDP_TRY(check_extra(name, m));
     return parse_choices(name, root, m);
 }
 
@@ -324,69 +393,5 @@ fsdp_status manifest_parse(const char *name, const char *text, size_t bytes, man
             manifest_free(m);
     }
     json_decref(root);
-    return status;
-}
-
-/* ---- From a directory ---- */
-
-static fsdp_status check_marker(const char *folder, uint64_t checksum)
-{
-    char *path = file_join(folder, MARKER_NAME), *text = NULL, expected[64];
-    size_t bytes = 0;
-    if (!path)
-        return out_of_memory(folder);
-    fsdp_status status = FSDP_OK;
-    snprintf(expected, sizeof expected, "fsdp-checkpoint %d %016" PRIx64 "\n", MANIFEST_VERSION, checksum);
-    if (!file_exists(path))
-        status = error_set(FSDP_ERR_INPUT, "%s: no commit marker: the save that wrote it did not finish", folder);
-    else if ((status = file_read(path, &text, &bytes)) == FSDP_OK && strcmp(text, expected) != 0)
-        status =
-            error_set(FSDP_ERR_INPUT, "%s: %s is damaged, or belongs to another checkpoint: %s does not vouch for it",
-                      folder, MANIFEST_NAME, MARKER_NAME);
-    free(text);
-    free(path);
-    return status;
-}
-
-static fsdp_status check_files(const char *folder, const manifest *m)
-{
-    for (int i = 0; i < m->n_files; i++) {
-        struct stat info;
-        char *path = file_join(folder, m->files[i].name);
-        if (!path)
-            return out_of_memory(folder);
-        int found = stat(path, &info);
-        free(path);
-        if (found != 0)
-            return error_set_errno(FSDP_ERR_INPUT, "%s: %s is missing", folder, m->files[i].name);
-        if (info.st_size != m->files[i].bytes)
-            return error_set(FSDP_ERR_INPUT, "%s: %s has %lld bytes, not the %" PRId64 " that were written", folder,
-                             m->files[i].name, (long long)info.st_size, m->files[i].bytes);
-    }
-    return FSDP_OK;
-}
-
-fsdp_status manifest_read(const char *folder, manifest **out)
-{
-    char *path = file_join(folder, MANIFEST_NAME), *text = NULL;
-    size_t bytes;
-    hash_stream hash;
-    fsdp_status status;
-    *out = NULL;
-    if (!path)
-        return out_of_memory(folder);
-    TRY_OR(done, file_read(path, &text, &bytes));
-    hash_stream_start(&hash);
-    hash_stream_add(&hash, text, bytes);
-    TRY_OR(done, check_marker(folder, hash_stream_end(&hash)));
-    TRY_OR(done, manifest_parse(path, text, bytes, out));
-    status = check_files(folder, *out);
-    if (status != FSDP_OK) {
-        manifest_free(*out);
-        *out = NULL;
-    }
-done:
-    free(text);
-    free(path);
     return status;
 }

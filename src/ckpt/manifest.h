@@ -10,6 +10,10 @@
 #define MANIFEST_NAME "checkpoint.json"
 #define MARKER_NAME "COMMIT"
 
+/* Counts of steps, samples and batches stay below this, so that sums and products of theirs cannot overflow. */
+#define MANIFEST_MAX_COUNT ((int64_t)1 << 48)
+#define MANIFEST_MAX_WORLD (1 << 20)
+
 /* A piece has one checksum. Slices are cut into pieces of at most this many elements (16 MiB), so that a reader who
  * wants a part of a tensor need not read all of it to be sure. */
 #define MANIFEST_PIECE_NUMEL ((int64_t)4 << 20)
@@ -18,6 +22,13 @@ typedef struct manifest_file {
     const char *name; /* within the directory */
     int64_t bytes;
 } manifest_file;
+
+/* A small file that is no tensor data: config.json, the index, the tokenizer's. */
+typedef struct manifest_beside {
+    const char *name;
+    int64_t bytes;
+    uint64_t checksum; /* XXH64 of all of it */
+} manifest_beside;
 
 typedef struct manifest_piece {
     int file;
@@ -44,6 +55,8 @@ typedef struct manifest {
     const char *strategy, *created, *tokenizer; /* "" when not known */
     int n_files;
     manifest_file *files;
+    int n_beside; /* -1: a manifest from before they were listed */
+    manifest_beside *beside;
     int n_tensors;
     manifest_tensor *tensors;
     json_t *extra;          /* object */
@@ -54,6 +67,9 @@ typedef struct manifest {
 
 fsdp_status manifest_create(manifest **out); /* empty; rank -1 */
 void manifest_free(manifest *m);             /* NULL is legal */
+
+/* False for what cannot be the name of a file in the directory. */
+bool manifest_is_file_name(const char *name);
 
 /* Checks everything that does not need the other files; `name` stands for the path in messages. */
 fsdp_status manifest_parse(const char *name, const char *text, size_t bytes, manifest **out);

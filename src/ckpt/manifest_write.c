@@ -77,6 +77,15 @@ static bool print_manifest(FILE *out, const manifest *m)
         done &= print_text(out, m->files[i].name);
         fprintf(out, ", \"bytes\": %" PRId64 "}", m->files[i].bytes);
     }
+    if (m->n_beside >= 0) {
+        fputs("\n  ],\n  \"beside\": [", out);
+        for (int i = 0; i < m->n_beside; i++) {
+            fprintf(out, "%s\n    {\"name\": ", i ? "," : "");
+            done &= print_text(out, m->beside[i].name);
+            fprintf(out, ", \"bytes\": %" PRId64 ", \"checksum\": \"%016" PRIx64 "\"}", m->beside[i].bytes,
+                    m->beside[i].checksum);
+        }
+    }
     fputs("\n  ],\n  \"tensors\": [", out);
     for (int i = 0; i < m->n_tensors; i++) {
         fputs(i ? ",\n" : "\n", out);

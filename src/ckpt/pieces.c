@@ -8,7 +8,6 @@
 #include "ckpt/pieces.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <omp.h>
 #include <pthread.h>
@@ -19,6 +18,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/hash.h"
 
 enum { N_LANES = HASH_ABREAST };
@@ -106,9 +106,7 @@ static fsdp_status lane_open(lane *l, const char *path)
     if (l->path)
         close(l->fd);
     l->path = NULL;
-    l->fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (l->fd < 0)
-        return error_set_errno(FSDP_ERR_IO, "%s: cannot open", path);
+    FSDP_TRY(file_open_regular(path, FILE_ANY_SIZE, &l->fd, NULL));
     l->path = path;
     return FSDP_OK;
 }

@@ -1,6 +1,8 @@
 /* fsdp_checkpoint_prune: retention by hand, with the rules of training. */
 #include <fsdp/checkpoint.h>
 
+#include <stdlib.h>
+
 #include "base/error.h"
 #include "base/file.h"
 #include "ckpt/report.h"
@@ -15,59 +17,85 @@ static void print_report(FILE *out, const json_t *report)
     fprintf(out, "%lld complete checkpoints stay\n", (long long)report_int(report, "kept"));
 }
 
-static bool has_complete(const ckpt_listing *listing, int rank, int64_t step)
+static int by_number(const void *left, const void *right)
 {
-    for (int i = 0; i < listing->n_entries; i++) {
-        const ckpt_entry *entry = &listing->entries[i];
-        if (entry->rank == rank && entry->step == step && !entry->temporary && entry->condition == CKPT_COMPLETE)
-            return true;
-    }
-    return false;
+    const int *a = left, *b = right;
+    return *a < *b ? -1 : *a > *b;
 }
 
-static bool has_rank(const ckpt_listing *listing, int rank)
-{
-    for (int i = 0; i < listing->n_entries; i++)
-        if (listing->entries[i].rank == rank)
-            return true;
-    return false;
-}
-
-/* Complete checkpoints of `rank` whose step another rank here lacks: no run resumes from those, so they do not count.
+/* The ranks whose checkpoints are there, each once, ascending; -1 stands for those of all ranks. NULL: out of memory.
  */
-static int n_useless(const ckpt_listing *listing, int rank, int highest)
+static int *list_ranks(const ckpt_listing *listing, int *n_ranks)
 {
-    int n = 0;
-    for (int i = 0; i < listing->n_entries; i++) {
-        const ckpt_entry *entry = &listing->entries[i];
-        bool useless = false;
-        for (int other = 0; other <= highest && entry->rank == rank && rank >= 0; other++)
-            useless |= has_rank(listing, other) && !has_complete(listing, other, entry->step);
-        n += useless && has_complete(listing, rank, entry->step);
+    int *ranks = malloc(((size_t)listing->n_entries + 1) * sizeof *ranks), n = 0;
+    if (!ranks)
+        return NULL;
+    for (int i = 0; i < listing->n_entries; i++)
+        ranks[i] = listing->entries[i].rank;
+    qsort(ranks, (size_t)listing->n_entries, sizeof *ranks, by_number);
+    for (int i = 0; i < listing->n_entries; i++)
+        if (n == 0 || ranks[n - 1] != ranks[i])
+            ranks[n++] = ranks[i];
+    *n_ranks = n;
+    return ranks;
+}
+
+/* Ranks that have a complete checkpoint of this step. Entries of one step are neighbours: [*i, end of the step). */
+static int count_complete(const ckpt_listing *listing, int *i, int rank, bool *own)
+{
+    int64_t step = listing->entries[*i].step;
+    int n = 0, last = -1; /* within a step, names and so ranks ascend; one may be there again as ".old-" */
+    *own = false;
+    for (; *i < listing->n_entries && listing->entries[*i].step == step; ++*i) {
+        const ckpt_entry *entry = &listing->entries[*i];
+        if (entry->rank < 0 || entry->temporary || entry->condition != CKPT_COMPLETE || entry->rank == last)
+            continue;
+        last = entry->rank;
+        n++;
+        *own |= entry->rank == rank;
     }
     return n;
 }
 
-/* Kind local: every rank's checkpoints are a set of their own. */
-static fsdp_status prune_all(const fsdp_checkpoint_prune_config *config, json_t *removed, int *n_kept)
+/* Steps of `rank` that another rank here lacks: no run resumes from those, so they do not count. */
+static int n_useless(const ckpt_listing *listing, int rank, int n_local_ranks)
 {
-    ckpt_listing listing;
-    int highest = -1;
-    fsdp_status status = FSDP_OK;
-    FSDP_TRY(ckpt_directory_list(config->directory, &listing));
-    for (int i = 0; i < listing.n_entries; i++) {
-        ckpt_entry_check(&listing.entries[i]);
-        highest = listing.entries[i].rank > highest ? listing.entries[i].rank : highest;
-    }
-    for (int rank = -1; rank <= highest && status == FSDP_OK; rank++) {
+    int n = 0;
+    bool own;
+    for (int i = 0; rank >= 0 && i < listing->n_entries;)
+        n += count_complete(listing, &i, rank, &own) < n_local_ranks && own;
+    return n;
+}
+
+/* Kind local: every rank's checkpoints are a set of their own. */
+static fsdp_status prune_ranks(const fsdp_checkpoint_prune_config *config, const ckpt_listing *listing, json_t *removed,
+                               int *n_kept)
+{
+    int n_ranks = 0;
+    int *ranks = list_ranks(listing, &n_ranks);
+    fsdp_status status =
+        ranks ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "%s: out of memory for a list of ranks", config->directory);
+    int n_local_ranks = n_ranks - (n_ranks > 0 && ranks[0] < 0);
+    for (int r = 0; r < n_ranks && status == FSDP_OK; r++) {
         ckpt_prune_result result;
-        status = ckpt_directory_prune(config->directory, config->keep + n_useless(&listing, rank, highest),
-                                      config->keep_every, rank, NULL, config->dry_run, &result);
+        status = ckpt_directory_prune(config->directory, config->keep + n_useless(listing, ranks[r], n_local_ranks),
+                                      config->keep_every, ranks[r], NULL, config->dry_run, &result);
         for (int i = 0; i < result.n_removed; i++)
             json_array_append_new(removed, json_string(result.removed[i]));
         *n_kept += result.n_kept;
         ckpt_prune_result_free(&result);
     }
+    free(ranks);
+    return status;
+}
+
+static fsdp_status prune_all(const fsdp_checkpoint_prune_config *config, json_t *removed, int *n_kept)
+{
+    ckpt_listing listing;
+    FSDP_TRY(ckpt_directory_list(config->directory, &listing));
+    for (int i = 0; i < listing.n_entries; i++)
+        ckpt_entry_check(&listing.entries[i]);
+    fsdp_status status = prune_ranks(config, &listing, removed, n_kept);
     ckpt_listing_free(&listing);
     return status;
 }

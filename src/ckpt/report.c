@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/printable.h"
 
 static bool has_file(const char *folder, const char *name)
 {
@@ -49,13 +50,42 @@ fsdp_status report_resolve(const char *path, char **out)
     return status;
 }
 
+/* A copy whose strings and keys a terminal can be shown. NULL: out of memory. */
+static json_t *printable_json(const json_t *value)
+{
+    json_t *copy = json_is_object(value) ? json_object() : json_is_array(value) ? json_array() : NULL, *child;
+    const char *key;
+    size_t i;
+    char *text;
+    if (json_is_string(value)) {
+        text = printable_copy(json_string_value(value), false);
+        copy = text ? json_string(text) : NULL;
+        free(text);
+        return copy;
+    }
+    if (!copy)
+        return json_incref((json_t *)(uintptr_t)value);
+    json_array_foreach((json_t *)(uintptr_t)value, i, child) json_array_append_new(copy, printable_json(child));
+    json_object_foreach((json_t *)(uintptr_t)value, key, child)
+    {
+        text = printable_copy(key, false);
+        if (text)
+            json_object_set_new(copy, text, printable_json(child));
+        free(text);
+    }
+    return copy;
+}
+
 fsdp_status report_text(json_t *report, bool json, report_printer print, char **text)
 {
     *text = NULL;
     size_t bytes;
+    json_t *shown = report && !json ? printable_json(report) : json_incref(report);
+    json_decref(report);
+    report = shown;
     FILE *out = report ? open_memstream(text, &bytes) : NULL;
     if (out && json) {
-        json_dumpf(report, out, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
+        json_dumpf(report, out, JSON_INDENT(2) | JSON_REAL_PRECISION(17) | JSON_ENSURE_ASCII);
         fputc('\n', out);
     } else if (out) {
         print(out, report);

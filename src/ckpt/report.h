@@ -11,7 +11,8 @@
 fsdp_status report_resolve(const char *path, char **out);
 bool report_is_directory_of_checkpoints(const char *path);
 
-/* Takes `report`. As JSON, or as `print` writes it. */
+/* Takes `report`. As JSON, or as `print` writes it; names in it are from files, so either shows control characters
+ * escaped. */
 typedef void (*report_printer)(FILE *out, const json_t *report);
 fsdp_status report_text(json_t *report, bool json, report_printer print, char **text);
 

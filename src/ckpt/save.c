@@ -134,12 +134,14 @@ static fsdp_status fill_task(save_task *task, const ckpt_save_config *config)
     FSDP_TRY(ckpt_state_check(state));
     task->step = config->step;
     task->max_file_bytes = config->max_file_bytes;
+    task->tokenizer_in_checkpoint = config->tokenizer_in_checkpoint;
     task->keep = config->keep;
     task->keep_every = config->keep_every;
     task->part_timeout = config->part_timeout;
     if (!copy_text(config->strategy, &task->strategy) || !copy_text(config->tokenizer, &task->tokenizer) ||
-        !copy_json(config->model, &task->model) || !copy_json(state->extra, &task->extra) ||
-        !copy_json(state->rank_extra, &task->rank_extra) || !copy_choices(task, state))
+        !copy_text(config->tokenizer_name, &task->tokenizer_name) || !copy_json(config->model, &task->model) ||
+        !copy_json(state->extra, &task->extra) || !copy_json(state->rank_extra, &task->rank_extra) ||
+        !copy_choices(task, state))
         return out_of_memory();
     FSDP_TRY(name_places(task, config->directory));
     if (task->kind != CKPT_FULL)
@@ -181,6 +183,7 @@ void save_task_free(save_task *task)
     free(task->choices);
     free(task->strategy);
     free(task->tokenizer);
+    free(task->tokenizer_name);
     free(task->temporary);
     free(task->final);
     free(task->root);

@@ -20,13 +20,15 @@ typedef struct ckpt_save_config {
     const char *directory; /* made where absent; checkpoints are "step-00000020" in it */
     ckpt_kind kind;
     int64_t step;
-    const char *strategy;   /* recorded, not interpreted; may be NULL */
-    const json_t *model;    /* config.json of the model; may be NULL */
-    const char *tokenizer;  /* folder whose tokenizer files belong to the model; may be NULL */
-    int64_t max_file_bytes; /* full: parts of the model are at most this large where one tensor allows it */
-    int keep;               /* after the commit, newest complete ones to keep; 0: all */
-    int64_t keep_every;     /* and those whose step is a multiple of this; 0: none */
-    double part_timeout;    /* seconds that rank 0 waits for the others' parts */
+    const char *strategy;         /* recorded, not interpreted; may be NULL */
+    const json_t *model;          /* config.json of the model; may be NULL */
+    const char *tokenizer;        /* folder whose tokenizer files belong to the model and are copied; may be NULL */
+    bool tokenizer_in_checkpoint; /* that folder is a checkpoint: links in it are not followed */
+    const char *tokenizer_name;   /* what the manifest says of it, for people; NULL: its path */
+    int64_t max_file_bytes;       /* full: parts of the model are at most this large where one tensor allows it */
+    int keep;                     /* after the commit, newest complete ones to keep; 0: all */
+    int64_t keep_every;           /* and those whose step is a multiple of this; 0: none */
+    double part_timeout;          /* seconds that rank 0 waits for the others' parts */
 } ckpt_save_config;
 
 #define CKPT_SAVE_CONFIG_INIT                                                                                          \

@@ -23,7 +23,8 @@ typedef struct save_task {
     unsigned roles;   /* what is saved */
     int64_t step;
     int rank, world_size;
-    char *strategy, *tokenizer; /* may be NULL */
+    char *strategy, *tokenizer, *tokenizer_name; /* may be NULL */
+    bool tokenizer_in_checkpoint;
     json_t *model, *extra, *rank_extra;
     void *choices; /* NULL: none */
     size_t choices_bytes;

@@ -126,11 +126,17 @@ static int tensor_order(const void *left, const void *right)
 
 static fsdp_status open_any(ckpt_source *s)
 {
-    char *path = file_join(s->path, MANIFEST_NAME);
-    if (!path)
-        return out_of_memory(s->path);
-    bool ours = file_exists(path);
+    char *path = file_join(s->path, MANIFEST_NAME), *marker = file_join(s->path, MARKER_NAME);
+    bool ours = path && file_exists(path), marked = marker && file_exists(marker);
+    fsdp_status status = path && marker ? FSDP_OK : out_of_memory(s->path);
     free(path);
+    free(marker);
+    FSDP_TRY(status);
+    if (marked && !ours) /* a full one without it would pass for a model folder, unchecked */
+        return error_set(FSDP_ERR_INPUT,
+                         "%s: " MANIFEST_NAME " is missing: this was a checkpoint; to take its weights alone, remove "
+                         "its file " MARKER_NAME,
+                         s->path);
     FSDP_TRY(ours ? open_checkpoint(s) : open_folder(s));
     s->by_name = arena_alloc(s->memory, ((size_t)s->n_tensors + 1) * sizeof *s->by_name);
     if (!s->by_name)

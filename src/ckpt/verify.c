@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "ckpt/folder_files.h"
 #include "ckpt/pieces.h"
 #include "ckpt/report.h"
 
@@ -26,13 +27,16 @@ static void verify_tensors(const ckpt_source *source, json_t *report)
     }
     if (status != FSDP_OK && json_array_size(problems) == 0)
         json_array_append_new(problems, json_string(fsdp_last_error()));
+    if (folder_check_beside(source) != FSDP_OK)
+        json_array_append_new(problems, json_string(fsdp_last_error()));
     json_object_set_new(report, "tensors", json_integer(source_count(source)));
     json_object_set_new(report, "checksums", json_integer(n_checksums));
     json_object_set_new(report, "bytes", json_integer(bytes));
     piece_list_free(&list);
 }
 
-static json_t *verify_one(const char *path)
+/* `committed`: found in a directory of checkpoints, under the name of one. */
+static json_t *verify_one(const char *path, bool committed)
 {
     ckpt_source *source;
     json_t *report = json_pack("{s:s, s:[]}", "path", path, "problems");
@@ -40,6 +44,9 @@ static json_t *verify_one(const char *path)
         return NULL;
     if (source_open(path, &source) == FSDP_OK) {
         verify_tensors(source, report);
+        if (committed && !source_manifest(source))
+            json_array_append_new(json_object_get(report, "problems"),
+                                  json_string(MANIFEST_NAME " and " MARKER_NAME " are missing"));
         source_close(source);
     } else {
         json_array_append_new(json_object_get(report, "problems"), json_string(fsdp_last_error()));
@@ -72,7 +79,7 @@ static fsdp_status verify_listed(const char *path, json_t *reports)
     FSDP_TRY(ckpt_directory_list(path, &listing));
     for (int i = 0; i < listing.n_entries; i++)
         if (!listing.entries[i].temporary) /* an unfinished save promises nothing */
-            json_array_append_new(reports, verify_one(listing.entries[i].path));
+            json_array_append_new(reports, verify_one(listing.entries[i].path, true));
     fsdp_status status = FSDP_OK;
     if (listing.n_entries == 0)
         status = error_set(FSDP_ERR_INPUT, "%s: no checkpoint there", path);
@@ -89,7 +96,7 @@ fsdp_status fsdp_checkpoint_verify(const char *path, bool json, char **text)
     if (report_is_directory_of_checkpoints(path))
         status = verify_listed(path, reports);
     else
-        json_array_append_new(reports, verify_one(path));
+        json_array_append_new(reports, verify_one(path, ckpt_directory_is_name(path)));
     if (status != FSDP_OK) {
         json_decref(report);
         return status;

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "data/hub.h"
 #include "train/resume_path.h"
 #include "train/run.h"
 
@@ -132,6 +133,14 @@ fsdp_status run_rollback(train_run *run)
     return status;
 }
 
+/* The path that the run's --tokenizer stands for; NULL: none, or it is not there any more. malloc'd. */
+static char *tokenizer_path(const train_run *run)
+{
+    char *path = NULL;
+    return run->settings->tokenizer && hub_find(HUB_MODEL, run->settings->tokenizer, NULL, &path) == FSDP_OK ? path
+                                                                                                             : NULL;
+}
+
 static ckpt_save_config save_config(const train_run *run)
 {
     static const ckpt_kind kinds[] = {
@@ -142,7 +151,7 @@ static ckpt_save_config save_config(const train_run *run)
     c.kind = kinds[s->checkpoint_kind];
     c.step = run->step;
     c.strategy = fsdp_strategy_name(run->sharding.config.strategy);
-    c.tokenizer = s->tokenizer;
+    c.tokenizer_name = s->tokenizer;
     c.keep = (int)s->keep_checkpoints;
     c.keep_every = s->keep_every;
     if (s->export_part_size > 0)
@@ -178,17 +187,18 @@ static fsdp_status wait_for_save(train_run *run)
 /* Everything but the tensors that the state and the configuration of a save point to. */
 typedef struct save_notes {
     json_t *extra, *model;
-    char *choices;
+    char *choices, *tokenizer;
 } save_notes;
 
 static fsdp_status make_notes(const train_run *run, ckpt_state *state, ckpt_save_config *config, save_notes *notes)
 {
     device *d = run->world->dev;
-    *notes = (save_notes){describe_position(run), model_config_json(&run->model_config), NULL};
+    *notes = (save_notes){describe_position(run), model_config_json(&run->model_config), NULL, tokenizer_path(run)};
     if (!notes->extra || !notes->model)
         return error_set(FSDP_ERR_MEMORY, "describing a checkpoint: out of host memory");
     state->extra = notes->extra;
     config->model = notes->model;
+    config->tokenizer = notes->tokenizer;
     if (!d->choices_export)
         return FSDP_OK;
     fsdp_status status = d->choices_export(d, &notes->choices, &state->choices_bytes);
@@ -204,6 +214,7 @@ static void free_notes(ckpt_state *state, save_notes *notes)
     json_decref(notes->extra);
     json_decref(notes->model);
     free(notes->choices);
+    free(notes->tokenizer);
 }
 
 static fsdp_status save(train_run *run)
@@ -271,12 +282,15 @@ fsdp_status run_finish_checkpoints(train_run *run)
         return FSDP_OK;
     ckpt_save_config config = save_config(run);
     json_t *model = model_config_json(&run->model_config);
+    char *tokenizer = tokenizer_path(run);
     config.directory = s->export_dir;
     config.model = model;
+    config.tokenizer = tokenizer;
     fsdp_status status = model_state_settle(run->state);
     if (status == FSDP_OK)
         status = ckpt_export(&config, model_state_describe(run->state), FSDP_F32, comm_world(run->world->comm));
     json_decref(model);
+    free(tokenizer);
     if (status == FSDP_OK)
         run_say(run, FSDP_LINE_INFO, "exported the model to %s", s->export_dir);
     return status;

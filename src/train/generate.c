@@ -49,17 +49,21 @@ static char *beside(const generation *g, const char *name)
     return path;
 }
 
-/* Where a checkpoint's tokenizer was when it was written; NULL: nowhere. malloc'd. */
-static char *remembered_tokenizer(const char *path)
+/* A checkpoint that training wrote with a tokenizer, and that has none of its files, is not one of bytes. Where they
+ * were is only said, not followed: a manifest may be anyone's. */
+static fsdp_status check_bytes_suffice(const char *path)
 {
     manifest *m;
-    char *found = NULL;
-    if (file_is_directory(path) && manifest_read(path, &m) == FSDP_OK) {
-        if (m->tokenizer[0])
-            found = strdup(m->tokenizer);
-        manifest_free(m);
-    }
-    return found;
+    fsdp_status status = FSDP_OK;
+    if (!file_is_directory(path) || manifest_read(path, &m) != FSDP_OK)
+        return FSDP_OK;
+    if (m->tokenizer[0])
+        status = error_set(FSDP_ERR_INPUT,
+                           "%s: its tokenizer is not in it; training had it in %s: if you trust that, add --tokenizer "
+                           "%s",
+                           path, m->tokenizer, m->tokenizer);
+    manifest_free(m);
+    return status;
 }
 
 static fsdp_status open_tokenizer(generation *g)
@@ -68,7 +72,7 @@ static fsdp_status open_tokenizer(generation *g)
     if (g->config->tokenizer)
         FSDP_TRY(hub_find(HUB_MODEL, g->config->tokenizer, NULL, &path));
     else if (!(path = beside(g, "tokenizer.json")))
-        path = remembered_tokenizer(g->path);
+        FSDP_TRY(check_bytes_suffice(g->path));
     fsdp_status status = path ? fsdp_tokenizer_load(path, &g->tokenizer) : fsdp_tokenizer_byte(&g->tokenizer);
     free(path);
     return status;

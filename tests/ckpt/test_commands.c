@@ -2,6 +2,7 @@
 #include "ckpt/fixture.h"
 
 #include <fsdp/checkpoint.h>
+#include <math.h>
 
 #include "ckpt/source.h"
 #include "format/model_folder.h"
@@ -103,6 +104,39 @@ static void diff_names_tensors_and_distances(void **state)
     fixture_free(f);
 }
 
+/* A NaN is no difference of 0. */
+static void diff_says_what_is_not_finite(void **state)
+{
+    (void)state;
+    const char *a = scratch_path("nan-a"), *b = scratch_path("nan-b");
+    char *text;
+    bool same;
+    fixture *f = fixture_make(CUT_FLAT, 0, 1, false);
+    ckpt_save_config config = fixture_config(a, CKPT_SHARDED, 10);
+    for (int i = 0; i < f->state.n_slices; i++)
+        for (int64_t k = 0; k < f->slices[i].count; k++)
+            f->places[i][k] = 1;
+    assert_ok(ckpt_save(&config, &f->state, NULL, NULL));
+    f->places[0][3] = NAN;
+    config.directory = b;
+    assert_ok(ckpt_save(&config, &f->state, NULL, NULL));
+    assert_ok(fsdp_checkpoint_diff(a, b, 0, false, &same, &text));
+    assert_false(same);
+    assert_has(text, "1 of 3589 elements, from 3 on, 1 of them NaN or infinite in one or both");
+    assert_null(strstr(text, "by up to"));
+    free(text);
+    f->places[0][9] = 1.5f;
+    assert_ok(ckpt_save(&config, &f->state, NULL, NULL));
+    assert_ok(fsdp_checkpoint_diff(a, b, 0.1, false, &same, &text));
+    assert_has(text, "2 of 3589 elements, from 3 on, by up to 0.5 (relative 0.333333), 1 of them NaN");
+    free(text);
+    assert_ok(fsdp_checkpoint_diff(a, b, 0, true, &same, &text));
+    json_t *report = parsed(text), *differ = json_array_get(json_object_get(report, "differ"), 0);
+    assert_int_equal(json_integer_value(json_object_get(differ, "not_finite")), 1);
+    json_decref(report);
+    fixture_free(f);
+}
+
 static void exports_are_model_folders_with_everything_in_them(void **state)
 {
     (void)state;
@@ -111,7 +145,7 @@ static void exports_are_model_folders_with_everything_in_them(void **state)
     char *text, path[1300];
     assert_ok(file_make_directories(tokenizer));
     snprintf(path, sizeof path, "%s/tokenizer.json", tokenizer);
-    assert_ok(file_write_atomic(path, "{}", 2));
+    assert_ok(file_write_atomic(path, "{\"model\": {}}", 13));
     save_with_model(directory, tokenizer, 10);
     fsdp_checkpoint_export_config config = FSDP_CHECKPOINT_EXPORT_CONFIG_INIT;
     config.source = directory;
@@ -290,6 +324,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(show_tells_what_is_there),
         cmocka_unit_test(diff_names_tensors_and_distances),
+        cmocka_unit_test(diff_says_what_is_not_finite),
         cmocka_unit_test(exports_are_model_folders_with_everything_in_them),
         cmocka_unit_test(large_models_are_exported_in_parts_with_an_index),
         cmocka_unit_test(an_export_does_not_replace_what_is_no_model_folder),

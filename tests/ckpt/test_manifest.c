@@ -12,6 +12,8 @@
 #define TENSORS(list) "\"tensors\": [" list "]"
 #define GOOD_TENSOR TENSOR("[2, 3]", PIECE(0, 2) ", " PIECE(2, 4))
 
+#define WITH_EXTRA(fields) HEAD FILES TENSORS(GOOD_TENSOR) ", \"extra\": {" fields "}}"
+
 static fsdp_status parse(const char *text, manifest **out)
 {
     return manifest_parse("checkpoint.json", text, strlen(text), out);
@@ -70,6 +72,28 @@ static const refusal refusals[] = {
     {HEAD FILES TENSORS(TENSOR("[2]", "[0, 0, 2, \"0123456789ABCDEF\"]")) "}", "\"checksum\"]"},
     {HEAD FILES TENSORS(GOOD_TENSOR ", " GOOD_TENSOR) "}", "parameter w is there twice"},
     {HEAD FILES TENSORS(GOOD_TENSOR) ", \"extra\": []}", "\"extra\" must be an object"},
+    {"{\"format\": \"fsdp-checkpoint\", \"version\": 1, \"kind\": \"full\", \"step\": 9223372036854775807}",
+     "\"step\" is"},
+    {"{\"format\": \"fsdp-checkpoint\", \"version\": 1, \"kind\": \"full\", \"step\": 1, \"world_size\": 16777216}",
+     "\"world_size\" is 16777216"},
+    {WITH_EXTRA("\"step\": 4"), "is of step 3, but its training state is of step 4"},
+    {WITH_EXTRA("\"step\": -1"), "\"step\" of \"extra\" is -1"},
+    {WITH_EXTRA("\"step\": 9223372036854775807"), "\"step\" of \"extra\" is"},
+    {WITH_EXTRA("\"step\": 3.0"), "\"step\" of \"extra\" is 3"},
+    {WITH_EXTRA("\"position\": -2"), "\"position\" of \"extra\" is -2"},
+    {WITH_EXTRA("\"position\": 9223372036854775807"), "\"position\" of \"extra\" is"},
+    {WITH_EXTRA("\"optimizer_steps\": -1"), "\"optimizer_steps\" of \"extra\" is -1"},
+    {WITH_EXTRA("\"good_steps\": 9223372036854775807"), "\"good_steps\" of \"extra\" is"},
+    {WITH_EXTRA("\"micro_batches\": -7"), "\"micro_batches\" of \"extra\" is -7"},
+    {WITH_EXTRA("\"loss_scale\": -1.5"), "\"loss_scale\" of \"extra\" is -1.5"},
+    {WITH_EXTRA("\"loss_scale\": 0"), "\"loss_scale\" of \"extra\" is 0"},
+    {WITH_EXTRA("\"loss_scale\": 1e300"), "\"loss_scale\" of \"extra\" is"},
+    {WITH_EXTRA("\"expected_count\": \"many\""), "\"expected_count\" of \"extra\" is"},
+    {HEAD FILES TENSORS(GOOD_TENSOR) ", \"ranks\": [{}, {}, {}]}", "state of 3 ranks in a world of 2"},
+    {HEAD FILES TENSORS(GOOD_TENSOR) ", \"beside\": 3}", "\"beside\" is not an array"},
+    {HEAD FILES TENSORS(
+         GOOD_TENSOR) ", \"beside\": [{\"name\": \"../x\", \"bytes\": 1, \"checksum\": \"0123456789abcdef\"}]}",
+     "file \"../x\" beside"},
     {HEAD FILES TENSORS(GOOD_TENSOR) ", \"choices\": \"abc\"}", "\"choices\" is not"},
     {HEAD FILES TENSORS(GOOD_TENSOR) ", \"choices\": \"AB\"}", "\"choices\" is not"},
     {HEAD FILES TENSORS(GOOD_TENSOR) ", \"choices\": 5}", "choices"},
