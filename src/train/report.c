@@ -30,6 +30,7 @@ struct report {
     board *board;
     progress progress;
     trace *trace;
+    bool trace_written;
     memory_meter *meter;
     double flops;      /* of one sample */
     double peak_flops; /* of all devices, a second; 0: not known */
@@ -73,6 +74,19 @@ static fsdp_status write_settings(const train_run *run, char **text)
     fsdp_status status = path ? file_write_atomic(path, *text, strlen(*text))
                               : error_set(FSDP_ERR_MEMORY, "writing settings: out of host memory");
     free(path);
+    return status;
+}
+
+/* The folder that a file lies in; paths_check has looked whether it can be made. */
+static fsdp_status make_parent(const char *path)
+{
+    const char *slash = path ? strrchr(path, '/') : NULL;
+    if (!slash || slash == path)
+        return FSDP_OK;
+    char *folder = strndup(path, (size_t)(slash - path));
+    fsdp_status status =
+        folder ? file_make_directories(folder) : error_set(FSDP_ERR_MEMORY, "%s: out of host memory", path);
+    free(folder);
     return status;
 }
 
@@ -146,6 +160,8 @@ fsdp_status report_open(train_run *run, report *r)
     r->first_step = run->step;
     if (r->flops > 0)
         FSDP_TRY(utilization_peak(run->world, run->sharding.config.param_dtype, &r->peak_flops));
+    FSDP_TRY(make_parent(run->settings->log_samples));
+    FSDP_TRY(make_parent(run->settings->trace));
     FSDP_TRY(open_log(r, run));
     return run->rank == 0 ? open_files(r, run) : FSDP_OK;
 }
@@ -167,28 +183,58 @@ void report_close(report *r)
     free(r);
 }
 
-/* The trace covers steps trace_first .. trace_first + trace_steps - 1; started before the first of them. */
+/* A file per rank; PATH itself where there is one rank. */
+static void trace_path(const train_run *run, int rank, char *path, size_t bytes)
+{
+    if (run->n_ranks == 1)
+        snprintf(path, bytes, "%s", run->settings->trace);
+    else
+        snprintf(path, bytes, "%s.rank%d.json", run->settings->trace, rank);
+}
+
+/* Listeners change only while nobody speaks: what still works in the background is waited for. */
+static fsdp_status end_trace(report *r, const train_run *run)
+{
+    char path[PATH_MAX];
+    if (!r->trace || r->trace_written)
+        return FSDP_OK;
+    FSDP_TRY(model_state_settle(run->state));
+    trace_stop(r->trace);
+    r->trace_written = true;
+    trace_path(run, run->rank, path, sizeof path);
+    return trace_write(r->trace, path);
+}
+
+/* The trace covers trace_steps steps from trace_first on, or fewer when the run ends. A run that was resumed behind
+ * trace_first begins with its second step: in the first one programs are made. */
 static fsdp_status follow_trace(report *r, const train_run *run)
 {
     const fsdp_settings *s = run->settings;
+    int64_t first = s->trace_first > r->first_step ? s->trace_first : r->first_step + 2;
     if (!s->trace)
         return FSDP_OK;
-    bool starts = !r->trace && run->step + 1 == s->trace_first,
-         stops = r->trace && run->step + 1 == s->trace_first + s->trace_steps;
-    if (starts || stops)
-        FSDP_TRY(model_state_settle(run->state)); /* who listens changes while nobody speaks */
-    if (starts)
+    if (!r->trace && run->step + 1 == first) {
+        FSDP_TRY(model_state_settle(run->state));
         return trace_start(run->rank, 0, &r->trace);
-    if (stops) {
-        char path[4096];
-        trace_stop(r->trace);
-        if (run->n_ranks == 1)
-            snprintf(path, sizeof path, "%s", s->trace);
-        else
-            snprintf(path, sizeof path, "%s.rank%d.json", s->trace, run->rank);
-        return trace_write(r->trace, path);
     }
-    return FSDP_OK;
+    return run->step + 1 == first + s->trace_steps ? end_trace(r, run) : FSDP_OK;
+}
+
+/* The files of the trace, as the summary names them: "" when there are none, which is said. */
+static void describe_traces(report *r, train_run *run, char *text, size_t bytes)
+{
+    text[0] = '\0';
+    if (!run->settings->trace)
+        return;
+    if (!r->trace) {
+        run_say(run, FSDP_LINE_INFO, "--trace: nothing was traced, the run ended before --trace_first=%lld",
+                (long long)run->settings->trace_first);
+        return;
+    }
+    trace_path(run, 0, text, bytes);
+    size_t used = strlen(text);
+    if (run->n_ranks > 1 && used + 32 < bytes)
+        snprintf(text + used, bytes - used, " to .rank%d.json", run->n_ranks - 1);
 }
 
 fsdp_status report_before_step(report *r, train_run *run)
@@ -298,12 +344,14 @@ fsdp_status report_summary(report *r, train_run *run)
 {
     char *memory = NULL, *table = NULL, model[128], strategy[128], count[UNITS_TEXT];
     const fsdp_settings *s = run->settings;
+    FSDP_TRY(end_trace(r, run));
     FSDP_TRY(memory_table(r, run, &memory));
     snprintf(model, sizeof model, "%s, %s parameters in %d units", model_type_name(run->model_config.type),
              units_count(count, (double)fsdp_model_parameters(run->model)), fsdp_model_units(run->model));
     snprintf(strategy, sizeof strategy, "%s over %d rank%s, %s", fsdp_strategy_name(run->sharding.config.strategy),
              run->n_ranks, run->n_ranks == 1 ? "" : "s", fsdp_world_description(run->world));
-    char ended[PATH_MAX + 80];
+    char ended[PATH_MAX + 80], traces[PATH_MAX + 32];
+    describe_traces(r, run, traces, sizeof traces);
     snprintf(ended, sizeof ended, "stopped as asked; to go on: --resume_from_checkpoint %s", run->checkpoint_dir);
     double seconds = clock_seconds() - run->start;
     run_summary summary = {.model = model,
@@ -326,7 +374,7 @@ fsdp_status report_summary(report *r, train_run *run)
                            .checkpoint = run->result.checkpoint[0] ? run->result.checkpoint : NULL,
                            .metrics = r->metrics_path,
                            .tensorboard = s->tensorboard_dir,
-                           .trace = s->trace,
+                           .trace = traces[0] ? traces : NULL,
                            .export_dir = s->export_dir};
     fsdp_status status = summary_text(&summary, &table);
     if (status == FSDP_OK)

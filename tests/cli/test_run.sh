@@ -59,6 +59,20 @@ for line in '^steps  *10' '^loss  *[0-9.]* (' '^peak memory ' '^files of the run
     '^model rate .* utilization '; do
     grep -q "$line" log.2 || fail "the summary has no line '$line'"
 done
+
+# --- the traces that the summary names are there, also of runs that end before the trace does or were resumed behind its start --
+ranks 2 --dataset text.txt --max_steps 3 --trace traces/t --metrics figures/m --log_samples figures/s --output_dir traced >log.trace
+grep -q '^trace  *traces/t.rank0.json to .rank1.json$' log.trace || fail "traces: $(grep trace log.trace)"
+for rank in 0 1; do
+    tail -n 1 "traces/t.rank$rank.json" | grep -q '^]$' || fail "the trace of rank $rank is not whole"
+done
+ranks 1 --dataset text.txt --max_steps 6 --trace traces/resumed --output_dir traced --resume_from_checkpoint traced/checkpoints >log.trace
+grep -q '^trace  *traces/resumed$' log.trace || fail "traces of a resumed run: $(grep trace log.trace)"
+[[ -s traces/resumed ]] || fail "a resumed run left no trace"
+ranks 1 --dataset text.txt --max_steps 1 --trace traces/none --output_dir untraced >log.trace
+! grep -q '^trace ' log.trace || fail "a trace is named that does not exist"
+grep -q 'nothing was traced' log.trace || fail "nobody says that nothing was traced"
+
 if have_terminal; then
     TERM=xterm script -qec "stty cols 60; '$fsdp' train --device cpu --model_type llama_v3 --hidden_width 16 --num_layers 1 --num_heads 2 \
         --intermediate_size 32 --max_context_width 16 --dataset text.txt --max_steps 20 --output_dir tty" typescript >/dev/null
