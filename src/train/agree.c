@@ -1,10 +1,15 @@
-/* Every rank gives the values that all must have in common; everybody compares with rank 0's. */
+/* Every rank gives the values that all must have in common, and everybody compares them. */
 #include "train/agree.h"
 
+#include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/checked.h"
 #include "base/error.h"
+#include "base/hash.h"
+#include "base/hooks.h"
 
 /* A number of the settings (or of the data), as the message shows it. */
 typedef struct agreed {
@@ -83,5 +88,270 @@ fsdp_status run_agree(const train_run *run)
         status = compare(list, n, all, run->n_ranks);
     free(bytes);
     free(all);
+    return status;
+}
+
+/* ---- While they train ---- */
+
+enum {
+    LEAST_ELEMENTS = 1 << 18,   /* compared at a time, where there are so many */
+    STAGING_ELEMENTS = 1 << 18, /* read at a time from a device */
+    MOST_PIECES = 256,          /* that a part is made of */
+    OFFLOADED_EVERY = 16,       /* comparisons: units in host memory must be waited for */
+    PIECE_NAME = 192,
+};
+
+/* Numbers that every rank has for itself. */
+static const char *const number_names[] = {
+    "position in the data",       "number of steps",         "optimizer's number of steps",
+    "number of good steps",       "number of micro-batches", "loss scale",
+    "expected count of the loss", "learning rate",           "loss"};
+enum { N_NUMBERS = sizeof number_names / sizeof *number_names };
+
+/* What a rank shows of itself. */
+typedef struct rank_view {
+    double numbers[N_NUMBERS];
+    uint64_t buffers; /* checksums */
+    uint64_t replica;
+    int32_t shard; /* ranks with the same number hold the same parameters and moments; -1: nobody else has them */
+    int32_t n_pieces;
+} rank_view;
+
+/* The part of a rank's replica that is compared now: checksums of its pieces. */
+typedef struct replica_part {
+    int n;
+    uint64_t sums[MOST_PIECES];
+    const ckpt_tensor *tensors[MOST_PIECES];
+} replica_part;
+
+static fsdp_status hash_slice(const ckpt_state *state, const ckpt_slice *slice, int64_t first, int64_t n, uint64_t *sum)
+{
+    hash_stream h;
+    hash_stream_start(&h);
+    if (slice->data) {
+        hash_stream_add(&h, slice->data + first, (size_t)n * sizeof(float));
+        *sum = hash_stream_end(&h);
+        return FSDP_OK;
+    }
+    float *staging = malloc((size_t)min_i64(n, STAGING_ELEMENTS) * sizeof *staging);
+    fsdp_status status =
+        staging ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "comparing the ranks' replicas: out of host memory");
+    for (int64_t end = first + n; status == FSDP_OK && first < end; first += STAGING_ELEMENTS) {
+        int64_t some = min_i64(end - first, STAGING_ELEMENTS);
+        status = state->read(state->context, slice, first, some, staging);
+        if (status == FSDP_OK)
+            hash_stream_add(&h, staging, (size_t)some * sizeof *staging);
+    }
+    free(staging);
+    *sum = hash_stream_end(&h);
+    return status;
+}
+
+static bool is_buffer(const ckpt_state *state, const ckpt_slice *slice)
+{
+    return state->tensors[slice->tensor].role == CKPT_BUFFER;
+}
+
+static fsdp_status hash_buffers(const ckpt_state *state, uint64_t *out)
+{
+    *out = HASH_START;
+    for (int i = 0; i < state->n_slices; i++) {
+        uint64_t sum;
+        if (!is_buffer(state, &state->slices[i]))
+            continue;
+        FSDP_TRY(hash_slice(state, &state->slices[i], 0, state->slices[i].count, &sum));
+        *out = hash_u64(*out, sum);
+    }
+    return FSDP_OK;
+}
+
+/* From where the last comparison ended, and around; no piece twice. */
+static fsdp_status hash_part(train_run *run, replica_part *out)
+{
+    const ckpt_state *state = model_state_describe(run->state);
+    int64_t total = 0;
+    out->n = 0;
+    for (int i = 0; i < state->n_slices; i++)
+        total += is_buffer(state, &state->slices[i]) ? 0 : state->slices[i].count;
+    int64_t left = min_i64(total, max_i64(LEAST_ELEMENTS, ceil_div(total, AGREE_PARTS)));
+    while (left > 0 && out->n < MOST_PIECES) {
+        const ckpt_slice *slice = &state->slices[run->agreed_slice];
+        int64_t first = run->agreed_element, n = is_buffer(state, slice) ? 0 : min_i64(left, slice->count - first);
+        if (n > 0) {
+            FSDP_TRY(hash_slice(state, slice, first, n, &out->sums[out->n]));
+            out->tensors[out->n++] = &state->tensors[slice->tensor];
+        }
+        left -= n;
+        run->agreed_element = first + n;
+        if (n == 0 || run->agreed_element == slice->count) {
+            run->agreed_slice = (run->agreed_slice + 1) % state->n_slices;
+            run->agreed_element = 0;
+        }
+    }
+    return FSDP_OK;
+}
+
+static bool has_replica(const fsdp_model *m)
+{
+    return m->replicated || model_has_replicas(m);
+}
+
+static fsdp_status view_self(train_run *run, bool last, rank_view *mine, replica_part *part)
+{
+    const fsdp_model *m = run->model;
+    const double numbers[N_NUMBERS] = {(double)run->position,
+                                       (double)run->step,
+                                       (double)run->optimizer->steps,
+                                       (double)run->optimizer->good_steps,
+                                       (double)m->micro_total,
+                                       m->loss_scale,
+                                       m->expected_count,
+                                       run->optimizer->lr,
+                                       run->result.loss};
+    memset(mine, 0, sizeof *mine);
+    memcpy(mine->numbers, numbers, sizeof numbers);
+    mine->shard = -1;
+    part->n = 0;
+    FSDP_TRY(hash_buffers(model_state_describe(run->state), &mine->buffers));
+    bool settled = !m->offload || last || run->step % (AGREE_EVERY * OFFLOADED_EVERY) == 0;
+    if (!has_replica(m) || !settled)
+        return FSDP_OK;
+    FSDP_TRY(model_state_settle(run->state));
+    FSDP_TRY(hash_part(run, part));
+    mine->shard = m->replicated ? 0 : m->shard_rank;
+    mine->n_pieces = part->n;
+    mine->replica = hash_bytes(HASH_START, part->sums, (size_t)part->n * sizeof *part->sums);
+    return FSDP_OK;
+}
+
+/* A field of rank_view that ranks share: all of them, or those of one shard. */
+typedef struct shared_field {
+    size_t at, bytes;
+    bool by_shard;
+} shared_field;
+
+static bool is_comparable(const shared_field *f, const rank_view *a, const rank_view *b)
+{
+    return !f->by_shard || (a->shard >= 0 && a->shard == b->shard);
+}
+
+static bool is_equal(const shared_field *f, const rank_view *a, const rank_view *b)
+{
+    return memcmp((const char *)a + f->at, (const char *)b + f->at, f->bytes) == 0;
+}
+
+/* How many have what rank r has. */
+static int count_equal(const shared_field *f, const rank_view *all, int n, int r)
+{
+    int count = 0;
+    for (int i = 0; i < n; i++)
+        count += is_comparable(f, &all[i], &all[r]) && is_equal(f, &all[i], &all[r]);
+    return count;
+}
+
+/* The first rank that does not have what most of its peers have, and one of those; false when all agree. */
+static bool find_deviant(const shared_field *f, const rank_view *all, int n, int *deviant, int *usual)
+{
+    int differs = -1, first = 0;
+    for (int r = 0; r < n && differs < 0; r++) {
+        for (first = 0; !is_comparable(f, &all[first], &all[r]) && first < r;)
+            first++;
+        if (first < r && !is_equal(f, &all[first], &all[r]))
+            differs = r;
+    }
+    if (differs < 0)
+        return false;
+    *usual = first;
+    for (int r = 0; r < n; r++)
+        if (is_comparable(f, &all[r], &all[first]) && count_equal(f, all, n, r) > count_equal(f, all, n, *usual))
+            *usual = r;
+    for (*deviant = 0;; ++*deviant)
+        if (is_comparable(f, &all[*deviant], &all[first]) && !is_equal(f, &all[*deviant], &all[*usual]))
+            return true;
+}
+
+#define DEVIANT_REMEDY                                                                                                 \
+    "; its memory or device is at fault, or its build or libraries are others: resume from the last checkpoint "       \
+    "without it"
+
+static fsdp_status compare_views(const train_run *run, const rank_view *all)
+{
+    int deviant, usual;
+    for (int i = 0; i < N_NUMBERS; i++) {
+        shared_field f = {offsetof(rank_view, numbers) + (size_t)i * sizeof(double), sizeof(double), false};
+        if (find_deviant(&f, all, run->n_ranks, &deviant, &usual))
+            return error_set(
+                FSDP_ERR_PEER, "step %lld: rank %d has another %s, %.17g, than rank %d, %.17g" DEVIANT_REMEDY,
+                (long long)run->step, deviant, number_names[i], all[deviant].numbers[i], usual, all[usual].numbers[i]);
+    }
+    shared_field buffers = {offsetof(rank_view, buffers), sizeof(uint64_t), false};
+    if (find_deviant(&buffers, all, run->n_ranks, &deviant, &usual))
+        return error_set(FSDP_ERR_PEER,
+                         "step %lld: the model's buffers of rank %d differ from those of rank %d" DEVIANT_REMEDY,
+                         (long long)run->step, deviant, usual);
+    return FSDP_OK;
+}
+
+/* Two replicas differ, as all ranks know: their pieces are compared, and the first that differs is named. */
+static fsdp_status name_piece(const train_run *run, const replica_part *part, int deviant, int usual)
+{
+    char name[PIECE_NAME] = "the replica";
+    size_t n = (size_t)run->n_ranks;
+    uint64_t(*sums)[MOST_PIECES] = malloc(n * sizeof *sums);
+    char(*names)[PIECE_NAME] = malloc(n * PIECE_NAME);
+    size_t *bytes = malloc(n * sizeof *bytes);
+    comm_group *world = comm_world(run->world->comm);
+    fsdp_status status = FSDP_ERR_MEMORY;
+    if (!sums || !names || !bytes)
+        error_set(status, "comparing the ranks' replicas: out of host memory");
+    else
+        status = comm_exchange(world, "replicas", part->sums, sizeof part->sums, sizeof part->sums, sums, bytes);
+    if (status == FSDP_OK) {
+        int at = 0;
+        while (at < MOST_PIECES - 1 && sums[deviant][at] == sums[usual][at])
+            at++;
+        if (at < part->n) /* of another shard it is another piece: the deviant's name counts */
+            snprintf(name, sizeof name, "%s %s", ckpt_role_name(part->tensors[at]->role), part->tensors[at]->name);
+        status = comm_exchange(world, "names", name, sizeof name, sizeof name, names, bytes);
+    }
+    if (status == FSDP_OK)
+        status = error_set(FSDP_ERR_PEER, "step %lld: %s of rank %d differs from the replica of rank %d" DEVIANT_REMEDY,
+                           (long long)run->step, names[deviant], deviant, usual);
+    free(bytes);
+    free(names);
+    free(sums);
+    return status;
+}
+
+static fsdp_status compare_ranks(train_run *run, bool last)
+{
+    static const shared_field replica = {offsetof(rank_view, replica), sizeof(uint64_t), true};
+    rank_view mine;
+    replica_part part = {.n = 0};
+    int deviant, usual;
+    FSDP_TRY(view_self(run, last, &mine, &part));
+    rank_view *all = malloc((size_t)run->n_ranks * sizeof *all);
+    size_t *bytes = malloc((size_t)run->n_ranks * sizeof *bytes);
+    fsdp_status status = FSDP_ERR_MEMORY;
+    if (!all || !bytes)
+        error_set(status, "comparing the ranks: out of host memory");
+    else
+        status = comm_exchange(comm_world(run->world->comm), "agreement", &mine, sizeof mine, sizeof mine, all, bytes);
+    if (status == FSDP_OK)
+        status = compare_views(run, all);
+    if (status == FSDP_OK && find_deviant(&replica, all, run->n_ranks, &deviant, &usual))
+        status = name_piece(run, &part, deviant, usual);
+    free(bytes);
+    free(all);
+    return status;
+}
+
+fsdp_status run_agree_still(train_run *run, bool last)
+{
+    if (run->n_ranks == 1 || (!last && run->step % AGREE_EVERY != 0))
+        return FSDP_OK;
+    HOOK(HOOK_PHASE, HOOK_BEGIN, "agreement", NULL, 0, 0);
+    fsdp_status status = compare_ranks(run, last);
+    HOOK(HOOK_PHASE, HOOK_END, "agreement", NULL, 0, 0);
     return status;
 }

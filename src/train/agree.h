@@ -1,5 +1,5 @@
-/* Ranks that were started with different batches, data or recipes are told so before they train. What makes the model
- * is compared by fsdp_shard. */
+/* What all ranks must have in common: before they train, the batches, data and recipes they were started with; while
+ * they train, the numbers they go by and the replicas they hold. What makes the model is compared by fsdp_shard. */
 #ifndef TRAIN_AGREE_H
 #define TRAIN_AGREE_H
 
@@ -8,5 +8,12 @@
 /* After the data is open. FSDP_ERR_PEER names the first rank that differs from rank 0, the flag and both values; every
  * rank says the same. */
 fsdp_status run_agree(const train_run *run);
+
+/* After a step; does its work in every AGREE_EVERY-th, and in the `last`. Compared are the data's position, the
+ * scalars of the optimizer and the schedule, the model's buffers, and, where ranks hold the same shard (no_shard,
+ * hybrid), its parameters and moments: a part each time, all of them in AGREE_PARTS times. FSDP_ERR_PEER names the rank
+ * that has something else than most, and what it is; every rank says the same. Collective. */
+enum { AGREE_EVERY = 16, AGREE_PARTS = 256 };
+fsdp_status run_agree_still(train_run *run, bool last);
 
 #endif

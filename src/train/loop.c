@@ -7,8 +7,9 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/hooks.h"
-#include "train/run.h"
+#include "train/agree.h"
 #include "train/record.h"
+#include "train/run.h"
 
 /* One micro-batch. *samples grows by what it held over all ranks. */
 static fsdp_status run_micro_batch(train_run *run, bool last, double *samples)
@@ -146,6 +147,7 @@ fsdp_status run_steps(train_run *run)
             fresh = true;
         }
         FSDP_TRY(ask_to_stop(run));
+        FSDP_TRY(run_agree_still(run, run->stopping || run->step >= run->n_steps));
         FSDP_TRY(run_checkpoint(run, run->stopping));
     }
     if (run->validation && !fresh && !run->stopping) {

@@ -50,6 +50,8 @@ struct train_run {
     bool stopping;
     int64_t furthest_failure; /* the last step whose numbers were not finite, and how often the run came back to it */
     int n_rollbacks;
+    int agreed_slice; /* where the next comparison of replicas begins: a slice of the state, and an element of it */
+    int64_t agreed_element;
     char misfit[512]; /* --dry_run: why the job would not start here; "" when it would */
 };
 
