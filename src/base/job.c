@@ -85,6 +85,19 @@ static fsdp_status read_openmpi(job *j)
     return FSDP_OK;
 }
 
+/* mpirun of MPICH, MVAPICH and Intel MPI. (srun sets PMI's variables too, but not those of the host.) */
+static fsdp_status read_hydra(job *j)
+{
+    j->launcher = "mpich";
+    FSDP_TRY(need_number("PMI_RANK", 0, MOST_RANKS, &j->rank, "MPI_LOCALNRANKS"));
+    FSDP_TRY(need_number("PMI_SIZE", 1, MOST_RANKS, &j->world_size, "PMI_RANK"));
+    FSDP_TRY(need_number("MPI_LOCALRANKID", 0, MOST_RANKS, &j->local_rank, "MPI_LOCALNRANKS"));
+    FSDP_TRY(need_number("MPI_LOCALNRANKS", 1, MOST_RANKS, &j->local_world_size, "PMI_RANK"));
+    j->n_nodes = (j->world_size + j->local_world_size - 1) / j->local_world_size;
+    j->node = j->rank / j->local_world_size;
+    return FSDP_OK;
+}
+
 /* Tasks on node `node` out of Slurm's list "2(x3),1": three nodes with two tasks, then one with one. 0: not in it. */
 static int slurm_tasks_of_node(const char *list, int node)
 {
@@ -169,6 +182,8 @@ fsdp_status job_from_environment(job *out)
         FSDP_TRY(read_torchrun(&j));
     else if (environment_text("OMPI_COMM_WORLD_RANK"))
         FSDP_TRY(read_openmpi(&j));
+    else if (environment_text("PMI_RANK") && environment_text("MPI_LOCALNRANKS"))
+        FSDP_TRY(read_hydra(&j));
     else if (environment_text("SLURM_STEP_ID") && environment_text("SLURM_PROCID"))
         FSDP_TRY(read_slurm(&j));
     FSDP_TRY(check(&j));

@@ -1,6 +1,7 @@
 /* Who this process is within its job, read from the environment that the launcher left: torchrun's variables (also
- * those of `fsdp run` and Kubernetes PyTorchJobs), else Open MPI's, else those of a Slurm step, else a job of one rank.
- * (mpirun inside a Slurm allocation leaves both; Slurm's then describe mpirun's helpers, not the ranks.) */
+ * those of `fsdp run` and Kubernetes PyTorchJobs), else Open MPI's, else MPICH's, else those of a Slurm step, else a
+ * job of one rank. (mpirun inside a Slurm allocation leaves both; Slurm's then describe mpirun's helpers, not the
+ * ranks.) */
 #ifndef BASE_JOB_H
 #define BASE_JOB_H
 
@@ -14,7 +15,7 @@ typedef struct job {
     int master_port;                  /* 29500 when nothing is set */
     char token[128]; /* tells this job from others at the same address: FSDP_JOB_TOKEN, else the launcher's job id, else
                         "" */
-    const char *launcher; /* "torchrun", "openmpi", "slurm", "none" */
+    const char *launcher; /* "torchrun", "openmpi", "mpich", "slurm", "none": nobody said anything */
 } job;
 
 /* A job of one rank. */

@@ -113,6 +113,21 @@ static void set_identity(const comm *c)
         error_set_rank(c->rank, c->world_size);
 }
 
+/* Whoever started the ranks said how many there are. A backend that finds another world (MPI whose mpirun did not start
+ * us is a world of one) would train another model and write over that of the others. Where nobody said anything, the
+ * backend's word is all there is. */
+static fsdp_status check_promise(const comm *c)
+{
+    const job *j = &c->config.job;
+    if ((j->world_size == c->world_size && j->rank == c->rank) || !j->launcher || strcmp(j->launcher, "none") == 0)
+        return FSDP_OK;
+    return error_set(
+        FSDP_ERR_INPUT,
+        "the environment (%s) says that this is rank %d of %d, but backend %s found rank %d of %d: start the "
+        "ranks with this MPI's own mpirun, or with srun; `fsdp run` joins several hosts only between GPUs",
+        j->launcher, j->rank, j->world_size, c->backend->name, c->rank, c->world_size);
+}
+
 fsdp_status comm_open(const comm_config *config, comm **out)
 {
     const comm_backend *backend = NULL;
@@ -132,6 +147,7 @@ fsdp_status comm_open(const comm_config *config, comm **out)
 
     fsdp_status status;
     TRY_OR(fail, backend->open(c));
+    TRY_OR(fail, check_promise(c));
     set_identity(c); /* mpi may know better */
     TRY_OR(fail, engine_open(c, wants_thread(c)));
     c->workers = c->has_thread ? 1 : threads_count(); /* nobody computes while the caller waits */

@@ -42,7 +42,7 @@ typedef struct comm_config {
     size_t size;
     const char *backend; /* "self", "shm", "mpi", "nccl"; NULL: self for one rank, nccl between GPUs, shm on one host,
                             else mpi */
-    job job;             /* who we are; mpi takes rank and size from MPI itself */
+    job job;             /* who we are; mpi takes rank and size from MPI itself, which must agree with a launcher's */
     double timeout_seconds; /* of every single wait */
     comm_progress progress;
     size_t staging_bytes; /* shm: per rank, for data that does not lie in comm_allocate memory; mpi: for parts of peers

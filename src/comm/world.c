@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/threads.h"
+#include "comm/engine.h"
 
 static const char *const product_names[] = {"auto", "onednn", "amx", "avx512", "portable"};
 
@@ -46,6 +47,17 @@ static fsdp_status open_device(const fsdp_world_config *config, int local_rank, 
     return device_open_cpu(product, out);
 }
 
+/* Without a launcher's word, MPI knows who we are. */
+static void take_numbers(job *j, const comm *c)
+{
+    j->rank = c->rank;
+    j->world_size = c->world_size;
+    j->local_rank = c->local_rank;
+    j->local_world_size = c->local_world_size;
+    j->node = c->node;
+    j->n_nodes = c->n_nodes;
+}
+
 static fsdp_status check_threads(int threads)
 {
     if (threads >= 0 && threads <= THREADS_MOST)
@@ -77,6 +89,7 @@ fsdp_status fsdp_world_open(const fsdp_world_config *given, fsdp_world **out)
     link.progress = config.comm_thread ? COMM_PROGRESS_THREAD : COMM_PROGRESS_AUTO;
     link.device = w->dev;
     TRY_OR(fail, comm_open(&link, &w->comm));
+    take_numbers(&w->job, w->comm);
     *out = w;
     return FSDP_OK;
 fail:

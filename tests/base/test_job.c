@@ -37,6 +37,10 @@ static const char *const known[] = {
     "SLURM_JOB_ID",
     "SLURM_STEP_NODELIST",
     "SLURM_JOB_NODELIST",
+    "PMI_RANK",
+    "PMI_SIZE",
+    "MPI_LOCALRANKID",
+    "MPI_LOCALNRANKS",
 };
 
 /* Clears all, then sets pairs of name and value up to a NULL. */
@@ -114,6 +118,21 @@ static void open_mpi_is_understood_also_inside_slurm(void **state)
     assert_string_equal(j.token, "openmpi-ns7");
 }
 
+static void mpich_is_understood_also_inside_slurm(void **state)
+{
+    (void)state;
+    environment("PMI_RANK", "3", "PMI_SIZE", "4", "MPI_LOCALRANKID", "1", "MPI_LOCALNRANKS", "2", "SLURM_PROCID", "0",
+                "SLURM_STEP_ID", "0", "SLURM_NTASKS", "2", NULL);
+    job j = read_job();
+    assert_string_equal(j.launcher, "mpich");
+    assert_int_equal(j.rank, 3);
+    assert_int_equal(j.world_size, 4);
+    assert_int_equal(j.local_rank, 1);
+    assert_int_equal(j.local_world_size, 2);
+    assert_int_equal(j.node, 1);
+    assert_int_equal(j.n_nodes, 2);
+}
+
 static void a_slurm_step_is_understood(void **state)
 {
     (void)state;
@@ -183,6 +202,7 @@ int main(void)
         cmocka_unit_test(torchrun_is_understood),
         cmocka_unit_test(a_kubernetes_job_of_single_process_pods_is_understood),
         cmocka_unit_test(open_mpi_is_understood_also_inside_slurm),
+        cmocka_unit_test(mpich_is_understood_also_inside_slurm),
         cmocka_unit_test(a_slurm_step_is_understood),
         cmocka_unit_test(a_slurm_batch_script_is_not_a_step),
         cmocka_unit_test(contradictions_are_refused_with_the_variable_named),
