@@ -1,7 +1,7 @@
 /* What the files of the NCCL backend share. Every group has a communicator, a stream of its own ahead of the compute
  * stream, and a ring of events; collectives are enqueued at once, and whoever needs the result waits for the event: a
  * stream on the device, or the host. Sums run in NCCL's order, not in rank order. What ranks call is compared beside
- * NCCL, by the roll (nccl_roll.h), whose thread also looks after the communicators: a different call is known within
+ * NCCL, by the roll (roll.h), whose thread also looks after the communicators: a different call is known within
  * tens of milliseconds, which may be after NCCL has run it (a size too many on one side) and always ends the comm.
  *
  * Threads: the caller's enqueues; the roll's looks at events and asynchronous errors, and aborts. NCCL's calls that may
@@ -13,7 +13,7 @@
 #include <nccl.h>
 
 #include "comm/engine.h"
-#include "comm/nccl_roll.h"
+#include "comm/roll.h"
 #include "comm/signature.h"
 
 #define NCCL_FUNCTIONS(X)                                                                                              \

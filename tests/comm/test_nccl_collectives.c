@@ -10,7 +10,7 @@
 #include <math.h>
 
 #include "base/hooks.h"
-#include "comm/nccl_meet.h"
+#include "comm/meeting.h"
 #include "comm/ranks.h"
 
 typedef struct gpu_rank {

@@ -1,5 +1,5 @@
 /* Framed messages, without blocking. */
-#include "comm/nccl_line.h"
+#include "comm/line.h"
 
 #include <errno.h>
 #include <poll.h>

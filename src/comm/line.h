@@ -1,7 +1,7 @@
 /* Messages over a connected socket that never keep the caller waiting: what cannot be sent now stays queued, what came
- * only in part stays until the rest is there. What messages mean is left to nccl_meet.c and nccl_roll.c. */
-#ifndef COMM_NCCL_LINE_H
-#define COMM_NCCL_LINE_H
+ * only in part stays until the rest is there. What messages mean is left to meeting.c and roll.c. */
+#ifndef COMM_LINE_H
+#define COMM_LINE_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 /* The meeting place of NCCL's ranks, over TCP. What is done with the id, and with bad news, is left to nccl.c. */
-#include "comm/nccl_meet.h"
+#include "comm/meeting.h"
 
 #include <errno.h>
 #include <netdb.h>
@@ -18,7 +18,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/hash.h"
-#include "comm/nccl_line.h"
+#include "comm/line.h"
 
 /* First words of a rank that comes, and rank 0's answer. Hosts of one job have one byte order. */
 typedef struct hello {

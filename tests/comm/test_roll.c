@@ -8,8 +8,8 @@
 
 #include "base/error.h"
 #include "comm/engine.h"
-#include "comm/nccl_meet.h"
-#include "comm/nccl_roll.h"
+#include "comm/meeting.h"
+#include "comm/roll.h"
 #include "comm/ranks.h"
 
 /* What a rank knows of the job. */

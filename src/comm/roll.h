@@ -1,8 +1,8 @@
-/* The roll call beside NCCL: every rank says what it calls, rank 0 compares (nccl_ledger.h), and a failure anywhere,
+/* The roll call beside NCCL: every rank says what it calls, rank 0 compares (ledger.h), and a failure anywhere,
  * a lost process, a different path, a rank that does not come, is known everywhere within moments. Saying it costs the
  * calling thread a copy of a few hundred bytes; a thread of its own does the rest, over the meeting's connections. */
-#ifndef COMM_NCCL_ROLL_H
-#define COMM_NCCL_ROLL_H
+#ifndef COMM_ROLL_H
+#define COMM_ROLL_H
 
 #include "base/job.h"
 #include "comm/signature.h"

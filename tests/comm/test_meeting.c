@@ -15,7 +15,7 @@
 #include <fsdp/status.h>
 
 #include "base/clock.h"
-#include "comm/nccl_meet.h"
+#include "comm/meeting.h"
 #include "comm/ports.h"
 
 typedef struct guest {

@@ -1,7 +1,7 @@
 /* The book that rank 0 keeps of what every rank calls: finds ranks that call different things, and knows who has not
- * come to a collective that others wait in. Plain bookkeeping: how calls get here is left to nccl_roll.c. */
-#ifndef COMM_NCCL_LEDGER_H
-#define COMM_NCCL_LEDGER_H
+ * come to a collective that others wait in. Plain bookkeeping: how calls get here is left to roll.c. */
+#ifndef COMM_LEDGER_H
+#define COMM_LEDGER_H
 
 #include <stdbool.h>
 

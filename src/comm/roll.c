@@ -1,5 +1,5 @@
 /* The roll's thread, its queue, and the three messages it knows: groups, calls and failures. */
-#include "comm/nccl_roll.h"
+#include "comm/roll.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -9,8 +9,8 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "comm/nccl_ledger.h"
-#include "comm/nccl_meet.h"
+#include "comm/ledger.h"
+#include "comm/meeting.h"
 
 enum roll_kind { ROLL_GROUP = MEET_USER, ROLL_CALLS, ROLL_FAILURE };
 

@@ -1,6 +1,6 @@
 /* Calls are compared as they come. A collective that some ranks of its group have called and some have not is open;
  * those of a group lie in a queue in order, so the ranks it still lacks are those that have not reached its number. */
-#include "comm/nccl_ledger.h"
+#include "comm/ledger.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* Where the ranks of an NCCL job find each other: rank 0 listens at the master's address, the others come to it with
  * the job's token and get what rank 0 has to give (NCCL's unique id). The connections stay: a star over which the
- * ranks send messages beside NCCL. What they send is left to nccl_roll.c. */
-#ifndef COMM_NCCL_MEET_H
-#define COMM_NCCL_MEET_H
+ * ranks send messages beside NCCL. What they send is left to roll.c. */
+#ifndef COMM_MEETING_H
+#define COMM_MEETING_H
 
 #include <stdbool.h>
 #include <stddef.h>
