@@ -77,6 +77,7 @@ static fsdp_status group_create(comm *c, const char *name, int slot, int rank, i
     g->comm = c;
     snprintf(g->name, sizeof g->name, "%s", name);
     g->slot = slot;
+    g->serial = c->n_splits;
     g->rank = rank;
     g->size = size;
     g->members = members;
@@ -247,10 +248,23 @@ comm_group *comm_world(comm *c)
     return c->world;
 }
 
-/* A rank's answer to a split. */
+/* A rank's answer to a split. Ranks free groups at times of their own: a slot is free when it is so on all of them. */
 typedef struct membership {
     int32_t color, key;
+    uint32_t slots_taken;
 } membership;
+
+/* The lowest slot that no rank uses, the same on every rank; 0: none. */
+static int free_slot(const membership *all, int n_ranks)
+{
+    uint32_t taken = 0;
+    for (int rank = 0; rank < n_ranks; rank++)
+        taken |= all[rank].slots_taken;
+    int slot = 1;
+    while (slot <= COMM_MAX_GROUPS && (taken >> slot & 1))
+        slot++;
+    return slot <= COMM_MAX_GROUPS ? slot : 0;
+}
 
 /* Fills in the members of our color in order of key, then rank: an insertion sort over ranks. */
 static int choose_members(const comm *c, const membership *all, int *members)
@@ -267,13 +281,42 @@ static int choose_members(const comm *c, const membership *all, int *members)
     return n;
 }
 
+/* How the opening of a rank's side of a group went. */
+enum opening { OPENING_FAILED, OPENING_LACKING, OPENING_WHOLE };
+
+/* A group that one rank could not open exists nowhere, and what one side lacks no side has. It is also the moment from
+ * which on the group may be used: until every member has opened its side, a slot that was used before shows what the
+ * group before left there. `g` is NULL where `own` is a failure. */
+static fsdp_status agree_on_opening(comm *c, const char *name, comm_group *g, fsdp_status own)
+{
+    char label[COMM_NAME_BYTES], text[512] = "";
+    size_t n = (size_t)c->world_size, *bytes = calloc(n, sizeof *bytes);
+    uint8_t mine = !g ? OPENING_FAILED : g->lacking ? OPENING_LACKING : OPENING_WHOLE, *all = calloc(n, sizeof *all);
+    bool lacking = false;
+    fsdp_status status;
+    if (own != FSDP_OK)
+        snprintf(text, sizeof text, "%s", engine_error_text(c));
+    snprintf(label, sizeof label, "opening of group %s", name);
+    if (all && bytes)
+        status = comm_exchange(c->world, label, &mine, sizeof mine, sizeof mine, all, bytes);
+    else
+        status = engine_fail(c, FSDP_ERR_MEMORY, "no memory to open a group");
+    for (int rank = 0; status == FSDP_OK && rank < c->world_size; rank++) {
+        lacking |= all[rank] == OPENING_LACKING;
+        if (all[rank] == OPENING_FAILED)
+            status = error_set(FSDP_ERR_PEER, "rank %d could not open group %s", rank, name);
+    }
+    if (status == FSDP_OK && lacking && g->size > 1 && c->backend->group_settle)
+        c->backend->group_settle(g);
+    free(all);
+    free(bytes);
+    return own != FSDP_OK ? error_set(own, "%s", text) : status;
+}
+
 fsdp_status comm_group_split(comm *c, const char *name, int color, int key, comm_group **out)
 {
-    if (c->n_splits == COMM_MAX_GROUPS)
-        return error_set(FSDP_ERR_STATE, "the world was split %d times already; no more groups are possible",
-                         COMM_MAX_GROUPS);
     size_t n = (size_t)c->world_size;
-    membership mine = {color, key}, *all = calloc(n, sizeof *all);
+    membership mine = {color, key, c->slots_taken}, *all = calloc(n, sizeof *all);
     size_t *bytes = calloc(n, sizeof *bytes);
     int *members = calloc(n, sizeof *members);
     fsdp_status status = FSDP_OK;
@@ -284,12 +327,27 @@ fsdp_status comm_group_split(comm *c, const char *name, int color, int key, comm
     char label[COMM_NAME_BYTES];
     snprintf(label, sizeof label, "members of group %s", name);
     TRY_OR(done, comm_exchange(c->world, label, &mine, sizeof mine, sizeof mine, all, bytes));
+    int slot = free_slot(all, c->world_size);
+    if (slot == 0) {
+        status =
+            error_set(FSDP_ERR_STATE, "group %s: there are %d groups already; free one first", name, COMM_MAX_GROUPS);
+        goto done;
+    }
     int size = choose_members(c, all, members), rank = 0;
     while (members[rank] != c->rank)
         rank++;
-    TRY_OR(done, group_create(c, name, c->n_splits + 1, rank, size, members, out));
     c->n_splits++;
-    members = NULL;
+    comm_group *g = NULL;
+    fsdp_status own = group_create(c, name, slot, rank, size, members, &g);
+    if (own == FSDP_OK) {
+        members = NULL;
+        c->slots_taken |= 1u << slot;
+    }
+    status = agree_on_opening(c, name, g, own);
+    if (status != FSDP_OK)
+        comm_group_free(g);
+    else
+        *out = g;
 done:
     free(members);
     free(bytes);
@@ -321,6 +379,7 @@ void comm_group_free(comm_group *g)
     *link = g->next;
     if (g->size > 1)
         g->comm->backend->group_close(g);
+    g->comm->slots_taken &= ~(1u << g->slot);
     free(g->members);
     free(g);
 }

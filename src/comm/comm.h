@@ -98,7 +98,7 @@ void comm_release(comm *c, void *memory); /* every rank, in the same order; does
 comm_group *comm_world(comm *c); /* owned by the comm */
 
 /* Collective over the world: ranks with the same color form a group, ordered by key, then by rank. `name` is for
- * messages ("shard", "replica"); copied. At most COMM_MAX_GROUPS splits in a comm's life. */
+ * messages ("shard", "replica"); copied. At most COMM_MAX_GROUPS at a time. */
 fsdp_status comm_group_split(comm *c, const char *name, int color, int key, comm_group **out);
 
 /* Collective over the world: splits it into lists of equal length, `size` neighbouring ranks each (the shard group),

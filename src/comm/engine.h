@@ -28,8 +28,11 @@ typedef struct comm_backend {
     /* Meets the other ranks; fills in c->state and, where the backend knows better than the job, c's numbers. */
     fsdp_status (*open)(comm *c);
     void (*close)(comm *c); /* leaves; must not wait for peers; legal after a failed open */
-    /* The group's members are known. Not called for groups of one rank. */
+    /* The group's members are known. Not called for groups of one rank. Peers use the group when all have opened it. */
     fsdp_status (*group_open)(comm_group *g);
+    /* Some rank's side of the groups of this split lacks something they can do without (g->lacking): give it up here,
+     * too. Optional. */
+    void (*group_settle)(comm_group *g);
     void (*group_close)(comm_group *g);
     /* Announces a collective to peers. Optional. */
     fsdp_status (*start)(comm_request *r);
@@ -56,12 +59,14 @@ extern const comm_backend comm_nccl_backend;
 struct comm_group {
     comm *comm;
     char name[32];
-    int slot; /* number of the split that made it, the same on all ranks; the world is 0 */
+    int slot;   /* 1 to COMM_MAX_GROUPS, the same on all ranks, used again once all have freed it; the world is 0 */
+    int serial; /* number of the split that made it, the same on all ranks, never used again; the world is 0 */
     int rank, size;
     int *members;              /* (size) ranks of the world */
     uint32_t started;          /* collectives started; caller's thread */
     _Atomic uint32_t finished; /* collectives run; executor */
     _Atomic int64_t bytes_received;
+    bool lacking;     /* set by group_open: see group_settle */
     void *backend;    /* backend's own, or NULL */
     comm_group *next; /* of the comm's list */
 };
@@ -72,6 +77,7 @@ struct comm {
     int rank, world_size, local_rank, local_world_size, node, n_nodes;
     comm_group *world, *groups; /* all groups, the world among them */
     int n_splits;
+    uint32_t slots_taken;         /* bit s: slot s */
     void *state;                  /* the backend's */
     struct host_memory *memories; /* of host_allocate */
 

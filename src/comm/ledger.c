@@ -16,7 +16,8 @@ typedef struct open_call {
 
 typedef struct book {
     struct book *next;
-    int slot, n;
+    int serial, n;
+    int n_freed;       /* ranks that will not call any more */
     int32_t *members;  /* (n) ranks of the world */
     uint32_t *reached; /* (n) calls each has made */
     /* The open calls, numbered from `front`, in a ring of `room`. */
@@ -76,10 +77,10 @@ void ledger_free(ledger *l)
     free(l);
 }
 
-static book *find_book(const ledger *l, int slot, int first)
+static book *find_book(const ledger *l, int serial, int first)
 {
     book *b = l->books;
-    while (b && (b->slot != slot || b->members[0] != first))
+    while (b && (b->serial != serial || b->members[0] != first))
         b = b->next;
     return b;
 }
@@ -89,13 +90,13 @@ static fsdp_status no_memory(void)
     return error_set(FSDP_ERR_MEMORY, "no memory to compare what the ranks call");
 }
 
-fsdp_status ledger_add_group(ledger *l, int slot, const int32_t *members, int n)
+fsdp_status ledger_add_group(ledger *l, int serial, const int32_t *members, int n)
 {
     for (int i = 0; i < n; i++)
         if (members[i] < 0 || members[i] >= l->world_size)
             return error_set(FSDP_ERR_PEER, "a group of %d ranks with rank %d, in a world of %d", n, (int)members[i],
                              l->world_size);
-    if (n < 1 || find_book(l, slot, members[0]))
+    if (n < 1 || find_book(l, serial, members[0]))
         return FSDP_OK;
     book *b = calloc(1, sizeof *b);
     if (b) {
@@ -106,7 +107,7 @@ fsdp_status ledger_add_group(ledger *l, int slot, const int32_t *members, int n)
         book_free(b);
         return no_memory();
     }
-    b->slot = slot;
+    b->serial = serial;
     b->n = n;
     memcpy(b->members, members, (size_t)n * sizeof *b->members);
     b->next = l->books;
@@ -183,13 +184,41 @@ static fsdp_status check_left(const ledger *l, const book *b)
     return FSDP_OK;
 }
 
+/* `b` goes when the last of its ranks has freed the group. */
+static void free_by_one(ledger *l, book *b)
+{
+    if (++b->n_freed < b->n)
+        return;
+    for (book **link = &l->books; *link; link = &(*link)->next)
+        if (*link == b) {
+            *link = b->next;
+            break;
+        }
+    for (int i = 0; i < b->n; i++)
+        if (l->ranks[b->members[i]].at == b)
+            l->ranks[b->members[i]].at = NULL;
+    book_free(b);
+}
+
+int ledger_count(const ledger *l)
+{
+    int n = 0;
+    for (const book *b = l->books; b; b = b->next)
+        n++;
+    return n;
+}
+
 fsdp_status ledger_add(ledger *l, int rank, const ledger_call *call, double now)
 {
-    book *b = find_book(l, call->slot, call->first);
+    book *b = find_book(l, call->serial, call->first);
     int member = b ? member_of(b, rank) : 0;
     if (!b || member == b->n || call->sequence != b->reached[member])
         return error_set(FSDP_ERR_PEER, "rank %d announced call %u of a group that it is not in, or not so far in",
                          rank, call->sequence);
+    if (call->frees) {
+        free_by_one(l, b);
+        return FSDP_OK;
+    }
     l->ranks[rank].last = call->what;
     l->ranks[rank].at = b;
     l->ranks[rank].sequence = call->sequence;

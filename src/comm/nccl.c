@@ -176,6 +176,7 @@ const comm_backend comm_nccl_backend = {
     .open = nccl_open,
     .close = nccl_close,
     .group_open = nccl_group_open,
+    .group_settle = nccl_group_settle,
     .group_close = nccl_group_close,
     .run = nccl_run,
     .wait = nccl_wait,

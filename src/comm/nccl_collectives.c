@@ -175,7 +175,7 @@ static fsdp_status announce(comm_request *r)
     n->begun[place] = 0; /* its clock starts when the watch first sees it at the front */
     n->names[place] = what;
     pthread_mutex_unlock(&w->lock);
-    return roll_call(w->roll, r->group->slot, r->group->members[0], r->sequence, &what);
+    return roll_call(w->roll, r->group->serial, r->group->members[0], r->sequence, &what);
 }
 
 static fsdp_status run_on_device(comm_request *r)

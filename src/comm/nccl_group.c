@@ -72,8 +72,8 @@ static fsdp_status announce(comm_group *g)
     snprintf(what.label, sizeof what.label, "opening of group %s", g->name);
     for (int i = 0; i < g->size; i++)
         what.hash = hash_u64(what.hash, (uint64_t)g->members[i]);
-    FSDP_TRY(roll_group(w->roll, g->slot, g->members, g->size));
-    return roll_call(w->roll, g->slot, g->members[0], 0, &what);
+    FSDP_TRY(roll_group(w->roll, g->serial, g->members, g->size));
+    return roll_call(w->roll, g->serial, g->members[0], 0, &what);
 }
 
 static fsdp_status connect_group(comm_group *g, nccl_group *n)
@@ -138,7 +138,7 @@ fsdp_status nccl_group_open(comm_group *g)
     TRY_OR(fail, start_roll(c));
     TRY_OR(fail, announce(g));
     TRY_OR(fail, connect_group(g, n));
-    nccl_register_all(c, n);
+    g->lacking = !nccl_register_all(c, n);
     g->backend = n;
     pthread_mutex_lock(&w->lock);
     n->next = w->groups;
@@ -215,8 +215,11 @@ static void group_free(comm *c, nccl_group *n)
 
 void nccl_group_close(comm_group *g)
 {
-    if (g->backend)
-        group_free(g->comm, g->backend);
+    if (!g->backend)
+        return;
+    if (!atomic_load(&g->comm->failed))
+        (void)roll_free_group(nccl_world_of(g->comm)->roll, g->serial, g->members[0], g->started + 1);
+    group_free(g->comm, g->backend);
     g->backend = NULL;
 }
 

@@ -127,7 +127,8 @@ void nccl_abort_groups(comm *c);
 fsdp_status nccl_allocate(comm *c, size_t bytes, void **out);
 void nccl_release(comm *c, void *memory);
 void nccl_release_all(comm *c);
-void nccl_register_all(comm *c, nccl_group *n);   /* all memory there is, on a new group */
+bool nccl_register_all(comm *c, nccl_group *n);   /* all memory there is, on a new group; false: not all of it */
+void nccl_group_settle(comm_group *g);            /* a rank could not: registered nowhere */
 void nccl_deregister_all(comm *c, nccl_group *n); /* before its communicator goes */
 
 fsdp_status nccl_run(comm_request *r); /* nccl_collectives.c */

@@ -101,15 +101,15 @@ static void enter_calls(roll *r, int rank, const char *body, size_t bytes)
     }
 }
 
-/* Body: slot, members... */
+/* Body: serial number, members... */
 static void enter_group(roll *r, const char *body, size_t bytes)
 {
-    int32_t slot;
-    size_t n = bytes / sizeof slot;
+    int32_t serial;
+    size_t n = bytes / sizeof serial;
     int32_t *numbers = n > 1 ? malloc(bytes) : NULL;
     if (!numbers)
         return;
-    memcpy(numbers, body, n * sizeof slot);
+    memcpy(numbers, body, n * sizeof serial);
     JUDGE(r, ledger_add_group(r->ledger, numbers[0], numbers + 1, (int)n - 1));
     free(numbers);
 }
@@ -240,18 +240,18 @@ void roll_close(roll *r)
 
 /* ---- the caller ---- */
 
-fsdp_status roll_group(roll *r, int slot, const int *members, int n)
+fsdp_status roll_group(roll *r, int serial, const int *members, int n)
 {
     int32_t *numbers = malloc(((size_t)n + 1) * sizeof *numbers);
     if (!numbers)
         return error_set(FSDP_ERR_MEMORY, "no memory to announce a group of %d ranks", n);
-    numbers[0] = slot;
+    numbers[0] = serial;
     for (int i = 0; i < n; i++)
         numbers[i + 1] = members[i];
     fsdp_status status = FSDP_OK;
     pthread_mutex_lock(&r->lock);
     if (r->ledger)
-        status = ledger_add_group(r->ledger, slot, numbers + 1, n);
+        status = ledger_add_group(r->ledger, serial, numbers + 1, n);
     else
         meeting_send(r->meeting, ROLL_GROUP, numbers, ((size_t)n + 1) * sizeof *numbers, -1);
     pthread_mutex_unlock(&r->lock);
@@ -259,7 +259,7 @@ fsdp_status roll_group(roll *r, int slot, const int *members, int n)
     return status;
 }
 
-fsdp_status roll_call(roll *r, int slot, int first_member, uint32_t sequence, const signature *what)
+static fsdp_status note(roll *r, const ledger_call *call)
 {
     fsdp_status status = FSDP_OK;
     pthread_mutex_lock(&r->lock);
@@ -272,10 +272,19 @@ fsdp_status roll_call(roll *r, int slot, int first_member, uint32_t sequence, co
         }
     }
     if (r->n_calls < r->room)
-        r->calls[r->n_calls++] =
-            (ledger_call){.slot = slot, .first = first_member, .sequence = sequence, .what = *what};
+        r->calls[r->n_calls++] = *call;
     else
         status = error_set(FSDP_ERR_MEMORY, "no memory to note what this rank calls");
     pthread_mutex_unlock(&r->lock);
     return status;
+}
+
+fsdp_status roll_call(roll *r, int serial, int first_member, uint32_t sequence, const signature *what)
+{
+    return note(r, &(ledger_call){.serial = serial, .first = first_member, .sequence = sequence, .what = *what});
+}
+
+fsdp_status roll_free_group(roll *r, int serial, int first_member, uint32_t sequence)
+{
+    return note(r, &(ledger_call){.serial = serial, .first = first_member, .sequence = sequence, .frees = 1});
 }

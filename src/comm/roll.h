@@ -28,11 +28,13 @@ fsdp_status roll_begin(roll *r); /* starts the thread: `fail` and `tick` may be 
 void roll_end(roll *r);          /* ends it; not from it */
 void roll_close(roll *r);        /* says goodbye; NULL is legal */
 
-/* A group that this rank is in, before its first call. `slot` is the same on all its ranks. */
-fsdp_status roll_group(roll *r, int slot, const int *members, int n);
+/* A group that this rank is in, before its first call. `serial` is the same on all its ranks and never used again. */
+fsdp_status roll_group(roll *r, int serial, const int *members, int n);
 
 /* This rank makes its next call in the group (0, 1, ...). Never waits. */
-fsdp_status roll_call(roll *r, int slot, int first_member, uint32_t sequence, const signature *what);
+fsdp_status roll_call(roll *r, int serial, int first_member, uint32_t sequence, const signature *what);
+/* This rank, which has made `sequence` calls there, frees the group. */
+fsdp_status roll_free_group(roll *r, int serial, int first_member, uint32_t sequence);
 
 /* This rank failed: tells all others. Any thread. */
 void roll_fail(roll *r, fsdp_status status, const char *text);

@@ -241,6 +241,54 @@ static void shard_and_replica_groups_work_beside_each_other(void **state)
     assert_true(good);
 }
 
+/* Groups come and go with models. Members change from round to round, so that a slot that is used again has other
+ * counts behind it on every rank; ranks run ahead of each other by different times. */
+static void groups_in_turn(ranks *all, int rank, void *context)
+{
+    (void)context;
+    comm *c = ranks_open(all, rank);
+    comm_group *kept;
+    RANK_CHECK(comm_group_split(c, "kept", 0, 0, &kept) == FSDP_OK);
+    for (int round = 0; round < 60; round++) {
+        comm_group *shard, *replica, *odd;
+        RANK_CHECK(comm_group_split_by_size(c, round % 3 == 0 ? 1 : 2, &shard, &replica) == FSDP_OK);
+        RANK_CHECK(comm_group_split(c, "odd", round % 2 ? rank == 0 : rank / 3, -rank, &odd) == FSDP_OK);
+        comm_group *groups[] = {shard, replica, odd, kept};
+        for (int i = 0; i < 4; i++)
+            for (int k = 0; k < 1 + (round + i) % 5; k++) {
+                int64_t sum = rank + 1, wanted = 0;
+                for (int member = 0; member < comm_group_size(groups[i]); member++)
+                    wanted += comm_group_world_rank(groups[i], member) + 1;
+                RANK_CHECK(comm_all_reduce_i64(groups[i], "sum", round, COMM_SUM, &sum, 1) == FSDP_OK && sum == wanted);
+            }
+        if ((round + rank) % 7 == 0)
+            sleep_seconds(0.002);
+        comm_group_free(round % 2 ? shard : odd);
+        comm_group_free(replica);
+        comm_group_free(round % 2 ? odd : shard);
+    }
+    comm_group *groups[COMM_MAX_GROUPS];
+    for (int i = 1; i < COMM_MAX_GROUPS; i++)
+        RANK_CHECK(comm_group_split(c, "many", 0, 0, &groups[i]) == FSDP_OK);
+    RANK_CHECK(comm_group_split(c, "one too many", 0, 0, &groups[0]) == FSDP_ERR_STATE);
+    comm_group_free(groups[COMM_MAX_GROUPS / 2]);
+    RANK_CHECK(comm_group_split(c, "again", 0, 0, &groups[0]) == FSDP_OK);
+    RANK_CHECK(comm_barrier(groups[0], "end", 0) == FSDP_OK);
+    comm_close(c);
+}
+
+static void groups_that_are_freed_make_room_for_others(void **state)
+{
+    (void)state;
+    for (int thread = 0; thread < 2; thread++) {
+        ranks all = ranks_make(4);
+        all.progress = thread ? COMM_PROGRESS_THREAD : COMM_PROGRESS_INLINE;
+        bool good = ranks_run(&all, groups_in_turn, NULL);
+        ranks_free(&all);
+        assert_true(good);
+    }
+}
+
 static void bytes_of_groups(ranks *all, int rank, void *context)
 {
     (void)context;
@@ -487,6 +535,7 @@ int main(void)
         cmocka_unit_test(memory_of_opening_is_foreseen_and_reported_to_the_byte),
         cmocka_unit_test(a_progress_thread_wants_a_core_to_spare),
         cmocka_unit_test(shard_and_replica_groups_work_beside_each_other),
+        cmocka_unit_test(groups_that_are_freed_make_room_for_others),
         cmocka_unit_test(received_bytes_are_counted_per_group),
         cmocka_unit_test(sources_are_not_overwritten_while_peers_read_them),
         cmocka_unit_test(more_collectives_than_the_queue_holds_may_be_started),

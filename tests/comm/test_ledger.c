@@ -24,7 +24,7 @@ static signature named(comm_kind kind, const char *unit, int64_t step, int64_t e
 static fsdp_status gather(ledger *l, int rank, int slot, int first, uint32_t sequence, const char *unit, double now)
 {
     ledger_call call = {
-        .slot = slot, .first = first, .sequence = sequence, .what = named(COMM_ALL_GATHER, unit, 7, 64)};
+        .serial = slot, .first = first, .sequence = sequence, .what = named(COMM_ALL_GATHER, unit, 7, 64)};
     return ledger_add(l, rank, &call, now);
 }
 
@@ -172,6 +172,28 @@ static void what_cannot_be_is_refused(void **state)
     ledger_free(l);
 }
 
+/* A job that makes and frees models for days keeps no books of groups that are gone. */
+static void books_of_freed_groups_are_closed(void **state)
+{
+    (void)state;
+    int32_t members[] = {0, 1, 2};
+    ledger *l = of_world(3);
+    for (int serial = 1; serial < 100; serial++) {
+        assert_int_equal(ledger_add_group(l, serial, members, 3), FSDP_OK);
+        for (int rank = 0; rank < 3; rank++)
+            assert_int_equal(gather(l, rank, serial, 0, 0, "layers.1", 0), FSDP_OK);
+        for (int rank = 0; rank < 3; rank++) {
+            ledger_call end = {.serial = serial, .sequence = 1, .frees = 1};
+            assert_int_equal(ledger_count(l), 2);
+            assert_int_equal(ledger_add(l, rank, &end, 0), FSDP_OK);
+        }
+        assert_int_equal(ledger_count(l), 1);
+    }
+    assert_int_equal(gather(l, 0, 99, 0, 1, "layers.1", 0), FSDP_ERR_PEER); /* it is gone */
+    assert_int_equal(ledger_check(l, 1000, 1), FSDP_OK);
+    ledger_free(l);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -181,6 +203,7 @@ int main(void)
         cmocka_unit_test(a_rank_that_does_not_come_is_named_after_the_timeout),
         cmocka_unit_test(the_rank_at_the_end_of_a_chain_of_waits_is_named),
         cmocka_unit_test(groups_of_one_split_are_kept_apart),
+        cmocka_unit_test(books_of_freed_groups_are_closed),
         cmocka_unit_test(a_rank_that_left_is_named_when_another_waits_for_it),
         cmocka_unit_test(what_cannot_be_is_refused),
     };

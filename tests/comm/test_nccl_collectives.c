@@ -11,6 +11,7 @@
 
 #include "base/hooks.h"
 #include "comm/meeting.h"
+#include "comm/nccl_world.h"
 #include "comm/ranks.h"
 
 typedef struct gpu_rank {
@@ -163,6 +164,80 @@ static void in_place_collectives_on_registered_memory_compute_what_they_should(v
         ranks_free(&all);
         assert_true(good);
     }
+}
+
+static ncclResult_t never_register(const ncclComm_t handle, void *start, size_t bytes, void **out)
+{
+    (void)handle, (void)start, (void)bytes, (void)out;
+    return ncclSystemError;
+}
+
+static int count_registrations(const comm_group *g)
+{
+    int n = 0;
+    for (const nccl_registration *r = ((const nccl_group *)g->backend)->registrations; r; r = r->next)
+        n++;
+    return n;
+}
+
+/* Memory that one rank cannot register is registered nowhere, whether the group or the memory was there first. */
+static void registering_on_all_but_one(ranks *all, int rank, void *context)
+{
+    (void)context;
+    gpu_rank g = gpu_open(all, rank);
+    size_t bytes = (size_t)all->n * PART * sizeof(float);
+    void *early, *late;
+    comm_group *shard, *replica;
+    RANK_CHECK(comm_allocate(g.comm, bytes, &early) == FSDP_OK);
+    int possible = count_registrations(comm_world(g.comm)); /* 0 where NCCL has registration turned off */
+    nccl_api *api = &nccl_world_of(g.comm)->api;
+    __typeof__(api->ncclCommRegister) kept = api->ncclCommRegister;
+    if (rank == 1 && kept)
+        api->ncclCommRegister = never_register;
+    RANK_CHECK(comm_allocate(g.comm, bytes, &late) == FSDP_OK);
+    RANK_CHECK(count_registrations(comm_world(g.comm)) == possible);
+    RANK_CHECK(comm_group_split_by_size(g.comm, all->n, &shard, &replica) == FSDP_OK);
+    RANK_CHECK(count_registrations(shard) == 0);
+    api->ncclCommRegister = kept;
+    check_gather(&g, comm_world(g.comm), late);
+    check_gather(&g, shard, early);
+    check_gather(&g, shard, late);
+    gpu_close(&g);
+}
+
+static void memory_is_registered_on_all_ranks_or_none(void **state)
+{
+    (void)state;
+    ranks all = ranks_make(2);
+    bool good = ranks_run(&all, registering_on_all_but_one, NULL);
+    ranks_free(&all);
+    assert_true(good);
+}
+
+/* More hybrid models than there are slots for groups, one after the other. */
+static void groups_in_turn(ranks *all, int rank, void *context)
+{
+    (void)context;
+    gpu_rank g = gpu_open(all, rank);
+    void *memory;
+    RANK_CHECK(comm_allocate(g.comm, (size_t)all->n * PART * sizeof(float), &memory) == FSDP_OK);
+    for (int round = 0; round < 10; round++) {
+        comm_group *shard, *replica;
+        RANK_CHECK(comm_group_split_by_size(g.comm, round % 2 ? 1 : 2, &shard, &replica) == FSDP_OK);
+        check_gather(&g, round % 2 ? replica : shard, memory);
+        comm_group_free(replica);
+        comm_group_free(shard);
+    }
+    gpu_close(&g);
+}
+
+static void groups_that_are_freed_make_room_for_others(void **state)
+{
+    (void)state;
+    ranks all = ranks_make(2);
+    bool good = ranks_run(&all, groups_in_turn, NULL);
+    ranks_free(&all);
+    assert_true(good);
 }
 
 /* ---- how they end ---- */
@@ -355,6 +430,8 @@ int main(void)
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(in_place_collectives_on_registered_memory_compute_what_they_should),
+        cmocka_unit_test(memory_is_registered_on_all_ranks_or_none),
+        cmocka_unit_test(groups_that_are_freed_make_room_for_others),
         cmocka_unit_test(every_rank_ends_in_time_and_says_why),
         cmocka_unit_test(a_rank_that_never_starts_is_named),
         cmocka_unit_test(a_rank_that_is_silent_after_the_meeting_is_named),

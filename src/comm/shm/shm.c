@@ -171,8 +171,14 @@ static void shm_close_backend(comm *c)
     c->state = NULL;
 }
 
+/* The counts of a group that had the slot before are forgotten: all its members have freed it. */
 static fsdp_status shm_group_open(comm_group *g)
 {
+    shm_channel *mine = channel_of(g, g->rank);
+    atomic_store(&mine->arrived, 0);
+    atomic_store(&mine->produced, 0);
+    atomic_store(&mine->done, 0);
+    atomic_store(&mine->consumed, 0);
     g->backend = calloc(1, sizeof(shm_group));
     if (!g->backend)
         return error_set(FSDP_ERR_MEMORY, "no memory for communication group %s", g->name);
