@@ -73,6 +73,8 @@ typedef enum fsdp_init {
 
 FSDP_API fsdp_parameter *fsdp_module_parameter(void *m, const char *name, int n_dims, const int64_t *shape,
                                                fsdp_init init, float scale);
+/* Another initial value than the layer's own, before the model is sharded. NULL is legal. */
+FSDP_API void fsdp_parameter_set_init(fsdp_parameter *p, fsdp_init init, float scale);
 /* Lays the parameters out behind one another, so that one product can read them as one. All have the same columns. */
 FSDP_API void fsdp_parameter_group(fsdp_parameter *const *members, int n);
 
@@ -95,6 +97,11 @@ FSDP_API fsdp_module *fsdp_embedding_new(int64_t vocabulary, int64_t columns);
 FSDP_API fsdp_module *fsdp_rmsnorm_new(int64_t columns, float eps);
 FSDP_API fsdp_module *fsdp_layernorm_new(int64_t columns, float eps);
 FSDP_API fsdp_module *fsdp_conv2d_new(int64_t in_channels, int64_t out_channels, fsdp_window window, bool bias);
+FSDP_API fsdp_module *fsdp_conv2d_grouped_new(int64_t in_channels, int64_t out_channels, fsdp_window window,
+                                              int64_t groups, bool bias);
+FSDP_API fsdp_module *fsdp_conv1d_new(int64_t in_channels, int64_t out_channels, int64_t kernel, int64_t stride,
+                                      int64_t padding, int64_t groups, bool bias);
+FSDP_API fsdp_module *fsdp_group_norm_new(int64_t groups, int64_t channels, float eps);
 FSDP_API fsdp_module *fsdp_batchnorm2d_new(int64_t channels, float eps, float momentum);
 /* Calls its children one after another. */
 FSDP_API fsdp_module *fsdp_sequential_new(void);
@@ -102,8 +109,13 @@ FSDP_API fsdp_module *fsdp_relu_new(void);
 FSDP_API fsdp_module *fsdp_flatten_new(void); /* (N, ...) -> (N, rest) */
 FSDP_API fsdp_module *fsdp_max_pool2d_new(fsdp_window window);
 FSDP_API fsdp_module *fsdp_avg_pool2d_new(fsdp_window window);
-/* The weight of a layer that has one, for tying; NULL otherwise. */
+/* One step of a recurrent network, with PyTorch's gates and names. fsdp_call_list: (x (N, in), h (N, hidden)) -> h for
+ * the GRU, (x, h, c) -> (h, c) for the LSTM. */
+FSDP_API fsdp_module *fsdp_gru_cell_new(int64_t in_features, int64_t hidden);
+FSDP_API fsdp_module *fsdp_lstm_cell_new(int64_t in_features, int64_t hidden);
+/* The weight or bias of a layer that has one, for tying or another initial value; NULL otherwise. */
 FSDP_API fsdp_parameter *fsdp_module_weight(fsdp_module *m);
+FSDP_API fsdp_parameter *fsdp_module_bias(fsdp_module *m);
 
 #ifdef __cplusplus
 }

@@ -26,6 +26,10 @@ FSDP_API fsdp_tensor *fsdp_layernorm(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *
 FSDP_API fsdp_tensor *fsdp_batchnorm2d(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias,
                                        fsdp_tensor *running_mean, fsdp_tensor *running_var, float eps, float momentum);
 
+/* x (N, C, ...) normalised over each of `groups` groups of channels; weight, bias (C). */
+FSDP_API fsdp_tensor *fsdp_group_norm(fsdp_tape *t, fsdp_tensor *x, int64_t groups, fsdp_tensor *weight,
+                                      fsdp_tensor *bias, float eps);
+
 /* Rotates the first `heads` heads of each row of x (B, T, ...), cosine and sine fp32 (positions, head_dim/2). */
 FSDP_API fsdp_tensor *fsdp_rope(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *cosine, fsdp_tensor *sine, int64_t heads,
                                 int64_t head_dim, int64_t first_position);
@@ -64,8 +68,15 @@ FSDP_API fsdp_loss fsdp_cross_entropy(fsdp_tape *t, fsdp_tensor *logits, fsdp_te
 /* Cross-entropy of fsdp_linear(x, weight) computed in chunks of rows, so that the logits never exist as a whole. */
 FSDP_API fsdp_loss fsdp_linear_cross_entropy(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *labels,
                                              int32_t ignore);
+/* Cross-entropy against (1 - smoothing) of the label and smoothing / V of every class. */
+FSDP_API fsdp_loss fsdp_cross_entropy_smoothed(fsdp_tape *t, fsdp_tensor *logits, fsdp_tensor *labels, int32_t ignore,
+                                               float smoothing);
 /* Sum of squared differences and the number of elements. */
 FSDP_API fsdp_loss fsdp_mse(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *target);
+/* Sum of target * (log target - log_p), target probabilities, and the number of rows. */
+FSDP_API fsdp_loss fsdp_kl_divergence(fsdp_tape *t, fsdp_tensor *log_p, fsdp_tensor *target);
+/* Binary cross-entropy of independent logits against targets in [0, 1], and the number of elements. */
+FSDP_API fsdp_loss fsdp_bce_with_logits(fsdp_tape *t, fsdp_tensor *logits, fsdp_tensor *target);
 
 FSDP_API fsdp_tensor *fsdp_silu(fsdp_tape *t, fsdp_tensor *x);
 FSDP_API fsdp_tensor *fsdp_gelu(fsdp_tape *t, fsdp_tensor *x);      /* with erf */
@@ -75,8 +86,40 @@ FSDP_API fsdp_tensor *fsdp_relu(fsdp_tape *t, fsdp_tensor *x);
 FSDP_API fsdp_tensor *fsdp_swiglu(fsdp_tape *t, fsdp_tensor *x);
 FSDP_API fsdp_tensor *fsdp_geglu_tanh(fsdp_tape *t, fsdp_tensor *x);
 
-FSDP_API fsdp_tensor *fsdp_add(fsdp_tape *t, fsdp_tensor *a, fsdp_tensor *b); /* same shapes */
+/* Arithmetic broadcasts: sizes are equal or 1, counted from the last dimension; missing ones count as 1. */
+FSDP_API fsdp_tensor *fsdp_add(fsdp_tape *t, fsdp_tensor *a, fsdp_tensor *b);
+FSDP_API fsdp_tensor *fsdp_sub(fsdp_tape *t, fsdp_tensor *a, fsdp_tensor *b);
 FSDP_API fsdp_tensor *fsdp_mul(fsdp_tape *t, fsdp_tensor *a, fsdp_tensor *b);
+FSDP_API fsdp_tensor *fsdp_div(fsdp_tape *t, fsdp_tensor *a, fsdp_tensor *b);
+FSDP_API fsdp_tensor *fsdp_add_scalar(fsdp_tape *t, fsdp_tensor *x, float value);
+/* mask int32, 0 for no: a where it is not 0, b elsewhere; all three broadcast. */
+FSDP_API fsdp_tensor *fsdp_where(fsdp_tape *t, fsdp_tensor *mask, fsdp_tensor *a, fsdp_tensor *b);
+/* `value` where the mask is not 0, x elsewhere. */
+FSDP_API fsdp_tensor *fsdp_masked_fill(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *mask, float value);
+
+FSDP_API fsdp_tensor *fsdp_exp(fsdp_tape *t, fsdp_tensor *x);
+FSDP_API fsdp_tensor *fsdp_log(fsdp_tape *t, fsdp_tensor *x);
+FSDP_API fsdp_tensor *fsdp_sqrt(fsdp_tape *t, fsdp_tensor *x);
+FSDP_API fsdp_tensor *fsdp_sigmoid(fsdp_tape *t, fsdp_tensor *x);
+FSDP_API fsdp_tensor *fsdp_tanh(fsdp_tape *t, fsdp_tensor *x);
+FSDP_API fsdp_tensor *fsdp_softplus(fsdp_tape *t, fsdp_tensor *x); /* log(1 + e^x) */
+FSDP_API fsdp_tensor *fsdp_pow(fsdp_tape *t, fsdp_tensor *x, float exponent);
+
+/* Along one dimension, counted from either end. `keep` leaves it as a dimension of size 1; otherwise it is gone (a
+ * vector becomes (1)). The gradient of a maximum or minimum goes to the first element that has it. */
+FSDP_API fsdp_tensor *fsdp_sum_dim(fsdp_tape *t, fsdp_tensor *x, int dim, bool keep);
+FSDP_API fsdp_tensor *fsdp_mean_dim(fsdp_tape *t, fsdp_tensor *x, int dim, bool keep);
+FSDP_API fsdp_tensor *fsdp_max_dim(fsdp_tape *t, fsdp_tensor *x, int dim, bool keep);
+FSDP_API fsdp_tensor *fsdp_min_dim(fsdp_tape *t, fsdp_tensor *x, int dim, bool keep);
+FSDP_API fsdp_tensor *fsdp_softmax(fsdp_tape *t, fsdp_tensor *x, int dim);
+FSDP_API fsdp_tensor *fsdp_log_softmax(fsdp_tape *t, fsdp_tensor *x, int dim);
+
+/* Elements of x along `dim`. index int32: (K), the same for all (index_select: that dimension becomes K), or of x's
+ * shape but for that dimension (gather, as torch.gather). An index outside gives 0 and no gradient. */
+FSDP_API fsdp_tensor *fsdp_index_select(fsdp_tape *t, fsdp_tensor *x, int dim, fsdp_tensor *index);
+FSDP_API fsdp_tensor *fsdp_gather(fsdp_tape *t, fsdp_tensor *x, int dim, fsdp_tensor *index);
+/* ids int32 (...) -> (..., classes): 1 at the id, 0 elsewhere. */
+FSDP_API fsdp_tensor *fsdp_one_hot(fsdp_tape *t, fsdp_tensor *ids, int64_t classes, fsdp_dtype dtype);
 FSDP_API fsdp_tensor *fsdp_scale(fsdp_tape *t, fsdp_tensor *x, float factor);
 FSDP_API fsdp_tensor *fsdp_cast(fsdp_tape *t, fsdp_tensor *x, fsdp_dtype dtype);
 /* Zeroes elements with probability p and scales the rest; the first dimension counts samples. */
@@ -89,6 +132,12 @@ typedef struct fsdp_window {
 /* x (N, C, H, W), weight (O, C, kh, kw), bias (O) or NULL */
 FSDP_API fsdp_tensor *fsdp_conv2d(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias,
                                   fsdp_window window);
+/* weight (O, C / groups, kh, kw): output channels of a group see the input channels of that group only. */
+FSDP_API fsdp_tensor *fsdp_conv2d_grouped(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias,
+                                          fsdp_window window, int64_t groups);
+/* x (N, C, L), weight (O, C / groups, kernel), bias (O) or NULL */
+FSDP_API fsdp_tensor *fsdp_conv1d(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias, int64_t stride,
+                                  int64_t padding, int64_t groups);
 FSDP_API fsdp_tensor *fsdp_max_pool2d(fsdp_tape *t, fsdp_tensor *x, fsdp_window window); /* no padding */
 FSDP_API fsdp_tensor *fsdp_avg_pool2d(fsdp_tape *t, fsdp_tensor *x, fsdp_window window);
 

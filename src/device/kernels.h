@@ -227,6 +227,95 @@ typedef struct strided_copy_args {
     bool add;
 } strided_copy_args;
 
+/* Functions of one element that have no fused form: y = f(x); backward: dx (+)= f'(x) dy. dx may be dy. */
+typedef enum map_kind {
+    MAP_EXP,
+    MAP_LOG,
+    MAP_SQRT,
+    MAP_SIGMOID,
+    MAP_TANH,
+    MAP_SOFTPLUS, /* log(1 + e^x) */
+    MAP_POWER,    /* x^power */
+    MAP_COUNT
+} map_kind;
+
+typedef struct map_args {
+    map_kind kind;
+    float power;
+    int64_t n;
+    buffer x, y, dy, dx;
+    bool add_dx;
+} map_args;
+
+/* out[i0, i1, ...] (+)= f(a, b, c) where each operand is read with strides of its own (in elements): 0 repeats it along
+ * a dimension. An operand that is not there is a_value or b_value everywhere. out is contiguous, and may be an operand
+ * that is contiguous too. */
+typedef enum combine_kind {
+    COMBINE_ADD,              /* a + b */
+    COMBINE_SUBTRACT,         /* a - b */
+    COMBINE_MULTIPLY,         /* a * b */
+    COMBINE_DIVIDE,           /* a / b */
+    COMBINE_DIVISOR_GRADIENT, /* -a * b / c: of a quotient b with divisor c, whose gradient is a */
+    COMBINE_SELECT            /* c != 0 ? a : b; c is int32 */
+} combine_kind;
+
+typedef struct combine_args {
+    combine_kind kind;
+    int n_dims;
+    int64_t shape[KERNEL_MAX_DIMS];
+    int64_t a_stride[KERNEL_MAX_DIMS], b_stride[KERNEL_MAX_DIMS], c_stride[KERNEL_MAX_DIMS];
+    buffer a, b, c;
+    float a_value, b_value;
+    buffer out;
+    bool add;
+} combine_args;
+
+/* y[k] (+)= alpha * sum, or the maximum or minimum, of x over the reduced dimensions. x is read with strides (in
+ * elements), y is contiguous over the kept dimensions. Sums run in index order, in fp32 blocks of fixed size whose sums
+ * are added in fp64. index (maximum and minimum, optional): where among the reduced elements it was found first.
+ * backward: dx (+)= alpha * dy everywhere (sum), or dy where index says and 0 elsewhere; dx has x's strides. */
+typedef enum reduce_kind { REDUCE_SUM, REDUCE_MAX, REDUCE_MIN } reduce_kind;
+
+typedef struct reduce_dims_args {
+    reduce_kind kind;
+    int n_kept, n_reduced; /* each at least 1: a dimension of size 1 and stride 0 stands in for none */
+    int64_t kept[KERNEL_MAX_DIMS], kept_stride[KERNEL_MAX_DIMS];
+    int64_t reduced[KERNEL_MAX_DIMS], reduced_stride[KERNEL_MAX_DIMS];
+    float alpha;
+    buffer x, y;
+    int32_t *index;
+    bool add;
+    buffer dy, dx;
+} reduce_dims_args;
+
+/* Softmax of rows, or its logarithm. backward reads y, not x: dx (+)= y (dy - sum dy y), or dy - e^y sum dy. */
+typedef struct softmax_args {
+    int64_t rows, columns;
+    bool logarithm;
+    buffer x, y, dy, dx;
+    bool add_dx;
+} softmax_args;
+
+/* y[o, k, i] = x[o, index, i] with x (outer, n, inner) and y (outer, count, inner). The index is index[k], or of every
+ * element its own (index has the shape of y). One outside 0..n-1 gives zero and no gradient.
+ * backward: dx (+)= the sum of dy over the k that took it, in order. */
+typedef struct gather_args {
+    int64_t outer, n, inner, count;
+    bool per_element;
+    const int32_t *index;
+    buffer x, y, dy, dx;
+    bool add_dx;
+} gather_args;
+
+/* y[r, c] = c == ids[r] ? on : off; a row whose id is `ignore` is 0 throughout. */
+typedef struct one_hot_args {
+    int64_t rows, classes;
+    const int32_t *ids;
+    int32_t ignore;
+    float on, off;
+    buffer y; /* (rows, classes) */
+} one_hot_args;
+
 /* y = x * keep / (1 - p) where keep is 1 with probability 1 - p, drawn from (key, step, global sample, element in
  * sample). The gradient is the same operation on dy. */
 typedef struct dropout_args {
@@ -393,6 +482,16 @@ typedef struct optimizer_args {
     X(multiply, multiply_args)                                                                                         \
     X(fill, fill_args)                                                                                                 \
     X(strided_copy, strided_copy_args)                                                                                 \
+    X(map_forward, map_args)                                                                                           \
+    X(map_backward, map_args)                                                                                          \
+    X(combine, combine_args)                                                                                           \
+    X(reduce, reduce_dims_args)                                                                                        \
+    X(reduce_backward, reduce_dims_args)                                                                               \
+    X(softmax_forward, softmax_args)                                                                                   \
+    X(softmax_backward, softmax_args)                                                                                  \
+    X(gather_forward, gather_args)                                                                                     \
+    X(gather_backward, gather_args)                                                                                    \
+    X(one_hot, one_hot_args)                                                                                           \
     X(dropout, dropout_args)                                                                                           \
     W(conv2d_forward, conv2d_args)                                                                                     \
     W(conv2d_backward, conv2d_args)                                                                                    \

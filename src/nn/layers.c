@@ -10,6 +10,7 @@ typedef struct layer {
     fsdp_parameter *weight, *bias;
     fsdp_buffer *running_mean, *running_var;
     fsdp_window window;
+    int64_t groups;
     float eps, momentum;
 } layer;
 
@@ -40,6 +41,26 @@ static fsdp_tensor *conv2d_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor 
 {
     layer *l = (layer *)self;
     return fsdp_conv2d(t, x, fsdp_use(t, l->weight), l->bias ? fsdp_use(t, l->bias) : NULL, l->window);
+}
+
+static fsdp_tensor *conv2d_grouped_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *x)
+{
+    layer *l = (layer *)self;
+    return fsdp_conv2d_grouped(t, x, fsdp_use(t, l->weight), l->bias ? fsdp_use(t, l->bias) : NULL, l->window,
+                               l->groups);
+}
+
+static fsdp_tensor *conv1d_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *x)
+{
+    layer *l = (layer *)self;
+    return fsdp_conv1d(t, x, fsdp_use(t, l->weight), l->bias ? fsdp_use(t, l->bias) : NULL, l->window.stride_w,
+                       l->window.padding_w, l->groups);
+}
+
+static fsdp_tensor *group_norm_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *x)
+{
+    layer *l = (layer *)self;
+    return fsdp_group_norm(t, x, l->groups, fsdp_use(t, l->weight), fsdp_use(t, l->bias), l->eps);
 }
 
 static fsdp_tensor *batchnorm2d_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *x)
@@ -84,6 +105,9 @@ static const fsdp_module_class embedding_class = {.type = "embedding", .forward 
 static const fsdp_module_class rmsnorm_class = {.type = "rmsnorm", .forward = rmsnorm_forward};
 static const fsdp_module_class layernorm_class = {.type = "layernorm", .forward = layernorm_forward};
 static const fsdp_module_class conv2d_class = {.type = "conv2d", .forward = conv2d_forward};
+static const fsdp_module_class conv2d_grouped_class = {.type = "conv2d", .forward = conv2d_grouped_forward};
+static const fsdp_module_class conv1d_class = {.type = "conv1d", .forward = conv1d_forward};
+static const fsdp_module_class group_norm_class = {.type = "group_norm", .forward = group_norm_forward};
 static const fsdp_module_class batchnorm2d_class = {.type = "batchnorm2d", .forward = batchnorm2d_forward};
 static const fsdp_module_class relu_class = {.type = "relu", .forward = relu_forward};
 static const fsdp_module_class flatten_class = {.type = "flatten", .forward = flatten_forward};
@@ -140,18 +164,68 @@ fsdp_module *fsdp_layernorm_new(int64_t columns, float eps)
     return &l->base;
 }
 
-fsdp_module *fsdp_conv2d_new(int64_t in_channels, int64_t out_channels, fsdp_window window, bool bias)
+/* Any convolution: weight (out_channels, in_channels / groups, kernel...). */
+static layer *new_conv(const fsdp_module_class *module_class, int64_t in_channels, int64_t out_channels,
+                       fsdp_window window, int64_t groups, int n_dims, bool bias)
 {
-    layer *l = new_layer(&conv2d_class);
-    int64_t shape[] = {out_channels, in_channels, window.kernel_h, window.kernel_w};
-    int64_t fan_in = in_channels * window.kernel_h * window.kernel_w;
+    layer *l = new_layer(module_class);
+    int64_t shape[] = {out_channels, groups > 0 ? in_channels / groups : 0, window.kernel_h, window.kernel_w};
+    int64_t fan_in = shape[1] * window.kernel_h * window.kernel_w;
     float bound = fan_in > 0 ? 1 / sqrtf((float)fan_in) : 0;
     if (!l)
         return NULL;
+    if (n_dims == 3)
+        shape[2] = window.kernel_w;
     l->window = window;
-    l->weight = fsdp_module_parameter(l, "weight", 4, shape, FSDP_INIT_UNIFORM, bound);
+    l->groups = groups;
+    l->weight = fsdp_module_parameter(l, "weight", n_dims, shape, FSDP_INIT_UNIFORM, bound);
     if (bias)
         l->bias = fsdp_module_parameter(l, "bias", 1, shape, FSDP_INIT_UNIFORM, bound);
+    return l;
+}
+
+fsdp_module *fsdp_conv2d_new(int64_t in_channels, int64_t out_channels, fsdp_window window, bool bias)
+{
+    return (fsdp_module *)new_conv(&conv2d_class, in_channels, out_channels, window, 1, 4, bias);
+}
+
+static bool can_group(const char *what, int64_t in_channels, int64_t out_channels, int64_t groups)
+{
+    if (groups >= 1 && in_channels % groups == 0 && out_channels % groups == 0)
+        return true;
+    error_set(FSDP_ERR_INPUT, "%s: %lld groups do not divide %lld and %lld channels", what, (long long)groups,
+              (long long)in_channels, (long long)out_channels);
+    return false;
+}
+
+fsdp_module *fsdp_conv2d_grouped_new(int64_t in_channels, int64_t out_channels, fsdp_window window, int64_t groups,
+                                     bool bias)
+{
+    if (!can_group("conv2d", in_channels, out_channels, groups))
+        return NULL;
+    return (fsdp_module *)new_conv(&conv2d_grouped_class, in_channels, out_channels, window, groups, 4, bias);
+}
+
+fsdp_module *fsdp_conv1d_new(int64_t in_channels, int64_t out_channels, int64_t kernel, int64_t stride, int64_t padding,
+                             int64_t groups, bool bias)
+{
+    fsdp_window window = {1, kernel, 1, stride, 0, padding};
+    if (!can_group("conv1d", in_channels, out_channels, groups))
+        return NULL;
+    return (fsdp_module *)new_conv(&conv1d_class, in_channels, out_channels, window, groups, 3, bias);
+}
+
+fsdp_module *fsdp_group_norm_new(int64_t groups, int64_t channels, float eps)
+{
+    if (!can_group("group_norm", channels, channels, groups))
+        return NULL;
+    layer *l = new_layer(&group_norm_class);
+    if (!l)
+        return NULL;
+    l->groups = groups;
+    l->eps = eps;
+    l->weight = fsdp_module_parameter(l, "weight", 1, &channels, FSDP_INIT_ONE, 0);
+    l->bias = fsdp_module_parameter(l, "bias", 1, &channels, FSDP_INIT_ZERO, 0);
     return &l->base;
 }
 
@@ -207,10 +281,27 @@ fsdp_module *fsdp_sequential_new(void)
     return fsdp_module_new(&sequential_class, sizeof(layer));
 }
 
+/* A layer of this file, or NULL: its parameters are at known places. */
+static layer *as_layer(fsdp_module *m)
+{
+    static const fsdp_module_class *const known[] = {&linear_class,    &embedding_class,  &rmsnorm_class,
+                                                     &layernorm_class, &conv2d_class,     &conv2d_grouped_class,
+                                                     &conv1d_class,    &group_norm_class, &batchnorm2d_class};
+    for (size_t i = 0; m && i < sizeof known / sizeof known[0]; i++) {
+        if (m->module_class == known[i])
+            return (layer *)m;
+    }
+    return NULL;
+}
+
 fsdp_parameter *fsdp_module_weight(fsdp_module *m)
 {
-    bool has_weight = m && (m->module_class == &linear_class || m->module_class == &embedding_class ||
-                            m->module_class == &rmsnorm_class || m->module_class == &layernorm_class ||
-                            m->module_class == &conv2d_class || m->module_class == &batchnorm2d_class);
-    return has_weight ? ((layer *)m)->weight : NULL;
+    layer *l = as_layer(m);
+    return l ? l->weight : NULL;
+}
+
+fsdp_parameter *fsdp_module_bias(fsdp_module *m)
+{
+    layer *l = as_layer(m);
+    return l ? l->bias : NULL;
 }

@@ -131,6 +131,14 @@ fsdp_parameter *fsdp_module_parameter(void *module, const char *name, int n_dims
     return p;
 }
 
+void fsdp_parameter_set_init(fsdp_parameter *p, fsdp_init init, float scale)
+{
+    if (!p)
+        return;
+    p->init = (parameter_init)init;
+    p->init_scale = scale;
+}
+
 void fsdp_parameter_group(fsdp_parameter *const *members, int n)
 {
     for (int i = 0; i < n; i++) {

@@ -5,6 +5,7 @@
 
 #include "base/rng.h"
 #include "tensor/op.h"
+#include "tensor/strides.h"
 
 /* One input, one output of its shape. */
 static fsdp_tensor *record_unary(fsdp_tape *t, const op_def *op, fsdp_tensor *x, fsdp_dtype dtype,
@@ -189,7 +190,9 @@ static fsdp_tensor *binary(fsdp_tape *t, const op_def *op, fsdp_tensor *a, fsdp_
 {
     if (!a || !b)
         return NULL;
-    if (!tensor_same_shape(a, b) || a->dtype != b->dtype)
+    if (!tensor_same_shape(a, b))
+        return ops_broadcast(t, op == &add_op ? COMBINE_ADD : COMBINE_MULTIPLY, a, b);
+    if (a->dtype != b->dtype)
         return tape_refuse(t, "%s: %s %s and %s %s differ", op->name, fsdp_dtype_name(a->dtype), tape_shape_text(t, a),
                            fsdp_dtype_name(b->dtype), tape_shape_text(t, b));
     fsdp_tensor *inputs[] = {a, b}, *y = tape_value(t, a->dtype, a->n_dims, a->shape);

@@ -5,6 +5,7 @@
 
 #include "base/checked.h"
 #include "tensor/op.h"
+#include "tensor/strides.h"
 
 /* Reshape is a view: no work forward; backward only when the gradient has another contribution already. */
 
@@ -66,13 +67,6 @@ typedef struct copy_attributes {
     int64_t x_first, y_first; /* elements */
 } copy_attributes;
 
-static void contiguous_strides(const fsdp_tensor *x, int64_t *stride)
-{
-    stride[x->n_dims - 1] = 1;
-    for (int i = x->n_dims - 2; i >= 0; i--)
-        stride[i] = stride[i + 1] * x->shape[i + 1];
-}
-
 static buffer at_element(buffer b, int64_t element)
 {
     b.p = (uint8_t *)b.p + (size_t)element * fsdp_dtype_size(b.dtype);
@@ -111,25 +105,18 @@ static fsdp_status move_backward(const run_context *c, const node *n)
 static const op_def transpose_op = {.name = "transpose", .forward = move_forward, .backward = move_backward};
 static const op_def slice_op = {.name = "slice", .forward = move_forward, .backward = move_backward};
 
-/* Dimension counted from either end; -1 when there is no such one. */
-static int dimension(const fsdp_tensor *x, int dim)
-{
-    int positive = dim < 0 ? dim + x->n_dims : dim;
-    return positive >= 0 && positive < x->n_dims ? positive : -1;
-}
-
 fsdp_tensor *fsdp_transpose(fsdp_tape *t, fsdp_tensor *x, int dim_a, int dim_b)
 {
     if (!x)
         return NULL;
-    int a = dimension(x, dim_a), b = dimension(x, dim_b);
+    int a = dimension_of(x, dim_a), b = dimension_of(x, dim_b);
     if (a < 0 || b < 0)
         return tape_refuse(t, "transpose: %s has no dimensions %d and %d", tape_shape_text(t, x), dim_a, dim_b);
     copy_attributes o;
     memset(&o, 0, sizeof o);
     o.n_dims = x->n_dims;
     memcpy(o.shape, x->shape, sizeof o.shape);
-    contiguous_strides(x, o.x_stride);
+    strides_of(x->n_dims, x->shape, o.x_stride);
     o.shape[a] = x->shape[b];
     o.shape[b] = x->shape[a];
     int64_t stride = o.x_stride[a];
@@ -138,7 +125,7 @@ fsdp_tensor *fsdp_transpose(fsdp_tape *t, fsdp_tensor *x, int dim_a, int dim_b)
     fsdp_tensor *y = tape_value(t, x->dtype, x->n_dims, o.shape);
     if (!y)
         return NULL;
-    contiguous_strides(y, o.y_stride);
+    strides_of(y->n_dims, y->shape, o.y_stride);
     return tape_record(t, &transpose_op, 1, &x, 1, &y, &o, sizeof o, 0, 0) ? y : NULL;
 }
 
@@ -146,7 +133,7 @@ fsdp_tensor *fsdp_slice(fsdp_tape *t, fsdp_tensor *x, int dim, int64_t first, in
 {
     if (!x)
         return NULL;
-    int d = dimension(x, dim);
+    int d = dimension_of(x, dim);
     if (d < 0 || first < 0 || size < 0 || first > x->shape[d] - size)
         return tape_refuse(t, "slice: %lld from %lld on in dimension %d of %s", (long long)size, (long long)first, dim,
                            tape_shape_text(t, x));
@@ -155,12 +142,12 @@ fsdp_tensor *fsdp_slice(fsdp_tape *t, fsdp_tensor *x, int dim, int64_t first, in
     o.n_dims = x->n_dims;
     memcpy(o.shape, x->shape, sizeof o.shape);
     o.shape[d] = size;
-    contiguous_strides(x, o.x_stride);
+    strides_of(x->n_dims, x->shape, o.x_stride);
     o.x_first = first * o.x_stride[d];
     fsdp_tensor *y = tape_value(t, x->dtype, x->n_dims, o.shape);
     if (!y)
         return NULL;
-    contiguous_strides(y, o.y_stride);
+    strides_of(y->n_dims, y->shape, o.y_stride);
     return tape_record(t, &slice_op, 1, &x, 1, &y, &o, sizeof o, 0, 0) ? y : NULL;
 }
 
@@ -179,8 +166,8 @@ static copy_attributes part_of(const node *n, int i)
     for (int k = 0; k < i; k++)
         before += n->inputs[k]->shape[c->dim];
     memcpy(o.shape, part->shape, sizeof o.shape);
-    contiguous_strides(part, o.x_stride);
-    contiguous_strides(y, o.y_stride);
+    strides_of(part->n_dims, part->shape, o.x_stride);
+    strides_of(y->n_dims, y->shape, o.y_stride);
     o.y_first = before * o.y_stride[c->dim];
     return o;
 }
@@ -217,7 +204,7 @@ fsdp_tensor *fsdp_concat(fsdp_tape *t, fsdp_tensor *const *parts, int n_parts, i
             return NULL;
     }
     const fsdp_tensor *head = parts[0];
-    int d = dimension(head, dim);
+    int d = dimension_of(head, dim);
     if (d < 0)
         return tape_refuse(t, "concat: %s has no dimension %d", tape_shape_text(t, head), dim);
     int64_t shape[FSDP_MAX_DIMS];

@@ -11,6 +11,7 @@ typedef struct kernel_case {
 } kernel_case;
 
 #include "device/kernel_cases_elementwise.h"
+#include "device/kernel_cases_math.h"
 #include "device/kernel_cases_rows.h"
 #include "device/kernel_cases_attention.h"
 #include "device/kernel_cases_image.h"
@@ -39,6 +40,12 @@ static const kernel_case kernel_cases[] = {
     {"multiply", case_multiply},
     {"fill", case_fill},
     {"strided_copy", case_strided_copy},
+    {"map", case_map},
+    {"combine", case_combine},
+    {"reduce", case_reduce},
+    {"softmax", case_softmax},
+    {"gather", case_gather},
+    {"one_hot", case_one_hot},
     {"dropout", case_dropout},
     {"conv2d", case_conv2d},
     {"pool2d", case_pool2d},

@@ -403,6 +403,133 @@ static inline fsdp_tensor *concat_case(builder *b)
     return fsdp_concat(b->t, parts, 3, (int)s[3]);
 }
 
+/* Functions of one element. sizes: rows, columns */
+
+#define MAP_CASE(name, kind, expression)                                                                               \
+    static inline fsdp_tensor *name##_case(builder *b)                                                                 \
+    {                                                                                                                  \
+        fsdp_tensor *x = kind(b, b->size[0], b->size[1]);                                                              \
+        return expression;                                                                                             \
+    }
+/* Logarithms, roots and powers want numbers above zero: e^x, well away from it. */
+MAP_CASE(exp, VARIABLE, fsdp_exp(b->t, x))
+MAP_CASE(log, VARIABLE, fsdp_log(b->t, fsdp_exp(b->t, x)))
+MAP_CASE(sqrt, VARIABLE, fsdp_sqrt(b->t, fsdp_exp(b->t, x)))
+MAP_CASE(pow, VARIABLE, fsdp_pow(b->t, fsdp_exp(b->t, x), -1.5f))
+MAP_CASE(square, VARIABLE, fsdp_pow(b->t, x, 2))
+MAP_CASE(sigmoid, VARIABLE, fsdp_sigmoid(b->t, x))
+MAP_CASE(tanh, VARIABLE, fsdp_tanh(b->t, x))
+MAP_CASE(softplus, VARIABLE, fsdp_softplus(b->t, x))
+MAP_CASE(add_scalar, VARIABLE, fsdp_add_scalar(b->t, x, 0.5f))
+MAP_CASE(softmax, VARIABLE, fsdp_softmax(b->t, x, -1))
+MAP_CASE(softmax_first, VARIABLE, fsdp_softmax(b->t, x, 0))
+MAP_CASE(log_softmax, VARIABLE, fsdp_log_softmax(b->t, x, -1))
+MAP_CASE(sum_dim, VARIABLE, fsdp_sum_dim(b->t, x, 0, false))
+MAP_CASE(mean_dim, VARIABLE, fsdp_mean_dim(b->t, x, 1, true))
+MAP_CASE(max_dim, VARIABLE_DISTINCT, fsdp_max_dim(b->t, x, 0, false))
+MAP_CASE(min_dim, VARIABLE_DISTINCT, fsdp_min_dim(b->t, x, -1, false))
+
+/* Broadcasting. sizes: those of a, those of b (three dimensions each) */
+
+static inline void broadcast_operands(builder *b, fsdp_tensor **x, fsdp_tensor **y)
+{
+    const int64_t *s = b->size;
+    *x = VARIABLE(b, s[0], s[1], s[2]);
+    *y = VARIABLE_AWAY_FROM_ZERO(b, s[3], s[4], s[5]);
+}
+
+#define BROADCAST_CASE(name, expression)                                                                               \
+    static inline fsdp_tensor *name##_case(builder *b)                                                                 \
+    {                                                                                                                  \
+        fsdp_tensor *x, *y;                                                                                            \
+        broadcast_operands(b, &x, &y);                                                                                 \
+        return expression;                                                                                             \
+    }
+BROADCAST_CASE(broadcast_add, fsdp_add(b->t, x, y))
+BROADCAST_CASE(broadcast_sub, fsdp_sub(b->t, x, y))
+BROADCAST_CASE(broadcast_mul, fsdp_mul(b->t, x, y))
+BROADCAST_CASE(broadcast_div, fsdp_div(b->t, x, y))
+BROADCAST_CASE(where, fsdp_where(b->t, INTEGERS(b, 0, 1, 3, 5, 1), x, y))
+BROADCAST_CASE(masked_fill, fsdp_add(b->t, fsdp_masked_fill(b->t, x, INTEGERS(b, 0, 1, 1, 5, 7), 2), y))
+
+static inline fsdp_tensor *div_itself_case(builder *b)
+{
+    fsdp_tensor *x = VARIABLE_AWAY_FROM_ZERO(b, b->size[0], b->size[1]);
+    return fsdp_div(b->t, x, fsdp_mul(b->t, x, x));
+}
+
+static inline fsdp_tensor *broadcast_vector_case(builder *b)
+{
+    fsdp_tensor *x = VARIABLE(b, b->size[0], b->size[1]), *y = VARIABLE(b, b->size[1]);
+    return fsdp_mul(b->t, y, fsdp_sub(b->t, x, y));
+}
+
+/* By index. sizes: dimensions of x, indices */
+
+static inline fsdp_tensor *index_select_case(builder *b)
+{
+    const int64_t *s = b->size;
+    fsdp_tensor *x = VARIABLE(b, s[0], s[1], s[2]);
+    return fsdp_index_select(b->t, x, 1, INTEGERS(b, -1, (int32_t)s[1] - 1, s[3]));
+}
+
+static inline fsdp_tensor *gather_case(builder *b)
+{
+    const int64_t *s = b->size;
+    fsdp_tensor *x = VARIABLE(b, s[0], s[1], s[2]);
+    return fsdp_gather(b->t, x, 1, INTEGERS(b, 0, (int32_t)s[1] - 1, s[0], s[3], s[2]));
+}
+
+static inline fsdp_tensor *one_hot_case(builder *b)
+{
+    const int64_t *s = b->size;
+    fsdp_tensor *x = VARIABLE(b, s[0], s[1]);
+    return fsdp_mul(b->t, x, fsdp_one_hot(b->t, INTEGERS(b, 0, (int32_t)s[1] - 1, s[0]), s[1], FSDP_F32));
+}
+
+/* Composed losses and layers. */
+
+static inline fsdp_tensor *smoothed_case(builder *b)
+{
+    fsdp_tensor *x = VARIABLE(b, b->size[0], b->size[1]);
+    return fsdp_cross_entropy_smoothed(b->t, x, INTEGERS(b, -1, (int32_t)b->size[1] - 1, b->size[0]), -1, 0.2f).sum;
+}
+
+static inline fsdp_tensor *kl_case(builder *b)
+{
+    fsdp_tensor *x = VARIABLE(b, b->size[0], b->size[1]), *y = VARIABLE(b, b->size[0], b->size[1]);
+    return fsdp_kl_divergence(b->t, fsdp_log_softmax(b->t, x, -1), fsdp_softmax(b->t, y, -1)).sum;
+}
+
+static inline fsdp_tensor *bce_case(builder *b)
+{
+    fsdp_tensor *x = VARIABLE(b, b->size[0], b->size[1]), *y = VARIABLE(b, b->size[0], b->size[1]);
+    return fsdp_bce_with_logits(b->t, x, fsdp_sigmoid(b->t, y)).sum;
+}
+
+static inline fsdp_tensor *group_norm_case(builder *b)
+{
+    const int64_t *s = b->size;
+    fsdp_tensor *x = VARIABLE(b, s[0], s[1], s[2], 2), *w = VARIABLE(b, s[1]), *bias = VARIABLE(b, s[1]);
+    return fsdp_group_norm(b->t, x, s[3], w, bias, 0.5f);
+}
+
+/* sizes: batch, input channels, output channels, side, groups, kernel */
+static inline fsdp_tensor *conv2d_grouped_case(builder *b)
+{
+    const int64_t *s = b->size;
+    fsdp_window window = {s[5], s[5], 1, 1, 1, 1};
+    fsdp_tensor *x = VARIABLE(b, s[0], s[1], s[3], s[3]), *w = VARIABLE(b, s[2], s[1] / s[4], s[5], s[5]);
+    return fsdp_conv2d_grouped(b->t, x, w, VARIABLE(b, s[2]), window, s[4]);
+}
+
+static inline fsdp_tensor *conv1d_case(builder *b)
+{
+    const int64_t *s = b->size;
+    fsdp_tensor *x = VARIABLE(b, s[0], s[1], s[3]), *w = VARIABLE(b, s[2], s[1] / s[4], s[5]);
+    return fsdp_conv1d(b->t, x, w, VARIABLE(b, s[2]), 2, 1, s[4]);
+}
+
 static const gradient_case gradient_cases[] = {
     {"linear 1", linear_case, {1, 1, 1}},
     {"linear", linear_case, {3, 17, 33}},
@@ -492,6 +619,45 @@ static const gradient_case gradient_cases[] = {
     {"concat", concat_case, {3, 17, 5, 1}},
     {"concat of the first", concat_case, {1, 3, 5, 0}},
     {"concat of the last", concat_case, {3, 1, 33, 2}},
+    {"exp", exp_case, {3, 33}},
+    {"log", log_case, {3, 33}},
+    {"sqrt", sqrt_case, {3, 33}},
+    {"pow", pow_case, {3, 33}},
+    {"square", square_case, {3, 17}},
+    {"sigmoid", sigmoid_case, {3, 33}},
+    {"tanh", tanh_case, {3, 33}},
+    {"softplus", softplus_case, {3, 33}},
+    {"add_scalar", add_scalar_case, {3, 17}},
+    {"softmax", softmax_case, {3, 33}},
+    {"softmax 1", softmax_case, {1, 1}},
+    {"softmax of the first dimension", softmax_first_case, {5, 7}},
+    {"log_softmax", log_softmax_case, {3, 33}},
+    {"sum_dim", sum_dim_case, {17, 5}},
+    {"mean_dim", mean_dim_case, {5, 33}},
+    {"max_dim", max_dim_case, {17, 5}},
+    {"min_dim", min_dim_case, {5, 17}},
+    {"add, repeated", broadcast_add_case, {3, 5, 7, 1, 5, 1}},
+    {"sub, repeated", broadcast_sub_case, {3, 1, 7, 3, 5, 1}},
+    {"mul, repeated", broadcast_mul_case, {3, 5, 7, 1, 1, 7}},
+    {"mul, one number", broadcast_mul_case, {1, 1, 1, 3, 5, 7}},
+    {"div", broadcast_div_case, {3, 5, 7, 3, 5, 7}},
+    {"div, repeated", broadcast_div_case, {3, 1, 7, 1, 5, 7}},
+    {"div of one tensor", div_itself_case, {3, 17}},
+    {"a vector and rows", broadcast_vector_case, {5, 17}},
+    {"where", where_case, {3, 5, 7, 3, 1, 7}},
+    {"masked_fill", masked_fill_case, {3, 5, 7, 1, 1, 1}},
+    {"index_select", index_select_case, {3, 5, 7, 9}},
+    {"gather", gather_case, {3, 5, 7, 9}},
+    {"one_hot", one_hot_case, {5, 7}},
+    {"cross_entropy, smoothed", smoothed_case, {17, 33}},
+    {"kl_divergence", kl_case, {3, 17}},
+    {"bce_with_logits", bce_case, {3, 17}},
+    {"group_norm", group_norm_case, {2, 6, 3, 3}},
+    {"group_norm, one group", group_norm_case, {3, 4, 1, 1}},
+    {"conv2d in groups", conv2d_grouped_case, {3, 4, 6, 5, 2, 3}},
+    {"conv2d, a channel each", conv2d_grouped_case, {2, 3, 3, 4, 3, 2}},
+    {"conv1d", conv1d_case, {3, 2, 3, 9, 1, 3}},
+    {"conv1d in groups", conv1d_case, {2, 4, 4, 9, 2, 3}},
 };
 
 enum { N_GRADIENT_CASES = sizeof gradient_cases / sizeof gradient_cases[0] };

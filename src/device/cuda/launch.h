@@ -47,6 +47,16 @@ typedef struct launch {
     LAUNCHED(multiply, multiply_args)                                                                                  \
     LAUNCHED(fill, fill_args)                                                                                          \
     LAUNCHED(strided_copy, strided_copy_args)                                                                          \
+    LAUNCHED(map_forward, map_args)                                                                                    \
+    LAUNCHED(map_backward, map_args)                                                                                   \
+    LAUNCHED(combine, combine_args)                                                                                    \
+    LAUNCHED(reduce, reduce_dims_args)                                                                                 \
+    LAUNCHED(reduce_backward, reduce_dims_args)                                                                        \
+    LAUNCHED(softmax_forward, softmax_args)                                                                            \
+    LAUNCHED(softmax_backward, softmax_args)                                                                           \
+    LAUNCHED(gather_forward, gather_args)                                                                              \
+    LAUNCHED(gather_backward, gather_args)                                                                             \
+    LAUNCHED(one_hot, one_hot_args)                                                                                    \
     LAUNCHED(dropout, dropout_args)                                                                                    \
     LAUNCHED(pool2d_forward, pool2d_args)                                                                              \
     LAUNCHED(pool2d_backward, pool2d_args)                                                                             \
