@@ -261,7 +261,7 @@ void save_task_prune(const save_task *task)
     if (task->export_only)
         return;
     int rank = task->kind == CKPT_LOCAL ? task->rank : -1;
-    if (ckpt_directory_prune(task->root, task->keep, task->keep_every, rank, NULL, false, NULL) != FSDP_OK)
+    if (ckpt_directory_prune(task->root, task->keep, task->keep_every, rank, task->final, false, NULL) != FSDP_OK)
         log_write(LOG_WARNING, "checkpoint %s is saved, but older ones could not be removed: %s", task->final,
                   fsdp_last_error());
 }

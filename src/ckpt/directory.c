@@ -248,20 +248,21 @@ static fsdp_status remove_entry(const ckpt_entry *entry)
     return status;
 }
 
-static fsdp_status prune_listed(ckpt_listing *listing, int keep, int64_t keep_every, int rank, const char *busy,
+static fsdp_status prune_listed(ckpt_listing *listing, int keep, int64_t keep_every, int rank, const char *written,
                                 bool dry_run, ckpt_prune_result *result)
 {
     int n_complete = 0;
     int64_t last_kept = -1;
     for (int i = 0; i < listing->n_entries; i++) {
         ckpt_entry *entry = &listing->entries[i];
-        if (entry->rank != rank || (busy && strcmp(entry->path, busy) == 0))
+        if (entry->rank != rank)
             continue;
         ckpt_entry_check(entry);
         bool complete = entry->condition == CKPT_COMPLETE;
         bool superseded = complete && entry->step == last_kept; /* ".old-" of one that is there */
         bool kept = complete && !superseded && (keep == 0 || n_complete < keep);
         kept |= complete && !superseded && keep_every > 0 && entry->step % keep_every == 0;
+        kept |= written && strcmp(entry->path, written) == 0;
         /* Damaged ones are for people to look at; they count for nothing and are removed only when old. */
         kept |= entry->condition == CKPT_CORRUPT && (keep == 0 || n_complete < keep);
         if (complete && kept) {
@@ -292,7 +293,7 @@ static bool any_complete(ckpt_listing *listing, int rank)
     return false;
 }
 
-fsdp_status ckpt_directory_prune(const char *directory, int keep, int64_t keep_every, int rank, const char *busy,
+fsdp_status ckpt_directory_prune(const char *directory, int keep, int64_t keep_every, int rank, const char *written,
                                  bool dry_run, ckpt_prune_result *result)
 {
     ckpt_listing listing;
@@ -301,7 +302,7 @@ fsdp_status ckpt_directory_prune(const char *directory, int keep, int64_t keep_e
     FSDP_TRY(ckpt_directory_list(directory, &listing));
     fsdp_status status = FSDP_OK;
     if (any_complete(&listing, rank))
-        status = prune_listed(&listing, keep, keep_every, rank, busy, dry_run, result);
+        status = prune_listed(&listing, keep, keep_every, rank, written, dry_run, result);
     ckpt_listing_free(&listing);
     return status;
 }

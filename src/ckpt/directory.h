@@ -57,11 +57,12 @@ typedef struct ckpt_prune_result {
 } ckpt_prune_result;
 
 /* Removes all but the `keep` newest complete checkpoints (0: keeps all) and those whose step is a multiple of
- * `keep_every` (0: none more), and what unfinished saves left, except `busy` (a path, may be NULL). Without any
- * complete checkpoint it removes nothing. `rank`: those of kind local of this rank (-1: those of all ranks). A
+ * `keep_every` (0: none more), and what unfinished saves left. `written` (a path, may be NULL) was written just now: it
+ * stays whatever its step, since a folder may hold higher ones of another run. Without any complete checkpoint nothing
+ * is removed. `rank`: those of kind local of this rank (-1: those of all ranks). A
  * checkpoint is renamed before it is taken apart, so none is ever found half removed under its name. result may be
  * NULL. */
-fsdp_status ckpt_directory_prune(const char *directory, int keep, int64_t keep_every, int rank, const char *busy,
+fsdp_status ckpt_directory_prune(const char *directory, int keep, int64_t keep_every, int rank, const char *written,
                                  bool dry_run, ckpt_prune_result *result);
 void ckpt_prune_result_free(ckpt_prune_result *result); /* legal on a zeroed one */
 

@@ -61,9 +61,9 @@ typedef struct ckpt_saver ckpt_saver;
 fsdp_status ckpt_saver_create(const ckpt_state *state, bool local, ckpt_saver **out);
 void ckpt_saver_free(ckpt_saver *s); /* joins the background thread first, as far as this rank goes; NULL is legal */
 
-/* Collective. A save still under way is waited for first; if it failed, that failure is returned and nothing is
- * started. `state` must have the slices that create saw (their data may lie elsewhere); extra is copied. When start
- * returns, training may change what the slices hold. */
+/* Collective. A save still under way is waited for first; its failure is logged and does not hinder this one (whoever
+ * wants to know calls wait before). `state` must have the slices that create saw (their data may lie elsewhere); extra
+ * is copied. When start returns, training may change what the slices hold. */
 fsdp_status ckpt_saver_start(ckpt_saver *s, const ckpt_save_config *config, const ckpt_state *state, comm_group *world);
 
 /* Host memory that the snapshot takes. */

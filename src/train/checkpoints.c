@@ -129,14 +129,14 @@ fsdp_status run_resume(train_run *run)
     return status;
 }
 
-static fsdp_status wait_for_save(train_run *run);
+static fsdp_status finish_save(train_run *run);
 
 fsdp_status run_rollback(train_run *run)
 {
     ckpt_load_config config = CKPT_LOAD_CONFIG_INIT;
     ckpt_load_result found = {.extra = NULL};
     int64_t failed = run->step, position = run->position;
-    FSDP_TRY(wait_for_save(run));
+    FSDP_TRY(finish_save(run));
     FSDP_TRY(model_state_settle(run->state));
     FSDP_TRY(ckpt_resume(run->checkpoint_dir, &config, model_state_describe(run->state), comm_world(run->world->comm),
                          &found));
@@ -182,29 +182,31 @@ static ckpt_save_config save_config(const train_run *run)
     return c;
 }
 
-/* A failed save is reported; training goes on unless told otherwise. */
-static fsdp_status judge_save(train_run *run, fsdp_status status)
+/* A save has ended, with this thread's message. A failure is said, and forgets the step as saved: its end, at the
+ * latest, is saved again. Returned is what training makes of it: it goes on unless told otherwise. */
+static fsdp_status judge_save(train_run *run, fsdp_status status, const ckpt_save_result *r)
 {
-    if (status == FSDP_OK || run->settings->on_checkpoint_failure == FSDP_FAILURE_STOP)
+    run->save_status = status;
+    if (status == FSDP_OK) {
+        if (r->path[0])
+            snprintf(run->result.checkpoint, sizeof run->result.checkpoint, "%s", r->path);
+        return FSDP_OK;
+    }
+    snprintf(run->save_message, sizeof run->save_message, "%s", fsdp_last_error());
+    run->last_saved_step = -1;
+    if (run->settings->on_checkpoint_failure == FSDP_FAILURE_STOP)
         return status;
-    run_say(run, FSDP_LINE_WARNING, "checkpoint failed, training goes on: %s", fsdp_last_error());
+    run_say(run, FSDP_LINE_WARNING, "checkpoint failed, training goes on: %s", run->save_message);
     return FSDP_OK;
 }
 
-static fsdp_status note_result(train_run *run, const ckpt_save_result *r)
-{
-    if (r->path[0])
-        snprintf(run->result.checkpoint, sizeof run->result.checkpoint, "%s", r->path);
-    return FSDP_OK;
-}
-
-static fsdp_status wait_for_save(train_run *run)
+/* The end of an asynchronous save, if one is under way. */
+static fsdp_status finish_save(train_run *run)
 {
     ckpt_save_result r = {.path = ""};
     if (!run->saver || !ckpt_saver_active(run->saver))
         return FSDP_OK;
-    fsdp_status status = ckpt_saver_wait(run->saver, comm_world(run->world->comm), &r);
-    return status == FSDP_OK ? note_result(run, &r) : status;
+    return judge_save(run, ckpt_saver_wait(run->saver, comm_world(run->world->comm), &r), &r);
 }
 
 /* Everything but the tensors that the state and the configuration of a save point to. */
@@ -240,29 +242,42 @@ static void free_notes(ckpt_state *state, save_notes *notes)
     free(notes->tokenizer);
 }
 
-static fsdp_status save(train_run *run)
+/* Starts a save, asynchronous or not. A synchronous one has ended when this returns. */
+static fsdp_status start_save(train_run *run)
 {
     ckpt_save_config config = save_config(run);
     ckpt_state *state = model_state_describe(run->state);
     comm_group *world = comm_world(run->world->comm);
     save_notes notes;
     ckpt_save_result r = {.path = ""};
-    FSDP_TRY(model_state_settle(run->state));
     fsdp_status status = make_notes(run, state, &config, &notes);
     if (status == FSDP_OK && run->settings->async_checkpoint && !run->saver)
         status = ckpt_saver_create(state, config.kind == CKPT_LOCAL, &run->saver);
-    if (status == FSDP_OK && run->saver) {
-        status = wait_for_save(run);
-        if (status == FSDP_OK)
-            status = ckpt_saver_start(run->saver, &config, state, world);
-    } else if (status == FSDP_OK) {
+    if (status == FSDP_OK && run->saver)
+        status = ckpt_saver_start(run->saver, &config, state, world);
+    else if (status == FSDP_OK)
         status = ckpt_save(&config, state, world, &r);
-        note_result(run, &r);
-    }
     free_notes(state, &notes);
     run->last_save = clock_seconds();
     run->last_saved_step = run->step;
-    return judge_save(run, status);
+    return status == FSDP_OK && run->saver ? FSDP_OK : judge_save(run, status, &r);
+}
+
+/* An earlier save that failed in the background is reported here and does not keep this one from being made, not even
+ * where the failure ends the run: then this is the last chance to. */
+static fsdp_status save(train_run *run)
+{
+    char message[sizeof run->save_message];
+    FSDP_TRY(model_state_settle(run->state));
+    fsdp_status before = finish_save(run);
+    if (before == FSDP_OK)
+        return start_save(run);
+    memcpy(message, run->save_message, sizeof message);
+    fsdp_status now = start_save(run);
+    if (now == FSDP_OK)
+        now = finish_save(run);
+    return error_set(before, "an earlier checkpoint was not saved%s: %s", now == FSDP_OK ? ", this one is" : "",
+                     message);
 }
 
 /* By time: rank 0's clock decides for all. */
@@ -291,18 +306,17 @@ fsdp_status run_checkpoint(train_run *run, bool at_end)
     bool due = s->checkpoint_freq > 0 && run->step % s->checkpoint_freq == 0, timed = false;
     due |= s->checkpoint_epochs > 0 && epochs_ended(run, s->checkpoint_epochs);
     FSDP_TRY(minutes_passed(run, &timed));
+    if (at_end && run->last_saved_step == run->step)
+        FSDP_TRY(finish_save(run)); /* when it failed, it is made again */
     due |= timed || (at_end && (s->checkpoint_at_end || run->stopping));
     if (!due || run->last_saved_step == run->step)
         return FSDP_OK;
     return save(run);
 }
 
-fsdp_status run_finish_checkpoints(train_run *run)
+static fsdp_status export_model(train_run *run)
 {
     const fsdp_settings *s = run->settings;
-    FSDP_TRY(judge_save(run, wait_for_save(run)));
-    if (!s->export_dir || run->stopping)
-        return FSDP_OK;
     ckpt_save_config config = save_config(run);
     json_t *model = describe_model(run);
     char *tokenizer = tokenizer_path(run);
@@ -317,4 +331,17 @@ fsdp_status run_finish_checkpoints(train_run *run)
     if (status == FSDP_OK)
         run_say(run, FSDP_LINE_INFO, "exported the model to %s", s->export_dir);
     return status;
+}
+
+fsdp_status run_finish_checkpoints(train_run *run)
+{
+    fsdp_status status = finish_save(run);
+    if (run->settings->export_dir && !run->stopping)
+        FSDP_TRY(export_model(run));
+    if (run->save_status == FSDP_OK)
+        return status;
+    /* Training that went on over failed saves ends without what it was for. */
+    status = run->save_status == FSDP_ERR_INPUT ? FSDP_ERR_IO : run->save_status;
+    return error_set(status, "training has ended at step %lld, but the last checkpoint was not saved: %s",
+                     (long long)run->step, run->save_message);
 }

@@ -38,8 +38,10 @@ struct train_run {
     model_state *state;
     ckpt_saver *saver; /* NULL: saves are synchronous */
     char *checkpoint_dir;
-    double last_save; /* clock_seconds of the last save, or of the start */
-    int64_t last_saved_step;
+    double last_save;        /* clock_seconds of the last save, or of the start */
+    int64_t last_saved_step; /* of the last save that ended well or is under way */
+    fsdp_status save_status; /* how the last save ended, and with which message */
+    char save_message[1024];
 
     int64_t n_steps;           /* the value of `step` at which the run ends */
     int64_t steps_per_epoch;   /* with this world size */

@@ -44,6 +44,21 @@ static void the_newest_k_and_every_m_th_are_kept(void **state)
     assert_string_equal(steps_in(directory), "120 110");
 }
 
+/* A run that goes back to an earlier step, in a folder that holds higher ones: what it wrote last stays, each time. */
+static void what_was_written_last_is_kept_below_higher_steps(void **state)
+{
+    (void)state;
+    const char *directory = scratch_path("higher");
+    save_kept(directory, 100, 0, 0);
+    save_kept(directory, 90, 0, 0);
+    save_kept(directory, 10, 1, 0);
+    assert_string_equal(steps_in(directory), "100 10");
+    save_kept(directory, 20, 1, 0);
+    assert_string_equal(steps_in(directory), "100 20");
+    save_kept(directory, 30, 2, 0);
+    assert_string_equal(steps_in(directory), "100 30");
+}
+
 static void a_damaged_newest_one_does_not_count(void **state)
 {
     (void)state;
@@ -170,6 +185,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_newest_k_and_every_m_th_are_kept),
+        cmocka_unit_test(what_was_written_last_is_kept_below_higher_steps),
         cmocka_unit_test(a_damaged_newest_one_does_not_count),
         cmocka_unit_test(without_a_complete_one_nothing_is_removed),
         cmocka_unit_test(what_unfinished_saves_left_is_removed_after_the_next_commit),

@@ -5,6 +5,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
@@ -12,12 +14,16 @@
 static struct {
     atomic_int countdown; /* 0: none; 1: the next call fails */
     int number;
-    bool stays; /* every later call fails too: a disk that is full stays full */
+    bool stays;      /* every later call fails too: a disk that is full stays full */
+    bool background; /* only calls of other threads than the one that set it */
+    pthread_t setter;
     atomic_bool tripped;
 } fault;
 
 static bool fault_strikes(void)
 {
+    if (fault.background && pthread_equal(fault.setter, pthread_self()))
+        return false;
     if (atomic_load(&fault.tripped) && fault.stays) {
         errno = fault.number;
         return true;
@@ -33,6 +39,8 @@ static void fault_set(int countdown, int number, bool stays)
 {
     fault.number = number;
     fault.stays = stays;
+    fault.background = false;
+    fault.setter = pthread_self();
     atomic_store(&fault.tripped, false);
     atomic_store(&fault.countdown, countdown);
 }
@@ -272,6 +280,36 @@ static void a_failing_device_read_fails_the_save(void **state)
     assert_int_equal(fixture_resumed_step(directory), 20);
 }
 
+/* The next save is made, and is whole, whatever became of the one before. */
+static void a_save_that_failed_in_the_background_does_not_cost_the_next(void **state)
+{
+    (void)state;
+    const char *directory = scratch_path("next");
+    fixture *f = fixture_make(CUT_FLAT, 0, 1, false);
+    ckpt_saver *saver;
+    assert_ok(ckpt_saver_create(&f->state, false, &saver));
+    for (int64_t step = 10; step <= 40; step += 10) {
+        fixture_fill(f, step);
+        ckpt_save_config config = fixture_config(directory, CKPT_SHARDED, step);
+        while (ckpt_saver_active(saver) && !ckpt_saver_done(saver))
+            sched_yield();
+        bool fails = step == 20 || step == 30;
+        fault_set(fails, EIO, true);
+        fault.background = true;
+        assert_ok(ckpt_saver_start(saver, &config, &f->state, NULL));
+        while (!ckpt_saver_done(saver))
+            sched_yield();
+        fault_set(0, 0, false);
+        if (step == 10)
+            assert_ok(ckpt_saver_wait(saver, NULL, NULL));
+        assert_int_equal(fixture_resumed_step(directory), fails ? 10 : step);
+    }
+    assert_ok(ckpt_saver_wait(saver, NULL, NULL));
+    ckpt_saver_free(saver);
+    fixture_free(f);
+    assert_int_equal(fixture_count_entries(directory), 2);
+}
+
 /* Root may write anywhere, so the check runs as nobody. */
 static void as_nobody(ranks *all, int rank, void *context)
 {
@@ -343,6 +381,7 @@ int main(void)
         cmocka_unit_test(a_rank_that_cannot_write_fails_the_save_on_all_ranks),
         cmocka_unit_test(a_local_save_that_fails_on_one_rank_keeps_the_step_before),
         cmocka_unit_test(a_failing_device_read_fails_the_save),
+        cmocka_unit_test(a_save_that_failed_in_the_background_does_not_cost_the_next),
         cmocka_unit_test(a_directory_without_permission_is_a_clear_error),
         cmocka_unit_test(a_file_in_place_of_the_directory_is_a_clear_error),
         cmocka_unit_test(a_checkpoint_larger_than_the_disk_is_refused_at_once),

@@ -99,8 +99,11 @@ done
 train full_disk --max_steps 2
 cp -r full_disk/checkpoints good
 limited() { (trap '' XFSZ && ulimit -f 16 && train "$@"); }
-limited full_disk --max_steps 4 --checkpoint_freq 1 --resume_from_checkpoint full_disk/checkpoints || fail "full_disk: did not go on: $(cat full_disk.log)"
+code=0
+limited full_disk --max_steps 4 --checkpoint_freq 1 --resume_from_checkpoint full_disk/checkpoints || code=$?
+[[ $code == 1 ]] || fail "full_disk: its last checkpoint is not saved, exit code $code: $(cat full_disk.log)"
 says full_disk "checkpoint failed, training goes on"
+says full_disk "training has ended at step 4, but the last checkpoint was not saved"
 says full_disk "File too large"
 has full_disk 2
 diff -r good full_disk/checkpoints || fail "full_disk: the last good checkpoint has changed"
