@@ -41,14 +41,27 @@ int command_failed(const char *name, fsdp_status status)
     return fsdp_exit_code(status);
 }
 
+/* Names and contents of files may hold what a terminal would obey. */
+static void print_escaped(const char *text, FILE *out)
+{
+    for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
+        if (*p < 0x20 || *p == 0x7F || (*p >= 0x80 && *p < 0xA0 && p > (const unsigned char *)text && p[-1] == 0xC2))
+            fprintf(out, "\\x%02x", *p);
+        else
+            fputc(*p, out);
+    }
+}
+
 int command_misused(const char *name, const char *format, ...)
 {
+    char message[4096];
     va_list arguments;
     va_start(arguments, format);
-    fprintf(stderr, "fsdp %s: ", name);
-    vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
+    vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
+    fprintf(stderr, "fsdp %s: ", name);
+    print_escaped(message, stderr);
+    fputc('\n', stderr);
     return 2;
 }
 

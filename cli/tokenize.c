@@ -1,5 +1,6 @@
 /* `fsdp tokenize`: text to ids and back, counts, and token files for training. The work is <fsdp/tokenizer.h>'s. */
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -28,7 +29,7 @@ static const fsdp_flag tokenize_table[] = {
     {TEXT(text, "TEXT", "tokenize this instead of files")},
     {SWITCH(decode, NULL, "ids to text instead of text to ids")},
     {SWITCH(count, NULL, "print how many tokens there are")},
-    {SWITCH(jsonl, NULL, "every line is a JSON record, and so is every line of the answer")},
+    {SWITCH(jsonl, NULL, "every line is a JSON record, whatever files are called, and so is every line of the answer")},
     {TEXT(field, "NAME", "field of records; by default text, with --decode ids")},
     {SWITCH(special, "true", "add the tokens that begin and end a text; with --decode, show special tokens")},
     {TEXT(output, "FILE", "write a token file for training, from text or JSONL files, also .gz and .zst")},
@@ -111,14 +112,22 @@ static int run_record(tokenize_job *job, const char *name, int64_t number, const
     return status == FSDP_OK ? 0 : command_failed("tokenize", status);
 }
 
+/* Behind the byte order mark that some editors put in front of a text. */
+static char *behind_mark(char *text)
+{
+    return strncmp(text, "\xEF\xBB\xBF", 3) == 0 ? text + 3 : text;
+}
+
 static int run_records(tokenize_job *job, const char *name, FILE *in)
 {
     char *line = NULL;
     size_t capacity = 0;
     int code = 0;
-    for (int64_t number = 1; code == 0 && getline(&line, &capacity, in) >= 0; number++)
-        if (line[strspn(line, " \t\r\n")])
-            code = run_record(job, name, number, line);
+    for (int64_t number = 1; code == 0 && getline(&line, &capacity, in) >= 0; number++) {
+        const char *record = number == 1 ? behind_mark(line) : line;
+        if (record[strspn(record, " \t\r\n")])
+            code = run_record(job, name, number, record);
+    }
     free(line);
     return code;
 }
@@ -162,7 +171,7 @@ static int run_stream(tokenize_job *job, const char *name, FILE *in)
         if (job->options->decode)
             code = run_ids(job, name, text);
         else
-            status = encode(job, text, bytes);
+            status = encode(job, behind_mark(text), bytes - (size_t)(behind_mark(text) - text));
         if (status != FSDP_OK)
             code = command_failed("tokenize", status);
         free(text);
@@ -206,6 +215,30 @@ static int run_inputs(tokenize_job *job, const char *const *paths, int n)
     if (code == 0 && job->options->count && n > 1)
         printf("%lld total\n", (long long)job->total);
     return code;
+}
+
+/* The signal that asked for an end of --output; 0: none. A handler can reach nothing else. */
+static volatile sig_atomic_t stop_signal;
+
+static void on_signal(int number)
+{
+    stop_signal = number;
+}
+
+static int stop_requested(void *context)
+{
+    (void)context;
+    return (int)stop_signal;
+}
+
+/* The first signal ends the work and removes the unfinished file; a second one ends the command at once. */
+static void listen_for_signals(void)
+{
+    static const int taken[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART | (int)SA_RESETHAND}, before;
+    for (size_t i = 0; i < sizeof taken / sizeof taken[0]; i++)
+        if (sigaction(taken[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN) /* as nohup wants it */
+            sigaction(taken[i], &action, NULL);
 }
 
 /* The bar of --output: rewritten in place on a terminal, a line every few seconds otherwise. */
@@ -257,16 +290,21 @@ static int make_token_file(const tokenize_options *o, const fsdp_tokenizer *toke
     config.output = o->output;
     config.n_threads = o->threads ? (int)o->threads : cores > 0 ? (int)cores : 1;
     config.strict = o->strict;
+    config.jsonl = o->jsonl;
+    config.stop_requested = stop_requested;
     config.max_tokens = o->max_tokens;
     config.progress = show_progress;
     config.context = &bar;
     bar.shown = bar.terminal.live ? 0 : bar.started; /* a terminal sees it at once */
     fsdp_log_set_sink(show_log, &bar.terminal, FSDP_LOG_WARNING);
+    listen_for_signals();
     fsdp_status status = fsdp_tokenize_files(tokenizer, &config, &result);
     fsdp_log_set_sink(NULL, NULL, FSDP_LOG_ERROR);
     terminal_close(&bar.terminal);
-    if (status != FSDP_OK)
-        return command_failed("tokenize", status);
+    if (status != FSDP_OK) {
+        int code = command_failed("tokenize", status);
+        return stop_signal ? 128 + (int)stop_signal : code;
+    }
     double seconds = now_seconds() - bar.started;
     printf("%s: %lld tokens in %lld documents, from %.1f MB of text in %.2f s (%.1f MB/s)\n", o->output,
            (long long)result.n_tokens, (long long)result.n_documents, 1e-6 * (double)result.n_bytes, seconds,

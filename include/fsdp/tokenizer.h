@@ -61,9 +61,12 @@ typedef struct fsdp_tokenize_config {
     const char *output;      /* appears complete or not at all */
     int n_threads;           /* the result does not depend on it */
     bool strict;             /* bad records are errors; otherwise they are logged and passed over */
+    bool jsonl;              /* every file holds records, whatever its name says */
     int64_t max_tokens;      /* stop there; 0: all */
     /* Called on the calling thread: bytes of text and tokens so far, and an estimate of the part done, 0 to 1. */
     void (*progress)(void *context, int64_t bytes, int64_t tokens, double part);
+    /* Asked now and then on the calling thread: other than 0 ends the work with FSDP_ERR_STATE; may be NULL. */
+    int (*stop_requested)(void *context);
     void *context;
 } fsdp_tokenize_config;
 

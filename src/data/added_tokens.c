@@ -62,7 +62,7 @@ static fsdp_status spell(const normalizer *n, normalizer_room *room, const char 
     t->spelling = NULL;
     if (!t->normalized)
         return FSDP_OK;
-    FSDP_TRY(normalizer_apply(n, room, content, bytes, &text, &text_bytes));
+    FSDP_TRY(normalizer_apply(n, room, content, bytes, false, &text, &text_bytes));
     if (text_bytes == bytes && memcmp(text, content, bytes) == 0)
         return FSDP_OK;
     t->spelling = malloc(text_bytes + 1);
@@ -181,6 +181,35 @@ const vocabulary *added_tokens_vocabulary(const added_tokens *a)
 bool added_tokens_is_special(const added_tokens *a, const char *text, size_t bytes)
 {
     return vocabulary_id(a->specials, text, bytes) >= 0;
+}
+
+/* Whether a token can be told from the letters and the space around a cut: it has neither, or spaces only. */
+static bool allows_cuts(const added_tokens *a, const added_token *t, const char *text, size_t bytes, bool start_matters)
+{
+    bool any_space = false, all_space = true, is_letter = false;
+    for (size_t i = 0, length; i < bytes; i += length) {
+        uint32_t point = utf8_decode(text + i, &length);
+        /* U+2581 and U+0120 are what spaces become in normalized text, U+010A what line breaks do. */
+        bool space =
+            unicode_class(a->unicode, point) & UNICODE_WHITE || point == 0x2581 || point == 0x120 || point == 0x10A;
+        is_letter = unicode_class(a->unicode, point) & UNICODE_LETTER;
+        any_space = any_space || space;
+        all_space = all_space && space;
+    }
+    if (any_space)
+        return all_space && !t->single_word;
+    return !is_letter || !(t->right_strip || start_matters);
+}
+
+bool added_tokens_allow_cuts(const added_tokens *a, bool start_matters)
+{
+    for (int32_t id = 0; id < vocabulary_end(a->contents); id++) {
+        size_t bytes;
+        const char *text = added_tokens_spelling(a, id, &bytes);
+        if (text != NULL && !allows_cuts(a, &a->tokens[id], text, bytes, start_matters))
+            return false;
+    }
+    return true;
 }
 
 static bool class_before(const added_tokens *a, const char *text, size_t at, uint8_t bits)

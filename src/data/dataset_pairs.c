@@ -105,7 +105,8 @@ fsdp_status dataset_pairs_open(const source_list *files, const dataset_options *
         TRY_OR(done, error_set(FSDP_ERR_INPUT, "%s: pairs need a tokenizer and widths of at least 2 tokens",
                                files->files[0].path));
     TRY_OR(done, fsdp_tokenizer_share(options->tokenizer, &tokenizer));
-    TRY_OR(done, document_reader_open(files, options->source_field, options->target_field, options->strict, &reader));
+    TRY_OR(done, document_reader_open(files, options->source_field, options->target_field, options->strict, tokenizer,
+                                      &reader));
     TRY_OR(done, add_pairs(s, files, options, tokenizer, reader, &prefixed));
     s->pad = options->pad_id >= 0 ? options->pad_id : fsdp_tokenizer_pad(tokenizer);
     s->pad = s->pad >= 0 ? s->pad : 0;

@@ -40,7 +40,7 @@ static fsdp_status open_store(const source_list *files, const dataset_options *o
                                  .n_threads = options->n_threads,
                                  .max_tokens = options->max_samples * options->width,
                                  .progress = options->progress,
-                                 .progress_context = options->progress_context};
+                                 .context = options->progress_context};
     bool cached = options->cache_folder != NULL && source_list_bytes(files) >= options->cache_from_bytes;
     return token_store_build(files, options->tokenizer, &build, cached ? options->cache_folder : NULL, out);
 }

@@ -1,4 +1,5 @@
-/* Plain text is gathered into parts of about 64 KiB that end at line ends; JSONL gives a document for each line. */
+/* Plain text is gathered into parts of about 64 KiB that end where the tokenizer permits; JSONL gives a document for
+ * each line. A file that is one JSON array gives one for each element, one of objects that span lines one for each. */
 #include "data/document.h"
 
 #include <stdlib.h>
@@ -9,6 +10,9 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "data/text_buffer.h"
+#include "data/text_cut.h"
+#include "format/byte_stream.h"
+#include "format/signature.h"
 #include "format/text_reader.h"
 
 enum { PART_BYTES = 64 << 10, MOST_WARNINGS = 20, USUAL_COMPRESSION = 3 };
@@ -17,10 +21,15 @@ struct document_reader {
     const source_list *files;
     const char *text_field, *target_field;
     bool strict;
+    fsdp_tokenizer *tokenizer;
     size_t file;        /* index of the open one, or of the next */
-    text_reader *lines; /* NULL between files */
+    text_reader *lines; /* of a JSONL file; NULL between files */
+    bool in_values;     /* records are values, not lines */
     json_t *record;     /* whose strings the last document borrows */
-    text_buffer part;   /* of plain text */
+    byte_stream *text;  /* of a file of text; NULL between files */
+    text_buffer part;   /* plain text that was read; its first `given` bytes were given out */
+    size_t given;
+    bool text_ended;
     int64_t skipped;
     int64_t total_bytes, done_bytes; /* of all files, of the finished ones, as they are on disk */
     int64_t file_bytes, read_bytes;  /* of the open one: on disk, and of text so far */
@@ -29,12 +38,16 @@ struct document_reader {
 static int64_t bytes_of(const char *path);
 
 fsdp_status document_reader_open(const source_list *files, const char *text_field, const char *target_field,
-                                 bool strict, document_reader **out)
+                                 bool strict, fsdp_tokenizer *tokenizer, document_reader **out)
 {
     document_reader *r = calloc(1, sizeof *r);
     if (r == NULL)
         return error_set(FSDP_ERR_MEMORY, "out of memory");
-    *r = (document_reader){.files = files, .text_field = text_field, .target_field = target_field, .strict = strict};
+    *r = (document_reader){.files = files,
+                           .text_field = text_field,
+                           .target_field = target_field,
+                           .strict = strict,
+                           .tokenizer = tokenizer};
     for (size_t i = 0; i < files->n_files; i++)
         r->total_bytes += bytes_of(files->files[i].path);
     *out = r;
@@ -47,6 +60,7 @@ void document_reader_close(document_reader *r)
         return;
     json_decref(r->record);
     text_reader_close(r->lines);
+    byte_stream_close(r->text);
     text_free(&r->part);
     free(r);
 }
@@ -130,14 +144,29 @@ static fsdp_status next_line(document_reader *r, text_line *line, bool *got)
     }
 }
 
+/* The next line or value. *got is false at the end of the file. */
+static fsdp_status next_json(document_reader *r, text_line *line, bool *got)
+{
+    if (r->in_values) {
+        FSDP_TRY(text_reader_next_value(r->lines, true, line, got));
+        r->read_bytes += (int64_t)line->bytes;
+        r->in_values = *got;
+        if (*got)
+            return FSDP_OK;
+    }
+    return next_line(r, line, got);
+}
+
 static fsdp_status next_record(document_reader *r, document *out, bool *got)
 {
     text_line line;
     char why[256];
     for (;;) {
-        FSDP_TRY(next_line(r, &line, got));
+        FSDP_TRY(next_json(r, &line, got));
         if (!*got)
             return FSDP_OK;
+        if (line.number == 1)
+            FSDP_TRY(signature_check_text(r->files->files[r->file].path, line.text, line.bytes));
         if (is_blank(&line))
             continue;
         parse_record(r, &line, out, why);
@@ -147,32 +176,81 @@ static fsdp_status next_record(document_reader *r, document *out, bool *got)
     }
 }
 
-/* Lines up to the size of a part. The last part of a file ends the document, empty though it may be. */
-static fsdp_status next_part(document_reader *r, document *out)
+static fsdp_status open_records(document_reader *r, const char *path)
 {
-    text_line line;
-    bool got = true;
-    r->part.bytes = 0;
-    while (r->part.bytes < PART_BYTES) {
-        FSDP_TRY(next_line(r, &line, &got));
-        if (!got)
-            break;
-        FSDP_TRY(text_append(&r->part, line.text, line.bytes));
-        if (line.has_newline)
-            FSDP_TRY(text_append(&r->part, "\n", 1));
-    }
-    FSDP_TRY(text_reserve(&r->part, 1));
-    *out = (document){.text = r->part.data, .bytes = r->part.bytes, .ends = !got};
+    char first;
+    bool alone;
+    FSDP_TRY(text_reader_open(path, 0, &r->lines));
+    FSDP_TRY(text_reader_peek(r->lines, &first, &alone));
+    r->in_values = first == '[' || (first == '{' && alone);
     return FSDP_OK;
 }
+
+/* --- plain text -------------------------------------------------------------------------------------------------- */
+
+static fsdp_status read_text(document_reader *r, size_t wanted)
+{
+    while (!r->text_ended && r->part.bytes < wanted) {
+        size_t got;
+        FSDP_TRY(text_reserve(&r->part, PART_BYTES));
+        FSDP_TRY(byte_stream_read(r->text, r->part.data + r->part.bytes, PART_BYTES, &got));
+        r->part.bytes += got;
+        r->read_bytes += (int64_t)got;
+        r->text_ended = got == 0;
+    }
+    return text_reserve(&r->part, 1);
+}
+
+static fsdp_status open_text(document_reader *r, const char *path)
+{
+    FSDP_TRY(byte_stream_open(path, &r->text));
+    r->part.bytes = r->given = 0;
+    r->text_ended = false;
+    FSDP_TRY(read_text(r, SIGNATURE_BYTES));
+    FSDP_TRY(signature_check_text(path, r->part.data, r->part.bytes));
+    if (r->part.bytes >= 3 && memcmp(r->part.data, "\xEF\xBB\xBF", 3) == 0) /* a byte order mark is not text */
+        r->given = 3;
+    return FSDP_OK;
+}
+
+/* Text up to the first place behind the size of a part where it may be cut. The last part of a file ends the document,
+ * empty though it may be. */
+static fsdp_status next_part(document_reader *r, document *out)
+{
+    memmove(r->part.data, r->part.data + r->given, r->part.bytes - r->given);
+    r->part.bytes -= r->given;
+    size_t from = PART_BYTES, place;
+    do {
+        FSDP_TRY(read_text(r, from + PART_BYTES));
+        FSDP_TRY(text_cut_place(r->tokenizer, r->part.data, r->part.bytes, from, &place));
+        if (r->part.bytes > from + TEXT_CUT_BEHIND)
+            from = r->part.bytes - TEXT_CUT_BEHIND; /* up to there, nothing was found */
+    } while (place == r->part.bytes && !r->text_ended);
+    r->given = place;
+    *out = (document){.text = r->part.data, .bytes = place, .ends = place == r->part.bytes};
+    return FSDP_OK;
+}
+
+/* --- files ------------------------------------------------------------------------------------------------------- */
 
 static void close_file(document_reader *r)
 {
     text_reader_close(r->lines);
+    byte_stream_close(r->text);
     r->lines = NULL;
+    r->text = NULL;
     r->file++;
     r->done_bytes += r->file_bytes;
     r->read_bytes = 0;
+}
+
+static fsdp_status open_file(document_reader *r, const source_file *file)
+{
+    if (file->kind == SOURCE_TEXT && r->target_field != NULL)
+        return error_set(FSDP_ERR_INPUT, "%s: pairs need JSONL with \"%s\" and \"%s\"", file->path, r->text_field,
+                         r->target_field);
+    r->file_bytes = bytes_of(file->path);
+    return file->kind == SOURCE_TEXT ? open_text(r, file->path) : open_records(r, file->path);
 }
 
 fsdp_status document_reader_next(document_reader *r, document *out, bool *more)
@@ -180,24 +258,17 @@ fsdp_status document_reader_next(document_reader *r, document *out, bool *more)
     *more = true;
     while (r->file < r->files->n_files) {
         const source_file *file = &r->files->files[r->file];
-        if (file->kind == SOURCE_TEXT && r->target_field != NULL)
-            return error_set(FSDP_ERR_INPUT, "%s: pairs need JSONL with \"%s\" and \"%s\"", file->path, r->text_field,
-                             r->target_field);
-        if (r->lines == NULL) {
-            FSDP_TRY(text_reader_open(file->path, 0, &r->lines));
-            r->file_bytes = bytes_of(file->path);
-        }
-        if (file->kind == SOURCE_TEXT) {
+        bool got = true;
+        if (r->lines == NULL && r->text == NULL)
+            FSDP_TRY(open_file(r, file));
+        if (file->kind != SOURCE_TEXT)
+            FSDP_TRY(next_record(r, out, &got));
+        else
             FSDP_TRY(next_part(r, out));
-            if (out->ends)
-                close_file(r);
-            return FSDP_OK;
-        }
-        bool got;
-        FSDP_TRY(next_record(r, out, &got));
+        if (!got || (file->kind == SOURCE_TEXT && out->ends))
+            close_file(r);
         if (got)
             return FSDP_OK;
-        close_file(r);
     }
     *more = false;
     return FSDP_OK;

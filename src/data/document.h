@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <fsdp/tokenizer.h>
+
 #include "data/source.h"
 
 typedef struct document_reader document_reader;
@@ -16,12 +18,12 @@ typedef struct document {
     size_t bytes;
     const char *target; /* pairs only; NULL otherwise */
     size_t target_bytes;
-    bool ends; /* the document ends here; long plain text comes in several parts, cut at line ends */
+    bool ends; /* the document ends here; long plain text comes in several parts, cut where the tokenizer permits */
 } document;
 
-/* `target_field` NULL: no pairs. Borrows everything until closed. */
+/* `target_field` NULL: no pairs. `tokenizer` says where plain text may be cut. Borrows everything until closed. */
 fsdp_status document_reader_open(const source_list *files, const char *text_field, const char *target_field,
-                                 bool strict, document_reader **out);
+                                 bool strict, fsdp_tokenizer *tokenizer, document_reader **out);
 void document_reader_close(document_reader *r); /* NULL is legal */
 
 /* The next document or part; *more is false behind the last. */

@@ -2,6 +2,7 @@
  * the SentencePiece map is charsmap.c's. */
 #include "data/normalizer.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 
 #include "data/byte_alphabet.h"
@@ -164,6 +165,37 @@ bool normalizer_drops_front(const normalizer *n)
     return false;
 }
 
+/* A Replace of one space, of runs of spaces, or of a string of punctuation: it neither joins nor parts letters. */
+static bool replaces_locally(const step *s)
+{
+    size_t bytes;
+    const char *literal = pattern_literal_text(s->pattern, &bytes);
+    if (literal == NULL)
+        return pattern_is_spaces(s->pattern);
+    if (bytes == 1 && literal[0] == ' ')
+        return true;
+    for (size_t i = 0; i < bytes; i++)
+        if (!ispunct((unsigned char)literal[i]))
+            return false;
+    return true;
+}
+
+bool normalizer_is_local(const normalizer *n)
+{
+    for (size_t i = 0; i < n->n_steps; i++)
+        if (n->steps[i].kind == STEP_REPLACE && !replaces_locally(&n->steps[i]))
+            return false;
+    return true;
+}
+
+bool normalizer_asks_for_start(const normalizer *n)
+{
+    for (size_t i = 0; i < n->n_steps; i++)
+        if (n->steps[i].kind == STEP_PREPEND || (n->steps[i].kind == STEP_STRIP && n->steps[i].strip_left))
+            return true;
+    return false;
+}
+
 static fsdp_status replace(const step *s, pattern_room *room, const char *text, size_t bytes, text_buffer *out)
 {
     bool empty_front = false;
@@ -185,10 +217,12 @@ static fsdp_status try_replace(const char *name, const step *s)
     return status == FSDP_OK ? FSDP_OK : error_prefix(status, "%s: ", name);
 }
 
-static fsdp_status strip(const unicode *u, const step *s, const char *text, size_t bytes, text_buffer *out)
+static fsdp_status strip(const unicode *u, const step *s, const char *text, size_t bytes, bool continues,
+                         text_buffer *out)
 {
     size_t start = 0, end = bytes, length;
-    while (s->strip_left && start < end && unicode_class(u, utf8_decode(text + start, &length)) & UNICODE_WHITE)
+    while (s->strip_left && !continues && start < end &&
+           unicode_class(u, utf8_decode(text + start, &length)) & UNICODE_WHITE)
         start += length;
     while (s->strip_right && end > start) {
         length = utf8_last_length(text, end);
@@ -223,7 +257,7 @@ static fsdp_status nmt(const char *text, size_t bytes, text_buffer *out)
 }
 
 static fsdp_status apply_step(const normalizer *n, const step *s, normalizer_room *room, const char *text, size_t bytes,
-                              text_buffer *out)
+                              bool continues, text_buffer *out)
 {
     switch (s->kind) {
     case STEP_NFC:
@@ -237,13 +271,13 @@ static fsdp_status apply_step(const normalizer *n, const step *s, normalizer_roo
     case STEP_LOWERCASE:
         return unicode_lowercase(text, bytes, out);
     case STEP_STRIP:
-        return strip(n->unicode, s, text, bytes, out);
+        return strip(n->unicode, s, text, bytes, continues, out);
     case STEP_STRIP_ACCENTS:
         return strip_accents(n->unicode, text, bytes, out);
     case STEP_REPLACE:
         return replace(s, &room->search, text, bytes, out);
     case STEP_PREPEND:
-        if (bytes > 0)
+        if (bytes > 0 && !continues)
             FSDP_TRY(text_append(out, s->content, s->content_bytes));
         return text_append(out, text, bytes);
     case STEP_PRECOMPILED:
@@ -258,14 +292,14 @@ static fsdp_status apply_step(const normalizer *n, const step *s, normalizer_roo
     return error_set(FSDP_ERR_STATE, "a sequence of normalizers was not taken apart");
 }
 
-fsdp_status normalizer_apply(const normalizer *n, normalizer_room *room, const char *text, size_t bytes,
+fsdp_status normalizer_apply(const normalizer *n, normalizer_room *room, const char *text, size_t bytes, bool continues,
                              const char **out, size_t *out_bytes)
 {
     for (size_t i = 0; i < n->n_steps; i++) {
         text_buffer *to = &room->texts[i % 2];
         to->bytes = 0;
         FSDP_TRY(text_reserve(to, bytes));
-        FSDP_TRY(apply_step(n, &n->steps[i], room, text, bytes, to));
+        FSDP_TRY(apply_step(n, &n->steps[i], room, text, bytes, continues, to));
         text = to->data;
         bytes = to->bytes;
     }

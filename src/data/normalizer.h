@@ -20,9 +20,15 @@ typedef struct normalizer_room {
 
 void normalizer_room_free(normalizer_room *room);
 
-/* The text rewritten: `text` itself where there is nothing to do, else in `room` until its next use. */
-fsdp_status normalizer_apply(const normalizer *n, normalizer_room *room, const char *text, size_t bytes,
+/* The text rewritten: `text` itself where there is nothing to do, else in `room` until its next use. `continues`: it is
+ * a later part of a text, so what is done to the start of one is left out. */
+fsdp_status normalizer_apply(const normalizer *n, normalizer_room *room, const char *text, size_t bytes, bool continues,
                              const char **out, size_t *out_bytes);
+
+/* True when no step looks further than the characters around it, and none at letters beside spaces (text_cut.h). */
+bool normalizer_is_local(const normalizer *n);
+/* True when something is done to the start of a text that is not done elsewhere. */
+bool normalizer_asks_for_start(const normalizer *n);
 
 /* True when the first character of a text can vanish, so that the result no longer starts where the text did. */
 bool normalizer_drops_front(const normalizer *n);

@@ -110,6 +110,17 @@ size_t pattern_cover_end(const pattern *p, const char *text, size_t bytes, size_
     return p->known->cover_end(p->unicode, text, bytes, start);
 }
 
+const char *pattern_literal_text(const pattern *p, size_t *bytes)
+{
+    *bytes = p->literal_bytes;
+    return p->literal;
+}
+
+bool pattern_is_spaces(const pattern *p)
+{
+    return p->known != NULL && p->known->find != NULL;
+}
+
 void pattern_room_free(pattern_room *room)
 {
     if (room->region != NULL)

@@ -27,6 +27,11 @@ bool pattern_covers(const pattern *p);
 /* For such a pattern: the end of the match that starts at `start`. */
 size_t pattern_cover_end(const pattern *p, const char *text, size_t bytes, size_t start);
 
+/* The text of a literal; NULL for a regular expression. */
+const char *pattern_literal_text(const pattern *p, size_t *bytes);
+/* True for " {2,}", runs of spaces. */
+bool pattern_is_spaces(const pattern *p);
+
 /* Room that a search needs, kept by each thread between searches; freed by pattern_room_free. */
 typedef struct pattern_room {
     struct re_registers *region;

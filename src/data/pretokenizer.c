@@ -6,6 +6,7 @@
 
 #include "data/component.h"
 #include "data/pattern_known.h"
+#include "data/utf8.h"
 
 static const component_kind kinds[] = {
     {"Sequence", CUT_SEQUENCE},
@@ -212,4 +213,74 @@ size_t pretokenizer_asks_for_start(const pretokenizer *p)
         if (p->cuts[i - 1].kind == CUT_METASPACE && p->cuts[i - 1].scheme == PREPEND_FIRST)
             return i;
     return 0;
+}
+
+/* --- separators -------------------------------------------------------------------------------------------------- */
+
+#define MARK "\xE2\x96\x81" /* U+2581 */
+
+static bool is_same(const char *a, const char *b, size_t b_bytes)
+{
+    return strlen(a) == b_bytes && memcmp(a, b, b_bytes) == 0;
+}
+
+static separator_effect pattern_at_separator(const cut *c, const char *separator)
+{
+    size_t bytes;
+    const char *literal = pattern_literal_text(c->pattern, &bytes);
+    bool is_mark = strcmp(separator, MARK) == 0;
+    if (pattern_covers(c->pattern)) /* all of them end a run of letters in front of a blank, whatever follows it */
+        return !is_mark && c->behavior == (c->invert ? REMOVED : ISOLATED) ? SEPARATOR_ENDS_WORD : SEPARATOR_UNKNOWN;
+    if (literal == NULL || c->invert)
+        return SEPARATOR_UNKNOWN;
+    if (is_same(separator, literal, bytes))
+        return c->behavior == MERGED_WITH_PREVIOUS ? SEPARATOR_UNKNOWN : SEPARATOR_ENDS_WORD;
+    return is_mark && is_same(" ", literal, bytes) ? SEPARATOR_IN_WORD : SEPARATOR_UNKNOWN;
+}
+
+/* A text that begins with the separator gets nothing in front. */
+static separator_effect metaspace_at_separator(const cut *c, const char **separator)
+{
+    if (strcmp(*separator, "\n") == 0)
+        return c->scheme == PREPEND_ALWAYS ? SEPARATOR_UNKNOWN : SEPARATOR_IN_WORD;
+    if (!is_same(MARK, c->replacement, c->replacement_bytes))
+        return SEPARATOR_UNKNOWN;
+    *separator = MARK;
+    return c->split ? SEPARATOR_ENDS_WORD : SEPARATOR_IN_WORD;
+}
+
+static separator_effect class_at_separator(const unicode *u, const cut *c, const char *separator)
+{
+    size_t length;
+    if (!(unicode_class(u, utf8_decode(separator, &length)) & c->class_bits))
+        return SEPARATOR_IN_WORD;
+    return c->behavior == REMOVED ? SEPARATOR_ENDS_WORD : SEPARATOR_UNKNOWN;
+}
+
+static separator_effect cut_at_separator(const pretokenizer *p, const cut *c, const char **separator)
+{
+    bool space = strcmp(*separator, " ") == 0, blank = space || strcmp(*separator, "\n") == 0;
+    switch (c->kind) {
+    case CUT_PATTERN:
+        return pattern_at_separator(c, *separator);
+    case CUT_BYTE_LEVEL:
+        return c->pattern != NULL && (c->prefix_space ? space : blank) ? SEPARATOR_ENDS_WORD : SEPARATOR_UNKNOWN;
+    case CUT_METASPACE:
+        return metaspace_at_separator(c, separator);
+    case CUT_WORDS:
+        return blank ? SEPARATOR_ENDS_WORD : SEPARATOR_UNKNOWN;
+    case CUT_CLASS:
+        return class_at_separator(p->unicode, c, *separator);
+    default:
+        return SEPARATOR_UNKNOWN;
+    }
+}
+
+separator_effect pretokenizer_at_separator(const pretokenizer *p, const char *separator, bool *is_mark)
+{
+    separator_effect effect = SEPARATOR_IN_WORD;
+    for (size_t i = 0; i < p->n_cuts && effect == SEPARATOR_IN_WORD; i++)
+        effect = cut_at_separator(p, &p->cuts[i], &separator);
+    *is_mark = strcmp(separator, MARK) == 0;
+    return effect;
 }

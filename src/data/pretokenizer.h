@@ -19,6 +19,18 @@ void pretokenizer_keep_bytes(pretokenizer *p);
 /* The step, counted from 1, that is a Metaspace which looks at whether its piece begins the text; 0: none does. */
 size_t pretokenizer_asks_for_start(const pretokenizer *p);
 
+/* What a separator (a space, or what the normalizer made of it) between two letters does, whatever stands around them.
+ */
+typedef enum separator_effect {
+    SEPARATOR_UNKNOWN,   /* a step may look further */
+    SEPARATOR_IN_WORD,   /* the letters before it and the ones behind are in one word, which is the same but for that
+                            when the text begins with the separator, or ends in front of it */
+    SEPARATOR_ENDS_WORD, /* a word ends in front of it, as it does when the text ends there */
+} separator_effect;
+
+/* `separator` is " ", "\n" or U+2581; *is_mark says whether it is U+2581 when the model sees it. */
+separator_effect pretokenizer_at_separator(const pretokenizer *p, const char *separator, bool *is_mark);
+
 /* Memory of one thread for cutting. */
 typedef struct pretokenizer_room {
     struct pretokenizer_scratch *steps; /* one per step */

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "data/document.h"
 #include "data/text_buffer.h"
+#include "data/tokenizer_internal.h"
 
 enum { JOB_BYTES = 256 << 10, MOST_THREADS = 64, ERROR_BYTES = 512 };
 
@@ -57,15 +58,17 @@ static void wait_for_change(build *b)
 
 /* --- tokenizing one job ------------------------------------------------------------------------------------------ */
 
-/* Begin tokens stand only at the start of a document, end tokens only at its end, however many parts it has. */
-static fsdp_status tokenize_part(fsdp_tokenizer *t, const char *text, const text_span *part, job *j)
+/* What begins a text stands only at the start of a document, what ends one only at its end, however many parts it has.
+ * The end token ends every document, once. */
+static fsdp_status tokenize_part(fsdp_tokenizer *t, const char *text, const text_span *span, job *j)
 {
     const int32_t *ids;
     size_t n, start = j->ids.n;
     int32_t eos = fsdp_tokenizer_eos(t);
-    bool ends = part->matched & PART_ENDS;
-    FSDP_TRY(fsdp_tokenizer_encode(t, text, part->end - part->start, part->matched & PART_STARTS, &ids, &n));
-    if (n > 0 && eos >= 0 && ids[n - 1] == eos)
+    bool starts = span->matched & PART_STARTS, ends = span->matched & PART_ENDS;
+    int part = (starts ? TOKENIZER_FRONT : TOKENIZER_CONTINUES) | (ends ? TOKENIZER_BACK : 0);
+    FSDP_TRY(tokenizer_encode_part(t, text, span->end - span->start, part, &ids, &n));
+    if (ends && n > 0 && eos >= 0 && ids[n - 1] == eos)
         n--;
     FSDP_TRY(id_append_all(&j->ids, ids, n));
     if (ends && eos >= 0)
@@ -140,9 +143,12 @@ static fsdp_status empty_job(build *b, job *j)
         return error_set(j->status, "%s", j->error);
     for (size_t i = 0; i < j->pieces.n; i++) {
         text_span s = j->pieces.data[i];
-        FSDP_TRY(b->sink->append(b->sink->context, j->ids.data + s.start, s.end - s.start));
-        b->result.n_tokens += (int64_t)(s.end - s.start);
-        b->enough = b->options->max_tokens > 0 && b->result.n_tokens >= b->options->max_tokens;
+        int64_t n = (int64_t)(s.end - s.start), most = b->options->max_tokens;
+        if (most > 0 && n > most - b->result.n_tokens)
+            n = most - b->result.n_tokens;
+        FSDP_TRY(b->sink->append(b->sink->context, j->ids.data + s.start, (size_t)n));
+        b->result.n_tokens += n;
+        b->enough = most > 0 && b->result.n_tokens >= most;
         if (!s.matched && !b->enough)
             continue;
         FSDP_TRY(b->sink->end_document(b->sink->context));
@@ -151,7 +157,7 @@ static fsdp_status empty_job(build *b, job *j)
             break;
     }
     if (b->options->progress != NULL)
-        b->options->progress(b->options->progress_context, b->result.n_bytes, b->result.n_tokens,
+        b->options->progress(b->options->context, b->result.n_bytes, b->result.n_tokens,
                              document_reader_part(b->reader));
     return FSDP_OK;
 }
@@ -186,6 +192,8 @@ static fsdp_status run(build *b)
 {
     bool more = true;
     while (more && !b->enough) {
+        if (b->options->stop_requested != NULL && b->options->stop_requested(b->options->context) != 0)
+            return error_set(FSDP_ERR_STATE, "interrupted while text was made into tokens; nothing of it is kept");
         job *j = &b->jobs[b->next_to_fill % b->n_jobs];
         if (b->next_to_fill - b->next_to_empty == b->n_jobs) {
             FSDP_TRY(empty_oldest(b));
@@ -237,8 +245,8 @@ static void take_down(build *b)
         id_free(&b->jobs[i].ids);
     }
     free(b->jobs);
-    fsdp_tokenizer_free(b->own);
     document_reader_close(b->reader);
+    fsdp_tokenizer_free(b->own);
     pthread_cond_destroy(&b->changed);
     pthread_mutex_destroy(&b->lock);
 }
@@ -264,8 +272,8 @@ fsdp_status token_build(const source_list *files, const fsdp_tokenizer *tokenize
         TRY_OR(done, error_set(FSDP_ERR_MEMORY, "out of memory"));
     if (fsdp_tokenizer_eos(tokenizer) < 0)
         log_write(LOG_WARNING, "the tokenizer has no end token: documents follow each other without a mark");
-    TRY_OR(done, document_reader_open(files, options->field, NULL, options->strict, &b->reader));
     TRY_OR(done, fsdp_tokenizer_share(tokenizer, &b->own));
+    TRY_OR(done, document_reader_open(files, options->field, NULL, options->strict, b->own, &b->reader));
     TRY_OR(done, start_workers(b, tokenizer));
     TRY_OR(done, run(b));
     b->result.n_skipped = document_reader_skipped(b->reader);

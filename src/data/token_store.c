@@ -2,7 +2,9 @@
  * everything the tokens depend on, so a stale file is never found. */
 #include "data/token_store.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -121,10 +123,10 @@ static fsdp_status build_in_memory(const source_list *files, const fsdp_tokenize
 static fsdp_status cache_key(const source_list *files, const fsdp_tokenizer *tokenizer,
                              const token_build_options *options, uint64_t *key)
 {
-    uint64_t h = hash_text(HASH_START, "fsdp tokens 1");
+    uint64_t h = hash_text(HASH_START, "fsdp tokens 2"); /* another number for other tokens of the same text */
     h = hash_u64(h, tokenizer->tables->fingerprint);
     h = hash_u64(hash_u64(h, (uint64_t)(uint32_t)fsdp_tokenizer_eos(tokenizer)), (uint64_t)options->max_tokens);
-    h = hash_text(h, options->field == NULL ? "" : options->field);
+    h = hash_u64(hash_text(h, options->field == NULL ? "" : options->field), options->strict);
     for (size_t i = 0; i < files->n_files; i++) {
         struct stat info;
         char *full = realpath(files->files[i].path, NULL);
@@ -132,7 +134,7 @@ static fsdp_status cache_key(const source_list *files, const fsdp_tokenizer *tok
             free(full);
             return error_set_errno(FSDP_ERR_INPUT, "%s: the file cannot be read", files->files[i].path);
         }
-        h = hash_u64(hash_text(h, full), (uint64_t)info.st_size);
+        h = hash_u64(hash_u64(hash_text(h, full), (uint64_t)info.st_size), (uint64_t)files->files[i].kind);
         h = hash_u64(hash_u64(h, (uint64_t)info.st_mtim.tv_sec), (uint64_t)info.st_mtim.tv_nsec);
         free(full);
     }
@@ -148,6 +150,8 @@ static fsdp_status take_lock(const char *path, int *lock)
     if (*lock < 0)
         return error_set_errno(FSDP_ERR_IO, "%s: the lock of the token cache cannot be opened", path);
     while (flock(*lock, LOCK_EX | LOCK_NB) != 0) {
+        if (errno != EWOULDBLOCK && errno != EINTR) /* a file system without locks: everybody makes their own file */
+            return FSDP_OK;
         if (clock_seconds() - began > CACHE_WAIT_SECONDS) {
             close(*lock);
             return error_set(FSDP_ERR_TIMEOUT, "%s: another process has held the token cache for %d s", path,
@@ -171,6 +175,43 @@ static fsdp_status open_cached(const char *path, token_store **out)
     return FSDP_OK;
 }
 
+/* What a process of this host left behind when it was killed while it made the file. We have the lock. */
+static void remove_remains(const char *path, const char *host)
+{
+    char names[PATH_MAX + 80];
+    glob_t found;
+    snprintf(names, sizeof names, "%s.%s.*", path, host);
+    if (glob(names, GLOB_NOSORT, NULL, &found) != 0)
+        return;
+    for (size_t i = 0; i < found.gl_pathc; i++)
+        unlink(found.gl_pathv[i]);
+    globfree(&found);
+}
+
+/* Made under a name of our own and put in place when it is right: where the file system has no locks, others may be
+ * making the same. Files that change while they are read would leave tokens of neither state under the old one's key.
+ */
+static fsdp_status make_cached(const source_list *files, const fsdp_tokenizer *tokenizer,
+                               const token_build_options *options, uint64_t key, const char *path)
+{
+    char own[PATH_MAX + 96], host[65] = "";
+    uint64_t behind = 0;
+    if (gethostname(host, sizeof host - 1) != 0)
+        snprintf(host, sizeof host, "unknown");
+    remove_remains(path, host);
+    snprintf(own, sizeof own, "%s.%s.%ld", path, host, (long)getpid());
+    FSDP_TRY(token_build_file(files, tokenizer, options, own, NULL));
+    fsdp_status status = cache_key(files, tokenizer, options, &behind);
+    if (status == FSDP_OK && behind != key)
+        status = error_set(FSDP_ERR_INPUT, "%s%s: changed while it was read; start again when it is complete",
+                           files->files[0].path, files->n_files > 1 ? " or another file of the data set" : "");
+    if (status == FSDP_OK && rename(own, path) != 0)
+        status = error_set_errno(FSDP_ERR_IO, "%s: cannot be put in place", own);
+    if (status != FSDP_OK)
+        unlink(own);
+    return status;
+}
+
 static fsdp_status build_cached(const source_list *files, const fsdp_tokenizer *tokenizer,
                                 const token_build_options *options, const char *folder, token_store **out)
 {
@@ -185,7 +226,7 @@ static fsdp_status build_cached(const source_list *files, const fsdp_tokenizer *
     FSDP_TRY(take_lock(lock_path, &lock));
     fsdp_status status = FSDP_OK;
     if (!file_exists(path) || open_cached(path, out) != FSDP_OK) {
-        status = token_build_file(files, tokenizer, options, path, NULL);
+        status = make_cached(files, tokenizer, options, key, path);
         if (status == FSDP_OK)
             status = open_cached(path, out);
     }

@@ -1,4 +1,6 @@
 /* Text into token files: the public call, and the sink that writes. */
+#include <sys/stat.h>
+
 #include "base/error.h"
 #include "data/token_build.h"
 #include "format/token_file.h"
@@ -27,6 +29,19 @@ fsdp_status token_build_file(const source_list *files, const fsdp_tokenizer *tok
     return token_writer_commit(writer);
 }
 
+/* What is written must not replace what is read. */
+static fsdp_status check_output(const source_list *files, const char *output)
+{
+    struct stat written, read;
+    if (stat(output, &written) != 0)
+        return FSDP_OK;
+    for (size_t i = 0; i < files->n_files; i++)
+        if (stat(files->files[i].path, &read) == 0 && read.st_dev == written.st_dev && read.st_ino == written.st_ino)
+            return error_set(FSDP_ERR_INPUT, "%s: is read and would be replaced by its tokens; name another output",
+                             output);
+    return FSDP_OK;
+}
+
 fsdp_status fsdp_tokenize_files(const fsdp_tokenizer *tokenizer, const fsdp_tokenize_config *config,
                                 fsdp_tokenize_result *result)
 {
@@ -43,12 +58,18 @@ fsdp_status fsdp_tokenize_files(const fsdp_tokenizer *tokenizer, const fsdp_toke
                                    .n_threads = config->n_threads,
                                    .max_tokens = config->max_tokens,
                                    .progress = config->progress,
-                                   .progress_context = config->context};
+                                   .stop_requested = config->stop_requested,
+                                   .context = config->context};
     fsdp_status status = FSDP_OK;
+    for (size_t i = 0; i < files.n_files && config->jsonl; i++)
+        if (files.files[i].kind == SOURCE_TEXT)
+            files.files[i].kind = SOURCE_JSONL;
     if (files.files[0].kind != SOURCE_TEXT && files.files[0].kind != SOURCE_JSONL)
         status = error_set(FSDP_ERR_INPUT, "%s holds %s, not text", files.files[0].path,
                            source_kind_name(files.files[0].kind));
     else
+        status = check_output(&files, config->output);
+    if (status == FSDP_OK)
         status = token_build_file(&files, tokenizer, &options, config->output, result);
     source_list_free(&files);
     return status;

@@ -53,6 +53,7 @@ fsdp_status fsdp_tokenizer_byte(fsdp_tokenizer **out)
     tables->eos = 0;
     for (int c = 1; c < 256; c++)
         tables->byte_texts[c][0] = (char)c;
+    tables->cuts.anywhere = true;
     fsdp_status status = tokenizer_new(tables, out);
     if (status != FSDP_OK)
         tokenizer_tables_free(tables);
@@ -95,10 +96,10 @@ static fsdp_status encode_word(void *context, const char *word, size_t bytes)
 }
 
 /* Text between added tokens that are looked for before normalizing. */
-static fsdp_status encode_piece(fsdp_tokenizer *t, const char *text, size_t bytes, bool at_start)
+static fsdp_status encode_piece(fsdp_tokenizer *t, const char *text, size_t bytes, bool at_start, bool continues)
 {
     const tokenizer_tables *tables = t->tables;
-    FSDP_TRY(normalizer_apply(tables->normalizer, &t->normalizer, text, bytes, &text, &bytes));
+    FSDP_TRY(normalizer_apply(tables->normalizer, &t->normalizer, text, bytes, continues, &text, &bytes));
     t->inner.n = 0;
     FSDP_TRY(added_tokens_split(tables->added, true, text, bytes, &t->inner));
     for (size_t i = 0; i < t->inner.n; i++) {
@@ -112,16 +113,17 @@ static fsdp_status encode_piece(fsdp_tokenizer *t, const char *text, size_t byte
     return FSDP_OK;
 }
 
-static fsdp_status encode_text(fsdp_tokenizer *t, const char *text, size_t bytes)
+static fsdp_status encode_text(fsdp_tokenizer *t, const char *text, size_t bytes, bool continues)
 {
     t->outer.n = 0;
     FSDP_TRY(added_tokens_split(t->tables->added, false, text, bytes, &t->outer));
     for (size_t i = 0; i < t->outer.n; i++) {
         text_span s = t->outer.data[i];
+        bool first = s.start == 0;
         if (s.matched)
             FSDP_TRY(id_append(&t->ids, s.matched - 1));
         else
-            FSDP_TRY(encode_piece(t, text + s.start, s.end - s.start, s.start == 0));
+            FSDP_TRY(encode_piece(t, text + s.start, s.end - s.start, first && !continues, first && continues));
     }
     return FSDP_OK;
 }
@@ -135,20 +137,24 @@ static fsdp_status encode_bytes(fsdp_tokenizer *t, const char *text, size_t byte
     return FSDP_OK;
 }
 
-static fsdp_status encode_with_specials(fsdp_tokenizer *t, const char *text, size_t bytes)
+/* The text where the post-processor wants it, and the tokens around it that this part has. */
+static fsdp_status encode_with_specials(fsdp_tokenizer *t, const char *text, size_t bytes, int part)
 {
     const id_vector *pieces = &t->tables->postprocessor.pieces;
+    bool behind = false;
     for (size_t i = 0; i < pieces->n; i++) {
-        if (pieces->data[i] == POSTPROCESSOR_TEXT)
-            FSDP_TRY(encode_text(t, text, bytes));
-        else
+        bool is_text = pieces->data[i] == POSTPROCESSOR_TEXT;
+        behind = behind || is_text;
+        if (is_text)
+            FSDP_TRY(encode_text(t, text, bytes, part & TOKENIZER_CONTINUES));
+        else if (part & (behind ? TOKENIZER_BACK : TOKENIZER_FRONT))
             FSDP_TRY(id_append(&t->ids, pieces->data[i]));
     }
     return FSDP_OK;
 }
 
-fsdp_status fsdp_tokenizer_encode(fsdp_tokenizer *t, const char *text, size_t bytes, bool add_special,
-                                  const int32_t **ids, size_t *n_ids)
+fsdp_status tokenizer_encode_part(fsdp_tokenizer *t, const char *text, size_t bytes, int part, const int32_t **ids,
+                                  size_t *n_ids)
 {
     t->ids.n = 0;
     if (tokenizer_is_byte(t->tables)) {
@@ -160,14 +166,20 @@ fsdp_status fsdp_tokenizer_encode(fsdp_tokenizer *t, const char *text, size_t by
             text = t->repaired.data;
             bytes = t->repaired.bytes;
         }
-        if (add_special && t->tables->postprocessor.pieces.n > 0)
-            FSDP_TRY(encode_with_specials(t, text, bytes));
+        if (part & (TOKENIZER_FRONT | TOKENIZER_BACK) && t->tables->postprocessor.pieces.n > 0)
+            FSDP_TRY(encode_with_specials(t, text, bytes, part));
         else
-            FSDP_TRY(encode_text(t, text, bytes));
+            FSDP_TRY(encode_text(t, text, bytes, part & TOKENIZER_CONTINUES));
     }
     *ids = t->ids.data;
     *n_ids = t->ids.n;
     return FSDP_OK;
+}
+
+fsdp_status fsdp_tokenizer_encode(fsdp_tokenizer *t, const char *text, size_t bytes, bool add_special,
+                                  const int32_t **ids, size_t *n_ids)
+{
+    return tokenizer_encode_part(t, text, bytes, add_special ? TOKENIZER_FRONT | TOKENIZER_BACK : 0, ids, n_ids);
 }
 
 /* --- decoding ---------------------------------------------------------------------------------------------------- */

@@ -12,6 +12,7 @@
 #include "data/normalizer.h"
 #include "data/postprocessor.h"
 #include "data/pretokenizer.h"
+#include "data/text_cut.h"
 #include "data/unigram.h"
 
 /* Read-only once loaded. Exactly one of bpe and unigram is there; neither in the byte tokenizer. */
@@ -25,6 +26,7 @@ typedef struct tokenizer_tables {
     unigram *unigram;
     postprocessor postprocessor;
     decoder *decoder;
+    text_cuts cuts;
     uint64_t fingerprint;    /* of the file; 0 for the byte tokenizer */
     int32_t bos, eos, pad;   /* -1: none */
     char byte_texts[256][2]; /* the byte tokenizer's tokens */
@@ -51,6 +53,17 @@ static inline bool tokenizer_is_byte(const tokenizer_tables *tables)
 fsdp_status tokenizer_new(tokenizer_tables *tables, fsdp_tokenizer **out);
 void tokenizer_tables_free(tokenizer_tables *tables);
 int32_t tokenizer_tables_id(const tokenizer_tables *tables, const char *token, size_t bytes);
+
+/* Which part of a text is encoded, and what is added around it. */
+enum {
+    TOKENIZER_FRONT = 1,     /* with what the post-processor puts in front of a text */
+    TOKENIZER_BACK = 2,      /* ... and behind it */
+    TOKENIZER_CONTINUES = 4, /* a part that begins at a place of text_cut_place */
+};
+
+/* The ids of a part; those of all parts of a text, one behind the other, are the text's. */
+fsdp_status tokenizer_encode_part(fsdp_tokenizer *t, const char *text, size_t bytes, int part, const int32_t **ids,
+                                  size_t *n_ids);
 
 /* Builds the tables from the JSON of a tokenizer.json called `name`; bos, eos and pad are left at -1. */
 fsdp_status tokenizer_tables_read(const char *name, const json_t *root, tokenizer_tables **out);

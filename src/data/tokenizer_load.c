@@ -82,7 +82,8 @@ static fsdp_status read_tables(const char *name, const json_t *root, tokenizer_t
         added_tokens_create(name, json_object_get(root, "added_tokens"), model, t->normalizer, t->unicode, &t->added));
     FSDP_TRY(postprocessor_create(name, json_object_get(root, "post_processor"), &t->postprocessor));
     FSDP_TRY(decoder_create(name, json_object_get(root, "decoder"), t->unicode, &t->decoder));
-    return shorten_byte_level(t);
+    FSDP_TRY(shorten_byte_level(t));
+    return text_cuts_find(t);
 }
 
 fsdp_status tokenizer_tables_read(const char *name, const json_t *root, tokenizer_tables **out)

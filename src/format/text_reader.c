@@ -17,6 +17,8 @@ struct text_reader {
     size_t capacity, max_line_bytes;
     size_t at, searched, filled; /* the line begins at `at`; no newline before `searched` */
     int64_t number;              /* of the last line given out */
+    bool begun;                  /* a byte order mark was looked for */
+    bool in_array;               /* values are the elements of an array */
     bool ended;                  /* the stream has no more bytes */
     bool failed;
 };
@@ -142,18 +144,149 @@ static fsdp_status next(text_reader *r, text_line *line, bool *more)
     }
 }
 
+static fsdp_status begin(text_reader *r)
+{
+    if (r->failed)
+        return error_set(FSDP_ERR_STATE, "%s: reading went on after it had failed in line %" PRId64,
+                         text_reader_path(r), r->number + 1);
+    while (!r->begun && r->filled < 3 && !r->ended)
+        FSDP_TRY(read_more(r));
+    if (!r->begun && r->filled >= 3 && memcmp(r->buffer, "\xEF\xBB\xBF", 3) == 0)
+        r->at = r->searched = 3;
+    r->begun = true;
+    return FSDP_OK;
+}
+
 fsdp_status text_reader_next(text_reader *reader, text_line *line, bool *more)
 {
     *line = (text_line){0};
     *more = false;
-    if (reader->failed)
-        return error_set(FSDP_ERR_STATE, "%s: reading went on after it had failed in line %" PRId64,
-                         text_reader_path(reader), reader->number + 1);
     int64_t number = reader->number;
-    fsdp_status status = next(reader, line, more);
+    fsdp_status status = begin(reader);
+    if (status == FSDP_OK)
+        status = next(reader, line, more);
     if (status != FSDP_OK && reader->number == number) { /* no line was passed over: the stream is broken */
         reader->failed = true;
         *more = false;
     }
+    return status;
+}
+
+/* --- values ------------------------------------------------------------------------------------------------------ */
+
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
+
+/* The byte `offset` behind the place where reading stands; -1 at the end of the file. */
+static fsdp_status byte_at(text_reader *r, size_t offset, int *byte)
+{
+    while (r->at + offset >= r->filled && !r->ended) {
+        if (offset > r->max_line_bytes)
+            return error_set(FSDP_ERR_INPUT, "%s: line %" PRId64 ": a value of more than %zu bytes",
+                             text_reader_path(r), r->number + 1, r->max_line_bytes);
+        r->searched = r->at; /* moving what is buffered must not lose count */
+        FSDP_TRY(read_more(r));
+    }
+    *byte = r->at + offset < r->filled ? (unsigned char)r->buffer[r->at + offset] : -1;
+    return FSDP_OK;
+}
+
+static void take_bytes(text_reader *r, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        r->number += r->buffer[r->at + i] == '\n';
+    r->at += n;
+    r->searched = r->at;
+}
+
+static fsdp_status peek(text_reader *r, char *first, bool *alone)
+{
+    size_t offset = 0;
+    int byte = -1;
+    FSDP_TRY(begin(r));
+    do
+        FSDP_TRY(byte_at(r, offset++, &byte));
+    while (byte >= 0 && is_blank((char)byte));
+    *first = byte < 0 ? '\0' : (char)byte;
+    do
+        FSDP_TRY(byte_at(r, offset++, &byte));
+    while (byte == ' ' || byte == '\t' || byte == '\r');
+    *alone = byte < 0 || byte == '\n';
+    return FSDP_OK;
+}
+
+fsdp_status text_reader_peek(text_reader *reader, char *first, bool *alone)
+{
+    fsdp_status status = peek(reader, first, alone);
+    reader->failed = status != FSDP_OK;
+    return status;
+}
+
+/* The length of the value that begins where reading stands. */
+static fsdp_status measure_value(text_reader *r, size_t *length)
+{
+    size_t depth = 0, i = 0;
+    bool in_string = false, escaped = false;
+    for (;; i++) {
+        int c = -1;
+        FSDP_TRY(byte_at(r, i, &c));
+        if (c < 0 && (depth > 0 || in_string))
+            return error_set(FSDP_ERR_INPUT, "%s: line %" PRId64 ": the file ends within this value: truncated?",
+                             text_reader_path(r), r->number + 1);
+        if (in_string) {
+            in_string = escaped || c != '"';
+            escaped = !escaped && c == '\\';
+            if (!in_string && depth == 0)
+                break;
+        } else if (c == '"') {
+            in_string = true;
+        } else if (c == '{' || c == '[') {
+            depth++;
+        } else if ((c == '}' || c == ']') && depth > 0) {
+            if (--depth == 0)
+                break;
+        } else if (depth == 0 && (c < 0 || c == ',' || c == ']' || c == '}' || is_blank((char)c))) {
+            *length = i > 0 ? i : 1; /* what ends a number or a word is not part of it; a stray bracket is a value */
+            return FSDP_OK;
+        }
+    }
+    *length = i + 1;
+    return FSDP_OK;
+}
+
+static fsdp_status next_value(text_reader *r, bool enter, text_line *value, bool *more)
+{
+    int c = -1;
+    size_t length = 0;
+    FSDP_TRY(begin(r));
+    for (;;) {
+        FSDP_TRY(byte_at(r, 0, &c));
+        if (c < 0 && r->in_array)
+            return error_set(FSDP_ERR_INPUT, "%s: the array ends without a ]: truncated?", text_reader_path(r));
+        bool ends = c < 0 || (c == ']' && r->in_array), enters = c == '[' && enter && !r->in_array;
+        if (!ends && !enters && c != ',' && !is_blank((char)c))
+            break;
+        if (c >= 0)
+            take_bytes(r, 1);
+        r->in_array = (r->in_array && !ends) || enters;
+        enter = enter && !enters;
+        if (ends)
+            return FSDP_OK;
+    }
+    FSDP_TRY(measure_value(r, &length));
+    *value = (text_line){.text = r->buffer + r->at, .bytes = length, .number = r->number + 1};
+    *more = true;
+    take_bytes(r, length);
+    return FSDP_OK;
+}
+
+fsdp_status text_reader_next_value(text_reader *reader, bool enter, text_line *value, bool *more)
+{
+    *value = (text_line){0};
+    *more = false;
+    fsdp_status status = next_value(reader, enter, value, more);
+    reader->failed = status != FSDP_OK;
     return status;
 }

@@ -1,5 +1,6 @@
-/* Lines of a text file, plain or compressed, with their numbers. Memory is bounded by the longest line permitted. What
- * a line holds (JSON, text) is the caller's business. */
+/* Lines of a text file, plain or compressed, with their numbers, or the values of JSON that is not cut into lines.
+ * Memory is bounded by the longest line permitted. What a line or value holds is the caller's business. A byte order
+ * mark at the start of a file is passed over. */
 #ifndef FORMAT_TEXT_READER_H
 #define FORMAT_TEXT_READER_H
 
@@ -25,6 +26,16 @@ void text_reader_close(text_reader *reader); /* NULL is legal */
 /* The next line; *more is false at the end. On failure the message names file and line, and *more says whether reading
  * can go on: true for a line that is too long, which was passed over; false when the rest cannot be read. */
 fsdp_status text_reader_next(text_reader *reader, text_line *line, bool *more);
+
+/* What comes next, without taking it: *first is the first byte that is not blank, 0 when there is none; *alone says
+ * whether it stands alone on its line. On failure reading cannot go on. */
+fsdp_status text_reader_peek(text_reader *reader, char *first, bool *alone);
+
+/* The next JSON value, from its first byte to its last by brackets and quotes alone; blanks and commas around it are
+ * passed over. A '[' that stands where a value could is entered when `enter` says so, and its elements are the values
+ * then; *more is false at its end, or at the end of the file. Lines may follow. `value` has no NUL behind it. On
+ * failure (the file ends within a value, or a value is too long) reading cannot go on. */
+fsdp_status text_reader_next_value(text_reader *reader, bool enter, text_line *value, bool *more);
 
 const char *text_reader_path(const text_reader *reader);
 

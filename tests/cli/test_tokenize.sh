@@ -24,6 +24,35 @@ grep -q '^one.bin: [0-9]* tokens in [0-9]* documents' line
 "$fsdp" tokenize --output three.bin --threads 3 many.txt a.txt >/dev/null
 cmp one.bin three.bin
 
+# --jsonl counts for --output too, and so do capitals in names; a byte order mark costs nothing.
+printf '{"text": "abc"}\n{"text": "de"}\n' >plain.txt
+"$fsdp" tokenize --output records.bin --jsonl plain.txt | grep -q '^records.bin: 7 tokens in 2 documents' || fail "--output ignores --jsonl"
+cp plain.txt LOUD.JSONL
+"$fsdp" tokenize --output loud.bin LOUD.JSONL | grep -q ': 7 tokens in 2 documents'
+{ printf '\xef\xbb\xbf'; cat plain.txt; } >marked.jsonl
+[[ $("$fsdp" tokenize --jsonl marked.jsonl) == $'{"ids": [97, 98, 99]}\n{"ids": [100, 101]}' ]]
+"$fsdp" tokenize --output marked.bin marked.jsonl | grep -q ': 7 tokens in 2 documents'
+"$fsdp" tokenize --output ten.bin --max_tokens 10 many.txt | grep -q '^ten.bin: 10 tokens in 1 documents'
+printf '1 2 \033[2J' >ids.txt
+refused 2 "'\\x1b[2J' is no id" tokenize --decode ids.txt
+
+# A signal ends --output with its number and leaves no file behind, finished or not.
+for i in $(seq 400); do cat "$source_root/docs/flags.md"; done >endless.txt
+for signal in INT TERM; do
+    env --default-signal=INT "$fsdp" tokenize --tokenizer "$source_root/tests/golden/tokenizer_t5" --threads 1 --output stopped.bin endless.txt >/dev/null 2>err &
+    job=$!
+    for i in $(seq 200); do
+        ls stopped.bin.tmp.* >/dev/null 2>&1 && break
+        sleep 0.02
+    done
+    kill -$signal $job
+    code=0
+    wait $job || code=$?
+    [[ $code == $((128 + $(kill -l $signal))) ]] || fail "SIG$signal: exit code $code: $(cat err)"
+    grep -q interrupted err || fail "SIG$signal: $(cat err)"
+    ! ls stopped.bin* 2>/dev/null || fail "SIG$signal leaves a file"
+done
+
 # On a terminal a bar is drawn in place while the file is made; in a pipe there is none.
 for i in $(seq 60); do cat "$source_root/docs/flags.md"; done >long.txt
 "$fsdp" tokenize --output long.bin --threads 1 long.txt >/dev/null 2>bar

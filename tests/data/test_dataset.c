@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <glob.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -106,6 +107,75 @@ static void records_come_from_plain_and_compressed_jsonl(void **state)
     expect_text((const char *[]){files_zstd(*state, "a.jsonl.zst", lines)}, 1, o, expected);
     o.source_field = "body";
     expect_text((const char *[]){files_text(*state, "b.jsonl", "{\"body\":\"abc\",\"text\":\"no\"}")}, 1, o, "abc|");
+}
+
+/* Arrays, objects over several lines, byte order marks: the same records as in lines. */
+static void records_that_are_not_lines_are_read_all(void **state)
+{
+    dataset_options o = DATASET_OPTIONS_INIT;
+    static const char *const forms[] = {
+        "[\n  {\n    \"text\": \"abc\"\n  },\n  {\n    \"text\": \"d],}{\\\"ef\"\n  },\n  {\"text\": \"gh\"}\n]\n",
+        "[{\"text\":\"abc\"},{\"text\":\"d],}{\\\"ef\"},{\"text\":\"gh\"}]",
+        "{\n  \"text\": \"abc\"\n}\n{\n  \"text\": \"d],}{\\\"ef\"\n}\n{\"text\": \"gh\"}\n",
+        "\xEF\xBB\xBF{\"text\":\"abc\"}\n{\"text\":\"d],}{\\\"ef\"}\n{\"text\":\"gh\"}\n",
+        "\xEF\xBB\xBF[{\"text\":\"abc\"},\n{\"text\":\"d],}{\\\"ef\"},\n{\"text\":\"gh\"}]\r\n",
+        "{\"text\":\"abc\"}\r\n{\"text\":\"d],}{\\\"ef\"}\r\n\r\n{\"text\":\"gh\"}\r\n",
+    };
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        expect_text((const char *[]){files_text(*state, "a.json", forms[i])}, 1, o, "abc|d],}{\"ef|gh|");
+        expect_text((const char *[]){files_gzip(*state, "a.JSON.gz", forms[i])}, 1, o, "abc|d],}{\"ef|gh|");
+    }
+    assert_string_equal(log_lines, "");
+    /* Bad elements are bad records, with their lines. */
+    expect_text((const char *[]){files_text(*state, "b.json",
+                                            "[\n{\"text\": \"abc\"},\n7, {\"text\": 5},\n{bad}\n,"
+                                            "{\"text\":\"def\"}]")},
+                1, o, "abc|def|");
+    assert_non_null(strstr(log_lines, "b.json:3: no string under"));
+    assert_non_null(strstr(log_lines, "b.json:4: not JSON"));
+    /* Lines that begin with an array stay lines. */
+    expect_text((const char *[]){files_text(*state, "c.jsonl", "[1]\n{\"text\": \"abc\"}\n[2]\n{\"text\":\"def\"}")}, 1,
+                o, "abc|def|");
+    expect_text((const char *[]){files_text(*state, "d.txt",
+                                            "\xEF\xBB\xBF"
+                                            "abc")},
+                1, o, "abc|"); /* nor is it text */
+    dataset *d = NULL;
+    fsdp_tokenizer *t = bytes();
+    o.tokenizer = t;
+    o.width = 2;
+    static const char *const cut[] = {"[{\"text\":\"abc\"},", "[{\"text\":\"abc\"}, {\"te", "[", "{\n\"text\": \"a"};
+    for (size_t i = 0; i < sizeof cut / sizeof *cut; i++) {
+        const char *path = files_text(*state, "cut.json", cut[i]);
+        assert_int_equal(dataset_open(&path, 1, &o, &d), FSDP_ERR_INPUT);
+        assert_non_null(strstr(fsdp_last_error(), "truncated?"));
+    }
+    fsdp_tokenizer_free(t);
+}
+
+/* A line has no length that text could not have. */
+static void text_without_line_breaks_is_read(void **state)
+{
+    enum { BYTES = 65 << 20 };
+    char *text = malloc(BYTES);
+    for (size_t i = 0; i < BYTES; i++)
+        text[i] = i % 7 == 6 ? ' ' : (char)('a' + i % 5);
+    const char *path = files_write(*state, "line.txt", text, BYTES);
+    dataset_options o = DATASET_OPTIONS_INIT;
+    fsdp_tokenizer *t = bytes();
+    o.tokenizer = t;
+    o.width = 1024;
+    dataset *d = open_or_fail(&path, 1, &o);
+    assert_int_equal(dataset_describe(d).n_samples, BYTES / 1024);
+    int32_t ids[1024], labels[1024];
+    for (int64_t i = 0; i < BYTES / 1024; i += 777) {
+        assert_int_equal(dataset_read(d, i, &(dataset_row){.ids = ids, .labels = labels}), FSDP_OK);
+        for (int k = 0; k < 1024; k++)
+            assert_int_equal(ids[k], text[i * 1024 + k]);
+    }
+    dataset_free(d);
+    fsdp_tokenizer_free(t);
+    free(text);
 }
 
 static void globs_and_folders_give_sorted_files_of_the_right_part(void **state)
@@ -262,6 +332,83 @@ static void threads_and_the_cache_do_not_change_the_tokens(void **state)
     dataset_free(few);
     for (int k = 0; k < 4; k++)
         dataset_free(sets[k]);
+    fsdp_tokenizer_free(t);
+}
+
+/* Whatever changes the tokens, or whether there are any, makes another file of the cache. */
+static void what_tokens_depend_on_is_in_the_key_of_their_cache(void **state)
+{
+    const char *name = files_text(*state, "a.jsonl", "{\"text\":\"abcdefgh\",\"body\":\"12345678\"}\nbad\n");
+    fsdp_tokenizer *t = bytes();
+    dataset_options o = DATASET_OPTIONS_INIT;
+    dataset *d = NULL;
+    int32_t ids[4], labels[4];
+    dataset_row row = {.ids = ids, .labels = labels};
+    o.tokenizer = t;
+    o.width = 4;
+    o.cache_folder = files_path(*state, "cache");
+    dataset_free(open_or_fail(&name, 1, &o));
+    glob_t files;
+    char pattern[4096];
+    snprintf(pattern, sizeof pattern, "%s/tokens-*.bin", o.cache_folder);
+    assert_int_equal(glob(pattern, 0, NULL, &files), 0);
+    assert_int_equal(files.gl_pathc, 1);
+    char host[65] = "", *file = strrchr(files.gl_pathv[0], '/') + 1, name_of_remains[256];
+    gethostname(host, sizeof host - 1);
+    snprintf(name_of_remains, sizeof name_of_remains, "cache/%s.%s.1.tmp.1", file, host);
+    const char *remains = files_text(*state, name_of_remains, "of a process that was killed");
+    unlink(files.gl_pathv[0]);
+    globfree(&files);
+    dataset_free(open_or_fail(&name, 1, &o));
+    assert_false(file_exists(remains));
+    o.strict = true; /* the bad record was passed over before */
+    assert_int_equal(dataset_open(&name, 1, &o, &d), FSDP_ERR_INPUT);
+    assert_non_null(strstr(fsdp_last_error(), "a.jsonl:2"));
+    o.strict = false;
+    o.source_field = "body";
+    d = open_or_fail(&name, 1, &o);
+    assert_int_equal(dataset_read(d, 0, &row), FSDP_OK);
+    assert_int_equal(ids[0], '1');
+    dataset_free(d);
+    o.source_field = "text";
+    o.max_samples = 1;
+    d = open_or_fail(&name, 1, &o);
+    assert_int_equal(dataset_describe(d).n_samples, 1);
+    dataset_free(d);
+    o.max_samples = 0;
+    files_text(*state, "a.jsonl", "{\"text\":\"ABCDEFGH\",\"body\":\"12345678\"}\nbad\n"); /* of the same length */
+    d = open_or_fail(&name, 1, &o);
+    assert_int_equal(dataset_read(d, 0, &row), FSDP_OK);
+    assert_int_equal(ids[0], 'A');
+    dataset_free(d);
+    fsdp_tokenizer_free(t);
+}
+
+static void a_token_file_ends_where_it_is_told_to(void **state)
+{
+    fsdp_tokenizer *t = bytes();
+    const char *inputs[] = {files_text(*state, "a.txt", "hello world, this is text"),
+                            files_text(*state, "b.txt", "yes")};
+    fsdp_tokenize_config c = FSDP_TOKENIZE_CONFIG_INIT;
+    fsdp_tokenize_result result;
+    c.inputs = inputs;
+    c.n_inputs = 2;
+    c.output = files_path(*state, "out.bin");
+    for (int64_t most = 1; most <= 31; most++) {
+        token_file *file = NULL;
+        int64_t expected = most < 30 ? most : 30;
+        c.max_tokens = most;
+        assert_int_equal(fsdp_tokenize_files(t, &c, &result), FSDP_OK);
+        assert_int_equal(result.n_tokens, expected);
+        assert_int_equal(token_file_open(c.output, &file), FSDP_OK);
+        assert_int_equal(token_file_count(file), expected);
+        assert_int_equal(token_file_verify(file), FSDP_OK);
+        assert_int_equal(token_file_documents(file), most > 26 ? 2 : 1);
+        token_file_close(file);
+    }
+    c.output = inputs[1]; /* that would replace what is read */
+    assert_int_equal(fsdp_tokenize_files(t, &c, &result), FSDP_ERR_INPUT);
+    assert_non_null(strstr(fsdp_last_error(), "name another output"));
     fsdp_tokenizer_free(t);
 }
 
@@ -496,6 +643,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(text_is_packed_with_end_tokens_and_the_rest_is_left),
         TEST(records_come_from_plain_and_compressed_jsonl),
+        TEST(records_that_are_not_lines_are_read_all),
+        TEST(text_without_line_breaks_is_read),
+        TEST(what_tokens_depend_on_is_in_the_key_of_their_cache),
+        TEST(a_token_file_ends_where_it_is_told_to),
         TEST(globs_and_folders_give_sorted_files_of_the_right_part),
         TEST(hub_names_are_found_in_the_folders_they_are_kept_in),
         TEST(places_of_the_hub_are_looked_into_in_their_order),
