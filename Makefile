@@ -5,6 +5,7 @@
 #   make test-gpu   the GPU tests only
 #   make test-tensorboard    TensorBoard from PyPI reads what a run writes; skipped without network
 #   make test-transformers   transformers from PyPI opens our exports and we train its folders; skipped without network
+#   make soak       random training programs for MINUTES=60, half of it with their schedule shaken; SEED=N repeats one
 #   make bench      the programs behind docs/benchmarks.md
 #   make asan | tsan | valgrind    the tests under a sanitizer or valgrind
 #   make install PREFIX=/usr/local
@@ -12,10 +13,12 @@
 #   make format | format-check | clean
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
+MINUTES ?= 60
+SEED ?= $(shell date +%s)
 CTEST = ctest --output-on-failure --no-tests=error -j $(JOBS)
 
 .DEFAULT_GOAL := all
-.PHONY: all fresh train test test-gpu test-tensorboard test-transformers bench asan tsan valgrind fuzz clang cuda install format format-check clean deps
+.PHONY: all fresh train test test-gpu test-tensorboard test-transformers soak bench asan tsan valgrind fuzz clang cuda install format format-check clean deps
 
 deps:
 	@scripts/install-deps build
@@ -42,6 +45,10 @@ test-tensorboard: all
 
 test-transformers: all
 	@scripts/test-transformers build || [ $$? = 77 ]
+
+soak: all
+	@for test in random_programs shaken_schedule; do \
+	    build/tests/differential_test_$$test --first $(SEED) --minutes $$(($(MINUTES) / 2)) || exit 1; done
 
 bench: all
 	@scripts/bench build/bench

@@ -1,0 +1,338 @@
+/* The net as modules, the program as calls of the public API. */
+#include "differential/support_engine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <fsdp/fsdp.h>
+
+#include "base/error.h"
+#include "differential/support_shake.h"
+
+/* ---- The net ---- */
+
+typedef struct block {
+    fsdp_module base;
+    const test_case *c;
+    int index;
+    fsdp_module *norm, *up, *down;
+} block;
+
+typedef struct net {
+    fsdp_module base;
+    fsdp_module *embed, *blocks[MOST_BLOCKS], *norm, *head, *second;
+} net;
+
+static fsdp_tensor *act(fsdp_tape *t, block_kind kind, fsdp_tensor *x)
+{
+    switch (kind) {
+    case BLOCK_GELU:
+        return fsdp_gelu(t, x);
+    case BLOCK_SILU:
+        return fsdp_silu(t, x);
+    case BLOCK_RELU:
+        return fsdp_relu(t, x);
+    default:
+        return fsdp_swiglu(t, x);
+    }
+}
+
+static fsdp_tensor *block_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *x)
+{
+    block *b = (block *)self;
+    fsdp_tensor *h = fsdp_keep(t, fsdp_call(b->up, t, fsdp_call(b->norm, t, x)));
+    h = fsdp_dropout(t, act(t, b->c->kinds[b->index], h), b->c->dropout);
+    if (b->c->bias || b->index % 2)
+        return fsdp_add(t, x, fsdp_call(b->down, t, h));
+    return fsdp_linear_add(t, h, fsdp_use(t, fsdp_module_weight(b->down)), NULL, x);
+}
+
+static const fsdp_module_class block_class = {.type = "block", .forward = block_forward};
+static const fsdp_module_class net_class = {.type = "net"};
+
+static fsdp_module *block_new(const test_case *c, int index)
+{
+    block *b = fsdp_module_new(&block_class, sizeof *b);
+    if (!b)
+        return NULL;
+    b->c = c;
+    b->index = index;
+    int up = c->kinds[index] == BLOCK_SWIGLU ? 2 * c->inner : c->inner;
+    b->norm = fsdp_module_add(b, "norm",
+                              c->layernorm ? fsdp_layernorm_new(c->hidden, 1e-5f) : fsdp_rmsnorm_new(c->hidden, 1e-5f));
+    b->up = fsdp_module_add(b, "up", fsdp_linear_new(c->hidden, up, c->bias));
+    b->down = fsdp_module_add(b, "down", fsdp_linear_new(c->inner, c->hidden, c->bias));
+    return &b->base;
+}
+
+static fsdp_status net_new(const test_case *c, fsdp_module **out)
+{
+    net *n = fsdp_module_new(&net_class, sizeof *n);
+    if (!n)
+        return FSDP_ERR_MEMORY;
+    fsdp_module *blocks = fsdp_sequential_new();
+    n->embed = fsdp_module_add(n, "embed", fsdp_embedding_new(c->vocabulary, c->hidden));
+    for (int i = 0; i < c->n_blocks; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "%d", i);
+        n->blocks[i] = fsdp_module_add(blocks, name, block_new(c, i));
+    }
+    fsdp_module_add(n, "blocks", blocks);
+    n->norm = fsdp_module_add(n, "norm", fsdp_rmsnorm_new(c->hidden, 1e-5f));
+    if (!c->tied)
+        n->head = fsdp_module_add(n, "head", fsdp_linear_new(c->hidden, c->vocabulary, false));
+    n->second = fsdp_module_add(n, "second", fsdp_linear_new(c->hidden, TARGETS, true));
+    *out = &n->base;
+    return fsdp_module_check(*out);
+}
+
+typedef struct recorded {
+    fsdp_tensor *logits; /* NULL when the loss is computed without them */
+    fsdp_loss losses[2];
+} recorded;
+
+static recorded record(const test_case *c, fsdp_model *m, fsdp_tape *t, const recording *r, int rank,
+                       const case_data *d)
+{
+    const net *n = (const net *)fsdp_model_module(m);
+    int64_t shape[] = {r->samples[rank], r->tokens[rank], c->hidden}, target[] = {shape[0], shape[1], TARGETS};
+    recorded out = {.logits = NULL};
+    fsdp_tensor *labels = fsdp_input(t, FSDP_I32, 2, shape, d->labels);
+    fsdp_tensor *x = fsdp_call(n->embed, t, fsdp_input(t, FSDP_I32, 2, shape, d->ids));
+    if (c->features)
+        x = fsdp_add(t, x, fsdp_cast(t, fsdp_input(t, FSDP_F32, 3, shape, d->features), c->param_dtype));
+    x = fsdp_dropout(t, x, c->dropout);
+    for (int i = 0; i < c->n_blocks; i++) {
+        if (r->blocks >> i & 1)
+            x = fsdp_call(n->blocks[i], t, x);
+    }
+    x = fsdp_call(n->norm, t, x);
+    fsdp_tensor *head = fsdp_use(t, fsdp_module_weight(c->tied ? n->embed : n->head));
+    if (c->fused_loss) {
+        out.losses[0] = fsdp_linear_cross_entropy(t, x, head, labels, IGNORED);
+    } else {
+        out.logits = fsdp_linear(t, x, head, NULL);
+        out.losses[0] = fsdp_cross_entropy(t, out.logits, labels, IGNORED);
+    }
+    out.losses[1] =
+        fsdp_mse(t, fsdp_cast(t, fsdp_call(n->second, t, x), FSDP_F32), fsdp_input(t, FSDP_F32, 3, target, d->targets));
+    return out;
+}
+
+/* ---- Variants ---- */
+
+variant variant_plain(void)
+{
+    return (variant){.strategy = FSDP_FULL, .forward_prefetch = true, .gather_buffers = 2};
+}
+
+variant variant_draw(const test_case *c, uint64_t *s)
+{
+    variant v = {.strategy = (fsdp_strategy)draw(s, 4),
+                 .forward_prefetch = chance(s, 60),
+                 .backward_prefetch = (fsdp_prefetch)draw(s, 3),
+                 .gather_buffers = 1 + draw(s, 3),
+                 .checkpointing = chance(s, 40) ? FSDP_CHECKPOINT_NONE : (fsdp_checkpointing)(1 + draw(s, 2)),
+                 .recompute_cheap = chance(s, 30),
+                 .offload_activations = c->hidden == MOST_HIDDEN && chance(s, 70),
+                 .offload = chance(s, 35) ? 1 + draw(s, 2) : 0};
+    if (v.offload_activations)
+        v.checkpointing = FSDP_CHECKPOINT_FULL;
+    return v;
+}
+
+void variant_print(const variant *v, char *text, size_t bytes)
+{
+    static const char *const prefetch[] = {"pre", "post", "none"},
+                             *const offload[] = {"", ", offload", ", offload of block 0"},
+                             *const checkpointing[] = {"", ", checkpointing", ", selective checkpointing"};
+    snprintf(text, bytes, "%s%s, backward prefetch %s, %d gather buffers%s%s%s%s%s", fsdp_strategy_name(v->strategy),
+             v->forward_prefetch ? ", forward prefetch" : "", prefetch[v->backward_prefetch], v->gather_buffers,
+             checkpointing[v->checkpointing], v->recompute_cheap ? ", cheap operations again" : "",
+             v->offload_activations ? ", activations in host memory" : "", offload[v->offload],
+             v->shaken ? ", shaken" : "");
+}
+
+bool variant_keeps_bits(const test_case *c, const variant *v)
+{
+    /* Replicas cut a norm as equal shards would. */
+    return v->strategy < FSDP_HYBRID && !(c->weighted && v->strategy == FSDP_NO_SHARD);
+}
+
+/* ---- The program ---- */
+
+typedef struct engine {
+    const test_case *c;
+    fsdp_world *w;
+    int rank;
+    fsdp_model *m;
+    fsdp_optimizer *o;
+    shake *shake;
+    outcome *out;
+    case_data data, seen;
+} engine;
+
+static fsdp_status open_model(engine *e, const variant *v)
+{
+    static const int weights[] = {3, 1, 2};
+    static const char *const first_block[] = {"*0*"};
+    const test_case *c = e->c;
+    fsdp_module *tree = NULL;
+    fsdp_config config = FSDP_CONFIG_INIT;
+    fsdp_optimizer_config oc = FSDP_OPTIMIZER_CONFIG_INIT;
+    config.strategy = v->strategy;
+    config.shard_group_size = v->shard_group_size;
+    if (case_wraps[c->wrap][0])
+        config.wrap = fsdp_wrap_by_type(case_wraps[c->wrap]);
+    config.param_dtype = c->param_dtype;
+    config.reduce_dtype = c->reduce_dtype;
+    config.seed = c->seed;
+    config.freeze = &case_freezing[c->frozen];
+    config.n_freeze = case_freezing[c->frozen][0] != '\0';
+    config.shard_weights = c->weighted ? weights : NULL;
+    config.bucket_bytes = c->bucket_bytes;
+    config.gather_buffers = v->gather_buffers;
+    config.forward_prefetch = v->forward_prefetch;
+    config.backward_prefetch = v->backward_prefetch;
+    config.checkpointing = v->checkpointing;
+    config.recompute_cheap = v->recompute_cheap;
+    config.offload_activations = v->offload_activations;
+    config.sync_each_micro_batch = c->sync;
+    config.decay_vectors = c->decay_vectors;
+    config.loss_scale = 64;
+    config.cpu_offload = v->offload > 0;
+    /* Where units are blocks and not merged; elsewhere all are offloaded. */
+    bool named = strcmp(case_wraps[c->wrap], "block") == 0 && c->bucket_bytes == 0;
+    config.cpu_offload_units = first_block;
+    config.n_cpu_offload_units = v->offload == 2 && named;
+    oc.kind = c->optimizer;
+    oc.beta2 = 0.95f;
+    oc.eps = 1e-2f;
+    oc.weight_decay = c->weight_decay;
+    oc.momentum = c->momentum;
+    oc.clip = c->clip;
+    FSDP_TRY(net_new(c, &tree));
+    FSDP_TRY(fsdp_shard(e->w, tree, &config, &e->m));
+    return fsdp_optimizer_new(e->m, &oc, &e->o);
+}
+
+static fsdp_status list_parameter(engine *e, int index, entry_kind kind, int step)
+{
+    case_parameter list[MOST_PARAMETERS];
+    case_parameters(e->c, list);
+    const case_parameter *p = &list[index];
+    float *values = malloc((size_t)p->numel * sizeof *values);
+    if (!values)
+        return error_set(FSDP_ERR_MEMORY, "reading a parameter: out of memory");
+    fsdp_status status = fsdp_parameter_read(e->m, p->name, 0, p->numel, values);
+    for (int64_t k = 0; k < p->numel && status == FSDP_OK; k++)
+        outcome_add(e->out, (entry){kind, step, index, k, (double)values[k]});
+    free(values);
+    return status;
+}
+
+static fsdp_status list_parameters(engine *e, entry_kind kind, int step)
+{
+    case_parameter list[MOST_PARAMETERS];
+    for (int i = 0, n = case_parameters(e->c, list); i < n; i++)
+        FSDP_TRY(list_parameter(e, i, kind, step));
+    return FSDP_OK;
+}
+
+static fsdp_status list_values(engine *e, fsdp_tensor *x, int step, int micro, int64_t *at)
+{
+    float values[MOST_ROWS * MOST_HIDDEN];
+    int64_t n = fsdp_tensor_numel(x);
+    FSDP_TRY(fsdp_read(x, values, n));
+    for (int64_t i = 0; i < n; i++)
+        outcome_add(e->out, (entry){ENTRY_SEEN, step, micro, (*at)++, (double)values[i]});
+    return FSDP_OK;
+}
+
+/* Without gradients: the losses, and the logits where there are any. */
+static fsdp_status look_at(engine *e, look how, const recording *r, int step, int micro)
+{
+    int64_t at = 0;
+    case_fill(e->c, r, e->rank, &e->seen);
+    shake_between(e->shake);
+    fsdp_tape *t = how == LOOK_TRAINING ? fsdp_begin(e->m) : fsdp_begin_evaluation(e->m);
+    recorded now = record(e->c, e->m, t, r, e->rank, &e->seen);
+    for (int i = 0; i < 2; i++)
+        fsdp_output(t, now.losses[i].sum);
+    if (now.logits && how == LOOK_EVALUATION)
+        fsdp_output(t, now.logits);
+    FSDP_TRY(fsdp_evaluate(t));
+    for (int i = 0; i < 2; i++)
+        FSDP_TRY(list_values(e, now.losses[i].sum, step, micro, &at));
+    return now.logits && how == LOOK_EVALUATION ? list_values(e, now.logits, step, micro, &at) : FSDP_OK;
+}
+
+static fsdp_status micro_step(engine *e, const case_micro *m, bool last)
+{
+    shake_between(e->shake);
+    if (m->nothing[e->rank])
+        return fsdp_backward_nothing(e->m, last);
+    case_fill(e->c, &m->work, e->rank, &e->data);
+    fsdp_tape *t = fsdp_begin(e->m);
+    recorded now = record(e->c, e->m, t, &m->work, e->rank, &e->data);
+    if (m->before == LOOK_TRAINING) { /* recorded as it was looked at, so that it is found again */
+        for (int i = 0; i < 2; i++)
+            fsdp_output(t, now.losses[i].sum);
+    }
+    return fsdp_backward(t, now.losses[m->loss], last);
+}
+
+static fsdp_status refuse_second_step(engine *e)
+{
+    fsdp_step_report r;
+    fsdp_status status = fsdp_step(e->o, &r);
+    return status == FSDP_ERR_STATE ? FSDP_OK
+                                    : error_set(FSDP_ERR_STATE, "a second step without a backward was not refused");
+}
+
+static fsdp_status run_step(engine *e, int index)
+{
+    const case_step *s = &e->c->steps[index];
+    for (int k = 0; k < s->n_micro; k++) {
+        if (s->micro[k].before != LOOK_NONE)
+            FSDP_TRY(look_at(e, s->micro[k].before, &s->micro[k].seen, index, k));
+        FSDP_TRY(micro_step(e, &s->micro[k], k + 1 == s->n_micro));
+    }
+    fsdp_step_report r;
+    fsdp_optimizer_set_lr(e->o, s->lr);
+    FSDP_TRY(fsdp_step(e->o, &r));
+    const double numbers[] = {r.loss, r.gradient_norm, r.count, r.skipped};
+    for (int k = 0; k < 4; k++)
+        outcome_add(e->out, (entry){(entry_kind)(ENTRY_LOSS + k), index, -1, 0, numbers[k]});
+    if (s->stepped_twice)
+        FSDP_TRY(refuse_second_step(e));
+    if (s->reads >= 0)
+        FSDP_TRY(list_parameter(e, s->reads, ENTRY_READ, index));
+    return s->after != LOOK_NONE ? look_at(e, s->after, &s->seen, index, -1) : FSDP_OK;
+}
+
+fsdp_status engine_run(fsdp_world *w, const test_case *c, const variant *v, outcome *out)
+{
+    engine *e = calloc(1, sizeof *e);
+    if (!e)
+        return error_set(FSDP_ERR_MEMORY, "running a case: out of memory");
+    e->c = c;
+    e->w = w;
+    e->rank = fsdp_world_rank(w);
+    e->out = out;
+    outcome_clear(out);
+    fsdp_status status;
+    TRY_OR(done, open_model(e, v));
+    TRY_OR(done, shake_begin(e->m, v->shaken, &e->shake));
+    TRY_OR(done, list_parameters(e, ENTRY_FIRST, 0));
+    for (int i = 0; i < c->n_steps; i++)
+        TRY_OR(done, run_step(e, i));
+    TRY_OR(done, list_parameters(e, ENTRY_READ, c->n_steps));
+done:
+    fsdp_optimizer_free(e->o); /* waits for what still runs */
+    shake_end(e->shake);
+    fsdp_model_free(e->m);
+    free(e);
+    return status;
+}

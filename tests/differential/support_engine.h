@@ -1,0 +1,30 @@
+/* A case run by the library: on this process's rank, under one of the many settings that must not change its numbers.
+ */
+#ifndef TESTS_DIFFERENTIAL_ENGINE_H
+#define TESTS_DIFFERENTIAL_ENGINE_H
+
+#include "differential/support_case.h"
+
+/* Settings that change when and where things happen. */
+typedef struct variant {
+    fsdp_strategy strategy;
+    int shard_group_size; /* hybrid */
+    bool forward_prefetch;
+    fsdp_prefetch backward_prefetch;
+    int gather_buffers;
+    fsdp_checkpointing checkpointing;
+    bool recompute_cheap, offload_activations;
+    int offload;     /* 0: none, 1: all units, 2: block 0 only */
+    uint64_t shaken; /* not 0: seed of the delays, and memory that is given up is filled with NaN */
+} variant;
+
+variant variant_plain(void);
+variant variant_draw(const test_case *c, uint64_t *state);
+void variant_print(const variant *v, char *text, size_t bytes);
+/* Whether this case and these settings promise the bits of variant_plain. */
+bool variant_keeps_bits(const test_case *c, const variant *v);
+
+/* Collective. Lists the numbers that came out; ENTRY_SEEN are this rank's own. */
+fsdp_status engine_run(fsdp_world *w, const test_case *c, const variant *v, outcome *out);
+
+#endif
