@@ -43,6 +43,34 @@ FSDP_API const char *fsdp_world_device(const fsdp_world *w);      /* "cpu", "cud
 FSDP_API const char *fsdp_world_description(const fsdp_world *w); /* the device in words */
 FSDP_API const char *fsdp_world_backend(const fsdp_world *w);
 
+/* ---- Host values among ranks: metrics, decisions, a user's own logic ----
+ *
+ * Every rank of the group calls these in the same order, each waits for the others (comm_timeout at most), and ranks
+ * that call different things are told so. `group` NULL means all ranks. */
+
+typedef struct fsdp_group fsdp_group;
+
+/* Collective over all ranks: those that give the same color form a group, ordered by key, then by rank. `name` is for
+ * messages. At most 12 at a time beside those of the models. */
+FSDP_API fsdp_status fsdp_group_split(fsdp_world *w, const char *name, int color, int key, fsdp_group **out);
+FSDP_API void fsdp_group_free(fsdp_group *group); /* before the world is closed; NULL is legal */
+FSDP_API int fsdp_group_rank(const fsdp_group *group);
+FSDP_API int fsdp_group_size(const fsdp_group *group);
+FSDP_API int fsdp_group_world_rank(const fsdp_group *group, int rank);
+
+typedef enum fsdp_reduction { FSDP_REDUCE_SUM, FSDP_REDUCE_MAX, FSDP_REDUCE_MIN } fsdp_reduction;
+
+FSDP_API fsdp_status fsdp_world_barrier(fsdp_world *w, fsdp_group *group);
+/* `bytes` of the group's rank `root` on all of them. */
+FSDP_API fsdp_status fsdp_world_broadcast(fsdp_world *w, fsdp_group *group, int root, void *data, size_t bytes);
+/* values[i] over all ranks, in place; sums run in rank order, so all ranks get the same bits. */
+FSDP_API fsdp_status fsdp_world_all_reduce(fsdp_world *w, fsdp_group *group, fsdp_reduction reduction, double *values,
+                                           int64_t n);
+FSDP_API fsdp_status fsdp_world_all_reduce_i64(fsdp_world *w, fsdp_group *group, fsdp_reduction reduction,
+                                               int64_t *values, int64_t n);
+/* `bytes` of every rank, the same number on each, in rank order: all has bytes times the group's size. */
+FSDP_API fsdp_status fsdp_world_all_gather(fsdp_world *w, fsdp_group *group, const void *mine, size_t bytes, void *all);
+
 /* Tells all ranks that this one gives up, with its last error: their waits end at once. */
 FSDP_API void fsdp_world_abort(fsdp_world *w);
 
