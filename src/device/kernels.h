@@ -153,7 +153,8 @@ typedef struct embedding_args {
 } embedding_args;
 
 /* Softmax cross-entropy over rows of logits. label == ignore: the row counts for nothing.
- * forward: *loss_sum (+)= sum of losses; *count (+)= rows that count.
+ * forward: *loss_sum (+)= sum of losses; *count (+)= rows that count. A label outside the vocabulary is FSDP_ERR_INPUT
+ * where the host sees labels; elsewhere *count becomes NaN, which whoever reads it reports (nothing waits for that).
  * backward: d_logits = (softmax - onehot) * *seed; d_logits may be logits. Both at once when d_logits is given to
  * forward. */
 typedef struct cross_entropy_args {

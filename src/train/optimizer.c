@@ -2,6 +2,7 @@
  * the device here, in host memory by the offload's thread. */
 #include "train/optimizer.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -135,6 +136,11 @@ fsdp_status fsdp_step(fsdp_optimizer *o, fsdp_step_report *report)
     HOOK(HOOK_PHASE, HOOK_END, "optimizer", NULL, 0, 0);
     const float *values = numbers.report;
     bool skipped = values[3] != 0;
+    if (isnan(values[2])) /* a device that does not show labels to the host says it this way */
+        return error_set(FSDP_ERR_INPUT,
+                         "step %lld: a label lies outside the vocabulary; this step changed nothing. Check the data "
+                         "against the model's number of tokens or classes",
+                         (long long)m->step - 1);
     if (m->offload && !skipped) {
         o->host_numbers = numbers.optimizer;
         FSDP_TRY(offload_update(m, update_in_host_memory, o)); /* goes on behind the next forward */

@@ -32,6 +32,7 @@ static const kernel_case kernel_cases[] = {
     {"batchnorm", case_batchnorm},
     {"embedding", case_embedding},
     {"cross_entropy", case_cross_entropy},
+    {"cross_entropy_of_labels_outside", case_cross_entropy_of_labels_outside},
     {"cross_entropy_of_extreme_logits", case_cross_entropy_of_extreme_logits},
     {"activation", case_activation},
     {"gated", case_gated},

@@ -292,6 +292,46 @@ static void case_cross_entropy(kernel_check *c)
     }
 }
 
+/* An error at once, or a count that is no number. */
+static void outside_label_one(kernel_check *c, int64_t vocabulary, int32_t label, bool gradient)
+{
+    int32_t labels[] = {0, -100, label, (int32_t)vocabulary - 1};
+    operand x = check_random(c, c->dtype, 4 * vocabulary, 1), loss = check_random(c, FSDP_F32, 1, 1);
+    operand seed = check_random(c, FSDP_F32, 1, 1), count = check_operand(c, FSDP_F32, 1, &(double){5.0});
+    cross_entropy_args args = {.rows = 4,
+                               .vocabulary = vocabulary,
+                               .logits = operand_buffer(&x),
+                               .labels = check_ints(c, labels, 4),
+                               .ignore = -100,
+                               .loss_sum = loss.device,
+                               .count = count.device,
+                               .add_loss = gradient,
+                               .seed = seed.device};
+    if (gradient)
+        args.d_logits = args.logits;
+    args.workspace = check_workspace(c, c->device->kernels->cross_entropy_forward_workspace(c->device, &args));
+    fsdp_status status = c->device->kernels->cross_entropy_forward(c->stream, &args);
+    const float *counted = check_download(c, &count);
+    if (status != FSDP_ERR_INPUT && !(status == FSDP_OK && isnan(*counted)))
+        fail_msg("label %d of %lld tokens is %s, with a count of %g", label, (long long)vocabulary,
+                 fsdp_status_name(status), (double)*counted);
+    check_clear(c);
+}
+
+static void case_cross_entropy_of_labels_outside(kernel_check *c)
+{
+    const int64_t vocabularies[] = {17, 4096, 32000};
+    for (int i = 0; i < 3; i++) {
+        if (check_leaves_out(c, 32 * vocabularies[i]))
+            continue;
+        for (int gradient = 0; gradient < 2; gradient++) {
+            outside_label_one(c, vocabularies[i], (int32_t)vocabularies[i], gradient);
+            outside_label_one(c, vocabularies[i], -1, gradient);
+            outside_label_one(c, vocabularies[i], INT32_MAX, gradient);
+        }
+    }
+}
+
 static void case_cross_entropy_of_extreme_logits(kernel_check *c)
 {
     cross_entropy_one(c, 5, 1300, 3e4, false);

@@ -76,7 +76,13 @@ static __device__ __forceinline__ floats<V> read_again(const cross_entropy_args 
     return load<D, V>(a.logits, base + (int64_t)i * V);
 }
 
-/* losses: (2, rows) in the workspace: the loss, and 1 where the row counts; NULL when only the gradient is wanted. */
+/* What a row adds to the count. A label outside the vocabulary makes it NaN: the host learns of it with the loss. */
+static __device__ __forceinline__ float count_of(const cross_entropy_args &a, int32_t label, bool counts)
+{
+    return counts ? 1.0f : label == a.ignore ? 0.0f : __int_as_float(0x7fc00000);
+}
+
+/* losses: (2, rows) in the workspace: the loss, and what the row counts; NULL when only the gradient is wanted. */
 template <int D, int V>
 __global__ void __launch_bounds__(THREADS, 2) cross_entropy(const cross_entropy_args a, float *losses, int n_kept)
 {
@@ -87,8 +93,10 @@ __global__ void __launch_bounds__(THREADS, 2) cross_entropy(const cross_entropy_
     const int32_t label = a.labels[row];
     const bool counts = label != a.ignore && label >= 0 && label < a.vocabulary;
     if (!counts) {
-        if (losses && threadIdx.x == 0)
-            losses[row] = losses[a.rows + row] = 0.0f;
+        if (losses && threadIdx.x == 0) {
+            losses[row] = 0.0f;
+            losses[a.rows + row] = count_of(a, label, false);
+        }
         if (a.d_logits.p && !a.add_logits) {
             floats<V> zero;
 #pragma unroll
@@ -255,7 +263,7 @@ __global__ void __launch_bounds__(KEPT_THREADS, N == 8 ? 2 : 1)
     }
     if (losses && rank == 0 && threadIdx.x == 0) {
         losses[row] = counts ? logf(r.sum) + r.maximum - chosen : 0.0f;
-        losses[a.rows + row] = counts ? 1.0f : 0.0f;
+        losses[a.rows + row] = count_of(a, label, counts);
     }
     if (a.d_logits.p && (counts || !a.add_logits))
         store_kept<D, N>(a, raw, base, first, step, n, label, r, counts);
