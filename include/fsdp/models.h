@@ -15,6 +15,7 @@ typedef struct fsdp_llama_config {
     size_t size;
     int64_t vocabulary, hidden, intermediate, layers, heads, kv_heads, head_dim;
     int64_t positions; /* longest sequence */
+    int64_t window;    /* how many tokens attention reaches back, 0: all. Fewer than positions is not implemented */
     double rope_base;
     fsdp_rope_scaling rope_scaling;
     double rope_factor, rope_low_factor, rope_high_factor, rope_original_positions;

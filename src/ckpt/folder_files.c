@@ -61,7 +61,8 @@ fsdp_status folder_write_config(const char *folder, const json_t *model, fsdp_dt
                                        "parameters", (json_int_t)parameters_numel);
     char *path = file_join(folder, CONFIG_NAME);
     fsdp_status status = out_of_memory(folder);
-    if (config && path && json_object_set_new(config, "torch_dtype", json_string(torch_name(dtype))) == 0)
+    if (config && path && json_object_set_new(config, "dtype", json_string(torch_name(dtype))) == 0 &&
+        json_object_set_new(config, "torch_dtype", json_string(torch_name(dtype))) == 0)
         status = json_write_file(path, config);
     free(path);
     json_decref(config);

@@ -6,8 +6,8 @@
 
 #include "ckpt/source.h"
 
-/* config.json in `folder`. `model` is written as it is, with torch_dtype set to what the weights beside it have; NULL
- * (a model of the user's own) gives one that names us and the number of parameters. */
+/* config.json in `folder`. `model` is written as it is, with dtype and torch_dtype (its older name) set to what the
+ * weights beside it have; NULL (a model of the user's own) gives one that names us and the number of parameters. */
 fsdp_status folder_write_config(const char *folder, const json_t *model, fsdp_dtype dtype, int64_t parameters_numel);
 
 /* config.json of `folder`, an object; NULL in *out where there is none. The caller owns it. */

@@ -21,6 +21,8 @@ typedef struct dataset_options {
     int64_t width;        /* tokens of a sample, or of a pair's source. A table must have it; 0: the table's */
     int64_t target_width; /* tokens of a pair's target */
     bool pairs;           /* JSONL records are pairs */
+    int32_t pad_id;       /* pairs: fills sources and targets; -1: the tokenizer's, 0 where it has none */
+    int32_t start_id;     /* pairs: the decoder begins with it; -1: the padding token */
     const char *source_field, *target_field;
     const char *source_prefix; /* in front of every source; may be NULL */
     const char *config_name;   /* configuration of a hub data set; may be NULL */
@@ -36,8 +38,8 @@ typedef struct dataset_options {
 
 #define DATASET_OPTIONS_INIT                                                                                           \
     {                                                                                                                  \
-        .size = sizeof(dataset_options), .width = 0, .target_width = 128, .source_field = "text",                      \
-        .target_field = "summary", .n_threads = 1                                                                      \
+        .size = sizeof(dataset_options), .width = 0, .target_width = 128, .pad_id = -1, .start_id = -1,                \
+        .source_field = "text", .target_field = "summary", .n_threads = 1                                              \
     }
 
 typedef struct dataset dataset;
@@ -68,7 +70,7 @@ typedef struct dataset_row {
     int32_t *ids;         /* text, pairs: (width) */
     int32_t *labels;      /* text: (width), what follows each token; pairs: (target_width) */
     int32_t *mask;        /* pairs: (width), 1 for tokens and 0 for padding */
-    int32_t *decoder_ids; /* pairs: (target_width), the labels one place later, the padding token first */
+    int32_t *decoder_ids; /* pairs: (target_width), the labels one place later, the start token first */
     float *pixels;        /* images: (channels, height, image_width), 0 to 1 */
     int32_t *image_class; /* images: one */
 } dataset_row;

@@ -12,7 +12,7 @@ typedef struct pairs_source {
     id_vector ids; /* source, target, source, target, ... */
     size_t *ends;  /* of each, in ids; (2 * n_samples) */
     size_t n_ends, capacity;
-    int32_t pad;
+    int32_t pad, start;
 } pairs_source;
 
 static const int32_t *half(const pairs_source *s, size_t index, int64_t *n)
@@ -33,7 +33,7 @@ static fsdp_status pairs_read(const dataset_source *base, int64_t index, const d
     }
     for (int64_t i = 0; i < base->info.target_width; i++) {
         row->labels[i] = i < n_target ? target[i] : DATASET_IGNORE;
-        row->decoder_ids[i] = i > 0 && i <= n_target ? target[i - 1] : s->pad;
+        row->decoder_ids[i] = i == 0 ? s->start : i <= n_target ? target[i - 1] : s->pad;
     }
     return FSDP_OK;
 }
@@ -108,7 +108,9 @@ fsdp_status dataset_pairs_open(const source_list *files, const dataset_options *
     TRY_OR(done, document_reader_open(files, options->source_field, options->target_field, options->strict, tokenizer,
                                       &reader));
     TRY_OR(done, add_pairs(s, files, options, tokenizer, reader, &prefixed));
-    s->pad = fsdp_tokenizer_pad(tokenizer) >= 0 ? fsdp_tokenizer_pad(tokenizer) : 0;
+    s->pad = options->pad_id >= 0 ? options->pad_id : fsdp_tokenizer_pad(tokenizer);
+    s->pad = s->pad >= 0 ? s->pad : 0;
+    s->start = options->start_id >= 0 ? options->start_id : s->pad;
     s->base.info = (dataset_info){.kind = DATASET_PAIRS,
                                   .n_samples = (int64_t)(s->n_ends / 2),
                                   .width = options->width,

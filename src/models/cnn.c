@@ -78,8 +78,14 @@ static fsdp_status finish(fsdp_module *m, fsdp_module **out)
 
 fsdp_status cnn_config_check(const fsdp_cnn_config *c)
 {
-    if (c->channels < 1 || c->classes < 1 || c->first < 1 || c->second < 1 || c->branch < 1 || c->hidden < 1)
-        return error_set(FSDP_ERR_INPUT, "cnn: channels, classes and widths must be positive");
+    const config_size sizes[] = {{"channels", c->channels, MOST_HEADS}, {"height", c->height, MOST_HEADS},
+                                 {"width", c->width, MOST_HEADS},       {"classes", c->classes, MOST_WIDTH},
+                                 {"first", c->first, MOST_HEADS},       {"second", c->second, MOST_HEADS},
+                                 {"branch", c->branch, MOST_HEADS},     {"hidden", c->hidden, MOST_WIDTH}};
+    FSDP_TRY(config_check_sizes(sizes, sizeof sizes / sizeof sizes[0]));
+    double pixels = (double)c->height * (double)c->width / 16, hidden = (double)c->hidden, classes = (double)c->classes;
+    FSDP_TRY(config_check_parameters((double)c->second * pixels * hidden + hidden * classes +
+                                     (double)c->branch * pixels * classes));
     if (c->height < 4 || c->width < 4)
         return error_set(FSDP_ERR_INPUT, "cnn: height %lld and width %lld; images of at least 4 x 4 are needed",
                          (long long)c->height, (long long)c->width);
@@ -97,10 +103,20 @@ fsdp_status fsdp_cnn_new(const fsdp_cnn_config *c, fsdp_module **out)
     return finish(&m->base, out);
 }
 
+fsdp_status mlp_config_check(const fsdp_mlp_config *c)
+{
+    const config_size sizes[] = {{"inputs", c->inputs, (int64_t)1 << 31},
+                                 {"hidden", c->hidden, MOST_WIDTH},
+                                 {"layers", c->layers, MOST_LAYERS},
+                                 {"outputs", c->outputs, MOST_WIDTH}};
+    FSDP_TRY(config_check_sizes(sizes, sizeof sizes / sizeof sizes[0]));
+    double hidden = (double)c->hidden;
+    return config_check_parameters(hidden * ((double)c->inputs + (double)c->outputs + hidden * (double)c->layers));
+}
+
 fsdp_status fsdp_mlp_new(const fsdp_mlp_config *c, fsdp_module **out)
 {
-    if (c->inputs < 1 || c->hidden < 1 || c->layers < 1 || c->outputs < 1)
-        return error_set(FSDP_ERR_INPUT, "mlp: inputs, hidden, layers and outputs must be positive");
+    FSDP_TRY(mlp_config_check(c));
     fsdp_module *m = fsdp_sequential_new();
     if (!m)
         return FSDP_ERR_MEMORY;

@@ -19,16 +19,41 @@ typedef struct model_config {
 /* All parts at their defaults. */
 model_config model_config_default(model_type type);
 
-/* `path` is a config.json or a folder that holds one. Missing, negative and inconsistent fields are named. */
+/* `path` is a config.json or a folder that holds one. Missing, negative and inconsistent fields are named, and fields
+ * that would change the numbers and are not implemented; unknown ones are named in a warning. */
 fsdp_status model_config_read(const char *path, model_config *out);
+/* The same, and the file's content, which the caller owns. */
+fsdp_status model_config_open(const char *path, model_config *out, json_t **source);
 fsdp_status model_config_parse(const char *name, const json_t *object, model_config *out);
 /* What transformers reads (for cnn and mlp: what we read). The caller owns the result; NULL: out of memory. */
 json_t *model_config_json(const model_config *config);
+/* A copy of `source`, the file that the configuration came from, with what has changed since; all else stays as it is,
+ * also max_position_embeddings. NULL for a source: model_config_json. The caller owns the result; NULL: out of memory.
+ */
+json_t *model_config_update(const json_t *source, const model_config *config);
 
 /* What the constructors demand, each in its model's file. */
 fsdp_status llama_config_check(const fsdp_llama_config *c);
 fsdp_status t5_config_check(const fsdp_t5_config *c);
 fsdp_status cnn_config_check(const fsdp_cnn_config *c);
+fsdp_status mlp_config_check(const fsdp_mlp_config *c);
+/* Whether texts of c->positions tokens stay inside the model's attention window. */
+fsdp_status llama_window_check(const fsdp_llama_config *c);
+
+/* Bounds that real models stay far below, so that a number in a file cannot make us allocate without end: a module of
+ * each layer, a rotation of each position, and all parameters together. */
+enum { MOST_LAYERS = 1 << 14, MOST_WIDTH = 1 << 24, MOST_HEADS = 1 << 16, MOST_HEAD_DIM = 1 << 16 };
+#define MOST_PARAMETERS 7e13 /* a quarter of a petabyte in fp32 */
+#define MOST_TABLE_BYTES ((double)(1LL << 36))
+
+typedef struct config_size {
+    const char *name;
+    int64_t value, most;
+} config_size;
+
+/* Each from 1 to its bound; the first that is not is named. */
+fsdp_status config_check_sizes(const config_size *sizes, size_t n);
+fsdp_status config_check_parameters(double n_parameters);
 
 fsdp_status model_create(const model_config *config, fsdp_module **out);
 

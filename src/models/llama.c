@@ -175,22 +175,19 @@ static const fsdp_module_class llama_class = {.type = "llama", .destroy = llama_
 
 fsdp_status llama_config_check(const fsdp_llama_config *c)
 {
-    const struct {
-        const char *name;
-        int64_t value;
-    } sizes[] = {{"vocab_size", c->vocabulary},
-                 {"hidden_size", c->hidden},
-                 {"intermediate_size", c->intermediate},
-                 {"num_hidden_layers", c->layers},
-                 {"num_attention_heads", c->heads},
-                 {"num_key_value_heads", c->kv_heads},
-                 {"head_dim", c->head_dim},
-                 {"max_position_embeddings", c->positions}};
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        if (sizes[i].value < 1 || sizes[i].value > (int64_t)1 << 31)
-            return error_set(FSDP_ERR_INPUT, "%s is %lld; it must be positive and below 2^31", sizes[i].name,
-                             (long long)sizes[i].value);
-    }
+    const config_size sizes[] = {{"vocab_size", c->vocabulary, (int64_t)MOST_WIDTH * 4},
+                                 {"hidden_size", c->hidden, MOST_WIDTH},
+                                 {"intermediate_size", c->intermediate, MOST_WIDTH},
+                                 {"num_hidden_layers", c->layers, MOST_LAYERS},
+                                 {"num_attention_heads", c->heads, MOST_HEADS},
+                                 {"num_key_value_heads", c->kv_heads, MOST_HEADS},
+                                 {"head_dim", c->head_dim, MOST_HEAD_DIM},
+                                 {"max_position_embeddings", c->positions, (int64_t)1 << 31}};
+    FSDP_TRY(config_check_sizes(sizes, sizeof sizes / sizeof sizes[0]));
+    double attention = (double)c->hidden * (double)c->head_dim * (double)(2 * c->heads + 2 * c->kv_heads);
+    double layer = attention + 3 * (double)c->hidden * (double)c->intermediate;
+    FSDP_TRY(config_check_parameters((double)c->vocabulary * (double)c->hidden * (c->tied ? 1 : 2) +
+                                     (double)c->layers * layer));
     if (c->heads % c->kv_heads != 0)
         return error_set(FSDP_ERR_INPUT, "num_attention_heads (%lld) must be a multiple of num_key_value_heads (%lld)",
                          (long long)c->heads, (long long)c->kv_heads);
@@ -212,9 +209,31 @@ fsdp_status llama_config_check(const fsdp_llama_config *c)
     return FSDP_OK;
 }
 
+fsdp_status llama_window_check(const fsdp_llama_config *c)
+{
+    if (c->window > 0 && c->positions > c->window)
+        return error_set(FSDP_ERR_UNSUPPORTED,
+                         "sliding_window is %lld, and texts of %lld tokens reach beyond it, which is not implemented; "
+                         "shorter texts do not",
+                         (long long)c->window, (long long)c->positions);
+    return FSDP_OK;
+}
+
+/* The tables of positions are built whole, before anything else can refuse them. */
+static fsdp_status check_tables(const fsdp_llama_config *c)
+{
+    double bytes = (double)c->positions * (double)c->head_dim * sizeof(float);
+    if (bytes > MOST_TABLE_BYTES)
+        return error_set(FSDP_ERR_INPUT, "rotary tables of %lld positions for a head_dim of %lld would take %.2g bytes",
+                         (long long)c->positions, (long long)c->head_dim, bytes);
+    return FSDP_OK;
+}
+
 fsdp_status fsdp_llama_new(const fsdp_llama_config *c, fsdp_module **out)
 {
     FSDP_TRY(llama_config_check(c));
+    FSDP_TRY(llama_window_check(c));
+    FSDP_TRY(check_tables(c));
     llama *m = fsdp_module_new(&llama_class, sizeof *m);
     if (!m || !(m->blocks = calloc((size_t)c->layers, sizeof *m->blocks))) {
         fsdp_module_free(&m->base);

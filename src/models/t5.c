@@ -197,18 +197,21 @@ static const fsdp_module_class t5_class = {.type = "t5", .destroy = t5_destroy};
 
 fsdp_status t5_config_check(const fsdp_t5_config *c)
 {
-    const struct {
-        const char *name;
-        int64_t value;
-    } sizes[] = {{"vocab_size", c->vocabulary}, {"d_model", c->hidden},
-                 {"d_ff", c->intermediate},     {"num_layers", c->layers},
-                 {"num_heads", c->heads},       {"num_decoder_layers", c->decoder_layers},
-                 {"d_kv", c->head_dim},         {"relative_attention_max_distance", c->max_distance}};
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        if (sizes[i].value < 1 || sizes[i].value > (int64_t)1 << 31)
-            return error_set(FSDP_ERR_INPUT, "%s is %lld; it must be positive and below 2^31", sizes[i].name,
-                             (long long)sizes[i].value);
-    }
+    const config_size sizes[] = {{"vocab_size", c->vocabulary, (int64_t)MOST_WIDTH * 4},
+                                 {"d_model", c->hidden, MOST_WIDTH},
+                                 {"d_ff", c->intermediate, MOST_WIDTH},
+                                 {"num_layers", c->layers, MOST_LAYERS},
+                                 {"num_decoder_layers", c->decoder_layers, MOST_LAYERS},
+                                 {"num_heads", c->heads, MOST_HEADS},
+                                 {"d_kv", c->head_dim, MOST_HEAD_DIM},
+                                 {"relative_attention_num_buckets", c->buckets, MOST_WIDTH},
+                                 {"relative_attention_max_distance", c->max_distance, (int64_t)1 << 31}};
+    FSDP_TRY(config_check_sizes(sizes, sizeof sizes / sizeof sizes[0]));
+    double attention = 4 * (double)c->hidden * (double)c->head_dim * (double)c->heads;
+    double feed_forward = (c->gated ? 3 : 2) * (double)c->hidden * (double)c->intermediate;
+    FSDP_TRY(config_check_parameters((double)c->vocabulary * (double)c->hidden * (c->tied ? 1 : 2) +
+                                     (double)c->layers * (attention + feed_forward) +
+                                     (double)c->decoder_layers * (2 * attention + feed_forward)));
     if (c->buckets < 4 || c->buckets % 2 != 0 || c->max_distance <= c->buckets / 2)
         return error_set(FSDP_ERR_INPUT,
                          "relative_attention_num_buckets (%lld) must be even, at least 4 and below twice "

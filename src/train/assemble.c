@@ -10,6 +10,9 @@
 #include "base/file.h"
 #include "nn/module.h"
 #include "observe/units.h"
+#include "train/settings_table.h"
+#include "train/shape.h"
+#include "train/weights.h"
 
 /* The configuration file of a model folder, NULL where there is none. malloc'd. */
 static char *config_of(const char *folder)
@@ -22,47 +25,7 @@ static char *config_of(const char *folder)
     return path;
 }
 
-static void llama_from_flags(const fsdp_settings *s, fsdp_llama_config *c)
-{
-    c->vocabulary = s->vocab_size;
-    c->hidden = s->hidden_width;
-    c->intermediate = s->intermediate_size;
-    c->layers = s->num_layers;
-    c->heads = s->num_heads;
-    c->kv_heads = s->num_key_value_heads;
-    c->head_dim = s->head_dim;
-    c->positions = s->max_context_width;
-    c->rope_base = s->rotary_emb_base;
-    c->rope_scaling = (fsdp_rope_scaling)s->rope_scaling;
-    c->rope_factor = s->rope_factor;
-    c->rope_low_factor = s->rope_low_freq_factor;
-    c->rope_high_factor = s->rope_high_freq_factor;
-    c->rope_original_positions = (double)s->rope_original_context;
-    c->norm_eps = (float)s->norm_eps;
-    c->init_deviation = (float)s->initializer_range;
-    c->tied = s->tie_word_embeddings;
-    c->attention_bias = s->attention_bias;
-    c->mlp_bias = s->mlp_bias;
-}
-
-static void t5_from_flags(const fsdp_settings *s, fsdp_t5_config *c)
-{
-    c->vocabulary = s->vocab_size;
-    c->hidden = s->hidden_width;
-    c->intermediate = s->intermediate_size;
-    c->layers = s->num_layers;
-    c->decoder_layers = s->num_decoder_layers ? s->num_decoder_layers : s->num_layers;
-    c->heads = s->num_heads;
-    c->head_dim = s->head_dim;
-    c->buckets = s->relative_attention_buckets;
-    c->max_distance = s->relative_attention_max_distance;
-    c->norm_eps = (float)s->norm_eps;
-    c->dropout = (float)s->dropout;
-    c->init_factor = (float)s->initializer_range;
-    c->gated = s->feed_forward == FSDP_ACTIVATION_GATED_GELU;
-    c->tied = c->scale_decoder_outputs = s->tie_word_embeddings;
-}
-
+/* What the flags leave open about images is the data set's. */
 static void images_from_flags(const fsdp_settings *s, const dataset_info *images, model_config *out)
 {
     fsdp_cnn_config *c = &out->cnn;
@@ -70,39 +33,55 @@ static void images_from_flags(const fsdp_settings *s, const dataset_info *images
     c->height = s->image_height ? s->image_height : images ? images->height : 28;
     c->width = s->image_width ? s->image_width : images ? images->image_width : 28;
     c->classes = s->num_classes ? s->num_classes : images ? images->n_classes : 10;
-    c->first = s->conv1_channels;
-    c->second = s->conv2_channels;
-    c->branch = s->branch_channels;
-    c->hidden = s->hidden_width;
     out->mlp.inputs = c->channels * c->height * c->width;
-    out->mlp.hidden = s->hidden_width;
-    out->mlp.layers = s->num_layers;
     out->mlp.outputs = c->classes;
 }
 
-static fsdp_status read_config(const fsdp_settings *s, model_config *out, bool *found)
+static void model_from_flags(const fsdp_settings *s, const dataset_info *images, model_config *out)
+{
+    shape_from_flags(s, out);
+    out->llama.positions = s->max_context_width;
+    if (out->t5.decoder_layers == 0)
+        out->t5.decoder_layers = out->t5.layers;
+    out->t5.scale_decoder_outputs = out->t5.tied;
+    images_from_flags(s, images, out);
+}
+
+fsdp_status assemble_source(const fsdp_settings *s, model_source *out)
 {
     char *inside = s->model_config ? NULL : config_of(s->init_from);
     const char *path = s->model_config ? s->model_config : inside;
-    *found = path != NULL;
-    fsdp_status status = path ? model_config_read(path, out) : FSDP_OK;
-    if (status == FSDP_OK && path && out->type == MODEL_LLAMA && s->max_context_width > 0) {
-        if (s->max_context_width > out->llama.positions && fsdp_settings_given(s, "max_context_width"))
-            status = error_set(FSDP_ERR_INPUT, "--max_context_width %lld is more than the %lld positions of %s",
-                               (long long)s->max_context_width, (long long)out->llama.positions, path);
-        else
-            out->llama.positions = min_i64(out->llama.positions, s->max_context_width);
-    }
+    *out = (model_source){.json = NULL};
+    fsdp_status status = path ? model_config_open(path, &out->config, &out->json) : FSDP_OK;
+    if (status == FSDP_OK && path && !(out->path = strdup(path)))
+        status = error_set(FSDP_ERR_MEMORY, "reading %s: out of host memory", path);
+    if (status == FSDP_OK && path && s->init_from)
+        status = weights_settle_head(s->init_from, &out->config);
     free(inside);
+    if (status != FSDP_OK)
+        model_source_free(out);
     return status;
 }
 
-fsdp_status assemble_type(const fsdp_settings *s, model_type *type, bool *found)
+void model_source_free(model_source *source)
 {
-    model_config read = model_config_default(MODEL_LLAMA);
-    FSDP_TRY(read_config(s, &read, found));
-    *type = read.type;
-    return FSDP_OK;
+    json_decref(source->json);
+    free(source->path);
+    *source = (model_source){.json = NULL};
+}
+
+/* Texts of this job are no longer than --max_context_width, and tables of positions need not be. */
+static fsdp_status limit_positions(const fsdp_settings *s, const model_source *source, fsdp_llama_config *c)
+{
+    if (s->max_context_width > c->positions && fsdp_settings_given(s, "max_context_width"))
+        return error_set(FSDP_ERR_INPUT, "--max_context_width %lld is more than the %lld positions of %s",
+                         (long long)s->max_context_width, (long long)c->positions, source->path);
+    if (s->max_context_width > 0)
+        c->positions = min_i64(c->positions, s->max_context_width);
+    fsdp_status status = llama_window_check(c);
+    return status == FSDP_OK
+               ? FSDP_OK
+               : error_prefix(status, "%s: --max_context_width %lld: ", source->path, (long long)s->max_context_width);
 }
 
 /* A configuration file has its vocabulary, often a little more than the tokenizer's. */
@@ -118,26 +97,34 @@ static fsdp_status fit_vocabulary(const fsdp_settings *s, bool from_file, int64_
     return FSDP_OK;
 }
 
-fsdp_status assemble_model(const fsdp_settings *s, int64_t vocabulary, const dataset_info *images, model_config *out)
+fsdp_status assemble_model_from(const fsdp_settings *s, const model_source *source, int64_t vocabulary,
+                                const dataset_info *images, model_config *out)
 {
     static const model_type types[] = {
         [FSDP_MODEL_LLAMA_V2] = MODEL_LLAMA, [FSDP_MODEL_LLAMA_V3] = MODEL_LLAMA, [FSDP_MODEL_MISTRAL] = MODEL_LLAMA,
         [FSDP_MODEL_T5] = MODEL_T5,          [FSDP_MODEL_CNN] = MODEL_CNN,        [FSDP_MODEL_MLP] = MODEL_MLP};
-    bool found = false;
-    *out = model_config_default(types[s->model_type]);
-    FSDP_TRY(read_config(s, out, &found));
-    if (found && fsdp_settings_given(s, "dropout"))
+    bool found = source->json != NULL;
+    *out = found ? source->config : model_config_default(types[s->model_type]);
+    if (!found)
+        model_from_flags(s, images, out);
+    else if (out->type == MODEL_LLAMA)
+        FSDP_TRY(limit_positions(s, source, &out->llama));
+    else if (fsdp_settings_given(s, "dropout"))
         out->t5.dropout = (float)s->dropout; /* a matter of training, not of the shape */
-    if (!found) {
-        llama_from_flags(s, &out->llama);
-        t5_from_flags(s, &out->t5);
-        images_from_flags(s, images, out);
-    }
     if (out->type == MODEL_LLAMA)
         return fit_vocabulary(s, found, vocabulary, &out->llama.vocabulary);
     if (out->type == MODEL_T5)
         return fit_vocabulary(s, found, vocabulary, &out->t5.vocabulary);
     return FSDP_OK;
+}
+
+fsdp_status assemble_model(const fsdp_settings *s, int64_t vocabulary, const dataset_info *images, model_config *out)
+{
+    model_source source;
+    FSDP_TRY(assemble_source(s, &source));
+    fsdp_status status = assemble_model_from(s, &source, vocabulary, images, out);
+    model_source_free(&source);
+    return status;
 }
 
 void assemble_world(const fsdp_settings *s, fsdp_world_config *out)
@@ -235,14 +222,7 @@ static fsdp_status set_weights(const fsdp_settings *s, int world_size, assembled
     if ((int)s->shard_weights.n != world_size || world_size > (int)(sizeof out->weights / sizeof out->weights[0]))
         return error_set(FSDP_ERR_INPUT, "--shard_weights has %d numbers for %d ranks", (int)s->shard_weights.n,
                          world_size);
-    for (int i = 0; i < world_size; i++) {
-        char *end;
-        long weight = strtol(s->shard_weights.items[i], &end, 10);
-        if (*end != '\0' || weight < 1 || weight > 1000000)
-            return error_set(FSDP_ERR_INPUT, "--shard_weights: \"%s\" is not a positive whole number",
-                             s->shard_weights.items[i]);
-        out->weights[i] = (int)weight;
-    }
+    FSDP_TRY(settings_shard_weights(s, out->weights));
     out->config.shard_weights = out->weights;
     return FSDP_OK;
 }

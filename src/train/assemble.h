@@ -8,11 +8,21 @@
 #include "data/dataset.h"
 #include "models/config.h"
 
-/* The architecture of the configuration file that --model_config or --init_from brings, when there is one. */
-fsdp_status assemble_type(const fsdp_settings *s, model_type *type, bool *found);
+/* The configuration file that --model_config or --init_from brings. */
+typedef struct model_source {
+    model_config config; /* as the file has it, the head untied where the weights of --init_from are */
+    json_t *json;        /* its content; NULL: there is no such file, the flags have the shape */
+    char *path;
+} model_source;
 
-/* Reads the Hugging Face configuration where one is named; otherwise the shape flags. `vocabulary` is what the data
- * needs (0: not known), images likewise. */
+fsdp_status assemble_source(const fsdp_settings *s, model_source *out);
+void model_source_free(model_source *source); /* legal on zeros */
+
+/* The model of the source where there is one; otherwise of the shape flags. `vocabulary` is what the data needs (0: not
+ * known), images likewise. */
+fsdp_status assemble_model_from(const fsdp_settings *s, const model_source *source, int64_t vocabulary,
+                                const dataset_info *images, model_config *out);
+/* The same in one, for who needs the source no further. */
 fsdp_status assemble_model(const fsdp_settings *s, int64_t vocabulary, const dataset_info *images, model_config *out);
 
 void assemble_world(const fsdp_settings *s, fsdp_world_config *out);

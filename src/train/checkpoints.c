@@ -21,6 +21,29 @@ static json_t *describe_flags(const train_run *run)
     return flags;
 }
 
+static bool set_id(json_t *model, const char *key, int32_t id)
+{
+    return json_object_set_new(model, key, id < 0 ? json_null() : json_integer(id)) == 0;
+}
+
+/* config.json of a checkpoint or an export: the file that the model came from with what has changed, or one from its
+ * shape, with the tokenizer's ids. NULL when out of memory. */
+static json_t *describe_model(const train_run *run)
+{
+    json_t *model = model_config_update(run->source.json, &run->model_config);
+    bool writes = run->model_config.type == MODEL_LLAMA || run->model_config.type == MODEL_T5;
+    if (!model || run->source.json || !run->tokenizer || !writes)
+        return model;
+    bool done = set_id(model, "bos_token_id", fsdp_tokenizer_bos(run->tokenizer)) &&
+                set_id(model, "eos_token_id", fsdp_tokenizer_eos(run->tokenizer));
+    if (done && run->model_config.type == MODEL_LLAMA)
+        done = set_id(model, "pad_token_id", fsdp_tokenizer_pad(run->tokenizer));
+    if (done)
+        return model;
+    json_decref(model);
+    return NULL;
+}
+
 /* What a resumed run needs beside the tensors; the flags are for people. NULL when out of memory. */
 static json_t *describe_position(const train_run *run)
 {
@@ -195,7 +218,7 @@ typedef struct save_notes {
 static fsdp_status make_notes(const train_run *run, ckpt_state *state, ckpt_save_config *config, save_notes *notes)
 {
     device *d = run->world->dev;
-    *notes = (save_notes){describe_position(run), model_config_json(&run->model_config), NULL, tokenizer_path(run)};
+    *notes = (save_notes){describe_position(run), describe_model(run), NULL, tokenizer_path(run)};
     if (!notes->extra || !notes->model)
         return error_set(FSDP_ERR_MEMORY, "describing a checkpoint: out of host memory");
     state->extra = notes->extra;
@@ -295,7 +318,7 @@ static fsdp_status export_model(train_run *run)
 {
     const fsdp_settings *s = run->settings;
     ckpt_save_config config = save_config(run);
-    json_t *model = model_config_json(&run->model_config);
+    json_t *model = describe_model(run);
     char *tokenizer = tokenizer_path(run);
     config.directory = s->export_dir;
     config.model = model;

@@ -192,6 +192,10 @@ static fsdp_status open_generator(generation *g)
         wanted = max_i64(2, min_i64(g->n_prompt + wanted, c->llama.positions));
         c->llama.positions = wanted; /* rotary tables no longer than the text */
         vocabulary = c->llama.vocabulary;
+        fsdp_status window = llama_window_check(&c->llama);
+        if (window != FSDP_OK)
+            return error_prefix(window, "%s: a prompt of %lld tokens and %lld new ones: ", g->path,
+                                (long long)g->n_prompt, (long long)g->config->max_new_tokens);
     }
     FSDP_TRY(open_model(g));
     g->logits = malloc((size_t)vocabulary * sizeof *g->logits);
@@ -217,6 +221,7 @@ static fsdp_status open_all(generation *g)
     free(found);
     FSDP_TRY(status);
     FSDP_TRY(model_config_read(g->path, &g->model_config));
+    FSDP_TRY(weights_settle_head(g->path, &g->model_config));
     if (g->model_config.type != MODEL_LLAMA && g->model_config.type != MODEL_T5)
         return error_set(FSDP_ERR_INPUT, "%s: a %s model writes no text", g->path,
                          model_type_name(g->model_config.type));

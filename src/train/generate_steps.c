@@ -12,7 +12,7 @@
 struct generator {
     fsdp_model *model;
     model_type type;
-    int32_t start_id; /* T5: what the answer begins with */
+    int32_t start_id, pad_id; /* T5: what the answer begins with; what fills the source */
     int64_t capacity, source_capacity, vocabulary, n_layers;
 
     row_cache *past, *memory; /* a layer each; memory: T5's, of the source */
@@ -92,6 +92,7 @@ fsdp_status generator_create(fsdp_model *m, const model_config *c, int64_t capac
     g->vocabulary = t5 ? c->t5.vocabulary : c->llama.vocabulary;
     g->n_layers = t5 ? c->t5.decoder_layers : c->llama.layers;
     g->start_id = c->t5.decoder_start_id;
+    g->pad_id = c->t5.pad_id;
     fsdp_status status = allocate(g, c);
     if (status != FSDP_OK) {
         generator_free(g);
@@ -152,7 +153,7 @@ static fsdp_status read_source(generator *g, const int32_t *ids, int64_t n)
                          (long long)g->source_capacity);
     g->n_source = rounded(n, LEAST_TOKENS, g->source_capacity);
     for (int64_t i = 0; i < g->n_source; i++) {
-        g->source_ids[i] = i < n ? ids[i] : 0;
+        g->source_ids[i] = i < n ? ids[i] : g->pad_id;
         g->source_places[i] = i < n ? (int32_t)i : -1;
         g->source_mask[i] = i < n;
     }

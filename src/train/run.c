@@ -18,6 +18,7 @@
 #include "train/paths.h"
 #include "train/record.h"
 #include "train/settings_used.h"
+#include "train/shape.h"
 #include "train/weights.h"
 
 void run_say(train_run *run, fsdp_line kind, const char *format, ...)
@@ -34,11 +35,9 @@ void run_say(train_run *run, fsdp_line kind, const char *format, ...)
     run->callbacks.line(run->callbacks.context, kind, shown);
 }
 
-/* A hub name where a model is wanted, and the architecture that its configuration names. */
+/* A hub name where a model is wanted, its configuration, and the architecture that this names. */
 static fsdp_status find_model(train_run *run)
 {
-    model_type type;
-    bool found = false;
     if (run->used.init_from) {
         char *path;
         FSDP_TRY(hub_find(HUB_MODEL, run->used.init_from, NULL, &path));
@@ -51,8 +50,11 @@ static fsdp_status find_model(train_run *run)
         FSDP_TRY(status);
         run->used.init_from = run->init_from;
     }
-    FSDP_TRY(assemble_type(run->settings, &type, &found));
-    return found ? settings_take_type(&run->used, type) : FSDP_OK;
+    run_show_warnings(run, true); /* names fields that are not known */
+    fsdp_status status = assemble_source(run->settings, &run->source);
+    run_show_warnings(run, false);
+    FSDP_TRY(status);
+    return run->source.json ? settings_take_type(&run->used, run->source.config.type) : FSDP_OK;
 }
 
 static void settle_activations(train_run *run)
@@ -82,8 +84,12 @@ static fsdp_status choose_model(train_run *run)
     bool has_data = run->data != NULL;
     int64_t vocabulary = run->tokenizer ? fsdp_tokenizer_vocab_size(run->tokenizer) : 0, n_parameters;
     vocabulary = max_i64(vocabulary, max_i64(run->info.vocabulary, run->validation_info.vocabulary));
-    FSDP_TRY(assemble_model(s, vocabulary, has_data ? &run->info : NULL, &run->model_config));
-    FSDP_TRY(settings_take_model(&run->used, &run->model_config));
+    FSDP_TRY(assemble_model_from(s, &run->source, vocabulary, has_data ? &run->info : NULL, &run->model_config));
+    if (!run->source.json && run->tokenizer) {
+        fsdp_t5_config *t5 = &run->model_config.t5;
+        t5->pad_id = t5->decoder_start_id = (int32_t)max_i64(0, fsdp_tokenizer_pad(run->tokenizer));
+    }
+    FSDP_TRY(shape_to_flags(&run->used, &run->model_config));
     if (has_data)
         FSDP_TRY(record_check("the data set", &run->model_config, &run->info));
     if (run->validation)
@@ -253,5 +259,6 @@ void run_close(train_run *run)
     fsdp_world_close(run->world);
     free(run->checkpoint_dir);
     free(run->init_from);
+    model_source_free(&run->source);
     report_close(run->report);
 }

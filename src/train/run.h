@@ -21,10 +21,12 @@ struct train_run {
 
     fsdp_world *world;
     int rank, n_ranks;
-    fsdp_tokenizer *tokenizer;  /* NULL: none needed */
+    fsdp_tokenizer *tokenizer;  /* NULL: none needed, or none that can be read */
+    char no_tokenizer[512];     /* why not; "" otherwise */
     dataset *data, *validation; /* validation NULL: none */
     dataset_info info, validation_info;
 
+    model_source source; /* where the model's configuration came from */
     model_config model_config;
     assembled_sharding sharding;
     fsdp_model *model;

@@ -1,5 +1,6 @@
 /* Opens what a job reads: its tokenizer, its data, and data to validate with. Long texts become a token file in the
  * user's cache folder, made once and shared by the ranks of a host. */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/checked.h"
@@ -11,6 +12,7 @@
 #include "base/threads.h"
 #include "data/hub.h"
 #include "train/run.h"
+#include "train/settings_used.h"
 
 static const int64_t cache_from_bytes = 64 << 20;
 static const double seconds_between_lines = 5;
@@ -26,13 +28,52 @@ static bool reads_text(const fsdp_settings *s)
     return fsdp_model_is_llama(s->model_type) || s->model_type == FSDP_MODEL_T5;
 }
 
+static bool has_file(const char *folder, const char *name)
+{
+    char *path = file_join(folder, name);
+    bool found = path && file_exists(path);
+    free(path);
+    return found;
+}
+
+/* The tokenizer that lies beside the model's weights or its configuration, when none is named. One that cannot be read
+ * is an error only where text is read: its reason waits in run->no_tokenizer. */
+static fsdp_status open_models_tokenizer(train_run *run)
+{
+    static const char *const others[] = {"tokenizer.model", "spiece.model", "vocab.json", "tokenizer_config.json"};
+    const char *const places[] = {run->used.init_from, run->used.model_config};
+    for (size_t i = 0; i < 2; i++) {
+        const char *folder = places[i];
+        if (!folder || !file_is_directory(folder))
+            continue;
+        if (has_file(folder, "tokenizer.json")) {
+            fsdp_status status = fsdp_tokenizer_load(folder, &run->tokenizer);
+            if (status == FSDP_OK)
+                settings_take_tokenizer(&run->used, folder);
+            else
+                snprintf(run->no_tokenizer, sizeof run->no_tokenizer, "%s", fsdp_last_error());
+            return status == FSDP_ERR_MEMORY ? status : FSDP_OK;
+        }
+        for (size_t k = 0; k < sizeof others / sizeof *others; k++) {
+            if (has_file(folder, others[k])) {
+                snprintf(run->no_tokenizer, sizeof run->no_tokenizer,
+                         "%s has %s and no tokenizer.json, which is what is read: make one (transformers writes it "
+                         "with save_pretrained of a fast tokenizer), or name one with --tokenizer",
+                         folder, others[k]);
+                return FSDP_OK;
+            }
+        }
+    }
+    return fsdp_tokenizer_byte(&run->tokenizer);
+}
+
 static fsdp_status open_tokenizer(train_run *run)
 {
     const fsdp_settings *s = run->settings;
     if (!reads_text(s))
         return FSDP_OK;
     if (!s->tokenizer)
-        return fsdp_tokenizer_byte(&run->tokenizer);
+        return open_models_tokenizer(run);
     char *path = NULL;
     FSDP_TRY(hub_find(HUB_MODEL, s->tokenizer, NULL, &path));
     fsdp_status status = fsdp_tokenizer_load(path, &run->tokenizer);
@@ -70,6 +111,10 @@ static dataset_options data_options(const train_run *run, reading *progress, con
     o.width = s->max_context_width;
     o.target_width = s->max_target_width;
     o.pairs = s->model_type == FSDP_MODEL_T5;
+    if (run->source.json && o.pairs) { /* else the model's are made from the tokenizer's */
+        o.pad_id = run->source.config.t5.pad_id;
+        o.start_id = run->source.config.t5.decoder_start_id;
+    }
     if (s->source_field)
         o.source_field = s->source_field;
     if (s->target_field)
@@ -128,6 +173,8 @@ static fsdp_status open_data(train_run *run)
     if (status == FSDP_OK)
         status = open_validation(run, &options);
     free(cache);
+    if (status == FSDP_ERR_INPUT && run->no_tokenizer[0])
+        return error_prefix(status, "%s: ", run->no_tokenizer);
     FSDP_TRY(status);
     run->info = dataset_describe(run->data);
     if (run->validation)

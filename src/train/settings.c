@@ -135,22 +135,24 @@ static bool is_hybrid(int strategy)
     return strategy == FSDP_HYBRID || strategy == FSDP_HYBRID_ZERO2;
 }
 
-static fsdp_status check_shard_weights(const fsdp_settings *s)
+fsdp_status settings_shard_weights(const fsdp_settings *s, int *out)
 {
-    for (int i = 0; i < s->shard_weights.n; i++) {
+    for (int i = 0; i < (int)s->shard_weights.n; i++) {
         char *end;
         long weight = strtol(s->shard_weights.items[i], &end, 10);
-        if (*end || weight < 0 || weight > 1000000)
+        if (*end || end == s->shard_weights.items[i] || weight < 1 || weight > 1000000)
             return error_set(FSDP_ERR_INPUT,
-                             "--shard_weights: '%s' is no weight; whole numbers such as 2,1,1 are wanted",
+                             "--shard_weights: '%s' is no weight; whole numbers from 1 on such as 2,1,1 are wanted",
                              s->shard_weights.items[i]);
+        if (out)
+            out[i] = (int)weight;
     }
     return FSDP_OK;
 }
 
 static fsdp_status check_sharding(fsdp_settings *s)
 {
-    FSDP_TRY(check_shard_weights(s));
+    FSDP_TRY(settings_shard_weights(s, NULL));
     if (s->shard_group_size > 0 && s->sharding_strategy >= 0 && !is_hybrid(s->sharding_strategy))
         return contradiction(s, "shard_group_size", "sharding_strategy", "only hybrid strategies have groups");
     if (s->shard_weights.n && s->sharding_strategy == FSDP_NO_SHARD)

@@ -1,4 +1,4 @@
-/* Overlays the model and the choices of a run on its settings, and lists them. */
+/* Overlays the architecture and the choices of a run on its settings, and lists them. A model's shape is shape.c's. */
 #include "train/settings_used.h"
 
 #include <stdio.h>
@@ -19,40 +19,6 @@ static uint8_t *origin_of(fsdp_settings *s, const fsdp_flag *flag)
     return &s->state.origin[flag - settings_table];
 }
 
-/* What the model's file says of one flag. A value that the user gave must agree; 0 there means "as the model's". */
-static fsdp_status take_number(fsdp_settings *s, const char *name, double value)
-{
-    const fsdp_flag *flag = fsdp_flags_find(settings_table, name);
-    void *field = (char *)s + flag->offset;
-    bool whole = flag->type == FSDP_FLAG_INT;
-    double present = whole ? (double)*(int64_t *)field : *(double *)field;
-    if ((float)present == (float)value) /* models keep their small numbers in fp32 */
-        return FSDP_OK;
-    if (*origin_of(s, flag) >= FSDP_FROM_FILE && present != 0)
-        return error_set(FSDP_ERR_INPUT, "--%s=%.9g contradicts the %.9g of the model's config.json", name, present,
-                         value);
-    if (whole)
-        *(int64_t *)field = (int64_t)value;
-    else
-        *(double *)field = value;
-    *origin_of(s, flag) = FSDP_FROM_MODEL;
-    return FSDP_OK;
-}
-
-static fsdp_status take_switch(fsdp_settings *s, const char *name, bool value)
-{
-    const fsdp_flag *flag = fsdp_flags_find(settings_table, name);
-    bool *field = (bool *)((char *)s + flag->offset);
-    if (*field == value)
-        return FSDP_OK;
-    if (*origin_of(s, flag) >= FSDP_FROM_FILE)
-        return error_set(FSDP_ERR_INPUT, "--%s=%s contradicts the model's config.json", name,
-                         *field ? "true" : "false");
-    *field = value;
-    *origin_of(s, flag) = FSDP_FROM_MODEL;
-    return FSDP_OK;
-}
-
 static void choose(fsdp_settings *s, const char *name, int *field, int value)
 {
     if (*field == value)
@@ -69,54 +35,10 @@ static void choose_switch(fsdp_settings *s, const char *name, bool *field, bool 
     *origin_of(s, fsdp_flags_find(settings_table, name)) = FSDP_FROM_SIZE;
 }
 
-static fsdp_status take_llama(fsdp_settings *s, const fsdp_llama_config *c)
+void settings_take_tokenizer(fsdp_settings *s, const char *folder)
 {
-    FSDP_TRY(take_number(s, "vocab_size", (double)c->vocabulary));
-    FSDP_TRY(take_number(s, "hidden_width", (double)c->hidden));
-    FSDP_TRY(take_number(s, "intermediate_size", (double)c->intermediate));
-    FSDP_TRY(take_number(s, "num_layers", (double)c->layers));
-    FSDP_TRY(take_number(s, "num_heads", (double)c->heads));
-    FSDP_TRY(take_number(s, "num_key_value_heads", (double)c->kv_heads));
-    FSDP_TRY(take_number(s, "head_dim", (double)c->head_dim));
-    FSDP_TRY(take_number(s, "rotary_emb_base", c->rope_base));
-    FSDP_TRY(take_number(s, "norm_eps", (double)c->norm_eps));
-    FSDP_TRY(take_switch(s, "tie_word_embeddings", c->tied));
-    FSDP_TRY(take_switch(s, "attention_bias", c->attention_bias));
-    s->rope_scaling = (int)c->rope_scaling;
-    s->rope_factor = c->rope_factor;
-    return take_switch(s, "mlp_bias", c->mlp_bias);
-}
-
-static fsdp_status take_t5(fsdp_settings *s, const fsdp_t5_config *c)
-{
-    FSDP_TRY(take_number(s, "vocab_size", (double)c->vocabulary));
-    FSDP_TRY(take_number(s, "hidden_width", (double)c->hidden));
-    FSDP_TRY(take_number(s, "intermediate_size", (double)c->intermediate));
-    FSDP_TRY(take_number(s, "num_layers", (double)c->layers));
-    FSDP_TRY(take_number(s, "num_decoder_layers", (double)c->decoder_layers));
-    FSDP_TRY(take_number(s, "num_heads", (double)c->heads));
-    FSDP_TRY(take_number(s, "head_dim", (double)c->head_dim));
-    s->num_key_value_heads = c->heads;
-    s->feed_forward = c->gated ? FSDP_ACTIVATION_GATED_GELU : FSDP_ACTIVATION_RELU;
-    s->dropout = (double)c->dropout;
-    return take_switch(s, "tie_word_embeddings", c->tied);
-}
-
-static fsdp_status take_images(fsdp_settings *s, const fsdp_cnn_config *c)
-{
-    FSDP_TRY(take_number(s, "image_channels", (double)c->channels));
-    FSDP_TRY(take_number(s, "image_height", (double)c->height));
-    FSDP_TRY(take_number(s, "image_width", (double)c->width));
-    return take_number(s, "num_classes", (double)c->classes);
-}
-
-fsdp_status settings_take_model(fsdp_settings *s, const model_config *model)
-{
-    if (model->type == MODEL_LLAMA)
-        return take_llama(s, &model->llama);
-    if (model->type == MODEL_T5)
-        return take_t5(s, &model->t5);
-    return take_images(s, &model->cnn);
+    s->tokenizer = folder;
+    *origin_of(s, fsdp_flags_find(settings_table, "tokenizer")) = FSDP_FROM_MODEL;
 }
 
 void settings_take_sharding(fsdp_settings *s, const fsdp_config *sharding)

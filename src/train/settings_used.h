@@ -10,8 +10,8 @@
 
 /* The architecture that the model's configuration file names. FSDP_ERR_INPUT when another was given. */
 fsdp_status settings_take_type(fsdp_settings *s, model_type type);
-/* The shape of the model as it was read or assembled. FSDP_ERR_INPUT when a flag that was given says otherwise. */
-fsdp_status settings_take_model(fsdp_settings *s, const model_config *model);
+/* The folder of the model, whose tokenizer is used since none was named; borrowed. */
+void settings_take_tokenizer(fsdp_settings *s, const char *folder);
 /* The sharding as it was chosen. */
 void settings_take_sharding(fsdp_settings *s, const fsdp_config *sharding);
 

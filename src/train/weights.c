@@ -5,8 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/checked.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "ckpt/load.h"
 #include "ckpt/manifest.h"
 #include "format/model_folder.h"
@@ -50,18 +52,59 @@ static void check_tensor(complaints *c, const model_folder *folder, const char *
     complain(c, "mis-shaped", name, detail);
 }
 
-/* Names that files carry though the model has no use for them: tied heads, counters, rotary frequencies. */
+static bool ends_with(const char *name, const char *ending)
+{
+    size_t length = strlen(name), n = strlen(ending);
+    return length >= n && strcmp(name + length - n, ending) == 0;
+}
+
+/* Names that files carry though nothing is computed from them: counters, rotary frequencies. */
 static bool is_known_extra(const char *name)
 {
-    static const char *const endings[] = {"lm_head.weight", "num_batches_tracked", "rotary_emb.inv_freq",
-                                          "embed_tokens.weight"};
-    size_t length = strlen(name);
-    for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++) {
-        size_t n = strlen(endings[i]);
-        if (length >= n && strcmp(name + length - n, endings[i]) == 0)
-            return true;
+    return ends_with(name, "num_batches_tracked") || ends_with(name, "rotary_emb.inv_freq");
+}
+
+/* Whether two tensors hold the same numbers. */
+static fsdp_status compare(const safetensors_tensor *a, const safetensors_tensor *b, bool *same)
+{
+    enum { AT_ONCE = 1 << 16 };
+    fsdp_status status = FSDP_OK;
+    *same = a->n_dims == b->n_dims && memcmp(a->shape, b->shape, (size_t)a->n_dims * sizeof a->shape[0]) == 0;
+    if (!*same)
+        return FSDP_OK;
+    float *values = malloc(2 * AT_ONCE * sizeof *values);
+    if (!values)
+        return error_set(FSDP_ERR_MEMORY, "comparing %s with %s: out of host memory", a->name, b->name);
+    for (int64_t first = 0; first < a->numel && *same && status == FSDP_OK; first += AT_ONCE) {
+        int64_t n = min_i64(AT_ONCE, a->numel - first);
+        status = safetensors_read_f32(a, first, n, values);
+        if (status == FSDP_OK)
+            status = safetensors_read_f32(b, first, n, values + AT_ONCE);
+        for (int64_t i = 0; i < n && *same && status == FSDP_OK; i++)
+            *same = values[i] == values[AT_ONCE + i];
     }
-    return false;
+    free(values);
+    return status;
+}
+
+/* The embedding, under either family's name; NULL: none. */
+static const safetensors_tensor *embedding_of(const model_folder *folder)
+{
+    const safetensors_tensor *t = model_folder_find(folder, "shared.weight");
+    return t ? t : model_folder_find(folder, "model.embed_tokens.weight");
+}
+
+/* Files may repeat the embedding under the names of what shares it. What is under such a name and differs would be
+ * lost. */
+static fsdp_status check_shared(complaints *c, const model_folder *folder, const char *name)
+{
+    const safetensors_tensor *embedding = embedding_of(folder);
+    bool shared = ends_with(name, "lm_head.weight") || ends_with(name, "embed_tokens.weight"), same = false;
+    if (shared && embedding)
+        FSDP_TRY(compare(model_folder_find(folder, name), embedding, &same));
+    if (!same)
+        complain(c, "extra", name, shared && embedding ? " that differs from the embedding" : "");
+    return FSDP_OK;
 }
 
 static fsdp_status check_names(const fsdp_model *m, const model_folder *folder)
@@ -80,7 +123,7 @@ static fsdp_status check_names(const fsdp_model *m, const model_folder *folder)
         const char *name = model_folder_at(folder, i)->name;
         if (!module_find_parameter(&m->contents, name) && !module_find_buffer(&m->contents, name) &&
             !is_known_extra(name))
-            complain(&c, "extra", name, "");
+            FSDP_TRY(check_shared(&c, folder, name));
     }
     char more[40] = "";
     if (c.n > c.n_told)
@@ -128,6 +171,21 @@ static fsdp_status load_checkpoint(fsdp_model *m, const char *path)
         status = model_state_loaded(state);
     ckpt_load_result_free(&found);
     model_state_free(state);
+    return status;
+}
+
+fsdp_status weights_settle_head(const char *path, model_config *config)
+{
+    bool *tied = config->type == MODEL_LLAMA ? &config->llama.tied : config->type == MODEL_T5 ? &config->t5.tied : NULL;
+    model_folder *folder;
+    if (!tied || !*tied || is_checkpoint(path) || model_folder_open(path, &folder) != FSDP_OK)
+        return FSDP_OK;
+    const safetensors_tensor *head = model_folder_find(folder, "lm_head.weight"), *embedding = embedding_of(folder);
+    fsdp_status status = head && embedding ? compare(head, embedding, tied) : FSDP_OK;
+    if (status == FSDP_OK && !*tied)
+        log_write(LOG_WARNING, "%s: its configuration ties the head to the embedding, its weights do not: not tied",
+                  path);
+    model_folder_close(folder);
     return status;
 }
 

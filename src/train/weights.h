@@ -4,7 +4,13 @@
 
 #include <fsdp/shard.h>
 
+#include "models/config.h"
+
 /* Missing, extra and mis-shaped names are all listed in one error. Each rank reads only its own slices. */
 fsdp_status weights_load(fsdp_model *m, const char *path);
+
+/* A model that its configuration calls tied, whose files have a head of their own that differs from the embedding, is
+ * untied, as transformers does it. Whatever else is wrong with the files is weights_load's to say. */
+fsdp_status weights_settle_head(const char *path, model_config *config);
 
 #endif

@@ -494,6 +494,27 @@ static void pairs_are_cut_padded_and_masked(void **state)
     fsdp_tokenizer_free(t);
 }
 
+static void pairs_are_padded_and_begun_with_the_models_own_tokens(void **state)
+{
+    const char *names[] = {files_text(*state, "pairs.jsonl", "{\"text\":\"a\",\"summary\":\"x\"}\n")};
+    fsdp_tokenizer *t = bytes();
+    dataset_options o = DATASET_OPTIONS_INIT;
+    int32_t ids[4], mask[4], labels[4], decoder[4];
+    dataset_row row = {.ids = ids, .mask = mask, .labels = labels, .decoder_ids = decoder};
+    o.tokenizer = t;
+    o.pairs = true;
+    o.width = o.target_width = 4;
+    o.pad_id = 7;
+    o.start_id = 9;
+    dataset *d = open_or_fail(names, 1, &o);
+    assert_int_equal(dataset_read(d, 0, &row), FSDP_OK);
+    assert_memory_equal(ids, ((int32_t[]){'a', 0, 7, 7}), sizeof ids);
+    assert_memory_equal(labels, ((int32_t[]){'x', 0, DATASET_IGNORE, DATASET_IGNORE}), sizeof labels);
+    assert_memory_equal(decoder, ((int32_t[]){9, 'x', 0, 7}), sizeof decoder);
+    dataset_free(d);
+    fsdp_tokenizer_free(t);
+}
+
 static void images_are_scaled_and_parts_told_apart(void **state)
 {
     uint8_t images[16 + 2 * 4] = {0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 2, 0, 51, 102, 255, 1, 2, 3, 4};
@@ -634,6 +655,7 @@ int main(void)
         TEST(token_files_are_read_as_one_row_of_tokens),
         TEST(tables_of_steps_keep_their_order),
         TEST(pairs_are_cut_padded_and_masked),
+        TEST(pairs_are_padded_and_begun_with_the_models_own_tokens),
         TEST(images_are_scaled_and_parts_told_apart),
         TEST(images_named_for_validation_are_the_test_images),
         TEST(held_back_samples_are_the_last_ones_and_outlive_the_rest),

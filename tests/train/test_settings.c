@@ -161,6 +161,7 @@ static void lists_are_cut_at_commas(void **state)
     assert_int_equal(s.shard_weights.n, 3);
     fsdp_settings_free(&s);
     REFUSED("--shard_weights: 'x'", "--shard_weights=2,x");
+    REFUSED("--shard_weights: '0'", "--shard_weights=2,0");
 }
 
 static void sizes_have_units(void **state)
