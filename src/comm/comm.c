@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/checked.h"
 #include "base/error.h"
 #include "base/threads.h"
 #include "comm/engine.h"
@@ -45,6 +46,13 @@ size_t comm_overhead(const comm_config *config)
 {
     const comm_backend *backend;
     return choose_backend(config, &backend) == FSDP_OK && backend->overhead ? backend->overhead(config) : 0;
+}
+
+size_t comm_allocated_bytes(const comm_config *config, size_t bytes)
+{
+    const comm_backend *backend;
+    bool rounds = choose_backend(config, &backend) == FSDP_OK && backend->page > 0;
+    return rounds ? round_up(bytes, backend->page) : bytes;
 }
 
 /* A process that may run everywhere shares the host with its other ranks; one that was bound has its cores to itself.

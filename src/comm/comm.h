@@ -61,6 +61,8 @@ fsdp_status comm_open(const comm_config *config, comm **out);
 /* Bytes that comm_open takes on each rank and reports as memory, before anything is allocated or sent. Not counted: a
  * few kB of lists, and what MPI and NCCL take for themselves. */
 size_t comm_overhead(const comm_config *config);
+/* Bytes that comm_allocate takes and reports when it is asked for so many. */
+size_t comm_allocated_bytes(const comm_config *config, size_t bytes);
 
 /* Leaves the world and frees everything, also memory of comm_allocate and groups that are still there. All ranks close;
  * a rank that still waits for one that closed gets FSDP_ERR_PEER. NULL is legal. Requests not waited for are dropped.

@@ -24,6 +24,7 @@ typedef struct comm_backend {
     bool enqueues;  /* run puts work on a device's queue and returns: it is called as soon as a collective is started */
     bool registers; /* memory of allocate is known to the network: collectives write it directly, too */
     bool works;     /* run moves and sums data all the time: a thread for it wants a core of its own */
+    size_t page;    /* allocate takes whole pages of this many bytes; 0: what it is asked for */
     size_t (*overhead)(const comm_config *config); /* see comm_overhead; optional: nothing */
     /* Meets the other ranks; fills in c->state and, where the backend knows better than the job, c's numbers. */
     fsdp_status (*open)(comm *c);

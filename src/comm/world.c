@@ -39,6 +39,11 @@ static fsdp_status open_device(const fsdp_world_config *config, int local_rank, 
         return device_open_cpu(product, out);
     if (strcmp(config->device, "cuda") == 0)
         return device_open_cuda(gpu_index(local_rank), out);
+    if (device_is_described(config->device))
+        return error_set(
+            FSDP_ERR_INPUT,
+            "device \"%s\" is a description, for `fsdp plan` and --dry_run; to compute on such a GPU say cuda",
+            config->device);
     if (strcmp(config->device, "auto") != 0)
         return error_set(FSDP_ERR_INPUT, "device \"%s\": cpu, cuda and auto are known", config->device);
     if (device_open_cuda(gpu_index(local_rank), out) == FSDP_OK)

@@ -19,6 +19,7 @@ typedef struct device device;
 typedef struct stream stream;
 typedef struct event event;
 typedef struct graph graph;
+typedef struct gpu_properties gpu_properties; /* gpu.h */
 
 typedef enum memory_kind {
     MEMORY_DEVICE, /* what kernels read and write */
@@ -26,12 +27,15 @@ typedef enum memory_kind {
 } memory_kind;
 
 struct device {
-    const char *name;       /* "cpu", "cuda" */
-    char description[256];  /* for --version and reports: the processor and what the products run on */
-    size_t workspace_limit; /* no kernel is given more workspace than this, none may ask for more */
-    size_t chunk_bytes;     /* how much of a large intermediate (logits) is computed at a time; 0: 64 MiB */
-    bool fixed_choices;     /* set before the first kernel: implementations are chosen by rule, never by timing */
-    bool takes_choices;     /* likewise, until another rank's choices are imported */
+    const char *name;          /* "cpu", "cuda" */
+    char description[256];     /* for --version and reports: the processor and what the products run on */
+    bool own_memory;           /* beside the host's: what MEMORY_HOST is does not lie there */
+    size_t workspace_limit;    /* no kernel is given more workspace than this, none may ask for more */
+    size_t chunk_bytes;        /* how much of a large intermediate (logits) is computed at a time; 0: 64 MiB */
+    const gpu_properties *gpu; /* NULL: not a GPU */
+    const char *unplanned;     /* what the workspaces leave out, for a sentence; NULL: nothing */
+    bool fixed_choices;        /* set before the first kernel: implementations are chosen by rule, never by timing */
+    bool takes_choices;        /* likewise, until another rank's choices are imported */
     const kernel_table *kernels;
 
     /* 256-byte aligned (CPU: huge pages where that helps), contents undefined. Reported through HOOK_MEMORY. */
@@ -91,6 +95,12 @@ fsdp_status device_open_cpu(cpu_product product, device **out);
 
 /* FSDP_ERR_UNSUPPORTED, with the reason, when built without CUDA or run without a GPU. */
 fsdp_status device_open_cuda(int index, device **out);
+
+/* A GPU that need not be here, by name (h200, h100, a100): a device of which only what plans ask for is there: name,
+ * limits, gpu, unplanned, the kernels' workspaces, available, and which of the optional functions it has. Everything
+ * else refuses. FSDP_ERR_INPUT for other names. */
+bool device_is_described(const char *name);
+fsdp_status device_describe(const char *name, device **out);
 
 static inline void device_close(device *d)
 {

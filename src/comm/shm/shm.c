@@ -197,6 +197,7 @@ static void shm_group_close(comm_group *g)
 const comm_backend comm_shm_backend = {
     .name = "shm",
     .works = true,
+    .page = SHM_PAGE,
     .overhead = shm_overhead,
     .open = shm_open_backend,
     .close = shm_close_backend,

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/hooks.h"
+#include "base/host_memory.h"
 #include "base/threads.h"
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/parallel.h"
@@ -195,20 +196,10 @@ static fsdp_status cpu_zero(stream *s, void *to, size_t bytes)
     return FSDP_OK;
 }
 
-/* What the system would still give: free memory and caches it can drop. 0: it does not say. */
 static size_t cpu_available(device *d)
 {
     (void)d;
-    unsigned long long kibibytes = 0;
-    char line[128];
-    FILE *file = fopen("/proc/meminfo", "r");
-    while (file && fgets(line, sizeof line, file)) {
-        if (sscanf(line, "MemAvailable: %llu kB", &kibibytes) == 1)
-            break;
-    }
-    if (file)
-        fclose(file);
-    return (size_t)kibibytes * 1024;
+    return host_memory_available();
 }
 
 static void cpu_close(device *d)

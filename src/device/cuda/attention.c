@@ -58,7 +58,7 @@ size_t cuda_attention_forward_workspace(const device *d, const attention_args *a
 size_t cuda_attention_backward_workspace(const device *d, const attention_args *a)
 {
     attention_plan plan = find(d, a, true);
-    size_t own = attention_own_backward_bytes(a), planned = attention_plan_workspace(&plan);
+    size_t own = gpu_attention_backward_workspace(d, a), planned = attention_plan_workspace(&plan);
     return own > planned ? own : planned;
 }
 

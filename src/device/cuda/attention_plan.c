@@ -29,7 +29,7 @@ static bool is_served(const cuda_device *d, const attention_args *a, bool backwa
         return false;
     if (a->causal && a->q_length != a->kv_length)
         return false;
-    int64_t widest = d->compute_capability == 90 ? 256 : 128;
+    int64_t widest = d->gpu.compute_capability == 90 ? 256 : 128;
     if (a->head_dim % 8 != 0 || a->head_dim > widest || (a->q_row | a->k_row | a->v_row) % 8 != 0)
         return false;
     /* Before 9.16 keys past the end of an uneven tile were read. */

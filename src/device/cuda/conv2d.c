@@ -26,13 +26,13 @@ static size_t planned_workspace(const device *d, const conv2d_args *a, graph_con
 
 size_t cuda_conv2d_forward_workspace(const device *d, const conv2d_args *a)
 {
-    return max_size(conv2d_columns_workspace(d, a, false), planned_workspace(d, a, CONVOLUTION_Y));
+    return max_size(gpu_conv2d_forward_workspace(d, a), planned_workspace(d, a, CONVOLUTION_Y));
 }
 
 size_t cuda_conv2d_backward_workspace(const device *d, const conv2d_args *a)
 {
     size_t planned = max_size(planned_workspace(d, a, CONVOLUTION_X), planned_workspace(d, a, CONVOLUTION_WEIGHT));
-    return max_size(conv2d_columns_workspace(d, a, true), planned);
+    return max_size(gpu_conv2d_backward_workspace(d, a), planned);
 }
 
 /* cuDNN reads 16 bytes at a time. */

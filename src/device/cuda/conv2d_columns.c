@@ -5,34 +5,6 @@
 #include "base/checked.h"
 #include "base/error.h"
 
-/* Sizes of one convolution, in elements. */
-typedef struct conv_sizes {
-    int64_t depth;  /* in_channels * kernel_h * kernel_w */
-    int64_t area;   /* out_h * out_w */
-    int64_t weight; /* out_channels * depth */
-    int64_t images; /* worked on at a time */
-    size_t columns_bytes, total_bytes;
-} conv_sizes;
-
-static conv_sizes measure(const device *d, const conv2d_args *a, bool backward)
-{
-    conv_sizes s = {.depth = a->in_channels * a->kernel_h * a->kernel_w, .area = a->out_h * a->out_w};
-    s.weight = a->out_channels * s.depth;
-    /* Backward keeps fp32 columns and a weight gradient for each image, and one more for their sum. */
-    size_t column = (size_t)(s.depth * s.area) * (backward ? sizeof(float) : fsdp_dtype_size(a->x.dtype));
-    size_t extra = backward ? (size_t)s.weight * sizeof(float) : 0, reserve = extra + 512;
-    size_t room = d->workspace_limit > reserve ? d->workspace_limit - reserve : 0;
-    s.images = max_i64(1, min_i64(a->batch, (int64_t)(room / max_i64(1, (int64_t)(column + extra)))));
-    s.columns_bytes = round_up(column * (size_t)s.images, 256);
-    s.total_bytes = s.columns_bytes + (backward ? extra * (size_t)(s.images + 1) : 0);
-    return s;
-}
-
-size_t conv2d_columns_workspace(const device *d, const conv2d_args *a, bool backward)
-{
-    return measure(d, a, backward).total_bytes;
-}
-
 static buffer at(buffer b, int64_t elements)
 {
     b.p = (char *)b.p + elements * (int64_t)fsdp_dtype_size(b.dtype);
@@ -41,7 +13,7 @@ static buffer at(buffer b, int64_t elements)
 
 fsdp_status conv2d_columns_forward(stream *s, const conv2d_args *a)
 {
-    conv_sizes size = measure(&s->device->base, a, false);
+    gpu_conv_sizes size = gpu_conv_measure(&s->device->base, a, false);
     for (int64_t first = 0; first < a->batch; first += size.images) {
         int64_t images = min_i64(size.images, a->batch - first);
         FSDP_TRY(cuda_check(launch_image_to_columns(&s->launch, a, first, images, a->workspace), "convolution"));
@@ -71,7 +43,7 @@ fsdp_status conv2d_columns_forward(stream *s, const conv2d_args *a)
 }
 
 /* d_weight of the images, each into its own slot of `slots`; slot 0 carries the sum of the images before. */
-static fsdp_status weight_gradient(stream *s, const conv2d_args *a, const conv_sizes *size, int64_t first,
+static fsdp_status weight_gradient(stream *s, const conv2d_args *a, const gpu_conv_sizes *size, int64_t first,
                                    int64_t images, float *slots)
 {
     FSDP_TRY(cuda_check(launch_image_to_columns(&s->launch, a, first, images, a->workspace), "convolution's gradient"));
@@ -104,7 +76,7 @@ static fsdp_status weight_gradient(stream *s, const conv2d_args *a, const conv_s
                       "convolution's weight gradient");
 }
 
-static fsdp_status input_gradient(stream *s, const conv2d_args *a, const conv_sizes *size, int64_t first,
+static fsdp_status input_gradient(stream *s, const conv2d_args *a, const gpu_conv_sizes *size, int64_t first,
                                   int64_t images)
 {
     buffer columns = {a->workspace, FSDP_F32};
@@ -134,7 +106,7 @@ static fsdp_status input_gradient(stream *s, const conv2d_args *a, const conv_si
 
 fsdp_status conv2d_columns_backward(stream *s, const conv2d_args *a, bool weight, bool input)
 {
-    conv_sizes size = measure(&s->device->base, a, true);
+    gpu_conv_sizes size = gpu_conv_measure(&s->device->base, a, true);
     float *slots = (float *)((char *)a->workspace + size.columns_bytes);
     for (int64_t first = 0; first < a->batch; first += size.images) {
         int64_t images = min_i64(size.images, a->batch - first);

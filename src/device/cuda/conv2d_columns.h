@@ -5,7 +5,6 @@
 
 #include "device/cuda/cuda_device.h"
 
-size_t conv2d_columns_workspace(const device *d, const conv2d_args *a, bool backward);
 fsdp_status conv2d_columns_forward(stream *s, const conv2d_args *a);
 fsdp_status conv2d_columns_backward(stream *s, const conv2d_args *a, bool weight, bool input);
 

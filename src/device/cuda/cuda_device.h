@@ -11,24 +11,22 @@
 #include "device/cuda/cuda.h"
 #include "device/cuda/launch.h"
 #include "device/cuda/libraries.h"
-#include "device/device.h"
+#include "device/gpu.h"
 
 typedef struct gemm_table gemm_table;
 typedef struct cudnn_plans cudnn_plans;
 
 typedef struct cuda_device {
     device base;
-    int index;
-    char gpu[128];
-    int compute_capability; /* 90 for 9.0 */
-    int n_multiprocessors;
-    int shared_bytes;
+    int index; /* -1: only described */
+    gpu_properties gpu;
     int priority_normal, priority_ahead;
     cuda_libraries libraries;
     gemm_table *gemms;
     cudnn_plans *plans;
     bool tf32, tuning, cudnn;
-    char *cache; /* file of the chosen products; NULL: not kept */
+    void *described; /* the GPU as cuDNN's plans take it; NULL: the one at hand */
+    char *cache;     /* file of the chosen products; NULL: not kept */
 } cuda_device;
 
 struct stream {
@@ -49,8 +47,14 @@ struct graph {
 /* FSDP_OK, or FSDP_ERR_DEVICE (FSDP_ERR_MEMORY when that ran out) with `what` and CUDA's words. */
 fsdp_status cuda_check(cudaError_t error, const char *what);
 
-/* Makes the device current for this thread. */
+/* The device table, for a device that is open or described. */
+extern const device cuda_device_table;
+
+/* Makes the device current for this thread. FSDP_ERR_UNSUPPORTED for one that is only described. */
 fsdp_status cuda_enter(const cuda_device *d);
+
+/* describe.c: frees what device_describe made for cuDNN. */
+void cuda_forget_description(cuda_device *d);
 
 /* pinned.c. Host memory that transfers can use while the host does something else. */
 fsdp_status pinned_allocate(size_t bytes, void **out);
@@ -68,7 +72,6 @@ fsdp_status cuda_choices_import(device *d, const char *name, const char *bytes, 
 fsdp_status gemm_table_create(gemm_table **out);
 void gemm_table_free(cuda_device *d, gemm_table *table);
 fsdp_status cuda_gemm(stream *s, const gemm_args *a);
-size_t cuda_gemm_workspace(const device *d, const gemm_args *a);
 
 /* cudnn_plans.c */
 fsdp_status cudnn_plans_create(cudnn_plans **out);

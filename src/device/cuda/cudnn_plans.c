@@ -120,8 +120,9 @@ static fsdp_status compile_plan(const graph_target *target, const plan_request *
 /* Fills in plan->plan, or leaves it NULL when cuDNN has nothing for the request. */
 static fsdp_status prepare_plan(cuda_device *d, const plan_request *request, cudnn_plan *plan)
 {
-    graph_target target = {.api = &d->libraries.cudnn};
-    FSDP_TRY(libraries_cudnn_handle(&d->libraries, &target.handle));
+    graph_target target = {.api = &d->libraries.cudnn, .properties = d->described};
+    if (!d->described)
+        FSDP_TRY(libraries_cudnn_handle(&d->libraries, &target.handle));
     char *path = plan_path(d->plans, request->kind, plan->key);
     plan->plan = load_plan(&target, path);
     if (!plan->plan) {
@@ -143,7 +144,8 @@ fsdp_status cudnn_plans_find(cuda_device *d, const plan_request *request, const 
     char key[FULL_KEY_CHARS];
     fsdp_status status = FSDP_OK;
     *out = NULL;
-    snprintf(key, sizeof key, "cudnn %zu %s %s %s", d->libraries.cudnn_version, d->gpu, request->kind, request->key);
+    snprintf(key, sizeof key, "cudnn %zu %s %s %s", d->libraries.cudnn_version, d->gpu.name, request->kind,
+             request->key);
     pthread_mutex_lock(&d->plans->mutex);
     cudnn_plan *plan = d->plans->first;
     while (plan && strcmp(plan->key, key) != 0)

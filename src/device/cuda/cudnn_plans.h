@@ -26,6 +26,9 @@ typedef struct plan_request {
 /* The plan, loaded or compiled where it is not there yet; *out is NULL where cuDNN has no engine for it. */
 fsdp_status cudnn_plans_find(cuda_device *d, const plan_request *request, const cudnn_plan **out);
 
+/* describe.c. A GPU as cuDNN wants it described; the caller destroys *out. */
+fsdp_status cudnn_describe(const cudnn_api *api, const gpu_properties *gpu, cudnnBackendDescriptor_t *out);
+
 fsdp_status cudnn_plan_run(stream *s, const cudnn_plan *plan, int n, const int64_t *uids, void *const *pointers,
                            void *workspace);
 #endif

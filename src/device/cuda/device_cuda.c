@@ -10,8 +10,6 @@
 #include "base/hooks.h"
 
 #define MEBIBYTE (1024.0 * 1024.0)
-#define WORKSPACE_LIMIT ((size_t)32 << 20)
-#define CHUNK_BYTES ((size_t)512 << 20) /* 2048 rows of 128k logits: products of a size at which they run fastest */
 
 fsdp_status cuda_check(cudaError_t error, const char *what)
 {
@@ -23,6 +21,9 @@ fsdp_status cuda_check(cudaError_t error, const char *what)
 
 fsdp_status cuda_enter(const cuda_device *d)
 {
+    if (d->index < 0)
+        return error_set(FSDP_ERR_UNSUPPORTED, "%s is only described: it can be planned for, not computed on",
+                         d->gpu.name);
     return cuda_check(cudaSetDevice(d->index), "choosing the GPU");
 }
 
@@ -34,7 +35,7 @@ static fsdp_status out_of_memory(const cuda_device *d, size_t bytes)
     return error_set(FSDP_ERR_MEMORY,
                      "GPU %d (%s) is out of memory: %.1f MiB asked for, %.1f of %.1f MiB free; use a smaller batch, "
                      "activation checkpointing or --cpu_offload",
-                     d->index, d->gpu, (double)bytes / MEBIBYTE, (double)available / MEBIBYTE,
+                     d->index, d->gpu.name, (double)bytes / MEBIBYTE, (double)available / MEBIBYTE,
                      (double)total / MEBIBYTE);
 }
 
@@ -86,9 +87,9 @@ static fsdp_status device_stream_create(device *base, int priority, stream **out
     if (!s)
         return error_set(FSDP_ERR_MEMORY, "out of host memory for a stream");
     s->device = d;
-    s->launch.n_multiprocessors = d->n_multiprocessors;
-    s->launch.shared_bytes = d->shared_bytes;
-    s->launch.clusters = d->compute_capability >= 90;
+    s->launch.n_multiprocessors = d->gpu.n_multiprocessors;
+    s->launch.shared_bytes = d->gpu.shared_bytes;
+    s->launch.clusters = d->gpu.compute_capability >= 90;
     fsdp_status status = cuda_check(cudaStreamCreateWithPriority(&s->launch.stream, cudaStreamNonBlocking,
                                                                  priority > 0 ? d->priority_ahead : d->priority_normal),
                                     "creating a stream");
@@ -233,23 +234,38 @@ static fsdp_status device_random(stream *s, const random_args *a)
     return cuda_check(launch_random(&s->launch, a), "random numbers");
 }
 
+static size_t device_available(device *base)
+{
+    const cuda_device *d = (const cuda_device *)base;
+    size_t available = 0, total = 0;
+    if (d->index < 0)
+        return gpu_usable(d->gpu.memory_bytes - GPU_CONTEXT_BYTES);
+    if (cuda_enter(d) != FSDP_OK || cudaMemGetInfo(&available, &total) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return 0;
+    }
+    return gpu_usable(available);
+}
+
 static void device_shut(device *base)
 {
     cuda_device *d = (cuda_device *)base;
-    if (cuda_enter(d) == FSDP_OK)
+    if (d->index >= 0 && cuda_enter(d) == FSDP_OK)
         (void)cudaDeviceSynchronize();
     cuda_cache_save(d);
     free(d->cache);
     gemm_table_free(d, d->gemms);
     cudnn_plans_free(d, d->plans);
+    cuda_forget_description(d);
     libraries_close(&d->libraries);
     free(d);
 }
 
-static const device table = {
+const device cuda_device_table = {
     .name = "cuda",
-    .workspace_limit = WORKSPACE_LIMIT,
-    .chunk_bytes = CHUNK_BYTES,
+    .own_memory = true,
+    .workspace_limit = GPU_WORKSPACE_LIMIT,
+    .chunk_bytes = GPU_CHUNK_BYTES,
     .kernels = &cuda_kernels,
     .allocate = device_allocate,
     .release = device_release,
@@ -272,6 +288,7 @@ static const device table = {
     .random = device_random,
     .choices_export = cuda_choices_export,
     .choices_import = cuda_choices_import,
+    .available = device_available,
     .close = device_shut,
 };
 
@@ -306,14 +323,17 @@ static fsdp_status read_properties(cuda_device *d)
 {
     struct cudaDeviceProp properties;
     FSDP_TRY(cuda_check(cudaGetDeviceProperties(&properties, d->index), "reading the GPU's properties"));
-    snprintf(d->gpu, sizeof d->gpu, "%.*s", (int)sizeof d->gpu - 1, properties.name);
-    d->compute_capability = properties.major * 10 + properties.minor;
-    d->n_multiprocessors = properties.multiProcessorCount;
-    d->shared_bytes = (int)properties.sharedMemPerBlockOptin;
-    if (d->compute_capability < 80)
+    snprintf(d->gpu.name, sizeof d->gpu.name, "%.*s", (int)sizeof d->gpu.name - 1, properties.name);
+    d->gpu.compute_capability = properties.major * 10 + properties.minor;
+    d->gpu.n_multiprocessors = properties.multiProcessorCount;
+    d->gpu.shared_bytes = (int)properties.sharedMemPerBlockOptin;
+    d->gpu.l2_bytes = properties.l2CacheSize;
+    d->gpu.memory_bytes = properties.totalGlobalMem;
+    d->base.gpu = &d->gpu;
+    if (d->gpu.compute_capability < 80)
         return error_set(FSDP_ERR_UNSUPPORTED,
                          "GPU %d (%s) has compute capability %d.%d; 8.0 or newer is needed (use --device cpu)",
-                         d->index, d->gpu, properties.major, properties.minor);
+                         d->index, d->gpu.name, properties.major, properties.minor);
     FSDP_TRY(cuda_check(cudaDeviceGetStreamPriorityRange(&d->priority_normal, &d->priority_ahead),
                         "reading stream priorities"));
     return FSDP_OK;
@@ -330,8 +350,8 @@ static void describe(cuda_device *d)
         snprintf(attention, sizeof attention, "cuDNN %u.%u.%u", cudnn / 10000, cudnn % 10000 / 100, cudnn % 100);
     snprintf(d->base.description, sizeof d->base.description,
              "%.80s (compute capability %d.%d, %d multiprocessors, driver for CUDA %d.%d), cuBLASLt %u.%u.%u, %s",
-             d->gpu, d->compute_capability / 10, d->compute_capability % 10, d->n_multiprocessors, driver / 1000,
-             driver % 1000 / 10, cublaslt / 10000, cublaslt % 10000 / 100, cublaslt % 100, attention);
+             d->gpu.name, d->gpu.compute_capability / 10, d->gpu.compute_capability % 10, d->gpu.n_multiprocessors,
+             driver / 1000, driver % 1000 / 10, cublaslt / 10000, cublaslt % 10000 / 100, cublaslt % 100, attention);
 }
 
 fsdp_status device_open_cuda(int index, device **out)
@@ -340,7 +360,7 @@ fsdp_status device_open_cuda(int index, device **out)
     cuda_device *d = calloc(1, sizeof *d);
     if (!d)
         return error_set(FSDP_ERR_MEMORY, "out of host memory for the CUDA device");
-    d->base = table;
+    d->base = cuda_device_table;
     d->index = index;
     d->tuning = true;
     d->cudnn = true;

@@ -5,31 +5,7 @@
 
 #include <string.h>
 
-#include "base/checked.h"
 #include "base/error.h"
-
-/* Whether cuBLASLt writes results of this type from operands of that. */
-static bool is_native(const gemm_args *a)
-{
-    return a->d.dtype == a->a.dtype || a->d.dtype == FSDP_F32;
-}
-
-static size_t scratch_bytes(const gemm_args *a)
-{
-    return is_native(a) ? 0 : round_up((size_t)max_i64(a->batch, 1) * (size_t)a->m * (size_t)a->n * sizeof(float), 256);
-}
-
-/* What the library may use of the workspace: all but the scratch memory, which lies in front. */
-static size_t library_bytes(const device *d, const gemm_args *a)
-{
-    size_t scratch = scratch_bytes(a);
-    return d->workspace_limit > scratch ? d->workspace_limit - scratch : 0;
-}
-
-size_t cuda_gemm_workspace(const device *d, const gemm_args *a)
-{
-    return scratch_bytes(a) + library_bytes(d, a);
-}
 
 static fsdp_status check_arguments(const gemm_args *a)
 {
@@ -83,7 +59,7 @@ static fsdp_status run_through_scratch(stream *s, const gemm_args *a)
                          fsdp_dtype_name(a->d.dtype));
     float *scratch = a->workspace;
     gemm_args plain = *a;
-    plain.workspace = (char *)a->workspace + scratch_bytes(a);
+    plain.workspace = (char *)a->workspace + gpu_gemm_scratch(a);
     plain.alpha = 1.0f;
     plain.beta = 0.0f;
     plain.bias.p = NULL;
@@ -91,7 +67,7 @@ static fsdp_status run_through_scratch(stream *s, const gemm_args *a)
     plain.ldc = plain.ldd = a->n;
     plain.stride_c = plain.stride_d = a->m * a->n;
     bool found = false;
-    FSDP_TRY(run_native(s, &plain, library_bytes(&s->device->base, a), &found));
+    FSDP_TRY(run_native(s, &plain, gpu_gemm_library(&s->device->base, a), &found));
     return found ? finish(s, a, scratch) : no_algorithm(a);
 }
 
@@ -111,7 +87,7 @@ static fsdp_status run(stream *s, gemm_args *a)
 {
     if (a->k == 0)
         return finish(s, a, NULL);
-    if (!is_native(a))
+    if (gpu_gemm_scratch(a) > 0)
         return run_through_scratch(s, a);
     if (a->beta != 0.0f && a->c.dtype != a->d.dtype) { /* the library adds only what has the result's type */
         gemm_args first = *a;

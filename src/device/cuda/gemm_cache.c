@@ -34,7 +34,7 @@ static json_t *table_to_json(cuda_device *d)
                 json_array_append_new(products, entry_to_json(entry));
     gemm_table_unlock(d->gemms);
     return json_pack("{s:I, s:s, s:o}", "cublaslt", (json_int_t)d->libraries.cublaslt.cublasLtGetVersion(), "gpu",
-                     d->gpu, "products", products);
+                     d->gpu.name, "products", products);
 }
 
 static bool parse_words(const char *text, uint64_t words[N_WORDS])
@@ -77,7 +77,7 @@ static fsdp_status load_table(cuda_device *d, const char *name, const json_t *ro
     const char *gpu = NULL;
     FSDP_TRY(json_get_int(name, root, "cublaslt", &version));
     FSDP_TRY(json_get_string(name, root, "gpu", &gpu));
-    if ((size_t)version != d->libraries.cublaslt.cublasLtGetVersion() || strcmp(gpu, d->gpu) != 0)
+    if ((size_t)version != d->libraries.cublaslt.cublasLtGetVersion() || strcmp(gpu, d->gpu.name) != 0)
         return FSDP_OK;
     const json_t *products = json_object_get(root, "products");
     if (!json_is_array(products))

@@ -62,6 +62,16 @@ static const char *find_cublaslt(void *file, cublaslt_api *api)
     return missing;
 }
 
+bool libraries_open_driver(void)
+{
+    static const char *const places[] = {"libcuda.so.1", "/usr/local/cuda/lib64/stubs/libcuda.so",
+                                         "/usr/local/cuda/targets/x86_64-linux/lib/stubs/libcuda.so"};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        if (dlopen(places[i], RTLD_NOW | RTLD_GLOBAL))
+            return true;
+    return false;
+}
+
 #ifdef CUDA_HAS_CUDNN
 static const char *find_cudnn(void *file, cudnn_api *api)
 {

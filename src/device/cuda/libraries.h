@@ -2,6 +2,8 @@
 #ifndef DEVICE_CUDA_LIBRARIES_H
 #define DEVICE_CUDA_LIBRARIES_H
 
+#include <stdbool.h>
+
 #include <cublasLt.h>
 #if __has_include(<cudnn_graph.h>)
 #include <cudnn_graph.h>
@@ -69,6 +71,8 @@ typedef struct cuda_libraries {
 fsdp_status libraries_open(cuda_libraries *l);
 void libraries_close(cuda_libraries *l);
 
+/* The driver's library, or the toolkit's stub, which carries its name: once open, cuDNN finds it under that. */
+bool libraries_open_driver(void);
 /* Only cuDNN's functions, without a GPU: plans can be built for a described one. */
 fsdp_status libraries_open_cudnn(cuda_libraries *l);
 
