@@ -207,6 +207,8 @@ const command command_bench = {
         "    the job's backend, beside what copying as many bytes takes.\n"
         "\n"
         "Workloads: cpu-512, single, 1b-8k, 1b-8k-ac, 3.2-1b, 3.2-1b-8, 8b-4k-ac, tiny. --json prints one line of\n"
-        "JSON instead of a table. All flags of `fsdp train` count.",
+        "JSON instead of a table. Flags of `fsdp train` for batch, optimizer, precision, sharding and machine count; "
+        "those\n"
+        "for the model's shape too, where no workload is named.",
     .flags = bench_flags,
     .run = run_bench};

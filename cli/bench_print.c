@@ -44,10 +44,11 @@ static void step_json(const char *workload, const fsdp_bench_result *r)
 {
     fputs("{", stdout);
     json_field("workload", workload, ", ");
-    printf("\"world\": %d, \"N\": %lld, \"batch\": %lld, \"seq\": %lld, \"ms\": %.2f, \"ms_best\": %.2f, "
+    printf("\"world\": %d, \"N\": %lld, \"batch\": %lld, \"seq\": %lld, \"micro_batches\": %lld, \"ms\": %.2f, "
+           "\"ms_best\": %.2f, "
            "\"tok_s\": %.0f, \"tflops\": %.5g, ",
-           r->world_size, (long long)r->parameters, (long long)r->batch, (long long)r->width, r->milliseconds,
-           r->fastest, r->tokens_per_second, r->tflops);
+           r->world_size, (long long)r->parameters, (long long)r->batch, (long long)r->width,
+           (long long)r->micro_batches, r->milliseconds, r->fastest, r->tokens_per_second, r->tflops);
     json_field("device", r->rates.device, ", ");
     json_field("dtype", r->rates.dtype, ", ");
     json_known("peak_tflops", r->rates.peak_tflops, ", ");
@@ -85,6 +86,9 @@ static void step_table(const char *workload, const fsdp_bench_result *r)
         printf("by operation\n");
         table_parts(r->operations, r->n_operations, r->waited_milliseconds);
     }
+    if (r->micro_batches > 1)
+        printf("%-10s %lld micro-batches of %lld x %lld a step on each rank\n", workload, (long long)r->micro_batches,
+               (long long)r->batch, (long long)r->width);
     if (r->world_size > 1 && r->communication_ms > 0)
         printf("%-10s %8.2f ms of collectives a step, %.2f ms of them exposed\n", workload, r->communication_ms,
                r->exposed_ms);

@@ -16,10 +16,11 @@ const char *flag_value_text(const fsdp_flag *flag, char *text, size_t bytes)
     text[0] = 0;
     if (flag->type == FSDP_FLAG_SWITCH)
         return text;
-    if (!flag->choices) {
+    bool number = flag->type == FSDP_FLAG_INT; /* whose choices are words that stand for some */
+    if (!flag->choices || number)
         snprintf(text, bytes, "%s", flag->unit ? flag->unit : "VALUE");
+    if (!flag->choices)
         return text;
-    }
     for (const fsdp_choice *c = flag->choices; c->name; c++) {
         size_t used = strlen(text);
         snprintf(text + used, bytes - used, "%s%s", used ? "|" : "", c->name);

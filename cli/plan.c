@@ -30,8 +30,9 @@ static int run_plan(int argc, char **argv)
 const command command_plan = {
     .name = "plan",
     .summary = "Show the memory and the communication of a job without running it",
-    .usage = "[FLAGS of fsdp train...] [--world_size N] [--fit SIZE] [--json]",
-    .details = "  fsdp plan --preset llama3_1_8b --world_size 8\n"
+    .usage = "[FLAGS of fsdp train...] [--device GPU] [--world_size N|auto] [--fit SIZE] [--json]",
+    .details = "  fsdp plan --preset llama3_1_8b --device h100 --world_size 8\n"
+               "  fsdp plan --preset llama3_1_70b --device h200 --world_size auto\n"
                "  fsdp plan --model_config model/config.json --world_size 4 --fit 80GB",
     .flags = plan_flags,
     .run = run_plan,

@@ -52,6 +52,7 @@ typedef struct fsdp_bench_result {
     int64_t parameters;
     int world_size;
     int64_t batch, width;
+    int64_t micro_batches;     /* of a step: --gradient_accumulation_steps */
     double milliseconds;       /* median of a step */
     double fastest;            /* the quickest step */
     double tokens_per_second;  /* over all ranks */

@@ -57,8 +57,8 @@ typedef struct fsdp_flag {
     const char *bare;     /* what the flag means without a value; NULL: a value is wanted (switches: always "true") */
     const char *unit;     /* what stands for the value in help: "N", "FILE", "steps" */
     const char *help;     /* one sentence, without a full stop */
-    const fsdp_choice *choices;
-    double least, most; /* bounds of numbers, inclusive; both 0: none */
+    const fsdp_choice *choices; /* of choices and texts all there are; of numbers words that stand for some */
+    double least, most;         /* bounds of numbers, inclusive; both 0: none */
 } fsdp_flag;
 
 /* Where the value of a row comes from. From FSDP_FROM_FILE on the user gave it. */

@@ -54,9 +54,12 @@ typedef enum fsdp_comm_backend {
 
 /* What sharding_strategy can hold beside the values of fsdp_strategy. */
 enum {
-    FSDP_STRATEGY_AUTO = -1,       /* the fastest that fits the plan */
+    FSDP_STRATEGY_AUTO = -1,       /* the fastest setting that fits the memory there is, by the plan */
     FSDP_STRATEGY_RECOMMENDED = -2 /* by model size, checked against the plan */
 };
+
+/* What world_size can hold beside a number of ranks. */
+enum { FSDP_WORLD_SIZE_AUTO = -1 }; /* the fewest ranks that fit */
 
 /* Texts are NULL when not set and belong to the settings. 0 in a number that the comment calls optional means not set.
  */

@@ -38,11 +38,12 @@ typedef struct fsdp_train_result {
     double seconds;
     double loss;                /* of the last step; NaN when there was none */
     double validation_loss;     /* NaN when there was no validation */
-    int64_t peak_bytes;         /* of this rank */
+    int64_t peak_bytes;         /* most that a rank took, and host memory beside it where that is the device's */
     bool stopped;               /* stop_requested ended it */
     char checkpoint[4096];      /* the last one written, "" when none */
     double validation_accuracy; /* of image classes, 0 to 1; NaN when there was no such validation */
     int stop_reason;            /* what stop_requested returned, the largest of all ranks; 0: it did not end the run */
+    int64_t planned_bytes;      /* what the plan says that peak_bytes is */
 } fsdp_train_result;
 
 #define FSDP_TRAIN_RESULT_INIT                                                                                         \

@@ -66,8 +66,9 @@ void ckpt_saver_free(ckpt_saver *s); /* joins the background thread first, as fa
  * is copied. When start returns, training may change what the slices hold. */
 fsdp_status ckpt_saver_start(ckpt_saver *s, const ckpt_save_config *config, const ckpt_state *state, comm_group *world);
 
-/* Host memory that the snapshot takes. */
+/* Host memory that the snapshot takes; and what it would take where a rank writes so many bytes. */
 size_t ckpt_saver_bytes(const ckpt_saver *s);
+size_t ckpt_saver_room(int64_t bytes);
 
 /* True while a save is started and not yet waited for. */
 bool ckpt_saver_active(const ckpt_saver *s);

@@ -60,9 +60,14 @@ static int plan_copies(const ckpt_state *state, bool local, snapshot_copy *copie
     return n;
 }
 
+size_t ckpt_saver_room(int64_t bytes)
+{
+    return round_up((size_t)bytes + 1, (size_t)2 << 20);
+}
+
 static fsdp_status take_memory(ckpt_saver *s, int64_t bytes)
 {
-    s->memory_bytes = round_up((size_t)bytes + 1, (size_t)2 << 20);
+    s->memory_bytes = ckpt_saver_room(bytes);
     void *memory = mmap(NULL, s->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
         return error_set_errno(FSDP_ERR_MEMORY, "no memory for the %.1f MiB snapshot of asynchronous checkpoints",

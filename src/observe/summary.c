@@ -42,36 +42,65 @@ static void text_line(summary_writer *w, const char *key, const char *value)
         line(w, key, value);
 }
 
+/* "50 s: steps 40 s, starting 1.20 s, saving 6.30 s": where the time of the run went. */
+static void time_line(summary_writer *w, const run_summary *s)
+{
+    const struct {
+        const char *name;
+        double seconds;
+    } parts[] = {{"steps", s->step_seconds},
+                 {"starting", s->starting_seconds},
+                 {"validating", s->validating_seconds},
+                 {"saving", s->saving_seconds}};
+    char value[256], a[UNITS_TEXT];
+    size_t n = (size_t)snprintf(value, sizeof value, "%s", units_duration(a, s->seconds));
+    const char *between = ": ";
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (parts[i].seconds <= 0)
+            continue;
+        n += (size_t)snprintf(value + n, sizeof value - n, "%s%s %s", between, parts[i].name,
+                              units_duration(a, parts[i].seconds));
+        between = ", ";
+    }
+    line(w, "time", value);
+}
+
+/* What a step does without what happens beside it: the first one's preparations, saving, validation. */
+static void median_lines(summary_writer *w, const run_summary *s)
+{
+    char value[256], a[UNITS_TEXT];
+    if (s->median_seconds <= 0)
+        return;
+    size_t n = (size_t)snprintf(value, sizeof value, "%s", units_duration(a, s->median_seconds));
+    if (s->median_samples)
+        n += (size_t)snprintf(value + n, sizeof value - n, ", %.2f samples/s",
+                              (double)s->median_samples / s->median_seconds);
+    if (s->median_tokens)
+        snprintf(value + n, sizeof value - n, ", %s tokens/s",
+                 units_count(a, (double)s->median_tokens / s->median_seconds));
+    line(w, "median step", value);
+    if (s->tflops > 0) {
+        n = (size_t)snprintf(value, sizeof value, "%.4g TFLOP/s in the median step", s->tflops);
+        if (s->peak_tflops > 0)
+            snprintf(value + n, sizeof value - n, ", utilization %.1f%% of %.4g", 100 * s->tflops / s->peak_tflops,
+                     s->peak_tflops);
+        line(w, "model rate", value);
+    }
+}
+
 static void work_lines(summary_writer *w, const run_summary *s)
 {
-    char value[256], a[UNITS_TEXT], b[UNITS_TEXT];
+    char value[256], a[UNITS_TEXT];
     int n = snprintf(value, sizeof value, "%lld", (long long)s->steps);
     if (s->epochs > 0)
         snprintf(value + n, sizeof value - (size_t)n, " (%.3g epochs)", s->epochs);
     line(w, "steps", value);
-    n = snprintf(value, sizeof value, "%s", units_duration(a, s->seconds));
-    if (s->new_steps > 0)
-        snprintf(value + n, sizeof value - (size_t)n, " (%s a step)",
-                 units_duration(b, s->seconds / (double)s->new_steps));
-    line(w, "time", value);
-    double seconds = s->seconds > 0 ? s->seconds : 1e-9;
-    if (s->samples) {
-        snprintf(value, sizeof value, "%s (%.2f a second)", units_count(a, (double)s->samples),
-                 (double)s->samples / seconds);
-        line(w, "samples", value);
-    }
-    if (s->tokens) {
-        snprintf(value, sizeof value, "%s (%s a second)", units_count(a, (double)s->tokens),
-                 units_count(b, (double)s->tokens / seconds));
-        line(w, "tokens", value);
-    }
-    if (s->tflops > 0) {
-        n = snprintf(value, sizeof value, "%.4g TFLOP/s", s->tflops);
-        if (s->peak_tflops > 0)
-            snprintf(value + n, sizeof value - (size_t)n, ", utilization %.1f%% of %.4g",
-                     100 * s->tflops / s->peak_tflops, s->peak_tflops);
-        line(w, "model rate", value);
-    }
+    time_line(w, s);
+    if (s->samples)
+        line(w, "samples", units_count(a, (double)s->samples));
+    if (s->tokens)
+        line(w, "tokens", units_count(a, (double)s->tokens));
+    median_lines(w, s);
 }
 
 static void loss_lines(summary_writer *w, const run_summary *s)

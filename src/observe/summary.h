@@ -11,14 +11,17 @@ typedef struct run_summary {
     const char *model;       /* "llama_v3, 1.24B parameters" */
     const char *strategy;    /* "full over 8 ranks" */
     const char *ended;       /* "stopped by signal 15"; NULL: it ran to its end */
-    int64_t steps;           /* in all */
-    int64_t new_steps;       /* of this run, which the time is of; the same unless it was resumed */
+    int64_t steps;           /* in all, those before a resume included */
     int64_t samples, tokens; /* of this run */
-    double epochs, seconds;
+    double epochs;
+    double seconds; /* of this run, and the parts of it: */
+    double step_seconds, starting_seconds, validating_seconds, saving_seconds;
+    double median_seconds; /* the median step of this run, and what it computed, on all ranks: */
+    int64_t median_samples, median_tokens;
+    double tflops;      /* its rate */
+    double peak_tflops; /* of all devices */
     double first_loss, loss, validation_loss;
     double validation_accuracy; /* of images; 0: not known */
-    double tflops;              /* mean over the run, all ranks */
-    double peak_tflops;         /* of all devices */
     int64_t peak_bytes;         /* of the rank that took most */
     const char *output_dir, *checkpoint, *metrics, *tensorboard, *trace, *export_dir;
 } run_summary;

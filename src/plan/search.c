@@ -1,30 +1,32 @@
-/* Going through strategies, in order of what they cost in time. */
+/* Going through settings, in order of what they cost in time. */
 #include "plan/search.h"
 
 #include <stdio.h>
 
+#include "base/checked.h"
 #include "base/error.h"
 
-static bool applies(fsdp_strategy s, const fsdp_config *c, int n_ranks, int ranks_per_node)
+static bool is_grouped(fsdp_strategy s)
 {
-    if (s != FSDP_HYBRID && s != FSDP_HYBRID_ZERO2)
-        return true;
-    int size = c->shard_group_size ? c->shard_group_size : ranks_per_node;
-    return size >= 1 && size < n_ranks && n_ranks % size == 0;
+    return s == FSDP_HYBRID || s == FSDP_HYBRID_ZERO2;
 }
 
-fsdp_status plan_strategies(const workload *w, const fsdp_config *config, device *dev, int n_ranks, int ranks_per_node,
-                            plan_entry *entries)
+static bool applies(fsdp_strategy s, const fsdp_config *c, const plan_world *world)
+{
+    if (!is_grouped(s))
+        return true;
+    int size = c->shard_group_size ? c->shard_group_size : world->ranks_per_node;
+    return size >= 1 && size < world->n_ranks && world->n_ranks % size == 0;
+}
+
+fsdp_status plan_strategies(const workload *w, const fsdp_config *config, const plan_world *world, plan_entry *entries)
 {
     for (int s = 0; s < FSDP_STRATEGY_COUNT; s++) {
         fsdp_config c = *config;
         c.strategy = (fsdp_strategy)s;
-        entries[s] = (plan_entry){.strategy = c.strategy,
-                                  .checkpointing = c.checkpointing,
-                                  .cpu_offload = c.cpu_offload,
-                                  .planned = applies(c.strategy, &c, n_ranks, ranks_per_node)};
+        entries[s] = (plan_entry){.config = c, .planned = applies(c.strategy, &c, world)};
         if (entries[s].planned)
-            FSDP_TRY(workload_plan(w, &c, dev, n_ranks, ranks_per_node, &entries[s].plan));
+            FSDP_TRY(workload_plan(w, &c, world, &entries[s].plan));
     }
     return FSDP_OK;
 }
@@ -34,59 +36,169 @@ double plan_update_seconds(const memory_plan *p, int ranks_per_node)
     return (double)p->host_update_bytes * (ranks_per_node < 1 ? 1 : ranks_per_node) / (HOST_GIGABYTES * 1e9);
 }
 
-const char *plan_entry_flags(const plan_entry *e, char *text, size_t bytes)
+/* " --flag", " --no_flag" where it was given and is not wanted, or nothing. */
+static const char *switched(bool on, bool given, const char *yes, const char *no)
+{
+    return on ? yes : given ? no : "";
+}
+
+const char *plan_flags(const fsdp_config *c, const fsdp_config *given, char *text, size_t bytes)
 {
     static const char *const levels[] = {"none", "full", "selective"};
-    snprintf(text, bytes, "--sharding_strategy %s --activation_checkpointing %s%s", fsdp_strategy_name(e->strategy),
-             levels[e->checkpointing], e->cpu_offload ? " --cpu_offload" : "");
+    snprintf(text, bytes, "--sharding_strategy %s --activation_checkpointing %s%s%s", fsdp_strategy_name(c->strategy),
+             levels[c->checkpointing],
+             switched(c->offload_activations, given->offload_activations, " --offload_activations",
+                      " --no_offload_activations"),
+             switched(c->cpu_offload, given->cpu_offload, " --cpu_offload", " --no_cpu_offload"));
     return text;
 }
 
-/* Of the settings that differ in strategy and checkpointing only; the smallest total is kept in *smallest. */
-static fsdp_status fit_among(const workload *w, const fsdp_config *config, device *dev, int n_ranks, int ranks_per_node,
-                             size_t limit, size_t *smallest, bool *found, plan_entry *out)
+bool plan_fits(const memory_plan *p, const device *dev, plan_limit limit)
 {
-    /* More communication costs less than computing forward again, where it runs under compute: so checkpointing comes
-     * last. */
-    static const fsdp_strategy strategies[] = {FSDP_NO_SHARD,      FSDP_SHARD_OP, FSDP_HYBRID_ZERO2,
-                                               FSDP_SHARD_GRAD_OP, FSDP_HYBRID,   FSDP_FULL};
-    static const fsdp_checkpointing levels[] = {FSDP_CHECKPOINT_NONE, FSDP_CHECKPOINT_SELECTIVE, FSDP_CHECKPOINT_FULL};
-    for (int l = 0; l < 3; l++) {
-        for (int s = 0; s < 6; s++) {
-            fsdp_config c = *config;
-            c.strategy = strategies[s];
-            c.checkpointing = levels[l];
-            if (!applies(c.strategy, &c, n_ranks, ranks_per_node) || (l > 0 && c.wrap.kind != FSDP_WRAP_TYPE))
-                continue;
-            *out = (plan_entry){.strategy = c.strategy,
-                                .checkpointing = c.checkpointing,
-                                .cpu_offload = c.cpu_offload,
-                                .planned = true};
-            FSDP_TRY(workload_plan(w, &c, dev, n_ranks, ranks_per_node, &out->plan));
-            *found = out->plan.total <= limit;
-            if (*found)
-                return FSDP_OK;
-            *smallest = out->plan.total < *smallest ? out->plan.total : *smallest;
-        }
+    bool beside = dev->own_memory; /* host memory is another */
+    size_t on_device = beside ? p->total : p->total + p->host;
+    return (limit.device == 0 || on_device <= limit.device) && (!beside || limit.host == 0 || p->host <= limit.host);
+}
+
+/* More communication costs less than computing forward again, where it runs under compute: so checkpointing comes
+ * behind strategies. The host's link is slower than both, and its update slowest. */
+static const fsdp_strategy strategies[] = {FSDP_NO_SHARD,      FSDP_SHARD_OP, FSDP_HYBRID_ZERO2,
+                                           FSDP_SHARD_GRAD_OP, FSDP_HYBRID,   FSDP_FULL};
+static const struct {
+    fsdp_checkpointing checkpointing;
+    bool offload_activations;
+} levels[] = {{FSDP_CHECKPOINT_NONE, false},
+              {FSDP_CHECKPOINT_SELECTIVE, false},
+              {FSDP_CHECKPOINT_FULL, false},
+              {FSDP_CHECKPOINT_SELECTIVE, true},
+              {FSDP_CHECKPOINT_FULL, true}};
+
+enum { N_STRATEGIES = sizeof strategies / sizeof *strategies, N_LEVELS = sizeof levels / sizeof *levels };
+
+/* Whether the search may try `c`: only what is free differs from what was given, and nothing contradicts. */
+static bool is_allowed(const plan_search *s, const fsdp_config *c)
+{
+    const fsdp_config *given = s->config;
+    if (!applies(c->strategy, c, &s->world))
+        return false;
+    if ((!s->free.strategy && c->strategy != given->strategy) ||
+        (!s->free.checkpointing && c->checkpointing != given->checkpointing) ||
+        (!s->free.offload_activations && c->offload_activations != given->offload_activations) ||
+        (!s->free.cpu_offload && c->cpu_offload != given->cpu_offload))
+        return false;
+    if (s->free.strategy && given->shard_group_size > 0 && !is_grouped(c->strategy))
+        return false;
+    if (s->free.strategy && given->shard_weights && c->strategy == FSDP_NO_SHARD)
+        return false;
+    /* Only repeated blocks are checkpointed, and they are named by type. */
+    return c->checkpointing == FSDP_CHECKPOINT_NONE || c->checkpointing == given->checkpointing ||
+           c->wrap.kind == FSDP_WRAP_TYPE;
+}
+
+/* Called with every allowed setting, the fastest first, until one is taken. */
+typedef fsdp_status (*setting_visitor)(const plan_search *s, const plan_entry *e, bool *taken, void *context);
+
+static fsdp_status visit_settings(const plan_search *s, setting_visitor visit, void *context, bool *taken)
+{
+    *taken = false;
+    for (int i = 0; i < 2 * N_LEVELS * N_STRATEGIES && !*taken; i++) {
+        int level = i / N_STRATEGIES % N_LEVELS;
+        plan_entry e = {.config = *s->config, .planned = true};
+        e.config.strategy = strategies[i % N_STRATEGIES];
+        e.config.checkpointing = levels[level].checkpointing;
+        e.config.offload_activations = levels[level].offload_activations;
+        e.config.cpu_offload = i >= N_LEVELS * N_STRATEGIES;
+        if (!is_allowed(s, &e.config))
+            continue;
+        FSDP_TRY(workload_plan(s->work, &e.config, &s->world, &e.plan));
+        FSDP_TRY(visit(s, &e, taken, context));
     }
     return FSDP_OK;
 }
 
-fsdp_status plan_fit(const workload *w, const fsdp_config *config, device *dev, int n_ranks, int ranks_per_node,
-                     size_t limit, bool may_offload, plan_entry *out)
+typedef struct fit_search {
+    plan_found *out;
+    plan_entry smallest;
+} fit_search;
+
+static fsdp_status try_setting(const plan_search *s, const plan_entry *e, bool *taken, void *context)
 {
-    size_t smallest = SIZE_MAX;
-    bool found = false;
-    fsdp_config offloaded = *config;
-    offloaded.cpu_offload = true;
-    offloaded.n_cpu_offload_units = 0;
-    FSDP_TRY(fit_among(w, config, dev, n_ranks, ranks_per_node, limit, &smallest, &found, out));
-    if (!found && may_offload)
-        FSDP_TRY(fit_among(w, &offloaded, dev, n_ranks, ranks_per_node, limit, &smallest, &found, out));
-    if (found)
-        return FSDP_OK;
-    return error_set(FSDP_ERR_INPUT,
-                     "nothing fits %.2f GiB a rank: the smallest setting takes %.2f GiB; use more ranks, a smaller "
-                     "batch or a shorter context",
-                     (double)limit / (1 << 30), (double)smallest / (1 << 30));
+    fit_search *f = context;
+    *taken = plan_fits(&e->plan, s->world.dev, s->limit);
+    if (*taken)
+        f->out->fit = *e;
+    else
+        f->out->faster = *e;
+    if (!f->smallest.planned || e->plan.total < f->smallest.plan.total)
+        f->smallest = *e;
+    return FSDP_OK;
+}
+
+static double gib(size_t bytes)
+{
+    return (double)bytes / (1 << 30);
+}
+
+static fsdp_status nothing_fits(const plan_search *s, const plan_entry *smallest)
+{
+    char flags[PLAN_FLAGS], host[96] = "";
+    if (!smallest->planned)
+        return error_set(FSDP_ERR_INPUT, "no setting can be tried: the flags that were given leave nothing to choose");
+    if (smallest->plan.total <= s->limit.device || s->limit.device == 0)
+        snprintf(host, sizeof host, " and %.2f GiB of host memory, of which %.2f GiB are there",
+                 gib(smallest->plan.host), gib(s->limit.host));
+    return error_set(
+        FSDP_ERR_INPUT,
+        "nothing fits %.2f GiB a rank: the smallest setting (%s) takes %.2f GiB%s; use more ranks, a smaller "
+        "batch or a shorter context",
+        gib(s->limit.device), plan_flags(&smallest->config, s->config, flags, sizeof flags), gib(smallest->plan.total),
+        host);
+}
+
+fsdp_status plan_fit(const plan_search *s, plan_found *out)
+{
+    bool found;
+    fit_search f = {.out = out};
+    *out = (plan_found){.fit.planned = false};
+    FSDP_TRY(visit_settings(s, try_setting, &f, &found));
+    return found ? FSDP_OK : nothing_fits(s, &f.smallest);
+}
+
+/* Whether anything fits n ranks, and what nothing_fits said otherwise. */
+static fsdp_status fits_ranks(const plan_search *s, int n, bool *fits)
+{
+    plan_search here = *s;
+    plan_found found;
+    here.world.n_ranks = n;
+    here.world.ranks_per_node = (int)min_i64(s->world.ranks_per_node, n);
+    fsdp_status status = plan_fit(&here, &found);
+    *fits = status == FSDP_OK;
+    return status == FSDP_ERR_INPUT ? FSDP_OK : status;
+}
+
+/* Shards shrink as ranks are added, and nothing that a rank holds grows but by rounding: doubling finds where it fits,
+ * halving the first such number. */
+fsdp_status plan_fewest_ranks(const plan_search *s, int most, int *n_ranks)
+{
+    int high = 1, low = 0; /* low ranks do not fit */
+    bool fits = false;
+    while (!fits) {
+        FSDP_TRY(fits_ranks(s, high, &fits));
+        if (!fits && high >= most)
+            return error_set(FSDP_ERR_INPUT, "even %d ranks are too few: %s", most, fsdp_last_error());
+        if (!fits) {
+            low = high;
+            high = (int)min_i64(2 * (int64_t)high, most);
+        }
+    }
+    while (high - low > 1) {
+        int middle = low + (high - low) / 2;
+        FSDP_TRY(fits_ranks(s, middle, &fits));
+        if (fits)
+            high = middle;
+        else
+            low = middle;
+    }
+    *n_ranks = high;
+    return FSDP_OK;
 }

@@ -5,30 +5,58 @@
 #include "plan/workload.h"
 
 typedef struct plan_entry {
-    fsdp_strategy strategy;
-    fsdp_checkpointing checkpointing;
-    bool cpu_offload;
-    bool planned; /* false: this strategy does not apply to this world (hybrid on one node) */
+    fsdp_config config; /* as it was planned: strategy, checkpointing and offload are the search's */
+    bool planned;       /* false: this strategy does not apply to this world (hybrid on one node) */
     memory_plan plan;
 } plan_entry;
 
 /* One entry per strategy with the configuration's own checkpointing. `entries` has FSDP_STRATEGY_COUNT places. */
-fsdp_status plan_strategies(const workload *w, const fsdp_config *config, device *dev, int n_ranks, int ranks_per_node,
-                            plan_entry *entries);
+fsdp_status plan_strategies(const workload *w, const fsdp_config *config, const plan_world *world, plan_entry *entries);
 
-/* The fastest setting whose total is at most `limit`: least communication first, then least recomputation; with all
- * units offloaded to the host only when nothing else fits, and where that is allowed. FSDP_ERR_INPUT, with the smallest
- * total found, when none is. */
-fsdp_status plan_fit(const workload *w, const fsdp_config *config, device *dev, int n_ranks, int ranks_per_node,
-                     size_t limit, bool may_offload, plan_entry *out);
+/* What one rank may take; 0: not known, anything fits. On a device without memory of its own both are one, and
+ * `device` is the limit of all. */
+typedef struct plan_limit {
+    size_t device, host;
+} plan_limit;
+
+bool plan_fits(const memory_plan *p, const device *dev, plan_limit limit);
+
+/* What the search may choose; what it may not stays as the configuration has it. */
+typedef struct plan_freedom {
+    bool strategy, checkpointing, offload_activations, cpu_offload;
+} plan_freedom;
+
+typedef struct plan_search {
+    const workload *work;
+    const fsdp_config *config;
+    plan_world world;
+    plan_limit limit;
+    plan_freedom free;
+} plan_search;
+
+typedef struct plan_found {
+    plan_entry fit;
+    plan_entry faster; /* the next faster one, which does not fit; not planned where there is none */
+} plan_found;
+
+/* The fastest setting that fits: least communication first, then least recomputation, then activations on the host;
+ * with all units offloaded to the host only when nothing else fits. FSDP_ERR_INPUT, with the smallest setting found,
+ * when nothing does. */
+fsdp_status plan_fit(const plan_search *s, plan_found *out);
+
+/* The fewest ranks, up to `most`, on which something fits; world.n_ranks is not looked at, and no node has more than
+ * world.ranks_per_node. FSDP_ERR_INPUT when `most` are too few. */
+fsdp_status plan_fewest_ranks(const plan_search *s, int most, int *n_ranks);
 
 /* What the update of offloaded units takes in a step: the host's memory is read and written once, by all its ranks. An
  * estimate for a server with HOST_GIGABYTES a second. */
 #define HOST_GIGABYTES 120
 double plan_update_seconds(const memory_plan *p, int ranks_per_node);
 
-/* An entry as the flags that choose it: "--sharding_strategy full --activation_checkpointing none --cpu_offload". */
-const char *plan_entry_flags(const plan_entry *e, char *text, size_t bytes);
-enum { PLAN_FLAGS = 128 };
+/* A configuration as the flags that choose it, whatever else was given: "--sharding_strategy full
+ * --activation_checkpointing none", with --offload_activations and --cpu_offload, or their negations where `given` (the
+ * configuration that the user's flags make) has them. */
+const char *plan_flags(const fsdp_config *c, const fsdp_config *given, char *text, size_t bytes);
+enum { PLAN_FLAGS = 192 };
 
 #endif

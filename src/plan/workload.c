@@ -14,37 +14,76 @@ typedef struct recording {
     fsdp_dtype dtype;
 } recording;
 
+typedef struct batch_shape {
+    int64_t rows, width, target;
+} batch_shape;
+
+static fsdp_tensor *images(const recording *r, fsdp_tape *t, int64_t rows)
+{
+    const model_config *model = &r->w->model;
+    int64_t image[] = {rows, model->cnn.channels, model->cnn.height, model->cnn.width},
+            flat[] = {rows, model->mlp.inputs};
+    bool mlp = model->type == MODEL_MLP;
+    return fsdp_cast(t, fsdp_input(t, FSDP_F32, mlp ? 2 : 4, mlp ? flat : image, NULL), r->dtype);
+}
+
+static fsdp_loss record_text(const recording *r, fsdp_module *net, fsdp_tape *t, batch_shape b)
+{
+    fsdp_tensor *ids = ints(t, b.rows, b.width);
+    if (r->w->model.type == MODEL_LLAMA)
+        return fsdp_llama_loss(net, t, ids, ints(t, b.rows, b.width));
+    return fsdp_t5_loss(net, t, ids, ints(t, b.rows, b.width), ints(t, b.rows, b.target), ints(t, b.rows, b.target));
+}
+
+static bool reads_text(const workload *w)
+{
+    return w->model.type == MODEL_LLAMA || w->model.type == MODEL_T5;
+}
+
 static fsdp_loss record(void *context, fsdp_module *net, fsdp_tape *t)
 {
     const recording *r = context;
     const workload *w = r->w;
-    if (w->model.type == MODEL_LLAMA)
-        return fsdp_llama_loss(net, t, ints(t, w->batch, w->width), ints(t, w->batch, w->width));
-    if (w->model.type == MODEL_T5)
-        return fsdp_t5_loss(net, t, ints(t, w->batch, w->width), ints(t, w->batch, w->width),
-                            ints(t, w->batch, w->target), ints(t, w->batch, w->target));
-    const fsdp_cnn_config *c = &w->model.cnn;
-    int64_t image[] = {w->batch, c->channels, c->height, c->width}, flat[] = {w->batch, w->model.mlp.inputs};
-    bool mlp = w->model.type == MODEL_MLP;
-    fsdp_tensor *x = fsdp_input(t, FSDP_F32, mlp ? 2 : 4, mlp ? flat : image, NULL);
-    return fsdp_classifier_loss(net, t, fsdp_cast(t, x, r->dtype), fsdp_input(t, FSDP_I32, 1, &w->batch, NULL));
+    if (reads_text(w))
+        return record_text(r, net, t, (batch_shape){w->batch, w->width, w->target});
+    return fsdp_classifier_loss(net, t, images(r, t, w->batch), fsdp_input(t, FSDP_I32, 1, &w->batch, NULL));
 }
 
-fsdp_status workload_plan(const workload *w, const fsdp_config *config, device *dev, int n_ranks, int ranks_per_node,
-                          memory_plan *out)
+/* As validation records it: of images the logits are read, too. */
+static fsdp_loss evaluate(void *context, fsdp_module *net, fsdp_tape *t)
+{
+    const recording *r = context;
+    const workload *w = r->w;
+    if (reads_text(w))
+        return record_text(r, net, t, (batch_shape){w->validation_batch, w->validation_width, w->validation_target});
+    fsdp_tensor *logits = fsdp_call(net, t, images(r, t, w->validation_batch));
+    fsdp_output(t, fsdp_cast(t, logits, FSDP_F32));
+    return fsdp_cross_entropy(t, logits, fsdp_input(t, FSDP_I32, 1, &w->validation_batch, NULL), FSDP_IGNORE);
+}
+
+fsdp_status workload_plan_rank(const workload *w, const fsdp_config *config, const plan_world *world, int rank,
+                               memory_plan *out)
 {
     recording r = {w, config->param_dtype};
-    memory_plan_request request = {.dev = dev,
-                                   .n_ranks = n_ranks,
-                                   .ranks_per_node = ranks_per_node,
-                                   .shard_rank = MEMORY_PLAN_LARGEST,
+    memory_plan_request request = {.dev = world->dev,
+                                   .n_ranks = world->n_ranks,
+                                   .ranks_per_node = world->ranks_per_node,
+                                   .rank = rank,
                                    .backend = w->backend,
                                    .moments = w->moments,
                                    .record = record,
-                                   .context = &r};
+                                   .evaluate = w->validation_batch > 0 ? evaluate : NULL,
+                                   .context = &r,
+                                   .snapshot = w->snapshot,
+                                   .snapshot_of_all = w->snapshot_of_all};
     fsdp_module *net;
     FSDP_TRY(model_create(&w->model, &net));
     return memory_plan_make(net, config, &request, out);
+}
+
+fsdp_status workload_plan(const workload *w, const fsdp_config *config, const plan_world *world, memory_plan *out)
+{
+    return workload_plan_rank(w, config, world, MEMORY_PLAN_LARGEST, out);
 }
 
 static double llama_flops(const fsdp_llama_config *c, double tokens, double width)

@@ -11,11 +11,23 @@ typedef struct workload {
     int64_t width, target; /* tokens of a sample; of its target (T5) */
     int moments;           /* of the optimizer */
     const char *backend;   /* of communication; NULL: what fits */
+    /* Validation; a batch of 0: there is none. */
+    int64_t validation_batch, validation_width, validation_target;
+    /* Asynchronous checkpoints, as memory_plan_request has them; NULL: none. */
+    size_t (*snapshot)(int64_t bytes);
+    bool snapshot_of_all;
 } workload;
 
-/* The plan of one setting. `dev` gives the workspaces. */
-fsdp_status workload_plan(const workload *w, const fsdp_config *config, device *dev, int n_ranks, int ranks_per_node,
-                          memory_plan *out);
+/* Where it runs: `dev` gives traits and workspaces, and may be one that is only described (device_describe). */
+typedef struct plan_world {
+    device *dev;
+    int n_ranks, ranks_per_node;
+} plan_world;
+
+/* The plan of one setting: of a rank with most to hold; or of one rank. */
+fsdp_status workload_plan(const workload *w, const fsdp_config *config, const plan_world *world, memory_plan *out);
+fsdp_status workload_plan_rank(const workload *w, const fsdp_config *config, const plan_world *world, int rank,
+                               memory_plan *out);
 
 /* Floating-point operations of one step on one rank: 6 per parameter and token (an untied embedding not counted), and
  * causal attention's products. Without what checkpointing computes again. 0 for images. */

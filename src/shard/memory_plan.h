@@ -13,7 +13,7 @@ typedef struct planned_allocation {
     bool shared; /* from comm_allocate: peers reach it */
 } planned_allocation;
 
-enum { MEMORY_PLAN_ALLOCATIONS = 14 };
+enum { MEMORY_PLAN_ALLOCATIONS = 15 };
 
 typedef struct memory_plan {
     /* Bytes of one rank. */
@@ -27,10 +27,12 @@ typedef struct memory_plan {
     size_t workspace;
     size_t buffers;       /* of the model, and the engine's numbers on the device */
     size_t communication; /* control pages and staging area of the backend */
+    size_t validation;    /* what evaluating takes beyond the training step: its gathered units, its activations */
     size_t total;
     /* In host memory, beside the total. */
     size_t host_state;        /* masters, gradients and moments of offloaded units, what their copies are made from */
     size_t host_activations;  /* that wait for backward */
+    size_t host_snapshot;     /* of asynchronous checkpoints */
     size_t host_numbers;      /* of the engine */
     size_t host;              /* all of it */
     size_t host_update_bytes; /* read and written there by one update of the offloaded units */
@@ -53,11 +55,16 @@ typedef struct memory_plan_request {
     device *dev; /* whose workspaces count */
     int n_ranks;
     int ranks_per_node;
-    int shard_rank;      /* whose bytes: its place in the shard group; MEMORY_PLAN_LARGEST: of one with most to hold */
-    const char *backend; /* of communication; NULL: what fits */
-    int moments;         /* fp32 numbers of optimizer state per parameter */
-    plan_recorder record;
+    int rank;               /* whose bytes; MEMORY_PLAN_LARGEST: of one with most to hold */
+    const char *backend;    /* of communication; NULL: what fits */
+    int moments;            /* fp32 numbers of optimizer state per parameter */
+    plan_recorder record;   /* a training step */
+    plan_recorder evaluate; /* a step of validation; NULL: none */
     void *context;
+    /* Host memory of an asynchronous checkpoint in which this rank writes so many bytes; NULL: checkpoints take none.
+     */
+    size_t (*snapshot)(int64_t bytes);
+    bool snapshot_of_all; /* every rank writes all that it holds (local checkpoints), not only what is its to write */
 } memory_plan_request;
 
 /* Takes `net` (a fresh tree), also on failure. */

@@ -8,8 +8,10 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "ckpt/save.h"
 #include "nn/module.h"
 #include "observe/units.h"
+#include "optim/update.h"
 #include "train/settings_table.h"
 #include "train/shape.h"
 #include "train/weights.h"
@@ -258,9 +260,54 @@ fsdp_status assemble_sharding(const fsdp_settings *s, const model_config *model,
     FSDP_TRY(set_weights(s, world_size, out));
     if (s->sharding_strategy >= 0)
         c->strategy = (fsdp_strategy)s->sharding_strategy;
-    else
+    else if (s->sharding_strategy == FSDP_STRATEGY_RECOMMENDED)
         recommend(s, out, n_parameters, world_size);
-    return FSDP_OK;
+    return FSDP_OK; /* auto: fit.c decides when it knows the memory */
+}
+
+static bool saves_beside(const fsdp_settings *s)
+{
+    return s->async_checkpoint &&
+           (s->checkpoint_at_end || s->checkpoint_freq > 0 || s->checkpoint_minutes > 0 || s->checkpoint_epochs > 0);
+}
+
+/* Images of a batch that the data set cannot fill are recorded as far as there are any; texts have full shapes. */
+static int64_t validation_rows(const fsdp_settings *s, const dataset_info *validation, int n_ranks)
+{
+    int64_t batch = s->val_batch_size ? s->val_batch_size : s->train_batch_size;
+    if (validation->kind != DATASET_IMAGES || validation->n_samples == 0)
+        return batch;
+    return min_i64(batch, ceil_div(validation->n_samples, n_ranks));
+}
+
+workload assemble_workload(const fsdp_settings *s, const model_config *model, const dataset_info *data,
+                           const dataset_info *validation, int n_ranks)
+{
+    fsdp_optimizer_config optimizer = assemble_optimizer(s);
+    workload w = {.model = *model,
+                  .batch = s->train_batch_size,
+                  .width = data->width,
+                  .target = data->target_width,
+                  .moments = update_moments(&optimizer),
+                  .snapshot = saves_beside(s) ? ckpt_saver_room : NULL,
+                  .snapshot_of_all = s->checkpoint_kind == FSDP_CKPT_LOCAL};
+    if (validation) {
+        w.validation_batch = validation_rows(s, validation, n_ranks);
+        w.validation_width = validation->width;
+        w.validation_target = validation->target_width;
+    }
+    return w;
+}
+
+/* Who offloads activations has chosen checkpointing as well; who names units has chosen to offload those. */
+plan_freedom assemble_freedom(const fsdp_settings *s, const device *dev)
+{
+    bool offloads = fsdp_settings_given(s, "offload_activations") && s->offload_activations;
+    return (plan_freedom){.strategy = s->sharding_strategy < 0,
+                          .checkpointing = !fsdp_settings_given(s, "activation_checkpointing") && !offloads,
+                          .offload_activations = dev->own_memory && !fsdp_settings_given(s, "offload_activations"),
+                          .cpu_offload =
+                              dev->own_memory && !fsdp_settings_given(s, "cpu_offload") && s->cpu_offload_units.n == 0};
 }
 
 fsdp_optimizer_config assemble_optimizer(const fsdp_settings *s)

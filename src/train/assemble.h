@@ -7,6 +7,7 @@
 
 #include "data/dataset.h"
 #include "models/config.h"
+#include "plan/search.h"
 
 /* The configuration file that --model_config or --init_from brings. */
 typedef struct model_source {
@@ -37,6 +38,13 @@ typedef struct assembled_sharding {
 
 fsdp_status assemble_sharding(const fsdp_settings *s, const model_config *model, int64_t n_parameters, int world_size,
                               assembled_sharding *out);
+
+/* The shapes of the job's steps, for plans. `validation` is NULL where nothing is validated. */
+workload assemble_workload(const fsdp_settings *s, const model_config *model, const dataset_info *data,
+                           const dataset_info *validation, int n_ranks);
+
+/* What a search for a setting that fits may choose: what the settings leave open, on that device. */
+plan_freedom assemble_freedom(const fsdp_settings *s, const device *dev);
 
 fsdp_optimizer_config assemble_optimizer(const fsdp_settings *s);
 fsdp_lr_config assemble_lr(const fsdp_settings *s, int64_t n_steps, int64_t steps_per_epoch);

@@ -17,6 +17,7 @@
 #include "train/assemble.h"
 #include "train/bench_parts.h"
 #include "train/bench_workload.h"
+#include "train/fit.h"
 #include "train/optimizer.h"
 #include "train/peak.h"
 
@@ -30,45 +31,84 @@ typedef struct bench {
     fsdp_optimizer *optimizer;
     memory_meter *meter;
     overlap_meter *overlap;
-    int64_t batch, width;
+    int64_t batch, width, micro_batches;
     int32_t *ids, *labels;
 } bench;
+
+/* A workload has a shape of its own; what would be passed over is refused. */
+static fsdp_status check_shape(const fsdp_settings *s, const char *name)
+{
+    for (const fsdp_flag *flag = fsdp_settings_flags(); flag->name; flag++)
+        if (strcmp(flag->group, "Model") == 0 && fsdp_settings_given(s, flag->name))
+            return error_set(FSDP_ERR_INPUT, "--%s: the workload %s has a shape of its own; leave one of them out",
+                             flag->name, name);
+    return FSDP_OK;
+}
 
 static fsdp_status choose_workload(bench *b, const fsdp_settings *s, const char *name)
 {
     FSDP_TRY(assemble_model(s, 0, NULL, &b->model));
     b->batch = s->train_batch_size;
     b->width = s->max_context_width;
+    b->micro_batches = s->gradient_accumulation_steps;
     if (!name)
         return b->model.type == MODEL_LLAMA
                    ? FSDP_OK
                    : error_set(FSDP_ERR_INPUT, "bench step: only llama models have random data");
     const bench_workload *w;
     FSDP_TRY(bench_workload_find(name, &w));
+    FSDP_TRY(check_shape(s, name));
     b->model = bench_workload_model(w);
-    b->batch = w->batch;
+    if (!fsdp_settings_given(s, "train_batch_size"))
+        b->batch = w->batch;
     b->width = w->width;
     b->sharding.config.checkpointing = w->checkpointing;
     return FSDP_OK;
+}
+
+static workload workload_of(const bench *b, const fsdp_settings *s)
+{
+    dataset_info data = {.width = b->width};
+    workload w = assemble_workload(s, &b->model, &data, NULL, fsdp_world_size(b->world));
+    w.batch = b->batch;
+    w.backend = fsdp_world_backend(b->world);
+    w.snapshot = NULL; /* nothing is saved */
+    return w;
+}
+
+/* What is measured is what a workload says, not what its size recommends; the rest is as in training. */
+static fsdp_status choose_sharding(bench *b, const fsdp_settings *s, bool named)
+{
+    fsdp_checkpointing checkpointing = b->sharding.config.checkpointing;
+    int64_t n_parameters;
+    FSDP_TRY(assemble_count(&b->model, &n_parameters));
+    FSDP_TRY(assemble_sharding(s, &b->model, n_parameters, fsdp_world_size(b->world), &b->sharding));
+    workload work = workload_of(b, s);
+    fit_request request = {.settings = s,
+                           .work = &work,
+                           .world = {b->world->dev, fsdp_world_size(b->world), b->world->job.local_world_size},
+                           .free = assemble_freedom(s, b->world->dev),
+                           .n_parameters = n_parameters};
+    if (named && !fsdp_settings_given(s, "activation_checkpointing"))
+        b->sharding.config.checkpointing = checkpointing;
+    if (named) {
+        b->sharding.config.offload_activations = s->offload_activations;
+        request.free.checkpointing = request.free.offload_activations = false;
+    }
+    FSDP_TRY(fit_limit(b->world->dev, b->world->job.local_world_size, comm_world(b->world->comm), &request.limit));
+    return fit_sharding(&request, &b->sharding);
 }
 
 static fsdp_status open_bench(bench *b, const fsdp_settings *s, const char *workload_name)
 {
     fsdp_world_config world;
     fsdp_module *net;
-    int64_t n_parameters;
     FSDP_TRY(choose_workload(b, s, workload_name));
     FSDP_TRY(memory_meter_start(&b->meter));
     FSDP_TRY(overlap_meter_start(&b->overlap));
     assemble_world(s, &world);
     FSDP_TRY(fsdp_world_open(&world, &b->world));
-    fsdp_checkpointing checkpointing = b->sharding.config.checkpointing;
-    FSDP_TRY(assemble_count(&b->model, &n_parameters));
-    FSDP_TRY(assemble_sharding(s, &b->model, n_parameters, fsdp_world_size(b->world), &b->sharding));
-    if (workload_name && !fsdp_settings_given(s, "activation_checkpointing"))
-        b->sharding.config.checkpointing = checkpointing;
-    if (workload_name) /* what is measured is what the workload says, not what its size recommends */
-        b->sharding.config.offload_activations = s->offload_activations;
+    FSDP_TRY(choose_sharding(b, s, workload_name != NULL));
     FSDP_TRY(model_create(&b->model, &net));
     fsdp_status status = fsdp_shard(b->world, net, &b->sharding.config, &b->sharded);
     if (status != FSDP_OK) {
@@ -83,19 +123,26 @@ static fsdp_status open_bench(bench *b, const fsdp_settings *s, const char *work
     return b->ids && b->labels ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "bench: out of host memory");
 }
 
-static fsdp_status run_one(bench *b, int step, double *loss)
+static fsdp_status run_micro_batch(bench *b, uint64_t index, bool last)
 {
     fsdp_model *m = b->sharded;
     int64_t shape[] = {b->batch, b->width}, n = b->batch * b->width;
     rng_key key = rng_key_make(1234 + (uint64_t)fsdp_world_rank(b->world));
     for (int64_t i = 0; i < n; i++)
-        b->ids[i] = (int32_t)(rng_word(key, (uint64_t)step, (uint64_t)i) % (uint32_t)b->model.llama.vocabulary);
+        b->ids[i] = (int32_t)(rng_word(key, index, (uint64_t)i) % (uint32_t)b->model.llama.vocabulary);
     for (int64_t i = 0; i < n; i++)
         b->labels[i] = b->ids[i + 1 < n ? i + 1 : 0];
     fsdp_tape *t = fsdp_begin(m);
     fsdp_loss l = fsdp_llama_loss(fsdp_model_module(m), t, fsdp_input(t, FSDP_I32, 2, shape, b->ids),
                                   fsdp_input(t, FSDP_I32, 2, shape, b->labels));
-    FSDP_TRY(fsdp_backward(t, l, true));
+    return fsdp_backward(t, l, last);
+}
+
+static fsdp_status run_one(bench *b, int step, double *loss)
+{
+    int64_t n = b->micro_batches;
+    for (int64_t i = 0; i < n; i++)
+        FSDP_TRY(run_micro_batch(b, (uint64_t)(step * n + i), i + 1 == n));
     fsdp_step_report r = {.loss = NAN};
     FSDP_TRY(fsdp_step(b->optimizer, &r));
     *loss = r.loss;
@@ -182,8 +229,9 @@ static void compute_figures(const bench *b, fsdp_bench_result *r)
     r->world_size = fsdp_world_size(b->world);
     r->batch = b->batch;
     r->width = b->width;
-    r->tokens_per_second = (double)(b->batch * b->width * r->world_size) / seconds;
-    r->tflops = workload_flops(&w) / seconds / 1e12;
+    r->micro_batches = b->micro_batches;
+    r->tokens_per_second = (double)(b->batch * b->width * b->micro_batches * r->world_size) / seconds;
+    r->tflops = workload_flops(&w) * (double)b->micro_batches / seconds / 1e12;
     r->memory_bytes = memory_meter_peak(b->meter);
 }
 

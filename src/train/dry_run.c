@@ -3,9 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <fsdp/plan.h>
-
 #include "base/error.h"
+#include "train/plan_table.h"
 #include "train/run.h"
 #include "train/settings_used.h"
 
@@ -38,12 +37,19 @@ static fsdp_status say_json(train_run *run, const char *plan)
 
 fsdp_status run_dry(train_run *run)
 {
-    fsdp_settings planned = run->used;
-    char *plan = NULL;
-    planned.world_size = run->n_ranks;
-    planned.ranks_per_node = run->world->job.local_world_size;
-    FSDP_TRY(fsdp_plan(&planned, &plan));
-    fsdp_status status = planned.json ? say_json(run, plan) : say_text(run, plan);
-    free(plan);
+    char *text = NULL;
+    plan_table *table = calloc(1, sizeof *table);
+    if (!table)
+        return error_set(FSDP_ERR_MEMORY, "printing a plan: out of host memory");
+    table->work = &run->work;
+    table->sharding = &run->sharding;
+    table->world = run_plan_world(run);
+    fsdp_status status = assemble_count(&run->model_config, &table->n_parameters);
+    if (status == FSDP_OK)
+        status = plan_table_print(table, run->used.json, &text);
+    if (status == FSDP_OK)
+        status = run->used.json ? say_json(run, text) : say_text(run, text);
+    free(text);
+    free(table);
     return status;
 }

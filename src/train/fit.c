@@ -1,4 +1,4 @@
-/* Plans against what the device has. */
+/* Plans against the memory there is. */
 #include "train/fit.h"
 
 #include <stdio.h>
@@ -6,127 +6,127 @@
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "optim/update.h"
-#include "plan/search.h"
+#include "base/host_memory.h"
 
-/* What one rank may take: ranks of a host share its memory, GPUs have their own. */
-static size_t share(const train_run *run)
+fsdp_status fit_limit(device *dev, int ranks_per_host, comm_group *all, plan_limit *out)
 {
-    device *dev = run->world->dev;
-    size_t available = dev->available ? dev->available(dev) : 0;
-    return dev->graph_begin ? available : available / (size_t)max_i64(1, run->world->job.local_world_size);
+    double ranks = (double)max_i64(1, ranks_per_host), host = (double)host_memory_available() / ranks;
+    /* A GPU has its memory to itself; on CPUs the ranks of a host share one. */
+    double limits[] = {dev->own_memory && dev->available ? (double)dev->available(dev) : host, host};
+    FSDP_TRY(comm_all_reduce_f64(all, "available memory", 0, COMM_MIN, limits, 2)); /* they must decide alike */
+    *out = (plan_limit){(size_t)limits[0], (size_t)limits[1]};
+    return FSDP_OK;
 }
-
-static workload workload_of(const train_run *run)
-{
-    fsdp_optimizer_config optimizer = assemble_optimizer(run->settings);
-    return (workload){.model = run->model_config,
-                      .backend = fsdp_world_backend(run->world),
-                      .batch = run->settings->train_batch_size,
-                      .width = run->info.width,
-                      .target = run->info.target_width,
-                      .moments = update_moments(&optimizer)};
-}
-
-/* What the choice takes and what there is, for a sentence. */
-typedef struct fitting {
-    train_run *run;
-    workload work;
-    size_t limit;
-    memory_plan plan; /* of the settings as they stand */
-} fitting;
 
 static double gib(size_t bytes)
 {
     return (double)bytes / (1 << 30);
 }
 
-static fsdp_status plan_now(fitting *f)
+/* What counts against the device's limit. */
+static size_t taken(const fit_request *r, const memory_plan *p)
 {
-    const train_run *run = f->run;
-    return workload_plan(&f->work, &run->sharding.config, run->world->dev, run->n_ranks,
-                         run->world->job.local_world_size, &f->plan);
+    return r->world.dev->own_memory ? p->total : p->total + p->host;
 }
 
-/* Host memory helps where the device has another, unless the user said no. */
-static bool may_offload(const train_run *run)
+static fsdp_status search(const fit_request *r, const fsdp_config *config, plan_freedom freedom, plan_found *out)
 {
-    return run->world->dev->graph_begin && !fsdp_settings_given(run->settings, "cpu_offload");
+    plan_search s = {.work = r->work, .config = config, .world = r->world, .limit = r->limit, .free = freedom};
+    return plan_fit(&s, out);
 }
 
-static fsdp_status find_fit(const fitting *f, plan_entry *entry)
+/* "takes 3.20 GiB" and, where the host's memory is another and what is short, "and 5.00 GiB of the host's". */
+static void say_size(const fit_request *r, const memory_plan *p, char *text, size_t bytes)
 {
-    const train_run *run = f->run;
-    return plan_fit(&f->work, &run->sharding.config, run->world->dev, run->n_ranks, run->world->job.local_world_size,
-                    f->limit, may_offload(run), entry);
+    int n = snprintf(text, bytes, "%.2f GiB", gib(taken(r, p)));
+    if (r->world.dev->own_memory && r->limit.host > 0 && p->host > r->limit.host)
+        snprintf(text + n, bytes - (size_t)n, " and %.2f GiB of the host's %.2f", gib(p->host), gib(r->limit.host));
 }
 
-static void take_entry(train_run *run, const plan_entry *e)
+static void take(const fsdp_config *chosen, assembled_sharding *sharding)
 {
-    fsdp_config *c = &run->sharding.config;
-    c->strategy = e->strategy;
-    c->checkpointing = e->checkpointing;
-    c->cpu_offload = e->cpu_offload;
+    fsdp_config *c = &sharding->config;
+    c->strategy = chosen->strategy;
+    c->checkpointing = chosen->checkpointing;
+    c->offload_activations = chosen->offload_activations;
+    c->cpu_offload = chosen->cpu_offload;
 }
 
-static fsdp_status take_fastest(fitting *f)
+static fsdp_status take_fastest(const fit_request *r, assembled_sharding *sharding)
 {
-    plan_entry entry;
-    char flags[PLAN_FLAGS];
-    assembled_sharding *chosen = &f->run->sharding;
-    FSDP_TRY(find_fit(f, &entry));
-    take_entry(f->run, &entry);
-    snprintf(chosen->reason, sizeof chosen->reason, "%s: the fastest that fits %.2f GiB a rank (%.2f GiB planned)",
-             plan_entry_flags(&entry, flags, sizeof flags), gib(f->limit), gib(entry.plan.total));
+    plan_found found;
+    char flags[PLAN_FLAGS], faster[PLAN_FLAGS], size[128];
+    const fsdp_config given = sharding->config;
+    char *reason = sharding->reason;
+    size_t room = sizeof sharding->reason;
+    FSDP_TRY(search(r, &given, r->free, &found));
+    take(&found.fit.config, sharding);
+    int n = snprintf(reason, room, "%s: the fastest that fits: %.2f GiB planned",
+                     plan_flags(&found.fit.config, &given, flags, sizeof flags), gib(taken(r, &found.fit.plan)));
+    if (r->limit.device > 0)
+        n += snprintf(reason + n, room - (size_t)n, " of %.2f GiB a rank", gib(r->limit.device));
+    if (found.faster.planned) {
+        say_size(r, &found.faster.plan, size, sizeof size);
+        snprintf(reason + n, room - (size_t)n, "; the next faster, %s, takes %s",
+                 plan_flags(&found.faster.config, &given, faster, sizeof faster), size);
+    }
     return FSDP_OK;
+}
+
+/* Everything but what names units by hand: `recommended` may be given up, and what is only proposed may be anything. */
+static plan_freedom anything(const fit_request *r)
+{
+    bool beside = r->world.dev->own_memory;
+    return (plan_freedom){.strategy = true,
+                          .checkpointing = true,
+                          .offload_activations = beside,
+                          .cpu_offload = beside && r->settings->cpu_offload_units.n == 0};
 }
 
 /* The guide's choice does not fit: from 70B on the host's memory helps first, else the fastest that fits is taken. */
-static fsdp_status take_instead(fitting *f, int64_t n_parameters)
+static fsdp_status take_instead(const fit_request *r, const memory_plan *guided, assembled_sharding *sharding)
 {
-    fsdp_config *c = &f->run->sharding.config;
-    char *reason = f->run->sharding.reason;
-    size_t room = sizeof f->run->sharding.reason, used, alone = f->plan.total;
-    if ((double)n_parameters >= 70e9 && may_offload(f->run)) {
-        c->cpu_offload = true;
-        FSDP_TRY(plan_now(f));
-        used = strlen(reason);
-        snprintf(reason + used, room - used, ", and CPU offload: %.2f GiB a rank without it, %.2f GiB are available",
-                 gib(alone), gib(f->limit));
-        if (f->plan.total <= f->limit)
+    plan_found found;
+    char *reason = sharding->reason, flags[PLAN_FLAGS], size[128];
+    size_t room = sizeof sharding->reason, used = strlen(reason);
+    fsdp_config given = sharding->config;
+    say_size(r, guided, size, sizeof size);
+    if ((double)r->n_parameters >= 70e9 && r->free.cpu_offload) {
+        memory_plan offloaded;
+        fsdp_config c = given;
+        c.cpu_offload = true;
+        FSDP_TRY(workload_plan(r->work, &c, &r->world, &offloaded));
+        if (plan_fits(&offloaded, r->world.dev, r->limit)) {
+            sharding->config.cpu_offload = true;
+            snprintf(reason + used, room - used, ", and CPU offload: %s a rank without it, %.2f GiB are available",
+                     size, gib(r->limit.device));
             return FSDP_OK;
-        c->cpu_offload = false;
+        }
     }
-    plan_entry entry;
-    char flags[PLAN_FLAGS];
-    FSDP_TRY(find_fit(f, &entry));
-    snprintf(reason, room, "%s: the guide's %s takes %.2f GiB a rank, %.2f GiB are available (%.2f GiB planned)",
-             plan_entry_flags(&entry, flags, sizeof flags), fsdp_strategy_name(c->strategy), gib(alone), gib(f->limit),
-             gib(entry.plan.total));
-    take_entry(f->run, &entry);
+    FSDP_TRY(search(r, &given, r->free, &found));
+    take(&found.fit.config, sharding);
+    snprintf(reason, room, "%s: the guide's %s takes %s a rank, %.2f GiB are available (%.2f GiB planned)",
+             plan_flags(&found.fit.config, &given, flags, sizeof flags), fsdp_strategy_name(given.strategy), size,
+             gib(r->limit.device), gib(taken(r, &found.fit.plan)));
     return FSDP_OK;
 }
 
-fsdp_status fit_sharding(train_run *run, int64_t n_parameters)
+fsdp_status fit_sharding(const fit_request *r, assembled_sharding *sharding)
 {
-    double limit = (double)share(run);
-    plan_entry entry;
-    char flags[PLAN_FLAGS];
-    /* All ranks decide by the smallest: they must decide alike. */
-    FSDP_TRY(comm_all_reduce_f64(comm_world(run->world->comm), "available memory", 0, COMM_MIN, &limit, 1));
-    if (limit <= 0)
-        return FSDP_OK; /* recommended by size, as far as is known */
-    fitting f = {.run = run, .work = workload_of(run), .limit = (size_t)limit};
-    if (run->settings->sharding_strategy == FSDP_STRATEGY_AUTO)
-        return take_fastest(&f);
-    FSDP_TRY(plan_now(&f));
-    if (f.plan.total <= f.limit)
+    memory_plan plan;
+    plan_found found;
+    char flags[PLAN_FLAGS], size[128];
+    if (r->settings->sharding_strategy == FSDP_STRATEGY_AUTO)
+        return take_fastest(r, sharding);
+    FSDP_TRY(workload_plan(r->work, &sharding->config, &r->world, &plan));
+    if (plan_fits(&plan, r->world.dev, r->limit))
         return FSDP_OK;
-    if (run->settings->sharding_strategy == FSDP_STRATEGY_RECOMMENDED)
-        return take_instead(&f, n_parameters);
-    FSDP_TRY(find_fit(&f, &entry));
-    return error_set(FSDP_ERR_INPUT,
-                     "strategy %s takes %.2f GiB a rank, %.2f GiB are available; this fits: %s (%.2f GiB)",
-                     fsdp_strategy_name(run->sharding.config.strategy), gib(f.plan.total), gib(f.limit),
-                     plan_entry_flags(&entry, flags, sizeof flags), gib(entry.plan.total));
+    if (r->settings->sharding_strategy == FSDP_STRATEGY_RECOMMENDED)
+        return take_instead(r, &plan, sharding);
+    say_size(r, &plan, size, sizeof size);
+    FSDP_TRY(search(r, &sharding->config, anything(r), &found));
+    return error_set(FSDP_ERR_INPUT, "strategy %s takes %s a rank, %.2f GiB are available; this fits: %s (%.2f GiB)",
+                     fsdp_strategy_name(sharding->config.strategy), size, gib(r->limit.device),
+                     plan_flags(&found.fit.config, &sharding->config, flags, sizeof flags),
+                     gib(taken(r, &found.fit.plan)));
 }

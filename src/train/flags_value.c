@@ -99,6 +99,11 @@ static fsdp_status check_bounds(const fsdp_flag *flag, const char *text, double 
 static fsdp_status store_int(const fsdp_flag *flag, int64_t *field, const char *text)
 {
     char *end;
+    const fsdp_choice *named = flag->choices ? flags_choice(flag, text) : NULL;
+    if (named) {
+        *field = named->value;
+        return FSDP_OK;
+    }
     errno = 0;
     long long value = strtoll(text, &end, 10);
     if (errno || end == text || *end) {
@@ -293,10 +298,13 @@ static char *text_of_choice(const fsdp_flag *flag, int value)
 char *fsdp_flags_value(const fsdp_flag *flag, const void *values)
 {
     const void *field = (const char *)values + flag->offset;
-    char text[32];
+    char text[32], *named;
     switch (flag->type) {
     case FSDP_FLAG_INT:
     case FSDP_FLAG_BYTES:
+        named = flag->choices ? text_of_choice(flag, (int)*(const int64_t *)field) : NULL;
+        if (named)
+            return named;
         snprintf(text, sizeof text, "%lld", (long long)*(const int64_t *)field);
         return strdup(text);
     case FSDP_FLAG_FLOAT:

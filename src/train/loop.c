@@ -133,30 +133,53 @@ static fsdp_status say_sample(train_run *run)
     return FSDP_OK;
 }
 
+static fsdp_status validate_now(train_run *run)
+{
+    double begun = clock_seconds();
+    FSDP_TRY(run_validate(run, &run->result.validation_loss));
+    FSDP_TRY(report_validation(run->report, run, run->result.validation_loss));
+    report_spent(run->report, ACTIVITY_VALIDATING, begun);
+    return FSDP_OK;
+}
+
+static fsdp_status checkpoint_now(train_run *run, bool at_end)
+{
+    double begun = clock_seconds();
+    FSDP_TRY(run_checkpoint(run, at_end));
+    report_spent(run->report, ACTIVITY_SAVING, begun);
+    return FSDP_OK;
+}
+
+static fsdp_status finish_checkpoints(train_run *run)
+{
+    double begun = clock_seconds();
+    FSDP_TRY(run_finish_checkpoints(run));
+    report_spent(run->report, ACTIVITY_SAVING, begun);
+    return FSDP_OK;
+}
+
 fsdp_status run_steps(train_run *run)
 {
     bool fresh = false; /* the last validation is of the present weights */
+    report_spent(run->report, ACTIVITY_STARTING, run->start);
     while (run->step < run->n_steps && !run->stopping) {
         int64_t before = run->step;
         FSDP_TRY(run_step(run));
         fresh = false;
         bool rolled_back = run->step <= before; /* what is done every so many steps was done there already */
         if (!rolled_back && validates_now(run)) {
-            FSDP_TRY(run_validate(run, &run->result.validation_loss));
-            FSDP_TRY(report_validation(run->report, run, run->result.validation_loss));
+            FSDP_TRY(validate_now(run));
             fresh = true;
         }
         FSDP_TRY(ask_to_stop(run));
         FSDP_TRY(run_agree_still(run, run->stopping || run->step >= run->n_steps));
-        FSDP_TRY(run_checkpoint(run, run->stopping));
+        FSDP_TRY(checkpoint_now(run, run->stopping));
     }
-    if (run->validation && !fresh && !run->stopping) {
-        FSDP_TRY(run_validate(run, &run->result.validation_loss));
-        FSDP_TRY(report_validation(run->report, run, run->result.validation_loss));
-    }
+    if (run->validation && !fresh && !run->stopping)
+        FSDP_TRY(validate_now(run));
     if (!run->stopping)
-        FSDP_TRY(run_checkpoint(run, true));
-    return run_finish_checkpoints(run);
+        FSDP_TRY(checkpoint_now(run, true));
+    return finish_checkpoints(run);
 }
 
 fsdp_status fsdp_train(const fsdp_settings *settings, const fsdp_train_callbacks *callbacks, fsdp_train_result *result)

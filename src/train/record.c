@@ -77,8 +77,9 @@ static fsdp_loss image_loss(fsdp_model *m, fsdp_tape *t, const model_config *mod
 fsdp_loss record_classes(fsdp_model *m, fsdp_tape *t, const model_config *model, const dataset_info *data,
                          const loader_batch *b, fsdp_tensor **logits)
 {
-    *logits = fsdp_output(t, fsdp_call(fsdp_model_module(m), t, images(m, t, model, data, b)));
-    return fsdp_cross_entropy(t, *logits, classes(m, t, b), FSDP_IGNORE);
+    fsdp_tensor *computed = fsdp_call(fsdp_model_module(m), t, images(m, t, model, data, b));
+    *logits = fsdp_output(t, fsdp_cast(t, computed, FSDP_F32)); /* so that reading them takes no more memory */
+    return fsdp_cross_entropy(t, computed, classes(m, t, b), FSDP_IGNORE);
 }
 
 fsdp_loss record_loss(fsdp_model *m, fsdp_tape *t, const model_config *model, const dataset_info *data,

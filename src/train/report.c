@@ -18,6 +18,7 @@
 #include "observe/metrics.h"
 #include "observe/progress.h"
 #include "observe/rank_log.h"
+#include "observe/step_times.h"
 #include "observe/summary.h"
 #include "observe/trace.h"
 #include "observe/units.h"
@@ -36,6 +37,8 @@ struct report {
     double peak_flops; /* of all devices, a second; 0: not known */
     double first_loss, shown;
     int64_t first_step; /* the run began behind it */
+    step_times times;
+    double spent[N_ACTIVITIES]; /* seconds */
     char *metrics_path;
     metrics *validations; /* validation.jsonl */
     int samples;          /* file of --log_samples, -1: none */
@@ -55,16 +58,6 @@ fsdp_status report_meter(report **out)
     }
     *out = r;
     return FSDP_OK;
-}
-
-static workload workload_of(const train_run *run)
-{
-    return (workload){.model = run->model_config,
-                      .backend = fsdp_world_backend(run->world),
-                      .batch = run->settings->train_batch_size,
-                      .width = run->info.width,
-                      .target = run->info.target_width,
-                      .moments = update_moments(&run->optimizer->config)};
 }
 
 static fsdp_status write_settings(const train_run *run, char **text)
@@ -153,9 +146,8 @@ fsdp_status report_samples(report *r, train_run *run, const loader_batch *b)
 
 fsdp_status report_open(train_run *run, report *r)
 {
-    workload work = workload_of(run);
     r->progress = progress_begin(run->n_steps);
-    r->flops = workload_flops(&work) / (double)max_i64(1, work.batch);
+    r->flops = workload_flops(&run->work) / (double)max_i64(1, run->work.batch);
     r->first_loss = NAN;
     r->first_step = run->step;
     if (r->flops > 0)
@@ -277,6 +269,7 @@ fsdp_status report_add(report *r, train_run *run, const report_step *step)
                       .validation_loss = NAN};
     if (isnan(r->first_loss))
         r->first_loss = step->loss;
+    step_times_add(&r->times, (step_time){f.seconds, f.samples, f.tokens});
     for (int i = 0; i < 2; i++) {
         if (r->files[i])
             FSDP_TRY(metrics_step(r->files[i], &f));
@@ -304,17 +297,18 @@ fsdp_status report_validation(report *r, train_run *run, double loss)
 /* Rows of all ranks on rank 0: what the plan said, what was taken, and what the same step takes unsharded. */
 static fsdp_status memory_table(report *r, train_run *run, char **text)
 {
-    workload work = workload_of(run);
     fsdp_config replicated = run->sharding.config;
+    plan_world world = run_plan_world(run);
+    workload work = run->work;
     memory_plan here, whole;
     replicated.strategy = FSDP_NO_SHARD;
     replicated.shard_weights = NULL;
-    int per_node = run->world->job.local_world_size;
-    FSDP_TRY(workload_plan(&work, &run->sharding.config, run->world->dev, run->n_ranks, per_node, &here));
-    FSDP_TRY(workload_plan(&work, &replicated, run->world->dev, run->n_ranks, per_node, &whole));
-    int64_t snapshot = run->saver ? (int64_t)ckpt_saver_bytes(run->saver) : 0;
-    bool beside = run->world->dev->graph_begin != NULL; /* the device has memory of its own */
-    int64_t host = (int64_t)here.host + snapshot, whole_host = (int64_t)whole.host + snapshot;
+    if (!run->saver) /* no checkpoint has been due yet */
+        work.snapshot = NULL;
+    FSDP_TRY(workload_plan_rank(&work, &run->sharding.config, &world, run->rank, &here));
+    FSDP_TRY(workload_plan_rank(&work, &replicated, &world, run->rank, &whole));
+    bool beside = world.dev->own_memory;
+    int64_t host = (int64_t)here.host, whole_host = (int64_t)whole.host;
     memory_row mine = {.rank = run->rank,
                        .plan_bytes = (int64_t)here.total + (beside ? 0 : host),
                        .measured_bytes = memory_meter_peak(r->meter),
@@ -331,13 +325,20 @@ static fsdp_status memory_table(report *r, train_run *run, char **text)
         status =
             comm_exchange(comm_world(run->world->comm), "memory report", &mine, sizeof mine, sizeof mine, rows, bytes);
     if (status == FSDP_OK) {
-        for (int i = 0; i < run->n_ranks; i++)
+        for (int i = 0; i < run->n_ranks; i++) {
             run->result.peak_bytes = max_i64(run->result.peak_bytes, rows[i].measured_bytes);
+            run->result.planned_bytes = max_i64(run->result.planned_bytes, rows[i].plan_bytes);
+        }
         status = memory_report(rows, run->n_ranks, text);
     }
     free(rows);
     free(bytes);
     return status;
+}
+
+void report_spent(report *r, report_activity activity, double begun)
+{
+    r->spent[activity] += clock_seconds() - begun;
 }
 
 fsdp_status report_summary(report *r, train_run *run)
@@ -353,21 +354,27 @@ fsdp_status report_summary(report *r, train_run *run)
     char ended[PATH_MAX + 80], traces[PATH_MAX + 32];
     describe_traces(r, run, traces, sizeof traces);
     snprintf(ended, sizeof ended, "stopped as asked; to go on: --resume_from_checkpoint %s", run->checkpoint_dir);
-    double seconds = clock_seconds() - run->start;
+    step_time median = step_times_median(&r->times);
     run_summary summary = {.model = model,
                            .strategy = strategy,
                            .ended = run->stopping ? ended : NULL,
                            .steps = run->step,
-                           .new_steps = run->step - r->first_step,
                            .samples = run->samples,
                            .tokens = run->tokenizer ? run->tokens : 0,
                            .epochs = (double)run->position / (double)run->info.n_samples,
-                           .seconds = seconds,
+                           .seconds = clock_seconds() - run->start,
+                           .step_seconds = r->times.seconds,
+                           .starting_seconds = r->spent[ACTIVITY_STARTING],
+                           .validating_seconds = r->spent[ACTIVITY_VALIDATING],
+                           .saving_seconds = r->spent[ACTIVITY_SAVING],
+                           .median_seconds = median.seconds,
+                           .median_samples = median.samples,
+                           .median_tokens = median.tokens,
                            .first_loss = r->first_loss,
                            .loss = run->result.loss,
                            .validation_loss = run->result.validation_loss,
                            .validation_accuracy = run->result.validation_accuracy,
-                           .tflops = r->flops * (double)run->samples / seconds / 1e12,
+                           .tflops = median.seconds > 0 ? r->flops * (double)median.samples / median.seconds / 1e12 : 0,
                            .peak_tflops = r->peak_flops / 1e12,
                            .peak_bytes = run->result.peak_bytes,
                            .output_dir = s->output_dir,

@@ -57,10 +57,16 @@ static fsdp_status find_model(train_run *run)
     return run->source.json ? settings_take_type(&run->used, run->source.config.type) : FSDP_OK;
 }
 
+plan_world run_plan_world(const train_run *run)
+{
+    return (plan_world){run->described ? run->described : run->world->dev, run->n_ranks,
+                        run->world->job.local_world_size};
+}
+
 static void settle_activations(train_run *run)
 {
     fsdp_config *c = &run->sharding.config;
-    if (!c->offload_activations || run->world->dev->graph_begin)
+    if (!c->offload_activations || run_plan_world(run).dev->own_memory)
         return;
     run_say(run, FSDP_LINE_INFO, "--offload_activations: on the CPU activations lie in host memory already");
     c->offload_activations = false;
@@ -69,12 +75,36 @@ static void settle_activations(train_run *run)
 static void settle_offload(train_run *run)
 {
     fsdp_config *c = &run->sharding.config;
-    if (!c->cpu_offload || run->world->dev->graph_begin)
+    if (!c->cpu_offload || run_plan_world(run).dev->own_memory)
         return;
     run_say(run, FSDP_LINE_INFO, "--cpu_offload: on the CPU everything lies in host memory already");
     c->cpu_offload = false;
     c->n_cpu_offload_units = 0;
     run->used.cpu_offload_units = (fsdp_text_list){NULL, 0}; /* settings.json, read again, must not contradict itself */
+}
+
+/* A dry run without data plans validation by the settings alone. */
+static bool plans_validation(const train_run *run)
+{
+    const fsdp_settings *s = run->settings;
+    return run->validation || (!run->data && (s->validation_dataset.n > 0 || s->validation_split > 0));
+}
+
+static fsdp_status fit_memory(train_run *run, int64_t n_parameters)
+{
+    const dataset_info *validation = run->validation ? &run->validation_info : &run->info;
+    run->work = assemble_workload(run->settings, &run->model_config, &run->info,
+                                  plans_validation(run) ? validation : NULL, run->n_ranks);
+    run->work.backend = run->described ? NULL : fsdp_world_backend(run->world);
+    fit_request request = {.settings = run->settings,
+                           .work = &run->work,
+                           .world = run_plan_world(run),
+                           .free = assemble_freedom(run->settings, run_plan_world(run).dev),
+                           .n_parameters = n_parameters};
+    FSDP_TRY(fit_limit(request.world.dev, request.world.ranks_per_node, comm_world(run->world->comm), &request.limit));
+    if (run->described)
+        request.limit.host = 0; /* this host is not the one that has such a GPU */
+    return fit_sharding(&request, &run->sharding);
 }
 
 /* The model and its sharding, as shapes and choices; nothing is allocated for them yet. */
@@ -99,7 +129,7 @@ static fsdp_status choose_model(train_run *run)
     bool offload_activations = run->sharding.config.offload_activations;
     settle_activations(run);
     settle_offload(run);
-    fsdp_status fit = fit_sharding(run, n_parameters);
+    fsdp_status fit = fit_memory(run, n_parameters);
     if (fit == FSDP_ERR_INPUT && s->dry_run)
         snprintf(run->misfit, sizeof run->misfit, "%.*s", (int)sizeof run->misfit - 1, fsdp_last_error());
     else
@@ -187,6 +217,11 @@ static void say_choice(train_run *run)
 /* A GPU that is asked for and not there is said, and the CPU computes. */
 static fsdp_status open_world(train_run *run, fsdp_world_config *config)
 {
+    if (run->settings->dry_run && device_is_described(config->device)) {
+        FSDP_TRY(device_describe(config->device, &run->described));
+        config->device = "cpu";
+        return fsdp_world_open(config, &run->world);
+    }
     fsdp_status status = fsdp_world_open(config, &run->world);
     if (status != FSDP_ERR_UNSUPPORTED || strcmp(config->device, "cuda") != 0)
         return status;
@@ -257,6 +292,7 @@ void run_close(train_run *run)
     dataset_free(run->data);
     fsdp_tokenizer_free(run->tokenizer);
     fsdp_world_close(run->world);
+    device_close(run->described);
     free(run->checkpoint_dir);
     free(run->init_from);
     model_source_free(&run->source);

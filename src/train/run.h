@@ -20,6 +20,7 @@ struct train_run {
     fsdp_train_result result;
 
     fsdp_world *world;
+    device *described; /* --dry_run: the GPU that is planned for; NULL: the world's device is */
     int rank, n_ranks;
     fsdp_tokenizer *tokenizer;  /* NULL: none needed, or none that can be read */
     char no_tokenizer[512];     /* why not; "" otherwise */
@@ -28,6 +29,7 @@ struct train_run {
 
     model_source source; /* where the model's configuration came from */
     model_config model_config;
+    workload work; /* its steps in shapes, for plans */
     assembled_sharding sharding;
     fsdp_model *model;
     fsdp_optimizer *optimizer;
@@ -69,6 +71,9 @@ fsdp_status run_plan_length(train_run *run);
 
 /* One line through the callback, from rank 0 (warnings from every rank, with its number). */
 void run_say(train_run *run, fsdp_line kind, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* Which device on how many ranks plans are made for. */
+plan_world run_plan_world(const train_run *run);
 
 /* run_data.c. The tokenizer, the training data and the validation data; bad records are said by rank 0. */
 fsdp_status run_open_data(train_run *run);

@@ -155,7 +155,9 @@ static const fsdp_choice log_levels[] = {
 };
 
 /* Kept by name: the world is opened with these words. */
-static const fsdp_choice devices[] = {{"auto", 0, NULL}, {"cpu", 0, NULL}, {"cuda", 0, "gpu"}, {NULL, 0, NULL}};
+static const fsdp_choice devices[] = {{"auto", 0, NULL}, {"cpu", 0, NULL},  {"cuda", 0, "gpu"}, {"h200", 0, NULL},
+                                      {"h100", 0, NULL}, {"a100", 0, NULL}, {NULL, 0, NULL}};
+static const fsdp_choice world_sizes[] = {{"auto", FSDP_WORLD_SIZE_AUTO, NULL}, {NULL, 0, NULL}};
 static const fsdp_choice products[] = {
     {"auto", 0, NULL},   {"onednn", 0, NULL},   {"amx", 0, NULL},
     {"avx512", 0, NULL}, {"portable", 0, NULL}, {NULL, 0, NULL},
@@ -270,7 +272,7 @@ const fsdp_flag settings_table[] = {
 #undef GROUP
 
 #define GROUP "Sharding"
-    {CHOICE(sharding_strategy, "recommended", strategies,
+    {CHOICE(sharding_strategy, "auto", strategies,
             "what is sharded; auto takes the fastest that fits, recommended goes by the size of the model")},
     {INT(shard_group_size, NULL, 0, "ranks", "ranks of a group of hybrid strategies; by default those of a node"),
      .aliases = "sharding_group_size"},
@@ -330,7 +332,8 @@ const fsdp_flag settings_table[] = {
 #undef GROUP
 
 #define GROUP "Machine"
-    {TEXT(device, "auto", "NAME", "what computes; auto takes cuda where there is one"), .choices = devices},
+    {TEXT(device, "auto", "NAME", "what computes; auto takes cuda where there is one; a GPU's name is for plans only"),
+     .choices = devices},
     {TEXT(products, "auto", "NAME", "how the CPU multiplies matrices"), .choices = products},
     {COUNT(threads, NULL, 0, THREADS_MOST, "N",
            "threads of a rank; by default OMP_NUM_THREADS, else its share of the cores")},
@@ -338,7 +341,8 @@ const fsdp_flag settings_table[] = {
 #undef GROUP
 
 #define GROUP "Plan"
-    {INT(world_size, NULL, 0, "ranks", "ranks to plan for; by default the environment's"), .only = "plan"},
+    {INT(world_size, NULL, 0, "ranks", "ranks to plan for, auto: the fewest that fit; by default the environment's"),
+     .only = "plan", .choices = world_sizes},
     {INT(ranks_per_node, NULL, 0, "ranks", "ranks of a node; by default all of them"), .only = "plan"},
     {BYTES(fit, NULL, "name the fastest setting whose ranks take no more than this"), .only = "plan"},
 #undef GROUP

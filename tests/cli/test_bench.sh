@@ -49,6 +49,14 @@ json step.json '$r->{workload} eq "tiny" && $r->{world} == 1 && $r->{batch} == 2
 grep -q '^  products .* ms .* %' step.txt || fail "no products: $(cat step.txt)"
 tail -1 step.txt | grep -q '^tiny .* tokens/s .* TFLOP/s a rank, .* % of a measured product' || fail "$(cat step.txt)"
 
+# Micro-batches are part of the step, a batch that was given is the batch, and a shape beside a workload's is refused.
+"$fsdp" bench step tiny --steps 3 --warmup_steps 1 --gradient_accumulation_steps 4 --breakdown --json $quick >micro.json
+json micro.json '$r->{micro_batches} == 4 && $r->{batch} == 2' 'near($r->{tok_s} * $r->{ms}, 4 * 64e3, 0.05)' \
+    '$r->{classes}[0]{count} == 4 * 16 && $r->{tflops} * $r->{ms} * 1e9 > 4 * 6 * ($r->{N} - 256 * 64) * 64 * 0.99'
+"$fsdp" bench step tiny --steps 2 --warmup_steps 0 --gradient_accumulation_steps 3 --train_batch_size 5 $quick >micro.txt
+grep -q '3 micro-batches of 5 x 32 a step' micro.txt || fail "$(cat micro.txt)"
+refused 2 "--num_layers: the workload tiny has a shape of its own" bench step tiny --num_layers 3 $quick
+
 # Two ranks: one of them prints, and waits for collectives are a class of their own.
 "$fsdp" $ranks "$fsdp" bench step tiny --steps 2 --warmup_steps 1 --breakdown --json $quick >two.json
 json two.json '$r->{world} == 2 && $r->{classes}[5]{name} eq "communication" && $r->{classes}[5]{count} > 0'

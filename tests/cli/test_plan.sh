@@ -39,4 +39,32 @@ command -v python3 >/dev/null && { python3 -m json.tool "$work/json" >/dev/null 
 "$fsdp" plan --model_config "$golden/llama_gqa" --max_context_width 64 --world_size 2 --json >"$work/folder" || fail "a folder with one"
 cmp -s "$work/file" "$work/folder" || fail "file and folder differ"
 [ "$(number parameters "$work/file")" -gt 0 ] || fail "no parameters"
+
+# A GPU that is not here: its traits (4 bytes a bf16 parameter instead of 6, a workspace of its own) and its memory.
+"$fsdp" plan --preset llama3_2_1b --world_size 1 --device h200 --json >"$work/h200" || fail "a described GPU"
+"$fsdp" plan --preset llama3_2_1b --world_size 1 --device cpu --json >"$work/cpu" || fail "the CPU"
+[ "$(number parameters "$work/h200")" = "$(number parameters "$work/cpu")" ] || fail "another model on a GPU"
+grep -q '"device": "NVIDIA H200"' "$work/h200" || fail "the GPU is not named"
+[ "$(number total "$work/h200")" -lt "$(number total "$work/cpu")" ] || fail "a GPU keeps masters as halves"
+"$fsdp" plan --preset llama3_2_1b --world_size 1 --device h200 |
+    grep -q '^The fastest that fits: --sharding_strategy no_shard --activation_checkpointing none, ' ||
+    fail "a billion parameters are not at ease on an H200"
+"$fsdp" plan --preset tiny --device tpu >"$work/none" 2>&1
+[ $? -eq 2 ] || fail "a device that does not exist"
+
+# The fewest ranks; planned again with that number it fits, with one less it does not.
+"$fsdp" plan --preset llama3_1_8b --device h100 --world_size auto --json >"$work/auto" || fail "--world_size auto"
+ranks=$(number ranks "$work/auto")
+"$fsdp" plan --preset llama3_1_8b --device h100 --world_size "$ranks" --no_cpu_offload |
+    grep -q '^The fastest that fits' || fail "$ranks ranks do not fit"
+"$fsdp" plan --preset llama3_1_8b --device h100 --world_size $((ranks - 1)) --no_cpu_offload |
+    grep -q '^nothing fits' || fail "fewer than $ranks ranks fit"
+
+# The closing table has every rank's own plan, which is what it took.
+"$fsdp" run --standalone --nproc-per-node 2 --plain "$fsdp" train --preset tiny --dataset "$FSDP_SOURCE/README.md" --device cpu \
+    --threads 1 --max_steps 2 --sample_tokens 0 --sharding_strategy full --shard_weights 3,1 --validation_split 0.2 \
+    --val_batch_size 48 --output_dir "$work/run" >"$work/table" || fail "a run of unequal ranks: $(cat "$work/table")"
+rows=$(grep -A2 '^rank .*planned .*measured' "$work/table" | tail -2)
+[ "$(awk '$2 == $4 && $3 == $5' <<<"$rows" | wc -l)" = 2 ] || fail "planned is not measured: $rows"
+[ "$(awk '{print $2}' <<<"$rows" | sort -u | wc -l)" = 2 ] || fail "both ranks have one plan: $rows"
 exit $((failures > 0))

@@ -12,6 +12,7 @@
 #include "observe/memory.h"
 #include "observe/progress.h"
 #include "observe/rank_log.h"
+#include "observe/step_times.h"
 #include "observe/summary.h"
 #include "observe/table.h"
 #include "observe/units.h"
@@ -175,12 +176,58 @@ static void the_memory_report_adds_up_over_ranks(void **state)
     free(text);
 }
 
+/* A slow first step and a slow one in the middle, a validation's share, are not what a step takes. */
+static void the_median_step_is_not_moved_by_slow_ones(void **state)
+{
+    (void)state;
+    step_times *t = calloc(1, sizeof *t);
+    assert_true(step_times_median(t).seconds == 0);
+    for (int i = 0; i < 100000; i++)
+        step_times_add(t, (step_time){i == 0 ? 60 : i % 4 == 3 ? 9 : 0.25, 8, i % 4 == 3 ? 1 : 2048});
+    step_time median = step_times_median(t);
+    assert_true(median.seconds == 0.25 && median.samples == 8 && median.tokens == 2048);
+    assert_true(t->seconds > 200000 && t->seen == 100000 && t->n <= STEP_TIMES_KEPT && t->n >= STEP_TIMES_KEPT / 4);
+    free(t);
+}
+
+static void the_summary_says_the_median_steps_rates_and_where_the_time_went(void **state)
+{
+    (void)state;
+    run_summary s = {.steps = 10,
+                     .seconds = 100,
+                     .step_seconds = 20,
+                     .starting_seconds = 30,
+                     .validating_seconds = 10,
+                     .saving_seconds = 40,
+                     .median_seconds = 2,
+                     .median_samples = 8,
+                     .median_tokens = 4096,
+                     .samples = 80,
+                     .tokens = 40960,
+                     .tflops = 47,
+                     .peak_tflops = 100,
+                     .loss = NAN,
+                     .validation_loss = NAN};
+    char *text;
+    assert_int_equal(summary_text(&s, &text), FSDP_OK);
+    assert_string_equal(text, "steps            10\n"
+                              "time             1:40: steps 20 s, starting 30 s, validating 10 s, saving 40 s\n"
+                              "samples          80\n"
+                              "tokens           41.0k\n"
+                              "median step      2.00 s, 4.00 samples/s, 2.05k tokens/s\n"
+                              "model rate       47 TFLOP/s in the median step, utilization 47.0% of 100");
+    free(text);
+}
+
 static void the_summary_leaves_out_what_is_not_known(void **state)
 {
     (void)state;
     run_summary s = {.steps = 100,
-                     .new_steps = 50,
                      .seconds = 50,
+                     .step_seconds = 40,
+                     .saving_seconds = 6.5,
+                     .median_seconds = 0.5,
+                     .median_samples = 16,
                      .samples = 800,
                      .loss = 2.25,
                      .first_loss = 5.5,
@@ -190,8 +237,9 @@ static void the_summary_leaves_out_what_is_not_known(void **state)
     char *text;
     assert_int_equal(summary_text(&s, &text), FSDP_OK);
     assert_string_equal(text, "steps            100\n"
-                              "time             50 s (1.00 s a step)\n"
-                              "samples          800 (16.00 a second)\n"
+                              "time             50 s: steps 40 s, saving 6.50 s\n"
+                              "samples          800\n"
+                              "median step      0.50 s, 32.00 samples/s\n"
                               "loss             2.25000 (5.50000 at the first step)\n"
                               "peak memory      1.00 GiB\n"
                               "files of the run fsdp_run");
@@ -288,6 +336,8 @@ int main(void)
         cmocka_unit_test(the_process_sees_its_own_memory),
         cmocka_unit_test(the_memory_report_adds_up_over_ranks),
         cmocka_unit_test(the_summary_leaves_out_what_is_not_known),
+        cmocka_unit_test(the_median_step_is_not_moved_by_slow_ones),
+        cmocka_unit_test(the_summary_says_the_median_steps_rates_and_where_the_time_went),
         TEST(every_line_is_in_the_log_and_warnings_of_others_are_prefixed),
         TEST(the_board_holds_scalars_and_the_settings),
     };

@@ -42,7 +42,8 @@ static device *open_device(void)
 static memory_plan plan_of(const workload *w, device *dev, fsdp_config c, int ranks, int per_node)
 {
     memory_plan p;
-    assert_int_equal(workload_plan(w, &c, dev, ranks, per_node, &p), FSDP_OK);
+    plan_world world = {dev, ranks, per_node};
+    assert_int_equal(workload_plan(w, &c, &world, &p), FSDP_OK);
     return p;
 }
 
@@ -69,7 +70,7 @@ static void forty_eight_gigabytes_replicated_are_twelve_on_each_of_four_ranks(vo
     assert_true(part.full_gradients <= 2 * embedding + (1 << 20));
     assert_int_equal(part.total, part.parameters + part.copies + part.gradients + part.optimizer + part.gather +
                                      part.full_gradients + part.activations + part.workspace + part.buffers +
-                                     part.communication);
+                                     part.communication + part.validation);
     assert_int_equal(part.activations, whole.activations);
     assert_true(part.total < whole.total / 3);
     device_close(dev);
@@ -141,22 +142,82 @@ static void the_fastest_that_fits_moves_and_recomputes_least(void **state)
     device *dev = open_device();
     workload w = three_billion();
     fsdp_config c = sharding(FSDP_FULL, 2);
-    plan_entry fit;
+    plan_found found;
+    const plan_entry *fit = &found.fit;
+    plan_search search = {
+        .work = &w, .config = &c, .world = {dev, 4, 4}, .free = {.strategy = true, .checkpointing = true}};
     const struct {
         double limit;
         fsdp_strategy strategy;
     } cases[] = {{80, FSDP_NO_SHARD}, {20, FSDP_FULL}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        size_t limit = (size_t)(cases[i].limit * GB);
-        assert_int_equal(plan_fit(&w, &c, dev, 4, 4, limit, false, &fit), FSDP_OK);
-        assert_true(fit.plan.total <= limit);
-        assert_int_equal(fit.checkpointing, FSDP_CHECKPOINT_NONE);
-        if (cases[i].strategy == FSDP_FULL)
-            assert_int_equal(fit.strategy, FSDP_FULL);
-        else
-            assert_true(fit.plan.gathered_bytes <= plan_of(&w, dev, c, 4, 4).gathered_bytes);
+        search.limit.device = (size_t)(cases[i].limit * GB);
+        assert_int_equal(plan_fit(&search, &found), FSDP_OK);
+        assert_true(fit->plan.total + fit->plan.host <= search.limit.device);
+        assert_int_equal(fit->config.checkpointing, FSDP_CHECKPOINT_NONE);
+        assert_int_equal(fit->config.strategy, cases[i].strategy);
+        assert_int_equal(found.faster.planned, i > 0);
+        if (i > 0)
+            assert_true(found.faster.plan.total > search.limit.device);
     }
-    assert_int_equal(plan_fit(&w, &c, dev, 4, 4, (size_t)(2 * GB), false, &fit), FSDP_ERR_INPUT);
+    search.limit.device = (size_t)(2 * GB);
+    assert_int_equal(plan_fit(&search, &found), FSDP_ERR_INPUT);
+    device_close(dev);
+}
+
+/* What was given stays, whatever else would be faster or fit better. */
+static void what_is_not_free_stays_as_given(void **state)
+{
+    (void)state;
+    device *dev = open_device();
+    workload w = three_billion();
+    fsdp_config c = sharding(FSDP_SHARD_GRAD_OP, 2);
+    plan_found found;
+    plan_search search = {.work = &w, .config = &c, .world = {dev, 4, 4}, .limit = {(size_t)(80 * GB), 0}};
+    c.checkpointing = FSDP_CHECKPOINT_FULL;
+    assert_int_equal(plan_fit(&search, &found), FSDP_OK);
+    assert_int_equal(found.fit.config.strategy, FSDP_SHARD_GRAD_OP);
+    assert_int_equal(found.fit.config.checkpointing, FSDP_CHECKPOINT_FULL);
+    search.free.checkpointing = true;
+    assert_int_equal(plan_fit(&search, &found), FSDP_OK);
+    assert_int_equal(found.fit.config.strategy, FSDP_SHARD_GRAD_OP);
+    assert_int_equal(found.fit.config.checkpointing, FSDP_CHECKPOINT_NONE);
+    device_close(dev);
+}
+
+static bool fits(plan_search s, int n)
+{
+    plan_found found;
+    s.world.n_ranks = n;
+    s.world.ranks_per_node = n < 8 ? n : 8;
+    return plan_fit(&s, &found) == FSDP_OK;
+}
+
+/* Against trying one after the other. */
+static void the_fewest_ranks_fit_and_one_less_does_not(void **state)
+{
+    (void)state;
+    device *dev = open_device();
+    workload w = three_billion();
+    fsdp_config c = sharding(FSDP_FULL, 2);
+    const double limits[] = {60, 21, 9.5, 5.5};
+    w.width = 64;
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        plan_search search = {.work = &w,
+                              .config = &c,
+                              .world = {dev, 1, 8},
+                              .limit = {(size_t)(limits[i] * GB), 0},
+                              .free = {.strategy = true, .checkpointing = true}};
+        int n = 0, tried = 1;
+        assert_int_equal(plan_fewest_ranks(&search, 64, &n), FSDP_OK);
+        while (!fits(search, tried))
+            tried++;
+        assert_int_equal(n, tried);
+        if (n > 1) {
+            assert_int_equal(plan_fewest_ranks(&search, n - 1, &n), FSDP_ERR_INPUT);
+            assert_non_null(strstr(fsdp_last_error(), "too few"));
+        }
+    }
     device_close(dev);
 }
 
@@ -168,6 +229,8 @@ int main(void)
         cmocka_unit_test(a_step_moves_what_the_strategies_are_known_for),
         cmocka_unit_test(unequal_shards_are_planned_for_the_largest),
         cmocka_unit_test(the_fastest_that_fits_moves_and_recomputes_least),
+        cmocka_unit_test(what_is_not_free_stays_as_given),
+        cmocka_unit_test(the_fewest_ranks_fit_and_one_less_does_not),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -434,7 +434,8 @@ static void the_guide_by_size_chooses_for_every_preset(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char preset[64];
-        const char *argv[] = {preset, "--dry_run", "--json", "--device=cpu", "--dataset="};
+        const char *argv[] = {preset,         "--dry_run",  "--json",
+                              "--device=cpu", "--dataset=", "--sharding_strategy=recommended"};
         job *j = *state;
         fsdp_settings s;
         fsdp_train_callbacks callbacks = FSDP_TRAIN_CALLBACKS_INIT;
@@ -443,7 +444,7 @@ static void the_guide_by_size_chooses_for_every_preset(void **state)
         callbacks.context = j;
         callbacks.line = job_hear;
         assert_int_equal(fsdp_settings_init(&s), FSDP_OK);
-        assert_int_equal(fsdp_settings_parse(&s, "train", 5, (char *const *)argv), FSDP_OK);
+        assert_int_equal(fsdp_settings_parse(&s, "train", 6, (char *const *)argv), FSDP_OK);
         if (fsdp_train(&s, &callbacks, NULL) != FSDP_OK)
             fail_msg("%s: %s", cases[i].preset, fsdp_last_error());
         json_t *o = json_loads(j->said, 0, NULL), *settings = json_object_get(o, "settings");

@@ -187,7 +187,7 @@ static void the_nearest_name_is_suggested(void **state)
     REFUSED("unknown flag --qqqqqqqq; --help lists", "--qqqqqqqq");
     REFUSED("one of adamw, adam, sgd is wanted; did you mean adamw?", "--optimizer=adamv");
     REFUSED("did you mean llama3_2_1b?", "--preset=llama32_1b");
-    REFUSED("one of auto, cpu, cuda is wanted", "--device=tpu");
+    REFUSED("one of auto, cpu, cuda, h200, h100, a100 is wanted", "--device=tpu");
 }
 
 static void wrong_values_name_the_flag(void **state)

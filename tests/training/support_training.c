@@ -150,12 +150,11 @@ static fsdp_status plan(training *t, fsdp_world *w, training_result *out)
     memory_plan p;
     fsdp_module *net;
     planned_batch *b = calloc(1, sizeof *b);
-    int group = t->config.shard_group_size ? t->config.shard_group_size : t->ranks;
     b->t = t;
     memory_plan_request request = {.dev = w->dev,
                                    .n_ranks = t->ranks,
                                    .ranks_per_node = t->ranks,
-                                   .shard_rank = fsdp_world_rank(w) % group,
+                                   .rank = fsdp_world_rank(w),
                                    .backend = fsdp_world_backend(w),
                                    .moments = 2,
                                    .record = record_planned,

@@ -8,6 +8,7 @@
 
 #include <dlfcn.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -18,6 +19,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "optim/update.h"
 #include "shard/memory_plan.h"
 #include "shard/model.h"
 #include "training/support_ranks.h"
@@ -85,12 +87,59 @@ int ftruncate(int fd, off_t bytes)
     return (int)syscall(SYS_ftruncate, fd, bytes);
 }
 
+/* Aligned blocks that are in use: arenas that grow give theirs back. */
+enum { MOST_BLOCKS = 1024 };
+static struct {
+    void *memory;
+    size_t bytes;
+} blocks[MOST_BLOCKS];
+static atomic_flag blocks_busy = ATOMIC_FLAG_INIT;
+
+/* Puts `to` in the place of `from`; the bytes that were there. */
+static size_t exchange_block(void *from, void *to, size_t bytes)
+{
+    size_t before = 0;
+    while (atomic_flag_test_and_set(&blocks_busy))
+        ;
+    for (int i = 0; i < MOST_BLOCKS; i++) {
+        if (blocks[i].memory != from)
+            continue;
+        before = blocks[i].bytes;
+        blocks[i].memory = to;
+        blocks[i].bytes = bytes;
+        break;
+    }
+    atomic_flag_clear(&blocks_busy);
+    return before;
+}
+
 void *aligned_alloc(size_t alignment, size_t bytes)
 {
     void *(*real)(size_t, size_t) = (void *(*)(size_t, size_t))dlsym(RTLD_NEXT, "aligned_alloc");
     note(bytes);
     atomic_fetch_add(&taken, (int64_t)bytes);
-    return real(alignment, bytes);
+    void *memory = real(alignment, bytes);
+    exchange_block(NULL, memory, bytes);
+    return memory;
+}
+
+#ifdef __SANITIZE_ADDRESS__
+static void __libc_free(void *memory)
+{
+    static void (*_Atomic real)(void *);
+    if (!real)
+        real = (void (*)(void *))dlsym(RTLD_NEXT, "free");
+    real(memory);
+}
+#else
+void __libc_free(void *memory);
+#endif
+
+void free(void *memory)
+{
+    if (memory)
+        atomic_fetch_sub(&taken, (int64_t)exchange_block(memory, NULL, 0));
+    __libc_free(memory);
 }
 
 /* How the CPU device and (over several ranks) shared memory round a request. */
@@ -110,21 +159,59 @@ static fsdp_status make_net(fsdp_module **out)
     return fsdp_llama_new(&c, out);
 }
 
+/* What is run: shards, the batch of training and of evaluation (0: none), and how a step is made up. */
+typedef struct run_case {
+    fsdp_config config;
+    int64_t batch, evaluated;
+    int micro_batches;
+    fsdp_optimizer_kind optimizer;
+} run_case;
+
+enum { MOST_ROWS = 24 };
+
+static fsdp_loss record_rows(fsdp_module *net, fsdp_tape *t, int64_t rows)
+{
+    static int32_t ids[MOST_ROWS * WIDTH];
+    int64_t shape[] = {rows, WIDTH};
+    return fsdp_llama_loss(net, t, fsdp_input(t, FSDP_I32, 2, shape, ids), fsdp_input(t, FSDP_I32, 2, shape, ids));
+}
+
 static fsdp_loss record(void *context, fsdp_module *net, fsdp_tape *t)
 {
-    const int32_t *ids = context;
-    int64_t shape[] = {BATCH, WIDTH};
-    return fsdp_llama_loss(net, t, fsdp_input(t, FSDP_I32, 2, shape, ids), fsdp_input(t, FSDP_I32, 2, shape, ids));
+    return record_rows(net, t, ((const run_case *)context)->batch);
+}
+
+static fsdp_loss record_evaluation(void *context, fsdp_module *net, fsdp_tape *t)
+{
+    return record_rows(net, t, ((const run_case *)context)->evaluated);
 }
 
 typedef struct outcome {
     int64_t measured, planned;
     int64_t communication; /* of that; the same for every model */
+    int64_t validation;    /* of that, beyond training */
 } outcome;
 
-static fsdp_status run_rank(const fsdp_config *config, outcome *out)
+static fsdp_status run_steps(fsdp_model *m, fsdp_optimizer *o, run_case *c)
 {
-    static int32_t ids[BATCH * WIDTH];
+    fsdp_module *net = fsdp_model_module(m);
+    for (int step = 0; step < 3; step++) {
+        for (int i = 0; i < c->micro_batches; i++) {
+            fsdp_tape *t = fsdp_begin(m);
+            FSDP_TRY(fsdp_backward(t, record(c, net, t), i + 1 == c->micro_batches));
+        }
+        FSDP_TRY(fsdp_step(o, NULL));
+        if (c->evaluated > 0 && step != 1) {
+            fsdp_tape *t = fsdp_begin_evaluation(m);
+            (void)record_evaluation(c, net, t);
+            FSDP_TRY(fsdp_evaluate(t));
+        }
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status run_rank(run_case *c, outcome *out)
+{
     fsdp_world_config wc = FSDP_WORLD_CONFIG_INIT;
     fsdp_optimizer_config oc = FSDP_OPTIMIZER_CONFIG_INIT;
     fsdp_world *w;
@@ -132,32 +219,30 @@ static fsdp_status run_rank(const fsdp_config *config, outcome *out)
     fsdp_model *m;
     fsdp_optimizer *o;
     memory_plan plan;
+    oc.kind = c->optimizer;
     wc.device = "cpu", wc.threads = 1, wc.comm_timeout = 30;
     int64_t before = atomic_load(&taken);
     FSDP_TRY(fsdp_world_open(&wc, &w));
     int64_t opened = atomic_load(&taken);
-    int group = config->shard_group_size ? config->shard_group_size : fsdp_world_size(w);
     memory_plan_request request = {.dev = w->dev,
                                    .n_ranks = fsdp_world_size(w),
                                    .ranks_per_node = fsdp_world_size(w),
-                                   .shard_rank = fsdp_world_rank(w) % group,
-                                   .moments = 2,
+                                   .rank = fsdp_world_rank(w),
+                                   .moments = update_moments(&oc),
                                    .record = record,
-                                   .context = ids};
+                                   .evaluate = c->evaluated > 0 ? record_evaluation : NULL,
+                                   .context = c};
     FSDP_TRY(make_net(&net));
-    FSDP_TRY(memory_plan_make(net, config, &request, &plan));
+    FSDP_TRY(memory_plan_make(net, &c->config, &request, &plan));
     for (int i = 0; i < plan.n_allocations; i++)
         out->planned += reserved(&plan.allocations[i], request.n_ranks);
     out->communication = (int64_t)plan.communication;
+    out->validation = (int64_t)plan.validation;
     before += atomic_load(&taken) - opened; /* planning is not part of the run */
     FSDP_TRY(make_net(&net));
-    FSDP_TRY(fsdp_shard(w, net, config, &m));
+    FSDP_TRY(fsdp_shard(w, net, &c->config, &m));
     FSDP_TRY(fsdp_optimizer_new(m, &oc, &o));
-    for (int step = 0; step < 3; step++) {
-        fsdp_tape *t = fsdp_begin(m);
-        FSDP_TRY(fsdp_backward(t, record(ids, net, t), true));
-        FSDP_TRY(fsdp_step(o, NULL));
-    }
+    FSDP_TRY(run_steps(m, o, c));
     out->measured = atomic_load(&taken) - before;
     fsdp_optimizer_free(o);
     fsdp_model_free(m);
@@ -166,29 +251,37 @@ static fsdp_status run_rank(const fsdp_config *config, outcome *out)
 }
 
 typedef struct forked {
-    const fsdp_config *config;
+    run_case what;
     outcome *results;
 } forked;
 
 static fsdp_status measure_rank(int rank, void *context)
 {
-    const forked *f = context;
-    return run_rank(f->config, &f->results[rank]);
+    forked *f = context;
+    return run_rank(&f->what, &f->results[rank]);
+}
+
+static outcome run_one(const run_case *c, int ranks, const char *name)
+{
+    outcome *results =
+        (outcome *)syscall(SYS_mmap, NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    forked f = {*c, results};
+    if (!ranks_run(ranks, measure_rank, &f))
+        fail_msg("%s: %d ranks of %s failed", name, ranks, fsdp_strategy_name(c->config.strategy));
+    for (int r = 0; r < ranks; r++)
+        if (results[r].measured != results[r].planned)
+            fail_msg("%s: %s: rank %d of %d took %lld bytes where %lld were planned", name,
+                     fsdp_strategy_name(c->config.strategy), r, ranks, (long long)results[r].measured,
+                     (long long)results[r].planned);
+    outcome first = results[0];
+    syscall(SYS_munmap, results, 4096);
+    return first;
 }
 
 static outcome run(const fsdp_config *config, int ranks)
 {
-    outcome *results =
-        (outcome *)syscall(SYS_mmap, NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    forked f = {config, results};
-    assert_true(ranks_run(ranks, measure_rank, &f));
-    for (int r = 0; r < ranks; r++)
-        if (results[r].measured != results[r].planned)
-            fail_msg("%s: rank %d of %d took %lld bytes where %lld were planned", fsdp_strategy_name(config->strategy),
-                     r, ranks, (long long)results[r].measured, (long long)results[r].planned);
-    outcome first = results[0];
-    syscall(SYS_munmap, results, 4096);
-    return first;
+    run_case c = {.config = *config, .batch = BATCH, .micro_batches = 1, .optimizer = FSDP_ADAMW};
+    return run_one(&c, ranks, "a step");
 }
 
 static void every_strategy_takes_what_was_planned_to_the_byte(void **state)
@@ -307,14 +400,14 @@ static void offloaded_units_take_what_was_planned_on_both_sides(void **state)
 static fsdp_status compare_plans(int rank, void *context)
 {
     (void)rank, (void)context;
-    static int32_t ids[BATCH * WIDTH];
+    run_case what = {.batch = BATCH};
     device *dev;
     memory_plan plain, offloaded;
     fsdp_config c = FSDP_CONFIG_INIT;
     fsdp_module *net;
     FSDP_TRY(device_open_cpu(CPU_PRODUCT_AUTO, &dev));
     memory_plan_request request = {
-        .dev = dev, .n_ranks = 1, .ranks_per_node = 1, .moments = 2, .record = record, .context = ids};
+        .dev = dev, .n_ranks = 1, .ranks_per_node = 1, .moments = 2, .record = record, .context = &what};
     c.wrap = fsdp_wrap_by_type("llama_block");
     c.param_dtype = FSDP_BF16;
     FSDP_TRY(make_net(&net));
@@ -338,6 +431,77 @@ static void offload_moves_the_state_from_one_side_of_the_plan_to_the_other(void 
     assert_true(ranks_run(1, compare_plans, NULL));
 }
 
+static void validation_takes_what_was_planned(void **state)
+{
+    (void)state;
+    fsdp_config config = FSDP_CONFIG_INIT;
+    config.wrap = fsdp_wrap_by_type("llama_block");
+    config.checkpointing = FSDP_CHECKPOINT_FULL;
+    run_case c = {.config = config, .batch = 1, .evaluated = MOST_ROWS, .micro_batches = 1, .optimizer = FSDP_ADAMW};
+    for (int ranks = 1; ranks <= 2; ranks++)
+        assert_true(run_one(&c, ranks, "validation").validation > 0);
+    c.evaluated = 1; /* no more than a step of training has anyway */
+    assert_int_equal(run_one(&c, 1, "a small validation").validation, 0);
+}
+
+typedef struct draw {
+    uint64_t state;
+} draw;
+
+static int below(draw *d, int n)
+{
+    d->state = d->state * 6364136223846793005u + 1442695040888963407u;
+    return (int)((d->state >> 33) % (uint64_t)n);
+}
+
+/* Any combination that the library takes. */
+static run_case random_case(draw *d, int ranks, const int *weights)
+{
+    static const char *const some[] = {"*layers.1", "*layers.2"};
+    static const fsdp_dtype types[] = {FSDP_F32, FSDP_BF16, FSDP_F16};
+    fsdp_config c = FSDP_CONFIG_INIT;
+    bool grouped = ranks == 4 && below(d, 3) == 0;
+    c.strategy = grouped ? (below(d, 2) ? FSDP_HYBRID : FSDP_HYBRID_ZERO2) : (fsdp_strategy)below(d, 4);
+    c.shard_group_size = grouped ? 2 : 0;
+    c.wrap = below(d, 4) ? fsdp_wrap_by_type("llama_block") : fsdp_wrap_by_size(20000);
+    c.param_dtype = types[below(d, 3)];
+    c.reduce_dtype = types[below(d, 3)];
+    c.checkpointing = c.wrap.kind == FSDP_WRAP_TYPE ? (fsdp_checkpointing)below(d, 3) : FSDP_CHECKPOINT_NONE;
+    c.offload_activations = c.checkpointing != FSDP_CHECKPOINT_NONE && below(d, 2);
+    c.cpu_offload = below(d, 3) == 0;
+    c.cpu_offload_units = some;
+    c.n_cpu_offload_units = c.cpu_offload && c.wrap.kind == FSDP_WRAP_TYPE && below(d, 2) ? 2 : 0;
+    c.recompute_cheap = below(d, 2);
+    c.gather_buffers = 1 + below(d, 3);
+    c.forward_prefetch = below(d, 2);
+    c.sync_each_micro_batch = below(d, 3) > 0;
+    if (c.strategy != FSDP_NO_SHARD && !grouped && below(d, 2))
+        c.shard_weights = weights;
+    return (run_case){.config = c,
+                      .batch = 1 + below(d, 4),
+                      .evaluated = below(d, 2) ? 1 + below(d, MOST_ROWS) : 0,
+                      .micro_batches = 1 + below(d, 3),
+                      .optimizer = below(d, 4) ? FSDP_ADAMW : FSDP_SGD};
+}
+
+static void random_settings_take_what_was_planned_to_the_byte(void **state)
+{
+    (void)state;
+    const char *given = getenv("FSDP_TEST_SEED"), *cases = getenv("FSDP_TEST_CASES");
+    int first = given ? atoi(given) : 1, n = cases ? atoi(cases) : 48;
+    for (int seed = first; seed < first + n; seed++) {
+        char name[64];
+        draw d = {(uint64_t)seed * 977};
+        (void)below(&d, 2);
+        int ranks = 1 + below(&d, 4), weights[4];
+        for (int i = 0; i < 4; i++)
+            weights[i] = 1 + below(&d, 5);
+        run_case c = random_case(&d, ranks, weights);
+        snprintf(name, sizeof name, "FSDP_TEST_SEED=%d FSDP_TEST_CASES=1", seed);
+        run_one(&c, ranks, name);
+    }
+}
+
 #ifndef __has_feature /* clang's way to tell; gcc defines macros */
 #define __has_feature(name) 0
 #endif
@@ -354,6 +518,8 @@ int main(void)
         cmocka_unit_test(offloaded_units_take_what_was_planned_on_both_sides),
         cmocka_unit_test(offload_moves_the_state_from_one_side_of_the_plan_to_the_other),
         cmocka_unit_test(unequal_shards_and_groups_take_what_was_planned),
+        cmocka_unit_test(validation_takes_what_was_planned),
+        cmocka_unit_test(random_settings_take_what_was_planned_to_the_byte),
         cmocka_unit_test(parameters_come_into_being_shard_by_shard_never_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
