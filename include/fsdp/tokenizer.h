@@ -51,7 +51,7 @@ FSDP_API int32_t fsdp_tokenizer_bos(const fsdp_tokenizer *tokenizer);
 FSDP_API int32_t fsdp_tokenizer_eos(const fsdp_tokenizer *tokenizer);
 FSDP_API int32_t fsdp_tokenizer_pad(const fsdp_tokenizer *tokenizer);
 
-/* Makes a memory-mapped token file of text: what `fsdp tokenize --output` does. */
+/* Makes a token file of text: what `fsdp tokenize --output` does. */
 typedef struct fsdp_tokenize_config {
     size_t size;               /* sizeof(fsdp_tokenize_config) */
     const char *const *inputs; /* files, globs, folders or hub names of text or JSONL, also .gz and .zst */

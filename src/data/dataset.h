@@ -52,6 +52,7 @@ typedef struct dataset_info {
     int64_t vocabulary;                    /* every token is below it */
     int64_t channels, height, image_width; /* images */
     int64_t n_classes;
+    bool tokens;  /* the data was tokens already: no tokenizer made them */
     bool ordered; /* samples are meant to come in their own order: a table of steps */
 } dataset_info;
 

@@ -1,6 +1,7 @@
 /* Rows of tokens: text packed to the context width without gaps, documents ended by the end token; and tables of steps,
  * where row i of a safetensors tensor is what step i trains on. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "data/dataset_internal.h"
@@ -69,6 +70,7 @@ fsdp_status dataset_tokens_open(const source_list *files, const dataset_options 
     s->base.info = (dataset_info){.kind = DATASET_TEXT,
                                   .n_samples = count / options->width,
                                   .width = options->width,
+                                  .tokens = files->files[0].kind == SOURCE_TOKENS,
                                   .vocabulary = token_store_vocabulary(store)};
     *out = &s->base;
     return FSDP_OK;
@@ -78,35 +80,27 @@ fsdp_status dataset_tokens_open(const source_list *files, const dataset_options 
 
 typedef struct steps_source {
     dataset_source base;
-    safetensors *file;
-    const safetensors_tensor *tensor; /* (steps, batch, width) or (samples, width) */
+    int32_t *ids; /* (samples, width): tables are small, and files that are mapped can shrink */
 } steps_source;
 
 static fsdp_status steps_read(const dataset_source *s, int64_t index, const dataset_row *row)
 {
-    const steps_source *t = (const steps_source *)s;
-    int64_t width = s->info.width, values[256];
-    for (int64_t at = 0; at < width;) {
-        int64_t n = width - at < 256 ? width - at : 256;
-        FSDP_TRY(safetensors_read_i64(t->tensor, index * width + at, n, values));
-        for (int64_t i = 0; i < n; i++)
-            row->ids[at + i] = (int32_t)values[i];
-        at += n;
-    }
+    int64_t width = s->info.width;
+    memcpy(row->ids, ((const steps_source *)s)->ids + index * width, (size_t)width * sizeof *row->ids);
     dataset_label_next(row->ids, width, row->labels);
     return FSDP_OK;
 }
 
 static void steps_free(dataset_source *s)
 {
-    safetensors_close(((steps_source *)s)->file);
+    free(((steps_source *)s)->ids);
     free(s);
 }
 
 static const dataset_table steps_table = {steps_read, steps_free};
 
-/* Checks every token once, and finds the vocabulary: tables are small. */
-static fsdp_status check_tokens(const safetensors_tensor *tensor, int64_t *vocabulary)
+/* Reads and checks every token, and finds the vocabulary. */
+static fsdp_status read_tokens(const safetensors_tensor *tensor, int32_t *ids, int64_t *vocabulary)
 {
     int64_t values[256];
     *vocabulary = 0;
@@ -119,27 +113,34 @@ static fsdp_status check_tokens(const safetensors_tensor *tensor, int64_t *vocab
                                  tensor->name, (long long)values[i]);
             if (values[i] >= *vocabulary)
                 *vocabulary = values[i] + 1;
+            ids[at + i] = (int32_t)values[i];
         }
     }
     return FSDP_OK;
 }
 
-static fsdp_status describe_steps(const dataset_options *options, steps_source *s)
+/* `t` is (steps, batch, width) or (samples, width). */
+static fsdp_status read_steps(const dataset_options *options, const safetensors_tensor *t, steps_source *s)
 {
-    const safetensors_tensor *t = s->tensor;
     int64_t width = t->n_dims < 2 ? 0 : t->shape[t->n_dims - 1];
     if (t->n_dims < 2 || t->n_dims > 3 || width < 2 || t->numel == 0)
         return error_set(FSDP_ERR_INPUT, "%s: \"data\" must be steps x batch x tokens, or samples x tokens", t->path);
     if (options->width != 0 && options->width != width)
         return error_set(FSDP_ERR_INPUT, "%s: its rows have %lld tokens, but the context width is %lld", t->path,
                          (long long)width, (long long)options->width);
-    s->base.info = (dataset_info){.kind = DATASET_TEXT, .n_samples = t->numel / width, .width = width, .ordered = true};
-    return check_tokens(t, &s->base.info.vocabulary);
+    s->base.info = (dataset_info){
+        .kind = DATASET_TEXT, .n_samples = t->numel / width, .width = width, .tokens = true, .ordered = true};
+    s->ids = malloc((size_t)t->numel * sizeof *s->ids);
+    if (s->ids == NULL)
+        return error_set(FSDP_ERR_MEMORY, "%s: out of memory for %lld tokens", t->path, (long long)t->numel);
+    return read_tokens(t, s->ids, &s->base.info.vocabulary);
 }
 
 fsdp_status dataset_steps_open(const source_list *files, const dataset_options *options, dataset_source **out)
 {
     fsdp_status status;
+    safetensors *file = NULL;
+    const safetensors_tensor *tensor;
     if (files->n_files != 1)
         return error_set(FSDP_ERR_INPUT, "%s and %zu more: a table of tokens must be one file", files->files[0].path,
                          files->n_files - 1);
@@ -147,12 +148,13 @@ fsdp_status dataset_steps_open(const source_list *files, const dataset_options *
     if (s == NULL)
         return error_set(FSDP_ERR_MEMORY, "out of memory");
     s->base.table = &steps_table;
-    TRY_OR(fail, safetensors_open(files->files[0].path, &s->file));
-    TRY_OR(fail, safetensors_get(s->file, "data", &s->tensor));
-    TRY_OR(fail, describe_steps(options, s));
+    TRY_OR(done, safetensors_open(files->files[0].path, &file));
+    TRY_OR(done, safetensors_get(file, "data", &tensor));
+    TRY_OR(done, read_steps(options, tensor, s));
     *out = &s->base;
-    return FSDP_OK;
-fail:
-    steps_free(&s->base);
+done:
+    if (status != FSDP_OK)
+        steps_free(&s->base);
+    safetensors_close(file);
     return status;
 }

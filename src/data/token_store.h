@@ -1,4 +1,4 @@
-/* A long row of tokens, read at any place: token files mapped one behind the other, or tokens made from text, kept in
+/* A long row of tokens, read at any place: token files one behind the other, or tokens made from text, kept in
  * memory or in a token file of a cache folder that ranks share. */
 #ifndef DATA_TOKEN_STORE_H
 #define DATA_TOKEN_STORE_H
@@ -11,7 +11,7 @@ typedef struct token_store token_store;
 fsdp_status token_store_open(const source_list *files, token_store **out);
 
 /* Text and JSONL. With `cache_folder`, the tokens of the same files, tokenizer and options are made once and then
- * mapped; processes that ask for the same wait for the one that makes them. */
+ * read; processes that ask for the same wait for the one that makes them. */
 fsdp_status token_store_build(const source_list *files, const fsdp_tokenizer *tokenizer,
                               const token_build_options *options, const char *cache_folder, token_store **out);
 void token_store_free(token_store *s);

@@ -1,23 +1,49 @@
 /* Reads token files. The header is checked against the file at open, so every later access needs only its own range
- * compared with the counts. */
+ * compared with the counts. Files are read, not mapped: one that shrinks while it is used is an error with its name,
+ * where a mapping would kill the process; and a read of a few thousand tokens costs what a page fault does. */
 #include "format/token_file.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "format/token_layout.h"
 
+enum { CHUNK_TOKENS = 8192 }; /* read at a time where they must be widened */
+
 struct token_file {
-    file_map map;
+    int fd;
     char *path;
-    token_header header;   /* a copy, so that a file that changes under us cannot change the bounds */
-    const uint8_t *tokens; /* at byte 64 of a mapping: aligned */
-    const uint64_t *ends;  /* document ends */
+    uint64_t bytes; /* of the file when it was opened */
+    token_header header;
 };
+
+/* Bytes that the file had when it was opened. */
+static fsdp_status read_at(const token_file *file, uint64_t offset, void *out, size_t bytes)
+{
+    uint8_t *to = out;
+    while (bytes > 0) {
+        ssize_t got = pread(file->fd, to, bytes, (off_t)offset);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return error_set_errno(FSDP_ERR_IO, "%s: cannot read at byte %" PRIu64, file->path, offset);
+        if (got == 0)
+            return error_set(FSDP_ERR_IO,
+                             "%s: ends at byte %" PRIu64 ", but had %" PRIu64
+                             " bytes when it was opened: it was cut or written anew while it is used",
+                             file->path, offset, file->bytes);
+        to += got;
+        offset += (uint64_t)got;
+        bytes -= (size_t)got;
+    }
+    return FSDP_OK;
+}
 
 static fsdp_status refuse_field(const token_file *file, const char *field, uint64_t value)
 {
@@ -39,18 +65,21 @@ static fsdp_status check_sizes(const token_file *file)
         return refuse_field(file, "number of documents", h->n_documents);
     if (h->index_begin != sizeof *h + round_up(token_total, 8))
         return refuse_field(file, "place of the document index", h->index_begin);
-    if (checked_add(h->index_begin, index_total, &total) || total != file->map.bytes)
+    if (checked_add(h->index_begin, index_total, &total) || total != file->bytes)
         return error_set(FSDP_ERR_INPUT,
-                         "%s: %zu bytes long, but %" PRIu64 " tokens and %" PRIu64 " documents take %zu: truncated?",
-                         file->path, file->map.bytes, h->n_tokens, h->n_documents, total);
+                         "%s: %" PRIu64 " bytes long, but %" PRIu64 " tokens and %" PRIu64
+                         " documents take %zu: truncated?",
+                         file->path, file->bytes, h->n_tokens, h->n_documents, total);
     return FSDP_OK;
 }
 
 static fsdp_status check_header(token_file *file)
 {
-    if (file->map.bytes < sizeof file->header)
-        return error_set(FSDP_ERR_INPUT, "%s: %zu bytes long, too short for a token file", file->path, file->map.bytes);
-    memcpy(&file->header, file->map.data, sizeof file->header);
+    uint64_t last = 0;
+    if (file->bytes < sizeof file->header)
+        return error_set(FSDP_ERR_INPUT, "%s: %" PRIu64 " bytes long, too short for a token file", file->path,
+                         file->bytes);
+    FSDP_TRY(read_at(file, 0, &file->header, sizeof file->header));
     if (memcmp(file->header.magic, TOKEN_FILE_MAGIC, sizeof file->header.magic) != 0)
         return error_set(FSDP_ERR_INPUT, "%s: not a token file (make one with `fsdp tokenize --output`)", file->path);
     if (file->header.version != TOKEN_FILE_VERSION)
@@ -59,9 +88,9 @@ static fsdp_status check_header(token_file *file)
     if (file->header.header_checksum != token_header_checksum(&file->header))
         return error_set(FSDP_ERR_INPUT, "%s: the header is damaged (its checksum does not fit)", file->path);
     FSDP_TRY(check_sizes(file));
-    file->tokens = file->map.data + sizeof file->header;
-    file->ends = (const uint64_t *)(const void *)(file->map.data + file->header.index_begin);
-    if (file->header.n_documents > 0 && file->ends[file->header.n_documents - 1] != file->header.n_tokens)
+    if (file->header.n_documents > 0)
+        FSDP_TRY(read_at(file, file->bytes - sizeof last, &last, sizeof last));
+    if (last != file->header.n_tokens)
         return error_set(FSDP_ERR_INPUT, "%s: the document index is damaged: the last document does not end at the end",
                          file->path);
     return FSDP_OK;
@@ -76,7 +105,8 @@ fsdp_status token_file_open(const char *path, token_file **out)
         free(file);
         return error_set(FSDP_ERR_MEMORY, "%s: out of memory", path);
     }
-    TRY_OR(fail, file_map_open(path, &file->map));
+    file->fd = -1;
+    TRY_OR(fail, file_open_regular(path, FILE_ANY_SIZE, &file->fd, &file->bytes));
     TRY_OR(fail, check_header(file));
     *out = file;
     return FSDP_OK;
@@ -89,7 +119,8 @@ void token_file_close(token_file *file)
 {
     if (!file)
         return;
-    file_map_close(&file->map);
+    if (file->fd >= 0)
+        close(file->fd);
     free(file->path);
     free(file);
 }
@@ -114,33 +145,35 @@ int64_t token_file_documents(const token_file *file)
     return (int64_t)file->header.n_documents;
 }
 
-/* Widens and returns the largest token, as unsigned: a negative one of 4 bytes is too large as well. */
-static uint32_t widen(const token_file *file, int64_t first, int64_t n, int32_t *out)
+/* Reads and widens; *largest is as unsigned: a negative token of 4 bytes is too large as well. */
+static fsdp_status read_tokens(const token_file *file, int64_t first, int64_t n, int32_t *out, uint32_t *largest)
 {
-    uint32_t largest = 0;
-    if (file->header.token_bytes == 2) {
-        const uint16_t *tokens = (const uint16_t *)(const void *)file->tokens + first;
-        for (int64_t i = 0; i < n; i++) {
-            out[i] = tokens[i];
-            largest = tokens[i] > largest ? tokens[i] : largest;
-        }
-    } else {
-        const uint32_t *tokens = (const uint32_t *)(const void *)file->tokens + first;
-        for (int64_t i = 0; i < n; i++) {
-            out[i] = (int32_t)tokens[i];
-            largest = tokens[i] > largest ? tokens[i] : largest;
-        }
+    uint16_t narrow[CHUNK_TOKENS];
+    uint32_t most = 0, width = file->header.token_bytes;
+    uint64_t offset = sizeof file->header + (uint64_t)first * width;
+    if (width == 4)
+        FSDP_TRY(read_at(file, offset, out, (size_t)n * 4));
+    for (int64_t at = 0, now; at < n && width == 2; at += now) {
+        now = min_i64(CHUNK_TOKENS, n - at);
+        FSDP_TRY(read_at(file, offset + 2 * (uint64_t)at, narrow, 2 * (size_t)now));
+        for (int64_t i = 0; i < now; i++)
+            out[at + i] = narrow[i];
     }
-    return largest;
+    for (int64_t i = 0; i < n; i++)
+        most = (uint32_t)out[i] > most ? (uint32_t)out[i] : most;
+    *largest = most;
+    return FSDP_OK;
 }
 
 fsdp_status token_file_read(const token_file *file, int64_t first, int64_t n, int32_t *out)
 {
     int64_t count = token_file_count(file);
+    uint32_t largest = 0;
     if (first < 0 || n < 0 || first > count || n > count - first)
         return error_set(FSDP_ERR_INPUT, "%s: has %" PRId64 " tokens; %" PRId64 " from %" PRId64 " on were asked for",
                          file->path, count, n, first);
-    if (n == 0 || widen(file, first, n, out) < file->header.vocabulary)
+    FSDP_TRY(read_tokens(file, first, n, out, &largest));
+    if (n == 0 || largest < file->header.vocabulary)
         return FSDP_OK;
     int64_t at = 0;
     while ((uint32_t)out[at] < file->header.vocabulary)
@@ -154,7 +187,10 @@ fsdp_status token_file_document(const token_file *file, int64_t index, int64_t *
     if (index < 0 || index >= token_file_documents(file))
         return error_set(FSDP_ERR_INPUT, "%s: has %" PRId64 " documents; number %" PRId64 " was asked for", file->path,
                          token_file_documents(file), index);
-    uint64_t begin = index ? file->ends[index - 1] : 0, end = file->ends[index];
+    uint64_t place = file->header.index_begin + (uint64_t)index * sizeof(uint64_t), begin = 0, end = 0;
+    if (index > 0)
+        FSDP_TRY(read_at(file, place - sizeof begin, &begin, sizeof begin));
+    FSDP_TRY(read_at(file, place, &end, sizeof end));
     if (begin > end || end > file->header.n_tokens)
         return error_set(FSDP_ERR_INPUT, "%s: the document index is damaged at document %" PRId64, file->path, index);
     *first = (int64_t)begin;
@@ -162,18 +198,29 @@ fsdp_status token_file_document(const token_file *file, int64_t index, int64_t *
     return FSDP_OK;
 }
 
-fsdp_status token_file_verify(const token_file *file)
+static fsdp_status verify_contents(const token_file *file)
 {
-    enum { CHUNK = 4096 };
-    int32_t tokens[CHUNK];
-    int64_t count = token_file_count(file), first, n;
+    uint8_t block[64 << 10];
     hash_stream stream;
     hash_stream_start(&stream);
-    hash_stream_add(&stream, file->tokens, file->map.bytes - sizeof file->header);
+    for (uint64_t at = sizeof file->header; at < file->bytes;) {
+        size_t n = file->bytes - at < sizeof block ? (size_t)(file->bytes - at) : sizeof block;
+        FSDP_TRY(read_at(file, at, block, n));
+        hash_stream_add(&stream, block, n);
+        at += n;
+    }
     if (hash_stream_end(&stream) != file->header.content_checksum)
         return error_set(FSDP_ERR_INPUT, "%s: the contents are damaged (their checksum does not fit)", file->path);
-    for (int64_t at = 0; at < count; at += CHUNK)
-        FSDP_TRY(token_file_read(file, at, min_i64(CHUNK, count - at), tokens));
+    return FSDP_OK;
+}
+
+fsdp_status token_file_verify(const token_file *file)
+{
+    int32_t tokens[CHUNK_TOKENS];
+    int64_t count = token_file_count(file), first, n;
+    FSDP_TRY(verify_contents(file));
+    for (int64_t at = 0; at < count; at += CHUNK_TOKENS)
+        FSDP_TRY(token_file_read(file, at, min_i64(CHUNK_TOKENS, count - at), tokens));
     for (int64_t i = 0; i < token_file_documents(file); i++)
         FSDP_TRY(token_file_document(file, i, &first, &n));
     return FSDP_OK;

@@ -1,4 +1,4 @@
-/* Token files (".bin"): tokens of many documents, one after the other, mapped into memory and read at any place.
+/* Token files (".bin"): tokens of many documents, one after the other, read at any place.
  * Making tokens is the tokenizers' job, choosing samples the data layer's.
  *
  * Layout, little endian, version 1:

@@ -112,7 +112,10 @@ static fsdp_status choose_model(train_run *run)
 {
     const fsdp_settings *s = run->settings;
     bool has_data = run->data != NULL;
-    int64_t vocabulary = run->tokenizer ? fsdp_tokenizer_vocab_size(run->tokenizer) : 0, n_parameters;
+    /* Bytes are the tokens of text when no tokenizer is named; data that is tokens already has nothing to do with them.
+     */
+    bool reads_text = run->tokenizer && (s->tokenizer || !run->info.tokens);
+    int64_t vocabulary = reads_text ? fsdp_tokenizer_vocab_size(run->tokenizer) : 0, n_parameters;
     vocabulary = max_i64(vocabulary, max_i64(run->info.vocabulary, run->validation_info.vocabulary));
     FSDP_TRY(assemble_model_from(s, &run->source, vocabulary, has_data ? &run->info : NULL, &run->model_config));
     if (!run->source.json && run->tokenizer) {
@@ -184,8 +187,6 @@ fsdp_status run_plan_length(train_run *run)
                          (long long)s->epochs, (long long)run->steps_per_epoch);
     int64_t by_epochs = s->epochs > 0 ? run->step + steps_left(run) : INT64_MAX;
     run->n_steps = s->max_steps > 0 ? min_i64(s->max_steps, by_epochs) : by_epochs;
-    if (run->info.ordered)
-        run->n_steps = min_i64(run->n_steps, max_i64(1, run->info.n_samples / step_samples(run)));
     run->schedule_offset = s->max_steps > 0 || s->epochs == 0 ? 0 : whole - by_epochs;
     run->lr = assemble_lr(s, run->n_steps + run->schedule_offset, run->steps_per_epoch);
     return fsdp_lr_check(&run->lr);

@@ -37,9 +37,10 @@ static fsdp_status write_tokens(train_run *run, const char *prompt, int64_t n_to
 fsdp_status run_sample(train_run *run, const char *prompt, int64_t n_tokens, char **text)
 {
     *text = NULL;
-    if (run->model_config.type != MODEL_LLAMA || !run->tokenizer)
-        return FSDP_OK;
     const fsdp_llama_config *c = &run->model_config.llama;
+    if (run->model_config.type != MODEL_LLAMA || !run->tokenizer ||
+        fsdp_tokenizer_vocab_size(run->tokenizer) > c->vocabulary) /* trained on tokens of another kind */
+        return FSDP_OK;
     writing w = {.vocabulary = c->vocabulary};
     FSDP_TRY(generator_create(run->model, &run->model_config, min_i64(run->info.width, c->positions), 0, &w.generator));
     w.ids = calloc((size_t)n_tokens + 1, sizeof *w.ids);

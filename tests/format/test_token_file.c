@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <stdbool.h>
+#include <unistd.h>
 
 #include "base/hash.h"
 #include "base/rng.h"
@@ -263,6 +264,28 @@ static void the_same_tokens_give_the_same_bytes(void **state)
     free(right);
 }
 
+/* Mapped, it would be SIGBUS. */
+static void a_file_that_shrinks_while_it_is_open_is_an_error_with_its_name(void **state)
+{
+    static const int lengths[] = {70000, 1};
+    static int32_t tokens[70001];
+    (void)state;
+    for (int64_t vocabulary = 1000; vocabulary <= 100000; vocabulary *= 100) {
+        const char *path = scratch_path("shrinks.bin");
+        token_file *file;
+        int64_t first, n;
+        write_tokens(path, vocabulary, lengths, 2);
+        assert_ok(token_file_open(path, &file));
+        assert_int_equal(truncate(path, 5000), 0);
+        assert_ok(token_file_read(file, 0, 1000, tokens)); /* what is there is there */
+        assert_fails(FSDP_ERR_IO, token_file_read(file, 60000, 100, tokens), path, "while it is used");
+        assert_fails(FSDP_ERR_IO, token_file_read(file, 0, 70001, tokens), path, "while it is used");
+        assert_fails(FSDP_ERR_IO, token_file_document(file, 1, &first, &n), path, "while it is used");
+        assert_fails(FSDP_ERR_IO, token_file_verify(file), path, "while it is used");
+        token_file_close(file);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -275,6 +298,7 @@ int main(void)
         cmocka_unit_test(lying_headers_are_refused),
         cmocka_unit_test(tokens_outside_the_vocabulary_are_refused_both_ways),
         cmocka_unit_test(writers_refuse_what_cannot_be_and_leave_nothing),
+        cmocka_unit_test(a_file_that_shrinks_while_it_is_open_is_an_error_with_its_name),
         cmocka_unit_test(the_same_tokens_give_the_same_bytes),
     };
     return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
