@@ -88,11 +88,14 @@ static fsdp_status read_token(const char *name, const json_t *entry, const vocab
 {
     const char *content = NULL;
     size_t bytes = 0;
-    int64_t stated = -1;
+    int64_t stated = INT64_MIN;
     added_token t = {0};
     FSDP_TRY(component_text(name, entry, "content", &content, &bytes));
     FSDP_TRY(read_flags(name, entry, &t));
     FSDP_TRY(json_opt_int(name, entry, "id", &stated));
+    if (stated != INT64_MIN && (stated < 0 || stated >= VOCABULARY_MAX_ID))
+        return error_set(FSDP_ERR_INPUT, "%s: added token \"%s\" has id %lld, which is outside 0..%d", name, content,
+                         (long long)stated, VOCABULARY_MAX_ID - 1);
     if (bytes == 0)
         return FSDP_OK;
     int32_t id = vocabulary_id(a->contents, content, bytes);

@@ -19,6 +19,10 @@ static fsdp_status read_vocabulary(const char *name, const json_t *object, bpe *
         if (!json_is_integer(id) || value < 0 || value >= VOCABULARY_MAX_ID)
             return error_set(FSDP_ERR_INPUT, "%s: the id of token \"%s\" must be a number from 0 to %d", name, token,
                              VOCABULARY_MAX_ID - 1);
+        const char *other = vocabulary_text(b->tokens, (int32_t)value, NULL);
+        if (other != NULL)
+            return error_set(FSDP_ERR_INPUT, "%s: tokens \"%s\" and \"%s\" have the same id %d", name, other, token,
+                             (int)value);
         FSDP_TRY(vocabulary_add(b->tokens, token, strlen(token), (int32_t)value));
     }
     return FSDP_OK;

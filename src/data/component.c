@@ -34,6 +34,14 @@ fsdp_status component_find(const char *name, const char *role, const json_t *obj
                      list);
 }
 
+fsdp_status component_count(const char *name, const char *role, size_t n_before)
+{
+    enum { MOST_STEPS = 64 };
+    if (n_before < MOST_STEPS)
+        return FSDP_OK;
+    return error_set(FSDP_ERR_INPUT, "%s: the %s has more than %d steps", name, role, MOST_STEPS);
+}
+
 fsdp_status component_text(const char *name, const json_t *object, const char *key, const char **text, size_t *bytes)
 {
     const json_t *value = json_object_get(object, key);

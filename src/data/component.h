@@ -19,6 +19,8 @@ fsdp_status component_find(const char *name, const char *role, const json_t *obj
                            int *kind);
 
 /* The string under `key`, NULs inside allowed. */
+/* Refuses chains that are longer than any tokenizer has a use for. */
+fsdp_status component_count(const char *name, const char *role, size_t n_before);
 fsdp_status component_text(const char *name, const json_t *object, const char *key, const char **text, size_t *bytes);
 
 /* The single character under `key`. */

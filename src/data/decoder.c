@@ -120,6 +120,7 @@ static fsdp_status add_turns(decoder *d, const char *name, const json_t *object)
         json_array_foreach(members, i, member) FSDP_TRY(add_turns(d, name, member));
         return FSDP_OK;
     }
+    FSDP_TRY(component_count(name, "decoder", d->n_turns));
     if (d->n_turns == d->capacity)
         FSDP_TRY(array_grow((void **)&d->turns, &d->capacity, d->n_turns + 1, sizeof *d->turns));
     turn *t = &d->turns[d->n_turns++];
@@ -311,6 +312,9 @@ static fsdp_status apply_turn(const decoder *d, const turn *t, decoder_room *roo
 fsdp_status decoder_apply(const decoder *d, decoder_room *room, const char **text, size_t *bytes)
 {
     token_list *from = &room->lists[0], *to = &room->lists[1];
+    size_t most = text_most(from->text.bytes);
+    pattern_room_begin(&room->search, from->text.bytes);
+    room->lists[0].text.limit = room->lists[1].text.limit = room->scratch.limit = most;
     for (size_t i = 0; i < d->n_turns; i++) {
         token_list_clear(to);
         FSDP_TRY(text_reserve(&to->text, from->text.bytes));

@@ -105,6 +105,7 @@ static fsdp_status add_steps(normalizer *n, const char *name, const json_t *obje
         json_array_foreach(members, i, member) FSDP_TRY(add_steps(n, name, member));
         return FSDP_OK;
     }
+    FSDP_TRY(component_count(name, "normalizer", n->n_steps));
     if (n->n_steps == n->capacity)
         FSDP_TRY(array_grow((void **)&n->steps, &n->capacity, n->n_steps + 1, sizeof *n->steps));
     step *s = &n->steps[n->n_steps++];
@@ -209,7 +210,7 @@ static fsdp_status replace(const step *s, pattern_room *room, const char *text, 
 /* Applied once when it is read, so that a pattern that cannot be used is refused early. */
 static fsdp_status try_replace(const char *name, const step *s)
 {
-    text_buffer out = {0};
+    text_buffer out = {.limit = text_most(s->content_bytes)};
     pattern_room room = {0};
     fsdp_status status = replace(s, &room, "a", 1, &out);
     pattern_room_free(&room);
@@ -295,9 +296,11 @@ static fsdp_status apply_step(const normalizer *n, const step *s, normalizer_roo
 fsdp_status normalizer_apply(const normalizer *n, normalizer_room *room, const char *text, size_t bytes, bool continues,
                              const char **out, size_t *out_bytes)
 {
+    size_t most = text_most(bytes);
     for (size_t i = 0; i < n->n_steps; i++) {
         text_buffer *to = &room->texts[i % 2];
         to->bytes = 0;
+        to->limit = most;
         FSDP_TRY(text_reserve(to, bytes));
         FSDP_TRY(apply_step(n, &n->steps[i], room, text, bytes, continues, to));
         text = to->data;

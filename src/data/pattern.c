@@ -1,8 +1,10 @@
 /* Patterns: literals by memmem, regular expressions by Oniguruma, known ones by pattern_known.c. */
 #include "data/pattern.h"
 
+#include <limits.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include <oniguruma.h>
 
@@ -27,6 +29,8 @@ static fsdp_status pattern_new(const unicode *u, pattern **out)
     return FSDP_OK;
 }
 
+enum { LONGEST_PATTERN = 1 << 16 };
+
 /* Oniguruma's own tables are global: they are set up once, before the first expression. */
 static pthread_once_t onig_once = PTHREAD_ONCE_INIT;
 
@@ -40,6 +44,9 @@ static fsdp_status compile(const char *name, const char *text, size_t bytes, pat
 {
     OnigErrorInfo info;
     const OnigUChar *start = (const OnigUChar *)text;
+    if (bytes > LONGEST_PATTERN)
+        return error_set(FSDP_ERR_INPUT, "%s: a pattern of %zu bytes is too long; at most %d are read", name, bytes,
+                         LONGEST_PATTERN);
     pthread_once(&onig_once, onig_start);
     int rc =
         onig_new(&p->regex, start, start + bytes, ONIG_OPTION_NONE, ONIG_ENCODING_UTF8, ONIG_SYNTAX_DEFAULT, &info);
@@ -121,11 +128,61 @@ bool pattern_is_spaces(const pattern *p)
     return p->known != NULL && p->known->find != NULL;
 }
 
+/* Limits of one search: steps back, in all its attempts together, and memory for them. A search may pass over the whole
+ * text. */
+static const unsigned long fewest_retries = 10000000, retries_a_byte = 100;
+static const unsigned int fewest_stack_entries = 1 << 20;
+/* Limits of all searches over a text. Ordinary expressions take less than a microsecond a byte. */
+static const double fewest_seconds = 2, seconds_a_byte = 20e-6;
+enum { SEARCHES_BETWEEN_LOOKS = 16 }; /* at the clock */
+
+void pattern_room_begin(pattern_room *room, size_t bytes)
+{
+    room->seconds = fewest_seconds + seconds_a_byte * (double)bytes;
+    room->began = 0;
+    room->n_searches = 0;
+}
+
 void pattern_room_free(pattern_room *room)
 {
     if (room->region != NULL)
         onig_region_free(room->region, 1);
-    room->region = NULL;
+    if (room->limits != NULL)
+        onig_free_match_param(room->limits);
+    *room = (pattern_room){0};
+}
+
+static double thread_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Prepares a search over `bytes`, and looks at the clock now and then. */
+static fsdp_status begin_search(pattern_room *room, size_t bytes)
+{
+    if (room->region == NULL)
+        room->region = onig_region_new();
+    if (room->limits == NULL && (room->limits = onig_new_match_param()) != NULL)
+        onig_initialize_match_param(room->limits);
+    if (room->region == NULL || room->limits == NULL)
+        return error_set(FSDP_ERR_MEMORY, "out of memory for a search");
+    unsigned long most = fewest_retries + retries_a_byte * bytes;
+    size_t stack = fewest_stack_entries + 2 * bytes;
+    onig_set_retry_limit_in_search_of_match_param(room->limits, most);
+    onig_set_match_stack_limit_size_of_match_param(room->limits, stack < UINT_MAX ? (unsigned int)stack : UINT_MAX);
+    if (room->n_searches++ % SEARCHES_BETWEEN_LOOKS != 0)
+        return FSDP_OK;
+    double now = thread_seconds(), allowed = room->seconds > 0 ? room->seconds : fewest_seconds;
+    if (room->began == 0)
+        room->began = now;
+    if (now - room->began > allowed)
+        return error_set(FSDP_ERR_INPUT,
+                         "a pattern of the tokenizer takes too long: more than %.1f s for one text; use another "
+                         "tokenizer.json",
+                         allowed);
+    return FSDP_OK;
 }
 
 void pattern_scan_start(pattern_scan *s, const pattern *p, pattern_room *room, const char *text, size_t bytes)
@@ -150,11 +207,10 @@ static fsdp_status regex_next(pattern_scan *s, size_t *start, size_t *end, bool 
 {
     const OnigUChar *text = (const OnigUChar *)s->text;
     *found = false;
-    if (s->room->region == NULL && (s->room->region = onig_region_new()) == NULL)
-        return error_set(FSDP_ERR_MEMORY, "out of memory for a search");
     while (s->from <= s->bytes) {
-        int at = onig_search(s->pattern->regex, text, text + s->bytes, text + s->from, text + s->bytes, s->room->region,
-                             ONIG_OPTION_NONE);
+        FSDP_TRY(begin_search(s->room, s->bytes - s->from));
+        int at = onig_search_with_param(s->pattern->regex, text, text + s->bytes, text + s->from, text + s->bytes,
+                                        s->room->region, ONIG_OPTION_NONE, s->room->limits);
         if (at == ONIG_MISMATCH)
             return FSDP_OK;
         if (at < 0) {

@@ -8,10 +8,12 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "data/unicode.h"
 
-struct re_registers; /* Oniguruma's region */
+struct re_registers;         /* Oniguruma's region */
+struct OnigMatchParamStruct; /* ... and limits */
 
 typedef struct pattern pattern;
 
@@ -32,11 +34,19 @@ const char *pattern_literal_text(const pattern *p, size_t *bytes);
 /* True for " {2,}", runs of spaces. */
 bool pattern_is_spaces(const pattern *p);
 
-/* Room that a search needs, kept by each thread between searches; freed by pattern_room_free. */
+/* Room that a search needs, kept by each thread between searches; freed by pattern_room_free. It also keeps the time
+ * that expressions have taken since pattern_room_begin: an expression that goes back and forth without end is an error
+ * instead of a process that hangs. */
 typedef struct pattern_room {
     struct re_registers *region;
+    struct OnigMatchParamStruct *limits;
+    double seconds; /* that searches may take; 0: as for a short text */
+    double began;   /* thread's time at the first search; 0: none yet */
+    uint32_t n_searches;
 } pattern_room;
 
+/* A text of so many bytes is searched from here on. */
+void pattern_room_begin(pattern_room *room, size_t bytes);
 void pattern_room_free(pattern_room *room);
 
 typedef struct pattern_scan {

@@ -20,6 +20,15 @@ static fsdp_status read_id(const char *name, const json_t *value, int32_t *id)
     return FSDP_OK;
 }
 
+/* A list that is longer than any use of it repeats the text, or tokens, without end. */
+static fsdp_status add_piece(const char *name, postprocessor *p, int32_t piece)
+{
+    enum { MOST_PIECES = 1024 };
+    if (p->pieces.n >= MOST_PIECES)
+        return error_set(FSDP_ERR_INPUT, "%s: the post_processor has more than %d pieces", name, MOST_PIECES);
+    return id_append(&p->pieces, piece);
+}
+
 static fsdp_status add_special(const char *name, const json_t *specials, const char *token, postprocessor *p)
 {
     json_t *ids = json_object_get(json_object_get(specials, token), "ids"), *value;
@@ -31,7 +40,7 @@ static fsdp_status add_special(const char *name, const json_t *specials, const c
     {
         int32_t id = 0;
         FSDP_TRY(read_id(name, value, &id));
-        FSDP_TRY(id_append(&p->pieces, id));
+        FSDP_TRY(add_piece(name, p, id));
     }
     return FSDP_OK;
 }
@@ -51,7 +60,7 @@ static fsdp_status read_template(const char *name, const json_t *object, postpro
         if (special != NULL)
             FSDP_TRY(add_special(name, json_object_get(object, "special_tokens"), id, p));
         else if (strcmp(id, "A") == 0)
-            FSDP_TRY(id_append(&p->pieces, POSTPROCESSOR_TEXT));
+            FSDP_TRY(add_piece(name, p, POSTPROCESSOR_TEXT));
         else
             return error_set(FSDP_ERR_INPUT, "%s: the template for a single text uses sequence \"%s\"", name, id);
     }

@@ -134,8 +134,9 @@ static fsdp_status read_cut(const char *name, const json_t *object, const unicod
     }
 }
 
-static fsdp_status add_cut(pretokenizer *p, cut_kind kind, cut **out)
+static fsdp_status add_cut(pretokenizer *p, const char *name, cut_kind kind, cut **out)
 {
+    FSDP_TRY(component_count(name, "pre_tokenizer", p->n_cuts));
     if (p->n_cuts == p->capacity)
         FSDP_TRY(array_grow((void **)&p->cuts, &p->capacity, p->n_cuts + 1, sizeof *p->cuts));
     *out = &p->cuts[p->n_cuts++];
@@ -156,12 +157,12 @@ static fsdp_status add_cuts(pretokenizer *p, const char *name, const json_t *obj
         return FSDP_OK;
     }
     if (kind == CUT_BERT) {
-        FSDP_TRY(add_cut(p, CUT_CLASS, &c));
+        FSDP_TRY(add_cut(p, name, CUT_CLASS, &c));
         FSDP_TRY(read_class(c, UNICODE_WHITE, REMOVED));
-        FSDP_TRY(add_cut(p, CUT_CLASS, &c));
+        FSDP_TRY(add_cut(p, name, CUT_CLASS, &c));
         return read_class(c, UNICODE_PUNCTUATION, ISOLATED);
     }
-    FSDP_TRY(add_cut(p, (cut_kind)kind, &c));
+    FSDP_TRY(add_cut(p, name, (cut_kind)kind, &c));
     FSDP_TRY(read_cut(name, object, p->unicode, c));
     bool prepends = p->n_cuts > 1 && (c[-1].kind == CUT_METASPACE || c[-1].kind == CUT_BYTE_LEVEL);
     if (c->kind == CUT_METASPACE && c->scheme == PREPEND_FIRST && prepends)

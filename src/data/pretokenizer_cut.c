@@ -287,6 +287,8 @@ fsdp_status pretokenizer_apply(const pretokenizer *p, pretokenizer_room *room, c
                                bool at_start, pretokenizer_sink sink, void *context)
 {
     walk w = {p, room, sink, context};
+    for (size_t i = 0; i < room->n_steps; i++)
+        room->steps[i].text.limit = room->steps[i].spelled.limit = text_most(bytes);
     if (bytes == 0)
         return FSDP_OK;
     if (p->n_cuts == 0)

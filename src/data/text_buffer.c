@@ -21,8 +21,19 @@ fsdp_status array_grow(void **data, size_t *capacity, size_t wanted, size_t elem
     return FSDP_OK;
 }
 
+static fsdp_status check_limit(size_t wanted, size_t limit, const char *what)
+{
+    if (limit == 0 || wanted <= limit)
+        return FSDP_OK;
+    return error_set(FSDP_ERR_INPUT,
+                     "the tokenizer makes more than %zu %s of a text, far more than the text has: its steps repeat or "
+                     "multiply it; use another tokenizer.json",
+                     limit, what);
+}
+
 fsdp_status text_reserve_slow(text_buffer *b, size_t more)
 {
+    FSDP_TRY(check_limit(b->bytes + more, b->limit, "bytes"));
     return array_grow((void **)&b->data, &b->capacity, b->bytes + more + 1, 1);
 }
 
@@ -34,6 +45,7 @@ void text_free(text_buffer *b)
 
 fsdp_status id_reserve_slow(id_vector *v, size_t more)
 {
+    FSDP_TRY(check_limit(v->n + more, v->limit, "ids"));
     return array_grow((void **)&v->data, &v->capacity, v->n + more, sizeof *v->data);
 }
 

@@ -12,7 +12,15 @@
 typedef struct text_buffer {
     char *data;
     size_t bytes, capacity;
+    size_t limit; /* growing past it is an error; 0: none */
 } text_buffer;
+
+/* What a tokenizer may make of a text, in bytes and in ids: more than any that is meant for text does. Its file may ask
+ * for anything, such as twenty steps that each double the text. */
+static inline size_t text_most(size_t bytes)
+{
+    return bytes < SIZE_MAX / 128 ? 64 * bytes + (1 << 20) : SIZE_MAX;
+}
 
 /* Makes room for `more` bytes behind what is there, and one for a NUL. */
 fsdp_status text_reserve_slow(text_buffer *b, size_t more);
@@ -35,6 +43,7 @@ static inline fsdp_status text_append(text_buffer *b, const char *data, size_t b
 typedef struct id_vector {
     int32_t *data;
     size_t n, capacity;
+    size_t limit; /* as a text's */
 } id_vector;
 
 fsdp_status id_reserve_slow(id_vector *v, size_t more);

@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "data/bpe_internal.h"
 #include "data/tokenizer_internal.h"
 #include "data/utf8.h"
@@ -84,26 +83,30 @@ static bool stands_once(const postprocessor *p)
     return p->pieces.n == 0 || texts == 1;
 }
 
-fsdp_status text_cuts_find(tokenizer_tables *t)
+static fsdp_status find_cuts(const tokenizer_tables *t, normalizer_room *room, text_cuts *cuts)
 {
-    fsdp_status status = FSDP_OK;
-    normalizer_room room = {0};
     const char *space = NULL, *line = NULL;
+    FSDP_TRY(separator_image(t, room, ' ', &space));
+    FSDP_TRY(separator_image(t, room, '\n', &line));
+    cuts->at_spaces = cuts_at(t, space);
+    cuts->at_lines = cuts_at(t, line);
+    for (int c = 0; c < 128; c++) {
+        const char letter = (char)c;
+        FSDP_TRY(stays_a_letter(t, room, &letter, 1, &cuts->plain[c]));
+    }
+    return FSDP_OK;
+}
+
+void text_cuts_find(tokenizer_tables *t)
+{
+    normalizer_room room = {0};
     t->cuts = (text_cuts){.anywhere = tokenizer_is_byte(t)};
     if (t->cuts.anywhere || !stands_once(&t->postprocessor) || !normalizer_is_local(t->normalizer) ||
         !added_tokens_allow_cuts(t->added, normalizer_asks_for_start(t->normalizer)))
-        return FSDP_OK;
-    TRY_OR(done, separator_image(t, &room, ' ', &space));
-    TRY_OR(done, separator_image(t, &room, '\n', &line));
-    t->cuts.at_spaces = cuts_at(t, space);
-    t->cuts.at_lines = cuts_at(t, line);
-    for (int c = 0; c < 128; c++) {
-        const char letter = (char)c;
-        TRY_OR(done, stays_a_letter(t, &room, &letter, 1, &t->cuts.plain[c]));
-    }
-done:
+        return;
+    if (find_cuts(t, &room, &t->cuts) != FSDP_OK) /* its texts will say why */
+        t->cuts = (text_cuts){0};
     normalizer_room_free(&room);
-    return status;
 }
 
 /* Whether a letter begins at text[at..); *length is its length. */

@@ -18,7 +18,7 @@ typedef struct text_cuts {
 } text_cuts;
 
 /* Works out tables->cuts; everything else in the tables is there. */
-fsdp_status text_cuts_find(struct tokenizer_tables *tables);
+void text_cuts_find(struct tokenizer_tables *tables);
 
 enum { TEXT_CUT_BEHIND = 8 }; /* a place has more than so many bytes behind it */
 

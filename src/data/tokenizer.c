@@ -157,6 +157,9 @@ fsdp_status tokenizer_encode_part(fsdp_tokenizer *t, const char *text, size_t by
                                   size_t *n_ids)
 {
     t->ids.n = 0;
+    t->ids.limit = text_most(bytes);
+    pattern_room_begin(&t->normalizer.search, bytes);
+    pattern_room_begin(&t->pretokenizer.search, bytes);
     if (tokenizer_is_byte(t->tables)) {
         FSDP_TRY(encode_bytes(t, text, bytes));
     } else {
@@ -200,7 +203,7 @@ static fsdp_status decode_bytes(fsdp_tokenizer *t, const int32_t *ids, size_t n_
                                 const char **text, size_t *bytes)
 {
     text_buffer *out = &t->decoder.scratch;
-    out->bytes = 0;
+    out->bytes = out->limit = 0;
     FSDP_TRY(text_reserve(out, n_ids));
     for (size_t i = 0; i < n_ids; i++)
         if (ids[i] >= 0 && ids[i] < 256 && !(skip_special && ids[i] == 0))
@@ -221,6 +224,7 @@ fsdp_status fsdp_tokenizer_decode(fsdp_tokenizer *t, const int32_t *ids, size_t 
     if (tokenizer_is_byte(t->tables))
         return decode_bytes(t, ids, n_ids, skip_special, text, bytes);
     token_list_clear(tokens);
+    tokens->text.limit = 0;
     for (size_t i = 0; i < n_ids; i++) {
         size_t token_bytes;
         const char *token = spelling(t->tables, ids[i], &token_bytes);

@@ -69,6 +69,18 @@ static fsdp_status check_start(const char *name, const tokenizer_tables *t)
                      "%s: Metaspace with prepend_scheme first behind this normalizer is not supported", name);
 }
 
+/* The ids that are put around a text must be rows of an embedding too. */
+static fsdp_status check_specials(const char *name, const tokenizer_tables *t, const vocabulary *model)
+{
+    int32_t end = vocabulary_end(model), added = vocabulary_end(added_tokens_vocabulary(t->added));
+    end = added > end ? added : end;
+    for (size_t i = 0; i < t->postprocessor.pieces.n; i++)
+        if (t->postprocessor.pieces.data[i] >= end)
+            return error_set(FSDP_ERR_INPUT, "%s: the post_processor uses id %d, but ids end at %d", name,
+                             t->postprocessor.pieces.data[i], end - 1);
+    return FSDP_OK;
+}
+
 static fsdp_status read_tables(const char *name, const json_t *root, tokenizer_tables *t)
 {
     FSDP_TRY(refuse_settings(name, root));
@@ -81,9 +93,11 @@ static fsdp_status read_tables(const char *name, const json_t *root, tokenizer_t
     FSDP_TRY(
         added_tokens_create(name, json_object_get(root, "added_tokens"), model, t->normalizer, t->unicode, &t->added));
     FSDP_TRY(postprocessor_create(name, json_object_get(root, "post_processor"), &t->postprocessor));
+    FSDP_TRY(check_specials(name, t, model));
     FSDP_TRY(decoder_create(name, json_object_get(root, "decoder"), t->unicode, &t->decoder));
     FSDP_TRY(shorten_byte_level(t));
-    return text_cuts_find(t);
+    text_cuts_find(t);
+    return FSDP_OK;
 }
 
 fsdp_status tokenizer_tables_read(const char *name, const json_t *root, tokenizer_tables **out)
