@@ -1,6 +1,7 @@
 /* The meeting place of NCCL's ranks, over TCP. What is done with the id, and with bad news, is left to nccl.c. */
 #include "comm/meeting.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -11,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -19,22 +21,29 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "comm/line.h"
+#include "comm/visitors.h"
 
-/* First words of a rank that comes, and rank 0's answer. Hosts of one job have one byte order. */
+/* First words of a rank that comes, and rank 0's answer. Each side shows that it knows the job's token without saying
+ * it: by a hash of the token behind a number that the visitor has drawn. Hosts of one job have one byte order. */
 typedef struct hello {
     char magic[8];
-    uint64_t token;
+    uint64_t number, proof;
     int32_t rank, world_size;
 } hello;
 
 typedef struct welcome {
+    uint64_t proof;
     int32_t refused;
     char reason[252];
     uint8_t gift[MEET_GIFT_BYTES];
 } welcome;
 
-static const char magic[8] = "fsdp-2";
-static const double LINGER_SECONDS = 0.5;
+enum side { SIDE_VISITOR, SIDE_HOST };
+
+static const char magic[8] = "fsdp-3";
+/* Beside the ranks, so many strangers that say nothing. */
+enum { STRANGERS = 64 };
+static const double LINGER_SECONDS = 0.5, LATE_SECONDS = 1;
 
 struct meeting {
     job job;
@@ -43,8 +52,14 @@ struct meeting {
     int n_lines;
     struct pollfd *polled; /* (n_lines), and whose they are: of whoever listens */
     int *line_of;
+    uint64_t *numbers;    /* (n_lines) what each rank has drawn */
     pthread_mutex_t lock; /* of sending */
 };
+
+static uint64_t proof(const job *j, uint64_t number, enum side side)
+{
+    return hash_text(hash_u64(hash_u64(HASH_START, number), (uint64_t)side), j->token);
+}
 
 static bool send_all(int s, const void *data, size_t bytes)
 {
@@ -84,17 +99,35 @@ static void set_options(int s)
     setsockopt(s, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
 }
 
-static fsdp_status listen_at(meeting *m)
+/* The master's address as rank 0 sees it; 0 where that says nothing about where the others come from. A job on one
+ * host, or one whose master is the loopback by name or number, is nobody else's business. */
+static in_addr_t loopback_of(const job *j)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)m->job.master_port)};
-    int on = 1;
-    m->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (m->listener < 0)
+    struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM}, *list = NULL;
+    struct in_addr literal;
+    bool named = inet_pton(AF_INET, j->master_address, &literal) == 1 || strcmp(j->master_address, "localhost") == 0;
+    if ((!named && j->n_nodes > 1) || getaddrinfo(j->master_address, NULL, &hints, &list) != 0)
+        return 0;
+    in_addr_t found = ((const struct sockaddr_in *)list->ai_addr)->sin_addr.s_addr;
+    freeaddrinfo(list);
+    return ntohl(found) >> 24 == IN_LOOPBACKNET ? found : 0;
+}
+
+static fsdp_status listen_at(const job *j, int *out)
+{
+    struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)j->master_port), .sin_addr.s_addr = loopback_of(j)};
+    int on = 1, s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (s < 0)
         return error_set_errno(FSDP_ERR_IO, "cannot open a socket to meet the other ranks");
-    setsockopt(m->listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (bind(m->listener, (struct sockaddr *)&address, sizeof address) != 0 || listen(m->listener, 128) != 0)
-        return error_set_errno(FSDP_ERR_IO, "cannot listen at port %d for the other ranks; choose another MASTER_PORT",
-                               m->job.master_port);
+    setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(s, (struct sockaddr *)&address, sizeof address) != 0 || listen(s, 128) != 0) {
+        fsdp_status status = error_set_errno(
+            FSDP_ERR_IO, "cannot listen at port %d for the other ranks; choose another MASTER_PORT", j->master_port);
+        close(s);
+        return status;
+    }
+    *out = s;
     return FSDP_OK;
 }
 
@@ -107,28 +140,28 @@ static void refuse(int s, const char *reason)
 }
 
 /* One visitor: a rank of this job, or somebody to be sent away. */
-static bool admit(meeting *m, int s, double deadline)
+static bool admit(meeting *m, int s, const hello *h)
 {
-    hello h;
     char reason[200];
-    double soon = clock_seconds() + 5;
-    if (!receive_all(s, &h, sizeof h, soon < deadline ? soon : deadline) || memcmp(h.magic, magic, sizeof magic) != 0) {
+    if (memcmp(h->magic, magic, sizeof magic) != 0) {
         close(s);
         return false;
     }
-    if (h.token != hash_text(HASH_START, m->job.token)) {
+    if (h->proof != proof(&m->job, h->number, SIDE_VISITOR)) {
         refuse(s,
                "another job meets at this address: its token (FSDP_JOB_TOKEN) is not yours; use another MASTER_PORT");
         return false;
     }
-    if (h.world_size != m->job.world_size || h.rank < 1 || h.rank >= h.world_size || m->lines[h.rank].socket >= 0) {
-        snprintf(reason, sizeof reason, "rank %d of %d does not fit into this job of %d ranks, or came twice", h.rank,
-                 h.world_size, m->job.world_size);
+    if (h->world_size != m->job.world_size || h->rank < 1 || h->rank >= h->world_size ||
+        m->lines[h->rank].socket >= 0) {
+        snprintf(reason, sizeof reason, "rank %d of %d does not fit into this job of %d ranks, or came twice", h->rank,
+                 h->world_size, m->job.world_size);
         refuse(s, reason);
         return false;
     }
     set_options(s);
-    line_open(&m->lines[h.rank], s);
+    m->numbers[h->rank] = h->number;
+    line_open(&m->lines[h->rank], s);
     return true;
 }
 
@@ -151,22 +184,37 @@ static fsdp_status name_missing(meeting *m, double timeout)
     return status;
 }
 
-static fsdp_status receive_ranks(meeting *m, double timeout, const void *gift)
+static fsdp_status collect(meeting *m, visitors *v, double timeout)
 {
     double deadline = clock_seconds() + timeout;
-    FSDP_TRY(listen_at(m));
     for (int missing = m->job.world_size - 1; missing > 0;) {
-        if (!wait_readable(m->listener, deadline))
+        hello h;
+        int s;
+        FSDP_TRY(visitors_next(v, deadline, &h, &s));
+        bool ours = s >= 0 && admit(m, s, &h);
+        if (s < 0 || (!ours && clock_seconds() > deadline + LATE_SECONDS))
             return name_missing(m, timeout);
-        int s = accept(m->listener, NULL, NULL);
-        if (s >= 0 && admit(m, s, deadline))
-            missing--;
+        missing -= ours;
     }
+    return FSDP_OK;
+}
+
+static fsdp_status receive_ranks(meeting *m, double timeout, const void *gift)
+{
+    visitors *v = visitors_new(m->listener, sizeof(hello), m->job.world_size + STRANGERS);
+    if (!v)
+        return error_set(FSDP_ERR_MEMORY, "no memory to meet %d ranks", m->job.world_size);
+    fsdp_status status = collect(m, v, timeout);
+    visitors_free(v);
+    if (status != FSDP_OK)
+        return status;
     welcome w = {.refused = 0};
     memcpy(w.gift, gift, sizeof w.gift);
-    for (int rank = 1; rank < m->job.world_size; rank++)
+    for (int rank = 1; rank < m->job.world_size; rank++) {
+        w.proof = proof(&m->job, m->numbers[rank], SIDE_HOST);
         if (!send_all(m->lines[rank].socket, &w, sizeof w))
             return error_set(FSDP_ERR_PEER, "rank %d went away while the ranks were meeting", rank);
+    }
     return FSDP_OK;
 }
 
@@ -207,16 +255,16 @@ static fsdp_status find_master(meeting *m, double timeout, double deadline, int 
     return FSDP_OK;
 }
 
-static fsdp_status go_to_master(meeting *m, double timeout, void *gift)
+/* Over a connection to whoever listens there. */
+static fsdp_status introduce(meeting *m, double timeout, double deadline, void *gift)
 {
-    double deadline = clock_seconds() + timeout;
-    hello h = {.token = hash_text(HASH_START, m->job.token), .rank = m->job.rank, .world_size = m->job.world_size};
+    hello h = {.rank = m->job.rank, .world_size = m->job.world_size};
+    int s = m->lines[0].socket;
     welcome w;
     memcpy(h.magic, magic, sizeof magic);
-    int s;
-    FSDP_TRY(find_master(m, timeout, deadline, &s));
-    line_open(&m->lines[0], s);
-    set_options(s);
+    if (getrandom(&h.number, sizeof h.number, 0) != sizeof h.number)
+        return error_set_errno(FSDP_ERR_IO, "cannot draw a random number to meet the other ranks");
+    h.proof = proof(&m->job, h.number, SIDE_VISITOR);
     if (!send_all(s, &h, sizeof h) || !receive_all(s, &w, sizeof w, deadline))
         return error_set(FSDP_ERR_TIMEOUT,
                          "rank 0 at %s:%d took us in but did not begin within %g s: other ranks are "
@@ -225,8 +273,23 @@ static fsdp_status go_to_master(meeting *m, double timeout, void *gift)
     if (w.refused)
         return error_set(FSDP_ERR_PEER, "rank 0 at %s:%d refused us: %.250s", m->job.master_address, m->job.master_port,
                          w.reason);
+    if (w.proof != proof(&m->job, h.number, SIDE_HOST))
+        return error_set(FSDP_ERR_PEER,
+                         "who answers at %s:%d does not know this job's token (FSDP_JOB_TOKEN): not our rank 0; use "
+                         "another MASTER_PORT",
+                         m->job.master_address, m->job.master_port);
     memcpy(gift, w.gift, sizeof w.gift);
     return FSDP_OK;
+}
+
+static fsdp_status go_to_master(meeting *m, double timeout, void *gift)
+{
+    double deadline = clock_seconds() + timeout;
+    int s;
+    FSDP_TRY(find_master(m, timeout, deadline, &s));
+    line_open(&m->lines[0], s);
+    set_options(s);
+    return introduce(m, timeout, deadline, gift);
 }
 
 static void free_tables(meeting *m)
@@ -234,6 +297,7 @@ static void free_tables(meeting *m)
     free(m->lines);
     free(m->polled);
     free(m->line_of);
+    free(m->numbers);
 }
 
 static meeting *meeting_new(const job *j)
@@ -247,7 +311,8 @@ static meeting *meeting_new(const job *j)
     m->lines = calloc((size_t)m->n_lines, sizeof *m->lines);
     m->polled = calloc((size_t)m->n_lines, sizeof *m->polled);
     m->line_of = calloc((size_t)m->n_lines, sizeof *m->line_of);
-    if (!m->lines || !m->polled || !m->line_of) {
+    m->numbers = calloc((size_t)m->n_lines, sizeof *m->numbers);
+    if (!m->lines || !m->polled || !m->line_of || !m->numbers) {
         free_tables(m);
         free(m);
         return NULL;
@@ -257,20 +322,40 @@ static meeting *meeting_new(const job *j)
     return m;
 }
 
-fsdp_status meeting_open(const job *j, double timeout_seconds, void *gift, meeting **out)
+/* Takes `socket`: rank 0's listener, or a connection to it; -1: to be opened. */
+fsdp_status meeting_open_at(const job *j, int socket, double timeout_seconds, void *gift, meeting **out)
 {
     meeting *m = meeting_new(j);
-    if (!m)
+    if (!m) {
+        if (socket >= 0)
+            close(socket);
         return error_set(FSDP_ERR_MEMORY, "no memory to meet %d ranks", j->world_size);
+    }
     pthread_mutex_init(&m->lock, NULL);
-    fsdp_status status =
-        j->rank == 0 ? receive_ranks(m, timeout_seconds, gift) : go_to_master(m, timeout_seconds, gift);
+    fsdp_status status = FSDP_OK;
+    if (j->rank == 0) {
+        m->listener = socket;
+        if (socket < 0)
+            status = listen_at(j, &m->listener);
+        if (status == FSDP_OK)
+            status = receive_ranks(m, timeout_seconds, gift);
+    } else if (socket >= 0) {
+        line_open(&m->lines[0], socket);
+        status = introduce(m, timeout_seconds, clock_seconds() + timeout_seconds, gift);
+    } else {
+        status = go_to_master(m, timeout_seconds, gift);
+    }
     if (status != FSDP_OK) {
         meeting_close(m);
         return status;
     }
     *out = m;
     return FSDP_OK;
+}
+
+fsdp_status meeting_open(const job *j, double timeout_seconds, void *gift, meeting **out)
+{
+    return meeting_open_at(j, -1, timeout_seconds, gift, out);
 }
 
 void meeting_send(meeting *m, uint32_t kind, const void *body, size_t bytes, int except)

@@ -36,6 +36,9 @@ typedef void (*meeting_listener)(void *context, const meeting_message *message);
  * written on the others. The caller owns *out. */
 fsdp_status meeting_open(const job *j, double timeout_seconds, void *gift, meeting **out);
 
+/* The same at a socket that is open already and is taken: rank 0's listener, or another rank's connection to it. */
+fsdp_status meeting_open_at(const job *j, int socket, double timeout_seconds, void *gift, meeting **out);
+
 /* Sends what is queued, says goodbye, and waits at most half a second for that to reach the others. NULL is legal. */
 void meeting_close(meeting *m);
 

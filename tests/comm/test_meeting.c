@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <fsdp/status.h>
@@ -188,6 +189,103 @@ static void a_rank_of_another_job_is_refused(void **state)
     assert_non_null(strstr(guests[1].error, "another job"));
 }
 
+static int connect_to(const char *address, int port)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    assert_int_equal(inet_pton(AF_INET, address, &to.sin_addr), 1);
+    int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    for (int i = 0; i < 200; i++) {
+        if (connect(s, (struct sockaddr *)&to, sizeof to) == 0)
+            return s;
+        struct timespec pause = {.tv_nsec = 10000000};
+        nanosleep(&pause, NULL);
+    }
+    close(s);
+    return -1;
+}
+
+/* Whoever connects and says nothing, or too little, or nonsense, keeps nobody waiting. */
+static void silent_visitors_keep_nobody_waiting(void **state)
+{
+    (void)state;
+    enum { VISITORS = 100 };
+    int port = free_port(), visitors[VISITORS];
+    guest guests[] = {{.job = member(0, 2, port, "seven"), .timeout = 20},
+                      {.job = member(1, 2, port, "seven"), .timeout = 20}};
+    pthread_t host;
+    double start = clock_seconds();
+    assert_int_equal(pthread_create(&host, NULL, come, &guests[0]), 0);
+    for (int i = 0; i < VISITORS; i++) {
+        visitors[i] = connect_to("127.0.0.1", port);
+        assert_true(visitors[i] >= 0);
+        if (i % 3 == 1)
+            assert_int_equal(send(visitors[i], "fsd", 3, MSG_NOSIGNAL), 3);
+        if (i % 3 == 2)
+            assert_true(send(visitors[i], "GET / HTTP/1.1\r\nHost: somewhere\r\nAccept: everything\r\n\r\n", 56,
+                             MSG_NOSIGNAL) > 0);
+    }
+    come(&guests[1]);
+    pthread_join(host, NULL);
+    double seconds = clock_seconds() - start;
+    for (int i = 0; i < VISITORS; i++)
+        close(visitors[i]);
+    assert_int_equal(guests[0].status, FSDP_OK);
+    assert_int_equal(guests[1].status, FSDP_OK);
+    assert_true(seconds < 4);
+    meeting_close(guests[1].meeting);
+    meeting_close(guests[0].meeting);
+}
+
+/* A job on the loopback is not reachable from anywhere else: here, by another address of this host. */
+static void a_master_on_the_loopback_is_heard_there_only(void **state)
+{
+    (void)state;
+    int port = free_port();
+    guest host = {.job = member(0, 2, port, ""), .timeout = 1.5};
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, come, &host), 0);
+    int here = connect_to("127.0.0.1", port);
+    assert_true(here >= 0);
+    struct sockaddr_in elsewhere = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    inet_pton(AF_INET, "127.0.0.2", &elsewhere.sin_addr);
+    int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(connect(s, (struct sockaddr *)&elsewhere, sizeof elsewhere), -1);
+    close(s);
+    close(here);
+    pthread_join(thread, NULL);
+}
+
+/* Somebody else sits at the address and answers with all that is public. */
+static void *answer_as_rank_0(void *argument)
+{
+    int listener = *(int *)argument, s = accept(listener, NULL, NULL);
+    char hello[32], welcome[8 + 4 + 252 + MEET_GIFT_BYTES] = "";
+    assert_int_equal(recv(s, hello, sizeof hello, MSG_WAITALL), (int)sizeof hello);
+    memcpy(welcome, hello + 16, 8); /* the visitor's own proof */
+    send(s, welcome, sizeof welcome, MSG_NOSIGNAL);
+    close(s);
+    return NULL;
+}
+
+static void an_impostor_for_rank_0_is_not_believed(void **state)
+{
+    (void)state;
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof at;
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(listener, (struct sockaddr *)&at, length), 0);
+    assert_int_equal(listen(listener, 4), 0);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&at, &length), 0);
+    pthread_t impostor;
+    assert_int_equal(pthread_create(&impostor, NULL, answer_as_rank_0, &listener), 0);
+    guest victim = {.job = member(1, 2, ntohs(at.sin_port), "secret"), .timeout = 5};
+    come(&victim);
+    pthread_join(impostor, NULL);
+    close(listener);
+    assert_int_equal(victim.status, FSDP_ERR_PEER);
+    assert_non_null(strstr(victim.error, "does not know this job's token"));
+}
+
 static void nobody_at_the_address_ends_in_a_timeout_that_names_it(void **state)
 {
     (void)state;
@@ -205,6 +303,9 @@ int main(void)
         cmocka_unit_test(sending_never_waits_for_the_reader),
         cmocka_unit_test(a_missing_rank_is_named),
         cmocka_unit_test(a_rank_of_another_job_is_refused),
+        cmocka_unit_test(silent_visitors_keep_nobody_waiting),
+        cmocka_unit_test(a_master_on_the_loopback_is_heard_there_only),
+        cmocka_unit_test(an_impostor_for_rank_0_is_not_believed),
         cmocka_unit_test(nobody_at_the_address_ends_in_a_timeout_that_names_it),
     };
     return cmocka_run_group_tests_name("meeting", tests, NULL, NULL);

@@ -133,6 +133,12 @@ static inline bool reached(uint32_t counter, uint32_t target)
 
 /* meet.c: rendezvous, and passing descriptors around. */
 fsdp_status shm_meet(comm *c);
+/* Its parts, for tests that bring sockets of their own: the name that the job's ranks meet at; rank 0 at an open
+ * listener (borrowed); another rank that is connected already (sockets[0]). */
+struct sockaddr_un;
+void shm_socket_name(const comm *c, struct sockaddr_un *address, unsigned *length);
+fsdp_status shm_collect(comm *c, int listener, double deadline);
+fsdp_status shm_introduce(comm *c);
 /* Gives `fd` (or -1) to all peers and gets theirs: fds[rank], ours among them; the caller closes all but its own.
  * All ranks must be inside this call already, or come soon. */
 fsdp_status shm_pass_descriptors(comm *c, int fd, int *fds);
@@ -149,6 +155,8 @@ void shm_set_place(comm *c, const signature *s);
 fsdp_status shm_allocate(comm *c, size_t bytes, void **out);
 void shm_release(comm *c, void *memory);
 void shm_release_all(comm *c);
+/* A rank's file holds what was said: reading past its end would be a fatal signal. */
+fsdp_status shm_check_size(int fd, size_t bytes, int world_rank);
 shm_location shm_locate(const comm *c, const void *data, size_t bytes);
 const char *shm_address(const comm *c, int world_rank, shm_location where);
 

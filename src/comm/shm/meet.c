@@ -2,7 +2,6 @@
  * the others connect, and file descriptors (shared memory, process handles) go around through rank 0. Nothing of it has
  * a name in a file system, so nothing is left when processes die. What is shared is left to memory.c and shm.c. */
 #include <errno.h>
-#include <poll.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +16,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "comm/shm/control.h"
+#include "comm/visitors.h"
 
 /* What ranks greet each other with; another program on the same address does not know it. */
 #define SHM_MAGIC 0x31304d4853504453ull
@@ -29,9 +29,30 @@ typedef struct message {
     char text[256];
 } message;
 
-enum { RETRY_MILLISECONDS = 10 };
+enum { RETRY_MILLISECONDS = 10, STRANGERS = 64 };
 
-static void socket_name(const comm *c, struct sockaddr_un *address, socklen_t *length)
+/* Who holds the other end. The names of these sockets can be taken by anybody, and what is handed over is the memory of
+ * the parameters: only our own user's processes may answer, or ask. */
+static bool is_ours(int socket, unsigned *user)
+{
+    struct ucred peer;
+    socklen_t length = sizeof peer;
+    if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0)
+        peer.uid = (uid_t)-1;
+    *user = (unsigned)peer.uid;
+    return peer.uid == geteuid();
+}
+
+static fsdp_status held_by_stranger(const comm *c, unsigned user)
+{
+    return error_set(
+        FSDP_ERR_PEER,
+        "user %u holds the meeting point of this job (%s:%d), not a rank of ours: choose another MASTER_PORT, "
+        "or a FSDP_JOB_TOKEN that nobody can guess (`fsdp run` makes one)",
+        user, c->config.job.master_address, c->config.job.master_port);
+}
+
+void shm_socket_name(const comm *c, struct sockaddr_un *address, socklen_t *length)
 {
     const job *j = &c->config.job;
     uint64_t hash = hash_text(HASH_START, j->master_address);
@@ -68,6 +89,23 @@ static fsdp_status send_message(int socket, const message *m, int fd, int to_ran
     return FSDP_OK;
 }
 
+/* Padding leaves room for two; one is what we expect. */
+static void keep_first_descriptor(struct msghdr *packet, int *fd)
+{
+    for (struct cmsghdr *h = CMSG_FIRSTHDR(packet); h; h = CMSG_NXTHDR(packet, h)) {
+        if (h->cmsg_level != SOL_SOCKET || h->cmsg_type != SCM_RIGHTS)
+            continue;
+        for (size_t at = CMSG_LEN(0); at + sizeof *fd <= h->cmsg_len; at += sizeof *fd) {
+            int came;
+            memcpy(&came, (char *)h + at, sizeof came);
+            if (*fd < 0)
+                *fd = came;
+            else
+                close(came);
+        }
+    }
+}
+
 /* *fd is the descriptor that came along, or -1. */
 static fsdp_status receive_message(const comm *c, int socket, message *m, int *fd, int from_rank)
 {
@@ -87,9 +125,7 @@ static fsdp_status receive_message(const comm *c, int socket, message *m, int *f
         return error_set(FSDP_ERR_TIMEOUT, "rank %d did not answer within %g s", from_rank, c->config.timeout_seconds);
     if (got <= 0)
         return error_set(FSDP_ERR_PEER, "rank %d ended while ranks were meeting", from_rank);
-    struct cmsghdr *header = CMSG_FIRSTHDR(&packet);
-    if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS)
-        memcpy(fd, CMSG_DATA(header), sizeof *fd);
+    keep_first_descriptor(&packet, fd);
     if (got != sizeof *m || m->magic != SHM_MAGIC) {
         if (*fd >= 0)
             close(*fd);
@@ -126,17 +162,34 @@ static message make_message(const comm *c, enum message_type type, const char *t
 
 /* ---- rank 0 ---- */
 
+/* Another user at our address, who will not go away. */
+static bool is_squatted(const struct sockaddr_un *address, socklen_t length, unsigned *user)
+{
+    int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    bool squatted = s >= 0 && connect(s, (const struct sockaddr *)address, length) == 0 && !is_ours(s, user);
+    if (s >= 0)
+        close(s);
+    return squatted;
+}
+
 /* The name may still be held by a job that is just ending: tried until the timeout. */
 static fsdp_status open_meeting(const comm *c, double deadline, int *out)
 {
     struct sockaddr_un address;
     socklen_t length;
-    socket_name(c, &address, &length);
+    shm_socket_name(c, &address, &length);
     int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (listener < 0)
         return error_set_errno(FSDP_ERR_IO, "cannot make a Unix socket");
     while (bind(listener, (struct sockaddr *)&address, length) < 0) {
-        if (errno != EADDRINUSE || clock_seconds() > deadline) {
+        unsigned user;
+        int error = errno;
+        if (error == EADDRINUSE && is_squatted(&address, length, &user)) {
+            close(listener);
+            return held_by_stranger(c, user);
+        }
+        errno = error;
+        if (error != EADDRINUSE || clock_seconds() > deadline) {
             fsdp_status status =
                 error_set_errno(FSDP_ERR_IO,
                                 "cannot open the meeting point for %s:%d; if another job uses the same "
@@ -147,7 +200,7 @@ static fsdp_status open_meeting(const comm *c, double deadline, int *out)
         }
         pause_briefly();
     }
-    if (listen(listener, c->world_size) < 0) {
+    if (listen(listener, c->world_size + STRANGERS) < 0) {
         close(listener);
         return error_set_errno(FSDP_ERR_IO, "cannot listen for other ranks");
     }
@@ -168,77 +221,64 @@ static void name_missing(const comm *c, char *text, size_t bytes)
             at += (size_t)snprintf(text + at, bytes - at, "%s%d", shown++ ? ", " : " ", rank);
 }
 
-/* Takes one connection in. A stranger is turned away without failing the meeting. */
-static fsdp_status greet(comm *c, int listener)
+/* Takes a visitor in who has said hello. A stranger is turned away without failing the meeting. */
+static fsdp_status greet(comm *c, int socket, const message *m)
 {
     shm_world *w = world_of(c);
-    int socket = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-    if (socket < 0)
-        return errno == EINTR || errno == ECONNABORTED ? FSDP_OK : error_set_errno(FSDP_ERR_IO, "cannot accept a rank");
-    struct ucred peer;
-    socklen_t length = sizeof peer;
-    if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0 || peer.uid != geteuid()) {
+    unsigned user;
+    if (!is_ours(socket, &user) || m->magic != SHM_MAGIC || m->type != MESSAGE_HELLO) {
         close(socket);
         return FSDP_OK;
     }
     set_timeout(socket, c->config.timeout_seconds);
-    message m;
-    int fd;
-    if (receive_message(c, socket, &m, &fd, -1) != FSDP_OK || m.type != MESSAGE_HELLO) {
-        close(socket);
-        return FSDP_OK;
-    }
-    if (fd >= 0)
-        close(fd);
     fsdp_status status = FSDP_OK;
-    if (m.world_size != c->world_size || m.rank < 1 || m.rank >= c->world_size)
-        status = error_set(FSDP_ERR_PEER, "a rank that calls itself %d of %d came to a job of %d ranks", m.rank,
-                           m.world_size, c->world_size);
-    else if (w->sockets[m.rank] >= 0)
+    if (m->world_size != c->world_size || m->rank < 1 || m->rank >= c->world_size)
+        status = error_set(FSDP_ERR_PEER, "a rank that calls itself %d of %d came to a job of %d ranks", m->rank,
+                           m->world_size, c->world_size);
+    else if (w->sockets[m->rank] >= 0)
         status = error_set(FSDP_ERR_PEER,
                            "two processes call themselves rank %d; if two jobs share MASTER_ADDR and MASTER_PORT, give "
                            "each its own FSDP_JOB_TOKEN",
-                           m.rank);
+                           m->rank);
     if (status != FSDP_OK) {
         message refusal = make_message(c, MESSAGE_REFUSED, engine_error_text(c));
-        send_message(socket, &refusal, -1, m.rank);
+        send_message(socket, &refusal, -1, m->rank);
         close(socket);
         return status;
     }
-    w->sockets[m.rank] = socket;
+    w->sockets[m->rank] = socket;
     return FSDP_OK;
 }
 
-static fsdp_status collect(comm *c, int listener, double deadline)
+static fsdp_status collect(comm *c, visitors *v, double deadline)
 {
-    for (int met = 1; met < c->world_size;) {
-        double left = deadline - clock_seconds();
-        struct pollfd wait = {.fd = listener, .events = POLLIN};
-        int ready = left > 0 ? poll(&wait, 1, (int)(left * 1000) + 1) : 0;
-        if (ready < 0 && errno != EINTR)
-            return error_set_errno(FSDP_ERR_IO, "cannot wait for other ranks");
-        if (ready == 0) {
-            char missing[128];
-            name_missing(c, missing, sizeof missing);
-            return error_set(FSDP_ERR_TIMEOUT, "%s of %d did not connect within %g s", missing, c->world_size,
+    for (int missing = c->world_size - 1; missing > 0;) {
+        message m;
+        int socket;
+        FSDP_TRY(visitors_next(v, deadline, &m, &socket));
+        if (socket < 0 || clock_seconds() > deadline + 1) {
+            char names[128];
+            if (socket >= 0)
+                close(socket);
+            name_missing(c, names, sizeof names);
+            return error_set(FSDP_ERR_TIMEOUT, "%s of %d did not connect within %g s", names, c->world_size,
                              c->config.timeout_seconds);
         }
-        if (ready > 0)
-            FSDP_TRY(greet(c, listener));
-        met = 1;
+        FSDP_TRY(greet(c, socket, &m));
+        missing = 0;
         for (int rank = 1; rank < c->world_size; rank++)
-            met += world_of(c)->sockets[rank] >= 0;
+            missing += world_of(c)->sockets[rank] < 0;
     }
     return FSDP_OK;
 }
 
-static fsdp_status meet_as_first(comm *c)
+fsdp_status shm_collect(comm *c, int listener, double deadline)
 {
-    double deadline = clock_seconds() + c->config.timeout_seconds;
-    int listener = -1;
-    FSDP_TRY(open_meeting(c, deadline, &listener));
-    fsdp_status status = collect(c, listener, deadline);
-    close(listener);
+    visitors *v = visitors_new(listener, sizeof(message), c->world_size + STRANGERS);
+    if (!v)
+        return error_set(FSDP_ERR_MEMORY, "no memory to meet %d ranks", c->world_size);
+    fsdp_status status = collect(c, v, deadline);
+    visitors_free(v);
     message m = make_message(c, status == FSDP_OK ? MESSAGE_WELCOME : MESSAGE_REFUSED,
                              status == FSDP_OK ? "" : engine_error_text(c));
     char kept[256];
@@ -255,14 +295,43 @@ static fsdp_status meet_as_first(comm *c)
     return status;
 }
 
+static fsdp_status meet_as_first(comm *c)
+{
+    double deadline = clock_seconds() + c->config.timeout_seconds;
+    int listener = -1;
+    FSDP_TRY(open_meeting(c, deadline, &listener));
+    fsdp_status status = shm_collect(c, listener, deadline);
+    close(listener);
+    return status;
+}
+
 /* ---- the others ---- */
+
+fsdp_status shm_introduce(comm *c)
+{
+    int s = world_of(c)->sockets[0], fd;
+    unsigned user;
+    if (!is_ours(s, &user))
+        return held_by_stranger(c, user);
+    set_timeout(s, c->config.timeout_seconds + 1); /* rank 0 began earlier, and says who is missing */
+    message m = make_message(c, MESSAGE_HELLO, "");
+    FSDP_TRY(send_message(s, &m, -1, 0));
+    FSDP_TRY(receive_message(c, s, &m, &fd, 0));
+    if (fd >= 0)
+        close(fd);
+    if (m.type == MESSAGE_REFUSED)
+        return error_set(FSDP_ERR_PEER, "%s", m.text);
+    if (m.type != MESSAGE_WELCOME)
+        return error_set(FSDP_ERR_PEER, "rank 0 sent something unexpected while ranks were meeting");
+    return FSDP_OK;
+}
 
 static fsdp_status meet_as_other(comm *c)
 {
     double deadline = clock_seconds() + c->config.timeout_seconds;
     struct sockaddr_un address;
     socklen_t length;
-    socket_name(c, &address, &length);
+    shm_socket_name(c, &address, &length);
     int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (s < 0)
         return error_set_errno(FSDP_ERR_IO, "cannot make a Unix socket");
@@ -278,16 +347,7 @@ static fsdp_status meet_as_other(comm *c)
                              c->config.timeout_seconds);
         pause_briefly();
     }
-    set_timeout(s, c->config.timeout_seconds + 1); /* rank 0 began earlier, and says who is missing */
-    message m = make_message(c, MESSAGE_HELLO, "");
-    int fd;
-    FSDP_TRY(send_message(s, &m, -1, 0));
-    FSDP_TRY(receive_message(c, s, &m, &fd, 0));
-    if (fd >= 0)
-        close(fd);
-    if (m.type == MESSAGE_REFUSED)
-        return error_set(FSDP_ERR_PEER, "%s", m.text);
-    return FSDP_OK;
+    return shm_introduce(c);
 }
 
 fsdp_status shm_meet(comm *c)
@@ -337,10 +397,17 @@ static fsdp_status relay(comm *c, int *fds)
 static fsdp_status pass_through_first(comm *c, int *fds)
 {
     int s = world_of(c)->sockets[0];
+    bool came[SHM_MAX_RANKS] = {false};
     FSDP_TRY(send_descriptor(c, s, 0, c->rank, fds[c->rank]));
     for (int i = 1; i < c->world_size; i++) {
-        int rank, fd;
+        int rank = 0, fd = -1;
         FSDP_TRY(receive_descriptor(c, s, 0, &rank, &fd));
+        if (rank == c->rank || came[rank]) {
+            if (fd >= 0)
+                close(fd);
+            return error_set(FSDP_ERR_PEER, "rank 0 passed on the memory of rank %d twice", rank);
+        }
+        came[rank] = true;
         fds[rank] = fd;
     }
     return FSDP_OK;

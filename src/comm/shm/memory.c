@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/checked.h"
@@ -31,6 +32,18 @@ static fsdp_status create_file(size_t bytes, int *out)
         return status;
     }
     *out = fd;
+    return FSDP_OK;
+}
+
+fsdp_status shm_check_size(int fd, size_t bytes, int world_rank)
+{
+    struct stat found;
+    if (fstat(fd, &found) < 0)
+        return error_set_errno(FSDP_ERR_IO, "cannot examine the shared memory of rank %d", world_rank);
+    if (!S_ISREG(found.st_mode) || (uint64_t)found.st_size < bytes)
+        return error_set(FSDP_ERR_PEER,
+                         "rank %d shared %lld bytes of memory instead of %zu; all ranks must run the same build",
+                         world_rank, (long long)found.st_size, bytes);
     return FSDP_OK;
 }
 
@@ -102,6 +115,7 @@ static fsdp_status map_everybody(comm *c, shm_region *region, const offer *all, 
     for (int rank = 0; rank < c->world_size; rank++) {
         if (fds[rank] < 0)
             continue;
+        FSDP_TRY(shm_check_size(fds[rank], (size_t)all[rank].bytes, rank));
         region->bytes[rank] = (size_t)all[rank].bytes;
         FSDP_TRY(map_file(fds[rank], region->bytes[rank], rank == c->rank, &region->start[rank]));
     }

@@ -48,6 +48,9 @@ static fsdp_status map_shares(comm *c, const int *fds)
             status = error_set(FSDP_ERR_PEER, "rank %d could not create shared memory", rank);
             break;
         }
+        status = shm_check_size(fds[rank], w->share_bytes, rank);
+        if (status != FSDP_OK)
+            break;
         void *start = mmap(NULL, w->share_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fds[rank], 0);
         if (start == MAP_FAILED)
             status = error_set_errno(FSDP_ERR_MEMORY, "cannot map %zu bytes of shared memory", w->share_bytes);
