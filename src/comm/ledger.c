@@ -96,6 +96,8 @@ fsdp_status ledger_add_group(ledger *l, int serial, const int32_t *members, int 
         if (members[i] < 0 || members[i] >= l->world_size)
             return error_set(FSDP_ERR_PEER, "a group of %d ranks with rank %d, in a world of %d", n, (int)members[i],
                              l->world_size);
+    if (n > l->world_size)
+        return error_set(FSDP_ERR_PEER, "a group of %d ranks in a world of %d", n, l->world_size);
     if (n < 1 || find_book(l, serial, members[0]))
         return FSDP_OK;
     book *b = calloc(1, sizeof *b);

@@ -12,7 +12,8 @@ static const char *const kind_names[] = {
 
 const char *comm_kind_name(comm_kind kind)
 {
-    return kind_names[kind];
+    size_t index = (size_t)kind; /* it may come from another rank */
+    return index < sizeof kind_names / sizeof *kind_names ? kind_names[index] : "something unknown";
 }
 
 int64_t piece_offset(const comm_piece *p, int rank)

@@ -97,6 +97,7 @@ static void enter_calls(roll *r, int rank, const char *body, size_t bytes)
     ledger_call call;
     for (size_t at = 0; at + sizeof call <= bytes && !r->failed; at += sizeof call) {
         memcpy(&call, body + at, sizeof call);
+        call.what.unit[sizeof call.what.unit - 1] = call.what.label[sizeof call.what.label - 1] = 0;
         JUDGE(r, ledger_add(r->ledger, rank, &call, clock_seconds()));
     }
 }
@@ -146,6 +147,8 @@ static void listen(void *context, const meeting_message *m)
             break;
         memcpy(&note, m->body, sizeof note);
         note.text[sizeof note.text - 1] = 0;
+        if (note.status == FSDP_OK || strcmp(fsdp_status_name((fsdp_status)note.status), "unknown") == 0)
+            note.status = FSDP_ERR_PEER;
         if (r->ledger && !r->failed)
             tell(r, note.rank, (fsdp_status)note.status, note.text, m->rank);
         fail_here(r, &note);
@@ -173,38 +176,46 @@ static void send_calls(roll *r)
     free(calls);
 }
 
+void roll_round(roll *r, int milliseconds)
+{
+    send_calls(r);
+    meeting_listen(r->meeting, milliseconds, listen, r);
+    if (r->ledger && !r->failed)
+        JUDGE(r, ledger_check(r->ledger, clock_seconds(), r->config.timeout_seconds));
+    if (r->config.tick && !r->failed)
+        r->config.tick(r->config.context);
+}
+
 static void *roll_main(void *argument)
 {
     roll *r = argument;
-    while (!atomic_load(&r->stop) && !r->failed) {
-        send_calls(r);
-        meeting_listen(r->meeting, ROLL_TICK_MILLISECONDS, listen, r);
-        if (r->ledger && !r->failed)
-            JUDGE(r, ledger_check(r->ledger, clock_seconds(), r->config.timeout_seconds));
-        if (r->config.tick && !r->failed)
-            r->config.tick(r->config.context);
-    }
+    while (!atomic_load(&r->stop) && !r->failed)
+        roll_round(r, ROLL_TICK_MILLISECONDS);
     return NULL;
 }
 
-fsdp_status roll_open(const roll_config *config, void *gift, roll **out)
+fsdp_status roll_open_over(const roll_config *config, struct meeting *m, roll **out)
 {
     roll *r = calloc(1, sizeof *r);
     if (r && config->job.rank == 0)
         r->ledger = ledger_new(config->job.world_size);
     if (!r || (config->job.rank == 0 && !r->ledger)) {
         free(r);
+        meeting_close(m);
         return error_set(FSDP_ERR_MEMORY, "no memory to meet %d ranks", config->job.world_size);
     }
     r->config = *config;
+    r->meeting = m;
     pthread_mutex_init(&r->lock, NULL);
-    fsdp_status status = meeting_open(&config->job, config->timeout_seconds, gift, &r->meeting);
-    if (status != FSDP_OK) {
-        roll_close(r);
-        return status;
-    }
     *out = r;
     return FSDP_OK;
+}
+
+fsdp_status roll_open(const roll_config *config, void *gift, roll **out)
+{
+    meeting *m = NULL;
+    FSDP_TRY(meeting_open(&config->job, config->timeout_seconds, gift, &m));
+    return roll_open_over(config, m, out);
 }
 
 fsdp_status roll_begin(roll *r)

@@ -24,9 +24,13 @@ typedef struct roll_config {
 /* Returns when all ranks have met. `gift` (MEET_GIFT_BYTES) is read on rank 0 and written on the others. The caller
  * owns *out. */
 fsdp_status roll_open(const roll_config *config, void *gift, roll **out);
-fsdp_status roll_begin(roll *r); /* starts the thread: `fail` and `tick` may be called from now on */
-void roll_end(roll *r);          /* ends it; not from it */
-void roll_close(roll *r);        /* says goodbye; NULL is legal */
+/* The same over a meeting that is open already, which is taken. */
+struct meeting;
+fsdp_status roll_open_over(const roll_config *config, struct meeting *m, roll **out);
+void roll_round(roll *r, int milliseconds); /* what the thread does over and over; where there is none */
+fsdp_status roll_begin(roll *r);            /* starts the thread: `fail` and `tick` may be called from now on */
+void roll_end(roll *r);                     /* ends it; not from it */
+void roll_close(roll *r);                   /* says goodbye; NULL is legal */
 
 /* A group that this rank is in, before its first call. `serial` is the same on all its ranks and never used again. */
 fsdp_status roll_group(roll *r, int serial, const int *members, int n);

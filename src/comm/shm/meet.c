@@ -123,13 +123,14 @@ static fsdp_status receive_message(const comm *c, int socket, message *m, int *f
     while (got < 0 && errno == EINTR);
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
         return error_set(FSDP_ERR_TIMEOUT, "rank %d did not answer within %g s", from_rank, c->config.timeout_seconds);
-    if (got <= 0)
-        return error_set(FSDP_ERR_PEER, "rank %d ended while ranks were meeting", from_rank);
-    keep_first_descriptor(&packet, fd);
+    if (got >= 0)
+        keep_first_descriptor(&packet, fd);
     if (got != sizeof *m || m->magic != SHM_MAGIC) {
         if (*fd >= 0)
             close(*fd);
         *fd = -1;
+        if (got <= 0)
+            return error_set(FSDP_ERR_PEER, "rank %d ended while ranks were meeting", from_rank);
         return error_set(FSDP_ERR_PEER, "rank %d speaks another protocol; all ranks must run the same build",
                          from_rank);
     }
@@ -320,7 +321,7 @@ fsdp_status shm_introduce(comm *c)
     if (fd >= 0)
         close(fd);
     if (m.type == MESSAGE_REFUSED)
-        return error_set(FSDP_ERR_PEER, "%s", m.text);
+        return error_set(FSDP_ERR_PEER, "%s", m.text[0] ? m.text : "rank 0 refused us and did not say why");
     if (m.type != MESSAGE_WELCOME)
         return error_set(FSDP_ERR_PEER, "rank 0 sent something unexpected while ranks were meeting");
     return FSDP_OK;
