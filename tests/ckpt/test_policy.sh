@@ -114,6 +114,30 @@ for async in --async_checkpoint --no_async_checkpoint; do
     says stopped "File too large"
 done
 
+# One save fails, in the background or not (a file is where its folder should go): the next is made all the same, and exit
+# code 0 says that the last one is there. When that fails, exit code 1 says so.
+for async in --async_checkpoint --no_async_checkpoint; do
+    for end in "--max_steps 5" "--max_steps 4" "--max_steps 5 --no_checkpoint_at_end"; do
+        rm -rf hindered && mkdir -p hindered/checkpoints && touch hindered/checkpoints/step-00000002
+        train hindered --checkpoint_freq 2 $async $end || fail "hindered $async $end: exit code $?: $(cat hindered.log)"
+        says hindered "checkpoint failed, training goes on"
+        [[ -e hindered/checkpoints/step-00000004/COMMIT ]] || fail "hindered $async $end: $(ls hindered/checkpoints)"
+    done
+    for end in "--max_steps 2" "--max_steps 3 --no_checkpoint_at_end"; do
+        rm -rf lost && mkdir -p lost/checkpoints && touch lost/checkpoints/step-00000002
+        code=0
+        train lost --checkpoint_freq 2 $async $end || code=$?
+        [[ $code == 1 ]] || fail "lost $async $end: exit code $code: $(cat lost.log)"
+        says lost "but the last checkpoint was not saved"
+    done
+    rm -rf stops && mkdir -p stops/checkpoints && touch stops/checkpoints/step-00000002
+    code=0
+    train stops --checkpoint_freq 2 --max_steps 9 --on_checkpoint_failure stop $async || code=$?
+    [[ $code == 1 ]] || fail "stops $async: exit code $code: $(cat stops.log)"
+    [[ $async == --no_async_checkpoint || -e stops/checkpoints/step-00000004/COMMIT ]] ||
+        fail "stops: what there was when the failure showed is not saved: $(ls stops/checkpoints)"
+done
+
 # What resuming says: this run's own folder may be missing or empty, anything else that cannot be resumed is refused.
 train scratch --max_steps 1 --resume_from_checkpoint scratch/checkpoints
 says scratch "no checkpoint in scratch/checkpoints yet: starting from scratch"
