@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "ckpt/directory.h"
+#include "ckpt/export_place.h"
 #include "ckpt/folder_files.h"
 #include "ckpt/part.h"
 #include "ckpt/save_task.h"
@@ -239,7 +240,7 @@ static fsdp_status write_beside(const save_task *task, manifest *m)
         FSDP_TRY(folder_copy_tokenizer(task->tokenizer, task->tokenizer_in_checkpoint, task->temporary));
     FSDP_TRY(remove_lists(task));
     if (task->export_only)
-        return FSDP_OK;
+        return export_place_mark(task->temporary);
     FSDP_TRY(folder_list_beside(task->temporary, m));
     return manifest_write(task->temporary, m);
 }
@@ -252,6 +253,8 @@ static fsdp_status commit(save_task *task, manifest *m, part_list *parts)
     FSDP_TRY(fill_manifest(task, m, parts, n_parts));
     FSDP_TRY(write_beside(task, m));
     FSDP_TRY(file_sync_directory(task->temporary));
+    if (task->export_only)
+        return export_place_take(task->temporary, task->final, task->id, &task->placed);
     return ckpt_directory_replace(task->temporary, task->final, task->id);
 }
 

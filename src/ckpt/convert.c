@@ -163,6 +163,29 @@ static fsdp_status write_other_parts(converter *c, const ckpt_save_config *confi
     return FSDP_OK;
 }
 
+/* A checkpoint of that step is replaced only by the same in another form: the same tensors and training state. */
+static fsdp_status check_destination(const converter *c, const char *directory, int64_t step)
+{
+    char *path = ckpt_directory_path(directory, step, -1), *text = NULL;
+    bool same = true;
+    json_t *report = NULL;
+    fsdp_status status = path ? FSDP_OK : out_of_memory(directory);
+    if (status == FSDP_OK && file_exists(path)) {
+        status = fsdp_checkpoint_diff(c->path, path, 0, true, &same, &text);
+        if (status == FSDP_OK)
+            status = json_parse(path, text, strlen(text), &report);
+        same = status == FSDP_OK && same && !json_is_false(json_object_get(report, "same_state"));
+    }
+    if (status != FSDP_ERR_MEMORY && !same)
+        status =
+            error_set(FSDP_ERR_INPUT,
+                      "%s: is there already and holds something else; choose another directory, or move it away", path);
+    json_decref(report);
+    free(text);
+    free(path);
+    return status;
+}
+
 static fsdp_status write_checkpoint(converter *c, const ckpt_save_config *config, int world_size, char *path,
                                     size_t room)
 {
@@ -223,6 +246,8 @@ static fsdp_status convert(const fsdp_checkpoint_convert_config *config, bool im
                            c.path);
     if (status == FSDP_OK && !import && !m)
         status = error_set(FSDP_ERR_INPUT, "%s: is a model folder, no checkpoint; import takes it", c.path);
+    if (status == FSDP_OK)
+        status = check_destination(&c, config->destination, m ? m->step : 0);
     if (status == FSDP_OK) {
         save.directory = config->destination;
         save.step = m ? m->step : 0;

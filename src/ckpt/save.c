@@ -18,6 +18,7 @@
 #include "base/hash.h"
 #include "base/hooks.h"
 #include "ckpt/directory.h"
+#include "ckpt/export_place.h"
 #include "ckpt/save_task.h"
 
 void save_outcome_set(save_outcome *outcome, fsdp_status status)
@@ -112,9 +113,11 @@ static fsdp_status name_places(save_task *task, const char *directory)
         length--;
     if (length == 0)
         return error_set(FSDP_ERR_INPUT, "a checkpoint needs a directory");
-    char *plain = strndup(directory, length);
+    /* Of an export that is there, the folder itself: a link to it stays a link. */
+    char *plain =
+        task->export_only && file_is_directory(directory) ? realpath(directory, NULL) : strndup(directory, length);
     if (!plain)
-        return out_of_memory();
+        return error_set_errno(FSDP_ERR_MEMORY, "%s: no path to save to", directory);
     if (!task->export_only) {
         task->root = plain;
         task->final = ckpt_directory_path(plain, task->step, task->kind == CKPT_LOCAL ? task->rank : -1);
@@ -218,24 +221,6 @@ static fsdp_status check_space(const save_task *task)
                      task->root, (double)wanted / 1048576, available / 1048576);
 }
 
-/* An export may replace an earlier one, not whatever the path happens to name. */
-static fsdp_status check_replaceable(const save_task *task)
-{
-    static const char *const signs[] = {"config.json", "model.safetensors", "model.safetensors.index.json"};
-    if (!task->export_only || !file_exists(task->final))
-        return FSDP_OK;
-    for (size_t i = 0; i < sizeof signs / sizeof *signs; i++) {
-        char *path = file_join(task->final, signs[i]);
-        bool there = path && file_exists(path);
-        free(path);
-        if (there)
-            return FSDP_OK;
-    }
-    if (rmdir(task->final) == 0)
-        return FSDP_OK;
-    return error_set(FSDP_ERR_INPUT, "%s: is there already and is no model folder; choose another path", task->final);
-}
-
 static void choose_id(char *id)
 {
     struct timespec now;
@@ -247,7 +232,8 @@ static void choose_id(char *id)
 
 static fsdp_status make_places(save_task *task)
 {
-    FSDP_TRY(check_replaceable(task));
+    if (task->export_only)
+        FSDP_TRY(export_place_check(task->final));
     FSDP_TRY(file_make_directories(task->root));
     FSDP_TRY(check_space(task));
     if (mkdir(task->temporary, 0777) != 0)
@@ -266,7 +252,7 @@ static fsdp_status name_temporary(save_task *task)
 
 static void remove_temporary(const save_task *task)
 {
-    if (task->temporary && save_task_commits(task))
+    if (task->temporary && save_task_commits(task) && !task->placed)
         (void)file_remove_tree(task->temporary);
 }
 
@@ -365,6 +351,11 @@ fsdp_status ckpt_save(const ckpt_save_config *config, const ckpt_state *state, c
         *result = (ckpt_save_result){0};
     FSDP_TRY(save_task_start(config, state, false, FSDP_F32, world, &task));
     return save_now(task, world, result);
+}
+
+fsdp_status ckpt_export_check(const char *folder)
+{
+    return export_place_check(folder);
 }
 
 fsdp_status ckpt_export(const ckpt_save_config *config, const ckpt_state *state, fsdp_dtype dtype, comm_group *world)

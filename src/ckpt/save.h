@@ -48,9 +48,13 @@ fsdp_status ckpt_save(const ckpt_save_config *config, const ckpt_state *state, c
                       ckpt_save_result *result);
 
 /* The model alone as a Hugging Face folder (config.json, model.safetensors or its indexed parts, tokenizer files) at
- * exactly config->directory, which is replaced when it exists and was one. Values are rounded to `dtype`. Collective;
+ * exactly config->directory. A folder that is not empty is refused, unless it holds an earlier export and is marked as
+ * one: then that export's files are replaced, and others stay. Values are rounded to `dtype`. Collective;
  * step, kind and retention are not used. */
 fsdp_status ckpt_export(const ckpt_save_config *config, const ckpt_state *state, fsdp_dtype dtype, comm_group *world);
+
+/* FSDP_OK when an export could go there: for whoever wants to know before training. */
+fsdp_status ckpt_export_check(const char *folder);
 
 /* ---- Asynchronous ---- */
 

@@ -36,6 +36,7 @@ typedef struct save_task {
     char *root;      /* the directory that the checkpoint is a child of */
     char *final;     /* path of the checkpoint */
     char *temporary; /* path while it is written; NULL until begun */
+    bool placed;     /* an export is at `final`: what has the temporary name now is not this save's */
     char id[17];     /* of this save: names the temporary directory */
 
     const ckpt_state *state; /* borrowed */

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "ckpt/save.h"
 
 /* Cuts the last name off; "." behind the last one of a relative path, "/" at the root. */
 static void cut_name(char *path)
@@ -55,6 +56,8 @@ fsdp_status paths_check(const fsdp_settings *s)
     };
     for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++)
         FSDP_TRY(check_output(outputs[i].flag, outputs[i].path, outputs[i].is_folder));
+    if (s->export_dir && ckpt_export_check(s->export_dir) != FSDP_OK) /* not to be found out when training has ended */
+        return error_prefix(FSDP_ERR_INPUT, "--export_dir: ");
     return FSDP_OK;
 }
 

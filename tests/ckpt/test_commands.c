@@ -3,6 +3,7 @@
 
 #include <fsdp/checkpoint.h>
 #include <math.h>
+#include <sys/stat.h>
 
 #include "ckpt/source.h"
 #include "format/model_folder.h"
@@ -201,20 +202,136 @@ static void large_models_are_exported_in_parts_with_an_index(void **state)
     assert_int_equal(fixture_count_entries(folder), 2);
 }
 
-static void an_export_does_not_replace_what_is_no_model_folder(void **state)
+static fsdp_status export_to(const char *source, const char *folder)
+{
+    char *text = NULL;
+    fsdp_checkpoint_export_config config = FSDP_CHECKPOINT_EXPORT_CONFIG_INIT;
+    config.source = source;
+    config.destination = folder;
+    fsdp_status status = fsdp_checkpoint_export(&config, &text);
+    free(text);
+    return status;
+}
+
+static const char *put(const char *folder, const char *name, const char *text)
+{
+    static char path[1300];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    assert_ok(file_make_directories(folder));
+    assert_ok(file_write_atomic(path, text, strlen(text)));
+    return path;
+}
+
+static void an_export_removes_nothing_that_it_did_not_write(void **state)
 {
     (void)state;
-    const char *directory = scratch_path("source"), *precious = scratch_path("precious");
-    char *text, path[1300];
+    static const char *const names[] = {"thesis.tex", "config.json", "model.safetensors", ".hidden"};
+    const char *directory = scratch_path("source");
     save_with_model(directory, NULL, 10);
-    assert_ok(file_make_directories(precious));
-    snprintf(path, sizeof path, "%s/thesis.tex", precious);
-    assert_ok(file_write_atomic(path, "x", 1));
-    fsdp_checkpoint_export_config config = FSDP_CHECKPOINT_EXPORT_CONFIG_INIT;
-    config.source = directory;
-    config.destination = precious;
-    assert_fails(FSDP_ERR_INPUT, fsdp_checkpoint_export(&config, &text), "is no model folder", precious);
-    assert_true(file_exists(path));
+    for (size_t i = 0; i < 4; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "precious-%zu", i);
+        const char *folder = scratch_path(name);
+        char *text;
+        size_t bytes;
+        const char *path = put(folder, names[i], "precious");
+        assert_fails(FSDP_ERR_INPUT, export_to(directory, folder), "not marked as an export of ours", folder);
+        assert_ok(file_read(path, &text, &bytes));
+        assert_string_equal(text, "precious");
+        free(text);
+    }
+    /* Not even a checkpoint, nor the folder that it is exported from. */
+    char checkpoint[1300];
+    snprintf(checkpoint, sizeof checkpoint, "%s/step-00000010", directory);
+    assert_fails(FSDP_ERR_INPUT, export_to(directory, checkpoint), "not marked as an export of ours");
+    assert_fails(FSDP_ERR_INPUT, export_to(directory, directory), "not marked as an export of ours");
+    assert_int_equal(fixture_resumed_step(directory), 10);
+}
+
+static void an_earlier_export_gives_way_and_what_lies_beside_it_stays(void **state)
+{
+    (void)state;
+    const char *directory = scratch_path("twice"), *folder = scratch_path("twice-exported");
+    const char *link = scratch_path("twice-link");
+    char inside[1300], *text;
+    assert_ok(file_make_directories(folder)); /* an empty one is as good as none */
+    save_with_model(directory, NULL, 10);
+    assert_ok(export_to(directory, folder));
+    put(folder, "README.md", "my notes");
+    put(folder, ".gitattributes", "x");
+    snprintf(inside, sizeof inside, "%s/runs/1", folder);
+    put(inside, "events", "y");
+    save_with_model(directory, NULL, 20);
+    assert_int_equal(symlink(folder, link), 0);
+    assert_ok(export_to(directory, link));
+    bool same;
+    assert_ok(fsdp_checkpoint_diff(directory, folder, 0, true, &same, &text));
+    json_t *report = parsed(text);
+    assert_int_equal(json_array_size(json_object_get(report, "differ")), 0);
+    json_decref(report);
+    assert_true(file_exists(put(inside, "events2", "z")));
+    snprintf(inside, sizeof inside, "%s/runs/1/events", folder);
+    assert_true(file_exists(inside));
+    snprintf(inside, sizeof inside, "%s/README.md", folder);
+    assert_true(file_exists(inside));
+    assert_int_equal(fixture_count_entries(folder), 4); /* config.json, weights, README.md, runs */
+    struct stat info;
+    assert_int_equal(lstat(link, &info), 0);
+    assert_true(S_ISLNK(info.st_mode));
+    /* Ours, but changed since: no longer ours to remove. */
+    put(folder, "config.json", "{\"edited\": true}");
+    assert_fails(FSDP_ERR_INPUT, export_to(directory, folder), "config.json is not as the earlier export wrote it");
+    assert_ok(file_exists(folder) ? FSDP_OK : FSDP_ERR_STATE);
+}
+
+/* A tokenizer that the user put beside an export without one is not overwritten by the next, which brings one. */
+static void a_file_in_the_way_of_an_export_is_refused(void **state)
+{
+    (void)state;
+    const char *directory = scratch_path("way"), *folder = scratch_path("way-exported");
+    const char *tokenizer = scratch_path("way-tokenizer");
+    save_with_model(directory, NULL, 10);
+    assert_ok(export_to(directory, folder));
+    put(folder, "tokenizer.json", "mine");
+    put(tokenizer, "tokenizer.json", "{\"model\": {}}");
+    save_with_model(directory, tokenizer, 20);
+    assert_fails(FSDP_ERR_INPUT, export_to(directory, folder), "tokenizer.json is there and was not written by");
+    char *text, path[1300];
+    size_t bytes;
+    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
+    assert_ok(file_read(path, &text, &bytes));
+    assert_string_equal(text, "mine");
+    free(text);
+    /* Nothing of the attempt is left beside it. */
+    int n = 0;
+    DIR *parent = opendir(scratch_folder);
+    for (struct dirent *entry; (entry = readdir(parent));)
+        n += strstr(entry->d_name, "way-exported.") != NULL;
+    closedir(parent);
+    assert_int_equal(n, 0);
+}
+
+static void a_checkpoint_is_not_replaced_by_another_run_s(void **state)
+{
+    (void)state;
+    const char *mine = scratch_path("mine"), *other = scratch_path("other");
+    char *text;
+    save_with_model(mine, NULL, 10);
+    fixture *f = fixture_make(CUT_FLAT, 0, 1, false);
+    fixture_fill(f, 11); /* other values at the same step */
+    ckpt_save_config config = fixture_config(other, CKPT_SHARDED, 10);
+    assert_ok(ckpt_save(&config, &f->state, NULL, NULL));
+    fixture_free(f);
+    fsdp_checkpoint_convert_config convert = FSDP_CHECKPOINT_CONVERT_CONFIG_INIT;
+    convert.source = other;
+    convert.destination = mine;
+    assert_fails(FSDP_ERR_INPUT, fsdp_checkpoint_reshard(&convert, &text), "is there already and holds something else");
+    assert_int_equal(fixture_resumed_step(mine), 10);
+    convert.source = mine; /* itself, in another form */
+    convert.world_size = 3;
+    assert_ok(fsdp_checkpoint_reshard(&convert, &text));
+    free(text);
+    assert_int_equal(fixture_resumed_step(mine), 10);
 }
 
 /* Through reshard to N, from there to full, and back: the same bits and the same training state all the way. */
@@ -327,7 +444,10 @@ int main(void)
         cmocka_unit_test(diff_says_what_is_not_finite),
         cmocka_unit_test(exports_are_model_folders_with_everything_in_them),
         cmocka_unit_test(large_models_are_exported_in_parts_with_an_index),
-        cmocka_unit_test(an_export_does_not_replace_what_is_no_model_folder),
+        cmocka_unit_test(an_export_removes_nothing_that_it_did_not_write),
+        cmocka_unit_test(an_earlier_export_gives_way_and_what_lies_beside_it_stays),
+        cmocka_unit_test(a_file_in_the_way_of_an_export_is_refused),
+        cmocka_unit_test(a_checkpoint_is_not_replaced_by_another_run_s),
         cmocka_unit_test(reshard_keeps_every_bit),
         cmocka_unit_test(imports_start_a_run_at_step_zero),
         cmocka_unit_test(a_damaged_source_is_not_converted),

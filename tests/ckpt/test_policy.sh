@@ -177,6 +177,18 @@ says freq "resumed from freq/checkpoints/step-00000008 at step 8"
 says freq "the checkpoint was written with other values of"
 says freq " --lr"
 
+# A folder of the user's is refused before training, not after it, and stays as it is; an export of ours is replaced.
+mkdir precious && echo mine >precious/config.json
+code=0
+train exports --max_steps 2 --export_dir precious || code=$?
+[[ $code == 2 && ! -e exports/checkpoints && "$(cat precious/config.json)" == mine ]] || fail "precious: exit code $code: $(cat exports.log)"
+says exports "--export_dir: precious: is not empty and not marked as an export of ours"
+for steps in 2 3; do
+    train exports --max_steps $steps --export_dir exported
+    echo notes >exported/notes
+done
+[[ -e exported/model.safetensors && -e exported/notes ]] || fail "exported: $(ls exported)"
+
 # Another model's checkpoint is an error that names what does not fit.
 code=0
 train other --max_steps 9 --hidden_width 32 --resume_from_checkpoint end/checkpoints || code=$?

@@ -220,17 +220,17 @@ static void a_folders_own_tokenizer_is_used_and_travels_along(void **state)
 static void a_folder_whose_tokenizer_cannot_be_read_does_not_train_on_bytes(void **state)
 {
     job *j = *state;
-    RUN(j, "--export_dir=@model");
+    RUN(j, "--export_dir=@unread");
     expect_ok(j);
-    job_write(j, "model/tokenizer.model", "sentencepiece");
-    RUN(j, "--init_from=@model");
+    job_write(j, "unread/tokenizer.model", "sentencepiece");
+    RUN(j, "--init_from=@unread");
     expect_refused(j, FSDP_ERR_INPUT, "no tokenizer.json");
-    job_write(j, "model/tokenizer.json", "{\"model\": {\"type\": \"WordPiece\", \"vocab\": {}}}");
-    RUN(j, "--init_from=@model");
+    job_write(j, "unread/tokenizer.json", "{\"model\": {\"type\": \"WordPiece\", \"vocab\": {}}}");
+    RUN(j, "--init_from=@unread");
     expect_refused(j, FSDP_ERR_INPUT, "WordPiece");
     /* Whoever names one is not held up. */
     job_write(j, "tokenizer.json", tokenizer);
-    RUN(j, "--init_from=@model", "--tokenizer=@tokenizer.json");
+    RUN(j, "--init_from=@unread", "--tokenizer=@tokenizer.json");
     expect_ok(j);
 }
 
