@@ -5,6 +5,7 @@
 #   make test-gpu   the GPU tests only
 #   make test-tensorboard    TensorBoard from PyPI reads what a run writes; skipped without network
 #   make test-transformers   transformers from PyPI opens our exports and we train its folders; skipped without network
+#   make test-pytorch        PyTorch from PyPI trains, resumes and generates what we do, FSDP2 among it; skipped without network
 #   make soak       random training programs for MINUTES=60, half of it with their schedule shaken; SEED=N repeats one
 #   make bench      the programs behind docs/benchmarks.md
 #   make asan | tsan | valgrind    the tests under a sanitizer or valgrind
@@ -18,7 +19,7 @@ SEED ?= $(shell date +%s)
 CTEST = ctest --output-on-failure --no-tests=error -j $(JOBS)
 
 .DEFAULT_GOAL := all
-.PHONY: all fresh train test test-gpu test-tensorboard test-transformers soak bench asan tsan valgrind fuzz clang cuda install format format-check clean deps
+.PHONY: all fresh train test test-gpu test-tensorboard test-transformers test-pytorch soak bench asan tsan valgrind fuzz clang cuda install format format-check clean deps
 
 deps:
 	@scripts/install-deps build
@@ -55,6 +56,9 @@ test-transformers: all
 soak: all
 	@for test in random_programs shaken_schedule; do \
 	    build/tests/differential_test_$$test --first $(SEED) --minutes $$(($(MINUTES) / 2)) || exit 1; done
+
+test-pytorch: all
+	@scripts/test-pytorch build || [ $$? = 77 ]
 
 bench: all
 	@scripts/bench build/bench
