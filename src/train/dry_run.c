@@ -15,8 +15,7 @@ static fsdp_status say_text(train_run *run, const char *plan)
     run_say(run, FSDP_LINE_INFO, "\n%s\n", plan);
     if (run->misfit[0])
         run_say(run, FSDP_LINE_INFO, "This would not start here: %s\n", run->misfit);
-    if (run->rank == 0 && run->callbacks.line) /* longer than a line that run_say formats */
-        run->callbacks.line(run->callbacks.context, FSDP_LINE_INFO, settings);
+    run_say(run, FSDP_LINE_INFO, "%s", settings);
     free(settings);
     return FSDP_OK;
 }

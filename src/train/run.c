@@ -23,16 +23,25 @@
 
 void run_say(train_run *run, fsdp_line kind, const char *format, ...)
 {
-    char text[8192], shown[8192];
+    char *text = NULL;
+    size_t bytes;
     va_list arguments;
     if (!run->callbacks.line || (run->rank != 0 && kind != FSDP_LINE_WARNING) || run->settings->json)
         return;
-    size_t used = run->rank != 0 ? (size_t)snprintf(text, sizeof text, "rank %d: ", run->rank) : 0;
+    FILE *out = open_memstream(&text, &bytes);
+    if (!out)
+        return; /* nothing depends on what is said */
+    if (run->rank != 0)
+        fprintf(out, "rank %d: ", run->rank);
     va_start(arguments, format);
-    vsnprintf(text + used, sizeof text - used, format, arguments);
+    vfprintf(out, format, arguments);
     va_end(arguments);
-    printable(text, kind == FSDP_LINE_INFO, shown, sizeof shown); /* tables have lines; a warning is one */
-    run->callbacks.line(run->callbacks.context, kind, shown);
+    /* Tables have lines; a warning is one. */
+    char *shown = fclose(out) == 0 ? printable_copy(text, kind == FSDP_LINE_INFO) : NULL;
+    if (shown)
+        run->callbacks.line(run->callbacks.context, kind, shown);
+    free(shown);
+    free(text);
 }
 
 /* A hub name where a model is wanted, its configuration, and the architecture that this names. */

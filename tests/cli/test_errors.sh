@@ -28,6 +28,12 @@ echo "a short text" >short.txt
 refused 2 "less than one context" train --preset tiny --dataset short.txt
 [[ ! -e tokens.bin ]]
 
+# Names from files are shown, not sent to the terminal: no escape sequences, no forged lines.
+printf 'output_dir = "run\033[31m\342\200\256x"\nsource_prefix = "\033]0;title\007"\n' >hostile.conf
+"$fsdp" train --preset tiny --dataset "$source_root/LICENSE" --max_context_width 64 --device cpu --config hostile.conf --dry_run >out 2>&1 || fail "$(cat out)"
+grep -qF 'run\x1b[31m' out || fail "the folder's name is not shown: $(grep output_dir out)"
+! grep -q $'\033\|\342\200\256\|\007' out || fail "control characters of a settings file reach the terminal"
+
 # Output that cannot be written is a failure of every command: exit code 1 and one line.
 tiny=(train --device cpu --threads 1 --model_type llama_v2 --vocab_size 256 --hidden_width 16 --num_layers 1 --num_heads 2 --intermediate_size 32
     --max_context_width 16 --train_batch_size 2 --dataset "$source_root/LICENSE" --max_steps 2 --output_dir run)
