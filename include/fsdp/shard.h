@@ -80,7 +80,9 @@ typedef struct fsdp_config {
     bool deterministic;
     float loss_scale; /* fp16: first loss scale; 0: 65536 */
     bool cpu_offload; /* masters, moments and gradient shards in host memory, where the optimizer then runs */
-    const char *const *cpu_offload_units; /* globs over unit names: only these; none: all units */
+    /* Globs over unit names: only these are offloaded; none: all units. A glob that matches no unit is an error, also
+     * with cpu_offload off. */
+    const char *const *cpu_offload_units;
     int n_cpu_offload_units;
 } fsdp_config;
 

@@ -36,11 +36,8 @@ static bool set_checkpoint(void *context, fsdp_module *module, const char *path)
     (void)path;
     const fsdp_config *c = context;
     /* Only repeated blocks are worth a region; by type is how they are named. */
-    if (c->wrap.kind == FSDP_WRAP_TYPE && c->wrap.type && module->parent) {
-        const char *type = module->module_class->type, *at = strstr(c->wrap.type, type);
-        module->checkpoint =
-            at && (at == c->wrap.type || at[-1] == ',') && (at[strlen(type)] == '\0' || at[strlen(type)] == ',');
-    }
+    if (c->wrap.kind == FSDP_WRAP_TYPE && c->wrap.type && module->parent)
+        module->checkpoint = wrap_lists_type(c->wrap.type, module->module_class->type);
     return true;
 }
 

@@ -67,7 +67,7 @@ fsdp_status offload_choose(fsdp_model *m)
         int matched = 0;
         for (int i = 0; i < m->layout->n_units; i++) {
             bool match = fnmatch(c->cpu_offload_units[g], m->layout->units[i].name, 0) == 0;
-            m->offloaded[i] |= match;
+            m->offloaded[i] |= match && c->cpu_offload;
             matched += match;
         }
         if (matched == 0)

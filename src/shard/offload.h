@@ -19,7 +19,7 @@
 typedef struct offload offload;
 
 /* Which units: sets m->offloaded from the configuration's globs. FSDP_ERR_INPUT, with the units' names, for a glob that
- * matches none. */
+ * matches none, also where nothing is offloaded. */
 fsdp_status offload_choose(fsdp_model *m);
 bool offload_any(const fsdp_model *m);
 

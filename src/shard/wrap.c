@@ -18,7 +18,7 @@ typedef struct wrapping {
     char path[1024];
 } wrapping;
 
-static bool type_listed(const char *list, const char *type)
+bool wrap_lists_type(const char *list, const char *type)
 {
     size_t length = strlen(type);
     for (const char *at = list; at && *at;) {
@@ -55,7 +55,7 @@ static bool is_unit(const wrapping *w, const fsdp_module *m)
 {
     switch (w->policy->kind) {
     case FSDP_WRAP_TYPE:
-        return type_listed(w->policy->type, m->module_class->type);
+        return wrap_lists_type(w->policy->type, m->module_class->type);
     case FSDP_WRAP_SIZE:
         return unclaimed(m) >= w->policy->min_parameters;
     case FSDP_WRAP_FUNCTION:

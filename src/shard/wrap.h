@@ -17,4 +17,7 @@ fsdp_status wrap_assign(fsdp_module *root, const module_contents *contents, cons
                         int64_t bucket_bytes, wrap_result *out);
 void wrap_result_free(wrap_result *r);
 
+/* Whether `type` is one of the types that `list` names, separated by commas; NULL names none. */
+bool wrap_lists_type(const char *list, const char *type);
+
 #endif

@@ -81,15 +81,15 @@ static void settle_activations(train_run *run)
     c->offload_activations = false;
 }
 
-static void settle_offload(train_run *run)
+/* True: what was asked for has no effect here, which is to be said. */
+static bool settle_offload(train_run *run)
 {
     fsdp_config *c = &run->sharding.config;
     if (!c->cpu_offload || run_plan_world(run).dev->own_memory)
-        return;
-    run_say(run, FSDP_LINE_INFO, "--cpu_offload: on the CPU everything lies in host memory already");
-    c->cpu_offload = false;
-    c->n_cpu_offload_units = 0;
+        return false;
+    c->cpu_offload = false;                                  /* names of units stay: they are checked here, too */
     run->used.cpu_offload_units = (fsdp_text_list){NULL, 0}; /* settings.json, read again, must not contradict itself */
+    return true;
 }
 
 /* A dry run without data plans validation by the settings alone. */
@@ -140,12 +140,14 @@ static fsdp_status choose_model(train_run *run)
     FSDP_TRY(assemble_sharding(s, &run->model_config, n_parameters, run->n_ranks, &run->sharding));
     bool offload_activations = run->sharding.config.offload_activations;
     settle_activations(run);
-    settle_offload(run);
+    bool offloads_in_vain = settle_offload(run);
     fsdp_status fit = fit_memory(run, n_parameters);
     if (fit == FSDP_ERR_INPUT && s->dry_run)
         snprintf(run->misfit, sizeof run->misfit, "%.*s", (int)sizeof run->misfit - 1, fsdp_last_error());
     else
         FSDP_TRY(fit);
+    if (offloads_in_vain)
+        run_say(run, FSDP_LINE_INFO, "--cpu_offload: on the CPU everything lies in host memory already");
     fsdp_config chosen = run->sharding.config;
     chosen.offload_activations = offload_activations; /* also on a CPU, which has no use for it */
     settings_take_sharding(&run->used, &chosen);

@@ -88,6 +88,7 @@ table=$(cat <<'END'
 -|inputs/value.conf:1: --lr=fast|train --config inputs/value.conf
 -|inputs/binary.conf: not a text file|train --config inputs/binary.conf
 -|no data: name files|train
+-|cpu_offload_units: no unit matches "layer.*"; the units are|train --preset tiny --dataset inputs/text.txt --cpu_offload_units layer.*
 -|/no/such/data: there is no such file or folder|train --preset tiny --dataset /no/such/data
 -|inputs/*.nothing: no file matches|train --preset tiny --dataset inputs/*.nothing
 -|inputs/empty.txt|train --preset tiny --dataset inputs/empty.txt

@@ -84,6 +84,34 @@ static void a_type_that_the_model_does_not_have_is_refused(void **state)
     stack_close(&s);
 }
 
+/* Types of which one begins, ends or contains another's name, in any order. */
+static void modules_of_every_listed_type_are_checkpointed(void **state)
+{
+    (void)state;
+    static const fsdp_module_class big_class = {.type = "block_big"}, inner_class = {.type = "a_block"};
+    const char *const lists[] = {"block_big,block", "block,block_big", "a_block,block_big,block"};
+    for (int i = 0; i < 3; i++) {
+        fsdp_world_config wc = FSDP_WORLD_CONFIG_INIT;
+        fsdp_config c = FSDP_CONFIG_INIT;
+        fsdp_world *w;
+        fsdp_model *m;
+        fsdp_module *root = fsdp_sequential_new(), *big = fsdp_module_new(&big_class, sizeof *big),
+                    *inner = fsdp_module_new(&inner_class, sizeof *inner), *plain = block_new(4);
+        fsdp_module_add(root, "big", big);
+        fsdp_module_add(root, "inner", inner);
+        fsdp_module_add(root, "plain", plain);
+        wc.device = "cpu", wc.threads = 1;
+        c.wrap = fsdp_wrap_by_type(lists[i]);
+        c.checkpointing = FSDP_CHECKPOINT_FULL;
+        assert_ok(fsdp_world_open(&wc, &w));
+        assert_ok(fsdp_shard(w, root, &c, &m));
+        assert_true(big->checkpoint && plain->checkpoint);
+        assert_int_equal(inner->checkpoint, i == 2);
+        fsdp_model_free(m);
+        fsdp_world_close(w);
+    }
+}
+
 static void a_path_longer_than_a_name_may_be_is_cut(void **state)
 {
     (void)state;
@@ -112,6 +140,7 @@ int main(void)
         cmocka_unit_test(small_neighbours_are_merged_up_to_the_bucket),
         cmocka_unit_test(a_large_layer_left_to_the_root_is_a_unit_of_its_own),
         cmocka_unit_test(a_type_that_the_model_does_not_have_is_refused),
+        cmocka_unit_test(modules_of_every_listed_type_are_checkpointed),
         cmocka_unit_test(a_path_longer_than_a_name_may_be_is_cut),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
