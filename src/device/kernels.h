@@ -429,8 +429,7 @@ typedef struct random_args {
     float *out;
 } random_args;
 
-/* An fp32 number as two halves: the bf16 nearest to it (ties away from zero, so that the rest fits) and the rest:
- * bits(whole) == (high << 16) + (int16_t)low. join: whole from the halves; otherwise the halves from whole. */
+/* fp32 numbers as two halves each, as halves.h says. join: whole from the halves; otherwise the halves from whole. */
 typedef struct halves_args {
     int64_t n;
     float *whole;

@@ -15,6 +15,7 @@ typedef struct kernel_case {
 #include "device/kernel_cases_rows.h"
 #include "device/kernel_cases_attention.h"
 #include "device/kernel_cases_image.h"
+#include "device/kernel_cases_nan.h"
 #include "device/kernel_cases_optimizer.h"
 
 static const kernel_case kernel_cases[] = {
@@ -57,6 +58,11 @@ static const kernel_case kernel_cases[] = {
     {"loss_total", case_loss_total},
     {"clip", case_clip},
     {"optimizer", case_optimizer},
+    {"activation_of_nan", case_activation_of_nan},
+    {"attention_of_nan", case_attention_of_nan},
+    {"cross_entropy_of_nan", case_cross_entropy_of_nan},
+    {"pool2d_of_nan", case_pool2d_of_nan},
+    {"halves_of_nan", case_halves_of_nan},
 };
 
 #define N_KERNEL_CASES (sizeof kernel_cases / sizeof kernel_cases[0])

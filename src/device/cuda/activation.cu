@@ -7,7 +7,7 @@
 template <int KIND> static __device__ __forceinline__ float2 activate(float x)
 {
     if (KIND == ACTIVATION_RELU)
-        return x > 0.0f ? make_float2(x, 1.0f) : make_float2(0.0f, 0.0f);
+        return make_float2(x > 0.0f || isnan(x) ? x : 0.0f, x > 0.0f ? 1.0f : 0.0f);
     if (KIND == ACTIVATION_SILU) {
         const float sigmoid = 1.0f / (1.0f + __expf(-x));
         return make_float2(x * sigmoid, sigmoid * (1.0f + x * (1.0f - sigmoid)));

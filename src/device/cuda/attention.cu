@@ -65,13 +65,13 @@ template <int DP, int R> __global__ void __launch_bounds__(ATTENTION_THREADS) at
     const float kept = a.dropout > 0 ? attention_dropout_scale(attention_dropout_threshold(a.dropout)) : 1.0f;
 #pragma unroll
     for (int i = 0; i < R; i++) {
-        const float inverse = sum[i] > 0 ? kept / sum[i] : 0.0f;
+        const float inverse = sum[i] == 0 ? 0.0f : kept / sum[i]; /* a NaN stays one */
 #pragma unroll
         for (int c = 0; c < s::columns; c++)
             out[i][c] *= inverse;
         if (x == 0 && y * R + i < rows)
             a.lse[(b * a.q_heads + head) * a.q_length + first_q + y * R + i] =
-                sum[i] > 0 ? maximum[i] + logf(sum[i]) : -INFINITY;
+                sum[i] == 0 ? -INFINITY : maximum[i] + logf(sum[i]);
     }
     const int64_t width = a.q_heads * a.head_dim;
     store_tile<DP, R>(a.out, (b * a.q_length + first_q) * width + head * head_dim, width, rows, head_dim, out, false);

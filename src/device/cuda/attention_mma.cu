@@ -68,7 +68,7 @@ static __device__ __forceinline__ void store_result(const attention_args &a, con
     for (int half = 0; half < 2; half++) {
         sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 1);
         sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 2);
-        const float inverse = sum[half] > 0 ? kept / sum[half] : 0.0f;
+        const float inverse = sum[half] == 0 ? 0.0f : kept / sum[half]; /* a NaN stays one */
 #pragma unroll
         for (int c = 0; c < DP / 8; c++) {
             out[c][2 * half] *= inverse;
@@ -76,7 +76,7 @@ static __device__ __forceinline__ void store_result(const attention_args &a, con
         }
         const int64_t row = first_row + g + 8 * half;
         if (t == 0 && row < a.q_length)
-            a.lse[at.row(a, row)] = sum[half] > 0 ? maximum[half] * LN_2 + logf(sum[half]) : -INFINITY;
+            a.lse[at.row(a, row)] = sum[half] == 0 ? -INFINITY : maximum[half] * LN_2 + logf(sum[half]);
     }
     store_rows<DP>(a.out, at.out(a, first_row), a.q_heads * a.head_dim, a.q_length - first_row, (int)a.head_dim, out,
                    1.0f, false);

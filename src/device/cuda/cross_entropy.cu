@@ -17,7 +17,7 @@ static __device__ __forceinline__ running join(running a, running b)
 {
     const float maximum = fmaxf(a.maximum, b.maximum);
     if (maximum == -INFINITY)
-        return {maximum, 0.0f};
+        return {maximum, a.sum + b.sum}; /* zeros, or NaN */
     return {maximum, a.sum * __expf(a.maximum - maximum) + b.sum * __expf(b.maximum - maximum)};
 }
 
@@ -53,11 +53,10 @@ template <int V> static __device__ __forceinline__ running take(running r, const
         r.sum *= __expf(r.maximum - maximum);
         r.maximum = maximum;
     }
-    if (r.maximum == -INFINITY)
-        return r;
+    const float base = r.maximum == -INFINITY ? 0.0f : r.maximum; /* maxima pass over a NaN, sums must not */
 #pragma unroll
     for (int j = 0; j < V; j++)
-        r.sum += __expf(x.v[j] - r.maximum);
+        r.sum += __expf(x.v[j] - base);
     return r;
 }
 
@@ -179,8 +178,7 @@ static __device__ __forceinline__ running take_kept(const uint4 raw[N], int firs
     for (int k = 0; k < N; k++)
         if (first + k * step < n)
             r.maximum = fmaxf(r.maximum, highest_of<D>(raw[k]));
-    if (r.maximum == -INFINITY)
-        return r;
+    const float base = r.maximum == -INFINITY ? 0.0f : r.maximum;
 #pragma unroll
     for (int k = 0; k < N; k++)
         if (first + k * step < n) {
@@ -189,7 +187,7 @@ static __device__ __forceinline__ running take_kept(const uint4 raw[N], int firs
             float part = 0;
 #pragma unroll
             for (int j = 0; j < in_16_bytes<D>; j++)
-                part += weight_of<D>(x[j], r.maximum);
+                part += weight_of<D>(x[j], base);
             r.sum += part;
         }
     return r;

@@ -1,6 +1,7 @@
 /* AdamW, Adam and SGD over a flat range in one pass: 16 bytes a thread and array, hyperparameters from device memory so
  * that a recorded graph sees each step's, and the low-precision copy written on the way out. */
 #include "device/cuda/vector.cuh"
+#include "device/halves.h"
 
 #define THREADS 256
 
@@ -52,15 +53,12 @@ static __device__ __forceinline__ void update(const step &s, float &parameter, f
 
 static __device__ __forceinline__ float join_halves(uint32_t high, uint32_t low)
 {
-    return __uint_as_float((high << 16) + (uint32_t)(int32_t)(int16_t)low);
+    return __uint_as_float(halves_join(high, low));
 }
 
-/* The high half; *low gets the rest. */
 static __device__ __forceinline__ uint32_t split_halves(float whole, uint32_t *low)
 {
-    const uint32_t bits = __float_as_uint(whole), high = (bits + 0x8000u) >> 16;
-    *low = (bits - (high << 16)) & 0xffffu;
-    return high & 0xffffu;
+    return halves_split(__float_as_uint(whole), low);
 }
 
 /* Masters as halves, V of them. */

@@ -38,7 +38,7 @@ static denominator row_denominator(const cross_entropy_args *a, int64_t row)
 #pragma omp simd reduction(+ : part)
         for (int64_t i = 0; i < n; i++)
             part += simd_exp(x[i] - base);
-        sum = (highest == -INFINITY ? 0.0f : sum * simd_exp(highest - base)) + part;
+        sum = (highest == -INFINITY ? sum : sum * simd_exp(highest - base)) + part;
         highest = top;
     }
     return (denominator){highest, sum};
