@@ -103,6 +103,12 @@ FSDP_API fsdp_module *fsdp_model_module(fsdp_model *m);
 FSDP_API int64_t fsdp_model_parameters(const fsdp_model *m);
 FSDP_API int fsdp_model_units(const fsdp_model *m);
 
+/* Says where this rank's samples of the micro-batches that follow stand among all: the index of the first. Dropout
+ * follows from seed, micro-batch and that index, so the same samples get the same masks on any number of ranks. Until
+ * it is called (or after -1) ranks are taken to hold equal shares of a batch, in rank order, which is the same as
+ * calling it with rank * n for batches of n samples a rank. Call it where shares differ. */
+FSDP_API void fsdp_set_position(fsdp_model *m, int64_t first_sample);
+
 /* A micro-batch: begin, record forward and loss, run. */
 FSDP_API fsdp_tape *fsdp_begin(fsdp_model *m);
 /* Computes loss and gradients of what was recorded. Gradients add up over micro-batches until fsdp_step. `last` is true

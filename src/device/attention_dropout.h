@@ -9,8 +9,7 @@
 #ifndef DEVICE_ATTENTION_DROPOUT_H
 #define DEVICE_ATTENTION_DROPOUT_H
 
-#include "base/rng.h"
-#include "device/kernels.h"
+#include "device/samples.h"
 
 #define DROPOUT_KEYS 8
 
@@ -31,12 +30,11 @@ RNG_INLINE uint64_t attention_dropout_groups(int64_t kv_length)
     return ((uint64_t)kv_length + DROPOUT_KEYS - 1) / DROPOUT_KEYS;
 }
 
-/* Index of the first block of a row; that of keys 8g .. 8g+7 is g further. `first_sample` is that of the step numbers.
- */
-RNG_INLINE uint64_t attention_dropout_row(const attention_args *a, uint64_t first_sample, int64_t batch, int64_t head,
+/* Index of the first block of a row; that of keys 8g .. 8g+7 is g further. `first` is samples_first of the batch. */
+RNG_INLINE uint64_t attention_dropout_row(const attention_args *a, uint64_t first, int64_t batch, int64_t head,
                                           int64_t query)
 {
-    uint64_t sample = first_sample + (uint64_t)batch;
+    uint64_t sample = first + (uint64_t)batch;
     uint64_t row = (sample * (uint64_t)a->q_heads + (uint64_t)head) * (uint64_t)a->q_length + (uint64_t)query;
     return row * attention_dropout_groups(a->kv_length);
 }

@@ -48,8 +48,10 @@ typedef struct column_sum_args {
 
 /* Numbers that change from step to step, in device memory, so that a recorded graph sees them. */
 typedef struct step_numbers {
-    uint64_t step;         /* counts micro-batches since the start of training */
-    uint64_t first_sample; /* global index of this rank's first sample in this micro-batch */
+    uint64_t step; /* counts micro-batches since the start of training */
+    /* Global index of this rank's first sample in this micro-batch: first_sample, and so many times the samples that an
+     * operation works on as are before this rank's share (samples.h). */
+    uint64_t first_sample, share;
 } step_numbers;
 
 /* Attention over heads that lie inside wider rows (a fused projection): element (b, t, h, i) of q is at

@@ -87,10 +87,10 @@ struct fsdp_model {
 
     statistics_group statistics;
     peer_group peers;
-    int64_t step;         /* optimizer steps begun */
-    uint64_t micro_total; /* micro-batches since the start: a random stream each */
-    int micro;            /* micro-batches since the last optimizer step */
-    int64_t first_sample;
+    int64_t step;          /* optimizer steps begun */
+    uint64_t micro_total;  /* micro-batches since the start: a random stream each */
+    int micro;             /* micro-batches since the last optimizer step */
+    int64_t first_sample;  /* as fsdp_set_position says; -1: it has not been said */
     double expected_count; /* power of two that divides the loss, 0: not agreed yet */
     double loss_scale;
     bool choices_shared; /* what the device chose by timing is the same on all ranks */

@@ -188,7 +188,11 @@ static fsdp_status put_numbers(fsdp_model *m)
     model_numbers *host = model_host_numbers(m);
     if (m->micro > 0 && m->micro_total % MODEL_HOST_NUMBERS == 0)
         FSDP_TRY(m->dev->stream_synchronize(m->compute));
-    host->step = (step_numbers){m->micro_total, (uint64_t)m->first_sample};
+    host->step = (step_numbers){.step = m->micro_total};
+    if (m->first_sample >= 0)
+        host->step.first_sample = (uint64_t)m->first_sample;
+    else
+        host->step.share = (uint64_t)comm_rank(m->world->comm);
     host->seed = m->expected_count > 0 ? (float)(m->loss_scale / m->expected_count) : 1;
     FSDP_TRY(m->dev->copy(m->compute, &m->numbers->step, &host->step, sizeof host->step));
     return m->dev->copy(m->compute, &m->numbers->seed, &host->seed, sizeof host->seed);
@@ -284,6 +288,11 @@ static fsdp_status run_program(fsdp_model *m, planned_program *p, const fsdp_tap
     if (!model_works_alone(m))
         return run_stretches(m, p, batch);
     return recorded_run(m->dev, m->compute, &p->whole, run_whole, &work, (recorded_facts){&batch, sizeof batch});
+}
+
+void fsdp_set_position(fsdp_model *m, int64_t first_sample)
+{
+    m->first_sample = first_sample;
 }
 
 static fsdp_tape *begin(fsdp_model *m, bool training)

@@ -20,7 +20,7 @@ static fsdp_status run_micro_batch(train_run *run, bool last, double *samples)
     HOOK(HOOK_PHASE, HOOK_END, "data", NULL, 0, 0);
     if (!b)
         return error_set(FSDP_ERR_STATE, "the data ended before the run did");
-    run->model->first_sample = b->first;
+    fsdp_set_position(run->model, b->first);
     FSDP_TRY(report_samples(run->report, run, b));
     fsdp_tape *t = fsdp_begin(run->model);
     FSDP_TRY(fsdp_backward(t, record_loss(run->model, t, &run->model_config, &run->info, b), last));

@@ -114,7 +114,7 @@ static inline void time_relative_attention(timing *t, float dropout)
     const fused_attention f = {BATCH, LENGTH, HEADS, HEADS, DIM, false, true, FSDP_BF16};
     double milliseconds, flops = 4.0 * BATCH * HEADS * LENGTH * LENGTH * DIM;
     attention_args a = fused_attention_make(b, &f);
-    step_numbers numbers = {3, 8};
+    step_numbers numbers = {.step = 3, .first_sample = 8};
     step_numbers *at = bench_take(b, sizeof numbers);
     MUST(b->d->copy(b->s, at, &numbers, sizeof numbers));
     a.scale = 1;

@@ -108,7 +108,7 @@ static attention_data attention_make(kernel_check *c, const attention_case *k, a
         a->key_mask = check_ints(c, t.mask, k->batch * k->kv_length);
     }
     if (way.dropout > 0) {
-        t.numbers = (step_numbers){.step = ((uint64_t)5 << 32) + 3, .first_sample = 5000000011u};
+        t.numbers = (step_numbers){.step = ((uint64_t)5 << 32) + 3, .first_sample = 5000000011u, .share = 2};
         a->dropout = way.dropout;
         a->dropout_key[0] = 11, a->dropout_key[1] = 0xfedcba98u;
         a->numbers = check_upload(c, &t.numbers, sizeof t.numbers);
@@ -126,7 +126,8 @@ static double attention_factor(const attention_data *t, int64_t b, int64_t h, in
     if (a->dropout == 0)
         return 1.0;
     rng_key key = {{a->dropout_key[0], a->dropout_key[1]}};
-    uint64_t row = (t->numbers.first_sample + (uint64_t)b) * (uint64_t)a->q_heads + (uint64_t)h;
+    uint64_t first = t->numbers.first_sample + t->numbers.share * (uint64_t)a->batch;
+    uint64_t row = (first + (uint64_t)b) * (uint64_t)a->q_heads + (uint64_t)h;
     row = row * (uint64_t)a->q_length + (uint64_t)i;
     rng_block words = rng_philox(key, t->numbers.step, row * (uint64_t)((a->kv_length + 7) / 8) + (uint64_t)(j / 8));
     double limit = floor((double)a->dropout * 65536.0 + 0.5);

@@ -182,7 +182,7 @@ static fsdp_status train_steps(const training *t, fsdp_model *m, fsdp_optimizer 
         for (int micro = 0; micro < t->micro_batches && status == FSDP_OK; micro++) {
             int64_t first = ((int64_t)step * t->micro_batches + micro) * t->samples + (int64_t)rank * share;
             fill_samples(t, s, first, share);
-            m->first_sample = first;
+            fsdp_set_position(m, first);
             fsdp_tape *tape = fsdp_begin(m);
             status =
                 fsdp_backward(tape, record(t, fsdp_model_module(m), tape, s, share), micro + 1 == t->micro_batches);

@@ -153,7 +153,7 @@ static inline void tile_dropout_factors(const attention_args *a, const query_til
     uint32_t words[DROPOUT_KEYS / 2 * QUERIES], threshold = attention_dropout_threshold(a->dropout);
     float scale = attention_dropout_scale(threshold);
     rng_key key = {{a->dropout_key[0], a->dropout_key[1]}};
-    uint64_t row = attention_dropout_row(a, a->numbers->first_sample, t->batch, t->head, t->first);
+    uint64_t row = attention_dropout_row(a, samples_first(a->numbers, a->batch), t->batch, t->head, t->first);
     for (int64_t first = 0; first < n_keys; first += DROPOUT_KEYS) {
         philox_lanes(key, a->numbers->step, row + (uint64_t)((first_key + first) / DROPOUT_KEYS),
                      attention_dropout_groups(a->kv_length), (int)t->lanes, words, QUERIES);

@@ -2,6 +2,7 @@
  * backward pass and any split over ranks draw the same. */
 #include "device/cpu/simd/philox.h"
 #include "device/cpu/simd/span.h"
+#include "device/samples.h"
 
 #define PHILOX_BLOCKS (SPAN / 4 + 2)
 
@@ -28,7 +29,7 @@ static void dropout_span(const void *context, int64_t first)
 {
     const dropout_args *a = context;
     int64_t n = min_i64(SPAN, a->samples * a->sample_numel - first);
-    uint64_t origin = a->numbers->first_sample * (uint64_t)a->sample_numel;
+    uint64_t origin = samples_first(a->numbers, a->samples) * (uint64_t)a->sample_numel;
     float scale = a->probability < 1.0f ? 1.0f / (1.0f - a->probability) : 0.0f;
     rng_key key = {{a->key[0], a->key[1]}};
     float x_scratch[SPAN], factors[SPAN], scratch[SPAN];
