@@ -6,6 +6,7 @@
 #include <fsdp/dtype.h>
 #include <fsdp/models.h>
 #include <fsdp/module.h>
+#include <fsdp/operation.h>
 #include <fsdp/ops.h>
 #include <fsdp/optim.h>
 #include <fsdp/shard.h>

@@ -36,6 +36,7 @@ struct device {
     const char *unplanned;     /* what the workspaces leave out, for a sentence; NULL: nothing */
     bool fixed_choices;        /* set before the first kernel: implementations are chosen by rule, never by timing */
     bool takes_choices;        /* likewise, until another rank's choices are imported */
+    int threads;               /* that kernels run on; 1 where the device has its own */
     const kernel_table *kernels;
 
     /* 256-byte aligned (CPU: huge pages where that helps), contents undefined. Reported through HOOK_MEMORY. */
@@ -76,6 +77,8 @@ struct device {
      * nothing is timed (CPU). */
     fsdp_status (*choices_export)(device *d, char **bytes, size_t *n);
     fsdp_status (*choices_import)(device *d, const char *name, const char *bytes, size_t n);
+
+    void *(*native_stream)(stream *s); /* the library's own handle (cudaStream_t); NULL: there is none (CPU) */
 
     size_t (*available)(device *d); /* bytes that could be allocated now; NULL, or a result of 0: not known */
 

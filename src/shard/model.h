@@ -31,6 +31,7 @@ typedef struct planned_program {
     program *program;
     schedule *schedule;
     recorded_work whole; /* where one rank works alone */
+    bool recordable;     /* as a whole: nothing in it must stay outside of graphs */
     stretches stretches; /* where others take part */
     struct planned_program *next;
 } planned_program;

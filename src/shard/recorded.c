@@ -79,7 +79,17 @@ fsdp_status recorded_run(device *dev, stream *s, recorded_work *r, recordable wo
 
 static bool stays_outside(const instruction *step)
 {
-    return !step->n || step->n->op->meets_peers;
+    return !step->n || step->n->op->meets_peers || step->n->op->outside_graphs;
+}
+
+bool program_is_recordable(const program *p)
+{
+    for (int i = 0; i < program_length(p); i++) {
+        const instruction *step = program_at(p, i);
+        if (step->n && step->n->op->outside_graphs)
+            return false;
+    }
+    return true;
 }
 
 /* Where the stretch that begins with instruction `first` ends; *next: the first event behind `first`. */

@@ -172,6 +172,7 @@ fsdp_status model_plan(fsdp_model *m, fsdp_tape *recording, fsdp_tensor *root, p
     TRY_OR(fail, compile(m, recording, root, &p->program));
     TRY_OR(fail, schedule_build(p->program, m->layout, &when, &p->schedule));
     TRY_OR(fail, stretches_cut(p->program, p->schedule, &p->stretches));
+    p->recordable = program_is_recordable(p->program);
     TRY_OR(fail, make_room(m, p));
     p->next = m->programs;
     m->programs = p;
@@ -287,6 +288,8 @@ static fsdp_status run_program(fsdp_model *m, planned_program *p, const fsdp_tap
     FSDP_TRY(program_stage_inputs(p->program, recording, &args));
     if (!model_works_alone(m))
         return run_stretches(m, p, batch);
+    if (!p->recordable)
+        return run_whole(&work, &batch);
     return recorded_run(m->dev, m->compute, &p->whole, run_whole, &work, (recorded_facts){&batch, sizeof batch});
 }
 

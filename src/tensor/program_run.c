@@ -118,10 +118,11 @@ static fsdp_status run_node(run_context *c, const instruction *step)
     c->add = step->add;
     c->workspace = step->workspace ? storage_pointer(c, step->workspace) : NULL;
     const op_def *op = step->n->op;
-    HOOK(HOOK_OP, HOOK_BEGIN, op->name, phase_names[step->phase], 0, 0);
+    const char *name = step->n->name ? step->n->name : op->name;
+    HOOK(HOOK_OP, HOOK_BEGIN, name, phase_names[step->phase], 0, 0);
     fsdp_status status = step->phase == PHASE_BACKWARD ? op->backward(c, step->n) : op->forward(c, step->n);
-    HOOK(HOOK_OP, HOOK_END, op->name, phase_names[step->phase], 0, 0);
-    return status == FSDP_OK ? FSDP_OK : error_prefix(status, "%s.%s: ", op->name, phase_names[step->phase]);
+    HOOK(HOOK_OP, HOOK_END, name, phase_names[step->phase], 0, 0);
+    return status == FSDP_OK ? FSDP_OK : error_prefix(status, "%s.%s: ", name, phase_names[step->phase]);
 }
 
 fsdp_status program_run_range(program *p, const program_run_args *args, int first, int end)

@@ -60,7 +60,8 @@ struct node {
     uint32_t saves_outputs; /* bit i: backward reads output i */
     uint32_t keeps_outputs; /* bit i: output i is kept even when the node is computed again (batch statistics) */
     bool requires_grad;
-    int region; /* checkpointed region, -1 outside */
+    int region;       /* checkpointed region, -1 outside */
+    const char *name; /* what traces and messages call it; NULL: the operation's */
 };
 
 struct fsdp_tape {

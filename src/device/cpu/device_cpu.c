@@ -285,7 +285,7 @@ fsdp_status device_open_cpu_level(cpu_product product, simd_level level, device 
     d->kernels = *levels[level].kernels;
     d->base.kernels = &d->kernels;
     d->level = level;
-    d->n_threads = d->product.max_threads;
+    d->n_threads = d->base.threads = d->product.max_threads;
     char processor[96];
     processor_name(processor, sizeof processor);
     snprintf(d->base.description, sizeof d->base.description, "%s%s%d threads, kernels %s, products %.120s", processor,

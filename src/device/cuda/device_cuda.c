@@ -261,6 +261,11 @@ static void device_shut(device *base)
     free(d);
 }
 
+static void *native_stream(stream *s)
+{
+    return s->launch.stream;
+}
+
 const device cuda_device_table = {
     .name = "cuda",
     .own_memory = true,
@@ -284,6 +289,8 @@ const device cuda_device_table = {
     .graph_end = device_graph_end,
     .graph_launch = device_graph_launch,
     .graph_free = device_graph_free,
+    .threads = 1,
+    .native_stream = native_stream,
     .halves = device_halves,
     .random = device_random,
     .choices_export = cuda_choices_export,

@@ -1,0 +1,188 @@
+/* Operations that a program defines itself: the bits of the library's own, in every strategy and under checkpointing;
+ * memory they ask for; failures with their names. */
+#include "api/support_ranks.h"
+
+#include <math.h>
+
+/* x^3 by a factor, computed by hand. Saves a scaled copy of x as a second output, which backward reads. */
+static size_t cube_workspace(const fsdp_operation_run *r, bool backward)
+{
+    return backward ? (size_t)r->inputs[0].numel * sizeof(float) : 0;
+}
+
+static fsdp_status cube_forward(const fsdp_operation_run *r)
+{
+    const float *x = r->inputs[0].data, factor = *(const float *)r->attributes;
+    float *y = r->outputs[0].data, *kept = r->outputs[1].data;
+    if (strcmp(r->device, "cpu") != 0 || r->threads < 1 || r->inputs[0].shape.n_dims != 2)
+        return fsdp_fail(FSDP_ERR_STATE, "an operation that is not told where it runs");
+    for (int64_t i = 0; i < r->outputs[0].numel; i++) {
+        kept[i] = x[i] * factor;
+        y[i] = x[i] * x[i] * x[i] * factor;
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status cube_backward(const fsdp_operation_run *r)
+{
+    const float *x = r->inputs[0].data, *kept = r->outputs[1].data, *dy = r->output_gradients[0].data;
+    float *dx = r->input_gradients[0].data, *slope = r->workspace;
+    for (int64_t i = 0; i < r->inputs[0].numel; i++)
+        slope[i] = 3 * kept[i] * x[i];
+    for (int64_t i = 0; i < r->inputs[0].numel; i++)
+        dx[i] = (r->input_gradients[0].add ? dx[i] : 0) + slope[i] * dy[i];
+    return FSDP_OK;
+}
+
+static const fsdp_operation cube = {.size = sizeof cube,
+                                    .name = "cube",
+                                    .forward = cube_forward,
+                                    .backward = cube_backward,
+                                    .workspace = cube_workspace,
+                                    .reads_inputs = 1,
+                                    .reads_outputs = 2};
+
+static fsdp_tensor *cube_of(fsdp_tape *t, fsdp_tensor *x, float factor)
+{
+    fsdp_shape shapes[] = {fsdp_shape_of(x), fsdp_shape_of(x)};
+    fsdp_tensor *outputs[2];
+    return fsdp_operation_record(t, &cube, 1, &x, 2, shapes, &factor, sizeof factor, outputs) ? outputs[0] : NULL;
+}
+
+enum { WIDTH = 24, BATCH = 6, BLOCKS = 3, STEPS = 4 };
+
+typedef struct block {
+    fsdp_module base;
+    fsdp_module *up, *down;
+} block;
+
+static bool by_hand; /* set before ranks are forked */
+
+static fsdp_tensor *block_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *x)
+{
+    block *b = (block *)self;
+    fsdp_tensor *h = fsdp_call(b->up, t, x);
+    h = by_hand ? cube_of(t, h, 0.25f) : fsdp_scale(t, fsdp_mul(t, fsdp_mul(t, h, h), h), 0.25f);
+    return fsdp_add(t, x, fsdp_call(b->down, t, h));
+}
+
+static const fsdp_module_class block_class = {.type = "block", .forward = block_forward};
+
+static fsdp_module *block_new(void)
+{
+    block *b = fsdp_module_new(&block_class, sizeof *b);
+    b->up = fsdp_module_add(b, "up", fsdp_linear_new(WIDTH, WIDTH, true));
+    b->down = fsdp_module_add(b, "down", fsdp_linear_new(WIDTH, WIDTH, true));
+    return &b->base;
+}
+
+typedef struct job {
+    fsdp_strategy strategy;
+    bool checkpointing;
+    double losses[STEPS];
+} job;
+
+static fsdp_status train(fsdp_world *w, void *context)
+{
+    job *j = context;
+    fsdp_config config = FSDP_CONFIG_INIT;
+    fsdp_optimizer_config adam = FSDP_OPTIMIZER_CONFIG_INIT;
+    fsdp_model *model;
+    fsdp_optimizer *optimizer;
+    fsdp_module *net = fsdp_sequential_new();
+    float x[BATCH * WIDTH], y[BATCH * WIDTH];
+    for (int i = 0; i < BLOCKS; i++)
+        fsdp_module_add(net, (const char *[]){"a", "b", "c"}[i], block_new());
+    config.strategy = j->strategy;
+    config.wrap = fsdp_wrap_by_type("block");
+    config.checkpointing = j->checkpointing ? FSDP_CHECKPOINT_FULL : FSDP_CHECKPOINT_NONE;
+    FSDP_TRY(fsdp_shard(w, net, &config, &model));
+    FSDP_TRY(fsdp_optimizer_new(model, &adam, &optimizer));
+    for (int step = 0; step < STEPS; step++) {
+        fsdp_step_report report;
+        for (int i = 0; i < BATCH * WIDTH; i++) {
+            x[i] = (float)((i * 37 + step * 11 + fsdp_world_rank(w) * 5) % 41) / 41 - 0.5f;
+            y[i] = (float)((i * 17 + step) % 23) / 23;
+        }
+        fsdp_tape *t = fsdp_begin(model);
+        const int64_t shape[] = {BATCH, WIDTH};
+        fsdp_tensor *out = fsdp_call(fsdp_model_module(model), t, fsdp_input(t, FSDP_F32, 2, shape, x));
+        FSDP_TRY(fsdp_backward(t, fsdp_mse(t, out, fsdp_input(t, FSDP_F32, 2, shape, y)), true));
+        FSDP_TRY(fsdp_step(optimizer, &report));
+        if (fsdp_world_rank(w) == 0)
+            j->losses[step] = report.loss;
+    }
+    fsdp_optimizer_free(optimizer);
+    fsdp_model_free(model);
+    return FSDP_OK;
+}
+
+static void own_operations_train_like_the_librarys_in_every_strategy(void **state)
+{
+    (void)state;
+    double first = 0;
+    for (int strategy = 0; strategy < FSDP_HYBRID; strategy++) {
+        for (int checkpointing = 0; checkpointing < 2; checkpointing++) {
+            job *own = shared_memory(sizeof *own), *library = shared_memory(sizeof *library);
+            *own = *library = (job){.strategy = (fsdp_strategy)strategy, .checkpointing = checkpointing};
+            by_hand = true;
+            assert_true(ranks_run(2, train, own));
+            by_hand = false;
+            assert_true(ranks_run(2, train, library));
+            for (int i = 0; i < STEPS; i++) {
+                if (fabs(own->losses[i] - library->losses[i]) > 1e-6 * fabs(library->losses[i]))
+                    fail_msg("strategy %d, step %d: %.9g instead of %.9g", strategy, i, own->losses[i],
+                             library->losses[i]);
+            }
+            first = strategy == 0 && checkpointing == 0 ? own->losses[STEPS - 1] : first;
+            assert_true(own->losses[STEPS - 1] == first); /* to the bit, whatever the strategy */
+        }
+    }
+}
+
+static fsdp_status fails(const fsdp_operation_run *r)
+{
+    (void)r;
+    return fsdp_fail(FSDP_ERR_INPUT, "the sky is %s", "falling");
+}
+
+static fsdp_status refuse(fsdp_world *w, void *context)
+{
+    (void)context;
+    static const fsdp_operation broken = {.size = sizeof broken, .name = "broken", .forward = fails};
+    static const fsdp_operation nameless = {.size = sizeof nameless, .forward = fails};
+    fsdp_config config = FSDP_CONFIG_INIT;
+    fsdp_model *model;
+    float x[4] = {0};
+    fsdp_shape shape = {.dtype = FSDP_F32, .n_dims = 1, .sizes = {4}};
+    fsdp_tensor *in, *out;
+    FSDP_TRY(fsdp_shard(w, fsdp_linear_new(4, 4, false), &config, &model));
+    fsdp_tape *t = fsdp_begin_evaluation(model);
+    in = fsdp_input(t, FSDP_F32, 1, (int64_t[]){4}, x);
+    EXPECT(w, fsdp_operation_record(t, &broken, 1, &in, 1, &shape, NULL, 0, &out) && out);
+    EXPECT(w, fsdp_evaluate(t) == FSDP_ERR_INPUT);
+    EXPECT(w, strstr(fsdp_last_error(), "broken") && strstr(fsdp_last_error(), "the sky is falling"));
+    t = fsdp_begin_evaluation(model);
+    in = fsdp_input(t, FSDP_F32, 1, (int64_t[]){4}, x);
+    EXPECT(w, !fsdp_operation_record(t, &nameless, 1, &in, 1, &shape, NULL, 0, &out) && !out);
+    EXPECT(w, fsdp_evaluate(t) == FSDP_ERR_INPUT);
+    in = NULL;
+    EXPECT(w, !fsdp_operation_record(t, &broken, 1, &in, 1, &shape, NULL, 0, &out));
+    fsdp_model_free(model);
+    return FSDP_OK;
+}
+
+static void failures_name_the_operation(void **state)
+{
+    (void)state;
+    assert_true(ranks_run(1, refuse, NULL));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(own_operations_train_like_the_librarys_in_every_strategy),
+        cmocka_unit_test(failures_name_the_operation),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
