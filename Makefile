@@ -7,6 +7,7 @@
 #   make test-transformers   transformers from PyPI opens our exports and we train its folders; skipped without network
 #   make test-pytorch        PyTorch from PyPI trains, resumes and generates what we do, FSDP2 among it; skipped without network
 #   make soak       random training programs for MINUTES=60, half of it with their schedule shaken; SEED=N repeats one
+#   make kill-test KILLS=100   end a job so often and resume it; appends to docs/kill-test.md
 #   make bench      the programs behind docs/benchmarks.md
 #   make asan | tsan | valgrind    the tests under a sanitizer or valgrind
 #   make install PREFIX=/usr/local
@@ -19,7 +20,7 @@ SEED ?= $(shell date +%s)
 CTEST = ctest --output-on-failure --no-tests=error -j $(JOBS)
 
 .DEFAULT_GOAL := all
-.PHONY: all fresh train test test-gpu test-tensorboard test-transformers test-pytorch soak bench asan tsan valgrind fuzz clang cuda install format format-check clean deps
+.PHONY: all fresh train test test-gpu test-tensorboard test-transformers test-pytorch soak kill-test bench asan tsan valgrind fuzz clang cuda install format format-check clean deps
 
 deps:
 	@scripts/install-deps build
@@ -59,6 +60,9 @@ soak: all
 
 test-pytorch: all
 	@scripts/test-pytorch build || [ $$? = 77 ]
+
+kill-test: all
+	@scripts/kill-test build $(KILLS)
 
 bench: all
 	@scripts/bench build/bench
