@@ -366,7 +366,10 @@ static void free_while_under_way(ranks *all, int rank, void *context)
             RANK_CHECK(comm_done(&requests[i]));
         }
         RANK_CHECK(clock_seconds() - start < 1);
+        all->shared->flags[0] = 1;
     }
+    while (!all->shared->flags[0]) /* one that leaves before would be what fails */
+        sleep_seconds(0.01);
     free(buffers);
     free(requests);
     comm_close(c);

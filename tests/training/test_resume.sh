@@ -4,11 +4,13 @@
 # Slurm do), to the launcher alone and to one rank. After a SIGTERM no step is lost: the job exits with 143, and its newest
 # checkpoint is that of the last step it made. FSDP_KILLS says how often (8; docs/kill-test.md has the long runs).
 set -u
-fsdp=$FSDP_BUILD/fsdp
 kills=${FSDP_KILLS:-8}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 steps=60
+# Of a long run in the background, neither the program nor the text may change on the way.
+fsdp=$folder/fsdp
+cp "$FSDP_BUILD/fsdp" "$fsdp" && cp "$FSDP_SOURCE/README.md" "$folder/text.txt" || exit 1
 
 # compose NAME FLAGS...: two ranks, checkpoints every third step
 compose() {
@@ -16,7 +18,7 @@ compose() {
     shift
     command=("$fsdp" run --standalone --nproc-per-node 2 "$fsdp" train --device cpu --threads 1 --model_type llama_v2 --vocab_size 256
         --hidden_width 32 --num_layers 2 --num_heads 2 --intermediate_size 64 --max_context_width 32 --train_batch_size 2 --dropout 0
-        --dataset "$FSDP_SOURCE/README.md" --max_steps $steps --logging_freq 100 --lr 1e-2 --warmup 5 --lr_decay_style cosine --grad_clip 1
+        --dataset "$folder/text.txt" --max_steps $steps --logging_freq 100 --lr 1e-2 --warmup 5 --lr_decay_style cosine --grad_clip 1
         --gradient_accumulation_steps 2 --output_dir "$folder/$name" --checkpoint_dir "$folder/$name/ckpt" --checkpoint_freq 3
         --keep_checkpoints 2 --resume_from_checkpoint "$folder/$name/ckpt" "$@")
 }
