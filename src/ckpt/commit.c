@@ -79,6 +79,7 @@ static fsdp_status wait_for_parts(save_task *task)
         if (clock_seconds() > deadline)
             return error_set(FSDP_ERR_TIMEOUT, "%s: the part of rank %d did not come within %g s", task->temporary,
                              rank, task->part_timeout);
+        owner_renew(task->owner);
         struct timespec pause = {.tv_nsec = pause_ns};
         nanosleep(&pause, NULL);
         if (pause_ns < 100000000)
@@ -255,7 +256,13 @@ static fsdp_status commit(save_task *task, manifest *m, part_list *parts)
     FSDP_TRY(file_sync_directory(task->temporary));
     if (task->export_only)
         return export_place_take(task->temporary, task->final, task->id, &task->placed);
-    return ckpt_directory_replace(task->temporary, task->final, task->id);
+    FSDP_TRY(ckpt_directory_replace(task->temporary, task->final, task->id));
+    /* Until here the file kept others from removing the directory; a name of a committed one does that now. */
+    char *owner = file_join(task->final, OWNER_NAME);
+    if (owner)
+        (void)unlink(owner);
+    free(owner);
+    return FSDP_OK;
 }
 
 /* What cannot be removed is no reason to call the save failed. */

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "ckpt/owner.h"
 
 static fsdp_status out_of_memory(const char *directory)
 {
@@ -81,7 +82,8 @@ static bool parse_name(const char *name, ckpt_entry *entry)
         return true;
     if (take_prefix(&name, ".old-"))
         return is_id(name);
-    if ((!take_prefix(&name, ".tmp-") && !take_prefix(&name, ".gone-")) || !is_id(name))
+    entry->unfinished = take_prefix(&name, ".tmp-");
+    if ((!entry->unfinished && !take_prefix(&name, ".gone-")) || !is_id(name))
         return false;
     entry->temporary = true;
     entry->condition = CKPT_INCOMPLETE;
@@ -255,7 +257,8 @@ static fsdp_status prune_listed(ckpt_listing *listing, int keep, int64_t keep_ev
     int64_t last_kept = -1;
     for (int i = 0; i < listing->n_entries; i++) {
         ckpt_entry *entry = &listing->entries[i];
-        if (entry->rank != rank)
+        char who[300];
+        if (entry->rank != rank || (entry->unfinished && !owner_is_gone(entry->path, who, sizeof who)))
             continue;
         ckpt_entry_check(entry);
         bool complete = entry->condition == CKPT_COMPLETE;

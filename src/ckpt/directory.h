@@ -22,8 +22,9 @@ typedef struct ckpt_entry {
     char *path;
     const char *name; /* the last part of path */
     int64_t step;
-    int rank; /* kind local: whose; else -1 */
-    bool temporary;
+    int rank;                 /* kind local: whose; else -1 */
+    bool temporary;           /* being written or removed */
+    bool unfinished;          /* of these: a save, under way or given up */
     ckpt_condition condition; /* as far as the name tells; ckpt_entry_check looks inside */
     char reason[512];         /* why it is not complete */
 } ckpt_entry;
@@ -57,9 +58,9 @@ typedef struct ckpt_prune_result {
 } ckpt_prune_result;
 
 /* Removes all but the `keep` newest complete checkpoints (0: keeps all) and those whose step is a multiple of
- * `keep_every` (0: none more), and what unfinished saves left. `written` (a path, may be NULL) was written just now: it
- * stays whatever its step, since a folder may hold higher ones of another run. Without any complete checkpoint nothing
- * is removed. `rank`: those of kind local of this rank (-1: those of all ranks). A
+ * `keep_every` (0: none more), and what unfinished saves left whose owner is gone (owner.h). `written` (a path, may be
+ * NULL) was written just now: it stays whatever its step, since a folder may hold higher ones of another run. Without
+ * any complete checkpoint nothing is removed. `rank`: those of kind local of this rank (-1: those of all ranks). A
  * checkpoint is renamed before it is taken apart, so none is ever found half removed under its name. result may be
  * NULL. */
 fsdp_status ckpt_directory_prune(const char *directory, int keep, int64_t keep_every, int rank, const char *written,

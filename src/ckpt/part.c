@@ -253,6 +253,7 @@ static fsdp_status write_piece(part_writer *w, planned_piece *piece)
         else
             FSDP_TRY(safetensors_writer_write(w->shard, piece->entry, (uint64_t)done * width, data, (size_t)n * width));
         task->bytes += n * (int64_t)width;
+        owner_renew(task->owner);
         if (atomic_load(&task->cancelled))
             return error_set(FSDP_ERR_PEER, "%s: another rank could not write its part", task->temporary);
     }

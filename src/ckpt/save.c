@@ -179,6 +179,7 @@ void save_task_free(save_task *task)
 {
     if (!task)
         return;
+    owner_release(task->owner);
     full_layout_free(task->layout);
     json_decref(task->model);
     json_decref(task->extra);
@@ -239,6 +240,8 @@ static fsdp_status make_places(save_task *task)
     if (mkdir(task->temporary, 0777) != 0)
         return error_set_errno(errno == EACCES || errno == EROFS ? FSDP_ERR_INPUT : FSDP_ERR_IO,
                                "%s: cannot make this directory", task->temporary);
+    if (!task->export_only)
+        FSDP_TRY(owner_take(task->temporary, &task->owner));
     return task->layout ? full_layout_make_files(task->layout, task->temporary) : FSDP_OK;
 }
 

@@ -7,6 +7,7 @@
 
 #include "ckpt/full_layout.h"
 #include "ckpt/manifest.h"
+#include "ckpt/owner.h"
 #include "ckpt/save.h"
 
 enum { SAVE_MESSAGE_BYTES = 1024 };
@@ -38,6 +39,8 @@ typedef struct save_task {
     char *temporary; /* path while it is written; NULL until begun */
     bool placed;     /* an export is at `final`: what has the temporary name now is not this save's */
     char id[17];     /* of this save: names the temporary directory */
+
+    save_owner *owner; /* of the temporary directory, where save_task_commits; NULL for exports, which nobody prunes */
 
     const ckpt_state *state; /* borrowed */
     const float *snapshot;   /* the slices that are saved, one behind the other; NULL: where the state has them */

@@ -1,7 +1,9 @@
 /* Names, retention and replacement of checkpoints in their directory. */
 #include "ckpt/fixture.h"
 
+#include <fcntl.h>
 #include <fsdp/checkpoint.h>
+#include <sys/stat.h>
 
 /* The steps that are there, newest first, as "30 20 10". */
 static const char *steps_in(const char *directory)
@@ -100,6 +102,11 @@ static void what_unfinished_saves_left_is_removed_after_the_next_commit(void **s
     save_kept(directory, 10, 1, 0);
     snprintf(path, sizeof path, "%s/step-00000020.tmp-0000/inside", directory);
     assert_ok(file_make_directories(path));
+    /* It says nothing of an owner, so it must be some minutes old: it could have been made this instant. */
+    *strrchr(path, '/') = '\0';
+    save_kept(directory, 10, 1, 0);
+    assert_string_equal(steps_in(directory), "20? 10");
+    assert_int_equal(utimensat(AT_FDCWD, path, (struct timespec[]){{.tv_sec = 1}, {.tv_sec = 1}}, 0), 0);
     snprintf(path, sizeof path, "%s/step-00000005.gone-0/inside", directory);
     assert_ok(file_make_directories(path));
     snprintf(path, sizeof path, "%s/notes", directory); /* not ours */
