@@ -341,9 +341,11 @@ static json_t *rope_json(const fsdp_llama_config *c)
         return json_pack("{s:s}", "rope_type", "default");
     if (c->rope_scaling == FSDP_ROPE_LINEAR)
         return json_pack("{s:s, s:f}", "rope_type", "linear", "factor", c->rope_factor);
-    return json_pack("{s:s, s:f, s:f, s:f, s:I}", "rope_type", "llama3", "factor", c->rope_factor, "low_freq_factor",
+    double original = c->rope_original_positions;
+    bool whole = original < 1e15 && original == (double)(json_int_t)original; /* as others write it */
+    return json_pack("{s:s, s:f, s:f, s:f, s:o}", "rope_type", "llama3", "factor", c->rope_factor, "low_freq_factor",
                      c->rope_low_factor, "high_freq_factor", c->rope_high_factor, "original_max_position_embeddings",
-                     (json_int_t)c->rope_original_positions);
+                     whole ? json_integer((json_int_t)original) : json_real(original));
 }
 
 /* Both forms, so that every version of transformers finds one that it reads: rope_theta and rope_scaling are the older,
