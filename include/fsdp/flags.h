@@ -108,9 +108,10 @@ FSDP_API bool fsdp_flags_given(const fsdp_flag *table, const fsdp_flag_state *st
 FSDP_API bool fsdp_flags_belongs(const fsdp_flag *flag, const char *command);
 /* The value of a row as the command line would spell it; malloc'd, NULL for a text that is not set or no memory. */
 FSDP_API char *fsdp_flags_value(const fsdp_flag *flag, const void *values);
-/* All rows but those of one command only, as a JSON object that fsdp_flags_read takes; malloc'd. Texts that are not
- * set are left out. */
-FSDP_API fsdp_status fsdp_flags_json(const fsdp_flag *table, const void *values, char **text);
+/* All rows but those of one command only, as a JSON object that fsdp_flags_read takes; malloc'd. Left out are texts
+ * that are not set, and empty lists that the user did not empty; the texts are UTF-8. */
+FSDP_API fsdp_status fsdp_flags_json(const fsdp_flag *table, const void *values, const fsdp_flag_state *state,
+                                     char **text);
 
 /* The candidate nearest to `word`, NULL when none is near enough to be what was meant. */
 FSDP_API const char *fsdp_nearest(const char *word, const char *const *candidates, int n);

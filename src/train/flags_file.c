@@ -140,15 +140,12 @@ static char *trimmed(char *text)
 /* One "key = value"; # begins a comment outside quotes; quotes around the value are taken off. */
 static fsdp_status read_line(flag_file *f, char *line)
 {
-    char quote = 0;
-    for (char *c = line; *c; c++) {
-        if (quote ? *c == quote : *c == '"' || *c == '\'')
-            quote = quote ? 0 : *c;
-        else if (*c == '#' && !quote)
-            *c-- = 0;
-        if (!c[1])
-            break;
+    char quote = 0, *end = line;
+    for (; *end && (*end != '#' || quote); end++) {
+        if (quote ? *end == quote : *end == '"' || *end == '\'')
+            quote = quote ? 0 : *end;
     }
+    *end = 0;
     line = trimmed(line);
     if (!*line)
         return FSDP_OK;
@@ -176,25 +173,50 @@ static fsdp_status read_lines(flag_file *f, char *text)
     return FSDP_OK;
 }
 
-fsdp_status fsdp_flags_read(const fsdp_flag *table, void *values, fsdp_flag_state *state, const char *command,
-                            const char *path)
+fsdp_status flags_read_text(const fsdp_flag *table, void *values, fsdp_flag_state *state, const char *command,
+                            const char *path, char *text, size_t bytes)
 {
     flag_file f = {.table = table, .values = values, .state = state, .command = command, .path = path};
     for (size_t i = 0; i < FSDP_FLAGS_MAX; i++)
         f.before[i] = state->origin[i] >= FSDP_FROM_FILE;
+    if (strlen(text) != bytes)
+        return error_set(FSDP_ERR_INPUT, "%s: not a text file", path);
+    return text[strspn(text, " \t\r\n")] == '{' ? read_json(&f, text, bytes) : read_lines(&f, text);
+}
+
+fsdp_status fsdp_flags_read(const fsdp_flag *table, void *values, fsdp_flag_state *state, const char *command,
+                            const char *path)
+{
     char *text;
     size_t bytes;
     FSDP_TRY(file_read(path, &text, &bytes));
-    size_t first = strspn(text, " \t\r\n");
-    fsdp_status status;
-    if (strlen(text) != bytes)
-        status = error_set(FSDP_ERR_INPUT, "%s: not a text file", path);
-    else if (text[first] == '{')
-        status = read_json(&f, text, bytes);
-    else
-        status = read_lines(&f, text);
+    fsdp_status status = flags_read_text(table, values, state, command, path, text, bytes);
     free(text);
     return status;
+}
+
+static fsdp_status check_utf8(const fsdp_flag *flag, const char *text)
+{
+    json_t *value = text ? json_string(text) : NULL;
+    if (text && !value)
+        return error_set(
+            FSDP_ERR_INPUT,
+            "--%s=%s: not UTF-8, which settings and checkpoints are written in; use a link with another name",
+            flag->name, text);
+    json_decref(value);
+    return FSDP_OK;
+}
+
+fsdp_status flags_check_texts(const fsdp_flag *table, const void *values)
+{
+    for (const fsdp_flag *flag = table; flag->name; flag++) {
+        const void *field = (const char *)values + flag->offset;
+        if (flag->type == FSDP_FLAG_TEXT)
+            FSDP_TRY(check_utf8(flag, *(const char *const *)field));
+        for (int i = 0; flag->type == FSDP_FLAG_LIST && i < ((const fsdp_text_list *)field)->n; i++)
+            FSDP_TRY(check_utf8(flag, ((const fsdp_text_list *)field)->items[i]));
+    }
+    return FSDP_OK;
 }
 
 static json_t *json_of(const fsdp_flag *flag, const void *values)
@@ -225,19 +247,26 @@ static json_t *json_of(const fsdp_flag *flag, const void *values)
     return value;
 }
 
-fsdp_status fsdp_flags_json(const fsdp_flag *table, const void *values, char **text)
+/* Nothing to write: no text, or an empty list, unless the user emptied it over what a preset would put there. */
+static bool is_left_out(const json_t *value, fsdp_origin origin)
+{
+    return json_is_null(value) || (json_is_array(value) && json_array_size(value) == 0 && origin < FSDP_FROM_FILE);
+}
+
+fsdp_status fsdp_flags_json(const fsdp_flag *table, const void *values, const fsdp_flag_state *state, char **text)
 {
     json_t *object = json_object();
-    for (const fsdp_flag *flag = table; object && flag->name; flag++) {
+    bool whole = object != NULL;
+    for (const fsdp_flag *flag = table; whole && flag->name; flag++) {
         if (flag->only)
             continue;
         json_t *value = json_of(flag, values);
-        if (json_is_null(value) || (json_is_array(value) && json_array_size(value) == 0))
+        if (is_left_out(value, state->origin[flag - table]))
             json_decref(value);
-        else if (json_object_set_new(object, flag->name, value) != 0)
-            break;
+        else
+            whole = json_object_set_new(object, flag->name, value) == 0;
     }
-    *text = object ? json_dumps(object, JSON_INDENT(2)) : NULL;
+    *text = whole ? json_dumps(object, JSON_INDENT(2)) : NULL;
     json_decref(object);
-    return *text ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "the settings cannot be written as JSON: text is not UTF-8");
+    return *text ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "the settings cannot be written as JSON");
 }

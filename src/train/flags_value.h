@@ -20,6 +20,13 @@ fsdp_status flags_store(const fsdp_flag *flag, void *values, fsdp_flag_state *st
 fsdp_status flags_store_list(const fsdp_flag *flag, void *values, fsdp_flag_state *state, const char *const *items,
                              int n);
 
+/* What fsdp_flags_read does with the text of a file; `text` ends with a NUL behind its `bytes` and is taken apart. */
+fsdp_status flags_read_text(const fsdp_flag *table, void *values, fsdp_flag_state *state, const char *command,
+                            const char *path, char *text, size_t bytes);
+
+/* FSDP_ERR_INPUT names the first text that is not UTF-8: JSON cannot hold it, fsdp_flags_json would lose it. */
+fsdp_status flags_check_texts(const fsdp_flag *table, const void *values);
+
 /* Memory that lives until fsdp_flags_free; NULL when there is none. */
 void *flags_keep(fsdp_flag_state *state, size_t bytes);
 

@@ -41,7 +41,7 @@ fsdp_status fsdp_settings_set(fsdp_settings *settings, const char *name, const c
 
 fsdp_status fsdp_settings_json(const fsdp_settings *settings, char **text)
 {
-    return fsdp_flags_json(settings_table, settings, text);
+    return fsdp_flags_json(settings_table, settings, &settings->state, text);
 }
 
 int64_t fsdp_settings_warmup_steps(const fsdp_settings *settings, int64_t n_steps)
@@ -257,6 +257,7 @@ static void note_implied(fsdp_settings *s)
 
 fsdp_status fsdp_settings_check(fsdp_settings *settings)
 {
+    FSDP_TRY(flags_check_texts(settings_table, settings));
     FSDP_TRY(apply_preset(settings));
     settle_model(settings);
     FSDP_TRY(check_model(settings));

@@ -118,7 +118,7 @@ fsdp_status settings_used_text(const fsdp_settings *used, char **text)
 json_t *settings_used_json(const fsdp_settings *used)
 {
     char *text = NULL;
-    if (fsdp_flags_json(settings_table, used, &text) != FSDP_OK)
+    if (fsdp_flags_json(settings_table, used, &used->state, &text) != FSDP_OK)
         return NULL;
     json_t *values = json_loads(text, 0, NULL), *all = json_object();
     free(text);

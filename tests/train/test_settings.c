@@ -400,6 +400,30 @@ static void settings_as_used_can_be_used_again(void **state)
     fsdp_settings_free(&again);
 }
 
+static void a_list_that_was_emptied_stays_empty_when_settings_are_used_again(void **state)
+{
+    (void)state;
+    fsdp_settings first, again;
+    char *text = NULL, path[] = "/tmp/fsdp-settings-XXXXXX";
+    assert_int_equal(PARSE(&first, "--preset=tiny", "--dataset="), FSDP_OK);
+    assert_int_equal(first.dataset.n, 0); /* the preset has one */
+    assert_int_equal(fsdp_settings_json(&first, &text), FSDP_OK);
+    write_file(path, text);
+    assert_int_equal(PARSE(&again, "--config", path), FSDP_OK);
+    assert_int_equal(again.dataset.n, 0);
+    unlink(path);
+    free(text);
+    fsdp_settings_free(&first);
+    fsdp_settings_free(&again);
+}
+
+static void text_that_json_cannot_hold_is_refused(void **state)
+{
+    (void)state;
+    REFUSED("not UTF-8", "--dataset=a,caf\xe9");
+    REFUSED("--output_dir=caf\\xe9", "--output_dir=caf\xe9");
+}
+
 static void every_row_is_complete_and_its_default_is_legal(void **state)
 {
     (void)state;
@@ -440,6 +464,8 @@ int main(void)
         cmocka_unit_test(a_json_file_is_read_with_its_types),
         cmocka_unit_test(bad_files_are_refused_with_file_and_line),
         cmocka_unit_test(settings_as_used_can_be_used_again),
+        cmocka_unit_test(a_list_that_was_emptied_stays_empty_when_settings_are_used_again),
+        cmocka_unit_test(text_that_json_cannot_hold_is_refused),
         cmocka_unit_test(every_row_is_complete_and_its_default_is_legal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
