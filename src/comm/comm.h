@@ -188,7 +188,8 @@ fsdp_status comm_all_reduce(comm_group *g, const comm_op *op, comm_request *r);
 fsdp_status comm_broadcast(comm_group *g, const comm_op *op, comm_request *r);
 
 /* recv is complete: for work enqueued on `s` from now on (NULL, or a CPU stream: for the host, now). A request that was
- * never started, or was waited for before, is fine. */
+ * never started, or was waited for before, is fine. Of a group of one rank on a device the work is on op.stream since
+ * it was started: another stream must follow that one. */
 fsdp_status comm_wait(comm_request *r, stream *s);
 
 /* send may be overwritten: everybody has read it. Waits for recv too. Call it before the optimizer writes a shard that

@@ -172,7 +172,7 @@ fsdp_status engine_start(comm_group *g, comm_kind kind, const comm_op *op, comm_
     c->tail = r;
     pthread_cond_signal(&c->work);
     pthread_mutex_unlock(&c->lock);
-    return c->backend->enqueues ? engine_wait(r) : FSDP_OK;
+    return c->backend->enqueues || self_enqueues(r) ? engine_wait(r) : FSDP_OK;
 }
 
 /* Once the comm has failed, whoever runs collectives only marks them as failed, so this ends soon then. */

@@ -128,6 +128,8 @@ const char *comm_kind_name(comm_kind kind);
 
 /* Runs a collective of a group of one rank. */
 fsdp_status self_run(comm_request *r);
+/* Whether that puts it on the caller's stream: it must then happen before the caller enqueues anything else there. */
+bool self_enqueues(const comm_request *r);
 
 /* Memory for backends without any of their own: from config.device, else straight from the system. Nothing collective
  * about it. */

@@ -33,11 +33,16 @@ static fsdp_status run_on_device(device *d, comm_request *r)
     return FSDP_OK;
 }
 
+bool self_enqueues(const comm_request *r)
+{
+    const device *d = r->group->comm->config.device;
+    return r->group->size == 1 && d && r->op.stream && strcmp(d->name, "cpu") != 0;
+}
+
 fsdp_status self_run(comm_request *r)
 {
-    device *d = r->group->comm->config.device;
-    if (d && r->op.stream && strcmp(d->name, "cpu") != 0)
-        return run_on_device(d, r);
+    if (self_enqueues(r))
+        return run_on_device(r->group->comm->config.device, r);
     for (int i = 0; i < r->op.n_pieces; i++) {
         const comm_piece *p = &r->op.pieces[i];
         int64_t n = piece_count(p, 0);

@@ -523,9 +523,49 @@ static void wrong_arguments_are_refused_and_harm_nobody(void **state)
     assert_non_null(strstr(fsdp_last_error(), "one host"));
 }
 
+/* A device of which this is known: how often a sum was put on a stream. */
+static int sums_enqueued;
+
+static fsdp_status count_sum(struct stream *s, const axpby_args *a)
+{
+    (void)s, (void)a;
+    sums_enqueued++;
+    return FSDP_OK;
+}
+
+/* What the caller enqueues next must come behind it: a collective that is enqueued only when somebody waits for it
+ * reads buffers that have been filled again, and streams that followed the caller's have passed it by. */
+static void one_rank_on_a_device_enqueues_as_it_starts(void **state)
+{
+    (void)state;
+    static const comm_progress ways[] = {COMM_PROGRESS_INLINE, COMM_PROGRESS_THREAD};
+    kernel_table kernels = {.axpby = count_sum};
+    device dev = {.name = "counting", .kernels = &kernels};
+    float from[4] = {0}, to[4] = {0};
+    comm_piece piece = {.send = {from, FSDP_F32}, .recv = {to, FSDP_F32}, .count = 4};
+    comm_op op = {.label = "sum", .n_pieces = 1, .pieces = &piece, .stream = (stream *)(void *)&dev};
+    for (int i = 0; i < 2; i++) {
+        comm_config config = COMM_CONFIG_INIT;
+        comm_request r = COMM_REQUEST_INIT;
+        comm *c;
+        config.job = job_single();
+        config.backend = "self";
+        config.device = &dev;
+        config.progress = ways[i];
+        sums_enqueued = 0;
+        assert_int_equal(comm_open(&config, &c), FSDP_OK);
+        assert_int_equal(comm_reduce_scatter(comm_world(c), &op, &r), FSDP_OK);
+        assert_int_equal(sums_enqueued, 1);
+        assert_int_equal(comm_wait(&r, op.stream), FSDP_OK);
+        assert_int_equal(sums_enqueued, 1);
+        comm_close(c);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_rank_on_a_device_enqueues_as_it_starts),
         cmocka_unit_test(one_rank_alone_gives_the_same_results),
         cmocka_unit_test(two_ranks_match_a_serial_loop_bit_for_bit),
         cmocka_unit_test(three_ranks_match_a_serial_loop_bit_for_bit),
