@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "differential/support_queues.h"
 #include "differential/support_reference.h"
 #include "shard/recording_device.h"
 #include "training/support_ranks.h"
@@ -100,6 +101,13 @@ static fsdp_status run_case(fsdp_world *w, const world_work *work, const test_ca
     return status;
 }
 
+static fsdp_status open_world(const world_work *work, const fsdp_world_config *config, fsdp_world **out)
+{
+    if (!case_draw(work->first).recorded)
+        return fsdp_world_open(config, out);
+    return work->s->shaken ? queued_world_open(config, work->first, out) : recording_world_open(config, out);
+}
+
 /* Failures are in the report; what this returns only says that the world came up. */
 static fsdp_status run_rank(int rank, void *context)
 {
@@ -111,7 +119,7 @@ static fsdp_status run_rank(int rank, void *context)
     config.threads = 1;
     config.comm_timeout = 30;
     config.comm_thread = work->s->comm_threads;
-    FSDP_TRY(case_draw(work->first).recorded ? recording_world_open(&config, &w) : fsdp_world_open(&config, &w));
+    FSDP_TRY(open_world(work, &config, &w));
     fsdp_status status = FSDP_OK;
     for (int i = 0; i < work->n && status == FSDP_OK; i++) {
         uint64_t seed = work->first + (uint64_t)i * CASE_CLASSES;

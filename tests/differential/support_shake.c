@@ -1,6 +1,7 @@
 /* Listeners and wrappers that delay and fill. */
 #include "differential/support_shake.h"
 
+#include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,10 +62,12 @@ static unit *unit_named(const fsdp_model *m, const char *name)
     return NULL;
 }
 
-static void spoil(void *memory, int64_t numel, fsdp_dtype dtype)
+/* Behind what was enqueued so far, like any work of the engine. */
+static void spoil(const shake *s, void *memory, int64_t numel, fsdp_dtype dtype)
 {
-    if (memory)
-        memset(memory, 0xff, (size_t)numel * fsdp_dtype_size(dtype)); /* NaN in every type */
+    fill_args a = {.n = numel, .alpha = NAN, .out = {memory, dtype}};
+    if (memory && s->m->dev->kernels->fill(s->m->compute, &a) != FSDP_OK)
+        abort();
 }
 
 /* With one shard what is gathered is the shard itself. */
@@ -73,7 +76,7 @@ static void spoil_parameters(const shake *s, unit *u)
     for (int i = 0; s->m->n_shards > 1 && i < u->n_segments; i++) {
         const layout_segment *l = u->segments[i].layout;
         for (int k = 0; k < l->n_places; k++)
-            spoil(l->places[k].parameter->data, l->places[k].parameter->numel, s->m->config.param_dtype);
+            spoil(s, l->places[k].parameter->data, l->places[k].parameter->numel, s->m->config.param_dtype);
     }
 }
 
@@ -81,7 +84,7 @@ static void spoil_parameters(const shake *s, unit *u)
 static void spoil_gradients(const shake *s, unit *u)
 {
     if (s->m->n_ranks > 1 || s->m->config.reduce_dtype != FSDP_F32)
-        spoil(u->reduce_piece.send.p, u->segments[0].layout->padded, u->reduce_piece.send.dtype);
+        spoil(s, u->reduce_piece.send.p, u->segments[0].layout->padded, u->reduce_piece.send.dtype);
 }
 
 static void hear(void *context, const hook_event *e)
@@ -137,5 +140,5 @@ void shake_end(shake *s)
 void shake_between(shake *s)
 {
     if (s)
-        spoil(s->m->slab.memory, (int64_t)(s->m->slab.bytes / sizeof(float)), FSDP_F32);
+        spoil(s, s->m->slab.memory, (int64_t)(s->m->slab.bytes / sizeof(float)), FSDP_F32);
 }
