@@ -74,7 +74,7 @@ static fsdp_status net_new(const test_case *c, fsdp_module **out)
     fsdp_module *blocks = fsdp_sequential_new();
     n->embed = fsdp_module_add(n, "embed", fsdp_embedding_new(c->vocabulary, c->hidden));
     for (int i = 0; i < c->n_blocks; i++) {
-        char name[8];
+        char name[16];
         snprintf(name, sizeof name, "%d", i);
         n->blocks[i] = fsdp_module_add(blocks, name, block_new(c, i));
     }
