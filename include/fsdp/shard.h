@@ -74,9 +74,9 @@ typedef struct fsdp_config {
     fsdp_checkpointing checkpointing; /* of the modules that are units by the wrap policy */
     bool recompute_cheap;             /* norms and activations are computed again in backward instead of kept */
     bool offload_activations;         /* inputs of checkpointed modules wait for backward in host memory */
-    bool
-        sync_each_micro_batch; /* reduce gradients after every micro-batch; false keeps full gradients until the last */
-    bool decay_vectors;        /* weight decay applies to vectors (norms, biases) too, not only to matrices */
+    bool sync_each_micro_batch; /* reduce gradients after every micro-batch; false keeps full gradients until the last,
+                                   unless this rank is alone */
+    bool decay_vectors;         /* weight decay applies to vectors (norms, biases) too, not only to matrices */
     bool deterministic;
     float loss_scale; /* fp16: first loss scale; 0: 65536 */
     bool cpu_offload; /* masters, moments and gradient shards in host memory, where the optimizer then runs */

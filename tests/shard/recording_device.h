@@ -6,7 +6,8 @@
  *     assert_ok(recording_world_open(&config, &w));     a world like fsdp_world_open's, on this device
  *     recording_device *d = recording_device_of(w->dev);
  *     d->launches                                       so many graphs were launched
- *     d->fail_in = 3                                    the third kernel from now on fails */
+ *     d->fail_in = 3                                    the third kernel from now on fails
+ *     recording_split_masters(w->dev)                   before a model is made: bf16 masters are kept as halves */
 #ifndef TESTS_SHARD_RECORDING_DEVICE_H
 #define TESTS_SHARD_RECORDING_DEVICE_H
 
@@ -15,9 +16,11 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/float_bits.h"
 #include "comm/engine.h"
 #include "comm/world.h"
 #include "device/device.h"
+#include "device/halves.h"
 
 typedef struct recording_stream recording_stream;
 typedef struct recording_event recording_event;
@@ -335,6 +338,72 @@ static inline fsdp_status recording_graph_launch(stream *given, graph *g)
         FSDP_TRY(n->run(n->on, n->arguments));
     d->launches++;
     return FSDP_OK;
+}
+
+/* ---- Masters as halves ---- */
+
+static inline void recording_split(int64_t n, const float *whole, uint16_t *high, uint16_t *low)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t rest;
+        high[i] = (uint16_t)halves_split(float_bits_of(whole[i]), &rest);
+        low[i] = (uint16_t)rest;
+    }
+}
+
+static inline void recording_join(int64_t n, float *whole, const uint16_t *high, const uint16_t *low)
+{
+    for (int64_t i = 0; i < n; i++)
+        whole[i] = float_bits_to(halves_join(high[i], low[i]));
+}
+
+static inline fsdp_status recording_run_halves(recording_stream *s, const void *arguments)
+{
+    const halves_args *a = arguments;
+    (void)s;
+    if (a->join)
+        recording_join(a->n, a->whole, a->high, a->low);
+    else
+        recording_split(a->n, a->whole, a->high, a->low);
+    return FSDP_OK;
+}
+
+static inline fsdp_status recording_halves(stream *s, const halves_args *a)
+{
+    return recording_call(s, recording_run_halves, a, sizeof *a);
+}
+
+/* The CPU's kernel knows whole masters only. */
+static inline fsdp_status recording_run_split_optimizer(recording_stream *s, const void *arguments)
+{
+    const optimizer_args *a = arguments;
+    optimizer_args whole = *a;
+    if (!a->rest || a->n == 0)
+        return recording_run_optimizer(s, a);
+    whole.parameter = malloc((size_t)a->n * sizeof *whole.parameter);
+    if (!whole.parameter)
+        return error_set(FSDP_ERR_MEMORY, "updating masters kept as halves: out of host memory");
+    recording_join(a->n, whole.parameter, a->copy.p, a->rest);
+    whole.copy.p = NULL;
+    whole.rest = NULL;
+    fsdp_status status = recording_run_optimizer(s, &whole);
+    if (status == FSDP_OK)
+        recording_split(a->n, whole.parameter, a->copy.p, a->rest);
+    free(whole.parameter);
+    return status;
+}
+
+static inline fsdp_status recording_split_optimizer(stream *s, const optimizer_args *a)
+{
+    FSDP_TRY(recording_maybe_fail(recording_stream_of(s)->device, "optimizer"));
+    return recording_call(s, recording_run_split_optimizer, a, sizeof *a);
+}
+
+static inline void recording_split_masters(device *given)
+{
+    recording_device *d = recording_device_of(given);
+    d->base.halves = recording_halves;
+    d->kernels.optimizer = recording_split_optimizer;
 }
 
 /* ---- Opening ---- */

@@ -134,6 +134,12 @@ static void count_memory(void *context, const hook_event *e)
     meter->most = meter->now > meter->most ? meter->now : meter->most;
 }
 
+static void listen(void *context, const hook_event *e)
+{
+    (void)context;
+    (void)e;
+}
+
 typedef struct planned_batch {
     const training *t;
     samples s;
@@ -214,7 +220,12 @@ static fsdp_status open_world(const training *t, fsdp_world **out)
     fsdp_world_config c = FSDP_WORLD_CONFIG_INIT;
     c.device = t->device ? t->device : "cpu", c.threads = 1, c.comm_timeout = 30, c.backend = t->backend,
     c.comm_thread = t->comm_thread;
-    return records(t) ? recording_world_open(&c, out) : fsdp_world_open(&c, out);
+    if (!records(t))
+        return fsdp_world_open(&c, out);
+    FSDP_TRY(recording_world_open(&c, out));
+    if (t->split_masters)
+        recording_split_masters((*out)->dev);
+    return FSDP_OK;
 }
 
 fsdp_status training_run_here(const training *given, training_result *out)
@@ -229,6 +240,8 @@ fsdp_status training_run_here(const training *given, training_result *out)
     oc.weight_decay = 0.1f, oc.clip = 1, oc.beta2 = 0.95f;
     fsdp_status status;
     TRY_OR(done, hooks_add_kind(HOOK_MEMORY, count_memory, &meter)); /* all kinds would keep work from being recorded */
+    if (t.plainly)
+        TRY_OR(done, hooks_add_kind(HOOK_OP, listen, NULL));
     TRY_OR(done, open_world(&t, &w));
     TRY_OR(done, plan(&t, w, out));
     TRY_OR(done, make_net(&t, &net));
@@ -245,6 +258,7 @@ done:
     fsdp_model_free(m);
     fsdp_world_close(w);
     hooks_remove(count_memory, &meter);
+    hooks_remove(listen, NULL);
     return status;
 }
 

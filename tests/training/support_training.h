@@ -18,6 +18,8 @@ typedef struct training {
     const char *backend; /* NULL: shm, or self for one rank */
     const char *device;  /* NULL: cpu; "cuda": all ranks share the first GPU; "recording": shard/recording_device.h */
     bool comm_thread;
+    bool plainly;       /* somebody listens to operations: no work is recorded */
+    bool split_masters; /* on a recording device: bf16 masters as halves */
 } training;
 
 typedef struct training_result {
