@@ -2,7 +2,10 @@
 #include "commands.h"
 
 #include <stdarg.h>
+#include <stdint.h>
 #include <string.h>
+
+#include <fsdp/log.h>
 
 /* In the order that help shows them. */
 #define COMMANDS(X) X(train) X(plan) X(run) X(tokenize) X(generate) X(ckpt) X(bench) X(help)
@@ -39,6 +42,17 @@ int command_failed(const char *name, fsdp_status status)
 {
     fprintf(stderr, "fsdp %s: %s\n", name, fsdp_last_error());
     return fsdp_exit_code(status);
+}
+
+static void show_warning(void *context, fsdp_log_level level, const char *line)
+{
+    (void)level;
+    fprintf(stderr, "fsdp %s: warning: %s\n", (const char *)context, line);
+}
+
+void command_show_warnings(const char *name)
+{
+    fsdp_log_set_sink(show_warning, (void *)(uintptr_t)name, FSDP_LOG_WARNING);
 }
 
 /* Names and contents of files may hold what a terminal would obey. */

@@ -29,6 +29,8 @@ int command_unknown(const char *name);
 
 /* Prints "fsdp NAME: " and the library's last error; returns the exit code that goes with it. */
 int command_failed(const char *name, fsdp_status status);
+/* From now on the library's warnings are printed, "fsdp NAME: warning: " in front. `name` is borrowed. */
+void command_show_warnings(const char *name);
 /* Prints "fsdp NAME: " and the text; returns 2. */
 int command_misused(const char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

@@ -81,6 +81,7 @@ static int generate(const generate_options *o, const char *prompt, size_t bytes)
     config.threads = (int)o->threads;
     config.text = show_text;
     config.context = stdout;
+    command_show_warnings("generate");
     fsdp_status status = fsdp_generate(&config, &result);
     if (status != FSDP_OK)
         return command_failed("generate", status);

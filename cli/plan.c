@@ -14,6 +14,7 @@ static int run_plan(int argc, char **argv)
 {
     fsdp_settings settings;
     char *report = NULL;
+    command_show_warnings("plan");
     fsdp_status status = fsdp_settings_init(&settings);
     if (status == FSDP_OK)
         status = fsdp_settings_parse(&settings, "plan", argc, argv);

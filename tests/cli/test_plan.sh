@@ -67,4 +67,9 @@ ranks=$(number ranks "$work/auto")
 rows=$(grep -A2 '^rank .*planned .*measured' "$work/table" | tail -2)
 [ "$(awk '$2 == $4 && $3 == $5' <<<"$rows" | wc -l)" = 2 ] || fail "planned is not measured: $rows"
 [ "$(awk '{print $2}' <<<"$rows" | sort -u | wc -l)" = 2 ] || fail "both ranks have one plan: $rows"
+
+# A field of config.json that nobody knows is named, on one line of standard error.
+sed '1s/{/{"resid_pdrop": 0.1,/' "$golden/llama_gqa/config.json" >"$work/config.json"
+"$fsdp" plan --model_config "$work/config.json" --max_context_width 16 >/dev/null 2>"$work/warned" || fail "$(cat "$work/warned")"
+[ "$(grep -c 'fsdp plan: warning: .*config.json.*"resid_pdrop"' "$work/warned")" = 1 ] || fail "no warning: $(cat "$work/warned")"
 exit $((failures > 0))
