@@ -207,10 +207,9 @@ static fsdp_status open_text(document_reader *r, const char *path)
     r->part.bytes = r->given = 0;
     r->text_ended = false;
     FSDP_TRY(read_text(r, SIGNATURE_BYTES));
-    FSDP_TRY(signature_check_text(path, r->part.data, r->part.bytes));
     if (r->part.bytes >= 3 && memcmp(r->part.data, "\xEF\xBB\xBF", 3) == 0) /* a byte order mark is not text */
         r->given = 3;
-    return FSDP_OK;
+    return signature_check_text(path, r->part.data + r->given, r->part.bytes - r->given);
 }
 
 /* Text up to the first place behind the size of a part where it may be cut. The last part of a file ends the document,

@@ -71,7 +71,8 @@ static bool newest_snapshot(const char *entry, char *out)
             stat(path, &info) != 0 || !S_ISDIR(info.st_mode))
             continue;
         if (!found || info.st_mtim.tv_sec > newest.tv_sec ||
-            (info.st_mtim.tv_sec == newest.tv_sec && info.st_mtim.tv_nsec > newest.tv_nsec)) {
+            (info.st_mtim.tv_sec == newest.tv_sec && info.st_mtim.tv_nsec > newest.tv_nsec) ||
+            (memcmp(&info.st_mtim, &newest, sizeof newest) == 0 && strcmp(path, out) > 0)) {
             newest = info.st_mtim;
             snprintf(out, LONGEST_PATH, "%s", path);
             found = true;

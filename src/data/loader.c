@@ -200,11 +200,13 @@ static fsdp_status check_config(const dataset_info *info, const loader_config *c
     if (info->n_samples <= 0)
         return error_set(FSDP_ERR_INPUT, "the data set is empty");
     if (c->world_size < 1 || c->rank < 0 || c->rank >= c->world_size || c->global_batch < 1 || c->position < 0 ||
-        c->n_threads < 1 || c->n_threads > MOST_THREADS || c->n_prefetch < 1)
+        c->position > INT64_MAX / 2 || c->global_batch > INT64_MAX / 4 || c->n_threads < 1 ||
+        c->n_threads > MOST_THREADS || c->n_prefetch < 1)
         return error_set(
             FSDP_ERR_INPUT,
-            "a loader for rank %d of %d with a global batch of %lld, %d threads and %d batches ahead makes no sense",
-            c->rank, c->world_size, (long long)c->global_batch, c->n_threads, c->n_prefetch);
+            "a loader for rank %d of %d at position %lld with a global batch of %lld, %d threads and %d batches ahead "
+            "makes no sense",
+            c->rank, c->world_size, (long long)c->position, (long long)c->global_batch, c->n_threads, c->n_prefetch);
     return FSDP_OK;
 }
 

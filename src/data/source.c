@@ -167,6 +167,17 @@ static bool looks_like_data(const char *name)
     return false;
 }
 
+/* Byte by byte: alphasort and glob sort as the locale does, which need not be the same on every host. */
+static int by_name(const struct dirent **a, const struct dirent **b)
+{
+    return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+static int by_path(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
 static fsdp_status add_path(walk *w, const char *path, bool named, int depth);
 
 static fsdp_status add_folder(walk *w, const char *path, int depth)
@@ -178,7 +189,7 @@ static fsdp_status add_folder(walk *w, const char *path, int depth)
     if (depth > DEEPEST_FOLDER)
         return error_set(FSDP_ERR_INPUT, "%s: more than %d folders inside each other; name the inner one", path,
                          DEEPEST_FOLDER);
-    int n = scandir(path, &entries, NULL, alphasort);
+    int n = scandir(path, &entries, NULL, by_name);
     if (n < 0)
         return error_set_errno(FSDP_ERR_INPUT, "%s: the folder cannot be read", path);
     for (int i = 0; i < n; i++) {
@@ -241,8 +252,9 @@ static fsdp_status add_matches(walk *w, const char *pattern)
 {
     glob_t matches;
     fsdp_status status = FSDP_OK;
-    if (glob(pattern, GLOB_BRACE, NULL, &matches) != 0)
+    if (glob(pattern, GLOB_BRACE | GLOB_NOSORT, NULL, &matches) != 0)
         return error_set(FSDP_ERR_INPUT, "%s: no file matches", pattern);
+    qsort(matches.gl_pathv, matches.gl_pathc, sizeof *matches.gl_pathv, by_path);
     const char *wild = strpbrk(pattern, "*?[{");
     for (const char *p = pattern; p < wild; p++)
         if (*p == '/')

@@ -242,22 +242,25 @@ static fsdp_status read_cifar_folder(const char *folder, bool training, image_se
 {
     enum { MAX_BATCHES = 64 };
     char *paths[MAX_BATCHES], name[32];
-    size_t n = 0;
+    size_t n = 0, last = 0;
     for (size_t i = 0; i < (training ? MAX_BATCHES : 1); i++) {
         snprintf(name, sizeof name, "data_batch_%zu.bin", i + 1);
         char *path = file_join(folder, training ? name : "test_batch.bin");
         if (!path || !file_exists(path)) {
             free(path);
-            break;
+            continue;
         }
         paths[n++] = path;
+        last = i + 1;
     }
     fsdp_status status =
-        n > 0 ? image_set_read_cifar10((const char *const *)paths, n, out)
-              : error_set(FSDP_ERR_INPUT,
-                          "%s: has neither IDX files (%s-images-idx3-ubyte[.gz] and labels) nor "
-                          "CIFAR-10 batches (%s)",
-                          folder, training ? "train" : "t10k", training ? "data_batch_1.bin ..." : "test_batch.bin");
+        n < last ? error_set(FSDP_ERR_INPUT, "%s: has data_batch_%zu.bin, but only %zu of the %zu batches up to it",
+                             folder, last, n, last)
+        : n > 0  ? image_set_read_cifar10((const char *const *)paths, n, out)
+                 : error_set(FSDP_ERR_INPUT,
+                             "%s: has neither IDX files (%s-images-idx3-ubyte[.gz] and labels) nor "
+                              "CIFAR-10 batches (%s)",
+                             folder, training ? "train" : "t10k", training ? "data_batch_1.bin ..." : "test_batch.bin");
     while (n > 0)
         free(paths[--n]);
     return status;

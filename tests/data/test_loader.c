@@ -201,6 +201,10 @@ static void settings_that_make_no_sense_are_refused(void **state)
     assert_int_equal(loader_create(d, &c, &l), FSDP_ERR_INPUT);
     c = config_of(0, 2, 0, 0, 0);
     assert_int_equal(loader_create(d, &c, &l), FSDP_ERR_INPUT);
+    c = config_of(0, 1, 1, INT64_MAX, 0); /* the next position could not be counted */
+    assert_int_equal(loader_create(d, &c, &l), FSDP_ERR_INPUT);
+    c = config_of(0, 1, 1, -1, 0);
+    assert_int_equal(loader_create(d, &c, &l), FSDP_ERR_INPUT);
     c = config_of(0, 1, 1, 0, 0);
     c.size = 1;
     assert_int_equal(loader_create(d, &c, &l), FSDP_ERR_INPUT);

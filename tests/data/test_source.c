@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <locale.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -214,6 +215,18 @@ static void links_that_lead_back_or_to_the_same_file_give_nothing_twice(void **s
     source_list_free(&list);
 }
 
+/* Whatever the locale of a rank is. */
+static void files_are_sorted_byte_by_byte(void **state)
+{
+    MAKE("o/b.txt", "o/B.txt", "o/a.txt", "o/_.txt", "o/C.txt");
+    char *before = strdup(setlocale(LC_ALL, NULL));
+    setlocale(LC_ALL, "en_US.UTF-8");
+    expect(state, "o", SOURCE_ALL, "o/B.txt o/C.txt o/_.txt o/a.txt o/b.txt");
+    expect(state, "o/*.txt", SOURCE_ALL, "o/B.txt o/C.txt o/_.txt o/a.txt o/b.txt");
+    setlocale(LC_ALL, before);
+    free(before);
+}
+
 static void deep_folders_are_read_or_refused_never_left_out(void **state)
 {
     char path[4096] = "deep";
@@ -243,6 +256,7 @@ int main(void)
         TEST(capitals_in_an_ending_change_nothing),
         TEST(fifos_and_devices_are_neither_waited_for_nor_read),
         TEST(links_that_lead_back_or_to_the_same_file_give_nothing_twice),
+        TEST(files_are_sorted_byte_by_byte),
         TEST(deep_folders_are_read_or_refused_never_left_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -194,10 +194,10 @@ static size_t add_bpe(draw *d, char *json, size_t used)
     bool crossing = pick(d, 2);
     for (int i = 0; i < n_merges; i++) {
         const char *left = w.text[pick(d, (uint32_t)w.n)], *right = w.text[pick(d, (uint32_t)w.n)];
-        char whole[64];
+        char whole[64] = "";
         if (strlen(left) + strlen(right) > 24 || (!crossing && strstr(right, "\xE2\x96\x81")))
             continue;
-        snprintf(whole, sizeof whole, "%s%s", left, right);
+        strcat(strcat(whole, left), right);
         if (find_word(&w, whole) >= 0)
             continue;
         snprintf(entry, sizeof entry, "%s[\"%s\",\"%s\"]", first ? "" : ",", left, right);
@@ -358,11 +358,11 @@ static void parts_give_the_ids_of_the_whole_for_random_tokenizers(void **state)
     (void)state;
     outcome o = {0};
     draw d = {.key = rng_key_make(20)};
-    for (int i = 0; i < 800; i++)
+    for (int i = 0; i < 400; i++)
         try_tokenizer(&d, &o);
     print_message("%ld tokenizers, %ld of which cut, %ld places; %ld refused\n", o.tokenizers, o.with_places, o.places,
                   o.refused);
-    assert_true(o.tokenizers > 600 && o.with_places > 100 && o.places > 10000);
+    assert_true(o.tokenizers > 300 && o.with_places > 40 && o.places > 5000);
 }
 
 /* --- real tokenizers --------------------------------------------------------------------------------------------- */

@@ -195,6 +195,9 @@ static void folders_are_read_by_their_usual_names(void **state)
     assert_int_equal(set.n_images, 6);
     assert_int_equal(set.pixels[0], 50);
     image_set_free(&set);
+    write_cifar(scratch_path("cifar/data_batch_9.bin"), 1, 0, 0, 0); /* those between are missing, not absent */
+    assert_fails(FSDP_ERR_INPUT, image_set_read_folder(scratch_path("cifar"), true, &set), "data_batch_9.bin",
+                 "batches up to it");
 }
 
 int main(void)

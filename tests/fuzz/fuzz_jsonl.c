@@ -110,7 +110,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     require(write(fd, data, bytes) == (ssize_t)bytes);
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     bool packed = bytes >= 2 && (memcmp(data, "\x1F\x8B", 2) == 0 || data[0] == 0x28 || (data[0] & 0xF0) == 0x50);
-    bool is_text = signature_check_text("fuzz", text, bytes) == FSDP_OK;
+    size_t mark = bytes >= 3 && memcmp(data, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
+    bool is_text = signature_check_text("fuzz", text + mark, bytes - mark) == FSDP_OK;
     fsdp_status status = read_all(path, SOURCE_JSONL, t, &got);
     if (!packed && is_text && expected(text, bytes, &wanted)) {
         require(status == FSDP_OK);
@@ -119,7 +120,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     got.bytes = 0;
     status = read_all(path, SOURCE_TEXT, t, &got);
     require(packed || status == (is_text ? FSDP_OK : FSDP_ERR_INPUT));
-    size_t mark = bytes >= 3 && memcmp(data, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
     if (!packed && status == FSDP_OK)
         require_same(&got, text + mark, bytes - mark);
     text_free(&wanted);
