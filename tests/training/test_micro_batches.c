@@ -33,7 +33,7 @@ static fsdp_module *branches_new(void)
 {
     branches *b = fsdp_module_new(&branches_class, sizeof *b);
     for (int i = 0; i < UNITS; i++) {
-        char name[8];
+        char name[16];
         snprintf(name, sizeof name, "u%d", i);
         b->unit[i] = fsdp_linear_new(WIDTH, WIDTH, true);
         fsdp_module_add(&b->base, name, b->unit[i]);
