@@ -6,7 +6,8 @@
 #   make test-tensorboard    TensorBoard from PyPI reads what a run writes; skipped without network
 #   make test-transformers   transformers from PyPI opens our exports and we train its folders; skipped without network
 #   make test-pytorch        PyTorch from PyPI trains, resumes and generates what we do, FSDP2 among it; skipped without network
-#   make soak       random training programs for MINUTES=60, half of it with their schedule shaken; SEED=N repeats one
+#   make soak       random training programs and sequences of checkpoints for MINUTES=60, a third each: plain, with their
+#                   schedule shaken, checkpoints; SEED=N repeats one
 #   make kill-test KILLS=100   end a job so often and resume it; appends to docs/kill-test.md
 #   make bench      the programs behind docs/benchmarks.md
 #   make asan | tsan | valgrind    the tests under a sanitizer or valgrind
@@ -55,8 +56,8 @@ test-transformers: all
 	@scripts/test-transformers build || [ $$? = 77 ]
 
 soak: all
-	@for test in random_programs shaken_schedule; do \
-	    build/tests/differential_test_$$test --first $(SEED) --minutes $$(($(MINUTES) / 2)) || exit 1; done
+	@for test in differential_test_random_programs differential_test_shaken_schedule ckpt_test_machine; do \
+	    build/tests/$$test --first $(SEED) --minutes $$(($(MINUTES) / 3)) || exit 1; done
 
 test-pytorch: all
 	@scripts/test-pytorch build || [ $$? = 77 ]

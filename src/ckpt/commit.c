@@ -188,6 +188,7 @@ static fsdp_status fill_manifest(const save_task *task, manifest *m, part_list *
     strftime(created, sizeof created, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
     m->kind = task->kind;
     m->step = task->step;
+    m->save = strtoull(task->id, NULL, 16);
     m->world_size = task->world_size;
     m->rank = task->kind == CKPT_LOCAL ? task->rank : -1;
     m->strategy = task->strategy ? task->strategy : "";
@@ -256,7 +257,7 @@ static fsdp_status commit(save_task *task, manifest *m, part_list *parts)
     FSDP_TRY(file_sync_directory(task->temporary));
     if (task->export_only)
         return export_place_take(task->temporary, task->final, task->id, &task->placed);
-    FSDP_TRY(ckpt_directory_replace(task->temporary, task->final, task->id));
+    FSDP_TRY(ckpt_directory_replace(task->temporary, task->final, task->id, task->kind == CKPT_LOCAL));
     /* Until here the file kept others from removing the directory; a name of a committed one does that now. */
     char *owner = file_join(task->final, OWNER_NAME);
     if (owner)

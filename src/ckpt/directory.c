@@ -163,6 +163,7 @@ void ckpt_entry_check(ckpt_entry *entry)
         return;
     fsdp_status status = manifest_read(entry->path, &m);
     entry->condition = CKPT_COMPLETE;
+    entry->save = m ? m->save : 0;
     if (status == FSDP_OK && m->step != entry->step)
         status = error_set(FSDP_ERR_INPUT, "its manifest says step %" PRId64, m->step);
     if (status != FSDP_OK) {
@@ -175,8 +176,22 @@ void ckpt_entry_check(ckpt_entry *entry)
 
 /* ---- Replacing ---- */
 
+static char *old_name(const char *final, const char *id)
+{
+    char *old;
+    return asprintf(&old, "%s.old-%s", final, id) < 0 ? NULL : old;
+}
+
+void ckpt_directory_forget(const char *final, const char *id)
+{
+    char *old = old_name(final, id);
+    if (old)
+        (void)file_remove_tree(old);
+    free(old);
+}
+
 /* For file systems that cannot exchange two names: the old one keeps a name under which it is found. */
-static fsdp_status replace_in_two_steps(const char *temporary, const char *final, const char *old)
+static fsdp_status replace_in_two_steps(const char *temporary, const char *final, const char *old, bool keep_old)
 {
     if (rename(final, old) != 0)
         return error_set_errno(FSDP_ERR_IO, "%s: cannot rename to %s", final, old);
@@ -186,25 +201,30 @@ static fsdp_status replace_in_two_steps(const char *temporary, const char *final
         return status;
     }
     FSDP_TRY(file_sync_parent(final));
-    return file_remove_tree(old);
+    return keep_old ? FSDP_OK : file_remove_tree(old);
 }
 
-fsdp_status ckpt_directory_replace(const char *temporary, const char *final, const char *id)
+static fsdp_status replace_existing(const char *temporary, const char *final, const char *old, bool keep_old)
+{
+    if (keep_old || renameat2(AT_FDCWD, temporary, AT_FDCWD, final, RENAME_EXCHANGE) != 0) {
+        if (!keep_old && errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)
+            return error_set_errno(FSDP_ERR_IO, "%s: cannot take the place of %s", temporary, final);
+        return replace_in_two_steps(temporary, final, old, keep_old);
+    }
+    FSDP_TRY(file_sync_parent(final));
+    return file_remove_tree(temporary);
+}
+
+fsdp_status ckpt_directory_replace(const char *temporary, const char *final, const char *id, bool keep_old)
 {
     if (rename(temporary, final) == 0)
         return file_sync_parent(final);
     if (errno != ENOTEMPTY && errno != EEXIST)
         return error_set_errno(FSDP_ERR_IO, "%s: cannot rename to %s", temporary, final);
-    if (renameat2(AT_FDCWD, temporary, AT_FDCWD, final, RENAME_EXCHANGE) == 0) {
-        FSDP_TRY(file_sync_parent(final));
-        return file_remove_tree(temporary);
-    }
-    if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)
-        return error_set_errno(FSDP_ERR_IO, "%s: cannot take the place of %s", temporary, final);
-    char *old;
-    if (asprintf(&old, "%s.old-%s", final, id) < 0)
+    char *old = old_name(final, id);
+    if (!old)
         return out_of_memory(final);
-    fsdp_status status = replace_in_two_steps(temporary, final, old);
+    fsdp_status status = replace_existing(temporary, final, old, keep_old);
     free(old);
     return status;
 }

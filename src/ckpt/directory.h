@@ -23,6 +23,7 @@ typedef struct ckpt_entry {
     const char *name; /* the last part of path */
     int64_t step;
     int rank;                 /* kind local: whose; else -1 */
+    uint64_t save;            /* which save it is of; 0 until ckpt_entry_check, and when not known */
     bool temporary;           /* being written or removed */
     bool unfinished;          /* of these: a save, under way or given up */
     ckpt_condition condition; /* as far as the name tells; ckpt_entry_check looks inside */
@@ -48,8 +49,10 @@ char *ckpt_directory_path(const char *directory, int64_t step, int rank);
 bool ckpt_directory_is_name(const char *path);
 
 /* Puts the directory `temporary` at `final`; what was there is there until then, and removed after. Syncs the parent.
- */
-fsdp_status ckpt_directory_replace(const char *temporary, const char *final, const char *id);
+ * `keep_old`: it is left at "<final>.old-<id>", until ckpt_directory_forget: kind local, whose other ranks may yet
+ * fail. */
+fsdp_status ckpt_directory_replace(const char *temporary, const char *final, const char *id, bool keep_old);
+void ckpt_directory_forget(const char *final, const char *id);
 
 /* What prune does, or with dry_run would do. */
 typedef struct ckpt_prune_result {

@@ -70,6 +70,15 @@ static fsdp_status small_int(const char *name, const json_t *object, const char 
     return FSDP_OK;
 }
 
+static bool parse_checksum(const json_t *value, uint64_t *out)
+{
+    const char *text = json_string_value(value);
+    if (!text || strlen(text) != 16 || strspn(text, "0123456789abcdef") != 16)
+        return false;
+    *out = strtoull(text, NULL, 16);
+    return true;
+}
+
 static fsdp_status parse_head(const char *name, const json_t *root, manifest *m)
 {
     const char *format = NULL, *kind = NULL;
@@ -93,6 +102,9 @@ static fsdp_status parse_head(const char *name, const json_t *root, manifest *m)
         FSDP_TRY(small_int(name, root, "rank", 0, &m->rank));
     if (m->rank >= m->world_size)
         return error_set(FSDP_ERR_INPUT, "%s: rank %d of a world of %d", name, m->rank, m->world_size);
+    const json_t *save = json_object_get(root, "save");
+    if (save && !parse_checksum(save, &m->save))
+        return error_set(FSDP_ERR_INPUT, "%s: \"save\" is not 16 hexadecimal digits", name);
     FSDP_TRY(copy_text(name, m, root, "strategy", &m->strategy));
     FSDP_TRY(copy_text(name, m, root, "created", &m->created));
     return copy_text(name, m, root, "tokenizer", &m->tokenizer);
@@ -109,15 +121,6 @@ static fsdp_status array_of(const char *name, const json_t *root, const char *ke
 bool manifest_is_file_name(const char *name)
 {
     return *name && !strchr(name, '/') && name[0] != '.';
-}
-
-static bool parse_checksum(const json_t *value, uint64_t *out)
-{
-    const char *text = json_string_value(value);
-    if (!text || strlen(text) != 16 || strspn(text, "0123456789abcdef") != 16)
-        return false;
-    *out = strtoull(text, NULL, 16);
-    return true;
 }
 
 static fsdp_status parse_files(const char *name, const json_t *root, manifest *m)

@@ -50,6 +50,7 @@ typedef struct manifest {
     arena *memory; /* of everything below but the JSON */
     ckpt_kind kind;
     int64_t step;
+    uint64_t save; /* which save wrote it, the same on all ranks; 0: a manifest from before this was said */
     int world_size;
     int rank;                                   /* kind local: whose; else -1 */
     const char *strategy, *created, *tokenizer; /* "" when not known */

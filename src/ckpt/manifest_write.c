@@ -66,6 +66,8 @@ static bool print_manifest(FILE *out, const manifest *m)
     fprintf(out, "{\n  \"format\": \"fsdp-checkpoint\",\n  \"version\": %d,\n  \"kind\": \"%s\",\n", MANIFEST_VERSION,
             ckpt_kind_name(m->kind));
     fprintf(out, "  \"step\": %" PRId64 ",\n  \"world_size\": %d,\n", m->step, m->world_size);
+    if (m->save)
+        fprintf(out, "  \"save\": \"%016" PRIx64 "\",\n", m->save);
     if (m->kind == CKPT_LOCAL)
         fprintf(out, "  \"rank\": %d,\n", m->rank);
     done &= print_field(out, "strategy", m->strategy);

@@ -40,30 +40,30 @@ static int *list_ranks(const ckpt_listing *listing, int *n_ranks)
     return ranks;
 }
 
-/* Ranks that have a complete checkpoint of this step. Entries of one step are neighbours: [*i, end of the step). */
-static int count_complete(const ckpt_listing *listing, int *i, int rank, bool *own)
+/* Ranks that have the checkpoint `own`: of that step, and by that save. */
+static int count_ranks_with(const ckpt_listing *listing, const ckpt_entry *own)
 {
-    int64_t step = listing->entries[*i].step;
-    int n = 0, last = -1; /* within a step, names and so ranks ascend; one may be there again as ".old-" */
-    *own = false;
-    for (; *i < listing->n_entries && listing->entries[*i].step == step; ++*i) {
-        const ckpt_entry *entry = &listing->entries[*i];
-        if (entry->rank < 0 || entry->temporary || entry->condition != CKPT_COMPLETE || entry->rank == last)
+    int n = 0, last = -1; /* names, and so ranks, ascend within a step */
+    for (int i = 0; i < listing->n_entries; i++) {
+        const ckpt_entry *entry = &listing->entries[i];
+        if (entry->rank < 0 || entry->rank == last || entry->step != own->step || entry->temporary ||
+            entry->condition != CKPT_COMPLETE || entry->save != own->save)
             continue;
         last = entry->rank;
         n++;
-        *own |= entry->rank == rank;
     }
     return n;
 }
 
-/* Steps of `rank` that another rank here lacks: no run resumes from those, so they do not count. */
+/* Complete checkpoints of `rank` that another rank here lacks: no run resumes from those, so they do not count. */
 static int n_useless(const ckpt_listing *listing, int rank, int n_local_ranks)
 {
     int n = 0;
-    bool own;
-    for (int i = 0; rank >= 0 && i < listing->n_entries;)
-        n += count_complete(listing, &i, rank, &own) < n_local_ranks && own;
+    for (int i = 0; rank >= 0 && i < listing->n_entries; i++) {
+        const ckpt_entry *entry = &listing->entries[i];
+        n += entry->rank == rank && !entry->temporary && entry->condition == CKPT_COMPLETE &&
+             count_ranks_with(listing, entry) < n_local_ranks;
+    }
     return n;
 }
 

@@ -17,6 +17,7 @@ enum { MAX_CANDIDATES = 256 }; /* newest ones; more committed checkpoints than t
 
 typedef struct candidate {
     int64_t step;
+    uint64_t save;
     char suffix[40]; /* ".old-<id>" of one that was being replaced; else "" */
 } candidate;
 
@@ -24,7 +25,7 @@ typedef struct candidates {
     int32_t n_shared, n_local;
     int32_t n_damaged;                /* committed once, not whole now */
     candidate shared[MAX_CANDIDATES]; /* rank 0's view counts */
-    int64_t local[MAX_CANDIDATES];    /* steps that this rank has of its own */
+    candidate local[MAX_CANDIDATES];  /* this rank's own */
 } candidates;
 
 _Static_assert(sizeof(candidates) <= COMM_EXCHANGE_BYTES, "candidates travel in one exchange");
@@ -50,28 +51,29 @@ static fsdp_status find_own(const char *directory, int rank, candidates *out)
         if (entry->condition != CKPT_COMPLETE) {
             warn(entry, rank);
             out->n_damaged += entry->condition == CKPT_CORRUPT;
-        } else if (shared && out->n_shared < MAX_CANDIDATES) {
-            candidate *c = &out->shared[out->n_shared++];
-            const char *suffix = strchr(entry->name, '.');
+        } else if (shared ? out->n_shared < MAX_CANDIDATES : out->n_local < MAX_CANDIDATES) {
+            candidate *c = shared ? &out->shared[out->n_shared++] : &out->local[out->n_local++];
+            const char *suffix = strstr(entry->name, ".old-");
             c->step = entry->step;
+            c->save = entry->save;
             snprintf(c->suffix, sizeof c->suffix, "%s", suffix ? suffix : "");
-        } else if (local && out->n_local < MAX_CANDIDATES) {
-            out->local[out->n_local++] = entry->step;
         }
     }
     ckpt_listing_free(&listing);
     return FSDP_OK;
 }
 
-static bool has_step(const candidates *c, int64_t step)
+/* NULL: not there. A step that ranks have of different saves is not one checkpoint. */
+static const candidate *find_local(const candidates *c, const candidate *wanted)
 {
     for (int i = 0; i < c->n_local; i++)
-        if (c->local[i] == step)
-            return true;
-    return false;
+        if (c->local[i].step == wanted->step && c->local[i].save == wanted->save)
+            return &c->local[i];
+    return NULL;
 }
 
-/* Everybody ends with rank 0's shared ones, the local steps that all have, and the sum of the damaged. */
+/* Everybody ends with rank 0's shared ones, the local ones that all have, under its own names, and the sum of the
+ * damaged. */
 static fsdp_status join_views(comm_group *world, candidates *mine)
 {
     int n = world ? comm_group_size(world) : 1;
@@ -83,14 +85,15 @@ static fsdp_status join_views(comm_group *world, candidates *mine)
                              ? comm_exchange(world, "checkpoints found", mine, sizeof *mine, sizeof *mine, all, bytes)
                              : error_set(FSDP_ERR_MEMORY, "out of memory for the search of a checkpoint");
     if (status == FSDP_OK) {
+        const candidates *own = &all[comm_group_rank(world)];
         *mine = all[0];
         int n_common = 0;
         for (int i = 0; i < all[0].n_local; i++) {
             bool common = true;
             for (int rank = 1; rank < n; rank++)
-                common &= has_step(&all[rank], all[0].local[i]);
+                common &= find_local(&all[rank], &all[0].local[i]) != NULL;
             if (common)
-                mine->local[n_common++] = all[0].local[i];
+                mine->local[n_common++] = *find_local(own, &all[0].local[i]);
         }
         mine->n_local = n_common;
         for (int rank = 1; rank < n; rank++)
@@ -105,12 +108,11 @@ static fsdp_status join_views(comm_group *world, candidates *mine)
 static char *next_path(const char *directory, const candidates *c, int rank, int *shared, int *local)
 {
     char *path = NULL;
-    if (*local < c->n_local && (*shared == c->n_shared || c->local[*local] > c->shared[*shared].step))
-        return ckpt_directory_path(directory, c->local[(*local)++], rank);
-    if (*shared == c->n_shared)
+    bool own = *local < c->n_local && (*shared == c->n_shared || c->local[*local].step > c->shared[*shared].step);
+    if (!own && *shared == c->n_shared)
         return NULL;
-    const candidate *next = &c->shared[(*shared)++];
-    char *plain = ckpt_directory_path(directory, next->step, -1);
+    const candidate *next = own ? &c->local[(*local)++] : &c->shared[(*shared)++];
+    char *plain = ckpt_directory_path(directory, next->step, own ? rank : -1);
     if (plain && asprintf(&path, "%s%s", plain, next->suffix) < 0)
         path = NULL;
     free(plain);

@@ -321,8 +321,10 @@ fsdp_status save_task_end(save_task *task, fsdp_status status, ckpt_save_result 
 {
     if (status != FSDP_OK)
         return keep_failure(task, status);
-    if (task->kind == CKPT_LOCAL)
+    if (task->kind == CKPT_LOCAL) {
+        ckpt_directory_forget(task->final, task->id);
         save_task_prune(task);
+    }
     if (result) {
         result->bytes = task->bytes;
         result->seconds = clock_seconds() - task->started;

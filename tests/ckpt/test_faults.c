@@ -1,90 +1,11 @@
 /* System calls fail while a checkpoint is written: at the n-th call for every n, with every errno that disks give. Each
- * time the save says so clearly and what was committed before is still there. The calls are interposed by definitions
- * in this program, which go before those of the C library. */
+ * time the save says so clearly and what was committed before is still there. */
 #include "ckpt/fixture.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
+#include <fsdp/checkpoint.h>
 #include <sched.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
 
-/* The fault to come: counts calls down, in this process. */
-static struct {
-    atomic_int countdown; /* 0: none; 1: the next call fails */
-    int number;
-    bool stays;      /* every later call fails too: a disk that is full stays full */
-    bool background; /* only calls of other threads than the one that set it */
-    pthread_t setter;
-    atomic_bool tripped;
-} fault;
-
-static bool fault_strikes(void)
-{
-    if (fault.background && pthread_equal(fault.setter, pthread_self()))
-        return false;
-    if (atomic_load(&fault.tripped) && fault.stays) {
-        errno = fault.number;
-        return true;
-    }
-    if (atomic_load(&fault.countdown) == 0 || atomic_fetch_sub(&fault.countdown, 1) != 1)
-        return false;
-    atomic_store(&fault.tripped, true);
-    errno = fault.number;
-    return true;
-}
-
-static void fault_set(int countdown, int number, bool stays)
-{
-    fault.number = number;
-    fault.stays = stays;
-    fault.background = false;
-    fault.setter = pthread_self();
-    atomic_store(&fault.tripped, false);
-    atomic_store(&fault.countdown, countdown);
-}
-
-ssize_t pwrite(int fd, const void *data, size_t bytes, off_t offset)
-{
-    return fault_strikes() ? -1 : syscall(SYS_pwrite64, fd, data, bytes, offset);
-}
-
-int fsync(int fd)
-{
-    return fault_strikes() ? -1 : (int)syscall(SYS_fsync, fd);
-}
-
-int rename(const char *from, const char *to)
-{
-    return fault_strikes() ? -1 : (int)syscall(SYS_rename, from, to);
-}
-
-int ftruncate(int fd, off_t length)
-{
-    return fault_strikes() ? -1 : (int)syscall(SYS_ftruncate, fd, length);
-}
-
-int mkdir(const char *path, mode_t mode)
-{
-    return fault_strikes() ? -1 : (int)syscall(SYS_mkdir, path, mode);
-}
-
-int renameat2(int from_folder, const char *from, int to_folder, const char *to, unsigned flags)
-{
-    return fault_strikes() ? -1 : (int)syscall(SYS_renameat2, from_folder, from, to_folder, to, flags);
-}
-
-/* Only files that are written: what fails is the disk that takes the checkpoint. */
-int open(const char *path, int flags, ...)
-{
-    va_list arguments;
-    va_start(arguments, flags);
-    mode_t mode = flags & O_CREAT ? va_arg(arguments, mode_t) : 0;
-    va_end(arguments);
-    return (flags & O_ACCMODE) != O_RDONLY && fault_strikes() ? -1
-                                                              : (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
-}
+#include "ckpt/faults.h"
 
 /* ---- One rank ---- */
 
@@ -103,6 +24,18 @@ static fsdp_status save_async(const char *directory, ckpt_kind kind, int64_t ste
     }
     fixture_free(f);
     return status;
+}
+
+/* Kind local: what a rank had replaced stays until all have theirs, or until a later save is well. */
+static int count_old(const char *directory, ckpt_kind kind)
+{
+    int n = 0;
+    DIR *folder = opendir(directory);
+    for (struct dirent *entry; folder && (entry = readdir(folder));)
+        n += strstr(entry->d_name, ".old-") != NULL;
+    closedir(folder);
+    assert_true(n == 0 || kind == CKPT_LOCAL);
+    return n;
 }
 
 /* Every call of a save fails once, until a save has no more calls to fail. */
@@ -133,9 +66,10 @@ static int check_every_call(ckpt_kind kind, int number, bool stays, bool async)
         int64_t step = fixture_resumed_step(directory);
         if (step != 10 && step != 20) /* 20: the sync of the parent failed, after everything was in place */
             fail_msg("call %d: resumes from %lld: %s", n, (long long)step, fsdp_last_error());
-        assert_true(fixture_count_entries(directory) <= 2);
+        assert_true(fixture_count_entries(directory) - count_old(directory, kind) <= 2);
     }
     assert_int_equal(fixture_resumed_step(directory), 20);
+    assert_int_equal(fixture_count_entries(directory), 2);
     return n - 1;
 }
 
@@ -254,6 +188,63 @@ static void a_local_save_that_fails_on_one_rank_keeps_the_step_before(void **sta
         ranks_free(&all);
         assert_true(n < 200);
     }
+}
+
+typedef struct local_mixture {
+    const char *directory;
+    int64_t step, tag, found; /* saves `tag` as `step`; a step of -1 resumes, and must find `found` */
+} local_mixture;
+
+static void save_or_resume_local(ranks *all, int rank, void *context)
+{
+    const local_mixture *x = context;
+    comm *c = ranks_open(all, rank);
+    fixture *f = fixture_make(CUT_FLAT, rank, all->n, false);
+    fixture_fill(f, x->tag);
+    ckpt_save_config config = fixture_config(x->directory, CKPT_LOCAL, x->step);
+    ckpt_load_config load = CKPT_LOAD_CONFIG_INIT;
+    ckpt_load_result result;
+    if (x->step >= 0) {
+        RANK_CHECK(ckpt_save(&config, &f->state, comm_world(c), NULL) == FSDP_OK);
+    } else {
+        RANK_CHECK(ckpt_resume(x->directory, &load, &f->state, comm_world(c), &result) == FSDP_OK);
+        RANK_CHECK(result.step == x->found);
+        ckpt_load_result_free(&result);
+    }
+    fixture_free(f);
+    comm_close(c);
+}
+
+static void run_local(local_mixture x)
+{
+    ranks all = ranks_make(2);
+    assert_true(ranks_run(&all, save_or_resume_local, &x));
+    ranks_free(&all);
+}
+
+/* Two saves of one step, each of which only the other rank finished: parts of different saves are no checkpoint. */
+static void parts_of_two_local_saves_are_not_one_checkpoint(void **state)
+{
+    (void)state;
+    const char *a = scratch_path("mixture-a"), *b = scratch_path("mixture-b");
+    char from[1300], to[1300];
+    run_local((local_mixture){.directory = a, .step = 5, .tag = 5});
+    run_local((local_mixture){.directory = a, .step = 10, .tag = 10});
+    run_local((local_mixture){.directory = b, .step = 10, .tag = 11});
+    run_local((local_mixture){.directory = a, .step = -1, .found = 10});
+    snprintf(to, sizeof to, "%s/step-00000010.rank-00001", a);
+    snprintf(from, sizeof from, "%s/step-00000010.rank-00001", b);
+    assert_ok(file_remove_tree(to));
+    assert_int_equal(rename(from, to), 0);
+    run_local((local_mixture){.directory = a, .step = -1, .found = 5});
+    /* Nor does a prune by hand take it for one, and remove what is. */
+    char *text;
+    fsdp_checkpoint_prune_config prune = FSDP_CHECKPOINT_PRUNE_CONFIG_INIT;
+    prune.directory = a;
+    prune.keep = 1;
+    assert_ok(fsdp_checkpoint_prune(&prune, &text));
+    free(text);
+    run_local((local_mixture){.directory = a, .step = -1, .found = 5});
 }
 
 /* ---- Other troubles ---- */
@@ -380,6 +371,7 @@ int main(void)
         cmocka_unit_test(failures_in_the_background_are_reported_by_wait),
         cmocka_unit_test(a_rank_that_cannot_write_fails_the_save_on_all_ranks),
         cmocka_unit_test(a_local_save_that_fails_on_one_rank_keeps_the_step_before),
+        cmocka_unit_test(parts_of_two_local_saves_are_not_one_checkpoint),
         cmocka_unit_test(a_failing_device_read_fails_the_save),
         cmocka_unit_test(a_save_that_failed_in_the_background_does_not_cost_the_next),
         cmocka_unit_test(a_directory_without_permission_is_a_clear_error),
