@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes src/data/unicode_tables.c: what the tokenizers library thinks of every code point.
+"""Writes src/tokenizer/text/unicode_tables.c: what the tokenizers library thinks of every code point.
 
-Run with the `tokenizers` (0.23) and `regex` packages installed:  tools/generate_unicode_tables.py > src/data/unicode_tables.c
+Run with the `tokenizers` (0.23) and `regex` packages installed:  tools/generate_unicode_tables.py > src/tokenizer/text/unicode_tables.c
 The library mixes several Unicode versions (Rust's own, Oniguruma's, two crates'), so its answers are asked for one code
 point at a time rather than taken from one edition of the standard. Only what it does not expose (grapheme break classes,
 combining classes) comes from elsewhere.

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "data/dataset_internal.h"
 #include "data/document.h"
-#include "data/text_buffer.h"
+#include "tokenizer/text/text_buffer.h"
 
 typedef struct pairs_source {
     dataset_source base;

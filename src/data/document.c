@@ -9,8 +9,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "data/text_buffer.h"
-#include "data/text_cut.h"
+#include "tokenizer/text/text_buffer.h"
+#include "tokenizer/text_cut.h"
 #include "format/byte_stream.h"
 #include "format/signature.h"
 #include "format/text_reader.h"

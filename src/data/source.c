@@ -13,8 +13,8 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "data/hub.h"
-#include "data/text_buffer.h"
+#include "format/hub.h"
+#include "tokenizer/text/text_buffer.h"
 #include "format/image_file.h"
 #include "format/signature.h"
 

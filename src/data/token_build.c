@@ -11,8 +11,8 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "data/document.h"
-#include "data/text_buffer.h"
-#include "data/tokenizer_internal.h"
+#include "tokenizer/text/text_buffer.h"
+#include "tokenizer/tokenizer_internal.h"
 
 enum { JOB_BYTES = 256 << 10, MOST_THREADS = 64, ERROR_BYTES = 512 };
 

@@ -18,8 +18,8 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "data/text_buffer.h"
-#include "data/tokenizer_internal.h"
+#include "tokenizer/text/text_buffer.h"
+#include "tokenizer/tokenizer_internal.h"
 #include "format/token_file.h"
 
 enum { CACHE_WAIT_SECONDS = 6 * 3600, CACHE_POLL_MILLISECONDS = 20 };

@@ -3,7 +3,7 @@
 #define PLAN_WORKLOAD_H
 
 #include "models/config.h"
-#include "shard/memory_plan.h"
+#include "shard/plan/memory_plan.h"
 
 typedef struct workload {
     model_config model;

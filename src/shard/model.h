@@ -5,11 +5,11 @@
 #include <fsdp/shard.h>
 
 #include "comm/world.h"
-#include "shard/layout.h"
-#include "shard/recorded.h"
-#include "shard/schedule.h"
-#include "shard/strategy.h"
-#include "shard/unit.h"
+#include "shard/build/layout.h"
+#include "shard/step/recorded.h"
+#include "shard/plan/schedule.h"
+#include "shard/build/strategy.h"
+#include "shard/step/unit.h"
 #include "tensor/program.h"
 
 /* Memory that grows when a new program needs more; the contents do not survive that, except gradients that are held. */

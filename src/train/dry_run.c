@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "train/plan_table.h"
+#include "plan/table.h"
 #include "train/run.h"
-#include "train/settings_used.h"
+#include "settings/settings_used.h"
 
 static fsdp_status say_text(train_run *run, const char *plan)
 {

@@ -12,14 +12,14 @@
 #include "base/file.h"
 #include "base/printable.h"
 #include "ckpt/report.h"
-#include "data/hub.h"
+#include "format/hub.h"
 #include "train/agree.h"
-#include "train/fit.h"
+#include "plan/fit.h"
 #include "train/paths.h"
 #include "train/record.h"
-#include "train/settings_used.h"
-#include "train/shape.h"
-#include "train/weights.h"
+#include "settings/settings_used.h"
+#include "settings/shape.h"
+#include "state/weights.h"
 
 void run_say(train_run *run, fsdp_line kind, const char *format, ...)
 {

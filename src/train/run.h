@@ -8,8 +8,8 @@
 #include "ckpt/load.h"
 #include "ckpt/save.h"
 #include "data/loader.h"
-#include "train/assemble.h"
-#include "train/model_state.h"
+#include "plan/assemble.h"
+#include "state/model_state.h"
 #include "train/report.h"
 
 struct train_run {

@@ -10,9 +10,9 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/threads.h"
-#include "data/hub.h"
+#include "format/hub.h"
 #include "train/run.h"
-#include "train/settings_used.h"
+#include "settings/settings_used.h"
 
 static const int64_t cache_from_bytes = 64 << 20;
 static const double seconds_between_lines = 5;

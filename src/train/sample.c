@@ -6,7 +6,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "train/run.h"
-#include "train/generate.h"
+#include "generate/generate.h"
 
 typedef struct writing {
     generator *generator;

@@ -8,7 +8,7 @@
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "train/peak.h"
+#include "device/peak.h"
 
 enum { SIDE = 512, MOST_ROUNDS = 16 };
 static const double longest_seconds = 0.03;

@@ -19,8 +19,8 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "device/cpu/product.h"
-#include "device/cpu/product_kernel.h"
+#include "device/cpu/gemm/gemm.h"
+#include "device/cpu/gemm/kernel.h"
 
 #ifdef FSDP_WITH_ONEDNN
 #include <dnnl.h>

@@ -16,7 +16,7 @@
 #include <fsdp/status.h>
 
 #include "base/clock.h"
-#include "comm/meeting.h"
+#include "comm/meet/meeting.h"
 #include "comm/ports.h"
 
 typedef struct guest {

@@ -10,8 +10,8 @@
 #include <math.h>
 
 #include "base/hooks.h"
-#include "comm/meeting.h"
-#include "comm/nccl_world.h"
+#include "comm/meet/meeting.h"
+#include "comm/nccl/backend.h"
 #include "comm/ranks.h"
 
 typedef struct gpu_rank {

@@ -15,7 +15,7 @@
 #include "base/scratch.h"
 #include "data/dataset.h"
 #include "data/files.h"
-#include "data/hub.h"
+#include "format/hub.h"
 #include "format/safetensors_writer.h"
 #include "format/token_file.h"
 

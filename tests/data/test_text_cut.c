@@ -14,7 +14,7 @@
 #include "base/rng.h"
 #include "base/scratch.h"
 #include "data/files.h"
-#include "data/tokenizer_internal.h"
+#include "tokenizer/tokenizer_internal.h"
 #include "format/token_file.h"
 
 typedef struct draw {

@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "device/cuda/attention_graph.h"
-#include "device/cuda/conv2d_plan.h"
+#include "device/cuda/cudnn/attention_graph.h"
+#include "device/cuda/cudnn/conv2d_plan.h"
 
 #ifdef CUDA_HAS_CUDNN
 

@@ -10,7 +10,7 @@
 #include <jansson.h>
 
 #include "data/document.h"
-#include "data/text_buffer.h"
+#include "tokenizer/text/text_buffer.h"
 #include "format/signature.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);

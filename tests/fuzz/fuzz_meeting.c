@@ -13,9 +13,9 @@
 #include <unistd.h>
 
 #include "base/hash.h"
-#include "comm/ledger.h"
-#include "comm/meeting.h"
-#include "comm/roll.h"
+#include "comm/meet/ledger.h"
+#include "comm/meet/meeting.h"
+#include "comm/meet/watchdog.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

@@ -6,7 +6,7 @@
 
 #include <fsdp/settings.h>
 
-#include "train/flags_value.h"
+#include "settings/flags_value.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "base/environment.h"
-#include "data/tokenizer_internal.h"
-#include "data/utf8.h"
+#include "tokenizer/tokenizer_internal.h"
+#include "tokenizer/text/utf8.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

@@ -14,7 +14,7 @@
 #include "format/safetensors.h"
 #include "models/config.h"
 #include "shard/model.h"
-#include "train/weights.h"
+#include "state/weights.h"
 
 typedef struct golden {
     char folder[1024];

@@ -3,9 +3,9 @@
 #ifndef TESTS_SHARD_STACK_H
 #define TESTS_SHARD_STACK_H
 
-#include "shard/layout.h"
-#include "shard/schedule.h"
-#include "shard/wrap.h"
+#include "shard/build/layout.h"
+#include "shard/plan/schedule.h"
+#include "shard/build/wrap.h"
 #include "tensor/rig.h"
 
 enum { STACK_WIDTH = 24, STACK_ROWS = 4 };

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/hooks.h"
-#include "shard/recorded.h"
+#include "shard/step/recorded.h"
 
 typedef struct counters {
     int works, begins, ends, launches, frees;

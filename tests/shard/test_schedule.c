@@ -2,7 +2,7 @@
  * lives at the same time lies apart, and gradients are reduced once, after their last write. */
 #include "shard/stack.h"
 
-#include "shard/recorded.h"
+#include "shard/step/recorded.h"
 
 static const schedule_options usual = {.parameters = RESIDENT_GATHERED,
                                        .gradients = GRADIENT_BUFFERED,

@@ -1,6 +1,6 @@
 /* The state machine of a unit: legal moves pass, every other is refused with the unit and both states named. */
 #include "shard/stack.h"
-#include "shard/unit.h"
+#include "shard/step/unit.h"
 
 static const layout_unit some_layout = {.name = (char *)"blocks.7"};
 

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "shard/unit_worker.h"
+#include "shard/offload/worker.h"
 
 enum { UNITS = 5 };
 

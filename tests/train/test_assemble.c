@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "train/assemble.h"
+#include "plan/assemble.h"
 
 #include "support_job.h"
 

@@ -13,7 +13,7 @@
 #include <fsdp/plan.h>
 #include <jansson.h>
 
-#include "train/fit.h"
+#include "plan/fit.h"
 
 static const size_t GiB = (size_t)1 << 30;
 

@@ -18,7 +18,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/hash.h"
-#include "shard/memory_plan.h"
+#include "shard/plan/memory_plan.h"
 #include "shard/model.h"
 
 enum { SAMPLES = 3, WIDTH = 31, TARGET = 29, VOCABULARY = 61, HIDDEN = 32, LAYERS = 8, STEPS = 3, MICRO = 2 };

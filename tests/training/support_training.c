@@ -13,7 +13,7 @@
 #include "base/hash.h"
 #include "base/hooks.h"
 #include "base/rng.h"
-#include "shard/memory_plan.h"
+#include "shard/plan/memory_plan.h"
 #include "shard/model.h"
 #include "shard/recording_device.h"
 #include "training/support_ranks.h"

@@ -20,7 +20,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "optim/update.h"
-#include "shard/memory_plan.h"
+#include "shard/plan/memory_plan.h"
 #include "shard/model.h"
 #include "training/support_ranks.h"
 

@@ -17,8 +17,8 @@
 #include "base/hash.h"
 #include "ckpt/load.h"
 #include "ckpt/save.h"
-#include "shard/offload.h"
-#include "train/model_state.h"
+#include "shard/offload/offload.h"
+#include "state/model_state.h"
 #include "training/support_ranks.h"
 #include "training/support_training.h"
 

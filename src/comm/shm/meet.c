@@ -16,7 +16,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "comm/shm/control.h"
-#include "comm/visitors.h"
+#include "comm/meet/visitors.h"
 
 /* What ranks greet each other with; another program on the same address does not know it. */
 #define SHM_MAGIC 0x31304d4853504453ull

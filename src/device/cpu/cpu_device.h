@@ -3,7 +3,7 @@
 #ifndef DEVICE_CPU_CPU_DEVICE_H
 #define DEVICE_CPU_CPU_DEVICE_H
 
-#include "device/cpu/product.h"
+#include "device/cpu/gemm/gemm.h"
 #include "device/device.h"
 
 /* One portable source, compiled once per level (see simd/simd.h). Processors other than x86-64 have the first only. */

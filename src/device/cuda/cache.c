@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "device/cuda/gemm_table.h"
+#include "device/cuda/gemm/gemm_table.h"
 
 /* malloc'd, or NULL when nobody says where. */
 static char *cache_folder(void)

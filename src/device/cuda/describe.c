@@ -1,6 +1,6 @@
 /* A GPU that is only described: the CUDA device without hardware. Its workspaces are those of the real one, cuDNN's
  * plans for it included. */
-#include "device/cuda/cudnn_plans.h"
+#include "device/cuda/cudnn/cudnn_plans.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,0 +1,274 @@
+/* Collectives as NCCL calls on a group's stream, behind the work that made the data. Where NCCL cannot write the result
+ * as it is wanted (another type, added to what is there) it goes through staging memory; host data does as well. */
+#include "comm/nccl/backend.h"
+
+#include <stdio.h>
+#include <time.h>
+
+#include "base/checked.h"
+#include "base/clock.h"
+#include "base/error.h"
+
+static ncclDataType_t type_of(fsdp_dtype dtype)
+{
+    static const ncclDataType_t types[] = {
+        [FSDP_F32] = ncclFloat32, [FSDP_BF16] = ncclBfloat16, [FSDP_F16] = ncclFloat16, [FSDP_F64] = ncclFloat64,
+        [FSDP_I32] = ncclInt32,   [FSDP_I64] = ncclInt64,     [FSDP_U8] = ncclUint8,
+    };
+    return types[dtype];
+}
+
+static ncclRedOp_t operator_of(comm_reduction reduction)
+{
+    static const ncclRedOp_t operators[] = {
+        [COMM_SUM] = ncclSum, [COMM_AVERAGE] = ncclAvg, [COMM_MAX] = ncclMax, [COMM_MIN] = ncclMin};
+    return operators[reduction];
+}
+
+static char *element(buffer b, int64_t index)
+{
+    return (char *)b.p + index * (int64_t)fsdp_dtype_size(b.dtype);
+}
+
+static bool has_equal_counts(const comm_piece *p, int n)
+{
+    for (int i = 1; p->counts && i < n; i++)
+        if (p->counts[i] != p->counts[0])
+            return false;
+    return true;
+}
+
+/* Parts of unequal size: everybody's part is a broadcast (a sum at its owner), all in one launch. */
+static ncclResult_t gather_piece(const nccl_world *w, const comm_group *g, const comm_piece *p)
+{
+    const nccl_group *n = g->backend;
+    ncclDataType_t type = type_of(p->send.dtype);
+    if (has_equal_counts(p, g->size))
+        return w->api.ncclAllGather(p->send.p, p->recv.p, (size_t)piece_count(p, 0), type, n->handle, n->queue);
+    ncclResult_t result = ncclSuccess;
+    for (int rank = 0; rank < g->size && result == ncclSuccess; rank++) {
+        char *part = element(p->recv, piece_offset(p, rank));
+        if (piece_count(p, rank) > 0)
+            result = w->api.ncclBroadcast(rank == g->rank ? p->send.p : part, part, (size_t)piece_count(p, rank), type,
+                                          rank, n->handle, n->queue);
+    }
+    return result;
+}
+
+static ncclResult_t reduce_scatter_piece(const nccl_world *w, const comm_group *g, const comm_piece *p, void *to,
+                                         ncclRedOp_t operator)
+{
+    const nccl_group *n = g->backend;
+    ncclDataType_t type = type_of(p->send.dtype);
+    if (has_equal_counts(p, g->size))
+        return w->api.ncclReduceScatter(p->send.p, to, (size_t)piece_count(p, 0), type, operator, n->handle, n->queue);
+    ncclResult_t result = ncclSuccess;
+    for (int rank = 0; rank < g->size && result == ncclSuccess; rank++)
+        if (piece_count(p, rank) > 0)
+            result = w->api.ncclReduce(element(p->send, piece_offset(p, rank)), to, (size_t)piece_count(p, rank),
+                                       type, operator, rank, n->handle, n->queue);
+    return result;
+}
+
+static ncclResult_t call_piece(const nccl_world *w, const comm_request *r, const comm_piece *p, void *to)
+{
+    const comm_group *g = r->group;
+    const nccl_group *n = g->backend;
+    ncclDataType_t type = type_of(p->send.dtype);
+    switch (r->kind) {
+    case COMM_ALL_GATHER:
+    case COMM_EXCHANGE:
+        return gather_piece(w, g, p);
+    case COMM_REDUCE_SCATTER:
+        return reduce_scatter_piece(w, g, p, to, operator_of(r->op.reduction));
+    case COMM_ALL_REDUCE:
+        return w->api.ncclAllReduce(p->send.p, to, (size_t)p->count, type, operator_of(r->op.reduction), n->handle,
+                                    n->queue);
+    case COMM_BROADCAST:
+        return w->api.ncclBroadcast(p->send.p, p->recv.p, (size_t)p->count, type, r->op.root, n->handle, n->queue);
+    case COMM_BARRIER:
+        break;
+    }
+    return ncclSuccess;
+}
+
+static bool is_reduction(const comm_request *r)
+{
+    return r->kind == COMM_REDUCE_SCATTER || r->kind == COMM_ALL_REDUCE;
+}
+
+static bool is_indirect(const comm_request *r, const comm_piece *p)
+{
+    return is_reduction(r) && (p->add || p->send.dtype != p->recv.dtype);
+}
+
+/* Elements that the result has on this rank. */
+static int64_t result_count(const comm_request *r, const comm_piece *p)
+{
+    return r->kind == COMM_REDUCE_SCATTER ? piece_count(p, r->group->rank) : p->count;
+}
+
+static size_t staged_bytes(const comm_request *r, const comm_piece *p)
+{
+    return is_indirect(r, p) ? round_up((size_t)result_count(r, p) * fsdp_dtype_size(p->send.dtype), 256) : 0;
+}
+
+/* recv (+)= what was staged, in recv's type. */
+static fsdp_status finish_piece(const comm_request *r, const comm_piece *p, void *staged)
+{
+    const nccl_group *n = r->group->backend;
+    device *d = r->group->comm->config.device;
+    axpby_args a = {.n = result_count(r, p), .alpha = 1, .a = {staged, p->send.dtype}, .out = p->recv};
+    if (p->add) {
+        a.b = p->recv;
+        a.beta = 1;
+    }
+    return a.n > 0 ? d->kernels->axpby(n->stream, &a) : FSDP_OK;
+}
+
+/* All pieces in one launch. `staging`: room behind what host data takes. */
+static fsdp_status enqueue(comm_request *r, const comm_piece *pieces, char *staging)
+{
+    nccl_world *w = nccl_world_of(r->group->comm);
+    FSDP_TRY(nccl_enter(r->group->comm));
+    ncclResult_t result = w->api.ncclGroupStart();
+    char *at = staging;
+    for (int i = 0; i < r->op.n_pieces && result == ncclSuccess; i++) {
+        result = call_piece(w, r, &pieces[i], is_indirect(r, &pieces[i]) ? at : pieces[i].recv.p);
+        at += staged_bytes(r, &pieces[i]);
+    }
+    ncclResult_t ended = w->api.ncclGroupEnd();
+    nccl_leave(r->group->comm);
+    FSDP_TRY(nccl_check(w, result == ncclSuccess ? ended : result, comm_kind_name(r->kind)));
+    at = staging;
+    for (int i = 0; i < r->op.n_pieces; i++) {
+        if (is_indirect(r, &pieces[i]))
+            FSDP_TRY(finish_piece(r, &pieces[i], at));
+        at += staged_bytes(r, &pieces[i]);
+    }
+    return FSDP_OK;
+}
+
+/* Notes the collective for the watch, and marks its end on the stream. */
+static fsdp_status mark(comm_request *r)
+{
+    comm *c = r->group->comm;
+    nccl_world *w = nccl_world_of(c);
+    nccl_group *n = r->group->backend;
+    int place = (int)(r->sequence % NCCL_EVENTS);
+    FSDP_TRY(c->config.device->event_record(n->stream, n->done[place]));
+    pthread_mutex_lock(&w->lock);
+    n->enqueued = r->sequence;
+    pthread_mutex_unlock(&w->lock);
+    return FSDP_OK;
+}
+
+/* Before NCCL hears of it: connecting for the first collective of a kind waits for peers, too. */
+static fsdp_status announce(comm_request *r)
+{
+    nccl_world *w = nccl_world_of(r->group->comm);
+    nccl_group *n = r->group->backend;
+    int place = (int)(r->sequence % NCCL_EVENTS);
+    signature what;
+    signature_make(r, &what);
+    pthread_mutex_lock(&w->lock);
+    n->begun[place] = 0; /* its clock starts when the watch first sees it at the front */
+    n->names[place] = what;
+    pthread_mutex_unlock(&w->lock);
+    return roll_call(w->roll, r->group->serial, r->group->members[0], r->sequence, &what);
+}
+
+static fsdp_status run_on_device(comm_request *r)
+{
+    comm *c = r->group->comm;
+    nccl_group *n = r->group->backend;
+    device *d = c->config.device;
+    size_t bytes = 0;
+    char *staging = NULL;
+    for (int i = 0; i < r->op.n_pieces; i++)
+        bytes += staged_bytes(r, &r->op.pieces[i]);
+    FSDP_TRY(nccl_stage(r->group, bytes, &staging));
+    FSDP_TRY(d->event_record(r->op.stream, n->ready));
+    FSDP_TRY(d->stream_wait(n->stream, n->ready));
+    FSDP_TRY(enqueue(r, r->op.pieces, staging));
+    return mark(r);
+}
+
+/* Elements of send and recv on this rank. */
+static int64_t send_count(const comm_request *r, const comm_piece *p)
+{
+    return r->kind == COMM_REDUCE_SCATTER                           ? piece_offset(p, r->group->size)
+           : r->kind == COMM_ALL_GATHER || r->kind == COMM_EXCHANGE ? piece_count(p, r->group->rank)
+                                                                    : p->count;
+}
+
+static int64_t recv_count(const comm_request *r, const comm_piece *p)
+{
+    return r->kind == COMM_ALL_GATHER || r->kind == COMM_EXCHANGE ? piece_offset(p, r->group->size)
+                                                                  : result_count(r, p);
+}
+
+/* Host data: up, through the collective, down again, and waited for. */
+static fsdp_status run_on_host(comm_request *r)
+{
+    comm *c = r->group->comm;
+    nccl_group *n = r->group->backend;
+    device *d = c->config.device;
+    comm_piece pieces[COMM_MAX_PIECES];
+    size_t bytes = 256;
+    char *staging;
+    for (int i = 0; i < r->op.n_pieces; i++) {
+        const comm_piece *p = &r->op.pieces[i];
+        bytes += round_up((size_t)send_count(r, p) * fsdp_dtype_size(p->send.dtype), 256) +
+                 round_up((size_t)recv_count(r, p) * fsdp_dtype_size(p->recv.dtype), 256) + staged_bytes(r, p);
+    }
+    FSDP_TRY(nccl_stage(r->group, bytes, &staging));
+    if (r->kind == COMM_BARRIER) { /* a sum of nothing in particular */
+        comm_piece one = {.send = {staging, FSDP_I32}, .recv = {staging, FSDP_I32}, .count = 1};
+        comm_request sum = {.op = {.n_pieces = 1, .pieces = &one}, .kind = COMM_ALL_REDUCE, .group = r->group};
+        FSDP_TRY(enqueue(&sum, &one, staging));
+        FSDP_TRY(mark(r));
+        return nccl_wait_host(r->group, r->sequence);
+    }
+    for (int i = 0; i < r->op.n_pieces; i++) {
+        comm_piece *p = &pieces[i];
+        *p = r->op.pieces[i];
+        size_t send = (size_t)send_count(r, p) * fsdp_dtype_size(p->send.dtype);
+        size_t recv = (size_t)recv_count(r, p) * fsdp_dtype_size(p->recv.dtype);
+        bool reads = r->kind != COMM_BROADCAST || r->group->rank == r->op.root;
+        p->send.p = staging;
+        staging += round_up(send, 256);
+        p->recv.p = staging;
+        staging += round_up(recv, 256);
+        if (reads)
+            FSDP_TRY(d->copy(n->stream, p->send.p, r->op.pieces[i].send.p, send));
+        if (p->add)
+            FSDP_TRY(d->copy(n->stream, p->recv.p, r->op.pieces[i].recv.p, recv));
+    }
+    FSDP_TRY(enqueue(r, pieces, staging));
+    FSDP_TRY(mark(r));
+    FSDP_TRY(nccl_wait_host(r->group, r->sequence));
+    for (int i = 0; i < r->op.n_pieces; i++)
+        FSDP_TRY(d->copy(n->stream, r->op.pieces[i].recv.p, pieces[i].recv.p,
+                         (size_t)recv_count(r, &pieces[i]) * fsdp_dtype_size(pieces[i].recv.dtype)));
+    return d->stream_synchronize(n->stream);
+}
+
+/* An error of NCCL's is mostly another rank's doing, of which word is on its way. */
+static fsdp_status await_word(comm *c, fsdp_status status)
+{
+    char text[ROLL_TEXT_BYTES];
+    struct timespec pause = {.tv_nsec = 5000000};
+    double deadline = clock_seconds() + NCCL_GRACE_SECONDS;
+    snprintf(text, sizeof text, "%s", engine_error_text(c));
+    while (!atomic_load(&c->failed) && clock_seconds() < deadline)
+        nanosleep(&pause, NULL);
+    return atomic_load(&c->failed) ? engine_failure(c) : error_set(status, "%s", text);
+}
+
+fsdp_status nccl_run(comm_request *r)
+{
+    FSDP_TRY(announce(r));
+    fsdp_status status = r->op.stream ? run_on_device(r) : run_on_host(r);
+    return status == FSDP_ERR_PEER ? await_word(r->group->comm, status) : status;
+}

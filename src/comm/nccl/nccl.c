@@ -1,0 +1,186 @@
+/* The NCCL backend's coming and going: the library, the meeting with the other ranks, failures and the end. Groups are
+ * left to nccl_group.c, memory to nccl_memory.c, what is enqueued to nccl_collectives.c. */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "comm/nccl/backend.h"
+#include "device/cuda/cuda.h"
+#include "device/cuda/cuda_device.h"
+
+enum { OLDEST_VERSION = 21800 };
+
+fsdp_status nccl_check(const nccl_world *w, ncclResult_t result, const char *what)
+{
+    if (result == ncclSuccess || result == ncclInProgress)
+        return FSDP_OK;
+    const char *detail = w->api.ncclGetLastError(NULL);
+    return error_set(FSDP_ERR_PEER, "NCCL could not run %s: %s%s%.500s", what, w->api.ncclGetErrorString(result),
+                     detail && *detail ? ": " : "", detail ? detail : "");
+}
+
+static fsdp_status open_library(nccl_world *w)
+{
+    int version = 0;
+    const char *missing = NULL;
+    w->library = cuda_open_library("libnccl.so.2");
+    if (!w->library)
+        return error_set(FSDP_ERR_UNSUPPORTED,
+                         "libnccl.so.2 was not found; install NCCL or name its folder in FSDP_CUDA_LIBRARIES");
+#define FIND(name)                                                                                                     \
+    {                                                                                                                  \
+        void *symbol = dlsym(w->library, #name);                                                                       \
+        memcpy(&w->api.name, &symbol, sizeof symbol);                                                                  \
+    }
+#define REQUIRE(name)                                                                                                  \
+    if (!w->api.name)                                                                                                  \
+        missing = #name;
+    NCCL_FUNCTIONS(FIND)
+    NCCL_NEWER_FUNCTIONS(FIND)
+    NCCL_FUNCTIONS(REQUIRE)
+#undef FIND
+#undef REQUIRE
+    if (missing || w->api.ncclGetVersion(&version) != ncclSuccess || version < OLDEST_VERSION)
+        return error_set(FSDP_ERR_UNSUPPORTED, "libnccl.so.2 is too old (%d, no %s); NCCL 2.18 or newer is needed",
+                         version, missing ? missing : "suitable version");
+    return FSDP_OK;
+}
+
+/* ---- what the roll's thread reports ---- */
+
+static void heard_failure(void *context, fsdp_status status, const char *text)
+{
+    comm *c = context;
+    atomic_store(&nccl_world_of(c)->told, true);
+    engine_fail(c, status, text);
+}
+
+static void watch(void *context)
+{
+    comm *c = context;
+    char text[ROLL_TEXT_BYTES];
+    if (atomic_load(&c->failed) || atomic_load(&c->stop))
+        return;
+    (void)cuda_enter((const cuda_device *)c->config.device); /* this thread asks its events, not those of GPU 0 */
+    nccl_world *w = nccl_world_of(c);
+    fsdp_status status = nccl_examine_groups(c, text, sizeof text);
+    if (status == FSDP_ERR_PEER && w->trouble_since == 0)
+        w->trouble_since = clock_seconds();
+    if (status == FSDP_ERR_TIMEOUT ||
+        (status == FSDP_ERR_PEER && clock_seconds() - w->trouble_since > NCCL_GRACE_SECONDS))
+        engine_fail(c, status, text);
+}
+
+/* ---- opening ---- */
+
+static fsdp_status nccl_open(comm *c)
+{
+    nccl_world *w = calloc(1, sizeof *w);
+    if (!w)
+        return error_set(FSDP_ERR_MEMORY, "no memory to start NCCL");
+    c->state = w;
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_mutex_init(&w->calls, NULL);
+    if (!c->config.device || strcmp(c->config.device->name, "cuda") != 0)
+        return error_set(FSDP_ERR_INPUT, "backend nccl is for --device cuda; use shm or mpi between CPUs");
+    FSDP_TRY(open_library(w));
+    if (c->rank == 0)
+        FSDP_TRY(nccl_check(w, w->api.ncclGetUniqueId(&w->id), "making an id"));
+    roll_config config = {.job = c->config.job,
+                          .timeout_seconds = c->config.timeout_seconds,
+                          .fail = heard_failure,
+                          .tick = watch,
+                          .context = c};
+    return roll_open(&config, &w->id, &w->roll);
+}
+
+/* ---- waiting ---- */
+
+fsdp_status nccl_enter(comm *c)
+{
+    pthread_mutex_lock(&nccl_world_of(c)->calls);
+    if (!atomic_load(&c->failed))
+        return FSDP_OK;
+    pthread_mutex_unlock(&nccl_world_of(c)->calls);
+    return engine_failure(c);
+}
+
+void nccl_leave(comm *c)
+{
+    pthread_mutex_unlock(&nccl_world_of(c)->calls);
+}
+
+fsdp_status nccl_wait_host(comm_group *g, uint32_t sequence)
+{
+    comm *c = g->comm;
+    nccl_group *n = g->backend;
+    struct timespec pause = {.tv_nsec = 20000};
+    if (n->enqueued == 0)
+        return FSDP_OK;
+    for (bool done = false; !done;) { /* ends: the roll's thread fails the comm at the timeout */
+        if (atomic_load(&c->failed))
+            return engine_failure(c);
+        FSDP_TRY(cuda_event_done(n->done[sequence % NCCL_EVENTS], &done));
+        if (!done)
+            nanosleep(&pause, NULL);
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status nccl_wait(comm_request *r, stream *s)
+{
+    nccl_group *n = r->group->backend;
+    device *d = r->group->comm->config.device;
+    if (!r->op.stream)
+        return FSDP_OK;                /* host data: run has waited */
+    engine_report_wait(r, HOOK_BEGIN); /* of a stream: as long as it takes to whoever then waits for the stream */
+    fsdp_status status =
+        s ? d->stream_wait(s, n->done[r->sequence % NCCL_EVENTS]) : nccl_wait_host(r->group, r->sequence);
+    engine_report_wait(r, HOOK_END);
+    return status;
+}
+
+/* ---- the end ---- */
+
+static void nccl_abort(comm *c, const char *message)
+{
+    nccl_world *w = nccl_world_of(c);
+    if (!w || atomic_exchange(&w->aborted, true))
+        return;
+    if (w->roll && !atomic_load(&w->told))
+        roll_fail(w->roll, FSDP_ERR_PEER, message);
+    nccl_abort_groups(c);
+}
+
+static void nccl_close(comm *c)
+{
+    nccl_world *w = nccl_world_of(c);
+    if (!w)
+        return;
+    nccl_release_all(c);
+    roll_close(w->roll);
+    pthread_mutex_destroy(&w->calls);
+    pthread_mutex_destroy(&w->lock);
+    free(w); /* the library stays open: its threads may still be ending */
+    c->state = NULL;
+}
+
+const comm_backend comm_nccl_backend = {
+    .name = "nccl",
+    .enqueues = true,
+    .registers = true,
+    .open = nccl_open,
+    .close = nccl_close,
+    .group_open = nccl_group_open,
+    .group_settle = nccl_group_settle,
+    .group_close = nccl_group_close,
+    .run = nccl_run,
+    .wait = nccl_wait,
+    .allocate = nccl_allocate,
+    .release = nccl_release,
+    .abort = nccl_abort,
+};

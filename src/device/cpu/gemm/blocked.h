@@ -1,0 +1,11 @@
+/* The blocked product: packs operands into a kernel's panels and runs its tile over cache-sized blocks with threads. */
+#ifndef DEVICE_CPU_GEMM_BLOCKED_H
+#define DEVICE_CPU_GEMM_BLOCKED_H
+
+#include "device/cpu/gemm/kernel.h"
+
+/* m, n and batch must be positive; k may be 0. Runs on at most `max_threads`, for which the workspace was sized. */
+void product_blocked(const product_kernel *kernel, int max_threads, const gemm_args *args);
+size_t product_blocked_workspace(const product_kernel *kernel, int max_threads, const gemm_args *args);
+
+#endif

@@ -1,0 +1,12 @@
+/* Products with few rows (generation, one token at a time): bound by reading op(b) once, so nothing is packed. */
+#ifndef DEVICE_CPU_GEMM_ROWS_H
+#define DEVICE_CPU_GEMM_ROWS_H
+
+#include "device/cpu/gemm/kernel.h"
+
+bool product_rows_fit(const gemm_args *args);
+
+/* Needs no workspace. Wants product_rows_fit, n and batch positive. */
+void product_rows(const product_kernel *kernel, int max_threads, const gemm_args *args);
+
+#endif

@@ -1,0 +1,128 @@
+/* Matrix products through cuBLASLt. Row-major operands are handed over swapped: what is (m, n) row by row is (n, m)
+ * column by column, so d' = b' a' needs no transposing. Which algorithm serves a shape is decided once by timing
+ * (gemm_table.c); what cuBLASLt has no kernel for goes through fp32 scratch memory and launch_gemm_finish. */
+#include "device/cuda/gemm/gemm_table.h"
+
+#include <string.h>
+
+#include "base/error.h"
+
+static fsdp_status check_arguments(const gemm_args *a)
+{
+    if (a->m < 0 || a->n < 0 || a->k < 0)
+        return error_set(FSDP_ERR_INPUT, "product of negative size (%lld x %lld x %lld)", (long long)a->m,
+                         (long long)a->n, (long long)a->k);
+    if (a->a.dtype != a->b.dtype || a->a.dtype > FSDP_F16 || a->d.dtype > FSDP_F16)
+        return error_set(FSDP_ERR_INPUT, "product of %s and %s into %s: the operands must have one floating type",
+                         fsdp_dtype_name(a->a.dtype), fsdp_dtype_name(a->b.dtype), fsdp_dtype_name(a->d.dtype));
+    return FSDP_OK;
+}
+
+static fsdp_status library_check(cublasStatus_t status, const gemm_args *a)
+{
+    if (status == CUBLAS_STATUS_SUCCESS)
+        return FSDP_OK;
+    return error_set(FSDP_ERR_DEVICE, "cuBLASLt failed (status %d) on a product of %lld x %lld x %lld in %s",
+                     (int)status, (long long)a->m, (long long)a->n, (long long)a->k, fsdp_dtype_name(a->a.dtype));
+}
+
+/* workspace_bytes: of a->workspace. */
+static fsdp_status run_native(stream *s, const gemm_args *a, size_t workspace_bytes, bool *found)
+{
+    cuda_device *d = s->device;
+    gemm_entry *entry = NULL;
+    gemm_table_lock(d->gemms);
+    fsdp_status status = gemm_table_find(s, a, workspace_bytes, &entry);
+    *found = status == FSDP_OK && entry->usable;
+    if (*found)
+        status = library_check(gemm_entry_run(d, s->launch.stream, entry, a, workspace_bytes, a->c.p, a->d.p, NULL), a);
+    gemm_table_unlock(d->gemms);
+    return status;
+}
+
+static fsdp_status no_algorithm(const gemm_args *a)
+{
+    return error_set(FSDP_ERR_UNSUPPORTED, "cuBLASLt has no algorithm for a product of %lld x %lld x %lld in %s",
+                     (long long)a->m, (long long)a->n, (long long)a->k, fsdp_dtype_name(a->a.dtype));
+}
+
+static fsdp_status finish(stream *s, const gemm_args *a, const float *t)
+{
+    return cuda_check(launch_gemm_finish(&s->launch, a, t), "finishing a product");
+}
+
+/* t = op(a) op(b) in fp32 scratch memory, then one kernel for everything else. */
+static fsdp_status run_through_scratch(stream *s, const gemm_args *a)
+{
+    if (!a->workspace)
+        return error_set(FSDP_ERR_INPUT, "a product of %s into %s needs workspace", fsdp_dtype_name(a->a.dtype),
+                         fsdp_dtype_name(a->d.dtype));
+    float *scratch = a->workspace;
+    gemm_args plain = *a;
+    plain.workspace = (char *)a->workspace + gpu_gemm_scratch(a);
+    plain.alpha = 1.0f;
+    plain.beta = 0.0f;
+    plain.bias.p = NULL;
+    plain.c = plain.d = (buffer){scratch, FSDP_F32};
+    plain.ldc = plain.ldd = a->n;
+    plain.stride_c = plain.stride_d = a->m * a->n;
+    bool found = false;
+    FSDP_TRY(run_native(s, &plain, gpu_gemm_library(&s->device->base, a), &found));
+    return found ? finish(s, a, scratch) : no_algorithm(a);
+}
+
+/* d += bias, where the product itself could not take it along. */
+static fsdp_status add_bias(stream *s, const gemm_args *a, buffer bias)
+{
+    gemm_args rest = *a;
+    rest.c = a->d;
+    rest.ldc = a->ldd;
+    rest.stride_c = a->stride_d;
+    rest.beta = 1.0f;
+    rest.bias = bias;
+    return finish(s, &rest, NULL);
+}
+
+static fsdp_status run(stream *s, gemm_args *a)
+{
+    if (a->k == 0)
+        return finish(s, a, NULL);
+    if (gpu_gemm_scratch(a) > 0)
+        return run_through_scratch(s, a);
+    if (a->beta != 0.0f && a->c.dtype != a->d.dtype) { /* the library adds only what has the result's type */
+        gemm_args first = *a;
+        first.bias.p = NULL;
+        FSDP_TRY(finish(s, &first, NULL));
+        a->c = a->d;
+        a->ldc = a->ldd;
+        a->stride_c = a->stride_d;
+        a->beta = 1.0f;
+    }
+    bool found = false;
+    size_t workspace_bytes = a->workspace ? s->device->base.workspace_limit : 0;
+    buffer bias = a->bias;
+    if (!bias.p || (bias.dtype == a->d.dtype && (uintptr_t)bias.p % 16 == 0))
+        FSDP_TRY(run_native(s, a, workspace_bytes, &found));
+    if (found || !bias.p)
+        return found ? FSDP_OK : no_algorithm(a);
+    a->bias.p = NULL;
+    FSDP_TRY(run_native(s, a, workspace_bytes, &found));
+    return found ? add_bias(s, a, bias) : no_algorithm(a);
+}
+
+fsdp_status cuda_gemm(stream *s, const gemm_args *arguments)
+{
+    gemm_args a = *arguments;
+    FSDP_TRY(cuda_enter(s->device));
+    FSDP_TRY(check_arguments(&a));
+    if (a.batch < 1)
+        a.batch = 1;
+    if (a.m == 0 || a.n == 0)
+        return FSDP_OK;
+    if (a.beta == 0.0f) { /* c is not read, and may not be there */
+        a.c = a.d;
+        a.ldc = a.ldd;
+        a.stride_c = a.stride_d;
+    }
+    return run(s, &a);
+}

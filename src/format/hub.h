@@ -1,0 +1,14 @@
+/* Names of data sets and models: a path, or a hub name ("allenai/c4") that is looked up on this machine. Nothing is
+ * downloaded: what is not here is an error that says where it was looked for and what would fetch it. */
+#ifndef FORMAT_HUB_H
+#define FORMAT_HUB_H
+
+#include <fsdp/status.h>
+
+typedef enum hub_kind { HUB_DATASET, HUB_MODEL } hub_kind;
+
+/* The path that `name` stands for: itself where it exists, else under $FSDP_DATA, else in the Hugging Face cache.
+ * `config` (may be NULL) names the data set's configuration, a folder inside it. malloc'd. */
+fsdp_status hub_find(hub_kind kind, const char *name, const char *config, char **path);
+
+#endif

@@ -1,0 +1,207 @@
+/* Steps of generation over a cache. Sizes are rounded up to powers of two, so that a text of any length takes a handful
+ * of programs: one a size of prompt, one a size of the part of the cache that is seen. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "models/decode.h"
+#include "shard/model.h"
+#include "generate/generate.h"
+
+struct generator {
+    fsdp_model *model;
+    model_type type;
+    int32_t start_id, pad_id; /* T5: what the answer begins with; what fills the source */
+    int64_t capacity, source_capacity, vocabulary, n_layers;
+
+    row_cache *past, *memory; /* a layer each; memory: T5's, of the source */
+    uint8_t *rows;            /* device memory of all of them */
+    size_t rows_bytes;
+
+    int64_t n;                                         /* tokens in the cache */
+    int64_t n_source;                                  /* T5: rows of memory that are seen, padding included */
+    int32_t *text;                                     /* (capacity): the tokens in the cache */
+    int32_t *ids, *positions, *mask;                   /* (most): of a step */
+    int32_t *source_ids, *source_places, *source_mask; /* (source_capacity) */
+    int32_t last;
+};
+
+enum { LEAST_TOKENS = 16, LEAST_SEEN = 64 };
+
+/* The power of two from `least` on that holds n, no more than `most`. */
+static int64_t rounded(int64_t n, int64_t least, int64_t most)
+{
+    int64_t size = least;
+    while (size < n)
+        size *= 2;
+    return min_i64(size, most);
+}
+
+static fsdp_status allocate_rows(generator *g, int64_t past_columns, int64_t memory_columns)
+{
+    fsdp_dtype dtype = g->model->config.param_dtype;
+    size_t past = round_up((size_t)(g->capacity * past_columns) * fsdp_dtype_size(dtype), 256);
+    size_t memory = round_up((size_t)(g->source_capacity * memory_columns) * fsdp_dtype_size(dtype), 256);
+    g->rows_bytes = (size_t)g->n_layers * (past + memory);
+    FSDP_TRY(g->model->dev->allocate(g->model->dev, MEMORY_DEVICE, g->rows_bytes, (void **)&g->rows));
+    for (int64_t i = 0; i < g->n_layers; i++) {
+        uint8_t *at = g->rows + (size_t)i * (past + memory);
+        g->past[i] = (row_cache){at, dtype, g->capacity, past_columns};
+        g->memory[i] = (row_cache){at + past, dtype, g->source_capacity, memory_columns};
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status allocate(generator *g, const model_config *c)
+{
+    bool t5 = c->type == MODEL_T5;
+    size_t tokens = (size_t)g->capacity, source = (size_t)g->source_capacity + 1;
+    g->past = calloc((size_t)g->n_layers, sizeof *g->past);
+    g->memory = calloc((size_t)g->n_layers, sizeof *g->memory);
+    g->text = calloc(tokens, sizeof *g->text);
+    g->ids = calloc(tokens, sizeof *g->ids);
+    g->positions = calloc(tokens, sizeof *g->positions);
+    g->mask = calloc(tokens, sizeof *g->mask);
+    g->source_ids = calloc(source, sizeof *g->source_ids);
+    g->source_places = calloc(source, sizeof *g->source_places);
+    g->source_mask = calloc(source, sizeof *g->source_mask);
+    if (!g->past || !g->memory || !g->text || !g->ids || !g->positions || !g->mask || !g->source_ids ||
+        !g->source_places || !g->source_mask)
+        return error_set(FSDP_ERR_MEMORY, "a cache of %lld tokens: out of host memory", (long long)g->capacity);
+    int64_t width = 2 * (t5 ? c->t5.heads * c->t5.head_dim : c->llama.kv_heads * c->llama.head_dim);
+    return allocate_rows(g, width, t5 ? width : 0);
+}
+
+fsdp_status generator_create(fsdp_model *m, const model_config *c, int64_t capacity, int64_t source_capacity,
+                             generator **out)
+{
+    bool t5 = c->type == MODEL_T5;
+    if (c->type != MODEL_LLAMA && !t5)
+        return error_set(FSDP_ERR_INPUT, "a %s model writes no text", model_type_name(c->type));
+    if (capacity < 2 || (t5 && source_capacity < 1) || (!t5 && capacity > c->llama.positions))
+        return error_set(FSDP_ERR_INPUT, "a cache of %lld tokens for a %s model", (long long)capacity,
+                         model_type_name(c->type));
+    generator *g = calloc(1, sizeof *g);
+    if (!g)
+        return error_set(FSDP_ERR_MEMORY, "a cache of %lld tokens: out of host memory", (long long)capacity);
+    g->model = m;
+    g->type = c->type;
+    g->capacity = capacity;
+    g->source_capacity = t5 ? rounded(source_capacity, LEAST_TOKENS, INT64_MAX) : 0;
+    g->vocabulary = t5 ? c->t5.vocabulary : c->llama.vocabulary;
+    g->n_layers = t5 ? c->t5.decoder_layers : c->llama.layers;
+    g->start_id = c->t5.decoder_start_id;
+    g->pad_id = c->t5.pad_id;
+    fsdp_status status = allocate(g, c);
+    if (status != FSDP_OK) {
+        generator_free(g);
+        return status;
+    }
+    *out = g;
+    return FSDP_OK;
+}
+
+void generator_free(generator *g)
+{
+    if (!g)
+        return;
+    if (g->rows)
+        g->model->dev->release(g->model->dev, MEMORY_DEVICE, g->rows, g->rows_bytes);
+    free(g->past);
+    free(g->memory);
+    free(g->text);
+    free(g->ids);
+    free(g->positions);
+    free(g->mask);
+    free(g->source_ids);
+    free(g->source_places);
+    free(g->source_mask);
+    free(g);
+}
+
+static fsdp_status run(generator *g, const decode_step *step, float *logits)
+{
+    fsdp_module *net = fsdp_model_module(g->model);
+    fsdp_tape *t = fsdp_begin_evaluation(g->model);
+    fsdp_tensor *out = g->type == MODEL_LLAMA
+                           ? llama_decode(net, t, step, g->past)
+                           : t5_decode(net, t, step, g->past, g->n_source, g->source_mask, g->memory);
+    fsdp_output(t, out);
+    FSDP_TRY(fsdp_evaluate(t));
+    return fsdp_read(out, logits, g->vocabulary);
+}
+
+/* All of g->text at once. */
+static fsdp_status read_text(generator *g, float *logits)
+{
+    int64_t n = rounded(g->n, LEAST_TOKENS, g->capacity);
+    FSDP_TRY(g->model->dev->zero(g->model->compute, g->rows, g->rows_bytes));
+    for (int64_t i = 0; i < n; i++) {
+        g->ids[i] = i < g->n ? g->text[i] : 0;
+        g->positions[i] = i < g->n ? (int32_t)i : -1;
+    }
+    g->last = (int32_t)(g->n - 1);
+    decode_step step = {.n_tokens = n, .ids = g->ids, .positions = g->positions, .last = &g->last};
+    return run(g, &step, logits);
+}
+
+static fsdp_status read_source(generator *g, const int32_t *ids, int64_t n)
+{
+    if (n > g->source_capacity)
+        return error_set(FSDP_ERR_INPUT, "a source of %lld tokens; there is room for %lld", (long long)n,
+                         (long long)g->source_capacity);
+    g->n_source = rounded(n, LEAST_TOKENS, g->source_capacity);
+    for (int64_t i = 0; i < g->n_source; i++) {
+        g->source_ids[i] = i < n ? ids[i] : g->pad_id;
+        g->source_places[i] = i < n ? (int32_t)i : -1;
+        g->source_mask[i] = i < n;
+    }
+    FSDP_TRY(g->model->dev->zero(g->model->compute, g->rows, g->rows_bytes));
+    fsdp_tape *t = fsdp_begin_evaluation(g->model);
+    t5_encode(fsdp_model_module(g->model), t, g->n_source, g->source_ids, g->source_mask, g->source_places, g->memory);
+    return fsdp_evaluate(t);
+}
+
+fsdp_status generator_start(generator *g, const int32_t *ids, int64_t n, float *logits)
+{
+    if (n < 1)
+        return error_set(FSDP_ERR_INPUT, "an empty prompt: at least one token is needed");
+    g->n = 0;
+    if (g->type == MODEL_T5) {
+        FSDP_TRY(read_source(g, ids, n));
+        return generator_next(g, g->start_id, logits);
+    }
+    g->n = min_i64(n, g->capacity);
+    memcpy(g->text, ids + n - g->n, (size_t)g->n * sizeof *ids);
+    return read_text(g, logits);
+}
+
+/* The newer half of the text, read anew: positions begin at 0 again. */
+static fsdp_status forget_half(generator *g, int32_t token, float *logits)
+{
+    int64_t kept = g->capacity / 2;
+    if (g->type == MODEL_T5)
+        return error_set(FSDP_ERR_INPUT, "an answer of more than %lld tokens; there is no room for it",
+                         (long long)g->capacity);
+    memmove(g->text, g->text + g->capacity - kept, (size_t)kept * sizeof *g->text);
+    g->text[kept] = token;
+    g->n = kept + 1;
+    return read_text(g, logits);
+}
+
+fsdp_status generator_next(generator *g, int32_t token, float *logits)
+{
+    if (g->n == g->capacity)
+        return forget_half(g, token, logits);
+    int64_t length = rounded(g->n + 1, LEAST_SEEN, g->capacity);
+    g->text[g->n] = g->ids[0] = token;
+    g->positions[0] = (int32_t)g->n;
+    g->last = 0;
+    for (int64_t i = 0; i < length; i++)
+        g->mask[i] = i <= g->n;
+    g->n++;
+    decode_step step = {
+        .n_tokens = 1, .ids = g->ids, .positions = g->positions, .last = &g->last, .length = length, .mask = g->mask};
+    return run(g, &step, logits);
+}

@@ -1,0 +1,339 @@
+/* Translation of settings. */
+#include "plan/assemble.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "ckpt/save.h"
+#include "nn/module.h"
+#include "observe/units.h"
+#include "optim/update.h"
+#include "settings/settings_table.h"
+#include "settings/shape.h"
+#include "state/weights.h"
+
+/* The configuration file of a model folder, NULL where there is none. malloc'd. */
+static char *config_of(const char *folder)
+{
+    char *path = folder && file_is_directory(folder) ? file_join(folder, "config.json") : NULL;
+    if (path && !file_exists(path)) {
+        free(path);
+        path = NULL;
+    }
+    return path;
+}
+
+/* What the flags leave open about images is the data set's. */
+static void images_from_flags(const fsdp_settings *s, const dataset_info *images, model_config *out)
+{
+    fsdp_cnn_config *c = &out->cnn;
+    c->channels = s->image_channels ? s->image_channels : images ? images->channels : 1;
+    c->height = s->image_height ? s->image_height : images ? images->height : 28;
+    c->width = s->image_width ? s->image_width : images ? images->image_width : 28;
+    c->classes = s->num_classes ? s->num_classes : images ? images->n_classes : 10;
+    out->mlp.inputs = c->channels * c->height * c->width;
+    out->mlp.outputs = c->classes;
+}
+
+static void model_from_flags(const fsdp_settings *s, const dataset_info *images, model_config *out)
+{
+    shape_from_flags(s, out);
+    out->llama.positions = s->max_context_width;
+    if (out->t5.decoder_layers == 0)
+        out->t5.decoder_layers = out->t5.layers;
+    out->t5.scale_decoder_outputs = out->t5.tied;
+    images_from_flags(s, images, out);
+}
+
+fsdp_status assemble_source(const fsdp_settings *s, model_source *out)
+{
+    char *inside = s->model_config ? NULL : config_of(s->init_from);
+    const char *path = s->model_config ? s->model_config : inside;
+    *out = (model_source){.json = NULL};
+    fsdp_status status = path ? model_config_open(path, &out->config, &out->json) : FSDP_OK;
+    if (status == FSDP_OK && path && !(out->path = strdup(path)))
+        status = error_set(FSDP_ERR_MEMORY, "reading %s: out of host memory", path);
+    if (status == FSDP_OK && path && s->init_from)
+        status = weights_settle_head(s->init_from, &out->config);
+    free(inside);
+    if (status != FSDP_OK)
+        model_source_free(out);
+    return status;
+}
+
+void model_source_free(model_source *source)
+{
+    json_decref(source->json);
+    free(source->path);
+    *source = (model_source){.json = NULL};
+}
+
+/* Texts of this job are no longer than --max_context_width, and tables of positions need not be. */
+static fsdp_status limit_positions(const fsdp_settings *s, const model_source *source, fsdp_llama_config *c)
+{
+    if (s->max_context_width > c->positions && fsdp_settings_given(s, "max_context_width"))
+        return error_set(FSDP_ERR_INPUT, "--max_context_width %lld is more than the %lld positions of %s",
+                         (long long)s->max_context_width, (long long)c->positions, source->path);
+    if (s->max_context_width > 0)
+        c->positions = min_i64(c->positions, s->max_context_width);
+    fsdp_status status = llama_window_check(c);
+    return status == FSDP_OK
+               ? FSDP_OK
+               : error_prefix(status, "%s: --max_context_width %lld: ", source->path, (long long)s->max_context_width);
+}
+
+/* A configuration file has its vocabulary, often a little more than the tokenizer's. */
+static fsdp_status fit_vocabulary(const fsdp_settings *s, bool from_file, int64_t needed, int64_t *vocabulary)
+{
+    if (*vocabulary == 0 || (needed > 0 && !from_file && !fsdp_settings_given(s, "vocab_size") && s->tokenizer))
+        *vocabulary = needed;
+    if (*vocabulary < needed)
+        return error_set(FSDP_ERR_INPUT,
+                         "the tokenizer or data has %lld tokens, the model's vocabulary %lld: raise --vocab_size or "
+                         "choose the tokenizer that belongs to the model",
+                         (long long)needed, (long long)*vocabulary);
+    return FSDP_OK;
+}
+
+fsdp_status assemble_model_from(const fsdp_settings *s, const model_source *source, int64_t vocabulary,
+                                const dataset_info *images, model_config *out)
+{
+    static const model_type types[] = {
+        [FSDP_MODEL_LLAMA_V2] = MODEL_LLAMA, [FSDP_MODEL_LLAMA_V3] = MODEL_LLAMA, [FSDP_MODEL_MISTRAL] = MODEL_LLAMA,
+        [FSDP_MODEL_T5] = MODEL_T5,          [FSDP_MODEL_CNN] = MODEL_CNN,        [FSDP_MODEL_MLP] = MODEL_MLP};
+    bool found = source->json != NULL;
+    *out = found ? source->config : model_config_default(types[s->model_type]);
+    if (!found)
+        model_from_flags(s, images, out);
+    else if (out->type == MODEL_LLAMA)
+        FSDP_TRY(limit_positions(s, source, &out->llama));
+    else if (fsdp_settings_given(s, "dropout"))
+        out->t5.dropout = (float)s->dropout; /* a matter of training, not of the shape */
+    if (out->type == MODEL_LLAMA)
+        return fit_vocabulary(s, found, vocabulary, &out->llama.vocabulary);
+    if (out->type == MODEL_T5)
+        return fit_vocabulary(s, found, vocabulary, &out->t5.vocabulary);
+    return FSDP_OK;
+}
+
+fsdp_status assemble_model(const fsdp_settings *s, int64_t vocabulary, const dataset_info *images, model_config *out)
+{
+    model_source source;
+    FSDP_TRY(assemble_source(s, &source));
+    fsdp_status status = assemble_model_from(s, &source, vocabulary, images, out);
+    model_source_free(&source);
+    return status;
+}
+
+void assemble_world(const fsdp_settings *s, fsdp_world_config *out)
+{
+    static const char *const backends[] = {NULL, "self", "shm", "mpi", "nccl"};
+    *out = (fsdp_world_config)FSDP_WORLD_CONFIG_INIT;
+    if (s->device)
+        out->device = s->device;
+    if (s->products)
+        out->products = s->products;
+    out->backend = backends[s->comm_backend];
+    out->threads = (int)s->threads;
+    out->comm_timeout = s->comm_timeout;
+    out->comm_thread = s->comm_thread;
+}
+
+static int64_t count_tree(const fsdp_module *m)
+{
+    int64_t n = 0;
+    for (int i = 0; i < m->n_parameters; i++)
+        n += m->parameters[i]->numel;
+    for (int i = 0; i < m->n_children; i++)
+        n += count_tree(m->children[i]);
+    return n;
+}
+
+fsdp_status assemble_count(const model_config *model, int64_t *n_parameters)
+{
+    model_config small = *model;
+    small.llama.positions = 1; /* rotary tables are not parameters */
+    fsdp_module *net;
+    FSDP_TRY(model_create(&small, &net));
+    *n_parameters = count_tree(net);
+    fsdp_module_free(net);
+    return FSDP_OK;
+}
+
+/* The guide by model size; what it chooses is said with its reason. What the user gave stays. */
+static void recommend(const fsdp_settings *s, assembled_sharding *out, int64_t n_parameters, int world_size)
+{
+    const struct {
+        double below;
+        fsdp_strategy strategy;
+        bool offload;
+        const char *range;
+    } guide[] = {{1e9, FSDP_NO_SHARD, false, "under 1B"},
+                 {10e9, FSDP_SHARD_GRAD_OP, true, "1B to 10B"},
+                 {70e9, FSDP_FULL, true, "10B to 70B"},
+                 {1e30, FSDP_FULL, true, "above 70B"}};
+    char count[UNITS_TEXT];
+    fsdp_config *c = &out->config;
+    int i = 0;
+    while ((double)n_parameters >= guide[i].below)
+        i++;
+    c->strategy = guide[i].strategy;
+    bool declined = fsdp_settings_given(s, "offload_activations") ||
+                    (fsdp_settings_given(s, "activation_checkpointing") && c->checkpointing == FSDP_CHECKPOINT_NONE);
+    if (guide[i].offload && !declined) {
+        c->offload_activations = true;
+        if (c->checkpointing == FSDP_CHECKPOINT_NONE)
+            c->checkpointing = FSDP_CHECKPOINT_FULL;
+    }
+    bool as_guided = c->offload_activations == guide[i].offload;
+    const char *offload = c->offload_activations ? " with activation offload" : " without activation offload";
+    snprintf(out->reason, sizeof out->reason, "strategy %s%s: recommended for %s parameters (%s) on %d rank%s%s",
+             fsdp_strategy_name(c->strategy), as_guided ? offload : "", units_count(count, (double)n_parameters),
+             guide[i].range, world_size, world_size == 1 ? "" : "s", as_guided ? "" : "; activation offload as given");
+}
+
+static fsdp_status set_wrap(const fsdp_settings *s, const model_config *model, assembled_sharding *out)
+{
+    const char *block = model_block_type(model->type);
+    if (s->wrap_policy == FSDP_POLICY_NONE)
+        return FSDP_OK;
+    if (s->wrap_policy == FSDP_POLICY_SIZE || (!block && s->wrap_types.n == 0)) {
+        out->config.wrap = fsdp_wrap_by_size(s->min_num_params);
+        return FSDP_OK;
+    }
+    size_t used = 0;
+    if (s->wrap_types.n == 0)
+        snprintf(out->wrap_types, sizeof out->wrap_types, "%s", block);
+    for (int i = 0; i < (int)s->wrap_types.n && used < sizeof out->wrap_types; i++)
+        used += (size_t)snprintf(out->wrap_types + used, sizeof out->wrap_types - used, "%s%s", i ? "," : "",
+                                 s->wrap_types.items[i]);
+    if (used >= sizeof out->wrap_types)
+        return error_set(FSDP_ERR_INPUT, "--wrap_types: the list is too long");
+    out->config.wrap = fsdp_wrap_by_type(out->wrap_types);
+    return FSDP_OK;
+}
+
+static fsdp_status set_weights(const fsdp_settings *s, int world_size, assembled_sharding *out)
+{
+    if (s->shard_weights.n == 0)
+        return FSDP_OK;
+    if ((int)s->shard_weights.n != world_size || world_size > (int)(sizeof out->weights / sizeof out->weights[0]))
+        return error_set(FSDP_ERR_INPUT, "--shard_weights has %d numbers for %d ranks", (int)s->shard_weights.n,
+                         world_size);
+    FSDP_TRY(settings_shard_weights(s, out->weights));
+    out->config.shard_weights = out->weights;
+    return FSDP_OK;
+}
+
+fsdp_status assemble_sharding(const fsdp_settings *s, const model_config *model, int64_t n_parameters, int world_size,
+                              assembled_sharding *out)
+{
+    memset(out, 0, sizeof *out);
+    fsdp_config *c = &out->config;
+    *c = (fsdp_config)FSDP_CONFIG_INIT;
+    c->param_dtype = (fsdp_dtype)s->param_dtype;
+    c->reduce_dtype = (fsdp_dtype)s->reduce_dtype;
+    c->buffer_dtype = (fsdp_dtype)s->buffer_dtype;
+    c->seed = (uint64_t)s->seed;
+    c->shard_group_size = (int)s->shard_group_size;
+    c->freeze = s->freeze.items;
+    c->n_freeze = (int)s->freeze.n;
+    c->bucket_bytes = s->bucket_mb << 20;
+    c->gather_buffers = s->limit_all_gathers ? (int)max_i64(1, s->gather_buffers) : 1 << 20;
+    c->forward_prefetch = s->forward_prefetch;
+    c->backward_prefetch = (fsdp_prefetch)s->backward_prefetch;
+    c->checkpointing = (fsdp_checkpointing)s->activation_checkpointing;
+    c->recompute_cheap = s->recompute_cheap;
+    c->offload_activations = s->offload_activations;
+    c->cpu_offload = s->cpu_offload;
+    c->cpu_offload_units = s->cpu_offload_units.items;
+    c->n_cpu_offload_units = (int)s->cpu_offload_units.n;
+    c->sync_each_micro_batch = s->sync_each_micro_batch;
+    c->deterministic = s->deterministic;
+    c->loss_scale = (float)s->loss_scale;
+    c->decay_vectors = s->optimizer != FSDP_ADAMW;
+    FSDP_TRY(set_wrap(s, model, out));
+    FSDP_TRY(set_weights(s, world_size, out));
+    if (s->sharding_strategy >= 0)
+        c->strategy = (fsdp_strategy)s->sharding_strategy;
+    else if (s->sharding_strategy == FSDP_STRATEGY_RECOMMENDED)
+        recommend(s, out, n_parameters, world_size);
+    return FSDP_OK; /* auto: fit.c decides when it knows the memory */
+}
+
+static bool saves_beside(const fsdp_settings *s)
+{
+    return s->async_checkpoint &&
+           (s->checkpoint_at_end || s->checkpoint_freq > 0 || s->checkpoint_minutes > 0 || s->checkpoint_epochs > 0);
+}
+
+/* Images of a batch that the data set cannot fill are recorded as far as there are any; texts have full shapes. */
+static int64_t validation_rows(const fsdp_settings *s, const dataset_info *validation, int n_ranks)
+{
+    int64_t batch = s->val_batch_size ? s->val_batch_size : s->train_batch_size;
+    if (validation->kind != DATASET_IMAGES || validation->n_samples == 0)
+        return batch;
+    return min_i64(batch, ceil_div(validation->n_samples, n_ranks));
+}
+
+workload assemble_workload(const fsdp_settings *s, const model_config *model, const dataset_info *data,
+                           const dataset_info *validation, int n_ranks)
+{
+    fsdp_optimizer_config optimizer = assemble_optimizer(s);
+    workload w = {.model = *model,
+                  .batch = s->train_batch_size,
+                  .width = data->width,
+                  .target = data->target_width,
+                  .moments = update_moments(&optimizer),
+                  .snapshot = saves_beside(s) ? ckpt_saver_room : NULL,
+                  .snapshot_of_all = s->checkpoint_kind == FSDP_CKPT_LOCAL};
+    if (validation) {
+        w.validation_batch = validation_rows(s, validation, n_ranks);
+        w.validation_width = validation->width;
+        w.validation_target = validation->target_width;
+    }
+    return w;
+}
+
+/* Who offloads activations has chosen checkpointing as well; who names units has chosen to offload those. */
+plan_freedom assemble_freedom(const fsdp_settings *s, const device *dev)
+{
+    bool offloads = fsdp_settings_given(s, "offload_activations") && s->offload_activations;
+    return (plan_freedom){.strategy = s->sharding_strategy < 0,
+                          .checkpointing = !fsdp_settings_given(s, "activation_checkpointing") && !offloads,
+                          .offload_activations = dev->own_memory && !fsdp_settings_given(s, "offload_activations"),
+                          .cpu_offload =
+                              dev->own_memory && !fsdp_settings_given(s, "cpu_offload") && s->cpu_offload_units.n == 0};
+}
+
+fsdp_optimizer_config assemble_optimizer(const fsdp_settings *s)
+{
+    fsdp_optimizer_config c = FSDP_OPTIMIZER_CONFIG_INIT;
+    c.kind = (fsdp_optimizer_kind)s->optimizer;
+    c.lr = (float)s->lr;
+    c.beta1 = (float)s->beta1;
+    c.beta2 = (float)s->beta2;
+    c.eps = (float)s->eps;
+    c.weight_decay = (float)s->weight_decay;
+    c.momentum = (float)s->momentum;
+    c.clip = (float)s->grad_clip;
+    return c;
+}
+
+fsdp_lr_config assemble_lr(const fsdp_settings *s, int64_t n_steps, int64_t steps_per_epoch)
+{
+    fsdp_lr_config c = FSDP_LR_CONFIG_INIT;
+    c.decay = (fsdp_decay)s->lr_decay_style;
+    c.lr = s->lr;
+    c.min_lr = s->min_lr;
+    c.warmup = fsdp_settings_warmup_steps(s, n_steps);
+    c.total = s->lr_decay_iters ? s->lr_decay_iters : n_steps;
+    c.gamma = s->lr_gamma;
+    c.step_size = s->lr_step_size * (s->epochs > 0 && s->max_steps == 0 ? max_i64(1, steps_per_epoch) : 1);
+    c.hold = s->plateau;
+    return c;
+}

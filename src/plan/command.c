@@ -1,0 +1,124 @@
+/* `fsdp plan`: what a job would take, from its settings alone. */
+#include <stdlib.h>
+#include <string.h>
+
+#include <fsdp/plan.h>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/job.h"
+#include "plan/table.h"
+
+enum { MOST_RANKS = 65536 };
+
+typedef struct planning {
+    workload work;
+    assembled_sharding sharding;
+    plan_found found;
+    char misfit[512];
+    plan_table table;
+} planning;
+
+/* The device that the job would run on: the one named, which need not be here when it is a GPU that can be described.
+ */
+static fsdp_status open_device(const char *name, device **out)
+{
+    if (device_is_described(name))
+        return device_describe(name, out);
+    if (!name || strcmp(name, "cpu") == 0)
+        return device_open_cpu(CPU_PRODUCT_AUTO, out);
+    if (device_open_cuda(0, out) == FSDP_OK)
+        return FSDP_OK;
+    if (strcmp(name, "auto") == 0)
+        return device_open_cpu(CPU_PRODUCT_AUTO, out);
+    return error_set(FSDP_ERR_INPUT, "--device cuda: %s; name a GPU to plan for: --device h200, h100 or a100",
+                     fsdp_last_error());
+}
+
+/* Validation happens where the settings name data for it, or ask for it in between. */
+static bool validates(const fsdp_settings *s)
+{
+    return s->validation_dataset.n > 0 || s->validation_split > 0 || s->validation_freq > 0;
+}
+
+static fsdp_status describe_job(const fsdp_settings *s, int n_ranks, planning *p)
+{
+    plan_table *t = &p->table;
+    dataset_info data = {.width = s->max_context_width, .target_width = s->max_target_width};
+    fsdp_world_config world;
+    assemble_world(s, &world);
+    t->world.n_ranks = n_ranks;
+    t->world.ranks_per_node = s->ranks_per_node > 0 ? (int)s->ranks_per_node : (int)min_i64(8, n_ranks);
+    p->work = assemble_workload(s, &p->work.model, &data, validates(s) ? &data : NULL, n_ranks);
+    p->work.backend = world.backend;
+    return assemble_sharding(s, &p->work.model, t->n_parameters, n_ranks, &p->sharding);
+}
+
+static plan_search search_of(const fsdp_settings *s, const planning *p)
+{
+    device *dev = p->table.world.dev;
+    size_t memory = dev->own_memory && dev->available ? dev->available(dev) : 0;
+    return (plan_search){.work = &p->work,
+                         .config = &p->sharding.config,
+                         .world = p->table.world,
+                         .limit = {s->fit > 0 ? (size_t)s->fit : memory, 0},
+                         .free = assemble_freedom(s, dev)};
+}
+
+/* The fewest ranks that fit, for --world_size auto. */
+static fsdp_status find_ranks(const fsdp_settings *s, planning *p, int *n_ranks)
+{
+    FSDP_TRY(describe_job(s, 1, p));
+    plan_search search = search_of(s, p);
+    search.world.ranks_per_node = s->ranks_per_node > 0 ? (int)s->ranks_per_node : 8;
+    search.free.cpu_offload = false; /* the host's memory does not stand in for ranks, unless that was asked for */
+    if (search.limit.device == 0)
+        return error_set(FSDP_ERR_INPUT,
+                         "--world_size auto: how much memory does a rank have? Say --fit 80GB, or name a "
+                         "GPU: --device h200, h100 or a100");
+    if (s->shard_weights.n > 0)
+        return error_set(FSDP_ERR_INPUT,
+                         "--world_size auto and --shard_weights contradict each other: there is a weight "
+                         "for every rank");
+    return plan_fewest_ranks(&search, MOST_RANKS, n_ranks);
+}
+
+static fsdp_status prepare(const fsdp_settings *s, planning *p)
+{
+    plan_table *t = &p->table;
+    job here = job_single();
+    FSDP_TRY(job_from_environment(&here));
+    int n_ranks = s->world_size > 0 ? (int)s->world_size : here.world_size;
+    FSDP_TRY(assemble_model(s, s->vocab_size, NULL, &p->work.model));
+    FSDP_TRY(assemble_count(&p->work.model, &t->n_parameters));
+    FSDP_TRY(open_device(s->device, &t->world.dev));
+    if (s->world_size == FSDP_WORLD_SIZE_AUTO)
+        FSDP_TRY(find_ranks(s, p, &n_ranks));
+    FSDP_TRY(describe_job(s, n_ranks, p));
+    plan_search search = search_of(s, p);
+    if (search.limit.device == 0)
+        return FSDP_OK;
+    fsdp_status status = plan_fit(&search, &p->found);
+    if (status == FSDP_OK)
+        t->found = &p->found;
+    if (status != FSDP_ERR_INPUT || s->fit > 0)
+        return status;
+    snprintf(p->misfit, sizeof p->misfit, "%s", fsdp_last_error()); /* nobody asked: a remark, not a failure */
+    t->misfit = p->misfit;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_plan(const fsdp_settings *settings, char **text)
+{
+    planning *p = calloc(1, sizeof *p);
+    if (!p)
+        return error_set(FSDP_ERR_MEMORY, "planning: out of host memory");
+    p->table.work = &p->work;
+    p->table.sharding = &p->sharding;
+    fsdp_status status = prepare(settings, p);
+    if (status == FSDP_OK)
+        status = plan_table_print(&p->table, settings->json, text);
+    device_close(p->table.world.dev);
+    free(p);
+    return status;
+}

@@ -1,0 +1,269 @@
+/* Joins the sources of settings in their order (command line, file, preset, defaults), works in what flags imply for
+ * each other, and refuses contradictions. Spelling is the business of flags.c, meaning that of whoever reads a field.
+ */
+#include <fsdp/settings.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "settings/flags_value.h"
+#include "settings/presets.h"
+#include "settings/settings_table.h"
+
+const fsdp_flag *fsdp_settings_flags(void)
+{
+    return settings_table;
+}
+
+fsdp_status fsdp_settings_init(fsdp_settings *settings)
+{
+    memset(settings, 0, sizeof *settings);
+    settings->size = sizeof *settings;
+    return fsdp_flags_init(settings_table, settings, &settings->state);
+}
+
+void fsdp_settings_free(fsdp_settings *settings)
+{
+    fsdp_flags_free(&settings->state);
+}
+
+bool fsdp_settings_given(const fsdp_settings *settings, const char *name)
+{
+    return fsdp_flags_given(settings_table, &settings->state, name);
+}
+
+fsdp_status fsdp_settings_set(fsdp_settings *settings, const char *name, const char *value)
+{
+    return fsdp_flags_set(settings_table, settings, &settings->state, name, value, FSDP_FROM_COMMAND);
+}
+
+fsdp_status fsdp_settings_json(const fsdp_settings *settings, char **text)
+{
+    return fsdp_flags_json(settings_table, settings, &settings->state, text);
+}
+
+int64_t fsdp_settings_warmup_steps(const fsdp_settings *settings, int64_t n_steps)
+{
+    if (settings->warmup >= 1)
+        return (int64_t)settings->warmup;
+    return (int64_t)llround(settings->warmup * (double)n_steps);
+}
+
+fsdp_status fsdp_settings_parse(fsdp_settings *settings, const char *command, int argc, char *const *argv)
+{
+    FSDP_TRY(fsdp_flags_parse(settings_table, settings, &settings->state, command, argc, argv, NULL, NULL));
+    if (settings->config)
+        FSDP_TRY(fsdp_flags_read(settings_table, settings, &settings->state, command, settings->config));
+    if (strcmp(command, "train") == 0 && settings->json && !settings->dry_run)
+        return error_set(FSDP_ERR_INPUT, "--json goes with --dry_run; a run's figures are in metrics.jsonl");
+    return fsdp_settings_check(settings);
+}
+
+static bool given(const fsdp_settings *s, const char *name)
+{
+    return fsdp_settings_given(s, name);
+}
+
+/* Given, and not merely its default spelled out: a settings file of an earlier run spells out everything. */
+static bool given_otherwise(const fsdp_settings *s, const char *name)
+{
+    const fsdp_flag *flag = fsdp_flags_find(settings_table, name);
+    char *value = given(s, name) ? fsdp_flags_value(flag, s) : NULL;
+    bool otherwise = value && (!flag->fallback || strcmp(value, flag->fallback) != 0);
+    free(value);
+    return otherwise;
+}
+
+/* "--a=1 and --b=2 contradict each other: why" */
+static fsdp_status contradiction(const fsdp_settings *s, const char *a, const char *b, const char *why)
+{
+    char *first = fsdp_flags_value(fsdp_flags_find(settings_table, a), s);
+    char *second = fsdp_flags_value(fsdp_flags_find(settings_table, b), s);
+    fsdp_status status = error_set(FSDP_ERR_INPUT, "--%s=%s and --%s=%s contradict each other: %s", a,
+                                   first ? first : "", b, second ? second : "", why);
+    free(first);
+    free(second);
+    return status;
+}
+
+static bool same_family(int a, int b)
+{
+    return a == b || (fsdp_model_is_llama(a) && fsdp_model_is_llama(b));
+}
+
+/* The preset's settings, except where the user said otherwise. */
+static fsdp_status apply_preset(fsdp_settings *s)
+{
+    if (s->preset != FSDP_PRESET_NONE && s->model_config)
+        return contradiction(s, "preset", "model_config", "both give the shape of the model");
+    int wanted = s->model_type;
+    bool type_given = given(s, "model_type");
+    for (const preset_setting *p = preset_settings((fsdp_preset)s->preset); p->name; p++) {
+        if (strcmp(p->name, "model_type") == 0) {
+            const fsdp_choice *type = flags_choice(fsdp_flags_find(settings_table, p->name), p->value);
+            if (type_given && !same_family(wanted, type->value))
+                return contradiction(s, "preset", "model_type", "the preset is another architecture");
+        }
+        /* Who asks for another precision does not want the preset's. */
+        bool precision_given = given(s, "param_dtype") || given(s, "fp16") || given(s, "bf16");
+        if (given(s, p->name) || (strcmp(p->name, "bf16") == 0 && precision_given))
+            continue;
+        FSDP_TRY(fsdp_flags_set(settings_table, s, &s->state, p->name, p->value, FSDP_FROM_PRESET));
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status check_precision(fsdp_settings *s)
+{
+    if (s->bf16 && s->fp16)
+        return contradiction(s, "bf16", "fp16", "a run computes in one type");
+    if (s->bf16 && given(s, "param_dtype") && s->param_dtype != FSDP_BF16)
+        return contradiction(s, "bf16", "param_dtype", "--bf16 is short for --param_dtype=bf16");
+    if (s->fp16 && given(s, "param_dtype") && s->param_dtype != FSDP_F16)
+        return contradiction(s, "fp16", "param_dtype", "--fp16 is short for --param_dtype=fp16");
+    if (s->bf16)
+        s->param_dtype = FSDP_BF16;
+    if (s->fp16)
+        s->param_dtype = FSDP_F16;
+    return FSDP_OK;
+}
+
+static bool is_hybrid(int strategy)
+{
+    return strategy == FSDP_HYBRID || strategy == FSDP_HYBRID_ZERO2;
+}
+
+fsdp_status settings_shard_weights(const fsdp_settings *s, int *out)
+{
+    for (int i = 0; i < (int)s->shard_weights.n; i++) {
+        char *end;
+        long weight = strtol(s->shard_weights.items[i], &end, 10);
+        if (*end || end == s->shard_weights.items[i] || weight < 1 || weight > 1000000)
+            return error_set(FSDP_ERR_INPUT,
+                             "--shard_weights: '%s' is no weight; whole numbers from 1 on such as 2,1,1 are wanted",
+                             s->shard_weights.items[i]);
+        if (out)
+            out[i] = (int)weight;
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status check_sharding(fsdp_settings *s)
+{
+    FSDP_TRY(settings_shard_weights(s, NULL));
+    if (s->shard_group_size > 0 && s->sharding_strategy >= 0 && !is_hybrid(s->sharding_strategy))
+        return contradiction(s, "shard_group_size", "sharding_strategy", "only hybrid strategies have groups");
+    if (s->shard_weights.n && s->sharding_strategy == FSDP_NO_SHARD)
+        return contradiction(s, "shard_weights", "sharding_strategy", "nothing is sharded");
+    if (given_otherwise(s, "gather_buffers") && !s->limit_all_gathers)
+        return contradiction(s, "gather_buffers", "limit_all_gathers", "without a limit there is no number");
+    if (s->offload_activations && given(s, "activation_checkpointing") &&
+        s->activation_checkpointing == FSDP_CHECKPOINT_NONE)
+        return contradiction(s, "offload_activations", "activation_checkpointing",
+                             "what is offloaded are the inputs of checkpointed units");
+    if (s->offload_activations && s->activation_checkpointing == FSDP_CHECKPOINT_NONE)
+        s->activation_checkpointing = FSDP_CHECKPOINT_FULL;
+    if (given_otherwise(s, "min_num_params") && !given(s, "wrap_policy"))
+        s->wrap_policy = FSDP_POLICY_SIZE;
+    if (given_otherwise(s, "min_num_params") && s->wrap_policy != FSDP_POLICY_SIZE)
+        return contradiction(s, "min_num_params", "wrap_policy", "only the size policy counts parameters");
+    if (s->wrap_types.n && s->wrap_policy != FSDP_POLICY_TRANSFORMER)
+        return contradiction(s, "wrap_types", "wrap_policy", "only the transformer policy goes by type");
+    if (s->cpu_offload_units.n && given(s, "cpu_offload") && !s->cpu_offload)
+        return contradiction(s, "cpu_offload_units", "cpu_offload", "units are offloaded or not");
+    if (s->cpu_offload_units.n)
+        s->cpu_offload = true;
+    return FSDP_OK;
+}
+
+/* Defaults that depend on the architecture. */
+static void settle_model(fsdp_settings *s)
+{
+    if (s->rotary_emb_base == 0)
+        s->rotary_emb_base = s->model_type == FSDP_MODEL_LLAMA_V3 ? 500000 : 10000;
+    if (s->norm_eps == 0)
+        s->norm_eps = s->model_type == FSDP_MODEL_T5 ? 1e-6 : 1e-5;
+    if (s->model_type == FSDP_MODEL_T5 && s->preset == FSDP_PRESET_NONE) {
+        if (!given(s, "tie_word_embeddings"))
+            s->tie_word_embeddings = true;
+        if (!given(s, "initializer_range"))
+            s->initializer_range = 1;
+    }
+    if (s->num_decoder_layers == 0)
+        s->num_decoder_layers = s->num_layers;
+    if (s->num_key_value_heads == 0)
+        s->num_key_value_heads = s->num_heads;
+}
+
+static fsdp_status check_model(fsdp_settings *s)
+{
+    bool transformer = fsdp_model_is_llama(s->model_type) || s->model_type == FSDP_MODEL_T5;
+    if (!transformer || s->model_config)
+        return FSDP_OK;
+    if (s->head_dim == 0 && s->hidden_width % s->num_heads != 0)
+        return contradiction(s, "hidden_width", "num_heads",
+                             "the width is no multiple of the heads; --head_dim sets the width of a head by itself");
+    if (s->head_dim == 0)
+        s->head_dim = s->hidden_width / s->num_heads;
+    if (s->num_heads % s->num_key_value_heads != 0)
+        return contradiction(s, "num_heads", "num_key_value_heads", "heads must be a multiple of those of keys");
+    if (s->model_type == FSDP_MODEL_T5 && s->num_key_value_heads != s->num_heads)
+        return contradiction(s, "model_type", "num_key_value_heads", "T5 has as many heads of keys as of queries");
+    if (fsdp_model_is_llama(s->model_type) && s->head_dim % 2 != 0)
+        return error_set(FSDP_ERR_INPUT, "--head_dim=%lld: rotary positions want an even number",
+                         (long long)s->head_dim);
+    return FSDP_OK;
+}
+
+static fsdp_status check_optimisation(fsdp_settings *s)
+{
+    if (s->min_lr > s->lr)
+        return contradiction(s, "lr", "min_lr", "the decay would rise");
+    if (s->max_steps == 0 && s->epochs == 0)
+        s->epochs = 1;
+    if (s->warmup >= 1 && s->warmup != floor(s->warmup))
+        return error_set(FSDP_ERR_INPUT, "--warmup=%.9g: from 1 on it counts steps and must be whole", s->warmup);
+    if (s->max_steps > 0 && fsdp_settings_warmup_steps(s, s->max_steps) > s->max_steps) {
+        if (fsdp_settings_given(s, "warmup"))
+            return contradiction(s, "warmup", "max_steps", "the warmup would not end");
+        /* a preset's warmup is meant for the preset's steps */
+        FSDP_TRY(fsdp_flags_set(settings_table, s, &s->state, "warmup", "0.1", FSDP_FROM_OTHERS));
+    }
+    if (s->validation_split > 0 && s->validation_dataset.n)
+        return contradiction(s, "validation_split", "validation_dataset", "validation data has one source");
+    if (s->val_batch_size == 0)
+        s->val_batch_size = s->train_batch_size;
+    return FSDP_OK;
+}
+
+/* Rows that no source has set and that hold something else than their default now. */
+static void note_implied(fsdp_settings *s)
+{
+    fsdp_settings defaults;
+    if (fsdp_settings_init(&defaults) != FSDP_OK)
+        return;
+    for (const fsdp_flag *flag = settings_table; flag->name; flag++) {
+        uint8_t *origin = &s->state.origin[flag - settings_table];
+        char *value = fsdp_flags_value(flag, s), *usual = fsdp_flags_value(flag, &defaults);
+        if (*origin == FSDP_FROM_DEFAULT && value && (!usual || strcmp(value, usual) != 0))
+            *origin = FSDP_FROM_OTHERS;
+        free(value);
+        free(usual);
+    }
+    fsdp_settings_free(&defaults);
+}
+
+fsdp_status fsdp_settings_check(fsdp_settings *settings)
+{
+    FSDP_TRY(flags_check_texts(settings_table, settings));
+    FSDP_TRY(apply_preset(settings));
+    settle_model(settings);
+    FSDP_TRY(check_model(settings));
+    FSDP_TRY(check_precision(settings));
+    FSDP_TRY(check_sharding(settings));
+    FSDP_TRY(check_optimisation(settings));
+    note_implied(settings);
+    return FSDP_OK;
+}

@@ -1,0 +1,15 @@
+/* The table behind fsdp_settings, for the files of src/train that translate settings; everybody else calls
+ * fsdp_settings_flags. */
+#ifndef SETTINGS_SETTINGS_TABLE_H
+#define SETTINGS_SETTINGS_TABLE_H
+
+#include <fsdp/settings.h>
+
+/* A row for every field of fsdp_settings that can be set; ends with a row without a name. */
+extern const fsdp_flag settings_table[];
+
+/* The numbers of --shard_weights, each from 1 to a million; `out` (s->shard_weights.n) may be NULL to check them only.
+ */
+fsdp_status settings_shard_weights(const fsdp_settings *s, int *out);
+
+#endif

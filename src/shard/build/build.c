@@ -1,0 +1,448 @@
+/* Building a sharded model: groups, units, layout, resident memory, initial values; and its end. */
+#include "shard/model.h"
+
+#include <fnmatch.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/hash.h"
+#include "shard/offload/offload.h"
+#include "shard/build/wrap.h"
+
+static fsdp_status make_groups(fsdp_model *m)
+{
+    comm *c = m->world->comm;
+    int world = m->n_ranks = comm_world_size(c);
+    m->shard_group = comm_world(c);
+    if (m->traits->grouped) {
+        int size = m->config.shard_group_size ? m->config.shard_group_size : m->world->job.local_world_size;
+        if (size < 1 || world % size != 0)
+            return error_set(FSDP_ERR_INPUT, "shard_group_size %d does not divide the %d ranks of the job", size,
+                             world);
+        FSDP_TRY(comm_group_split_by_size(c, size, &m->shard_group, &m->replica_group));
+        m->owns_groups = true;
+    }
+    m->n_shards = comm_group_size(m->shard_group);
+    m->shard_rank = comm_group_rank(m->shard_group);
+    m->replicated = !m->traits->shards_optimizer && m->n_shards > 1;
+    return FSDP_OK;
+}
+
+static bool set_checkpoint(void *context, fsdp_module *module, const char *path)
+{
+    (void)path;
+    const fsdp_config *c = context;
+    /* Only repeated blocks are worth a region; by type is how they are named. */
+    if (c->wrap.kind == FSDP_WRAP_TYPE && c->wrap.type && module->parent)
+        module->checkpoint = wrap_lists_type(c->wrap.type, module->module_class->type);
+    return true;
+}
+
+static fsdp_status freeze(fsdp_model *m)
+{
+    for (int g = 0; g < m->config.n_freeze; g++) {
+        int matched = 0;
+        for (int i = 0; i < m->contents.n_parameters; i++) {
+            if (fnmatch(m->config.freeze[g], m->contents.parameters[i]->name, 0) != 0)
+                continue;
+            m->contents.parameters[i]->trainable = false;
+            matched++;
+        }
+        if (matched == 0)
+            return error_set(FSDP_ERR_INPUT, "freeze: no parameter matches \"%s\"", m->config.freeze[g]);
+    }
+    m->config.freeze = NULL;
+    m->config.n_freeze = 0;
+    return FSDP_OK;
+}
+
+fsdp_status model_make_layout(fsdp_model *m)
+{
+    wrap_result wrapped;
+    FSDP_TRY(module_finish(m->module, &m->contents));
+    if (m->contents.n_parameters == 0)
+        return error_set(FSDP_ERR_INPUT, "the model has no parameters");
+    for (int i = 0; i < m->contents.n_parameters; i++) {
+        m->contents.parameters[i]->dtype = m->config.param_dtype;
+        m->contents.parameters[i]->grad_dtype = m->config.reduce_dtype;
+        m->contents.parameters[i]->decay |= m->config.decay_vectors;
+    }
+    FSDP_TRY(freeze(m));
+    if (m->config.checkpointing != FSDP_CHECKPOINT_NONE)
+        module_walk(m->module, set_checkpoint, &m->config);
+    FSDP_TRY(wrap_assign(m->module, &m->contents, &m->config.wrap, m->config.bucket_bytes, &wrapped));
+    fsdp_status status = layout_build(&m->contents, wrapped.n_units, (const char *const *)wrapped.names, m->n_shards,
+                                      m->replicated ? NULL : m->shard_weights, &m->layout);
+    wrap_result_free(&wrapped);
+    return status == FSDP_OK ? offload_choose(m) : status;
+}
+
+/* Ranks that were started with different models, seeds or settings are told so before anything else happens. */
+static fsdp_status agree(fsdp_model *m)
+{
+    int world = comm_world_size(m->world->comm);
+    const fsdp_config *c = &m->config;
+    uint64_t mine[2] = {hash_u64(layout_hash(m->layout), c->seed), HASH_START};
+    const uint64_t settings[] = {
+        c->strategy,          c->param_dtype,   c->reduce_dtype,    (uint64_t)c->gather_buffers, c->forward_prefetch,
+        c->backward_prefetch, c->checkpointing, c->recompute_cheap, c->sync_each_micro_batch};
+    mine[1] = hash_bytes(mine[1], settings, sizeof settings);
+    mine[1] = hash_bytes(mine[1], m->offloaded, (size_t)m->layout->n_units * sizeof *m->offloaded);
+    uint64_t *all = calloc((size_t)world * 2, sizeof *all);
+    size_t *bytes = calloc((size_t)world, sizeof *bytes);
+    fsdp_status status = FSDP_ERR_MEMORY;
+    if (!all || !bytes)
+        error_set(status, "comparing the ranks' models: out of host memory");
+    else
+        status =
+            comm_exchange(comm_world(m->world->comm), "model agreement", mine, sizeof mine, sizeof mine, all, bytes);
+    for (int r = 0; status == FSDP_OK && r < world; r++) {
+        if (all[2 * r] != all[0])
+            status = error_set(
+                FSDP_ERR_PEER,
+                "rank %d has another model, seed or wrap policy than rank 0: start all ranks with the same flags", r);
+        else if (all[2 * r + 1] != all[1])
+            status = error_set(
+                FSDP_ERR_PEER,
+                "rank %d has another strategy, precision or schedule than rank 0: start all ranks with the same flags",
+                r);
+    }
+    free(all);
+    free(bytes);
+    return status;
+}
+
+static bool has_copy(const fsdp_model *m)
+{
+    return m->config.param_dtype != FSDP_F32;
+}
+
+static int64_t part_numel(const fsdp_model *m, const layout_segment *s)
+{
+    return layout_shard_numel(s, m->replicated ? -1 : m->shard_rank);
+}
+
+resident_sizes model_resident_sizes(const fsdp_model *m)
+{
+    resident_sizes z = {.master = 0};
+    for (int i = 0; i < m->layout->n_units; i++) {
+        for (int k = 0; k < m->layout->units[i].n_segments; k++) {
+            const layout_segment *s = &m->layout->units[i].segments[k];
+            size_t numel = (size_t)part_numel(m, s), whole = round_up(numel * sizeof(float), 256),
+                   halves = round_up(numel * sizeof(uint16_t), 256),
+                   copy = round_up(numel * fsdp_dtype_size(m->config.param_dtype), 256);
+            if (m->offloaded[i]) {
+                z.copy += copy;
+                z.host_gradient += s->trainable ? whole : 0;
+                z.host += whole + (has_copy(m) ? copy : 0) + (s->trainable ? whole : 0);
+            } else {
+                z.master += model_splits_masters(m) ? halves : whole;
+                z.copy += has_copy(m) ? copy : 0;
+                z.gradient += s->trainable ? whole : 0;
+            }
+        }
+    }
+    return z;
+}
+
+static void *take(uint8_t **at, size_t bytes)
+{
+    void *memory = *at;
+    *at += round_up(bytes, 256);
+    return memory;
+}
+
+/* Where the next part of each kind begins. */
+typedef struct places {
+    uint8_t *shared, *resident, *host;
+} places;
+
+static void place_part(const fsdp_model *m, unit_segment *part, bool offloaded, places *at)
+{
+    size_t numel = (size_t)part->numel, whole = numel * sizeof(float),
+           copy = numel * fsdp_dtype_size(m->config.param_dtype);
+    if (offloaded) {
+        part->master = take(&at->host, whole);
+        part->host_copy = has_copy(m) ? take(&at->host, copy) : part->master;
+        part->copy = take(&at->shared, copy);
+    } else {
+        if (model_splits_masters(m))
+            part->rest = take(&at->resident, numel * sizeof *part->rest);
+        else
+            part->master = take(has_copy(m) ? &at->resident : &at->shared, whole);
+        part->copy = has_copy(m) ? take(&at->shared, copy) : part->master;
+    }
+    if (part->layout->trainable)
+        part->gradient = take(offloaded ? &at->host : &at->resident, whole);
+}
+
+static fsdp_status allocate_places(fsdp_model *m)
+{
+    resident_sizes z = model_resident_sizes(m);
+    m->shared_bytes = z.copy + (has_copy(m) ? 0 : z.master);
+    m->resident_bytes = (has_copy(m) ? z.master : 0) + z.gradient;
+    m->host_bytes = z.host;
+    FSDP_TRY(comm_allocate(m->world->comm, m->shared_bytes, (void **)&m->shared));
+    if (m->resident_bytes > 0)
+        FSDP_TRY(m->dev->allocate(m->dev, MEMORY_DEVICE, m->resident_bytes, (void **)&m->resident));
+    if (m->host_bytes > 0)
+        FSDP_TRY(m->dev->allocate(m->dev, MEMORY_HOST, m->host_bytes, (void **)&m->host));
+    return FSDP_OK;
+}
+
+/* Peers read the copies (or, in fp32, the masters): those lie in shared memory, the rest in private memory. */
+static fsdp_status place_units(fsdp_model *m)
+{
+    FSDP_TRY(allocate_places(m));
+    places at = {m->shared, m->resident, m->host};
+    for (int i = 0; i < m->layout->n_units; i++) {
+        unit *u = &m->units[i];
+        u->layout = &m->layout->units[i];
+        u->n_segments = u->layout->n_segments;
+        u->stale = true;
+        for (int k = 0; k < u->n_segments; k++) {
+            unit_segment *part = &u->segments[k];
+            const layout_segment *s = part->layout = &u->layout->segments[k];
+            part->numel = part_numel(m, s);
+            part->first = m->replicated ? 0 : s->cuts[m->shard_rank];
+            place_part(m, part, m->offloaded[i], &at);
+            part->counts = calloc((size_t)m->n_shards, sizeof *part->counts);
+            if (!part->counts)
+                return error_set(FSDP_ERR_MEMORY, "placing unit %s: out of host memory", u->layout->name);
+            for (int r = 0; r < m->n_shards; r++)
+                part->counts[r] = layout_shard_numel(s, r);
+        }
+    }
+    return FSDP_OK;
+}
+
+/* Keeps only as many bits as the buffer's type has, rounded to nearest even. */
+static float rounded(float x, fsdp_dtype dtype)
+{
+    uint32_t bits, dropped = dtype == FSDP_BF16 ? 16 : 13; /* of the 23 bits behind the point */
+    if (dtype == FSDP_F32 || !isfinite(x))
+        return x;
+    if (dtype == FSDP_F16 && fabsf(x) < 0x1p-14f)
+        return rintf(x * 0x1p24f) * 0x1p-24f; /* fp16 has no smaller exponent: fixed steps */
+    memcpy(&bits, &x, sizeof bits);
+    bits += (1u << (dropped - 1)) - 1 + (bits >> dropped & 1);
+    bits &= ~((1u << dropped) - 1);
+    memcpy(&x, &bits, sizeof bits);
+    return dtype == FSDP_F16 && fabsf(x) > 65504 ? copysignf(INFINITY, x) : x;
+}
+
+static fsdp_status place_buffers(fsdp_model *m)
+{
+    for (int i = 0; i < m->contents.n_buffers; i++)
+        m->buffers_bytes += round_up((size_t)m->contents.buffers[i]->numel * sizeof(float), 256);
+    if (m->buffers_bytes == 0)
+        return FSDP_OK;
+    FSDP_TRY(m->dev->allocate(m->dev, MEMORY_DEVICE, m->buffers_bytes, (void **)&m->buffers));
+    uint8_t *at = (uint8_t *)m->buffers;
+    for (int i = 0; i < m->contents.n_buffers; i++) {
+        fsdp_buffer *b = m->contents.buffers[i];
+        b->data = take(&at, (size_t)b->numel * sizeof(float));
+        for (int64_t k = 0; k < b->numel && !b->persistent; k++)
+            b->initial[k] = rounded(b->initial[k], m->config.buffer_dtype);
+        FSDP_TRY(model_put(m, b->data, b->initial, (size_t)b->numel * sizeof(float)));
+    }
+    return FSDP_OK;
+}
+
+/* One number for every block of the largest unit, and one for every shard. */
+static int64_t norm_blocks(const fsdp_model *m)
+{
+    int64_t largest = 0;
+    for (int i = 0; i < m->layout->n_units; i++)
+        largest = max_i64(largest, part_numel(m, &m->layout->units[i].segments[0]));
+    return ceil_div(largest, NORM_BLOCK);
+}
+
+size_t model_norm_bytes(const fsdp_model *m)
+{
+    int64_t landed = offload_any(m) ? (int64_t)m->layout->n_units * model_norm_sums(m) : 0;
+    return (size_t)(norm_blocks(m) + m->n_shards + landed) * sizeof(double);
+}
+
+static fsdp_status place_numbers(fsdp_model *m)
+{
+    m->norm_blocks_bytes = model_norm_bytes(m);
+    FSDP_TRY(m->dev->allocate(m->dev, MEMORY_DEVICE, m->norm_blocks_bytes, (void **)&m->norm_blocks));
+    m->norm_partials = m->norm_blocks + norm_blocks(m);
+    m->unit_squares = m->norm_partials + m->n_shards;
+    FSDP_TRY(m->dev->allocate(m->dev, MEMORY_DEVICE, sizeof *m->numbers, (void **)&m->numbers));
+    return m->dev->allocate(m->dev, MEMORY_HOST, MODEL_HOST_NUMBERS * sizeof *m->host_numbers,
+                            (void **)&m->host_numbers);
+}
+
+static fsdp_status sum_statistics(void *context, stream *s, double *values, int64_t n)
+{
+    fsdp_model *m = context;
+    comm_piece piece = {.send = {values, FSDP_F64}, .recv = {values, FSDP_F64}, .count = n};
+    comm_op op = {.label = "batch statistics", .step = m->step, .n_pieces = 1, .pieces = &piece, .stream = s};
+    comm_request request = COMM_REQUEST_INIT;
+    FSDP_TRY(comm_all_reduce(comm_world(m->world->comm), &op, &request));
+    return comm_wait(&request, s);
+}
+
+/* Values of all ranks, for losses that pair samples across them. */
+static fsdp_status gather_values(void *context, stream *s, buffer mine, buffer all, int64_t n)
+{
+    fsdp_model *m = context;
+    comm_piece piece = {.send = mine, .recv = all, .count = n};
+    comm_op op = {.label = "all_gather of values", .step = m->step, .n_pieces = 1, .pieces = &piece, .stream = s};
+    comm_request request = COMM_REQUEST_INIT;
+    FSDP_TRY(comm_all_gather(comm_world(m->world->comm), &op, &request));
+    return comm_wait_sent(&request, s);
+}
+
+static fsdp_status scatter_sums(void *context, stream *s, buffer all, buffer mine, int64_t n, bool add)
+{
+    fsdp_model *m = context;
+    comm_piece piece = {.send = all, .recv = mine, .count = n, .add = add};
+    comm_op op = {.label = "reduce_scatter of values", .step = m->step, .n_pieces = 1, .pieces = &piece, .stream = s};
+    comm_request request = COMM_REQUEST_INIT;
+    FSDP_TRY(comm_reduce_scatter(comm_world(m->world->comm), &op, &request));
+    return comm_wait_sent(&request, s);
+}
+
+static fsdp_status check_config(const fsdp_config *c)
+{
+    if (c->strategy < 0 || c->strategy >= FSDP_STRATEGY_COUNT)
+        return error_set(FSDP_ERR_INPUT, "sharding strategy number %d is none", (int)c->strategy);
+    if (c->param_dtype > FSDP_F16 || c->reduce_dtype > FSDP_F16 || c->buffer_dtype > FSDP_F16)
+        return error_set(FSDP_ERR_INPUT, "param, reduce and buffer dtype must be fp32, bf16 or fp16");
+    if (c->gather_buffers < 1)
+        return error_set(FSDP_ERR_INPUT, "gather_buffers is %d; at least one unit must be gathered at a time",
+                         c->gather_buffers);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_shard(fsdp_world *w, fsdp_module *net, const fsdp_config *config, fsdp_model **out)
+{
+    fsdp_config full = FSDP_CONFIG_INIT;
+    memcpy(&full, config, config->size < sizeof full ? config->size : sizeof full);
+    FSDP_TRY(check_config(&full));
+    fsdp_model *m = calloc(1, sizeof *m);
+    if (!m)
+        return error_set(FSDP_ERR_MEMORY, "sharding a model: out of host memory");
+    m->world = w;
+    m->dev = w->dev;
+    m->dev->fixed_choices = full.deterministic;
+    m->dev->takes_choices = comm_rank(w->comm) > 0;
+    m->compute = w->compute;
+    m->config = full;
+    m->traits = strategy_of(full.strategy);
+    m->module = net;
+    m->gradient.shared = true;
+    m->gather.shared = comm_fills_directly(w->comm);
+    m->waiting.kind = MEMORY_HOST;
+    m->first_sample = -1;
+    m->loss_scale = full.param_dtype == FSDP_F16 ? (full.loss_scale > 0 ? full.loss_scale : 65536) : 1;
+    m->statistics = (statistics_group){sum_statistics, m, comm_world_size(w->comm)};
+    m->peers = (peer_group){gather_values, scatter_sums, m, comm_world_size(w->comm)};
+
+    fsdp_status status;
+    TRY_OR(fail, make_groups(m));
+    if (full.shard_weights) {
+        m->shard_weights = malloc((size_t)m->n_shards * sizeof *m->shard_weights);
+        if (m->shard_weights)
+            memcpy(m->shard_weights, full.shard_weights, (size_t)m->n_shards * sizeof *m->shard_weights);
+    }
+    TRY_OR(fail, model_make_layout(m));
+    TRY_OR(fail, agree(m));
+    m->units = calloc((size_t)m->layout->n_units, sizeof *m->units);
+    if (!m->units) {
+        status = error_set(FSDP_ERR_MEMORY, "sharding a model: out of host memory");
+        goto fail;
+    }
+    TRY_OR(fail, place_units(m));
+    TRY_OR(fail, place_buffers(m));
+    TRY_OR(fail, place_numbers(m));
+    if (offload_any(m))
+        TRY_OR(fail, offload_create(m, &m->offload));
+    TRY_OR(fail, model_initialize(m));
+    TRY_OR(fail, tape_create(m->dev, &m->recording));
+    *out = m;
+    return FSDP_OK;
+fail:
+    m->module = NULL; /* the caller keeps it */
+    fsdp_model_free(m);
+    return status;
+}
+
+void fsdp_model_free(fsdp_model *m)
+{
+    if (!m)
+        return;
+    offload_free(m->offload);
+    for (int i = 0; m->units && i < m->layout->n_units; i++) { /* a step that failed leaves collectives under way */
+        comm_forget(&m->units[i].gather);
+        comm_forget(&m->units[i].reduce);
+        comm_forget(&m->units[i].replicate);
+    }
+    while (m->programs) {
+        planned_program *next = m->programs->next;
+        planned_program_free(m, m->programs);
+        m->programs = next;
+    }
+    tape_free(m->recording);
+    if (m->transfers)
+        m->dev->stream_free(m->transfers);
+    model_release_arena(m, &m->waiting);
+    model_release_arena(m, &m->slab);
+    model_release_arena(m, &m->gradient);
+    model_release_arena(m, &m->gather);
+    m->dev->release(m->dev, MEMORY_HOST, m->host_numbers, MODEL_HOST_NUMBERS * sizeof *m->host_numbers);
+    m->dev->release(m->dev, MEMORY_DEVICE, m->numbers, sizeof *m->numbers);
+    m->dev->release(m->dev, MEMORY_DEVICE, m->norm_blocks, m->norm_blocks_bytes);
+    m->dev->release(m->dev, MEMORY_DEVICE, m->buffers, m->buffers_bytes);
+    m->dev->release(m->dev, MEMORY_HOST, m->host, m->host_bytes);
+    m->dev->release(m->dev, MEMORY_DEVICE, m->resident, m->resident_bytes);
+    comm_release(m->world->comm, m->shared);
+    for (int i = 0; m->units && i < m->layout->n_units; i++) {
+        for (int k = 0; k < m->units[i].n_segments; k++)
+            free(m->units[i].segments[k].counts);
+    }
+    free(m->units);
+    free(m->offloaded);
+    layout_free(m->layout);
+    module_contents_free(&m->contents);
+    if (m->owns_groups) {
+        comm_group_free(m->replica_group);
+        comm_group_free(m->shard_group);
+    }
+    free(m->shard_weights);
+    fsdp_module_free(m->module);
+    free(m);
+}
+
+fsdp_module *fsdp_model_module(fsdp_model *m)
+{
+    return m->module;
+}
+
+int64_t fsdp_model_parameters(const fsdp_model *m)
+{
+    return m->layout->parameters_numel;
+}
+
+int fsdp_model_units(const fsdp_model *m)
+{
+    return m->layout->n_units;
+}
+
+fsdp_status model_fetch(fsdp_model *m, void *host, const void *dev, size_t bytes)
+{
+    FSDP_TRY(m->dev->copy(m->compute, host, dev, bytes));
+    return m->dev->stream_synchronize(m->compute);
+}
+
+fsdp_status model_put(fsdp_model *m, void *dev, const void *host, size_t bytes)
+{
+    FSDP_TRY(m->dev->copy(m->compute, dev, host, bytes));
+    return m->dev->stream_synchronize(m->compute);
+}

@@ -1,0 +1,167 @@
+/* Layout arithmetic: packing of parameters into segments, cuts into shards. */
+#include "shard/build/layout.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/hash.h"
+
+static int64_t up_to_block(int64_t n)
+{
+    return ceil_div(n, LAYOUT_BLOCK) * LAYOUT_BLOCK;
+}
+
+/* Appends a parameter, or the whole group that it heads, behind what the segment holds. */
+static fsdp_status place_group(layout_segment *s, fsdp_parameter *head)
+{
+    int64_t at = up_to_block(s->numel);
+    for (fsdp_parameter *p = head; p; p = p->group_next) {
+        if (p->unit != head->unit || p->trainable != head->trainable || p->decay != head->decay)
+            return error_set(FSDP_ERR_INPUT, "%s and %s form a group: they must share unit, freezing and weight decay",
+                             head->name, p->name);
+        layout_place *grown = realloc(s->places, (size_t)(s->n_places + 1) * sizeof *grown);
+        if (!grown)
+            return error_set(FSDP_ERR_MEMORY, "laying out %s: out of host memory", p->name);
+        s->places = grown;
+        s->places[s->n_places++] = (layout_place){p, at};
+        at += p->numel;
+    }
+    s->numel = at;
+    return FSDP_OK;
+}
+
+static fsdp_status fill_segment(layout_segment *s, const module_contents *contents, int unit, bool trainable)
+{
+    s->trainable = trainable;
+    for (int decay = 1; decay >= 0; decay--) {
+        for (int i = 0; i < contents->n_parameters; i++) {
+            fsdp_parameter *p = contents->parameters[i];
+            if (p->unit == unit && p->trainable == trainable && p->decay == (bool)decay && p->group_head == p)
+                FSDP_TRY(place_group(s, p));
+        }
+        if (decay)
+            s->decay_end = up_to_block(s->numel);
+    }
+    return FSDP_OK;
+}
+
+/* Equal shards are all padded to the largest; weighted ones share the blocks as the weights say, the last taking the
+ * rest. */
+static fsdp_status cut_segment(layout_segment *s, int n_shards, const int *weights)
+{
+    int64_t blocks = ceil_div(s->numel, LAYOUT_BLOCK), total = 0, sum = 0;
+    s->cuts = calloc((size_t)n_shards + 1, sizeof *s->cuts);
+    if (!s->cuts)
+        return error_set(FSDP_ERR_MEMORY, "cutting a segment into %d shards: out of host memory", n_shards);
+    if (!weights)
+        blocks = ceil_div(blocks, n_shards) * n_shards;
+    s->padded = blocks * LAYOUT_BLOCK;
+    for (int r = 0; r < n_shards; r++)
+        total += weights ? weights[r] : 1;
+    for (int r = 0; r < n_shards; r++) {
+        sum += weights ? weights[r] : 1;
+        s->cuts[r + 1] = blocks * sum / total * LAYOUT_BLOCK;
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status build_unit(layout *l, int index, const char *name, const module_contents *contents,
+                              const int *weights)
+{
+    layout_unit *u = &l->units[index];
+    u->name = strdup(name);
+    if (!u->name)
+        return error_set(FSDP_ERR_MEMORY, "laying out unit %s: out of host memory", name);
+    for (int frozen = 0; frozen < 2; frozen++) {
+        layout_segment *s = &u->segments[u->n_segments];
+        fsdp_status status = fill_segment(s, contents, index, !frozen);
+        if (s->n_places == 0 && status == FSDP_OK)
+            continue;
+        u->n_segments++; /* also on failure: layout_free finds it */
+        FSDP_TRY(status);
+        FSDP_TRY(cut_segment(s, l->n_shards, weights));
+        for (int i = 0; i < s->n_places; i++) {
+            u->parameters_numel += s->places[i].parameter->numel;
+            l->trainable_numel += frozen ? 0 : s->places[i].parameter->numel;
+        }
+    }
+    if (u->n_segments == 0)
+        return error_set(FSDP_ERR_INPUT, "unit %s has no parameters", name);
+    l->parameters_numel += u->parameters_numel;
+    return FSDP_OK;
+}
+
+fsdp_status layout_build(const module_contents *contents, int n_units, const char *const *names, int n_shards,
+                         const int *weights, layout **out)
+{
+    for (int r = 0; weights && r < n_shards; r++) {
+        if (weights[r] < 1)
+            return error_set(FSDP_ERR_INPUT, "shard weight %d of rank %d: weights must be positive", weights[r], r);
+    }
+    layout *l = calloc(1, sizeof *l);
+    if (!l || !(l->units = calloc((size_t)n_units, sizeof *l->units))) {
+        free(l);
+        return error_set(FSDP_ERR_MEMORY, "laying out %d units: out of host memory", n_units);
+    }
+    l->n_units = n_units;
+    l->n_shards = n_shards;
+    for (int i = 0; i < n_units; i++) {
+        fsdp_status status = build_unit(l, i, names[i], contents, weights);
+        if (status != FSDP_OK) {
+            layout_free(l);
+            return status;
+        }
+    }
+    *out = l;
+    return FSDP_OK;
+}
+
+void layout_free(layout *l)
+{
+    if (!l)
+        return;
+    for (int i = 0; i < l->n_units; i++) {
+        for (int k = 0; k < l->units[i].n_segments; k++) {
+            free(l->units[i].segments[k].places);
+            free(l->units[i].segments[k].cuts);
+        }
+        free(l->units[i].name);
+    }
+    free(l->units);
+    free(l);
+}
+
+int64_t layout_shard_numel(const layout_segment *s, int rank)
+{
+    return rank < 0 ? s->padded : s->cuts[rank + 1] - s->cuts[rank];
+}
+
+uint64_t layout_hash(const layout *l)
+{
+    uint64_t h = hash_u64(HASH_START, (uint64_t)l->n_shards);
+    for (int i = 0; i < l->n_units; i++) {
+        h = hash_text(h, l->units[i].name);
+        for (int k = 0; k < l->units[i].n_segments; k++) {
+            const layout_segment *s = &l->units[i].segments[k];
+            h = hash_u64(h, s->trainable);
+            for (int p = 0; p < s->n_places; p++) {
+                h = hash_text(h, s->places[p].parameter->name);
+                h = hash_u64(h, (uint64_t)s->places[p].offset);
+                h = hash_u64(h, (uint64_t)s->places[p].parameter->numel);
+            }
+            for (int r = 0; r <= l->n_shards; r++)
+                h = hash_u64(h, (uint64_t)s->cuts[r]);
+        }
+    }
+    return h;
+}
+
+void layout_overlap(const layout_place *place, int64_t first, int64_t end, int64_t *from, int64_t *n, int64_t *at)
+{
+    int64_t begin = max_i64(place->offset, first), stop = min_i64(place->offset + place->parameter->numel, end);
+    *n = max_i64(0, stop - begin);
+    *from = begin - place->offset;
+    *at = begin;
+}

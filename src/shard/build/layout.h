@@ -1,0 +1,58 @@
+/* Where every parameter lies: units cut into segments, segments into shards. Pure arithmetic, the same on every rank;
+ * holds no memory and knows no device.
+ *
+ * A unit is a list of parameters that are gathered and given up together. Its trainable and its frozen parameters form
+ * a segment each. In a segment parameters that take weight decay come first, members of a group lie packed, groups
+ * begin on blocks of 64 elements, and the whole is padded so that each shard is whole blocks. */
+#ifndef SHARD_BUILD_LAYOUT_H
+#define SHARD_BUILD_LAYOUT_H
+
+#include "nn/module.h"
+
+#define LAYOUT_BLOCK 64
+
+typedef struct layout_place {
+    fsdp_parameter *parameter;
+    int64_t offset; /* elements from the start of the segment */
+} layout_place;
+
+typedef struct layout_segment {
+    bool trainable;
+    int n_places;
+    layout_place *places; /* by offset */
+    int64_t decay_end;    /* elements before it take weight decay */
+    int64_t numel;        /* end of the last parameter */
+    int64_t padded;       /* numel and padding: the size of the full buffer */
+    int64_t *cuts;        /* (n_shards + 1): shard r is [cuts[r], cuts[r+1]) */
+} layout_segment;
+
+typedef struct layout_unit {
+    char *name;
+    int n_segments; /* 1 or 2; a trainable one comes first */
+    layout_segment segments[2];
+    int64_t parameters_numel; /* without padding */
+} layout_unit;
+
+typedef struct layout {
+    int n_units, n_shards;
+    layout_unit *units;
+    int64_t parameters_numel, trainable_numel;
+} layout;
+
+/* Parameters name their unit (parameter->unit in 0 .. n_units-1). `weights` gives shards their relative sizes (n_shards
+ * numbers); NULL: equal. Names are copied. */
+fsdp_status layout_build(const module_contents *contents, int n_units, const char *const *names, int n_shards,
+                         const int *weights, layout **out);
+void layout_free(layout *l);
+
+/* Elements of shard `rank`, or of the whole segment when rank < 0. */
+int64_t layout_shard_numel(const layout_segment *s, int rank);
+
+/* Changes when anything does that two ranks (or a checkpoint and a model) must agree on. */
+uint64_t layout_hash(const layout *l);
+
+/* The part of a parameter that lies in elements [first, end) of its segment: its own elements [*from, *from + *n), at
+ * segment element *at. *n is 0 when none does. */
+void layout_overlap(const layout_place *place, int64_t first, int64_t end, int64_t *from, int64_t *n, int64_t *at);
+
+#endif

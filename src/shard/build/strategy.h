@@ -1,0 +1,18 @@
+/* The strategies, described once: names, and what each does with parameters, gradients and optimizer state. */
+#ifndef SHARD_BUILD_STRATEGY_H
+#define SHARD_BUILD_STRATEGY_H
+
+#include "shard/plan/schedule.h"
+
+typedef struct strategy_traits {
+    const char *name;
+    const char *aliases[4];
+    parameter_residency parameters; /* when there is more than one shard */
+    bool shards_optimizer;          /* gradients' accumulator, master parameters and moments */
+    bool holds_gradients;           /* full gradients of all units are kept until reduced */
+    bool grouped;                   /* shards within a group of ranks, replicates across */
+} strategy_traits;
+
+const strategy_traits *strategy_of(fsdp_strategy s);
+
+#endif

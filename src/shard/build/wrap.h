@@ -1,0 +1,23 @@
+/* Wrap policies: which modules become units. What no unit claims goes to the root unit, except single layers large
+ * enough to be worth a unit of their own (embeddings, output heads): they are used at opposite ends of a step. */
+#ifndef SHARD_BUILD_WRAP_H
+#define SHARD_BUILD_WRAP_H
+
+#include <fsdp/shard.h>
+
+#include "nn/module.h"
+
+typedef struct wrap_result {
+    char **names; /* of the units, in tree order; the root unit ("root"), if any, last */
+    int n_units;
+} wrap_result;
+
+/* Sets parameter->unit of every parameter of the tree. */
+fsdp_status wrap_assign(fsdp_module *root, const module_contents *contents, const fsdp_wrap *policy,
+                        int64_t bucket_bytes, wrap_result *out);
+void wrap_result_free(wrap_result *r);
+
+/* Whether `type` is one of the types that `list` names, separated by commas; NULL names none. */
+bool wrap_lists_type(const char *list, const char *type);
+
+#endif

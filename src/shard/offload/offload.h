@@ -1,0 +1,80 @@
+/* Offloaded units: masters, moments and gradients lie in host memory and the optimizer runs there; the device keeps the
+ * shard-sized copy that is gathered.
+ *
+ *     compute   ... backward of unit 7 | unit 6 | ...           forward of unit 0 | unit 1 | ...
+ *     sums                             | squares of 7 | ...
+ *     out                              | gradient 7 to the host | ...
+ *     worker                                         update 0 | update 1 | update 2 | ...
+ *     in                                                      | copy 0 to the device | copy 1 | ...
+ *
+ * Gradients leave on a stream of their own as soon as they are summed; when all ranks know the norm, which does not
+ * wait for those still leaving, a thread updates unit after unit in the order in which forward needs them (those that
+ * have arrived first) and sends each copy back, while the next forward runs behind it. The caller's thread waits for a
+ * unit only where the schedule says that its copy is needed. */
+#ifndef SHARD_OFFLOAD_OFFLOAD_H
+#define SHARD_OFFLOAD_OFFLOAD_H
+
+#include "shard/model.h"
+
+typedef struct offload offload;
+
+/* Which units: sets m->offloaded from the configuration's globs. FSDP_ERR_INPUT, with the units' names, for a glob that
+ * matches none, also where nothing is offloaded. */
+fsdp_status offload_choose(fsdp_model *m);
+bool offload_any(const fsdp_model *m);
+
+/* Streams, events and the worker. Of a model whose units are placed; with device and host memory of its own only as far
+ * as the device's streams have. */
+fsdp_status offload_create(fsdp_model *m, offload **out);
+void offload_free(offload *o); /* NULL is legal; the worker ends after the unit in hand */
+
+/* The device whose kernels work on host memory, and its stream for the caller's thread. NULL where nothing is
+ * offloaded. */
+device *offload_host(const fsdp_model *m);
+stream *offload_host_stream(const fsdp_model *m);
+
+/* ---- Gradients; all enqueue, on the caller's thread ---- */
+
+/* Before a program runs: the memory of gradients that left last may be used again. */
+fsdp_status offload_begin(fsdp_model *m);
+/* The sum of earlier micro-batches starts back to `to`; and compute waits for it. */
+fsdp_status offload_preload(fsdp_model *m, int index, float *to);
+fsdp_status offload_preloaded(fsdp_model *m, int index);
+/* This rank's sum lies at `landing`, as soon as compute and the unit's reduction are there. It leaves for the host;
+ * when it is the step's `last`, replicas are summed and its squares taken before. */
+fsdp_status offload_land(fsdp_model *m, int index, float *landing, bool last);
+/* The unit's full gradients at `held` are reduced now, land and leave: after the last micro-batch, for units that it
+ * did not use. */
+fsdp_status offload_reduce(fsdp_model *m, int index, uint8_t *held);
+/* Compute waits until it has left: the memory is free. */
+fsdp_status offload_landed(fsdp_model *m, int index);
+/* No gradient for this unit in this step, so far. */
+fsdp_status offload_clear(fsdp_model *m, int index);
+/* After the last micro-batch: the squares of all offloaded units are there for compute. */
+fsdp_status offload_finish_gradients(fsdp_model *m);
+
+/* ---- The update ---- */
+
+/* Updates a slice in host memory; called on the worker's thread. */
+typedef fsdp_status (*offload_updater)(void *context, int slice, stream *s);
+/* Starts updating all offloaded units that are trained. The gradients are finished and compute has been waited for;
+ * `context` is borrowed until offload_wait. */
+fsdp_status offload_update(fsdp_model *m, offload_updater update, void *context);
+/* Before a unit's copy is read: it is on its way, and compute waits for it. */
+fsdp_status offload_refresh(fsdp_model *m, int index);
+/* Until the worker is done with all units. */
+fsdp_status offload_wait(fsdp_model *m);
+/* The same, and all transfers: host memory and copies may be read and written. Nothing to do without offload. */
+fsdp_status offload_settle(fsdp_model *m);
+
+/* Where the time went since the model was made. */
+typedef struct offload_figures {
+    double update_seconds; /* the worker's arithmetic */
+    double span_seconds;   /* from the start of each update to its last unit */
+    double wait_seconds;   /* the caller's thread, for units not updated yet */
+    int64_t updates;
+    int64_t parameters; /* updated each time */
+} offload_figures;
+offload_figures offload_figures_of(const fsdp_model *m);
+
+#endif

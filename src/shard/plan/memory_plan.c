@@ -1,0 +1,274 @@
+/* Planning without allocating: layout, program and schedule of a model that never comes into being. */
+#include "shard/plan/memory_plan.h"
+
+#include <stdlib.h>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "shard/model.h"
+
+static fsdp_status describe_groups(fsdp_model *m, const memory_plan_request *r)
+{
+    int size = r->n_ranks;
+    if (m->traits->grouped)
+        size = m->config.shard_group_size ? m->config.shard_group_size : r->ranks_per_node;
+    if (size < 1 || r->n_ranks % size != 0)
+        return error_set(FSDP_ERR_INPUT, "shard_group_size %d does not divide %d ranks", size, r->n_ranks);
+    m->n_ranks = r->n_ranks;
+    m->n_shards = size;
+    m->replicated = !m->traits->shards_optimizer && size > 1;
+    m->shard_rank = r->rank == MEMORY_PLAN_LARGEST ? 0 : r->rank % size;
+    for (int i = 1; r->rank == MEMORY_PLAN_LARGEST && m->shard_weights && i < size; i++)
+        if (m->shard_weights[i] > m->shard_weights[m->shard_rank])
+            m->shard_rank = i;
+    return FSDP_OK;
+}
+
+static comm_config describe_link(const memory_plan_request *r)
+{
+    comm_config link = COMM_CONFIG_INIT;
+    link.backend = r->backend;
+    link.job = job_single();
+    link.job.world_size = r->n_ranks;
+    link.job.local_world_size = r->ranks_per_node < r->n_ranks ? r->ranks_per_node : r->n_ranks;
+    link.device = r->dev;
+    return link;
+}
+
+/* What the backend takes for itself, and what it rounds up where memory comes from it. */
+static size_t plan_communication(const memory_plan_request *r, const memory_plan *p)
+{
+    comm_config link = describe_link(r);
+    size_t bytes = comm_overhead(&link);
+    for (int i = 0; i < p->n_allocations; i++) {
+        const planned_allocation *a = &p->allocations[i];
+        bytes += a->shared ? comm_allocated_bytes(&link, a->bytes) - a->bytes : 0;
+    }
+    return bytes;
+}
+
+static size_t largest_workspace(const program *p)
+{
+    size_t most = 0;
+    for (int i = 0; i < program_length(p); i++) {
+        const instruction *step = program_at(p, i);
+        if (step->workspace && step->workspace->bytes > most)
+            most = step->workspace->bytes;
+    }
+    return most;
+}
+
+static int64_t part_bytes(const fsdp_model *m, const layout_segment *s)
+{
+    int64_t first = m->replicated ? 0 : s->cuts[m->shard_rank],
+            end = m->replicated ? s->padded : s->cuts[m->shard_rank + 1];
+    int64_t numel = 0;
+    for (int i = 0; i < s->n_places; i++) {
+        int64_t from, n, at;
+        layout_overlap(&s->places[i], first, end, &from, &n, &at);
+        numel += n;
+    }
+    return numel * (int64_t)sizeof(float);
+}
+
+/* What this rank writes into a checkpoint: with replicas the first of them, of buffers rank 0. */
+static int64_t checkpoint_bytes(const fsdp_model *m, const memory_plan_request *r)
+{
+    int rank = r->rank == MEMORY_PLAN_LARGEST ? m->shard_rank : r->rank;
+    bool writes = m->replicated ? rank == 0 || r->rank == MEMORY_PLAN_LARGEST : rank < m->n_shards;
+    int64_t bytes = 0;
+    for (int i = 0; i < m->layout->n_units && (writes || r->snapshot_of_all); i++) {
+        for (int k = 0; k < m->layout->units[i].n_segments; k++) {
+            const layout_segment *s = &m->layout->units[i].segments[k];
+            bytes += part_bytes(m, s) * (s->trainable ? 1 + r->moments : 1);
+        }
+    }
+    for (int i = 0; i < m->contents.n_buffers && (rank == 0 || r->snapshot_of_all); i++)
+        bytes += m->contents.buffers[i]->persistent ? m->contents.buffers[i]->numel * (int64_t)sizeof(float) : 0;
+    return bytes;
+}
+
+static void count_residents(const fsdp_model *m, const memory_plan_request *r, memory_plan *out)
+{
+    resident_sizes z = model_resident_sizes(m);
+    out->parameters = z.master;
+    out->copies = z.copy;
+    out->gradients = z.gradient;
+    out->optimizer = z.gradient * (size_t)r->moments;
+    out->host_state = z.host + z.host_gradient * (size_t)r->moments;
+    out->host_numbers = MODEL_HOST_NUMBERS * sizeof(model_numbers);
+    out->host_snapshot = r->snapshot ? r->snapshot(checkpoint_bytes(m, r)) : 0;
+    /* Parameter and moments in and out, gradient in, low-precision copy out. */
+    size_t numel = z.host_gradient / sizeof(float), low = m->config.param_dtype == FSDP_F32 ? 0 : 2;
+    out->host_update_bytes = numel * (12 + low + 8 * (size_t)r->moments);
+    for (int i = 0; i < m->contents.n_buffers; i++)
+        out->buffers += round_up((size_t)m->contents.buffers[i]->numel * sizeof(float), 256);
+    out->buffers += model_norm_bytes(m) + sizeof(model_numbers);
+    out->n_units = m->layout->n_units;
+    for (int i = 0; i < m->layout->n_units; i++) {
+        size_t bytes = schedule_unit_bytes(&m->layout->units[i], fsdp_dtype_size(m->config.param_dtype), false);
+        out->largest_unit = bytes > out->largest_unit ? bytes : out->largest_unit;
+    }
+}
+
+/* What one rank receives, as comm counts it: of every gathered unit all but its own shard; of every reduction its shard
+ * from all others; in a sum that everybody gets, both of these for an n-th part. */
+static void count_traffic(const fsdp_model *m, const schedule *s, memory_plan *out)
+{
+    int64_t param = (int64_t)fsdp_dtype_size(m->config.param_dtype),
+            grad = (int64_t)fsdp_dtype_size(m->config.reduce_dtype);
+    int64_t n = m->n_shards, replicas = m->traits->grouped ? m->n_ranks / n : 1;
+    for (int i = 0; i < s->n_events; i++) {
+        const layout_unit *u = &m->layout->units[s->events[i].unit];
+        const layout_segment *trained = &u->segments[0];
+        int64_t mine = layout_shard_numel(trained, m->replicated ? -1 : m->shard_rank);
+        for (int k = 0; s->events[i].action == ACTION_GATHER && k < u->n_segments; k++)
+            out->gathered_bytes += (u->segments[k].padded - layout_shard_numel(&u->segments[k], m->shard_rank)) * param;
+        if (s->events[i].action != ACTION_REDUCE)
+            continue;
+        out->reduced_bytes += m->replicated ? 2 * (n - 1) * mine * grad / n : (n - 1) * mine * grad;
+        out->replica_bytes += 2 * (replicas - 1) * mine * (int64_t)sizeof(float) / replicas;
+    }
+}
+
+/* Compiled and scheduled, as the engine would do it with the same recording. */
+typedef struct planned_step {
+    program *program;
+    schedule *schedule;
+} planned_step;
+
+static void free_step(planned_step *s)
+{
+    schedule_free(s->schedule);
+    program_free(s->program);
+}
+
+static fsdp_status plan_step(fsdp_model *m, const memory_plan_request *r, bool training, planned_step *out)
+{
+    program_options options = model_program_options(m, training);
+    schedule_options when = model_schedule_options(m);
+    fsdp_tape *t;
+    *out = (planned_step){NULL, NULL};
+    FSDP_TRY(tape_create(r->dev, &t));
+    tape_reset(t, training);
+    t->owner = m;
+    t->peers = m->n_ranks;
+    t->recompute_cheap = m->config.recompute_cheap;
+    t->selective = m->config.checkpointing == FSDP_CHECKPOINT_SELECTIVE;
+    fsdp_loss loss = (training ? r->record : r->evaluate)(r->context, m->module, t);
+    fsdp_status status = fsdp_tape_status(t);
+    if (status == FSDP_OK)
+        status = program_compile(t, training ? loss.sum : NULL, &options, &out->program);
+    if (status != FSDP_OK) {
+        tape_free(t);
+        return status;
+    }
+    status = schedule_build(out->program, m->layout, &when, &out->schedule);
+    if (status != FSDP_OK)
+        free_step(out);
+    return status;
+}
+
+static fsdp_status plan_training(fsdp_model *m, const memory_plan_request *r, memory_plan *out)
+{
+    planned_step s;
+    FSDP_TRY(plan_step(m, r, true, &s));
+    out->workspace = largest_workspace(s.program);
+    out->activations = program_slab_bytes(s.program) - out->workspace;
+    out->host_activations = program_host_bytes(s.program);
+    out->gather = s.schedule->gather_bytes;
+    out->full_gradients = s.schedule->gradient_bytes;
+    count_traffic(m, s.schedule, out);
+    free_step(&s);
+    return FSDP_OK;
+}
+
+static size_t beyond(size_t bytes, size_t room)
+{
+    return bytes > room ? bytes - room : 0;
+}
+
+/* The engine's arenas are as large as the largest program wants them, each for itself. */
+typedef struct arena_growth {
+    size_t gather, slab;
+} arena_growth;
+
+static fsdp_status plan_validation(fsdp_model *m, const memory_plan_request *r, memory_plan *out, arena_growth *growth)
+{
+    planned_step s;
+    if (!r->evaluate)
+        return FSDP_OK;
+    FSDP_TRY(plan_step(m, r, false, &s));
+    growth->gather = beyond(s.schedule->gather_bytes, out->gather);
+    growth->slab = beyond(program_slab_bytes(s.program), out->activations + out->workspace);
+    out->validation = growth->gather + growth->slab;
+    free_step(&s);
+    return FSDP_OK;
+}
+
+static void add_allocation(memory_plan *p, const char *what, size_t bytes, bool shared)
+{
+    if (bytes > 0)
+        p->allocations[p->n_allocations++] = (planned_allocation){what, bytes, shared};
+}
+
+static void list_allocations(const fsdp_model *m, const arena_growth *growth, memory_plan *p)
+{
+    resident_sizes z = model_resident_sizes(m);
+    bool low = m->config.param_dtype != FSDP_F32; /* otherwise peers gather the masters, or copies in fp32 */
+    add_allocation(p, "what peers gather", p->copies + (low ? 0 : p->parameters), true);
+    add_allocation(p, "masters and accumulators", (low ? p->parameters : 0) + p->gradients, false);
+    add_allocation(p, "masters and accumulators in host memory", z.host, false);
+    add_allocation(p, "buffers", p->buffers - model_norm_bytes(m) - sizeof(model_numbers), false);
+    add_allocation(p, "norm", model_norm_bytes(m), false);
+    add_allocation(p, "numbers", sizeof(model_numbers), false);
+    add_allocation(p, "numbers in host memory", p->host_numbers, false);
+    add_allocation(p, "moments", p->optimizer, false);
+    add_allocation(p, "moments in host memory", p->host_state - z.host, false);
+    add_allocation(p, "gathered units", p->gather + growth->gather, false);
+    add_allocation(p, "full gradients", p->full_gradients, true);
+    add_allocation(p, "activations in host memory", p->host_activations, false);
+    add_allocation(p, "activations", p->activations + p->workspace + growth->slab, false);
+    add_allocation(p, "snapshot in host memory", p->host_snapshot, false);
+}
+
+fsdp_status memory_plan_make(fsdp_module *net, const fsdp_config *config, const memory_plan_request *r,
+                             memory_plan *out)
+{
+    *out = (memory_plan){.parameters = 0};
+    fsdp_model *m = calloc(1, sizeof *m);
+    if (!m) {
+        fsdp_module_free(net);
+        return error_set(FSDP_ERR_MEMORY, "planning a model: out of host memory");
+    }
+    m->dev = r->dev;
+    m->config = *config;
+    m->traits = strategy_of(config->strategy);
+    m->module = net;
+    m->shard_weights = (int *)(uintptr_t)config->shard_weights; /* borrowed: only read here */
+    fsdp_status status = describe_groups(m, r);
+    if (status == FSDP_OK)
+        status = model_make_layout(m);
+    if (status == FSDP_OK) {
+        count_residents(m, r, out);
+        status = plan_training(m, r, out);
+    }
+    arena_growth growth = {0, 0};
+    if (status == FSDP_OK)
+        status = plan_validation(m, r, out, &growth);
+    if (status == FSDP_OK) {
+        list_allocations(m, &growth, out);
+        out->communication = plan_communication(r, out);
+        comm_config link = describe_link(r);
+        add_allocation(out, "communication", comm_overhead(&link), true);
+    }
+    out->total = out->parameters + out->copies + out->gradients + out->optimizer + out->gather + out->full_gradients +
+                 out->activations + out->workspace + out->buffers + out->communication + out->validation;
+    out->host = out->host_state + out->host_activations + out->host_snapshot + out->host_numbers;
+    layout_free(m->layout);
+    free(m->offloaded);
+    module_contents_free(&m->contents);
+    fsdp_module_free(net);
+    free(m);
+    return status;
+}

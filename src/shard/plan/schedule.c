@@ -1,0 +1,384 @@
+/* Planning of gathers and reductions around the instructions of a program. */
+#include "shard/plan/schedule.h"
+
+#include <stdlib.h>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "tensor/lifetime.h"
+
+/* Instructions that need a unit: value read in forward and in backward, gradient written. -1: none. */
+typedef struct unit_use {
+    int forward_first, forward_last, backward_first, backward_last, grad_first, grad_last;
+} unit_use;
+
+/* One stay of full parameters in memory. */
+typedef struct stay {
+    int unit;
+    bool backward;           /* begins in backward */
+    int gather, first, last; /* gather starts before `gather`, instructions first..last read it */
+} stay;
+
+typedef struct planning {
+    const program *p;
+    const layout *l;
+    const schedule_options *o;
+    schedule *s;
+    unit_use *uses;
+    stay *stays;
+    int n_stays;
+    int events_capacity;
+} planning;
+
+size_t schedule_segment_offset(const layout_unit *u, int segment, size_t element_bytes)
+{
+    size_t offset = 0;
+    for (int i = 0; i < segment; i++)
+        offset += round_up((size_t)u->segments[i].padded * element_bytes, 256);
+    return offset;
+}
+
+size_t schedule_unit_bytes(const layout_unit *u, size_t element_bytes, bool trainable_only)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < u->n_segments; i++) {
+        if (u->segments[i].trainable || !trainable_only)
+            bytes += round_up((size_t)u->segments[i].padded * element_bytes, 256);
+    }
+    return bytes;
+}
+
+static void widen(int *first, int *last, int use_first, int use_last)
+{
+    if (use_first >= 0 && (*first < 0 || use_first < *first))
+        *first = use_first;
+    if (use_last > *last)
+        *last = use_last;
+}
+
+static void collect_uses(planning *g)
+{
+    int n;
+    const parameter_use *uses = program_parameter_uses(g->p, &n);
+    for (int i = 0; i < g->l->n_units; i++)
+        g->uses[i] = (unit_use){-1, -1, -1, -1, -1, -1};
+    for (int i = 0; i < n; i++) {
+        unit_use *u = &g->uses[uses[i].parameter->unit];
+        widen(&u->forward_first, &u->forward_last, uses[i].forward_first, uses[i].forward_last);
+        widen(&u->backward_first, &u->backward_last, uses[i].backward_first, uses[i].backward_last);
+        widen(&u->grad_first, &u->grad_last, uses[i].grad_first, uses[i].grad_last);
+    }
+}
+
+static fsdp_status add_event(planning *g, int index, schedule_action action, int unit, bool backward)
+{
+    schedule *s = g->s;
+    if (s->n_events == g->events_capacity) {
+        int wanted = g->events_capacity ? g->events_capacity * 2 : 128;
+        schedule_event *grown = realloc(s->events, (size_t)wanted * sizeof *grown);
+        if (!grown)
+            return error_set(FSDP_ERR_MEMORY, "scheduling %d units: out of host memory", g->l->n_units);
+        s->events = grown;
+        g->events_capacity = wanted;
+    }
+    s->events[s->n_events++] = (schedule_event){index, action, unit, backward};
+    return FSDP_OK;
+}
+
+static int by_first_use(const void *a, const void *b)
+{
+    const stay *x = a, *y = b;
+    return x->first != y->first ? x->first - y->first : x->unit - y->unit;
+}
+
+static bool used_twice(const unit_use *u)
+{
+    return u->forward_last >= 0 && u->backward_first >= 0;
+}
+
+/* Units at the turn from forward to backward are not given up: the one whose forward reaches furthest, and before it as
+ * many as would be gathered ahead of their backward there anyway. Holding them on takes no more memory than that. */
+static bool stays_over_turn(const planning *g, int unit)
+{
+    bool prefetch = g->o->backward_prefetch != FSDP_PREFETCH_NONE;
+    int further = 0, most = prefetch ? g->o->gather_buffers : 1;
+    for (int i = 0; i < g->l->n_units; i++)
+        further += used_twice(&g->uses[i]) && g->uses[i].forward_last > g->uses[unit].forward_last;
+    return used_twice(&g->uses[unit]) && further < (most > 1 ? most : 1);
+}
+
+/* One stay for a unit held over the turn, else one for forward and one for backward. */
+static void plan_stays(planning *g)
+{
+    for (int i = 0; i < g->l->n_units; i++) {
+        const unit_use *u = &g->uses[i];
+        bool forward = u->forward_first >= 0, backward = u->backward_first >= 0;
+        bool whole = g->o->parameters != RESIDENT_GATHERED || stays_over_turn(g, i);
+        if (forward && backward && whole)
+            g->stays[g->n_stays++] = (stay){i, false, 0, u->forward_first, u->backward_last};
+        else {
+            if (forward)
+                g->stays[g->n_stays++] = (stay){i, false, 0, u->forward_first, u->forward_last};
+            if (backward)
+                g->stays[g->n_stays++] = (stay){i, true, 0, u->backward_first, u->backward_last};
+        }
+    }
+    qsort(g->stays, (size_t)g->n_stays, sizeof *g->stays, by_first_use);
+}
+
+/* The unit that begins its backward `ahead` places before instruction `first`; -1 when there is none. */
+static int unit_before(const planning *g, int first, int ahead)
+{
+    int unit = -1;
+    for (int k = 0; k < ahead; k++, first = g->uses[unit].backward_first) {
+        unit = -1;
+        for (int i = 0; i < g->l->n_units; i++) {
+            int at = g->uses[i].backward_first;
+            if (at >= 0 && at < first && (unit < 0 || at > g->uses[unit].backward_first))
+                unit = i;
+        }
+        if (unit < 0)
+            return -1;
+    }
+    return unit;
+}
+
+/* A gather starts when the unit `ahead` places before it begins to compute (pre), or ends (post). */
+static void plan_gather_starts(planning *g)
+{
+    int turn = program_forward_length(g->p), ahead = g->o->gather_buffers - 1;
+    for (int i = 0; i < g->n_stays; i++) {
+        stay *s = &g->stays[i];
+        bool in_backward = s->first >= turn;
+        bool prefetch = in_backward ? g->o->backward_prefetch != FSDP_PREFETCH_NONE : g->o->forward_prefetch;
+        s->gather = s->first;
+        if (!prefetch || ahead < 1)
+            continue;
+        if (!in_backward) {
+            s->gather = i < ahead ? 0 : g->stays[i - ahead].first;
+            continue;
+        }
+        int before = unit_before(g, s->first, ahead);
+        const unit_use *u = before < 0 ? NULL : &g->uses[before];
+        bool post = g->o->backward_prefetch == FSDP_PREFETCH_POST;
+        s->gather = !u     ? turn
+                    : post ? (int)min_i64(s->first, u->backward_last + 1)
+                           : (int)max_i64(turn, u->backward_first);
+    }
+}
+
+static fsdp_status plan_parameters(planning *g)
+{
+    if (g->o->parameters == RESIDENT_ALIAS || g->o->parameters == RESIDENT_KEPT) {
+        size_t offset = 0;
+        for (int i = 0; i < g->l->n_units; i++) {
+            const unit_use *u = &g->uses[i];
+            int first = u->forward_first >= 0 ? u->forward_first : u->backward_first;
+            g->s->units[i].used = first >= 0;
+            if (g->o->parameters == RESIDENT_KEPT && !g->o->alias) {
+                g->s->units[i].forward_offset = g->s->units[i].backward_offset = offset;
+                offset += schedule_unit_bytes(&g->l->units[i], g->o->param_bytes, false);
+            }
+        }
+        g->s->gather_bytes = offset;
+        if (g->o->parameters == RESIDENT_ALIAS)
+            return FSDP_OK;
+    }
+    plan_stays(g);
+    plan_gather_starts(g);
+    lifetime *items = calloc((size_t)g->n_stays + 1, sizeof *items);
+    if (!items)
+        return error_set(FSDP_ERR_MEMORY, "scheduling %d units: out of host memory", g->l->n_units);
+    fsdp_status status = FSDP_OK;
+    for (int i = 0; i < g->n_stays && status == FSDP_OK; i++) {
+        const stay *s = &g->stays[i];
+        items[i] =
+            (lifetime){schedule_unit_bytes(&g->l->units[s->unit], g->o->param_bytes, false), s->gather, s->last, 0};
+        g->s->units[s->unit].used = true;
+        status = add_event(g, s->gather, ACTION_GATHER, s->unit, s->backward);
+        if (status == FSDP_OK)
+            status = add_event(g, s->first, ACTION_AWAIT, s->unit, s->backward);
+        if (status == FSDP_OK && g->o->parameters != RESIDENT_KEPT)
+            status = add_event(g, s->last + 1, ACTION_RELEASE, s->unit, s->backward);
+    }
+    g->s->gathers = g->n_stays;
+    bool pack = g->o->parameters != RESIDENT_KEPT && !g->o->alias;
+    if (status == FSDP_OK && pack)
+        status = lifetime_pack(items, g->n_stays, &g->s->gather_bytes);
+    for (int i = 0; i < g->n_stays && status == FSDP_OK && pack; i++) {
+        schedule_unit *u = &g->s->units[g->stays[i].unit];
+        if (!g->stays[i].backward)
+            u->forward_offset = items[i].offset;
+        u->backward_offset = items[i].offset; /* the later stay comes later in the list */
+    }
+    free(items);
+    return status;
+}
+
+static bool is_offloaded(const planning *g, int unit)
+{
+    return g->o->offloaded && g->o->offloaded[unit];
+}
+
+/* What the host's optimizer writes must have come before it is gathered, or, where nothing is moved, used. */
+static fsdp_status plan_refreshes(planning *g)
+{
+    bool gathers = g->o->parameters != RESIDENT_ALIAS && !g->o->alias;
+    for (int i = 0; i < g->l->n_units; i++) {
+        const unit_use *u = &g->uses[i];
+        int first = u->forward_first >= 0 ? u->forward_first : u->backward_first;
+        if (!is_offloaded(g, i) || first < 0)
+            continue;
+        for (int k = 0; k < g->n_stays && gathers; k++) {
+            if (g->stays[k].unit == i)
+                first = (int)min_i64(first, g->stays[k].gather);
+        }
+        FSDP_TRY(add_event(g, first, ACTION_REFRESH, i, false));
+    }
+    return FSDP_OK;
+}
+
+static int by_last_gradient(const void *a, const void *b)
+{
+    const stay *x = a, *y = b;
+    return x->last != y->last ? x->last - y->last : x->unit - y->unit;
+}
+
+/* An offloaded gradient's sum so far starts back while the unit before it computes. */
+static int preload_index(const planning *g, int i)
+{
+    int before = i > 0 ? g->stays[i - 1].first : program_forward_length(g->p);
+    return (int)min_i64(before, g->stays[i].first);
+}
+
+static fsdp_status add_gradient_events(planning *g, int i, int freed)
+{
+    const stay *s = &g->stays[i];
+    if (is_offloaded(g, s->unit))
+        FSDP_TRY(add_event(g, preload_index(g, i), ACTION_PRELOAD, s->unit, true));
+    FSDP_TRY(add_event(g, s->first, ACTION_GRADIENTS, s->unit, true));
+    FSDP_TRY(add_event(g, s->last + 1, ACTION_REDUCE, s->unit, true));
+    return add_event(g, freed, ACTION_REDUCED, s->unit, true);
+}
+
+/* The largest shard, so that all ranks make the same room. */
+static size_t landing_bytes(const planning *g, const layout_segment *s)
+{
+    int64_t numel = g->o->replicated ? s->padded : 0;
+    for (int r = 0; r < g->l->n_shards && !g->o->replicated; r++)
+        numel = max_i64(numel, layout_shard_numel(s, r));
+    return round_up((size_t)numel * sizeof(float), 256);
+}
+
+/* Of unit number i in order of its last gradient: what its full gradient and its landing take, and for how long. */
+static void plan_gradient_memory(const planning *g, int i, int freed, lifetime *full, lifetime *landing)
+{
+    const stay *s = &g->stays[i];
+    const layout_unit *u = &g->l->units[s->unit];
+    bool offloaded = is_offloaded(g, s->unit), direct = g->o->gradients == GRADIENT_DIRECT;
+    int from = offloaded ? preload_index(g, i) : s->first;
+    /* What is free again before an instruction may be taken before the same one; offloaded units are copied on. */
+    int last = offloaded ? freed : freed - 1;
+    *full = (lifetime){schedule_unit_bytes(u, g->o->grad_bytes, true), direct ? from : s->first, last, 0};
+    *landing = (lifetime){offloaded && !direct ? landing_bytes(g, &u->segments[0]) : 0, from, freed, 0};
+    if (g->o->gradients == GRADIENT_HELD || (direct && !offloaded))
+        full->bytes = 0; /* a place of its own, or none */
+}
+
+/* Held gradients outlive programs: every unit has its place, the same in all of them, whether they train it or not. */
+static size_t place_held(planning *g)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < g->l->n_units; i++) {
+        g->s->units[i].gradient_offset = bytes;
+        bytes += schedule_unit_bytes(&g->l->units[i], g->o->grad_bytes, true);
+    }
+    return bytes;
+}
+
+/* A buffered gradient lives until the next unit's reduction has started: at most two are on their way. */
+static fsdp_status plan_gradients(planning *g)
+{
+    int n = 0, end = program_length(g->p);
+    for (int i = 0; i < g->l->n_units; i++) {
+        g->s->units[i].trained = g->uses[i].grad_first >= 0;
+        if (g->s->units[i].trained)
+            g->stays[n++] = (stay){i, true, 0, g->uses[i].grad_first, g->uses[i].grad_last};
+    }
+    qsort(g->stays, (size_t)n, sizeof *g->stays, by_last_gradient);
+    lifetime *items = calloc((size_t)n * 2 + 1, sizeof *items);
+    if (!items)
+        return error_set(FSDP_ERR_MEMORY, "scheduling %d units: out of host memory", g->l->n_units);
+    fsdp_status status = FSDP_OK;
+    for (int i = 0; i < n && status == FSDP_OK; i++) {
+        int freed = i + 1 < n ? g->stays[i + 1].last + 1 : end;
+        plan_gradient_memory(g, i, freed, &items[i], &items[n + i]);
+        status = add_gradient_events(g, i, freed);
+    }
+    g->s->reductions = n;
+    size_t held = n > 0 && g->o->gradients == GRADIENT_HELD ? place_held(g) : 0;
+    if (status == FSDP_OK)
+        status = lifetime_pack(items, 2 * n, &g->s->gradient_bytes);
+    g->s->gradient_bytes += held;
+    for (int i = 0; i < n && status == FSDP_OK; i++) {
+        schedule_unit *u = &g->s->units[g->stays[i].unit];
+        if (g->o->gradients != GRADIENT_HELD)
+            u->gradient_offset = items[i].offset;
+        u->landing_offset = held + (g->o->gradients == GRADIENT_DIRECT ? items[i].offset : items[n + i].offset);
+    }
+    free(items);
+    return status;
+}
+
+static bool is_before(const schedule_event *a, const schedule_event *b)
+{
+    return a->index != b->index ? a->index < b->index : a->action < b->action;
+}
+
+/* Events of one kind before one instruction keep the order in which they were planned: units that are needed first are
+ * gathered first. */
+static void sort_events(schedule *s)
+{
+    for (int i = 1; i < s->n_events; i++) {
+        schedule_event e = s->events[i];
+        int at = i;
+        for (; at > 0 && is_before(&e, &s->events[at - 1]); at--)
+            s->events[at] = s->events[at - 1];
+        s->events[at] = e;
+    }
+}
+
+fsdp_status schedule_build(const program *p, const layout *l, const schedule_options *options, schedule **out)
+{
+    planning g = {.p = p, .l = l, .o = options, .s = calloc(1, sizeof *g.s)};
+    g.uses = calloc((size_t)l->n_units, sizeof *g.uses);
+    g.stays = calloc((size_t)l->n_units * 2, sizeof *g.stays);
+    fsdp_status status = FSDP_ERR_MEMORY;
+    if (g.s)
+        g.s->units = calloc((size_t)l->n_units, sizeof *g.s->units);
+    if (!g.s || !g.s->units || !g.uses || !g.stays) {
+        error_set(status, "scheduling %d units: out of host memory", l->n_units);
+        goto done;
+    }
+    collect_uses(&g);
+    TRY_OR(done, plan_parameters(&g));
+    TRY_OR(done, plan_refreshes(&g));
+    TRY_OR(done, plan_gradients(&g));
+    sort_events(g.s);
+    *out = g.s;
+    g.s = NULL;
+done:
+    schedule_free(g.s);
+    free(g.uses);
+    free(g.stays);
+    return status;
+}
+
+void schedule_free(schedule *s)
+{
+    if (!s)
+        return;
+    free(s->events);
+    free(s->units);
+    free(s);
+}

@@ -1,0 +1,83 @@
+/* When units are gathered, given up and reduced: a list of events between the instructions of a program, and the place
+ * of every gathered unit and full gradient in memory. Follows from where the program uses parameters; the same for
+ * every step, so pointers repeat. Pure planning: unit.c carries it out. */
+#ifndef SHARD_PLAN_SCHEDULE_H
+#define SHARD_PLAN_SCHEDULE_H
+
+#include <fsdp/shard.h>
+
+#include "shard/build/layout.h"
+#include "tensor/program.h"
+
+/* Where a unit's full parameters are. */
+typedef enum parameter_residency {
+    RESIDENT_ALIAS,    /* replicated: always there, nothing to gather */
+    RESIDENT_KEPT,     /* a full copy stays; gathered anew once after each optimizer step */
+    RESIDENT_FORWARD,  /* gathered for forward, kept to the end of backward */
+    RESIDENT_GATHERED, /* gathered for forward and again for backward */
+} parameter_residency;
+
+/* Where kernels write full gradients. */
+typedef enum gradient_residency {
+    GRADIENT_DIRECT,   /* straight into the accumulator: nothing to reduce */
+    GRADIENT_BUFFERED, /* into a buffer that lives until it is reduced */
+    GRADIENT_HELD,     /* into a buffer that stays, over micro-batches and programs, until the last is reduced */
+} gradient_residency;
+
+typedef enum schedule_action {
+    /* In the order in which they happen before one instruction. */
+    ACTION_REDUCE,    /* start reducing the unit's gradients */
+    ACTION_REDUCED,   /* wait for that; the buffer is free after */
+    ACTION_RELEASE,   /* give up the full parameters */
+    ACTION_REFRESH,   /* offloaded: the copy that is gathered has come from the host's last optimizer step */
+    ACTION_GATHER,    /* start gathering */
+    ACTION_AWAIT,     /* the full parameters are there */
+    ACTION_PRELOAD,   /* offloaded: the gradients of earlier micro-batches start on their way back */
+    ACTION_GRADIENTS, /* a buffer for full gradients is taken */
+    ACTION_COUNT
+} schedule_action;
+
+typedef struct schedule_event {
+    int index; /* before this instruction; program length: at the end */
+    schedule_action action;
+    int unit;
+    bool backward; /* of AWAIT and GATHER: which of the unit's two places */
+} schedule_event;
+
+typedef struct schedule_options {
+    parameter_residency parameters;
+    bool alias; /* one shard is all of it: gathers move nothing and take no memory, but keep their order */
+    gradient_residency gradients;
+    size_t param_bytes, grad_bytes; /* of an element */
+    int gather_buffers;
+    bool forward_prefetch;
+    fsdp_prefetch backward_prefetch;
+    const bool *offloaded; /* (n_units), or NULL: none */
+    bool replicated;       /* every rank's gradient is the whole sum, not a shard of it */
+} schedule_options;
+
+typedef struct schedule_unit {
+    bool used, trained;
+    size_t forward_offset, backward_offset; /* in the gather arena; equal when the unit is gathered once */
+    size_t gradient_offset; /* in the gradient arena; held ones have it in programs that do not train the unit, too */
+    size_t landing_offset;  /* offloaded: where this rank's sum lies before it leaves, likewise; the buffer itself when
+                               gradients are direct */
+} schedule_unit;
+
+typedef struct schedule {
+    schedule_event *events; /* by index, then action */
+    int n_events;
+    schedule_unit *units;                /* (n_units) */
+    size_t gather_bytes, gradient_bytes; /* of the arenas */
+    int64_t gathers, reductions;         /* collectives a run */
+} schedule;
+
+fsdp_status schedule_build(const program *p, const layout *l, const schedule_options *options, schedule **out);
+void schedule_free(schedule *s);
+
+/* Bytes of all segments of a unit, each aligned, with elements of that size. */
+size_t schedule_unit_bytes(const layout_unit *u, size_t element_bytes, bool trainable_only);
+/* Where segment i of the unit begins in such a buffer. */
+size_t schedule_segment_offset(const layout_unit *u, int segment, size_t element_bytes);
+
+#endif

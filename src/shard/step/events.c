@@ -1,0 +1,200 @@
+/* The schedule's events, carried out between the instructions of a program. When each happens was planned; what a unit
+ * may do is its own business, and what offloaded ones do besides is offload.c's. */
+#include "shard/step/events.h"
+
+#include "shard/offload/offload.h"
+
+static uint8_t *gathered(const event_run *r, const schedule_event *e)
+{
+    const schedule_unit *u = &r->planned->schedule->units[e->unit];
+    return r->m->gather.memory + (e->backward ? u->backward_offset : u->forward_offset);
+}
+
+static fsdp_status gather(event_run *r, const schedule_event *e)
+{
+    fsdp_model *m = r->m;
+    unit *u = &m->units[e->unit];
+    if (m->n_shards == 1)
+        return u->parameters == PARAMETERS_FULL ? FSDP_OK : unit_move_parameters(u, PARAMETERS_GATHERING);
+    if (m->traits->parameters == RESIDENT_KEPT) {
+        if (!u->stale && u->parameters == PARAMETERS_FULL)
+            return FSDP_OK;
+        if (u->parameters == PARAMETERS_FULL)
+            FSDP_TRY(unit_release(u));
+    }
+    return unit_gather(u, m->shard_group, m->config.param_dtype, gathered(r, e), m->step, m->compute);
+}
+
+static fsdp_status await(event_run *r, const schedule_event *e)
+{
+    fsdp_model *m = r->m;
+    unit *u = &m->units[e->unit];
+    if (u->parameters == PARAMETERS_FULL)
+        return FSDP_OK; /* kept from an earlier step */
+    u->stale = false;
+    if (m->n_shards > 1)
+        return unit_await(u, m->config.param_dtype, gathered(r, e), m->compute);
+    FSDP_TRY(unit_move_parameters(u, PARAMETERS_FULL));
+    unit_point_at_copy(u, m->config.param_dtype);
+    return FSDP_OK;
+}
+
+static fsdp_status clear_gradients(fsdp_model *m, const unit *u, uint8_t *base)
+{
+    return m->dev->zero(m->compute, base,
+                        (size_t)u->segments[0].layout->padded * fsdp_dtype_size(m->config.reduce_dtype));
+}
+
+/* Elements of the full gradient that no kernel writes: gaps between parameters, parameters that this program does not
+ * use. They must be zero, for the norm and for the sums. */
+static fsdp_status clear_unwritten(event_run *r, const unit *u, uint8_t *base)
+{
+    const layout_segment *s = u->segments[0].layout;
+    size_t element = fsdp_dtype_size(r->m->config.reduce_dtype);
+    if (r->batch.nothing)
+        return clear_gradients(r->m, u, base);
+    int n;
+    const parameter_use *uses = program_parameter_uses(r->planned->program, &n);
+    int64_t clear_from = 0;
+    for (int k = 0; k <= s->n_places; k++) {
+        bool end = k == s->n_places, written = end;
+        for (int i = 0; i < n && !written; i++)
+            written = uses[i].parameter == s->places[k].parameter && uses[i].grad_first >= 0;
+        if (!written)
+            continue;
+        int64_t until = end ? s->padded : s->places[k].offset;
+        if (until > clear_from)
+            FSDP_TRY(r->m->dev->zero(r->m->compute, base + (size_t)clear_from * element,
+                                     (size_t)(until - clear_from) * element));
+        clear_from = end ? s->padded : s->places[k].offset + s->places[k].parameter->numel;
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status take_gradients(event_run *r, const schedule_event *e)
+{
+    fsdp_model *m = r->m;
+    unit *u = &m->units[e->unit];
+    bool alone = r->gradients == GRADIENT_DIRECT, direct = alone && !m->offloaded[e->unit];
+    uint8_t *memory = direct ? NULL : m->gradient.memory + r->planned->schedule->units[e->unit].gradient_offset;
+    bool first = u->gradients == GRADIENTS_NONE; /* of this step's micro-batches to use the unit */
+    FSDP_TRY(unit_take_gradients(u, m->config.reduce_dtype, memory));
+    if (r->batch.more && alone)
+        return direct ? FSDP_OK : offload_preloaded(m, e->unit);
+    if (r->batch.more && model_holds_gradients(m)) /* the program adds, to whatever is there */
+        return first ? clear_gradients(m, u, memory) : FSDP_OK;
+    return clear_unwritten(r, u, direct ? (uint8_t *)u->segments[0].gradient : memory);
+}
+
+static bool reduces_now(const event_run *r)
+{
+    return !model_holds_gradients(r->m) || r->batch.last;
+}
+
+/* Whether a reduction adds to what earlier micro-batches summed. */
+static bool reduces_more(const event_run *r)
+{
+    return !model_holds_gradients(r->m) && r->batch.more;
+}
+
+/* Where this rank's part of the sum goes. */
+static float *sum_of(const event_run *r, int index)
+{
+    const fsdp_model *m = r->m;
+    if (!m->offloaded[index])
+        return m->units[index].segments[0].gradient;
+    return (float *)(void *)(m->gradient.memory + r->planned->schedule->units[index].landing_offset);
+}
+
+static fsdp_status preload(event_run *r, const schedule_event *e)
+{
+    bool more = r->gradients == GRADIENT_DIRECT ? r->batch.more : reduces_more(r);
+    return more ? offload_preload(r->m, e->unit, sum_of(r, e->unit)) : FSDP_OK;
+}
+
+static fsdp_status reduce(event_run *r, const schedule_event *e)
+{
+    fsdp_model *m = r->m;
+    unit *u = &m->units[e->unit];
+    bool offloaded = m->offloaded[e->unit], more = reduces_more(r);
+    float *sum = sum_of(r, e->unit);
+    if (r->gradients == GRADIENT_DIRECT) {
+        FSDP_TRY(unit_move_gradients(u, GRADIENTS_REDUCING));
+    } else if (reduces_now(r)) {
+        if (offloaded && more)
+            FSDP_TRY(offload_preloaded(m, e->unit));
+        FSDP_TRY(unit_reduce(u, m->shard_group, m->config.reduce_dtype,
+                             m->gradient.memory + r->planned->schedule->units[e->unit].gradient_offset, sum,
+                             m->replicated, more, m->step, m->compute));
+    } else {
+        return FSDP_OK;
+    }
+    return offloaded ? offload_land(m, e->unit, sum, r->batch.last) : FSDP_OK;
+}
+
+/* A gradient that leaves at the end of a program may take until the next one begins. */
+static fsdp_status reduced(event_run *r, const schedule_event *e)
+{
+    fsdp_model *m = r->m;
+    unit *u = &m->units[e->unit];
+    if (r->gradients == GRADIENT_DIRECT)
+        FSDP_TRY(unit_move_gradients(u, GRADIENTS_SHARDED));
+    else if (reduces_now(r))
+        FSDP_TRY(unit_reduced(u, m->compute));
+    return m->offloaded[e->unit] && e->index < program_length(r->planned->program) ? offload_landed(m, e->unit)
+                                                                                   : FSDP_OK;
+}
+
+fsdp_status events_before(void *context, int index)
+{
+    event_run *r = context;
+    const schedule *s = r->planned->schedule;
+    for (; r->next < s->n_events && s->events[r->next].index <= index; r->next++) {
+        const schedule_event *e = &s->events[r->next];
+        fsdp_status status = FSDP_OK;
+        switch (e->action) {
+        case ACTION_GATHER:
+            status = gather(r, e);
+            break;
+        case ACTION_AWAIT:
+            status = await(r, e);
+            break;
+        case ACTION_RELEASE:
+            status = unit_release(&r->m->units[e->unit]);
+            break;
+        case ACTION_REFRESH:
+            status = offload_refresh(r->m, e->unit);
+            break;
+        case ACTION_PRELOAD:
+            status = preload(r, e);
+            break;
+        case ACTION_GRADIENTS:
+            status = take_gradients(r, e);
+            break;
+        case ACTION_REDUCE:
+            status = reduce(r, e);
+            break;
+        case ACTION_REDUCED:
+            status = reduced(r, e);
+            break;
+        case ACTION_COUNT:
+            break;
+        }
+        FSDP_TRY(status);
+    }
+    return FSDP_OK;
+}
+
+fsdp_status events_clear_untrained(fsdp_model *m, const schedule *s)
+{
+    for (int i = 0; i < m->layout->n_units && m->micro == 0; i++) {
+        unit_segment *part = &m->units[i].segments[0];
+        if (s->units[i].trained || !part->gradient)
+            continue;
+        if (m->offloaded[i])
+            FSDP_TRY(offload_clear(m, i));
+        else
+            FSDP_TRY(m->dev->zero(m->compute, part->gradient, (size_t)part->numel * sizeof(float)));
+    }
+    return FSDP_OK;
+}

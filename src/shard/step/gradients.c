@@ -1,0 +1,172 @@
+/* The close of a step: reductions are waited for, replicas summed, the gradient norm taken; and the flat ranges that
+ * the optimizer updates. */
+#include "base/checked.h"
+#include "base/error.h"
+#include "shard/model.h"
+#include "shard/offload/offload.h"
+
+/* Hybrid: what each shard group has summed is summed across the groups. Offloaded units have been, as they landed. */
+static fsdp_status sum_replicas(fsdp_model *m)
+{
+    if (!model_has_replicas(m))
+        return FSDP_OK;
+    for (int i = 0; i < m->layout->n_units; i++) {
+        unit *u = &m->units[i];
+        if (u->segments[0].gradient && !m->offloaded[i])
+            FSDP_TRY(unit_replicate(u, m->replica_group, u->segments[0].gradient, m->step, m->compute));
+    }
+    for (int i = 0; i < m->layout->n_units; i++)
+        FSDP_TRY(comm_wait(&m->units[i].replicate, m->compute));
+    return FSDP_OK;
+}
+
+/* Sum of squares of n elements of a unit's gradient, added to *out. Cut and summed the same way by every strategy, so
+ * that all get the same bits. */
+static fsdp_status add_squares(fsdp_model *m, const float *gradient, int64_t n, double *out, bool add, stream *s)
+{
+    const kernel_table *k = m->dev->kernels;
+    norm_blocks_args blocks = {.n = n, .x = {(void *)(uintptr_t)gradient, FSDP_F32}, .blocks = m->norm_blocks};
+    sum_f64_args sum = {.n = ceil_div(n, NORM_BLOCK), .x = m->norm_blocks, .out = out, .add = add};
+    FSDP_TRY(k->norm_blocks(s, &blocks));
+    return k->sum_f64(s, &sum);
+}
+
+fsdp_status model_squares(fsdp_model *m, const unit_segment *part, const float *gradient, double *out, bool add,
+                          stream *s)
+{
+    if (!m->replicated)
+        return add_squares(m, gradient, part->numel, out, add, s);
+    for (int r = 0; r < m->n_shards; r++)
+        FSDP_TRY(add_squares(m, gradient + part->layout->cuts[r], part->counts[r], &out[r], add, s));
+    return FSDP_OK;
+}
+
+/* Those of an offloaded unit were taken as its gradient landed; adding them here keeps the order of units. */
+static fsdp_status add_landed_squares(fsdp_model *m, int index, double *out, bool add)
+{
+    int n = model_norm_sums(m);
+    for (int r = 0; r < n; r++) {
+        sum_f64_args one = {.n = 1, .x = &m->unit_squares[index * n + r], .out = &out[r], .add = add};
+        FSDP_TRY(m->dev->kernels->sum_f64(m->compute, &one));
+    }
+    return FSDP_OK;
+}
+
+/* This rank's shard; when replicated, every rank's shard apart, and then their sum in rank order. */
+static fsdp_status local_squares(fsdp_model *m)
+{
+    bool first = true;
+    double *out = m->replicated ? m->norm_partials : &m->numbers->totals[0];
+    for (int i = 0; i < m->layout->n_units; i++) {
+        const unit_segment *part = &m->units[i].segments[0];
+        if (!part->gradient)
+            continue;
+        if (m->offloaded[i])
+            FSDP_TRY(add_landed_squares(m, i, out, !first));
+        else
+            FSDP_TRY(model_squares(m, part, part->gradient, out, !first, m->compute));
+        first = false;
+    }
+    if (first)
+        return m->dev->zero(m->compute, &m->numbers->totals[0], sizeof m->numbers->totals[0]);
+    if (!m->replicated)
+        return FSDP_OK;
+    sum_f64_args sum = {.n = m->n_shards, .x = m->norm_partials, .out = &m->numbers->totals[0]};
+    return m->dev->kernels->sum_f64(m->compute, &sum);
+}
+
+static fsdp_status reduce_totals(fsdp_model *m, comm_group *g, const char *label, double *values, int64_t n)
+{
+    if (comm_group_size(g) == 1)
+        return FSDP_OK;
+    comm_piece piece = {.send = {values, FSDP_F64}, .recv = {values, FSDP_F64}, .count = n};
+    comm_op op = {.label = label, .step = m->step, .n_pieces = 1, .pieces = &piece, .stream = m->compute};
+    comm_request request = COMM_REQUEST_INIT;
+    FSDP_TRY(comm_all_reduce(g, &op, &request));
+    return comm_wait(&request, m->compute);
+}
+
+/* Held gradients of unit `index` that are not reduced yet; zeros where no micro-batch of this rank used it. */
+static fsdp_status reduce_held(fsdp_model *m, int index)
+{
+    unit *u = &m->units[index];
+    uint8_t *held = m->gradient.memory + m->last_training->schedule->units[index].gradient_offset;
+    if (u->gradients == GRADIENTS_NONE) {
+        FSDP_TRY(unit_take_gradients(u, m->config.reduce_dtype, held));
+        FSDP_TRY(m->dev->zero(m->compute, held,
+                              (size_t)u->layout->segments[0].padded * fsdp_dtype_size(m->config.reduce_dtype)));
+    }
+    if (m->offloaded[index])
+        return offload_reduce(m, index, held);
+    FSDP_TRY(unit_reduce(u, m->shard_group, m->config.reduce_dtype, held, u->segments[0].gradient, m->replicated, false,
+                         m->step, m->compute));
+    return unit_reduced(u, m->compute);
+}
+
+fsdp_status model_close_gradients(fsdp_model *m)
+{
+    if (m->micro == 0)
+        return error_set(FSDP_ERR_STATE, "an optimizer step without a backward before it");
+    /* Every trained unit on every rank, in one order: ranks need not have used the same ones. */
+    for (int i = 0; model_holds_gradients(m) && i < m->layout->n_units; i++) {
+        if (m->layout->units[i].segments[0].trainable && m->units[i].gradients != GRADIENTS_SHARDED)
+            FSDP_TRY(reduce_held(m, i));
+    }
+    return FSDP_OK;
+}
+
+fsdp_status model_finish_gradients(fsdp_model *m)
+{
+    FSDP_TRY(sum_replicas(m));
+    FSDP_TRY(offload_finish_gradients(m));
+    FSDP_TRY(local_squares(m));
+    if (!m->replicated)
+        FSDP_TRY(reduce_totals(m, m->shard_group, "gradient norm", &m->numbers->totals[0], 1));
+    return reduce_totals(m, comm_world(m->world->comm), "loss", &m->numbers->totals[1], 2);
+}
+
+int model_slices(const fsdp_model *m)
+{
+    int n = 0;
+    for (int i = 0; i < m->layout->n_units; i++)
+        n += m->units[i].segments[0].gradient != NULL;
+    return n;
+}
+
+int model_slice_unit(const fsdp_model *m, int index)
+{
+    int i = 0;
+    while (!m->units[i].segments[0].gradient || index-- > 0)
+        i++;
+    return i;
+}
+
+model_slice model_slice_at(const fsdp_model *m, int index)
+{
+    int at = model_slice_unit(m, index);
+    const unit_segment *part = &m->units[at].segments[0];
+    void *written = m->offloaded[at] ? part->host_copy : part->copy;
+    return (model_slice){.unit = m->units[at].layout->name,
+                         .parameter = part->master,
+                         .gradient = part->gradient,
+                         .copy = {written == (void *)part->master ? NULL : written, m->config.param_dtype},
+                         .rest = part->rest,
+                         .n = part->numel,
+                         .decay_end = min_i64(max_i64(part->layout->decay_end - part->first, 0), part->numel),
+                         .offloaded = m->offloaded[at]};
+}
+
+fsdp_status model_before_update(fsdp_model *m, int index)
+{
+    return comm_wait_sent(&m->units[model_slice_unit(m, index)].gather, m->compute);
+}
+
+void model_after_update(fsdp_model *m)
+{
+    for (int i = 0; i < m->layout->n_units; i++) {
+        m->units[i].stale = true;
+        m->units[i].gradients = GRADIENTS_NONE;
+    }
+    m->micro = 0;
+    m->step++;
+}

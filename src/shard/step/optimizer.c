@@ -1,0 +1,155 @@
+/* One optimizer step of a sharded model: finish the gradients, clip by the global norm, update every unit's range: on
+ * the device here, in host memory by the offload's thread. */
+#include "shard/step/optimizer.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/hooks.h"
+#include "shard/offload/offload.h"
+
+#define SCALE_GROWTH_INTERVAL 2000 /* steps without overflow before the fp16 loss scale doubles */
+
+fsdp_status fsdp_optimizer_new(fsdp_model *m, const fsdp_optimizer_config *config, fsdp_optimizer **out)
+{
+    fsdp_optimizer_config full = FSDP_OPTIMIZER_CONFIG_INIT;
+    memcpy(&full, config, config->size < sizeof full ? config->size : sizeof full);
+    int n = model_slices(m);
+    fsdp_optimizer *o = calloc(1, sizeof *o);
+    update_range *ranges = calloc((size_t)n + 1, sizeof *ranges);
+    fsdp_status status = FSDP_ERR_MEMORY;
+    if (!o || !ranges) {
+        error_set(status, "creating an optimizer: out of host memory");
+        goto done;
+    }
+    for (int i = 0; i < n; i++) {
+        model_slice s = model_slice_at(m, i);
+        ranges[i] = (update_range){.parameter = s.parameter,
+                                   .gradient = s.gradient,
+                                   .copy = s.copy,
+                                   .rest = s.rest,
+                                   .n = s.n,
+                                   .decay_end = s.decay_end,
+                                   .place = s.offloaded ? 1 : 0};
+    }
+    const update_place places[] = {
+        {.dev = m->dev, .s = m->compute, .home = m->dev, .kind = MEMORY_DEVICE},
+        {.dev = offload_host(m), .s = offload_host_stream(m), .home = m->dev, .kind = MEMORY_HOST}};
+    o->model = m;
+    o->config = full;
+    o->lr = full.lr;
+    status = update_create(places, m->offload ? 2 : 1, &full, ranges, n, &o->update);
+done:
+    free(ranges);
+    if (status != FSDP_OK) {
+        free(o);
+        return status;
+    }
+    *out = o;
+    return FSDP_OK;
+}
+
+void fsdp_optimizer_free(fsdp_optimizer *o)
+{
+    if (!o)
+        return;
+    (void)offload_settle(o->model); /* a failure there was, or will be, reported by whoever uses the model */
+    recorded_forget(o->model->dev, &o->recorded);
+    update_free(o->update);
+    free(o);
+}
+
+void fsdp_optimizer_set_lr(fsdp_optimizer *o, float lr)
+{
+    o->lr = lr;
+}
+
+/* fp16: halve after an overflow, double after a long run without. All ranks see the same norm, so all do the same. */
+static void adjust_loss_scale(fsdp_optimizer *o, bool skipped)
+{
+    fsdp_model *m = o->model;
+    if (m->config.param_dtype != FSDP_F16)
+        return;
+    if (skipped) {
+        m->loss_scale /= 2;
+        o->good_steps = 0;
+    } else if (++o->good_steps % SCALE_GROWTH_INTERVAL == 0) {
+        m->loss_scale *= 2;
+    }
+}
+
+static fsdp_status put_numbers(fsdp_optimizer *o)
+{
+    fsdp_model *m = o->model;
+    optimizer_numbers *host = &model_host_numbers(m)->optimizer;
+    update_numbers(o->update, o->lr, o->steps + 1, host);
+    return m->dev->copy(m->compute, &m->numbers->optimizer, host, sizeof *host);
+}
+
+/* What differs between two steps, beyond what lies in device memory. */
+typedef struct close_facts {
+    double unscale;
+} close_facts;
+
+/* Everything between the last gradient and the next step. */
+static fsdp_status close_step(const void *fixed, const void *facts)
+{
+    const fsdp_optimizer *o = fixed;
+    fsdp_model *m = o->model;
+    clip_args clip = {.totals = m->numbers->totals,
+                      .unscale = ((const close_facts *)facts)->unscale,
+                      .max_norm = o->config.clip,
+                      .report = m->numbers->report,
+                      .numbers = &m->numbers->optimizer};
+    FSDP_TRY(model_finish_gradients(m));
+    FSDP_TRY(m->dev->kernels->clip(m->compute, &clip));
+    for (int i = 0; i < model_slices(m); i++) {
+        FSDP_TRY(model_before_update(m, i));
+        if (!model_slice_at(m, i).offloaded)
+            FSDP_TRY(update_apply(o->update, i, m->compute, &m->numbers->optimizer));
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status update_in_host_memory(void *context, int slice, stream *s)
+{
+    fsdp_optimizer *o = context;
+    return update_apply(o->update, slice, s, &o->host_numbers);
+}
+
+fsdp_status fsdp_step(fsdp_optimizer *o, fsdp_step_report *report)
+{
+    fsdp_model *m = o->model;
+    HOOK(HOOK_PHASE, HOOK_BEGIN, "optimizer", NULL, 0, 0);
+    close_facts facts = {m->expected_count / m->loss_scale};
+    FSDP_TRY(offload_wait(m));
+    FSDP_TRY(model_close_gradients(m));
+    FSDP_TRY(put_numbers(o));
+    FSDP_TRY(model_works_alone(m)
+                 ? recorded_run(m->dev, m->compute, &o->recorded, close_step, o, (recorded_facts){&facts, sizeof facts})
+                 : close_step(o, &facts));
+    model_after_update(m);
+    model_numbers numbers;
+    FSDP_TRY(model_fetch(m, &numbers, m->numbers, sizeof numbers));
+    HOOK(HOOK_PHASE, HOOK_END, "optimizer", NULL, 0, 0);
+    const float *values = numbers.report;
+    bool skipped = values[3] != 0;
+    if (isnan(values[2])) /* a device that does not show labels to the host says it this way */
+        return error_set(FSDP_ERR_INPUT,
+                         "step %lld: a label lies outside the vocabulary; this step changed nothing. Check the data "
+                         "against the model's number of tokens or classes",
+                         (long long)m->step - 1);
+    if (m->offload && !skipped) {
+        o->host_numbers = numbers.optimizer;
+        FSDP_TRY(offload_update(m, update_in_host_memory, o)); /* goes on behind the next forward */
+    }
+    adjust_loss_scale(o, skipped);
+    o->steps += !skipped;
+    FSDP_TRY(model_share_choices(m));
+    if (report)
+        *report =
+            (fsdp_step_report){.loss = values[1], .gradient_norm = values[0], .count = values[2], .skipped = skipped};
+    return FSDP_OK;
+}

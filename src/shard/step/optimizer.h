@@ -1,0 +1,21 @@
+/* The optimizer of a sharded model: joins shard (ranges, when they may be written) and optim (arithmetic). */
+#ifndef SHARD_STEP_OPTIMIZER_H
+#define SHARD_STEP_OPTIMIZER_H
+
+#include <fsdp/optim.h>
+
+#include "optim/update.h"
+#include "shard/model.h"
+
+struct fsdp_optimizer {
+    fsdp_model *model;
+    fsdp_optimizer_config config;
+    update *update;
+    optimizer_numbers host_numbers; /* what the update of offloaded units reads, while it runs */
+    float lr;
+    int64_t steps;          /* updates made: what bias corrections count */
+    int64_t good_steps;     /* since the loss scale last changed */
+    recorded_work recorded; /* close_step */
+};
+
+#endif

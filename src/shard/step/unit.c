@@ -1,0 +1,133 @@
+/* Moves of a unit between its states, and the collectives that go with them. */
+#include "shard/step/unit.h"
+
+#include "base/error.h"
+#include "base/hooks.h"
+#include "shard/plan/schedule.h"
+
+static const char *const parameter_names[] = {"SHARDED", "GATHERING", "FULL"};
+static const char *const gradient_names[] = {"NONE", "FULL", "REDUCING", "SHARDED"};
+static const char *const gradient_events[] = {"gradients NONE", "gradients FULL", "gradients REDUCING",
+                                              "gradients SHARDED"};
+
+/* [from][to] */
+static const bool parameter_moves[3][3] = {
+    [PARAMETERS_SHARDED] = {[PARAMETERS_GATHERING] = true},
+    [PARAMETERS_GATHERING] = {[PARAMETERS_FULL] = true},
+    [PARAMETERS_FULL] = {[PARAMETERS_SHARDED] = true},
+};
+static const bool gradient_moves[4][4] = {
+    [GRADIENTS_NONE] = {[GRADIENTS_FULL] = true},
+    [GRADIENTS_FULL] = {[GRADIENTS_REDUCING] = true, [GRADIENTS_FULL] = true}, /* FULL again: held over micro-batches */
+    [GRADIENTS_REDUCING] = {[GRADIENTS_SHARDED] = true},
+    [GRADIENTS_SHARDED] = {[GRADIENTS_FULL] = true, [GRADIENTS_NONE] = true},
+};
+
+fsdp_status unit_move_parameters(unit *u, parameter_state to)
+{
+    if (!parameter_moves[u->parameters][to])
+        return error_set(FSDP_ERR_STATE, "unit %s: parameters cannot go from %s to %s", u->layout->name,
+                         parameter_names[u->parameters], parameter_names[to]);
+    u->parameters = to;
+    HOOK(HOOK_UNIT, HOOK_INSTANT, u->layout->name, parameter_names[to], 0, 1);
+    return FSDP_OK;
+}
+
+fsdp_status unit_move_gradients(unit *u, gradient_state to)
+{
+    if (!gradient_moves[u->gradients][to])
+        return error_set(FSDP_ERR_STATE, "unit %s: gradients cannot go from %s to %s", u->layout->name,
+                         gradient_names[u->gradients], gradient_names[to]);
+    u->gradients = to;
+    HOOK(HOOK_UNIT, HOOK_INSTANT, u->layout->name, gradient_events[to], 0, 1);
+    return FSDP_OK;
+}
+
+static void *element(void *base, int64_t index, fsdp_dtype dtype)
+{
+    return (uint8_t *)base + (size_t)index * fsdp_dtype_size(dtype);
+}
+
+static void point_parameters(unit *u, fsdp_dtype dtype, uint8_t *memory)
+{
+    for (int i = 0; i < u->n_segments; i++) {
+        const layout_segment *s = u->segments[i].layout;
+        uint8_t *base = memory ? memory + schedule_segment_offset(u->layout, i, fsdp_dtype_size(dtype)) : NULL;
+        for (int k = 0; k < s->n_places; k++)
+            s->places[k].parameter->data = base ? element(base, s->places[k].offset, dtype) : NULL;
+    }
+}
+
+void unit_point_at_copy(unit *u, fsdp_dtype dtype)
+{
+    for (int i = 0; i < u->n_segments; i++) {
+        const layout_segment *s = u->segments[i].layout;
+        for (int k = 0; k < s->n_places; k++)
+            s->places[k].parameter->data = element(u->segments[i].copy, s->places[k].offset, dtype);
+    }
+}
+
+fsdp_status unit_gather(unit *u, comm_group *g, fsdp_dtype dtype, uint8_t *memory, int64_t step, stream *s)
+{
+    FSDP_TRY(unit_move_parameters(u, PARAMETERS_GATHERING));
+    for (int i = 0; i < u->n_segments; i++) {
+        uint8_t *full = memory + schedule_segment_offset(u->layout, i, fsdp_dtype_size(dtype));
+        u->gather_pieces[i] =
+            (comm_piece){.send = {u->segments[i].copy, dtype}, .recv = {full, dtype}, .counts = u->segments[i].counts};
+    }
+    comm_op op = {
+        .unit = u->layout->name, .step = step, .n_pieces = u->n_segments, .pieces = u->gather_pieces, .stream = s};
+    return comm_all_gather(g, &op, &u->gather);
+}
+
+fsdp_status unit_await(unit *u, fsdp_dtype dtype, uint8_t *memory, stream *s)
+{
+    FSDP_TRY(comm_wait(&u->gather, s));
+    FSDP_TRY(unit_move_parameters(u, PARAMETERS_FULL));
+    point_parameters(u, dtype, memory);
+    return FSDP_OK;
+}
+
+fsdp_status unit_release(unit *u)
+{
+    FSDP_TRY(unit_move_parameters(u, PARAMETERS_SHARDED));
+    point_parameters(u, FSDP_F32, NULL);
+    return FSDP_OK;
+}
+
+fsdp_status unit_take_gradients(unit *u, fsdp_dtype dtype, uint8_t *memory)
+{
+    FSDP_TRY(unit_move_gradients(u, GRADIENTS_FULL));
+    const layout_segment *s = u->segments[0].layout;
+    void *base = memory ? (void *)memory : u->segments[0].gradient;
+    for (int k = 0; k < s->n_places; k++)
+        s->places[k].parameter->grad = element(base, s->places[k].offset, dtype);
+    return FSDP_OK;
+}
+
+fsdp_status unit_reduce(unit *u, comm_group *g, fsdp_dtype dtype, uint8_t *memory, float *sum, bool replicated,
+                        bool add, int64_t step, stream *s)
+{
+    FSDP_TRY(unit_move_gradients(u, GRADIENTS_REDUCING));
+    unit_segment *part = &u->segments[0];
+    u->reduce_piece = (comm_piece){.send = {memory, dtype}, .recv = {sum, FSDP_F32}, .add = add};
+    if (replicated)
+        u->reduce_piece.count = part->layout->padded;
+    else
+        u->reduce_piece.counts = part->counts;
+    comm_op op = {.unit = u->layout->name, .step = step, .n_pieces = 1, .pieces = &u->reduce_piece, .stream = s};
+    return replicated ? comm_all_reduce(g, &op, &u->reduce) : comm_reduce_scatter(g, &op, &u->reduce);
+}
+
+fsdp_status unit_replicate(unit *u, comm_group *g, float *sum, int64_t step, stream *s)
+{
+    u->replicate_piece = (comm_piece){.send = {sum, FSDP_F32}, .recv = {sum, FSDP_F32}, .count = u->segments[0].numel};
+    comm_op op = {.unit = u->layout->name, .step = step, .n_pieces = 1, .pieces = &u->replicate_piece, .stream = s};
+    return comm_all_reduce(g, &op, &u->replicate);
+}
+
+fsdp_status unit_reduced(unit *u, stream *s)
+{
+    FSDP_TRY(comm_wait_sent(&u->reduce, s));
+    return unit_move_gradients(u, GRADIENTS_SHARDED);
+}

@@ -1,0 +1,57 @@
+/* A unit at run time: a state machine for its parameters and one for its gradients, its resident memory, and its
+ * collectives. What happens when is the schedule's; this carries it out and refuses every other order. */
+#ifndef SHARD_STEP_UNIT_H
+#define SHARD_STEP_UNIT_H
+
+#include "comm/comm.h"
+#include "shard/build/layout.h"
+
+typedef enum parameter_state { PARAMETERS_SHARDED, PARAMETERS_GATHERING, PARAMETERS_FULL } parameter_state;
+typedef enum gradient_state { GRADIENTS_NONE, GRADIENTS_FULL, GRADIENTS_REDUCING, GRADIENTS_SHARDED } gradient_state;
+
+/* This rank's part of one segment, resident between steps. Elements: the shard's, or all when the unit is replicated.
+ * Of an offloaded unit master, gradient and host_copy are host memory, and copy is device memory of its own. */
+typedef struct unit_segment {
+    const layout_segment *layout;
+    int64_t first, numel; /* the part: elements first .. first+numel-1 of the segment */
+    float *master;        /* fp32 parameters; NULL when they are kept as halves */
+    uint16_t *rest;       /* the masters' low halves (device.halves); the high ones are the copy */
+    void *copy;           /* what is gathered: the parameters in param_dtype; master itself when that is fp32 */
+    void *host_copy;      /* offloaded: where the host writes what `copy` is refreshed from; NULL: not offloaded */
+    float *gradient;      /* fp32 accumulator; NULL when frozen */
+    int64_t *counts;      /* elements of each shard, for collectives */
+} unit_segment;
+
+typedef struct unit {
+    const layout_unit *layout;
+    int n_segments;
+    unit_segment segments[2];
+    parameter_state parameters;
+    gradient_state gradients;
+    bool stale; /* replicated parameters that the optimizer has changed since they were gathered */
+    comm_request gather, reduce, replicate;
+    comm_piece gather_pieces[2], reduce_piece, replicate_piece;
+} unit;
+
+/* The legal moves; any other is FSDP_ERR_STATE naming the unit and both states. Emits HOOK_UNIT. */
+fsdp_status unit_move_parameters(unit *u, parameter_state to);
+fsdp_status unit_move_gradients(unit *u, gradient_state to);
+
+/* Full parameters at `memory` (param_dtype, segments one behind the other): start, wait, let go. */
+fsdp_status unit_gather(unit *u, comm_group *g, fsdp_dtype dtype, uint8_t *memory, int64_t step, stream *s);
+fsdp_status unit_await(unit *u, fsdp_dtype dtype, uint8_t *memory, stream *s);
+fsdp_status unit_release(unit *u);
+/* Points the parameters at resident memory that holds all of them. */
+void unit_point_at_copy(unit *u, fsdp_dtype dtype);
+
+/* Points the gradients at `memory` (grad_dtype, the trainable segment); NULL: at the accumulator. */
+fsdp_status unit_take_gradients(unit *u, fsdp_dtype dtype, uint8_t *memory);
+/* Sums the full gradients at `memory` over the group into `sum` (added to it when `add`): each rank its shard, or
+ * everything everywhere when `replicated`. */
+fsdp_status unit_reduce(unit *u, comm_group *g, fsdp_dtype dtype, uint8_t *memory, float *sum, bool replicated,
+                        bool add, int64_t step, stream *s);
+/* Hybrid: sums over the groups, in place, what each group has summed. */
+fsdp_status unit_replicate(unit *u, comm_group *g, float *sum, int64_t step, stream *s);
+fsdp_status unit_reduced(unit *u, stream *s);
+
+#endif

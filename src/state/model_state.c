@@ -1,0 +1,165 @@
+/* Lists of tensors and slices: parameters and moments from the model's pieces, persistent buffers from rank 0. */
+#include "state/model_state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "shard/offload/offload.h"
+
+struct model_state {
+    fsdp_model *model;
+    fsdp_optimizer *optimizer;
+    ckpt_tensor *tensors;
+    ckpt_slice *slices;
+    model_piece *pieces;
+    ckpt_state state;
+    bool on_host; /* slices are plain memory */
+};
+
+static ckpt_tensor *add_tensor(model_state *s, const char *name, ckpt_role role, int n_dims, const int64_t *shape)
+{
+    ckpt_tensor *t = &s->tensors[s->state.n_tensors++];
+    *t = (ckpt_tensor){.name = name, .role = role, .n_dims = n_dims};
+    memcpy(t->shape, shape, (size_t)n_dims * sizeof shape[0]);
+    return t;
+}
+
+static ckpt_slice *add_slice(model_state *s, int tensor, int64_t first, int64_t count, float *memory, bool on_host)
+{
+    ckpt_slice *slice = &s->slices[s->state.n_slices++];
+    *slice = (ckpt_slice){
+        .tensor = tensor, .first = first, .count = count, .data = on_host ? memory : NULL, .handle = memory};
+    return slice;
+}
+
+/* A parameter's masters and its moments. */
+static void list_piece(model_state *s, int moments, int tensor, model_piece *p)
+{
+    bool on_host = s->on_host || p->part->host_copy;
+    float *master = p->part->master ? p->part->master + p->at : NULL;
+    int first = s->state.n_slices;
+    add_slice(s, tensor, p->first, p->n, master, on_host)->handle = p;
+    if (p->slice >= 0 && moments > 0) {
+        const update_range *r = update_range_at(s->optimizer->update, p->slice);
+        add_slice(s, tensor + 1, p->first, p->n, r->moment1 + p->at, on_host);
+        if (moments > 1)
+            add_slice(s, tensor + 2, p->first, p->n, r->moment2 + p->at, on_host);
+    }
+    for (int i = first; i < s->state.n_slices; i++)
+        s->slices[i].writes = p->writes;
+}
+
+static bool is_parameter(const model_state *s, const ckpt_slice *slice)
+{
+    return s->tensors[slice->tensor].role == CKPT_PARAMETER;
+}
+
+static fsdp_status fetch(void *context, const ckpt_slice *slice, int64_t first, int64_t n, float *out)
+{
+    model_state *s = context;
+    if (is_parameter(s, slice))
+        return model_read_piece(s->model, slice->handle, first, n, out);
+    return model_fetch(s->model, out, (float *)slice->handle + first, (size_t)n * sizeof(float));
+}
+
+static fsdp_status put(void *context, const ckpt_slice *slice, int64_t first, int64_t n, const float *in)
+{
+    model_state *s = context;
+    if (is_parameter(s, slice))
+        return model_write_piece(s->model, slice->handle, first, n, in);
+    return model_put(s->model, (float *)slice->handle + first, in, (size_t)n * sizeof(float));
+}
+
+/* Tensors in the order parameter i, then its moments: index of a parameter's first is kept in `at`. */
+static void list_tensors(model_state *s, int moments, int *at)
+{
+    const module_contents *c = &s->model->contents;
+    for (int i = 0; i < c->n_parameters; i++) {
+        const fsdp_parameter *p = c->parameters[i];
+        at[i] = s->state.n_tensors;
+        add_tensor(s, p->name, CKPT_PARAMETER, p->n_dims, p->shape);
+        for (int k = 0; k < (p->trainable ? moments : 0); k++)
+            add_tensor(s, p->name, k == 0 ? CKPT_MOMENT1 : CKPT_MOMENT2, p->n_dims, p->shape);
+    }
+    for (int i = 0; i < c->n_buffers; i++) {
+        if (c->buffers[i]->persistent)
+            add_tensor(s, c->buffers[i]->name, CKPT_BUFFER, c->buffers[i]->n_dims, c->buffers[i]->shape);
+    }
+}
+
+static void list_slices(model_state *s, int moments, const int *at)
+{
+    fsdp_model *m = s->model;
+    int n = model_pieces(m);
+    for (int i = 0; i < n; i++) {
+        s->pieces[i] = model_piece_at(m, i);
+        list_piece(s, moments, at[s->pieces[i].parameter->index], &s->pieces[i]);
+    }
+    bool first_rank = comm_rank(m->world->comm) == 0;
+    for (int i = 0; i < s->state.n_tensors; i++) {
+        const ckpt_tensor *t = &s->tensors[i];
+        if (t->role != CKPT_BUFFER)
+            continue;
+        fsdp_buffer *b = module_find_buffer(&m->contents, t->name);
+        add_slice(s, i, 0, b->numel, b->data, s->on_host)->writes = first_rank;
+    }
+}
+
+fsdp_status model_state_create(fsdp_model *m, fsdp_optimizer *o, model_state **out)
+{
+    int moments = o ? update_moments(&o->config) : 0;
+    size_t most = (size_t)m->contents.n_parameters * 3 + (size_t)m->contents.n_buffers;
+    size_t most_slices = (size_t)model_pieces(m) * 3 + (size_t)m->contents.n_buffers;
+    model_state *s = calloc(1, sizeof *s);
+    int *at = calloc((size_t)m->contents.n_parameters + 1, sizeof *at);
+    if (s) {
+        s->tensors = calloc(most + 1, sizeof *s->tensors);
+        s->slices = calloc(most_slices + 1, sizeof *s->slices);
+        s->pieces = calloc((size_t)model_pieces(m) + 1, sizeof *s->pieces);
+    }
+    if (!s || !at || !s->tensors || !s->slices || !s->pieces) {
+        free(at);
+        model_state_free(s);
+        return error_set(FSDP_ERR_MEMORY, "listing the state of a model: out of host memory");
+    }
+    s->model = m;
+    s->optimizer = o;
+    s->on_host = strcmp(m->dev->name, "cpu") == 0;
+    s->state = (ckpt_state)CKPT_STATE_INIT;
+    list_tensors(s, moments, at);
+    list_slices(s, moments, at);
+    free(at);
+    s->state.tensors = s->tensors;
+    s->state.slices = s->slices;
+    s->state.read = fetch;
+    s->state.write = put;
+    s->state.context = s;
+    *out = s;
+    return FSDP_OK;
+}
+
+void model_state_free(model_state *s)
+{
+    if (!s)
+        return;
+    free(s->tensors);
+    free(s->slices);
+    free(s->pieces);
+    free(s);
+}
+
+ckpt_state *model_state_describe(model_state *s)
+{
+    return &s->state;
+}
+
+fsdp_status model_state_settle(model_state *s)
+{
+    return offload_settle(s->model);
+}
+
+fsdp_status model_state_loaded(model_state *s)
+{
+    return model_refresh_copies(s->model);
+}

@@ -1,0 +1,23 @@
+/* A sharded model with its optimizer as a checkpoint sees it: named tensors and this rank's slices of them. */
+#ifndef STATE_MODEL_STATE_H
+#define STATE_MODEL_STATE_H
+
+#include "ckpt/state.h"
+#include "shard/step/optimizer.h"
+
+typedef struct model_state model_state;
+
+/* Borrows both; the optimizer may be NULL (weights only). */
+fsdp_status model_state_create(fsdp_model *m, fsdp_optimizer *o, model_state **out);
+void model_state_free(model_state *s);
+
+/* The description that ckpt_save and ckpt_load take; extra is the caller's to set. Lives as long as the state. */
+ckpt_state *model_state_describe(model_state *s);
+
+/* Before a save or a load: the update of offloaded units that may still run is over. */
+fsdp_status model_state_settle(model_state *s);
+
+/* After a load: what peers gather follows the new parameters. */
+fsdp_status model_state_loaded(model_state *s);
+
+#endif

@@ -1,0 +1,178 @@
+/* Expands the generated runs into a two-level table, and answers what concerns single code points and graphemes.
+ * Normal forms are in normal_form.c. */
+#include "tokenizer/text/unicode.h"
+
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "tokenizer/text/unicode_tables.h"
+#include "tokenizer/text/utf8.h"
+
+/* Grapheme bits, as tools/generate_unicode_tables.py numbers them. */
+enum {
+    BREAK_OTHER,
+    BREAK_CR,
+    BREAK_LF,
+    BREAK_CONTROL,
+    BREAK_EXTEND,
+    BREAK_ZWJ,
+    BREAK_REGIONAL,
+    BREAK_PREPEND,
+    BREAK_SPACING,
+    BREAK_L,
+    BREAK_V,
+    BREAK_T,
+    BREAK_LV,
+    BREAK_LVT,
+    BREAK_MASK = 15,
+    BREAK_PICTURE = 16,
+    BREAK_CONSONANT = 32,
+    BREAK_LINKER = 64,
+    BREAK_CONJUNCT_EXTEND = 128,
+};
+
+/* Blocks that lie in one run share a block per value; the others get their own. */
+static fsdp_status add_block(unicode *u, size_t *capacity, const uint16_t *values, uint16_t *index)
+{
+    bool uniform = true;
+    for (size_t i = 1; i < UNICODE_BLOCK && uniform; i++)
+        uniform = values[i] == values[0];
+    for (size_t b = 0; uniform && b < u->n_blocks; b++) {
+        if (memcmp(u->properties + b * UNICODE_BLOCK, values, UNICODE_BLOCK * sizeof *values) == 0) {
+            *index = (uint16_t)b;
+            return FSDP_OK;
+        }
+    }
+    if (u->n_blocks == *capacity)
+        FSDP_TRY(array_grow((void **)&u->properties, capacity, u->n_blocks + 1, UNICODE_BLOCK * sizeof *values));
+    memcpy(u->properties + u->n_blocks * UNICODE_BLOCK, values, UNICODE_BLOCK * sizeof *values);
+    *index = (uint16_t)u->n_blocks++;
+    return FSDP_OK;
+}
+
+fsdp_status unicode_create(unicode **out)
+{
+    unicode *u = calloc(1, sizeof *u);
+    if (u == NULL)
+        return error_set(FSDP_ERR_MEMORY, "out of memory: %zu bytes for the table of code points", sizeof *u);
+    uint16_t values[UNICODE_BLOCK];
+    size_t capacity = 0, run = 0;
+    for (uint32_t block = 0; block < UNICODE_N_BLOCKS; block++) {
+        for (uint32_t i = 0; i < UNICODE_BLOCK; i++) {
+            uint32_t point = (block << UNICODE_BLOCK_BITS) + i;
+            while (run + 1 < unicode_n_runs && unicode_runs[run + 1].first <= point)
+                run++;
+            values[i] = (uint16_t)(unicode_runs[run].classes | unicode_runs[run].breaks << 8);
+        }
+        fsdp_status status = add_block(u, &capacity, values, &u->block_of[block]);
+        if (status != FSDP_OK) {
+            unicode_free(u);
+            return status;
+        }
+    }
+    *out = u;
+    return FSDP_OK;
+}
+
+void unicode_free(unicode *u)
+{
+    if (u == NULL)
+        return;
+    free(u->properties);
+    free(u);
+}
+
+static int compare_mapping(const void *key, const void *entry)
+{
+    uint32_t point = *(const uint32_t *)key, other = ((const unicode_mapping *)entry)->point;
+    return point < other ? -1 : point > other;
+}
+
+const unicode_mapping *unicode_mapping_find(const unicode_mapping *table, size_t n, uint32_t point)
+{
+    return bsearch(&point, table, n, sizeof *table, compare_mapping);
+}
+
+fsdp_status unicode_lowercase(const char *text, size_t bytes, text_buffer *out)
+{
+    for (size_t i = 0, length; i < bytes; i += length) {
+        uint32_t point = utf8_decode(text + i, &length);
+        if (point < 0x80) {
+            char lower = (char)(point >= 'A' && point <= 'Z' ? point + 32 : point);
+            FSDP_TRY(text_append(out, &lower, 1));
+            continue;
+        }
+        const unicode_mapping *m = unicode_mapping_find(unicode_lower, unicode_n_lower, point);
+        if (m == NULL)
+            FSDP_TRY(text_append(out, text + i, length));
+        for (size_t k = 0; m != NULL && k < m->n; k++)
+            FSDP_TRY(utf8_append(out, unicode_pool[m->where + k]));
+    }
+    return FSDP_OK;
+}
+
+/* What the rules need to know of the cluster so far. */
+typedef struct cluster {
+    uint8_t last;        /* grapheme bits of the last code point */
+    bool odd_regionals;  /* an odd number of regional indicators ends the cluster */
+    bool picture;        /* it ends with: picture, extend* */
+    bool picture_joined; /* ... and a zero width joiner */
+    bool consonant;      /* it ends with: consonant, (extend or linker)* */
+    bool linked;         /* ... with at least one linker */
+} cluster;
+
+static void cluster_add(cluster *c, uint8_t bits)
+{
+    uint8_t kind = bits & BREAK_MASK;
+    c->odd_regionals = kind == BREAK_REGIONAL && !(c->odd_regionals && (c->last & BREAK_MASK) == BREAK_REGIONAL);
+    c->picture_joined = kind == BREAK_ZWJ && c->picture;
+    c->picture = (bits & BREAK_PICTURE) != 0 || (kind == BREAK_EXTEND && c->picture);
+    if (bits & BREAK_CONSONANT) {
+        c->consonant = true;
+        c->linked = false;
+    } else if (bits & BREAK_LINKER) {
+        c->linked = c->consonant;
+    } else if (!(bits & BREAK_CONJUNCT_EXTEND)) {
+        c->consonant = c->linked = false;
+    }
+    c->last = bits;
+}
+
+/* Rules GB3 to GB13 of Unicode Standard Annex 29. */
+static bool cluster_continues(const cluster *c, uint8_t bits)
+{
+    uint8_t a = c->last & BREAK_MASK, b = bits & BREAK_MASK;
+    if (a == BREAK_CR && b == BREAK_LF)
+        return true;
+    if ((a >= BREAK_CR && a <= BREAK_CONTROL) || (b >= BREAK_CR && b <= BREAK_CONTROL))
+        return false;
+    if (a == BREAK_L && (b == BREAK_L || b == BREAK_V || b == BREAK_LV || b == BREAK_LVT))
+        return true;
+    if ((a == BREAK_LV || a == BREAK_V) && (b == BREAK_V || b == BREAK_T))
+        return true;
+    if ((a == BREAK_LVT || a == BREAK_T) && b == BREAK_T)
+        return true;
+    if (b == BREAK_EXTEND || b == BREAK_ZWJ || b == BREAK_SPACING || a == BREAK_PREPEND)
+        return true;
+    if (c->linked && (bits & BREAK_CONSONANT))
+        return true;
+    if (c->picture_joined && (bits & BREAK_PICTURE))
+        return true;
+    return a == BREAK_REGIONAL && b == BREAK_REGIONAL && c->odd_regionals;
+}
+
+size_t unicode_grapheme_end(const unicode *u, const char *text, size_t bytes, size_t start)
+{
+    cluster c = {0};
+    size_t length;
+    cluster_add(&c, (uint8_t)(unicode_properties(u, utf8_decode(text + start, &length)) >> 8));
+    size_t end = start + length;
+    while (end < bytes) {
+        uint8_t bits = (uint8_t)(unicode_properties(u, utf8_decode(text + end, &length)) >> 8);
+        if (!cluster_continues(&c, bits))
+            break;
+        cluster_add(&c, bits);
+        end += length;
+    }
+    return end;
+}

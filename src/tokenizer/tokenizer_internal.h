@@ -1,0 +1,71 @@
+/* The parts of a tokenizer: tables that handles share, and what each handle has of its own. */
+#ifndef TOKENIZER_TOKENIZER_INTERNAL_H
+#define TOKENIZER_TOKENIZER_INTERNAL_H
+
+#include <stdatomic.h>
+
+#include <fsdp/tokenizer.h>
+
+#include "tokenizer/added_tokens.h"
+#include "tokenizer/model/bpe.h"
+#include "tokenizer/decoder.h"
+#include "tokenizer/normalizer.h"
+#include "tokenizer/postprocessor.h"
+#include "tokenizer/pretokenizer.h"
+#include "tokenizer/text_cut.h"
+#include "tokenizer/model/unigram.h"
+
+/* Read-only once loaded. Exactly one of bpe and unigram is there; neither in the byte tokenizer. */
+typedef struct tokenizer_tables {
+    atomic_int n_handles;
+    unicode *unicode;
+    normalizer *normalizer;
+    added_tokens *added;
+    pretokenizer *pretokenizer;
+    bpe *bpe;
+    unigram *unigram;
+    postprocessor postprocessor;
+    decoder *decoder;
+    text_cuts cuts;
+    uint64_t fingerprint;    /* of the file; 0 for the byte tokenizer */
+    int32_t bos, eos, pad;   /* -1: none */
+    char byte_texts[256][2]; /* the byte tokenizer's tokens */
+} tokenizer_tables;
+
+struct fsdp_tokenizer {
+    tokenizer_tables *tables;
+    text_buffer repaired; /* the text, when it was not UTF-8 */
+    normalizer_room normalizer;
+    pretokenizer_room pretokenizer;
+    bpe_room bpe;
+    unigram_room unigram;
+    decoder_room decoder;
+    span_vector outer, inner;
+    id_vector ids;
+};
+
+static inline bool tokenizer_is_byte(const tokenizer_tables *tables)
+{
+    return tables->bpe == NULL && tables->unigram == NULL;
+}
+
+/* A handle; takes one of the handles that tables->n_handles counts, on success. */
+fsdp_status tokenizer_new(tokenizer_tables *tables, fsdp_tokenizer **out);
+void tokenizer_tables_free(tokenizer_tables *tables);
+int32_t tokenizer_tables_id(const tokenizer_tables *tables, const char *token, size_t bytes);
+
+/* Which part of a text is encoded, and what is added around it. */
+enum {
+    TOKENIZER_FRONT = 1,     /* with what the post-processor puts in front of a text */
+    TOKENIZER_BACK = 2,      /* ... and behind it */
+    TOKENIZER_CONTINUES = 4, /* a part that begins at a place of text_cut_place */
+};
+
+/* The ids of a part; those of all parts of a text, one behind the other, are the text's. */
+fsdp_status tokenizer_encode_part(fsdp_tokenizer *t, const char *text, size_t bytes, int part, const int32_t **ids,
+                                  size_t *n_ids);
+
+/* Builds the tables from the JSON of a tokenizer.json called `name`; bos, eos and pad are left at -1. */
+fsdp_status tokenizer_tables_read(const char *name, const json_t *root, tokenizer_tables **out);
+
+#endif
