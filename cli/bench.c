@@ -24,16 +24,16 @@ static const fsdp_flag own_flags[] = {
      .only = "step",
      .type = FSDP_FLAG_INT,
      .offset = offsetof(options, steps),
-     .fallback = "12",
-     .least = 1,
-     .most = 1e6},
+     .default_value = "12",
+     .min = 1,
+     .max = 1e6},
     {.name = "warmup_steps",
      .only = "step",
      .type = FSDP_FLAG_INT,
      .offset = offsetof(options, warmup_steps),
-     .fallback = "5",
-     .least = 0,
-     .most = 1e6},
+     .default_value = "5",
+     .min = 0,
+     .max = 1e6},
     {.name = "breakdown", .only = "step", .type = FSDP_FLAG_SWITCH, .offset = offsetof(options, breakdown)},
     {.name = "sizes", .only = "comm", .type = FSDP_FLAG_LIST, .offset = offsetof(options, sizes)},
     {.name = "json", .type = FSDP_FLAG_SWITCH, .offset = offsetof(options, json)},
@@ -42,7 +42,7 @@ static const fsdp_flag own_flags[] = {
 
 /* One entry of --sizes. */
 static const fsdp_flag size_flag[] = {
-    {.name = "sizes", .type = FSDP_FLAG_BYTES, .offset = offsetof(options, size), .least = 1, .most = 1e15},
+    {.name = "sizes", .type = FSDP_FLAG_BYTES, .offset = offsetof(options, size), .min = 1, .max = 1e15},
     {.name = NULL},
 };
 

@@ -8,11 +8,11 @@
 
 #define ROW(name_, type_, help_) .name = #name_, .type = type_, .offset = offsetof(OPTIONS, name_), .help = help_
 #define TEXT(name_, unit_, help_) ROW(name_, FSDP_FLAG_TEXT, help_), .unit = unit_
-#define INT(name_, fallback_, least_, most_, unit_, help_)                                                             \
-    ROW(name_, FSDP_FLAG_INT, help_), .fallback = fallback_, .least = least_, .most = most_, .unit = unit_
-#define FLOAT(name_, fallback_, least_, most_, unit_, help_)                                                           \
-    ROW(name_, FSDP_FLAG_FLOAT, help_), .fallback = fallback_, .least = least_, .most = most_, .unit = unit_
-#define SWITCH(name_, fallback_, help_) ROW(name_, FSDP_FLAG_SWITCH, help_), .fallback = fallback_
+#define INT(name_, default_, min_, max_, unit_, help_)                                                                 \
+    ROW(name_, FSDP_FLAG_INT, help_), .default_value = default_, .min = min_, .max = max_, .unit = unit_
+#define FLOAT(name_, default_, min_, max_, unit_, help_)                                                               \
+    ROW(name_, FSDP_FLAG_FLOAT, help_), .default_value = default_, .min = min_, .max = max_, .unit = unit_
+#define SWITCH(name_, default_, help_) ROW(name_, FSDP_FLAG_SWITCH, help_), .default_value = default_
 #define CHOICE(name_, choices_, help_) ROW(name_, FSDP_FLAG_CHOICE, help_), .choices = choices_
 
 #endif

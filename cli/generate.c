@@ -45,7 +45,8 @@ static const fsdp_flag generate_table[] = {
     {SWITCH(echo, NULL, "print the prompt in front")},
     {SWITCH(stats, NULL, "say on standard error how many tokens were read and written, and how fast")},
     {CHOICE(dtype, dtypes, "what the model computes in"), .aliases = "param_dtype"},
-    {TEXT(device, "NAME", "what computes; auto takes cuda where there is one"), .fallback = "auto", .choices = devices},
+    {TEXT(device, "NAME", "what computes; auto takes cuda where there is one"), .default_value = "auto",
+     .choices = devices},
     {INT(threads, NULL, 0, 4096, "N", "threads; by default OMP_NUM_THREADS, else all cores")},
     {.name = NULL},
 };

@@ -76,7 +76,7 @@ static void print_flag(FILE *out, const fsdp_flag *flag)
         at = 0;
     }
     at += fprintf(out, "%*s", COLUMN - at, "");
-    const char *fallback = flag->fallback && *flag->fallback ? flag->fallback : NULL;
+    const char *fallback = flag->default_value && *flag->default_value ? flag->default_value : NULL;
     if (flag->type == FSDP_FLAG_SWITCH && fallback)
         fallback = "on";
     if (!in_line)

@@ -36,9 +36,9 @@ static void man_flag(FILE *out, const fsdp_flag *flag)
     }
     fputc('\n', out);
     print_roff(out, flag->help);
-    if (flag->fallback && *flag->fallback) {
+    if (flag->default_value && *flag->default_value) {
         fputs(" (default: ", out);
-        print_roff(out, flag->type == FSDP_FLAG_SWITCH ? "on" : flag->fallback);
+        print_roff(out, flag->type == FSDP_FLAG_SWITCH ? "on" : flag->default_value);
         fputc(')', out);
     }
     fputc('\n', out);
@@ -108,8 +108,8 @@ static void markdown_flag(FILE *out, const fsdp_flag *flag)
         print_cell(out, value);
     }
     fputs("` | ", out);
-    if (flag->fallback && *flag->fallback)
-        fprintf(out, "`%s`", flag->type == FSDP_FLAG_SWITCH ? "on" : flag->fallback);
+    if (flag->default_value && *flag->default_value)
+        fprintf(out, "`%s`", flag->type == FSDP_FLAG_SWITCH ? "on" : flag->default_value);
     fputs(" | ", out);
     print_cell(out, flag->help);
     if (flag->aliases)

@@ -3,8 +3,8 @@
  *
  *     typedef struct { fsdp_flag_state state; int64_t layers; bool verbose; } options;
  *     static const fsdp_flag table[] = {
- *         {.name = "layers", .type = FSDP_FLAG_INT, .offset = offsetof(options, layers), .fallback = "2", .least = 1,
- *          .most = 1e9, .unit = "N", .help = "layers of the model"},
+ *         {.name = "layers", .type = FSDP_FLAG_INT, .offset = offsetof(options, layers), .default_value = "2", .min =
+ * 1, .max = 1e9, .unit = "N", .help = "layers of the model"},
  *         {.name = "verbose", .type = FSDP_FLAG_SWITCH, .offset = offsetof(options, verbose), .help = "say more"},
  *         {.name = NULL},
  *     };
@@ -52,13 +52,13 @@ typedef struct fsdp_flag {
     const char *only;    /* the commands that take it, separated by spaces; NULL: every command of the table */
     const char *group;   /* heading in help; rows of a group stand together */
     fsdp_flag_type type;
-    size_t offset;        /* of the field */
-    const char *fallback; /* default, spelled as on the command line; NULL: 0, off, the first choice, no text */
-    const char *bare;     /* what the flag means without a value; NULL: a value is wanted (switches: always "true") */
-    const char *unit;     /* what stands for the value in help: "N", "FILE", "steps" */
-    const char *help;     /* one sentence, without a full stop */
+    size_t offset;             /* of the field */
+    const char *default_value; /* default, spelled as on the command line; NULL: 0, off, the first choice, no text */
+    const char *bare; /* what the flag means without a value; NULL: a value is wanted (switches: always "true") */
+    const char *unit; /* what stands for the value in help: "N", "FILE", "steps" */
+    const char *help; /* one sentence, without a full stop */
     const fsdp_choice *choices; /* of choices and texts all there are; of numbers words that stand for some */
-    double least, most;         /* bounds of numbers, inclusive; both 0: none */
+    double min, max;            /* bounds of numbers, inclusive; both 0: none */
 } fsdp_flag;
 
 /* Where the value of a row comes from. From FSDP_FROM_FILE on the user gave it. */

@@ -25,16 +25,16 @@ typedef struct comm_bench {
 
 static fsdp_status all_gather(comm_bench *b, comm_op *op, comm_request *r)
 {
-    comm_piece piece = {.send = {b->shard, FSDP_F32}, .recv = {b->full, FSDP_F32}, .count = b->part};
-    op->pieces = &piece;
+    comm_span span = {.send = {b->shard, FSDP_F32}, .recv = {b->full, FSDP_F32}, .count = b->part};
+    op->spans = &span;
     FSDP_TRY(comm_all_gather(b->group, op, r));
     return comm_wait_sent(r, NULL);
 }
 
 static fsdp_status reduce_scatter(comm_bench *b, comm_op *op, comm_request *r)
 {
-    comm_piece piece = {.send = {b->shared, FSDP_F32}, .recv = {b->shard, FSDP_F32}, .count = b->part};
-    op->pieces = &piece;
+    comm_span span = {.send = {b->shared, FSDP_F32}, .recv = {b->shard, FSDP_F32}, .count = b->part};
+    op->spans = &span;
     FSDP_TRY(comm_reduce_scatter(b->group, op, r));
     return comm_wait_sent(r, NULL);
 }
@@ -42,8 +42,8 @@ static fsdp_status reduce_scatter(comm_bench *b, comm_op *op, comm_request *r)
 static fsdp_status all_reduce(comm_bench *b, comm_op *op, comm_request *r)
 {
     int64_t n = b->part * comm_group_size(b->group);
-    comm_piece piece = {.send = {b->shared, FSDP_F32}, .recv = {b->shared, FSDP_F32}, .count = n};
-    op->pieces = &piece;
+    comm_span span = {.send = {b->shared, FSDP_F32}, .recv = {b->shared, FSDP_F32}, .count = n};
+    op->spans = &span;
     FSDP_TRY(comm_all_reduce(b->group, op, r));
     return comm_wait_sent(r, NULL);
 }
@@ -72,7 +72,7 @@ static fsdp_status time_rounds(comm_bench *b, collective run, double *best)
     double total = 0;
     *best = INFINITY;
     for (int round = 0; round < MOST_ROUNDS && (round < LEAST_ROUNDS || total < measured_seconds); round++) {
-        comm_op op = {.unit = "bench", .step = round, .n_pieces = 1, .stream = b->world->compute};
+        comm_op op = {.unit = "bench", .step = round, .n_spans = 1, .stream = b->world->compute};
         comm_request r = COMM_REQUEST_INIT;
         FSDP_TRY(comm_barrier(b->group, "start of a round", round));
         double start = clock_seconds();

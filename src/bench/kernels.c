@@ -262,7 +262,7 @@ static void time_optimizer(bench_timer *t, const shapes *s)
 {
     int64_t n = layer_numel(s);
     bool halves = t->dev->halves && s->dtype == FSDP_BF16, copies = s->dtype != FSDP_F32;
-    const optimizer_numbers numbers = {.lr = 1e-4f,
+    const optimizer_scalars scalars = {.lr = 1e-4f,
                                        .beta1 = 0.9f,
                                        .beta2 = 0.95f,
                                        .eps = 1e-8f,
@@ -278,9 +278,9 @@ static void time_optimizer(bench_timer *t, const shapes *s)
                         .gradient = bench_timer_values(t, FSDP_F32, n).p,
                         .moment1 = bench_timer_zeros(t, (size_t)n),
                         .moment2 = bench_timer_zeros(t, (size_t)n),
-                        .numbers = bench_timer_put(t, &numbers, sizeof numbers)};
+                        .scalars = bench_timer_put(t, &scalars, sizeof scalars)};
     if (halves)
-        o.rest = bench_timer_take(t, (size_t)n * sizeof *o.rest);
+        o.low = bench_timer_take(t, (size_t)n * sizeof *o.low);
     else
         o.parameter = bench_timer_values(t, FSDP_F32, n).p;
     if (copies)

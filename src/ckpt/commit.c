@@ -195,7 +195,7 @@ static fsdp_status fill_manifest(const save_task *task, manifest *m, part_list *
     m->tokenizer = task->tokenizer_name ? task->tokenizer_name : task->tokenizer ? task->tokenizer : "";
     m->created = arena_strdup(m->memory, created);
     m->choices = task->choices;
-    m->choices_bytes = task->choices_bytes;
+    m->autotune_bytes = task->autotune_bytes;
     m->extra = task->extra ? json_incref(task->extra) : json_object();
     m->ranks = json_array();
     for (int i = 0; i < n_parts; i++)

@@ -99,7 +99,7 @@ static fsdp_status describe(converter *c)
     c->state.write = never_written;
     c->state.context = c;
     c->state.choices = m ? m->choices : NULL;
-    c->state.choices_bytes = m ? m->choices_bytes : 0;
+    c->state.autotune_bytes = m ? m->autotune_bytes : 0;
     return c->extra ? FSDP_OK : out_of_memory(c->path);
 }
 

@@ -87,13 +87,13 @@ static fsdp_status describe(const ckpt_source *source, comm_group *world, ckpt_l
         json_t *mine = json_array_get(m->ranks, m->kind == CKPT_LOCAL ? 0 : (size_t)rank);
         result->rank_extra = json_is_object(mine) ? json_deep_copy(mine) : NULL;
     }
-    if (m->choices_bytes == 0)
+    if (m->autotune_bytes == 0)
         return FSDP_OK;
-    result->choices = malloc(m->choices_bytes);
+    result->choices = malloc(m->autotune_bytes);
     if (!result->choices)
         return error_set(FSDP_ERR_MEMORY, "%s: out of memory for its choices", source_path(source));
-    memcpy(result->choices, m->choices, m->choices_bytes);
-    result->choices_bytes = m->choices_bytes;
+    memcpy(result->choices, m->choices, m->autotune_bytes);
+    result->autotune_bytes = m->autotune_bytes;
     return FSDP_OK;
 }
 

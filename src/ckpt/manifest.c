@@ -323,7 +323,7 @@ static fsdp_status parse_choices(const char *name, const json_t *root, manifest 
     for (size_t i = 0; i < n_digits / 2; i++)
         bytes[i] = (uint8_t)(hex_value(text[2 * i]) << 4 | hex_value(text[2 * i + 1]));
     m->choices = bytes;
-    m->choices_bytes = n_digits / 2;
+    m->autotune_bytes = n_digits / 2;
     return FSDP_OK;
 }
 

@@ -63,7 +63,7 @@ typedef struct manifest {
     json_t *extra;          /* object */
     json_t *ranks;          /* array: what each rank gave as its own, or null */
     const uint8_t *choices; /* NULL: none */
-    size_t choices_bytes;
+    size_t autotune_bytes;
 } manifest;
 
 fsdp_status manifest_create(manifest **out); /* empty; rank -1 */

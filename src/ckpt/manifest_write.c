@@ -35,10 +35,10 @@ static bool print_field(FILE *out, const char *key, const char *text)
 /* Bytes as hexadecimal digits: half of base64's thrift, none of its rules, and covered by the marker's checksum. */
 static void print_choices(FILE *out, const manifest *m)
 {
-    if (m->choices_bytes == 0)
+    if (m->autotune_bytes == 0)
         return;
     fputs(",\n  \"choices\": \"", out);
-    for (size_t i = 0; i < m->choices_bytes; i++)
+    for (size_t i = 0; i < m->autotune_bytes; i++)
         fprintf(out, "%02x", m->choices[i]);
     fputc('"', out);
 }

@@ -95,13 +95,13 @@ static bool copy_json(const json_t *value, json_t **out)
 
 static bool copy_choices(save_task *task, const ckpt_state *state)
 {
-    if (state->choices_bytes == 0)
+    if (state->autotune_bytes == 0)
         return true;
-    task->choices = malloc(state->choices_bytes);
+    task->choices = malloc(state->autotune_bytes);
     if (!task->choices)
         return false;
-    memcpy(task->choices, state->choices, state->choices_bytes);
-    task->choices_bytes = state->choices_bytes;
+    memcpy(task->choices, state->choices, state->autotune_bytes);
+    task->autotune_bytes = state->autotune_bytes;
     return true;
 }
 

@@ -28,7 +28,7 @@ typedef struct save_task {
     bool tokenizer_in_checkpoint;
     json_t *model, *extra, *rank_extra;
     void *choices; /* NULL: none */
-    size_t choices_bytes;
+    size_t autotune_bytes;
     int64_t max_file_bytes;
     int keep;
     int64_t keep_every;

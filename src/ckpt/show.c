@@ -90,8 +90,8 @@ static json_t *source_json(const ckpt_source *source)
                                  m->tokenizer, "version", MANIFEST_VERSION, "files", files_json(m), "extra", m->extra);
         json_object_update(report, head);
         json_decref(head);
-        if (m->choices_bytes > 0)
-            json_object_set_new(report, "choices_bytes", json_integer((json_int_t)m->choices_bytes));
+        if (m->autotune_bytes > 0)
+            json_object_set_new(report, "autotune_bytes", json_integer((json_int_t)m->autotune_bytes));
     }
     json_object_set_new(report, "tensors", tensors);
     return report;
@@ -116,8 +116,8 @@ static void print_source(FILE *out, const json_t *report)
     json_array_foreach(json_object_get(report, "files"), i, value)
         fprintf(out, "  file         %s, %s\n", report_string(value, "name"),
                 report_size(report_int(value, "bytes"), size, sizeof size));
-    if (json_object_get(report, "choices_bytes"))
-        fprintf(out, "  choices      %s\n", report_size(report_int(report, "choices_bytes"), size, sizeof size));
+    if (json_object_get(report, "autotune_bytes"))
+        fprintf(out, "  autotune     %s\n", report_size(report_int(report, "autotune_bytes"), size, sizeof size));
     json_object_foreach((json_t *)(uintptr_t)extra, key, value)
     {
         fprintf(out, "  %-12s ", key);

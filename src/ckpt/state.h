@@ -88,7 +88,7 @@ typedef struct ckpt_state {
     /* What the run chose by measuring and must choose again for the same bits (which kernel for which shape): bytes
      * that nobody here looks into. Rank 0's are saved (kind local: each rank's own), all ranks get them back. */
     const void *choices; /* NULL: none */
-    size_t choices_bytes;
+    size_t autotune_bytes;
 } ckpt_state;
 
 #define CKPT_MAX_CHOICES_BYTES ((size_t)4 << 20)

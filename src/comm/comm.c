@@ -447,11 +447,11 @@ fsdp_status comm_exchange(comm_group *g, const char *label, const void *mine, si
     }
     if (bytes)
         memcpy(padded, mine, bytes);
-    comm_piece pieces[] = {
+    comm_span spans[] = {
         {.send = {&my_size, FSDP_I64}, .recv = {sizes, FSDP_I64}, .count = 1},
         {.send = {padded, FSDP_U8}, .recv = {all, FSDP_U8}, .count = (int64_t)max_bytes},
     };
-    comm_op op = {.label = label, .n_pieces = 2, .pieces = pieces};
+    comm_op op = {.label = label, .n_spans = 2, .spans = spans};
     TRY_OR(done, run_now(g, COMM_EXCHANGE, &op));
     for (size_t i = 0; i < n; i++)
         all_bytes[i] = (size_t)sizes[i];
@@ -464,8 +464,8 @@ done:
 static fsdp_status all_reduce_scalars(comm_group *g, const char *label, int64_t step, comm_reduction reduction,
                                       buffer values, int64_t n)
 {
-    comm_piece piece = {.send = values, .recv = values, .count = n};
-    comm_op op = {.label = label, .step = step, .n_pieces = 1, .pieces = &piece, .reduction = reduction};
+    comm_span span = {.send = values, .recv = values, .count = n};
+    comm_op op = {.label = label, .step = step, .n_spans = 1, .spans = &span, .reduction = reduction};
     return run_now(g, COMM_ALL_REDUCE, &op);
 }
 

@@ -6,7 +6,7 @@
  *   counts. A rank that does otherwise is named on every rank at once (FSDP_ERR_PEER), nothing hangs.
  * - Collectives of one comm run in the order in which this rank started them, also across groups.
  * - Sums run over ranks 0, 1, ... n-1 of the group in that order, in fp32 (fp64 for fp64, integers exactly), starting
- *   with rank 0's value, whatever the backend, the sizes and the number of pieces: the same bits as a serial loop.
+ *   with rank 0's value, whatever the backend, the sizes and the number of spans: the same bits as a serial loop.
  *   (nccl sums in an order of its own.)
  * - Every wait ends: with the result, at the timeout (FSDP_ERR_TIMEOUT, naming who did not arrive and where it was
  *   last), or when a peer failed, left or aborted (FSDP_ERR_PEER, with that rank and its message). After a failure the
@@ -133,22 +133,22 @@ typedef enum comm_reduction { COMM_SUM, COMM_AVERAGE, COMM_MAX, COMM_MIN } comm_
  * at its own part of recv, reduce_scatter with recv at its own part of send, the others with send == recv; any other
  * overlap is not. Gathers and broadcasts take any dtype, the same on both sides. Reductions take fp32, bf16, fp16 (the
  * two sides may differ), or fp64, int32, int64 (the same on both sides; no average of integers). */
-typedef struct comm_piece {
+typedef struct comm_span {
     buffer send;
     buffer recv;
     int64_t count;         /* elements of every rank */
     const int64_t *counts; /* or, when not NULL, of rank i (n entries, zeros allowed) */
     bool add;              /* reductions: recv += result (in fp32), instead of recv = result */
-} comm_piece;
+} comm_span;
 
-/* What a collective is for and what it moves. unit, label, pieces and counts are borrowed until comm_wait
+/* What a collective is for and what it moves. unit, label, spans and counts are borrowed until comm_wait
  * (comm_wait_sent where that is called) returns. */
 typedef struct comm_op {
     const char *unit;  /* "layers.7", or NULL */
     const char *label; /* without a unit: "gradient norm" */
     int64_t step;
-    int n_pieces;
-    const comm_piece *pieces;
+    int n_spans;
+    const comm_span *spans;
     comm_reduction reduction;
     int root;       /* broadcast: rank of the group */
     stream *stream; /* the data is ready when what is enqueued here so far is done; NULL or a CPU stream: now */

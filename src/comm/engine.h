@@ -115,14 +115,14 @@ const char *engine_error_text(const comm *c);
 /* Checks what can be checked on this rank alone. */
 fsdp_status request_validate(const comm_group *g, comm_kind kind, const comm_op *op);
 
-/* Shapes of a piece. */
-static inline int64_t piece_count(const comm_piece *p, int rank)
+/* Shapes of a span. */
+static inline int64_t span_count(const comm_span *p, int rank)
 {
     return p->counts ? p->counts[rank] : p->count;
 }
 
-int64_t piece_offset(const comm_piece *p, int rank); /* elements before rank's part */
-int64_t piece_largest(const comm_piece *p, int n_ranks);
+int64_t span_offset(const comm_span *p, int rank); /* elements before rank's part */
+int64_t span_largest(const comm_span *p, int n_ranks);
 int64_t request_received(const comm_request *r); /* bytes; see comm_group_bytes */
 const char *comm_kind_name(comm_kind kind);
 

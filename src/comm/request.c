@@ -1,4 +1,4 @@
-/* What a collective asks for: the calls that start one, the check of their arguments, and the shapes of their pieces.
+/* What a collective asks for: the calls that start one, the check of their arguments, and the shapes of their spans.
  * Running them is left to the engine and the backends. */
 #include "comm/engine.h"
 
@@ -16,7 +16,7 @@ const char *comm_kind_name(comm_kind kind)
     return index < sizeof kind_names / sizeof *kind_names ? kind_names[index] : "something unknown";
 }
 
-int64_t piece_offset(const comm_piece *p, int rank)
+int64_t span_offset(const comm_span *p, int rank)
 {
     if (!p->counts)
         return p->count * rank;
@@ -26,7 +26,7 @@ int64_t piece_offset(const comm_piece *p, int rank)
     return offset;
 }
 
-int64_t piece_largest(const comm_piece *p, int n_ranks)
+int64_t span_largest(const comm_span *p, int n_ranks)
 {
     int64_t largest = p->counts ? 0 : p->count;
     for (int i = 0; p->counts && i < n_ranks; i++)
@@ -38,9 +38,9 @@ int64_t piece_largest(const comm_piece *p, int n_ranks)
 int64_t request_received(const comm_request *r)
 {
     int64_t n = r->group->size, bytes = 0;
-    for (int i = 0; i < r->op.n_pieces; i++) {
-        const comm_piece *p = &r->op.pieces[i];
-        int64_t size = (int64_t)fsdp_dtype_size(p->send.dtype), mine = piece_count(p, r->group->rank);
+    for (int i = 0; i < r->op.n_spans; i++) {
+        const comm_span *p = &r->op.spans[i];
+        int64_t size = (int64_t)fsdp_dtype_size(p->send.dtype), mine = span_count(p, r->group->rank);
         if (r->kind == COMM_REDUCE_SCATTER)
             bytes += (n - 1) * mine * size;
         else if (r->kind == COMM_ALL_REDUCE)
@@ -48,7 +48,7 @@ int64_t request_received(const comm_request *r)
         else if (r->kind == COMM_BROADCAST)
             bytes += r->group->rank == r->op.root ? 0 : p->count * size;
         else
-            bytes += (piece_offset(p, r->group->size) - mine) * size;
+            bytes += (span_offset(p, r->group->size) - mine) * size;
     }
     return bytes;
 }
@@ -68,7 +68,7 @@ static const char *op_name(const comm_op *op)
     return op->unit ? op->unit : op->label ? op->label : "data";
 }
 
-static fsdp_status validate_dtypes(comm_kind kind, const comm_op *op, const comm_piece *p)
+static fsdp_status validate_dtypes(comm_kind kind, const comm_op *op, const comm_span *p)
 {
     fsdp_dtype from = p->send.dtype, to = p->recv.dtype;
     if (!is_reduction(kind)) {
@@ -90,10 +90,9 @@ static fsdp_status validate_dtypes(comm_kind kind, const comm_op *op, const comm
 }
 
 /* Elements that this rank reads (send) and writes (recv). */
-static void piece_extent(const comm_group *g, comm_kind kind, const comm_piece *p, int root, int64_t *send,
-                         int64_t *recv)
+static void span_extent(const comm_group *g, comm_kind kind, const comm_span *p, int root, int64_t *send, int64_t *recv)
 {
-    int64_t mine = piece_count(p, g->rank), total = piece_offset(p, g->size);
+    int64_t mine = span_count(p, g->rank), total = span_offset(p, g->size);
     switch (kind) {
     case COMM_ALL_GATHER:
     case COMM_EXCHANGE:
@@ -113,26 +112,26 @@ static void piece_extent(const comm_group *g, comm_kind kind, const comm_piece *
 fsdp_status request_validate(const comm_group *g, comm_kind kind, const comm_op *op)
 {
     const char *name = comm_kind_name(kind), *what = op_name(op);
-    if (op->n_pieces < 0 || op->n_pieces > COMM_MAX_PIECES)
-        return error_set(FSDP_ERR_INPUT, "%s of %s has %d pieces; 0 to %d are possible", name, what, op->n_pieces,
+    if (op->n_spans < 0 || op->n_spans > COMM_MAX_PIECES)
+        return error_set(FSDP_ERR_INPUT, "%s of %s has %d spans; 0 to %d are possible", name, what, op->n_spans,
                          COMM_MAX_PIECES);
     if (kind == COMM_BROADCAST && (op->root < 0 || op->root >= g->size))
         return error_set(FSDP_ERR_INPUT, "%s of %s: root %d is not in group %s of %d ranks", name, what, op->root,
                          g->name, g->size);
-    for (int i = 0; i < op->n_pieces; i++) {
-        const comm_piece *p = &op->pieces[i];
+    for (int i = 0; i < op->n_spans; i++) {
+        const comm_span *p = &op->spans[i];
         bool parts = kind == COMM_ALL_GATHER || kind == COMM_REDUCE_SCATTER;
         if (p->counts && !parts)
             return error_set(FSDP_ERR_INPUT, "%s of %s: counts per rank make no sense here", name, what);
         for (int rank = 0; rank < g->size; rank++)
-            if (piece_count(p, rank) < 0)
-                return error_set(FSDP_ERR_INPUT, "%s of %s: piece %d has %lld elements for rank %d", name, what, i,
-                                 (long long)piece_count(p, rank), rank);
+            if (span_count(p, rank) < 0)
+                return error_set(FSDP_ERR_INPUT, "%s of %s: span %d has %lld elements for rank %d", name, what, i,
+                                 (long long)span_count(p, rank), rank);
         FSDP_TRY(validate_dtypes(kind, op, p));
         int64_t send, recv;
-        piece_extent(g, kind, p, op->root, &send, &recv);
+        span_extent(g, kind, p, op->root, &send, &recv);
         if ((send > 0 && !p->send.p) || (recv > 0 && !p->recv.p))
-            return error_set(FSDP_ERR_INPUT, "%s of %s: piece %d has no %s buffer", name, what, i,
+            return error_set(FSDP_ERR_INPUT, "%s of %s: span %d has no %s buffer", name, what, i,
                              send > 0 && !p->send.p ? "send" : "recv");
     }
     return FSDP_OK;

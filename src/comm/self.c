@@ -17,9 +17,9 @@ static bool is_reduction(const comm_request *r)
 /* Data on an accelerator: enqueued behind the work that made it. An average over one rank is a sum. */
 static fsdp_status run_on_device(device *d, comm_request *r)
 {
-    for (int i = 0; i < r->op.n_pieces; i++) {
-        const comm_piece *p = &r->op.pieces[i];
-        int64_t n = piece_count(p, 0);
+    for (int i = 0; i < r->op.n_spans; i++) {
+        const comm_span *p = &r->op.spans[i];
+        int64_t n = span_count(p, 0);
         if (is_reduction(r)) {
             axpby_args a = {.n = n, .alpha = 1, .a = p->send, .out = p->recv};
             if (p->add)
@@ -43,9 +43,9 @@ fsdp_status self_run(comm_request *r)
 {
     if (self_enqueues(r))
         return run_on_device(r->group->comm->config.device, r);
-    for (int i = 0; i < r->op.n_pieces; i++) {
-        const comm_piece *p = &r->op.pieces[i];
-        int64_t n = piece_count(p, 0);
+    for (int i = 0; i < r->op.n_spans; i++) {
+        const comm_span *p = &r->op.spans[i];
+        int64_t n = span_count(p, 0);
         if (is_reduction(r)) {
             const void *sources[] = {p->send.p};
             reduce_ordered(&(reduce_args){.reduction = r->op.reduction,

@@ -21,25 +21,25 @@ void signature_make(const comm_request *r, signature *out)
     snprintf(out->label, sizeof out->label, "%s", op->label ? op->label : "");
     out->kind = r->kind;
     out->step = op->step;
-    out->n_pieces = op->n_pieces;
+    out->n_spans = op->n_spans;
     out->reduction = op->reduction;
     out->root = op->root;
 
     uint64_t hash = hash_u64(HASH_START, (uint64_t)r->kind);
     hash = hash_text(hash, out->unit);
     hash = hash_text(hash_u64(hash, (uint64_t)op->step), out->label);
-    hash = hash_u64(hash, (uint64_t)op->n_pieces << 16 | (uint64_t)op->reduction << 8);
+    hash = hash_u64(hash, (uint64_t)op->n_spans << 16 | (uint64_t)op->reduction << 8);
     hash = hash_u64(hash, (uint64_t)op->root);
-    for (int i = 0; i < op->n_pieces; i++) {
-        const comm_piece *p = &op->pieces[i];
+    for (int i = 0; i < op->n_spans; i++) {
+        const comm_span *p = &op->spans[i];
         hash = hash_u64(hash, (uint64_t)p->send.dtype << 8 | (uint64_t)p->recv.dtype);
         for (int rank = 0; rank < (p->counts ? r->group->size : 1); rank++)
-            hash = hash_u64(hash, (uint64_t)piece_count(p, rank));
-        out->elements += has_parts(r->kind) ? piece_offset(p, r->group->size) : p->count;
+            hash = hash_u64(hash, (uint64_t)span_count(p, rank));
+        out->elements += has_parts(r->kind) ? span_offset(p, r->group->size) : p->count;
     }
-    if (op->n_pieces > 0) {
-        out->from = op->pieces[0].send.dtype;
-        out->to = op->pieces[0].recv.dtype;
+    if (op->n_spans > 0) {
+        out->from = op->spans[0].send.dtype;
+        out->to = op->spans[0].recv.dtype;
     }
     out->hash = hash;
 }
@@ -74,8 +74,8 @@ static void detail(const signature *s, const signature *other, char *text, size_
     static const char *const reductions[] = {"sum", "average", "max", "min"};
     if (s->step != other->step)
         snprintf(text, bytes, " at step %lld", (long long)s->step);
-    else if (s->n_pieces != other->n_pieces)
-        snprintf(text, bytes, " in %d pieces", s->n_pieces);
+    else if (s->n_spans != other->n_spans)
+        snprintf(text, bytes, " in %d spans", s->n_spans);
     else if (s->from != other->from || s->to != other->to)
         snprintf(text, bytes, " from %s into %s", fsdp_dtype_name((fsdp_dtype)s->from),
                  fsdp_dtype_name((fsdp_dtype)s->to));

@@ -13,11 +13,11 @@
 
 static const char *const product_names[] = {"auto", "onednn", "amx", "avx512", "portable"};
 
-static fsdp_status parse_products(const char *name, cpu_product *out)
+static fsdp_status parse_products(const char *name, cpu_gemm *out)
 {
     for (int i = 0; i < 5; i++) {
         if (!name || strcmp(name, product_names[i]) == 0) {
-            *out = (cpu_product)i;
+            *out = (cpu_gemm)i;
             return FSDP_OK;
         }
     }
@@ -33,7 +33,7 @@ static int gpu_index(int local_rank)
 
 static fsdp_status open_device(const fsdp_world_config *config, int local_rank, device **out)
 {
-    cpu_product product = CPU_PRODUCT_AUTO;
+    cpu_gemm product = CPU_PRODUCT_AUTO;
     FSDP_TRY(parse_products(config->products, &product));
     if (strcmp(config->device, "cpu") == 0)
         return device_open_cpu(product, out);
@@ -155,7 +155,7 @@ void fsdp_world_abort(fsdp_world *w)
 
 fsdp_status fsdp_describe_cpu(const char *products, char *text, size_t bytes)
 {
-    cpu_product product = CPU_PRODUCT_AUTO;
+    cpu_gemm product = CPU_PRODUCT_AUTO;
     device *dev;
     FSDP_TRY(parse_products(products, &product));
     FSDP_TRY(device_open_cpu(product, &dev));

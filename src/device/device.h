@@ -75,8 +75,8 @@ struct device {
      * imported is taken instead of timing, also for kernels that ran before (recorded graphs keep theirs); what another
      * GPU or library version chose is passed over. `name` is for messages. *bytes is the caller's to free(). NULL where
      * nothing is timed (CPU). */
-    fsdp_status (*choices_export)(device *d, char **bytes, size_t *n);
-    fsdp_status (*choices_import)(device *d, const char *name, const char *bytes, size_t n);
+    fsdp_status (*autotune_export)(device *d, char **bytes, size_t *n);
+    fsdp_status (*autotune_import)(device *d, const char *name, const char *bytes, size_t n);
 
     void *(*native_stream)(stream *s); /* the library's own handle (cudaStream_t); NULL: there is none (CPU) */
 
@@ -86,15 +86,15 @@ struct device {
 };
 
 /* How matrix products are computed on the CPU. AUTO picks the best that this machine runs. */
-typedef enum cpu_product {
+typedef enum cpu_gemm {
     CPU_PRODUCT_AUTO,
     CPU_PRODUCT_ONEDNN,
     CPU_PRODUCT_AMX,
     CPU_PRODUCT_AVX512,
     CPU_PRODUCT_PORTABLE
-} cpu_product;
+} cpu_gemm;
 
-fsdp_status device_open_cpu(cpu_product product, device **out);
+fsdp_status device_open_cpu(cpu_gemm product, device **out);
 
 /* FSDP_ERR_UNSUPPORTED, with the reason, when built without CUDA or run without a GPU. */
 fsdp_status device_open_cuda(int index, device **out);

@@ -47,12 +47,12 @@ typedef struct column_sum_args {
 } column_sum_args;
 
 /* Numbers that change from step to step, in device memory, so that a recorded graph sees them. */
-typedef struct step_numbers {
+typedef struct step_scalars {
     uint64_t step; /* counts micro-batches since the start of training */
     /* Global index of this rank's first sample in this micro-batch: first_sample, and so many times the samples that an
      * operation works on as are before this rank's share (samples.h). */
     uint64_t first_sample, share;
-} step_numbers;
+} step_scalars;
 
 /* Attention over heads that lie inside wider rows (a fused projection): element (b, t, h, i) of q is at
  * q.p + ((b*q_length + t) * q_row + h*head_dim + i). Query head h reads key/value head h / (q_heads / kv_heads).
@@ -76,7 +76,7 @@ typedef struct attention_args {
     const int32_t *key_mask;
     float dropout;           /* probability that a weight is left out; 0: none, and the next two are not looked at */
     uint32_t dropout_key[2]; /* rng_key of seed and operation */
-    const step_numbers *numbers; /* device memory */
+    const step_scalars *scalars; /* device memory */
     /* backward only */
     buffer d_out;         /* (batch, q_length, q_heads*head_dim) */
     buffer d_q, d_k, d_v; /* rows as q, k, v; overwritten unless the add flag is set */
@@ -325,7 +325,7 @@ typedef struct dropout_args {
     int64_t samples, sample_numel;
     float probability;
     uint32_t key[2]; /* rng_key of seed and operation */
-    const step_numbers *numbers;
+    const step_scalars *scalars;
     buffer x, y;
     bool add;
 } dropout_args;
@@ -393,12 +393,12 @@ typedef struct sum_f64_args {
 } sum_f64_args;
 
 /* Hyperparameters of one optimizer step, in device memory. */
-typedef struct optimizer_numbers {
+typedef struct optimizer_scalars {
     float lr, beta1, beta2, eps, weight_decay, momentum;
     float bias_correction1, bias_correction2; /* 1 - beta^step */
     float gradient_scale;                     /* clip factor times 1/loss scale */
     uint32_t skip;                            /* 1: leave everything as it is (an overflow was found) */
-} optimizer_numbers;
+} optimizer_scalars;
 
 /* totals[0] (+)= *loss_sum, totals[1] (+)= *count: the loss of a step, over its micro-batches. */
 typedef struct loss_total_args {
@@ -417,7 +417,7 @@ typedef struct clip_args {
     double unscale;
     float max_norm;
     float *report; /* (4) */
-    optimizer_numbers *numbers;
+    optimizer_scalars *scalars;
 } clip_args;
 
 /* Numbers first .. first+n-1 of the stream `key` (base/rng.h): normal with mean a and deviation b, or uniform in [a,
@@ -452,9 +452,9 @@ typedef struct optimizer_args {
     float *parameter;      /* fp32 master */
     const float *gradient; /* fp32 shard */
     float *moment1, *moment2;
-    buffer copy;    /* optional: the parameter in param_dtype */
-    uint16_t *rest; /* devices with `halves`: parameter is NULL, the master is copy (bf16) and these low halves */
-    const optimizer_numbers *numbers;
+    buffer copy;   /* optional: the parameter in param_dtype */
+    uint16_t *low; /* devices with `halves`: parameter is NULL, the master is copy (bf16) and these low halves */
+    const optimizer_scalars *scalars;
 } optimizer_args;
 
 /* X(entry, args): a kernel. W(entry, args): a kernel that may need workspace. */

@@ -7,7 +7,7 @@
 #include "device/kernels.h"
 
 /* Global index of the first of `samples` that an operation works on. */
-RNG_INLINE uint64_t samples_first(const step_numbers *n, int64_t samples)
+RNG_INLINE uint64_t samples_first(const step_scalars *n, int64_t samples)
 {
     return n->first_sample + n->share * (uint64_t)samples;
 }

@@ -15,7 +15,7 @@ typedef struct moments {
 
 struct update {
     fsdp_optimizer_config config;
-    update_place places[UPDATE_PLACES];
+    update_memory places[UPDATE_PLACES];
     moments moments[UPDATE_PLACES];
     int n_places, n_ranges;
     update_range *ranges;
@@ -42,7 +42,7 @@ static fsdp_status check(const fsdp_optimizer_config *c)
 /* The moments of all ranges of one place, one behind the other. */
 static fsdp_status place_moments(update *u, int place)
 {
-    const update_place *where = &u->places[place];
+    const update_memory *where = &u->places[place];
     moments *all = &u->moments[place];
     int each = update_moments(&u->config);
     for (int i = 0; i < u->n_ranges; i++) {
@@ -66,7 +66,7 @@ static fsdp_status place_moments(update *u, int place)
     return FSDP_OK;
 }
 
-fsdp_status update_create(const update_place *places, int n_places, const fsdp_optimizer_config *config,
+fsdp_status update_create(const update_memory *places, int n_places, const fsdp_optimizer_config *config,
                           const update_range *ranges, int n, update **out)
 {
     FSDP_TRY(check(config));
@@ -102,11 +102,11 @@ void update_free(update *u)
     free(u);
 }
 
-void update_numbers(const update *u, float lr, int64_t step, optimizer_numbers *out)
+void update_scalars(const update *u, float lr, int64_t step, optimizer_scalars *out)
 {
     const fsdp_optimizer_config *c = &u->config;
     bool adam = c->kind != FSDP_SGD;
-    *out = (optimizer_numbers){.lr = lr,
+    *out = (optimizer_scalars){.lr = lr,
                                .beta1 = c->beta1,
                                .beta2 = c->beta2,
                                .eps = c->eps,
@@ -117,7 +117,7 @@ void update_numbers(const update *u, float lr, int64_t step, optimizer_numbers *
                                .gradient_scale = 1};
 }
 
-fsdp_status update_apply(update *u, int index, stream *s, const optimizer_numbers *numbers)
+fsdp_status update_apply(update *u, int index, stream *s, const optimizer_scalars *scalars)
 {
     static const optimizer_kind kinds[] = {
         [FSDP_ADAMW] = OPTIMIZER_ADAMW, [FSDP_ADAM] = OPTIMIZER_ADAM, [FSDP_SGD] = OPTIMIZER_SGD};
@@ -135,8 +135,8 @@ fsdp_status update_apply(update *u, int index, stream *s, const optimizer_number
                             .moment1 = r->moment1 ? r->moment1 + first : NULL,
                             .moment2 = r->moment2 ? r->moment2 + first : NULL,
                             .copy = r->copy,
-                            .rest = r->rest ? r->rest + first : NULL,
-                            .numbers = numbers};
+                            .low = r->low ? r->low + first : NULL,
+                            .scalars = scalars};
         if (a.copy.p)
             a.copy.p = (uint8_t *)a.copy.p + (size_t)first * fsdp_dtype_size(a.copy.dtype);
         FSDP_TRY(u->places[r->place].dev->kernels->optimizer(s, &a));

@@ -11,33 +11,33 @@ typedef struct update_range {
     float *parameter, *gradient;
     buffer copy; /* low-precision copy to be kept in step; p NULL: none */
     uint16_t
-        *rest; /* low halves of the masters, whose high ones are the copy; parameter is then NULL (see halves_args) */
+        *low; /* low halves of the masters, whose high ones are the copy; parameter is then NULL (see halves_args) */
     int64_t n, decay_end;
     int place;                /* index of where it lies */
     float *moment1, *moment2; /* set by update_create where the optimizer has them */
 } update_range;
 
 /* Memory that ranges lie in, and who computes on it: a device on its own memory, or the CPU on host memory. */
-typedef struct update_place {
+typedef struct update_memory {
     device *dev; /* whose kernels */
     stream *s;   /* on which moments are cleared */
     device *home;
     memory_kind kind; /* moments are allocated from home, of this kind */
-} update_place;
+} update_memory;
 
 enum { UPDATE_PLACES = 2 };
 
 typedef struct update update;
 
 /* Copies places (at most UPDATE_PLACES) and ranges, allocates the moments (zero). Borrows the devices. */
-fsdp_status update_create(const update_place *places, int n_places, const fsdp_optimizer_config *config,
+fsdp_status update_create(const update_memory *places, int n_places, const fsdp_optimizer_config *config,
                           const update_range *ranges, int n, update **out);
 void update_free(update *u);
 
 /* The host's part of this step's numbers: rate and bias corrections of step `step` (counted from 1). */
-void update_numbers(const update *u, float lr, int64_t step, optimizer_numbers *out);
+void update_scalars(const update *u, float lr, int64_t step, optimizer_scalars *out);
 /* One range, on a stream of its place; `numbers` is memory of that place, with gradient_scale and skip filled in. */
-fsdp_status update_apply(update *u, int index, stream *s, const optimizer_numbers *numbers);
+fsdp_status update_apply(update *u, int index, stream *s, const optimizer_scalars *scalars);
 
 const update_range *update_range_at(const update *u, int index);
 int update_moments(const fsdp_optimizer_config *config); /* fp32 numbers kept per parameter: 2, 1 or 0 */

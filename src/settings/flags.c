@@ -56,8 +56,8 @@ fsdp_status fsdp_flags_init(const fsdp_flag *table, void *values, fsdp_flag_stat
 {
     memset(state, 0, sizeof *state);
     for (const fsdp_flag *flag = table; flag->name; flag++) {
-        if (flag->fallback)
-            FSDP_TRY(flags_store(flag, values, state, flag->fallback));
+        if (flag->default_value)
+            FSDP_TRY(flags_store(flag, values, state, flag->default_value));
         else if (flag->type == FSDP_FLAG_CHOICE)
             memcpy((char *)values + flag->offset, &flag->choices[0].value, sizeof(int));
         else if (flag->type == FSDP_FLAG_SWITCH)

@@ -86,12 +86,12 @@ static fsdp_status wrong_number(const fsdp_flag *flag, const char *text, const c
 
 static fsdp_status check_bounds(const fsdp_flag *flag, const char *text, double value)
 {
-    if (flag->least == 0 && flag->most == 0)
+    if (flag->min == 0 && flag->max == 0)
         return FSDP_OK;
-    if (value < flag->least)
-        return error_set(FSDP_ERR_INPUT, "--%s=%s: must be at least %.9g", flag->name, text, flag->least);
-    if (value > flag->most)
-        return error_set(FSDP_ERR_INPUT, "--%s=%s: must be at most %.9g", flag->name, text, flag->most);
+    if (value < flag->min)
+        return error_set(FSDP_ERR_INPUT, "--%s=%s: must be at least %.9g", flag->name, text, flag->min);
+    if (value > flag->max)
+        return error_set(FSDP_ERR_INPUT, "--%s=%s: must be at most %.9g", flag->name, text, flag->max);
     return FSDP_OK;
 }
 

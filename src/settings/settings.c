@@ -71,7 +71,7 @@ static bool given_otherwise(const fsdp_settings *s, const char *name)
 {
     const fsdp_flag *flag = fsdp_flags_find(settings_table, name);
     char *value = given(s, name) ? fsdp_flags_value(flag, s) : NULL;
-    bool otherwise = value && (!flag->fallback || strcmp(value, flag->fallback) != 0);
+    bool otherwise = value && (!flag->default_value || strcmp(value, flag->default_value) != 0);
     free(value);
     return otherwise;
 }

@@ -9,22 +9,21 @@
 #include "base/threads.h"
 
 #define ROW(name_) .name = #name_, .group = GROUP, .offset = offsetof(fsdp_settings, name_)
-#define COUNT(name_, fallback_, least_, most_, unit_, help_)                                                           \
-    ROW(name_), .type = FSDP_FLAG_INT, .fallback = fallback_, .least = least_, .most = most_, .unit = unit_,           \
+#define COUNT(name_, default_, min_, max_, unit_, help_)                                                               \
+    ROW(name_), .type = FSDP_FLAG_INT, .default_value = default_, .min = min_, .max = max_, .unit = unit_, .help = help_
+#define INT(name_, default_, min_, unit_, help_) COUNT(name_, default_, min_, 1e15, unit_, help_)
+#define FLOAT(name_, default_, min_, max_, unit_, help_)                                                               \
+    ROW(name_), .type = FSDP_FLAG_FLOAT, .default_value = default_, .min = min_, .max = max_, .unit = unit_,           \
                 .help = help_
-#define INT(name_, fallback_, least_, unit_, help_) COUNT(name_, fallback_, least_, 1e15, unit_, help_)
-#define FLOAT(name_, fallback_, least_, most_, unit_, help_)                                                           \
-    ROW(name_), .type = FSDP_FLAG_FLOAT, .fallback = fallback_, .least = least_, .most = most_, .unit = unit_,         \
-                .help = help_
-#define BYTES(name_, fallback_, help_)                                                                                 \
-    ROW(name_), .type = FSDP_FLAG_BYTES, .fallback = fallback_, .least = 0, .most = 9e18, .unit = "SIZE", .help = help_
-#define TEXT(name_, fallback_, unit_, help_)                                                                           \
-    ROW(name_), .type = FSDP_FLAG_TEXT, .fallback = fallback_, .unit = unit_, .help = help_
+#define BYTES(name_, default_, help_)                                                                                  \
+    ROW(name_), .type = FSDP_FLAG_BYTES, .default_value = default_, .min = 0, .max = 9e18, .unit = "SIZE", .help = help_
+#define TEXT(name_, default_, unit_, help_)                                                                            \
+    ROW(name_), .type = FSDP_FLAG_TEXT, .default_value = default_, .unit = unit_, .help = help_
 #define LIST(name_, unit_, help_) ROW(name_), .type = FSDP_FLAG_LIST, .unit = unit_, .help = help_
-#define SWITCH(name_, fallback_, help_)                                                                                \
-    ROW(name_), .type = FSDP_FLAG_SWITCH, .fallback = fallback_, .bare = "true", .help = help_
-#define CHOICE(name_, fallback_, choices_, help_)                                                                      \
-    ROW(name_), .type = FSDP_FLAG_CHOICE, .fallback = fallback_, .choices = choices_, .help = help_
+#define SWITCH(name_, default_, help_)                                                                                 \
+    ROW(name_), .type = FSDP_FLAG_SWITCH, .default_value = default_, .bare = "true", .help = help_
+#define CHOICE(name_, default_, choices_, help_)                                                                       \
+    ROW(name_), .type = FSDP_FLAG_CHOICE, .default_value = default_, .choices = choices_, .help = help_
 
 static const fsdp_choice presets[] = {
     {"none", FSDP_PRESET_NONE, NULL},

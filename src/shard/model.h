@@ -37,16 +37,16 @@ typedef struct planned_program {
 } planned_program;
 
 /* Numbers that the device reads and writes during a step. */
-typedef struct model_numbers {
-    step_numbers step;
+typedef struct model_scalars {
+    step_scalars step;
     float seed; /* gradient of the loss */
     float report[4];
     double totals[3]; /* sum of squares, loss, count */
-    optimizer_numbers optimizer;
-} model_numbers;
+    optimizer_scalars optimizer;
+} model_scalars;
 
 /* Copies to the device happen later: this many micro-batches may be on their way before the host waits. */
-enum { MODEL_HOST_NUMBERS = 64 };
+enum { MODEL_HOST_SCALARS = 64 };
 
 struct fsdp_model {
     fsdp_world *world;
@@ -79,9 +79,9 @@ struct fsdp_model {
     model_arena gather, gradient, slab, waiting; /* the last: activations in host memory */
     stream *transfers;                           /* their copies; NULL before there are any */
 
-    model_numbers *numbers; /* device memory */
-    model_numbers
-        *host_numbers; /* (MODEL_HOST_NUMBERS): what the host writes before it is copied, a place a micro-batch */
+    model_scalars *scalars; /* device memory */
+    model_scalars
+        *host_scalars; /* (MODEL_HOST_SCALARS): what the host writes before it is copied, a place a micro-batch */
     double *norm_blocks, *norm_partials;
     double *unit_squares; /* (n_units, model_norm_sums) where units are offloaded */
     size_t norm_blocks_bytes;
@@ -94,7 +94,7 @@ struct fsdp_model {
     int64_t first_sample;  /* as fsdp_set_position says; -1: it has not been said */
     double expected_count; /* power of two that divides the loss, 0: not agreed yet */
     double loss_scale;
-    bool choices_shared; /* what the device chose by timing is the same on all ranks */
+    bool autotune_shared; /* what the device chose by timing is the same on all ranks */
 };
 
 /* How this strategy and world schedule a program; `last` counts only where gradients are held. */
@@ -139,7 +139,7 @@ void model_forget_graphs(fsdp_model *m);
 
 /* choices.c. Collective, after every optimizer step; does its work after the first: what rank 0's device chose by
  * timing is what all take. */
-fsdp_status model_share_choices(fsdp_model *m);
+fsdp_status model_share_autotune(fsdp_model *m);
 
 /* Finds the program of a recording and its loss (NULL: without gradients), or plans it and makes room. The model takes
  * the recording when it is new. */
@@ -167,9 +167,9 @@ static inline bool model_splits_masters(const fsdp_model *m)
 }
 
 /* The place for the host's numbers of the present micro-batch. */
-static inline model_numbers *model_host_numbers(fsdp_model *m)
+static inline model_scalars *model_host_scalars(fsdp_model *m)
 {
-    return &m->host_numbers[m->micro_total % MODEL_HOST_NUMBERS];
+    return &m->host_scalars[m->micro_total % MODEL_HOST_SCALARS];
 }
 
 /* Device to host and back, waiting. */
@@ -182,41 +182,41 @@ fsdp_status model_close_gradients(fsdp_model *m);
 /* Then replicas are summed, and the totals {sum of squares, loss, count} over all ranks stand in numbers->totals. */
 fsdp_status model_finish_gradients(fsdp_model *m);
 /* Sums of squares (model_norm_sums) of this rank's gradient of a unit, at `gradient`. */
-fsdp_status model_squares(fsdp_model *m, const unit_segment *part, const float *gradient, double *out, bool add,
+fsdp_status model_squares(fsdp_model *m, const unit_segment *segment, const float *gradient, double *out, bool add,
                           stream *s);
 
 /* What the optimizer works on: one flat range a unit. */
-typedef struct model_slice {
+typedef struct model_range {
     const char *unit;
     float *parameter, *gradient;
-    buffer copy;    /* p NULL: the master is what is gathered */
-    uint16_t *rest; /* low halves; parameter is then NULL */
+    buffer copy;   /* p NULL: the master is what is gathered */
+    uint16_t *low; /* low halves; parameter is then NULL */
     int64_t n;
     int64_t decay_end; /* elements before it take weight decay */
     bool offloaded;    /* all of it is host memory */
-} model_slice;
-int model_slices(const fsdp_model *m); /* units with something to train on this rank */
-int model_slice_unit(const fsdp_model *m, int index);
-model_slice model_slice_at(const fsdp_model *m, int index);
+} model_range;
+int model_ranges(const fsdp_model *m); /* units with something to train on this rank */
+int model_range_unit(const fsdp_model *m, int index);
+model_range model_range_at(const fsdp_model *m, int index);
 /* Before the optimizer writes slice `index`: peers have read what they gathered. */
 fsdp_status model_before_update(fsdp_model *m, int index);
 /* After the optimizer: a new step begins. */
 void model_after_update(fsdp_model *m);
 
 /* state.c. This rank's parts of all parameters, in a fixed order: pieces of `parameter`, elements first..first+n-1. */
-typedef struct model_piece {
+typedef struct model_slice {
     fsdp_parameter *parameter;
     int64_t first, n;
-    const unit_segment *part; /* this rank's, in which it lies */
-    int slice;                /* of the optimizer, -1 when frozen */
-    int64_t at;               /* element within the part, and the slice */
-    bool writes;              /* this rank's copy is the one to save */
-} model_piece;
-int model_pieces(const fsdp_model *m);
-model_piece model_piece_at(const fsdp_model *m, int index);
+    const unit_segment *segment; /* this rank's, in which it lies */
+    int range;                   /* of the optimizer, -1 when frozen */
+    int64_t at;                  /* element within the part, and the slice */
+    bool writes;                 /* this rank's copy is the one to save */
+} model_slice;
+int model_slices(const fsdp_model *m);
+model_slice model_slice_at(const fsdp_model *m, int index);
 /* Masters of elements first .. first+n-1 of a piece, to and from host memory. */
-fsdp_status model_read_piece(fsdp_model *m, const model_piece *p, int64_t first, int64_t n, float *out);
-fsdp_status model_write_piece(fsdp_model *m, const model_piece *p, int64_t first, int64_t n, const float *in);
+fsdp_status model_read_slice(fsdp_model *m, const model_slice *p, int64_t first, int64_t n, float *out);
+fsdp_status model_write_slice(fsdp_model *m, const model_slice *p, int64_t first, int64_t n, const float *in);
 
 /* Fills the parameters from a source of named values, piece by piece, and refreshes what is gathered. */
 typedef fsdp_status (*parameter_source)(void *context, const fsdp_parameter *p, int64_t first, int64_t n, float *out);

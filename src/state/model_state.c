@@ -12,7 +12,7 @@ struct model_state {
     fsdp_optimizer *optimizer;
     ckpt_tensor *tensors;
     ckpt_slice *slices;
-    model_piece *pieces;
+    model_slice *pieces;
     ckpt_state state;
     bool on_host; /* slices are plain memory */
 };
@@ -34,14 +34,14 @@ static ckpt_slice *add_slice(model_state *s, int tensor, int64_t first, int64_t 
 }
 
 /* A parameter's masters and its moments. */
-static void list_piece(model_state *s, int moments, int tensor, model_piece *p)
+static void list_piece(model_state *s, int moments, int tensor, model_slice *p)
 {
-    bool on_host = s->on_host || p->part->host_copy;
-    float *master = p->part->master ? p->part->master + p->at : NULL;
+    bool on_host = s->on_host || p->segment->host_copy;
+    float *master = p->segment->master ? p->segment->master + p->at : NULL;
     int first = s->state.n_slices;
     add_slice(s, tensor, p->first, p->n, master, on_host)->handle = p;
-    if (p->slice >= 0 && moments > 0) {
-        const update_range *r = update_range_at(s->optimizer->update, p->slice);
+    if (p->range >= 0 && moments > 0) {
+        const update_range *r = update_range_at(s->optimizer->update, p->range);
         add_slice(s, tensor + 1, p->first, p->n, r->moment1 + p->at, on_host);
         if (moments > 1)
             add_slice(s, tensor + 2, p->first, p->n, r->moment2 + p->at, on_host);
@@ -59,7 +59,7 @@ static fsdp_status fetch(void *context, const ckpt_slice *slice, int64_t first, 
 {
     model_state *s = context;
     if (is_parameter(s, slice))
-        return model_read_piece(s->model, slice->handle, first, n, out);
+        return model_read_slice(s->model, slice->handle, first, n, out);
     return model_fetch(s->model, out, (float *)slice->handle + first, (size_t)n * sizeof(float));
 }
 
@@ -67,7 +67,7 @@ static fsdp_status put(void *context, const ckpt_slice *slice, int64_t first, in
 {
     model_state *s = context;
     if (is_parameter(s, slice))
-        return model_write_piece(s->model, slice->handle, first, n, in);
+        return model_write_slice(s->model, slice->handle, first, n, in);
     return model_put(s->model, (float *)slice->handle + first, in, (size_t)n * sizeof(float));
 }
 
@@ -91,9 +91,9 @@ static void list_tensors(model_state *s, int moments, int *at)
 static void list_slices(model_state *s, int moments, const int *at)
 {
     fsdp_model *m = s->model;
-    int n = model_pieces(m);
+    int n = model_slices(m);
     for (int i = 0; i < n; i++) {
-        s->pieces[i] = model_piece_at(m, i);
+        s->pieces[i] = model_slice_at(m, i);
         list_piece(s, moments, at[s->pieces[i].parameter->index], &s->pieces[i]);
     }
     bool first_rank = comm_rank(m->world->comm) == 0;
@@ -110,13 +110,13 @@ fsdp_status model_state_create(fsdp_model *m, fsdp_optimizer *o, model_state **o
 {
     int moments = o ? update_moments(&o->config) : 0;
     size_t most = (size_t)m->contents.n_parameters * 3 + (size_t)m->contents.n_buffers;
-    size_t most_slices = (size_t)model_pieces(m) * 3 + (size_t)m->contents.n_buffers;
+    size_t most_slices = (size_t)model_slices(m) * 3 + (size_t)m->contents.n_buffers;
     model_state *s = calloc(1, sizeof *s);
     int *at = calloc((size_t)m->contents.n_parameters + 1, sizeof *at);
     if (s) {
         s->tensors = calloc(most + 1, sizeof *s->tensors);
         s->slices = calloc(most_slices + 1, sizeof *s->slices);
-        s->pieces = calloc((size_t)model_pieces(m) + 1, sizeof *s->pieces);
+        s->pieces = calloc((size_t)model_slices(m) + 1, sizeof *s->pieces);
     }
     if (!s || !at || !s->tensors || !s->slices || !s->pieces) {
         free(at);

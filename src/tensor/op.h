@@ -65,7 +65,7 @@ struct run_context {
     bool accumulate_parameters; /* gradients of parameters are added to what earlier micro-batches left */
     uint32_t add;               /* of the present instruction, bit i: gradient of input i is added to */
     const float *seed;          /* device memory: gradient of the loss */
-    const step_numbers *numbers;
+    const step_scalars *scalars;
     bool deterministic;
     uint64_t random_seed;
     const statistics_group *statistics;

@@ -78,7 +78,7 @@ static attention_args bind(const run_context *c, const node *n)
     if (a.bias.p && o->relative)
         a.bias = at_column(a.bias, o->q_length - 1);
     a.key_mask = run_data(c, n->inputs[KEY_MASK]).p;
-    a.numbers = c->numbers;
+    a.scalars = c->scalars;
     a.deterministic = c->deterministic;
     a.workspace = c->workspace;
     return a;

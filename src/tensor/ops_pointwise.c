@@ -247,7 +247,7 @@ static fsdp_status drop(const run_context *c, const node *n, buffer x, buffer y,
                       .sample_numel = shape->shape[0] ? shape->numel / shape->shape[0] : 0,
                       .probability = o->probability,
                       .key = {o->key.k[0], o->key.k[1]},
-                      .numbers = c->numbers,
+                      .scalars = c->scalars,
                       .x = x,
                       .y = y,
                       .add = add};

@@ -81,7 +81,7 @@ typedef struct program_run_args {
     uint8_t *host; /* program_host_bytes() of MEMORY_HOST; may be NULL where that is 0, like the next */
     stream *transfers;
     const float *seed;
-    const step_numbers *numbers;
+    const step_scalars *scalars;
     const statistics_group *statistics;
     const peer_group *peers; /* NULL: this rank alone */
     bool accumulate_parameters;

@@ -133,7 +133,7 @@ fsdp_status program_run_range(program *p, const program_run_args *args, int firs
                      .with_backward = p->options.backward,
                      .accumulate_parameters = args->accumulate_parameters,
                      .seed = args->seed,
-                     .numbers = args->numbers,
+                     .scalars = args->scalars,
                      .deterministic = args->deterministic,
                      .random_seed = p->tape->seed,
                      .statistics = args->statistics,

@@ -95,9 +95,9 @@ static fsdp_status restore_position(train_run *run, const char *path, const json
 static fsdp_status take_choices(train_run *run, const ckpt_load_result *found)
 {
     device *d = run->world->dev;
-    if (!d->choices_import || found->choices_bytes == 0)
+    if (!d->autotune_import || found->autotune_bytes == 0)
         return FSDP_OK;
-    return d->choices_import(d, found->path, found->choices, found->choices_bytes);
+    return d->autotune_import(d, found->path, found->choices, found->autotune_bytes);
 }
 
 fsdp_status run_resume(train_run *run)
@@ -224,9 +224,9 @@ static fsdp_status make_notes(const train_run *run, ckpt_state *state, ckpt_save
     state->extra = notes->extra;
     config->model = notes->model;
     config->tokenizer = notes->tokenizer;
-    if (!d->choices_export)
+    if (!d->autotune_export)
         return FSDP_OK;
-    fsdp_status status = d->choices_export(d, &notes->choices, &state->choices_bytes);
+    fsdp_status status = d->autotune_export(d, &notes->choices, &state->autotune_bytes);
     state->choices = notes->choices;
     return status;
 }
@@ -235,7 +235,7 @@ static void free_notes(ckpt_state *state, save_notes *notes)
 {
     state->extra = NULL;
     state->choices = NULL;
-    state->choices_bytes = 0;
+    state->autotune_bytes = 0;
     json_decref(notes->extra);
     json_decref(notes->model);
     free(notes->choices);

@@ -28,7 +28,7 @@ static void *take(device *d, size_t bytes)
 
 static fsdp_status update(device *d, stream *s, const arrays *a, bool copy)
 {
-    const optimizer_numbers numbers = {.lr = 1e-4f,
+    const optimizer_scalars numbers = {.lr = 1e-4f,
                                        .beta1 = 0.9f,
                                        .beta2 = 0.95f,
                                        .eps = 1e-8f,
@@ -44,7 +44,7 @@ static fsdp_status update(device *d, stream *s, const arrays *a, bool copy)
                         .moment1 = a->moment1,
                         .moment2 = a->moment2,
                         .copy = {copy ? a->copy : NULL, FSDP_BF16},
-                        .numbers = &numbers};
+                        .scalars = &numbers};
     return d->kernels->optimizer(s, &o);
 }
 

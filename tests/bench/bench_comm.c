@@ -91,9 +91,8 @@ typedef struct rank_bench {
 
 static void run_ours(rank_bench *b, bool gather)
 {
-    comm_piece piece = {
-        .send = {gather ? b->shard : b->shared, FSDP_F32}, .recv = {b->out, FSDP_F32}, .count = b->part};
-    comm_op op = {.unit = "bench", .n_pieces = 1, .pieces = &piece};
+    comm_span piece = {.send = {gather ? b->shard : b->shared, FSDP_F32}, .recv = {b->out, FSDP_F32}, .count = b->part};
+    comm_op op = {.unit = "bench", .n_spans = 1, .spans = &piece};
     comm_request r = COMM_REQUEST_INIT;
     fsdp_status status = gather ? comm_all_gather(b->world, &op, &r) : comm_reduce_scatter(b->world, &op, &r);
     if (status != FSDP_OK || comm_wait(&r, NULL) != FSDP_OK)

@@ -225,7 +225,7 @@ static void bench_vocabulary(bench *b)
 static void bench_flat(bench *b)
 {
     double n = (double)PARAMETERS;
-    optimizer_numbers numbers = {.lr = 1e-4f,
+    optimizer_scalars numbers = {.lr = 1e-4f,
                                  .beta1 = 0.9f,
                                  .beta2 = 0.95f,
                                  .eps = 1e-8f,
@@ -239,7 +239,7 @@ static void bench_flat(bench *b)
                         .parameter = values(b, FSDP_F32, PARAMETERS).p,
                         .gradient = values(b, FSDP_F32, PARAMETERS).p,
                         .moment1 = values(b, FSDP_F32, PARAMETERS).p,
-                        .numbers = &numbers};
+                        .scalars = &numbers};
     o.moment2 = take(b, PARAMETERS * sizeof(float));
     memset(o.moment2, 0, PARAMETERS * sizeof(float));
     report(b, "optimizer (adamw)", work_optimizer, &o, 28 * n, 0);
@@ -259,12 +259,12 @@ static void bench_flat(bench *b)
     report(b, "multiply", work_multiply, &m, 3 * n * b->element, 0);
     fill_args f = {.n = PARAMETERS, .alpha = 1.0f, .out = z};
     report(b, "fill", work_fill, &f, n * b->element, 0);
-    step_numbers step = {.step = 3, .first_sample = 12};
+    step_scalars step = {.step = 3, .first_sample = 12};
     dropout_args d = {.samples = 4,
                       .sample_numel = PARAMETERS / 4,
                       .probability = 0.1f,
                       .key = {1, 2},
-                      .numbers = &step,
+                      .scalars = &step,
                       .x = x,
                       .y = z};
     report(b, "dropout", work_dropout, &d, 2 * n * b->element, 0);

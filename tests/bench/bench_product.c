@@ -31,7 +31,7 @@ enum { MAX_ROUNDS = 101, N_CONTENDERS = 3, HUGE_PAGE = 2 << 20 };
 typedef struct options {
     bool json, quick, best, cpu_time;
     int rounds;
-    cpu_product product;
+    cpu_gemm product;
     int rows, columns, depth; /* --bf16-blocks; 0: the kernel's own */
 } options;
 
@@ -134,7 +134,7 @@ static double time_onednn(const options *how, const gemm_args *g, const operands
 #endif
 }
 
-static double time_own(const options *how, const cpu_product_set *set, gemm_args g, const operands *o, fsdp_dtype dtype,
+static double time_own(const options *how, const cpu_gemm_set *set, gemm_args g, const operands *o, fsdp_dtype dtype,
                        void *workspace)
 {
     bool half = dtype == FSDP_BF16;
@@ -143,7 +143,7 @@ static double time_own(const options *how, const cpu_product_set *set, gemm_args
     g.c = g.d = (buffer){half ? (void *)o->d_bf16 : o->d, dtype};
     g.workspace = workspace;
     double start = now(how);
-    if (product_gemm(set, &g) != FSDP_OK) {
+    if (gemm_gemm(set, &g) != FSDP_OK) {
         fprintf(stderr, "bench_product: %s\n", fsdp_last_error());
         exit(1);
     }
@@ -177,8 +177,7 @@ static void print_row(const options *o, layer_shape s, variant v, const double r
     fflush(stdout);
 }
 
-static void bench_case(const options *o, const cpu_product_set *set, layer_shape s, variant v,
-                       double rate[N_CONTENDERS])
+static void bench_case(const options *o, const cpu_gemm_set *set, layer_shape s, variant v, double rate[N_CONTENDERS])
 {
     static contender contenders[N_CONTENDERS];
     gemm_args g = arguments(s, v);
@@ -199,7 +198,7 @@ static void bench_case(const options *o, const cpu_product_set *set, layer_shape
     operands_free(&ops);
 }
 
-static void bench_all(const options *o, const cpu_product_set *set)
+static void bench_all(const options *o, const cpu_gemm_set *set)
 {
     static const int64_t widths[] = {512, 2048, 5632}, tokens[] = {1024, 2048};
     layer_shape shapes[2 * 3 * 3 + 2];
@@ -251,7 +250,7 @@ static bool parse(int argc, char **argv, options *o)
                 ;
             if (p == 5)
                 return false;
-            o->product = (cpu_product)p;
+            o->product = (cpu_gemm)p;
         } else
             return false;
     }
@@ -261,7 +260,7 @@ static bool parse(int argc, char **argv, options *o)
 int main(int argc, char **argv)
 {
     options o = {.rounds = 5, .product = CPU_PRODUCT_AUTO};
-    cpu_product_set set;
+    cpu_gemm_set set;
     if (!parse(argc, argv, &o)) {
         fprintf(stderr,
                 "usage: bench_product [--json] [--quick] [--best] [--cpu-time] [--rounds 1..%d] "
@@ -273,7 +272,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "bench_product: %s\n", fsdp_last_error());
         return 1;
     }
-    product_kernel tuned = *set.bf16;
+    gemm_kernel tuned = *set.bf16;
     if (o.rows) {
         tuned.block_rows = o.rows * tuned.tile_rows;
         tuned.block_columns = o.columns * tuned.tile_columns;

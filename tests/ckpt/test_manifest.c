@@ -29,9 +29,9 @@ static void what_is_printed_reads_back_the_same(void **state)
     assert_ok(parse(HEAD "\"strategy\": \"hybrid\", " FILES TENSORS(
                         GOOD_TENSOR) ", \"extra\": {\"lr\": 0.1}, \"ranks\": [null, {\"a\": 1}]}",
                     &m));
-    assert_int_equal(m->choices_bytes, 0);
+    assert_int_equal(m->autotune_bytes, 0);
     m->choices = choices;
-    m->choices_bytes = sizeof choices;
+    m->autotune_bytes = sizeof choices;
     assert_ok(manifest_print(m, &text, &bytes));
     assert_ok(manifest_parse("printed", text, bytes, &again));
     assert_int_equal(again->step, 3);
@@ -40,7 +40,7 @@ static void what_is_printed_reads_back_the_same(void **state)
     assert_int_equal(again->tensors[0].n_pieces, 2);
     assert_int_equal(again->tensors[0].pieces[1].checksum, 0x0123456789abcdef);
     assert_true(json_equal(again->extra, m->extra) && json_equal(again->ranks, m->ranks));
-    assert_int_equal(again->choices_bytes, sizeof choices);
+    assert_int_equal(again->autotune_bytes, sizeof choices);
     assert_memory_equal(again->choices, choices, sizeof choices);
     assert_ok(manifest_print(again, &second, &second_bytes));
     assert_int_equal(bytes, second_bytes);
@@ -131,10 +131,10 @@ static void a_state_with_too_many_choices_is_refused(void **state)
     (void)state;
     fixture *f = fixture_make(CUT_FLAT, 0, 1, false);
     f->state.choices = "x";
-    f->state.choices_bytes = CKPT_MAX_CHOICES_BYTES + 1;
+    f->state.autotune_bytes = CKPT_MAX_CHOICES_BYTES + 1;
     assert_fails(FSDP_ERR_STATE, ckpt_state_check(&f->state), "4194305 bytes of choices");
     f->state.choices = NULL;
-    f->state.choices_bytes = 1;
+    f->state.autotune_bytes = 1;
     assert_fails(FSDP_ERR_STATE, ckpt_state_check(&f->state), "1 bytes of choices");
     fixture_free(f);
 }

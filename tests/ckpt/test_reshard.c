@@ -25,7 +25,7 @@ static void save_rank(ranks *all, int rank, void *context)
     f->state.rank_extra = json_pack("{s:i}", "mine", rank);
     const uint8_t choices[] = {0, 255, 7, (uint8_t)rank};
     f->state.choices = choices;
-    f->state.choices_bytes = sizeof choices;
+    f->state.autotune_bytes = sizeof choices;
     ckpt_save_config config = fixture_config(s->directory, s->kind, s->step);
     ckpt_save_result result = {0};
     if (s->async) {
@@ -60,7 +60,7 @@ static void load_rank(ranks *all, int rank, void *context)
     else
         RANK_CHECK(result.rank_extra == NULL);
     const uint8_t choices[] = {0, 255, 7, s->kind == CKPT_LOCAL ? (uint8_t)rank : 0};
-    RANK_CHECK(result.choices_bytes == sizeof choices && memcmp(result.choices, choices, sizeof choices) == 0);
+    RANK_CHECK(result.autotune_bytes == sizeof choices && memcmp(result.choices, choices, sizeof choices) == 0);
     ckpt_load_result_free(&result);
     fixture_free(f);
     comm_close(c);

@@ -48,10 +48,10 @@ static inline uint16_t round_to_bf16(float value)
     return (uint16_t)(bits >> 16);
 }
 
-/* A number of this rank, piece and index; between -4 and 4, all of its bits in use. */
-static inline float test_value(int rank, int piece, int64_t index)
+/* A number of this rank, span and index; between -4 and 4, all of its bits in use. */
+static inline float test_value(int rank, int span, int64_t index)
 {
-    uint64_t x = (uint64_t)rank * 0x9e3779b97f4a7c15ull + (uint64_t)piece * 0xbf58476d1ce4e5b9ull + (uint64_t)index + 1;
+    uint64_t x = (uint64_t)rank * 0x9e3779b97f4a7c15ull + (uint64_t)span * 0xbf58476d1ce4e5b9ull + (uint64_t)index + 1;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
     x ^= x >> 31;
@@ -107,8 +107,8 @@ static inline double load(const void *from, fsdp_dtype dtype, int64_t index)
 typedef struct collective_case {
     comm_kind kind;
     fsdp_dtype from, to;
-    int64_t count; /* of each rank's part; the last piece has a few more */
-    int n_pieces;
+    int64_t count; /* of each rank's part; the last span has a few more */
+    int n_spans;
     bool unequal; /* rank r's part has (r * 37) % (count + 1) elements */
     bool shared;  /* send lies in comm_allocate memory */
     bool in_place, add;
@@ -140,14 +140,14 @@ static inline bool case_is_reduction(const collective_case *k)
 }
 
 /* What element `index` (of the whole) comes to, by a loop over ranks; `before` is what recv held. */
-static inline void expect(const collective_case *k, int n, int piece, int64_t index, void *out, int64_t at,
+static inline void expect(const collective_case *k, int n, int span, int64_t index, void *out, int64_t at,
                           double before)
 {
     if (k->from == FSDP_I32 || k->from == FSDP_I64) {
         int64_t sum = 0;
         for (int rank = 0; rank < n; rank++) {
             int64_t value = 0;
-            store(&value, k->from, 0, test_value(rank, piece, index));
+            store(&value, k->from, 0, test_value(rank, span, index));
             sum += k->from == FSDP_I32 ? (int32_t)value : value;
         }
         if (k->from == FSDP_I32)
@@ -160,7 +160,7 @@ static inline void expect(const collective_case *k, int n, int piece, int64_t in
     float narrow = 0;
     for (int rank = 0; rank < n; rank++) {
         double cell[1], value;
-        store(cell, k->from, 0, test_value(rank, piece, index));
+        store(cell, k->from, 0, test_value(rank, span, index));
         value = load(cell, k->from, 0);
         bool better = k->reduction == COMM_MAX ? value > wide : value < wide;
         if (rank == 0)
@@ -181,19 +181,19 @@ static inline void expect(const collective_case *k, int n, int piece, int64_t in
     store(out, k->to, at, k->add ? (float)before + narrow : narrow);
 }
 
-typedef struct case_piece {
-    comm_piece piece;
+typedef struct case_span {
+    comm_span span;
     int64_t counts[RANKS_MOST];
     int64_t send_numel, recv_numel;
     void *before; /* copy of recv as it was */
     void *kept;   /* recv, when it was calloc'd apart from send */
     void *kept_send;
-} case_piece;
+} case_span;
 
-static inline void case_prepare(const collective_case *k, comm_group *g, case_memory *m, int index, case_piece *out)
+static inline void case_prepare(const collective_case *k, comm_group *g, case_memory *m, int index, case_span *out)
 {
     int n = comm_group_size(g), rank = comm_group_rank(g);
-    int64_t count = k->count + (index == k->n_pieces - 1 ? 3 * index : 0), total = 0, offset = 0;
+    int64_t count = k->count + (index == k->n_spans - 1 ? 3 * index : 0), total = 0, offset = 0;
     memset(out, 0, sizeof *out);
     for (int i = 0; i < n; i++) {
         out->counts[i] = k->unequal ? (i * 37 + index) % (count + 1) : count;
@@ -224,14 +224,14 @@ static inline void case_prepare(const collective_case *k, comm_group *g, case_me
     bool sends = k->kind != COMM_BROADCAST || rank == n - 1;
     for (int64_t i = 0; sends && i < out->send_numel; i++)
         store(send, k->from, i, test_value(rank, index, gathers ? offset + i : i));
-    out->piece = (comm_piece){.send = {send, k->from},
-                              .recv = {recv, k->to},
-                              .count = count,
-                              .counts = k->unequal ? out->counts : NULL,
-                              .add = k->add};
+    out->span = (comm_span){.send = {send, k->from},
+                            .recv = {recv, k->to},
+                            .count = count,
+                            .counts = k->unequal ? out->counts : NULL,
+                            .add = k->add};
 }
 
-static inline void case_verify(const collective_case *k, comm_group *g, int index, const case_piece *p)
+static inline void case_verify(const collective_case *k, comm_group *g, int index, const case_span *p)
 {
     int n = comm_group_size(g), rank = comm_group_rank(g);
     int64_t offset = 0;
@@ -253,13 +253,13 @@ static inline void case_verify(const collective_case *k, comm_group *g, int inde
             left = p->counts[++owner];
         store(wanted, k->to, i, test_value((int)owner, index, i));
     }
-    if (p->recv_numel > 0 && memcmp(wanted, p->piece.recv.p, (size_t)p->recv_numel * size) != 0) {
+    if (p->recv_numel > 0 && memcmp(wanted, p->span.recv.p, (size_t)p->recv_numel * size) != 0) {
         int64_t i = 0;
-        while (memcmp(wanted + i * (int64_t)size, (char *)p->piece.recv.p + i * (int64_t)size, size) == 0)
+        while (memcmp(wanted + i * (int64_t)size, (char *)p->span.recv.p + i * (int64_t)size, size) == 0)
             i++;
         fprintf(stderr,
                 "rank %d of %d: kind %d, %s to %s, count %lld, unequal %d, shared %d, in place %d, add %d, "
-                "reduction %d: piece %d differs from element %lld on\n",
+                "reduction %d: span %d differs from element %lld on\n",
                 rank, n, k->kind, fsdp_dtype_name(k->from), fsdp_dtype_name(k->to), (long long)k->count, k->unequal,
                 k->shared, k->in_place, k->add, k->reduction, index, (long long)i);
         _exit(1);
@@ -269,31 +269,31 @@ static inline void case_verify(const collective_case *k, comm_group *g, int inde
 
 static inline void case_run(const collective_case *k, comm_group *g, case_memory *m, int64_t step)
 {
-    case_piece pieces[CASE_PIECES];
-    comm_piece given[CASE_PIECES];
+    case_span spans[CASE_PIECES];
+    comm_span given[CASE_PIECES];
     comm_request r = COMM_REQUEST_INIT;
     m->used = 0;
-    for (int i = 0; i < k->n_pieces; i++) {
-        case_prepare(k, g, m, i, &pieces[i]);
-        given[i] = pieces[i].piece;
+    for (int i = 0; i < k->n_spans; i++) {
+        case_prepare(k, g, m, i, &spans[i]);
+        given[i] = spans[i].span;
     }
     comm_op op = {.unit = "layers.0",
                   .step = step,
-                  .n_pieces = k->n_pieces,
-                  .pieces = given,
+                  .n_spans = k->n_spans,
+                  .spans = given,
                   .reduction = k->reduction,
                   .root = k->kind == COMM_BROADCAST ? comm_group_size(g) - 1 : 0};
     fsdp_status (*const start[])(comm_group *, const comm_op *, comm_request *) = {comm_all_gather, comm_reduce_scatter,
                                                                                    comm_all_reduce, comm_broadcast};
     RANK_CHECK(start[k->kind](g, &op, &r) == FSDP_OK);
     RANK_CHECK(comm_wait(&r, NULL) == FSDP_OK);
-    for (int i = 0; i < k->n_pieces; i++)
-        case_verify(k, g, i, &pieces[i]);
+    for (int i = 0; i < k->n_spans; i++)
+        case_verify(k, g, i, &spans[i]);
     RANK_CHECK(comm_wait_sent(&r, NULL) == FSDP_OK);
-    for (int i = 0; i < k->n_pieces; i++) {
-        free(pieces[i].before);
-        free(pieces[i].kept);
-        free(pieces[i].kept_send);
+    for (int i = 0; i < k->n_spans; i++) {
+        free(spans[i].before);
+        free(spans[i].kept);
+        free(spans[i].kept_send);
     }
 }
 
@@ -314,13 +314,13 @@ static inline int cases_run_all(comm *c, comm_group *g)
     for (size_t at = 0; at < n_counts; at++) {
         for (int form = 0; form < 16; form++) { /* bits: shared, unequal, in place, add */
             bool shared = form & 1, unequal = form & 2, in_place = form & 4, add = form & 8;
-            int n_pieces = 1 + (int)(at + (size_t)form) % CASE_PIECES;
+            int n_spans = 1 + (int)(at + (size_t)form) % CASE_PIECES;
             for (size_t d = 0; !add && d < sizeof gathered / sizeof *gathered; d++) {
                 collective_case k = {.kind = COMM_ALL_GATHER,
                                      .from = gathered[d],
                                      .to = gathered[d],
                                      .count = counts[at],
-                                     .n_pieces = n_pieces,
+                                     .n_spans = n_spans,
                                      .unequal = unequal,
                                      .shared = shared,
                                      .in_place = in_place};
@@ -335,7 +335,7 @@ static inline int cases_run_all(comm *c, comm_group *g)
                                      .from = reduced[d][0],
                                      .to = reduced[d][1],
                                      .count = counts[at],
-                                     .n_pieces = n_pieces,
+                                     .n_spans = n_spans,
                                      .unequal = unequal,
                                      .shared = shared,
                                      .in_place = in_place,

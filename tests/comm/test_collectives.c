@@ -83,22 +83,22 @@ static void large_buffers(ranks *all, int rank, void *context)
         float *source = shared ? part : private_full + (size_t)n * PART, *whole = shared ? full : private_full;
         for (int64_t i = 0; i < PART; i++)
             source[i] = (float)(rank * 1000 + i % 1000);
-        comm_piece gather = {.send = {source, FSDP_F32}, .recv = {whole, FSDP_F32}, .count = PART};
-        comm_op op = {.unit = "large", .n_pieces = 1, .pieces = &gather};
+        comm_span gather = {.send = {source, FSDP_F32}, .recv = {whole, FSDP_F32}, .count = PART};
+        comm_op op = {.unit = "large", .n_spans = 1, .spans = &gather};
         RANK_CHECK(comm_all_gather(g, &op, &r) == FSDP_OK && comm_wait(&r, NULL) == FSDP_OK);
         for (int64_t i = 0; i < (int64_t)n * PART; i++)
             RANK_CHECK(whole[i] == (float)(i / PART * 1000 + i % PART % 1000));
         RANK_CHECK(comm_wait_sent(&r, NULL) == FSDP_OK);
 
-        comm_piece scatter = {.send = {whole, FSDP_F32}, .recv = {source, FSDP_F32}, .count = PART};
-        op.pieces = &scatter;
+        comm_span scatter = {.send = {whole, FSDP_F32}, .recv = {source, FSDP_F32}, .count = PART};
+        op.spans = &scatter;
         RANK_CHECK(comm_reduce_scatter(g, &op, &r) == FSDP_OK && comm_wait(&r, NULL) == FSDP_OK);
         for (int64_t i = 0; i < PART; i++)
             RANK_CHECK(source[i] == (float)n * (float)(rank * 1000 + i % 1000));
         RANK_CHECK(comm_wait_sent(&r, NULL) == FSDP_OK);
 
-        comm_piece reduce = {.send = {whole, FSDP_F32}, .recv = {whole, FSDP_F32}, .count = (int64_t)n * PART};
-        op.pieces = &reduce;
+        comm_span reduce = {.send = {whole, FSDP_F32}, .recv = {whole, FSDP_F32}, .count = (int64_t)n * PART};
+        op.spans = &reduce;
         RANK_CHECK(comm_all_reduce(g, &op, &r) == FSDP_OK && comm_wait(&r, NULL) == FSDP_OK);
         for (int64_t i = 0; i < (int64_t)n * PART; i++)
             RANK_CHECK(whole[i] == (float)n * (float)(i / PART * 1000 + i % PART % 1000));
@@ -295,8 +295,8 @@ static void bytes_of_groups(ranks *all, int rank, void *context)
     comm *c = ranks_open(all, rank);
     comm_group *g = comm_world(c);
     float send[30] = {0}, recv[30];
-    comm_piece piece = {.send = {send, FSDP_F32}, .recv = {recv, FSDP_F32}, .count = 10};
-    comm_op op = {.unit = "u", .n_pieces = 1, .pieces = &piece};
+    comm_span span = {.send = {send, FSDP_F32}, .recv = {recv, FSDP_F32}, .count = 10};
+    comm_op op = {.unit = "u", .n_spans = 1, .spans = &span};
     comm_request r = COMM_REQUEST_INIT;
     int64_t before = comm_group_bytes(g);
     RANK_CHECK(comm_all_gather(g, &op, &r) == FSDP_OK && comm_wait(&r, NULL) == FSDP_OK);
@@ -334,7 +334,7 @@ static void training_like(ranks *all, int rank, void *context)
     float *shards = memory, *gradients = shards + UNITS * UNIT_NUMEL;
     float *full = malloc((size_t)n * UNIT_NUMEL * 3 * sizeof *full), *reduced = calloc(UNIT_NUMEL, sizeof *reduced);
     comm_request gathers[UNITS] = {0}, reductions[2] = {0};
-    comm_piece gather_pieces[UNITS], reduce_pieces[2];
+    comm_span gather_spans[UNITS], reduce_spans[2];
     char names[UNITS][32];
     for (int u = 0; u < UNITS; u++)
         snprintf(names[u], sizeof names[u], "layers.%d", u);
@@ -347,10 +347,10 @@ static void training_like(ranks *all, int rank, void *context)
         }
         for (int u = 0; u < UNITS + 2; u++) {
             if (u < UNITS) {
-                gather_pieces[u] = (comm_piece){.send = {shards + u * UNIT_NUMEL, FSDP_F32},
-                                                .recv = {full + u % 3 * n * UNIT_NUMEL, FSDP_F32},
-                                                .count = UNIT_NUMEL};
-                comm_op op = {.unit = names[u], .step = step, .n_pieces = 1, .pieces = &gather_pieces[u]};
+                gather_spans[u] = (comm_span){.send = {shards + u * UNIT_NUMEL, FSDP_F32},
+                                              .recv = {full + u % 3 * n * UNIT_NUMEL, FSDP_F32},
+                                              .count = UNIT_NUMEL};
+                comm_op op = {.unit = names[u], .step = step, .n_spans = 1, .spans = &gather_spans[u]};
                 RANK_CHECK(comm_all_gather(g, &op, &gathers[u]) == FSDP_OK);
             }
             if (u < 2)
@@ -363,9 +363,9 @@ static void training_like(ranks *all, int rank, void *context)
             float *gradient = gradients + slot * n * UNIT_NUMEL;
             for (int i = 0; i < n * UNIT_NUMEL; i++)
                 gradient[i] = (float)(step + done + rank);
-            reduce_pieces[slot] =
-                (comm_piece){.send = {gradient, FSDP_F32}, .recv = {reduced, FSDP_F32}, .count = UNIT_NUMEL};
-            comm_op op = {.unit = names[done], .step = step, .n_pieces = 1, .pieces = &reduce_pieces[slot]};
+            reduce_spans[slot] =
+                (comm_span){.send = {gradient, FSDP_F32}, .recv = {reduced, FSDP_F32}, .count = UNIT_NUMEL};
+            comm_op op = {.unit = names[done], .step = step, .n_spans = 1, .spans = &reduce_spans[slot]};
             RANK_CHECK(comm_reduce_scatter(g, &op, &reductions[slot]) == FSDP_OK);
             if (done % 3 == rank % 3) { /* ranks wait at different times */
                 RANK_CHECK(comm_wait(&reductions[slot], NULL) == FSDP_OK && comm_done(&reductions[slot]));
@@ -399,13 +399,13 @@ static void many_in_flight(ranks *all, int rank, void *context)
     enum { MANY = 100 };
     comm *c = ranks_open(all, rank);
     comm_request requests[MANY] = {0};
-    comm_piece pieces[MANY];
+    comm_span spans[MANY];
     static float send[MANY][5], recv[MANY][40];
     for (int i = 0; i < MANY; i++) {
         for (int k = 0; k < 5; k++)
             send[i][k] = (float)(i * 10 + rank);
-        pieces[i] = (comm_piece){.send = {send[i], FSDP_F32}, .recv = {recv[i], FSDP_F32}, .count = 5};
-        comm_op op = {.unit = "many", .step = i, .n_pieces = 1, .pieces = &pieces[i]};
+        spans[i] = (comm_span){.send = {send[i], FSDP_F32}, .recv = {recv[i], FSDP_F32}, .count = 5};
+        comm_op op = {.unit = "many", .step = i, .n_spans = 1, .spans = &spans[i]};
         RANK_CHECK(comm_all_gather(comm_world(c), &op, &requests[i]) == FSDP_OK);
         if (i == 0 && all->progress == COMM_PROGRESS_INLINE)
             RANK_CHECK(comm_all_gather(comm_world(c), &op, &requests[i]) == FSDP_ERR_STATE);
@@ -481,8 +481,8 @@ static void wrong_arguments(ranks *all, int rank, void *context)
     float data[8];
     int64_t negative[] = {1, -1};
     comm_request r = COMM_REQUEST_INIT;
-    comm_piece p = {.send = {data, FSDP_F32}, .recv = {data, FSDP_BF16}, .count = 1};
-    comm_op op = {.unit = "u", .n_pieces = 1, .pieces = &p};
+    comm_span p = {.send = {data, FSDP_F32}, .recv = {data, FSDP_BF16}, .count = 1};
+    comm_op op = {.unit = "u", .n_spans = 1, .spans = &p};
     RANK_CHECK(comm_all_gather(g, &op, &r) == FSDP_ERR_INPUT && strstr(fsdp_last_error(), "one dtype"));
     p.send.dtype = p.recv.dtype = FSDP_U8;
     RANK_CHECK(comm_all_reduce(g, &op, &r) == FSDP_ERR_INPUT);
@@ -497,7 +497,7 @@ static void wrong_arguments(ranks *all, int rank, void *context)
     p.counts = NULL;
     p.recv.p = NULL;
     RANK_CHECK(comm_all_gather(g, &op, &r) == FSDP_ERR_INPUT && strstr(fsdp_last_error(), "recv"));
-    op.n_pieces = COMM_MAX_PIECES + 1;
+    op.n_spans = COMM_MAX_PIECES + 1;
     RANK_CHECK(comm_all_gather(g, &op, &r) == FSDP_ERR_INPUT);
     RANK_CHECK(comm_barrier(g, "still whole", 0) == FSDP_OK);
     comm_close(c);
@@ -542,8 +542,8 @@ static void one_rank_on_a_device_enqueues_as_it_starts(void **state)
     kernel_table kernels = {.axpby = count_sum};
     device dev = {.name = "counting", .kernels = &kernels};
     float from[4] = {0}, to[4] = {0};
-    comm_piece piece = {.send = {from, FSDP_F32}, .recv = {to, FSDP_F32}, .count = 4};
-    comm_op op = {.label = "sum", .n_pieces = 1, .pieces = &piece, .stream = (stream *)(void *)&dev};
+    comm_span span = {.send = {from, FSDP_F32}, .recv = {to, FSDP_F32}, .count = 4};
+    comm_op op = {.label = "sum", .n_spans = 1, .spans = &span, .stream = (stream *)(void *)&dev};
     for (int i = 0; i < 2; i++) {
         comm_config config = COMM_CONFIG_INIT;
         comm_request r = COMM_REQUEST_INIT;

@@ -14,8 +14,8 @@
 static fsdp_status gather_unit(comm_group *g, const char *unit, int64_t step, int64_t count)
 {
     static float send[64], recv[64 * RANKS_MOST];
-    comm_piece piece = {.send = {send, FSDP_F32}, .recv = {recv, FSDP_F32}, .count = count};
-    comm_op op = {.unit = unit, .step = step, .n_pieces = 1, .pieces = &piece};
+    comm_span span = {.send = {send, FSDP_F32}, .recv = {recv, FSDP_F32}, .count = count};
+    comm_op op = {.unit = unit, .step = step, .n_spans = 1, .spans = &span};
     comm_request r = COMM_REQUEST_INIT;
     FSDP_TRY(comm_all_gather(g, &op, &r));
     return comm_wait(&r, NULL);
@@ -250,8 +250,8 @@ static void other_path(ranks *all, int rank, void *context)
     fsdp_status status;
     if (rank == 1 && d->reduces) {
         float data[64] = {0};
-        comm_piece piece = {.send = {data, FSDP_F32}, .recv = {data, FSDP_F32}, .count = 5};
-        comm_op op = {.unit = d->unit, .step = d->step, .n_pieces = 1, .pieces = &piece};
+        comm_span span = {.send = {data, FSDP_F32}, .recv = {data, FSDP_F32}, .count = 5};
+        comm_op op = {.unit = d->unit, .step = d->step, .n_spans = 1, .spans = &span};
         comm_request r = COMM_REQUEST_INIT;
         status = comm_reduce_scatter(g, &op, &r);
         status = status == FSDP_OK ? comm_wait(&r, NULL) : status;
@@ -330,8 +330,8 @@ static void closing_while_under_way(ranks *all, int rank, void *context)
     (void)context;
     comm *c = ranks_open(all, rank);
     float data[64];
-    comm_piece piece = {.send = {data, FSDP_F32}, .recv = {data, FSDP_F32}, .count = 5};
-    comm_op op = {.unit = "u", .n_pieces = 1, .pieces = &piece};
+    comm_span span = {.send = {data, FSDP_F32}, .recv = {data, FSDP_F32}, .count = 5};
+    comm_op op = {.unit = "u", .n_spans = 1, .spans = &span};
     comm_request r = COMM_REQUEST_INIT;
     if (rank == 0)
         RANK_CHECK(comm_all_gather(comm_world(c), &op, &r) == FSDP_OK); /* the other never comes */
@@ -349,12 +349,12 @@ static void free_while_under_way(ranks *all, int rank, void *context)
     comm *c = ranks_open(all, rank);
     comm_request *requests = calloc(REQUESTS, sizeof *requests);
     float *buffers = calloc(REQUESTS * (size_t)(all->n + 1), PART * sizeof *buffers);
-    comm_piece pieces[REQUESTS];
+    comm_span spans[REQUESTS];
     for (int i = 0; i < REQUESTS; i++) {
         float *full = buffers + (size_t)i * (size_t)(all->n + 1) * PART;
-        pieces[i] =
-            (comm_piece){.send = {full + (size_t)all->n * PART, FSDP_F32}, .recv = {full, FSDP_F32}, .count = PART};
-        comm_op op = {.unit = "layers.1", .n_pieces = 1, .pieces = &pieces[i]};
+        spans[i] =
+            (comm_span){.send = {full + (size_t)all->n * PART, FSDP_F32}, .recv = {full, FSDP_F32}, .count = PART};
+        comm_op op = {.unit = "layers.1", .n_spans = 1, .spans = &spans[i]};
         if (rank == 0) /* its peer never comes */
             RANK_CHECK(comm_all_gather(comm_world(c), &op, &requests[i]) == FSDP_OK);
     }

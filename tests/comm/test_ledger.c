@@ -14,7 +14,7 @@
 
 static signature named(comm_kind kind, const char *unit, int64_t step, int64_t elements)
 {
-    signature s = {.kind = kind, .step = step, .elements = elements, .n_pieces = 1};
+    signature s = {.kind = kind, .step = step, .elements = elements, .n_spans = 1};
     snprintf(s.unit, sizeof s.unit, "%s", unit);
     s.hash =
         hash_u64(hash_text(hash_u64(hash_u64(HASH_START, (uint64_t)kind), (uint64_t)step), unit), (uint64_t)elements);

@@ -1,5 +1,5 @@
-/* The meeting place of NCCL's ranks, which needs no GPU: who comes gets the gift, who does not belong is sent away, who
- * is missing is named, and messages arrive whole and in order. */
+/* The meeting place of NCCL's ranks, which needs no GPU: who comes gets the payload, who does not belong is sent away,
+ * who is missing is named, and messages arrive whole and in order. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -22,7 +22,7 @@
 typedef struct guest {
     job job;
     double timeout;
-    char gift[MEET_GIFT_BYTES];
+    char payload[MEET_PAYLOAD_BYTES];
     meeting *meeting;
     fsdp_status status;
     char error[512];
@@ -41,7 +41,7 @@ static job member(int rank, int world_size, int port, const char *token)
 static void *come(void *argument)
 {
     guest *g = argument;
-    g->status = meeting_open(&g->job, g->timeout, g->gift, &g->meeting);
+    g->status = meeting_open(&g->job, g->timeout, g->payload, &g->meeting);
     if (g->status != FSDP_OK)
         snprintf(g->error, sizeof g->error, "%s", fsdp_last_error());
     return NULL;
@@ -85,16 +85,16 @@ static const char *hear(guest *g, diary *d)
 static void everybody_gets_the_gift_and_messages_go_both_ways(void **state)
 {
     (void)state;
-    guest guests[3] = {{.gift = ""}};
+    guest guests[3] = {{.payload = ""}};
     diary at_0 = {""}, at_1 = {""}, at_2 = {""};
     int port = free_port();
     for (int i = 0; i < 3; i++)
         guests[i] = (guest){.job = member(i, 3, port, "seven"), .timeout = 10};
-    memset(guests[0].gift, 42, sizeof guests[0].gift);
+    memset(guests[0].payload, 42, sizeof guests[0].payload);
     meet(guests, 3);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(guests[i].status, FSDP_OK);
-        assert_memory_equal(guests[i].gift, guests[0].gift, MEET_GIFT_BYTES);
+        assert_memory_equal(guests[i].payload, guests[0].payload, MEET_PAYLOAD_BYTES);
     }
     meeting_send(guests[2].meeting, GREETING, "cheese", 6, -1);
     meeting_flush(guests[2].meeting, 5);
@@ -259,7 +259,7 @@ static void a_master_on_the_loopback_is_heard_there_only(void **state)
 static void *answer_as_rank_0(void *argument)
 {
     int listener = *(int *)argument, s = accept(listener, NULL, NULL);
-    char hello[32], welcome[8 + 4 + 252 + MEET_GIFT_BYTES] = "";
+    char hello[32], welcome[8 + 4 + 252 + MEET_PAYLOAD_BYTES] = "";
     assert_int_equal(recv(s, hello, sizeof hello, MSG_WAITALL), (int)sizeof hello);
     memcpy(welcome, hello + 16, 8); /* the visitor's own proof */
     send(s, welcome, sizeof welcome, MSG_NOSIGNAL);

@@ -57,8 +57,8 @@ static void run_cases(void)
 static fsdp_status gather_unit(comm *c, const char *unit)
 {
     static float send[5], recv[5 * RANKS_MOST];
-    comm_piece piece = {.send = {send, FSDP_F32}, .recv = {recv, FSDP_F32}, .count = 5};
-    comm_op op = {.unit = unit, .step = 7, .n_pieces = 1, .pieces = &piece};
+    comm_span span = {.send = {send, FSDP_F32}, .recv = {recv, FSDP_F32}, .count = 5};
+    comm_op op = {.unit = unit, .step = 7, .n_spans = 1, .spans = &span};
     comm_request r = COMM_REQUEST_INIT;
     FSDP_TRY(comm_all_gather(comm_world(c), &op, &r));
     return comm_wait(&r, NULL);

@@ -68,9 +68,9 @@ static float value(int rank, int64_t i)
 
 static fsdp_status gather_in_place(gpu_rank *g, comm_group *group, float *full, int64_t part, int64_t step)
 {
-    comm_piece piece = {
+    comm_span span = {
         .send = {full + comm_group_rank(group) * part, FSDP_F32}, .recv = {full, FSDP_F32}, .count = part};
-    comm_op op = {.unit = "layers.4", .step = step, .n_pieces = 1, .pieces = &piece, .stream = g->stream};
+    comm_op op = {.unit = "layers.4", .step = step, .n_spans = 1, .spans = &span, .stream = g->stream};
     comm_request r = COMM_REQUEST_INIT;
     fsdp_status status = comm_all_gather(group, &op, &r);
     return status == FSDP_OK ? comm_wait(&r, NULL) : status;
@@ -97,8 +97,8 @@ static void check_reduce_scatter(gpu_rank *g, comm_group *group, float *memory, 
     for (int64_t i = 0; i < n * PART; i++)
         host[i] = value(comm_group_world_rank(group, me), i);
     put(g, memory, host, (size_t)n * PART * sizeof(float));
-    comm_piece piece = {.send = {memory, FSDP_F32}, .recv = {memory + me * PART, FSDP_F32}, .count = PART};
-    comm_op op = {.unit = "layers.5", .n_pieces = 1, .pieces = &piece, .reduction = reduction, .stream = g->stream};
+    comm_span span = {.send = {memory, FSDP_F32}, .recv = {memory + me * PART, FSDP_F32}, .count = PART};
+    comm_op op = {.unit = "layers.5", .n_spans = 1, .spans = &span, .reduction = reduction, .stream = g->stream};
     comm_request r = COMM_REQUEST_INIT;
     RANK_CHECK(comm_reduce_scatter(group, &op, &r) == FSDP_OK);
     RANK_CHECK(comm_wait(&r, g->stream) == FSDP_OK);
@@ -253,8 +253,8 @@ static float *work_memory(gpu_rank *g, int n)
 
 static fsdp_status gather_other(gpu_rank *g, float *memory, int64_t step)
 {
-    comm_piece piece = {.send = {memory, FSDP_F32}, .recv = {memory, FSDP_F32}, .count = PART};
-    comm_op op = {.unit = "layers.9", .step = step, .n_pieces = 1, .pieces = &piece, .stream = g->stream};
+    comm_span span = {.send = {memory, FSDP_F32}, .recv = {memory, FSDP_F32}, .count = PART};
+    comm_op op = {.unit = "layers.9", .step = step, .n_spans = 1, .spans = &span, .stream = g->stream};
     comm_request r = COMM_REQUEST_INIT;
     fsdp_status status = comm_all_reduce(comm_world(g->comm), &op, &r);
     return status == FSDP_OK ? comm_wait(&r, NULL) : status;
@@ -368,9 +368,9 @@ static void stopped_after_the_meeting(ranks *all, int rank, void *context)
     comm_config config = gpu_config(all, rank, &g);
     double start = clock_seconds();
     if (rank == 1) { /* comes as a rank does, and then says nothing */
-        char gift[MEET_GIFT_BYTES];
+        char payload[MEET_PAYLOAD_BYTES];
         meeting *m;
-        RANK_CHECK(meeting_open(&config.job, 20, gift, &m) == FSDP_OK);
+        RANK_CHECK(meeting_open(&config.job, 20, payload, &m) == FSDP_OK);
         for (int i = 0; i < 1500 && !all->shared->flags[0]; i++)
             sleep_seconds(0.01);
         _exit(0);
@@ -400,8 +400,8 @@ static void closing_while_under_way(ranks *all, int rank, void *context)
     gpu_rank g = gpu_open(all, rank);
     float *memory = work_memory(&g, all->n);
     RANK_CHECK(gather_in_place(&g, comm_world(g.comm), memory, PART, 0) == FSDP_OK);
-    comm_piece piece = {.send = {memory, FSDP_F32}, .recv = {memory, FSDP_F32}, .count = PART};
-    comm_op op = {.unit = "u", .n_pieces = 1, .pieces = &piece, .stream = g.stream};
+    comm_span span = {.send = {memory, FSDP_F32}, .recv = {memory, FSDP_F32}, .count = PART};
+    comm_op op = {.unit = "u", .n_spans = 1, .spans = &span, .stream = g.stream};
     comm_request r = COMM_REQUEST_INIT;
     if (rank == 0)
         RANK_CHECK(comm_all_reduce(comm_world(g.comm), &op, &r) == FSDP_OK); /* the other never comes */

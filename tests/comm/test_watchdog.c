@@ -1,4 +1,4 @@
-/* The roll call over plain sockets, between forked ranks and without a GPU: every rank learns of a different call, a
+/* The watchdog over plain sockets, between forked ranks and without a GPU: every rank learns of a different call, a
  * rank that does not come, one that died and one that failed, with the same words and in time. */
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +14,7 @@
 
 /* What a rank knows of the job. */
 typedef struct member {
-    roll *roll;
+    watchdog *watchdog;
     int n;
     uint32_t sequence;
     atomic_int status; /* of the failure heard; FSDP_OK: none */
@@ -41,26 +41,26 @@ static job job_of(const ranks *all, int rank)
 static void member_open(const ranks *all, int rank, member *m)
 {
     int members[RANKS_MOST];
-    char gift[MEET_GIFT_BYTES] = "";
+    char payload[MEET_PAYLOAD_BYTES] = "";
     *m = (member){.n = all->n};
-    roll_config config = {.job = job_of(all, rank), .timeout_seconds = all->timeout, .fail = heard, .context = m};
+    watchdog_config config = {.job = job_of(all, rank), .timeout_seconds = all->timeout, .fail = heard, .context = m};
     error_set_rank(rank, all->n);
-    RANK_CHECK(roll_open(&config, gift, &m->roll) == FSDP_OK);
-    RANK_CHECK(roll_begin(m->roll) == FSDP_OK);
+    RANK_CHECK(watchdog_open(&config, payload, &m->watchdog) == FSDP_OK);
+    RANK_CHECK(watchdog_begin(m->watchdog) == FSDP_OK);
     for (int i = 0; i < all->n; i++)
         members[i] = i;
-    RANK_CHECK(roll_group(m->roll, 0, members, all->n) == FSDP_OK);
+    RANK_CHECK(watchdog_group(m->watchdog, 0, members, all->n) == FSDP_OK);
 }
 
 static void call(member *m, comm_kind kind, const char *unit, int64_t step, int64_t elements)
 {
     float data[1];
     comm_group g = {.size = m->n};
-    comm_piece piece = {.send = {data, FSDP_F32}, .recv = {data, FSDP_F32}, .count = elements};
-    comm_request r = {.op = {.unit = unit, .step = step, .n_pieces = 1, .pieces = &piece}, .kind = kind, .group = &g};
+    comm_span span = {.send = {data, FSDP_F32}, .recv = {data, FSDP_F32}, .count = elements};
+    comm_request r = {.op = {.unit = unit, .step = step, .n_spans = 1, .spans = &span}, .kind = kind, .group = &g};
     signature what;
     signature_make(&r, &what);
-    RANK_CHECK(roll_call(m->roll, 0, 0, m->sequence++, &what) == FSDP_OK);
+    RANK_CHECK(watchdog_call(m->watchdog, 0, 0, m->sequence++, &what) == FSDP_OK);
 }
 
 /* Until a failure is heard; leaves what it said and how long it took. */
@@ -72,7 +72,7 @@ static void expect_failure(ranks *all, int rank, member *m, fsdp_status wanted, 
     ranks_say(all, rank, m->text);
     RANK_CHECK(atomic_load(&m->status) == (int)wanted);
     double closing = clock_seconds();
-    roll_close(m->roll);
+    watchdog_close(m->watchdog);
     RANK_CHECK(clock_seconds() - closing < 3);
 }
 
@@ -106,7 +106,7 @@ static void agreeing(ranks *all, int rank, void *context)
     all->shared->seconds[rank] = (clock_seconds() - start) / 20000;
     sleep_seconds(0.05 * rank); /* ranks end at different times, the first of them first */
     RANK_CHECK(atomic_load(&m.status) == FSDP_OK);
-    roll_close(m.roll);
+    watchdog_close(m.watchdog);
     RANK_CHECK(atomic_load(&m.status) == FSDP_OK);
 }
 
@@ -241,9 +241,9 @@ static void failing_rank(ranks *all, int rank, void *context)
     member_open(all, rank, &m);
     double start = clock_seconds();
     if (rank == *failing) {
-        roll_fail(m.roll, FSDP_ERR_PEER, "the loss is not a number at step 12");
+        watchdog_fail(m.watchdog, FSDP_ERR_PEER, "the loss is not a number at step 12");
         sleep_seconds(0.1);
-        roll_close(m.roll);
+        watchdog_close(m.watchdog);
         return;
     }
     expect_failure(all, rank, &m, FSDP_ERR_PEER, start);
@@ -270,7 +270,7 @@ static void leaving_rank(ranks *all, int rank, void *context)
     call(&m, COMM_ALL_GATHER, "layers.1", 3, 5);
     double start = clock_seconds();
     if (rank == 1) {
-        roll_close(m.roll);
+        watchdog_close(m.watchdog);
         return;
     }
     call(&m, COMM_ALL_GATHER, "layers.2", 3, 5);
@@ -296,7 +296,7 @@ static void with_deaf_rank_0(ranks *all, int rank, void *context)
     if (rank == 0) {
         all->shared->flags[0] = 1;
         kill(getpid(), SIGSTOP);
-        roll_close(m.roll);
+        watchdog_close(m.watchdog);
         return;
     }
     while (!all->shared->flags[0])
@@ -307,7 +307,7 @@ static void with_deaf_rank_0(ranks *all, int rank, void *context)
         call(&m, COMM_ALL_GATHER, "layers.1", i, 5);
     RANK_CHECK(clock_seconds() - start < 5);
     kill(all->shared->pids[0], SIGCONT);
-    roll_close(m.roll);
+    watchdog_close(m.watchdog);
 }
 
 static void a_stopped_rank_0_does_not_hold_up_those_who_call(void **state)
@@ -331,5 +331,5 @@ int main(void)
         cmocka_unit_test(a_rank_that_leaves_early_is_named),
         cmocka_unit_test(a_stopped_rank_0_does_not_hold_up_those_who_call),
     };
-    return cmocka_run_group_tests_name("roll", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("watchdog", tests, NULL, NULL);
 }

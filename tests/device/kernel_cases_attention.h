@@ -26,7 +26,7 @@ typedef struct attention_data {
     operand q, k, v, out, lse, bias, d_out, d_q, d_k, d_v, d_bias;
     int64_t bias_origin;
     int32_t *mask;        /* host */
-    step_numbers numbers; /* of dropout */
+    step_scalars scalars; /* of dropout */
 } attention_data;
 
 /* Reference results; rows and strides as in the operands. */
@@ -108,10 +108,10 @@ static attention_data attention_make(kernel_check *c, const attention_case *k, a
         a->key_mask = check_ints(c, t.mask, k->batch * k->kv_length);
     }
     if (way.dropout > 0) {
-        t.numbers = (step_numbers){.step = ((uint64_t)5 << 32) + 3, .first_sample = 5000000011u, .share = 2};
+        t.scalars = (step_scalars){.step = ((uint64_t)5 << 32) + 3, .first_sample = 5000000011u, .share = 2};
         a->dropout = way.dropout;
         a->dropout_key[0] = 11, a->dropout_key[1] = 0xfedcba98u;
-        a->numbers = check_upload(c, &t.numbers, sizeof t.numbers);
+        a->scalars = check_upload(c, &t.scalars, sizeof t.scalars);
     }
     a->q = operand_buffer(&t.q), a->k = operand_buffer(&t.k), a->v = operand_buffer(&t.v);
     a->out = operand_buffer(&t.out), a->lse = t.lse.device, a->d_out = operand_buffer(&t.d_out);
@@ -126,10 +126,10 @@ static double attention_factor(const attention_data *t, int64_t b, int64_t h, in
     if (a->dropout == 0)
         return 1.0;
     rng_key key = {{a->dropout_key[0], a->dropout_key[1]}};
-    uint64_t first = t->numbers.first_sample + t->numbers.share * (uint64_t)a->batch;
+    uint64_t first = t->scalars.first_sample + t->scalars.share * (uint64_t)a->batch;
     uint64_t row = (first + (uint64_t)b) * (uint64_t)a->q_heads + (uint64_t)h;
     row = row * (uint64_t)a->q_length + (uint64_t)i;
-    rng_block words = rng_philox(key, t->numbers.step, row * (uint64_t)((a->kv_length + 7) / 8) + (uint64_t)(j / 8));
+    rng_block words = rng_philox(key, t->scalars.step, row * (uint64_t)((a->kv_length + 7) / 8) + (uint64_t)(j / 8));
     double limit = floor((double)a->dropout * 65536.0 + 0.5);
     double drawn = (double)(words.v[j % 8 / 2] >> (j % 2 ? 16 : 0) & 0xffff);
     return drawn >= limit ? 65536.0 / (65536.0 - limit) : 0.0;

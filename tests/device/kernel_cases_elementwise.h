@@ -307,22 +307,22 @@ static void case_dropout(kernel_check *c)
         int64_t samples = 3, numel = 1365 + i;
         float p = probabilities[i / 2];
         operand x = check_random(c, c->dtype, samples * numel, 2), y = check_random(c, c->dtype, samples * numel, 2);
-        step_numbers numbers = {.step = 7 + ((uint64_t)i << 32), .first_sample = 5000000011u + (uint64_t)i};
-        numbers.share = i >= 4 ? 3 : 0;
+        step_scalars scalars = {.step = 7 + ((uint64_t)i << 32), .first_sample = 5000000011u + (uint64_t)i};
+        scalars.share = i >= 4 ? 3 : 0;
         if (i & 1) /* the counter carries into its upper half within these samples */
-            numbers.first_sample = ((uint64_t)3 << 34) / (uint64_t)numel - 1;
+            scalars.first_sample = ((uint64_t)3 << 34) / (uint64_t)numel - 1;
         rng_key key = {{0x1234u, 0x9876u}};
         double *want = check_doubles(c, x.n);
         for (int64_t j = 0; j < x.n; j++) {
-            uint64_t at = (numbers.first_sample + numbers.share * 3) * (uint64_t)numel + (uint64_t)j;
-            bool keep = rng_to_uniform(rng_word(key, numbers.step, at)) >= p;
+            uint64_t at = (scalars.first_sample + scalars.share * 3) * (uint64_t)numel + (uint64_t)j;
+            bool keep = rng_to_uniform(rng_word(key, scalars.step, at)) >= p;
             want[j] = keep ? x.host[j] / (1.0 - (double)p) : 0.0;
         }
         dropout_args args = {.samples = samples,
                              .sample_numel = numel,
                              .probability = p,
                              .key = {key.k[0], key.k[1]},
-                             .numbers = check_upload(c, &numbers, sizeof numbers),
+                             .scalars = check_upload(c, &scalars, sizeof scalars),
                              .x = operand_buffer(&x),
                              .y = operand_buffer(&y),
                              .add = i & 1};

@@ -165,7 +165,7 @@ static void case_halves_of_nan(kernel_check *c)
     assert_int_equal(c->device->halves(c->stream, &a), FSDP_OK);
     check_nans(c, &whole, FIRST, NANS, "joined");
 
-    optimizer_numbers numbers = {
+    optimizer_scalars numbers = {
         .lr = 0.1f, .eps = 1e-5f, .bias_correction1 = 1, .bias_correction2 = 1, .gradient_scale = NAN};
     optimizer_args step = {.kind = OPTIMIZER_ADAMW,
                            .n = N,
@@ -173,8 +173,8 @@ static void case_halves_of_nan(kernel_check *c)
                            .moment1 = m.device,
                            .moment2 = v.device,
                            .copy = operand_buffer(&high),
-                           .rest = low.device,
-                           .numbers = check_upload(c, &numbers, sizeof numbers)};
+                           .low = low.device,
+                           .scalars = check_upload(c, &numbers, sizeof numbers)};
     CHECK_RUN(c, optimizer, &step);
     assert_int_equal(c->device->halves(c->stream, &a), FSDP_OK);
     check_nans(c, &high, 0, N, "copy after an update");

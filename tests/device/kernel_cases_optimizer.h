@@ -9,7 +9,7 @@ typedef struct optimizer_state {
     double *p, *m, *v;
 } optimizer_state;
 
-static void optimizer_reference(const optimizer_args *a, const optimizer_numbers *h, const double *gradient,
+static void optimizer_reference(const optimizer_args *a, const optimizer_scalars *h, const double *gradient,
                                 optimizer_state *s)
 {
     double decay = a->decay ? (double)h->weight_decay : 0.0, lr = (double)h->lr;
@@ -48,7 +48,7 @@ static void optimizer_one(kernel_check *c, optimizer_kind kind, int64_t n, bool 
                         .copy = operand_buffer(&copy)};
     for (int step = 1; step <= 3; step++) {
         operand g = check_random(c, FSDP_F32, n, 2);
-        optimizer_numbers h = {.lr = 1e-2f,
+        optimizer_scalars h = {.lr = 1e-2f,
                                .beta1 = 0.9f,
                                .beta2 = 0.95f,
                                .eps = 1e-5f,
@@ -61,10 +61,10 @@ static void optimizer_one(kernel_check *c, optimizer_kind kind, int64_t n, bool 
             h.bias_correction1 = step == 1 ? 1.0f : 0.5f;
         a.gradient = g.device;
         optimizer_reference(&a, &h, g.host, &s);
-        a.numbers = check_upload(c, &h, sizeof h);
+        a.scalars = check_upload(c, &h, sizeof h);
         CHECK_RUN(c, optimizer, &a);
         h.skip = 1;
-        a.numbers = check_upload(c, &h, sizeof h);
+        a.scalars = check_upload(c, &h, sizeof h);
         CHECK_RUN(c, optimizer, &a); /* must change nothing */
     }
     check_expect(c, &p, s.p, false, "parameter");
@@ -116,15 +116,15 @@ static void case_loss_total(kernel_check *c)
 
 static void clip_one(kernel_check *c, const double totals[3], float max_norm, bool skip)
 {
-    optimizer_numbers before = {.lr = 0.25f, .beta1 = 0.5f, .gradient_scale = -1.0f, .skip = 7}, after;
+    optimizer_scalars before = {.lr = 0.25f, .beta1 = 0.5f, .gradient_scale = -1.0f, .skip = 7}, after;
     double unscale = 1.0 / 1024.0, factor = unscale / totals[2], norm = sqrt(totals[0]) * factor;
     operand report = check_random(c, FSDP_F32, 4, 1);
-    optimizer_numbers *numbers = check_upload(c, &before, sizeof before);
+    optimizer_scalars *numbers = check_upload(c, &before, sizeof before);
     clip_args args = {.totals = check_upload(c, totals, 3 * sizeof(double)),
                       .unscale = unscale,
                       .max_norm = max_norm,
                       .report = report.device,
-                      .numbers = numbers};
+                      .scalars = numbers};
     CHECK_RUN(c, clip, &args);
     assert_int_equal(c->device->copy(c->stream, &after, numbers, sizeof after), FSDP_OK);
     assert_int_equal(c->device->stream_synchronize(c->stream), FSDP_OK);

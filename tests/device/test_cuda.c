@@ -244,19 +244,19 @@ static void chosen_algorithms_survive_a_round_trip(void **state)
     bench b = start_bench();
     product_matches_fp32_on(&b, false, true, 8192, 3072, 2048, FSDP_BF16);
     end_bench(&b);
-    MUST(gpu->choices_export(gpu, &bytes, &n));
+    MUST(gpu->autotune_export(gpu, &bytes, &n));
     MUST(device_open_cuda(0, &other));
-    MUST(other->choices_import(other, "exported", bytes, n));
+    MUST(other->autotune_import(other, "exported", bytes, n));
     b = (bench){.d = other};
     MUST(other->stream_create(other, 0, &b.s));
     product_matches_fp32_on(&b, false, true, 8192, 3072, 2048, FSDP_BF16);
-    MUST(other->choices_export(other, &again, &n_again));
+    MUST(other->autotune_export(other, &again, &n_again));
     assert_non_null(strstr(again, "8192x3072x2048"));
     other->stream_free(b.s);
     device_close(other);
     free(bytes);
     free(again);
-    assert_int_not_equal(gpu->choices_import(gpu, "damaged", "{\"cublaslt\": ", 13), FSDP_OK);
+    assert_int_not_equal(gpu->autotune_import(gpu, "damaged", "{\"cublaslt\": ", 13), FSDP_OK);
 }
 
 /* The text after the product's name: its algorithm. */
@@ -278,7 +278,7 @@ static void imported_choices_win_over_own_timing(void **state)
     product_matches_fp32_on(&b, false, true, M, N, K, FSDP_BF16);
     char *bytes = NULL, *again = NULL;
     size_t n = 0;
-    MUST(gpu->choices_export(gpu, &bytes, &n));
+    MUST(gpu->autotune_export(gpu, &bytes, &n));
     char *own = algorithm_of(bytes, product);
     if (!own) { /* only one candidate: nothing was timed */
         free(bytes);
@@ -288,8 +288,8 @@ static void imported_choices_win_over_own_timing(void **state)
     char *at = strstr(bytes, product), *words = strstr(at, "\"algorithm\": \"") + 14;
     words[7 * 17 + 15] =
         words[7 * 17 + 15] == '0' ? '1' : '0'; /* the last opaque word is not used by any algorithm of today */
-    MUST(gpu->choices_import(gpu, "changed", bytes, n));
-    MUST(gpu->choices_export(gpu, &again, &n));
+    MUST(gpu->autotune_import(gpu, "changed", bytes, n));
+    MUST(gpu->autotune_export(gpu, &again, &n));
     char *imported = algorithm_of(again, product);
     assert_non_null(imported);
     assert_string_not_equal(imported, own);
@@ -356,7 +356,7 @@ static void masters_as_halves_are_updated_like_whole_ones(void **state)
     bench b = start_bench();
     rng_fill_normal(rng_key_make(1), 0, N, 0, 0.02f, start);
     rng_fill_normal(rng_key_make(2), 0, N, 0, 1, gradient);
-    optimizer_numbers numbers = {.lr = 1e-3f,
+    optimizer_scalars numbers = {.lr = 1e-3f,
                                  .beta1 = 0.9f,
                                  .beta2 = 0.95f,
                                  .eps = 1e-8f,
@@ -370,7 +370,7 @@ static void masters_as_halves_are_updated_like_whole_ones(void **state)
         memory[i] = bench_take(&b, sizeof start);
         MUST(gpu->copy(b.s, memory[i], from[i], sizeof start));
     }
-    optimizer_numbers *at = bench_take(&b, sizeof numbers);
+    optimizer_scalars *at = bench_take(&b, sizeof numbers);
     uint16_t *copy = bench_take(&b, sizeof start), *high = bench_take(&b, sizeof start),
              *low = bench_take(&b, sizeof start);
     float *join = bench_take(&b, sizeof start);
@@ -385,9 +385,9 @@ static void masters_as_halves_are_updated_like_whole_ones(void **state)
                         .moment1 = memory[2],
                         .moment2 = memory[3],
                         .copy = {copy, FSDP_BF16},
-                        .numbers = at};
+                        .scalars = at};
     optimizer_args h = a;
-    h.parameter = NULL, h.moment1 = memory[4], h.moment2 = memory[5], h.copy.p = high, h.rest = low;
+    h.parameter = NULL, h.moment1 = memory[4], h.moment2 = memory[5], h.copy.p = high, h.low = low;
     for (int step = 0; step < 5; step++) {
         MUST(gpu->kernels->optimizer(b.s, &a));
         MUST(gpu->kernels->optimizer(b.s, &h));
@@ -543,14 +543,14 @@ int main(int argc, char **argv)
         cmocka_unit_test(timings_of_attention),
         cmocka_unit_test(timings_of_convolution),
     };
-    struct CMUnitTest tests[N_KERNEL_CASES + N_VECTOR_CASES + sizeof rest / sizeof *rest];
+    struct CMUnitTest tests[N_KERNEL_CASES + N_VECTOR_CASES + sizeof rest / sizeof *low];
     size_t n = 0;
     for (size_t i = 0; i < N_KERNEL_CASES + N_VECTOR_CASES; i++) {
         const kernel_case *one = i < N_KERNEL_CASES ? &kernel_cases[i] : &vector_cases[i - N_KERNEL_CASES];
         if (is_chosen(one->name, true, argc, argv))
             tests[n++] = (struct CMUnitTest){one->name, case_matches_the_reference, NULL, NULL, (void *)(uintptr_t)one};
     }
-    for (size_t i = 0; i < sizeof rest / sizeof *rest; i++)
+    for (size_t i = 0; i < sizeof rest / sizeof *low; i++)
         if (is_chosen(rest[i].name, false, argc, argv))
             tests[n++] = rest[i];
     fsdp_status status = device_open_cuda(0, &gpu);

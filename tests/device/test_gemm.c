@@ -88,25 +88,25 @@ enum { MAX_IMPLEMENTATIONS = 8, TEST_THREADS = 4 };
 
 typedef struct implementation {
     char name[200];
-    cpu_product_set set;
+    cpu_gemm_set set;
     bool own; /* no oneDNN in it: bits do not depend on the number of threads, and it never allocates */
 } implementation;
 
 static implementation implementations[MAX_IMPLEMENTATIONS];
 static int n_implementations;
 
-static void add_kernels(const char *name, const product_kernel *fp32, const product_kernel *bf16)
+static void add_kernels(const char *name, const gemm_kernel *fp32, const gemm_kernel *bf16)
 {
     implementation *i = &implementations[n_implementations++];
     *i = (implementation){.own = true};
-    i->set = (cpu_product_set){.fp32 = fp32, .bf16 = bf16, .max_threads = TEST_THREADS};
+    i->set = (cpu_gemm_set){.fp32 = fp32, .bf16 = bf16, .max_threads = TEST_THREADS};
     snprintf(i->name, sizeof i->name, "%s", name);
 }
 
 static int list_implementations(void **state)
 {
     static const struct {
-        cpu_product product;
+        cpu_gemm product;
         const char *name;
     } choices[] = {{CPU_PRODUCT_AUTO, "auto"},
                    {CPU_PRODUCT_ONEDNN, "onednn"},
@@ -249,7 +249,7 @@ static void case_free(product_case *c)
 }
 
 /* Starts d over and multiplies, with a workspace of the size asked for that holds NaNs. */
-static void case_run(const cpu_product_set *set, product_case *c)
+static void case_run(const cpu_gemm_set *set, product_case *c)
 {
     memcpy(c->args.d.p, c->d_start, ((size_t)c->d_numel + 1) * fsdp_dtype_size(c->args.d.dtype));
     size_t bytes = product_gemm_workspace(set, &c->args);
@@ -260,7 +260,7 @@ static void case_run(const cpu_product_set *set, product_case *c)
         memset(workspace, 0xff, bytes);
     }
     c->args.workspace = workspace;
-    if (product_gemm(set, &c->args) != FSDP_OK)
+    if (gemm_gemm(set, &c->args) != FSDP_OK)
         fail_msg("%s", fsdp_last_error());
     free(workspace);
 }
@@ -431,7 +431,7 @@ static void own_products_have_the_same_bits_for_any_number_of_threads(void **sta
                         memcpy(first, c.args.d.p, bytes);
                     assert_same_bits(&implementations[who], &c, first, threads);
                 }
-                cpu_product_set one_thread = implementations[who].set; /* other blocks, another super-block */
+                cpu_gemm_set one_thread = implementations[who].set; /* other blocks, another super-block */
                 one_thread.max_threads = 1;
                 case_run(&one_thread, &c);
                 assert_same_bits(&implementations[who], &c, first, 1);
@@ -474,7 +474,7 @@ static void no_shape_asks_for_more_workspace_than_the_limit(void **state)
                     for (int pair = 0; pair < 2; pair++) {
                         gemm_args g = {.m = sizes[i % 8], .n = sizes[i / 8 % 8], .k = sizes[i / 64], .batch = batch};
                         g.a.dtype = g.b.dtype = pair ? FSDP_BF16 : FSDP_F32;
-                        cpu_product_set set = implementations[who].set;
+                        cpu_gemm_set set = implementations[who].set;
                         set.max_threads = threads;
                         assert_true(product_gemm_workspace(&set, &g) <= PRODUCT_WORKSPACE_LIMIT);
                     }
@@ -499,17 +499,17 @@ static void own_products_allocate_nothing_once_the_threads_exist(void **state)
         product_case c;
         case_create(&s, &c);
         for (int who = 0; who < n_implementations; who++) {
-            const cpu_product_set *set = &implementations[who].set;
+            const cpu_gemm_set *set = &implementations[who].set;
             if (!implementations[who].own)
                 continue;
             void *workspace = NULL;
             size_t bytes = product_gemm_workspace(set, &c.args);
             assert_int_equal(posix_memalign(&workspace, 256, bytes + 1), 0);
             c.args.workspace = workspace;
-            assert_int_equal(product_gemm(set, &c.args), FSDP_OK);
+            assert_int_equal(gemm_gemm(set, &c.args), FSDP_OK);
             before = n_allocations;
             for (int step = 0; step < 3; step++)
-                assert_int_equal(product_gemm(set, &c.args), FSDP_OK);
+                assert_int_equal(gemm_gemm(set, &c.args), FSDP_OK);
             if (n_allocations != before)
                 fail_msg("%s: %lld allocations in 3 products", implementations[who].name,
                          (long long)(n_allocations - before));
@@ -524,7 +524,7 @@ static void own_products_allocate_nothing_once_the_threads_exist(void **state)
 
 static void a_forced_choice_that_cannot_run_is_refused_with_the_reason(void **state)
 {
-    cpu_product_set set;
+    cpu_gemm_set set;
     (void)state;
     if (product_probe_amx()) {
         assert_int_equal(product_choose(CPU_PRODUCT_AMX, &set), FSDP_ERR_UNSUPPORTED);
@@ -548,26 +548,26 @@ static void operands_of_two_dtypes_negative_sizes_and_no_workspace_are_refused(v
     (void)state;
     good.a = good.b = (buffer){x, FSDP_F32};
     good.c = good.d = (buffer){y, FSDP_F32};
-    cpu_product_set set;
+    cpu_gemm_set set;
     assert_int_equal(product_choose(CPU_PRODUCT_PORTABLE, &set), FSDP_OK);
     gemm_args g = good;
     g.b.dtype = FSDP_BF16;
-    assert_int_equal(product_gemm(&set, &g), FSDP_ERR_INPUT);
+    assert_int_equal(gemm_gemm(&set, &g), FSDP_ERR_INPUT);
     assert_non_null(strstr(fsdp_last_error(), "fp32 and bf16"));
     g = good, g.m = -1;
-    assert_int_equal(product_gemm(&set, &g), FSDP_ERR_INPUT);
+    assert_int_equal(gemm_gemm(&set, &g), FSDP_ERR_INPUT);
     g = good, g.a.dtype = g.b.dtype = FSDP_I32;
-    assert_int_equal(product_gemm(&set, &g), FSDP_ERR_INPUT);
-    assert_int_equal(product_gemm(&set, &good), FSDP_ERR_STATE);
+    assert_int_equal(gemm_gemm(&set, &g), FSDP_ERR_INPUT);
+    assert_int_equal(gemm_gemm(&set, &good), FSDP_ERR_STATE);
     assert_non_null(strstr(fsdp_last_error(), "workspace"));
 }
 
 static void the_probe_notices_a_kernel_that_sums_wrongly(void **state)
 {
     (void)state;
-    assert_true(product_probe_kernel(&product_portable));
-    product_kernel wrong = product_portable;
-    wrong.pack_b = product_portable.pack_a; /* half the width it should have */
+    assert_true(product_probe_kernel(&gemm_portable));
+    gemm_kernel wrong = gemm_portable;
+    wrong.pack_b = gemm_portable.pack_a; /* half the width it should have */
     assert_false(product_probe_kernel(&wrong));
 }
 

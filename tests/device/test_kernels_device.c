@@ -137,8 +137,8 @@ static void the_description_names_kernels_and_products(void **state)
     assert_non_null(strstr(opened->description, cpu_level_name(cpu_best_level())));
     assert_non_null(strstr(opened->description, "2 threads"));
     assert_null(opened->graph_begin);
-    assert_null(opened->choices_export);
-    assert_null(opened->choices_import);
+    assert_null(opened->autotune_export);
+    assert_null(opened->autotune_import);
 }
 
 static void no_entry_of_the_table_is_missing(void **state)

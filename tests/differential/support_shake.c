@@ -75,8 +75,8 @@ static void spoil_parameters(const shake *s, unit *u)
 {
     for (int i = 0; s->m->n_shards > 1 && i < u->n_segments; i++) {
         const layout_segment *l = u->segments[i].layout;
-        for (int k = 0; k < l->n_places; k++)
-            spoil(s, l->places[k].parameter->data, l->places[k].parameter->numel, s->m->config.param_dtype);
+        for (int k = 0; k < l->n_slots; k++)
+            spoil(s, l->slots[k].parameter->data, l->slots[k].parameter->numel, s->m->config.param_dtype);
     }
 }
 
@@ -84,7 +84,7 @@ static void spoil_parameters(const shake *s, unit *u)
 static void spoil_gradients(const shake *s, unit *u)
 {
     if (s->m->n_ranks > 1 || s->m->config.reduce_dtype != FSDP_F32)
-        spoil(s, u->reduce_piece.send.p, u->segments[0].layout->padded, u->reduce_piece.send.dtype);
+        spoil(s, u->reduce_span.send.p, u->segments[0].layout->padded, u->reduce_span.send.dtype);
 }
 
 static void hear(void *context, const hook_event *e)

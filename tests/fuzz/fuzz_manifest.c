@@ -45,8 +45,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     require(manifest_print(m, &text, &text_bytes) == FSDP_OK);
     require(manifest_parse("printed", text, text_bytes, &again) == FSDP_OK);
     require(again->n_tensors == m->n_tensors && again->step == m->step && json_equal(again->extra, m->extra));
-    require(again->choices_bytes == m->choices_bytes);
-    require(m->choices_bytes == 0 || memcmp(again->choices, m->choices, m->choices_bytes) == 0);
+    require(again->autotune_bytes == m->autotune_bytes);
+    require(m->autotune_bytes == 0 || memcmp(again->choices, m->choices, m->autotune_bytes) == 0);
     manifest_free(again);
     free(text);
     manifest_free(m);

@@ -62,7 +62,7 @@ static void say_call(int s, const uint8_t *data, size_t bytes)
     ledger_call call = {.serial = 0};
     memcpy(b, data, bytes < sizeof b ? bytes : sizeof b);
     call.serial = b[0], call.first = b[1], call.sequence = b[2], call.frees = b[3] & 1;
-    call.what.hash = b[4], call.what.step = b[5], call.what.elements = b[6], call.what.n_pieces = b[7];
+    call.what.hash = b[4], call.what.step = b[5], call.what.elements = b[6], call.what.n_spans = b[7];
     call.what.kind = (int8_t)b[8], call.what.from = (int8_t)b[9], call.what.to = (int8_t)b[10];
     call.what.reduction = (int8_t)b[11], call.what.root = (int8_t)b[12];
     memset(call.what.unit, b[13], sizeof call.what.unit);
@@ -106,21 +106,21 @@ static void failed(void *context, fsdp_status status, const char *text)
 
 static void call_the_roll(const job *j, meeting *m, const int *peers, int n)
 {
-    roll_config config = {.job = *j, .timeout_seconds = 1000, .fail = failed};
+    watchdog_config config = {.job = *j, .timeout_seconds = 1000, .fail = failed};
     int32_t members[] = {0, 1, 2, 3};
     signature opening = {.kind = COMM_BARRIER, .hash = 1};
-    roll *r;
+    watchdog *r;
     n_failures = 0;
-    require(roll_open_over(&config, m, &r) == FSDP_OK);
-    require(roll_group(r, 0, members, j->world_size) == FSDP_OK);
-    require(roll_call(r, 0, 0, 0, &opening) == FSDP_OK);
-    roll_round(r, 0);
+    require(watchdog_open_over(&config, m, &r) == FSDP_OK);
+    require(watchdog_group(r, 0, members, j->world_size) == FSDP_OK);
+    require(watchdog_call(r, 0, 0, 0, &opening) == FSDP_OK);
+    watchdog_round(r, 0);
     for (int i = 0; i < n; i++)
         shutdown(peers[i], SHUT_WR);
-    roll_round(r, 0);
-    roll_round(r, 0);
+    watchdog_round(r, 0);
+    watchdog_round(r, 0);
     require(n_failures <= 1);
-    roll_close(r);
+    watchdog_close(r);
 }
 
 /* A listener with a name that the system chooses. */
@@ -138,7 +138,7 @@ static void as_rank_0(job *j, const uint8_t *data, size_t bytes)
 {
     struct sockaddr_un address;
     socklen_t length;
-    char gift[MEET_GIFT_BYTES] = "gift";
+    char gift[MEET_PAYLOAD_BYTES] = "gift";
     int peers[MOST_VISITORS], listener = open_listener(&address, &length);
     meeting *m;
     for (int i = 0; i < MOST_VISITORS; i++) {
@@ -158,7 +158,7 @@ static void as_rank_0(job *j, const uint8_t *data, size_t bytes)
 static void as_another(job *j, const uint8_t *data, size_t bytes)
 {
     int ends[2];
-    char gift[MEET_GIFT_BYTES];
+    char gift[MEET_PAYLOAD_BYTES];
     meeting *m;
     require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
     play(&ends[0], 1, j->world_size, data, bytes);

@@ -133,12 +133,12 @@ static void run_against_reference(state *s, const fsdp_optimizer_config *c)
             .parameter = s->parameter[i], .gradient = s->gradient[i], .n = sizes[i], .decay_end = decays[i]};
     ranges[0].copy = (buffer){s->copy, FSDP_BF16};
     assert_int_equal(
-        update_create(&(update_place){s->dev, s->compute, s->dev, MEMORY_DEVICE}, 1, c, ranges, RANGES, &u), FSDP_OK);
+        update_create(&(update_memory){s->dev, s->compute, s->dev, MEMORY_DEVICE}, 1, c, ranges, RANGES, &u), FSDP_OK);
     for (int step = 1; step <= STEPS; step++) {
         double scale = step == 3 ? 0.25 : 1; /* a clipped step */
         float lr = c->lr / (float)step;
-        optimizer_numbers n;
-        update_numbers(u, lr, step, &n);
+        optimizer_scalars n;
+        update_scalars(u, lr, step, &n);
         n.gradient_scale = (float)scale;
         for (int i = 0; i < RANGES; i++) {
             rng_fill_normal(rng_key_make(100 * (uint64_t)step + (uint64_t)i), 0, sizes[i], 0, 1, s->gradient[i]);
@@ -200,11 +200,11 @@ static void a_skipped_step_changes_nothing(void **out)
         memcpy(before, s->parameter[0], sizeof before);
         update_range range = {.parameter = s->parameter[0], .gradient = s->gradient[0], .n = N, .decay_end = 500};
         assert_int_equal(
-            update_create(&(update_place){s->dev, s->compute, s->dev, MEMORY_DEVICE}, 1, &c, &range, 1, &u), FSDP_OK);
+            update_create(&(update_memory){s->dev, s->compute, s->dev, MEMORY_DEVICE}, 1, &c, &range, 1, &u), FSDP_OK);
         for (int64_t i = 0; i < N; i++)
             s->gradient[0][i] = NAN;
-        optimizer_numbers n;
-        update_numbers(u, 0.1f, 1, &n);
+        optimizer_scalars n;
+        update_scalars(u, 0.1f, 1, &n);
         n.skip = 1;
         assert_int_equal(update_apply(u, 0, s->compute, &n), FSDP_OK);
         assert_memory_equal(before, s->parameter[0], sizeof before);
@@ -231,7 +231,7 @@ static void moments_are_kept_where_the_optimizer_has_them(void **out)
                                  {.parameter = s->parameter[1], .gradient = s->gradient[1], .n = 33}};
         update *u;
         assert_int_equal(
-            update_create(&(update_place){s->dev, s->compute, s->dev, MEMORY_DEVICE}, 1, &c, ranges, 2, &u), FSDP_OK);
+            update_create(&(update_memory){s->dev, s->compute, s->dev, MEMORY_DEVICE}, 1, &c, ranges, 2, &u), FSDP_OK);
         assert_int_equal(update_moments(&c), cases[i].moments);
         for (int k = 0; k < 2; k++) {
             const update_range *r = update_range_at(u, k);
@@ -254,7 +254,7 @@ static void settings_out_of_range_are_refused(void **out)
         const float values[] = {1, -0.1f, 1, -0.1f, 0, -0.1f, 1, -1, NAN};
         *fields[i] = values[i];
         update *u = NULL;
-        assert_int_equal(update_create(&(update_place){s->dev, s->compute, s->dev, MEMORY_DEVICE}, 1, &c, NULL, 0, &u),
+        assert_int_equal(update_create(&(update_memory){s->dev, s->compute, s->dev, MEMORY_DEVICE}, 1, &c, NULL, 0, &u),
                          FSDP_ERR_INPUT);
         assert_null(u);
     }
@@ -271,7 +271,7 @@ typedef struct large_range {
 static large_range update_in_pieces(state *s, const float *start, const float *gradient, fsdp_dtype dtype,
                                     int64_t piece)
 {
-    const optimizer_numbers n = {.lr = 0.01f,
+    const optimizer_scalars n = {.lr = 0.01f,
                                  .beta1 = 0.9f,
                                  .beta2 = 0.95f,
                                  .eps = 1e-8f,
@@ -293,7 +293,7 @@ static large_range update_in_pieces(state *s, const float *start, const float *g
                             .moment1 = r.moments[0] + first,
                             .moment2 = r.moments[1] + first,
                             .copy = {r.copy + first, dtype},
-                            .numbers = &n};
+                            .scalars = &n};
         assert_int_equal(s->dev->kernels->optimizer(s->compute, &a), FSDP_OK);
     }
     return r;

@@ -378,17 +378,17 @@ static inline fsdp_status recording_run_split_optimizer(recording_stream *s, con
 {
     const optimizer_args *a = arguments;
     optimizer_args whole = *a;
-    if (!a->rest || a->n == 0)
+    if (!a->low || a->n == 0)
         return recording_run_optimizer(s, a);
     whole.parameter = malloc((size_t)a->n * sizeof *whole.parameter);
     if (!whole.parameter)
         return error_set(FSDP_ERR_MEMORY, "updating masters kept as halves: out of host memory");
-    recording_join(a->n, whole.parameter, a->copy.p, a->rest);
+    recording_join(a->n, whole.parameter, a->copy.p, a->low);
     whole.copy.p = NULL;
-    whole.rest = NULL;
+    whole.low = NULL;
     fsdp_status status = recording_run_optimizer(s, &whole);
     if (status == FSDP_OK)
-        recording_split(a->n, whole.parameter, a->copy.p, a->rest);
+        recording_split(a->n, whole.parameter, a->copy.p, a->low);
     free(whole.parameter);
     return status;
 }

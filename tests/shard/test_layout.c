@@ -8,16 +8,16 @@ static const fsdp_wrap by_block = {.kind = FSDP_WRAP_TYPE, .type = "block"};
 static void check_segment(const layout_segment *s, int n_shards)
 {
     int64_t end = 0;
-    for (int i = 0; i < s->n_places; i++) {
-        const fsdp_parameter *p = s->places[i].parameter;
-        assert_true(s->places[i].offset >= end);
+    for (int i = 0; i < s->n_slots; i++) {
+        const fsdp_parameter *p = s->slots[i].parameter;
+        assert_true(s->slots[i].offset >= end);
         if (p->group_head == p)
-            assert_int_equal(s->places[i].offset % LAYOUT_BLOCK, 0);
+            assert_int_equal(s->slots[i].offset % LAYOUT_BLOCK, 0);
         else
-            assert_int_equal(s->places[i].offset, end); /* members lie behind their head without a gap */
+            assert_int_equal(s->slots[i].offset, end); /* members lie behind their head without a gap */
         assert_int_equal(p->trainable, s->trainable);
-        assert_int_equal(p->decay, s->places[i].offset < s->decay_end);
-        end = s->places[i].offset + p->numel;
+        assert_int_equal(p->decay, s->slots[i].offset < s->decay_end);
+        end = s->slots[i].offset + p->numel;
     }
     assert_int_equal(s->numel, end);
     assert_true(s->padded >= end && s->padded % LAYOUT_BLOCK == 0);
@@ -47,7 +47,7 @@ static void every_parameter_has_one_place_for_any_number_of_shards(void **state)
                     check_segment(segment, n_shards);
                     for (int r = 0; r < n_shards; r++) /* equal shards, for collectives of one count */
                         assert_int_equal(layout_shard_numel(segment, r), segment->padded / n_shards);
-                    places += segment->n_places;
+                    places += segment->n_slots;
                 }
                 numel += l->units[u].parameters_numel;
             }
@@ -97,8 +97,8 @@ static void weights_divide_the_blocks_and_the_parts_of_a_parameter_add_up(void *
         int64_t share = blocks * weights[r] / 8, got = layout_shard_numel(segment, r) / LAYOUT_BLOCK;
         assert_true(got - share <= 1 && share - got <= 1);
     }
-    for (int i = 0; i < segment->n_places; i++) {
-        const layout_place *place = &segment->places[i];
+    for (int i = 0; i < segment->n_slots; i++) {
+        const layout_slot *place = &segment->slots[i];
         int64_t next = 0;
         for (int r = 0; r < 3; r++) {
             int64_t from, n, at;

@@ -25,7 +25,7 @@
 typedef struct rig {
     device *dev;
     stream *compute, *transfers;
-    step_numbers numbers;
+    step_scalars scalars;
     const statistics_group *statistics;
     float seed;
     uint64_t random_seed;
@@ -57,7 +57,7 @@ static inline void must_be(fsdp_status status, fsdp_status wanted, const char *f
 
 static inline void rig_open(rig *r)
 {
-    *r = (rig){.seed = 1, .random_seed = 7, .numbers = {.step = 3, .first_sample = 11}};
+    *r = (rig){.seed = 1, .random_seed = 7, .scalars = {.step = 3, .first_sample = 11}};
     assert_ok(device_open_cpu(CPU_PRODUCT_AUTO, &r->dev));
     assert_ok(r->dev->stream_create(r->dev, 0, &r->compute));
     assert_ok(r->dev->stream_create(r->dev, 0, &r->transfers));
@@ -177,7 +177,7 @@ static inline program_run_args rig_arguments(rig *r, const plan *p)
                               .host = p->host,
                               .transfers = r->transfers,
                               .seed = &r->seed,
-                              .numbers = &r->numbers,
+                              .scalars = &r->scalars,
                               .statistics = r->statistics,
                               .deterministic = true};
 }

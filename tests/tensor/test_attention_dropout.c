@@ -38,13 +38,13 @@ static void attention_drops_its_share_of_weights_anew_each_step_and_sample(void 
     rig *r = *state;
     int64_t n_kept = 0, n_drawn = 0, counts[KEYS] = {0};
     for (int step = 0; step < 200; step++) {
-        r->numbers.step = 1000 + (uint64_t)step;
+        r->scalars.step = 1000 + (uint64_t)step;
         float *out = dropped_weights(r, 0.25f, true), *again = dropped_weights(r, 0.25f, true);
         assert_true(same_bits(out, again, NUMEL));
         /* On another rank, whose first sample is this one's second. */
-        r->numbers.first_sample++;
+        r->scalars.first_sample++;
         float *shifted = dropped_weights(r, 0.25f, true);
-        r->numbers.first_sample--;
+        r->scalars.first_sample--;
         assert_true(same_bits(shifted, out + QUERIES, NUMEL - QUERIES));
         for (int i = 0; i < NUMEL; i++) {
             uint32_t kept = kept_keys(out[i]);
@@ -57,7 +57,7 @@ static void attention_drops_its_share_of_weights_anew_each_step_and_sample(void 
         free(again);
         free(shifted);
     }
-    r->numbers.step = 3;
+    r->scalars.step = 3;
     assert_true(fabs((double)n_kept / (double)n_drawn - 0.75) < 4 * sqrt(0.25 * 0.75 / (double)n_drawn));
     for (int k = 0; k < KEYS; k++) {
         double n = (double)n_drawn / KEYS;

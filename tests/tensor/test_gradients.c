@@ -227,14 +227,14 @@ static void dropout_drops_its_share_anew_each_step_and_scales_the_rest(void **st
     }
     double share = (double)count_zeros(first.out, N) / N;
     assert_true(fabs(share - 0.25) < 5 * sqrt(0.25 * 0.75 / N));
-    r->numbers.step++;
+    r->scalars.step++;
     result next = run_case(r, &c, (recording_way){.values = true});
-    r->numbers.step--;
+    r->scalars.step--;
     assert_false(same_bits(first.out, next.out, N));
     /* The same samples on another rank: what sample 12 loses here as the second, it loses there as the first. */
-    r->numbers.first_sample++;
+    r->scalars.first_sample++;
     result shifted = run_case(r, &c, (recording_way){.values = true});
-    r->numbers.first_sample--;
+    r->scalars.first_sample--;
     for (int64_t i = 0; i < N - 251; i++)
         assert_true((shifted.out[i] == 0) == (first.out[i + 251] == 0));
     free_result(&first);

@@ -106,7 +106,7 @@ static void a_step_after_the_first_allocates_nothing(void **state)
         tape_reset(next, true);
         record_network(&n, next);
         same &= next->signature == program_signature(p.program);
-        n.rig.numbers.step++;
+        n.rig.scalars.step++;
         if (status == FSDP_OK)
             status = program_run(p.program, next, &arguments);
     }

@@ -110,8 +110,8 @@ static fsdp_status import_choices(device *d, const char *name, const char *bytes
 
 static fsdp_status choosing_steps(fsdp_world *w, fsdp_model *m, fsdp_optimizer *o, outcome *out)
 {
-    w->dev->choices_export = export_choices;
-    w->dev->choices_import = import_choices;
+    w->dev->autotune_export = export_choices;
+    w->dev->autotune_import = import_choices;
     FSDP_TRY(pairing_steps(w, m, o, out));
     bool seen = w->dev->chunk_bytes == 4711;
     if (seen != (fsdp_world_rank(w) > 0))

@@ -424,7 +424,7 @@ static fsdp_status break_the_worker(int rank, void *context)
     char message[512];
     bool told = backward(&j, 3) == FSDP_ERR_NUMERIC;
     snprintf(message, sizeof message, "%s", fsdp_last_error());
-    told = told && strstr(message, "struck by the test") && strstr(message, model_slice_at(j.model, 1).unit);
+    told = told && strstr(message, "struck by the test") && strstr(message, model_range_at(j.model, 1).unit);
     const char *name = j.model->contents.parameters[0]->name;
     bool again = fsdp_parameter_read(j.model, name, 0, 1, &value) == FSDP_ERR_NUMERIC &&
                  strstr(fsdp_last_error(), "struck by the test") != NULL;

@@ -124,8 +124,8 @@ static void a_nan_in_a_master_kept_as_halves_is_one_everywhere(void **state)
         assert_int_equal(recording_world_open(&wc, &w), FSDP_OK);
         recording_split_masters(w->dev);
         assert_int_equal(fsdp_shard(w, fsdp_linear_new(4, 4, false), &c, &m), FSDP_OK);
-        model_piece p = model_piece_at(m, 0);
-        assert_int_equal(model_write_piece(m, &p, 5, 1, &value), FSDP_OK); /* weight (1, 1) */
+        model_slice p = model_slice_at(m, 0);
+        assert_int_equal(model_write_slice(m, &p, 5, 1, &value), FSDP_OK); /* weight (1, 1) */
         fsdp_tape *t = fsdp_begin_evaluation(m);
         fsdp_tensor *in = fsdp_cast(t, fsdp_input(t, FSDP_F32, 2, (int64_t[]){1, 4}, x), FSDP_BF16);
         fsdp_tensor *out = fsdp_output(t, fsdp_call(fsdp_model_module(m), t, in));

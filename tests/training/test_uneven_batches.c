@@ -22,7 +22,7 @@ enum { SIZE = 12, MOST_NUMBERS = 1 << 17 };
 typedef struct outcome {
     double loss;
     int n; /* buffers (running statistics) first, then parameters */
-    float numbers[MOST_NUMBERS];
+    float scalars[MOST_NUMBERS];
 } outcome;
 
 typedef struct image_job {
@@ -65,8 +65,8 @@ static fsdp_status keep(fsdp_model *m, float *from, int64_t n, const char *name,
 {
     if (out->n + n > MOST_NUMBERS)
         return error_set(FSDP_ERR_STATE, "more numbers than the test keeps");
-    fsdp_status status = name ? fsdp_parameter_read(m, name, 0, n, out->numbers + out->n)
-                              : model_fetch(m, out->numbers + out->n, from, (size_t)n * sizeof *from);
+    fsdp_status status = name ? fsdp_parameter_read(m, name, 0, n, out->scalars + out->n)
+                              : model_fetch(m, out->scalars + out->n, from, (size_t)n * sizeof *from);
     out->n += (int)n;
     return status;
 }
@@ -130,7 +130,7 @@ static void assert_close(const outcome *a, const outcome *b)
     assert_true(fabs(a->loss - b->loss) <= 2e-5 * fabs(b->loss));
     assert_int_equal(a->n, b->n);
     for (int i = 0; i < a->n; i++)
-        assert_true(fabsf(a->numbers[i] - b->numbers[i]) <= 2e-5f * (1 + fabsf(b->numbers[i])));
+        assert_true(fabsf(a->scalars[i] - b->scalars[i]) <= 2e-5f * (1 + fabsf(b->scalars[i])));
 }
 
 /* The last batch of 13 images, 6 at a time, is one image: two of three ranks have none. Of 17, 12 at a time, 5 are
@@ -157,7 +157,7 @@ static void padding_rows_of_the_last_batch_count_for_nothing(void **state)
             j.strategy = "no_shard";
             run(&j, &replicated);
             assert_true(replicated.loss == shared.loss);
-            assert_memory_equal(replicated.numbers, shared.numbers, sizeof shared.numbers);
+            assert_memory_equal(replicated.scalars, shared.scalars, sizeof shared.scalars);
         }
         char command[128];
         snprintf(command, sizeof command, "rm -rf '%s'", j.folder);

@@ -1,5 +1,5 @@
 /* The book that rank 0 keeps of what every rank calls: finds ranks that call different things, and knows who has not
- * come to a collective that others wait in. Plain bookkeeping: how calls get here is left to roll.c. */
+ * come to a collective that others wait in. Plain bookkeeping: how calls get here is left to watchdog.c. */
 #ifndef COMM_MEET_LEDGER_H
 #define COMM_MEET_LEDGER_H
 

@@ -1,5 +1,5 @@
 /* Messages over a connected socket that never keep the caller waiting: what cannot be sent now stays queued, what came
- * only in part stays until the rest is there. What messages mean is left to meeting.c and roll.c. */
+ * only in part stays until the rest is there. What messages mean is left to meeting.c and watchdog.c. */
 #ifndef COMM_MEET_LINE_H
 #define COMM_MEET_LINE_H
 

@@ -35,7 +35,7 @@ typedef struct welcome {
     uint64_t proof;
     int32_t refused;
     char reason[252];
-    uint8_t gift[MEET_GIFT_BYTES];
+    uint8_t payload[MEET_PAYLOAD_BYTES];
 } welcome;
 
 enum side { SIDE_VISITOR, SIDE_HOST };
@@ -52,7 +52,7 @@ struct meeting {
     int n_lines;
     struct pollfd *polled; /* (n_lines), and whose they are: of whoever listens */
     int *line_of;
-    uint64_t *numbers;    /* (n_lines) what each rank has drawn */
+    uint64_t *scalars;    /* (n_lines) what each rank has drawn */
     pthread_mutex_t lock; /* of sending */
 };
 
@@ -160,7 +160,7 @@ static bool admit(meeting *m, int s, const hello *h)
         return false;
     }
     set_options(s);
-    m->numbers[h->rank] = h->number;
+    m->scalars[h->rank] = h->number;
     line_open(&m->lines[h->rank], s);
     return true;
 }
@@ -199,7 +199,7 @@ static fsdp_status collect(meeting *m, visitors *v, double timeout)
     return FSDP_OK;
 }
 
-static fsdp_status receive_ranks(meeting *m, double timeout, const void *gift)
+static fsdp_status receive_ranks(meeting *m, double timeout, const void *payload)
 {
     visitors *v = visitors_new(m->listener, sizeof(hello), m->job.world_size + STRANGERS);
     if (!v)
@@ -209,9 +209,9 @@ static fsdp_status receive_ranks(meeting *m, double timeout, const void *gift)
     if (status != FSDP_OK)
         return status;
     welcome w = {.refused = 0};
-    memcpy(w.gift, gift, sizeof w.gift);
+    memcpy(w.payload, payload, sizeof w.payload);
     for (int rank = 1; rank < m->job.world_size; rank++) {
-        w.proof = proof(&m->job, m->numbers[rank], SIDE_HOST);
+        w.proof = proof(&m->job, m->scalars[rank], SIDE_HOST);
         if (!send_all(m->lines[rank].socket, &w, sizeof w))
             return error_set(FSDP_ERR_PEER, "rank %d went away while the ranks were meeting", rank);
     }
@@ -256,7 +256,7 @@ static fsdp_status find_master(meeting *m, double timeout, double deadline, int 
 }
 
 /* Over a connection to whoever listens there. */
-static fsdp_status introduce(meeting *m, double timeout, double deadline, void *gift)
+static fsdp_status introduce(meeting *m, double timeout, double deadline, void *payload)
 {
     hello h = {.rank = m->job.rank, .world_size = m->job.world_size};
     int s = m->lines[0].socket;
@@ -278,18 +278,18 @@ static fsdp_status introduce(meeting *m, double timeout, double deadline, void *
                          "who answers at %s:%d does not know this job's token (FSDP_JOB_TOKEN): not our rank 0; use "
                          "another MASTER_PORT",
                          m->job.master_address, m->job.master_port);
-    memcpy(gift, w.gift, sizeof w.gift);
+    memcpy(payload, w.payload, sizeof w.payload);
     return FSDP_OK;
 }
 
-static fsdp_status go_to_master(meeting *m, double timeout, void *gift)
+static fsdp_status go_to_master(meeting *m, double timeout, void *payload)
 {
     double deadline = clock_seconds() + timeout;
     int s;
     FSDP_TRY(find_master(m, timeout, deadline, &s));
     line_open(&m->lines[0], s);
     set_options(s);
-    return introduce(m, timeout, deadline, gift);
+    return introduce(m, timeout, deadline, payload);
 }
 
 static void free_tables(meeting *m)
@@ -297,7 +297,7 @@ static void free_tables(meeting *m)
     free(m->lines);
     free(m->polled);
     free(m->line_of);
-    free(m->numbers);
+    free(m->scalars);
 }
 
 static meeting *meeting_new(const job *j)
@@ -311,8 +311,8 @@ static meeting *meeting_new(const job *j)
     m->lines = calloc((size_t)m->n_lines, sizeof *m->lines);
     m->polled = calloc((size_t)m->n_lines, sizeof *m->polled);
     m->line_of = calloc((size_t)m->n_lines, sizeof *m->line_of);
-    m->numbers = calloc((size_t)m->n_lines, sizeof *m->numbers);
-    if (!m->lines || !m->polled || !m->line_of || !m->numbers) {
+    m->scalars = calloc((size_t)m->n_lines, sizeof *m->scalars);
+    if (!m->lines || !m->polled || !m->line_of || !m->scalars) {
         free_tables(m);
         free(m);
         return NULL;
@@ -323,7 +323,7 @@ static meeting *meeting_new(const job *j)
 }
 
 /* Takes `socket`: rank 0's listener, or a connection to it; -1: to be opened. */
-fsdp_status meeting_open_at(const job *j, int socket, double timeout_seconds, void *gift, meeting **out)
+fsdp_status meeting_open_at(const job *j, int socket, double timeout_seconds, void *payload, meeting **out)
 {
     meeting *m = meeting_new(j);
     if (!m) {
@@ -338,12 +338,12 @@ fsdp_status meeting_open_at(const job *j, int socket, double timeout_seconds, vo
         if (socket < 0)
             status = listen_at(j, &m->listener);
         if (status == FSDP_OK)
-            status = receive_ranks(m, timeout_seconds, gift);
+            status = receive_ranks(m, timeout_seconds, payload);
     } else if (socket >= 0) {
         line_open(&m->lines[0], socket);
-        status = introduce(m, timeout_seconds, clock_seconds() + timeout_seconds, gift);
+        status = introduce(m, timeout_seconds, clock_seconds() + timeout_seconds, payload);
     } else {
-        status = go_to_master(m, timeout_seconds, gift);
+        status = go_to_master(m, timeout_seconds, payload);
     }
     if (status != FSDP_OK) {
         meeting_close(m);
@@ -353,9 +353,9 @@ fsdp_status meeting_open_at(const job *j, int socket, double timeout_seconds, vo
     return FSDP_OK;
 }
 
-fsdp_status meeting_open(const job *j, double timeout_seconds, void *gift, meeting **out)
+fsdp_status meeting_open(const job *j, double timeout_seconds, void *payload, meeting **out)
 {
-    return meeting_open_at(j, -1, timeout_seconds, gift, out);
+    return meeting_open_at(j, -1, timeout_seconds, payload, out);
 }
 
 void meeting_send(meeting *m, uint32_t kind, const void *body, size_t bytes, int except)

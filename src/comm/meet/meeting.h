@@ -1,6 +1,6 @@
 /* Where the ranks of an NCCL job find each other: rank 0 listens at the master's address, the others come to it with
  * the job's token and get what rank 0 has to give (NCCL's unique id). The connections stay: a star over which the
- * ranks send messages beside NCCL. What they send is left to roll.c. */
+ * ranks send messages beside NCCL. What they send is left to watchdog.c. */
 #ifndef COMM_MEET_MEETING_H
 #define COMM_MEET_MEETING_H
 
@@ -12,7 +12,7 @@
 
 #include "base/job.h"
 
-enum { MEET_GIFT_BYTES = 128 };
+enum { MEET_PAYLOAD_BYTES = 128 };
 
 typedef struct meeting meeting;
 
@@ -32,12 +32,12 @@ typedef struct meeting_message {
 
 typedef void (*meeting_listener)(void *context, const meeting_message *message);
 
-/* Returns when all ranks have come, or fails at the timeout naming those that did not. `gift` is read on rank 0 and
+/* Returns when all ranks have come, or fails at the timeout naming those that did not. `payload` is read on rank 0 and
  * written on the others. The caller owns *out. */
-fsdp_status meeting_open(const job *j, double timeout_seconds, void *gift, meeting **out);
+fsdp_status meeting_open(const job *j, double timeout_seconds, void *payload, meeting **out);
 
 /* The same at a socket that is open already and is taken: rank 0's listener, or another rank's connection to it. */
-fsdp_status meeting_open_at(const job *j, int socket, double timeout_seconds, void *gift, meeting **out);
+fsdp_status meeting_open_at(const job *j, int socket, double timeout_seconds, void *payload, meeting **out);
 
 /* Sends what is queued, says goodbye, and waits at most half a second for that to reach the others. NULL is legal. */
 void meeting_close(meeting *m);

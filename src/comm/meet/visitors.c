@@ -1,4 +1,4 @@
-/* Hears everybody who came, a piece at a time. */
+/* Hears everybody who came, a span at a time. */
 #include "comm/meet/visitors.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* The roll's thread, its queue, and the three messages it knows: groups, calls and failures. */
+/* The watchdog's thread, its queue, and the three messages it knows: groups, calls and failures. */
 #include "comm/meet/watchdog.h"
 
 #include <pthread.h>
@@ -12,21 +12,21 @@
 #include "comm/meet/ledger.h"
 #include "comm/meet/meeting.h"
 
-enum roll_kind { ROLL_GROUP = MEET_USER, ROLL_CALLS, ROLL_FAILURE };
+enum watchdog_kind { WATCHDOG_GROUP = MEET_USER, WATCHDOG_CALLS, WATCHDOG_FAILURE };
 
 /* rank -1: not one rank's failure, the text says it all. */
 typedef struct failure_note {
     int32_t rank, status;
-    char text[ROLL_TEXT_BYTES];
+    char text[WATCHDOG_TEXT_BYTES];
 } failure_note;
 
-struct roll {
-    roll_config config;
+struct watchdog {
+    watchdog_config config;
     meeting *meeting;
     pthread_t thread;
     bool running;
     atomic_bool stop;
-    bool failed;          /* roll's thread: `fail` was called */
+    bool failed;          /* watchdog's thread: `fail` was called */
     pthread_mutex_t lock; /* of what follows */
     ledger *ledger;       /* rank 0 */
     ledger_call *calls;   /* not yet sent */
@@ -34,7 +34,7 @@ struct roll {
 };
 
 /* This thread's error without "rank N: " in front: it goes to ranks that put their own there. */
-static const char *plain_error(const roll *r)
+static const char *plain_error(const watchdog *r)
 {
     const char *text = fsdp_last_error();
     char front[32];
@@ -42,35 +42,35 @@ static const char *plain_error(const roll *r)
     return strncmp(text, front, (size_t)length) == 0 ? text + length : text;
 }
 
-static void tell(roll *r, int rank, fsdp_status status, const char *text, int except)
+static void tell(watchdog *r, int rank, fsdp_status status, const char *text, int except)
 {
     failure_note note = {.rank = rank, .status = status};
     snprintf(note.text, sizeof note.text, "%s", text);
-    meeting_send(r->meeting, ROLL_FAILURE, &note, sizeof note, except);
+    meeting_send(r->meeting, WATCHDOG_FAILURE, &note, sizeof note, except);
     meeting_flush(r->meeting, 0.5);
 }
 
-void roll_fail(roll *r, fsdp_status status, const char *text)
+void watchdog_fail(watchdog *r, fsdp_status status, const char *text)
 {
     tell(r, r->config.job.rank, status, text, -1);
 }
 
-static void fail_here(roll *r, const failure_note *note)
+static void fail_here(watchdog *r, const failure_note *note)
 {
-    char text[ROLL_TEXT_BYTES + 64];
+    char text[WATCHDOG_TEXT_BYTES + 64];
     if (r->failed)
         return;
     r->failed = true;
     if (note->rank >= 0)
-        snprintf(text, sizeof text, "stopped because rank %d failed: %.*s", note->rank, ROLL_TEXT_BYTES - 1,
+        snprintf(text, sizeof text, "stopped because rank %d failed: %.*s", note->rank, WATCHDOG_TEXT_BYTES - 1,
                  note->text);
     else
-        snprintf(text, sizeof text, "%.*s", ROLL_TEXT_BYTES - 1, note->text);
+        snprintf(text, sizeof text, "%.*s", WATCHDOG_TEXT_BYTES - 1, note->text);
     r->config.fail(r->config.context, (fsdp_status)note->status, text);
 }
 
 /* Rank 0 found it: all others are told first. */
-static void fail_all(roll *r, int rank, fsdp_status status, const char *text, int except)
+static void fail_all(watchdog *r, int rank, fsdp_status status, const char *text, int except)
 {
     failure_note note = {.rank = rank, .status = status};
     if (r->failed)
@@ -92,7 +92,7 @@ static void fail_all(roll *r, int rank, fsdp_status status, const char *text, in
             fail_all(r, -1, verdict, plain_error(r), -1);                                                              \
     } while (0)
 
-static void enter_calls(roll *r, int rank, const char *body, size_t bytes)
+static void enter_calls(watchdog *r, int rank, const char *body, size_t bytes)
 {
     ledger_call call;
     for (size_t at = 0; at + sizeof call <= bytes && !r->failed; at += sizeof call) {
@@ -103,7 +103,7 @@ static void enter_calls(roll *r, int rank, const char *body, size_t bytes)
 }
 
 /* Body: serial number, members... */
-static void enter_group(roll *r, const char *body, size_t bytes)
+static void enter_group(watchdog *r, const char *body, size_t bytes)
 {
     int32_t serial;
     size_t n = bytes / sizeof serial;
@@ -115,9 +115,9 @@ static void enter_group(roll *r, const char *body, size_t bytes)
     free(numbers);
 }
 
-static void rank_is_gone(roll *r, const meeting_message *m)
+static void rank_is_gone(watchdog *r, const meeting_message *m)
 {
-    char text[ROLL_TEXT_BYTES], place[256] = "";
+    char text[WATCHDOG_TEXT_BYTES], place[256] = "";
     if (m->kind == MEET_LEFT && r->ledger)
         JUDGE(r, ledger_leave(r->ledger, m->rank));
     if (m->kind != MEET_LOST)
@@ -131,18 +131,18 @@ static void rank_is_gone(roll *r, const meeting_message *m)
 
 static void listen(void *context, const meeting_message *m)
 {
-    roll *r = context;
+    watchdog *r = context;
     failure_note note;
     switch (m->kind) {
-    case ROLL_GROUP:
+    case WATCHDOG_GROUP:
         if (r->ledger)
             enter_group(r, m->body, m->bytes);
         break;
-    case ROLL_CALLS:
+    case WATCHDOG_CALLS:
         if (r->ledger)
             enter_calls(r, m->rank, m->body, m->bytes);
         break;
-    case ROLL_FAILURE:
+    case WATCHDOG_FAILURE:
         if (m->bytes != sizeof note)
             break;
         memcpy(&note, m->body, sizeof note);
@@ -161,7 +161,7 @@ static void listen(void *context, const meeting_message *m)
 /* ---- the thread ---- */
 
 /* What was called since the last time goes out in one message, or into the book. */
-static void send_calls(roll *r)
+static void send_calls(watchdog *r)
 {
     pthread_mutex_lock(&r->lock);
     ledger_call *calls = r->calls;
@@ -172,11 +172,11 @@ static void send_calls(roll *r)
     if (n && r->ledger)
         enter_calls(r, 0, (const char *)calls, n * sizeof *calls);
     else if (n)
-        meeting_send(r->meeting, ROLL_CALLS, calls, n * sizeof *calls, -1);
+        meeting_send(r->meeting, WATCHDOG_CALLS, calls, n * sizeof *calls, -1);
     free(calls);
 }
 
-void roll_round(roll *r, int milliseconds)
+void watchdog_round(watchdog *r, int milliseconds)
 {
     send_calls(r);
     meeting_listen(r->meeting, milliseconds, listen, r);
@@ -186,17 +186,17 @@ void roll_round(roll *r, int milliseconds)
         r->config.tick(r->config.context);
 }
 
-static void *roll_main(void *argument)
+static void *watchdog_main(void *argument)
 {
-    roll *r = argument;
+    watchdog *r = argument;
     while (!atomic_load(&r->stop) && !r->failed)
-        roll_round(r, ROLL_TICK_MILLISECONDS);
+        watchdog_round(r, WATCHDOG_TICK_MILLISECONDS);
     return NULL;
 }
 
-fsdp_status roll_open_over(const roll_config *config, struct meeting *m, roll **out)
+fsdp_status watchdog_open_over(const watchdog_config *config, struct meeting *m, watchdog **out)
 {
-    roll *r = calloc(1, sizeof *r);
+    watchdog *r = calloc(1, sizeof *r);
     if (r && config->job.rank == 0)
         r->ledger = ledger_new(config->job.world_size);
     if (!r || (config->job.rank == 0 && !r->ledger)) {
@@ -211,23 +211,23 @@ fsdp_status roll_open_over(const roll_config *config, struct meeting *m, roll **
     return FSDP_OK;
 }
 
-fsdp_status roll_open(const roll_config *config, void *gift, roll **out)
+fsdp_status watchdog_open(const watchdog_config *config, void *payload, watchdog **out)
 {
     meeting *m = NULL;
-    FSDP_TRY(meeting_open(&config->job, config->timeout_seconds, gift, &m));
-    return roll_open_over(config, m, out);
+    FSDP_TRY(meeting_open(&config->job, config->timeout_seconds, payload, &m));
+    return watchdog_open_over(config, m, out);
 }
 
-fsdp_status roll_begin(roll *r)
+fsdp_status watchdog_begin(watchdog *r)
 {
-    int error = pthread_create(&r->thread, NULL, roll_main, r);
+    int error = pthread_create(&r->thread, NULL, watchdog_main, r);
     if (error)
-        return error_set(FSDP_ERR_MEMORY, "cannot start the thread that calls the roll: %s", strerror(error));
+        return error_set(FSDP_ERR_MEMORY, "cannot start the thread that calls the watchdog: %s", strerror(error));
     r->running = true;
     return FSDP_OK;
 }
 
-void roll_end(roll *r)
+void watchdog_end(watchdog *r)
 {
     atomic_store(&r->stop, true);
     if (r->running)
@@ -235,11 +235,11 @@ void roll_end(roll *r)
     r->running = false;
 }
 
-void roll_close(roll *r)
+void watchdog_close(watchdog *r)
 {
     if (!r)
         return;
-    roll_end(r);
+    watchdog_end(r);
     if (r->meeting && !r->ledger)
         send_calls(r); /* rank 0 may not have compared them yet */
     meeting_close(r->meeting);
@@ -251,7 +251,7 @@ void roll_close(roll *r)
 
 /* ---- the caller ---- */
 
-fsdp_status roll_group(roll *r, int serial, const int *members, int n)
+fsdp_status watchdog_group(watchdog *r, int serial, const int *members, int n)
 {
     int32_t *numbers = malloc(((size_t)n + 1) * sizeof *numbers);
     if (!numbers)
@@ -264,13 +264,13 @@ fsdp_status roll_group(roll *r, int serial, const int *members, int n)
     if (r->ledger)
         status = ledger_add_group(r->ledger, serial, numbers + 1, n);
     else
-        meeting_send(r->meeting, ROLL_GROUP, numbers, ((size_t)n + 1) * sizeof *numbers, -1);
+        meeting_send(r->meeting, WATCHDOG_GROUP, numbers, ((size_t)n + 1) * sizeof *numbers, -1);
     pthread_mutex_unlock(&r->lock);
     free(numbers);
     return status;
 }
 
-static fsdp_status note(roll *r, const ledger_call *call)
+static fsdp_status note(watchdog *r, const ledger_call *call)
 {
     fsdp_status status = FSDP_OK;
     pthread_mutex_lock(&r->lock);
@@ -290,12 +290,12 @@ static fsdp_status note(roll *r, const ledger_call *call)
     return status;
 }
 
-fsdp_status roll_call(roll *r, int serial, int first_member, uint32_t sequence, const signature *what)
+fsdp_status watchdog_call(watchdog *r, int serial, int first_member, uint32_t sequence, const signature *what)
 {
     return note(r, &(ledger_call){.serial = serial, .first = first_member, .sequence = sequence, .what = *what});
 }
 
-fsdp_status roll_free_group(roll *r, int serial, int first_member, uint32_t sequence)
+fsdp_status watchdog_free_group(watchdog *r, int serial, int first_member, uint32_t sequence)
 {
     return note(r, &(ledger_call){.serial = serial, .first = first_member, .sequence = sequence, .frees = 1});
 }

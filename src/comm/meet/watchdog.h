@@ -1,4 +1,4 @@
-/* The roll call beside NCCL: every rank says what it calls, rank 0 compares (ledger.h), and a failure anywhere,
+/* The watchdog beside NCCL: every rank says what it calls, rank 0 compares (ledger.h), and a failure anywhere,
  * a lost process, a different path, a rank that does not come, is known everywhere within moments. Saying it costs the
  * calling thread a copy of a few hundred bytes; a thread of its own does the rest, over the meeting's connections. */
 #ifndef COMM_MEET_WATCHDOG_H
@@ -7,40 +7,40 @@
 #include "base/job.h"
 #include "comm/signature.h"
 
-enum { ROLL_TICK_MILLISECONDS = 20, ROLL_TEXT_BYTES = 1000 };
+enum { WATCHDOG_TICK_MILLISECONDS = 20, WATCHDOG_TEXT_BYTES = 1000 };
 
-typedef struct roll roll;
+typedef struct watchdog watchdog;
 
-typedef struct roll_config {
+typedef struct watchdog_config {
     job job;
     double timeout_seconds; /* of the meeting, and of every collective that lacks a rank */
-    /* A peer failed, or the ranks do not agree; called once, on the roll's thread. */
+    /* A peer failed, or the ranks do not agree; called once, on the watchdog's thread. */
     void (*fail)(void *context, fsdp_status status, const char *text);
-    /* What else is to be looked after, every ROLL_TICK_MILLISECONDS, on the roll's thread; optional. */
+    /* What else is to be looked after, every ROLL_TICK_MILLISECONDS, on the watchdog's thread; optional. */
     void (*tick)(void *context);
     void *context;
-} roll_config;
+} watchdog_config;
 
-/* Returns when all ranks have met. `gift` (MEET_GIFT_BYTES) is read on rank 0 and written on the others. The caller
- * owns *out. */
-fsdp_status roll_open(const roll_config *config, void *gift, roll **out);
+/* Returns when all ranks have met. `payload` (MEET_PAYLOAD_BYTES) is read on rank 0 and written on the others. The
+ * caller owns *out. */
+fsdp_status watchdog_open(const watchdog_config *config, void *payload, watchdog **out);
 /* The same over a meeting that is open already, which is taken. */
 struct meeting;
-fsdp_status roll_open_over(const roll_config *config, struct meeting *m, roll **out);
-void roll_round(roll *r, int milliseconds); /* what the thread does over and over; where there is none */
-fsdp_status roll_begin(roll *r);            /* starts the thread: `fail` and `tick` may be called from now on */
-void roll_end(roll *r);                     /* ends it; not from it */
-void roll_close(roll *r);                   /* says goodbye; NULL is legal */
+fsdp_status watchdog_open_over(const watchdog_config *config, struct meeting *m, watchdog **out);
+void watchdog_round(watchdog *r, int milliseconds); /* what the thread does over and over; where there is none */
+fsdp_status watchdog_begin(watchdog *r);            /* starts the thread: `fail` and `tick` may be called from now on */
+void watchdog_end(watchdog *r);                     /* ends it; not from it */
+void watchdog_close(watchdog *r);                   /* says goodbye; NULL is legal */
 
 /* A group that this rank is in, before its first call. `serial` is the same on all its ranks and never used again. */
-fsdp_status roll_group(roll *r, int serial, const int *members, int n);
+fsdp_status watchdog_group(watchdog *r, int serial, const int *members, int n);
 
 /* This rank makes its next call in the group (0, 1, ...). Never waits. */
-fsdp_status roll_call(roll *r, int serial, int first_member, uint32_t sequence, const signature *what);
+fsdp_status watchdog_call(watchdog *r, int serial, int first_member, uint32_t sequence, const signature *what);
 /* This rank, which has made `sequence` calls there, frees the group. */
-fsdp_status roll_free_group(roll *r, int serial, int first_member, uint32_t sequence);
+fsdp_status watchdog_free_group(watchdog *r, int serial, int first_member, uint32_t sequence);
 
 /* This rank failed: tells all others. Any thread. */
-void roll_fail(roll *r, fsdp_status status, const char *text);
+void watchdog_fail(watchdog *r, fsdp_status status, const char *text);
 
 #endif

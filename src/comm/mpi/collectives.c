@@ -41,24 +41,24 @@ static fsdp_status meet(comm_request *r)
 static fsdp_status gather(comm_request *r, const signature *s)
 {
     comm_group *g = r->group;
-    for (int i = 0; i < r->op.n_pieces; i++) {
-        const comm_piece *p = &r->op.pieces[i];
-        size_t size = fsdp_dtype_size(p->send.dtype), mine = (size_t)piece_count(p, g->rank) * size;
+    for (int i = 0; i < r->op.n_spans; i++) {
+        const comm_span *p = &r->op.spans[i];
+        size_t size = fsdp_dtype_size(p->send.dtype), mine = (size_t)span_count(p, g->rank) * size;
         for (int step = 1; step < g->size; step++) {
             int to = (g->rank + step) % g->size, from = (g->rank + g->size - step) % g->size;
-            FSDP_TRY(mpi_post_receive(r, MPI_PHASE_DATA, from, element(p->recv, piece_offset(p, from)),
-                                      (size_t)piece_count(p, from) * size));
+            FSDP_TRY(mpi_post_receive(r, MPI_PHASE_DATA, from, element(p->recv, span_offset(p, from)),
+                                      (size_t)span_count(p, from) * size));
             FSDP_TRY(mpi_post_send(r, MPI_PHASE_DATA, to, p->send.p, mine));
         }
         if (mine)
-            copy_bytes(element(p->recv, piece_offset(p, g->rank)), p->send.p, mine, false, 1);
+            copy_bytes(element(p->recv, span_offset(p, g->rank)), p->send.p, mine, false, 1);
     }
     return mpi_wait_posted(r, s);
 }
 
 /* One turn of a sum: everybody sends each rank r its stretches[r], and sums its own, peers' out of the scratch memory
  * (where each has room for `most` elements), into sum->out, which may be our own stretch of send. */
-static fsdp_status sum_stretches(comm_request *r, const signature *s, const comm_piece *p, int64_t most,
+static fsdp_status sum_stretches(comm_request *r, const signature *s, const comm_span *p, int64_t most,
                                  reduce_args *sum)
 {
     comm_group *g = r->group;
@@ -84,15 +84,14 @@ static fsdp_status sum_stretches(comm_request *r, const signature *s, const comm
     return FSDP_OK;
 }
 
-static fsdp_status reduce_scatter_piece(comm_request *r, const signature *s, const comm_piece *p)
+static fsdp_status reduce_scatter_span(comm_request *r, const signature *s, const comm_span *p)
 {
     comm_group *g = r->group;
     mpi_world *w = mpi_world_of(g->comm);
     int64_t most = (int64_t)w->scratch_bytes / g->size / (int64_t)fsdp_dtype_size(p->send.dtype);
-    for (int64_t start = 0; start < piece_largest(p, g->size); start += most) {
+    for (int64_t start = 0; start < span_largest(p, g->size); start += most) {
         for (int rank = 0; rank < g->size; rank++)
-            w->stretches[rank] =
-                (mpi_stretch){piece_offset(p, rank) + start, clamp(piece_count(p, rank) - start, most)};
+            w->stretches[rank] = (mpi_stretch){span_offset(p, rank) + start, clamp(span_count(p, rank) - start, most)};
         reduce_args sum = {.to = p->recv.dtype, .out = element(p->recv, start), .add = p->add};
         FSDP_TRY(sum_stretches(r, s, p, most, &sum));
     }
@@ -104,7 +103,7 @@ static fsdp_dtype sum_dtype_of(fsdp_dtype dtype)
     return dtype == FSDP_BF16 || dtype == FSDP_F16 ? FSDP_F32 : dtype;
 }
 
-static void give_sums(const comm_piece *p, const void *sums, fsdp_dtype dtype, mpi_stretch to)
+static void give_sums(const comm_span *p, const void *sums, fsdp_dtype dtype, mpi_stretch to)
 {
     const void *sources[] = {sums};
     if (to.n > 0)
@@ -120,7 +119,7 @@ static void give_sums(const comm_piece *p, const void *sums, fsdp_dtype dtype, m
 
 /* Each rank sums its share of a chunk, then all exchange their sums. Scratch memory: parts of peers in the first half,
  * sums in the second. In place is safe: what peers need of send is sent before recv is written. */
-static fsdp_status all_reduce_piece(comm_request *r, const signature *s, const comm_piece *p)
+static fsdp_status all_reduce_span(comm_request *r, const signature *s, const comm_span *p)
 {
     comm_group *g = r->group;
     mpi_world *w = mpi_world_of(g->comm);
@@ -149,7 +148,7 @@ static fsdp_status all_reduce_piece(comm_request *r, const signature *s, const c
 }
 
 /* A few numbers: everybody sends all, everybody sums all. One exchange instead of two. */
-static fsdp_status all_reduce_small(comm_request *r, const signature *s, const comm_piece *p)
+static fsdp_status all_reduce_small(comm_request *r, const signature *s, const comm_span *p)
 {
     mpi_world *w = mpi_world_of(r->group->comm);
     for (int rank = 0; rank < r->group->size; rank++)
@@ -158,7 +157,7 @@ static fsdp_status all_reduce_small(comm_request *r, const signature *s, const c
     return sum_stretches(r, s, p, p->count, &sum);
 }
 
-static fsdp_status broadcast_piece(comm_request *r, const signature *s, const comm_piece *p)
+static fsdp_status broadcast_span(comm_request *r, const signature *s, const comm_span *p)
 {
     comm_group *g = r->group;
     size_t bytes = (size_t)p->count * fsdp_dtype_size(p->send.dtype);
@@ -171,17 +170,17 @@ static fsdp_status broadcast_piece(comm_request *r, const signature *s, const co
     return mpi_wait_posted(r, s);
 }
 
-static fsdp_status run_piece(comm_request *r, const signature *s, const comm_piece *p)
+static fsdp_status run_span(comm_request *r, const signature *s, const comm_span *p)
 {
     mpi_world *w = mpi_world_of(r->group->comm);
     size_t bytes = (size_t)p->count * fsdp_dtype_size(p->send.dtype);
     if (r->kind == COMM_REDUCE_SCATTER)
-        return reduce_scatter_piece(r, s, p);
+        return reduce_scatter_span(r, s, p);
     if (r->kind == COMM_BROADCAST)
-        return broadcast_piece(r, s, p);
+        return broadcast_span(r, s, p);
     if (bytes <= SMALL_BYTES && bytes <= w->scratch_bytes / (size_t)r->group->size)
         return all_reduce_small(r, s, p);
-    return all_reduce_piece(r, s, p);
+    return all_reduce_span(r, s, p);
 }
 
 fsdp_status mpi_run(comm_request *r)
@@ -192,7 +191,7 @@ fsdp_status mpi_run(comm_request *r)
         return FSDP_OK;
     if (r->kind == COMM_ALL_GATHER || r->kind == COMM_EXCHANGE)
         return gather(r, s);
-    for (int i = 0; i < r->op.n_pieces; i++)
-        FSDP_TRY(run_piece(r, s, &r->op.pieces[i]));
+    for (int i = 0; i < r->op.n_spans; i++)
+        FSDP_TRY(run_span(r, s, &r->op.spans[i]));
     return FSDP_OK;
 }

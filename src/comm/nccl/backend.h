@@ -1,12 +1,12 @@
 /* What the files of the NCCL backend share. Every group has a communicator, a stream of its own ahead of the compute
  * stream, and a ring of events; collectives are enqueued at once, and whoever needs the result waits for the event: a
  * stream on the device, or the host. Sums run in NCCL's order, not in rank order. What ranks call is compared beside
- * NCCL, by the roll (roll.h), whose thread also looks after the communicators: a different call is known within
+ * NCCL, by the watchdog (watchdog.h), whose thread also looks after the communicators: a different call is known within
  * tens of milliseconds, which may be after NCCL has run it (a size too many on one side) and always ends the comm.
  *
- * Threads: the caller's enqueues; the roll's looks at events and asynchronous errors, and aborts. NCCL's calls that may
- * wait for peers (setting up and giving up a communicator) run as errands on threads of their own, so that a timeout
- * ends the wait for them whatever NCCL does. */
+ * Threads: the caller's enqueues; the watchdog's looks at events and asynchronous errors, and aborts. NCCL's calls that
+ * may wait for peers (setting up and giving up a communicator) run as errands on threads of their own, so that a
+ * timeout ends the wait for them whatever NCCL does. */
 #ifndef COMM_NCCL_BACKEND_H
 #define COMM_NCCL_BACKEND_H
 
@@ -49,7 +49,8 @@ typedef struct nccl_api {
 /* Collectives of a group whose end can be told apart. Older ones are done when a newer one is: one stream. */
 enum { NCCL_EVENTS = 64 };
 
-/* NCCL notices a peer's end before anybody says what happened there: for so long, what the roll says is preferred. */
+/* NCCL notices a peer's end before anybody says what happened there: for so long, what the watchdog says is preferred.
+ */
 #define NCCL_GRACE_SECONDS 2.0
 
 /* Memory of comm_allocate, and what a communicator knows it by. */
@@ -85,7 +86,7 @@ typedef struct nccl_group {
 typedef struct nccl_world {
     void *library;
     nccl_api api;
-    roll *roll;
+    watchdog *watchdog;
     bool rolling;
     ncclUniqueId id; /* of the world */
     nccl_memory *memories;
@@ -93,7 +94,7 @@ typedef struct nccl_world {
     pthread_mutex_t calls; /* held while NCCL works on a communicator, so that an abort does not free it meanwhile */
     pthread_mutex_t lock;
     nccl_group *groups;   /* those that can be watched and aborted */
-    double trouble_since; /* roll's thread: NCCL reports an error, and nobody has explained it yet */
+    double trouble_since; /* watchdog's thread: NCCL reports an error, and nobody has explained it yet */
     atomic_bool aborted;
     atomic_bool told; /* the failure came from a peer: everybody knows */
 } nccl_world;
@@ -133,9 +134,9 @@ void nccl_deregister_all(comm *c, nccl_group *n); /* before its communicator goe
 
 fsdp_status nccl_run(comm_request *r); /* nccl_collectives.c */
 
-/* nccl_errand.c: a call that may wait for peers, on a thread of its own. */
-typedef struct nccl_errand {
-    void (*run)(struct nccl_errand *e);
+/* nccl_timed_call.c: a call that may wait for peers, on a thread of its own. */
+typedef struct nccl_timed_call {
+    void (*run)(struct nccl_timed_call *e);
     device *device;
     nccl_api api;
     ncclUniqueId id;
@@ -144,12 +145,12 @@ typedef struct nccl_errand {
     int n_handles;
     ncclResult_t result;
     atomic_int state;
-} nccl_errand;
+} nccl_timed_call;
 
-nccl_errand *nccl_errand_new(const comm *c, void (*run)(nccl_errand *e)); /* NULL: no memory */
+nccl_timed_call *nccl_errand_new(const comm *c, void (*run)(nccl_timed_call *e)); /* NULL: no memory */
 
 /* Runs it and waits for its end, for the seconds given, or until `watched` becomes true (may be NULL). True: it has
  * ended, and e is the caller's to free(). False: it was left behind, and frees itself when it ends. */
-bool nccl_errand_run(nccl_errand *e, double seconds, const atomic_bool *watched);
+bool nccl_errand_run(nccl_timed_call *e, double seconds, const atomic_bool *watched);
 
 #endif

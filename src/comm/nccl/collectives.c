@@ -30,7 +30,7 @@ static char *element(buffer b, int64_t index)
     return (char *)b.p + index * (int64_t)fsdp_dtype_size(b.dtype);
 }
 
-static bool has_equal_counts(const comm_piece *p, int n)
+static bool has_equal_counts(const comm_span *p, int n)
 {
     for (int i = 1; p->counts && i < n; i++)
         if (p->counts[i] != p->counts[0])
@@ -39,38 +39,38 @@ static bool has_equal_counts(const comm_piece *p, int n)
 }
 
 /* Parts of unequal size: everybody's part is a broadcast (a sum at its owner), all in one launch. */
-static ncclResult_t gather_piece(const nccl_world *w, const comm_group *g, const comm_piece *p)
+static ncclResult_t gather_span(const nccl_world *w, const comm_group *g, const comm_span *p)
 {
     const nccl_group *n = g->backend;
     ncclDataType_t type = type_of(p->send.dtype);
     if (has_equal_counts(p, g->size))
-        return w->api.ncclAllGather(p->send.p, p->recv.p, (size_t)piece_count(p, 0), type, n->handle, n->queue);
+        return w->api.ncclAllGather(p->send.p, p->recv.p, (size_t)span_count(p, 0), type, n->handle, n->queue);
     ncclResult_t result = ncclSuccess;
     for (int rank = 0; rank < g->size && result == ncclSuccess; rank++) {
-        char *part = element(p->recv, piece_offset(p, rank));
-        if (piece_count(p, rank) > 0)
-            result = w->api.ncclBroadcast(rank == g->rank ? p->send.p : part, part, (size_t)piece_count(p, rank), type,
+        char *part = element(p->recv, span_offset(p, rank));
+        if (span_count(p, rank) > 0)
+            result = w->api.ncclBroadcast(rank == g->rank ? p->send.p : part, part, (size_t)span_count(p, rank), type,
                                           rank, n->handle, n->queue);
     }
     return result;
 }
 
-static ncclResult_t reduce_scatter_piece(const nccl_world *w, const comm_group *g, const comm_piece *p, void *to,
-                                         ncclRedOp_t operator)
+static ncclResult_t reduce_scatter_span(const nccl_world *w, const comm_group *g, const comm_span *p, void *to,
+                                        ncclRedOp_t operator)
 {
     const nccl_group *n = g->backend;
     ncclDataType_t type = type_of(p->send.dtype);
     if (has_equal_counts(p, g->size))
-        return w->api.ncclReduceScatter(p->send.p, to, (size_t)piece_count(p, 0), type, operator, n->handle, n->queue);
+        return w->api.ncclReduceScatter(p->send.p, to, (size_t)span_count(p, 0), type, operator, n->handle, n->queue);
     ncclResult_t result = ncclSuccess;
     for (int rank = 0; rank < g->size && result == ncclSuccess; rank++)
-        if (piece_count(p, rank) > 0)
-            result = w->api.ncclReduce(element(p->send, piece_offset(p, rank)), to, (size_t)piece_count(p, rank),
+        if (span_count(p, rank) > 0)
+            result = w->api.ncclReduce(element(p->send, span_offset(p, rank)), to, (size_t)span_count(p, rank),
                                        type, operator, rank, n->handle, n->queue);
     return result;
 }
 
-static ncclResult_t call_piece(const nccl_world *w, const comm_request *r, const comm_piece *p, void *to)
+static ncclResult_t call_span(const nccl_world *w, const comm_request *r, const comm_span *p, void *to)
 {
     const comm_group *g = r->group;
     const nccl_group *n = g->backend;
@@ -78,9 +78,9 @@ static ncclResult_t call_piece(const nccl_world *w, const comm_request *r, const
     switch (r->kind) {
     case COMM_ALL_GATHER:
     case COMM_EXCHANGE:
-        return gather_piece(w, g, p);
+        return gather_span(w, g, p);
     case COMM_REDUCE_SCATTER:
-        return reduce_scatter_piece(w, g, p, to, operator_of(r->op.reduction));
+        return reduce_scatter_span(w, g, p, to, operator_of(r->op.reduction));
     case COMM_ALL_REDUCE:
         return w->api.ncclAllReduce(p->send.p, to, (size_t)p->count, type, operator_of(r->op.reduction), n->handle,
                                     n->queue);
@@ -97,24 +97,24 @@ static bool is_reduction(const comm_request *r)
     return r->kind == COMM_REDUCE_SCATTER || r->kind == COMM_ALL_REDUCE;
 }
 
-static bool is_indirect(const comm_request *r, const comm_piece *p)
+static bool is_indirect(const comm_request *r, const comm_span *p)
 {
     return is_reduction(r) && (p->add || p->send.dtype != p->recv.dtype);
 }
 
 /* Elements that the result has on this rank. */
-static int64_t result_count(const comm_request *r, const comm_piece *p)
+static int64_t result_count(const comm_request *r, const comm_span *p)
 {
-    return r->kind == COMM_REDUCE_SCATTER ? piece_count(p, r->group->rank) : p->count;
+    return r->kind == COMM_REDUCE_SCATTER ? span_count(p, r->group->rank) : p->count;
 }
 
-static size_t staged_bytes(const comm_request *r, const comm_piece *p)
+static size_t staged_bytes(const comm_request *r, const comm_span *p)
 {
     return is_indirect(r, p) ? round_up((size_t)result_count(r, p) * fsdp_dtype_size(p->send.dtype), 256) : 0;
 }
 
 /* recv (+)= what was staged, in recv's type. */
-static fsdp_status finish_piece(const comm_request *r, const comm_piece *p, void *staged)
+static fsdp_status finish_span(const comm_request *r, const comm_span *p, void *staged)
 {
     const nccl_group *n = r->group->backend;
     device *d = r->group->comm->config.device;
@@ -126,25 +126,25 @@ static fsdp_status finish_piece(const comm_request *r, const comm_piece *p, void
     return a.n > 0 ? d->kernels->axpby(n->stream, &a) : FSDP_OK;
 }
 
-/* All pieces in one launch. `staging`: room behind what host data takes. */
-static fsdp_status enqueue(comm_request *r, const comm_piece *pieces, char *staging)
+/* All spans in one launch. `staging`: room behind what host data takes. */
+static fsdp_status enqueue(comm_request *r, const comm_span *spans, char *staging)
 {
     nccl_world *w = nccl_world_of(r->group->comm);
     FSDP_TRY(nccl_enter(r->group->comm));
     ncclResult_t result = w->api.ncclGroupStart();
     char *at = staging;
-    for (int i = 0; i < r->op.n_pieces && result == ncclSuccess; i++) {
-        result = call_piece(w, r, &pieces[i], is_indirect(r, &pieces[i]) ? at : pieces[i].recv.p);
-        at += staged_bytes(r, &pieces[i]);
+    for (int i = 0; i < r->op.n_spans && result == ncclSuccess; i++) {
+        result = call_span(w, r, &spans[i], is_indirect(r, &spans[i]) ? at : spans[i].recv.p);
+        at += staged_bytes(r, &spans[i]);
     }
     ncclResult_t ended = w->api.ncclGroupEnd();
     nccl_leave(r->group->comm);
     FSDP_TRY(nccl_check(w, result == ncclSuccess ? ended : result, comm_kind_name(r->kind)));
     at = staging;
-    for (int i = 0; i < r->op.n_pieces; i++) {
-        if (is_indirect(r, &pieces[i]))
-            FSDP_TRY(finish_piece(r, &pieces[i], at));
-        at += staged_bytes(r, &pieces[i]);
+    for (int i = 0; i < r->op.n_spans; i++) {
+        if (is_indirect(r, &spans[i]))
+            FSDP_TRY(finish_span(r, &spans[i], at));
+        at += staged_bytes(r, &spans[i]);
     }
     return FSDP_OK;
 }
@@ -175,7 +175,7 @@ static fsdp_status announce(comm_request *r)
     n->begun[place] = 0; /* its clock starts when the watch first sees it at the front */
     n->names[place] = what;
     pthread_mutex_unlock(&w->lock);
-    return roll_call(w->roll, r->group->serial, r->group->members[0], r->sequence, &what);
+    return watchdog_call(w->watchdog, r->group->serial, r->group->members[0], r->sequence, &what);
 }
 
 static fsdp_status run_on_device(comm_request *r)
@@ -185,27 +185,26 @@ static fsdp_status run_on_device(comm_request *r)
     device *d = c->config.device;
     size_t bytes = 0;
     char *staging = NULL;
-    for (int i = 0; i < r->op.n_pieces; i++)
-        bytes += staged_bytes(r, &r->op.pieces[i]);
+    for (int i = 0; i < r->op.n_spans; i++)
+        bytes += staged_bytes(r, &r->op.spans[i]);
     FSDP_TRY(nccl_stage(r->group, bytes, &staging));
     FSDP_TRY(d->event_record(r->op.stream, n->ready));
     FSDP_TRY(d->stream_wait(n->stream, n->ready));
-    FSDP_TRY(enqueue(r, r->op.pieces, staging));
+    FSDP_TRY(enqueue(r, r->op.spans, staging));
     return mark(r);
 }
 
 /* Elements of send and recv on this rank. */
-static int64_t send_count(const comm_request *r, const comm_piece *p)
+static int64_t send_count(const comm_request *r, const comm_span *p)
 {
-    return r->kind == COMM_REDUCE_SCATTER                           ? piece_offset(p, r->group->size)
-           : r->kind == COMM_ALL_GATHER || r->kind == COMM_EXCHANGE ? piece_count(p, r->group->rank)
+    return r->kind == COMM_REDUCE_SCATTER                           ? span_offset(p, r->group->size)
+           : r->kind == COMM_ALL_GATHER || r->kind == COMM_EXCHANGE ? span_count(p, r->group->rank)
                                                                     : p->count;
 }
 
-static int64_t recv_count(const comm_request *r, const comm_piece *p)
+static int64_t recv_count(const comm_request *r, const comm_span *p)
 {
-    return r->kind == COMM_ALL_GATHER || r->kind == COMM_EXCHANGE ? piece_offset(p, r->group->size)
-                                                                  : result_count(r, p);
+    return r->kind == COMM_ALL_GATHER || r->kind == COMM_EXCHANGE ? span_offset(p, r->group->size) : result_count(r, p);
 }
 
 /* Host data: up, through the collective, down again, and waited for. */
@@ -214,25 +213,25 @@ static fsdp_status run_on_host(comm_request *r)
     comm *c = r->group->comm;
     nccl_group *n = r->group->backend;
     device *d = c->config.device;
-    comm_piece pieces[COMM_MAX_PIECES];
+    comm_span spans[COMM_MAX_PIECES];
     size_t bytes = 256;
     char *staging;
-    for (int i = 0; i < r->op.n_pieces; i++) {
-        const comm_piece *p = &r->op.pieces[i];
+    for (int i = 0; i < r->op.n_spans; i++) {
+        const comm_span *p = &r->op.spans[i];
         bytes += round_up((size_t)send_count(r, p) * fsdp_dtype_size(p->send.dtype), 256) +
                  round_up((size_t)recv_count(r, p) * fsdp_dtype_size(p->recv.dtype), 256) + staged_bytes(r, p);
     }
     FSDP_TRY(nccl_stage(r->group, bytes, &staging));
     if (r->kind == COMM_BARRIER) { /* a sum of nothing in particular */
-        comm_piece one = {.send = {staging, FSDP_I32}, .recv = {staging, FSDP_I32}, .count = 1};
-        comm_request sum = {.op = {.n_pieces = 1, .pieces = &one}, .kind = COMM_ALL_REDUCE, .group = r->group};
+        comm_span one = {.send = {staging, FSDP_I32}, .recv = {staging, FSDP_I32}, .count = 1};
+        comm_request sum = {.op = {.n_spans = 1, .spans = &one}, .kind = COMM_ALL_REDUCE, .group = r->group};
         FSDP_TRY(enqueue(&sum, &one, staging));
         FSDP_TRY(mark(r));
         return nccl_wait_host(r->group, r->sequence);
     }
-    for (int i = 0; i < r->op.n_pieces; i++) {
-        comm_piece *p = &pieces[i];
-        *p = r->op.pieces[i];
+    for (int i = 0; i < r->op.n_spans; i++) {
+        comm_span *p = &spans[i];
+        *p = r->op.spans[i];
         size_t send = (size_t)send_count(r, p) * fsdp_dtype_size(p->send.dtype);
         size_t recv = (size_t)recv_count(r, p) * fsdp_dtype_size(p->recv.dtype);
         bool reads = r->kind != COMM_BROADCAST || r->group->rank == r->op.root;
@@ -241,23 +240,23 @@ static fsdp_status run_on_host(comm_request *r)
         p->recv.p = staging;
         staging += round_up(recv, 256);
         if (reads)
-            FSDP_TRY(d->copy(n->stream, p->send.p, r->op.pieces[i].send.p, send));
+            FSDP_TRY(d->copy(n->stream, p->send.p, r->op.spans[i].send.p, send));
         if (p->add)
-            FSDP_TRY(d->copy(n->stream, p->recv.p, r->op.pieces[i].recv.p, recv));
+            FSDP_TRY(d->copy(n->stream, p->recv.p, r->op.spans[i].recv.p, recv));
     }
-    FSDP_TRY(enqueue(r, pieces, staging));
+    FSDP_TRY(enqueue(r, spans, staging));
     FSDP_TRY(mark(r));
     FSDP_TRY(nccl_wait_host(r->group, r->sequence));
-    for (int i = 0; i < r->op.n_pieces; i++)
-        FSDP_TRY(d->copy(n->stream, r->op.pieces[i].recv.p, pieces[i].recv.p,
-                         (size_t)recv_count(r, &pieces[i]) * fsdp_dtype_size(pieces[i].recv.dtype)));
+    for (int i = 0; i < r->op.n_spans; i++)
+        FSDP_TRY(d->copy(n->stream, r->op.spans[i].recv.p, spans[i].recv.p,
+                         (size_t)recv_count(r, &spans[i]) * fsdp_dtype_size(spans[i].recv.dtype)));
     return d->stream_synchronize(n->stream);
 }
 
 /* An error of NCCL's is mostly another rank's doing, of which word is on its way. */
 static fsdp_status await_word(comm *c, fsdp_status status)
 {
-    char text[ROLL_TEXT_BYTES];
+    char text[WATCHDOG_TEXT_BYTES];
     struct timespec pause = {.tv_nsec = 5000000};
     double deadline = clock_seconds() + NCCL_GRACE_SECONDS;
     snprintf(text, sizeof text, "%s", engine_error_text(c));

@@ -16,7 +16,7 @@ static const double leave_seconds = 10;
 
 /* ---- setting up ---- */
 
-static void initialise(nccl_errand *e)
+static void initialise(nccl_timed_call *e)
 {
     e->result = e->api.ncclCommInitRank(&e->handles[0], e->size, e->id, e->rank);
 }
@@ -72,15 +72,15 @@ static fsdp_status announce(comm_group *g)
     snprintf(what.label, sizeof what.label, "opening of group %s", g->name);
     for (int i = 0; i < g->size; i++)
         what.hash = hash_u64(what.hash, (uint64_t)g->members[i]);
-    FSDP_TRY(roll_group(w->roll, g->serial, g->members, g->size));
-    return roll_call(w->roll, g->serial, g->members[0], 0, &what);
+    FSDP_TRY(watchdog_group(w->watchdog, g->serial, g->members, g->size));
+    return watchdog_call(w->watchdog, g->serial, g->members[0], 0, &what);
 }
 
 static fsdp_status connect_group(comm_group *g, nccl_group *n)
 {
     comm *c = g->comm;
     nccl_world *w = nccl_world_of(c);
-    nccl_errand *e = nccl_errand_new(c, initialise);
+    nccl_timed_call *e = nccl_errand_new(c, initialise);
     if (!e)
         return error_set(FSDP_ERR_MEMORY, "no memory for communication group %s", g->name);
     e->id = w->id;
@@ -108,12 +108,12 @@ static fsdp_status connect_group(comm_group *g, nccl_group *n)
     return status;
 }
 
-static fsdp_status start_roll(comm *c)
+static fsdp_status start_watchdog(comm *c)
 {
     nccl_world *w = nccl_world_of(c);
     if (w->rolling)
         return FSDP_OK;
-    FSDP_TRY(roll_begin(w->roll));
+    FSDP_TRY(watchdog_begin(w->watchdog));
     w->rolling = true;
     return FSDP_OK;
 }
@@ -135,7 +135,7 @@ fsdp_status nccl_group_open(comm_group *g)
     TRY_OR(fail, d->event_create(d, &n->ready));
     for (int i = 0; i < NCCL_EVENTS; i++)
         TRY_OR(fail, d->event_create(d, &n->done[i]));
-    TRY_OR(fail, start_roll(c));
+    TRY_OR(fail, start_watchdog(c));
     TRY_OR(fail, announce(g));
     TRY_OR(fail, connect_group(g, n));
     g->lacking = !nccl_register_all(c, n);
@@ -152,18 +152,18 @@ fail:
 
 /* ---- giving up ---- */
 
-static void destroy(nccl_errand *e)
+static void destroy(nccl_timed_call *e)
 {
     e->result = e->api.ncclCommDestroy(e->handles[0]);
 }
 
-static void abort_all(nccl_errand *e)
+static void abort_all(nccl_timed_call *e)
 {
     for (int i = 0; i < e->n_handles; i++)
         e->result = e->api.ncclCommAbort(e->handles[i]);
 }
 
-static void run_and_forget(nccl_errand *e)
+static void run_and_forget(nccl_timed_call *e)
 {
     if (nccl_errand_run(e, leave_seconds, NULL))
         free(e);
@@ -175,7 +175,7 @@ static void disconnect(comm *c, nccl_group *n)
     bool idle = n->enqueued == 0;
     if (!idle && cuda_event_done(n->done[n->enqueued % NCCL_EVENTS], &idle) != FSDP_OK)
         idle = false;
-    nccl_errand *e = nccl_errand_new(c, idle ? destroy : abort_all);
+    nccl_timed_call *e = nccl_errand_new(c, idle ? destroy : abort_all);
     if (!e)
         return;
     e->handles[0] = n->handle;
@@ -218,7 +218,7 @@ void nccl_group_close(comm_group *g)
     if (!g->backend)
         return;
     if (!atomic_load(&g->comm->failed))
-        (void)roll_free_group(nccl_world_of(g->comm)->roll, g->serial, g->members[0], g->started + 1);
+        (void)watchdog_free_group(nccl_world_of(g->comm)->watchdog, g->serial, g->members[0], g->started + 1);
     group_free(g->comm, g->backend);
     g->backend = NULL;
 }
@@ -231,7 +231,7 @@ void nccl_abort_groups(comm *c)
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += 1;
     bool locked = pthread_mutex_timedlock(&w->calls, &until) == 0;
-    nccl_errand *e = nccl_errand_new(c, abort_all);
+    nccl_timed_call *e = nccl_errand_new(c, abort_all);
     pthread_mutex_lock(&w->lock);
     for (nccl_group *n = w->groups; n; n = n->next) {
         if (e && n->handle)

@@ -50,7 +50,7 @@ static fsdp_status open_library(nccl_world *w)
     return FSDP_OK;
 }
 
-/* ---- what the roll's thread reports ---- */
+/* ---- what the watchdog's thread reports ---- */
 
 static void heard_failure(void *context, fsdp_status status, const char *text)
 {
@@ -62,7 +62,7 @@ static void heard_failure(void *context, fsdp_status status, const char *text)
 static void watch(void *context)
 {
     comm *c = context;
-    char text[ROLL_TEXT_BYTES];
+    char text[WATCHDOG_TEXT_BYTES];
     if (atomic_load(&c->failed) || atomic_load(&c->stop))
         return;
     (void)cuda_enter((const cuda_device *)c->config.device); /* this thread asks its events, not those of GPU 0 */
@@ -90,12 +90,12 @@ static fsdp_status nccl_open(comm *c)
     FSDP_TRY(open_library(w));
     if (c->rank == 0)
         FSDP_TRY(nccl_check(w, w->api.ncclGetUniqueId(&w->id), "making an id"));
-    roll_config config = {.job = c->config.job,
-                          .timeout_seconds = c->config.timeout_seconds,
-                          .fail = heard_failure,
-                          .tick = watch,
-                          .context = c};
-    return roll_open(&config, &w->id, &w->roll);
+    watchdog_config config = {.job = c->config.job,
+                              .timeout_seconds = c->config.timeout_seconds,
+                              .fail = heard_failure,
+                              .tick = watch,
+                              .context = c};
+    return watchdog_open(&config, &w->id, &w->watchdog);
 }
 
 /* ---- waiting ---- */
@@ -121,7 +121,7 @@ fsdp_status nccl_wait_host(comm_group *g, uint32_t sequence)
     struct timespec pause = {.tv_nsec = 20000};
     if (n->enqueued == 0)
         return FSDP_OK;
-    for (bool done = false; !done;) { /* ends: the roll's thread fails the comm at the timeout */
+    for (bool done = false; !done;) { /* ends: the watchdog's thread fails the comm at the timeout */
         if (atomic_load(&c->failed))
             return engine_failure(c);
         FSDP_TRY(cuda_event_done(n->done[sequence % NCCL_EVENTS], &done));
@@ -151,8 +151,8 @@ static void nccl_abort(comm *c, const char *message)
     nccl_world *w = nccl_world_of(c);
     if (!w || atomic_exchange(&w->aborted, true))
         return;
-    if (w->roll && !atomic_load(&w->told))
-        roll_fail(w->roll, FSDP_ERR_PEER, message);
+    if (w->watchdog && !atomic_load(&w->told))
+        watchdog_fail(w->watchdog, FSDP_ERR_PEER, message);
     nccl_abort_groups(c);
 }
 
@@ -162,7 +162,7 @@ static void nccl_close(comm *c)
     if (!w)
         return;
     nccl_release_all(c);
-    roll_close(w->roll);
+    watchdog_close(w->watchdog);
     pthread_mutex_destroy(&w->calls);
     pthread_mutex_destroy(&w->lock);
     free(w); /* the library stays open: its threads may still be ending */

@@ -8,11 +8,11 @@
 #include "base/clock.h"
 #include "device/cuda/cuda_device.h"
 
-enum errand_state { ERRAND_RUNNING, ERRAND_DONE, ERRAND_ABANDONED };
+enum timed_call_state { ERRAND_RUNNING, ERRAND_DONE, ERRAND_ABANDONED };
 
-nccl_errand *nccl_errand_new(const comm *c, void (*run)(nccl_errand *e))
+nccl_timed_call *nccl_errand_new(const comm *c, void (*run)(nccl_timed_call *e))
 {
-    nccl_errand *e = calloc(1, sizeof *e);
+    nccl_timed_call *e = calloc(1, sizeof *e);
     if (!e)
         return NULL;
     e->run = run;
@@ -21,9 +21,9 @@ nccl_errand *nccl_errand_new(const comm *c, void (*run)(nccl_errand *e))
     return e;
 }
 
-static void *errand_main(void *argument)
+static void *timed_call_main(void *argument)
 {
-    nccl_errand *e = argument;
+    nccl_timed_call *e = argument;
     int running = ERRAND_RUNNING;
     if (cuda_enter((const cuda_device *)e->device) == FSDP_OK)
         e->run(e);
@@ -34,12 +34,12 @@ static void *errand_main(void *argument)
     return NULL;
 }
 
-bool nccl_errand_run(nccl_errand *e, double seconds, const atomic_bool *watched)
+bool nccl_errand_run(nccl_timed_call *e, double seconds, const atomic_bool *watched)
 {
     double deadline = clock_seconds() + seconds;
     struct timespec pause = {.tv_nsec = 500000};
     pthread_t thread;
-    if (pthread_create(&thread, NULL, errand_main, e) != 0) {
+    if (pthread_create(&thread, NULL, timed_call_main, e) != 0) {
         e->result = ncclSystemError;
         return true;
     }

@@ -10,13 +10,13 @@ enum { STREAMING_BYTES = 4 << 20, REDUCE_ELEMENTS = 128 << 10 };
 
 static const shm_location nothing = {.region = SHM_NOTHING};
 
-/* Bytes of a piece that peers may read on this rank. */
-static size_t sent_bytes(const comm_request *r, const comm_piece *p)
+/* Bytes of a span that peers may read on this rank. */
+static size_t sent_bytes(const comm_request *r, const comm_span *p)
 {
     const comm_group *g = r->group;
-    int64_t n = r->kind == COMM_REDUCE_SCATTER                       ? piece_offset(p, g->size)
+    int64_t n = r->kind == COMM_REDUCE_SCATTER                       ? span_offset(p, g->size)
                 : r->kind == COMM_BROADCAST && g->rank != r->op.root ? 0
-                                                                     : piece_count(p, g->rank);
+                                                                     : span_count(p, g->rank);
     return (size_t)n * fsdp_dtype_size(p->send.dtype);
 }
 
@@ -31,9 +31,9 @@ fsdp_status shm_start(comm_request *r)
         if (rank != g->rank) /* the card that lies there was of a collective that everybody must be done with */
             FSDP_TRY(shm_wait(g, &s, rank, &channel_of(g, rank)->done, r->sequence - COMM_IN_FLIGHT));
     card->signature = s;
-    for (int i = 0; i < r->op.n_pieces; i++) {
-        size_t bytes = sent_bytes(r, &r->op.pieces[i]);
-        card->send[i] = bytes ? shm_locate(g->comm, r->op.pieces[i].send.p, bytes) : nothing;
+    for (int i = 0; i < r->op.n_spans; i++) {
+        size_t bytes = sent_bytes(r, &r->op.spans[i]);
+        card->send[i] = bytes ? shm_locate(g->comm, r->op.spans[i].send.p, bytes) : nothing;
     }
     shm_set_place(g->comm, &s);
     shm_publish(mine, &mine->arrived, r->sequence);
@@ -59,22 +59,22 @@ static fsdp_status meet(comm_request *r, const signature *s)
 static bool all_in_shared_memory(const comm_request *r)
 {
     for (int rank = 0; rank < r->group->size; rank++)
-        for (int i = 0; i < r->op.n_pieces; i++)
+        for (int i = 0; i < r->op.n_spans; i++)
             if (shm_card_of(r, rank)->send[i].region == SHM_ELSEWHERE)
                 return false;
     return true;
 }
 
-static const char *sent_by(const comm_request *r, int rank, int piece)
+static const char *sent_by(const comm_request *r, int rank, int span)
 {
-    return shm_address(r->group->comm, r->group->members[rank], shm_card_of(r, rank)->send[piece]);
+    return shm_address(r->group->comm, r->group->members[rank], shm_card_of(r, rank)->send[span]);
 }
 
 static size_t total_bytes(const comm_request *r)
 {
     size_t bytes = 0;
-    for (int i = 0; i < r->op.n_pieces; i++)
-        bytes += (size_t)piece_offset(&r->op.pieces[i], r->group->size) * fsdp_dtype_size(r->op.pieces[i].send.dtype);
+    for (int i = 0; i < r->op.n_spans; i++)
+        bytes += (size_t)span_offset(&r->op.spans[i], r->group->size) * fsdp_dtype_size(r->op.spans[i].send.dtype);
     return bytes;
 }
 
@@ -85,12 +85,12 @@ static void gather(comm_request *r)
     bool streaming = total_bytes(r) >= STREAMING_BYTES;
     for (int step = 0; step < g->size; step++) {
         int rank = (g->rank + step) % g->size;
-        for (int i = 0; i < r->op.n_pieces; i++) {
-            const comm_piece *p = &r->op.pieces[i];
-            size_t size = fsdp_dtype_size(p->send.dtype), n = (size_t)piece_count(p, rank);
+        for (int i = 0; i < r->op.n_spans; i++) {
+            const comm_span *p = &r->op.spans[i];
+            size_t size = fsdp_dtype_size(p->send.dtype), n = (size_t)span_count(p, rank);
             if (n == 0)
                 continue;
-            copy_bytes((char *)p->recv.p + (size_t)piece_offset(p, rank) * size,
+            copy_bytes((char *)p->recv.p + (size_t)span_offset(p, rank) * size,
                        step == 0 ? p->send.p : sent_by(r, rank, i), n * size, streaming, g->comm->workers);
         }
     }
@@ -101,23 +101,23 @@ static void reduce_scatter(comm_request *r)
     comm_group *g = r->group;
     const void *sources[SHM_MAX_RANKS];
     bool streaming = total_bytes(r) / (size_t)g->size >= STREAMING_BYTES;
-    for (int i = 0; i < r->op.n_pieces; i++) {
-        const comm_piece *p = &r->op.pieces[i];
-        int64_t skip = piece_offset(p, g->rank) * (int64_t)fsdp_dtype_size(p->send.dtype);
-        if (piece_count(p, g->rank) == 0)
+    for (int i = 0; i < r->op.n_spans; i++) {
+        const comm_span *p = &r->op.spans[i];
+        int64_t skip = span_offset(p, g->rank) * (int64_t)fsdp_dtype_size(p->send.dtype);
+        if (span_count(p, g->rank) == 0)
             continue;
         for (int rank = 0; rank < g->size; rank++)
             sources[rank] = (rank == g->rank ? (const char *)p->send.p : sent_by(r, rank, i)) + skip;
-        shm_reduce(r, p, g->size, sources, p->send.dtype, piece_count(p, g->rank), p->recv.p, streaming);
+        shm_reduce(r, p, g->size, sources, p->send.dtype, span_count(p, g->rank), p->recv.p, streaming);
     }
 }
 
 /* In chunks: each rank sums its share of the chunk out of everybody's memory into its staging slot, then all collect
  * the shares. Nobody overwrites recv (which may be send) in a chunk before all have summed it. */
-static fsdp_status all_reduce_piece(comm_request *r, const signature *s, int piece)
+static fsdp_status all_reduce_span(comm_request *r, const signature *s, int span)
 {
     comm_group *g = r->group;
-    const comm_piece *p = &r->op.pieces[piece];
+    const comm_span *p = &r->op.spans[span];
     const void *sources[SHM_MAX_RANKS];
     fsdp_dtype sum_dtype = shm_sum_dtype(p->send.dtype);
     int64_t from_size = (int64_t)fsdp_dtype_size(p->send.dtype), sum_size = (int64_t)fsdp_dtype_size(sum_dtype);
@@ -130,7 +130,7 @@ static fsdp_status all_reduce_piece(comm_request *r, const signature *s, int pie
         FSDP_TRY(shm_chunk_begin(r, s, true, &chunk));
         int64_t mine = start + g->rank * share, n = shm_clamp(p->count - mine, share);
         for (int rank = 0; n > 0 && rank < g->size; rank++)
-            sources[rank] = (rank == g->rank ? (const char *)p->send.p : sent_by(r, rank, piece)) + mine * from_size;
+            sources[rank] = (rank == g->rank ? (const char *)p->send.p : sent_by(r, rank, span)) + mine * from_size;
         if (n > 0)
             reduce_ordered(&(reduce_args){.reduction = r->op.reduction,
                                           .n_sources = g->size,
@@ -163,8 +163,8 @@ static fsdp_status all_reduce_piece(comm_request *r, const signature *s, int pie
 
 static void broadcast(comm_request *r)
 {
-    for (int i = 0; i < r->op.n_pieces; i++) {
-        const comm_piece *p = &r->op.pieces[i];
+    for (int i = 0; i < r->op.n_spans; i++) {
+        const comm_span *p = &r->op.spans[i];
         size_t bytes = (size_t)p->count * fsdp_dtype_size(p->send.dtype);
         bool root = r->group->rank == r->op.root;
         if (bytes)
@@ -184,8 +184,8 @@ static fsdp_status run_direct(comm_request *r, const signature *s)
         reduce_scatter(r);
         break;
     case COMM_ALL_REDUCE:
-        for (int i = 0; i < r->op.n_pieces; i++)
-            FSDP_TRY(all_reduce_piece(r, s, i));
+        for (int i = 0; i < r->op.n_spans; i++)
+            FSDP_TRY(all_reduce_span(r, s, i));
         break;
     case COMM_BROADCAST:
         broadcast(r);

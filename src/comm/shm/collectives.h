@@ -33,8 +33,8 @@ void shm_chunk_end(comm_request *r, const shm_chunk *chunk);
 /* The dtype that sums of `dtype` have before they are narrowed. */
 fsdp_dtype shm_sum_dtype(fsdp_dtype dtype);
 
-/* recv of a piece from n_sources, in order. */
-void shm_reduce(const comm_request *r, const comm_piece *p, int n_sources, const void *const *sources, fsdp_dtype from,
+/* recv of a span from n_sources, in order. */
+void shm_reduce(const comm_request *r, const comm_span *p, int n_sources, const void *const *sources, fsdp_dtype from,
                 int64_t n, void *out, bool streaming);
 
 fsdp_status shm_run_staged(comm_request *r, const signature *s);

@@ -74,7 +74,7 @@ fsdp_dtype shm_sum_dtype(fsdp_dtype dtype)
     return dtype == FSDP_BF16 || dtype == FSDP_F16 ? FSDP_F32 : dtype;
 }
 
-void shm_reduce(const comm_request *r, const comm_piece *p, int n_sources, const void *const *sources, fsdp_dtype from,
+void shm_reduce(const comm_request *r, const comm_span *p, int n_sources, const void *const *sources, fsdp_dtype from,
                 int64_t n, void *out, bool streaming)
 {
     reduce_ordered(&(reduce_args){.reduction = r->op.reduction,
@@ -95,25 +95,25 @@ static char *element(buffer b, int64_t index)
     return (char *)b.p + index * (int64_t)fsdp_dtype_size(b.dtype);
 }
 
-static fsdp_status gather_piece(comm_request *r, const signature *s, const comm_piece *p)
+static fsdp_status gather_span(comm_request *r, const signature *s, const comm_span *p)
 {
     comm_group *g = r->group;
     int64_t size = (int64_t)fsdp_dtype_size(p->send.dtype), most = (int64_t)world_of(g->comm)->slot_bytes / size;
-    for (int64_t start = 0; start < piece_largest(p, g->size); start += most) {
-        int64_t n = shm_clamp(piece_count(p, g->rank) - start, most);
+    for (int64_t start = 0; start < span_largest(p, g->size); start += most) {
+        int64_t n = shm_clamp(span_count(p, g->rank) - start, most);
         shm_chunk chunk;
         FSDP_TRY(shm_chunk_begin(r, s, n > 0, &chunk));
         if (n > 0) {
             memcpy(chunk.slot, element(p->send, start), (size_t)(n * size));
-            copy_bytes(element(p->recv, piece_offset(p, g->rank) + start), element(p->send, start), (size_t)(n * size),
+            copy_bytes(element(p->recv, span_offset(p, g->rank) + start), element(p->send, start), (size_t)(n * size),
                        false, 1);
         }
         FSDP_TRY(shm_chunk_exchange(r, s, &chunk));
         for (int step = 1; step < g->size; step++) {
             int rank = (g->rank + step) % g->size;
-            int64_t theirs = shm_clamp(piece_count(p, rank) - start, most);
+            int64_t theirs = shm_clamp(span_count(p, rank) - start, most);
             if (theirs > 0)
-                memcpy(element(p->recv, piece_offset(p, rank) + start), shm_chunk_of(r, &chunk, rank),
+                memcpy(element(p->recv, span_offset(p, rank) + start), shm_chunk_of(r, &chunk, rank),
                        (size_t)(theirs * size));
         }
         shm_chunk_end(r, &chunk);
@@ -123,25 +123,25 @@ static fsdp_status gather_piece(comm_request *r, const signature *s, const comm_
 
 /* A slot holds, for every rank, the same stretch of the part that it will sum. In place, recv is our own part of send:
  * the stretch is written after it was put into the slot. */
-static fsdp_status reduce_scatter_piece(comm_request *r, const signature *s, const comm_piece *p)
+static fsdp_status reduce_scatter_span(comm_request *r, const signature *s, const comm_span *p)
 {
     comm_group *g = r->group;
     const void *sources[SHM_MAX_RANKS];
     int64_t size = (int64_t)fsdp_dtype_size(p->send.dtype);
     int64_t most = (int64_t)world_of(g->comm)->slot_bytes / size / g->size;
-    for (int64_t start = 0; start < piece_largest(p, g->size); start += most) {
+    for (int64_t start = 0; start < span_largest(p, g->size); start += most) {
         shm_chunk chunk;
         FSDP_TRY(shm_chunk_begin(r, s, true, &chunk));
         for (int rank = 0; rank < g->size; rank++) {
-            int64_t n = shm_clamp(piece_count(p, rank) - start, most);
+            int64_t n = shm_clamp(span_count(p, rank) - start, most);
             if (n > 0)
-                memcpy(chunk.slot + rank * most * size, element(p->send, piece_offset(p, rank) + start),
+                memcpy(chunk.slot + rank * most * size, element(p->send, span_offset(p, rank) + start),
                        (size_t)(n * size));
         }
         FSDP_TRY(shm_chunk_exchange(r, s, &chunk));
         for (int rank = 0; rank < g->size; rank++)
             sources[rank] = shm_chunk_of(r, &chunk, rank) + g->rank * most * size;
-        int64_t n = shm_clamp(piece_count(p, g->rank) - start, most);
+        int64_t n = shm_clamp(span_count(p, g->rank) - start, most);
         if (n > 0)
             shm_reduce(r, p, g->size, sources, p->send.dtype, n, element(p->recv, start), false);
         shm_chunk_end(r, &chunk);
@@ -150,7 +150,7 @@ static fsdp_status reduce_scatter_piece(comm_request *r, const signature *s, con
 }
 
 /* Everybody sums everything: the fastest way for the few numbers that usually come here. */
-static fsdp_status all_reduce_piece(comm_request *r, const signature *s, const comm_piece *p)
+static fsdp_status all_reduce_span(comm_request *r, const signature *s, const comm_span *p)
 {
     comm_group *g = r->group;
     const void *sources[SHM_MAX_RANKS];
@@ -169,7 +169,7 @@ static fsdp_status all_reduce_piece(comm_request *r, const signature *s, const c
     return FSDP_OK;
 }
 
-static fsdp_status broadcast_piece(comm_request *r, const signature *s, const comm_piece *p)
+static fsdp_status broadcast_span(comm_request *r, const signature *s, const comm_span *p)
 {
     comm_group *g = r->group;
     bool root = g->rank == r->op.root;
@@ -190,20 +190,20 @@ static fsdp_status broadcast_piece(comm_request *r, const signature *s, const co
 
 fsdp_status shm_run_staged(comm_request *r, const signature *s)
 {
-    for (int i = 0; i < r->op.n_pieces; i++) {
-        const comm_piece *p = &r->op.pieces[i];
+    for (int i = 0; i < r->op.n_spans; i++) {
+        const comm_span *p = &r->op.spans[i];
         switch (r->kind) {
         case COMM_REDUCE_SCATTER:
-            FSDP_TRY(reduce_scatter_piece(r, s, p));
+            FSDP_TRY(reduce_scatter_span(r, s, p));
             break;
         case COMM_ALL_REDUCE:
-            FSDP_TRY(all_reduce_piece(r, s, p));
+            FSDP_TRY(all_reduce_span(r, s, p));
             break;
         case COMM_BROADCAST:
-            FSDP_TRY(broadcast_piece(r, s, p));
+            FSDP_TRY(broadcast_span(r, s, p));
             break;
         default:
-            FSDP_TRY(gather_piece(r, s, p));
+            FSDP_TRY(gather_span(r, s, p));
         }
     }
     return FSDP_OK;

@@ -13,7 +13,7 @@ typedef struct device_cpu {
     device base;
     kernel_table kernels;
     simd_level level;
-    cpu_product_set product;
+    cpu_gemm_set product;
     int n_threads; /* fixed when the device opens, so that workspaces asked for early still fit later */
 } device_cpu;
 
@@ -27,7 +27,7 @@ const char *cpu_level_name(simd_level level);
 
 /* As device_open_cpu with the level forced, for tests and timing. FSDP_ERR_UNSUPPORTED when the machine has not got it.
  */
-fsdp_status device_open_cpu_level(cpu_product product, simd_level level, device **out);
+fsdp_status device_open_cpu_level(cpu_gemm product, simd_level level, device **out);
 
 extern const kernel_table cpu_kernels_base;
 #ifdef __x86_64__

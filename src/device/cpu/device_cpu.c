@@ -271,7 +271,7 @@ static const device cpu_device_template = {
     .close = cpu_close,
 };
 
-fsdp_status device_open_cpu_level(cpu_product product, simd_level level, device **out)
+fsdp_status device_open_cpu_level(cpu_gemm product, simd_level level, device **out)
 {
     *out = NULL;
     if (level > cpu_best_level())
@@ -297,7 +297,7 @@ fail:
     return status;
 }
 
-fsdp_status device_open_cpu(cpu_product product, device **out)
+fsdp_status device_open_cpu(cpu_gemm product, device **out)
 {
     return device_open_cpu_level(product, cpu_best_level(), out);
 }

@@ -64,7 +64,7 @@ void pinned_release(void *memory, size_t bytes);
 void cuda_cache_open(cuda_device *d);
 void cuda_cache_save(cuda_device *d);
 
-/* gemm_cache.c: choices_export and choices_import of the device table */
+/* gemm_cache.c: autotune_export and autotune_import of the device table */
 fsdp_status cuda_choices_export(device *d, char **bytes, size_t *n);
 fsdp_status cuda_choices_import(device *d, const char *name, const char *bytes, size_t n);
 

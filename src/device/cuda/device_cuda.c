@@ -293,8 +293,8 @@ const device cuda_device_table = {
     .native_stream = native_stream,
     .halves = device_halves,
     .random = device_random,
-    .choices_export = cuda_choices_export,
-    .choices_import = cuda_choices_import,
+    .autotune_export = cuda_choices_export,
+    .autotune_import = cuda_choices_import,
     .available = device_available,
     .close = device_shut,
 };

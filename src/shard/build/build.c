@@ -160,23 +160,23 @@ typedef struct places {
     uint8_t *shared, *resident, *host;
 } places;
 
-static void place_part(const fsdp_model *m, unit_segment *part, bool offloaded, places *at)
+static void place_part(const fsdp_model *m, unit_segment *segment, bool offloaded, places *at)
 {
-    size_t numel = (size_t)part->numel, whole = numel * sizeof(float),
+    size_t numel = (size_t)segment->numel, whole = numel * sizeof(float),
            copy = numel * fsdp_dtype_size(m->config.param_dtype);
     if (offloaded) {
-        part->master = take(&at->host, whole);
-        part->host_copy = has_copy(m) ? take(&at->host, copy) : part->master;
-        part->copy = take(&at->shared, copy);
+        segment->master = take(&at->host, whole);
+        segment->host_copy = has_copy(m) ? take(&at->host, copy) : segment->master;
+        segment->copy = take(&at->shared, copy);
     } else {
         if (model_splits_masters(m))
-            part->rest = take(&at->resident, numel * sizeof *part->rest);
+            segment->low = take(&at->resident, numel * sizeof *segment->low);
         else
-            part->master = take(has_copy(m) ? &at->resident : &at->shared, whole);
-        part->copy = has_copy(m) ? take(&at->shared, copy) : part->master;
+            segment->master = take(has_copy(m) ? &at->resident : &at->shared, whole);
+        segment->copy = has_copy(m) ? take(&at->shared, copy) : segment->master;
     }
-    if (part->layout->trainable)
-        part->gradient = take(offloaded ? &at->host : &at->resident, whole);
+    if (segment->layout->trainable)
+        segment->gradient = take(offloaded ? &at->host : &at->resident, whole);
 }
 
 static fsdp_status allocate_places(fsdp_model *m)
@@ -204,16 +204,16 @@ static fsdp_status place_units(fsdp_model *m)
         u->n_segments = u->layout->n_segments;
         u->stale = true;
         for (int k = 0; k < u->n_segments; k++) {
-            unit_segment *part = &u->segments[k];
-            const layout_segment *s = part->layout = &u->layout->segments[k];
-            part->numel = part_numel(m, s);
-            part->first = m->replicated ? 0 : s->cuts[m->shard_rank];
-            place_part(m, part, m->offloaded[i], &at);
-            part->counts = calloc((size_t)m->n_shards, sizeof *part->counts);
-            if (!part->counts)
+            unit_segment *segment = &u->segments[k];
+            const layout_segment *s = segment->layout = &u->layout->segments[k];
+            segment->numel = part_numel(m, s);
+            segment->first = m->replicated ? 0 : s->cuts[m->shard_rank];
+            place_part(m, segment, m->offloaded[i], &at);
+            segment->counts = calloc((size_t)m->n_shards, sizeof *segment->counts);
+            if (!segment->counts)
                 return error_set(FSDP_ERR_MEMORY, "placing unit %s: out of host memory", u->layout->name);
             for (int r = 0; r < m->n_shards; r++)
-                part->counts[r] = layout_shard_numel(s, r);
+                segment->counts[r] = layout_shard_numel(s, r);
         }
     }
     return FSDP_OK;
@@ -267,22 +267,22 @@ size_t model_norm_bytes(const fsdp_model *m)
     return (size_t)(norm_blocks(m) + m->n_shards + landed) * sizeof(double);
 }
 
-static fsdp_status place_numbers(fsdp_model *m)
+static fsdp_status place_scalars(fsdp_model *m)
 {
     m->norm_blocks_bytes = model_norm_bytes(m);
     FSDP_TRY(m->dev->allocate(m->dev, MEMORY_DEVICE, m->norm_blocks_bytes, (void **)&m->norm_blocks));
     m->norm_partials = m->norm_blocks + norm_blocks(m);
     m->unit_squares = m->norm_partials + m->n_shards;
-    FSDP_TRY(m->dev->allocate(m->dev, MEMORY_DEVICE, sizeof *m->numbers, (void **)&m->numbers));
-    return m->dev->allocate(m->dev, MEMORY_HOST, MODEL_HOST_NUMBERS * sizeof *m->host_numbers,
-                            (void **)&m->host_numbers);
+    FSDP_TRY(m->dev->allocate(m->dev, MEMORY_DEVICE, sizeof *m->scalars, (void **)&m->scalars));
+    return m->dev->allocate(m->dev, MEMORY_HOST, MODEL_HOST_SCALARS * sizeof *m->host_scalars,
+                            (void **)&m->host_scalars);
 }
 
 static fsdp_status sum_statistics(void *context, stream *s, double *values, int64_t n)
 {
     fsdp_model *m = context;
-    comm_piece piece = {.send = {values, FSDP_F64}, .recv = {values, FSDP_F64}, .count = n};
-    comm_op op = {.label = "batch statistics", .step = m->step, .n_pieces = 1, .pieces = &piece, .stream = s};
+    comm_span piece = {.send = {values, FSDP_F64}, .recv = {values, FSDP_F64}, .count = n};
+    comm_op op = {.label = "batch statistics", .step = m->step, .n_spans = 1, .spans = &piece, .stream = s};
     comm_request request = COMM_REQUEST_INIT;
     FSDP_TRY(comm_all_reduce(comm_world(m->world->comm), &op, &request));
     return comm_wait(&request, s);
@@ -292,8 +292,8 @@ static fsdp_status sum_statistics(void *context, stream *s, double *values, int6
 static fsdp_status gather_values(void *context, stream *s, buffer mine, buffer all, int64_t n)
 {
     fsdp_model *m = context;
-    comm_piece piece = {.send = mine, .recv = all, .count = n};
-    comm_op op = {.label = "all_gather of values", .step = m->step, .n_pieces = 1, .pieces = &piece, .stream = s};
+    comm_span piece = {.send = mine, .recv = all, .count = n};
+    comm_op op = {.label = "all_gather of values", .step = m->step, .n_spans = 1, .spans = &piece, .stream = s};
     comm_request request = COMM_REQUEST_INIT;
     FSDP_TRY(comm_all_gather(comm_world(m->world->comm), &op, &request));
     return comm_wait_sent(&request, s);
@@ -302,8 +302,8 @@ static fsdp_status gather_values(void *context, stream *s, buffer mine, buffer a
 static fsdp_status scatter_sums(void *context, stream *s, buffer all, buffer mine, int64_t n, bool add)
 {
     fsdp_model *m = context;
-    comm_piece piece = {.send = all, .recv = mine, .count = n, .add = add};
-    comm_op op = {.label = "reduce_scatter of values", .step = m->step, .n_pieces = 1, .pieces = &piece, .stream = s};
+    comm_span piece = {.send = all, .recv = mine, .count = n, .add = add};
+    comm_op op = {.label = "reduce_scatter of values", .step = m->step, .n_spans = 1, .spans = &piece, .stream = s};
     comm_request request = COMM_REQUEST_INIT;
     FSDP_TRY(comm_reduce_scatter(comm_world(m->world->comm), &op, &request));
     return comm_wait_sent(&request, s);
@@ -361,7 +361,7 @@ fsdp_status fsdp_shard(fsdp_world *w, fsdp_module *net, const fsdp_config *confi
     }
     TRY_OR(fail, place_units(m));
     TRY_OR(fail, place_buffers(m));
-    TRY_OR(fail, place_numbers(m));
+    TRY_OR(fail, place_scalars(m));
     if (offload_any(m))
         TRY_OR(fail, offload_create(m, &m->offload));
     TRY_OR(fail, model_initialize(m));
@@ -396,8 +396,8 @@ void fsdp_model_free(fsdp_model *m)
     model_release_arena(m, &m->slab);
     model_release_arena(m, &m->gradient);
     model_release_arena(m, &m->gather);
-    m->dev->release(m->dev, MEMORY_HOST, m->host_numbers, MODEL_HOST_NUMBERS * sizeof *m->host_numbers);
-    m->dev->release(m->dev, MEMORY_DEVICE, m->numbers, sizeof *m->numbers);
+    m->dev->release(m->dev, MEMORY_HOST, m->host_scalars, MODEL_HOST_SCALARS * sizeof *m->host_scalars);
+    m->dev->release(m->dev, MEMORY_DEVICE, m->scalars, sizeof *m->scalars);
     m->dev->release(m->dev, MEMORY_DEVICE, m->norm_blocks, m->norm_blocks_bytes);
     m->dev->release(m->dev, MEMORY_DEVICE, m->buffers, m->buffers_bytes);
     m->dev->release(m->dev, MEMORY_HOST, m->host, m->host_bytes);

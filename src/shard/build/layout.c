@@ -21,11 +21,11 @@ static fsdp_status place_group(layout_segment *s, fsdp_parameter *head)
         if (p->unit != head->unit || p->trainable != head->trainable || p->decay != head->decay)
             return error_set(FSDP_ERR_INPUT, "%s and %s form a group: they must share unit, freezing and weight decay",
                              head->name, p->name);
-        layout_place *grown = realloc(s->places, (size_t)(s->n_places + 1) * sizeof *grown);
+        layout_slot *grown = realloc(s->slots, (size_t)(s->n_slots + 1) * sizeof *grown);
         if (!grown)
             return error_set(FSDP_ERR_MEMORY, "laying out %s: out of host memory", p->name);
-        s->places = grown;
-        s->places[s->n_places++] = (layout_place){p, at};
+        s->slots = grown;
+        s->slots[s->n_slots++] = (layout_slot){p, at};
         at += p->numel;
     }
     s->numel = at;
@@ -77,14 +77,14 @@ static fsdp_status build_unit(layout *l, int index, const char *name, const modu
     for (int frozen = 0; frozen < 2; frozen++) {
         layout_segment *s = &u->segments[u->n_segments];
         fsdp_status status = fill_segment(s, contents, index, !frozen);
-        if (s->n_places == 0 && status == FSDP_OK)
+        if (s->n_slots == 0 && status == FSDP_OK)
             continue;
         u->n_segments++; /* also on failure: layout_free finds it */
         FSDP_TRY(status);
         FSDP_TRY(cut_segment(s, l->n_shards, weights));
-        for (int i = 0; i < s->n_places; i++) {
-            u->parameters_numel += s->places[i].parameter->numel;
-            l->trainable_numel += frozen ? 0 : s->places[i].parameter->numel;
+        for (int i = 0; i < s->n_slots; i++) {
+            u->parameters_numel += s->slots[i].parameter->numel;
+            l->trainable_numel += frozen ? 0 : s->slots[i].parameter->numel;
         }
     }
     if (u->n_segments == 0)
@@ -124,7 +124,7 @@ void layout_free(layout *l)
         return;
     for (int i = 0; i < l->n_units; i++) {
         for (int k = 0; k < l->units[i].n_segments; k++) {
-            free(l->units[i].segments[k].places);
+            free(l->units[i].segments[k].slots);
             free(l->units[i].segments[k].cuts);
         }
         free(l->units[i].name);
@@ -146,10 +146,10 @@ uint64_t layout_hash(const layout *l)
         for (int k = 0; k < l->units[i].n_segments; k++) {
             const layout_segment *s = &l->units[i].segments[k];
             h = hash_u64(h, s->trainable);
-            for (int p = 0; p < s->n_places; p++) {
-                h = hash_text(h, s->places[p].parameter->name);
-                h = hash_u64(h, (uint64_t)s->places[p].offset);
-                h = hash_u64(h, (uint64_t)s->places[p].parameter->numel);
+            for (int p = 0; p < s->n_slots; p++) {
+                h = hash_text(h, s->slots[p].parameter->name);
+                h = hash_u64(h, (uint64_t)s->slots[p].offset);
+                h = hash_u64(h, (uint64_t)s->slots[p].parameter->numel);
             }
             for (int r = 0; r <= l->n_shards; r++)
                 h = hash_u64(h, (uint64_t)s->cuts[r]);
@@ -158,7 +158,7 @@ uint64_t layout_hash(const layout *l)
     return h;
 }
 
-void layout_overlap(const layout_place *place, int64_t first, int64_t end, int64_t *from, int64_t *n, int64_t *at)
+void layout_overlap(const layout_slot *place, int64_t first, int64_t end, int64_t *from, int64_t *n, int64_t *at)
 {
     int64_t begin = max_i64(place->offset, first), stop = min_i64(place->offset + place->parameter->numel, end);
     *n = max_i64(0, stop - begin);

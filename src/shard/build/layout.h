@@ -11,19 +11,19 @@
 
 #define LAYOUT_BLOCK 64
 
-typedef struct layout_place {
+typedef struct layout_slot {
     fsdp_parameter *parameter;
     int64_t offset; /* elements from the start of the segment */
-} layout_place;
+} layout_slot;
 
 typedef struct layout_segment {
     bool trainable;
-    int n_places;
-    layout_place *places; /* by offset */
-    int64_t decay_end;    /* elements before it take weight decay */
-    int64_t numel;        /* end of the last parameter */
-    int64_t padded;       /* numel and padding: the size of the full buffer */
-    int64_t *cuts;        /* (n_shards + 1): shard r is [cuts[r], cuts[r+1]) */
+    int n_slots;
+    layout_slot *slots; /* by offset */
+    int64_t decay_end;  /* elements before it take weight decay */
+    int64_t numel;      /* end of the last parameter */
+    int64_t padded;     /* numel and padding: the size of the full buffer */
+    int64_t *cuts;      /* (n_shards + 1): shard r is [cuts[r], cuts[r+1]) */
 } layout_segment;
 
 typedef struct layout_unit {
@@ -40,7 +40,7 @@ typedef struct layout {
 } layout;
 
 /* Parameters name their unit (parameter->unit in 0 .. n_units-1). `weights` gives shards their relative sizes (n_shards
- * numbers); NULL: equal. Names are copied. */
+ * scalars); NULL: equal. Names are copied. */
 fsdp_status layout_build(const module_contents *contents, int n_units, const char *const *names, int n_shards,
                          const int *weights, layout **out);
 void layout_free(layout *l);
@@ -53,6 +53,6 @@ uint64_t layout_hash(const layout *l);
 
 /* The part of a parameter that lies in elements [first, end) of its segment: its own elements [*from, *from + *n), at
  * segment element *at. *n is 0 when none does. */
-void layout_overlap(const layout_place *place, int64_t first, int64_t end, int64_t *from, int64_t *n, int64_t *at);
+void layout_overlap(const layout_slot *place, int64_t first, int64_t end, int64_t *from, int64_t *n, int64_t *at);
 
 #endif

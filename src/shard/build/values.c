@@ -1,4 +1,4 @@
-/* A model's state by name: filling parameters from a source, listing this rank's pieces for checkpoints, reading
+/* A model's state by name: filling parameters from a source, listing this rank's slices for checkpoints, reading
  * values. */
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 #define CHUNK ((int64_t)1 << 20) /* elements that pass through host memory at a time */
 
 /* Visits the overlap of every parameter with this rank's parts, in unit order. Stops at the first failure. */
-typedef fsdp_status (*piece_visitor)(fsdp_model *m, const model_piece *piece, void *context);
+typedef fsdp_status (*slice_visitor)(fsdp_model *m, const model_slice *slice, void *context);
 
 /* With hybrid sharding every group holds the same: the first one writes. Replicated: rank 0. */
 static bool writes(const fsdp_model *m)
@@ -22,80 +22,80 @@ static bool writes(const fsdp_model *m)
     return !m->replica_group || comm_group_rank(m->replica_group) == 0;
 }
 
-static bool piece_of(const fsdp_model *m, const unit_segment *part, int place, int slice, model_piece *out)
+static bool slice_of(const fsdp_model *m, const unit_segment *segment, int place, int range, model_slice *out)
 {
-    const layout_place *p = &part->layout->places[place];
+    const layout_slot *p = &segment->layout->slots[place];
     int64_t at;
-    *out = (model_piece){.parameter = p->parameter, .part = part, .slice = slice, .writes = writes(m)};
-    layout_overlap(p, part->first, part->first + part->numel, &out->first, &out->n, &at);
-    out->at = at - part->first;
+    *out = (model_slice){.parameter = p->parameter, .segment = segment, .range = range, .writes = writes(m)};
+    layout_overlap(p, segment->first, segment->first + segment->numel, &out->first, &out->n, &at);
+    out->at = at - segment->first;
     return out->n > 0;
 }
 
-static fsdp_status for_each_piece(fsdp_model *m, piece_visitor visit, void *context)
+static fsdp_status for_each_slice(fsdp_model *m, slice_visitor visit, void *context)
 {
-    int slice = 0;
+    int range = 0;
     for (int i = 0; i < m->layout->n_units; i++) {
         unit *u = &m->units[i];
         for (int k = 0; k < u->n_segments; k++) {
-            unit_segment *part = &u->segments[k];
-            for (int p = 0; p < part->layout->n_places; p++) {
-                model_piece piece;
-                if (piece_of(m, part, p, part->gradient ? slice : -1, &piece))
-                    FSDP_TRY(visit(m, &piece, context));
+            unit_segment *segment = &u->segments[k];
+            for (int p = 0; p < segment->layout->n_slots; p++) {
+                model_slice slice;
+                if (slice_of(m, segment, p, segment->gradient ? range : -1, &slice))
+                    FSDP_TRY(visit(m, &slice, context));
             }
-            slice += part->gradient != NULL;
+            range += segment->gradient != NULL;
         }
     }
     return FSDP_OK;
 }
 
-static fsdp_status count_piece(fsdp_model *m, const model_piece *piece, void *context)
+static fsdp_status count_slice(fsdp_model *m, const model_slice *slice, void *context)
 {
     (void)m;
-    (void)piece;
+    (void)slice;
     ++*(int *)context;
     return FSDP_OK;
 }
 
-int model_pieces(const fsdp_model *m)
+int model_slices(const fsdp_model *m)
 {
     int n = 0;
-    for_each_piece((fsdp_model *)(uintptr_t)m, count_piece, &n);
+    for_each_slice((fsdp_model *)(uintptr_t)m, count_slice, &n);
     return n;
 }
 
-typedef struct wanted_piece {
+typedef struct wanted_slice {
     int index;
-    model_piece piece;
-} wanted_piece;
+    model_slice slice;
+} wanted_slice;
 
-static fsdp_status take_piece(fsdp_model *m, const model_piece *piece, void *context)
+static fsdp_status take_slice(fsdp_model *m, const model_slice *slice, void *context)
 {
     (void)m;
-    wanted_piece *wanted = context;
+    wanted_slice *wanted = context;
     if (wanted->index-- == 0)
-        wanted->piece = *piece;
+        wanted->slice = *slice;
     return FSDP_OK;
 }
 
-model_piece model_piece_at(const fsdp_model *m, int index)
+model_slice model_slice_at(const fsdp_model *m, int index)
 {
-    wanted_piece wanted = {.index = index};
-    for_each_piece((fsdp_model *)(uintptr_t)m, take_piece, &wanted);
-    return wanted.piece;
+    wanted_slice wanted = {.index = index};
+    for_each_slice((fsdp_model *)(uintptr_t)m, take_slice, &wanted);
+    return wanted.slice;
 }
 
 /* Masters kept as halves pass through the norm's memory, which nobody uses between steps. */
-static fsdp_status move_halves(fsdp_model *m, const model_piece *p, int64_t first, int64_t n, float *host, bool join)
+static fsdp_status move_halves(fsdp_model *m, const model_slice *p, int64_t first, int64_t n, float *host, bool join)
 {
     int64_t most = (int64_t)(m->norm_blocks_bytes / sizeof(float));
     halves_args a = {.whole = (float *)(void *)m->norm_blocks, .join = join};
     for (int64_t done = 0; done < n; done += a.n) {
         int64_t at = p->at + first + done;
         a.n = min_i64(most, n - done);
-        a.high = (uint16_t *)p->part->copy + at;
-        a.low = p->part->rest + at;
+        a.high = (uint16_t *)p->segment->copy + at;
+        a.low = p->segment->low + at;
         if (!join)
             FSDP_TRY(model_put(m, a.whole, host + done, (size_t)a.n * sizeof(float)));
         FSDP_TRY(m->dev->halves(m->compute, &a));
@@ -105,28 +105,28 @@ static fsdp_status move_halves(fsdp_model *m, const model_piece *p, int64_t firs
     return m->dev->stream_synchronize(m->compute);
 }
 
-fsdp_status model_read_piece(fsdp_model *m, const model_piece *p, int64_t first, int64_t n, float *out)
+fsdp_status model_read_slice(fsdp_model *m, const model_slice *p, int64_t first, int64_t n, float *out)
 {
     FSDP_TRY(offload_settle(m));
-    if (p->part->rest)
+    if (p->segment->low)
         return move_halves(m, p, first, n, out, true);
-    if (p->part->host_copy) {
-        memcpy(out, p->part->master + p->at + first, (size_t)n * sizeof(float));
+    if (p->segment->host_copy) {
+        memcpy(out, p->segment->master + p->at + first, (size_t)n * sizeof(float));
         return FSDP_OK;
     }
-    return model_fetch(m, out, p->part->master + p->at + first, (size_t)n * sizeof(float));
+    return model_fetch(m, out, p->segment->master + p->at + first, (size_t)n * sizeof(float));
 }
 
-fsdp_status model_write_piece(fsdp_model *m, const model_piece *p, int64_t first, int64_t n, const float *in)
+fsdp_status model_write_slice(fsdp_model *m, const model_slice *p, int64_t first, int64_t n, const float *in)
 {
     FSDP_TRY(offload_settle(m));
-    if (p->part->rest)
+    if (p->segment->low)
         return move_halves(m, p, first, n, (float *)(uintptr_t)in, false);
-    if (p->part->host_copy) {
-        memcpy(p->part->master + p->at + first, in, (size_t)n * sizeof(float));
+    if (p->segment->host_copy) {
+        memcpy(p->segment->master + p->at + first, in, (size_t)n * sizeof(float));
         return FSDP_OK;
     }
-    return model_put(m, p->part->master + p->at + first, in, (size_t)n * sizeof(float));
+    return model_put(m, p->segment->master + p->at + first, in, (size_t)n * sizeof(float));
 }
 
 /* Filling. */
@@ -137,27 +137,29 @@ typedef struct filling {
     float *chunk; /* host */
 } filling;
 
-static fsdp_status fill_piece(fsdp_model *m, const model_piece *piece, void *context)
+static fsdp_status fill_slice(fsdp_model *m, const model_slice *slice, void *context)
 {
     filling *f = context;
-    for (int64_t done = 0; done < piece->n; done += CHUNK) {
-        int64_t n = min_i64(CHUNK, piece->n - done);
-        FSDP_TRY(f->source(f->context, piece->parameter, piece->first + done, n, f->chunk));
-        FSDP_TRY(model_write_piece(m, piece, done, n, f->chunk));
+    for (int64_t done = 0; done < slice->n; done += CHUNK) {
+        int64_t n = min_i64(CHUNK, slice->n - done);
+        FSDP_TRY(f->source(f->context, slice->parameter, slice->first + done, n, f->chunk));
+        FSDP_TRY(model_write_slice(m, slice, done, n, f->chunk));
     }
     return FSDP_OK;
 }
 
 /* Written where the masters are, then sent to the device. */
-static fsdp_status refresh_from_host(fsdp_model *m, const unit_segment *part)
+static fsdp_status refresh_from_host(fsdp_model *m, const unit_segment *segment)
 {
     device *host = offload_host(m);
-    axpby_args cast = {
-        .n = part->numel, .alpha = 1, .a = {part->master, FSDP_F32}, .out = {part->host_copy, m->config.param_dtype}};
-    if (part->host_copy != (void *)part->master)
+    axpby_args cast = {.n = segment->numel,
+                       .alpha = 1,
+                       .a = {segment->master, FSDP_F32},
+                       .out = {segment->host_copy, m->config.param_dtype}};
+    if (segment->host_copy != (void *)segment->master)
         FSDP_TRY(host->kernels->axpby(offload_host_stream(m), &cast));
-    return m->dev->copy(m->compute, part->copy, part->host_copy,
-                        (size_t)part->numel * fsdp_dtype_size(m->config.param_dtype));
+    return m->dev->copy(m->compute, segment->copy, segment->host_copy,
+                        (size_t)segment->numel * fsdp_dtype_size(m->config.param_dtype));
 }
 
 fsdp_status model_refresh_copies(fsdp_model *m)
@@ -168,27 +170,27 @@ fsdp_status model_refresh_copies(fsdp_model *m)
         u->stale = true;
         FSDP_TRY(comm_wait_sent(&u->gather, m->compute));
         for (int k = 0; k < u->n_segments; k++) {
-            unit_segment *part = &u->segments[k];
-            if (part->copy == (void *)part->master || part->rest || part->numel == 0)
+            unit_segment *segment = &u->segments[k];
+            if (segment->copy == (void *)segment->master || segment->low || segment->numel == 0)
                 continue;
-            if (part->host_copy) {
-                FSDP_TRY(refresh_from_host(m, part));
+            if (segment->host_copy) {
+                FSDP_TRY(refresh_from_host(m, segment));
                 continue;
             }
-            axpby_args cast = {.n = part->numel,
+            axpby_args cast = {.n = segment->numel,
                                .alpha = 1,
-                               .a = {part->master, FSDP_F32},
-                               .out = {part->copy, m->config.param_dtype}};
+                               .a = {segment->master, FSDP_F32},
+                               .out = {segment->copy, m->config.param_dtype}};
             FSDP_TRY(m->dev->kernels->axpby(m->compute, &cast));
         }
     }
     return m->dev->stream_synchronize(m->compute);
 }
 
-static fsdp_status zero_halves(fsdp_model *m, const unit_segment *part)
+static fsdp_status zero_halves(fsdp_model *m, const unit_segment *segment)
 {
-    FSDP_TRY(m->dev->zero(m->compute, part->copy, (size_t)part->numel * sizeof(uint16_t)));
-    return m->dev->zero(m->compute, part->rest, (size_t)part->numel * sizeof(uint16_t));
+    FSDP_TRY(m->dev->zero(m->compute, segment->copy, (size_t)segment->numel * sizeof(uint16_t)));
+    return m->dev->zero(m->compute, segment->low, (size_t)segment->numel * sizeof(uint16_t));
 }
 
 /* Padding is zero for good. */
@@ -198,14 +200,14 @@ static fsdp_status clear_masters(fsdp_model *m)
     for (int i = 0; i < m->layout->n_units; i++) {
         FSDP_TRY(comm_wait_sent(&m->units[i].gather, m->compute));
         for (int k = 0; k < m->units[i].n_segments; k++) {
-            unit_segment *part = &m->units[i].segments[k];
-            size_t bytes = (size_t)part->numel * sizeof(float);
-            if (part->host_copy)
-                FSDP_TRY(offload_host(m)->zero(offload_host_stream(m), part->master, bytes));
-            else if (part->numel > 0 && part->master)
-                FSDP_TRY(m->dev->zero(m->compute, part->master, bytes));
-            if (part->numel > 0 && part->rest)
-                FSDP_TRY(zero_halves(m, part));
+            unit_segment *segment = &m->units[i].segments[k];
+            size_t bytes = (size_t)segment->numel * sizeof(float);
+            if (segment->host_copy)
+                FSDP_TRY(offload_host(m)->zero(offload_host_stream(m), segment->master, bytes));
+            else if (segment->numel > 0 && segment->master)
+                FSDP_TRY(m->dev->zero(m->compute, segment->master, bytes));
+            if (segment->numel > 0 && segment->low)
+                FSDP_TRY(zero_halves(m, segment));
         }
     }
     return FSDP_OK;
@@ -218,41 +220,42 @@ fsdp_status model_fill(fsdp_model *m, parameter_source source, void *context)
         return error_set(FSDP_ERR_MEMORY, "filling parameters: out of host memory");
     fsdp_status status = clear_masters(m);
     if (status == FSDP_OK)
-        status = for_each_piece(m, fill_piece, &f);
+        status = for_each_slice(m, fill_slice, &f);
     free(f.chunk);
     return status == FSDP_OK ? model_refresh_copies(m) : status;
 }
 
 /* Initial values made by the device. Masters kept as halves, or in host memory, pass through the norm's memory. */
-static fsdp_status initialize_piece(fsdp_model *m, const model_piece *piece, void *context)
+static fsdp_status initialize_slice(fsdp_model *m, const model_slice *slice, void *context)
 {
-    const fsdp_parameter *p = piece->parameter;
+    const fsdp_parameter *p = slice->parameter;
     rng_key key = rng_key_fold_text(rng_key_make(*(const uint64_t *)context), p->name);
-    const unit_segment *part = piece->part;
-    bool passes = part->rest || part->host_copy;
-    int64_t most = passes ? (int64_t)(m->norm_blocks_bytes / sizeof(float)) : piece->n;
+    const unit_segment *segment = slice->segment;
+    bool passes = segment->low || segment->host_copy;
+    int64_t most = passes ? (int64_t)(m->norm_blocks_bytes / sizeof(float)) : slice->n;
     bool normal = p->init == INIT_NORMAL;
     if (p->init == INIT_ZERO)
         return FSDP_OK; /* as all masters were before */
-    for (int64_t done = 0, n; done < piece->n; done += n) {
-        n = min_i64(most, piece->n - done);
-        int64_t at = piece->at + done;
-        float *out = passes ? (float *)(void *)m->norm_blocks : part->master + at;
+    for (int64_t done = 0, n; done < slice->n; done += n) {
+        n = min_i64(most, slice->n - done);
+        int64_t at = slice->at + done;
+        float *out = passes ? (float *)(void *)m->norm_blocks : segment->master + at;
         random_args values = {.n = n,
                               .key = {key.k[0], key.k[1]},
-                              .first = (uint64_t)(piece->first + done),
+                              .first = (uint64_t)(slice->first + done),
                               .normal = normal,
                               .a = normal ? 0 : -p->init_scale,
                               .b = p->init_scale,
                               .out = out};
         fill_args ones = {.n = n, .alpha = 1, .out = {out, FSDP_F32}};
         FSDP_TRY(p->init == INIT_ONE ? m->dev->kernels->fill(m->compute, &ones) : m->dev->random(m->compute, &values));
-        if (part->rest) {
-            halves_args halves = {.n = n, .whole = out, .high = (uint16_t *)part->copy + at, .low = part->rest + at};
+        if (segment->low) {
+            halves_args halves = {
+                .n = n, .whole = out, .high = (uint16_t *)segment->copy + at, .low = segment->low + at};
             FSDP_TRY(m->dev->halves(m->compute, &halves));
         }
-        if (part->host_copy)
-            FSDP_TRY(m->dev->copy(m->compute, part->master + at, out, (size_t)n * sizeof(float)));
+        if (segment->host_copy)
+            FSDP_TRY(m->dev->copy(m->compute, segment->master + at, out, (size_t)n * sizeof(float)));
     }
     return FSDP_OK;
 }
@@ -268,7 +271,7 @@ fsdp_status model_initialize(fsdp_model *m)
     if (!m->dev->random)
         return model_fill(m, initial_values, &m->config.seed);
     FSDP_TRY(clear_masters(m));
-    FSDP_TRY(for_each_piece(m, initialize_piece, &m->config.seed));
+    FSDP_TRY(for_each_slice(m, initialize_slice, &m->config.seed));
     FSDP_TRY(m->dev->stream_synchronize(m->compute));
     return model_refresh_copies(m);
 }
@@ -281,13 +284,13 @@ typedef struct reading {
     float *out;
 } reading;
 
-static fsdp_status read_piece(fsdp_model *m, const model_piece *piece, void *context)
+static fsdp_status read_slice(fsdp_model *m, const model_slice *slice, void *context)
 {
     reading *r = context;
-    int64_t begin = max_i64(piece->first, r->first), end = min_i64(piece->first + piece->n, r->first + r->n);
-    if (end <= begin || strcmp(piece->parameter->name, r->name) != 0)
+    int64_t begin = max_i64(slice->first, r->first), end = min_i64(slice->first + slice->n, r->first + r->n);
+    if (end <= begin || strcmp(slice->parameter->name, r->name) != 0)
         return FSDP_OK;
-    return model_read_piece(m, piece, begin - piece->first, end - begin, r->out + (begin - r->first));
+    return model_read_slice(m, slice, begin - slice->first, end - begin, r->out + (begin - r->first));
 }
 
 fsdp_status fsdp_parameter_read(fsdp_model *m, const char *name, int64_t first, int64_t n, float *out)
@@ -300,11 +303,11 @@ fsdp_status fsdp_parameter_read(fsdp_model *m, const char *name, int64_t first, 
                          (long long)(first + n), name, (long long)p->numel);
     reading r = {name, first, n, out};
     memset(out, 0, (size_t)n * sizeof *out);
-    FSDP_TRY(for_each_piece(m, read_piece, &r));
+    FSDP_TRY(for_each_slice(m, read_slice, &r));
     if (m->replicated || m->n_shards == 1)
         return FSDP_OK;
-    comm_piece piece = {.send = {out, FSDP_F32}, .recv = {out, FSDP_F32}, .count = n};
-    comm_op op = {.label = "reading a parameter", .step = m->step, .n_pieces = 1, .pieces = &piece};
+    comm_span span = {.send = {out, FSDP_F32}, .recv = {out, FSDP_F32}, .count = n};
+    comm_op op = {.label = "reading a parameter", .step = m->step, .n_spans = 1, .spans = &span};
     comm_request request = COMM_REQUEST_INIT;
     FSDP_TRY(comm_all_reduce(m->shard_group, &op, &request));
     return comm_wait(&request, NULL);

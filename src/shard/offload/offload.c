@@ -123,8 +123,8 @@ static void number_slices(offload *o)
     const fsdp_model *m = o->model;
     for (int i = 0; i < m->layout->n_units; i++)
         o->units[i].slice = -1;
-    for (int s = 0; s < model_slices(m); s++)
-        o->units[model_slice_unit(m, s)].slice = s;
+    for (int s = 0; s < model_ranges(m); s++)
+        o->units[model_range_unit(m, s)].slice = s;
     for (int i = 0; i < m->layout->n_units; i++) {
         if (m->offloaded[i] && o->units[i].slice >= 0)
             o->figures.parameters += m->units[i].segments[0].numel;
@@ -271,7 +271,7 @@ fsdp_status offload_land(fsdp_model *m, int index, float *landing, bool last)
     offload *o = m->offload;
     offload_unit *to = &o->units[index];
     unit *u = &m->units[index];
-    const unit_segment *part = &u->segments[0];
+    const unit_segment *segment = &u->segments[0];
     FSDP_TRY(unit_worker_wait(o->worker, index)); /* it reads the gradient of the step before */
     FSDP_TRY(follow_compute(o, o->sums));
     FSDP_TRY(comm_wait(&u->reduce, o->sums));
@@ -280,11 +280,11 @@ fsdp_status offload_land(fsdp_model *m, int index, float *landing, bool last)
         FSDP_TRY(comm_wait(&u->replicate, o->sums));
     }
     if (last)
-        FSDP_TRY(model_squares(m, part, landing, &m->unit_squares[index * model_norm_sums(m)], false, o->sums));
+        FSDP_TRY(model_squares(m, segment, landing, &m->unit_squares[index * model_norm_sums(m)], false, o->sums));
     to->squared = last;
     FSDP_TRY(m->dev->event_record(o->sums, o->summed));
     FSDP_TRY(m->dev->stream_wait(o->out, o->summed));
-    FSDP_TRY(m->dev->copy(o->out, part->gradient, landing, gradient_bytes(m, index)));
+    FSDP_TRY(m->dev->copy(o->out, segment->gradient, landing, gradient_bytes(m, index)));
     HOOK(HOOK_UNIT, HOOK_INSTANT, u->layout->name, "GRADIENT TO HOST", 0, 2);
     FSDP_TRY(m->dev->event_record(o->out, to->landed));
     to->leaving = true;
@@ -359,13 +359,13 @@ static fsdp_status update_unit(void *context, int index)
 {
     offload *o = context;
     fsdp_model *m = o->model;
-    const unit_segment *part = &m->units[index].segments[0];
-    size_t bytes = (size_t)part->numel * fsdp_dtype_size(m->config.param_dtype);
+    const unit_segment *segment = &m->units[index].segments[0];
+    size_t bytes = (size_t)segment->numel * fsdp_dtype_size(m->config.param_dtype);
     double begun = clock_seconds();
     HOOK(HOOK_PHASE, HOOK_BEGIN, "update in host memory", m->units[index].layout->name, 0, 2);
     FSDP_TRY(o->update(o->update_context, o->units[index].slice, o->worker_stream));
     HOOK(HOOK_PHASE, HOOK_END, "update in host memory", m->units[index].layout->name, 0, 2);
-    FSDP_TRY(m->dev->copy(o->in, part->copy, part->host_copy, bytes));
+    FSDP_TRY(m->dev->copy(o->in, segment->copy, segment->host_copy, bytes));
     FSDP_TRY(m->dev->event_record(o->in, o->units[index].refreshed));
     double now = clock_seconds();
     o->figures.update_seconds += now - begun;

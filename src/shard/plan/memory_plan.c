@@ -63,9 +63,9 @@ static int64_t part_bytes(const fsdp_model *m, const layout_segment *s)
     int64_t first = m->replicated ? 0 : s->cuts[m->shard_rank],
             end = m->replicated ? s->padded : s->cuts[m->shard_rank + 1];
     int64_t numel = 0;
-    for (int i = 0; i < s->n_places; i++) {
+    for (int i = 0; i < s->n_slots; i++) {
         int64_t from, n, at;
-        layout_overlap(&s->places[i], first, end, &from, &n, &at);
+        layout_overlap(&s->slots[i], first, end, &from, &n, &at);
         numel += n;
     }
     return numel * (int64_t)sizeof(float);
@@ -96,14 +96,14 @@ static void count_residents(const fsdp_model *m, const memory_plan_request *r, m
     out->gradients = z.gradient;
     out->optimizer = z.gradient * (size_t)r->moments;
     out->host_state = z.host + z.host_gradient * (size_t)r->moments;
-    out->host_numbers = MODEL_HOST_NUMBERS * sizeof(model_numbers);
+    out->host_scalars = MODEL_HOST_SCALARS * sizeof(model_scalars);
     out->host_snapshot = r->snapshot ? r->snapshot(checkpoint_bytes(m, r)) : 0;
     /* Parameter and moments in and out, gradient in, low-precision copy out. */
     size_t numel = z.host_gradient / sizeof(float), low = m->config.param_dtype == FSDP_F32 ? 0 : 2;
     out->host_update_bytes = numel * (12 + low + 8 * (size_t)r->moments);
     for (int i = 0; i < m->contents.n_buffers; i++)
         out->buffers += round_up((size_t)m->contents.buffers[i]->numel * sizeof(float), 256);
-    out->buffers += model_norm_bytes(m) + sizeof(model_numbers);
+    out->buffers += model_norm_bytes(m) + sizeof(model_scalars);
     out->n_units = m->layout->n_units;
     for (int i = 0; i < m->layout->n_units; i++) {
         size_t bytes = schedule_unit_bytes(&m->layout->units[i], fsdp_dtype_size(m->config.param_dtype), false);
@@ -219,10 +219,10 @@ static void list_allocations(const fsdp_model *m, const arena_growth *growth, me
     add_allocation(p, "what peers gather", p->copies + (low ? 0 : p->parameters), true);
     add_allocation(p, "masters and accumulators", (low ? p->parameters : 0) + p->gradients, false);
     add_allocation(p, "masters and accumulators in host memory", z.host, false);
-    add_allocation(p, "buffers", p->buffers - model_norm_bytes(m) - sizeof(model_numbers), false);
+    add_allocation(p, "buffers", p->buffers - model_norm_bytes(m) - sizeof(model_scalars), false);
     add_allocation(p, "norm", model_norm_bytes(m), false);
-    add_allocation(p, "numbers", sizeof(model_numbers), false);
-    add_allocation(p, "numbers in host memory", p->host_numbers, false);
+    add_allocation(p, "numbers", sizeof(model_scalars), false);
+    add_allocation(p, "numbers in host memory", p->host_scalars, false);
     add_allocation(p, "moments", p->optimizer, false);
     add_allocation(p, "moments in host memory", p->host_state - z.host, false);
     add_allocation(p, "gathered units", p->gather + growth->gather, false);
@@ -264,7 +264,7 @@ fsdp_status memory_plan_make(fsdp_module *net, const fsdp_config *config, const 
     }
     out->total = out->parameters + out->copies + out->gradients + out->optimizer + out->gather + out->full_gradients +
                  out->activations + out->workspace + out->buffers + out->communication + out->validation;
-    out->host = out->host_state + out->host_activations + out->host_snapshot + out->host_numbers;
+    out->host = out->host_state + out->host_activations + out->host_snapshot + out->host_scalars;
     layout_free(m->layout);
     free(m->offloaded);
     module_contents_free(&m->contents);

@@ -33,7 +33,7 @@ typedef struct memory_plan {
     size_t host_state;        /* masters, gradients and moments of offloaded units, what their copies are made from */
     size_t host_activations;  /* that wait for backward */
     size_t host_snapshot;     /* of asynchronous checkpoints */
-    size_t host_numbers;      /* of the engine */
+    size_t host_scalars;      /* of the engine */
     size_t host;              /* all of it */
     size_t host_update_bytes; /* read and written there by one update of the offloaded units */
 

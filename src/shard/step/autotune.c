@@ -23,8 +23,8 @@ static fsdp_status hand_over(fsdp_model *m, char **bytes, size_t *n)
     size_t *all_bytes = calloc((size_t)m->n_ranks, sizeof *all_bytes);
     fsdp_status status = all && all_bytes ? FSDP_OK : FSDP_ERR_MEMORY;
     while (status == FSDP_OK && round == COMM_EXCHANGE_BYTES) {
-        size_t part = gives ? (*n - done < round ? *n - done : round) : 0;
-        status = hand_round(m, gives ? *bytes + done : "", part, all, all_bytes);
+        size_t segment = gives ? (*n - done < round ? *n - done : round) : 0;
+        status = hand_round(m, gives ? *bytes + done : "", segment, all, all_bytes);
         if (status != FSDP_OK)
             break;
         round = all_bytes[0];
@@ -44,20 +44,20 @@ static fsdp_status hand_over(fsdp_model *m, char **bytes, size_t *n)
     return status == FSDP_ERR_MEMORY ? error_set(status, "choices of the device: out of host memory") : status;
 }
 
-fsdp_status model_share_choices(fsdp_model *m)
+fsdp_status model_share_autotune(fsdp_model *m)
 {
     char *bytes = NULL;
     size_t n = 0;
-    if (m->choices_shared || m->n_ranks == 1 || !m->dev->choices_export)
+    if (m->autotune_shared || m->n_ranks == 1 || !m->dev->autotune_export)
         return FSDP_OK;
-    m->choices_shared = true;
+    m->autotune_shared = true;
     fsdp_status status = FSDP_OK;
     if (!m->dev->takes_choices)
-        status = m->dev->choices_export(m->dev, &bytes, &n);
+        status = m->dev->autotune_export(m->dev, &bytes, &n);
     if (status == FSDP_OK)
         status = hand_over(m, &bytes, &n);
     if (status == FSDP_OK && m->dev->takes_choices) {
-        status = m->dev->choices_import(m->dev, "rank 0", bytes, n);
+        status = m->dev->autotune_import(m->dev, "rank 0", bytes, n);
         model_forget_graphs(m); /* they hold the kernels chosen before */
     }
     free(bytes);

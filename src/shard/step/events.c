@@ -56,17 +56,17 @@ static fsdp_status clear_unwritten(event_run *r, const unit *u, uint8_t *base)
     int n;
     const parameter_use *uses = program_parameter_uses(r->planned->program, &n);
     int64_t clear_from = 0;
-    for (int k = 0; k <= s->n_places; k++) {
-        bool end = k == s->n_places, written = end;
+    for (int k = 0; k <= s->n_slots; k++) {
+        bool end = k == s->n_slots, written = end;
         for (int i = 0; i < n && !written; i++)
-            written = uses[i].parameter == s->places[k].parameter && uses[i].grad_first >= 0;
+            written = uses[i].parameter == s->slots[k].parameter && uses[i].grad_first >= 0;
         if (!written)
             continue;
-        int64_t until = end ? s->padded : s->places[k].offset;
+        int64_t until = end ? s->padded : s->slots[k].offset;
         if (until > clear_from)
             FSDP_TRY(r->m->dev->zero(r->m->compute, base + (size_t)clear_from * element,
                                      (size_t)(until - clear_from) * element));
-        clear_from = end ? s->padded : s->places[k].offset + s->places[k].parameter->numel;
+        clear_from = end ? s->padded : s->slots[k].offset + s->slots[k].parameter->numel;
     }
     return FSDP_OK;
 }
@@ -188,13 +188,13 @@ fsdp_status events_before(void *context, int index)
 fsdp_status events_clear_untrained(fsdp_model *m, const schedule *s)
 {
     for (int i = 0; i < m->layout->n_units && m->micro == 0; i++) {
-        unit_segment *part = &m->units[i].segments[0];
-        if (s->units[i].trained || !part->gradient)
+        unit_segment *segment = &m->units[i].segments[0];
+        if (s->units[i].trained || !segment->gradient)
             continue;
         if (m->offloaded[i])
             FSDP_TRY(offload_clear(m, i));
         else
-            FSDP_TRY(m->dev->zero(m->compute, part->gradient, (size_t)part->numel * sizeof(float)));
+            FSDP_TRY(m->dev->zero(m->compute, segment->gradient, (size_t)segment->numel * sizeof(float)));
     }
     return FSDP_OK;
 }

@@ -31,13 +31,13 @@ static fsdp_status add_squares(fsdp_model *m, const float *gradient, int64_t n, 
     return k->sum_f64(s, &sum);
 }
 
-fsdp_status model_squares(fsdp_model *m, const unit_segment *part, const float *gradient, double *out, bool add,
+fsdp_status model_squares(fsdp_model *m, const unit_segment *segment, const float *gradient, double *out, bool add,
                           stream *s)
 {
     if (!m->replicated)
-        return add_squares(m, gradient, part->numel, out, add, s);
+        return add_squares(m, gradient, segment->numel, out, add, s);
     for (int r = 0; r < m->n_shards; r++)
-        FSDP_TRY(add_squares(m, gradient + part->layout->cuts[r], part->counts[r], &out[r], add, s));
+        FSDP_TRY(add_squares(m, gradient + segment->layout->cuts[r], segment->counts[r], &out[r], add, s));
     return FSDP_OK;
 }
 
@@ -56,22 +56,22 @@ static fsdp_status add_landed_squares(fsdp_model *m, int index, double *out, boo
 static fsdp_status local_squares(fsdp_model *m)
 {
     bool first = true;
-    double *out = m->replicated ? m->norm_partials : &m->numbers->totals[0];
+    double *out = m->replicated ? m->norm_partials : &m->scalars->totals[0];
     for (int i = 0; i < m->layout->n_units; i++) {
-        const unit_segment *part = &m->units[i].segments[0];
-        if (!part->gradient)
+        const unit_segment *segment = &m->units[i].segments[0];
+        if (!segment->gradient)
             continue;
         if (m->offloaded[i])
             FSDP_TRY(add_landed_squares(m, i, out, !first));
         else
-            FSDP_TRY(model_squares(m, part, part->gradient, out, !first, m->compute));
+            FSDP_TRY(model_squares(m, segment, segment->gradient, out, !first, m->compute));
         first = false;
     }
     if (first)
-        return m->dev->zero(m->compute, &m->numbers->totals[0], sizeof m->numbers->totals[0]);
+        return m->dev->zero(m->compute, &m->scalars->totals[0], sizeof m->scalars->totals[0]);
     if (!m->replicated)
         return FSDP_OK;
-    sum_f64_args sum = {.n = m->n_shards, .x = m->norm_partials, .out = &m->numbers->totals[0]};
+    sum_f64_args sum = {.n = m->n_shards, .x = m->norm_partials, .out = &m->scalars->totals[0]};
     return m->dev->kernels->sum_f64(m->compute, &sum);
 }
 
@@ -79,8 +79,8 @@ static fsdp_status reduce_totals(fsdp_model *m, comm_group *g, const char *label
 {
     if (comm_group_size(g) == 1)
         return FSDP_OK;
-    comm_piece piece = {.send = {values, FSDP_F64}, .recv = {values, FSDP_F64}, .count = n};
-    comm_op op = {.label = label, .step = m->step, .n_pieces = 1, .pieces = &piece, .stream = m->compute};
+    comm_span span = {.send = {values, FSDP_F64}, .recv = {values, FSDP_F64}, .count = n};
+    comm_op op = {.label = label, .step = m->step, .n_spans = 1, .spans = &span, .stream = m->compute};
     comm_request request = COMM_REQUEST_INIT;
     FSDP_TRY(comm_all_reduce(g, &op, &request));
     return comm_wait(&request, m->compute);
@@ -121,11 +121,11 @@ fsdp_status model_finish_gradients(fsdp_model *m)
     FSDP_TRY(offload_finish_gradients(m));
     FSDP_TRY(local_squares(m));
     if (!m->replicated)
-        FSDP_TRY(reduce_totals(m, m->shard_group, "gradient norm", &m->numbers->totals[0], 1));
-    return reduce_totals(m, comm_world(m->world->comm), "loss", &m->numbers->totals[1], 2);
+        FSDP_TRY(reduce_totals(m, m->shard_group, "gradient norm", &m->scalars->totals[0], 1));
+    return reduce_totals(m, comm_world(m->world->comm), "loss", &m->scalars->totals[1], 2);
 }
 
-int model_slices(const fsdp_model *m)
+int model_ranges(const fsdp_model *m)
 {
     int n = 0;
     for (int i = 0; i < m->layout->n_units; i++)
@@ -133,7 +133,7 @@ int model_slices(const fsdp_model *m)
     return n;
 }
 
-int model_slice_unit(const fsdp_model *m, int index)
+int model_range_unit(const fsdp_model *m, int index)
 {
     int i = 0;
     while (!m->units[i].segments[0].gradient || index-- > 0)
@@ -141,24 +141,24 @@ int model_slice_unit(const fsdp_model *m, int index)
     return i;
 }
 
-model_slice model_slice_at(const fsdp_model *m, int index)
+model_range model_range_at(const fsdp_model *m, int index)
 {
-    int at = model_slice_unit(m, index);
-    const unit_segment *part = &m->units[at].segments[0];
-    void *written = m->offloaded[at] ? part->host_copy : part->copy;
-    return (model_slice){.unit = m->units[at].layout->name,
-                         .parameter = part->master,
-                         .gradient = part->gradient,
-                         .copy = {written == (void *)part->master ? NULL : written, m->config.param_dtype},
-                         .rest = part->rest,
-                         .n = part->numel,
-                         .decay_end = min_i64(max_i64(part->layout->decay_end - part->first, 0), part->numel),
+    int at = model_range_unit(m, index);
+    const unit_segment *segment = &m->units[at].segments[0];
+    void *written = m->offloaded[at] ? segment->host_copy : segment->copy;
+    return (model_range){.unit = m->units[at].layout->name,
+                         .parameter = segment->master,
+                         .gradient = segment->gradient,
+                         .copy = {written == (void *)segment->master ? NULL : written, m->config.param_dtype},
+                         .low = segment->low,
+                         .n = segment->numel,
+                         .decay_end = min_i64(max_i64(segment->layout->decay_end - segment->first, 0), segment->numel),
                          .offloaded = m->offloaded[at]};
 }
 
 fsdp_status model_before_update(fsdp_model *m, int index)
 {
-    return comm_wait_sent(&m->units[model_slice_unit(m, index)].gather, m->compute);
+    return comm_wait_sent(&m->units[model_range_unit(m, index)].gather, m->compute);
 }
 
 void model_after_update(fsdp_model *m)

@@ -16,7 +16,7 @@ fsdp_status fsdp_optimizer_new(fsdp_model *m, const fsdp_optimizer_config *confi
 {
     fsdp_optimizer_config full = FSDP_OPTIMIZER_CONFIG_INIT;
     memcpy(&full, config, config->size < sizeof full ? config->size : sizeof full);
-    int n = model_slices(m);
+    int n = model_ranges(m);
     fsdp_optimizer *o = calloc(1, sizeof *o);
     update_range *ranges = calloc((size_t)n + 1, sizeof *ranges);
     fsdp_status status = FSDP_ERR_MEMORY;
@@ -25,16 +25,16 @@ fsdp_status fsdp_optimizer_new(fsdp_model *m, const fsdp_optimizer_config *confi
         goto done;
     }
     for (int i = 0; i < n; i++) {
-        model_slice s = model_slice_at(m, i);
+        model_range s = model_range_at(m, i);
         ranges[i] = (update_range){.parameter = s.parameter,
                                    .gradient = s.gradient,
                                    .copy = s.copy,
-                                   .rest = s.rest,
+                                   .low = s.low,
                                    .n = s.n,
                                    .decay_end = s.decay_end,
                                    .place = s.offloaded ? 1 : 0};
     }
-    const update_place places[] = {
+    const update_memory places[] = {
         {.dev = m->dev, .s = m->compute, .home = m->dev, .kind = MEMORY_DEVICE},
         {.dev = offload_host(m), .s = offload_host_stream(m), .home = m->dev, .kind = MEMORY_HOST}};
     o->model = m;
@@ -80,12 +80,12 @@ static void adjust_loss_scale(fsdp_optimizer *o, bool skipped)
     }
 }
 
-static fsdp_status put_numbers(fsdp_optimizer *o)
+static fsdp_status put_scalars(fsdp_optimizer *o)
 {
     fsdp_model *m = o->model;
-    optimizer_numbers *host = &model_host_numbers(m)->optimizer;
-    update_numbers(o->update, o->lr, o->steps + 1, host);
-    return m->dev->copy(m->compute, &m->numbers->optimizer, host, sizeof *host);
+    optimizer_scalars *host = &model_host_scalars(m)->optimizer;
+    update_scalars(o->update, o->lr, o->steps + 1, host);
+    return m->dev->copy(m->compute, &m->scalars->optimizer, host, sizeof *host);
 }
 
 /* What differs between two steps, beyond what lies in device memory. */
@@ -98,17 +98,17 @@ static fsdp_status close_step(const void *fixed, const void *facts)
 {
     const fsdp_optimizer *o = fixed;
     fsdp_model *m = o->model;
-    clip_args clip = {.totals = m->numbers->totals,
+    clip_args clip = {.totals = m->scalars->totals,
                       .unscale = ((const close_facts *)facts)->unscale,
                       .max_norm = o->config.clip,
-                      .report = m->numbers->report,
-                      .numbers = &m->numbers->optimizer};
+                      .report = m->scalars->report,
+                      .scalars = &m->scalars->optimizer};
     FSDP_TRY(model_finish_gradients(m));
     FSDP_TRY(m->dev->kernels->clip(m->compute, &clip));
-    for (int i = 0; i < model_slices(m); i++) {
+    for (int i = 0; i < model_ranges(m); i++) {
         FSDP_TRY(model_before_update(m, i));
-        if (!model_slice_at(m, i).offloaded)
-            FSDP_TRY(update_apply(o->update, i, m->compute, &m->numbers->optimizer));
+        if (!model_range_at(m, i).offloaded)
+            FSDP_TRY(update_apply(o->update, i, m->compute, &m->scalars->optimizer));
     }
     return FSDP_OK;
 }
@@ -116,7 +116,7 @@ static fsdp_status close_step(const void *fixed, const void *facts)
 static fsdp_status update_in_host_memory(void *context, int slice, stream *s)
 {
     fsdp_optimizer *o = context;
-    return update_apply(o->update, slice, s, &o->host_numbers);
+    return update_apply(o->update, slice, s, &o->host_scalars);
 }
 
 fsdp_status fsdp_step(fsdp_optimizer *o, fsdp_step_report *report)
@@ -126,15 +126,15 @@ fsdp_status fsdp_step(fsdp_optimizer *o, fsdp_step_report *report)
     close_facts facts = {m->expected_count / m->loss_scale};
     FSDP_TRY(offload_wait(m));
     FSDP_TRY(model_close_gradients(m));
-    FSDP_TRY(put_numbers(o));
+    FSDP_TRY(put_scalars(o));
     FSDP_TRY(model_works_alone(m)
                  ? recorded_run(m->dev, m->compute, &o->recorded, close_step, o, (recorded_facts){&facts, sizeof facts})
                  : close_step(o, &facts));
     model_after_update(m);
-    model_numbers numbers;
-    FSDP_TRY(model_fetch(m, &numbers, m->numbers, sizeof numbers));
+    model_scalars scalars;
+    FSDP_TRY(model_fetch(m, &scalars, m->scalars, sizeof scalars));
     HOOK(HOOK_PHASE, HOOK_END, "optimizer", NULL, 0, 0);
-    const float *values = numbers.report;
+    const float *values = scalars.report;
     bool skipped = values[3] != 0;
     if (isnan(values[2])) /* a device that does not show labels to the host says it this way */
         return error_set(FSDP_ERR_INPUT,
@@ -142,12 +142,12 @@ fsdp_status fsdp_step(fsdp_optimizer *o, fsdp_step_report *report)
                          "against the model's number of tokens or classes",
                          (long long)m->step - 1);
     if (m->offload && !skipped) {
-        o->host_numbers = numbers.optimizer;
+        o->host_scalars = scalars.optimizer;
         FSDP_TRY(offload_update(m, update_in_host_memory, o)); /* goes on behind the next forward */
     }
     adjust_loss_scale(o, skipped);
     o->steps += !skipped;
-    FSDP_TRY(model_share_choices(m));
+    FSDP_TRY(model_share_autotune(m));
     if (report)
         *report =
             (fsdp_step_report){.loss = values[1], .gradient_norm = values[0], .count = values[2], .skipped = skipped};

@@ -11,7 +11,7 @@ struct fsdp_optimizer {
     fsdp_model *model;
     fsdp_optimizer_config config;
     update *update;
-    optimizer_numbers host_numbers; /* what the update of offloaded units reads, while it runs */
+    optimizer_scalars host_scalars; /* what the update of offloaded units reads, while it runs */
     float lr;
     int64_t steps;          /* updates made: what bias corrections count */
     int64_t good_steps;     /* since the loss scale last changed */

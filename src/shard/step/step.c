@@ -184,19 +184,19 @@ fail:
 }
 
 /* What this micro-batch's kernels read: its place in the random streams, and the gradient of the loss. */
-static fsdp_status put_numbers(fsdp_model *m)
+static fsdp_status put_scalars(fsdp_model *m)
 {
-    model_numbers *host = model_host_numbers(m);
-    if (m->micro > 0 && m->micro_total % MODEL_HOST_NUMBERS == 0)
+    model_scalars *host = model_host_scalars(m);
+    if (m->micro > 0 && m->micro_total % MODEL_HOST_SCALARS == 0)
         FSDP_TRY(m->dev->stream_synchronize(m->compute));
-    host->step = (step_numbers){.step = m->micro_total};
+    host->step = (step_scalars){.step = m->micro_total};
     if (m->first_sample >= 0)
         host->step.first_sample = (uint64_t)m->first_sample;
     else
         host->step.share = (uint64_t)comm_rank(m->world->comm);
     host->seed = m->expected_count > 0 ? (float)(m->loss_scale / m->expected_count) : 1;
-    FSDP_TRY(m->dev->copy(m->compute, &m->numbers->step, &host->step, sizeof host->step));
-    return m->dev->copy(m->compute, &m->numbers->seed, &host->seed, sizeof host->seed);
+    FSDP_TRY(m->dev->copy(m->compute, &m->scalars->step, &host->step, sizeof host->step));
+    return m->dev->copy(m->compute, &m->scalars->seed, &host->seed, sizeof host->seed);
 }
 
 /* What does not change from run to run. */
@@ -219,8 +219,8 @@ static program_run_args run_args(const program_work *w, bool add)
                               .slab = m->slab.memory,
                               .host = m->waiting.memory,
                               .transfers = m->transfers,
-                              .seed = &m->numbers->seed,
-                              .numbers = &m->numbers->step,
+                              .seed = &m->scalars->seed,
+                              .scalars = &m->scalars->step,
                               .statistics = &m->statistics,
                               .peers = &m->peers,
                               .accumulate_parameters = add,
@@ -261,11 +261,11 @@ static fsdp_status run_stretches(fsdp_model *m, planned_program *p, micro_batch 
     event_run events = begin_events(m, p, batch);
     instruction_facts facts = {adds_gradients(&events)};
     for (int i = 0; i < p->stretches.n; i++) {
-        stretch *part = &p->stretches.list[i];
-        program_work work = {m, p, part->first, part->end};
-        FSDP_TRY(events_before(&events, part->first));
-        if (part->recordable)
-            FSDP_TRY(recorded_run(m->dev, m->compute, &part->work, run_instructions, &work,
+        stretch *segment = &p->stretches.list[i];
+        program_work work = {m, p, segment->first, segment->end};
+        FSDP_TRY(events_before(&events, segment->first));
+        if (segment->recordable)
+            FSDP_TRY(recorded_run(m->dev, m->compute, &segment->work, run_instructions, &work,
                                   (recorded_facts){&facts, sizeof facts}));
         else
             FSDP_TRY(run_instructions(&work, &facts));
@@ -284,7 +284,7 @@ static fsdp_status run_program(fsdp_model *m, planned_program *p, const fsdp_tap
             unit_point_at_copy(&m->units[i], m->config.param_dtype);
     }
     FSDP_TRY(offload_begin(m));
-    FSDP_TRY(put_numbers(m));
+    FSDP_TRY(put_scalars(m));
     FSDP_TRY(program_stage_inputs(p->program, recording, &args));
     if (!model_works_alone(m))
         return run_stretches(m, p, batch);
@@ -353,7 +353,7 @@ fsdp_status fsdp_backward(fsdp_tape *t, fsdp_loss loss, bool last)
     FSDP_TRY(program_output(p->program, loss.sum, m->slab.memory, &sum));
     FSDP_TRY(program_output(p->program, loss.count, m->slab.memory, &count));
     loss_total_args total = {
-        .loss_sum = sum.p, .count = count.p, .totals = &m->numbers->totals[1], .add = m->micro > 0};
+        .loss_sum = sum.p, .count = count.p, .totals = &m->scalars->totals[1], .add = m->micro > 0};
     FSDP_TRY(m->dev->kernels->loss_total(m->compute, &total));
     m->micro++;
     m->micro_total++;
@@ -372,7 +372,7 @@ fsdp_status fsdp_backward_nothing(fsdp_model *m, bool last)
     FSDP_TRY(events_clear_untrained(m, p->schedule));
     FSDP_TRY(events_before(&events, program_length(p->program)));
     if (m->micro == 0)
-        FSDP_TRY(m->dev->zero(m->compute, &m->numbers->totals[1], 2 * sizeof m->numbers->totals[0]));
+        FSDP_TRY(m->dev->zero(m->compute, &m->scalars->totals[1], 2 * sizeof m->scalars->totals[0]));
     m->micro++;
     m->micro_total++;
     return FSDP_OK;

@@ -53,8 +53,8 @@ static void point_parameters(unit *u, fsdp_dtype dtype, uint8_t *memory)
     for (int i = 0; i < u->n_segments; i++) {
         const layout_segment *s = u->segments[i].layout;
         uint8_t *base = memory ? memory + schedule_segment_offset(u->layout, i, fsdp_dtype_size(dtype)) : NULL;
-        for (int k = 0; k < s->n_places; k++)
-            s->places[k].parameter->data = base ? element(base, s->places[k].offset, dtype) : NULL;
+        for (int k = 0; k < s->n_slots; k++)
+            s->slots[k].parameter->data = base ? element(base, s->slots[k].offset, dtype) : NULL;
     }
 }
 
@@ -62,8 +62,8 @@ void unit_point_at_copy(unit *u, fsdp_dtype dtype)
 {
     for (int i = 0; i < u->n_segments; i++) {
         const layout_segment *s = u->segments[i].layout;
-        for (int k = 0; k < s->n_places; k++)
-            s->places[k].parameter->data = element(u->segments[i].copy, s->places[k].offset, dtype);
+        for (int k = 0; k < s->n_slots; k++)
+            s->slots[k].parameter->data = element(u->segments[i].copy, s->slots[k].offset, dtype);
     }
 }
 
@@ -72,11 +72,11 @@ fsdp_status unit_gather(unit *u, comm_group *g, fsdp_dtype dtype, uint8_t *memor
     FSDP_TRY(unit_move_parameters(u, PARAMETERS_GATHERING));
     for (int i = 0; i < u->n_segments; i++) {
         uint8_t *full = memory + schedule_segment_offset(u->layout, i, fsdp_dtype_size(dtype));
-        u->gather_pieces[i] =
-            (comm_piece){.send = {u->segments[i].copy, dtype}, .recv = {full, dtype}, .counts = u->segments[i].counts};
+        u->gather_spans[i] =
+            (comm_span){.send = {u->segments[i].copy, dtype}, .recv = {full, dtype}, .counts = u->segments[i].counts};
     }
     comm_op op = {
-        .unit = u->layout->name, .step = step, .n_pieces = u->n_segments, .pieces = u->gather_pieces, .stream = s};
+        .unit = u->layout->name, .step = step, .n_spans = u->n_segments, .spans = u->gather_spans, .stream = s};
     return comm_all_gather(g, &op, &u->gather);
 }
 
@@ -100,8 +100,8 @@ fsdp_status unit_take_gradients(unit *u, fsdp_dtype dtype, uint8_t *memory)
     FSDP_TRY(unit_move_gradients(u, GRADIENTS_FULL));
     const layout_segment *s = u->segments[0].layout;
     void *base = memory ? (void *)memory : u->segments[0].gradient;
-    for (int k = 0; k < s->n_places; k++)
-        s->places[k].parameter->grad = element(base, s->places[k].offset, dtype);
+    for (int k = 0; k < s->n_slots; k++)
+        s->slots[k].parameter->grad = element(base, s->slots[k].offset, dtype);
     return FSDP_OK;
 }
 
@@ -109,20 +109,20 @@ fsdp_status unit_reduce(unit *u, comm_group *g, fsdp_dtype dtype, uint8_t *memor
                         bool add, int64_t step, stream *s)
 {
     FSDP_TRY(unit_move_gradients(u, GRADIENTS_REDUCING));
-    unit_segment *part = &u->segments[0];
-    u->reduce_piece = (comm_piece){.send = {memory, dtype}, .recv = {sum, FSDP_F32}, .add = add};
+    unit_segment *segment = &u->segments[0];
+    u->reduce_span = (comm_span){.send = {memory, dtype}, .recv = {sum, FSDP_F32}, .add = add};
     if (replicated)
-        u->reduce_piece.count = part->layout->padded;
+        u->reduce_span.count = segment->layout->padded;
     else
-        u->reduce_piece.counts = part->counts;
-    comm_op op = {.unit = u->layout->name, .step = step, .n_pieces = 1, .pieces = &u->reduce_piece, .stream = s};
+        u->reduce_span.counts = segment->counts;
+    comm_op op = {.unit = u->layout->name, .step = step, .n_spans = 1, .spans = &u->reduce_span, .stream = s};
     return replicated ? comm_all_reduce(g, &op, &u->reduce) : comm_reduce_scatter(g, &op, &u->reduce);
 }
 
 fsdp_status unit_replicate(unit *u, comm_group *g, float *sum, int64_t step, stream *s)
 {
-    u->replicate_piece = (comm_piece){.send = {sum, FSDP_F32}, .recv = {sum, FSDP_F32}, .count = u->segments[0].numel};
-    comm_op op = {.unit = u->layout->name, .step = step, .n_pieces = 1, .pieces = &u->replicate_piece, .stream = s};
+    u->replicate_span = (comm_span){.send = {sum, FSDP_F32}, .recv = {sum, FSDP_F32}, .count = u->segments[0].numel};
+    comm_op op = {.unit = u->layout->name, .step = step, .n_spans = 1, .spans = &u->replicate_span, .stream = s};
     return comm_all_reduce(g, &op, &u->replicate);
 }
 

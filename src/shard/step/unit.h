@@ -15,7 +15,7 @@ typedef struct unit_segment {
     const layout_segment *layout;
     int64_t first, numel; /* the part: elements first .. first+numel-1 of the segment */
     float *master;        /* fp32 parameters; NULL when they are kept as halves */
-    uint16_t *rest;       /* the masters' low halves (device.halves); the high ones are the copy */
+    uint16_t *low;        /* the masters' low halves (device.halves); the high ones are the copy */
     void *copy;           /* what is gathered: the parameters in param_dtype; master itself when that is fp32 */
     void *host_copy;      /* offloaded: where the host writes what `copy` is refreshed from; NULL: not offloaded */
     float *gradient;      /* fp32 accumulator; NULL when frozen */
@@ -30,7 +30,7 @@ typedef struct unit {
     gradient_state gradients;
     bool stale; /* replicated parameters that the optimizer has changed since they were gathered */
     comm_request gather, reduce, replicate;
-    comm_piece gather_pieces[2], reduce_piece, replicate_piece;
+    comm_span gather_spans[2], reduce_span, replicate_span;
 } unit;
 
 /* The legal moves; any other is FSDP_ERR_STATE naming the unit and both states. Emits HOOK_UNIT. */

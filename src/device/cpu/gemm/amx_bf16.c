@@ -112,7 +112,7 @@ static void tile(int64_t depth, const void *a, const void *b, const void *next_b
 }
 
 /* With k_step 256 a panel of op(a) and two of op(b) lie in the 48 KiB of first-level cache that AMX comes with. */
-const product_kernel amx_bf16 = {
+const gemm_kernel amx_bf16 = {
     .name = "own AMX",
     .tile_rows = TILE_ROWS,
     .tile_columns = TILE_COLUMNS,

@@ -56,7 +56,7 @@ BF16 static void tile(int64_t depth, const void *a, const void *b, const void *n
         sum_rows(4, depth, a, b, next_b, sums, ld, add);
 }
 
-const product_kernel avx512_bf16 = {
+const gemm_kernel avx512_bf16 = {
     .name = "own AVX-512 bf16",
     .tile_rows = TILE_ROWS,
     .tile_columns = TILE_COLUMNS,

@@ -54,7 +54,7 @@ AVX512 static void tile(int64_t depth, const void *a, const void *b, const void 
         sum_rows(4, depth, a, b, next_b, sums, ld, add);
 }
 
-const product_kernel avx512_fp32 = {
+const gemm_kernel avx512_fp32 = {
     .name = "own AVX-512",
     .tile_rows = TILE_ROWS,
     .tile_columns = TILE_COLUMNS,

@@ -4,7 +4,7 @@
 
 #include "base/checked.h"
 
-/* How far ahead of the loads a source that runs across k is fetched: the next band of product_blocked.c. Addresses
+/* How far ahead of the loads a source that runs across k is fetched: the next band of gemm_blocked.c. Addresses
  * behind the end are harmless. */
 enum { AHEAD_ROWS = 32 };
 

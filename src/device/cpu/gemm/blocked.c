@@ -1,5 +1,5 @@
 /* The blocked product: loops, threads and memory around a kernel's tile. What a tile computes is the kernel's business
- * (product_kernel.h).
+ * (gemm_kernel.h).
  *
  * A super-block of op(a) and one of op(b) are packed into panels by all threads together; then the threads take blocks
  * of the result from a counter. A block's sums stay in the second-level cache in fp32 over the whole depth, are passed
@@ -47,7 +47,7 @@ static int64_t halve(int64_t extent, int64_t tile)
     return max_i64(1, extent / tile / 2) * tile;
 }
 
-static block_plan plan_blocks(const product_kernel *kernel, const gemm_args *args, int team, int share)
+static block_plan plan_blocks(const gemm_kernel *kernel, const gemm_args *args, int team, int share)
 {
     int64_t depth = (int64_t)round_up((size_t)args->k, (size_t)kernel->k_unit);
     bool chunked = depth * (int64_t)kernel->element_bytes > WHOLE_BYTES / share;
@@ -98,7 +98,7 @@ static division divide(int max_threads, const gemm_args *args)
     return (division){max_threads, max_threads};
 }
 
-size_t product_blocked_workspace(const product_kernel *kernel, int max_threads, const gemm_args *args)
+size_t product_blocked_workspace(const gemm_kernel *kernel, int max_threads, const gemm_args *args)
 {
     division d = divide(max_threads, args);
     int share = d.threads / d.team;
@@ -107,7 +107,7 @@ size_t product_blocked_workspace(const product_kernel *kernel, int max_threads, 
 
 /* One thread's view of the product it works on. */
 typedef struct worker {
-    const product_kernel *kernel;
+    const gemm_kernel *kernel;
     const gemm_args *args;
     const block_plan *plan;
     int rank, team;
@@ -130,7 +130,7 @@ static void pack_panels(const worker *w, bool is_b, int64_t index, int64_t first
                         int64_t depth)
 {
     const gemm_args *g = w->args;
-    const product_kernel *kernel = w->kernel;
+    const gemm_kernel *kernel = w->kernel;
     bool i_contiguous = is_b ? !g->transpose_b : g->transpose_a;
     int64_t ld = is_b ? g->ldb : g->lda, width = is_b ? kernel->tile_columns : kernel->tile_rows;
     panel_source s = {.dtype = g->a.dtype, .stride_i = i_contiguous ? 1 : ld, .stride_k = i_contiguous ? ld : 1};
@@ -215,7 +215,7 @@ static void store_rows(const worker *w, const block *b, const place *at, int64_t
  * as it is finished, so that memory takes the result in while the next tiles are computed. */
 static void block_sum(const worker *w, const block *b, int64_t depth, bool add, const place *at)
 {
-    const product_kernel *kernel = w->kernel;
+    const gemm_kernel *kernel = w->kernel;
     int64_t packed = (int64_t)round_up((size_t)depth, (size_t)kernel->k_unit), ld = w->plan->block_columns;
     int64_t step = kernel->k_step, across = kernel->tile_columns;
     size_t b_panel_bytes = (size_t)(packed * across) * kernel->element_bytes;
@@ -296,7 +296,7 @@ static void compute_product(worker *w, int64_t index)
 
 /* What all threads have in common. */
 typedef struct job {
-    const product_kernel *kernel;
+    const gemm_kernel *kernel;
     const gemm_args *args;
     block_plan plan;
     bool as_team;
@@ -319,7 +319,7 @@ static void work(void *context, int thread, int n_threads)
         compute_product(&w, i);
 }
 
-void product_blocked(const product_kernel *kernel, int max_threads, const gemm_args *args)
+void gemm_blocked(const gemm_kernel *kernel, int max_threads, const gemm_args *args)
 {
     division d = divide(max_threads, args);
     int pool = (int)min_i64(max_threads, omp_get_max_threads());

@@ -1,5 +1,5 @@
-/* Chooses what matrix products run on and hands them there. Kernels and loops are elsewhere (product_blocked.c,
- * product_rows.c, onednn_gemm.c). */
+/* Chooses what matrix products run on and hands them there. Kernels and loops are elsewhere (gemm_blocked.c,
+ * gemm_rows.c, onednn_gemm.c). */
 #include "device/cpu/gemm/gemm.h"
 
 #include <stdio.h>
@@ -17,17 +17,17 @@
 enum { MAX_THREADS = 128 }; /* more would not fit their sums into the workspace */
 
 /* The kernels this processor runs best, oneDNN left aside. */
-static const product_kernel *best_fp32(const cpu_features *f)
+static const gemm_kernel *best_fp32(const cpu_features *f)
 {
 #if defined(__x86_64__)
     if (f->avx512)
         return &avx512_fp32;
 #endif
     (void)f;
-    return &product_portable;
+    return &gemm_portable;
 }
 
-static const product_kernel *best_bf16(const cpu_features *f, bool with_amx)
+static const gemm_kernel *best_bf16(const cpu_features *f, bool with_amx)
 {
 #if defined(__x86_64__)
     if (with_amx && !product_probe_amx())
@@ -39,7 +39,7 @@ static const product_kernel *best_bf16(const cpu_features *f, bool with_amx)
     return best_fp32(f); /* widening beats a vdpbf16ps that runs at half the rate of fp32 */
 }
 
-static fsdp_status check_wanted(cpu_product wanted, const cpu_features *f)
+static fsdp_status check_wanted(cpu_gemm wanted, const cpu_features *f)
 {
     const char *no_amx = wanted == CPU_PRODUCT_AMX ? product_probe_amx() : NULL;
     if (no_amx)
@@ -56,28 +56,28 @@ static fsdp_status check_wanted(cpu_product wanted, const cpu_features *f)
 
 /* Our own fp32 kernel goes before oneDNN wherever it has AVX-512: as fast, the same bits for any number of threads, and
  * no allocation in a step, which oneDNN makes in every call. */
-static bool prefers_onednn(cpu_product wanted, const cpu_features *f)
+static bool prefers_onednn(cpu_gemm wanted, const cpu_features *f)
 {
     if (wanted == CPU_PRODUCT_ONEDNN)
         return true;
     return wanted == CPU_PRODUCT_AUTO && !f->avx512 && onednn_available(f->amx_palette_listed);
 }
 
-static void describe(cpu_product_set *set, const char *remark)
+static void describe(cpu_gemm_set *set, const char *remark)
 {
     char library[32];
     onednn_name(library, sizeof library);
     snprintf(set->description, sizeof set->description, "fp32 %s, bf16 %s%s%s", set->onednn ? library : set->fp32->name,
-             set->bf16->name, set->bf16 == set->fp32 && set->fp32 != &product_portable ? " (widened)" : "", remark);
+             set->bf16->name, set->bf16 == set->fp32 && set->fp32 != &gemm_portable ? " (widened)" : "", remark);
 }
 
-fsdp_status product_choose(cpu_product wanted, cpu_product_set *out)
+fsdp_status product_choose(cpu_gemm wanted, cpu_gemm_set *out)
 {
     const cpu_features *f = cpu_features_get();
     FSDP_TRY(check_wanted(wanted, f));
-    cpu_product_set set = {.fp32 = best_fp32(f), .bf16 = best_bf16(f, wanted != CPU_PRODUCT_AVX512)};
+    cpu_gemm_set set = {.fp32 = best_fp32(f), .bf16 = best_bf16(f, wanted != CPU_PRODUCT_AVX512)};
     if (wanted == CPU_PRODUCT_PORTABLE)
-        set.fp32 = set.bf16 = &product_portable;
+        set.fp32 = set.bf16 = &gemm_portable;
     set.onednn = prefers_onednn(wanted, f);
     set.max_threads = (int)min_i64(threads_count(), MAX_THREADS);
     bool failed = wanted == CPU_PRODUCT_AUTO && f->amx_bf16 && product_probe_amx();
@@ -86,7 +86,7 @@ fsdp_status product_choose(cpu_product wanted, cpu_product_set *out)
     return FSDP_OK;
 }
 
-const char *product_describe(const cpu_product_set *set)
+const char *product_describe(const cpu_gemm_set *set)
 {
     return set->description;
 }
@@ -107,7 +107,7 @@ static bool onednn_fits(const gemm_args *a)
            (a->beta == 0.0f || a->c.dtype == FSDP_F32) && (!a->bias.p || a->bias.dtype == FSDP_F32);
 }
 
-static const product_kernel *kernel_for(const cpu_product_set *set, const gemm_args *a)
+static const gemm_kernel *kernel_for(const cpu_gemm_set *set, const gemm_args *a)
 {
     return a->a.dtype == FSDP_BF16 ? set->bf16 : set->fp32;
 }
@@ -126,14 +126,14 @@ static fsdp_status check(const gemm_args *a)
     return FSDP_OK;
 }
 
-size_t product_gemm_workspace(const cpu_product_set *set, const gemm_args *a)
+size_t product_gemm_workspace(const cpu_gemm_set *set, const gemm_args *a)
 {
     if (is_empty(a) || product_rows_fit(a) || (set->onednn && onednn_fits(a)))
         return 0;
     return product_blocked_workspace(kernel_for(set, a), set->max_threads, a);
 }
 
-fsdp_status product_gemm(const cpu_product_set *set, const gemm_args *a)
+fsdp_status gemm_gemm(const cpu_gemm_set *set, const gemm_args *a)
 {
     FSDP_TRY(check(a));
     if (is_empty(a))
@@ -141,13 +141,13 @@ fsdp_status product_gemm(const cpu_product_set *set, const gemm_args *a)
     if (set->onednn && onednn_fits(a))
         return onednn_gemm(a, set->max_threads);
     if (product_rows_fit(a)) {
-        product_rows(kernel_for(set, a), set->max_threads, a);
+        gemm_rows(kernel_for(set, a), set->max_threads, a);
         return FSDP_OK;
     }
     if (!a->workspace)
         return error_set(FSDP_ERR_STATE,
                          "matrix product of %lld x %lld x %lld was given no workspace; it needs %zu bytes",
                          (long long)a->m, (long long)a->n, (long long)a->k, product_gemm_workspace(set, a));
-    product_blocked(kernel_for(set, a), set->max_threads, a);
+    gemm_blocked(kernel_for(set, a), set->max_threads, a);
     return FSDP_OK;
 }

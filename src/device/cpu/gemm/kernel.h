@@ -1,5 +1,5 @@
 /* What the blocked product needs to know of a processor's kernel: the shape of its register tile, how it wants the
- * operands packed, and the functions that do it. product_blocked.c supplies loops, threads and memory.
+ * operands packed, and the functions that do it. gemm_blocked.c supplies loops, threads and memory.
  *
  * A panel holds `width` rows of op(a), or columns of op(b), over the whole packed depth. Its layout is the kernel's
  * own, with one promise: depth index k (a multiple of k_unit) starts k * width * element_bytes into the panel. */
@@ -43,7 +43,7 @@ typedef struct few_rows_strip {
     int64_t x_stride, ldb, rows, columns, depth;
 } few_rows_strip;
 
-typedef struct product_kernel {
+typedef struct gemm_kernel {
     const char *name;
     int tile_rows, tile_columns;
     int k_unit; /* packed depth is a multiple of this */
@@ -62,14 +62,14 @@ typedef struct product_kernel {
     /* Per thread, around a run of tiles; NULL where there is no state to set up. */
     void (*enter)(void);
     void (*leave)(void);
-} product_kernel;
+} gemm_kernel;
 
-extern const product_kernel product_portable;
+extern const gemm_kernel gemm_portable;
 
 #if defined(__x86_64__)
-extern const product_kernel avx512_fp32;
-extern const product_kernel avx512_bf16;
-extern const product_kernel amx_bf16;
+extern const gemm_kernel avx512_fp32;
+extern const gemm_kernel avx512_bf16;
+extern const gemm_kernel amx_bf16;
 #endif
 
 #endif

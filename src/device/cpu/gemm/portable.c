@@ -73,7 +73,7 @@ static void few_rows(const few_rows_strip *s, float (*sums)[FEW_COLUMNS])
         }
 }
 
-const product_kernel product_portable = {
+const gemm_kernel gemm_portable = {
     .name = "portable C",
     .tile_rows = TILE_ROWS,
     .tile_columns = TILE_COLUMNS,

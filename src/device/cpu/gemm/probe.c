@@ -51,20 +51,20 @@ static gemm_args probe_arguments(probe_case *c, bool transpose, float *out)
 }
 
 /* Runs one kernel on one thread; no OpenMP, so that a forked child may. */
-static bool probe_run(const product_kernel *kernel, gemm_args g, void *workspace, size_t bytes)
+static bool probe_run(const gemm_kernel *kernel, gemm_args g, void *workspace, size_t bytes)
 {
     if (product_blocked_workspace(kernel, 1, &g) > bytes)
         return false;
     g.workspace = workspace;
-    product_blocked(kernel, 1, &g);
+    gemm_blocked(kernel, 1, &g);
     return true;
 }
 
-static bool probe_compare(const product_kernel *kernel, probe_case *c, void *workspace, size_t bytes)
+static bool probe_compare(const gemm_kernel *kernel, probe_case *c, void *workspace, size_t bytes)
 {
     for (int transpose = 0; transpose < 2; transpose++) {
         if (!probe_run(kernel, probe_arguments(c, transpose, c->result), workspace, bytes) ||
-            !probe_run(&product_portable, probe_arguments(c, transpose, c->expected), workspace, bytes) ||
+            !probe_run(&gemm_portable, probe_arguments(c, transpose, c->expected), workspace, bytes) ||
             memcmp(c->result, c->expected, sizeof c->result) != 0)
             return false;
     }
@@ -73,7 +73,7 @@ static bool probe_compare(const product_kernel *kernel, probe_case *c, void *wor
 
 enum { PROBE_WORKSPACE = 4 << 20, PROBE_SECONDS = 10 };
 
-bool product_probe_kernel(const product_kernel *kernel)
+bool product_probe_kernel(const gemm_kernel *kernel)
 {
     probe_case *c = calloc(1, sizeof *c);
     void *workspace = NULL;

@@ -12,6 +12,6 @@ const char *product_probe_amx(void);
 
 /* Multiplies small matrices of whole numbers, for which every kernel must give the same exact sums, and compares with
  * the portable kernel. False also when memory is out. For bf16 operands. */
-bool product_probe_kernel(const product_kernel *kernel);
+bool product_probe_kernel(const gemm_kernel *kernel);
 
 #endif

@@ -24,7 +24,7 @@ static char *element(const buffer *b, int64_t index)
 }
 
 typedef struct strips {
-    const product_kernel *kernel;
+    const gemm_kernel *kernel;
     const gemm_args *args;
     int64_t width, n_across; /* columns of a strip, strips of one product */
 } strips;
@@ -32,7 +32,7 @@ typedef struct strips {
 static void strip(const void *context, int64_t i)
 {
     const strips *all = context;
-    const product_kernel *kernel = all->kernel;
+    const gemm_kernel *kernel = all->kernel;
     const gemm_args *g = all->args;
     int64_t index = i / all->n_across, column = i % all->n_across * all->width;
     float sums[FEW_ROWS][FEW_COLUMNS];
@@ -57,7 +57,7 @@ static void strip(const void *context, int64_t i)
     }
 }
 
-void product_rows(const product_kernel *kernel, int max_threads, const gemm_args *g)
+void gemm_rows(const gemm_kernel *kernel, int max_threads, const gemm_args *g)
 {
     double work = (double)g->m * (double)g->n * (double)g->k * (double)g->batch;
     int64_t threads = omp_in_parallel() || work < TEAM_WORK ? 1 : min_i64(max_threads, omp_get_max_threads());

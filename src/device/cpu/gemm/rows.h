@@ -7,6 +7,6 @@
 bool product_rows_fit(const gemm_args *args);
 
 /* Needs no workspace. Wants product_rows_fit, n and batch positive. */
-void product_rows(const product_kernel *kernel, int max_threads, const gemm_args *args);
+void gemm_rows(const gemm_kernel *kernel, int max_threads, const gemm_args *args);
 
 #endif

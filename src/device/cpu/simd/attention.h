@@ -153,9 +153,9 @@ static inline void tile_dropout_factors(const attention_args *a, const query_til
     uint32_t words[DROPOUT_KEYS / 2 * QUERIES], threshold = attention_dropout_threshold(a->dropout);
     float scale = attention_dropout_scale(threshold);
     rng_key key = {{a->dropout_key[0], a->dropout_key[1]}};
-    uint64_t row = attention_dropout_row(a, samples_first(a->numbers, a->batch), t->batch, t->head, t->first);
+    uint64_t row = attention_dropout_row(a, samples_first(a->scalars, a->batch), t->batch, t->head, t->first);
     for (int64_t first = 0; first < n_keys; first += DROPOUT_KEYS) {
-        philox_lanes(key, a->numbers->step, row + (uint64_t)((first_key + first) / DROPOUT_KEYS),
+        philox_lanes(key, a->scalars->step, row + (uint64_t)((first_key + first) / DROPOUT_KEYS),
                      attention_dropout_groups(a->kv_length), (int)t->lanes, words, QUERIES);
         for (int64_t j = 0; j < min_i64(DROPOUT_KEYS, n_keys - first); j++) {
             const uint32_t *word = words + j / 2 * QUERIES;

@@ -12,7 +12,7 @@ typedef struct panel {
 
 typedef struct panel_plan {
     int64_t patch, n_samples, n_rows, width; /* of a full panel */
-    size_t columns_bytes, gathered_bytes, sum_bytes, product_bytes;
+    size_t columns_bytes, gathered_bytes, sum_bytes, gemm_bytes;
 } panel_plan;
 
 static gemm_args product_forward(const conv2d_args *a, int64_t patch, int64_t width, const panel *p, void *columns)
@@ -98,7 +98,7 @@ static panel_plan plan_make(const struct device *d, const conv2d_args *a)
     p.columns_bytes = round_up((size_t)(p.patch * p.width) * sizeof(float), 256);
     p.gathered_bytes = round_up((size_t)(a->out_channels * p.width) * sizeof(float), 256);
     p.sum_bytes = round_up((size_t)(a->out_channels * p.patch) * sizeof(float), 256);
-    const cpu_product_set *product = &((const device_cpu *)d)->product;
+    const cpu_gemm_set *product = &((const device_cpu *)d)->product;
     panel whole = {.n_samples = p.n_samples, .n_rows = p.n_rows};
     gemm_args products[3] = {
         product_forward(a, p.patch, p.width, &whole, NULL),
@@ -107,7 +107,7 @@ static panel_plan plan_make(const struct device *d, const conv2d_args *a)
     };
     for (int i = 0; i < 3; i++) {
         size_t bytes = product_gemm_workspace(product, &products[i]);
-        p.product_bytes = bytes > p.product_bytes ? bytes : p.product_bytes;
+        p.gemm_bytes = bytes > p.gemm_bytes ? bytes : p.gemm_bytes;
     }
     return p;
 }
@@ -312,7 +312,7 @@ static void bias_gradient(const struct stream *s, const conv2d_args *a)
 SIMD_WORKSPACE(conv2d_forward, conv2d_args)
 {
     panel_plan p = plan_make(d, a);
-    return p.columns_bytes + p.product_bytes;
+    return p.columns_bytes + p.gemm_bytes;
 }
 
 SIMD_KERNEL(conv2d_forward, conv2d_args)
@@ -327,7 +327,7 @@ SIMD_KERNEL(conv2d_forward, conv2d_args)
         unfold(s, a, plan.patch, &p, columns);
         gemm_args product = product_forward(a, plan.patch, width, &p, columns.p);
         product.workspace = (char *)a->workspace + plan.columns_bytes;
-        FSDP_TRY(product_gemm(&s->device->product, &product));
+        FSDP_TRY(gemm_gemm(&s->device->product, &product));
     }
     return FSDP_OK;
 }
@@ -335,7 +335,7 @@ SIMD_KERNEL(conv2d_forward, conv2d_args)
 SIMD_WORKSPACE(conv2d_backward, conv2d_args)
 {
     panel_plan p = plan_make(d, a);
-    return p.columns_bytes + p.gathered_bytes + p.sum_bytes + p.product_bytes;
+    return p.columns_bytes + p.gathered_bytes + p.sum_bytes + p.gemm_bytes;
 }
 
 /* Input rows that two panels share are added to (and round twice where dx is narrower than fp32), so dx starts from
@@ -351,7 +351,7 @@ static void start_dx(const conv2d_args *a, const panel_plan *plan)
 SIMD_KERNEL(conv2d_backward, conv2d_args)
 {
     panel_plan plan = plan_make(&s->device->base, a);
-    const cpu_product_set *set = &s->device->product;
+    const cpu_gemm_set *set = &s->device->product;
     buffer columns = {a->workspace, a->weight.dtype};
     buffer gathered = {(char *)a->workspace + plan.columns_bytes, a->weight.dtype};
     bool direct = a->d_weight.dtype == FSDP_F32;
@@ -368,12 +368,12 @@ SIMD_KERNEL(conv2d_backward, conv2d_args)
             unfold(s, a, plan.patch, &p, columns);
             gemm_args product = product_d_weight(a, plan.patch, width, gathered.p, columns.p, sum, add);
             product.workspace = product_workspace;
-            FSDP_TRY(product_gemm(set, &product));
+            FSDP_TRY(gemm_gemm(set, &product));
         }
         if (a->dx.p) {
             gemm_args product = product_d_columns(a, plan.patch, width, gathered.p, columns.p);
             product.workspace = product_workspace;
-            FSDP_TRY(product_gemm(set, &product));
+            FSDP_TRY(gemm_gemm(set, &product));
             fold(s, a, &p, columns.p, a->add_dx || plan.n_rows < a->out_h);
         }
     }

@@ -29,11 +29,11 @@ static void dropout_span(const void *context, int64_t first)
 {
     const dropout_args *a = context;
     int64_t n = min_i64(SPAN, a->samples * a->sample_numel - first);
-    uint64_t origin = samples_first(a->numbers, a->samples) * (uint64_t)a->sample_numel;
+    uint64_t origin = samples_first(a->scalars, a->samples) * (uint64_t)a->sample_numel;
     float scale = a->probability < 1.0f ? 1.0f / (1.0f - a->probability) : 0.0f;
     rng_key key = {{a->key[0], a->key[1]}};
     float x_scratch[SPAN], factors[SPAN], scratch[SPAN];
-    draw_factors(key, a->numbers->step, origin + (uint64_t)first, n, a->probability, scale, factors);
+    draw_factors(key, a->scalars->step, origin + (uint64_t)first, n, a->probability, scale, factors);
     const float *x = span_read(a->x, first, n, x_scratch);
     float *y = span_target(a->y, first, a->add, scratch);
 #pragma omp simd

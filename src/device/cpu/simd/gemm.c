@@ -3,7 +3,7 @@
 
 SIMD_KERNEL(gemm, gemm_args)
 {
-    return product_gemm(&s->device->product, a);
+    return gemm_gemm(&s->device->product, a);
 }
 
 SIMD_WORKSPACE(gemm, gemm_args)

@@ -26,7 +26,7 @@ typedef struct update {
 
 static update update_prepare(const optimizer_args *a)
 {
-    const optimizer_numbers *n = a->numbers;
+    const optimizer_scalars *n = a->scalars;
     float decay = a->decay ? n->weight_decay : 0.0f;
     bool adamw = a->kind == OPTIMIZER_ADAMW;
     return (update){
@@ -168,7 +168,7 @@ static void update_share(void *context, int rank, int size)
 
 SIMD_KERNEL(optimizer, optimizer_args)
 {
-    if (a->numbers->skip)
+    if (a->scalars->skip)
         return FSDP_OK;
     update u = update_prepare(a);
     parallel_team(cpu_threads(s), cpu_threads_for(s, a->n), update_share, &u);
@@ -189,8 +189,8 @@ SIMD_KERNEL(clip, clip_args)
     double count = a->totals[2], factor = a->unscale / count, norm = sqrt(a->totals[0]) * factor;
     bool skip = !isfinite(norm) || count == 0.0;
     double limit = (double)a->max_norm, clipped = limit > 0.0 ? limit / (norm + 1e-6) : 1.0;
-    a->numbers->gradient_scale = (float)(factor * (clipped < 1.0 ? clipped : 1.0));
-    a->numbers->skip = skip;
+    a->scalars->gradient_scale = (float)(factor * (clipped < 1.0 ? clipped : 1.0));
+    a->scalars->skip = skip;
     a->report[0] = (float)norm;
     a->report[1] = (float)(a->totals[1] / count);
     a->report[2] = (float)count;

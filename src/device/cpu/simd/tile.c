@@ -103,8 +103,8 @@ INLINE void column_panel(const int vecs, int64_t m, int64_t k, const float *a, i
 }
 
 /* Constant strides of 1 leave the inner loops with one running pointer for a. */
-static void product_rows(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b, int64_t b_row,
-                         float *c, int64_t c_row, bool add)
+static void gemm_rows(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b, int64_t b_row,
+                      float *c, int64_t c_row, bool add)
 {
     int64_t j = 0;
     for (; j + BLOCK_VECS * VEC <= n; j += BLOCK_VECS * VEC)
@@ -127,7 +127,7 @@ void SIMD_NAME(tile_product)(int64_t m, int64_t n, int64_t k, const float *a, in
                              const float *b, int64_t b_row, float *c, int64_t c_row, bool add)
 {
     if (a_step == 1)
-        product_rows(m, n, k, a, a_row, b, b_row, c, c_row, add);
+        gemm_rows(m, n, k, a, a_row, b, b_row, c, c_row, add);
     else
         product_columns(m, n, k, a, a_step, b, b_row, c, c_row, add);
 }

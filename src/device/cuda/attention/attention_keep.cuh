@@ -11,7 +11,7 @@ static __device__ __forceinline__ void fill_keep(const attention_args &a, int64_
 {
     const uint32_t threshold = attention_dropout_threshold(a.dropout);
     const rng_key key = {{a.dropout_key[0], a.dropout_key[1]}};
-    const uint64_t step = a.numbers->step, first_sample = samples_first(a.numbers, a.batch);
+    const uint64_t step = a.scalars->step, first_sample = samples_first(a.scalars, a.batch);
     const int groups = n_keys / DROPOUT_KEYS;
     for (int item = threadIdx.x; item < n_queries * groups; item += blockDim.x) {
         const int query = item / groups, group = item % groups;

@@ -10,7 +10,7 @@
 __global__ void __launch_bounds__(THREADS) dropout(const dropout_args a)
 {
     const uint64_t n = (uint64_t)(a.samples * a.sample_numel);
-    const uint64_t origin = samples_first(a.numbers, a.samples) * (uint64_t)a.sample_numel, step = a.numbers->step;
+    const uint64_t origin = samples_first(a.scalars, a.samples) * (uint64_t)a.sample_numel, step = a.scalars->step;
     const float scale = a.probability < 1.0f ? 1.0f / (1.0f - a.probability) : 0.0f;
     const rng_key key = {{a.key[0], a.key[1]}};
     const uint64_t n_blocks = ((origin + n + 3) >> 2) - (origin >> 2);

@@ -13,7 +13,7 @@ struct step {
 
 static __device__ __forceinline__ step read_step(const optimizer_args &a)
 {
-    const optimizer_numbers *n = a.numbers;
+    const optimizer_scalars *n = a.scalars;
     step s;
     s.lr = n->lr;
     s.beta1 = n->beta1;
@@ -65,13 +65,13 @@ static __device__ __forceinline__ uint32_t split_halves(float whole, uint32_t *l
 template <int V> static __device__ __forceinline__ void load_halves(const optimizer_args &a, int64_t i, float *p)
 {
     if constexpr (V == 4) {
-        const uint2 high = *(const uint2 *)((const uint16_t *)a.copy.p + i), low = *(const uint2 *)(a.rest + i);
+        const uint2 high = *(const uint2 *)((const uint16_t *)a.copy.p + i), low = *(const uint2 *)(a.low + i);
         p[0] = join_halves(high.x & 0xffffu, low.x & 0xffffu);
         p[1] = join_halves(high.x >> 16, low.x >> 16);
         p[2] = join_halves(high.y & 0xffffu, low.y & 0xffffu);
         p[3] = join_halves(high.y >> 16, low.y >> 16);
     } else {
-        p[0] = join_halves(((const uint16_t *)a.copy.p)[i], a.rest[i]);
+        p[0] = join_halves(((const uint16_t *)a.copy.p)[i], a.low[i]);
     }
 }
 
@@ -83,10 +83,10 @@ template <int V> static __device__ __forceinline__ void store_halves(const optim
         high[j] = split_halves(p[j], &low[j]);
     if constexpr (V == 4) {
         *(uint2 *)((uint16_t *)a.copy.p + i) = make_uint2(high[0] | high[1] << 16, high[2] | high[3] << 16);
-        *(uint2 *)(a.rest + i) = make_uint2(low[0] | low[1] << 16, low[2] | low[3] << 16);
+        *(uint2 *)(a.low + i) = make_uint2(low[0] | low[1] << 16, low[2] | low[3] << 16);
     } else {
         ((uint16_t *)a.copy.p)[i] = (uint16_t)high[0];
-        a.rest[i] = (uint16_t)low[0];
+        a.low[i] = (uint16_t)low[0];
     }
 }
 
@@ -131,7 +131,7 @@ extern "C" cudaError_t launch_halves(const launch *l, const halves_args *a)
 /* V is 4 or 1; HALVES: the master is copy and rest. Moments are touched only where the kind has them. */
 template <int KIND, int V, bool HALVES> __global__ void __launch_bounds__(THREADS) optimizer(const optimizer_args a)
 {
-    if (a.numbers->skip)
+    if (a.scalars->skip)
         return;
     const step s = read_step(a);
     const bool has1 = KIND != OPTIMIZER_SGD || s.momentum != 0.0f, has2 = KIND != OPTIMIZER_SGD;
@@ -179,14 +179,14 @@ template <int KIND, int V> static void start(const launch *l, const optimizer_ar
     optimizer_args part = *a;
     part.n = n;
     part.parameter = a->parameter ? a->parameter + first : NULL;
-    part.rest = a->rest ? a->rest + first : NULL;
+    part.low = a->low ? a->low + first : NULL;
     part.gradient += first;
     part.moment1 = a->moment1 ? a->moment1 + first : NULL;
     part.moment2 = a->moment2 ? a->moment2 + first : NULL;
     if (a->copy.p)
         part.copy.p = (char *)a->copy.p + first * (a->copy.dtype == FSDP_F32 ? 4 : 2);
     const unsigned blocks = flat_blocks(l, launch_ceil(n, V), THREADS);
-    if (n > 0 && a->rest)
+    if (n > 0 && a->low)
         optimizer<KIND, V, true><<<blocks, THREADS, 0, l->stream>>>(part);
     else if (n > 0)
         optimizer<KIND, V, false><<<blocks, THREADS, 0, l->stream>>>(part);
@@ -196,7 +196,7 @@ template <int KIND> static cudaError_t start_kind(const launch *l, const optimiz
 {
     const uintptr_t all = (uintptr_t)a->parameter | (uintptr_t)a->gradient | (uintptr_t)a->moment1 |
                           (uintptr_t)a->moment2 | ((uintptr_t)a->copy.p * (a->copy.dtype == FSDP_F32 ? 1 : 2)) |
-                          (uintptr_t)a->rest * 2;
+                          (uintptr_t)a->low * 2;
     const int64_t vectors = (all & 15) == 0 ? a->n / 4 * 4 : 0;
     start<KIND, 4>(l, a, 0, vectors);
     start<KIND, 1>(l, a, vectors, a->n - vectors);

@@ -68,8 +68,8 @@ __global__ void clip(const clip_args a)
     const double count = a.totals[2], factor = a.unscale / count, norm = sqrt(a.totals[0]) * factor;
     const bool skip = !isfinite(norm) || count == 0.0;
     const double limit = a.max_norm > 0.0f ? fmin(1.0, (double)a.max_norm / (norm + 1e-6)) : 1.0;
-    a.numbers->gradient_scale = (float)(factor * limit);
-    a.numbers->skip = skip ? 1 : 0;
+    a.scalars->gradient_scale = (float)(factor * limit);
+    a.scalars->skip = skip ? 1 : 0;
     a.report[0] = (float)norm;
     a.report[1] = (float)(a.totals[1] / count);
     a.report[2] = (float)count;
