@@ -33,8 +33,8 @@ FSDP_API fsdp_status fsdp_checkpoint_diff(const char *a, const char *b, double t
 typedef struct fsdp_checkpoint_export_config {
     size_t size;
     const char *source;
-    const char *destination; /* the folder to make; an earlier model folder there is replaced */
-    const char *tokenizer;   /* folder with tokenizer files; NULL: those that the source has or knows of */
+    const char *destination; /* the folder to make; an earlier export there is replaced, anything else refused */
+    const char *tokenizer;   /* folder with tokenizer files; NULL: those that the source has */
     fsdp_dtype dtype;        /* fp32, bf16 or fp16 */
     int64_t max_file_bytes;  /* larger models become several files and an index */
     bool json;

@@ -307,10 +307,11 @@ static fsdp_status write_list(const part_writer *w)
     if (out)
         print_list(out, w);
     fsdp_status status = out && fclose(out) == 0 ? file_write_atomic(path, text, bytes) : out_of_memory(w->task);
-    /* Once the list is there rank 0 may rename the directory, before this rank has synced it: rank 0 syncs it as well.
-     * (It also goes away when another rank failed; that rank's failure is then the one that all report.) */
+    /* Once the list has its name this part is done: rank 0 may commit it at once, and rename the directory before this
+     * rank has synced it. So a sync that fails now is no failure of the part; rank 0 syncs the directory as well. (It
+     * also goes away when another rank failed; that rank's failure is then the one that all report.) */
     if (status == FSDP_ERR_INPUT || status == FSDP_ERR_IO)
-        status = file_is_directory(w->task->temporary) ? status : FSDP_OK;
+        status = file_exists(path) || !file_is_directory(w->task->temporary) ? FSDP_OK : status;
     free(text);
     free(path);
     return status;

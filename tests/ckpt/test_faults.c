@@ -144,6 +144,47 @@ static void a_rank_that_cannot_write_fails_the_save_on_all_ranks(void **state)
         }
 }
 
+static void save_with_late_fault(ranks *all, int rank, void *context)
+{
+    const scenario *s = context;
+    comm *c = ranks_open(all, rank);
+    fixture *f = fixture_make(CUT_FLAT, rank, all->n, false);
+    ckpt_saver *saver;
+    fixture_fill(f, 20);
+    ckpt_save_config config = fixture_config(s->directory, CKPT_SHARDED, 20);
+    config.keep = 1;
+    RANK_CHECK(ckpt_saver_create(&f->state, false, &saver) == FSDP_OK);
+    fault_set(rank == s->failing_rank ? s->countdown : 0, EIO, false);
+    fsdp_status status = ckpt_saver_start(saver, &config, &f->state, comm_world(c));
+    if (status == FSDP_OK)
+        status = ckpt_saver_wait(saver, comm_world(c), NULL);
+    all->shared->flags[0] |= atomic_load(&fault.tripped);
+    fault_set(0, 0, false);
+    all->shared->flags[1] = status == FSDP_OK;
+    ckpt_saver_free(saver);
+    fixture_free(f);
+    comm_close(c);
+}
+
+/* Rank 0 commits in the background as soon as it sees the others' lists: a rank may not call its part failed after. */
+static void a_save_that_is_reported_as_failed_is_not_there(void **state)
+{
+    (void)state;
+    bool tripped = true;
+    for (int n = 1; tripped; n++) {
+        char name[64];
+        snprintf(name, sizeof name, "late-%d", n);
+        scenario s = {.directory = scratch_path(name), .failing_rank = 1, .countdown = n};
+        assert_ok(fixture_save(s.directory, CKPT_SHARDED, 10));
+        ranks all = ranks_make(2);
+        assert_true(ranks_run(&all, save_with_late_fault, &s));
+        tripped = all.shared->flags[0] != 0;
+        assert_int_equal(fixture_resumed_step(s.directory), all.shared->flags[1] ? 20 : 10);
+        ranks_free(&all);
+        assert_true(n < 100);
+    }
+}
+
 /* ---- Kind local: ranks commit each for itself ---- */
 
 static void save_local(ranks *all, int rank, void *context)
@@ -370,6 +411,7 @@ int main(void)
         cmocka_unit_test(every_failing_call_of_every_kind_leaves_the_last_checkpoint),
         cmocka_unit_test(failures_in_the_background_are_reported_by_wait),
         cmocka_unit_test(a_rank_that_cannot_write_fails_the_save_on_all_ranks),
+        cmocka_unit_test(a_save_that_is_reported_as_failed_is_not_there),
         cmocka_unit_test(a_local_save_that_fails_on_one_rank_keeps_the_step_before),
         cmocka_unit_test(parts_of_two_local_saves_are_not_one_checkpoint),
         cmocka_unit_test(a_failing_device_read_fails_the_save),

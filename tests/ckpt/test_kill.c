@@ -61,8 +61,7 @@ static void kill_once(const scenario *s, int n_ranks, uint64_t number)
     rng_key key = rng_key_make(12345);
     ranks_start(&all, train_rank, (void *)(uintptr_t)s);
     sleep_seconds(0.005 + (double)(rng_word(key, 0, number) % 1000) * 1e-3 * s->longest);
-    for (int rank = 0; rank < n_ranks; rank++)
-        kill(all.shared->pids[rank], SIGKILL);
+    ranks_kill(&all);
     ranks_join(&all);
     for (int rank = 0; rank < n_ranks; rank++)
         if (!WIFSIGNALED(all.statuses[rank]) || WTERMSIG(all.statuses[rank]) != SIGKILL)

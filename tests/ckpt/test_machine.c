@@ -430,8 +430,7 @@ static void operate_kill(machine *m)
          j.step, j.tag, ckpt_kind_name(j.kind), all.n, j.async ? ", asynchronous" : "", j.keep, j.keep_every);
     ranks_start(&all, save_rank, &j);
     sleep_seconds(after);
-    for (int rank = 0; rank < all.n; rank++)
-        kill(all.shared->pids[rank], SIGKILL);
+    ranks_kill(&all);
     ranks_join(&all);
     ranks_free(&all);
     char path[700];
@@ -662,8 +661,7 @@ static void run_local(machine *m)
         ranks_start(&all, save_rank, &j);
         if (how == 2) {
             sleep_seconds(m->save_seconds * (double)draw(m, 1000) / 400 + 0.004);
-            for (int rank = 0; rank < all.n; rank++)
-                kill(all.shared->pids[rank], SIGKILL);
+            ranks_kill(&all);
         }
         ranks_join(&all);
         bool ended = all.statuses[0] == 0 && all.statuses[1] == 0;

@@ -125,6 +125,15 @@ static inline void ranks_join(ranks *all)
     }
 }
 
+/* All at one instant: the first to go is not missed by the others, who would end by themselves. */
+static inline void ranks_kill(ranks *all)
+{
+    static const int signals[] = {SIGSTOP, SIGKILL};
+    for (int i = 0; i < 2; i++)
+        for (int rank = 0; rank < all->n; rank++)
+            kill(all->shared->pids[rank], signals[i]);
+}
+
 static inline bool ranks_run(ranks *all, rank_function function, void *context)
 {
     ranks_start(all, function, context);
