@@ -186,29 +186,29 @@ static int run_bench(int argc, char **argv)
         if (strcmp(argv[0], kinds[i].name) == 0)
             return run_kind(kinds[i].run, kinds[i].name, argc - 1, argv + 1);
     return command_misused("bench",
-                           "what is to be measured? `fsdp bench step`, `fsdp bench kernel` or `fsdp bench comm`");
+                           "name what to measure: `fsdp bench step`, `fsdp bench kernel` or `fsdp bench comm`");
 }
 
 const command command_bench = {
     .name = "bench",
-    .summary = "measure whole steps, kernels or collectives",
+    .summary = "Measure whole steps, kernels or collectives",
     .usage = "step|kernel|comm [WORKLOAD] [--json] [FLAGS...]",
     .details =
         "step [WORKLOAD] [--steps N] [--warmup_steps N] [--breakdown]\n"
         "    Runs forward, backward, clipping and the optimizer on random tokens and prints the median step, its\n"
-        "    TFLOP/s, and their share of the device's peak and of a large product measured on the spot. With\n"
-        "    --breakdown also where the time goes, by class of kernels and by operation, from steps in which every\n"
-        "    operation is waited for. Without a workload: the model and batch of the flags.\n"
+        "    TFLOP/s, and their share of the device's peak and of a large matrix product timed in the same run. With\n"
+        "    --breakdown it also shows where the time goes, by class of kernels and by operation; these steps wait "
+        "for\n"
+        "    each operation. Without a workload, the flags set model and batch.\n"
         "kernel [WORKLOAD]\n"
-        "    Times the kernels that make a step at the shapes of the workload: products with their gradients,\n"
-        "    attention, norms, rope, swiglu, loss, embedding, optimizer; as shares of a large product or of a copy.\n"
+        "    Times the kernels of a step at the workload's shapes: matrix products with their gradients,\n"
+        "    attention, norms, rope, swiglu, loss, embedding, optimizer; as shares of a large product or a copy.\n"
         "comm [--sizes SIZE,SIZE...]\n"
         "    Under `fsdp run --nproc-per-node N`: all_gather, reduce_scatter and all_reduce of 1, 16 and 128 MiB on\n"
-        "    the job's backend, beside what copying as many bytes takes.\n"
+        "    the job's backend, with the time of copying as many bytes for comparison.\n"
         "\n"
         "Workloads: cpu-512, single, 1b-8k, 1b-8k-ac, 3.2-1b, 3.2-1b-8, 8b-4k-ac, tiny. --json prints one line of\n"
-        "JSON instead of a table. Flags of `fsdp train` for batch, optimizer, precision, sharding and machine count; "
-        "those\n"
-        "for the model's shape too, where no workload is named.",
+        "JSON instead of a table. Flags of `fsdp train` for batch, optimizer, precision, sharding and machine\n"
+        "apply; those for the model's shape apply only without a workload.",
     .flags = bench_flags,
     .run = run_bench};

@@ -27,7 +27,7 @@ static const fsdp_flag ckpt_table[] = {
      .default_value = "0",
      .max = 1e30,
      .unit = "X",
-     .help = "diff: differences up to this do not count; 0 compares bits"},
+     .help = "diff: ignore differences up to this; 0: compare bits"},
     {.name = "dtype",
      .type = FSDP_FLAG_TEXT,
      .offset = FIELD(dtype),
@@ -38,13 +38,13 @@ static const fsdp_flag ckpt_table[] = {
      .type = FSDP_FLAG_TEXT,
      .offset = FIELD(tokenizer),
      .unit = "DIR",
-     .help = "export: folder with tokenizer files, instead of those in the checkpoint"},
+     .help = "export: folder with tokenizer files to use instead of the checkpoint's"},
     {.name = "max_file_size",
      .type = FSDP_FLAG_BYTES,
      .offset = FIELD(max_file_size),
      .default_value = "5GB",
      .unit = "SIZE",
-     .help = "export: larger models become several files with an index"},
+     .help = "export: split larger models into several files with an index"},
     {.name = "kind",
      .type = FSDP_FLAG_TEXT,
      .offset = FIELD(kind),
@@ -67,7 +67,7 @@ static const fsdp_flag ckpt_table[] = {
      .min = 1,
      .max = 1e6,
      .unit = "K",
-     .help = "prune: newest complete checkpoints to keep"},
+     .help = "prune: keep the N newest complete checkpoints"},
     {.name = "keep_every",
      .type = FSDP_FLAG_INT,
      .offset = FIELD(keep_every),
@@ -75,11 +75,11 @@ static const fsdp_flag ckpt_table[] = {
      .min = 0,
      .max = 1e15,
      .unit = "M",
-     .help = "prune: keep those too whose step is a multiple of M"},
+     .help = "prune: also keep checkpoints whose step is a multiple of M"},
     {.name = "dry_run",
      .type = FSDP_FLAG_SWITCH,
      .offset = FIELD(dry_run),
-     .help = "prune: only say what would be removed"},
+     .help = "prune: only list what would be removed"},
     {.name = NULL},
 };
 
@@ -230,16 +230,16 @@ static int run_ckpt(int argc, char **argv)
 
 const command command_ckpt = {
     .name = "ckpt",
-    .summary = "Look at, check, compare, convert and prune checkpoints",
+    .summary = "Show, verify, compare, convert and prune checkpoints",
     .usage = "show|verify|diff|export|import|reshard|prune PATH... [FLAGS...]",
     .details =
-        "A path is a checkpoint (run/step-00000020), a directory of checkpoints (run: the newest complete one is\n"
-        "meant), a Hugging Face folder, or a .safetensors file.\n\n"
-        "  fsdp ckpt show run                        what is there, and in what condition\n"
-        "  fsdp ckpt verify run                      read everything, compare every checksum\n"
-        "  fsdp ckpt diff run/step-00000010 run      tensors that differ, and by how much (exit code 1 then)\n"
-        "  fsdp ckpt export run model --dtype bf16   a folder that transformers opens\n"
-        "  fsdp ckpt import model run                a checkpoint of step 0 from such a folder\n"
+        "A path is a checkpoint (run/step-00000020), a directory of checkpoints (run, which stands for the newest\n"
+        "complete one in it), a Hugging Face folder, or a .safetensors file.\n\n"
+        "  fsdp ckpt show run                        list contents and condition\n"
+        "  fsdp ckpt verify run                      read everything and compare every checksum\n"
+        "  fsdp ckpt diff run/step-00000010 run      list tensors that differ, and by how much (exit code 1)\n"
+        "  fsdp ckpt export run model --dtype bf16   write a folder that transformers can open\n"
+        "  fsdp ckpt import model run                make a checkpoint of step 0 from such a folder\n"
         "  fsdp ckpt reshard run run8 --world_size 8\n"
         "  fsdp ckpt prune run --keep_checkpoints 3 --keep_every 1000",
     .flags = ckpt_flags,

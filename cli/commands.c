@@ -34,7 +34,7 @@ int command_unknown(const char *name)
     if (near)
         fprintf(stderr, "fsdp: unknown command '%s'; did you mean `fsdp %s`?\n", name, near);
     else
-        fprintf(stderr, "fsdp: unknown command '%s'; `fsdp --help` lists those there are\n", name);
+        fprintf(stderr, "fsdp: unknown command '%s'; `fsdp --help` lists all commands\n", name);
     return 2;
 }
 

@@ -31,23 +31,22 @@ static const fsdp_choice devices[] = {{"auto", 0, NULL}, {"cpu", 0, NULL}, {"cud
 
 static const fsdp_flag generate_table[] = {
     {TEXT(model, "PATH",
-          "a Hugging Face folder, a checkpoint, a folder of checkpoints (the newest is taken) or a hub name")},
+          "a Hugging Face folder, a checkpoint, a folder of checkpoints (uses the newest) or a hub name")},
     {TEXT(tokenizer, "PATH",
-          "a tokenizer.json, its folder or a hub name; by default the model's, else every byte is a token")},
-    {TEXT(prompt, "TEXT", "what a LLaMA continues and a T5 answers")},
-    {TEXT(prompt_file, "FILE", "take the prompt from a file, - for standard input")},
-    {INT(max_new_tokens, "128", 1, 1e9, "N", "write at most so many tokens")},
-    {FLOAT(temperature, "0", 0, 1e6, "X", "0 takes the likeliest token, 1 draws as the model says, more is wilder")},
-    {INT(top_k, NULL, 0, 1e9, "N", "draw from so many of the likeliest tokens; by default from all")},
+          "a tokenizer.json, its folder or a hub name (default: the model's, otherwise every byte is a token)")},
+    {TEXT(prompt, "TEXT", "text for a LLaMA to continue or a T5 to answer")},
+    {TEXT(prompt_file, "FILE", "read the prompt from a file; -: standard input")},
+    {INT(max_new_tokens, "128", 1, 1e9, "N", "generate at most N tokens")},
+    {FLOAT(temperature, "0", 0, 1e6, "X", "0: greedy; 1: the model's distribution; above 1: more random")},
+    {INT(top_k, NULL, 0, 1e9, "N", "draw from the N likeliest tokens (default: all)")},
     {FLOAT(top_p, "1", 1e-9, 1, "P", "draw from the likeliest tokens that together have this probability")},
-    {INT(seed, "42", 0, 1e15, "N", "seed of what is drawn")},
-    {SWITCH(stop_at_eos, "true", "end at the model's end token")},
-    {SWITCH(echo, NULL, "print the prompt in front")},
-    {SWITCH(stats, NULL, "say on standard error how many tokens were read and written, and how fast")},
-    {CHOICE(dtype, dtypes, "what the model computes in"), .aliases = "param_dtype"},
-    {TEXT(device, "NAME", "what computes; auto takes cuda where there is one"), .default_value = "auto",
-     .choices = devices},
-    {INT(threads, NULL, 0, 4096, "N", "threads; by default OMP_NUM_THREADS, else all cores")},
+    {INT(seed, "42", 0, 1e15, "N", "random seed")},
+    {SWITCH(stop_at_eos, "true", "stop at the model's end token")},
+    {SWITCH(echo, NULL, "print the prompt before the text")},
+    {SWITCH(stats, NULL, "print to standard error how many tokens were read and generated, and how fast")},
+    {CHOICE(dtype, dtypes, "precision of the computation"), .aliases = "param_dtype"},
+    {TEXT(device, "NAME", "device; auto: cuda if there is one"), .default_value = "auto", .choices = devices},
+    {INT(threads, NULL, 0, 4096, "N", "threads (default: OMP_NUM_THREADS, otherwise all cores)")},
     {.name = NULL},
 };
 
@@ -128,12 +127,12 @@ static int run_generate(int argc, char **argv)
 
 const command command_generate = {
     .name = "generate",
-    .summary = "Write text with a trained LLaMA or T5",
+    .summary = "Generate text with a trained LLaMA or T5",
     .usage = "--model PATH --prompt TEXT [FLAGS...]",
-    .details =
-        "  fsdp generate --model fsdp_run/checkpoints --prompt 'static int' --temperature 0.7\n"
-        "  fsdp generate --model t5-small --prompt_file article.txt --max_new_tokens 60\n\n"
-        "Text is printed as it is written. A model too big for one process is sharded over the ranks of `fsdp run`.",
+    .details = "  fsdp generate --model fsdp_run/checkpoints --prompt 'static int' --temperature 0.7\n"
+               "  fsdp generate --model t5-small --prompt_file article.txt --max_new_tokens 60\n\n"
+               "Text is printed as it is generated. A model that is too big for one process is sharded over the ranks "
+               "of `fsdp run`.",
     .flags = generate_flags,
     .run = run_generate,
 };

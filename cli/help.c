@@ -34,7 +34,7 @@ void help_overview(FILE *out)
                  "Fully sharded data parallel training, in C.\n\ncommands:\n");
     for (const command *const *c = commands; *c; c++)
         fprintf(out, "  %-10s  %s\n", (*c)->name, (*c)->summary);
-    fprintf(out, "\n`fsdp COMMAND --help` lists the flags of a command, `fsdp --version` what was built in.\n");
+    fprintf(out, "\n`fsdp COMMAND --help` lists the flags of a command, `fsdp --version` shows what was built in.\n");
 }
 
 /* "a|b|c" as "a, b, c", which can be folded. */
@@ -102,8 +102,8 @@ void help_command(FILE *out, const command *c)
         print_flag(out, flag);
     }
     if (*group)
-        fprintf(out, "\n--flag value and --flag=value are the same, and so are dashes and underscores.\n"
-                     "A switch is --x, --x=1, --x=true or --no_x. Defaults stand in brackets.\n");
+        fprintf(out, "\n--flag value and --flag=value mean the same; so do dashes and underscores in names.\n"
+                     "A switch is --x, --x=1, --x=true or --no_x. Defaults are in brackets.\n");
 }
 
 typedef struct help_options {

@@ -30,7 +30,7 @@ static int run_plan(int argc, char **argv)
 
 const command command_plan = {
     .name = "plan",
-    .summary = "Show the memory and the communication of a job without running it",
+    .summary = "Show a job's memory and communication without running it",
     .usage = "[FLAGS of fsdp train...] [--device GPU] [--world_size N|auto] [--fit SIZE] [--json]",
     .details = "  fsdp plan --preset llama3_1_8b --device h100 --world_size 8\n"
                "  fsdp plan --preset llama3_1_70b --device h200 --world_size auto\n"

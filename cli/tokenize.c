@@ -25,18 +25,18 @@ typedef struct tokenize_options {
 #define OPTIONS tokenize_options
 
 static const fsdp_flag tokenize_table[] = {
-    {TEXT(tokenizer, "PATH", "a tokenizer.json, its folder or a hub name; by default every byte is a token")},
+    {TEXT(tokenizer, "PATH", "a tokenizer.json, its folder or a hub name (default: every byte is a token)")},
     {TEXT(text, "TEXT", "tokenize this instead of files")},
-    {SWITCH(decode, NULL, "ids to text instead of text to ids")},
-    {SWITCH(count, NULL, "print how many tokens there are")},
-    {SWITCH(jsonl, NULL, "every line is a JSON record, whatever files are called, and so is every line of the answer")},
-    {TEXT(field, "NAME", "field of records; by default text, with --decode ids")},
+    {SWITCH(decode, NULL, "turn ids into text instead of text into ids")},
+    {SWITCH(count, NULL, "print only the number of tokens")},
+    {SWITCH(jsonl, NULL, "read and print one JSON record per line, whatever the files are called")},
+    {TEXT(field, "NAME", "record field to read (default: text, or ids with --decode)")},
     {SWITCH(special, "true", "add the tokens that begin and end a text; with --decode, show special tokens")},
-    {TEXT(output, "FILE", "write a token file for training, from text or JSONL files, also .gz and .zst")},
-    {INT(threads, NULL, 0, 4096, "N", "threads of --output; by default one per core")},
+    {TEXT(output, "FILE", "write a token file for training from text or JSONL files, also .gz and .zst")},
+    {INT(threads, NULL, 0, 4096, "N", "threads for --output (default: one per core)")},
     {TEXT(dataset_config_name, "NAME", "configuration of a hub data set, for --output")},
-    {SWITCH(strict, NULL, "stop at a bad record instead of passing over it"), .aliases = "strict_data"},
-    {INT(max_tokens, NULL, 0, 1e15, "N", "end the file of --output there; by default all tokens")},
+    {SWITCH(strict, NULL, "stop at a bad record instead of skipping it"), .aliases = "strict_data"},
+    {INT(max_tokens, NULL, 0, 1e15, "N", "stop --output after N tokens (default: all)")},
     {.name = NULL},
 };
 
@@ -359,12 +359,12 @@ static int run_tokenize(int argc, char **argv)
 
 const command command_tokenize = {
     .name = "tokenize",
-    .summary = "Turn text into token ids and back, count tokens, make token files for training",
+    .summary = "Turn text into token ids and back, count tokens, write token files for training",
     .usage = "[--tokenizer PATH] [FLAGS...] [FILE...]",
     .details = "  echo Hello | fsdp tokenize --tokenizer model/tokenizer.json\n"
                "  fsdp tokenize --tokenizer model --decode --text '1 15043'\n"
                "  fsdp tokenize --tokenizer model --output c4.bin --jsonl 'c4/en/*.json.gz'\n\n"
-               "Without files, standard input is read. A file is one text; with --jsonl every line is.",
+               "Without files, reads standard input. Each file is one text; with --jsonl, each line.",
     .flags = tokenize_flags,
     .run = run_tokenize,
 };

@@ -101,7 +101,7 @@ static int run_train(int argc, char **argv)
 
 const command command_train = {
     .name = "train",
-    .summary = "Train or fine-tune a model, on one rank or as one of many",
+    .summary = "Train or fine-tune a model, on one rank or many",
     .usage = "--dataset PATH [FLAGS...]",
     .details = "  fsdp train --preset tiny --dataset notes.txt\n"
                "  fsdp run --standalone --nproc-per-node 2 fsdp train --preset tiny --sharding_strategy full\n"
