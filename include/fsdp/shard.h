@@ -122,6 +122,21 @@ FSDP_API fsdp_status fsdp_backward_nothing(fsdp_model *m, bool last);
 FSDP_API fsdp_tape *fsdp_begin_evaluation(fsdp_model *m);
 FSDP_API fsdp_status fsdp_evaluate(fsdp_tape *t);
 
+/* ---- Gradients, between the last micro-batch of a step and fsdp_step: own clipping, norms per layer ----
+ *
+ * The gradients of the loss as the optimizer would apply them: over all ranks and micro-batches, divided by the count,
+ * without the loss scale, before clipping. The first of these calls in a step closes it to further micro-batches.
+ * Parameters that no micro-batch used have gradients of zero; frozen ones have none. All are collective: every rank
+ * calls them in the same order with the same arguments. */
+
+/* Elements first .. first+n-1 of the gradient of a parameter, in fp32, on every rank. */
+FSDP_API fsdp_status fsdp_gradient_read(fsdp_model *m, const char *name, int64_t first, int64_t n, float *out);
+/* Norm of the gradients of all parameters whose names match `pattern`, a glob: "*" is everything, "layers.3.*" one
+ * layer. The same bits with every strategy. */
+FSDP_API fsdp_status fsdp_gradient_norm(fsdp_model *m, const char *pattern, double *norm);
+/* Multiplies these gradients by `factor`. The norm that fsdp_step clips by and reports follows. */
+FSDP_API fsdp_status fsdp_gradient_scale(fsdp_model *m, const char *pattern, float factor);
+
 /* Parameters by name, whatever the strategy: fetches elements first .. first+n-1 in fp32. Collective. */
 FSDP_API fsdp_status fsdp_parameter_read(fsdp_model *m, const char *name, int64_t first, int64_t n, float *out);
 

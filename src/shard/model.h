@@ -94,7 +94,9 @@ struct fsdp_model {
     int64_t first_sample;  /* as fsdp_set_position says; -1: it has not been said */
     double expected_count; /* power of two that divides the loss, 0: not agreed yet */
     double loss_scale;
-    bool autotune_shared; /* what the device chose by timing is the same on all ranks */
+    bool settled;          /* model_settle_gradients has run in this step */
+    float gradient_factor; /* what the accumulated sums are multiplied by to be gradients; 0: not known yet */
+    bool autotune_shared;  /* what the device chose by timing is the same on all ranks */
 };
 
 /* How this strategy and world schedule a program; `last` counts only where gradients are held. */
@@ -177,10 +179,15 @@ fsdp_status model_fetch(fsdp_model *m, void *host, const void *dev, size_t bytes
 fsdp_status model_put(fsdp_model *m, void *dev, const void *host, size_t bytes);
 
 /* gradients.c. After the last micro-batch, which there must have been: every gradient of the step is reduced, also of
- * units that the last micro-batch did not use. Not recorded: it depends on what each micro-batch used. */
-fsdp_status model_close_gradients(fsdp_model *m);
-/* Then replicas are summed, and the totals {sum of squares, loss, count} over all ranks stand in numbers->totals. */
+ * units that the last micro-batch did not use, and summed over replicas. Not recorded: it depends on what each
+ * micro-batch used. Once a step; further calls do nothing. No micro-batch may follow before the optimizer's step. */
+fsdp_status model_settle_gradients(fsdp_model *m);
+/* The same, and the totals {sum of squares, loss, count} over all ranks stand in scalars->totals. */
 fsdp_status model_finish_gradients(fsdp_model *m);
+/* Refuses a micro-batch after the gradients of the step have been settled. */
+fsdp_status model_may_accumulate(const fsdp_model *m);
+/* Sum of squares of n elements of a gradient, added to *out; cut and summed the same way by every strategy. */
+fsdp_status model_add_squares(fsdp_model *m, const float *gradient, int64_t n, double *out, bool add, stream *s);
 /* Sums of squares (model_norm_sums) of this rank's gradient of a unit, at `gradient`. */
 fsdp_status model_squares(fsdp_model *m, const unit_segment *segment, const float *gradient, double *out, bool add,
                           stream *s);
@@ -212,8 +219,15 @@ typedef struct model_slice {
     int64_t at;                  /* element within the part, and the slice */
     bool writes;                 /* this rank's copy is the one to save */
 } model_slice;
+/* Visits the overlap of every parameter with this rank's parts, in unit order. Stops at the first failure. */
+typedef fsdp_status (*slice_visitor)(fsdp_model *m, const model_slice *slice, void *context);
+fsdp_status model_for_each_slice(fsdp_model *m, slice_visitor visit, void *context);
 int model_slices(const fsdp_model *m);
 model_slice model_slice_at(const fsdp_model *m, int index);
+/* The parameter of that name; FSDP_ERR_INPUT where it does not exist or does not have these elements. */
+fsdp_status model_find_elements(const fsdp_model *m, const char *name, int64_t first, int64_t n, fsdp_parameter **out);
+/* Host values of which every rank of the shard group has a part, and zeros elsewhere: all get all of them. */
+fsdp_status model_join_slices(fsdp_model *m, const char *label, float *values, int64_t n);
 /* Masters of elements first .. first+n-1 of a piece, to and from host memory. */
 fsdp_status model_read_slice(fsdp_model *m, const model_slice *p, int64_t first, int64_t n, float *out);
 fsdp_status model_write_slice(fsdp_model *m, const model_slice *p, int64_t first, int64_t n, const float *in);

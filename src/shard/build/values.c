@@ -11,9 +11,6 @@
 
 #define CHUNK ((int64_t)1 << 20) /* elements that pass through host memory at a time */
 
-/* Visits the overlap of every parameter with this rank's parts, in unit order. Stops at the first failure. */
-typedef fsdp_status (*slice_visitor)(fsdp_model *m, const model_slice *slice, void *context);
-
 /* With hybrid sharding every group holds the same: the first one writes. Replicated: rank 0. */
 static bool writes(const fsdp_model *m)
 {
@@ -32,7 +29,7 @@ static bool slice_of(const fsdp_model *m, const unit_segment *segment, int place
     return out->n > 0;
 }
 
-static fsdp_status for_each_slice(fsdp_model *m, slice_visitor visit, void *context)
+fsdp_status model_for_each_slice(fsdp_model *m, slice_visitor visit, void *context)
 {
     int range = 0;
     for (int i = 0; i < m->layout->n_units; i++) {
@@ -61,7 +58,7 @@ static fsdp_status count_slice(fsdp_model *m, const model_slice *slice, void *co
 int model_slices(const fsdp_model *m)
 {
     int n = 0;
-    for_each_slice((fsdp_model *)(uintptr_t)m, count_slice, &n);
+    model_for_each_slice((fsdp_model *)(uintptr_t)m, count_slice, &n);
     return n;
 }
 
@@ -82,7 +79,7 @@ static fsdp_status take_slice(fsdp_model *m, const model_slice *slice, void *con
 model_slice model_slice_at(const fsdp_model *m, int index)
 {
     wanted_slice wanted = {.index = index};
-    for_each_slice((fsdp_model *)(uintptr_t)m, take_slice, &wanted);
+    model_for_each_slice((fsdp_model *)(uintptr_t)m, take_slice, &wanted);
     return wanted.slice;
 }
 
@@ -220,7 +217,7 @@ fsdp_status model_fill(fsdp_model *m, parameter_source source, void *context)
         return error_set(FSDP_ERR_MEMORY, "filling parameters: out of host memory");
     fsdp_status status = clear_masters(m);
     if (status == FSDP_OK)
-        status = for_each_slice(m, fill_slice, &f);
+        status = model_for_each_slice(m, fill_slice, &f);
     free(f.chunk);
     return status == FSDP_OK ? model_refresh_copies(m) : status;
 }
@@ -271,7 +268,7 @@ fsdp_status model_initialize(fsdp_model *m)
     if (!m->dev->random)
         return model_fill(m, initial_values, &m->config.seed);
     FSDP_TRY(clear_masters(m));
-    FSDP_TRY(for_each_slice(m, initialize_slice, &m->config.seed));
+    FSDP_TRY(model_for_each_slice(m, initialize_slice, &m->config.seed));
     FSDP_TRY(m->dev->stream_synchronize(m->compute));
     return model_refresh_copies(m);
 }
@@ -293,24 +290,36 @@ static fsdp_status read_slice(fsdp_model *m, const model_slice *slice, void *con
     return model_read_slice(m, slice, begin - slice->first, end - begin, r->out + (begin - r->first));
 }
 
-fsdp_status fsdp_parameter_read(fsdp_model *m, const char *name, int64_t first, int64_t n, float *out)
+fsdp_status model_find_elements(const fsdp_model *m, const char *name, int64_t first, int64_t n, fsdp_parameter **out)
 {
-    fsdp_parameter *p = module_find_parameter(&m->contents, name);
-    if (!p)
+    *out = module_find_parameter(&m->contents, name);
+    if (!*out)
         return error_set(FSDP_ERR_INPUT, "the model has no parameter named %s", name);
-    if (first < 0 || n < 0 || first + n > p->numel)
-        return error_set(FSDP_ERR_INPUT, "elements %lld to %lld of %s, which has %lld", (long long)first,
-                         (long long)(first + n), name, (long long)p->numel);
-    reading r = {name, first, n, out};
-    memset(out, 0, (size_t)n * sizeof *out);
-    FSDP_TRY(for_each_slice(m, read_slice, &r));
+    if (first < 0 || n < 0 || n > (*out)->numel || first > (*out)->numel - n)
+        return error_set(FSDP_ERR_INPUT, "%lld elements from %lld of %s, which has %lld", (long long)n,
+                         (long long)first, name, (long long)(*out)->numel);
+    return FSDP_OK;
+}
+
+fsdp_status model_join_slices(fsdp_model *m, const char *label, float *values, int64_t n)
+{
     if (m->replicated || m->n_shards == 1)
         return FSDP_OK;
-    comm_span span = {.send = {out, FSDP_F32}, .recv = {out, FSDP_F32}, .count = n};
-    comm_op op = {.label = "reading a parameter", .step = m->step, .n_spans = 1, .spans = &span};
+    comm_span span = {.send = {values, FSDP_F32}, .recv = {values, FSDP_F32}, .count = n};
+    comm_op op = {.label = label, .step = m->step, .n_spans = 1, .spans = &span};
     comm_request request = COMM_REQUEST_INIT;
     FSDP_TRY(comm_all_reduce(m->shard_group, &op, &request));
     return comm_wait(&request, NULL);
+}
+
+fsdp_status fsdp_parameter_read(fsdp_model *m, const char *name, int64_t first, int64_t n, float *out)
+{
+    fsdp_parameter *p;
+    FSDP_TRY(model_find_elements(m, name, first, n, &p));
+    reading r = {name, first, n, out};
+    memset(out, 0, (size_t)n * sizeof *out);
+    FSDP_TRY(model_for_each_slice(m, read_slice, &r));
+    return model_join_slices(m, "reading a parameter", out, n);
 }
 
 fsdp_status fsdp_summon(fsdp_model *m, fsdp_summoned use, void *context)

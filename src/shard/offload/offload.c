@@ -345,6 +345,34 @@ fsdp_status offload_finish_gradients(fsdp_model *m)
     return o ? m->dev->stream_wait(m->compute, o->summed) : FSDP_OK;
 }
 
+/* On the device and over the whole part, as when it landed, so that the sum has the same order. */
+static fsdp_status take_squares(fsdp_model *m, int index)
+{
+    offload *o = m->offload;
+    size_t bytes = gradient_bytes(m, index);
+    void *copy;
+    if (bytes == 0)
+        return FSDP_OK;
+    FSDP_TRY(m->dev->allocate(m->dev, MEMORY_DEVICE, bytes, &copy));
+    const unit_segment *segment = &m->units[index].segments[0];
+    fsdp_status status = m->dev->copy(o->sums, copy, segment->gradient, bytes);
+    if (status == FSDP_OK)
+        status = model_squares(m, segment, copy, &m->unit_squares[index * model_norm_sums(m)], false, o->sums);
+    fsdp_status ended = m->dev->stream_synchronize(o->sums);
+    m->dev->release(m->dev, MEMORY_DEVICE, copy, bytes);
+    return status == FSDP_OK ? ended : status;
+}
+
+fsdp_status offload_take_squares(fsdp_model *m)
+{
+    offload *o = m->offload;
+    for (int i = 0; o && i < m->layout->n_units; i++) {
+        if (m->offloaded[i] && o->units[i].slice >= 0)
+            FSDP_TRY(take_squares(m, i));
+    }
+    return FSDP_OK;
+}
+
 /* ---- The update ---- */
 
 static fsdp_status is_ready(void *context, int index, bool *ready)

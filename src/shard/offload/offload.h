@@ -52,6 +52,8 @@ fsdp_status offload_landed(fsdp_model *m, int index);
 fsdp_status offload_clear(fsdp_model *m, int index);
 /* After the last micro-batch: the squares of all offloaded units are there for compute. */
 fsdp_status offload_finish_gradients(fsdp_model *m);
+/* The host's gradients have been changed since: their squares are taken anew. Waits. */
+fsdp_status offload_take_squares(fsdp_model *m);
 
 /* ---- The update ---- */
 

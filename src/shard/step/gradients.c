@@ -20,9 +20,7 @@ static fsdp_status sum_replicas(fsdp_model *m)
     return FSDP_OK;
 }
 
-/* Sum of squares of n elements of a unit's gradient, added to *out. Cut and summed the same way by every strategy, so
- * that all get the same bits. */
-static fsdp_status add_squares(fsdp_model *m, const float *gradient, int64_t n, double *out, bool add, stream *s)
+fsdp_status model_add_squares(fsdp_model *m, const float *gradient, int64_t n, double *out, bool add, stream *s)
 {
     const kernel_table *k = m->dev->kernels;
     norm_blocks_args blocks = {.n = n, .x = {(void *)(uintptr_t)gradient, FSDP_F32}, .blocks = m->norm_blocks};
@@ -35,9 +33,9 @@ fsdp_status model_squares(fsdp_model *m, const unit_segment *segment, const floa
                           stream *s)
 {
     if (!m->replicated)
-        return add_squares(m, gradient, segment->numel, out, add, s);
+        return model_add_squares(m, gradient, segment->numel, out, add, s);
     for (int r = 0; r < m->n_shards; r++)
-        FSDP_TRY(add_squares(m, gradient + segment->layout->cuts[r], segment->counts[r], &out[r], add, s));
+        FSDP_TRY(model_add_squares(m, gradient + segment->layout->cuts[r], segment->counts[r], &out[r], add, s));
     return FSDP_OK;
 }
 
@@ -103,10 +101,8 @@ static fsdp_status reduce_held(fsdp_model *m, int index)
     return unit_reduced(u, m->compute);
 }
 
-fsdp_status model_close_gradients(fsdp_model *m)
+static fsdp_status reduce_all_held(fsdp_model *m)
 {
-    if (m->micro == 0)
-        return error_set(FSDP_ERR_STATE, "an optimizer step without a backward before it");
     /* Every trained unit on every rank, in one order: ranks need not have used the same ones. */
     for (int i = 0; model_holds_gradients(m) && i < m->layout->n_units; i++) {
         if (m->layout->units[i].segments[0].trainable && m->units[i].gradients != GRADIENTS_SHARDED)
@@ -115,10 +111,31 @@ fsdp_status model_close_gradients(fsdp_model *m)
     return FSDP_OK;
 }
 
-fsdp_status model_finish_gradients(fsdp_model *m)
+fsdp_status model_settle_gradients(fsdp_model *m)
 {
+    if (m->settled)
+        return FSDP_OK;
+    if (m->micro == 0)
+        return error_set(FSDP_ERR_STATE, "there are no gradients: no fsdp_backward since the last optimizer step");
+    FSDP_TRY(offload_wait(m));
+    FSDP_TRY(reduce_all_held(m));
     FSDP_TRY(sum_replicas(m));
     FSDP_TRY(offload_finish_gradients(m));
+    m->settled = true;
+    return FSDP_OK;
+}
+
+fsdp_status model_may_accumulate(const fsdp_model *m)
+{
+    if (m->settled)
+        return error_set(FSDP_ERR_STATE, "a micro-batch after the gradients of this step have been read: call "
+                                         "fsdp_step first, or read them after the last micro-batch");
+    return FSDP_OK;
+}
+
+fsdp_status model_finish_gradients(fsdp_model *m)
+{
+    FSDP_TRY(model_settle_gradients(m));
     FSDP_TRY(local_squares(m));
     if (!m->replicated)
         FSDP_TRY(reduce_totals(m, m->shard_group, "gradient norm", &m->scalars->totals[0], 1));
@@ -168,5 +185,7 @@ void model_after_update(fsdp_model *m)
         m->units[i].gradients = GRADIENTS_NONE;
     }
     m->micro = 0;
+    m->settled = false;
+    m->gradient_factor = 0;
     m->step++;
 }

@@ -124,8 +124,7 @@ fsdp_status fsdp_step(fsdp_optimizer *o, fsdp_step_report *report)
     fsdp_model *m = o->model;
     HOOK(HOOK_PHASE, HOOK_BEGIN, "optimizer", NULL, 0, 0);
     close_facts facts = {m->expected_count / m->loss_scale};
-    FSDP_TRY(offload_wait(m));
-    FSDP_TRY(model_close_gradients(m));
+    FSDP_TRY(model_settle_gradients(m));
     FSDP_TRY(put_scalars(o));
     FSDP_TRY(model_works_alone(m)
                  ? recorded_run(m->dev, m->compute, &o->recorded, close_step, o, (recorded_facts){&facts, sizeof facts})

@@ -339,6 +339,7 @@ fsdp_status fsdp_backward(fsdp_tape *t, fsdp_loss loss, bool last)
 {
     fsdp_model *m = t->owner;
     FSDP_TRY(fsdp_tape_status(t));
+    FSDP_TRY(model_may_accumulate(m));
     if (!loss.sum || !loss.count)
         return error_set(FSDP_ERR_STATE, "fsdp_backward without a loss");
     if (m->expected_count == 0)
@@ -367,6 +368,7 @@ fsdp_status fsdp_backward_nothing(fsdp_model *m, bool last)
     if (!p)
         return error_set(FSDP_ERR_STATE, "a rank has no data for its first step: it cannot know what the others "
                                          "compute; give every rank at least one sample");
+    FSDP_TRY(model_may_accumulate(m));
     event_run events = begin_events(m, p, (micro_batch){.more = m->micro > 0, .last = last, .nothing = true});
     FSDP_TRY(offload_begin(m));
     FSDP_TRY(events_clear_untrained(m, p->schedule));

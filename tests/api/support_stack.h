@@ -1,0 +1,25 @@
+/* A small net and its data, for tests of what a sharded model offers: three residual blocks of two linear layers, by
+ * type units, and a head. */
+#ifndef TESTS_API_SUPPORT_STACK_H
+#define TESTS_API_SUPPORT_STACK_H
+
+#include "api/support_ranks.h"
+
+enum { STACK_WIDTH = 20, STACK_BATCH = 5, STACK_BLOCKS = 3 };
+
+/* Children a, b, c of type "block" with up and down, and head. */
+fsdp_module *stack_new(void);
+
+/* Records a batch that follows from step and rank, and runs it backward. */
+fsdp_status stack_backward(fsdp_world *w, fsdp_model *m, int step, bool last);
+
+/* Names of all parameters, in tree order; returns how many. */
+int stack_names(const char *const **names);
+
+/* FNV-1a of what is given, for comparing bits across runs. */
+uint64_t stack_hash(uint64_t hash, const void *data, size_t bytes);
+
+/* All parameters of the model, hashed. Collective. */
+fsdp_status stack_hash_parameters(fsdp_model *m, uint64_t *hash);
+
+#endif

@@ -1,0 +1,210 @@
+/* Gradients by name between backward and the step: what the optimizer applies, with every strategy; own clipping. */
+#include "api/support_stack.h"
+
+#include <math.h>
+
+enum { MOST = 2 * STACK_WIDTH * STACK_WIDTH };
+
+typedef struct job {
+    fsdp_strategy strategy;
+    bool offload, held;
+    int group;
+    float clip; /* by the library, or by hand */
+    bool by_hand;
+    /* Out: */
+    double norms[3];
+    uint64_t parameters;
+} job;
+
+static fsdp_status open_model(fsdp_world *w, const job *j, fsdp_model **model)
+{
+    fsdp_config config = FSDP_CONFIG_INIT;
+    config.strategy = j->strategy;
+    config.wrap = fsdp_wrap_by_type("block");
+    config.cpu_offload = j->offload;
+    config.shard_group_size = j->group;
+    config.sync_each_micro_batch = !j->held;
+    return fsdp_shard(w, stack_new(), &config, model);
+}
+
+/* lr 1 and nothing else: what is read is exactly what is subtracted. */
+static fsdp_status subtract(fsdp_world *w, void *context)
+{
+    job *j = context;
+    fsdp_model *model;
+    fsdp_optimizer *optimizer;
+    fsdp_optimizer_config sgd = FSDP_OPTIMIZER_CONFIG_INIT;
+    fsdp_step_report report;
+    const char *const *names;
+    int n = stack_names(&names);
+    static float before[16][MOST], gradient[16][MOST], after[MOST];
+    sgd.kind = FSDP_SGD;
+    sgd.lr = 1;
+    FSDP_TRY(open_model(w, j, &model));
+    FSDP_TRY(fsdp_optimizer_new(model, &sgd, &optimizer));
+    for (int step = 0; step < 3; step++) {
+        double all = 0, squares = 0, blocks = 0, part;
+        FSDP_TRY(stack_backward(w, model, 2 * step, false));
+        FSDP_TRY(stack_backward(w, model, 2 * step + 1, true));
+        for (int i = 0; i < n; i++) {
+            int64_t numel = strstr(names[i], "bias")   ? (strstr(names[i], "up") ? 2 : 1) * STACK_WIDTH
+                            : strstr(names[i], "head") ? MOST / 2
+                                                       : MOST;
+            FSDP_TRY(fsdp_parameter_read(model, names[i], 0, numel, before[i]));
+            FSDP_TRY(fsdp_gradient_read(model, names[i], 0, 3, gradient[i])); /* in two pieces */
+            FSDP_TRY(fsdp_gradient_read(model, names[i], 3, numel - 3, gradient[i] + 3));
+            for (int64_t k = 0; k < numel; k++)
+                squares += (double)gradient[i][k] * (double)gradient[i][k];
+        }
+        FSDP_TRY(fsdp_gradient_norm(model, "*", &all));
+        for (int i = 0; i < STACK_BLOCKS; i++) {
+            FSDP_TRY(fsdp_gradient_norm(model, (const char *[]){"a.*", "b.*", "c.*"}[i], &part));
+            if (fsdp_world_rank(w) == 0)
+                j->norms[i] = part;
+            blocks += part * part;
+        }
+        FSDP_TRY(fsdp_gradient_norm(model, "head.*", &part));
+        EXPECT(w, fabs(sqrt(blocks + part * part) - all) < 1e-6 * all);
+        EXPECT(w, fabs(sqrt(squares) - all) < 1e-6 * all);
+        FSDP_TRY(fsdp_step(optimizer, &report));
+        EXPECT(w, fabs(report.gradient_norm - all) < 1e-6 * all && all > 1e-3);
+        for (int i = 0; i < n; i++) {
+            int64_t numel = strstr(names[i], "bias") ? STACK_WIDTH : MOST / 2;
+            FSDP_TRY(fsdp_parameter_read(model, names[i], 0, numel, after));
+            for (int64_t k = 0; k < numel; k++)
+                EXPECT(w, after[k] == before[i][k] - gradient[i][k]);
+        }
+    }
+    FSDP_TRY(stack_hash_parameters(model, &j->parameters));
+    fsdp_optimizer_free(optimizer);
+    fsdp_model_free(model);
+    return FSDP_OK;
+}
+
+static void gradients_are_what_the_optimizer_applies_with_every_strategy(void **state)
+{
+    (void)state;
+    job first = {.strategy = FSDP_FULL};
+    for (int strategy = 0; strategy < FSDP_STRATEGY_COUNT; strategy++) {
+        for (int variant = 0; variant < 3; variant++) {
+            bool grouped = strategy >= FSDP_HYBRID;
+            job *j = shared_memory(sizeof *j);
+            *j = (job){.strategy = (fsdp_strategy)strategy, .offload = variant == 1, .held = variant == 2, .group = 2};
+            assert_true(ranks_run(grouped ? 4 : 2, subtract, j));
+            if (strategy == 0 && variant == 0)
+                first = *j;
+            if (grouped || variant == 2)
+                continue; /* another world, another order of sums */
+            assert_memory_equal(j->norms, first.norms, sizeof first.norms);
+            assert_true(j->parameters == first.parameters);
+        }
+    }
+    job *alone = shared_memory(sizeof *alone);
+    assert_true(ranks_run(1, subtract, alone));
+}
+
+static fsdp_status clipped(fsdp_world *w, void *context)
+{
+    job *j = context;
+    fsdp_model *model;
+    fsdp_optimizer *optimizer;
+    fsdp_optimizer_config sgd = FSDP_OPTIMIZER_CONFIG_INIT;
+    sgd.kind = FSDP_SGD;
+    sgd.lr = 0.5f;
+    sgd.clip = j->by_hand ? 0 : j->clip;
+    FSDP_TRY(open_model(w, j, &model));
+    FSDP_TRY(fsdp_optimizer_new(model, &sgd, &optimizer));
+    for (int step = 0; step < 3; step++) {
+        fsdp_step_report report;
+        double norm;
+        FSDP_TRY(stack_backward(w, model, step, true));
+        if (j->by_hand) {
+            FSDP_TRY(fsdp_gradient_norm(model, "*", &norm));
+            FSDP_TRY(fsdp_gradient_scale(model, "*", (float)((double)j->clip / (norm + 1e-6))));
+        }
+        FSDP_TRY(fsdp_step(optimizer, &report));
+        if (j->by_hand)
+            EXPECT(w, fabs(report.gradient_norm - (double)j->clip) < 1e-4 * (double)j->clip);
+        if (fsdp_world_rank(w) == 0)
+            j->norms[step] = report.loss;
+    }
+    fsdp_optimizer_free(optimizer);
+    fsdp_model_free(model);
+    return FSDP_OK;
+}
+
+static void clipping_by_hand_is_clipping(void **state)
+{
+    (void)state;
+    for (int strategy = 0; strategy < FSDP_STRATEGY_COUNT; strategy++) {
+        for (int offload = 0; offload < 2; offload++) {
+            job *own = shared_memory(sizeof *own), *library = shared_memory(sizeof *library);
+            *own = *library = (job){.strategy = (fsdp_strategy)strategy, .offload = offload, .group = 1, .clip = 0.01f};
+            own->by_hand = true;
+            assert_true(ranks_run(2, clipped, own));
+            assert_true(ranks_run(2, clipped, library));
+            for (int i = 0; i < 3; i++)
+                assert_true(fabs(own->norms[i] - library->norms[i]) < 1e-6 * library->norms[i]);
+        }
+    }
+}
+
+static bool fails(fsdp_status status, fsdp_status wanted, const char *part)
+{
+    bool as_wanted = status == wanted && strstr(fsdp_last_error(), part);
+    if (!as_wanted)
+        fprintf(stderr, "status %d: %s\n", (int)status, status == FSDP_OK ? "ok" : fsdp_last_error());
+    return as_wanted;
+}
+
+static fsdp_status refused(fsdp_world *w, void *context)
+{
+    (void)context;
+    fsdp_config config = FSDP_CONFIG_INIT;
+    fsdp_optimizer_config adam = FSDP_OPTIMIZER_CONFIG_INIT;
+    fsdp_model *model;
+    fsdp_optimizer *optimizer;
+    const char *frozen[] = {"a.*"};
+    float values[4];
+    double norm;
+    config.wrap = fsdp_wrap_by_type("block");
+    config.freeze = frozen;
+    config.n_freeze = 1;
+    FSDP_TRY(fsdp_shard(w, stack_new(), &config, &model));
+    FSDP_TRY(fsdp_optimizer_new(model, &adam, &optimizer));
+    EXPECT(w, fails(fsdp_gradient_read(model, "head.bias", 0, 4, values), FSDP_ERR_STATE, "no fsdp_backward"));
+    FSDP_TRY(stack_backward(w, model, 0, true));
+    EXPECT(w, fails(fsdp_gradient_read(model, "tail.bias", 0, 4, values), FSDP_ERR_INPUT, "tail.bias"));
+    EXPECT(w,
+           fails(fsdp_gradient_read(model, "head.bias", STACK_WIDTH - 3, 4, values), FSDP_ERR_INPUT, "which has 20"));
+    EXPECT(w, fails(fsdp_gradient_read(model, "head.bias", 1, INT64_MAX, values), FSDP_ERR_INPUT, "which has 20"));
+    EXPECT(w, fails(fsdp_gradient_read(model, "a.up.bias", 0, 4, values), FSDP_ERR_INPUT, "frozen"));
+    EXPECT(w, fails(fsdp_gradient_norm(model, "a.*", &norm), FSDP_ERR_INPUT, "frozen"));
+    EXPECT(w, fails(fsdp_gradient_norm(model, "z.*", &norm), FSDP_ERR_INPUT, "no parameter matches"));
+    EXPECT(w, fails(fsdp_gradient_scale(model, "*", NAN), FSDP_ERR_INPUT, "finite"));
+    FSDP_TRY(stack_backward(w, model, 1, true)); /* nothing has been read yet */
+    FSDP_TRY(fsdp_gradient_norm(model, "*", &norm));
+    EXPECT(w, fails(stack_backward(w, model, 2, true), FSDP_ERR_STATE, "fsdp_step"));
+    FSDP_TRY(fsdp_step(optimizer, NULL));
+    FSDP_TRY(stack_backward(w, model, 2, true));
+    FSDP_TRY(fsdp_step(optimizer, NULL));
+    fsdp_optimizer_free(optimizer);
+    fsdp_model_free(model);
+    return FSDP_OK;
+}
+
+static void what_has_no_gradient_is_refused(void **state)
+{
+    (void)state;
+    assert_true(ranks_run(2, refused, NULL));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gradients_are_what_the_optimizer_applies_with_every_strategy),
+        cmocka_unit_test(clipping_by_hand_is_clipping),
+        cmocka_unit_test(what_has_no_gradient_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
