@@ -18,7 +18,9 @@
 #ifndef FSDP_OPERATION_H
 #define FSDP_OPERATION_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include <fsdp/tensor.h>
 
@@ -67,6 +69,11 @@ typedef struct fsdp_operation {
     bool recordable; /* cuda: does nothing but enqueue on the stream, with the same arguments for the same memory, so
                         that it may become part of a graph; otherwise steps with it run without graphs */
 } fsdp_operation;
+
+#define FSDP_OPERATION_INIT                                                                                            \
+    {                                                                                                                  \
+        .size = sizeof(fsdp_operation)                                                                                 \
+    }
 
 enum { FSDP_OPERATION_OPERANDS = 8 }; /* most inputs, and most outputs */
 

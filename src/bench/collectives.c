@@ -8,8 +8,10 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/sized.h"
 #include "comm/world.h"
 #include "plan/assemble.h"
+#include "settings/settings_table.h"
 
 enum { LEAST_ROUNDS = 5, MOST_ROUNDS = 60, BLOCK = 64 };
 static const double measured_seconds = 0.5;
@@ -133,8 +135,8 @@ static fsdp_status run_size(comm_bench *b, int64_t bytes, fsdp_bench_collectives
     return status;
 }
 
-fsdp_status fsdp_bench_comm(const fsdp_settings *settings, const fsdp_bench_config *config,
-                            fsdp_bench_collectives *result)
+static fsdp_status run_bench(const fsdp_settings *settings, const fsdp_bench_config *config,
+                             fsdp_bench_collectives *result)
 {
     fsdp_world_config world_config;
     comm_bench b = {.world = NULL};
@@ -155,5 +157,17 @@ fsdp_status fsdp_bench_comm(const fsdp_settings *settings, const fsdp_bench_conf
     if (status != FSDP_OK)
         fsdp_world_abort(b.world);
     fsdp_world_close(b.world);
+    return status;
+}
+
+fsdp_status fsdp_bench_comm(const fsdp_settings *settings, const fsdp_bench_config *config,
+                            fsdp_bench_collectives *result)
+{
+    fsdp_bench_collectives done = FSDP_BENCH_COLLECTIVES_INIT;
+    SIZED_READ(fsdp_bench_config, FSDP_BENCH_CONFIG_INIT, full, config);
+    SIZED_CHECK(fsdp_bench_collectives, FSDP_BENCH_COLLECTIVES_INIT, result);
+    FSDP_TRY(settings_check_size(settings));
+    fsdp_status status = run_bench(settings, &full, &done);
+    sized_write(result, &done, sizeof done);
     return status;
 }

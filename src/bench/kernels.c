@@ -9,8 +9,10 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "base/sized.h"
 #include "comm/world.h"
 #include "plan/assemble.h"
+#include "settings/settings_table.h"
 #include "bench/timer.h"
 #include "bench/workload.h"
 #include "device/peak.h"
@@ -322,8 +324,7 @@ static fsdp_status time_all(fsdp_world *world, const shapes *s, fsdp_bench_kerne
     return t.status;
 }
 
-fsdp_status fsdp_bench_kernels_run(const fsdp_settings *settings, const fsdp_bench_config *config,
-                                   fsdp_bench_kernels *result)
+static fsdp_status run_bench(const fsdp_settings *settings, const fsdp_bench_config *config, fsdp_bench_kernels *result)
 {
     const bench_workload *w = NULL;
     fsdp_world_config world_config;
@@ -347,5 +348,17 @@ fsdp_status fsdp_bench_kernels_run(const fsdp_settings *settings, const fsdp_ben
     if (status != FSDP_OK)
         fsdp_world_abort(world);
     fsdp_world_close(world);
+    return status;
+}
+
+fsdp_status fsdp_bench_kernels_run(const fsdp_settings *settings, const fsdp_bench_config *config,
+                                   fsdp_bench_kernels *result)
+{
+    fsdp_bench_kernels done = FSDP_BENCH_KERNELS_INIT;
+    SIZED_READ(fsdp_bench_config, FSDP_BENCH_CONFIG_INIT, full, config);
+    SIZED_CHECK(fsdp_bench_kernels, FSDP_BENCH_KERNELS_INIT, result);
+    FSDP_TRY(settings_check_size(settings));
+    fsdp_status status = run_bench(settings, &full, &done);
+    sized_write(result, &done, sizeof done);
     return status;
 }

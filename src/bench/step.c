@@ -10,11 +10,13 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/rng.h"
+#include "base/sized.h"
 #include "observe/memory.h"
 #include "observe/overlap.h"
 #include "plan/workload.h"
 #include "shard/offload/offload.h"
 #include "plan/assemble.h"
+#include "settings/settings_table.h"
 #include "bench/parts.h"
 #include "bench/workload.h"
 #include "plan/fit.h"
@@ -258,7 +260,7 @@ static void measure_rates(const bench *b, fsdp_dtype dtype, fsdp_bench_rates *r)
         r->matrix_tflops = 0; /* the step counts; this is only what it is compared with */
 }
 
-fsdp_status fsdp_bench_step(const fsdp_settings *settings, const fsdp_bench_config *config, fsdp_bench_result *result)
+static fsdp_status run_bench(const fsdp_settings *settings, const fsdp_bench_config *config, fsdp_bench_result *result)
 {
     double start = clock_seconds();
     if (config->steps < 1 || config->warmup < 0)
@@ -283,5 +285,16 @@ fsdp_status fsdp_bench_step(const fsdp_settings *settings, const fsdp_bench_conf
         fsdp_world_abort(b->world);
     }
     close_bench(b);
+    return status;
+}
+
+fsdp_status fsdp_bench_step(const fsdp_settings *settings, const fsdp_bench_config *config, fsdp_bench_result *result)
+{
+    fsdp_bench_result done = FSDP_BENCH_RESULT_INIT;
+    SIZED_READ(fsdp_bench_config, FSDP_BENCH_CONFIG_INIT, full, config);
+    SIZED_CHECK(fsdp_bench_result, FSDP_BENCH_RESULT_INIT, result);
+    FSDP_TRY(settings_check_size(settings));
+    fsdp_status status = run_bench(settings, &full, &done);
+    sized_write(result, &done, sizeof done);
     return status;
 }

@@ -10,6 +10,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/sized.h"
 #include "ckpt/folder_files.h"
 #include "ckpt/pieces.h"
 #include "ckpt/report.h"
@@ -226,12 +227,14 @@ static void print_done(FILE *out, const json_t *report)
                 lacks);
 }
 
-static fsdp_status convert(const fsdp_checkpoint_convert_config *config, bool import, char **text)
+static fsdp_status convert(const fsdp_checkpoint_convert_config *given, bool import, char **text)
 {
     converter c;
     char path[1200];
     ckpt_save_config save = CKPT_SAVE_CONFIG_INIT;
     *text = NULL;
+    SIZED_READ(fsdp_checkpoint_convert_config, FSDP_CHECKPOINT_CONVERT_CONFIG_INIT, full, given);
+    const fsdp_checkpoint_convert_config *config = &full;
     if (!config->source || !config->destination || config->world_size < 1 || config->world_size > 99999)
         return error_set(FSDP_ERR_INPUT, "a source, a destination and a world size of 1 to 99999 are needed");
     FSDP_TRY(ckpt_kind_parse(config->kind, &save.kind));
@@ -274,11 +277,13 @@ fsdp_status fsdp_checkpoint_import(const fsdp_checkpoint_convert_config *config,
     return convert(config, true, text);
 }
 
-fsdp_status fsdp_checkpoint_export(const fsdp_checkpoint_export_config *config, char **text)
+fsdp_status fsdp_checkpoint_export(const fsdp_checkpoint_export_config *given, char **text)
 {
     converter c;
     ckpt_save_config save = CKPT_SAVE_CONFIG_INIT;
     *text = NULL;
+    SIZED_READ(fsdp_checkpoint_export_config, FSDP_CHECKPOINT_EXPORT_CONFIG_INIT, full, given);
+    const fsdp_checkpoint_export_config *config = &full;
     if (!config->source || !config->destination || config->max_file_bytes < 1)
         return error_set(FSDP_ERR_INPUT, "a source, a destination and a file size of at least 1 are needed");
     fsdp_status status = converter_open(&c, config->source, config->tokenizer);

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/sized.h"
 #include "ckpt/report.h"
 
 static void print_report(FILE *out, const json_t *report)
@@ -100,9 +101,11 @@ static fsdp_status prune_all(const fsdp_checkpoint_prune_config *config, json_t 
     return status;
 }
 
-fsdp_status fsdp_checkpoint_prune(const fsdp_checkpoint_prune_config *config, char **text)
+fsdp_status fsdp_checkpoint_prune(const fsdp_checkpoint_prune_config *given, char **text)
 {
     *text = NULL;
+    SIZED_READ(fsdp_checkpoint_prune_config, FSDP_CHECKPOINT_PRUNE_CONFIG_INIT, full, given);
+    const fsdp_checkpoint_prune_config *config = &full;
     if (!config->directory || !file_is_directory(config->directory))
         return error_set(FSDP_ERR_INPUT, "%s: no directory of checkpoints",
                          config->directory ? config->directory : "(none)");

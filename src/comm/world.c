@@ -8,6 +8,7 @@
 #include "base/environment.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/sized.h"
 #include "base/threads.h"
 #include "comm/engine.h"
 
@@ -76,7 +77,7 @@ fsdp_status fsdp_world_open(const fsdp_world_config *given, fsdp_world **out)
 {
     fsdp_world_config config = FSDP_WORLD_CONFIG_INIT;
     if (given)
-        memcpy(&config, given, given->size < sizeof config ? given->size : sizeof config);
+        FSDP_TRY(sized_read(&config, sizeof config, given, "fsdp_world_config", "FSDP_WORLD_CONFIG_INIT"));
     fsdp_world *w = calloc(1, sizeof *w);
     if (!w)
         return error_set(FSDP_ERR_MEMORY, "opening the world: out of host memory");

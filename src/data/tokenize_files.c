@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 
 #include "base/error.h"
+#include "base/sized.h"
 #include "data/token_build.h"
 #include "format/token_file.h"
 
@@ -42,14 +43,12 @@ static fsdp_status check_output(const source_list *files, const char *output)
     return FSDP_OK;
 }
 
-fsdp_status fsdp_tokenize_files(const fsdp_tokenizer *tokenizer, const fsdp_tokenize_config *config,
+fsdp_status fsdp_tokenize_files(const fsdp_tokenizer *tokenizer, const fsdp_tokenize_config *given,
                                 fsdp_tokenize_result *result)
 {
     source_list files;
-    if (config->size != sizeof *config)
-        return error_set(FSDP_ERR_INPUT,
-                         "fsdp_tokenize_config has size %zu, not %zu: start from FSDP_TOKENIZE_CONFIG_INIT",
-                         config->size, sizeof *config);
+    SIZED_READ(fsdp_tokenize_config, FSDP_TOKENIZE_CONFIG_INIT, full, given);
+    const fsdp_tokenize_config *config = &full;
     if (config->output == NULL)
         return error_set(FSDP_ERR_INPUT, "no output file is named for the tokens");
     FSDP_TRY(source_list_make(config->inputs, config->n_inputs, config->config_name, SOURCE_ALL, &files));

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/sized.h"
 #include "ckpt/load.h"
 #include "ckpt/report.h"
 #include "format/hub.h"
@@ -298,7 +299,9 @@ static fsdp_status write_tokens(generation *g, fsdp_generate_result *result)
 
 fsdp_status fsdp_generate(const fsdp_generate_config *config, fsdp_generate_result *result)
 {
-    generation g = {.config = config};
+    SIZED_READ(fsdp_generate_config, FSDP_GENERATE_CONFIG_INIT, full, config);
+    SIZED_CHECK(fsdp_generate_result, FSDP_GENERATE_RESULT_INIT, result);
+    generation g = {.config = &full};
     fsdp_generate_result done = FSDP_GENERATE_RESULT_INIT;
     double begun = clock_seconds();
     fsdp_status status = open_all(&g);
@@ -310,7 +313,6 @@ fsdp_status fsdp_generate(const fsdp_generate_config *config, fsdp_generate_resu
     if (status != FSDP_OK && g.world)
         fsdp_world_abort(g.world);
     close_all(&g);
-    if (result)
-        memcpy(result, &done, result->size < sizeof done ? result->size : sizeof done);
+    sized_write(result, &done, sizeof done);
     return status;
 }

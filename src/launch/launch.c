@@ -19,6 +19,7 @@
 #include "base/environment.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/sized.h"
 #include "launch/process.h"
 
 enum { MOST_RANKS = 4096, NOT_FOUND = 127, NOT_RUNNABLE = 126, SIGNALLED = 128 };
@@ -387,10 +388,12 @@ static void give_back_signals(launcher *l, const saved_signals *saved)
 
 fsdp_status fsdp_launch(const fsdp_launch_config *config, int *exit_code)
 {
-    launcher l = {.attempt.config = config, .n = config->n_ranks};
+    *exit_code = fsdp_exit_code(FSDP_ERR_INPUT);
+    SIZED_READ(fsdp_launch_config, FSDP_LAUNCH_CONFIG_INIT, full, config);
+    launcher l = {.attempt.config = &full, .n = full.n_ranks};
     core_list cores = {0};
     saved_signals saved;
-    fsdp_status status = check_config(config);
+    fsdp_status status = check_config(&full);
     *exit_code = fsdp_exit_code(status);
     if (status != FSDP_OK)
         return status;

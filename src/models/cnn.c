@@ -4,6 +4,7 @@
 #include <fsdp/models.h>
 
 #include "base/error.h"
+#include "base/sized.h"
 #include "models/config.h"
 #include "nn/module.h"
 
@@ -92,8 +93,10 @@ fsdp_status cnn_config_check(const fsdp_cnn_config *c)
     return FSDP_OK;
 }
 
-fsdp_status fsdp_cnn_new(const fsdp_cnn_config *c, fsdp_module **out)
+fsdp_status fsdp_cnn_new(const fsdp_cnn_config *config, fsdp_module **out)
 {
+    SIZED_READ(fsdp_cnn_config, FSDP_CNN_CONFIG_INIT, full, config);
+    const fsdp_cnn_config *c = &full;
     FSDP_TRY(cnn_config_check(c));
     cnn *m = fsdp_module_new(&cnn_class, sizeof *m);
     if (!m)
@@ -114,8 +117,10 @@ fsdp_status mlp_config_check(const fsdp_mlp_config *c)
     return config_check_parameters(hidden * ((double)c->inputs + (double)c->outputs + hidden * (double)c->layers));
 }
 
-fsdp_status fsdp_mlp_new(const fsdp_mlp_config *c, fsdp_module **out)
+fsdp_status fsdp_mlp_new(const fsdp_mlp_config *config, fsdp_module **out)
 {
+    SIZED_READ(fsdp_mlp_config, FSDP_MLP_CONFIG_INIT, full, config);
+    const fsdp_mlp_config *c = &full;
     FSDP_TRY(mlp_config_check(c));
     fsdp_module *m = fsdp_sequential_new();
     if (!m)

@@ -7,6 +7,7 @@
 #include <fsdp/models.h>
 
 #include "base/error.h"
+#include "base/sized.h"
 #include "models/config.h"
 #include "models/decode.h"
 #include "nn/module.h"
@@ -229,8 +230,10 @@ static fsdp_status check_tables(const fsdp_llama_config *c)
     return FSDP_OK;
 }
 
-fsdp_status fsdp_llama_new(const fsdp_llama_config *c, fsdp_module **out)
+fsdp_status fsdp_llama_new(const fsdp_llama_config *config, fsdp_module **out)
 {
+    SIZED_READ(fsdp_llama_config, FSDP_LLAMA_CONFIG_INIT, full, config);
+    const fsdp_llama_config *c = &full;
     FSDP_TRY(llama_config_check(c));
     FSDP_TRY(llama_window_check(c));
     FSDP_TRY(check_tables(c));

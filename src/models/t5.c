@@ -7,6 +7,7 @@
 #include <fsdp/models.h>
 
 #include "base/error.h"
+#include "base/sized.h"
 #include "models/config.h"
 #include "models/decode.h"
 #include "nn/module.h"
@@ -226,8 +227,10 @@ fsdp_status t5_config_check(const fsdp_t5_config *c)
     return FSDP_OK;
 }
 
-fsdp_status fsdp_t5_new(const fsdp_t5_config *c, fsdp_module **out)
+fsdp_status fsdp_t5_new(const fsdp_t5_config *config, fsdp_module **out)
 {
+    SIZED_READ(fsdp_t5_config, FSDP_T5_CONFIG_INIT, full, config);
+    const fsdp_t5_config *c = &full;
     FSDP_TRY(t5_config_check(c));
     t5 *m = fsdp_module_new(&t5_class, sizeof *m);
     if (!m)

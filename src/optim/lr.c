@@ -4,6 +4,7 @@
 #include <fsdp/optim.h>
 
 #include "base/error.h"
+#include "base/sized.h"
 
 /* How far step is on its way from `from` to the end of the decay, 0 to 1. */
 static double progress(const fsdp_lr_config *c, double from, int64_t step)
@@ -18,8 +19,12 @@ static double between(const fsdp_lr_config *c, double done)
     return c->min_lr + (c->lr - c->min_lr) * (1 - done);
 }
 
-double fsdp_lr_at(const fsdp_lr_config *c, int64_t step)
+double fsdp_lr_at(const fsdp_lr_config *config, int64_t step)
 {
+    fsdp_lr_config full = FSDP_LR_CONFIG_INIT;
+    const fsdp_lr_config *c = &full;
+    if (sized_read(&full, sizeof full, config, "fsdp_lr_config", "FSDP_LR_CONFIG_INIT") != FSDP_OK)
+        return NAN;
     if (step < c->warmup)
         return c->lr * (double)(step + 1) / (double)c->warmup;
     int64_t after = step - c->warmup;
@@ -40,8 +45,10 @@ double fsdp_lr_at(const fsdp_lr_config *c, int64_t step)
     return c->lr;
 }
 
-fsdp_status fsdp_lr_check(const fsdp_lr_config *c)
+fsdp_status fsdp_lr_check(const fsdp_lr_config *config)
 {
+    SIZED_READ(fsdp_lr_config, FSDP_LR_CONFIG_INIT, full, config);
+    const fsdp_lr_config *c = &full;
     if (!(c->lr >= 0) || !(c->min_lr >= 0))
         return error_set(FSDP_ERR_INPUT, "learning rate %g with minimum %g: neither may be negative", c->lr, c->min_lr);
     if (c->min_lr > c->lr)

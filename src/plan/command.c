@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/job.h"
 #include "plan/table.h"
+#include "settings/settings_table.h"
 
 enum { MOST_RANKS = 65536 };
 
@@ -110,6 +111,7 @@ static fsdp_status prepare(const fsdp_settings *s, planning *p)
 
 fsdp_status fsdp_plan(const fsdp_settings *settings, char **text)
 {
+    FSDP_TRY(settings_check_size(settings));
     planning *p = calloc(1, sizeof *p);
     if (!p)
         return error_set(FSDP_ERR_MEMORY, "planning: out of host memory");

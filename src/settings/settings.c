@@ -24,6 +24,17 @@ fsdp_status fsdp_settings_init(fsdp_settings *settings)
     return fsdp_flags_init(settings_table, settings, &settings->state);
 }
 
+fsdp_status settings_check_size(const fsdp_settings *settings)
+{
+    if (settings->size == sizeof *settings)
+        return FSDP_OK;
+    return error_set(
+        FSDP_ERR_INPUT,
+        "fsdp_settings has size %zu, this library's has %zu: start from fsdp_settings_init, and build with "
+        "the headers of this version",
+        settings->size, sizeof *settings);
+}
+
 void fsdp_settings_free(fsdp_settings *settings)
 {
     fsdp_flags_free(&settings->state);

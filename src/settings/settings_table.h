@@ -8,6 +8,9 @@
 /* A row for every field of fsdp_settings that can be set; ends with a row without a name. */
 extern const fsdp_flag settings_table[];
 
+/* Settings come from fsdp_settings_init of this very version: the table's offsets are those of its struct. */
+fsdp_status settings_check_size(const fsdp_settings *settings);
+
 /* The numbers of --shard_weights, each from 1 to a million; `out` (s->shard_weights.n) may be NULL to check them only.
  */
 fsdp_status settings_shard_weights(const fsdp_settings *s, int *out);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/sized.h"
 #include "tensor/op.h"
 
 typedef struct custom_attributes {
@@ -118,8 +119,8 @@ static bool refuse(fsdp_tape *t, const fsdp_operation *o, const char *why)
 
 static bool check(fsdp_tape *t, const fsdp_operation *o, int n_inputs, fsdp_tensor *const *inputs, int n_outputs)
 {
-    if (!o || o->size < offsetof(fsdp_operation, recordable) || !o->name || !o->forward)
-        return refuse(t, o, "its definition needs a size, a name and a forward function");
+    if (!o->name || !o->forward)
+        return refuse(t, o, "its definition needs a name and a forward function");
     if (n_inputs < 1 || n_inputs > FSDP_OPERATION_OPERANDS || n_outputs < 1 || n_outputs > FSDP_OPERATION_OPERANDS)
         return refuse(t, o, "1 to 8 inputs and 1 to 8 outputs are possible");
     for (int i = 0; i < n_inputs; i++) {
@@ -135,7 +136,18 @@ bool fsdp_operation_record(fsdp_tape *t, const fsdp_operation *operation, int n_
 {
     for (int i = 0; i < n_outputs; i++)
         outputs[i] = NULL;
-    if (!check(t, operation, n_inputs, inputs, n_outputs))
+    fsdp_operation full = FSDP_OPERATION_INIT;
+    fsdp_status status = sized_read(&full, sizeof full, operation, "fsdp_operation", "FSDP_OPERATION_INIT");
+    if (status == FSDP_OK && operation->size < offsetof(fsdp_operation, recordable))
+        status = error_set(FSDP_ERR_INPUT,
+                           "fsdp_operation has size %zu, less than any version of it had: start from "
+                           "FSDP_OPERATION_INIT",
+                           operation->size);
+    if (status != FSDP_OK) {
+        fsdp_tape_fail(t, status);
+        return false;
+    }
+    if (!check(t, &full, n_inputs, inputs, n_outputs))
         return false;
     for (int i = 0; i < n_outputs; i++) {
         outputs[i] = tape_value(t, shapes[i].dtype, shapes[i].n_dims, shapes[i].sizes);
@@ -149,11 +161,10 @@ bool fsdp_operation_record(fsdp_tape *t, const fsdp_operation *operation, int n_
     *o = (custom_attributes){operation, attributes_bytes};
     if (attributes_bytes)
         memcpy(o + 1, attributes, attributes_bytes);
-    bool recordable = operation->size >= sizeof *operation && operation->recordable;
-    node *n = tape_record(t, &custom_ops[operation->backward != NULL][recordable], n_inputs, inputs, n_outputs, outputs,
-                          o, bytes, operation->reads_inputs, operation->reads_outputs);
+    node *n = tape_record(t, &custom_ops[full.backward != NULL][full.recordable], n_inputs, inputs, n_outputs, outputs,
+                          o, bytes, full.reads_inputs, full.reads_outputs);
     if (n)
-        n->name = operation->name;
+        n->name = full.name;
     return n != NULL;
 }
 

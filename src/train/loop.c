@@ -7,6 +7,8 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/hooks.h"
+#include "base/sized.h"
+#include "settings/settings_table.h"
 #include "train/agree.h"
 #include "train/record.h"
 #include "train/run.h"
@@ -185,6 +187,8 @@ fsdp_status run_steps(train_run *run)
 fsdp_status fsdp_train(const fsdp_settings *settings, const fsdp_train_callbacks *callbacks, fsdp_train_result *result)
 {
     train_run run;
+    SIZED_CHECK(fsdp_train_result, FSDP_TRAIN_RESULT_INIT, result);
+    FSDP_TRY(settings_check_size(settings));
     FSDP_TRY(run_open(settings, callbacks, &run));
     run.result.loss = run.result.validation_loss = run.result.validation_accuracy = NAN;
     fsdp_status status = settings->dry_run ? run_dry(&run) : run_steps(&run);
@@ -198,8 +202,7 @@ fsdp_status fsdp_train(const fsdp_settings *settings, const fsdp_train_callbacks
     run.result.samples = run.samples;
     run.result.seconds = clock_seconds() - run.start;
     run.result.stopped = run.stopping;
-    if (result)
-        memcpy(result, &run.result, result->size < sizeof run.result ? result->size : sizeof run.result);
+    sized_write(result, &run.result, sizeof run.result);
     if (status != FSDP_OK)
         fsdp_world_abort(run.world);
     run_close(&run);

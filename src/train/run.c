@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/printable.h"
+#include "base/sized.h"
 #include "ckpt/report.h"
 #include "format/hub.h"
 #include "train/agree.h"
@@ -275,13 +276,14 @@ static fsdp_status open_parts(train_run *run)
 
 fsdp_status run_open(const fsdp_settings *settings, const fsdp_train_callbacks *callbacks, train_run *run)
 {
+    fsdp_train_callbacks full = FSDP_TRAIN_CALLBACKS_INIT;
+    if (callbacks)
+        FSDP_TRY(sized_read(&full, sizeof full, callbacks, "fsdp_train_callbacks", "FSDP_TRAIN_CALLBACKS_INIT"));
     memset(run, 0, sizeof *run);
+    run->callbacks = full;
     run->used = *settings; /* its texts stay the caller's */
     run->settings = &run->used;
     run->result = (fsdp_train_result)FSDP_TRAIN_RESULT_INIT;
-    if (callbacks)
-        memcpy(&run->callbacks, callbacks,
-               callbacks->size < sizeof run->callbacks ? callbacks->size : sizeof run->callbacks);
     run->start = run->last_save = clock_seconds();
     run->last_saved_step = -1;
     fsdp_status status = open_parts(run);

@@ -9,6 +9,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/sized.h"
 #include "shard/offload/offload.h"
 #include "shard/build/wrap.h"
 
@@ -323,8 +324,7 @@ static fsdp_status check_config(const fsdp_config *c)
 
 fsdp_status fsdp_shard(fsdp_world *w, fsdp_module *net, const fsdp_config *config, fsdp_model **out)
 {
-    fsdp_config full = FSDP_CONFIG_INIT;
-    memcpy(&full, config, config->size < sizeof full ? config->size : sizeof full);
+    SIZED_READ(fsdp_config, FSDP_CONFIG_INIT, full, config);
     FSDP_TRY(check_config(&full));
     fsdp_model *m = calloc(1, sizeof *m);
     if (!m)

@@ -8,14 +8,14 @@
 
 #include "base/error.h"
 #include "base/hooks.h"
+#include "base/sized.h"
 #include "shard/offload/offload.h"
 
 #define SCALE_GROWTH_INTERVAL 2000 /* steps without overflow before the fp16 loss scale doubles */
 
 fsdp_status fsdp_optimizer_new(fsdp_model *m, const fsdp_optimizer_config *config, fsdp_optimizer **out)
 {
-    fsdp_optimizer_config full = FSDP_OPTIMIZER_CONFIG_INIT;
-    memcpy(&full, config, config->size < sizeof full ? config->size : sizeof full);
+    SIZED_READ(fsdp_optimizer_config, FSDP_OPTIMIZER_CONFIG_INIT, full, config);
     int n = model_ranges(m);
     fsdp_optimizer *o = calloc(1, sizeof *o);
     update_range *ranges = calloc((size_t)n + 1, sizeof *ranges);
