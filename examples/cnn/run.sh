@@ -3,7 +3,7 @@
 # The loss must fall below 0.15, and 97 % of the test images must be recognised.
 source "$(dirname "$0")/../common.bash"
 
-${CC:-cc} -O2 "$here/digits.c" -o digits -lm
+${CC:-cc} -O2 "$here/digits.c" "$here/draw_digit.c" -o digits -lm
 mkdir -p digits_data
 ./digits digits_data 6000 1000
 

@@ -26,6 +26,10 @@ timed cnn "$examples/cnn/run.sh" "$work/cnn"
 timed t5 "$examples/t5/run.sh" "$work/t5"
 timed llama "$examples/llama/tiny.sh" "$work/llama"
 
+# A program of the build. Guessing by frequency alone gives a loss of about 3.3.
+timed gpt "$FSDP" run --standalone --nproc-per-node 2 --plain "$build/examples/gpt" "$source_root/README.md" 200
+awk '/^step/ { loss = $NF } END { exit !(loss < 2.7) }' "$work/gpt.log"
+
 # The recipe's flags are all known, and its plan can be made; srun and scontrol are not asked.
 sed -e '/^export MASTER/d' -e 's/^srun .* fsdp train/"$FSDP" plan --world_size 16 --ranks_per_node 8/' \
     -e '/--dataset=/d' -e '/--tokenizer=/d' "$examples/llama/llama3_2_1b.sbatch" >"$work/plan.sh"
