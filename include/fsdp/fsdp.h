@@ -4,6 +4,7 @@
 
 #include <fsdp/crash.h>
 #include <fsdp/dtype.h>
+#include <fsdp/memory.h>
 #include <fsdp/models.h>
 #include <fsdp/module.h>
 #include <fsdp/operation.h>

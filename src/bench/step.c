@@ -31,7 +31,7 @@ typedef struct bench {
     assembled_sharding sharding;
     fsdp_model *sharded;
     fsdp_optimizer *optimizer;
-    memory_meter *meter;
+    fsdp_memory_meter *meter;
     overlap_meter *overlap;
     int64_t batch, width, micro_batches;
     int32_t *ids, *labels;
@@ -106,7 +106,7 @@ static fsdp_status open_bench(bench *b, const fsdp_settings *s, const char *work
     fsdp_world_config world;
     fsdp_module *net;
     FSDP_TRY(choose_workload(b, s, workload_name));
-    FSDP_TRY(memory_meter_start(&b->meter));
+    FSDP_TRY(fsdp_memory_meter_start(&b->meter));
     FSDP_TRY(overlap_meter_start(&b->overlap));
     assemble_world(s, &world);
     FSDP_TRY(fsdp_world_open(&world, &b->world));
@@ -219,7 +219,7 @@ static void close_bench(bench *b)
     close_model(b);
     fsdp_world_close(b->world);
     overlap_meter_free(b->overlap);
-    memory_meter_free(b->meter);
+    fsdp_memory_meter_free(b->meter);
     free(b);
 }
 
@@ -234,7 +234,7 @@ static void compute_figures(const bench *b, fsdp_bench_result *r)
     r->micro_batches = b->micro_batches;
     r->tokens_per_second = (double)(b->batch * b->width * b->micro_batches * r->world_size) / seconds;
     r->tflops = workload_flops(&w) * (double)b->micro_batches / seconds / 1e12;
-    r->memory_bytes = memory_meter_peak(b->meter);
+    r->memory_bytes = fsdp_memory_meter_peak(b->meter);
 }
 
 /* AdamW reads parameter, gradient and two moments and writes all but the gradient, and a low-precision copy. */

@@ -16,13 +16,13 @@ typedef struct count {
     atomic_llong bytes, peak;
 } count;
 
-struct memory_meter {
+struct fsdp_memory_meter {
     count device, host;
     atomic_bool beside; /* a device has memory of its own: what else there is, is the host's */
 };
 
 /* On the CPU all memory is one. */
-static count *count_of(memory_meter *m, const char *name)
+static count *count_of(fsdp_memory_meter *m, const char *name)
 {
     bool pinned = strcmp(name, "cuda.host") == 0, snapshot = strcmp(name, "checkpoint snapshot") == 0;
     if (strcmp(name, "cuda") == 0)
@@ -38,7 +38,7 @@ static void on_event(void *context, const hook_event *event)
         ;
 }
 
-fsdp_status memory_meter_start(memory_meter **out)
+fsdp_status fsdp_memory_meter_start(fsdp_memory_meter **out)
 {
     *out = calloc(1, sizeof **out);
     if (!*out)
@@ -51,26 +51,32 @@ fsdp_status memory_meter_start(memory_meter **out)
     return status;
 }
 
-void memory_meter_free(memory_meter *m)
+void fsdp_memory_meter_free(fsdp_memory_meter *m)
 {
     if (m)
         hooks_remove(on_event, m);
     free(m);
 }
 
-int64_t memory_meter_bytes(const memory_meter *m)
+int64_t fsdp_memory_meter_bytes(const fsdp_memory_meter *m)
 {
     return atomic_load(&m->device.bytes);
 }
 
-int64_t memory_meter_peak(const memory_meter *m)
+int64_t fsdp_memory_meter_peak(const fsdp_memory_meter *m)
 {
     return atomic_load(&m->device.peak);
 }
 
-int64_t memory_meter_host_peak(const memory_meter *m)
+int64_t fsdp_memory_meter_host_peak(const fsdp_memory_meter *m)
 {
     return atomic_load(&m->host.peak);
+}
+
+void fsdp_memory_meter_reset(fsdp_memory_meter *m)
+{
+    atomic_store(&m->device.peak, atomic_load(&m->device.bytes));
+    atomic_store(&m->host.peak, atomic_load(&m->host.bytes));
 }
 
 /* The number of kB behind "\nKey:", as bytes. */

@@ -1,20 +1,11 @@
-/* Memory that a rank took: what the library asked for, heard through hooks, and what the system says of the process. */
+/* Memory that a rank took: what the library asked for (the public meter, heard through hooks), and what the system says
+ * of the process. */
 #ifndef OBSERVE_MEMORY_H
 #define OBSERVE_MEMORY_H
 
 #include <stdint.h>
 
-#include <fsdp/status.h>
-
-typedef struct memory_meter memory_meter;
-
-/* Counts from now on. Started before memory is taken; freed after it is given back, or earlier. */
-fsdp_status memory_meter_start(memory_meter **out);
-void memory_meter_free(memory_meter *m); /* NULL is legal */
-/* Of the device; on the CPU, where there is no other, all memory. */
-int64_t memory_meter_bytes(const memory_meter *m);
-int64_t memory_meter_peak(const memory_meter *m);
-int64_t memory_meter_host_peak(const memory_meter *m); /* host memory beside that of a device */
+#include <fsdp/memory.h>
 
 /* Of this process, from /proc; zeros where the system does not say. */
 typedef struct process_memory {

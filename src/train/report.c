@@ -32,7 +32,7 @@ struct report {
     progress progress;
     trace *trace;
     bool trace_written;
-    memory_meter *meter;
+    fsdp_memory_meter *meter;
     double flops;      /* of one sample */
     double peak_flops; /* of all devices, a second; 0: not known */
     double first_loss, shown;
@@ -51,7 +51,7 @@ fsdp_status report_meter(report **out)
     if (!r)
         return error_set(FSDP_ERR_MEMORY, "opening the report of a run: out of host memory");
     r->samples = -1;
-    fsdp_status status = memory_meter_start(&r->meter);
+    fsdp_status status = fsdp_memory_meter_start(&r->meter);
     if (status != FSDP_OK) {
         free(r);
         return status;
@@ -170,7 +170,7 @@ void report_close(report *r)
     rank_log_close(r->log);
     if (r->samples >= 0)
         close(r->samples);
-    memory_meter_free(r->meter);
+    fsdp_memory_meter_free(r->meter);
     free(r->metrics_path);
     free(r);
 }
@@ -263,8 +263,8 @@ fsdp_status report_add(report *r, train_run *run, const report_step *step)
                       .seconds = step->seconds,
                       .flops = r->flops * step->samples,
                       .peak_flops = r->peak_flops,
-                      .memory_bytes = memory_meter_bytes(r->meter),
-                      .memory_peak_bytes = memory_meter_peak(r->meter),
+                      .memory_bytes = fsdp_memory_meter_bytes(r->meter),
+                      .memory_peak_bytes = fsdp_memory_meter_peak(r->meter),
                       .loss_scale = run->settings->param_dtype == FSDP_F16 ? run->model->loss_scale : 0,
                       .validation_loss = NAN};
     if (isnan(r->first_loss))
@@ -311,9 +311,9 @@ static fsdp_status memory_table(report *r, train_run *run, char **text)
     int64_t host = (int64_t)here.host, whole_host = (int64_t)whole.host;
     memory_row mine = {.rank = run->rank,
                        .plan_bytes = (int64_t)here.total + (beside ? 0 : host),
-                       .measured_bytes = memory_meter_peak(r->meter),
+                       .measured_bytes = fsdp_memory_meter_peak(r->meter),
                        .host_plan_bytes = beside ? host : 0,
-                       .host_measured_bytes = memory_meter_host_peak(r->meter),
+                       .host_measured_bytes = fsdp_memory_meter_host_peak(r->meter),
                        .replicated_bytes = (int64_t)whole.total + (beside ? 0 : whole_host),
                        .process = process_memory_read()};
     memory_row *rows = calloc((size_t)run->n_ranks, sizeof *rows);

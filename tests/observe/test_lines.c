@@ -117,33 +117,35 @@ static void tables_line_up_and_drop_empty_columns(void **state)
 static void the_memory_meter_knows_the_peak(void **state)
 {
     (void)state;
-    memory_meter *m;
-    assert_int_equal(memory_meter_start(&m), FSDP_OK);
+    fsdp_memory_meter *m;
+    assert_int_equal(fsdp_memory_meter_start(&m), FSDP_OK);
     HOOK(HOOK_MEMORY, HOOK_INSTANT, "a", NULL, 1000, 0);
     HOOK(HOOK_MEMORY, HOOK_INSTANT, "b", NULL, 2000, 0);
     HOOK(HOOK_OP, HOOK_INSTANT, "c", NULL, 5000, 0);
     HOOK(HOOK_MEMORY, HOOK_INSTANT, "a", NULL, -1000, 0);
-    assert_int_equal(memory_meter_bytes(m), 2000);
-    assert_int_equal(memory_meter_peak(m), 3000);
-    memory_meter_free(m);
-    memory_meter_free(NULL);
+    assert_int_equal(fsdp_memory_meter_bytes(m), 2000);
+    assert_int_equal(fsdp_memory_meter_peak(m), 3000);
+    fsdp_memory_meter_reset(m);
+    assert_int_equal(fsdp_memory_meter_peak(m), 2000);
+    fsdp_memory_meter_free(m);
+    fsdp_memory_meter_free(NULL);
     assert_false(hooks_enabled);
 }
 
 static void host_memory_beside_a_device_counts_apart(void **state)
 {
     (void)state;
-    memory_meter *m;
-    assert_int_equal(memory_meter_start(&m), FSDP_OK);
+    fsdp_memory_meter *m;
+    assert_int_equal(fsdp_memory_meter_start(&m), FSDP_OK);
     HOOK(HOOK_MEMORY, HOOK_INSTANT, "checkpoint snapshot", NULL, 100, 0); /* on a CPU, so far */
     HOOK(HOOK_MEMORY, HOOK_INSTANT, "checkpoint snapshot", NULL, -100, 0);
     HOOK(HOOK_MEMORY, HOOK_INSTANT, "cuda", NULL, 1000, 0);
     HOOK(HOOK_MEMORY, HOOK_INSTANT, "cuda.host", NULL, 7000, 0);
     HOOK(HOOK_MEMORY, HOOK_INSTANT, "checkpoint snapshot", NULL, 200, 0);
     HOOK(HOOK_MEMORY, HOOK_INSTANT, "cuda.host", NULL, -7000, 0);
-    assert_int_equal(memory_meter_peak(m), 1000);
-    assert_int_equal(memory_meter_host_peak(m), 7200);
-    memory_meter_free(m);
+    assert_int_equal(fsdp_memory_meter_peak(m), 1000);
+    assert_int_equal(fsdp_memory_meter_host_peak(m), 7200);
+    fsdp_memory_meter_free(m);
 }
 
 static void the_process_sees_its_own_memory(void **state)

@@ -1,0 +1,37 @@
+/* Memory that this process's part of a job takes: what PyTorch's max_memory_allocated tells.
+ *
+ *     fsdp_memory_meter *meter;
+ *     fsdp_memory_meter_start(&meter);       // before the world is opened
+ *     ...
+ *     printf("peak: %lld bytes\n", (long long)fsdp_memory_meter_peak(meter));
+ *     fsdp_memory_meter_reset(meter);        // the peak from here on */
+#ifndef FSDP_MEMORY_H
+#define FSDP_MEMORY_H
+
+#include <stdint.h>
+
+#include <fsdp/status.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fsdp_memory_meter fsdp_memory_meter;
+
+/* Counts what the library takes from now on: shards, gathered units, activations, buffers of collectives. Start it
+ * before the world is opened, on any rank that wants to know; never while a step runs. The caller frees *out. */
+FSDP_API fsdp_status fsdp_memory_meter_start(fsdp_memory_meter **out);
+FSDP_API void fsdp_memory_meter_free(fsdp_memory_meter *m); /* likewise never while a step runs; NULL is legal */
+
+/* Of the device; on the CPU, where there is no other memory, all. In bytes: now, and the most at any one time. */
+FSDP_API int64_t fsdp_memory_meter_bytes(const fsdp_memory_meter *m);
+FSDP_API int64_t fsdp_memory_meter_peak(const fsdp_memory_meter *m);
+/* The most host memory beside that of a device; 0 on the CPU. */
+FSDP_API int64_t fsdp_memory_meter_host_peak(const fsdp_memory_meter *m);
+/* Peaks begin anew from what is taken now. */
+FSDP_API void fsdp_memory_meter_reset(fsdp_memory_meter *m);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
