@@ -38,6 +38,7 @@ typedef struct fsdp_module_class {
     void (*forward_list)(fsdp_module *self, fsdp_tape *t, fsdp_tensor *const *in, int n_in, fsdp_tensor **out,
                          int n_out);
     void (*destroy)(fsdp_module *self); /* frees what the module owns beyond its base; NULL: nothing */
+    void (*reserved[4])(void);          /* NULL: room for what later versions add */
 } fsdp_module_class;
 
 struct fsdp_module {
@@ -52,16 +53,22 @@ struct fsdp_module {
     int n_buffers;
     bool checkpoint;    /* activations of this module are computed again in backward */
     fsdp_status broken; /* why something could not be added; FSDP_OK: nothing failed */
+    char *broken_message;
+    void
+        *reserved[8]; /* NULL: room for what later versions add, so that structs that begin with a module keep theirs */
 };
 
-/* Zeroed memory of `bytes` that begins with an fsdp_module. */
+/* Zeroed memory of `bytes` that begins with an fsdp_module. The class must stay valid as long as the module. NULL when
+ * memory ran out or `bytes` is less than a module. */
 FSDP_API void *fsdp_module_new(const fsdp_module_class *module_class, size_t bytes);
 /* The tree below included. NULL is legal. */
 FSDP_API void fsdp_module_free(fsdp_module *m);
 /* `parent` takes `child` (frees it when it cannot) and returns it. `parent` is a module or a struct that begins with
- * one. */
+ * one. A child that is NULL, since it could not be made, breaks the parent: fsdp_module_check says what the child
+ * failed of. */
 FSDP_API fsdp_module *fsdp_module_add(void *parent, const char *name, void *child);
-/* FSDP_OK when every part of the tree came into being. */
+/* FSDP_OK when every part of the tree came into being; otherwise the first failure among its parts, with its message.
+ * For NULL: this thread's last failure. */
 FSDP_API fsdp_status fsdp_module_check(const fsdp_module *m);
 
 typedef enum fsdp_init {

@@ -49,6 +49,7 @@ typedef struct fsdp_attention_config {
     bool relative;         /* bias is (H, T + S - 1): score (i, j) takes bias[h, j - i + T - 1] */
     fsdp_tensor *key_mask; /* NULL or int32 (B, S): 0 hides a key */
     float dropout;         /* probability with which training leaves out a weight; 0: none */
+    void *reserved[8];     /* NULL: room for what later versions add */
 } fsdp_attention_config;
 
 /* -> (B, T, q_heads*head_dim). Never stores a T x S matrix. */

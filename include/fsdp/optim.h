@@ -37,6 +37,7 @@ typedef struct fsdp_step_report {
     double gradient_norm; /* before clipping */
     double count;         /* what the loss was divided by: tokens, samples */
     bool skipped;         /* the gradient was not finite: nothing was changed, by any rank */
+    double reserved[8];   /* 0: room for what later versions add */
 } fsdp_step_report;
 
 /* Gradients are reduced, clipped and applied; the next micro-batch begins a new sum. report may be NULL. Collective. */

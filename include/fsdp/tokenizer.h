@@ -77,6 +77,7 @@ typedef struct fsdp_tokenize_config {
 
 typedef struct fsdp_tokenize_result {
     int64_t n_documents, n_tokens, n_bytes, n_skipped; /* skipped: bad records */
+    int64_t reserved[4];                               /* 0: room for what later versions add */
 } fsdp_tokenize_result;
 
 /* Every document ends with the tokenizer's end token. `result` may be NULL. */

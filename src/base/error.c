@@ -15,6 +15,7 @@ enum { MESSAGE_BYTES = 8192 }; /* room for a list of names */
 typedef struct message {
     char text[MESSAGE_BYTES];
     size_t body;
+    fsdp_status status;
 } message;
 
 static _Thread_local message last;
@@ -39,6 +40,11 @@ static const char *const status_names[] = {
 const char *fsdp_last_error(void)
 {
     return last.text;
+}
+
+fsdp_status error_last(void)
+{
+    return last.status;
 }
 
 const char *fsdp_status_name(fsdp_status status)
@@ -101,7 +107,7 @@ fsdp_status error_set(fsdp_status status, const char *format, ...)
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     message_store(text, "");
-    return status;
+    return last.status = status;
 }
 
 fsdp_status error_set_errno(fsdp_status status, const char *format, ...)
@@ -115,7 +121,7 @@ fsdp_status error_set_errno(fsdp_status status, const char *format, ...)
     snprintf(reason, sizeof reason, ": %s", strerror_r(number, buffer, sizeof buffer));
     message_store(text, reason);
     errno = number;
-    return status;
+    return last.status = status;
 }
 
 fsdp_status error_prefix(fsdp_status status, const char *format, ...)
@@ -127,5 +133,5 @@ fsdp_status error_prefix(fsdp_status status, const char *format, ...)
     va_end(arguments);
     memcpy(rest, last.text + last.body, sizeof rest - last.body);
     message_store(front, rest);
-    return status;
+    return last.status = status;
 }

@@ -17,6 +17,9 @@ fsdp_status error_set_errno(fsdp_status status, const char *format, ...) __attri
 /* Puts context in front of the present message ("checkpoint/step-20: ") and returns `status` unchanged. */
 fsdp_status error_prefix(fsdp_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* The status of this thread's last failure, FSDP_OK before the first: for those who learn of it by a NULL. */
+fsdp_status error_last(void);
+
 /* Who this process is, for messages and logs. Set once, at start, by whoever read the environment. */
 void error_set_rank(int rank, int world_size);
 int error_rank(void);

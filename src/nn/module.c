@@ -12,6 +12,11 @@
 
 void *fsdp_module_new(const fsdp_module_class *module_class, size_t bytes)
 {
+    if (bytes < sizeof(fsdp_module)) {
+        error_set(FSDP_ERR_INPUT, "creating a %s of %zu bytes: a module alone takes %zu", module_class->type, bytes,
+                  sizeof(fsdp_module));
+        return NULL;
+    }
     fsdp_module *m = calloc(1, bytes);
     if (!m) {
         error_set(FSDP_ERR_MEMORY, "creating a %s: out of host memory", module_class->type);
@@ -48,6 +53,7 @@ void fsdp_module_free(fsdp_module *m)
     free(m->children);
     free(m->parameters);
     free(m->buffers);
+    free(m->broken_message);
     free(m);
 }
 
@@ -61,15 +67,47 @@ static bool append(void **list, int *n, void *item)
     return true;
 }
 
+/* Keeps the first failure of a module, whose message is this thread's last: others may follow before it is asked for.
+ */
+static void break_module(fsdp_module *m, fsdp_status status)
+{
+    if (m->broken != FSDP_OK)
+        return;
+    m->broken = status;
+    m->broken_message = strdup(fsdp_last_error());
+}
+
+/* Why `child` cannot become a child of p. */
+static fsdp_status check_child(const fsdp_module *p, const char *name, const fsdp_module *c)
+{
+    if (!name)
+        return error_set(FSDP_ERR_INPUT, "a child of a %s has no name", p->module_class->type);
+    if (!c && error_last() != FSDP_OK)
+        return error_prefix(error_last(), "%s of a %s: ", name, p->module_class->type);
+    if (!c)
+        return error_set(FSDP_ERR_INPUT, "%s of a %s is NULL", name, p->module_class->type);
+    if (c->parent || c == p)
+        return error_set(FSDP_ERR_INPUT, "%s of a %s is part of a tree already, as %s", name, p->module_class->type,
+                         c->name);
+    return FSDP_OK;
+}
+
 fsdp_module *fsdp_module_add(void *parent, const char *name, void *child)
 {
     fsdp_module *p = parent, *c = child;
-    char *copy = p && c ? strdup(name) : NULL;
-    if (!copy || !append((void **)&p->children, &p->n_children, c)) {
-        free(copy);
+    if (!p) {
         fsdp_module_free(c);
-        if (p && p->broken == FSDP_OK)
-            p->broken = FSDP_ERR_MEMORY;
+        return NULL;
+    }
+    fsdp_status status = check_child(p, name, c);
+    char *copy = status == FSDP_OK ? strdup(name) : NULL;
+    if (status == FSDP_OK && (!copy || !append((void **)&p->children, &p->n_children, c)))
+        status = error_set(FSDP_ERR_MEMORY, "%s of a %s: out of host memory", name, p->module_class->type);
+    if (status != FSDP_OK) {
+        break_module(p, status);
+        free(copy);
+        if (c && !c->parent && c != p)
+            fsdp_module_free(c);
         return NULL;
     }
     c->name = copy;
@@ -79,9 +117,13 @@ fsdp_module *fsdp_module_add(void *parent, const char *name, void *child)
 
 fsdp_status fsdp_module_check(const fsdp_module *m)
 {
-    if (!m || m->broken != FSDP_OK)
-        return error_prefix(m ? m->broken : FSDP_ERR_MEMORY, "building a module tree%s%s: ", m ? ", type " : "",
-                            m ? m->module_class->type : "");
+    if (!m)
+        return error_last() != FSDP_OK ? error_prefix(error_last(), "building a module tree: ")
+                                       : error_set(FSDP_ERR_INPUT, "building a module tree: there is no module");
+    if (m->broken != FSDP_OK) {
+        error_set(m->broken, "%s", m->broken_message ? m->broken_message : "out of host memory");
+        return error_prefix(m->broken, "building a module tree, type %s: ", m->module_class->type);
+    }
     for (int i = 0; i < m->n_children; i++)
         FSDP_TRY(fsdp_module_check(m->children[i]));
     return FSDP_OK;
@@ -108,8 +150,8 @@ fsdp_parameter *fsdp_module_parameter(void *module, const char *name, int n_dims
         return NULL;
     fsdp_parameter *p = calloc(1, sizeof *p);
     if (p && !fill_shape(n_dims, shape, p->shape, &p->numel)) {
-        m->broken =
-            error_set(FSDP_ERR_INPUT, "parameter %s of a %s: every size must be positive", name, m->module_class->type);
+        break_module(m, error_set(FSDP_ERR_INPUT, "parameter %s of a %s: every size must be positive", name,
+                                  m->module_class->type));
         free(p);
         return NULL;
     }
@@ -117,7 +159,7 @@ fsdp_parameter *fsdp_module_parameter(void *module, const char *name, int n_dims
         if (p)
             free((char *)p->name);
         free(p);
-        m->broken = error_set(FSDP_ERR_MEMORY, "%s of a %s: out of host memory", name, m->module_class->type);
+        break_module(m, error_set(FSDP_ERR_MEMORY, "%s of a %s: out of host memory", name, m->module_class->type));
         return NULL;
     }
     p->n_dims = n_dims;
@@ -159,8 +201,8 @@ fsdp_buffer *fsdp_module_buffer(void *module, const char *name, int n_dims, cons
         return NULL;
     fsdp_buffer *b = calloc(1, sizeof *b);
     if (b && !fill_shape(n_dims, shape, b->shape, &b->numel)) {
-        m->broken =
-            error_set(FSDP_ERR_INPUT, "buffer %s of a %s: every size must be positive", name, m->module_class->type);
+        break_module(m, error_set(FSDP_ERR_INPUT, "buffer %s of a %s: every size must be positive", name,
+                                  m->module_class->type));
         free(b);
         return NULL;
     }
@@ -168,7 +210,7 @@ fsdp_buffer *fsdp_module_buffer(void *module, const char *name, int n_dims, cons
         !append((void **)&m->buffers, &m->n_buffers, b)) {
         if (b)
             free_buffer(b);
-        m->broken = error_set(FSDP_ERR_MEMORY, "%s of a %s: out of host memory", name, m->module_class->type);
+        break_module(m, error_set(FSDP_ERR_MEMORY, "%s of a %s: out of host memory", name, m->module_class->type));
         return NULL;
     }
     b->n_dims = n_dims;

@@ -1,6 +1,7 @@
 /* Module trees: names, construction that fails, initial values, calls. */
 #include "nn/module.h"
 
+#include "base/error.h"
 #include "tensor/rig.h"
 
 static const fsdp_module_class box_class = {.type = "box"};
@@ -139,8 +140,11 @@ static void a_missing_child_breaks_its_parent(void **state)
     (void)state;
     fsdp_module *root = box(), *inner = fsdp_module_add(root, "inner", box());
     assert_ok(fsdp_module_check(root));
+    fsdp_module_free(fsdp_linear_new(0, 5, true)); /* other failures, before and after */
     assert_null(fsdp_module_add(inner, "layer", NULL));
-    assert_int_not_equal(fsdp_module_check(root), FSDP_OK);
+    error_set(FSDP_ERR_IO, "something else");
+    assert_status(FSDP_ERR_INPUT, fsdp_module_check(root));
+    assert_non_null(strstr(fsdp_last_error(), "layer of a box"));
     fsdp_module_free(root);
     /* Without a parent the child is freed, and everything accepts what is not there. */
     assert_null(fsdp_module_add(NULL, "layer", box()));
@@ -151,6 +155,43 @@ static void a_missing_child_breaks_its_parent(void **state)
     fsdp_parameter *members[] = {NULL, NULL};
     fsdp_parameter_group(members, 2);
     fsdp_module_free(NULL);
+}
+
+/* What the child failed of is what the tree failed of, however much fails after it. */
+static void the_first_failure_of_a_tree_is_the_one_it_tells_of(void **state)
+{
+    (void)state;
+    const fsdp_module_class huge = {.type = "huge"};
+    fsdp_module *root = box(), *inner = fsdp_module_add(root, "inner", box());
+    assert_null(fsdp_module_add(inner, "large", fsdp_module_new(&huge, SIZE_MAX / 2)));
+    assert_null(fsdp_module_add(inner, "small", fsdp_module_new(&huge, sizeof(fsdp_module) - 1)));
+    error_set(FSDP_ERR_IO, "something else");
+    for (int i = 0; i < 2; i++) {
+        assert_status(FSDP_ERR_MEMORY, fsdp_module_check(root));
+        assert_non_null(strstr(fsdp_last_error(), "large of a box: creating a huge: out of host memory"));
+    }
+    fsdp_module_free(root);
+    root = box();
+    assert_null(fsdp_module_add(root, "small", fsdp_module_new(&huge, sizeof(fsdp_module) - 1)));
+    fsdp_module_parameter(root, "weight", DIMS(-1), FSDP_INIT_ONE, 0);
+    assert_status(FSDP_ERR_INPUT, fsdp_module_check(root));
+    assert_non_null(strstr(fsdp_last_error(), "small of a box: creating a huge of"));
+    fsdp_module_free(root);
+}
+
+static void a_module_has_one_place_in_one_tree(void **state)
+{
+    (void)state;
+    fsdp_module *root = box(), *inner = fsdp_module_add(root, "inner", box()), *other = box();
+    assert_null(fsdp_module_add(other, "again", inner));
+    assert_status(FSDP_ERR_INPUT, fsdp_module_check(other));
+    assert_non_null(strstr(fsdp_last_error(), "again of a box is part of a tree already, as inner"));
+    assert_ok(fsdp_module_check(root));
+    assert_null(fsdp_module_add(root, "itself", root));
+    assert_status(FSDP_ERR_INPUT, fsdp_module_check(root));
+    assert_null(fsdp_module_add(other, NULL, box()));
+    fsdp_module_free(other);
+    fsdp_module_free(root);
 }
 
 /* Initial values. */
@@ -362,6 +403,8 @@ int main(void)
         cmocka_unit_test(two_parameters_of_one_name_are_refused_by_name),
         cmocka_unit_test(a_size_that_is_not_positive_breaks_the_tree_by_name),
         cmocka_unit_test(a_missing_child_breaks_its_parent),
+        cmocka_unit_test(the_first_failure_of_a_tree_is_the_one_it_tells_of),
+        cmocka_unit_test(a_module_has_one_place_in_one_tree),
         cmocka_unit_test(initial_values_follow_the_name_not_the_order),
         cmocka_unit_test(initial_values_are_the_same_however_they_are_cut),
         cmocka_unit_test(layers_are_initialised_as_in_pytorch),
