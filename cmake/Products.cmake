@@ -21,7 +21,17 @@ function(fsdp_library)
                         SOVERSION ${PROJECT_VERSION_MAJOR} LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
   target_link_libraries(fsdp_shared PRIVATE ${packages})
   if(NOT FSDP_SANITIZE)
-    target_link_options(fsdp_shared PRIVATE -Wl,-z,defs)
+    # Symbols have versions, those of the stable core apart from the command's surface; what no header declares is local.
+    set(map ${CMAKE_BINARY_DIR}/fsdp.map)
+    file(GLOB headers CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/include/fsdp/*.h)
+    add_custom_command(OUTPUT ${map}
+      COMMAND ${CMAKE_COMMAND} -E env CC=${CMAKE_C_COMPILER} ${CMAKE_SOURCE_DIR}/scripts/abi map > ${map}
+      DEPENDS ${headers} ${CMAKE_SOURCE_DIR}/scripts/abi ${CMAKE_SOURCE_DIR}/cmake/abi.txt
+      COMMENT "Versions of the public symbols" VERBATIM)
+    add_custom_target(fsdp_map DEPENDS ${map})
+    add_dependencies(fsdp_shared fsdp_map)
+    set_property(TARGET fsdp_shared APPEND PROPERTY LINK_DEPENDS ${map})
+    target_link_options(fsdp_shared PRIVATE -Wl,-z,defs -Wl,--version-script=${map})
   endif()
 
   # One object in which hidden symbols are local: a program can neither call nor collide with what is not public.

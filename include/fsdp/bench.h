@@ -1,5 +1,8 @@
 /* Measurements with named workloads: whole training steps on random tokens, the kernels a step is made of, and
- * collectives. All of them run on the device and with the precision that the settings name. */
+ * collectives. All of them run on the device and with the precision that the settings name.
+ *
+ * The command's surface: it serves `fsdp` first and may change in any version, so build and run with one version of the
+ * library. fsdp/fsdp.h, which keeps its promises across versions, does not include it. */
 #ifndef FSDP_BENCH_H
 #define FSDP_BENCH_H
 

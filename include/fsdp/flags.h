@@ -10,7 +10,10 @@
  *     };
  *
  * Spelling: "--layers=2" and "--layers 2"; dashes and underscores are equal; a switch is "--x", "--x=1", "--x=true" or
- * "--no_x". The last of several wins. An unknown flag is an error that suggests the nearest name. */
+ * "--no_x". The last of several wins. An unknown flag is an error that suggests the nearest name.
+ *
+ * The command's surface: it serves `fsdp` first and may change in any version, so build and run with one version of the
+ * library. fsdp/fsdp.h, which keeps its promises across versions, does not include it. */
 #ifndef FSDP_FLAGS_H
 #define FSDP_FLAGS_H
 

@@ -1,4 +1,7 @@
-/* Text from a trained model: what `fsdp generate` does. LLaMA continues a prompt, T5 answers it. */
+/* Text from a trained model: what `fsdp generate` does. LLaMA continues a prompt, T5 answers it.
+ *
+ * The command's surface: it serves `fsdp` first and may change in any version, so build and run with one version of the
+ * library. fsdp/fsdp.h, which keeps its promises across versions, does not include it. */
 #ifndef FSDP_GENERATE_H
 #define FSDP_GENERATE_H
 

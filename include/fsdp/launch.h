@@ -1,4 +1,7 @@
-/* Starts the ranks of a job on this host and looks after them to their end: what `fsdp run` does. */
+/* Starts the ranks of a job on this host and looks after them to their end: what `fsdp run` does.
+ *
+ * The command's surface: it serves `fsdp` first and may change in any version, so build and run with one version of the
+ * library. fsdp/fsdp.h, which keeps its promises across versions, does not include it. */
 #ifndef FSDP_LAUNCH_H
 #define FSDP_LAUNCH_H
 

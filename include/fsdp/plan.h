@@ -1,4 +1,7 @@
-/* Memory plans without a device. */
+/* Memory plans without a device.
+ *
+ * The command's surface: it serves `fsdp` first and may change in any version, so build and run with one version of the
+ * library. fsdp/fsdp.h, which keeps its promises across versions, does not include it. */
 #ifndef FSDP_PLAN_H
 #define FSDP_PLAN_H
 

@@ -1,6 +1,9 @@
 /* Everything that can be set about a training job: the fields behind the flags of `fsdp train` and `fsdp plan`, one
  * field for one flag, of the same name. What each means stands once, in the table that fills them
- * (fsdp_settings_flags; docs/flags.md is made from it). */
+ * (fsdp_settings_flags; docs/flags.md is made from it).
+ *
+ * The command's surface: it serves `fsdp` first and may change in any version, so build and run with one version of the
+ * library. fsdp/fsdp.h, which keeps its promises across versions, does not include it. */
 #ifndef FSDP_SETTINGS_H
 #define FSDP_SETTINGS_H
 

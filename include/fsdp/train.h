@@ -1,4 +1,7 @@
-/* The training program as a call: everything that `fsdp train` does between reading its flags and printing. */
+/* The training program as a call: everything that `fsdp train` does between reading its flags and printing.
+ *
+ * The command's surface: it serves `fsdp` first and may change in any version, so build and run with one version of the
+ * library. fsdp/fsdp.h, which keeps its promises across versions, does not include it. */
 #ifndef FSDP_TRAIN_H
 #define FSDP_TRAIN_H
 
