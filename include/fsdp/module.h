@@ -52,6 +52,9 @@ struct fsdp_module {
     fsdp_buffer **buffers;
     int n_buffers;
     bool checkpoint;    /* activations of this module are computed again in backward */
+    signed char marked; /* then those marked with fsdp_keep are kept (1), are not (-1), or as the model is set (0) */
+    bool casts_inputs;  /* floating inputs are cast to input_dtype before forward */
+    fsdp_dtype input_dtype;
     fsdp_status broken; /* why something could not be added; FSDP_OK: nothing failed */
     char *broken_message;
     void

@@ -84,6 +84,11 @@ typedef struct fsdp_config {
      * with cpu_offload off. */
     const char *const *cpu_offload_units;
     int n_cpu_offload_units;
+    /* Floating tensors that a unit's module (or the root) is called with are cast to the unit's param_dtype. */
+    bool cast_inputs;
+    /* What the summed gradients of all ranks and micro-batches are divided by; 0: the count of the losses, which gives
+     * the gradient of the mean. */
+    double gradient_divisor;
 } fsdp_config;
 
 #define FSDP_CONFIG_INIT                                                                                               \
@@ -102,6 +107,8 @@ FSDP_API void fsdp_model_free(fsdp_model *m); /* NULL is legal */
 FSDP_API fsdp_module *fsdp_model_module(fsdp_model *m);
 FSDP_API int64_t fsdp_model_parameters(const fsdp_model *m);
 FSDP_API int fsdp_model_units(const fsdp_model *m);
+/* The module's path, or "root" for what no other unit has; NULL when there are not so many. The model's. */
+FSDP_API const char *fsdp_model_unit_name(const fsdp_model *m, int index);
 
 /* Says where this rank's samples of the micro-batches that follow stand among all: the index of the first. Dropout
  * follows from seed, micro-batch and that index, so the same samples get the same masks on any number of ranks. Until
@@ -125,9 +132,9 @@ FSDP_API fsdp_status fsdp_evaluate(fsdp_tape *t);
 /* ---- Gradients, between the last micro-batch of a step and fsdp_step: own clipping, norms per layer ----
  *
  * The gradients of the loss as the optimizer would apply them: over all ranks and micro-batches, divided by the count,
- * without the loss scale, before clipping. The first of these calls in a step closes it to further micro-batches.
- * Parameters that no micro-batch used have gradients of zero; frozen ones have none. All are collective: every rank
- * calls them in the same order with the same arguments. */
+ * (or gradient_divisor), without the loss scale, before clipping. The first of these calls in a step closes it to
+ * further micro-batches. Parameters that no micro-batch used have gradients of zero; frozen ones have none. All are
+ * collective: every rank calls them in the same order with the same arguments. */
 
 /* Elements first .. first+n-1 of the gradient of a parameter, in fp32, on every rank. */
 FSDP_API fsdp_status fsdp_gradient_read(fsdp_model *m, const char *name, int64_t first, int64_t n, float *out);
@@ -147,6 +154,31 @@ FSDP_API fsdp_status fsdp_parameter_read(fsdp_model *m, const char *name, int64_
 typedef fsdp_status (*fsdp_summoned)(void *context, const char *name, int n_dims, const int64_t *shape,
                                      const float *values);
 FSDP_API fsdp_status fsdp_summon(fsdp_model *m, fsdp_summoned use, void *context);
+
+/* ---- The full parameters of one unit, for a program's own computations, between steps ----
+ *
+ *     fsdp_unsharded *block;
+ *     int64_t n;
+ *     fsdp_unshard(model, "layers.3", &block);
+ *     float *w = fsdp_unsharded_values(block, "layers.3.up.weight", &n);
+ *     for (int64_t i = 0; i < n; i++)
+ *         w[i] = fminf(fmaxf(w[i], -1), 1);
+ *     fsdp_reshard(block, true);
+ */
+typedef struct fsdp_unsharded fsdp_unsharded;
+
+/* Every rank gets all parameters of the unit of that name as they are now, whatever the strategy: in fp32, in host
+ * memory that belongs to *out. Collective. */
+FSDP_API fsdp_status fsdp_unshard(fsdp_model *m, const char *unit, fsdp_unsharded **out);
+/* The values of one of its parameters, to read and to write; numel may be NULL. NULL when the unit has no such
+ * parameter. */
+FSDP_API float *fsdp_unsharded_values(const fsdp_unsharded *u, const char *name, int64_t *numel);
+/* Names of its parameters, in the order of the tree; NULL when there are not so many. */
+FSDP_API const char *fsdp_unsharded_name(const fsdp_unsharded *u, int index);
+/* Ends it, also on failure; before the model is freed; NULL is legal. With `write` the values become the model's: each
+ * rank keeps its part, and ranks whose values differ are told so before anything changes. Then it is collective.
+ * Moments of the optimizer stay as they are. */
+FSDP_API fsdp_status fsdp_reshard(fsdp_unsharded *u, bool write);
 
 #ifdef __cplusplus
 }

@@ -409,12 +409,12 @@ typedef struct loss_total_args {
 
 /* Closes a step: from its totals over all ranks {sum of squares of the gradients, sum of losses, count}, how the
  * optimizer is to scale the gradients. They were computed with the loss multiplied by 1/unscale, as a sum, so with f =
- * unscale / count: norm = sqrt(totals[0]) * f; numbers->gradient_scale = f * (max_norm > 0 ? min(1, max_norm / (norm +
- * 1e-6)) : 1); numbers->skip = 1 when norm is not finite or count is 0, else 0. report = {norm, totals[1] / count,
- * count, skip}. In fp64. */
+ * unscale / (divisor > 0 ? divisor : count): norm = sqrt(totals[0]) * f; numbers->gradient_scale = f * (max_norm > 0 ?
+ * min(1, max_norm / (norm + 1e-6)) : 1); numbers->skip = 1 when norm is not finite or count is 0, else 0. report =
+ * {norm, totals[1] / count, count, skip}. In fp64. */
 typedef struct clip_args {
     const double *totals; /* (3) */
-    double unscale;
+    double unscale, divisor;
     float max_norm;
     float *report; /* (4) */
     optimizer_scalars *scalars;

@@ -235,23 +235,40 @@ fsdp_tensor *fsdp_use_buffer(fsdp_tape *t, fsdp_buffer *b)
     return b ? tape_buffer(t, FSDP_F32, b->n_dims, b->shape, b->data) : NULL;
 }
 
+/* The inputs as the module computes with them; NULL when the tape has failed. */
+static fsdp_tensor *const *cast_inputs(const fsdp_module *m, fsdp_tape *t, fsdp_tensor *const *in, int n)
+{
+    if (!m->casts_inputs || n == 0)
+        return in;
+    fsdp_tensor **cast = arena_alloc(t->memory, (size_t)n * sizeof *cast);
+    for (int i = 0; cast && i < n; i++)
+        cast[i] = in[i] && in[i]->dtype <= FSDP_F16 ? fsdp_cast(t, in[i], m->input_dtype) : in[i];
+    if (!cast)
+        tape_refuse(t, "inputs of a %s: out of host memory", m->module_class->type);
+    return tape_failed(t) ? NULL : cast;
+}
+
 void fsdp_call_list(fsdp_module *m, fsdp_tape *t, fsdp_tensor *const *in, int n_in, fsdp_tensor **out, int n_out)
 {
     for (int i = 0; i < n_out; i++)
         out[i] = NULL;
-    if (!m || tape_failed(t))
+    if (!m || tape_failed(t) || !(in = cast_inputs(m, t, in, n_in)))
         return;
-    bool region = m->checkpoint && t->training && t->region < 0;
-    if (region)
+    bool region = m->checkpoint && t->training && t->region < 0, selective = t->selective;
+    if (region) {
         fsdp_checkpoint_begin(t);
+        t->selective = m->marked == 0 ? selective : m->marked > 0;
+    }
     if (m->module_class->forward_list)
         m->module_class->forward_list(m, t, in, n_in, out, n_out);
     else if (n_in == 1 && n_out == 1)
         out[0] = m->module_class->forward(m, t, in[0]);
     else
         tape_refuse(t, "%s takes one tensor and returns one, not %d and %d", m->module_class->type, n_in, n_out);
-    if (region)
+    if (region) {
         fsdp_checkpoint_end(t);
+        t->selective = selective;
+    }
 }
 
 fsdp_tensor *fsdp_call(fsdp_module *m, fsdp_tape *t, fsdp_tensor *x)

@@ -27,17 +27,29 @@ fsdp_module *stack_new(void)
     return net;
 }
 
+void stack_values(fsdp_world *w, int step, float *x)
+{
+    for (int i = 0; i < STACK_BATCH * STACK_WIDTH; i++)
+        x[i] = (float)((i * 37 + step * 11 + fsdp_world_rank(w) * 5) % 41) / 41 - 0.5f;
+}
+
+fsdp_loss stack_loss(fsdp_tape *t, fsdp_tensor *out, int step)
+{
+    static float y[STACK_BATCH * STACK_WIDTH]; /* read when the step runs */
+    const int64_t shape[] = {STACK_BATCH, STACK_WIDTH};
+    for (int i = 0; i < STACK_BATCH * STACK_WIDTH; i++)
+        y[i] = (float)((i * 17 + step) % 23) / 23;
+    return fsdp_mse(t, fsdp_cast(t, out, FSDP_F32), fsdp_input(t, FSDP_F32, 2, shape, y));
+}
+
 fsdp_status stack_backward(fsdp_world *w, fsdp_model *m, int step, bool last)
 {
-    float x[STACK_BATCH * STACK_WIDTH], y[STACK_BATCH * STACK_WIDTH];
+    float x[STACK_BATCH * STACK_WIDTH];
     const int64_t shape[] = {STACK_BATCH, STACK_WIDTH};
-    for (int i = 0; i < STACK_BATCH * STACK_WIDTH; i++) {
-        x[i] = (float)((i * 37 + step * 11 + fsdp_world_rank(w) * 5) % 41) / 41 - 0.5f;
-        y[i] = (float)((i * 17 + step) % 23) / 23;
-    }
+    stack_values(w, step, x);
     fsdp_tape *t = fsdp_begin(m);
     fsdp_tensor *out = fsdp_call(fsdp_model_module(m), t, fsdp_input(t, FSDP_F32, 2, shape, x));
-    return fsdp_backward(t, fsdp_mse(t, out, fsdp_input(t, FSDP_F32, 2, shape, y)), last);
+    return fsdp_backward(t, stack_loss(t, out, step), last);
 }
 
 int stack_names(const char *const **names)
@@ -69,6 +81,8 @@ static fsdp_status hash_one(void *context, const char *name, int n_dims, const i
 
 fsdp_status stack_hash_parameters(fsdp_model *m, uint64_t *hash)
 {
-    *hash = 0;
-    return fsdp_summon(m, hash_one, hash);
+    uint64_t mine = 0; /* *hash may be shared by ranks */
+    FSDP_TRY(fsdp_summon(m, hash_one, &mine));
+    *hash = mine;
+    return FSDP_OK;
 }

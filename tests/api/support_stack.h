@@ -10,6 +10,9 @@ enum { STACK_WIDTH = 20, STACK_BATCH = 5, STACK_BLOCKS = 3 };
 /* Children a, b, c of type "block" with up and down, and head. */
 fsdp_module *stack_new(void);
 
+/* The batch of a step on this rank: x (STACK_BATCH, STACK_WIDTH); and the loss of what the net makes of it. */
+void stack_values(fsdp_world *w, int step, float *x);
+fsdp_loss stack_loss(fsdp_tape *t, fsdp_tensor *out, int step);
 /* Records a batch that follows from step and rank, and runs it backward. */
 fsdp_status stack_backward(fsdp_world *w, fsdp_model *m, int step, bool last);
 

@@ -114,14 +114,16 @@ static void case_loss_total(kernel_check *c)
     }
 }
 
-static void clip_one(kernel_check *c, const double totals[3], float max_norm, bool skip)
+static void clip_one(kernel_check *c, const double totals[3], double divisor, float max_norm, bool skip)
 {
     optimizer_scalars before = {.lr = 0.25f, .beta1 = 0.5f, .gradient_scale = -1.0f, .skip = 7}, after;
-    double unscale = 1.0 / 1024.0, factor = unscale / totals[2], norm = sqrt(totals[0]) * factor;
+    double unscale = 1.0 / 1024.0, factor = unscale / (divisor > 0 ? divisor : totals[2]),
+           norm = sqrt(totals[0]) * factor;
     operand report = check_random(c, FSDP_F32, 4, 1);
     optimizer_scalars *numbers = check_upload(c, &before, sizeof before);
     clip_args args = {.totals = check_upload(c, totals, 3 * sizeof(double)),
                       .unscale = unscale,
+                      .divisor = divisor,
                       .max_norm = max_norm,
                       .report = report.device,
                       .scalars = numbers};
@@ -140,12 +142,14 @@ static void clip_one(kernel_check *c, const double totals[3], float max_norm, bo
 
 static void case_clip(kernel_check *c)
 {
-    clip_one(c, (const double[]){4e10, 6e3, 2048}, 0.0f, false);
-    clip_one(c, (const double[]){4e10, 6e3, 2048}, 0.05f, false);
-    clip_one(c, (const double[]){4e10, 6e3, 2048}, 50.0f, false);
-    clip_one(c, (const double[]){INFINITY, 6e3, 2048}, 1.0f, true);
-    clip_one(c, (const double[]){NAN, 6e3, 2048}, 1.0f, true);
-    clip_one(c, (const double[]){0.0, 0.0, 0.0}, 1.0f, true);
+    clip_one(c, (const double[]){4e10, 6e3, 2048}, 0.0, 0.0f, false);
+    clip_one(c, (const double[]){4e10, 6e3, 2048}, 0.0, 0.05f, false);
+    clip_one(c, (const double[]){4e10, 6e3, 2048}, 0.0, 50.0f, false);
+    clip_one(c, (const double[]){4e10, 6e3, 2048}, 3e3, 0.05f, false);
+    clip_one(c, (const double[]){INFINITY, 6e3, 2048}, 0.0, 1.0f, true);
+    clip_one(c, (const double[]){NAN, 6e3, 2048}, 0.0, 1.0f, true);
+    clip_one(c, (const double[]){0.0, 0.0, 0.0}, 0.0, 1.0f, true);
+    clip_one(c, (const double[]){0.0, 0.0, 0.0}, 8.0, 1.0f, true);
     check_clear(c);
 }
 

@@ -60,6 +60,16 @@ static fsdp_status freeze(fsdp_model *m)
     return FSDP_OK;
 }
 
+static void cast_inputs(fsdp_model *m, const wrap_result *wrapped)
+{
+    m->module->casts_inputs = m->config.cast_inputs;
+    m->module->input_dtype = m->config.param_dtype;
+    for (int i = 0; i < wrapped->n_modules; i++) {
+        wrapped->modules[i].module->casts_inputs = m->config.cast_inputs;
+        wrapped->modules[i].module->input_dtype = m->config.param_dtype;
+    }
+}
+
 fsdp_status model_make_layout(fsdp_model *m)
 {
     wrap_result wrapped;
@@ -75,6 +85,7 @@ fsdp_status model_make_layout(fsdp_model *m)
     if (m->config.checkpointing != FSDP_CHECKPOINT_NONE)
         module_walk(m->module, set_checkpoint, &m->config);
     FSDP_TRY(wrap_assign(m->module, &m->contents, &m->config.wrap, m->config.bucket_bytes, &wrapped));
+    cast_inputs(m, &wrapped);
     fsdp_status status = layout_build(&m->contents, wrapped.n_units, (const char *const *)wrapped.names, m->n_shards,
                                       m->replicated ? NULL : m->shard_weights, &m->layout);
     wrap_result_free(&wrapped);
@@ -89,8 +100,9 @@ static fsdp_status agree(fsdp_model *m)
     uint64_t mine[2] = {hash_u64(layout_hash(m->layout), c->seed), HASH_START};
     const uint64_t settings[] = {
         c->strategy,          c->param_dtype,   c->reduce_dtype,    (uint64_t)c->gather_buffers, c->forward_prefetch,
-        c->backward_prefetch, c->checkpointing, c->recompute_cheap, c->sync_each_micro_batch};
+        c->backward_prefetch, c->checkpointing, c->recompute_cheap, c->sync_each_micro_batch,    c->cast_inputs};
     mine[1] = hash_bytes(mine[1], settings, sizeof settings);
+    mine[1] = hash_bytes(mine[1], &c->gradient_divisor, sizeof c->gradient_divisor);
     mine[1] = hash_bytes(mine[1], m->offloaded, (size_t)m->layout->n_units * sizeof *m->offloaded);
     uint64_t *all = calloc((size_t)world * 2, sizeof *all);
     size_t *bytes = calloc((size_t)world, sizeof *bytes);
@@ -316,6 +328,9 @@ static fsdp_status check_config(const fsdp_config *c)
         return error_set(FSDP_ERR_INPUT, "sharding strategy number %d is none", (int)c->strategy);
     if (c->param_dtype > FSDP_F16 || c->reduce_dtype > FSDP_F16 || c->buffer_dtype > FSDP_F16)
         return error_set(FSDP_ERR_INPUT, "param, reduce and buffer dtype must be fp32, bf16 or fp16");
+    if (!(c->gradient_divisor >= 0) || !isfinite(c->gradient_divisor))
+        return error_set(FSDP_ERR_INPUT, "gradient_divisor is %g; 0 (the count) or a positive number is wanted",
+                         c->gradient_divisor);
     if (c->gather_buffers < 1)
         return error_set(FSDP_ERR_INPUT, "gather_buffers is %d; at least one unit must be gathered at a time",
                          c->gather_buffers);

@@ -14,6 +14,8 @@ typedef struct wrapping {
     const fsdp_wrap *policy;
     char **names;
     int n_units;
+    wrapped_module *modules; /* (n_modules): the units' before any are merged */
+    int n_modules;
     bool failed;
     char path[1024];
 } wrapping;
@@ -69,12 +71,14 @@ static bool is_unit(const wrapping *w, const fsdp_module *m)
 static void add_unit(wrapping *w, fsdp_module *m, const char *name)
 {
     char **grown = realloc(w->names, (size_t)(w->n_units + 1) * sizeof *grown);
-    if (grown)
-        w->names = grown;
-    if (!grown || !(w->names[w->n_units] = strdup(name))) {
+    wrapped_module *modules = realloc(w->modules, (size_t)(w->n_modules + 1) * sizeof *modules);
+    w->names = grown ? grown : w->names;
+    w->modules = modules ? modules : w->modules;
+    if (!grown || !modules || !(w->names[w->n_units] = strdup(name))) {
         w->failed = true;
         return;
     }
+    w->modules[w->n_modules++] = (wrapped_module){m, w->n_units};
     claim(m, w->n_units++);
 }
 
@@ -119,6 +123,7 @@ static void merge_small(const module_contents *contents, wrapping *w, int64_t bu
             if (contents->parameters[i]->unit == u)
                 contents->parameters[i]->unit = kept - 1;
         }
+        w->modules[u].unit = kept - 1;
     }
     w->n_units = kept;
 }
@@ -139,7 +144,7 @@ fsdp_status wrap_assign(fsdp_module *root, const module_contents *contents, cons
         add_unit(&w, root, "root");
     if (bucket_bytes > 0 && !w.failed)
         merge_small(contents, &w, bucket_bytes);
-    *out = (wrap_result){w.names, w.n_units};
+    *out = (wrap_result){w.names, w.n_units, w.modules, w.n_modules};
     if (w.failed) {
         wrap_result_free(out);
         return error_set(FSDP_ERR_MEMORY, "wrapping a model: out of host memory");
@@ -152,5 +157,6 @@ void wrap_result_free(wrap_result *r)
     for (int i = 0; i < r->n_units; i++)
         free(r->names[i]);
     free(r->names);
-    *r = (wrap_result){NULL, 0};
+    free(r->modules);
+    *r = (wrap_result){NULL, 0, NULL, 0};
 }

@@ -7,9 +7,17 @@
 
 #include "nn/module.h"
 
+/* A module that became a unit; units that were merged have several. */
+typedef struct wrapped_module {
+    fsdp_module *module;
+    int unit;
+} wrapped_module;
+
 typedef struct wrap_result {
     char **names; /* of the units, in tree order; the root unit ("root"), if any, last */
     int n_units;
+    wrapped_module *modules; /* by unit */
+    int n_modules;
 } wrap_result;
 
 /* Sets parameter->unit of every parameter of the tree. */

@@ -19,7 +19,8 @@ static fsdp_status find_factor(fsdp_model *m)
     FSDP_TRY(comm_all_reduce_f64(comm_world(m->world->comm), "count of a step", m->step, COMM_SUM, &count, 1));
     if (count == 0)
         return error_set(FSDP_ERR_NUMERIC, "the losses of this step count no sample: they have no gradient");
-    m->gradient_factor = (float)(m->expected_count / m->loss_scale / count);
+    double divisor = m->config.gradient_divisor > 0 ? m->config.gradient_divisor : count;
+    m->gradient_factor = (float)(m->expected_count / m->loss_scale / divisor);
     return FSDP_OK;
 }
 

@@ -100,6 +100,7 @@ static fsdp_status close_step(const void *fixed, const void *facts)
     fsdp_model *m = o->model;
     clip_args clip = {.totals = m->scalars->totals,
                       .unscale = ((const close_facts *)facts)->unscale,
+                      .divisor = m->config.gradient_divisor,
                       .max_norm = o->config.clip,
                       .report = m->scalars->report,
                       .scalars = &m->scalars->optimizer};

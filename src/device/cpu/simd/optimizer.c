@@ -186,7 +186,8 @@ SIMD_KERNEL(loss_total, loss_total_args)
 SIMD_KERNEL(clip, clip_args)
 {
     (void)s;
-    double count = a->totals[2], factor = a->unscale / count, norm = sqrt(a->totals[0]) * factor;
+    double count = a->totals[2], factor = a->unscale / (a->divisor > 0.0 ? a->divisor : count),
+           norm = sqrt(a->totals[0]) * factor;
     bool skip = !isfinite(norm) || count == 0.0;
     double limit = (double)a->max_norm, clipped = limit > 0.0 ? limit / (norm + 1e-6) : 1.0;
     a->scalars->gradient_scale = (float)(factor * (clipped < 1.0 ? clipped : 1.0));

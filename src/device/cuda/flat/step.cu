@@ -65,7 +65,8 @@ extern "C" cudaError_t launch_loss_total(const launch *l, const loss_total_args 
 
 __global__ void clip(const clip_args a)
 {
-    const double count = a.totals[2], factor = a.unscale / count, norm = sqrt(a.totals[0]) * factor;
+    const double count = a.totals[2], factor = a.unscale / (a.divisor > 0.0 ? a.divisor : count),
+                 norm = sqrt(a.totals[0]) * factor;
     const bool skip = !isfinite(norm) || count == 0.0;
     const double limit = a.max_norm > 0.0f ? fmin(1.0, (double)a.max_norm / (norm + 1e-6)) : 1.0;
     a.scalars->gradient_scale = (float)(factor * limit);

@@ -1,0 +1,129 @@
+/* Inputs in the precision that the model computes in, and what gradients are divided by. */
+#include "api/support_stack.h"
+
+#include <math.h>
+
+enum { STEPS = 3 };
+
+typedef struct job {
+    fsdp_strategy strategy;
+    fsdp_dtype dtype;
+    bool cast_inputs;
+    fsdp_checkpointing checkpointing;
+    double divisor;
+    bool differ; /* between ranks */
+    /* Out: */
+    fsdp_step_report reports[STEPS];
+    uint64_t parameters;
+} job;
+
+/* Without cast_inputs the batch is cast by hand. */
+static fsdp_status backward(fsdp_world *w, fsdp_model *m, const job *j, int step)
+{
+    float x[STACK_BATCH * STACK_WIDTH];
+    const int64_t shape[] = {STACK_BATCH, STACK_WIDTH};
+    if (j->cast_inputs)
+        return stack_backward(w, m, step, true);
+    stack_values(w, step, x);
+    fsdp_tape *t = fsdp_begin(m);
+    fsdp_tensor *in = fsdp_cast(t, fsdp_input(t, FSDP_F32, 2, shape, x), j->dtype);
+    return fsdp_backward(t, stack_loss(t, fsdp_call(fsdp_model_module(m), t, in), step), true);
+}
+
+static fsdp_status train(fsdp_world *w, void *context)
+{
+    job *j = context;
+    fsdp_config config = FSDP_CONFIG_INIT;
+    fsdp_optimizer_config adam = FSDP_OPTIMIZER_CONFIG_INIT;
+    fsdp_model *model;
+    fsdp_optimizer *optimizer;
+    config.strategy = j->strategy;
+    config.param_dtype = j->dtype;
+    config.cast_inputs = j->cast_inputs;
+    config.checkpointing = j->checkpointing;
+    config.gradient_divisor = j->divisor + (j->differ ? fsdp_world_rank(w) : 0);
+    config.wrap = fsdp_wrap_by_type("block");
+    FSDP_TRY(fsdp_shard(w, stack_new(), &config, &model));
+    FSDP_TRY(fsdp_optimizer_new(model, &adam, &optimizer));
+    for (int step = 0; step < STEPS; step++) {
+        fsdp_step_report report;
+        double norm;
+        FSDP_TRY(backward(w, model, j, step));
+        FSDP_TRY(fsdp_gradient_norm(model, "*", &norm));
+        FSDP_TRY(fsdp_step(optimizer, &report));
+        EXPECT(w, fabs(norm - report.gradient_norm) <= 1e-6 * norm);
+        if (fsdp_world_rank(w) == 0)
+            j->reports[step] = report;
+    }
+    FSDP_TRY(stack_hash_parameters(model, &j->parameters));
+    fsdp_optimizer_free(optimizer);
+    fsdp_model_free(model);
+    return FSDP_OK;
+}
+
+static job run(job j, int ranks)
+{
+    job *shared = shared_memory(sizeof *shared);
+    *shared = j;
+    assert_true(ranks_run(ranks, train, shared));
+    return *shared;
+}
+
+static void inputs_cast_by_the_library_are_inputs_cast_by_hand(void **state)
+{
+    (void)state;
+    for (int strategy = 0; strategy < FSDP_HYBRID; strategy++) {
+        for (int checkpointing = 0; checkpointing < 2; checkpointing++) {
+            job j = {.strategy = (fsdp_strategy)strategy,
+                     .dtype = FSDP_BF16,
+                     .checkpointing = checkpointing ? FSDP_CHECKPOINT_FULL : FSDP_CHECKPOINT_NONE};
+            job by_hand = run(j, 2);
+            j.cast_inputs = true;
+            assert_true(run(j, 2).parameters == by_hand.parameters);
+        }
+    }
+}
+
+static void gradients_are_divided_by_what_was_asked_for(void **state)
+{
+    (void)state;
+    for (int strategy = 0; strategy < FSDP_HYBRID; strategy++) {
+        job j = {.strategy = (fsdp_strategy)strategy, .dtype = FSDP_F32, .cast_inputs = true};
+        job mean = run(j, 2);
+        j.divisor = mean.reports[0].count;
+        assert_true(run(j, 2).parameters == mean.parameters);
+        j.divisor = 2 * mean.reports[0].count;
+        job half = run(j, 2);
+        assert_true(half.reports[0].gradient_norm * 2 == mean.reports[0].gradient_norm);
+        assert_true(half.reports[0].loss == mean.reports[0].loss && half.reports[0].count == mean.reports[0].count);
+    }
+}
+
+static fsdp_status refused(fsdp_world *w, void *context)
+{
+    EXPECT(w,
+           train(w, context) != FSDP_OK && strstr(fsdp_last_error(), ((job *)context)->differ ? "rank 1" : "divisor"));
+    return FSDP_OK;
+}
+
+static void a_divisor_that_is_wrong_or_differs_between_ranks_is_refused(void **state)
+{
+    (void)state;
+    const double wrong[] = {-1, NAN, INFINITY};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        job j = {.divisor = wrong[i]};
+        assert_true(ranks_run(1, refused, &j));
+    }
+    job j = {.divisor = 10, .differ = true};
+    assert_true(ranks_run(2, refused, &j));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(inputs_cast_by_the_library_are_inputs_cast_by_hand),
+        cmocka_unit_test(gradients_are_divided_by_what_was_asked_for),
+        cmocka_unit_test(a_divisor_that_is_wrong_or_differs_between_ranks_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
