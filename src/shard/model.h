@@ -239,5 +239,6 @@ fsdp_status model_fill(fsdp_model *m, parameter_source source, void *context);
 fsdp_status model_initialize(fsdp_model *m);
 /* The low-precision copies follow the masters. */
 fsdp_status model_refresh_copies(fsdp_model *m);
+fsdp_status model_refresh_unit(fsdp_model *m, int index); /* those of one unit */
 
 #endif

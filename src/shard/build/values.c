@@ -159,29 +159,33 @@ static fsdp_status refresh_from_host(fsdp_model *m, const unit_segment *segment)
                         (size_t)segment->numel * fsdp_dtype_size(m->config.param_dtype));
 }
 
+static fsdp_status refresh_segment(fsdp_model *m, const unit_segment *segment)
+{
+    axpby_args cast = {.n = segment->numel,
+                       .alpha = 1,
+                       .a = {segment->master, FSDP_F32},
+                       .out = {segment->copy, m->config.param_dtype}};
+    if (segment->copy == (void *)segment->master || segment->low || segment->numel == 0)
+        return FSDP_OK;
+    return segment->host_copy ? refresh_from_host(m, segment) : m->dev->kernels->axpby(m->compute, &cast);
+}
+
+fsdp_status model_refresh_unit(fsdp_model *m, int index)
+{
+    unit *u = &m->units[index];
+    FSDP_TRY(offload_settle(m));
+    u->stale = true;
+    FSDP_TRY(comm_wait_sent(&u->gather, m->compute));
+    for (int k = 0; k < u->n_segments; k++)
+        FSDP_TRY(refresh_segment(m, &u->segments[k]));
+    return m->dev->stream_synchronize(m->compute);
+}
+
 fsdp_status model_refresh_copies(fsdp_model *m)
 {
-    FSDP_TRY(offload_settle(m));
-    for (int i = 0; i < m->layout->n_units; i++) {
-        unit *u = &m->units[i];
-        u->stale = true;
-        FSDP_TRY(comm_wait_sent(&u->gather, m->compute));
-        for (int k = 0; k < u->n_segments; k++) {
-            unit_segment *segment = &u->segments[k];
-            if (segment->copy == (void *)segment->master || segment->low || segment->numel == 0)
-                continue;
-            if (segment->host_copy) {
-                FSDP_TRY(refresh_from_host(m, segment));
-                continue;
-            }
-            axpby_args cast = {.n = segment->numel,
-                               .alpha = 1,
-                               .a = {segment->master, FSDP_F32},
-                               .out = {segment->copy, m->config.param_dtype}};
-            FSDP_TRY(m->dev->kernels->axpby(m->compute, &cast));
-        }
-    }
-    return m->dev->stream_synchronize(m->compute);
+    for (int i = 0; i < m->layout->n_units; i++)
+        FSDP_TRY(model_refresh_unit(m, i));
+    return FSDP_OK;
 }
 
 static fsdp_status zero_halves(fsdp_model *m, const unit_segment *segment)
