@@ -15,6 +15,7 @@
 #include <fsdp/ops.h>
 #include <fsdp/optim.h>
 #include <fsdp/shard.h>
+#include <fsdp/state.h>
 #include <fsdp/status.h>
 #include <fsdp/tensor.h>
 #include <fsdp/tokenizer.h>

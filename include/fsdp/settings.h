@@ -11,6 +11,7 @@
 #include <fsdp/log.h>
 #include <fsdp/optim.h>
 #include <fsdp/shard.h>
+#include <fsdp/state.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -44,7 +45,6 @@ typedef enum fsdp_activation { FSDP_ACTIVATION_RELU, FSDP_ACTIVATION_GATED_GELU 
 
 typedef enum fsdp_nan_policy { FSDP_NAN_STOP, FSDP_NAN_SKIP, FSDP_NAN_ROLLBACK } fsdp_nan_policy;
 typedef enum fsdp_wrap_policy { FSDP_POLICY_TRANSFORMER, FSDP_POLICY_SIZE, FSDP_POLICY_NONE } fsdp_wrap_policy;
-typedef enum fsdp_checkpoint_kind { FSDP_CKPT_SHARDED, FSDP_CKPT_FULL, FSDP_CKPT_LOCAL } fsdp_checkpoint_kind;
 typedef enum fsdp_failure_policy { FSDP_FAILURE_CONTINUE, FSDP_FAILURE_STOP } fsdp_failure_policy;
 
 typedef enum fsdp_comm_backend {

@@ -146,6 +146,10 @@ FSDP_API fsdp_status fsdp_gradient_scale(fsdp_model *m, const char *pattern, flo
 
 /* Parameters by name, whatever the strategy: fetches elements first .. first+n-1 in fp32. Collective. */
 FSDP_API fsdp_status fsdp_parameter_read(fsdp_model *m, const char *name, int64_t first, int64_t n, float *out);
+/* The other way: elements first .. first+n-1 take these values, the same on all ranks, also in a frozen parameter. The
+ * optimizer's moments stay. Collective. */
+FSDP_API fsdp_status fsdp_parameter_write(fsdp_model *m, const char *name, int64_t first, int64_t n,
+                                          const float *values);
 
 /* Summons full parameters, whatever the strategy: every rank gets each of them once, in the order of the tree, in fp32
  * in host memory that is `use`'s to read until it returns. Takes as much host memory as the largest parameter. Where

@@ -5,10 +5,14 @@
 #include "ckpt/save.h"
 #include "ckpt/state.h"
 
-/* A name of the model, and another under which its values may be found when there is none of that name. */
-typedef struct ckpt_alias {
-    const char *name, *source;
-} ckpt_alias;
+struct ckpt_source;
+struct source_tensor;
+
+/* How a source fits a state: how many tensors, and the names of those that do not. */
+typedef struct ckpt_fit {
+    int64_t loaded, missing, unexpected, mismatched;
+    char text[1800]; /* "" when all fit */
+} ckpt_fit;
 
 typedef struct ckpt_load_config {
     size_t size;
@@ -17,8 +21,14 @@ typedef struct ckpt_load_config {
     bool verify;                /* check the checksum of every piece that is read */
     const char *const *ignored; /* patterns (fnmatch) of names in the source that the model need not have */
     int n_ignored;
-    const ckpt_alias *aliases;
-    int n_aliases;
+    const char *const *names; /* (n_tensors of the state): what the source calls each; NULL: the same names */
+    bool partial;             /* what does not fit is left out instead of refused */
+    /* Asked for each tensor that would be left over, unless it is ignored: sets *fine when nothing is lost. NULL: none
+     * is fine. */
+    fsdp_status (*leaves)(void *context, const struct ckpt_source *source, const struct source_tensor *tensor,
+                          bool *fine);
+    void *context;
+    ckpt_fit *fit; /* filled also when names are refused; may be NULL */
 } ckpt_load_config;
 
 #define CKPT_LOAD_CONFIG_INIT                                                                                          \

@@ -13,6 +13,7 @@
 /* Three lists for one message. What does not fit into the message is still in the log, where each name is a line. */
 typedef struct complaint {
     const char *title;
+    log_level level;
     int n;
     size_t used;
     char text[500];
@@ -25,22 +26,13 @@ static void __attribute__((format(printf, 3, 4))) complain(complaint *c, const c
     va_start(arguments, format);
     vsnprintf(item, sizeof item, format, arguments);
     va_end(arguments);
-    log_write(LOG_ERROR, "%s: %s: %s", path, c->title, item);
+    log_write(c->level, "%s: %s: %s", path, c->title, item);
     c->n++;
     size_t room = sizeof c->text - c->used, length = strlen(item) + 2;
     if (length + 4 < room)
         c->used += (size_t)snprintf(c->text + c->used, room, "%s%s", c->used ? ", " : "", item);
     else if (room > 5 && c->used && strcmp(c->text + c->used - 3, "...") != 0)
         c->used += (size_t)snprintf(c->text + c->used, room, " ...");
-}
-
-static const source_tensor *find(const ckpt_source *source, const ckpt_load_config *config, const ckpt_tensor *tensor)
-{
-    const source_tensor *found = source_find(source, tensor->role, tensor->name);
-    for (int i = 0; !found && i < config->n_aliases; i++)
-        if (strcmp(config->aliases[i].name, tensor->name) == 0)
-            found = source_find(source, tensor->role, config->aliases[i].source);
-    return found;
 }
 
 static bool same_shape(const ckpt_tensor *a, const source_tensor *b)
@@ -74,10 +66,12 @@ static void match_wanted(const ckpt_source *source, const ckpt_load_config *conf
         unsigned bit = CKPT_ROLE_BIT(tensor->role);
         if (!(config->roles & bit) || (out->absent & bit))
             continue;
-        const source_tensor *found = find(source, config, tensor);
+        const source_tensor *found = source_find(source, tensor->role, config->names ? config->names[i] : tensor->name);
         label(tensor->name, tensor->role, name, sizeof name);
         if (!found) {
-            complain(missing, source_path(source), "%s", name);
+            bool renamed = config->names && strcmp(config->names[i], tensor->name) != 0;
+            complain(missing, source_path(source), "%s%s%s", renamed ? config->names[i] : name, renamed ? " for " : "",
+                     renamed ? name : "");
             continue;
         }
         used[found - source_at(source, 0)] = true;
@@ -90,43 +84,64 @@ static void match_wanted(const ckpt_source *source, const ckpt_load_config *conf
     }
 }
 
-static fsdp_status report(const ckpt_source *source, const complaint *lists, int n_lists)
+/* What does not fit, in words and numbers. */
+static void sum_up(const complaint *lists, const ckpt_match *match, int n_tensors, ckpt_fit *fit)
 {
-    char text[1800];
     size_t used = 0;
-    for (int i = 0; i < n_lists; i++)
-        if (lists[i].n > 0 && used < sizeof text)
-            used += (size_t)snprintf(text + used, sizeof text - used, "%s%d %s: %s", used ? "; " : "", lists[i].n,
-                                     lists[i].title, lists[i].text);
-    if (used == 0)
+    *fit = (ckpt_fit){.missing = lists[0].n, .unexpected = lists[1].n, .mismatched = lists[2].n};
+    for (int i = 0; i < n_tensors; i++)
+        fit->loaded += match->sources[i] != NULL;
+    for (int i = 0; i < 3; i++)
+        if (lists[i].n > 0 && used < sizeof fit->text)
+            used += (size_t)snprintf(fit->text + used, sizeof fit->text - used, "%s%d %s: %s", used ? "; " : "",
+                                     lists[i].n, lists[i].title, lists[i].text);
+}
+
+static fsdp_status list_left_over(const ckpt_source *source, const ckpt_load_config *config, const bool *used,
+                                  complaint *list)
+{
+    char name[300];
+    for (int i = 0; i < source_count(source); i++) {
+        const source_tensor *tensor = source_at(source, i);
+        bool fine = used[i] || !(config->roles & CKPT_ROLE_BIT(tensor->role)) || is_ignored(config, tensor->name);
+        if (!fine && config->leaves)
+            FSDP_TRY(config->leaves(config->context, source, tensor, &fine));
+        if (!fine)
+            complain(list, source_path(source), "%s", label(tensor->name, tensor->role, name, sizeof name));
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status match_all(const ckpt_source *source, const ckpt_load_config *config, const ckpt_state *state,
+                             bool *used, ckpt_match *out)
+{
+    log_level level = config->partial ? LOG_INFO : LOG_ERROR;
+    complaint lists[] = {{.title = "missing", .level = level},
+                         {.title = "that the model does not have", .level = level},
+                         {.title = "of another shape", .level = level}};
+    ckpt_fit fit;
+    for (int role = 0; role < CKPT_ROLE_COUNT; role++)
+        if ((config->roles & config->optional & CKPT_ROLE_BIT(role)) && !source_has_role(source, (ckpt_role)role))
+            out->absent |= CKPT_ROLE_BIT(role);
+    match_wanted(source, config, state, out, used, &lists[0], &lists[2]);
+    FSDP_TRY(list_left_over(source, config, used, &lists[1]));
+    sum_up(lists, out, state->n_tensors, &fit);
+    if (config->fit)
+        *config->fit = fit;
+    if (!fit.text[0] || config->partial)
         return FSDP_OK;
-    return error_set(FSDP_ERR_INPUT, "%s: not the tensors of this model: %s", source_path(source), text);
+    return error_set(FSDP_ERR_INPUT, "%s does not fit the model: %s", source_path(source), fit.text);
 }
 
 fsdp_status ckpt_match_make(const ckpt_source *source, const ckpt_load_config *config, const ckpt_state *state,
                             ckpt_match *out)
 {
-    complaint lists[] = {
-        {.title = "missing"}, {.title = "that the model does not have"}, {.title = "of another shape"}};
-    char name[300];
     *out = (ckpt_match){.sources = calloc((size_t)state->n_tensors + 1, sizeof *out->sources)};
     bool *used = calloc((size_t)source_count(source) + 1, sizeof *used);
-    if (!used || !out->sources) {
-        free(used);
-        ckpt_match_free(out);
-        return error_set(FSDP_ERR_MEMORY, "%s: out of memory while comparing names", source_path(source));
-    }
-    for (int role = 0; role < CKPT_ROLE_COUNT; role++)
-        if ((config->roles & config->optional & CKPT_ROLE_BIT(role)) && !source_has_role(source, (ckpt_role)role))
-            out->absent |= CKPT_ROLE_BIT(role);
-    match_wanted(source, config, state, out, used, &lists[0], &lists[2]);
-    for (int i = 0; i < source_count(source); i++) {
-        const source_tensor *tensor = source_at(source, i);
-        if (!used[i] && (config->roles & CKPT_ROLE_BIT(tensor->role)) && !is_ignored(config, tensor->name))
-            complain(&lists[1], source_path(source), "%s", label(tensor->name, tensor->role, name, sizeof name));
-    }
+    fsdp_status status = used && out->sources ? match_all(source, config, state, used, out)
+                                              : error_set(FSDP_ERR_MEMORY, "%s: out of memory while comparing names",
+                                                          source_path(source));
     free(used);
-    fsdp_status status = report(source, lists, 3);
     if (status != FSDP_OK)
         ckpt_match_free(out);
     return status;

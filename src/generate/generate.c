@@ -182,7 +182,7 @@ static fsdp_status open_model(generation *g)
         fsdp_module_free(net);
         return status;
     }
-    return weights_load(g->model, g->path);
+    return fsdp_weights_load(g->model, g->path, NULL, NULL);
 }
 
 static fsdp_status open_generator(generation *g)

@@ -237,6 +237,8 @@ typedef fsdp_status (*parameter_source)(void *context, const fsdp_parameter *p, 
 fsdp_status model_fill(fsdp_model *m, parameter_source source, void *context);
 /* The values that training starts with: functions of the seed and the parameters' names. */
 fsdp_status model_initialize(fsdp_model *m);
+/* Before masters are overwritten outside of a step: the optimizer is done, and peers have read what they gathered. */
+fsdp_status model_before_writes(fsdp_model *m);
 /* The low-precision copies follow the masters. */
 fsdp_status model_refresh_copies(fsdp_model *m);
 fsdp_status model_refresh_unit(fsdp_model *m, int index); /* those of one unit */

@@ -159,6 +159,11 @@ fsdp_status model_state_settle(model_state *s)
     return offload_settle(s->model);
 }
 
+fsdp_status model_state_before_load(model_state *s)
+{
+    return model_before_writes(s->model);
+}
+
 fsdp_status model_state_loaded(model_state *s)
 {
     return model_refresh_copies(s->model);

@@ -14,8 +14,10 @@ void model_state_free(model_state *s);
 /* The description that ckpt_save and ckpt_load take; extra is the caller's to set. Lives as long as the state. */
 ckpt_state *model_state_describe(model_state *s);
 
-/* Before a save or a load: the update of offloaded units that may still run is over. */
+/* Before a save: the update of offloaded units that may still run is over. */
 fsdp_status model_state_settle(model_state *s);
+/* Before a load: that, and peers have read what they gathered. */
+fsdp_status model_state_before_load(model_state *s);
 
 /* After a load: what peers gather follows the new parameters. */
 fsdp_status model_state_loaded(model_state *s);

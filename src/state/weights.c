@@ -1,4 +1,6 @@
-/* Loading of named weights: every name is checked before the first value is read. */
+/* Weights by names from files of any kind into a sharded model: which name of the file each tensor of the model has,
+ * and which tensors of the file may be left over. Every name is checked before the first value is read (ckpt/match.c).
+ */
 #include "state/weights.h"
 
 #include <stdio.h>
@@ -7,50 +9,19 @@
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "base/file.h"
 #include "base/log.h"
+#include "base/sized.h"
 #include "ckpt/load.h"
-#include "ckpt/manifest.h"
-#include "format/model_folder.h"
+#include "ckpt/report.h"
+#include "ckpt/save_task.h"
+#include "ckpt/source.h"
 #include "shard/model.h"
 #include "state/model_state.h"
 
-/* A list of complaints that is cut when it gets too long to read. */
-typedef struct complaints {
-    char text[1500];
-    size_t used;
-    int n, n_told;
-} complaints;
+/* ---- Tensors that may be left over ---- */
 
-static void complain(complaints *c, const char *what, const char *name, const char *detail)
-{
-    c->n++;
-    if (c->n_told + 1 < c->n)
-        return;
-    int n =
-        snprintf(c->text + c->used, sizeof c->text - c->used, "%s%s %s%s", c->n > 1 ? ", " : "", what, name, detail);
-    if (c->used + (size_t)n >= sizeof c->text) {
-        c->text[c->used] = '\0';
-        return;
-    }
-    c->used += (size_t)n;
-    c->n_told++;
-}
-
-static void check_tensor(complaints *c, const model_folder *folder, const char *name, int n_dims, const int64_t *shape)
-{
-    const safetensors_tensor *t = model_folder_find(folder, name);
-    char detail[128], have[48], want[48];
-    if (!t) {
-        complain(c, "missing", name, "");
-        return;
-    }
-    if (t->n_dims == n_dims && memcmp(t->shape, shape, (size_t)n_dims * sizeof shape[0]) == 0)
-        return;
-    snprintf(detail, sizeof detail, " %s instead of %s", safetensors_shape_text(t->n_dims, t->shape, have, sizeof have),
-             safetensors_shape_text(n_dims, shape, want, sizeof want));
-    complain(c, "mis-shaped", name, detail);
-}
+/* Names that files carry though nothing is computed from them: counters, rotary frequencies. */
+static const char *const known_extras[] = {"*num_batches_tracked", "*rotary_emb.inv_freq"};
 
 static bool ends_with(const char *name, const char *ending)
 {
@@ -58,14 +29,8 @@ static bool ends_with(const char *name, const char *ending)
     return length >= n && strcmp(name + length - n, ending) == 0;
 }
 
-/* Names that files carry though nothing is computed from them: counters, rotary frequencies. */
-static bool is_known_extra(const char *name)
-{
-    return ends_with(name, "num_batches_tracked") || ends_with(name, "rotary_emb.inv_freq");
-}
-
 /* Whether two tensors hold the same numbers. */
-static fsdp_status compare(const safetensors_tensor *a, const safetensors_tensor *b, bool *same)
+static fsdp_status compare(const source_tensor *a, const source_tensor *b, bool *same)
 {
     enum { AT_ONCE = 1 << 16 };
     fsdp_status status = FSDP_OK;
@@ -77,9 +42,9 @@ static fsdp_status compare(const safetensors_tensor *a, const safetensors_tensor
         return error_set(FSDP_ERR_MEMORY, "comparing %s with %s: out of host memory", a->name, b->name);
     for (int64_t first = 0; first < a->numel && *same && status == FSDP_OK; first += AT_ONCE) {
         int64_t n = min_i64(AT_ONCE, a->numel - first);
-        status = safetensors_read_f32(a, first, n, values);
+        status = source_read(a, first, n, values);
         if (status == FSDP_OK)
-            status = safetensors_read_f32(b, first, n, values + AT_ONCE);
+            status = source_read(b, first, n, values + AT_ONCE);
         for (int64_t i = 0; i < n && *same && status == FSDP_OK; i++)
             *same = values[i] == values[AT_ONCE + i];
     }
@@ -88,118 +53,145 @@ static fsdp_status compare(const safetensors_tensor *a, const safetensors_tensor
 }
 
 /* The embedding, under either family's name; NULL: none. */
-static const safetensors_tensor *embedding_of(const model_folder *folder)
+static const source_tensor *embedding_of(const ckpt_source *source)
 {
-    const safetensors_tensor *t = model_folder_find(folder, "shared.weight");
-    return t ? t : model_folder_find(folder, "model.embed_tokens.weight");
+    const source_tensor *t = source_find(source, CKPT_PARAMETER, "shared.weight");
+    return t ? t : source_find(source, CKPT_PARAMETER, "model.embed_tokens.weight");
 }
 
 /* Files may repeat the embedding under the names of what shares it. What is under such a name and differs would be
  * lost. */
-static fsdp_status check_shared(complaints *c, const model_folder *folder, const char *name)
+static fsdp_status repeats_embedding(void *context, const ckpt_source *source, const source_tensor *tensor, bool *fine)
 {
-    const safetensors_tensor *embedding = embedding_of(folder);
-    bool shared = ends_with(name, "lm_head.weight") || ends_with(name, "embed_tokens.weight"), same = false;
-    if (shared && embedding)
-        FSDP_TRY(compare(model_folder_find(folder, name), embedding, &same));
-    if (!same)
-        complain(c, "extra", name, shared && embedding ? " that differs from the embedding" : "");
-    return FSDP_OK;
-}
-
-static fsdp_status check_names(const fsdp_model *m, const model_folder *folder)
-{
-    complaints c = {.n = 0};
-    for (int i = 0; i < m->contents.n_parameters; i++) {
-        const fsdp_parameter *p = m->contents.parameters[i];
-        check_tensor(&c, folder, p->name, p->n_dims, p->shape);
-    }
-    for (int i = 0; i < m->contents.n_buffers; i++) {
-        const fsdp_buffer *b = m->contents.buffers[i];
-        if (b->persistent)
-            check_tensor(&c, folder, b->name, b->n_dims, b->shape);
-    }
-    for (size_t i = 0; i < model_folder_count(folder); i++) {
-        const char *name = model_folder_at(folder, i)->name;
-        if (!module_find_parameter(&m->contents, name) && !module_find_buffer(&m->contents, name) &&
-            !is_known_extra(name))
-            FSDP_TRY(check_shared(&c, folder, name));
-    }
-    char more[40] = "";
-    if (c.n > c.n_told)
-        snprintf(more, sizeof more, ", and %d more", c.n - c.n_told);
-    if (c.n > 0)
-        return error_set(FSDP_ERR_INPUT, "%s does not fit the model, %d names: %s%s", model_folder_path(folder), c.n,
-                         c.text, more);
-    return FSDP_OK;
-}
-
-static fsdp_status read_slice(void *context, const fsdp_parameter *p, int64_t first, int64_t n, float *out)
-{
-    return safetensors_read_f32(model_folder_find(context, p->name), first, n, out);
-}
-
-static fsdp_status load_buffers(fsdp_model *m, const model_folder *folder)
-{
-    for (int i = 0; i < m->contents.n_buffers; i++) {
-        fsdp_buffer *b = m->contents.buffers[i];
-        if (!b->persistent)
-            continue;
-        FSDP_TRY(safetensors_read_f32(model_folder_find(folder, b->name), 0, b->numel, b->initial));
-        FSDP_TRY(model_put(m, b->data, b->initial, (size_t)b->numel * sizeof(float)));
-    }
-    return FSDP_OK;
-}
-
-static bool is_checkpoint(const char *path)
-{
-    char *marker = file_join(path, MANIFEST_NAME);
-    bool found = marker && file_exists(marker);
-    free(marker);
-    return found;
-}
-
-static fsdp_status load_checkpoint(fsdp_model *m, const char *path)
-{
-    model_state *state;
-    ckpt_load_config config = CKPT_LOAD_CONFIG_INIT;
-    ckpt_load_result found = {.extra = NULL};
-    config.roles = CKPT_ROLES_MODEL;
-    FSDP_TRY(model_state_create(m, NULL, &state));
-    fsdp_status status = ckpt_load(path, &config, model_state_describe(state), comm_world(m->world->comm), &found);
-    if (status == FSDP_OK)
-        status = model_state_loaded(state);
-    ckpt_load_result_free(&found);
-    model_state_free(state);
-    return status;
+    (void)context;
+    const source_tensor *embedding = embedding_of(source);
+    bool shared = ends_with(tensor->name, "lm_head.weight") || ends_with(tensor->name, "embed_tokens.weight");
+    return shared && embedding ? compare(tensor, embedding, fine) : FSDP_OK;
 }
 
 fsdp_status weights_settle_head(const char *path, model_config *config)
 {
     bool *tied = config->type == MODEL_LLAMA ? &config->llama.tied : config->type == MODEL_T5 ? &config->t5.tied : NULL;
-    model_folder *folder;
-    if (!tied || !*tied || is_checkpoint(path) || model_folder_open(path, &folder) != FSDP_OK)
+    ckpt_source *source;
+    if (!tied || !*tied || source_open(path, &source) != FSDP_OK)
         return FSDP_OK;
-    const safetensors_tensor *head = model_folder_find(folder, "lm_head.weight"), *embedding = embedding_of(folder);
-    fsdp_status status = head && embedding ? compare(head, embedding, tied) : FSDP_OK;
+    const source_tensor *head = source_find(source, CKPT_PARAMETER, "lm_head.weight"),
+                        *embedding = embedding_of(source);
+    fsdp_status status = head && embedding && !source_manifest(source) ? compare(head, embedding, tied) : FSDP_OK;
     if (status == FSDP_OK && !*tied)
         log_write(LOG_WARNING, "%s: its configuration ties the head to the embedding, its weights do not: not tied",
                   path);
-    model_folder_close(folder);
+    source_close(source);
     return status;
 }
 
-fsdp_status weights_load(fsdp_model *m, const char *path)
+/* ---- Names ---- */
+
+/* What the rule makes of `name`, malloc'd; NULL when it is not for that name. */
+static fsdp_status rename_by(const fsdp_weight_name *rule, const char *name, char **out)
 {
-    model_folder *folder;
-    if (is_checkpoint(path))
-        return load_checkpoint(m, path);
-    FSDP_TRY(model_folder_open(path, &folder));
-    fsdp_status status = check_names(m, folder);
+    const char *star = strchr(rule->model, '*'), *put = strchr(rule->file, '*');
+    *out = NULL;
+    if ((star == NULL) != (put == NULL) || (star && (strchr(star + 1, '*') || strchr(put + 1, '*'))))
+        return error_set(FSDP_ERR_INPUT, "names of weights: \"%s\" and \"%s\" must both have one '*', or none",
+                         rule->model, rule->file);
+    if (!star) {
+        if (strcmp(rule->model, name) != 0)
+            return FSDP_OK;
+        *out = strdup(rule->file);
+    } else {
+        size_t before = (size_t)(star - rule->model), after = strlen(star + 1), length = strlen(name);
+        if (length < before + after || strncmp(name, rule->model, before) != 0 ||
+            strcmp(name + length - after, star + 1) != 0)
+            return FSDP_OK;
+        if (asprintf(out, "%.*s%.*s%s", (int)(put - rule->file), rule->file, (int)(length - before - after),
+                     name + before, put + 1) < 0)
+            *out = NULL;
+    }
+    return *out ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "names of weights: out of host memory");
+}
+
+static fsdp_status name_in_file(const fsdp_weights_config *config, const char *name, char **out)
+{
+    *out = NULL;
+    for (int i = 0; i < config->n_names && !*out; i++)
+        FSDP_TRY(rename_by(&config->names[i], name, out));
+    if (!*out)
+        *out = strdup(name);
+    return *out ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "names of weights: out of host memory");
+}
+
+static void free_names(char **names, int n)
+{
+    for (int i = 0; names && i < n; i++)
+        free(names[i]);
+    free(names);
+}
+
+static fsdp_status make_names(const fsdp_weights_config *config, const ckpt_state *state, char ***out)
+{
+    *out = calloc((size_t)state->n_tensors + 1, sizeof **out);
+    if (!*out)
+        return error_set(FSDP_ERR_MEMORY, "names of weights: out of host memory");
+    for (int i = 0; i < state->n_tensors; i++)
+        FSDP_TRY(name_in_file(config, state->tensors[i].name, &(*out)[i]));
+    return FSDP_OK;
+}
+
+/* ---- Loading ---- */
+
+static void fill_report(const ckpt_fit *fit, fsdp_load_report *report)
+{
+    fsdp_load_report full = {
+        .loaded = fit->loaded, .missing = fit->missing, .unexpected = fit->unexpected, .mismatched = fit->mismatched};
+    snprintf(full.text, sizeof full.text, "%s", fit->text);
+    sized_write(report, &full, sizeof full);
+}
+
+static fsdp_status load_from_file(model_state *state, const char *path, const fsdp_weights_config *config,
+                                  comm_group *world, ckpt_fit *fit)
+{
+    ckpt_load_config load = CKPT_LOAD_CONFIG_INIT;
+    ckpt_load_result found = {.extra = NULL};
+    char **names = NULL;
+    fsdp_status status = make_names(config, model_state_describe(state), &names);
     if (status == FSDP_OK)
-        status = model_fill(m, read_slice, folder);
+        status = model_state_before_load(state);
+    status = ckpt_agree(world, "names of weights", status, fsdp_last_error());
+    load.roles = CKPT_ROLES_MODEL;
+    load.names = (const char *const *)names;
+    load.partial = !config->strict;
+    load.ignored = known_extras;
+    load.n_ignored = (int)(sizeof known_extras / sizeof *known_extras);
+    load.leaves = repeats_embedding;
+    load.fit = fit;
     if (status == FSDP_OK)
-        status = load_buffers(m, folder);
-    model_folder_close(folder);
+        status = ckpt_load(path, &load, model_state_describe(state), world, &found);
+    if (status == FSDP_OK)
+        status = model_state_loaded(state);
+    ckpt_load_result_free(&found);
+    free_names(names, model_state_describe(state)->n_tensors);
+    return status;
+}
+
+fsdp_status fsdp_weights_load(fsdp_model *m, const char *path, const fsdp_weights_config *config,
+                              fsdp_load_report *report)
+{
+    const fsdp_weights_config defaults = FSDP_WEIGHTS_CONFIG_INIT;
+    SIZED_READ(fsdp_weights_config, FSDP_WEIGHTS_CONFIG_INIT, full, config ? config : &defaults);
+    SIZED_CHECK(fsdp_load_report, FSDP_LOAD_REPORT_INIT, report);
+    ckpt_fit fit = {.loaded = 0};
+    model_state *state = NULL;
+    char *newest = NULL;
+    comm_group *world = comm_world(m->world->comm);
+    fsdp_status status = report_is_directory_of_checkpoints(path) ? report_resolve(path, &newest) : FSDP_OK;
+    if (status == FSDP_OK)
+        status = model_state_create(m, NULL, &state);
+    status = ckpt_agree(world, "weights", status, fsdp_last_error());
+    if (status == FSDP_OK)
+        status = load_from_file(state, newest ? newest : path, &full, world, &fit);
+    fill_report(&fit, report);
+    model_state_free(state);
+    free(newest);
     return status;
 }

@@ -166,7 +166,7 @@ static fsdp_status open_model(train_run *run)
         return status;
     }
     if (s->init_from)
-        FSDP_TRY(weights_load(run->model, s->init_from));
+        FSDP_TRY(fsdp_weights_load(run->model, s->init_from, NULL, NULL));
     fsdp_optimizer_config optimizer = assemble_optimizer(s);
     FSDP_TRY(fsdp_optimizer_new(run->model, &optimizer, &run->optimizer));
     return model_state_create(run->model, run->optimizer, &run->state);

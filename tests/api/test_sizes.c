@@ -89,6 +89,33 @@ static fsdp_status make_optimizer(void *s)
     return status;
 }
 
+static fsdp_status open_state(void *s)
+{
+    fsdp_state *state = NULL;
+    fsdp_state_config *config = s;
+    config->model = small_model(); /* all versions have it */
+    fsdp_status status = fsdp_state_open(config, &state);
+    fsdp_state_close(state);
+    fsdp_model_free(config->model);
+    return status;
+}
+
+static fsdp_status load_weights(void *s)
+{
+    fsdp_model *model = small_model();
+    fsdp_status status = fsdp_weights_load(model, "/nowhere", s, NULL);
+    fsdp_model_free(model);
+    return status;
+}
+
+static fsdp_status load_report(void *s)
+{
+    fsdp_model *model = small_model();
+    fsdp_status status = fsdp_weights_load(model, "/nowhere", NULL, s);
+    fsdp_model_free(model);
+    return status;
+}
+
 static fsdp_status ask_rate(void *s)
 {
     fsdp_status status = fsdp_lr_check(s);
@@ -260,6 +287,8 @@ static fsdp_status record_operation(void *s)
 static const fsdp_world_config world_config = {.size = sizeof world_config, .device = "cpu", .products = "portable"};
 static const fsdp_config config = {.size = sizeof config, .wrap = {.kind = FSDP_WRAP_NONE}, .gather_buffers = 2};
 static const fsdp_optimizer_config optimizer = {.size = sizeof optimizer, .kind = FSDP_SGD, .lr = 1, .eps = 1e-8f};
+static const fsdp_state_config kept = {.size = sizeof kept, .directory = "/nowhere", .max_file_bytes = 1};
+static const fsdp_weights_config weights = {.size = sizeof weights, .strict = true};
 static const fsdp_lr_config rate = {
     .size = sizeof rate, .decay = FSDP_DECAY_STEP, .lr = 1, .gamma = 0.1, .step_size = 1};
 static const fsdp_llama_config llama = {.size = sizeof llama,
@@ -323,6 +352,7 @@ static const fsdp_bench_config bench = {
     .size = sizeof bench, .workload = "nowhere", .steps = 1, .sizes = few_bytes, .n_sizes = 1};
 static const fsdp_operation copy = {.size = sizeof copy, .name = "copy", .forward = copy_forward};
 static const fsdp_generate_result no_text = FSDP_GENERATE_RESULT_INIT;
+static const fsdp_load_report no_names = FSDP_LOAD_REPORT_INIT;
 static const fsdp_train_result no_run = FSDP_TRAIN_RESULT_INIT;
 static const fsdp_bench_result no_step = FSDP_BENCH_RESULT_INIT;
 static const fsdp_bench_kernels no_kernels = FSDP_BENCH_KERNELS_INIT;
@@ -342,6 +372,8 @@ static const row rows[] = {
     CONFIG(fsdp_world_config, "FSDP_WORLD_CONFIG_INIT", world_config, products, open_world, NULL),
     CONFIG(fsdp_config, "FSDP_CONFIG_INIT", config, seed, shard, NULL),
     CONFIG(fsdp_optimizer_config, "FSDP_OPTIMIZER_CONFIG_INIT", optimizer, lr, make_optimizer, NULL),
+    CONFIG(fsdp_state_config, "FSDP_STATE_CONFIG_INIT", kept, keep, open_state, NULL),
+    CONFIG(fsdp_weights_config, "FSDP_WEIGHTS_CONFIG_INIT", weights, names, load_weights, "/nowhere"),
     CONFIG(fsdp_lr_config, "FSDP_LR_CONFIG_INIT", rate, warmup, ask_rate, NULL),
     CONFIG(fsdp_llama_config, "FSDP_LLAMA_CONFIG_INIT", llama, rope_base, make_llama, NULL),
     CONFIG(fsdp_t5_config, "FSDP_T5_CONFIG_INIT", t5, buckets, make_t5, NULL),
@@ -358,6 +390,7 @@ static const row rows[] = {
     CONFIG(fsdp_bench_config, "FSDP_BENCH_CONFIG_INIT", bench, sizes, bench_all, "nowhere"),
     CONFIG(fsdp_operation, "FSDP_OPERATION_INIT", copy, recordable, record_operation, NULL),
     RESULT(fsdp_generate_result, "FSDP_GENERATE_RESULT_INIT", no_text, seconds, generate_result, "/nowhere"),
+    RESULT(fsdp_load_report, "FSDP_LOAD_REPORT_INIT", no_names, mismatched, load_report, "/nowhere"),
     RESULT(fsdp_train_result, "FSDP_TRAIN_RESULT_INIT", no_run, loss, train_result, "/nowhere"),
     RESULT(fsdp_bench_result, "FSDP_BENCH_RESULT_INIT", no_step, fastest, bench_step, "nowhere"),
     RESULT(fsdp_bench_kernels, "FSDP_BENCH_KERNELS_INIT", no_kernels, rows, bench_kernels, "nowhere"),

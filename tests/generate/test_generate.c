@@ -49,7 +49,7 @@ static bool rig_open(rig *r, const char *folder, fsdp_dtype dtype)
     assert_int_equal(fsdp_world_open(&world, &r->world), FSDP_OK);
     assert_int_equal(model_create(&r->config, &net), FSDP_OK);
     assert_int_equal(fsdp_shard(r->world, net, &sharding, &r->model), FSDP_OK);
-    assert_int_equal(weights_load(r->model, path), FSDP_OK);
+    assert_int_equal(fsdp_weights_load(r->model, path, NULL, NULL), FSDP_OK);
     r->vocabulary = r->config.type == MODEL_T5 ? r->config.t5.vocabulary : r->config.llama.vocabulary;
     r->cached = malloc((size_t)r->vocabulary * sizeof(float));
     r->anew = malloc((size_t)r->vocabulary * sizeof(float));

@@ -206,7 +206,7 @@ static fsdp_model *open_model(fsdp_world *w, golden *g, fsdp_dtype dtype, bool d
     must(model_create(&g->config, &net));
     must(fsdp_shard(w, net, &c, &m));
     char path[1200];
-    must(weights_load(m, weights_of(g, path)));
+    must(fsdp_weights_load(m, weights_of(g, path), NULL, NULL));
     return m;
 }
 

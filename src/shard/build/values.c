@@ -188,6 +188,14 @@ fsdp_status model_refresh_copies(fsdp_model *m)
     return FSDP_OK;
 }
 
+fsdp_status model_before_writes(fsdp_model *m)
+{
+    FSDP_TRY(offload_settle(m));
+    for (int i = 0; i < m->layout->n_units; i++)
+        FSDP_TRY(comm_wait_sent(&m->units[i].gather, m->compute));
+    return m->dev->stream_synchronize(m->compute);
+}
+
 static fsdp_status zero_halves(fsdp_model *m, const unit_segment *segment)
 {
     FSDP_TRY(m->dev->zero(m->compute, segment->copy, (size_t)segment->numel * sizeof(uint16_t)));
@@ -324,6 +332,32 @@ fsdp_status fsdp_parameter_read(fsdp_model *m, const char *name, int64_t first, 
     memset(out, 0, (size_t)n * sizeof *out);
     FSDP_TRY(model_for_each_slice(m, read_slice, &r));
     return model_join_slices(m, "reading a parameter", out, n);
+}
+
+typedef struct writing {
+    const fsdp_parameter *parameter;
+    int64_t first, n;
+    const float *values;
+} writing;
+
+static fsdp_status write_slice(fsdp_model *m, const model_slice *slice, void *context)
+{
+    const writing *w = context;
+    int64_t begin = max_i64(slice->first, w->first), end = min_i64(slice->first + slice->n, w->first + w->n);
+    if (end <= begin || slice->parameter != w->parameter)
+        return FSDP_OK;
+    return model_write_slice(m, slice, begin - slice->first, end - begin, w->values + (begin - w->first));
+}
+
+fsdp_status fsdp_parameter_write(fsdp_model *m, const char *name, int64_t first, int64_t n, const float *values)
+{
+    fsdp_parameter *p = NULL;
+    FSDP_TRY(model_find_elements(m, name, first, n, &p));
+    writing w = {p, first, n, values};
+    FSDP_TRY(offload_settle(m));
+    FSDP_TRY(comm_wait_sent(&m->units[p->unit].gather, m->compute)); /* peers have read what they gathered */
+    FSDP_TRY(model_for_each_slice(m, write_slice, &w));
+    return model_refresh_unit(m, p->unit);
 }
 
 fsdp_status fsdp_summon(fsdp_model *m, fsdp_summoned use, void *context)

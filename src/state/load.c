@@ -1,0 +1,145 @@
+/* Resuming: tensors from the newest checkpoint that is whole, and everything that training remembers beside them. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "ckpt/load.h"
+#include "ckpt/save_task.h"
+#include "state/state_internal.h"
+
+/* The scalars of a checkpoint, read and checked before any is used. */
+typedef struct loaded_scalars {
+    int64_t optimizer_steps, good_steps, micro_batches, position, seed;
+    double loss_scale, expected_count, lr;
+} loaded_scalars;
+
+static fsdp_status read_scalars(const fsdp_state *s, const char *path, const json_t *extra, loaded_scalars *out)
+{
+    state_scalars now = state_scalars_of(s);
+    *out = (loaded_scalars){.seed = (int64_t)s->model->config.seed,
+                            .loss_scale = now.loss_scale,
+                            .expected_count = now.expected_count,
+                            .lr = now.lr};
+    if (s->optimizer)
+        FSDP_TRY(json_get_int(path, extra, "optimizer_steps", &out->optimizer_steps));
+    if (s->position.set)
+        FSDP_TRY(json_get_int(path, extra, "position", &out->position));
+    FSDP_TRY(json_opt_int(path, extra, "good_steps", &out->good_steps));
+    FSDP_TRY(json_opt_int(path, extra, "micro_batches", &out->micro_batches));
+    FSDP_TRY(json_opt_int(path, extra, "seed", &out->seed));
+    FSDP_TRY(json_opt_number(path, extra, "loss_scale", &out->loss_scale));
+    FSDP_TRY(json_opt_number(path, extra, "expected_count", &out->expected_count));
+    FSDP_TRY(json_opt_number(path, extra, "lr", &out->lr));
+    return isfinite((float)out->lr) ? FSDP_OK : error_set(FSDP_ERR_INPUT, "%s: a learning rate of %g", path, out->lr);
+}
+
+static fsdp_status take_scalars(fsdp_state *s, const char *path, int64_t step, const loaded_scalars *v)
+{
+    fsdp_model *m = s->model;
+    m->step = step;
+    m->micro_total = (uint64_t)v->micro_batches;
+    m->loss_scale = v->loss_scale;
+    m->expected_count = v->expected_count;
+    if (s->optimizer) {
+        s->optimizer->steps = v->optimizer_steps;
+        s->optimizer->good_steps = v->good_steps;
+        s->optimizer->lr = (float)v->lr;
+    }
+    if (v->seed != (int64_t)m->config.seed)
+        log_write(LOG_WARNING, "%s was written with seed %lld, this model has %lld: dropout goes on with other masks",
+                  path, (long long)v->seed, (long long)m->config.seed);
+    return s->position.set ? s->position.set(s->position.context, v->position) : FSDP_OK;
+}
+
+/* A run goes on with the kernels that were chosen for it, not with what would be timed now. A model that has computed
+ * keeps those it has. */
+static fsdp_status take_choices(fsdp_state *s, const ckpt_load_result *found)
+{
+    device *d = s->model->dev;
+    if (!d->autotune_import || found->autotune_bytes == 0 || s->model->micro_total > 0)
+        return FSDP_OK;
+    return d->autotune_import(d, found->path, found->choices, found->autotune_bytes);
+}
+
+/* A checkpoint that has nothing but tensors (an imported one) has no scalars either. */
+static fsdp_status take_rest(fsdp_state *s, const ckpt_load_result *found)
+{
+    loaded_scalars scalars;
+    const json_t *values = json_object_get(found->extra, "values");
+    FSDP_TRY(read_scalars(s, found->path, found->extra, &scalars));
+    FSDP_TRY(value_list_check(&s->values, found->path, values));
+    FSDP_TRY(take_choices(s, found));
+    FSDP_TRY(take_scalars(s, found->path, found->step, &scalars));
+    value_list_take(&s->values, values);
+    return FSDP_OK;
+}
+
+static fsdp_status take(fsdp_state *s, ckpt_load_result *found)
+{
+    fsdp_status status = model_state_loaded(s->tensors);
+    if (status == FSDP_OK)
+        status = take_rest(s, found);
+    status = ckpt_agree(s->world, "state", status, fsdp_last_error());
+    if (status != FSDP_OK)
+        return status;
+    snprintf(s->path, sizeof s->path, "%s", found->path);
+    json_decref(s->loaded);
+    s->loaded = found->extra;
+    found->extra = NULL;
+    return FSDP_OK;
+}
+
+/* "step-00000020" names one checkpoint, of kind local also where only "step-00000020.rank-00000" exist. */
+static bool names_one(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    return strncmp(name, "step-", 5) == 0 && name[5] && strspn(name + 5, "0123456789") == strlen(name + 5);
+}
+
+typedef fsdp_status (*tensor_loader)(const char *path, const ckpt_load_config *config, const ckpt_state *state,
+                                     comm_group *world, ckpt_load_result *result);
+
+static fsdp_status load_with(tensor_loader load, fsdp_state *s, const char *path, bool *found, int64_t *step)
+{
+    ckpt_load_config config = CKPT_LOAD_CONFIG_INIT;
+    ckpt_load_result result = {.extra = NULL};
+    earlier_save earlier = state_finish_save(s);
+    if (!s->optimizer)
+        config.roles = CKPT_ROLES_MODEL;
+    fsdp_status status = model_state_before_load(s->tensors);
+    status = ckpt_agree(s->world, "state", status, fsdp_last_error());
+    if (status == FSDP_OK)
+        status = load(path, &config, model_state_describe(s->tensors), s->world, &result);
+    *found = status == FSDP_OK && result.step >= 0;
+    *step = *found ? result.step : 0;
+    if (*found)
+        status = take(s, &result);
+    ckpt_load_result_free(&result);
+    return state_tell_earlier(&earlier, status);
+}
+
+fsdp_status state_resume_from(fsdp_state *s, const char *path, bool *found, int64_t *step)
+{
+    return load_with(ckpt_resume, s, path, found, step);
+}
+
+fsdp_status fsdp_resume(fsdp_state *s, int64_t *step)
+{
+    bool found;
+    if (!s->directory)
+        return error_set(FSDP_ERR_INPUT, "resuming needs a directory: set `directory` of the state's configuration");
+    return state_resume_from(s, s->directory, &found, step);
+}
+
+fsdp_status fsdp_load(fsdp_state *s, const char *checkpoint, int64_t *step)
+{
+    bool found;
+    int64_t loaded;
+    FSDP_TRY(load_with(names_one(checkpoint) ? ckpt_load : ckpt_resume, s, checkpoint, &found, &loaded));
+    if (step)
+        *step = loaded;
+    return found ? FSDP_OK : error_set(FSDP_ERR_INPUT, "%s: there is no checkpoint there", checkpoint);
+}

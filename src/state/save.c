@@ -1,0 +1,198 @@
+/* Saving: what a checkpoint remembers beside tensors, synchronous and background saves, exports. Files and their commit
+ * are ckpt's. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "ckpt/save_task.h"
+#include "state/state_internal.h"
+
+/* ---- What a save says beside tensors ---- */
+
+static bool set(json_t *object, const char *key, json_t *value)
+{
+    return value && json_object_set_new(object, key, value) == 0;
+}
+
+/* NULL when out of memory. */
+static json_t *describe_extra(const fsdp_state *s, int64_t step)
+{
+    state_scalars v = state_scalars_of(s);
+    json_t *extra = json_pack("{s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:I}", "step", (json_int_t)step, "optimizer_steps",
+                              (json_int_t)v.optimizer_steps, "good_steps", (json_int_t)v.good_steps, "micro_batches",
+                              (json_int_t)v.micro_batches, "loss_scale", v.loss_scale, "expected_count",
+                              v.expected_count, "lr", v.lr, "seed", (json_int_t)s->model->config.seed);
+    bool good = extra != NULL;
+    if (good && s->position.get)
+        good = set(extra, "position", json_integer(s->position.get(s->position.context)));
+    if (good && s->values.n > 0)
+        good = set(extra, "values", value_list_json(&s->values));
+    if (good && s->notes.flags)
+        good = set(extra, "flags", json_incref((json_t *)(uintptr_t)s->notes.flags));
+    if (good)
+        return extra;
+    json_decref(extra);
+    return NULL;
+}
+
+/* Sets what the state points to for a save; undone by forget_notes. */
+static fsdp_status make_notes(const fsdp_state *s, int64_t step)
+{
+    ckpt_state *state = model_state_describe(s->tensors);
+    device *d = s->model->dev;
+    char *choices = NULL;
+    state->extra = describe_extra(s, step);
+    if (!state->extra)
+        return error_set(FSDP_ERR_MEMORY, "describing a checkpoint: out of host memory");
+    if (!d->autotune_export)
+        return FSDP_OK;
+    fsdp_status status = d->autotune_export(d, &choices, &state->autotune_bytes);
+    state->choices = choices;
+    return status;
+}
+
+static void forget_notes(const fsdp_state *s)
+{
+    ckpt_state *state = model_state_describe(s->tensors);
+    json_decref((json_t *)(uintptr_t)state->extra);
+    free((void *)(uintptr_t)state->choices);
+    state->extra = NULL;
+    state->choices = NULL;
+    state->autotune_bytes = 0;
+}
+
+static ckpt_save_config make_config(const fsdp_state *s, const char *directory, fsdp_checkpoint_kind kind, int64_t step)
+{
+    static const ckpt_kind kinds[] = {
+        [FSDP_CKPT_SHARDED] = CKPT_SHARDED, [FSDP_CKPT_FULL] = CKPT_FULL, [FSDP_CKPT_LOCAL] = CKPT_LOCAL};
+    ckpt_save_config c = CKPT_SAVE_CONFIG_INIT;
+    c.directory = directory;
+    c.kind = kinds[kind];
+    c.step = step;
+    c.strategy = fsdp_strategy_name(s->model->config.strategy);
+    c.model = s->notes.model;
+    c.tokenizer = s->notes.tokenizer;
+    c.tokenizer_name = s->notes.tokenizer_name;
+    if (s->max_file_bytes > 0)
+        c.max_file_bytes = s->max_file_bytes;
+    return c;
+}
+
+/* ---- Saves ---- */
+
+earlier_save state_finish_save(fsdp_state *s)
+{
+    ckpt_save_result r = {.path = ""};
+    earlier_save earlier = {.status = s->saver ? ckpt_saver_wait(s->saver, s->world, &r) : FSDP_OK};
+    if (earlier.status != FSDP_OK)
+        snprintf(earlier.message, sizeof earlier.message, "%s", fsdp_last_error());
+    else if (r.path[0])
+        snprintf(s->path, sizeof s->path, "%s", r.path);
+    return earlier;
+}
+
+fsdp_status state_tell_earlier(const earlier_save *earlier, fsdp_status now)
+{
+    if (earlier->status == FSDP_OK)
+        return now;
+    char message[1024];
+    snprintf(message, sizeof message, "%s", now == FSDP_OK ? "" : fsdp_last_error());
+    if (now != FSDP_OK)
+        return error_set(now, "%s; and an earlier checkpoint was not saved: %s", message, earlier->message);
+    return error_set(earlier->status, "an earlier checkpoint was not saved (what was asked for now is done): %s",
+                     earlier->message);
+}
+
+static fsdp_status check_step(const fsdp_state *s, const char *directory, int64_t step)
+{
+    (void)s;
+    if (!directory)
+        return error_set(FSDP_ERR_INPUT, "a save needs a directory: set `directory` of the state's configuration");
+    if (step < 0)
+        return error_set(FSDP_ERR_INPUT, "%s: step %lld cannot be saved", directory, (long long)step);
+    return FSDP_OK;
+}
+
+/* A synchronous save, here and now. */
+static fsdp_status save_now(fsdp_state *s, const ckpt_save_config *config)
+{
+    ckpt_save_result r = {.path = ""};
+    fsdp_status status = model_state_settle(s->tensors);
+    if (status == FSDP_OK)
+        status = make_notes(s, config->step);
+    status = ckpt_agree(s->world, "state", status, fsdp_last_error());
+    if (status == FSDP_OK)
+        status = ckpt_save(config, model_state_describe(s->tensors), s->world, &r);
+    forget_notes(s);
+    if (status == FSDP_OK)
+        snprintf(s->path, sizeof s->path, "%s", r.path);
+    return status;
+}
+
+static fsdp_status start_save(fsdp_state *s, const ckpt_save_config *config)
+{
+    ckpt_state *state = model_state_describe(s->tensors);
+    fsdp_status status = model_state_settle(s->tensors);
+    if (status == FSDP_OK)
+        status = make_notes(s, config->step);
+    if (status == FSDP_OK && !s->saver)
+        status = ckpt_saver_create(state, config->kind == CKPT_LOCAL, &s->saver);
+    status = ckpt_agree(s->world, "state", status, fsdp_last_error());
+    if (status == FSDP_OK)
+        status = ckpt_saver_start(s->saver, config, state, s->world);
+    forget_notes(s);
+    return status;
+}
+
+static ckpt_save_config own_config(const fsdp_state *s, int64_t step)
+{
+    ckpt_save_config config = make_config(s, s->directory, s->kind, step);
+    config.keep = s->keep;
+    config.keep_every = s->keep_every;
+    return config;
+}
+
+fsdp_status fsdp_save(fsdp_state *s, int64_t step)
+{
+    FSDP_TRY(check_step(s, s->directory, step));
+    earlier_save earlier = state_finish_save(s);
+    ckpt_save_config config = own_config(s, step);
+    return state_tell_earlier(&earlier, save_now(s, &config));
+}
+
+fsdp_status fsdp_save_async(fsdp_state *s, int64_t step)
+{
+    FSDP_TRY(check_step(s, s->directory, step));
+    earlier_save earlier = state_finish_save(s);
+    ckpt_save_config config = own_config(s, step);
+    /* The caller may end because of the failure that it is told now: this one is then the last, and whole. */
+    return state_tell_earlier(&earlier, earlier.status == FSDP_OK ? start_save(s, &config) : save_now(s, &config));
+}
+
+fsdp_status fsdp_save_wait(fsdp_state *s)
+{
+    earlier_save earlier = state_finish_save(s);
+    return earlier.status == FSDP_OK ? FSDP_OK : error_set(earlier.status, "%s", earlier.message);
+}
+
+fsdp_status fsdp_save_as(fsdp_state *s, const char *directory, fsdp_checkpoint_kind kind, int64_t step)
+{
+    FSDP_TRY(check_step(s, directory, step));
+    if ((unsigned)kind > FSDP_CKPT_LOCAL)
+        return error_set(FSDP_ERR_INPUT, "%d is no kind of checkpoint", (int)kind);
+    earlier_save earlier = state_finish_save(s);
+    ckpt_save_config config = make_config(s, directory, kind, step);
+    return state_tell_earlier(&earlier, save_now(s, &config));
+}
+
+fsdp_status fsdp_export(fsdp_state *s, const char *folder)
+{
+    ckpt_save_config config = make_config(s, folder, FSDP_CKPT_FULL, 0);
+    earlier_save earlier = state_finish_save(s);
+    fsdp_status status = model_state_settle(s->tensors);
+    status = ckpt_agree(s->world, "state", status, fsdp_last_error());
+    if (status == FSDP_OK)
+        status = ckpt_export(&config, model_state_describe(s->tensors), FSDP_F32, s->world);
+    return state_tell_earlier(&earlier, status);
+}

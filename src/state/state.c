@@ -1,0 +1,150 @@
+/* A state's life: what it consists of, the caller's own values, and what the command asks about it. Saving is save.c's,
+ * loading load.c's. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/sized.h"
+#include "state/state_internal.h"
+
+static fsdp_status copy_text(const char *text, char **out)
+{
+    *out = text ? strdup(text) : NULL;
+    return text && !*out ? error_set(FSDP_ERR_MEMORY, "opening a state: out of host memory") : FSDP_OK;
+}
+
+static fsdp_status check_config(const fsdp_state_config *c)
+{
+    if (!c->model)
+        return error_set(FSDP_ERR_INPUT, "a state needs a model");
+    if (c->optimizer && c->optimizer->model != c->model)
+        return error_set(FSDP_ERR_INPUT, "the optimizer of a state must be its model's");
+    if ((unsigned)c->kind > FSDP_CKPT_LOCAL)
+        return error_set(FSDP_ERR_INPUT, "%d is no kind of checkpoint", (int)c->kind);
+    if (c->keep < 0 || c->keep_every < 0)
+        return error_set(FSDP_ERR_INPUT, "a state keeps %d checkpoints, and those of every %lld steps: below 0",
+                         c->keep, (long long)c->keep_every);
+    if (c->loader)
+        return error_set(FSDP_ERR_UNSUPPORTED, "a state cannot follow a loader yet: give it the data's position");
+    if ((c->position.get == NULL) != (c->position.set == NULL))
+        return error_set(FSDP_ERR_INPUT, "the data's position needs both get and set");
+    return FSDP_OK;
+}
+
+static fsdp_status fill(fsdp_state *s, const fsdp_state_config *c)
+{
+    s->model = c->model;
+    s->optimizer = c->optimizer;
+    s->world = comm_world(c->model->world->comm);
+    s->position = c->position;
+    s->kind = c->kind;
+    s->keep = c->keep;
+    s->keep_every = c->keep_every;
+    s->max_file_bytes = c->max_file_bytes;
+    FSDP_TRY(copy_text(c->directory, &s->directory));
+    FSDP_TRY(copy_text(c->tokenizer, &s->tokenizer));
+    if (c->model_json)
+        FSDP_TRY(json_parse("model_json of a state", c->model_json, strlen(c->model_json), &s->model_json));
+    s->notes = (state_notes){.model = s->model_json, .tokenizer = s->tokenizer};
+    return model_state_create(s->model, s->optimizer, &s->tensors);
+}
+
+fsdp_status fsdp_state_open(const fsdp_state_config *config, fsdp_state **out)
+{
+    SIZED_READ(fsdp_state_config, FSDP_STATE_CONFIG_INIT, full, config);
+    FSDP_TRY(check_config(&full));
+    fsdp_state *s = calloc(1, sizeof *s);
+    if (!s)
+        return error_set(FSDP_ERR_MEMORY, "opening a state: out of host memory");
+    fsdp_status status = fill(s, &full);
+    if (status != FSDP_OK) {
+        fsdp_state_close(s);
+        return status;
+    }
+    *out = s;
+    return FSDP_OK;
+}
+
+void fsdp_state_close(fsdp_state *s)
+{
+    if (!s)
+        return;
+    ckpt_saver_free(s->saver);
+    model_state_free(s->tensors);
+    value_list_free(&s->values);
+    json_decref(s->loaded);
+    json_decref(s->model_json);
+    free(s->directory);
+    free(s->tokenizer);
+    free(s);
+}
+
+fsdp_status fsdp_state_number(fsdp_state *s, const char *name, double *value)
+{
+    return value_list_add(&s->values, name, VALUE_NUMBER, value, sizeof *value);
+}
+
+fsdp_status fsdp_state_integer(fsdp_state *s, const char *name, int64_t *value)
+{
+    return value_list_add(&s->values, name, VALUE_INTEGER, value, sizeof *value);
+}
+
+fsdp_status fsdp_state_blob(fsdp_state *s, const char *name, void *data, size_t bytes)
+{
+    return value_list_add(&s->values, name, VALUE_BLOB, data, bytes);
+}
+
+const char *fsdp_state_path(const fsdp_state *s)
+{
+    return s->path;
+}
+
+/* ---- For the command ---- */
+
+void state_describe(fsdp_state *s, const state_notes *notes)
+{
+    s->notes = *notes;
+}
+
+const json_t *state_loaded_extra(const fsdp_state *s)
+{
+    return s->loaded;
+}
+
+bool state_is_saving(const fsdp_state *s)
+{
+    return s->saver && ckpt_saver_active(s->saver);
+}
+
+fsdp_status state_settle(fsdp_state *s)
+{
+    return model_state_settle(s->tensors);
+}
+
+const ckpt_state *state_tensors(const fsdp_state *s)
+{
+    return model_state_describe(s->tensors);
+}
+
+state_scalars state_scalars_of(const fsdp_state *s)
+{
+    const fsdp_model *m = s->model;
+    const fsdp_optimizer *o = s->optimizer;
+    return (state_scalars){.optimizer_steps = o ? o->steps : 0,
+                           .good_steps = o ? o->good_steps : 0,
+                           .micro_batches = (int64_t)m->micro_total,
+                           .loss_scale = m->loss_scale,
+                           .expected_count = m->expected_count,
+                           .lr = o ? o->lr : 0};
+}
+
+int state_replica(const fsdp_state *s)
+{
+    const fsdp_model *m = s->model;
+    return m->replicated ? 0 : model_has_replicas(m) ? m->shard_rank : -1;
+}
+
+bool state_is_offloaded(const fsdp_state *s)
+{
+    return s->model->offload != NULL;
+}

@@ -1,0 +1,44 @@
+/* The state seen from inside the library: what the command needs beyond <fsdp/state.h>. */
+#ifndef STATE_STATE_H
+#define STATE_STATE_H
+
+#include <fsdp/state.h>
+
+#include "base/json.h"
+#include "ckpt/state.h"
+
+/* What the saves that follow say about the model and the job. All borrowed, until the next call of this. */
+typedef struct state_notes {
+    const json_t *model;        /* config.json; NULL: none */
+    const json_t *flags;        /* for people; NULL: none */
+    const char *tokenizer;      /* folder to copy tokenizer files from; NULL: none */
+    const char *tokenizer_name; /* what the manifest says of it; NULL: its path */
+} state_notes;
+void state_describe(fsdp_state *s, const state_notes *notes);
+
+/* As fsdp_resume, from any path; *found tells whether there was a checkpoint. A save under way is waited for. */
+fsdp_status state_resume_from(fsdp_state *s, const char *path, bool *found, int64_t *step);
+/* What the checkpoint that was loaded last holds beside tensors; NULL: none was. Lives until the next load. */
+const json_t *state_loaded_extra(const fsdp_state *s);
+
+/* A background save that is started and not yet waited for. */
+bool state_is_saving(const fsdp_state *s);
+
+/* The update of offloaded units that may still run is over: tensors can be read. */
+fsdp_status state_settle(fsdp_state *s);
+/* All tensors, and this rank's slices of them. */
+const ckpt_state *state_tensors(const fsdp_state *s);
+
+/* Scalars that every rank keeps for itself and that must be the same on all. */
+typedef struct state_scalars {
+    int64_t optimizer_steps, good_steps, micro_batches;
+    double loss_scale, expected_count, lr;
+} state_scalars;
+state_scalars state_scalars_of(const fsdp_state *s);
+
+/* Which ranks hold the same parameters and moments: those with the same number; -1: no other does. */
+int state_replica(const fsdp_state *s);
+/* Some units are updated in host memory, behind the next step. */
+bool state_is_offloaded(const fsdp_state *s);
+
+#endif
