@@ -407,11 +407,6 @@ int comm_group_world_rank(const comm_group *g, int rank)
     return g->members[rank];
 }
 
-const char *comm_group_name(const comm_group *g)
-{
-    return g->name;
-}
-
 int64_t comm_group_bytes(const comm_group *g)
 {
     return atomic_load(&g->bytes_received);

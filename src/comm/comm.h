@@ -111,7 +111,6 @@ void comm_group_free(comm_group *g); /* no request of it may be pending; NULL is
 int comm_group_rank(const comm_group *g);
 int comm_group_size(const comm_group *g);
 int comm_group_world_rank(const comm_group *g, int rank); /* rank of the group -> rank of the world */
-const char *comm_group_name(const comm_group *g);
 
 #define COMM_MAX_GROUPS 16
 #define COMM_MAX_PIECES 64
@@ -119,7 +118,7 @@ const char *comm_group_name(const comm_group *g);
 
 /* ---- Collectives ---- */
 
-typedef enum comm_reduction { COMM_SUM, COMM_AVERAGE, COMM_MAX, COMM_MIN } comm_reduction;
+typedef enum comm_reduction { COMM_SUM, COMM_MAX, COMM_MIN } comm_reduction;
 
 /* One segment of a grouped collective. n is the size of the group, total the sum of all counts:
  *
@@ -132,7 +131,7 @@ typedef enum comm_reduction { COMM_SUM, COMM_AVERAGE, COMM_MAX, COMM_MIN } comm_
  * Parts lie in rank order, rank r's at element counts[0] + ... + counts[r-1]. In place is legal: all_gather with send
  * at its own part of recv, reduce_scatter with recv at its own part of send, the others with send == recv; any other
  * overlap is not. Gathers and broadcasts take any dtype, the same on both sides. Reductions take fp32, bf16, fp16 (the
- * two sides may differ), or fp64, int32, int64 (the same on both sides; no average of integers). */
+ * two sides may differ), or fp64, int32, int64 (the same on both sides). */
 typedef struct comm_span {
     buffer send;
     buffer recv;

@@ -101,12 +101,6 @@ INLINE void give_bf16(uint16_t *restrict out, const float *sums, int n)
         out[i] = narrow_to_bf16(sums[i]);
 }
 
-INLINE void divide(float *sums, int n, float by)
-{
-    for (int i = 0; i < n; i++)
-        sums[i] /= by;
-}
-
 /* The loops above with the reduction known to the compiler. */
 INLINE void take_any(float *restrict sums, const void *source, fsdp_dtype dtype, int n, bool first,
                      comm_reduction reduction)
@@ -132,7 +126,6 @@ INLINE void take_any(float *restrict sums, const void *source, fsdp_dtype dtype,
 typedef struct kernel_set {
     void (*take)(float *sums, const void *source, fsdp_dtype dtype, int n, bool first, comm_reduction reduction);
     void (*give_bf16)(uint16_t *out, const float *sums, int n);
-    void (*divide)(float *sums, int n, float by);
     void (*add_pair)(float *out, const float *a, const float *b, int n); /* out = a + b; out may be a or b */
     void (*widen_f16)(float *out, const uint16_t *in, int n);
     void (*narrow_f16)(uint16_t *out, const float *in, int n);
@@ -147,10 +140,6 @@ typedef struct kernel_set {
     attribute static void give_bf16_##suffix(uint16_t *out, const float *sums, int n)                                  \
     {                                                                                                                  \
         give_bf16(out, sums, n);                                                                                       \
-    }                                                                                                                  \
-    attribute static void divide_##suffix(float *sums, int n, float by)                                                \
-    {                                                                                                                  \
-        divide(sums, n, by);                                                                                           \
     }                                                                                                                  \
     attribute static void add_pair_##suffix(float *out, const float *a, const float *b, int n)                         \
     {                                                                                                                  \
@@ -172,8 +161,7 @@ static void narrow_f16_plain(uint16_t *out, const float *in, int n)
         out[i] = narrow_to_f16(in[i]);
 }
 
-static const kernel_set plain = {take_plain,     give_bf16_plain, divide_plain,
-                                 add_pair_plain, widen_f16_plain, narrow_f16_plain};
+static const kernel_set plain = {take_plain, give_bf16_plain, add_pair_plain, widen_f16_plain, narrow_f16_plain};
 
 #ifdef REDUCE_X86
 #define AVX2 __attribute__((target("avx2,f16c")))
@@ -197,9 +185,8 @@ AVX2 static void narrow_f16_avx2(uint16_t *out, const float *in, int n)
     narrow_f16_plain(out + i, in + i, n - i);
 }
 
-static const kernel_set avx2 = {take_avx2, give_bf16_avx2, divide_avx2, add_pair_avx2, widen_f16_avx2, narrow_f16_avx2};
-static const kernel_set avx512 = {take_avx512,     give_bf16_avx512, divide_avx512,
-                                  add_pair_avx512, widen_f16_avx2,   narrow_f16_avx2};
+static const kernel_set avx2 = {take_avx2, give_bf16_avx2, add_pair_avx2, widen_f16_avx2, narrow_f16_avx2};
+static const kernel_set avx512 = {take_avx512, give_bf16_avx512, add_pair_avx512, widen_f16_avx2, narrow_f16_avx2};
 #endif
 
 static const kernel_set *kernels(void)
@@ -287,8 +274,6 @@ static void reduce_floats(const reduce_args *a)
         void *out = (char *)a->out + i * (int64_t)fsdp_dtype_size(a->to);
         for (int source = 0; source < a->n_sources; source++)
             take_source(k, a, source, i, n, sums);
-        if (a->reduction == COMM_AVERAGE)
-            k->divide(sums, n, (float)a->parts);
         if (a->add)
             add_present(k, a, out, n, sums);
         if (a->to == FSDP_BF16)
@@ -300,7 +285,7 @@ static void reduce_floats(const reduce_args *a)
     }
 }
 
-#define REDUCE_SAME(name, type, average)                                                                               \
+#define REDUCE_SAME(name, type)                                                                                        \
     static void name(const reduce_args *a)                                                                             \
     {                                                                                                                  \
         type *out = a->out;                                                                                            \
@@ -315,15 +300,13 @@ static void reduce_floats(const reduce_args *a)
                 else                                                                                                   \
                     value = (type)(value + next);                                                                      \
             }                                                                                                          \
-            if (average && a->reduction == COMM_AVERAGE)                                                               \
-                value = (type)(value / (type)a->parts);                                                                \
             out[i] = a->add ? (type)(out[i] + value) : value;                                                          \
         }                                                                                                              \
     }
 
-REDUCE_SAME(reduce_f64, double, true)
-REDUCE_SAME(reduce_i32, int32_t, false)
-REDUCE_SAME(reduce_i64, int64_t, false)
+REDUCE_SAME(reduce_f64, double)
+REDUCE_SAME(reduce_i32, int32_t)
+REDUCE_SAME(reduce_i64, int64_t)
 
 static void reduce_alone(const reduce_args *a)
 {

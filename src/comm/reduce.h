@@ -6,11 +6,11 @@
 #include "comm/comm.h"
 
 /* out[i] = reduction over k of sources[k][i], for i in [0, n); with `add`, out[i] += that. `out` may be one of the
- * sources when the dtypes are the same. `parts` is what an average divides by (the size of the group).
- * Fp32, bf16, fp16 on either side; otherwise from == to. `streaming`: write around the caches. */
+ * sources when the dtypes are the same. Fp32, bf16, fp16 on either side; otherwise from == to. `streaming`: write
+ * around the caches. */
 typedef struct reduce_args {
     comm_reduction reduction;
-    int n_sources, parts;
+    int n_sources;
     const void *const *sources;
     fsdp_dtype from, to;
     int64_t n;

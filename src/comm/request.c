@@ -83,9 +83,6 @@ static fsdp_status validate_dtypes(comm_kind kind, const comm_op *op, const comm
         return error_set(FSDP_ERR_INPUT,
                          "%s of %s from %s into %s: only fp32, bf16 and fp16 may differ, uint8 has no sum",
                          comm_kind_name(kind), op_name(op), fsdp_dtype_name(from), fsdp_dtype_name(to));
-    if (op->reduction == COMM_AVERAGE && (from == FSDP_I32 || from == FSDP_I64))
-        return error_set(FSDP_ERR_INPUT, "%s of %s: integers have no average; sum them", comm_kind_name(kind),
-                         op_name(op));
     return FSDP_OK;
 }
 

@@ -14,7 +14,7 @@ static bool is_reduction(const comm_request *r)
     return r->kind == COMM_REDUCE_SCATTER || r->kind == COMM_ALL_REDUCE;
 }
 
-/* Data on an accelerator: enqueued behind the work that made it. An average over one rank is a sum. */
+/* Data on an accelerator: enqueued after the work that made it. */
 static fsdp_status run_on_device(device *d, comm_request *r)
 {
     for (int i = 0; i < r->op.n_spans; i++) {
@@ -50,7 +50,6 @@ fsdp_status self_run(comm_request *r)
             const void *sources[] = {p->send.p};
             reduce_ordered(&(reduce_args){.reduction = r->op.reduction,
                                           .n_sources = 1,
-                                          .parts = 1,
                                           .sources = sources,
                                           .from = p->send.dtype,
                                           .to = p->recv.dtype,

@@ -71,7 +71,7 @@ const char *signature_place(const signature *s, char *text, size_t bytes)
 /* What differs when both are called the same. */
 static void detail(const signature *s, const signature *other, char *text, size_t bytes)
 {
-    static const char *const reductions[] = {"sum", "average", "max", "min"};
+    static const char *const reductions[] = {"sum", "max", "min"};
     if (s->step != other->step)
         snprintf(text, bytes, " at step %lld", (long long)s->step);
     else if (s->n_spans != other->n_spans)

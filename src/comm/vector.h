@@ -1,4 +1,4 @@
-/* Copies and sums at the speed of the memory, with whatever vectors the processor has. Dtypes, averages and the rest of
+/* Copies and sums at the speed of the memory, with whatever vectors the processor has. Dtypes and the rest of
  * reductions are reduce.c's. */
 #ifndef COMM_VECTOR_H
 #define COMM_VECTOR_H

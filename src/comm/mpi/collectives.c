@@ -75,7 +75,7 @@ static fsdp_status sum_stretches(comm_request *r, const signature *s, const comm
     FSDP_TRY(mpi_wait_posted(r, s));
     w->sources[g->rank] = element(p->send, mine->at);
     sum->reduction = r->op.reduction;
-    sum->n_sources = sum->parts = g->size;
+    sum->n_sources = g->size;
     sum->sources = w->sources;
     sum->from = p->send.dtype;
     sum->n = mine->n;
@@ -108,7 +108,6 @@ static void give_sums(const comm_span *p, const void *sums, fsdp_dtype dtype, mp
     const void *sources[] = {sums};
     if (to.n > 0)
         reduce_ordered(&(reduce_args){.n_sources = 1,
-                                      .parts = 1,
                                       .sources = sources,
                                       .from = dtype,
                                       .to = p->recv.dtype,

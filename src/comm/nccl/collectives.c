@@ -20,8 +20,7 @@ static ncclDataType_t type_of(fsdp_dtype dtype)
 
 static ncclRedOp_t operator_of(comm_reduction reduction)
 {
-    static const ncclRedOp_t operators[] = {
-        [COMM_SUM] = ncclSum, [COMM_AVERAGE] = ncclAvg, [COMM_MAX] = ncclMax, [COMM_MIN] = ncclMin};
+    static const ncclRedOp_t operators[] = {[COMM_SUM] = ncclSum, [COMM_MAX] = ncclMax, [COMM_MIN] = ncclMin};
     return operators[reduction];
 }
 

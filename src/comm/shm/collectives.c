@@ -134,7 +134,6 @@ static fsdp_status all_reduce_span(comm_request *r, const signature *s, int span
         if (n > 0)
             reduce_ordered(&(reduce_args){.reduction = r->op.reduction,
                                           .n_sources = g->size,
-                                          .parts = g->size,
                                           .sources = sources,
                                           .from = p->send.dtype,
                                           .to = sum_dtype,
@@ -147,7 +146,6 @@ static fsdp_status all_reduce_span(comm_request *r, const signature *s, int span
             const void *sums[] = {shm_chunk_of(r, &chunk, rank)};
             if (at < p->count)
                 reduce_ordered(&(reduce_args){.n_sources = 1,
-                                              .parts = 1,
                                               .sources = sums,
                                               .from = sum_dtype,
                                               .to = p->recv.dtype,

@@ -79,7 +79,6 @@ void shm_reduce(const comm_request *r, const comm_span *p, int n_sources, const 
 {
     reduce_ordered(&(reduce_args){.reduction = r->op.reduction,
                                   .n_sources = n_sources,
-                                  .parts = r->group->size,
                                   .sources = sources,
                                   .from = from,
                                   .to = p->recv.dtype,
