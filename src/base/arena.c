@@ -3,9 +3,7 @@
 #include "base/arena.h"
 
 #include <stdalign.h>
-#include <stdarg.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -92,20 +90,6 @@ char *arena_strdup(arena *a, const char *text)
     size_t bytes = strlen(text) + 1;
     char *copy = arena_alloc(a, bytes);
     return copy ? memcpy(copy, text, bytes) : NULL;
-}
-
-char *arena_printf(arena *a, const char *format, ...)
-{
-    va_list arguments, again;
-    va_start(arguments, format);
-    va_copy(again, arguments);
-    int length = vsnprintf(NULL, 0, format, arguments);
-    va_end(arguments);
-    char *text = length < 0 ? NULL : arena_alloc(a, (size_t)length + 1);
-    if (text)
-        vsnprintf(text, (size_t)length + 1, format, again);
-    va_end(again);
-    return text;
 }
 
 void arena_reset(arena *a)

@@ -16,7 +16,6 @@ void arena_free(arena *a);
 /* Zeroed, aligned for any type; NULL only when the system is out of memory. */
 void *arena_alloc(arena *a, size_t bytes);
 char *arena_strdup(arena *a, const char *text);
-char *arena_printf(arena *a, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Gives up everything allocated so far, keeps the blocks. */
 void arena_reset(arena *a);

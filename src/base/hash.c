@@ -1,4 +1,4 @@
-/* FNV-1a and XXH64, by their published definitions, for little- and big-endian machines alike. */
+/* FNV-1a and XXH64, by their published definitions, on little-endian machines. */
 #include "base/hash.h"
 
 #include <string.h>
@@ -41,13 +41,12 @@ static inline uint64_t rotate_left(uint64_t x, int bits)
     return x << bits | x >> (64 - bits);
 }
 
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "checksums are of little-endian data");
+
 static inline uint64_t load_u64(const uint8_t *p)
 {
     uint64_t x;
     memcpy(&x, p, sizeof x);
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    x = __builtin_bswap64(x);
-#endif
     return x;
 }
 
@@ -55,9 +54,6 @@ static inline uint32_t load_u32(const uint8_t *p)
 {
     uint32_t x;
     memcpy(&x, p, sizeof x);
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    x = __builtin_bswap32(x);
-#endif
     return x;
 }
 

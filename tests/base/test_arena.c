@@ -66,16 +66,13 @@ static void allocations_do_not_overlap(void **state)
     arena_free(a);
 }
 
-static void text_is_copied_and_formatted(void **state)
+static void text_is_copied(void **state)
 {
     (void)state;
     arena *a;
     assert_int_equal(arena_create(16, &a), FSDP_OK);
     assert_string_equal(arena_strdup(a, ""), "");
     assert_string_equal(arena_strdup(a, "layers.0.attention"), "layers.0.attention");
-    assert_string_equal(arena_printf(a, "%s.%d.%0100d", "layers", 12, 0) + 10, "00000000000000000000000000000000000000"
-                                                                               "00000000000000000000000000000000000000"
-                                                                               "000000000000000000000000");
     arena_free(a);
 }
 
@@ -98,7 +95,7 @@ int main(void)
         cmocka_unit_test(a_reset_arena_gives_zeroed_memory_and_takes_no_new_block),
         cmocka_unit_test(a_larger_round_after_a_reset_grows_the_arena),
         cmocka_unit_test(allocations_do_not_overlap),
-        cmocka_unit_test(text_is_copied_and_formatted),
+        cmocka_unit_test(text_is_copied),
         cmocka_unit_test(an_impossible_size_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
