@@ -197,10 +197,7 @@ static fsdp_status fill_manifest(const save_task *task, manifest *m, part_list *
     m->choices = task->choices;
     m->autotune_bytes = task->autotune_bytes;
     m->extra = task->extra ? json_incref(task->extra) : json_object();
-    m->ranks = json_array();
-    for (int i = 0; i < n_parts; i++)
-        json_array_append_new(m->ranks, parts[i].extra ? json_incref(parts[i].extra) : json_null());
-    if (!m->created || !m->extra || !m->ranks)
+    if (!m->created || !m->extra)
         return out_of_memory(task);
     FSDP_TRY(join_files(task, m, parts, n_parts));
     FSDP_TRY(join_pieces(task, m, parts, n_parts));
@@ -292,8 +289,6 @@ fsdp_status save_task_commit(save_task *task)
     if (status == FSDP_OK)
         status = commit(task, m, parts);
     save_outcome_set(&task->commit, status);
-    for (int i = 0; parts && i < n_parts; i++)
-        part_list_clear(&parts[i]);
     free(parts);
     manifest_free(m);
     if (status == FSDP_OK && task->kind != CKPT_LOCAL)

@@ -73,20 +73,15 @@ static fsdp_status check_local(const manifest *m, comm_group *world)
         m->rank, m->world_size, rank, world_size);
 }
 
-static fsdp_status describe(const ckpt_source *source, comm_group *world, ckpt_load_result *result)
+static fsdp_status describe(const ckpt_source *source, ckpt_load_result *result)
 {
     const manifest *m = source_manifest(source);
-    int rank = world ? comm_group_rank(world) : 0, world_size = world ? comm_group_size(world) : 1;
     snprintf(result->path, sizeof result->path, "%s", source_path(source));
     if (!m)
         return FSDP_OK;
     result->step = m->step;
     result->world_size = m->world_size;
     result->extra = json_deep_copy(m->extra);
-    if (m->world_size == world_size) {
-        json_t *mine = json_array_get(m->ranks, m->kind == CKPT_LOCAL ? 0 : (size_t)rank);
-        result->rank_extra = json_is_object(mine) ? json_deep_copy(mine) : NULL;
-    }
     if (m->autotune_bytes == 0)
         return FSDP_OK;
     result->choices = malloc(m->autotune_bytes);
@@ -121,7 +116,7 @@ fsdp_status load_from(const char *path, const ckpt_load_config *config, const ck
     if (status != FSDP_OK)
         goto done;
     result->absent = match.absent;
-    status = describe(source, world, result);
+    status = describe(source, result);
 done:
     if (status != FSDP_OK)
         ckpt_load_result_free(result);
@@ -160,8 +155,7 @@ fsdp_status ckpt_load(const char *path, const ckpt_load_config *config, const ck
 void ckpt_load_result_free(ckpt_load_result *result)
 {
     json_decref(result->extra);
-    json_decref(result->rank_extra);
     free(result->choices);
-    result->extra = result->rank_extra = NULL;
+    result->extra = NULL;
     result->choices = NULL;
 }

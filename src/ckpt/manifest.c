@@ -34,7 +34,6 @@ void manifest_free(manifest *m)
     if (!m)
         return;
     json_decref(m->extra);
-    json_decref(m->ranks);
     arena_free(m->memory);
     free(m);
 }
@@ -358,9 +357,6 @@ static fsdp_status check_extra(const char *name, const manifest *m)
     if (step && json_integer_value(step) != m->step)
         return error_set(FSDP_ERR_INPUT, "%s: is of step %" PRId64 ", but its training state is of step %lld", name,
                          m->step, (long long)json_integer_value(step));
-    if (json_array_size(m->ranks) > (size_t)m->world_size)
-        return error_set(FSDP_ERR_INPUT, "%s: state of %zu ranks in a world of %d", name, json_array_size(m->ranks),
-                         m->world_size);
     return FSDP_OK;
 }
 
@@ -371,12 +367,11 @@ static fsdp_status parse_root(const char *name, const json_t *root, manifest *m)
     FSDP_TRY(parse_beside(name, root, m));
     FSDP_TRY(parse_tensors(name, root, m));
     FSDP_TRY(manifest_check_pieces(name, FSDP_ERR_INPUT, m));
-    json_t *extra = json_object_get(root, "extra"), *ranks = json_object_get(root, "ranks");
-    if ((extra && !json_is_object(extra)) || (ranks && !json_is_array(ranks)))
-        return error_set(FSDP_ERR_INPUT, "%s: \"extra\" must be an object and \"ranks\" an array", name);
+    json_t *extra = json_object_get(root, "extra");
+    if (extra && !json_is_object(extra))
+        return error_set(FSDP_ERR_INPUT, "%s: \"extra\" must be an object", name);
     m->extra = extra ? json_incref(extra) : json_object();
-    m->ranks = ranks ? json_incref(ranks) : json_array();
-    FSDP_TRY(m->extra && m->ranks ? FSDP_OK : out_of_memory(name));
+    FSDP_TRY(m->extra ? FSDP_OK : out_of_memory(name));
     FSDP_TRY(check_extra(name, m));
     return parse_choices(name, root, m);
 }

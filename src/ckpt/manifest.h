@@ -61,7 +61,6 @@ typedef struct manifest {
     int n_tensors;
     manifest_tensor *tensors;
     json_t *extra;          /* object */
-    json_t *ranks;          /* array: what each rank gave as its own, or null */
     const uint8_t *choices; /* NULL: none */
     size_t autotune_bytes;
 } manifest;

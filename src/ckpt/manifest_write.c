@@ -95,8 +95,6 @@ static bool print_manifest(FILE *out, const manifest *m)
     }
     fputs("\n  ],\n  \"extra\": ", out);
     done &= print_json(out, m->extra);
-    fputs(",\n  \"ranks\": ", out);
-    done &= print_json(out, m->ranks);
     print_choices(out, m);
     fputs("\n}\n", out);
     return done;

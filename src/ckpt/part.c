@@ -291,12 +291,7 @@ static void print_list(FILE *out, const part_writer *w)
         fprintf(out, "%s\n[%d, %d, %" PRId64 ", %" PRId64 ", \"%016" PRIx64 "\"]", i ? "," : "", piece->slice->tensor,
                 file, piece->first, piece->count, piece->checksum);
     }
-    fputs("],\n\"extra\": ", out);
-    if (task->rank_extra)
-        json_dumpf(task->rank_extra, out, JSON_REAL_PRECISION(17));
-    else
-        fputs("null", out);
-    fputs("}\n", out);
+    fputs("]}\n", out);
 }
 
 static fsdp_status write_list(const part_writer *w)

@@ -15,11 +15,9 @@ typedef struct part_list {
     manifest_file *files;
     int n_pieces;
     part_piece *pieces;
-    json_t *extra; /* null where the rank had none */
 } part_list;
 
-/* Lives in `memory`, but for extra: part_list_clear. */
+/* Lives in `memory`. */
 fsdp_status part_list_read(const char *path, arena *memory, part_list *out);
-void part_list_clear(part_list *list);
 
 #endif

@@ -55,13 +55,6 @@ fsdp_status part_list_read(const char *path, arena *memory, part_list *out)
         status = read_files(path, files, memory, out);
     if (status == FSDP_OK)
         status = read_pieces(path, pieces, memory, out);
-    out->extra = json_incref(json_object_get(root, "extra"));
     json_decref(root);
     return status;
-}
-
-void part_list_clear(part_list *list)
-{
-    json_decref(list->extra);
-    list->extra = NULL;
 }

@@ -143,8 +143,7 @@ static fsdp_status fill_task(save_task *task, const ckpt_save_config *config)
     task->part_timeout = config->part_timeout;
     if (!copy_text(config->strategy, &task->strategy) || !copy_text(config->tokenizer, &task->tokenizer) ||
         !copy_text(config->tokenizer_name, &task->tokenizer_name) || !copy_json(config->model, &task->model) ||
-        !copy_json(state->extra, &task->extra) || !copy_json(state->rank_extra, &task->rank_extra) ||
-        !copy_choices(task, state))
+        !copy_json(state->extra, &task->extra) || !copy_choices(task, state))
         return out_of_memory();
     FSDP_TRY(name_places(task, config->directory));
     if (task->kind != CKPT_FULL)
@@ -183,7 +182,6 @@ void save_task_free(save_task *task)
     full_layout_free(task->layout);
     json_decref(task->model);
     json_decref(task->extra);
-    json_decref(task->rank_extra);
     free(task->choices);
     free(task->strategy);
     free(task->tokenizer);

@@ -26,7 +26,7 @@ typedef struct save_task {
     int rank, world_size;
     char *strategy, *tokenizer, *tokenizer_name; /* may be NULL */
     bool tokenizer_in_checkpoint;
-    json_t *model, *extra, *rank_extra;
+    json_t *model, *extra;
     void *choices; /* NULL: none */
     size_t autotune_bytes;
     int64_t max_file_bytes;

@@ -82,8 +82,7 @@ typedef struct ckpt_state {
     fsdp_status (*write)(void *context, const ckpt_slice *slice, int64_t first, int64_t n, const float *in);
     void *context;
 
-    const json_t *extra;      /* object, the same on all ranks: step, data position, random state, schedule, scaler */
-    const json_t *rank_extra; /* object of this rank alone; NULL: none */
+    const json_t *extra; /* object, the same on all ranks: step, data position, random state, schedule, scaler */
 
     /* What the run chose by measuring and must choose again for the same bits (which kernel for which shape): bytes
      * that nobody here looks into. Rank 0's are saved (kind local: each rank's own), all ranks get them back. */

@@ -188,7 +188,6 @@ static inline fixture *fixture_make(fixture_cut cut, int rank, int n, bool callb
 static inline void fixture_free(fixture *f)
 {
     json_decref((json_t *)(uintptr_t)f->state.extra);
-    json_decref((json_t *)(uintptr_t)f->state.rank_extra);
     free(f->memory);
     free(f);
 }

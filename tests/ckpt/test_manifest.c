@@ -39,7 +39,7 @@ static void what_is_printed_reads_back_the_same(void **state)
     assert_string_equal(again->strategy, "hybrid");
     assert_int_equal(again->tensors[0].n_pieces, 2);
     assert_int_equal(again->tensors[0].pieces[1].checksum, 0x0123456789abcdef);
-    assert_true(json_equal(again->extra, m->extra) && json_equal(again->ranks, m->ranks));
+    assert_true(json_equal(again->extra, m->extra));
     assert_int_equal(again->autotune_bytes, sizeof choices);
     assert_memory_equal(again->choices, choices, sizeof choices);
     assert_ok(manifest_print(again, &second, &second_bytes));
@@ -89,7 +89,6 @@ static const refusal refusals[] = {
     {WITH_EXTRA("\"loss_scale\": 0"), "\"loss_scale\" of \"extra\" is 0"},
     {WITH_EXTRA("\"loss_scale\": 1e300"), "\"loss_scale\" of \"extra\" is"},
     {WITH_EXTRA("\"expected_count\": \"many\""), "\"expected_count\" of \"extra\" is"},
-    {HEAD FILES TENSORS(GOOD_TENSOR) ", \"ranks\": [{}, {}, {}]}", "state of 3 ranks in a world of 2"},
     {HEAD FILES TENSORS(GOOD_TENSOR) ", \"beside\": 3}", "\"beside\" is not an array"},
     {HEAD FILES TENSORS(
          GOOD_TENSOR) ", \"beside\": [{\"name\": \"../x\", \"bytes\": 1, \"checksum\": \"0123456789abcdef\"}]}",

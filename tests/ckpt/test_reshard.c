@@ -22,7 +22,6 @@ static void save_rank(ranks *all, int rank, void *context)
     comm *c = ranks_open(all, rank);
     fixture *f = fixture_make(s->cut, rank, all->n, s->callbacks);
     fixture_fill(f, s->step);
-    f->state.rank_extra = json_pack("{s:i}", "mine", rank);
     const uint8_t choices[] = {0, 255, 7, (uint8_t)rank};
     f->state.choices = choices;
     f->state.autotune_bytes = sizeof choices;
@@ -55,10 +54,6 @@ static void load_rank(ranks *all, int rank, void *context)
     RANK_CHECK(fixture_holds(f, s->step, CKPT_ROLES_ALL));
     RANK_CHECK(json_integer_value(json_object_get(result.extra, "data_position")) == s->step * 1000003);
     RANK_CHECK(json_real_value(json_object_get(json_object_get(result.extra, "scaler"), "scale")) == 65536.5);
-    if (result.world_size == all->n)
-        RANK_CHECK(json_integer_value(json_object_get(result.rank_extra, "mine")) == rank);
-    else
-        RANK_CHECK(result.rank_extra == NULL);
     const uint8_t choices[] = {0, 255, 7, s->kind == CKPT_LOCAL ? (uint8_t)rank : 0};
     RANK_CHECK(result.autotune_bytes == sizeof choices && memcmp(result.choices, choices, sizeof choices) == 0);
     ckpt_load_result_free(&result);
