@@ -14,7 +14,7 @@ extern "C" {
 
 enum { FSDP_BENCH_NAME = 64, FSDP_BENCH_CLASSES = 7, FSDP_BENCH_OPERATIONS = 96, FSDP_BENCH_ROWS = 64 };
 
-/* Name of workload `index`, counted from 0, and what it is; NULL behind the last. */
+/* Name of workload `index`, counted from 0, and what it is; NULL after the last. */
 FSDP_API const char *fsdp_bench_workload(int index, const char **what);
 
 typedef struct fsdp_bench_config {
@@ -22,7 +22,7 @@ typedef struct fsdp_bench_config {
     const char *workload; /* a name of fsdp_bench_workload; NULL: step: the settings' model and batch as they are,
                              kernel: the one that suits the device */
     int steps, warmup;    /* step: measured, and run before */
-    bool breakdown;       /* step: also run steps in which every operation is waited for and timed */
+    bool breakdown;       /* step: also run steps that wait for every operation and time it */
     const int64_t *sizes; /* comm: bytes of the whole buffer; borrowed */
     int n_sizes;          /* 0: 1, 16 and 128 MiB */
 } fsdp_bench_config;
@@ -37,8 +37,8 @@ typedef struct fsdp_bench_rates {
     char device[256];
     const char *dtype;     /* of parameters and products */
     double peak_tflops;    /* of matrix products, as the device's maker states it; 0: not known */
-    double matrix_tflops;  /* one large product, timed on the spot; 0: there was no memory for it */
-    double copy_gigabytes; /* a second, read and written, likewise; only for kernels */
+    double matrix_tflops;  /* one large matrix product, timed in the same run; 0: there was no memory for it */
+    double copy_gigabytes; /* per second, read and written, timed in the same run; only for kernels */
 } fsdp_bench_rates;
 
 /* ---- whole steps ---- */
@@ -61,16 +61,16 @@ typedef struct fsdp_bench_result {
     double tokens_per_second;  /* over all ranks */
     double tflops;             /* of one rank; 6 per parameter and token, and causal attention */
     double first_step_seconds; /* from the call to the end of the first step */
-    int64_t memory_bytes;      /* most that this rank's plan took */
+    int64_t memory_bytes;      /* the largest plan of this rank */
     double communication_ms;   /* of a step, mean: collectives at work; not known (0) where a device runs them */
-    double exposed_ms;         /* and the part for which computing stood still */
+    double exposed_ms;         /* and the part of it during which nothing was computed */
     double host_update_ms;     /* of a step, mean: the update of offloaded units in host memory; 0: none is */
-    double host_wait_ms;       /* and the part that the next forward waited for it */
+    double host_wait_ms;       /* and the part of it that the next forward waited for */
     double host_gigabytes;     /* a second, read and written by that update */
     double first_losses[3];
     fsdp_bench_rates rates;
     /* With `breakdown`: */
-    double waited_milliseconds; /* mean of a step in which every operation is waited for */
+    double waited_milliseconds; /* mean of a step that waits for every operation */
     int n_classes, n_operations;
     fsdp_bench_part classes[FSDP_BENCH_CLASSES];       /* products, attention, ...; together they are the whole */
     fsdp_bench_part operations[FSDP_BENCH_OPERATIONS]; /* the slowest first */
@@ -91,7 +91,7 @@ typedef struct fsdp_bench_kernel {
     char name[FSDP_BENCH_NAME], shape[FSDP_BENCH_NAME];
     double milliseconds; /* of one call */
     double tflops;       /* products and attention; 0 for the rest, whose time is that of memory: */
-    double gigabytes;    /* a second, the bytes it must read and write */
+    double gigabytes;    /* per second, the bytes it must read and write */
 } fsdp_bench_kernel;
 
 typedef struct fsdp_bench_kernels {

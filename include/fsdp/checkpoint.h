@@ -1,4 +1,4 @@
-/* Checkpoints without a training job: look at them, check them, compare them, and turn them into one another.
+/* Checkpoints without a training job: show, verify, compare and convert them.
  *
  * A path is a checkpoint directory ("run/step-00000020"), a directory of checkpoints ("run": its newest complete one is
  * meant), a Hugging Face folder, or a .safetensors file. Results come as text, a report for people or one JSON object;
@@ -17,16 +17,17 @@
 extern "C" {
 #endif
 
-/* What is there: for a directory of checkpoints all of them and their condition, else step, world, files and tensors.
+/* Lists the contents: of a directory of checkpoints, all of them and their condition; otherwise step, world, files and
+ * tensors.
  */
 FSDP_API fsdp_status fsdp_checkpoint_show(const char *path, bool json, char **text);
 
 /* Reads everything and compares every checksum. FSDP_ERR_INPUT when anything is wrong; the report, which is set then
- * too, names every file and tensor that is. A directory of checkpoints: all of them. */
+ * too, names every damaged file and tensor. For a directory of checkpoints it checks all of them. */
 FSDP_API fsdp_status fsdp_checkpoint_verify(const char *path, bool json, char **text);
 
 /* Names the tensors that only one of the two has, whose shapes differ, or where elements differ by more than
- * `tolerance` (0: in any bit), and by how much. *same tells whether there are any. */
+ * `tolerance` (0: in any bit), and by how much. *same is false when there are any. */
 FSDP_API fsdp_status fsdp_checkpoint_diff(const char *a, const char *b, double tolerance, bool json, bool *same,
                                           char **text);
 
@@ -36,7 +37,7 @@ typedef struct fsdp_checkpoint_export_config {
     const char *destination; /* the folder to make; an earlier export there is replaced, anything else refused */
     const char *tokenizer;   /* folder with tokenizer files; NULL: those that the source has */
     fsdp_dtype dtype;        /* fp32, bf16 or fp16 */
-    int64_t max_file_bytes;  /* larger models become several files and an index */
+    int64_t max_file_bytes;  /* larger models are split into several files with an index */
     bool json;
 } fsdp_checkpoint_export_config;
 
@@ -62,11 +63,11 @@ typedef struct fsdp_checkpoint_convert_config {
         .size = sizeof(fsdp_checkpoint_convert_config), .kind = "sharded", .world_size = 1                             \
     }
 
-/* A checkpoint again as one of another world size or kind: the same step, values and state. (Loading needs none of
- * this: any world loads any sharded or full checkpoint.) */
+/* Writes a checkpoint again for another world size or as another kind, with the same step, values and state. (Loading
+ * needs none of this: any world loads any sharded or full checkpoint.) */
 FSDP_API fsdp_status fsdp_checkpoint_reshard(const fsdp_checkpoint_convert_config *config, char **text);
 
-/* A Hugging Face folder or safetensors file as a checkpoint of step 0: parameters, no optimizer state. */
+/* Makes a checkpoint of step 0 from a Hugging Face folder or safetensors file: parameters, no optimizer state. */
 FSDP_API fsdp_status fsdp_checkpoint_import(const fsdp_checkpoint_convert_config *config, char **text);
 
 typedef struct fsdp_checkpoint_prune_config {
@@ -74,7 +75,7 @@ typedef struct fsdp_checkpoint_prune_config {
     const char *directory;
     int keep;           /* newest complete ones to keep, at least 1 */
     int64_t keep_every; /* and those whose step is a multiple of this; 0: no others */
-    bool dry_run;       /* only says what would be removed */
+    bool dry_run;       /* only list what would be removed */
     bool json;
 } fsdp_checkpoint_prune_config;
 

@@ -1,4 +1,4 @@
-/* Last words: a process that dies of a fatal signal says what it was doing. */
+/* Crash reports: a process that dies of a fatal signal prints what it was doing. */
 #ifndef FSDP_CRASH_H
 #define FSDP_CRASH_H
 
@@ -9,9 +9,8 @@ extern "C" {
 #endif
 
 /* From now on SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT and SIGSYS print, on standard error, the rank, the step, the
- * unit, the phase and a backtrace; then the process dies of the same signal, as it would have. A signal that somebody
- * else (a sanitizer, MPI) handles already is left alone. Call it once, at the start of a program, on its first thread.
- */
+ * unit, the phase and a backtrace; then the process dies of the same signal, as it would have. A signal that already
+ * has a handler (a sanitizer's, MPI's) is left alone. Call it once, at the start of a program, on its first thread. */
 FSDP_API void fsdp_report_crashes(void);
 
 #ifdef __cplusplus

@@ -42,7 +42,7 @@ typedef struct fsdp_text_list {
     int n;
 } fsdp_text_list;
 
-/* One value of a choice. Names are compared without regard to case, dashes equal to underscores. */
+/* One value of a choice. Names are compared without regard to case; dashes equal underscores. */
 typedef struct fsdp_choice {
     const char *name; /* NULL ends the list */
     int value;
@@ -57,19 +57,19 @@ typedef struct fsdp_flag {
     fsdp_flag_type type;
     size_t offset;             /* of the field */
     const char *default_value; /* default, spelled as on the command line; NULL: 0, off, the first choice, no text */
-    const char *bare; /* what the flag means without a value; NULL: a value is wanted (switches: always "true") */
+    const char *bare; /* value of the flag when it stands alone; NULL: it needs a value (switches: always "true") */
     const char *unit; /* what stands for the value in help: "N", "FILE", "steps" */
     const char *help; /* one sentence, without a full stop */
-    const fsdp_choice *choices; /* of choices and texts all there are; of numbers words that stand for some */
+    const fsdp_choice *choices; /* for choices and texts: all values; for numbers: words that stand for some values */
     double min, max;            /* bounds of numbers, inclusive; both 0: none */
 } fsdp_flag;
 
-/* Where the value of a row comes from. From FSDP_FROM_FILE on the user gave it. */
+/* Where the value of a row comes from. From FSDP_FROM_FILE on, the user set it. */
 typedef enum fsdp_origin {
     FSDP_FROM_DEFAULT,
     FSDP_FROM_OTHERS, /* other settings imply it */
     FSDP_FROM_MODEL,  /* the model's config.json, its tokenizer or its data */
-    FSDP_FROM_SIZE,   /* chosen by the size of the model and the memory there is */
+    FSDP_FROM_SIZE,   /* chosen by model size and free memory */
     FSDP_FROM_PRESET,
     FSDP_FROM_FILE,
     FSDP_FROM_COMMAND,
@@ -88,14 +88,15 @@ FSDP_API fsdp_status fsdp_flags_init(const fsdp_flag *table, void *values, fsdp_
 /* Frees the texts; fields that point at them are then dangling. */
 FSDP_API void fsdp_flags_free(fsdp_flag_state *state);
 
-/* Reads arguments. What is no flag goes to rest[0 .. *n_rest-1] (room for argc), borrowed from argv, everything behind
- * "--" too; with rest NULL such a word is an error. `command` is who asks, for rows with `only`. */
+/* Reads arguments. Words that are not flags, and everything after "--", go to rest[0 .. *n_rest-1] (room for argc),
+ * borrowed from argv; with rest NULL such a word is an error. `command` is the command that asks, for rows with `only`.
+ */
 FSDP_API fsdp_status fsdp_flags_parse(const fsdp_flag *table, void *values, fsdp_flag_state *state, const char *command,
                                       int argc, char *const *argv, const char **rest, int *n_rest);
-/* The same, but ends at the first word that is no flag, or behind "--": *n_used arguments were read. */
+/* The same, but stops at the first word that is not a flag, or after "--"; *n_used arguments were read. */
 FSDP_API fsdp_status fsdp_flags_parse_leading(const fsdp_flag *table, void *values, fsdp_flag_state *state,
                                               const char *command, int argc, char *const *argv, int *n_used);
-/* The same, from a file: a JSON object, or lines of "key = value" with comments behind #. Flags that were given before
+/* The same, from a file: a JSON object, or lines of "key = value" with comments after #. Flags that are already set
  * keep their value. */
 FSDP_API fsdp_status fsdp_flags_read(const fsdp_flag *table, void *values, fsdp_flag_state *state, const char *command,
                                      const char *path);

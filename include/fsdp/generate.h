@@ -19,19 +19,19 @@ extern "C" {
 typedef struct fsdp_generate_config {
     size_t size;
     const char *model; /* a Hugging Face folder, a checkpoint, a folder of checkpoints (its newest), or a hub name */
-    const char *tokenizer; /* NULL: the model folder's tokenizer.json, else the one it was trained with, else bytes */
+    const char *tokenizer; /* NULL: the model folder's tokenizer.json, the one it was trained with, or bytes */
     const char *prompt;
     size_t prompt_bytes;
     int64_t max_new_tokens;
     double temperature; /* 0: always the likeliest token */
-    int64_t top_k;      /* draw from so many of the likeliest tokens; 0: from all */
+    int64_t top_k;      /* draw from this many of the likeliest tokens; 0: from all */
     double top_p;       /* draw from the likeliest tokens that together have this probability; 1: from all */
     uint64_t seed;
     bool stop_at_eos;
-    bool echo;          /* the prompt is given out first */
-    fsdp_dtype dtype;   /* what the model computes in */
+    bool echo;          /* the prompt comes first */
+    fsdp_dtype dtype;   /* precision of the computation */
     const char *device; /* "auto", "cpu", "cuda" */
-    int threads;        /* 0: OMP_NUM_THREADS, else all cores */
+    int threads;        /* 0: OMP_NUM_THREADS, otherwise all cores */
     /* Called as text comes, with whole UTF-8 characters; on rank 0 only. NULL: silence. */
     void (*text)(void *context, const char *text, size_t bytes);
     void *context;

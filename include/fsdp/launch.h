@@ -22,10 +22,10 @@ typedef struct fsdp_launch_config {
     const char *master_address; /* NULL: 127.0.0.1; needed with several nodes */
     int master_port;            /* 0: one that is free; needed with several nodes */
     const char *job_token;      /* NULL: FSDP_JOB_TOKEN, else a random one (one node) or none (several) */
-    int max_restarts;           /* how often all ranks are started again after one has failed */
+    int max_restarts;           /* how often all ranks may be restarted after one has failed */
     double grace_seconds;       /* between asking ranks to end (SIGTERM) and ending them (SIGKILL) */
-    bool plain_first;           /* rank 0's lines go out without "[rank 0] " in front */
-    bool share_cores;           /* leave ranks on all cores instead of giving each its own */
+    bool plain_first;           /* lines of rank 0 come without the prefix "[rank 0] " */
+    bool share_cores;           /* let ranks use all cores instead of a share each */
 } fsdp_launch_config;
 
 #define FSDP_LAUNCH_CONFIG_INIT                                                                                        \

@@ -83,9 +83,10 @@ typedef enum fsdp_init {
 
 FSDP_API fsdp_parameter *fsdp_module_parameter(void *m, const char *name, int n_dims, const int64_t *shape,
                                                fsdp_init init, float scale);
-/* Another initial value than the layer's own, before the model is sharded. NULL is legal. */
+/* Replaces the layer's own initial value; call it before the model is sharded. NULL is legal. */
 FSDP_API void fsdp_parameter_set_init(fsdp_parameter *p, fsdp_init init, float scale);
-/* Lays the parameters out behind one another, so that one product can read them as one. All have the same columns. */
+/* Lays the parameters out one after another, so that one gemm can read them as one matrix. All have the same columns.
+ */
 FSDP_API void fsdp_parameter_group(fsdp_parameter *const *members, int n);
 
 /* Memory that outlives steps and is not trained. `values` (copied) may be NULL: zeros. Persistent ones are saved in

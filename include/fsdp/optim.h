@@ -16,7 +16,7 @@ typedef struct fsdp_optimizer_config {
     float lr, beta1, beta2, eps;
     float weight_decay; /* of parameters with two or more dimensions; ADAM and SGD add it to the gradient */
     float momentum;     /* SGD */
-    float clip;         /* largest norm of the whole gradient; 0: no clipping */
+    float clip;         /* maximum norm of the whole gradient; 0: no clipping */
 } fsdp_optimizer_config;
 
 #define FSDP_OPTIMIZER_CONFIG_INIT                                                                                     \

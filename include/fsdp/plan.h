@@ -11,9 +11,9 @@
 extern "C" {
 #endif
 
-/* What every strategy would take on each rank, side by side, and what it would move; and, where the memory of a rank is
- * known (settings->fit, or a GPU's), the fastest setting that fits. settings->device may name a GPU that is not here.
- * `*text` is a table, or JSON when settings->json; malloc'd. Needs no data, no ranks and no GPU. */
+/* Compares the memory that every strategy needs on each rank and the bytes it moves. If the memory of a rank is known
+ * (settings->fit, or a GPU's), it also names the fastest setting that fits. settings->device may name a GPU that is not
+ * here. `*text` is a table, or JSON when settings->json; malloc'd. Needs no data, no ranks and no GPU. */
 FSDP_API fsdp_status fsdp_plan(const fsdp_settings *settings, char **text);
 
 #ifdef __cplusplus

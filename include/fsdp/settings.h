@@ -55,16 +55,16 @@ typedef enum fsdp_comm_backend {
     FSDP_COMM_NCCL
 } fsdp_comm_backend;
 
-/* What sharding_strategy can hold beside the values of fsdp_strategy. */
+/* Values of sharding_strategy beyond those of fsdp_strategy. */
 enum {
-    FSDP_STRATEGY_AUTO = -1,       /* the fastest setting that fits the memory there is, by the plan */
+    FSDP_STRATEGY_AUTO = -1,       /* the fastest setting whose plan fits in memory */
     FSDP_STRATEGY_RECOMMENDED = -2 /* by model size, checked against the plan */
 };
 
-/* What world_size can hold beside a number of ranks. */
+/* A value of world_size beyond numbers of ranks. */
 enum { FSDP_WORLD_SIZE_AUTO = -1 }; /* the fewest ranks that fit */
 
-/* Texts are NULL when not set and belong to the settings. 0 in a number that the comment calls optional means not set.
+/* Texts are NULL when not set and belong to the settings. A number that its comment calls optional is 0 when not set.
  */
 typedef struct fsdp_settings {
     size_t size;
@@ -100,15 +100,15 @@ typedef struct fsdp_settings {
     const char *tokenizer;   /* NULL: bytes */
     const char *source_field, *target_field, *source_prefix;
     int64_t max_target_width;
-    int64_t train_batch_size, val_batch_size; /* samples of one rank in one micro-batch; val: optional: as train */
+    int64_t train_batch_size, val_batch_size; /* samples per rank and micro-batch; val is optional: as train */
     int64_t max_samples;                      /* optional */
     int64_t loader_threads, prefetch_batches;
     bool shuffle, strict_data;
     const char *log_samples;
 
     /* Optimisation */
-    int64_t max_steps; /* optional: by epochs */
-    int64_t epochs;    /* optional: by max_steps; with both, what comes first ends the run */
+    int64_t max_steps; /* optional: set by epochs */
+    int64_t epochs;    /* optional: set by max_steps; with both, the one reached first ends the run */
     int64_t gradient_accumulation_steps;
     bool sync_each_micro_batch;
     int optimizer; /* fsdp_optimizer_kind */
@@ -125,14 +125,14 @@ typedef struct fsdp_settings {
     int64_t seed;
 
     /* Precision */
-    int param_dtype, reduce_dtype, buffer_dtype; /* fsdp_dtype; --bf16 and --fp16 have been worked in */
+    int param_dtype, reduce_dtype, buffer_dtype; /* fsdp_dtype; after --bf16 and --fp16 are applied */
     bool bf16, fp16;
     double loss_scale; /* optional: 65536 */
 
     /* Sharding */
     int sharding_strategy; /* fsdp_strategy, or one of the two above */
     int64_t shard_group_size;
-    fsdp_text_list shard_weights; /* whole numbers, one a rank */
+    fsdp_text_list shard_weights; /* whole numbers, one per rank */
     int wrap_policy;              /* fsdp_wrap_policy */
     fsdp_text_list wrap_types;    /* module types for the transformer policy; empty: the model's blocks */
     int64_t min_num_params;
@@ -141,7 +141,7 @@ typedef struct fsdp_settings {
     int backward_prefetch; /* fsdp_prefetch */
     bool limit_all_gathers;
     int64_t gather_buffers;
-    int activation_checkpointing; /* fsdp_checkpointing; --offload_activations has been worked in */
+    int activation_checkpointing; /* fsdp_checkpointing; after --offload_activations is applied */
     bool recompute_cheap;
     bool offload_activations, cpu_offload;
     fsdp_text_list cpu_offload_units;
@@ -194,21 +194,22 @@ typedef struct fsdp_settings {
 FSDP_API fsdp_status fsdp_settings_init(fsdp_settings *settings);
 FSDP_API void fsdp_settings_free(fsdp_settings *settings); /* legal on zeroed settings */
 
-/* Arguments behind the name of the command ("train", "plan", "bench"), then --config under them, then --preset under
- * both, then fsdp_settings_check. */
+/* Reads the arguments that follow the name of the command ("train", "plan", "bench"). --config fills in what they leave
+ * open, and --preset what both leave open; then fsdp_settings_check is called. */
 FSDP_API fsdp_status fsdp_settings_parse(fsdp_settings *settings, const char *command, int argc, char *const *argv);
-/* One setting by the name of its flag; counts as given. fsdp_settings_check follows when all are set. */
+/* Sets one setting by the name of its flag, as if the user had given it. Call fsdp_settings_check when all are set. */
 FSDP_API fsdp_status fsdp_settings_set(fsdp_settings *settings, const char *name, const char *value);
-/* Puts the preset and what one flag implies for another under what was given, and refuses contradictions by name. */
+/* Fills in the preset, and what flags imply for each other, where the user set nothing. Refuses contradictions by name.
+ */
 FSDP_API fsdp_status fsdp_settings_check(fsdp_settings *settings);
 
 /* Whether the flag was given by the user (not by a preset or a default). `name` must exist. */
 FSDP_API bool fsdp_settings_given(const fsdp_settings *settings, const char *name);
 FSDP_API const fsdp_flag *fsdp_settings_flags(void);
-/* The settings as used, as JSON that --config takes; malloc'd. */
+/* The settings as used, as JSON that --config can read; malloc'd. */
 FSDP_API fsdp_status fsdp_settings_json(const fsdp_settings *settings, char **text);
 
-/* Steps of warmup in a run of n_steps: the number itself from 1 on, a fraction of the steps below. */
+/* Warmup steps in a run of n_steps: the setting itself if it is 1 or more, otherwise that fraction of the steps. */
 FSDP_API int64_t fsdp_settings_warmup_steps(const fsdp_settings *settings, int64_t n_steps);
 
 static inline bool fsdp_model_is_llama(int model_type)

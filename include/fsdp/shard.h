@@ -1,5 +1,5 @@
 /* Fully sharded models: a module tree cut into units whose parameters, gradients and optimizer state are spread over
- * ranks, gathered when needed and given up after. */
+ * ranks, gathered when needed and released after use. */
 #ifndef FSDP_SHARD_H
 #define FSDP_SHARD_H
 
@@ -59,20 +59,20 @@ typedef struct fsdp_config {
     size_t size;
     fsdp_strategy strategy;
     fsdp_wrap wrap;
-    fsdp_dtype param_dtype;  /* what forward and backward compute in */
+    fsdp_dtype param_dtype;  /* precision of forward and backward */
     fsdp_dtype reduce_dtype; /* of full gradients and their reduction */
     fsdp_dtype buffer_dtype; /* precision of buffers such as rotary tables */
     uint64_t seed;
-    int shard_group_size;      /* hybrid: ranks a group; 0: those of a node */
+    int shard_group_size;      /* hybrid: ranks per group; 0: the ranks of a node */
     const char *const *freeze; /* globs over parameter names: these are not trained */
     int n_freeze;
-    const int *shard_weights; /* relative sizes of the shards, one a rank; NULL: equal */
-    int64_t bucket_bytes;     /* neighbouring units are merged up to this size; 0: not */
-    int gather_buffers;       /* units gathered ahead of or under computation at a time, at least 1 */
+    const int *shard_weights; /* relative sizes of the shards, one per rank; NULL: equal */
+    int64_t bucket_bytes;     /* merge neighbouring units up to this size; 0: off */
+    int gather_buffers;       /* units gathered at a time, in use or ahead of it; at least 1 */
     bool forward_prefetch;
     fsdp_prefetch backward_prefetch;
     fsdp_checkpointing checkpointing; /* of the modules that are units by the wrap policy */
-    bool recompute_cheap;             /* norms and activations are computed again in backward instead of kept */
+    bool recompute_cheap;             /* recompute norms and activations in backward instead of keeping them */
     bool offload_activations;         /* inputs of checkpointed modules wait for backward in host memory */
     bool sync_each_micro_batch; /* reduce gradients after every micro-batch; false keeps full gradients until the last,
                                    unless this rank is alone */
@@ -110,10 +110,10 @@ FSDP_API int fsdp_model_units(const fsdp_model *m);
 /* The module's path, or "root" for what no other unit has; NULL when there are not so many. The model's. */
 FSDP_API const char *fsdp_model_unit_name(const fsdp_model *m, int index);
 
-/* Says where this rank's samples of the micro-batches that follow stand among all: the index of the first. Dropout
- * follows from seed, micro-batch and that index, so the same samples get the same masks on any number of ranks. Until
- * it is called (or after -1) ranks are taken to hold equal shares of a batch, in rank order, which is the same as
- * calling it with rank * n for batches of n samples a rank. Call it where shares differ. */
+/* Tells the model which samples the next micro-batches hold on this rank: the index of the first among all samples.
+ * Dropout depends on the seed, the micro-batch and that index, so the same samples get the same masks on any number of
+ * ranks. Without this call (or after -1), ranks are taken to hold equal shares of a batch in rank order, as if each had
+ * called it with rank * n for batches of n samples per rank. Call it if shares differ. */
 FSDP_API void fsdp_set_position(fsdp_model *m, int64_t first_sample);
 
 /* A micro-batch: begin, record forward and loss, run. */
@@ -122,7 +122,7 @@ FSDP_API fsdp_tape *fsdp_begin(fsdp_model *m);
  * for the micro-batch after which the optimizer steps. Micro-batches may use different units; a recording may be
  * evaluated or trained again, also with another of its losses. */
 FSDP_API fsdp_status fsdp_backward(fsdp_tape *t, fsdp_loss loss, bool last);
-/* A rank that has run out of data takes part in the step with nothing. */
+/* For a rank that has run out of data: takes part in the step with gradients of zero. */
 FSDP_API fsdp_status fsdp_backward_nothing(fsdp_model *m, bool last);
 
 /* Without gradients: begin, record, run, fsdp_read what was marked fsdp_output. */
@@ -152,9 +152,9 @@ FSDP_API fsdp_status fsdp_parameter_write(fsdp_model *m, const char *name, int64
                                           const float *values);
 
 /* Summons full parameters, whatever the strategy: every rank gets each of them once, in the order of the tree, in fp32
- * in host memory that is `use`'s to read until it returns. Takes as much host memory as the largest parameter. Where
- * `use` fails it is not called again, and its status is returned when all have passed, so that other ranks go on.
- * Collective. */
+ * in host memory that is `use`'s to read until it returns. Takes as much host memory as the largest parameter. If `use`
+ * fails it is not called again; its status is returned after the last parameter, so that other ranks go on. Collective.
+ */
 typedef fsdp_status (*fsdp_summoned)(void *context, const char *name, int n_dims, const int64_t *shape,
                                      const float *values);
 FSDP_API fsdp_status fsdp_summon(fsdp_model *m, fsdp_summoned use, void *context);

@@ -28,8 +28,8 @@ FSDP_API const char *fsdp_last_error(void);
 /* A word for the code ("input", "timeout"), for logs and JSON. */
 FSDP_API const char *fsdp_status_name(fsdp_status status);
 
-/* Exit code of a command that ends with this status: 0; 2 where what the user gave is wrong or not supported here; 1
- * where something failed. */
+/* Exit code of a command that ends with this status: 0 for success, 2 for input that is wrong or not supported here, 1
+ * for a failure. */
 FSDP_API int fsdp_exit_code(fsdp_status status);
 
 /* Passes a failure on to the caller. */

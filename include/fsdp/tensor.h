@@ -27,7 +27,7 @@ typedef struct fsdp_tape fsdp_tape;
 typedef struct fsdp_parameter fsdp_parameter;
 
 FSDP_API int fsdp_tensor_dims(const fsdp_tensor *x);
-FSDP_API int64_t fsdp_tensor_size(const fsdp_tensor *x, int dim); /* dim may count from the end: -1 is the last */
+FSDP_API int64_t fsdp_tensor_size(const fsdp_tensor *x, int dim); /* dim may be negative: -1 is the last */
 FSDP_API int64_t fsdp_tensor_numel(const fsdp_tensor *x);
 FSDP_API fsdp_dtype fsdp_tensor_dtype(const fsdp_tensor *x);
 

@@ -29,12 +29,12 @@ FSDP_API void fsdp_tokenizer_free(fsdp_tokenizer *tokenizer);
 
 /* Text to ids. The ids belong to the tokenizer and stay until its next encode. Bytes that are not UTF-8 count as
  * U+FFFD, one for each maximal broken sequence. `add_special` puts in what the post-processor adds (a begin or end
- * token). Memory is taken only while texts still grow. */
+ * token). It allocates only for texts longer than any before. */
 FSDP_API fsdp_status fsdp_tokenizer_encode(fsdp_tokenizer *tokenizer, const char *text, size_t bytes, bool add_special,
                                            const int32_t **ids, size_t *n_ids);
 
-/* Ids to text, which belongs to the tokenizer and stays until its next decode; a NUL stands behind its `*bytes`
- * (`bytes` may be NULL). Ids that no token has are passed over, as the library does. */
+/* Ids to text, which belongs to the tokenizer and stays until its next decode; a NUL follows its `*bytes` (`bytes` may
+ * be NULL). Ids that no token has are skipped, as that library does. */
 FSDP_API fsdp_status fsdp_tokenizer_decode(fsdp_tokenizer *tokenizer, const int32_t *ids, size_t n_ids,
                                            bool skip_special, const char **text, size_t *bytes);
 
@@ -60,12 +60,12 @@ typedef struct fsdp_tokenize_config {
     const char *field;       /* of JSONL records */
     const char *output;      /* appears complete or not at all */
     int n_threads;           /* the result does not depend on it */
-    bool strict;             /* bad records are errors; otherwise they are logged and passed over */
+    bool strict;             /* bad records are errors; otherwise they are logged and skipped */
     bool jsonl;              /* every file holds records, whatever its name says */
     int64_t max_tokens;      /* stop there; 0: all */
     /* Called on the calling thread: bytes of text and tokens so far, and an estimate of the part done, 0 to 1. */
     void (*progress)(void *context, int64_t bytes, int64_t tokens, double part);
-    /* Asked now and then on the calling thread: other than 0 ends the work with FSDP_ERR_STATE; may be NULL. */
+    /* Called now and then on the calling thread; any value but 0 ends the work with FSDP_ERR_STATE; may be NULL. */
     int (*stop_requested)(void *context);
     void *context;
 } fsdp_tokenize_config;

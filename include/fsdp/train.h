@@ -17,15 +17,15 @@ typedef enum fsdp_line {
     FSDP_LINE_WARNING,  /* also from ranks other than 0, with their number in front */
 } fsdp_line;
 
-/* How a job speaks to whoever started it. Called on the thread that called fsdp_train, between steps. */
+/* How a job reports to its caller. Called between steps, on the thread that called fsdp_train. */
 typedef struct fsdp_train_callbacks {
     size_t size;
     void *context;
     /* Text without a newline at its end, valid during the call. NULL: silence. */
     void (*line)(void *context, fsdp_line kind, const char *text);
-    /* Asked after every step: not 0 ends the run after a checkpoint (a signal came). NULL: never. */
+    /* Called after every step; any value but 0 (a signal's number) ends the run after a checkpoint. NULL: never. */
     int (*stop_requested)(void *context);
-    bool live;   /* progress is shown in place: several a second are welcome between logging steps */
+    bool live;   /* progress lines replace each other: several per second may come between logging steps */
     int columns; /* width of the terminal, 0 when there is none */
 } fsdp_train_callbacks;
 
@@ -36,7 +36,7 @@ typedef struct fsdp_train_callbacks {
 
 typedef struct fsdp_train_result {
     size_t size;
-    int64_t steps, epochs;   /* in all, those before a resume included */
+    int64_t steps, epochs;   /* in total, including those before a resume */
     int64_t tokens, samples; /* of this run, over all ranks */
     double seconds;
     double loss;                /* of the last step; NaN when there was none */
@@ -46,7 +46,7 @@ typedef struct fsdp_train_result {
     char checkpoint[4096];      /* the last one written, "" when none */
     double validation_accuracy; /* of image classes, 0 to 1; NaN when there was no such validation */
     int stop_reason;            /* what stop_requested returned, the largest of all ranks; 0: it did not end the run */
-    int64_t planned_bytes;      /* what the plan says that peak_bytes is */
+    int64_t planned_bytes;      /* peak_bytes according to the plan */
 } fsdp_train_result;
 
 #define FSDP_TRAIN_RESULT_INIT                                                                                         \
@@ -54,8 +54,8 @@ typedef struct fsdp_train_result {
         .size = sizeof(fsdp_train_result)                                                                              \
     }
 
-/* Trains as `settings` (checked by fsdp_settings_check) say. Every rank of the job calls it. With dry_run it hands the
- * plan and the settings to the callback and returns. callbacks and result may be NULL. */
+/* Trains with `settings`, which fsdp_settings_check has checked. Every rank of the job calls it. With dry_run it hands
+ * the plan and the settings to the callback and returns. callbacks and result may be NULL. */
 FSDP_API fsdp_status fsdp_train(const fsdp_settings *settings, const fsdp_train_callbacks *callbacks,
                                 fsdp_train_result *result);
 

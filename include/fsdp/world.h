@@ -16,12 +16,12 @@ typedef struct fsdp_world fsdp_world;
 
 typedef struct fsdp_world_config {
     size_t size;
-    const char *device;   /* "cpu", "cuda", or "auto": cuda where there is one */
+    const char *device;   /* "cpu", "cuda", or "auto": cuda if there is one */
     const char *products; /* how the CPU multiplies matrices: "auto", "onednn", "amx", "avx512", "portable" */
-    const char *backend;  /* "self", "shm", "mpi", "nccl"; NULL: what fits */
-    int threads;          /* 0: OMP_NUM_THREADS, else this rank's share of the cores */
-    double comm_timeout;  /* seconds that any single wait may take */
-    bool comm_thread;     /* collectives run on a thread of their own even when cores are scarce */
+    const char *backend;  /* "self", "shm", "mpi", "nccl"; NULL: chosen for the job */
+    int threads;          /* 0: OMP_NUM_THREADS, otherwise this rank's share of the cores */
+    double comm_timeout;  /* maximum seconds of any single wait */
+    bool comm_thread;     /* collectives run on a thread of their own even if no core is free for it */
 } fsdp_world_config;
 
 #define FSDP_WORLD_CONFIG_INIT                                                                                         \
@@ -29,10 +29,10 @@ typedef struct fsdp_world_config {
         .size = sizeof(fsdp_world_config), .device = "auto", .products = "auto", .comm_timeout = 600                   \
     }
 
-/* Reads rank and world size from the environment (torchrun's, Slurm's or Open MPI's names; one rank without) and meets
- * the other ranks. config may be NULL: defaults. */
+/* Reads rank and world size from the environment (with the names of torchrun, Slurm or Open MPI; without any, the world
+ * is one rank) and meets the other ranks. `config` NULL means defaults. */
 FSDP_API fsdp_status fsdp_world_open(const fsdp_world_config *config, fsdp_world **out);
-/* After everything that was built on it is freed. NULL is legal. */
+/* Call it after everything that uses the world is freed. NULL is legal. */
 FSDP_API void fsdp_world_close(fsdp_world *w);
 
 FSDP_API int fsdp_world_rank(const fsdp_world *w);
@@ -61,20 +61,21 @@ FSDP_API int fsdp_group_world_rank(const fsdp_group *group, int rank);
 typedef enum fsdp_reduction { FSDP_REDUCE_SUM, FSDP_REDUCE_MAX, FSDP_REDUCE_MIN } fsdp_reduction;
 
 FSDP_API fsdp_status fsdp_world_barrier(fsdp_world *w, fsdp_group *group);
-/* `bytes` of the group's rank `root` on all of them. */
+/* Copies `bytes` of data from the group's rank `root` to all its ranks. */
 FSDP_API fsdp_status fsdp_world_broadcast(fsdp_world *w, fsdp_group *group, int root, void *data, size_t bytes);
-/* values[i] over all ranks, in place; sums run in rank order, so all ranks get the same bits. */
+/* Reduces values[i] over all ranks, in place; sums run in rank order, so all ranks get the same bits. */
 FSDP_API fsdp_status fsdp_world_all_reduce(fsdp_world *w, fsdp_group *group, fsdp_reduction reduction, double *values,
                                            int64_t n);
 FSDP_API fsdp_status fsdp_world_all_reduce_i64(fsdp_world *w, fsdp_group *group, fsdp_reduction reduction,
                                                int64_t *values, int64_t n);
-/* `bytes` of every rank, the same number on each, in rank order: all has bytes times the group's size. */
+/* Collects `bytes` from every rank, the same number from each, in rank order: `all` has room for bytes times the
+ * group's size. */
 FSDP_API fsdp_status fsdp_world_all_gather(fsdp_world *w, fsdp_group *group, const void *mine, size_t bytes, void *all);
 
-/* Tells all ranks that this one gives up, with its last error: their waits end at once. */
+/* Ends the job on all ranks with this rank's last error: their waits end at once. */
 FSDP_API void fsdp_world_abort(fsdp_world *w);
 
-/* A string for --version: the CPU and what its products run on. */
+/* A string for --version: the CPU, and how it multiplies matrices. */
 FSDP_API fsdp_status fsdp_describe_cpu(const char *products, char *text, size_t bytes);
 
 #ifdef __cplusplus
