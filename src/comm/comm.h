@@ -120,7 +120,7 @@ int comm_group_world_rank(const comm_group *g, int rank); /* rank of the group -
 
 typedef enum comm_reduction { COMM_SUM, COMM_MAX, COMM_MIN } comm_reduction;
 
-/* One segment of a grouped collective. n is the size of the group, total the sum of all counts:
+/* One buffer of a collective that may carry several. n is the size of the group, total the sum of all counts:
  *
  *     collective       send reads         recv writes        counts
  *     all_gather       counts[rank]       total              of each rank's part

@@ -23,7 +23,7 @@ fsdp_status dataset_steps_open(const source_list *files, const dataset_options *
 fsdp_status dataset_pairs_open(const source_list *files, const dataset_options *options, dataset_source **out);
 fsdp_status dataset_images_open(const source_list *files, const dataset_options *options, dataset_source **out);
 
-/* labels[i] = ids[i + 1], and nothing behind the last. */
+/* labels[i] = ids[i + 1], and nothing after the last. */
 void dataset_label_next(const int32_t *ids, int64_t width, int32_t *labels);
 
 #endif

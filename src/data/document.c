@@ -212,7 +212,7 @@ static fsdp_status open_text(document_reader *r, const char *path)
     return signature_check_text(path, r->part.data + r->given, r->part.bytes - r->given);
 }
 
-/* Text up to the first place behind the size of a part where it may be cut. The last part of a file ends the document,
+/* Text up to the first place past the size of a part where it may be cut. The last part of a file ends the document,
  * empty though it may be. */
 static fsdp_status next_part(document_reader *r, document *out)
 {

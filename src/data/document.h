@@ -26,7 +26,7 @@ fsdp_status document_reader_open(const source_list *files, const char *text_fiel
                                  bool strict, fsdp_tokenizer *tokenizer, document_reader **out);
 void document_reader_close(document_reader *r); /* NULL is legal */
 
-/* The next document or part; *more is false behind the last. */
+/* The next document or part; *more is false after the last. */
 fsdp_status document_reader_next(document_reader *r, document *out, bool *more);
 
 int64_t document_reader_skipped(const document_reader *r); /* bad records so far */

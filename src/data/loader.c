@@ -130,7 +130,7 @@ static fsdp_status fill_batch(const loader *l, loader_batch *b)
     return FSDP_OK;
 }
 
-/* Decides, under the lock, what the next batch is. False behind the end. */
+/* Decides, under the lock, what the next batch is. False after the end. */
 static bool plan_batch(loader *l, loader_batch *b)
 {
     const loader_config *c = &l->config;

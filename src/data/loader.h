@@ -47,7 +47,7 @@ fsdp_status loader_create(const dataset *d, const loader_config *config, loader 
 /* Stops and joins the threads; NULL is legal. */
 void loader_free(loader *l);
 
-/* The next batch, which stays until the next call; NULL in *out behind the end. A sample that cannot be read is an
+/* The next batch, which stays until the next call; NULL in *out after the end. A sample that cannot be read is an
  * error here, at its turn. */
 fsdp_status loader_next(loader *l, const loader_batch **out);
 

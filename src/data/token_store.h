@@ -1,4 +1,4 @@
-/* A long row of tokens, read at any place: token files one behind the other, or tokens made from text, kept in
+/* A long row of tokens, read at any place: token files one after another, or tokens made from text, kept in
  * memory or in a token file of a cache folder that ranks share. */
 #ifndef DATA_TOKEN_STORE_H
 #define DATA_TOKEN_STORE_H

@@ -39,7 +39,7 @@ static fsdp_status check(const fsdp_optimizer_config *c)
     return FSDP_OK;
 }
 
-/* The moments of all ranges of one place, one behind the other. */
+/* The moments of all ranges of one place, one after another. */
 static fsdp_status place_moments(update *u, int place)
 {
     const update_memory *where = &u->places[place];

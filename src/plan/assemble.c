@@ -1,4 +1,4 @@
-/* Translation of settings. */
+/* Turns settings into the configurations of the parts. */
 #include "plan/assemble.h"
 
 #include <stdio.h>
@@ -16,7 +16,7 @@
 #include "settings/shape.h"
 #include "state/weights.h"
 
-/* The configuration file of a model folder, NULL where there is none. malloc'd. */
+/* The configuration file of a model folder; NULL when there is none. malloc'd. */
 static char *config_of(const char *folder)
 {
     char *path = folder && file_is_directory(folder) ? file_join(folder, "config.json") : NULL;
@@ -164,7 +164,7 @@ fsdp_status assemble_count(const model_config *model, int64_t *n_parameters)
     return FSDP_OK;
 }
 
-/* The guide by model size; what it chooses is said with its reason. What the user gave stays. */
+/* Chooses by model size, and gives the reason. What the user set stays. */
 static void recommend(const fsdp_settings *s, assembled_sharding *out, int64_t n_parameters, int world_size)
 {
     const struct {

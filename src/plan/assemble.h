@@ -1,5 +1,5 @@
-/* From settings to the configurations of the parts: model, world, sharding, optimizer, schedule, data. No part is
- * opened here; choices that the settings leave open (strategy by model size) are made here, and said. */
+/* From settings to the configurations of the parts: model, world, sharding, optimizer, schedule, data. Opens no part.
+ * Makes the choices that the settings leave open (strategy by model size) and gives the reason. */
 #ifndef PLAN_ASSEMBLE_H
 #define PLAN_ASSEMBLE_H
 
@@ -19,8 +19,8 @@ typedef struct model_source {
 fsdp_status assemble_source(const fsdp_settings *s, model_source *out);
 void model_source_free(model_source *source); /* legal on zeros */
 
-/* The model of the source where there is one; otherwise of the shape flags. `vocabulary` is what the data needs (0: not
- * known), images likewise. */
+/* The model of the source if there is one, otherwise that of the shape flags. `vocabulary` is what the data needs (0:
+ * not known), and so are images. */
 fsdp_status assemble_model_from(const fsdp_settings *s, const model_source *source, int64_t vocabulary,
                                 const dataset_info *images, model_config *out);
 /* The same in one, for who needs the source no further. */
@@ -28,7 +28,7 @@ fsdp_status assemble_model(const fsdp_settings *s, int64_t vocabulary, const dat
 
 void assemble_world(const fsdp_settings *s, fsdp_world_config *out);
 
-/* `weights` receives the numbers of shard_weights; at least as many as there are ranks. Texts are borrowed from s. */
+/* `weights` receives the values of shard_weights and has room for one per rank. Texts are borrowed from s. */
 typedef struct assembled_sharding {
     fsdp_config config;
     int weights[4096];

@@ -72,7 +72,7 @@ static fsdp_status find_ranks(const fsdp_settings *s, planning *p, int *n_ranks)
     FSDP_TRY(describe_job(s, 1, p));
     plan_search search = search_of(s, p);
     search.world.ranks_per_node = s->ranks_per_node > 0 ? (int)s->ranks_per_node : 8;
-    search.free.cpu_offload = false; /* the host's memory does not stand in for ranks, unless that was asked for */
+    search.free.cpu_offload = false; /* host memory does not replace ranks unless the user asked for it */
     if (search.limit.device == 0)
         return error_set(FSDP_ERR_INPUT,
                          "--world_size auto: how much memory does a rank have? Say --fit 80GB, or name a "
@@ -104,7 +104,8 @@ static fsdp_status prepare(const fsdp_settings *s, planning *p)
         t->found = &p->found;
     if (status != FSDP_ERR_INPUT || s->fit > 0)
         return status;
-    snprintf(p->misfit, sizeof p->misfit, "%s", fsdp_last_error()); /* nobody asked: a remark, not a failure */
+    snprintf(p->misfit, sizeof p->misfit, "%s",
+             fsdp_last_error()); /* the user did not ask for it: a remark, not a failure */
     t->misfit = p->misfit;
     return FSDP_OK;
 }

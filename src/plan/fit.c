@@ -1,4 +1,4 @@
-/* Plans against the memory there is. */
+/* Compares plans with free memory. */
 #include "plan/fit.h"
 
 #include <stdio.h>
@@ -73,7 +73,7 @@ static fsdp_status take_fastest(const fit_request *r, assembled_sharding *shardi
     return FSDP_OK;
 }
 
-/* Everything but what names units by hand: `recommended` may be given up, and what is only proposed may be anything. */
+/* Everything may change but units named by the user: `recommended` may be replaced, and a proposal may be anything. */
 static plan_freedom anything(const fit_request *r)
 {
     bool beside = r->world.dev->own_memory;

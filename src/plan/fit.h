@@ -1,6 +1,5 @@
-/* Does a job fit the memory there is? Asked before anything is allocated; and the choice that strategy auto leaves
- * open.
- */
+/* Whether a job fits in free memory, found out before anything is allocated; and the choice that strategy auto leaves
+ * open. */
 #ifndef PLAN_FIT_H
 #define PLAN_FIT_H
 

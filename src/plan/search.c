@@ -1,4 +1,4 @@
-/* Going through settings, in order of what they cost in time. */
+/* Goes through settings in order of the time they cost. */
 #include "plan/search.h"
 
 #include <stdio.h>
@@ -60,8 +60,8 @@ bool plan_fits(const memory_plan *p, const device *dev, plan_limit limit)
     return (limit.device == 0 || on_device <= limit.device) && (!beside || limit.host == 0 || p->host <= limit.host);
 }
 
-/* More communication costs less than computing forward again, where it runs under compute: so checkpointing comes
- * behind strategies. The host's link is slower than both, and its update slowest. */
+/* More communication costs less than computing forward again if it overlaps with compute, so checkpointing comes after
+ * strategies. The host's link is slower than both, and its update slowest. */
 static const fsdp_strategy strategies[] = {FSDP_NO_SHARD,      FSDP_SHARD_OP, FSDP_HYBRID_ZERO2,
                                            FSDP_SHARD_GRAD_OP, FSDP_HYBRID,   FSDP_FULL};
 static const struct {

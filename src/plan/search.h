@@ -36,7 +36,7 @@ typedef struct plan_search {
 
 typedef struct plan_found {
     plan_entry fit;
-    plan_entry faster; /* the next faster one, which does not fit; not planned where there is none */
+    plan_entry faster; /* the next faster one, which does not fit; not planned when there is none */
 } plan_found;
 
 /* The fastest setting that fits: least communication first, then least recomputation, then activations on the host;
@@ -44,7 +44,7 @@ typedef struct plan_found {
  * when nothing does. */
 fsdp_status plan_fit(const plan_search *s, plan_found *out);
 
-/* The fewest ranks, up to `most`, on which something fits; world.n_ranks is not looked at, and no node has more than
+/* The fewest ranks, up to `most`, on which something fits; world.n_ranks is ignored, and no node has more than
  * world.ranks_per_node. FSDP_ERR_INPUT when `most` are too few. */
 fsdp_status plan_fewest_ranks(const plan_search *s, int most, int *n_ranks);
 

@@ -11,7 +11,7 @@ typedef struct workload {
     int64_t width, target; /* tokens of a sample; of its target (T5) */
     int moments;           /* of the optimizer */
     const char *backend;   /* of communication; NULL: what fits */
-    /* Validation; a batch of 0: there is none. */
+    /* Validation; a batch of 0 means none. */
     int64_t validation_batch, validation_width, validation_target;
     /* Asynchronous checkpoints, as memory_plan_request has them; NULL: none. */
     size_t (*snapshot)(int64_t bytes);
@@ -24,7 +24,7 @@ typedef struct plan_world {
     int n_ranks, ranks_per_node;
 } plan_world;
 
-/* The plan of one setting: of a rank with most to hold; or of one rank. */
+/* The plan of one setting: of the rank that holds most, or of one rank. */
 fsdp_status workload_plan(const workload *w, const fsdp_config *config, const plan_world *world, memory_plan *out);
 fsdp_status workload_plan_rank(const workload *w, const fsdp_config *config, const plan_world *world, int rank,
                                memory_plan *out);

@@ -1,5 +1,4 @@
-/* Finds the row of a flag and reads arguments by it. What values look like is flags_value.c's affair, files are
- * flags_file.c's. */
+/* Finds the row of a flag and reads arguments by it. flags_value.c reads values, flags_file.c reads files. */
 #include <fsdp/flags.h>
 
 #include <string.h>
@@ -25,7 +24,7 @@ static bool can_stand_alone(const fsdp_flag *flag)
     return flag->type == FSDP_FLAG_SWITCH || flag->bare;
 }
 
-/* Also understands "no_x" where x can stand alone. */
+/* Also understands "no_x" if x can stand alone. */
 static const fsdp_flag *find_spelled(const fsdp_flag *table, const char *name, bool *negated)
 {
     const fsdp_flag *flag = fsdp_flags_find(table, name);
@@ -101,7 +100,7 @@ fsdp_status fsdp_flags_set(const fsdp_flag *table, void *values, fsdp_flag_state
     return set_flag(table, values, state, flag, negated ? "false" : text, origin);
 }
 
-/* The words of one command line, and whether words that are no flags may stand among them. */
+/* The words of one command line, and whether words that are not flags may be among them. */
 typedef struct argument_reader {
     const fsdp_flag *table;
     void *values;
@@ -112,7 +111,7 @@ typedef struct argument_reader {
     bool words_allowed;
 } argument_reader;
 
-/* Whether the word after a flag that can stand alone is its value. Where other words are allowed, it never is. */
+/* Whether the word after a flag that can stand alone is its value; never, if other words are allowed. */
 static bool takes_next(const argument_reader *r, const fsdp_flag *flag, const char *next)
 {
     bool ignored;

@@ -12,7 +12,7 @@
 #include "base/json.h"
 #include "settings/flags_value.h"
 
-/* A file being read: what was given before it keeps its value, and nothing may stand in it twice. */
+/* A file being read: what was set before keeps its value, and nothing may be in it twice. */
 typedef struct flag_file {
     const fsdp_flag *table;
     void *values;
@@ -23,8 +23,8 @@ typedef struct flag_file {
     bool seen[FSDP_FLAGS_MAX];
 } flag_file;
 
-/* The row called `key`; *skip where the command line has spoken. A row of another command is passed over too, so that
- * one file can serve both `fsdp plan` and `fsdp train`. */
+/* The row called `key`; *skip if the command line has set it. A row of another command is skipped too, so that one file
+ * serves both `fsdp plan` and `fsdp train`. */
 static fsdp_status find_key(flag_file *f, const char *key, const fsdp_flag **out, bool *skip)
 {
     const fsdp_flag *flag = fsdp_flags_find(f->table, key);

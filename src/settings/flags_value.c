@@ -1,4 +1,4 @@
-/* Turns what was written behind a flag into the field of a struct, and back. Which flag it is, flags.c knows. */
+/* Turns the text after a flag into the field of a struct, and back. flags.c finds the flag. */
 #include "settings/flags_value.h"
 
 #include <ctype.h>

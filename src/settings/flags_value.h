@@ -9,7 +9,7 @@ bool flags_same_name(const char *a, const char *b, size_t b_length, bool ignore_
 /* Whether `word` is one of `words`, which spaces separate (NULL: none). */
 bool flags_has_word(const char *words, const char *word, bool ignore_case);
 
-/* The choice called so, NULL when there is none. */
+/* The choice of that name; NULL when there is none. */
 const fsdp_choice *flags_choice(const fsdp_flag *flag, const char *text);
 /* Whether `text` is a word that a switch takes, and which. */
 bool flags_switch(const char *text, bool *out);
@@ -20,7 +20,7 @@ fsdp_status flags_store(const fsdp_flag *flag, void *values, fsdp_flag_state *st
 fsdp_status flags_store_list(const fsdp_flag *flag, void *values, fsdp_flag_state *state, const char *const *items,
                              int n);
 
-/* What fsdp_flags_read does with the text of a file; `text` ends with a NUL behind its `bytes` and is taken apart. */
+/* What fsdp_flags_read does with the text of a file; `text` has a NUL after its `bytes` and is modified. */
 fsdp_status flags_read_text(const fsdp_flag *table, void *values, fsdp_flag_state *state, const char *command,
                             const char *path, char *text, size_t bytes);
 

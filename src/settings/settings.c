@@ -1,6 +1,6 @@
-/* Joins the sources of settings in their order (command line, file, preset, defaults), works in what flags imply for
- * each other, and refuses contradictions. Spelling is the business of flags.c, meaning that of whoever reads a field.
- */
+/* Joins the sources of settings in their order (command line, file, preset, defaults), applies what flags imply for
+ * each other, and refuses contradictions. flags.c knows how flags are spelled; the code that reads a field knows what
+ * it means. */
 #include <fsdp/settings.h>
 
 #include <math.h>
@@ -104,7 +104,7 @@ static bool same_family(int a, int b)
     return a == b || (fsdp_model_is_llama(a) && fsdp_model_is_llama(b));
 }
 
-/* The preset's settings, except where the user said otherwise. */
+/* The preset's settings, except those that the user set. */
 static fsdp_status apply_preset(fsdp_settings *s)
 {
     if (s->preset != FSDP_PRESET_NONE && s->model_config)

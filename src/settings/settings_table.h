@@ -1,5 +1,4 @@
-/* The table behind fsdp_settings, for the files of src/train that translate settings; everybody else calls
- * fsdp_settings_flags. */
+/* The table behind fsdp_settings, for the files that translate settings; others call fsdp_settings_flags. */
 #ifndef SETTINGS_SETTINGS_TABLE_H
 #define SETTINGS_SETTINGS_TABLE_H
 

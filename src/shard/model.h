@@ -1,4 +1,4 @@
-/* A sharded model from inside: what model.c builds, step.c runs, gradients.c closes and state.c reads and writes. */
+/* A sharded model from inside: what build/ makes, plan/ schedules, step/ runs and values.c reads and writes. */
 #ifndef SHARD_MODEL_H
 #define SHARD_MODEL_H
 
@@ -20,7 +20,7 @@ typedef struct model_arena {
     bool shared; /* peers read it: from comm_allocate */
 } model_arena;
 
-/* All that a program depends on, besides the configuration. */
+/* All that a program depends on apart from the configuration. */
 typedef struct program_key {
     uint64_t signature; /* of the recording */
     int loss;           /* tensor of which gradients are computed, -1: none are */
@@ -36,7 +36,7 @@ typedef struct planned_program {
     struct planned_program *next;
 } planned_program;
 
-/* Numbers that the device reads and writes during a step. */
+/* Values that the device reads and writes during a step. */
 typedef struct model_scalars {
     step_scalars step;
     float seed; /* gradient of the loss */
@@ -91,7 +91,7 @@ struct fsdp_model {
     int64_t step;          /* optimizer steps begun */
     uint64_t micro_total;  /* micro-batches since the start: a random stream each */
     int micro;             /* micro-batches since the last optimizer step */
-    int64_t first_sample;  /* as fsdp_set_position says; -1: it has not been said */
+    int64_t first_sample;  /* set by fsdp_set_position; -1: not set */
     double expected_count; /* power of two that divides the loss, 0: not agreed yet */
     double loss_scale;
     bool settled;          /* model_settle_gradients has run in this step */
@@ -111,8 +111,8 @@ typedef struct micro_batch {
     bool nothing; /* no instructions run: full gradients are zero */
 } micro_batch;
 
-/* Full gradients are kept over the micro-batches of a step and reduced after the last. Alone there is nobody to spare
- * reductions with: each micro-batch is added to the fp32 sum. */
+/* Full gradients are kept over the micro-batches of a step and reduced after the last. A rank that works alone has no
+ * reductions to save: each micro-batch is added to the fp32 sum. */
 static inline bool model_holds_gradients(const fsdp_model *m)
 {
     return !m->config.sync_each_micro_batch && m->n_ranks > 1;
@@ -149,7 +149,7 @@ fsdp_status model_plan(fsdp_model *m, fsdp_tape *recording, fsdp_tensor *root, p
 void planned_program_free(fsdp_model *m, planned_program *p);
 void model_release_arena(fsdp_model *m, model_arena *a); /* an empty one is legal */
 
-/* The module's parameters laid out in units, as config, n_shards and replicated say; talks to nobody and allocates
+/* The module's parameters laid out in units, as config, n_shards and replicated say; calls no other rank and allocates
  * nothing on the device. */
 fsdp_status model_make_layout(fsdp_model *m);
 
@@ -182,7 +182,7 @@ fsdp_status model_put(fsdp_model *m, void *dev, const void *host, size_t bytes);
  * units that the last micro-batch did not use, and summed over replicas. Not recorded: it depends on what each
  * micro-batch used. Once a step; further calls do nothing. No micro-batch may follow before the optimizer's step. */
 fsdp_status model_settle_gradients(fsdp_model *m);
-/* The same, and the totals {sum of squares, loss, count} over all ranks stand in scalars->totals. */
+/* The same, and the totals {sum of squares, loss, count} over all ranks are in scalars->totals. */
 fsdp_status model_finish_gradients(fsdp_model *m);
 /* Refuses a micro-batch after the gradients of the step have been settled. */
 fsdp_status model_may_accumulate(const fsdp_model *m);

@@ -1,4 +1,4 @@
-/* Every rank gives the values that all must have in common, and everybody compares them. */
+/* Every rank shares the values that must be equal on all ranks, and each compares them. */
 #include "train/agree.h"
 
 #include <stddef.h>
@@ -94,7 +94,7 @@ fsdp_status run_agree(const train_run *run)
 /* ---- While they train ---- */
 
 enum {
-    LEAST_ELEMENTS = 1 << 18,   /* compared at a time, where there are so many */
+    LEAST_ELEMENTS = 1 << 18,   /* compared at a time, if there are that many */
     STAGING_ELEMENTS = 1 << 18, /* read at a time from a device */
     MOST_PIECES = 256,          /* that a part is made of */
     OFFLOADED_EVERY = 16,       /* comparisons: units in host memory must be waited for */
@@ -113,7 +113,7 @@ typedef struct rank_view {
     double numbers[N_NUMBERS];
     uint64_t buffers; /* checksums */
     uint64_t replica;
-    int32_t shard; /* ranks with the same number hold the same parameters and moments; -1: nobody else has them */
+    int32_t shard; /* ranks with the same number hold the same parameters and moments; -1: no other rank has them */
     int32_t n_pieces;
 } rank_view;
 
@@ -249,7 +249,7 @@ static int count_equal(const shared_field *f, const rank_view *all, int n, int r
     return count;
 }
 
-/* The first rank that does not have what most of its peers have, and one of those; false when all agree. */
+/* The first rank that differs from most of its peers, and one of those peers; false when all agree. */
 static bool find_deviant(const shared_field *f, const rank_view *all, int n, int *deviant, int *usual)
 {
     int differs = -1, first = 0;

@@ -9,10 +9,10 @@
  * rank says the same. */
 fsdp_status run_agree(const train_run *run);
 
-/* After a step; does its work in every AGREE_EVERY-th, and in the `last`. Compared are the data's position, the
- * scalars of the optimizer and the schedule, the model's buffers, and, where ranks hold the same shard (no_shard,
- * hybrid), its parameters and moments: a part each time, all of them in AGREE_PARTS times. FSDP_ERR_PEER names the rank
- * that has something else than most, and what it is; every rank says the same. Collective. */
+/* Called after each step; compares in every AGREE_EVERY-th step and in the `last`: the data's position, the scalars of
+ * the optimizer and the schedule, the model's buffers, and, where ranks hold the same shard (no_shard, hybrid), its
+ * parameters and moments: a part each time, all of them in AGREE_PARTS times. FSDP_ERR_PEER names the rank that differs
+ * from most, and what differs; every rank returns the same message. Collective. */
 enum { AGREE_EVERY = 16, AGREE_PARTS = 256 };
 fsdp_status run_agree_still(train_run *run, bool last);
 

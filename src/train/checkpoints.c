@@ -44,7 +44,7 @@ static json_t *describe_model(const train_run *run)
     return NULL;
 }
 
-/* What a resumed run needs beside the tensors; the flags are for people. NULL when out of memory. */
+/* What a resumed run needs besides the tensors; the flags are for people. NULL when out of memory. */
 static json_t *describe_position(const train_run *run)
 {
     const fsdp_model *m = run->model;
@@ -55,7 +55,7 @@ static json_t *describe_position(const train_run *run)
                      "flags", describe_flags(run));
 }
 
-/* Flags may change between the parts of a run; whoever wonders at its losses finds here which did. */
+/* Flags may change when a run is resumed; names those that did, for a reader who wonders about the losses. */
 static void name_changed_flags(train_run *run, const json_t *extra)
 {
     char names[512] = "";
@@ -91,7 +91,7 @@ static fsdp_status restore_position(train_run *run, const char *path, const json
     return FSDP_OK;
 }
 
-/* A run goes on with the kernels that were chosen for it, not with what would be timed now. */
+/* A resumed run keeps the kernels that were chosen for it instead of timing them again. */
 static fsdp_status take_choices(train_run *run, const ckpt_load_result *found)
 {
     device *d = run->world->dev;
@@ -107,7 +107,7 @@ fsdp_status run_resume(train_run *run)
         return FSDP_OK;
     ckpt_load_config config = CKPT_LOAD_CONFIG_INIT;
     ckpt_load_result found = {.extra = NULL};
-    run_show_warnings(run, true); /* names those that are passed over */
+    run_show_warnings(run, true); /* names those that are skipped */
     fsdp_status status =
         ckpt_resume(from, &config, model_state_describe(run->state), comm_world(run->world->comm), &found);
     run_show_warnings(run, false);
@@ -149,7 +149,7 @@ fsdp_status run_rollback(train_run *run)
         status = model_state_loaded(run->state);
         if (status == FSDP_OK && found.extra)
             status = restore_position(run, found.path, found.extra);
-        run->position = position; /* the loader stands there: the samples that did it are not read again */
+        run->position = position; /* the loader is there: the samples that caused it are not read again */
         run_say(run, FSDP_LINE_WARNING, "step %lld: not finite; back to %s", (long long)failed, found.path);
     }
     ckpt_load_result_free(&found);
@@ -182,8 +182,9 @@ static ckpt_save_config save_config(const train_run *run)
     return c;
 }
 
-/* A save has ended, with this thread's message. A failure is said, and forgets the step as saved: its end, at the
- * latest, is saved again. Returned is what training makes of it: it goes on unless told otherwise. */
+/* A save has ended; a failure's message is this thread's. A failure is reported, and the step no longer counts as
+ * saved, so it is saved again at the end at the latest. Returns FSDP_OK where training goes on, as it does unless the
+ * user asked it to stop. */
 static fsdp_status judge_save(train_run *run, fsdp_status status, const ckpt_save_result *r)
 {
     run->save_status = status;

@@ -1,4 +1,5 @@
-/* `fsdp train --dry_run`: what the job would take and the settings it would use, said instead of run. */
+/* `fsdp train --dry_run`: prints the memory that the job would need and the settings it would use, and does not run it.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -105,7 +105,7 @@ static fsdp_status run_step(train_run *run)
     return report_add(run->report, run, &line);
 }
 
-/* Everybody stops when anybody was asked to. */
+/* All ranks stop when any rank was asked to. */
 static fsdp_status ask_to_stop(train_run *run)
 {
     int64_t stop = run->callbacks.stop_requested ? run->callbacks.stop_requested(run->callbacks.context) : 0;
@@ -168,7 +168,7 @@ fsdp_status run_steps(train_run *run)
         int64_t before = run->step;
         FSDP_TRY(run_step(run));
         fresh = false;
-        bool rolled_back = run->step <= before; /* what is done every so many steps was done there already */
+        bool rolled_back = run->step <= before; /* what is due every N steps was done there already */
         if (!rolled_back && validates_now(run)) {
             FSDP_TRY(validate_now(run));
             fresh = true;

@@ -13,7 +13,7 @@
 #include "base/file.h"
 #include "ckpt/save.h"
 
-/* Cuts the last name off; "." behind the last one of a relative path, "/" at the root. */
+/* Cuts the last name off; leaves "." of a relative path with one name, "/" at the root. */
 static void cut_name(char *path)
 {
     char *slash = strrchr(path, '/');

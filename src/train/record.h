@@ -7,12 +7,12 @@
 #include "data/loader.h"
 #include "models/config.h"
 
-/* All rows of the batch arrays are recorded, those behind n_rows count for nothing: every batch has the same shape. Of
- * images a short batch has fewer rows, and batch norm is told which of them are empty. */
+/* Records all rows of the batch arrays, so that every batch has the same shape; rows from n_rows on do not count. A
+ * short batch of images has fewer rows, and batch norm is told which of them are empty. */
 fsdp_loss record_loss(fsdp_model *m, fsdp_tape *t, const model_config *model, const dataset_info *data,
                       const loader_batch *batch);
 
-/* The same for images, with the logits (rows, classes) as an output beside the loss. */
+/* The same for images, with the logits (rows, classes) as an output besides the loss. */
 fsdp_loss record_classes(fsdp_model *m, fsdp_tape *t, const model_config *model, const dataset_info *data,
                          const loader_batch *batch, fsdp_tensor **logits);
 

@@ -36,7 +36,7 @@ struct report {
     double flops;      /* of one sample */
     double peak_flops; /* of all devices, a second; 0: not known */
     double first_loss, shown;
-    int64_t first_step; /* the run began behind it */
+    int64_t first_step; /* the run began after it */
     step_times times;
     double spent[N_ACTIVITIES]; /* seconds */
     char *metrics_path;
@@ -175,7 +175,7 @@ void report_close(report *r)
     free(r);
 }
 
-/* A file per rank; PATH itself where there is one rank. */
+/* A file per rank; PATH itself if there is one rank. */
 static void trace_path(const train_run *run, int rank, char *path, size_t bytes)
 {
     if (run->n_ranks == 1)
@@ -184,7 +184,7 @@ static void trace_path(const train_run *run, int rank, char *path, size_t bytes)
         snprintf(path, bytes, "%s.rank%d.json", run->settings->trace, rank);
 }
 
-/* Listeners change only while nobody speaks: what still works in the background is waited for. */
+/* Listeners change only between steps, after background work has ended. */
 static fsdp_status end_trace(report *r, const train_run *run)
 {
     char path[PATH_MAX];
@@ -197,8 +197,8 @@ static fsdp_status end_trace(report *r, const train_run *run)
     return trace_write(r->trace, path);
 }
 
-/* The trace covers trace_steps steps from trace_first on, or fewer when the run ends. A run that was resumed behind
- * trace_first begins with its second step: in the first one programs are made. */
+/* The trace covers trace_steps steps from trace_first on, or fewer when the run ends. A run that was resumed after
+ * trace_first begins with its second step, because its first one makes programs. */
 static fsdp_status follow_trace(report *r, const train_run *run)
 {
     const fsdp_settings *s = run->settings;
@@ -212,7 +212,7 @@ static fsdp_status follow_trace(report *r, const train_run *run)
     return run->step + 1 == first + s->trace_steps ? end_trace(r, run) : FSDP_OK;
 }
 
-/* The files of the trace, as the summary names them: "" when there are none, which is said. */
+/* The files of the trace, as the summary names them; "" when there are none, with a line that says so. */
 static void describe_traces(report *r, train_run *run, char *text, size_t bytes)
 {
     text[0] = '\0';
@@ -294,7 +294,7 @@ fsdp_status report_validation(report *r, train_run *run, double loss)
     return r->board ? board_validation(r->board, run->step, loss, accuracy) : FSDP_OK;
 }
 
-/* Rows of all ranks on rank 0: what the plan said, what was taken, and what the same step takes unsharded. */
+/* Rows of all ranks on rank 0: memory as planned, as measured, and as the same step needs it unsharded. */
 static fsdp_status memory_table(report *r, train_run *run, char **text)
 {
     fsdp_config replicated = run->sharding.config;

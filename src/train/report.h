@@ -28,11 +28,11 @@ fsdp_status report_before_step(report *r, train_run *run);
 fsdp_status report_samples(report *r, train_run *run, const struct loader_batch *batch);
 fsdp_status report_add(report *r, train_run *run, const report_step *step);
 fsdp_status report_validation(report *r, train_run *run, double loss);
-/* What a run spends its time on beside its steps. */
+/* What a run spends its time on besides its steps. */
 typedef enum report_activity { ACTIVITY_STARTING, ACTIVITY_VALIDATING, ACTIVITY_SAVING, N_ACTIVITIES } report_activity;
 /* The time since `begun` (clock_seconds) went into it. */
 void report_spent(report *r, report_activity activity, double begun);
-/* The table at the end: time, losses, memory per rank beside what no sharding would take. Collective. */
+/* The table at the end: time, losses, and memory per rank compared with that of no sharding. Collective. */
 fsdp_status report_summary(report *r, train_run *run);
 
 #endif

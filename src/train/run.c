@@ -31,7 +31,7 @@ void run_say(train_run *run, fsdp_line kind, const char *format, ...)
         return;
     FILE *out = open_memstream(&text, &bytes);
     if (!out)
-        return; /* nothing depends on what is said */
+        return; /* nothing depends on a line that is lost */
     if (run->rank != 0)
         fprintf(out, "rank %d: ", run->rank);
     va_start(arguments, format);
@@ -82,7 +82,7 @@ static void settle_activations(train_run *run)
     c->offload_activations = false;
 }
 
-/* True: what was asked for has no effect here, which is to be said. */
+/* True: what was asked for has no effect here, and the user is to be told. */
 static bool settle_offload(train_run *run)
 {
     fsdp_config *c = &run->sharding.config;
@@ -220,14 +220,14 @@ static fsdp_status open_loader(train_run *run)
     return loader_create(run->data, &c, &run->loader);
 }
 
-/* Said when everything is open: what fails before it has one line, its own. */
+/* Printed when everything is open, so that a failure before has one line, its own. */
 static void say_choice(train_run *run)
 {
     if (run->sharding.reason[0])
         run_say(run, FSDP_LINE_INFO, "%s", run->sharding.reason);
 }
 
-/* A GPU that is asked for and not there is said, and the CPU computes. */
+/* If the GPU that was asked for is missing, says so and uses the CPU. */
 static fsdp_status open_world(train_run *run, fsdp_world_config *config)
 {
     if (run->settings->dry_run && device_is_described(config->device)) {

@@ -1,5 +1,5 @@
 /* A training job: everything that is open while it runs. run.c opens and closes it, loop.c steps, validate.c measures,
- * checkpoints.c saves and resumes, report.c speaks. */
+ * checkpoints.c saves and resumes, report.c reports. */
 #ifndef TRAIN_RUN_H
 #define TRAIN_RUN_H
 
@@ -14,7 +14,7 @@
 
 struct train_run {
     const fsdp_settings *settings; /* &used */
-    fsdp_settings used;            /* as given, then with what the model, the data and the memory decided */
+    fsdp_settings used;            /* as the user gave them, then with what followed from model, data and memory */
     char *init_from;               /* the path behind --init_from */
     fsdp_train_callbacks callbacks;
     fsdp_train_result result;
@@ -47,9 +47,9 @@ struct train_run {
 
     int64_t n_steps;           /* the value of `step` at which the run ends */
     int64_t steps_per_epoch;   /* with this world size */
-    int64_t schedule_offset;   /* step + this is where the learning rate's schedule stands */
+    int64_t schedule_offset;   /* step + this is the position in the learning-rate schedule */
     int64_t step;              /* optimizer steps done, over the job's whole life */
-    int64_t position;          /* global sample index: where the data stands */
+    int64_t position;          /* position in the data: a global sample index */
     int64_t previous_position; /* before the last step */
     int64_t tokens, samples;   /* of this run, over all ranks */
     double start;
@@ -64,9 +64,9 @@ struct train_run {
 fsdp_status run_open(const fsdp_settings *settings, const fsdp_train_callbacks *callbacks, train_run *run);
 void run_close(train_run *run);
 
-/* When the run ends, and the schedule that ends with it, from where it stands now. With --epochs that is a matter of
- * the data's position: steps done at another world size had another number of samples. The schedule goes on where a run
- * of this world size would be at that position. */
+/* Decides when the run and its schedule end, from the present position. With --epochs that depends on the position in
+ * the data: steps made at another world size had another number of samples. The schedule goes on where a run of this
+ * world size would be at that position. */
 fsdp_status run_plan_length(train_run *run);
 
 /* One line through the callback, from rank 0 (warnings from every rank, with its number). */
@@ -75,7 +75,7 @@ void run_say(train_run *run, fsdp_line kind, const char *format, ...) __attribut
 /* Which device on how many ranks plans are made for. */
 plan_world run_plan_world(const train_run *run);
 
-/* run_data.c. The tokenizer, the training data and the validation data; bad records are said by rank 0. */
+/* run_data.c. The tokenizer, the training data and the validation data; rank 0 reports bad records. */
 fsdp_status run_open_data(train_run *run);
 /* Warnings of the library as lines of rank 0, while the run is being opened and its log files do not exist yet. */
 void run_show_warnings(train_run *run, bool shown);
@@ -93,7 +93,8 @@ fsdp_status run_validate(train_run *run, double *loss);
 fsdp_status run_resume(train_run *run);
 /* Saves when the policy says so (`at_end`: the last one). */
 fsdp_status run_checkpoint(train_run *run, bool at_end);
-/* After numbers that are not finite: back to the last checkpoint, with the data going on behind what caused it. */
+/* After a loss or gradient that is not finite: goes back to the last checkpoint, but not in the data, so that the
+ * samples that caused it are left out. */
 fsdp_status run_rollback(train_run *run);
 fsdp_status run_finish_checkpoints(train_run *run); /* waits for the last, exports */
 

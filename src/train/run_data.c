@@ -36,8 +36,8 @@ static bool has_file(const char *folder, const char *name)
     return found;
 }
 
-/* The tokenizer that lies beside the model's weights or its configuration, when none is named. One that cannot be read
- * is an error only where text is read: its reason waits in run->no_tokenizer. */
+/* The tokenizer in the folder of the model's weights or configuration, when none is named. If it cannot be read, that
+ * is an error only for a run that reads text; run->no_tokenizer keeps the reason. */
 static fsdp_status open_models_tokenizer(train_run *run)
 {
     static const char *const others[] = {"tokenizer.model", "spiece.model", "vocab.json", "tokenizer_config.json"};
@@ -93,7 +93,7 @@ static void say_reading(void *context, int64_t bytes, int64_t tokens, double par
             part > 0 ? (now - r->began) * (1 - part) / part : 0);
 }
 
-/* malloc'd; NULL when nobody says where: tokens then stay in memory. */
+/* malloc'd; NULL when no folder is known: tokens then stay in memory. */
 static char *token_cache(void)
 {
     const char *own = environment_text("FSDP_CACHE_DIR"), *user = environment_text("XDG_CACHE_HOME");

@@ -1,4 +1,4 @@
-/* What the devices of a job could do at most, so that a step can be said as a share of it. */
+/* The peak rate of a job's devices, so that a step can be given as a share of it. */
 #ifndef TRAIN_UTILIZATION_H
 #define TRAIN_UTILIZATION_H
 

@@ -1,6 +1,6 @@
-/* The watchdog beside NCCL: every rank says what it calls, rank 0 compares (ledger.h), and a failure anywhere,
- * a lost process, a different path, a rank that does not come, is known everywhere within moments. Saying it costs the
- * calling thread a copy of a few hundred bytes; a thread of its own does the rest, over the meeting's connections. */
+/* The watchdog beside NCCL: every rank reports what it calls and rank 0 compares (ledger.h), so that all ranks learn of
+ * a failure within moments: a lost process, another order of calls, a rank that does not come. A report costs the
+ * calling thread a copy of a few hundred bytes; a thread of its own sends it over the meeting's connections. */
 #ifndef COMM_MEET_WATCHDOG_H
 #define COMM_MEET_WATCHDOG_H
 
@@ -16,7 +16,7 @@ typedef struct watchdog_config {
     double timeout_seconds; /* of the meeting, and of every collective that lacks a rank */
     /* A peer failed, or the ranks do not agree; called once, on the watchdog's thread. */
     void (*fail)(void *context, fsdp_status status, const char *text);
-    /* What else is to be looked after, every ROLL_TICK_MILLISECONDS, on the watchdog's thread; optional. */
+    /* Called every WATCHDOG_TICK_MILLISECONDS on the watchdog's thread, for other work; optional. */
     void (*tick)(void *context);
     void *context;
 } watchdog_config;
@@ -27,7 +27,7 @@ fsdp_status watchdog_open(const watchdog_config *config, void *payload, watchdog
 /* The same over a meeting that is open already, which is taken. */
 struct meeting;
 fsdp_status watchdog_open_over(const watchdog_config *config, struct meeting *m, watchdog **out);
-void watchdog_round(watchdog *r, int milliseconds); /* what the thread does over and over; where there is none */
+void watchdog_round(watchdog *r, int milliseconds); /* one round of the thread's work, for callers without the thread */
 fsdp_status watchdog_begin(watchdog *r);            /* starts the thread: `fail` and `tick` may be called from now on */
 void watchdog_end(watchdog *r);                     /* ends it; not from it */
 void watchdog_close(watchdog *r);                   /* says goodbye; NULL is legal */

@@ -235,7 +235,7 @@ static fsdp_status place_units(fsdp_model *m)
 /* Keeps only as many bits as the buffer's type has, rounded to nearest even. */
 static float rounded(float x, fsdp_dtype dtype)
 {
-    uint32_t bits, dropped = dtype == FSDP_BF16 ? 16 : 13; /* of the 23 bits behind the point */
+    uint32_t bits, dropped = dtype == FSDP_BF16 ? 16 : 13; /* of the 23 bits after the point */
     if (dtype == FSDP_F32 || !isfinite(x))
         return x;
     if (dtype == FSDP_F16 && fabsf(x) < 0x1p-14f)

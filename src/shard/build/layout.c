@@ -13,7 +13,7 @@ static int64_t up_to_block(int64_t n)
     return ceil_div(n, LAYOUT_BLOCK) * LAYOUT_BLOCK;
 }
 
-/* Appends a parameter, or the whole group that it heads, behind what the segment holds. */
+/* Appends a parameter, or the whole group that it heads, to the segment. */
 static fsdp_status place_group(layout_segment *s, fsdp_parameter *head)
 {
     int64_t at = up_to_block(s->numel);

@@ -29,10 +29,10 @@ struct offload {
     device *host;
     bool owns_host;
     stream *host_stream, *worker_stream; /* of host: the caller's thread, the worker's */
-    stream *sums;                        /* what is left to sum, and squares: not behind the gradients that leave */
+    stream *sums;                        /* remaining sums and squares, which must not wait for gradients that leave */
     stream *out, *in, *back;             /* to the host; to the device: copies (the worker's), sums (the caller's) */
-    event *marker;                       /* where compute stands */
-    event *summed;                       /* where sums stands: all squares enqueued so far */
+    event *marker;                       /* how far compute has come */
+    event *summed;                       /* how far sums has come: all squares enqueued so far */
     offload_unit *units;                 /* (n_units) */
     int *order;                          /* (n_units): scratch for handing over */
     unit_worker *worker;
@@ -221,7 +221,7 @@ stream *offload_host_stream(const fsdp_model *m)
 
 /* ---- Gradients ---- */
 
-/* Work enqueued on `s` from now on comes behind what compute has so far. */
+/* Work enqueued on `s` from now on runs after what compute has so far. */
 static fsdp_status follow_compute(offload *o, stream *s)
 {
     device *dev = o->model->dev;

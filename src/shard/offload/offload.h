@@ -9,7 +9,7 @@
  *
  * Gradients leave on a stream of their own as soon as they are summed; when all ranks know the norm, which does not
  * wait for those still leaving, a thread updates unit after unit in the order in which forward needs them (those that
- * have arrived first) and sends each copy back, while the next forward runs behind it. The caller's thread waits for a
+ * have arrived first) and sends each copy back, while the next forward already runs. The caller's thread waits for a
  * unit only where the schedule says that its copy is needed. */
 #ifndef SHARD_OFFLOAD_OFFLOAD_H
 #define SHARD_OFFLOAD_OFFLOAD_H

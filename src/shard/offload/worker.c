@@ -100,7 +100,7 @@ static void *work_main(void *context)
         if (status != FSDP_OK)
             fail(w, status, w->layout->units[index].name);
         else
-            remove_at(w, at); /* units given meanwhile would be behind it, and are not given before it is done */
+            remove_at(w, at); /* units added meanwhile would come after it, and none is added before it is done */
         pthread_cond_broadcast(&w->changed);
     }
     pthread_cond_broadcast(&w->changed);

@@ -1,5 +1,5 @@
-/* A thread that works through units in the background, in the order they were given, and tells when each is done. What
- * the work is, its caller says; here are the queue, the waiting and the failures. */
+/* A thread that works through units in the background, in the order they were given, and tells when each is done. Its
+ * caller says what the work is; this has the queue, the waiting and the failures. */
 #ifndef SHARD_OFFLOAD_WORKER_H
 #define SHARD_OFFLOAD_WORKER_H
 
@@ -10,7 +10,7 @@
 typedef struct unit_worker unit_worker;
 
 typedef struct unit_work {
-    /* Whether `run` may be called now; units that are not ready are passed over and asked again. Never blocks. */
+    /* Whether `run` may be called now; units that are not ready are skipped and asked again later. Never blocks. */
     fsdp_status (*ready)(void *context, int unit, bool *ready);
     fsdp_status (*run)(void *context, int unit);
     void *context; /* borrowed until the work is done */

@@ -112,7 +112,7 @@ static void count_residents(const fsdp_model *m, const memory_plan_request *r, m
 }
 
 /* What one rank receives, as comm counts it: of every gathered unit all but its own shard; of every reduction its shard
- * from all others; in a sum that everybody gets, both of these for an n-th part. */
+ * from all others; for a sum that all ranks get, both of these for an n-th part. */
 static void count_traffic(const fsdp_model *m, const schedule *s, memory_plan *out)
 {
     int64_t param = (int64_t)fsdp_dtype_size(m->config.param_dtype),

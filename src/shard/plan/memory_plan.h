@@ -29,7 +29,7 @@ typedef struct memory_plan {
     size_t communication; /* control pages and staging area of the backend */
     size_t validation;    /* what evaluating takes beyond the training step: its gathered units, its activations */
     size_t total;
-    /* In host memory, beside the total. */
+    /* In host memory, not part of the total. */
     size_t host_state;        /* masters, gradients and moments of offloaded units, what their copies are made from */
     size_t host_activations;  /* that wait for backward */
     size_t host_snapshot;     /* of asynchronous checkpoints */
@@ -55,13 +55,13 @@ typedef struct memory_plan_request {
     device *dev; /* whose workspaces count */
     int n_ranks;
     int ranks_per_node;
-    int rank;               /* whose bytes; MEMORY_PLAN_LARGEST: of one with most to hold */
+    int rank;               /* whose bytes; MEMORY_PLAN_LARGEST: of the rank that holds most */
     const char *backend;    /* of communication; NULL: what fits */
     int moments;            /* fp32 numbers of optimizer state per parameter */
     plan_recorder record;   /* a training step */
     plan_recorder evaluate; /* a step of validation; NULL: none */
     void *context;
-    /* Host memory of an asynchronous checkpoint in which this rank writes so many bytes; NULL: checkpoints take none.
+    /* Host memory of an asynchronous checkpoint in which this rank writes that many bytes; NULL: checkpoints take none.
      */
     size_t (*snapshot)(int64_t bytes);
     bool snapshot_of_all; /* every rank writes all that it holds (local checkpoints), not only what is its to write */

@@ -96,8 +96,8 @@ static bool used_twice(const unit_use *u)
     return u->forward_last >= 0 && u->backward_first >= 0;
 }
 
-/* Units at the turn from forward to backward are not given up: the one whose forward reaches furthest, and before it as
- * many as would be gathered ahead of their backward there anyway. Holding them on takes no more memory than that. */
+/* Units at the turn from forward to backward are not released: the one whose forward reaches furthest, and as many
+ * before it as prefetch would gather there for backward anyway. Keeping them takes no more memory than that. */
 static bool stays_over_turn(const planning *g, int unit)
 {
     bool prefetch = g->o->backward_prefetch != FSDP_PREFETCH_NONE;

@@ -1,6 +1,6 @@
-/* When units are gathered, given up and reduced: a list of events between the instructions of a program, and the place
+/* When units are gathered, released and reduced: a list of events between the instructions of a program, and the place
  * of every gathered unit and full gradient in memory. Follows from where the program uses parameters; the same for
- * every step, so pointers repeat. Pure planning: unit.c carries it out. */
+ * every step, so pointers repeat. Pure planning: step/events.c carries it out. */
 #ifndef SHARD_PLAN_SCHEDULE_H
 #define SHARD_PLAN_SCHEDULE_H
 
@@ -28,7 +28,7 @@ typedef enum schedule_action {
     /* In the order in which they happen before one instruction. */
     ACTION_REDUCE,    /* start reducing the unit's gradients */
     ACTION_REDUCED,   /* wait for that; the buffer is free after */
-    ACTION_RELEASE,   /* give up the full parameters */
+    ACTION_RELEASE,   /* release the full parameters */
     ACTION_REFRESH,   /* offloaded: the copy that is gathered has come from the host's last optimizer step */
     ACTION_GATHER,    /* start gathering */
     ACTION_AWAIT,     /* the full parameters are there */

@@ -1,5 +1,5 @@
-/* Choices that the device made by timing: rank 0's hold for every rank. They are handed over after the first optimizer
- * step, in which rank 0 timed what the step runs while the others went by rule. */
+/* Kernels that the device chose by timing: rank 0's choices hold for every rank. It shares them after the first
+ * optimizer step, in which rank 0 timed the step's kernels while the other ranks chose by rule. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "shard/model.h"
 
-/* Rank 0's part of one round goes to everybody; the others have nothing to give. */
+/* Rank 0's part of one round goes to all ranks; the others have nothing to share. */
 static fsdp_status hand_round(fsdp_model *m, const char *mine, size_t n, char *all, size_t *all_bytes)
 {
     return comm_exchange(comm_world(m->world->comm), "choices of the device", mine, n, COMM_EXCHANGE_BYTES, all,

@@ -1,5 +1,5 @@
-/* The schedule's events, carried out between the instructions of a program. When each happens was planned; what a unit
- * may do is its own business, and what offloaded ones do besides is offload.c's. */
+/* The schedule's events, carried out between the instructions of a program. schedule.c planned when each happens;
+ * unit.c decides what a unit may do, and offload.c does the rest for offloaded units. */
 #include "shard/step/events.h"
 
 #include "shard/offload/offload.h"

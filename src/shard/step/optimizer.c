@@ -55,7 +55,7 @@ void fsdp_optimizer_free(fsdp_optimizer *o)
 {
     if (!o)
         return;
-    (void)offload_settle(o->model); /* a failure there was, or will be, reported by whoever uses the model */
+    (void)offload_settle(o->model); /* its failure is reported by the next call that uses the model */
     recorded_forget(o->model->dev, &o->recorded);
     update_free(o->update);
     free(o);
@@ -143,7 +143,7 @@ fsdp_status fsdp_step(fsdp_optimizer *o, fsdp_step_report *report)
                          (long long)m->step - 1);
     if (m->offload && !skipped) {
         o->host_scalars = scalars.optimizer;
-        FSDP_TRY(offload_update(m, update_in_host_memory, o)); /* goes on behind the next forward */
+        FSDP_TRY(offload_update(m, update_in_host_memory, o)); /* goes on during the next forward */
     }
     adjust_loss_scale(o, skipped);
     o->steps += !skipped;

@@ -25,7 +25,7 @@ void recorded_forget(device *dev, recorded_work *r)
     r->oldest = 0;
 }
 
-/* The recording for these facts; a free place, or the oldest's, where there is none. */
+/* The recording for these facts; otherwise a free place, or that of the oldest. */
 static recorded_graph *find(device *dev, recorded_work *r, recorded_facts facts)
 {
     uint64_t key = hash_bytes(HASH_START, facts.bytes, facts.n);
@@ -92,7 +92,7 @@ bool program_is_recordable(const program *p)
     return true;
 }
 
-/* Where the stretch that begins with instruction `first` ends; *next: the first event behind `first`. */
+/* Where the stretch that begins with instruction `first` ends; *next: the first event after `first`. */
 static int stretch_end(const program *p, const schedule *s, int first, int *next)
 {
     int end = first + 1;

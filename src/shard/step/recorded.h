@@ -8,14 +8,14 @@
 #include "shard/plan/schedule.h"
 #include "tensor/program.h"
 
-/* What a recording depends on besides what stays as it is while there are recordings: plain bytes without padding. */
+/* What may change from run to run and a recording depends on: plain bytes without padding. */
 typedef struct recorded_facts {
     const void *bytes;
     size_t n;
 } recorded_facts;
 
-/* `fixed` is the same for as long as its recordings are kept: pointers to memory, chosen kernels; whoever changes any
- * of it forgets them. `facts` is all that may differ from one run to the next. */
+/* `fixed` is the same for as long as its recordings are kept: pointers to memory, chosen kernels; code that changes any
+ * of it drops them. `facts` is all that may differ from one run to the next. */
 typedef fsdp_status (*recordable)(const void *fixed, const void *facts);
 
 /* One recording for each of the facts seen: plainly run once (which lets libraries choose and prepare), recorded the
@@ -33,8 +33,8 @@ typedef struct recorded_work {
     int oldest; /* gives way when facts are new and all places are taken */
 } recorded_work;
 
-/* Only where the device has graphs and nobody listens to operations (a graph reports none); otherwise `work` is simply
- * run. Work that fails is forgotten. */
+/* Records only if the device has graphs and no listener wants operations (a graph reports none); otherwise just runs
+ * `work`. Work that fails is forgotten. */
 fsdp_status recorded_run(device *dev, stream *s, recorded_work *r, recordable work, const void *fixed,
                          recorded_facts facts);
 void recorded_forget(device *dev, recorded_work *r);

@@ -37,7 +37,7 @@ typedef struct unit {
 fsdp_status unit_move_parameters(unit *u, parameter_state to);
 fsdp_status unit_move_gradients(unit *u, gradient_state to);
 
-/* Full parameters at `memory` (param_dtype, segments one behind the other): start, wait, let go. */
+/* Full parameters at `memory` (param_dtype, one segment after another): start, wait, release. */
 fsdp_status unit_gather(unit *u, comm_group *g, fsdp_dtype dtype, uint8_t *memory, int64_t step, stream *s);
 fsdp_status unit_await(unit *u, fsdp_dtype dtype, uint8_t *memory, stream *s);
 fsdp_status unit_release(unit *u);
