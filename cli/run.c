@@ -114,7 +114,7 @@ static const char *wrong_options(const run_options *o, bool has_program)
     if (o->node_rank >= o->nnodes)
         return "--node_rank and --nnodes contradict each other: hosts are counted from 0";
     if (o->nnodes > 1 && !o->master_addr)
-        return "--master_addr is wanted with several hosts: where rank 0 runs";
+        return "several hosts need --master_addr: the address of rank 0";
     return NULL;
 }
 

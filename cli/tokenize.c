@@ -310,7 +310,7 @@ static int make_token_file(const tokenize_options *o, const fsdp_tokenizer *toke
            (long long)result.n_tokens, (long long)result.n_documents, 1e-6 * (double)result.n_bytes, seconds,
            1e-6 * (double)result.n_bytes / (seconds + 1e-9));
     if (result.n_skipped)
-        printf("%lld bad records were passed over\n", (long long)result.n_skipped);
+        printf("skipped %lld bad records\n", (long long)result.n_skipped);
     return 0;
 }
 

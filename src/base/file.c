@@ -47,7 +47,7 @@ static const char *kind_of(mode_t mode)
 static fsdp_status check_regular(const char *path, const struct stat *info, uint64_t most)
 {
     if (!S_ISREG(info->st_mode))
-        return error_set(FSDP_ERR_INPUT, "%s: is %s, a regular file is wanted", path, kind_of(info->st_mode));
+        return error_set(FSDP_ERR_INPUT, "%s: is %s, a regular file is expected", path, kind_of(info->st_mode));
     if ((uint64_t)info->st_size > most)
         return error_set(FSDP_ERR_INPUT, "%s: has %lld bytes, at most %llu are read", path, (long long)info->st_size,
                          (unsigned long long)most);

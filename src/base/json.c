@@ -65,7 +65,7 @@ static fsdp_status refuse(const char *name, const char *key, const json_t *value
 static fsdp_status find(const char *name, const json_t *object, const char *key, const json_t **out)
 {
     if (!json_is_object(object))
-        return error_set(FSDP_ERR_INPUT, "%s: an object with the field \"%s\" is wanted, there is %s", name, key,
+        return error_set(FSDP_ERR_INPUT, "%s: an object with the field \"%s\" is expected, there is %s", name, key,
                          object ? type_name(object) : "nothing");
     const json_t *value = json_object_get(object, key);
     *out = json_is_null(value) ? NULL : value;

@@ -110,8 +110,8 @@ fsdp_status fsdp_checkpoint_prune(const fsdp_checkpoint_prune_config *given, cha
         return error_set(FSDP_ERR_INPUT, "%s: no directory of checkpoints",
                          config->directory ? config->directory : "(none)");
     if (config->keep < 1 || config->keep_every < 0)
-        return error_set(FSDP_ERR_INPUT, "at least one checkpoint is kept: keep is %d, keep every %lld", config->keep,
-                         (long long)config->keep_every);
+        return error_set(FSDP_ERR_INPUT, "at least one checkpoint must be kept: keep is %d, keep every %lld",
+                         config->keep, (long long)config->keep_every);
     int n_kept = 0;
     json_t *removed = json_array();
     fsdp_status status = prune_all(config, removed, &n_kept);

@@ -33,7 +33,7 @@ _Static_assert(sizeof(candidates) <= COMM_EXCHANGE_BYTES, "candidates travel in 
 static void warn(const ckpt_entry *entry, int rank)
 {
     if (rank == 0 || entry->rank == rank)
-        log_write(LOG_WARNING, "checkpoint %s is %s and passed over: %s", entry->path,
+        log_write(LOG_WARNING, "checkpoint %s is %s and was skipped: %s", entry->path,
                   ckpt_condition_name(entry->condition), entry->reason);
 }
 
@@ -151,7 +151,7 @@ static fsdp_status try_all(const char *directory, const ckpt_load_config *config
         }
         ckpt_load_result_free(result);
         if (rank == 0)
-            log_write(LOG_WARNING, "checkpoint %s is corrupt and passed over: %s", path, fsdp_last_error());
+            log_write(LOG_WARNING, "checkpoint %s is corrupt and was skipped: %s", path, fsdp_last_error());
         snprintf(last, sizeof last, "%s", fsdp_last_error());
         c->n_damaged++;
         free(path);

@@ -54,7 +54,7 @@ static fsdp_status find_piece(const ckpt_source *s, const manifest_tensor *tenso
     int64_t wanted = kind == CKPT_FULL ? tensor->numel : piece->count;
     if (stored->dtype != FSDP_F32 || stored->numel != wanted)
         return error_set(FSDP_ERR_INPUT,
-                         "%s: tensor %s in %s is %" PRId64 " elements of %s; %" PRId64 " of F32 are wanted", s->path,
+                         "%s: tensor %s in %s is %" PRId64 " elements of %s; %" PRId64 " of F32 are expected", s->path,
                          key, s->manifest->files[piece->file].name, stored->numel, stored->dtype_name, wanted);
     *out = (source_piece){.first = piece->first,
                           .count = piece->count,

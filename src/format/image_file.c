@@ -75,8 +75,7 @@ static fsdp_status check_ended(byte_stream *stream)
     size_t got;
     FSDP_TRY(byte_stream_read(stream, &extra, 1, &got));
     if (got > 0)
-        return error_set(FSDP_ERR_INPUT, "%s: goes on behind the bytes that its header states",
-                         byte_stream_path(stream));
+        return error_set(FSDP_ERR_INPUT, "%s: is longer than its header states", byte_stream_path(stream));
     return FSDP_OK;
 }
 

@@ -215,7 +215,7 @@ static fsdp_status open_all(generation *g)
     if (!(c->temperature >= 0) || !(c->top_p > 0 && c->top_p <= 1) || c->top_k < 0)
         return error_set(
             FSDP_ERR_INPUT,
-            "temperature %g, top_k %lld, top_p %g: at least 0, at least 0, above 0 and at most 1 are wanted",
+            "temperature %g, top_k %lld, top_p %g: at least 0, at least 0, above 0 and at most 1 are expected",
             c->temperature, (long long)c->top_k, c->top_p);
     FSDP_TRY(hub_find(HUB_MODEL, c->model, NULL, &found));
     fsdp_status status = report_resolve(found, &g->path);

@@ -182,7 +182,7 @@ static fsdp_status forget_half(generator *g, int32_t token, float *logits)
 {
     int64_t kept = g->capacity / 2;
     if (g->type == MODEL_T5)
-        return error_set(FSDP_ERR_INPUT, "an answer of more than %lld tokens; there is no room for it",
+        return error_set(FSDP_ERR_INPUT, "there is no room for an answer of more than %lld tokens",
                          (long long)g->capacity);
     memmove(g->text, g->text + g->capacity - kept, (size_t)kept * sizeof *g->text);
     g->text[kept] = token;

@@ -275,7 +275,7 @@ static fsdp_status parse(const char *name, const json_t *o, bool warns, model_co
 {
     const family *f = NULL;
     if (!json_is_object(o))
-        return error_set(FSDP_ERR_INPUT, "%s: a JSON object is wanted", name);
+        return error_set(FSDP_ERR_INPUT, "%s: a JSON object is expected", name);
     FSDP_TRY(find_family(name, o, &f));
     *out = model_config_default(f->type);
     FSDP_TRY(parse_fields(name, o, f, warns, out));

@@ -81,7 +81,7 @@ bool flags_switch(const char *text, bool *out)
 
 static fsdp_status wrong_number(const fsdp_flag *flag, const char *text, const char *wanted)
 {
-    return error_set(FSDP_ERR_INPUT, "--%s=%s: %s is wanted", flag->name, text, wanted);
+    return error_set(FSDP_ERR_INPUT, "--%s=%s: %s is expected", flag->name, text, wanted);
 }
 
 static fsdp_status check_bounds(const fsdp_flag *flag, const char *text, double value)
@@ -163,7 +163,7 @@ static fsdp_status wrong_choice(const fsdp_flag *flag, const char *text)
         candidates[n++] = c->name;
     }
     const char *near = fsdp_nearest(text, candidates, n);
-    return error_set(FSDP_ERR_INPUT, "--%s=%s: one of %s is wanted%s%s%s", flag->name, text, names,
+    return error_set(FSDP_ERR_INPUT, "--%s=%s: one of %s is expected%s%s%s", flag->name, text, names,
                      near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
 }
 

@@ -166,7 +166,7 @@ static bool check_extras(fsdp_tape *t, const fsdp_attention_config *f, const att
 {
     const fsdp_tensor *bias = f->bias, *mask = f->key_mask;
     if (mask && (mask->dtype != FSDP_I32 || mask->numel != o->batch * o->kv_length)) {
-        tape_refuse(t, "attention: the key mask is %s; int32 (%lld, %lld) is wanted", tape_shape_text(t, mask),
+        tape_refuse(t, "attention: the key mask is %s; int32 (%lld, %lld) is expected", tape_shape_text(t, mask),
                     (long long)o->batch, (long long)o->kv_length);
         return false;
     }

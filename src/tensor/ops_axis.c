@@ -215,7 +215,7 @@ fsdp_tensor *fsdp_index_select(fsdp_tape *t, fsdp_tensor *x, int dim, fsdp_tenso
     if (!x || !index)
         return NULL;
     if (x->dtype > FSDP_F16 || index->dtype != FSDP_I32 || d < 0)
-        return tape_refuse(t, "index_select: %s %s along %d by %s; floating values and an int32 index are wanted",
+        return tape_refuse(t, "index_select: %s %s along %d by %s; floating values and an int32 index are expected",
                            fsdp_dtype_name(x->dtype), tape_shape_text(t, x), dim, fsdp_dtype_name(index->dtype));
     return gather(t, x, d, index, false);
 }
@@ -264,7 +264,7 @@ fsdp_tensor *ops_one_hot(fsdp_tape *t, fsdp_tensor *ids, int64_t classes, int32_
     if (!ids)
         return NULL;
     if (ids->dtype != FSDP_I32 || classes < 1 || ids->n_dims >= FSDP_MAX_DIMS || dtype > FSDP_F16)
-        return tape_refuse(t, "one_hot: %lld classes of %s %s as %s; int32 ids of at most %d dimensions are wanted",
+        return tape_refuse(t, "one_hot: %lld classes of %s %s as %s; int32 ids of at most %d dimensions are expected",
                            (long long)classes, fsdp_dtype_name(ids->dtype), tape_shape_text(t, ids),
                            fsdp_dtype_name(dtype), FSDP_MAX_DIMS - 1);
     memset(&o, 0, sizeof o);

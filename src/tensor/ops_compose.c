@@ -35,7 +35,7 @@ fsdp_loss fsdp_cross_entropy_smoothed(fsdp_tape *t, fsdp_tensor *logits, fsdp_te
         return no_loss;
     int64_t classes = tensor_columns(logits);
     if (smoothing < 0 || smoothing >= 1 || labels->dtype != FSDP_I32 || labels->numel != tensor_rows(logits)) {
-        tape_refuse(t, "cross_entropy: labels %s for logits %s, smoothing %g; a label a row and [0, 1) are wanted",
+        tape_refuse(t, "cross_entropy: labels %s for logits %s, smoothing %g; a label a row and [0, 1) are expected",
                     tape_shape_text(t, labels), tape_shape_text(t, logits), (double)smoothing);
         return no_loss;
     }

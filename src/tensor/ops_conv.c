@@ -211,7 +211,7 @@ fsdp_tensor *fsdp_conv1d(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp
     if (!x || !weight)
         return NULL;
     if (x->n_dims != 3 || weight->n_dims != 3)
-        return tape_refuse(t, "conv1d: x %s and weight %s; (N, C, L) and (O, C / groups, kernel) are wanted",
+        return tape_refuse(t, "conv1d: x %s and weight %s; (N, C, L) and (O, C / groups, kernel) are expected",
                            tape_shape_text(t, x), tape_shape_text(t, weight));
     fsdp_window window = {1, weight->shape[2], 1, stride, 0, padding};
     int64_t x_shape[] = {x->shape[0], x->shape[1], 1, x->shape[2]},
@@ -269,7 +269,7 @@ static fsdp_tensor *pool(fsdp_tape *t, const op_def *op, fsdp_tensor *x, fsdp_wi
     if (!x)
         return NULL;
     if (x->n_dims != 4 || window.padding_h != 0 || window.padding_w != 0)
-        return tape_refuse(t, "%s: x is %s with padding %lld; (N, C, H, W) without padding is wanted", op->name,
+        return tape_refuse(t, "%s: x is %s with padding %lld; (N, C, H, W) without padding is expected", op->name,
                            tape_shape_text(t, x), (long long)window.padding_h);
     int64_t shape[] = {x->shape[0], x->shape[1], covered(x->shape[2], window.kernel_h, window.stride_h, 0),
                        covered(x->shape[3], window.kernel_w, window.stride_w, 0)};

@@ -178,7 +178,7 @@ static fsdp_tensor *linear(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fs
     if (!y)
         return NULL;
     if (residual && (residual->numel != y->numel || residual->dtype != y->dtype))
-        return tape_refuse(t, "linear: the residual is %s where %s is wanted", tape_shape_text(t, residual),
+        return tape_refuse(t, "linear: the residual is %s where %s is expected", tape_shape_text(t, residual),
                            tape_shape_text(t, y));
     fsdp_tensor *inputs[] = {x, weight, bias, residual};
     return tape_record(t, &linear_op, 4, inputs, 1, &y, NULL, 0, 1u << X | 1u << WEIGHT, 0) ? y : NULL;

@@ -69,7 +69,7 @@ fsdp_loss fsdp_cross_entropy(fsdp_tape *t, fsdp_tensor *logits, fsdp_tensor *lab
     if (!logits || !labels)
         return (fsdp_loss){NULL, NULL};
     if (labels->dtype != FSDP_I32 || labels->numel != tensor_rows(logits)) {
-        tape_refuse(t, "cross_entropy: labels %s for logits %s; one int32 label a row is wanted",
+        tape_refuse(t, "cross_entropy: labels %s for logits %s; one int32 label a row is expected",
                     tape_shape_text(t, labels), tape_shape_text(t, logits));
         return (fsdp_loss){NULL, NULL};
     }

@@ -46,7 +46,7 @@ static fsdp_tensor *map(fsdp_tape *t, fsdp_tensor *x, map_kind kind, float power
     if (!x)
         return NULL;
     if (x->dtype > FSDP_F16)
-        return tape_refuse(t, "a function of %s %s: floating values are wanted", fsdp_dtype_name(x->dtype),
+        return tape_refuse(t, "a function of %s %s: floating values are expected", fsdp_dtype_name(x->dtype),
                            tape_shape_text(t, x));
     fsdp_tensor *y = tape_value(t, x->dtype, x->n_dims, x->shape);
     return y && tape_record(t, &map_op, 1, &x, 1, &y, &o, sizeof o, 1, 0) ? y : NULL;
@@ -267,7 +267,7 @@ static fsdp_tensor *combine(fsdp_tape *t, combine_kind kind, int n_inputs, fsdp_
     memset(&o, 0, sizeof o);
     for (int i = 0; i < 2; i++) {
         if (x[i] && (x[i]->dtype > FSDP_F16 || x[i]->dtype != like->dtype))
-            return tape_refuse(t, "%s: operands of %s and %s; floating values of one type are wanted (fsdp_cast)",
+            return tape_refuse(t, "%s: operands of %s and %s; floating values of one type are expected (fsdp_cast)",
                                combine_names[kind], fsdp_dtype_name(like->dtype), fsdp_dtype_name(x[i]->dtype));
     }
     if (!join_shapes(x, n_inputs, &n_dims, o.shape))
@@ -311,7 +311,7 @@ static bool check_mask(fsdp_tape *t, const fsdp_tensor *mask)
 {
     if (mask->dtype == FSDP_I32)
         return true;
-    tape_refuse(t, "where: the mask is %s; int32 is wanted, 0 for no", fsdp_dtype_name(mask->dtype));
+    tape_refuse(t, "where: the mask is %s; int32 is expected, 0 for no", fsdp_dtype_name(mask->dtype));
     return false;
 }
 

@@ -236,7 +236,7 @@ fsdp_tensor *fsdp_batchnorm2d(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight,
     if (!x || !weight || !bias || !running_mean || !running_var)
         return NULL;
     if (x->n_dims != 4)
-        return tape_refuse(t, "batchnorm2d: x is %s; (N, C, H, W) is wanted", tape_shape_text(t, x));
+        return tape_refuse(t, "batchnorm2d: x is %s; (N, C, H, W) is expected", tape_shape_text(t, x));
     int64_t channels = x->shape[1];
     if (weight->numel != channels || bias->numel != channels || running_mean->numel != channels ||
         running_var->numel != channels)

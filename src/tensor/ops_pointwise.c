@@ -330,7 +330,7 @@ fsdp_tensor *fsdp_embedding(fsdp_tape *t, fsdp_tensor *ids, fsdp_tensor *table)
     if (!ids || !table)
         return NULL;
     if (ids->dtype != FSDP_I32 || table->n_dims != 2 || ids->n_dims + 1 > FSDP_MAX_DIMS)
-        return tape_refuse(t, "embedding: ids %s %s into a table %s; int32 ids and a matrix are wanted",
+        return tape_refuse(t, "embedding: ids %s %s into a table %s; int32 ids and a matrix are expected",
                            fsdp_dtype_name(ids->dtype), tape_shape_text(t, ids), tape_shape_text(t, table));
     int64_t shape[FSDP_MAX_DIMS];
     memcpy(shape, ids->shape, sizeof shape);

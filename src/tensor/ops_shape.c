@@ -34,7 +34,7 @@ fsdp_tensor *fsdp_reshape(fsdp_tape *t, fsdp_tensor *x, int n_dims, const int64_
         return NULL;
     if (x->kind != TENSOR_VALUE)
         return tape_refuse(
-            t, "reshape: only values can be reshaped; give the input or parameter the shape that is wanted");
+            t, "reshape: only values can be reshaped; give the input or parameter the shape that is expected");
     int64_t shape[FSDP_MAX_DIMS], known = 1;
     int free_dim = -1;
     if (n_dims < 1 || n_dims > FSDP_MAX_DIMS)

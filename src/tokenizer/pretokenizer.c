@@ -168,7 +168,7 @@ static fsdp_status add_cuts(pretokenizer *p, const char *name, const json_t *obj
     if (c->kind == CUT_METASPACE && c->scheme == PREPEND_FIRST && prepends)
         return error_set(
             FSDP_ERR_UNSUPPORTED,
-            "%s: Metaspace with prepend_scheme first behind another Metaspace or ByteLevel is not supported", name);
+            "%s: Metaspace with prepend_scheme first after another Metaspace or ByteLevel is not supported", name);
     return FSDP_OK;
 }
 

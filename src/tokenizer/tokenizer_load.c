@@ -66,7 +66,7 @@ static fsdp_status check_start(const char *name, const tokenizer_tables *t)
     if (at == 0 || (at == 1 && !normalizer_drops_front(t->normalizer)) || normalizer_is_empty(t->normalizer))
         return FSDP_OK;
     return error_set(FSDP_ERR_UNSUPPORTED,
-                     "%s: Metaspace with prepend_scheme first behind this normalizer is not supported", name);
+                     "%s: Metaspace with prepend_scheme first after this normalizer is not supported", name);
 }
 
 /* The ids that are put around a text must be rows of an embedding too. */

@@ -197,7 +197,7 @@ static fsdp_status judge_save(train_run *run, fsdp_status status, const ckpt_sav
     run->last_saved_step = -1;
     if (run->settings->on_checkpoint_failure == FSDP_FAILURE_STOP)
         return status;
-    run_say(run, FSDP_LINE_WARNING, "checkpoint failed, training goes on: %s", run->save_message);
+    run_say(run, FSDP_LINE_WARNING, "checkpoint failed, training continues: %s", run->save_message);
     return FSDP_OK;
 }
 

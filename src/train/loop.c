@@ -130,7 +130,7 @@ static fsdp_status say_sample(train_run *run)
         return FSDP_OK;
     FSDP_TRY(run_sample(run, run->settings->sample_prompt, run->settings->sample_tokens, &text));
     if (text)
-        run_say(run, FSDP_LINE_INFO, "\nA sample of what it writes now:\n\n%s", text);
+        run_say(run, FSDP_LINE_INFO, "\nA sample of what the model writes:\n\n%s", text);
     free(text);
     return FSDP_OK;
 }

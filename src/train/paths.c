@@ -31,7 +31,7 @@ static fsdp_status check_output(const char *flag, const char *path, bool is_fold
     if (snprintf(folder, sizeof folder, "%s", path) >= PATH_MAX)
         return error_set(FSDP_ERR_INPUT, "--%s: the path is too long", flag);
     if (!is_folder && file_is_directory(path))
-        return error_set(FSDP_ERR_INPUT, "--%s=%s is a folder; a file is wanted", flag, path);
+        return error_set(FSDP_ERR_INPUT, "--%s=%s is a folder; a file is expected", flag, path);
     if (!is_folder)
         cut_name(folder);
     while (access(folder, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR))

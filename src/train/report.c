@@ -387,7 +387,7 @@ fsdp_status report_summary(report *r, train_run *run)
     if (status == FSDP_OK)
         run_say(run, FSDP_LINE_INFO, "\n%s", table);
     if (status == FSDP_OK && s->memory_report)
-        run_say(run, FSDP_LINE_INFO, "\nMemory of each rank, beside the same step without sharding:\n%s", memory);
+        run_say(run, FSDP_LINE_INFO, "\nMemory of each rank, and of the same step without sharding:\n%s", memory);
     free(table);
     free(memory);
     return status;

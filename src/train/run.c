@@ -78,7 +78,8 @@ static void settle_activations(train_run *run)
     fsdp_config *c = &run->sharding.config;
     if (!c->offload_activations || run_plan_world(run).dev->own_memory)
         return;
-    run_say(run, FSDP_LINE_INFO, "--offload_activations: on the CPU activations lie in host memory already");
+    run_say(run, FSDP_LINE_INFO,
+            "--offload_activations has no effect on the CPU: activations are in host memory already");
     c->offload_activations = false;
 }
 
@@ -148,7 +149,7 @@ static fsdp_status choose_model(train_run *run)
     else
         FSDP_TRY(fit);
     if (offloads_in_vain)
-        run_say(run, FSDP_LINE_INFO, "--cpu_offload: on the CPU everything lies in host memory already");
+        run_say(run, FSDP_LINE_INFO, "--cpu_offload has no effect on the CPU: everything is in host memory already");
     fsdp_config chosen = run->sharding.config;
     chosen.offload_activations = offload_activations; /* also on a CPU, which has no use for it */
     settings_take_sharding(&run->used, &chosen);
@@ -238,7 +239,7 @@ static fsdp_status open_world(train_run *run, fsdp_world_config *config)
     fsdp_status status = fsdp_world_open(config, &run->world);
     if (status != FSDP_ERR_UNSUPPORTED || strcmp(config->device, "cuda") != 0)
         return status;
-    run_say(run, FSDP_LINE_INFO, "%s; the CPU computes instead", fsdp_last_error());
+    run_say(run, FSDP_LINE_INFO, "%s; using the CPU instead", fsdp_last_error());
     config->device = "cpu";
     return fsdp_world_open(config, &run->world);
 }

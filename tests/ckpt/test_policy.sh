@@ -102,7 +102,7 @@ limited() { (trap '' XFSZ && ulimit -f 16 && train "$@"); }
 code=0
 limited full_disk --max_steps 4 --checkpoint_freq 1 --resume_from_checkpoint full_disk/checkpoints || code=$?
 [[ $code == 1 ]] || fail "full_disk: its last checkpoint is not saved, exit code $code: $(cat full_disk.log)"
-says full_disk "checkpoint failed, training goes on"
+says full_disk "checkpoint failed, training continues"
 says full_disk "training has ended at step 4, but the last checkpoint was not saved"
 says full_disk "File too large"
 has full_disk 2
@@ -120,7 +120,7 @@ for async in --async_checkpoint --no_async_checkpoint; do
     for end in "--max_steps 5" "--max_steps 4" "--max_steps 5 --no_checkpoint_at_end"; do
         rm -rf hindered && mkdir -p hindered/checkpoints && touch hindered/checkpoints/step-00000002
         train hindered --checkpoint_freq 2 $async $end || fail "hindered $async $end: exit code $?: $(cat hindered.log)"
-        says hindered "checkpoint failed, training goes on"
+        says hindered "checkpoint failed, training continues"
         [[ -e hindered/checkpoints/step-00000004/COMMIT ]] || fail "hindered $async $end: $(ls hindered/checkpoints)"
     done
     for end in "--max_steps 2" "--max_steps 3 --no_checkpoint_at_end"; do
@@ -171,8 +171,8 @@ shard=freq/checkpoints/step-00000010/rank-00000.safetensors
 printf 'x' | dd of=$shard bs=1 seek=$(($(stat -c %s $shard) - 9)) conv=notrunc 2>/dev/null
 mkdir freq/checkpoints/step-00000011.tmp-0123456789abcdef
 train freq --max_steps 9 --lr 0.5 --resume_from_checkpoint freq/checkpoints
-says freq "step-00000010 is corrupt and passed over"
-says freq "step-00000011.tmp-0123456789abcdef is incomplete and passed over"
+says freq "step-00000010 is corrupt and was skipped"
+says freq "step-00000011.tmp-0123456789abcdef is incomplete and was skipped"
 says freq "resumed from freq/checkpoints/step-00000008 at step 8"
 says freq "the checkpoint was written with other values of"
 says freq " --lr"

@@ -6,7 +6,7 @@ source "$(dirname "$0")/support.bash"
 refused 2 "fsdp: unknown command 'trian'; did you mean \`fsdp train\`?" trian
 refused 2 "fsdp: unknown command 'zzzzzz'; \`fsdp --help\`" zzzzzz
 refused 2 "fsdp train: unknown flag --num_layer; did you mean --num_layers?" train --num_layer 3
-refused 2 "fsdp train: --num_layers=many: a whole number is wanted" train --num_layers many
+refused 2 "fsdp train: --num_layers=many: a whole number is expected" train --num_layers many
 refused 2 "fsdp train: --bf16=true and --fp16=true contradict each other" train --bf16 --fp16
 refused 2 "fsdp train: --fit belongs to \`fsdp plan\`" train --fit 80GB
 refused 2 "fsdp train: /no/such/file" train --config /no/such/file
@@ -19,7 +19,7 @@ refused 2 "fsdp tokenize: /no/such/file: cannot open" tokenize /no/such/file
 refused 2 "/no/such/tokenizer" tokenize --tokenizer /no/such/tokenizer --text x
 refused 2 "'x' is no id" tokenize --decode --text "1 x"
 refused 2 "--output wants the files" tokenize --output tokens.bin
-refused 2 "fsdp help: --completion=fish: one of bash is wanted" help --completion fish
+refused 2 "fsdp help: --completion=fish: one of bash is expected" help --completion fish
 refused 2 "fsdp: unknown command 'nothing'" help nothing
 
 : >empty.txt

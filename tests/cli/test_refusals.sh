@@ -44,20 +44,20 @@ table=$(cat <<'END'
 -|unknown flag --num_layer; did you mean --num_layers?|train --num_layer 3
 -|unknown flag -lr; did you mean --lr?|train -lr 3
 -|unexpected word 'data.txt'|train data.txt
--|--num_layers=many: a whole number is wanted|train --num_layers many
+-|--num_layers=many: a whole number is expected|train --num_layers many
 -|--num_layers=0|train --num_layers 0
 -|--threads=100000: must be at most 4096|train --threads 100000
 -|--threads=100000: must be at most 4096|bench step --threads 100000
 -|--threads=100000: must be at most 4096|tokenize --threads 100000 inputs/text.txt
 -|--loader_threads=65: must be at most 64|train --loader_threads 65
--|--lr=fast: a number is wanted|train --lr fast
+-|--lr=fast: a number is expected|train --lr fast
 -|--lr=nan|train --lr nan
 -|--grad_clip=-1|train --grad_clip=-1
 -|--validation_split=1.5|train --validation_split 1.5
 -|--dropout=1|train --dropout 1
 -|--beta2=1|train --beta2 1
 -|--warmup=2.5: from 1 on it counts steps|train --warmup 2.5
--|--shuffle=maybe: true or false is wanted|train --shuffle=maybe
+-|--shuffle=maybe: true or false is expected|train --shuffle=maybe
 -|--no_shuffle takes no value; write --shuffle=1|train --no_shuffle=1
 -|--lr wants a value|train --lr
 -|--fit belongs to `fsdp plan`|train --fit 80GB
@@ -80,7 +80,7 @@ table=$(cat <<'END'
 -|--shard_group_size=2 and --sharding_strategy=full contradict|train --shard_group_size 2 --sharding_strategy full
 -|--validation_split=0.1 and --validation_dataset=b contradict each other|train --validation_split 0.1 --validation_dataset b
 -|--gather_buffers=3 and --limit_all_gathers=false contradict|train --gather_buffers 3 --limit_all_gathers 0
--|--shard_weights: 'x' is no weight|train --shard_weights 1,x
+-|--shard_weights: 'x' is not a weight|train --shard_weights 1,x
 -|/no/such/file|train --config /no/such/file
 -|inputs/folder|train --config inputs/folder
 -|inputs/unknown.conf:2: unknown setting num_layer; did you mean num_layers?|train --config inputs/unknown.conf
@@ -125,7 +125,7 @@ HF_HOME=inputs/hf|cache inputs/hf/hub; to fetch it: hf download allenai/c4 --rep
 -|no parameter matches|train --preset tiny --dataset inputs/text.txt --freeze nothing.*
 -|--shard_weights has 2 numbers for 1 ranks|train --preset tiny --dataset inputs/text.txt --shard_weights 1,2 --sharding_strategy full
 -|--output_dir=inputs/text.txt/run cannot be made: inputs/text.txt is not a folder|train --preset tiny --dataset inputs/text.txt --max_steps 1 --output_dir inputs/text.txt/run
--|--metrics=inputs is a folder; a file is wanted|train --preset tiny --dataset inputs/text.txt --max_steps 1 --metrics inputs
+-|--metrics=inputs is a folder; a file is expected|train --preset tiny --dataset inputs/text.txt --max_steps 1 --metrics inputs
 -|--log_samples=inputs/text.txt/samples cannot be made|train --preset tiny --dataset inputs/text.txt --max_steps 1 --output_dir RUN --log_samples inputs/text.txt/samples
 -|--tensorboard_dir=/dev/null/board cannot be made|train --preset tiny --dataset inputs/text.txt --max_steps 1 --output_dir RUN --tensorboard_dir /dev/null/board
 -|--metrics=/dev/null/m cannot be made|train --preset tiny --dataset inputs/text.txt --max_steps 1 --output_dir RUN --metrics /dev/null/m

@@ -77,7 +77,7 @@ static void idx_truncations_at_every_byte_are_refused(void **state)
     file = realloc(file, bytes + 1);
     file[bytes] = 0;
     scratch_write(images, file, bytes + 1);
-    assert_fails(FSDP_ERR_INPUT, image_set_read_idx(images, labels, &set), images, "goes on behind");
+    assert_fails(FSDP_ERR_INPUT, image_set_read_idx(images, labels, &set), images, "is longer than");
     free(file);
 }
 
@@ -97,7 +97,7 @@ static void lying_idx_headers_are_refused(void **state)
         {8, {0, 0, 0, 0}, "dimension 1 is 0"},
         {8, {255, 255, 255, 255}, "dimension 1 is 4294967295"},
         {12, {0, 255, 0, 0}, "dimension 2"},
-        {4, {0, 0, 0, 3}, "goes on behind"},
+        {4, {0, 0, 0, 3}, "is longer than"},
     };
     image_set set;
     const char *images = scratch_path("images"), *labels = scratch_path("labels");

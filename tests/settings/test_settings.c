@@ -185,19 +185,19 @@ static void the_nearest_name_is_suggested(void **state)
     REFUSED("did you mean --hidden_width?", "--hiden-width=3");
     REFUSED("did you mean --lr?", "-lr", "3");
     REFUSED("unknown flag --qqqqqqqq; --help lists", "--qqqqqqqq");
-    REFUSED("one of adamw, adam, sgd is wanted; did you mean adamw?", "--optimizer=adamv");
+    REFUSED("one of adamw, adam, sgd is expected; did you mean adamw?", "--optimizer=adamv");
     REFUSED("did you mean llama3_2_1b?", "--preset=llama32_1b");
-    REFUSED("one of auto, cpu, cuda, h200, h100, a100 is wanted", "--device=tpu");
+    REFUSED("one of auto, cpu, cuda, h200, h100, a100 is expected", "--device=tpu");
 }
 
 static void wrong_values_name_the_flag(void **state)
 {
     (void)state;
-    REFUSED("--num_layers=two: a whole number is wanted", "--num_layers=two");
-    REFUSED("--num_layers=2.5: a whole number is wanted", "--num_layers", "2.5");
+    REFUSED("--num_layers=two: a whole number is expected", "--num_layers=two");
+    REFUSED("--num_layers=2.5: a whole number is expected", "--num_layers", "2.5");
     REFUSED("--num_layers=0: must be at least 1", "--num_layers=0");
-    REFUSED("--lr=fast: a number is wanted", "--lr=fast");
-    REFUSED("--lr=nan: a number is wanted", "--lr=nan");
+    REFUSED("--lr=fast: a number is expected", "--lr=fast");
+    REFUSED("--lr=nan: a number is expected", "--lr=nan");
     REFUSED("--dropout=1: must be at most", "--dropout=1");
     REFUSED("--num_layers wants a value", "--num_layers");
     REFUSED("--num_layers wants a value", "--num_layers", "--lr=1");
@@ -364,7 +364,7 @@ static void bad_files_are_refused_with_file_and_line(void **state)
     } cases[] = {{"lr = 1\nnum_layer = 2\n", ":2: unknown setting num_layer; did you mean num_layers?"},
                  {"lr = 1\nlr = 2\n", ":2: lr is set twice"},
                  {"lr 1\n", ":1: 'lr 1' is no \"key = value\""},
-                 {"lr = x\n", ":1: --lr=x: a number is wanted"},
+                 {"lr = x\n", ":1: --lr=x: a number is expected"},
                  {"{\"lr\": {}}", "lr: an object is no value"},
                  {"{\"lr\": [1]}", "lr takes one value, not a list"},
                  {"{\"lr\": ", "fsdp-settings-"}};

@@ -185,7 +185,7 @@ static void a_run_leaves_what_was_asked_for(void **state)
     assert_true(json_is_object(trace) || json_is_array(trace));
     json_decref(trace);
     free(text);
-    assert_non_null(strstr(j->said, "A sample of what it writes now:\n\nabc"));
+    assert_non_null(strstr(j->said, "A sample of what the model writes:\n\nabc"));
     assert_non_null(strstr(j->said, "Memory of each rank"));
     assert_null(job_file(j, "run/checkpoints/step-00000002/checkpoint.json"));
     for (int step = 4; step <= 6; step += 2) {

@@ -24,7 +24,7 @@ static void expect_ok(const job *j)
 static void expect_refused(const job *j, fsdp_status status, const char *says)
 {
     if (j->status != status || !strstr(j->error, says))
-        fail_msg("\"%s\" is wanted, there is: %s", says, j->status == FSDP_OK ? "no error" : j->error);
+        fail_msg("\"%s\" is expected, there is: %s", says, j->status == FSDP_OK ? "no error" : j->error);
 }
 
 static char *path_in(const job *j, const char *name)

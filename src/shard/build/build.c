@@ -329,7 +329,7 @@ static fsdp_status check_config(const fsdp_config *c)
     if (c->param_dtype > FSDP_F16 || c->reduce_dtype > FSDP_F16 || c->buffer_dtype > FSDP_F16)
         return error_set(FSDP_ERR_INPUT, "param, reduce and buffer dtype must be fp32, bf16 or fp16");
     if (!(c->gradient_divisor >= 0) || !isfinite(c->gradient_divisor))
-        return error_set(FSDP_ERR_INPUT, "gradient_divisor is %g; 0 (the count) or a positive number is wanted",
+        return error_set(FSDP_ERR_INPUT, "gradient_divisor is %g; 0 (the count) or a positive number is expected",
                          c->gradient_divisor);
     if (c->gather_buffers < 1)
         return error_set(FSDP_ERR_INPUT, "gather_buffers is %d; at least one unit must be gathered at a time",
