@@ -30,6 +30,14 @@ timed llama "$examples/llama/tiny.sh" "$work/llama"
 timed gpt "$FSDP" run --standalone --nproc-per-node 2 --plain "$build/examples/gpt" "$source_root/README.md" 200
 awk '/^step/ { loss = $NF } END { exit !(loss < 2.7) }' "$work/gpt.log"
 
+# Without its last checkpoint, own_model goes on after the one before, and ends with the same bits.
+own_model=("$FSDP" run --standalone --nproc-per-node 2 --plain "$build/examples/own_model" "$work/saved")
+timed own_model_whole "${own_model[@]}"
+mv "$work/saved/step-00000300" "$work/whole"
+timed own_model_resumed "${own_model[@]}"
+grep -q '^resumed after step 199$' "$work/own_model_resumed.log"
+"$FSDP" ckpt diff "$work/whole" "$work/saved/step-00000300" >/dev/null
+
 # The recipe's flags are all known, and its plan can be made; srun and scontrol are not asked.
 sed -e '/^export MASTER/d' -e 's/^srun .* fsdp train/"$FSDP" plan --world_size 16 --ranks_per_node 8/' \
     -e '/--dataset=/d' -e '/--tokenizer=/d' "$examples/llama/llama3_2_1b.sbatch" >"$work/plan.sh"
