@@ -116,6 +116,11 @@ bool state_is_saving(const fsdp_state *s)
     return s->saver && ckpt_saver_active(s->saver);
 }
 
+size_t state_snapshot_bytes(const fsdp_state *s)
+{
+    return s->saver ? ckpt_saver_bytes(s->saver) : 0;
+}
+
 fsdp_status state_settle(fsdp_state *s)
 {
     return model_state_settle(s->tensors);

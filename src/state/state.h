@@ -23,6 +23,8 @@ const json_t *state_loaded_extra(const fsdp_state *s);
 
 /* A background save that is started and not yet waited for. */
 bool state_is_saving(const fsdp_state *s);
+/* Host memory that background saves take, from the first one on. */
+size_t state_snapshot_bytes(const fsdp_state *s);
 
 /* The update of offloaded units that may still run is over: tensors can be read. */
 fsdp_status state_settle(fsdp_state *s);

@@ -168,7 +168,7 @@ static fsdp_status hash_buffers(const ckpt_state *state, uint64_t *out)
 /* From where the last comparison ended, and around; no piece twice. */
 static fsdp_status hash_part(train_run *run, replica_part *out)
 {
-    const ckpt_state *state = model_state_describe(run->state);
+    const ckpt_state *state = state_tensors(run->state);
     int64_t total = 0;
     out->n = 0;
     for (int i = 0; i < state->n_slices; i++)
@@ -191,34 +191,24 @@ static fsdp_status hash_part(train_run *run, replica_part *out)
     return FSDP_OK;
 }
 
-static bool has_replica(const fsdp_model *m)
-{
-    return m->replicated || model_has_replicas(m);
-}
-
 static fsdp_status view_self(train_run *run, bool last, rank_view *mine, replica_part *part)
 {
-    const fsdp_model *m = run->model;
-    const double numbers[N_NUMBERS] = {(double)run->position,
-                                       (double)run->step,
-                                       (double)run->optimizer->steps,
-                                       (double)run->optimizer->good_steps,
-                                       (double)m->micro_total,
-                                       m->loss_scale,
-                                       m->expected_count,
-                                       run->optimizer->lr,
-                                       run->result.loss};
+    state_scalars v = state_scalars_of(run->state);
+    const double numbers[N_NUMBERS] = {
+        (double)run->position,   (double)run->step, (double)v.optimizer_steps, (double)v.good_steps,
+        (double)v.micro_batches, v.loss_scale,      v.expected_count,          v.lr,
+        run->result.loss};
     memset(mine, 0, sizeof *mine);
     memcpy(mine->numbers, numbers, sizeof numbers);
     mine->shard = -1;
     part->n = 0;
-    FSDP_TRY(hash_buffers(model_state_describe(run->state), &mine->buffers));
-    bool settled = !m->offload || last || run->step % (AGREE_EVERY * OFFLOADED_EVERY) == 0;
-    if (!has_replica(m) || !settled)
+    FSDP_TRY(hash_buffers(state_tensors(run->state), &mine->buffers));
+    bool settled = !state_is_offloaded(run->state) || last || run->step % (AGREE_EVERY * OFFLOADED_EVERY) == 0;
+    if (state_replica(run->state) < 0 || !settled)
         return FSDP_OK;
-    FSDP_TRY(model_state_settle(run->state));
+    FSDP_TRY(state_settle(run->state));
     FSDP_TRY(hash_part(run, part));
-    mine->shard = m->replicated ? 0 : m->shard_rank;
+    mine->shard = state_replica(run->state);
     mine->n_pieces = part->n;
     mine->replica = hash_bytes(HASH_START, part->sums, (size_t)part->n * sizeof *part->sums);
     return FSDP_OK;

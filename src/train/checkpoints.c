@@ -1,4 +1,5 @@
-/* When checkpoints are written and what they remember beyond tensors; resuming; the final export. */
+/* When checkpoints are written and what they say about the job; resuming; the final export. What they hold is state's.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,17 +45,6 @@ static json_t *describe_model(const train_run *run)
     return NULL;
 }
 
-/* What a resumed run needs besides the tensors; the flags are for people. NULL when out of memory. */
-static json_t *describe_position(const train_run *run)
-{
-    const fsdp_model *m = run->model;
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:o}", "step", (json_int_t)run->step, "position",
-                     (json_int_t)run->position, "optimizer_steps", (json_int_t)run->optimizer->steps, "good_steps",
-                     (json_int_t)run->optimizer->good_steps, "micro_batches", (json_int_t)m->micro_total, "loss_scale",
-                     m->loss_scale, "expected_count", m->expected_count, "seed", (json_int_t)run->settings->seed,
-                     "flags", describe_flags(run));
-}
-
 /* Flags may change when a run is resumed; names those that did, for a reader who wonders about the losses. */
 static void name_changed_flags(train_run *run, const json_t *extra)
 {
@@ -73,87 +63,45 @@ static void name_changed_flags(train_run *run, const json_t *extra)
         run_say(run, FSDP_LINE_INFO, "the checkpoint was written with other values of%s", names);
 }
 
-static fsdp_status restore_position(train_run *run, const char *path, const json_t *extra)
-{
-    int64_t steps = 0, good = 0, micro = 0;
-    fsdp_model *m = run->model;
-    FSDP_TRY(json_get_int(path, extra, "step", &run->step));
-    FSDP_TRY(json_get_int(path, extra, "position", &run->position));
-    FSDP_TRY(json_get_int(path, extra, "optimizer_steps", &steps));
-    FSDP_TRY(json_opt_int(path, extra, "good_steps", &good));
-    FSDP_TRY(json_opt_int(path, extra, "micro_batches", &micro));
-    FSDP_TRY(json_opt_number(path, extra, "loss_scale", &m->loss_scale));
-    FSDP_TRY(json_opt_number(path, extra, "expected_count", &m->expected_count));
-    run->optimizer->steps = steps;
-    run->optimizer->good_steps = good;
-    m->micro_total = (uint64_t)micro;
-    m->step = run->step;
-    return FSDP_OK;
-}
-
-/* A resumed run keeps the kernels that were chosen for it instead of timing them again. */
-static fsdp_status take_choices(train_run *run, const ckpt_load_result *found)
-{
-    device *d = run->world->dev;
-    if (!d->autotune_import || found->autotune_bytes == 0)
-        return FSDP_OK;
-    return d->autotune_import(d, found->path, found->choices, found->autotune_bytes);
-}
-
 fsdp_status run_resume(train_run *run)
 {
     const char *from = run->settings->resume_from_checkpoint;
+    bool found;
+    int64_t step;
     if (!from)
         return FSDP_OK;
-    ckpt_load_config config = CKPT_LOAD_CONFIG_INIT;
-    ckpt_load_result found = {.extra = NULL};
     run_show_warnings(run, true); /* names those that are skipped */
-    fsdp_status status =
-        ckpt_resume(from, &config, model_state_describe(run->state), comm_world(run->world->comm), &found);
+    fsdp_status status = state_resume_from(run->state, from, &found, &step);
     run_show_warnings(run, false);
     FSDP_TRY(status);
-    if (found.step < 0) {
+    if (!found) {
         FSDP_TRY(resume_path_judge(from, run->checkpoint_dir));
         run_say(run, FSDP_LINE_INFO, "no checkpoint in %s yet: starting from scratch", from);
-    } else {
-        status = model_state_loaded(run->state);
-        if (status == FSDP_OK && found.extra)
-            status = restore_position(run, found.path, found.extra);
-        if (status == FSDP_OK)
-            status = take_choices(run, &found);
-        run->last_saved_step = run->step;
-        run_say(run, FSDP_LINE_INFO, "resumed from %s at step %lld", found.path, (long long)run->step);
-        name_changed_flags(run, found.extra);
+        return FSDP_OK;
     }
-    ckpt_load_result_free(&found);
-    return status;
+    run->step = run->last_saved_step = step;
+    run_say(run, FSDP_LINE_INFO, "resumed from %s at step %lld", fsdp_state_path(run->state), (long long)step);
+    name_changed_flags(run, state_loaded_extra(run->state));
+    return FSDP_OK;
 }
 
 static fsdp_status finish_save(train_run *run);
 
 fsdp_status run_rollback(train_run *run)
 {
-    ckpt_load_config config = CKPT_LOAD_CONFIG_INIT;
-    ckpt_load_result found = {.extra = NULL};
-    int64_t failed = run->step, position = run->position;
+    int64_t failed = run->step, position = run->position, step;
+    bool found;
     FSDP_TRY(finish_save(run));
-    FSDP_TRY(model_state_settle(run->state));
-    FSDP_TRY(ckpt_resume(run->checkpoint_dir, &config, model_state_describe(run->state), comm_world(run->world->comm),
-                         &found));
-    fsdp_status status = FSDP_OK;
-    if (found.step < 0) {
-        status = error_set(FSDP_ERR_NUMERIC,
-                           "step %lld: not finite, and no checkpoint under %s to go back to; set --checkpoint_freq",
-                           (long long)failed, run->checkpoint_dir);
-    } else {
-        status = model_state_loaded(run->state);
-        if (status == FSDP_OK && found.extra)
-            status = restore_position(run, found.path, found.extra);
-        run->position = position; /* the loader is there: the samples that caused it are not read again */
-        run_say(run, FSDP_LINE_WARNING, "step %lld: not finite; back to %s", (long long)failed, found.path);
-    }
-    ckpt_load_result_free(&found);
-    return status;
+    FSDP_TRY(state_resume_from(run->state, run->checkpoint_dir, &found, &step));
+    run->position = position; /* the loader is there: the samples that caused it are not read again */
+    if (!found)
+        return error_set(FSDP_ERR_NUMERIC,
+                         "step %lld: not finite, and no checkpoint under %s to go back to; set --checkpoint_freq",
+                         (long long)failed, run->checkpoint_dir);
+    run->step = step;
+    run_say(run, FSDP_LINE_WARNING, "step %lld: not finite; back to %s", (long long)failed,
+            fsdp_state_path(run->state));
+    return FSDP_OK;
 }
 
 /* The path that the run's --tokenizer stands for; NULL: none, or it is not there any more. malloc'd. */
@@ -164,33 +112,14 @@ static char *tokenizer_path(const train_run *run)
                                                                                                              : NULL;
 }
 
-static ckpt_save_config save_config(const train_run *run)
-{
-    static const ckpt_kind kinds[] = {
-        [FSDP_CKPT_SHARDED] = CKPT_SHARDED, [FSDP_CKPT_FULL] = CKPT_FULL, [FSDP_CKPT_LOCAL] = CKPT_LOCAL};
-    const fsdp_settings *s = run->settings;
-    ckpt_save_config c = CKPT_SAVE_CONFIG_INIT;
-    c.directory = run->checkpoint_dir;
-    c.kind = kinds[s->checkpoint_kind];
-    c.step = run->step;
-    c.strategy = fsdp_strategy_name(run->sharding.config.strategy);
-    c.tokenizer_name = s->tokenizer;
-    c.keep = (int)s->keep_checkpoints;
-    c.keep_every = s->keep_every;
-    if (s->export_part_size > 0)
-        c.max_file_bytes = s->export_part_size;
-    return c;
-}
-
 /* A save has ended; a failure's message is this thread's. A failure is reported, and the step no longer counts as
  * saved, so it is saved again at the end at the latest. Returns FSDP_OK where training goes on, as it does unless the
  * user asked it to stop. */
-static fsdp_status judge_save(train_run *run, fsdp_status status, const ckpt_save_result *r)
+static fsdp_status judge_save(train_run *run, fsdp_status status)
 {
     run->save_status = status;
     if (status == FSDP_OK) {
-        if (r->path[0])
-            snprintf(run->result.checkpoint, sizeof run->result.checkpoint, "%s", r->path);
+        snprintf(run->result.checkpoint, sizeof run->result.checkpoint, "%s", fsdp_state_path(run->state));
         return FSDP_OK;
     }
     snprintf(run->save_message, sizeof run->save_message, "%s", fsdp_last_error());
@@ -204,64 +133,48 @@ static fsdp_status judge_save(train_run *run, fsdp_status status, const ckpt_sav
 /* The end of an asynchronous save, if one is under way. */
 static fsdp_status finish_save(train_run *run)
 {
-    ckpt_save_result r = {.path = ""};
-    if (!run->saver || !ckpt_saver_active(run->saver))
-        return FSDP_OK;
-    return judge_save(run, ckpt_saver_wait(run->saver, comm_world(run->world->comm), &r), &r);
+    return state_is_saving(run->state) ? judge_save(run, fsdp_save_wait(run->state)) : FSDP_OK;
 }
 
-/* Everything but the tensors that the state and the configuration of a save point to. */
+/* What a save or an export says about the model and the job. */
 typedef struct save_notes {
-    json_t *extra, *model;
-    char *choices, *tokenizer;
+    json_t *model, *flags;
+    char *tokenizer;
 } save_notes;
 
-static fsdp_status make_notes(const train_run *run, ckpt_state *state, ckpt_save_config *config, save_notes *notes)
+static fsdp_status make_notes(train_run *run, save_notes *notes)
 {
-    device *d = run->world->dev;
-    *notes = (save_notes){describe_position(run), describe_model(run), NULL, tokenizer_path(run)};
-    if (!notes->extra || !notes->model)
+    *notes = (save_notes){describe_model(run), describe_flags(run), tokenizer_path(run)};
+    if (!notes->model || !notes->flags)
         return error_set(FSDP_ERR_MEMORY, "describing a checkpoint: out of host memory");
-    state->extra = notes->extra;
-    config->model = notes->model;
-    config->tokenizer = notes->tokenizer;
-    if (!d->autotune_export)
-        return FSDP_OK;
-    fsdp_status status = d->autotune_export(d, &notes->choices, &state->autotune_bytes);
-    state->choices = notes->choices;
-    return status;
+    const state_notes described = {.model = notes->model,
+                                   .flags = notes->flags,
+                                   .tokenizer = notes->tokenizer,
+                                   .tokenizer_name = run->settings->tokenizer};
+    state_describe(run->state, &described);
+    return FSDP_OK;
 }
 
-static void free_notes(ckpt_state *state, save_notes *notes)
+static void free_notes(train_run *run, save_notes *notes)
 {
-    state->extra = NULL;
-    state->choices = NULL;
-    state->autotune_bytes = 0;
-    json_decref(notes->extra);
+    state_describe(run->state, &(state_notes){.model = NULL});
     json_decref(notes->model);
-    free(notes->choices);
+    json_decref(notes->flags);
     free(notes->tokenizer);
 }
 
 /* Starts a save, asynchronous or not. A synchronous one has ended when this returns. */
 static fsdp_status start_save(train_run *run)
 {
-    ckpt_save_config config = save_config(run);
-    ckpt_state *state = model_state_describe(run->state);
-    comm_group *world = comm_world(run->world->comm);
     save_notes notes;
-    ckpt_save_result r = {.path = ""};
-    fsdp_status status = make_notes(run, state, &config, &notes);
-    if (status == FSDP_OK && run->settings->async_checkpoint && !run->saver)
-        status = ckpt_saver_create(state, config.kind == CKPT_LOCAL, &run->saver);
-    if (status == FSDP_OK && run->saver)
-        status = ckpt_saver_start(run->saver, &config, state, world);
-    else if (status == FSDP_OK)
-        status = ckpt_save(&config, state, world, &r);
-    free_notes(state, &notes);
+    bool background = run->settings->async_checkpoint;
+    fsdp_status status = make_notes(run, &notes);
+    if (status == FSDP_OK)
+        status = background ? fsdp_save_async(run->state, run->step) : fsdp_save(run->state, run->step);
+    free_notes(run, &notes);
     run->last_save = clock_seconds();
     run->last_saved_step = run->step;
-    return status == FSDP_OK && run->saver ? FSDP_OK : judge_save(run, status, &r);
+    return status == FSDP_OK && background ? FSDP_OK : judge_save(run, status);
 }
 
 /* An earlier save that failed in the background is reported here and does not keep this one from being made, not even
@@ -269,7 +182,7 @@ static fsdp_status start_save(train_run *run)
 static fsdp_status save(train_run *run)
 {
     char message[sizeof run->save_message];
-    FSDP_TRY(model_state_settle(run->state));
+    FSDP_TRY(state_settle(run->state)); /* an update that failed is no failed save */
     fsdp_status before = finish_save(run);
     if (before == FSDP_OK)
         return start_save(run);
@@ -317,20 +230,13 @@ fsdp_status run_checkpoint(train_run *run, bool at_end)
 
 static fsdp_status export_model(train_run *run)
 {
-    const fsdp_settings *s = run->settings;
-    ckpt_save_config config = save_config(run);
-    json_t *model = describe_model(run);
-    char *tokenizer = tokenizer_path(run);
-    config.directory = s->export_dir;
-    config.model = model;
-    config.tokenizer = tokenizer;
-    fsdp_status status = model_state_settle(run->state);
+    save_notes notes;
+    fsdp_status status = make_notes(run, &notes);
     if (status == FSDP_OK)
-        status = ckpt_export(&config, model_state_describe(run->state), FSDP_F32, comm_world(run->world->comm));
-    json_decref(model);
-    free(tokenizer);
+        status = fsdp_export(run->state, run->settings->export_dir);
+    free_notes(run, &notes);
     if (status == FSDP_OK)
-        run_say(run, FSDP_LINE_INFO, "exported the model to %s", s->export_dir);
+        run_say(run, FSDP_LINE_INFO, "exported the model to %s", run->settings->export_dir);
     return status;
 }
 

@@ -190,7 +190,7 @@ static fsdp_status end_trace(report *r, const train_run *run)
     char path[PATH_MAX];
     if (!r->trace || r->trace_written)
         return FSDP_OK;
-    FSDP_TRY(model_state_settle(run->state));
+    FSDP_TRY(state_settle(run->state));
     trace_stop(r->trace);
     r->trace_written = true;
     trace_path(run, run->rank, path, sizeof path);
@@ -206,7 +206,7 @@ static fsdp_status follow_trace(report *r, const train_run *run)
     if (!s->trace)
         return FSDP_OK;
     if (!r->trace && run->step + 1 == first) {
-        FSDP_TRY(model_state_settle(run->state));
+        FSDP_TRY(state_settle(run->state));
         return trace_start(run->rank, 0, &r->trace);
     }
     return run->step + 1 == first + s->trace_steps ? end_trace(r, run) : FSDP_OK;
@@ -265,7 +265,8 @@ fsdp_status report_add(report *r, train_run *run, const report_step *step)
                       .peak_flops = r->peak_flops,
                       .memory_bytes = fsdp_memory_meter_bytes(r->meter),
                       .memory_peak_bytes = fsdp_memory_meter_peak(r->meter),
-                      .loss_scale = run->settings->param_dtype == FSDP_F16 ? run->model->loss_scale : 0,
+                      .loss_scale =
+                          run->settings->param_dtype == FSDP_F16 ? state_scalars_of(run->state).loss_scale : 0,
                       .validation_loss = NAN};
     if (isnan(r->first_loss))
         r->first_loss = step->loss;
@@ -303,7 +304,7 @@ static fsdp_status memory_table(report *r, train_run *run, char **text)
     memory_plan here, whole;
     replicated.strategy = FSDP_NO_SHARD;
     replicated.shard_weights = NULL;
-    if (!run->saver) /* no checkpoint has been due yet */
+    if (state_snapshot_bytes(run->state) == 0) /* no checkpoint has been due yet */
         work.snapshot = NULL;
     FSDP_TRY(workload_plan_rank(&work, &run->sharding.config, &world, run->rank, &here));
     FSDP_TRY(workload_plan_rank(&work, &replicated, &world, run->rank, &whole));

@@ -20,7 +20,6 @@
 #include "train/record.h"
 #include "settings/settings_used.h"
 #include "settings/shape.h"
-#include "state/weights.h"
 
 void run_say(train_run *run, fsdp_line kind, const char *format, ...)
 {
@@ -156,6 +155,34 @@ static fsdp_status choose_model(train_run *run)
     return FSDP_OK;
 }
 
+static int64_t get_position(void *context)
+{
+    return ((const train_run *)context)->position;
+}
+
+/* The loader is opened later, where the run then stands. */
+static fsdp_status set_position(void *context, int64_t position)
+{
+    ((train_run *)context)->position = position;
+    return FSDP_OK;
+}
+
+static fsdp_status open_state(train_run *run)
+{
+    const fsdp_settings *s = run->settings;
+    fsdp_state_config c = FSDP_STATE_CONFIG_INIT;
+    c.model = run->model;
+    c.optimizer = run->optimizer;
+    c.directory = run->checkpoint_dir;
+    c.kind = (fsdp_checkpoint_kind)s->checkpoint_kind;
+    c.keep = (int)s->keep_checkpoints;
+    c.keep_every = s->keep_every;
+    c.position = (fsdp_data_position){get_position, set_position, run};
+    if (s->export_part_size > 0)
+        c.max_file_bytes = s->export_part_size;
+    return fsdp_state_open(&c, &run->state);
+}
+
 static fsdp_status open_model(train_run *run)
 {
     const fsdp_settings *s = run->settings;
@@ -170,7 +197,7 @@ static fsdp_status open_model(train_run *run)
         FSDP_TRY(fsdp_weights_load(run->model, s->init_from, NULL, NULL));
     fsdp_optimizer_config optimizer = assemble_optimizer(s);
     FSDP_TRY(fsdp_optimizer_new(run->model, &optimizer, &run->optimizer));
-    return model_state_create(run->model, run->optimizer, &run->state);
+    return open_state(run);
 }
 
 /* Samples of one optimizer step, over all ranks. */
@@ -299,8 +326,7 @@ fsdp_status run_open(const fsdp_settings *settings, const fsdp_train_callbacks *
 void run_close(train_run *run)
 {
     loader_free(run->loader);
-    ckpt_saver_free(run->saver);
-    model_state_free(run->state);
+    fsdp_state_close(run->state);
     fsdp_optimizer_free(run->optimizer);
     fsdp_model_free(run->model);
     dataset_free(run->validation);

@@ -5,11 +5,10 @@
 
 #include <fsdp/train.h>
 
-#include "ckpt/load.h"
-#include "ckpt/save.h"
+#include "comm/world.h"
 #include "data/loader.h"
 #include "plan/assemble.h"
-#include "state/model_state.h"
+#include "state/state.h"
 #include "train/report.h"
 
 struct train_run {
@@ -37,8 +36,7 @@ struct train_run {
     loader *loader;
     report *report;
 
-    model_state *state;
-    ckpt_saver *saver; /* NULL: saves are synchronous */
+    fsdp_state *state; /* saves and resumes model, optimizer and position */
     char *checkpoint_dir;
     double last_save;        /* clock_seconds of the last save, or of the start */
     int64_t last_saved_step; /* of the last save that ended well or is under way */

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "train/agree.h"
+#include "shard/step/optimizer.h"
 #include "training/support_ranks.h"
 
 enum { MOST_RANKS = 4, MOST_FLAGS = 40 };
@@ -33,7 +34,7 @@ typedef struct trial {
 /* A place in the middle of the first slice of this role. */
 static uint32_t *value_of(train_run *run, ckpt_role role)
 {
-    const ckpt_state *state = model_state_describe(run->state);
+    const ckpt_state *state = state_tensors(run->state);
     for (int i = 0; i < state->n_slices; i++) {
         const ckpt_slice *slice = &state->slices[i];
         if (state->tensors[slice->tensor].role == role && slice->count > 0)

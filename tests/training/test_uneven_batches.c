@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "training/support_ranks.h"
+#include "shard/model.h"
 #include "train/run.h"
 
 enum { SIZE = 12, MOST_NUMBERS = 1 << 17 };
