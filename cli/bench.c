@@ -10,7 +10,7 @@
 
 enum { MOST_SIZES = 16 };
 
-/* What the command takes beside the flags of `fsdp train`. */
+/* What the command takes besides the flags of `fsdp train`. */
 typedef struct options {
     fsdp_flag_state state;
     int64_t steps, warmup_steps;

@@ -88,7 +88,7 @@ static const fsdp_flag *ckpt_flags(void)
     return ckpt_table;
 }
 
-/* ---- The actions: `paths` are what stands behind the action's name ---- */
+/* ---- The actions: `paths` are the words after the action's name ---- */
 
 static fsdp_status act_show(const ckpt_options *o, const char **paths, char **text, int *code)
 {

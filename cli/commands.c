@@ -1,4 +1,4 @@
-/* The list of subcommands, and how their failures are said. A new subcommand is one file and one line here. */
+/* The list of subcommands, and how their failures are printed. A new subcommand is one file and one line here. */
 #include "commands.h"
 
 #include <stdarg.h>

@@ -15,8 +15,8 @@ typedef struct command {
     const char *usage;                 /* what follows "fsdp NAME" */
     const char *details;               /* paragraphs below the usage, examples among them; may be NULL */
     const fsdp_flag *(*flags)(void);   /* the table of its flags, NULL when it has none */
-    int (*run)(int argc, char **argv); /* arguments behind the name; returns the exit code */
-    bool passes_on;                    /* words behind the first that is no flag belong to another program */
+    int (*run)(int argc, char **argv); /* arguments after the name; returns the exit code */
+    bool passes_on;                    /* words from the first that is not a flag on belong to another program */
 } command;
 
 /* Ends with NULL. */
@@ -29,7 +29,7 @@ int command_unknown(const char *name);
 
 /* Prints "fsdp NAME: " and the library's last error; returns the exit code that goes with it. */
 int command_failed(const char *name, fsdp_status status);
-/* From now on the library's warnings are printed, "fsdp NAME: warning: " in front. `name` is borrowed. */
+/* From now on the library's warnings are printed, each after "fsdp NAME: warning: ". `name` is borrowed. */
 void command_show_warnings(const char *name);
 /* Prints "fsdp NAME: " and the text; returns 2. */
 int command_misused(const char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -48,7 +48,7 @@ void help_completion(FILE *out);
 
 /* Whether the row is for this command. */
 bool flag_belongs(const fsdp_flag *flag, const command *c);
-/* What stands behind the flag in help: "N", "full|none", "" for switches. Choices are cut to fit `bytes`. */
+/* What follows the flag in help: "N", "full|none", "" for switches. Choices are cut to fit `bytes`. */
 const char *flag_value_text(const fsdp_flag *flag, char *text, size_t bytes);
 
 #endif

@@ -110,7 +110,7 @@ static int start(const generate_options *o)
     char *prompt = input_read_path(o->prompt_file, &bytes);
     if (!prompt)
         return command_misused("generate", "%s: cannot read: %s", o->prompt_file, strerror(errno));
-    bytes -= bytes > 0 && prompt[bytes - 1] == '\n'; /* a newline at its end is no part of the prompt */
+    bytes -= bytes > 0 && prompt[bytes - 1] == '\n'; /* a newline at its end is not part of the prompt */
     int code = generate(o, prompt, bytes);
     free(prompt);
     return code;

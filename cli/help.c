@@ -1,5 +1,5 @@
-/* Help as text: the overview, one command with its flags, and the `help` subcommand. Everything said about flags comes
- * from their tables; pages in other formats are help_pages.c's. */
+/* Help as text: the overview, one command with its flags, and the `help` subcommand. All text about flags comes from
+ * their tables; help_pages.c writes pages in other formats. */
 #include <string.h>
 
 #include "commands.h"

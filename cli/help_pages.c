@@ -3,7 +3,7 @@
 
 #include "commands.h"
 
-/* Text for roff: dashes are kept as they are typed, a leading dot or quote is no request. */
+/* Text for roff: dashes are kept as they are typed, a leading dot or quote is escaped. */
 static void print_roff(FILE *out, const char *text)
 {
     bool line_start = true;

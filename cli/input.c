@@ -1,4 +1,4 @@
-/* Reads to the end of a stream, whose length nobody knows before. */
+/* Reads a stream of unknown length to its end. */
 #include "input.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* A scanner over one line of JSON. It passes over values that are not asked for, and gives up on what is not JSON. */
+/* A scanner over one line of JSON. It skips values that are not asked for, and refuses what is not JSON. */
 #include "json_line.h"
 
 #include <stdlib.h>

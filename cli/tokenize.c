@@ -112,7 +112,7 @@ static int run_record(tokenize_job *job, const char *name, int64_t number, const
     return status == FSDP_OK ? 0 : command_failed("tokenize", status);
 }
 
-/* Behind the byte order mark that some editors put in front of a text. */
+/* After the byte order mark that some editors put before a text. */
 static char *behind_mark(char *text)
 {
     return strncmp(text, "\xEF\xBB\xBF", 3) == 0 ? text + 3 : text;

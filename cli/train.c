@@ -10,8 +10,8 @@
 
 /* Requests to end, as a handler can keep them. One request may arrive several times: systemd and Slurm signal every
  * process of a job, and the launcher passes on what it gets; timeout(1) signals a program and its group. */
-static volatile sig_atomic_t stop_signal;  /* the first one; 0: none */
-static volatile sig_atomic_t can_save;     /* steps are being made: there is something to save, and somebody who asks */
+static volatile sig_atomic_t stop_signal; /* the first one; 0: none */
+static volatile sig_atomic_t can_save; /* steps are running: there is something to save, and stop_requested is called */
 static volatile sig_atomic_t seconds_then; /* of the first one */
 
 /* Copies of an interrupt come together; a person who presses Ctrl-C again takes longer. */
@@ -30,8 +30,9 @@ static void die_of(int number)
     raise(number); /* blocked inside its handler: delivered when that returns */
 }
 
-/* The first request ends the run after a checkpoint, or at once where there is nothing to save yet. Later ones are
- * ignored, but for a second Ctrl-C that is meant: whoever sends the others has SIGKILL for a run that does not end. */
+/* The first request ends the run after a checkpoint, or at once if there is nothing to save yet. Later ones are
+ * ignored, except a second Ctrl-C from a person: programs that send the others can use SIGKILL for a run that does not
+ * end. */
 static void on_signal(int number)
 {
     if (!can_save) {

@@ -133,7 +133,7 @@ static void on_crash(int number, siginfo_t *info, void *context)
 {
     (void)context;
     while (atomic_flag_test_and_set(&speaking))
-        pause(); /* another thread speaks, and takes us along when it is done */
+        pause(); /* another thread reports, and ends the process when it is done */
     words w = {.n = 0};
     say(&w, "fsdp: rank ");
     say_number(&w, (uint64_t)error_rank(), 10);
@@ -152,7 +152,7 @@ static void on_crash(int number, siginfo_t *info, void *context)
 void fsdp_report_crashes(void)
 {
     static const int numbers[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGSYS};
-    static _Alignas(64) char stack[STACK_BYTES]; /* a stack that has overflowed cannot speak */
+    static _Alignas(64) char stack[STACK_BYTES]; /* an overflowed stack has no room to report */
     stack_t own = {.ss_sp = stack, .ss_size = sizeof stack}, before;
     void *frame;
     backtrace(&frame, 1); /* loads what it needs now */

@@ -1,6 +1,5 @@
-/* The last words of a process that dies of a fatal signal: who it was, what it was doing, and a backtrace. What it is
- * doing is noted all the time (base/hooks.h does it beside every event); whether anything is said is the program's
- * decision (fsdp_report_crashes). */
+/* The report of a process that dies of a fatal signal: its rank, what it was doing, and a backtrace. base/hooks.h notes
+ * what it is doing with every event; the program decides whether to report (fsdp_report_crashes). */
 #ifndef BASE_CRASH_H
 #define BASE_CRASH_H
 

@@ -11,7 +11,7 @@
 
 enum { MESSAGE_BYTES = 8192 }; /* room for a list of names */
 
-/* `body` is where the text behind "rank N: " begins: context goes in between. */
+/* `body` is where the text after "rank N: " begins: context goes in between. */
 typedef struct message {
     char text[MESSAGE_BYTES];
     size_t body;
@@ -76,7 +76,7 @@ int error_world_size(void)
     return process_world_size;
 }
 
-/* Puts `front` and `rest` behind the rank, fit for a terminal: names in them come from files. A message that is too
+/* Puts `front` and `rest` after the rank, fit for a terminal: names in them come from files. A message that is too
  * long ends in "...". Both are copies, since callers may pass the present message on: its rank is not put there twice.
  */
 static void message_store(const char *front, const char *rest)

@@ -14,7 +14,7 @@
 #define FILE_ANY_SIZE UINT64_MAX
 fsdp_status file_open_regular(const char *path, uint64_t most, int *fd, uint64_t *bytes);
 
-/* Reads the whole file, regular and of at most `most` bytes; `*text` is the caller's to free() and has a NUL behind its
+/* Reads the whole file, regular and of at most `most` bytes; `*text` is the caller's to free() and has a NUL after its
  * `*bytes`. */
 fsdp_status file_read_at_most(const char *path, uint64_t most, char **text, size_t *bytes);
 /* The same with a limit that no file read whole has a reason to pass: 1 GiB. */

@@ -1,4 +1,4 @@
-/* What file.c and file_writer.c share; everybody else includes base/file.h. */
+/* What file.c and file_writer.c share; other files include base/file.h. */
 #ifndef BASE_FILE_WRITER_H
 #define BASE_FILE_WRITER_H
 

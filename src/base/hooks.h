@@ -1,5 +1,5 @@
-/* Events that lower layers report to whoever listens: operations, memory, collectives, units. Costs one predictable
- * branch when nobody does. Listeners are added before work starts and removed after it ends, never in between. */
+/* Events that lower layers report to listeners: operations, memory, collectives, units. Costs one predictable branch
+ * when there is none. Listeners are added before work starts and removed after it ends, never in between. */
 #ifndef BASE_HOOKS_H
 #define BASE_HOOKS_H
 
@@ -42,10 +42,10 @@ fsdp_status hooks_add_kind(hook_kind kind, hook_listener listener, void *context
 void hooks_remove(hook_listener listener, void *context);
 
 extern bool hooks_enabled;   /* read-only for everyone but hooks.c */
-extern unsigned hooks_kinds; /* bit k: somebody hears events of kind k; likewise */
+extern unsigned hooks_kinds; /* bit k: there is a listener for events of kind k; likewise */
 void hooks_emit(hook_kind kind, hook_moment moment, const char *name, const char *detail, int64_t bytes, int lane);
 
-/* What a crash should tell, whoever listens. Names of operations and phases are literals. */
+/* What a crash report needs, with or without listeners. Names of operations and phases are literals. */
 static inline void hooks_note(hook_kind kind, hook_moment moment, const char *name, const char *detail, int lane)
 {
     if (kind == HOOK_OP && moment == HOOK_BEGIN)

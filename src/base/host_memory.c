@@ -1,5 +1,5 @@
-/* Reads /proc/meminfo and the memory controllers of cgroups, version 2 and 1. Pages of files that nobody uses at the
- * moment count as free in both: the kernel drops them when memory is wanted. */
+/* Reads /proc/meminfo and the memory controllers of cgroups, version 2 and 1. Cached pages of files that are not in use
+ * count as free in both: the kernel drops them when memory runs short. */
 #include "base/host_memory.h"
 
 #include <limits.h>
@@ -11,7 +11,7 @@
 
 enum { LINE_BYTES = 4096 + 64 };
 
-/* The number behind `key` in a file of "key number" lines; -1: there is none. */
+/* The number after `key` in a file of "key number" lines; -1: there is none. */
 static int64_t number_in(const char *path, const char *key)
 {
     char line[LINE_BYTES];

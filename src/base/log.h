@@ -1,4 +1,4 @@
-/* Log lines for whoever listens. The library itself never prints: without a sink, lines are dropped. */
+/* Log lines for a sink. The library itself never prints: without a sink, lines are dropped. */
 #ifndef BASE_LOG_H
 #define BASE_LOG_H
 

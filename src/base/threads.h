@@ -3,7 +3,7 @@
 #ifndef BASE_THREADS_H
 #define BASE_THREADS_H
 
-/* More would not help anybody; OpenMP keeps tables of them on its stack and falls over when there are too many. */
+/* More would not help; OpenMP keeps tables of them on its stack and crashes when there are too many. */
 enum { THREADS_MOST = 4096 };
 
 /* Cores in this process's affinity mask. */

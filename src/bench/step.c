@@ -1,5 +1,5 @@
 /* Whole training steps on random tokens: forward, backward, clipping, AdamW, timed one by one. What a step consists of
- * is heard by bench_parts.c; what it is compared with is measured by peak.c. */
+ * is heard by parts.c; what it is compared with is measured by peak.c. */
 #include <fsdp/bench.h>
 
 #include <math.h>
@@ -37,7 +37,7 @@ typedef struct bench {
     int32_t *ids, *labels;
 } bench;
 
-/* A workload has a shape of its own; what would be passed over is refused. */
+/* A workload has a shape of its own; what would be skipped is refused. */
 static fsdp_status check_shape(const fsdp_settings *s, const char *name)
 {
     for (const fsdp_flag *flag = fsdp_settings_flags(); flag->name; flag++)
@@ -187,7 +187,7 @@ static fsdp_status measure(bench *b, const fsdp_bench_config *c, double start, f
     return status;
 }
 
-/* Steps of their own, so that the figures above stay those of steps that nobody listens to. */
+/* Steps of their own, so that the figures above are of steps without a listener. */
 static fsdp_status break_down(bench *b, const fsdp_bench_config *c, fsdp_bench_result *out)
 {
     bench_parts *parts = NULL;
@@ -199,7 +199,7 @@ static fsdp_status break_down(bench *b, const fsdp_bench_config *c, fsdp_bench_r
     for (int i = 0; i < steps && status == FSDP_OK; i++)
         status = run_one(b, c->warmup + c->steps + i, &loss);
     if (status == FSDP_OK)
-        status = offload_settle(b->sharded); /* nobody speaks while who listens changes */
+        status = offload_settle(b->sharded); /* listeners change only between steps */
     bench_parts_end(parts, steps, clock_seconds() - start, out);
     return status;
 }

@@ -1,5 +1,5 @@
 /* Times single kernels on a device: memory for their operands, filled with random numbers, and rounds of calls. Which
- * kernels, at which shapes, is bench_kernel.c's. */
+ * kernels, at which shapes, is kernels.c's. */
 #ifndef BENCH_TIMER_H
 #define BENCH_TIMER_H
 

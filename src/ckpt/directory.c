@@ -59,7 +59,7 @@ static bool take_prefix(const char **text, const char *prefix)
     return true;
 }
 
-/* The id behind ".tmp-" and its like: digits and letters to the end, as we write them. */
+/* The id after ".tmp-" and the like: digits and letters to the end, as we write them. */
 static bool is_id(const char *text)
 {
     size_t n = 0;

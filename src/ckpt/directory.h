@@ -25,7 +25,7 @@ typedef struct ckpt_entry {
     int rank;                 /* kind local: whose; else -1 */
     uint64_t save;            /* which save it is of; 0 until ckpt_entry_check, and when not known */
     bool temporary;           /* being written or removed */
-    bool unfinished;          /* of these: a save, under way or given up */
+    bool unfinished;          /* of these: a save, under way or abandoned */
     ckpt_condition condition; /* as far as the name tells; ckpt_entry_check looks inside */
     char reason[512];         /* why it is not complete */
 } ckpt_entry;

@@ -57,7 +57,7 @@ fsdp_status ckpt_load(const char *path, const ckpt_load_config *config, const ck
                       ckpt_load_result *result);
 
 /* The newest complete checkpoint under `directory` (or `directory` itself, when it is one) whose checksums hold.
- * Incomplete and corrupt ones are passed over with a warning each. A missing directory, or one without any committed
+ * Incomplete and corrupt ones are skipped with a warning each. A missing directory, or one without any committed
  * checkpoint, is FSDP_OK with result->step -1; one where every committed checkpoint is corrupt is an error, because
  * starting over would be no resume. Kind local: the newest step that all ranks have. What was chosen is logged.
  * Collective when world is not NULL. */

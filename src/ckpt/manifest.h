@@ -23,7 +23,7 @@ typedef struct manifest_file {
     int64_t bytes;
 } manifest_file;
 
-/* A small file that is no tensor data: config.json, the index, the tokenizer's. */
+/* A small file that is not tensor data: config.json, the index, the tokenizer's. */
 typedef struct manifest_beside {
     const char *name;
     int64_t bytes;
@@ -50,7 +50,7 @@ typedef struct manifest {
     arena *memory; /* of everything below but the JSON */
     ckpt_kind kind;
     int64_t step;
-    uint64_t save; /* which save wrote it, the same on all ranks; 0: a manifest from before this was said */
+    uint64_t save; /* which save wrote it, the same on all ranks; 0: a manifest of an earlier version */
     int world_size;
     int rank;                                   /* kind local: whose; else -1 */
     const char *strategy, *created, *tokenizer; /* "" when not known */

@@ -1,5 +1,5 @@
 /* Prints manifests, a line per file and per tensor so that people can read and compare them, and puts the commit marker
- * behind them. The same manifest gives the same bytes. */
+ * after them. The same manifest gives the same bytes. */
 #include "ckpt/manifest.h"
 
 #include <inttypes.h>

@@ -64,7 +64,7 @@ static void plan_slice(part_writer *w, const ckpt_slice *slice, int64_t snapshot
                                                    .snapshot = snapshot + done};
 }
 
-/* Slices of odd sizes come last: behind one of them no other would be aligned in the file. */
+/* Slices of odd sizes come last: after one of them no other would be aligned in the file. */
 static fsdp_status plan_pieces(part_writer *w)
 {
     const save_task *task = w->task;

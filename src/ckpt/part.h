@@ -1,4 +1,4 @@
-/* The list of pieces that a rank leaves behind its data ("rank-00003.part.json"), as rank 0 reads it. */
+/* The list of pieces that a rank writes after its data ("rank-00003.part.json"), as rank 0 reads it. */
 #ifndef CKPT_PART_H
 #define CKPT_PART_H
 

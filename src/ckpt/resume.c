@@ -1,5 +1,5 @@
 /* Finds the newest checkpoint that all ranks can load, and loads it. Ranks agree on the order in which they try; a
- * candidate that turns out damaged on any rank is passed over by all. */
+ * candidate that turns out damaged on any rank is skipped by all. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -35,7 +35,7 @@ typedef struct vote {
     char message[SAVE_MESSAGE_BYTES];
 } vote;
 
-/* Everybody's votes; on a failure the first failed rank's becomes everybody's. `id`: rank 0's, may be NULL. */
+/* Every rank's votes; on a failure the first failed rank's becomes every rank's. `id`: rank 0's, may be NULL. */
 static fsdp_status exchange_votes(comm_group *world, const char *label, const vote *mine, char *id)
 {
     int n = comm_group_size(world);

@@ -53,7 +53,7 @@ fsdp_status ckpt_save(const ckpt_save_config *config, const ckpt_state *state, c
  * step, kind and retention are not used. */
 fsdp_status ckpt_export(const ckpt_save_config *config, const ckpt_state *state, fsdp_dtype dtype, comm_group *world);
 
-/* FSDP_OK when an export could go there: for whoever wants to know before training. */
+/* FSDP_OK when an export could go there; lets a caller find out before training. */
 fsdp_status ckpt_export_check(const char *folder);
 
 /* ---- Asynchronous ---- */
@@ -65,18 +65,18 @@ typedef struct ckpt_saver ckpt_saver;
 fsdp_status ckpt_saver_create(const ckpt_state *state, bool local, ckpt_saver **out);
 void ckpt_saver_free(ckpt_saver *s); /* joins the background thread first, as far as this rank goes; NULL is legal */
 
-/* Collective. A save still under way is waited for first; its failure is logged and does not hinder this one (whoever
- * wants to know calls wait before). `state` must have the slices that create saw (their data may lie elsewhere); extra
- * is copied. When start returns, training may change what the slices hold. */
+/* Collective. A save still under way is waited for first; its failure is logged and does not hinder this one (call wait
+ * first to learn of it). `state` must have the slices that create saw (their data may lie elsewhere); extra is copied.
+ * When start returns, training may change what the slices hold. */
 fsdp_status ckpt_saver_start(ckpt_saver *s, const ckpt_save_config *config, const ckpt_state *state, comm_group *world);
 
-/* Host memory that the snapshot takes; and what it would take where a rank writes so many bytes. */
+/* Host memory that the snapshot takes; and what it would take for a rank that writes `bytes`. */
 size_t ckpt_saver_bytes(const ckpt_saver *s);
 size_t ckpt_saver_room(int64_t bytes);
 
 /* True while a save is started and not yet waited for. */
 bool ckpt_saver_active(const ckpt_saver *s);
-/* True when ckpt_saver_wait would not wait for this rank's disk. Never blocks, talks to nobody. */
+/* True when ckpt_saver_wait would not wait for this rank's disk. Never blocks, and calls no other rank. */
 bool ckpt_saver_done(const ckpt_saver *s);
 
 /* Collective: the end of the save on all ranks, the same status everywhere. Without one under way it is FSDP_OK at once

@@ -43,7 +43,7 @@ typedef struct save_task {
     save_owner *owner; /* of the temporary directory, where save_task_commits; NULL for exports, which nobody prunes */
 
     const ckpt_state *state; /* borrowed */
-    const float *snapshot;   /* the slices that are saved, one behind the other; NULL: where the state has them */
+    const float *snapshot;   /* the slices that are saved, one after another; NULL: where the state has them */
     full_layout *layout;     /* kind full */
 
     atomic_bool cancelled; /* another rank failed: do not wait for its part */
@@ -52,7 +52,7 @@ typedef struct save_task {
     double started;
 } save_task;
 
-/* This rank writes the manifest and renames: rank 0, or with kind local everybody for itself. */
+/* This rank writes the manifest and renames: rank 0, or with kind local every rank for itself. */
 static inline bool save_task_commits(const save_task *task)
 {
     return task->kind == CKPT_LOCAL || task->rank == 0;

@@ -1,6 +1,6 @@
 /* What a checkpoint holds, as its producer describes it: global named tensors, and the slices of them that this rank
- * has. Checkpoints know nothing of units, shards and strategies; whoever has those (the sharded model, the optimizer)
- * lists its slices, and any other world can ask for its own slices of the same tensors later. */
+ * has. Checkpoints know nothing of units, shards and strategies; their owner (the sharded model, the optimizer) lists
+ * its slices, and any other world can ask for its own slices of the same tensors later. */
 #ifndef CKPT_STATE_H
 #define CKPT_STATE_H
 
@@ -85,7 +85,7 @@ typedef struct ckpt_state {
     const json_t *extra; /* object, the same on all ranks: step, data position, random state, schedule, scaler */
 
     /* What the run chose by measuring and must choose again for the same bits (which kernel for which shape): bytes
-     * that nobody here looks into. Rank 0's are saved (kind local: each rank's own), all ranks get them back. */
+     * that are not read here. Rank 0's are saved (kind local: each rank's own), all ranks get them back. */
     const void *choices; /* NULL: none */
     size_t autotune_bytes;
 } ckpt_state;

@@ -122,9 +122,9 @@ static void set_identity(const comm *c)
         error_set_rank(c->rank, c->world_size);
 }
 
-/* Whoever started the ranks said how many there are. A backend that finds another world (MPI whose mpirun did not start
- * us is a world of one) would train another model and write over that of the others. Where nobody said anything, the
- * backend's word is all there is. */
+/* The launcher says how many ranks there are. A backend that finds another world (MPI whose mpirun did not start us
+ * finds a world of one) would train another model and overwrite that of the others. Without a launcher, the backend
+ * decides. */
 static fsdp_status check_promise(const comm *c)
 {
     const job *j = &c->config.job;
@@ -159,7 +159,7 @@ fsdp_status comm_open(const comm_config *config, comm **out)
     TRY_OR(fail, check_promise(c));
     set_identity(c); /* mpi may know better */
     TRY_OR(fail, engine_open(c, wants_thread(c)));
-    c->workers = c->has_thread ? 1 : threads_count(); /* nobody computes while the caller waits */
+    c->workers = c->has_thread ? 1 : threads_count(); /* no thread computes while the caller waits */
     status = create_world(c);
     if (status != FSDP_OK) {
         comm_close(c);

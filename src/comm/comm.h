@@ -32,7 +32,7 @@ typedef struct comm_group comm_group;
 /* ---- This rank's connection to the world ---- */
 
 typedef enum comm_progress {
-    COMM_PROGRESS_AUTO, /* a thread when this rank has a core to spare beside those it computes on (shm), or computes on
+    COMM_PROGRESS_AUTO, /* a thread if this rank has a core to spare besides those it computes on (shm), or computes on
                            several, so that waiting for the network takes little of them (mpi) */
     COMM_PROGRESS_THREAD, /* a thread runs collectives while the caller computes */
     COMM_PROGRESS_INLINE, /* collectives run inside comm_wait, in the order they were started */
@@ -61,7 +61,7 @@ fsdp_status comm_open(const comm_config *config, comm **out);
 /* Bytes that comm_open takes on each rank and reports as memory, before anything is allocated or sent. Not counted: a
  * few kB of lists, and what MPI and NCCL take for themselves. */
 size_t comm_overhead(const comm_config *config);
-/* Bytes that comm_allocate takes and reports when it is asked for so many. */
+/* Bytes that comm_allocate takes and reports when it is asked for `bytes`. */
 size_t comm_allocated_bytes(const comm_config *config, size_t bytes);
 
 /* Leaves the world and frees everything, also memory of comm_allocate and groups that are still there. All ranks close;
@@ -78,7 +78,7 @@ const char *comm_backend_name(const comm *c);
 bool comm_has_progress_thread(const comm *c);
 
 /* Wakes every waiting rank with this rank's message; all further calls fail with it, here and there. The first abort
- * (or failure, which aborts by itself) of a job is the one that everybody reports. Callable from any thread. */
+ * (or failure, which aborts by itself) of a job is the one that every rank reports. Callable from any thread. */
 void comm_abort(comm *c, const char *message);
 
 /* FSDP_OK while the world is whole as far as known; otherwise what comm_wait would return. Never blocks. */
@@ -191,14 +191,14 @@ fsdp_status comm_broadcast(comm_group *g, const comm_op *op, comm_request *r);
  * it was started: another stream must follow that one. */
 fsdp_status comm_wait(comm_request *r, stream *s);
 
-/* send may be overwritten: everybody has read it. Waits for recv too. Call it before the optimizer writes a shard that
+/* send may be overwritten: every rank has read it. Waits for recv too. Call it before the optimizer writes a shard that
  * was gathered, and before a gradient buffer that was reduced is filled again. Free once a later collective of the same
  * group has been waited for on this rank and peers moved on; otherwise waits for the slowest peer. (all_reduce and
  * broadcast do not need it: after comm_wait of those, both buffers are the caller's.) */
 fsdp_status comm_wait_sent(comm_request *r, stream *s);
 
-/* Before the memory of a request (or of what it moves) goes without comm_wait having returned, because something failed
- * in between: returns when nobody uses it any more. A comm that has failed gives it up at once; otherwise this waits
+/* Call it before the memory of a request (or of its data) is freed without comm_wait, because something failed in
+ * between: returns when it is no longer used. A comm that has failed drops the request at once; otherwise this waits
  * for the collective. Sets no error. A request that is not under way is fine. */
 void comm_forget(comm_request *r);
 
@@ -209,7 +209,7 @@ bool comm_done(const comm_request *r);
 fsdp_status comm_barrier(comm_group *g, const char *label, int64_t step);
 
 /* Small objects, for agreement at start and on errors: every rank gives `bytes` (at most `max_bytes`, the same number
- * on all ranks, at most COMM_EXCHANGE_BYTES) and gets everybody's: all[i * max_bytes], all_bytes[i] for rank i. Host
+ * on all ranks, at most COMM_EXCHANGE_BYTES) and gets every rank's: all[i * max_bytes], all_bytes[i] for rank i. Host
  * memory. */
 #define COMM_EXCHANGE_BYTES 65536
 fsdp_status comm_exchange(comm_group *g, const char *label, const void *mine, size_t bytes, size_t max_bytes, void *all,

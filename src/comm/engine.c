@@ -175,7 +175,7 @@ fsdp_status engine_start(comm_group *g, comm_kind kind, const comm_op *op, comm_
     return c->backend->enqueues || self_enqueues(r) ? engine_wait(r) : FSDP_OK;
 }
 
-/* Once the comm has failed, whoever runs collectives only marks them as failed, so this ends soon then. */
+/* Once the comm has failed, its executor only marks collectives as failed, so this ends soon. */
 void engine_await(comm_request *r)
 {
     if (atomic_load(&r->state) != REQUEST_PENDING)

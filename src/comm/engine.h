@@ -17,7 +17,7 @@ enum request_state { REQUEST_IDLE, REQUEST_PENDING, REQUEST_DONE, REQUEST_FAILED
 /* Collectives of one group that may be started and not yet run; starting another runs the oldest first. */
 enum { COMM_IN_FLIGHT = 8 };
 
-/* All calls but `abort` and `check` are made by one thread at a time: those marked (executor) by whoever runs
+/* All calls but `abort` and `check` are made by one thread at a time: those marked (executor) by the thread that runs
  * collectives, the rest by the caller's thread. `abort` and `check` may come at any time from any thread. */
 typedef struct comm_backend {
     const char *name;

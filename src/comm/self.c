@@ -136,7 +136,7 @@ static fsdp_status self_open(comm *c)
 
 static void self_abort(comm *c, const char *message)
 {
-    (void)c, (void)message; /* nobody to tell */
+    (void)c, (void)message; /* no other rank to tell */
 }
 
 /* Groups of one rank never reach the backend. */

@@ -24,7 +24,7 @@ typedef struct dataset_options {
     int32_t pad_id;       /* pairs: fills sources and targets; -1: the tokenizer's, 0 where it has none */
     int32_t start_id;     /* pairs: the decoder begins with it; -1: the padding token */
     const char *source_field, *target_field;
-    const char *source_prefix; /* in front of every source; may be NULL */
+    const char *source_prefix; /* put before every source; may be NULL */
     const char *config_name;   /* configuration of a hub data set; may be NULL */
     source_part part;
     bool strict;              /* bad records are errors */

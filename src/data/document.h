@@ -1,4 +1,4 @@
-/* Documents of text and JSONL files, one after the other. Bad records are passed over with their file and line in the
+/* Documents of text and JSONL files, one after the other. Bad records are skipped with their file and line in the
  * log, or are errors when reading is strict. Making tokens of documents is token_build.c's and dataset_pairs.c's. */
 #ifndef DATA_DOCUMENT_H
 #define DATA_DOCUMENT_H

@@ -25,8 +25,8 @@ typedef struct suffix_kind {
     source_kind kind;
 } suffix_kind;
 
-/* Behind these, .gz and .zst may follow; capitals are as good. Names that are not in the list are text when the user
- * names them, and are passed over in folders. */
+/* May be followed by .gz or .zst; case does not matter. Other files are text when the user names them, and are skipped
+ * in folders. */
 static const suffix_kind suffixes[] = {
     {".jsonl", SOURCE_JSONL},
     {".json", SOURCE_JSONL},
@@ -143,7 +143,7 @@ static fsdp_status add_file(walk *w, const char *path, source_kind kind, bool na
     return FSDP_OK;
 }
 
-/* Files that describe a data set, or that come with every download; nobody wants to train on them. */
+/* Files that describe a data set, or that come with every download: not data to train on. */
 static bool describes(const char *name)
 {
     static const char *const names[] = {"README.md",         "README.txt",         "README.rst",
@@ -417,8 +417,8 @@ static fsdp_status check_kinds(const source_list *list)
     return FSDP_OK;
 }
 
-/* Text is what nobody can tell from anything else by its structure, so its first bytes are looked at. Compressed files
- * are looked at when they are unpacked. */
+/* Text has no structure to recognise it by, so its first bytes are checked. Compressed files are checked when they are
+ * unpacked. */
 static fsdp_status check_contents(const source_list *list)
 {
     for (size_t i = 0; i < list->n_files; i++) {

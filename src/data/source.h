@@ -38,7 +38,7 @@ typedef struct source_list {
 /* Fills `out`. Which part a file belongs to is said by a word of its own name ("c4-train.00000-of-01024.json.gz"), else
  * by a folder inside what the user named that is called so ("val/"); the names of outer folders say nothing. A single
  * file is all there is and is trained on whatever it is called. In folders, files that are no data (README.md,
- * dataset_info.json, ...) and files of unknown names are passed over, links that lead back are not followed, and a file
+ * dataset_info.json, ...) and files of unknown names are skipped, links that lead back are not followed, and a file
  * that several links lead to is read once. Files of text whose first bytes are not text are refused. No file at all is
  * an error, except for SOURCE_VALIDATION: then the list is empty. */
 fsdp_status source_list_make(const char *const *names, size_t n_names, const char *config, source_part part,

@@ -22,7 +22,7 @@ typedef struct token_build_options {
     const char *field;  /* of JSONL records */
     bool strict;        /* bad records are errors */
     int n_threads;      /* 0 or 1: the calling one */
-    int64_t max_tokens; /* stop at so many; the document then ends there. 0: all */
+    int64_t max_tokens; /* stop after this many; the document then ends there. 0: all */
     void (*progress)(void *context, int64_t bytes, int64_t tokens, double part); /* may be NULL */
     int (*stop_requested)(void *context); /* other than 0 ends the work with FSDP_ERR_STATE; may be NULL */
     void *context;                        /* of both */

@@ -73,7 +73,7 @@ struct device {
 
     /* Choices made by timing, as bytes: those of one rank are handed to the others and kept in checkpoints. What is
      * imported is taken instead of timing, also for kernels that ran before (recorded graphs keep theirs); what another
-     * GPU or library version chose is passed over. `name` is for messages. *bytes is the caller's to free(). NULL where
+     * GPU or library version chose is skipped. `name` is for messages. *bytes is the caller's to free(). NULL where
      * nothing is timed (CPU). */
     fsdp_status (*autotune_export)(device *d, char **bytes, size_t *n);
     fsdp_status (*autotune_import)(device *d, const char *name, const char *bytes, size_t n);

@@ -26,7 +26,7 @@ struct safetensors {
     arena *memory; /* everything below, names included */
     file_map map;  /* zeroed when the caller owns the bytes */
     const char *path;
-    const uint8_t *data; /* behind the header */
+    const uint8_t *data; /* after the header */
     size_t data_begin;   /* byte of the file where that is */
     size_t data_bytes;
     safetensors_tensor *tensors; /* by place in the data */

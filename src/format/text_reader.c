@@ -13,7 +13,7 @@ static const size_t default_line_bytes = (size_t)64 << 20;
 
 struct text_reader {
     byte_stream *stream;
-    char *buffer; /* capacity + 1 bytes: room for the NUL behind a last line */
+    char *buffer; /* capacity + 1 bytes: room for the NUL after a last line */
     size_t capacity, max_line_bytes;
     size_t at, searched, filled; /* the line begins at `at`; no newline before `searched` */
     int64_t number;              /* of the last line given out */
@@ -59,7 +59,7 @@ const char *text_reader_path(const text_reader *reader)
     return byte_stream_path(reader->stream);
 }
 
-/* Makes room behind what is buffered: by moving the open line to the front, else by growing. */
+/* Makes room after what is buffered: by moving the open line to the front, else by growing. */
 static fsdp_status make_room(text_reader *r)
 {
     if (r->at > 0) {
@@ -165,7 +165,7 @@ fsdp_status text_reader_next(text_reader *reader, text_line *line, bool *more)
     fsdp_status status = begin(reader);
     if (status == FSDP_OK)
         status = next(reader, line, more);
-    if (status != FSDP_OK && reader->number == number) { /* no line was passed over: the stream is broken */
+    if (status != FSDP_OK && reader->number == number) { /* no line was skipped: the stream is broken */
         reader->failed = true;
         *more = false;
     }
@@ -179,7 +179,7 @@ static bool is_blank(char c)
     return c == ' ' || c == '\t' || c == '\r' || c == '\n';
 }
 
-/* The byte `offset` behind the place where reading stands; -1 at the end of the file. */
+/* The byte `offset` after the present position; -1 at the end of the file. */
 static fsdp_status byte_at(text_reader *r, size_t offset, int *byte)
 {
     while (r->at + offset >= r->filled && !r->ended) {

@@ -28,7 +28,7 @@ typedef struct generation {
     int32_t ends[MAX_ENDS];
     int n_ends;
 
-    int32_t *ids; /* the prompt, and behind it what is written */
+    int32_t *ids; /* the prompt, followed by the new tokens */
     int64_t n_prompt, n;
 
     fsdp_world *world;
@@ -51,7 +51,7 @@ static char *beside(const generation *g, const char *name)
 }
 
 /* A checkpoint that training wrote with a tokenizer, and that has none of its files, is not one of bytes. Where they
- * were is only said, not followed: a manifest may be anyone's. */
+ * were is only shown, not followed: a manifest may come from anyone. */
 static fsdp_status check_bytes_suffice(const char *path)
 {
     manifest *m;

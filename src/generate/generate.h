@@ -1,5 +1,5 @@
-/* Writing token by token with a model that is open: the cache and its steps (generate_steps.c), the choice of a token
- * (generate_choice.c), and tokens back to text as they come (generate_stream.c). */
+/* Writing token by token with a model that is open: the cache and its steps (steps.c), the choice of a token
+ * (pick.c), and tokens back to text as they come (stream.c). */
 #ifndef GENERATE_GENERATE_H
 #define GENERATE_GENERATE_H
 

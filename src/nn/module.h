@@ -13,7 +13,7 @@ struct fsdp_buffer {
     int64_t numel;
     bool persistent;
     float *initial; /* (numel), host */
-    float *data;    /* device memory, fp32; set by whoever places the model */
+    float *data;    /* device memory, fp32; set by the code that places the model */
 };
 
 /* Everything a tree holds, in tree order (a parent's own before its children's). Arrays are the caller's to free. */

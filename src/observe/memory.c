@@ -79,7 +79,7 @@ void fsdp_memory_meter_reset(fsdp_memory_meter *m)
     atomic_store(&m->host.peak, atomic_load(&m->host.bytes));
 }
 
-/* The number of kB behind "\nKey:", as bytes. */
+/* The number of kB after "\nKey:", as bytes. */
 static int64_t field(const char *text, const char *key)
 {
     const char *at = text ? strstr(text, key) : NULL;

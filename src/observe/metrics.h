@@ -1,5 +1,5 @@
-/* metrics.jsonl: one JSON object a line, one line an optimizer step. A line is written by a single call at the end of
- * the file, so that a run killed at any instant leaves whole lines, and a resumed one goes on behind them. */
+/* metrics.jsonl: one JSON object per line, one line per optimizer step. A line is written by a single call at the end
+ * of the file, so that a run killed at any instant leaves whole lines, and a resumed one appends to them. */
 #ifndef OBSERVE_METRICS_H
 #define OBSERVE_METRICS_H
 

@@ -1,5 +1,5 @@
 /* Pairs begins with ends while they come in, keeps what is complete in a ring, and writes it in the trace event format.
- * Every (lane, thread) that speaks is a row of the picture: two threads on one lane would otherwise overlap. */
+ * Every (lane, thread) with events is a row of the picture: two threads on one lane would otherwise overlap. */
 #include "observe/trace.h"
 
 #include <pthread.h>
@@ -23,7 +23,7 @@ typedef struct trace_event {
     bool is_instant;
 } trace_event;
 
-/* A thread that speaks on a lane, and what it has begun and not ended. */
+/* A thread with events on a lane, and what it has begun and not ended. */
 typedef struct trace_row {
     pthread_t thread;
     int lane;

@@ -1,5 +1,5 @@
-/* The optimizer's arithmetic over flat ranges: moments, bias corrections, one pass a range. Knows nothing of units,
- * ranks or shards; whoever owns the ranges says when they may be written. */
+/* The optimizer's arithmetic over flat ranges: moments, bias corrections, one pass per range. Knows nothing of units,
+ * ranks or shards; the owner of the ranges decides when they may be written. */
 #ifndef OPTIM_UPDATE_H
 #define OPTIM_UPDATE_H
 

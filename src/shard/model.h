@@ -139,7 +139,7 @@ static inline int model_norm_sums(const fsdp_model *m)
 /* Graphs hold pointers and chosen kernels: when those change, they are recorded anew. */
 void model_forget_graphs(fsdp_model *m);
 
-/* choices.c. Collective, after every optimizer step; does its work after the first: what rank 0's device chose by
+/* autotune.c. Collective, after every optimizer step; does its work after the first: what rank 0's device chose by
  * timing is what all take. */
 fsdp_status model_share_autotune(fsdp_model *m);
 

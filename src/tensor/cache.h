@@ -12,7 +12,7 @@ typedef struct row_cache {
 } row_cache;
 
 /* Records: row i of x (..., columns) goes to row places[i] of the cache, int32, one for each row of x; a place outside
- * the cache is passed over. Rows are added to what is there, so a row is written once between two clearings. */
+ * the cache is skipped. Rows are added to what is there, so a row is written once between two clearings. */
 void cache_write(fsdp_tape *t, const row_cache *cache, fsdp_tensor *x, fsdp_tensor *places);
 
 /* The first `length` rows as (1, length, columns), with what was recorded before this call written. */

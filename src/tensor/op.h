@@ -78,9 +78,9 @@ struct run_context {
 buffer run_data(const run_context *c, const fsdp_tensor *x);
 /* Gradient of output i. */
 buffer run_output_grad(const run_context *c, const node *n, int i);
-/* Where to put the gradient of input i, {NULL} when nobody wants it, and whether to add. */
+/* Where to put the gradient of input i, {NULL} when it is not needed, and whether to add. */
 buffer run_input_grad(const run_context *c, const node *n, int i, bool *add);
-/* True when somebody wants the gradient of input i. */
+/* True when the gradient of input i is needed. */
 bool node_wants_grad(const node *n, int i);
 
 #endif

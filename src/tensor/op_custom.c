@@ -1,5 +1,5 @@
-/* Operations that a user defines: shown the operands of a node as plain memory. Attributes hold the definition and
- * behind it the user's own bytes. */
+/* Operations that a user defines: shown the operands of a node as plain memory. Attributes hold the definition,
+ * followed by the user's own bytes. */
 #include <fsdp/operation.h>
 
 #include <stdarg.h>

@@ -19,7 +19,8 @@ struct fsdp_parameter {
     parameter_init init;
     float init_scale; /* standard deviation, or bound of the uniform distribution */
 
-    /* Members of a group lie packed behind one another, in this order, so one product serves them (q|k|v). NULL: alone.
+    /* Members of a group lie packed one after another, in this order, so that one gemm serves them (q|k|v). NULL:
+     * alone.
      */
     fsdp_parameter *group_next;
     fsdp_parameter *group_head; /* the first member; itself when alone */

@@ -29,14 +29,14 @@ struct storage {
 };
 
 /* A value that spends the time between its last use in forward and its first in backward in host memory. Its copies run
- * on a stream of their own: STORE starts one behind the last use, STORED makes the compute stream wait for it (the
+ * on a stream of their own: STORE starts one after the last use, STORED makes the compute stream wait for it (the
  * memory is free from there on), FETCH starts the copy back, FETCHED makes the compute stream wait for that.
  * Within a program every STORE is followed by its STORED and every FETCH by its FETCHED, in this order, so all of it
  * together can be recorded as one graph; a part of it only where it holds neither half of such a pair. */
 struct transfer {
     storage *from, *to; /* the stay in forward, the stay in backward */
     size_t host_offset;
-    event *done; /* recorded behind each of the two copies */
+    event *done; /* recorded after each of the two copies */
 };
 
 typedef struct program program;

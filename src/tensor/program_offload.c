@@ -53,7 +53,7 @@ typedef struct absence {
     int store, stored, fetch, fetched;
 } absence;
 
-/* The copy out starts behind the last use in forward and has the rest of that region and the whole next one; the copy
+/* The copy out starts after the last use in forward and has the rest of that region and the whole next one; the copy
  * back has all of the region before the one that reads first in backward. False: no region lies between the two, so
  * that the way would be for nothing. That is what keeps on the device whatever is needed near the turn: the inputs of
  * the last regions, and what all regions of a decoder read (T5's encoder output), since the last of them in forward is

@@ -79,7 +79,7 @@ struct fsdp_tape {
     int region, n_regions; /* current region or -1 */
     int no_grad_depth;
     int64_t counted_rows; /* set while recording: samples from here on only pad the batch; -1: all count */
-    /* Set by whoever runs the model, before recording; part of the plan, so they stay as they are. */
+    /* Set by the code that runs the model, before recording; part of the plan, so they stay as they are. */
     bool recompute_cheap; /* operations marked cheap are computed again in backward instead of kept */
     bool selective;       /* fsdp_keep counts: checkpointed regions keep what their model marked */
 
@@ -87,9 +87,9 @@ struct fsdp_tape {
     char message[512];
     uint64_t signature;
 
-    /* The planned program this recording matched; fsdp_read looks values up there. Set by whoever runs it. */
+    /* The planned program this recording matched; fsdp_read looks values up there. Set by the code that runs it. */
     struct program *program;
-    void *owner; /* whoever handed the tape out: the sharded model */
+    void *owner; /* the owner of the tape: the sharded model */
 };
 
 fsdp_status tape_create(const device *target, fsdp_tape **out);

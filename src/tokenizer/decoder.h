@@ -28,7 +28,7 @@ typedef struct decoder_room {
 
 void decoder_room_free(decoder_room *room);
 
-/* Decodes the tokens in room->lists[0]; the text stays in `room` until its next use, with a NUL behind it. */
+/* Decodes the tokens in room->lists[0]; the text stays in `room` until its next use, with a NUL after it. */
 fsdp_status decoder_apply(const decoder *d, decoder_room *room, const char **text, size_t *bytes);
 
 #endif

@@ -59,7 +59,7 @@ typedef struct pattern_scan {
 } pattern_scan;
 
 void pattern_scan_start(pattern_scan *s, const pattern *p, pattern_room *room, const char *text, size_t bytes);
-/* The next match, left to right; *found is false after the last. Empty matches right behind a match are passed over. */
+/* The next match, left to right; *found is false after the last. Empty matches right behind a match are skipped. */
 fsdp_status pattern_scan_next(pattern_scan *s, size_t *start, size_t *end, bool *found);
 
 /* Appends the text with every match replaced by `content`. *empty_front (may be NULL) says whether nothing at all

@@ -1,4 +1,4 @@
-/* Where a long text may be cut so that the ids of its parts, one behind the other, are those of the whole text. That is
+/* Where a long text may be cut so that the ids of its parts, one after another, are those of the whole text. That is
  * between a letter and a single space or line break before another letter, for tokenizers of which every step is known
  * to look no further there; the texts of other tokenizers are not cut. */
 #ifndef TOKENIZER_TEXT_CUT_H

@@ -61,7 +61,7 @@ enum {
     TOKENIZER_CONTINUES = 4, /* a part that begins at a place of text_cut_place */
 };
 
-/* The ids of a part; those of all parts of a text, one behind the other, are the text's. */
+/* The ids of a part; those of all parts of a text, one after another, are the text's. */
 fsdp_status tokenizer_encode_part(fsdp_tokenizer *t, const char *text, size_t bytes, int part, const int32_t **ids,
                                   size_t *n_ids);
 

@@ -153,7 +153,7 @@ static void drop_complete(book *b, double now)
     }
 }
 
-/* The rank with the lower number is what the other is measured by, whoever came first. */
+/* The lower rank is the one that the other is compared with, no matter which came first. */
 static fsdp_status mismatch(const open_call *open, const signature *what, int rank)
 {
     return rank > open->rank ? signature_mismatch(what, rank, &open->what, open->rank)

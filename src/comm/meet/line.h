@@ -7,8 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Zeroed, with socket -1, it is a line to nobody: all calls are legal and do nothing. One thread at a time may send,
- * one may receive. */
+/* Zeroed, with socket -1, it is a line without another end: all calls are legal and do nothing. One thread at a time
+ * may send, one may receive. */
 typedef struct line {
     int socket;
     char *out, *in;
@@ -19,7 +19,7 @@ typedef struct line {
 typedef enum line_state {
     LINE_NOTHING, /* no whole message is there */
     LINE_MESSAGE,
-    LINE_BROKEN, /* the other end is gone, or sent what is no message */
+    LINE_BROKEN, /* the other end is gone, or sent something that is not a message */
 } line_state;
 
 void line_open(line *l, int socket); /* takes the socket */

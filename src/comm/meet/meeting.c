@@ -24,7 +24,7 @@
 #include "comm/meet/visitors.h"
 
 /* First words of a rank that comes, and rank 0's answer. Each side shows that it knows the job's token without saying
- * it: by a hash of the token behind a number that the visitor has drawn. Hosts of one job have one byte order. */
+ * it: by a hash of the token and a number that the visitor has drawn. Hosts of one job have one byte order. */
 typedef struct hello {
     char magic[8];
     uint64_t number, proof;
@@ -41,7 +41,7 @@ typedef struct welcome {
 enum side { SIDE_VISITOR, SIDE_HOST };
 
 static const char magic[8] = "fsdp-3";
-/* Beside the ranks, so many strangers that say nothing. */
+/* Room for this many silent strangers besides the ranks. */
 enum { STRANGERS = 64 };
 static const double LINGER_SECONDS = 0.5, LATE_SECONDS = 1;
 

@@ -1,4 +1,4 @@
-/* Hears everybody who came, a span at a time. */
+/* Hears all visitors, some bytes at a time. */
 #include "comm/meet/visitors.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* Connections that have not said yet who they are. All are heard at once, so that one that says nothing keeps nobody
- * waiting: ranks come late and in any order, and anybody can connect. Who belongs is left to the caller. */
+/* Connections that have not yet said who they are. All are heard at once, so that a silent one does not hold up the
+ * others: ranks come late and in any order, and anyone can connect. The caller decides who belongs. */
 #ifndef COMM_MEET_VISITORS_H
 #define COMM_MEET_VISITORS_H
 
@@ -9,13 +9,13 @@
 
 typedef struct visitors visitors;
 
-/* Takes in whoever connects to `listener` (borrowed; stream or packets) and hears `hello_bytes` from each. Of more than
- * `most` that say nothing, the one that has been silent longest is sent away. NULL: no memory. */
+/* Accepts connections to `listener` (borrowed; stream or packets) and reads `hello_bytes` from each. When more than
+ * `most` are silent, the one that has been silent longest is closed. NULL: no memory. */
 visitors *visitors_new(int listener, size_t hello_bytes, int most);
 void visitors_free(visitors *v); /* closes those that are still here; NULL is legal */
 
-/* The next visitor whose hello is complete: *socket is the caller's, and blocks. *socket is -1 when nobody more has
- * come by the deadline (clock_seconds; one that has passed takes what is there already). */
+/* The next visitor whose hello is complete: *socket is the caller's, and blocks. *socket is -1 when no other has come
+ * by the deadline (clock_seconds; one that has passed takes what is there already). */
 fsdp_status visitors_next(visitors *v, double deadline, void *hello, int *socket);
 
 #endif

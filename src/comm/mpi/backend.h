@@ -1,6 +1,6 @@
 /* What the files of the MPI backend share. Collectives are made of point-to-point messages, so that the order of every
- * sum is ours, every wait can end, and a rank that is late is known by number. Needs MPI_THREAD_SERIALIZED: whoever
- * calls MPI holds the lock. */
+ * sum is ours, every wait can end, and a rank that is late is known by number. Needs MPI_THREAD_SERIALIZED: a thread
+ * that calls MPI holds the lock. */
 #ifndef COMM_MPI_BACKEND_H
 #define COMM_MPI_BACKEND_H
 
@@ -46,6 +46,6 @@ fsdp_status mpi_post_receive(comm_request *r, enum mpi_phase phase, int rank, vo
 /* Until all posted messages are done. */
 fsdp_status mpi_wait_posted(comm_request *r, const signature *s);
 
-fsdp_status mpi_run(comm_request *r); /* mpi_collectives.c */
+fsdp_status mpi_run(comm_request *r); /* collectives.c */
 
 #endif

@@ -16,7 +16,7 @@ static int64_t clamp(int64_t n, int64_t most)
     return n < 0 ? 0 : n < most ? n : most;
 }
 
-/* Everybody's signature to everybody; compared with the group's first rank, as in shared memory. */
+/* Every rank's signature to every rank; compared with the group's first rank, as in shared memory. */
 static fsdp_status meet(comm_request *r)
 {
     comm_group *g = r->group;
@@ -56,7 +56,7 @@ static fsdp_status gather(comm_request *r, const signature *s)
     return mpi_wait_posted(r, s);
 }
 
-/* One turn of a sum: everybody sends each rank r its stretches[r], and sums its own, peers' out of the scratch memory
+/* One turn of a sum: every rank sends each rank r its stretches[r], and sums its own, peers' out of the scratch memory
  * (where each has room for `most` elements), into sum->out, which may be our own stretch of send. */
 static fsdp_status sum_stretches(comm_request *r, const signature *s, const comm_span *p, int64_t most,
                                  reduce_args *sum)
@@ -146,7 +146,7 @@ static fsdp_status all_reduce_span(comm_request *r, const signature *s, const co
     return FSDP_OK;
 }
 
-/* A few numbers: everybody sends all, everybody sums all. One exchange instead of two. */
+/* A few numbers: every rank sends all, every rank sums all. One exchange instead of two. */
 static fsdp_status all_reduce_small(comm_request *r, const signature *s, const comm_span *p)
 {
     mpi_world *w = mpi_world_of(r->group->comm);

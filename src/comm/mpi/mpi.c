@@ -1,5 +1,5 @@
 /* The MPI backend's coming and going, its messages and its waits: timeouts, and failures passed on as messages of their
- * own. What is sent to whom is left to mpi_collectives.c. */
+ * own. What is sent to whom is left to collectives.c. */
 #include "comm/mpi/backend.h"
 
 #include <sched.h>
@@ -15,7 +15,7 @@
 enum { MESSAGE_BYTES = 1 << 30, BUSY_TRIES = 2000, YIELDING_TRIES = 20000 };
 enum { LEAST_SCRATCH = 64 << 10, DEFAULT_SCRATCH = 4 << 20 };
 
-/* How long a failed rank stays for its peers to hear of it: mpirun ends everybody as soon as one has gone. */
+/* How long a failed rank stays for its peers to hear of it: mpirun ends every rank as soon as one has gone. */
 static const double farewell_seconds = 1.0;
 
 static fsdp_status mpi_error(const char *what, int code)
@@ -133,7 +133,7 @@ static void mpi_abort(comm *c, const char *message)
     if (!w || !w->opened)
         return;
     pthread_mutex_lock(&w->lock);
-    if (!hear_abort(c)) { /* who only passes on what everybody was told keeps quiet */
+    if (!hear_abort(c)) { /* a rank that only passes on a known failure stays silent */
         w->abort_rank = c->rank;
         snprintf(w->abort_text, sizeof w->abort_text, "%s", message);
         for (int rank = 0; rank < c->world_size; rank++) {
@@ -163,7 +163,7 @@ static void pause_briefly(void)
     nanosleep(&pause, NULL);
 }
 
-/* A failed rank says that it goes, and stays until everybody has said so or the time is over. */
+/* A failed rank says that it goes, and stays until every rank has said so or the time is over. */
 static void say_farewell(comm *c)
 {
     mpi_world *w = mpi_world_of(c);

@@ -5,7 +5,7 @@
  * tens of milliseconds, which may be after NCCL has run it (a size too many on one side) and always ends the comm.
  *
  * Threads: the caller's enqueues; the watchdog's looks at events and asynchronous errors, and aborts. NCCL's calls that
- * may wait for peers (setting up and giving up a communicator) run as errands on threads of their own, so that a
+ * may wait for peers (setting up and giving up a communicator) run as timed calls on threads of their own, so that a
  * timeout ends the wait for them whatever NCCL does. */
 #ifndef COMM_NCCL_BACKEND_H
 #define COMM_NCCL_BACKEND_H
@@ -49,7 +49,7 @@ typedef struct nccl_api {
 /* Collectives of a group whose end can be told apart. Older ones are done when a newer one is: one stream. */
 enum { NCCL_EVENTS = 64 };
 
-/* NCCL notices a peer's end before anybody says what happened there: for so long, what the watchdog says is preferred.
+/* NCCL notices a peer's end before the reason is known: for this long, the watchdog's message is preferred.
  */
 #define NCCL_GRACE_SECONDS 2.0
 
@@ -94,9 +94,9 @@ typedef struct nccl_world {
     pthread_mutex_t calls; /* held while NCCL works on a communicator, so that an abort does not free it meanwhile */
     pthread_mutex_t lock;
     nccl_group *groups;   /* those that can be watched and aborted */
-    double trouble_since; /* watchdog's thread: NCCL reports an error, and nobody has explained it yet */
+    double trouble_since; /* watchdog's thread: NCCL reports an error whose reason is not known yet */
     atomic_bool aborted;
-    atomic_bool told; /* the failure came from a peer: everybody knows */
+    atomic_bool told; /* the failure came from a peer: every rank knows */
 } nccl_world;
 
 static inline nccl_world *nccl_world_of(const comm *c)
@@ -114,17 +114,17 @@ void nccl_leave(comm *c);
 /* Until what is enqueued on the group is done, for the host; with the timeout, and woken by an abort. */
 fsdp_status nccl_wait_host(comm_group *g, uint32_t sequence);
 
-/* nccl_group.c */
+/* group.c */
 fsdp_status nccl_group_open(comm_group *g);
 void nccl_group_close(comm_group *g);
 /* At least `bytes` of g's staging memory; grows only while nothing runs. */
 fsdp_status nccl_stage(comm_group *g, size_t bytes, char **out);
 /* The first group whose communicator reports an error, or whose collective does not end: what and why. */
 fsdp_status nccl_examine_groups(comm *c, char *text, size_t bytes);
-/* Gives up all communicators: kernels that wait for a peer return, so nobody hangs in the device either. */
+/* Aborts all communicators: kernels that wait for a peer return, so nothing hangs on the device either. */
 void nccl_abort_groups(comm *c);
 
-/* nccl_memory.c */
+/* memory.c */
 fsdp_status nccl_allocate(comm *c, size_t bytes, void **out);
 void nccl_release(comm *c, void *memory);
 void nccl_release_all(comm *c);
@@ -132,9 +132,9 @@ bool nccl_register_all(comm *c, nccl_group *n);   /* all memory there is, on a n
 void nccl_group_settle(comm_group *g);            /* a rank could not: registered nowhere */
 void nccl_deregister_all(comm *c, nccl_group *n); /* before its communicator goes */
 
-fsdp_status nccl_run(comm_request *r); /* nccl_collectives.c */
+fsdp_status nccl_run(comm_request *r); /* collectives.c */
 
-/* nccl_timed_call.c: a call that may wait for peers, on a thread of its own. */
+/* timed_call.c: a call that may wait for peers, on a thread of its own. */
 typedef struct nccl_timed_call {
     void (*run)(struct nccl_timed_call *e);
     device *device;
@@ -147,10 +147,10 @@ typedef struct nccl_timed_call {
     atomic_int state;
 } nccl_timed_call;
 
-nccl_timed_call *nccl_errand_new(const comm *c, void (*run)(nccl_timed_call *e)); /* NULL: no memory */
+nccl_timed_call *nccl_timed_call_new(const comm *c, void (*run)(nccl_timed_call *e)); /* NULL: no memory */
 
 /* Runs it and waits for its end, for the seconds given, or until `watched` becomes true (may be NULL). True: it has
  * ended, and e is the caller's to free(). False: it was left behind, and frees itself when it ends. */
-bool nccl_errand_run(nccl_timed_call *e, double seconds, const atomic_bool *watched);
+bool nccl_timed_call_run(nccl_timed_call *e, double seconds, const atomic_bool *watched);
 
 #endif

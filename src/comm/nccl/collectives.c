@@ -1,5 +1,5 @@
-/* Collectives as NCCL calls on a group's stream, behind the work that made the data. Where NCCL cannot write the result
- * as it is wanted (another type, added to what is there) it goes through staging memory; host data does as well. */
+/* Collectives as NCCL calls on a group's stream, after the work that made the data. If NCCL cannot write the result
+ * directly (another type, added to what is there), it goes through staging memory, and so does host data. */
 #include "comm/nccl/backend.h"
 
 #include <stdio.h>
@@ -37,7 +37,7 @@ static bool has_equal_counts(const comm_span *p, int n)
     return true;
 }
 
-/* Parts of unequal size: everybody's part is a broadcast (a sum at its owner), all in one launch. */
+/* Parts of unequal size: every rank's part is a broadcast (a sum at its owner), all in one launch. */
 static ncclResult_t gather_span(const nccl_world *w, const comm_group *g, const comm_span *p)
 {
     const nccl_group *n = g->backend;
@@ -125,7 +125,7 @@ static fsdp_status finish_span(const comm_request *r, const comm_span *p, void *
     return a.n > 0 ? d->kernels->axpby(n->stream, &a) : FSDP_OK;
 }
 
-/* All spans in one launch. `staging`: room behind what host data takes. */
+/* All spans in one launch. `staging`: room after the host data. */
 static fsdp_status enqueue(comm_request *r, const comm_span *spans, char *staging)
 {
     nccl_world *w = nccl_world_of(r->group->comm);

@@ -1,4 +1,4 @@
-/* Communicators of groups: set up and given up with a timeout, watched while they work, aborted together. */
+/* Communicators of groups: opened and closed with a timeout, watched while they work, aborted together. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,7 +80,7 @@ static fsdp_status connect_group(comm_group *g, nccl_group *n)
 {
     comm *c = g->comm;
     nccl_world *w = nccl_world_of(c);
-    nccl_timed_call *e = nccl_errand_new(c, initialise);
+    nccl_timed_call *e = nccl_timed_call_new(c, initialise);
     if (!e)
         return error_set(FSDP_ERR_MEMORY, "no memory for communication group %s", g->name);
     e->id = w->id;
@@ -93,7 +93,7 @@ static fsdp_status connect_group(comm_group *g, nccl_group *n)
             return status;
         }
     }
-    if (!nccl_errand_run(e, c->config.timeout_seconds + NCCL_GRACE_SECONDS, &c->failed))
+    if (!nccl_timed_call_run(e, c->config.timeout_seconds + NCCL_GRACE_SECONDS, &c->failed))
         return atomic_load(&c->failed)
                    ? engine_failure(c)
                    : error_set(FSDP_ERR_TIMEOUT,
@@ -165,7 +165,7 @@ static void abort_all(nccl_timed_call *e)
 
 static void run_and_forget(nccl_timed_call *e)
 {
-    if (nccl_errand_run(e, leave_seconds, NULL))
+    if (nccl_timed_call_run(e, leave_seconds, NULL))
         free(e);
 }
 
@@ -175,7 +175,7 @@ static void disconnect(comm *c, nccl_group *n)
     bool idle = n->enqueued == 0;
     if (!idle && cuda_event_done(n->done[n->enqueued % NCCL_EVENTS], &idle) != FSDP_OK)
         idle = false;
-    nccl_timed_call *e = nccl_errand_new(c, idle ? destroy : abort_all);
+    nccl_timed_call *e = nccl_timed_call_new(c, idle ? destroy : abort_all);
     if (!e)
         return;
     e->handles[0] = n->handle;
@@ -231,7 +231,7 @@ void nccl_abort_groups(comm *c)
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += 1;
     bool locked = pthread_mutex_timedlock(&w->calls, &until) == 0;
-    nccl_timed_call *e = nccl_errand_new(c, abort_all);
+    nccl_timed_call *e = nccl_timed_call_new(c, abort_all);
     pthread_mutex_lock(&w->lock);
     for (nccl_group *n = w->groups; n; n = n->next) {
         if (e && n->handle)

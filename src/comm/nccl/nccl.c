@@ -1,5 +1,5 @@
 /* The NCCL backend's coming and going: the library, the meeting with the other ranks, failures and the end. Groups are
- * left to nccl_group.c, memory to nccl_memory.c, what is enqueued to nccl_collectives.c. */
+ * left to group.c, memory to memory.c, what is enqueued to collectives.c. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

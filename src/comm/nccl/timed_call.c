@@ -10,7 +10,7 @@
 
 enum timed_call_state { ERRAND_RUNNING, ERRAND_DONE, ERRAND_ABANDONED };
 
-nccl_timed_call *nccl_errand_new(const comm *c, void (*run)(nccl_timed_call *e))
+nccl_timed_call *nccl_timed_call_new(const comm *c, void (*run)(nccl_timed_call *e))
 {
     nccl_timed_call *e = calloc(1, sizeof *e);
     if (!e)
@@ -34,7 +34,7 @@ static void *timed_call_main(void *argument)
     return NULL;
 }
 
-bool nccl_errand_run(nccl_timed_call *e, double seconds, const atomic_bool *watched)
+bool nccl_timed_call_run(nccl_timed_call *e, double seconds, const atomic_bool *watched)
 {
     double deadline = clock_seconds() + seconds;
     struct timespec pause = {.tv_nsec = 500000};

@@ -28,7 +28,7 @@ fsdp_status shm_start(comm_request *r)
     signature s;
     signature_make(r, &s);
     for (int rank = 0; r->sequence > COMM_IN_FLIGHT && rank < g->size; rank++)
-        if (rank != g->rank) /* the card that lies there was of a collective that everybody must be done with */
+        if (rank != g->rank) /* the card that lies there was of a collective that every rank must be done with */
             FSDP_TRY(shm_wait(g, &s, rank, &channel_of(g, rank)->done, r->sequence - COMM_IN_FLIGHT));
     card->signature = s;
     for (int i = 0; i < r->op.n_spans; i++) {
@@ -40,7 +40,7 @@ fsdp_status shm_start(comm_request *r)
     return FSDP_OK;
 }
 
-/* Everybody compares with the group's first rank, so everybody says the same. */
+/* Every rank compares with the group's first rank, so every rank says the same. */
 static fsdp_status meet(comm_request *r, const signature *s)
 {
     comm_group *g = r->group;
@@ -112,7 +112,7 @@ static void reduce_scatter(comm_request *r)
     }
 }
 
-/* In chunks: each rank sums its share of the chunk out of everybody's memory into its staging slot, then all collect
+/* In chunks: each rank sums its share of the chunk out of every rank's memory into its staging slot, then all collect
  * the shares. Nobody overwrites recv (which may be send) in a chunk before all have summed it. */
 static fsdp_status all_reduce_span(comm_request *r, const signature *s, int span)
 {

@@ -18,8 +18,8 @@ static inline int64_t shm_clamp(int64_t n, int64_t most)
     return n < 0 ? 0 : n < most ? n : most;
 }
 
-/* A turn in lockstep: begin (the slot is ours to fill), exchange (everybody has filled theirs), read, end. Every member
- * of the group makes the same turns. */
+/* A turn in lockstep: begin (the slot is ours to fill), exchange (every rank has filled theirs), read, end. Every
+ * member of the group makes the same turns. */
 typedef struct shm_chunk {
     uint32_t number;
     char *slot; /* NULL unless `fill` was asked for */

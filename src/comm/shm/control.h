@@ -61,10 +61,10 @@ typedef struct shm_control {
  * memory and has it near. */
 typedef struct shm_share {
     shm_rank rank;
-    shm_control control; /* rank 0's is everybody's */
+    shm_control control; /* rank 0's is every rank's */
 } shm_share;
 
-/* One call of comm_allocate: everybody's memory, mapped here. */
+/* One call of comm_allocate: every rank's memory, mapped here. */
 typedef struct shm_region {
     int64_t id;
     size_t *bytes; /* (world_size) */
@@ -155,7 +155,7 @@ void shm_set_place(comm *c, const signature *s);
 fsdp_status shm_allocate(comm *c, size_t bytes, void **out);
 void shm_release(comm *c, void *memory);
 void shm_release_all(comm *c);
-/* A rank's file holds what was said: reading past its end would be a fatal signal. */
+/* A rank's file has the size that it announced: reading past its end would be a fatal signal. */
 fsdp_status shm_check_size(int fd, size_t bytes, int world_rank);
 shm_location shm_locate(const comm *c, const void *data, size_t bytes);
 const char *shm_address(const comm *c, int world_rank, shm_location where);

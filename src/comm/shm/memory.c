@@ -1,5 +1,5 @@
-/* Memory that all ranks of the host reach: each rank's part is an anonymous file (memfd) mapped by everybody, gone with
- * the last process that maps it. Finds the region that an address lies in, and a peer's address of it. */
+/* Memory that all ranks of the host reach: each rank's part is an anonymous file (memfd) mapped by every rank, gone
+ * with the last process that maps it. Finds the region that an address lies in, and a peer's address of it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -88,7 +88,7 @@ static shm_region *region_create(const comm *c)
     return NULL;
 }
 
-/* What a rank brings to comm_allocate: everybody learns whether all succeeded before anybody goes on. */
+/* What a rank brings to comm_allocate: every rank learns whether all succeeded before anybody goes on. */
 typedef struct offer {
     uint64_t bytes;
     int32_t failed;

@@ -1,4 +1,4 @@
-/* The shared memory backend's coming and going: meets the other ranks, maps everybody's control pages and staging
+/* The shared memory backend's coming and going: meets the other ranks, maps every rank's control pages and staging
  * areas, exchanges process handles, and leaves. The protocol is described in control.h. */
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +35,7 @@ static size_t shm_overhead(const comm_config *config)
     return SHM_SHARE_BYTES + staging_bytes(config);
 }
 
-/* fds[rank] of everybody's file. On failure the shares that were mapped are left to unmap_shares. */
+/* fds[rank] of every rank's file. On failure the shares that were mapped are left to unmap_shares. */
 static fsdp_status map_shares(comm *c, const int *fds)
 {
     shm_world *w = world_of(c);
@@ -79,7 +79,7 @@ static void unmap_shares(comm *c)
     w->shares = NULL;
 }
 
-/* Everybody makes a file and gives it to all others. A rank that cannot gives -1: all of them learn it. */
+/* Every rank makes a file and gives it to all others. A rank that cannot gives -1: all of them learn it. */
 static fsdp_status share_control(comm *c)
 {
     shm_world *w = world_of(c);

@@ -148,7 +148,7 @@ static fsdp_status reduce_scatter_span(comm_request *r, const signature *s, cons
     return FSDP_OK;
 }
 
-/* Everybody sums everything: the fastest way for the few numbers that usually come here. */
+/* Every rank sums everything: the fastest way for the few numbers that usually come here. */
 static fsdp_status all_reduce_span(comm_request *r, const signature *s, const comm_span *p)
 {
     comm_group *g = r->group;

@@ -1,5 +1,5 @@
 /* The CPU device from the inside: what its streams carry, and the kernel tables it chooses from. Kernels see only this
- * much of the device; memory, streams and events are in device_cpu.c, matrix products in product.c. */
+ * much of the device; memory, streams and events are in device_cpu.c, matrix products in gemm/gemm.c. */
 #ifndef DEVICE_CPU_CPU_DEVICE_H
 #define DEVICE_CPU_CPU_DEVICE_H
 

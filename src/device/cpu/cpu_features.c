@@ -1,4 +1,4 @@
-/* CPUID, XCR0 and the tile permission. Decides nothing: product.c draws the conclusions. */
+/* CPUID, XCR0 and the tile permission. Decides nothing: gemm/gemm.c draws the conclusions. */
 #include "device/cpu/cpu_features.h"
 
 #include <pthread.h>

@@ -1,5 +1,5 @@
 /* The CPU as a device: memory, streams that run inline, events that are times, and the choice of kernels. The kernels
- * are in simd/, matrix products behind product.h. */
+ * are in simd/, matrix products behind gemm/gemm.h. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -58,7 +58,7 @@ static fsdp_status decompose(uint32_t point, bool compatible, id_vector *points)
     return FSDP_OK;
 }
 
-/* Orders points[first..n) by combining class, equal ones as they stood: a counting sort, with room behind the end. */
+/* Orders points[first..n) by combining class, equal ones as they stood: a counting sort, with room past the end. */
 static fsdp_status order_run(id_vector *points, size_t first, size_t n)
 {
     size_t place[257] = {0};

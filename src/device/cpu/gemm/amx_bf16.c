@@ -1,6 +1,6 @@
 /* The bf16 tile with AMX: 32 rows by 32 columns in four of the eight tiles, two of op(a) and two of op(b) in the rest.
  * The tile shapes are set from palette 1 as it is defined, without asking CPUID leaf 0x1D, which some hypervisors
- * blank; product.c has made sure that it works before this is chosen. */
+ * blank; gemm/gemm.c has made sure that it works before this is chosen. */
 #if defined(__x86_64__)
 #include "device/cpu/gemm/avx512.h"
 

@@ -4,8 +4,8 @@
 
 #include "base/checked.h"
 
-/* How far ahead of the loads a source that runs across k is fetched: the next band of gemm_blocked.c. Addresses
- * behind the end are harmless. */
+/* How far ahead of the loads a source that runs across k is fetched: the next band of blocked.c. Addresses
+ * past the end are harmless. */
 enum { AHEAD_ROWS = 32 };
 
 typedef enum unit_kind { UNIT_FP32, UNIT_WIDENED_BF16, UNIT_WIDENED_F16, UNIT_BF16_PAIR } unit_kind;

@@ -64,7 +64,7 @@ AVX512_INLINE void dot(const few_rows_strip *s, fsdp_dtype dtype, int64_t i, int
 }
 
 /* Adds a band of k, of which x holds n_rows rows, to 64 columns of sums from j on. b is stored (k, columns); the next
- * band's part of it is fetched on the way (addresses behind the end are harmless). */
+ * band's part of it is fetched on the way (addresses past the end are harmless). */
 AVX512_INLINE void combine64(const few_rows_strip *s, fsdp_dtype dtype, const float (*x)[BAND], int64_t k, int64_t band,
                              int64_t i, int64_t j, int n_rows, float (*sums)[FEW_COLUMNS])
 {

@@ -2,7 +2,7 @@
 #if defined(__x86_64__)
 #include "device/cpu/gemm/avx512.h"
 
-/* Rounds to nearest even, as gemm_convert.h does, so that results do not depend on which code stored them. */
+/* Rounds to nearest even, as convert.h does, so that results do not depend on which code stored them. */
 AVX512_INLINE __m256i to_bf16(__m512 x)
 {
     __m512i bits = _mm512_castps_si512(x);

@@ -1,5 +1,5 @@
 /* The blocked product: loops, threads and memory around a kernel's tile. What a tile computes is the kernel's business
- * (gemm_kernel.h).
+ * (kernel.h).
  *
  * A super-block of op(a) and one of op(b) are packed into panels by all threads together; then the threads take blocks
  * of the result from a counter. A block's sums stay in the second-level cache in fp32 over the whole depth, are passed

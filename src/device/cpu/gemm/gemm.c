@@ -1,5 +1,5 @@
-/* Chooses what matrix products run on and hands them there. Kernels and loops are elsewhere (gemm_blocked.c,
- * gemm_rows.c, onednn_gemm.c). */
+/* Chooses what matrix products run on and hands them there. Kernels and loops are elsewhere (blocked.c,
+ * rows.c, onednn.c). */
 #include "device/cpu/gemm/gemm.h"
 
 #include <stdio.h>

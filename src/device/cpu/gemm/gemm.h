@@ -1,5 +1,5 @@
 /* Matrix products on the CPU: which implementation this machine gets, and the entry points behind the kernel table's
- * `gemm`. The arithmetic lies in gemm_blocked.c (our own kernels) and onednn_gemm.c (the library). */
+ * `gemm`. The arithmetic lies in blocked.c (our own kernels) and onednn.c (the library). */
 #ifndef DEVICE_CPU_GEMM_GEMM_H
 #define DEVICE_CPU_GEMM_GEMM_H
 

@@ -1,5 +1,5 @@
 /* What the blocked product needs to know of a processor's kernel: the shape of its register tile, how it wants the
- * operands packed, and the functions that do it. gemm_blocked.c supplies loops, threads and memory.
+ * operands packed, and the functions that do it. blocked.c supplies loops, threads and memory.
  *
  * A panel holds `width` rows of op(a), or columns of op(b), over the whole packed depth. Its layout is the kernel's
  * own, with one promise: depth index k (a multiple of k_unit) starts k * width * element_bytes into the panel. */

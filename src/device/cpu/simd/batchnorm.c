@@ -1,5 +1,5 @@
 /* Batch normalisation over (batch, channels, area), one thread per channel. The two sums of each direction are fp64 and
- * leave the kernel, with the count behind them, so that a group of ranks can add them before they are applied. */
+ * leave the kernel, followed by the count, so that a group of ranks can add them before they are applied. */
 #include "device/cpu/simd/span.h"
 
 #define CHANNEL_AT(a, sample, channel) (((sample) * (a)->channels + (channel)) * (a)->area)

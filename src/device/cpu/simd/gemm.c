@@ -1,4 +1,4 @@
-/* The table's entry for matrix products; product.h has what is behind it. */
+/* The table's entry for matrix products; gemm/gemm.h has what is behind it. */
 #include "device/cpu/simd/simd.h"
 
 SIMD_KERNEL(gemm, gemm_args)

@@ -183,7 +183,7 @@ static void layernorm_backward_row(const layernorm_args *a, int64_t row, float *
     }
 }
 
-/* Partial rows of the bias gradient lie behind those of the weight gradient. */
+/* Partial rows of the bias gradient lie after those of the weight gradient. */
 static float *layernorm_d_biases(const layernorm_args *a)
 {
     return (float *)((char *)a->workspace + row_blocks_bytes(a->rows, a->columns));

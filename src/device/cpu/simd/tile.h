@@ -1,4 +1,4 @@
-/* Products of matrix tiles that lie in the cache: what attention is made of. Large products are product.h's business.
+/* Products of matrix tiles that lie in the cache: what attention is made of. Large products are gemm/gemm.h's business.
  */
 #ifndef DEVICE_CPU_SIMD_TILE_H
 #define DEVICE_CPU_SIMD_TILE_H
