@@ -193,6 +193,25 @@ static __device__ __forceinline__ float2 block_sum2(float a, float b, float *sha
     return make_float2(a, b);
 }
 
+static __device__ __forceinline__ double warp_sum_double(double x)
+{
+#pragma unroll
+    for (int offset = 16; offset > 0; offset >>= 1)
+        x += __shfl_xor_sync(0xffffffffu, x, offset);
+    return x;
+}
+
+/* The same for one number in fp64; `shared` has 32 of them. */
+static __device__ __forceinline__ double block_sum_double(double x, double *shared)
+{
+    x = warp_sum_double(x);
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, n_warps = blockDim.x >> 5;
+    if (lane == 0)
+        shared[warp] = x;
+    __syncthreads();
+    return warp_sum_double(lane < n_warps ? shared[lane] : 0.0);
+}
+
 /* ---- host side ---- */
 
 static inline bool is_aligned(buffer b)

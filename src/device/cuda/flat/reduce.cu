@@ -81,23 +81,6 @@ extern "C" cudaError_t launch_column_sum(const launch *l, const column_sum_args 
     return launch_sum_partials(l, (const float *)a->workspace, n_partials, a->columns, a->out, a->add);
 }
 
-static __device__ double warp_sum_double(double x)
-{
-    for (int offset = 16; offset > 0; offset >>= 1)
-        x += __shfl_xor_sync(0xffffffffu, x, offset);
-    return x;
-}
-
-static __device__ double block_sum_double(double x, double *shared)
-{
-    x = warp_sum_double(x);
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, n_warps = blockDim.x >> 5;
-    if (lane == 0)
-        shared[warp] = x;
-    __syncthreads();
-    return warp_sum_double(lane < n_warps ? shared[lane] : 0.0);
-}
-
 /* Block b sums elements b*share .. in fp64 (fp32 within one vector's worth of a thread's terms would lose bits). */
 template <int D, int V> __global__ void sum_share(const sum_args a, int64_t share, double *partial)
 {

@@ -4,39 +4,26 @@
 
 #define THREADS 256
 
-static __device__ double block_sum(double x)
-{
-    __shared__ double shared[32];
-    for (int offset = 16; offset > 0; offset >>= 1)
-        x += __shfl_xor_sync(0xffffffffu, x, offset);
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, n_warps = blockDim.x >> 5;
-    if (lane == 0)
-        shared[warp] = x;
-    __syncthreads();
-    x = lane < n_warps ? shared[lane] : 0.0;
-    for (int offset = 16; offset > 0; offset >>= 1)
-        x += __shfl_xor_sync(0xffffffffu, x, offset);
-    return x;
-}
-
 __global__ void __launch_bounds__(THREADS) sum_f64_share(const double *x, int64_t n, int64_t share, double *partial)
 {
+    __shared__ double shared[32];
     const int64_t first = blockIdx.x * share, last = min(first + share, n);
     double sum = 0;
 #pragma unroll 4
     for (int64_t i = first + threadIdx.x; i < last; i += THREADS)
         sum += x[i];
-    sum = block_sum(sum);
+    sum = block_sum_double(sum, shared);
     if (threadIdx.x == 0)
         partial[blockIdx.x] = sum;
 }
 
 __global__ void __launch_bounds__(THREADS) sum_f64_finish(const double *partial, int n_partials, double *out, bool add)
 {
+    __shared__ double shared[32];
     double sum = 0;
     for (int i = threadIdx.x; i < n_partials; i += THREADS)
         sum += partial[i];
-    sum = block_sum(sum);
+    sum = block_sum_double(sum, shared);
     if (threadIdx.x == 0)
         *out = (add ? *out : 0.0) + sum;
 }

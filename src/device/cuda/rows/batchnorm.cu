@@ -3,28 +3,6 @@
 
 #define THREADS 256
 
-/* Sums of two numbers over the block, returned in thread 0. */
-static __device__ double2 block_sum(double a, double b)
-{
-    __shared__ double shared[2][THREADS / 32];
-    for (int offset = 16; offset > 0; offset >>= 1) {
-        a += __shfl_xor_sync(0xffffffffu, a, offset);
-        b += __shfl_xor_sync(0xffffffffu, b, offset);
-    }
-    if ((threadIdx.x & 31) == 0) {
-        shared[0][threadIdx.x >> 5] = a;
-        shared[1][threadIdx.x >> 5] = b;
-    }
-    __syncthreads();
-    double2 sum = make_double2(0, 0);
-    if (threadIdx.x == 0)
-        for (int i = 0; i < THREADS / 32; i++) {
-            sum.x += shared[0][i];
-            sum.y += shared[1][i];
-        }
-    return sum;
-}
-
 /* Element i of a channel's rows * area. */
 static __device__ __forceinline__ int64_t element(const batchnorm_args &a, int64_t channel, int64_t i)
 {
@@ -33,6 +11,7 @@ static __device__ __forceinline__ int64_t element(const batchnorm_args &a, int64
 
 template <bool BACKWARD> __global__ void __launch_bounds__(THREADS) batchnorm_reduce(const batchnorm_args a)
 {
+    __shared__ double shared[2][32];
     const int64_t channel = blockIdx.x, n = a.rows * a.area;
     const float mean = BACKWARD ? a.mean[channel] : 0.0f, rstd = BACKWARD ? a.rstd[channel] : 0.0f;
     double first = 0, second = 0;
@@ -43,10 +22,11 @@ template <bool BACKWARD> __global__ void __launch_bounds__(THREADS) batchnorm_re
         first += dy;
         second += BACKWARD ? dy * ((x - (double)mean) * (double)rstd) : x * x;
     }
-    const double2 sum = block_sum(first, second);
+    first = block_sum_double(first, shared[0]);
+    second = block_sum_double(second, shared[1]);
     if (threadIdx.x == 0) {
-        a.sums[channel] = sum.x;
-        a.sums[a.channels + channel] = sum.y;
+        a.sums[channel] = first;
+        a.sums[a.channels + channel] = second;
         if (channel == 0)
             a.sums[2 * a.channels] = (double)n;
     }
