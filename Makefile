@@ -11,6 +11,7 @@
 #   make kill-test KILLS=100   end a job so often and resume it; appends to docs/kill-test.md
 #   make bench      the programs behind docs/benchmarks.md
 #   make asan | tsan | valgrind    the tests under a sanitizer or valgrind
+#   make docs       the API reference, into build/docs
 #   make install PREFIX=/usr/local
 #   make fresh      `make test` in a Debian 12 that has only git, gcc and make (wants root and debootstrap)
 #   make format | format-check | clean
@@ -21,7 +22,7 @@ SEED ?= $(shell date +%s)
 CTEST = ctest --output-on-failure --no-tests=error -j $(JOBS)
 
 .DEFAULT_GOAL := all
-.PHONY: all fresh train test test-gpu test-tensorboard test-transformers test-pytorch soak kill-test bench asan tsan valgrind fuzz clang cuda install format format-check clean deps
+.PHONY: all fresh train test test-gpu test-tensorboard test-transformers test-pytorch soak kill-test bench asan tsan valgrind fuzz clang cuda docs install format format-check clean deps
 
 deps:
 	@scripts/install-deps build
@@ -85,6 +86,10 @@ valgrind: deps
 	@test -f build-debug/build.ninja || cmake --preset debug
 	@cmake --build --preset debug -j $(JOBS)
 	@scripts/valgrind build-debug
+
+docs:
+	@scripts/install-deps docs
+	@scripts/docs build/docs
 
 fresh:
 	@scripts/fresh-debian test

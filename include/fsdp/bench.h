@@ -1,6 +1,11 @@
 /* Measurements with named workloads: whole training steps on random tokens, the kernels a step is made of, and
  * collectives. All of them run on the device and with the precision that the settings name.
  *
+ *     fsdp_bench_config what = FSDP_BENCH_CONFIG_INIT;
+ *     fsdp_bench_result result = FSDP_BENCH_RESULT_INIT;
+ *     FSDP_TRY(fsdp_bench_step(&settings, &what, &result));
+ *     printf("%g ms a step\n", result.milliseconds);
+ *
  * The command's surface: it serves `fsdp` first and may change in any version, so build and run with one version of the
  * library. fsdp/fsdp.h, which keeps its promises across versions, does not include it. */
 #ifndef FSDP_BENCH_H

@@ -2,7 +2,14 @@
  *
  * A path is a checkpoint directory ("run/step-00000020"), a directory of checkpoints ("run": its newest complete one is
  * meant), a Hugging Face folder, or a .safetensors file. Results come as text, a report for people or one JSON object;
- * the caller frees it with free(). docs/checkpoint-format.md describes the files. */
+ * the caller frees it with free(). docs/checkpoint-format.md describes the files.
+ *
+ *     fsdp_checkpoint_export_config what = FSDP_CHECKPOINT_EXPORT_CONFIG_INIT;
+ *     char *text;
+ *     what.source = "run/checkpoints", what.destination = "model", what.dtype = FSDP_BF16;
+ *     FSDP_TRY(fsdp_checkpoint_export(&what, &text));
+ *     puts(text);
+ *     free(text); */
 #ifndef FSDP_CHECKPOINT_H
 #define FSDP_CHECKPOINT_H
 
@@ -84,6 +91,7 @@ typedef struct fsdp_checkpoint_prune_config {
         .size = sizeof(fsdp_checkpoint_prune_config), .keep = 1                                                        \
     }
 
+/* Removes old checkpoints of a directory: complete ones beyond `keep` and `keep_every`. The newest stay. */
 FSDP_API fsdp_status fsdp_checkpoint_prune(const fsdp_checkpoint_prune_config *config, char **text);
 
 #ifdef __cplusplus

@@ -21,6 +21,7 @@ typedef enum fsdp_dtype {
     FSDP_DTYPE_COUNT
 } fsdp_dtype;
 
+/* Bytes of one element. */
 FSDP_API size_t fsdp_dtype_size(fsdp_dtype dtype);
 FSDP_API const char *fsdp_dtype_name(fsdp_dtype dtype);             /* "fp32", "bf16", ... */
 FSDP_API const char *fsdp_dtype_safetensors_name(fsdp_dtype dtype); /* "F32", "BF16", ... */

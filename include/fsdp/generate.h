@@ -1,5 +1,11 @@
 /* Text from a trained model: what `fsdp generate` does. LLaMA continues a prompt, T5 answers it.
  *
+ *     static void show(void *context, const char *text, size_t bytes) { fwrite(text, 1, bytes, context); }
+ *
+ *     fsdp_generate_config what = FSDP_GENERATE_CONFIG_INIT;
+ *     what.model = "model", what.prompt = "Once", what.prompt_bytes = 4, what.text = show, what.context = stdout;
+ *     FSDP_TRY(fsdp_generate(&what, NULL));
+ *
  * The command's surface: it serves `fsdp` first and may change in any version, so build and run with one version of the
  * library. fsdp/fsdp.h, which keeps its promises across versions, does not include it. */
 #ifndef FSDP_GENERATE_H

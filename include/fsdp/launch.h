@@ -1,5 +1,11 @@
 /* Starts the ranks of a job on this host and looks after them to their end: what `fsdp run` does.
  *
+ *     fsdp_launch_config job = FSDP_LAUNCH_CONFIG_INIT;
+ *     int code;
+ *     job.command = (const char *const[]){"build/lecture", "--epochs", "3", NULL};
+ *     job.n_ranks = 2;
+ *     fsdp_launch(&job, &code);
+ *
  * The command's surface: it serves `fsdp` first and may change in any version, so build and run with one version of the
  * library. fsdp/fsdp.h, which keeps its promises across versions, does not include it. */
 #ifndef FSDP_LAUNCH_H

@@ -1,4 +1,10 @@
-/* Log lines of the library, for programs that want to show or keep them. The library itself never prints. */
+/* Log lines of the library, for programs that want to show or keep them. The library itself never prints.
+ *
+ *     static void show(void *context, fsdp_log_level level, const char *line)
+ *     {
+ *         fprintf(context, "%s\n", line);
+ *     }
+ *     fsdp_log_set_sink(show, stderr, FSDP_LOG_WARNING); */
 #ifndef FSDP_LOG_H
 #define FSDP_LOG_H
 

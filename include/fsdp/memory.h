@@ -23,8 +23,9 @@ typedef struct fsdp_memory_meter fsdp_memory_meter;
 FSDP_API fsdp_status fsdp_memory_meter_start(fsdp_memory_meter **out);
 FSDP_API void fsdp_memory_meter_free(fsdp_memory_meter *m); /* likewise never while a step runs; NULL is legal */
 
-/* Of the device; on the CPU, where there is no other memory, all. In bytes: now, and the most at any one time. */
+/* Bytes taken now, of the device; on the CPU, where there is no other memory, all. */
 FSDP_API int64_t fsdp_memory_meter_bytes(const fsdp_memory_meter *m);
+/* The most that fsdp_memory_meter_bytes was at any one time. */
 FSDP_API int64_t fsdp_memory_meter_peak(const fsdp_memory_meter *m);
 /* The most host memory beside that of a device; 0 on the CPU. */
 FSDP_API int64_t fsdp_memory_meter_host_peak(const fsdp_memory_meter *m);

@@ -1,5 +1,16 @@
 /* The models that come with the library. Each is single-device code: a module tree with Hugging Face's parameter names,
- * built from a configuration, and functions that record its logits and its loss. */
+ * built from a configuration, and functions that record its logits and its loss.
+ *
+ *     fsdp_llama_config shape = FSDP_LLAMA_CONFIG_INIT;
+ *     fsdp_module *net;
+ *     shape.vocabulary = 256, shape.hidden = 64, shape.intermediate = 192, shape.layers = 2;
+ *     shape.heads = shape.kv_heads = 4, shape.head_dim = 16, shape.positions = 128;
+ *     FSDP_TRY(fsdp_llama_new(&shape, &net));
+ *     FSDP_TRY(fsdp_shard(world, net, &sharding, &model));
+ *     ...
+ *     fsdp_tape *t = fsdp_begin(model);
+ *     fsdp_loss loss = fsdp_llama_loss(net, t, fsdp_input(t, FSDP_I32, 2, size, ids),
+ *                                      fsdp_input(t, FSDP_I32, 2, size, labels)); */
 #ifndef FSDP_MODELS_H
 #define FSDP_MODELS_H
 
@@ -70,20 +81,26 @@ typedef struct fsdp_mlp_config {
         .size = sizeof(fsdp_mlp_config), .inputs = 784, .hidden = 128, .layers = 2, .outputs = 10                      \
     }
 
-/* The caller owns *out. Inconsistent sizes are refused by name. */
+/* A LLaMA; the caller owns *out. Inconsistent sizes are refused by name. */
 FSDP_API fsdp_status fsdp_llama_new(const fsdp_llama_config *config, fsdp_module **out);
+/* A T5 encoder and decoder; the caller owns *out. */
 FSDP_API fsdp_status fsdp_t5_new(const fsdp_t5_config *config, fsdp_module **out);
+/* The convolutional network of fsdp_cnn_config; the caller owns *out. */
 FSDP_API fsdp_status fsdp_cnn_new(const fsdp_cnn_config *config, fsdp_module **out);
+/* Linear layers with ReLU between them; the caller owns *out. */
 FSDP_API fsdp_status fsdp_mlp_new(const fsdp_mlp_config *config, fsdp_module **out);
 
-/* ids int32 (B, T) -> (B, T, vocabulary); labels int32 (B, T): what follows each position, -100 where nothing counts.
- */
+/* ids int32 (B, T) -> (B, T, vocabulary) */
 FSDP_API fsdp_tensor *fsdp_llama_logits(fsdp_module *m, fsdp_tape *t, fsdp_tensor *ids);
+/* Cross-entropy of the logits against labels int32 (B, T): what follows each position, FSDP_IGNORE where nothing
+ * counts. The logits never exist as a whole. */
 FSDP_API fsdp_loss fsdp_llama_loss(fsdp_module *m, fsdp_tape *t, fsdp_tensor *ids, fsdp_tensor *labels);
 
-/* ids, mask int32 (B, S); decoder_ids, labels int32 (B, T). mask may be NULL. */
+/* ids, mask int32 (B, S); decoder_ids int32 (B, T) -> (B, T, vocabulary). mask may be NULL. */
 FSDP_API fsdp_tensor *fsdp_t5_logits(fsdp_module *m, fsdp_tape *t, fsdp_tensor *ids, fsdp_tensor *mask,
                                      fsdp_tensor *decoder_ids);
+/* Cross-entropy of the decoder's logits against labels int32 (B, T), FSDP_IGNORE where nothing counts. The logits never
+ * exist as a whole. */
 FSDP_API fsdp_loss fsdp_t5_loss(fsdp_module *m, fsdp_tape *t, fsdp_tensor *ids, fsdp_tensor *mask,
                                 fsdp_tensor *decoder_ids, fsdp_tensor *labels);
 

@@ -81,6 +81,8 @@ typedef enum fsdp_init {
     FSDP_INIT_UNIFORM, /* in [-scale, scale) */
 } fsdp_init;
 
+/* A parameter of module `m`, which owns it; `shape` is copied. Its initial value follows from the seed and its name.
+ * NULL, and a broken module, when a size is not positive or memory runs out. */
 FSDP_API fsdp_parameter *fsdp_module_parameter(void *m, const char *name, int n_dims, const int64_t *shape,
                                                fsdp_init init, float scale);
 /* Replaces the layer's own initial value; call it before the model is sharded. NULL is legal. */
@@ -94,38 +96,57 @@ FSDP_API void fsdp_parameter_group(fsdp_parameter *const *members, int n);
 FSDP_API fsdp_buffer *fsdp_module_buffer(void *m, const char *name, int n_dims, const int64_t *shape,
                                          const float *values, bool persistent);
 
-/* On the tape, during forward. */
+/* ---- On the tape, during forward. ---- */
+
 FSDP_API fsdp_tensor *fsdp_use(fsdp_tape *t, fsdp_parameter *p);       /* the parameter */
 FSDP_API fsdp_tensor *fsdp_use_group(fsdp_tape *t, fsdp_parameter *p); /* p heads a group: all members as one matrix */
+/* The buffer, as a tensor. */
 FSDP_API fsdp_tensor *fsdp_use_buffer(fsdp_tape *t, fsdp_buffer *b);
+/* Runs a module of one input and one output. NULL where m or x is. */
 FSDP_API fsdp_tensor *fsdp_call(fsdp_module *m, fsdp_tape *t, fsdp_tensor *x);
+/* Runs a module of several inputs and outputs. After an error every out[i] is NULL. */
 FSDP_API void fsdp_call_list(fsdp_module *m, fsdp_tape *t, fsdp_tensor *const *in, int n_in, fsdp_tensor **out,
                              int n_out);
 
-/* Ready-made layers. */
+/* ---- Ready-made layers. The caller owns them until fsdp_module_add. ---- */
+
+/* fsdp_linear with parameters "weight" (out, in) and "bias" (out). */
 FSDP_API fsdp_module *fsdp_linear_new(int64_t in_features, int64_t out_features, bool bias);
+/* fsdp_embedding with a parameter "weight" (vocabulary, columns). */
 FSDP_API fsdp_module *fsdp_embedding_new(int64_t vocabulary, int64_t columns);
+/* fsdp_rmsnorm with a parameter "weight" (columns). */
 FSDP_API fsdp_module *fsdp_rmsnorm_new(int64_t columns, float eps);
+/* fsdp_layernorm with parameters "weight" and "bias" (columns). */
 FSDP_API fsdp_module *fsdp_layernorm_new(int64_t columns, float eps);
+/* fsdp_conv2d with parameters "weight" (out, in, height, width) and "bias" (out). */
 FSDP_API fsdp_module *fsdp_conv2d_new(int64_t in_channels, int64_t out_channels, fsdp_window window, bool bias);
+/* The same with channels in groups that do not mix. */
 FSDP_API fsdp_module *fsdp_conv2d_grouped_new(int64_t in_channels, int64_t out_channels, fsdp_window window,
                                               int64_t groups, bool bias);
+/* fsdp_conv1d with parameters "weight" (out, in / groups, kernel) and "bias" (out). */
 FSDP_API fsdp_module *fsdp_conv1d_new(int64_t in_channels, int64_t out_channels, int64_t kernel, int64_t stride,
                                       int64_t padding, int64_t groups, bool bias);
+/* fsdp_group_norm with parameters "weight" and "bias" (channels). */
 FSDP_API fsdp_module *fsdp_group_norm_new(int64_t groups, int64_t channels, float eps);
+/* fsdp_batchnorm2d with parameters "weight" and "bias" and persistent buffers of running statistics (channels). */
 FSDP_API fsdp_module *fsdp_batchnorm2d_new(int64_t channels, float eps, float momentum);
 /* Calls its children one after another. */
 FSDP_API fsdp_module *fsdp_sequential_new(void);
+/* fsdp_relu as a module. */
 FSDP_API fsdp_module *fsdp_relu_new(void);
 FSDP_API fsdp_module *fsdp_flatten_new(void); /* (N, ...) -> (N, rest) */
+/* fsdp_max_pool2d as a module. */
 FSDP_API fsdp_module *fsdp_max_pool2d_new(fsdp_window window);
+/* fsdp_avg_pool2d as a module. */
 FSDP_API fsdp_module *fsdp_avg_pool2d_new(fsdp_window window);
-/* One step of a recurrent network, with PyTorch's gates and names. fsdp_call_list: (x (N, in), h (N, hidden)) -> h for
- * the GRU, (x, h, c) -> (h, c) for the LSTM. */
+/* One step of a GRU, with PyTorch's gates and names. fsdp_call_list: (x (N, in), h (N, hidden)) -> h. */
 FSDP_API fsdp_module *fsdp_gru_cell_new(int64_t in_features, int64_t hidden);
+/* One step of an LSTM, with PyTorch's gates and names. fsdp_call_list: (x (N, in), h (N, hidden), c (N, hidden)) -> (h,
+ * c). */
 FSDP_API fsdp_module *fsdp_lstm_cell_new(int64_t in_features, int64_t hidden);
-/* The weight or bias of a layer that has one, for tying or another initial value; NULL otherwise. */
+/* The weight of a layer that has one, for tying or another initial value; NULL otherwise. */
 FSDP_API fsdp_parameter *fsdp_module_weight(fsdp_module *m);
+/* The bias of a layer that has one; NULL otherwise. */
 FSDP_API fsdp_parameter *fsdp_module_bias(fsdp_module *m);
 
 #ifdef __cplusplus

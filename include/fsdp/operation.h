@@ -34,6 +34,7 @@ typedef struct fsdp_shape {
     int64_t sizes[FSDP_MAX_DIMS];
 } fsdp_shape;
 
+/* Type and sizes of a tensor; no dimensions for NULL. */
 FSDP_API fsdp_shape fsdp_shape_of(const fsdp_tensor *x);
 
 /* An operand while the operation runs. Contiguous, 256-byte aligned or a view into such memory. */

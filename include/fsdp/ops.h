@@ -52,7 +52,12 @@ typedef struct fsdp_attention_config {
     void *reserved[8];     /* NULL: room for what later versions add */
 } fsdp_attention_config;
 
-/* -> (B, T, q_heads*head_dim). Never stores a T x S matrix. */
+/* -> (B, T, q_heads*head_dim). Never stores a T x S matrix. With q, k and v packed in the rows of one tensor (B, T,
+ * 3*C):
+ *
+ *     fsdp_attention_config a = {.q = {qkv, 0}, .k = {qkv, C}, .v = {qkv, 2 * C}, .q_heads = H, .kv_heads = H,
+ *                                .head_dim = C / H, .scale = 1 / sqrtf(C / H), .causal = true};
+ *     fsdp_tensor *y = fsdp_attention(t, &a); */
 FSDP_API fsdp_tensor *fsdp_attention(fsdp_tape *t, const fsdp_attention_config *config);
 /* T5's buckets: table (buckets, H) -> relative bias (H, T + S - 1) for fsdp_attention. */
 FSDP_API fsdp_tensor *fsdp_relative_bias(fsdp_tape *t, fsdp_tensor *table, int64_t q_length, int64_t kv_length,
@@ -79,53 +84,74 @@ FSDP_API fsdp_loss fsdp_kl_divergence(fsdp_tape *t, fsdp_tensor *log_p, fsdp_ten
 /* Binary cross-entropy of independent logits against targets in [0, 1], and the number of elements. */
 FSDP_API fsdp_loss fsdp_bce_with_logits(fsdp_tape *t, fsdp_tensor *logits, fsdp_tensor *target);
 
+/* x * sigmoid(x). */
 FSDP_API fsdp_tensor *fsdp_silu(fsdp_tape *t, fsdp_tensor *x);
 FSDP_API fsdp_tensor *fsdp_gelu(fsdp_tape *t, fsdp_tensor *x);      /* with erf */
 FSDP_API fsdp_tensor *fsdp_gelu_tanh(fsdp_tape *t, fsdp_tensor *x); /* "gelu_new" */
+/* max(x, 0). */
 FSDP_API fsdp_tensor *fsdp_relu(fsdp_tape *t, fsdp_tensor *x);
-/* x (..., 2F) holds gate | up -> f(gate) * up (..., F) */
+/* x (..., 2F) holds gate | up -> silu(gate) * up (..., F) */
 FSDP_API fsdp_tensor *fsdp_swiglu(fsdp_tape *t, fsdp_tensor *x);
+/* The same with gelu_tanh of the gate. */
 FSDP_API fsdp_tensor *fsdp_geglu_tanh(fsdp_tape *t, fsdp_tensor *x);
 
-/* Arithmetic broadcasts: sizes are equal or 1, counted from the last dimension; missing ones count as 1. */
+/* a + b. Arithmetic broadcasts: sizes are equal or 1, counted from the last dimension; missing ones count as 1. */
 FSDP_API fsdp_tensor *fsdp_add(fsdp_tape *t, fsdp_tensor *a, fsdp_tensor *b);
+/* a - b, broadcast as in fsdp_add. */
 FSDP_API fsdp_tensor *fsdp_sub(fsdp_tape *t, fsdp_tensor *a, fsdp_tensor *b);
+/* a * b element by element, broadcast as in fsdp_add. */
 FSDP_API fsdp_tensor *fsdp_mul(fsdp_tape *t, fsdp_tensor *a, fsdp_tensor *b);
+/* a / b, broadcast as in fsdp_add. */
 FSDP_API fsdp_tensor *fsdp_div(fsdp_tape *t, fsdp_tensor *a, fsdp_tensor *b);
+/* x + value. */
 FSDP_API fsdp_tensor *fsdp_add_scalar(fsdp_tape *t, fsdp_tensor *x, float value);
 /* mask int32, 0 for no: a where it is not 0, b elsewhere; all three broadcast. */
 FSDP_API fsdp_tensor *fsdp_where(fsdp_tape *t, fsdp_tensor *mask, fsdp_tensor *a, fsdp_tensor *b);
 /* `value` where the mask is not 0, x elsewhere. */
 FSDP_API fsdp_tensor *fsdp_masked_fill(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *mask, float value);
 
+/* e to the power of x. */
 FSDP_API fsdp_tensor *fsdp_exp(fsdp_tape *t, fsdp_tensor *x);
+/* Natural logarithm. */
 FSDP_API fsdp_tensor *fsdp_log(fsdp_tape *t, fsdp_tensor *x);
+/* Square root. */
 FSDP_API fsdp_tensor *fsdp_sqrt(fsdp_tape *t, fsdp_tensor *x);
+/* 1 / (1 + e^-x). */
 FSDP_API fsdp_tensor *fsdp_sigmoid(fsdp_tape *t, fsdp_tensor *x);
+/* Hyperbolic tangent. */
 FSDP_API fsdp_tensor *fsdp_tanh(fsdp_tape *t, fsdp_tensor *x);
 FSDP_API fsdp_tensor *fsdp_softplus(fsdp_tape *t, fsdp_tensor *x); /* log(1 + e^x) */
+/* x to the power of `exponent`. */
 FSDP_API fsdp_tensor *fsdp_pow(fsdp_tape *t, fsdp_tensor *x, float exponent);
 
-/* Along one dimension, counted from either end. `keep` leaves it as a dimension of size 1; otherwise it is gone (a
- * vector becomes (1)). The gradient of a maximum or minimum goes to the first element that has it. */
+/* Sum along one dimension, counted from either end. `keep` leaves it as a dimension of size 1; otherwise it is gone (a
+ * vector becomes (1)). */
 FSDP_API fsdp_tensor *fsdp_sum_dim(fsdp_tape *t, fsdp_tensor *x, int dim, bool keep);
+/* Mean along a dimension, as fsdp_sum_dim. */
 FSDP_API fsdp_tensor *fsdp_mean_dim(fsdp_tape *t, fsdp_tensor *x, int dim, bool keep);
+/* Largest along a dimension, as fsdp_sum_dim. The gradient goes to the first element that has it. */
 FSDP_API fsdp_tensor *fsdp_max_dim(fsdp_tape *t, fsdp_tensor *x, int dim, bool keep);
+/* Smallest along a dimension, as fsdp_sum_dim. The gradient goes to the first element that has it. */
 FSDP_API fsdp_tensor *fsdp_min_dim(fsdp_tape *t, fsdp_tensor *x, int dim, bool keep);
+/* e^x over its sum along a dimension. */
 FSDP_API fsdp_tensor *fsdp_softmax(fsdp_tape *t, fsdp_tensor *x, int dim);
+/* The logarithm of fsdp_softmax, computed without overflow. */
 FSDP_API fsdp_tensor *fsdp_log_softmax(fsdp_tape *t, fsdp_tensor *x, int dim);
 
-/* Elements of x along `dim`. index int32: (K), the same for all (index_select: that dimension becomes K), or of x's
- * shape but for that dimension (gather, as torch.gather). An index outside gives 0 and no gradient. */
+/* Elements of x along `dim`, which takes the size of index, int32 (K). An index outside gives 0 and no gradient. */
 FSDP_API fsdp_tensor *fsdp_index_select(fsdp_tape *t, fsdp_tensor *x, int dim, fsdp_tensor *index);
+/* Elements of x along `dim`, as torch.gather: index int32 has x's shape but for that dimension. */
 FSDP_API fsdp_tensor *fsdp_gather(fsdp_tape *t, fsdp_tensor *x, int dim, fsdp_tensor *index);
 /* ids int32 (...) -> (..., classes): 1 at the id, 0 elsewhere. */
 FSDP_API fsdp_tensor *fsdp_one_hot(fsdp_tape *t, fsdp_tensor *ids, int64_t classes, fsdp_dtype dtype);
+/* x * factor. */
 FSDP_API fsdp_tensor *fsdp_scale(fsdp_tape *t, fsdp_tensor *x, float factor);
+/* x as another element type. */
 FSDP_API fsdp_tensor *fsdp_cast(fsdp_tape *t, fsdp_tensor *x, fsdp_dtype dtype);
 /* Zeroes elements with probability p and scales the rest; the first dimension counts samples. */
 FSDP_API fsdp_tensor *fsdp_dropout(fsdp_tape *t, fsdp_tensor *x, float p);
 
+/* Of convolutions and pools; strides of 0 are refused. */
 typedef struct fsdp_window {
     int64_t kernel_h, kernel_w, stride_h, stride_w, padding_h, padding_w;
 } fsdp_window;
@@ -140,12 +166,16 @@ FSDP_API fsdp_tensor *fsdp_conv2d_grouped(fsdp_tape *t, fsdp_tensor *x, fsdp_ten
 FSDP_API fsdp_tensor *fsdp_conv1d(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias, int64_t stride,
                                   int64_t padding, int64_t groups);
 FSDP_API fsdp_tensor *fsdp_max_pool2d(fsdp_tape *t, fsdp_tensor *x, fsdp_window window); /* no padding */
+/* Mean of each window. */
 FSDP_API fsdp_tensor *fsdp_avg_pool2d(fsdp_tape *t, fsdp_tensor *x, fsdp_window window);
 
 FSDP_API fsdp_tensor *fsdp_reshape(fsdp_tape *t, fsdp_tensor *x, int n_dims,
                                    const int64_t *shape); /* one size may be -1 */
+/* Swaps two dimensions. */
 FSDP_API fsdp_tensor *fsdp_transpose(fsdp_tape *t, fsdp_tensor *x, int dim_a, int dim_b);
+/* Elements first .. first+size-1 of a dimension. */
 FSDP_API fsdp_tensor *fsdp_slice(fsdp_tape *t, fsdp_tensor *x, int dim, int64_t first, int64_t size);
+/* Parts one after another along a dimension; their other sizes are equal. */
 FSDP_API fsdp_tensor *fsdp_concat(fsdp_tape *t, fsdp_tensor *const *parts, int n_parts, int dim);
 /* x (N, ...) of every rank, in rank order -> (ranks*N, ...), on all of them. The gradient comes back to the rank whose
  * value it is, summed over all: for losses that pair samples across ranks. All ranks record it in the same place. */

@@ -1,4 +1,13 @@
-/* Optimizers and learning-rate schedules. */
+/* Optimizers and learning-rate schedules.
+ *
+ *     fsdp_lr_config schedule = FSDP_LR_CONFIG_INIT;
+ *     schedule.decay = FSDP_DECAY_COSINE, schedule.lr = 3e-4, schedule.warmup = 100, schedule.total = steps;
+ *     FSDP_TRY(fsdp_lr_check(&schedule));
+ *     for (int64_t step = 0; step < steps; step++) {
+ *         ...                                    // forward and backward, see fsdp/shard.h
+ *         fsdp_optimizer_set_lr(optimizer, (float)fsdp_lr_at(&schedule, step));
+ *         FSDP_TRY(fsdp_step(optimizer, &report));
+ *     } */
 #ifndef FSDP_OPTIM_H
 #define FSDP_OPTIM_H
 
@@ -30,6 +39,7 @@ typedef struct fsdp_optimizer fsdp_optimizer;
 /* Borrows the model. Every rank keeps the state of its own shard. */
 FSDP_API fsdp_status fsdp_optimizer_new(fsdp_model *m, const fsdp_optimizer_config *config, fsdp_optimizer **out);
 FSDP_API void fsdp_optimizer_free(fsdp_optimizer *o); /* before the model; NULL is legal */
+/* The learning rate from the next step on. */
 FSDP_API void fsdp_optimizer_set_lr(fsdp_optimizer *o, float lr);
 
 typedef struct fsdp_step_report {
@@ -70,6 +80,7 @@ typedef struct fsdp_lr_config {
 
 /* The rate of step i, counted from 0: a function of the step alone, so a resumed run needs nothing else. */
 FSDP_API double fsdp_lr_at(const fsdp_lr_config *config, int64_t step);
+/* Whether the schedule makes sense: FSDP_ERR_INPUT, naming the field, where it does not. */
 FSDP_API fsdp_status fsdp_lr_check(const fsdp_lr_config *config);
 
 #ifdef __cplusplus

@@ -1,5 +1,10 @@
 /* Memory plans without a device.
  *
+ *     char *text;
+ *     FSDP_TRY(fsdp_plan(&settings, &text));
+ *     puts(text);
+ *     free(text);
+ *
  * The command's surface: it serves `fsdp` first and may change in any version, so build and run with one version of the
  * library. fsdp/fsdp.h, which keeps its promises across versions, does not include it. */
 #ifndef FSDP_PLAN_H

@@ -2,6 +2,13 @@
  * field for one flag, of the same name. What each means stands once, in the table that fills them
  * (fsdp_settings_flags; docs/flags.md is made from it).
  *
+ *     fsdp_settings settings;
+ *     FSDP_TRY(fsdp_settings_init(&settings));
+ *     FSDP_TRY(fsdp_settings_set(&settings, "preset", "tiny"));
+ *     FSDP_TRY(fsdp_settings_check(&settings));
+ *     ...
+ *     fsdp_settings_free(&settings);
+ *
  * The command's surface: it serves `fsdp` first and may change in any version, so build and run with one version of the
  * library. fsdp/fsdp.h, which keeps its promises across versions, does not include it. */
 #ifndef FSDP_SETTINGS_H
@@ -205,6 +212,7 @@ FSDP_API fsdp_status fsdp_settings_check(fsdp_settings *settings);
 
 /* Whether the flag was given by the user (not by a preset or a default). `name` must exist. */
 FSDP_API bool fsdp_settings_given(const fsdp_settings *settings, const char *name);
+/* The table of all settings, for help and completion; ends with a row without a name. */
 FSDP_API const fsdp_flag *fsdp_settings_flags(void);
 /* The settings as used, as JSON that --config can read; malloc'd. */
 FSDP_API fsdp_status fsdp_settings_json(const fsdp_settings *settings, char **text);

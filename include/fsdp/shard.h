@@ -1,5 +1,19 @@
 /* Fully sharded models: a module tree cut into units whose parameters, gradients and optimizer state are spread over
- * ranks, gathered when needed and released after use. */
+ * ranks, gathered when needed and released after use.
+ *
+ *     fsdp_config sharding = FSDP_CONFIG_INIT;
+ *     sharding.wrap = fsdp_wrap_by_type("block");           // every module of this type is a unit
+ *     FSDP_TRY(fsdp_shard(world, net, &sharding, &model));  // the model has the net now
+ *     FSDP_TRY(fsdp_optimizer_new(model, &adam, &optimizer));
+ *     for (int step = 0; step < steps; step++) {
+ *         fsdp_tape *t = fsdp_begin(model);
+ *         fsdp_tensor *x = fsdp_input(t, FSDP_F32, 2, size, batch);
+ *         fsdp_loss loss = fsdp_mse(t, fsdp_call(net, t, x), fsdp_input(t, FSDP_F32, 2, size, wanted));
+ *         FSDP_TRY(fsdp_backward(t, loss, true));
+ *         FSDP_TRY(fsdp_step(optimizer, &report));
+ *     }
+ *     fsdp_optimizer_free(optimizer);
+ *     fsdp_model_free(model); */
 #ifndef FSDP_SHARD_H
 #define FSDP_SHARD_H
 
@@ -20,6 +34,7 @@ typedef enum fsdp_strategy {
     FSDP_STRATEGY_COUNT
 } fsdp_strategy;
 
+/* "full", "shard_grad_op", ... */
 FSDP_API const char *fsdp_strategy_name(fsdp_strategy s);
 /* Also accepts FULL_SHARD, zero3, SHARD_GRAD_OP, zero2, zero1, NO_SHARD, ddp, zero0, HYBRID_SHARD, _HYBRID_SHARD_ZERO2.
  */
@@ -104,8 +119,11 @@ typedef struct fsdp_model fsdp_model;
 FSDP_API fsdp_status fsdp_shard(fsdp_world *w, fsdp_module *net, const fsdp_config *config, fsdp_model **out);
 FSDP_API void fsdp_model_free(fsdp_model *m); /* NULL is legal */
 
+/* The module tree that was sharded, to call in forward; the model keeps it. */
 FSDP_API fsdp_module *fsdp_model_module(fsdp_model *m);
+/* Number of elements of all parameters, over all ranks. */
 FSDP_API int64_t fsdp_model_parameters(const fsdp_model *m);
+/* Number of units. */
 FSDP_API int fsdp_model_units(const fsdp_model *m);
 /* The module's path, or "root" for what no other unit has; NULL when there are not so many. The model's. */
 FSDP_API const char *fsdp_model_unit_name(const fsdp_model *m, int index);
@@ -127,6 +145,7 @@ FSDP_API fsdp_status fsdp_backward_nothing(fsdp_model *m, bool last);
 
 /* Without gradients: begin, record, run, fsdp_read what was marked fsdp_output. */
 FSDP_API fsdp_tape *fsdp_begin_evaluation(fsdp_model *m);
+/* Runs what was recorded since fsdp_begin_evaluation. Collective wherever units are gathered. */
 FSDP_API fsdp_status fsdp_evaluate(fsdp_tape *t);
 
 /* ---- Gradients, between the last micro-batch of a step and fsdp_step: own clipping, norms per layer ----

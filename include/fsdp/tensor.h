@@ -6,7 +6,12 @@
  *
  * Operations return NULL after an error and accept NULL inputs, so that a chain of calls needs one check at its end:
  * the tape keeps the first error and fsdp_backward and fsdp_evaluate return it. Tensors belong to their tape and are
- * valid until it begins its next recording. */
+ * valid until it begins its next recording.
+ *
+ *     fsdp_tape *t = fsdp_begin_evaluation(model);
+ *     fsdp_tensor *y = fsdp_output(t, fsdp_call(net, t, fsdp_input(t, FSDP_F32, 2, size, batch)));
+ *     FSDP_TRY(fsdp_evaluate(t));
+ *     FSDP_TRY(fsdp_read(y, values, n)); */
 #ifndef FSDP_TENSOR_H
 #define FSDP_TENSOR_H
 
@@ -26,9 +31,12 @@ typedef struct fsdp_tensor fsdp_tensor;
 typedef struct fsdp_tape fsdp_tape;
 typedef struct fsdp_parameter fsdp_parameter;
 
+/* Number of dimensions. */
 FSDP_API int fsdp_tensor_dims(const fsdp_tensor *x);
 FSDP_API int64_t fsdp_tensor_size(const fsdp_tensor *x, int dim); /* dim may be negative: -1 is the last */
+/* Number of elements. */
 FSDP_API int64_t fsdp_tensor_numel(const fsdp_tensor *x);
+/* Element type. */
 FSDP_API fsdp_dtype fsdp_tensor_dtype(const fsdp_tensor *x);
 
 /* Data from outside: borrowed, host memory, must stay valid until the step has run. */
@@ -43,12 +51,14 @@ FSDP_API fsdp_status fsdp_read(fsdp_tensor *x, float *values, int64_t n);
 /* Operations recorded between begin and end are not kept for backward but computed again there, with the same random
  * numbers and without moving running statistics: memory for time. Regions do not nest. */
 FSDP_API void fsdp_checkpoint_begin(fsdp_tape *t);
+/* Ends the region. */
 FSDP_API void fsdp_checkpoint_end(fsdp_tape *t);
 /* Inside a region: with selective checkpointing this value is kept after all. Returns x. */
 FSDP_API fsdp_tensor *fsdp_keep(fsdp_tape *t, fsdp_tensor *x);
 
 /* What is recorded between begin and end takes no gradient. Nests. */
 FSDP_API void fsdp_no_grad_begin(fsdp_tape *t);
+/* Ends the innermost fsdp_no_grad_begin. */
 FSDP_API void fsdp_no_grad_end(fsdp_tape *t);
 
 /* False while evaluating: dropout does nothing, batch norm uses its running statistics. */

@@ -1,5 +1,13 @@
 /* Tokenizers: text to ids and back, exactly as Hugging Face's tokenizers library does from the same tokenizer.json.
- * A handle serves one thread at a time; fsdp_tokenizer_share gives another thread its own onto the same tables. */
+ * A handle serves one thread at a time; fsdp_tokenizer_share gives another thread its own onto the same tables.
+ *
+ *     fsdp_tokenizer *tokenizer;
+ *     const int32_t *ids;
+ *     size_t n;
+ *     FSDP_TRY(fsdp_tokenizer_load("models/llama", &tokenizer));
+ *     FSDP_TRY(fsdp_tokenizer_encode(tokenizer, text, strlen(text), true, &ids, &n));
+ *     ...                                       // ids are the tokenizer's, until its next encode
+ *     fsdp_tokenizer_free(tokenizer); */
 #ifndef FSDP_TOKENIZER_H
 #define FSDP_TOKENIZER_H
 
@@ -25,6 +33,7 @@ FSDP_API fsdp_status fsdp_tokenizer_byte(fsdp_tokenizer **out);
 
 /* Another handle onto the same tables, for another thread; both are freed on their own, in any order. */
 FSDP_API fsdp_status fsdp_tokenizer_share(const fsdp_tokenizer *tokenizer, fsdp_tokenizer **out);
+/* NULL is legal. */
 FSDP_API void fsdp_tokenizer_free(fsdp_tokenizer *tokenizer);
 
 /* Text to ids. The ids belong to the tokenizer and stay until its next encode. Bytes that are not UTF-8 count as
@@ -41,14 +50,16 @@ FSDP_API fsdp_status fsdp_tokenizer_decode(fsdp_tokenizer *tokenizer, const int3
 /* Rows that an embedding needs: one more than the highest id. */
 FSDP_API int32_t fsdp_tokenizer_vocab_size(const fsdp_tokenizer *tokenizer);
 
-/* The id of a token as tokenizer.json spells it, -1 when there is none; and the spelling of an id, NULL when no token
- * has it. */
+/* The id of a token as tokenizer.json spells it, -1 when there is none. */
 FSDP_API int32_t fsdp_tokenizer_id(const fsdp_tokenizer *tokenizer, const char *token);
+/* The spelling of an id, NULL when no token has it. */
 FSDP_API const char *fsdp_tokenizer_token(const fsdp_tokenizer *tokenizer, int32_t id);
 
-/* Ids of the tokens that begin a text, end it, and pad a batch; -1 when the tokenizer has none. */
+/* Id of the token that begins a text; -1: none. */
 FSDP_API int32_t fsdp_tokenizer_bos(const fsdp_tokenizer *tokenizer);
+/* Id of the token that ends a text; -1: none. */
 FSDP_API int32_t fsdp_tokenizer_eos(const fsdp_tokenizer *tokenizer);
+/* Id of the token that pads a batch; -1: none. */
 FSDP_API int32_t fsdp_tokenizer_pad(const fsdp_tokenizer *tokenizer);
 
 /* Makes a token file of text: what `fsdp tokenize --output` does. */

@@ -1,5 +1,11 @@
 /* The training program as a call: everything that `fsdp train` does between reading its flags and printing.
  *
+ *     fsdp_settings settings;
+ *     FSDP_TRY(fsdp_settings_init(&settings));
+ *     FSDP_TRY(fsdp_settings_parse(&settings, "train", argc - 1, argv + 1));
+ *     fsdp_status status = fsdp_train(&settings, NULL, NULL);
+ *     fsdp_settings_free(&settings);
+ *
  * The command's surface: it serves `fsdp` first and may change in any version, so build and run with one version of the
  * library. fsdp/fsdp.h, which keeps its promises across versions, does not include it. */
 #ifndef FSDP_TRAIN_H

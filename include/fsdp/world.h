@@ -1,4 +1,12 @@
-/* The world: this process's place among the ranks, its device, and its connection to the others. */
+/* The world: this process's place among the ranks, its device, and its connection to the others.
+ *
+ *     fsdp_world *world;
+ *     FSDP_TRY(fsdp_world_open(NULL, &world));      // one process alone, or as many as `fsdp run` or torchrun started
+ *     double right_and_all[2] = {right, all};
+ *     FSDP_TRY(fsdp_world_all_reduce(world, NULL, FSDP_REDUCE_SUM, right_and_all, 2));
+ *     if (fsdp_world_rank(world) == 0)
+ *         printf("accuracy %g\n", right_and_all[0] / right_and_all[1]);
+ *     fsdp_world_close(world); */
 #ifndef FSDP_WORLD_H
 #define FSDP_WORLD_H
 
@@ -35,12 +43,17 @@ FSDP_API fsdp_status fsdp_world_open(const fsdp_world_config *config, fsdp_world
 /* Call it after everything that uses the world is freed. NULL is legal. */
 FSDP_API void fsdp_world_close(fsdp_world *w);
 
+/* This process's rank, from 0. */
 FSDP_API int fsdp_world_rank(const fsdp_world *w);
+/* Number of ranks. */
 FSDP_API int fsdp_world_size(const fsdp_world *w);
+/* This process's rank on its host, from 0. */
 FSDP_API int fsdp_world_local_rank(const fsdp_world *w);
+/* Threads that this rank computes with. */
 FSDP_API int fsdp_world_threads(const fsdp_world *w);
 FSDP_API const char *fsdp_world_device(const fsdp_world *w);      /* "cpu", "cuda" */
 FSDP_API const char *fsdp_world_description(const fsdp_world *w); /* the device in words */
+/* What collectives go through: "self", "shm", "mpi", "nccl". */
 FSDP_API const char *fsdp_world_backend(const fsdp_world *w);
 
 /* ---- Host values among ranks: metrics, decisions, a user's own logic ----
@@ -54,18 +67,23 @@ typedef struct fsdp_group fsdp_group;
  * messages. At most 12 at a time beside those of the models. */
 FSDP_API fsdp_status fsdp_group_split(fsdp_world *w, const char *name, int color, int key, fsdp_group **out);
 FSDP_API void fsdp_group_free(fsdp_group *group); /* before the world is closed; NULL is legal */
+/* This process's rank in the group. */
 FSDP_API int fsdp_group_rank(const fsdp_group *group);
+/* Number of ranks of the group. */
 FSDP_API int fsdp_group_size(const fsdp_group *group);
+/* The world's rank of the group's rank `rank`. */
 FSDP_API int fsdp_group_world_rank(const fsdp_group *group, int rank);
 
 typedef enum fsdp_reduction { FSDP_REDUCE_SUM, FSDP_REDUCE_MAX, FSDP_REDUCE_MIN } fsdp_reduction;
 
+/* Returns when every rank of the group has called it. Collective. */
 FSDP_API fsdp_status fsdp_world_barrier(fsdp_world *w, fsdp_group *group);
 /* Copies `bytes` of data from the group's rank `root` to all its ranks. */
 FSDP_API fsdp_status fsdp_world_broadcast(fsdp_world *w, fsdp_group *group, int root, void *data, size_t bytes);
 /* Reduces values[i] over all ranks, in place; sums run in rank order, so all ranks get the same bits. */
 FSDP_API fsdp_status fsdp_world_all_reduce(fsdp_world *w, fsdp_group *group, fsdp_reduction reduction, double *values,
                                            int64_t n);
+/* The same for whole numbers. */
 FSDP_API fsdp_status fsdp_world_all_reduce_i64(fsdp_world *w, fsdp_group *group, fsdp_reduction reduction,
                                                int64_t *values, int64_t n);
 /* Collects `bytes` from every rank, the same number from each, in rank order: `all` has room for bytes times the
