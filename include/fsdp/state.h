@@ -84,7 +84,10 @@ FSDP_API void fsdp_state_close(fsdp_state *s);
  * ranks: rank 0's are saved (kind local: each rank's). A checkpoint that lacks a registered value is refused, so
  * register what older checkpoints may lack after resuming; values that nobody registered are named in a warning. Not
  * collective. */
+
+/* A number by this name, at most once. */
 FSDP_API fsdp_status fsdp_state_number(fsdp_state *s, const char *name, double *value);
+/* A whole number, likewise. */
 FSDP_API fsdp_status fsdp_state_integer(fsdp_state *s, const char *name, int64_t *value);
 /* Any bytes, at most 4 MiB; a checkpoint must have as many. */
 FSDP_API fsdp_status fsdp_state_blob(fsdp_state *s, const char *name, void *data, size_t bytes);
