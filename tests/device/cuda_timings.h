@@ -115,8 +115,8 @@ static inline void time_relative_attention(timing *t, float dropout)
     double milliseconds, flops = 4.0 * BATCH * HEADS * LENGTH * LENGTH * DIM;
     attention_args a = fused_attention_make(b, &f);
     step_scalars scalars = {.step = 3, .first_sample = 8};
-    step_scalars *at = bench_take(b, sizeof numbers);
-    MUST(b->d->copy(b->s, at, &numbers, sizeof numbers));
+    step_scalars *at = bench_take(b, sizeof scalars);
+    MUST(b->d->copy(b->s, at, &scalars, sizeof scalars));
     a.scale = 1;
     a.dropout = dropout, a.scalars = at;
     a.bias = (buffer){bench_floats(b, HEADS * SPAN, 1) + LENGTH - 1, FSDP_F32};
@@ -258,8 +258,8 @@ static inline void time_flat(timing *t)
     o.moment1 = bench_floats(b, PARAMETERS, 1);
     o.moment2 = bench_floats(b, PARAMETERS, 0);
     o.copy = bench_random(b, FSDP_BF16, PARAMETERS, 1);
-    o.scalars = bench_take(b, sizeof numbers);
-    MUST(b->d->copy(b->s, (void *)(uintptr_t)o.scalars, &numbers, sizeof numbers));
+    o.scalars = bench_take(b, sizeof scalars);
+    MUST(b->d->copy(b->s, (void *)(uintptr_t)o.scalars, &scalars, sizeof scalars));
     TIME(t, 5, milliseconds, b->d->kernels->optimizer(b->s, &o));
     print_bytes("adamw with bf16 copy, 268M", milliseconds, 30.0 * n);
     norm_blocks_args blocks = {.n = PARAMETERS, .x = {(void *)(uintptr_t)o.gradient, FSDP_F32}};

@@ -543,14 +543,14 @@ int main(int argc, char **argv)
         cmocka_unit_test(timings_of_attention),
         cmocka_unit_test(timings_of_convolution),
     };
-    struct CMUnitTest tests[N_KERNEL_CASES + N_VECTOR_CASES + sizeof rest / sizeof *low];
+    struct CMUnitTest tests[N_KERNEL_CASES + N_VECTOR_CASES + sizeof rest / sizeof *rest];
     size_t n = 0;
     for (size_t i = 0; i < N_KERNEL_CASES + N_VECTOR_CASES; i++) {
         const kernel_case *one = i < N_KERNEL_CASES ? &kernel_cases[i] : &vector_cases[i - N_KERNEL_CASES];
         if (is_chosen(one->name, true, argc, argv))
             tests[n++] = (struct CMUnitTest){one->name, case_matches_the_reference, NULL, NULL, (void *)(uintptr_t)one};
     }
-    for (size_t i = 0; i < sizeof rest / sizeof *low; i++)
+    for (size_t i = 0; i < sizeof rest / sizeof *rest; i++)
         if (is_chosen(rest[i].name, false, argc, argv))
             tests[n++] = rest[i];
     fsdp_status status = device_open_cuda(0, &gpu);
