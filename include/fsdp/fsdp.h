@@ -6,6 +6,7 @@
 
 #include <fsdp/checkpoint.h>
 #include <fsdp/crash.h>
+#include <fsdp/data.h>
 #include <fsdp/dtype.h>
 #include <fsdp/log.h>
 #include <fsdp/memory.h>

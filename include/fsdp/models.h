@@ -107,8 +107,6 @@ FSDP_API fsdp_loss fsdp_t5_loss(fsdp_module *m, fsdp_tape *t, fsdp_tensor *ids, 
 /* images (N, C, H, W), for the MLP (N, inputs); classes int32 (N). fsdp_call gives the logits. */
 FSDP_API fsdp_loss fsdp_classifier_loss(fsdp_module *m, fsdp_tape *t, fsdp_tensor *images, fsdp_tensor *classes);
 
-#define FSDP_IGNORE (-100)
-
 #ifdef __cplusplus
 }
 #endif

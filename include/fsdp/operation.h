@@ -84,13 +84,6 @@ FSDP_API bool fsdp_operation_record(fsdp_tape *t, const fsdp_operation *operatio
                                     fsdp_tensor *const *inputs, int n_outputs, const fsdp_shape *shapes,
                                     const void *attributes, size_t attributes_bytes, fsdp_tensor **outputs);
 
-/* Sets this thread's message and returns the status: how an operation, or any callback, says what failed. */
-FSDP_API fsdp_status fsdp_fail(fsdp_status status, const char *format, ...)
-#if defined(__GNUC__)
-    __attribute__((format(printf, 2, 3)))
-#endif
-    ;
-
 #ifdef __cplusplus
 }
 #endif

@@ -69,6 +69,8 @@ typedef struct fsdp_loss {
     fsdp_tensor *count; /* fp32 (1) */
 } fsdp_loss;
 
+#define FSDP_IGNORE (-100) /* the usual label that counts for nothing */
+
 /* logits (..., V), labels int32 (...); label == ignore counts for nothing. */
 FSDP_API fsdp_loss fsdp_cross_entropy(fsdp_tape *t, fsdp_tensor *logits, fsdp_tensor *labels, int32_t ignore);
 /* Cross-entropy of fsdp_linear(x, weight) computed in chunks of rows, so that the logits never exist as a whole. */

@@ -133,6 +133,10 @@ FSDP_API const char *fsdp_model_unit_name(const fsdp_model *m, int index);
  * ranks. Without this call (or after -1), ranks are taken to hold equal shares of a batch in rank order, as if each had
  * called it with rank * n for batches of n samples per rank. Call it if shares differ. */
 FSDP_API void fsdp_set_position(fsdp_model *m, int64_t first_sample);
+/* Says how many rows of the micro-batches that follow are data, the first ones; those after them only pad this rank's
+ * batch to the size of the others', and batch norm leaves them out. -1, as at first: all are data. fsdp_loader_attach
+ * (fsdp/data.h) makes both calls for every batch. */
+FSDP_API void fsdp_set_counted_rows(fsdp_model *m, int64_t n_rows);
 
 /* A micro-batch: begin, record forward and loss, run. */
 FSDP_API fsdp_tape *fsdp_begin(fsdp_model *m);

@@ -25,6 +25,14 @@ typedef enum fsdp_status {
 /* The message of this thread's last failure, "" before the first. Valid until the thread's next failing call. */
 FSDP_API const char *fsdp_last_error(void);
 
+/* Sets this thread's message and returns the status: how a callback of yours (a read of a sample, an operation) says
+ * what failed. */
+FSDP_API fsdp_status fsdp_fail(fsdp_status status, const char *format, ...)
+#if defined(__GNUC__)
+    __attribute__((format(printf, 2, 3)))
+#endif
+    ;
+
 /* A word for the code ("input", "timeout"), for logs and JSON. */
 FSDP_API const char *fsdp_status_name(fsdp_status status);
 

@@ -16,6 +16,7 @@ typedef struct message {
     char text[MESSAGE_BYTES];
     size_t body;
     fsdp_status status;
+    unsigned count; /* of messages before and with this one */
 } message;
 
 static _Thread_local message last;
@@ -45,6 +46,11 @@ const char *fsdp_last_error(void)
 fsdp_status error_last(void)
 {
     return last.status;
+}
+
+unsigned error_count(void)
+{
+    return last.count;
 }
 
 const char *fsdp_status_name(fsdp_status status)
@@ -82,6 +88,7 @@ int error_world_size(void)
 static void message_store(const char *front, const char *rest)
 {
     last.body = 0;
+    last.count++;
     if (process_world_size > 1) {
         last.body = (size_t)snprintf(last.text, sizeof last.text, "rank %d: ", process_rank);
         if (strncmp(front, last.text, last.body) == 0)
@@ -100,6 +107,17 @@ static void message_store(const char *front, const char *rest)
 }
 
 fsdp_status error_set(fsdp_status status, const char *format, ...)
+{
+    char text[MESSAGE_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    message_store(text, "");
+    return last.status = status;
+}
+
+fsdp_status fsdp_fail(fsdp_status status, const char *format, ...)
 {
     char text[MESSAGE_BYTES];
     va_list arguments;

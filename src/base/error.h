@@ -20,6 +20,9 @@ fsdp_status error_prefix(fsdp_status status, const char *format, ...) __attribut
 /* The status of this thread's last failure, FSDP_OK before the first: for those who learn of it by a NULL. */
 fsdp_status error_last(void);
 
+/* How often this thread's message was set: a callback that fails without a message is told apart. */
+unsigned error_count(void);
+
 /* Who this process is, for messages and logs. Set once at start, by the code that read the environment. */
 void error_set_rank(int rank, int world_size);
 int error_rank(void);

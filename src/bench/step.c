@@ -70,7 +70,7 @@ static fsdp_status choose_workload(bench *b, const fsdp_settings *s, const char 
 
 static workload workload_of(const bench *b, const fsdp_settings *s)
 {
-    dataset_info data = {.width = b->width};
+    fsdp_dataset_info data = {.width = b->width};
     workload w = assemble_workload(s, &b->model, &data, NULL, fsdp_world_size(b->world));
     w.batch = b->batch;
     w.backend = fsdp_world_backend(b->world);

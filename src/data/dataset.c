@@ -1,10 +1,16 @@
 /* Opens the right kind of source for what is named, and keeps ranges of it apart (training and held-back samples). */
-#include "data/dataset_internal.h"
+#include "data/dataset.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include <fsdp/ops.h>
+
+#include "base/environment.h"
 #include "base/error.h"
+#include "base/file.h"
+#include "base/sized.h"
+#include "base/threads.h"
 
 /* Shared by the data sets that are ranges of it. */
 typedef struct shared_source {
@@ -12,7 +18,7 @@ typedef struct shared_source {
     dataset_source *source;
 } shared_source;
 
-struct dataset {
+struct fsdp_dataset {
     shared_source *shared;
     int64_t first, count;
 };
@@ -21,10 +27,57 @@ void dataset_label_next(const int32_t *ids, int64_t width, int32_t *labels)
 {
     for (int64_t i = 0; i + 1 < width; i++)
         labels[i] = ids[i + 1];
-    labels[width - 1] = DATASET_IGNORE;
+    labels[width - 1] = FSDP_IGNORE;
 }
 
-static fsdp_status open_source(const source_list *files, const dataset_options *options, dataset_source **out)
+/* --- fields ------------------------------------------------------------------------------------------------------ */
+
+int64_t field_numel(const fsdp_field *f)
+{
+    int64_t n = 1;
+    for (int i = 0; i < f->n_dims; i++)
+        n *= f->shape[i];
+    return n;
+}
+
+size_t field_bytes(const fsdp_field *f)
+{
+    return (size_t)field_numel(f) * fsdp_dtype_size(f->dtype);
+}
+
+static fsdp_field tokens_field(const char *name, int64_t width, double padding)
+{
+    return (fsdp_field){.name = name, .dtype = FSDP_I32, .n_dims = 1, .shape = {width}, .padding = padding};
+}
+
+static void describe_fields(dataset_source *s)
+{
+    fsdp_dataset_info *info = &s->info;
+    fsdp_field *f = s->fields;
+    if (info->kind == FSDP_DATASET_TEXT) {
+        f[TEXT_IDS] = tokens_field("ids", info->width, 0);
+        f[TEXT_LABELS] = tokens_field("labels", info->width, FSDP_IGNORE);
+        info->n_fields = TEXT_FIELDS;
+    } else if (info->kind == FSDP_DATASET_PAIRS) {
+        f[PAIRS_IDS] = tokens_field("ids", info->width, 0);
+        f[PAIRS_MASK] = tokens_field("mask", info->width, 0);
+        f[PAIRS_DECODER_IDS] = tokens_field("decoder_ids", info->target_width, 0);
+        f[PAIRS_LABELS] = tokens_field("labels", info->target_width, FSDP_IGNORE);
+        info->n_fields = PAIRS_FIELDS;
+    } else if (info->kind == FSDP_DATASET_IMAGES) {
+        f[IMAGES_PIXELS] = (fsdp_field){.name = "pixels",
+                                        .dtype = FSDP_F32,
+                                        .n_dims = 3,
+                                        .shape = {info->channels, info->height, info->image_width}};
+        f[IMAGES_CLASSES] = (fsdp_field){.name = "classes", .dtype = FSDP_I32, .padding = FSDP_IGNORE};
+        info->n_fields = IMAGES_FIELDS;
+    }
+    info->fields = f;
+}
+
+/* --- opening ----------------------------------------------------------------------------------------------------- */
+
+static fsdp_status open_source(const source_list *files, const fsdp_dataset_config *options, dataset_source **out)
 {
     switch (files->files[0].kind) {
     case SOURCE_TOKENS:
@@ -38,9 +91,10 @@ static fsdp_status open_source(const source_list *files, const dataset_options *
     }
 }
 
-static fsdp_status wrap(dataset_source *source, int64_t max_samples, dataset **out)
+/* Takes `source` in any case. */
+static fsdp_status wrap(dataset_source *source, int64_t max_samples, fsdp_dataset **out)
 {
-    dataset *d = calloc(1, sizeof *d);
+    fsdp_dataset *d = calloc(1, sizeof *d);
     shared_source *shared = calloc(1, sizeof *shared);
     if (d == NULL || shared == NULL) {
         free(shared);
@@ -48,6 +102,7 @@ static fsdp_status wrap(dataset_source *source, int64_t max_samples, dataset **o
         source->table->free(source);
         return error_set(FSDP_ERR_MEMORY, "out of memory");
     }
+    describe_fields(source);
     atomic_init(&shared->n_users, 1);
     shared->source = source;
     d->shared = shared;
@@ -58,22 +113,55 @@ static fsdp_status wrap(dataset_source *source, int64_t max_samples, dataset **o
     return FSDP_OK;
 }
 
-fsdp_status dataset_open(const char *const *names, size_t n_names, const dataset_options *options, dataset **out)
+/* Where the tokens of long texts are kept; malloc'd. NULL when nobody says where: they then stay in memory. */
+static char *token_cache(void)
+{
+    const char *own = environment_text("FSDP_CACHE_DIR"), *user = environment_text("XDG_CACHE_HOME");
+    const char *home = environment_text("HOME");
+    if (own)
+        return file_join(own, "tokens");
+    return user ? file_join(user, "fsdp/tokens") : home ? file_join(home, ".cache/fsdp/tokens") : NULL;
+}
+
+static fsdp_status open_named(const fsdp_dataset_config *c, fsdp_dataset **out)
 {
     source_list files;
     dataset_source *source = NULL;
-    if (options->size != sizeof *options)
-        return error_set(FSDP_ERR_INPUT, "dataset_options has size %zu, not %zu: start from DATASET_OPTIONS_INIT",
-                         options->size, sizeof *options);
-    *out = NULL;
-    FSDP_TRY(source_list_make(names, n_names, options->config_name, options->part, &files));
+    FSDP_TRY(source_list_make(c->names, c->n_names, c->config_name, c->part, &files));
     bool found = files.n_files > 0;
-    fsdp_status status = found ? open_source(&files, options, &source) : FSDP_OK;
+    fsdp_status status = found ? open_source(&files, c, &source) : FSDP_OK;
     source_list_free(&files);
-    return found && status == FSDP_OK ? wrap(source, options->max_samples, out) : status;
+    return found && status == FSDP_OK ? wrap(source, c->max_samples, out) : status;
 }
 
-void dataset_free(dataset *d)
+fsdp_status fsdp_dataset_open(const fsdp_dataset_config *config, fsdp_dataset **out)
+{
+    char *cache = NULL;
+    *out = NULL;
+    SIZED_READ(fsdp_dataset_config, FSDP_DATASET_CONFIG_INIT, c, config);
+    if (c.threads == 0)
+        c.threads = threads_count();
+    if (c.cache_folder == NULL)
+        c.cache_folder = cache = token_cache();
+    else if (c.cache_folder[0] == '\0')
+        c.cache_folder = NULL;
+    fsdp_status status = open_named(&c, out);
+    free(cache);
+    return status;
+}
+
+fsdp_status fsdp_dataset_from(const fsdp_dataset_source *source, fsdp_dataset **out)
+{
+    dataset_source *own;
+    *out = NULL;
+    SIZED_READ(fsdp_dataset_source, FSDP_DATASET_SOURCE_INIT, s, source);
+    FSDP_TRY(dataset_own_open(&s, &own));
+    FSDP_TRY(wrap(own, 0, out));
+    dataset_own_take_context(own, s.close); /* until all is well it is the caller's */
+    return FSDP_OK;
+}
+
+void fsdp_dataset_free(fsdp_dataset *d)
 {
     if (d == NULL)
         return;
@@ -84,32 +172,39 @@ void dataset_free(dataset *d)
     free(d);
 }
 
-dataset_info dataset_describe(const dataset *d)
+fsdp_status fsdp_dataset_describe(const fsdp_dataset *d, fsdp_dataset_info *info)
 {
-    dataset_info info = d->shared->source->info;
-    info.n_samples = d->count;
-    return info;
+    SIZED_CHECK(fsdp_dataset_info, FSDP_DATASET_INFO_INIT, info);
+    fsdp_dataset_info known = d->shared->source->info;
+    known.n_samples = d->count;
+    sized_write(info, &known, sizeof known);
+    return FSDP_OK;
 }
 
-fsdp_status dataset_hold_back(dataset *d, int64_t n_samples, dataset **out)
+int64_t fsdp_dataset_count(const fsdp_dataset *d)
+{
+    return d->count;
+}
+
+fsdp_status fsdp_dataset_hold_back(fsdp_dataset *d, int64_t n_samples, fsdp_dataset **out)
 {
     if (n_samples <= 0 || n_samples >= d->count)
         return error_set(FSDP_ERR_INPUT,
                          "%lld samples cannot be held back from a data set of %lld: one must be left on each side",
                          (long long)n_samples, (long long)d->count);
-    dataset *held = calloc(1, sizeof *held);
+    fsdp_dataset *held = calloc(1, sizeof *held);
     if (held == NULL)
         return error_set(FSDP_ERR_MEMORY, "out of memory");
     d->count -= n_samples;
-    *held = (dataset){d->shared, d->first + d->count, n_samples};
+    *held = (fsdp_dataset){d->shared, d->first + d->count, n_samples};
     atomic_fetch_add(&d->shared->n_users, 1);
     *out = held;
     return FSDP_OK;
 }
 
-fsdp_status dataset_read(const dataset *d, int64_t index, const dataset_row *row)
+fsdp_status fsdp_dataset_read(const fsdp_dataset *d, int64_t index, void *const *fields)
 {
     if (index < 0 || index >= d->count)
         return error_set(FSDP_ERR_STATE, "sample %lld of a data set of %lld", (long long)index, (long long)d->count);
-    return d->shared->source->table->read(d->shared->source, d->first + index, row);
+    return d->shared->source->table->read(d->shared->source, d->first + index, fields);
 }

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "data/dataset_internal.h"
+#include "data/dataset.h"
 #include "format/image_file.h"
 
 typedef struct images_source {
@@ -10,14 +10,15 @@ typedef struct images_source {
     image_set set;
 } images_source;
 
-static fsdp_status images_read(const dataset_source *base, int64_t index, const dataset_row *row)
+static fsdp_status images_read(const dataset_source *base, int64_t index, void *const *fields)
 {
     const image_set *set = &((const images_source *)base)->set;
     int64_t numel = (int64_t)set->channels * set->height * set->width;
     const uint8_t *pixels = set->pixels + index * numel;
+    float *values = fields[IMAGES_PIXELS];
     for (int64_t i = 0; i < numel; i++)
-        row->pixels[i] = (float)pixels[i] / 255.0f;
-    *row->image_class = set->labels[index];
+        values[i] = (float)pixels[i] / 255.0f;
+    *(int32_t *)fields[IMAGES_CLASSES] = set->labels[index];
     return FSDP_OK;
 }
 
@@ -30,14 +31,14 @@ static void images_free(dataset_source *base)
 static const dataset_table images_table = {images_read, images_free};
 
 /* Whether the training images are meant. Data that is named for validation is the test part where there is one. */
-static bool wants_training(const char *folder, source_part part)
+static bool wants_training(const char *folder, fsdp_dataset_part part)
 {
-    if (part == SOURCE_NAMED_VALIDATION)
+    if (part == FSDP_PART_NAMED_VALIDATION)
         return !image_folder_has(folder, false);
-    return part != SOURCE_VALIDATION;
+    return part != FSDP_PART_VALIDATION;
 }
 
-fsdp_status dataset_images_open(const source_list *files, const dataset_options *options, dataset_source **out)
+fsdp_status dataset_images_open(const source_list *files, const fsdp_dataset_config *options, dataset_source **out)
 {
     if (files->n_files != 1)
         return error_set(FSDP_ERR_INPUT, "%s and %s: images must lie in one folder", files->files[0].path,
@@ -54,12 +55,12 @@ fsdp_status dataset_images_open(const source_list *files, const dataset_options 
         return status;
     }
     s->base.table = &images_table;
-    s->base.info = (dataset_info){.kind = DATASET_IMAGES,
-                                  .n_samples = s->set.n_images,
-                                  .channels = s->set.channels,
-                                  .height = s->set.height,
-                                  .image_width = s->set.width,
-                                  .n_classes = s->set.n_classes};
+    s->base.info = (fsdp_dataset_info){.kind = FSDP_DATASET_IMAGES,
+                                       .n_samples = s->set.n_images,
+                                       .channels = s->set.channels,
+                                       .height = s->set.height,
+                                       .image_width = s->set.width,
+                                       .n_classes = s->set.n_classes};
     *out = &s->base;
     return FSDP_OK;
 }

@@ -2,8 +2,10 @@
  * padded when they are read. */
 #include <stdlib.h>
 
+#include <fsdp/ops.h>
+
 #include "base/error.h"
-#include "data/dataset_internal.h"
+#include "data/dataset.h"
 #include "data/document.h"
 #include "tokenizer/text/text_buffer.h"
 
@@ -22,18 +24,20 @@ static const int32_t *half(const pairs_source *s, size_t index, int64_t *n)
     return s->ids.data + start;
 }
 
-static fsdp_status pairs_read(const dataset_source *base, int64_t index, const dataset_row *row)
+static fsdp_status pairs_read(const dataset_source *base, int64_t index, void *const *fields)
 {
     const pairs_source *s = (const pairs_source *)base;
     int64_t n_source, n_target;
     const int32_t *source = half(s, 2 * (size_t)index, &n_source), *target = half(s, 2 * (size_t)index + 1, &n_target);
+    int32_t *ids = fields[PAIRS_IDS], *mask = fields[PAIRS_MASK];
+    int32_t *decoder_ids = fields[PAIRS_DECODER_IDS], *labels = fields[PAIRS_LABELS];
     for (int64_t i = 0; i < base->info.width; i++) {
-        row->ids[i] = i < n_source ? source[i] : s->pad;
-        row->mask[i] = i < n_source;
+        ids[i] = i < n_source ? source[i] : s->pad;
+        mask[i] = i < n_source;
     }
     for (int64_t i = 0; i < base->info.target_width; i++) {
-        row->labels[i] = i < n_target ? target[i] : DATASET_IGNORE;
-        row->decoder_ids[i] = i == 0 ? s->start : i <= n_target ? target[i - 1] : s->pad;
+        labels[i] = i < n_target ? target[i] : FSDP_IGNORE;
+        decoder_ids[i] = i == 0 ? s->start : i <= n_target ? target[i - 1] : s->pad;
     }
     return FSDP_OK;
 }
@@ -68,7 +72,7 @@ static fsdp_status add_half(pairs_source *s, fsdp_tokenizer *t, const char *text
     return FSDP_OK;
 }
 
-static fsdp_status add_pairs(pairs_source *s, const source_list *files, const dataset_options *options,
+static fsdp_status add_pairs(pairs_source *s, const source_list *files, const fsdp_dataset_config *options,
                              fsdp_tokenizer *t, document_reader *reader, text_buffer *prefixed)
 {
     const char *prefix = options->source_prefix == NULL ? "" : options->source_prefix;
@@ -91,7 +95,7 @@ static fsdp_status add_pairs(pairs_source *s, const source_list *files, const da
     return FSDP_OK;
 }
 
-fsdp_status dataset_pairs_open(const source_list *files, const dataset_options *options, dataset_source **out)
+fsdp_status dataset_pairs_open(const source_list *files, const fsdp_dataset_config *options, dataset_source **out)
 {
     fsdp_status status;
     fsdp_tokenizer *tokenizer = NULL;
@@ -111,11 +115,11 @@ fsdp_status dataset_pairs_open(const source_list *files, const dataset_options *
     s->pad = options->pad_id >= 0 ? options->pad_id : fsdp_tokenizer_pad(tokenizer);
     s->pad = s->pad >= 0 ? s->pad : 0;
     s->start = options->start_id >= 0 ? options->start_id : s->pad;
-    s->base.info = (dataset_info){.kind = DATASET_PAIRS,
-                                  .n_samples = (int64_t)(s->n_ends / 2),
-                                  .width = options->width,
-                                  .target_width = options->target_width,
-                                  .vocabulary = fsdp_tokenizer_vocab_size(tokenizer)};
+    s->base.info = (fsdp_dataset_info){.kind = FSDP_DATASET_PAIRS,
+                                       .n_samples = (int64_t)(s->n_ends / 2),
+                                       .width = options->width,
+                                       .target_width = options->target_width,
+                                       .vocabulary = fsdp_tokenizer_vocab_size(tokenizer)};
     *out = &s->base;
 done:
     if (status != FSDP_OK)

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "data/dataset_internal.h"
+#include "data/dataset.h"
 #include "data/token_store.h"
 #include "format/safetensors.h"
 
@@ -13,11 +13,11 @@ typedef struct tokens_source {
     token_store *store;
 } tokens_source;
 
-static fsdp_status tokens_read(const dataset_source *s, int64_t index, const dataset_row *row)
+static fsdp_status tokens_read(const dataset_source *s, int64_t index, void *const *fields)
 {
     const tokens_source *t = (const tokens_source *)s;
-    FSDP_TRY(token_store_read(t->store, index * s->info.width, s->info.width, row->ids));
-    dataset_label_next(row->ids, s->info.width, row->labels);
+    FSDP_TRY(token_store_read(t->store, index * s->info.width, s->info.width, fields[TEXT_IDS]));
+    dataset_label_next(fields[TEXT_IDS], s->info.width, fields[TEXT_LABELS]);
     return FSDP_OK;
 }
 
@@ -29,7 +29,7 @@ static void tokens_free(dataset_source *s)
 
 static const dataset_table tokens_table = {tokens_read, tokens_free};
 
-static fsdp_status open_store(const source_list *files, const dataset_options *options, token_store **out)
+static fsdp_status open_store(const source_list *files, const fsdp_dataset_config *options, token_store **out)
 {
     if (files->files[0].kind == SOURCE_TOKENS)
         return token_store_open(files, out);
@@ -38,7 +38,7 @@ static fsdp_status open_store(const source_list *files, const dataset_options *o
                          files->files[0].path);
     token_build_options build = {.field = options->source_field,
                                  .strict = options->strict,
-                                 .n_threads = options->n_threads,
+                                 .n_threads = options->threads,
                                  .max_tokens = options->max_samples * options->width,
                                  .progress = options->progress,
                                  .context = options->progress_context};
@@ -46,7 +46,7 @@ static fsdp_status open_store(const source_list *files, const dataset_options *o
     return token_store_build(files, options->tokenizer, &build, cached ? options->cache_folder : NULL, out);
 }
 
-fsdp_status dataset_tokens_open(const source_list *files, const dataset_options *options, dataset_source **out)
+fsdp_status dataset_tokens_open(const source_list *files, const fsdp_dataset_config *options, dataset_source **out)
 {
     token_store *store = NULL;
     if (options->width < 2)
@@ -67,11 +67,11 @@ fsdp_status dataset_tokens_open(const source_list *files, const dataset_options 
     }
     s->store = store;
     s->base.table = &tokens_table;
-    s->base.info = (dataset_info){.kind = DATASET_TEXT,
-                                  .n_samples = count / options->width,
-                                  .width = options->width,
-                                  .tokens = files->files[0].kind == SOURCE_TOKENS,
-                                  .vocabulary = token_store_vocabulary(store)};
+    s->base.info = (fsdp_dataset_info){.kind = FSDP_DATASET_TEXT,
+                                       .n_samples = count / options->width,
+                                       .width = options->width,
+                                       .tokens = files->files[0].kind == SOURCE_TOKENS,
+                                       .vocabulary = token_store_vocabulary(store)};
     *out = &s->base;
     return FSDP_OK;
 }
@@ -83,11 +83,11 @@ typedef struct steps_source {
     int32_t *ids; /* (samples, width): tables are small, and files that are mapped can shrink */
 } steps_source;
 
-static fsdp_status steps_read(const dataset_source *s, int64_t index, const dataset_row *row)
+static fsdp_status steps_read(const dataset_source *s, int64_t index, void *const *fields)
 {
     int64_t width = s->info.width;
-    memcpy(row->ids, ((const steps_source *)s)->ids + index * width, (size_t)width * sizeof *row->ids);
-    dataset_label_next(row->ids, width, row->labels);
+    memcpy(fields[TEXT_IDS], ((const steps_source *)s)->ids + index * width, (size_t)width * sizeof(int32_t));
+    dataset_label_next(fields[TEXT_IDS], width, fields[TEXT_LABELS]);
     return FSDP_OK;
 }
 
@@ -120,7 +120,7 @@ static fsdp_status read_tokens(const safetensors_tensor *tensor, int32_t *ids, i
 }
 
 /* `t` is (steps, batch, width) or (samples, width). */
-static fsdp_status read_steps(const dataset_options *options, const safetensors_tensor *t, steps_source *s)
+static fsdp_status read_steps(const fsdp_dataset_config *options, const safetensors_tensor *t, steps_source *s)
 {
     int64_t width = t->n_dims < 2 ? 0 : t->shape[t->n_dims - 1];
     if (t->n_dims < 2 || t->n_dims > 3 || width < 2 || t->numel == 0)
@@ -128,15 +128,15 @@ static fsdp_status read_steps(const dataset_options *options, const safetensors_
     if (options->width != 0 && options->width != width)
         return error_set(FSDP_ERR_INPUT, "%s: its rows have %lld tokens, but the context width is %lld", t->path,
                          (long long)width, (long long)options->width);
-    s->base.info = (dataset_info){
-        .kind = DATASET_TEXT, .n_samples = t->numel / width, .width = width, .tokens = true, .ordered = true};
+    s->base.info = (fsdp_dataset_info){
+        .kind = FSDP_DATASET_TEXT, .n_samples = t->numel / width, .width = width, .tokens = true, .ordered = true};
     s->ids = malloc((size_t)t->numel * sizeof *s->ids);
     if (s->ids == NULL)
         return error_set(FSDP_ERR_MEMORY, "%s: out of memory for %lld tokens", t->path, (long long)t->numel);
     return read_tokens(t, s->ids, &s->base.info.vocabulary);
 }
 
-fsdp_status dataset_steps_open(const source_list *files, const dataset_options *options, dataset_source **out)
+fsdp_status dataset_steps_open(const source_list *files, const fsdp_dataset_config *options, dataset_source **out)
 {
     fsdp_status status;
     safetensors *file = NULL;

@@ -10,22 +10,33 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/error.h"
+#include <fsdp/tensor.h>
 
-enum { ERROR_BYTES = 512, MOST_THREADS = 64 };
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/sized.h"
+
+enum { ERROR_BYTES = 1024, MOST_THREADS = 64 };
 
 typedef struct slot {
-    loader_batch batch;
+    fsdp_batch batch;
+    int64_t *samples; /* (capacity) */
+    void *data[FSDP_MAX_FIELDS];
     bool full;
     fsdp_status status;
     char error[ERROR_BYTES];
 } slot;
 
-struct loader {
-    const dataset *dataset;
-    dataset_info info;
-    loader_config config;
+struct fsdp_loader {
+    const fsdp_dataset *dataset;
+    fsdp_dataset_info info;
+    fsdp_loader_config config;
+    int rank, world_size;
     sampler sampler;
+    fsdp_model *model; /* is told which samples come; NULL: nobody */
+    int64_t capacity;  /* rows of the fullest batch of a rank */
+    int64_t position;  /* after what has been given out */
+    bool epoch_ended;  /* with the last batch, and the caller has not been told */
     pthread_mutex_t lock;
     pthread_cond_t filled, emptied;
     slot *slots;
@@ -40,101 +51,84 @@ struct loader {
 
 /* --- memory of batches ------------------------------------------------------------------------------------------- */
 
-static bool take(void **out, int64_t n, size_t bytes, bool *ok)
+static fsdp_status allocate_slot(const fsdp_loader *l, slot *s)
 {
-    *out = calloc((size_t)(n > 0 ? n : 1), bytes);
-    *ok = *ok && *out != NULL;
-    return *ok;
+    bool whole = (s->samples = calloc((size_t)l->capacity, sizeof *s->samples)) != NULL;
+    for (int i = 0; i < l->info.n_fields; i++)
+        whole = (s->data[i] = calloc((size_t)l->capacity, field_bytes(&l->info.fields[i]))) != NULL && whole;
+    s->batch.samples = s->samples;
+    s->batch.n_fields = l->info.n_fields;
+    s->batch.fields = l->info.fields;
+    s->batch.data = s->data;
+    return whole ? FSDP_OK
+                 : error_set(FSDP_ERR_MEMORY, "out of memory: %lld samples of prefetched data", (long long)l->capacity);
 }
 
-static fsdp_status allocate_batch(loader_batch *b, const dataset_info *info, int64_t rows)
+static void free_slot(slot *s)
 {
-    bool ok = true;
-    int64_t labels = info->kind == DATASET_PAIRS ? info->target_width : info->width;
-    b->max_rows = rows;
-    take((void **)&b->samples, rows, sizeof *b->samples, &ok);
-    if (info->kind == DATASET_IMAGES) {
-        take((void **)&b->pixels, rows * info->channels * info->height * info->image_width, sizeof *b->pixels, &ok);
-        take((void **)&b->classes, rows, sizeof *b->classes, &ok);
-    } else {
-        take((void **)&b->ids, rows * info->width, sizeof *b->ids, &ok);
-        take((void **)&b->labels, rows * labels, sizeof *b->labels, &ok);
-    }
-    if (info->kind == DATASET_PAIRS) {
-        take((void **)&b->mask, rows * info->width, sizeof *b->mask, &ok);
-        take((void **)&b->decoder_ids, rows * labels, sizeof *b->decoder_ids, &ok);
-    }
-    return ok ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "out of memory: %lld samples of prefetched data", (long long)rows);
-}
-
-static void free_batch(loader_batch *b)
-{
-    free(b->samples);
-    free(b->ids);
-    free(b->labels);
-    free(b->mask);
-    free(b->decoder_ids);
-    free(b->pixels);
-    free(b->classes);
+    free(s->samples);
+    for (int i = 0; i < FSDP_MAX_FIELDS; i++)
+        free(s->data[i]);
 }
 
 /* --- filling ----------------------------------------------------------------------------------------------------- */
 
-static dataset_row row_of(const dataset_info *info, const loader_batch *b, int64_t r)
+static void *row_at(const fsdp_field *f, void *data, int64_t row)
 {
-    dataset_row row = {0};
-    int64_t labels = info->kind == DATASET_PAIRS ? info->target_width : info->width;
-    if (info->kind == DATASET_IMAGES) {
-        row.pixels = b->pixels + r * info->channels * info->height * info->image_width;
-        row.image_class = b->classes + r;
-        return row;
-    }
-    row.ids = b->ids + r * info->width;
-    row.labels = b->labels + r * labels;
-    if (info->kind == DATASET_PAIRS) {
-        row.mask = b->mask + r * info->width;
-        row.decoder_ids = b->decoder_ids + r * labels;
-    }
-    return row;
+    return (uint8_t *)data + (size_t)row * field_bytes(f);
 }
 
 /* Rows that this batch does not use must count for nothing. */
-static void clear_row(const dataset_info *info, const dataset_row *row)
+static void pad_row(const fsdp_field *f, void *row)
 {
-    int64_t labels = info->kind == DATASET_PAIRS ? info->target_width : info->width;
-    if (info->kind == DATASET_IMAGES) {
-        memset(row->pixels, 0, (size_t)(info->channels * info->height * info->image_width) * sizeof *row->pixels);
-        *row->image_class = DATASET_IGNORE;
-        return;
-    }
-    memset(row->ids, 0, (size_t)info->width * sizeof *row->ids);
-    for (int64_t i = 0; i < labels; i++)
-        row->labels[i] = DATASET_IGNORE;
-    if (info->kind == DATASET_PAIRS) {
-        memset(row->mask, 0, (size_t)info->width * sizeof *row->mask);
-        memset(row->decoder_ids, 0, (size_t)labels * sizeof *row->decoder_ids);
+    int64_t n = field_numel(f);
+    if (f->padding == 0)
+        memset(row, 0, field_bytes(f));
+    for (int64_t i = 0; i < n && f->padding != 0; i++) {
+        if (f->dtype == FSDP_F32)
+            ((float *)row)[i] = (float)f->padding;
+        else if (f->dtype == FSDP_F64)
+            ((double *)row)[i] = f->padding;
+        else if (f->dtype == FSDP_I32)
+            ((int32_t *)row)[i] = (int32_t)f->padding;
+        else if (f->dtype == FSDP_I64)
+            ((int64_t *)row)[i] = (int64_t)f->padding;
+        else
+            ((uint8_t *)row)[i] = (uint8_t)f->padding;
     }
 }
 
-static fsdp_status fill_batch(const loader *l, loader_batch *b)
+static fsdp_status fill_slot(const fsdp_loader *l, slot *s)
 {
-    for (int64_t r = 0; r < b->max_rows; r++) {
-        dataset_row row = row_of(&l->info, b, r);
-        if (r >= b->n_rows) {
-            clear_row(&l->info, &row);
-            continue;
+    for (int64_t r = 0; r < l->capacity; r++) {
+        void *row[FSDP_MAX_FIELDS];
+        for (int i = 0; i < l->info.n_fields; i++) {
+            row[i] = row_at(&l->info.fields[i], s->data[i], r);
+            if (r >= s->batch.counted)
+                pad_row(&l->info.fields[i], row[i]);
         }
-        b->samples[r] = sampler_at(&l->sampler, b->first + r);
-        FSDP_TRY(dataset_read(l->dataset, b->samples[r], &row));
+        if (r >= s->batch.counted)
+            continue;
+        s->samples[r] = sampler_at(&l->sampler, s->batch.first_sample + r);
+        FSDP_TRY(fsdp_dataset_read(l->dataset, s->samples[r], row));
     }
     return FSDP_OK;
 }
 
-/* Decides, under the lock, what the next batch is. False after the end. */
-static bool plan_batch(loader *l, loader_batch *b)
+/* What is left of an epoch at `position` and makes no batch is passed over where the user wants that. */
+static int64_t after_tail(const fsdp_loader *l, int64_t position)
 {
-    const loader_config *c = &l->config;
-    int64_t n = sampler_batch(&l->sampler, l->next_position, c->global_batch, c->stop_at_epoch), offset;
+    int64_t left = sampler_batch(&l->sampler, position, l->config.batch, true);
+    return l->config.drop_last && left < l->config.batch ? position + left : position;
+}
+
+/* Decides, under the lock, what the next batch is. False after the end. */
+static bool plan_batch(fsdp_loader *l, fsdp_batch *b)
+{
+    const fsdp_loader_config *c = &l->config;
+    int64_t offset;
+    l->next_position = after_tail(l, l->next_position);
+    int64_t n = sampler_batch(&l->sampler, l->next_position, c->batch, c->stop_at_epoch);
     if (c->end > 0 && l->next_position + n > c->end)
         n = c->end - l->next_position;
     if (n <= 0)
@@ -142,8 +136,9 @@ static bool plan_batch(loader *l, loader_batch *b)
     b->position = l->next_position;
     b->n_global = n;
     b->epoch = sampler_epoch(&l->sampler, b->position);
-    sampler_share(n, c->rank, c->world_size, &offset, &b->n_rows);
-    b->first = b->position + offset;
+    fsdp_sampler_share(n, l->rank, l->world_size, &offset, &b->counted);
+    b->first_sample = b->position + offset;
+    b->n = c->same_rows ? l->capacity : ceil_div(n, l->world_size);
     l->next_position += n;
     return true;
 }
@@ -157,14 +152,14 @@ static void wait_a_second(pthread_cond_t *condition, pthread_mutex_t *lock)
 }
 
 /* The batch with the caller is next_give - 1, so the slot of batch i is free once i - n_slots < next_give - 1. */
-static bool slot_is_free(const loader *l)
+static bool slot_is_free(const fsdp_loader *l)
 {
     return l->next_fill - l->n_slots < l->next_give - 1 || l->next_fill < l->n_slots;
 }
 
 static void *fill_slots(void *argument)
 {
-    loader *l = argument;
+    fsdp_loader *l = argument;
     pthread_mutex_lock(&l->lock);
     while (!l->stopping) {
         if (!slot_is_free(l)) {
@@ -177,7 +172,7 @@ static void *fill_slots(void *argument)
         if (!more)
             s->batch.n_global = 0;
         pthread_mutex_unlock(&l->lock);
-        s->status = more ? fill_batch(l, &s->batch) : FSDP_OK;
+        s->status = more ? fill_slot(l, s) : FSDP_OK;
         if (s->status != FSDP_OK)
             snprintf(s->error, sizeof s->error, "%s", fsdp_last_error());
         pthread_mutex_lock(&l->lock);
@@ -192,34 +187,29 @@ static void *fill_slots(void *argument)
 
 /* --- the caller's side ------------------------------------------------------------------------------------------- */
 
-static fsdp_status check_config(const dataset_info *info, const loader_config *c)
+static fsdp_status check_config(const fsdp_loader *l)
 {
-    if (c->size != sizeof *c)
-        return error_set(FSDP_ERR_INPUT, "loader_config has size %zu, not %zu: start from LOADER_CONFIG_INIT", c->size,
-                         sizeof *c);
-    if (info->n_samples <= 0)
+    const fsdp_loader_config *c = &l->config;
+    if (l->info.n_samples <= 0)
         return error_set(FSDP_ERR_INPUT, "the data set is empty");
-    if (c->world_size < 1 || c->rank < 0 || c->rank >= c->world_size || c->global_batch < 1 || c->position < 0 ||
-        c->position > INT64_MAX / 2 || c->global_batch > INT64_MAX / 4 || c->n_threads < 1 ||
-        c->n_threads > MOST_THREADS || c->n_prefetch < 1)
+    if (l->world_size < 1 || l->rank < 0 || l->rank >= l->world_size || c->batch < 1 || c->position < 0 ||
+        c->position > INT64_MAX / 2 || c->batch > INT64_MAX / 4 || c->threads < 1 || c->threads > MOST_THREADS ||
+        c->prefetch < 1 || !(c->timeout > 0))
         return error_set(
             FSDP_ERR_INPUT,
-            "a loader for rank %d of %d at position %lld with a global batch of %lld, %d threads and %d batches ahead "
-            "makes no sense",
-            c->rank, c->world_size, (long long)c->position, (long long)c->global_batch, c->n_threads, c->n_prefetch);
+            "a loader for rank %d of %d at position %lld with a global batch of %lld, %d threads, %d batches ahead and "
+            "a timeout of %g s makes no sense",
+            l->rank, l->world_size, (long long)c->position, (long long)c->batch, c->threads, c->prefetch, c->timeout);
+    if (c->drop_last && c->batch > l->info.n_samples)
+        return error_set(FSDP_ERR_INPUT,
+                         "a batch of %lld samples, of a data set of %lld, with drop_last: nothing would be left",
+                         (long long)c->batch, (long long)l->info.n_samples);
     return FSDP_OK;
 }
 
-static fsdp_status start(loader *l)
+static fsdp_status start_threads(fsdp_loader *l)
 {
-    const loader_config *c = &l->config;
-    l->n_slots = c->n_prefetch + 1;
-    l->slots = calloc((size_t)l->n_slots, sizeof *l->slots);
-    if (l->slots == NULL)
-        return error_set(FSDP_ERR_MEMORY, "out of memory");
-    for (int64_t i = 0; i < l->n_slots; i++)
-        FSDP_TRY(allocate_batch(&l->slots[i].batch, &l->info, (c->global_batch + c->world_size - 1) / c->world_size));
-    for (; l->n_started < c->n_threads; l->n_started++) {
+    for (; l->n_started < l->config.threads; l->n_started++) {
         int rc = pthread_create(&l->threads[l->n_started], NULL, fill_slots, l);
         if (rc != 0) {
             errno = rc;
@@ -229,18 +219,37 @@ static fsdp_status start(loader *l)
     return FSDP_OK;
 }
 
-fsdp_status loader_create(const dataset *d, const loader_config *config, loader **out)
+static void stop_threads(fsdp_loader *l)
 {
-    dataset_info info = dataset_describe(d);
-    FSDP_TRY(check_config(&info, config));
-    loader *l = calloc(1, sizeof *l);
+    pthread_mutex_lock(&l->lock);
+    l->stopping = true;
+    pthread_cond_broadcast(&l->emptied);
+    pthread_mutex_unlock(&l->lock);
+    for (int i = 0; i < l->n_started; i++)
+        pthread_join(l->threads[i], NULL);
+    l->n_started = 0;
+    l->stopping = false;
+}
+
+static fsdp_status start(fsdp_loader *l)
+{
+    l->n_slots = l->config.prefetch + 1;
+    l->capacity = ceil_div(l->config.batch, l->world_size);
+    l->slots = calloc((size_t)l->n_slots, sizeof *l->slots);
+    if (l->slots == NULL)
+        return error_set(FSDP_ERR_MEMORY, "out of memory");
+    for (int64_t i = 0; i < l->n_slots; i++)
+        FSDP_TRY(allocate_slot(l, &l->slots[i]));
+    return start_threads(l);
+}
+
+fsdp_status loader_create(const fsdp_dataset *d, int rank, int world_size, const fsdp_loader_config *config,
+                          fsdp_loader **out)
+{
+    SIZED_READ(fsdp_loader_config, FSDP_LOADER_CONFIG_INIT, full, config);
+    fsdp_loader *l = calloc(1, sizeof *l);
     if (l == NULL)
         return error_set(FSDP_ERR_MEMORY, "out of memory");
-    l->dataset = d;
-    l->info = info;
-    l->config = *config;
-    l->next_position = config->position;
-    l->sampler = sampler_make(info.n_samples, config->seed, config->shuffle && !info.ordered);
     pthread_mutex_init(&l->lock, NULL);
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
@@ -248,27 +257,39 @@ fsdp_status loader_create(const dataset *d, const loader_config *config, loader 
     pthread_cond_init(&l->filled, &monotonic);
     pthread_cond_init(&l->emptied, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    fsdp_status status = start(l);
+    l->dataset = d;
+    l->rank = rank;
+    l->world_size = world_size;
+    l->info = (fsdp_dataset_info)FSDP_DATASET_INFO_INIT;
+    fsdp_status status = fsdp_dataset_describe(d, &l->info);
+    l->config = full;
+    l->position = l->next_position = l->config.position;
+    l->sampler = sampler_make(l->info.n_samples, l->config.seed, l->config.shuffle && !l->info.ordered);
+    if (status == FSDP_OK)
+        status = check_config(l);
+    if (status == FSDP_OK)
+        status = start(l);
     if (status != FSDP_OK) {
-        loader_free(l);
+        fsdp_loader_free(l);
         return status;
     }
     *out = l;
     return FSDP_OK;
 }
 
-void loader_free(loader *l)
+fsdp_status fsdp_loader_new(fsdp_world *w, fsdp_dataset *d, const fsdp_loader_config *config, fsdp_loader **out)
+{
+    *out = NULL;
+    return loader_create(d, fsdp_world_rank(w), fsdp_world_size(w), config, out);
+}
+
+void fsdp_loader_free(fsdp_loader *l)
 {
     if (l == NULL)
         return;
-    pthread_mutex_lock(&l->lock);
-    l->stopping = true;
-    pthread_cond_broadcast(&l->emptied);
-    pthread_mutex_unlock(&l->lock);
-    for (int i = 0; i < l->n_started; i++)
-        pthread_join(l->threads[i], NULL);
+    stop_threads(l);
     for (int64_t i = 0; l->slots != NULL && i < l->n_slots; i++)
-        free_batch(&l->slots[i].batch);
+        free_slot(&l->slots[i]);
     free(l->slots);
     pthread_cond_destroy(&l->emptied);
     pthread_cond_destroy(&l->filled);
@@ -276,8 +297,33 @@ void loader_free(loader *l)
     free(l);
 }
 
+int64_t fsdp_loader_position(const fsdp_loader *l)
+{
+    return l->position;
+}
+
+fsdp_status fsdp_loader_seek(fsdp_loader *l, int64_t position)
+{
+    if (position < 0 || position > INT64_MAX / 2)
+        return error_set(FSDP_ERR_INPUT, "a loader cannot go to position %lld", (long long)position);
+    stop_threads(l);
+    for (int64_t i = 0; i < l->n_slots; i++) {
+        l->slots[i].full = false;
+        l->slots[i].status = FSDP_OK;
+    }
+    l->next_fill = l->next_give = 0;
+    l->position = l->next_position = position;
+    l->epoch_ended = false;
+    return start_threads(l);
+}
+
+void fsdp_loader_attach(fsdp_loader *l, fsdp_model *m)
+{
+    l->model = m;
+}
+
 /* Waits until the slot is full; false when the time is up. */
-static bool wait_until_full(loader *l, const slot *s)
+static bool wait_until_full(fsdp_loader *l, const slot *s)
 {
     struct timespec until;
     double whole;
@@ -295,10 +341,9 @@ static bool wait_until_full(loader *l, const slot *s)
     return s->full;
 }
 
-fsdp_status loader_next(loader *l, const loader_batch **out)
+static fsdp_status take_next(fsdp_loader *l, fsdp_batch **out)
 {
     fsdp_status status = FSDP_OK;
-    *out = NULL;
     pthread_mutex_lock(&l->lock);
     if (l->next_give > 0) /* the batch that the caller had goes back */
         l->slots[(l->next_give - 1) % l->n_slots].full = false;
@@ -317,4 +362,52 @@ fsdp_status loader_next(loader *l, const loader_batch **out)
         l->next_give--; /* the end stays the end, an error stays an error */
     pthread_mutex_unlock(&l->lock);
     return status;
+}
+
+fsdp_status fsdp_loader_next(fsdp_loader *l, fsdp_batch **out)
+{
+    *out = NULL;
+    if (l->epoch_ended) {
+        l->epoch_ended = false;
+        return FSDP_OK;
+    }
+    FSDP_TRY(take_next(l, out));
+    fsdp_batch *b = *out;
+    if (b == NULL)
+        return FSDP_OK;
+    l->position = after_tail(l, b->position + b->n_global);
+    l->epoch_ended = l->config.stop_at_epoch && sampler_epoch(&l->sampler, l->position) != b->epoch;
+    if (l->model) {
+        fsdp_set_position(l->model, b->first_sample);
+        fsdp_set_counted_rows(l->model, b->counted);
+    }
+    return FSDP_OK;
+}
+
+/* --- batches ----------------------------------------------------------------------------------------------------- */
+
+static int find_field(const fsdp_batch *b, const char *name)
+{
+    int i = 0;
+    while (i < b->n_fields && strcmp(b->fields[i].name, name) != 0)
+        i++;
+    return i < b->n_fields ? i : -1;
+}
+
+void *fsdp_batch_field(const fsdp_batch *b, const char *name)
+{
+    int i = find_field(b, name);
+    return i >= 0 ? b->data[i] : NULL;
+}
+
+fsdp_tensor *fsdp_batch_input(fsdp_tape *t, const fsdp_batch *b, const char *name)
+{
+    int i = find_field(b, name);
+    if (i < 0)
+        return fsdp_tape_fail(
+            t, error_set(FSDP_ERR_INPUT, "the data has no field %s; its first one is %s", name, b->fields[0].name));
+    const fsdp_field *f = &b->fields[i];
+    int64_t shape[FSDP_MAX_DIMS] = {b->n};
+    memcpy(shape + 1, f->shape, (size_t)f->n_dims * sizeof *shape);
+    return fsdp_input(t, f->dtype, 1 + f->n_dims, shape, b->data[i]);
 }

@@ -48,7 +48,18 @@ int64_t sampler_batch(const sampler *s, int64_t position, int64_t wanted, bool s
     return stop_at_epoch && left < wanted ? left : wanted;
 }
 
-void sampler_share(int64_t n, int rank, int world_size, int64_t *first, int64_t *count)
+int64_t fsdp_sampler_at(const fsdp_sampler *s, int64_t position)
+{
+    sampler made = sampler_make(s->n_samples, s->seed, s->shuffle);
+    return sampler_at(&made, position);
+}
+
+int64_t fsdp_sampler_epoch(const fsdp_sampler *s, int64_t position)
+{
+    return position / s->n_samples;
+}
+
+void fsdp_sampler_share(int64_t n, int rank, int world_size, int64_t *first, int64_t *count)
 {
     int64_t each = n / world_size, more = n % world_size;
     *first = each * rank + (rank < more ? rank : more);

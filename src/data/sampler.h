@@ -3,11 +3,11 @@
 #ifndef DATA_SAMPLER_H
 #define DATA_SAMPLER_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include <fsdp/data.h>
 
 #include "base/rng.h"
 
+/* An fsdp_sampler with what every call would compute anew. */
 typedef struct sampler {
     int64_t n_samples; /* positive */
     bool shuffle;      /* false: every epoch in the data's own order */
@@ -25,9 +25,5 @@ int64_t sampler_epoch(const sampler *s, int64_t position);
 /* How many samples the global batch that starts at `position` has: `wanted`, but with `stop_at_epoch` no more than are
  * left of the epoch. */
 int64_t sampler_batch(const sampler *s, int64_t position, int64_t wanted, bool stop_at_epoch);
-
-/* A rank's part of a global batch of `n` samples: *count positions from `position + *first` on. Parts are contiguous in
- * rank order, cover the batch, and differ by one sample at most. */
-void sampler_share(int64_t n, int rank, int world_size, int64_t *first, int64_t *count);
 
 #endif

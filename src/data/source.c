@@ -366,27 +366,27 @@ static fsdp_status ask_names(const source_list *list, said *out)
     return FSDP_OK;
 }
 
-static bool is_wanted(const said *names, size_t index, const source_file *file, source_part wanted)
+static bool is_wanted(const said *names, size_t index, const source_file *file, fsdp_dataset_part wanted)
 {
     part own = names->parts[index];
-    bool found = wanted == SOURCE_NAMED_VALIDATION; /* then files that are named themselves do not count */
+    bool found = wanted == FSDP_PART_NAMED_VALIDATION; /* then files that are named themselves do not count */
     const size_t *n = found ? names->n_found : names->n;
     part held_out = n[PART_VALIDATION] > 0 ? PART_VALIDATION : PART_TEST;
     switch (wanted) {
-    case SOURCE_TRAINING:
+    case FSDP_PART_TRAINING:
         return !names->leaves_some_out || own == PART_UNSAID || own == PART_TRAIN;
-    case SOURCE_VALIDATION:
+    case FSDP_PART_VALIDATION:
         return file->kind == SOURCE_IMAGES ? image_folder_has(file->path, false)
                                            : names->leaves_some_out && own == held_out;
-    case SOURCE_NAMED_VALIDATION:
+    case FSDP_PART_NAMED_VALIDATION:
         return file->named || own == held_out || n[held_out] == 0;
-    case SOURCE_ALL:
+    case FSDP_PART_ALL:
         break;
     }
     return true;
 }
 
-static fsdp_status select_part(source_list *list, source_part wanted)
+static fsdp_status select_part(source_list *list, fsdp_dataset_part wanted)
 {
     said names;
     size_t kept = 0;
@@ -442,7 +442,7 @@ static fsdp_status refuse_empty(const char *const *names, size_t n_names, const 
                      names[0]);
 }
 
-fsdp_status source_list_make(const char *const *names, size_t n_names, const char *config, source_part wanted,
+fsdp_status source_list_make(const char *const *names, size_t n_names, const char *config, fsdp_dataset_part wanted,
                              source_list *out)
 {
     fsdp_status status = FSDP_OK;
@@ -456,9 +456,9 @@ fsdp_status source_list_make(const char *const *names, size_t n_names, const cha
     }
     if (status == FSDP_OK)
         status = select_part(out, wanted);
-    if (status == FSDP_OK && out->n_files == 0 && wanted != SOURCE_VALIDATION)
+    if (status == FSDP_OK && out->n_files == 0 && wanted != FSDP_PART_VALIDATION)
         status = refuse_empty(names, n_names, unread);
-    if (status == FSDP_OK && unread != NULL && out->n_files > 0 && wanted != SOURCE_VALIDATION)
+    if (status == FSDP_OK && unread != NULL && out->n_files > 0 && wanted != FSDP_PART_VALIDATION)
         log_write(LOG_WARNING, "%s: files of this kind are not read; skipped", unread);
     if (status == FSDP_OK)
         status = check_kinds(out);

@@ -2,11 +2,7 @@
 #ifndef DATA_SOURCE_H
 #define DATA_SOURCE_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <fsdp/status.h>
+#include <fsdp/data.h>
 
 typedef enum source_kind {
     SOURCE_TEXT,   /* plain text, also .gz and .zst: one document */
@@ -15,13 +11,6 @@ typedef enum source_kind {
     SOURCE_TABLE,  /* safetensors with a tensor "data" of tokens */
     SOURCE_IMAGES, /* a folder of IDX files or CIFAR-10 batches */
 } source_kind;
-
-typedef enum source_part {
-    SOURCE_ALL,
-    SOURCE_TRAINING,         /* without files whose names say validation or test */
-    SOURCE_VALIDATION,       /* only files whose names say validation, else test, and that training leaves out */
-    SOURCE_NAMED_VALIDATION, /* data named for validation: of a folder its validation or test files where it has some */
-} source_part;
 
 typedef struct source_file {
     char *path;
@@ -38,10 +27,10 @@ typedef struct source_list {
 /* Fills `out`. Which part a file belongs to is said by a word of its own name ("c4-train.00000-of-01024.json.gz"), else
  * by a folder inside what the user named that is called so ("val/"); the names of outer folders say nothing. A single
  * file is all there is and is trained on whatever it is called. In folders, files that are no data (README.md,
- * dataset_info.json, ...) and files of unknown names are skipped, links that lead back are not followed, and a file
- * that several links lead to is read once. Files of text whose first bytes are not text are refused. No file at all is
- * an error, except for SOURCE_VALIDATION: then the list is empty. */
-fsdp_status source_list_make(const char *const *names, size_t n_names, const char *config, source_part part,
+ * dataset_info.json, ...) and files of unknown names are skipped, links that lead back are not followed, and a
+ * file that several links lead to is read once. Files of text whose first bytes are not text are refused. No file at
+ * all is an error, except for FSDP_PART_VALIDATION: then the list is empty. */
+fsdp_status source_list_make(const char *const *names, size_t n_names, const char *config, fsdp_dataset_part part,
                              source_list *out);
 /* Of all files together, as they are on disk. */
 int64_t source_list_bytes(const source_list *list);

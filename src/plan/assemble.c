@@ -28,7 +28,7 @@ static char *config_of(const char *folder)
 }
 
 /* What the flags leave open about images is the data set's. */
-static void images_from_flags(const fsdp_settings *s, const dataset_info *images, model_config *out)
+static void images_from_flags(const fsdp_settings *s, const fsdp_dataset_info *images, model_config *out)
 {
     fsdp_cnn_config *c = &out->cnn;
     c->channels = s->image_channels ? s->image_channels : images ? images->channels : 1;
@@ -39,7 +39,7 @@ static void images_from_flags(const fsdp_settings *s, const dataset_info *images
     out->mlp.outputs = c->classes;
 }
 
-static void model_from_flags(const fsdp_settings *s, const dataset_info *images, model_config *out)
+static void model_from_flags(const fsdp_settings *s, const fsdp_dataset_info *images, model_config *out)
 {
     shape_from_flags(s, out);
     out->llama.positions = s->max_context_width;
@@ -100,7 +100,7 @@ static fsdp_status fit_vocabulary(const fsdp_settings *s, bool from_file, int64_
 }
 
 fsdp_status assemble_model_from(const fsdp_settings *s, const model_source *source, int64_t vocabulary,
-                                const dataset_info *images, model_config *out)
+                                const fsdp_dataset_info *images, model_config *out)
 {
     static const model_type types[] = {
         [FSDP_MODEL_LLAMA_V2] = MODEL_LLAMA, [FSDP_MODEL_LLAMA_V3] = MODEL_LLAMA, [FSDP_MODEL_MISTRAL] = MODEL_LLAMA,
@@ -120,7 +120,8 @@ fsdp_status assemble_model_from(const fsdp_settings *s, const model_source *sour
     return FSDP_OK;
 }
 
-fsdp_status assemble_model(const fsdp_settings *s, int64_t vocabulary, const dataset_info *images, model_config *out)
+fsdp_status assemble_model(const fsdp_settings *s, int64_t vocabulary, const fsdp_dataset_info *images,
+                           model_config *out)
 {
     model_source source;
     FSDP_TRY(assemble_source(s, &source));
@@ -272,16 +273,16 @@ static bool saves_beside(const fsdp_settings *s)
 }
 
 /* Images of a batch that the data set cannot fill are recorded as far as there are any; texts have full shapes. */
-static int64_t validation_rows(const fsdp_settings *s, const dataset_info *validation, int n_ranks)
+static int64_t validation_rows(const fsdp_settings *s, const fsdp_dataset_info *validation, int n_ranks)
 {
     int64_t batch = s->val_batch_size ? s->val_batch_size : s->train_batch_size;
-    if (validation->kind != DATASET_IMAGES || validation->n_samples == 0)
+    if (validation->kind != FSDP_DATASET_IMAGES || validation->n_samples == 0)
         return batch;
     return min_i64(batch, ceil_div(validation->n_samples, n_ranks));
 }
 
-workload assemble_workload(const fsdp_settings *s, const model_config *model, const dataset_info *data,
-                           const dataset_info *validation, int n_ranks)
+workload assemble_workload(const fsdp_settings *s, const model_config *model, const fsdp_dataset_info *data,
+                           const fsdp_dataset_info *validation, int n_ranks)
 {
     fsdp_optimizer_config optimizer = assemble_optimizer(s);
     workload w = {.model = *model,

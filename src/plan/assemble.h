@@ -5,7 +5,7 @@
 
 #include <fsdp/settings.h>
 
-#include "data/dataset.h"
+#include <fsdp/data.h>
 #include "models/config.h"
 #include "plan/search.h"
 
@@ -22,9 +22,10 @@ void model_source_free(model_source *source); /* legal on zeros */
 /* The model of the source if there is one, otherwise that of the shape flags. `vocabulary` is what the data needs (0:
  * not known), and so are images. */
 fsdp_status assemble_model_from(const fsdp_settings *s, const model_source *source, int64_t vocabulary,
-                                const dataset_info *images, model_config *out);
+                                const fsdp_dataset_info *images, model_config *out);
 /* The same in one, for who needs the source no further. */
-fsdp_status assemble_model(const fsdp_settings *s, int64_t vocabulary, const dataset_info *images, model_config *out);
+fsdp_status assemble_model(const fsdp_settings *s, int64_t vocabulary, const fsdp_dataset_info *images,
+                           model_config *out);
 
 void assemble_world(const fsdp_settings *s, fsdp_world_config *out);
 
@@ -40,8 +41,8 @@ fsdp_status assemble_sharding(const fsdp_settings *s, const model_config *model,
                               assembled_sharding *out);
 
 /* The shapes of the job's steps, for plans. `validation` is NULL where nothing is validated. */
-workload assemble_workload(const fsdp_settings *s, const model_config *model, const dataset_info *data,
-                           const dataset_info *validation, int n_ranks);
+workload assemble_workload(const fsdp_settings *s, const model_config *model, const fsdp_dataset_info *data,
+                           const fsdp_dataset_info *validation, int n_ranks);
 
 /* What a search for a setting that fits may choose: what the settings leave open, on that device. */
 plan_freedom assemble_freedom(const fsdp_settings *s, const device *dev);

@@ -45,7 +45,7 @@ static bool validates(const fsdp_settings *s)
 static fsdp_status describe_job(const fsdp_settings *s, int n_ranks, planning *p)
 {
     plan_table *t = &p->table;
-    dataset_info data = {.width = s->max_context_width, .target_width = s->max_target_width};
+    fsdp_dataset_info data = {.width = s->max_context_width, .target_width = s->max_target_width};
     fsdp_world_config world;
     assemble_world(s, &world);
     t->world.n_ranks = n_ranks;

@@ -92,6 +92,7 @@ struct fsdp_model {
     uint64_t micro_total;  /* micro-batches since the start: a random stream each */
     int micro;             /* micro-batches since the last optimizer step */
     int64_t first_sample;  /* set by fsdp_set_position; -1: not set */
+    int64_t counted_rows;  /* set by fsdp_set_counted_rows; -1: all rows count */
     double expected_count; /* power of two that divides the loss, 0: not agreed yet */
     double loss_scale;
     bool settled;          /* model_settle_gradients has run in this step */

@@ -2,8 +2,6 @@
  * followed by the user's own bytes. */
 #include <fsdp/operation.h>
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -166,14 +164,4 @@ bool fsdp_operation_record(fsdp_tape *t, const fsdp_operation *operation, int n_
     if (n)
         n->name = full.name;
     return n != NULL;
-}
-
-fsdp_status fsdp_fail(fsdp_status status, const char *format, ...)
-{
-    char text[1024];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    return error_set(status, "%s", text);
 }

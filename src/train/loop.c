@@ -16,17 +16,18 @@
 /* One micro-batch. *samples grows by what it held over all ranks. */
 static fsdp_status run_micro_batch(train_run *run, bool last, double *samples)
 {
-    const loader_batch *b;
+    fsdp_batch *b;
     HOOK(HOOK_PHASE, HOOK_BEGIN, "data", NULL, 0, 0);
-    FSDP_TRY(loader_next(run->loader, &b));
+    FSDP_TRY(fsdp_loader_next(run->loader, &b));
+    if (!b) /* an epoch has ended */
+        FSDP_TRY(fsdp_loader_next(run->loader, &b));
     HOOK(HOOK_PHASE, HOOK_END, "data", NULL, 0, 0);
     if (!b)
         return error_set(FSDP_ERR_STATE, "the data ended before the run did");
-    fsdp_set_position(run->model, b->first);
     FSDP_TRY(report_samples(run->report, run, b));
     fsdp_tape *t = fsdp_begin(run->model);
-    FSDP_TRY(fsdp_backward(t, record_loss(run->model, t, &run->model_config, &run->info, b), last));
-    run->position = b->position + b->n_global;
+    FSDP_TRY(fsdp_backward(t, record_loss(run, t, b), last));
+    run->position = fsdp_loader_position(run->loader);
     *samples += (double)b->n_global;
     return FSDP_OK;
 }

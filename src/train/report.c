@@ -127,16 +127,16 @@ static fsdp_status open_log(report *r, train_run *run)
 }
 
 /* One write a line: lines of several ranks in one file stay whole. */
-fsdp_status report_samples(report *r, train_run *run, const loader_batch *b)
+fsdp_status report_samples(report *r, train_run *run, const fsdp_batch *b)
 {
     if (r->samples < 0)
         return FSDP_OK;
-    size_t room = 64 + (size_t)b->n_rows * 21, used;
+    size_t room = 64 + (size_t)b->counted * 21, used;
     char *line = malloc(room);
     if (!line)
         return error_set(FSDP_ERR_MEMORY, "--log_samples: out of host memory");
     used = (size_t)snprintf(line, room, "%lld %d", (long long)run->step + 1, run->rank);
-    for (int64_t i = 0; i < b->n_rows; i++)
+    for (int64_t i = 0; i < b->counted; i++)
         used += (size_t)snprintf(line + used, room - used, " %lld", (long long)b->samples[i]);
     line[used++] = '\n';
     bool written = write(r->samples, line, used) == (ssize_t)used;

@@ -6,7 +6,7 @@
 
 typedef struct train_run train_run;
 typedef struct report report;
-struct loader_batch;
+struct fsdp_batch;
 
 /* Numbers of one optimizer step. */
 typedef struct report_step {
@@ -25,7 +25,7 @@ void report_close(report *r); /* NULL is legal */
 
 fsdp_status report_before_step(report *r, train_run *run);
 /* --log_samples: a line per micro-batch and rank, "step rank sample sample ...". */
-fsdp_status report_samples(report *r, train_run *run, const struct loader_batch *batch);
+fsdp_status report_samples(report *r, train_run *run, const struct fsdp_batch *batch);
 fsdp_status report_add(report *r, train_run *run, const report_step *step);
 fsdp_status report_validation(report *r, train_run *run, double loss);
 /* What a run spends its time on besides its steps. */

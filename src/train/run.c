@@ -102,7 +102,7 @@ static bool plans_validation(const train_run *run)
 
 static fsdp_status fit_memory(train_run *run, int64_t n_parameters)
 {
-    const dataset_info *validation = run->validation ? &run->validation_info : &run->info;
+    const fsdp_dataset_info *validation = run->validation ? &run->validation_info : &run->info;
     run->work = assemble_workload(run->settings, &run->model_config, &run->info,
                                   plans_validation(run) ? validation : NULL, run->n_ranks);
     run->work.backend = run->described ? NULL : fsdp_world_backend(run->world);
@@ -235,17 +235,18 @@ fsdp_status run_plan_length(train_run *run)
 static fsdp_status open_loader(train_run *run)
 {
     const fsdp_settings *s = run->settings;
-    loader_config c = LOADER_CONFIG_INIT;
-    c.rank = run->rank;
-    c.world_size = run->n_ranks;
-    c.global_batch = s->train_batch_size * run->n_ranks;
+    fsdp_loader_config c = FSDP_LOADER_CONFIG_INIT;
+    c.batch = s->train_batch_size * run->n_ranks;
     c.seed = (uint64_t)s->seed;
     c.shuffle = s->shuffle;
     c.stop_at_epoch = s->epochs > 0;
     c.position = run->position;
-    c.n_threads = (int)max_i64(1, s->loader_threads);
-    c.n_prefetch = (int)max_i64(1, s->prefetch_batches);
-    return loader_create(run->data, &c, &run->loader);
+    c.same_rows = run->info.kind != FSDP_DATASET_IMAGES;
+    c.threads = (int)max_i64(1, s->loader_threads);
+    c.prefetch = (int)max_i64(1, s->prefetch_batches);
+    FSDP_TRY(fsdp_loader_new(run->world, run->data, &c, &run->loader));
+    fsdp_loader_attach(run->loader, run->model);
+    return FSDP_OK;
 }
 
 /* Printed when everything is open, so that a failure before has one line, its own. */
@@ -325,12 +326,12 @@ fsdp_status run_open(const fsdp_settings *settings, const fsdp_train_callbacks *
 
 void run_close(train_run *run)
 {
-    loader_free(run->loader);
+    fsdp_loader_free(run->loader);
     fsdp_state_close(run->state);
     fsdp_optimizer_free(run->optimizer);
     fsdp_model_free(run->model);
-    dataset_free(run->validation);
-    dataset_free(run->data);
+    fsdp_dataset_free(run->validation);
+    fsdp_dataset_free(run->data);
     fsdp_tokenizer_free(run->tokenizer);
     fsdp_world_close(run->world);
     device_close(run->described);

@@ -3,10 +3,10 @@
 #ifndef TRAIN_RUN_H
 #define TRAIN_RUN_H
 
+#include <fsdp/data.h>
 #include <fsdp/train.h>
 
 #include "comm/world.h"
-#include "data/loader.h"
 #include "plan/assemble.h"
 #include "state/state.h"
 #include "train/report.h"
@@ -21,10 +21,10 @@ struct train_run {
     fsdp_world *world;
     device *described; /* --dry_run: the GPU that is planned for; NULL: the world's device is */
     int rank, n_ranks;
-    fsdp_tokenizer *tokenizer;  /* NULL: none needed, or none that can be read */
-    char no_tokenizer[512];     /* why not; "" otherwise */
-    dataset *data, *validation; /* validation NULL: none */
-    dataset_info info, validation_info;
+    fsdp_tokenizer *tokenizer;       /* NULL: none needed, or none that can be read */
+    char no_tokenizer[512];          /* why not; "" otherwise */
+    fsdp_dataset *data, *validation; /* validation NULL: none */
+    fsdp_dataset_info info, validation_info;
 
     model_source source; /* where the model's configuration came from */
     model_config model_config;
@@ -33,7 +33,7 @@ struct train_run {
     fsdp_model *model;
     fsdp_optimizer *optimizer;
     fsdp_lr_config lr;
-    loader *loader;
+    fsdp_loader *loader;
     report *report;
 
     fsdp_state *state; /* saves and resumes model, optimizer and position */

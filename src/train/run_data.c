@@ -5,16 +5,13 @@
 
 #include "base/checked.h"
 #include "base/clock.h"
-#include "base/environment.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "base/threads.h"
 #include "format/hub.h"
 #include "train/run.h"
 #include "settings/settings_used.h"
 
-static const int64_t cache_from_bytes = 64 << 20;
 static const double seconds_between_lines = 5;
 
 /* Reading text that takes long says how far it is. */
@@ -93,20 +90,12 @@ static void say_reading(void *context, int64_t bytes, int64_t tokens, double par
             part > 0 ? (now - r->began) * (1 - part) / part : 0);
 }
 
-/* malloc'd; NULL when no folder is known: tokens then stay in memory. */
-static char *token_cache(void)
-{
-    const char *own = environment_text("FSDP_CACHE_DIR"), *user = environment_text("XDG_CACHE_HOME");
-    const char *home = environment_text("HOME");
-    if (own)
-        return file_join(own, "tokens");
-    return user ? file_join(user, "fsdp/tokens") : home ? file_join(home, ".cache/fsdp/tokens") : NULL;
-}
-
-static dataset_options data_options(const train_run *run, reading *progress, const char *cache)
+static fsdp_dataset_config data_options(const train_run *run, reading *progress)
 {
     const fsdp_settings *s = run->settings;
-    dataset_options o = DATASET_OPTIONS_INIT;
+    fsdp_dataset_config o = FSDP_DATASET_CONFIG_INIT;
+    o.names = s->dataset.items;
+    o.n_names = (size_t)s->dataset.n;
     o.tokenizer = run->tokenizer;
     o.width = s->max_context_width;
     o.target_width = s->max_target_width;
@@ -121,34 +110,33 @@ static dataset_options data_options(const train_run *run, reading *progress, con
         o.target_field = s->target_field;
     o.source_prefix = s->source_prefix;
     o.config_name = s->dataset_config_name;
-    o.part = SOURCE_TRAINING;
+    o.part = FSDP_PART_TRAINING;
     o.strict = s->strict_data;
     o.max_samples = s->max_samples;
-    o.n_threads = threads_count();
-    o.cache_folder = cache;
-    o.cache_from_bytes = cache_from_bytes;
     o.progress = say_reading;
     o.progress_context = progress;
     return o;
 }
 
 /* Validation data: as named, or a part held back, or the data set's own validation files where steps ask for them. */
-static fsdp_status open_validation(train_run *run, dataset_options *options)
+static fsdp_status open_validation(train_run *run, fsdp_dataset_config *options)
 {
     const fsdp_settings *s = run->settings;
     options->max_samples = 0; /* --max_samples is about training */
     if (s->validation_dataset.n > 0) {
-        options->part = SOURCE_NAMED_VALIDATION;
-        return dataset_open(s->validation_dataset.items, (size_t)s->validation_dataset.n, options, &run->validation);
+        options->part = FSDP_PART_NAMED_VALIDATION;
+        options->names = s->validation_dataset.items;
+        options->n_names = (size_t)s->validation_dataset.n;
+        return fsdp_dataset_open(options, &run->validation);
     }
     if (s->validation_split > 0) {
-        int64_t n = dataset_describe(run->data).n_samples, held = (int64_t)((double)n * s->validation_split);
-        return dataset_hold_back(run->data, max_i64(1, held), &run->validation);
+        int64_t n = fsdp_dataset_count(run->data), held = (int64_t)((double)n * s->validation_split);
+        return fsdp_dataset_hold_back(run->data, max_i64(1, held), &run->validation);
     }
     if (s->validation_freq == 0)
         return FSDP_OK;
-    options->part = SOURCE_VALIDATION;
-    FSDP_TRY(dataset_open(s->dataset.items, (size_t)s->dataset.n, options, &run->validation));
+    options->part = FSDP_PART_VALIDATION;
+    FSDP_TRY(fsdp_dataset_open(options, &run->validation));
     if (!run->validation && run->rank == 0)
         run_say(run, FSDP_LINE_WARNING,
                 "nothing is validated: the data set has no validation files of its own; name some with "
@@ -160,26 +148,24 @@ static fsdp_status open_data(train_run *run)
 {
     const fsdp_settings *s = run->settings;
     if (s->dataset.n == 0 && s->dry_run) {
-        run->info = (dataset_info){.n_samples = 1, .width = s->max_context_width, .target_width = s->max_target_width};
+        run->info =
+            (fsdp_dataset_info){.n_samples = 1, .width = s->max_context_width, .target_width = s->max_target_width};
         return FSDP_OK;
     }
     if (s->dataset.n == 0)
         return error_set(FSDP_ERR_INPUT, "no data: name files, folders or a data set with --dataset");
     double now = clock_seconds();
     reading progress = {run, now, now};
-    char *cache = token_cache();
-    dataset_options options = data_options(run, &progress, cache);
-    fsdp_status status = dataset_open(s->dataset.items, (size_t)s->dataset.n, &options, &run->data);
+    fsdp_dataset_config options = data_options(run, &progress);
+    fsdp_status status = fsdp_dataset_open(&options, &run->data);
     if (status == FSDP_OK)
         status = open_validation(run, &options);
-    free(cache);
     if (status == FSDP_ERR_INPUT && run->no_tokenizer[0])
         return error_prefix(status, "%s: ", run->no_tokenizer);
     FSDP_TRY(status);
-    run->info = dataset_describe(run->data);
-    if (run->validation)
-        run->validation_info = dataset_describe(run->validation);
-    return FSDP_OK;
+    run->info.size = run->validation_info.size = sizeof run->info;
+    FSDP_TRY(fsdp_dataset_describe(run->data, &run->info));
+    return run->validation ? fsdp_dataset_describe(run->validation, &run->validation_info) : FSDP_OK;
 }
 
 /* All ranks read the same: one of them complains. */

@@ -7,49 +7,47 @@
 #include "train/run.h"
 #include "train/record.h"
 
-static fsdp_status open_validation_loader(train_run *run, loader **out)
+static fsdp_status open_validation_loader(train_run *run, fsdp_loader **out)
 {
     const fsdp_settings *s = run->settings;
     int64_t n = run->validation_info.n_samples, batch = s->val_batch_size * run->n_ranks;
-    loader_config c = LOADER_CONFIG_INIT;
-    c.rank = run->rank;
-    c.world_size = run->n_ranks;
-    c.global_batch = batch;
+    fsdp_loader_config c = FSDP_LOADER_CONFIG_INIT;
+    c.batch = batch;
     c.shuffle = false;
-    c.stop_at_epoch = true;
+    c.same_rows = run->validation_info.kind != FSDP_DATASET_IMAGES;
     c.end = s->validation_batches > 0 ? min_i64(n, s->validation_batches * batch) : n;
-    return loader_create(run->validation, &c, out);
+    return fsdp_loader_new(run->world, run->validation, &c, out);
 }
 
 enum { LOSS, COUNT, RIGHT, N_SUMS };
 
 /* Adds the images whose likeliest class is theirs. */
-static fsdp_status add_right(const loader_batch *b, fsdp_tensor *logits, double *sums)
+static fsdp_status add_right(const fsdp_batch *b, fsdp_tensor *logits, double *sums)
 {
     int64_t n = fsdp_tensor_numel(logits), n_classes = fsdp_tensor_size(logits, -1);
     float *values = malloc((size_t)n * sizeof *values);
     if (!values)
         return error_set(FSDP_ERR_MEMORY, "validation: out of host memory");
+    const int32_t *classes = fsdp_batch_field(b, "classes");
     fsdp_status status = fsdp_read(logits, values, n);
-    for (int64_t i = 0; i < b->n_rows && status == FSDP_OK; i++) {
+    for (int64_t i = 0; i < b->counted && status == FSDP_OK; i++) {
         const float *row = values + i * n_classes;
         int64_t best = 0;
         for (int64_t k = 1; k < n_classes; k++)
             best = row[k] > row[best] ? k : best;
-        sums[RIGHT] += best == b->classes[i];
+        sums[RIGHT] += best == classes[i];
     }
     free(values);
     return status;
 }
 
-static fsdp_status add_batch(train_run *run, const loader_batch *b, double *sums)
+static fsdp_status add_batch(train_run *run, const fsdp_batch *b, double *sums)
 {
     float sum, count;
-    const dataset_info *data = &run->validation_info;
     fsdp_tensor *logits = NULL;
     fsdp_tape *t = fsdp_begin_evaluation(run->model);
-    fsdp_loss loss = data->kind == DATASET_IMAGES ? record_classes(run->model, t, &run->model_config, data, b, &logits)
-                                                  : record_loss(run->model, t, &run->model_config, data, b);
+    fsdp_loss loss =
+        run->validation_info.kind == FSDP_DATASET_IMAGES ? record_classes(run, t, b, &logits) : record_loss(run, t, b);
     FSDP_TRY(fsdp_evaluate(t));
     FSDP_TRY(fsdp_read(loss.sum, &sum, 1));
     FSDP_TRY(fsdp_read(loss.count, &count, 1));
@@ -60,20 +58,20 @@ static fsdp_status add_batch(train_run *run, const loader_batch *b, double *sums
 
 fsdp_status run_validate(train_run *run, double *loss)
 {
-    loader *l;
+    fsdp_loader *l;
     double sums[N_SUMS] = {0};
     FSDP_TRY(open_validation_loader(run, &l));
     fsdp_status status;
     for (;;) {
-        const loader_batch *b;
-        status = loader_next(l, &b);
+        fsdp_batch *b;
+        status = fsdp_loader_next(l, &b);
         if (status != FSDP_OK || !b)
             break;
         status = add_batch(run, b, sums);
         if (status != FSDP_OK)
             break;
     }
-    loader_free(l);
+    fsdp_loader_free(l);
     FSDP_TRY(status);
     FSDP_TRY(comm_all_reduce_f64(comm_world(run->world->comm), "validation loss", run->step, COMM_SUM, sums, N_SUMS));
     if (isnan(sums[COUNT]))
@@ -81,6 +79,7 @@ fsdp_status run_validate(train_run *run, double *loss)
     if (sums[COUNT] == 0)
         return error_set(FSDP_ERR_INPUT, "the validation data has nothing to predict");
     *loss = sums[LOSS] / sums[COUNT];
-    run->result.validation_accuracy = run->validation_info.kind == DATASET_IMAGES ? sums[RIGHT] / sums[COUNT] : NAN;
+    run->result.validation_accuracy =
+        run->validation_info.kind == FSDP_DATASET_IMAGES ? sums[RIGHT] / sums[COUNT] : NAN;
     return FSDP_OK;
 }

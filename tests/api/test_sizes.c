@@ -283,6 +283,51 @@ static fsdp_status record_operation(void *s)
     return status;
 }
 
+static fsdp_status read_number(void *context, int64_t index, void *const *fields)
+{
+    (void)context;
+    *(int32_t *)fields[0] = (int32_t)index;
+    return FSDP_OK;
+}
+
+static const fsdp_field number_field = {.name = "number", .dtype = FSDP_I32};
+static const fsdp_dataset_source numbers = {
+    .size = sizeof numbers, .name = "numbers", .count = 4, .n_fields = 1, .fields = &number_field, .read = read_number};
+
+static fsdp_status open_dataset(void *s)
+{
+    fsdp_dataset *data = NULL;
+    return fsdp_dataset_open(s, &data);
+}
+
+static fsdp_status make_dataset(void *s)
+{
+    fsdp_dataset *data = NULL;
+    fsdp_status status = fsdp_dataset_from(s, &data);
+    fsdp_dataset_free(data);
+    return status;
+}
+
+static fsdp_status make_loader(void *s)
+{
+    fsdp_dataset *data = NULL;
+    fsdp_loader *loader = NULL;
+    assert_int_equal(fsdp_dataset_from(&numbers, &data), FSDP_OK);
+    fsdp_status status = fsdp_loader_new(world, data, s, &loader);
+    fsdp_loader_free(loader);
+    fsdp_dataset_free(data);
+    return status;
+}
+
+static fsdp_status describe_dataset(void *s)
+{
+    fsdp_dataset *data = NULL;
+    assert_int_equal(fsdp_dataset_from(&numbers, &data), FSDP_OK);
+    fsdp_status status = fsdp_dataset_describe(data, s);
+    fsdp_dataset_free(data);
+    return status;
+}
+
 /* What each call takes. */
 static const fsdp_world_config world_config = {.size = sizeof world_config, .device = "cpu", .products = "portable"};
 static const fsdp_config config = {.size = sizeof config, .wrap = {.kind = FSDP_WRAP_NONE}, .gather_buffers = 2};
@@ -333,6 +378,10 @@ static const fsdp_checkpoint_convert_config converted = {
     .size = sizeof converted, .source = "/nowhere", .destination = "/nowhere/else", .kind = "sharded", .world_size = 1};
 static const fsdp_checkpoint_prune_config pruned = {.size = sizeof pruned, .directory = "/nowhere", .keep = 1};
 static const char *const no_files[] = {"/nowhere"};
+static const fsdp_dataset_config named = {.size = sizeof named, .names = no_files, .n_names = 1, .target_width = 1};
+static const fsdp_loader_config loaded = {
+    .size = sizeof loaded, .batch = 2, .shuffle = true, .threads = 1, .prefetch = 1, .timeout = 10};
+static const fsdp_dataset_info nothing_known = FSDP_DATASET_INFO_INIT;
 static const fsdp_tokenize_config tokenized = {.size = sizeof tokenized,
                                                .inputs = no_files,
                                                .n_inputs = 1,
@@ -389,6 +438,10 @@ static const row rows[] = {
     CONFIG(fsdp_train_callbacks, "FSDP_TRAIN_CALLBACKS_INIT", silent, line, train_callbacks, "/nowhere"),
     CONFIG(fsdp_bench_config, "FSDP_BENCH_CONFIG_INIT", bench, sizes, bench_all, "nowhere"),
     CONFIG(fsdp_operation, "FSDP_OPERATION_INIT", copy, recordable, record_operation, NULL),
+    CONFIG(fsdp_dataset_config, "FSDP_DATASET_CONFIG_INIT", named, width, open_dataset, "/nowhere"),
+    CONFIG(fsdp_dataset_source, "FSDP_DATASET_SOURCE_INIT", numbers, close, make_dataset, NULL),
+    CONFIG(fsdp_loader_config, "FSDP_LOADER_CONFIG_INIT", loaded, threads, make_loader, NULL),
+    RESULT(fsdp_dataset_info, "FSDP_DATASET_INFO_INIT", nothing_known, n_classes, describe_dataset, NULL),
     RESULT(fsdp_generate_result, "FSDP_GENERATE_RESULT_INIT", no_text, seconds, generate_result, "/nowhere"),
     RESULT(fsdp_load_report, "FSDP_LOAD_REPORT_INIT", no_names, mismatched, load_report, "/nowhere"),
     RESULT(fsdp_train_result, "FSDP_TRAIN_RESULT_INIT", no_run, loss, train_result, "/nowhere"),

@@ -9,6 +9,8 @@
 #include <zlib.h>
 #include <zstd.h>
 
+#include <fsdp/data.h>
+
 #include "base/file.h"
 
 /* "<folder>/<name>", whose folders exist afterwards; in a buffer that lives until the eighth call after. */
@@ -56,6 +58,24 @@ static inline const char *files_zstd(const char *folder, const char *name, const
     const char *path = files_write(folder, name, packed, bytes);
     free(packed);
     return path;
+}
+
+/* Opens what `names` say with `options`, whose own names are not looked at. */
+static inline fsdp_status files_open(const char *const *names, size_t n, const fsdp_dataset_config *options,
+                                     fsdp_dataset **out)
+{
+    fsdp_dataset_config c = *options;
+    c.names = names;
+    c.n_names = n;
+    return fsdp_dataset_open(&c, out);
+}
+
+static inline fsdp_dataset_info files_describe(const fsdp_dataset *d)
+{
+    fsdp_dataset_info info = FSDP_DATASET_INFO_INIT;
+    if (fsdp_dataset_describe(d, &info) != FSDP_OK)
+        abort();
+    return info;
 }
 
 #endif

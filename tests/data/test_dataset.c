@@ -48,10 +48,10 @@ static fsdp_tokenizer *bytes(void)
     return t;
 }
 
-static dataset *open_or_fail(const char *const *names, size_t n, const dataset_options *options)
+static fsdp_dataset *open_or_fail(const char *const *names, size_t n, const fsdp_dataset_config *options)
 {
-    dataset *d = NULL;
-    fsdp_status status = dataset_open(names, n, options, &d);
+    fsdp_dataset *d = NULL;
+    fsdp_status status = files_open(names, n, options, &d);
     if (status != FSDP_OK)
         print_error("%s\n", fsdp_last_error());
     assert_int_equal(status, FSDP_OK);
@@ -60,7 +60,7 @@ static dataset *open_or_fail(const char *const *names, size_t n, const dataset_o
 }
 
 /* All tokens of a text data set as characters, with '|' for the end token. */
-static void expect_text(const char *const *names, size_t n, dataset_options options, const char *expected)
+static void expect_text(const char *const *names, size_t n, fsdp_dataset_config options, const char *expected)
 {
     int32_t ids[8], labels[8];
     char text[512] = "";
@@ -68,26 +68,26 @@ static void expect_text(const char *const *names, size_t n, dataset_options opti
     options.width = 4;
     fsdp_tokenizer *t = bytes();
     options.tokenizer = t;
-    dataset *d = open_or_fail(names, n, &options);
-    dataset_info info = dataset_describe(d);
-    assert_int_equal(info.kind, DATASET_TEXT);
+    fsdp_dataset *d = open_or_fail(names, n, &options);
+    fsdp_dataset_info info = files_describe(d);
+    assert_int_equal(info.kind, FSDP_DATASET_TEXT);
     assert_int_equal(info.vocabulary, 256);
     for (int64_t i = 0; i < info.n_samples; i++) {
-        assert_int_equal(dataset_read(d, i, &(dataset_row){.ids = ids, .labels = labels}), FSDP_OK);
+        assert_int_equal(fsdp_dataset_read(d, i, (void *[]){ids, labels}), FSDP_OK);
         for (int k = 0; k < 4; k++) {
             text[used++] = ids[k] == 0 ? '|' : (char)ids[k];
-            assert_int_equal(labels[k], k < 3 ? ids[k + 1] : DATASET_IGNORE);
+            assert_int_equal(labels[k], k < 3 ? ids[k + 1] : FSDP_IGNORE);
         }
     }
     text[used] = '\0';
     assert_string_equal(text, expected);
-    dataset_free(d);
+    fsdp_dataset_free(d);
     fsdp_tokenizer_free(t);
 }
 
 static void text_is_packed_with_end_tokens_and_the_rest_is_left(void **state)
 {
-    dataset_options o = DATASET_OPTIONS_INIT;
+    fsdp_dataset_config o = FSDP_DATASET_CONFIG_INIT;
     const char *names[] = {files_text(*state, "a.txt", "hello\nworld"), files_text(*state, "b.md", "xyz")};
     expect_text(names, 2, o, "hello\nworld|xyz|");
     expect_text(names, 1, o, "hello\nworld|");
@@ -97,7 +97,7 @@ static void text_is_packed_with_end_tokens_and_the_rest_is_left(void **state)
 
 static void records_come_from_plain_and_compressed_jsonl(void **state)
 {
-    dataset_options o = DATASET_OPTIONS_INIT;
+    fsdp_dataset_config o = FSDP_DATASET_CONFIG_INIT;
     const char *lines =
         "{\"text\":\"abc\"}\n\n{\"text\":\"d\\u00e9f\",\"url\":\"u\"}\n{\"text\":\"\"}\n{\"text\":\"gh\"}";
     const char *expected = "abc|d\xC3\xA9"
@@ -112,7 +112,7 @@ static void records_come_from_plain_and_compressed_jsonl(void **state)
 /* Arrays, objects over several lines, byte order marks: the same records as in lines. */
 static void records_that_are_not_lines_are_read_all(void **state)
 {
-    dataset_options o = DATASET_OPTIONS_INIT;
+    fsdp_dataset_config o = FSDP_DATASET_CONFIG_INIT;
     static const char *const forms[] = {
         "[\n  {\n    \"text\": \"abc\"\n  },\n  {\n    \"text\": \"d],}{\\\"ef\"\n  },\n  {\"text\": \"gh\"}\n]\n",
         "[{\"text\":\"abc\"},{\"text\":\"d],}{\\\"ef\"},{\"text\":\"gh\"}]",
@@ -140,14 +140,14 @@ static void records_that_are_not_lines_are_read_all(void **state)
                                             "\xEF\xBB\xBF"
                                             "abc")},
                 1, o, "abc|"); /* nor is it text */
-    dataset *d = NULL;
+    fsdp_dataset *d = NULL;
     fsdp_tokenizer *t = bytes();
     o.tokenizer = t;
     o.width = 2;
     static const char *const cut[] = {"[{\"text\":\"abc\"},", "[{\"text\":\"abc\"}, {\"te", "[", "{\n\"text\": \"a"};
     for (size_t i = 0; i < sizeof cut / sizeof *cut; i++) {
         const char *path = files_text(*state, "cut.json", cut[i]);
-        assert_int_equal(dataset_open(&path, 1, &o, &d), FSDP_ERR_INPUT);
+        assert_int_equal(files_open(&path, 1, &o, &d), FSDP_ERR_INPUT);
         assert_non_null(strstr(fsdp_last_error(), "truncated?"));
     }
     fsdp_tokenizer_free(t);
@@ -161,26 +161,26 @@ static void text_without_line_breaks_is_read(void **state)
     for (size_t i = 0; i < BYTES; i++)
         text[i] = i % 7 == 6 ? ' ' : (char)('a' + i % 5);
     const char *path = files_write(*state, "line.txt", text, BYTES);
-    dataset_options o = DATASET_OPTIONS_INIT;
+    fsdp_dataset_config o = FSDP_DATASET_CONFIG_INIT;
     fsdp_tokenizer *t = bytes();
     o.tokenizer = t;
     o.width = 1024;
-    dataset *d = open_or_fail(&path, 1, &o);
-    assert_int_equal(dataset_describe(d).n_samples, BYTES / 1024);
+    fsdp_dataset *d = open_or_fail(&path, 1, &o);
+    assert_int_equal(files_describe(d).n_samples, BYTES / 1024);
     int32_t ids[1024], labels[1024];
     for (int64_t i = 0; i < BYTES / 1024; i += 777) {
-        assert_int_equal(dataset_read(d, i, &(dataset_row){.ids = ids, .labels = labels}), FSDP_OK);
+        assert_int_equal(fsdp_dataset_read(d, i, (void *[]){ids, labels}), FSDP_OK);
         for (int k = 0; k < 1024; k++)
             assert_int_equal(ids[k], text[i * 1024 + k]);
     }
-    dataset_free(d);
+    fsdp_dataset_free(d);
     fsdp_tokenizer_free(t);
     free(text);
 }
 
 static void globs_and_folders_give_sorted_files_of_the_right_part(void **state)
 {
-    dataset_options o = DATASET_OPTIONS_INIT;
+    fsdp_dataset_config o = FSDP_DATASET_CONFIG_INIT;
     char pattern[4096];
     files_gzip(*state, "en/c4-train.00001.json.gz", "{\"text\":\"222\"}");
     files_gzip(*state, "en/c4-train.00000.json.gz", "{\"text\":\"111\"}");
@@ -188,27 +188,27 @@ static void globs_and_folders_give_sorted_files_of_the_right_part(void **state)
     files_text(*state, "en/picture.png", "not text");
     snprintf(pattern, sizeof pattern, "%s/en/*train*.json.gz", (char *)*state);
     expect_text((const char *[]){pattern}, 1, o, "111|222|");
-    o.part = SOURCE_TRAINING;
+    o.part = FSDP_PART_TRAINING;
     expect_text((const char *[]){files_path(*state, "en")}, 1, o, "111|222|");
-    o.part = SOURCE_VALIDATION;
+    o.part = FSDP_PART_VALIDATION;
     expect_text((const char *[]){files_path(*state, "en")}, 1, o, "vvv|");
-    o.part = SOURCE_ALL;
+    o.part = FSDP_PART_ALL;
     expect_text((const char *[]){files_path(*state, "en")}, 1, o, "111|222|vvv|");
     files_text(*state, "tree/train/valid.c", "code");
-    o.part = SOURCE_TRAINING; /* names of source files say nothing */
+    o.part = FSDP_PART_TRAINING; /* names of source files say nothing */
     expect_text((const char *[]){files_path(*state, "tree"), files_text(*state, "tree2/x.md", "mark")}, 2, o,
                 "code|mar");
-    dataset *d = NULL;
-    o.part = SOURCE_VALIDATION;
+    fsdp_dataset *d = NULL;
+    o.part = FSDP_PART_VALIDATION;
     o.width = 4;
     files_text(*state, "plain/x.txt", "abcd");
-    assert_int_equal(dataset_open((const char *[]){files_path(*state, "plain")}, 1, &o, &d), FSDP_OK);
+    assert_int_equal(files_open((const char *[]){files_path(*state, "plain")}, 1, &o, &d), FSDP_OK);
     assert_null(d);
 }
 
 static void hub_names_are_found_in_the_folders_they_are_kept_in(void **state)
 {
-    dataset_options o = DATASET_OPTIONS_INIT;
+    fsdp_dataset_config o = FSDP_DATASET_CONFIG_INIT;
     char *path = NULL;
     setenv("FSDP_DATA", files_path(*state, "data"), 1);
     setenv("HF_HUB_CACHE", files_path(*state, "cache"), 1);
@@ -272,7 +272,7 @@ static void places_of_the_hub_are_looked_into_in_their_order(void **state)
 
 static void bad_records_are_skipped_with_file_and_line_or_stop_a_strict_run(void **state)
 {
-    dataset_options o = DATASET_OPTIONS_INIT;
+    fsdp_dataset_config o = FSDP_DATASET_CONFIG_INIT;
     const char *names[] = {
         files_text(*state, "bad.jsonl", "{\"text\":\"abc\"}\n{\"text\":\n[1]\n{\"text\":5}\n{\"text\":\"def\"}\n")};
     expect_text(names, 1, o, "abc|def|");
@@ -281,12 +281,12 @@ static void bad_records_are_skipped_with_file_and_line_or_stop_a_strict_run(void
         snprintf(place, sizeof place, "bad.jsonl:%d: ", line);
         assert_non_null(strstr(log_lines, place));
     }
-    dataset *d = NULL;
+    fsdp_dataset *d = NULL;
     fsdp_tokenizer *t = bytes();
     o.strict = true;
     o.width = 4;
     o.tokenizer = t;
-    assert_int_equal(dataset_open(names, 1, &o, &d), FSDP_ERR_INPUT);
+    assert_int_equal(files_open(names, 1, &o, &d), FSDP_ERR_INPUT);
     assert_non_null(strstr(fsdp_last_error(), "bad.jsonl:2: not JSON"));
     fsdp_tokenizer_free(t);
 }
@@ -301,37 +301,37 @@ static void threads_and_the_cache_do_not_change_the_tokens(void **state)
     const char *names[] = {files_text(*state, "many.jsonl", lines)};
     free(lines);
     fsdp_tokenizer *t = bytes();
-    dataset_options o = DATASET_OPTIONS_INIT;
+    fsdp_dataset_config o = FSDP_DATASET_CONFIG_INIT;
     o.tokenizer = t;
     o.width = 16;
-    dataset *sets[4];
+    fsdp_dataset *sets[4];
     sets[0] = open_or_fail(names, 1, &o);
-    o.n_threads = 3;
+    o.threads = 3;
     sets[1] = open_or_fail(names, 1, &o);
     o.cache_folder = files_path(*state, "tokens");
     o.cache_from_bytes = 1 << 30; /* a small text is kept in memory all the same */
-    dataset_free(open_or_fail(names, 1, &o));
+    fsdp_dataset_free(open_or_fail(names, 1, &o));
     assert_false(file_exists(o.cache_folder));
     o.cache_from_bytes = 1;
     sets[2] = open_or_fail(names, 1, &o);
     assert_true(file_is_directory(o.cache_folder));
     sets[3] = open_or_fail(names, 1, &o); /* mapped from the file that the one before made */
-    int64_t n = dataset_describe(sets[0]).n_samples;
+    int64_t n = files_describe(sets[0]).n_samples;
     for (int k = 1; k < 4; k++) {
-        assert_int_equal(dataset_describe(sets[k]).n_samples, n);
+        assert_int_equal(files_describe(sets[k]).n_samples, n);
         for (int64_t i = 0; i < n; i++) {
             int32_t a[16], b[16], labels[16];
-            assert_int_equal(dataset_read(sets[0], i, &(dataset_row){.ids = a, .labels = labels}), FSDP_OK);
-            assert_int_equal(dataset_read(sets[k], i, &(dataset_row){.ids = b, .labels = labels}), FSDP_OK);
+            assert_int_equal(fsdp_dataset_read(sets[0], i, (void *[]){a, labels}), FSDP_OK);
+            assert_int_equal(fsdp_dataset_read(sets[k], i, (void *[]){b, labels}), FSDP_OK);
             assert_memory_equal(a, b, sizeof a);
         }
     }
     o.max_samples = 100;
-    dataset *few = open_or_fail(names, 1, &o);
-    assert_int_equal(dataset_describe(few).n_samples, 100);
-    dataset_free(few);
+    fsdp_dataset *few = open_or_fail(names, 1, &o);
+    assert_int_equal(files_describe(few).n_samples, 100);
+    fsdp_dataset_free(few);
     for (int k = 0; k < 4; k++)
-        dataset_free(sets[k]);
+        fsdp_dataset_free(sets[k]);
     fsdp_tokenizer_free(t);
 }
 
@@ -340,14 +340,15 @@ static void what_tokens_depend_on_is_in_the_key_of_their_cache(void **state)
 {
     const char *name = files_text(*state, "a.jsonl", "{\"text\":\"abcdefgh\",\"body\":\"12345678\"}\nbad\n");
     fsdp_tokenizer *t = bytes();
-    dataset_options o = DATASET_OPTIONS_INIT;
-    dataset *d = NULL;
+    fsdp_dataset_config o = FSDP_DATASET_CONFIG_INIT;
+    fsdp_dataset *d = NULL;
     int32_t ids[4], labels[4];
-    dataset_row row = {.ids = ids, .labels = labels};
+    void *const row[] = {ids, labels};
     o.tokenizer = t;
     o.width = 4;
     o.cache_folder = files_path(*state, "cache");
-    dataset_free(open_or_fail(&name, 1, &o));
+    o.cache_from_bytes = 0;
+    fsdp_dataset_free(open_or_fail(&name, 1, &o));
     glob_t files;
     char pattern[4096];
     snprintf(pattern, sizeof pattern, "%s/tokens-*.bin", o.cache_folder);
@@ -359,28 +360,28 @@ static void what_tokens_depend_on_is_in_the_key_of_their_cache(void **state)
     const char *remains = files_text(*state, name_of_remains, "of a process that was killed");
     unlink(files.gl_pathv[0]);
     globfree(&files);
-    dataset_free(open_or_fail(&name, 1, &o));
+    fsdp_dataset_free(open_or_fail(&name, 1, &o));
     assert_false(file_exists(remains));
     o.strict = true; /* the bad record was passed over before */
-    assert_int_equal(dataset_open(&name, 1, &o, &d), FSDP_ERR_INPUT);
+    assert_int_equal(files_open(&name, 1, &o, &d), FSDP_ERR_INPUT);
     assert_non_null(strstr(fsdp_last_error(), "a.jsonl:2"));
     o.strict = false;
     o.source_field = "body";
     d = open_or_fail(&name, 1, &o);
-    assert_int_equal(dataset_read(d, 0, &row), FSDP_OK);
+    assert_int_equal(fsdp_dataset_read(d, 0, row), FSDP_OK);
     assert_int_equal(ids[0], '1');
-    dataset_free(d);
+    fsdp_dataset_free(d);
     o.source_field = "text";
     o.max_samples = 1;
     d = open_or_fail(&name, 1, &o);
-    assert_int_equal(dataset_describe(d).n_samples, 1);
-    dataset_free(d);
+    assert_int_equal(files_describe(d).n_samples, 1);
+    fsdp_dataset_free(d);
     o.max_samples = 0;
     files_text(*state, "a.jsonl", "{\"text\":\"ABCDEFGH\",\"body\":\"12345678\"}\nbad\n"); /* of the same length */
     d = open_or_fail(&name, 1, &o);
-    assert_int_equal(dataset_read(d, 0, &row), FSDP_OK);
+    assert_int_equal(fsdp_dataset_read(d, 0, row), FSDP_OK);
     assert_int_equal(ids[0], 'A');
-    dataset_free(d);
+    fsdp_dataset_free(d);
     fsdp_tokenizer_free(t);
 }
 
@@ -418,7 +419,7 @@ static void token_files_are_read_as_one_row_of_tokens(void **state)
     const char *inputs[] = {files_text(*state, "a.txt", "hello"), files_text(*state, "b.txt", "yes")};
     fsdp_tokenize_config c = FSDP_TOKENIZE_CONFIG_INIT;
     fsdp_tokenize_result result;
-    dataset_options o = DATASET_OPTIONS_INIT;
+    fsdp_dataset_config o = FSDP_DATASET_CONFIG_INIT;
     const char *outputs[2];
     for (int i = 0; i < 2; i++) {
         c.inputs = &inputs[i];
@@ -447,20 +448,20 @@ static void tables_of_steps_keep_their_order(void **state)
     assert_int_equal(safetensors_writer_begin(w), FSDP_OK);
     assert_int_equal(safetensors_writer_write(w, index, 0, data, sizeof data), FSDP_OK);
     assert_int_equal(safetensors_writer_commit(w), FSDP_OK);
-    dataset_options o = DATASET_OPTIONS_INIT;
-    dataset *d = open_or_fail(&path, 1, &o);
-    dataset_info info = dataset_describe(d);
+    fsdp_dataset_config o = FSDP_DATASET_CONFIG_INIT;
+    fsdp_dataset *d = open_or_fail(&path, 1, &o);
+    fsdp_dataset_info info = files_describe(d);
     assert_int_equal(info.n_samples, 4);
     assert_int_equal(info.width, 4);
     assert_int_equal(info.vocabulary, 301);
     assert_true(info.ordered);
-    assert_int_equal(dataset_read(d, 2, &(dataset_row){.ids = ids, .labels = labels}), FSDP_OK);
+    assert_int_equal(fsdp_dataset_read(d, 2, (void *[]){ids, labels}), FSDP_OK);
     assert_memory_equal(ids, data[1][0], sizeof ids);
-    assert_memory_equal(labels, ((int32_t[]){10, 11, 12, DATASET_IGNORE}), sizeof labels);
-    assert_int_equal(dataset_read(d, 4, &(dataset_row){.ids = ids, .labels = labels}), FSDP_ERR_STATE);
-    dataset_free(d);
+    assert_memory_equal(labels, ((int32_t[]){10, 11, 12, FSDP_IGNORE}), sizeof labels);
+    assert_int_equal(fsdp_dataset_read(d, 4, (void *[]){ids, labels}), FSDP_ERR_STATE);
+    fsdp_dataset_free(d);
     o.width = 8;
-    assert_int_equal(dataset_open(&path, 1, &o, &d), FSDP_ERR_INPUT);
+    assert_int_equal(files_open(&path, 1, &o, &d), FSDP_ERR_INPUT);
     assert_non_null(strstr(fsdp_last_error(), "4 tokens"));
 }
 
@@ -470,27 +471,27 @@ static void pairs_are_cut_padded_and_masked(void **state)
                                       "{\"text\":\"abcdefgh\",\"summary\":\"xy\"}\n{\"text\":\"a\",\"summary\":"
                                       "\"123456\"}\n{\"text\":\"no target\"}\n")};
     fsdp_tokenizer *t = bytes();
-    dataset_options o = DATASET_OPTIONS_INIT;
+    fsdp_dataset_config o = FSDP_DATASET_CONFIG_INIT;
     int32_t ids[6], mask[6], labels[4], decoder[4];
-    dataset_row row = {.ids = ids, .mask = mask, .labels = labels, .decoder_ids = decoder};
+    void *const row[] = {ids, mask, decoder, labels};
     o.tokenizer = t;
     o.pairs = true;
     o.width = 6;
     o.target_width = 4;
     o.source_prefix = "s:";
-    dataset *d = open_or_fail(names, 1, &o);
-    assert_int_equal(dataset_describe(d).n_samples, 2);
+    fsdp_dataset *d = open_or_fail(names, 1, &o);
+    assert_int_equal(files_describe(d).n_samples, 2);
     assert_non_null(strstr(log_lines, "pairs.jsonl:3: no string under \"summary\""));
-    assert_int_equal(dataset_read(d, 0, &row), FSDP_OK);
+    assert_int_equal(fsdp_dataset_read(d, 0, row), FSDP_OK);
     assert_memory_equal(ids, ((int32_t[]){'s', ':', 'a', 'b', 'c', 0}), sizeof ids); /* cut, the end token kept */
     assert_memory_equal(mask, ((int32_t[]){1, 1, 1, 1, 1, 1}), sizeof mask);
-    assert_memory_equal(labels, ((int32_t[]){'x', 'y', 0, DATASET_IGNORE}), sizeof labels);
+    assert_memory_equal(labels, ((int32_t[]){'x', 'y', 0, FSDP_IGNORE}), sizeof labels);
     assert_memory_equal(decoder, ((int32_t[]){0, 'x', 'y', 0}), sizeof decoder);
-    assert_int_equal(dataset_read(d, 1, &row), FSDP_OK);
+    assert_int_equal(fsdp_dataset_read(d, 1, row), FSDP_OK);
     assert_memory_equal(ids, ((int32_t[]){'s', ':', 'a', 0, 0, 0}), sizeof ids);
     assert_memory_equal(mask, ((int32_t[]){1, 1, 1, 1, 0, 0}), sizeof mask);
     assert_memory_equal(labels, ((int32_t[]){'1', '2', '3', 0}), sizeof labels);
-    dataset_free(d);
+    fsdp_dataset_free(d);
     fsdp_tokenizer_free(t);
 }
 
@@ -498,20 +499,20 @@ static void pairs_are_padded_and_begun_with_the_models_own_tokens(void **state)
 {
     const char *names[] = {files_text(*state, "pairs.jsonl", "{\"text\":\"a\",\"summary\":\"x\"}\n")};
     fsdp_tokenizer *t = bytes();
-    dataset_options o = DATASET_OPTIONS_INIT;
+    fsdp_dataset_config o = FSDP_DATASET_CONFIG_INIT;
     int32_t ids[4], mask[4], labels[4], decoder[4];
-    dataset_row row = {.ids = ids, .mask = mask, .labels = labels, .decoder_ids = decoder};
+    void *const row[] = {ids, mask, decoder, labels};
     o.tokenizer = t;
     o.pairs = true;
     o.width = o.target_width = 4;
     o.pad_id = 7;
     o.start_id = 9;
-    dataset *d = open_or_fail(names, 1, &o);
-    assert_int_equal(dataset_read(d, 0, &row), FSDP_OK);
+    fsdp_dataset *d = open_or_fail(names, 1, &o);
+    assert_int_equal(fsdp_dataset_read(d, 0, row), FSDP_OK);
     assert_memory_equal(ids, ((int32_t[]){'a', 0, 7, 7}), sizeof ids);
-    assert_memory_equal(labels, ((int32_t[]){'x', 0, DATASET_IGNORE, DATASET_IGNORE}), sizeof labels);
+    assert_memory_equal(labels, ((int32_t[]){'x', 0, FSDP_IGNORE, FSDP_IGNORE}), sizeof labels);
     assert_memory_equal(decoder, ((int32_t[]){9, 'x', 0, 7}), sizeof decoder);
-    dataset_free(d);
+    fsdp_dataset_free(d);
     fsdp_tokenizer_free(t);
 }
 
@@ -519,7 +520,7 @@ static void images_are_scaled_and_parts_told_apart(void **state)
 {
     uint8_t images[16 + 2 * 4] = {0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 2, 0, 51, 102, 255, 1, 2, 3, 4};
     uint8_t labels[8 + 2] = {0, 0, 8, 1, 0, 0, 0, 2, 7, 3};
-    dataset_options o = DATASET_OPTIONS_INIT;
+    fsdp_dataset_config o = FSDP_DATASET_CONFIG_INIT;
     float pixels[4];
     int32_t image_class;
     files_write(*state, "mnist/train-images-idx3-ubyte", images, sizeof images);
@@ -529,32 +530,32 @@ static void images_are_scaled_and_parts_told_apart(void **state)
     files_write(*state, "mnist/t10k-labels-idx1-ubyte", labels, sizeof labels);
     const char *names[] = {files_path(*state, "mnist")};
     for (int validation = 0; validation < 2; validation++) {
-        o.part = validation ? SOURCE_VALIDATION : SOURCE_TRAINING;
-        dataset *d = open_or_fail(names, 1, &o);
-        dataset_info info = dataset_describe(d);
-        assert_int_equal(info.kind, DATASET_IMAGES);
+        o.part = validation ? FSDP_PART_VALIDATION : FSDP_PART_TRAINING;
+        fsdp_dataset *d = open_or_fail(names, 1, &o);
+        fsdp_dataset_info info = files_describe(d);
+        assert_int_equal(info.kind, FSDP_DATASET_IMAGES);
         assert_int_equal(info.n_samples, 2);
         assert_int_equal(info.channels * info.height * info.image_width, 4);
-        assert_int_equal(dataset_read(d, 0, &(dataset_row){.pixels = pixels, .image_class = &image_class}), FSDP_OK);
+        assert_int_equal(fsdp_dataset_read(d, 0, (void *[]){pixels, &image_class}), FSDP_OK);
         assert_int_equal(image_class, validation ? 9 : 7);
         assert_true(pixels[0] == 0.0f && pixels[1] == 51 / 255.0f && pixels[3] == 1.0f);
-        dataset_free(d);
+        fsdp_dataset_free(d);
     }
 }
 
 /* The class of the first image, which tells the parts apart; -1 when there is no such data. */
-static int first_class(const char *folder, source_part part)
+static int first_class(const char *folder, fsdp_dataset_part part)
 {
-    dataset_options o = DATASET_OPTIONS_INIT;
+    fsdp_dataset_config o = FSDP_DATASET_CONFIG_INIT;
     float pixels[1];
     int32_t image_class = -1;
-    dataset *d = NULL;
+    fsdp_dataset *d = NULL;
     o.part = part;
-    if (dataset_open(&folder, 1, &o, &d) != FSDP_OK)
+    if (files_open(&folder, 1, &o, &d) != FSDP_OK)
         return -2;
     if (d != NULL)
-        assert_int_equal(dataset_read(d, 0, &(dataset_row){.pixels = pixels, .image_class = &image_class}), FSDP_OK);
-    dataset_free(d);
+        assert_int_equal(fsdp_dataset_read(d, 0, (void *[]){pixels, &image_class}), FSDP_OK);
+    fsdp_dataset_free(d);
     return image_class;
 }
 
@@ -572,14 +573,14 @@ static void images_named_for_validation_are_the_test_images(void **state)
         snprintf(name, sizeof name, "%slabels-idx1-ubyte", written[i][0]);
         files_write(*state, name, labels, sizeof labels);
     }
-    assert_int_equal(first_class(files_path(*state, "both"), SOURCE_TRAINING), 1);
-    assert_int_equal(first_class(files_path(*state, "both"), SOURCE_NAMED_VALIDATION), 2);
-    assert_int_equal(first_class(files_path(*state, "test"), SOURCE_NAMED_VALIDATION), 3);
-    assert_int_equal(first_class(files_path(*state, "train"), SOURCE_NAMED_VALIDATION), 4); /* it has no others */
-    assert_int_equal(first_class(files_path(*state, "both"), SOURCE_VALIDATION), 2);
-    assert_int_equal(first_class(files_path(*state, "train"), SOURCE_VALIDATION),
+    assert_int_equal(first_class(files_path(*state, "both"), FSDP_PART_TRAINING), 1);
+    assert_int_equal(first_class(files_path(*state, "both"), FSDP_PART_NAMED_VALIDATION), 2);
+    assert_int_equal(first_class(files_path(*state, "test"), FSDP_PART_NAMED_VALIDATION), 3);
+    assert_int_equal(first_class(files_path(*state, "train"), FSDP_PART_NAMED_VALIDATION), 4); /* it has no others */
+    assert_int_equal(first_class(files_path(*state, "both"), FSDP_PART_VALIDATION), 2);
+    assert_int_equal(first_class(files_path(*state, "train"), FSDP_PART_VALIDATION),
                      -1); /* there is none, which is no error */
-    assert_int_equal(first_class(files_path(*state, "test"), SOURCE_TRAINING), -2);
+    assert_int_equal(first_class(files_path(*state, "test"), FSDP_PART_TRAINING), -2);
     assert_non_null(strstr(fsdp_last_error(), "train-images-idx3-ubyte"));
 }
 
@@ -587,27 +588,27 @@ static void held_back_samples_are_the_last_ones_and_outlive_the_rest(void **stat
 {
     const char *names[] = {files_text(*state, "a.txt", "aaaabbbbccccdddd")};
     fsdp_tokenizer *t = bytes();
-    dataset_options o = DATASET_OPTIONS_INIT;
-    dataset *held = NULL;
+    fsdp_dataset_config o = FSDP_DATASET_CONFIG_INIT;
+    fsdp_dataset *held = NULL;
     int32_t ids[4], labels[4];
     o.tokenizer = t;
     o.width = 4;
-    dataset *d = open_or_fail(names, 1, &o);
-    assert_int_equal(dataset_hold_back(d, 4, &held), FSDP_ERR_INPUT);
-    assert_int_equal(dataset_hold_back(d, 1, &held), FSDP_OK);
-    assert_int_equal(dataset_describe(d).n_samples, 3);
-    assert_int_equal(dataset_describe(held).n_samples, 1);
-    dataset_free(d);
-    assert_int_equal(dataset_read(held, 0, &(dataset_row){.ids = ids, .labels = labels}), FSDP_OK);
+    fsdp_dataset *d = open_or_fail(names, 1, &o);
+    assert_int_equal(fsdp_dataset_hold_back(d, 4, &held), FSDP_ERR_INPUT);
+    assert_int_equal(fsdp_dataset_hold_back(d, 1, &held), FSDP_OK);
+    assert_int_equal(files_describe(d).n_samples, 3);
+    assert_int_equal(files_describe(held).n_samples, 1);
+    fsdp_dataset_free(d);
+    assert_int_equal(fsdp_dataset_read(held, 0, (void *[]){ids, labels}), FSDP_OK);
     assert_int_equal(ids[0], 'd');
-    dataset_free(held);
+    fsdp_dataset_free(held);
     fsdp_tokenizer_free(t);
 }
 
-static void refuse(const char *name, const dataset_options *o, const char *words)
+static void refuse(const char *name, const fsdp_dataset_config *o, const char *words)
 {
-    dataset *d = NULL;
-    assert_int_equal(dataset_open(&name, 1, o, &d), FSDP_ERR_INPUT);
+    fsdp_dataset *d = NULL;
+    assert_int_equal(files_open(&name, 1, o, &d), FSDP_ERR_INPUT);
     if (strstr(fsdp_last_error(), words) == NULL)
         fail_msg("the error does not say \"%s\": %s", words, fsdp_last_error());
 }
@@ -615,7 +616,7 @@ static void refuse(const char *name, const dataset_options *o, const char *words
 static void what_gives_no_sample_is_one_clear_error(void **state)
 {
     fsdp_tokenizer *t = bytes();
-    dataset_options o = DATASET_OPTIONS_INIT;
+    fsdp_dataset_config o = FSDP_DATASET_CONFIG_INIT;
     o.tokenizer = t;
     o.width = 100;
     refuse(files_text(*state, "short.txt", "short"), &o, "less than one context of 100");
@@ -633,7 +634,7 @@ static void what_gives_no_sample_is_one_clear_error(void **state)
     o.pairs = false;
     refuse(files_text(*state, "a.txt", "text"), &o, "needs a tokenizer");
     o.size = 3;
-    refuse("a.txt", &o, "DATASET_OPTIONS_INIT");
+    refuse("a.txt", &o, "FSDP_DATASET_CONFIG_INIT");
     fsdp_tokenizer_free(t);
 }
 

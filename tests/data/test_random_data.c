@@ -159,18 +159,19 @@ static void write_table(draw *d, void **state, int64_t width, reference *r)
 /* --- reading ----------------------------------------------------------------------------------------------------- */
 
 /* NULL when there is less than one sample, which must be an error then. */
-static dataset *open_random(draw *d, void **state, fsdp_tokenizer *t, int64_t width, int64_t form, int64_t *max_samples,
-                            const reference *r)
+static fsdp_dataset *open_random(draw *d, void **state, fsdp_tokenizer *t, int64_t width, int64_t form,
+                                 int64_t *max_samples, const reference *r)
 {
-    dataset_options o = DATASET_OPTIONS_INIT;
-    dataset *data = NULL;
+    fsdp_dataset_config o = FSDP_DATASET_CONFIG_INIT;
+    fsdp_dataset *data = NULL;
     const char *folder = files_path(*state, "data");
     o.tokenizer = t;
     o.width = width;
-    o.n_threads = (int)(1 + pick(d, 3));
+    o.threads = (int)(1 + pick(d, 3));
     o.max_samples = *max_samples = pick(d, 4) == 0 ? 1 + pick(d, 20) : 0;
-    o.cache_folder = pick(d, 2) ? files_path(*state, "cache") : NULL;
-    fsdp_status status = dataset_open(&folder, 1, &o, &data);
+    o.cache_folder = pick(d, 2) ? files_path(*state, "cache") : "";
+    o.cache_from_bytes = 0;
+    fsdp_status status = files_open(&folder, 1, &o, &data);
     if (form < 2 && r->n < width) {
         assert_int_equal(status, FSDP_ERR_INPUT);
         return NULL;
@@ -184,15 +185,15 @@ static void expect_row(const reference *r, int64_t width, int64_t sample, const 
 {
     assert_memory_equal(ids, r->tokens + sample * width, (size_t)width * sizeof *ids);
     assert_memory_equal(labels, ids + 1, (size_t)(width - 1) * sizeof *ids);
-    assert_int_equal(labels[width - 1], DATASET_IGNORE);
+    assert_int_equal(labels[width - 1], FSDP_IGNORE);
 }
 
-static void expect_rows(const dataset *data, const reference *r, int64_t width, int64_t first, int64_t n)
+static void expect_rows(const fsdp_dataset *data, const reference *r, int64_t width, int64_t first, int64_t n)
 {
     int32_t ids[64], labels[64];
-    assert_int_equal(dataset_describe(data).n_samples, n);
+    assert_int_equal(files_describe(data).n_samples, n);
     for (int64_t i = 0; i < n; i++) {
-        assert_int_equal(dataset_read(data, i, &(dataset_row){.ids = ids, .labels = labels}), FSDP_OK);
+        assert_int_equal(fsdp_dataset_read(data, i, (void *[]){ids, labels}), FSDP_OK);
         expect_row(r, width, first + i, ids, labels);
     }
 }
@@ -205,43 +206,48 @@ typedef struct journal {
 } journal;
 
 /* One world reads some batches from `position` on, each rank with a loader of its own; where it stops. */
-static int64_t read_segment(draw *d, const dataset *data, const reference *r, int64_t width, loader_config c,
-                            journal *told)
+static int64_t read_segment(draw *d, const fsdp_dataset *data, const reference *r, int64_t width, fsdp_loader_config c,
+                            int world, journal *told)
 {
     int64_t batches = 1 + pick(d, 8), stopped = 0, position = c.position;
     int *given = calloc((size_t)told->end, sizeof *given);
-    for (c.rank = 0; c.rank < c.world_size; c.rank++) {
-        loader *l = NULL;
-        const loader_batch *b;
+    for (int rank = 0; rank < world; rank++) {
+        fsdp_loader *l = NULL;
+        fsdp_batch *b;
         int64_t at = position;
-        c.n_threads = (int)(1 + pick(d, 3));
-        c.n_prefetch = (int)(1 + pick(d, 4));
-        assert_int_equal(loader_create(data, &c, &l), FSDP_OK);
+        c.threads = (int)(1 + pick(d, 3));
+        c.prefetch = (int)(1 + pick(d, 4));
+        assert_int_equal(loader_create(data, rank, world, &c, &l), FSDP_OK);
         for (int64_t i = 0; i < batches; i++) {
-            assert_int_equal(loader_next(l, &b), FSDP_OK);
+            assert_int_equal(fsdp_loader_next(l, &b), FSDP_OK);
+            if (b == NULL && c.stop_at_epoch && at < told->end) { /* an epoch has ended */
+                assert_int_equal(at % told->n_samples, 0);
+                assert_int_equal(fsdp_loader_next(l, &b), FSDP_OK);
+            }
             if (b == NULL)
                 break;
+            const int32_t *ids = fsdp_batch_field(b, "ids"), *labels = fsdp_batch_field(b, "labels");
             assert_int_equal(b->position, at);
             assert_int_equal(b->epoch, at / told->n_samples);
-            int64_t left = told->n_samples - at % told->n_samples, wanted = c.global_batch;
+            int64_t left = told->n_samples - at % told->n_samples, wanted = c.batch;
             wanted = c.stop_at_epoch && left < wanted ? left : wanted;
             wanted = told->end - at < wanted ? told->end - at : wanted;
             assert_int_equal(b->n_global, wanted);
-            for (int64_t row = 0; row < b->n_rows; row++) {
-                int64_t place = b->first + row;
+            for (int64_t row = 0; row < b->counted; row++) {
+                int64_t place = b->first_sample + row;
                 assert_true(place >= at && place < at + b->n_global);
                 if (told->sample[place] < 0)
                     told->sample[place] = b->samples[row];
                 assert_int_equal(told->sample[place], b->samples[row]);
-                expect_row(r, width, b->samples[row], b->ids + row * width, b->labels + row * width);
+                expect_row(r, width, b->samples[row], ids + row * width, labels + row * width);
                 given[place]++;
             }
-            for (int64_t k = b->n_rows * width; k < b->max_rows * width; k++)
-                assert_int_equal(b->labels[k], DATASET_IGNORE);
+            for (int64_t k = b->counted * width; k < b->n * width; k++)
+                assert_int_equal(labels[k], FSDP_IGNORE);
             at += b->n_global;
         }
-        loader_free(l);
-        assert_true(c.rank == 0 || at == stopped); /* all ranks stop at the same place */
+        fsdp_loader_free(l);
+        assert_true(rank == 0 || at == stopped); /* all ranks stop at the same place */
         stopped = at;
     }
     for (int64_t i = 0; i < told->end; i++)
@@ -250,27 +256,28 @@ static int64_t read_segment(draw *d, const dataset *data, const reference *r, in
     return stopped;
 }
 
-static void read_epochs(draw *d, const dataset *data, const reference *r, int64_t width, bool ordered)
+static void read_epochs(draw *d, const fsdp_dataset *data, const reference *r, int64_t width, bool ordered)
 {
-    int64_t n = dataset_describe(data).n_samples, epochs = 1 + pick(d, 3);
+    int64_t n = files_describe(data).n_samples, epochs = 1 + pick(d, 3);
     journal told = {malloc((size_t)(n * epochs) * sizeof *told.sample), n * epochs, n};
     int *seen = calloc((size_t)n, sizeof *seen);
-    loader_config c = LOADER_CONFIG_INIT;
+    fsdp_loader_config c = FSDP_LOADER_CONFIG_INIT;
     c.seed = (uint64_t)pick(d, 5);
     c.shuffle = pick(d, 2);
     c.stop_at_epoch = pick(d, 2);
     c.end = told.end;
+    c.same_rows = pick(d, 2);
     memset(told.sample, 0xFF, (size_t)told.end * sizeof *told.sample);
     while (c.position < told.end) {
-        c.world_size = (int)(1 + pick(d, 5));
-        c.global_batch = 1 + pick(d, 2 * n < 40 ? 2 * n : 40);
-        c.position = read_segment(d, data, r, width, c, &told);
+        int world = (int)(1 + pick(d, 5));
+        c.batch = 1 + pick(d, 2 * n < 40 ? 2 * n : 40);
+        c.position = read_segment(d, data, r, width, c, world, &told);
     }
     for (int i = 0; i < 2; i++) { /* again, from anywhere */
         c.position = pick(d, told.end);
-        c.world_size = (int)(1 + pick(d, 5));
-        c.global_batch = 1 + pick(d, 20);
-        read_segment(d, data, r, width, c, &told);
+        int world = (int)(1 + pick(d, 5));
+        c.batch = 1 + pick(d, 20);
+        read_segment(d, data, r, width, c, world, &told);
     }
     for (int64_t i = 0; i < told.end; i++) {
         if (!c.shuffle || ordered)
@@ -295,7 +302,7 @@ static void try_case(void **state, uint64_t number, reference *r, fsdp_tokenizer
         write_token_files(&d, state, r);
     else
         write_table(&d, state, width, r);
-    dataset *data = open_random(&d, state, t, width, form, &max_samples, r), *held = NULL;
+    fsdp_dataset *data = open_random(&d, state, t, width, form, &max_samples, r), *held = NULL;
     if (data == NULL)
         return;
     int64_t n = r->n / width;
@@ -303,15 +310,15 @@ static void try_case(void **state, uint64_t number, reference *r, fsdp_tokenizer
     expect_rows(data, r, width, 0, n);
     if (n > 1 && pick(&d, 3) == 0) {
         int64_t away = 1 + pick(&d, n - 1);
-        assert_int_equal(dataset_hold_back(data, away, &held), FSDP_OK);
+        assert_int_equal(fsdp_dataset_hold_back(data, away, &held), FSDP_OK);
         n -= away;
         expect_rows(held, r, width, n, away);
         expect_rows(data, r, width, 0, n);
     }
     if (n <= 2000)
         read_epochs(&d, data, r, width, form == 2);
-    dataset_free(data);
-    dataset_free(held);
+    fsdp_dataset_free(data);
+    fsdp_dataset_free(held);
 }
 
 static void random_data_is_read_as_the_reference_reads_it(void **state)

@@ -73,7 +73,7 @@ static void shares_cover_a_batch_and_differ_by_one_at_most(void **state)
         for (int64_t n = 0; n < 40; n++) {
             int64_t next = 0, first, count;
             for (int rank = 0; rank < world; rank++) {
-                sampler_share(n, rank, world, &first, &count);
+                fsdp_sampler_share(n, rank, world, &first, &count);
                 assert_int_equal(first, next);
                 assert_in_range(count, n / world, n / world + (n % world > 0));
                 next += count;
@@ -89,7 +89,7 @@ static int64_t run_ranks(const sampler *s, int64_t position, int64_t end, int64_
     while (position < end) {
         int64_t n = sampler_batch(s, position, batch, true), first, count;
         for (int rank = 0; rank < world; rank++) {
-            sampler_share(n, rank, world, &first, &count);
+            fsdp_sampler_share(n, rank, world, &first, &count);
             for (int64_t i = 0; i < count; i++)
                 seen[sampler_at(s, position + first + i)]++;
         }

@@ -38,7 +38,7 @@ static fitted fit(const char *device_name, plan_limit limit, int ranks, int argc
         assert_int_equal(device_describe(device_name, &dev), FSDP_OK);
     else
         assert_int_equal(device_open_cpu(CPU_PRODUCT_AUTO, &dev), FSDP_OK);
-    dataset_info data = {.width = f.settings.max_context_width, .target_width = f.settings.max_target_width};
+    fsdp_dataset_info data = {.width = f.settings.max_context_width, .target_width = f.settings.max_target_width};
     fit_request r = {.settings = &f.settings, .work = &f.work, .world = {dev, ranks, ranks}, .limit = limit};
     assert_int_equal(assemble_model(&f.settings, 0, NULL, &model), FSDP_OK);
     assert_int_equal(assemble_count(&model, &r.n_parameters), FSDP_OK);

@@ -356,6 +356,7 @@ fsdp_status fsdp_shard(fsdp_world *w, fsdp_module *net, const fsdp_config *confi
     m->gather.shared = comm_fills_directly(w->comm);
     m->waiting.kind = MEMORY_HOST;
     m->first_sample = -1;
+    m->counted_rows = -1;
     m->loss_scale = full.param_dtype == FSDP_F16 ? (full.loss_scale > 0 ? full.loss_scale : 65536) : 1;
     m->statistics = (statistics_group){sum_statistics, m, comm_world_size(w->comm)};
     m->peers = (peer_group){gather_values, scatter_sums, m, comm_world_size(w->comm)};

@@ -298,6 +298,11 @@ void fsdp_set_position(fsdp_model *m, int64_t first_sample)
     m->first_sample = first_sample;
 }
 
+void fsdp_set_counted_rows(fsdp_model *m, int64_t n_rows)
+{
+    m->counted_rows = n_rows;
+}
+
 static fsdp_tape *begin(fsdp_model *m, bool training)
 {
     fsdp_tape *t = m->recording;
@@ -312,7 +317,9 @@ static fsdp_tape *begin(fsdp_model *m, bool training)
 
 fsdp_tape *fsdp_begin(fsdp_model *m)
 {
-    return begin(m, true);
+    fsdp_tape *t = begin(m, true);
+    t->counted_rows = m->counted_rows;
+    return t;
 }
 
 fsdp_tape *fsdp_begin_evaluation(fsdp_model *m)

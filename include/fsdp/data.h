@@ -1,0 +1,227 @@
+/* Data: sets of samples, the order in which they come, and batches of them for every rank, as `fsdp train` reads them.
+ *
+ * Where a run stands in its data is one number, the position: how many samples all ranks have consumed together.
+ * Position p is place p % n of epoch p / n, every epoch another permutation of the n samples. So the same seed gives
+ * the same samples in the same order on any number of ranks, and a run that goes on at a position, on as many ranks as
+ * it likes, repeats and misses nothing. */
+#ifndef FSDP_DATA_H
+#define FSDP_DATA_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <fsdp/shard.h>
+#include <fsdp/tokenizer.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Data sets: n samples, each at its number ---- */
+
+typedef struct fsdp_dataset fsdp_dataset;
+
+enum { FSDP_MAX_FIELDS = 16 };
+
+/* One array of a sample: ids, labels, pixels. In a batch it has the rows in front: (rows, shape...). */
+typedef struct fsdp_field {
+    const char *name;
+    fsdp_dtype dtype;
+    int n_dims; /* 0: one value a sample */
+    int64_t shape[FSDP_MAX_DIMS - 1];
+    double padding; /* value of the rows that only pad a batch; FSDP_IGNORE for labels */
+} fsdp_field;
+
+typedef enum fsdp_dataset_kind {
+    FSDP_DATASET_TEXT,   /* ids, labels: int32 (width); labels are what follows each token */
+    FSDP_DATASET_PAIRS,  /* ids, mask: int32 (width); decoder_ids, labels: int32 (target_width) */
+    FSDP_DATASET_IMAGES, /* pixels: fp32 (channels, height, image_width), 0 to 1; classes: int32 */
+    FSDP_DATASET_OWN,    /* fields as the source says */
+} fsdp_dataset_kind;
+
+typedef enum fsdp_dataset_part {
+    FSDP_PART_ALL,
+    FSDP_PART_TRAINING,         /* without files whose names say validation or test */
+    FSDP_PART_VALIDATION,       /* only files whose names say validation, else test, and that training leaves out */
+    FSDP_PART_NAMED_VALIDATION, /* data named for validation: of a folder its validation or test files, if any */
+} fsdp_dataset_part;
+
+typedef struct fsdp_dataset_config {
+    size_t size;
+    const char *const *names; /* files, globs, folders, hub names: text, JSONL, token files, tables, images */
+    size_t n_names;
+    const fsdp_tokenizer *tokenizer; /* for text and pairs; borrowed while the data set is opened */
+    int64_t width;        /* tokens of a sample, or of a pair's source. A table must have it; 0: the table's */
+    int64_t target_width; /* tokens of a pair's target */
+    bool pairs;           /* JSONL records are pairs */
+    int32_t pad_id;       /* pairs: fills sources and targets; -1: the tokenizer's, 0 where it has none */
+    int32_t start_id;     /* pairs: the decoder begins with it; -1: the padding token */
+    const char *source_field, *target_field; /* of JSONL records */
+    const char *source_prefix;               /* put before every source; may be NULL */
+    const char *config_name;                 /* configuration of a hub data set; may be NULL */
+    fsdp_dataset_part part;
+    bool strict;         /* bad records are errors; otherwise they are logged and passed over */
+    int64_t max_samples; /* 0: all */
+    int threads;         /* that make tokens; 0: those of this process */
+    /* Where the tokens of long texts are kept, made once and shared by the ranks of a host. NULL: FSDP_CACHE_DIR, else
+     * the user's cache folder; "": in memory. */
+    const char *cache_folder;
+    int64_t cache_from_bytes; /* shorter texts are kept in memory all the same */
+    void (*progress)(void *context, int64_t bytes, int64_t tokens, double part); /* of reading text; may be NULL */
+    void *progress_context;
+} fsdp_dataset_config;
+
+#define FSDP_DATASET_CONFIG_INIT                                                                                       \
+    {                                                                                                                  \
+        .size = sizeof(fsdp_dataset_config), .target_width = 128, .pad_id = -1, .start_id = -1,                        \
+        .source_field = "text", .target_field = "summary", .cache_from_bytes = 64 << 20                                \
+    }
+
+/* Opens what the names say. Fewer tokens than one sample needs is an error. With FSDP_PART_VALIDATION, *out is NULL
+ * when there are no such files. The caller frees *out. Not collective, but with a cache folder the ranks of a host wait
+ * for the one that makes the tokens. */
+FSDP_API fsdp_status fsdp_dataset_open(const fsdp_dataset_config *config, fsdp_dataset **out);
+
+/* Data of one's own: a number of samples and a function that reads one of them. */
+typedef struct fsdp_dataset_source {
+    size_t size;
+    const char *name; /* for messages; NULL: "the data set" */
+    int64_t count;    /* samples, at least 1; the same on every rank */
+    int n_fields;     /* of a sample, at most FSDP_MAX_FIELDS */
+    const fsdp_field *fields;
+    /* Writes sample `index` (0 <= index < count) into fields[0 .. n_fields-1], each with room for its shape. Whatever
+     * it does not write is undefined. Called from the threads of loaders, from several at once where they have several.
+     * A failure says what is wrong with fsdp_fail; the loader reports it with the number of the sample. */
+    fsdp_status (*read)(void *context, int64_t index, void *const *fields);
+    void (*close)(void *context); /* called once, when the data set is freed; may be NULL */
+    void *context;
+    bool ordered; /* samples come in their own order, whatever loaders are told */
+} fsdp_dataset_source;
+
+#define FSDP_DATASET_SOURCE_INIT                                                                                       \
+    {                                                                                                                  \
+        .size = sizeof(fsdp_dataset_source)                                                                            \
+    }
+
+/* Copies names and fields. On success the data set owns the context and closes it; on failure the caller keeps it. */
+FSDP_API fsdp_status fsdp_dataset_from(const fsdp_dataset_source *source, fsdp_dataset **out);
+
+/* After the loaders that read it; NULL is legal. */
+FSDP_API void fsdp_dataset_free(fsdp_dataset *d);
+
+/* What is known of a data set once it is open. What its kind does not have is 0. */
+typedef struct fsdp_dataset_info {
+    size_t size;
+    fsdp_dataset_kind kind;
+    int64_t n_samples;
+    int64_t width, target_width;           /* tokens */
+    int64_t vocabulary;                    /* every token is below it */
+    int64_t channels, height, image_width; /* images */
+    int64_t n_classes;
+    bool tokens;  /* the data was tokens already: no tokenizer made them */
+    bool ordered; /* samples are meant to come in their own order: a table of steps */
+    int n_fields;
+    const fsdp_field *fields; /* the data set's */
+} fsdp_dataset_info;
+
+#define FSDP_DATASET_INFO_INIT                                                                                         \
+    {                                                                                                                  \
+        .size = sizeof(fsdp_dataset_info)                                                                              \
+    }
+
+/* Fills *info, which begins as FSDP_DATASET_INFO_INIT. */
+FSDP_API fsdp_status fsdp_dataset_describe(const fsdp_dataset *d, fsdp_dataset_info *info);
+FSDP_API int64_t fsdp_dataset_count(const fsdp_dataset *d);
+
+/* Takes the last `n_samples` away from `d` and makes a data set of them. Both are freed on their own, in any order. */
+FSDP_API fsdp_status fsdp_dataset_hold_back(fsdp_dataset *d, int64_t n_samples, fsdp_dataset **out);
+
+/* Reads sample `index` into fields[0 .. n_fields-1], in the order of fsdp_dataset_info.fields. From any thread. */
+FSDP_API fsdp_status fsdp_dataset_read(const fsdp_dataset *d, int64_t index, void *const *fields);
+
+/* ---- The sampler: which sample comes when, and who takes it; pure functions ---- */
+
+typedef struct fsdp_sampler {
+    int64_t n_samples; /* positive */
+    uint64_t seed;
+    bool shuffle; /* false: every epoch in the data's own order */
+} fsdp_sampler;
+
+/* The sample at a position >= 0, the same on every rank. */
+FSDP_API int64_t fsdp_sampler_at(const fsdp_sampler *s, int64_t position);
+FSDP_API int64_t fsdp_sampler_epoch(const fsdp_sampler *s, int64_t position);
+/* A rank's part of a batch of n samples: *count of them, from the batch's position + *first on. Parts are contiguous in
+ * rank order, cover the batch, and differ by one sample at most. */
+FSDP_API void fsdp_sampler_share(int64_t n, int rank, int world_size, int64_t *first, int64_t *count);
+
+/* ---- Loaders: batches, prepared ahead of time by threads ---- */
+
+typedef struct fsdp_loader fsdp_loader;
+
+typedef struct fsdp_loader_config {
+    size_t size;
+    int64_t batch; /* samples of all ranks together in one batch; each rank gets its part */
+    uint64_t seed;
+    bool shuffle;       /* ignored for data sets that are ordered */
+    bool stop_at_epoch; /* epochs end: the last batch of one is smaller, and after it comes NULL, once */
+    bool drop_last;     /* what is left of an epoch and makes no whole batch is passed over */
+    bool same_rows;     /* every batch has as many rows as the fullest, padded: one shape, one program */
+    int64_t position;   /* where to start */
+    int64_t end;        /* no samples from this position on: then comes NULL, for good; 0: without end */
+    int threads;        /* at least 1 */
+    int prefetch;       /* batches ahead, at least 1 */
+    double timeout;     /* seconds that fsdp_loader_next waits at most */
+} fsdp_loader_config;
+
+#define FSDP_LOADER_CONFIG_INIT                                                                                        \
+    {                                                                                                                  \
+        .size = sizeof(fsdp_loader_config), .batch = 1, .shuffle = true, .stop_at_epoch = true, .threads = 1,          \
+        .prefetch = 4, .timeout = 600                                                                                  \
+    }
+
+/* A rank's part of a batch. Rows from `counted` on hold the fields' padding: a rank has them where another has more
+ * samples. It belongs to the loader. */
+typedef struct fsdp_batch {
+    int64_t n;            /* rows to record, the same on every rank */
+    int64_t counted;      /* rows that are data, the first ones; may be 0 at the end of an epoch */
+    int64_t first_sample; /* position of this rank's first sample */
+    int64_t position;     /* of the batch: where rank 0's part begins */
+    int64_t n_global;     /* samples of all ranks; the next batch begins at position + n_global */
+    int64_t epoch;
+    const int64_t *samples; /* (counted): their numbers in the data set */
+    int n_fields;
+    const fsdp_field *fields;
+    void *const *data; /* (n_fields): (n, shape...) each */
+} fsdp_batch;
+
+/* Starts its threads. Borrows world and data set until freed. Every rank of the world makes one with the same
+ * configuration; the calls wait for nobody. */
+FSDP_API fsdp_status fsdp_loader_new(fsdp_world *w, fsdp_dataset *d, const fsdp_loader_config *config,
+                                     fsdp_loader **out);
+/* Stops and joins the threads; NULL is legal. */
+FSDP_API void fsdp_loader_free(fsdp_loader *l);
+
+/* The next batch, which stays until the next call on the loader; NULL in *out at the end of an epoch (stop_at_epoch;
+ * the call after begins the next one) and at `end`. A sample that cannot be read is an error here, at its turn. */
+FSDP_API fsdp_status fsdp_loader_next(fsdp_loader *l, fsdp_batch **out);
+
+/* From now on every batch that fsdp_loader_next gives out tells `m` which samples it holds (fsdp_set_position) and how
+ * many rows count (fsdp_set_counted_rows), so dropout and batch norm are the same on any number of ranks. Attach the
+ * loader of the training data only. NULL detaches, which must come before the model is freed if the loader goes on. */
+FSDP_API void fsdp_loader_attach(fsdp_loader *l, fsdp_model *m);
+
+/* Samples that all ranks have been given together: where a resumed run goes on. */
+FSDP_API int64_t fsdp_loader_position(const fsdp_loader *l);
+/* Goes on at `position`, from any position, also one that a world of another size reached. */
+FSDP_API fsdp_status fsdp_loader_seek(fsdp_loader *l, int64_t position);
+
+/* The array of a field, (n, shape...); NULL where there is no such field. */
+FSDP_API void *fsdp_batch_field(const fsdp_batch *b, const char *name);
+/* The same as an input of a recording; a name that does not exist is the tape's error. */
+FSDP_API fsdp_tensor *fsdp_batch_input(fsdp_tape *t, const fsdp_batch *b, const char *name);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
