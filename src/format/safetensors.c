@@ -18,10 +18,6 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensor data is used i
 #define MAX_HEADER_BYTES 100000000u
 #define METADATA_KEY "__metadata__"
 
-typedef struct metadata_pair {
-    const char *key, *value;
-} metadata_pair;
-
 struct safetensors {
     arena *memory; /* everything below, names included */
     file_map map;  /* zeroed when the caller owns the bytes */
@@ -32,8 +28,6 @@ struct safetensors {
     safetensors_tensor *tensors; /* by place in the data */
     safetensors_tensor **by_name;
     size_t n_tensors;
-    metadata_pair *metadata;
-    size_t n_metadata;
 };
 
 /* Element types of the format. A name that is not here is taken as it stands: its size cannot be checked. */
@@ -164,25 +158,16 @@ static fsdp_status read_tensor(safetensors *file, const char *name, const json_t
     return check_bytes(file, tensor, bits);
 }
 
-static fsdp_status read_metadata(safetensors *file, json_t *object)
+static fsdp_status check_metadata(const safetensors *file, json_t *object)
 {
     const char *key;
     json_t *value;
     if (!json_is_object(object))
         return error_set(FSDP_ERR_INPUT, "%s: " METADATA_KEY " is not an object", file->path);
-    file->metadata = arena_alloc(file->memory, (json_object_size(object) + 1) * sizeof *file->metadata);
-    if (!file->metadata)
-        return out_of_memory(file);
     json_object_foreach(object, key, value)
     {
-        metadata_pair *pair = &file->metadata[file->n_metadata];
         if (!json_is_string(value))
             return error_set(FSDP_ERR_INPUT, "%s: " METADATA_KEY " entry %s is not a string", file->path, key);
-        pair->key = arena_strdup(file->memory, key);
-        pair->value = arena_strdup(file->memory, json_string_value(value));
-        if (!pair->key || !pair->value)
-            return out_of_memory(file);
-        file->n_metadata++;
     }
     return FSDP_OK;
 }
@@ -241,7 +226,7 @@ static fsdp_status read_entries(safetensors *file, json_t *header)
     json_object_foreach(header, name, info)
     {
         if (strcmp(name, METADATA_KEY) == 0) {
-            FSDP_TRY(read_metadata(file, info));
+            FSDP_TRY(check_metadata(file, info));
             continue;
         }
         FSDP_TRY(read_tensor(file, name, info, &file->tensors[file->n_tensors]));
@@ -335,11 +320,6 @@ void safetensors_close(safetensors *file)
     arena_free(file->memory);
 }
 
-const char *safetensors_path(const safetensors *file)
-{
-    return file->path;
-}
-
 size_t safetensors_count(const safetensors *file)
 {
     return file->n_tensors;
@@ -363,23 +343,4 @@ fsdp_status safetensors_get(const safetensors *file, const char *name, const saf
     if (!*out)
         return error_set(FSDP_ERR_INPUT, "%s: has no tensor %s", file->path, name);
     return FSDP_OK;
-}
-
-const char *safetensors_metadata(const safetensors *file, const char *key)
-{
-    for (size_t i = 0; i < file->n_metadata; i++)
-        if (strcmp(file->metadata[i].key, key) == 0)
-            return file->metadata[i].value;
-    return NULL;
-}
-
-size_t safetensors_metadata_count(const safetensors *file)
-{
-    return file->n_metadata;
-}
-
-void safetensors_metadata_at(const safetensors *file, size_t index, const char **key, const char **value)
-{
-    *key = file->metadata[index].key;
-    *value = file->metadata[index].value;
 }

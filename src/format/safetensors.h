@@ -38,7 +38,6 @@ fsdp_status safetensors_open(const char *path, safetensors **out);
 fsdp_status safetensors_open_memory(const char *name, const void *data, size_t bytes, safetensors **out);
 void safetensors_close(safetensors *file); /* NULL is legal */
 
-const char *safetensors_path(const safetensors *file);
 size_t safetensors_count(const safetensors *file);
 /* In the order of the data in the file; `index` is below the count. */
 const safetensors_tensor *safetensors_at(const safetensors *file, size_t index);
@@ -47,20 +46,12 @@ const safetensors_tensor *safetensors_find(const safetensors *file, const char *
 /* The same, as an error that names the file. */
 fsdp_status safetensors_get(const safetensors *file, const char *name, const safetensors_tensor **out);
 
-/* Value of a "__metadata__" entry, NULL when absent. */
-const char *safetensors_metadata(const safetensors *file, const char *key);
-size_t safetensors_metadata_count(const safetensors *file);
-void safetensors_metadata_at(const safetensors *file, size_t index, const char **key, const char **value);
-
 /* Elements first .. first + n - 1 of the tensor, flat, as `dtype`. Among fp64, fp32, bf16 and fp16 values are rounded
  * to nearest even (by way of fp32 where neither end is fp32); other types are read only as what they are. */
 fsdp_status safetensors_read(const safetensors_tensor *tensor, int64_t first, int64_t n, fsdp_dtype dtype, void *out);
 fsdp_status safetensors_read_f32(const safetensors_tensor *tensor, int64_t first, int64_t n, float *out);
 /* From I64, I32 or U8. */
 fsdp_status safetensors_read_i64(const safetensors_tensor *tensor, int64_t first, int64_t n, int64_t *out);
-
-/* FSDP_OK when the tensor has exactly this shape; otherwise an error with both written out. */
-fsdp_status safetensors_expect_shape(const safetensors_tensor *tensor, int n_dims, const int64_t *shape);
 
 /* "[2, 3]" into `text`, cut to fit; returns `text`. */
 const char *safetensors_shape_text(int n_dims, const int64_t *shape, char *text, size_t bytes);

@@ -141,16 +141,3 @@ const char *safetensors_shape_text(int n_dims, const int64_t *shape, char *text,
         snprintf(text + used, bytes - used, "]");
     return text;
 }
-
-fsdp_status safetensors_expect_shape(const safetensors_tensor *tensor, int n_dims, const int64_t *shape)
-{
-    char has[160], wanted[160];
-    bool same = tensor->n_dims == n_dims;
-    for (int i = 0; same && i < n_dims; i++)
-        same = tensor->shape[i] == shape[i];
-    if (same)
-        return FSDP_OK;
-    return error_set(FSDP_ERR_INPUT, "%s: tensor %s has shape %s; %s is needed", tensor->path, tensor->name,
-                     safetensors_shape_text(tensor->n_dims, tensor->shape, has, sizeof has),
-                     safetensors_shape_text(n_dims, shape, wanted, sizeof wanted));
-}

@@ -30,7 +30,6 @@ typedef struct tensor_entry {
 struct safetensors_writer {
     char *path;
     file_writer *file;
-    json_t *metadata;
     tensor_entry *tensors;
     size_t n_tensors, capacity;
     uint64_t data_begin; /* 0 until begin: no file has its data at byte 0 */
@@ -44,7 +43,6 @@ static void writer_free(safetensors_writer *w)
         span_set_free(&w->tensors[i].written);
     }
     free(w->tensors);
-    json_decref(w->metadata);
     free(w->path);
     free(w);
 }
@@ -61,9 +59,8 @@ fsdp_status safetensors_writer_create(const char *path, safetensors_writer **out
     if (!w)
         return error_set(FSDP_ERR_MEMORY, "%s: out of memory for a writer", path);
     w->path = strdup(path);
-    w->metadata = json_object();
-    fsdp_status status = w->path && w->metadata ? file_writer_create(path, &w->file)
-                                                : error_set(FSDP_ERR_MEMORY, "%s: out of memory for a writer", path);
+    fsdp_status status = w->path ? file_writer_create(path, &w->file)
+                                 : error_set(FSDP_ERR_MEMORY, "%s: out of memory for a writer", path);
     if (status != FSDP_OK) {
         writer_free(w);
         return status;
@@ -75,16 +72,7 @@ fsdp_status safetensors_writer_create(const char *path, safetensors_writer **out
 static fsdp_status check_declaring(const safetensors_writer *w)
 {
     if (w->data_begin)
-        return error_set(FSDP_ERR_STATE, "%s: tensors and metadata are declared before the data begins", w->path);
-    return FSDP_OK;
-}
-
-fsdp_status safetensors_writer_set_metadata(safetensors_writer *w, const char *key, const char *value)
-{
-    FSDP_TRY(check_declaring(w));
-    json_t *text = json_string(value);
-    if (!text || json_object_set_new(w->metadata, key, text) != 0)
-        return error_set(FSDP_ERR_INPUT, "%s: metadata %s is not valid UTF-8, or memory ran out", w->path, key);
+        return error_set(FSDP_ERR_STATE, "%s: tensors are declared before the data begins", w->path);
     return FSDP_OK;
 }
 
@@ -203,10 +191,6 @@ fsdp_status safetensors_writer_begin(safetensors_writer *w)
     tensor_entry **order = malloc((w->n_tensors + 1) * sizeof *order);
     json_t *header = json_object();
     if (!order || !header) {
-        status = out_of_memory(w);
-        goto done;
-    }
-    if (json_object_size(w->metadata) > 0 && json_object_set(header, "__metadata__", w->metadata) != 0) {
         status = out_of_memory(w);
         goto done;
     }

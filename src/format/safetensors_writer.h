@@ -23,9 +23,8 @@ typedef struct safetensors_writer safetensors_writer;
 /* The caller ends *out by commit or abort. */
 fsdp_status safetensors_writer_create(const char *path, safetensors_writer **out);
 
-/* Before begin; both copy what they are given. A metadata key set twice keeps the last value. */
-fsdp_status safetensors_writer_set_metadata(safetensors_writer *w, const char *key, const char *value);
-/* `index` (may be NULL) receives the tensor's number: 0, 1, ... in the order of declaration. */
+/* Before begin. Copies the name and the shape. `index` (may be NULL) receives the tensor's number: 0, 1, ... in the
+ * order of declaration. */
 fsdp_status safetensors_writer_add(safetensors_writer *w, const char *name, fsdp_dtype dtype, int n_dims,
                                    const int64_t *shape, size_t *index);
 

@@ -125,11 +125,6 @@ void token_file_close(token_file *file)
     free(file);
 }
 
-const char *token_file_path(const token_file *file)
-{
-    return file->path;
-}
-
 int64_t token_file_vocabulary(const token_file *file)
 {
     return (int64_t)file->header.vocabulary;

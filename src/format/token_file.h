@@ -31,7 +31,6 @@ typedef struct token_file token_file;
 fsdp_status token_file_open(const char *path, token_file **out);
 void token_file_close(token_file *file); /* NULL is legal */
 
-const char *token_file_path(const token_file *file);
 int64_t token_file_vocabulary(const token_file *file);
 int64_t token_file_count(const token_file *file);     /* tokens */
 int64_t token_file_documents(const token_file *file); /* documents */

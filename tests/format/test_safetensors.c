@@ -75,22 +75,6 @@ static void tensors_are_found_by_name_and_listed_in_data_order(void **state)
     free(bytes);
 }
 
-static void metadata_is_kept_in_order(void **state)
-{
-    (void)state;
-    uint8_t *bytes;
-    safetensors *file = open_text(two_tensors, 32, &bytes);
-    const char *key, *value;
-    assert_string_equal(safetensors_metadata(file, "format"), "pt");
-    assert_string_equal(safetensors_metadata(file, "x"), "");
-    assert_null(safetensors_metadata(file, "y"));
-    assert_int_equal(safetensors_metadata_count(file), 2);
-    safetensors_metadata_at(file, 1, &key, &value);
-    assert_string_equal(key, "x");
-    safetensors_close(file);
-    free(bytes);
-}
-
 static void a_file_without_tensors_is_legal(void **state)
 {
     (void)state;
@@ -98,7 +82,6 @@ static void a_file_without_tensors_is_legal(void **state)
     safetensors *file = open_text("{}", 0, &bytes);
     assert_int_equal(safetensors_count(file), 0);
     assert_null(safetensors_find(file, "x"));
-    assert_null(safetensors_metadata(file, "x"));
     safetensors_close(file);
     free(bytes);
 }
@@ -245,7 +228,6 @@ static void truncation_at_every_byte_is_refused(void **state)
     }
     scratch_write(path, data, bytes);
     assert_ok(safetensors_open(path, &file));
-    assert_string_equal(safetensors_path(file), path);
     safetensors_close(file);
     free(data);
 }
@@ -457,29 +439,18 @@ static void slices_out_of_range_are_refused(void **state)
     free(data);
 }
 
-static void a_wrong_shape_is_told_with_both_shapes(void **state)
+static void shapes_are_cut_to_fit(void **state)
 {
     (void)state;
-    uint8_t *bytes;
-    safetensors *file = open_text(two_tensors, 32, &bytes);
-    const safetensors_tensor *b = safetensors_find(file, "b.weight");
-    assert_ok(safetensors_expect_shape(b, 2, (int64_t[]){2, 3}));
-    assert_ok(safetensors_expect_shape(safetensors_find(file, "a"), 0, NULL));
-    assert_fails(FSDP_ERR_INPUT, safetensors_expect_shape(b, 2, (int64_t[]){3, 2}), "made", "b.weight", "[2, 3]",
-                 "[3, 2]");
-    assert_fails(FSDP_ERR_INPUT, safetensors_expect_shape(b, 1, (int64_t[]){6}), "[6]");
     char text[6];
     assert_string_equal(safetensors_shape_text(2, (int64_t[]){12345, 6}, text, sizeof text), "[1234");
     assert_string_equal(safetensors_shape_text(0, NULL, text, sizeof text), "[]");
-    safetensors_close(file);
-    free(bytes);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tensors_are_found_by_name_and_listed_in_data_order),
-        cmocka_unit_test(metadata_is_kept_in_order),
         cmocka_unit_test(a_file_without_tensors_is_legal),
         cmocka_unit_test(many_tensors_are_all_found),
         cmocka_unit_test(foreign_types_are_listed_and_refused_when_read),
@@ -494,7 +465,7 @@ int main(void)
         cmocka_unit_test(slices_are_converted_from_every_float_type_to_every_other),
         cmocka_unit_test(whole_numbers_are_read_from_i64_i32_and_u8),
         cmocka_unit_test(slices_out_of_range_are_refused),
-        cmocka_unit_test(a_wrong_shape_is_told_with_both_shapes),
+        cmocka_unit_test(shapes_are_cut_to_fit),
     };
     return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -29,7 +29,6 @@ static safetensors_writer *start(const char *path)
     safetensors_writer *w;
     size_t index;
     assert_ok(safetensors_writer_create(path, &w));
-    assert_ok(safetensors_writer_set_metadata(w, "format", "pt"));
     assert_ok(safetensors_writer_add(w, "narrow", FSDP_U8, 1, (int64_t[]){3}, &index));
     assert_int_equal(index, 0);
     assert_ok(safetensors_writer_add(w, "a \"quoted\"\tn\xc3\xa4me", FSDP_F32, 2, (int64_t[]){2, 3}, &index));
@@ -58,7 +57,6 @@ static void slices_in_any_order_read_back(void **state)
     safetensors *file;
     assert_ok(safetensors_open(path, &file));
     assert_int_equal(safetensors_count(file), 4);
-    assert_string_equal(safetensors_metadata(file, "format"), "pt");
     assert_memory_equal(safetensors_find(file, "narrow")->data, bytes_of_u8, 3);
     assert_memory_equal(safetensors_find(file, "a \"quoted\"\tn\xc3\xa4me")->data, floats, 24);
     assert_memory_equal(safetensors_find(file, "wide")->data, wholes, 16);
@@ -154,7 +152,6 @@ static void writes_out_of_range_or_out_of_order_are_refused(void **state)
     assert_ok(safetensors_writer_begin(w));
     assert_fails(FSDP_ERR_STATE, safetensors_writer_begin(w), path);
     assert_fails(FSDP_ERR_STATE, safetensors_writer_add(w, "u", FSDP_U8, 0, NULL, NULL), path);
-    assert_fails(FSDP_ERR_STATE, safetensors_writer_set_metadata(w, "k", "v"), path);
     assert_fails(FSDP_ERR_STATE, safetensors_writer_write(w, 1, 0, floats, 1), path);
     assert_fails(FSDP_ERR_STATE, safetensors_writer_write(w, 0, 0, floats, 5), path, "t:");
     assert_fails(FSDP_ERR_STATE, safetensors_writer_write(w, 0, 4, floats, 1), path, "t:");
@@ -173,7 +170,6 @@ static void declarations_that_cannot_be_are_refused(void **state)
     assert_fails(FSDP_ERR_INPUT, safetensors_writer_add(w, "t", FSDP_F32, 1, (int64_t[]){INT64_MAX / 2}, NULL), "t:");
     assert_fails(FSDP_ERR_INPUT, safetensors_writer_add(w, "t", FSDP_U8, 9, (int64_t[9]){1}, NULL), path, "t:");
     assert_fails(FSDP_ERR_INPUT, safetensors_writer_add(w, "t", FSDP_DTYPE_COUNT, 0, NULL, NULL), path, "t:");
-    assert_fails(FSDP_ERR_INPUT, safetensors_writer_set_metadata(w, "k", "\xff"), path, "UTF-8");
     assert_ok(safetensors_writer_add(w, "twice", FSDP_U8, 0, NULL, NULL));
     assert_ok(safetensors_writer_add(w, "twice", FSDP_F32, 0, NULL, NULL));
     assert_fails(FSDP_ERR_INPUT, safetensors_writer_begin(w), path, "twice");
