@@ -39,7 +39,7 @@ FSDP_API fsdp_shape fsdp_shape_of(const fsdp_tensor *x);
 
 /* An operand while the operation runs. Contiguous, 256-byte aligned or a view into such memory. */
 typedef struct fsdp_operand {
-    void *data; /* device memory; NULL: not there, or not wanted */
+    void *data; /* device memory; NULL: absent, or not needed */
     fsdp_shape shape;
     int64_t numel;
     bool add; /* of an input's gradient: add to what is there instead of overwriting it */
@@ -76,7 +76,7 @@ typedef struct fsdp_operation {
         .size = sizeof(fsdp_operation)                                                                                 \
     }
 
-enum { FSDP_OPERATION_OPERANDS = 8 }; /* most inputs, and most outputs */
+enum { FSDP_OPERATION_OPERANDS = 8 }; /* maximum number of inputs, and of outputs */
 
 /* Records one use. `operation` must stay valid as long as the model; `attributes` are copied and are part of what tells
  * recordings apart. `outputs` receives n_outputs tensors; false, and NULL in them, after an error. */

@@ -37,15 +37,15 @@ extern "C" {
 
 typedef enum fsdp_checkpoint_kind {
     FSDP_CKPT_SHARDED, /* a file per rank; any number of ranks loads it, with any strategy */
-    FSDP_CKPT_FULL,    /* a Hugging Face folder with the optimizer's state beside it; likewise. Nobody holds it whole */
+    FSDP_CKPT_FULL,    /* a Hugging Face folder and the optimizer's state; likewise. No rank holds it whole */
     FSDP_CKPT_LOCAL    /* a folder per rank, for disks that ranks do not share; the same ranks and layout load it */
 } fsdp_checkpoint_kind;
 
 typedef struct fsdp_state fsdp_state;
 typedef struct fsdp_loader fsdp_loader; /* of <fsdp/data.h> */
 
-/* Where the data stands, for a program that reads its data itself: a number that only it understands, such as the index
- * of the next sample. */
+/* The position in the data, for a program that reads its data itself: a number that only it understands, such as the
+ * index of the next sample. */
 typedef struct fsdp_data_position {
     int64_t (*get)(void *context);                       /* the number to save; NULL: none is saved */
     fsdp_status (*set)(void *context, int64_t position); /* go there: called while a checkpoint is loaded */
@@ -57,14 +57,14 @@ typedef struct fsdp_state_config {
     fsdp_model *model;
     fsdp_optimizer *optimizer; /* of that model; NULL: checkpoints have no optimizer state, and none is loaded */
     fsdp_loader *loader;       /* its position is saved and restored; NULL: `position` below, or none */
-    const char *directory;     /* of checkpoints, made where absent; NULL: only fsdp_save_as, fsdp_load, fsdp_export */
+    const char *directory;     /* of checkpoints, created if missing; NULL: only fsdp_save_as, fsdp_load, fsdp_export */
     fsdp_checkpoint_kind kind;
     int keep;                    /* newest complete checkpoints to keep after a save; 0: all */
     int64_t keep_every;          /* also keep those whose step is a multiple of this; 0: none */
     fsdp_data_position position; /* instead of a loader */
     const char *model_json;      /* text of the model's config.json, for full checkpoints and exports; NULL: none */
     const char *tokenizer;       /* folder with tokenizer files, copied into full checkpoints and exports; NULL: none */
-    int64_t max_file_bytes;      /* full checkpoints and exports: a larger model becomes several files and an index */
+    int64_t max_file_bytes; /* full checkpoints and exports: split a larger model into several files with an index */
 } fsdp_state_config;
 
 #define FSDP_STATE_CONFIG_INIT                                                                                         \
@@ -74,7 +74,7 @@ typedef struct fsdp_state_config {
 
 /* Borrows model, optimizer, loader and the position's context until close; texts are copied. Collective. */
 FSDP_API fsdp_status fsdp_state_open(const fsdp_state_config *config, fsdp_state **out);
-/* Waits for this rank's part of a save under way. Call fsdp_save_wait before to learn how that ended. Before the
+/* Waits for this rank's part of a save under way. Call fsdp_save_wait first to learn how it ended. Call this before the
  * optimizer and the model are freed; NULL is legal. */
 FSDP_API void fsdp_state_close(fsdp_state *s);
 
@@ -82,7 +82,7 @@ FSDP_API void fsdp_state_close(fsdp_state *s);
  *
  * Each is saved from, and loaded into, the caller's memory, which is borrowed until close. Values are the same on all
  * ranks: rank 0's are saved (kind local: each rank's). A checkpoint that lacks a registered value is refused, so
- * register what older checkpoints may lack after resuming; values that nobody registered are named in a warning. Not
+ * register what older checkpoints may lack after resuming; values that are not registered are named in a warning. Not
  * collective. */
 
 /* A number by this name, at most once. */
@@ -100,34 +100,36 @@ FSDP_API fsdp_status fsdp_state_blob(fsdp_state *s, const char *name, void *data
 
 /* Returns when the checkpoint is complete. */
 FSDP_API fsdp_status fsdp_save(fsdp_state *s, int64_t step);
-/* Returns when everything is copied to host memory, which the first call allocates; a thread writes it. A save still
- * under way is waited for. A failure is returned by the next call on `s`. */
+/* Returns when everything is copied to host memory, which the first call allocates; a thread writes it. Waits first for
+ * a save that is still under way. A failure is returned by the next call on `s`. */
 FSDP_API fsdp_status fsdp_save_async(fsdp_state *s, int64_t step);
 /* Waits for the save under way and returns how it ended; FSDP_OK at once when there is none. */
 FSDP_API fsdp_status fsdp_save_wait(fsdp_state *s);
-/* One checkpoint in another directory, of any kind; none are removed there. Returns when it is complete. */
+/* Writes one checkpoint of any kind to another directory, and removes none there. Returns when it is complete. */
 FSDP_API fsdp_status fsdp_save_as(fsdp_state *s, const char *directory, fsdp_checkpoint_kind kind, int64_t step);
-/* The model alone, in fp32, as the folder `folder`: model.safetensors (or its parts), with config.json and tokenizer
- * where the configuration has them. Tensors have the model's names, which are Hugging Face's for the library's models.
- * An earlier export there is replaced, any other folder that is not empty is refused. */
+/* Writes the model alone, in fp32, to `folder`: model.safetensors (or its parts), with config.json and tokenizer if the
+ * configuration has them. Tensors have the model's names, which are Hugging Face's for the library's models. An earlier
+ * export there is replaced, any other folder that is not empty is refused. */
 FSDP_API fsdp_status fsdp_export(fsdp_state *s, const char *folder);
 
-/* The checkpoint that was saved or loaded last, as a path; "" when none was. The state owns it, until its next call. */
+/* The checkpoint that was saved or loaded last, as a path; "" when none was. The state owns it; valid until the next
+ * call. */
 FSDP_API const char *fsdp_state_path(const fsdp_state *s);
 
 /* ---- Loading; all collective ----
  *
  * After a failure the model's values may be a mixture: load another checkpoint, or end. */
 
-/* The newest complete checkpoint of the directory, whichever number of ranks and strategy wrote it; damaged ones are
- * passed over with a warning. *step is its step, and 0 when there is none: then nothing is changed. */
+/* Loads the newest complete checkpoint of the directory, whatever number of ranks and strategy wrote it; damaged ones
+ * are skipped with a warning. *step is its step, and 0 when there is none: then nothing is changed. */
 FSDP_API fsdp_status fsdp_resume(fsdp_state *s, int64_t *step);
-/* That checkpoint, or the newest complete one of a directory; having none is an error. step may be NULL. */
+/* Loads that checkpoint, or the newest complete one of a directory; it is an error if there is none. step may be NULL.
+ */
 FSDP_API fsdp_status fsdp_load(fsdp_state *s, const char *checkpoint, int64_t *step);
 
 /* ---- Weights by names ---- */
 
-/* Where a parameter or buffer of the model has another name in the file. One '*' on each side stands for any text, the
+/* For a parameter or buffer that has another name in the file. One '*' on each side stands for any text, the
  * same on both: {"blocks.*.up.weight", "model.layers.*.mlp.up_proj.weight"}. */
 typedef struct fsdp_weight_name {
     const char *model, *file;
