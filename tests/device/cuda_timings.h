@@ -244,7 +244,7 @@ static inline void time_flat(timing *t)
 {
     bench *b = t->b;
     double milliseconds, n = PARAMETERS;
-    optimizer_scalars numbers = {.lr = 1e-4f,
+    optimizer_scalars scalars = {.lr = 1e-4f,
                                  .beta1 = 0.9f,
                                  .beta2 = 0.95f,
                                  .eps = 1e-8f,
