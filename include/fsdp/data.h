@@ -132,6 +132,7 @@ typedef struct fsdp_dataset_info {
 
 /* Fills *info, which begins as FSDP_DATASET_INFO_INIT. */
 FSDP_API fsdp_status fsdp_dataset_describe(const fsdp_dataset *d, fsdp_dataset_info *info);
+/* Number of samples. */
 FSDP_API int64_t fsdp_dataset_count(const fsdp_dataset *d);
 
 /* Takes the last `n_samples` away from `d` and makes a data set of them. Both are freed on their own, in any order. */
@@ -150,6 +151,7 @@ typedef struct fsdp_sampler {
 
 /* The sample at a position >= 0, the same on every rank. */
 FSDP_API int64_t fsdp_sampler_at(const fsdp_sampler *s, int64_t position);
+/* The epoch that a position lies in, counted from 0. */
 FSDP_API int64_t fsdp_sampler_epoch(const fsdp_sampler *s, int64_t position);
 /* A rank's part of a batch of n samples: *count of them, from the batch's position + *first on. Parts are contiguous in
  * rank order, cover the batch, and differ by one sample at most. */
