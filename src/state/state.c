@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <fsdp/data.h>
+
 #include "base/error.h"
 #include "base/sized.h"
 #include "state/state_internal.h"
@@ -24,11 +26,21 @@ static fsdp_status check_config(const fsdp_state_config *c)
     if (c->keep < 0 || c->keep_every < 0)
         return error_set(FSDP_ERR_INPUT, "a state keeps %d checkpoints, and those of every %lld steps: below 0",
                          c->keep, (long long)c->keep_every);
-    if (c->loader)
-        return error_set(FSDP_ERR_UNSUPPORTED, "a state cannot follow a loader yet: give it the data's position");
+    if (c->loader && c->position.get)
+        return error_set(FSDP_ERR_INPUT, "a state follows a loader or a position of the caller's own, not both");
     if ((c->position.get == NULL) != (c->position.set == NULL))
         return error_set(FSDP_ERR_INPUT, "the data's position needs both get and set");
     return FSDP_OK;
+}
+
+static int64_t position_of_loader(void *loader)
+{
+    return fsdp_loader_position(loader);
+}
+
+static fsdp_status seek_loader(void *loader, int64_t position)
+{
+    return fsdp_loader_seek(loader, position);
 }
 
 static fsdp_status fill(fsdp_state *s, const fsdp_state_config *c)
@@ -36,7 +48,7 @@ static fsdp_status fill(fsdp_state *s, const fsdp_state_config *c)
     s->model = c->model;
     s->optimizer = c->optimizer;
     s->world = comm_world(c->model->world->comm);
-    s->position = c->position;
+    s->position = c->loader ? (fsdp_data_position){position_of_loader, seek_loader, c->loader} : c->position;
     s->kind = c->kind;
     s->keep = c->keep;
     s->keep_every = c->keep_every;
