@@ -49,7 +49,7 @@ static fsdp_module *net_new(const char *up, const char *down, int64_t hidden)
     n->norm = fsdp_module_add(n, "norm", fsdp_batchnorm2d_new(1, 1e-5f, 0.1f));
     fsdp_module *list = fsdp_module_add(n, "blocks", fsdp_sequential_new());
     for (int i = 0; i < 2; i++) {
-        char name[8];
+        char name[16];
         snprintf(name, sizeof name, "%d", i);
         block *b = fsdp_module_new(&block_class, sizeof *b);
         b->up = fsdp_module_add(b, up, fsdp_linear_new(INPUTS, hidden, true));

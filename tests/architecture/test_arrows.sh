@@ -1,7 +1,8 @@
 #!/bin/bash
 # Includes follow the arrows that CMakeLists.txt states: a layer sees itself and what it depends on, down to base; cli/
-# and include/ see only <fsdp/...>. The rule is read from CMakeLists.txt, and the check is itself checked: copies of the
-# tree with one wrong include each must be refused.
+# and include/ see only <fsdp/...>; train sees nothing from inside of shard, also not through other headers, since it is
+# a program that a user could have written. The rule is read from CMakeLists.txt, and the check is itself checked: copies
+# of the tree with one wrong include each must be refused.
 set -euo pipefail
 source_root=${FSDP_SOURCE:-$(cd "$(dirname "$0")/../.." && pwd)}
 
@@ -31,29 +32,57 @@ wrong_includes()
                 arrows[$2] = arrows[$2] " " $i
             next
         }
-        {
-            split($0, parts, ":")
-            file = parts[1]
-            split(file, folders, "/")
-            match($0, /["<][^">]*[">]/)
-            quote = substr($0, RSTART, 1)
-            header = substr($0, RSTART + 1, RLENGTH - 2)
+        # Whether `header` is, or includes through any number of headers, `wanted`.
+        function brings(header, wanted,    i, n, list) {
+            if (header == wanted)
+                return 1
+            if (header in seen)
+                return 0
+            seen[header] = 1
+            n = split(included["src/" header], list, " ")
+            for (i = 1; i <= n; i++)
+                if (brings(list[i], wanted))
+                    return 1
+            return 0
+        }
+        function why_wrong(    inner, top) {
             top = header
             sub("/.*", "", top)
             inner = header ~ "/" && top in layers
             if (header ~ /\.\.\//)
-                why = "steps out of its folder"
-            else if (folders[1] == "src" && !(folders[2] in layers))
-                why = "lies in a folder that is no layer"
-            else if (folders[1] == "src" && inner && !reaches(folders[2], top))
-                why = "goes against the arrows: " folders[2] " does not reach " top
-            else if (folders[1] != "src" && (inner || (quote == "\"" && header ~ "/")))
-                why = folders[1] " sees only <fsdp/...>"
-            else if (folders[1] == "include" && quote == "\"")
-                why = "include sees only <fsdp/...>"
-            else
-                next
-            printf "%s:%s: %s %s\n", file, parts[2], header, why
+                return "steps out of its folder"
+            if (folders[1] == "src" && !(folders[2] in layers))
+                return "lies in a folder that is no layer"
+            if (folders[1] == "src" && inner && !reaches(folders[2], top))
+                return "goes against the arrows: " folders[2] " does not reach " top
+            split("", seen)
+            if (folders[1] == "src" && folders[2] == "train" && (top == "shard" || brings(header, "shard/model.h")))
+                return "is inside of shard: train uses <fsdp/...> or state/state.h"
+            if (folders[1] != "src" && (inner || (quote == "\"" && header ~ "/")))
+                return folders[1] " sees only <fsdp/...>"
+            if (folders[1] == "include" && quote == "\"")
+                return "include sees only <fsdp/...>"
+            return ""
+        }
+        {
+            split($0, parts, ":")
+            n_lines++
+            files[n_lines] = parts[1]
+            numbers[n_lines] = parts[2]
+            match($0, /["<][^">]*[">]/)
+            quotes[n_lines] = substr($0, RSTART, 1)
+            headers[n_lines] = substr($0, RSTART + 1, RLENGTH - 2)
+            included[parts[1]] = included[parts[1]] " " headers[n_lines]
+        }
+        END {
+            for (line = 1; line <= n_lines; line++) {
+                header = headers[line]
+                quote = quotes[line]
+                split(files[line], folders, "/")
+                why = why_wrong()
+                if (why != "")
+                    printf "%s:%s: %s %s\n", files[line], numbers[line], header, why
+            }
         }'
 }
 
@@ -89,6 +118,8 @@ refuses src/ckpt/wrong.c '#include <shard/unit.h>'
 refuses src/device/cuda/wrong.cu '#include "tensor/tape.h"'
 refuses src/tensor/wrong.c '#include "../nn/module.h"'
 refuses src/nowhere/wrong.c '#include <stdio.h>'
+refuses src/train/wrong.c '#include "shard/plan/schedule.h"'
+refuses src/train/wrong.h '#include "state/model_state.h"'
 refuses cli/wrong.c '#include "base/error.h"'
 refuses cli/wrong.c '#include <train/train.h>'
 refuses include/fsdp/wrong.h '#include "status.h"'
