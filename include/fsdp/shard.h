@@ -70,6 +70,27 @@ typedef enum fsdp_checkpointing {
     FSDP_CHECKPOINT_SELECTIVE
 } fsdp_checkpointing;
 
+/* When the full parameters of a unit are given up. */
+typedef enum fsdp_reshard_when {
+    FSDP_RESHARD_AFTER_FORWARD,  /* gathered for forward and again for backward: what FSDP_FULL does */
+    FSDP_RESHARD_AFTER_BACKWARD, /* gathered once a micro-batch: what FSDP_SHARD_GRAD_OP does */
+    FSDP_RESHARD_NEVER           /* gathered once an optimizer step: what FSDP_SHARD_OP does */
+} fsdp_reshard_when;
+
+/* What one unit does; a policy callback gets it with the model's settings in it and changes what it wants. */
+typedef struct fsdp_unit_policy {
+    size_t size;
+    fsdp_dtype param_dtype; /* differs between units: set cast_inputs, so that tensors follow */
+    fsdp_reshard_when reshard;
+    int reshard_group_size; /* a smaller group that keeps the parameters between forward and backward: refused so far */
+    fsdp_checkpointing checkpointing; /* of the unit's module */
+    bool cpu_offload;
+    bool frozen; /* none of its parameters is trained; false leaves what fsdp_config.freeze says */
+    /* Names of units, separated by commas, that are gathered when this one begins its forward or backward, instead of
+     * gather_buffers places ahead. NULL: none. The strings must last until fsdp_shard returns. */
+    const char *forward_prefetch, *backward_prefetch;
+} fsdp_unit_policy;
+
 typedef struct fsdp_config {
     size_t size;
     fsdp_strategy strategy;
@@ -104,6 +125,11 @@ typedef struct fsdp_config {
     /* What the summed gradients of all ranks and micro-batches are divided by; 0: the count of the losses, which gives
      * the gradient of the mean. */
     double gradient_divisor;
+    /* Called for every unit while the model is made, in the order of fsdp_model_unit_name, with the unit's module (of
+     * units merged by bucket_bytes the first one) and name. Must do the same on every rank, which is checked. NULL:
+     * all units are alike. */
+    void (*policy)(const fsdp_module *m, const char *name, fsdp_unit_policy *p, void *context);
+    void *policy_context;
 } fsdp_config;
 
 #define FSDP_CONFIG_INIT                                                                                               \

@@ -65,6 +65,12 @@ struct fsdp_model {
     bool replicated; /* no_shard over several ranks: every rank holds everything */
 
     unit *units;
+    /* (n_units) each, before there are units: */
+    int n_policies;
+    fsdp_unit_policy *policies;
+    parameter_residency *residencies;
+    size_t *param_bytes;        /* of an element */
+    bool *prefetches[2];        /* forward, backward: (n_units, n_units), see schedule_options; NULL: no lists */
     bool *offloaded;            /* (n_units): masters, moments and gradients of the unit lie in host memory */
     uint8_t *resident, *shared; /* masters, copies, accumulators: private, and what peers read */
     uint8_t *host;              /* those of offloaded units */
@@ -157,16 +163,28 @@ fsdp_status model_make_layout(fsdp_model *m);
 /* Resident memory that a model needs, per kind; for planning without allocating. */
 typedef struct resident_sizes {
     size_t master, copy, gradient; /* bytes on the device */
+    size_t shared;                 /* of these, what peers gather: copies, and masters that have none */
     size_t host_gradient;          /* accumulators of offloaded units, in host memory */
+    size_t host_low;               /* low-precision copies that their update writes */
     size_t host;                   /* the same with their masters, and what the copies are made from */
 } resident_sizes;
 resident_sizes model_resident_sizes(const fsdp_model *m);
 size_t model_norm_bytes(const fsdp_model *m); /* of the norm's partial sums */
 
-/* Whether masters of units on the device are kept as halves (see halves_args). */
-static inline bool model_splits_masters(const fsdp_model *m)
+/* Whether masters of a unit on the device are kept as halves (see halves_args). */
+static inline bool model_splits_masters(const fsdp_model *m, fsdp_dtype dtype)
 {
-    return m->dev->halves && m->config.param_dtype == FSDP_BF16;
+    return m->dev->halves && dtype == FSDP_BF16;
+}
+
+/* Some unit computes in fp16: the loss is scaled. */
+static inline bool model_scales_loss(const fsdp_model *m)
+{
+    for (int i = 0; i < m->n_policies; i++) {
+        if (m->policies[i].param_dtype == FSDP_F16)
+            return true;
+    }
+    return false;
 }
 
 /* The place for the host's numbers of the present micro-batch. */

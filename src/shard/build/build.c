@@ -11,6 +11,7 @@
 #include "base/hash.h"
 #include "base/sized.h"
 #include "shard/offload/offload.h"
+#include "shard/build/policy.h"
 #include "shard/build/wrap.h"
 
 static fsdp_status make_groups(fsdp_model *m)
@@ -60,16 +61,6 @@ static fsdp_status freeze(fsdp_model *m)
     return FSDP_OK;
 }
 
-static void cast_inputs(fsdp_model *m, const wrap_result *wrapped)
-{
-    m->module->casts_inputs = m->config.cast_inputs;
-    m->module->input_dtype = m->config.param_dtype;
-    for (int i = 0; i < wrapped->n_modules; i++) {
-        wrapped->modules[i].module->casts_inputs = m->config.cast_inputs;
-        wrapped->modules[i].module->input_dtype = m->config.param_dtype;
-    }
-}
-
 fsdp_status model_make_layout(fsdp_model *m)
 {
     wrap_result wrapped;
@@ -77,7 +68,6 @@ fsdp_status model_make_layout(fsdp_model *m)
     if (m->contents.n_parameters == 0)
         return error_set(FSDP_ERR_INPUT, "the model has no parameters");
     for (int i = 0; i < m->contents.n_parameters; i++) {
-        m->contents.parameters[i]->dtype = m->config.param_dtype;
         m->contents.parameters[i]->grad_dtype = m->config.reduce_dtype;
         m->contents.parameters[i]->decay |= m->config.decay_vectors;
     }
@@ -85,11 +75,12 @@ fsdp_status model_make_layout(fsdp_model *m)
     if (m->config.checkpointing != FSDP_CHECKPOINT_NONE)
         module_walk(m->module, set_checkpoint, &m->config);
     FSDP_TRY(wrap_assign(m->module, &m->contents, &m->config.wrap, m->config.bucket_bytes, &wrapped));
-    cast_inputs(m, &wrapped);
-    fsdp_status status = layout_build(&m->contents, wrapped.n_units, (const char *const *)wrapped.names, m->n_shards,
-                                      m->replicated ? NULL : m->shard_weights, &m->layout);
+    fsdp_status status = policy_apply(m, &wrapped);
+    if (status == FSDP_OK)
+        status = layout_build(&m->contents, wrapped.n_units, (const char *const *)wrapped.names, m->n_shards,
+                              m->replicated ? NULL : m->shard_weights, &m->layout);
     wrap_result_free(&wrapped);
-    return status == FSDP_OK ? offload_choose(m) : status;
+    return status;
 }
 
 /* Ranks that were started with different models, seeds or settings are told so before anything else happens. */
@@ -103,7 +94,7 @@ static fsdp_status agree(fsdp_model *m)
         c->backward_prefetch, c->checkpointing, c->recompute_cheap, c->sync_each_micro_batch,    c->cast_inputs};
     mine[1] = hash_bytes(mine[1], settings, sizeof settings);
     mine[1] = hash_bytes(mine[1], &c->gradient_divisor, sizeof c->gradient_divisor);
-    mine[1] = hash_bytes(mine[1], m->offloaded, (size_t)m->layout->n_units * sizeof *m->offloaded);
+    mine[1] = policy_hash(m, mine[1]);
     uint64_t *all = calloc((size_t)world * 2, sizeof *all);
     size_t *bytes = calloc((size_t)world, sizeof *bytes);
     fsdp_status status = FSDP_ERR_MEMORY;
@@ -128,9 +119,9 @@ static fsdp_status agree(fsdp_model *m)
     return status;
 }
 
-static bool has_copy(const fsdp_model *m)
+static bool has_copy(fsdp_dtype dtype)
 {
-    return m->config.param_dtype != FSDP_F32;
+    return dtype != FSDP_F32;
 }
 
 static int64_t part_numel(const fsdp_model *m, const layout_segment *s)
@@ -138,25 +129,30 @@ static int64_t part_numel(const fsdp_model *m, const layout_segment *s)
     return layout_shard_numel(s, m->replicated ? -1 : m->shard_rank);
 }
 
+static void add_sizes(const fsdp_model *m, const layout_segment *s, fsdp_dtype dtype, bool offloaded, resident_sizes *z)
+{
+    size_t numel = (size_t)part_numel(m, s), whole = round_up(numel * sizeof(float), 256),
+           halves = round_up(numel * sizeof(uint16_t), 256), copy = round_up(numel * fsdp_dtype_size(dtype), 256);
+    if (offloaded) {
+        z->copy += copy;
+        z->shared += copy;
+        z->host_gradient += s->trainable ? whole : 0;
+        z->host_low += s->trainable && has_copy(dtype) ? whole / 2 : 0;
+        z->host += whole + (has_copy(dtype) ? copy : 0) + (s->trainable ? whole : 0);
+    } else {
+        z->master += model_splits_masters(m, dtype) ? halves : whole;
+        z->copy += has_copy(dtype) ? copy : 0;
+        z->shared += has_copy(dtype) ? copy : whole;
+        z->gradient += s->trainable ? whole : 0;
+    }
+}
+
 resident_sizes model_resident_sizes(const fsdp_model *m)
 {
     resident_sizes z = {.master = 0};
     for (int i = 0; i < m->layout->n_units; i++) {
-        for (int k = 0; k < m->layout->units[i].n_segments; k++) {
-            const layout_segment *s = &m->layout->units[i].segments[k];
-            size_t numel = (size_t)part_numel(m, s), whole = round_up(numel * sizeof(float), 256),
-                   halves = round_up(numel * sizeof(uint16_t), 256),
-                   copy = round_up(numel * fsdp_dtype_size(m->config.param_dtype), 256);
-            if (m->offloaded[i]) {
-                z.copy += copy;
-                z.host_gradient += s->trainable ? whole : 0;
-                z.host += whole + (has_copy(m) ? copy : 0) + (s->trainable ? whole : 0);
-            } else {
-                z.master += model_splits_masters(m) ? halves : whole;
-                z.copy += has_copy(m) ? copy : 0;
-                z.gradient += s->trainable ? whole : 0;
-            }
-        }
+        for (int k = 0; k < m->layout->units[i].n_segments; k++)
+            add_sizes(m, &m->layout->units[i].segments[k], m->policies[i].param_dtype, m->offloaded[i], &z);
     }
     return z;
 }
@@ -176,17 +172,17 @@ typedef struct places {
 static void place_part(const fsdp_model *m, unit_segment *segment, bool offloaded, places *at)
 {
     size_t numel = (size_t)segment->numel, whole = numel * sizeof(float),
-           copy = numel * fsdp_dtype_size(m->config.param_dtype);
+           copy = numel * fsdp_dtype_size(segment->dtype);
     if (offloaded) {
         segment->master = take(&at->host, whole);
-        segment->host_copy = has_copy(m) ? take(&at->host, copy) : segment->master;
+        segment->host_copy = has_copy(segment->dtype) ? take(&at->host, copy) : segment->master;
         segment->copy = take(&at->shared, copy);
     } else {
-        if (model_splits_masters(m))
+        if (model_splits_masters(m, segment->dtype))
             segment->low = take(&at->resident, numel * sizeof *segment->low);
         else
-            segment->master = take(has_copy(m) ? &at->resident : &at->shared, whole);
-        segment->copy = has_copy(m) ? take(&at->shared, copy) : segment->master;
+            segment->master = take(has_copy(segment->dtype) ? &at->resident : &at->shared, whole);
+        segment->copy = has_copy(segment->dtype) ? take(&at->shared, copy) : segment->master;
     }
     if (segment->layout->trainable)
         segment->gradient = take(offloaded ? &at->host : &at->resident, whole);
@@ -195,8 +191,8 @@ static void place_part(const fsdp_model *m, unit_segment *segment, bool offloade
 static fsdp_status allocate_places(fsdp_model *m)
 {
     resident_sizes z = model_resident_sizes(m);
-    m->shared_bytes = z.copy + (has_copy(m) ? 0 : z.master);
-    m->resident_bytes = (has_copy(m) ? z.master : 0) + z.gradient;
+    m->shared_bytes = z.shared;
+    m->resident_bytes = z.master + z.copy - z.shared + z.gradient;
     m->host_bytes = z.host;
     FSDP_TRY(comm_allocate(m->world->comm, m->shared_bytes, (void **)&m->shared));
     if (m->resident_bytes > 0)
@@ -219,6 +215,7 @@ static fsdp_status place_units(fsdp_model *m)
         for (int k = 0; k < u->n_segments; k++) {
             unit_segment *segment = &u->segments[k];
             const layout_segment *s = segment->layout = &u->layout->segments[k];
+            segment->dtype = m->policies[i].param_dtype;
             segment->numel = part_numel(m, s);
             segment->first = m->replicated ? 0 : s->cuts[m->shard_rank];
             place_part(m, segment, m->offloaded[i], &at);
@@ -357,7 +354,6 @@ fsdp_status fsdp_shard(fsdp_world *w, fsdp_module *net, const fsdp_config *confi
     m->waiting.kind = MEMORY_HOST;
     m->first_sample = -1;
     m->counted_rows = -1;
-    m->loss_scale = full.param_dtype == FSDP_F16 ? (full.loss_scale > 0 ? full.loss_scale : 65536) : 1;
     m->statistics = (statistics_group){sum_statistics, m, comm_world_size(w->comm)};
     m->peers = (peer_group){gather_values, scatter_sums, m, comm_world_size(w->comm)};
 
@@ -369,6 +365,7 @@ fsdp_status fsdp_shard(fsdp_world *w, fsdp_module *net, const fsdp_config *confi
             memcpy(m->shard_weights, full.shard_weights, (size_t)m->n_shards * sizeof *m->shard_weights);
     }
     TRY_OR(fail, model_make_layout(m));
+    m->loss_scale = model_scales_loss(m) ? (full.loss_scale > 0 ? full.loss_scale : 65536) : 1;
     TRY_OR(fail, agree(m));
     m->units = calloc((size_t)m->layout->n_units, sizeof *m->units);
     if (!m->units) {
@@ -424,7 +421,7 @@ void fsdp_model_free(fsdp_model *m)
             free(m->units[i].segments[k].counts);
     }
     free(m->units);
-    free(m->offloaded);
+    policy_free(m);
     layout_free(m->layout);
     module_contents_free(&m->contents);
     if (m->owns_groups) {

@@ -149,22 +149,18 @@ static fsdp_status fill_slice(fsdp_model *m, const model_slice *slice, void *con
 static fsdp_status refresh_from_host(fsdp_model *m, const unit_segment *segment)
 {
     device *host = offload_host(m);
-    axpby_args cast = {.n = segment->numel,
-                       .alpha = 1,
-                       .a = {segment->master, FSDP_F32},
-                       .out = {segment->host_copy, m->config.param_dtype}};
+    axpby_args cast = {
+        .n = segment->numel, .alpha = 1, .a = {segment->master, FSDP_F32}, .out = {segment->host_copy, segment->dtype}};
     if (segment->host_copy != (void *)segment->master)
         FSDP_TRY(host->kernels->axpby(offload_host_stream(m), &cast));
     return m->dev->copy(m->compute, segment->copy, segment->host_copy,
-                        (size_t)segment->numel * fsdp_dtype_size(m->config.param_dtype));
+                        (size_t)segment->numel * fsdp_dtype_size(segment->dtype));
 }
 
 static fsdp_status refresh_segment(fsdp_model *m, const unit_segment *segment)
 {
-    axpby_args cast = {.n = segment->numel,
-                       .alpha = 1,
-                       .a = {segment->master, FSDP_F32},
-                       .out = {segment->copy, m->config.param_dtype}};
+    axpby_args cast = {
+        .n = segment->numel, .alpha = 1, .a = {segment->master, FSDP_F32}, .out = {segment->copy, segment->dtype}};
     if (segment->copy == (void *)segment->master || segment->low || segment->numel == 0)
         return FSDP_OK;
     return segment->host_copy ? refresh_from_host(m, segment) : m->dev->kernels->axpby(m->compute, &cast);

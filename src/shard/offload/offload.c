@@ -44,34 +44,34 @@ struct offload {
 
 /* ---- Which units ---- */
 
-static fsdp_status no_such_unit(const fsdp_model *m, const char *glob)
+static fsdp_status no_such_unit(int n_units, const char *const *units, const char *glob)
 {
     char names[512];
     size_t used = 0;
     names[0] = '\0';
-    for (int i = 0; i < m->layout->n_units && used < sizeof names; i++)
-        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", m->layout->units[i].name);
+    for (int i = 0; i < n_units && used < sizeof names; i++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", units[i]);
     return error_set(FSDP_ERR_INPUT, "cpu_offload_units: no unit matches \"%s\"; the units are %s%s", glob, names,
                      used >= sizeof names ? "..." : "");
 }
 
-fsdp_status offload_choose(fsdp_model *m)
+fsdp_status offload_choose(fsdp_model *m, int n_units, const char *const *names)
 {
     fsdp_config *c = &m->config;
-    m->offloaded = calloc((size_t)m->layout->n_units, sizeof *m->offloaded);
+    m->offloaded = calloc((size_t)n_units, sizeof *m->offloaded);
     if (!m->offloaded)
         return error_set(FSDP_ERR_MEMORY, "choosing units to offload: out of host memory");
-    for (int i = 0; i < m->layout->n_units; i++)
+    for (int i = 0; i < n_units; i++)
         m->offloaded[i] = c->cpu_offload && c->n_cpu_offload_units == 0;
     for (int g = 0; g < c->n_cpu_offload_units; g++) {
         int matched = 0;
-        for (int i = 0; i < m->layout->n_units; i++) {
-            bool match = fnmatch(c->cpu_offload_units[g], m->layout->units[i].name, 0) == 0;
+        for (int i = 0; i < n_units; i++) {
+            bool match = fnmatch(c->cpu_offload_units[g], names[i], 0) == 0;
             m->offloaded[i] |= match && c->cpu_offload;
             matched += match;
         }
         if (matched == 0)
-            return no_such_unit(m, c->cpu_offload_units[g]);
+            return no_such_unit(n_units, names, c->cpu_offload_units[g]);
     }
     c->cpu_offload_units = NULL; /* the caller's, and no longer needed */
     c->n_cpu_offload_units = 0;
@@ -92,7 +92,7 @@ bool offload_any(const fsdp_model *m)
 static fsdp_status open_host(offload *o)
 {
     device *dev = o->model->dev;
-    if (strcmp(dev->name, "cpu") == 0) {
+    if (!dev->own_memory) {
         o->host = dev;
     } else {
         FSDP_TRY(device_open_cpu(CPU_PRODUCT_PORTABLE, &o->host)); /* no products are asked of it: nothing to probe */
@@ -388,7 +388,7 @@ static fsdp_status update_unit(void *context, int index)
     offload *o = context;
     fsdp_model *m = o->model;
     const unit_segment *segment = &m->units[index].segments[0];
-    size_t bytes = (size_t)segment->numel * fsdp_dtype_size(m->config.param_dtype);
+    size_t bytes = (size_t)segment->numel * fsdp_dtype_size(segment->dtype);
     double begun = clock_seconds();
     HOOK(HOOK_PHASE, HOOK_BEGIN, "update in host memory", m->units[index].layout->name, 0, 2);
     FSDP_TRY(o->update(o->update_context, o->units[index].slice, o->worker_stream));

@@ -18,9 +18,9 @@
 
 typedef struct offload offload;
 
-/* Which units: sets m->offloaded from the configuration's globs. FSDP_ERR_INPUT, with the units' names, for a glob that
- * matches none, also where nothing is offloaded. */
-fsdp_status offload_choose(fsdp_model *m);
+/* Which units, of these names: sets m->offloaded from the configuration's globs. FSDP_ERR_INPUT, with the units' names,
+ * for a glob that matches none, also where nothing is offloaded. */
+fsdp_status offload_choose(fsdp_model *m, int n_units, const char *const *names);
 bool offload_any(const fsdp_model *m);
 
 /* Streams, events and the worker. Of a model whose units are placed; with device and host memory of its own only as far

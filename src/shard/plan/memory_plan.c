@@ -5,7 +5,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "shard/model.h"
+#include "shard/build/policy.h"
 
 static fsdp_status describe_groups(fsdp_model *m, const memory_plan_request *r)
 {
@@ -99,14 +99,14 @@ static void count_residents(const fsdp_model *m, const memory_plan_request *r, m
     out->host_scalars = MODEL_HOST_SCALARS * sizeof(model_scalars);
     out->host_snapshot = r->snapshot ? r->snapshot(checkpoint_bytes(m, r)) : 0;
     /* Parameter and moments in and out, gradient in, low-precision copy out. */
-    size_t numel = z.host_gradient / sizeof(float), low = m->config.param_dtype == FSDP_F32 ? 0 : 2;
-    out->host_update_bytes = numel * (12 + low + 8 * (size_t)r->moments);
+    size_t numel = z.host_gradient / sizeof(float);
+    out->host_update_bytes = numel * (12 + 8 * (size_t)r->moments) + z.host_low;
     for (int i = 0; i < m->contents.n_buffers; i++)
         out->buffers += round_up((size_t)m->contents.buffers[i]->numel * sizeof(float), 256);
     out->buffers += model_norm_bytes(m) + sizeof(model_scalars);
     out->n_units = m->layout->n_units;
     for (int i = 0; i < m->layout->n_units; i++) {
-        size_t bytes = schedule_unit_bytes(&m->layout->units[i], fsdp_dtype_size(m->config.param_dtype), false);
+        size_t bytes = schedule_unit_bytes(&m->layout->units[i], m->param_bytes[i], false);
         out->largest_unit = bytes > out->largest_unit ? bytes : out->largest_unit;
     }
 }
@@ -115,11 +115,11 @@ static void count_residents(const fsdp_model *m, const memory_plan_request *r, m
  * from all others; for a sum that all ranks get, both of these for an n-th part. */
 static void count_traffic(const fsdp_model *m, const schedule *s, memory_plan *out)
 {
-    int64_t param = (int64_t)fsdp_dtype_size(m->config.param_dtype),
-            grad = (int64_t)fsdp_dtype_size(m->config.reduce_dtype);
+    int64_t grad = (int64_t)fsdp_dtype_size(m->config.reduce_dtype);
     int64_t n = m->n_shards, replicas = m->traits->grouped ? m->n_ranks / n : 1;
     for (int i = 0; i < s->n_events; i++) {
         const layout_unit *u = &m->layout->units[s->events[i].unit];
+        int64_t param = (int64_t)m->param_bytes[s->events[i].unit];
         const layout_segment *trained = &u->segments[0];
         int64_t mine = layout_shard_numel(trained, m->replicated ? -1 : m->shard_rank);
         for (int k = 0; s->events[i].action == ACTION_GATHER && k < u->n_segments; k++)
@@ -215,9 +215,8 @@ static void add_allocation(memory_plan *p, const char *what, size_t bytes, bool 
 static void list_allocations(const fsdp_model *m, const arena_growth *growth, memory_plan *p)
 {
     resident_sizes z = model_resident_sizes(m);
-    bool low = m->config.param_dtype != FSDP_F32; /* otherwise peers gather the masters, or copies in fp32 */
-    add_allocation(p, "what peers gather", p->copies + (low ? 0 : p->parameters), true);
-    add_allocation(p, "masters and accumulators", (low ? p->parameters : 0) + p->gradients, false);
+    add_allocation(p, "what peers gather", z.shared, true);
+    add_allocation(p, "masters and accumulators", z.master + z.copy - z.shared + z.gradient, false);
     add_allocation(p, "masters and accumulators in host memory", z.host, false);
     add_allocation(p, "buffers", p->buffers - model_norm_bytes(m) - sizeof(model_scalars), false);
     add_allocation(p, "norm", model_norm_bytes(m), false);
@@ -266,7 +265,7 @@ fsdp_status memory_plan_make(fsdp_module *net, const fsdp_config *config, const 
                  out->activations + out->workspace + out->buffers + out->communication + out->validation;
     out->host = out->host_state + out->host_activations + out->host_snapshot + out->host_scalars;
     layout_free(m->layout);
-    free(m->offloaded);
+    policy_free(m);
     module_contents_free(&m->contents);
     fsdp_module_free(net);
     free(m);

@@ -48,6 +48,17 @@ size_t schedule_unit_bytes(const layout_unit *u, size_t element_bytes, bool trai
     return bytes;
 }
 
+static parameter_residency residency_of(const planning *g, int unit)
+{
+    return g->o->residencies ? g->o->residencies[unit] : g->o->parameters;
+}
+
+static size_t gathered_bytes(const planning *g, int unit)
+{
+    size_t element = g->o->unit_param_bytes ? g->o->unit_param_bytes[unit] : g->o->param_bytes;
+    return schedule_unit_bytes(&g->l->units[unit], element, false);
+}
+
 static void widen(int *first, int *last, int use_first, int use_last)
 {
     if (use_first >= 0 && (*first < 0 || use_first < *first))
@@ -91,9 +102,11 @@ static int by_first_use(const void *a, const void *b)
     return x->first != y->first ? x->first - y->first : x->unit - y->unit;
 }
 
-static bool used_twice(const unit_use *u)
+/* In forward and in backward, and gathered for each where nothing speaks against it. */
+static bool used_twice(const planning *g, int unit)
 {
-    return u->forward_last >= 0 && u->backward_first >= 0;
+    const unit_use *u = &g->uses[unit];
+    return u->forward_last >= 0 && u->backward_first >= 0 && residency_of(g, unit) == RESIDENT_GATHERED;
 }
 
 /* Units at the turn from forward to backward are not released: the one whose forward reaches furthest, and as many
@@ -103,8 +116,8 @@ static bool stays_over_turn(const planning *g, int unit)
     bool prefetch = g->o->backward_prefetch != FSDP_PREFETCH_NONE;
     int further = 0, most = prefetch ? g->o->gather_buffers : 1;
     for (int i = 0; i < g->l->n_units; i++)
-        further += used_twice(&g->uses[i]) && g->uses[i].forward_last > g->uses[unit].forward_last;
-    return used_twice(&g->uses[unit]) && further < (most > 1 ? most : 1);
+        further += used_twice(g, i) && g->uses[i].forward_last > g->uses[unit].forward_last;
+    return used_twice(g, unit) && further < (most > 1 ? most : 1);
 }
 
 /* One stay for a unit held over the turn, else one for forward and one for backward. */
@@ -113,7 +126,7 @@ static void plan_stays(planning *g)
     for (int i = 0; i < g->l->n_units; i++) {
         const unit_use *u = &g->uses[i];
         bool forward = u->forward_first >= 0, backward = u->backward_first >= 0;
-        bool whole = g->o->parameters != RESIDENT_GATHERED || stays_over_turn(g, i);
+        bool whole = residency_of(g, i) != RESIDENT_GATHERED || stays_over_turn(g, i);
         if (forward && backward && whole)
             g->stays[g->n_stays++] = (stay){i, false, 0, u->forward_first, u->backward_last};
         else {
@@ -143,6 +156,20 @@ static int unit_before(const planning *g, int first, int ahead)
     return unit;
 }
 
+/* When the first unit begins that names this stay's unit in its list; -1: none does before the stay's first use. */
+static int listed_start(const planning *g, const stay *s, bool in_backward)
+{
+    const bool *lists = g->o->prefetches[in_backward];
+    int n = g->l->n_units, start = -1;
+    for (int i = 0; lists && i < n; i++) {
+        int begins = in_backward ? g->uses[i].backward_first : g->uses[i].forward_first;
+        if (lists[(size_t)i * (size_t)n + (size_t)s->unit] && begins >= 0 && begins < s->first &&
+            (start < 0 || begins < start))
+            start = begins;
+    }
+    return start;
+}
+
 /* A gather starts when the unit `ahead` places before it begins to compute (pre), or ends (post). */
 static void plan_gather_starts(planning *g)
 {
@@ -151,6 +178,9 @@ static void plan_gather_starts(planning *g)
         stay *s = &g->stays[i];
         bool in_backward = s->first >= turn;
         bool prefetch = in_backward ? g->o->backward_prefetch != FSDP_PREFETCH_NONE : g->o->forward_prefetch;
+        s->gather = listed_start(g, s, in_backward);
+        if (s->gather >= 0)
+            continue;
         s->gather = s->first;
         if (!prefetch || ahead < 1)
             continue;
@@ -167,23 +197,35 @@ static void plan_gather_starts(planning *g)
     }
 }
 
+/* Copies that stay lie in front, the same place in all programs. Returns what they take. */
+static size_t place_kept(planning *g)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < g->l->n_units && !g->o->alias; i++) {
+        if (residency_of(g, i) != RESIDENT_KEPT)
+            continue;
+        g->s->units[i].forward_offset = g->s->units[i].backward_offset = bytes;
+        bytes += gathered_bytes(g, i);
+    }
+    return bytes;
+}
+
+static fsdp_status add_gather_events(planning *g, const stay *s)
+{
+    FSDP_TRY(add_event(g, s->gather, ACTION_GATHER, s->unit, s->backward));
+    FSDP_TRY(add_event(g, s->first, ACTION_AWAIT, s->unit, s->backward));
+    if (residency_of(g, s->unit) == RESIDENT_KEPT)
+        return FSDP_OK;
+    return add_event(g, s->last + 1, ACTION_RELEASE, s->unit, s->backward);
+}
+
 static fsdp_status plan_parameters(planning *g)
 {
-    if (g->o->parameters == RESIDENT_ALIAS || g->o->parameters == RESIDENT_KEPT) {
-        size_t offset = 0;
-        for (int i = 0; i < g->l->n_units; i++) {
-            const unit_use *u = &g->uses[i];
-            int first = u->forward_first >= 0 ? u->forward_first : u->backward_first;
-            g->s->units[i].used = first >= 0;
-            if (g->o->parameters == RESIDENT_KEPT && !g->o->alias) {
-                g->s->units[i].forward_offset = g->s->units[i].backward_offset = offset;
-                offset += schedule_unit_bytes(&g->l->units[i], g->o->param_bytes, false);
-            }
-        }
-        g->s->gather_bytes = offset;
-        if (g->o->parameters == RESIDENT_ALIAS)
-            return FSDP_OK;
-    }
+    for (int i = 0; i < g->l->n_units; i++)
+        g->s->units[i].used = g->uses[i].forward_first >= 0 || g->uses[i].backward_first >= 0;
+    if (g->o->parameters == RESIDENT_ALIAS)
+        return FSDP_OK;
+    size_t kept = place_kept(g);
     plan_stays(g);
     plan_gather_starts(g);
     lifetime *items = calloc((size_t)g->n_stays + 1, sizeof *items);
@@ -192,24 +234,21 @@ static fsdp_status plan_parameters(planning *g)
     fsdp_status status = FSDP_OK;
     for (int i = 0; i < g->n_stays && status == FSDP_OK; i++) {
         const stay *s = &g->stays[i];
-        items[i] =
-            (lifetime){schedule_unit_bytes(&g->l->units[s->unit], g->o->param_bytes, false), s->gather, s->last, 0};
-        g->s->units[s->unit].used = true;
-        status = add_event(g, s->gather, ACTION_GATHER, s->unit, s->backward);
-        if (status == FSDP_OK)
-            status = add_event(g, s->first, ACTION_AWAIT, s->unit, s->backward);
-        if (status == FSDP_OK && g->o->parameters != RESIDENT_KEPT)
-            status = add_event(g, s->last + 1, ACTION_RELEASE, s->unit, s->backward);
+        bool own = g->o->alias || residency_of(g, s->unit) == RESIDENT_KEPT;
+        items[i] = (lifetime){own ? 0 : gathered_bytes(g, s->unit), s->gather, s->last, 0};
+        status = add_gather_events(g, s);
     }
     g->s->gathers = g->n_stays;
-    bool pack = g->o->parameters != RESIDENT_KEPT && !g->o->alias;
-    if (status == FSDP_OK && pack)
+    if (status == FSDP_OK)
         status = lifetime_pack(items, g->n_stays, &g->s->gather_bytes);
-    for (int i = 0; i < g->n_stays && status == FSDP_OK && pack; i++) {
+    g->s->gather_bytes += kept;
+    for (int i = 0; i < g->n_stays && status == FSDP_OK; i++) {
         schedule_unit *u = &g->s->units[g->stays[i].unit];
+        if (items[i].bytes == 0)
+            continue;
         if (!g->stays[i].backward)
-            u->forward_offset = items[i].offset;
-        u->backward_offset = items[i].offset; /* the later stay comes later in the list */
+            u->forward_offset = kept + items[i].offset;
+        u->backward_offset = kept + items[i].offset; /* the later stay comes later in the list */
     }
     free(items);
     return status;

@@ -53,7 +53,13 @@ typedef struct schedule_options {
     bool forward_prefetch;
     fsdp_prefetch backward_prefetch;
     const bool *offloaded; /* (n_units), or NULL: none */
-    bool replicated;       /* every rank's gradient is the whole sum, not a shard of it */
+    /* By unit (n_units), or NULL: as above for all. RESIDENT_ALIAS is for all units or none. */
+    const parameter_residency *residencies;
+    const size_t *unit_param_bytes;
+    /* In forward and in backward (n_units, n_units): [u][v]: v is gathered when u begins, if it has not been needed
+     * before; NULL, or no such u in the program: as gather_buffers says. */
+    const bool *prefetches[2];
+    bool replicated; /* every rank's gradient is the whole sum, not a shard of it */
 } schedule_options;
 
 typedef struct schedule_unit {

@@ -16,13 +16,13 @@ static fsdp_status gather(event_run *r, const schedule_event *e)
     unit *u = &m->units[e->unit];
     if (m->n_shards == 1)
         return u->parameters == PARAMETERS_FULL ? FSDP_OK : unit_move_parameters(u, PARAMETERS_GATHERING);
-    if (m->traits->parameters == RESIDENT_KEPT) {
+    if (m->residencies[e->unit] == RESIDENT_KEPT) {
         if (!u->stale && u->parameters == PARAMETERS_FULL)
             return FSDP_OK;
         if (u->parameters == PARAMETERS_FULL)
             FSDP_TRY(unit_release(u));
     }
-    return unit_gather(u, m->shard_group, m->config.param_dtype, gathered(r, e), m->step, m->compute);
+    return unit_gather(u, m->shard_group, u->segments[0].dtype, gathered(r, e), m->step, m->compute);
 }
 
 static fsdp_status await(event_run *r, const schedule_event *e)
@@ -33,9 +33,9 @@ static fsdp_status await(event_run *r, const schedule_event *e)
         return FSDP_OK; /* kept from an earlier step */
     u->stale = false;
     if (m->n_shards > 1)
-        return unit_await(u, m->config.param_dtype, gathered(r, e), m->compute);
+        return unit_await(u, u->segments[0].dtype, gathered(r, e), m->compute);
     FSDP_TRY(unit_move_parameters(u, PARAMETERS_FULL));
-    unit_point_at_copy(u, m->config.param_dtype);
+    unit_point_at_copy(u, u->segments[0].dtype);
     return FSDP_OK;
 }
 

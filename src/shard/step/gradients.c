@@ -166,7 +166,7 @@ model_range model_range_at(const fsdp_model *m, int index)
     return (model_range){.unit = m->units[at].layout->name,
                          .parameter = segment->master,
                          .gradient = segment->gradient,
-                         .copy = {written == (void *)segment->master ? NULL : written, m->config.param_dtype},
+                         .copy = {written == (void *)segment->master ? NULL : written, segment->dtype},
                          .low = segment->low,
                          .n = segment->numel,
                          .decay_end = min_i64(max_i64(segment->layout->decay_end - segment->first, 0), segment->numel),

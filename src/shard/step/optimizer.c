@@ -70,7 +70,7 @@ void fsdp_optimizer_set_lr(fsdp_optimizer *o, float lr)
 static void adjust_loss_scale(fsdp_optimizer *o, bool skipped)
 {
     fsdp_model *m = o->model;
-    if (m->config.param_dtype != FSDP_F16)
+    if (!model_scales_loss(m))
         return;
     if (skipped) {
         m->loss_scale /= 2;

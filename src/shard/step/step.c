@@ -30,6 +30,9 @@ schedule_options model_schedule_options(const fsdp_model *m)
                           .forward_prefetch = c->forward_prefetch,
                           .backward_prefetch = c->backward_prefetch,
                           .offloaded = m->offloaded,
+                          .residencies = m->residencies,
+                          .unit_param_bytes = m->param_bytes,
+                          .prefetches = {m->prefetches[0], m->prefetches[1]},
                           .replicated = m->replicated};
     if (direct_gradients(m))
         o.gradients = GRADIENT_DIRECT;
@@ -39,7 +42,7 @@ schedule_options model_schedule_options(const fsdp_model *m)
 program_options model_program_options(const fsdp_model *m, bool backward)
 {
     return (program_options){.backward = backward,
-                             .stage_inputs = strcmp(m->dev->name, "cpu") != 0,
+                             .stage_inputs = m->dev->own_memory,
                              .offload_bytes = m->config.offload_activations ? LEAST_OFFLOADED : 0};
 }
 
@@ -281,7 +284,7 @@ static fsdp_status run_program(fsdp_model *m, planned_program *p, const fsdp_tap
     program_run_args args = run_args(&work, false);
     if (m->traits->parameters == RESIDENT_ALIAS) {
         for (int i = 0; i < m->layout->n_units; i++)
-            unit_point_at_copy(&m->units[i], m->config.param_dtype);
+            unit_point_at_copy(&m->units[i], m->policies[i].param_dtype);
     }
     FSDP_TRY(offload_begin(m));
     FSDP_TRY(put_scalars(m));

@@ -20,6 +20,7 @@ typedef struct unit_segment {
     void *host_copy;      /* offloaded: where the host writes what `copy` is refreshed from; NULL: not offloaded */
     float *gradient;      /* fp32 accumulator; NULL when frozen */
     int64_t *counts;      /* elements of each shard, for collectives */
+    fsdp_dtype dtype;     /* of copy: param_dtype */
 } unit_segment;
 
 typedef struct unit {

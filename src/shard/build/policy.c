@@ -1,0 +1,202 @@
+/* Unit policies: defaults, the caller's changes, checks, and what follows for modules, parameters and schedule. */
+#include "shard/build/policy.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "shard/offload/offload.h"
+
+static const parameter_residency residencies[] = {[FSDP_RESHARD_AFTER_FORWARD] = RESIDENT_GATHERED,
+                                                  [FSDP_RESHARD_AFTER_BACKWARD] = RESIDENT_FORWARD,
+                                                  [FSDP_RESHARD_NEVER] = RESIDENT_KEPT};
+
+static fsdp_reshard_when default_reshard(const fsdp_model *m)
+{
+    switch (m->traits->parameters) {
+    case RESIDENT_GATHERED:
+        return FSDP_RESHARD_AFTER_FORWARD;
+    case RESIDENT_FORWARD:
+        return FSDP_RESHARD_AFTER_BACKWARD;
+    default:
+        return FSDP_RESHARD_NEVER;
+    }
+}
+
+/* The unit's module; of merged units the first. */
+static fsdp_module *module_of(const wrap_result *wrapped, int index)
+{
+    for (int i = 0; i < wrapped->n_modules; i++) {
+        if (wrapped->modules[i].unit == index)
+            return wrapped->modules[i].module;
+    }
+    return NULL;
+}
+
+static fsdp_unit_policy default_policy(const fsdp_model *m, const fsdp_module *module, int index)
+{
+    fsdp_checkpointing kind = m->config.checkpointing;
+    return (fsdp_unit_policy){.size = sizeof(fsdp_unit_policy),
+                              .param_dtype = m->config.param_dtype,
+                              .reshard = default_reshard(m),
+                              .checkpointing = !module->checkpoint            ? FSDP_CHECKPOINT_NONE
+                                               : kind == FSDP_CHECKPOINT_NONE ? FSDP_CHECKPOINT_FULL
+                                                                              : kind,
+                              .cpu_offload = m->offloaded[index]};
+}
+
+static fsdp_status check(const fsdp_model *m, const fsdp_module *module, const char *name, const fsdp_unit_policy *p)
+{
+    if (p->param_dtype > FSDP_F16)
+        return error_set(FSDP_ERR_INPUT, "policy of unit %s: param_dtype must be fp32, bf16 or fp16", name);
+    if ((int)p->reshard < 0 || p->reshard > FSDP_RESHARD_NEVER)
+        return error_set(FSDP_ERR_INPUT, "policy of unit %s: reshard is %d, which means nothing", name,
+                         (int)p->reshard);
+    if (m->traits->parameters == RESIDENT_ALIAS && p->reshard != FSDP_RESHARD_NEVER)
+        return error_set(FSDP_ERR_INPUT,
+                         "policy of unit %s: with %s every rank has all parameters; they cannot be resharded. Choose a "
+                         "strategy that shards them, or leave `reshard` as it is",
+                         name, m->traits->name);
+    if (p->reshard_group_size != 0)
+        return error_set(FSDP_ERR_UNSUPPORTED,
+                         "policy of unit %s: parameters cannot be resharded to a smaller group of %d ranks; use "
+                         "reshard, or the strategy hybrid for the whole model",
+                         name, p->reshard_group_size);
+    if ((int)p->checkpointing < 0 || p->checkpointing > FSDP_CHECKPOINT_SELECTIVE)
+        return error_set(FSDP_ERR_INPUT, "policy of unit %s: checkpointing is %d, which means nothing", name,
+                         (int)p->checkpointing);
+    if (p->checkpointing != FSDP_CHECKPOINT_NONE && !module->parent)
+        return error_set(FSDP_ERR_INPUT,
+                         "policy of unit %s: the root module cannot be checkpointed as a whole; checkpoint the units "
+                         "within it",
+                         name);
+    return FSDP_OK;
+}
+
+static void apply_to_modules(const fsdp_model *m, const wrap_result *wrapped, int index, fsdp_checkpointing before)
+{
+    const fsdp_unit_policy *p = &m->policies[index];
+    for (int i = 0; i < wrapped->n_modules; i++) {
+        fsdp_module *module = wrapped->modules[i].module;
+        if (wrapped->modules[i].unit != index)
+            continue;
+        module->casts_inputs = m->config.cast_inputs;
+        module->input_dtype = p->param_dtype;
+        if (p->checkpointing == before)
+            continue;
+        module->checkpoint = p->checkpointing != FSDP_CHECKPOINT_NONE;
+        module->marked = p->checkpointing == FSDP_CHECKPOINT_SELECTIVE ? 1 : -1;
+    }
+}
+
+static void apply_to_parameters(const fsdp_model *m, int index)
+{
+    for (int i = 0; i < m->contents.n_parameters; i++) {
+        fsdp_parameter *p = m->contents.parameters[i];
+        if (p->unit != index)
+            continue;
+        p->dtype = m->policies[index].param_dtype;
+        p->trainable &= !m->policies[index].frozen;
+    }
+}
+
+/* ---- Lists of what is gathered ahead ---- */
+
+static int find_name(const wrap_result *wrapped, const char *name, size_t length)
+{
+    for (int i = 0; i < wrapped->n_units; i++) {
+        if (strlen(wrapped->names[i]) == length && strncmp(wrapped->names[i], name, length) == 0)
+            return i;
+    }
+    return -1;
+}
+
+/* Row `unit` of a matrix: which units are gathered when this one begins. */
+static fsdp_status read_list(fsdp_model *m, const wrap_result *wrapped, int index, const char *list, bool **matrix)
+{
+    size_t n = (size_t)wrapped->n_units;
+    if (list && !*matrix && !(*matrix = calloc(n * n, sizeof **matrix)))
+        return error_set(FSDP_ERR_MEMORY, "prefetch lists: out of host memory");
+    for (const char *at = list; at && *at;) {
+        size_t word = strcspn(at, ",");
+        int named = find_name(wrapped, at, word);
+        if (named < 0 || named == index)
+            return error_set(FSDP_ERR_INPUT, "policy of unit %s: its prefetch list names %.*s, which is %s",
+                             wrapped->names[index], (int)word, at, named < 0 ? "no unit" : "the unit itself");
+        if (m->traits->parameters == RESIDENT_ALIAS)
+            return error_set(FSDP_ERR_INPUT, "policy of unit %s: with %s nothing is gathered, so nothing can be ahead",
+                             wrapped->names[index], m->traits->name);
+        (*matrix)[(size_t)index * n + (size_t)named] = true;
+        at += word + (at[word] == ',');
+    }
+    return FSDP_OK;
+}
+
+/* ---- All of it ---- */
+
+static fsdp_status allocate(fsdp_model *m, int n)
+{
+    m->n_policies = n;
+    m->policies = calloc((size_t)n, sizeof *m->policies);
+    m->residencies = calloc((size_t)n, sizeof *m->residencies);
+    m->param_bytes = calloc((size_t)n, sizeof *m->param_bytes);
+    if (!m->policies || !m->residencies || !m->param_bytes)
+        return error_set(FSDP_ERR_MEMORY, "policies of %d units: out of host memory", n);
+    return FSDP_OK;
+}
+
+static fsdp_status apply_one(fsdp_model *m, const wrap_result *wrapped, int index)
+{
+    fsdp_unit_policy *p = &m->policies[index];
+    const fsdp_module *module = module_of(wrapped, index);
+    const char *name = wrapped->names[index];
+    *p = default_policy(m, module, index);
+    fsdp_checkpointing before = p->checkpointing;
+    if (m->config.policy)
+        m->config.policy(module, name, p, m->config.policy_context);
+    FSDP_TRY(check(m, module, name, p));
+    m->offloaded[index] = p->cpu_offload;
+    m->residencies[index] = m->traits->parameters == RESIDENT_ALIAS ? RESIDENT_ALIAS : residencies[p->reshard];
+    m->param_bytes[index] = fsdp_dtype_size(p->param_dtype);
+    apply_to_modules(m, wrapped, index, before);
+    apply_to_parameters(m, index);
+    FSDP_TRY(read_list(m, wrapped, index, p->forward_prefetch, &m->prefetches[0]));
+    FSDP_TRY(read_list(m, wrapped, index, p->backward_prefetch, &m->prefetches[1]));
+    p->forward_prefetch = p->backward_prefetch = NULL; /* the caller's, and no longer needed */
+    return FSDP_OK;
+}
+
+fsdp_status policy_apply(fsdp_model *m, const wrap_result *wrapped)
+{
+    FSDP_TRY(offload_choose(m, wrapped->n_units, (const char *const *)wrapped->names));
+    FSDP_TRY(allocate(m, wrapped->n_units));
+    m->module->casts_inputs = m->config.cast_inputs;
+    m->module->input_dtype = m->config.param_dtype;
+    for (int i = 0; i < wrapped->n_units; i++)
+        FSDP_TRY(apply_one(m, wrapped, i));
+    return FSDP_OK;
+}
+
+void policy_free(fsdp_model *m)
+{
+    free(m->policies);
+    free(m->residencies);
+    free(m->param_bytes);
+    free(m->prefetches[0]);
+    free(m->prefetches[1]);
+    free(m->offloaded);
+}
+
+uint64_t policy_hash(const fsdp_model *m, uint64_t hash)
+{
+    size_t n = (size_t)m->n_policies;
+    for (size_t i = 0; i < n; i++) {
+        const fsdp_unit_policy *p = &m->policies[i];
+        const uint64_t facts[] = {p->param_dtype, p->reshard, p->checkpointing, p->cpu_offload};
+        hash = hash_bytes(hash, facts, sizeof facts);
+    }
+    for (int k = 0; k < 2; k++)
+        hash = m->prefetches[k] ? hash_bytes(hash, m->prefetches[k], n * n * sizeof(bool)) : hash_u64(hash, 0);
+    return hash;
+}

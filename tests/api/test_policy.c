@@ -1,0 +1,266 @@
+/* Units that differ: when they are resharded, what they compute in, what is offloaded, checkpointed, frozen and
+ * gathered ahead, as a policy says. What does not touch the arithmetic keeps every bit. */
+#include "api/support_stack.h"
+
+enum { STEPS = 4 };
+
+typedef struct job {
+    fsdp_strategy strategy;
+    fsdp_dtype dtype;
+    bool cast_inputs, held;
+    void (*policy)(const fsdp_module *m, const char *name, fsdp_unit_policy *p, void *context);
+    uint64_t draw; /* what the random policy does */
+    int world;
+    /* Out: */
+    double losses[STEPS];
+    uint64_t parameters;
+    int calls;
+} job;
+
+static int the_rank;
+
+static fsdp_status train(fsdp_world *w, void *context)
+{
+    job *shared = context, j = *shared; /* the policy counts in this rank's copy */
+    fsdp_config config = FSDP_CONFIG_INIT;
+    fsdp_optimizer_config adam = FSDP_OPTIMIZER_CONFIG_INIT;
+    fsdp_model *model = NULL;
+    fsdp_optimizer *optimizer = NULL;
+    the_rank = fsdp_world_rank(w);
+    config.strategy = j.strategy;
+    config.param_dtype = j.dtype;
+    config.cast_inputs = j.cast_inputs;
+    config.sync_each_micro_batch = !j.held;
+    config.shard_group_size = 1;
+    config.wrap = fsdp_wrap_by_type("block");
+    config.policy = j.policy;
+    config.policy_context = &j;
+    adam.lr = 0.01f;
+    adam.clip = 0.5f;
+    FSDP_TRY(fsdp_shard(w, stack_new(), &config, &model));
+    FSDP_TRY(fsdp_optimizer_new(model, &adam, &optimizer));
+    for (int step = 0; step < STEPS; step++) {
+        fsdp_step_report report;
+        FSDP_TRY(stack_backward(w, model, 2 * step, false));
+        FSDP_TRY(stack_backward(w, model, 2 * step + 1, true));
+        FSDP_TRY(fsdp_step(optimizer, &report));
+        if (the_rank == 0)
+            shared->losses[step] = report.loss;
+    }
+    FSDP_TRY(stack_hash_parameters(model, &shared->parameters));
+    if (the_rank == 0)
+        shared->calls = j.calls;
+    fsdp_optimizer_free(optimizer);
+    fsdp_model_free(model);
+    return FSDP_OK;
+}
+
+static job run(job j, int ranks)
+{
+    job *shared = shared_memory(sizeof *shared);
+    *shared = j;
+    assert_true(ranks_run(ranks, train, shared));
+    return *shared;
+}
+
+/* ---- What keeps every bit ---- */
+
+static unsigned drawn(uint64_t draw, const char *name, unsigned what, unsigned n)
+{
+    uint64_t h = stack_hash(stack_hash(draw + 1, name, strlen(name)), &what, sizeof what);
+    return (unsigned)(h >> 33) % n;
+}
+
+static void anything(const fsdp_module *m, const char *name, fsdp_unit_policy *p, void *context)
+{
+    static const char *const lists[] = {"b", "b,c", "c,root", "a"};
+    job *j = context;
+    j->calls++;
+    if (j->strategy != FSDP_NO_SHARD) {
+        p->reshard = (fsdp_reshard_when)drawn(j->draw, name, 0, 3);
+        const char *list = lists[drawn(j->draw, name, 1, 4)];
+        if (!strstr(list, name) && drawn(j->draw, name, 2, 2))
+            p->forward_prefetch = list;
+        if (!strstr(list, name) && drawn(j->draw, name, 3, 2))
+            p->backward_prefetch = list;
+    }
+    if (m->parent)
+        p->checkpointing = (fsdp_checkpointing)drawn(j->draw, name, 4, 3);
+    p->cpu_offload = drawn(j->draw, name, 5, 2);
+}
+
+static void schedule_checkpointing_and_offload_by_unit_keep_every_bit(void **state)
+{
+    (void)state;
+    for (int held = 0; held < 2; held++) {
+        job first = run((job){.strategy = FSDP_FULL, .held = held}, 2);
+        for (uint64_t draw = 0; draw < 12; draw++) {
+            for (int strategy = 0; strategy < FSDP_HYBRID; strategy++) {
+                job j = run(
+                    (job){.strategy = (fsdp_strategy)strategy, .held = held, .policy = anything, .draw = draw * 977},
+                    2);
+                assert_int_equal(j.calls, STACK_BLOCKS + 1);
+                if (j.parameters != first.parameters)
+                    fail_msg("held %d, policies %d, strategy %d", held, (int)draw, strategy);
+                assert_memory_equal(j.losses, first.losses, sizeof j.losses);
+            }
+        }
+    }
+    job alone = run((job){.strategy = FSDP_FULL}, 1);
+    for (uint64_t draw = 0; draw < 6; draw++)
+        assert_true(run((job){.strategy = FSDP_FULL, .policy = anything, .draw = draw}, 1).parameters ==
+                    alone.parameters);
+    job hybrid = run((job){.strategy = FSDP_HYBRID}, 2);
+    for (uint64_t draw = 0; draw < 6; draw++)
+        assert_true(run((job){.strategy = FSDP_HYBRID, .policy = anything, .draw = draw}, 2).parameters ==
+                    hybrid.parameters);
+}
+
+/* ---- Precision ---- */
+
+static void everything_low(const fsdp_module *m, const char *name, fsdp_unit_policy *p, void *context)
+{
+    (void)m, (void)name;
+    p->param_dtype = FSDP_BF16;
+    anything(m, name, p, context);
+}
+
+static void mixed(const fsdp_module *m, const char *name, fsdp_unit_policy *p, void *context)
+{
+    anything(m, name, p, context);
+    p->param_dtype = strcmp(name, "a") == 0 ? FSDP_BF16 : strcmp(name, "b") == 0 ? FSDP_F16 : FSDP_F32;
+}
+
+static void a_unit_computes_in_its_own_precision(void **state)
+{
+    (void)state;
+    job bf16 = run((job){.strategy = FSDP_FULL, .dtype = FSDP_BF16, .cast_inputs = true}, 2), first = {0};
+    job fp32 = run((job){.strategy = FSDP_FULL}, 2);
+    for (int strategy = 0; strategy < FSDP_HYBRID; strategy++) {
+        for (uint64_t draw = 0; draw < 4; draw++) {
+            job j = {.strategy = (fsdp_strategy)strategy, .cast_inputs = true, .draw = draw};
+            j.policy = mixed;
+            job now = run(j, 2);
+            first = strategy == 0 && draw == 0 ? now : first;
+            assert_true(now.parameters == first.parameters);
+        }
+    }
+    assert_true(first.parameters != bf16.parameters && first.parameters != fp32.parameters);
+    assert_true(first.losses[STEPS - 1] < first.losses[0]);
+    /* The root casts its input to the model's type first, so inputs have the same bits only where blocks do it. */
+    job low = run((job){.strategy = FSDP_FULL, .cast_inputs = true, .policy = everything_low}, 2);
+    assert_true(low.parameters == bf16.parameters);
+}
+
+/* ---- Frozen ---- */
+
+static void freeze_b(const fsdp_module *m, const char *name, fsdp_unit_policy *p, void *context)
+{
+    (void)m, (void)context;
+    p->frozen = strcmp(name, "b") == 0;
+}
+
+static fsdp_status stays(fsdp_world *w, void *context)
+{
+    job *j = context;
+    fsdp_config config = FSDP_CONFIG_INIT;
+    fsdp_optimizer_config adam = FSDP_OPTIMIZER_CONFIG_INIT;
+    fsdp_model *model;
+    fsdp_optimizer *optimizer;
+    float before[2][STACK_WIDTH], after[2][STACK_WIDTH];
+    config.strategy = j->strategy;
+    config.wrap = fsdp_wrap_by_type("block");
+    config.policy = freeze_b;
+    FSDP_TRY(fsdp_shard(w, stack_new(), &config, &model));
+    FSDP_TRY(fsdp_optimizer_new(model, &adam, &optimizer));
+    FSDP_TRY(fsdp_parameter_read(model, "b.up.bias", 0, STACK_WIDTH, before[0]));
+    FSDP_TRY(fsdp_parameter_read(model, "c.up.bias", 0, STACK_WIDTH, before[1]));
+    FSDP_TRY(stack_backward(w, model, 0, true));
+    FSDP_TRY(fsdp_step(optimizer, NULL));
+    FSDP_TRY(fsdp_parameter_read(model, "b.up.bias", 0, STACK_WIDTH, after[0]));
+    FSDP_TRY(fsdp_parameter_read(model, "c.up.bias", 0, STACK_WIDTH, after[1]));
+    EXPECT(w, memcmp(before[0], after[0], sizeof after[0]) == 0 && memcmp(before[1], after[1], sizeof after[1]) != 0);
+    fsdp_optimizer_free(optimizer);
+    fsdp_model_free(model);
+    return FSDP_OK;
+}
+
+static void a_frozen_unit_stays_as_it_is(void **state)
+{
+    (void)state;
+    for (int strategy = 0; strategy < FSDP_HYBRID; strategy++) {
+        job j = {.strategy = (fsdp_strategy)strategy};
+        assert_true(ranks_run(2, stays, &j));
+    }
+}
+
+/* ---- What is refused ---- */
+
+static void wrongly(const fsdp_module *m, const char *name, fsdp_unit_policy *p, void *context)
+{
+    const job *j = context;
+    switch (j->draw) {
+    case 0:
+        p->reshard_group_size = 2;
+        break;
+    case 1:
+        p->param_dtype = FSDP_I32;
+        break;
+    case 2:
+        p->checkpointing = m->parent ? FSDP_CHECKPOINT_NONE : FSDP_CHECKPOINT_FULL;
+        break;
+    case 3:
+        p->forward_prefetch = "b,nowhere";
+        break;
+    case 4:
+        p->backward_prefetch = name;
+        break;
+    case 5:
+        p->reshard = (fsdp_reshard_when)7;
+        break;
+    case 6:
+        p->reshard = FSDP_RESHARD_AFTER_FORWARD;
+        break;
+    case 7:
+        p->reshard = the_rank ? FSDP_RESHARD_NEVER : FSDP_RESHARD_AFTER_FORWARD;
+        break;
+    default:
+        p->cpu_offload = the_rank == 1;
+    }
+}
+
+static fsdp_status refused(fsdp_world *w, void *context)
+{
+    static const char *const messages[] = {"smaller group", "param_dtype",     "root module",
+                                           "nowhere",       "the unit itself", "reshard is 7",
+                                           "no_shard",      "rank 1 has",      "rank 1 has"};
+    job *j = context;
+    if (j->draw == 6)
+        j->strategy = FSDP_NO_SHARD;
+    fsdp_status status = train(w, j);
+    EXPECT(w, status != FSDP_OK);
+    if (!strstr(fsdp_last_error(), messages[j->draw]))
+        fprintf(stderr, "%s\n", fsdp_last_error());
+    EXPECT(w, strstr(fsdp_last_error(), messages[j->draw]) != NULL);
+    return FSDP_OK;
+}
+
+static void policies_that_cannot_be_or_differ_between_ranks_are_refused(void **state)
+{
+    (void)state;
+    for (uint64_t draw = 0; draw < 9; draw++) {
+        job j = {.policy = wrongly, .draw = draw};
+        assert_true(ranks_run(draw < 7 ? 1 : 2, refused, &j));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(schedule_checkpointing_and_offload_by_unit_keep_every_bit),
+        cmocka_unit_test(a_unit_computes_in_its_own_precision),
+        cmocka_unit_test(a_frozen_unit_stays_as_it_is),
+        cmocka_unit_test(policies_that_cannot_be_or_differ_between_ranks_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
