@@ -139,6 +139,7 @@ variant variant_draw(const test_case *c, uint64_t *s)
                  .offload = chance(s, 35) ? 1 + draw(s, 2) : 0};
     if (v.offload_activations)
         v.checkpointing = FSDP_CHECKPOINT_FULL;
+    v.policies = chance(s, 40) ? 1 + draw_word(s) % 1000000 : 0;
     return v;
 }
 
@@ -147,11 +148,11 @@ void variant_print(const variant *v, char *text, size_t bytes)
     static const char *const prefetch[] = {"pre", "post", "none"},
                              *const offload[] = {"", ", offload", ", offload of block 0"},
                              *const checkpointing[] = {"", ", checkpointing", ", selective checkpointing"};
-    snprintf(text, bytes, "%s%s, backward prefetch %s, %d gather buffers%s%s%s%s%s", fsdp_strategy_name(v->strategy),
+    snprintf(text, bytes, "%s%s, backward prefetch %s, %d gather buffers%s%s%s%s%s%s", fsdp_strategy_name(v->strategy),
              v->forward_prefetch ? ", forward prefetch" : "", prefetch[v->backward_prefetch], v->gather_buffers,
              checkpointing[v->checkpointing], v->recompute_cheap ? ", cheap operations again" : "",
              v->offload_activations ? ", activations in host memory" : "", offload[v->offload],
-             v->shaken ? ", shaken" : "");
+             v->policies ? ", a policy for each unit" : "", v->shaken ? ", shaken" : "");
 }
 
 bool variant_keeps_bits(const test_case *c, const variant *v)
@@ -172,6 +173,21 @@ typedef struct engine {
     outcome *out;
     case_data data, seen;
 } engine;
+
+/* What a unit does follows from its name. */
+static void draw_policy(const fsdp_module *m, const char *name, fsdp_unit_policy *p, void *context)
+{
+    const variant *v = context;
+    uint64_t s = v->policies;
+    for (const char *at = name; *at; at++)
+        s = s * 1099511628211u + (unsigned char)*at;
+    if (v->strategy != FSDP_NO_SHARD)
+        p->reshard = (fsdp_reshard_when)draw(&s, 3);
+    if (m->parent && chance(&s, 50))
+        p->checkpointing = (fsdp_checkpointing)draw(&s, 3);
+    if (chance(&s, 30))
+        p->cpu_offload = !p->cpu_offload;
+}
 
 static fsdp_status open_model(engine *e, const variant *v)
 {
@@ -201,6 +217,8 @@ static fsdp_status open_model(engine *e, const variant *v)
     config.sync_each_micro_batch = c->sync;
     config.decay_vectors = c->decay_vectors;
     config.loss_scale = 64;
+    config.policy = v->policies ? draw_policy : NULL;
+    config.policy_context = (void *)(uintptr_t)v;
     config.cpu_offload = v->offload > 0;
     /* Where units are blocks and not merged; elsewhere all are offloaded. */
     bool named = strcmp(case_wraps[c->wrap], "block") == 0 && c->bucket_bytes == 0;

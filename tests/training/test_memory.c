@@ -454,6 +454,18 @@ static int below(draw *d, int n)
     return (int)((d->state >> 33) % (uint64_t)n);
 }
 
+/* A policy that follows from the unit's name and a seed. */
+static void any_policy(const fsdp_module *m, const char *name, fsdp_unit_policy *p, void *context)
+{
+    draw d = {(uint64_t)(uintptr_t)context};
+    for (; *name; name++)
+        d.state = d.state * 1099511628211u + (unsigned char)*name;
+    p->reshard = p->reshard == FSDP_RESHARD_NEVER ? p->reshard : (fsdp_reshard_when)below(&d, 3);
+    if (m->parent)
+        p->checkpointing = (fsdp_checkpointing)below(&d, 3);
+    p->cpu_offload = below(&d, 3) == 0;
+}
+
 /* Any combination that the library takes. */
 static run_case random_case(draw *d, int ranks, const int *weights)
 {
@@ -477,6 +489,10 @@ static run_case random_case(draw *d, int ranks, const int *weights)
     c.sync_each_micro_batch = below(d, 3) > 0;
     if (c.strategy != FSDP_NO_SHARD && !grouped && below(d, 2))
         c.shard_weights = weights;
+    if (below(d, 3) == 0) {
+        c.policy = any_policy;
+        c.policy_context = (void *)(uintptr_t)below(d, 1 << 20);
+    }
     return (run_case){.config = c,
                       .batch = 1 + below(d, 4),
                       .evaluated = below(d, 2) ? 1 + below(d, MOST_ROWS) : 0,

@@ -83,7 +83,7 @@ static void apply_to_modules(const fsdp_model *m, const wrap_result *wrapped, in
             continue;
         module->casts_inputs = m->config.cast_inputs;
         module->input_dtype = p->param_dtype;
-        if (p->checkpointing == before)
+        if (p->checkpointing == before || !module->parent) /* the root can be merged into another unit */
             continue;
         module->checkpoint = p->checkpointing != FSDP_CHECKPOINT_NONE;
         module->marked = p->checkpointing == FSDP_CHECKPOINT_SELECTIVE ? 1 : -1;
