@@ -74,13 +74,6 @@ FSDP_API fsdp_module *fsdp_module_add(void *parent, const char *name, void *chil
  * For NULL: this thread's last failure. */
 FSDP_API fsdp_status fsdp_module_check(const fsdp_module *m);
 
-typedef enum fsdp_init {
-    FSDP_INIT_ZERO,
-    FSDP_INIT_ONE,
-    FSDP_INIT_NORMAL,  /* standard deviation `scale` */
-    FSDP_INIT_UNIFORM, /* in [-scale, scale) */
-} fsdp_init;
-
 /* A parameter of module `m`, which owns it; `shape` is copied. Its initial value follows from the seed and its name.
  * NULL, and a broken module, when a size is not positive or memory runs out. */
 FSDP_API fsdp_parameter *fsdp_module_parameter(void *m, const char *name, int n_dims, const int64_t *shape,

@@ -11,13 +11,12 @@
 #ifndef FSDP_OPTIM_H
 #define FSDP_OPTIM_H
 
+#include <fsdp/optimizer_kind.h>
 #include <fsdp/shard.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-typedef enum fsdp_optimizer_kind { FSDP_ADAMW, FSDP_ADAM, FSDP_SGD } fsdp_optimizer_kind;
 
 typedef struct fsdp_optimizer_config {
     size_t size;

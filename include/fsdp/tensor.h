@@ -31,6 +31,14 @@ typedef struct fsdp_tensor fsdp_tensor;
 typedef struct fsdp_tape fsdp_tape;
 typedef struct fsdp_parameter fsdp_parameter;
 
+/* Initial values of a parameter. */
+typedef enum fsdp_init {
+    FSDP_INIT_ZERO,
+    FSDP_INIT_ONE,
+    FSDP_INIT_NORMAL,  /* standard deviation `scale` */
+    FSDP_INIT_UNIFORM, /* in [-scale, scale) */
+} fsdp_init;
+
 /* Number of dimensions. */
 FSDP_API int fsdp_tensor_dims(const fsdp_tensor *x);
 FSDP_API int64_t fsdp_tensor_size(const fsdp_tensor *x, int dim); /* dim may be negative: -1 is the last */

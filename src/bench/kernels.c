@@ -274,7 +274,7 @@ static void time_optimizer(bench_timer *t, const shapes *s)
                                        .gradient_scale = 1.0f};
     char shape[FSDP_BENCH_NAME];
     snprintf(shape, sizeof shape, "%lld parameters: a layer", (long long)n);
-    optimizer_args o = {.kind = OPTIMIZER_ADAMW,
+    optimizer_args o = {.kind = FSDP_ADAMW,
                         .n = n,
                         .decay = true,
                         .gradient = bench_timer_values(t, FSDP_F32, n).p,

@@ -51,7 +51,7 @@ fsdp_status bench_workload_find(const char *name, const bench_workload **out)
 const bench_workload *bench_workload_for(const device *d)
 {
     const bench_workload *w = NULL;
-    (void)bench_workload_find(strcmp(d->name, "cpu") == 0 ? "cpu-512" : "3.2-1b", &w);
+    (void)bench_workload_find(d->own_memory ? "3.2-1b" : "cpu-512", &w);
     return w;
 }
 

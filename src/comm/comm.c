@@ -26,10 +26,10 @@ static fsdp_status choose_backend(const comm_config *config, const comm_backend 
     };
     const char *name = config->backend;
     if (!name)
-        name = config->job.world_size == 1                                   ? "self"
-               : config->device && strcmp(config->device->name, "cuda") == 0 ? "nccl"
-               : config->job.world_size == config->job.local_world_size      ? "shm"
-                                                                             : "mpi";
+        name = config->job.world_size == 1                              ? "self"
+               : config->device && config->device->own_memory           ? "nccl"
+               : config->job.world_size == config->job.local_world_size ? "shm"
+                                                                        : "mpi";
     for (size_t i = 0; i < sizeof backends / sizeof *backends; i++) {
         if (strcmp(backends[i]->name, name) == 0) {
             *out = backends[i];

@@ -36,7 +36,7 @@ static fsdp_status run_on_device(device *d, comm_request *r)
 bool self_enqueues(const comm_request *r)
 {
     const device *d = r->group->comm->config.device;
-    return r->group->size == 1 && d && r->op.stream && strcmp(d->name, "cpu") != 0;
+    return r->group->size == 1 && d && r->op.stream && d->own_memory;
 }
 
 fsdp_status self_run(comm_request *r)

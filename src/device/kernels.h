@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include <fsdp/dtype.h>
+#include <fsdp/optimizer_kind.h>
 #include <fsdp/status.h>
 
 struct stream;
@@ -439,14 +440,12 @@ typedef struct halves_args {
     bool join;
 } halves_args;
 
-typedef enum optimizer_kind { OPTIMIZER_ADAMW, OPTIMIZER_ADAM, OPTIMIZER_SGD } optimizer_kind;
-
 /* One pass over a flat range: parameters, moments, and the low-precision copy that the next gather reads.
  * ADAM adds weight_decay * parameter to the gradient, ADAMW decays the parameter itself. SGD uses moment1 when momentum
  * != 0 (its first step, bias_correction1 == 1, starts the buffer with the gradient). `decay` false: weight_decay counts
  * as 0. */
 typedef struct optimizer_args {
-    optimizer_kind kind;
+    fsdp_optimizer_kind kind;
     int64_t n;
     bool decay;
     float *parameter;      /* fp32 master */

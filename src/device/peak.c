@@ -44,7 +44,7 @@ static bool has_word(const char *text, size_t length, const char *word)
 
 double peak_tflops(const device *d, fsdp_dtype dtype)
 {
-    if (strcmp(d->name, "cpu") == 0)
+    if (!d->own_memory)
         return 0;
     size_t length = strcspn(d->description, "("); /* the name comes first */
     for (size_t i = 0; i < sizeof devices / sizeof *devices; i++)
@@ -109,7 +109,7 @@ static fsdp_status time_product(device *d, stream *s, const gemm_args *a, double
 
 fsdp_status peak_measure_products(device *d, stream *s, fsdp_dtype dtype, double *tflops)
 {
-    int64_t side = strcmp(d->name, "cpu") == 0 ? CPU_SIDE : GPU_SIDE, n = side * side;
+    int64_t side = !d->own_memory ? CPU_SIDE : GPU_SIDE, n = side * side;
     size_t bytes = (size_t)n * fsdp_dtype_size(dtype), whole_bytes = (size_t)n * sizeof(float), workspace_bytes;
     void *matrices = NULL, *whole = NULL;
     gemm_args a = {.transpose_b = true, .m = side, .n = side, .k = side, .alpha = 1, .batch = 1};
@@ -147,7 +147,7 @@ static fsdp_status copy_by_device(device *d, stream *s, const void *args)
 /* The better of the device's own copy and of the kernel that uses all threads. */
 fsdp_status peak_measure_copy(device *d, stream *s, double *gigabytes)
 {
-    size_t bytes = strcmp(d->name, "cpu") == 0 ? cpu_copy_bytes : gpu_copy_bytes;
+    size_t bytes = !d->own_memory ? cpu_copy_bytes : gpu_copy_bytes;
     double by_kernel, by_device;
     void *memory = NULL;
     FSDP_TRY(d->allocate(d, MEMORY_DEVICE, 2 * bytes, &memory));

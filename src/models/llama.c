@@ -256,7 +256,7 @@ fsdp_status fsdp_llama_new(const fsdp_llama_config *config, fsdp_module **out)
     fsdp_parameter *normal[] = {fsdp_module_weight(m->embedding), fsdp_module_weight(m->head)};
     for (int i = 0; i < 2; i++) {
         if (normal[i]) {
-            normal[i]->init = INIT_NORMAL;
+            normal[i]->init = FSDP_INIT_NORMAL;
             normal[i]->init_scale = c->init_deviation;
         }
     }

@@ -166,7 +166,7 @@ fsdp_parameter *fsdp_module_parameter(void *module, const char *name, int n_dims
     p->dtype = p->grad_dtype = FSDP_F32;
     p->trainable = true;
     p->decay = n_dims >= 2;
-    p->init = (parameter_init)init;
+    p->init = init;
     p->init_scale = scale;
     p->group_head = p;
     p->index = p->unit = -1;
@@ -177,7 +177,7 @@ void fsdp_parameter_set_init(fsdp_parameter *p, fsdp_init init, float scale)
 {
     if (!p)
         return;
-    p->init = (parameter_init)init;
+    p->init = init;
     p->init_scale = scale;
 }
 
@@ -400,11 +400,11 @@ fsdp_buffer *module_find_buffer(const module_contents *contents, const char *nam
 void parameter_initial_values(const fsdp_parameter *p, uint64_t seed, int64_t first, int64_t n, float *out)
 {
     rng_key key = rng_key_fold_text(rng_key_make(seed), p->name);
-    if (p->init == INIT_NORMAL)
+    if (p->init == FSDP_INIT_NORMAL)
         rng_fill_normal(key, (uint64_t)first, n, 0, p->init_scale, out);
-    else if (p->init == INIT_UNIFORM)
+    else if (p->init == FSDP_INIT_UNIFORM)
         rng_fill_uniform(key, (uint64_t)first, n, -p->init_scale, p->init_scale, out);
     else
         for (int64_t i = 0; i < n; i++)
-            out[i] = p->init == INIT_ONE ? 1 : 0;
+            out[i] = p->init == FSDP_INIT_ONE ? 1 : 0;
 }

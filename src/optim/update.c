@@ -119,15 +119,13 @@ void update_scalars(const update *u, float lr, int64_t step, optimizer_scalars *
 
 fsdp_status update_apply(update *u, int index, stream *s, const optimizer_scalars *scalars)
 {
-    static const optimizer_kind kinds[] = {
-        [FSDP_ADAMW] = OPTIMIZER_ADAMW, [FSDP_ADAM] = OPTIMIZER_ADAM, [FSDP_SGD] = OPTIMIZER_SGD};
     const update_range *r = &u->ranges[index];
     const int64_t cut[] = {0, r->decay_end, r->n};
     for (int part = 0; part < 2; part++) {
         int64_t first = cut[part], n = cut[part + 1] - cut[part];
         if (n == 0)
             continue;
-        optimizer_args a = {.kind = kinds[u->config.kind],
+        optimizer_args a = {.kind = u->config.kind,
                             .n = n,
                             .decay = part == 0,
                             .parameter = r->parameter ? r->parameter + first : NULL,

@@ -125,7 +125,7 @@ fsdp_status model_state_create(fsdp_model *m, fsdp_optimizer *o, model_state **o
     }
     s->model = m;
     s->optimizer = o;
-    s->on_host = strcmp(m->dev->name, "cpu") == 0;
+    s->on_host = !m->dev->own_memory;
     s->state = (ckpt_state)CKPT_STATE_INIT;
     list_tensors(s, moments, at);
     list_slices(s, moments, at);

@@ -5,8 +5,6 @@
 
 #include <fsdp/tensor.h>
 
-typedef enum parameter_init { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_UNIFORM } parameter_init;
-
 struct fsdp_parameter {
     const char *name; /* full name, "model.layers.0.mlp.up_proj.weight" */
     int n_dims;
@@ -16,7 +14,7 @@ struct fsdp_parameter {
     fsdp_dtype grad_dtype; /* of `grad`: what the kernels write */
     bool trainable;
     bool decay; /* weight decay applies */
-    parameter_init init;
+    fsdp_init init;
     float init_scale; /* standard deviation, or bound of the uniform distribution */
 
     /* Members of a group lie packed one after another, in this order, so that one gemm serves them (q|k|v). NULL:

@@ -51,7 +51,7 @@ fsdp_status utilization_peak(fsdp_world *world, fsdp_dtype dtype, double *flops)
 {
     comm_group *all = comm_world(world->comm);
     *flops = 0;
-    if (strcmp(world->dev->name, "cpu") != 0) {
+    if (world->dev->own_memory) {
         *flops = peak_tflops(world->dev, dtype) * 1e12;
     } else {
         FSDP_TRY(comm_all_reduce_f64(all, "start of measuring", 0, COMM_SUM, flops, 1)); /* together */

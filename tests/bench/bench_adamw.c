@@ -36,7 +36,7 @@ static fsdp_status update(device *d, stream *s, const arrays *a, bool copy)
                                        .bias_correction1 = 0.1f,
                                        .bias_correction2 = 0.05f,
                                        .gradient_scale = 1.0f};
-    optimizer_args o = {.kind = OPTIMIZER_ADAMW,
+    optimizer_args o = {.kind = FSDP_ADAMW,
                         .n = a->n,
                         .decay = true,
                         .parameter = a->parameter,

@@ -233,7 +233,7 @@ static void bench_flat(bench *b)
                                  .bias_correction1 = 0.1f,
                                  .bias_correction2 = 0.05f,
                                  .gradient_scale = 1.0f};
-    optimizer_args o = {.kind = OPTIMIZER_ADAMW,
+    optimizer_args o = {.kind = FSDP_ADAMW,
                         .n = PARAMETERS,
                         .decay = true,
                         .parameter = values(b, FSDP_F32, PARAMETERS).p,

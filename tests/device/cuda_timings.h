@@ -252,7 +252,7 @@ static inline void time_flat(timing *t)
                                  .bias_correction1 = 0.5f,
                                  .bias_correction2 = 0.5f,
                                  .gradient_scale = 1};
-    optimizer_args o = {.kind = OPTIMIZER_ADAMW, .n = PARAMETERS, .decay = true};
+    optimizer_args o = {.kind = FSDP_ADAMW, .n = PARAMETERS, .decay = true};
     o.parameter = bench_floats(b, PARAMETERS, 1);
     o.gradient = bench_floats(b, PARAMETERS, 1);
     o.moment1 = bench_floats(b, PARAMETERS, 1);

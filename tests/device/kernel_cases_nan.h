@@ -167,7 +167,7 @@ static void case_halves_of_nan(kernel_check *c)
 
     optimizer_scalars numbers = {
         .lr = 0.1f, .eps = 1e-5f, .bias_correction1 = 1, .bias_correction2 = 1, .gradient_scale = NAN};
-    optimizer_args step = {.kind = OPTIMIZER_ADAMW,
+    optimizer_args step = {.kind = FSDP_ADAMW,
                            .n = N,
                            .gradient = g.device,
                            .moment1 = m.device,

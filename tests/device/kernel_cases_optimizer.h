@@ -15,11 +15,11 @@ static void optimizer_reference(const optimizer_args *a, const optimizer_scalars
     double decay = a->decay ? (double)h->weight_decay : 0.0, lr = (double)h->lr;
     for (int64_t i = 0; i < a->n; i++) {
         double g = gradient[i] * (double)h->gradient_scale;
-        if (a->kind == OPTIMIZER_ADAMW)
+        if (a->kind == FSDP_ADAMW)
             s->p[i] *= 1.0 - lr * decay;
         else
             g += decay * s->p[i];
-        if (a->kind == OPTIMIZER_SGD) {
+        if (a->kind == FSDP_SGD) {
             if (h->momentum != 0.0f)
                 g = s->m[i] = h->bias_correction1 == 1.0f ? g : (double)h->momentum * s->m[i] + g;
             s->p[i] -= lr * g;
@@ -32,7 +32,7 @@ static void optimizer_reference(const optimizer_args *a, const optimizer_scalars
     }
 }
 
-static void optimizer_one(kernel_check *c, optimizer_kind kind, int64_t n, bool decay, float momentum)
+static void optimizer_one(kernel_check *c, fsdp_optimizer_kind kind, int64_t n, bool decay, float momentum)
 {
     operand p = check_random(c, FSDP_F32, n, 1), copy = check_random(c, c->dtype, n, 1);
     double *zeros = check_doubles(c, n);
@@ -57,7 +57,7 @@ static void optimizer_one(kernel_check *c, optimizer_kind kind, int64_t n, bool 
                                .bias_correction1 = (float)(1.0 - pow(0.9, step)),
                                .bias_correction2 = (float)(1.0 - pow(0.95, step)),
                                .gradient_scale = 0.5f};
-        if (kind == OPTIMIZER_SGD)
+        if (kind == FSDP_SGD)
             h.bias_correction1 = step == 1 ? 1.0f : 0.5f;
         a.gradient = g.device;
         optimizer_reference(&a, &h, g.host, &s);
@@ -79,10 +79,10 @@ static void case_optimizer(kernel_check *c)
     const int64_t sizes[] = {1, 17, 1025, 20011};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         for (int decay = 0; decay < 2; decay++) {
-            optimizer_one(c, OPTIMIZER_ADAMW, sizes[i], decay, 0.0f);
-            optimizer_one(c, OPTIMIZER_ADAM, sizes[i], decay, 0.0f);
-            optimizer_one(c, OPTIMIZER_SGD, sizes[i], decay, 0.0f);
-            optimizer_one(c, OPTIMIZER_SGD, sizes[i], decay, 0.9f);
+            optimizer_one(c, FSDP_ADAMW, sizes[i], decay, 0.0f);
+            optimizer_one(c, FSDP_ADAM, sizes[i], decay, 0.0f);
+            optimizer_one(c, FSDP_SGD, sizes[i], decay, 0.0f);
+            optimizer_one(c, FSDP_SGD, sizes[i], decay, 0.9f);
         }
     }
 }

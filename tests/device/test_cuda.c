@@ -377,7 +377,7 @@ static void masters_as_halves_are_updated_like_whole_ones(void **state)
     MUST(gpu->copy(b.s, at, &numbers, sizeof numbers));
     halves_args split = {.n = N, .whole = memory[0], .high = high, .low = low};
     MUST(gpu->halves(b.s, &split));
-    optimizer_args a = {.kind = OPTIMIZER_ADAMW,
+    optimizer_args a = {.kind = FSDP_ADAMW,
                         .n = N,
                         .decay = true,
                         .parameter = memory[0],

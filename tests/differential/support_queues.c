@@ -421,6 +421,7 @@ static fsdp_status device_open(device *real, uint64_t seed, device **out)
     d->kernels = queued_kernels;
     d->base = *real;
     d->base.name = "queued";
+    d->base.own_memory = true; /* treated as a GPU: the host does not touch what queues work on */
     d->base.kernels = &d->kernels;
     d->base.allocate = queued_allocate;
     d->base.release = queued_release;

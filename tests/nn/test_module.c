@@ -261,11 +261,13 @@ static void layers_are_initialised_as_in_pytorch(void **state)
     fsdp_module *linear = fsdp_linear_new(16, 5, true),
                 *conv = fsdp_conv2d_new(4, 5, (fsdp_window){2, 2, 1, 1, 0, 0}, true);
     fsdp_module *embedding = fsdp_embedding_new(7, 5), *norm = fsdp_rmsnorm_new(5, 1e-5f);
-    assert_true(fsdp_module_weight(linear)->init == INIT_UNIFORM && fsdp_module_weight(linear)->init_scale == 0.25f);
-    assert_true(linear->parameters[1]->init == INIT_UNIFORM && linear->parameters[1]->init_scale == 0.25f);
+    assert_true(fsdp_module_weight(linear)->init == FSDP_INIT_UNIFORM &&
+                fsdp_module_weight(linear)->init_scale == 0.25f);
+    assert_true(linear->parameters[1]->init == FSDP_INIT_UNIFORM && linear->parameters[1]->init_scale == 0.25f);
     assert_true(fsdp_module_weight(conv)->init_scale == 0.25f); /* 1 / sqrt(4 * 2 * 2) */
-    assert_true(fsdp_module_weight(embedding)->init == INIT_NORMAL && fsdp_module_weight(embedding)->init_scale == 1);
-    assert_true(fsdp_module_weight(norm)->init == INIT_ONE);
+    assert_true(fsdp_module_weight(embedding)->init == FSDP_INIT_NORMAL &&
+                fsdp_module_weight(embedding)->init_scale == 1);
+    assert_true(fsdp_module_weight(norm)->init == FSDP_INIT_ONE);
     assert_null(fsdp_module_weight((fsdp_module[]){{.module_class = &box_class}}));
     fsdp_module_free(linear);
     fsdp_module_free(conv);

@@ -285,7 +285,7 @@ static large_range update_in_pieces(state *s, const float *start, const float *g
     for (int i = 0; i < 2; i++)
         r.moments[i] = numbers(LARGE, sizeof(float));
     for (int64_t first = 0; first < LARGE; first += piece) {
-        optimizer_args a = {.kind = OPTIMIZER_ADAMW,
+        optimizer_args a = {.kind = FSDP_ADAMW,
                             .n = first + piece < LARGE ? piece : LARGE - first,
                             .decay = true,
                             .parameter = r.parameter + first,

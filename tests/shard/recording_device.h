@@ -424,6 +424,7 @@ static inline fsdp_status recording_device_open(device *real, device **out)
     d->real = real;
     d->base = *real;
     d->base.name = "recording";
+    d->base.own_memory = true; /* treated as a GPU: nothing of the host is read by recorded work */
     d->kernels = recording_kernels;
     d->base.kernels = &d->kernels;
     d->base.allocate = recording_allocate;

@@ -85,7 +85,7 @@ static fsdp_status nccl_open(comm *c)
     c->state = w;
     pthread_mutex_init(&w->lock, NULL);
     pthread_mutex_init(&w->calls, NULL);
-    if (!c->config.device || strcmp(c->config.device->name, "cuda") != 0)
+    if (!c->config.device || !c->config.device->gpu)
         return error_set(FSDP_ERR_INPUT, "backend nccl is for --device cuda; use shm or mpi between CPUs");
     FSDP_TRY(open_library(w));
     if (c->rank == 0)

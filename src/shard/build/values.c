@@ -238,8 +238,8 @@ static fsdp_status initialize_slice(fsdp_model *m, const model_slice *slice, voi
     const unit_segment *segment = slice->segment;
     bool passes = segment->low || segment->host_copy;
     int64_t most = passes ? (int64_t)(m->norm_blocks_bytes / sizeof(float)) : slice->n;
-    bool normal = p->init == INIT_NORMAL;
-    if (p->init == INIT_ZERO)
+    bool normal = p->init == FSDP_INIT_NORMAL;
+    if (p->init == FSDP_INIT_ZERO)
         return FSDP_OK; /* as all masters were before */
     for (int64_t done = 0, n; done < slice->n; done += n) {
         n = min_i64(most, slice->n - done);
@@ -253,7 +253,8 @@ static fsdp_status initialize_slice(fsdp_model *m, const model_slice *slice, voi
                               .b = p->init_scale,
                               .out = out};
         fill_args ones = {.n = n, .alpha = 1, .out = {out, FSDP_F32}};
-        FSDP_TRY(p->init == INIT_ONE ? m->dev->kernels->fill(m->compute, &ones) : m->dev->random(m->compute, &values));
+        FSDP_TRY(p->init == FSDP_INIT_ONE ? m->dev->kernels->fill(m->compute, &ones)
+                                          : m->dev->random(m->compute, &values));
         if (segment->low) {
             halves_args halves = {
                 .n = n, .whole = out, .high = (uint16_t *)segment->copy + at, .low = segment->low + at};

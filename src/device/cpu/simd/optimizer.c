@@ -14,7 +14,7 @@
 /* What a step does, with everything that does not depend on the element worked out beforehand. */
 typedef struct update {
     const optimizer_args *args;
-    optimizer_kind kind;
+    fsdp_optimizer_kind kind;
     float lr, beta1, beta2, eps, momentum, gradient_scale;
     float keep;       /* AdamW: factor on the parameter */
     float l2;         /* Adam, SGD: share of the parameter added to the gradient */
@@ -28,7 +28,7 @@ static update update_prepare(const optimizer_args *a)
 {
     const optimizer_scalars *n = a->scalars;
     float decay = a->decay ? n->weight_decay : 0.0f;
-    bool adamw = a->kind == OPTIMIZER_ADAMW;
+    bool adamw = a->kind == FSDP_ADAMW;
     return (update){
         .args = a,
         .kind = a->kind,
@@ -40,8 +40,8 @@ static update update_prepare(const optimizer_args *a)
         .gradient_scale = n->gradient_scale,
         .keep = adamw ? 1.0f - n->lr * decay : 1.0f,
         .l2 = adamw ? 0.0f : decay,
-        .step_size = a->kind == OPTIMIZER_SGD ? n->lr : n->lr / n->bias_correction1,
-        .root_scale = a->kind == OPTIMIZER_SGD ? 1.0f : 1.0f / sqrtf(n->bias_correction2),
+        .step_size = a->kind == FSDP_SGD ? n->lr : n->lr / n->bias_correction1,
+        .root_scale = a->kind == FSDP_SGD ? 1.0f : 1.0f / sqrtf(n->bias_correction2),
         .first = n->bias_correction1 == 1.0f,
     };
 }
@@ -140,7 +140,7 @@ static void update_span(const update *u, int64_t first)
     const optimizer_args *a = u->args;
     int64_t n = min_i64(SPAN, a->n - first);
     float *moment1 = a->moment1 ? a->moment1 + first : NULL;
-    if (u->kind == OPTIMIZER_SGD)
+    if (u->kind == FSDP_SGD)
         sgd_span(u, n, a->parameter + first, a->gradient + first, moment1);
     else
         adam_span(u, n, a->parameter + first, a->gradient + first, moment1, a->moment2 + first);

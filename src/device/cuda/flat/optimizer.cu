@@ -33,11 +33,11 @@ static __device__ __forceinline__ void update(const step &s, float &parameter, f
                                               float &moment2)
 {
     gradient *= s.scale;
-    if (KIND == OPTIMIZER_ADAMW)
+    if (KIND == FSDP_ADAMW)
         parameter -= s.lr * s.decay * parameter;
     else
         gradient += s.decay * parameter;
-    if (KIND == OPTIMIZER_SGD) {
+    if (KIND == FSDP_SGD) {
         if (s.momentum != 0.0f) {
             moment1 = s.first ? gradient : s.momentum * moment1 + gradient;
             gradient = moment1;
@@ -134,7 +134,7 @@ template <int KIND, int V, bool HALVES> __global__ void __launch_bounds__(THREAD
     if (a.scalars->skip)
         return;
     const step s = read_step(a);
-    const bool has1 = KIND != OPTIMIZER_SGD || s.momentum != 0.0f, has2 = KIND != OPTIMIZER_SGD;
+    const bool has1 = KIND != FSDP_SGD || s.momentum != 0.0f, has2 = KIND != FSDP_SGD;
     for (int64_t i = (blockIdx.x * (int64_t)THREADS + threadIdx.x) * V; i < a.n;
          i += (int64_t)gridDim.x * THREADS * V) {
         alignas(16) float p[V], g[V], m[V], v[V];
@@ -206,12 +206,12 @@ template <int KIND> static cudaError_t start_kind(const launch *l, const optimiz
 extern "C" cudaError_t launch_optimizer(const launch *l, const optimizer_args *a)
 {
     switch (a->kind) {
-    case OPTIMIZER_ADAMW:
-        return start_kind<OPTIMIZER_ADAMW>(l, a);
-    case OPTIMIZER_ADAM:
-        return start_kind<OPTIMIZER_ADAM>(l, a);
-    case OPTIMIZER_SGD:
-        return start_kind<OPTIMIZER_SGD>(l, a);
+    case FSDP_ADAMW:
+        return start_kind<FSDP_ADAMW>(l, a);
+    case FSDP_ADAM:
+        return start_kind<FSDP_ADAM>(l, a);
+    case FSDP_SGD:
+        return start_kind<FSDP_SGD>(l, a);
     }
     return cudaErrorInvalidValue;
 }
