@@ -15,6 +15,7 @@
 #include <fsdp/operation.h>
 #include <fsdp/ops.h>
 #include <fsdp/optim.h>
+#include <fsdp/optimizer_kind.h>
 #include <fsdp/shard.h>
 #include <fsdp/state.h>
 #include <fsdp/status.h>
