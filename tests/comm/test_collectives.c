@@ -538,7 +538,7 @@ static void one_rank_on_a_device_enqueues_as_it_starts(void **state)
     (void)state;
     static const comm_progress ways[] = {COMM_PROGRESS_INLINE, COMM_PROGRESS_THREAD};
     kernel_table kernels = {.axpby = count_sum};
-    device dev = {.name = "counting", .kernels = &kernels};
+    device dev = {.name = "counting", .own_memory = true, .kernels = &kernels};
     float from[4] = {0}, to[4] = {0};
     comm_span span = {.send = {from, FSDP_F32}, .recv = {to, FSDP_F32}, .count = 4};
     comm_op op = {.label = "sum", .n_spans = 1, .spans = &span, .stream = (stream *)(void *)&dev};

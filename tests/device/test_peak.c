@@ -13,7 +13,7 @@
 
 static double peak_of(const char *name, fsdp_dtype dtype)
 {
-    device d = {.name = "cuda"};
+    device d = {.name = "cuda", .own_memory = true};
     snprintf(d.description, sizeof d.description, "%s (compute capability 9.0, A100 L4 H200), cuBLASLt", name);
     return peak_tflops(&d, dtype);
 }
