@@ -58,7 +58,11 @@ if(FSDP_HAVE_CUDA)
   add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:-lineinfo;-Werror=all-warnings>"
                       "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${host_flags}>")
   # Random numbers have the host's bits: no contraction there either.
-  set_source_files_properties(${CMAKE_SOURCE_DIR}/src/device/cuda/random.cu PROPERTIES COMPILE_OPTIONS -fmad=false)
+  set(random_numbers ${CMAKE_SOURCE_DIR}/src/device/cuda/flat/random.cu)
+  if(NOT EXISTS ${random_numbers})
+    message(FATAL_ERROR "CUDA: ${random_numbers} is gone; its options would be lost without a word")
+  endif()
+  set_source_files_properties(${random_numbers} PROPERTIES COMPILE_OPTIONS -fmad=false)
   find_library(CUDNN_LIBRARY cudnn ${cuda_hints})
   find_path(CUDNN_INCLUDE cudnn.h ${cuda_hints})
   find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 ${cuda_hints})
