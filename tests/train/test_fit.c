@@ -237,12 +237,19 @@ static void draw_flags(draw *d, words *w)
                             : "--shard_weights=4,1,1,2");
 }
 
+/* Where CUDA is built in, every plan for a described GPU compiles cuDNN's plans, a second each. */
+#ifdef FSDP_WITH_CUDA
+enum { RANDOM_FLAGS = 20 };
+#else
+enum { RANDOM_FLAGS = 120 };
+#endif
+
 /* Planned again with the flags that were named, the named total comes out to the byte, and is within the limit. */
 static void flags_that_fit_say_what_they_take_to_the_byte(void **state)
 {
     (void)state;
     int found = 0, offloaded = 0;
-    for (int seed = 1; seed <= 120; seed++) {
+    for (int seed = 1; seed <= RANDOM_FLAGS; seed++) {
         draw d = {(uint64_t)seed * 7919};
         words w = {.n = 0};
         (void)below(&d, 2);
@@ -281,7 +288,7 @@ static void flags_that_fit_say_what_they_take_to_the_byte(void **state)
         json_decref(chosen);
     }
     print_message("%d fit, %d of them with activations on the host\n", found, offloaded);
-    assert_true(found > 60 && offloaded > 5);
+    assert_true(found > RANDOM_FLAGS / 2 && offloaded >= RANDOM_FLAGS / 20);
 }
 
 static void the_fewest_ranks_are_named(void **state)
