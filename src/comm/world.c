@@ -151,7 +151,8 @@ const char *fsdp_world_backend(const fsdp_world *w)
 
 void fsdp_world_abort(fsdp_world *w)
 {
-    comm_abort(w->comm, fsdp_last_error());
+    if (w)
+        comm_abort(w->comm, fsdp_last_error());
 }
 
 fsdp_status fsdp_describe_cpu(const char *products, char *text, size_t bytes)
