@@ -18,28 +18,7 @@
 #include "format/hub.h"
 #include "format/safetensors_writer.h"
 #include "format/token_file.h"
-
-static char log_lines[4096];
-
-static void keep_line(void *context, log_level level, const char *line)
-{
-    (void)context;
-    if (level >= LOG_WARNING)
-        snprintf(log_lines + strlen(log_lines), sizeof log_lines - strlen(log_lines), "%s\n", line);
-}
-
-static int setup(void **state)
-{
-    log_lines[0] = '\0';
-    log_set_sink(keep_line, NULL, LOG_WARNING);
-    return scratch_setup(state);
-}
-
-static int teardown(void **state)
-{
-    log_set_sink(NULL, NULL, LOG_ERROR);
-    return scratch_teardown(state);
-}
+#include "data/log_lines.h"
 
 static fsdp_tokenizer *bytes(void)
 {
@@ -640,7 +619,7 @@ static void what_gives_no_sample_is_one_clear_error(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, log_lines_setup, log_lines_teardown)
     const struct CMUnitTest tests[] = {
         TEST(text_is_packed_with_end_tokens_and_the_rest_is_left),
         TEST(records_come_from_plain_and_compressed_jsonl),

@@ -15,28 +15,7 @@
 #include "base/scratch.h"
 #include "data/files.h"
 #include "data/source.h"
-
-static char log_lines[4096];
-
-static void keep_line(void *context, log_level level, const char *line)
-{
-    (void)context;
-    if (level >= LOG_WARNING)
-        snprintf(log_lines + strlen(log_lines), sizeof log_lines - strlen(log_lines), "%s\n", line);
-}
-
-static int setup(void **state)
-{
-    log_lines[0] = '\0';
-    log_set_sink(keep_line, NULL, LOG_WARNING);
-    return scratch_setup(state);
-}
-
-static int teardown(void **state)
-{
-    log_set_sink(NULL, NULL, LOG_ERROR);
-    return scratch_teardown(state);
-}
+#include "data/log_lines.h"
 
 /* The files that `name` (in the scratch folder) stands for, by their paths inside `name`'s folder, joined by spaces. */
 static void expect(void **state, const char *name, fsdp_dataset_part part, const char *expected)
@@ -245,7 +224,7 @@ static void deep_folders_are_read_or_refused_never_left_out(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, log_lines_setup, log_lines_teardown)
     const struct CMUnitTest tests[] = {
         TEST(outer_folders_say_nothing_of_the_part),
         TEST(words_of_names_say_the_part_and_parts_of_words_do_not),
