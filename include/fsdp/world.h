@@ -90,7 +90,7 @@ FSDP_API fsdp_status fsdp_world_all_reduce_i64(fsdp_world *w, fsdp_group *group,
  * group's size. */
 FSDP_API fsdp_status fsdp_world_all_gather(fsdp_world *w, fsdp_group *group, const void *mine, size_t bytes, void *all);
 
-/* Ends the job on all ranks with this rank's last error: their waits end at once. */
+/* Ends the job on all ranks with this rank's last error: their waits end at once. NULL is legal. */
 FSDP_API void fsdp_world_abort(fsdp_world *w);
 
 /* A string for --version: the CPU, and how it multiplies matrices. */

@@ -116,6 +116,13 @@ static void ranks_that_call_different_things_are_told(void **state)
     assert_true(failed[0] && failed[1]);
 }
 
+static void a_world_that_was_never_opened_may_be_given_up_and_closed(void **state)
+{
+    (void)state;
+    fsdp_world_abort(NULL);
+    fsdp_world_close(NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -123,6 +130,7 @@ int main(void)
         cmocka_unit_test(values_longer_than_one_message_arrive_whole),
         cmocka_unit_test(groups_talk_among_themselves),
         cmocka_unit_test(ranks_that_call_different_things_are_told),
+        cmocka_unit_test(a_world_that_was_never_opened_may_be_given_up_and_closed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
