@@ -8,7 +8,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "ckpt/save.h"
+#include "ckpt/save/save.h"
 #include "nn/module.h"
 #include "observe/units.h"
 #include "optim/update.h"

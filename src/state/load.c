@@ -6,8 +6,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "ckpt/load.h"
-#include "ckpt/save_task.h"
+#include "ckpt/load/load.h"
+#include "ckpt/save/save_task.h"
 #include "state/state_internal.h"
 
 /* The scalars of a checkpoint, read and checked before any is used. */

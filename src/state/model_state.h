@@ -2,7 +2,7 @@
 #ifndef STATE_MODEL_STATE_H
 #define STATE_MODEL_STATE_H
 
-#include "ckpt/state.h"
+#include "ckpt/format/state.h"
 #include "shard/step/optimizer.h"
 
 typedef struct model_state model_state;

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "ckpt/save_task.h"
+#include "ckpt/save/save_task.h"
 #include "state/state_internal.h"
 
 /* ---- What a save says beside tensors ---- */

@@ -5,7 +5,7 @@
 #include <fsdp/state.h>
 
 #include "base/json.h"
-#include "ckpt/state.h"
+#include "ckpt/format/state.h"
 
 /* What the saves that follow say about the model and the job. All borrowed, until the next call of this. */
 typedef struct state_notes {

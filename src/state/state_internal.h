@@ -2,7 +2,7 @@
 #ifndef STATE_STATE_INTERNAL_H
 #define STATE_STATE_INTERNAL_H
 
-#include "ckpt/save.h"
+#include "ckpt/save/save.h"
 #include "state/model_state.h"
 #include "state/state.h"
 #include "state/values.h"

@@ -1,5 +1,6 @@
 /* Weights by names from files of any kind into a sharded model: which name of the file each tensor of the model has,
- * and which tensors of the file may be left over. Every name is checked before the first value is read (ckpt/match.c).
+ * and which tensors of the file may be left over. Every name is checked before the first value is read
+ * (ckpt/load/match.c).
  */
 #include "state/weights.h"
 
@@ -11,10 +12,10 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/sized.h"
-#include "ckpt/load.h"
-#include "ckpt/report.h"
-#include "ckpt/save_task.h"
-#include "ckpt/source.h"
+#include "ckpt/load/load.h"
+#include "ckpt/commands/report.h"
+#include "ckpt/save/save_task.h"
+#include "ckpt/load/source.h"
 #include "shard/model.h"
 #include "state/model_state.h"
 

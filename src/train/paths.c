@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "ckpt/save.h"
+#include "ckpt/save/save.h"
 
 /* Cuts the last name off; leaves "." of a relative path with one name, "/" at the root. */
 static void cut_name(char *path)

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "ckpt/directory.h"
+#include "ckpt/save/directory.h"
 #include "train/paths.h"
 
 static bool has_file(const char *folder, const char *name)

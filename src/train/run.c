@@ -12,7 +12,7 @@
 #include "base/file.h"
 #include "base/printable.h"
 #include "base/sized.h"
-#include "ckpt/report.h"
+#include "ckpt/commands/report.h"
 #include "format/hub.h"
 #include "train/agree.h"
 #include "plan/fit.h"

@@ -21,8 +21,8 @@
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/file.h"
-#include "ckpt/load.h"
-#include "ckpt/save.h"
+#include "ckpt/load/load.h"
+#include "ckpt/save/save.h"
 
 enum { MAX_TENSORS = 4096, MAX_ROUNDS = 51, BLOCK_BYTES = 4 << 20 };
 /* What is saved once is read so often: the first time the page cache may get memory that a virtual machine must get

@@ -11,9 +11,9 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/hash.h"
-#include "ckpt/directory.h"
-#include "ckpt/load.h"
-#include "ckpt/save.h"
+#include "ckpt/save/directory.h"
+#include "ckpt/load/load.h"
+#include "ckpt/save/save.h"
 #include "comm/ranks.h"
 
 enum { FIXTURE_TENSORS = 64, FIXTURE_SLICES = 512, FIXTURE_BLOCK = 64 };

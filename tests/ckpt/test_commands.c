@@ -5,7 +5,7 @@
 #include <math.h>
 #include <sys/stat.h>
 
-#include "ckpt/source.h"
+#include "ckpt/load/source.h"
 #include "format/model_folder.h"
 
 static void assert_has(const char *text, const char *part)

@@ -11,7 +11,7 @@
 #include <inttypes.h>
 
 #include "ckpt/faults.h"
-#include "ckpt/owner.h"
+#include "ckpt/save/owner.h"
 
 enum { MAX_KEPT = 128, N_OPERATIONS = 25, MOST_RANKS = 3, LOCAL_RANKS = 2 };
 

@@ -2,7 +2,7 @@
  * write are the fuzzer's (tests/fuzz/fuzz_manifest.c). */
 #include "ckpt/fixture.h"
 
-#include "ckpt/manifest.h"
+#include "ckpt/format/manifest.h"
 
 #define HEAD "{\"format\": \"fsdp-checkpoint\", \"version\": 1, \"kind\": \"sharded\", \"step\": 3, \"world_size\": 2, "
 #define FILES "\"files\": [{\"name\": \"rank-00000.safetensors\", \"bytes\": 100}], "

@@ -6,7 +6,7 @@
 #include <fsdp/checkpoint.h>
 #include <sys/stat.h>
 
-#include "ckpt/owner.h"
+#include "ckpt/save/owner.h"
 
 /* ---- A save that stands still until it is told to go on ---- */
 

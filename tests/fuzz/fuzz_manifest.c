@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/manifest.h"
+#include "ckpt/format/manifest.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

@@ -15,8 +15,8 @@
 
 #include "base/error.h"
 #include "base/hash.h"
-#include "ckpt/load.h"
-#include "ckpt/save.h"
+#include "ckpt/load/load.h"
+#include "ckpt/save/save.h"
 #include "shard/offload/offload.h"
 #include "state/model_state.h"
 #include "training/support_ranks.h"

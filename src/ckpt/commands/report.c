@@ -1,0 +1,122 @@
+/* Shared by show, verify, diff, export, import, reshard and prune. */
+#include "ckpt/commands/report.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/printable.h"
+
+static bool has_file(const char *folder, const char *name)
+{
+    char *path = file_join(folder, name);
+    bool there = path && file_exists(path);
+    free(path);
+    return there;
+}
+
+bool report_is_directory_of_checkpoints(const char *path)
+{
+    return file_is_directory(path) && !has_file(path, MANIFEST_NAME) && !has_file(path, "model.safetensors") &&
+           !has_file(path, "model.safetensors.index.json") && !has_file(path, "config.json");
+}
+
+fsdp_status report_resolve(const char *path, char **out)
+{
+    ckpt_listing listing;
+    *out = NULL;
+    if (!file_exists(path))
+        return error_set(FSDP_ERR_INPUT, "%s: there is no such checkpoint", path);
+    if (!report_is_directory_of_checkpoints(path)) {
+        *out = strdup(path);
+        return *out ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "%s: out of memory", path);
+    }
+    FSDP_TRY(ckpt_directory_list(path, &listing));
+    fsdp_status status = FSDP_ERR_INPUT;
+    for (int i = 0; i < listing.n_entries && status == FSDP_ERR_INPUT; i++) {
+        ckpt_entry_check(&listing.entries[i]);
+        if (listing.entries[i].condition != CKPT_COMPLETE)
+            continue;
+        *out = strdup(listing.entries[i].path);
+        status = *out ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "%s: out of memory", path);
+    }
+    if (status == FSDP_ERR_INPUT) /* looking inside set other messages */
+        error_set(status,
+                  "%s: neither a checkpoint, nor a model folder, nor a directory with a complete checkpoint (%d "
+                  "unfinished or damaged ones)",
+                  path, listing.n_entries);
+    ckpt_listing_free(&listing);
+    return status;
+}
+
+/* A copy whose strings and keys a terminal can be shown. NULL: out of memory. */
+static json_t *printable_json(const json_t *value)
+{
+    json_t *copy = json_is_object(value) ? json_object() : json_is_array(value) ? json_array() : NULL, *child;
+    const char *key;
+    size_t i;
+    char *text;
+    if (json_is_string(value)) {
+        text = printable_copy(json_string_value(value), false);
+        copy = text ? json_string(text) : NULL;
+        free(text);
+        return copy;
+    }
+    if (!copy)
+        return json_incref((json_t *)(uintptr_t)value);
+    json_array_foreach((json_t *)(uintptr_t)value, i, child) json_array_append_new(copy, printable_json(child));
+    json_object_foreach((json_t *)(uintptr_t)value, key, child)
+    {
+        text = printable_copy(key, false);
+        if (text)
+            json_object_set_new(copy, text, printable_json(child));
+        free(text);
+    }
+    return copy;
+}
+
+fsdp_status report_text(json_t *report, bool json, report_printer print, char **text)
+{
+    *text = NULL;
+    size_t bytes;
+    json_t *shown = report && !json ? printable_json(report) : json_incref(report);
+    json_decref(report);
+    report = shown;
+    FILE *out = report ? open_memstream(text, &bytes) : NULL;
+    if (out && json) {
+        json_dumpf(report, out, JSON_INDENT(2) | JSON_REAL_PRECISION(17) | JSON_ENSURE_ASCII);
+        fputc('\n', out);
+    } else if (out) {
+        print(out, report);
+    }
+    bool written = out && fclose(out) == 0;
+    json_decref(report);
+    if (written)
+        return FSDP_OK;
+    free(*text);
+    *text = NULL;
+    return error_set(FSDP_ERR_MEMORY, "out of memory for a report");
+}
+
+const char *report_string(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text ? text : "";
+}
+
+int64_t report_int(const json_t *object, const char *key)
+{
+    return json_integer_value(json_object_get(object, key));
+}
+
+const char *report_size(int64_t bytes, char *text, size_t room)
+{
+    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+    double value = (double)bytes;
+    int unit = 0;
+    for (; value >= 1024 && unit < 4; unit++)
+        value /= 1024;
+    snprintf(text, room, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
+    return text;
+}

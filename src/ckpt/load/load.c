@@ -1,0 +1,161 @@
+/* Loads a rank's slices: finds the pieces that overlap each and has them read (pieces.c). Choosing a checkpoint among
+ * several is resume.c's. */
+#include "ckpt/load/load.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "ckpt/save/directory.h"
+#include "ckpt/load/load_from.h"
+#include "ckpt/load/match.h"
+#include "ckpt/load/pieces.h"
+#include "ckpt/save/save_task.h"
+
+/* ---- What to read ---- */
+
+static fsdp_status add_transfers(piece_list *list, const ckpt_slice *slice, const source_tensor *tensor)
+{
+    int64_t end = slice->first + slice->count, covered = 0;
+    for (int i = 0; i < tensor->n_pieces; i++) {
+        const source_piece *piece = &tensor->pieces[i];
+        int64_t from = max_i64(slice->first, piece->first), to = min_i64(end, piece->first + piece->count);
+        if (from >= to)
+            continue;
+        FSDP_TRY(piece_list_add(
+            list, &(piece_transfer){.tensor = tensor, .piece = piece, .slice = slice, .begin = from, .end = to}));
+        covered += to - from;
+    }
+    if (covered == slice->count)
+        return FSDP_OK;
+    return error_set(FSDP_ERR_INPUT,
+                     "%s %s: only %" PRId64 " of this rank's %" PRId64
+                     " elements are in this local checkpoint: it was written by another layout",
+                     ckpt_role_name(tensor->role), tensor->name, covered, slice->count);
+}
+
+static fsdp_status plan_transfers(const ckpt_state *state, const ckpt_match *match, piece_list *list, int64_t *bytes)
+{
+    for (int i = 0; i < state->n_slices; i++) {
+        const ckpt_slice *slice = &state->slices[i];
+        const source_tensor *tensor = match->sources[slice->tensor];
+        if (!tensor || slice->count == 0)
+            continue;
+        FSDP_TRY(add_transfers(list, slice, tensor));
+        *bytes += slice->count * (int64_t)sizeof(float);
+    }
+    return FSDP_OK;
+}
+
+static bool any_damaged(const piece_list *list)
+{
+    for (int i = 0; i < list->n_transfers; i++)
+        if (list->transfers[i].damaged)
+            return true;
+    return false;
+}
+
+/* ---- One source ---- */
+
+static fsdp_status check_local(const manifest *m, comm_group *world)
+{
+    int rank = world ? comm_group_rank(world) : 0, world_size = world ? comm_group_size(world) : 1;
+    if (!m || m->kind != CKPT_LOCAL || (m->rank == rank && m->world_size == world_size))
+        return FSDP_OK;
+    return error_set(
+        FSDP_ERR_INPUT,
+        "a local checkpoint of rank %d of %d cannot be loaded by rank %d of %d; only sharded and full ones "
+        "fit any world",
+        m->rank, m->world_size, rank, world_size);
+}
+
+static fsdp_status describe(const ckpt_source *source, ckpt_load_result *result)
+{
+    const manifest *m = source_manifest(source);
+    snprintf(result->path, sizeof result->path, "%s", source_path(source));
+    if (!m)
+        return FSDP_OK;
+    result->step = m->step;
+    result->world_size = m->world_size;
+    result->extra = json_deep_copy(m->extra);
+    if (m->autotune_bytes == 0)
+        return FSDP_OK;
+    result->choices = malloc(m->autotune_bytes);
+    if (!result->choices)
+        return error_set(FSDP_ERR_MEMORY, "%s: out of memory for its choices", source_path(source));
+    memcpy(result->choices, m->choices, m->autotune_bytes);
+    result->autotune_bytes = m->autotune_bytes;
+    return FSDP_OK;
+}
+
+fsdp_status load_from(const char *path, const ckpt_load_config *config, const ckpt_state *state, comm_group *world,
+                      bool *corrupt, ckpt_load_result *result)
+{
+    ckpt_source *source = NULL;
+    ckpt_match match = {0};
+    piece_list list = {0};
+    piece_config how = {.state = state, .verify = config->verify};
+    fsdp_status status;
+    *result = (ckpt_load_result){.step = -1};
+    *corrupt = false;
+    TRY_OR(done, ckpt_state_check(state));
+    status = source_open(path, &source);
+    if (status != FSDP_OK) {
+        *corrupt = status == FSDP_ERR_INPUT || status == FSDP_ERR_IO;
+        goto done;
+    }
+    TRY_OR(done, check_local(source_manifest(source), world));
+    TRY_OR(done, ckpt_match_make(source, config, state, &match));
+    TRY_OR(done, plan_transfers(state, &match, &list, &result->bytes));
+    status = piece_list_run(&list, &how);
+    *corrupt = any_damaged(&list);
+    if (status != FSDP_OK)
+        goto done;
+    result->absent = match.absent;
+    status = describe(source, result);
+done:
+    if (status != FSDP_OK)
+        ckpt_load_result_free(result);
+    piece_list_free(&list);
+    ckpt_match_free(&match);
+    source_close(source);
+    return status;
+}
+
+/* Kind local: "step-N" stands for this rank's own. */
+static char *own_path(const char *path, comm_group *world)
+{
+    char *local;
+    if (file_exists(path) || asprintf(&local, "%s.rank-%05d", path, world ? comm_group_rank(world) : 0) < 0)
+        return strdup(path);
+    if (file_exists(local))
+        return local;
+    free(local);
+    return strdup(path);
+}
+
+fsdp_status ckpt_load(const char *path, const ckpt_load_config *config, const ckpt_state *state, comm_group *world,
+                      ckpt_load_result *result)
+{
+    bool corrupt;
+    char *own = own_path(path, world);
+    fsdp_status status = own ? load_from(own, config, state, world, &corrupt, result)
+                             : error_set(FSDP_ERR_MEMORY, "%s: out of memory", path);
+    free(own);
+    status = ckpt_agree(world, "checkpoint load", status, fsdp_last_error());
+    if (status != FSDP_OK)
+        ckpt_load_result_free(result);
+    return status;
+}
+
+void ckpt_load_result_free(ckpt_load_result *result)
+{
+    json_decref(result->extra);
+    free(result->choices);
+    result->extra = NULL;
+    result->choices = NULL;
+}

@@ -1,0 +1,200 @@
+/* Finds the newest checkpoint that all ranks can load, and loads it. Ranks agree on the order in which they try; a
+ * candidate that turns out damaged on any rank is skipped by all. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "ckpt/save/directory.h"
+#include "ckpt/load/load.h"
+#include "ckpt/load/load_from.h"
+#include "ckpt/save/save_task.h"
+
+enum { MAX_CANDIDATES = 256 }; /* newest ones; more committed checkpoints than this are not all damaged */
+
+typedef struct candidate {
+    int64_t step;
+    uint64_t save;
+    char suffix[40]; /* ".old-<id>" of one that was being replaced; else "" */
+} candidate;
+
+typedef struct candidates {
+    int32_t n_shared, n_local;
+    int32_t n_damaged;                /* committed once, not whole now */
+    candidate shared[MAX_CANDIDATES]; /* rank 0's view counts */
+    candidate local[MAX_CANDIDATES];  /* this rank's own */
+} candidates;
+
+_Static_assert(sizeof(candidates) <= COMM_EXCHANGE_BYTES, "candidates travel in one exchange");
+
+static void warn(const ckpt_entry *entry, int rank)
+{
+    if (rank == 0 || entry->rank == rank)
+        log_write(LOG_WARNING, "checkpoint %s is %s and was skipped: %s", entry->path,
+                  ckpt_condition_name(entry->condition), entry->reason);
+}
+
+/* What this rank sees. Files are looked at here; checksums when loading. */
+static fsdp_status find_own(const char *directory, int rank, candidates *out)
+{
+    ckpt_listing listing;
+    FSDP_TRY(ckpt_directory_list(directory, &listing));
+    for (int i = 0; i < listing.n_entries; i++) {
+        ckpt_entry *entry = &listing.entries[i];
+        bool shared = entry->rank < 0 && rank == 0, local = entry->rank == rank;
+        if (!shared && !local)
+            continue;
+        ckpt_entry_check(entry);
+        if (entry->condition != CKPT_COMPLETE) {
+            warn(entry, rank);
+            out->n_damaged += entry->condition == CKPT_CORRUPT;
+        } else if (shared ? out->n_shared < MAX_CANDIDATES : out->n_local < MAX_CANDIDATES) {
+            candidate *c = shared ? &out->shared[out->n_shared++] : &out->local[out->n_local++];
+            const char *suffix = strstr(entry->name, ".old-");
+            c->step = entry->step;
+            c->save = entry->save;
+            snprintf(c->suffix, sizeof c->suffix, "%s", suffix ? suffix : "");
+        }
+    }
+    ckpt_listing_free(&listing);
+    return FSDP_OK;
+}
+
+/* NULL: not there. A step that ranks have of different saves is not one checkpoint. */
+static const candidate *find_local(const candidates *c, const candidate *wanted)
+{
+    for (int i = 0; i < c->n_local; i++)
+        if (c->local[i].step == wanted->step && c->local[i].save == wanted->save)
+            return &c->local[i];
+    return NULL;
+}
+
+/* Everybody ends with rank 0's shared ones, the local ones that all have, under its own names, and the sum of the
+ * damaged. */
+static fsdp_status join_views(comm_group *world, candidates *mine)
+{
+    int n = world ? comm_group_size(world) : 1;
+    if (n == 1)
+        return FSDP_OK;
+    candidates *all = malloc((size_t)n * sizeof *all);
+    size_t *bytes = malloc((size_t)n * sizeof *bytes);
+    fsdp_status status = all && bytes
+                             ? comm_exchange(world, "checkpoints found", mine, sizeof *mine, sizeof *mine, all, bytes)
+                             : error_set(FSDP_ERR_MEMORY, "out of memory for the search of a checkpoint");
+    if (status == FSDP_OK) {
+        const candidates *own = &all[comm_group_rank(world)];
+        *mine = all[0];
+        int n_common = 0;
+        for (int i = 0; i < all[0].n_local; i++) {
+            bool common = true;
+            for (int rank = 1; rank < n; rank++)
+                common &= find_local(&all[rank], &all[0].local[i]) != NULL;
+            if (common)
+                mine->local[n_common++] = *find_local(own, &all[0].local[i]);
+        }
+        mine->n_local = n_common;
+        for (int rank = 1; rank < n; rank++)
+            mine->n_damaged += all[rank].n_damaged;
+    }
+    free(bytes);
+    free(all);
+    return status;
+}
+
+/* The next newest of both lists; NULL when none is left. malloc'd. */
+static char *next_path(const char *directory, const candidates *c, int rank, int *shared, int *local)
+{
+    char *path = NULL;
+    bool own = *local < c->n_local && (*shared == c->n_shared || c->local[*local].step > c->shared[*shared].step);
+    if (!own && *shared == c->n_shared)
+        return NULL;
+    const candidate *next = own ? &c->local[(*local)++] : &c->shared[(*shared)++];
+    char *plain = ckpt_directory_path(directory, next->step, own ? rank : -1);
+    if (plain && asprintf(&path, "%s%s", plain, next->suffix) < 0)
+        path = NULL;
+    free(plain);
+    return path;
+}
+
+/* Loads on all ranks. *corrupt is then the same everywhere. */
+static fsdp_status try_path(const char *path, const ckpt_load_config *config, const ckpt_state *state,
+                            comm_group *world, bool *corrupt, ckpt_load_result *result)
+{
+    fsdp_status status = load_from(path, config, state, world, corrupt, result);
+    save_outcome own;
+    save_outcome_set(&own, status);
+    int64_t counts[2] = {status != FSDP_OK && !*corrupt, *corrupt};
+    if (world && comm_group_size(world) > 1)
+        FSDP_TRY(comm_all_reduce_i64(world, "checkpoint tried", 0, COMM_SUM, counts, 2));
+    /* A misfit on any rank is no damage: no older checkpoint would fit better. */
+    *corrupt = counts[0] == 0 && counts[1] > 0;
+    return ckpt_agree(world, "checkpoint load", own.status, own.message);
+}
+
+static fsdp_status try_all(const char *directory, const ckpt_load_config *config, const ckpt_state *state,
+                           comm_group *world, candidates *c, ckpt_load_result *result)
+{
+    int rank = world ? comm_group_rank(world) : 0, shared = 0, local = 0;
+    char *path, last[600] = "";
+    while ((path = next_path(directory, c, rank, &shared, &local))) {
+        bool corrupt = false;
+        fsdp_status status = try_path(path, config, state, world, &corrupt, result);
+        if (status == FSDP_OK && rank == 0)
+            log_write(LOG_INFO, "resuming from %s (step %" PRId64 ", written by %d ranks)", path, result->step,
+                      result->world_size);
+        if (status == FSDP_OK || !corrupt) {
+            free(path);
+            return status;
+        }
+        ckpt_load_result_free(result);
+        if (rank == 0)
+            log_write(LOG_WARNING, "checkpoint %s is corrupt and was skipped: %s", path, fsdp_last_error());
+        snprintf(last, sizeof last, "%s", fsdp_last_error());
+        c->n_damaged++;
+        free(path);
+    }
+    *result = (ckpt_load_result){.step = -1};
+    if (c->n_damaged == 0) {
+        if (rank == 0)
+            log_write(LOG_INFO, "no checkpoint in %s: starting from scratch", directory);
+        return FSDP_OK;
+    }
+    return error_set(FSDP_ERR_INPUT,
+                     "%s: all %d checkpoints there are damaged%s%s; to start over, choose another directory", directory,
+                     c->n_damaged, *last ? "; the last one tried: " : "", last);
+}
+
+static bool is_checkpoint(const char *path)
+{
+    char *manifest_path = file_join(path, MANIFEST_NAME);
+    bool there = manifest_path && file_exists(manifest_path);
+    free(manifest_path);
+    return there;
+}
+
+fsdp_status ckpt_resume(const char *directory, const ckpt_load_config *config, const ckpt_state *state,
+                        comm_group *world, ckpt_load_result *result)
+{
+    *result = (ckpt_load_result){.step = -1};
+    int64_t direct = is_checkpoint(directory);
+    if (world && comm_group_size(world) > 1)
+        FSDP_TRY(comm_all_reduce_i64(world, "checkpoint path", 0, COMM_MIN, &direct, 1));
+    if (direct) {
+        FSDP_TRY(ckpt_load(directory, config, state, world, result));
+        log_write(LOG_INFO, "resuming from %s (step %" PRId64 ")", directory, result->step);
+        return FSDP_OK;
+    }
+    candidates *c = calloc(1, sizeof *c);
+    fsdp_status status = c ? find_own(directory, world ? comm_group_rank(world) : 0, c)
+                           : error_set(FSDP_ERR_MEMORY, "%s: out of memory for the search", directory);
+    status = ckpt_agree(world, "checkpoint search", status, fsdp_last_error());
+    if (status == FSDP_OK)
+        status = join_views(world, c);
+    if (status == FSDP_OK)
+        status = try_all(directory, config, state, world, c, result);
+    free(c);
+    return status;
+}
