@@ -314,6 +314,20 @@ static fsdp_status judge(const launcher *l, int *exit_code)
     return error_set(FSDP_ERR_PEER, "rank %d (process %d) ended with status %d", p->rank, (int)p->pid, *exit_code);
 }
 
+/* Ranks that did their work, but whose output was lost, did not succeed. */
+static fsdp_status judge_output(const launcher *l, int *exit_code)
+{
+    for (int i = 0; i < l->n; i++) {
+        int out = l->ranks[i].out.refused, refused = out ? out : l->ranks[i].err.refused;
+        if (refused && *exit_code == 0) {
+            *exit_code = 1;
+            return error_set(FSDP_ERR_IO, "what rank %d said could not be written to standard %s: %s", i,
+                             out ? "output" : "error", strerror(refused));
+        }
+    }
+    return FSDP_OK;
+}
+
 static fsdp_status run_attempt(launcher *l, struct pollfd *polls, int *exit_code)
 {
     FSDP_TRY(prepare_attempt(&l->attempt));
@@ -329,7 +343,9 @@ static fsdp_status run_attempt(launcher *l, struct pollfd *polls, int *exit_code
     watch(l, polls);
     memset(l->keeper.groups, 0, (size_t)l->n * sizeof *l->keeper.groups);
     close_streams(l);
-    return status == FSDP_OK ? judge(l, exit_code) : status;
+    FSDP_TRY(status);
+    FSDP_TRY(judge(l, exit_code));
+    return judge_output(l, exit_code);
 }
 
 static fsdp_status run_attempts(launcher *l, int *exit_code)

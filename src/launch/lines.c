@@ -10,18 +10,22 @@
 typedef struct outlet {
     line_patience wait;
     void *context;
+    int *refused;
 } outlet;
 
-/* Pieces that a pipe takes without blocking. Output that nobody takes any more (a closed pipe) is dropped: the ranks
- * work on. */
+/* Pieces that a pipe takes without blocking. Output that cannot be written is dropped and the ranks work on; unless the
+ * reader closed its pipe, the failure is kept for the end. */
 static bool write_part(const outlet *o, int to, const char *text, size_t bytes)
 {
     while (bytes > 0) {
         if (!o->wait(o->context, to))
             return false;
         ssize_t written = write(to, text, bytes < PIPE_BUF ? bytes : PIPE_BUF);
-        if (written < 0 && errno != EINTR && errno != EAGAIN)
+        if (written < 0 && errno != EINTR && errno != EAGAIN) {
+            if (errno != EPIPE && *o->refused == 0)
+                *o->refused = errno;
             return false;
+        }
         if (written > 0)
             text += written, bytes -= (size_t)written;
     }
@@ -64,7 +68,7 @@ static void pass_lines(const outlet *o, line_pipe *p)
 
 void line_pipe_drain(line_pipe *p, line_patience wait, void *context)
 {
-    outlet o = {wait, context};
+    outlet o = {wait, context, &p->refused};
     ssize_t got = read(p->from, p->line + p->bytes, LINE_BYTES - p->bytes);
     if (got > 0) {
         p->bytes += (size_t)got;

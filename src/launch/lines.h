@@ -13,6 +13,7 @@ typedef struct line_pipe {
     int to;          /* where lines go */
     char prefix[32]; /* "[rank 3] ", or "" */
     size_t bytes;    /* of a line that has not ended */
+    int refused;     /* errno of the first write that failed otherwise than by a closed pipe; 0: none did */
     char line[LINE_BYTES];
 } line_pipe;
 

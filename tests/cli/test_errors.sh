@@ -56,6 +56,7 @@ if [[ -w /dev/full ]]; then
     unwritten ckpt verify run/checkpoints
     unwritten plan --preset tiny
     unwritten tokenize --text hello
+    unwritten run --standalone --nproc-per-node 2 echo hello
     unwritten generate --model model --device cpu --prompt a --max_new_tokens 4
 fi
 echo "every mistake is one line and exit code 2"
