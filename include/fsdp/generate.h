@@ -1,10 +1,16 @@
-/* Text from a trained model: what `fsdp generate` does. LLaMA continues a prompt, T5 answers it.
+/* Text from a model: of a folder, which is what `fsdp generate` does, or from one that is open, also while it is being
+ * trained. LLaMA continues a prompt, T5 answers it.
  *
  *     static void show(void *context, const char *text, size_t bytes) { fwrite(text, 1, bytes, context); }
  *
  *     fsdp_generate_config what = FSDP_GENERATE_CONFIG_INIT;
  *     what.model = "model", what.prompt = "Once", what.prompt_bytes = 4, what.text = show, what.context = stdout;
  *     FSDP_TRY(fsdp_generate(&what, NULL));
+ *
+ * Between the steps of a training, on every rank:
+ *
+ *     what.model = NULL;
+ *     FSDP_TRY(fsdp_generate_with(model, tokenizer, &what, NULL));
  *
  * The command's surface: it serves `fsdp` first and may change in any version, so build and run with one version of the
  * library. fsdp/fsdp.h, which keeps its promises across versions, does not include it. */
@@ -16,7 +22,9 @@
 #include <stdint.h>
 
 #include <fsdp/dtype.h>
+#include <fsdp/shard.h>
 #include <fsdp/status.h>
+#include <fsdp/tokenizer.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -41,6 +49,9 @@ typedef struct fsdp_generate_config {
     /* Called as text comes, with whole UTF-8 characters; on rank 0 only. NULL: silence. */
     void (*text)(void *context, const char *text, size_t bytes);
     void *context;
+    int64_t window; /* of the text so far, a LLaMA sees no more than this many tokens; 0: what it has positions for */
+    uint64_t first_draw; /* random numbers are counted from here on: the same seed draws others */
+    bool plain_prompt;   /* the prompt is its own tokens alone, without those that a tokenizer puts around a text */
 } fsdp_generate_config;
 
 #define FSDP_GENERATE_CONFIG_INIT                                                                                      \
@@ -63,6 +74,14 @@ typedef struct fsdp_generate_result {
 
 /* result may be NULL. With several ranks the model is sharded over them, and every rank calls it. */
 FSDP_API fsdp_status fsdp_generate(const fsdp_generate_config *config, fsdp_generate_result *result);
+
+/* The same with a model that is open, however it is sharded, between two steps: parameters, gradients so far, random
+ * position and optimizer stay as they are. The model is fsdp_llama_new's or fsdp_t5_new's, with one param_dtype for all
+ * units; the tokenizer is the one that its texts are read with, and generation ends at its end token. Of `config`,
+ * model, tokenizer, dtype, device and threads are as in the _INIT: they were chosen when the model was opened.
+ * Collective: every rank calls it with the same arguments. */
+FSDP_API fsdp_status fsdp_generate_with(fsdp_model *m, fsdp_tokenizer *tokenizer, const fsdp_generate_config *config,
+                                        fsdp_generate_result *result);
 
 #ifdef __cplusplus
 }

@@ -57,8 +57,9 @@ struct fsdp_module {
     fsdp_dtype input_dtype;
     fsdp_status broken; /* why something could not be added; FSDP_OK: nothing failed */
     char *broken_message;
+    void *facts; /* the library's: what a ready-made model was built from; NULL for all others */
     void
-        *reserved[8]; /* NULL: room for what later versions add, so that structs that begin with a module keep theirs */
+        *reserved[7]; /* NULL: room for what later versions add, so that structs that begin with a module keep theirs */
 };
 
 /* Zeroed memory of `bytes` that begins with an fsdp_module. The class must stay valid as long as the module. NULL when

@@ -180,6 +180,7 @@ typedef struct fsdp_settings {
     bool memory_report;
     int64_t sample_tokens; /* optional */
     const char *sample_prompt;
+    bool sample_at_validation;
 
     /* Machine */
     const char *device, *products;

@@ -1,12 +1,12 @@
-/* Writing token by token with a model that is open: the cache and its steps (steps.c), the choice of a token
+/* Writing token by token with a model that is open (writer.c): the cache and its steps (steps.c), the choice of a token
  * (pick.c), and tokens back to text as they come (stream.c). */
 #ifndef GENERATE_GENERATE_H
 #define GENERATE_GENERATE_H
 
-#include <fsdp/shard.h>
-#include <fsdp/tokenizer.h>
+#include <fsdp/generate.h>
 
 #include "models/config.h"
+#include "tokenizer/text/utf8.h"
 
 typedef struct generator generator;
 
@@ -45,5 +45,35 @@ text_stream text_stream_begin(fsdp_tokenizer *tokenizer, size_t n_given);
 /* The text that ids add, "" while a character is incomplete; valid until the tokenizer decodes again. `last` gives out
  * what is left as it is. */
 fsdp_status text_stream_add(text_stream *s, const int32_t *ids, size_t n, bool last, const char **text, size_t *bytes);
+
+enum { MAX_ENDS = 16 };
+
+/* One text: a prompt and what follows it. The caller fills the first group and borrows all of it to the writer. */
+typedef struct text_writer {
+    const fsdp_generate_config *config;
+    const model_config *model_config;
+    fsdp_tokenizer *tokenizer;
+    const char *source; /* the model, for messages */
+
+    int32_t ends[MAX_ENDS];
+    int n_ends;
+    int32_t *ids; /* the prompt, followed by the new tokens */
+    int64_t n_prompt, n;
+    float *logits;
+    void *scratch;
+    text_buffer shown;
+} text_writer;
+
+/* Checks the configuration, and that the model writes text. */
+fsdp_status text_writer_check(const text_writer *w);
+/* A token that ends the text. */
+void text_writer_add_end(text_writer *w, int64_t id);
+/* The prompt as the model's tokens. */
+fsdp_status text_writer_read_prompt(text_writer *w);
+/* Rows of the cache for this prompt and what follows it. */
+int64_t text_writer_capacity(const text_writer *w);
+/* Writes to the end, or up to the limit. Every rank of the model's world calls it. */
+fsdp_status text_writer_write(text_writer *w, fsdp_model *m, fsdp_generate_result *result);
+void text_writer_free(text_writer *w); /* what the writer allocated */
 
 #endif

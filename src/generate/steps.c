@@ -40,7 +40,7 @@ static int64_t rounded(int64_t n, int64_t least, int64_t most)
 
 static fsdp_status allocate_rows(generator *g, int64_t past_columns, int64_t memory_columns)
 {
-    fsdp_dtype dtype = g->model->config.param_dtype;
+    fsdp_dtype dtype = g->model->policies[0].param_dtype;
     size_t past = round_up((size_t)(g->capacity * past_columns) * fsdp_dtype_size(dtype), 256);
     size_t memory = round_up((size_t)(g->source_capacity * memory_columns) * fsdp_dtype_size(dtype), 256);
     g->rows_bytes = (size_t)g->n_layers * (past + memory);
@@ -73,6 +73,19 @@ static fsdp_status allocate(generator *g, const model_config *c)
     return allocate_rows(g, width, t5 ? width : 0);
 }
 
+/* Blocks are decoded one after another without the casts between units that forward makes. */
+static fsdp_status check_precision(const fsdp_model *m)
+{
+    for (int i = 1; i < m->n_policies; i++) {
+        if (m->policies[i].param_dtype != m->policies[0].param_dtype)
+            return error_set(FSDP_ERR_UNSUPPORTED,
+                             "a model whose units compute in %s and in %s writes no text; use one param_dtype, or "
+                             "export the model and generate from there",
+                             fsdp_dtype_name(m->policies[0].param_dtype), fsdp_dtype_name(m->policies[i].param_dtype));
+    }
+    return FSDP_OK;
+}
+
 fsdp_status generator_create(fsdp_model *m, const model_config *c, int64_t capacity, int64_t source_capacity,
                              generator **out)
 {
@@ -82,6 +95,7 @@ fsdp_status generator_create(fsdp_model *m, const model_config *c, int64_t capac
     if (capacity < 2 || (t5 && source_capacity < 1) || (!t5 && capacity > c->llama.positions))
         return error_set(FSDP_ERR_INPUT, "a cache of %lld tokens for a %s model", (long long)capacity,
                          model_type_name(c->type));
+    FSDP_TRY(check_precision(m));
     generator *g = calloc(1, sizeof *g);
     if (!g)
         return error_set(FSDP_ERR_MEMORY, "a cache of %lld tokens: out of host memory", (long long)capacity);
@@ -89,7 +103,7 @@ fsdp_status generator_create(fsdp_model *m, const model_config *c, int64_t capac
     g->type = c->type;
     g->capacity = capacity;
     g->source_capacity = t5 ? rounded(source_capacity, LEAST_TOKENS, INT64_MAX) : 0;
-    g->vocabulary = t5 ? c->t5.vocabulary : c->llama.vocabulary;
+    g->vocabulary = model_vocabulary(c);
     g->n_layers = t5 ? c->t5.decoder_layers : c->llama.layers;
     g->start_id = c->t5.decoder_start_id;
     g->pad_id = c->t5.pad_id;

@@ -67,16 +67,6 @@ static void build_second_branch(cnn *m, const fsdp_cnn_config *c)
     then(h, fsdp_linear_new(c->branch * ((c->height + 1) / 2 / 2) * ((c->width + 1) / 2 / 2), c->classes, true));
 }
 
-static fsdp_status finish(fsdp_module *m, fsdp_module **out)
-{
-    fsdp_status status = fsdp_module_check(m);
-    if (status != FSDP_OK)
-        fsdp_module_free(m);
-    else
-        *out = m;
-    return status;
-}
-
 fsdp_status cnn_config_check(const fsdp_cnn_config *c)
 {
     const config_size sizes[] = {{"channels", c->channels, MOST_HEADS}, {"height", c->height, MOST_HEADS},
@@ -103,7 +93,7 @@ fsdp_status fsdp_cnn_new(const fsdp_cnn_config *config, fsdp_module **out)
         return FSDP_ERR_MEMORY;
     build_first_branch(m, c);
     build_second_branch(m, c);
-    return finish(&m->base, out);
+    return model_finish(&m->base, &(model_config){.type = MODEL_CNN, .cnn = *c}, out);
 }
 
 fsdp_status mlp_config_check(const fsdp_mlp_config *c)
@@ -130,7 +120,7 @@ fsdp_status fsdp_mlp_new(const fsdp_mlp_config *config, fsdp_module **out)
         then(m, fsdp_relu_new());
     }
     then(m, fsdp_linear_new(c->hidden, c->outputs, true));
-    return finish(m, out);
+    return model_finish(m, &(model_config){.type = MODEL_MLP, .mlp = *c}, out);
 }
 
 fsdp_loss fsdp_classifier_loss(fsdp_module *m, fsdp_tape *t, fsdp_tensor *images, fsdp_tensor *classes)

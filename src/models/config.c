@@ -450,3 +450,27 @@ fsdp_status model_create(const model_config *config, fsdp_module **out)
     }
     return error_set(FSDP_ERR_INPUT, "model type %d is none", (int)config->type);
 }
+
+fsdp_status model_finish(fsdp_module *root, const model_config *config, fsdp_module **out)
+{
+    fsdp_status status = fsdp_module_check(root);
+    if (status == FSDP_OK && !(root->facts = malloc(sizeof *config)))
+        status = error_set(FSDP_ERR_MEMORY, "building a %s: out of host memory", model_type_name(config->type));
+    if (status != FSDP_OK) {
+        fsdp_module_free(root);
+        return status;
+    }
+    memcpy(root->facts, config, sizeof *config);
+    *out = root;
+    return FSDP_OK;
+}
+
+const model_config *model_config_of(const fsdp_module *root)
+{
+    return root->facts;
+}
+
+int64_t model_vocabulary(const model_config *c)
+{
+    return c->type == MODEL_LLAMA ? c->llama.vocabulary : c->type == MODEL_T5 ? c->t5.vocabulary : 0;
+}

@@ -57,6 +57,15 @@ fsdp_status config_check_parameters(double n_parameters);
 
 fsdp_status model_create(const model_config *config, fsdp_module **out);
 
+/* The end of every constructor: notes what `root` was built from and hands it out, or frees it where a part of it could
+ * not be made. */
+fsdp_status model_finish(fsdp_module *root, const model_config *config, fsdp_module **out);
+/* What a module was built from; NULL: it is none of the library's models, or was added to. */
+const model_config *model_config_of(const fsdp_module *root);
+
+/* Tokens that a model reads and writes; 0: it knows nothing of text. */
+int64_t model_vocabulary(const model_config *config);
+
 const char *model_type_name(model_type type);  /* "llama" */
 const char *model_block_type(model_type type); /* the repeated module, for wrap policies; NULL: none */
 

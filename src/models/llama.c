@@ -260,13 +260,7 @@ fsdp_status fsdp_llama_new(const fsdp_llama_config *config, fsdp_module **out)
             normal[i]->init_scale = c->init_deviation;
         }
     }
-    fsdp_status status = fsdp_module_check(&m->base);
-    if (status != FSDP_OK) {
-        fsdp_module_free(&m->base);
-        return status;
-    }
-    *out = &m->base;
-    return FSDP_OK;
+    return model_finish(&m->base, &(model_config){.type = MODEL_LLAMA, .llama = *c}, out);
 }
 
 /* Final hidden states (B, T, C). */

@@ -241,14 +241,11 @@ fsdp_status fsdp_t5_new(const fsdp_t5_config *config, fsdp_module **out)
                  add_stack(m, &m->decoder, "decoder", true, c->decoder_layers);
     if (!c->tied)
         m->head = matrix(m, "lm_head.weight", c->vocabulary, c->hidden, c->init_factor);
-    fsdp_status status =
-        built ? fsdp_module_check(&m->base) : error_set(FSDP_ERR_MEMORY, "building a T5: out of host memory");
-    if (status != FSDP_OK) {
+    if (!built) {
         fsdp_module_free(&m->base);
-        return status;
+        return error_set(FSDP_ERR_MEMORY, "building a T5: out of host memory");
     }
-    *out = &m->base;
-    return FSDP_OK;
+    return model_finish(&m->base, &(model_config){.type = MODEL_T5, .t5 = *c}, out);
 }
 
 static fsdp_tensor *run_stack(t5 *m, fsdp_tape *t, t5_stack *stack, fsdp_tensor *ids, fsdp_tensor *mask,

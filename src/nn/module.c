@@ -54,7 +54,17 @@ void fsdp_module_free(fsdp_module *m)
     free(m->parameters);
     free(m->buffers);
     free(m->broken_message);
+    free(m->facts);
     free(m);
+}
+
+/* A ready-made model that something is added to, at any depth, is no longer what its facts say. */
+static void forget_facts(fsdp_module *m)
+{
+    for (; m; m = m->parent) {
+        free(m->facts);
+        m->facts = NULL;
+    }
 }
 
 static bool append(void **list, int *n, void *item)
@@ -112,6 +122,7 @@ fsdp_module *fsdp_module_add(void *parent, const char *name, void *child)
     }
     c->name = copy;
     c->parent = p;
+    forget_facts(p);
     return c;
 }
 
@@ -162,6 +173,7 @@ fsdp_parameter *fsdp_module_parameter(void *module, const char *name, int n_dims
         break_module(m, error_set(FSDP_ERR_MEMORY, "%s of a %s: out of host memory", name, m->module_class->type));
         return NULL;
     }
+    forget_facts(m);
     p->n_dims = n_dims;
     p->dtype = p->grad_dtype = FSDP_F32;
     p->trainable = true;
@@ -213,6 +225,7 @@ fsdp_buffer *fsdp_module_buffer(void *module, const char *name, int n_dims, cons
         break_module(m, error_set(FSDP_ERR_MEMORY, "%s of a %s: out of host memory", name, m->module_class->type));
         return NULL;
     }
+    forget_facts(m);
     b->n_dims = n_dims;
     b->persistent = persistent;
     if (values)

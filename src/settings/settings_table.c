@@ -334,6 +334,7 @@ const fsdp_flag settings_table[] = {
     {SWITCH(memory_report, "true", "end with a table of memory per rank")},
     {INT(sample_tokens, NULL, 0, "tokens", "at the end, let a language model generate N tokens")},
     {TEXT(sample_prompt, "/* ", "TEXT", "prompt for --sample_tokens")},
+    {SWITCH(sample_at_validation, "false", "generate a sample after each validation during the run, too")},
     {CHOICE(log_level, "info", log_levels, "minimum level of log lines shown")},
 #undef GROUP
 

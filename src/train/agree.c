@@ -36,6 +36,7 @@ static int list_agreed(const train_run *run, agreed *list)
         {"--checkpoint_freq", (double)s->checkpoint_freq},
         {"--checkpoint_kind", s->checkpoint_kind},
         {"--sample_tokens", (double)s->sample_tokens},
+        {"--sample_at_validation", s->sample_at_validation},
         {"--shuffle", s->shuffle},
         {"--seed", (double)s->seed},
         {"--optimizer", s->optimizer},

@@ -173,6 +173,8 @@ fsdp_status run_steps(train_run *run)
         if (!rolled_back && validates_now(run)) {
             FSDP_TRY(validate_now(run));
             fresh = true;
+            if (run->settings->sample_at_validation && run->step < run->n_steps) /* the end has its own */
+                FSDP_TRY(say_sample(run));
         }
         FSDP_TRY(ask_to_stop(run));
         FSDP_TRY(run_agree_still(run, run->stopping || run->step >= run->n_steps));

@@ -96,7 +96,8 @@ fsdp_status run_checkpoint(train_run *run, bool at_end);
 fsdp_status run_rollback(train_run *run);
 fsdp_status run_finish_checkpoints(train_run *run); /* waits for the last, exports */
 
-/* sample.c. A few hundred characters that the model writes by itself; "" for models that do not write. malloc'd. */
+/* sample.c. A few hundred characters that the model writes by itself, on rank 0; NULL for models that do not write.
+ * malloc'd. */
 fsdp_status run_sample(train_run *run, const char *prompt, int64_t n_tokens, char **text);
 
 #endif

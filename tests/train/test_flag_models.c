@@ -174,6 +174,32 @@ static void frozen_parameters_keep_their_bits_and_the_others_move(void **state)
     assert_true(memcmp(still, moved, sizeof still) != 0);
 }
 
+static int count(const char *text, const char *what)
+{
+    int n = 0;
+    for (; (text = strstr(text, what)) != NULL; text++)
+        n++;
+    return n;
+}
+
+static void samples_at_validation_do_not_change_the_training(void **state)
+{
+    static const char heading[] = "A sample of what the model writes:\n\nabc";
+    job *j = *state;
+    float plain[64], sampled[64];
+    RUN(j, "--max_steps=6", "--validation_split=0.2", "--validation_freq=2", "--sample_tokens=8", "--sample_prompt=abc",
+        "--export_dir=@plain");
+    expect_ok(j);
+    assert_int_equal(count(j->said, heading), 1);
+    RUN(j, "--max_steps=6", "--validation_split=0.2", "--validation_freq=2", "--sample_tokens=8", "--sample_prompt=abc",
+        "--sample_at_validation", "--export_dir=@sampled");
+    expect_ok(j);
+    assert_int_equal(count(j->said, heading), 3); /* after steps 2 and 4, and at the end */
+    read_exported(j, "plain", "model.embed_tokens.weight", plain, 64);
+    read_exported(j, "sampled", "model.embed_tokens.weight", sampled, 64);
+    assert_memory_equal(plain, sampled, sizeof plain);
+}
+
 static void a_run_leaves_what_was_asked_for(void **state)
 {
     job *j = *state;
@@ -286,6 +312,7 @@ int main(void)
         cmocka_unit_test(flags_of_image_networks_reach_them),
         cmocka_unit_test(frozen_parameters_keep_their_bits_and_the_others_move),
         cmocka_unit_test(a_run_leaves_what_was_asked_for),
+        cmocka_unit_test(samples_at_validation_do_not_change_the_training),
         cmocka_unit_test(checkpoints_come_when_and_as_asked),
         cmocka_unit_test(bad_records_are_named_and_passed_over),
     };

@@ -1,0 +1,205 @@
+/* One text from an open model: the prompt as tokens, then token after token until an end or the limit, given out as
+ * whole characters. Where the model comes from is generate.c's, or the caller's of fsdp_generate_with. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/sized.h"
+#include "shard/model.h"
+#include "generate/generate.h"
+
+static bool answers(const text_writer *w)
+{
+    return w->model_config->type == MODEL_T5;
+}
+
+fsdp_status text_writer_check(const text_writer *w)
+{
+    const fsdp_generate_config *c = w->config;
+    if (!c->prompt || c->max_new_tokens < 1)
+        return error_set(FSDP_ERR_INPUT, "generation needs a prompt and at least one new token");
+    if (!(c->temperature >= 0) || !(c->top_p > 0 && c->top_p <= 1) || c->top_k < 0)
+        return error_set(
+            FSDP_ERR_INPUT,
+            "temperature %g, top_k %lld, top_p %g: at least 0, at least 0, above 0 and at most 1 are expected",
+            c->temperature, (long long)c->top_k, c->top_p);
+    if (!w->model_config || model_vocabulary(w->model_config) == 0)
+        return error_set(FSDP_ERR_INPUT, "%s: a %s model writes no text", w->source,
+                         w->model_config ? model_type_name(w->model_config->type) : "program's own");
+    if (c->window < 0 || (c->window > 0 && (answers(w) || c->window < 2)))
+        return error_set(FSDP_ERR_INPUT,
+                         "%s: a window of %lld tokens: at least 2, and of a model that continues a text", w->source,
+                         (long long)c->window);
+    return FSDP_OK;
+}
+
+void text_writer_add_end(text_writer *w, int64_t id)
+{
+    for (int i = 0; i < w->n_ends; i++) {
+        if (w->ends[i] == id)
+            return;
+    }
+    if (id >= 0 && id <= INT32_MAX && w->n_ends < MAX_ENDS)
+        w->ends[w->n_ends++] = (int32_t)id;
+}
+
+static bool is_end(const text_writer *w, int32_t id)
+{
+    for (int i = 0; i < w->n_ends; i++) {
+        if (w->ends[i] == id)
+            return w->config->stop_at_eos;
+    }
+    return false;
+}
+
+static fsdp_status check_vocabulary(const text_writer *w)
+{
+    int64_t rows = model_vocabulary(w->model_config);
+    for (int64_t i = 0; i < w->n_prompt; i++) {
+        if (w->ids[i] >= rows)
+            return error_set(FSDP_ERR_INPUT,
+                             "%s: the prompt has token %d, the model's vocabulary %lld: give it its own tokenizer "
+                             "(--tokenizer)",
+                             w->source, w->ids[i], (long long)rows);
+    }
+    return FSDP_OK;
+}
+
+/* T5 was trained on sources that end with the end token; a LLaMA continues, so its prompt has no end, but a beginning.
+ */
+fsdp_status text_writer_read_prompt(text_writer *w)
+{
+    const fsdp_generate_config *c = w->config;
+    const int32_t *ids;
+    size_t n;
+    int32_t eos = fsdp_tokenizer_eos(w->tokenizer), bos = fsdp_tokenizer_bos(w->tokenizer);
+    bool t5 = answers(w);
+    FSDP_TRY(fsdp_tokenizer_encode(w->tokenizer, c->prompt, c->prompt_bytes, !c->plain_prompt, &ids, &n));
+    if (!t5 && n > 0 && ids[n - 1] == eos)
+        n--;
+    w->ids = calloc(n + 2 + (size_t)c->max_new_tokens, sizeof *w->ids);
+    if (!w->ids)
+        return error_set(FSDP_ERR_MEMORY, "a text of %lld tokens: out of host memory", (long long)c->max_new_tokens);
+    memcpy(w->ids, ids, n * sizeof *ids);
+    if ((t5 && eos >= 0 && (n == 0 || ids[n - 1] != eos)) || n == 0)
+        w->ids[n++] = t5 || bos < 0 ? eos : bos;
+    if (w->ids[0] < 0)
+        return error_set(FSDP_ERR_INPUT, "an empty prompt, and the tokenizer has no token that begins or ends a text");
+    w->n_prompt = w->n = (int64_t)n;
+    return check_vocabulary(w);
+}
+
+int64_t text_writer_capacity(const text_writer *w)
+{
+    const fsdp_generate_config *c = w->config;
+    int64_t positions = w->model_config->llama.positions;
+    if (answers(w))
+        return c->max_new_tokens + 1;
+    return c->window > 0 ? min_i64(c->window, positions)
+                         : max_i64(2, min_i64(w->n_prompt + c->max_new_tokens + 1, positions));
+}
+
+static fsdp_status give_out(text_writer *w, text_stream *output, const int32_t *ids, int64_t n, bool last)
+{
+    const char *text;
+    size_t bytes;
+    FSDP_TRY(text_stream_add(output, ids, (size_t)n, last, &text, &bytes));
+    w->shown.bytes = 0;
+    FSDP_TRY(utf8_repair(text, bytes, &w->shown)); /* a byte model may write what is no character at all */
+    if (bytes > 0)
+        w->config->text(w->config->context, w->shown.data, w->shown.bytes);
+    return FSDP_OK;
+}
+
+static fsdp_status write_tokens(text_writer *w, generator *g, bool shows, fsdp_generate_result *result)
+{
+    const fsdp_generate_config *c = w->config;
+    /* T5 answers: its text begins with the first new token. */
+    int64_t n_hidden = answers(w) ? w->n_prompt : 0;
+    const int32_t *shown = w->ids + n_hidden;
+    text_stream output = text_stream_begin(w->tokenizer, (size_t)(w->n_prompt - n_hidden));
+    choice_options options = {.temperature = c->temperature, .top_p = c->top_p, .top_k = c->top_k, .seed = c->seed};
+    if (c->echo && shows)
+        c->text(c->context, c->prompt, c->prompt_bytes);
+    double begun = clock_seconds();
+    FSDP_TRY(generator_start(g, w->ids, w->n_prompt, w->logits));
+    result->prompt_seconds = clock_seconds() - begun;
+    for (;;) {
+        int64_t written = w->n - w->n_prompt;
+        int32_t token = choice_make(&options, w->logits, model_vocabulary(w->model_config),
+                                    c->first_draw + (uint64_t)written, w->scratch);
+        result->ended = is_end(w, token);
+        if (result->ended)
+            break;
+        w->ids[w->n++] = token;
+        if (shows)
+            FSDP_TRY(give_out(w, &output, shown, w->n - n_hidden, false));
+        if (written + 1 == c->max_new_tokens)
+            break;
+        FSDP_TRY(generator_next(g, token, w->logits));
+    }
+    result->seconds = clock_seconds() - begun - result->prompt_seconds;
+    return shows ? give_out(w, &output, shown, w->n - n_hidden, true) : FSDP_OK;
+}
+
+fsdp_status text_writer_write(text_writer *w, fsdp_model *m, fsdp_generate_result *result)
+{
+    int64_t vocabulary = model_vocabulary(w->model_config);
+    generator *g = NULL;
+    w->logits = malloc((size_t)vocabulary * sizeof *w->logits);
+    w->scratch = malloc(choice_scratch_bytes(vocabulary));
+    if (!w->logits || !w->scratch)
+        return error_set(FSDP_ERR_MEMORY, "logits of %lld tokens: out of host memory", (long long)vocabulary);
+    FSDP_TRY(generator_create(m, w->model_config, text_writer_capacity(w), w->n_prompt, &g));
+    result->rank = fsdp_world_rank(m->world);
+    fsdp_status status = write_tokens(w, g, w->config->text && result->rank == 0, result);
+    generator_free(g);
+    result->prompt_tokens = w->n_prompt;
+    result->new_tokens = w->n - w->n_prompt;
+    return status;
+}
+
+void text_writer_free(text_writer *w)
+{
+    text_free(&w->shown);
+    free(w->logits);
+    free(w->scratch);
+    free(w->ids);
+}
+
+/* ---- With a model of the caller's ---- */
+
+static fsdp_status check_open(const fsdp_model *m, const fsdp_tokenizer *tokenizer, const fsdp_generate_config *c)
+{
+    const fsdp_generate_config plain = FSDP_GENERATE_CONFIG_INIT;
+    if (!m || !tokenizer)
+        return error_set(FSDP_ERR_INPUT, "generation needs a model and a tokenizer");
+    if (c->model || c->tokenizer || c->dtype != plain.dtype || c->threads != plain.threads ||
+        (c->device && strcmp(c->device, plain.device) != 0))
+        return error_set(FSDP_ERR_INPUT, "generation with an open model: model, tokenizer, dtype, device and threads "
+                                         "are those that it has; leave them as FSDP_GENERATE_CONFIG_INIT sets them");
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_generate_with(fsdp_model *m, fsdp_tokenizer *tokenizer, const fsdp_generate_config *config,
+                               fsdp_generate_result *result)
+{
+    SIZED_READ(fsdp_generate_config, FSDP_GENERATE_CONFIG_INIT, full, config);
+    SIZED_CHECK(fsdp_generate_result, FSDP_GENERATE_RESULT_INIT, result);
+    FSDP_TRY(check_open(m, tokenizer, &full));
+    text_writer w = {.config = &full,
+                     .model_config = model_config_of(fsdp_model_module(m)),
+                     .tokenizer = tokenizer,
+                     .source = "this model"};
+    fsdp_generate_result done = FSDP_GENERATE_RESULT_INIT;
+    FSDP_TRY(text_writer_check(&w));
+    text_writer_add_end(&w, fsdp_tokenizer_eos(tokenizer));
+    fsdp_status status = text_writer_read_prompt(&w);
+    if (status == FSDP_OK)
+        status = text_writer_write(&w, m, &done);
+    text_writer_free(&w);
+    sized_write(result, &done, sizeof done);
+    return status;
+}
