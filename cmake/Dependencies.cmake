@@ -3,7 +3,7 @@ find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS C)
 find_package(ZLIB REQUIRED)
-pkg_check_modules(jansson REQUIRED IMPORTED_TARGET jansson)
+pkg_check_modules(jansson REQUIRED IMPORTED_TARGET jansson>=2.14) # keys with NULs
 pkg_check_modules(zstd REQUIRED IMPORTED_TARGET libzstd)
 pkg_check_modules(onig REQUIRED IMPORTED_TARGET oniguruma)
 pkg_check_modules(cmocka REQUIRED IMPORTED_TARGET cmocka)

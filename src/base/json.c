@@ -1,4 +1,4 @@
-/* Reads and writes JSON through jansson and turns its failures into messages with file, line and field. */
+/* Reads JSON by json_parser.c, writes it by jansson, and turns failures into messages with file, line and field. */
 #include "base/json.h"
 
 #include <stdlib.h>
@@ -7,30 +7,40 @@
 #include "base/error.h"
 #include "base/file.h"
 
-fsdp_status json_parse(const char *name, const char *text, size_t bytes, json_t **out)
+fsdp_status json_parse_as(const char *name, const char *text, size_t bytes, unsigned flags, json_t **out)
 {
-    json_error_t error;
-    json_t *value = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
-    if (!value && json_error_code(&error) == json_error_out_of_memory)
+    json_fault fault;
+    json_t *value = json_parser_read(text, bytes, flags, &fault);
+    if (!value && fault.out_of_memory)
         return error_set(FSDP_ERR_MEMORY, "%s: out of memory while reading JSON (%zu bytes)", name, bytes);
     if (!value)
-        return error_set(FSDP_ERR_INPUT, "%s: line %d: not valid JSON: %s", name, error.line, error.text);
+        return error_set(FSDP_ERR_INPUT, "%s: line %d: not valid JSON: %s", name, fault.line, fault.text);
     *out = value;
     return FSDP_OK;
+}
+
+fsdp_status json_parse(const char *name, const char *text, size_t bytes, json_t **out)
+{
+    return json_parse_as(name, text, bytes, JSON_UNIQUE_KEYS, out);
 }
 
 /* The largest that people have (indexes of huge models, tokenizers) are some ten MiB; parsed, they take ten times that.
  */
 #define MAX_FILE_BYTES ((uint64_t)256 << 20)
 
-fsdp_status json_read_file(const char *path, json_t **out)
+fsdp_status json_read_file_as(const char *path, unsigned flags, json_t **out)
 {
     char *text;
     size_t bytes;
     FSDP_TRY(file_read_at_most(path, MAX_FILE_BYTES, &text, &bytes));
-    fsdp_status status = json_parse(path, text, bytes, out);
+    fsdp_status status = json_parse_as(path, text, bytes, flags, out);
     free(text);
     return status;
+}
+
+fsdp_status json_read_file(const char *path, json_t **out)
+{
+    return json_read_file_as(path, JSON_UNIQUE_KEYS, out);
 }
 
 fsdp_status json_write_file(const char *path, const json_t *value)

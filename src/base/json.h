@@ -1,4 +1,4 @@
-/* JSON through jansson, with errors in our form: the file, the line, the field. */
+/* JSON as values of jansson, with errors in our form: the file, the line, the field. */
 #ifndef BASE_JSON_H
 #define BASE_JSON_H
 
@@ -9,9 +9,15 @@
 
 #include <fsdp/status.h>
 
+#include "base/json_parser.h"
+
 /* `name` is what errors call the text (a path). The caller owns *out (json_decref). Duplicate keys are errors. */
 fsdp_status json_parse(const char *name, const char *text, size_t bytes, json_t **out);
-fsdp_status json_read_file(const char *path, json_t **out);         /* a regular file of at most 256 MiB */
+fsdp_status json_read_file(const char *path, json_t **out); /* a regular file of at most 256 MiB */
+/* The same with other flags of json_parser.h than JSON_UNIQUE_KEYS. */
+fsdp_status json_parse_as(const char *name, const char *text, size_t bytes, unsigned flags, json_t **out);
+fsdp_status json_read_file_as(const char *path, unsigned flags, json_t **out);
+
 fsdp_status json_write_file(const char *path, const json_t *value); /* atomic, indented, keys in their order */
 
 /* Fields of an object, with the file and field named in the error when absent or of another type. */

@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
-#include <jansson.h>
-
 #include "base/error.h"
+#include "base/json_parser.h"
 #include "base/log.h"
+#include "base/utf8_check.h"
 #include "tokenizer/text/text_buffer.h"
 #include "tokenizer/text_cut.h"
 #include "format/byte_stream.h"
@@ -99,23 +99,33 @@ static fsdp_status skip_record(document_reader *r, const char *path, int64_t lin
     return FSDP_OK;
 }
 
-/* *why is NULL for a good record, else what is wrong with it. */
+/* Python writes half of a surrogate pair as it is, and can no more make tokens of it than we can. */
+static bool is_text(const json_t *value)
+{
+    return json_is_string(value) &&
+           utf8_valid_bytes(json_string_value(value), json_string_length(value)) == json_string_length(value);
+}
+
+/* `why` is empty for a good record, else what is wrong with it. */
 static void parse_record(document_reader *r, const text_line *line, document *out, char why[256])
 {
-    json_error_t error;
+    json_fault fault;
     why[0] = '\0';
     json_decref(r->record);
-    r->record = json_loadb(line->text, line->bytes, JSON_ALLOW_NUL, &error);
+    r->record = json_parser_read(line->text, line->bytes, JSON_AS_PYTHON | JSON_WITH_NUL, &fault);
     const json_t *text = json_object_get(r->record, r->text_field);
     const json_t *target = r->target_field == NULL ? NULL : json_object_get(r->record, r->target_field);
     if (r->record == NULL)
-        snprintf(why, 256, "not JSON: %.200s", error.text);
+        snprintf(why, 256, "not JSON: %.200s", fault.text);
     else if (!json_is_object(r->record))
         snprintf(why, 256, "not a JSON object");
     else if (!json_is_string(text))
         snprintf(why, 256, "no string under \"%.100s\"", r->text_field);
     else if (r->target_field != NULL && !json_is_string(target))
         snprintf(why, 256, "no string under \"%.100s\"", r->target_field);
+    else if (!is_text(text) || (target != NULL && !is_text(target)))
+        snprintf(why, 256, "half of a surrogate pair under \"%.100s\"",
+                 is_text(text) ? r->target_field : r->text_field);
     else
         *out = (document){json_string_value(text), json_string_length(text), json_string_value(target),
                           target == NULL ? 0 : json_string_length(target), true};

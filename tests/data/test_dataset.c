@@ -270,6 +270,20 @@ static void bad_records_are_skipped_with_file_and_line_or_stop_a_strict_run(void
     fsdp_tokenizer_free(t);
 }
 
+static void records_are_read_as_python_writes_them(void **state)
+{
+    const char *names[] = {
+        files_text(*state, "python.jsonl",
+                   "\xEF\xBB\xBF{\"score\": NaN, \"text\": \"ab\"}\n"
+                   "{\"text\": \"cd\", \"n\": 123456789012345678901234567890, \"x\": [-Infinity, 1e999]}\n"
+                   "{\"text\": \"e\\ud83d\"}\n"
+                   "{\"other\": \"\\ud83d\", \"text\": \"fg\", \"text\": \"hi\"}\n"
+                   "{\"text\": NaN}\n")};
+    expect_text(names, 1, (fsdp_dataset_config)FSDP_DATASET_CONFIG_INIT, "ab|cd|hi");
+    assert_non_null(strstr(log_lines, "python.jsonl:3: half of a surrogate pair under \"text\""));
+    assert_non_null(strstr(log_lines, "python.jsonl:5: no string under \"text\""));
+}
+
 static void threads_and_the_cache_do_not_change_the_tokens(void **state)
 {
     enum { N_RECORDS = 30000 };
@@ -631,6 +645,7 @@ int main(void)
         TEST(hub_names_are_found_in_the_folders_they_are_kept_in),
         TEST(places_of_the_hub_are_looked_into_in_their_order),
         TEST(bad_records_are_skipped_with_file_and_line_or_stop_a_strict_run),
+        TEST(records_are_read_as_python_writes_them),
         TEST(threads_and_the_cache_do_not_change_the_tokens),
         TEST(token_files_are_read_as_one_row_of_tokens),
         TEST(tables_of_steps_keep_their_order),

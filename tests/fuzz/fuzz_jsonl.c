@@ -1,5 +1,5 @@
-/* Any bytes as a file of records and as a file of text. What jansson makes of the whole, or of every line, is what the
- * reader gives, record by record; text comes back as it went in. */
+/* Any bytes as a file of records and as a file of text. What the parser makes of the whole, or of every line, is what
+ * the reader gives, record by record, and the parser agrees with jansson's; text comes back as it went in. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,10 +7,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <jansson.h>
-
+#include "base/json_parser.h"
 #include "data/document.h"
 #include "tokenizer/text/text_buffer.h"
+#include "tokenizer/text/utf8.h"
 #include "format/signature.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
@@ -31,13 +31,25 @@ static void keep(text_buffer *list, const char *text, size_t bytes)
 static void keep_record(text_buffer *list, const json_t *record)
 {
     const json_t *text = json_object_get(record, "text");
-    if (json_is_string(text))
-        keep(list, json_string_value(text), json_string_length(text));
+    size_t bytes = json_string_length(text);
+    if (json_is_string(text) && utf8_valid_bytes(json_string_value(text), bytes) == bytes)
+        keep(list, json_string_value(text), bytes);
 }
 
 static bool is_blank(char c)
 {
     return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
+
+/* The parser takes what jansson takes, as the same value; and more. */
+static json_t *parse(const char *text, size_t bytes)
+{
+    json_fault fault;
+    json_t *ours = json_parser_read(text, bytes, JSON_AS_PYTHON | JSON_WITH_NUL, &fault);
+    json_t *theirs = json_loadb(text, bytes, JSON_ALLOW_NUL, NULL);
+    require(theirs == NULL || (ours != NULL && json_equal(ours, theirs)));
+    json_decref(theirs);
+    return ours;
 }
 
 /* What must come out, where that is plain: a whole that is one array, or lines. */
@@ -54,7 +66,7 @@ static bool expected(const char *data, size_t bytes, text_buffer *list)
         behind++;
     bool array = first < bytes && data[first] == '[';
     if (array) {
-        json_t *whole = json_loadb(data, bytes, JSON_ALLOW_NUL, NULL), *record;
+        json_t *whole = parse(data, bytes), *record;
         size_t i;
         json_array_foreach(whole, i, record) keep_record(list, record);
         json_decref(whole);
@@ -65,7 +77,7 @@ static bool expected(const char *data, size_t bytes, text_buffer *list)
     for (size_t at = 0; at < bytes;) {
         const char *end = memchr(data + at, '\n', bytes - at);
         size_t length = end ? (size_t)(end - data) - at : bytes - at;
-        json_t *record = json_loadb(data + at, length, JSON_ALLOW_NUL, NULL);
+        json_t *record = parse(data + at, length);
         keep_record(list, record);
         json_decref(record);
         at += length + 1;

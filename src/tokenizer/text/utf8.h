@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/utf8_check.h"
 #include "tokenizer/text/text_buffer.h"
 
 #define UTF8_REPLACEMENT "\xEF\xBF\xBD" /* U+FFFD */
@@ -70,9 +71,6 @@ static inline size_t utf8_encode(uint32_t point, char *out)
     out[3] = (char)(0x80 | (point & 0x3F));
     return 4;
 }
-
-/* How many bytes from the front are valid UTF-8. */
-size_t utf8_valid_bytes(const char *text, size_t bytes);
 
 /* Appends `text` with every maximal broken sequence replaced by U+FFFD. */
 fsdp_status utf8_repair(const char *text, size_t bytes, text_buffer *out);
