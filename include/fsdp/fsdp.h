@@ -8,6 +8,7 @@
 #include <fsdp/crash.h>
 #include <fsdp/data.h>
 #include <fsdp/dtype.h>
+#include <fsdp/kinds.h>
 #include <fsdp/log.h>
 #include <fsdp/memory.h>
 #include <fsdp/models.h>
@@ -15,7 +16,6 @@
 #include <fsdp/operation.h>
 #include <fsdp/ops.h>
 #include <fsdp/optim.h>
-#include <fsdp/optimizer_kind.h>
 #include <fsdp/shard.h>
 #include <fsdp/state.h>
 #include <fsdp/status.h>

@@ -11,7 +11,7 @@
 #ifndef FSDP_OPTIM_H
 #define FSDP_OPTIM_H
 
-#include <fsdp/optimizer_kind.h>
+#include <fsdp/kinds.h>
 #include <fsdp/shard.h>
 
 #ifdef __cplusplus

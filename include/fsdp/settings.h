@@ -51,7 +51,6 @@ typedef enum fsdp_model_type {
 typedef enum fsdp_activation { FSDP_ACTIVATION_RELU, FSDP_ACTIVATION_GATED_GELU } fsdp_activation;
 
 typedef enum fsdp_nan_policy { FSDP_NAN_STOP, FSDP_NAN_SKIP, FSDP_NAN_ROLLBACK } fsdp_nan_policy;
-typedef enum fsdp_wrap_policy { FSDP_POLICY_TRANSFORMER, FSDP_POLICY_SIZE, FSDP_POLICY_NONE } fsdp_wrap_policy;
 typedef enum fsdp_failure_policy { FSDP_FAILURE_CONTINUE, FSDP_FAILURE_STOP } fsdp_failure_policy;
 
 typedef enum fsdp_comm_backend {
@@ -140,7 +139,7 @@ typedef struct fsdp_settings {
     int sharding_strategy; /* fsdp_strategy, or one of the two above */
     int64_t shard_group_size;
     fsdp_text_list shard_weights; /* whole numbers, one per rank */
-    int wrap_policy;              /* fsdp_wrap_policy */
+    int wrap_policy;              /* fsdp_wrap_kind, not FSDP_WRAP_FUNCTION */
     fsdp_text_list wrap_types;    /* module types for the transformer policy; empty: the model's blocks */
     int64_t min_num_params;
     int64_t bucket_mb;

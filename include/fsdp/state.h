@@ -27,6 +27,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <fsdp/kinds.h>
 #include <fsdp/optim.h>
 #include <fsdp/shard.h>
 #include <fsdp/status.h>
@@ -34,12 +35,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-typedef enum fsdp_checkpoint_kind {
-    FSDP_CKPT_SHARDED, /* a file per rank; any number of ranks loads it, with any strategy */
-    FSDP_CKPT_FULL,    /* a Hugging Face folder and the optimizer's state; likewise. No rank holds it whole */
-    FSDP_CKPT_LOCAL    /* a folder per rank, for disks that ranks do not share; the same ranks and layout load it */
-} fsdp_checkpoint_kind;
 
 typedef struct fsdp_state fsdp_state;
 typedef struct fsdp_loader fsdp_loader; /* of <fsdp/data.h> */

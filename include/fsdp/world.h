@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <fsdp/kinds.h>
 #include <fsdp/status.h>
 
 #ifdef __cplusplus
@@ -73,8 +74,6 @@ FSDP_API int fsdp_group_rank(const fsdp_group *group);
 FSDP_API int fsdp_group_size(const fsdp_group *group);
 /* The world's rank of the group's rank `rank`. */
 FSDP_API int fsdp_group_world_rank(const fsdp_group *group, int rank);
-
-typedef enum fsdp_reduction { FSDP_REDUCE_SUM, FSDP_REDUCE_MAX, FSDP_REDUCE_MIN } fsdp_reduction;
 
 /* Returns when every rank of the group has called it. Collective. */
 FSDP_API fsdp_status fsdp_world_barrier(fsdp_world *w, fsdp_group *group);

@@ -8,15 +8,15 @@
 
 #include "base/printable.h"
 
-enum { LINE_BYTES = 2048, LEVEL_OFF = LOG_ERROR + 1 };
+enum { LINE_BYTES = 2048, LEVEL_OFF = FSDP_LOG_ERROR + 1 };
 
 /* The process-wide sink, guarded by `lock`; `threshold` is read before it so that dropped lines cost no lock. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static log_sink current_sink;
+static fsdp_log_sink current_sink;
 static void *current_context;
 static atomic_int threshold = LEVEL_OFF;
 
-void log_set_sink(log_sink sink, void *context, log_level least)
+void fsdp_log_set_sink(fsdp_log_sink sink, void *context, fsdp_log_level least)
 {
     pthread_mutex_lock(&lock);
     current_sink = sink;
@@ -25,7 +25,7 @@ void log_set_sink(log_sink sink, void *context, log_level least)
     pthread_mutex_unlock(&lock);
 }
 
-void log_write(log_level level, const char *format, ...)
+void log_write(fsdp_log_level level, const char *format, ...)
 {
     if ((int)level < atomic_load_explicit(&threshold, memory_order_relaxed))
         return;

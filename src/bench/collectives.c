@@ -80,7 +80,7 @@ static fsdp_status time_rounds(comm_bench *b, collective run, double *best)
         double start = clock_seconds();
         FSDP_TRY(run(b, &op, &r));
         double seconds = clock_seconds() - start;
-        FSDP_TRY(comm_all_reduce_f64(b->group, "time of a round", round, COMM_MAX, &seconds, 1));
+        FSDP_TRY(comm_all_reduce_f64(b->group, "time of a round", round, FSDP_REDUCE_MAX, &seconds, 1));
         if (round > 0) /* the first connects */
             *best = fmin(*best, seconds);
         total += seconds;

@@ -456,7 +456,7 @@ done:
     return status;
 }
 
-static fsdp_status all_reduce_scalars(comm_group *g, const char *label, int64_t step, comm_reduction reduction,
+static fsdp_status all_reduce_scalars(comm_group *g, const char *label, int64_t step, fsdp_reduction reduction,
                                       buffer values, int64_t n)
 {
     comm_span span = {.send = values, .recv = values, .count = n};
@@ -464,13 +464,13 @@ static fsdp_status all_reduce_scalars(comm_group *g, const char *label, int64_t 
     return run_now(g, COMM_ALL_REDUCE, &op);
 }
 
-fsdp_status comm_all_reduce_f64(comm_group *g, const char *label, int64_t step, comm_reduction reduction,
+fsdp_status comm_all_reduce_f64(comm_group *g, const char *label, int64_t step, fsdp_reduction reduction,
                                 double *values, int64_t n)
 {
     return all_reduce_scalars(g, label, step, reduction, (buffer){values, FSDP_F64}, n);
 }
 
-fsdp_status comm_all_reduce_i64(comm_group *g, const char *label, int64_t step, comm_reduction reduction,
+fsdp_status comm_all_reduce_i64(comm_group *g, const char *label, int64_t step, fsdp_reduction reduction,
                                 int64_t *values, int64_t n)
 {
     return all_reduce_scalars(g, label, step, reduction, (buffer){values, FSDP_I64}, n);

@@ -21,6 +21,7 @@
 #include <stdint.h>
 
 #include <fsdp/dtype.h>
+#include <fsdp/kinds.h>
 #include <fsdp/status.h>
 
 #include "base/job.h"
@@ -118,8 +119,6 @@ int comm_group_world_rank(const comm_group *g, int rank); /* rank of the group -
 
 /* ---- Collectives ---- */
 
-typedef enum comm_reduction { COMM_SUM, COMM_MAX, COMM_MIN } comm_reduction;
-
 /* One buffer of a collective that may carry several. n is the size of the group, total the sum of all counts:
  *
  *     collective       send reads         recv writes        counts
@@ -148,7 +147,7 @@ typedef struct comm_op {
     int64_t step;
     int n_spans;
     const comm_span *spans;
-    comm_reduction reduction;
+    fsdp_reduction reduction;
     int root;       /* broadcast: rank of the group */
     stream *stream; /* the data is ready when what is enqueued here so far is done; NULL or a CPU stream: now */
 } comm_op;
@@ -216,9 +215,9 @@ fsdp_status comm_exchange(comm_group *g, const char *label, const void *mine, si
                           size_t *all_bytes);
 
 /* Host scalars in place: values[i] = reduction over ranks of values[i]; sums in rank order. Start and wait in one. */
-fsdp_status comm_all_reduce_f64(comm_group *g, const char *label, int64_t step, comm_reduction reduction,
+fsdp_status comm_all_reduce_f64(comm_group *g, const char *label, int64_t step, fsdp_reduction reduction,
                                 double *values, int64_t n);
-fsdp_status comm_all_reduce_i64(comm_group *g, const char *label, int64_t step, comm_reduction reduction,
+fsdp_status comm_all_reduce_i64(comm_group *g, const char *label, int64_t step, fsdp_reduction reduction,
                                 int64_t *values, int64_t n);
 
 /* Bytes of peers' data that this rank has received in collectives of the group so far. With n ranks: all_gather the

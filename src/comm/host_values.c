@@ -60,12 +60,9 @@ fsdp_status fsdp_world_barrier(fsdp_world *w, fsdp_group *group)
     return comm_barrier(members_of(w, group), "barrier", 0);
 }
 
-static const comm_reduction reductions[] = {
-    [FSDP_REDUCE_SUM] = COMM_SUM, [FSDP_REDUCE_MAX] = COMM_MAX, [FSDP_REDUCE_MIN] = COMM_MIN};
-
 static fsdp_status check_reduction(fsdp_reduction reduction, int64_t n)
 {
-    if ((unsigned)reduction >= sizeof reductions / sizeof reductions[0] || n < 0)
+    if ((unsigned)reduction > FSDP_REDUCE_MIN || n < 0)
         return error_set(FSDP_ERR_INPUT, "all_reduce: reduction %d of %lld values", (int)reduction, (long long)n);
     return FSDP_OK;
 }
@@ -73,14 +70,14 @@ static fsdp_status check_reduction(fsdp_reduction reduction, int64_t n)
 fsdp_status fsdp_world_all_reduce(fsdp_world *w, fsdp_group *group, fsdp_reduction reduction, double *values, int64_t n)
 {
     FSDP_TRY(check_reduction(reduction, n));
-    return comm_all_reduce_f64(members_of(w, group), "all_reduce", 0, reductions[reduction], values, n);
+    return comm_all_reduce_f64(members_of(w, group), "all_reduce", 0, reduction, values, n);
 }
 
 fsdp_status fsdp_world_all_reduce_i64(fsdp_world *w, fsdp_group *group, fsdp_reduction reduction, int64_t *values,
                                       int64_t n)
 {
     FSDP_TRY(check_reduction(reduction, n));
-    return comm_all_reduce_i64(members_of(w, group), "all_reduce", 0, reductions[reduction], values, n);
+    return comm_all_reduce_i64(members_of(w, group), "all_reduce", 0, reduction, values, n);
 }
 
 /* One exchange: `bytes` of this rank (0: it only listens), slots of `slot` bytes a rank in `all`. A rank that gives

@@ -68,17 +68,17 @@ static uint16_t narrow_to_f16(float value)
 }
 
 /* A NaN wins, whichever side it is on. */
-INLINE float combine(comm_reduction reduction, float a, float b)
+INLINE float combine(fsdp_reduction reduction, float a, float b)
 {
-    if (reduction == COMM_MAX)
+    if (reduction == FSDP_REDUCE_MAX)
         return b > a || b != b ? b : a;
-    if (reduction == COMM_MIN)
+    if (reduction == FSDP_REDUCE_MIN)
         return b < a || b != b ? b : a;
     return a + b;
 }
 
 /* sums = source (first), or sums op source. */
-INLINE void take_f32(float *restrict sums, const float *source, int n, bool first, comm_reduction reduction)
+INLINE void take_f32(float *restrict sums, const float *source, int n, bool first, fsdp_reduction reduction)
 {
     if (first)
         memcpy(sums, source, (size_t)n * sizeof *sums);
@@ -87,7 +87,7 @@ INLINE void take_f32(float *restrict sums, const float *source, int n, bool firs
             sums[i] = combine(reduction, sums[i], source[i]);
 }
 
-INLINE void take_bf16(float *restrict sums, const uint16_t *source, int n, bool first, comm_reduction reduction)
+INLINE void take_bf16(float *restrict sums, const uint16_t *source, int n, bool first, fsdp_reduction reduction)
 {
     for (int i = 0; i < n; i++) {
         float value = bits_to_float((uint32_t)source[i] << 16);
@@ -103,11 +103,11 @@ INLINE void give_bf16(uint16_t *restrict out, const float *sums, int n)
 
 /* The loops above with the reduction known to the compiler. */
 INLINE void take_any(float *restrict sums, const void *source, fsdp_dtype dtype, int n, bool first,
-                     comm_reduction reduction)
+                     fsdp_reduction reduction)
 {
     switch (reduction) {
-    case COMM_MAX:
-    case COMM_MIN:
+    case FSDP_REDUCE_MAX:
+    case FSDP_REDUCE_MIN:
         if (dtype == FSDP_F32)
             take_f32(sums, source, n, first, reduction);
         else
@@ -115,16 +115,16 @@ INLINE void take_any(float *restrict sums, const void *source, fsdp_dtype dtype,
         break;
     default:
         if (dtype == FSDP_F32)
-            take_f32(sums, source, n, first, COMM_SUM);
+            take_f32(sums, source, n, first, FSDP_REDUCE_SUM);
         else if (first)
-            take_bf16(sums, source, n, true, COMM_SUM);
+            take_bf16(sums, source, n, true, FSDP_REDUCE_SUM);
         else
-            take_bf16(sums, source, n, false, COMM_SUM);
+            take_bf16(sums, source, n, false, FSDP_REDUCE_SUM);
     }
 }
 
 typedef struct kernel_set {
-    void (*take)(float *sums, const void *source, fsdp_dtype dtype, int n, bool first, comm_reduction reduction);
+    void (*take)(float *sums, const void *source, fsdp_dtype dtype, int n, bool first, fsdp_reduction reduction);
     void (*give_bf16)(uint16_t *out, const float *sums, int n);
     void (*add_pair)(float *out, const float *a, const float *b, int n); /* out = a + b; out may be a or b */
     void (*widen_f16)(float *out, const uint16_t *in, int n);
@@ -133,7 +133,7 @@ typedef struct kernel_set {
 
 #define KERNEL_SET(suffix, attribute)                                                                                  \
     attribute static void take_##suffix(float *sums, const void *source, fsdp_dtype dtype, int n, bool first,          \
-                                        comm_reduction reduction)                                                      \
+                                        fsdp_reduction reduction)                                                      \
     {                                                                                                                  \
         take_any(sums, source, dtype, n, first, reduction);                                                            \
     }                                                                                                                  \
@@ -258,14 +258,14 @@ static void add_present(const kernel_set *k, const reduce_args *a, const void *o
     if (a->to == FSDP_F16)
         k->widen_f16(present, out, n);
     else
-        k->take(present, out, a->to, n, true, COMM_SUM);
+        k->take(present, out, a->to, n, true, FSDP_REDUCE_SUM);
     k->add_pair(sums, present, sums, n);
 }
 
 static void reduce_floats(const reduce_args *a)
 {
     const kernel_set *k = kernels();
-    bool plain_sum = a->from == FSDP_F32 && a->to == FSDP_F32 && a->reduction == COMM_SUM;
+    bool plain_sum = a->from == FSDP_F32 && a->to == FSDP_F32 && a->reduction == FSDP_REDUCE_SUM;
     if (plain_sum && vector_sum(a->out, (const float *const *)a->sources, a->n_sources, a->n, a->add, a->streaming))
         return;
     _Alignas(64) float sums[BLOCK];
@@ -293,9 +293,9 @@ static void reduce_floats(const reduce_args *a)
             type value = ((const type *)a->sources[0])[i];                                                             \
             for (int k = 1; k < a->n_sources; k++) {                                                                   \
                 type next = ((const type *)a->sources[k])[i];                                                          \
-                if (a->reduction == COMM_MAX)                                                                          \
+                if (a->reduction == FSDP_REDUCE_MAX)                                                                   \
                     value = next > value || next != next ? next : value;                                               \
-                else if (a->reduction == COMM_MIN)                                                                     \
+                else if (a->reduction == FSDP_REDUCE_MIN)                                                              \
                     value = next < value || next != next ? next : value;                                               \
                 else                                                                                                   \
                     value = (type)(value + next);                                                                      \

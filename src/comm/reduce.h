@@ -9,7 +9,7 @@
  * sources when the dtypes are the same. Fp32, bf16, fp16 on either side; otherwise from == to. `streaming`: write
  * around the caches. */
 typedef struct reduce_args {
-    comm_reduction reduction;
+    fsdp_reduction reduction;
     int n_sources;
     const void *const *sources;
     fsdp_dtype from, to;

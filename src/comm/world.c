@@ -49,7 +49,7 @@ static fsdp_status open_device(const fsdp_world_config *config, int local_rank, 
         return error_set(FSDP_ERR_INPUT, "device \"%s\": cpu, cuda and auto are known", config->device);
     if (device_open_cuda(gpu_index(local_rank), out) == FSDP_OK)
         return FSDP_OK;
-    log_write(LOG_INFO, "using the CPU: %s", fsdp_last_error());
+    log_write(FSDP_LOG_INFO, "using the CPU: %s", fsdp_last_error());
     return device_open_cpu(product, out);
 }
 

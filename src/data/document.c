@@ -94,7 +94,7 @@ static fsdp_status skip_record(document_reader *r, const char *path, int64_t lin
     if (r->strict)
         return error_set(FSDP_ERR_INPUT, "%s:%lld: %s", path, (long long)line, why);
     if (++r->skipped <= MOST_WARNINGS)
-        log_write(LOG_WARNING, "%s:%lld: %s; the record is skipped%s", path, (long long)line, why,
+        log_write(FSDP_LOG_WARNING, "%s:%lld: %s; the record is skipped%s", path, (long long)line, why,
                   r->skipped == MOST_WARNINGS ? " (more are not reported)" : "");
     return FSDP_OK;
 }
@@ -150,7 +150,7 @@ static fsdp_status next_line(document_reader *r, text_line *line, bool *got)
         if (status == FSDP_OK || !more || r->strict)
             return status;
         if (++r->skipped <= MOST_WARNINGS)
-            log_write(LOG_WARNING, "%s; the record is skipped", fsdp_last_error());
+            log_write(FSDP_LOG_WARNING, "%s; the record is skipped", fsdp_last_error());
     }
 }
 

@@ -217,12 +217,12 @@ static fsdp_status add_found(walk *w, const char *path, const struct stat *info)
     if (describes(base_name(path)))
         return FSDP_OK;
     if (!S_ISREG(info->st_mode)) {
-        log_write(LOG_WARNING, "%s: is not a regular file; skipped", path);
+        log_write(FSDP_LOG_WARNING, "%s: is not a regular file; skipped", path);
         return FSDP_OK;
     }
     FSDP_TRY(meet(w, info, &before));
     if (before) {
-        log_write(LOG_WARNING, "%s: is a link to a file that is read already; skipped", path);
+        log_write(FSDP_LOG_WARNING, "%s: is a link to a file that is read already; skipped", path);
         return FSDP_OK;
     }
     return add_file(w, path, kind, false);
@@ -459,7 +459,7 @@ fsdp_status source_list_make(const char *const *names, size_t n_names, const cha
     if (status == FSDP_OK && out->n_files == 0 && wanted != FSDP_PART_VALIDATION)
         status = refuse_empty(names, n_names, unread);
     if (status == FSDP_OK && unread != NULL && out->n_files > 0 && wanted != FSDP_PART_VALIDATION)
-        log_write(LOG_WARNING, "%s: files of this kind are not read; skipped", unread);
+        log_write(FSDP_LOG_WARNING, "%s: files of this kind are not read; skipped", unread);
     if (status == FSDP_OK)
         status = check_kinds(out);
     if (status == FSDP_OK)

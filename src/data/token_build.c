@@ -271,7 +271,7 @@ fsdp_status token_build(const source_list *files, const fsdp_tokenizer *tokenize
     if (b->jobs == NULL)
         TRY_OR(done, error_set(FSDP_ERR_MEMORY, "out of memory"));
     if (fsdp_tokenizer_eos(tokenizer) < 0)
-        log_write(LOG_WARNING, "the tokenizer has no end token: documents follow each other without a mark");
+        log_write(FSDP_LOG_WARNING, "the tokenizer has no end token: documents follow each other without a mark");
     TRY_OR(done, fsdp_tokenizer_share(tokenizer, &b->own));
     TRY_OR(done, document_reader_open(files, options->field, NULL, options->strict, b->own, &b->reader));
     TRY_OR(done, start_workers(b, tokenizer));

@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 #include <fsdp/dtype.h>
-#include <fsdp/optimizer_kind.h>
+#include <fsdp/kinds.h>
 #include <fsdp/status.h>
 
 struct stream;
@@ -278,10 +278,8 @@ typedef struct combine_args {
  * elements), y is contiguous over the kept dimensions. Sums run in index order, in fp32 blocks of fixed size whose sums
  * are added in fp64. index (maximum and minimum, optional): where among the reduced elements it was found first.
  * backward: dx (+)= alpha * dy everywhere (sum), or dy where index says and 0 elsewhere; dx has x's strides. */
-typedef enum reduce_kind { REDUCE_SUM, REDUCE_MAX, REDUCE_MIN } reduce_kind;
-
 typedef struct reduce_dims_args {
-    reduce_kind kind;
+    fsdp_reduction kind;
     int n_kept, n_reduced; /* each at least 1: a dimension of size 1 and stride 0 stands in for none */
     int64_t kept[KERNEL_MAX_DIMS], kept_stride[KERNEL_MAX_DIMS];
     int64_t reduced[KERNEL_MAX_DIMS], reduced_stride[KERNEL_MAX_DIMS];

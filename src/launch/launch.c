@@ -361,7 +361,7 @@ static fsdp_status run_attempts(launcher *l, int *exit_code)
             (l->failed >= 0 && interrupted_by(l->ranks[l->failed].status)))
             break;
         l->attempt.restart++;
-        log_write(LOG_WARNING, "%s; starting all ranks again (%d of %d)", fsdp_last_error(), l->attempt.restart,
+        log_write(FSDP_LOG_WARNING, "%s; starting all ranks again (%d of %d)", fsdp_last_error(), l->attempt.restart,
                   config->max_restarts);
     }
     free(polls);

@@ -368,7 +368,7 @@ fsdp_status fields_check(const char *name, const char *inside, const json_t *obj
     if (unknown.n > MOST_NAMED)
         snprintf(more, sizeof more, " and %d more", unknown.n - MOST_NAMED);
     if (warns && unknown.n > 0)
-        log_write(LOG_WARNING,
+        log_write(FSDP_LOG_WARNING,
                   "%s: unknown fields%s%.*s are ignored: %s%s. If one of them changes what the model computes, results "
                   "will differ from the model's own code",
                   name, *inside ? " of " : "", (int)(*inside ? strlen(inside) - 1 : 0), inside, unknown.text, more);

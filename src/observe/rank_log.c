@@ -22,7 +22,7 @@ struct rank_log {
 
 static const char *const level_names[] = {"debug", "info", "warning", "error"};
 
-static void write_line(const rank_log *log, log_level level, const char *line)
+static void write_line(const rank_log *log, fsdp_log_level level, const char *line)
 {
     char text[LINE_BYTES];
     struct timespec now;
@@ -39,13 +39,13 @@ static void write_line(const rank_log *log, log_level level, const char *line)
         return;
 }
 
-static void on_line(void *context, log_level level, const char *line)
+static void on_line(void *context, fsdp_log_level level, const char *line)
 {
     const rank_log *log = context;
     const rank_log_config *c = &log->config;
     if (log->fd >= 0)
         write_line(log, level, line);
-    if (!c->show || level < c->least_shown || (c->rank != 0 && level < LOG_WARNING))
+    if (!c->show || level < c->least_shown || (c->rank != 0 && level < FSDP_LOG_WARNING))
         return;
     if (c->rank == 0) {
         c->show(c->context, level, line);
@@ -82,7 +82,7 @@ fsdp_status rank_log_open(const rank_log_config *config, rank_log **out)
         return status;
     }
     log->config.folder = NULL; /* borrowed for the opening only */
-    log_set_sink(on_line, log, LOG_DEBUG);
+    fsdp_log_set_sink(on_line, log, FSDP_LOG_DEBUG);
     *out = log;
     return FSDP_OK;
 }
@@ -91,7 +91,7 @@ void rank_log_close(rank_log *log)
 {
     if (!log)
         return;
-    log_set_sink(NULL, NULL, LOG_ERROR);
+    fsdp_log_set_sink(NULL, NULL, FSDP_LOG_ERROR);
     if (log->fd >= 0)
         close(log->fd);
     free(log->path);

@@ -13,8 +13,8 @@ typedef struct rank_log rank_log;
 typedef struct rank_log_config {
     const char *folder; /* made where needed; the file is rank-<N>.log, appended to. NULL: no file */
     int rank, world_size;
-    log_level least_shown;
-    void (*show)(void *context, log_level level, const char *line); /* NULL: nothing is shown */
+    fsdp_log_level least_shown;
+    void (*show)(void *context, fsdp_log_level level, const char *line); /* NULL: nothing is shown */
     void *context;
 } rank_log_config;
 

@@ -200,9 +200,9 @@ static void recommend(const fsdp_settings *s, assembled_sharding *out, int64_t n
 static fsdp_status set_wrap(const fsdp_settings *s, const model_config *model, assembled_sharding *out)
 {
     const char *block = model_block_type(model->type);
-    if (s->wrap_policy == FSDP_POLICY_NONE)
+    if (s->wrap_policy == FSDP_WRAP_NONE)
         return FSDP_OK;
-    if (s->wrap_policy == FSDP_POLICY_SIZE || (!block && s->wrap_types.n == 0)) {
+    if (s->wrap_policy == FSDP_WRAP_SIZE || (!block && s->wrap_types.n == 0)) {
         out->config.wrap = fsdp_wrap_by_size(s->min_num_params);
         return FSDP_OK;
     }

@@ -13,7 +13,7 @@ fsdp_status fit_limit(device *dev, int ranks_per_host, comm_group *all, plan_lim
     double ranks = (double)max_i64(1, ranks_per_host), host = (double)host_memory_available() / ranks;
     /* A GPU has its memory to itself; on CPUs the ranks of a host share one. */
     double limits[] = {dev->own_memory && dev->available ? (double)dev->available(dev) : host, host};
-    FSDP_TRY(comm_all_reduce_f64(all, "available memory", 0, COMM_MIN, limits, 2)); /* they must decide alike */
+    FSDP_TRY(comm_all_reduce_f64(all, "available memory", 0, FSDP_REDUCE_MIN, limits, 2)); /* they must decide alike */
     *out = (plan_limit){(size_t)limits[0], (size_t)limits[1]};
     return FSDP_OK;
 }

@@ -177,10 +177,10 @@ static fsdp_status check_sharding(fsdp_settings *s)
     if (s->offload_activations && s->activation_checkpointing == FSDP_CHECKPOINT_NONE)
         s->activation_checkpointing = FSDP_CHECKPOINT_FULL;
     if (given_otherwise(s, "min_num_params") && !given(s, "wrap_policy"))
-        s->wrap_policy = FSDP_POLICY_SIZE;
-    if (given_otherwise(s, "min_num_params") && s->wrap_policy != FSDP_POLICY_SIZE)
+        s->wrap_policy = FSDP_WRAP_SIZE;
+    if (given_otherwise(s, "min_num_params") && s->wrap_policy != FSDP_WRAP_SIZE)
         return contradiction(s, "min_num_params", "wrap_policy", "only the size policy counts parameters");
-    if (s->wrap_types.n && s->wrap_policy != FSDP_POLICY_TRANSFORMER)
+    if (s->wrap_types.n && s->wrap_policy != FSDP_WRAP_TYPE)
         return contradiction(s, "wrap_types", "wrap_policy", "only the transformer policy goes by type");
     if (s->cpu_offload_units.n && given(s, "cpu_offload") && !s->cpu_offload)
         return contradiction(s, "cpu_offload_units", "cpu_offload", "units are offloaded or not");

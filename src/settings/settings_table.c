@@ -107,9 +107,9 @@ static const fsdp_choice strategies[] = {
 };
 
 static const fsdp_choice wrap_policies[] = {
-    {"transformer", FSDP_POLICY_TRANSFORMER, "transformer_auto_wrap_policy"},
-    {"size", FSDP_POLICY_SIZE, "size_based_auto_wrap_policy"},
-    {"none", FSDP_POLICY_NONE, NULL},
+    {"transformer", FSDP_WRAP_TYPE, "transformer_auto_wrap_policy"},
+    {"size", FSDP_WRAP_SIZE, "size_based_auto_wrap_policy"},
+    {"none", FSDP_WRAP_NONE, NULL},
     {NULL, 0, NULL},
 };
 

@@ -49,8 +49,9 @@ static fsdp_status take_scalars(fsdp_state *s, const char *path, int64_t step, c
         s->optimizer->lr = (float)v->lr;
     }
     if (v->seed != (int64_t)m->config.seed)
-        log_write(LOG_WARNING, "%s was written with seed %lld, this model has %lld: dropout goes on with other masks",
-                  path, (long long)v->seed, (long long)m->config.seed);
+        log_write(FSDP_LOG_WARNING,
+                  "%s was written with seed %lld, this model has %lld: dropout goes on with other masks", path,
+                  (long long)v->seed, (long long)m->config.seed);
     return s->position.set ? s->position.set(s->position.context, v->position) : FSDP_OK;
 }
 

@@ -64,11 +64,9 @@ static void forget_notes(const fsdp_state *s)
 
 static ckpt_save_config make_config(const fsdp_state *s, const char *directory, fsdp_checkpoint_kind kind, int64_t step)
 {
-    static const ckpt_kind kinds[] = {
-        [FSDP_CKPT_SHARDED] = CKPT_SHARDED, [FSDP_CKPT_FULL] = CKPT_FULL, [FSDP_CKPT_LOCAL] = CKPT_LOCAL};
     ckpt_save_config c = CKPT_SAVE_CONFIG_INIT;
     c.directory = directory;
-    c.kind = kinds[kind];
+    c.kind = kind;
     c.step = step;
     c.strategy = fsdp_strategy_name(s->model->config.strategy);
     c.model = s->notes.model;
@@ -137,7 +135,7 @@ static fsdp_status start_save(fsdp_state *s, const ckpt_save_config *config)
     if (status == FSDP_OK)
         status = make_notes(s, config->step);
     if (status == FSDP_OK && !s->saver)
-        status = ckpt_saver_create(state, config->kind == CKPT_LOCAL, &s->saver);
+        status = ckpt_saver_create(state, config->kind == FSDP_CKPT_LOCAL, &s->saver);
     status = ckpt_agree(s->world, "state", status, fsdp_last_error());
     if (status == FSDP_OK)
         status = ckpt_saver_start(s->saver, config, state, s->world);

@@ -167,7 +167,7 @@ fsdp_status value_list_check(const value_list *list, const char *path, const jso
     json_object_foreach((json_t *)(uintptr_t)object, name, value)
     {
         if (!has_value(list, name))
-            log_write(LOG_WARNING, "%s: its value %s is of no use to this program", path, name);
+            log_write(FSDP_LOG_WARNING, "%s: its value %s is of no use to this program", path, name);
     }
     return FSDP_OK;
 }

@@ -80,8 +80,8 @@ fsdp_status weights_settle_head(const char *path, model_config *config)
                         *embedding = embedding_of(source);
     fsdp_status status = head && embedding && !source_manifest(source) ? compare(head, embedding, tied) : FSDP_OK;
     if (status == FSDP_OK && !*tied)
-        log_write(LOG_WARNING, "%s: its configuration ties the head to the embedding, its weights do not: not tied",
-                  path);
+        log_write(FSDP_LOG_WARNING,
+                  "%s: its configuration ties the head to the embedding, its weights do not: not tied", path);
     source_close(source);
     return status;
 }

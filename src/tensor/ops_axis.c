@@ -18,7 +18,7 @@ static reduce_dims_args describe_reduce(const node *n)
 {
     const reduce_attributes *o = n->attributes;
     const fsdp_tensor *x = n->inputs[0];
-    reduce_dims_args r = {.kind = (reduce_kind)o->kind, .alpha = o->alpha};
+    reduce_dims_args r = {.kind = (fsdp_reduction)o->kind, .alpha = o->alpha};
     int64_t own[FSDP_MAX_DIMS];
     strides_of(x->n_dims, x->shape, own);
     for (int d = 0; d < x->n_dims; d++) {
@@ -51,7 +51,7 @@ static fsdp_status reduce_gradient(const run_context *c, const node *n)
 
 static const op_def reduce_op = {.name = "reduce", .forward = reduce_run, .backward = reduce_gradient};
 
-static fsdp_tensor *reduce(fsdp_tape *t, const char *name, fsdp_tensor *x, int dim, bool keep, reduce_kind kind,
+static fsdp_tensor *reduce(fsdp_tape *t, const char *name, fsdp_tensor *x, int dim, bool keep, fsdp_reduction kind,
                            bool mean)
 {
     reduce_attributes o;
@@ -62,7 +62,7 @@ static fsdp_tensor *reduce(fsdp_tape *t, const char *name, fsdp_tensor *x, int d
     if (x->dtype > FSDP_F16 || d < 0)
         return tape_refuse(t, "%s: %s %s has no floating dimension %d", name, fsdp_dtype_name(x->dtype),
                            tape_shape_text(t, x), dim);
-    if (x->shape[d] == 0 && (kind != REDUCE_SUM || mean))
+    if (x->shape[d] == 0 && (kind != FSDP_REDUCE_SUM || mean))
         return tape_refuse(t, "%s: dimension %d of %s is empty", name, dim, tape_shape_text(t, x));
     memset(&o, 0, sizeof o);
     o.kind = (int32_t)kind;
@@ -73,7 +73,7 @@ static fsdp_tensor *reduce(fsdp_tape *t, const char *name, fsdp_tensor *x, int d
             shape[n_dims++] = i == d ? 1 : x->shape[i];
     }
     n_dims = n_dims == 0 ? 1 : n_dims;
-    bool indexed = kind != REDUCE_SUM;
+    bool indexed = kind != FSDP_REDUCE_SUM;
     fsdp_tensor *outputs[] = {tape_value(t, x->dtype, n_dims, shape),
                               indexed ? tape_value(t, FSDP_I32, n_dims, shape) : NULL};
     if (!outputs[0] || (indexed && !outputs[1]))
@@ -84,22 +84,22 @@ static fsdp_tensor *reduce(fsdp_tape *t, const char *name, fsdp_tensor *x, int d
 
 fsdp_tensor *fsdp_sum_dim(fsdp_tape *t, fsdp_tensor *x, int dim, bool keep)
 {
-    return reduce(t, "sum_dim", x, dim, keep, REDUCE_SUM, false);
+    return reduce(t, "sum_dim", x, dim, keep, FSDP_REDUCE_SUM, false);
 }
 
 fsdp_tensor *fsdp_mean_dim(fsdp_tape *t, fsdp_tensor *x, int dim, bool keep)
 {
-    return reduce(t, "mean_dim", x, dim, keep, REDUCE_SUM, true);
+    return reduce(t, "mean_dim", x, dim, keep, FSDP_REDUCE_SUM, true);
 }
 
 fsdp_tensor *fsdp_max_dim(fsdp_tape *t, fsdp_tensor *x, int dim, bool keep)
 {
-    return reduce(t, "max_dim", x, dim, keep, REDUCE_MAX, false);
+    return reduce(t, "max_dim", x, dim, keep, FSDP_REDUCE_MAX, false);
 }
 
 fsdp_tensor *fsdp_min_dim(fsdp_tape *t, fsdp_tensor *x, int dim, bool keep)
 {
-    return reduce(t, "min_dim", x, dim, keep, REDUCE_MIN, false);
+    return reduce(t, "min_dim", x, dim, keep, FSDP_REDUCE_MIN, false);
 }
 
 /* Softmax over the last dimension; others are brought there and back. */

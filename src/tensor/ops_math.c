@@ -174,7 +174,7 @@ static bool is_repeated(const node *n, int input)
 static fsdp_status sum_repeats(const run_context *c, const node *n, int input, buffer from, buffer dx, bool add)
 {
     const combine_attributes *o = n->attributes;
-    reduce_dims_args r = {.kind = REDUCE_SUM, .alpha = 1, .x = from, .y = dx, .add = add};
+    reduce_dims_args r = {.kind = FSDP_REDUCE_SUM, .alpha = 1, .x = from, .y = dx, .add = add};
     int64_t own[FSDP_MAX_DIMS];
     strides_of(o->n_dims, o->shape, own);
     for (int d = 0; d < o->n_dims; d++) {

@@ -104,7 +104,7 @@ static fsdp_status read_token(const char *name, const json_t *entry, const vocab
     if (id < 0)
         id = (*next_id)++;
     if (stated >= 0 && stated != id)
-        log_write(LOG_WARNING, "%s: added token \"%s\" states id %lld; its place in the vocabulary is %d", name,
+        log_write(FSDP_LOG_WARNING, "%s: added token \"%s\" states id %lld; its place in the vocabulary is %d", name,
                   content, (long long)stated, id);
     FSDP_TRY(vocabulary_add(a->contents, content, bytes, id));
     if (t.special)

@@ -201,7 +201,8 @@ static fsdp_status minutes_passed(train_run *run, bool *out)
                   clock_seconds() - run->last_save >= run->settings->checkpoint_minutes * 60;
     if (run->settings->checkpoint_minutes > 0) {
         due = run->rank == 0 ? due : 0;
-        FSDP_TRY(comm_all_reduce_i64(comm_world(run->world->comm), "checkpoint time", run->step, COMM_MAX, &due, 1));
+        FSDP_TRY(
+            comm_all_reduce_i64(comm_world(run->world->comm), "checkpoint time", run->step, FSDP_REDUCE_MAX, &due, 1));
     }
     *out = due != 0;
     return FSDP_OK;

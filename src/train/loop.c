@@ -111,7 +111,7 @@ static fsdp_status ask_to_stop(train_run *run)
 {
     int64_t stop = run->callbacks.stop_requested ? run->callbacks.stop_requested(run->callbacks.context) : 0;
     stop = stop < 0 ? -stop : stop;
-    FSDP_TRY(comm_all_reduce_i64(comm_world(run->world->comm), "stop", run->step, COMM_MAX, &stop, 1));
+    FSDP_TRY(comm_all_reduce_i64(comm_world(run->world->comm), "stop", run->step, FSDP_REDUCE_MAX, &stop, 1));
     run->stopping = stop != 0;
     run->result.stop_reason = (int)stop;
     return FSDP_OK;

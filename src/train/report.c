@@ -104,9 +104,9 @@ static fsdp_status open_files(report *r, const train_run *run)
     return status;
 }
 
-static void show_log(void *context, log_level level, const char *line)
+static void show_log(void *context, fsdp_log_level level, const char *line)
 {
-    run_say(context, level >= LOG_WARNING ? FSDP_LINE_WARNING : FSDP_LINE_INFO, "%s", line);
+    run_say(context, level >= FSDP_LOG_WARNING ? FSDP_LINE_WARNING : FSDP_LINE_INFO, "%s", line);
 }
 
 /* Every rank its log file, and the file that says who read which sample. */
@@ -116,7 +116,7 @@ static fsdp_status open_log(report *r, train_run *run)
     rank_log_config c = {.folder = s->output_dir,
                          .rank = run->rank,
                          .world_size = run->n_ranks,
-                         .least_shown = (log_level)s->log_level,
+                         .least_shown = (fsdp_log_level)s->log_level,
                          .show = show_log,
                          .context = run};
     FSDP_TRY(rank_log_open(&c, &r->log));

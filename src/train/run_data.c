@@ -169,16 +169,16 @@ static fsdp_status open_data(train_run *run)
 }
 
 /* All ranks read the same: one of them complains. */
-static void show_early(void *context, log_level level, const char *line)
+static void show_early(void *context, fsdp_log_level level, const char *line)
 {
     train_run *run = context;
-    if (run->rank == 0 && level >= (log_level)run->settings->log_level)
+    if (run->rank == 0 && level >= (fsdp_log_level)run->settings->log_level)
         run_say(run, FSDP_LINE_WARNING, "%s", line);
 }
 
 void run_show_warnings(train_run *run, bool shown)
 {
-    log_set_sink(shown ? show_early : NULL, run, shown ? LOG_WARNING : LOG_ERROR);
+    fsdp_log_set_sink(shown ? show_early : NULL, run, shown ? FSDP_LOG_WARNING : FSDP_LOG_ERROR);
 }
 
 fsdp_status run_open_data(train_run *run)

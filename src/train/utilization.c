@@ -54,8 +54,8 @@ fsdp_status utilization_peak(fsdp_world *world, fsdp_dtype dtype, double *flops)
     if (world->dev->own_memory) {
         *flops = peak_tflops(world->dev, dtype) * 1e12;
     } else {
-        FSDP_TRY(comm_all_reduce_f64(all, "start of measuring", 0, COMM_SUM, flops, 1)); /* together */
+        FSDP_TRY(comm_all_reduce_f64(all, "start of measuring", 0, FSDP_REDUCE_SUM, flops, 1)); /* together */
         FSDP_TRY(measure_cpu(world->dev, world->compute, dtype, flops));
     }
-    return comm_all_reduce_f64(all, "peak rate", 0, COMM_SUM, flops, 1);
+    return comm_all_reduce_f64(all, "peak rate", 0, FSDP_REDUCE_SUM, flops, 1);
 }

@@ -73,7 +73,8 @@ fsdp_status run_validate(train_run *run, double *loss)
     }
     fsdp_loader_free(l);
     FSDP_TRY(status);
-    FSDP_TRY(comm_all_reduce_f64(comm_world(run->world->comm), "validation loss", run->step, COMM_SUM, sums, N_SUMS));
+    FSDP_TRY(
+        comm_all_reduce_f64(comm_world(run->world->comm), "validation loss", run->step, FSDP_REDUCE_SUM, sums, N_SUMS));
     if (isnan(sums[COUNT]))
         return error_set(FSDP_ERR_INPUT, "a label of the validation data lies outside the vocabulary");
     if (sums[COUNT] == 0)

@@ -85,11 +85,11 @@ static void the_ninth_listener_is_refused(void **state)
 
 typedef struct lines {
     int count;
-    log_level level;
+    fsdp_log_level level;
     char last[64];
 } lines;
 
-static void collect(void *context, log_level level, const char *line)
+static void collect(void *context, fsdp_log_level level, const char *line)
 {
     lines *l = context;
     l->count++;
@@ -101,23 +101,23 @@ static void lines_reach_the_sink_from_the_level_asked_for(void **state)
 {
     (void)state;
     lines l = {0};
-    log_write(LOG_ERROR, "dropped: there is no sink");
-    log_set_sink(collect, &l, LOG_INFO);
-    log_write(LOG_DEBUG, "dropped");
+    log_write(FSDP_LOG_ERROR, "dropped: there is no sink");
+    fsdp_log_set_sink(collect, &l, FSDP_LOG_INFO);
+    log_write(FSDP_LOG_DEBUG, "dropped");
     assert_int_equal(l.count, 0);
-    log_write(LOG_WARNING, "step %d", 3);
+    log_write(FSDP_LOG_WARNING, "step %d", 3);
     assert_int_equal(l.count, 1);
-    assert_int_equal(l.level, LOG_WARNING);
+    assert_int_equal(l.level, FSDP_LOG_WARNING);
     assert_string_equal(l.last, "step 3");
-    log_set_sink(NULL, NULL, LOG_DEBUG);
-    log_write(LOG_ERROR, "dropped");
+    fsdp_log_set_sink(NULL, NULL, FSDP_LOG_DEBUG);
+    log_write(FSDP_LOG_ERROR, "dropped");
     assert_int_equal(l.count, 1);
 }
 
 static void *write_lines(void *unused)
 {
     for (int i = 0; i < 1000; i++)
-        log_write(LOG_INFO, "line %d", i);
+        log_write(FSDP_LOG_INFO, "line %d", i);
     return unused;
 }
 
@@ -126,12 +126,12 @@ static void lines_of_several_threads_come_one_at_a_time(void **state)
     (void)state;
     lines l = {0};
     pthread_t threads[4];
-    log_set_sink(collect, &l, LOG_INFO);
+    fsdp_log_set_sink(collect, &l, FSDP_LOG_INFO);
     for (int i = 0; i < 4; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, write_lines, NULL), 0);
     for (int i = 0; i < 4; i++)
         pthread_join(threads[i], NULL);
-    log_set_sink(NULL, NULL, LOG_INFO);
+    fsdp_log_set_sink(NULL, NULL, FSDP_LOG_INFO);
     assert_int_equal(l.count, 4000);
 }
 

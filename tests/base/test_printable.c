@@ -72,7 +72,7 @@ static void what_does_not_fit_is_cut_between_characters(void **state)
     }
 }
 
-static void keep_line(void *context, log_level level, const char *line)
+static void keep_line(void *context, fsdp_log_level level, const char *line)
 {
     (void)level;
     strcpy(context, line);
@@ -82,9 +82,9 @@ static void log_lines_are_one_line_each(void **state)
 {
     (void)state;
     char line[4096];
-    log_set_sink(keep_line, line, LOG_INFO);
-    log_write(LOG_INFO, "checkpoint %s", "x\n[error] forged\033[1A");
-    log_set_sink(NULL, NULL, LOG_INFO);
+    fsdp_log_set_sink(keep_line, line, FSDP_LOG_INFO);
+    log_write(FSDP_LOG_INFO, "checkpoint %s", "x\n[error] forged\033[1A");
+    fsdp_log_set_sink(NULL, NULL, FSDP_LOG_INFO);
     assert_string_equal(line, "checkpoint x\\x0a[error] forged\\x1b[1A");
 }
 

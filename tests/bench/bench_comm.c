@@ -146,7 +146,7 @@ static double time_contest(rank_bench *b, contest what)
     comm_barrier(b->world, "start", 0);
     run_contest(b, what);
     span[1] = clock_seconds();
-    if (comm_all_reduce_f64(b->world, "time", 0, COMM_MAX, span, 2) != FSDP_OK)
+    if (comm_all_reduce_f64(b->world, "time", 0, FSDP_REDUCE_MAX, span, 2) != FSDP_OK)
         fail("time");
     return span[1] - span[0];
 }
@@ -174,7 +174,7 @@ static void take_turns(const options *o, rank_bench *b, times *out)
         }
         rounds = round + 1;
         spent = clock_seconds() - begun;
-        if (comm_all_reduce_f64(b->world, "time", 0, COMM_MAX, &spent, 1) != FSDP_OK)
+        if (comm_all_reduce_f64(b->world, "time", 0, FSDP_REDUCE_MAX, &spent, 1) != FSDP_OK)
             fail("time");
     }
     for (int c = 0; c < N_CONTESTS; c++) {

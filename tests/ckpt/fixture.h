@@ -223,7 +223,7 @@ static inline bool fixture_holds(const fixture *f, int64_t step, unsigned roles)
     return true;
 }
 
-static inline ckpt_save_config fixture_config(const char *directory, ckpt_kind kind, int64_t step)
+static inline ckpt_save_config fixture_config(const char *directory, fsdp_checkpoint_kind kind, int64_t step)
 {
     ckpt_save_config config = CKPT_SAVE_CONFIG_INIT;
     config.directory = directory;
@@ -235,7 +235,7 @@ static inline ckpt_save_config fixture_config(const char *directory, ckpt_kind k
 }
 
 /* One rank saves, without a world. */
-static inline fsdp_status fixture_save(const char *directory, ckpt_kind kind, int64_t step)
+static inline fsdp_status fixture_save(const char *directory, fsdp_checkpoint_kind kind, int64_t step)
 {
     fixture *f = fixture_make(CUT_FLAT, 0, 1, false);
     fixture_fill(f, step);

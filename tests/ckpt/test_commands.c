@@ -28,7 +28,7 @@ static void save_with_model(const char *directory, const char *tokenizer, int64_
 {
     fixture *f = fixture_make(CUT_FLAT, 0, 1, false);
     fixture_fill(f, step);
-    ckpt_save_config config = fixture_config(directory, CKPT_SHARDED, step);
+    ckpt_save_config config = fixture_config(directory, FSDP_CKPT_SHARDED, step);
     json_t *model = json_pack("{s:s, s:i, s:s}", "model_type", "llama", "hidden_size", 37, "torch_dtype", "bfloat16");
     config.model = model;
     config.tokenizer = tokenizer;
@@ -72,12 +72,12 @@ static void diff_names_tensors_and_distances(void **state)
     char *text;
     bool same;
     fixture *f = fixture_make(CUT_FLAT, 0, 1, false);
-    ckpt_save_config config = fixture_config(a, CKPT_SHARDED, 10);
+    ckpt_save_config config = fixture_config(a, FSDP_CKPT_SHARDED, 10);
     for (int i = 0; i < f->state.n_slices; i++)
         for (int64_t k = 0; k < f->slices[i].count; k++)
             f->places[i][k] = 1;
     assert_ok(ckpt_save(&config, &f->state, NULL, NULL));
-    config = fixture_config(b, CKPT_FULL, 10);
+    config = fixture_config(b, FSDP_CKPT_FULL, 10);
     assert_ok(ckpt_save(&config, &f->state, NULL, NULL));
     assert_ok(fsdp_checkpoint_diff(a, b, 0, false, &same, &text));
     assert_true(same);
@@ -113,7 +113,7 @@ static void diff_says_what_is_not_finite(void **state)
     char *text;
     bool same;
     fixture *f = fixture_make(CUT_FLAT, 0, 1, false);
-    ckpt_save_config config = fixture_config(a, CKPT_SHARDED, 10);
+    ckpt_save_config config = fixture_config(a, FSDP_CKPT_SHARDED, 10);
     for (int i = 0; i < f->state.n_slices; i++)
         for (int64_t k = 0; k < f->slices[i].count; k++)
             f->places[i][k] = 1;
@@ -319,7 +319,7 @@ static void a_checkpoint_is_not_replaced_by_another_run_s(void **state)
     save_with_model(mine, NULL, 10);
     fixture *f = fixture_make(CUT_FLAT, 0, 1, false);
     fixture_fill(f, 11); /* other values at the same step */
-    ckpt_save_config config = fixture_config(other, CKPT_SHARDED, 10);
+    ckpt_save_config config = fixture_config(other, FSDP_CKPT_SHARDED, 10);
     assert_ok(ckpt_save(&config, &f->state, NULL, NULL));
     fixture_free(f);
     fsdp_checkpoint_convert_config convert = FSDP_CHECKPOINT_CONVERT_CONFIG_INIT;
@@ -428,7 +428,7 @@ static void own_models_get_a_config_of_ours(void **state)
     (void)state;
     const char *directory = scratch_path("own");
     char path[1300];
-    assert_ok(fixture_save(directory, CKPT_FULL, 10));
+    assert_ok(fixture_save(directory, FSDP_CKPT_FULL, 10));
     snprintf(path, sizeof path, "%s/step-00000010/config.json", directory);
     json_t *config;
     assert_ok(json_read_file(path, &config));

@@ -10,7 +10,7 @@
 
 static char log_text[8192];
 
-static void keep_log(void *context, log_level level, const char *line)
+static void keep_log(void *context, fsdp_log_level level, const char *line)
 {
     (void)context, (void)level;
     size_t used = strlen(log_text);
@@ -20,10 +20,10 @@ static void keep_log(void *context, log_level level, const char *line)
 static void two_checkpoints(const char *directory)
 {
     assert_ok(file_remove_tree(directory));
-    assert_ok(fixture_save(directory, CKPT_SHARDED, 10));
-    assert_ok(fixture_save(directory, CKPT_SHARDED, 20));
+    assert_ok(fixture_save(directory, FSDP_CKPT_SHARDED, 10));
+    assert_ok(fixture_save(directory, FSDP_CKPT_SHARDED, 20));
     log_text[0] = 0;
-    log_set_sink(keep_log, NULL, LOG_INFO);
+    fsdp_log_set_sink(keep_log, NULL, FSDP_LOG_INFO);
 }
 
 static const char *in_step(const char *directory, int step, const char *file)
@@ -80,7 +80,7 @@ static void flipped_bytes_all_over_a_checkpoint_are_found(void **state)
     static const char *const files[] = {"rank-00000.safetensors", "checkpoint.json", "COMMIT"};
     const char *directory = scratch_path("each");
     two_checkpoints(directory);
-    log_set_sink(NULL, NULL, LOG_INFO);
+    fsdp_log_set_sink(NULL, NULL, FSDP_LOG_INFO);
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         char path[1400];
         snprintf(path, sizeof path, "%s", in_step(directory, 20, files[i]));
@@ -195,7 +195,7 @@ static void without_checkpoints_training_starts_from_scratch(void **state)
     (void)state;
     const char *directory = scratch_path("none");
     log_text[0] = 0;
-    log_set_sink(keep_log, NULL, LOG_INFO);
+    fsdp_log_set_sink(keep_log, NULL, FSDP_LOG_INFO);
     assert_int_equal(fixture_resumed_step(directory), -1);
     assert_non_null(strstr(log_text, "starting from scratch"));
     assert_ok(file_make_directories(directory));
@@ -210,7 +210,7 @@ static void without_checkpoints_training_starts_from_scratch(void **state)
 
 static int log_off(void **state)
 {
-    log_set_sink(NULL, NULL, LOG_INFO);
+    fsdp_log_set_sink(NULL, NULL, FSDP_LOG_INFO);
     return scratch_teardown(state);
 }
 

@@ -26,7 +26,7 @@ static void save_kept(const char *directory, int64_t step, int keep, int64_t kee
 {
     fixture *f = fixture_make(CUT_FLAT, 0, 1, false);
     fixture_fill(f, step);
-    ckpt_save_config config = fixture_config(directory, CKPT_SHARDED, step);
+    ckpt_save_config config = fixture_config(directory, FSDP_CKPT_SHARDED, step);
     config.keep = keep;
     config.keep_every = keep_every;
     assert_ok(ckpt_save(&config, &f->state, NULL, NULL));
@@ -121,7 +121,7 @@ static void a_step_saved_again_replaces_the_old_one(void **state)
     (void)state;
     const char *directory = scratch_path("again");
     fixture *f = fixture_make(CUT_FLAT, 0, 1, false);
-    ckpt_save_config config = fixture_config(directory, CKPT_SHARDED, 10);
+    ckpt_save_config config = fixture_config(directory, FSDP_CKPT_SHARDED, 10);
     fixture_fill(f, 9);
     assert_ok(ckpt_save(&config, &f->state, NULL, NULL));
     fixture_fill(f, 10);

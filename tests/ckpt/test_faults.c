@@ -9,13 +9,13 @@
 
 /* ---- One rank ---- */
 
-static fsdp_status save_async(const char *directory, ckpt_kind kind, int64_t step)
+static fsdp_status save_async(const char *directory, fsdp_checkpoint_kind kind, int64_t step)
 {
     fixture *f = fixture_make(CUT_FLAT, 0, 1, false);
     fixture_fill(f, step);
     ckpt_save_config config = fixture_config(directory, kind, step);
     ckpt_saver *saver;
-    fsdp_status status = ckpt_saver_create(&f->state, kind == CKPT_LOCAL, &saver);
+    fsdp_status status = ckpt_saver_create(&f->state, kind == FSDP_CKPT_LOCAL, &saver);
     if (status == FSDP_OK) {
         status = ckpt_saver_start(saver, &config, &f->state, NULL);
         if (status == FSDP_OK)
@@ -27,19 +27,19 @@ static fsdp_status save_async(const char *directory, ckpt_kind kind, int64_t ste
 }
 
 /* Kind local: what a rank had replaced stays until all have theirs, or until a later save is well. */
-static int count_old(const char *directory, ckpt_kind kind)
+static int count_old(const char *directory, fsdp_checkpoint_kind kind)
 {
     int n = 0;
     DIR *folder = opendir(directory);
     for (struct dirent *entry; folder && (entry = readdir(folder));)
         n += strstr(entry->d_name, ".old-") != NULL;
     closedir(folder);
-    assert_true(n == 0 || kind == CKPT_LOCAL);
+    assert_true(n == 0 || kind == FSDP_CKPT_LOCAL);
     return n;
 }
 
 /* Every call of a save fails once, until a save has no more calls to fail. */
-static int check_every_call(ckpt_kind kind, int number, bool stays, bool async)
+static int check_every_call(fsdp_checkpoint_kind kind, int number, bool stays, bool async)
 {
     char name[64];
     snprintf(name, sizeof name, "fault-%s-%d-%d-%d", ckpt_kind_name(kind), number, stays, async);
@@ -77,9 +77,9 @@ static void every_failing_call_of_every_kind_leaves_the_last_checkpoint(void **s
 {
     (void)state;
     static const int numbers[] = {ENOSPC, EIO, EDQUOT};
-    for (int kind = 0; kind < CKPT_KIND_COUNT; kind++)
+    for (int kind = 0; kind < CKPT_N_KINDS; kind++)
         for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-            int n_calls = check_every_call((ckpt_kind)kind, numbers[i], i == 0, false);
+            int n_calls = check_every_call((fsdp_checkpoint_kind)kind, numbers[i], i == 0, false);
             assert_true(n_calls > 10);
         }
 }
@@ -87,8 +87,8 @@ static void every_failing_call_of_every_kind_leaves_the_last_checkpoint(void **s
 static void failures_in_the_background_are_reported_by_wait(void **state)
 {
     (void)state;
-    assert_true(check_every_call(CKPT_SHARDED, ENOSPC, true, true) > 10);
-    assert_true(check_every_call(CKPT_FULL, EIO, false, true) > 10);
+    assert_true(check_every_call(FSDP_CKPT_SHARDED, ENOSPC, true, true) > 10);
+    assert_true(check_every_call(FSDP_CKPT_FULL, EIO, false, true) > 10);
 }
 
 /* ---- Several ranks: one of them cannot write ---- */
@@ -105,7 +105,7 @@ static void save_with_fault(ranks *all, int rank, void *context)
     comm *c = ranks_open(all, rank);
     fixture *f = fixture_make(CUT_FLAT, rank, all->n, false);
     fixture_fill(f, 20);
-    ckpt_save_config config = fixture_config(s->directory, CKPT_SHARDED, 20);
+    ckpt_save_config config = fixture_config(s->directory, FSDP_CKPT_SHARDED, 20);
     ckpt_saver *saver;
     RANK_CHECK(ckpt_saver_create(&f->state, false, &saver) == FSDP_OK);
     fault_set(rank == s->failing_rank ? s->countdown : 0, ENOSPC, true);
@@ -130,7 +130,7 @@ static void a_rank_that_cannot_write_fails_the_save_on_all_ranks(void **state)
 {
     (void)state;
     const char *directory = scratch_path("ranks");
-    assert_ok(fixture_save(directory, CKPT_SHARDED, 10));
+    assert_ok(fixture_save(directory, FSDP_CKPT_SHARDED, 10));
     for (int failing = 0; failing < 3; failing++)
         for (int n = 1; n <= 5; n++) {
             scenario s = {.directory = directory, .failing_rank = failing, .countdown = n, .async = n % 2 == 0};
@@ -151,7 +151,7 @@ static void save_with_late_fault(ranks *all, int rank, void *context)
     fixture *f = fixture_make(CUT_FLAT, rank, all->n, false);
     ckpt_saver *saver;
     fixture_fill(f, 20);
-    ckpt_save_config config = fixture_config(s->directory, CKPT_SHARDED, 20);
+    ckpt_save_config config = fixture_config(s->directory, FSDP_CKPT_SHARDED, 20);
     config.keep = 1;
     RANK_CHECK(ckpt_saver_create(&f->state, false, &saver) == FSDP_OK);
     fault_set(rank == s->failing_rank ? s->countdown : 0, EIO, false);
@@ -175,7 +175,7 @@ static void a_save_that_is_reported_as_failed_is_not_there(void **state)
         char name[64];
         snprintf(name, sizeof name, "late-%d", n);
         scenario s = {.directory = scratch_path(name), .failing_rank = 1, .countdown = n};
-        assert_ok(fixture_save(s.directory, CKPT_SHARDED, 10));
+        assert_ok(fixture_save(s.directory, FSDP_CKPT_SHARDED, 10));
         ranks all = ranks_make(2);
         assert_true(ranks_run(&all, save_with_late_fault, &s));
         tripped = all.shared->flags[0] != 0;
@@ -194,7 +194,7 @@ static void save_local(ranks *all, int rank, void *context)
     fixture *f = fixture_make(CUT_FLAT, rank, all->n, false);
     for (int64_t step = 10; step <= 20; step += 10) {
         fixture_fill(f, step);
-        ckpt_save_config config = fixture_config(s->directory, CKPT_LOCAL, step);
+        ckpt_save_config config = fixture_config(s->directory, FSDP_CKPT_LOCAL, step);
         config.keep = 1;
         fault_set(step == 20 && rank == s->failing_rank ? s->countdown : 0, EIO, true);
         fsdp_status status = ckpt_save(&config, &f->state, comm_world(c), NULL);
@@ -242,7 +242,7 @@ static void save_or_resume_local(ranks *all, int rank, void *context)
     comm *c = ranks_open(all, rank);
     fixture *f = fixture_make(CUT_FLAT, rank, all->n, false);
     fixture_fill(f, x->tag);
-    ckpt_save_config config = fixture_config(x->directory, CKPT_LOCAL, x->step);
+    ckpt_save_config config = fixture_config(x->directory, FSDP_CKPT_LOCAL, x->step);
     ckpt_load_config load = CKPT_LOAD_CONFIG_INIT;
     ckpt_load_result result;
     if (x->step >= 0) {
@@ -297,7 +297,7 @@ static void a_failing_device_read_fails_the_save(void **state)
     fixture *f = fixture_make(CUT_FLAT, 0, 1, true);
     fixture_fill(f, 20);
     f->fail_read = FSDP_ERR_DEVICE;
-    ckpt_save_config config = fixture_config(directory, CKPT_SHARDED, 20);
+    ckpt_save_config config = fixture_config(directory, FSDP_CKPT_SHARDED, 20);
     assert_fails(FSDP_ERR_DEVICE, ckpt_save(&config, &f->state, NULL, NULL), "the device does not answer");
     ckpt_saver *saver;
     assert_ok(ckpt_saver_create(&f->state, false, &saver));
@@ -322,7 +322,7 @@ static void a_save_that_failed_in_the_background_does_not_cost_the_next(void **s
     assert_ok(ckpt_saver_create(&f->state, false, &saver));
     for (int64_t step = 10; step <= 40; step += 10) {
         fixture_fill(f, step);
-        ckpt_save_config config = fixture_config(directory, CKPT_SHARDED, step);
+        ckpt_save_config config = fixture_config(directory, FSDP_CKPT_SHARDED, step);
         while (ckpt_saver_active(saver) && !ckpt_saver_done(saver))
             sched_yield();
         bool fails = step == 20 || step == 30;
@@ -347,7 +347,7 @@ static void as_nobody(ranks *all, int rank, void *context)
 {
     (void)all, (void)rank;
     RANK_CHECK(geteuid() != 0 || (setgid(65534) == 0 && setuid(65534) == 0));
-    RANK_CHECK(fixture_save(context, CKPT_SHARDED, 20) == FSDP_ERR_INPUT);
+    RANK_CHECK(fixture_save(context, FSDP_CKPT_SHARDED, 20) == FSDP_ERR_INPUT);
     RANK_CHECK(strstr(fsdp_last_error(), strerror(EACCES)) != NULL);
     RANK_CHECK(strstr(fsdp_last_error(), context) != NULL);
 }
@@ -357,7 +357,7 @@ static void a_directory_without_permission_is_a_clear_error(void **state)
     (void)state;
     char directory[600];
     snprintf(directory, sizeof directory, "%s", scratch_path("forbidden"));
-    assert_ok(fixture_save(directory, CKPT_SHARDED, 10));
+    assert_ok(fixture_save(directory, FSDP_CKPT_SHARDED, 10));
     assert_int_equal(chmod(scratch_folder, 0755), 0);
     assert_int_equal(chmod(directory, 0555), 0);
     ranks all = ranks_make(1);
@@ -372,7 +372,7 @@ static void a_file_in_place_of_the_directory_is_a_clear_error(void **state)
     (void)state;
     const char *path = scratch_path("a-file");
     assert_ok(file_write_atomic(path, "x", 1));
-    assert_fails(FSDP_ERR_INPUT, fixture_save(path, CKPT_SHARDED, 10), path);
+    assert_fails(FSDP_ERR_INPUT, fixture_save(path, FSDP_CKPT_SHARDED, 10), path);
 }
 
 /* More than any disk has: refused before anything is written. */
@@ -382,7 +382,7 @@ static void a_checkpoint_larger_than_the_disk_is_refused_at_once(void **state)
     const char *directory = scratch_path("huge");
     fixture *f = fixture_make(CUT_FLAT, 0, 1, false);
     fixture_add_tensor(f, CKPT_OTHER, "huge", 2, (int64_t[]){1 << 30, 1 << 20});
-    ckpt_save_config config = fixture_config(directory, CKPT_SHARDED, 20);
+    ckpt_save_config config = fixture_config(directory, FSDP_CKPT_SHARDED, 20);
     assert_fails(FSDP_ERR_IO, ckpt_save(&config, &f->state, NULL, NULL), "are free there", directory);
     assert_int_equal(fixture_count_entries(directory), 0);
     fixture_free(f);
@@ -396,7 +396,7 @@ static void slices_that_do_not_tile_a_tensor_are_refused(void **state)
     fixture *f = fixture_make(CUT_FLAT, 0, 1, false);
     fixture_fill(f, 20);
     f->slices[0].count -= 1;
-    ckpt_save_config config = fixture_config(directory, CKPT_SHARDED, 20);
+    ckpt_save_config config = fixture_config(directory, FSDP_CKPT_SHARDED, 20);
     assert_fails(FSDP_ERR_STATE, ckpt_save(&config, &f->state, NULL, NULL), "missing", "model.embed_tokens.weight");
     f->slices[0].count += 1;
     f->slices[1].tensor = 0;

@@ -13,7 +13,7 @@ typedef struct progress {
 
 typedef struct scenario {
     const char *directory;
-    ckpt_kind kind;
+    fsdp_checkpoint_kind kind;
     bool async;
     progress *shared;
     double longest; /* seconds that a job may live */
@@ -33,7 +33,7 @@ static void train_rank(ranks *all, int rank, void *context)
     RANK_CHECK(loaded.step < 0 || fixture_holds(f, loaded.step, CKPT_ROLES_ALL));
     int64_t step = loaded.step < 0 ? 0 : loaded.step;
     ckpt_load_result_free(&loaded);
-    RANK_CHECK(ckpt_saver_create(&f->state, s->kind == CKPT_LOCAL, &saver) == FSDP_OK);
+    RANK_CHECK(ckpt_saver_create(&f->state, s->kind == FSDP_CKPT_LOCAL, &saver) == FSDP_OK);
     for (;;) {
         step++;
         fixture_fill(f, step);
@@ -86,7 +86,7 @@ static void check_left(const scenario *s, uint64_t number)
     fixture_free(f);
 }
 
-static void check_kills(const char *name, ckpt_kind kind, bool async, int n_ranks, int n_kills)
+static void check_kills(const char *name, fsdp_checkpoint_kind kind, bool async, int n_ranks, int n_kills)
 {
     progress *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     scenario s = {.directory = scratch_path(name), .kind = kind, .async = async, .shared = shared};
@@ -96,7 +96,7 @@ static void check_kills(const char *name, ckpt_kind kind, bool async, int n_rank
     s.longest = 0.1 + 5 * (clock_seconds() - before);
     for (int i = 0; i < n_kills; i++) {
         kill_once(&s, n_ranks, (uint64_t)i);
-        if (kind != CKPT_LOCAL)
+        if (kind != FSDP_CKPT_LOCAL)
             check_left(&s, (uint64_t)i);
     }
     assert_true(shared->committed > 0);
@@ -106,21 +106,21 @@ static void check_kills(const char *name, ckpt_kind kind, bool async, int n_rank
 static void killed_while_saving_in_the_background(void **state)
 {
     (void)state;
-    check_kills("async", CKPT_SHARDED, true, 1, 60);
+    check_kills("async", FSDP_CKPT_SHARDED, true, 1, 60);
 }
 
 static void killed_while_saving(void **state)
 {
     (void)state;
-    check_kills("sync", CKPT_SHARDED, false, 1, 30);
-    check_kills("full", CKPT_FULL, false, 1, 30);
+    check_kills("sync", FSDP_CKPT_SHARDED, false, 1, 30);
+    check_kills("full", FSDP_CKPT_FULL, false, 1, 30);
 }
 
 static void all_ranks_killed_while_saving(void **state)
 {
     (void)state;
-    check_kills("ranks", CKPT_SHARDED, true, 3, 30);
-    check_kills("local", CKPT_LOCAL, false, 2, 20);
+    check_kills("ranks", FSDP_CKPT_SHARDED, true, 3, 30);
+    check_kills("local", FSDP_CKPT_LOCAL, false, 2, 20);
 }
 
 int main(void)

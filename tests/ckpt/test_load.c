@@ -12,7 +12,7 @@ static fsdp_status load(const char *path, const ckpt_load_config *config, fixtur
     return ckpt_load(path, config, &f->state, NULL, result);
 }
 
-static const char *saved_step(const char *name, ckpt_kind kind)
+static const char *saved_step(const char *name, fsdp_checkpoint_kind kind)
 {
     static char path[1300];
     const char *directory = scratch_path(name);
@@ -23,16 +23,16 @@ static const char *saved_step(const char *name, ckpt_kind kind)
 
 static int n_error_lines;
 
-static void count_errors(void *context, log_level level, const char *line)
+static void count_errors(void *context, fsdp_log_level level, const char *line)
 {
     (void)context, (void)line;
-    n_error_lines += level == LOG_ERROR;
+    n_error_lines += level == FSDP_LOG_ERROR;
 }
 
 static void missing_extra_and_misshapen_names_are_listed_in_one_error(void **state)
 {
     (void)state;
-    const char *path = saved_step("names", CKPT_SHARDED);
+    const char *path = saved_step("names", FSDP_CKPT_SHARDED);
     fixture *f = fixture_make(CUT_FLAT, 0, 1, false);
     ckpt_load_config config = CKPT_LOAD_CONFIG_INIT;
     ckpt_load_result result;
@@ -40,12 +40,12 @@ static void missing_extra_and_misshapen_names_are_listed_in_one_error(void **sta
     snprintf(f->names[8], sizeof f->names[8], "model.layers.0.other_norm.weight"); /* its first moment */
     f->tensors[1].shape[0] = 13;
     f->tensors[1].shape[1] = 37;
-    log_set_sink(count_errors, NULL, LOG_ERROR);
+    fsdp_log_set_sink(count_errors, NULL, FSDP_LOG_ERROR);
     assert_fails(FSDP_ERR_INPUT, load(path, &config, f, &result), path, "2 missing: model.layers.0.other_norm.weight",
                  "moment1 of model.layers.0.other_norm.weight",
                  "2 that the model does not have: model.layers.0.norm.weight, moment1 of model.layers.0.norm.weight",
                  "1 of another shape: model.layers.0.mlp.up_proj.weight has shape [37, 13], the model wants [13, 37]");
-    log_set_sink(NULL, NULL, LOG_ERROR);
+    fsdp_log_set_sink(NULL, NULL, FSDP_LOG_ERROR);
     assert_int_equal(n_error_lines, 5);
     for (int i = 0; i < f->state.n_slices; i++) /* nothing was written */
         for (int64_t k = 0; k < f->slices[i].count; k++)
@@ -56,7 +56,7 @@ static void missing_extra_and_misshapen_names_are_listed_in_one_error(void **sta
 static void long_lists_of_names_are_cut_and_counted(void **state)
 {
     (void)state;
-    const char *path = saved_step("long", CKPT_SHARDED);
+    const char *path = saved_step("long", FSDP_CKPT_SHARDED);
     fixture *f = fixture_make(CUT_FLAT, 0, 1, false);
     ckpt_load_config config = CKPT_LOAD_CONFIG_INIT;
     ckpt_load_result result;
@@ -70,7 +70,7 @@ static void long_lists_of_names_are_cut_and_counted(void **state)
 static void other_names_are_found_and_ignored_ones_left(void **state)
 {
     (void)state;
-    const char *path = saved_step("alias", CKPT_SHARDED);
+    const char *path = saved_step("alias", FSDP_CKPT_SHARDED);
     static const char *const ignored[] = {"*.norm.weight"};
     const char *names[64];
     fixture *f = fixture_make(CUT_FLAT, 0, 1, false);
@@ -97,7 +97,7 @@ static void optimizer_state_may_be_absent_when_allowed(void **state)
     const char *directory = scratch_path("weights");
     fixture *f = fixture_make(CUT_FLAT, 0, 1, false);
     fixture_fill(f, 10);
-    ckpt_save_config save = fixture_config(directory, CKPT_SHARDED, 10);
+    ckpt_save_config save = fixture_config(directory, FSDP_CKPT_SHARDED, 10);
     ckpt_state weights = f->state;
     weights.n_tensors = 6; /* the parameters come first, in tensors and slices */
     weights.n_slices = 5;
@@ -199,7 +199,7 @@ static void tensors_larger_than_a_piece_are_cut_and_joined(void **state)
     out.n_tensors = in.n_tensors = 1;
     out.slices = &whole;
     out.n_slices = 1;
-    ckpt_save_config config = fixture_config(directory, CKPT_SHARDED, 1);
+    ckpt_save_config config = fixture_config(directory, FSDP_CKPT_SHARDED, 1);
     ckpt_save_result saved;
     assert_ok(ckpt_save(&config, &out, NULL, &saved));
     assert_int_equal(saved.bytes, numel * 4);

@@ -264,7 +264,7 @@ static void check_leftovers(machine *m)
 
 typedef struct save_job {
     const char *directory;
-    ckpt_kind kind;
+    fsdp_checkpoint_kind kind;
     fixture_cut cut;
     bool async;
     int64_t step, tag;
@@ -299,7 +299,7 @@ static fsdp_status save_async(const save_job *j, fixture *f, comm_group *world, 
 {
     ckpt_saver *saver;
     ckpt_save_config config = job_config(j);
-    FSDP_TRY(ckpt_saver_create(&f->state, j->kind == CKPT_LOCAL, &saver));
+    FSDP_TRY(ckpt_saver_create(&f->state, j->kind == FSDP_CKPT_LOCAL, &saver));
     if (j->background) { /* one that fails while training goes on: it must not cost the next */
         ckpt_save_config first = config;
         first.step = j->step + 100000;
@@ -350,7 +350,7 @@ static save_job draw_save(machine *m)
     static const int keeps[] = {0, 1, 2, 3};
     static const int64_t everies[] = {0, 0, 4, 10};
     save_job j = {.directory = m->directory,
-                  .kind = draw(m, 2) ? CKPT_FULL : CKPT_SHARDED,
+                  .kind = draw(m, 2) ? FSDP_CKPT_FULL : FSDP_CKPT_SHARDED,
                   .cut = (fixture_cut)draw(m, CUT_COUNT),
                   .async = draw(m, 2),
                   .tag = ++m->last_tag,
@@ -627,7 +627,8 @@ static void resume_local(ranks *all, int rank, void *context)
     RANK_CHECK(result.step < 0 || (tag >= j->least_tag && tag <= j->newest_tag));
     RANK_CHECK(result.step < 0 || fixture_holds(f, tag, CKPT_ROLES_ALL));
     int64_t sum = tag;
-    RANK_CHECK(comm_all_reduce_i64(comm_world(c), "tags", 0, COMM_SUM, &sum, 1) == FSDP_OK && sum == tag * all->n);
+    RANK_CHECK(comm_all_reduce_i64(comm_world(c), "tags", 0, FSDP_REDUCE_SUM, &sum, 1) == FSDP_OK &&
+               sum == tag * all->n);
     all->shared->flags[2] = (int)result.step;
     all->shared->flags[3] = (int)tag;
     ckpt_load_result_free(&result);
@@ -640,7 +641,7 @@ static void run_local(machine *m)
     local_job promised = {.directory = m->directory, .least = -1};
     for (int i = 0; i < N_OPERATIONS; i++) {
         save_job j = draw_save(m);
-        j.kind = CKPT_LOCAL;
+        j.kind = FSDP_CKPT_LOCAL;
         j.cut = CUT_FLAT;
         j.keep_every = 0;
         j.step = promised.least + (promised.least < 0) + (int64_t)draw(m, 3); /* perhaps the promised one once more */
@@ -701,7 +702,7 @@ static double measure_save(void)
 {
     double before = clock_seconds();
     for (int64_t step = 1; step <= 4; step++)
-        if (fixture_save(scratch_path("timed"), CKPT_SHARDED, step) != FSDP_OK)
+        if (fixture_save(scratch_path("timed"), FSDP_CKPT_SHARDED, step) != FSDP_OK)
             return 0.01;
     return (clock_seconds() - before) / 4;
 }

@@ -94,7 +94,7 @@ static void assert_little_was_taken(long long before, const char *what)
                  (double)LARGEST / 1048576);
 }
 
-static void save_counted(const char *directory, ckpt_kind kind, bool callbacks)
+static void save_counted(const char *directory, fsdp_checkpoint_kind kind, bool callbacks)
 {
     fixture *f = fixture_make_sized(CUT_FLAT, 0, 1, callbacks, WIDTH);
     fixture_fill(f, 10);
@@ -110,9 +110,9 @@ static void no_save_holds_a_whole_tensor(void **state)
 {
     (void)state;
     assert_true(ALLOWED < LARGEST);
-    save_counted(scratch_path("full"), CKPT_FULL, false);
-    save_counted(scratch_path("full-remote"), CKPT_FULL, true);
-    save_counted(scratch_path("sharded"), CKPT_SHARDED, true);
+    save_counted(scratch_path("full"), FSDP_CKPT_FULL, false);
+    save_counted(scratch_path("full-remote"), FSDP_CKPT_FULL, true);
+    save_counted(scratch_path("sharded"), FSDP_CKPT_SHARDED, true);
 }
 
 static void no_export_holds_a_whole_tensor(void **state)
@@ -120,7 +120,7 @@ static void no_export_holds_a_whole_tensor(void **state)
     (void)state;
     fixture *f = fixture_make_sized(CUT_FLAT, 0, 1, true, WIDTH);
     fixture_fill(f, 10);
-    ckpt_save_config config = fixture_config(scratch_path("export"), CKPT_FULL, 10);
+    ckpt_save_config config = fixture_config(scratch_path("export"), FSDP_CKPT_FULL, 10);
     long long before = atomic_load(&live_bytes);
     peak_restart();
     assert_ok(ckpt_export(&config, &f->state, FSDP_BF16, NULL));

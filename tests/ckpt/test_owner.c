@@ -12,7 +12,7 @@
 
 typedef struct slow_job {
     const char *directory;
-    ckpt_kind kind;
+    fsdp_checkpoint_kind kind;
     volatile int *go, *stands;
 } slow_job;
 
@@ -80,7 +80,7 @@ static int prune_by_hand(const char *directory)
 static void a_running_save_is_not_removed_by_others(void **state)
 {
     (void)state;
-    static const ckpt_kind kinds[] = {CKPT_SHARDED, CKPT_FULL, CKPT_LOCAL};
+    static const fsdp_checkpoint_kind kinds[] = {FSDP_CKPT_SHARDED, FSDP_CKPT_FULL, FSDP_CKPT_LOCAL};
     for (int k = 0; k < 3; k++) {
         slow_job j = {.directory = scratch_path(ckpt_kind_name(kinds[k])), .kind = kinds[k]};
         assert_ok(fixture_save(j.directory, kinds[k], 10));
@@ -100,7 +100,7 @@ static void a_running_save_is_not_removed_by_others(void **state)
         assert_int_equal(fixture_resumed_step(j.directory), 20);
         char path[1300];
         snprintf(path, sizeof path, "%s/step-00000020%s/" OWNER_NAME, j.directory,
-                 kinds[k] == CKPT_LOCAL ? ".rank-00000" : "");
+                 kinds[k] == FSDP_CKPT_LOCAL ? ".rank-00000" : "");
         assert_false(file_exists(path));
     }
 }
@@ -108,8 +108,8 @@ static void a_running_save_is_not_removed_by_others(void **state)
 static void a_save_whose_owner_was_killed_is_removed_at_once(void **state)
 {
     (void)state;
-    slow_job j = {.directory = scratch_path("killed"), .kind = CKPT_SHARDED};
-    assert_ok(fixture_save(j.directory, CKPT_SHARDED, 10));
+    slow_job j = {.directory = scratch_path("killed"), .kind = FSDP_CKPT_SHARDED};
+    assert_ok(fixture_save(j.directory, FSDP_CKPT_SHARDED, 10));
     ranks all = ranks_make(1);
     start_slow(&all, &j);
     kill(all.shared->pids[0], SIGKILL);

@@ -9,7 +9,7 @@ enum { N_WORLDS = 5 };
 
 typedef struct scenario {
     const char *directory;
-    ckpt_kind kind;
+    fsdp_checkpoint_kind kind;
     fixture_cut cut;
     int64_t step;
     bool callbacks;
@@ -29,7 +29,7 @@ static void save_rank(ranks *all, int rank, void *context)
     ckpt_save_result result = {0};
     if (s->async) {
         ckpt_saver *saver = NULL;
-        RANK_CHECK(ckpt_saver_create(&f->state, s->kind == CKPT_LOCAL, &saver) == FSDP_OK);
+        RANK_CHECK(ckpt_saver_create(&f->state, s->kind == FSDP_CKPT_LOCAL, &saver) == FSDP_OK);
         RANK_CHECK(ckpt_saver_start(saver, &config, &f->state, comm_world(c)) == FSDP_OK);
         fixture_fill(f, s->step + 1000); /* training goes on */
         RANK_CHECK(ckpt_saver_wait(saver, comm_world(c), &result) == FSDP_OK);
@@ -54,7 +54,7 @@ static void load_rank(ranks *all, int rank, void *context)
     RANK_CHECK(fixture_holds(f, s->step, CKPT_ROLES_ALL));
     RANK_CHECK(json_integer_value(json_object_get(result.extra, "data_position")) == s->step * 1000003);
     RANK_CHECK(json_real_value(json_object_get(json_object_get(result.extra, "scaler"), "scale")) == 65536.5);
-    const uint8_t choices[] = {0, 255, 7, s->kind == CKPT_LOCAL ? (uint8_t)rank : 0};
+    const uint8_t choices[] = {0, 255, 7, s->kind == FSDP_CKPT_LOCAL ? (uint8_t)rank : 0};
     RANK_CHECK(result.autotune_bytes == sizeof choices && memcmp(result.choices, choices, sizeof choices) == 0);
     ckpt_load_result_free(&result);
     fixture_free(f);
@@ -70,7 +70,7 @@ static void run(int n, rank_function function, const scenario *s)
 }
 
 /* Saved once per N and kind; every M loads it by another cut, every other time through callbacks. */
-static void check_all_worlds(ckpt_kind kind, bool async)
+static void check_all_worlds(fsdp_checkpoint_kind kind, bool async)
 {
     for (int i = 0; i < N_WORLDS; i++) {
         char name[64];
@@ -93,19 +93,19 @@ static void check_all_worlds(ckpt_kind kind, bool async)
 static void sharded_checkpoints_load_at_any_world_and_cut(void **state)
 {
     (void)state;
-    check_all_worlds(CKPT_SHARDED, false);
+    check_all_worlds(FSDP_CKPT_SHARDED, false);
 }
 
 static void full_checkpoints_load_at_any_world_and_cut(void **state)
 {
     (void)state;
-    check_all_worlds(CKPT_FULL, false);
+    check_all_worlds(FSDP_CKPT_FULL, false);
 }
 
 static void asynchronous_saves_hold_what_was_there_at_their_start(void **state)
 {
     (void)state;
-    check_all_worlds(CKPT_SHARDED, true);
+    check_all_worlds(FSDP_CKPT_SHARDED, true);
 }
 
 static void every_cut_loads_every_other_cut(void **state)
@@ -130,7 +130,7 @@ static void local_checkpoints_load_at_the_same_world(void **state)
         char name[64];
         snprintf(name, sizeof name, "local-%d", cut);
         scenario s = {.directory = scratch_path(name),
-                      .kind = CKPT_LOCAL,
+                      .kind = FSDP_CKPT_LOCAL,
                       .cut = (fixture_cut)cut,
                       .step = 3,
                       .async = cut % 2 == 1};
@@ -157,7 +157,7 @@ static void refuse_rank(ranks *all, int rank, void *context)
 static void a_local_checkpoint_of_another_world_is_refused(void **state)
 {
     (void)state;
-    scenario s = {.directory = scratch_path("local-other"), .kind = CKPT_LOCAL, .cut = CUT_FLAT, .step = 3};
+    scenario s = {.directory = scratch_path("local-other"), .kind = FSDP_CKPT_LOCAL, .cut = CUT_FLAT, .step = 3};
     run(4, save_rank, &s);
     run(2, refuse_rank, &s);
 }
@@ -166,7 +166,7 @@ static void a_local_checkpoint_of_another_world_is_refused(void **state)
 static void local_ranks_resume_from_the_newest_step_that_all_have(void **state)
 {
     (void)state;
-    scenario s = {.directory = scratch_path("local-common"), .kind = CKPT_LOCAL, .cut = CUT_FLAT, .step = 10};
+    scenario s = {.directory = scratch_path("local-common"), .kind = FSDP_CKPT_LOCAL, .cut = CUT_FLAT, .step = 10};
     run(2, save_rank, &s);
     s.step = 20;
     run(2, save_rank, &s);

@@ -17,7 +17,7 @@ static const char *join(const char *folder, const char *name)
 }
 
 /* A checkpoint of step 10 at <directory>/step-00000010; returns that path. */
-static const char *save(const char *directory, ckpt_kind kind, const char *tokenizer)
+static const char *save(const char *directory, fsdp_checkpoint_kind kind, const char *tokenizer)
 {
     fixture *f = fixture_make(CUT_FLAT, 0, 1, false);
     fixture_fill(f, 10);
@@ -78,7 +78,7 @@ static void a_manifest_cannot_have_a_file_of_this_machine_exported(void **state)
 {
     (void)state;
     const char *secret = scratch_path("id_ed25519"), *folder = scratch_path("stolen");
-    const char *checkpoint = save(scratch_path("thief"), CKPT_SHARDED, NULL);
+    const char *checkpoint = save(scratch_path("thief"), FSDP_CKPT_SHARDED, NULL);
     char *text;
     assert_ok(file_write_atomic(secret, "{\"model\": {\"key\": 1}}", 21)); /* it even parses */
     forge(checkpoint, "tokenizer", json_string(secret));
@@ -93,7 +93,7 @@ static void links_in_a_checkpoint_are_not_followed(void **state)
 {
     (void)state;
     const char *secret = scratch_path("secret.json"), *folder = scratch_path("linked");
-    const char *checkpoint = save(scratch_path("links"), CKPT_FULL, NULL);
+    const char *checkpoint = save(scratch_path("links"), FSDP_CKPT_FULL, NULL);
     char *text;
     assert_ok(file_write_atomic(secret, "{\"model\": {}}", 13));
     assert_int_equal(symlink(secret, join(checkpoint, "tokenizer.json")), 0);
@@ -105,7 +105,7 @@ static void tokenizer_files_are_what_their_names_say(void **state)
 {
     (void)state;
     const char *folder = scratch_path("any"), *tokenizer = scratch_path("tokenizers");
-    const char *checkpoint = save(scratch_path("plain"), CKPT_SHARDED, NULL);
+    const char *checkpoint = save(scratch_path("plain"), FSDP_CKPT_SHARDED, NULL);
     char *text;
     assert_ok(file_make_directories(tokenizer));
     assert_ok(file_write_atomic(join(tokenizer, "key"), "-----BEGIN OPENSSH PRIVATE KEY-----", 35));
@@ -130,7 +130,7 @@ static void a_sharded_checkpoint_brings_its_tokenizer_along(void **state)
     char *text;
     assert_ok(file_make_directories(tokenizer));
     assert_ok(file_write_atomic(join(tokenizer, "tokenizer.json"), "{\"model\": {}}", 13));
-    const char *checkpoint = save(scratch_path("brings"), CKPT_SHARDED, tokenizer);
+    const char *checkpoint = save(scratch_path("brings"), FSDP_CKPT_SHARDED, tokenizer);
     assert_ok(file_remove_tree(tokenizer));
     assert_ok(export_to(checkpoint, folder, NULL, &text));
     assert_null(strstr(text, "no tokenizer files"));
@@ -152,7 +152,7 @@ static void fifos_and_devices_in_place_of_files_are_refused(void **state)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char odd[1400], *text;
         assert_ok(file_remove_tree(directory));
-        const char *checkpoint = save(directory, CKPT_SHARDED, tokenizer);
+        const char *checkpoint = save(directory, FSDP_CKPT_SHARDED, tokenizer);
         snprintf(odd, sizeof odd, "%s/%s", checkpoint, names[i]);
         assert_int_equal(unlink(odd), 0);
         assert_int_equal(i < 5 ? mkfifo(odd, 0600) : symlink("/dev/zero", odd), 0);
@@ -180,7 +180,7 @@ static void an_index_that_is_a_device_is_refused(void **state)
 static void what_lies_beside_the_tensors_is_verified(void **state)
 {
     (void)state;
-    static const ckpt_kind kinds[] = {CKPT_SHARDED, CKPT_FULL};
+    static const fsdp_checkpoint_kind kinds[] = {FSDP_CKPT_SHARDED, FSDP_CKPT_FULL};
     for (int k = 0; k < 2; k++) {
         const char *directory = scratch_path(k ? "beside-full" : "beside");
         const char *checkpoint = save(directory, kinds[k], NULL), *config = join(checkpoint, "config.json");
@@ -205,7 +205,7 @@ static void a_full_checkpoint_without_its_manifest_does_not_verify(void **state)
 {
     (void)state;
     const char *directory = scratch_path("headless");
-    const char *checkpoint = save(directory, CKPT_FULL, NULL);
+    const char *checkpoint = save(directory, FSDP_CKPT_FULL, NULL);
     assert_int_equal(unlink(join(checkpoint, "checkpoint.json")), 0);
     assert_verify_finds(checkpoint, "checkpoint.json is missing");
     assert_verify_finds(directory, "checkpoint.json is missing");
@@ -221,7 +221,7 @@ static void a_config_of_another_model_is_refused(void **state)
     for (size_t i = 0; i < 3; i++) {
         char name[32], *text;
         snprintf(name, sizeof name, "other-%zu", i);
-        const char *checkpoint = save(scratch_path(name), CKPT_SHARDED, NULL);
+        const char *checkpoint = save(scratch_path(name), FSDP_CKPT_SHARDED, NULL);
         json_t *config;
         assert_ok(json_read_file(join(checkpoint, "config.json"), &config));
         json_object_set_new(config, fields[i], json_integer(1 << 20));
@@ -236,7 +236,7 @@ static void a_config_of_another_model_is_refused(void **state)
 static void junk_behind_the_marker_is_refused(void **state)
 {
     (void)state;
-    const char *directory = scratch_path("junk"), *marker = join(save(directory, CKPT_SHARDED, NULL), "COMMIT");
+    const char *directory = scratch_path("junk"), *marker = join(save(directory, FSDP_CKPT_SHARDED, NULL), "COMMIT");
     char *text, junk[200] = {0};
     size_t bytes;
     assert_ok(file_read(marker, &text, &bytes));
@@ -259,7 +259,7 @@ static void names_from_files_are_shown_not_obeyed(void **state)
     fixture *f = fixture_make(CUT_FLAT, 0, 1, false);
     snprintf(f->names[2], sizeof f->names[2], "w\033[2J\n[error] forged\xc2\x9b");
     fixture_fill(f, 10);
-    ckpt_save_config config = fixture_config(directory, CKPT_SHARDED, 10);
+    ckpt_save_config config = fixture_config(directory, FSDP_CKPT_SHARDED, 10);
     config.strategy = "full\nforged";
     assert_ok(ckpt_save(&config, &f->state, NULL, NULL));
     config.step = 20;
@@ -292,7 +292,7 @@ static void prune_does_not_count_to_sixteen_million(void **state)
     const char *directory = scratch_path("many");
     char *text;
     fsdp_checkpoint_prune_config config = FSDP_CHECKPOINT_PRUNE_CONFIG_INIT;
-    save(directory, CKPT_SHARDED, NULL);
+    save(directory, FSDP_CKPT_SHARDED, NULL);
     for (size_t i = 0; i < 3; i++)
         assert_ok(file_make_directories(join(directory, names[i])));
     config.directory = directory;

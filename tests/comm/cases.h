@@ -112,7 +112,7 @@ typedef struct collective_case {
     bool unequal; /* rank r's part has (r * 37) % (count + 1) elements */
     bool shared;  /* send lies in comm_allocate memory */
     bool in_place, add;
-    comm_reduction reduction;
+    fsdp_reduction reduction;
 } collective_case;
 
 enum { CASE_PIECES = 3 };
@@ -162,10 +162,10 @@ static inline void expect(const collective_case *k, int n, int span, int64_t ind
         double cell[1], value;
         store(cell, k->from, 0, test_value(rank, span, index));
         value = load(cell, k->from, 0);
-        bool better = k->reduction == COMM_MAX ? value > wide : value < wide;
+        bool better = k->reduction == FSDP_REDUCE_MAX ? value > wide : value < wide;
         if (rank == 0)
             wide = value, narrow = (float)value;
-        else if (k->reduction == COMM_MAX || k->reduction == COMM_MIN)
+        else if (k->reduction == FSDP_REDUCE_MAX || k->reduction == FSDP_REDUCE_MIN)
             wide = better ? value : wide, narrow = (float)wide;
         else
             wide += value, narrow += (float)value;
@@ -336,7 +336,7 @@ static inline int cases_run_all(comm *c, comm_group *g)
                                      .shared = shared,
                                      .in_place = in_place,
                                      .add = add,
-                                     .reduction = integer ? COMM_SUM : (comm_reduction)((at + d) % 3)};
+                                     .reduction = integer ? FSDP_REDUCE_SUM : (fsdp_reduction)((at + d) % 3)};
                 if ((in_place && (add || k.from != k.to)) || (add && integer))
                     continue;
                 case_run(&k, g, &m, n++);

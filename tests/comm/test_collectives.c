@@ -207,9 +207,9 @@ static void hybrid_groups(ranks *all, int rank, void *context)
 
     for (int round = 0; round < 30; round++) {
         int64_t one = rank + 1, other = rank + 1, third = rank + 1, wanted = 0;
-        RANK_CHECK(comm_all_reduce_i64(shard, "shards", round, COMM_SUM, &one, 1) == FSDP_OK);
-        RANK_CHECK(comm_all_reduce_i64(replica, "replicas", round, COMM_SUM, &other, 1) == FSDP_OK);
-        RANK_CHECK(comm_all_reduce_i64(odd, "odd", round, COMM_MAX, &third, 1) == FSDP_OK);
+        RANK_CHECK(comm_all_reduce_i64(shard, "shards", round, FSDP_REDUCE_SUM, &one, 1) == FSDP_OK);
+        RANK_CHECK(comm_all_reduce_i64(replica, "replicas", round, FSDP_REDUCE_SUM, &other, 1) == FSDP_OK);
+        RANK_CHECK(comm_all_reduce_i64(odd, "odd", round, FSDP_REDUCE_MAX, &third, 1) == FSDP_OK);
         for (int i = 0; i < size; i++)
             wanted += comm_group_world_rank(shard, i) + 1;
         RANK_CHECK(one == wanted);
@@ -259,7 +259,8 @@ static void groups_in_turn(ranks *all, int rank, void *context)
                 int64_t sum = rank + 1, wanted = 0;
                 for (int member = 0; member < comm_group_size(groups[i]); member++)
                     wanted += comm_group_world_rank(groups[i], member) + 1;
-                RANK_CHECK(comm_all_reduce_i64(groups[i], "sum", round, COMM_SUM, &sum, 1) == FSDP_OK && sum == wanted);
+                RANK_CHECK(comm_all_reduce_i64(groups[i], "sum", round, FSDP_REDUCE_SUM, &sum, 1) == FSDP_OK &&
+                           sum == wanted);
             }
         if ((round + rank) % 7 == 0)
             sleep_seconds(0.002);
@@ -456,7 +457,7 @@ static void exchange_objects(ranks *all, int rank, void *context)
     }
     RANK_CHECK(comm_exchange(comm_world(c), "x", mine, 101, 100, got, bytes) == FSDP_ERR_INPUT);
     double value = rank == 0 ? 1e16 : 1;
-    RANK_CHECK(comm_all_reduce_f64(comm_world(c), "norm", 0, COMM_SUM, &value, 1) == FSDP_OK);
+    RANK_CHECK(comm_all_reduce_f64(comm_world(c), "norm", 0, FSDP_REDUCE_SUM, &value, 1) == FSDP_OK);
     double wanted = 1e16;
     for (int i = 1; i < all->n; i++)
         wanted += 1;

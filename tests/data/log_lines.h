@@ -9,23 +9,23 @@
 
 static char log_lines[4096];
 
-static inline void log_lines_keep(void *context, log_level level, const char *line)
+static inline void log_lines_keep(void *context, fsdp_log_level level, const char *line)
 {
     (void)context;
-    if (level >= LOG_WARNING)
+    if (level >= FSDP_LOG_WARNING)
         snprintf(log_lines + strlen(log_lines), sizeof log_lines - strlen(log_lines), "%s\n", line);
 }
 
 static inline int log_lines_setup(void **state)
 {
     log_lines[0] = '\0';
-    log_set_sink(log_lines_keep, NULL, LOG_WARNING);
+    fsdp_log_set_sink(log_lines_keep, NULL, FSDP_LOG_WARNING);
     return scratch_setup(state);
 }
 
 static inline int log_lines_teardown(void **state)
 {
-    log_set_sink(NULL, NULL, LOG_ERROR);
+    fsdp_log_set_sink(NULL, NULL, FSDP_LOG_ERROR);
     return scratch_teardown(state);
 }
 

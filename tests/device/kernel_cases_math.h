@@ -115,7 +115,7 @@ static void case_combine(kernel_check *c)
 }
 
 /* x (kept_a, reduced_a, kept_b, reduced_b): kept and reduced dimensions alternate. */
-static void reduce_one_case(kernel_check *c, reduce_kind kind, const int64_t *shape, bool add)
+static void reduce_one_case(kernel_check *c, fsdp_reduction kind, const int64_t *shape, bool add)
 {
     int64_t n = shape[0] * shape[1] * shape[2] * shape[3], kept = shape[0] * shape[2], reduced = shape[1] * shape[3];
     operand x = check_random(c, c->dtype, n, 2), y = check_random(c, c->gradient_dtype, kept, 1),
@@ -142,19 +142,19 @@ static void reduce_one_case(kernel_check *c, reduce_kind kind, const int64_t *sh
             int64_t at = base + r / shape[3] * args.reduced_stride[0] + r % shape[3];
             double value = x.host[at];
             want[k] += 0.25 * value;
-            if (r == 0 || (kind == REDUCE_MAX ? value > best : value < best)) {
+            if (r == 0 || (kind == FSDP_REDUCE_MAX ? value > best : value < best)) {
                 best = value;
                 index[k] = (int32_t)r;
             }
         }
-        want[k] = kind == REDUCE_SUM ? want[k] : best;
+        want[k] = kind == FSDP_REDUCE_SUM ? want[k] : best;
         for (int64_t r = 0; r < reduced; r++)
-            gradient[base + r / shape[3] * args.reduced_stride[0] + r % shape[3]] = kind == REDUCE_SUM
+            gradient[base + r / shape[3] * args.reduced_stride[0] + r % shape[3]] = kind == FSDP_REDUCE_SUM
                                                                                         ? 0.25 * dy.host[k]
                                                                                     : r == index[k] ? dy.host[k]
                                                                                                     : 0;
     }
-    args.index = kind == REDUCE_SUM ? NULL : check_ints(c, index, kept);
+    args.index = kind == FSDP_REDUCE_SUM ? NULL : check_ints(c, index, kept);
     CHECK_RUN(c, reduce, &args);
     check_expect(c, &y, want, add, "y");
     CHECK_RUN(c, reduce_backward, &args);
@@ -166,7 +166,7 @@ static void case_reduce(kernel_check *c)
 {
     const int64_t shapes[][4] = {{3, 5, 7, 9}, {1, 1, 1, 1}, {2, 1, 1, 5000}, {1, 300, 5, 1}, {17, 1, 33, 2}};
     for (int i = 0; i < 30; i++)
-        reduce_one_case(c, (reduce_kind)(i % 3), shapes[i / 6], i % 6 >= 3);
+        reduce_one_case(c, (fsdp_reduction)(i % 3), shapes[i / 6], i % 6 >= 3);
 }
 
 static void case_softmax(kernel_check *c)

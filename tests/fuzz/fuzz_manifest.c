@@ -21,11 +21,11 @@ static void check_tensor(const manifest *m, const manifest_tensor *tensor)
     for (int i = 0; i < tensor->n_pieces; i++) {
         const manifest_piece *piece = &tensor->pieces[i];
         require(piece->file >= 0 && piece->file < m->n_files && piece->count > 0);
-        require(m->kind == CKPT_LOCAL ? piece->first >= end : piece->first == end);
+        require(m->kind == FSDP_CKPT_LOCAL ? piece->first >= end : piece->first == end);
         require(piece->count <= tensor->numel - piece->first);
         end = piece->first + piece->count;
     }
-    require(m->kind == CKPT_LOCAL || end == tensor->numel);
+    require(m->kind == FSDP_CKPT_LOCAL || end == tensor->numel);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)

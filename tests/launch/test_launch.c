@@ -30,7 +30,7 @@ typedef struct launched {
     int exit_code;
 } launched;
 
-static void print_log(void *context, log_level level, const char *line)
+static void print_log(void *context, fsdp_log_level level, const char *line)
 {
     (void)context, (void)level;
     printf("log: %s\n", line);
@@ -53,7 +53,7 @@ static void launch(launched *l, fsdp_launch_config config, const char *script)
         int code = 99;
         dup2(ends[1], STDOUT_FILENO);
         dup2(ends[1], STDERR_FILENO);
-        log_set_sink(print_log, NULL, LOG_INFO);
+        fsdp_log_set_sink(print_log, NULL, FSDP_LOG_INFO);
         if (fsdp_launch(&config, &code) != FSDP_OK)
             printf("message: %s\n", fsdp_last_error());
         fflush(stdout);

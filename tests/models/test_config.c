@@ -384,10 +384,10 @@ static void what_changes_nothing_is_accepted(void **state)
 static int n_warnings;
 static char warning[2048];
 
-static void hear(void *context, log_level level, const char *line)
+static void hear(void *context, fsdp_log_level level, const char *line)
 {
     (void)context;
-    n_warnings += level == LOG_WARNING;
+    n_warnings += level == FSDP_LOG_WARNING;
     snprintf(warning, sizeof warning, "%s", line);
 }
 
@@ -400,7 +400,7 @@ static void unknown_fields_are_named_in_one_warning(void **state)
     change_field(object, "resid_pdrop", "0.5");
     json_object_set_new(object, "clear\033[2J\nforged", json_true());
     n_warnings = 0;
-    log_set_sink(hear, NULL, LOG_WARNING);
+    fsdp_log_set_sink(hear, NULL, FSDP_LOG_WARNING);
     assert_int_equal(model_config_parse("some/config.json", object, &c), FSDP_OK);
     assert_int_equal(n_warnings, 1);
     assert_non_null(strstr(warning, "some/config.json"));
@@ -425,7 +425,7 @@ static void unknown_fields_are_named_in_one_warning(void **state)
         json_decref(written);
     }
     assert_int_equal(n_warnings, 0);
-    log_set_sink(NULL, NULL, LOG_ERROR);
+    fsdp_log_set_sink(NULL, NULL, FSDP_LOG_ERROR);
 }
 
 static void names_from_files_are_escaped_in_errors(void **state)

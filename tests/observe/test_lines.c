@@ -253,7 +253,7 @@ typedef struct shown_lines {
     char last[256];
 } shown_lines;
 
-static void show(void *context, log_level level, const char *line)
+static void show(void *context, fsdp_log_level level, const char *line)
 {
     shown_lines *shown = context;
     (void)level;
@@ -266,12 +266,12 @@ static void every_line_is_in_the_log_and_warnings_of_others_are_prefixed(void **
     shown_lines shown = {0};
     rank_log *log;
     rank_log_config config = {
-        .folder = *state, .rank = 3, .world_size = 4, .least_shown = LOG_INFO, .show = show, .context = &shown};
+        .folder = *state, .rank = 3, .world_size = 4, .least_shown = FSDP_LOG_INFO, .show = show, .context = &shown};
     assert_int_equal(rank_log_open(&config, &log), FSDP_OK);
-    log_write(LOG_DEBUG, "hidden");
-    log_write(LOG_INFO, "for rank 0 only");
+    log_write(FSDP_LOG_DEBUG, "hidden");
+    log_write(FSDP_LOG_INFO, "for rank 0 only");
     assert_int_equal(shown.n, 0);
-    log_write(LOG_WARNING, "record %d is bad", 7);
+    log_write(FSDP_LOG_WARNING, "record %d is bad", 7);
     assert_int_equal(shown.n, 1);
     assert_string_equal(shown.last, "rank 3: record 7 is bad");
     char *text;
@@ -283,13 +283,13 @@ static void every_line_is_in_the_log_and_warnings_of_others_are_prefixed(void **
     assert_non_null(strstr(text, "Z warning: record 7 is bad\n"));
     free(text);
     rank_log_close(log);
-    log_write(LOG_ERROR, "after the end");
+    log_write(FSDP_LOG_ERROR, "after the end");
     assert_int_equal(shown.n, 1);
     config.rank = 0;
     config.folder = NULL;
     assert_int_equal(rank_log_open(&config, &log), FSDP_OK);
     assert_null(rank_log_path(log));
-    log_write(LOG_INFO, "now shown");
+    log_write(FSDP_LOG_INFO, "now shown");
     assert_string_equal(shown.last, "now shown");
     rank_log_close(log);
     rank_log_close(NULL);

@@ -244,7 +244,7 @@ static void min_num_params_alone_means_the_size_policy(void **state)
     (void)state;
     fsdp_settings s;
     assert_int_equal(PARSE(&s, "--min_num_params=512"), FSDP_OK);
-    assert_int_equal(s.wrap_policy, FSDP_POLICY_SIZE);
+    assert_int_equal(s.wrap_policy, FSDP_WRAP_SIZE);
     fsdp_settings_free(&s);
 }
 

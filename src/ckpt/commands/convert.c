@@ -135,7 +135,7 @@ static fsdp_status converter_open(converter *c, const char *path, const char *to
     FSDP_TRY(report_resolve(path, &c->path));
     FSDP_TRY(source_open(c->path, &c->source));
     const manifest *m = source_manifest(c->source);
-    if (m && m->kind == CKPT_LOCAL)
+    if (m && m->kind == FSDP_CKPT_LOCAL)
         return error_set(FSDP_ERR_INPUT,
                          "%s: a local checkpoint is one rank's; load it by that rank and save it sharded", c->path);
     FSDP_TRY(verify_source(c->source));
@@ -238,7 +238,7 @@ static fsdp_status convert(const fsdp_checkpoint_convert_config *given, bool imp
     if (!config->source || !config->destination || config->world_size < 1 || config->world_size > 99999)
         return error_set(FSDP_ERR_INPUT, "a source, a destination and a world size of 1 to 99999 are needed");
     FSDP_TRY(ckpt_kind_parse(config->kind, &save.kind));
-    if (save.kind == CKPT_LOCAL)
+    if (save.kind == FSDP_CKPT_LOCAL)
         return error_set(FSDP_ERR_INPUT, "only a training job writes local checkpoints; use sharded or full");
     fsdp_status status = converter_open(&c, config->source, NULL);
     const manifest *m = status == FSDP_OK ? source_manifest(c.source) : NULL;
@@ -259,7 +259,7 @@ static fsdp_status convert(const fsdp_checkpoint_convert_config *given, bool imp
         save.tokenizer = c.tokenizer;
         save.tokenizer_in_checkpoint = c.tokenizer_in_checkpoint;
         save.tokenizer_name = m ? m->tokenizer : NULL;
-        status = write_checkpoint(&c, &save, save.kind == CKPT_FULL ? 1 : config->world_size, path, sizeof path);
+        status = write_checkpoint(&c, &save, save.kind == FSDP_CKPT_FULL ? 1 : config->world_size, path, sizeof path);
     }
     if (status == FSDP_OK)
         status = report_text(done_json(&c, path, ckpt_kind_name(save.kind)), config->json, print_done, text);

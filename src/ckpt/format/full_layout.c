@@ -77,7 +77,7 @@ static fsdp_status add_header_entry(json_t *header, const full_layout *l, const 
     size_t key_bytes = strlen(tensor->name) + 64;
     if (key_bytes > sizeof key_room && !(key = malloc(key_bytes)))
         return out_of_memory();
-    manifest_key(CKPT_FULL, tensor->role, tensor->name, 0, key, key_bytes);
+    manifest_key(FSDP_CKPT_FULL, tensor->role, tensor->name, 0, key, key_bytes);
     fsdp_dtype dtype = full_layout_dtype(l, tensor->role);
     json_t *shape = json_array();
     for (int i = 0; i < tensor->n_dims; i++)

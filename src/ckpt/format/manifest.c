@@ -38,9 +38,10 @@ void manifest_free(manifest *m)
     free(m);
 }
 
-const char *manifest_key(ckpt_kind kind, ckpt_role role, const char *name, int64_t first, char *text, size_t bytes)
+const char *manifest_key(fsdp_checkpoint_kind kind, ckpt_role role, const char *name, int64_t first, char *text,
+                         size_t bytes)
 {
-    if (kind != CKPT_FULL)
+    if (kind != FSDP_CKPT_FULL)
         snprintf(text, bytes, "%s/%s@%" PRId64, ckpt_role_name(role), name, first);
     else if (CKPT_ROLES_MODEL & CKPT_ROLE_BIT(role))
         snprintf(text, bytes, "%s", name); /* as Hugging Face names it */
@@ -97,7 +98,7 @@ static fsdp_status parse_head(const char *name, const json_t *root, manifest *m)
     if (m->step < 0 || m->step > MANIFEST_MAX_COUNT)
         return error_set(FSDP_ERR_INPUT, "%s: \"step\" is %" PRId64 ", which cannot be", name, m->step);
     FSDP_TRY(small_int(name, root, "world_size", 1, &m->world_size));
-    if (m->kind == CKPT_LOCAL)
+    if (m->kind == FSDP_CKPT_LOCAL)
         FSDP_TRY(small_int(name, root, "rank", 0, &m->rank));
     if (m->rank >= m->world_size)
         return error_set(FSDP_ERR_INPUT, "%s: rank %d of a world of %d", name, m->rank, m->world_size);
@@ -288,13 +289,13 @@ fsdp_status manifest_check_pieces(const char *name, fsdp_status refusal, manifes
                     refusal,
                     "%s: %s %s: a piece of %" PRId64 " elements at %" PRId64 " does not lie within its %" PRId64, name,
                     ckpt_role_name(tensor->role), tensor->name, piece->count, piece->first, tensor->numel);
-            if (piece->first < end || (piece->first > end && m->kind != CKPT_LOCAL))
+            if (piece->first < end || (piece->first > end && m->kind != FSDP_CKPT_LOCAL))
                 return error_set(refusal, "%s: %s %s: elements from %" PRId64 " on are %s", name,
                                  ckpt_role_name(tensor->role), tensor->name, piece->first < end ? piece->first : end,
                                  piece->first < end ? "there twice" : "missing");
             end = piece->first + piece->count;
         }
-        if (end != tensor->numel && m->kind != CKPT_LOCAL)
+        if (end != tensor->numel && m->kind != FSDP_CKPT_LOCAL)
             return error_set(refusal, "%s: %s %s: elements from %" PRId64 " on are missing", name,
                              ckpt_role_name(tensor->role), tensor->name, end);
     }

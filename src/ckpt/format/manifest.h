@@ -48,7 +48,7 @@ typedef struct manifest_tensor {
 
 typedef struct manifest {
     arena *memory; /* of everything below but the JSON */
-    ckpt_kind kind;
+    fsdp_checkpoint_kind kind;
     int64_t step;
     uint64_t save; /* which save wrote it, the same on all ranks; 0: a manifest of an earlier version */
     int world_size;
@@ -85,6 +85,7 @@ fsdp_status manifest_write(const char *folder, const manifest *m);
 fsdp_status manifest_read(const char *folder, manifest **out);
 
 /* The name of a piece's tensor in its file. `text` has room for strlen(name) + 64 bytes. */
-const char *manifest_key(ckpt_kind kind, ckpt_role role, const char *name, int64_t first, char *text, size_t bytes);
+const char *manifest_key(fsdp_checkpoint_kind kind, ckpt_role role, const char *name, int64_t first, char *text,
+                         size_t bytes);
 
 #endif

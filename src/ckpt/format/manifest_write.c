@@ -68,7 +68,7 @@ static bool print_manifest(FILE *out, const manifest *m)
     fprintf(out, "  \"step\": %" PRId64 ",\n  \"world_size\": %d,\n", m->step, m->world_size);
     if (m->save)
         fprintf(out, "  \"save\": \"%016" PRIx64 "\",\n", m->save);
-    if (m->kind == CKPT_LOCAL)
+    if (m->kind == FSDP_CKPT_LOCAL)
         fprintf(out, "  \"rank\": %d,\n", m->rank);
     done &= print_field(out, "strategy", m->strategy);
     done &= print_field(out, "created", m->created);

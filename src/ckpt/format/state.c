@@ -7,19 +7,19 @@
 #include "base/checked.h"
 #include "base/error.h"
 
-static const char *const kind_names[CKPT_KIND_COUNT] = {
-    [CKPT_SHARDED] = "sharded", [CKPT_FULL] = "full", [CKPT_LOCAL] = "local"};
+static const char *const kind_names[CKPT_N_KINDS] = {
+    [FSDP_CKPT_SHARDED] = "sharded", [FSDP_CKPT_FULL] = "full", [FSDP_CKPT_LOCAL] = "local"};
 
-const char *ckpt_kind_name(ckpt_kind kind)
+const char *ckpt_kind_name(fsdp_checkpoint_kind kind)
 {
-    return (unsigned)kind < CKPT_KIND_COUNT ? kind_names[kind] : "unknown";
+    return (unsigned)kind < CKPT_N_KINDS ? kind_names[kind] : "unknown";
 }
 
-fsdp_status ckpt_kind_parse(const char *name, ckpt_kind *out)
+fsdp_status ckpt_kind_parse(const char *name, fsdp_checkpoint_kind *out)
 {
-    for (int i = 0; i < CKPT_KIND_COUNT; i++) {
+    for (int i = 0; i < CKPT_N_KINDS; i++) {
         if (strcmp(name, kind_names[i]) == 0) {
-            *out = (ckpt_kind)i;
+            *out = (fsdp_checkpoint_kind)i;
             return FSDP_OK;
         }
     }

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <fsdp/kinds.h>
 #include <fsdp/status.h>
 
 #include "base/json.h"
@@ -15,15 +16,10 @@
 
 #define CKPT_MAX_DIMS SAFETENSORS_MAX_DIMS
 
-typedef enum ckpt_kind {
-    CKPT_SHARDED, /* a file per rank; any world can load it */
-    CKPT_FULL,    /* a Hugging Face folder, with optimizer and the rest beside it; any world can load it */
-    CKPT_LOCAL,   /* a directory per rank, for disks that ranks do not share; only the same world and layout loads it */
-    CKPT_KIND_COUNT
-} ckpt_kind;
+#define CKPT_N_KINDS (FSDP_CKPT_LOCAL + 1)
 
-const char *ckpt_kind_name(ckpt_kind kind); /* "sharded", "full", "local" */
-fsdp_status ckpt_kind_parse(const char *name, ckpt_kind *out);
+const char *ckpt_kind_name(fsdp_checkpoint_kind kind); /* "sharded", "full", "local" */
+fsdp_status ckpt_kind_parse(const char *name, fsdp_checkpoint_kind *out);
 
 /* What a tensor is to training. The names in files are those of ckpt_role_name. */
 typedef enum ckpt_role {

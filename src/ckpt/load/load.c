@@ -64,7 +64,7 @@ static bool any_damaged(const piece_list *list)
 static fsdp_status check_local(const manifest *m, comm_group *world)
 {
     int rank = world ? comm_group_rank(world) : 0, world_size = world ? comm_group_size(world) : 1;
-    if (!m || m->kind != CKPT_LOCAL || (m->rank == rank && m->world_size == world_size))
+    if (!m || m->kind != FSDP_CKPT_LOCAL || (m->rank == rank && m->world_size == world_size))
         return FSDP_OK;
     return error_set(
         FSDP_ERR_INPUT,

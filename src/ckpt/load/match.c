@@ -13,7 +13,7 @@
 /* Three lists for one message. What does not fit into the message is still in the log, where each name is a line. */
 typedef struct complaint {
     const char *title;
-    log_level level;
+    fsdp_log_level level;
     int n;
     size_t used;
     char text[500];
@@ -115,7 +115,7 @@ static fsdp_status list_left_over(const ckpt_source *source, const ckpt_load_con
 static fsdp_status match_all(const ckpt_source *source, const ckpt_load_config *config, const ckpt_state *state,
                              bool *used, ckpt_match *out)
 {
-    log_level level = config->partial ? LOG_INFO : LOG_ERROR;
+    fsdp_log_level level = config->partial ? FSDP_LOG_INFO : FSDP_LOG_ERROR;
     complaint lists[] = {{.title = "missing", .level = level},
                          {.title = "that the model does not have", .level = level},
                          {.title = "of another shape", .level = level}};

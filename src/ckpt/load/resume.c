@@ -33,7 +33,7 @@ _Static_assert(sizeof(candidates) <= COMM_EXCHANGE_BYTES, "candidates travel in 
 static void warn(const ckpt_entry *entry, int rank)
 {
     if (rank == 0 || entry->rank == rank)
-        log_write(LOG_WARNING, "checkpoint %s is %s and was skipped: %s", entry->path,
+        log_write(FSDP_LOG_WARNING, "checkpoint %s is %s and was skipped: %s", entry->path,
                   ckpt_condition_name(entry->condition), entry->reason);
 }
 
@@ -128,7 +128,7 @@ static fsdp_status try_path(const char *path, const ckpt_load_config *config, co
     save_outcome_set(&own, status);
     int64_t counts[2] = {status != FSDP_OK && !*corrupt, *corrupt};
     if (world && comm_group_size(world) > 1)
-        FSDP_TRY(comm_all_reduce_i64(world, "checkpoint tried", 0, COMM_SUM, counts, 2));
+        FSDP_TRY(comm_all_reduce_i64(world, "checkpoint tried", 0, FSDP_REDUCE_SUM, counts, 2));
     /* A misfit on any rank is no damage: no older checkpoint would fit better. */
     *corrupt = counts[0] == 0 && counts[1] > 0;
     return ckpt_agree(world, "checkpoint load", own.status, own.message);
@@ -143,7 +143,7 @@ static fsdp_status try_all(const char *directory, const ckpt_load_config *config
         bool corrupt = false;
         fsdp_status status = try_path(path, config, state, world, &corrupt, result);
         if (status == FSDP_OK && rank == 0)
-            log_write(LOG_INFO, "resuming from %s (step %" PRId64 ", written by %d ranks)", path, result->step,
+            log_write(FSDP_LOG_INFO, "resuming from %s (step %" PRId64 ", written by %d ranks)", path, result->step,
                       result->world_size);
         if (status == FSDP_OK || !corrupt) {
             free(path);
@@ -151,7 +151,7 @@ static fsdp_status try_all(const char *directory, const ckpt_load_config *config
         }
         ckpt_load_result_free(result);
         if (rank == 0)
-            log_write(LOG_WARNING, "checkpoint %s is corrupt and was skipped: %s", path, fsdp_last_error());
+            log_write(FSDP_LOG_WARNING, "checkpoint %s is corrupt and was skipped: %s", path, fsdp_last_error());
         snprintf(last, sizeof last, "%s", fsdp_last_error());
         c->n_damaged++;
         free(path);
@@ -159,7 +159,7 @@ static fsdp_status try_all(const char *directory, const ckpt_load_config *config
     *result = (ckpt_load_result){.step = -1};
     if (c->n_damaged == 0) {
         if (rank == 0)
-            log_write(LOG_INFO, "no checkpoint in %s: starting from scratch", directory);
+            log_write(FSDP_LOG_INFO, "no checkpoint in %s: starting from scratch", directory);
         return FSDP_OK;
     }
     return error_set(FSDP_ERR_INPUT,
@@ -181,10 +181,10 @@ fsdp_status ckpt_resume(const char *directory, const ckpt_load_config *config, c
     *result = (ckpt_load_result){.step = -1};
     int64_t direct = is_checkpoint(directory);
     if (world && comm_group_size(world) > 1)
-        FSDP_TRY(comm_all_reduce_i64(world, "checkpoint path", 0, COMM_MIN, &direct, 1));
+        FSDP_TRY(comm_all_reduce_i64(world, "checkpoint path", 0, FSDP_REDUCE_MIN, &direct, 1));
     if (direct) {
         FSDP_TRY(ckpt_load(directory, config, state, world, result));
-        log_write(LOG_INFO, "resuming from %s (step %" PRId64 ")", directory, result->step);
+        log_write(FSDP_LOG_INFO, "resuming from %s (step %" PRId64 ")", directory, result->step);
         return FSDP_OK;
     }
     candidates *c = calloc(1, sizeof *c);

@@ -45,13 +45,13 @@ static fsdp_status open_files(ckpt_source *s)
 static fsdp_status find_piece(const ckpt_source *s, const manifest_tensor *tensor, const manifest_piece *piece,
                               char *key, size_t key_bytes, source_piece *out)
 {
-    ckpt_kind kind = s->manifest->kind;
+    fsdp_checkpoint_kind kind = s->manifest->kind;
     manifest_key(kind, tensor->role, tensor->name, piece->first, key, key_bytes);
     const safetensors_tensor *stored = safetensors_find(s->files[piece->file], key);
     if (!stored)
         return error_set(FSDP_ERR_INPUT, "%s: %s has no tensor %s, though the manifest says so", s->path,
                          s->manifest->files[piece->file].name, key);
-    int64_t wanted = kind == CKPT_FULL ? tensor->numel : piece->count;
+    int64_t wanted = kind == FSDP_CKPT_FULL ? tensor->numel : piece->count;
     if (stored->dtype != FSDP_F32 || stored->numel != wanted)
         return error_set(FSDP_ERR_INPUT,
                          "%s: tensor %s in %s is %" PRId64 " elements of %s; %" PRId64 " of F32 are expected", s->path,
@@ -59,7 +59,7 @@ static fsdp_status find_piece(const ckpt_source *s, const manifest_tensor *tenso
     *out = (source_piece){.first = piece->first,
                           .count = piece->count,
                           .stored = stored,
-                          .at = kind == CKPT_FULL ? piece->first : 0,
+                          .at = kind == FSDP_CKPT_FULL ? piece->first : 0,
                           .has_checksum = true,
                           .checksum = piece->checksum};
     return FSDP_OK;

@@ -28,12 +28,12 @@ static fsdp_status out_of_memory(const save_task *task)
 
 static int first_rank(const save_task *task)
 {
-    return task->kind == CKPT_LOCAL ? task->rank : 0;
+    return task->kind == FSDP_CKPT_LOCAL ? task->rank : 0;
 }
 
 static int end_rank(const save_task *task)
 {
-    return task->kind == CKPT_LOCAL ? task->rank + 1 : task->world_size;
+    return task->kind == FSDP_CKPT_LOCAL ? task->rank + 1 : task->world_size;
 }
 
 static fsdp_status report_failure(const char *path, int rank)
@@ -190,7 +190,7 @@ static fsdp_status fill_manifest(const save_task *task, manifest *m, part_list *
     m->step = task->step;
     m->save = strtoull(task->id, NULL, 16);
     m->world_size = task->world_size;
-    m->rank = task->kind == CKPT_LOCAL ? task->rank : -1;
+    m->rank = task->kind == FSDP_CKPT_LOCAL ? task->rank : -1;
     m->strategy = task->strategy ? task->strategy : "";
     m->tokenizer = task->tokenizer_name ? task->tokenizer_name : task->tokenizer ? task->tokenizer : "";
     m->created = arena_strdup(m->memory, created);
@@ -235,7 +235,7 @@ static fsdp_status write_beside(const save_task *task, manifest *m)
                                      parameters_numel(task->state)));
     if (task->layout)
         FSDP_TRY(full_layout_write_index(task->layout, task->state, task->temporary));
-    if (task->kind != CKPT_LOCAL)
+    if (task->kind != FSDP_CKPT_LOCAL)
         FSDP_TRY(folder_copy_tokenizer(task->tokenizer, task->tokenizer_in_checkpoint, task->temporary));
     FSDP_TRY(remove_lists(task));
     if (task->export_only)
@@ -254,7 +254,7 @@ static fsdp_status commit(save_task *task, manifest *m, part_list *parts)
     FSDP_TRY(file_sync_directory(task->temporary));
     if (task->export_only)
         return export_place_take(task->temporary, task->final, task->id, &task->placed);
-    FSDP_TRY(ckpt_directory_replace(task->temporary, task->final, task->id, task->kind == CKPT_LOCAL));
+    FSDP_TRY(ckpt_directory_replace(task->temporary, task->final, task->id, task->kind == FSDP_CKPT_LOCAL));
     /* Until here the file kept others from removing the directory; a name of a committed one does that now. */
     char *owner = file_join(task->final, OWNER_NAME);
     if (owner)
@@ -268,9 +268,9 @@ void save_task_prune(const save_task *task)
 {
     if (task->export_only)
         return;
-    int rank = task->kind == CKPT_LOCAL ? task->rank : -1;
+    int rank = task->kind == FSDP_CKPT_LOCAL ? task->rank : -1;
     if (ckpt_directory_prune(task->root, task->keep, task->keep_every, rank, task->final, false, NULL) != FSDP_OK)
-        log_write(LOG_WARNING, "checkpoint %s is saved, but older ones could not be removed: %s", task->final,
+        log_write(FSDP_LOG_WARNING, "checkpoint %s is saved, but older ones could not be removed: %s", task->final,
                   fsdp_last_error());
 }
 
@@ -291,7 +291,7 @@ fsdp_status save_task_commit(save_task *task)
     save_outcome_set(&task->commit, status);
     free(parts);
     manifest_free(m);
-    if (status == FSDP_OK && task->kind != CKPT_LOCAL)
+    if (status == FSDP_OK && task->kind != FSDP_CKPT_LOCAL)
         save_task_prune(task);
     return status;
 }

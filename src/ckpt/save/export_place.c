@@ -184,7 +184,7 @@ static fsdp_status move_over(const char *old, const char *name, void *context)
     const replacement *r = context;
     char *from = file_join(old, name), *to = file_join(r->final, name);
     if (!is_ours(r, name) && from && to && !is_there(r->final, name) && rename(from, to) != 0)
-        log_write(LOG_WARNING, "%s: cannot move to %s: %s", from, to, strerror(errno));
+        log_write(FSDP_LOG_WARNING, "%s: cannot move to %s: %s", from, to, strerror(errno));
     free(to);
     free(from);
     return FSDP_OK;
@@ -207,7 +207,7 @@ static void remove_earlier(const char *old, json_t *ours)
         (void)unlink(mark);
     free(mark);
     if (rmdir(old) != 0)
-        log_write(LOG_WARNING, "%s: holds what could not be moved into the new export: %s", old, strerror(errno));
+        log_write(FSDP_LOG_WARNING, "%s: holds what could not be moved into the new export: %s", old, strerror(errno));
 }
 
 /* Exchanges the two names, or renames twice where the file system has no exchange. *old: where the earlier one is then.

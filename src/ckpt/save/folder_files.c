@@ -188,7 +188,7 @@ fsdp_status folder_copy_tokenizer(const char *from, bool strange, const char *to
             status = copy_file(source, tokenizer_files[i].content, strange, to, tokenizer_files[i].name);
         free(source);
         if (status == FSDP_ERR_INPUT && !strange) {
-            log_write(LOG_WARNING, "left out: %s", fsdp_last_error());
+            log_write(FSDP_LOG_WARNING, "left out: %s", fsdp_last_error());
             status = FSDP_OK;
         }
         FSDP_TRY(status);
@@ -315,7 +315,7 @@ fsdp_status folder_check_beside(const ckpt_source *source)
         return FSDP_OK;
     if (m && m->n_beside >= 0)
         FSDP_TRY(check_listed(path, m));
-    else if (m && m->kind == CKPT_FULL && !has_file(path, CONFIG_NAME))
+    else if (m && m->kind == FSDP_CKPT_FULL && !has_file(path, CONFIG_NAME))
         return error_set(FSDP_ERR_INPUT, "%s: " CONFIG_NAME " is missing", path);
     FSDP_TRY(folder_read_config(path, &config));
     fsdp_status status = config ? check_config(source, config) : FSDP_OK;

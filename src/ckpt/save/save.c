@@ -120,7 +120,7 @@ static fsdp_status name_places(save_task *task, const char *directory)
         return error_set_errno(FSDP_ERR_MEMORY, "%s: no path to save to", directory);
     if (!task->export_only) {
         task->root = plain;
-        task->final = ckpt_directory_path(plain, task->step, task->kind == CKPT_LOCAL ? task->rank : -1);
+        task->final = ckpt_directory_path(plain, task->step, task->kind == FSDP_CKPT_LOCAL ? task->rank : -1);
     } else {
         const char *slash = strrchr(plain, '/');
         task->final = plain;
@@ -146,7 +146,7 @@ static fsdp_status fill_task(save_task *task, const ckpt_save_config *config)
         !copy_json(state->extra, &task->extra) || !copy_choices(task, state))
         return out_of_memory();
     FSDP_TRY(name_places(task, config->directory));
-    if (task->kind != CKPT_FULL)
+    if (task->kind != FSDP_CKPT_FULL)
         return FSDP_OK;
     return full_layout_create(state, task->roles, task->dtype, task->max_file_bytes, &task->layout);
 }
@@ -157,7 +157,7 @@ fsdp_status save_task_create(const ckpt_save_config *config, const ckpt_state *s
     save_task *task = calloc(1, sizeof *task);
     if (!task)
         return out_of_memory();
-    task->kind = export_only ? CKPT_FULL : config->kind;
+    task->kind = export_only ? FSDP_CKPT_FULL : config->kind;
     task->export_only = export_only;
     task->dtype = dtype;
     task->roles = export_only ? CKPT_ROLES_MODEL : CKPT_ROLES_ALL;
@@ -205,9 +205,9 @@ char *save_task_file(const save_task *task, int rank, const char *suffix)
 static fsdp_status check_space(const save_task *task)
 {
     struct statvfs info;
-    int64_t wanted = task->layout               ? task->layout->bytes
-                     : task->kind == CKPT_LOCAL ? ckpt_state_bytes(task->state, true)
-                                                : ckpt_state_total_bytes(task->state, task->roles);
+    int64_t wanted = task->layout                    ? task->layout->bytes
+                     : task->kind == FSDP_CKPT_LOCAL ? ckpt_state_bytes(task->state, true)
+                                                     : ckpt_state_total_bytes(task->state, task->roles);
     wanted += wanted / 1000 + (64 << 10);
     if (statvfs(task->root, &info) != 0 || info.f_blocks == 0)
         return FSDP_OK;
@@ -284,7 +284,7 @@ fsdp_status save_task_begin(save_task *task, comm_group *world)
         TRY_OR(fail, exchange_votes(world, BEGIN_LABEL, &mine, task->id));
         if (task->rank != 0)
             status = name_temporary(task);
-        if (task->kind == CKPT_LOCAL) {
+        if (task->kind == FSDP_CKPT_LOCAL) {
             if (task->rank != 0 && status == FSDP_OK)
                 status = make_places(task);
             status = ckpt_agree(world, "checkpoint directories", status, fsdp_last_error());
@@ -319,7 +319,7 @@ fsdp_status save_task_end(save_task *task, fsdp_status status, ckpt_save_result 
 {
     if (status != FSDP_OK)
         return keep_failure(task, status);
-    if (task->kind == CKPT_LOCAL) {
+    if (task->kind == FSDP_CKPT_LOCAL) {
         ckpt_directory_forget(task->final, task->id);
         save_task_prune(task);
     }

@@ -18,7 +18,7 @@
 typedef struct ckpt_save_config {
     size_t size;
     const char *directory; /* made where absent; checkpoints are "step-00000020" in it */
-    ckpt_kind kind;
+    fsdp_checkpoint_kind kind;
     int64_t step;
     const char *strategy;         /* recorded, not interpreted; may be NULL */
     const json_t *model;          /* config.json of the model; may be NULL */

@@ -18,8 +18,8 @@ typedef struct save_outcome {
 } save_outcome;
 
 typedef struct save_task {
-    ckpt_kind kind;
-    bool export_only; /* the model alone, as a folder without manifest; kind is then CKPT_FULL */
+    fsdp_checkpoint_kind kind;
+    bool export_only; /* the model alone, as a folder without manifest; kind is then FSDP_CKPT_FULL */
     fsdp_dtype dtype; /* of the model in full files */
     unsigned roles;   /* what is saved */
     int64_t step;
@@ -55,12 +55,12 @@ typedef struct save_task {
 /* This rank writes the manifest and renames: rank 0, or with kind local every rank for itself. */
 static inline bool save_task_commits(const save_task *task)
 {
-    return task->kind == CKPT_LOCAL || task->rank == 0;
+    return task->kind == FSDP_CKPT_LOCAL || task->rank == 0;
 }
 
 static inline bool save_task_takes(const save_task *task, const ckpt_slice *slice)
 {
-    return slice->count > 0 && (slice->writes || task->kind == CKPT_LOCAL) &&
+    return slice->count > 0 && (slice->writes || task->kind == FSDP_CKPT_LOCAL) &&
            (task->roles & CKPT_ROLE_BIT(task->state->tensors[slice->tensor].role));
 }
 

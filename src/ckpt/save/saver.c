@@ -134,7 +134,7 @@ static void *write_and_commit(void *argument)
     if (status == FSDP_OK)
         status = save_task_commit(task);
     if (status == FSDP_OK && task->rank == 0)
-        log_write(LOG_INFO, "checkpoint %s saved (%.1f MiB by this rank, %.2f s in the background)", task->final,
+        log_write(FSDP_LOG_INFO, "checkpoint %s saved (%.1f MiB by this rank, %.2f s in the background)", task->final,
                   (double)task->bytes / 1048576, clock_seconds() - task->started);
     atomic_store(&s->finished, true);
     return NULL;
@@ -199,7 +199,7 @@ static fsdp_status take_snapshot(ckpt_saver *s, const ckpt_state *state)
 
 static fsdp_status check_same(const ckpt_saver *s, const ckpt_save_config *config, const ckpt_state *state)
 {
-    if ((config->kind == CKPT_LOCAL) == s->local && state->n_slices == s->n_slices &&
+    if ((config->kind == FSDP_CKPT_LOCAL) == s->local && state->n_slices == s->n_slices &&
         plan_copies(state, s->local, NULL) == s->n_copies &&
         round_up((size_t)ckpt_state_bytes(state, s->local) + 1, (size_t)2 << 20) == s->memory_bytes)
         return FSDP_OK;
@@ -229,7 +229,7 @@ fsdp_status ckpt_saver_start(ckpt_saver *s, const ckpt_save_config *config, cons
 {
     save_task *task = NULL;
     if (ckpt_saver_wait(s, world, NULL) != FSDP_OK) /* that one's failure is not this one's */
-        log_write(LOG_ERROR, "the checkpoint before was not saved: %s", fsdp_last_error());
+        log_write(FSDP_LOG_ERROR, "the checkpoint before was not saved: %s", fsdp_last_error());
     double began = clock_seconds();
     HOOK(HOOK_PHASE, HOOK_BEGIN, "checkpoint", NULL, 0, 0);
     fsdp_status status = check_same(s, config, state);

@@ -18,9 +18,10 @@ static ncclDataType_t type_of(fsdp_dtype dtype)
     return types[dtype];
 }
 
-static ncclRedOp_t operator_of(comm_reduction reduction)
+static ncclRedOp_t operator_of(fsdp_reduction reduction)
 {
-    static const ncclRedOp_t operators[] = {[COMM_SUM] = ncclSum, [COMM_MAX] = ncclMax, [COMM_MIN] = ncclMin};
+    static const ncclRedOp_t operators[] = {
+        [FSDP_REDUCE_SUM] = ncclSum, [FSDP_REDUCE_MAX] = ncclMax, [FSDP_REDUCE_MIN] = ncclMin};
     return operators[reduction];
 }
 

@@ -14,7 +14,7 @@
 static void say_unregistered(nccl_world *w, const nccl_group *n, const char *why)
 {
     if (!w->said_unregistered)
-        log_write(LOG_DEBUG, "NCCL does not register memory with group %s: %s; going on without", n->name, why);
+        log_write(FSDP_LOG_DEBUG, "NCCL does not register memory with group %s: %s; going on without", n->name, why);
     w->said_unregistered = true;
 }
 
@@ -107,7 +107,7 @@ static fsdp_status agree_on_memory(comm *c, fsdp_status own, int64_t *registered
     int64_t worst[2] = {own == FSDP_OK, *registered};
     if (own != FSDP_OK)
         snprintf(text, sizeof text, "%s", engine_error_text(c));
-    fsdp_status status = comm_all_reduce_i64(c->world, "memory", 0, COMM_MIN, worst, 2);
+    fsdp_status status = comm_all_reduce_i64(c->world, "memory", 0, FSDP_REDUCE_MIN, worst, 2);
     *registered = worst[1];
     if (own != FSDP_OK)
         return error_set(own, "%s", text);

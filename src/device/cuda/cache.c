@@ -26,11 +26,12 @@ void cuda_cache_open(cuda_device *d)
 {
     char *folder = cache_folder(), *plans = folder ? file_join(folder, "cudnn") : NULL;
     if (!plans || cuda_set_plan_folder(&d->base, plans) != FSDP_OK) {
-        log_write(LOG_INFO, "choices of algorithms are not kept: %s", plans ? fsdp_last_error() : "no cache folder");
+        log_write(FSDP_LOG_INFO, "choices of algorithms are not kept: %s",
+                  plans ? fsdp_last_error() : "no cache folder");
     } else {
         d->cache = file_join(folder, "products.json");
         if (d->cache && file_exists(d->cache) && cuda_gemm_cache_load(&d->base, d->cache) != FSDP_OK)
-            log_write(LOG_WARNING, "%s", fsdp_last_error());
+            log_write(FSDP_LOG_WARNING, "%s", fsdp_last_error());
     }
     free(plans);
     free(folder);
@@ -43,5 +44,5 @@ void cuda_cache_save(cuda_device *d)
     d->gemms->changed = false;
     gemm_table_unlock(d->gemms);
     if (changed && d->cache && cuda_gemm_cache_save(&d->base, d->cache) != FSDP_OK)
-        log_write(LOG_WARNING, "%s", fsdp_last_error());
+        log_write(FSDP_LOG_WARNING, "%s", fsdp_last_error());
 }

@@ -173,7 +173,7 @@ static void log_figures(const offload *o)
     const offload_figures *f = &o->figures;
     double n = (double)f->updates;
     if (f->updates > 0)
-        log_write(LOG_INFO,
+        log_write(FSDP_LOG_INFO,
                   "offload: %lld updates of %.1f M parameters in host memory, %.1f ms each (%.1f ms of arithmetic), of "
                   "which the next step waited %.1f ms",
                   (long long)f->updates, (double)f->parameters / 1e6, f->span_seconds * 1e3 / n,

@@ -16,7 +16,7 @@ static fsdp_status find_factor(fsdp_model *m)
     if (m->gradient_factor != 0)
         return FSDP_OK;
     FSDP_TRY(model_fetch(m, &count, &m->scalars->totals[2], sizeof count));
-    FSDP_TRY(comm_all_reduce_f64(comm_world(m->world->comm), "count of a step", m->step, COMM_SUM, &count, 1));
+    FSDP_TRY(comm_all_reduce_f64(comm_world(m->world->comm), "count of a step", m->step, FSDP_REDUCE_SUM, &count, 1));
     if (count == 0)
         return error_set(FSDP_ERR_NUMERIC, "the losses of this step count no sample: they have no gradient");
     double divisor = m->config.gradient_divisor > 0 ? m->config.gradient_divisor : count;
@@ -144,7 +144,7 @@ fsdp_status fsdp_gradient_norm(fsdp_model *m, const char *pattern, double *norm)
     }
     if (!m->replicated) {
         FSDP_TRY(shard_squares(m, pattern, m->shard_rank, &sum));
-        FSDP_TRY(comm_all_reduce_f64(m->shard_group, "norm of gradients", m->step, COMM_SUM, &sum, 1));
+        FSDP_TRY(comm_all_reduce_f64(m->shard_group, "norm of gradients", m->step, FSDP_REDUCE_SUM, &sum, 1));
     }
     *norm = sqrt(sum) * (double)m->gradient_factor;
     return FSDP_OK;

@@ -340,7 +340,7 @@ static fsdp_status agree_on_count(fsdp_model *m, const fsdp_tensor *loss)
             rows = max_i64(rows, tensor_rows(n->inputs[i]));
     }
     double most = (double)rows;
-    FSDP_TRY(comm_all_reduce_f64(comm_world(m->world->comm), "rows of a batch", m->step, COMM_MAX, &most, 1));
+    FSDP_TRY(comm_all_reduce_f64(comm_world(m->world->comm), "rows of a batch", m->step, FSDP_REDUCE_MAX, &most, 1));
     m->expected_count = exp2(ceil(log2(most)));
     return FSDP_OK;
 }

@@ -112,9 +112,9 @@ static float reduced_sum(const reduce_dims_args *a, int64_t base)
 }
 
 /* A NaN wins, so that it stays visible. */
-static bool is_better(reduce_kind kind, float x, float best)
+static bool is_better(fsdp_reduction kind, float x, float best)
 {
-    return x != x ? best == best : kind == REDUCE_MAX ? x > best : x < best;
+    return x != x ? best == best : kind == FSDP_REDUCE_MAX ? x > best : x < best;
 }
 
 static float reduced_extreme(const reduce_dims_args *a, int64_t base, int32_t *index)
@@ -137,7 +137,7 @@ static void reduce_one(const void *context, int64_t at)
     const reduce_dims_args *a = context;
     int64_t base = offset_of(at, a->n_kept, a->kept, a->kept_stride);
     int32_t index = 0;
-    float value = a->kind == REDUCE_SUM ? reduced_sum(a, base) : reduced_extreme(a, base, &index);
+    float value = a->kind == FSDP_REDUCE_SUM ? reduced_sum(a, base) : reduced_extreme(a, base, &index);
     if (a->index)
         a->index[at] = index;
     element_write(a->y, at, a->add ? element_read(a->y, at) + value : value);
@@ -157,7 +157,7 @@ static void reduce_backward_one(const void *context, int64_t at)
     float dy = element_read(a->dy, at);
     for (int64_t i = 0; i < n; i++) {
         int64_t to = base + offset_of(i, a->n_reduced, a->reduced, a->reduced_stride);
-        float value = a->kind == REDUCE_SUM ? a->alpha * dy : i == a->index[at] ? dy : 0.0f;
+        float value = a->kind == FSDP_REDUCE_SUM ? a->alpha * dy : i == a->index[at] ? dy : 0.0f;
         element_write(a->dx, to, a->add ? element_read(a->dx, to) + value : value);
     }
 }

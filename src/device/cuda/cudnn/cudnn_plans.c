@@ -89,7 +89,7 @@ static cudnnBackendDescriptor_t load_plan(const graph_target *target, const char
     if (!path || !file_exists(path) || file_read(path, &json, &bytes) != FSDP_OK)
         return NULL;
     if (graph_plan_from_json(target, json, &plan) != FSDP_OK)
-        log_write(LOG_WARNING, "%s: not usable (%s); compiling again", path, fsdp_last_error());
+        log_write(FSDP_LOG_WARNING, "%s: not usable (%s); compiling again", path, fsdp_last_error());
     free(json);
     return plan;
 }
@@ -100,7 +100,7 @@ static void save_plan(const cudnn_api *api, cudnnBackendDescriptor_t plan, const
     if (!path)
         return;
     if (graph_plan_to_json(api, plan, &json) != FSDP_OK || file_write_atomic(path, json, strlen(json)) != FSDP_OK)
-        log_write(LOG_WARNING, "cuDNN plan not kept: %s", fsdp_last_error());
+        log_write(FSDP_LOG_WARNING, "cuDNN plan not kept: %s", fsdp_last_error());
     free(json);
 }
 
@@ -129,7 +129,7 @@ static fsdp_status prepare_plan(cuda_device *d, const plan_request *request, cud
         if (compile_plan(&target, request, plan) == FSDP_OK)
             save_plan(target.api, plan->plan, path);
         else
-            log_write(LOG_INFO, "%s: %s; the own kernel is used", plan->key, fsdp_last_error());
+            log_write(FSDP_LOG_INFO, "%s: %s; the own kernel is used", plan->key, fsdp_last_error());
     }
     free(path);
     int64_t bytes = 0;

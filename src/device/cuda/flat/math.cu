@@ -150,7 +150,7 @@ typedef struct candidate {
     int32_t index;
 } candidate;
 
-static __device__ __forceinline__ candidate better(reduce_kind kind, candidate a, candidate b)
+static __device__ __forceinline__ candidate better(fsdp_reduction kind, candidate a, candidate b)
 {
     const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
     if (b.index < 0)
@@ -161,7 +161,7 @@ static __device__ __forceinline__ candidate better(reduce_kind kind, candidate a
         return a_nan && (!b_nan || a.index < b.index) ? a : b;
     if (a.value == b.value)
         return a.index < b.index ? a : b;
-    return (kind == REDUCE_MAX) == (a.value > b.value) ? a : b;
+    return (kind == FSDP_REDUCE_MAX) == (a.value > b.value) ? a : b;
 }
 
 /* A block a result: threads take every THREADS-th element in order, then their results are joined in a fixed tree. */
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(THREADS) reduce(const reduce_dims_args a, int6
         if (threadIdx.x == 0) {
             if (a.index)
                 a.index[at] = candidates[0].index;
-            write_one(a.y, at, a.kind == REDUCE_SUM ? (float)(a.alpha * sums[0]) : candidates[0].value, a.add);
+            write_one(a.y, at, a.kind == FSDP_REDUCE_SUM ? (float)(a.alpha * sums[0]) : candidates[0].value, a.add);
         }
         __syncthreads();
     }
@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(THREADS) reduce_short(const reduce_dims_args a
         }
         if (a.index)
             a.index[at] = best.index;
-        write_one(a.y, at, a.kind == REDUCE_SUM ? (float)(a.alpha * sum) : best.value, a.add);
+        write_one(a.y, at, a.kind == FSDP_REDUCE_SUM ? (float)(a.alpha * sum) : best.value, a.add);
     }
 }
 
@@ -235,7 +235,7 @@ __global__ void __launch_bounds__(THREADS) reduce_backward(const reduce_dims_arg
         const int64_t to = offset_of(at, a.n_kept, a.kept, a.kept_stride) +
                            offset_of(inside, a.n_reduced, a.reduced, a.reduced_stride);
         const float dy = load_one(a.dy.p, a.dy.dtype, at);
-        write_one(a.dx, to, a.kind == REDUCE_SUM ? a.alpha * dy : inside == a.index[at] ? dy : 0.0f, a.add);
+        write_one(a.dx, to, a.kind == FSDP_REDUCE_SUM ? a.alpha * dy : inside == a.index[at] ? dy : 0.0f, a.add);
     }
 }
 

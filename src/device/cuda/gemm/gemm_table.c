@@ -279,7 +279,7 @@ static void choose(stream *s, gemm_entry *entry, const gemm_args *a, size_t work
     entry->algorithm = results[best].algo;
     entry->workspace_bytes = results[best].workspaceSize;
     d->gemms->changed |= timed;
-    log_write(LOG_DEBUG, "product %s: candidate %d of %d, %.3f ms", entry->key, best + 1, n,
+    log_write(FSDP_LOG_DEBUG, "product %s: candidate %d of %d, %.3f ms", entry->key, best + 1, n,
               (double)entry->milliseconds);
 }
 

@@ -1,0 +1,17 @@
+/* Enums that the API shares with the layers beneath it, which do not see the headers where they are used. */
+#ifndef FSDP_KINDS_H
+#define FSDP_KINDS_H
+
+typedef enum fsdp_optimizer_kind { FSDP_ADAMW, FSDP_ADAM, FSDP_SGD } fsdp_optimizer_kind;
+
+/* Over ranks (world.h) or over dimensions. */
+typedef enum fsdp_reduction { FSDP_REDUCE_SUM, FSDP_REDUCE_MAX, FSDP_REDUCE_MIN } fsdp_reduction;
+
+/* How a checkpoint lies on disk (state.h). */
+typedef enum fsdp_checkpoint_kind {
+    FSDP_CKPT_SHARDED, /* a file per rank; any number of ranks loads it, with any strategy */
+    FSDP_CKPT_FULL,    /* a Hugging Face folder and the optimizer's state; likewise. No rank holds it whole */
+    FSDP_CKPT_LOCAL    /* a folder per rank, for disks that ranks do not share; the same ranks and layout load it */
+} fsdp_checkpoint_kind;
+
+#endif
