@@ -90,6 +90,11 @@ FSDP_API fsdp_status fsdp_cnn_new(const fsdp_cnn_config *config, fsdp_module **o
 /* Linear layers with ReLU between them; the caller owns *out. */
 FSDP_API fsdp_status fsdp_mlp_new(const fsdp_mlp_config *config, fsdp_module **out);
 
+/* The model that a config.json describes (`path` is that file or its folder; model_type llama, mistral, t5, cnn or
+ * mlp), with initial values: fsdp_weights_load reads trained ones. The caller owns *out. Fields that would change what
+ * is computed and are not implemented are refused by name. */
+FSDP_API fsdp_status fsdp_model_from_config(const char *path, fsdp_module **out);
+
 /* ids int32 (B, T) -> (B, T, vocabulary) */
 FSDP_API fsdp_tensor *fsdp_llama_logits(fsdp_module *m, fsdp_tape *t, fsdp_tensor *ids);
 /* Cross-entropy of the logits against labels int32 (B, T): what follows each position, FSDP_IGNORE where nothing

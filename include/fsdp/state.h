@@ -57,8 +57,9 @@ typedef struct fsdp_state_config {
     int keep;                    /* newest complete checkpoints to keep after a save; 0: all */
     int64_t keep_every;          /* also keep those whose step is a multiple of this; 0: none */
     fsdp_data_position position; /* instead of a loader */
-    const char *model_json;      /* text of the model's config.json, for full checkpoints and exports; NULL: none */
-    const char *tokenizer;       /* folder with tokenizer files, copied into full checkpoints and exports; NULL: none */
+    const char *model_json; /* text of the model's config.json, for full checkpoints and exports; NULL: written for the
+                               library's models (fsdp/models.h); others are "fsdp-custom" there */
+    const char *tokenizer;  /* folder with tokenizer files, copied into full checkpoints and exports; NULL: none */
     int64_t max_file_bytes; /* full checkpoints and exports: split a larger model into several files with an index */
 } fsdp_state_config;
 
@@ -102,9 +103,9 @@ FSDP_API fsdp_status fsdp_save_async(fsdp_state *s, int64_t step);
 FSDP_API fsdp_status fsdp_save_wait(fsdp_state *s);
 /* Writes one checkpoint of any kind to another directory, and removes none there. Returns when it is complete. */
 FSDP_API fsdp_status fsdp_save_as(fsdp_state *s, const char *directory, fsdp_checkpoint_kind kind, int64_t step);
-/* Writes the model alone, in fp32, to `folder`: model.safetensors (or its parts), with config.json and tokenizer if the
- * configuration has them. Tensors have the model's names, which are Hugging Face's for the library's models. An earlier
- * export there is replaced, any other folder that is not empty is refused. */
+/* Writes the model alone, in fp32, to `folder`: model.safetensors (or its parts), with config.json (see model_json) and
+ * the tokenizer if the configuration has one. Tensors have the model's names, which are Hugging Face's for the
+ * library's models. An earlier export there is replaced, any other folder that is not empty is refused. */
 FSDP_API fsdp_status fsdp_export(fsdp_state *s, const char *folder);
 
 /* The checkpoint that was saved or loaded last, as a path; "" when none was. The state owns it; valid until the next

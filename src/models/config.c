@@ -451,6 +451,13 @@ fsdp_status model_create(const model_config *config, fsdp_module **out)
     return error_set(FSDP_ERR_INPUT, "model type %d is none", (int)config->type);
 }
 
+fsdp_status fsdp_model_from_config(const char *path, fsdp_module **out)
+{
+    model_config c;
+    FSDP_TRY(model_config_read(path, &c));
+    return model_create(&c, out);
+}
+
 fsdp_status model_finish(fsdp_module *root, const model_config *config, fsdp_module **out)
 {
     fsdp_status status = fsdp_module_check(root);

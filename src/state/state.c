@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/sized.h"
+#include "models/config.h"
 #include "state/state_internal.h"
 
 static fsdp_status copy_text(const char *text, char **out)
@@ -43,6 +44,16 @@ static fsdp_status seek_loader(void *loader, int64_t position)
     return fsdp_loader_seek(loader, position);
 }
 
+/* config.json: what the caller gives, or what a ready-made model knows of itself. */
+static fsdp_status describe_model(fsdp_state *s, const char *given)
+{
+    const model_config *known = model_config_of(fsdp_model_module(s->model));
+    if (given)
+        return json_parse("model_json of a state", given, strlen(given), &s->model_json);
+    s->model_json = known ? model_config_json(known) : NULL;
+    return known && !s->model_json ? error_set(FSDP_ERR_MEMORY, "opening a state: out of host memory") : FSDP_OK;
+}
+
 static fsdp_status fill(fsdp_state *s, const fsdp_state_config *c)
 {
     s->model = c->model;
@@ -55,8 +66,7 @@ static fsdp_status fill(fsdp_state *s, const fsdp_state_config *c)
     s->max_file_bytes = c->max_file_bytes;
     FSDP_TRY(copy_text(c->directory, &s->directory));
     FSDP_TRY(copy_text(c->tokenizer, &s->tokenizer));
-    if (c->model_json)
-        FSDP_TRY(json_parse("model_json of a state", c->model_json, strlen(c->model_json), &s->model_json));
+    FSDP_TRY(describe_model(s, c->model_json));
     s->notes = (state_notes){.model = s->model_json, .tokenizer = s->tokenizer};
     return model_state_create(s->model, s->optimizer, &s->tensors);
 }
