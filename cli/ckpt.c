@@ -172,7 +172,7 @@ static const action actions[] = {
     {"verify", 1, "PATH", act_verify},
     {"diff", 2, "PATH PATH", act_diff},
     {"export", 2, "CHECKPOINT FOLDER", act_export},
-    {"import", 2, "FOLDER DIRECTORY", act_import},
+    {"import", 2, "FOLDER|FILE DIRECTORY", act_import},
     {"reshard", 2, "CHECKPOINT DIRECTORY", act_reshard},
     {"prune", 1, "DIRECTORY", act_prune},
 };
@@ -222,6 +222,7 @@ static int run_ckpt(int argc, char **argv)
     int n_words = 0;
     if (argc > 64)
         return command_misused("ckpt", "too many words");
+    command_show_warnings("ckpt");
     fsdp_status status = command_options(ckpt_table, &options, &options.state, "ckpt", argc, argv, words, &n_words);
     int code = status == FSDP_OK ? run_action(&options, words, n_words) : command_failed("ckpt", status);
     fsdp_flags_free(&options.state);
@@ -234,12 +235,13 @@ const command command_ckpt = {
     .usage = "show|verify|diff|export|import|reshard|prune PATH... [FLAGS...]",
     .details =
         "A path is a checkpoint (run/step-00000020), a directory of checkpoints (run, which stands for the newest\n"
-        "complete one in it), a Hugging Face folder, or a .safetensors file.\n\n"
+        "complete one in it), a Hugging Face folder, or a file of weights (.safetensors, or PyTorch's .pt, .pth, "
+        ".bin).\n\n"
         "  fsdp ckpt show run                        list contents and condition\n"
         "  fsdp ckpt verify run                      read everything and compare every checksum\n"
         "  fsdp ckpt diff run/step-00000010 run      list tensors that differ, and by how much (exit code 1)\n"
         "  fsdp ckpt export run model --dtype bf16   write a folder that transformers can open\n"
-        "  fsdp ckpt import model run                make a checkpoint of step 0 from such a folder\n"
+        "  fsdp ckpt import model run                make a checkpoint of step 0 from such a folder or file\n"
         "  fsdp ckpt reshard run run8 --world_size 8\n"
         "  fsdp ckpt prune run --keep_checkpoints 3 --keep_every 1000",
     .flags = ckpt_flags,

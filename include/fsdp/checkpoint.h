@@ -1,8 +1,9 @@
 /* Checkpoints without a training job: show, verify, compare and convert them.
  *
  * A path is a checkpoint directory ("run/step-00000020"), a directory of checkpoints ("run": its newest complete one is
- * meant), a Hugging Face folder, or a .safetensors file. Results come as text, a report for people or one JSON object;
- * the caller frees it with free(). docs/checkpoint-format.md describes the files.
+ * meant), a Hugging Face folder, or a file of weights (.safetensors, or PyTorch's .pt, .pth and .bin). Results come as
+ * text, a report for people or one JSON object; the caller frees it with free(). docs/checkpoint-format.md describes
+ * the files.
  *
  *     fsdp_checkpoint_export_config what = FSDP_CHECKPOINT_EXPORT_CONFIG_INIT;
  *     char *text;
@@ -74,7 +75,7 @@ typedef struct fsdp_checkpoint_convert_config {
  * needs none of this: any world loads any sharded or full checkpoint.) */
 FSDP_API fsdp_status fsdp_checkpoint_reshard(const fsdp_checkpoint_convert_config *config, char **text);
 
-/* Makes a checkpoint of step 0 from a Hugging Face folder or safetensors file: parameters, no optimizer state. */
+/* Makes a checkpoint of step 0 from a Hugging Face folder or a file of weights: parameters, no optimizer state. */
 FSDP_API fsdp_status fsdp_checkpoint_import(const fsdp_checkpoint_convert_config *config, char **text);
 
 typedef struct fsdp_checkpoint_prune_config {

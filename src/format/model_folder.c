@@ -1,8 +1,9 @@
 /* Finds and opens the weight files of a model folder and joins their tensors into one sorted list. Each file is checked
- * by safetensors.c; here only the index is. */
+ * by its own reader (weight_file.h); here only the index is. */
 #include "format/model_folder.h"
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,13 +12,21 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "format/weight_file.h"
 
-#define SINGLE_NAME "model.safetensors"
-#define INDEX_NAME "model.safetensors.index.json"
+/* What the weights of a folder are in: the first that is there. */
+static const struct {
+    const char *name;
+    bool is_index;
+} weight_names[] = {{"model.safetensors", false},
+                    {"model.safetensors.index.json", true},
+                    {"pytorch_model.bin", false},
+                    {"pytorch_model.bin.index.json", true}};
+enum { N_WEIGHT_NAMES = sizeof weight_names / sizeof *weight_names };
 
 typedef struct part {
     const char *name;
-    safetensors *file; /* NULL: missing, and reported as such */
+    weight_file *file; /* NULL: missing, and reported as such */
 } part;
 
 struct model_folder {
@@ -77,14 +86,14 @@ static fsdp_status open_single(model_folder *folder, const char *path)
     if (!folder->parts)
         return out_of_memory(path);
     folder->n_parts = 1;
-    FSDP_TRY(safetensors_open(path, &folder->parts[0].file));
-    const safetensors *file = folder->parts[0].file;
-    folder->n_tensors = safetensors_count(file);
+    FSDP_TRY(weight_file_open(path, &folder->parts[0].file));
+    const weight_file *file = folder->parts[0].file;
+    folder->n_tensors = weight_file_count(file);
     folder->tensors = arena_alloc(folder->memory, (folder->n_tensors + 1) * sizeof *folder->tensors);
     if (!folder->tensors)
         return out_of_memory(path);
     for (size_t i = 0; i < folder->n_tensors; i++)
-        folder->tensors[i] = safetensors_at(file, i);
+        folder->tensors[i] = weight_file_at(file, i);
     return FSDP_OK;
 }
 
@@ -130,7 +139,7 @@ static fsdp_status open_parts(model_folder *folder, complaint *missing)
             return out_of_memory(folder->path);
         fsdp_status status = FSDP_OK;
         if (file_exists(path))
-            status = safetensors_open(path, &folder->parts[i].file);
+            status = weight_file_open(path, &folder->parts[i].file);
         else
             complain(missing, "%s", folder->parts[i].name);
         free(path);
@@ -152,7 +161,7 @@ static fsdp_status collect(model_folder *folder, json_t *weight_map, complaint *
         const part *found = bsearch(&wanted, folder->parts, folder->n_parts, sizeof wanted, part_by_name);
         if (!found || !found->file)
             continue;
-        const safetensors_tensor *tensor = safetensors_find(found->file, name);
+        const safetensors_tensor *tensor = weight_file_find(found->file, name);
         if (tensor)
             folder->tensors[folder->n_tensors++] = tensor;
         else
@@ -190,23 +199,39 @@ static fsdp_status open_indexed(model_folder *folder, const char *index_path)
     return status;
 }
 
+/* The path of the file that `weight_names[index]` names, malloc'd. *there: it exists. NULL: out of memory. */
+static char *weight_path(const char *folder, int index, bool *there)
+{
+    char *path = file_join(folder, weight_names[index].name);
+    *there = path && file_exists(path);
+    return path;
+}
+
+bool model_folder_has_weights(const char *path)
+{
+    bool there = false;
+    for (int i = 0; i < N_WEIGHT_NAMES && !there; i++)
+        free(weight_path(path, i, &there));
+    return there;
+}
+
 static fsdp_status open_weights(model_folder *folder)
 {
-    fsdp_status status;
     if (!file_is_directory(folder->path))
         return open_single(folder, folder->path);
-    char *single = file_join(folder->path, SINGLE_NAME), *index = file_join(folder->path, INDEX_NAME);
-    if (!single || !index)
-        status = out_of_memory(folder->path);
-    else if (file_exists(single))
-        status = open_single(folder, single);
-    else if (file_exists(index))
-        status = open_indexed(folder, index);
-    else
-        status = error_set(FSDP_ERR_INPUT, "%s: has neither " SINGLE_NAME " nor " INDEX_NAME, folder->path);
-    free(single);
-    free(index);
-    return status;
+    for (int i = 0; i < N_WEIGHT_NAMES; i++) {
+        bool there;
+        char *path = weight_path(folder->path, i, &there);
+        fsdp_status status = !path                      ? out_of_memory(folder->path)
+                             : !there                   ? FSDP_OK
+                             : weight_names[i].is_index ? open_indexed(folder, path)
+                                                        : open_single(folder, path);
+        free(path);
+        if (there || status != FSDP_OK)
+            return status;
+    }
+    return error_set(FSDP_ERR_INPUT, "%s: has neither model.safetensors nor pytorch_model.bin, nor the index of either",
+                     folder->path);
 }
 
 fsdp_status model_folder_open(const char *path, model_folder **out)
@@ -237,7 +262,7 @@ void model_folder_close(model_folder *folder)
     if (!folder)
         return;
     for (size_t i = 0; i < folder->n_parts; i++)
-        safetensors_close(folder->parts[i].file);
+        weight_file_close(folder->parts[i].file);
     arena_free(folder->memory);
 }
 

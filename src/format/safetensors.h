@@ -30,6 +30,9 @@ typedef struct safetensors_tensor {
     const uint8_t *data; /* little endian, any alignment; lives as long as the file is open */
     size_t bytes;
     size_t offset; /* of the data in the file, for who reads it there */
+    /* (n_dims) elements from one index to the next; NULL: row-major. Files of PyTorch may have it otherwise
+     * (torch/torch_file.h), and then only safetensors_read and safetensors_gather find an element. */
+    const int64_t *strides;
 } safetensors_tensor;
 
 /* The caller closes *out. */
@@ -52,6 +55,10 @@ fsdp_status safetensors_read(const safetensors_tensor *tensor, int64_t first, in
 fsdp_status safetensors_read_f32(const safetensors_tensor *tensor, int64_t first, int64_t n, float *out);
 /* From I64, I32 or U8. */
 fsdp_status safetensors_read_i64(const safetensors_tensor *tensor, int64_t first, int64_t n, int64_t *out);
+
+/* Elements first .. first + n - 1 in row-major order, as the file has them, of a tensor with strides. The caller has
+ * checked that they are within it. */
+void safetensors_gather(const safetensors_tensor *tensor, int64_t first, int64_t n, void *out);
 
 /* "[2, 3]" into `text`, cut to fit; returns `text`. */
 const char *safetensors_shape_text(int n_dims, const int64_t *shape, char *text, size_t bytes);

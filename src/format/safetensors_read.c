@@ -74,6 +74,43 @@ static fsdp_status check_slice(const safetensors_tensor *tensor, int64_t first, 
     return FSDP_OK;
 }
 
+void safetensors_gather(const safetensors_tensor *tensor, int64_t first, int64_t n, void *out)
+{
+    size_t width = tensor->bytes / (size_t)tensor->numel;
+    int64_t index[SAFETENSORS_MAX_DIMS], rest = first, at = 0;
+    for (int i = tensor->n_dims - 1; i >= 0; i--) {
+        index[i] = rest % tensor->shape[i];
+        rest /= tensor->shape[i];
+        at += index[i] * tensor->strides[i];
+    }
+    for (int64_t done = 0; done < n; done++) {
+        memcpy((uint8_t *)out + (size_t)done * width, tensor->data + (size_t)at * width, width);
+        for (int i = tensor->n_dims - 1; i >= 0; i--) { /* on to the next element: an odometer */
+            at += tensor->strides[i];
+            if (++index[i] < tensor->shape[i])
+                break;
+            at -= index[i] * tensor->strides[i];
+            index[i] = 0;
+        }
+    }
+}
+
+/* Reads a tensor with strides as one without, a little at a time. */
+static fsdp_status read_strided(const safetensors_tensor *tensor, int64_t first, int64_t n, fsdp_dtype dtype, void *out)
+{
+    uint64_t raw[CHUNK];
+    safetensors_tensor window = *tensor;
+    window.data = (const uint8_t *)raw;
+    window.strides = NULL;
+    for (int64_t done = 0; done < n; done += CHUNK) {
+        window.numel = min_i64(CHUNK, n - done);
+        safetensors_gather(tensor, first + done, window.numel, raw);
+        FSDP_TRY(
+            safetensors_read(&window, 0, window.numel, dtype, (uint8_t *)out + (size_t)done * fsdp_dtype_size(dtype)));
+    }
+    return FSDP_OK;
+}
+
 fsdp_status safetensors_read(const safetensors_tensor *tensor, int64_t first, int64_t n, fsdp_dtype dtype, void *out)
 {
     float chunk[CHUNK];
@@ -83,6 +120,8 @@ fsdp_status safetensors_read(const safetensors_tensor *tensor, int64_t first, in
                          tensor->dtype_name);
     if (n == 0)
         return FSDP_OK;
+    if (tensor->strides)
+        return read_strided(tensor, first, n, dtype, out);
     size_t from_bytes = fsdp_dtype_size(tensor->dtype), to_bytes = fsdp_dtype_size(dtype);
     const uint8_t *in = tensor->data + (size_t)first * from_bytes;
     if (tensor->dtype == dtype) {
@@ -113,6 +152,9 @@ fsdp_status safetensors_read_i64(const safetensors_tensor *tensor, int64_t first
 {
     int32_t narrow;
     FSDP_TRY(check_slice(tensor, first, n));
+    if (tensor->strides)
+        return error_set(FSDP_ERR_INPUT, "%s: tensor %s is strided; save it as it lies (.contiguous())", tensor->path,
+                         tensor->name);
     switch (tensor->dtype) {
     case FSDP_I64:
         return safetensors_read(tensor, first, n, FSDP_I64, out);

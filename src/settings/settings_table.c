@@ -175,7 +175,8 @@ const fsdp_flag settings_table[] = {
 #define GROUP "Model"
     {CHOICE(model_type, "llama_v3", model_types, "architecture")},
     {TEXT(model_config, NULL, "FILE", "take the shape from a Hugging Face config.json or its folder")},
-    {TEXT(init_from, NULL, "PATH", "weights to start from: a Hugging Face folder, a safetensors file or a checkpoint")},
+    {TEXT(init_from, NULL, "PATH",
+          "weights to start from: a Hugging Face folder, a safetensors or PyTorch file, or a checkpoint")},
     {INT(vocab_size, NULL, 0, "N", "rows of the embedding (default: the tokenizer's)")},
     {INT(max_context_width, "2048", 1, "tokens", "length of a sample")},
     {INT(hidden_width, "768", 1, "N", "width of the residual stream, or of hidden layers")},

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "ckpt/save/directory.h"
+#include "format/model_folder.h"
 #include "train/paths.h"
 
 static bool has_file(const char *folder, const char *name)
@@ -20,8 +21,7 @@ static bool has_file(const char *folder, const char *name)
 
 static bool is_model_folder(const char *path)
 {
-    return has_file(path, "config.json") || has_file(path, "model.safetensors") ||
-           has_file(path, "model.safetensors.index.json");
+    return has_file(path, "config.json") || model_folder_has_weights(path);
 }
 
 /* Checkpoints in a folder, without what unfinished saves left; those of one step of kind local when `step` is given. */

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/printable.h"
+#include "format/model_folder.h"
 
 static bool has_file(const char *folder, const char *name)
 {
@@ -18,8 +19,8 @@ static bool has_file(const char *folder, const char *name)
 
 bool report_is_directory_of_checkpoints(const char *path)
 {
-    return file_is_directory(path) && !has_file(path, MANIFEST_NAME) && !has_file(path, "model.safetensors") &&
-           !has_file(path, "model.safetensors.index.json") && !has_file(path, "config.json");
+    return file_is_directory(path) && !has_file(path, MANIFEST_NAME) && !model_folder_has_weights(path) &&
+           !has_file(path, "config.json");
 }
 
 fsdp_status report_resolve(const char *path, char **out)

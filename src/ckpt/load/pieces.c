@@ -111,8 +111,19 @@ static fsdp_status lane_open(lane *l, const char *path)
     return FSDP_OK;
 }
 
+/* What does not lie in a row in its file is picked from the mapping. */
+static fsdp_status lane_gather(const lane *l, uint8_t *out, size_t bytes)
+{
+    const source_piece *piece = l->transfer->piece;
+    int64_t width = (int64_t)fsdp_dtype_size(piece->stored->dtype);
+    safetensors_gather(piece->stored, piece->at + l->at / width, (int64_t)bytes / width, out);
+    return FSDP_OK;
+}
+
 static fsdp_status lane_read(lane *l, uint8_t *out, size_t bytes)
 {
+    if (l->transfer->piece->stored->strides)
+        return lane_gather(l, out, bytes);
     int64_t offset = source_piece_offset(l->transfer->piece) + l->at;
     while (bytes > 0) {
         ssize_t got = pread(l->fd, out, bytes, offset);
@@ -169,6 +180,7 @@ static fsdp_status deliver(worker *w, const piece_transfer *transfer, int64_t fi
     safetensors_tensor window = *transfer->piece->stored;
     window.data = raw;
     window.numel = n;
+    window.strides = NULL;
     if (slice->data)
         return safetensors_read_f32(&window, 0, n, slice->data + first);
     FSDP_TRY(safetensors_read_f32(&window, 0, n, w->values));
