@@ -70,6 +70,29 @@ fsdp_status component_array(const char *name, const json_t *object, const char *
     return FSDP_OK;
 }
 
+fsdp_status component_vocabulary(const char *name, const json_t *object, vocabulary **out)
+{
+    const char *token;
+    size_t bytes;
+    json_t *id = NULL, *vocab = json_object_get(object, "vocab");
+    if (!json_is_object(vocab))
+        return error_set(FSDP_ERR_INPUT, "%s: the model has no \"vocab\" object", name);
+    FSDP_TRY(vocabulary_create(json_object_size(vocab), out));
+    json_object_keylen_foreach(vocab, token, bytes, id)
+    {
+        json_int_t value = json_integer_value(id);
+        if (!json_is_integer(id) || value < 0 || value >= VOCABULARY_MAX_ID)
+            return error_set(FSDP_ERR_INPUT, "%s: the id of token \"%s\" must be a number from 0 to %d", name, token,
+                             VOCABULARY_MAX_ID - 1);
+        const char *other = vocabulary_text(*out, (int32_t)value, NULL);
+        if (other != NULL)
+            return error_set(FSDP_ERR_INPUT, "%s: tokens \"%s\" and \"%s\" have the same id %d", name, other, token,
+                             (int)value);
+        FSDP_TRY(vocabulary_add(*out, token, bytes, (int32_t)value));
+    }
+    return FSDP_OK;
+}
+
 fsdp_status component_pattern(const char *name, const json_t *object, const char *key, const unicode *u, pattern **out)
 {
     const json_t *value = json_object_get(object, key);

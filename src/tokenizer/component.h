@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "tokenizer/model/vocabulary.h"
 #include "tokenizer/pattern.h"
 
 /* A kind of component by name; tables of them end with a NULL type. */
@@ -18,9 +19,10 @@ typedef struct component_kind {
 fsdp_status component_find(const char *name, const char *role, const json_t *object, const component_kind *kinds,
                            int *kind);
 
-/* The string under `key`, NULs inside allowed. */
 /* Refuses chains that are longer than any tokenizer has a use for. */
 fsdp_status component_count(const char *name, const char *role, size_t n_before);
+
+/* The string under `key`, NULs inside allowed. */
 fsdp_status component_text(const char *name, const json_t *object, const char *key, const char **text, size_t *bytes);
 
 /* The single character under `key`. */
@@ -28,6 +30,9 @@ fsdp_status component_character(const char *name, const json_t *object, const ch
 
 /* The array under `key`. */
 fsdp_status component_array(const char *name, const json_t *object, const char *key, json_t **out);
+
+/* The vocabulary under "vocab", an object from tokens to ids; the caller frees it, also on failure. */
+fsdp_status component_vocabulary(const char *name, const json_t *object, vocabulary **out);
 
 /* {"String": text} or {"Regex": text} under `key`. */
 fsdp_status component_pattern(const char *name, const json_t *object, const char *key, const unicode *u, pattern **out);

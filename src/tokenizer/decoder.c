@@ -17,6 +17,8 @@ typedef enum turn_kind {
     TURN_STRIP,
     TURN_REPLACE,
     TURN_BPE,
+    TURN_WORD_PIECE,
+    TURN_CTC,
 } turn_kind;
 
 static const component_kind kinds[] = {
@@ -28,14 +30,18 @@ static const component_kind kinds[] = {
     {"Strip", TURN_STRIP},
     {"Replace", TURN_REPLACE},
     {"BPEDecoder", TURN_BPE},
+    {"WordPiece", TURN_WORD_PIECE},
+    {"CTC", TURN_CTC},
     {NULL, 0},
 };
 
 typedef struct turn {
     turn_kind kind;
     pattern *pattern; /* TURN_REPLACE, TURN_BPE */
-    char *content;    /* TURN_REPLACE */
+    char *content;    /* TURN_REPLACE; TURN_WORD_PIECE: the prefix; TURN_CTC: the token for nothing */
     size_t content_bytes;
+    char *delimiter;   /* TURN_CTC: stands for a space */
+    bool cleanup;      /* TURN_WORD_PIECE, TURN_CTC: spaces in front of punctuation go */
     char character[4]; /* TURN_METASPACE, TURN_STRIP */
     size_t character_bytes;
     bool drop_first;     /* TURN_METASPACE: the first token loses its marks */
@@ -85,6 +91,24 @@ static fsdp_status read_replace(const char *name, const json_t *object, const un
     return FSDP_OK;
 }
 
+static fsdp_status keep_text(const char *name, const json_t *object, const char *key, char **out)
+{
+    const char *text = NULL;
+    FSDP_TRY(json_get_string(name, object, key, &text));
+    *out = strdup(text);
+    return *out != NULL ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "%s: out of memory for a decoder", name);
+}
+
+static fsdp_status read_words(const char *name, const json_t *object, turn *t)
+{
+    bool ctc = t->kind == TURN_CTC;
+    t->cleanup = true;
+    FSDP_TRY(json_opt_bool(name, object, "cleanup", &t->cleanup));
+    FSDP_TRY(keep_text(name, object, ctc ? "pad_token" : "prefix", &t->content));
+    t->content_bytes = strlen(t->content);
+    return ctc ? keep_text(name, object, "word_delimiter_token", &t->delimiter) : FSDP_OK;
+}
+
 static fsdp_status read_turn(const char *name, const json_t *object, const unicode *u, turn *t)
 {
     const char *scheme = "always", *suffix = "</w>";
@@ -104,6 +128,9 @@ static fsdp_status read_turn(const char *name, const json_t *object, const unico
         if (suffix[0] == '\0')
             return error_set(FSDP_ERR_UNSUPPORTED, "%s: a BPEDecoder with an empty suffix is not supported", name);
         return pattern_literal(name, suffix, strlen(suffix), u, &t->pattern);
+    case TURN_WORD_PIECE:
+    case TURN_CTC:
+        return read_words(name, object, t);
     default:
         return FSDP_OK;
     }
@@ -152,6 +179,7 @@ void decoder_free(decoder *d)
     for (size_t i = 0; i < d->n_turns; i++) {
         pattern_free(d->turns[i].pattern);
         free(d->turns[i].content);
+        free(d->turns[i].delimiter);
     }
     free(d->turns);
     free(d);
@@ -282,6 +310,73 @@ static fsdp_status turn_replace(const turn *t, decoder_room *room, const token_l
     return FSDP_OK;
 }
 
+/* Replaces `from` in text->data[start..) by `with`, which is no longer. */
+static void replace_from(text_buffer *text, size_t start, const char *from, const char *with)
+{
+    size_t from_bytes = strlen(from), with_bytes = strlen(with), to = start;
+    for (size_t i = start; i < text->bytes;) {
+        bool found = from_bytes > 0 && text->bytes - i >= from_bytes && memcmp(text->data + i, from, from_bytes) == 0;
+        if (found)
+            memcpy(text->data + to, with, with_bytes);
+        else
+            text->data[to] = text->data[i];
+        i += found ? from_bytes : 1;
+        to += found ? with_bytes : 1;
+    }
+    text->bytes = to;
+}
+
+/* English as people write it, by the library's list and in its order. */
+static void clean_up(text_buffer *text, size_t start)
+{
+    static const char *const list[][2] = {{" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
+                                          {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
+                                          {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
+        replace_from(text, start, list[i][0], list[i][1]);
+}
+
+/* Pieces with the prefix join the word before them. */
+static fsdp_status turn_word_piece(const turn *t, const token_list *from, token_list *to)
+{
+    for (size_t i = 0; i < from->tokens.n; i++) {
+        text_span s = from->tokens.data[i];
+        size_t start = to->text.bytes;
+        const char *token = from->text.data + s.start;
+        size_t bytes = s.end - s.start;
+        bool joins = bytes >= t->content_bytes && memcmp(token, t->content, t->content_bytes) == 0;
+        size_t skip = i > 0 && joins ? t->content_bytes : 0;
+        if (i > 0 && !joins)
+            FSDP_TRY(text_append(&to->text, " ", 1));
+        FSDP_TRY(text_append(&to->text, token + skip, bytes - skip));
+        if (t->cleanup)
+            clean_up(&to->text, start);
+        FSDP_TRY(span_append(&to->tokens, start, to->text.bytes, 0));
+    }
+    return FSDP_OK;
+}
+
+/* Repeated tokens are one; the token for nothing goes. */
+static fsdp_status turn_ctc(const turn *t, const token_list *from, token_list *to)
+{
+    for (size_t i = 0; i < from->tokens.n; i++) {
+        text_span s = from->tokens.data[i], before = i > 0 ? from->tokens.data[i - 1] : (text_span){0};
+        size_t start = to->text.bytes, bytes = s.end - s.start;
+        const char *token = from->text.data + s.start;
+        if (i > 0 && before.end - before.start == bytes && memcmp(from->text.data + before.start, token, bytes) == 0)
+            continue;
+        FSDP_TRY(text_append(&to->text, token, bytes));
+        replace_from(&to->text, start, t->content, "");
+        if (t->cleanup) {
+            clean_up(&to->text, start);
+            replace_from(&to->text, start, t->delimiter, " ");
+        }
+        if (to->text.bytes > start)
+            FSDP_TRY(span_append(&to->tokens, start, to->text.bytes, 0));
+    }
+    return FSDP_OK;
+}
+
 static fsdp_status apply_turn(const decoder *d, const turn *t, decoder_room *room, const token_list *from,
                               token_list *to)
 {
@@ -303,6 +398,10 @@ static fsdp_status apply_turn(const decoder *d, const turn *t, decoder_room *roo
     case TURN_REPLACE:
     case TURN_BPE:
         return turn_replace(t, room, from, to);
+    case TURN_WORD_PIECE:
+        return turn_word_piece(t, from, to);
+    case TURN_CTC:
+        return turn_ctc(t, from, to);
     case TURN_SEQUENCE:
         break;
     }

@@ -24,6 +24,7 @@ typedef enum step_kind {
     STEP_PRECOMPILED,
     STEP_BYTE_LEVEL,
     STEP_NMT,
+    STEP_BERT,
 } step_kind;
 
 static const component_kind kinds[] = {
@@ -40,12 +41,14 @@ static const component_kind kinds[] = {
     {"Precompiled", STEP_PRECOMPILED},
     {"ByteLevel", STEP_BYTE_LEVEL},
     {"Nmt", STEP_NMT},
+    {"BertNormalizer", STEP_BERT},
     {NULL, 0},
 };
 
 typedef struct step {
     step_kind kind;
     bool strip_left, strip_right;
+    bool clean, chinese, accents, lower; /* STEP_BERT */
     pattern *pattern;
     charsmap *map;
     char *content;
@@ -72,6 +75,17 @@ static fsdp_status keep_content(const char *name, const json_t *object, const ch
 
 static fsdp_status try_replace(const char *name, const step *s);
 
+/* Accents go with capitals unless the file says otherwise. */
+static fsdp_status read_bert(const char *name, const json_t *object, step *s)
+{
+    s->clean = s->chinese = s->lower = true;
+    FSDP_TRY(json_opt_bool(name, object, "clean_text", &s->clean));
+    FSDP_TRY(json_opt_bool(name, object, "handle_chinese_chars", &s->chinese));
+    FSDP_TRY(json_opt_bool(name, object, "lowercase", &s->lower));
+    s->accents = s->lower;
+    return json_opt_bool(name, object, "strip_accents", &s->accents);
+}
+
 static fsdp_status read_step(const char *name, const json_t *object, const unicode *u, step *s)
 {
     const char *text = NULL;
@@ -84,6 +98,8 @@ static fsdp_status read_step(const char *name, const json_t *object, const unico
         FSDP_TRY(component_pattern(name, object, "pattern", u, &s->pattern));
         FSDP_TRY(keep_content(name, object, "content", s));
         return try_replace(name, s);
+    case STEP_BERT:
+        return read_bert(name, object, s);
     case STEP_PREPEND:
         return keep_content(name, object, "prepend", s);
     case STEP_PRECOMPILED:
@@ -146,6 +162,7 @@ void normalizer_room_free(normalizer_room *room)
 {
     text_free(&room->texts[0]);
     text_free(&room->texts[1]);
+    text_free(&room->bert);
     id_free(&room->points);
     pattern_room_free(&room->search);
 }
@@ -160,7 +177,7 @@ bool normalizer_drops_front(const normalizer *n)
     for (size_t i = 0; i < n->n_steps; i++) {
         step_kind kind = n->steps[i].kind;
         if (kind == STEP_STRIP || kind == STEP_STRIP_ACCENTS || kind == STEP_NMT || kind == STEP_PRECOMPILED ||
-            (kind == STEP_REPLACE && n->steps[i].content_bytes == 0))
+            kind == STEP_BERT || (kind == STEP_REPLACE && n->steps[i].content_bytes == 0))
             return true;
     }
     return false;
@@ -257,6 +274,52 @@ static fsdp_status nmt(const char *text, size_t bytes, text_buffer *out)
     return FSDP_OK;
 }
 
+/* clean_text and handle_chinese_chars in one pass. */
+static fsdp_status bert_clean(const unicode *u, const step *s, const char *text, size_t bytes, text_buffer *out)
+{
+    for (size_t i = 0, length; i < bytes; i += length) {
+        uint32_t c = utf8_decode(text + i, &length);
+        uint8_t bits = unicode_bert(u, c);
+        if (s->clean && bits & UNICODE_BERT_CONTROL)
+            continue;
+        bool space = s->clean && unicode_class(u, c) & UNICODE_WHITE;
+        bool chinese = s->chinese && bits & UNICODE_BERT_CHINESE;
+        FSDP_TRY(text_append(out, " ", chinese));
+        FSDP_TRY(text_append(out, space ? " " : text + i, space ? 1 : length));
+        FSDP_TRY(text_append(out, " ", chinese));
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status bert_strip_accents(const unicode *u, const char *text, size_t bytes, text_buffer *out)
+{
+    for (size_t i = 0, length; i < bytes; i += length)
+        if (!(unicode_bert(u, utf8_decode(text + i, &length)) & UNICODE_BERT_MARK))
+            FSDP_TRY(text_append(out, text + i, length));
+    return FSDP_OK;
+}
+
+/* BERT's own chain, each part of it optional; text goes back and forth between `out` and a buffer of the room. */
+static fsdp_status bert(const unicode *u, const step *s, normalizer_room *room, const char *text, size_t bytes,
+                        text_buffer *out)
+{
+    text_buffer *other = &room->bert;
+    other->limit = out->limit;
+    FSDP_TRY(bert_clean(u, s, text, bytes, out));
+    if (s->accents) {
+        other->bytes = 0;
+        FSDP_TRY(unicode_normalize(FORM_NFD, out->data, out->bytes, other, &room->points));
+        out->bytes = 0;
+        FSDP_TRY(bert_strip_accents(u, other->data, other->bytes, out));
+    }
+    if (!s->lower)
+        return FSDP_OK;
+    other->bytes = 0;
+    FSDP_TRY(unicode_lowercase(out->data, out->bytes, other));
+    out->bytes = 0;
+    return text_append(out, other->data, other->bytes);
+}
+
 static fsdp_status apply_step(const normalizer *n, const step *s, normalizer_room *room, const char *text, size_t bytes,
                               bool continues, text_buffer *out)
 {
@@ -287,6 +350,8 @@ static fsdp_status apply_step(const normalizer *n, const step *s, normalizer_roo
         return byte_alphabet_encode(&n->alphabet, text, bytes, out);
     case STEP_NMT:
         return nmt(text, bytes, out);
+    case STEP_BERT:
+        return bert(n->unicode, s, room, text, bytes, out);
     case STEP_SEQUENCE:
         break;
     }

@@ -13,7 +13,7 @@ void normalizer_free(normalizer *n);
 
 /* Memory of one thread for rewriting. */
 typedef struct normalizer_room {
-    text_buffer texts[2];
+    text_buffer texts[2], bert;
     id_vector points;
     pattern_room search;
 } normalizer_room;

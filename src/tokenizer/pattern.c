@@ -9,6 +9,7 @@
 #include <oniguruma.h>
 
 #include "base/error.h"
+#include "tokenizer/pattern_classes.h"
 #include "tokenizer/pattern_known.h"
 #include "tokenizer/text/utf8.h"
 
@@ -29,7 +30,7 @@ static fsdp_status pattern_new(const unicode *u, pattern **out)
     return FSDP_OK;
 }
 
-enum { LONGEST_PATTERN = 1 << 16 };
+enum { LONGEST_PATTERN = 1 << 16, LONGEST_EXPANDED = 1 << 23 };
 
 /* Oniguruma's own tables are global: they are set up once, before the first expression. */
 static pthread_once_t onig_once = PTHREAD_ONCE_INIT;
@@ -43,21 +44,27 @@ static void onig_start(void)
 static fsdp_status compile(const char *name, const char *text, size_t bytes, pattern *p)
 {
     OnigErrorInfo info;
-    const OnigUChar *start = (const OnigUChar *)text;
+    text_buffer expanded = {.limit = LONGEST_EXPANDED};
     if (bytes > LONGEST_PATTERN)
         return error_set(FSDP_ERR_INPUT, "%s: a pattern of %zu bytes is too long; at most %d are read", name, bytes,
                          LONGEST_PATTERN);
     pthread_once(&onig_once, onig_start);
-    int rc =
-        onig_new(&p->regex, start, start + bytes, ONIG_OPTION_NONE, ONIG_ENCODING_UTF8, ONIG_SYNTAX_DEFAULT, &info);
+    fsdp_status status;
+    TRY_OR(done, text_reserve(&expanded, bytes));
+    TRY_OR(done, pattern_classes_expand(text, bytes, &expanded));
+    const OnigUChar *start = (const OnigUChar *)expanded.data;
+    int rc = onig_new(&p->regex, start, start + expanded.bytes, ONIG_OPTION_NONE, ONIG_ENCODING_UTF8,
+                      ONIG_SYNTAX_DEFAULT, &info);
     if (rc != ONIG_NORMAL) {
         OnigUChar message[ONIG_MAX_ERROR_MESSAGE_LEN];
         p->regex = NULL;
         onig_error_code_to_str(message, rc, &info);
-        return error_set(FSDP_ERR_INPUT, "%s: the pattern \"%.*s\" is not a regular expression: %s", name,
-                         (int)(bytes > 200 ? 200 : bytes), text, (const char *)message);
+        status = error_set(FSDP_ERR_INPUT, "%s: the pattern \"%.*s\" is not a regular expression: %s", name,
+                           (int)(bytes > 200 ? 200 : bytes), text, (const char *)message);
     }
-    return FSDP_OK;
+done:
+    text_free(&expanded);
+    return status;
 }
 
 fsdp_status pattern_regex_plain(const char *name, const char *text, size_t bytes, const unicode *u, pattern **out)

@@ -1,8 +1,7 @@
 /* Patterns that split or replace text: a literal, or a regular expression (Oniguruma, as in the tokenizers library).
  * Expressions of well-known tokenizers are recognised by their text and matched by hand-written code instead, with the
  * same result many times faster. A pattern is read-only; a scan is one walk over one text.
- * The hand-written ones know the code points that the library knows; other expressions know those of the Oniguruma that
- * is installed (6.9.8: Unicode 14), so \p{...} may differ there on characters that are newer. */
+ * All know the code points that the library knows, whichever Oniguruma is installed (pattern_classes.h). */
 #ifndef TOKENIZER_PATTERN_H
 #define TOKENIZER_PATTERN_H
 

@@ -20,6 +20,7 @@ static const component_kind kinds[] = {
     {"BertPreTokenizer", CUT_BERT},
     {"CharDelimiterSplit", CUT_DELIMITER},
     {"FixedLength", CUT_FIXED_LENGTH},
+    {"UnicodeScripts", CUT_SCRIPTS},
     {NULL, 0},
 };
 

@@ -189,6 +189,24 @@ static fsdp_status cut_fixed_length(const walk *w, size_t index, const char *tex
     return FSDP_OK;
 }
 
+/* A piece begins wherever the script changes; what belongs to any script goes with what stands before it, and is
+ * dropped where nothing does, as in the library. */
+static fsdp_status cut_scripts(const walk *w, size_t index, const char *text, size_t bytes, bool at_start)
+{
+    size_t start = SIZE_MAX, length;
+    uint8_t last = UNICODE_ANY_SCRIPT;
+    for (size_t i = 0; i < bytes; i += length) {
+        uint8_t script = unicode_script(w->p->unicode, utf8_decode(text + i, &length));
+        if (script == UNICODE_ANY_SCRIPT || script == last)
+            continue;
+        if (start != SIZE_MAX)
+            FSDP_TRY(pass_on(w, index, text + start, i - start, at_start && start == 0));
+        start = i;
+        last = script;
+    }
+    return start == SIZE_MAX ? FSDP_OK : pass_on(w, index, text + start, bytes - start, at_start && start == 0);
+}
+
 static fsdp_status byte_level_word(const walk *w, size_t index, const char *text, size_t bytes, bool at_start)
 {
     text_buffer *spelled = &w->room->steps[index].spelled;
@@ -278,6 +296,8 @@ static fsdp_status apply_cut(const walk *w, size_t index, const char *text, size
         return cut_at_delimiter(w, index, text, bytes, at_start);
     case CUT_FIXED_LENGTH:
         return cut_fixed_length(w, index, text, bytes, at_start);
+    case CUT_SCRIPTS:
+        return cut_scripts(w, index, text, bytes, at_start);
     default:
         return error_set(FSDP_ERR_STATE, "a pre_tokenizer was not taken apart");
     }

@@ -18,6 +18,7 @@ typedef enum cut_kind {
     CUT_BERT,
     CUT_DELIMITER,
     CUT_FIXED_LENGTH,
+    CUT_SCRIPTS,
 } cut_kind;
 
 typedef enum behavior { REMOVED, ISOLATED, CONTIGUOUS, MERGED_WITH_PREVIOUS, MERGED_WITH_NEXT } behavior;

@@ -20,6 +20,8 @@ fsdp_status tokenizer_new(tokenizer_tables *tables, fsdp_tokenizer **out)
         TRY_OR(fail, bpe_room_create(&t->bpe));
     if (tables->unigram != NULL)
         TRY_OR(fail, unigram_room_create(&t->unigram));
+    if (tables->words != NULL)
+        TRY_OR(fail, word_list_room_create(&t->words));
     t->tables = tables;
     *out = t;
     return FSDP_OK;
@@ -34,6 +36,7 @@ void tokenizer_tables_free(tokenizer_tables *tables)
         return;
     decoder_free(tables->decoder);
     postprocessor_free(&tables->postprocessor);
+    word_list_free(tables->words);
     unigram_free(tables->unigram);
     bpe_free(tables->bpe);
     pretokenizer_free(tables->pretokenizer);
@@ -76,6 +79,7 @@ void fsdp_tokenizer_free(fsdp_tokenizer *t)
     pretokenizer_room_free(&t->pretokenizer);
     bpe_room_free(&t->bpe);
     unigram_room_free(&t->unigram);
+    word_list_room_free(&t->words);
     decoder_room_free(&t->decoder);
     span_free(&t->outer);
     span_free(&t->inner);
@@ -92,7 +96,9 @@ static fsdp_status encode_word(void *context, const char *word, size_t bytes)
     fsdp_tokenizer *t = context;
     if (t->tables->bpe != NULL)
         return bpe_encode(t->tables->bpe, &t->bpe, word, bytes, &t->ids);
-    return unigram_encode(t->tables->unigram, &t->unigram, word, bytes, &t->ids);
+    if (t->tables->unigram != NULL)
+        return unigram_encode(t->tables->unigram, &t->unigram, word, bytes, &t->ids);
+    return word_list_encode(t->tables->words, &t->words, word, bytes, &t->ids);
 }
 
 /* Text between added tokens that are looked for before normalizing. */
@@ -187,16 +193,18 @@ fsdp_status fsdp_tokenizer_encode(fsdp_tokenizer *t, const char *text, size_t by
 
 /* --- decoding ---------------------------------------------------------------------------------------------------- */
 
-static const vocabulary *model_vocabulary(const tokenizer_tables *tables)
+const vocabulary *tokenizer_tables_model(const tokenizer_tables *tables)
 {
-    return tables->bpe != NULL ? bpe_vocabulary(tables->bpe) : unigram_vocabulary(tables->unigram);
+    return tables->bpe != NULL       ? bpe_vocabulary(tables->bpe)
+           : tables->unigram != NULL ? unigram_vocabulary(tables->unigram)
+                                     : word_list_vocabulary(tables->words);
 }
 
 /* The spelling of an id as decoders see it, NULL when no token has it. */
 static const char *spelling(const tokenizer_tables *tables, int32_t id, size_t *bytes)
 {
     const char *text = added_tokens_spelling(tables->added, id, bytes);
-    return text != NULL ? text : vocabulary_text(model_vocabulary(tables), id, bytes);
+    return text != NULL ? text : vocabulary_text(tokenizer_tables_model(tables), id, bytes);
 }
 
 static fsdp_status decode_bytes(fsdp_tokenizer *t, const int32_t *ids, size_t n_ids, bool skip_special,
@@ -241,7 +249,7 @@ int32_t fsdp_tokenizer_vocab_size(const fsdp_tokenizer *t)
 {
     if (tokenizer_is_byte(t->tables))
         return 256;
-    int32_t model = vocabulary_end(model_vocabulary(t->tables));
+    int32_t model = vocabulary_end(tokenizer_tables_model(t->tables));
     int32_t added = vocabulary_end(added_tokens_vocabulary(t->tables->added));
     return model > added ? model : added;
 }
@@ -251,7 +259,7 @@ int32_t tokenizer_tables_id(const tokenizer_tables *tables, const char *token, s
     if (tokenizer_is_byte(tables))
         return bytes == 1 ? (uint8_t)token[0] : -1;
     int32_t id = vocabulary_id(added_tokens_vocabulary(tables->added), token, bytes);
-    return id >= 0 ? id : vocabulary_id(model_vocabulary(tables), token, bytes);
+    return id >= 0 ? id : vocabulary_id(tokenizer_tables_model(tables), token, bytes);
 }
 
 int32_t fsdp_tokenizer_id(const fsdp_tokenizer *t, const char *token)

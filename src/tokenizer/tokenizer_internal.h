@@ -14,8 +14,9 @@
 #include "tokenizer/pretokenizer.h"
 #include "tokenizer/text_cut.h"
 #include "tokenizer/model/unigram.h"
+#include "tokenizer/model/word_list.h"
 
-/* Read-only once loaded. Exactly one of bpe and unigram is there; neither in the byte tokenizer. */
+/* Read-only once loaded. Exactly one of bpe, unigram and words is there; none in the byte tokenizer. */
 typedef struct tokenizer_tables {
     atomic_int n_handles;
     unicode *unicode;
@@ -24,6 +25,7 @@ typedef struct tokenizer_tables {
     pretokenizer *pretokenizer;
     bpe *bpe;
     unigram *unigram;
+    word_list *words;
     postprocessor postprocessor;
     decoder *decoder;
     text_cuts cuts;
@@ -39,6 +41,7 @@ struct fsdp_tokenizer {
     pretokenizer_room pretokenizer;
     bpe_room bpe;
     unigram_room unigram;
+    word_list_room words;
     decoder_room decoder;
     span_vector outer, inner;
     id_vector ids;
@@ -46,12 +49,13 @@ struct fsdp_tokenizer {
 
 static inline bool tokenizer_is_byte(const tokenizer_tables *tables)
 {
-    return tables->bpe == NULL && tables->unigram == NULL;
+    return tables->bpe == NULL && tables->unigram == NULL && tables->words == NULL;
 }
 
 /* A handle; takes one of the handles that tables->n_handles counts, on success. */
 fsdp_status tokenizer_new(tokenizer_tables *tables, fsdp_tokenizer **out);
 void tokenizer_tables_free(tokenizer_tables *tables);
+const vocabulary *tokenizer_tables_model(const tokenizer_tables *tables); /* not for the byte tokenizer */
 int32_t tokenizer_tables_id(const tokenizer_tables *tables, const char *token, size_t bytes);
 
 /* Which part of a text is encoded, and what is added around it. */

@@ -6,11 +6,15 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "tokenizer/component.h"
+#include "tokenizer/config_tokens.h"
 #include "format/hub.h"
 
-enum { MODEL_BPE, MODEL_UNIGRAM };
+enum { MODEL_BPE, MODEL_UNIGRAM, MODEL_WORD_PIECE, MODEL_WORD_LEVEL };
 
-static const component_kind models[] = {{"BPE", MODEL_BPE}, {"Unigram", MODEL_UNIGRAM}, {NULL, 0}};
+static const component_kind models[] = {
+    {"BPE", MODEL_BPE}, {"Unigram", MODEL_UNIGRAM}, {"WordPiece", MODEL_WORD_PIECE}, {"WordLevel", MODEL_WORD_LEVEL},
+    {NULL, 0},
+};
 
 static fsdp_status read_model(const char *name, const json_t *object, tokenizer_tables *t)
 {
@@ -24,8 +28,10 @@ static fsdp_status read_model(const char *name, const json_t *object, tokenizer_
     else if (json_object_get(object, "merges") != NULL)
         kind = MODEL_BPE;
     else
-        return error_set(FSDP_ERR_UNSUPPORTED, "%s: the model has no \"type\" and is neither BPE nor Unigram", name);
-    return kind == MODEL_BPE ? bpe_create(name, object, &t->bpe) : unigram_create(name, object, &t->unigram);
+        kind = json_object_get(object, "continuing_subword_prefix") != NULL ? MODEL_WORD_PIECE : MODEL_WORD_LEVEL;
+    return kind == MODEL_BPE       ? bpe_create(name, object, &t->bpe)
+           : kind == MODEL_UNIGRAM ? unigram_create(name, object, &t->unigram)
+                                   : word_list_create(name, object, kind == MODEL_WORD_PIECE, &t->words);
 }
 
 /* Settings of the file that would change ids in ways a training set cannot want. */
@@ -89,7 +95,7 @@ static fsdp_status read_tables(const char *name, const json_t *root, tokenizer_t
     FSDP_TRY(normalizer_create(name, json_object_get(root, "normalizer"), t->unicode, &t->normalizer));
     FSDP_TRY(pretokenizer_create(name, json_object_get(root, "pre_tokenizer"), t->unicode, &t->pretokenizer));
     FSDP_TRY(check_start(name, t));
-    const vocabulary *model = t->bpe != NULL ? bpe_vocabulary(t->bpe) : unigram_vocabulary(t->unigram);
+    const vocabulary *model = tokenizer_tables_model(t);
     FSDP_TRY(
         added_tokens_create(name, json_object_get(root, "added_tokens"), model, t->normalizer, t->unicode, &t->added));
     FSDP_TRY(postprocessor_create(name, json_object_get(root, "post_processor"), &t->postprocessor));
@@ -146,7 +152,7 @@ static fsdp_status read_roles(const char *folder, const char *file, tokenizer_ta
     char *path = file_join(folder, file);
     fsdp_status status = path == NULL ? error_set(FSDP_ERR_MEMORY, "out of memory") : FSDP_OK;
     if (status == FSDP_OK && file_exists(path))
-        status = json_read_file(path, &config);
+        status = json_read_file_as(path, JSON_AS_PYTHON | JSON_WITH_NUL, &config);
     for (int r = 0; r < N_ROLES && config != NULL; r++) {
         const char *content = token_content(config, roles[r].key);
         if (content != NULL && ids[r] < 0)
@@ -172,14 +178,24 @@ static fsdp_status find_roles(const char *folder, tokenizer_tables *t)
     return FSDP_OK;
 }
 
-/* A hash of the file, which tells tokenizers apart where their tokens are cached. */
-static fsdp_status fingerprint(const char *file, uint64_t *out)
+/* A hash of the file and of tokens that others list, which tells tokenizers apart where their tokens are cached. */
+static fsdp_status fingerprint(const char *file, const json_t *appended, uint64_t *out)
 {
     file_map map;
     hash_stream hash;
-    FSDP_TRY(file_map_open(file, &map));
+    char *more = json_array_size(appended) == 0 ? NULL : json_dumps(appended, JSON_COMPACT | JSON_SORT_KEYS);
+    if (more == NULL && json_array_size(appended) > 0)
+        return error_set(FSDP_ERR_MEMORY, "%s: out of memory", file);
+    fsdp_status status = file_map_open(file, &map);
+    if (status != FSDP_OK) {
+        free(more);
+        return status;
+    }
     hash_stream_start(&hash);
     hash_stream_add(&hash, map.data, map.bytes);
+    if (more != NULL)
+        hash_stream_add(&hash, more, strlen(more));
+    free(more);
     *out = hash_stream_end(&hash);
     file_map_close(&map);
     return FSDP_OK;
@@ -187,17 +203,20 @@ static fsdp_status fingerprint(const char *file, uint64_t *out)
 
 static fsdp_status load(const char *file, const char *folder, fsdp_tokenizer **out)
 {
-    json_t *root = NULL;
+    json_t *root = NULL, *appended = NULL;
     tokenizer_tables *tables = NULL;
     fsdp_status status;
-    TRY_OR(done, json_read_file(file, &root));
+    TRY_OR(done, json_read_file_as(file, JSON_UNIQUE_KEYS | JSON_WITH_NUL | JSON_AS_SERDE, &root));
+    if (json_is_object(root))
+        TRY_OR(done, config_tokens_add(folder, root, &appended));
     TRY_OR(done, tokenizer_tables_read(file, root, &tables));
     TRY_OR(done, find_roles(folder, tables));
-    TRY_OR(done, fingerprint(file, &tables->fingerprint));
+    TRY_OR(done, fingerprint(file, appended, &tables->fingerprint));
     TRY_OR(done, tokenizer_new(tables, out));
     tables = NULL;
 done:
     tokenizer_tables_free(tables);
+    json_decref(appended);
     json_decref(root);
     return status;
 }

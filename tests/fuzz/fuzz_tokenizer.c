@@ -33,7 +33,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     json_t *root;
     tokenizer_tables *tables;
     fsdp_tokenizer *t;
-    if (json_parse("fuzz", (const char *)data, json_bytes, &root) != FSDP_OK)
+    if (json_parse_as("fuzz", (const char *)data, json_bytes, JSON_WITH_NUL | JSON_AS_SERDE, &root) != FSDP_OK)
         return 0;
     if (tokenizer_tables_read("fuzz", root, &tables) == FSDP_OK) {
         if (tokenizer_new(tables, &t) == FSDP_OK) {

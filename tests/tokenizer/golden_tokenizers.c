@@ -1,5 +1,6 @@
 /* Compares a tokenizer with reference vectors: golden_tokenizers FOLDER, where FOLDER holds tokenizer.json and
- * vectors.jsonl (text, ids, ids_plain, decoded, decoded_raw). Prints what differs; exits 0 only when nothing does. */
+ * vectors.jsonl (text, ids, ids_plain, decoded, decoded_raw; perhaps any_ids, any_decoded). Prints what differs; exits
+ * 0 only when nothing does. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,9 +32,10 @@ static int check_ids(fsdp_tokenizer *t, const json_t *vector, size_t line, const
     return 0;
 }
 
-static int check_text(fsdp_tokenizer *t, const json_t *vector, size_t line, const char *field, bool skip_special)
+static int check_text(fsdp_tokenizer *t, const json_t *vector, size_t line, const char *ids_field, const char *field,
+                      bool skip_special)
 {
-    const json_t *list = json_object_get(vector, "ids"), *expected = json_object_get(vector, field);
+    const json_t *list = json_object_get(vector, ids_field), *expected = json_object_get(vector, field);
     size_t n = json_array_size(list), bytes;
     const char *text;
     int32_t *ids = malloc((n + 1) * sizeof *ids);
@@ -50,7 +52,10 @@ static int check_text(fsdp_tokenizer *t, const json_t *vector, size_t line, cons
 static int check_vector(fsdp_tokenizer *t, const json_t *vector, size_t line)
 {
     return check_ids(t, vector, line, "ids", true) + check_ids(t, vector, line, "ids_plain", false) +
-           check_text(t, vector, line, "decoded", true) + check_text(t, vector, line, "decoded_raw", false);
+           check_text(t, vector, line, "ids", "decoded", true) +
+           check_text(t, vector, line, "ids", "decoded_raw", false) +
+           (json_object_get(vector, "any_ids") == NULL ? 0
+                                                       : check_text(t, vector, line, "any_ids", "any_decoded", false));
 }
 
 int main(int argc, char **argv)

@@ -208,15 +208,30 @@ static void begin_end_and_pad_come_from_the_files_beside(void **state)
     fsdp_tokenizer_free(t);
 }
 
+static void a_token_may_hold_a_nul(void **state)
+{
+    fsdp_tokenizer *t = load(state, "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"\\u0000\":1,\"a\\u0000\":2},"
+                                    "\"merges\":[[\"a\",\"\\u0000\"]]},\"decoder\":{\"type\":\"Fuse\"}}");
+    const int32_t *ids;
+    const char *text;
+    size_t n;
+    assert_int_equal(fsdp_tokenizer_encode(t, "\0a\0a", 4, false, &ids, &n), FSDP_OK);
+    assert_int_equal(n, 3);
+    assert_memory_equal(ids, ((int32_t[]){1, 2, 0}), sizeof(int32_t[3]));
+    assert_int_equal(fsdp_tokenizer_decode(t, (int32_t[]){1, 2, 0}, 3, false, &text, &n), FSDP_OK);
+    assert_int_equal(n, 4);
+    assert_memory_equal(text, "\0a\0a", 4);
+    fsdp_tokenizer_free(t);
+}
+
 static void what_is_not_supported_is_refused_by_name(void **state)
 {
     fsdp_tokenizer *t;
-    refuse(state, "{\"model\":{\"type\":\"WordPiece\",\"vocab\":{}}}", FSDP_ERR_UNSUPPORTED, "model \"WordPiece\"");
-    refuse(state, "{\"normalizer\":{\"type\":\"BertNormalizer\"}," BPE_MODEL "}", FSDP_ERR_UNSUPPORTED,
-           "normalizer \"BertNormalizer\"");
-    refuse(state, "{\"pre_tokenizer\":{\"type\":\"UnicodeScripts\"}," BPE_MODEL "}", FSDP_ERR_UNSUPPORTED,
-           "pre_tokenizer \"UnicodeScripts\"");
-    refuse(state, "{\"decoder\":{\"type\":\"CTC\"}," BPE_MODEL "}", FSDP_ERR_UNSUPPORTED, "decoder \"CTC\"");
+    refuse(state, "{\"model\":{\"type\":\"Letters\",\"vocab\":{}}}", FSDP_ERR_UNSUPPORTED, "model \"Letters\"");
+    refuse(state, "{\"normalizer\":{\"type\":\"Upper\"}," BPE_MODEL "}", FSDP_ERR_UNSUPPORTED, "normalizer \"Upper\"");
+    refuse(state, "{\"pre_tokenizer\":{\"type\":\"Lines\"}," BPE_MODEL "}", FSDP_ERR_UNSUPPORTED,
+           "pre_tokenizer \"Lines\"");
+    refuse(state, "{\"decoder\":{\"type\":\"Morse\"}," BPE_MODEL "}", FSDP_ERR_UNSUPPORTED, "decoder \"Morse\"");
     refuse(state, "{\"post_processor\":{\"type\":\"New\"}," BPE_MODEL "}", FSDP_ERR_UNSUPPORTED,
            "post_processor \"New\"");
     refuse(state, "{\"truncation\":{\"max_length\":3}," BPE_MODEL "}", FSDP_ERR_UNSUPPORTED, "truncation");
@@ -351,6 +366,7 @@ int main(void)
         TEST(unigram_takes_the_best_sum_and_falls_back),
         TEST(the_byte_tokenizer_gives_back_every_byte),
         TEST(begin_end_and_pad_come_from_the_files_beside),
+        TEST(a_token_may_hold_a_nul),
         TEST(what_is_not_supported_is_refused_by_name),
         TEST(byte_level_words_need_no_spelling),
         TEST(encoding_again_allocates_nothing),

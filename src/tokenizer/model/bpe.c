@@ -5,29 +5,6 @@
 
 #include "tokenizer/component.h"
 
-static fsdp_status read_vocabulary(const char *name, const json_t *object, bpe *b)
-{
-    const char *token;
-    json_t *id = NULL;
-    json_t *vocab = json_object_get(object, "vocab");
-    if (!json_is_object(vocab))
-        return error_set(FSDP_ERR_INPUT, "%s: the model has no \"vocab\" object", name);
-    FSDP_TRY(vocabulary_create(json_object_size(vocab), &b->tokens));
-    json_object_foreach(vocab, token, id)
-    {
-        json_int_t value = json_integer_value(id);
-        if (!json_is_integer(id) || value < 0 || value >= VOCABULARY_MAX_ID)
-            return error_set(FSDP_ERR_INPUT, "%s: the id of token \"%s\" must be a number from 0 to %d", name, token,
-                             VOCABULARY_MAX_ID - 1);
-        const char *other = vocabulary_text(b->tokens, (int32_t)value, NULL);
-        if (other != NULL)
-            return error_set(FSDP_ERR_INPUT, "%s: tokens \"%s\" and \"%s\" have the same id %d", name, other, token,
-                             (int)value);
-        FSDP_TRY(vocabulary_add(b->tokens, token, strlen(token), (int32_t)value));
-    }
-    return FSDP_OK;
-}
-
 typedef struct text_view {
     const char *text;
     size_t bytes;
@@ -36,17 +13,19 @@ typedef struct text_view {
 /* One merge: ["a", "b"], or "a b" in older files. */
 static fsdp_status read_pair(const char *name, const json_t *entry, size_t rank, text_view pair[2])
 {
+    size_t bytes = json_string_length(entry);
     if (json_is_array(entry) && json_array_size(entry) == 2) {
         for (size_t i = 0; i < 2; i++) {
             const json_t *half = json_array_get(entry, i);
             pair[i] = (text_view){json_string_value(half), json_string_length(half)};
         }
     } else {
-        const char *line = json_string_value(entry), *space = line == NULL ? NULL : strchr(line, ' ');
+        const char *line = json_string_value(entry), *space = line == NULL ? NULL : memchr(line, ' ', bytes);
         pair[0] = pair[1] = (text_view){0};
-        if (space != NULL && strchr(space + 1, ' ') == NULL) {
+        size_t behind = space == NULL ? 0 : bytes - (size_t)(space - line) - 1;
+        if (space != NULL && memchr(space + 1, ' ', behind) == NULL) {
             pair[0] = (text_view){line, (size_t)(space - line)};
-            pair[1] = (text_view){space + 1, strlen(space + 1)};
+            pair[1] = (text_view){space + 1, behind};
         }
     }
     if (pair[0].text == NULL || pair[1].text == NULL)
@@ -175,7 +154,7 @@ fsdp_status bpe_create(const char *name, const json_t *object, bpe **out)
     if (b == NULL)
         return error_set(FSDP_ERR_MEMORY, "%s: out of memory", name);
     b->cuts_at_mark = true;
-    TRY_OR(fail, read_vocabulary(name, object, b));
+    TRY_OR(fail, component_vocabulary(name, object, &b->tokens));
     TRY_OR(fail, read_options(name, object, b));
     TRY_OR(fail, read_merges(name, object, b));
     fill_tables(b);

@@ -31,23 +31,45 @@ enum {
     BREAK_CONJUNCT_EXTEND = 128,
 };
 
+typedef struct block {
+    uint16_t properties[UNICODE_BLOCK], extras[UNICODE_BLOCK];
+    bool uniform; /* lies in one run */
+} block;
+
 /* Blocks that lie in one run share a block per value; the others get their own. */
-static fsdp_status add_block(unicode *u, size_t *capacity, const uint16_t *values, uint16_t *index)
+static fsdp_status add_block(unicode *u, size_t capacity[2], const block *b, uint16_t *index)
 {
-    bool uniform = true;
-    for (size_t i = 1; i < UNICODE_BLOCK && uniform; i++)
-        uniform = values[i] == values[0];
-    for (size_t b = 0; uniform && b < u->n_blocks; b++) {
-        if (memcmp(u->properties + b * UNICODE_BLOCK, values, UNICODE_BLOCK * sizeof *values) == 0) {
-            *index = (uint16_t)b;
+    const size_t bytes = sizeof b->properties;
+    for (size_t i = 0; b->uniform && i < u->n_blocks; i++) {
+        if (memcmp(u->properties + i * UNICODE_BLOCK, b->properties, bytes) == 0 &&
+            memcmp(u->extras + i * UNICODE_BLOCK, b->extras, bytes) == 0) {
+            *index = (uint16_t)i;
             return FSDP_OK;
         }
     }
-    if (u->n_blocks == *capacity)
-        FSDP_TRY(array_grow((void **)&u->properties, capacity, u->n_blocks + 1, UNICODE_BLOCK * sizeof *values));
-    memcpy(u->properties + u->n_blocks * UNICODE_BLOCK, values, UNICODE_BLOCK * sizeof *values);
+    if (u->n_blocks == capacity[0])
+        FSDP_TRY(array_grow((void **)&u->properties, &capacity[0], u->n_blocks + 1, bytes));
+    if (u->n_blocks == capacity[1])
+        FSDP_TRY(array_grow((void **)&u->extras, &capacity[1], u->n_blocks + 1, bytes));
+    memcpy(u->properties + u->n_blocks * UNICODE_BLOCK, b->properties, bytes);
+    memcpy(u->extras + u->n_blocks * UNICODE_BLOCK, b->extras, bytes);
     *index = (uint16_t)u->n_blocks++;
     return FSDP_OK;
+}
+
+/* Fills the block that begins at `point`; `run` is the one that point lies in, then the one of its last. */
+static void fill_block(uint32_t point, size_t *run, block *b)
+{
+    size_t first = *run;
+    for (uint32_t i = 0; i < UNICODE_BLOCK; i++) {
+        while (*run + 1 < unicode_n_runs && unicode_runs[*run + 1].first <= point + i)
+            ++*run;
+        const unicode_run *r = &unicode_runs[*run];
+        first = i == 0 ? *run : first;
+        b->properties[i] = (uint16_t)(r->classes | r->breaks << 8);
+        b->extras[i] = (uint16_t)(r->script | r->bert << 8);
+    }
+    b->uniform = first == *run;
 }
 
 fsdp_status unicode_create(unicode **out)
@@ -55,16 +77,11 @@ fsdp_status unicode_create(unicode **out)
     unicode *u = calloc(1, sizeof *u);
     if (u == NULL)
         return error_set(FSDP_ERR_MEMORY, "out of memory: %zu bytes for the table of code points", sizeof *u);
-    uint16_t values[UNICODE_BLOCK];
-    size_t capacity = 0, run = 0;
-    for (uint32_t block = 0; block < UNICODE_N_BLOCKS; block++) {
-        for (uint32_t i = 0; i < UNICODE_BLOCK; i++) {
-            uint32_t point = (block << UNICODE_BLOCK_BITS) + i;
-            while (run + 1 < unicode_n_runs && unicode_runs[run + 1].first <= point)
-                run++;
-            values[i] = (uint16_t)(unicode_runs[run].classes | unicode_runs[run].breaks << 8);
-        }
-        fsdp_status status = add_block(u, &capacity, values, &u->block_of[block]);
+    block b;
+    size_t capacity[2] = {0}, run = 0;
+    for (uint32_t i = 0; i < UNICODE_N_BLOCKS; i++) {
+        fill_block(i << UNICODE_BLOCK_BITS, &run, &b);
+        fsdp_status status = add_block(u, capacity, &b, &u->block_of[i]);
         if (status != FSDP_OK) {
             unicode_free(u);
             return status;
@@ -78,6 +95,7 @@ void unicode_free(unicode *u)
 {
     if (u == NULL)
         return;
+    free(u->extras);
     free(u->properties);
     free(u);
 }

@@ -26,9 +26,19 @@ enum {
     UNICODE_N_BLOCKS = 0x110000 >> UNICODE_BLOCK_BITS,
 };
 
+/* What BertNormalizer does to a code point, option by option. */
+enum {
+    UNICODE_BERT_CONTROL = 1, /* clean_text drops it */
+    UNICODE_BERT_MARK = 2,    /* strip_accents does */
+    UNICODE_BERT_CHINESE = 4, /* handle_chinese_chars puts spaces around it */
+};
+
+enum { UNICODE_ANY_SCRIPT = 0 };
+
 typedef struct unicode {
     uint16_t block_of[UNICODE_N_BLOCKS];
     uint16_t *properties; /* blocks of UNICODE_BLOCK: classes in the low byte, grapheme bits in the high one */
+    uint16_t *extras; /* the same for what few tokenizers ask: script in the low byte, BERT's bits in the high one */
     size_t n_blocks;
 } unicode;
 
@@ -44,6 +54,22 @@ static inline uint16_t unicode_properties(const unicode *u, uint32_t point)
 static inline uint8_t unicode_class(const unicode *u, uint32_t point)
 {
     return (uint8_t)unicode_properties(u, point);
+}
+
+static inline uint16_t unicode_extras(const unicode *u, uint32_t point)
+{
+    return u->extras[(size_t)u->block_of[point >> UNICODE_BLOCK_BITS] * UNICODE_BLOCK + (point & (UNICODE_BLOCK - 1))];
+}
+
+/* The script as a number without meaning: code points of one script have the same. */
+static inline uint8_t unicode_script(const unicode *u, uint32_t point)
+{
+    return (uint8_t)unicode_extras(u, point);
+}
+
+static inline uint8_t unicode_bert(const unicode *u, uint32_t point)
+{
+    return (uint8_t)(unicode_extras(u, point) >> 8);
 }
 
 /* Appends `text` in lower case, each code point by itself. */

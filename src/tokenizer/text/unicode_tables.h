@@ -5,11 +5,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* From `first` up to the next run: class bits and grapheme bits of unicode.h. */
+/* From `first` up to the next run: class bits, grapheme bits, script and BERT's bits of unicode.h. */
 typedef struct unicode_run {
     uint32_t first;
     uint8_t classes;
     uint8_t breaks;
+    uint8_t script;
+    uint8_t bert;
 } unicode_run;
 
 /* `point` becomes unicode_pool[where .. where+n). */
