@@ -3,7 +3,8 @@
  * Where a run stands in its data is one number, the position: how many samples all ranks have consumed together.
  * Position p is place p % n of epoch p / n, every epoch another permutation of the n samples. So the same seed gives
  * the same samples in the same order on any number of ranks, and a run that goes on at a position, on as many ranks as
- * it likes, repeats and misses nothing. */
+ * it likes, repeats and misses nothing. A stream (fsdp_dataset_config.stream_from_bytes) learns its n at its end, and
+ * permutes windows of samples instead of all of them; the rest holds for it too. */
 #ifndef FSDP_DATA_H
 #define FSDP_DATA_H
 
@@ -23,6 +24,9 @@ extern "C" {
 typedef struct fsdp_dataset fsdp_dataset;
 
 enum { FSDP_MAX_FIELDS = 16 };
+
+/* The number of samples of a stream, whose length is not known before its end was read. */
+#define FSDP_ENDLESS (INT64_MAX / 4)
 
 /* One array of a sample: ids, labels, pixels. In a batch it has the rows in front: (rows, shape...). */
 typedef struct fsdp_field {
@@ -70,6 +74,10 @@ typedef struct fsdp_dataset_config {
     int64_t cache_from_bytes; /* shorter texts are kept in memory all the same */
     void (*progress)(void *context, int64_t bytes, int64_t tokens, double part); /* of reading text; may be NULL */
     void *progress_context;
+    /* Text of at least this many bytes, as it is on disk, is streamed: tokenized while it is trained on, shuffled
+     * within windows of about half a million tokens. 0: never. Streams have no known length: loaders need stop_at_epoch
+     * = false. */
+    int64_t stream_from_bytes;
 } fsdp_dataset_config;
 
 #define FSDP_DATASET_CONFIG_INIT                                                                                       \
@@ -123,6 +131,7 @@ typedef struct fsdp_dataset_info {
     bool ordered; /* samples are meant to come in their own order: a table of steps */
     int n_fields;
     const fsdp_field *fields; /* the data set's */
+    bool stream; /* it is read in its order by loaders, not by fsdp_dataset_read, and n_samples is FSDP_ENDLESS */
 } fsdp_dataset_info;
 
 #define FSDP_DATASET_INFO_INIT                                                                                         \
@@ -215,7 +224,9 @@ FSDP_API void fsdp_loader_attach(fsdp_loader *l, fsdp_model *m);
 
 /* Samples that all ranks have been given together: where a resumed run goes on. */
 FSDP_API int64_t fsdp_loader_position(const fsdp_loader *l);
-/* Goes on at `position`, from any position, also one that a world of another size reached. */
+/* Goes on at `position`, from any position, also one that a world of another size reached. In a stream, what lies
+ * before a place that was not read yet is tokenized on the way; a state (<fsdp/state.h>) remembers where its
+ * checkpoints stood. */
 FSDP_API fsdp_status fsdp_loader_seek(fsdp_loader *l, int64_t position);
 
 /* The array of a field, (n, shape...); NULL where there is no such field. */

@@ -51,6 +51,7 @@ typedef enum fsdp_model_type {
 typedef enum fsdp_activation { FSDP_ACTIVATION_RELU, FSDP_ACTIVATION_GATED_GELU } fsdp_activation;
 
 typedef enum fsdp_nan_policy { FSDP_NAN_STOP, FSDP_NAN_SKIP, FSDP_NAN_ROLLBACK } fsdp_nan_policy;
+typedef enum fsdp_stream_choice { FSDP_STREAM_AUTO, FSDP_STREAM_ON, FSDP_STREAM_OFF } fsdp_stream_choice;
 typedef enum fsdp_failure_policy { FSDP_FAILURE_CONTINUE, FSDP_FAILURE_STOP } fsdp_failure_policy;
 
 typedef enum fsdp_comm_backend {
@@ -110,6 +111,7 @@ typedef struct fsdp_settings {
     int64_t max_samples;                      /* optional */
     int64_t loader_threads, prefetch_batches;
     bool shuffle, strict_data;
+    int stream; /* fsdp_stream_choice */
     const char *log_samples;
 
     /* Optimisation */

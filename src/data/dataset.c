@@ -87,6 +87,10 @@ static fsdp_status open_source(const source_list *files, const fsdp_dataset_conf
     case SOURCE_IMAGES:
         return dataset_images_open(files, options, out);
     default:
+        if (options->stream_from_bytes > 0 && source_list_bytes(files) >= options->stream_from_bytes)
+            return options->pairs ? error_set(FSDP_ERR_UNSUPPORTED, "%s: pairs cannot be streamed: turn streaming off",
+                                              files->files[0].path)
+                                  : dataset_stream_open(files, options, out);
         return options->pairs ? dataset_pairs_open(files, options, out) : dataset_tokens_open(files, options, out);
     }
 }
@@ -107,7 +111,7 @@ static fsdp_status wrap(dataset_source *source, int64_t max_samples, fsdp_datase
     shared->source = source;
     d->shared = shared;
     d->count = source->info.n_samples;
-    if (max_samples > 0 && max_samples < d->count)
+    if (max_samples > 0 && max_samples < d->count && !source->info.stream)
         d->count = max_samples;
     *out = d;
     return FSDP_OK;
@@ -181,6 +185,11 @@ fsdp_status fsdp_dataset_describe(const fsdp_dataset *d, fsdp_dataset_info *info
     return FSDP_OK;
 }
 
+const dataset_source *dataset_source_of(const fsdp_dataset *d)
+{
+    return d->shared->source;
+}
+
 int64_t fsdp_dataset_count(const fsdp_dataset *d)
 {
     return d->count;
@@ -188,6 +197,10 @@ int64_t fsdp_dataset_count(const fsdp_dataset *d)
 
 fsdp_status fsdp_dataset_hold_back(fsdp_dataset *d, int64_t n_samples, fsdp_dataset **out)
 {
+    if (d->shared->source->info.stream)
+        return error_set(
+            FSDP_ERR_UNSUPPORTED,
+            "nothing can be held back from a stream, whose end is not known: name validation data instead");
     if (n_samples <= 0 || n_samples >= d->count)
         return error_set(FSDP_ERR_INPUT,
                          "%lld samples cannot be held back from a data set of %lld: one must be left on each side",

@@ -32,6 +32,12 @@ fsdp_status dataset_steps_open(const source_list *files, const fsdp_dataset_conf
 fsdp_status dataset_pairs_open(const source_list *files, const fsdp_dataset_config *options, dataset_source **out);
 fsdp_status dataset_images_open(const source_list *files, const fsdp_dataset_config *options, dataset_source **out);
 
+/* Text that is tokenized while it is read: samples come from stream.h, through a loader. */
+typedef struct stream_set stream_set;
+fsdp_status dataset_stream_open(const source_list *files, const fsdp_dataset_config *options, dataset_source **out);
+const stream_set *dataset_stream_set(const dataset_source *source); /* NULL: not a stream */
+const dataset_source *dataset_source_of(const fsdp_dataset *d);
+
 /* A user's own. The context stays the caller's until it is taken: from then on freeing the source closes it. */
 fsdp_status dataset_own_open(const fsdp_dataset_source *source, dataset_source **out);
 void dataset_own_take_context(dataset_source *s, void (*close)(void *context));

@@ -30,6 +30,10 @@ struct document_reader {
     text_buffer part;   /* plain text that was read; its first `given` bytes were given out */
     size_t given;
     bool text_ended;
+    bool in_parts;      /* the next part goes on with a document */
+    bool spans_lines;   /* the open file began with records that span lines: they are counted */
+    int64_t n_records;  /* of those so far */
+    int64_t text_bytes; /* of the open file of text, up to the part that comes next */
     int64_t skipped;
     int64_t total_bytes, done_bytes; /* of all files, of the finished ones, as they are on disk */
     int64_t file_bytes, read_bytes;  /* of the open one: on disk, and of text so far */
@@ -127,8 +131,12 @@ static void parse_record(document_reader *r, const text_line *line, document *ou
         snprintf(why, 256, "half of a surrogate pair under \"%.100s\"",
                  is_text(text) ? r->target_field : r->text_field);
     else
-        *out = (document){json_string_value(text), json_string_length(text), json_string_value(target),
-                          target == NULL ? 0 : json_string_length(target), true};
+        *out = (document){json_string_value(text),
+                          json_string_length(text),
+                          json_string_value(target),
+                          target == NULL ? 0 : json_string_length(target),
+                          true,
+                          {0}};
 }
 
 static bool is_blank(const text_line *line)
@@ -157,6 +165,7 @@ static fsdp_status next_line(document_reader *r, text_line *line, bool *got)
 /* The next line or value. *got is false at the end of the file. */
 static fsdp_status next_json(document_reader *r, text_line *line, bool *got)
 {
+    r->n_records++;
     if (r->in_values) {
         FSDP_TRY(text_reader_next_value(r->lines, true, line, got));
         r->read_bytes += (int64_t)line->bytes;
@@ -172,6 +181,11 @@ static fsdp_status next_record(document_reader *r, document *out, bool *got)
     text_line line;
     char why[256];
     for (;;) {
+        document_place place = {.file = (int64_t)r->file, .record = r->n_records};
+        if (!r->spans_lines) {
+            place.offset = text_reader_offset(r->lines);
+            place.record = text_reader_lines(r->lines);
+        }
         FSDP_TRY(next_json(r, &line, got));
         if (!*got)
             return FSDP_OK;
@@ -180,6 +194,7 @@ static fsdp_status next_record(document_reader *r, document *out, bool *got)
         if (is_blank(&line))
             continue;
         parse_record(r, &line, out, why);
+        out->place = place;
         if (why[0] == '\0')
             return FSDP_OK;
         FSDP_TRY(skip_record(r, r->files->files[r->file].path, line.number, why));
@@ -193,6 +208,8 @@ static fsdp_status open_records(document_reader *r, const char *path)
     FSDP_TRY(text_reader_open(path, 0, &r->lines));
     FSDP_TRY(text_reader_peek(r->lines, &first, &alone));
     r->in_values = first == '[' || (first == '{' && alone);
+    r->spans_lines = r->in_values;
+    r->n_records = 0;
     return FSDP_OK;
 }
 
@@ -215,7 +232,8 @@ static fsdp_status open_text(document_reader *r, const char *path)
 {
     FSDP_TRY(byte_stream_open(path, &r->text));
     r->part.bytes = r->given = 0;
-    r->text_ended = false;
+    r->text_ended = r->in_parts = false;
+    r->text_bytes = 0;
     FSDP_TRY(read_text(r, SIGNATURE_BYTES));
     if (r->part.bytes >= 3 && memcmp(r->part.data, "\xEF\xBB\xBF", 3) == 0) /* a byte order mark is not text */
         r->given = 3;
@@ -228,6 +246,7 @@ static fsdp_status next_part(document_reader *r, document *out)
 {
     memmove(r->part.data, r->part.data + r->given, r->part.bytes - r->given);
     r->part.bytes -= r->given;
+    r->text_bytes += (int64_t)r->given;
     size_t from = PART_BYTES, place;
     do {
         FSDP_TRY(read_text(r, from + PART_BYTES));
@@ -236,7 +255,11 @@ static fsdp_status next_part(document_reader *r, document *out)
             from = r->part.bytes - TEXT_CUT_BEHIND; /* up to there, nothing was found */
     } while (place == r->part.bytes && !r->text_ended);
     r->given = place;
-    *out = (document){.text = r->part.data, .bytes = place, .ends = place == r->part.bytes};
+    *out = (document){.text = r->part.data,
+                      .bytes = place,
+                      .ends = place == r->part.bytes,
+                      .place = {.file = (int64_t)r->file, .offset = r->text_bytes, .continues = r->in_parts}};
+    r->in_parts = true;
     return FSDP_OK;
 }
 
@@ -280,5 +303,35 @@ fsdp_status document_reader_next(document_reader *r, document *out, bool *more)
             return FSDP_OK;
     }
     *more = false;
+    return FSDP_OK;
+}
+
+fsdp_status document_reader_seek(document_reader *r, const document_place *place)
+{
+    if (r->lines != NULL || r->text != NULL)
+        close_file(r);
+    r->file = (size_t)place->file;
+    r->done_bytes = 0;
+    for (size_t i = 0; i < r->file && i < r->files->n_files; i++)
+        r->done_bytes += bytes_of(r->files->files[i].path);
+    if (r->file >= r->files->n_files)
+        return FSDP_OK;
+    FSDP_TRY(open_file(r, &r->files->files[r->file]));
+    if (r->text != NULL) {
+        if (place->offset == 0)
+            return FSDP_OK;
+        r->part.bytes = r->given = 0;
+        r->text_ended = false;
+        r->text_bytes = r->read_bytes = place->offset;
+        r->in_parts = place->continues;
+        return byte_stream_seek(r->text, place->offset);
+    }
+    if (!r->spans_lines) {
+        r->read_bytes = place->offset;
+        return text_reader_seek(r->lines, place->offset, place->record);
+    }
+    text_line line;
+    for (bool got = true; got && r->n_records < place->record;)
+        FSDP_TRY(next_json(r, &line, &got));
     return FSDP_OK;
 }

@@ -13,12 +13,21 @@
 
 typedef struct document_reader document_reader;
 
+/* Where a document, or a part of one, begins: enough to read on from there. */
+typedef struct document_place {
+    int64_t file;   /* index in the list */
+    int64_t offset; /* in bytes of the decompressed file; of a file whose records span lines 0 */
+    int64_t record; /* lines, or such records, before it in the file */
+    bool continues; /* a later part of its document */
+} document_place;
+
 typedef struct document {
     const char *text; /* valid until the next call */
     size_t bytes;
     const char *target; /* pairs only; NULL otherwise */
     size_t target_bytes;
     bool ends; /* the document ends here; long plain text comes in several parts, cut where the tokenizer permits */
+    document_place place;
 } document;
 
 /* `target_field` NULL: no pairs. `tokenizer` says where plain text may be cut. Borrows everything until closed. */
@@ -28,6 +37,9 @@ void document_reader_close(document_reader *r); /* NULL is legal */
 
 /* The next document or part; *more is false after the last. */
 fsdp_status document_reader_next(document_reader *r, document *out, bool *more);
+
+/* Goes on at a place that a document had. */
+fsdp_status document_reader_seek(document_reader *r, const document_place *place);
 
 int64_t document_reader_skipped(const document_reader *r); /* bad records so far */
 double document_reader_part(const document_reader *r);     /* of all files, 0 to 1; compressed ones are estimated */

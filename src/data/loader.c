@@ -15,6 +15,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/sized.h"
+#include "data/stream.h"
 
 enum { ERROR_BYTES = 1024, MOST_THREADS = 64 };
 
@@ -33,6 +34,7 @@ struct fsdp_loader {
     fsdp_loader_config config;
     int rank, world_size;
     sampler sampler;
+    stream *stream;    /* NULL: samples are read by their number */
     fsdp_model *model; /* is told which samples come; NULL: nobody */
     int64_t capacity;  /* rows of the fullest batch of a rank */
     int64_t position;  /* after what has been given out */
@@ -98,6 +100,17 @@ static void pad_row(const fsdp_field *f, void *row)
     }
 }
 
+static fsdp_status read_sample(const fsdp_loader *l, int64_t position, int64_t *sample, void *const *row)
+{
+    if (l->stream) {
+        FSDP_TRY(stream_read(l->stream, position, sample, row[TEXT_IDS]));
+        dataset_label_next(row[TEXT_IDS], l->info.width, row[TEXT_LABELS]);
+        return FSDP_OK;
+    }
+    *sample = sampler_at(&l->sampler, position);
+    return fsdp_dataset_read(l->dataset, *sample, row);
+}
+
 static fsdp_status fill_slot(const fsdp_loader *l, slot *s)
 {
     for (int64_t r = 0; r < l->capacity; r++) {
@@ -109,9 +122,10 @@ static fsdp_status fill_slot(const fsdp_loader *l, slot *s)
         }
         if (r >= s->batch.counted)
             continue;
-        s->samples[r] = sampler_at(&l->sampler, s->batch.first_sample + r);
-        FSDP_TRY(fsdp_dataset_read(l->dataset, s->samples[r], row));
+        FSDP_TRY(read_sample(l, s->batch.first_sample + r, &s->samples[r], row));
     }
+    if (l->stream)
+        s->batch.epoch = s->batch.position / loader_epoch_samples(l);
     return FSDP_OK;
 }
 
@@ -200,6 +214,8 @@ static fsdp_status check_config(const fsdp_loader *l)
             "a loader for rank %d of %d at position %lld with a global batch of %lld, %d threads, %d batches ahead and "
             "a timeout of %g s makes no sense",
             l->rank, l->world_size, (long long)c->position, (long long)c->batch, c->threads, c->prefetch, c->timeout);
+    if (l->info.stream && (c->stop_at_epoch || c->drop_last))
+        return error_set(FSDP_ERR_INPUT, "a stream has no known end: set stop_at_epoch = false and drop_last = false");
     if (c->drop_last && c->batch > l->info.n_samples)
         return error_set(FSDP_ERR_INPUT,
                          "a batch of %lld samples, of a data set of %lld, with drop_last: nothing would be left",
@@ -209,7 +225,10 @@ static fsdp_status check_config(const fsdp_loader *l)
 
 static fsdp_status start_threads(fsdp_loader *l)
 {
-    for (; l->n_started < l->config.threads; l->n_started++) {
+    int wanted = l->stream ? 1 : l->config.threads; /* a stream is read in order; its own threads make the tokens */
+    if (l->stream)
+        stream_interrupt(l->stream, false);
+    for (; l->n_started < wanted; l->n_started++) {
         int rc = pthread_create(&l->threads[l->n_started], NULL, fill_slots, l);
         if (rc != 0) {
             errno = rc;
@@ -225,6 +244,8 @@ static void stop_threads(fsdp_loader *l)
     l->stopping = true;
     pthread_cond_broadcast(&l->emptied);
     pthread_mutex_unlock(&l->lock);
+    if (l->stream)
+        stream_interrupt(l->stream, true);
     for (int i = 0; i < l->n_started; i++)
         pthread_join(l->threads[i], NULL);
     l->n_started = 0;
@@ -240,7 +261,7 @@ static fsdp_status start(fsdp_loader *l)
         return error_set(FSDP_ERR_MEMORY, "out of memory");
     for (int64_t i = 0; i < l->n_slots; i++)
         FSDP_TRY(allocate_slot(l, &l->slots[i]));
-    return start_threads(l);
+    return l->stream ? FSDP_OK : start_threads(l); /* a stream's first batch is asked for when its place is known */
 }
 
 fsdp_status loader_create(const fsdp_dataset *d, int rank, int world_size, const fsdp_loader_config *config,
@@ -267,6 +288,9 @@ fsdp_status loader_create(const fsdp_dataset *d, int rank, int world_size, const
     l->sampler = sampler_make(l->info.n_samples, l->config.seed, l->config.shuffle && !l->info.ordered);
     if (status == FSDP_OK)
         status = check_config(l);
+    const stream_set *set = dataset_stream_set(dataset_source_of(d));
+    if (status == FSDP_OK && set != NULL)
+        status = stream_open(set, full.seed, full.shuffle, full.threads, &l->stream);
     if (status == FSDP_OK)
         status = start(l);
     if (status != FSDP_OK) {
@@ -291,6 +315,7 @@ void fsdp_loader_free(fsdp_loader *l)
     for (int64_t i = 0; l->slots != NULL && i < l->n_slots; i++)
         free_slot(&l->slots[i]);
     free(l->slots);
+    stream_close(l->stream);
     pthread_cond_destroy(&l->emptied);
     pthread_cond_destroy(&l->filled);
     pthread_mutex_destroy(&l->lock);
@@ -315,6 +340,36 @@ fsdp_status fsdp_loader_seek(fsdp_loader *l, int64_t position)
     l->position = l->next_position = position;
     l->epoch_ended = false;
     return start_threads(l);
+}
+
+int64_t loader_epoch_samples(const fsdp_loader *l)
+{
+    int64_t length = l->stream ? stream_length(l->stream) : 0;
+    return length > 0 ? length : l->info.n_samples;
+}
+
+fsdp_status loader_describe(const fsdp_loader *l, json_t **out)
+{
+    *out = l->stream ? stream_describe(l->stream, l->position) : NULL;
+    return *out || !l->stream ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "describing a stream: out of memory");
+}
+
+fsdp_status loader_restore(fsdp_loader *l, const char *path, const json_t *described, int64_t position)
+{
+    if (described && !l->stream)
+        return error_set(FSDP_ERR_INPUT,
+                         "%s: it was saved by a run that streamed its data, in another order than this one reads it: "
+                         "add --stream on",
+                         path);
+    if (!described && l->stream && position > 0)
+        return error_set(FSDP_ERR_INPUT,
+                         "%s: it was saved by a run that did not stream its data, in another order than a stream has: "
+                         "add --stream off",
+                         path);
+    stop_threads(l);
+    if (described)
+        FSDP_TRY(stream_restore(l->stream, path, described));
+    return fsdp_loader_seek(l, position);
 }
 
 void fsdp_loader_attach(fsdp_loader *l, fsdp_model *m)
@@ -371,6 +426,8 @@ fsdp_status fsdp_loader_next(fsdp_loader *l, fsdp_batch **out)
         l->epoch_ended = false;
         return FSDP_OK;
     }
+    if (l->n_started == 0)
+        FSDP_TRY(start_threads(l));
     FSDP_TRY(take_next(l, out));
     fsdp_batch *b = *out;
     if (b == NULL)

@@ -4,12 +4,19 @@
 
 enum { ROUNDS = 8 };
 
+static int half_bits_of(int64_t n)
+{
+    int bits = 1;
+    while (bits < 31 && (int64_t)1 << (2 * bits) < n)
+        bits++;
+    return bits;
+}
+
 sampler sampler_make(int64_t n_samples, uint64_t seed, bool shuffle)
 {
-    sampler s = {.n_samples = n_samples, .shuffle = shuffle, .half_bits = 1};
+    sampler s = {.n_samples = n_samples, .shuffle = shuffle};
     s.key = rng_key_fold_text(rng_key_make(seed), "samples");
-    while (s.half_bits < 31 && (int64_t)1 << (2 * s.half_bits) < n_samples)
-        s.half_bits++;
+    s.half_bits = half_bits_of(n_samples);
     return s;
 }
 
@@ -25,16 +32,26 @@ static uint64_t permute_once(rng_key key, int half_bits, uint64_t value)
     return left << half_bits | right;
 }
 
+static int64_t permute(rng_key key, int half_bits, int64_t n, int64_t place)
+{
+    uint64_t value = (uint64_t)place;
+    do
+        value = permute_once(key, half_bits, value);
+    while (value >= (uint64_t)n);
+    return (int64_t)value;
+}
+
+int64_t sampler_permute(rng_key key, int64_t n, int64_t value)
+{
+    return permute(key, half_bits_of(n), n, value);
+}
+
 int64_t sampler_at(const sampler *s, int64_t position)
 {
-    uint64_t value = (uint64_t)(position % s->n_samples);
+    int64_t place = position % s->n_samples;
     if (!s->shuffle)
-        return (int64_t)value;
-    rng_key key = rng_key_fold(s->key, (uint64_t)sampler_epoch(s, position));
-    do
-        value = permute_once(key, s->half_bits, value);
-    while (value >= (uint64_t)s->n_samples);
-    return (int64_t)value;
+        return place;
+    return permute(rng_key_fold(s->key, (uint64_t)sampler_epoch(s, position)), s->half_bits, s->n_samples, place);
 }
 
 int64_t sampler_epoch(const sampler *s, int64_t position)

@@ -17,6 +17,9 @@ typedef struct sampler {
 
 sampler sampler_make(int64_t n_samples, uint64_t seed, bool shuffle);
 
+/* Where 0 <= value < n goes in the permutation of n values that `key` chooses. */
+int64_t sampler_permute(rng_key key, int64_t n, int64_t value);
+
 /* The sample at a position >= 0. */
 int64_t sampler_at(const sampler *s, int64_t position);
 

@@ -21,7 +21,9 @@ typedef enum job_state { JOB_EMPTY, JOB_FULL, JOB_RUNNING, JOB_DONE } job_state;
 typedef struct job {
     job_state state;
     text_buffer text;
-    span_vector parts; /* of documents: start, end, PART_* bits */
+    span_vector parts;      /* of documents: start, end, PART_* bits */
+    document_place *places; /* of each part */
+    size_t places_capacity;
     id_vector ids;
     span_vector pieces; /* of ids, one for each part: start, end, whether a document ends */
     fsdp_status status;
@@ -128,6 +130,9 @@ static fsdp_status fill_job(build *b, job *j, bool *more)
         if (!nothing) {
             size_t start = j->text.bytes;
             FSDP_TRY(text_append(&j->text, d.text, d.bytes));
+            if (j->parts.n == j->places_capacity)
+                FSDP_TRY(array_grow((void **)&j->places, &j->places_capacity, j->parts.n + 1, sizeof *j->places));
+            j->places[j->parts.n] = d.place;
             FSDP_TRY(span_append(&j->parts, start, j->text.bytes,
                                  (b->at_document_start ? PART_STARTS : 0) | (d.ends ? PART_ENDS : 0)));
             b->at_document_start = d.ends;
@@ -146,6 +151,8 @@ static fsdp_status empty_job(build *b, job *j)
         int64_t n = (int64_t)(s.end - s.start), most = b->options->max_tokens;
         if (most > 0 && n > most - b->result.n_tokens)
             n = most - b->result.n_tokens;
+        if (b->sink->begin != NULL)
+            FSDP_TRY(b->sink->begin(b->sink->context, &j->places[i]));
         FSDP_TRY(b->sink->append(b->sink->context, j->ids.data + s.start, (size_t)n));
         b->result.n_tokens += n;
         b->enough = most > 0 && b->result.n_tokens >= most;
@@ -241,6 +248,7 @@ static void take_down(build *b)
     for (size_t i = 0; b->jobs != NULL && i < b->n_jobs; i++) {
         text_free(&b->jobs[i].text);
         span_free(&b->jobs[i].parts);
+        free(b->jobs[i].places);
         span_free(&b->jobs[i].pieces);
         id_free(&b->jobs[i].ids);
     }
@@ -274,6 +282,9 @@ fsdp_status token_build(const source_list *files, const fsdp_tokenizer *tokenize
         log_write(FSDP_LOG_WARNING, "the tokenizer has no end token: documents follow each other without a mark");
     TRY_OR(done, fsdp_tokenizer_share(tokenizer, &b->own));
     TRY_OR(done, document_reader_open(files, options->field, NULL, options->strict, b->own, &b->reader));
+    if (options->start.file > 0 || options->start.offset > 0 || options->start.record > 0)
+        TRY_OR(done, document_reader_seek(b->reader, &options->start));
+    b->at_document_start = !options->start.continues;
     TRY_OR(done, start_workers(b, tokenizer));
     TRY_OR(done, run(b));
     b->result.n_skipped = document_reader_skipped(b->reader);

@@ -106,7 +106,7 @@ static fsdp_status build_in_memory(const source_list *files, const fsdp_tokenize
 {
     token_store *s = NULL;
     FSDP_TRY(store_new(0, &s));
-    token_sink sink = {&s->ids, append_memory, end_memory};
+    token_sink sink = {&s->ids, append_memory, end_memory, NULL};
     fsdp_status status = token_build(files, tokenizer, options, &sink, NULL);
     if (status != FSDP_OK) {
         token_store_free(s);

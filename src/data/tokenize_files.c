@@ -21,7 +21,7 @@ fsdp_status token_build_file(const source_list *files, const fsdp_tokenizer *tok
 {
     token_writer *writer = NULL;
     FSDP_TRY(token_writer_create(path, fsdp_tokenizer_vocab_size(tokenizer), &writer));
-    token_sink sink = {writer, append, end_document};
+    token_sink sink = {writer, append, end_document, NULL};
     fsdp_status status = token_build(files, tokenizer, options, &sink, result);
     if (status != FSDP_OK) {
         token_writer_abort(writer);

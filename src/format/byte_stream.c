@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
@@ -216,4 +217,36 @@ fsdp_status byte_stream_read(byte_stream *stream, void *out, size_t bytes, size_
         return error_set(stream->failed, "%s: reading failed before", stream->path);
     stream->failed = readers[stream->encoding](stream, out, bytes, got);
     return stream->failed;
+}
+
+/* Back to the first byte, with the decoder as it was there. */
+static fsdp_status rewind_to(byte_stream *s, int64_t offset)
+{
+    s->at = s->filled = 0;
+    s->input_ended = s->between = false;
+    if (s->encoding == GZIP)
+        inflateReset(&s->gzip);
+    if (s->encoding == ZSTD)
+        ZSTD_DCtx_reset(s->zstd, ZSTD_reset_session_only);
+    return lseek(s->fd, offset, SEEK_SET) == offset
+               ? FSDP_OK
+               : error_set_errno(FSDP_ERR_IO, "%s: cannot go to byte %lld", s->path, (long long)offset);
+}
+
+fsdp_status byte_stream_seek(byte_stream *stream, int64_t offset)
+{
+    uint8_t passed[16 << 10];
+    struct stat info;
+    size_t got = 1;
+    if (stream->failed != FSDP_OK)
+        return error_set(stream->failed, "%s: reading failed before", stream->path);
+    FSDP_TRY(rewind_to(stream, stream->encoding == PLAIN ? offset : 0));
+    bool inside = stream->encoding != PLAIN || (fstat(stream->fd, &info) == 0 && info.st_size >= offset);
+    int64_t left = stream->encoding == PLAIN ? 0 : offset;
+    for (; left > 0 && got > 0; left -= (int64_t)got)
+        FSDP_TRY(byte_stream_read(stream, passed, left < (int64_t)sizeof passed ? (size_t)left : sizeof passed, &got));
+    return inside && left == 0
+               ? FSDP_OK
+               : error_set(FSDP_ERR_INPUT, "%s: ends before byte %lld: it is not the file that was read", stream->path,
+                           (long long)offset);
 }

@@ -17,6 +17,7 @@ struct text_reader {
     size_t capacity, max_line_bytes;
     size_t at, searched, filled; /* the line begins at `at`; no newline before `searched` */
     int64_t number;              /* of the last line given out */
+    int64_t taken;               /* bytes of the stream so far */
     bool begun;                  /* a byte order mark was looked for */
     bool in_array;               /* values are the elements of an array */
     bool ended;                  /* the stream has no more bytes */
@@ -89,6 +90,7 @@ static fsdp_status read_more(text_reader *r)
         return error_prefix(status, "line %" PRId64 ": ", r->number + 1);
     r->ended = got == 0;
     r->filled += got;
+    r->taken += (int64_t)got;
     return FSDP_OK;
 }
 
@@ -169,6 +171,28 @@ fsdp_status text_reader_next(text_reader *reader, text_line *line, bool *more)
         reader->failed = true;
         *more = false;
     }
+    return status;
+}
+
+int64_t text_reader_offset(const text_reader *reader)
+{
+    return reader->taken - (int64_t)(reader->filled - reader->at);
+}
+
+int64_t text_reader_lines(const text_reader *reader)
+{
+    return reader->number;
+}
+
+fsdp_status text_reader_seek(text_reader *reader, int64_t offset, int64_t lines)
+{
+    reader->at = reader->searched = reader->filled = 0;
+    reader->ended = false;
+    reader->begun = offset > 0;
+    reader->number = lines;
+    reader->taken = offset;
+    fsdp_status status = byte_stream_seek(reader->stream, offset);
+    reader->failed = status != FSDP_OK;
     return status;
 }
 

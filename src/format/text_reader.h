@@ -37,6 +37,12 @@ fsdp_status text_reader_peek(text_reader *reader, char *first, bool *alone);
  * failure (the file ends within a value, or a value is too long) reading cannot go on. */
 fsdp_status text_reader_next_value(text_reader *reader, bool enter, text_line *value, bool *more);
 
+/* Where the next line begins, in bytes of the decompressed file, and how many lines came before it; and the way back
+ * there. */
+int64_t text_reader_offset(const text_reader *reader);
+int64_t text_reader_lines(const text_reader *reader);
+fsdp_status text_reader_seek(text_reader *reader, int64_t offset, int64_t lines);
+
 const char *text_reader_path(const text_reader *reader);
 
 #endif

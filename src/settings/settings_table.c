@@ -87,6 +87,13 @@ static const fsdp_choice nan_policies[] = {
     {NULL, 0, NULL},
 };
 
+static const fsdp_choice streams[] = {
+    {"auto", FSDP_STREAM_AUTO, NULL},
+    {"on", FSDP_STREAM_ON, "true yes 1"},
+    {"off", FSDP_STREAM_OFF, "false no 0"},
+    {NULL, 0, NULL},
+};
+
 static const fsdp_choice dtypes[] = {
     {"fp32", FSDP_F32, "float32 f32 float torch.float32"},
     {"bf16", FSDP_BF16, "bfloat16 torch.bfloat16"},
@@ -235,6 +242,10 @@ const fsdp_flag settings_table[] = {
     {COUNT(loader_threads, "1", 1, 64, "N", "threads that prepare samples")},
     {INT(prefetch_batches, "4", 1, "N", "batches prepared ahead")},
     {SWITCH(shuffle, "true", "shuffle the samples anew in every epoch")},
+    {CHOICE(stream, "auto", streams,
+            "tokenize text while training, shuffled in windows of half a million tokens; auto: from 1 GiB on, "
+            "with --max_steps"),
+     .bare = "on"},
     {SWITCH(strict_data, NULL, "stop at a bad record instead of skipping it")},
     {TEXT(log_samples, NULL, "FILE", "write to FILE which rank read which sample")},
 #undef GROUP

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "ckpt/load/load.h"
 #include "ckpt/save/save_task.h"
+#include "data/loader.h"
 #include "state/state_internal.h"
 
 /* The scalars of a checkpoint, read and checked before any is used. */
@@ -36,7 +37,8 @@ static fsdp_status read_scalars(const fsdp_state *s, const char *path, const jso
     return isfinite((float)out->lr) ? FSDP_OK : error_set(FSDP_ERR_INPUT, "%s: a learning rate of %g", path, out->lr);
 }
 
-static fsdp_status take_scalars(fsdp_state *s, const char *path, int64_t step, const loaded_scalars *v)
+static fsdp_status take_scalars(fsdp_state *s, const char *path, int64_t step, const loaded_scalars *v,
+                                const json_t *data)
 {
     fsdp_model *m = s->model;
     m->step = step;
@@ -52,6 +54,8 @@ static fsdp_status take_scalars(fsdp_state *s, const char *path, int64_t step, c
         log_write(FSDP_LOG_WARNING,
                   "%s was written with seed %lld, this model has %lld: dropout goes on with other masks", path,
                   (long long)v->seed, (long long)m->config.seed);
+    if (s->loader)
+        return loader_restore(s->loader, path, data, v->position);
     return s->position.set ? s->position.set(s->position.context, v->position) : FSDP_OK;
 }
 
@@ -73,7 +77,7 @@ static fsdp_status take_rest(fsdp_state *s, const ckpt_load_result *found)
     FSDP_TRY(read_scalars(s, found->path, found->extra, &scalars));
     FSDP_TRY(value_list_check(&s->values, found->path, values));
     FSDP_TRY(take_choices(s, found));
-    FSDP_TRY(take_scalars(s, found->path, found->step, &scalars));
+    FSDP_TRY(take_scalars(s, found->path, found->step, &scalars, json_object_get(found->extra, "data")));
     value_list_take(&s->values, values);
     return FSDP_OK;
 }

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "ckpt/save/save_task.h"
+#include "data/loader.h"
 #include "state/state_internal.h"
 
 /* ---- What a save says beside tensors ---- */
@@ -26,6 +27,10 @@ static json_t *describe_extra(const fsdp_state *s, int64_t step)
     bool good = extra != NULL;
     if (good && s->position.get)
         good = set(extra, "position", json_integer(s->position.get(s->position.context)));
+    if (good && s->notes.loader) {
+        json_t *data = NULL;
+        good = loader_describe(s->notes.loader, &data) == FSDP_OK && (!data || set(extra, "data", data));
+    }
     if (good && s->values.n > 0)
         good = set(extra, "values", value_list_json(&s->values));
     if (good && s->notes.flags)

@@ -39,6 +39,7 @@ static int64_t position_of_loader(void *loader)
     return fsdp_loader_position(loader);
 }
 
+/* Instead of this, a load calls loader_restore, which is told more. */
 static fsdp_status seek_loader(void *loader, int64_t position)
 {
     return fsdp_loader_seek(loader, position);
@@ -67,7 +68,8 @@ static fsdp_status fill(fsdp_state *s, const fsdp_state_config *c)
     FSDP_TRY(copy_text(c->directory, &s->directory));
     FSDP_TRY(copy_text(c->tokenizer, &s->tokenizer));
     FSDP_TRY(describe_model(s, c->model_json));
-    s->notes = (state_notes){.model = s->model_json, .tokenizer = s->tokenizer};
+    s->loader = c->loader;
+    s->notes = (state_notes){.loader = c->loader, .model = s->model_json, .tokenizer = s->tokenizer};
     return model_state_create(s->model, s->optimizer, &s->tensors);
 }
 

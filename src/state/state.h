@@ -9,6 +9,7 @@
 
 /* What the saves that follow say about the model and the job. All borrowed, until the next call of this. */
 typedef struct state_notes {
+    const fsdp_loader *loader;  /* whose data is described; NULL: none */
     const json_t *model;        /* config.json; NULL: none */
     const json_t *flags;        /* for people; NULL: none */
     const char *tokenizer;      /* folder to copy tokenizer files from; NULL: none */

@@ -12,6 +12,7 @@ struct fsdp_state {
     fsdp_optimizer *optimizer; /* NULL: none */
     comm_group *world;
     fsdp_data_position position;
+    fsdp_loader *loader;         /* that `position` is of; NULL: the caller's own */
     char *directory, *tokenizer; /* NULL: none */
     json_t *model_json;          /* NULL: none */
     fsdp_checkpoint_kind kind;

@@ -147,7 +147,8 @@ static fsdp_status make_notes(train_run *run, save_notes *notes)
     *notes = (save_notes){describe_model(run), describe_flags(run), tokenizer_path(run)};
     if (!notes->model || !notes->flags)
         return error_set(FSDP_ERR_MEMORY, "describing a checkpoint: out of host memory");
-    const state_notes described = {.model = notes->model,
+    const state_notes described = {.loader = run->loader,
+                                   .model = notes->model,
                                    .flags = notes->flags,
                                    .tokenizer = notes->tokenizer,
                                    .tokenizer_name = run->settings->tokenizer};
@@ -211,7 +212,7 @@ static fsdp_status minutes_passed(train_run *run, bool *out)
 /* The last step reached the end of another `n` epochs. */
 static bool epochs_ended(const train_run *run, int64_t n)
 {
-    int64_t n_samples = run->info.n_samples;
+    int64_t n_samples = run->info.n_samples; /* known: a stream's epochs are not saved at */
     return run->position / n_samples / n > run->previous_position / n_samples / n;
 }
 

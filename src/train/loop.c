@@ -200,7 +200,7 @@ fsdp_status fsdp_train(const fsdp_settings *settings, const fsdp_train_callbacks
     if (status == FSDP_OK && !settings->dry_run && !run.stopping)
         status = say_sample(&run); /* after the memory of the run has been counted */
     run.result.steps = run.step;
-    run.result.epochs = run.position / run.info.n_samples;
+    run.result.epochs = (int64_t)run_epochs(&run);
     run.result.tokens = run.tokens;
     run.result.samples = run.samples;
     run.result.seconds = clock_seconds() - run.start;

@@ -254,7 +254,7 @@ static void show_progress(report *r, train_run *run, const step_figures *f)
 fsdp_status report_add(report *r, train_run *run, const report_step *step)
 {
     step_figures f = {.step = step->step,
-                      .epoch = (double)run->position / (double)run->info.n_samples,
+                      .epoch = run_epochs(run),
                       .loss = step->loss,
                       .grad_norm = step->gradient_norm,
                       .lr = step->lr,
@@ -362,7 +362,7 @@ fsdp_status report_summary(report *r, train_run *run)
                            .steps = run->step,
                            .samples = run->samples,
                            .tokens = run->tokenizer ? run->tokens : 0,
-                           .epochs = (double)run->position / (double)run->info.n_samples,
+                           .epochs = run_epochs(run),
                            .seconds = clock_seconds() - run->start,
                            .step_seconds = r->times.seconds,
                            .starting_seconds = r->spent[ACTIVITY_STARTING],

@@ -13,6 +13,7 @@
 #include "base/printable.h"
 #include "base/sized.h"
 #include "ckpt/commands/report.h"
+#include "data/loader.h"
 #include "format/hub.h"
 #include "train/agree.h"
 #include "plan/fit.h"
@@ -232,6 +233,12 @@ fsdp_status run_plan_length(train_run *run)
     return fsdp_lr_check(&run->lr);
 }
 
+double run_epochs(const train_run *run)
+{
+    int64_t n = run->loader ? loader_epoch_samples(run->loader) : run->info.n_samples;
+    return n < FSDP_ENDLESS ? (double)run->position / (double)n : 0;
+}
+
 static fsdp_status open_loader(train_run *run)
 {
     const fsdp_settings *s = run->settings;
@@ -246,7 +253,10 @@ static fsdp_status open_loader(train_run *run)
     c.prefetch = (int)max_i64(1, s->prefetch_batches);
     FSDP_TRY(fsdp_loader_new(run->world, run->data, &c, &run->loader));
     fsdp_loader_attach(run->loader, run->model);
-    return FSDP_OK;
+    const json_t *loaded = state_loaded_extra(run->state);
+    return loaded ? loader_restore(run->loader, fsdp_state_path(run->state), json_object_get(loaded, "data"),
+                                   run->position)
+                  : FSDP_OK;
 }
 
 /* Printed when everything is open, so that a failure before has one line, its own. */

@@ -67,6 +67,9 @@ void run_close(train_run *run);
  * world size would be at that position. */
 fsdp_status run_plan_length(train_run *run);
 
+/* Passes over the data so far; 0 while a stream's first has not ended. */
+double run_epochs(const train_run *run);
+
 /* One line through the callback, from rank 0 (warnings from every rank, with its number). */
 void run_say(train_run *run, fsdp_line kind, const char *format, ...) __attribute__((format(printf, 3, 4)));
 

@@ -13,6 +13,7 @@
 #include "settings/settings_used.h"
 
 static const double seconds_between_lines = 5;
+static const int64_t stream_by_default_from = (int64_t)1 << 30; /* bytes on disk */
 
 /* Reading text that takes long says how far it is. */
 typedef struct reading {
@@ -90,6 +91,15 @@ static void say_reading(void *context, int64_t bytes, int64_t tokens, double par
             part > 0 ? (now - r->began) * (1 - part) / part : 0);
 }
 
+/* Text is streamed where it is long and nothing needs its length. */
+static int64_t stream_from(const fsdp_settings *s)
+{
+    bool open_end = s->epochs == 0 && s->validation_split == 0 && s->max_samples == 0 && s->checkpoint_epochs == 0;
+    if (s->stream == FSDP_STREAM_ON)
+        return 1;
+    return s->stream == FSDP_STREAM_AUTO && open_end && s->model_type != FSDP_MODEL_T5 ? stream_by_default_from : 0;
+}
+
 static fsdp_dataset_config data_options(const train_run *run, reading *progress)
 {
     const fsdp_settings *s = run->settings;
@@ -113,6 +123,7 @@ static fsdp_dataset_config data_options(const train_run *run, reading *progress)
     o.part = FSDP_PART_TRAINING;
     o.strict = s->strict_data;
     o.max_samples = s->max_samples;
+    o.stream_from_bytes = stream_from(s);
     o.progress = say_reading;
     o.progress_context = progress;
     return o;
@@ -123,6 +134,9 @@ static fsdp_status open_validation(train_run *run, fsdp_dataset_config *options)
 {
     const fsdp_settings *s = run->settings;
     options->max_samples = 0; /* --max_samples is about training */
+    options->stream_from_bytes = 0;
+    if (s->validation_batches > 0 && s->validation_split == 0) /* they are the first ones: no more is tokenized */
+        options->max_samples = s->validation_batches * s->val_batch_size * run->n_ranks;
     if (s->validation_dataset.n > 0) {
         options->part = FSDP_PART_NAMED_VALIDATION;
         options->names = s->validation_dataset.items;
@@ -144,6 +158,23 @@ static fsdp_status open_validation(train_run *run, fsdp_dataset_config *options)
     return FSDP_OK;
 }
 
+static fsdp_status check_stream(train_run *run)
+{
+    const fsdp_settings *s = run->settings;
+    fsdp_dataset_info info = FSDP_DATASET_INFO_INIT;
+    FSDP_TRY(fsdp_dataset_describe(run->data, &info));
+    if (!info.stream)
+        return FSDP_OK;
+    if (s->epochs > 0 || s->checkpoint_epochs > 0 || s->validation_split > 0)
+        return error_set(FSDP_ERR_INPUT, "a stream's length is not known before its end: with --stream on, give "
+                                         "--max_steps, and neither --epochs, --checkpoint_epochs nor "
+                                         "--validation_split");
+    run_say(run, FSDP_LINE_INFO,
+            "Text is streamed: tokenized while training, shuffled within windows of about half a million tokens "
+            "(--stream off tokenizes all of it first)");
+    return FSDP_OK;
+}
+
 static fsdp_status open_data(train_run *run)
 {
     const fsdp_settings *s = run->settings;
@@ -158,6 +189,8 @@ static fsdp_status open_data(train_run *run)
     reading progress = {run, now, now};
     fsdp_dataset_config options = data_options(run, &progress);
     fsdp_status status = fsdp_dataset_open(&options, &run->data);
+    if (status == FSDP_OK)
+        status = check_stream(run);
     if (status == FSDP_OK)
         status = open_validation(run, &options);
     if (status == FSDP_ERR_INPUT && run->no_tokenizer[0])

@@ -1,0 +1,53 @@
+#!/bin/bash
+# Text that is streamed: the first step does not wait for a long file, memory stays small, ranks and stops change
+# nothing, and the text may not change between.
+set -u
+fsdp=$FSDP_BUILD/fsdp
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder"
+export FSDP_CACHE_DIR=$folder/cache
+fail() { echo "FAILED: $*"; exit 1; }
+
+# train RUN RANKS FLAGS...: six samples a step in all, whatever the ranks
+train() {
+    local run=$1 ranks=$2
+    shift 2
+    timeout 200 "$fsdp" run --standalone --nproc-per-node "$ranks" "$fsdp" train --device cpu --preset tiny --stream on \
+        --num_layers 1 --hidden_width 32 --num_heads 2 --intermediate_size 32 --max_context_width 512 \
+        --train_batch_size $((6 / ranks)) --output_dir "$run" --log_samples "$run.samples" --sample_tokens 0 "$@" \
+        >"$run.out" 2>"$run.err" || return 1
+}
+# samples RUN: the steps with all their samples, in the order of ranks
+samples() { sort -n -k1,1 -k2,2 "$1.samples" | awk '{ printf "%s%s", $1 == last ? "" : "\n" $1 ":", ""; last = $1
+    for (i = 3; i <= NF; i++) printf " %s", $i } END { print "" }'; }
+
+mkdir text
+for i in $(seq 2); do cat "$FSDP_SOURCE"/docs/*.md; done >text/a.txt
+for i in $(seq 400); do printf '{"text": "record %d of a file that is streamed, which goes on with number %d"}\n' $i $((i * i)); done |
+    gzip >text/b.jsonl.gz
+train one 1 --dataset text --max_steps 24 || fail "one rank: $(cat one.err)"
+grep -q "Text is streamed" one.out || fail "streaming is not said"
+[ ! -e cache/tokens ] || fail "a stream left something in the token cache"
+train two 2 --dataset text --max_steps 24 || fail "two ranks: $(cat two.err)"
+cmp -s <(samples one) <(samples two) || fail "two ranks got other samples than one"
+
+train part 3 --dataset text --max_steps 13 || fail "the first part: $(cat part.err)"
+train part 2 --dataset text --max_steps 24 --resume_from_checkpoint part/checkpoints || fail "resuming: $(cat part.err)"
+cmp -s <(samples one) <(samples part) || fail "a run that was stopped got other samples"
+
+touch -d 2001-01-01 text/a.txt
+train part 1 --dataset text --max_steps 26 --resume_from_checkpoint part/checkpoints && fail "a file changed unnoticed"
+grep -q "a.txt: changed since" part.err || fail "the changed file is not named: $(cat part.err)"
+train part 1 --dataset text --max_steps 26 --stream off --resume_from_checkpoint part/checkpoints && fail "another order"
+grep -q -- "--stream on" part.err || fail "the remedy is not named: $(cat part.err)"
+train bad 1 --dataset text --epochs 1 && fail "--epochs of a stream"
+grep -q -- "--max_steps" bad.err || fail "no remedy: $(cat bad.err)"
+
+# A gigabyte, of which ten steps need little: by default a stream from there on.
+yes "a sparse file would be zeros, so this one repeats a line and is long all the same" | head -c 1100000000 >long.txt
+/usr/bin/env bash -c 'ulimit -v 4000000; exec "$@"' - timeout 200 "$fsdp" train --device cpu --preset tiny --num_layers 1 \
+    --max_context_width 128 --dataset long.txt --max_steps 10 --output_dir long --memory_report false >long.out 2>long.err ||
+    fail "the long file: $(cat long.err)"
+grep -q "Text is streamed" long.out || fail "a long file is not streamed"
+echo "streams agree"
