@@ -82,13 +82,17 @@ typedef struct fsdp_unit_policy {
     size_t size;
     fsdp_dtype param_dtype; /* differs between units: set cast_inputs, so that tensors follow */
     fsdp_reshard_when reshard;
-    int reshard_group_size; /* a smaller group that keeps the parameters between forward and backward: refused so far */
+    /* With FSDP_RESHARD_AFTER_FORWARD: each list of this many neighbouring ranks keeps the parameters among itself from
+     * forward to backward, which then gathers them from there: less to send over slow links, for 1/size of the unit in
+     * memory. It divides the number of shards. 0: shards are all that is kept. */
+    int reshard_group_size;
     fsdp_checkpointing checkpointing; /* of the unit's module */
     bool cpu_offload;
     bool frozen; /* none of its parameters is trained; false leaves what fsdp_config.freeze says */
     /* Names of units, separated by commas, that are gathered when this one begins its forward or backward, instead of
      * gather_buffers places ahead. NULL: none. The strings must last until fsdp_shard returns. */
     const char *forward_prefetch, *backward_prefetch;
+    fsdp_dtype reduce_dtype; /* of the unit's full gradients and their reduction */
 } fsdp_unit_policy;
 
 typedef struct fsdp_config {

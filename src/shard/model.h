@@ -61,6 +61,7 @@ struct fsdp_model {
 
     comm_group *shard_group, *replica_group; /* replica NULL: none; freed unless they are the world */
     bool owns_groups;
+    comm_group **keep_group; /* (n_units): the ranks of keep_groups; NULL: none. Equal sizes share one */
     int n_ranks, n_shards, shard_rank;
     bool replicated; /* no_shard over several ranks: every rank holds everything */
 
@@ -69,7 +70,8 @@ struct fsdp_model {
     int n_policies;
     fsdp_unit_policy *policies;
     parameter_residency *residencies;
-    size_t *param_bytes;        /* of an element */
+    size_t *param_bytes, *grad_bytes; /* of an element */
+    int *keep_groups;           /* ranks that keep the unit among themselves between forward and backward; 0: none do */
     bool *prefetches[2];        /* forward, backward: (n_units, n_units), see schedule_options; NULL: no lists */
     bool *offloaded;            /* (n_units): masters, moments and gradients of the unit lie in host memory */
     uint8_t *resident, *shared; /* masters, copies, accumulators: private, and what peers read */

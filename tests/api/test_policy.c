@@ -7,10 +7,12 @@ enum { STEPS = 4 };
 typedef struct job {
     fsdp_strategy strategy;
     fsdp_dtype dtype;
-    bool cast_inputs, held;
+    bool cast_inputs, held, low_reduce;
     void (*policy)(const fsdp_module *m, const char *name, fsdp_unit_policy *p, void *context);
     uint64_t draw; /* what the random policy does */
-    int world;
+    int group;     /* of ranks that share parameters in hybrid strategies; 0: 1 */
+    bool uneven;   /* shards of unequal sizes */
+    int shards;    /* as many as share a unit; set by train */
     /* Out: */
     double losses[STEPS];
     uint64_t parameters;
@@ -30,8 +32,12 @@ static fsdp_status train(fsdp_world *w, void *context)
     config.strategy = j.strategy;
     config.param_dtype = j.dtype;
     config.cast_inputs = j.cast_inputs;
+    config.reduce_dtype = j.low_reduce ? FSDP_BF16 : FSDP_F32;
     config.sync_each_micro_batch = !j.held;
-    config.shard_group_size = 1;
+    static const int weights[] = {3, 1, 2, 5};
+    config.shard_group_size = j.group ? j.group : 1;
+    config.shard_weights = j.uneven ? weights : NULL;
+    j.shards = j.strategy >= FSDP_HYBRID ? config.shard_group_size : fsdp_world_size(w);
     config.wrap = fsdp_wrap_by_type("block");
     config.policy = j.policy;
     config.policy_context = &j;
@@ -87,6 +93,9 @@ static void anything(const fsdp_module *m, const char *name, fsdp_unit_policy *p
     if (m->parent)
         p->checkpointing = (fsdp_checkpointing)drawn(j->draw, name, 4, 3);
     p->cpu_offload = drawn(j->draw, name, 5, 2);
+    int size = 1 << drawn(j->draw, name, 6, 3); /* 1, 2 or 4 ranks that keep the unit */
+    if (p->reshard == FSDP_RESHARD_AFTER_FORWARD && j->shards % size == 0 && drawn(j->draw, name, 7, 3))
+        p->reshard_group_size = size;
 }
 
 static void schedule_checkpointing_and_offload_by_unit_keep_every_bit(void **state)
@@ -116,7 +125,75 @@ static void schedule_checkpointing_and_offload_by_unit_keep_every_bit(void **sta
                     hybrid.parameters);
 }
 
+/* Where four ranks shard a unit, two of them can keep it. */
+static void in_pairs(const fsdp_module *m, const char *name, fsdp_unit_policy *p, void *context)
+{
+    const job *j = context;
+    anything(m, name, p, context);
+    if (drawn(j->draw, name, 8, 4) == 0)
+        return;
+    p->reshard = FSDP_RESHARD_AFTER_FORWARD;
+    p->reshard_group_size = 2;
+}
+
+static void smaller_groups_that_keep_units_keep_every_bit(void **state)
+{
+    (void)state;
+    static const struct {
+        fsdp_strategy strategy;
+        int ranks, group;
+        bool uneven;
+    } cases[] = {{FSDP_FULL, 4, 0, false},
+                 {FSDP_FULL, 4, 0, true},
+                 {FSDP_SHARD_OP, 4, 0, false},
+                 {FSDP_HYBRID_ZERO2, 4, 2, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        job j = {.strategy = cases[i].strategy, .group = cases[i].group, .uneven = cases[i].uneven, .held = i % 2};
+        job plain = run(j, cases[i].ranks);
+        j.policy = in_pairs;
+        for (j.draw = 100; j.draw < 106; j.draw++) {
+            job now = run(j, cases[i].ranks);
+            if (now.parameters != plain.parameters)
+                fail_msg("case %d, policies %d", (int)i, (int)j.draw);
+            assert_memory_equal(now.losses, plain.losses, sizeof now.losses);
+        }
+    }
+}
+
 /* ---- Precision ---- */
+
+static void reduce_low(const fsdp_module *m, const char *name, fsdp_unit_policy *p, void *context)
+{
+    anything(m, name, p, context);
+    p->reduce_dtype = FSDP_BF16;
+}
+
+static void reduce_b_low(const fsdp_module *m, const char *name, fsdp_unit_policy *p, void *context)
+{
+    anything(m, name, p, context);
+    p->reduce_dtype = strcmp(name, "b") == 0 ? FSDP_BF16 : FSDP_F32;
+}
+
+static void a_unit_reduces_in_its_own_precision(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        for (int held = 0; held < 2; held++) {
+            job whole = run((job){.strategy = FSDP_FULL, .held = held}, ranks);
+            job low = run((job){.strategy = FSDP_FULL, .held = held, .low_reduce = true}, ranks), first = {0};
+            assert_true(low.parameters != whole.parameters);
+            for (int strategy = 0; strategy < FSDP_HYBRID; strategy++) {
+                job j = {.strategy = (fsdp_strategy)strategy, .held = held, .policy = reduce_low, .draw = 7};
+                assert_true(run(j, ranks).parameters == low.parameters);
+                j.policy = reduce_b_low;
+                job one = run(j, ranks);
+                first = strategy == 0 ? one : first;
+                assert_true(one.parameters == first.parameters);
+            }
+            assert_true(first.parameters != low.parameters && first.parameters != whole.parameters);
+        }
+    }
+}
 
 static void everything_low(const fsdp_module *m, const char *name, fsdp_unit_policy *p, void *context)
 {
@@ -224,6 +301,12 @@ static void wrongly(const fsdp_module *m, const char *name, fsdp_unit_policy *p,
     case 7:
         p->reshard = the_rank ? FSDP_RESHARD_NEVER : FSDP_RESHARD_AFTER_FORWARD;
         break;
+    case 8:
+        p->reshard_group_size = the_rank ? 1 : 2;
+        break;
+    case 9:
+        p->reduce_dtype = the_rank ? FSDP_BF16 : FSDP_F32;
+        break;
     default:
         p->cpu_offload = the_rank == 1;
     }
@@ -231,9 +314,9 @@ static void wrongly(const fsdp_module *m, const char *name, fsdp_unit_policy *p,
 
 static fsdp_status refused(fsdp_world *w, void *context)
 {
-    static const char *const messages[] = {"smaller group", "param_dtype",     "root module",
-                                           "nowhere",       "the unit itself", "reshard is 7",
-                                           "no_shard",      "rank 1 has",      "rank 1 has"};
+    static const char *const messages[] = {"smaller group",   "param_dtype",  "root module", "nowhere",
+                                           "the unit itself", "reshard is 7", "no_shard",    "rank 1 has",
+                                           "rank 1 has",      "rank 1 has",   "rank 1 has"};
     job *j = context;
     if (j->draw == 6)
         j->strategy = FSDP_NO_SHARD;
@@ -248,7 +331,7 @@ static fsdp_status refused(fsdp_world *w, void *context)
 static void policies_that_cannot_be_or_differ_between_ranks_are_refused(void **state)
 {
     (void)state;
-    for (uint64_t draw = 0; draw < 9; draw++) {
+    for (uint64_t draw = 0; draw < 11; draw++) {
         job j = {.policy = wrongly, .draw = draw};
         assert_true(ranks_run(draw < 7 ? 1 : 2, refused, &j));
     }
@@ -258,6 +341,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(schedule_checkpointing_and_offload_by_unit_keep_every_bit),
+        cmocka_unit_test(smaller_groups_that_keep_units_keep_every_bit),
+        cmocka_unit_test(a_unit_reduces_in_its_own_precision),
         cmocka_unit_test(a_unit_computes_in_its_own_precision),
         cmocka_unit_test(a_frozen_unit_stays_as_it_is),
         cmocka_unit_test(policies_that_cannot_be_or_differ_between_ranks_are_refused),

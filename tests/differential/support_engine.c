@@ -187,6 +187,8 @@ static void draw_policy(const fsdp_module *m, const char *name, fsdp_unit_policy
         p->checkpointing = (fsdp_checkpointing)draw(&s, 3);
     if (chance(&s, 30))
         p->cpu_offload = !p->cpu_offload;
+    if (p->reshard == FSDP_RESHARD_AFTER_FORWARD && chance(&s, 30))
+        p->reshard_group_size = 1;
 }
 
 static fsdp_status open_model(engine *e, const variant *v)

@@ -457,13 +457,17 @@ static int below(draw *d, int n)
 /* A policy that follows from the unit's name and a seed. */
 static void any_policy(const fsdp_module *m, const char *name, fsdp_unit_policy *p, void *context)
 {
-    draw d = {(uint64_t)(uintptr_t)context};
+    draw d = {(uint64_t)(uintptr_t)context >> 3};
+    int shards = (int)((uintptr_t)context & 7);
     for (; *name; name++)
         d.state = d.state * 1099511628211u + (unsigned char)*name;
     p->reshard = p->reshard == FSDP_RESHARD_NEVER ? p->reshard : (fsdp_reshard_when)below(&d, 3);
     if (m->parent)
         p->checkpointing = (fsdp_checkpointing)below(&d, 3);
     p->cpu_offload = below(&d, 3) == 0;
+    p->reduce_dtype = (fsdp_dtype)below(&d, 3);
+    if (p->reshard == FSDP_RESHARD_AFTER_FORWARD && shards % 2 == 0 && below(&d, 2))
+        p->reshard_group_size = 2;
 }
 
 /* Any combination that the library takes. */
@@ -491,7 +495,7 @@ static run_case random_case(draw *d, int ranks, const int *weights)
         c.shard_weights = weights;
     if (below(d, 3) == 0) {
         c.policy = any_policy;
-        c.policy_context = (void *)(uintptr_t)below(d, 1 << 20);
+        c.policy_context = (void *)(uintptr_t)(below(d, 1 << 20) << 3 | (grouped ? 2 : ranks));
     }
     return (run_case){.config = c,
                       .batch = 1 + below(d, 4),

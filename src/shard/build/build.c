@@ -33,6 +33,35 @@ static fsdp_status make_groups(fsdp_model *m)
     return FSDP_OK;
 }
 
+/* Groups that keep units between forward and backward. All ranks make the same ones: their policies have been compared.
+ */
+static fsdp_status make_keep_groups(fsdp_model *m)
+{
+    m->keep_group = calloc((size_t)m->n_policies, sizeof *m->keep_group);
+    if (!m->keep_group)
+        return error_set(FSDP_ERR_MEMORY, "groups of %d units: out of host memory", m->n_policies);
+    for (int i = 0; i < m->n_policies; i++) {
+        int size = m->keep_groups[i], rank = comm_rank(m->world->comm);
+        for (int k = 0; size > 0 && k < i && !m->keep_group[i]; k++)
+            m->keep_group[i] = m->keep_groups[k] == size ? m->keep_group[k] : NULL;
+        if (size > 0 && !m->keep_group[i])
+            FSDP_TRY(comm_group_split(m->world->comm, "keep", rank / size, rank, &m->keep_group[i]));
+    }
+    return FSDP_OK;
+}
+
+static void free_keep_groups(fsdp_model *m)
+{
+    for (int i = m->keep_group ? m->n_policies - 1 : -1; i >= 0; i--) {
+        bool shared = false;
+        for (int k = 0; k < i; k++)
+            shared |= m->keep_group[k] == m->keep_group[i];
+        if (!shared)
+            comm_group_free(m->keep_group[i]);
+    }
+    free(m->keep_group);
+}
+
 static bool set_checkpoint(void *context, fsdp_module *module, const char *path)
 {
     (void)path;
@@ -67,10 +96,8 @@ fsdp_status model_make_layout(fsdp_model *m)
     FSDP_TRY(module_finish(m->module, &m->contents));
     if (m->contents.n_parameters == 0)
         return error_set(FSDP_ERR_INPUT, "the model has no parameters");
-    for (int i = 0; i < m->contents.n_parameters; i++) {
-        m->contents.parameters[i]->grad_dtype = m->config.reduce_dtype;
+    for (int i = 0; i < m->contents.n_parameters; i++)
         m->contents.parameters[i]->decay |= m->config.decay_vectors;
-    }
     FSDP_TRY(freeze(m));
     if (m->config.checkpointing != FSDP_CHECKPOINT_NONE)
         module_walk(m->module, set_checkpoint, &m->config);
@@ -219,11 +246,14 @@ static fsdp_status place_units(fsdp_model *m)
             segment->numel = part_numel(m, s);
             segment->first = m->replicated ? 0 : s->cuts[m->shard_rank];
             place_part(m, segment, m->offloaded[i], &at);
-            segment->counts = calloc((size_t)m->n_shards, sizeof *segment->counts);
+            segment->counts = calloc((size_t)m->n_shards, 2 * sizeof *segment->counts);
             if (!segment->counts)
                 return error_set(FSDP_ERR_MEMORY, "placing unit %s: out of host memory", u->layout->name);
             for (int r = 0; r < m->n_shards; r++)
                 segment->counts[r] = layout_shard_numel(s, r);
+            segment->keep_counts = segment->counts + m->n_shards;
+            for (int r = 0; r < m->keep_groups[i]; r++)
+                segment->keep_counts[r] = layout_kept_numel(s, m->keep_groups[i], r);
         }
     }
     return FSDP_OK;
@@ -367,6 +397,7 @@ fsdp_status fsdp_shard(fsdp_world *w, fsdp_module *net, const fsdp_config *confi
     TRY_OR(fail, model_make_layout(m));
     m->loss_scale = model_scales_loss(m) ? (full.loss_scale > 0 ? full.loss_scale : 65536) : 1;
     TRY_OR(fail, agree(m));
+    TRY_OR(fail, make_keep_groups(m));
     m->units = calloc((size_t)m->layout->n_units, sizeof *m->units);
     if (!m->units) {
         status = error_set(FSDP_ERR_MEMORY, "sharding a model: out of host memory");
@@ -394,6 +425,7 @@ void fsdp_model_free(fsdp_model *m)
     offload_free(m->offload);
     for (int i = 0; m->units && i < m->layout->n_units; i++) { /* a step that failed leaves collectives under way */
         comm_forget(&m->units[i].gather);
+        comm_forget(&m->units[i].keep);
         comm_forget(&m->units[i].reduce);
         comm_forget(&m->units[i].replicate);
     }
@@ -421,6 +453,7 @@ void fsdp_model_free(fsdp_model *m)
             free(m->units[i].segments[k].counts);
     }
     free(m->units);
+    free_keep_groups(m);
     policy_free(m);
     layout_free(m->layout);
     module_contents_free(&m->contents);

@@ -52,6 +52,7 @@ static fsdp_status fill_segment(layout_segment *s, const module_contents *conten
 static fsdp_status cut_segment(layout_segment *s, int n_shards, const int *weights)
 {
     int64_t blocks = ceil_div(s->numel, LAYOUT_BLOCK), total = 0, sum = 0;
+    s->n_shards = n_shards;
     s->cuts = calloc((size_t)n_shards + 1, sizeof *s->cuts);
     if (!s->cuts)
         return error_set(FSDP_ERR_MEMORY, "cutting a segment into %d shards: out of host memory", n_shards);
@@ -136,6 +137,16 @@ void layout_free(layout *l)
 int64_t layout_shard_numel(const layout_segment *s, int rank)
 {
     return rank < 0 ? s->padded : s->cuts[rank + 1] - s->cuts[rank];
+}
+
+int64_t layout_kept_first(const layout_segment *s, int size, int rank)
+{
+    return s->cuts[rank * (s->n_shards / size)];
+}
+
+int64_t layout_kept_numel(const layout_segment *s, int size, int rank)
+{
+    return layout_kept_first(s, size, rank + 1) - layout_kept_first(s, size, rank);
 }
 
 uint64_t layout_hash(const layout *l)

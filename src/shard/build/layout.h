@@ -23,7 +23,8 @@ typedef struct layout_segment {
     int64_t decay_end;  /* elements before it take weight decay */
     int64_t numel;      /* end of the last parameter */
     int64_t padded;     /* numel and padding: the size of the full buffer */
-    int64_t *cuts;      /* (n_shards + 1): shard r is [cuts[r], cuts[r+1]) */
+    int n_shards;
+    int64_t *cuts; /* (n_shards + 1): shard r is [cuts[r], cuts[r+1]) */
 } layout_segment;
 
 typedef struct layout_unit {
@@ -47,6 +48,11 @@ void layout_free(layout *l);
 
 /* Elements of shard `rank`, or of the whole segment when rank < 0. */
 int64_t layout_shard_numel(const layout_segment *s, int rank);
+
+/* When `size` ranks keep a segment among themselves, each has as many neighbouring shards of it: rank `rank` the
+ * elements from ..._first on. `size` divides n_shards. */
+int64_t layout_kept_first(const layout_segment *s, int size, int rank);
+int64_t layout_kept_numel(const layout_segment *s, int size, int rank);
 
 /* Changes when anything does that two ranks (or a checkpoint and a model) must agree on. */
 uint64_t layout_hash(const layout *l);

@@ -39,6 +39,7 @@ static fsdp_unit_policy default_policy(const fsdp_model *m, const fsdp_module *m
     fsdp_checkpointing kind = m->config.checkpointing;
     return (fsdp_unit_policy){.size = sizeof(fsdp_unit_policy),
                               .param_dtype = m->config.param_dtype,
+                              .reduce_dtype = m->config.reduce_dtype,
                               .reshard = default_reshard(m),
                               .checkpointing = !module->checkpoint            ? FSDP_CHECKPOINT_NONE
                                                : kind == FSDP_CHECKPOINT_NONE ? FSDP_CHECKPOINT_FULL
@@ -50,6 +51,8 @@ static fsdp_status check(const fsdp_model *m, const fsdp_module *module, const c
 {
     if (p->param_dtype > FSDP_F16)
         return error_set(FSDP_ERR_INPUT, "policy of unit %s: param_dtype must be fp32, bf16 or fp16", name);
+    if (p->reduce_dtype > FSDP_F16)
+        return error_set(FSDP_ERR_INPUT, "policy of unit %s: reduce_dtype must be fp32, bf16 or fp16", name);
     if ((int)p->reshard < 0 || p->reshard > FSDP_RESHARD_NEVER)
         return error_set(FSDP_ERR_INPUT, "policy of unit %s: reshard is %d, which means nothing", name,
                          (int)p->reshard);
@@ -58,10 +61,15 @@ static fsdp_status check(const fsdp_model *m, const fsdp_module *module, const c
                          "policy of unit %s: with %s every rank has all parameters; they cannot be resharded. Choose a "
                          "strategy that shards them, or leave `reshard` as it is",
                          name, m->traits->name);
-    if (p->reshard_group_size != 0)
-        return error_set(FSDP_ERR_UNSUPPORTED,
-                         "policy of unit %s: parameters cannot be resharded to a smaller group of %d ranks; use "
-                         "reshard, or the strategy hybrid for the whole model",
+    if (p->reshard_group_size < 0 || (p->reshard_group_size > 0 && m->n_shards % p->reshard_group_size != 0))
+        return error_set(FSDP_ERR_INPUT,
+                         "policy of unit %s: a smaller group of %d ranks does not divide the %d ranks that shard the "
+                         "unit",
+                         name, p->reshard_group_size, m->n_shards);
+    if (p->reshard_group_size > 0 && p->reshard != FSDP_RESHARD_AFTER_FORWARD)
+        return error_set(FSDP_ERR_INPUT,
+                         "policy of unit %s: a smaller group of %d ranks keeps what is resharded after forward, and "
+                         "this unit's parameters stay; set `reshard` to FSDP_RESHARD_AFTER_FORWARD, or the group to 0",
                          name, p->reshard_group_size);
     if ((int)p->checkpointing < 0 || p->checkpointing > FSDP_CHECKPOINT_SELECTIVE)
         return error_set(FSDP_ERR_INPUT, "policy of unit %s: checkpointing is %d, which means nothing", name,
@@ -97,6 +105,7 @@ static void apply_to_parameters(const fsdp_model *m, int index)
         if (p->unit != index)
             continue;
         p->dtype = m->policies[index].param_dtype;
+        p->grad_dtype = m->policies[index].reduce_dtype;
         p->trainable &= !m->policies[index].frozen;
     }
 }
@@ -141,7 +150,9 @@ static fsdp_status allocate(fsdp_model *m, int n)
     m->policies = calloc((size_t)n, sizeof *m->policies);
     m->residencies = calloc((size_t)n, sizeof *m->residencies);
     m->param_bytes = calloc((size_t)n, sizeof *m->param_bytes);
-    if (!m->policies || !m->residencies || !m->param_bytes)
+    m->grad_bytes = calloc((size_t)n, sizeof *m->grad_bytes);
+    m->keep_groups = calloc((size_t)n, sizeof *m->keep_groups);
+    if (!m->policies || !m->residencies || !m->param_bytes || !m->grad_bytes || !m->keep_groups)
         return error_set(FSDP_ERR_MEMORY, "policies of %d units: out of host memory", n);
     return FSDP_OK;
 }
@@ -158,7 +169,12 @@ static fsdp_status apply_one(fsdp_model *m, const wrap_result *wrapped, int inde
     FSDP_TRY(check(m, module, name, p));
     m->offloaded[index] = p->cpu_offload;
     m->residencies[index] = m->traits->parameters == RESIDENT_ALIAS ? RESIDENT_ALIAS : residencies[p->reshard];
+    if (p->reshard_group_size == 1) /* each rank keeps all of it */
+        m->residencies[index] = RESIDENT_FORWARD;
+    else if (p->reshard_group_size < m->n_shards)
+        m->keep_groups[index] = p->reshard_group_size;
     m->param_bytes[index] = fsdp_dtype_size(p->param_dtype);
+    m->grad_bytes[index] = fsdp_dtype_size(p->reduce_dtype);
     apply_to_modules(m, wrapped, index, before);
     apply_to_parameters(m, index);
     FSDP_TRY(read_list(m, wrapped, index, p->forward_prefetch, &m->prefetches[0]));
@@ -183,6 +199,8 @@ void policy_free(fsdp_model *m)
     free(m->policies);
     free(m->residencies);
     free(m->param_bytes);
+    free(m->grad_bytes);
+    free(m->keep_groups);
     free(m->prefetches[0]);
     free(m->prefetches[1]);
     free(m->offloaded);
@@ -193,7 +211,8 @@ uint64_t policy_hash(const fsdp_model *m, uint64_t hash)
     size_t n = (size_t)m->n_policies;
     for (size_t i = 0; i < n; i++) {
         const fsdp_unit_policy *p = &m->policies[i];
-        const uint64_t facts[] = {p->param_dtype, p->reshard, p->checkpointing, p->cpu_offload};
+        const uint64_t facts[] = {p->param_dtype, p->reshard,      p->checkpointing,
+                                  p->cpu_offload, p->reduce_dtype, (uint64_t)p->reshard_group_size};
         hash = hash_bytes(hash, facts, sizeof facts);
     }
     for (int k = 0; k < 2; k++)

@@ -302,8 +302,8 @@ fsdp_status offload_clear(fsdp_model *m, int index)
 static fsdp_status reduce_to(fsdp_model *m, int index, uint8_t *held, float *landing)
 {
     unit *u = &m->units[index];
-    FSDP_TRY(unit_reduce(u, m->shard_group, m->config.reduce_dtype, held, landing, m->replicated, false, m->step,
-                         m->compute));
+    FSDP_TRY(unit_reduce(u, m->shard_group, m->policies[index].reduce_dtype, held, landing, m->replicated, false,
+                         m->step, m->compute));
     FSDP_TRY(offload_land(m, index, landing, true));
     return unit_reduced(u, m->compute);
 }

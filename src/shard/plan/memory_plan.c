@@ -115,15 +115,20 @@ static void count_residents(const fsdp_model *m, const memory_plan_request *r, m
  * from all others; for a sum that all ranks get, both of these for an n-th part. */
 static void count_traffic(const fsdp_model *m, const schedule *s, memory_plan *out)
 {
-    int64_t grad = (int64_t)fsdp_dtype_size(m->config.reduce_dtype);
     int64_t n = m->n_shards, replicas = m->traits->grouped ? m->n_ranks / n : 1;
     for (int i = 0; i < s->n_events; i++) {
         const layout_unit *u = &m->layout->units[s->events[i].unit];
         int64_t param = (int64_t)m->param_bytes[s->events[i].unit];
+        int64_t grad = (int64_t)m->grad_bytes[s->events[i].unit];
+        /* A smaller group that kept the unit has a larger part of it on each rank. */
+        int keepers = s->events[i].backward && s->units[s->events[i].unit].kept ? m->keep_groups[s->events[i].unit] : 0;
         const layout_segment *trained = &u->segments[0];
         int64_t mine = layout_shard_numel(trained, m->replicated ? -1 : m->shard_rank);
         for (int k = 0; s->events[i].action == ACTION_GATHER && k < u->n_segments; k++)
-            out->gathered_bytes += (u->segments[k].padded - layout_shard_numel(&u->segments[k], m->shard_rank)) * param;
+            out->gathered_bytes +=
+                (u->segments[k].padded - (keepers ? layout_kept_numel(&u->segments[k], keepers, m->shard_rank % keepers)
+                                                  : layout_shard_numel(&u->segments[k], m->shard_rank))) *
+                param;
         if (s->events[i].action != ACTION_REDUCE)
             continue;
         out->reduced_bytes += m->replicated ? 2 * (n - 1) * mine * grad / n : (n - 1) * mine * grad;

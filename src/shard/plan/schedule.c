@@ -38,6 +38,18 @@ size_t schedule_segment_offset(const layout_unit *u, int segment, size_t element
     return offset;
 }
 
+size_t schedule_kept_offset(const layout_unit *u, int segment, size_t element_bytes, int size)
+{
+    size_t offset = 0;
+    for (int i = 0; i < segment; i++) {
+        int64_t most = 0;
+        for (int r = 0; r < size; r++)
+            most = max_i64(most, layout_kept_numel(&u->segments[i], size, r));
+        offset += round_up((size_t)most * element_bytes, 256);
+    }
+    return offset;
+}
+
 size_t schedule_unit_bytes(const layout_unit *u, size_t element_bytes, bool trainable_only)
 {
     size_t bytes = 0;
@@ -53,10 +65,20 @@ static parameter_residency residency_of(const planning *g, int unit)
     return g->o->residencies ? g->o->residencies[unit] : g->o->parameters;
 }
 
+static size_t element_bytes(const planning *g, int unit)
+{
+    return g->o->unit_param_bytes ? g->o->unit_param_bytes[unit] : g->o->param_bytes;
+}
+
 static size_t gathered_bytes(const planning *g, int unit)
 {
-    size_t element = g->o->unit_param_bytes ? g->o->unit_param_bytes[unit] : g->o->param_bytes;
-    return schedule_unit_bytes(&g->l->units[unit], element, false);
+    return schedule_unit_bytes(&g->l->units[unit], element_bytes(g, unit), false);
+}
+
+static size_t gradient_bytes(const planning *g, int unit)
+{
+    size_t element = g->o->unit_grad_bytes ? g->o->unit_grad_bytes[unit] : g->o->grad_bytes;
+    return schedule_unit_bytes(&g->l->units[unit], element, true);
 }
 
 static void widen(int *first, int *last, int use_first, int use_last)
@@ -219,6 +241,25 @@ static fsdp_status add_gather_events(planning *g, const stay *s)
     return add_event(g, s->last + 1, ACTION_RELEASE, s->unit, s->backward);
 }
 
+/* What a smaller group keeps, from the end of the forward stay, out of which it is copied, to that of the backward
+ * stay, when every rank has read it. Returns how many items follow the stays'. */
+static int plan_kept(planning *g, lifetime *items, int *units)
+{
+    int n = 0;
+    for (int i = 0; i < g->n_stays && g->o->keep_groups; i++) {
+        const stay *s = &g->stays[i];
+        int size = g->o->keep_groups[s->unit];
+        if (!s->backward || size == 0 || g->uses[s->unit].forward_last < 0)
+            continue;
+        const layout_unit *u = &g->l->units[s->unit];
+        size_t bytes = schedule_kept_offset(u, u->n_segments, element_bytes(g, s->unit), size);
+        units[n] = s->unit;
+        items[g->n_stays + n++] = (lifetime){bytes, g->uses[s->unit].forward_last, s->last, 0};
+        g->s->units[s->unit].kept = true;
+    }
+    return n;
+}
+
 static fsdp_status plan_parameters(planning *g)
 {
     for (int i = 0; i < g->l->n_units; i++)
@@ -228,10 +269,14 @@ static fsdp_status plan_parameters(planning *g)
     size_t kept = place_kept(g);
     plan_stays(g);
     plan_gather_starts(g);
-    lifetime *items = calloc((size_t)g->n_stays + 1, sizeof *items);
-    if (!items)
-        return error_set(FSDP_ERR_MEMORY, "scheduling %d units: out of host memory", g->l->n_units);
+    size_t most = (size_t)g->n_stays + (size_t)g->l->n_units;
+    lifetime *items = calloc(most, sizeof *items);
+    int *kept_units = calloc((size_t)g->l->n_units, sizeof *kept_units), n_kept = 0;
     fsdp_status status = FSDP_OK;
+    if (items && kept_units)
+        n_kept = plan_kept(g, items, kept_units);
+    else
+        status = error_set(FSDP_ERR_MEMORY, "scheduling %d units: out of host memory", g->l->n_units);
     for (int i = 0; i < g->n_stays && status == FSDP_OK; i++) {
         const stay *s = &g->stays[i];
         bool own = g->o->alias || residency_of(g, s->unit) == RESIDENT_KEPT;
@@ -240,7 +285,7 @@ static fsdp_status plan_parameters(planning *g)
     }
     g->s->gathers = g->n_stays;
     if (status == FSDP_OK)
-        status = lifetime_pack(items, g->n_stays, &g->s->gather_bytes);
+        status = lifetime_pack(items, g->n_stays + n_kept, &g->s->gather_bytes);
     g->s->gather_bytes += kept;
     for (int i = 0; i < g->n_stays && status == FSDP_OK; i++) {
         schedule_unit *u = &g->s->units[g->stays[i].unit];
@@ -250,7 +295,10 @@ static fsdp_status plan_parameters(planning *g)
             u->forward_offset = kept + items[i].offset;
         u->backward_offset = kept + items[i].offset; /* the later stay comes later in the list */
     }
+    for (int i = 0; i < n_kept && status == FSDP_OK; i++)
+        g->s->units[kept_units[i]].kept_offset = kept + items[g->n_stays + i].offset;
     free(items);
+    free(kept_units);
     return status;
 }
 
@@ -318,7 +366,7 @@ static void plan_gradient_memory(const planning *g, int i, int freed, lifetime *
     int from = offloaded ? preload_index(g, i) : s->first;
     /* What is free again before an instruction may be taken before the same one; offloaded units are copied on. */
     int last = offloaded ? freed : freed - 1;
-    *full = (lifetime){schedule_unit_bytes(u, g->o->grad_bytes, true), direct ? from : s->first, last, 0};
+    *full = (lifetime){gradient_bytes(g, s->unit), direct ? from : s->first, last, 0};
     *landing = (lifetime){offloaded && !direct ? landing_bytes(g, &u->segments[0]) : 0, from, freed, 0};
     if (g->o->gradients == GRADIENT_HELD || (direct && !offloaded))
         full->bytes = 0; /* a place of its own, or none */
@@ -330,7 +378,7 @@ static size_t place_held(planning *g)
     size_t bytes = 0;
     for (int i = 0; i < g->l->n_units; i++) {
         g->s->units[i].gradient_offset = bytes;
-        bytes += schedule_unit_bytes(&g->l->units[i], g->o->grad_bytes, true);
+        bytes += gradient_bytes(g, i);
     }
     return bytes;
 }

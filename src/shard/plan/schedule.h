@@ -55,7 +55,8 @@ typedef struct schedule_options {
     const bool *offloaded; /* (n_units), or NULL: none */
     /* By unit (n_units), or NULL: as above for all. RESIDENT_ALIAS is for all units or none. */
     const parameter_residency *residencies;
-    const size_t *unit_param_bytes;
+    const size_t *unit_param_bytes, *unit_grad_bytes;
+    const int *keep_groups; /* ranks that keep the unit among themselves between forward and backward; 0: none do */
     /* In forward and in backward (n_units, n_units): [u][v]: v is gathered when u begins, if it has not been needed
      * before; NULL, or no such u in the program: as gather_buffers says. */
     const bool *prefetches[2];
@@ -65,6 +66,8 @@ typedef struct schedule_options {
 typedef struct schedule_unit {
     bool used, trained;
     size_t forward_offset, backward_offset; /* in the gather arena; equal when the unit is gathered once */
+    bool kept; /* a smaller group keeps it after the forward stay: this rank's part lies at kept_offset, likewise */
+    size_t kept_offset;
     size_t gradient_offset; /* in the gradient arena; held ones have it in programs that do not train the unit, too */
     size_t landing_offset;  /* offloaded: where this rank's sum lies before it leaves, likewise; the buffer itself when
                                gradients are direct */
@@ -85,5 +88,7 @@ void schedule_free(schedule *s);
 size_t schedule_unit_bytes(const layout_unit *u, size_t element_bytes, bool trainable_only);
 /* Where segment i of the unit begins in such a buffer. */
 size_t schedule_segment_offset(const layout_unit *u, int segment, size_t element_bytes);
+/* The same of what one of `size` ranks keeps, with room for the largest part; segment n_segments: where it ends. */
+size_t schedule_kept_offset(const layout_unit *u, int segment, size_t element_bytes, int size);
 
 #endif

@@ -10,6 +10,11 @@ static uint8_t *gathered(const event_run *r, const schedule_event *e)
     return r->m->gather.memory + (e->backward ? u->backward_offset : u->forward_offset);
 }
 
+static uint8_t *kept_part(const event_run *r, const schedule_event *e)
+{
+    return r->m->gather.memory + r->planned->schedule->units[e->unit].kept_offset;
+}
+
 static fsdp_status gather(event_run *r, const schedule_event *e)
 {
     fsdp_model *m = r->m;
@@ -22,7 +27,24 @@ static fsdp_status gather(event_run *r, const schedule_event *e)
         if (u->parameters == PARAMETERS_FULL)
             FSDP_TRY(unit_release(u));
     }
+    if (e->backward && r->planned->schedule->units[e->unit].kept)
+        return unit_gather_kept(u, m->keep_group[e->unit], kept_part(r, e), gathered(r, e), m->step, m->compute);
     return unit_gather(u, m->shard_group, u->segments[0].dtype, gathered(r, e), m->step, m->compute);
+}
+
+/* Of a unit that a smaller group keeps, the parts are made from the full parameters of forward, and are free again when
+ * every rank has them for backward. */
+static fsdp_status release(event_run *r, const schedule_event *e)
+{
+    fsdp_model *m = r->m;
+    unit *u = &m->units[e->unit];
+    if (r->planned->schedule->units[e->unit].kept) {
+        if (e->backward)
+            FSDP_TRY(comm_wait_sent(&u->keep, m->compute));
+        else
+            FSDP_TRY(unit_keep(u, m->keep_group[e->unit], gathered(r, e), kept_part(r, e), m->dev, m->compute));
+    }
+    return unit_release(u);
 }
 
 static fsdp_status await(event_run *r, const schedule_event *e)
@@ -39,20 +61,19 @@ static fsdp_status await(event_run *r, const schedule_event *e)
     return FSDP_OK;
 }
 
-static fsdp_status clear_gradients(fsdp_model *m, const unit *u, uint8_t *base)
+static fsdp_status clear_gradients(fsdp_model *m, int index, uint8_t *base)
 {
-    return m->dev->zero(m->compute, base,
-                        (size_t)u->segments[0].layout->padded * fsdp_dtype_size(m->config.reduce_dtype));
+    return m->dev->zero(m->compute, base, (size_t)m->units[index].segments[0].layout->padded * m->grad_bytes[index]);
 }
 
 /* Elements of the full gradient that no kernel writes: gaps between parameters, parameters that this program does not
  * use. They must be zero, for the norm and for the sums. */
-static fsdp_status clear_unwritten(event_run *r, const unit *u, uint8_t *base)
+static fsdp_status clear_unwritten(event_run *r, int index, uint8_t *base)
 {
-    const layout_segment *s = u->segments[0].layout;
-    size_t element = fsdp_dtype_size(r->m->config.reduce_dtype);
+    const layout_segment *s = r->m->units[index].segments[0].layout;
+    size_t element = r->m->grad_bytes[index];
     if (r->batch.nothing)
-        return clear_gradients(r->m, u, base);
+        return clear_gradients(r->m, index, base);
     int n;
     const parameter_use *uses = program_parameter_uses(r->planned->program, &n);
     int64_t clear_from = 0;
@@ -78,12 +99,12 @@ static fsdp_status take_gradients(event_run *r, const schedule_event *e)
     bool alone = r->gradients == GRADIENT_DIRECT, direct = alone && !m->offloaded[e->unit];
     uint8_t *memory = direct ? NULL : m->gradient.memory + r->planned->schedule->units[e->unit].gradient_offset;
     bool first = u->gradients == GRADIENTS_NONE; /* of this step's micro-batches to use the unit */
-    FSDP_TRY(unit_take_gradients(u, m->config.reduce_dtype, memory));
+    FSDP_TRY(unit_take_gradients(u, m->policies[e->unit].reduce_dtype, memory));
     if (r->batch.more && alone)
         return direct ? FSDP_OK : offload_preloaded(m, e->unit);
     if (r->batch.more && model_holds_gradients(m)) /* the program adds, to whatever is there */
-        return first ? clear_gradients(m, u, memory) : FSDP_OK;
-    return clear_unwritten(r, u, direct ? (uint8_t *)u->segments[0].gradient : memory);
+        return first ? clear_gradients(m, e->unit, memory) : FSDP_OK;
+    return clear_unwritten(r, e->unit, direct ? (uint8_t *)u->segments[0].gradient : memory);
 }
 
 static bool reduces_now(const event_run *r)
@@ -123,7 +144,7 @@ static fsdp_status reduce(event_run *r, const schedule_event *e)
     } else if (reduces_now(r)) {
         if (offloaded && more)
             FSDP_TRY(offload_preloaded(m, e->unit));
-        FSDP_TRY(unit_reduce(u, m->shard_group, m->config.reduce_dtype,
+        FSDP_TRY(unit_reduce(u, m->shard_group, m->policies[e->unit].reduce_dtype,
                              m->gradient.memory + r->planned->schedule->units[e->unit].gradient_offset, sum,
                              m->replicated, more, m->step, m->compute));
     } else {
@@ -160,7 +181,7 @@ fsdp_status events_before(void *context, int index)
             status = await(r, e);
             break;
         case ACTION_RELEASE:
-            status = unit_release(&r->m->units[e->unit]);
+            status = release(r, e);
             break;
         case ACTION_REFRESH:
             status = offload_refresh(r->m, e->unit);

@@ -90,14 +90,13 @@ static fsdp_status reduce_held(fsdp_model *m, int index)
     unit *u = &m->units[index];
     uint8_t *held = m->gradient.memory + m->last_training->schedule->units[index].gradient_offset;
     if (u->gradients == GRADIENTS_NONE) {
-        FSDP_TRY(unit_take_gradients(u, m->config.reduce_dtype, held));
-        FSDP_TRY(m->dev->zero(m->compute, held,
-                              (size_t)u->layout->segments[0].padded * fsdp_dtype_size(m->config.reduce_dtype)));
+        FSDP_TRY(unit_take_gradients(u, m->policies[index].reduce_dtype, held));
+        FSDP_TRY(m->dev->zero(m->compute, held, (size_t)u->layout->segments[0].padded * m->grad_bytes[index]));
     }
     if (m->offloaded[index])
         return offload_reduce(m, index, held);
-    FSDP_TRY(unit_reduce(u, m->shard_group, m->config.reduce_dtype, held, u->segments[0].gradient, m->replicated, false,
-                         m->step, m->compute));
+    FSDP_TRY(unit_reduce(u, m->shard_group, m->policies[index].reduce_dtype, held, u->segments[0].gradient,
+                         m->replicated, false, m->step, m->compute));
     return unit_reduced(u, m->compute);
 }
 

@@ -14,7 +14,10 @@ enum { LEAST_OFFLOADED = 4096 };
 
 static bool direct_gradients(const fsdp_model *m)
 {
-    return m->n_ranks == 1 && m->config.reduce_dtype == FSDP_F32;
+    bool whole = m->n_ranks == 1;
+    for (int i = 0; i < m->n_policies; i++)
+        whole = whole && m->policies[i].reduce_dtype == FSDP_F32;
+    return whole;
 }
 
 schedule_options model_schedule_options(const fsdp_model *m)
@@ -32,6 +35,8 @@ schedule_options model_schedule_options(const fsdp_model *m)
                           .offloaded = m->offloaded,
                           .residencies = m->residencies,
                           .unit_param_bytes = m->param_bytes,
+                          .unit_grad_bytes = m->grad_bytes,
+                          .keep_groups = m->keep_groups,
                           .prefetches = {m->prefetches[0], m->prefetches[1]},
                           .replicated = m->replicated};
     if (direct_gradients(m))

@@ -67,22 +67,55 @@ void unit_point_at_copy(unit *u, fsdp_dtype dtype)
     }
 }
 
-fsdp_status unit_gather(unit *u, comm_group *g, fsdp_dtype dtype, uint8_t *memory, int64_t step, stream *s)
+static fsdp_status start_gather(unit *u, comm_group *g, const comm_span *spans, comm_request *r, int64_t step,
+                                stream *s)
 {
     FSDP_TRY(unit_move_parameters(u, PARAMETERS_GATHERING));
+    comm_op op = {.unit = u->layout->name, .step = step, .n_spans = u->n_segments, .spans = spans, .stream = s};
+    return comm_all_gather(g, &op, r);
+}
+
+fsdp_status unit_gather(unit *u, comm_group *g, fsdp_dtype dtype, uint8_t *memory, int64_t step, stream *s)
+{
     for (int i = 0; i < u->n_segments; i++) {
         uint8_t *full = memory + schedule_segment_offset(u->layout, i, fsdp_dtype_size(dtype));
         u->gather_spans[i] =
             (comm_span){.send = {u->segments[i].copy, dtype}, .recv = {full, dtype}, .counts = u->segments[i].counts};
     }
-    comm_op op = {
-        .unit = u->layout->name, .step = step, .n_spans = u->n_segments, .spans = u->gather_spans, .stream = s};
-    return comm_all_gather(g, &op, &u->gather);
+    return start_gather(u, g, u->gather_spans, &u->gather, step, s);
+}
+
+fsdp_status unit_keep(unit *u, comm_group *g, const uint8_t *memory, uint8_t *kept, device *d, stream *s)
+{
+    int size = comm_group_size(g), rank = comm_group_rank(g);
+    for (int i = 0; i < u->n_segments; i++) {
+        const layout_segment *l = u->segments[i].layout;
+        size_t element = fsdp_dtype_size(u->segments[i].dtype);
+        const uint8_t *full = memory + schedule_segment_offset(u->layout, i, element);
+        FSDP_TRY(d->copy(s, kept + schedule_kept_offset(u->layout, i, element, size),
+                         full + (size_t)layout_kept_first(l, size, rank) * element,
+                         (size_t)u->segments[i].keep_counts[rank] * element));
+    }
+    return FSDP_OK;
+}
+
+fsdp_status unit_gather_kept(unit *u, comm_group *g, uint8_t *kept, uint8_t *memory, int64_t step, stream *s)
+{
+    for (int i = 0; i < u->n_segments; i++) {
+        fsdp_dtype dtype = u->segments[i].dtype;
+        size_t element = fsdp_dtype_size(dtype);
+        uint8_t *full = memory + schedule_segment_offset(u->layout, i, element);
+        uint8_t *part = kept + schedule_kept_offset(u->layout, i, element, comm_group_size(g));
+        u->keep_spans[i] =
+            (comm_span){.send = {part, dtype}, .recv = {full, dtype}, .counts = u->segments[i].keep_counts};
+    }
+    return start_gather(u, g, u->keep_spans, &u->keep, step, s);
 }
 
 fsdp_status unit_await(unit *u, fsdp_dtype dtype, uint8_t *memory, stream *s)
 {
     FSDP_TRY(comm_wait(&u->gather, s));
+    FSDP_TRY(comm_wait(&u->keep, s)); /* one of the two is under way */
     FSDP_TRY(unit_move_parameters(u, PARAMETERS_FULL));
     point_parameters(u, dtype, memory);
     return FSDP_OK;

@@ -20,6 +20,7 @@ typedef struct unit_segment {
     void *host_copy;      /* offloaded: where the host writes what `copy` is refreshed from; NULL: not offloaded */
     float *gradient;      /* fp32 accumulator; NULL when frozen */
     int64_t *counts;      /* elements of each shard, for collectives */
+    int64_t *keep_counts; /* the same of what a smaller group keeps between forward and backward */
     fsdp_dtype dtype;     /* of copy: param_dtype */
 } unit_segment;
 
@@ -30,8 +31,8 @@ typedef struct unit {
     parameter_state parameters;
     gradient_state gradients;
     bool stale; /* replicated parameters that the optimizer has changed since they were gathered */
-    comm_request gather, reduce, replicate;
-    comm_span gather_spans[2], reduce_span, replicate_span;
+    comm_request gather, keep, reduce, replicate; /* keep: gathers what a smaller group keeps */
+    comm_span gather_spans[2], keep_spans[2], reduce_span, replicate_span;
 } unit;
 
 /* The legal moves; any other is FSDP_ERR_STATE naming the unit and both states. Emits HOOK_UNIT. */
@@ -42,6 +43,10 @@ fsdp_status unit_move_gradients(unit *u, gradient_state to);
 fsdp_status unit_gather(unit *u, comm_group *g, fsdp_dtype dtype, uint8_t *memory, int64_t step, stream *s);
 fsdp_status unit_await(unit *u, fsdp_dtype dtype, uint8_t *memory, stream *s);
 fsdp_status unit_release(unit *u);
+/* A smaller group keeps what is at `memory`: this rank its part, at `kept` (one segment after another, as large as
+ * schedule_kept_offset says); and gathers it again from there. */
+fsdp_status unit_keep(unit *u, comm_group *g, const uint8_t *memory, uint8_t *kept, device *d, stream *s);
+fsdp_status unit_gather_kept(unit *u, comm_group *g, uint8_t *kept, uint8_t *memory, int64_t step, stream *s);
 /* Points the parameters at resident memory that holds all of them. */
 void unit_point_at_copy(unit *u, fsdp_dtype dtype);
 
