@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/environment.h"
 #include "base/error.h"
@@ -66,6 +67,9 @@ static fsdp_status read_torchrun(job *j)
     j->n_nodes = (j->world_size + j->local_world_size - 1) / j->local_world_size;
     j->node = j->rank / j->local_world_size;
     FSDP_TRY(read_number("GROUP_RANK", 0, MOST_RANKS, &j->node, &found));
+    const char *id = environment_text("TORCHELASTIC_RUN_ID"), *attempt = environment_text("TORCHELASTIC_RESTART_COUNT");
+    if (id)
+        snprintf(j->token, sizeof j->token, "torchrun-%.80s-%.16s", id, attempt ? attempt : "0");
     return FSDP_OK;
 }
 
@@ -175,6 +179,25 @@ static fsdp_status check(const job *j)
     return FSDP_OK;
 }
 
+static void copy_variable(char *to, size_t bytes, const char *name)
+{
+    const char *text = environment_text(name);
+    if (text)
+        copy_text(to, bytes, text);
+}
+
+/* What `fsdp run` says about its store, and torchrun about its own. */
+static fsdp_status read_rendezvous(job *j)
+{
+    bool found;
+    const char *agent = environment_text("TORCHELASTIC_USE_AGENT_STORE");
+    copy_variable(j->rendezvous, sizeof j->rendezvous, "FSDP_RDZV_ENDPOINT");
+    copy_variable(j->rendezvous_id, sizeof j->rendezvous_id, "FSDP_RDZV_ID");
+    copy_variable(j->secret, sizeof j->secret, "FSDP_RDZV_SECRET");
+    j->master_port_taken = agent && strcasecmp(agent, "true") == 0;
+    return read_number("FSDP_RDZV_ROUND", 0, INT32_MAX, &j->round, &found);
+}
+
 fsdp_status job_from_environment(job *out)
 {
     job j = job_single();
@@ -189,12 +212,10 @@ fsdp_status job_from_environment(job *out)
     FSDP_TRY(check(&j));
 
     bool found;
-    const char *address = environment_text("MASTER_ADDR"), *token = environment_text("FSDP_JOB_TOKEN");
-    if (address)
-        copy_text(j.master_address, sizeof j.master_address, address);
+    copy_variable(j.master_address, sizeof j.master_address, "MASTER_ADDR");
     FSDP_TRY(read_number("MASTER_PORT", 1, 65535, &j.master_port, &found));
-    if (token)
-        copy_text(j.token, sizeof j.token, token);
+    copy_variable(j.token, sizeof j.token, "FSDP_JOB_TOKEN");
+    FSDP_TRY(read_rendezvous(&j));
     *out = j;
     return FSDP_OK;
 }

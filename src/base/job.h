@@ -5,6 +5,8 @@
 #ifndef BASE_JOB_H
 #define BASE_JOB_H
 
+#include <stdbool.h>
+
 #include <fsdp/status.h>
 
 typedef struct job {
@@ -15,7 +17,13 @@ typedef struct job {
     int master_port;                  /* 29500 when nothing is set */
     char token[128]; /* tells this job from others at the same address: FSDP_JOB_TOKEN, else the launcher's job id, else
                         "" */
-    const char *launcher; /* "torchrun", "openmpi", "mpich", "slurm", "none": nobody said anything */
+    char rendezvous[272];    /* where the launcher's store is (FSDP_RDZV_ENDPOINT); "": rank 0 opens one at the master's
+                                address */
+    char rendezvous_id[128]; /* the job's name there (FSDP_RDZV_ID) */
+    char secret[257];        /* what proves that a process belongs to the job (FSDP_RDZV_SECRET); "": the token does */
+    int round;               /* how many rounds of this job were before (FSDP_RDZV_ROUND) */
+    bool master_port_taken;  /* the launcher itself listens at the master's port: torchrun with a store of its own */
+    const char *launcher;    /* "torchrun", "openmpi", "mpich", "slurm", "none": nobody said anything */
 } job;
 
 /* A job of one rank. */

@@ -11,8 +11,18 @@
 #include "base/error.h"
 #include "base/threads.h"
 #include "comm/engine.h"
+#include "meet/meeting.h"
 
-static fsdp_status choose_backend(const comm_config *config, const comm_backend **out)
+/* Without a name: by device and hosts. */
+static const char *default_backend(const comm_config *config, int n_hosts)
+{
+    return config->job.world_size == 1                    ? "self"
+           : config->device && config->device->own_memory ? "nccl"
+           : n_hosts == 1                                 ? "shm"
+                                                          : "mpi";
+}
+
+static fsdp_status choose_backend(const comm_config *config, int n_hosts, const comm_backend **out)
 {
     static const comm_backend *const backends[] = {
         &comm_self_backend,
@@ -24,12 +34,7 @@ static fsdp_status choose_backend(const comm_config *config, const comm_backend 
         &comm_nccl_backend,
 #endif
     };
-    const char *name = config->backend;
-    if (!name)
-        name = config->job.world_size == 1                              ? "self"
-               : config->device && config->device->own_memory           ? "nccl"
-               : config->job.world_size == config->job.local_world_size ? "shm"
-                                                                        : "mpi";
+    const char *name = config->backend ? config->backend : default_backend(config, n_hosts);
     for (size_t i = 0; i < sizeof backends / sizeof *backends; i++) {
         if (strcmp(backends[i]->name, name) == 0) {
             *out = backends[i];
@@ -42,16 +47,24 @@ static fsdp_status choose_backend(const comm_config *config, const comm_backend 
     return error_set(FSDP_ERR_INPUT, "communication backend '%s' is unknown; there are self, shm, mpi and nccl", name);
 }
 
+/* As the launcher counts them. */
+static int promised_hosts(const job *j)
+{
+    return j->world_size == j->local_world_size ? 1 : 2;
+}
+
 size_t comm_overhead(const comm_config *config)
 {
     const comm_backend *backend;
-    return choose_backend(config, &backend) == FSDP_OK && backend->overhead ? backend->overhead(config) : 0;
+    return choose_backend(config, promised_hosts(&config->job), &backend) == FSDP_OK && backend->overhead
+               ? backend->overhead(config)
+               : 0;
 }
 
 size_t comm_allocated_bytes(const comm_config *config, size_t bytes)
 {
     const comm_backend *backend;
-    bool rounds = choose_backend(config, &backend) == FSDP_OK && backend->page > 0;
+    bool rounds = choose_backend(config, promised_hosts(&config->job), &backend) == FSDP_OK && backend->page > 0;
     return rounds ? round_up(bytes, backend->page) : bytes;
 }
 
@@ -137,14 +150,68 @@ static fsdp_status check_promise(const comm *c)
         j->launcher, j->rank, j->world_size, c->backend->name, c->rank, c->world_size);
 }
 
+/* Which ranks share a host: launchers know of their own ranks only, and two may run on one host. */
+static fsdp_status find_hosts(comm *c)
+{
+    uint64_t mine = meeting_host_id(), *all = calloc((size_t)c->world_size, sizeof *all);
+    if (!all)
+        return error_set(FSDP_ERR_MEMORY, "no memory to meet %d ranks", c->world_size);
+    fsdp_status status = meeting_gather_equal(c->meeting, "hosts", &mine, sizeof mine, all);
+    int *first = status == FSDP_OK ? calloc((size_t)c->world_size, sizeof *first) : NULL;
+    if (status == FSDP_OK && !first)
+        status = error_set(FSDP_ERR_MEMORY, "no memory to meet %d ranks", c->world_size);
+    c->n_nodes = status == FSDP_OK ? 0 : c->n_nodes;
+    c->local_world_size = status == FSDP_OK ? 0 : c->local_world_size;
+    for (int rank = 0; status == FSDP_OK && rank < c->world_size; rank++) {
+        int host = 0;
+        while (host < c->n_nodes && all[first[host]] != all[rank])
+            host++;
+        if (host == c->n_nodes)
+            first[c->n_nodes++] = rank;
+        if (rank == c->rank) {
+            c->node = host;
+            c->local_rank = c->local_world_size;
+        }
+        c->local_world_size += all[rank] == mine;
+    }
+    free(first);
+    free(all);
+    return status;
+}
+
+/* mpirun's ranks on several hosts have MPI to find each other. */
+static bool left_to_mpi(const job *j)
+{
+    return promised_hosts(j) > 1 && j->launcher &&
+           (strcmp(j->launcher, "openmpi") == 0 || strcmp(j->launcher, "mpich") == 0);
+}
+
+/* A backend that was named says whether it needs the meeting; otherwise the hosts decide on the backend. */
+static fsdp_status meet_and_choose(comm *c)
+{
+    const comm_config *config = &c->config;
+    bool open = !config->backend && c->world_size > 1 && !left_to_mpi(&config->job);
+    if (!open) {
+        FSDP_TRY(choose_backend(config, promised_hosts(&config->job), &c->backend));
+        if (!c->backend->meets || (c->world_size == 1 && !c->backend->keeps_meeting))
+            return FSDP_OK;
+    }
+    FSDP_TRY(meeting_open(&config->job, config->timeout_seconds, &c->meeting));
+    FSDP_TRY(find_hosts(c));
+    return choose_backend(config, c->n_nodes, &c->backend);
+}
+
+static void leave_meeting(comm *c)
+{
+    meeting_close(c->meeting);
+    c->meeting = NULL;
+}
+
 fsdp_status comm_open(const comm_config *config, comm **out)
 {
-    const comm_backend *backend = NULL;
-    FSDP_TRY(choose_backend(config, &backend));
     comm *c = calloc(1, sizeof *c);
     if (!c)
         return error_set(FSDP_ERR_MEMORY, "no memory to connect to other ranks");
-    c->backend = backend;
     c->config = *config;
     c->rank = config->job.rank;
     c->world_size = config->job.world_size;
@@ -154,9 +221,17 @@ fsdp_status comm_open(const comm_config *config, comm **out)
     c->n_nodes = config->job.n_nodes;
     set_identity(c);
 
-    fsdp_status status;
+    fsdp_status status = meet_and_choose(c);
+    if (status != FSDP_OK) {
+        leave_meeting(c);
+        free(c);
+        return status;
+    }
+    const comm_backend *backend = c->backend;
     TRY_OR(fail, backend->open(c));
     TRY_OR(fail, check_promise(c));
+    if (!backend->keeps_meeting)
+        leave_meeting(c);
     set_identity(c); /* mpi may know better */
     TRY_OR(fail, engine_open(c, wants_thread(c)));
     c->workers = c->has_thread ? 1 : threads_count(); /* no thread computes while the caller waits */
@@ -169,6 +244,7 @@ fsdp_status comm_open(const comm_config *config, comm **out)
     return FSDP_OK;
 fail:
     backend->close(c);
+    leave_meeting(c);
     free(c);
     return status;
 }
@@ -181,6 +257,7 @@ void comm_close(comm *c)
     while (c->groups)
         comm_group_free(c->groups);
     c->backend->close(c);
+    leave_meeting(c);
     engine_free(c);
     free(c);
 }

@@ -24,7 +24,9 @@ typedef struct comm_backend {
     bool enqueues;  /* run puts work on a device's queue and returns: it is called as soon as a collective is started */
     bool registers; /* memory of allocate is known to the network: collectives write it directly, too */
     bool works;     /* run moves and sums data all the time: a thread for it wants a core of its own */
-    size_t page;    /* allocate takes whole pages of this many bytes; 0: what it is asked for */
+    bool meets;     /* open finds c->meeting, and c's numbers of hosts as the ranks found them there */
+    bool keeps_meeting; /* uses it as long as the comm is open */
+    size_t page;        /* allocate takes whole pages of this many bytes; 0: what it is asked for */
     size_t (*overhead)(const comm_config *config); /* see comm_overhead; optional: nothing */
     /* Meets the other ranks; fills in c->state and, where the backend knows better than the job, c's numbers. */
     fsdp_status (*open)(comm *c);
@@ -77,6 +79,7 @@ struct comm {
     comm_config config;
     int rank, world_size, local_rank, local_world_size, node, n_nodes;
     comm_group *world, *groups; /* all groups, the world among them */
+    struct meeting *meeting;    /* where this rank met the others; NULL: nowhere, or left again */
     int n_splits;
     uint32_t slots_taken;         /* bit s: slot s */
     void *state;                  /* the backend's */

@@ -1,6 +1,7 @@
 #!/bin/bash
-# Hosts that nothing can join are refused at once, on each of them: two launchers with --nnodes 2 and neither mpirun nor
-# GPUs would otherwise each train a model of their own into the same folder.
+# Two launchers make one job: with as many ranks on one host they train what one launcher trains, bit for bit, in whatever
+# order they start. Ranks that nothing can join are refused at once, each of them: they would otherwise each train a model of
+# their own into the same folder.
 set -euo pipefail
 source "$(dirname "$0")/support.bash"
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
@@ -21,7 +22,6 @@ not_alone()
 }
 
 for node in 0 1; do
-    not_alone node$node 'mpirun|no mpi backend' "$fsdp" run --nnodes 2 --node_rank $node --master_addr 127.0.0.1 --master_port 29871 "${train[@]}"
     not_alone mpi$node 'mpirun|no mpi backend' env RANK=$node WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 "${train[@]}" --comm_backend mpi
     not_alone self$node 'backend self is for one rank' env RANK=$node WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 "${train[@]}" --comm_backend self
 done
@@ -32,4 +32,29 @@ not_alone hydra 'mpirun|no mpi backend' env PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKI
 if "$fsdp" --version | grep -qw MPI; then
     "${train[@]}" --comm_backend mpi --output_dir mpi >log 2>&1 || fail "one rank of MPI: $(cat log)"
 fi
-echo "no host trains alone"
+
+# --- two launchers -----------------------------------------------------------------------------------------------------------
+# pair NAME FIRST SECOND: two launchers of two ranks each, the second a little later
+port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])' 2>/dev/null || echo 29871)
+four=(--train_batch_size 1 --threads 1 --no_async_checkpoint)
+pair()
+{
+    local name=$1 first=$2 second=$3 code=0
+    shift 3
+    timeout 120 "$fsdp" run --nnodes 2 --node_rank "$first" --nproc-per-node 2 --master_addr 127.0.0.1 --master_port "$port" \
+        "${train[@]}" "${four[@]}" --output_dir "$name" "$@" >"$name.$first.log" 2>&1 &
+    local other=$!
+    sleep 0.5
+    timeout 120 "$fsdp" run --nnodes 2 --node_rank "$second" --nproc-per-node 2 --master_addr 127.0.0.1 --master_port "$port" \
+        "${train[@]}" "${four[@]}" --output_dir "$name" "$@" >"$name.$second.log" 2>&1 || code=$?
+    wait "$other" || code=$?
+    [[ $code == 0 ]] || fail "$name: exit code $code: $(cat "$name".*.log)"
+}
+"$fsdp" run --standalone --nproc-per-node 4 "${train[@]}" "${four[@]}" --output_dir one >one.log 2>&1 || fail "one launcher: $(cat one.log)"
+pair two 0 1
+pair turned 1 0
+pair hybrid 0 1 --sharding_strategy hybrid # one host, so one shard group
+for run in two turned; do
+    "$fsdp" ckpt diff one/checkpoints/step-00000003 "$run/checkpoints/step-00000003" >diff.log || fail "$run differs: $(cat diff.log)"
+done
+echo "two launchers train together, no rank trains alone"

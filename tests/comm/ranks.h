@@ -71,6 +71,7 @@ static inline comm_config ranks_config(const ranks *all, int rank)
     config.job = job_single();
     config.job.rank = config.job.local_rank = rank;
     config.job.world_size = config.job.local_world_size = all->n;
+    config.job.master_port = all->port;
     snprintf(config.job.token, sizeof config.job.token, "%s", all->token);
     config.timeout_seconds = all->timeout;
     config.progress = all->progress;

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "comm/meet/ledger.h"
+#include "comm/watch/ledger.h"
 
 static signature named(comm_kind kind, const char *unit, int64_t step, int64_t elements)
 {

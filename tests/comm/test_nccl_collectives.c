@@ -10,9 +10,9 @@
 #include <math.h>
 
 #include "base/hooks.h"
-#include "comm/meet/meeting.h"
 #include "comm/nccl/backend.h"
 #include "comm/ranks.h"
+#include "meet/meeting.h"
 
 typedef struct gpu_rank {
     device *device;
@@ -366,9 +366,12 @@ static void stopped_after_the_meeting(ranks *all, int rank, void *context)
     comm_config config = gpu_config(all, rank, &g);
     double start = clock_seconds();
     if (rank == 1) { /* comes as a rank does, and then says nothing */
-        char payload[MEET_PAYLOAD_BYTES];
+        uint64_t mine = meeting_host_id(), hosts[2];
+        ncclUniqueId id;
         meeting *m;
-        RANK_CHECK(meeting_open(&config.job, 20, payload, &m) == FSDP_OK);
+        RANK_CHECK(meeting_open(&config.job, 20, &m) == FSDP_OK);
+        RANK_CHECK(meeting_gather_equal(m, "hosts", &mine, sizeof mine, hosts) == FSDP_OK);
+        RANK_CHECK(meeting_share(m, "NCCL's id", &id, sizeof id) == FSDP_OK);
         for (int i = 0; i < 1500 && !all->shared->flags[0]; i++)
             sleep_seconds(0.01);
         _exit(0);

@@ -8,12 +8,13 @@
 
 #include "base/error.h"
 #include "comm/engine.h"
-#include "comm/meet/meeting.h"
-#include "comm/meet/watchdog.h"
 #include "comm/ranks.h"
+#include "comm/watch/watchdog.h"
+#include "meet/meeting.h"
 
 /* What a rank knows of the job. */
 typedef struct member {
+    meeting *meeting;
     watchdog *watchdog;
     int n;
     uint32_t sequence;
@@ -41,15 +42,28 @@ static job job_of(const ranks *all, int rank)
 static void member_open(const ranks *all, int rank, member *m)
 {
     int members[RANKS_MOST];
-    char payload[MEET_PAYLOAD_BYTES] = "";
+    job own = job_of(all, rank);
     *m = (member){.n = all->n};
-    watchdog_config config = {.job = job_of(all, rank), .timeout_seconds = all->timeout, .fail = heard, .context = m};
     error_set_rank(rank, all->n);
-    RANK_CHECK(watchdog_open(&config, payload, &m->watchdog) == FSDP_OK);
+    RANK_CHECK(meeting_open(&own, all->timeout, &m->meeting) == FSDP_OK);
+    RANK_CHECK(meeting_barrier(m->meeting, "all are here") == FSDP_OK);
+    watchdog_config config = {.meeting = m->meeting,
+                              .rank = rank,
+                              .world_size = all->n,
+                              .timeout_seconds = all->timeout,
+                              .fail = heard,
+                              .context = m};
+    RANK_CHECK(watchdog_open(&config, &m->watchdog) == FSDP_OK);
     RANK_CHECK(watchdog_begin(m->watchdog) == FSDP_OK);
     for (int i = 0; i < all->n; i++)
         members[i] = i;
     RANK_CHECK(watchdog_group(m->watchdog, 0, members, all->n) == FSDP_OK);
+}
+
+static void member_close(member *m)
+{
+    watchdog_close(m->watchdog);
+    meeting_close(m->meeting);
 }
 
 static void call(member *m, comm_kind kind, const char *unit, int64_t step, int64_t elements)
@@ -72,7 +86,7 @@ static void expect_failure(ranks *all, int rank, member *m, fsdp_status wanted, 
     ranks_say(all, rank, m->text);
     RANK_CHECK(atomic_load(&m->status) == (int)wanted);
     double closing = clock_seconds();
-    watchdog_close(m->watchdog);
+    member_close(m);
     RANK_CHECK(clock_seconds() - closing < 3);
 }
 
@@ -106,7 +120,7 @@ static void agreeing(ranks *all, int rank, void *context)
     all->shared->seconds[rank] = (clock_seconds() - start) / 20000;
     sleep_seconds(0.05 * rank); /* ranks end at different times, the first of them first */
     RANK_CHECK(atomic_load(&m.status) == FSDP_OK);
-    watchdog_close(m.watchdog);
+    member_close(&m);
     RANK_CHECK(atomic_load(&m.status) == FSDP_OK);
 }
 
@@ -243,7 +257,7 @@ static void failing_rank(ranks *all, int rank, void *context)
     if (rank == *failing) {
         watchdog_fail(m.watchdog, FSDP_ERR_PEER, "the loss is not a number at step 12");
         sleep_seconds(0.1);
-        watchdog_close(m.watchdog);
+        member_close(&m);
         return;
     }
     expect_failure(all, rank, &m, FSDP_ERR_PEER, start);
@@ -270,7 +284,7 @@ static void leaving_rank(ranks *all, int rank, void *context)
     call(&m, COMM_ALL_GATHER, "layers.1", 3, 5);
     double start = clock_seconds();
     if (rank == 1) {
-        watchdog_close(m.watchdog);
+        member_close(&m);
         return;
     }
     call(&m, COMM_ALL_GATHER, "layers.2", 3, 5);
@@ -296,7 +310,7 @@ static void with_deaf_rank_0(ranks *all, int rank, void *context)
     if (rank == 0) {
         all->shared->flags[0] = 1;
         kill(getpid(), SIGSTOP);
-        watchdog_close(m.watchdog);
+        member_close(&m);
         return;
     }
     while (!all->shared->flags[0])
@@ -307,7 +321,7 @@ static void with_deaf_rank_0(ranks *all, int rank, void *context)
         call(&m, COMM_ALL_GATHER, "layers.1", i, 5);
     RANK_CHECK(clock_seconds() - start < 5);
     kill(all->shared->pids[0], SIGCONT);
-    watchdog_close(m.watchdog);
+    member_close(&m);
 }
 
 static void a_stopped_rank_0_does_not_hold_up_those_who_call(void **state)

@@ -13,7 +13,7 @@
 #include <nccl.h>
 
 #include "comm/engine.h"
-#include "comm/meet/watchdog.h"
+#include "comm/watch/watchdog.h"
 #include "comm/signature.h"
 
 #define NCCL_FUNCTIONS(X)                                                                                              \

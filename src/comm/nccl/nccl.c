@@ -11,6 +11,7 @@
 #include "comm/nccl/backend.h"
 #include "device/cuda/cuda.h"
 #include "device/cuda/cuda_device.h"
+#include "meet/meeting.h"
 
 enum { OLDEST_VERSION = 21800 };
 
@@ -90,12 +91,15 @@ static fsdp_status nccl_open(comm *c)
     FSDP_TRY(open_library(w));
     if (c->rank == 0)
         FSDP_TRY(nccl_check(w, w->api.ncclGetUniqueId(&w->id), "making an id"));
-    watchdog_config config = {.job = c->config.job,
+    FSDP_TRY(meeting_share(c->meeting, "NCCL's id", &w->id, sizeof w->id));
+    watchdog_config config = {.meeting = c->meeting,
+                              .rank = c->rank,
+                              .world_size = c->world_size,
                               .timeout_seconds = c->config.timeout_seconds,
                               .fail = heard_failure,
                               .tick = watch,
                               .context = c};
-    return watchdog_open(&config, &w->id, &w->watchdog);
+    return watchdog_open(&config, &w->watchdog);
 }
 
 /* ---- waiting ---- */
@@ -173,6 +177,8 @@ const comm_backend comm_nccl_backend = {
     .name = "nccl",
     .enqueues = true,
     .registers = true,
+    .meets = true,
+    .keeps_meeting = true,
     .open = nccl_open,
     .close = nccl_close,
     .group_open = nccl_group_open,

@@ -85,8 +85,8 @@ typedef struct shm_world {
     shm_share **shares;             /* (world_size), NULL before they are mapped */
     size_t share_bytes, slot_bytes; /* of a share with its staging area, of a slot of that */
     shm_slot slots[SHM_SLOTS];
-    int *sockets; /* rank 0: (world_size), to each peer; others: [0] to rank 0; -1 where there is none */
-    int *pidfds;  /* (world_size), -1 where unknown */
+    int *pids;   /* (world_size) */
+    int *pidfds; /* (world_size), -1 where unknown */
     shm_region *regions;
     int64_t n_regions;
     bool spin; /* cores enough that a peer runs while we look */
@@ -131,18 +131,6 @@ static inline bool reached(uint32_t counter, uint32_t target)
     return (int32_t)(counter - target) >= 0;
 }
 
-/* meet.c: rendezvous, and passing descriptors around. */
-fsdp_status shm_meet(comm *c);
-/* Its parts, for tests that bring sockets of their own: the name that the job's ranks meet at; rank 0 at an open
- * listener (borrowed); another rank that is connected already (sockets[0]). */
-struct sockaddr_un;
-void shm_socket_name(const comm *c, struct sockaddr_un *address, unsigned *length);
-fsdp_status shm_collect(comm *c, int listener, double deadline);
-fsdp_status shm_introduce(comm *c);
-/* Gives `fd` (or -1) to all peers and gets theirs: fds[rank], ours among them; the caller closes all but its own.
- * All ranks must be inside this call already, or come soon. */
-fsdp_status shm_pass_descriptors(comm *c, int fd, int *fds);
-
 /* wait.c */
 void shm_publish(shm_channel *mine, shm_word *word, uint32_t value);
 /* Until word of `rank` (of g) has come to `target`. r: the collective, for messages. */
@@ -155,8 +143,9 @@ void shm_set_place(comm *c, const signature *s);
 fsdp_status shm_allocate(comm *c, size_t bytes, void **out);
 void shm_release(comm *c, void *memory);
 void shm_release_all(comm *c);
-/* A rank's file has the size that it announced: reading past its end would be a fatal signal. */
-fsdp_status shm_check_size(int fd, size_t bytes, int world_rank);
+/* Opens the file that a rank, which must keep it open meanwhile, knows as descriptor `theirs`: it must be our own
+ * user's and have the size that was announced, since reading past its end would be a fatal signal. */
+fsdp_status shm_open_file(const comm *c, int world_rank, int theirs, size_t bytes, int *out);
 shm_location shm_locate(const comm *c, const void *data, size_t bytes);
 const char *shm_address(const comm *c, int world_rank, shm_location where);
 

@@ -35,16 +35,24 @@ static fsdp_status create_file(size_t bytes, int *out)
     return FSDP_OK;
 }
 
-fsdp_status shm_check_size(int fd, size_t bytes, int world_rank)
+fsdp_status shm_open_file(const comm *c, int world_rank, int theirs, size_t bytes, int *out)
 {
+    char path[64];
     struct stat found;
-    if (fstat(fd, &found) < 0)
-        return error_set_errno(FSDP_ERR_IO, "cannot examine the shared memory of rank %d", world_rank);
-    if (!S_ISREG(found.st_mode) || (uint64_t)found.st_size < bytes)
-        return error_set(FSDP_ERR_PEER,
-                         "rank %d shared %lld bytes of memory instead of %zu; all ranks must run the same build",
-                         world_rank, (long long)found.st_size, bytes);
-    return FSDP_OK;
+    fsdp_status status = FSDP_OK;
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", world_of(c)->pids[world_rank], theirs);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &found) < 0)
+        status = error_set_errno(FSDP_ERR_PEER, "cannot open the shared memory of rank %d (%s); has it ended?",
+                                 world_rank, path);
+    else if (!S_ISREG(found.st_mode) || found.st_uid != geteuid() || (uint64_t)found.st_size < bytes)
+        status = error_set(FSDP_ERR_PEER,
+                           "rank %d shared %lld bytes of memory instead of %zu; all ranks must run the same build",
+                           world_rank, (long long)found.st_size, bytes);
+    if (status != FSDP_OK && fd >= 0)
+        close(fd);
+    *out = status == FSDP_OK ? fd : -1;
+    return status;
 }
 
 static fsdp_status map_file(int fd, size_t bytes, bool mine, char **out)
@@ -92,7 +100,7 @@ static shm_region *region_create(const comm *c)
 typedef struct offer {
     uint64_t bytes;
     int32_t failed;
-    int32_t padding;
+    int32_t fd;
 } offer;
 
 static fsdp_status agree(comm *c, const offer *mine, offer *all, size_t *sizes, fsdp_status own)
@@ -110,30 +118,31 @@ static fsdp_status agree(comm *c, const offer *mine, offer *all, size_t *sizes, 
     return FSDP_OK;
 }
 
-static fsdp_status map_everybody(comm *c, shm_region *region, const offer *all, const int *fds)
+static fsdp_status map_everybody(comm *c, shm_region *region, const offer *all)
 {
     for (int rank = 0; rank < c->world_size; rank++) {
-        if (fds[rank] < 0)
+        int fd;
+        size_t bytes = (size_t)all[rank].bytes;
+        if (bytes == 0)
             continue;
-        FSDP_TRY(shm_check_size(fds[rank], (size_t)all[rank].bytes, rank));
-        region->bytes[rank] = (size_t)all[rank].bytes;
-        FSDP_TRY(map_file(fds[rank], region->bytes[rank], rank == c->rank, &region->start[rank]));
+        FSDP_TRY(shm_open_file(c, rank, all[rank].fd, bytes, &fd));
+        fsdp_status status = map_file(fd, bytes, rank == c->rank, &region->start[rank]);
+        close(fd);
+        FSDP_TRY(status);
+        region->bytes[rank] = bytes;
     }
     return FSDP_OK;
 }
 
-/* fd, fds and all are the caller's to clean up. */
-static fsdp_status share(comm *c, size_t bytes, shm_region *region, int *fd, int *fds, offer *all, size_t *sizes)
+/* fd and all are the caller's to clean up: fd once all ranks have mapped it. */
+static fsdp_status share(comm *c, size_t bytes, shm_region *region, int *fd, offer *all, size_t *sizes)
 {
     fsdp_status own = bytes ? create_file(bytes, fd) : FSDP_OK;
-    offer mine = {.bytes = bytes, .failed = own != FSDP_OK};
+    offer mine = {.bytes = bytes, .failed = own != FSDP_OK, .fd = *fd};
     FSDP_TRY(agree(c, &mine, all, sizes, own));
-    FSDP_TRY(shm_pass_descriptors(c, *fd, fds));
-    fsdp_status status = map_everybody(c, region, all, fds);
-    for (int rank = 0; rank < c->world_size; rank++)
-        if (rank != c->rank && fds[rank] >= 0)
-            close(fds[rank]);
-    return status;
+    own = map_everybody(c, region, all);
+    mine.failed = own != FSDP_OK;
+    return agree(c, &mine, all, sizes, own);
 }
 
 fsdp_status shm_allocate(comm *c, size_t bytes, void **out)
@@ -144,21 +153,20 @@ fsdp_status shm_allocate(comm *c, size_t bytes, void **out)
         return error_set(FSDP_ERR_INPUT, "cannot allocate %zu bytes", bytes);
     whole = round_up(bytes, PAGE);
     shm_region *region = region_create(c);
-    int *fds = calloc(n, sizeof *fds), fd = -1;
+    int fd = -1;
     offer *all = calloc(n, sizeof *all);
     size_t *sizes = calloc(n, sizeof *sizes);
     fsdp_status status = FSDP_ERR_MEMORY;
-    if (!region || !fds || !all || !sizes) {
+    if (!region || !all || !sizes) {
         error_set(status, "no memory to share %zu bytes", bytes);
         engine_fail(c, status, engine_error_text(c));
     } else {
-        status = share(c, whole, region, &fd, fds, all, sizes);
+        status = share(c, whole, region, &fd, all, sizes);
     }
     if (fd >= 0)
         close(fd);
     free(sizes);
     free(all);
-    free(fds);
     if (status != FSDP_OK) {
         region_free(c, region);
         return status;

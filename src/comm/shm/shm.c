@@ -1,5 +1,5 @@
-/* The shared memory backend's coming and going: meets the other ranks, maps every rank's control pages and staging
- * areas, exchanges process handles, and leaves. The protocol is described in control.h. */
+/* The shared memory backend's coming and going: tells the other ranks where its memory is, maps every rank's control
+ * pages and staging areas, opens handles of their processes, and leaves. The protocol is described in control.h. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -10,16 +10,18 @@
 #include "base/error.h"
 #include "base/hooks.h"
 #include "comm/shm/control.h"
+#include "meet/meeting.h"
 
 /* Larger slots than 512 KiB would not stay in the second-level cache between filling and reading. */
 enum { LEAST_STAGING = 64 << 10, DEFAULT_STAGING = 1 << 20 };
 
-/* Handle of this process, readable by poll once it has ended. -1 on kernels without: then only timeouts find it out. */
-static int own_pidfd(void)
+/* Handle of a process, readable by poll once it has ended. -1 on kernels without: then only timeouts find it out. */
+static int open_pidfd(int pid)
 {
 #ifdef SYS_pidfd_open
-    return (int)syscall(SYS_pidfd_open, getpid(), 0);
+    return (int)syscall(SYS_pidfd_open, pid, 0);
 #else
+    (void)pid;
     return -1;
 #endif
 }
@@ -35,8 +37,28 @@ static size_t shm_overhead(const comm_config *config)
     return SHM_SHARE_BYTES + staging_bytes(config);
 }
 
-/* fds[rank] of every rank's file. On failure the shares that were mapped are left to unmap_shares. */
-static fsdp_status map_shares(comm *c, const int *fds)
+/* What a rank tells the others: the process whose memory they may map, and its descriptor of it; -1: it has none. */
+typedef struct introduction {
+    int32_t pid, fd;
+} introduction;
+
+static fsdp_status map_share(comm *c, int rank, const introduction *peer, shm_share **out)
+{
+    shm_world *w = world_of(c);
+    int fd;
+    if (peer->fd < 0)
+        return error_set(FSDP_ERR_PEER, "rank %d could not create shared memory", rank);
+    FSDP_TRY(shm_open_file(c, rank, peer->fd, w->share_bytes, &fd));
+    void *start = mmap(NULL, w->share_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    if (start == MAP_FAILED)
+        return error_set_errno(FSDP_ERR_MEMORY, "cannot map %zu bytes of shared memory", w->share_bytes);
+    *out = start;
+    return FSDP_OK;
+}
+
+/* On failure nothing stays mapped. */
+static fsdp_status map_shares(comm *c, const introduction *all)
 {
     shm_world *w = world_of(c);
     shm_share **shares = calloc((size_t)c->world_size, sizeof *shares);
@@ -44,18 +66,9 @@ static fsdp_status map_shares(comm *c, const int *fds)
         return error_set(FSDP_ERR_MEMORY, "no memory to meet %d ranks", c->world_size);
     fsdp_status status = FSDP_OK;
     for (int rank = 0; status == FSDP_OK && rank < c->world_size; rank++) {
-        if (fds[rank] < 0) {
-            status = error_set(FSDP_ERR_PEER, "rank %d could not create shared memory", rank);
-            break;
-        }
-        status = shm_check_size(fds[rank], w->share_bytes, rank);
-        if (status != FSDP_OK)
-            break;
-        void *start = mmap(NULL, w->share_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fds[rank], 0);
-        if (start == MAP_FAILED)
-            status = error_set_errno(FSDP_ERR_MEMORY, "cannot map %zu bytes of shared memory", w->share_bytes);
-        else
-            shares[rank] = start;
+        status = map_share(c, rank, &all[rank], &shares[rank]);
+        w->pidfds[rank] =
+            status == FSDP_OK && rank != c->rank ? open_pidfd(all[rank].pid) : -1; /* we know when we end */
     }
     if (status == FSDP_OK) {
         w->shares = shares;
@@ -79,47 +92,35 @@ static void unmap_shares(comm *c)
     w->shares = NULL;
 }
 
-/* Every rank makes a file and gives it to all others. A rank that cannot gives -1: all of them learn it. */
+/* Every rank makes a file, says where it is, and maps everybody's. A rank that cannot says -1: all of them learn it.
+ * Who has come to the end of this has its peers alive and mapped. */
 static fsdp_status share_control(comm *c)
 {
     shm_world *w = world_of(c);
     w->share_bytes = shm_overhead(&c->config);
     w->slot_bytes = (w->share_bytes - SHM_SHARE_BYTES) / SHM_SLOTS / 64 * 64;
-    int *fds = calloc((size_t)c->world_size, sizeof *fds);
-    if (!fds)
+    introduction *all = calloc((size_t)c->world_size, sizeof *all);
+    if (!all)
         return error_set(FSDP_ERR_MEMORY, "no memory to meet %d ranks", c->world_size);
-    int fd = memfd_create("fsdp-control", MFD_CLOEXEC);
+    introduction mine = {.pid = getpid(), .fd = memfd_create("fsdp-control", MFD_CLOEXEC)};
     fsdp_status own = FSDP_OK;
+    int fd = mine.fd;
     if (fd < 0 || ftruncate(fd, (off_t)w->share_bytes) < 0) {
         own = error_set_errno(FSDP_ERR_MEMORY, "cannot create %zu bytes of shared memory", w->share_bytes);
-        if (fd >= 0)
-            close(fd);
-        fd = -1;
+        mine.fd = -1;
     }
-    fsdp_status status = shm_pass_descriptors(c, fd, fds);
-    if (status == FSDP_OK) {
-        status = own == FSDP_OK ? map_shares(c, fds) : own;
-        for (int rank = 0; rank < c->world_size; rank++)
-            if (rank != c->rank && fds[rank] >= 0)
-                close(fds[rank]);
-    }
+    all[0] = mine;
+    fsdp_status status =
+        c->meeting ? meeting_gather_equal(c->meeting, "shared memory", &mine, sizeof mine, all) : FSDP_OK;
+    for (int rank = 0; status == FSDP_OK && rank < c->world_size; rank++)
+        w->pids[rank] = all[rank].pid;
+    if (status == FSDP_OK)
+        status = own == FSDP_OK ? map_shares(c, all) : own;
+    if (status == FSDP_OK && c->meeting)
+        status = meeting_barrier(c->meeting, "shared memory is mapped");
     if (fd >= 0)
         close(fd);
-    free(fds);
-    return status;
-}
-
-static fsdp_status share_pidfds(comm *c)
-{
-    shm_world *w = world_of(c);
-    int mine = own_pidfd();
-    fsdp_status status = shm_pass_descriptors(c, mine, w->pidfds);
-    if (status != FSDP_OK)
-        for (int i = 0; i < c->world_size; i++)
-            w->pidfds[i] = -1;
-    if (mine >= 0)
-        close(mine);
-    w->pidfds[c->rank] = -1; /* we know when we end */
+    free(all);
     return status;
 }
 
@@ -136,16 +137,14 @@ static fsdp_status shm_open_backend(comm *c)
     if (!w)
         return error_set(FSDP_ERR_MEMORY, "no memory to meet %d ranks", c->world_size);
     c->state = w;
-    w->sockets = malloc((size_t)c->world_size * sizeof *w->sockets);
+    w->pids = calloc((size_t)c->world_size, sizeof *w->pids);
     w->pidfds = malloc((size_t)c->world_size * sizeof *w->pidfds);
-    if (!w->sockets || !w->pidfds)
+    if (!w->pids || !w->pidfds)
         return error_set(FSDP_ERR_MEMORY, "no memory to meet %d ranks", c->world_size);
     for (int i = 0; i < c->world_size; i++)
-        w->sockets[i] = w->pidfds[i] = -1;
+        w->pidfds[i] = -1;
     w->spin = sysconf(_SC_NPROCESSORS_ONLN) >= c->world_size;
-    FSDP_TRY(shm_meet(c));
     FSDP_TRY(share_control(c));
-    FSDP_TRY(share_pidfds(c));
     atomic_store(&shm_rank_of(w, c->rank)->state, SHM_RANK_HERE);
     return FSDP_OK;
 }
@@ -169,7 +168,7 @@ static void shm_close_backend(comm *c)
         unmap_shares(c);
     }
     close_all(w->pidfds, c->world_size);
-    close_all(w->sockets, c->world_size);
+    free(w->pids);
     free(w);
     c->state = NULL;
 }
@@ -200,6 +199,7 @@ static void shm_group_close(comm_group *g)
 const comm_backend comm_shm_backend = {
     .name = "shm",
     .works = true,
+    .meets = true,
     .page = SHM_PAGE,
     .overhead = shm_overhead,
     .open = shm_open_backend,
