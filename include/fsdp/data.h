@@ -4,7 +4,35 @@
  * Position p is place p % n of epoch p / n, every epoch another permutation of the n samples. So the same seed gives
  * the same samples in the same order on any number of ranks, and a run that goes on at a position, on as many ranks as
  * it likes, repeats and misses nothing. A stream (fsdp_dataset_config.stream_from_bytes) learns its n at its end, and
- * permutes windows of samples instead of all of them; the rest holds for it too. */
+ * permutes windows of samples instead of all of them; the rest holds for it too.
+ *
+ *     static fsdp_status read_row(void *table, int64_t index, void *const *fields)
+ *     {
+ *         memcpy(fields[0], (const float *)table + index * 20, 20 * sizeof(float));
+ *         return FSDP_OK;
+ *     }
+ *
+ *     const fsdp_field row = {.name = "x", .dtype = FSDP_F32, .n_dims = 1, .shape = {20}};
+ *     fsdp_dataset_source source = FSDP_DATASET_SOURCE_INIT;
+ *     fsdp_loader_config batches = FSDP_LOADER_CONFIG_INIT;
+ *     fsdp_dataset *rows;
+ *     fsdp_loader *loader;
+ *     fsdp_batch *b;
+ *     source.read = read_row, source.context = values, source.count = n;
+ *     source.fields = &row, source.n_fields = 1;
+ *     FSDP_TRY(fsdp_dataset_from(&source, &rows));
+ *     batches.batch = 64;                              // of all ranks together
+ *     FSDP_TRY(fsdp_loader_new(world, rows, &batches, &loader));
+ *     fsdp_loader_attach(loader, model);
+ *     FSDP_TRY(fsdp_loader_next(loader, &b));
+ *     while (b) {                                      // NULL ends an epoch
+ *         fsdp_tape *t = fsdp_begin(model);
+ *         fsdp_tensor *x = fsdp_batch_input(t, b, "x"); // (rows, 20)
+ *         ...
+ *         FSDP_TRY(fsdp_loader_next(loader, &b));
+ *     }
+ *     fsdp_loader_free(loader);
+ *     fsdp_dataset_free(rows); */
 #ifndef FSDP_DATA_H
 #define FSDP_DATA_H
 

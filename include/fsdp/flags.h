@@ -3,8 +3,8 @@
  *
  *     typedef struct { fsdp_flag_state state; int64_t layers; bool verbose; } options;
  *     static const fsdp_flag table[] = {
- *         {.name = "layers", .type = FSDP_FLAG_INT, .offset = offsetof(options, layers), .default_value = "2", .min =
- * 1, .max = 1e9, .unit = "N", .help = "layers of the model"},
+ *         {.name = "layers", .type = FSDP_FLAG_INT, .offset = offsetof(options, layers),
+ *          .default_value = "2", .min = 1, .max = 1e9, .unit = "N", .help = "layers of the model"},
  *         {.name = "verbose", .type = FSDP_FLAG_SWITCH, .offset = offsetof(options, verbose), .help = "say more"},
  *         {.name = NULL},
  *     };
