@@ -8,18 +8,7 @@
 
 #include <fsdp/fsdp.h>
 
-enum {
-    VOCABULARY = 256,
-    CONTEXT = 64,
-    WIDTH = 64,
-    HEADS = 4,
-    LAYERS = 3,
-    BATCH = 32,
-    SAMPLE = 300,
-    MAX_TEXT = 1 << 26
-};
-
-/* ---- The model ---- */
+enum { VOCABULARY = 256, CONTEXT = 64, WIDTH = 64, HEADS = 4, LAYERS = 3, BATCH = 32, SAMPLE = 300 };
 
 typedef struct block {
     fsdp_module base;
@@ -43,10 +32,9 @@ static fsdp_tensor *block_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *
     return fsdp_add(t, x, fsdp_call(b->down, t, hidden));
 }
 
-static const fsdp_module_class block_class = {.type = "block", .forward = block_forward};
-
 static fsdp_module *block_new(void)
 {
+    static const fsdp_module_class block_class = {.type = "block", .forward = block_forward};
     block *b = fsdp_module_new(&block_class, sizeof *b);
     if (!b)
         return NULL;
@@ -61,7 +49,7 @@ static fsdp_module *block_new(void)
 
 typedef struct gpt {
     fsdp_module base;
-    fsdp_module *tokens, *blocks, *norm, *head;
+    fsdp_module *tokens, *layers; /* layers: the blocks, a norm and the head, one after another */
     fsdp_parameter *positions;
 } gpt;
 
@@ -69,115 +57,102 @@ static fsdp_tensor *gpt_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *id
 {
     gpt *g = (gpt *)self;
     fsdp_tensor *x = fsdp_add(t, fsdp_call(g->tokens, t, ids), fsdp_use(t, g->positions));
-    return fsdp_call(g->head, t, fsdp_call(g->norm, t, fsdp_call(g->blocks, t, x))); /* (B, CONTEXT, VOCABULARY) */
+    return fsdp_call(g->layers, t, x); /* (B, CONTEXT, VOCABULARY) */
 }
-
-static const fsdp_module_class gpt_class = {.type = "gpt", .forward = gpt_forward};
 
 static fsdp_module *gpt_new(void)
 {
+    static const fsdp_module_class gpt_class = {.type = "gpt", .forward = gpt_forward};
     gpt *g = fsdp_module_new(&gpt_class, sizeof *g);
     if (!g)
         return NULL;
     g->tokens = fsdp_module_add(g, "tokens", fsdp_embedding_new(VOCABULARY, WIDTH));
     fsdp_parameter_set_init(fsdp_module_weight(g->tokens), FSDP_INIT_NORMAL, 0.02f);
     g->positions = fsdp_module_parameter(g, "positions", 2, (int64_t[]){CONTEXT, WIDTH}, FSDP_INIT_NORMAL, 0.02f);
-    g->blocks = fsdp_module_add(g, "blocks", fsdp_sequential_new());
-    for (int i = 0; i < LAYERS; i++) {
-        char name[16];
-        snprintf(name, sizeof name, "%d", i);
-        fsdp_module_add(g->blocks, name, block_new());
-    }
-    g->norm = fsdp_module_add(g, "norm", fsdp_layernorm_new(WIDTH, 1e-5f));
-    g->head = fsdp_module_add(g, "head", fsdp_linear_new(WIDTH, VOCABULARY, false));
+    g->layers = fsdp_module_add(g, "layers", fsdp_sequential_new());
+    for (int i = 0; i < LAYERS; i++)
+        fsdp_module_add(g->layers, (char[]){(char)('0' + i), 0}, block_new());
+    fsdp_module_add(g->layers, "norm", fsdp_layernorm_new(WIDTH, 1e-5f));
+    fsdp_module_add(g->layers, "head", fsdp_linear_new(WIDTH, VOCABULARY, false));
     return &g->base;
 }
 
-/* ---- Learning ---- */
-
-typedef struct job {
-    fsdp_world *world;
-    fsdp_model *model;
-    fsdp_optimizer *optimizer;
-    const unsigned char *text;
-    size_t length;
-} job;
-
-static uint32_t random_at(uint32_t i) /* number i of a sequence that looks random */
+/* Every window of the text is a sample: its characters, and for each the one that follows. */
+static fsdp_status read_window(void *text, int64_t index, void *const *fields)
 {
-    i = (i ^ i >> 16) * 0x7feb352du;
-    i = (i ^ i >> 15) * 0x846ca68bu;
-    return i ^ i >> 16;
-}
-
-/* Gradients of BATCH windows of the text, shared among the ranks. Which windows follows from the step alone: a run that
- * is resumed, on any number of ranks, goes on with the same ones. */
-static fsdp_status learn(const job *j, int64_t step)
-{
-    int rank = fsdp_world_rank(j->world), size = fsdp_world_size(j->world);
-    int first = BATCH * rank / size, rows = BATCH * (rank + 1) / size - first;
-    int32_t ids[BATCH * CONTEXT], labels[BATCH * CONTEXT]; /* labels: the character that follows */
-    for (int64_t i = 0; i < rows * CONTEXT; i++) {
-        uint32_t window = random_at((uint32_t)(step * BATCH + first + i / CONTEXT)) % (j->length - CONTEXT);
-        ids[i] = j->text[window + i % CONTEXT];
-        labels[i] = j->text[window + i % CONTEXT + 1];
-    }
-    if (rows == 0)
-        return fsdp_backward_nothing(j->model, true); /* more ranks than windows */
-    fsdp_tape *t = fsdp_begin(j->model);
-    fsdp_tensor *in = fsdp_input(t, FSDP_I32, 2, (int64_t[]){rows, CONTEXT}, ids);
-    fsdp_tensor *next = fsdp_input(t, FSDP_I32, 2, (int64_t[]){rows, CONTEXT}, labels);
-    fsdp_tensor *logits = fsdp_call(fsdp_model_module(j->model), t, in);
-    return fsdp_backward(t, fsdp_cross_entropy(t, logits, next, FSDP_IGNORE), true);
-}
-
-static fsdp_status train(const job *j, int64_t steps)
-{
-    fsdp_lr_config schedule = FSDP_LR_CONFIG_INIT;
-    schedule.decay = FSDP_DECAY_COSINE;
-    schedule.lr = 3e-3;
-    schedule.warmup = 10;
-    schedule.total = steps;
-    for (int64_t step = 0; step < steps; step++) {
-        fsdp_step_report report;
-        FSDP_TRY(learn(j, step));
-        fsdp_optimizer_set_lr(j->optimizer, (float)fsdp_lr_at(&schedule, step));
-        FSDP_TRY(fsdp_step(j->optimizer, &report));
-        if (fsdp_world_rank(j->world) == 0 && (step % 50 == 0 || step + 1 == steps))
-            printf("step %4lld  loss %.4f\n", (long long)step, report.loss);
-    }
+    const unsigned char *at = (const unsigned char *)text + index;
+    int32_t *ids = fields[0], *labels = fields[1];
+    for (int i = 0; i < CONTEXT; i++)
+        ids[i] = at[i], labels[i] = at[i + 1];
     return FSDP_OK;
 }
 
-/* ---- Writing ---- */
+static fsdp_status open_loader(fsdp_world *w, unsigned char *text, int64_t length, fsdp_loader **out)
+{
+    const fsdp_field fields[] = {{.name = "ids", .dtype = FSDP_I32, .n_dims = 1, .shape = {CONTEXT}},
+                                 {.name = "labels", .dtype = FSDP_I32, .n_dims = 1, .shape = {CONTEXT}}};
+    fsdp_dataset_source source = FSDP_DATASET_SOURCE_INIT;
+    fsdp_loader_config batches = FSDP_LOADER_CONFIG_INIT;
+    fsdp_dataset *windows;
+    source.read = read_window, source.context = text, source.count = length - CONTEXT;
+    source.fields = fields, source.n_fields = 2;
+    FSDP_TRY(fsdp_dataset_from(&source, &windows));
+    batches.batch = BATCH; /* of all ranks together: the loader gives each its share */
+    batches.stop_at_epoch = false;
+    return fsdp_loader_new(w, windows, &batches, out);
+}
 
-/* Draws from the model's distribution, a little sharpened. */
-static unsigned char pick(const float *logits, uint32_t random)
+static fsdp_status train(fsdp_world *w, fsdp_model *m, fsdp_loader *loader, int64_t steps)
+{
+    fsdp_optimizer_config adam = FSDP_OPTIMIZER_CONFIG_INIT;
+    fsdp_lr_config schedule = FSDP_LR_CONFIG_INIT;
+    fsdp_optimizer *optimizer;
+    adam.weight_decay = 0.01f, adam.clip = 1;
+    schedule.decay = FSDP_DECAY_COSINE, schedule.lr = 3e-3, schedule.warmup = 10, schedule.total = steps;
+    FSDP_TRY(fsdp_optimizer_new(m, &adam, &optimizer));
+    for (int64_t step = 0; step < steps; step++) {
+        fsdp_batch *b;
+        fsdp_step_report report;
+        FSDP_TRY(fsdp_loader_next(loader, &b));
+        fsdp_tape *t = fsdp_begin(m);
+        fsdp_tensor *logits = fsdp_call(fsdp_model_module(m), t, fsdp_batch_input(t, b, "ids"));
+        fsdp_loss loss = fsdp_cross_entropy(t, logits, fsdp_batch_input(t, b, "labels"), FSDP_IGNORE);
+        FSDP_TRY(fsdp_backward(t, loss, true));
+        fsdp_optimizer_set_lr(optimizer, (float)fsdp_lr_at(&schedule, step));
+        FSDP_TRY(fsdp_step(optimizer, &report));
+        if (fsdp_world_rank(w) == 0 && (step % 50 == 0 || step + 1 == steps))
+            printf("step %4lld  loss %.4f\n", (long long)step, report.loss);
+    }
+    fsdp_optimizer_free(optimizer);
+    return FSDP_OK;
+}
+
+/* Draws from the model's distribution, a little sharpened; `random` lies in [0, 1). */
+static int pick(const float *logits, double random)
 {
     double p[VOCABULARY], sum = 0;
     for (int i = 0; i < VOCABULARY; i++)
         sum += p[i] = exp(logits[i] / 0.7);
-    double left = sum * random / 4294967296.0;
-    int i = 0;
-    while (i < VOCABULARY - 1 && (left -= p[i]) >= 0)
-        i++;
-    return (unsigned char)i;
+    int next = 0;
+    for (double left = sum * random; next < VOCABULARY - 1 && (left -= p[next]) >= 0;)
+        next++;
+    return next;
 }
 
 /* Every rank computes, since every rank holds a part of the parameters; rank 0 picks each character and tells it. */
-static fsdp_status write_sample(const job *j)
+static fsdp_status write_sample(fsdp_world *w, fsdp_model *m)
 {
     static float logits[CONTEXT * VOCABULARY];
     int32_t window[CONTEXT] = {'\n'}; /* attention is causal: what comes after the last character has no effect */
     for (int i = 0, last = 0; i < SAMPLE; i++) {
-        fsdp_tape *t = fsdp_begin_evaluation(j->model);
+        fsdp_tape *t = fsdp_begin_evaluation(m);
         fsdp_tensor *in = fsdp_input(t, FSDP_I32, 2, (int64_t[]){1, CONTEXT}, window);
-        fsdp_tensor *out = fsdp_output(t, fsdp_call(fsdp_model_module(j->model), t, in));
+        fsdp_tensor *out = fsdp_output(t, fsdp_call(fsdp_model_module(m), t, in));
         FSDP_TRY(fsdp_evaluate(t));
         FSDP_TRY(fsdp_read(out, logits, CONTEXT * VOCABULARY));
-        unsigned char next = pick(logits + last * VOCABULARY, random_at((uint32_t)i));
-        FSDP_TRY(fsdp_world_broadcast(j->world, NULL, 0, &next, 1));
-        if (fsdp_world_rank(j->world) == 0)
+        int next = pick(logits + last * VOCABULARY, rand() / (RAND_MAX + 1.0));
+        FSDP_TRY(fsdp_world_broadcast(w, NULL, 0, &next, sizeof next));
+        if (fsdp_world_rank(w) == 0)
             putchar(i + 1 < SAMPLE ? next : '\n');
         if (++last == CONTEXT)
             memmove(window, window + 1, --last * sizeof *window);
@@ -186,48 +161,42 @@ static fsdp_status write_sample(const job *j)
     return FSDP_OK;
 }
 
-/* ---- The program ---- */
-
-static fsdp_status run(job *j, int64_t steps)
+static fsdp_status run(fsdp_world *w, unsigned char *text, int64_t length, int64_t steps)
 {
-    fsdp_config config = FSDP_CONFIG_INIT;
-    fsdp_optimizer_config adam = FSDP_OPTIMIZER_CONFIG_INIT;
-    config.wrap = fsdp_wrap_by_type("block");
-    adam.weight_decay = 0.01f;
-    adam.clip = 1;
-    FSDP_TRY(fsdp_world_open(NULL, &j->world));
+    fsdp_config sharding = FSDP_CONFIG_INIT;
+    fsdp_loader *loader;
+    fsdp_model *model;
     fsdp_module *net = gpt_new();
-    fsdp_status status = fsdp_module_check(net);
-    if (status == FSDP_OK)
-        status = fsdp_shard(j->world, net, &config, &j->model);
-    if (status != FSDP_OK) {
-        fsdp_module_free(net); /* the model takes it only when it comes into being */
-        return status;
-    }
-    FSDP_TRY(fsdp_optimizer_new(j->model, &adam, &j->optimizer));
-    FSDP_TRY(train(j, steps));
-    return write_sample(j);
+    sharding.wrap = fsdp_wrap_by_type("block");
+    FSDP_TRY(fsdp_module_check(net));
+    FSDP_TRY(fsdp_shard(w, net, &sharding, &model)); /* the model has the net now */
+    FSDP_TRY(open_loader(w, text, length, &loader));
+    fsdp_loader_attach(loader, model);
+    FSDP_TRY(train(w, model, loader, steps));
+    FSDP_TRY(write_sample(w, model));
+    fsdp_loader_free(loader);
+    fsdp_model_free(model);
+    return FSDP_OK; /* after a failure the process ends: that frees the rest */
 }
 
 int main(int argc, char **argv)
 {
-    static unsigned char text[MAX_TEXT]; /* longer files are cut */
+    static unsigned char text[1 << 26]; /* longer files are cut */
     FILE *in = argc == 3 ? fopen(argv[1], "rb") : NULL;
-    job j = {.text = text, .length = in ? fread(text, 1, sizeof text, in) : 0};
-    if (in)
-        fclose(in);
-    if (j.length <= CONTEXT) {
+    size_t length = in ? fread(text, 1, sizeof text, in) : 0;
+    fsdp_world *world = NULL;
+    if (length <= CONTEXT) {
         fprintf(stderr, "usage: gpt TEXT STEPS, with a text of more than %d characters\n", CONTEXT);
         return 2;
     }
-    fsdp_status status = run(&j, atoll(argv[2]));
+    fsdp_status status = fsdp_world_open(NULL, &world);
+    if (status == FSDP_OK)
+        status = run(world, text, (int64_t)length, atoll(argv[2]));
     if (status != FSDP_OK) {
         fprintf(stderr, "gpt: %s\n", fsdp_last_error());
-        if (j.world)
-            fsdp_world_abort(j.world); /* the others need not wait */
+        fsdp_world_abort(world); /* the others need not wait */
+    } else {
+        fsdp_world_close(world);
     }
-    fsdp_optimizer_free(j.optimizer);
-    fsdp_model_free(j.model);
-    fsdp_world_close(j.world);
     return fsdp_exit_code(status);
 }
