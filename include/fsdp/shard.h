@@ -93,6 +93,10 @@ typedef struct fsdp_unit_policy {
      * gather_buffers places ahead. NULL: none. The strings must last until fsdp_shard returns. */
     const char *forward_prefetch, *backward_prefetch;
     fsdp_dtype reduce_dtype; /* of the unit's full gradients and their reduction */
+    /* Its parameters are the program's: whole on every rank, never gathered, reduced, offloaded or trained.
+     * fsdp_parameter_write sets those of the rank that calls it, fsdp_parameter_read reads them, and both are then not
+     * collective; ranks may differ. Checkpoints have rank 0's (of kind local each rank's). */
+    bool ignored;
 } fsdp_unit_policy;
 
 typedef struct fsdp_config {

@@ -133,6 +133,18 @@ static inline bool model_works_alone(const fsdp_model *m)
     return m->n_ranks == 1 && !m->offload;
 }
 
+/* Every rank holds all of the unit. */
+static inline bool model_has_whole(const fsdp_model *m, int index)
+{
+    return m->replicated || m->policies[index].ignored;
+}
+
+/* What is resident is what is used: gathers move nothing. */
+static inline bool model_has_all_at_hand(const fsdp_model *m, int index)
+{
+    return m->n_shards == 1 || m->policies[index].ignored;
+}
+
 /* Every shard is held by several groups, whose gradients are summed. */
 static inline bool model_has_replicas(const fsdp_model *m)
 {

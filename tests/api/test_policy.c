@@ -271,6 +271,98 @@ static void a_frozen_unit_stays_as_it_is(void **state)
     }
 }
 
+/* ---- Ignored ---- */
+
+static void ignore_b(const fsdp_module *m, const char *name, fsdp_unit_policy *p, void *context)
+{
+    anything(m, name, p, context);
+    p->ignored = strcmp(name, "b") == 0;
+    if (p->ignored)
+        p->reshard_group_size = 0;
+}
+
+static void freeze_b_of_anything(const fsdp_module *m, const char *name, fsdp_unit_policy *p, void *context)
+{
+    anything(m, name, p, context);
+    p->frozen = strcmp(name, "b") == 0;
+}
+
+static void ignored_units_compute_as_frozen_ones(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 3; ranks++) {
+        job frozen = run((job){.strategy = FSDP_FULL, .policy = freeze_b_of_anything}, ranks);
+        for (int strategy = 0; strategy < FSDP_HYBRID; strategy++) {
+            job j = {.strategy = (fsdp_strategy)strategy, .policy = ignore_b, .draw = (uint64_t)strategy * 31};
+            job now = run(j, ranks);
+            assert_true(now.parameters == frozen.parameters);
+            assert_memory_equal(now.losses, frozen.losses, sizeof now.losses);
+        }
+    }
+}
+
+typedef struct owned {
+    fsdp_strategy strategy;
+    const char *directory;
+    float expected; /* of b.up.bias, after resuming; 0: save instead */
+} owned;
+
+static fsdp_status own_values(fsdp_world *w, void *context)
+{
+    const owned *o = context;
+    job j = {.strategy = o->strategy, .draw = 3, .shards = fsdp_world_size(w)};
+    fsdp_config config = FSDP_CONFIG_INIT;
+    fsdp_state_config saved = FSDP_STATE_CONFIG_INIT;
+    fsdp_model *model;
+    fsdp_state *state;
+    float values[STACK_WIDTH], whole[STACK_WIDTH];
+    int64_t step = 0;
+    config.strategy = o->strategy;
+    config.wrap = fsdp_wrap_by_type("block");
+    config.policy = ignore_b;
+    config.policy_context = &j;
+    FSDP_TRY(fsdp_shard(w, stack_new(), &config, &model));
+    saved.model = model;
+    saved.directory = o->directory;
+    FSDP_TRY(fsdp_state_open(&saved, &state));
+    for (int i = 0; i < STACK_WIDTH; i++)
+        values[i] = (float)(7 + fsdp_world_rank(w));
+    if (o->expected == 0) {
+        if (fsdp_world_rank(w) == 1) /* not collective */
+            FSDP_TRY(fsdp_parameter_write(model, "b.up.bias", 0, STACK_WIDTH, values));
+        if (fsdp_world_rank(w) == 0)
+            FSDP_TRY(fsdp_parameter_write(model, "b.up.bias", 0, STACK_WIDTH, values));
+        FSDP_TRY(fsdp_save(state, 1));
+        FSDP_TRY(fsdp_parameter_read(model, "b.up.bias", 0, STACK_WIDTH, whole));
+        EXPECT(w, memcmp(values, whole, sizeof whole) == 0);
+        FSDP_TRY(stack_backward(w, model, 0, false)); /* what is written is what is used */
+    } else {
+        FSDP_TRY(fsdp_resume(state, &step));
+        FSDP_TRY(fsdp_parameter_read(model, "b.up.bias", 0, STACK_WIDTH, whole));
+        EXPECT(w, step == 1 && whole[0] == o->expected && whole[STACK_WIDTH - 1] == o->expected);
+    }
+    fsdp_state_close(state);
+    fsdp_model_free(model);
+    return FSDP_OK;
+}
+
+static void ignored_parameters_are_each_ranks_own_and_checkpoints_have_those_of_rank_0(void **state)
+{
+    (void)state;
+    static const fsdp_strategy strategies[] = {FSDP_FULL, FSDP_SHARD_OP, FSDP_NO_SHARD};
+    for (int i = 0; i < 3; i++) {
+        char directory[] = "/tmp/fsdp-ignored-XXXXXX", command[64];
+        assert_non_null(mkdtemp(directory));
+        owned o = {strategies[i], directory, 0};
+        assert_true(ranks_run(2, own_values, &o));
+        o.expected = 7;
+        for (int ranks = 1; ranks <= 3; ranks++)
+            assert_true(ranks_run(ranks, own_values, &o));
+        snprintf(command, sizeof command, "rm -rf %s", directory);
+        assert_int_equal(system(command), 0);
+    }
+}
+
 /* ---- What is refused ---- */
 
 static void wrongly(const fsdp_module *m, const char *name, fsdp_unit_policy *p, void *context)
@@ -301,6 +393,9 @@ static void wrongly(const fsdp_module *m, const char *name, fsdp_unit_policy *p,
     case 7:
         p->reshard = the_rank ? FSDP_RESHARD_NEVER : FSDP_RESHARD_AFTER_FORWARD;
         break;
+    case 11:
+        p->ignored = the_rank == 0;
+        break;
     case 8:
         p->reshard_group_size = the_rank ? 1 : 2;
         break;
@@ -316,7 +411,7 @@ static fsdp_status refused(fsdp_world *w, void *context)
 {
     static const char *const messages[] = {"smaller group",   "param_dtype",  "root module", "nowhere",
                                            "the unit itself", "reshard is 7", "no_shard",    "rank 1 has",
-                                           "rank 1 has",      "rank 1 has",   "rank 1 has"};
+                                           "rank 1 has",      "rank 1 has",   "rank 1 has",  "rank 1 has"};
     job *j = context;
     if (j->draw == 6)
         j->strategy = FSDP_NO_SHARD;
@@ -331,7 +426,7 @@ static fsdp_status refused(fsdp_world *w, void *context)
 static void policies_that_cannot_be_or_differ_between_ranks_are_refused(void **state)
 {
     (void)state;
-    for (uint64_t draw = 0; draw < 11; draw++) {
+    for (uint64_t draw = 0; draw < 12; draw++) {
         job j = {.policy = wrongly, .draw = draw};
         assert_true(ranks_run(draw < 7 ? 1 : 2, refused, &j));
     }
@@ -345,6 +440,8 @@ int main(void)
         cmocka_unit_test(a_unit_reduces_in_its_own_precision),
         cmocka_unit_test(a_unit_computes_in_its_own_precision),
         cmocka_unit_test(a_frozen_unit_stays_as_it_is),
+        cmocka_unit_test(ignored_units_compute_as_frozen_ones),
+        cmocka_unit_test(ignored_parameters_are_each_ranks_own_and_checkpoints_have_those_of_rank_0),
         cmocka_unit_test(policies_that_cannot_be_or_differ_between_ranks_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -468,6 +468,7 @@ static void any_policy(const fsdp_module *m, const char *name, fsdp_unit_policy 
     p->reduce_dtype = (fsdp_dtype)below(&d, 3);
     if (p->reshard == FSDP_RESHARD_AFTER_FORWARD && shards % 2 == 0 && below(&d, 2))
         p->reshard_group_size = 2;
+    p->ignored = !p->reshard_group_size && below(&d, 6) == 0;
 }
 
 /* Any combination that the library takes. */

@@ -151,14 +151,18 @@ static bool has_copy(fsdp_dtype dtype)
     return dtype != FSDP_F32;
 }
 
-static int64_t part_numel(const fsdp_model *m, const layout_segment *s)
+/* Of segment k of a unit: what this rank holds. */
+static int64_t part_numel(const fsdp_model *m, int index, int k)
 {
-    return layout_shard_numel(s, m->replicated ? -1 : m->shard_rank);
+    return layout_shard_numel(&m->layout->units[index].segments[k], model_has_whole(m, index) ? -1 : m->shard_rank);
 }
 
-static void add_sizes(const fsdp_model *m, const layout_segment *s, fsdp_dtype dtype, bool offloaded, resident_sizes *z)
+static void add_sizes(const fsdp_model *m, int index, int k, resident_sizes *z)
 {
-    size_t numel = (size_t)part_numel(m, s), whole = round_up(numel * sizeof(float), 256),
+    const layout_segment *s = &m->layout->units[index].segments[k];
+    fsdp_dtype dtype = m->policies[index].param_dtype;
+    bool offloaded = m->offloaded[index];
+    size_t numel = (size_t)part_numel(m, index, k), whole = round_up(numel * sizeof(float), 256),
            halves = round_up(numel * sizeof(uint16_t), 256), copy = round_up(numel * fsdp_dtype_size(dtype), 256);
     if (offloaded) {
         z->copy += copy;
@@ -179,7 +183,7 @@ resident_sizes model_resident_sizes(const fsdp_model *m)
     resident_sizes z = {.master = 0};
     for (int i = 0; i < m->layout->n_units; i++) {
         for (int k = 0; k < m->layout->units[i].n_segments; k++)
-            add_sizes(m, &m->layout->units[i].segments[k], m->policies[i].param_dtype, m->offloaded[i], &z);
+            add_sizes(m, i, k, &z);
     }
     return z;
 }
@@ -243,8 +247,8 @@ static fsdp_status place_units(fsdp_model *m)
             unit_segment *segment = &u->segments[k];
             const layout_segment *s = segment->layout = &u->layout->segments[k];
             segment->dtype = m->policies[i].param_dtype;
-            segment->numel = part_numel(m, s);
-            segment->first = m->replicated ? 0 : s->cuts[m->shard_rank];
+            segment->numel = part_numel(m, i, k);
+            segment->first = model_has_whole(m, i) ? 0 : s->cuts[m->shard_rank];
             place_part(m, segment, m->offloaded[i], &at);
             segment->counts = calloc((size_t)m->n_shards, 2 * sizeof *segment->counts);
             if (!segment->counts)
@@ -297,7 +301,7 @@ static int64_t norm_blocks(const fsdp_model *m)
 {
     int64_t largest = 0;
     for (int i = 0; i < m->layout->n_units; i++)
-        largest = max_i64(largest, part_numel(m, &m->layout->units[i].segments[0]));
+        largest = max_i64(largest, part_numel(m, i, 0));
     return ceil_div(largest, NORM_BLOCK);
 }
 

@@ -66,6 +66,11 @@ static fsdp_status check(const fsdp_model *m, const fsdp_module *module, const c
                          "policy of unit %s: a smaller group of %d ranks does not divide the %d ranks that shard the "
                          "unit",
                          name, p->reshard_group_size, m->n_shards);
+    if (p->reshard_group_size > 0 && p->ignored)
+        return error_set(FSDP_ERR_INPUT,
+                         "policy of unit %s: every rank has all of an ignored unit; a smaller group of %d ranks has "
+                         "nothing to keep",
+                         name, p->reshard_group_size);
     if (p->reshard_group_size > 0 && p->reshard != FSDP_RESHARD_AFTER_FORWARD)
         return error_set(FSDP_ERR_INPUT,
                          "policy of unit %s: a smaller group of %d ranks keeps what is resharded after forward, and "
@@ -106,7 +111,7 @@ static void apply_to_parameters(const fsdp_model *m, int index)
             continue;
         p->dtype = m->policies[index].param_dtype;
         p->grad_dtype = m->policies[index].reduce_dtype;
-        p->trainable &= !m->policies[index].frozen;
+        p->trainable &= !m->policies[index].frozen && !m->policies[index].ignored;
     }
 }
 
@@ -167,8 +172,9 @@ static fsdp_status apply_one(fsdp_model *m, const wrap_result *wrapped, int inde
     if (m->config.policy)
         m->config.policy(module, name, p, m->config.policy_context);
     FSDP_TRY(check(m, module, name, p));
-    m->offloaded[index] = p->cpu_offload;
-    m->residencies[index] = m->traits->parameters == RESIDENT_ALIAS ? RESIDENT_ALIAS : residencies[p->reshard];
+    m->offloaded[index] = p->cpu_offload && !p->ignored;
+    bool alias = m->traits->parameters == RESIDENT_ALIAS || p->ignored;
+    m->residencies[index] = alias ? RESIDENT_ALIAS : residencies[p->reshard];
     if (p->reshard_group_size == 1) /* each rank keeps all of it */
         m->residencies[index] = RESIDENT_FORWARD;
     else if (p->reshard_group_size < m->n_shards)
@@ -212,7 +218,8 @@ uint64_t policy_hash(const fsdp_model *m, uint64_t hash)
     for (size_t i = 0; i < n; i++) {
         const fsdp_unit_policy *p = &m->policies[i];
         const uint64_t facts[] = {p->param_dtype, p->reshard,      p->checkpointing,
-                                  p->cpu_offload, p->reduce_dtype, (uint64_t)p->reshard_group_size};
+                                  p->cpu_offload, p->reduce_dtype, (uint64_t)p->reshard_group_size,
+                                  p->ignored};
         hash = hash_bytes(hash, facts, sizeof facts);
     }
     for (int k = 0; k < 2; k++)

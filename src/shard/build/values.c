@@ -11,19 +11,20 @@
 
 #define CHUNK ((int64_t)1 << 20) /* elements that pass through host memory at a time */
 
-/* With hybrid sharding every group holds the same: the first one writes. Replicated: rank 0. */
-static bool writes(const fsdp_model *m)
+/* With hybrid sharding every group holds the same: the first one writes. What every rank has whole: rank 0. */
+static bool writes(const fsdp_model *m, int index)
 {
-    if (m->replicated)
-        return m->shard_rank == 0;
-    return !m->replica_group || comm_group_rank(m->replica_group) == 0;
+    if (model_has_whole(m, index) && m->shard_rank != 0)
+        return false;
+    return m->replicated || !m->replica_group || comm_group_rank(m->replica_group) == 0;
 }
 
 static bool slice_of(const fsdp_model *m, const unit_segment *segment, int place, int range, model_slice *out)
 {
     const layout_slot *p = &segment->layout->slots[place];
     int64_t at;
-    *out = (model_slice){.parameter = p->parameter, .segment = segment, .range = range, .writes = writes(m)};
+    *out = (model_slice){
+        .parameter = p->parameter, .segment = segment, .range = range, .writes = writes(m, p->parameter->unit)};
     layout_overlap(p, segment->first, segment->first + segment->numel, &out->first, &out->n, &at);
     out->at = at - segment->first;
     return out->n > 0;
@@ -328,7 +329,7 @@ fsdp_status fsdp_parameter_read(fsdp_model *m, const char *name, int64_t first, 
     reading r = {name, first, n, out};
     memset(out, 0, (size_t)n * sizeof *out);
     FSDP_TRY(model_for_each_slice(m, read_slice, &r));
-    return model_join_slices(m, "reading a parameter", out, n);
+    return model_has_whole(m, p->unit) ? FSDP_OK : model_join_slices(m, "reading a parameter", out, n);
 }
 
 typedef struct writing {

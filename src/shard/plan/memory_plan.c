@@ -58,10 +58,10 @@ static size_t largest_workspace(const program *p)
     return most;
 }
 
-static int64_t part_bytes(const fsdp_model *m, const layout_segment *s)
+static int64_t part_bytes(const fsdp_model *m, int index, const layout_segment *s)
 {
-    int64_t first = m->replicated ? 0 : s->cuts[m->shard_rank],
-            end = m->replicated ? s->padded : s->cuts[m->shard_rank + 1];
+    bool whole = model_has_whole(m, index);
+    int64_t first = whole ? 0 : s->cuts[m->shard_rank], end = whole ? s->padded : s->cuts[m->shard_rank + 1];
     int64_t numel = 0;
     for (int i = 0; i < s->n_slots; i++) {
         int64_t from, n, at;
@@ -78,9 +78,11 @@ static int64_t checkpoint_bytes(const fsdp_model *m, const memory_plan_request *
     bool writes = m->replicated ? rank == 0 || r->rank == MEMORY_PLAN_LARGEST : rank < m->n_shards;
     int64_t bytes = 0;
     for (int i = 0; i < m->layout->n_units && (writes || r->snapshot_of_all); i++) {
+        if (m->policies[i].ignored && m->shard_rank != 0 && !r->snapshot_of_all)
+            continue; /* rank 0's */
         for (int k = 0; k < m->layout->units[i].n_segments; k++) {
             const layout_segment *s = &m->layout->units[i].segments[k];
-            bytes += part_bytes(m, s) * (s->trainable ? 1 + r->moments : 1);
+            bytes += part_bytes(m, i, s) * (s->trainable ? 1 + r->moments : 1);
         }
     }
     for (int i = 0; i < m->contents.n_buffers && (rank == 0 || r->snapshot_of_all); i++)
@@ -124,7 +126,8 @@ static void count_traffic(const fsdp_model *m, const schedule *s, memory_plan *o
         int keepers = s->events[i].backward && s->units[s->events[i].unit].kept ? m->keep_groups[s->events[i].unit] : 0;
         const layout_segment *trained = &u->segments[0];
         int64_t mine = layout_shard_numel(trained, m->replicated ? -1 : m->shard_rank);
-        for (int k = 0; s->events[i].action == ACTION_GATHER && k < u->n_segments; k++)
+        bool gathers = s->events[i].action == ACTION_GATHER && m->residencies[s->events[i].unit] != RESIDENT_ALIAS;
+        for (int k = 0; gathers && k < u->n_segments; k++)
             out->gathered_bytes +=
                 (u->segments[k].padded - (keepers ? layout_kept_numel(&u->segments[k], keepers, m->shard_rank % keepers)
                                                   : layout_shard_numel(&u->segments[k], m->shard_rank))) *

@@ -279,11 +279,12 @@ static fsdp_status plan_parameters(planning *g)
         status = error_set(FSDP_ERR_MEMORY, "scheduling %d units: out of host memory", g->l->n_units);
     for (int i = 0; i < g->n_stays && status == FSDP_OK; i++) {
         const stay *s = &g->stays[i];
-        bool own = g->o->alias || residency_of(g, s->unit) == RESIDENT_KEPT;
+        parameter_residency residency = residency_of(g, s->unit);
+        bool own = g->o->alias || residency == RESIDENT_KEPT || residency == RESIDENT_ALIAS;
+        g->s->gathers += residency != RESIDENT_ALIAS;
         items[i] = (lifetime){own ? 0 : gathered_bytes(g, s->unit), s->gather, s->last, 0};
         status = add_gather_events(g, s);
     }
-    g->s->gathers = g->n_stays;
     if (status == FSDP_OK)
         status = lifetime_pack(items, g->n_stays + n_kept, &g->s->gather_bytes);
     g->s->gather_bytes += kept;

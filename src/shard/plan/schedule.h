@@ -53,7 +53,7 @@ typedef struct schedule_options {
     bool forward_prefetch;
     fsdp_prefetch backward_prefetch;
     const bool *offloaded; /* (n_units), or NULL: none */
-    /* By unit (n_units), or NULL: as above for all. RESIDENT_ALIAS is for all units or none. */
+    /* By unit (n_units), or NULL: as above for all. RESIDENT_ALIAS: a unit that every rank has whole. */
     const parameter_residency *residencies;
     const size_t *unit_param_bytes, *unit_grad_bytes;
     const int *keep_groups; /* ranks that keep the unit among themselves between forward and backward; 0: none do */

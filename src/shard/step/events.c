@@ -19,7 +19,7 @@ static fsdp_status gather(event_run *r, const schedule_event *e)
 {
     fsdp_model *m = r->m;
     unit *u = &m->units[e->unit];
-    if (m->n_shards == 1)
+    if (model_has_all_at_hand(m, e->unit))
         return u->parameters == PARAMETERS_FULL ? FSDP_OK : unit_move_parameters(u, PARAMETERS_GATHERING);
     if (m->residencies[e->unit] == RESIDENT_KEPT) {
         if (!u->stale && u->parameters == PARAMETERS_FULL)
@@ -54,7 +54,7 @@ static fsdp_status await(event_run *r, const schedule_event *e)
     if (u->parameters == PARAMETERS_FULL)
         return FSDP_OK; /* kept from an earlier step */
     u->stale = false;
-    if (m->n_shards > 1)
+    if (!model_has_all_at_hand(m, e->unit))
         return unit_await(u, u->segments[0].dtype, gathered(r, e), m->compute);
     FSDP_TRY(unit_move_parameters(u, PARAMETERS_FULL));
     unit_point_at_copy(u, u->segments[0].dtype);
