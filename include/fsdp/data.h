@@ -106,6 +106,11 @@ typedef struct fsdp_dataset_config {
      * within windows of about half a million tokens. 0: never. Streams have no known length: loaders need stop_at_epoch
      * = false. */
     int64_t stream_from_bytes;
+    /* JSONL records are conversations ("messages") or prompts with responses, rendered by the tokenizer's chat
+     * template: one a sample, labels only where the assistant responds. False: they are where the first record has
+     * "messages" and no text. */
+    bool chat;
+    const char *chat_template; /* a file to take instead of the template of the tokenizer's folder; may be NULL */
 } fsdp_dataset_config;
 
 #define FSDP_DATASET_CONFIG_INIT                                                                                       \

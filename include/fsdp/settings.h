@@ -111,7 +111,9 @@ typedef struct fsdp_settings {
     int64_t max_samples;                      /* optional */
     int64_t loader_threads, prefetch_batches;
     bool shuffle, strict_data;
-    int stream; /* fsdp_stream_choice */
+    bool chat;                 /* records are conversations; also found out */
+    const char *chat_template; /* NULL: the tokenizer's */
+    int stream;                /* fsdp_stream_choice */
     const char *log_samples;
 
     /* Optimisation */

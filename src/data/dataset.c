@@ -79,6 +79,10 @@ static void describe_fields(dataset_source *s)
 
 static fsdp_status open_source(const source_list *files, const fsdp_dataset_config *options, dataset_source **out)
 {
+    bool chat = false;
+    FSDP_TRY(dataset_chat_is(files, options, &chat));
+    if (chat)
+        return dataset_chat_open(files, options, out);
     switch (files->files[0].kind) {
     case SOURCE_TOKENS:
         return dataset_tokens_open(files, options, out);

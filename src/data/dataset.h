@@ -30,6 +30,9 @@ enum { IMAGES_PIXELS, IMAGES_CLASSES, IMAGES_FIELDS };
 fsdp_status dataset_tokens_open(const source_list *files, const fsdp_dataset_config *options, dataset_source **out);
 fsdp_status dataset_steps_open(const source_list *files, const fsdp_dataset_config *options, dataset_source **out);
 fsdp_status dataset_pairs_open(const source_list *files, const fsdp_dataset_config *options, dataset_source **out);
+/* Whether the files are conversations: said so, or their first record has "messages" and no text. */
+fsdp_status dataset_chat_is(const source_list *files, const fsdp_dataset_config *options, bool *is);
+fsdp_status dataset_chat_open(const source_list *files, const fsdp_dataset_config *options, dataset_source **out);
 fsdp_status dataset_images_open(const source_list *files, const fsdp_dataset_config *options, dataset_source **out);
 
 /* Text that is tokenized while it is read: samples come from stream.h, through a loader. */

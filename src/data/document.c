@@ -22,12 +22,13 @@ struct document_reader {
     const char *text_field, *target_field;
     bool strict;
     fsdp_tokenizer *tokenizer;
-    size_t file;        /* index of the open one, or of the next */
-    text_reader *lines; /* of a JSONL file; NULL between files */
-    bool in_values;     /* records are values, not lines */
-    json_t *record;     /* whose strings the last document borrows */
-    byte_stream *text;  /* of a file of text; NULL between files */
-    text_buffer part;   /* plain text that was read; its first `given` bytes were given out */
+    size_t file;         /* index of the open one, or of the next */
+    text_reader *lines;  /* of a JSONL file; NULL between files */
+    bool in_values;      /* records are values, not lines */
+    json_t *record;      /* whose strings the last document borrows */
+    int64_t line_number; /* of it */
+    byte_stream *text;   /* of a file of text; NULL between files */
+    text_buffer part;    /* plain text that was read; its first `given` bytes were given out */
     size_t given;
     bool text_ended;
     bool in_parts;      /* the next part goes on with a document */
@@ -103,6 +104,11 @@ static fsdp_status skip_record(document_reader *r, const char *path, int64_t lin
     return FSDP_OK;
 }
 
+fsdp_status document_reader_skip(document_reader *r, const char *why)
+{
+    return skip_record(r, r->files->files[r->file].path, r->line_number, why);
+}
+
 /* Python writes half of a surrogate pair as it is, and can no more make tokens of it than we can. */
 static bool is_text(const json_t *value)
 {
@@ -117,12 +123,14 @@ static void parse_record(document_reader *r, const text_line *line, document *ou
     why[0] = '\0';
     json_decref(r->record);
     r->record = json_parser_read(line->text, line->bytes, JSON_AS_PYTHON | JSON_WITH_NUL, &fault);
-    const json_t *text = json_object_get(r->record, r->text_field);
+    const json_t *text = r->text_field == NULL ? NULL : json_object_get(r->record, r->text_field);
     const json_t *target = r->target_field == NULL ? NULL : json_object_get(r->record, r->target_field);
     if (r->record == NULL)
         snprintf(why, 256, "not JSON: %.200s", fault.text);
     else if (!json_is_object(r->record))
         snprintf(why, 256, "not a JSON object");
+    else if (r->text_field == NULL)
+        *out = (document){.ends = true, .record = r->record};
     else if (!json_is_string(text))
         snprintf(why, 256, "no string under \"%.100s\"", r->text_field);
     else if (r->target_field != NULL && !json_is_string(target))
@@ -136,7 +144,8 @@ static void parse_record(document_reader *r, const text_line *line, document *ou
                           json_string_value(target),
                           target == NULL ? 0 : json_string_length(target),
                           true,
-                          {0}};
+                          {0},
+                          NULL};
 }
 
 static bool is_blank(const text_line *line)
@@ -193,6 +202,7 @@ static fsdp_status next_record(document_reader *r, document *out, bool *got)
             FSDP_TRY(signature_check_text(r->files->files[r->file].path, line.text, line.bytes));
         if (is_blank(&line))
             continue;
+        r->line_number = line.number;
         parse_record(r, &line, out, why);
         out->place = place;
         if (why[0] == '\0')

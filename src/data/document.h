@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <jansson.h>
+
 #include <fsdp/tokenizer.h>
 
 #include "data/source.h"
@@ -28,15 +30,20 @@ typedef struct document {
     size_t target_bytes;
     bool ends; /* the document ends here; long plain text comes in several parts, cut where the tokenizer permits */
     document_place place;
+    json_t *record; /* the whole record, where no field was asked for; NULL otherwise */
 } document;
 
-/* `target_field` NULL: no pairs. `tokenizer` says where plain text may be cut. Borrows everything until closed. */
+/* `target_field` NULL: no pairs. `text_field` NULL: records as they are, without text. `tokenizer` says where plain
+ * text may be cut. Borrows everything until closed. */
 fsdp_status document_reader_open(const source_list *files, const char *text_field, const char *target_field,
                                  bool strict, fsdp_tokenizer *tokenizer, document_reader **out);
 void document_reader_close(document_reader *r); /* NULL is legal */
 
 /* The next document or part; *more is false after the last. */
 fsdp_status document_reader_next(document_reader *r, document *out, bool *more);
+
+/* The record that came last cannot be used: an error when reading is strict, else counted and logged with its place. */
+fsdp_status document_reader_skip(document_reader *r, const char *why);
 
 /* Goes on at a place that a document had. */
 fsdp_status document_reader_seek(document_reader *r, const document_place *place);

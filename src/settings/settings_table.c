@@ -234,6 +234,10 @@ const fsdp_flag settings_table[] = {
     {FLOAT(validation_split, NULL, 0, 0.999, "FRACTION", "fraction of the data set held back for validation")},
     {TEXT(source_field, "text", "NAME", "record field that holds the text, or the source of a pair")},
     {TEXT(target_field, "summary", "NAME", "record field that holds the target of a pair")},
+    {SWITCH(chat, NULL,
+            "records are conversations (messages) or a prompt and a response; the loss is on responses (default: if "
+            "the first has messages and no text)")},
+    {TEXT(chat_template, NULL, "FILE", "render conversations with this template (default: the tokenizer's)")},
     {TEXT(source_prefix, NULL, "TEXT", "text put before every source, for example \"summarize: \"")},
     {INT(max_target_width, "128", 1, "tokens", "maximum length of the target of a pair")},
     {INT(train_batch_size, "4", 1, "samples", "samples per rank and micro-batch")},

@@ -43,6 +43,7 @@ void tokenizer_tables_free(tokenizer_tables *tables)
     added_tokens_free(tables->added);
     normalizer_free(tables->normalizer);
     unicode_free(tables->unicode);
+    free(tables->folder);
     free(tables);
 }
 

@@ -29,6 +29,7 @@ typedef struct tokenizer_tables {
     postprocessor postprocessor;
     decoder *decoder;
     text_cuts cuts;
+    char *folder;            /* that its files lie in; NULL for the byte tokenizer */
     uint64_t fingerprint;    /* of the file; 0 for the byte tokenizer */
     int32_t bos, eos, pad;   /* -1: none */
     char byte_texts[256][2]; /* the byte tokenizer's tokens */

@@ -211,6 +211,9 @@ static fsdp_status load(const char *file, const char *folder, fsdp_tokenizer **o
         TRY_OR(done, config_tokens_add(folder, root, &appended));
     TRY_OR(done, tokenizer_tables_read(file, root, &tables));
     TRY_OR(done, find_roles(folder, tables));
+    tables->folder = strdup(folder);
+    if (tables->folder == NULL)
+        TRY_OR(done, error_set(FSDP_ERR_MEMORY, "%s: out of memory", file));
     TRY_OR(done, fingerprint(file, appended, &tables->fingerprint));
     TRY_OR(done, tokenizer_new(tables, out));
     tables = NULL;

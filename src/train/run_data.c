@@ -122,6 +122,8 @@ static fsdp_dataset_config data_options(const train_run *run, reading *progress)
     o.config_name = s->dataset_config_name;
     o.part = FSDP_PART_TRAINING;
     o.strict = s->strict_data;
+    o.chat = s->chat;
+    o.chat_template = s->chat_template;
     o.max_samples = s->max_samples;
     o.stream_from_bytes = stream_from(s);
     o.progress = say_reading;

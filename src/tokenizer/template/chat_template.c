@@ -107,9 +107,11 @@ done:
 fsdp_status chat_template_load(const char *folder, const char *file, chat_template **out)
 {
     json_t *config = NULL;
-    char *path = file_join(folder, "tokenizer_config.json");
-    fsdp_status status = path == NULL ? error_set(FSDP_ERR_MEMORY, "out of memory for a chat template") : FSDP_OK;
+    char *path = folder == NULL ? NULL : file_join(folder, "tokenizer_config.json");
     *out = NULL;
+    if (folder == NULL)
+        return file == NULL ? FSDP_OK : read_template(NULL, file, NULL, out);
+    fsdp_status status = path == NULL ? error_set(FSDP_ERR_MEMORY, "out of memory for a chat template") : FSDP_OK;
     if (status == FSDP_OK && file_exists(path))
         status = json_read_file_as(path, JSON_AS_PYTHON | JSON_WITH_NUL, &config);
     if (status == FSDP_OK)

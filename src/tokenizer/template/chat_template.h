@@ -14,8 +14,9 @@ typedef struct chat_template chat_template;
  * bos_token and the like. */
 fsdp_status chat_template_create(const char *name, const char *text, size_t bytes, const json_t *variables,
                                  chat_template **out);
-/* The template of a tokenizer's folder: chat_template.jinja, else "chat_template" of tokenizer_config.json, whose
- * special tokens it sees. `file` (may be NULL) is a template to take instead. *out is NULL when there is none. */
+/* The template of a tokenizer's folder (NULL: there is none): chat_template.jinja, else "chat_template" of
+ * tokenizer_config.json, whose special tokens it sees. `file` (may be NULL) is a template to take instead. *out is NULL
+ * when there is none. */
 fsdp_status chat_template_load(const char *folder, const char *file, chat_template **out);
 void chat_template_free(chat_template *t); /* NULL is legal */
 
