@@ -10,11 +10,12 @@ typedef struct ckpt_options {
     fsdp_flag_state state;
     bool json, dry_run;
     double tolerance;
-    const char *dtype, *tokenizer, *kind;
+    const char *dtype, *tokenizer, *kind, *format;
     int64_t max_file_size, world_size, keep, keep_every;
 } ckpt_options;
 
 static const fsdp_choice dtypes[] = {{"fp32", 0, NULL}, {"bf16", 1, NULL}, {"fp16", 2, NULL}, {NULL, 0, NULL}};
+static const fsdp_choice formats[] = {{"hf", 0, NULL}, {"pt", 1, NULL}, {"dcp", 2, NULL}, {NULL, 0, NULL}};
 static const fsdp_choice kinds[] = {{"sharded", 0, NULL}, {"full", 1, NULL}, {NULL, 0, NULL}};
 
 #define FIELD(name) offsetof(ckpt_options, name)
@@ -34,6 +35,13 @@ static const fsdp_flag ckpt_table[] = {
      .default_value = "fp32",
      .choices = dtypes,
      .help = "export: element type of the weights"},
+    {.name = "format",
+     .type = FSDP_FLAG_TEXT,
+     .offset = FIELD(format),
+     .default_value = "hf",
+     .choices = formats,
+     .help =
+         "export: a Hugging Face folder (hf), a PyTorch file (pt), or a PyTorch DCP folder with optimizer state (dcp)"},
     {.name = "tokenizer",
      .type = FSDP_FLAG_TEXT,
      .offset = FIELD(tokenizer),
@@ -58,7 +66,7 @@ static const fsdp_flag ckpt_table[] = {
      .min = 1,
      .max = 99999,
      .unit = "N",
-     .help = "import, reshard: files to write, one per rank"},
+     .help = "import, reshard, export --format dcp: files to write, one per rank"},
     {.name = "keep_checkpoints",
      .aliases = "keep",
      .type = FSDP_FLAG_INT,
@@ -119,6 +127,8 @@ static fsdp_status act_export(const ckpt_options *o, const char **paths, char **
     config.tokenizer = o->tokenizer;
     config.max_file_bytes = o->max_file_size;
     config.json = o->json;
+    config.format = o->format;
+    config.world_size = (int)o->world_size;
     FSDP_TRY(fsdp_dtype_parse(o->dtype, &config.dtype));
     return fsdp_checkpoint_export(&config, text);
 }
@@ -235,13 +245,16 @@ const command command_ckpt = {
     .usage = "show|verify|diff|export|import|reshard|prune PATH... [FLAGS...]",
     .details =
         "A path is a checkpoint (run/step-00000020), a directory of checkpoints (run, which stands for the newest\n"
-        "complete one in it), a Hugging Face folder, or a file of weights (.safetensors, or PyTorch's .pt, .pth, "
-        ".bin).\n\n"
+        "complete one in it), a Hugging Face folder, a file of weights (.safetensors, or PyTorch's .pt, .pth, "
+        ".bin),\nor a folder of torch.distributed.checkpoint.\n\n"
         "  fsdp ckpt show run                        list contents and condition\n"
         "  fsdp ckpt verify run                      read everything and compare every checksum\n"
         "  fsdp ckpt diff run/step-00000010 run      list tensors that differ, and by how much (exit code 1)\n"
         "  fsdp ckpt export run model --dtype bf16   write a folder that transformers can open\n"
-        "  fsdp ckpt import model run                make a checkpoint of step 0 from such a folder or file\n"
+        "  fsdp ckpt import model run                make a checkpoint of such a folder or file, or of what PyTorch "
+        "wrote\n"
+        "  fsdp ckpt export run model.pt --format pt    write a state dict for torch.load\n"
+        "  fsdp ckpt export run folder --format dcp     write weights and optimizer for torch.distributed.checkpoint\n"
         "  fsdp ckpt reshard run run8 --world_size 8\n"
         "  fsdp ckpt prune run --keep_checkpoints 3 --keep_every 1000",
     .flags = ckpt_flags,

@@ -1,9 +1,9 @@
 /* Checkpoints without a training job: show, verify, compare and convert them.
  *
  * A path is a checkpoint directory ("run/step-00000020"), a directory of checkpoints ("run": its newest complete one is
- * meant), a Hugging Face folder, or a file of weights (.safetensors, or PyTorch's .pt, .pth and .bin). Results come as
- * text, a report for people or one JSON object; the caller frees it with free(). docs/checkpoint-format.md describes
- * the files.
+ * meant), a Hugging Face folder, a file of weights (.safetensors, or PyTorch's .pt, .pth and .bin), or a folder of
+ * torch.distributed.checkpoint. Results come as text, a report for people or one JSON object; the caller frees it with
+ * free(). docs/checkpoint-format.md describes the files.
  *
  *     fsdp_checkpoint_export_config what = FSDP_CHECKPOINT_EXPORT_CONFIG_INIT;
  *     char *text;
@@ -42,11 +42,15 @@ FSDP_API fsdp_status fsdp_checkpoint_diff(const char *a, const char *b, double t
 typedef struct fsdp_checkpoint_export_config {
     size_t size;
     const char *source;
-    const char *destination; /* the folder to make; an earlier export there is replaced, anything else refused */
+    const char *destination; /* to be made; an earlier Hugging Face export is replaced, anything else refused */
     const char *tokenizer;   /* folder with tokenizer files; NULL: those that the source has */
     fsdp_dtype dtype;        /* fp32, bf16 or fp16 */
     int64_t max_file_bytes;  /* larger models are split into several files with an index */
     bool json;
+    /* "hf": a Hugging Face folder; "pt": a state dict in a file of PyTorch; "dcp": a folder that
+     * torch.distributed.checkpoint loads, with the optimizer's state; NULL: "hf" */
+    const char *format;
+    int world_size; /* dcp: files, each with an even share of the rows; 0: one */
 } fsdp_checkpoint_export_config;
 
 #define FSDP_CHECKPOINT_EXPORT_CONFIG_INIT                                                                             \
@@ -54,7 +58,7 @@ typedef struct fsdp_checkpoint_export_config {
         .size = sizeof(fsdp_checkpoint_export_config), .dtype = FSDP_F32, .max_file_bytes = 5000000000                 \
     }
 
-/* Writes the model as a Hugging Face folder that transformers opens. */
+/* Writes the model as a Hugging Face folder that transformers opens, or as what PyTorch loads. */
 FSDP_API fsdp_status fsdp_checkpoint_export(const fsdp_checkpoint_export_config *config, char **text);
 
 typedef struct fsdp_checkpoint_convert_config {
@@ -75,7 +79,8 @@ typedef struct fsdp_checkpoint_convert_config {
  * needs none of this: any world loads any sharded or full checkpoint.) */
 FSDP_API fsdp_status fsdp_checkpoint_reshard(const fsdp_checkpoint_convert_config *config, char **text);
 
-/* Makes a checkpoint of step 0 from a Hugging Face folder or a file of weights: parameters, no optimizer state. */
+/* Makes a checkpoint from what others wrote: of step 0 and with parameters alone from a Hugging Face folder or a file
+ * of weights; with the optimizer's state, at its step, from a folder of torch.distributed.checkpoint that has it. */
 FSDP_API fsdp_status fsdp_checkpoint_import(const fsdp_checkpoint_convert_config *config, char **text);
 
 typedef struct fsdp_checkpoint_prune_config {

@@ -1,6 +1,6 @@
 """Writes what `make test` reads of PyTorch without having it: files of torch.save and a checkpoint of 2 ranks
 (tests/ckpt/fixtures/pytorch), and pickles, most of them hostile (tests/fuzz/corpus/pickle: names beginning with
-"refused" must be refused, "accepted" must be read). Run once and kept. usage: make_fixtures.py pickles|torch"""
+"refused" must be refused, "accepted" must be read). Run once and kept. usage: make_fixtures.py pickles|torch|checkpoint"""
 
 import os
 import pickle
@@ -163,5 +163,44 @@ def write_torch():
     save_file({n: t.detach().contiguous().clone() for n, t in tensors.items()}, path("expected.safetensors"))
 
 
+def write_checkpoint(rank, folder):
+    """Two parameters under FSDP2 with AdamW, and a tensor that is cut along its columns."""
+    import torch
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as dcp
+    from safetensors.torch import save_file
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29811", RANK=str(rank), WORLD_SIZE="2")
+    dist.init_process_group("gloo")
+    mesh = init_device_mesh("cpu", (2,))
+    torch.manual_seed(2)
+    model = torch.nn.Sequential(torch.nn.Linear(5, 3, bias=False), torch.nn.LayerNorm(3, bias=False))
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.125)
+    for _ in range(3):
+        (model(torch.randn(2, 5)) ** 2).sum().backward()
+        optimizer.step()
+    weights, state = get_state_dict(model, optimizer)
+    weights["columns"] = distribute_tensor(torch.arange(24.0).view(4, 6), mesh, [Shard(1)])
+    dcp.save({"model": weights, "optim": state}, checkpoint_id=os.path.join(folder, "dcp"))
+    whole = {"parameter/" + n: t.full_tensor() for n, t in weights.items()}
+    for name, moments in state["state"].items():
+        whole["moment1/" + name] = moments["exp_avg"].full_tensor()
+        whole["moment2/" + name] = moments["exp_avg_sq"].full_tensor()
+    if rank == 0:
+        save_file(whole, os.path.join(folder, "dcp-expected.safetensors"))
+    dist.destroy_process_group()
+
+
+def write_checkpoints():
+    import torch
+
+    torch.multiprocessing.spawn(write_checkpoint, (os.path.join(root, "ckpt", "fixtures", "pytorch"),), nprocs=2)
+
+
 if __name__ == "__main__":
-    {"pickles": write_pickles, "torch": write_torch}[sys.argv[1]]()
+    {"pickles": write_pickles, "torch": write_torch, "checkpoint": write_checkpoints}[sys.argv[1]]()

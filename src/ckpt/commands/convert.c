@@ -13,6 +13,7 @@
 #include "base/sized.h"
 #include "ckpt/save/folder_files.h"
 #include "ckpt/load/pieces.h"
+#include "ckpt/commands/pytorch.h"
 #include "ckpt/commands/report.h"
 #include "ckpt/save/save_task.h"
 
@@ -29,6 +30,8 @@ typedef struct converter {
     const source_tensor **sources; /* (n_tensors) */
     ckpt_slice *slices;
     json_t *extra;
+    int64_t step;
+    bool has_optimizer; /* imported with the state of one */
 } converter;
 
 static fsdp_status out_of_memory(const char *path)
@@ -75,6 +78,17 @@ static fsdp_status choose_tokenizer(converter *c, const char *wanted)
     return c->tokenizer ? FSDP_OK : out_of_memory(c->path);
 }
 
+/* What training goes on with after an import: PyTorch's checkpoints have an optimizer, and no position in the data. */
+static json_t *import_extra(converter *c)
+{
+    double lr;
+    c->has_optimizer = source_optimizer(c->source, &c->step, &lr);
+    if (!c->has_optimizer)
+        return json_pack("{s:s}", "imported_from", c->path);
+    return json_pack("{s:s, s:I, s:I, s:I, s:f}", "imported_from", c->path, "step", (json_int_t)c->step,
+                     "optimizer_steps", (json_int_t)c->step, "position", (json_int_t)0, "lr", lr);
+}
+
 static fsdp_status describe(converter *c)
 {
     int n = source_count(c->source);
@@ -90,7 +104,7 @@ static fsdp_status describe(converter *c)
         memcpy(c->tensors[i].shape, tensor->shape, sizeof c->tensors[i].shape);
     }
     const manifest *m = source_manifest(c->source);
-    c->extra = m ? json_incref(m->extra) : json_pack("{s:s}", "imported_from", c->path);
+    c->extra = m ? json_incref(m->extra) : import_extra(c);
     c->state = (ckpt_state)CKPT_STATE_INIT;
     c->state.tensors = c->tensors;
     c->state.n_tensors = n;
@@ -101,6 +115,7 @@ static fsdp_status describe(converter *c)
     c->state.context = c;
     c->state.choices = m ? m->choices : NULL;
     c->state.autotune_bytes = m ? m->autotune_bytes : 0;
+    c->step = m ? m->step : c->step;
     return c->extra ? FSDP_OK : out_of_memory(c->path);
 }
 
@@ -212,6 +227,8 @@ static json_t *done_json(const converter *c, const char *path, const char *kind)
     const manifest *m = source_manifest(c->source);
     json_t *report =
         json_pack("{s:s, s:s, s:s, s:i}", "path", path, "kind", kind, "source", c->path, "tensors", c->state.n_tensors);
+    if (report && c->has_optimizer)
+        json_object_set_new(report, "optimizer_steps", json_integer((json_int_t)c->step));
     if (report && c->lacks_tokenizer)
         json_object_set_new(report, "tokenizer_not_copied", json_string(m->tokenizer));
     return report;
@@ -222,6 +239,9 @@ static void print_done(FILE *out, const json_t *report)
     const char *lacks = report_string(report, "tokenizer_not_copied");
     fprintf(out, "%s: %s\n  from %s\n  %" PRId64 " tensors\n", report_string(report, "path"),
             report_string(report, "kind"), report_string(report, "source"), report_int(report, "tensors"));
+    if (json_object_get(report, "optimizer_steps"))
+        fprintf(out, "  with its optimizer after %" PRId64 " steps; a run that resumes begins with the first sample\n",
+                report_int(report, "optimizer_steps"));
     if (*lacks)
         fprintf(out, "  no tokenizer files: training had them in %s; if you trust that, add --tokenizer %s\n", lacks,
                 lacks);
@@ -244,16 +264,16 @@ static fsdp_status convert(const fsdp_checkpoint_convert_config *given, bool imp
     const manifest *m = status == FSDP_OK ? source_manifest(c.source) : NULL;
     if (status == FSDP_OK && import && m)
         status = error_set(FSDP_ERR_INPUT,
-                           "%s: is a checkpoint already; import takes Hugging Face folders, reshard "
-                           "takes checkpoints",
+                           "%s: is a checkpoint already; import takes Hugging Face folders and what PyTorch wrote, "
+                           "reshard takes checkpoints",
                            c.path);
     if (status == FSDP_OK && !import && !m)
         status = error_set(FSDP_ERR_INPUT, "%s: is a model folder, no checkpoint; import takes it", c.path);
     if (status == FSDP_OK)
-        status = check_destination(&c, config->destination, m ? m->step : 0);
+        status = check_destination(&c, config->destination, c.step);
     if (status == FSDP_OK) {
         save.directory = config->destination;
-        save.step = m ? m->step : 0;
+        save.step = c.step;
         save.strategy = m ? m->strategy : "";
         save.model = c.model;
         save.tokenizer = c.tokenizer;
@@ -277,27 +297,49 @@ fsdp_status fsdp_checkpoint_import(const fsdp_checkpoint_convert_config *config,
     return convert(config, true, text);
 }
 
+/* Writes in the format that was asked for; `kind` is what that is, for the report. */
+static fsdp_status export_as(converter *c, const fsdp_checkpoint_export_config *config, const char **kind)
+{
+    ckpt_save_config save = CKPT_SAVE_CONFIG_INIT;
+    const char *format = config->format ? config->format : "hf";
+    if (strcmp(format, "pt") == 0) {
+        *kind = "PyTorch file";
+        return pytorch_write_file(c->source, config->dtype, config->destination);
+    }
+    if (strcmp(format, "dcp") == 0) {
+        *kind = "PyTorch checkpoint";
+        return pytorch_write_folder(c->source, config->dtype, config->world_size > 0 ? config->world_size : 1,
+                                    config->destination);
+    }
+    if (strcmp(format, "hf") != 0)
+        return error_set(FSDP_ERR_INPUT, "\"%s\" is no format of exports: hf, pt or dcp", format);
+    *kind = "model folder";
+    cut(c, 0, 1);
+    save.directory = config->destination;
+    save.model = c->model;
+    save.tokenizer = c->tokenizer;
+    save.tokenizer_in_checkpoint = c->tokenizer_in_checkpoint;
+    save.max_file_bytes = config->max_file_bytes;
+    return ckpt_export(&save, &c->state, config->dtype, NULL);
+}
+
 fsdp_status fsdp_checkpoint_export(const fsdp_checkpoint_export_config *given, char **text)
 {
     converter c;
-    ckpt_save_config save = CKPT_SAVE_CONFIG_INIT;
+    const char *kind = NULL;
     *text = NULL;
     SIZED_READ(fsdp_checkpoint_export_config, FSDP_CHECKPOINT_EXPORT_CONFIG_INIT, full, given);
     const fsdp_checkpoint_export_config *config = &full;
-    if (!config->source || !config->destination || config->max_file_bytes < 1)
-        return error_set(FSDP_ERR_INPUT, "a source, a destination and a file size of at least 1 are needed");
+    if (!config->source || !config->destination || config->max_file_bytes < 1 || config->world_size < 0 ||
+        config->world_size > 99999)
+        return error_set(
+            FSDP_ERR_INPUT,
+            "a source, a destination, a file size of at least 1 and a world size of up to 99999 are needed");
     fsdp_status status = converter_open(&c, config->source, config->tokenizer);
-    if (status == FSDP_OK) {
-        cut(&c, 0, 1);
-        save.directory = config->destination;
-        save.model = c.model;
-        save.tokenizer = c.tokenizer;
-        save.tokenizer_in_checkpoint = c.tokenizer_in_checkpoint;
-        save.max_file_bytes = config->max_file_bytes;
-        status = ckpt_export(&save, &c.state, config->dtype, NULL);
-    }
     if (status == FSDP_OK)
-        status = report_text(done_json(&c, config->destination, "model folder"), config->json, print_done, text);
+        status = export_as(&c, config, &kind);
+    if (status == FSDP_OK)
+        status = report_text(done_json(&c, config->destination, kind), config->json, print_done, text);
     converter_close(&c);
     return status;
 }

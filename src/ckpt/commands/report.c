@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/printable.h"
 #include "format/model_folder.h"
+#include "format/torch/dcp_folder.h"
 
 static bool has_file(const char *folder, const char *name)
 {
@@ -20,7 +21,7 @@ static bool has_file(const char *folder, const char *name)
 bool report_is_directory_of_checkpoints(const char *path)
 {
     return file_is_directory(path) && !has_file(path, MANIFEST_NAME) && !model_folder_has_weights(path) &&
-           !has_file(path, "config.json");
+           !has_file(path, "config.json") && !dcp_folder_is(path);
 }
 
 fsdp_status report_resolve(const char *path, char **out)

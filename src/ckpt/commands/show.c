@@ -81,9 +81,8 @@ static json_t *source_json(const ckpt_source *source)
         json_array_append_new(tensors, tensor_json(tensor, &bytes));
         parameters += tensor->role == CKPT_PARAMETER ? tensor->numel : 0;
     }
-    json_t *report = json_pack("{s:s, s:s, s:I, s:I}", "path", source_path(source), "kind",
-                               m ? ckpt_kind_name(m->kind) : "model folder", "parameters", (json_int_t)parameters,
-                               "bytes", (json_int_t)bytes);
+    json_t *report = json_pack("{s:s, s:s, s:I, s:I}", "path", source_path(source), "kind", source_form(source),
+                               "parameters", (json_int_t)parameters, "bytes", (json_int_t)bytes);
     if (m) {
         json_t *head = json_pack("{s:I, s:i, s:s, s:s, s:s, s:i, s:o, s:O}", "step", (json_int_t)m->step, "world_size",
                                  m->world_size, "strategy", m->strategy, "created", m->created, "tokenizer",

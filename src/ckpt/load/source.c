@@ -8,6 +8,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "ckpt/load/dcp_source.h"
 #include "format/model_folder.h"
 
 struct ckpt_source {
@@ -15,7 +16,9 @@ struct ckpt_source {
     const char *path;
     manifest *manifest;   /* a checkpoint of ours: its files are open below */
     safetensors **files;  /* (manifest->n_files) */
-    model_folder *folder; /* otherwise */
+    model_folder *folder; /* otherwise, */
+    dcp_folder *dcp;      /* or this */
+    int64_t steps;        /* dcp: of its optimizer; -1: none */
     int n_tensors;
     source_tensor *tensors;
     const source_tensor **by_name; /* sorted by role and name */
@@ -116,7 +119,15 @@ static fsdp_status open_folder(ckpt_source *s)
     return FSDP_OK;
 }
 
-/* ---- Both ---- */
+/* ---- PyTorch's checkpoints ---- */
+
+static fsdp_status open_dcp(ckpt_source *s)
+{
+    FSDP_TRY(dcp_folder_open(s->path, &s->dcp));
+    return dcp_source_list(s->path, s->dcp, s->memory, &s->tensors, &s->n_tensors, &s->steps);
+}
+
+/* ---- All of them ---- */
 
 static int tensor_order(const void *left, const void *right)
 {
@@ -137,7 +148,8 @@ static fsdp_status open_any(ckpt_source *s)
                          "%s: " MANIFEST_NAME " is missing: this was a checkpoint; to take its weights alone, remove "
                          "its file " MARKER_NAME,
                          s->path);
-    FSDP_TRY(ours ? open_checkpoint(s) : open_folder(s));
+    bool dcp = !ours && dcp_folder_is(s->path) && !model_folder_has_weights(s->path);
+    FSDP_TRY(ours ? open_checkpoint(s) : dcp ? open_dcp(s) : open_folder(s));
     s->by_name = arena_alloc(s->memory, ((size_t)s->n_tensors + 1) * sizeof *s->by_name);
     if (!s->by_name)
         return out_of_memory(s->path);
@@ -172,6 +184,7 @@ void source_close(ckpt_source *s)
         safetensors_close(s->files[i]);
     manifest_free(s->manifest);
     model_folder_close(s->folder);
+    dcp_folder_close(s->dcp);
     arena_free(s->memory);
     free(s);
 }
@@ -184,6 +197,19 @@ const char *source_path(const ckpt_source *s)
 const manifest *source_manifest(const ckpt_source *s)
 {
     return s->manifest;
+}
+
+const char *source_form(const ckpt_source *s)
+{
+    return s->manifest ? ckpt_kind_name(s->manifest->kind) : s->dcp ? "PyTorch checkpoint" : "model folder";
+}
+
+bool source_optimizer(const ckpt_source *s, int64_t *steps, double *lr)
+{
+    if (!s->dcp || !source_has_role(s, CKPT_MOMENT1))
+        return false;
+    *steps = max_i64(0, s->steps);
+    return dcp_folder_number(s->dcp, "lr", lr) || (*lr = 0, true);
 }
 
 int source_count(const ckpt_source *s)

@@ -1,6 +1,6 @@
-/* Where tensors come from: a checkpoint of any kind, a Hugging Face folder, or a single safetensors file, seen alike as
- * named tensors in pieces. Headers are read and checked at once, data when it is asked for: a little by source_read
- * from the mapping, much by pieces.h. */
+/* Where tensors come from: a checkpoint of any kind, PyTorch's included, a Hugging Face folder, or a single file of
+ * weights, seen alike as named tensors in pieces. Headers are read and checked at once, data when it is asked for: a
+ * little by source_read from the mapping, much by pieces.h. */
 #ifndef CKPT_LOAD_SOURCE_H
 #define CKPT_LOAD_SOURCE_H
 
@@ -33,6 +33,9 @@ void source_close(ckpt_source *s); /* NULL is legal */
 
 const char *source_path(const ckpt_source *s);
 const manifest *source_manifest(const ckpt_source *s); /* NULL: no checkpoint of ours */
+const char *source_form(const ckpt_source *s);         /* "sharded", "model folder", "PyTorch checkpoint" */
+/* What PyTorch's checkpoints say of their optimizer: steps done and the learning rate; false: they have none. */
+bool source_optimizer(const ckpt_source *s, int64_t *steps, double *lr);
 int source_count(const ckpt_source *s);
 const source_tensor *source_at(const ckpt_source *s, int index); /* checkpoints: in the order of the manifest */
 /* NULL when absent. A plain folder does not tell parameters from buffers, so neither does this. */

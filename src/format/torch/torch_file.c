@@ -11,9 +11,9 @@
 #include "format/torch/names.h"
 #include "format/torch/zip.h"
 
-/* The pickled magic number and protocol version that the old stream begins with. */
-static const uint8_t legacy_magic[] = {0x80, 0x02, 0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a,
-                                       0xa8, 0x50, 0x19, 0x2e, 0x80, 0x02, 'M',  0xe9, 0x03, 0x2e};
+/* The old stream begins with a pickled magic number: LONG1 of ten bytes, and STOP. */
+static const uint8_t legacy_magic[] = {0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19, 0x2e};
+enum { PROTO_BYTES = 2, FRAME_BYTES = 9, FRAME = 0x95, LEGACY_VERSION = 1001 };
 
 enum { MAX_PICKLE_BYTES = 512 << 20 };
 enum { LEGACY_COUNT_BYTES = 8 };
@@ -41,10 +41,18 @@ static fsdp_status out_of_memory(const torch_file *file)
     return error_set(FSDP_ERR_MEMORY, "%s: out of memory while reading it", file->path);
 }
 
+/* How long the first pickle of an old stream is; 0: it is none. Protocol 4 puts a frame around it. */
+static size_t legacy_head(const uint8_t *data, size_t bytes)
+{
+    size_t at = bytes > PROTO_BYTES && data[PROTO_BYTES] == FRAME ? PROTO_BYTES + FRAME_BYTES : PROTO_BYTES;
+    bool is = bytes >= at + sizeof legacy_magic && data[0] == 0x80 &&
+              memcmp(data + at, legacy_magic, sizeof legacy_magic) == 0;
+    return is ? at + sizeof legacy_magic : 0;
+}
+
 bool torch_file_looks_like(const void *data, size_t bytes)
 {
-    return bytes >= 4 && (memcmp(data, "PK\3\4", 4) == 0 ||
-                          (bytes >= sizeof legacy_magic && memcmp(data, legacy_magic, sizeof legacy_magic) == 0));
+    return (bytes >= 4 && memcmp(data, "PK\3\4", 4) == 0) || legacy_head(data, bytes) > 0;
 }
 
 static int by_key(const void *left, const void *right)
@@ -163,9 +171,12 @@ static fsdp_status take_storage(torch_file *file, const pickle_value *key, size_
 
 static fsdp_status open_legacy(torch_file *file)
 {
-    pickle_value *system, *keys;
-    size_t at = sizeof legacy_magic;
+    pickle_value *version, *system, *keys;
+    size_t at = legacy_head(file->data, file->bytes);
     int64_t steps = 1 << 28; /* looking for keys: enough for five thousand tensors */
+    FSDP_TRY(next_pickle(file, &at, &version));
+    if (!pickle_is(version, PICKLE_INT) || version->integer != LEGACY_VERSION)
+        return error_set(FSDP_ERR_INPUT, "%s: is of an unknown version of PyTorch's old format", file->path);
     FSDP_TRY(next_pickle(file, &at, &system));
     const pickle_value *little = pickle_find(system, "little_endian");
     if (!pickle_is(little, PICKLE_BOOL) || !little->integer)
