@@ -116,8 +116,9 @@ FSDP_API const char *fsdp_state_path(const fsdp_state *s);
  *
  * After a failure the model's values may be a mixture: load another checkpoint, or end. */
 
-/* Loads the newest complete checkpoint of the directory, whatever number of ranks and strategy wrote it; damaged ones
- * are skipped with a warning. *step is its step, and 0 when there is none: then nothing is changed. */
+/* Loads the newest complete checkpoint of the directory, whatever number of ranks and strategy wrote it (one of kind
+ * local that another number of ranks wrote is refused); damaged ones are skipped with a warning. *step is its step, and
+ * 0 when there is none: then nothing is changed. */
 FSDP_API fsdp_status fsdp_resume(fsdp_state *s, int64_t *step);
 /* Loads that checkpoint, or the newest complete one of a directory; it is an error if there is none. step may be NULL.
  */

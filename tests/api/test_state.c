@@ -291,6 +291,33 @@ static void any_number_of_ranks_and_any_strategy_resume(void **state)
     }
 }
 
+static fsdp_status resume_misfit(fsdp_world *w, void *context)
+{
+    plan *p = context;
+    job j;
+    int64_t step = -1;
+    FSDP_TRY(job_open(w, p, &j));
+    EXPECT(w, fsdp_resume(j.state, &step) == FSDP_ERR_INPUT);
+    EXPECT(w,
+           strstr(fsdp_last_error(), "only sharded and full ones fit any world") && strstr(fsdp_last_error(), "of 2"));
+    job_close(&j);
+    return FSDP_OK;
+}
+
+/* Neither a start from scratch nor an older checkpoint is what was asked for. */
+static void local_checkpoints_of_another_number_of_ranks_are_refused(void **state)
+{
+    (void)state;
+    plan *p = new_plan("misfit");
+    p->kind = FSDP_CKPT_LOCAL;
+    assert_true(ranks_run(2, write_checkpoint, p));
+    assert_true(ranks_run(3, resume_misfit, p));
+    assert_true(ranks_run(1, resume_misfit, p));
+    assert_true(ranks_run(2, resume_checkpoint, p));
+    expect_losses(p, 0);
+    end_plan(p);
+}
+
 /* ---- Retention, other places, exports ---- */
 
 static fsdp_status save_often(fsdp_world *w, void *context)
@@ -567,6 +594,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(resumed_training_goes_on_with_the_same_bits),
         cmocka_unit_test(any_number_of_ranks_and_any_strategy_resume),
+        cmocka_unit_test(local_checkpoints_of_another_number_of_ranks_are_refused),
         cmocka_unit_test(checkpoints_are_kept_copied_and_exported),
         cmocka_unit_test(a_failure_in_the_background_is_told_by_the_next_call),
         cmocka_unit_test(what_cannot_be_is_refused_by_name),

@@ -24,6 +24,8 @@ typedef struct candidate {
 typedef struct candidates {
     int32_t n_shared, n_local;
     int32_t n_damaged;                /* committed once, not whole now */
+    int32_t misfit_rank, misfit_size; /* of the newest local one that another number of ranks wrote */
+    int64_t misfit_step;              /* -1: there is none */
     candidate shared[MAX_CANDIDATES]; /* rank 0's view counts */
     candidate local[MAX_CANDIDATES];  /* this rank's own */
 } candidates;
@@ -38,9 +40,10 @@ static void warn(const ckpt_entry *entry, int rank)
 }
 
 /* What this rank sees. Files are looked at here; checksums when loading. */
-static fsdp_status find_own(const char *directory, int rank, candidates *out)
+static fsdp_status find_own(const char *directory, int rank, int n_ranks, candidates *out)
 {
     ckpt_listing listing;
+    out->misfit_step = -1;
     FSDP_TRY(ckpt_directory_list(directory, &listing));
     for (int i = 0; i < listing.n_entries; i++) {
         ckpt_entry *entry = &listing.entries[i];
@@ -51,6 +54,12 @@ static fsdp_status find_own(const char *directory, int rank, candidates *out)
         if (entry->condition != CKPT_COMPLETE) {
             warn(entry, rank);
             out->n_damaged += entry->condition == CKPT_CORRUPT;
+        } else if (local && entry->world_size != n_ranks) {
+            if (entry->step > out->misfit_step) {
+                out->misfit_step = entry->step;
+                out->misfit_rank = rank;
+                out->misfit_size = entry->world_size;
+            }
         } else if (shared ? out->n_shared < MAX_CANDIDATES : out->n_local < MAX_CANDIDATES) {
             candidate *c = shared ? &out->shared[out->n_shared++] : &out->local[out->n_local++];
             const char *suffix = strstr(entry->name, ".old-");
@@ -72,8 +81,8 @@ static const candidate *find_local(const candidates *c, const candidate *wanted)
     return NULL;
 }
 
-/* Everybody ends with rank 0's shared ones, the local ones that all have, under its own names, and the sum of the
- * damaged. */
+/* Everybody ends with rank 0's shared ones, the local ones that all have, under its own names, the sum of the damaged,
+ * and the newest misfit. */
 static fsdp_status join_views(comm_group *world, candidates *mine)
 {
     int n = world ? comm_group_size(world) : 1;
@@ -96,8 +105,14 @@ static fsdp_status join_views(comm_group *world, candidates *mine)
                 mine->local[n_common++] = *find_local(own, &all[0].local[i]);
         }
         mine->n_local = n_common;
-        for (int rank = 1; rank < n; rank++)
+        for (int rank = 1; rank < n; rank++) {
             mine->n_damaged += all[rank].n_damaged;
+            if (all[rank].misfit_step > mine->misfit_step) {
+                mine->misfit_step = all[rank].misfit_step;
+                mine->misfit_rank = all[rank].misfit_rank;
+                mine->misfit_size = all[rank].misfit_size;
+            }
+        }
     }
     free(bytes);
     free(all);
@@ -167,6 +182,19 @@ static fsdp_status try_all(const char *directory, const ckpt_load_config *config
                      c->n_damaged, *last ? "; the last one tried: " : "", last);
 }
 
+/* The newest checkpoint is what is asked for: where only another number of ranks can load it, neither an older one nor
+ * a start from scratch is. */
+static fsdp_status check_newest_fits(const char *directory, int n_ranks, const candidates *c)
+{
+    if (c->misfit_step < 0 || (c->n_shared > 0 && c->shared[0].step >= c->misfit_step) ||
+        (c->n_local > 0 && c->local[0].step >= c->misfit_step))
+        return FSDP_OK;
+    return error_set(FSDP_ERR_INPUT,
+                     "%s: step %" PRId64 " is a local checkpoint of rank %d of %d, and cannot be loaded by a world of "
+                     "%d; only sharded and full ones fit any world. Resume with %d ranks, or choose another directory",
+                     directory, c->misfit_step, c->misfit_rank, c->misfit_size, n_ranks, c->misfit_size);
+}
+
 static bool is_checkpoint(const char *path)
 {
     char *manifest_path = file_join(path, MANIFEST_NAME);
@@ -188,11 +216,14 @@ fsdp_status ckpt_resume(const char *directory, const ckpt_load_config *config, c
         return FSDP_OK;
     }
     candidates *c = calloc(1, sizeof *c);
-    fsdp_status status = c ? find_own(directory, world ? comm_group_rank(world) : 0, c)
+    int n_ranks = world ? comm_group_size(world) : 1;
+    fsdp_status status = c ? find_own(directory, world ? comm_group_rank(world) : 0, n_ranks, c)
                            : error_set(FSDP_ERR_MEMORY, "%s: out of memory for the search", directory);
     status = ckpt_agree(world, "checkpoint search", status, fsdp_last_error());
     if (status == FSDP_OK)
         status = join_views(world, c);
+    if (status == FSDP_OK)
+        status = check_newest_fits(directory, n_ranks, c);
     if (status == FSDP_OK)
         status = try_all(directory, config, state, world, c, result);
     free(c);

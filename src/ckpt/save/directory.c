@@ -164,6 +164,7 @@ void ckpt_entry_check(ckpt_entry *entry)
     fsdp_status status = manifest_read(entry->path, &m);
     entry->condition = CKPT_COMPLETE;
     entry->save = m ? m->save : 0;
+    entry->world_size = m ? m->world_size : 0;
     if (status == FSDP_OK && m->step != entry->step)
         status = error_set(FSDP_ERR_INPUT, "its manifest says step %" PRId64, m->step);
     if (status != FSDP_OK) {

@@ -24,6 +24,7 @@ typedef struct ckpt_entry {
     int64_t step;
     int rank;                 /* kind local: whose; else -1 */
     uint64_t save;            /* which save it is of; 0 until ckpt_entry_check, and when not known */
+    int world_size;           /* ranks that wrote it; likewise */
     bool temporary;           /* being written or removed */
     bool unfinished;          /* of these: a save, under way or abandoned */
     ckpt_condition condition; /* as far as the name tells; ckpt_entry_check looks inside */
