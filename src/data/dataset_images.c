@@ -47,7 +47,8 @@ fsdp_status dataset_images_open(const source_list *files, const fsdp_dataset_con
     if (s == NULL)
         return error_set(FSDP_ERR_MEMORY, "out of memory");
     const char *folder = files->files[0].path;
-    fsdp_status status = image_set_read_folder(folder, wants_training(folder, options->part), &s->set);
+    fsdp_status status =
+        image_set_read_folder(folder, options->config_name, wants_training(folder, options->part), &s->set);
     if (status == FSDP_OK && s->set.n_images == 0)
         status = error_set(FSDP_ERR_INPUT, "%s: there are no images", files->files[0].path);
     if (status != FSDP_OK) {

@@ -9,7 +9,7 @@ typedef enum source_kind {
     SOURCE_JSONL,  /* a JSON object on every line, also .gz and .zst */
     SOURCE_TOKENS, /* a token file */
     SOURCE_TABLE,  /* safetensors with a tensor "data" of tokens */
-    SOURCE_IMAGES, /* a folder of IDX files or CIFAR-10 batches */
+    SOURCE_IMAGES, /* a folder of IDX files, CIFAR batches or classes of pictures */
 } source_kind;
 
 typedef struct source_file {

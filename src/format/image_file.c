@@ -1,5 +1,5 @@
-/* Reads IDX and CIFAR-10 files into memory. Sizes that a header states are believed only as far as bytes follow: memory
- * grows with what was read, never with what was promised. */
+/* Reads IDX files into memory, and finds which kind of images a folder has. Sizes that a header states are believed
+ * only as far as bytes follow: memory grows with what was read, never with what was promised. */
 #include "format/image_file.h"
 
 #include <stdio.h>
@@ -10,14 +10,10 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "format/byte_stream.h"
+#include "format/cifar_file.h"
+#include "format/class_folders.h"
 
 enum { IDX_BYTES = 8, IMAGE_DIMS = 3, LABEL_DIMS = 1 };
-enum {
-    CIFAR_CHANNELS = 3,
-    CIFAR_SIDE = 32,
-    CIFAR_PIXELS = CIFAR_CHANNELS * CIFAR_SIDE * CIFAR_SIDE,
-    CIFAR_CLASSES = 10
-};
 enum { MAX_SIDE = 1 << 14 };
 
 void image_set_free(image_set *set)
@@ -149,75 +145,12 @@ fail:
     return status;
 }
 
-/* Room for one more image, growing by doubling. */
-static fsdp_status grow_cifar(image_set *set, int64_t *capacity, const char *path)
-{
-    if (set->n_images < *capacity)
-        return FSDP_OK;
-    int64_t larger = *capacity ? 2 * *capacity : 10000;
-    uint8_t *pixels = realloc(set->pixels, (size_t)larger * CIFAR_PIXELS);
-    if (pixels)
-        set->pixels = pixels;
-    uint8_t *labels = realloc(set->labels, (size_t)larger);
-    if (labels)
-        set->labels = labels;
-    if (!pixels || !labels)
-        return error_set(FSDP_ERR_MEMORY, "%s: out of memory for %lld images", path, (long long)larger);
-    *capacity = larger;
-    return FSDP_OK;
-}
-
-static fsdp_status append_cifar(const char *path, image_set *set, int64_t *capacity)
-{
-    byte_stream *stream;
-    uint8_t record[1 + CIFAR_PIXELS];
-    size_t got;
-    fsdp_status status;
-    FSDP_TRY(byte_stream_open(path, &stream));
-    for (int64_t i = 0;; i++) {
-        TRY_OR(done, read_up_to(stream, record, sizeof record, &got));
-        if (got == 0 && i > 0)
-            break;
-        if (got < sizeof record) {
-            status = error_set(FSDP_ERR_INPUT, "%s: ends within image %lld: truncated, or not a CIFAR-10 batch", path,
-                               (long long)i);
-            break;
-        }
-        if (record[0] >= CIFAR_CLASSES) {
-            status = error_set(FSDP_ERR_INPUT, "%s: image %lld has label %u; CIFAR-10 has labels 0 to 9", path,
-                               (long long)i, record[0]);
-            break;
-        }
-        TRY_OR(done, grow_cifar(set, capacity, path));
-        set->labels[set->n_images] = record[0];
-        memcpy(set->pixels + set->n_images * CIFAR_PIXELS, record + 1, CIFAR_PIXELS);
-        set->n_images++;
-    }
-done:
-    byte_stream_close(stream);
-    return status;
-}
-
-fsdp_status image_set_read_cifar10(const char *const *paths, size_t n_paths, image_set *out)
-{
-    int64_t capacity = 0;
-    *out =
-        (image_set){.channels = CIFAR_CHANNELS, .height = CIFAR_SIDE, .width = CIFAR_SIDE, .n_classes = CIFAR_CLASSES};
-    fsdp_status status =
-        n_paths > 0 ? FSDP_OK : error_set(FSDP_ERR_INPUT, "a CIFAR-10 data set needs at least one file");
-    for (size_t i = 0; i < n_paths && status == FSDP_OK; i++)
-        status = append_cifar(paths[i], out, &capacity);
-    if (status != FSDP_OK)
-        image_set_free(out);
-    return status;
-}
-
 /* The first of the usual spellings that exists; malloc'd, NULL when none does. */
 static char *find_idx(const char *folder, const char *part, const char *kind, int n_dims)
 {
     static const char *const separators[] = {"-", "."}, *const endings[] = {"", ".gz"};
     for (int i = 0; i < 4; i++) {
-        char name[64];
+        char name[128];
         snprintf(name, sizeof name, "%s-%s%sidx%d-ubyte%s", part, kind, separators[i / 2], n_dims, endings[i % 2]);
         char *path = file_join(folder, name);
         if (path && file_exists(path))
@@ -227,58 +160,79 @@ static char *find_idx(const char *folder, const char *part, const char *kind, in
     return NULL;
 }
 
-bool image_folder_has(const char *folder, bool training)
+/* --- folders ----------------------------------------------------------------------------------------------------- */
+
+static const char *const emnist_splits[] = {"byclass", "bymerge", "balanced", "letters", "digits", "mnist"};
+
+/* What the names of the part's IDX files begin with: MNIST's, or those of a split of EMNIST, of which there are `*n`;
+ * the one that is asked for, or the last. */
+static void idx_part(const char *folder, const char *split, bool training, char name[64], int *n)
 {
-    char *images = find_idx(folder, training ? "train" : "t10k", "images", 3);
-    char *batch = file_join(folder, training ? "data_batch_1.bin" : "test_batch.bin");
-    bool has = images != NULL || (batch != NULL && file_exists(batch));
-    free(batch);
+    char *images = find_idx(folder, training ? "train" : "t10k", "images", IMAGE_DIMS);
+    *n = 0;
+    snprintf(name, 64, "%s", training ? "train" : "t10k");
+    for (size_t i = 0; images == NULL && i < sizeof emnist_splits / sizeof *emnist_splits; i++) {
+        char part[64];
+        snprintf(part, sizeof part, "emnist-%s-%s", emnist_splits[i], training ? "train" : "test");
+        char *path = find_idx(folder, part, "images", IMAGE_DIMS);
+        bool wanted = split == NULL || strcmp(split, emnist_splits[i]) == 0;
+        *n += path != NULL && wanted;
+        if (path != NULL && wanted)
+            memcpy(name, part, sizeof part);
+        free(path);
+    }
     free(images);
+}
+
+static bool idx_folder_has(const char *folder, bool training)
+{
+    char part[64];
+    int n;
+    idx_part(folder, NULL, training, part, &n);
+    char *images = find_idx(folder, part, "images", IMAGE_DIMS), *labels = find_idx(folder, part, "labels", LABEL_DIMS);
+    bool has = images != NULL || labels != NULL;
+    free(images);
+    free(labels);
     return has;
 }
 
-static fsdp_status read_cifar_folder(const char *folder, bool training, image_set *out)
+bool image_folder_has(const char *folder, bool training)
 {
-    enum { MAX_BATCHES = 64 };
-    char *paths[MAX_BATCHES], name[32];
-    size_t n = 0, last = 0;
-    for (size_t i = 0; i < (training ? MAX_BATCHES : 1); i++) {
-        snprintf(name, sizeof name, "data_batch_%zu.bin", i + 1);
-        char *path = file_join(folder, training ? name : "test_batch.bin");
-        if (!path || !file_exists(path)) {
-            free(path);
-            continue;
-        }
-        paths[n++] = path;
-        last = i + 1;
-    }
-    fsdp_status status =
-        n < last ? error_set(FSDP_ERR_INPUT, "%s: has data_batch_%zu.bin, but only %zu of the %zu batches up to it",
-                             folder, last, n, last)
-        : n > 0  ? image_set_read_cifar10((const char *const *)paths, n, out)
-                 : error_set(FSDP_ERR_INPUT,
-                             "%s: has neither IDX files (%s-images-idx3-ubyte[.gz] and labels) nor "
-                              "CIFAR-10 batches (%s)",
-                             folder, training ? "train" : "t10k", training ? "data_batch_1.bin ..." : "test_batch.bin");
-    while (n > 0)
-        free(paths[--n]);
-    return status;
+    return idx_folder_has(folder, training) || cifar_folder_has(folder, training) ||
+           class_folders_has(folder, training);
 }
 
-fsdp_status image_set_read_folder(const char *folder, bool training, image_set *out)
+static fsdp_status read_idx_folder(const char *folder, const char *split, bool training, image_set *out)
 {
-    const char *part = training ? "train" : "t10k";
-    *out = (image_set){0};
-    char *images = find_idx(folder, part, "images", 3), *labels = find_idx(folder, part, "labels", 1);
-    fsdp_status status;
-    if (images && labels)
-        status = image_set_read_idx(images, labels, out);
-    else if (images || labels)
-        status = error_set(FSDP_ERR_INPUT, "%s: has the %s file of IDX data, but not the %s file", folder,
-                           images ? "images" : "labels", images ? "labels" : "images");
-    else
-        status = read_cifar_folder(folder, training, out);
+    char part[64];
+    int n_splits;
+    idx_part(folder, split, training, part, &n_splits);
+    if (n_splits > 1)
+        return error_set(FSDP_ERR_INPUT,
+                         "%s: has several splits of EMNIST; choose one with --dataset_config_name (byclass, bymerge, "
+                         "balanced, letters, digits, mnist)",
+                         folder);
+    char *images = find_idx(folder, part, "images", IMAGE_DIMS), *labels = find_idx(folder, part, "labels", LABEL_DIMS);
+    fsdp_status status = images != NULL && labels != NULL
+                             ? image_set_read_idx(images, labels, out)
+                             : error_set(FSDP_ERR_INPUT, "%s: has the %s file of IDX data, but not the %s file", folder,
+                                         images ? "images" : "labels", images ? "labels" : "images");
     free(images);
     free(labels);
     return status;
+}
+
+fsdp_status image_set_read_folder(const char *folder, const char *split, bool training, image_set *out)
+{
+    *out = (image_set){0};
+    if (idx_folder_has(folder, training))
+        return read_idx_folder(folder, split, training, out);
+    if (cifar_folder_has(folder, training))
+        return cifar_read_folder(folder, training, out);
+    if (class_folders_has(folder, training))
+        return class_folders_read(folder, training, out);
+    return error_set(FSDP_ERR_INPUT,
+                     "%s: has neither IDX files (%s-images-idx3-ubyte[.gz] and labels) nor CIFAR batches (%s), nor a "
+                     "folder of pictures for each class",
+                     folder, training ? "train" : "t10k", training ? "data_batch_1.bin ..." : "test_batch.bin");
 }

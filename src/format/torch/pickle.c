@@ -294,14 +294,17 @@ static fsdp_status do_binfloat(reader *r, uint8_t code)
     return FSDP_OK;
 }
 
-static fsdp_status push_bytes(reader *r, pickle_kind kind, int length_width)
+/* Python 2 had one kind of string for texts and bytes: there, what has a NUL is bytes. */
+static fsdp_status push_bytes(reader *r, pickle_kind kind, int length_width, bool python2)
 {
     uint64_t n;
     const uint8_t *bytes;
     pickle_value *value;
     FSDP_TRY(take_number(r, length_width, &n));
     FSDP_TRY(take(r, n, &bytes));
-    if (kind == PICKLE_TEXT && memchr(bytes, '\0', (size_t)n))
+    bool has_nul = kind == PICKLE_TEXT && memchr(bytes, '\0', (size_t)n);
+    kind = has_nul && python2 ? PICKLE_BYTES : kind;
+    if (has_nul && !python2)
         return refuse(r, "a text with a NUL byte");
     char *copy = arena_alloc(r->memory, (size_t)n + 1);
     if (!copy)
@@ -315,12 +318,16 @@ static fsdp_status push_bytes(reader *r, pickle_kind kind, int length_width)
 
 static fsdp_status do_text(reader *r, uint8_t code)
 {
-    return push_bytes(r, PICKLE_TEXT, code == 0x8c || code == 'U' ? 1 : code == 0x8d ? 8 : 4);
+    return push_bytes(r, PICKLE_TEXT,
+                      code == 0x8c || code == 'U' ? 1
+                      : code == 0x8d              ? 8
+                                                  : 4,
+                      code == 'U' || code == 'T');
 }
 
 static fsdp_status do_bytes(reader *r, uint8_t code)
 {
-    return push_bytes(r, PICKLE_BYTES, code == 'C' ? 1 : code == 'B' ? 4 : 8);
+    return push_bytes(r, PICKLE_BYTES, code == 'C' ? 1 : code == 'B' ? 4 : 8, false);
 }
 
 static fsdp_status do_empty(reader *r, uint8_t code)
@@ -397,12 +404,12 @@ static fsdp_status do_get(reader *r, uint8_t code)
 {
     uint64_t index;
     FSDP_TRY(take_number(r, code == 'h' ? 1 : 4, &index));
-    if (index >= r->memo.n)
+    if (index >= r->memo.n || r->memo.items[index] == NULL)
         return refuse(r, "a memo entry that was not made");
     return list_add(r, &r->stack, r->memo.items[index]);
 }
 
-/* Picklers count their memo up; an index beyond its end would make memory of a few bytes. */
+/* Picklers count their memo up, Python 2's from 1; an index beyond its end would make memory of a few bytes. */
 static fsdp_status do_put(reader *r, uint8_t code)
 {
     uint64_t index = r->memo.n;
@@ -410,6 +417,8 @@ static fsdp_status do_put(reader *r, uint8_t code)
     if (code != 0x94)
         FSDP_TRY(take_number(r, code == 'q' ? 1 : 4, &index));
     FSDP_TRY(top(r, &value));
+    if (index == 1 && r->memo.n == 0)
+        FSDP_TRY(list_add(r, &r->memo, NULL));
     if (index > r->memo.n)
         return refuse(r, "a memo entry far beyond the last");
     if (index == r->memo.n)
