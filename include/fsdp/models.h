@@ -20,26 +20,72 @@
 extern "C" {
 #endif
 
-typedef enum fsdp_rope_scaling { FSDP_ROPE_PLAIN, FSDP_ROPE_LINEAR, FSDP_ROPE_LLAMA3 } fsdp_rope_scaling;
+typedef enum fsdp_rope_scaling {
+    FSDP_ROPE_PLAIN,
+    FSDP_ROPE_LINEAR,
+    FSDP_ROPE_LLAMA3,
+    FSDP_ROPE_DYNAMIC,
+    FSDP_ROPE_YARN
+} fsdp_rope_scaling;
 
-typedef struct fsdp_llama_config {
+/* Whose decoder it is: how its blocks are built and what its weights are called. */
+typedef enum fsdp_family {
+    FSDP_FAMILY_LLAMA,
+    FSDP_FAMILY_MISTRAL,
+    FSDP_FAMILY_QWEN2, /* also Qwen2.5 */
+    FSDP_FAMILY_QWEN3,
+    FSDP_FAMILY_GEMMA3, /* the text model */
+    FSDP_FAMILY_GPT2,
+    FSDP_FAMILY_PHI3,
+    FSDP_FAMILY_COUNT
+} fsdp_family;
+
+typedef enum fsdp_feed_forward_function {
+    FSDP_FUNCTION_SILU,
+    FSDP_FUNCTION_GELU_TANH, /* "gelu_new", "gelu_pytorch_tanh" */
+    FSDP_FUNCTION_GELU,      /* with erf; without a gate only */
+    FSDP_FUNCTION_RELU       /* without a gate only */
+} fsdp_feed_forward_function;
+
+/* A decoder of one of the families. Zeroes are LLaMA's. */
+typedef struct fsdp_decoder_config {
     size_t size;
     int64_t vocabulary, hidden, intermediate, layers, heads, kv_heads, head_dim;
     int64_t positions; /* longest sequence */
-    int64_t window;    /* how many tokens attention reaches back, 0: all. Fewer than positions is not implemented */
+    int64_t window;    /* how many tokens attention sees, the present one included; 0: all before it */
     double rope_base;
     fsdp_rope_scaling rope_scaling;
     double rope_factor, rope_low_factor, rope_high_factor, rope_original_positions;
     float norm_eps;
     float init_deviation;
     bool tied, attention_bias, mlp_bias;
-} fsdp_llama_config;
 
-#define FSDP_LLAMA_CONFIG_INIT                                                                                         \
+    fsdp_family family;
+    fsdp_feed_forward_function function;
+    uint64_t full_layers[16]; /* bit i % 64 of number i / 64: layer i sees all, whatever the window is */
+    double rope_local_base;   /* of layers with a window, without scaling; 0: as the others */
+    double rope_attention_factor, rope_beta_fast, rope_beta_slow; /* YaRN; 0: what its paper suggests */
+    bool rope_exact;                                              /* YaRN: bounds are not rounded to whole pairs */
+    bool scale_by_layer;                                          /* scores of layer i are divided by i + 1 as well */
+    float query_scalar; /* scores are divided by its root; 0: by that of head_dim */
+    float embedding_dropout, residual_dropout, attention_dropout;
+} fsdp_decoder_config;
+
+#define FSDP_DECODER_CONFIG_INIT                                                                                       \
     {                                                                                                                  \
-        .size = sizeof(fsdp_llama_config), .rope_base = 10000, .rope_factor = 1, .norm_eps = 1e-5f,                    \
+        .size = sizeof(fsdp_decoder_config), .rope_base = 10000, .rope_factor = 1, .norm_eps = 1e-5f,                  \
         .init_deviation = 0.02f                                                                                        \
     }
+
+/* The first family's names for them. */
+typedef fsdp_decoder_config fsdp_llama_config;
+#define FSDP_LLAMA_CONFIG_INIT FSDP_DECODER_CONFIG_INIT
+
+typedef enum fsdp_t5_family {
+    FSDP_T5, /* also flan */
+    FSDP_MT5,
+    FSDP_UMT5 /* every layer has position biases of its own */
+} fsdp_t5_family;
 
 typedef struct fsdp_t5_config {
     size_t size;
@@ -49,6 +95,7 @@ typedef struct fsdp_t5_config {
     float norm_eps, dropout, init_factor;
     bool gated; /* gated-gelu (v1.1); else relu */
     bool tied, scale_decoder_outputs;
+    fsdp_t5_family family;
 } fsdp_t5_config;
 
 #define FSDP_T5_CONFIG_INIT                                                                                            \
@@ -81,7 +128,9 @@ typedef struct fsdp_mlp_config {
         .size = sizeof(fsdp_mlp_config), .inputs = 784, .hidden = 128, .layers = 2, .outputs = 10                      \
     }
 
-/* A LLaMA; the caller owns *out. Inconsistent sizes are refused by name. */
+/* A decoder of config->family; the caller owns *out. Inconsistent sizes are refused by name. */
+FSDP_API fsdp_status fsdp_decoder_new(const fsdp_decoder_config *config, fsdp_module **out);
+/* fsdp_decoder_new. */
 FSDP_API fsdp_status fsdp_llama_new(const fsdp_llama_config *config, fsdp_module **out);
 /* A T5 encoder and decoder; the caller owns *out. */
 FSDP_API fsdp_status fsdp_t5_new(const fsdp_t5_config *config, fsdp_module **out);
@@ -96,9 +145,13 @@ FSDP_API fsdp_status fsdp_mlp_new(const fsdp_mlp_config *config, fsdp_module **o
 FSDP_API fsdp_status fsdp_model_from_config(const char *path, fsdp_module **out);
 
 /* ids int32 (B, T) -> (B, T, vocabulary) */
-FSDP_API fsdp_tensor *fsdp_llama_logits(fsdp_module *m, fsdp_tape *t, fsdp_tensor *ids);
+FSDP_API fsdp_tensor *fsdp_decoder_logits(fsdp_module *m, fsdp_tape *t, fsdp_tensor *ids);
 /* Cross-entropy of the logits against labels int32 (B, T): what follows each position, FSDP_IGNORE where nothing
  * counts. The logits never exist as a whole. */
+FSDP_API fsdp_loss fsdp_decoder_loss(fsdp_module *m, fsdp_tape *t, fsdp_tensor *ids, fsdp_tensor *labels);
+/* fsdp_decoder_logits. */
+FSDP_API fsdp_tensor *fsdp_llama_logits(fsdp_module *m, fsdp_tape *t, fsdp_tensor *ids);
+/* fsdp_decoder_loss. */
 FSDP_API fsdp_loss fsdp_llama_loss(fsdp_module *m, fsdp_tape *t, fsdp_tensor *ids, fsdp_tensor *labels);
 
 /* ids, mask int32 (B, S); decoder_ids int32 (B, T) -> (B, T, vocabulary). mask may be NULL. */

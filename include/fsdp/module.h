@@ -110,6 +110,8 @@ FSDP_API fsdp_module *fsdp_linear_new(int64_t in_features, int64_t out_features,
 FSDP_API fsdp_module *fsdp_embedding_new(int64_t vocabulary, int64_t columns);
 /* fsdp_rmsnorm with a parameter "weight" (columns). */
 FSDP_API fsdp_module *fsdp_rmsnorm_new(int64_t columns, float eps);
+/* fsdp_rmsnorm_plus_one with a parameter "weight" (columns), at first 0. */
+FSDP_API fsdp_module *fsdp_rmsnorm_plus_one_new(int64_t columns, float eps);
 /* fsdp_layernorm with parameters "weight" and "bias" (columns). */
 FSDP_API fsdp_module *fsdp_layernorm_new(int64_t columns, float eps);
 /* fsdp_conv2d with parameters "weight" (out, in, height, width) and "bias" (out). */

@@ -13,6 +13,9 @@ FSDP_API fsdp_tensor *fsdp_linear(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *wei
 /* The same plus residual (..., N), in one product. */
 FSDP_API fsdp_tensor *fsdp_linear_add(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias,
                                       fsdp_tensor *residual);
+/* The same with the weight stored (K, N), as GPT-2's are; residual may be NULL. */
+FSDP_API fsdp_tensor *fsdp_linear_input_major(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias,
+                                              fsdp_tensor *residual);
 /* a (..., M, K) b (..., K, N) -> (..., M, N); a transposed operand is stored with its last two dimensions swapped. */
 FSDP_API fsdp_tensor *fsdp_matmul(fsdp_tape *t, fsdp_tensor *a, fsdp_tensor *b, bool transpose_a, bool transpose_b);
 
@@ -20,6 +23,8 @@ FSDP_API fsdp_tensor *fsdp_matmul(fsdp_tape *t, fsdp_tensor *a, fsdp_tensor *b, 
 FSDP_API fsdp_tensor *fsdp_embedding(fsdp_tape *t, fsdp_tensor *ids, fsdp_tensor *table);
 
 FSDP_API fsdp_tensor *fsdp_rmsnorm(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, float eps); /* (..., C), (C) */
+/* The same times 1 + weight, as Gemma's are. */
+FSDP_API fsdp_tensor *fsdp_rmsnorm_plus_one(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, float eps);
 FSDP_API fsdp_tensor *fsdp_layernorm(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias,
                                      float eps); /* (..., C), (C), (C) */
 /* x (N, C, H, W); running statistics are fp32 buffers (C) that training moves by `momentum`. */
@@ -49,7 +54,8 @@ typedef struct fsdp_attention_config {
     bool relative;         /* bias is (H, T + S - 1): score (i, j) takes bias[h, j - i + T - 1] */
     fsdp_tensor *key_mask; /* NULL or int32 (B, S): 0 hides a key */
     float dropout;         /* probability with which training leaves out a weight; 0: none */
-    void *reserved[8];     /* NULL: room for what later versions add */
+    int64_t window;        /* causal: how many keys a query sees, its own included; 0: all before it */
+    void *reserved[7];     /* NULL: room for what later versions add */
 } fsdp_attention_config;
 
 /* -> (B, T, q_heads*head_dim). Never stores a T x S matrix. With q, k and v packed in the rows of one tensor (B, T,

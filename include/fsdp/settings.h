@@ -45,7 +45,12 @@ typedef enum fsdp_model_type {
     FSDP_MODEL_MISTRAL,
     FSDP_MODEL_T5,
     FSDP_MODEL_CNN,
-    FSDP_MODEL_MLP
+    FSDP_MODEL_MLP,
+    FSDP_MODEL_QWEN2,
+    FSDP_MODEL_QWEN3,
+    FSDP_MODEL_GEMMA3,
+    FSDP_MODEL_GPT2,
+    FSDP_MODEL_PHI3
 } fsdp_model_type;
 
 typedef enum fsdp_activation { FSDP_ACTIVATION_RELU, FSDP_ACTIVATION_GATED_GELU } fsdp_activation;
@@ -85,6 +90,7 @@ typedef struct fsdp_settings {
     int64_t max_context_width;
     int64_t hidden_width, num_layers, num_decoder_layers /* optional: num_layers */;
     int64_t num_heads, num_key_value_heads /* optional: num_heads */, head_dim /* optional: hidden_width / num_heads */;
+    int64_t sliding_window; /* 0: none */
     int64_t intermediate_size;
     double rotary_emb_base;
     int rope_scaling; /* fsdp_rope_scaling */
@@ -227,6 +233,12 @@ FSDP_API int64_t fsdp_settings_warmup_steps(const fsdp_settings *settings, int64
 static inline bool fsdp_model_is_llama(int model_type)
 {
     return model_type == FSDP_MODEL_LLAMA_V2 || model_type == FSDP_MODEL_LLAMA_V3 || model_type == FSDP_MODEL_MISTRAL;
+}
+
+/* One of the families that continue a text. */
+static inline bool fsdp_model_is_decoder(int model_type)
+{
+    return fsdp_model_is_llama(model_type) || model_type >= FSDP_MODEL_QWEN2;
 }
 
 #ifdef __cplusplus

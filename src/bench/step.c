@@ -54,7 +54,7 @@ static fsdp_status choose_workload(bench *b, const fsdp_settings *s, const char 
     b->width = s->max_context_width;
     b->micro_batches = s->gradient_accumulation_steps;
     if (!name)
-        return b->model.type == MODEL_LLAMA
+        return b->model.type == MODEL_DECODER
                    ? FSDP_OK
                    : error_set(FSDP_ERR_INPUT, "bench step: only llama models have random data");
     const bench_workload *w;
@@ -131,7 +131,7 @@ static fsdp_status run_micro_batch(bench *b, uint64_t index, bool last)
     int64_t shape[] = {b->batch, b->width}, n = b->batch * b->width;
     rng_key key = rng_key_make(1234 + (uint64_t)fsdp_world_rank(b->world));
     for (int64_t i = 0; i < n; i++)
-        b->ids[i] = (int32_t)(rng_word(key, index, (uint64_t)i) % (uint32_t)b->model.llama.vocabulary);
+        b->ids[i] = (int32_t)(rng_word(key, index, (uint64_t)i) % (uint32_t)b->model.decoder.vocabulary);
     for (int64_t i = 0; i < n; i++)
         b->labels[i] = b->ids[i + 1 < n ? i + 1 : 0];
     fsdp_tape *t = fsdp_begin(m);

@@ -68,7 +68,7 @@ model_config bench_workload_model(const bench_workload *w)
     c.positions = w->width;
     c.tied = w->tied;
     c.rope_base = 500000;
-    model_config model = model_config_default(MODEL_LLAMA);
-    model.llama = c;
+    model_config model = model_config_default(MODEL_DECODER);
+    model.decoder = c;
     return model;
 }

@@ -68,6 +68,7 @@ typedef struct attention_args {
     int64_t batch, q_length, kv_length, q_heads, kv_heads, head_dim;
     float scale;
     bool causal;
+    int64_t window;              /* causal: a query sees so many keys, the last included; 0: all */
     buffer q, k, v;              /* read */
     int64_t q_row, k_row, v_row; /* elements from one token to the next */
     buffer out;                  /* forward: written, backward: read. (batch, q_length, q_heads*head_dim), contiguous */
@@ -99,10 +100,10 @@ typedef struct rope_args {
     bool inverse;
 } rope_args;
 
-/* y = x / sqrt(mean(x^2) + eps) * weight; rstd per row is kept for backward. */
+/* y = x / sqrt(mean(x^2) + eps) * (shift + weight); rstd per row is kept for backward. */
 typedef struct rmsnorm_args {
     int64_t rows, columns;
-    float eps;
+    float eps, shift;
     buffer x, weight, y; /* (rows, columns), (columns), (rows, columns) */
     float *rstd;         /* (rows) */
     /* backward */

@@ -102,8 +102,8 @@ static fsdp_status open_model(generation *g)
     fsdp_config sharding = FSDP_CONFIG_INIT;
     fsdp_module *net;
     sharding.strategy = fsdp_world_size(g->world) > 1 ? FSDP_FULL : FSDP_NO_SHARD;
-    if (model_block_type(g->model_config.type))
-        sharding.wrap = fsdp_wrap_by_type(model_block_type(g->model_config.type));
+    if (model_block_type(&g->model_config))
+        sharding.wrap = fsdp_wrap_by_type(model_block_type(&g->model_config));
     sharding.param_dtype = g->config->dtype;
     sharding.freeze = all;
     sharding.n_freeze = 1;
@@ -120,13 +120,9 @@ static fsdp_status open_model(generation *g)
 static fsdp_status fit_positions(generation *g)
 {
     model_config *c = &g->model_config;
-    if (c->type != MODEL_LLAMA)
-        return FSDP_OK;
-    c->llama.positions = text_writer_capacity(&g->writer);
-    fsdp_status window = llama_window_check(&c->llama);
-    return window == FSDP_OK ? FSDP_OK
-                             : error_prefix(window, "%s: a prompt of %lld tokens and %lld new ones: ", g->path,
-                                            (long long)g->writer.n_prompt, (long long)g->config->max_new_tokens);
+    if (c->type == MODEL_DECODER)
+        decoder_limit_positions(&c->decoder, text_writer_capacity(&g->writer));
+    return FSDP_OK;
 }
 
 static fsdp_status open_all(generation *g)

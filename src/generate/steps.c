@@ -22,7 +22,8 @@ struct generator {
     int64_t n;                                         /* tokens in the cache */
     int64_t n_source;                                  /* T5: rows of memory that are seen, padding included */
     int32_t *text;                                     /* (capacity): the tokens in the cache */
-    int32_t *ids, *positions, *mask;                   /* (most): of a step */
+    int64_t window;                                    /* of layers that have one */
+    int32_t *ids, *positions, *mask, *window_mask;     /* (most): of a step */
     int32_t *source_ids, *source_places, *source_mask; /* (source_capacity) */
     int32_t last;
 };
@@ -63,13 +64,14 @@ static fsdp_status allocate(generator *g, const model_config *c)
     g->ids = calloc(tokens, sizeof *g->ids);
     g->positions = calloc(tokens, sizeof *g->positions);
     g->mask = calloc(tokens, sizeof *g->mask);
+    g->window_mask = calloc(tokens, sizeof *g->window_mask);
     g->source_ids = calloc(source, sizeof *g->source_ids);
     g->source_places = calloc(source, sizeof *g->source_places);
     g->source_mask = calloc(source, sizeof *g->source_mask);
-    if (!g->past || !g->memory || !g->text || !g->ids || !g->positions || !g->mask || !g->source_ids ||
-        !g->source_places || !g->source_mask)
+    if (!g->past || !g->memory || !g->text || !g->ids || !g->positions || !g->mask || !g->window_mask ||
+        !g->source_ids || !g->source_places || !g->source_mask)
         return error_set(FSDP_ERR_MEMORY, "a cache of %lld tokens: out of host memory", (long long)g->capacity);
-    int64_t width = 2 * (t5 ? c->t5.heads * c->t5.head_dim : c->llama.kv_heads * c->llama.head_dim);
+    int64_t width = 2 * (t5 ? c->t5.heads * c->t5.head_dim : c->decoder.kv_heads * c->decoder.head_dim);
     return allocate_rows(g, width, t5 ? width : 0);
 }
 
@@ -90,21 +92,22 @@ fsdp_status generator_create(fsdp_model *m, const model_config *c, int64_t capac
                              generator **out)
 {
     bool t5 = c->type == MODEL_T5;
-    if (c->type != MODEL_LLAMA && !t5)
-        return error_set(FSDP_ERR_INPUT, "a %s model writes no text", model_type_name(c->type));
-    if (capacity < 2 || (t5 && source_capacity < 1) || (!t5 && capacity > c->llama.positions))
+    if (c->type != MODEL_DECODER && !t5)
+        return error_set(FSDP_ERR_INPUT, "a %s model writes no text", model_type_name(c));
+    if (capacity < 2 || (t5 && source_capacity < 1) || (!t5 && capacity > c->decoder.positions))
         return error_set(FSDP_ERR_INPUT, "a cache of %lld tokens for a %s model", (long long)capacity,
-                         model_type_name(c->type));
+                         model_type_name(c));
     FSDP_TRY(check_precision(m));
     generator *g = calloc(1, sizeof *g);
     if (!g)
         return error_set(FSDP_ERR_MEMORY, "a cache of %lld tokens: out of host memory", (long long)capacity);
     g->model = m;
     g->type = c->type;
+    g->window = t5 ? 0 : c->decoder.window;
     g->capacity = capacity;
     g->source_capacity = t5 ? rounded(source_capacity, LEAST_TOKENS, INT64_MAX) : 0;
     g->vocabulary = model_vocabulary(c);
-    g->n_layers = t5 ? c->t5.decoder_layers : c->llama.layers;
+    g->n_layers = t5 ? c->t5.decoder_layers : c->decoder.layers;
     g->start_id = c->t5.decoder_start_id;
     g->pad_id = c->t5.pad_id;
     fsdp_status status = allocate(g, c);
@@ -128,6 +131,7 @@ void generator_free(generator *g)
     free(g->ids);
     free(g->positions);
     free(g->mask);
+    free(g->window_mask);
     free(g->source_ids);
     free(g->source_places);
     free(g->source_mask);
@@ -138,8 +142,8 @@ static fsdp_status run(generator *g, const decode_step *step, float *logits)
 {
     fsdp_module *net = fsdp_model_module(g->model);
     fsdp_tape *t = fsdp_begin_evaluation(g->model);
-    fsdp_tensor *out = g->type == MODEL_LLAMA
-                           ? llama_decode(net, t, step, g->past)
+    fsdp_tensor *out = g->type == MODEL_DECODER
+                           ? decoder_decode(net, t, step, g->past)
                            : t5_decode(net, t, step, g->past, g->n_source, g->source_mask, g->memory);
     fsdp_output(t, out);
     FSDP_TRY(fsdp_evaluate(t));
@@ -212,10 +216,17 @@ fsdp_status generator_next(generator *g, int32_t token, float *logits)
     g->text[g->n] = g->ids[0] = token;
     g->positions[0] = (int32_t)g->n;
     g->last = 0;
-    for (int64_t i = 0; i < length; i++)
+    for (int64_t i = 0; i < length; i++) {
         g->mask[i] = i <= g->n;
+        g->window_mask[i] = i <= g->n && (g->window == 0 || i > g->n - g->window);
+    }
     g->n++;
-    decode_step step = {
-        .n_tokens = 1, .ids = g->ids, .positions = g->positions, .last = &g->last, .length = length, .mask = g->mask};
+    decode_step step = {.n_tokens = 1,
+                        .ids = g->ids,
+                        .positions = g->positions,
+                        .last = &g->last,
+                        .length = length,
+                        .mask = g->mask,
+                        .window_mask = g->window_mask};
     return run(g, &step, logits);
 }

@@ -27,7 +27,7 @@ fsdp_status text_writer_check(const text_writer *w)
             c->temperature, (long long)c->top_k, c->top_p);
     if (!w->model_config || model_vocabulary(w->model_config) == 0)
         return error_set(FSDP_ERR_INPUT, "%s: a %s model writes no text", w->source,
-                         w->model_config ? model_type_name(w->model_config->type) : "program's own");
+                         w->model_config ? model_type_name(w->model_config) : "program's own");
     if (c->window < 0 || (c->window > 0 && (answers(w) || c->window < 2)))
         return error_set(FSDP_ERR_INPUT,
                          "%s: a window of %lld tokens: at least 2, and of a model that continues a text", w->source,
@@ -94,7 +94,7 @@ fsdp_status text_writer_read_prompt(text_writer *w)
 int64_t text_writer_capacity(const text_writer *w)
 {
     const fsdp_generate_config *c = w->config;
-    int64_t positions = w->model_config->llama.positions;
+    int64_t positions = w->model_config->decoder.positions;
     if (answers(w))
         return c->max_new_tokens + 1;
     return c->window > 0 ? min_i64(c->window, positions)

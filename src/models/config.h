@@ -6,11 +6,11 @@
 
 #include "base/json.h"
 
-typedef enum model_type { MODEL_LLAMA, MODEL_T5, MODEL_CNN, MODEL_MLP } model_type;
+typedef enum model_type { MODEL_DECODER, MODEL_T5, MODEL_CNN, MODEL_MLP } model_type;
 
 typedef struct model_config {
     model_type type;
-    fsdp_llama_config llama; /* also mistral */
+    fsdp_decoder_config decoder;
     fsdp_t5_config t5;
     fsdp_cnn_config cnn;
     fsdp_mlp_config mlp;
@@ -33,12 +33,17 @@ json_t *model_config_json(const model_config *config);
 json_t *model_config_update(const json_t *source, const model_config *config);
 
 /* What the constructors demand, each in its model's file. */
-fsdp_status llama_config_check(const fsdp_llama_config *c);
+fsdp_status decoder_config_check(const fsdp_decoder_config *c);
 fsdp_status t5_config_check(const fsdp_t5_config *c);
 fsdp_status cnn_config_check(const fsdp_cnn_config *c);
 fsdp_status mlp_config_check(const fsdp_mlp_config *c);
-/* Whether texts of c->positions tokens stay inside the model's attention window. */
-fsdp_status llama_window_check(const fsdp_llama_config *c);
+/* Texts will have at most `length` tokens: tables of rotary positions need not be longer. Learned positions are weights
+ * and stay. */
+void decoder_limit_positions(fsdp_decoder_config *c, int64_t length);
+/* The layers that see all although there is a window, as the family has them where nothing else is said. */
+void decoder_default_layers(fsdp_decoder_config *c);
+/* Tables of positions are built whole, before anything else can refuse them. */
+fsdp_status decoder_tables_check(const fsdp_decoder_config *c);
 
 /* Bounds that real models stay far below, so that a number in a file cannot make us allocate without end: a module of
  * each layer, a rotation of each position, and all parameters together. */
@@ -50,6 +55,14 @@ typedef struct config_size {
     const char *name;
     int64_t value, most;
 } config_size;
+
+/* Another name of a field, which must agree where both are given. */
+typedef struct config_alias {
+    const char *alias, *field;
+    int64_t value;
+} config_alias;
+
+fsdp_status config_check_aliases(const char *name, const json_t *object, const config_alias *aliases, size_t n);
 
 /* Each from 1 to its bound; the first that is not is named. */
 fsdp_status config_check_sizes(const config_size *sizes, size_t n);
@@ -66,7 +79,7 @@ const model_config *model_config_of(const fsdp_module *root);
 /* Tokens that a model reads and writes; 0: it knows nothing of text. */
 int64_t model_vocabulary(const model_config *config);
 
-const char *model_type_name(model_type type);  /* "llama" */
-const char *model_block_type(model_type type); /* the repeated module, for wrap policies; NULL: none */
+const char *model_type_name(const model_config *config);  /* "llama" */
+const char *model_block_type(const model_config *config); /* the repeated module, for wrap policies; NULL: none */
 
 #endif

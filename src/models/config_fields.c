@@ -14,11 +14,6 @@
 
 /* ---- Values that change nothing ---- */
 
-static bool is_zero(const json_t *value)
-{
-    return json_is_number(value) && json_number_value(value) == 0;
-}
-
 static bool is_one(const json_t *value)
 {
     return json_is_number(value) && json_number_value(value) == 1;
@@ -82,6 +77,7 @@ const config_field common_fields[] = {
     NO_EFFECT("use_bfloat16"),
     NO_EFFECT("tokenizer_class"),
     NO_EFFECT("prefix"),
+    NO_EFFECT("auto_map"),
     NO_EFFECT("finetuning_task"),
     NO_EFFECT("task_specific_params"),
     NO_EFFECT("problem_type"),
@@ -152,23 +148,25 @@ const config_field common_fields[] = {
     {.name = NULL},
 };
 
-#define LLAMA(field, kind_, member, ...)                                                                               \
+#define DECODER(field, kind_, member, ...)                                                                             \
     {                                                                                                                  \
-        .name = field, .kind = kind_, .offset = offsetof(fsdp_llama_config, member), __VA_ARGS__                       \
+        .name = field, .kind = kind_, .offset = offsetof(fsdp_decoder_config, member), __VA_ARGS__                     \
     }
 
-const config_field llama_fields[] = {
-    LLAMA("vocab_size", FIELD_SIZE, vocabulary, .required = true),
-    LLAMA("hidden_size", FIELD_SIZE, hidden, .required = true),
-    LLAMA("intermediate_size", FIELD_SIZE, intermediate, .required = true),
-    LLAMA("num_hidden_layers", FIELD_SIZE, layers, .required = true),
-    LLAMA("num_attention_heads", FIELD_SIZE, heads, .required = true),
-    LLAMA("num_key_value_heads", FIELD_SIZE, kv_heads, .required = false),
-    LLAMA("head_dim", FIELD_SIZE, head_dim, .required = false),
-    LLAMA("max_position_embeddings", FIELD_SIZE, positions, .required = false),
-    LLAMA("rms_norm_eps", FIELD_FLOAT, norm_eps, .required = false),
-    LLAMA("initializer_range", FIELD_FLOAT, init_deviation, .required = false),
-    LLAMA("tie_word_embeddings", FIELD_SWITCH, tied, .required = false),
+/* Of all families but GPT-2, which has other names for them. */
+const config_field decoder_fields[] = {
+    DECODER("vocab_size", FIELD_SIZE, vocabulary, .required = true),
+    DECODER("hidden_size", FIELD_SIZE, hidden, .required = true),
+    DECODER("intermediate_size", FIELD_SIZE, intermediate, .required = true),
+    DECODER("num_hidden_layers", FIELD_SIZE, layers, .required = true),
+    DECODER("num_attention_heads", FIELD_SIZE, heads, .required = true),
+    DECODER("num_key_value_heads", FIELD_SIZE, kv_heads, .required = false),
+    DECODER("head_dim", FIELD_SIZE, head_dim, .required = false),
+    DECODER("max_position_embeddings", FIELD_SIZE, positions, .required = false),
+    DECODER("rms_norm_eps", FIELD_FLOAT, norm_eps, .required = false),
+    DECODER("initializer_range", FIELD_FLOAT, init_deviation, .required = false),
+    DECODER("attention_dropout", FIELD_FLOAT, attention_dropout, .required = false),
+    DECODER("tie_word_embeddings", FIELD_SWITCH, tied, .required = false),
     CODE("hidden_act"),
     CODE("rope_theta"),
     CODE("rope_parameters"),
@@ -176,23 +174,100 @@ const config_field llama_fields[] = {
     CODE("original_max_position_embeddings"),
     NO_EFFECT("pad_token_id"), /* transformers gives its row of the embedding no gradient; packed text has no padding */
     NO_EFFECT("pretraining_tp"),
-    ONLY("attention_dropout", is_zero, "0"),
     ONLY("partial_rotary_factor", is_one, "1"),
-    ONLY("layer_types", is_full_attention, "full_attention"),
     {.name = NULL},
 };
 
 /* transformers' Llama has these and no window. */
-const config_field llama_only_fields[] = {
-    LLAMA("attention_bias", FIELD_SWITCH, attention_bias, .required = false),
-    LLAMA("mlp_bias", FIELD_SWITCH, mlp_bias, .required = false),
+const config_field llama_fields[] = {
+    DECODER("attention_bias", FIELD_SWITCH, attention_bias, .required = false),
+    DECODER("mlp_bias", FIELD_SWITCH, mlp_bias, .required = false),
+    ONLY("layer_types", is_full_attention, "full_attention"),
     NO_EFFECT("sliding_window"),
     {.name = NULL},
 };
 
-/* Its Mistral has a window and no biases, whatever the file says. */
-const config_field mistral_only_fields[] = {
+/* Its Mistral has a window in all layers and no biases, whatever the file says. */
+const config_field mistral_fields[] = {
     CODE("sliding_window"),
+    ONLY("layer_types", is_full_attention, "full_attention"),
+    ONLY("attention_bias", is_false, "false"),
+    ONLY("mlp_bias", is_false, "false"),
+    {.name = NULL},
+};
+
+#define WINDOWS CODE("sliding_window"), CODE("layer_types")
+
+const config_field qwen2_fields[] = {
+    WINDOWS,
+    CODE("use_sliding_window"),
+    CODE("max_window_layers"),
+    NO_EFFECT("attention_bias"), /* always on q, k and v */
+    NO_EFFECT("mlp_bias"),
+    {.name = NULL},
+};
+
+const config_field qwen3_fields[] = {
+    WINDOWS,
+    CODE("use_sliding_window"),
+    CODE("max_window_layers"),
+    DECODER("attention_bias", FIELD_SWITCH, attention_bias, .required = false),
+    NO_EFFECT("mlp_bias"),
+    {.name = NULL},
+};
+
+const config_field gemma3_fields[] = {
+    WINDOWS,
+    CODE("sliding_window_pattern"),
+    NO_EFFECT("_sliding_window_pattern"),
+    CODE("hidden_activation"),
+    CODE("rope_local_base_freq"),
+    NO_EFFECT("cache_implementation"),
+    DECODER("query_pre_attn_scalar", FIELD_FLOAT, query_scalar, .required = false),
+    DECODER("attention_bias", FIELD_SWITCH, attention_bias, .required = false),
+    ONLY("attn_logit_softcapping", is_nothing, "null"),
+    ONLY("final_logit_softcapping", is_nothing, "null"),
+    ONLY("use_bidirectional_attention", is_false, "false"),
+    {.name = NULL},
+};
+
+const config_field gpt2_fields[] = {
+    DECODER("vocab_size", FIELD_SIZE, vocabulary, .required = true),
+    DECODER("n_embd", FIELD_SIZE, hidden, .required = true),
+    DECODER("n_layer", FIELD_SIZE, layers, .required = true),
+    DECODER("n_head", FIELD_SIZE, heads, .required = true),
+    DECODER("n_inner", FIELD_SIZE, intermediate, .required = false),
+    DECODER("n_positions", FIELD_SIZE, positions, .required = false),
+    DECODER("layer_norm_epsilon", FIELD_FLOAT, norm_eps, .required = false),
+    DECODER("initializer_range", FIELD_FLOAT, init_deviation, .required = false),
+    DECODER("embd_pdrop", FIELD_FLOAT, embedding_dropout, .required = false),
+    DECODER("resid_pdrop", FIELD_FLOAT, residual_dropout, .required = false),
+    DECODER("attn_pdrop", FIELD_FLOAT, attention_dropout, .required = false),
+    DECODER("tie_word_embeddings", FIELD_SWITCH, tied, .required = false),
+    DECODER("scale_attn_by_inverse_layer_idx", FIELD_SWITCH, scale_by_layer, .required = false),
+    CODE("activation_function"),
+    CODE("scale_attn_weights"),
+    /* other names of fields above */
+    CODE("hidden_size"),
+    CODE("num_attention_heads"),
+    CODE("num_hidden_layers"),
+    CODE("max_position_embeddings"),
+    NO_EFFECT("n_ctx"),
+    NO_EFFECT("pad_token_id"),
+    NO_EFFECT("reorder_and_upcast_attn"), /* scores are fp32 sums in any case */
+    NO_EFFECT("summary_activation"),
+    NO_EFFECT("summary_first_dropout"),
+    NO_EFFECT("summary_proj_to_labels"),
+    NO_EFFECT("summary_type"),
+    NO_EFFECT("summary_use_proj"),
+    {.name = NULL},
+};
+
+const config_field phi3_fields[] = {
+    CODE("sliding_window"),
+    DECODER("resid_pdrop", FIELD_FLOAT, residual_dropout, .required = false),
+    NO_EFFECT("embd_pdrop"), /* transformers reads it and drops nothing */
+    ONLY("layer_types", is_full_attention, "full_attention"),
     ONLY("attention_bias", is_false, "false"),
     ONLY("mlp_bias", is_false, "false"),
     {.name = NULL},
@@ -207,14 +282,14 @@ const config_field rope_fields[] = {
     CODE("low_freq_factor"),
     CODE("high_freq_factor"),
     CODE("original_max_position_embeddings"),
-    NO_EFFECT("attention_factor"),
-    NO_EFFECT("beta_fast"),
-    NO_EFFECT("beta_slow"),
-    NO_EFFECT("mscale"),
-    NO_EFFECT("mscale_all_dim"),
+    CODE("attention_factor"),
+    CODE("beta_fast"),
+    CODE("beta_slow"),
+    CODE("mscale"),
+    CODE("mscale_all_dim"),
+    CODE("truncate"),
     NO_EFFECT("short_factor"),
     NO_EFFECT("long_factor"),
-    NO_EFFECT("truncate"),
     ONLY("partial_rotary_factor", is_one, "1"),
     ONLY("full_attention", is_nothing, "one set of values for all layers"),
     ONLY("sliding_attention", is_nothing, "one set of values for all layers"),

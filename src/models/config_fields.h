@@ -44,7 +44,8 @@ const char *field_text(const json_t *value, char out[FIELD_TEXT]);
 
 /* Rows of every family that transformers knows: its own bookkeeping, and how text is generated. */
 extern const config_field common_fields[];
-extern const config_field llama_fields[], llama_only_fields[], mistral_only_fields[], rope_fields[];
+extern const config_field decoder_fields[], llama_fields[], mistral_fields[], qwen2_fields[], qwen3_fields[];
+extern const config_field gemma3_fields[], gpt2_fields[], phi3_fields[], rope_fields[];
 extern const config_field t5_fields[], cnn_fields[], mlp_fields[];
 
 #endif

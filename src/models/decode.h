@@ -16,10 +16,11 @@ typedef struct decode_step {
     const int32_t *last;      /* (1): the token whose successor is wanted */
     int64_t length;           /* rows of the cache that are seen; 0: the tokens begin a text and see each other only */
     const int32_t *mask;      /* (length): 0 hides a row; of the token itself it is 1 */
+    const int32_t *window_mask; /* (length): the same for layers with a window */
 } decode_step;
 
 /* -> (1, vocabulary). `past` has a cache a layer. */
-fsdp_tensor *llama_decode(fsdp_module *m, fsdp_tape *t, const decode_step *step, const row_cache *past);
+fsdp_tensor *decoder_decode(fsdp_module *m, fsdp_tape *t, const decode_step *step, const row_cache *past);
 
 /* The source of a T5: ids, mask and places (S), padding with mask 0 and place -1. Writes what the decoder's layers see
  * of the encoder into `memory`, a cache for each of them. */

@@ -1,5 +1,5 @@
-/* T5, v1.0 and v1.1: encoder and decoder stacks with relative position bias, relu or gated-gelu feed-forward.
- * Self-attention projects q|k|v in one product, cross-attention k|v. */
+/* T5, v1.0 and v1.1, mT5 and UMT5: encoder and decoder stacks with relative position bias, relu or gated-gelu
+ * feed-forward. Self-attention projects q|k|v in one product, cross-attention k|v. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ typedef struct t5_block {
     fsdp_parameter *qkv, *self_out; /* qkv heads q|k|v */
     fsdp_parameter *cross_q, *cross_kv, *cross_out;
     fsdp_parameter *wi, *wo;  /* wi heads wi_0|wi_1 when gated */
-    fsdp_parameter *relative; /* first block of a stack only: (buckets, heads) */
+    fsdp_parameter *relative; /* (buckets, heads); NULL: those of the first block serve */
 } t5_block;
 
 typedef struct t5_stack {
@@ -121,7 +121,7 @@ static fsdp_parameter *group(fsdp_parameter **members, int n)
     return members[0];
 }
 
-static t5_block *block_new(const fsdp_t5_config *c, bool decoder, bool first)
+static t5_block *block_new(const fsdp_t5_config *c, bool decoder, bool has_bias)
 {
     t5_block *b = fsdp_module_new(&block_class, sizeof *b);
     if (!b)
@@ -139,7 +139,7 @@ static t5_block *block_new(const fsdp_t5_config *c, bool decoder, bool first)
                              matrix(b, "layer.0.SelfAttention.v.weight", width, c->hidden, f * hidden)};
     b->qkv = group(qkv, 3);
     b->self_out = matrix(b, "layer.0.SelfAttention.o.weight", c->hidden, width, f * back);
-    if (first)
+    if (has_bias)
         b->relative =
             matrix(b, "layer.0.SelfAttention.relative_attention_bias.weight", c->buckets, c->heads, f * hidden);
     b->self_norm = fsdp_module_add(b, "layer.0.layer_norm", fsdp_rmsnorm_new(c->hidden, c->norm_eps));
@@ -181,7 +181,8 @@ static bool add_stack(t5 *m, t5_stack *stack, const char *which, bool decoder, i
     stack->n_blocks = layers;
     for (int64_t i = 0; i < layers; i++) {
         snprintf(name, sizeof name, "%s.block.%lld", which, (long long)i);
-        stack->blocks[i] = (t5_block *)fsdp_module_add(m, name, block_new(c, decoder, i == 0));
+        stack->blocks[i] =
+            (t5_block *)fsdp_module_add(m, name, block_new(c, decoder, i == 0 || c->family == FSDP_UMT5));
     }
     snprintf(name, sizeof name, "%s.final_layer_norm", which);
     stack->norm = fsdp_module_add(m, name, fsdp_rmsnorm_new(c->hidden, c->norm_eps));
@@ -256,9 +257,11 @@ static fsdp_tensor *run_stack(t5 *m, fsdp_tape *t, t5_stack *stack, fsdp_tensor 
         return NULL;
     int64_t length = fsdp_tensor_size(ids, 1);
     fsdp_tensor *x = fsdp_dropout(t, fsdp_embedding(t, ids, fsdp_use(t, m->shared)), c->dropout);
-    fsdp_tensor *bias =
-        fsdp_relative_bias(t, fsdp_use(t, stack->blocks[0]->relative), length, length, !memory, c->max_distance, 0);
+    fsdp_tensor *bias = NULL;
     for (int64_t i = 0; i < stack->n_blocks; i++) {
+        fsdp_parameter *own = stack->blocks[i]->relative;
+        if (own)
+            bias = fsdp_relative_bias(t, fsdp_use(t, own), length, length, !memory, c->max_distance, 0);
         fsdp_tensor *in[] = {x, bias, mask, memory};
         fsdp_call_list(&stack->blocks[i]->base, t, in, memory ? 4 : 3, &x, 1);
     }
@@ -344,11 +347,13 @@ fsdp_tensor *t5_decode(fsdp_module *module, fsdp_tape *t, const decode_step *ste
     fsdp_tensor *position = fsdp_input(t, FSDP_I32, 1, one, step->positions);
     fsdp_tensor *mask = fsdp_input(t, FSDP_I32, 2, length, step->mask),
                 *cross_mask = fsdp_input(t, FSDP_I32, 2, source, source_mask);
-    fsdp_tensor *bias = fsdp_relative_bias(t, fsdp_use(t, m->decoder.blocks[0]->relative), 1, step->length, false,
-                                           c->max_distance, step->positions[0]);
-    fsdp_tensor *x = fsdp_embedding(t, fsdp_input(t, FSDP_I32, 2, one, step->ids), fsdp_use(t, m->shared));
+    fsdp_tensor *bias = NULL,
+                *x = fsdp_embedding(t, fsdp_input(t, FSDP_I32, 2, one, step->ids), fsdp_use(t, m->shared));
     for (int64_t i = 0; i < m->decoder.n_blocks; i++) {
         t5_block *b = m->decoder.blocks[i];
+        if (b->relative)
+            bias = fsdp_relative_bias(t, fsdp_use(t, b->relative), 1, step->length, false, c->max_distance,
+                                      step->positions[0]);
         fsdp_tensor *qkv = fsdp_linear(t, fsdp_call(b->self_norm, t, x), fsdp_use_group(t, b->qkv), NULL);
         cache_write(t, &past[i], fsdp_slice(t, qkv, 2, width, 2 * width), position);
         fsdp_tensor *heads = attend_cache(b, t, fsdp_slice(t, qkv, 2, 0, width), &past[i], step->length, bias, mask);

@@ -31,6 +31,12 @@ static fsdp_tensor *rmsnorm_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor
     return fsdp_rmsnorm(t, x, fsdp_use(t, l->weight), l->eps);
 }
 
+static fsdp_tensor *rmsnorm_plus_one_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *x)
+{
+    layer *l = (layer *)self;
+    return fsdp_rmsnorm_plus_one(t, x, fsdp_use(t, l->weight), l->eps);
+}
+
 static fsdp_tensor *layernorm_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *x)
 {
     layer *l = (layer *)self;
@@ -103,6 +109,7 @@ static fsdp_tensor *sequential_forward(fsdp_module *self, fsdp_tape *t, fsdp_ten
 static const fsdp_module_class linear_class = {.type = "linear", .forward = linear_forward};
 static const fsdp_module_class embedding_class = {.type = "embedding", .forward = embedding_forward};
 static const fsdp_module_class rmsnorm_class = {.type = "rmsnorm", .forward = rmsnorm_forward};
+static const fsdp_module_class rmsnorm_plus_one_class = {.type = "rmsnorm", .forward = rmsnorm_plus_one_forward};
 static const fsdp_module_class layernorm_class = {.type = "layernorm", .forward = layernorm_forward};
 static const fsdp_module_class conv2d_class = {.type = "conv2d", .forward = conv2d_forward};
 static const fsdp_module_class conv2d_grouped_class = {.type = "conv2d", .forward = conv2d_grouped_forward};
@@ -150,6 +157,16 @@ fsdp_module *fsdp_rmsnorm_new(int64_t columns, float eps)
         return NULL;
     l->eps = eps;
     l->weight = fsdp_module_parameter(l, "weight", 1, &columns, FSDP_INIT_ONE, 0);
+    return &l->base;
+}
+
+fsdp_module *fsdp_rmsnorm_plus_one_new(int64_t columns, float eps)
+{
+    layer *l = new_layer(&rmsnorm_plus_one_class);
+    if (!l)
+        return NULL;
+    l->eps = eps;
+    l->weight = fsdp_module_parameter(l, "weight", 1, &columns, FSDP_INIT_ZERO, 0);
     return &l->base;
 }
 

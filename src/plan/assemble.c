@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "ckpt/save/save.h"
+#include "models/family.h"
 #include "nn/module.h"
 #include "observe/units.h"
 #include "optim/update.h"
@@ -39,10 +40,31 @@ static void images_from_flags(const fsdp_settings *s, const fsdp_dataset_info *i
     out->mlp.outputs = c->classes;
 }
 
+/* Of the families that have it: what is dropped is a matter of training, not of the shape. */
+static void set_dropout(const fsdp_settings *s, model_config *out)
+{
+    if (out->type == MODEL_T5)
+        out->t5.dropout = (float)s->dropout;
+    if (out->type == MODEL_DECODER && out->decoder.family == FSDP_FAMILY_GPT2)
+        out->decoder.embedding_dropout = out->decoder.residual_dropout = out->decoder.attention_dropout =
+            (float)s->dropout;
+}
+
 static void model_from_flags(const fsdp_settings *s, const fsdp_dataset_info *images, model_config *out)
 {
+    static const fsdp_family families[] = {
+        [FSDP_MODEL_MISTRAL] = FSDP_FAMILY_MISTRAL, [FSDP_MODEL_QWEN2] = FSDP_FAMILY_QWEN2,
+        [FSDP_MODEL_QWEN3] = FSDP_FAMILY_QWEN3,     [FSDP_MODEL_GEMMA3] = FSDP_FAMILY_GEMMA3,
+        [FSDP_MODEL_GPT2] = FSDP_FAMILY_GPT2,       [FSDP_MODEL_PHI3] = FSDP_FAMILY_PHI3};
+    fsdp_decoder_config *decoder = &out->decoder;
     shape_from_flags(s, out);
-    out->llama.positions = s->max_context_width;
+    decoder->positions = s->max_context_width;
+    decoder->family = families[s->model_type];
+    const fsdp_decoder_config *defaults = &family_of(decoder->family)->defaults;
+    decoder->function = defaults->function;
+    decoder->rope_local_base = decoder->window > 0 ? defaults->rope_local_base : 0;
+    if (decoder->window > 0)
+        decoder_default_layers(decoder);
     if (out->t5.decoder_layers == 0)
         out->t5.decoder_layers = out->t5.layers;
     out->t5.scale_decoder_outputs = out->t5.tied;
@@ -73,17 +95,17 @@ void model_source_free(model_source *source)
 }
 
 /* Texts of this job are no longer than --max_context_width, and tables of positions need not be. */
-static fsdp_status limit_positions(const fsdp_settings *s, const model_source *source, fsdp_llama_config *c)
+static fsdp_status limit_positions(const fsdp_settings *s, const model_source *source, fsdp_decoder_config *c)
 {
-    if (s->max_context_width > c->positions && fsdp_settings_given(s, "max_context_width"))
+    bool stretches = c->rope_scaling == FSDP_ROPE_DYNAMIC; /* beyond what the file says is what it is for */
+    if (!stretches && s->max_context_width > c->positions && fsdp_settings_given(s, "max_context_width"))
         return error_set(FSDP_ERR_INPUT, "--max_context_width %lld is more than the %lld positions of %s",
                          (long long)s->max_context_width, (long long)c->positions, source->path);
     if (s->max_context_width > 0)
-        c->positions = min_i64(c->positions, s->max_context_width);
-    fsdp_status status = llama_window_check(c);
-    return status == FSDP_OK
-               ? FSDP_OK
-               : error_prefix(status, "%s: --max_context_width %lld: ", source->path, (long long)s->max_context_width);
+        decoder_limit_positions(c, stretches && fsdp_settings_given(s, "max_context_width")
+                                       ? s->max_context_width
+                                       : min_i64(c->positions, s->max_context_width));
+    return FSDP_OK;
 }
 
 /* A configuration file has its vocabulary, often a little more than the tokenizer's. */
@@ -102,19 +124,20 @@ static fsdp_status fit_vocabulary(const fsdp_settings *s, bool from_file, int64_
 fsdp_status assemble_model_from(const fsdp_settings *s, const model_source *source, int64_t vocabulary,
                                 const fsdp_dataset_info *images, model_config *out)
 {
-    static const model_type types[] = {
-        [FSDP_MODEL_LLAMA_V2] = MODEL_LLAMA, [FSDP_MODEL_LLAMA_V3] = MODEL_LLAMA, [FSDP_MODEL_MISTRAL] = MODEL_LLAMA,
-        [FSDP_MODEL_T5] = MODEL_T5,          [FSDP_MODEL_CNN] = MODEL_CNN,        [FSDP_MODEL_MLP] = MODEL_MLP};
     bool found = source->json != NULL;
-    *out = found ? source->config : model_config_default(types[s->model_type]);
+    model_type type = fsdp_model_is_decoder(s->model_type) ? MODEL_DECODER
+                      : s->model_type == FSDP_MODEL_T5     ? MODEL_T5
+                      : s->model_type == FSDP_MODEL_CNN    ? MODEL_CNN
+                                                           : MODEL_MLP;
+    *out = found ? source->config : model_config_default(type);
     if (!found)
         model_from_flags(s, images, out);
-    else if (out->type == MODEL_LLAMA)
-        FSDP_TRY(limit_positions(s, source, &out->llama));
-    else if (fsdp_settings_given(s, "dropout"))
-        out->t5.dropout = (float)s->dropout; /* a matter of training, not of the shape */
-    if (out->type == MODEL_LLAMA)
-        return fit_vocabulary(s, found, vocabulary, &out->llama.vocabulary);
+    else if (out->type == MODEL_DECODER)
+        FSDP_TRY(limit_positions(s, source, &out->decoder));
+    if (fsdp_settings_given(s, "dropout"))
+        set_dropout(s, out);
+    if (out->type == MODEL_DECODER)
+        return fit_vocabulary(s, found, vocabulary, &out->decoder.vocabulary);
     if (out->type == MODEL_T5)
         return fit_vocabulary(s, found, vocabulary, &out->t5.vocabulary);
     return FSDP_OK;
@@ -157,7 +180,7 @@ static int64_t count_tree(const fsdp_module *m)
 fsdp_status assemble_count(const model_config *model, int64_t *n_parameters)
 {
     model_config small = *model;
-    small.llama.positions = 1; /* rotary tables are not parameters */
+    decoder_limit_positions(&small.decoder, 1); /* rotary tables are not parameters */
     fsdp_module *net;
     FSDP_TRY(model_create(&small, &net));
     *n_parameters = count_tree(net);
@@ -199,7 +222,7 @@ static void recommend(const fsdp_settings *s, assembled_sharding *out, int64_t n
 
 static fsdp_status set_wrap(const fsdp_settings *s, const model_config *model, assembled_sharding *out)
 {
-    const char *block = model_block_type(model->type);
+    const char *block = model_block_type(model);
     if (s->wrap_policy == FSDP_WRAP_NONE)
         return FSDP_OK;
     if (s->wrap_policy == FSDP_WRAP_SIZE || (!block && s->wrap_types.n == 0)) {

@@ -109,7 +109,7 @@ static fsdp_status text_of(const plan_table *p, char **out)
         asprintf(out,
                  "%s, %s parameters in %d units, %d rank%s on %s, %lld x %lld a rank, parameters %s, reduction %s, "
                  "checkpointing %s\n\n%s%s%s",
-                 model_type_name(p->work->model.type), units_count(count, (double)p->n_parameters),
+                 model_type_name(&p->work->model), units_count(count, (double)p->n_parameters),
                  p->entries[0].plan.n_units, p->world.n_ranks, p->world.n_ranks == 1 ? "" : "s", device_of(p),
                  (long long)p->work->batch, (long long)p->work->width, fsdp_dtype_name(p->sharding->config.param_dtype),
                  fsdp_dtype_name(p->sharding->config.reduce_dtype),
@@ -150,7 +150,7 @@ static fsdp_status json_of(const plan_table *p, char **out)
         if (p->entries[s].planned)
             json_array_append_new(list, entry_json(&p->entries[s]));
     }
-    o = json_pack("{s:s, s:I, s:i, s:i, s:o}", "model", model_type_name(p->work->model.type), "parameters",
+    o = json_pack("{s:s, s:I, s:i, s:i, s:o}", "model", model_type_name(&p->work->model), "parameters",
                   (json_int_t)p->n_parameters, "units", p->entries[0].plan.n_units, "ranks", p->world.n_ranks,
                   "strategies", list);
     if (o)

@@ -30,14 +30,14 @@ static fsdp_tensor *images(const recording *r, fsdp_tape *t, int64_t rows)
 static fsdp_loss record_text(const recording *r, fsdp_module *net, fsdp_tape *t, batch_shape b)
 {
     fsdp_tensor *ids = ints(t, b.rows, b.width);
-    if (r->w->model.type == MODEL_LLAMA)
-        return fsdp_llama_loss(net, t, ids, ints(t, b.rows, b.width));
+    if (r->w->model.type == MODEL_DECODER)
+        return fsdp_decoder_loss(net, t, ids, ints(t, b.rows, b.width));
     return fsdp_t5_loss(net, t, ids, ints(t, b.rows, b.width), ints(t, b.rows, b.target), ints(t, b.rows, b.target));
 }
 
 static bool reads_text(const workload *w)
 {
-    return w->model.type == MODEL_LLAMA || w->model.type == MODEL_T5;
+    return w->model.type == MODEL_DECODER || w->model.type == MODEL_T5;
 }
 
 static fsdp_loss record(void *context, fsdp_module *net, fsdp_tape *t)
@@ -106,8 +106,8 @@ static double t5_flops(const fsdp_t5_config *c, double source, double target)
 double workload_flops(const workload *w)
 {
     double samples = (double)w->batch;
-    if (w->model.type == MODEL_LLAMA)
-        return llama_flops(&w->model.llama, samples * (double)w->width, (double)w->width);
+    if (w->model.type == MODEL_DECODER)
+        return llama_flops(&w->model.decoder, samples * (double)w->width, (double)w->width);
     if (w->model.type == MODEL_T5)
         return t5_flops(&w->model.t5, samples * (double)w->width, samples * (double)w->target);
     return 0;

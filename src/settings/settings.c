@@ -101,7 +101,7 @@ static fsdp_status contradiction(const fsdp_settings *s, const char *a, const ch
 
 static bool same_family(int a, int b)
 {
-    return a == b || (fsdp_model_is_llama(a) && fsdp_model_is_llama(b));
+    return a == b || (fsdp_model_is_llama(a) && fsdp_model_is_llama(b)); /* they differ in defaults only */
 }
 
 /* The preset's settings, except those that the user set. */
@@ -192,10 +192,15 @@ static fsdp_status check_sharding(fsdp_settings *s)
 /* Defaults that depend on the architecture. */
 static void settle_model(fsdp_settings *s)
 {
+    bool qwen_or_gemma =
+        s->model_type == FSDP_MODEL_QWEN2 || s->model_type == FSDP_MODEL_QWEN3 || s->model_type == FSDP_MODEL_GEMMA3;
     if (s->rotary_emb_base == 0)
-        s->rotary_emb_base = s->model_type == FSDP_MODEL_LLAMA_V3 ? 500000 : 10000;
+        s->rotary_emb_base = s->model_type == FSDP_MODEL_LLAMA_V3 ? 500000 : qwen_or_gemma ? 1000000 : 10000;
     if (s->norm_eps == 0)
-        s->norm_eps = s->model_type == FSDP_MODEL_T5 ? 1e-6 : 1e-5;
+        s->norm_eps = s->model_type == FSDP_MODEL_T5 || qwen_or_gemma ? 1e-6 : 1e-5;
+    if ((s->model_type == FSDP_MODEL_GPT2 || s->model_type == FSDP_MODEL_GEMMA3) && !given(s, "tie_word_embeddings") &&
+        s->preset == FSDP_PRESET_NONE)
+        s->tie_word_embeddings = true;
     if (s->model_type == FSDP_MODEL_T5 && s->preset == FSDP_PRESET_NONE) {
         if (!given(s, "tie_word_embeddings"))
             s->tie_word_embeddings = true;
@@ -210,7 +215,7 @@ static void settle_model(fsdp_settings *s)
 
 static fsdp_status check_model(fsdp_settings *s)
 {
-    bool transformer = fsdp_model_is_llama(s->model_type) || s->model_type == FSDP_MODEL_T5;
+    bool decoder = fsdp_model_is_decoder(s->model_type), transformer = decoder || s->model_type == FSDP_MODEL_T5;
     if (!transformer || s->model_config)
         return FSDP_OK;
     if (s->head_dim == 0 && s->hidden_width % s->num_heads != 0)
@@ -222,7 +227,7 @@ static fsdp_status check_model(fsdp_settings *s)
         return contradiction(s, "num_heads", "num_key_value_heads", "heads must be a multiple of those of keys");
     if (s->model_type == FSDP_MODEL_T5 && s->num_key_value_heads != s->num_heads)
         return contradiction(s, "model_type", "num_key_value_heads", "T5 has as many heads of keys as of queries");
-    if (fsdp_model_is_llama(s->model_type) && s->head_dim % 2 != 0)
+    if (decoder && s->model_type != FSDP_MODEL_GPT2 && s->head_dim % 2 != 0)
         return error_set(FSDP_ERR_INPUT, "--head_dim=%lld: rotary positions want an even number",
                          (long long)s->head_dim);
     return FSDP_OK;

@@ -49,25 +49,32 @@ void settings_take_sharding(fsdp_settings *s, const fsdp_config *sharding)
     choose_switch(s, "cpu_offload", &s->cpu_offload, sharding->cpu_offload);
 }
 
-fsdp_status settings_take_type(fsdp_settings *s, model_type type)
+static int flag_of(const model_config *model)
 {
-    static const int types[] = {[MODEL_LLAMA] = FSDP_MODEL_LLAMA_V3,
-                                [MODEL_T5] = FSDP_MODEL_T5,
-                                [MODEL_CNN] = FSDP_MODEL_CNN,
-                                [MODEL_MLP] = FSDP_MODEL_MLP};
+    static const int types[] = {[MODEL_T5] = FSDP_MODEL_T5, [MODEL_CNN] = FSDP_MODEL_CNN, [MODEL_MLP] = FSDP_MODEL_MLP};
+    static const int families[FSDP_FAMILY_COUNT] = {
+        [FSDP_FAMILY_LLAMA] = FSDP_MODEL_LLAMA_V3, [FSDP_FAMILY_MISTRAL] = FSDP_MODEL_MISTRAL,
+        [FSDP_FAMILY_QWEN2] = FSDP_MODEL_QWEN2,    [FSDP_FAMILY_QWEN3] = FSDP_MODEL_QWEN3,
+        [FSDP_FAMILY_GEMMA3] = FSDP_MODEL_GEMMA3,  [FSDP_FAMILY_GPT2] = FSDP_MODEL_GPT2,
+        [FSDP_FAMILY_PHI3] = FSDP_MODEL_PHI3};
+    return model->type == MODEL_DECODER ? families[model->decoder.family] : types[model->type];
+}
+
+fsdp_status settings_take_type(fsdp_settings *s, const model_config *model)
+{
     const fsdp_flag *flag = fsdp_flags_find(settings_table, "model_type");
-    bool same = types[type] == s->model_type || (type == MODEL_LLAMA && fsdp_model_is_llama(s->model_type));
-    if (same)
+    int type = flag_of(model);
+    if (type == s->model_type || (fsdp_model_is_llama(type) && fsdp_model_is_llama(s->model_type)))
         return FSDP_OK;
     char *given = *origin_of(s, flag) >= FSDP_FROM_PRESET ? fsdp_flags_value(flag, s) : NULL;
     if (given) {
         fsdp_status status =
             error_set(FSDP_ERR_INPUT, "--model_type=%s contradicts the model's config.json: it is a %s", given,
-                      model_type_name(type));
+                      model_type_name(model));
         free(given);
         return status;
     }
-    s->model_type = types[type];
+    s->model_type = type;
     *origin_of(s, flag) = FSDP_FROM_MODEL;
     return FSDP_OK;
 }

@@ -9,7 +9,7 @@
 #include "models/config.h"
 
 /* The architecture that the model's configuration file names. FSDP_ERR_INPUT when another was given. */
-fsdp_status settings_take_type(fsdp_settings *s, model_type type);
+fsdp_status settings_take_type(fsdp_settings *s, const model_config *model);
 /* The folder of the model, whose tokenizer is used since none was named; borrowed. */
 void settings_take_tokenizer(fsdp_settings *s, const char *folder);
 /* The sharding as it was chosen. */

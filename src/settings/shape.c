@@ -20,50 +20,52 @@ typedef struct shape_field {
     const char *flag;
     shape_kind kind;
     size_t offset;
-    bool llama3; /* means something with that scaling only */
+    unsigned scalings; /* of rope with which it means something, as bits; 0: always */
 } shape_field;
 
-#define LLAMA(flag, kind, member)                                                                                      \
+#define DECODER(flag, kind, member)                                                                                    \
     {                                                                                                                  \
-        flag, kind, offsetof(fsdp_llama_config, member), false                                                         \
+        flag, kind, offsetof(fsdp_decoder_config, member), 0                                                           \
     }
-#define LLAMA3(flag, member)                                                                                           \
+#define SCALED(flag, member, scalings)                                                                                 \
     {                                                                                                                  \
-        flag, SHAPE_DOUBLE, offsetof(fsdp_llama_config, member), true                                                  \
+        flag, SHAPE_DOUBLE, offsetof(fsdp_decoder_config, member), scalings                                            \
     }
 #define T5(flag, kind, member)                                                                                         \
     {                                                                                                                  \
-        flag, kind, offsetof(fsdp_t5_config, member), false                                                            \
+        flag, kind, offsetof(fsdp_t5_config, member), 0                                                                \
     }
 #define CNN(flag, member)                                                                                              \
     {                                                                                                                  \
-        flag, SHAPE_SIZE, offsetof(fsdp_cnn_config, member), false                                                     \
+        flag, SHAPE_SIZE, offsetof(fsdp_cnn_config, member), 0                                                         \
     }
 #define MLP(flag, member)                                                                                              \
     {                                                                                                                  \
-        flag, SHAPE_SIZE, offsetof(fsdp_mlp_config, member), false                                                     \
+        flag, SHAPE_SIZE, offsetof(fsdp_mlp_config, member), 0                                                         \
     }
 
-static const shape_field llama_shape[] = {
-    LLAMA("vocab_size", SHAPE_SIZE, vocabulary),
-    LLAMA("hidden_width", SHAPE_SIZE, hidden),
-    LLAMA("intermediate_size", SHAPE_SIZE, intermediate),
-    LLAMA("num_layers", SHAPE_SIZE, layers),
-    LLAMA("num_heads", SHAPE_SIZE, heads),
-    LLAMA("num_key_value_heads", SHAPE_SIZE, kv_heads),
-    LLAMA("head_dim", SHAPE_SIZE, head_dim),
-    LLAMA("rotary_emb_base", SHAPE_DOUBLE, rope_base),
-    LLAMA("rope_scaling", SHAPE_ENUM, rope_scaling),
-    LLAMA("rope_factor", SHAPE_DOUBLE, rope_factor),
-    LLAMA3("rope_low_freq_factor", rope_low_factor),
-    LLAMA3("rope_high_freq_factor", rope_high_factor),
-    LLAMA3("rope_original_context", rope_original_positions),
-    LLAMA("norm_eps", SHAPE_FLOAT, norm_eps),
-    LLAMA("initializer_range", SHAPE_FLOAT, init_deviation),
-    LLAMA("tie_word_embeddings", SHAPE_SWITCH, tied),
-    LLAMA("attention_bias", SHAPE_SWITCH, attention_bias),
-    LLAMA("mlp_bias", SHAPE_SWITCH, mlp_bias),
-    {NULL, SHAPE_SIZE, 0, false},
+static const shape_field decoder_shape[] = {
+    DECODER("vocab_size", SHAPE_SIZE, vocabulary),
+    DECODER("hidden_width", SHAPE_SIZE, hidden),
+    DECODER("intermediate_size", SHAPE_SIZE, intermediate),
+    DECODER("num_layers", SHAPE_SIZE, layers),
+    DECODER("num_heads", SHAPE_SIZE, heads),
+    DECODER("num_key_value_heads", SHAPE_SIZE, kv_heads),
+    DECODER("head_dim", SHAPE_SIZE, head_dim),
+    DECODER("sliding_window", SHAPE_SIZE, window),
+    DECODER("rotary_emb_base", SHAPE_DOUBLE, rope_base),
+    DECODER("rope_scaling", SHAPE_ENUM, rope_scaling),
+    DECODER("rope_factor", SHAPE_DOUBLE, rope_factor),
+    SCALED("rope_low_freq_factor", rope_low_factor, 1u << FSDP_ROPE_LLAMA3),
+    SCALED("rope_high_freq_factor", rope_high_factor, 1u << FSDP_ROPE_LLAMA3),
+    SCALED("rope_original_context", rope_original_positions,
+           1u << FSDP_ROPE_LLAMA3 | 1u << FSDP_ROPE_DYNAMIC | 1u << FSDP_ROPE_YARN),
+    DECODER("norm_eps", SHAPE_FLOAT, norm_eps),
+    DECODER("initializer_range", SHAPE_FLOAT, init_deviation),
+    DECODER("tie_word_embeddings", SHAPE_SWITCH, tied),
+    DECODER("attention_bias", SHAPE_SWITCH, attention_bias),
+    DECODER("mlp_bias", SHAPE_SWITCH, mlp_bias),
+    {NULL, SHAPE_SIZE, 0, 0},
 };
 
 static const shape_field t5_shape[] = {
@@ -82,28 +84,28 @@ static const shape_field t5_shape[] = {
     T5("initializer_range", SHAPE_FLOAT, init_factor),
     T5("feed_forward", SHAPE_GATED, gated),
     T5("tie_word_embeddings", SHAPE_SWITCH, tied),
-    {NULL, SHAPE_SIZE, 0, false},
+    {NULL, SHAPE_SIZE, 0, 0},
 };
 
 static const shape_field cnn_shape[] = {
     CNN("image_channels", channels), CNN("image_height", height),  CNN("image_width", width),
     CNN("num_classes", classes),     CNN("conv1_channels", first), CNN("conv2_channels", second),
-    CNN("branch_channels", branch),  CNN("hidden_width", hidden),  {NULL, SHAPE_SIZE, 0, false},
+    CNN("branch_channels", branch),  CNN("hidden_width", hidden),  {NULL, SHAPE_SIZE, 0, 0},
 };
 
 static const shape_field mlp_shape[] = {
     MLP("hidden_width", hidden),
     MLP("num_layers", layers),
     MLP("num_classes", outputs),
-    {NULL, SHAPE_SIZE, 0, false},
+    {NULL, SHAPE_SIZE, 0, 0},
 };
 
 static const shape_field *shape_of(model_config *c, void **fields)
 {
     switch (c->type) {
-    case MODEL_LLAMA:
-        *fields = &c->llama;
-        return llama_shape;
+    case MODEL_DECODER:
+        *fields = &c->decoder;
+        return decoder_shape;
     case MODEL_T5:
         *fields = &c->t5;
         return t5_shape;
@@ -223,7 +225,7 @@ fsdp_status shape_to_flags(fsdp_settings *s, const model_config *model)
         const fsdp_flag *flag = fsdp_flags_find(settings_table, f->flag);
         double given = get_flag(s, flag), value = get_field(f->kind, (char *)fields + f->offset);
         bool unset = given == 0 && (f->kind == SHAPE_SIZE || f->kind == SHAPE_FLOAT || f->kind == SHAPE_DOUBLE);
-        if (f->llama3 && copy.llama.rope_scaling != FSDP_ROPE_LLAMA3)
+        if (f->scalings && !(f->scalings >> copy.decoder.rope_scaling & 1))
             continue;
         if ((float)given == (float)value) /* models keep their small numbers in fp32 */
             continue;

@@ -72,7 +72,9 @@ static fsdp_status repeats_embedding(void *context, const ckpt_source *source, c
 
 fsdp_status weights_settle_head(const char *path, model_config *config)
 {
-    bool *tied = config->type == MODEL_LLAMA ? &config->llama.tied : config->type == MODEL_T5 ? &config->t5.tied : NULL;
+    bool *tied = config->type == MODEL_DECODER ? &config->decoder.tied
+                 : config->type == MODEL_T5    ? &config->t5.tied
+                                               : NULL;
     ckpt_source *source;
     if (!tied || !*tied || source_open(path, &source) != FSDP_OK)
         return FSDP_OK;

@@ -14,6 +14,7 @@ typedef struct attention_attributes {
     float scale, dropout;
     rng_key key; /* of dropout */
     int32_t causal, relative;
+    int64_t window;
 } attention_attributes;
 
 enum { BIAS = 3, KEY_MASK = 4, N_INPUTS = 5 };
@@ -54,6 +55,7 @@ static attention_args describe(const node *n)
                         .head_dim = o->head_dim,
                         .scale = o->scale,
                         .causal = o->causal,
+                        .window = o->window,
                         .dropout = o->dropout,
                         .dropout_key = {o->key.k[0], o->key.k[1]},
                         .q_row = tensor_columns(n->inputs[o->tensor[0]]),
@@ -204,6 +206,10 @@ fsdp_tensor *fsdp_attention(fsdp_tape *t, const fsdp_attention_config *f)
     o.scale = f->scale;
     o.causal = f->causal;
     o.relative = f->relative;
+    if (f->window < 0 || (f->window > 0 && !f->causal))
+        return tape_refuse(t, "attention: a window of %lld keys%s", (long long)f->window,
+                           f->window > 0 ? " without a causal mask" : "");
+    o.window = f->window < o.kv_length ? f->window : 0; /* one that reaches past the first key hides nothing */
     if (f->dropout < 0 || f->dropout >= 1)
         return tape_refuse(t, "attention: dropout of probability %g; it must lie in [0, 1)", (double)f->dropout);
     if (f->dropout > 0 && t->training) {

@@ -6,19 +6,25 @@
 /* Inputs of linear: x (rows, k), weight (n, k), bias (n) or NULL, residual (rows, n) or NULL. */
 enum { X, WEIGHT, BIAS, RESIDUAL };
 
+typedef struct linear_attributes {
+    int64_t inputs, outputs;
+    int64_t input_major; /* the weight is stored (k, n) */
+} linear_attributes;
+
 static gemm_args forward_product(const run_context *c, const node *n)
 {
     const fsdp_tensor *x = n->inputs[X], *w = n->inputs[WEIGHT], *y = n->outputs[0];
-    gemm_args a = {.transpose_b = true,
+    const linear_attributes *o = n->attributes;
+    gemm_args a = {.transpose_b = !o->input_major,
                    .m = tensor_rows(x),
-                   .n = w->shape[0],
-                   .k = w->shape[1],
+                   .n = o->outputs,
+                   .k = o->inputs,
                    .alpha = 1,
                    .beta = n->inputs[RESIDUAL] ? 1 : 0,
-                   .lda = w->shape[1],
+                   .lda = o->inputs,
                    .ldb = w->shape[1],
-                   .ldc = w->shape[0],
-                   .ldd = w->shape[0],
+                   .ldc = o->outputs,
+                   .ldd = o->outputs,
                    .batch = 1};
     a.a.dtype = a.b.dtype = x->dtype;
     a.c.dtype = a.d.dtype = y->dtype;
@@ -36,40 +42,40 @@ static gemm_args forward_product(const run_context *c, const node *n)
 /* dx (+)= dy w: (rows, k) */
 static gemm_args input_product(const node *n, buffer dy, buffer weight, buffer dx, bool add)
 {
-    const fsdp_tensor *x = n->inputs[X], *w = n->inputs[WEIGHT];
-    int64_t columns = w->shape[1], outputs = w->shape[0];
-    return (gemm_args){.m = tensor_rows(x),
-                       .n = columns,
-                       .k = outputs,
+    const linear_attributes *o = n->attributes;
+    return (gemm_args){.transpose_b = o->input_major,
+                       .m = tensor_rows(n->inputs[X]),
+                       .n = o->inputs,
+                       .k = o->outputs,
                        .alpha = 1,
                        .beta = add,
                        .a = dy,
                        .b = weight,
                        .c = dx,
                        .d = dx,
-                       .lda = outputs,
-                       .ldb = columns,
-                       .ldc = columns,
-                       .ldd = columns,
+                       .lda = o->outputs,
+                       .ldb = n->inputs[WEIGHT]->shape[1],
+                       .ldc = o->inputs,
+                       .ldd = o->inputs,
                        .batch = 1};
 }
 
-/* dw (+)= dy^T x: (n, k) */
+/* dw (+)= dy^T x: (n, k), or x^T dy: (k, n) */
 static gemm_args weight_product(const node *n, buffer dy, buffer x, buffer dw, bool add)
 {
-    const fsdp_tensor *w = n->inputs[WEIGHT];
-    int64_t columns = w->shape[1], outputs = w->shape[0];
+    const linear_attributes *o = n->attributes;
+    int64_t rows = o->input_major ? o->inputs : o->outputs, columns = o->input_major ? o->outputs : o->inputs;
     return (gemm_args){.transpose_a = true,
-                       .m = outputs,
+                       .m = rows,
                        .n = columns,
                        .k = tensor_rows(n->inputs[X]),
                        .alpha = 1,
                        .beta = add,
-                       .a = dy,
-                       .b = x,
+                       .a = o->input_major ? x : dy,
+                       .b = o->input_major ? dy : x,
                        .c = dw,
                        .d = dw,
-                       .lda = outputs,
+                       .lda = rows,
                        .ldb = columns,
                        .ldc = columns,
                        .ldd = columns,
@@ -157,23 +163,26 @@ static const op_def linear_op = {.name = "linear",
                                  .in_place = RESIDUAL + 1,
                                  .pass_through = RESIDUAL + 1};
 
-static fsdp_tensor *linear(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias, fsdp_tensor *residual)
+static fsdp_tensor *linear(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias, fsdp_tensor *residual,
+                           bool input_major)
 {
     if (!x || !weight)
         return NULL;
-    if (weight->n_dims != 2 || weight->shape[1] != tensor_columns(x))
-        return tape_refuse(t, "linear: x is %s and the weight %s; the last dimensions must be equal",
-                           tape_shape_text(t, x), tape_shape_text(t, weight));
+    if (weight->n_dims != 2 || weight->shape[input_major ? 0 : 1] != tensor_columns(x))
+        return tape_refuse(t, "linear: x is %s and the weight %s; the last dimension%s must be equal",
+                           tape_shape_text(t, x), tape_shape_text(t, weight),
+                           input_major ? " and the first of the weight" : "s");
     if (x->dtype != weight->dtype)
         return tape_refuse(t, "linear: x is %s and the weight %s; cast one of them", fsdp_dtype_name(x->dtype),
                            fsdp_dtype_name(weight->dtype));
-    if (bias && bias->numel != weight->shape[0])
+    linear_attributes o = {tensor_columns(x), weight->shape[input_major ? 1 : 0], input_major};
+    if (bias && bias->numel != o.outputs)
         return tape_refuse(t, "linear: the bias has %lld elements for %lld outputs", (long long)bias->numel,
-                           (long long)weight->shape[0]);
+                           (long long)o.outputs);
     int64_t shape[FSDP_MAX_DIMS];
     for (int i = 0; i < x->n_dims - 1; i++)
         shape[i] = x->shape[i];
-    shape[x->n_dims - 1] = weight->shape[0];
+    shape[x->n_dims - 1] = o.outputs;
     fsdp_tensor *y = tape_value(t, x->dtype, x->n_dims, shape);
     if (!y)
         return NULL;
@@ -181,18 +190,24 @@ static fsdp_tensor *linear(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fs
         return tape_refuse(t, "linear: the residual is %s where %s is expected", tape_shape_text(t, residual),
                            tape_shape_text(t, y));
     fsdp_tensor *inputs[] = {x, weight, bias, residual};
-    return tape_record(t, &linear_op, 4, inputs, 1, &y, NULL, 0, 1u << X | 1u << WEIGHT, 0) ? y : NULL;
+    return tape_record(t, &linear_op, 4, inputs, 1, &y, &o, sizeof o, 1u << X | 1u << WEIGHT, 0) ? y : NULL;
 }
 
 fsdp_tensor *fsdp_linear(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias)
 {
-    return linear(t, x, weight, bias, NULL);
+    return linear(t, x, weight, bias, NULL, false);
 }
 
 fsdp_tensor *fsdp_linear_add(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias,
                              fsdp_tensor *residual)
 {
-    return residual ? linear(t, x, weight, bias, residual) : NULL;
+    return residual ? linear(t, x, weight, bias, residual, false) : NULL;
+}
+
+fsdp_tensor *fsdp_linear_input_major(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias,
+                                     fsdp_tensor *residual)
+{
+    return linear(t, x, weight, bias, residual, true);
 }
 
 /* Batched products. a is (batch, m, k), b (batch, k, n), each possibly stored transposed. */

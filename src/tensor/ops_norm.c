@@ -8,6 +8,7 @@
 
 typedef struct norm_attributes {
     float eps, momentum;
+    double shift; /* rms norm: added to the weight */
     int64_t rows; /* batch norm: samples that count */
 } norm_attributes;
 
@@ -16,8 +17,8 @@ typedef struct norm_attributes {
 static rmsnorm_args describe_rmsnorm(const node *n)
 {
     const fsdp_tensor *x = n->inputs[0], *w = n->inputs[1];
-    rmsnorm_args a = {
-        .rows = tensor_rows(x), .columns = tensor_columns(x), .eps = ((const norm_attributes *)n->attributes)->eps};
+    const norm_attributes *o = n->attributes;
+    rmsnorm_args a = {.rows = tensor_rows(x), .columns = tensor_columns(x), .eps = o->eps, .shift = (float)o->shift};
     a.x.dtype = a.y.dtype = a.dy.dtype = a.dx.dtype = x->dtype;
     a.weight.dtype = w->dtype;
     a.d_weight.dtype = w->parameter ? w->parameter->grad_dtype : w->dtype;
@@ -59,19 +60,29 @@ static const op_def rmsnorm_op = {.name = "rmsnorm",
                                   .workspace = rmsnorm_workspace,
                                   .cheap = true};
 
-fsdp_tensor *fsdp_rmsnorm(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, float eps)
+static fsdp_tensor *rmsnorm(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, float eps, double shift)
 {
     if (!x || !weight)
         return NULL;
     if (weight->numel != tensor_columns(x))
         return tape_refuse(t, "rmsnorm: %lld weights for rows of %s", (long long)weight->numel, tape_shape_text(t, x));
     int64_t rows = tensor_rows(x);
-    norm_attributes o = {.eps = eps};
+    norm_attributes o = {.eps = eps, .shift = shift};
     fsdp_tensor *inputs[] = {x, weight};
     fsdp_tensor *outputs[] = {tape_value(t, x->dtype, x->n_dims, x->shape), tape_value(t, FSDP_F32, 1, &rows)};
     if (!outputs[0] || !outputs[1])
         return NULL;
     return tape_record(t, &rmsnorm_op, 2, inputs, 2, outputs, &o, sizeof o, 3, 2) ? outputs[0] : NULL;
+}
+
+fsdp_tensor *fsdp_rmsnorm(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, float eps)
+{
+    return rmsnorm(t, x, weight, eps, 0);
+}
+
+fsdp_tensor *fsdp_rmsnorm_plus_one(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, float eps)
+{
+    return rmsnorm(t, x, weight, eps, 1);
 }
 
 static layernorm_args describe_layernorm(const node *n)

@@ -32,12 +32,12 @@ static bool set_id(json_t *model, const char *key, int32_t id)
 static json_t *describe_model(const train_run *run)
 {
     json_t *model = model_config_update(run->source.json, &run->model_config);
-    bool writes = run->model_config.type == MODEL_LLAMA || run->model_config.type == MODEL_T5;
+    bool writes = run->model_config.type == MODEL_DECODER || run->model_config.type == MODEL_T5;
     if (!model || run->source.json || !run->tokenizer || !writes)
         return model;
     bool done = set_id(model, "bos_token_id", fsdp_tokenizer_bos(run->tokenizer)) &&
                 set_id(model, "eos_token_id", fsdp_tokenizer_eos(run->tokenizer));
-    if (done && run->model_config.type == MODEL_LLAMA)
+    if (done && run->model_config.type == MODEL_DECODER)
         done = set_id(model, "pad_token_id", fsdp_tokenizer_pad(run->tokenizer));
     if (done)
         return model;

@@ -26,17 +26,17 @@ fsdp_status record_check(const char *what, const model_config *model, const fsdp
 {
     static const char *const kinds[] = {
         [FSDP_DATASET_TEXT] = "text", [FSDP_DATASET_PAIRS] = "pairs", [FSDP_DATASET_IMAGES] = "images"};
-    fsdp_dataset_kind wanted = model->type == MODEL_LLAMA ? FSDP_DATASET_TEXT
-                               : model->type == MODEL_T5  ? FSDP_DATASET_PAIRS
-                                                          : FSDP_DATASET_IMAGES;
+    fsdp_dataset_kind wanted = model->type == MODEL_DECODER ? FSDP_DATASET_TEXT
+                               : model->type == MODEL_T5    ? FSDP_DATASET_PAIRS
+                                                            : FSDP_DATASET_IMAGES;
     if (data->kind != wanted)
-        return error_set(FSDP_ERR_INPUT, "a %s model works on %s, %s holds %s", model_type_name(model->type),
-                         kinds[wanted], what, kinds[data->kind]);
-    if (model->type == MODEL_LLAMA && data->width > model->llama.positions)
+        return error_set(FSDP_ERR_INPUT, "a %s model works on %s, %s holds %s", model_type_name(model), kinds[wanted],
+                         what, kinds[data->kind]);
+    if (model->type == MODEL_DECODER && data->width > model->decoder.positions)
         return error_set(FSDP_ERR_INPUT,
                          "%s: samples of %lld tokens are longer than the model's %lld positions: lower "
                          "--max_context_width",
-                         what, (long long)data->width, (long long)model->llama.positions);
+                         what, (long long)data->width, (long long)model->decoder.positions);
     return wanted == FSDP_DATASET_IMAGES ? check_images(what, model, data) : FSDP_OK;
 }
 
@@ -59,9 +59,9 @@ fsdp_loss record_classes(const train_run *run, fsdp_tape *t, const fsdp_batch *b
 fsdp_loss record_loss(const train_run *run, fsdp_tape *t, const fsdp_batch *b)
 {
     fsdp_module *net = fsdp_model_module(run->model);
-    if (run->model_config.type == MODEL_LLAMA) {
+    if (run->model_config.type == MODEL_DECODER) {
         fsdp_tensor *ids = fsdp_batch_input(t, b, "ids");
-        return fsdp_llama_loss(net, t, ids, fsdp_batch_input(t, b, "labels"));
+        return fsdp_decoder_loss(net, t, ids, fsdp_batch_input(t, b, "labels"));
     }
     if (run->model_config.type == MODEL_T5) {
         fsdp_tensor *ids = fsdp_batch_input(t, b, "ids"), *mask = fsdp_batch_input(t, b, "mask");

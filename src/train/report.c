@@ -348,7 +348,7 @@ fsdp_status report_summary(report *r, train_run *run)
     const fsdp_settings *s = run->settings;
     FSDP_TRY(end_trace(r, run));
     FSDP_TRY(memory_table(r, run, &memory));
-    snprintf(model, sizeof model, "%s, %s parameters in %d units", model_type_name(run->model_config.type),
+    snprintf(model, sizeof model, "%s, %s parameters in %d units", model_type_name(&run->model_config),
              units_count(count, (double)fsdp_model_parameters(run->model)), fsdp_model_units(run->model));
     snprintf(strategy, sizeof strategy, "%s over %d rank%s, %s", fsdp_strategy_name(run->sharding.config.strategy),
              run->n_ranks, run->n_ranks == 1 ? "" : "s", fsdp_world_description(run->world));

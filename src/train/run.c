@@ -64,7 +64,7 @@ static fsdp_status find_model(train_run *run)
     fsdp_status status = assemble_source(run->settings, &run->source);
     run_show_warnings(run, false);
     FSDP_TRY(status);
-    return run->source.json ? settings_take_type(&run->used, run->source.config.type) : FSDP_OK;
+    return run->source.json ? settings_take_type(&run->used, &run->source.config) : FSDP_OK;
 }
 
 plan_world run_plan_world(const train_run *run)

@@ -23,7 +23,7 @@ typedef struct reading {
 
 static bool reads_text(const fsdp_settings *s)
 {
-    return fsdp_model_is_llama(s->model_type) || s->model_type == FSDP_MODEL_T5;
+    return fsdp_model_is_decoder(s->model_type) || s->model_type == FSDP_MODEL_T5;
 }
 
 static bool has_file(const char *folder, const char *name)

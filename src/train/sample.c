@@ -20,8 +20,8 @@ fsdp_status run_sample(train_run *run, const char *prompt, int64_t n_tokens, cha
     const int32_t *ids;
     size_t n_prompt, n_text;
     *text = NULL;
-    if (run->model_config.type != MODEL_LLAMA || !run->tokenizer ||
-        fsdp_tokenizer_vocab_size(run->tokenizer) > run->model_config.llama.vocabulary) /* trained on other tokens */
+    if (run->model_config.type != MODEL_DECODER || !run->tokenizer ||
+        fsdp_tokenizer_vocab_size(run->tokenizer) > run->model_config.decoder.vocabulary) /* trained on other tokens */
         return FSDP_OK;
     FSDP_TRY(fsdp_tokenizer_encode(run->tokenizer, prompt, strlen(prompt), false, &ids, &n_prompt));
     FILE *file = open_memstream(text, &n_text);

@@ -424,7 +424,7 @@ static const row rows[] = {
     CONFIG(fsdp_state_config, "FSDP_STATE_CONFIG_INIT", kept, keep, open_state, NULL),
     CONFIG(fsdp_weights_config, "FSDP_WEIGHTS_CONFIG_INIT", weights, names, load_weights, "/nowhere"),
     CONFIG(fsdp_lr_config, "FSDP_LR_CONFIG_INIT", rate, warmup, ask_rate, NULL),
-    CONFIG(fsdp_llama_config, "FSDP_LLAMA_CONFIG_INIT", llama, rope_base, make_llama, NULL),
+    CONFIG(fsdp_decoder_config, "FSDP_DECODER_CONFIG_INIT", llama, rope_base, make_llama, NULL),
     CONFIG(fsdp_t5_config, "FSDP_T5_CONFIG_INIT", t5, buckets, make_t5, NULL),
     CONFIG(fsdp_cnn_config, "FSDP_CNN_CONFIG_INIT", cnn, first, make_cnn, NULL),
     CONFIG(fsdp_mlp_config, "FSDP_MLP_CONFIG_INIT", mlp, layers, make_mlp, NULL),

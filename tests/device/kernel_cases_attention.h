@@ -18,6 +18,7 @@ typedef struct attention_case {
 typedef struct attention_way {
     bool aligned; /* rows of whole 16-byte pieces, as models have them; odd otherwise */
     float dropout;
+    int64_t window; /* 0: none */
 } attention_way;
 
 /* Operands of one case. q, k and v rows are wider than their heads, as in a fused projection. */
@@ -83,6 +84,7 @@ static attention_data attention_make(kernel_check *c, const attention_case *k, a
                           .head_dim = k->head_dim,
                           .scale = 0.3f,
                           .causal = k->causal,
+                          .window = way.window,
                           .q_row = q_row,
                           .k_row = kv_row,
                           .v_row = kv_row,
@@ -145,7 +147,9 @@ static void attention_reference_row(const attention_data *t, const attention_wan
     double top = -INFINITY, sum = 0.0, delta = 0.0, scale = (double)a->scale;
     for (int64_t j = 0; j < a->kv_length; j++) {
         int64_t k_at = (b * a->kv_length + j) * a->k_row + kv * d;
-        bool seen = (!a->causal || j <= i + a->kv_length - a->q_length) && (!t->mask || t->mask[b * a->kv_length + j]);
+        int64_t own = i + a->kv_length - a->q_length; /* where the query stands among the keys */
+        bool seen = (!a->causal || j <= own) && (!t->mask || t->mask[b * a->kv_length + j]) &&
+                    (a->window == 0 || j > own - a->window);
         p[j] = 0.0;
         for (int64_t x = 0; x < d; x++)
             p[j] += scale * t->q.host[q_at + x] * t->k.host[k_at + x];
@@ -275,6 +279,24 @@ static void case_attention_of_aligned_heads(kernel_check *c)
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         attention_one(c, &cases[i], (attention_way){.aligned = true});
+}
+
+/* Windows that end inside tiles, at their edges and beyond the text. */
+static void case_attention_with_window(kernel_check *c)
+{
+    const attention_case cases[] = {
+        {2, 33, 33, 4, 2, 64, true, false, BIAS_NONE, 0},    {1, 150, 150, 2, 1, 64, true, false, BIAS_NONE, 7},
+        {1, 200, 200, 2, 2, 32, true, false, BIAS_NONE, 0},  {1, 70, 150, 2, 1, 64, true, true, BIAS_NONE, 0},
+        {2, 17, 33, 3, 1, 17, true, false, BIAS_NONE, 0},    {1, 130, 130, 2, 1, 128, true, false, BIAS_NONE, 5},
+        {1, 140, 140, 2, 1, 256, true, false, BIAS_NONE, 0}, {2, 70, 70, 4, 2, 32, true, false, BIAS_TOEPLITZ, 8},
+        {1, 150, 20, 1, 1, 16, true, false, BIAS_NONE, 0},
+    };
+    const int64_t windows[] = {16, 17, 64, 40, 1, 65, 9, 20, 7};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        attention_one(c, &cases[i], (attention_way){.aligned = i % 2 == 0, .window = windows[i]});
+        attention_one(c, &cases[i],
+                      (attention_way){.aligned = i % 2 == 1, .dropout = i % 3 == 0 ? 0.3f : 0, .window = windows[i]});
+    }
 }
 
 /* The same weights go on every device, and in backward as in forward. */

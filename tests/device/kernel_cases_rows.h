@@ -69,7 +69,7 @@ static void case_rope(kernel_check *c)
     }
 }
 
-static void rmsnorm_one(kernel_check *c, int64_t rows, int64_t columns, int add)
+static void rmsnorm_one(kernel_check *c, int64_t rows, int64_t columns, int add, double shift)
 {
     operand x = check_random(c, c->dtype, rows * columns, 3), w = check_random(c, c->dtype, columns, 2);
     operand y = check_random(c, c->dtype, x.n, 1), rstd = check_random(c, FSDP_F32, rows, 1);
@@ -84,16 +84,17 @@ static void rmsnorm_one(kernel_check *c, int64_t rows, int64_t columns, int add)
             squares += xr[j] * xr[j];
         double k = r_want[r] = 1.0 / sqrt(squares / (double)columns + eps);
         for (int64_t j = 0; j < columns; j++) {
-            y_want[r * columns + j] = xr[j] * k * w.host[j];
+            y_want[r * columns + j] = xr[j] * k * (shift + w.host[j]);
             dw_want[j] += dyr[j] * xr[j] * k;
-            dot += dyr[j] * w.host[j] * xr[j] * k;
+            dot += dyr[j] * (shift + w.host[j]) * xr[j] * k;
         }
         for (int64_t j = 0; j < columns; j++)
-            dx_want[r * columns + j] = k * (w.host[j] * dyr[j] - xr[j] * k * dot / (double)columns);
+            dx_want[r * columns + j] = k * ((shift + w.host[j]) * dyr[j] - xr[j] * k * dot / (double)columns);
     }
     rmsnorm_args args = {.rows = rows,
                          .columns = columns,
                          .eps = (float)eps,
+                         .shift = (float)shift,
                          .x = operand_buffer(&x),
                          .weight = operand_buffer(&w),
                          .y = operand_buffer(&y),
@@ -115,7 +116,13 @@ static void rmsnorm_one(kernel_check *c, int64_t rows, int64_t columns, int add)
 static void case_rmsnorm(kernel_check *c)
 {
     for (size_t s = 0; s < 4 * N_ROW_SHAPES; s++)
-        rmsnorm_one(c, row_shapes[s / 4][0], row_shapes[s / 4][1], (int)(s % 4));
+        rmsnorm_one(c, row_shapes[s / 4][0], row_shapes[s / 4][1], (int)(s % 4), 0);
+}
+
+static void case_rmsnorm_plus_one(kernel_check *c)
+{
+    for (size_t s = 0; s < N_ROW_SHAPES; s++)
+        rmsnorm_one(c, row_shapes[s][0], row_shapes[s][1], (int)(s % 4), 1);
 }
 
 static void layernorm_one(kernel_check *c, int64_t rows, int64_t columns, int add)

@@ -51,7 +51,7 @@ static void vector_rmsnorm(kernel_check *c)
     const int64_t shapes[][2] = {{7, 8},    {37, 256}, {1100, 64}, {19, 2048}, {70, 512},
                                  {5, 4104}, {3, 4096}, {3, 8192},  {3, 16384}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        rmsnorm_one(c, shapes[i][0], shapes[i][1], (int)i % 4);
+        rmsnorm_one(c, shapes[i][0], shapes[i][1], (int)i % 4, i % 2);
 }
 
 static void vector_layernorm(kernel_check *c)

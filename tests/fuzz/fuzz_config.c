@@ -26,10 +26,10 @@ static void check_message(void)
 
 static int64_t layers_of(const model_config *c)
 {
-    return c->type == MODEL_LLAMA ? c->llama.layers
-           : c->type == MODEL_T5  ? c->t5.layers + c->t5.decoder_layers
-           : c->type == MODEL_MLP ? c->mlp.layers
-                                  : 1;
+    return c->type == MODEL_DECODER ? c->decoder.layers
+           : c->type == MODEL_T5    ? c->t5.layers + c->t5.decoder_layers
+           : c->type == MODEL_MLP   ? c->mlp.layers
+                                    : 1;
 }
 
 static void check_round_trip(const json_t *source, const model_config *first)
@@ -38,11 +38,12 @@ static void check_round_trip(const json_t *source, const model_config *first)
     json_t *ours = model_config_json(first), *updated = model_config_update(source, first);
     require(ours && updated);
     require(model_config_parse("ours", ours, &again) == FSDP_OK && again.type == first->type);
-    require(again.llama.head_dim == first->llama.head_dim && again.llama.rope_scaling == first->llama.rope_scaling);
+    require(again.decoder.head_dim == first->decoder.head_dim &&
+            again.decoder.rope_scaling == first->decoder.rope_scaling);
     require(again.t5.gated == first->t5.gated && again.t5.decoder_start_id == first->t5.decoder_start_id);
     require(model_config_parse("updated", updated, &again) == FSDP_OK && again.type == first->type);
-    require(again.llama.window == first->llama.window && again.llama.positions == first->llama.positions);
-    require(again.llama.rope_scaling == first->llama.rope_scaling && again.t5.tied == first->t5.tied);
+    require(again.decoder.window == first->decoder.window && again.decoder.positions == first->decoder.positions);
+    require(again.decoder.rope_scaling == first->decoder.rope_scaling && again.t5.tied == first->t5.tied);
     require(again.t5.scale_decoder_outputs == first->t5.scale_decoder_outputs);
     json_decref(ours);
     json_decref(updated);
@@ -54,8 +55,8 @@ static void check_building(model_config *c)
     fsdp_module *m = NULL;
     if (layers_of(c) > 64)
         return;
-    if (c->type == MODEL_LLAMA)
-        c->llama.positions = 1;
+    if (c->type == MODEL_DECODER)
+        c->decoder.positions = 1;
     require(model_create(c, &m) == FSDP_OK);
     fsdp_module_free(m);
 }

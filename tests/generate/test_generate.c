@@ -50,7 +50,7 @@ static bool rig_open(rig *r, const char *folder, fsdp_dtype dtype)
     assert_int_equal(model_create(&r->config, &net), FSDP_OK);
     assert_int_equal(fsdp_shard(r->world, net, &sharding, &r->model), FSDP_OK);
     assert_int_equal(fsdp_weights_load(r->model, path, NULL, NULL), FSDP_OK);
-    r->vocabulary = r->config.type == MODEL_T5 ? r->config.t5.vocabulary : r->config.llama.vocabulary;
+    r->vocabulary = r->config.type == MODEL_T5 ? r->config.t5.vocabulary : r->config.decoder.vocabulary;
     r->cached = malloc((size_t)r->vocabulary * sizeof(float));
     r->anew = malloc((size_t)r->vocabulary * sizeof(float));
     free(path);
@@ -72,7 +72,7 @@ static void read_anew(rig *r, const int32_t *source, int64_t n_source, const int
     fsdp_module *net = fsdp_model_module(r->model);
     fsdp_tape *t = fsdp_begin_evaluation(r->model);
     fsdp_tensor *in = fsdp_input(t, FSDP_I32, 2, shape, ids);
-    fsdp_tensor *out = r->config.type == MODEL_LLAMA
+    fsdp_tensor *out = r->config.type == MODEL_DECODER
                            ? fsdp_llama_logits(net, t, in)
                            : fsdp_t5_logits(net, t, fsdp_input(t, FSDP_I32, 2, source_shape, source), NULL, in);
     float *all = malloc((size_t)numel * sizeof *all);
@@ -198,7 +198,7 @@ static void a_prompt_longer_than_the_cache_keeps_its_end(void **state)
     assert_close(&r, 1e-5, 0);
     assert_int_equal(generator_start(g, ids, 0, r.cached), FSDP_ERR_INPUT);
     generator_free(g);
-    assert_int_equal(generator_create(r.model, &r.config, r.config.llama.positions + 1, 0, &g), FSDP_ERR_INPUT);
+    assert_int_equal(generator_create(r.model, &r.config, r.config.decoder.positions + 1, 0, &g), FSDP_ERR_INPUT);
     rig_close(&r);
 }
 

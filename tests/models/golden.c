@@ -126,7 +126,7 @@ static batch read_batch(golden *g)
     b.ids = read_ints(g->io, "input_ids", &t);
     memcpy(b.shape, t->shape, 2 * sizeof b.shape[0]);
     memcpy(b.label_shape, t->shape, sizeof b.label_shape);
-    if (g->config.type == MODEL_LLAMA) { /* labels are the inputs, one on */
+    if (g->config.type == MODEL_DECODER) { /* labels are the inputs, one on */
         b.labels = malloc((size_t)t->numel * sizeof *b.labels);
         for (int64_t i = 0; i < t->numel; i++)
             b.labels[i] = (i + 1) % t->shape[1] == 0 ? FSDP_IGNORE : b.ids[i + 1];
@@ -159,8 +159,8 @@ static fsdp_tensor *record_logits(fsdp_model *m, fsdp_tape *t, const golden *g, 
         return fsdp_call(
             net, t, fsdp_cast(t, fsdp_input(t, FSDP_F32, b->image_dims, b->shape, b->images), m->config.param_dtype));
     fsdp_tensor *ids = fsdp_input(t, FSDP_I32, 2, b->shape, b->ids);
-    if (g->config.type == MODEL_LLAMA)
-        return fsdp_llama_logits(net, t, ids);
+    if (g->config.type == MODEL_DECODER)
+        return fsdp_decoder_logits(net, t, ids);
     return fsdp_t5_logits(net, t, ids, fsdp_input(t, FSDP_I32, 2, b->shape, b->mask),
                           fsdp_input(t, FSDP_I32, 2, b->label_shape, b->decoder_ids));
 }
@@ -173,8 +173,8 @@ static fsdp_loss record_loss(fsdp_model *m, fsdp_tape *t, const golden *g, const
                                   FSDP_IGNORE);
     fsdp_tensor *ids = fsdp_input(t, FSDP_I32, 2, b->shape, b->ids),
                 *labels = fsdp_input(t, FSDP_I32, 2, b->label_shape, b->labels);
-    if (g->config.type == MODEL_LLAMA)
-        return fsdp_llama_loss(net, t, ids, labels);
+    if (g->config.type == MODEL_DECODER)
+        return fsdp_decoder_loss(net, t, ids, labels);
     return fsdp_t5_loss(net, t, ids, fsdp_input(t, FSDP_I32, 2, b->shape, b->mask),
                         fsdp_input(t, FSDP_I32, 2, b->label_shape, b->decoder_ids), labels);
 }
@@ -185,12 +185,12 @@ static const char *weights_of(const golden *g, char *out)
     return exists(g, "model.safetensors") ? path_of(g, "model.safetensors", out) : g->folder;
 }
 
-/* Positions as far as the reference's texts reach, so that a window beyond them does not matter. */
+/* Positions as far as the reference's texts reach: what dynamic scaling goes by. */
 static void limit_positions(golden *g)
 {
     const safetensors_tensor *ids = safetensors_find(g->io, "input_ids");
-    if (g->config.type == MODEL_LLAMA && ids && !exists(g, "curve.json"))
-        g->config.llama.positions = ids->shape[1];
+    if (g->config.type == MODEL_DECODER && ids && !exists(g, "curve.json"))
+        decoder_limit_positions(&g->config.decoder, ids->shape[1]);
 }
 
 static fsdp_model *open_model(fsdp_world *w, golden *g, fsdp_dtype dtype, bool decay_vectors)
@@ -198,7 +198,7 @@ static fsdp_model *open_model(fsdp_world *w, golden *g, fsdp_dtype dtype, bool d
     fsdp_config c = FSDP_CONFIG_INIT;
     fsdp_module *net;
     fsdp_model *m;
-    const char *block = model_block_type(g->config.type);
+    const char *block = model_block_type(&g->config);
     if (block)
         c.wrap = fsdp_wrap_by_type(block);
     c.param_dtype = dtype;
@@ -472,7 +472,8 @@ int main(int argc, char **argv)
     if (exists(&g, "config.json")) {
         must(model_config_read(g.folder, &g.config));
         must(weights_settle_head(weights_of(&g, path), &g.config));
-        g.config.t5.dropout = 0; /* references are computed without */
+        g.config.t5.dropout = g.config.decoder.embedding_dropout = g.config.decoder.residual_dropout =
+            g.config.decoder.attention_dropout = 0; /* references are computed without */
     } else {
         cnn_config_from_weights(&g);
     }

@@ -60,16 +60,16 @@ static inline void free_placed(placed_model *m)
 /* Sizes small enough for tests, odd where the architecture allows it. */
 static inline model_config small_llama(void)
 {
-    model_config c = model_config_default(MODEL_LLAMA);
-    c.llama.vocabulary = 65;
-    c.llama.hidden = 24;
-    c.llama.intermediate = 33;
-    c.llama.layers = 3;
-    c.llama.heads = 4;
-    c.llama.kv_heads = 2;
-    c.llama.head_dim = 6;
-    c.llama.positions = 40;
-    c.llama.init_deviation = 0.3f;
+    model_config c = model_config_default(MODEL_DECODER);
+    c.decoder.vocabulary = 65;
+    c.decoder.hidden = 24;
+    c.decoder.intermediate = 33;
+    c.decoder.layers = 3;
+    c.decoder.heads = 4;
+    c.decoder.kv_heads = 2;
+    c.decoder.head_dim = 6;
+    c.decoder.positions = 40;
+    c.decoder.init_deviation = 0.3f;
     return c;
 }
 
@@ -122,7 +122,7 @@ static inline void fill_batch(small_batch *b)
 
 static inline fsdp_loss record_small_loss(fsdp_module *m, model_type type, fsdp_tape *t, const small_batch *b)
 {
-    if (type == MODEL_LLAMA)
+    if (type == MODEL_DECODER)
         return fsdp_llama_loss(m, t, fsdp_input(t, FSDP_I32, DIMS(3, 17), b->ids),
                                fsdp_input(t, FSDP_I32, DIMS(3, 17), b->labels));
     if (type == MODEL_T5)

@@ -147,7 +147,6 @@ static const bad_field bad_fields[] = {
     {&good_llama, "rope_parameters.low_freq_factor", "4", "low_freq_factor"},
     {&good_llama, "rope_parameters.high_freq_factor", NULL, "high_freq_factor"},
     {&good_llama, "rope_parameters.high_freq_factor", "0.5", "high_freq_factor"},
-    {&good_llama, "rope_parameters.original_max_position_embeddings", NULL, "original_max_position_embeddings"},
     {&good_llama, "rope_parameters.original_max_position_embeddings", "-32", "original_max_position_embeddings"},
     {&good_llama, "num_hidden_layers", "16000000", NULL},
     {&good_llama, "head_dim", "2147483648", NULL},
@@ -158,6 +157,7 @@ static const bad_field bad_fields[] = {
     {&good_llama, "rope_parameters", "{\"rope_type\": \"linear\"}", "factor"},
     {&good_llama, "rope_scaling", "{\"type\": \"linear\"}", "factor"},
     {&good_llama, "rope_scaling", "[1]", NULL},
+    {&good_llama, "attention_dropout", "1", "dropout"},
     {&good_mistral, "sliding_window", "0", NULL},
     {&good_mistral, "sliding_window", "-4096", NULL},
     {&good_mistral, "sliding_window", "\"wide\"", NULL},
@@ -235,10 +235,9 @@ static void what_is_known_but_not_supported_is_refused_by_name(void **state)
 {
     (void)state;
     static const bad_field cases[] = {
-        {&good_llama, "model_type", "\"gpt2\"", "gpt2"},
+        {&good_llama, "model_type", "\"gpt_neox\"", "gpt_neox"},
         {&good_llama, "hidden_act", "\"gelu\"", "gelu"},
-        {&good_llama, "rope_parameters.rope_type", "\"yarn\"", "yarn"},
-        {&good_llama, "attention_dropout", "0.1", "attention_dropout is 0.1"},
+        {&good_llama, "rope_parameters.rope_type", "\"longrope\"", "longrope"},
         {&good_llama, "partial_rotary_factor", "0.5", "partial_rotary_factor is 0.5"},
         {&good_llama, "rope_parameters.partial_rotary_factor", "0.5", "rope_parameters.partial_rotary_factor is 0.5"},
         {&good_llama, "rope_parameters.full_attention", "{\"rope_type\": \"default\"}", "full_attention"},
@@ -286,20 +285,20 @@ static void what_may_be_left_out_has_hugging_faces_defaults(void **state)
     model_config c;
     write_text(good_mistral);
     assert_int_equal(model_config_read(path, &c), FSDP_OK);
-    assert_int_equal(c.type, MODEL_LLAMA);
-    assert_int_equal(c.llama.kv_heads, 8);
-    assert_int_equal(c.llama.head_dim, 6);
-    assert_int_equal(c.llama.positions, 131072);
-    assert_int_equal(c.llama.window, 4096);
-    assert_true(c.llama.norm_eps == 1e-6f);
-    assert_true(c.llama.rope_base == 10000 && c.llama.rope_scaling == FSDP_ROPE_PLAIN && !c.llama.tied);
+    assert_int_equal(c.type, MODEL_DECODER);
+    assert_int_equal(c.decoder.kv_heads, 8);
+    assert_int_equal(c.decoder.head_dim, 6);
+    assert_int_equal(c.decoder.positions, 131072);
+    assert_int_equal(c.decoder.window, 4096);
+    assert_true(c.decoder.norm_eps == 1e-6f);
+    assert_true(c.decoder.rope_base == 10000 && c.decoder.rope_scaling == FSDP_ROPE_PLAIN && !c.decoder.tied);
     write_text("{\"model_type\": \"llama\", \"vocab_size\": 65, \"hidden_size\": 24, \"intermediate_size\": 40, "
                "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"sliding_window\": 16}");
     assert_int_equal(model_config_read(path, &c), FSDP_OK);
-    assert_int_equal(c.llama.kv_heads, 4);
-    assert_int_equal(c.llama.positions, 2048);
-    assert_int_equal(c.llama.window, 0);
-    assert_true(c.llama.norm_eps == 1e-6f);
+    assert_int_equal(c.decoder.kv_heads, 4);
+    assert_int_equal(c.decoder.positions, 2048);
+    assert_int_equal(c.decoder.window, 0);
+    assert_true(c.decoder.norm_eps == 1e-6f);
     write_text("{\"model_type\": \"t5\", \"vocab_size\": 65, \"d_model\": 24, \"d_ff\": 40, \"d_kv\": 6, "
                "\"num_heads\": 4, \"num_layers\": 2}");
     assert_int_equal(model_config_read(path, &c), FSDP_OK);
@@ -322,7 +321,8 @@ static void older_files_say_rope_scaling(void **state)
     change_field(object, "rope_theta", "500000.0");
     change_field(object, "rope_scaling", "{\"type\": \"linear\", \"factor\": 2.0}");
     assert_int_equal(model_config_parse("old", object, &c), FSDP_OK);
-    assert_true(c.llama.rope_base == 500000 && c.llama.rope_scaling == FSDP_ROPE_LINEAR && c.llama.rope_factor == 2);
+    assert_true(c.decoder.rope_base == 500000 && c.decoder.rope_scaling == FSDP_ROPE_LINEAR &&
+                c.decoder.rope_factor == 2);
     json_decref(object);
 }
 
@@ -339,21 +339,21 @@ static void of_two_forms_of_rope_the_older_wins(void **state)
     (void)state;
     model_config c;
     read_changed(good_llama, "rope_scaling", "{\"type\": \"linear\", \"factor\": 4.0}", &c);
-    assert_true(c.llama.rope_scaling == FSDP_ROPE_LINEAR && c.llama.rope_factor == 4);
+    assert_true(c.decoder.rope_scaling == FSDP_ROPE_LINEAR && c.decoder.rope_factor == 4);
     read_changed(good_llama, "rope_scaling", "{}", &c);
-    assert_int_equal(c.llama.rope_scaling, FSDP_ROPE_LLAMA3);
+    assert_int_equal(c.decoder.rope_scaling, FSDP_ROPE_LLAMA3);
     read_changed(good_llama, "rope_scaling", "null", &c);
-    assert_int_equal(c.llama.rope_scaling, FSDP_ROPE_LLAMA3);
+    assert_int_equal(c.decoder.rope_scaling, FSDP_ROPE_LLAMA3);
     /* The theta of the form that lost is lost with it. */
     bad_field theta = {&good_llama, "rope_parameters.rope_theta", "7.0", NULL};
     json_t *object;
     write_changed(&theta);
     assert_int_equal(json_read_file(path, &object), FSDP_OK);
     assert_int_equal(model_config_parse("newer", object, &c), FSDP_OK);
-    assert_true(c.llama.rope_base == 7);
+    assert_true(c.decoder.rope_base == 7);
     change_field(object, "rope_scaling", "{\"rope_type\": \"linear\", \"factor\": 4.0}");
     assert_int_equal(model_config_parse("both", object, &c), FSDP_OK);
-    assert_true(c.llama.rope_base == 10000);
+    assert_true(c.decoder.rope_base == 10000);
     json_decref(object);
 }
 
@@ -378,7 +378,7 @@ static void what_changes_nothing_is_accepted(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         read_changed(*cases[i].base, cases[i].field, cases[i].value, &c);
     read_changed(good_mistral, "sliding_window", "null", &c);
-    assert_int_equal(c.llama.window, 0);
+    assert_int_equal(c.decoder.window, 0);
 }
 
 static int n_warnings;
@@ -449,18 +449,13 @@ static void names_from_files_are_escaped_in_errors(void **state)
     }
 }
 
-static void a_window_is_refused_where_texts_reach_beyond_it(void **state)
+static void without_a_training_length_llama3_scales_from_that_of_the_positions(void **state)
 {
     (void)state;
     model_config c;
-    fsdp_module *m;
-    read_changed(good_mistral, "sliding_window", "64", &c);
-    c.llama.positions = 65;
-    assert_int_equal(model_create(&c, &m), FSDP_ERR_UNSUPPORTED);
-    assert_non_null(strstr(fsdp_last_error(), "sliding_window is 64"));
-    c.llama.positions = 64;
-    assert_int_equal(model_create(&c, &m), FSDP_OK);
-    fsdp_module_free(m);
+    read_changed(good_llama, "rope_parameters.original_max_position_embeddings", NULL, &c);
+    assert_int_equal(c.decoder.rope_scaling, FSDP_ROPE_LLAMA3);
+    assert_true(c.decoder.rope_original_positions == (double)c.decoder.positions);
 }
 
 static void sizes_beyond_any_memory_are_refused_before_anything_is_allocated(void **state)
@@ -470,14 +465,14 @@ static void sizes_beyond_any_memory_are_refused_before_anything_is_allocated(voi
     fsdp_module *m;
     read_changed(good_llama, "num_hidden_layers", "16384", &c);
     read_changed(good_llama, "hidden_size", "1048576", &c);
-    c.llama.intermediate = 1048576;
+    c.decoder.intermediate = 1048576;
     assert_int_equal(model_create(&c, &m), FSDP_OK);
     fsdp_module_free(m);
-    c.llama.layers = 16384;
+    c.decoder.layers = 16384;
     assert_int_equal(model_create(&c, &m), FSDP_ERR_INPUT);
     assert_non_null(strstr(fsdp_last_error(), "parameters"));
     read_changed(good_llama, "head_dim", "65536", &c);
-    c.llama.positions = (int64_t)1 << 31;
+    c.decoder.positions = (int64_t)1 << 31;
     assert_int_equal(model_create(&c, &m), FSDP_ERR_INPUT);
     assert_non_null(strstr(fsdp_last_error(), "rotary tables"));
 }
@@ -502,7 +497,7 @@ static void a_file_is_written_again_with_what_changed_and_nothing_else(void **st
     change_field(source, "eos_token_id", "[2, 3]");
     change_field(source, "something_of_others", "{\"a\": [1]}");
     assert_int_equal(model_config_parse("source", source, &c), FSDP_OK);
-    c.llama.positions = 16;
+    c.decoder.positions = 16;
     json_t *written = model_config_update(source, &c);
     check_untouched(source, written);
     /* Both forms of rope, and nothing beside them. */
@@ -514,10 +509,10 @@ static void a_file_is_written_again_with_what_changed_and_nothing_else(void **st
     assert_null(json_object_get(older, "rope_theta"));
     assert_true(json_number_value(json_object_get(newer, "rope_theta")) == 10000);
     assert_int_equal(model_config_parse("written", written, &again), FSDP_OK);
-    assert_int_equal(again.llama.positions, 64);
+    assert_int_equal(again.decoder.positions, 64);
     json_decref(written);
-    c.llama.tied = true;
-    c.llama.vocabulary = 66;
+    c.decoder.tied = true;
+    c.decoder.vocabulary = 66;
     written = model_config_update(source, &c);
     assert_true(json_is_true(json_object_get(written, "tie_word_embeddings")));
     assert_int_equal(json_integer_value(json_object_get(written, "vocab_size")), 66);
@@ -548,7 +543,7 @@ static void a_mistral_stays_one_and_an_untied_t5_keeps_its_scale(void **state)
 
 static bool same_config(const model_config *a, const model_config *b)
 {
-    const fsdp_llama_config *p = &a->llama, *q = &b->llama;
+    const fsdp_llama_config *p = &a->decoder, *q = &b->decoder;
     const fsdp_t5_config *s = &a->t5, *t = &b->t5;
     return a->type == b->type && p->vocabulary == q->vocabulary && p->hidden == q->hidden &&
            p->intermediate == q->intermediate && p->layers == q->layers && p->heads == q->heads &&
@@ -627,7 +622,7 @@ int main(void)
         cmocka_unit_test(what_changes_nothing_is_accepted),
         cmocka_unit_test(unknown_fields_are_named_in_one_warning),
         cmocka_unit_test(names_from_files_are_escaped_in_errors),
-        cmocka_unit_test(a_window_is_refused_where_texts_reach_beyond_it),
+        cmocka_unit_test(without_a_training_length_llama3_scales_from_that_of_the_positions),
         cmocka_unit_test(sizes_beyond_any_memory_are_refused_before_anything_is_allocated),
         cmocka_unit_test(a_file_is_written_again_with_what_changed_and_nothing_else),
         cmocka_unit_test(a_mistral_stays_one_and_an_untied_t5_keeps_its_scale),

@@ -128,7 +128,7 @@ static void projections_of_one_input_form_groups(void **state)
 {
     (void)state;
     model_config llama = small_llama(), t5 = small_t5();
-    llama.llama.attention_bias = llama.llama.mlp_bias = t5.t5.gated = true;
+    llama.decoder.attention_bias = llama.decoder.mlp_bias = t5.t5.gated = true;
     placed_model m;
     place_model(&m, &llama);
     check_group(&m.contents, 3,
@@ -181,13 +181,13 @@ static void rotary_tables_follow_the_scaling(void **state)
     static const fsdp_rope_scaling scalings[] = {FSDP_ROPE_PLAIN, FSDP_ROPE_LINEAR, FSDP_ROPE_LLAMA3};
     for (int k = 0; k < 3; k++) {
         model_config c = small_llama();
-        c.llama.head_dim = 64;
-        c.llama.rope_base = 500000;
-        c.llama.rope_scaling = scalings[k];
-        c.llama.rope_factor = 8;
-        c.llama.rope_low_factor = 1;
-        c.llama.rope_high_factor = 4;
-        c.llama.rope_original_positions = 512;
+        c.decoder.head_dim = 64;
+        c.decoder.rope_base = 500000;
+        c.decoder.rope_scaling = scalings[k];
+        c.decoder.rope_factor = 8;
+        c.decoder.rope_low_factor = 1;
+        c.decoder.rope_high_factor = 4;
+        c.decoder.rope_original_positions = 512;
         placed_model m;
         place_model(&m, &c);
         const fsdp_buffer *cosine = module_find_buffer(&m.contents, "rope.cosine"),
@@ -195,9 +195,9 @@ static void rotary_tables_follow_the_scaling(void **state)
         assert_non_null(cosine);
         assert_non_null(sine);
         assert_false(cosine->persistent);
-        for (int64_t p = 0; p < c.llama.positions; p++) {
+        for (int64_t p = 0; p < c.decoder.positions; p++) {
             for (int64_t i = 0; i < 32; i++) {
-                double angle = (double)p * turn_of(&c.llama, i);
+                double angle = (double)p * turn_of(&c.decoder, i);
                 assert_true(fabs((double)cosine->data[p * 32 + i] - cos(angle)) < 1e-6);
                 assert_true(fabs((double)sine->data[p * 32 + i] - sin(angle)) < 1e-6);
             }
@@ -235,7 +235,7 @@ static step_result run_step(rig *r, const model_config *config, const step_way *
     step_result out = {.gradients = NULL};
     place_model(&m, config);
     fill_batch(&batch);
-    const char *block = model_block_type(config->type);
+    const char *block = model_block_type(config);
     if (way->checkpoint)
         module_walk(m.module, set_checkpoint, &block);
     fsdp_tape *t = rig_tape(r);
@@ -296,7 +296,7 @@ static int compare_ways(rig *r, const model_config *config, const char *name)
                                      : "statistics have");
             bad++;
         }
-        if (ways[i].checkpoint && !ways[i].staged && model_block_type(config->type))
+        if (ways[i].checkpoint && !ways[i].staged && model_block_type(config))
             assert_true(other.slab_bytes < plain.slab_bytes);
         free(other.gradients);
     }
@@ -312,7 +312,7 @@ static void checkpointed_blocks_change_no_bit_of_loss_and_gradients(void **state
     rig_open(&r);
     model_config c = small_llama();
     bad += compare_ways(&r, &c, "llama");
-    c.llama.tied = c.llama.attention_bias = c.llama.mlp_bias = true;
+    c.decoder.tied = c.decoder.attention_bias = c.decoder.mlp_bias = true;
     bad += compare_ways(&r, &c, "llama, tied, with biases");
     c = small_t5();
     bad += compare_ways(&r, &c, "t5 with dropout");
@@ -331,7 +331,7 @@ static void wrong_sizes_are_refused_by_the_constructors(void **state)
     (void)state;
     fsdp_module *m = NULL;
     model_config c = small_llama();
-    c.llama.kv_heads = 3;
+    c.decoder.kv_heads = 3;
     assert_status(FSDP_ERR_INPUT, model_create(&c, &m));
     assert_non_null(strstr(fsdp_last_error(), "num_key_value_heads"));
     c = small_t5();
@@ -345,8 +345,8 @@ static void wrong_sizes_are_refused_by_the_constructors(void **state)
     c.mlp.layers = 0;
     assert_status(FSDP_ERR_INPUT, model_create(&c, &m));
     c = small_llama(); /* sizes that are fine one by one, but whose product is none */
-    c.llama.hidden = c.llama.heads = c.llama.kv_heads = (int64_t)1 << 31;
-    c.llama.head_dim = 2;
+    c.decoder.hidden = c.decoder.heads = c.decoder.kv_heads = (int64_t)1 << 31;
+    c.decoder.head_dim = 2;
     assert_status(FSDP_ERR_INPUT, model_create(&c, &m));
     assert_null(m);
 }

@@ -12,8 +12,8 @@
 
 static workload small_llama(void)
 {
-    workload w = {.model = model_config_default(MODEL_LLAMA), .batch = 1, .width = 16, .moments = 2};
-    fsdp_llama_config *c = &w.model.llama;
+    workload w = {.model = model_config_default(MODEL_DECODER), .batch = 1, .width = 16, .moments = 2};
+    fsdp_llama_config *c = &w.model.decoder;
     c->vocabulary = 300, c->hidden = 64, c->intermediate = 160, c->layers = 6, c->heads = 4, c->kv_heads = 4;
     c->head_dim = 16, c->positions = 16;
     return w;

@@ -16,8 +16,8 @@ static const double GB = 1e9;
 /* Three billion parameters: in fp32 with gradients and Adam's two moments 16 bytes each, 48 GB. */
 static workload three_billion(void)
 {
-    workload w = {.model = model_config_default(MODEL_LLAMA), .batch = 1, .width = 512, .moments = 2};
-    fsdp_llama_config *c = &w.model.llama;
+    workload w = {.model = model_config_default(MODEL_DECODER), .batch = 1, .width = 512, .moments = 2};
+    fsdp_llama_config *c = &w.model.decoder;
     c->vocabulary = 32000, c->hidden = 2560, c->intermediate = 6912, c->layers = 36, c->heads = c->kv_heads = 20,
     c->head_dim = 128, c->positions = 512;
     return w;

@@ -29,6 +29,13 @@ static inline fsdp_tensor *linear_add_case(builder *b)
     return fsdp_linear_add(b->t, x, w, bias, r);
 }
 
+static inline fsdp_tensor *linear_input_major_case(builder *b)
+{
+    const int64_t *s = b->size;
+    fsdp_tensor *x = VARIABLE(b, s[0], s[1]), *w = VARIABLE(b, s[1], s[2]), *bias = VARIABLE(b, s[2]);
+    return fsdp_linear_input_major(b->t, x, w, bias, s[3] ? VARIABLE(b, s[0], s[2]) : NULL);
+}
+
 /* The residual is what is multiplied, too. sizes: rows, columns */
 static inline fsdp_tensor *linear_add_itself_case(builder *b)
 {
@@ -67,6 +74,12 @@ static inline fsdp_tensor *rmsnorm_case(builder *b)
 {
     fsdp_tensor *x = VARIABLE(b, b->size[0], b->size[1]), *w = VARIABLE(b, b->size[1]);
     return fsdp_rmsnorm(b->t, x, w, 0.5f);
+}
+
+static inline fsdp_tensor *rmsnorm_plus_one_case(builder *b)
+{
+    fsdp_tensor *x = VARIABLE(b, b->size[0], b->size[1]), *w = VARIABLE(b, b->size[1]);
+    return fsdp_rmsnorm_plus_one(b->t, x, w, 0.5f);
 }
 
 static inline fsdp_tensor *layernorm_case(builder *b)
@@ -134,6 +147,16 @@ static inline fsdp_tensor *attention_causal_case(builder *b)
     fsdp_attention_config a = heads_of(b);
     separate_heads(b, &a);
     a.causal = true;
+    return fsdp_attention(b->t, &a);
+}
+
+/* Size 5: the window. */
+static inline fsdp_tensor *attention_window_case(builder *b)
+{
+    fsdp_attention_config a = heads_of(b);
+    separate_heads(b, &a);
+    a.causal = true;
+    a.window = b->size[5];
     return fsdp_attention(b->t, &a);
 }
 
@@ -538,6 +561,8 @@ static const gradient_case gradient_cases[] = {
     {"linear with bias", linear_bias_case, {33, 17, 3}},
     {"linear with residual 1", linear_add_case, {1, 1, 1}},
     {"linear with residual", linear_add_case, {17, 3, 33}},
+    {"linear, input-major", linear_input_major_case, {17, 3, 33, 0}},
+    {"linear, input-major with residual", linear_input_major_case, {3, 33, 17, 1}},
     {"linear with itself as residual", linear_add_itself_case, {17, 33}},
     {"matmul 1", matmul_case, {1, 1, 1, 1, 0, 0}},
     {"matmul", matmul_case, {3, 17, 33, 3, 0, 0}},
@@ -551,6 +576,7 @@ static const gradient_case gradient_cases[] = {
     {"rmsnorm 1", rmsnorm_case, {1, 1}},
     {"rmsnorm", rmsnorm_case, {17, 33}},
     {"rmsnorm, short rows", rmsnorm_case, {33, 3}},
+    {"rmsnorm with 1 + weight", rmsnorm_plus_one_case, {17, 33}},
     {"layernorm 3", layernorm_case, {1, 3}},
     {"layernorm", layernorm_case, {17, 33}},
     {"batchnorm2d 3", batchnorm_case, {3, 1, 1, 1}},
@@ -568,6 +594,9 @@ static const gradient_case gradient_cases[] = {
     {"causal attention", attention_causal_case, {17, 17, 3, 1, 3}},
     {"causal attention, 33", attention_causal_case, {33, 33, 1, 1, 8}},
     {"causal attention, more keys", attention_causal_case, {3, 17, 2, 1, 3}},
+    {"attention with a window", attention_window_case, {17, 17, 2, 1, 3, 5}},
+    {"attention with a window of 1", attention_window_case, {17, 17, 2, 2, 3, 1}},
+    {"attention with a window, more keys", attention_window_case, {3, 17, 2, 1, 3, 4}},
     {"attention over fused q, k, v", attention_fused_case, {17, 17, 4, 2, 3}},
     {"attention over fused k, v", attention_fused_kv_case, {3, 17, 3, 3, 5}},
     {"attention with bias (H, T, S)", attention_bias_case, {3, 17, 3, 3, 5}},

@@ -157,7 +157,7 @@ static void an_export_without_a_source_names_the_tokenizers_ids(void **state)
     json_decref(config);
 }
 
-static void a_window_narrower_than_the_texts_is_refused_by_name(void **state)
+static void a_window_counts_where_texts_are_longer(void **state)
 {
     job *j = *state;
     RUN(j, "--export_dir=@mistral");
@@ -172,13 +172,10 @@ static void a_window_narrower_than_the_texts_is_refused_by_name(void **state)
     expect_field(config, "model_type", "\"mistral\"");
     expect_field(config, "sliding_window", "16");
     json_decref(config);
-    set_config(j, "mistral", "sliding_window", "15");
-    RUN(j, "--init_from=@mistral");
-    expect_refused(j, FSDP_ERR_UNSUPPORTED, "sliding_window is 15");
-    RUN(j, "--model_config=@mistral");
-    expect_refused(j, FSDP_ERR_UNSUPPORTED, "sliding_window is 15");
-    RUN(j, "--init_from=@mistral", "--max_context_width=15");
-    expect_ok(j);
+    set_config(j, "mistral", "sliding_window", "3");
+    assert_true(first_loss(j, "mistral") != wanted);
+    RUN(j, "--init_from=@mistral", "--sliding_window=4");
+    expect_refused(j, FSDP_ERR_INPUT, "--sliding_window=4 contradicts the 3");
 }
 
 /* Letters a to p and the space are one token each, "ab" and "cd" too. */
@@ -316,7 +313,7 @@ int main(void)
         cmocka_unit_test(a_head_that_differs_from_the_embedding_is_kept_whatever_the_file_says),
         cmocka_unit_test(an_export_is_the_sources_config_with_what_training_changed),
         cmocka_unit_test(an_export_without_a_source_names_the_tokenizers_ids),
-        cmocka_unit_test(a_window_narrower_than_the_texts_is_refused_by_name),
+        cmocka_unit_test(a_window_counts_where_texts_are_longer),
         cmocka_unit_test(a_folders_own_tokenizer_is_used_and_travels_along),
         cmocka_unit_test(a_folder_whose_tokenizer_cannot_be_read_does_not_train_on_bytes),
         cmocka_unit_test(t5_trains_from_the_start_token_that_its_folder_names),

@@ -111,6 +111,13 @@ static inline int64_t visible_keys(const attention_args *a, const query_tile *t)
     return max_i64(0, min_i64(a->kv_length, t->first + t->n + a->kv_length - a->q_length));
 }
 
+/* The first tile of keys that holds one that the tile can see. */
+static inline int64_t first_visible_key(const attention_args *a, const query_tile *t)
+{
+    int64_t first = t->first + a->kv_length - a->q_length - a->window + 1;
+    return a->window == 0 || first <= 0 ? 0 : first / KEYS * KEYS;
+}
+
 /* Adds the bias to score tile (n_keys, lanes) and hides what the masks hide. */
 static inline void tile_bias_and_mask(const attention_args *a, const query_tile *t, int64_t first_key, int64_t n_keys,
                                       float *scores)
@@ -137,6 +144,9 @@ static inline void tile_bias_and_mask(const attention_args *a, const query_tile 
         int64_t hidden = a->causal ? min_i64(t->lanes, key - reach) : 0;
         for (int64_t i = 0; i < hidden; i++)
             row[i] = -INFINITY;
+        if (a->window > 0)
+            for (int64_t i = max_i64(0, key - reach + a->window); i < t->lanes; i++)
+                row[i] = -INFINITY;
     }
 }
 

@@ -111,7 +111,7 @@ static void backward_tile(const attention_args *a, const query_tile *t, int64_t 
     tile_rows query = tile_rows_read(a, a->q, query_at(a, t), a->q_row, t->n, true, m->query);
     tile_rows d_out = tile_rows_read(a, a->d_out, out_at(a, t), out_row(a), t->n, true, m->d_out);
     memset(m->d_query, 0, (size_t)(t->n * width) * sizeof(float));
-    for (int64_t first = 0; first < end; first += KEYS) {
+    for (int64_t first = first_visible_key(a, t); first < end; first += KEYS) {
         int64_t n = min_i64(KEYS, end - first), token = t->batch * a->kv_length + first;
         tile_rows key = tile_rows_read(a, a->k, token * a->k_row + kv_head * a->head_dim, a->k_row, n, true, m->key);
         tile_rows value =

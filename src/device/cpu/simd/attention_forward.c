@@ -98,7 +98,7 @@ static void forward_tile(const attention_args *a, const query_tile *t, const scr
     tile_transpose(a, a->q, query_at(a, t), a->q_row, t, a->scale, m->query);
     memset(m->out, 0, (size_t)(t->n * width) * sizeof(float));
     int64_t end = visible_keys(a, t);
-    for (int64_t first = 0; first < end; first += KEYS) {
+    for (int64_t first = first_visible_key(a, t); first < end; first += KEYS) {
         int64_t n = min_i64(KEYS, end - first), token = t->batch * a->kv_length + first;
         tile_rows key = tile_rows_read(a, a->k, token * a->k_row + kv_head * a->head_dim, a->k_row, n, false, m->key);
         tile_rows value =

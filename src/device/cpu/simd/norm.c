@@ -6,7 +6,7 @@ static void rmsnorm_forward_row(const void *context, int64_t row)
 {
     const rmsnorm_args *a = context;
     float x_scratch[SPAN], w_scratch[SPAN], scratch[SPAN];
-    float squares = 0.0f;
+    float squares = 0.0f, shift = a->shift;
     for (int64_t first = 0; first < a->columns; first += SPAN) {
         int64_t n = min_i64(SPAN, a->columns - first);
         const float *x = span_read(a->x, row * a->columns + first, n, x_scratch);
@@ -23,7 +23,7 @@ static void rmsnorm_forward_row(const void *context, int64_t row)
         float *y = span_target(a->y, at, false, scratch);
 #pragma omp simd
         for (int64_t i = 0; i < n; i++)
-            y[i] = x[i] * rstd * w[i];
+            y[i] = x[i] * rstd * (shift + w[i]);
         span_write(a->y, at, n, y, false);
     }
 }
@@ -44,7 +44,7 @@ SIMD_WORKSPACE(rmsnorm_backward, rmsnorm_args)
 static void rmsnorm_backward_row(const rmsnorm_args *a, int64_t row, float *d_weight)
 {
     float x_scratch[SPAN], w_scratch[SPAN], dy_scratch[SPAN], scratch[SPAN];
-    float rstd = a->rstd[row], dot = 0.0f;
+    float rstd = a->rstd[row], dot = 0.0f, shift = a->shift;
     for (int64_t first = 0; first < a->columns; first += SPAN) {
         int64_t at = row * a->columns + first, n = min_i64(SPAN, a->columns - first);
         const float *x = span_read(a->x, at, n, x_scratch);
@@ -55,7 +55,7 @@ static void rmsnorm_backward_row(const rmsnorm_args *a, int64_t row, float *d_we
         for (int64_t i = 0; i < n; i++) {
             float product = dy[i] * x[i];
             dw[i] += product * rstd;
-            dot += product * w[i];
+            dot += product * (shift + w[i]);
         }
     }
     if (!a->dx.p)
@@ -69,7 +69,7 @@ static void rmsnorm_backward_row(const rmsnorm_args *a, int64_t row, float *d_we
         float *dx = span_target(a->dx, at, a->add_dx, scratch);
 #pragma omp simd
         for (int64_t i = 0; i < n; i++)
-            dx[i] = rstd * (w[i] * dy[i] - x[i] * rstd * mean);
+            dx[i] = rstd * ((shift + w[i]) * dy[i] - x[i] * rstd * mean);
         span_write(a->dx, at, n, dx, a->add_dx);
     }
 }

@@ -24,7 +24,7 @@ template <int DP, int R> __global__ void __launch_bounds__(ATTENTION_THREADS) at
         for (int c = 0; c < s::columns; c++)
             out[i][c] = 0;
     }
-    for (int64_t first_k = 0; first_k < k_end; first_k += s::T) {
+    for (int64_t first_k = first_key(a, first_q, s::T); first_k < k_end; first_k += s::T) {
         __syncthreads();
         load_tile<DP, R>(kv_tile, a.k, (b * a.kv_length + first_k) * a.k_row + kv_head * head_dim, a.k_row,
                          a.kv_length - first_k, head_dim);

@@ -46,8 +46,9 @@ __global__ void __launch_bounds__(ATTENTION_THREADS) attention_backward_kv(const
             d_k[i][c] = d_v[i][c] = 0;
     /* Causal: queries before first_k - shift see none of these keys. */
     const int64_t start = a.causal ? max(0ll, (long long)(first_k - (a.kv_length - a.q_length))) / s::T * s::T : 0;
+    const int64_t end = last_query(a, first_k, s::T);
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
-        for (int64_t first_q = start; first_q < a.q_length; first_q += s::T) {
+        for (int64_t first_q = start; first_q < end; first_q += s::T) {
             __syncthreads();
             load_queries<DP, R>(a, t, b, head, first_q);
             load_keep<DP, R>(a, t, b, head, first_q, first_k);
@@ -87,7 +88,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS) attention_backward_q(const 
 #pragma unroll
         for (int c = 0; c < s::columns; c++)
             d_q[i][c] = 0;
-    for (int64_t first_k = 0; first_k < k_end; first_k += s::T) {
+    for (int64_t first_k = first_key(a, first_q, s::T); first_k < k_end; first_k += s::T) {
         __syncthreads();
         const int64_t rows = a.kv_length - first_k;
         load_tile<DP, R>(t.k, a.k, (b * a.kv_length + first_k) * a.k_row + kv_head * head_dim, a.k_row, rows, head_dim);

@@ -95,8 +95,9 @@ __global__ void __launch_bounds__(MMA_THREADS, DP *M <= 64 ? 4 : 2) attention_mm
     const int64_t end = keys_end(a, first_q, 64 * M);
     const bool by_distance = bias_by_distance(a);
     copy_rows<DP>(q_tile, a.q, at.q(a, first_q), a.q_row, 64 * M, a.q_length - first_q, (int)a.head_dim);
-    if (end > 0)
-        copy_keys<DP, M>(a, at, stages, distances, first_q, 0);
+    const int64_t begin = keys_begin(a, first_q, KEYS);
+    if (end > begin)
+        copy_keys<DP, M>(a, at, stages, distances, first_q, begin);
     copy_async_commit();
     float out[M][DP / 8][4], maximum[M][2], sum[M][2];
 #pragma unroll
@@ -108,7 +109,7 @@ __global__ void __launch_bounds__(MMA_THREADS, DP *M <= 64 ? 4 : 2) attention_mm
             out[m][c][0] = out[m][c][1] = out[m][c][2] = out[m][c][3] = 0;
     }
     int stage = 0;
-    for (int64_t first_k = 0; first_k < end; first_k += KEYS, stage ^= 1) {
+    for (int64_t first_k = begin; first_k < end; first_k += KEYS, stage ^= 1) {
         char *k_tile = stages + stage * 2 * tile_bytes<DP, KEYS>, *v_tile = k_tile + tile_bytes<DP, KEYS>;
         if (first_k + KEYS < end)
             copy_keys<DP, M>(a, at, stages + (stage ^ 1) * 2 * tile_bytes<DP, KEYS>,

@@ -200,6 +200,12 @@ static __device__ __forceinline__ void hide_keys(const attention_args &a, const 
         const int row = first_row + 8 * half;
         begin[half] = TRANSPOSED && a.causal ? row - shift : 0;
         end[half] = TRANSPOSED ? INT32_MAX : a.causal ? min(n_keys, row + shift + 1) : n_keys;
+        if (a.window > 0) {
+            if (TRANSPOSED)
+                end[half] = row - shift + (int)a.window;
+            else
+                begin[half] = row + shift + 1 - (int)a.window;
+        }
         if (TRANSPOSED && (row >= n_keys || (mask && mask[row] == 0)))
             end[half] = 0;
     }
@@ -235,11 +241,12 @@ static __device__ __forceinline__ void mma_scores(const attention_args &a, const
         hide_keys<N, TRANSPOSED>(a, at, s, (int)first_row, (int)first_column);
 }
 
-/* Whether some key of the tile may be hidden from some query of it. */
+/* Whether some key of the tile may be hidden from some query of it; a tile has at most 128. */
 static __device__ __forceinline__ bool is_edge(const attention_args &a, int64_t first_q, int64_t first_k, int n_keys)
 {
     return a.key_mask || first_k + n_keys > a.kv_length ||
-           (a.causal && first_k + n_keys - 1 > first_q + a.kv_length - a.q_length);
+           (a.causal && first_k + n_keys - 1 > first_q + a.kv_length - a.q_length) ||
+           (a.window > 0 && first_k <= first_q + 127 + a.kv_length - a.q_length - a.window);
 }
 
 /* End of the keys that queries first_q .. first_q + n - 1 may see. */
@@ -247,6 +254,20 @@ static __device__ __forceinline__ int64_t keys_end(const attention_args &a, int6
 {
     const int64_t last = min(first_q + n, a.q_length) - 1 + a.kv_length - a.q_length + 1;
     return a.causal ? max((int64_t)0, min(a.kv_length, last)) : a.kv_length;
+}
+
+/* Start of the first tile of `tile` keys that queries from first_q on may see. */
+static __device__ __forceinline__ int64_t keys_begin(const attention_args &a, int64_t first_q, int tile)
+{
+    const int64_t first = first_q + a.kv_length - a.q_length - a.window + 1;
+    return a.window == 0 || first <= 0 ? 0 : first / tile * tile;
+}
+
+/* End of the queries that may see keys first_k .. first_k + n - 1. */
+static __device__ __forceinline__ int64_t queries_end(const attention_args &a, int64_t first_k, int n)
+{
+    const int64_t end = first_k + n - 1 - (a.kv_length - a.q_length) + a.window;
+    return a.window == 0 ? a.q_length : max((int64_t)0, min(a.q_length, end));
 }
 
 /* Writes this warp's 16 rows of a result times `factor`; rows past `rows` are left out. */

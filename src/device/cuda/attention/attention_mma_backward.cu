@@ -70,7 +70,8 @@ __global__ void __launch_bounds__(MMA_THREADS) attention_mma_backward_kv(const a
     copy_rows<DP>(v_tile, a.v, own.v(a, first_k), a.v_row, MMA_ROWS, rows, (int)a.head_dim);
     /* Causal: queries before first_k - shift see none of these keys. */
     const int64_t start = a.causal ? max((int64_t)0, first_k - (a.kv_length - a.q_length)) / N * N : 0;
-    const int64_t steps = max((int64_t)0, (a.q_length - start + N - 1) / N), all = steps * group;
+    const int64_t end = queries_end(a, first_k, MMA_ROWS);
+    const int64_t steps = max((int64_t)0, (end - start + N - 1) / N), all = steps * group;
     if (all > 0)
         copy_queries<DP>(a, delta, own, kv_stage<DP>(stages), start, first_k);
     copy_async_commit();
@@ -85,7 +86,7 @@ __global__ void __launch_bounds__(MMA_THREADS) attention_mma_backward_kv(const a
     int64_t head = first_head, first_q = start;
     for (int64_t i = 0; i < all; i++) {
         const kv_stage<DP> stage(stages + (i & 1) * kv_stage<DP>::bytes);
-        const bool next_head = first_q + N >= a.q_length;
+        const bool next_head = first_q + N >= end;
         const int64_t next_q = next_head ? start : first_q + N;
         const head_view at(a, b, head), next(a, b, next_head ? head + 1 : head);
         if (i + 1 < all)
@@ -165,8 +166,9 @@ __global__ void __launch_bounds__(MMA_THREADS, DP <= 64 ? 4 : 2)
     const int64_t rows = a.q_length - first_q, row = first_q + warp * 16 + g;
     copy_rows<DP>(q_tile, a.q, at.q(a, first_q), a.q_row, MMA_ROWS, rows, (int)a.head_dim);
     copy_rows<DP>(d_out_tile, a.d_out, at.out(a, first_q), a.q_heads * a.head_dim, MMA_ROWS, rows, (int)a.head_dim);
-    if (end > 0)
-        copy_keys<DP>(a, at, stages, distances, first_q, 0);
+    const int64_t begin = keys_begin(a, first_q, N);
+    if (end > begin)
+        copy_keys<DP>(a, at, stages, distances, first_q, begin);
     copy_async_commit();
     float lse[2], row_delta[2], d_q[DP / 8][4];
     read_row(a, delta, at, row, &lse[0], &row_delta[0]);
@@ -178,7 +180,7 @@ __global__ void __launch_bounds__(MMA_THREADS, DP <= 64 ? 4 : 2)
     const bool by_distance = bias_by_distance(a);
     const int own_distance = MMA_ROWS - 1 + 2 * t - (warp * 16 + g);
     int stage = 0;
-    for (int64_t first_k = 0; first_k < end; first_k += N, stage ^= 1) {
+    for (int64_t first_k = begin; first_k < end; first_k += N, stage ^= 1) {
         char *k_tile = stages + stage * 2 * tile_bytes<DP, N>, *v_tile = k_tile + tile_bytes<DP, N>;
         if (first_k + N < end)
             copy_keys<DP>(a, at, stages + (stage ^ 1) * 2 * tile_bytes<DP, N>, distances + (stage ^ 1) * DISTANCES(1),

@@ -27,7 +27,7 @@ static bool is_served(const cuda_device *d, const attention_args *a, bool backwa
         return false;
     if (a->bias.p || a->key_mask || a->q_length < 2 || a->kv_length < 2 || a->batch < 1)
         return false;
-    if (a->causal && a->q_length != a->kv_length)
+    if ((a->causal && a->q_length != a->kv_length) || a->window > 0)
         return false;
     int64_t widest = d->gpu.compute_capability == 90 ? 256 : 128;
     if (a->head_dim % 8 != 0 || a->head_dim > widest || (a->q_row | a->k_row | a->v_row) % 8 != 0)

@@ -3,8 +3,19 @@
  * so they have the same bits every time. RMS normalisation of the usual rows is in rmsnorm.cu. */
 #include "device/cuda/vector.cuh"
 
-/* Both norms in the shape of the larger one; rms: no mean, no bias. */
-template <bool LAYER, int D, int V> __global__ void norm_forward(const layernorm_args a)
+/* `shift` plus the weights of V columns. */
+template <int V>
+static __device__ __forceinline__ floats<V> load_weight(const layernorm_args &a, int64_t column, float shift)
+{
+    floats<V> weight = load<DYNAMIC, V>(a.weight, column);
+#pragma unroll
+    for (int j = 0; j < V; j++)
+        weight.v[j] += shift;
+    return weight;
+}
+
+/* Both norms in the shape of the larger one; rms: no mean, no bias. Only rms has a shift. */
+template <bool LAYER, int D, int V> __global__ void norm_forward(const layernorm_args a, float shift)
 {
     __shared__ float shared[128];
     const int64_t row = blockIdx.x, n = a.columns / V, base = row * a.columns;
@@ -41,7 +52,7 @@ template <bool LAYER, int D, int V> __global__ void norm_forward(const layernorm
     }
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
         floats<V> x = i == threadIdx.x ? first : load<D, V>(a.x, base + i * V);
-        floats<V> weight = load<DYNAMIC, V>(a.weight, i * V);
+        floats<V> weight = load_weight<V>(a, i * V, shift);
 #pragma unroll
         for (int j = 0; j < V; j++)
             x.v[j] = (x.v[j] - mean) * rstd * weight.v[j];
@@ -74,7 +85,7 @@ static __device__ __forceinline__ floats<V> row_gradient(const floats<V> &x, con
 /* Rows that fit the block in N vectors a thread: each block takes `chunk` rows, the next row's loads under way while
  * this one is reduced, and keeps its part of the weight gradients in registers. */
 template <bool LAYER, int D, int V, int N>
-__global__ void __launch_bounds__(512) norm_backward_chunk(const layernorm_args a, int64_t chunk)
+__global__ void __launch_bounds__(512) norm_backward_chunk(const layernorm_args a, float shift, int64_t chunk)
 {
     __shared__ float shared[128];
     const int64_t n = a.columns / V;
@@ -88,7 +99,7 @@ __global__ void __launch_bounds__(512) norm_backward_chunk(const layernorm_args 
         for (int j = 0; j < V; j++)
             weight[k].v[j] = x[k].v[j] = dy[k].v[j] = d_weight[k].v[j] = d_bias[k].v[j] = 0;
         if (inside) {
-            weight[k] = load<DYNAMIC, V>(a.weight, i * V);
+            weight[k] = load_weight<V>(a, i * V, shift);
             x[k] = load<D, V>(a.x, first * a.columns + i * V);
             dy[k] = load<D, V>(a.dy, first * a.columns + i * V);
         }
@@ -147,7 +158,7 @@ __global__ void __launch_bounds__(512) norm_backward_chunk(const layernorm_args 
 }
 
 /* Any width: dx alone, the row read twice. */
-template <bool LAYER, int D, int V> __global__ void norm_backward_row(const layernorm_args a)
+template <bool LAYER, int D, int V> __global__ void norm_backward_row(const layernorm_args a, float shift)
 {
     __shared__ float shared[64];
     const int64_t row = blockIdx.x, n = a.columns / V, base = row * a.columns;
@@ -155,7 +166,7 @@ template <bool LAYER, int D, int V> __global__ void norm_backward_row(const laye
     float sum_dy = 0, sum_dy_xhat = 0;
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
         floats<V> x = load<D, V>(a.x, base + i * V), dy = load<D, V>(a.dy, base + i * V);
-        floats<V> weight = load<DYNAMIC, V>(a.weight, i * V);
+        floats<V> weight = load_weight<V>(a, i * V, shift);
 #pragma unroll
         for (int j = 0; j < V; j++) {
             sum_dy += weight.v[j] * dy.v[j];
@@ -165,7 +176,7 @@ template <bool LAYER, int D, int V> __global__ void norm_backward_row(const laye
     float2 total = block_sum2(sum_dy, sum_dy_xhat, shared);
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
         floats<V> x = load<D, V>(a.x, base + i * V), dy = load<D, V>(a.dy, base + i * V);
-        floats<V> weight = load<DYNAMIC, V>(a.weight, i * V);
+        floats<V> weight = load_weight<V>(a, i * V, shift);
         store_or_add<D, V>(
             a.dx, base + i * V,
             row_gradient<LAYER, V>(x, dy, weight, mean, rstd, total.x / (float)a.columns, total.y / (float)a.columns),
@@ -200,19 +211,20 @@ static bool rows_are_vectors(const layernorm_args *a)
            is_aligned(a->y) && is_aligned(a->dy) && is_aligned(a->dx);
 }
 
-template <bool LAYER> static cudaError_t forward(const launch *l, const layernorm_args *a)
+template <bool LAYER> static cudaError_t forward(const launch *l, const layernorm_args *a, float shift)
 {
     if (a->rows == 0 || a->columns == 0)
         return cudaSuccess;
     const int dtype = common_dtype(a->x, a->y, no_buffer, no_buffer);
     const bool vectors = rows_are_vectors(a);
-#define CALL(D, V) norm_forward<LAYER, D, V><<<(unsigned)a->rows, row_threads(a->columns / V, 1024), 0, l->stream>>>(*a)
+#define CALL(D, V)                                                                                                     \
+    norm_forward<LAYER, D, V><<<(unsigned)a->rows, row_threads(a->columns / V, 1024), 0, l->stream>>>(*a, shift)
     DISPATCH(dtype, vectors, CALL);
 #undef CALL
     return cudaGetLastError();
 }
 
-template <bool LAYER> static cudaError_t backward(const launch *l, const layernorm_args *a)
+template <bool LAYER> static cudaError_t backward(const launch *l, const layernorm_args *a, float shift)
 {
     if (a->rows == 0 || a->columns == 0)
         return cudaSuccess;
@@ -223,12 +235,12 @@ template <bool LAYER> static cudaError_t backward(const launch *l, const layerno
     const unsigned blocks = (unsigned)n_partials;
     if (vectors && a->columns <= 8 * 512) {
         const int threads = row_threads(a->columns / 8, 512);
-#define CALL(D, V) norm_backward_chunk<LAYER, D, V, 1><<<blocks, threads, 0, l->stream>>>(*a, chunk)
+#define CALL(D, V) norm_backward_chunk<LAYER, D, V, 1><<<blocks, threads, 0, l->stream>>>(*a, shift, chunk)
         DISPATCH(dtype, true, CALL);
 #undef CALL
     } else if (vectors && a->columns <= 8 * 1024) {
         const int threads = row_threads(launch_ceil(a->columns / 8, 2), 512);
-#define CALL(D, V) norm_backward_chunk<LAYER, D, V, 2><<<blocks, threads, 0, l->stream>>>(*a, chunk)
+#define CALL(D, V) norm_backward_chunk<LAYER, D, V, 2><<<blocks, threads, 0, l->stream>>>(*a, shift, chunk)
         DISPATCH(dtype, true, CALL);
 #undef CALL
     } else {
@@ -237,7 +249,7 @@ template <bool LAYER> static cudaError_t backward(const launch *l, const layerno
                 <<<dim3((unsigned)launch_ceil(a->columns, 128), blocks), 128, 0, l->stream>>>(*a, chunk);
         if (a->dx.p) {
 #define CALL(D, V)                                                                                                     \
-    norm_backward_row<LAYER, D, V><<<(unsigned)a->rows, row_threads(a->columns / V, 1024), 0, l->stream>>>(*a)
+    norm_backward_row<LAYER, D, V><<<(unsigned)a->rows, row_threads(a->columns / V, 1024), 0, l->stream>>>(*a, shift)
             DISPATCH(dtype, vectors, CALL);
 #undef CALL
         }
@@ -274,21 +286,21 @@ static layernorm_args from_rms(const rmsnorm_args *a)
 extern "C" cudaError_t launch_rmsnorm_any_forward(const launch *l, const rmsnorm_args *a)
 {
     const layernorm_args as_layer = from_rms(a);
-    return forward<false>(l, &as_layer);
+    return forward<false>(l, &as_layer, a->shift);
 }
 
 extern "C" cudaError_t launch_rmsnorm_any_backward(const launch *l, const rmsnorm_args *a)
 {
     const layernorm_args as_layer = from_rms(a);
-    return backward<false>(l, &as_layer);
+    return backward<false>(l, &as_layer, a->shift);
 }
 
 extern "C" cudaError_t launch_layernorm_forward(const launch *l, const layernorm_args *a)
 {
-    return forward<true>(l, a);
+    return forward<true>(l, a, 0);
 }
 
 extern "C" cudaError_t launch_layernorm_backward(const launch *l, const layernorm_args *a)
 {
-    return backward<true>(l, a);
+    return backward<true>(l, a, 0);
 }

@@ -102,7 +102,7 @@ template <int D, int N, int WARPS> __global__ void __launch_bounds__(THREADS) rm
         unpack16<D>(weights[k], weight);
 #pragma unroll
         for (int j = 0; j < V; j++)
-            x[j] = x[j] * rstd * weight[j];
+            x[j] = x[j] * rstd * (a.shift + weight[j]);
         ((uint4 *)a.y.p)[row * n + i] = pack16<D>(x);
     }
 }
@@ -127,7 +127,7 @@ static __device__ __forceinline__ void store_gradient(const rmsnorm_args &a, int
         unpack16<D>(old[k], out);
 #pragma unroll
         for (int j = 0; j < V; j++)
-            out[j] += weight[j] * dy[j] * rstd + x[j] * shrink;
+            out[j] += (a.shift + weight[j]) * dy[j] * rstd + x[j] * shrink;
         ((uint4 *)a.dx.p)[row * n + i] = pack16<D>(out);
     }
 }
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(THREADS, 3) rmsnorm_backward_rows(const rmsnor
             for (int j = 0; j < V; j++) {
                 const float product = dy[j] * x[j];
                 d_weight[k][j] += product * rstd;
-                part += weight[j] * product;
+                part += (a.shift + weight[j]) * product;
             }
             sum += part;
         }
