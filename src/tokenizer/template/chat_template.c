@@ -159,7 +159,7 @@ fsdp_status chat_template_render(const chat_template *t, const chat *c, text_buf
 
 static bool begins_with(const text_buffer *whole, const text_buffer *part)
 {
-    return part->bytes <= whole->bytes && memcmp(whole->data, part->data, part->bytes) == 0;
+    return part->bytes == 0 || (part->bytes <= whole->bytes && memcmp(whole->data, part->data, part->bytes) == 0);
 }
 
 /* Some templates end every conversation with the end token, also one that goes on elsewhere. */

@@ -1,36 +1,14 @@
-/* Walks the tree. A loop's body has a frame of variables for each round, a macro one for each call; `if` has none. */
-#include "tokenizer/template/template_eval.h"
-
-#include <math.h>
+/* Statements of a template. A loop's body has a frame of variables for each round, a macro one for each call; `if` has
+ * none. */
 #include <string.h>
 
 #include "base/error.h"
-#include "tokenizer/template/template_builtins.h"
-#include "tokenizer/text/utf8.h"
+#include "tokenizer/template/template_eval_internal.h"
 
 enum { MOST_STEPS = 5000000, MOST_LEVELS = 1500 };
-static const size_t most_memory = (size_t)512 << 20, most_output = (size_t)64 << 20;
+static const size_t most_memory = (size_t)512 << 20;
 
-typedef struct frame {
-    value_dict variables;
-    struct frame *parent;
-} frame;
-
-typedef enum flow { FLOW_ON, FLOW_BREAK, FLOW_CONTINUE } flow;
-
-typedef struct renderer {
-    builtin_room room;
-    frame *frame, *root;
-    text_buffer *out, *page; /* where text goes now; where the whole goes */
-    span_vector *generated;
-    int n_steps, level;
-    flow flow;
-} renderer;
-
-static fsdp_status evaluate(renderer *r, const node *n, value *out);
-static fsdp_status run(renderer *r, const node_list *body);
-
-static fsdp_status step(renderer *r)
+fsdp_status renderer_step(renderer *r)
 {
     if (++r->n_steps > MOST_STEPS || arena_bytes(r->room.arena) > most_memory)
         return error_set(FSDP_ERR_INPUT, "the chat template takes too long or too much memory");
@@ -39,7 +17,7 @@ static fsdp_status step(renderer *r)
     return FSDP_OK;
 }
 
-static fsdp_status push_frame(renderer *r, frame *parent)
+fsdp_status renderer_push_frame(renderer *r, frame *parent)
 {
     frame *f = arena_alloc(r->room.arena, sizeof *f);
     if (f == NULL)
@@ -49,13 +27,13 @@ static fsdp_status push_frame(renderer *r, frame *parent)
     return FSDP_OK;
 }
 
-static fsdp_status assign(renderer *r, value name, value v)
+fsdp_status renderer_assign(renderer *r, value name, value v)
 {
     return value_set(r->room.arena, &r->frame->variables, name, v);
 }
 
 /* Functions count as defined; a template may ask before it calls one. */
-static value look_up(const renderer *r, value name)
+value renderer_look_up(const renderer *r, value name)
 {
     static const char *const functions[] = {"range", "namespace", "dict", "strftime_now", "raise_exception"};
     value v = {.kind = VALUE_UNDEFINED};
@@ -68,378 +46,16 @@ static value look_up(const renderer *r, value name)
     return v;
 }
 
-/* --- expressions ------------------------------------------------------------------------------------------------- */
-
-static fsdp_status evaluate_list(renderer *r, const node *n, value *out)
+fsdp_status renderer_capture(renderer *r, const node_list *body, value *out)
 {
-    FSDP_TRY(value_new_list(r->room.arena, out));
-    for (size_t i = 0; i < n->items.n; i++) {
-        value item;
-        FSDP_TRY(evaluate(r, n->items.items[i], &item));
-        FSDP_TRY(value_append(r->room.arena, *out, item));
-    }
-    return FSDP_OK;
-}
-
-static fsdp_status evaluate_dict(renderer *r, const node *n, value *out)
-{
-    FSDP_TRY(value_new_dict(r->room.arena, out));
-    for (size_t i = 0; i + 1 < n->items.n; i += 2) {
-        value key, item;
-        FSDP_TRY(evaluate(r, n->items.items[i], &key));
-        FSDP_TRY(evaluate(r, n->items.items[i + 1], &item));
-        FSDP_TRY(value_set(r->room.arena, out->dict, key, item));
-    }
-    return FSDP_OK;
-}
-
-/* The index-th item, counted from the end where it is negative; undefined outside. */
-static value item_at(value v, int64_t index)
-{
-    int64_t n = (int64_t)value_length(v);
-    index += index < 0 ? n : 0;
-    if (index < 0 || index >= n)
-        return (value){.kind = VALUE_UNDEFINED};
-    if (v.kind == VALUE_LIST)
-        return v.list->items[index];
-    size_t start = value_point_place(v.text, v.bytes, (size_t)index);
-    return value_string(v.text + start, utf8_length((uint8_t)v.text[start]));
-}
-
-static fsdp_status evaluate_item(renderer *r, const node *n, value *out)
-{
-    value object, key;
-    FSDP_TRY(evaluate(r, n->a, &object));
-    FSDP_TRY(evaluate(r, n->b, &key));
-    *out = (value){.kind = VALUE_UNDEFINED};
-    if ((object.kind == VALUE_LIST || object.kind == VALUE_STRING) && key.kind == VALUE_INTEGER)
-        *out = item_at(object, key.integer);
-    else if (object.kind == VALUE_DICT)
-        value_get(object.dict, key, out);
-    else if (object.kind == VALUE_UNDEFINED)
-        return error_set(FSDP_ERR_INPUT, "an item of what is undefined");
-    return FSDP_OK;
-}
-
-/* A bound of a slice, moved into the value as Python does. */
-static fsdp_status slice_bound(renderer *r, const node *n, int64_t otherwise, int64_t low, int64_t high, int64_t length,
-                               int64_t *out)
-{
-    value v = {.kind = VALUE_NONE};
-    if (n != NULL)
-        FSDP_TRY(evaluate(r, n, &v));
-    *out = otherwise;
-    if (v.kind == VALUE_NONE)
-        return FSDP_OK;
-    if (v.kind != VALUE_INTEGER)
-        return error_set(FSDP_ERR_INPUT, "a bound of a slice must be an integer, it is %s", value_kind_name(v.kind));
-    int64_t bound = v.integer < 0 ? v.integer + length : v.integer;
-    *out = bound < low ? low : bound > high ? high : bound;
-    return FSDP_OK;
-}
-
-static fsdp_status evaluate_slice(renderer *r, const node *n, value *out)
-{
-    value object, by = value_integer(1);
-    int64_t from, to, length;
-    text_buffer b = {0};
-    FSDP_TRY(evaluate(r, n->a, &object));
-    if (n->d != NULL)
-        FSDP_TRY(evaluate(r, n->d, &by));
-    if ((object.kind != VALUE_LIST && object.kind != VALUE_STRING) || by.kind != VALUE_INTEGER || by.integer == 0)
-        return error_set(FSDP_ERR_INPUT, "%s cannot be sliced so", value_kind_name(object.kind));
-    bool back = by.integer < 0;
-    length = (int64_t)value_length(object);
-    FSDP_TRY(slice_bound(r, n->b, back ? length - 1 : 0, back ? -1 : 0, back ? length - 1 : length, length, &from));
-    FSDP_TRY(slice_bound(r, n->c, back ? -1 : length, back ? -1 : 0, back ? length - 1 : length, length, &to));
-    if (object.kind == VALUE_STRING && by.integer == 1) {
-        size_t start = value_point_place(object.text, object.bytes, (size_t)from);
-        size_t end = from < to ? value_point_place(object.text, object.bytes, (size_t)to) : start;
-        *out = value_string(object.text + start, end - start);
-        return FSDP_OK;
-    }
-    FSDP_TRY(value_new_list(r->room.arena, out));
-    for (int64_t i = from; back ? i > to : i < to; i += by.integer)
-        FSDP_TRY(value_append(r->room.arena, *out, item_at(object, i)));
-    if (object.kind != VALUE_STRING)
-        return FSDP_OK;
-    for (size_t i = 0; i < out->list->n; i++)
-        FSDP_TRY(text_append(&b, out->list->items[i].text, out->list->items[i].bytes));
-    fsdp_status status = value_copy_string(r->room.arena, b.data, b.bytes, out);
-    text_free(&b);
-    return status;
-}
-
-/* Arguments of a call in the arena; named ones behind. */
-static fsdp_status evaluate_arguments(renderer *r, const node *n, arguments *out)
-{
-    value list, named;
-    FSDP_TRY(value_new_list(r->room.arena, &list));
-    FSDP_TRY(value_new_dict(r->room.arena, &named));
-    for (size_t i = 0; i < n->items.n; i++) {
-        const node *item = n->items.items[i];
-        value v;
-        FSDP_TRY(evaluate(r, item->kind == NODE_ARGUMENT ? item->a : item, &v));
-        if (item->kind == NODE_ARGUMENT)
-            FSDP_TRY(value_set(r->room.arena, named.dict, item->constant, v));
-        else
-            FSDP_TRY(value_append(r->room.arena, list, v));
-    }
-    *out = (arguments){list.list->items, list.list->n, named.dict};
-    return FSDP_OK;
-}
-
-/* What `body` prints, as a string. */
-static fsdp_status capture(renderer *r, const node_list *body, value *out)
-{
-    text_buffer b = {.limit = most_output}, *before = r->out;
+    text_buffer b = {.limit = RENDERER_MOST_OUTPUT}, *before = r->out;
     r->out = &b;
-    fsdp_status status = run(r, body);
+    fsdp_status status = renderer_run(r, body);
     r->out = before;
     if (status == FSDP_OK)
         status = value_copy_string(r->room.arena, b.data, b.bytes, out);
     text_free(&b);
     return status;
-}
-
-static fsdp_status call_macro(renderer *r, const node *macro, const arguments *args, value *out)
-{
-    frame *before = r->frame;
-    if (args->n > macro->items.n)
-        return error_set(FSDP_ERR_INPUT, "the macro \"%.*s\" takes %zu arguments, not %zu", (int)macro->constant.bytes,
-                         macro->constant.text, macro->items.n, args->n);
-    FSDP_TRY(push_frame(r, r->root));
-    for (size_t i = 0; i < macro->items.n; i++) {
-        const node *parameter = macro->items.items[i];
-        value v = {.kind = VALUE_UNDEFINED};
-        if (i < args->n)
-            v = args->items[i];
-        else if (!value_get(args->named, parameter->constant, &v) && parameter->a != NULL)
-            FSDP_TRY(evaluate(r, parameter->a, &v));
-        FSDP_TRY(assign(r, parameter->constant, v));
-    }
-    fsdp_status status = capture(r, &macro->body, out);
-    r->frame = before;
-    return status;
-}
-
-static fsdp_status call_method(renderer *r, const node *callee, const arguments *args, value *out)
-{
-    value object, member;
-    FSDP_TRY(evaluate(r, callee->a, &object));
-    if (object.kind == VALUE_UNDEFINED)
-        return error_set(FSDP_ERR_INPUT, "\"%.*s\" of what is undefined", (int)callee->constant.bytes,
-                         callee->constant.text);
-    if (object.kind == VALUE_DICT && value_get(object.dict, callee->constant, &member) && member.kind == VALUE_MACRO &&
-        member.macro != NULL)
-        return call_macro(r, member.macro, args, out);
-    if (object.kind == VALUE_DICT && value_equal(callee->constant, value_literal("cycle")) && args->n > 0 &&
-        value_get(object.dict, value_literal("index0"), &member)) {
-        *out = args->items[(size_t)member.integer % args->n];
-        return FSDP_OK;
-    }
-    return builtin_method(&r->room, object, callee->constant, args, out);
-}
-
-static fsdp_status evaluate_call(renderer *r, const node *n, value *out)
-{
-    arguments args;
-    bool known = false;
-    FSDP_TRY(evaluate_arguments(r, n, &args));
-    if (n->a->kind == NODE_ATTRIBUTE)
-        return call_method(r, n->a, &args, out);
-    if (n->a->kind != NODE_NAME)
-        return error_set(FSDP_ERR_UNSUPPORTED, "only names and methods can be called");
-    value callee = look_up(r, n->a->constant);
-    if (callee.kind == VALUE_MACRO && callee.macro != NULL)
-        return call_macro(r, callee.macro, &args, out);
-    if (callee.kind == VALUE_MACRO)
-        FSDP_TRY(builtin_function(&r->room, n->a->constant, &args, &known, out));
-    if (known)
-        return FSDP_OK;
-    return error_set(FSDP_ERR_UNSUPPORTED, "the function \"%.*s\" is not supported", (int)n->a->constant.bytes,
-                     n->a->constant.text);
-}
-
-static fsdp_status concatenate(renderer *r, value a, value b, value *out)
-{
-    text_buffer text = {.limit = most_output};
-    fsdp_status status = value_print(a, &text);
-    if (status == FSDP_OK)
-        status = value_print(b, &text);
-    if (status == FSDP_OK)
-        status = value_copy_string(r->room.arena, text.data, text.bytes, out);
-    text_free(&text);
-    return status;
-}
-
-static fsdp_status add_lists(renderer *r, value a, value b, value *out)
-{
-    FSDP_TRY(value_new_list(r->room.arena, out));
-    for (size_t i = 0; i < a.list->n; i++)
-        FSDP_TRY(value_append(r->room.arena, *out, a.list->items[i]));
-    for (size_t i = 0; i < b.list->n; i++)
-        FSDP_TRY(value_append(r->room.arena, *out, b.list->items[i]));
-    return FSDP_OK;
-}
-
-static double real_of(value v)
-{
-    return v.kind == VALUE_REAL ? v.real : v.kind == VALUE_BOOL ? v.boolean : (double)v.integer;
-}
-
-/* Whole numbers stay whole except under '/'. Overflow wraps to an error in no template that is meant. */
-static fsdp_status calculate(const char *operator, value a, value b, value *out)
-{
-    double x = real_of(a), y = real_of(b), z;
-    bool whole = a.kind != VALUE_REAL && b.kind != VALUE_REAL && strcmp(operator, "/") != 0;
-    if ((operator[0] == '/' || operator[0] == '%') && y == 0)
-        return error_set(FSDP_ERR_INPUT, "division by zero");
-    switch (operator[0]) {
-    case '+':
-        z = x + y;
-        break;
-    case '-':
-        z = x - y;
-        break;
-    case '*':
-        z = operator[1] == '*' ? pow(x, y) : x * y;
-        break;
-    case '%':
-        z = x - floor(x / y) * y;
-        break;
-    default:
-        z = operator[1] == '/' ? floor(x / y) : x / y;
-        break;
-    }
-    if (whole && (fabs(z) > 9007199254740992.0 || z != floor(z)))
-        whole = false;
-    *out = whole ? value_integer((int64_t)z) : (value){.kind = VALUE_REAL, .real = z};
-    return FSDP_OK;
-}
-
-static fsdp_status evaluate_math(renderer *r, const node *n, value *out)
-{
-    value a, b;
-    FSDP_TRY(evaluate(r, n->a, &a));
-    FSDP_TRY(evaluate(r, n->b, &b));
-    if (n->operator[0] == '~' ||(n->operator[0] == '+' && a.kind == VALUE_STRING && b.kind == VALUE_STRING))
-        return concatenate(r, a, b, out);
-    if (n->operator[0] == '+' && a.kind == VALUE_LIST && b.kind == VALUE_LIST)
-        return add_lists(r, a, b, out);
-    if (value_is_number(a) && value_is_number(b))
-        return calculate(n->operator, a, b, out);
-    if (strcmp(n->operator, "*") == 0 && a.kind == VALUE_STRING && b.kind == VALUE_INTEGER) {
-        *out = value_literal("");
-        for (int64_t i = 0; i < b.integer; i++) {
-            FSDP_TRY(step(r));
-            FSDP_TRY(concatenate(r, *out, a, out));
-        }
-        return FSDP_OK;
-    }
-    return error_set(FSDP_ERR_INPUT, "%s %s %s is not possible", value_kind_name(a.kind), n->operator,
-                     value_kind_name(b.kind));
-}
-
-static fsdp_status evaluate_logic(renderer *r, const node *n, value *out)
-{
-    value v;
-    FSDP_TRY(evaluate(r, n->a, &v));
-    if (n->kind == NODE_NOT) {
-        *out = value_bool(!value_is_true(v));
-        return FSDP_OK;
-    }
-    if (n->kind == NODE_CHOICE) {
-        const node *chosen = value_is_true(v) ? n->b : n->c;
-        *out = (value){.kind = VALUE_UNDEFINED};
-        return chosen == NULL ? FSDP_OK : evaluate(r, chosen, out);
-    }
-    *out = v;
-    return value_is_true(v) == (n->kind == NODE_AND) ? evaluate(r, n->b, out) : FSDP_OK;
-}
-
-static fsdp_status evaluate_relation(renderer *r, const node *n, value *out)
-{
-    value a, b;
-    bool holds;
-    FSDP_TRY(evaluate(r, n->a, &a));
-    FSDP_TRY(evaluate(r, n->b, &b));
-    if (n->kind == NODE_IN) {
-        FSDP_TRY(builtin_contains(b, a, &holds));
-        holds = holds != n->negated;
-    } else {
-        FSDP_TRY(builtin_compare(n->operator, a, b, &holds));
-    }
-    *out = value_bool(holds);
-    return FSDP_OK;
-}
-
-static fsdp_status evaluate_applied(renderer *r, const node *n, value *out)
-{
-    value subject;
-    arguments args;
-    bool passes;
-    FSDP_TRY(evaluate(r, n->a, &subject));
-    FSDP_TRY(evaluate_arguments(r, n, &args));
-    if (n->kind == NODE_FILTER)
-        return builtin_filter(&r->room, n->constant, subject, &args, out);
-    FSDP_TRY(builtin_test(&r->room, n->constant, subject, &args, &passes));
-    *out = value_bool(passes != n->negated);
-    return FSDP_OK;
-}
-
-static fsdp_status evaluate_kind(renderer *r, const node *n, value *out)
-{
-    value v;
-    switch (n->kind) {
-    case NODE_CONSTANT:
-        *out = n->constant;
-        return FSDP_OK;
-    case NODE_NAME:
-        *out = look_up(r, n->constant);
-        return FSDP_OK;
-    case NODE_LIST:
-        return evaluate_list(r, n, out);
-    case NODE_DICT:
-        return evaluate_dict(r, n, out);
-    case NODE_ATTRIBUTE:
-        FSDP_TRY(evaluate(r, n->a, &v));
-        return builtin_attribute(v, n->constant, out);
-    case NODE_ITEM:
-        return evaluate_item(r, n, out);
-    case NODE_SLICE:
-        return evaluate_slice(r, n, out);
-    case NODE_CALL:
-        return evaluate_call(r, n, out);
-    case NODE_FILTER:
-    case NODE_TEST:
-        return evaluate_applied(r, n, out);
-    case NODE_NOT:
-    case NODE_AND:
-    case NODE_OR:
-    case NODE_CHOICE:
-        return evaluate_logic(r, n, out);
-    case NODE_IN:
-    case NODE_COMPARE:
-        return evaluate_relation(r, n, out);
-    case NODE_MATH:
-        return evaluate_math(r, n, out);
-    case NODE_NEGATIVE:
-        FSDP_TRY(evaluate(r, n->a, &v));
-        return value_is_number(v) ? calculate("-", value_integer(0), v, out)
-                                  : error_set(FSDP_ERR_INPUT, "%s has no negative", value_kind_name(v.kind));
-    default:
-        return error_set(FSDP_ERR_STATE, "a statement where an expression is expected");
-    }
-}
-
-static fsdp_status evaluate(renderer *r, const node *n, value *out)
-{
-    r->level++;
-    FSDP_TRY(step(r));
-    FSDP_TRY(evaluate_kind(r, n, out));
-    r->level--;
-    return FSDP_OK;
 }
 
 /* --- statements -------------------------------------------------------------------------------------------------- */
@@ -448,12 +64,12 @@ static fsdp_status assign_targets(renderer *r, const node_list *names, value v)
 {
     value items;
     if (names->n == 1)
-        return assign(r, names->items[0]->constant, v);
+        return renderer_assign(r, names->items[0]->constant, v);
     FSDP_TRY(builtin_items(&r->room, v, &items));
     if (items.list->n != names->n)
         return error_set(FSDP_ERR_INPUT, "%zu values for %zu names", items.list->n, names->n);
     for (size_t i = 0; i < names->n; i++)
-        FSDP_TRY(assign(r, names->items[i]->constant, items.list->items[i]));
+        FSDP_TRY(renderer_assign(r, names->items[i]->constant, items.list->items[i]));
     return FSDP_OK;
 }
 
@@ -478,14 +94,14 @@ static fsdp_status set_loop(renderer *r, value items, size_t i)
     FSDP_TRY(value_new_dict(r->room.arena, &loop));
     for (size_t k = 0; k < sizeof fields / sizeof *fields; k++)
         FSDP_TRY(value_set(r->room.arena, loop.dict, value_literal(fields[k].name), fields[k].v));
-    return assign(r, value_literal("loop"), loop);
+    return renderer_assign(r, value_literal("loop"), loop);
 }
 
 /* The items of a loop that pass its condition. */
 static fsdp_status loop_items(renderer *r, const node *n, value *out)
 {
     value all, passes;
-    FSDP_TRY(evaluate(r, n->a, &all));
+    FSDP_TRY(renderer_evaluate(r, n->a, &all));
     FSDP_TRY(builtin_items(&r->room, all, out));
     if (n->b == NULL)
         return FSDP_OK;
@@ -493,9 +109,9 @@ static fsdp_status loop_items(renderer *r, const node *n, value *out)
     FSDP_TRY(value_new_list(r->room.arena, out));
     for (size_t i = 0; i < all.list->n; i++) {
         frame *before = r->frame;
-        FSDP_TRY(push_frame(r, before));
+        FSDP_TRY(renderer_push_frame(r, before));
         FSDP_TRY(assign_targets(r, &n->items, all.list->items[i]));
-        FSDP_TRY(evaluate(r, n->b, &passes));
+        FSDP_TRY(renderer_evaluate(r, n->b, &passes));
         r->frame = before;
         if (value_is_true(passes))
             FSDP_TRY(value_append(r->room.arena, *out, all.list->items[i]));
@@ -511,28 +127,28 @@ static fsdp_status run_for(renderer *r, const node *n)
     frame *before = r->frame;
     FSDP_TRY(loop_items(r, n, &items));
     for (size_t i = 0; i < items.list->n && r->flow == FLOW_ON; i++) {
-        FSDP_TRY(push_frame(r, before));
+        FSDP_TRY(renderer_push_frame(r, before));
         FSDP_TRY(set_loop(r, items, i));
         FSDP_TRY(assign_targets(r, &n->items, items.list->items[i]));
-        FSDP_TRY(run(r, &n->body));
+        FSDP_TRY(renderer_run(r, &n->body));
         r->frame = before;
         ended = ended || r->flow == FLOW_ON;
         r->flow = r->flow == FLOW_CONTINUE ? FLOW_ON : r->flow;
     }
     r->flow = FLOW_ON;
-    return ended ? FSDP_OK : run(r, &n->other);
+    return ended ? FSDP_OK : renderer_run(r, &n->other);
 }
 
 static fsdp_status run_set(renderer *r, const node *n)
 {
     value v;
     if (n->kind == NODE_SET_BLOCK)
-        FSDP_TRY(capture(r, &n->body, &v));
+        FSDP_TRY(renderer_capture(r, &n->body, &v));
     else
-        FSDP_TRY(evaluate(r, n->a, &v));
+        FSDP_TRY(renderer_evaluate(r, n->a, &v));
     if (n->constant.kind != VALUE_STRING)
         return assign_targets(r, &n->items, v);
-    value object = look_up(r, n->items.items[0]->constant);
+    value object = renderer_look_up(r, n->items.items[0]->constant);
     if (object.kind != VALUE_DICT || !object.dict->is_namespace)
         return error_set(FSDP_ERR_INPUT, "only attributes of a namespace can be set");
     return value_set(r->room.arena, object.dict, n->constant, v);
@@ -543,7 +159,7 @@ static fsdp_status run_generation(renderer *r, const node *n)
     size_t start = r->out->bytes;
     if (r->out != r->page)
         return error_set(FSDP_ERR_UNSUPPORTED, "a generation block inside a macro or set is not supported");
-    FSDP_TRY(run(r, &n->body));
+    FSDP_TRY(renderer_run(r, &n->body));
     return span_append(r->generated, start, r->out->bytes, 1);
 }
 
@@ -554,18 +170,18 @@ static fsdp_status run_kind(renderer *r, const node *n)
     case NODE_TEXT:
         return text_append(r->out, n->constant.text, n->constant.bytes);
     case NODE_PRINT:
-        FSDP_TRY(evaluate(r, n->a, &v));
+        FSDP_TRY(renderer_evaluate(r, n->a, &v));
         return value_print(v, r->out);
     case NODE_IF:
-        FSDP_TRY(evaluate(r, n->a, &v));
-        return run(r, value_is_true(v) ? &n->body : &n->other);
+        FSDP_TRY(renderer_evaluate(r, n->a, &v));
+        return renderer_run(r, value_is_true(v) ? &n->body : &n->other);
     case NODE_FOR:
         return run_for(r, n);
     case NODE_SET:
     case NODE_SET_BLOCK:
         return run_set(r, n);
     case NODE_MACRO:
-        return assign(r, n->constant, (value){.kind = VALUE_MACRO, .macro = n});
+        return renderer_assign(r, n->constant, (value){.kind = VALUE_MACRO, .macro = n});
     case NODE_GENERATION:
         return run_generation(r, n);
     case NODE_BREAK:
@@ -583,12 +199,12 @@ static bool holds_others(node_kind kind)
 }
 
 /* The innermost statement says where it failed. */
-static fsdp_status run(renderer *r, const node_list *body)
+fsdp_status renderer_run(renderer *r, const node_list *body)
 {
     r->level++;
     for (size_t i = 0; i < body->n && r->flow == FLOW_ON; i++) {
         const node *n = body->items[i];
-        FSDP_TRY(step(r));
+        FSDP_TRY(renderer_step(r));
         fsdp_status status = run_kind(r, n);
         if (status != FSDP_OK)
             return holds_others(n->kind) ? status : error_prefix(status, "line %d: ", n->line);
@@ -601,9 +217,9 @@ fsdp_status template_render(const node_list *body, arena *a, value variables, in
                             span_vector *generated)
 {
     renderer r = {.room = {a, now}, .out = out, .page = out, .generated = generated};
-    out->limit = most_output;
-    FSDP_TRY(push_frame(&r, NULL));
+    out->limit = RENDERER_MOST_OUTPUT;
+    FSDP_TRY(renderer_push_frame(&r, NULL));
     r.root = r.frame;
     r.root->variables = *variables.dict;
-    return run(&r, body);
+    return renderer_run(&r, body);
 }
