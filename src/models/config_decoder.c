@@ -243,6 +243,11 @@ fsdp_status decoder_config_check(const fsdp_decoder_config *c)
     if (c->heads % c->kv_heads != 0)
         return error_set(FSDP_ERR_INPUT, "num_attention_heads (%lld) must be a multiple of num_key_value_heads (%lld)",
                          (long long)c->heads, (long long)c->kv_heads);
+    if (c->family == FSDP_FAMILY_GPT2 && (c->kv_heads != c->heads || c->heads * c->head_dim != c->hidden))
+        return error_set(FSDP_ERR_INPUT,
+                         "a GPT-2 has as many heads of keys as of queries, and together they are as wide as the model: "
+                         "%lld and %lld of %lld in %lld are not",
+                         (long long)c->heads, (long long)c->kv_heads, (long long)c->head_dim, (long long)c->hidden);
     if (!(c->norm_eps > 0))
         return error_set(FSDP_ERR_INPUT, "%s is %g; it must be positive",
                          traits->norm == NORM_LAYER ? "layer_norm_epsilon" : "rms_norm_eps", (double)c->norm_eps);

@@ -21,8 +21,19 @@
 
 /* ---- Tensors that may be left over ---- */
 
-/* Names that files carry though nothing is computed from them: counters, rotary frequencies. */
-static const char *const known_extras[] = {"*num_batches_tracked", "*rotary_emb.inv_freq"};
+/* Names that files carry though nothing is computed from them: counters, rotary frequencies, GPT-2's masks, and a bias
+ * that T5's first files have and its attention to the encoder does not use. */
+static const char *const known_extras[] = {"*num_batches_tracked", "*rotary_emb.inv_freq",
+                                           "*attn.bias",           "*attn.masked_bias",
+                                           "*crossattention.bias", "*EncDecAttention.relative_attention_bias.weight"};
+
+/* Where a model's own weights begin in files of the whole; files of the part below the head leave it out. */
+static const char *const prefixes[] = {"model.", "transformer."};
+
+/* Names under which files keep the embedding, those of it alone first. */
+static const char *const embeddings[] = {
+    "shared.weight", "model.embed_tokens.weight",   "embed_tokens.weight",         "transformer.wte.weight",
+    "wte.weight",    "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"};
 
 static bool ends_with(const char *name, const char *ending)
 {
@@ -53,11 +64,13 @@ static fsdp_status compare(const source_tensor *a, const source_tensor *b, bool 
     return status;
 }
 
-/* The embedding, under either family's name; NULL: none. */
+/* The embedding; without one of its own, what is tied to it. NULL: none. */
 static const source_tensor *embedding_of(const ckpt_source *source)
 {
-    const source_tensor *t = source_find(source, CKPT_PARAMETER, "shared.weight");
-    return t ? t : source_find(source, CKPT_PARAMETER, "model.embed_tokens.weight");
+    const source_tensor *found = NULL;
+    for (size_t i = 0; i < sizeof embeddings / sizeof *embeddings && !found; i++)
+        found = source_find(source, CKPT_PARAMETER, embeddings[i]);
+    return found;
 }
 
 /* Files may repeat the embedding under the names of what shares it. What is under such a name and differs would be
@@ -114,13 +127,51 @@ static fsdp_status rename_by(const fsdp_weight_name *rule, const char *name, cha
     return *out ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "names of weights: out of host memory");
 }
 
-static fsdp_status name_in_file(const fsdp_weights_config *config, const char *name, char **out)
+static bool is_embedding(const char *name)
+{
+    for (size_t i = 0; i < sizeof embeddings / sizeof *embeddings; i++) {
+        if (strcmp(name, embeddings[i]) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* What the file calls the model's tensor: the same, the same without the model's prefix, or, of an embedding, a name
+ * of what is tied to it. `tied`: the head is. The name itself where nothing is found. */
+static const char *find_name(const ckpt_source *source, ckpt_role role, bool tied, const char *name)
+{
+    if (!source || source_find(source, role, name))
+        return name;
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
+        size_t n = strlen(prefixes[i]);
+        if (strncmp(name, prefixes[i], n) == 0 && source_find(source, role, name + n))
+            return name + n;
+    }
+    bool head = strcmp(name, "lm_head.weight") == 0;
+    for (size_t i = 0; !head && is_embedding(name) && i < sizeof embeddings / sizeof *embeddings; i++) {
+        if ((tied || strcmp(embeddings[i], "lm_head.weight") != 0) && source_find(source, role, embeddings[i]))
+            return embeddings[i];
+    }
+    return name;
+}
+
+static bool has_tensor(const ckpt_state *state, const char *name)
+{
+    for (int i = 0; i < state->n_tensors; i++) {
+        if (strcmp(state->tensors[i].name, name) == 0)
+            return true;
+    }
+    return false;
+}
+
+static fsdp_status name_in_file(const fsdp_weights_config *config, const ckpt_source *source, const ckpt_tensor *tensor,
+                                bool tied, char **out)
 {
     *out = NULL;
     for (int i = 0; i < config->n_names && !*out; i++)
-        FSDP_TRY(rename_by(&config->names[i], name, out));
+        FSDP_TRY(rename_by(&config->names[i], tensor->name, out));
     if (!*out)
-        *out = strdup(name);
+        *out = strdup(find_name(source, tensor->role, tied, tensor->name));
     return *out ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "names of weights: out of host memory");
 }
 
@@ -131,14 +182,20 @@ static void free_names(char **names, int n)
     free(names);
 }
 
-static fsdp_status make_names(const fsdp_weights_config *config, const ckpt_state *state, char ***out)
+static fsdp_status make_names(const fsdp_weights_config *config, const char *path, const ckpt_state *state, char ***out)
 {
+    bool tied = !has_tensor(state, "lm_head.weight");
+    ckpt_source *source = NULL;
+    fsdp_status status = FSDP_OK;
     *out = calloc((size_t)state->n_tensors + 1, sizeof **out);
     if (!*out)
         return error_set(FSDP_ERR_MEMORY, "names of weights: out of host memory");
-    for (int i = 0; i < state->n_tensors; i++)
-        FSDP_TRY(name_in_file(config, state->tensors[i].name, &(*out)[i]));
-    return FSDP_OK;
+    if (source_open(path, &source) != FSDP_OK)
+        source = NULL; /* loading says what is wrong with it */
+    for (int i = 0; i < state->n_tensors && status == FSDP_OK; i++)
+        status = name_in_file(config, source, &state->tensors[i], tied, &(*out)[i]);
+    source_close(source);
+    return status;
 }
 
 /* ---- Loading ---- */
@@ -157,7 +214,7 @@ static fsdp_status load_from_file(model_state *state, const char *path, const fs
     ckpt_load_config load = CKPT_LOAD_CONFIG_INIT;
     ckpt_load_result found = {.extra = NULL};
     char **names = NULL;
-    fsdp_status status = make_names(config, model_state_describe(state), &names);
+    fsdp_status status = make_names(config, path, model_state_describe(state), &names);
     if (status == FSDP_OK)
         status = model_state_before_load(state);
     status = ckpt_agree(world, "names of weights", status, fsdp_last_error());

@@ -13,6 +13,8 @@
 
 #include "base/json.h"
 #include "format/model_folder.h"
+#include "format/safetensors.h"
+#include "format/safetensors_writer.h"
 #include "support_job.h"
 
 static void expect_ok(const job *j)
@@ -178,6 +180,70 @@ static void a_window_counts_where_texts_are_longer(void **state)
     expect_refused(j, FSDP_ERR_INPUT, "--sliding_window=4 contradicts the 3");
 }
 
+/* Writes a folder's weights again with `from` at the beginning of names replaced by `to`, and a tensor more unless it
+ * is NULL. */
+static void rename_weights(const job *j, const char *folder, const char *from, const char *to, const char *more)
+{
+    enum { MOST = 200 };
+    safetensors *old;
+    safetensors_writer *w;
+    char path[300], name[300];
+    float *values[MOST], extra[4] = {1, 2, 3, 4};
+    size_t index[MOST + 1], n;
+    int64_t numel[MOST], four = 4;
+    snprintf(path, sizeof path, "%s/model.safetensors", path_in(j, folder));
+    assert_int_equal(safetensors_open(path, &old), FSDP_OK);
+    assert_int_equal(safetensors_writer_create(path, &w), FSDP_OK);
+    n = safetensors_count(old);
+    assert_true(n <= MOST);
+    for (size_t i = 0; i < n; i++) {
+        const safetensors_tensor *t = safetensors_at(old, i);
+        bool renamed = strncmp(t->name, from, strlen(from)) == 0;
+        snprintf(name, sizeof name, "%s%s", renamed ? to : "", renamed ? t->name + strlen(from) : t->name);
+        assert_int_equal(safetensors_writer_add(w, name, FSDP_F32, t->n_dims, t->shape, &index[i]), FSDP_OK);
+        numel[i] = t->numel;
+        values[i] = malloc((size_t)t->numel * sizeof(float));
+        assert_int_equal(safetensors_read_f32(t, 0, t->numel, values[i]), FSDP_OK);
+    }
+    safetensors_close(old);
+    if (more)
+        assert_int_equal(safetensors_writer_add(w, more, FSDP_F32, 1, &four, &index[n]), FSDP_OK);
+    assert_int_equal(safetensors_writer_begin(w), FSDP_OK);
+    for (size_t i = 0; i < n; i++) {
+        assert_int_equal(safetensors_writer_write_f32(w, index[i], 0, numel[i], values[i]), FSDP_OK);
+        free(values[i]);
+    }
+    if (more)
+        assert_int_equal(safetensors_writer_write_f32(w, index[n], 0, 4, extra), FSDP_OK);
+    assert_int_equal(safetensors_writer_commit(w), FSDP_OK);
+}
+
+static void published_files_name_their_weights_in_several_ways(void **state)
+{
+    job *j = *state;
+    RUN(j, "--export_dir=@plain", "--lr=0.1");
+    expect_ok(j);
+    double wanted = first_loss(j, "plain");
+    rename_weights(j, "plain", "model.", "", "layers.0.self_attn.rotary_emb.inv_freq");
+    assert_true(first_loss(j, "plain") == wanted);
+    rename_weights(j, "plain", "norm.weight", "strange.weight", NULL);
+    RUN(j, "--init_from=@plain");
+    expect_refused(j, FSDP_ERR_INPUT, "strange.weight");
+    RUN(j, "--tie_word_embeddings", "--export_dir=@tied", "--lr=0.1");
+    wanted = first_loss(j, "tied");
+    rename_weights(j, "tied", "model.embed_tokens.weight", "lm_head.weight", NULL);
+    assert_true(first_loss(j, "tied") == wanted);
+    RUN(j, "--model_type=gpt2", "--num_key_value_heads=0", "--export_dir=@gpt2", "--lr=0.1");
+    expect_ok(j);
+    RUN(j, "--model_type=gpt2", "--init_from=@gpt2", "--max_steps=1", "--lr=0", "--no_shuffle");
+    expect_ok(j);
+    wanted = j->steps[0].loss;
+    rename_weights(j, "gpt2", "transformer.", "", "h.0.attn.bias");
+    RUN(j, "--model_type=gpt2", "--init_from=@gpt2", "--max_steps=1", "--lr=0", "--no_shuffle");
+    expect_ok(j);
+    assert_true(j->steps[0].loss == wanted);
+}
+
 /* Letters a to p and the space are one token each, "ab" and "cd" too. */
 static const char *const tokenizer =
     "{\"version\": \"1.0\", \"added_tokens\": [{\"id\": 19, \"content\": \"</s>\", \"special\": true, "
@@ -314,6 +380,7 @@ int main(void)
         cmocka_unit_test(an_export_is_the_sources_config_with_what_training_changed),
         cmocka_unit_test(an_export_without_a_source_names_the_tokenizers_ids),
         cmocka_unit_test(a_window_counts_where_texts_are_longer),
+        cmocka_unit_test(published_files_name_their_weights_in_several_ways),
         cmocka_unit_test(a_folders_own_tokenizer_is_used_and_travels_along),
         cmocka_unit_test(a_folder_whose_tokenizer_cannot_be_read_does_not_train_on_bytes),
         cmocka_unit_test(t5_trains_from_the_start_token_that_its_folder_names),

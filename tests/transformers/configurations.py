@@ -1,30 +1,43 @@
 """Small random models over the fields of config.json, as transformers makes and reads them, for scripts/test-transformers.
+Fixed cases for what each field does, then models of every family drawn from a seed, and ten steps of training of each.
 
 make OUT        a folder for every configuration: config.json, the weights and, where ours should agree, io.safetensors
                 (the form that tests/golden/README.md describes); OUT/list says for each "name expected kind"
 compare OUT     every OUT/name.export, which we wrote after a step that changed nothing, is the model of OUT/name: the same
                 logits, also for a reader that knows only the older or the newer form of rope, and the same configuration
 """
-import json, os, sys
+import json, os, random, sys
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import logging
-from transformers import AutoConfig, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
-from transformers import T5Config, T5ForConditionalGeneration
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+from transformers import Gemma3TextConfig, GPT2Config, LlamaConfig, MistralConfig, MT5Config, Phi3Config, Qwen2Config
+from transformers import Qwen3Config, T5Config, UMT5Config
 
 logging.disable_progress_bar()
 logging.set_verbosity(logging.CRITICAL)
 torch.set_num_threads(2)
 
 WIDTH, TARGET, VOCABULARY = 24, 9, 272
-models = {"llama": (LlamaConfig, LlamaForCausalLM), "mistral": (MistralConfig, MistralForCausalLM),
-          "t5": (T5Config, T5ForConditionalGeneration)}
+configs = {"llama": LlamaConfig, "mistral": MistralConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config, "gemma3": Gemma3TextConfig,
+           "gpt2": GPT2Config, "phi3": Phi3Config, "t5": T5Config, "mt5": MT5Config, "umt5": UMT5Config}
+T5S = ("t5", "mt5", "umt5")
+DECODERS = [kind for kind in configs if kind not in T5S]
 decoder = dict(vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
                num_key_value_heads=2, max_position_embeddings=64)
+ids = dict(bos_token_id=1, eos_token_id=2, pad_token_id=None)
+gpt2 = dict(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=64, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+            **ids)
 t5 = dict(vocab_size=VOCABULARY, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, dropout_rate=0.0,
           decoder_start_token_id=0)
 llama3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=32)
+
+usual = {kind: gpt2 if kind == "gpt2" else t5 if kind in T5S else decoder for kind in configs}
+usual["gemma3"] = decoder | dict(head_dim=8, query_pre_attn_scalar=8, sliding_window=8, num_hidden_layers=6, **ids)
+usual["qwen3"] = decoder | dict(head_dim=16)
+usual["phi3"] = decoder | ids
+yarn = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16)
 
 cases = []
 
@@ -72,7 +85,7 @@ def describe_decoders():
         case("swish", kind, hidden_act="swish")
         case("gelu", kind, "refused", hidden_act="gelu")
         case("relu", kind, "refused", hidden_act="relu")
-        case("dropout", kind, "refused", attention_dropout=0.1)
+        case("dropout", kind, attention_dropout=0.1)
         case("dropout 0", kind, edit={"attention_dropout": 0})
         case("bf16", kind, dtype=torch.bfloat16)
         case("fp16", kind, dtype=torch.float16)
@@ -97,8 +110,18 @@ def describe_decoders():
         case("both forms and theta", kind, rope_parameters=dict(llama3, rope_theta=100.0),
              edit={"rope_scaling": dict(rope_type="linear", factor=4.0), "rope_theta": 30.0})
         case("empty older form", kind, rope_parameters=dict(llama3, rope_theta=100.0), edit={"rope_scaling": {}})
-        for scaling in (dict(rope_type="dynamic", factor=2.0), dict(rope_type="yarn", factor=2.0)):
-            case(scaling["rope_type"], kind, "refused", edit={"rope_parameters": dict(scaling, rope_theta=1e4)})
+        case("dynamic", kind, rope_parameters=dict(rope_type="dynamic", factor=2.0, rope_theta=100.0))
+        case("dynamic, beyond", kind, max_position_embeddings=16,
+             rope_parameters=dict(rope_type="dynamic", factor=2.0, rope_theta=100.0))
+        case("yarn", kind, rope_parameters=dict(yarn, rope_theta=100.0))
+        case("yarn, older", kind, edit=without("rope_parameters", rope_theta=100.0, rope_scaling=yarn))
+        case("yarn, other bounds", kind,
+             rope_parameters=dict(yarn, rope_theta=500.0, beta_fast=8.0, beta_slow=2.0, truncate=False))
+        case("yarn, attention factor", kind, rope_parameters=dict(yarn, rope_theta=100.0, attention_factor=0.7))
+        case("yarn, mscale", kind, rope_parameters=dict(yarn, rope_theta=100.0, mscale=0.8, mscale_all_dim=1.3))
+        case("llama3, no training length", kind,
+             edit={"rope_parameters": {k: v for k, v in dict(llama3, rope_theta=100.0).items() if k[:8] != "original"}})
+        case("longrope", kind, "refused", edit={"rope_parameters": dict(rope_type="longrope", factor=2.0, rope_theta=1e4)})
         case("partial rotary", kind, "refused", edit={"partial_rotary_factor": 0.5})
         case("quantized", kind, "refused", edit={"quantization_config": {"quant_method": "bitsandbytes"}})
         case("layer types", kind, "refused", edit={"layer_types": ["sliding_attention", "full_attention"]})
@@ -111,11 +134,137 @@ def describe_decoders():
     case("kv absent", "mistral", hidden_size=64, num_attention_heads=16, num_key_value_heads=8,
          edit=without("num_key_value_heads"))
     case("bias", "mistral", "refused", edit={"attention_bias": True})
-    for window in (1, 8, WIDTH - 1):
-        case(f"window {window}", "mistral", "refused", sliding_window=window)
-    for window in (WIDTH, 100, None):
+    for window in (1, 8, WIDTH - 1, WIDTH, 100, None):
         case(f"window {window}", "mistral", sliding_window=window)
     case("window absent", "mistral", edit=without("sliding_window"))
+
+
+def without_prefix(prefix):
+    def change(tensors):
+        for name in [n for n in tensors if n.startswith(prefix)]:
+            tensors[name[len(prefix):]] = tensors.pop(name)
+    return change
+
+
+def moved(name, to):
+    return lambda tensors: tensors.update({to: tensors.pop(name)})
+
+
+def extra(name, *shape):
+    return lambda tensors: tensors.update({name: torch.randn(*shape)})
+
+
+def describe_families():
+    for kind in ("qwen2", "qwen3"):
+        case("windows", kind, use_sliding_window=True, sliding_window=5, max_window_layers=1)
+        case("windows of none", kind, use_sliding_window=True, sliding_window=5, max_window_layers=2)
+        case("windows listed", kind, use_sliding_window=True, sliding_window=5,
+             layer_types=["sliding_attention", "full_attention"])
+        case("window not used", kind, sliding_window=5)
+        case("yarn", kind, rope_parameters=dict(yarn, rope_theta=100.0))
+        case("theta outside", kind, edit=without("rope_parameters", "layer_types", rope_theta=50.0))
+        case("gelu", kind, "refused", hidden_act="gelu")
+    case("biases", "qwen3", attention_bias=True)
+    case("chunked", "qwen3", "refused", edit={"layer_types": ["chunked_attention", "full_attention"]})
+    case("pattern", "gemma3", edit=without("layer_types"))
+    case("another pattern", "gemma3", sliding_window_pattern=2)
+    case("all windows", "gemma3", layer_types=["sliding_attention"] * 6)
+    case("no window", "gemma3", layer_types=["full_attention"] * 6)
+    case("older form", "gemma3", edit=without("rope_parameters", "layer_types", rope_theta=5000.0, rope_local_base_freq=70.0,
+                                              rope_scaling=dict(rope_type="linear", factor=8.0), sliding_window_pattern=3))
+    case("biases", "gemma3", attention_bias=True)
+    case("wide heads", "gemma3", head_dim=64, query_pre_attn_scalar=100)
+    case("untied", "gemma3", tie_word_embeddings=False)
+    case("soft cap", "gemma3", "refused", final_logit_softcapping=30.0)
+    case("both ways", "gemma3", "refused", edit={"use_bidirectional_attention": True})
+    for function in ("gelu_new", "gelu", "relu", "silu", "gelu_pytorch_tanh"):
+        case(function, "gpt2", activation_function=function)
+    case("quick", "gpt2", "refused", activation_function="quick_gelu")
+    case("inner", "gpt2", n_inner=50)
+    case("unscaled", "gpt2", scale_attn_weights=False)
+    case("scaled by layer", "gpt2", scale_attn_by_inverse_layer_idx=True)
+    case("untied", "gpt2", tie_word_embeddings=False)
+    case("dropout", "gpt2", resid_pdrop=0.1, embd_pdrop=0.2, attn_pdrop=0.3)
+    case("other names", "gpt2", edit={"hidden_size": 32, "num_attention_heads": 4})
+    case("other names disagree", "gpt2", "refused", edit={"hidden_size": 64})
+    case("window", "phi3", sliding_window=7)
+    case("residual dropout", "phi3", resid_pdrop=0.2)
+    case("longrope", "phi3", "refused", edit={"rope_scaling": {"type": "longrope", "short_factor": [1.0] * 4, "long_factor": [1.0] * 4}})
+    case("partial rotary", "phi3", "refused", edit={"partial_rotary_factor": 0.5})
+    for kind in ("mt5", "umt5"):
+        case("relu", kind, feed_forward_proj="relu")
+        case("more decoder layers", kind, num_decoder_layers=3)
+    # What published folders hold.
+    for kind in DECODERS:
+        case("without prefix", kind, weights=without_prefix("transformer." if kind == "gpt2" else "model."))
+    case("the head alone", "llama", tie_word_embeddings=True, weights=moved("model.embed_tokens.weight", "lm_head.weight"))
+    case("the head alone", "gpt2", weights=moved("transformer.wte.weight", "lm_head.weight"))
+    case("frequencies", "llama", weights=extra("model.layers.0.self_attn.rotary_emb.inv_freq", 4))
+    case("masks", "gpt2", weights=extra("transformer.h.0.attn.bias", 1, 1, 8, 8))
+    case("masks without prefix", "gpt2", weights=lambda w: (extra("transformer.h.1.attn.bias", 1, 1, 8, 8)(w),
+                                                            extra("transformer.h.1.attn.masked_bias", 1)(w),
+                                                            without_prefix("transformer.")(w)))
+    case("version 1.0", "t5", weights=extra("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight", 32, 4))
+    case("the encoder's embedding alone", "t5", weights=moved("shared.weight", "encoder.embed_tokens.weight"))
+
+
+def draw_decoder(kind, r):
+    """Any shape that the family allows."""
+    heads = r.choice([1, 2, 3, 4, 6])
+    kv = r.choice([h for h in range(1, heads + 1) if heads % h == 0])
+    layers, head_dim = r.randint(1, 7), r.choice([4, 6, 8, 16, 20])
+    hidden = heads * r.choice([4, 6, 8, 14])
+    common = dict(vocab_size=r.randint(259, 400), initializer_range=r.choice([0.02, 0.1]), tie_word_embeddings=r.random() < 0.5)
+    if kind == "gpt2":
+        return common | ids | dict(n_embd=hidden, n_layer=layers, n_head=heads, n_positions=r.choice([WIDTH, 64, 100]),
+                                   n_inner=r.choice([None, 17, 90]), activation_function=r.choice(["gelu_new", "gelu", "relu"]),
+                                   scale_attn_weights=r.random() < 0.8, scale_attn_by_inverse_layer_idx=r.random() < 0.3,
+                                   resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+    c = common | dict(hidden_size=hidden, intermediate_size=r.randint(5, 90), num_hidden_layers=layers, num_attention_heads=heads,
+                      num_key_value_heads=kv, max_position_embeddings=r.choice([WIDTH, 64, 200]), rms_norm_eps=r.choice([1e-6, 1e-5]))
+    if kind in ("qwen3", "gemma3") or (kind != "qwen2" and kind != "phi3" and r.random() < 0.5):
+        c |= dict(head_dim=head_dim)
+    window = r.choice([1, 2, 7, WIDTH - 1, WIDTH, 90])
+    types = [r.choice(["full_attention", "sliding_attention"]) for _ in range(layers)]
+    if kind in ("mistral", "phi3"):
+        c |= dict(sliding_window=r.choice([None, window]))
+    if kind in ("qwen2", "qwen3") and r.random() < 0.6:
+        c |= dict(use_sliding_window=True, sliding_window=window,
+                  **r.choice([dict(max_window_layers=r.randint(0, layers)), dict(layer_types=types)]))
+    if kind == "gemma3":
+        c |= ids | dict(sliding_window=window, query_pre_attn_scalar=r.choice([8, 13, 64]),
+                        **r.choice([{}, dict(layer_types=types), dict(sliding_window_pattern=r.randint(2, 4))]))
+    if kind in ("llama", "qwen3", "gemma3"):
+        c |= dict(attention_bias=r.random() < 0.4)
+    if kind == "llama":
+        c |= dict(mlp_bias=r.random() < 0.4)
+    theta = r.choice([50.0, 10000.0, 1e6])
+    scalings = [dict(rope_type="default"), dict(rope_type="linear", factor=r.uniform(1, 9)),
+                dict(rope_type="dynamic", factor=r.uniform(1, 9)), dict(llama3, factor=r.uniform(1, 40)),
+                dict(yarn, factor=r.uniform(1, 40), original_max_position_embeddings=r.randint(8, 64))]
+    rope = dict(r.choice(scalings[:1] if kind == "phi3" else scalings), rope_theta=theta)
+    if kind == "gemma3":
+        rope = dict(full_attention=dict(r.choice(scalings[:2]), rope_theta=theta),
+                    sliding_attention=dict(rope_type="default", rope_theta=r.choice([10.0, 10000.0])))
+    if kind == "phi3":
+        c |= ids
+    return c | dict(rope_parameters=rope)
+
+
+def draw_t5(kind, r):
+    heads = r.choice([1, 2, 3, 4])
+    return dict(vocab_size=r.randint(259, 400), d_model=r.choice([12, 30, 32]), d_kv=r.choice([3, 8, 10]), d_ff=r.randint(5, 80),
+                num_layers=r.randint(1, 3), num_decoder_layers=r.randint(1, 3), num_heads=heads, dropout_rate=0.0,
+                decoder_start_token_id=r.choice([0, 3]), feed_forward_proj=r.choice(["relu", "gated-gelu"]),
+                relative_attention_num_buckets=r.choice([8, 32]), relative_attention_max_distance=r.choice([20, 128]))
+
+
+def describe_random(n):
+    r = random.Random(11)
+    for kind in configs:
+        case("usual", kind)
+        for i in range(n):
+            case(f"drawn {i}", kind, **(draw_t5(kind, r) if kind in T5S else draw_decoder(kind, r)))
 
 
 def describe_t5():
@@ -158,7 +307,7 @@ def describe_t5():
 
 def inputs(config, generator):
     ids = torch.randint(3, config.vocab_size, (2, WIDTH), generator=generator)
-    if config.model_type != "t5":
+    if config.model_type not in T5S:
         return {"input_ids": ids, "labels": ids}
     mask = torch.ones_like(ids)
     mask[1, WIDTH - 7:] = 0
@@ -167,9 +316,34 @@ def inputs(config, generator):
     return {"input_ids": ids, "attention_mask": mask, "labels": labels}
 
 
+def class_of(kind):
+    return AutoModelForSeq2SeqLM if kind in T5S else AutoModelForCausalLM
+
+
 def load(folder):
     kind = AutoConfig.from_pretrained(folder).model_type
-    return models[kind][1].from_pretrained(folder, dtype=torch.float64).eval()
+    return class_of(kind).from_pretrained(folder, dtype=torch.float64).eval()
+
+
+def train(folder, steps=10):
+    """Ten steps of AdamW in fp32, in the form of tests/golden/llama_curve."""
+    model = class_of("llama").from_pretrained(folder, dtype=torch.float32).train()
+    lr, log = 3e-3, []
+    data = torch.randint(3, model.config.vocab_size, (steps, 4, WIDTH), generator=torch.Generator().manual_seed(5))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0)
+    for i in range(steps):
+        optimizer.param_groups[0]["lr"] = lr * (i + 1) / steps
+        loss = model(input_ids=data[i], labels=data[i]).loss
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        log.append({"loss": loss.item(), "grad_norm": norm.item(), "lr": optimizer.param_groups[0]["lr"]})
+    save_file({"data": data.int()}, folder + "/data.safetensors")
+    save_file({name: p.detach().clone().contiguous() for name, p in model.named_parameters()}, folder + "/final.safetensors")
+    with open(folder + "/curve.json", "w") as f:
+        json.dump({"lr": lr, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.0, "clip": 1.0, "warmup_steps": steps,
+                   "steps": steps, "log": log}, f)
 
 
 def refer(folder, generator):
@@ -177,7 +351,7 @@ def refer(folder, generator):
     io = inputs(model.config, generator)
     out = model(**io)
     out.loss.backward()
-    if model.config.model_type != "t5":
+    if model.config.model_type not in T5S:
         del io["labels"]
     io |= {"logits": out.logits.float(), "loss": out.loss.float()}
     io |= {"grad." + name: p.grad.float() for name, p in model.named_parameters() if p.grad is not None}
@@ -190,8 +364,8 @@ def make(out):
     for name, kind, expect, edit, weights, dtype, parts, config in cases:
         folder = os.path.join(out, name.replace(" ", "_").replace(",", ""))
         torch.manual_seed(len(lines))
-        make_config, make_model = models[kind]
-        model = make_model(make_config(**((t5 if kind == "t5" else decoder) | config)))
+        drawn = f"-{kind}-drawn " in name
+        model = class_of(kind).from_config(configs[kind](**(config if drawn else usual[kind] | config)))
         with torch.no_grad():
             for p in model.parameters():  # norms and biases that are not one and zero
                 if p.dim() == 1:
@@ -212,7 +386,9 @@ def make(out):
         except Exception as e:  # of what we refuse, transformers may read some and not others
             if expect == "equal":
                 sys.exit(f"{name}: transformers does not read it: {e}")
-        lines.append(f"{os.path.basename(folder)} {expect} {kind}\n")
+        if name.endswith("-usual") and kind in DECODERS:
+            train(folder)
+        lines.append(f"{os.path.basename(folder)} {expect} {'t5' if kind in T5S else kind}\n")
     with open(out + "/list", "w") as f:
         f.writelines(lines)
 
@@ -224,7 +400,7 @@ def logits_of(folder, io):
 
 
 # What an export says in its own way: the type of its weights, both forms of rope, what its weights are tied to.
-OURS = {"dtype", "torch_dtype", "rope_theta", "rope_scaling", "rope_parameters", "tie_word_embeddings",
+OURS = {"dtype", "torch_dtype", "rope_theta", "rope_scaling", "rope_parameters", "rope_local_base_freq", "tie_word_embeddings",
         "scale_decoder_outputs"}
 
 
@@ -239,7 +415,9 @@ def compare_one(source, export):
     if after["dtype"] != "float32" or after["torch_dtype"] != "float32":
         return "the type of the weights is not said as it is"
     io = load_file(source + "/io.safetensors")
-    forms = [()] if before["model_type"] == "t5" else [(), ("rope_parameters",), ("rope_scaling", "rope_theta")]
+    forms = [(), ("rope_parameters",), ("rope_scaling", "rope_theta", "rope_local_base_freq")]
+    if before["model_type"] in T5S + ("gpt2",):
+        forms = [()]
     for left_out in forms:
         c = {key: value for key, value in after.items() if key not in left_out}
         with open(export + "/config.json", "w") as f:
@@ -266,5 +444,7 @@ def compare(out):
 
 
 describe_decoders()
+describe_families()
 describe_t5()
+describe_random(int(os.environ.get("FSDP_DRAWN", "8")))
 {"make": make, "compare": compare}[sys.argv[1]](sys.argv[2])
