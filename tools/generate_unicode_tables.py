@@ -2,7 +2,7 @@
 """Writes src/tokenizer/text/unicode_tables.c and category_tables.c: what the tokenizers library thinks of every code point.
 
 Run with the `tokenizers` (0.23) and `regex` packages installed:  tools/generate_unicode_tables.py src/tokenizer/text
-The library mixes several Unicode versions: Oniguruma's properties are of Unicode 16, its normal forms of Unicode 9, its marks,
+The library mixes several Unicode versions: Oniguruma's properties are of Unicode 16, its normal forms of Unicode 9, its clusters of Unicode 17, its marks,
 punctuation, controls and scripts of other editions. So its answers are asked for one code point at a time rather than taken from
 one edition of the standard. What it does not show by itself (combining classes, grapheme breaks) is taken from elsewhere where the
 library behaves accordingly, and left out where it does not.
@@ -65,16 +65,17 @@ def joining():
 def grapheme_flags(assigned):
     """Break class in the low four bits, then Extended_Pictographic and the two kinds of Indic conjuncts."""
     flags, joins = [0] * 0x110000, joining()
+    known = sorted(joins.union(assigned))  # clusters are of a newer edition than Oniguruma's properties
     for value, name in enumerate(BREAKS):
         if value:
             pattern = regex.compile(r"\p{GCB=%s}" % name)
-            for c in assigned:
+            for c in known:
                 if pattern.match(chr(c)) and (name not in ("Extend", "ZWJ", "SpacingMark") or c in joins):
                     flags[c] = value
     for bit, prop in ((16, r"\p{Extended_Pictographic}"), (32, r"\p{InCB=Consonant}"), (64, r"\p{InCB=Linker}"),
                       (128, r"\p{InCB=Extend}")):
         pattern = regex.compile(prop)
-        for c in assigned:
+        for c in known:
             if pattern.match(chr(c)):
                 flags[c] |= bit
     return flags
