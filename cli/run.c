@@ -1,6 +1,8 @@
-/* `fsdp run`: starts a program once per rank of this host. Takes torchrun's flags where it has the same ones. */
+/* `fsdp run`: starts a program once per rank of this host, together with the launchers of other hosts. Takes torchrun's
+ * flags with torchrun's meaning. */
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include <fsdp/launch.h>
 #include <fsdp/log.h>
@@ -9,62 +11,86 @@
 
 typedef struct run_options {
     fsdp_flag_state state;
-    bool standalone, plain, share_cores;
-    int64_t nproc_per_node, nnodes, node_rank, master_port, max_restarts;
-    const char *master_addr, *rdzv_id;
-    double grace;
+    bool standalone, plain, share_cores, no_python;
+    int64_t node_rank, master_port, max_restarts;
+    const char *nproc_per_node, *nnodes, *master_addr, *rdzv_id, *rdzv_endpoint, *rdzv_backend, *rdzv_conf,
+        *rdzv_secret_file;
+    const char *log_dir, *redirects, *tee, *local_addr, *local_ranks_filter, *report, *role;
+    double grace, monitor_interval, watchdog, restart_window;
 } run_options;
 
 #define FIELD(name) offsetof(run_options, name)
+#define TEXT(field, what, text)                                                                                        \
+    {                                                                                                                  \
+        .name = #field, .type = FSDP_FLAG_TEXT, .offset = FIELD(field), .unit = what, .help = text                     \
+    }
+#define SECONDS(field, start, text)                                                                                    \
+    {                                                                                                                  \
+        .name = #field, .type = FSDP_FLAG_FLOAT, .offset = FIELD(field), .default_value = start, .min = 0, .max = 1e7, \
+        .unit = "seconds", .help = text                                                                                \
+    }
+#define SWITCH(field, text)                                                                                            \
+    {                                                                                                                  \
+        .name = #field, .type = FSDP_FLAG_SWITCH, .offset = FIELD(field), .help = text                                 \
+    }
+
+static const fsdp_choice backends[] = {{"c10d", 0, "fsdp etcd etcd_v2"}, {"static", 1, NULL}, {NULL, 0, NULL}};
 
 static const fsdp_flag run_table[] = {
-    {.name = "standalone",
-     .type = FSDP_FLAG_SWITCH,
-     .offset = FIELD(standalone),
-     .help = "all ranks run on this host (default with one node)"},
+    SWITCH(standalone, "all ranks run on this host (default with one node)"),
     {.name = "nproc_per_node",
      .aliases = "nproc",
-     .type = FSDP_FLAG_INT,
+     .type = FSDP_FLAG_TEXT,
      .offset = FIELD(nproc_per_node),
      .default_value = "1",
-     .min = 1,
-     .max = 4096,
-     .unit = "N",
-     .help = "ranks on this host"},
+     .unit = "N|gpu|cpu|auto",
+     .help = "ranks on this host; gpu: one for each, cpu: one for each core, auto: gpu if there are any, else cpu"},
     {.name = "nnodes",
-     .type = FSDP_FLAG_INT,
+     .type = FSDP_FLAG_TEXT,
      .offset = FIELD(nnodes),
      .default_value = "1",
-     .min = 1,
-     .max = 65536,
-     .unit = "N",
-     .help = "number of hosts"},
+     .unit = "N|MIN:MAX",
+     .help = "number of hosts; with MIN:MAX the job goes on while at least MIN are there"},
     {.name = "node_rank",
      .type = FSDP_FLAG_INT,
      .offset = FIELD(node_rank),
-     .default_value = "0",
-     .min = 0,
+     .default_value = "-1",
+     .min = -1,
      .max = 65535,
      .unit = "N",
-     .help = "number of this host, from 0"},
-    {.name = "master_addr",
+     .help = "number of this host, from 0 (default: SLURM_NODEID, JOB_COMPLETION_INDEX, else in the order in which "
+             "they come)"},
+    {.name = "rdzv_endpoint",
      .type = FSDP_FLAG_TEXT,
-     .offset = FIELD(master_addr),
-     .unit = "HOST",
-     .help = "address of rank 0; needed with several hosts"},
-    {.name = "master_port",
-     .type = FSDP_FLAG_INT,
-     .offset = FIELD(master_port),
-     .min = 0,
-     .max = 65535,
-     .unit = "PORT",
-     .help = "port on which rank 0 listens (default: a free one; with several hosts 29500)"},
+     .offset = FIELD(rdzv_endpoint),
+     .unit = "HOST[:PORT]",
+     .help = "where the launchers meet, on one of the hosts (port 29400 if left out)"},
     {.name = "rdzv_id",
      .aliases = "job_token",
      .type = FSDP_FLAG_TEXT,
      .offset = FIELD(rdzv_id),
      .unit = "TEXT",
      .help = "identifies this job among others at the same address"},
+    {.name = "rdzv_backend",
+     .type = FSDP_FLAG_TEXT,
+     .offset = FIELD(rdzv_backend),
+     .default_value = "c10d",
+     .choices = backends,
+     .unit = "c10d|static",
+     .help = "torchrun's names for how to meet; all mean this launcher's own way"},
+    TEXT(rdzv_conf, "KEY=VALUE,...", "timeout or join_timeout and last_call_timeout in seconds, as for torchrun"),
+    TEXT(rdzv_secret_file, "FILE",
+         "holds the secret that launchers of this job prove to know (default: FSDP_RDZV_SECRET)"),
+    TEXT(master_addr, "HOST", "address of rank 0; without --rdzv_endpoint also where the launchers meet"),
+    {.name = "master_port",
+     .type = FSDP_FLAG_INT,
+     .offset = FIELD(master_port),
+     .min = 0,
+     .max = 65535,
+     .unit = "PORT",
+     .help =
+         "port of rank 0 (default: a free one); with --master_addr and several hosts where the launchers meet (29500)"},
+    TEXT(local_addr, "HOST", "address of this host as the others reach it"),
     {.name = "max_restarts",
      .type = FSDP_FLAG_INT,
      .offset = FIELD(max_restarts),
@@ -73,22 +99,20 @@ static const fsdp_flag run_table[] = {
      .max = 1000000,
      .unit = "N",
      .help = "restart all ranks after a failure, up to N times"},
-    {.name = "grace",
-     .type = FSDP_FLAG_FLOAT,
-     .offset = FIELD(grace),
-     .default_value = "30",
-     .min = 0,
-     .max = 1e6,
-     .unit = "seconds",
-     .help = "time that ranks have to end before they are killed"},
-    {.name = "plain",
-     .type = FSDP_FLAG_SWITCH,
-     .offset = FIELD(plain),
-     .help = "print lines of rank 0 without the prefix [rank 0]"},
-    {.name = "share_cores",
-     .type = FSDP_FLAG_SWITCH,
-     .offset = FIELD(share_cores),
-     .help = "let every rank use all cores instead of a share of them"},
+    SECONDS(restart_window, "0", "count only restarts of the last so many seconds (default: all)"),
+    SECONDS(watchdog, "0", "restart when a rank of fsdp makes no progress for so long (default: nobody looks)"),
+    SECONDS(monitor_interval, "0.1", "how often ranks are looked at"),
+    SECONDS(grace, "30", "time that ranks have to end before they are killed"),
+    TEXT(log_dir, "FOLDER", "for the output of ranks, by attempt and rank, and for report.jsonl"),
+    TEXT(redirects, "0-3|RANK:0-3,...",
+         "write output to files of --log_dir instead: 1 stdout, 2 stderr, 3 both; or by local rank"),
+    TEXT(tee, "0-3|RANK:0-3,...", "the same, and show it too"),
+    TEXT(local_ranks_filter, "RANK,...", "show output of these local ranks only"),
+    TEXT(report, "FILE", "append a line for every failure and what followed (default: report.jsonl in --log_dir)"),
+    TEXT(role, "TEXT", "accepted for torchrun's sake; all ranks have one role"),
+    SWITCH(no_python, "the program is started as it is, which is always so here"),
+    SWITCH(plain, "print lines of rank 0 without the prefix [rank 0]"),
+    SWITCH(share_cores, "let every rank use all cores instead of a share of them"),
     {.name = NULL},
 };
 
@@ -104,32 +128,167 @@ static void show_log(void *context, fsdp_log_level level, const char *line)
     fprintf(stderr, "fsdp run: %s\n", line);
 }
 
-/* Says what is missing or contradictory; NULL when nothing is. */
-static const char *wrong_options(const run_options *o, bool has_program)
+/* ---- what was not given ---- */
+
+static fsdp_status set_default(run_options *o, const char *flag, const char *value)
 {
-    if (!has_program)
-        return "no program is named; `fsdp run --nproc-per-node 2 fsdp train ...` starts two ranks";
-    if (o->standalone && o->nnodes > 1)
-        return "--standalone and --nnodes contradict each other: a standalone job has one host";
-    if (o->node_rank >= o->nnodes)
-        return "--node_rank and --nnodes contradict each other: hosts are counted from 0";
-    if (o->nnodes > 1 && !o->master_addr)
-        return "several hosts need --master_addr: the address of rank 0";
-    return NULL;
+    if (!value || !*value || fsdp_flags_given(run_table, &o->state, flag))
+        return FSDP_OK;
+    return fsdp_flags_set(run_table, o, &o->state, flag, value, FSDP_FROM_FILE);
+}
+
+/* PET_NNODES and the like, as torchrun reads them; then what Slurm and Kubernetes say about this host. */
+static fsdp_status take_environment(run_options *o)
+{
+    for (const fsdp_flag *flag = run_table; flag->name; flag++) {
+        char name[64] = "PET_";
+        size_t n = 4;
+        for (const char *at = flag->name; *at && n < sizeof name - 1; at++)
+            name[n++] = (char)(*at >= 'a' && *at <= 'z' ? *at - 'a' + 'A' : *at);
+        name[n] = 0;
+        fsdp_status status = set_default(o, flag->name, getenv(name));
+        if (status != FSDP_OK)
+            return status;
+    }
+    fsdp_status status = set_default(o, "node_rank", getenv("SLURM_NODEID"));
+    return status == FSDP_OK ? set_default(o, "node_rank", getenv("JOB_COMPLETION_INDEX")) : status;
+}
+
+/* ---- what flags mean ---- */
+
+/* Prints what is wrong and is false, or fills in the number. */
+static bool read_ranks(const run_options *o, int *n)
+{
+    const char *text = o->nproc_per_node;
+    int gpus = fsdp_launch_count_gpus();
+    char *end;
+    long value = strtol(text, &end, 10);
+    if (strcasecmp(text, "gpu") == 0 && gpus == 0)
+        return command_misused("run", "--nproc_per_node gpu: this host has no GPU; cpu and a number are possible"),
+               false;
+    if (strcasecmp(text, "gpu") == 0 || (strcasecmp(text, "auto") == 0 && gpus > 0))
+        value = gpus;
+    else if (strcasecmp(text, "cpu") == 0 || strcasecmp(text, "auto") == 0)
+        value = fsdp_launch_count_cores();
+    else if (end == text || *end || value < 1 || value > 4096)
+        return command_misused("run", "--nproc_per_node %s: give a number from 1 to 4096, gpu, cpu or auto", text),
+               false;
+    *n = (int)value;
+    return true;
+}
+
+static bool read_nodes(const run_options *o, int *least, int *most)
+{
+    char *end;
+    long low = strtol(o->nnodes, &end, 10), high = low;
+    bool read = end != o->nnodes;
+    if (read && *end == ':') {
+        const char *second = end + 1;
+        high = strtol(second, &end, 10);
+        read = end != second;
+    }
+    if (!read || *end || low < 1 || high < low || high > 65536)
+        return command_misused("run", "--nnodes %s: give a number of hosts, or MIN:MAX", o->nnodes), false;
+    *least = (int)low;
+    *most = (int)high;
+    return true;
+}
+
+/* torchrun's timeouts; its other keys are about stores of its own. */
+static bool read_conf(const run_options *o, fsdp_launch_config *c)
+{
+    static const char *const without_effect[] = {
+        "read_timeout",        "close_timeout",          "heartbeat", "is_host", "store_type", "rank",
+        "keep_alive_interval", "keep_alive_max_attempt", "use_libuv"};
+    for (const char *at = o->rdzv_conf; at && *at;) {
+        size_t n = strcspn(at, ","), key = strcspn(at, "=");
+        double value = key < n ? strtod(at + key + 1, NULL) : -1;
+        bool known = false;
+        for (size_t i = 0; i < sizeof without_effect / sizeof *without_effect; i++)
+            known = known || (strlen(without_effect[i]) == key && strncmp(at, without_effect[i], key) == 0);
+        if (key < n && value >= 0 &&
+            ((key == 7 && strncmp(at, "timeout", key) == 0) || (key == 12 && strncmp(at, "join_timeout", key) == 0)))
+            c->join_timeout_seconds = value;
+        else if (key < n && value >= 0 && key == 17 && strncmp(at, "last_call_timeout", key) == 0)
+            c->last_call_seconds = value;
+        else if (!known)
+            return command_misused("run",
+                                   "--rdzv_conf %.*s: join_timeout=SECONDS and last_call_timeout=SECONDS are known",
+                                   (int)n, at),
+                   false;
+        at += n + (at[n] == ',');
+    }
+    return true;
+}
+
+/* Where the launchers meet, in `memory`: the endpoint; else the master's address with several hosts; else nowhere. */
+static bool read_endpoint(const run_options *o, fsdp_launch_config *c, char *memory, size_t bytes)
+{
+    bool at_master = c->max_nodes > 1 && !o->rdzv_endpoint && o->master_addr;
+    c->master_address = o->master_addr;
+    c->master_port = (int)o->master_port;
+    if (o->standalone) {
+        if (c->max_nodes > 1)
+            return command_misused("run",
+                                   "--standalone and --nnodes contradict each other: a standalone job has one host"),
+                   false;
+        return true;
+    }
+    if (c->max_nodes > 1 && !o->rdzv_endpoint && !o->master_addr)
+        return command_misused("run", "several hosts need --rdzv_endpoint: the address at which their launchers meet"),
+               false;
+    c->endpoint = o->rdzv_endpoint;
+    if (at_master) {
+        snprintf(memory, bytes, strchr(o->master_addr, ':') ? "[%s]:%d" : "%s:%d", o->master_addr,
+                 o->master_port ? (int)o->master_port : 29500);
+        c->endpoint = memory;
+        c->master_address = NULL;
+        c->master_port = 0;
+    }
+    return true;
+}
+
+/* What torchrun would give to Python. */
+static bool read_program(const run_options *o, char **program)
+{
+    size_t n = program[0] ? strlen(program[0]) : 0;
+    if (!program[0])
+        return command_misused("run",
+                               "no program is named; `fsdp run --nproc-per-node 2 fsdp train ...` starts two ranks"),
+               false;
+    if (n > 3 && strcmp(program[0] + n - 3, ".py") == 0 && !o->no_python)
+        return command_misused(
+                   "run", "%s is a Python script, and there is no Python in fsdp: write `fsdp run ... python3 %s ...`",
+                   program[0], program[0]),
+               false;
+    return true;
 }
 
 static int launch(const run_options *o, char **program)
 {
     fsdp_launch_config config = FSDP_LAUNCH_CONFIG_INIT;
+    char endpoint[320];
     config.command = (const char *const *)program;
-    config.n_ranks = (int)o->nproc_per_node;
-    config.n_nodes = (int)o->nnodes;
-    config.node = (int)o->node_rank;
-    config.master_address = o->master_addr;
-    config.master_port = o->nnodes > 1 && o->master_port == 0 ? 29500 : (int)o->master_port;
-    config.job_token = o->rdzv_id;
+    if (!read_program(o, program) || !read_ranks(o, &config.n_ranks) ||
+        !read_nodes(o, &config.min_nodes, &config.max_nodes) || !read_conf(o, &config) ||
+        !read_endpoint(o, &config, endpoint, sizeof endpoint))
+        return 2;
+    if (o->node_rank >= config.max_nodes && !o->standalone)
+        return command_misused("run", "--node_rank and --nnodes contradict each other: hosts are counted from 0");
+    config.node = config.max_nodes > 1 ? (int)o->node_rank : -1;
+    config.job_id = o->rdzv_id;
+    config.secret_file = o->rdzv_secret_file;
+    config.local_address = o->local_addr;
     config.max_restarts = (int)o->max_restarts;
+    config.restart_window_seconds = o->restart_window;
+    config.watchdog_seconds = o->watchdog;
+    config.monitor_seconds = o->monitor_interval > 0.01 ? o->monitor_interval : 0.01;
     config.grace_seconds = o->grace;
+    config.log_dir = o->log_dir;
+    config.redirects = o->redirects;
+    config.tee = o->tee;
+    config.shown_ranks = o->local_ranks_filter;
+    config.report_file = o->report;
     config.plain_first = o->plain;
     config.share_cores = o->share_cores;
     fsdp_log_set_sink(show_log, NULL, FSDP_LOG_INFO);
@@ -145,17 +304,19 @@ static int run_run(int argc, char **argv)
 {
     run_options options;
     int n_used = 0;
+    for (int i = 0; i < argc && (argv[i][0] == '-' || (i > 0 && argv[i - 1][0] == '-')); i++)
+        if (strcmp(argv[i], "-m") == 0 || strcmp(argv[i], "--module") == 0)
+            return command_misused(
+                "run",
+                "%s names a Python module, and there is no Python in fsdp: write `fsdp run ... python3 -m MODULE ...`",
+                argv[i]);
     fsdp_status status = fsdp_flags_init(run_table, &options, &options.state);
     if (status == FSDP_OK)
         status = fsdp_flags_parse_leading(run_table, &options, &options.state, "run", argc, argv, &n_used);
-    const char *wrong = status == FSDP_OK ? wrong_options(&options, n_used < argc) : NULL;
-    int code;
-    if (status != FSDP_OK)
-        code = command_failed("run", status);
-    else if (wrong)
-        code = command_misused("run", "%s", wrong);
-    else
-        code = launch(&options, argv + n_used); /* argv ends with NULL, and so do its tails */
+    if (status == FSDP_OK)
+        status = take_environment(&options);
+    int code = status == FSDP_OK ? launch(&options, argv + n_used) /* argv ends with NULL, and so do its tails */
+                                 : command_failed("run", status);
     fsdp_flags_free(&options.state);
     return code;
 }
@@ -166,8 +327,10 @@ const command command_run = {
     .usage = "[FLAGS...] PROGRAM [ARGUMENTS...]",
     .details =
         "  fsdp run --standalone --nproc-per-node 2 fsdp train --preset tiny\n"
-        "  fsdp run --nnodes 2 --node_rank 0 --master_addr host0 --nproc-per-node 8 fsdp train --preset llama3_1_8b\n\n"
-        "Ranks find RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in their environment.\n"
+        "  fsdp run --nnodes 2 --nproc-per-node 8 --rdzv-endpoint host0:29400 fsdp train --preset llama3_1_8b\n\n"
+        "On several hosts every host runs the same line; its launchers meet at the endpoint, in any order. Ranks find\n"
+        "torchrun's variables (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and the others) in their\n"
+        "environment. Flags that are not given are taken from torchrun's PET_* variables.\n"
         "The exit status is that of the first rank that failed, or 127 if the program is not found.\n"
         "SIGINT, SIGTERM and SIGHUP are passed to every rank, and ranks are then not restarted. A second\n"
         "SIGINT kills them.",

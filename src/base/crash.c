@@ -6,10 +6,12 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/pulse.h"
 
 enum { UNIT_WORDS = 8, TEXT_BYTES = 1024, FRAMES = 64, STACK_BYTES = 256 << 10 };
 
@@ -22,18 +24,47 @@ static atomic_flag speaking = ATOMIC_FLAG_INIT;
 
 void crash_note_step(int64_t step)
 {
+    pulse *p = pulse_own();
     atomic_store_explicit(&current_step, step, memory_order_relaxed);
+    if (p) {
+        atomic_store_explicit(&p->step, step, memory_order_relaxed);
+        pulse_beat(p);
+    }
 }
 
 void crash_note_phase(const char *phase)
 {
+    pulse *p = pulse_own();
     atomic_store_explicit(&current_phase, phase, memory_order_relaxed);
+    if (p) {
+        pulse_set_name(p->phase, phase);
+        pulse_beat(p);
+    }
 }
 
 void crash_note_operation(const char *operation, const char *direction)
 {
     atomic_store_explicit(&current_operation, operation, memory_order_relaxed);
     atomic_store_explicit(&current_direction, direction, memory_order_relaxed);
+    pulse *p = pulse_own();
+    if (p) {
+        pulse_set_name(p->operation, operation);
+        pulse_beat(p);
+    }
+}
+
+void crash_note_wait(const char *collective, const char *subject)
+{
+    pulse *p = pulse_own();
+    char name[sizeof(pulse_name)];
+    if (!p)
+        return;
+    if (collective) {
+        snprintf(name, sizeof name, "%s%s%s", collective, subject ? " of " : "", subject ? subject : "");
+        pulse_set_name(p->collective, name);
+    }
+    atomic_store_explicit(&p->waits, collective != NULL, memory_order_relaxed);
+    pulse_beat(p);
 }
 
 void crash_note_unit(const char *unit)
@@ -43,6 +74,11 @@ void crash_note_unit(const char *unit)
         memcpy(words, unit, strnlen(unit, sizeof words - 1));
     for (int i = 0; i < UNIT_WORDS; i++)
         atomic_store_explicit(&current_unit[i], words[i], memory_order_relaxed);
+    pulse *p = pulse_own();
+    if (p) {
+        pulse_set_name(p->unit, unit);
+        pulse_beat(p);
+    }
 }
 
 /* ---- the handler ---- */

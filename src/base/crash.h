@@ -13,5 +13,6 @@ void crash_note_step(int64_t step); /* being made, from 1 */
 void crash_note_phase(const char *phase);
 void crash_note_operation(const char *operation, const char *direction); /* "linear", "backward" */
 void crash_note_unit(const char *unit);
+void crash_note_wait(const char *collective, const char *subject); /* for other ranks; NULL: it is over. The pulse's */
 
 #endif

@@ -54,6 +54,8 @@ static inline void hooks_note(hook_kind kind, hook_moment moment, const char *na
         crash_note_phase(moment == HOOK_BEGIN ? name : NULL);
     if (kind == HOOK_UNIT)
         crash_note_unit(name);
+    if (kind == HOOK_WAIT)
+        crash_note_wait(moment == HOOK_BEGIN ? name : NULL, detail);
 }
 
 #define HOOK(kind, moment, name, detail, bytes, lane)                                                                  \

@@ -21,6 +21,7 @@ typedef struct job {
                                 address */
     char rendezvous_id[128]; /* the job's name there (FSDP_RDZV_ID) */
     char secret[257];        /* what proves that a process belongs to the job (FSDP_RDZV_SECRET); "": the token does */
+    int first_world_size;    /* of the job's first round (FSDP_FIRST_WORLD_SIZE); 0: nobody said */
     int round;               /* how many rounds of this job were before (FSDP_RDZV_ROUND) */
     bool master_port_taken;  /* the launcher itself listens at the master's port: torchrun with a store of its own */
     const char *launcher;    /* "torchrun", "openmpi", "mpich", "slurm", "none": nobody said anything */

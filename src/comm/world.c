@@ -8,6 +8,7 @@
 #include "base/environment.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/pulse.h"
 #include "base/sized.h"
 #include "base/threads.h"
 #include "comm/engine.h"
@@ -83,6 +84,7 @@ fsdp_status fsdp_world_open(const fsdp_world_config *given, fsdp_world **out)
         return error_set(FSDP_ERR_MEMORY, "opening the world: out of host memory");
     comm_config link = COMM_CONFIG_INIT;
     fsdp_status status;
+    pulse_attach();
     TRY_OR(fail, job_from_environment(&w->job));
     error_set_rank(w->job.rank, w->job.world_size);
     TRY_OR(fail, check_threads(config.threads));

@@ -1,16 +1,10 @@
-/* Watches over the ranks of this host: passes output and signals on, ends all when one fails, starts again where that
- * is wanted, and says how it went. Starting a single rank is left to process.c. */
-#include <arpa/inet.h>
+/* A launcher's life: joins a round, starts its ranks, tells the others how they fare, does what was decided, and says
+ * how it went. Watching processes is left to watch.c, the words between launchers to team.c. */
 #include <errno.h>
-#include <netinet/in.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
-#include <sys/signalfd.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <fsdp/launch.h>
@@ -20,29 +14,33 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/sized.h"
-#include "launch/process.h"
+#include "launch/watch.h"
 
 enum { MOST_RANKS = 4096, NOT_FOUND = 127, NOT_RUNNABLE = 126, SIGNALLED = 128 };
 
-/* After the last rank has ended, a process that left its group may still hold the output open: not waited for longer.
- */
-static const double drain_seconds = 1.0;
+/* Ranks of a round that failed have nothing to finish. */
+static const double failed_grace_seconds = 3;
+/* Launchers that say nothing for long are given up by the store. */
+static const double beat_seconds = 1;
 
-/* timeout(1) signals a program and then its group: what comes again so soon is the same request. */
-static const double same_request_seconds = 1.0;
+/* What became of a round. */
+typedef enum outcome {
+    OUTCOME_OPEN,
+    OUTCOME_FINISHED,
+    OUTCOME_AGAIN, /* another round follows */
+    OUTCOME_OVER,  /* none does */
+    OUTCOME_LOST,  /* the store is gone: it may come back */
+} outcome;
 
-typedef struct launcher {
-    attempt attempt;
-    keeper keeper;
-    process *ranks;
-    int n, signals;         /* signals: a signalfd */
-    int failed;             /* index of the first rank that failed, or -1 */
-    bool asked;             /* a signal to end came from outside: no restart after it */
-    double asked_at[NSIG];  /* when each was last passed on; 0: never */
-    double deadline;        /* when ranks that were asked to end are killed; 0: nobody was asked */
-    double blocked_seconds; /* spent waiting for whoever reads our output */
-    bool unread;            /* given up: what ranks still say is dropped */
-} launcher;
+typedef struct progress {
+    outcome outcome;
+    round_stop stop; /* AGAIN, OVER */
+    bool told_failure, told_done;
+    char hang[WIRE_TEXT_BYTES]; /* why a rank was examined; "": none was */
+    fsdp_status start;          /* of the ranks */
+    int start_code;
+    double next_beat;
+} progress;
 
 /* ---- configuration ---- */
 
@@ -52,221 +50,45 @@ static fsdp_status check_config(const fsdp_launch_config *c)
         return error_set(FSDP_ERR_INPUT, "there is no program to run");
     if (c->n_ranks < 1 || c->n_ranks > MOST_RANKS)
         return error_set(FSDP_ERR_INPUT, "%d ranks on a host are not possible; 1 to %d are", c->n_ranks, MOST_RANKS);
-    if (c->n_nodes < 1 || c->node < 0 || c->node >= c->n_nodes)
-        return error_set(FSDP_ERR_INPUT, "node %d of %d is not possible; nodes count from 0", c->node, c->n_nodes);
-    if (c->n_nodes > 1 && (!c->master_address || !c->master_port))
-        return error_set(FSDP_ERR_INPUT, "with several nodes, the address and port of the first must be given");
+    if (c->min_nodes < 1 || c->max_nodes < c->min_nodes || c->max_nodes > ROUNDS_MOST_NODES)
+        return error_set(FSDP_ERR_INPUT, "%d to %d nodes are not possible; 1 to %d are", c->min_nodes, c->max_nodes,
+                         ROUNDS_MOST_NODES);
+    if (c->node >= c->max_nodes)
+        return error_set(FSDP_ERR_INPUT, "node %d of %d is not possible; nodes count from 0", c->node, c->max_nodes);
+    if (c->max_nodes > 1 && !c->endpoint)
+        return error_set(FSDP_ERR_INPUT, "with several nodes, the endpoint at which they meet must be given");
     if (c->master_port < 0 || c->master_port > 65535)
         return error_set(FSDP_ERR_INPUT, "%d is not a port", c->master_port);
-    if (c->max_restarts < 0 || c->grace_seconds < 0)
-        return error_set(FSDP_ERR_INPUT, "restarts and grace seconds cannot be negative");
+    if (c->max_restarts < 0 || c->grace_seconds < 0 || c->restart_window_seconds < 0 || c->watchdog_seconds < 0)
+        return error_set(FSDP_ERR_INPUT, "restarts and seconds cannot be negative");
     return FSDP_OK;
 }
 
-static fsdp_status free_port(int *out)
+int fsdp_launch_count_cores(void)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof address;
-    int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (s < 0 || bind(s, (struct sockaddr *)&address, length) < 0 ||
-        getsockname(s, (struct sockaddr *)&address, &length) < 0) {
-        fsdp_status status = error_set_errno(FSDP_ERR_IO, "cannot find a free port");
-        if (s >= 0)
-            close(s);
-        return status;
-    }
-    close(s);
-    *out = ntohs(address.sin_port);
-    return FSDP_OK;
-}
-
-/* Address, port and token of this attempt: fresh ones each time, so that leftovers of the last cannot be met. */
-static fsdp_status prepare_attempt(attempt *a)
-{
-    const fsdp_launch_config *c = a->config;
-    const char *token = c->job_token ? c->job_token : environment_text("FSDP_JOB_TOKEN");
-    a->master_address = c->master_address ? c->master_address : "127.0.0.1";
-    a->master_port = c->master_port;
-    if (a->master_port == 0)
-        FSDP_TRY(free_port(&a->master_port));
-    if (token) {
-        snprintf(a->token, sizeof a->token, a->restart ? "%.100s-%d" : "%.100s", token, a->restart);
-    } else if (c->n_nodes == 1) {
-        uint64_t random[2] = {(uint64_t)getpid(), (uint64_t)clock_nanoseconds()};
-        if (getrandom(random, sizeof random, 0) < 0)
-            random[1] ^= (uint64_t)(uintptr_t)a;
-        snprintf(a->token, sizeof a->token, "%016llx%016llx", (unsigned long long)random[0],
-                 (unsigned long long)random[1]);
-    }
-    return FSDP_OK;
-}
-
-/* ---- watching ---- */
-
-static void signal_all(launcher *l, int signal_number, bool with_children)
-{
-    for (int i = 0; i < l->n; i++)
-        if (l->ranks[i].running)
-            process_signal(&l->ranks[i], signal_number, with_children);
-}
-
-static void ask_to_end(launcher *l, int signal_number)
-{
-    signal_all(l, signal_number, true);
-    if (l->deadline == 0)
-        l->deadline = clock_seconds() + l->attempt.config->grace_seconds;
-}
-
-static bool has_failed(int status)
-{
-    return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
-}
-
-/* What a rank leaves running ends with it. Its group is killed before it is reaped: until then its number is taken. */
-static bool reap_one(process *p)
-{
-    siginfo_t info = {.si_pid = 0};
-    if (waitid(P_PID, (id_t)p->pid, &info, WEXITED | WNOHANG | WNOWAIT) < 0 || info.si_pid != p->pid)
-        return false;
-    process_signal(p, SIGKILL, true);
-    waitpid(p->pid, &p->status, 0);
-    p->running = false;
-    return true;
-}
-
-/* Several may have ended since we looked; one killed by a signal is more likely the cause than one that exited. */
-static void reap(launcher *l)
-{
-    int failed = -1;
-    for (int i = 0; i < l->n; i++) {
-        process *p = &l->ranks[i];
-        if (!p->running || !reap_one(p))
-            continue;
-        if (has_failed(p->status) && (failed < 0 || (WIFSIGNALED(p->status) && !WIFSIGNALED(l->ranks[failed].status))))
-            failed = i;
-    }
-    if (failed < 0 || l->failed >= 0)
-        return;
-    l->failed = failed;
-    ask_to_end(l, SIGTERM);
-}
-
-/* A second Ctrl-C is meant for ranks that do not end. */
-static void pass_request_on(launcher *l, int number)
-{
-    double now = clock_seconds(), before = l->asked_at[number];
-    l->asked = true;
-    if (before != 0 && now - before < same_request_seconds)
-        return;
-    l->asked_at[number] = now;
-    if (number == SIGINT && before != 0)
-        signal_all(l, SIGKILL, true);
-    else
-        ask_to_end(l, number);
-}
-
-static void take_signals(launcher *l)
-{
-    struct signalfd_siginfo info;
-    while (read(l->signals, &info, sizeof info) == sizeof info) {
-        int number = (int)info.ssi_signo;
-        if (number == SIGUSR1 || number == SIGUSR2)
-            signal_all(l, number, false);
-        else if (number != SIGCHLD) /* reap() looks anyway */
-            pass_request_on(l, number);
-    }
-}
-
-/* Signals, ranks that have ended, and those that were asked to and did not: looked after whatever we wait for. */
-static void attend(launcher *l)
-{
-    take_signals(l);
-    reap(l);
-    if (l->deadline != 0 && clock_seconds() >= l->deadline) {
-        signal_all(l, SIGKILL, true);
-        l->deadline = clock_seconds() + drain_seconds;
-    }
-}
-
-static int count_running(const launcher *l)
-{
-    int n = 0;
-    for (int i = 0; i < l->n; i++)
-        n += l->ranks[i].running;
+    core_list cores;
+    int n = core_list_read(&cores) == FSDP_OK && cores.n > 0 ? cores.n : 1;
+    core_list_free(&cores);
     return n;
 }
 
-static int count_streams(const launcher *l)
+int fsdp_launch_count_gpus(void)
 {
+    const char *visible = environment_text("CUDA_VISIBLE_DEVICES");
+    char path[64];
     int n = 0;
-    for (int i = 0; i < l->n; i++)
-        n += (l->ranks[i].out.from >= 0) + (l->ranks[i].err.from >= 0);
+    if (visible) {
+        for (n = strcmp(visible, "-1") != 0; *visible; visible++)
+            n += *visible == ',';
+        return n;
+    }
+    do
+        snprintf(path, sizeof path, "/dev/nvidia%d", n);
+    while (access(path, F_OK) == 0 && ++n < MOST_RANKS);
     return n;
 }
 
-/* Whoever reads our output may stand still: then so do the ranks, but we still hear what is asked of us. Once somebody
- * asked for an end and the ranks are gone, output that is not taken is dropped. */
-static bool wait_to_write(void *context, int fd)
-{
-    launcher *l = context;
-    struct pollfd polls[] = {{.fd = fd, .events = POLLOUT}, {.fd = l->signals, .events = POLLIN}};
-    double begun = clock_seconds(), over = 0;
-    while (!l->unread && poll(polls, 2, (int)(drain_seconds * 100)) >= 0 && !polls[0].revents) {
-        attend(l);
-        if (!l->asked || count_running(l) > 0)
-            continue;
-        if (over == 0)
-            over = clock_seconds() + drain_seconds;
-        l->unread = clock_seconds() >= over;
-    }
-    l->blocked_seconds += clock_seconds() - begun;
-    return !l->unread;
-}
-
-/* Waits for output, a signal or `deadline` (0: none), and passes on what came. A rank that writes without pause is
- * heard in turn with everything else. */
-static void pass_on(launcher *l, struct pollfd *polls, double deadline)
-{
-    int n = 0;
-    polls[n++] = (struct pollfd){.fd = l->signals, .events = POLLIN};
-    for (int i = 0; i < l->n; i++) {
-        polls[n++] = (struct pollfd){.fd = l->ranks[i].out.from, .events = POLLIN};
-        polls[n++] = (struct pollfd){.fd = l->ranks[i].err.from, .events = POLLIN};
-    }
-    double left = deadline - clock_seconds();
-    int limit = deadline == 0 ? -1 : left <= 0 ? 0 : (int)(left * 1000) + 1;
-    if (poll(polls, (nfds_t)n, limit) < 0)
-        return;
-    attend(l);
-    for (int i = 0; i < l->n; i++) {
-        line_pipe *streams[] = {&l->ranks[i].out, &l->ranks[i].err};
-        for (int k = 0; k < 2; k++)
-            if (streams[k]->from >= 0 && polls[1 + 2 * i + k].revents)
-                line_pipe_drain(streams[k], wait_to_write, l);
-    }
-}
-
-/* To the end of all ranks, then of what they left. */
-static void watch(launcher *l, struct pollfd *polls)
-{
-    while (count_running(l) > 0)
-        pass_on(l, polls, l->deadline);
-    double limit = clock_seconds() - l->blocked_seconds + drain_seconds;
-    while (count_streams(l) > 0 && clock_seconds() - l->blocked_seconds < limit)
-        pass_on(l, polls, clock_seconds() + drain_seconds);
-}
-
-static void close_streams(launcher *l)
-{
-    for (int i = 0; i < l->n; i++) {
-        if (l->ranks[i].out.from >= 0)
-            close(l->ranks[i].out.from);
-        if (l->ranks[i].err.from >= 0)
-            close(l->ranks[i].err.from);
-    }
-}
-
-/* ---- one attempt ---- */
+/* ---- one round ---- */
 
 static fsdp_status start_all(launcher *l, int *exit_code)
 {
@@ -275,7 +97,7 @@ static fsdp_status start_all(launcher *l, int *exit_code)
         fsdp_status status = process_start(&l->attempt, i, &l->ranks[i], &error);
         if (status != FSDP_OK) {
             *exit_code = error == ENOENT ? NOT_FOUND : error ? NOT_RUNNABLE : fsdp_exit_code(status);
-            signal_all(l, SIGKILL, true);
+            watch_signal_all(l, SIGKILL, true);
             return status;
         }
         l->keeper.groups[i] = l->ranks[i].pid;
@@ -283,35 +105,171 @@ static fsdp_status start_all(launcher *l, int *exit_code)
     return FSDP_OK;
 }
 
-/* The signal that asked a rank to end, whether it obeyed at once or saved first and said so by its status; 0: none. */
-static int interrupted_by(int status)
+static bool was_interrupt(int exit_code)
 {
-    static const int requests[] = {SIGINT, SIGTERM, SIGUSR1};
-    for (size_t i = 0; i < sizeof requests / sizeof *requests; i++)
-        if (WIFSIGNALED(status) ? WTERMSIG(status) == requests[i] : WEXITSTATUS(status) == SIGNALLED + requests[i])
-            return requests[i];
-    return 0;
+    return exit_code == SIGNALLED + SIGINT || exit_code == SIGNALLED + SIGTERM || exit_code == SIGNALLED + SIGUSR1;
 }
 
-static fsdp_status judge(const launcher *l, int *exit_code)
+/* Ranks may save where the job grows, or somebody asked for its end; those of a failed round end now. */
+static void obey_stop(launcher *l, progress *p)
 {
-    *exit_code = 0;
-    if (l->failed < 0)
-        return FSDP_OK;
-    const process *p = &l->ranks[l->failed];
-    if (WIFSIGNALED(p->status)) {
-        int number = WTERMSIG(p->status);
-        *exit_code = SIGNALLED + number;
-        return error_set(FSDP_ERR_PEER, "rank %d (process %d) was killed by signal %d (%s)", p->rank, (int)p->pid,
-                         number, strsignal(number));
+    double grace = l->attempt.config->grace_seconds;
+    if (p->outcome != OUTCOME_OPEN)
+        return;
+    p->outcome = p->stop.verdict == ROUND_OVER ? OUTCOME_OVER : OUTCOME_AGAIN;
+    if (p->outcome == OUTCOME_AGAIN)
+        log_write(p->stop.verdict == ROUND_AGAIN ? FSDP_LOG_WARNING : FSDP_LOG_INFO, "%s", p->stop.reason);
+    bool in_peace = p->stop.verdict == ROUND_GROWS || was_interrupt(p->stop.exit_code);
+    if (!l->asked && watch_count_running(l) > 0)
+        watch_ask_to_end(l, SIGTERM, in_peace || grace < failed_grace_seconds ? grace : failed_grace_seconds);
+}
+
+static void examine(launcher *l, progress *p, const team_news *news)
+{
+    snprintf(p->hang, sizeof p->hang, "%s", news->stop.reason);
+    log_write(FSDP_LOG_WARNING, "%s; its backtrace follows, if it can give one", p->hang);
+    watch_examine(l, news->examined);
+    team_fail(&l->team, l->attempt.place.round, p->hang, SIGNALLED + SIGABRT, false);
+    p->told_failure = true;
+}
+
+static void hear_team(launcher *l, progress *p)
+{
+    team_news news = {.examined = -1};
+    for (team_word word; (word = team_hear(&l->team, &news)) != TEAM_NOTHING;) {
+        if (word == TEAM_STOP && news.stop.round == l->attempt.place.round) {
+            p->stop = news.stop;
+            obey_stop(l, p);
+        } else if (word == TEAM_FINISHED && p->outcome == OUTCOME_OPEN) {
+            p->outcome = OUTCOME_FINISHED;
+        } else if (word == TEAM_EXAMINE && p->outcome == OUTCOME_OPEN && !p->told_failure) {
+            examine(l, p, &news);
+        } else if (word == TEAM_LOST) {
+            if (p->outcome == OUTCOME_OPEN) {
+                p->outcome = OUTCOME_LOST;
+                watch_ask_to_end(l, SIGTERM, failed_grace_seconds);
+            }
+            break;
+        }
     }
-    *exit_code = WEXITSTATUS(p->status);
-    int request = interrupted_by(p->status);
-    if (request)
-        return error_set(FSDP_ERR_PEER,
-                         "rank %d (process %d) was asked to end by signal %d (%s) and ended with status %d", p->rank,
-                         (int)p->pid, request, strsignal(request), *exit_code);
-    return error_set(FSDP_ERR_PEER, "rank %d (process %d) ended with status %d", p->rank, (int)p->pid, *exit_code);
+}
+
+static void tell_team(launcher *l, progress *p)
+{
+    char text[WIRE_TEXT_BYTES];
+    int round = l->attempt.place.round, code = 1;
+    if (p->outcome != OUTCOME_OPEN || p->told_failure || p->told_done)
+        return;
+    if (p->start != FSDP_OK) {
+        snprintf(text, sizeof text, "%s", fsdp_last_error());
+        team_fail(&l->team, round, text, p->start_code, true);
+        p->told_failure = true;
+    } else if (l->asked) {
+        snprintf(text, sizeof text, "%.100s was asked to end by signal %d (%s)", l->team.who, l->asked,
+                 strsignal(l->asked));
+        team_fail(&l->team, round, text, SIGNALLED + l->asked, true);
+        p->told_failure = true;
+    } else if (l->failed >= 0) {
+        watch_describe_failure(l, text, sizeof text, &code);
+        team_fail(&l->team, round, text, code, watch_interrupted_by(l->ranks[l->failed].status) != 0);
+        p->told_failure = true;
+    } else if (watch_count_running(l) == 0) {
+        team_done(&l->team, round);
+        p->told_done = true;
+    }
+}
+
+/* Where the ranks are; without a watchdog only that we are. */
+static void beat(launcher *l, progress *p)
+{
+    wire_body body = {0};
+    if (clock_seconds() < p->next_beat)
+        return;
+    p->next_beat = clock_seconds() + beat_seconds;
+    int n = l->attempt.config->watchdog_seconds > 0 ? l->n : 0;
+    wire_put_i32(&body, l->attempt.place.round);
+    wire_put_i32(&body, n);
+    for (int i = 0; i < n; i++) {
+        char place[PULSE_TEXT_BYTES];
+        const pulse *at = &l->pulses[i];
+        wire_put_i64(&body, l->ranks[i].running ? (int64_t)atomic_load(&at->beats) : 0);
+        wire_put_i64(&body, atomic_load(&at->step));
+        wire_put_u32(&body, atomic_load(&at->waits));
+        wire_put_text(&body, pulse_text(at, place));
+    }
+    team_beat(&l->team, &body);
+    wire_free(&body);
+}
+
+/* To the end of all ranks and a decision of the team. */
+static void run_round(launcher *l, progress *p)
+{
+    *p = (progress){.outcome = OUTCOME_OPEN};
+    watch_begin(l);
+    p->start = start_all(l, &p->start_code);
+    while (watch_count_running(l) > 0 || p->outcome == OUTCOME_OPEN) {
+        watch_wait(l, l->attempt.config->monitor_seconds);
+        hear_team(l, p);
+        tell_team(l, p);
+        beat(l, p);
+    }
+    watch_drain(l);
+}
+
+/* ---- between rounds ---- */
+
+static bool is_asked(void *context)
+{
+    launcher *l = context;
+    watch_attend(l);
+    return l->asked != 0;
+}
+
+static fsdp_status give_up(launcher *l, int *exit_code)
+{
+    char text[WIRE_TEXT_BYTES];
+    snprintf(text, sizeof text, "%.100s was asked to end by signal %d (%s)", l->team.who, l->asked,
+             strsignal(l->asked));
+    team_fail(&l->team, l->team.last_round, text, SIGNALLED + l->asked, true);
+    *exit_code = SIGNALLED + l->asked;
+    return error_set(FSDP_ERR_PEER, "%s before all were there", text);
+}
+
+/* Until the next round begins here: *begun. FSDP_OK without it: there is nothing left to do. */
+static fsdp_status join_round(launcher *l, bool *begun, int *exit_code)
+{
+    team_news news;
+    *begun = false;
+    for (bool joined = false; !l->asked;) {
+        if (!joined) {
+            fsdp_status status = team_join(&l->team);
+            if (status != FSDP_OK && !l->asked)
+                *exit_code = fsdp_exit_code(status);
+            if (status != FSDP_OK)
+                return l->asked ? give_up(l, exit_code) : status;
+            joined = true;
+        }
+        watch_wait(l, 1);
+        for (team_word word; (word = team_hear(&l->team, &news)) != TEAM_NOTHING;) {
+            if (word == TEAM_ROUND) {
+                l->attempt.place = news.place;
+                endpoint_text(&l->team.at, l->attempt.rendezvous);
+                *begun = true;
+                return FSDP_OK;
+            }
+            if (word == TEAM_FINISHED)
+                return FSDP_OK;
+            if (word == TEAM_STOP && news.stop.verdict == ROUND_OVER) {
+                *exit_code = news.stop.exit_code;
+                return error_set(*exit_code == 2 ? FSDP_ERR_INPUT : FSDP_ERR_PEER, "%s", news.stop.reason);
+            }
+            joined = word != TEAM_LOST && joined;
+            if (!joined)
+                break;
+        }
+        beat(l, &(progress){.outcome = OUTCOME_OPEN});
+    }
+    return give_up(l, exit_code);
 }
 
 /* Ranks that did their work, but whose output was lost, did not succeed. */
@@ -319,114 +277,140 @@ static fsdp_status judge_output(const launcher *l, int *exit_code)
 {
     for (int i = 0; i < l->n; i++) {
         int out = l->ranks[i].out.refused, refused = out ? out : l->ranks[i].err.refused;
-        if (refused && *exit_code == 0) {
+        if (refused) {
             *exit_code = 1;
-            return error_set(FSDP_ERR_IO, "what rank %d said could not be written to standard %s: %s", i,
+            return error_set(FSDP_ERR_IO, "what rank %d said could not be written to standard %s: %s", l->ranks[i].rank,
                              out ? "output" : "error", strerror(refused));
         }
     }
     return FSDP_OK;
 }
 
-static fsdp_status run_attempt(launcher *l, struct pollfd *polls, int *exit_code)
+/* The end of the job as this launcher saw it. */
+static fsdp_status judge(const launcher *l, const progress *p, int *exit_code)
 {
-    FSDP_TRY(prepare_attempt(&l->attempt));
-    l->failed = -1;
-    l->deadline = 0;
-    for (int i = 0; i < l->n; i++) {
-        process *p = &l->ranks[i];
-        p->pid = 0;
-        p->running = false;
-        p->out.from = p->err.from = -1;
+    char text[WIRE_TEXT_BYTES];
+    *exit_code = 0;
+    if (p->start != FSDP_OK) {
+        *exit_code = p->start_code;
+        return p->start;
     }
-    fsdp_status status = start_all(l, exit_code);
-    watch(l, polls);
-    memset(l->keeper.groups, 0, (size_t)l->n * sizeof *l->keeper.groups);
-    close_streams(l);
-    FSDP_TRY(status);
-    FSDP_TRY(judge(l, exit_code));
+    if (p->hang[0]) {
+        *exit_code = SIGNALLED + SIGABRT;
+        return error_set(FSDP_ERR_PEER, "%s", p->hang);
+    }
+    if (l->failed >= 0) {
+        watch_describe_failure(l, text, sizeof text, exit_code);
+        return error_set(FSDP_ERR_PEER, "%s", text);
+    }
+    if (p->outcome == OUTCOME_OVER && !l->asked) {
+        *exit_code = p->stop.exit_code;
+        return error_set(FSDP_ERR_PEER, "%s", p->stop.reason);
+    }
     return judge_output(l, exit_code);
 }
 
-static fsdp_status run_attempts(launcher *l, int *exit_code)
+/* The store went with its launcher; a restart like any other, counted here because nobody else can. */
+static bool may_go_on(launcher *l)
 {
-    const fsdp_launch_config *config = l->attempt.config;
-    struct pollfd *polls = calloc((size_t)(2 * l->n + 1), sizeof *polls);
-    if (!polls)
-        return error_set(FSDP_ERR_MEMORY, "no memory to watch %d ranks", l->n);
-    fsdp_status status;
-    for (;;) {
-        status = run_attempt(l, polls, exit_code);
-        if (status != FSDP_ERR_PEER || l->asked || l->attempt.restart == config->max_restarts ||
-            (l->failed >= 0 && interrupted_by(l->ranks[l->failed].status)))
-            break;
-        l->attempt.restart++;
-        log_write(FSDP_LOG_WARNING, "%s; starting all ranks again (%d of %d)", fsdp_last_error(), l->attempt.restart,
-                  config->max_restarts);
-    }
-    free(polls);
-    return status;
+    char at[ENDPOINT_TEXT_BYTES];
+    if (l->team.n_restarts >= l->attempt.config->max_restarts)
+        return false;
+    l->team.n_restarts++;
+    log_write(FSDP_LOG_WARNING,
+              "the rendezvous at %s is gone: its launcher died, or the network between; joining again",
+              endpoint_text(&l->team.at, at));
+    return true;
 }
 
-/* ---- signals ---- */
-
-typedef struct saved_signals {
-    sigset_t mask;
-    struct sigaction child, broken_pipe;
-} saved_signals;
-
-static fsdp_status take_over_signals(launcher *l, saved_signals *saved)
+static fsdp_status run_rounds(launcher *l, int *exit_code)
 {
-    static const int taken[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD};
-    sigset_t set;
-    sigemptyset(&set);
-    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
-        sigaddset(&set, taken[i]);
-    l->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-    if (l->signals < 0)
-        return error_set_errno(FSDP_ERR_IO, "cannot listen to signals");
-    struct sigaction standard = {.sa_handler = SIG_DFL}, ignored = {.sa_handler = SIG_IGN};
-    sigaction(SIGCHLD, &standard, &saved->child); /* ignored, it would lose us the ranks' statuses */
-    sigaction(SIGPIPE, &ignored, &saved->broken_pipe);
-    sigprocmask(SIG_BLOCK, &set, &saved->mask);
-    l->attempt.mask = saved->mask;
+    for (;;) {
+        bool begun;
+        progress p;
+        FSDP_TRY(join_round(l, &begun, exit_code));
+        if (!begun) {
+            *exit_code = 0;
+            return FSDP_OK;
+        }
+        run_round(l, &p);
+        if (p.outcome == OUTCOME_LOST && !l->asked && !may_go_on(l)) {
+            *exit_code = 1;
+            return error_set(FSDP_ERR_PEER, "the rendezvous is gone: its launcher died, or the network between");
+        }
+        if ((p.outcome != OUTCOME_AGAIN && p.outcome != OUTCOME_LOST) || l->asked)
+            return judge(l, &p, exit_code);
+    }
+}
+
+/* ---- the whole ---- */
+
+static fsdp_status make_pulses(launcher *l)
+{
+    size_t bytes = (size_t)l->n * sizeof *l->pulses;
+    l->attempt.pulses = memfd_create("fsdp-pulses", MFD_CLOEXEC);
+    void *pages = l->attempt.pulses >= 0 && ftruncate(l->attempt.pulses, (off_t)bytes) == 0
+                      ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, l->attempt.pulses, 0)
+                      : MAP_FAILED;
+    if (pages == MAP_FAILED)
+        return error_set_errno(FSDP_ERR_MEMORY, "no memory to watch %d ranks", l->n);
+    l->pulses = pages;
     return FSDP_OK;
 }
 
-static void give_back_signals(launcher *l, const saved_signals *saved)
+static fsdp_status run_job(launcher *l, int *exit_code)
 {
-    take_signals(l); /* a signal that came at the very end was meant for ranks that are gone */
-    close(l->signals);
-    sigaction(SIGCHLD, &saved->child, NULL);
-    sigaction(SIGPIPE, &saved->broken_pipe, NULL);
-    sigprocmask(SIG_SETMASK, &saved->mask, NULL);
+    FSDP_TRY(keeper_start(l->n, &l->keeper));
+    FSDP_TRY(make_pulses(l));
+    watch_begin(l);
+    l->team.give_up = is_asked;
+    l->team.context = l;
+    l->attempt.job = l->team.job;
+    l->attempt.secret = l->team.key_text;
+    return run_rounds(l, exit_code);
+}
+
+static void launcher_free(launcher *l)
+{
+    if (l->pulses)
+        munmap(l->pulses, (size_t)l->n * sizeof *l->pulses);
+    if (l->attempt.pulses >= 0)
+        close(l->attempt.pulses);
+    free(l->polls);
+    free(l->ranks);
 }
 
 fsdp_status fsdp_launch(const fsdp_launch_config *config, int *exit_code)
 {
     *exit_code = fsdp_exit_code(FSDP_ERR_INPUT);
     SIZED_READ(fsdp_launch_config, FSDP_LAUNCH_CONFIG_INIT, full, config);
-    launcher l = {.attempt.config = &full, .n = full.n_ranks};
+    launcher l = {.attempt = {.config = &full, .pulses = -1}, .n = full.n_ranks};
     core_list cores = {0};
+    outputs streams = {0};
     saved_signals saved;
-    fsdp_status status = check_config(&full);
-    *exit_code = fsdp_exit_code(status);
-    if (status != FSDP_OK)
-        return status;
+    fsdp_status status;
+    TRY_OR(done, check_config(&full));
+    TRY_OR(done, outputs_read(&full, &streams));
+    TRY_OR(done, team_prepare(&l.team, &full));
     *exit_code = 1;
     l.ranks = calloc((size_t)l.n, sizeof *l.ranks);
-    if (!l.ranks)
-        return error_set(FSDP_ERR_MEMORY, "no memory for %d ranks", l.n);
+    l.polls = calloc((size_t)(2 * l.n + 2), sizeof *l.polls);
+    if (!l.ranks || !l.polls) {
+        status = error_set(FSDP_ERR_MEMORY, "no memory for %d ranks", l.n);
+        goto done;
+    }
     TRY_OR(done, core_list_read(&cores));
     l.attempt.cores = &cores;
-    TRY_OR(done, take_over_signals(&l, &saved));
-    status = keeper_start(l.n, &l.keeper);
-    if (status == FSDP_OK)
-        status = run_attempts(&l, exit_code);
+    l.attempt.outputs = &streams;
+    TRY_OR(done, watch_take_signals(&l, &saved));
+    status = run_job(&l, exit_code);
+    team_leave(&l.team);
     keeper_stop(&l.keeper);
-    give_back_signals(&l, &saved);
+    watch_give_signals_back(&l, &saved);
 done:
+    team_leave(&l.team);
+    outputs_free(&streams);
     core_list_free(&cores);
-    free(l.ranks);
+    launcher_free(&l);
     return status;
 }

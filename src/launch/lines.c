@@ -32,11 +32,29 @@ static bool write_part(const outlet *o, int to, const char *text, size_t bytes)
     return true;
 }
 
+/* Into the file, which is not waited for. */
+static void keep(const outlet *o, int file, const char *text, size_t bytes)
+{
+    while (file >= 0 && bytes > 0) {
+        ssize_t written = write(file, text, bytes);
+        if (written < 0 && errno != EINTR) {
+            if (*o->refused == 0)
+                *o->refused = errno;
+            return;
+        }
+        if (written > 0)
+            text += written, bytes -= (size_t)written;
+    }
+}
+
 /* Short lines, most of them, go out in one call. */
 static void write_line(const outlet *o, const line_pipe *p, const char *text, size_t bytes, bool newline)
 {
     char whole[PIPE_BUF];
     size_t front = strlen(p->prefix);
+    keep(o, p->file, text, bytes);
+    if (p->to < 0)
+        return;
     if (front + bytes + 1 <= sizeof whole) {
         memcpy(whole, p->prefix, front);
         memcpy(whole + front, text, bytes);
@@ -81,5 +99,7 @@ void line_pipe_drain(line_pipe *p, line_patience wait, void *context)
         write_line(&o, p, p->line, p->bytes, true);
     p->bytes = 0;
     close(p->from);
-    p->from = -1;
+    if (p->file >= 0)
+        close(p->file);
+    p->from = p->file = -1;
 }

@@ -7,10 +7,11 @@
 
 enum { LINE_BYTES = 1 << 16 };
 
-/* One stream of one rank. Zeroed but for the first three fields to begin with. */
+/* One stream of one rank. Zeroed but for the first four fields to begin with. */
 typedef struct line_pipe {
     int from;        /* read end; -1 when it is over */
-    int to;          /* where lines go */
+    int to;          /* where lines go; -1: nowhere */
+    int file;        /* where they go as they came, too; -1: nowhere */
     char prefix[32]; /* "[rank 3] ", or "" */
     size_t bytes;    /* of a line that has not ended */
     int refused;     /* errno of the first write that failed otherwise than by a closed pipe; 0: none did */
@@ -22,7 +23,7 @@ typedef struct line_pipe {
 typedef bool (*line_patience)(void *context, int fd);
 
 /* Takes what is there, at most LINE_BYTES of it, and passes complete lines on; a line longer than LINE_BYTES goes out
- * in pieces. The end of the stream (what was left of a line goes out, with a newline) closes `from`. */
+ * in pieces. The end of the stream (what was left of a line goes out, with a newline) closes `from` and `file`. */
 void line_pipe_drain(line_pipe *p, line_patience wait, void *context);
 
 #endif

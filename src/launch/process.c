@@ -17,10 +17,10 @@
 
 extern char **environ;
 
-enum { N_VARIABLES = 10, VARIABLE_BYTES = 320 };
+enum { MOST_VARIABLES = 32, VARIABLE_BYTES = 320 };
 
 typedef struct rank_environment {
-    char text[N_VARIABLES][VARIABLE_BYTES];
+    char text[MOST_VARIABLES][VARIABLE_BYTES];
     int n;
     char **list; /* ours and what we inherited, NULL at the end */
 } rank_environment;
@@ -46,25 +46,47 @@ static bool is_ours(const rank_environment *e, const char *variable)
     return false;
 }
 
-static fsdp_status environment_make(const attempt *a, int local_rank, int n_cores, rank_environment *e)
+/* As torchrun says it; roles are all one, called default. */
+static void set_torchrun(const attempt *a, int local_rank, rank_environment *e)
 {
     const fsdp_launch_config *c = a->config;
-    int inherited = 0, at = 0;
-    set_number(e, "RANK", c->node * c->n_ranks + local_rank);
+    const round_place *p = &a->place;
+    int rank = p->first_rank + local_rank;
+    set_number(e, "RANK", rank);
     set_number(e, "LOCAL_RANK", local_rank);
-    set_number(e, "WORLD_SIZE", c->n_nodes * c->n_ranks);
+    set_number(e, "WORLD_SIZE", p->world_size);
     set_number(e, "LOCAL_WORLD_SIZE", c->n_ranks);
-    set_number(e, "GROUP_RANK", c->node);
-    set_variable(e, "MASTER_ADDR", a->master_address);
-    set_number(e, "MASTER_PORT", a->master_port);
-    set_number(e, "FSDP_RESTART_COUNT", a->restart);
-    if (a->token[0])
-        set_variable(e, "FSDP_JOB_TOKEN", a->token);
+    set_number(e, "GROUP_RANK", p->node);
+    set_number(e, "GROUP_WORLD_SIZE", p->n_nodes);
+    set_number(e, "ROLE_RANK", rank);
+    set_number(e, "ROLE_WORLD_SIZE", p->world_size);
+    set_variable(e, "ROLE_NAME", "default");
+    set_variable(e, "MASTER_ADDR", p->master_address);
+    set_number(e, "MASTER_PORT", p->master_port);
+    set_number(e, "TORCHELASTIC_RESTART_COUNT", p->n_restarts);
+    set_number(e, "TORCHELASTIC_MAX_RESTARTS", c->max_restarts);
+    set_variable(e, "TORCHELASTIC_RUN_ID", a->job);
+    set_variable(e, "TORCHELASTIC_USE_AGENT_STORE", "False"); /* rank 0 opens the store of PyTorch at MASTER_PORT */
+}
+
+static fsdp_status environment_make(const attempt *a, int local_rank, int n_cores, rank_environment *e)
+{
+    char page[32];
+    int inherited = 0, at = 0;
+    set_torchrun(a, local_rank, e);
+    set_number(e, "FSDP_RESTART_COUNT", a->place.n_restarts);
+    set_number(e, "FSDP_FIRST_WORLD_SIZE", a->place.first_world_size);
+    set_variable(e, "FSDP_RDZV_ENDPOINT", a->rendezvous);
+    set_variable(e, "FSDP_RDZV_ID", a->job);
+    set_variable(e, "FSDP_RDZV_SECRET", a->secret);
+    set_number(e, "FSDP_RDZV_ROUND", a->place.round);
+    snprintf(page, sizeof page, "%d:%d", a->pulses, local_rank);
+    set_variable(e, "FSDP_PULSE", page);
     if (!environment_text("OMP_NUM_THREADS"))
         set_number(e, "OMP_NUM_THREADS", n_cores);
     while (environ[inherited])
         inherited++;
-    e->list = calloc((size_t)(inherited + N_VARIABLES + 1), sizeof *e->list);
+    e->list = calloc((size_t)(inherited + MOST_VARIABLES + 1), sizeof *e->list);
     if (!e->list)
         return error_set(FSDP_ERR_MEMORY, "no memory for the environment of a rank");
     for (int i = 0; i < inherited; i++)
@@ -80,6 +102,7 @@ static fsdp_status environment_make(const attempt *a, int local_rank, int n_core
 typedef struct birth {
     char *const *command, *const *environment;
     int in, out, err, failure; /* failure: where errno of exec goes */
+    int pulses;                /* stays open across exec */
     pid_t parent;
     cpu_set_t cores;
     bool bind;
@@ -101,6 +124,7 @@ static void become_rank(const birth *b)
         _exit(127);
     if (dup2(b->in, STDIN_FILENO) < 0 || dup2(b->out, STDOUT_FILENO) < 0 || dup2(b->err, STDERR_FILENO) < 0)
         die(b, errno);
+    fcntl(b->pulses, F_SETFD, 0);
     if (b->bind)
         sched_setaffinity(0, sizeof b->cores, &b->cores);
     signal(SIGPIPE, SIG_DFL);
@@ -113,9 +137,9 @@ static void become_rank(const birth *b)
 /* ---- the parent's side ---- */
 
 /* Rank 0 may read what is piped into us; a terminal stays ours, and the others read nothing. */
-static int open_input(int local_rank)
+static int open_input(const attempt *a, int local_rank)
 {
-    if (local_rank == 0 && !isatty(STDIN_FILENO)) {
+    if (a->place.first_rank + local_rank == 0 && !isatty(STDIN_FILENO)) {
         int copy = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3);
         if (copy >= 0)
             return copy;
@@ -140,13 +164,16 @@ static int read_failure(int fd)
     return got == sizeof error ? error : 0;
 }
 
-static void open_lines(line_pipe *lines, int from, int to, int rank, bool plain)
+/* Takes `from` and `file`. */
+static void open_lines(const attempt *a, int local_rank, int stream, line_pipe *lines, int from, int file)
 {
+    int rank = a->place.first_rank + local_rank;
     lines->from = from;
-    lines->to = to;
+    lines->to = !a->outputs->ranks[local_rank].shown[stream] ? -1 : stream == 0 ? STDOUT_FILENO : STDERR_FILENO;
+    lines->file = file;
     lines->bytes = 0;
     lines->prefix[0] = 0;
-    if (!plain)
+    if (!a->config->plain_first || rank != 0)
         snprintf(lines->prefix, sizeof lines->prefix, "[rank %d] ", rank);
     fcntl(from, F_SETFL, fcntl(from, F_GETFL) | O_NONBLOCK);
 }
@@ -167,14 +194,18 @@ fsdp_status process_start(const attempt *a, int local_rank, process *p, int *err
 {
     const fsdp_launch_config *config = a->config;
     int out[2] = {-1, -1}, err[2] = {-1, -1}, failure[2] = {-1, -1}, n_cores = 1;
+    int files[2] = {-1, -1};
     rank_environment environment = {.n = 0};
-    birth b = {.command = (char *const *)config->command, .parent = getpid(), .mask = a->mask, .in = -1};
+    birth b = {
+        .command = (char *const *)config->command, .parent = getpid(), .mask = a->mask, .in = -1, .pulses = a->pulses};
     fsdp_status status = FSDP_OK;
     *error = 0;
-    p->rank = config->node * config->n_ranks + local_rank;
+    p->rank = a->place.first_rank + local_rank;
     choose_cores(a, local_rank, &b, &n_cores);
     TRY_OR(done, environment_make(a, local_rank, n_cores, &environment));
-    b.in = open_input(local_rank);
+    for (int k = 0; k < 2; k++)
+        TRY_OR(done, outputs_open(a->outputs, local_rank, a->place.n_restarts, p->rank, k, &files[k]));
+    b.in = open_input(a, local_rank);
     if (b.in < 0 || pipe2(out, O_CLOEXEC) < 0 || pipe2(err, O_CLOEXEC) < 0 || pipe2(failure, O_CLOEXEC) < 0) {
         status = error_set_errno(FSDP_ERR_IO, "cannot make pipes for rank %d", p->rank);
         goto done;
@@ -201,16 +232,16 @@ fsdp_status process_start(const attempt *a, int local_rank, process *p, int *err
         goto done;
     }
     p->running = true;
-    bool plain = config->plain_first && p->rank == 0;
-    open_lines(&p->out, out[0], STDOUT_FILENO, p->rank, plain);
-    open_lines(&p->err, err[0], STDERR_FILENO, p->rank, plain);
-    out[0] = err[0] = -1;
+    open_lines(a, local_rank, 0, &p->out, out[0], files[0]);
+    open_lines(a, local_rank, 1, &p->err, err[0], files[1]);
+    out[0] = err[0] = files[0] = files[1] = -1;
 done:
     close_if_open(b.in);
     for (int i = 0; i < 2; i++) {
         close_if_open(out[i]);
         close_if_open(err[i]);
         close_if_open(failure[i]);
+        close_if_open(files[i]);
     }
     free(environment.list);
     return status;

@@ -7,16 +7,22 @@
 
 #include <fsdp/launch.h>
 
+#include "base/pulse.h"
 #include "launch/cores.h"
 #include "launch/lines.h"
+#include "launch/outputs.h"
+#include "meet/endpoint.h"
+#include "meet/rounds.h"
 
-/* What all ranks of one attempt have in common. */
+/* What all ranks of one round have in common. */
 typedef struct attempt {
     const fsdp_launch_config *config;
     const core_list *cores;
-    const char *master_address;
-    int master_port, restart;
-    char token[128];
+    const outputs *outputs;
+    round_place place;
+    char rendezvous[ENDPOINT_TEXT_BYTES]; /* where they find each other, as what job and by which secret */
+    const char *job, *secret;
+    int pulses;    /* file of their pulses */
     sigset_t mask; /* the signals blocked before we came */
 } attempt;
 

@@ -231,7 +231,7 @@ bool endpoint_is_own_user(int socket)
 
 void endpoint_set_options(int socket)
 {
-    int on = 1, idle = 15, interval = 5, count = 6, unheard = 30000;
+    int on = 1, idle = 5, interval = 2, count = 5, unheard = 15000;
     setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);

@@ -9,10 +9,20 @@
 
 /* Nodes that were in the last round come again within moments, or not soon: nobody waits for them for long. */
 static const double again_call_seconds = 2;
+/* A launcher that is connected but does not end its ranks is not waited for. */
+static const double straggler_seconds = 45;
 /* The first restart follows at once; each of those soon after it waits twice as long as the one before. */
 static const double backoff_seconds = 1, most_backoff_seconds = 30, calm_seconds = 120;
 
 enum { RESTARTS_KEPT = 1024 };
+
+/* Where a rank was when its launcher last said so. */
+typedef struct rank_beat {
+    int64_t beats, step;
+    bool waits;
+    double since; /* when beats last changed */
+    char place[ROUNDS_PLACE_BYTES];
+} rank_beat;
 
 typedef struct round_node {
     struct round_node *next, *previous;
@@ -20,7 +30,8 @@ typedef struct round_node {
     round_join join;
     uint64_t came; /* in the order of joins */
     bool joined, member, done;
-    int number; /* among the members */
+    int first_rank;
+    rank_beat *ranks; /* (join.n_ranks), NULL: it has not said */
 } round_node;
 
 typedef enum rounds_state { GATHERING, RUNNING, OVER, FINISHED } rounds_state;
@@ -37,6 +48,8 @@ struct rounds {
     double restarts[RESTARTS_KEPT]; /* when; a ring */
     int quick_restarts;             /* in a row */
     round_stop verdict;             /* when OVER */
+    double next_look, examined_at;  /* for ranks that hang; examined_at: 0 while none does */
+    char examined[WIRE_TEXT_BYTES]; /* why */
 };
 
 rounds *rounds_new(store *s, const rounds_policy *policy)
@@ -55,6 +68,7 @@ void rounds_free(rounds *r)
     while (r && r->nodes) {
         round_node *n = r->nodes;
         r->nodes = n->next;
+        free(n->ranks);
         free(n);
     }
     free(r);
@@ -127,8 +141,8 @@ static void fail_round(rounds *r, const char *reason, int exit_code, bool is_fin
         r->not_before = after_backoff(r, now);
         r->restarts[r->n_restarts++ % RESTARTS_KEPT] = now;
         snprintf(follows, sizeof follows, "restart %d of %d", r->n_restarts, r->policy.max_restarts);
-        log_write(FSDP_LOG_WARNING, "%s; starting all ranks again (%d of %d)", reason, r->n_restarts,
-                  r->policy.max_restarts);
+        snprintf(stop.reason, sizeof stop.reason, "%.900s; starting all ranks again (%d of %d)", reason, r->n_restarts,
+                 r->policy.max_restarts);
     }
     report(r, reason, follows);
     stop_all(r, &stop, now);
@@ -210,14 +224,17 @@ static void begin_round(rounds *r)
     snprintf(place.master_address, sizeof place.master_address, "%s", members[0]->join.address);
     publish_members(r, members, n);
     r->state = RUNNING;
+    r->examined_at = 0;
     r->n_members = n;
     r->n_done = 0;
     for (int i = 0; i < n; i++) {
         wire_body body = {0};
         members[i]->joined = members[i]->done = false;
         members[i]->member = true;
-        members[i]->number = place.node = i;
-        place.first_rank = first;
+        place.node = i;
+        members[i]->first_rank = place.first_rank = first;
+        free(members[i]->ranks);
+        members[i]->ranks = NULL;
         first += members[i]->join.n_ranks;
         round_place_put(&body, &place);
         store_tell(r->store, members[i]->guest, WIRE_ROUND, &body);
@@ -233,7 +250,8 @@ static void consider(rounds *r, double now)
                                                                                    : again_call_seconds;
     if (r->state != GATHERING || r->n_joined < r->policy.min_nodes || now < r->not_before)
         return;
-    if (r->n_joined >= r->policy.max_nodes || (r->n_joined == r->n_nodes && now - r->last_join >= call))
+    bool all_here = r->n_joined == r->n_nodes || now - r->gathering_since >= straggler_seconds;
+    if (r->n_joined >= r->policy.max_nodes || (all_here && now - r->last_join >= call))
         begin_round(r);
 }
 
@@ -324,6 +342,80 @@ static bool hear_join(rounds *r, store_guest *g, wire_reader *body, double now)
     return true;
 }
 
+/* ---- where ranks are ---- */
+
+static const double look_seconds = 0.5, examination_seconds = 6;
+
+static bool hear_beat(rounds *r, round_node *n, wire_reader *body, double now)
+{
+    int32_t round = wire_get_i32(body), n_ranks = wire_get_i32(body);
+    bool current = r->state == RUNNING && n->member && round == r->round;
+    if (body->broken || (n_ranks != 0 && n_ranks != n->join.n_ranks))
+        return false;
+    if (n_ranks && !n->ranks && !(n->ranks = calloc((size_t)n_ranks, sizeof *n->ranks)))
+        return true;
+    for (int i = 0; i < n_ranks; i++) {
+        rank_beat *rank = &n->ranks[i], came = {.beats = wire_get_i64(body), .step = wire_get_i64(body)};
+        came.waits = wire_get_u32(body) != 0;
+        wire_get_text(body, came.place, sizeof came.place);
+        came.since = came.beats == rank->beats ? rank->since : now;
+        if (current && !body->broken)
+            *rank = came;
+    }
+    return wire_done(body);
+}
+
+/* Of two ranks that stand still: the one that does not wait for others, then the one that is further behind. */
+static bool is_more_likely(const rank_beat *a, const rank_beat *b)
+{
+    if (a->waits != b->waits)
+        return !a->waits;
+    return a->step != b->step ? a->step < b->step : a->since < b->since;
+}
+
+/* When one rank stands still, soon all do: once the first has for as long as the watchdog allows, the likeliest cause
+ * is looked for among all that have done so for half as long. */
+static void look_for_hangs(rounds *r, double now)
+{
+    double limit = r->policy.watchdog_seconds;
+    round_node *where = NULL;
+    int which = -1;
+    bool over = false;
+    for (round_node *n = r->nodes; n; n = n->next)
+        for (int i = 0; n->member && n->ranks && i < n->join.n_ranks; i++) {
+            const rank_beat *rank = &n->ranks[i];
+            if (rank->beats == 0 || now - rank->since < limit / 2)
+                continue;
+            over = over || now - rank->since >= limit;
+            if (!where || is_more_likely(rank, &where->ranks[which])) {
+                where = n;
+                which = i;
+            }
+        }
+    if (!over)
+        return;
+    wire_body body = {0};
+    const rank_beat *rank = &where->ranks[which];
+    snprintf(r->examined, sizeof r->examined, "rank %d made no progress for %.0f s: it hangs at %s",
+             where->first_rank + which, now - rank->since, rank->place);
+    wire_put_i32(&body, which);
+    wire_put_text(&body, r->examined);
+    store_tell(r->store, where->guest, WIRE_EXAMINE, &body);
+    wire_free(&body);
+    r->examined_at = now;
+}
+
+static void look_after_ranks(rounds *r, double now)
+{
+    if (r->state != RUNNING || r->policy.watchdog_seconds <= 0 || now < r->next_look)
+        return;
+    r->next_look = now + look_seconds;
+    if (r->examined_at == 0)
+        look_for_hangs(r, now);
+    else if (now - r->examined_at > examination_seconds) /* its launcher does not answer either */
+        fail_round(r, r->examined, 1, false, now);
+}
+
 static void finish(rounds *r)
 {
     r->state = FINISHED;
@@ -365,6 +457,8 @@ bool rounds_hear(rounds *r, store_guest *g, uint32_t kind, wire_reader *body, do
             count_done(r, n);
         return true;
     }
+    case WIRE_BEAT:
+        return hear_beat(r, n, body, now);
     default:
         return false;
     }
@@ -386,6 +480,7 @@ void rounds_lose(rounds *r, store_guest *g, bool said_goodbye, double now)
         r->n_done--;
         r->n_members--;
     }
+    free(n->ranks);
     free(n);
     g->node = NULL;
     if (missed) {
@@ -399,6 +494,7 @@ void rounds_lose(rounds *r, store_guest *g, bool said_goodbye, double now)
 void rounds_tick(rounds *r, double now)
 {
     consider(r, now);
+    look_after_ranks(r, now);
     if (r->state != GATHERING || r->gathering_since == 0 ||
         now - r->gathering_since < r->policy.join_timeout_seconds +
                                        (r->not_before > r->gathering_since ? r->not_before - r->gathering_since : 0))

@@ -80,6 +80,10 @@ bool round_failure_get(wire_reader *r, round_failure *f);
 void round_stop_put(wire_body *b, const round_stop *s);
 bool round_stop_get(wire_reader *r, round_stop *s);
 
+/* A BEAT is the round, the number of ranks and, for each: beats (0: it says nothing), step, whether it waits for
+ * others, and its place in words. An EXAMINE is the number of a rank of the launcher, and why. */
+enum { ROUNDS_PLACE_BYTES = 320 };
+
 /* The store's side. */
 typedef struct rounds rounds;
 rounds *rounds_new(store *s, const rounds_policy *policy); /* NULL: no memory */

@@ -282,6 +282,25 @@ static fsdp_status open_world(train_run *run, fsdp_world_config *config)
     return fsdp_world_open(config, &run->world);
 }
 
+/* A job that its launcher has started again with more or fewer ranks keeps its batch, and with it the order of samples:
+ * accumulation makes up for the ranks. */
+static fsdp_status keep_batch(train_run *run)
+{
+    int64_t first = run->world->job.first_world_size, n = run->used.gradient_accumulation_steps * first;
+    if (first == 0 || first == run->n_ranks)
+        return FSDP_OK;
+    if (n % run->n_ranks != 0)
+        return error_set(
+            FSDP_ERR_INPUT,
+            "a step of this job has %lld micro-batches (%lld ranks at its start), which %d ranks cannot share "
+            "evenly; choose --nnodes MIN:MAX and --gradient_accumulation_steps so that they can",
+            (long long)n, (long long)first, run->n_ranks);
+    run->used.gradient_accumulation_steps = n / run->n_ranks;
+    run_say(run, FSDP_LINE_INFO, "%d ranks instead of %lld: %lld micro-batches a step, so that the batch stays",
+            run->n_ranks, (long long)first, (long long)run->used.gradient_accumulation_steps);
+    return FSDP_OK;
+}
+
 static fsdp_status open_parts(train_run *run)
 {
     const fsdp_settings *s = run->settings;
@@ -291,6 +310,7 @@ static fsdp_status open_parts(train_run *run)
     FSDP_TRY(open_world(run, &world));
     run->rank = fsdp_world_rank(run->world);
     run->n_ranks = fsdp_world_size(run->world);
+    FSDP_TRY(keep_batch(run));
     run->checkpoint_dir = s->checkpoint_dir ? strdup(s->checkpoint_dir) : file_join(s->output_dir, "checkpoints");
     if (!run->checkpoint_dir)
         return error_set(FSDP_ERR_MEMORY, "opening a job: out of host memory");

@@ -395,7 +395,7 @@ static const fsdp_generate_config generated = {.size = sizeof generated,
                                                .max_new_tokens = 1,
                                                .top_p = 1,
                                                .device = "cpu"};
-static const fsdp_launch_config launched = {.size = sizeof launched, .n_ranks = 1, .n_nodes = 1};
+static const fsdp_launch_config launched = {.size = sizeof launched, .n_ranks = 1, .min_nodes = 1, .max_nodes = 1};
 static const fsdp_train_callbacks silent = {.size = sizeof silent};
 static const fsdp_bench_config bench = {
     .size = sizeof bench, .workload = "nowhere", .steps = 1, .sizes = few_bytes, .n_sizes = 1};

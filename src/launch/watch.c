@@ -1,0 +1,299 @@
+/* Looks after processes. */
+#include "launch/watch.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+
+enum { SIGNALLED = 128 };
+
+/* After the last rank has ended, a process that left its group may still hold the output open: not waited for longer.
+ */
+static const double drain_seconds = 1.0;
+
+/* timeout(1) signals a program and then its group: what comes again so soon is the same request. */
+static const double same_request_seconds = 1.0;
+
+/* A hung rank may take so long to print its backtrace. */
+static const double examine_seconds = 2.0;
+
+/* ---- signals to ranks ---- */
+
+void watch_signal_all(launcher *l, int signal_number, bool with_children)
+{
+    for (int i = 0; i < l->n; i++)
+        if (l->ranks[i].running)
+            process_signal(&l->ranks[i], signal_number, with_children);
+}
+
+void watch_ask_to_end(launcher *l, int signal_number, double grace)
+{
+    double end = clock_seconds() + grace;
+    watch_signal_all(l, signal_number, true);
+    if (l->deadline == 0 || end < l->deadline)
+        l->deadline = end;
+}
+
+/* ---- ranks that end ---- */
+
+static bool has_failed(int status)
+{
+    return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+}
+
+/* What a rank leaves running ends with it. Its group is killed before it is reaped: until then its number is taken. */
+static bool reap_one(process *p)
+{
+    siginfo_t info = {.si_pid = 0};
+    if (waitid(P_PID, (id_t)p->pid, &info, WEXITED | WNOHANG | WNOWAIT) < 0 || info.si_pid != p->pid)
+        return false;
+    process_signal(p, SIGKILL, true);
+    waitpid(p->pid, &p->status, 0);
+    p->running = false;
+    return true;
+}
+
+/* Several may have ended since we looked; one killed by a signal is more likely the cause than one that exited. Those
+ * that we asked to end are no failure. */
+static void reap(launcher *l)
+{
+    int failed = -1;
+    bool ours = l->deadline != 0;
+    for (int i = 0; i < l->n; i++) {
+        process *p = &l->ranks[i];
+        if (!p->running || !reap_one(p))
+            continue;
+        if (has_failed(p->status) && (failed < 0 || (WIFSIGNALED(p->status) && !WIFSIGNALED(l->ranks[failed].status))))
+            failed = i;
+    }
+    if (failed >= 0 && l->failed < 0 && (!ours || l->asked))
+        l->failed = failed;
+}
+
+int watch_interrupted_by(int status)
+{
+    static const int requests[] = {SIGINT, SIGTERM, SIGUSR1};
+    for (size_t i = 0; i < sizeof requests / sizeof *requests; i++)
+        if (WIFSIGNALED(status) ? WTERMSIG(status) == requests[i] : WEXITSTATUS(status) == SIGNALLED + requests[i])
+            return requests[i];
+    return 0;
+}
+
+/* Processes that the kernel has killed for want of memory; -1: it does not say. */
+static long count_oom_kills(void)
+{
+    char words[128];
+    long n = -1;
+    FILE *file = fopen("/proc/vmstat", "re");
+    while (file && fgets(words, sizeof words, file))
+        if (sscanf(words, "oom_kill %ld", &n) == 1)
+            break;
+    if (file)
+        fclose(file);
+    return n;
+}
+
+void watch_describe_failure(const launcher *l, char *text, size_t bytes, int *exit_code)
+{
+    const process *p = &l->ranks[l->failed];
+    char place[PULSE_TEXT_BYTES], how[128];
+    pulse_text(&l->pulses[l->failed], place);
+    int request = watch_interrupted_by(p->status);
+    if (WIFSIGNALED(p->status)) {
+        int number = WTERMSIG(p->status);
+        *exit_code = SIGNALLED + number;
+        bool memory = number == SIGKILL && l->oom_kills >= 0 && count_oom_kills() > l->oom_kills;
+        snprintf(how, sizeof how, "was killed by signal %d (%s%s)", number, strsignal(number),
+                 memory ? "; the kernel ended a process because memory ran out" : "");
+    } else {
+        *exit_code = WEXITSTATUS(p->status);
+        if (request)
+            snprintf(how, sizeof how, "was asked to end by signal %d (%s) and ended with status %d", request,
+                     strsignal(request), *exit_code);
+        else
+            snprintf(how, sizeof how, "ended with status %d", *exit_code);
+    }
+    snprintf(text, bytes, "rank %d (process %d) %s%s%s", p->rank, (int)p->pid, how,
+             place[0] && !request ? "; last at " : "", request ? "" : place);
+}
+
+/* One that is stopped hears nothing before it is continued. */
+void watch_examine(launcher *l, int local_rank)
+{
+    process *p = &l->ranks[local_rank];
+    if (local_rank < 0 || local_rank >= l->n || !p->running)
+        return;
+    process_signal(p, SIGABRT, false);
+    process_signal(p, SIGCONT, true);
+    double end = clock_seconds() + examine_seconds;
+    while (p->running && clock_seconds() < end)
+        watch_wait(l, 0.05);
+    if (p->running)
+        process_signal(p, SIGKILL, true);
+}
+
+/* ---- signals to us ---- */
+
+/* A second Ctrl-C is meant for ranks that do not end. */
+static void pass_request_on(launcher *l, int number)
+{
+    double now = clock_seconds(), before = l->asked_at[number];
+    l->asked = number;
+    if (before != 0 && now - before < same_request_seconds)
+        return;
+    l->asked_at[number] = now;
+    if (number == SIGINT && before != 0)
+        watch_signal_all(l, SIGKILL, true);
+    else
+        watch_ask_to_end(l, number, l->attempt.config->grace_seconds);
+}
+
+static void take_signals(launcher *l)
+{
+    struct signalfd_siginfo info;
+    while (read(l->signals, &info, sizeof info) == sizeof info) {
+        int number = (int)info.ssi_signo;
+        if (number == SIGUSR1 || number == SIGUSR2)
+            watch_signal_all(l, number, false);
+        else if (number != SIGCHLD) /* reap() looks anyway */
+            pass_request_on(l, number);
+    }
+}
+
+fsdp_status watch_take_signals(launcher *l, saved_signals *saved)
+{
+    static const int taken[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD};
+    sigset_t set;
+    sigemptyset(&set);
+    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
+        sigaddset(&set, taken[i]);
+    l->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (l->signals < 0)
+        return error_set_errno(FSDP_ERR_IO, "cannot listen to signals");
+    struct sigaction standard = {.sa_handler = SIG_DFL}, ignored = {.sa_handler = SIG_IGN};
+    sigaction(SIGCHLD, &standard, &saved->child); /* ignored, it would lose us the ranks' statuses */
+    sigaction(SIGPIPE, &ignored, &saved->broken_pipe);
+    sigprocmask(SIG_BLOCK, &set, &saved->mask);
+    l->attempt.mask = saved->mask;
+    return FSDP_OK;
+}
+
+void watch_give_signals_back(launcher *l, const saved_signals *saved)
+{
+    take_signals(l); /* a signal that came at the very end was meant for ranks that are gone */
+    close(l->signals);
+    sigaction(SIGCHLD, &saved->child, NULL);
+    sigaction(SIGPIPE, &saved->broken_pipe, NULL);
+    sigprocmask(SIG_SETMASK, &saved->mask, NULL);
+}
+
+void watch_attend(launcher *l)
+{
+    take_signals(l);
+    reap(l);
+    if (l->deadline != 0 && clock_seconds() >= l->deadline) {
+        watch_signal_all(l, SIGKILL, true);
+        l->deadline = clock_seconds() + drain_seconds;
+    }
+}
+
+/* ---- output ---- */
+
+int watch_count_running(const launcher *l)
+{
+    int n = 0;
+    for (int i = 0; i < l->n; i++)
+        n += l->ranks[i].running;
+    return n;
+}
+
+static int count_streams(const launcher *l)
+{
+    int n = 0;
+    for (int i = 0; i < l->n; i++)
+        n += (l->ranks[i].out.from >= 0) + (l->ranks[i].err.from >= 0);
+    return n;
+}
+
+/* Whoever reads our output may stand still: then so do the ranks, but we still hear what is asked of us. Once somebody
+ * asked for an end and the ranks are gone, output that is not taken is dropped. */
+static bool wait_to_write(void *context, int fd)
+{
+    launcher *l = context;
+    struct pollfd polls[] = {{.fd = fd, .events = POLLOUT}, {.fd = l->signals, .events = POLLIN}};
+    double begun = clock_seconds(), over = 0;
+    while (!l->unread && poll(polls, 2, (int)(drain_seconds * 100)) >= 0 && !polls[0].revents) {
+        watch_attend(l);
+        if (!l->asked || watch_count_running(l) > 0)
+            continue;
+        if (over == 0)
+            over = clock_seconds() + drain_seconds;
+        l->unread = clock_seconds() >= over;
+    }
+    l->blocked_seconds += clock_seconds() - begun;
+    return !l->unread;
+}
+
+void watch_wait(launcher *l, double seconds)
+{
+    int n = 0;
+    double left = l->deadline == 0 ? seconds : l->deadline - clock_seconds();
+    left = left < seconds ? left : seconds;
+    l->polls[n++] = (struct pollfd){.fd = l->signals, .events = POLLIN};
+    l->polls[n++] = (struct pollfd){.fd = team_socket(&l->team), .events = POLLIN};
+    for (int i = 0; i < l->n; i++) {
+        l->polls[n++] = (struct pollfd){.fd = l->ranks[i].out.from, .events = POLLIN};
+        l->polls[n++] = (struct pollfd){.fd = l->ranks[i].err.from, .events = POLLIN};
+    }
+    if (poll(l->polls, (nfds_t)n, left <= 0 ? 0 : (int)(left * 1000) + 1) < 0)
+        return;
+    watch_attend(l);
+    for (int i = 0; i < l->n; i++) {
+        line_pipe *streams[] = {&l->ranks[i].out, &l->ranks[i].err};
+        for (int k = 0; k < 2; k++)
+            if (streams[k]->from >= 0 && l->polls[2 + 2 * i + k].revents)
+                line_pipe_drain(streams[k], wait_to_write, l);
+    }
+}
+
+void watch_begin(launcher *l)
+{
+    l->failed = -1;
+    l->deadline = 0;
+    l->oom_kills = count_oom_kills();
+    memset(l->pulses, 0, (size_t)l->n * sizeof *l->pulses);
+    for (int i = 0; i < l->n; i++) {
+        process *p = &l->ranks[i];
+        p->pid = 0;
+        p->running = false;
+        p->out.from = p->err.from = p->out.file = p->err.file = -1;
+    }
+}
+
+static void close_stream(line_pipe *p)
+{
+    if (p->from >= 0)
+        close(p->from);
+    if (p->file >= 0)
+        close(p->file);
+    p->from = p->file = -1;
+}
+
+void watch_drain(launcher *l)
+{
+    double limit = clock_seconds() - l->blocked_seconds + drain_seconds;
+    while (count_streams(l) > 0 && clock_seconds() - l->blocked_seconds < limit)
+        watch_wait(l, drain_seconds);
+    for (int i = 0; i < l->n; i++) {
+        close_stream(&l->ranks[i].out);
+        close_stream(&l->ranks[i].err);
+    }
+    memset(l->keeper.groups, 0, (size_t)l->n * sizeof *l->keeper.groups);
+}
