@@ -6,6 +6,7 @@
 #   make test-tensorboard    TensorBoard from PyPI reads what a run writes; skipped without network
 #   make test-transformers   transformers from PyPI opens our exports and we train its folders; skipped without network
 #   make test-tokenizers     6,000 random texts through 47 kinds of tokenizer.json by tokenizers from PyPI; skipped without network
+#   make test-torchrun       torchrun from PyPI starts fsdp train, fsdp run starts a PyTorch program; skipped without network
 #   make test-pytorch        PyTorch from PyPI trains, resumes and generates what we do, FSDP2 among it; skipped without network
 #   make soak       random training programs and sequences of checkpoints for MINUTES=60, a third each: plain, with their
 #                   schedule shaken, checkpoints; SEED=N repeats one
@@ -23,7 +24,7 @@ SEED ?= $(shell date +%s)
 CTEST = ctest --output-on-failure --no-tests=error -j $(JOBS)
 
 .DEFAULT_GOAL := all
-.PHONY: all fresh train test test-gpu test-tensorboard test-transformers test-tokenizers test-pytorch soak kill-test bench asan tsan valgrind fuzz clang cuda docs install format format-check clean deps
+.PHONY: all fresh train test test-gpu test-tensorboard test-transformers test-tokenizers test-pytorch test-torchrun soak kill-test bench asan tsan valgrind fuzz clang cuda docs install format format-check clean deps
 
 deps:
 	@scripts/install-deps build
@@ -63,6 +64,9 @@ test-tokenizers: all
 soak: all
 	@for test in differential_test_random_programs differential_test_shaken_schedule ckpt_test_machine; do \
 	    build/tests/$$test --first $(SEED) --minutes $$(($(MINUTES) / 3)) || exit 1; done
+
+test-torchrun: all
+	@scripts/test-torchrun build || [ $$? = 77 ]
 
 test-pytorch: all
 	@scripts/test-pytorch build || [ $$? = 77 ]

@@ -190,12 +190,14 @@ static void beat(launcher *l, progress *p)
     wire_put_i32(&body, l->attempt.place.round);
     wire_put_i32(&body, n);
     for (int i = 0; i < n; i++) {
-        char place[PULSE_TEXT_BYTES];
+        char place[PULSE_TEXT_BYTES], text[ROUNDS_PLACE_BYTES];
         const pulse *at = &l->pulses[i];
+        bool stopped = watch_is_stopped(l, i);
         wire_put_i64(&body, l->ranks[i].running ? (int64_t)atomic_load(&at->beats) : 0);
         wire_put_i64(&body, atomic_load(&at->step));
-        wire_put_u32(&body, atomic_load(&at->waits));
-        wire_put_text(&body, pulse_text(at, place));
+        wire_put_u32(&body, atomic_load(&at->waits) && !stopped);
+        snprintf(text, sizeof text, "%.300s%s", pulse_text(at, place), stopped ? ", stopped" : "");
+        wire_put_text(&body, text);
     }
     team_beat(&l->team, &body);
     wire_free(&body);

@@ -124,6 +124,18 @@ void watch_describe_failure(const launcher *l, char *text, size_t bytes, int *ex
              place[0] && !request ? "; last at " : "", request ? "" : place);
 }
 
+bool watch_is_stopped(const launcher *l, int local_rank)
+{
+    char path[64], words[256] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)l->ranks[local_rank].pid);
+    FILE *file = l->ranks[local_rank].running ? fopen(path, "re") : NULL;
+    if (!file)
+        return false;
+    const char *name = fgets(words, sizeof words, file) ? strrchr(words, ')') : NULL;
+    fclose(file);
+    return name && strlen(name) > 2 && (name[2] == 'T' || name[2] == 't');
+}
+
 /* One that is stopped hears nothing before it is continued. */
 void watch_examine(launcher *l, int local_rank)
 {

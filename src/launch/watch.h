@@ -50,6 +50,7 @@ void watch_attend(launcher *l); /* signals, ranks that have ended, and those tha
 void watch_describe_failure(const launcher *l, char *text, size_t bytes, int *exit_code);
 /* The signal that asked a rank to end, whether it obeyed at once or saved first and said so by its status; 0: none. */
 int watch_interrupted_by(int status);
+bool watch_is_stopped(const launcher *l, int local_rank); /* by a signal, or a debugger */
 /* This rank hangs: it is made to say where, and ended. */
 void watch_examine(launcher *l, int local_rank);
 

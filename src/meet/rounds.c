@@ -365,12 +365,13 @@ static bool hear_beat(rounds *r, round_node *n, wire_reader *body, double now)
     return wire_done(body);
 }
 
-/* Of two ranks that stand still: the one that does not wait for others, then the one that is further behind. */
+/* Of two ranks that stand still: the one that does not wait for others, then the one that is further behind. Ranks do
+ * the same things, so that their counts can be compared. */
 static bool is_more_likely(const rank_beat *a, const rank_beat *b)
 {
     if (a->waits != b->waits)
         return !a->waits;
-    return a->step != b->step ? a->step < b->step : a->since < b->since;
+    return a->step != b->step ? a->step < b->step : a->beats < b->beats;
 }
 
 /* When one rank stands still, soon all do: once the first has for as long as the watchdog allows, the likeliest cause
