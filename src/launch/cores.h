@@ -13,6 +13,7 @@ typedef struct core_list {
 } core_list;
 
 fsdp_status core_list_read(core_list *out);
+void core_list_sort(core_list *list); /* puts neighbours beside each other; core_list_read has done so */
 void core_list_free(core_list *list);
 
 /* Share of `rank` out of n_ranks: *first and *count of list->cores. With more ranks than cores there are no shares of

@@ -10,7 +10,7 @@ train=("$fsdp" train --device cpu --threads 1 --model_type llama_v3 --hidden_wid
     --intermediate_size 128 --max_context_width 64 --train_batch_size 4 --dataset text.txt --max_steps 60 --checkpoint_freq 10
     --sharding_strategy full --no_async_checkpoint --comm_timeout 60 --sample_tokens 0)
 launchers=()
-trap 'kill -9 "${launchers[@]}" 2>/dev/null; rm -rf "$work"' EXIT
+trap 'kill -9 "${launchers[@]}" 2>/dev/null || true; rm -rf "$work"' EXIT
 
 free_port()
 {

@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "comm/ports.h"
+#include "launch/cores.h"
 
 enum { OUTPUT_BYTES = 1 << 20 };
 
@@ -397,6 +398,22 @@ static void cores_are_shared_out_and_threads_follow(void **state)
     assert_has(l, "threads=3\n");
 }
 
+/* The order of cores is hwloc's, here of a machine that is made up: even cores lie in one NUMA node, odd in the other.
+ */
+static void cores_are_taken_in_the_order_of_numa_nodes(void **state)
+{
+    (void)state;
+#ifndef FSDP_WITH_HWLOC
+    skip();
+#endif
+    int ids[] = {0, 1, 2, 3}, wanted[] = {0, 2, 1, 3};
+    core_list list = {ids, 4};
+    setenv("HWLOC_SYNTHETIC", "numa:2 core:2 pu:1(indexes=0,2,1,3)", 1);
+    core_list_sort(&list);
+    unsetenv("HWLOC_SYNTHETIC");
+    assert_memory_equal(ids, wanted, sizeof ids);
+}
+
 static void rank_0_alone_reads_the_input(void **state)
 {
     (void)state;
@@ -720,6 +737,7 @@ int main(void)
         cmocka_unit_test(an_interrupt_of_one_launcher_ends_all),
         cmocka_unit_test(a_launcher_that_waits_for_others_can_be_stopped),
         cmocka_unit_test(cores_are_shared_out_and_threads_follow),
+        cmocka_unit_test(cores_are_taken_in_the_order_of_numa_nodes),
         cmocka_unit_test(rank_0_alone_reads_the_input),
         cmocka_unit_test(lines_stay_whole),
         cmocka_unit_test(rank_0_is_plain_when_asked),

@@ -189,7 +189,9 @@ static void ten_thousand_hostile_messages_change_nothing(void **state)
         if (i % 1000 == 0)
             assert_int_equal(client_get(member, "name", 5, text, sizeof text, &bytes), FSDP_OK);
     }
-    assert_true(resident_pages() - before < 512); /* 2 MiB for what malloc and threads do */
+#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__ /* these keep what was freed */
+    assert_true(resident_pages() - before < 512);                 /* 2 MiB for what malloc and threads do */
+#endif
     server_counts counts = server_count(s);
     assert_int_equal(counts.admitted, 1);
     assert_int_equal(counts.clients, 1);

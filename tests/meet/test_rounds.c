@@ -1,0 +1,329 @@
+/* Rounds of launchers at one store: who gets which ranks, what a failure, a lost node and a newcomer lead to, and what
+ * hundreds of launchers cost. The launchers are clients of one process; what they would start is left out. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "meet/client.h"
+#include "meet/rounds.h"
+#include "meet/server.h"
+
+static const secret key = {.bytes = "a secret", .n = 8};
+
+typedef struct node {
+    client *client;
+    round_place place;
+    round_stop stop;
+    int examined;
+} node;
+
+static rounds_policy policy_of(int least, int most)
+{
+    return (rounds_policy){
+        .min_nodes = least, .max_nodes = most, .last_call_seconds = 0.3, .join_timeout_seconds = 30, .max_restarts = 2};
+}
+
+static server *open_server(const rounds_policy *policy)
+{
+    server_config config = {.at = {.host = "127.0.0.1"}, .key = &key, .job = "job", .policy = policy};
+    server *s;
+    assert_int_equal(server_open(&config, &s), FSDP_OK);
+    return s;
+}
+
+static void come(const server *s, node *n, int number)
+{
+    client_config config = {
+        .candidates = server_endpoint(s), .n_candidates = 1, .key = &key, .job = "job", .timeout_seconds = 20};
+    snprintf(config.who.who, sizeof config.who.who, "node %d", number);
+    assert_int_equal(client_open(&config, &n->client), FSDP_OK);
+}
+
+static void join(node *n, const rounds_policy *policy, int number, int n_ranks)
+{
+    round_join j = {.node_rank = number,
+                    .n_ranks = n_ranks,
+                    .min_nodes = policy->min_nodes,
+                    .max_nodes = policy->max_nodes,
+                    .last_round = -1,
+                    .master_port = 1000 + number};
+    wire_body body = {0};
+    snprintf(j.host, sizeof j.host, "host%d", number);
+    snprintf(j.address, sizeof j.address, "10.0.0.%d", number);
+    round_join_put(&body, &j);
+    client_send(n->client, WIRE_JOIN, body.data, body.bytes);
+    wire_free(&body);
+}
+
+/* Until the store says something; what kind it was, 0 after `seconds`. */
+static uint32_t hear(node *n, double seconds)
+{
+    const void *body;
+    uint32_t kind;
+    size_t bytes;
+    double deadline = clock_seconds() + seconds;
+    for (;;) {
+        line_state state = client_receive(n->client, &kind, &body, &bytes);
+        wire_reader r = wire_read(body, state == LINE_MESSAGE ? bytes : 0);
+        if (state == LINE_MESSAGE && kind == WIRE_ROUND)
+            assert_true(round_place_get(&r, &n->place));
+        if (state == LINE_MESSAGE && kind == WIRE_STOP)
+            assert_true(round_stop_get(&r, &n->stop));
+        if (state == LINE_MESSAGE && kind == WIRE_EXAMINE)
+            n->examined = wire_get_i32(&r);
+        if (state == LINE_MESSAGE)
+            return kind;
+        double left = deadline - clock_seconds();
+        struct pollfd p = {.fd = client_socket(n->client), .events = POLLIN};
+        if (state != LINE_NOTHING || left <= 0)
+            return 0;
+        poll(&p, 1, (int)(left * 1e3) + 1);
+    }
+}
+
+static void fail_round_of(node *n, bool is_final)
+{
+    round_failure f = {.round = n->place.round, .exit_code = 9, .is_final = is_final, .reason = "it broke"};
+    wire_body body = {0};
+    round_failure_put(&body, &f);
+    client_send(n->client, WIRE_FAIL, body.data, body.bytes);
+    wire_free(&body);
+}
+
+static void done(node *n)
+{
+    int32_t round = n->place.round;
+    client_send(n->client, WIRE_DONE, &round, sizeof round);
+}
+
+static void leave_all(node *nodes, int n, server *s)
+{
+    for (int i = 0; i < n; i++)
+        client_close(nodes[i].client);
+    server_close(s, 2);
+}
+
+/* ---- ranks ---- */
+
+static void ranks_follow_the_numbers_of_nodes_whoever_comes_first(void **state)
+{
+    (void)state;
+    rounds_policy policy = policy_of(3, 3);
+    server *s = open_server(&policy);
+    node nodes[3];
+    static const int order[] = {2, 0, 1}, sizes[] = {1, 4, 2};
+    for (int i = 0; i < 3; i++) {
+        come(s, &nodes[order[i]], order[i]);
+        join(&nodes[order[i]], &policy, order[i], sizes[order[i]]);
+    }
+    static const int first[] = {0, 1, 5};
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(hear(&nodes[i], 10), WIRE_ROUND);
+        assert_int_equal(nodes[i].place.node, i);
+        assert_int_equal(nodes[i].place.first_rank, first[i]);
+        assert_int_equal(nodes[i].place.world_size, 7);
+        assert_string_equal(nodes[i].place.master_address, "10.0.0.0");
+        assert_int_equal(nodes[i].place.master_port, 1000);
+    }
+    char members[256] = "";
+    size_t bytes;
+    assert_int_equal(client_get(nodes[1].client, "round.0", 1, members, sizeof members - 1, &bytes), FSDP_OK);
+    assert_string_equal(members, "0 1 host0 10.0.0.0\n1 4 host1 10.0.0.1\n2 2 host2 10.0.0.2\n");
+    leave_all(nodes, 3, s);
+}
+
+static void nodes_without_numbers_are_counted_as_they_come(void **state)
+{
+    (void)state;
+    rounds_policy policy = policy_of(2, 2);
+    server *s = open_server(&policy);
+    node nodes[2];
+    for (int i = 0; i < 2; i++) {
+        come(s, &nodes[i], i);
+        join(&nodes[i], &policy, -1, 1);
+        assert_int_equal(hear(&nodes[i], i == 0 ? 0.2 : 10), i == 0 ? 0 : WIRE_ROUND);
+    }
+    assert_int_equal(hear(&nodes[0], 10), WIRE_ROUND);
+    assert_int_equal(nodes[0].place.node, 0);
+    assert_int_equal(nodes[1].place.node, 1);
+    leave_all(nodes, 2, s);
+}
+
+/* ---- what follows ---- */
+
+static void restarts_are_counted_and_then_it_is_over(void **state)
+{
+    (void)state;
+    rounds_policy policy = policy_of(2, 2);
+    server *s = open_server(&policy);
+    node nodes[2];
+    for (int i = 0; i < 2; i++)
+        come(s, &nodes[i], i);
+    for (int round = 0; round <= policy.max_restarts; round++) {
+        for (int i = 0; i < 2; i++)
+            join(&nodes[i], &policy, i, 1);
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(hear(&nodes[i], 20), WIRE_ROUND);
+            assert_int_equal(nodes[i].place.round, round);
+            assert_int_equal(nodes[i].place.n_restarts, round);
+        }
+        fail_round_of(&nodes[1], false);
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(hear(&nodes[i], 10), WIRE_STOP);
+            assert_int_equal(nodes[i].stop.verdict, round < policy.max_restarts ? ROUND_AGAIN : ROUND_OVER);
+            assert_int_equal(nodes[i].stop.exit_code, 9);
+            assert_non_null(strstr(nodes[i].stop.reason, "it broke"));
+        }
+    }
+    join(&nodes[0], &policy, 0, 1); /* who asks again hears the same */
+    assert_int_equal(hear(&nodes[0], 10), WIRE_STOP);
+    assert_int_equal(nodes[0].stop.verdict, ROUND_OVER);
+    leave_all(nodes, 2, s);
+}
+
+static void only_restarts_within_the_window_count(void **state)
+{
+    (void)state;
+    rounds_policy policy = policy_of(1, 1);
+    policy.max_restarts = 1;
+    policy.restart_window_seconds = 0.5;
+    server *s = open_server(&policy);
+    node alone;
+    come(s, &alone, 0);
+    for (int round = 0; round < 3; round++) {
+        join(&alone, &policy, 0, 1);
+        assert_int_equal(hear(&alone, 20), WIRE_ROUND);
+        struct timespec pause = {.tv_nsec = 600000000};
+        nanosleep(&pause, NULL);
+        fail_round_of(&alone, false);
+        assert_int_equal(hear(&alone, 10), WIRE_STOP);
+        assert_int_equal(alone.stop.verdict, ROUND_AGAIN);
+    }
+    leave_all(&alone, 1, s);
+}
+
+static void what_was_asked_for_is_not_restarted(void **state)
+{
+    (void)state;
+    rounds_policy policy = policy_of(1, 1);
+    server *s = open_server(&policy);
+    node alone;
+    come(s, &alone, 0);
+    join(&alone, &policy, 0, 1);
+    assert_int_equal(hear(&alone, 10), WIRE_ROUND);
+    fail_round_of(&alone, true);
+    assert_int_equal(hear(&alone, 10), WIRE_STOP);
+    assert_int_equal(alone.stop.verdict, ROUND_OVER);
+    leave_all(&alone, 1, s);
+}
+
+/* A hang is told by counts that stand still: of the rank that does not wait, not of those that wait for it. */
+static void the_rank_that_does_not_wait_is_examined(void **state)
+{
+    (void)state;
+    rounds_policy policy = policy_of(1, 1);
+    policy.watchdog_seconds = 1;
+    server *s = open_server(&policy);
+    node alone;
+    come(s, &alone, 0);
+    join(&alone, &policy, 0, 3);
+    assert_int_equal(hear(&alone, 10), WIRE_ROUND);
+    double start = clock_seconds();
+    uint32_t heard = 0;
+    for (int i = 0; i < 40 && !heard; i++) {
+        wire_body body = {0};
+        wire_put_i32(&body, alone.place.round);
+        wire_put_i32(&body, 3);
+        for (int rank = 0; rank < 3; rank++) {
+            wire_put_i64(&body, 100 + (i > 4 ? 4 : i)); /* soon all stand still */
+            wire_put_i64(&body, 5);
+            wire_put_u32(&body, rank != 1);
+            wire_put_text(&body, rank == 1 ? "step 5, phase data" : "step 5, waits in all_gather");
+        }
+        client_send(alone.client, WIRE_BEAT, body.data, body.bytes);
+        wire_free(&body);
+        heard = hear(&alone, 0.1);
+    }
+    assert_int_equal(heard, WIRE_EXAMINE);
+    assert_int_equal(alone.examined, 1);
+    assert_true(clock_seconds() - start < 4);
+    leave_all(&alone, 1, s);
+}
+
+/* ---- hundreds ---- */
+
+/* CPU seconds of this process, the store's thread included, for a whole life of n launchers: two rounds and the end. */
+static double life_of(int n, double *seconds)
+{
+    rounds_policy policy = policy_of(n, n);
+    server *s = open_server(&policy);
+    node *nodes = calloc((size_t)n, sizeof *nodes);
+    assert_non_null(nodes);
+    for (int i = 0; i < n; i++)
+        come(s, &nodes[i], i);
+    double begin = clock_seconds();
+    clock_t cpu = clock();
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < n; i++)
+            join(&nodes[i], &policy, n - 1 - i, 1);
+        for (int i = 0; i < n; i++) {
+            assert_int_equal(hear(&nodes[i], 30), WIRE_ROUND);
+            assert_int_equal(nodes[i].place.first_rank, n - 1 - i);
+        }
+        if (round == 0)
+            fail_round_of(&nodes[n / 2], false);
+        for (int i = 0; i < n; i++) {
+            if (round == 1)
+                done(&nodes[i]);
+            else
+                assert_int_equal(hear(&nodes[i], 30), WIRE_STOP);
+        }
+    }
+    for (int i = 0; i < n; i++)
+        assert_int_equal(hear(&nodes[i], 30), WIRE_FINISHED);
+    *seconds = clock_seconds() - begin;
+    double used = (double)(clock() - cpu) / CLOCKS_PER_SEC;
+    leave_all(nodes, n, s);
+    free(nodes);
+    return used;
+}
+
+static void five_hundred_launchers_cost_n_log_n(void **state)
+{
+    (void)state;
+    enum { FEW = 64, MANY = 512 };
+    double seconds, few = 1e9, many = 1e9;
+    for (int i = 0; i < 3; i++) { /* the best of some: the machine has other work */
+        few = fmin(few, life_of(FEW, &seconds));
+        many = fmin(many, life_of(MANY, &seconds));
+        assert_true(seconds < 10);
+    }
+    double allowed = MANY * log2(MANY) / (FEW * log2(FEW));
+    print_message("%d launchers: %.1f ms, %d: %.1f ms of CPU; n log n allows a factor of %.1f\n", FEW, few * 1e3, MANY,
+                  many * 1e3, allowed);
+    assert_true(many < 2 * allowed * few + 0.01);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_follow_the_numbers_of_nodes_whoever_comes_first),
+        cmocka_unit_test(nodes_without_numbers_are_counted_as_they_come),
+        cmocka_unit_test(restarts_are_counted_and_then_it_is_over),
+        cmocka_unit_test(only_restarts_within_the_window_count),
+        cmocka_unit_test(what_was_asked_for_is_not_restarted),
+        cmocka_unit_test(the_rank_that_does_not_wait_is_examined),
+        cmocka_unit_test(five_hundred_launchers_cost_n_log_n),
+    };
+    return cmocka_run_group_tests_name("rounds", tests, NULL, NULL);
+}
