@@ -18,6 +18,8 @@ typedef enum fsdp_dtype {
     FSDP_I32,
     FSDP_I64,
     FSDP_U8,
+    FSDP_E4M3, /* 8-bit floats, for operands of matrix products only: range 448, 3 bits of mantissa */
+    FSDP_E5M2, /* range 57344, 2 bits */
     FSDP_DTYPE_COUNT
 } fsdp_dtype;
 

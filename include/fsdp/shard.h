@@ -138,6 +138,13 @@ typedef struct fsdp_config {
      * all units are alike. */
     void (*policy)(const fsdp_module *m, const char *name, fsdp_unit_policy *p, void *context);
     void *policy_context;
+    /* Linear layers (fsdp_linear, not fsdp_linear_input_major) whose token count, inputs and outputs are multiples of
+     * 16 compute their products in 8 bits. Everything else stays in param_dtype: embeddings, heads
+     * (fsdp_linear_cross_entropy), norms, attention. GPUs have such products from compute capability 8.9 on; CPUs
+     * compute the same values, slowly. */
+    fsdp_fp8 fp8;
+    const char *const *fp8_skip; /* globs over parameter names: these layers stay in param_dtype */
+    int n_fp8_skip;
 } fsdp_config;
 
 #define FSDP_CONFIG_INIT                                                                                               \

@@ -39,6 +39,13 @@ typedef enum fsdp_init {
     FSDP_INIT_UNIFORM, /* in [-scale, scale) */
 } fsdp_init;
 
+/* Products of linear layers in 8 bits, a scale for each operand. x and weights are E4M3. */
+typedef enum fsdp_fp8 {
+    FSDP_FP8_OFF,
+    FSDP_FP8_HYBRID, /* gradients of results are E5M2: more range */
+    FSDP_FP8_E4M3    /* gradients of results too are E4M3: more precision */
+} fsdp_fp8;
+
 /* Number of dimensions. */
 FSDP_API int fsdp_tensor_dims(const fsdp_tensor *x);
 FSDP_API int64_t fsdp_tensor_size(const fsdp_tensor *x, int dim); /* dim may be negative: -1 is the last */

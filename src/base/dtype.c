@@ -13,10 +13,15 @@ typedef struct description {
 } description;
 
 static const description table[FSDP_DTYPE_COUNT] = {
-    [FSDP_F32] = {4, "fp32", "F32", "float32"}, [FSDP_BF16] = {2, "bf16", "BF16", "bfloat16"},
-    [FSDP_F16] = {2, "fp16", "F16", "float16"}, [FSDP_F64] = {8, "fp64", "F64", "float64"},
-    [FSDP_I32] = {4, "int32", "I32", "int32"},  [FSDP_I64] = {8, "int64", "I64", "int64"},
+    [FSDP_F32] = {4, "fp32", "F32", "float32"},
+    [FSDP_BF16] = {2, "bf16", "BF16", "bfloat16"},
+    [FSDP_F16] = {2, "fp16", "F16", "float16"},
+    [FSDP_F64] = {8, "fp64", "F64", "float64"},
+    [FSDP_I32] = {4, "int32", "I32", "int32"},
+    [FSDP_I64] = {8, "int64", "I64", "int64"},
     [FSDP_U8] = {1, "uint8", "U8", "uint8"},
+    [FSDP_E4M3] = {1, "e4m3", "F8_E4M3", "float8_e4m3fn"},
+    [FSDP_E5M2] = {1, "e5m2", "F8_E5M2", "float8_e5m2"},
 };
 
 static const description *describe(fsdp_dtype dtype)

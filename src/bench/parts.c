@@ -22,9 +22,17 @@ static const struct {
     const char *name;
     part_class class;
 } classes[] = {
-    {"linear", PRODUCTS},           {"matmul", PRODUCTS},    {"conv2d", PRODUCTS}, {"attention", ATTENTION},
-    {"linear_cross_entropy", LOSS}, {"cross_entropy", LOSS}, {"mse", LOSS},        {"sum", LOSS},
-    {"all_gather", COMMUNICATION},  {"offload", OTHER},
+    {"linear", PRODUCTS},
+    {"linear_fp8", PRODUCTS},
+    {"matmul", PRODUCTS},
+    {"conv2d", PRODUCTS},
+    {"attention", ATTENTION},
+    {"linear_cross_entropy", LOSS},
+    {"cross_entropy", LOSS},
+    {"mse", LOSS},
+    {"sum", LOSS},
+    {"all_gather", COMMUNICATION},
+    {"offload", OTHER},
 };
 
 typedef struct part {

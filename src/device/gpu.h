@@ -42,6 +42,17 @@ size_t gpu_embedding_backward_workspace(const device *d, const embedding_args *a
 size_t gpu_cross_entropy_forward_workspace(const device *d, const cross_entropy_args *a);
 size_t gpu_sum_workspace(const device *d, const sum_args *a);
 
+/* Whether it multiplies matrices of 8-bit floats: GPUs do from compute capability 8.9 on, CPUs by way of fp32. */
+static inline bool device_has_fp8(const device *d)
+{
+    return !d->gpu || d->gpu->compute_capability >= 89;
+}
+
+static inline bool gpu_is_fp8(fsdp_dtype dtype)
+{
+    return dtype == FSDP_E4M3 || dtype == FSDP_E5M2;
+}
+
 /* A product into a type that cuBLASLt does not write passes through fp32 memory, which lies in front of what the
  * library may use. */
 size_t gpu_gemm_scratch(const gemm_args *a);

@@ -6,7 +6,7 @@
 /* Whether cuBLASLt writes results of this type from operands of that. */
 static bool is_native(const gemm_args *a)
 {
-    return a->d.dtype == a->a.dtype || a->d.dtype == FSDP_F32;
+    return a->d.dtype == a->a.dtype || a->d.dtype == FSDP_F32 || gpu_is_fp8(a->a.dtype);
 }
 
 size_t gpu_gemm_scratch(const gemm_args *a)

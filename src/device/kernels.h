@@ -25,7 +25,9 @@ typedef struct buffer {
 } buffer;
 
 /* d = alpha * op(a) op(b) + beta * c [+ bias], op(a): (m, k), op(b): (k, n). Batched: `batch` products, strides in
- * elements. c may be d. With beta 0, c is not read. a and b have one dtype; c, d, bias may have another. */
+ * elements. c may be d. With beta 0, c is not read. a and b have one dtype; c, d, bias may have another.
+ * 8-bit operands: a is (m, k) and b stored (n, k), batch is 1, m, n and k are multiples of 16; the two formats may
+ * differ, but at most one is E5M2; a stands for *scale_a times its values, b likewise. */
 typedef struct gemm_args {
     bool transpose_a; /* a is stored (k, m) */
     bool transpose_b; /* b is stored (n, k) */
@@ -34,9 +36,23 @@ typedef struct gemm_args {
     buffer a, b, c, d;
     int64_t lda, ldb, ldc, ldd; /* elements from one stored row to the next */
     int64_t batch, stride_a, stride_b, stride_c, stride_d;
-    buffer bias; /* (n), added to every row; optional */
+    buffer bias;                    /* (n), added to every row; optional */
+    const float *scale_a, *scale_b; /* 8-bit operands: device memory, at multiples of 16 bytes */
+    bool fast_sums;                 /* 8-bit operands: sums may be kept less exactly on the way (Hopper: 14 bits) */
     void *workspace;
 } gemm_args;
+
+/* An operand of a product in 8 bits: q = x / scale in its format, qt its transpose, scale[0] = max |x| / the format's
+ * largest number, so that nothing saturates. A NaN or infinity in x makes the scale NaN, and with it the product.
+ * scale[1] = max |x|, which is taken from there instead when `measured` says so. */
+typedef struct fp8_cast_args {
+    int64_t rows, columns;
+    buffer x;     /* (rows, columns) */
+    buffer q;     /* (rows, columns), FSDP_E4M3 or FSDP_E5M2; optional */
+    buffer qt;    /* (columns, rows), the same type; optional */
+    float *scale; /* (2) */
+    bool measured;
+} fp8_cast_args;
 
 /* out[j] (+)= sum over rows of x[i, j]: the gradient of a bias. */
 typedef struct column_sum_args {
@@ -458,6 +474,7 @@ typedef struct optimizer_args {
 /* X(entry, args): a kernel. W(entry, args): a kernel that may need workspace. */
 #define KERNELS(X, W)                                                                                                  \
     W(gemm, gemm_args)                                                                                                 \
+    X(fp8_cast, fp8_cast_args)                                                                                         \
     W(column_sum, column_sum_args)                                                                                     \
     W(attention_forward, attention_args)                                                                               \
     W(attention_backward, attention_args)                                                                              \

@@ -266,6 +266,9 @@ fsdp_status assemble_sharding(const fsdp_settings *s, const model_config *model,
     c->shard_group_size = (int)s->shard_group_size;
     c->freeze = s->freeze.items;
     c->n_freeze = (int)s->freeze.n;
+    c->fp8 = (fsdp_fp8)s->fp8;
+    c->fp8_skip = s->fp8_skip.items;
+    c->n_fp8_skip = (int)s->fp8_skip.n;
     c->bucket_bytes = s->bucket_mb << 20;
     c->gather_buffers = s->limit_all_gathers ? (int)max_i64(1, s->gather_buffers) : 1 << 20;
     c->forward_prefetch = s->forward_prefetch;

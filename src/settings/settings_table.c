@@ -104,6 +104,13 @@ static const fsdp_choice dtypes[] = {
     {NULL, 0, NULL},
 };
 
+static const fsdp_choice fp8_recipes[] = {
+    {"off", FSDP_FP8_OFF, "0 false no none"},
+    {"hybrid", FSDP_FP8_HYBRID, "1 true yes on tensorwise"},
+    {"e4m3", FSDP_FP8_E4M3, NULL},
+    {NULL, 0, NULL},
+};
+
 static const fsdp_choice strategies[] = {
     {"full", FSDP_FULL, "full_shard zero3"},
     {"shard_grad_op", FSDP_SHARD_GRAD_OP, "zero2"},
@@ -296,6 +303,10 @@ const fsdp_flag settings_table[] = {
     {CHOICE(buffer_dtype, "fp32", dtypes, "precision of buffers such as rotary tables")},
     {SWITCH(bf16, NULL, "same as --param_dtype bf16")},
     {SWITCH(fp16, NULL, "same as --param_dtype fp16; uses loss scaling")},
+    {CHOICE(fp8, "off", fp8_recipes,
+            "8-bit products in linear layers (E4M3), with gradients in E5M2 (hybrid) or E4M3; the head stays as it is"),
+     .bare = "hybrid"},
+    {LIST(fp8_skip, "GLOB,...", "parameters whose layers stay in --param_dtype, for example 'model.layers.0.*'")},
     {FLOAT(loss_scale, NULL, 0, 1e30, "X", "fp16: initial loss scale (default: 65536)")},
 #undef GROUP
 

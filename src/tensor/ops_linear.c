@@ -1,10 +1,7 @@
 /* Matrix products: linear layers (with bias, with a residual added in the same product) and batched matmul. */
 #include <fsdp/ops.h>
 
-#include "tensor/op.h"
-
-/* Inputs of linear: x (rows, k), weight (n, k), bias (n) or NULL, residual (rows, n) or NULL. */
-enum { X, WEIGHT, BIAS, RESIDUAL };
+#include "tensor/linear.h"
 
 typedef struct linear_attributes {
     int64_t inputs, outputs;
@@ -13,14 +10,14 @@ typedef struct linear_attributes {
 
 static gemm_args forward_product(const run_context *c, const node *n)
 {
-    const fsdp_tensor *x = n->inputs[X], *w = n->inputs[WEIGHT], *y = n->outputs[0];
+    const fsdp_tensor *x = n->inputs[LINEAR_X], *w = n->inputs[LINEAR_WEIGHT], *y = n->outputs[0];
     const linear_attributes *o = n->attributes;
     gemm_args a = {.transpose_b = !o->input_major,
                    .m = tensor_rows(x),
                    .n = o->outputs,
                    .k = o->inputs,
                    .alpha = 1,
-                   .beta = n->inputs[RESIDUAL] ? 1 : 0,
+                   .beta = n->inputs[LINEAR_RESIDUAL] ? 1 : 0,
                    .lda = o->inputs,
                    .ldb = w->shape[1],
                    .ldc = o->outputs,
@@ -32,8 +29,8 @@ static gemm_args forward_product(const run_context *c, const node *n)
         a.a = run_data(c, x);
         a.b = run_data(c, w);
         a.d = run_data(c, y);
-        a.c = n->inputs[RESIDUAL] ? run_data(c, n->inputs[RESIDUAL]) : a.d;
-        a.bias = run_data(c, n->inputs[BIAS]);
+        a.c = n->inputs[LINEAR_RESIDUAL] ? run_data(c, n->inputs[LINEAR_RESIDUAL]) : a.d;
+        a.bias = run_data(c, n->inputs[LINEAR_BIAS]);
         a.workspace = c->workspace;
     }
     return a;
@@ -44,7 +41,7 @@ static gemm_args input_product(const node *n, buffer dy, buffer weight, buffer d
 {
     const linear_attributes *o = n->attributes;
     return (gemm_args){.transpose_b = o->input_major,
-                       .m = tensor_rows(n->inputs[X]),
+                       .m = tensor_rows(n->inputs[LINEAR_X]),
                        .n = o->inputs,
                        .k = o->outputs,
                        .alpha = 1,
@@ -54,7 +51,7 @@ static gemm_args input_product(const node *n, buffer dy, buffer weight, buffer d
                        .c = dx,
                        .d = dx,
                        .lda = o->outputs,
-                       .ldb = n->inputs[WEIGHT]->shape[1],
+                       .ldb = n->inputs[LINEAR_WEIGHT]->shape[1],
                        .ldc = o->inputs,
                        .ldd = o->inputs,
                        .batch = 1};
@@ -68,7 +65,7 @@ static gemm_args weight_product(const node *n, buffer dy, buffer x, buffer dw, b
     return (gemm_args){.transpose_a = true,
                        .m = rows,
                        .n = columns,
-                       .k = tensor_rows(n->inputs[X]),
+                       .k = tensor_rows(n->inputs[LINEAR_X]),
                        .alpha = 1,
                        .beta = add,
                        .a = o->input_major ? x : dy,
@@ -99,25 +96,33 @@ static fsdp_status linear_backward(const run_context *c, const node *n)
     const kernel_table *k = c->dev->kernels;
     buffer dy = run_output_grad(c, n, 0);
     bool add;
-    buffer dx = run_input_grad(c, n, X, &add);
+    buffer dx = run_input_grad(c, n, LINEAR_X, &add);
     if (dx.p) {
-        gemm_args a = input_product(n, dy, run_data(c, n->inputs[WEIGHT]), dx, add);
+        gemm_args a = input_product(n, dy, run_data(c, n->inputs[LINEAR_WEIGHT]), dx, add);
         a.workspace = c->workspace;
         FSDP_TRY(k->gemm(c->compute, &a));
     }
-    buffer dw = run_input_grad(c, n, WEIGHT, &add);
+    buffer dw = run_input_grad(c, n, LINEAR_WEIGHT, &add);
     if (dw.p) {
-        gemm_args a = weight_product(n, dy, run_data(c, n->inputs[X]), dw, add);
+        gemm_args a = weight_product(n, dy, run_data(c, n->inputs[LINEAR_X]), dw, add);
         a.workspace = c->workspace;
         FSDP_TRY(k->gemm(c->compute, &a));
     }
-    buffer db = run_input_grad(c, n, BIAS, &add);
+    return linear_backward_sums(c, n);
+}
+
+fsdp_status linear_backward_sums(const run_context *c, const node *n)
+{
+    const kernel_table *k = c->dev->kernels;
+    buffer dy = run_output_grad(c, n, 0);
+    bool add;
+    buffer db = run_input_grad(c, n, LINEAR_BIAS, &add);
     if (db.p) {
         column_sum_args a = bias_sum(n, dy, db, add);
         a.workspace = c->workspace;
         FSDP_TRY(k->column_sum(c->compute, &a));
     }
-    buffer dr = run_input_grad(c, n, RESIDUAL, &add);
+    buffer dr = run_input_grad(c, n, LINEAR_RESIDUAL, &add);
     if (dr.p && (add || dr.p != dy.p)) {
         axpby_args a = {.n = n->outputs[0]->numel, .alpha = 1, .beta = add, .a = dy, .b = dr, .out = dr};
         if (!add)
@@ -132,6 +137,15 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
+size_t linear_sums_workspace(const device *d, const node *n)
+{
+    const fsdp_tensor *bias = n->inputs[LINEAR_BIAS];
+    if (!bias || !node_wants_grad(n, LINEAR_BIAS))
+        return 0;
+    column_sum_args sums = bias_sum(n, (buffer){NULL, n->outputs[0]->dtype}, (buffer){NULL, bias->dtype}, false);
+    return d->kernels->column_sum_workspace(d, &sums);
+}
+
 static size_t linear_workspace(const device *d, const node *n, bool backward)
 {
     const kernel_table *k = d->kernels;
@@ -139,29 +153,25 @@ static size_t linear_workspace(const device *d, const node *n, bool backward)
         gemm_args a = forward_product(NULL, n);
         return k->gemm_workspace(d, &a);
     }
-    const fsdp_tensor *w = n->inputs[WEIGHT], *bias = n->inputs[BIAS];
-    buffer dy = {NULL, n->outputs[0]->dtype}, x = {NULL, n->inputs[X]->dtype}, weight = {NULL, w->dtype};
+    const fsdp_tensor *w = n->inputs[LINEAR_WEIGHT];
+    buffer dy = {NULL, n->outputs[0]->dtype}, x = {NULL, n->inputs[LINEAR_X]->dtype}, weight = {NULL, w->dtype};
     fsdp_dtype dw_dtype = w->parameter ? w->parameter->grad_dtype : w->dtype;
     gemm_args input = input_product(n, dy, weight, x, false),
               product = weight_product(n, dy, x, (buffer){NULL, dw_dtype}, false);
     size_t bytes = 0;
-    if (node_wants_grad(n, X))
+    if (node_wants_grad(n, LINEAR_X))
         bytes = larger(bytes, k->gemm_workspace(d, &input));
-    if (node_wants_grad(n, WEIGHT))
+    if (node_wants_grad(n, LINEAR_WEIGHT))
         bytes = larger(bytes, k->gemm_workspace(d, &product));
-    if (bias && node_wants_grad(n, BIAS)) {
-        column_sum_args sums = bias_sum(n, dy, (buffer){NULL, bias->dtype}, false);
-        bytes = larger(bytes, k->column_sum_workspace(d, &sums));
-    }
-    return bytes;
+    return larger(bytes, linear_sums_workspace(d, n));
 }
 
 static const op_def linear_op = {.name = "linear",
                                  .forward = linear_forward,
                                  .backward = linear_backward,
                                  .workspace = linear_workspace,
-                                 .in_place = RESIDUAL + 1,
-                                 .pass_through = RESIDUAL + 1};
+                                 .in_place = LINEAR_RESIDUAL + 1,
+                                 .pass_through = LINEAR_RESIDUAL + 1};
 
 static fsdp_tensor *linear(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias, fsdp_tensor *residual,
                            bool input_major)
@@ -189,8 +199,13 @@ static fsdp_tensor *linear(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fs
     if (residual && (residual->numel != y->numel || residual->dtype != y->dtype))
         return tape_refuse(t, "linear: the residual is %s where %s is expected", tape_shape_text(t, residual),
                            tape_shape_text(t, y));
-    fsdp_tensor *inputs[] = {x, weight, bias, residual};
-    return tape_record(t, &linear_op, 4, inputs, 1, &y, &o, sizeof o, 1u << X | 1u << WEIGHT, 0) ? y : NULL;
+    fsdp_tensor *inputs[LINEAR_INPUTS] = {x, weight, bias, residual};
+    if (!input_major && fp8_serves(x, weight))
+        return fp8_linear(t, inputs, y);
+    return tape_record(t, &linear_op, LINEAR_INPUTS, inputs, 1, &y, &o, sizeof o, 1u << LINEAR_X | 1u << LINEAR_WEIGHT,
+                       0)
+               ? y
+               : NULL;
 }
 
 fsdp_tensor *fsdp_linear(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias)

@@ -13,7 +13,8 @@ struct fsdp_parameter {
     fsdp_dtype dtype;      /* of `data`: what the kernels read */
     fsdp_dtype grad_dtype; /* of `grad`: what the kernels write */
     bool trainable;
-    bool decay; /* weight decay applies */
+    bool decay;   /* weight decay applies */
+    fsdp_fp8 fp8; /* of the linear layer whose weight this is; a group's first member speaks for it */
     fsdp_init init;
     float init_scale; /* standard deviation, or bound of the uniform distribution */
 

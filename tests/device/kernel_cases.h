@@ -13,6 +13,7 @@ typedef struct kernel_case {
 #include "device/kernel_cases_elementwise.h"
 #include "device/kernel_cases_math.h"
 #include "device/kernel_cases_rows.h"
+#include "device/kernel_cases_fp8.h"
 #include "device/kernel_cases_attention.h"
 #include "device/kernel_cases_image.h"
 #include "device/kernel_cases_nan.h"
@@ -20,6 +21,9 @@ typedef struct kernel_case {
 
 static const kernel_case kernel_cases[] = {
     {"gemm", case_gemm},
+    {"fp8_cast", case_fp8_cast},
+    {"fp8_cast_of_special_numbers", case_fp8_cast_of_special_numbers},
+    {"fp8_gemm", case_fp8_gemm},
     {"column_sum", case_column_sum},
     {"attention", case_attention},
     {"attention_with_bias", case_attention_with_bias},

@@ -92,6 +92,35 @@ static inline uint16_t bf16_nearest(double x)
     return (uint16_t)(kept + (rest > 0x8000 || (rest == 0x8000 && (kept & 1))));
 }
 
+/* 8-bit floats by their definition: sign, exponent, fraction; E4M3 has one NaN and no infinity. */
+static inline double fp8_value(fsdp_dtype dtype, uint8_t code)
+{
+    int bits = dtype == FSDP_E5M2 ? 2 : 3, bias = dtype == FSDP_E5M2 ? 15 : 7;
+    int exponent = (code & 127) >> bits, fraction = code & ((1 << bits) - 1);
+    double value =
+        exponent == 0 ? ldexp(fraction, 1 - bias - bits) : ldexp((1 << bits) + fraction, exponent - bias - bits);
+    if (dtype == FSDP_E5M2 && exponent == 31)
+        value = fraction ? NAN : INFINITY;
+    if (dtype == FSDP_E4M3 && (code & 127) == 127)
+        value = NAN;
+    return code & 128 ? -value : value;
+}
+
+/* The nearest code, of two the even one; beyond the largest number that one. */
+static inline uint8_t fp8_nearest(fsdp_dtype dtype, double x)
+{
+    int bits = dtype == FSDP_E5M2 ? 2 : 3, bias = dtype == FSDP_E5M2 ? 15 : 7;
+    uint8_t sign = signbit(x) ? 128 : 0;
+    x = fabs(x);
+    if (isnan(x))
+        return sign | 127;
+    if (x >= (dtype == FSDP_E5M2 ? 57344 : 448))
+        return sign | (dtype == FSDP_E5M2 ? 0x7b : 0x7e);
+    int exponent = x < ldexp(1, 1 - bias) ? 1 - bias : ilogb(x);
+    long units = lrint(ldexp(x, bits - exponent)); /* ties to even */
+    return (uint8_t)(sign | (units + ((long)(exponent + bias - 1) << bits)));
+}
+
 static inline double dtype_get(fsdp_dtype dtype, const void *p, int64_t i)
 {
     switch (dtype) {
@@ -101,6 +130,9 @@ static inline double dtype_get(fsdp_dtype dtype, const void *p, int64_t i)
         return ((const double *)p)[i];
     case FSDP_BF16:
         return bf16_value(((const uint16_t *)p)[i]);
+    case FSDP_E4M3:
+    case FSDP_E5M2:
+        return fp8_value(dtype, ((const uint8_t *)p)[i]);
     default:
         return half_value(((const uint16_t *)p)[i]);
     }
@@ -112,6 +144,8 @@ static inline void dtype_put(fsdp_dtype dtype, void *p, int64_t i, double value)
         ((float *)p)[i] = (float)value;
     else if (dtype == FSDP_F64)
         ((double *)p)[i] = value;
+    else if (dtype == FSDP_E4M3 || dtype == FSDP_E5M2)
+        ((uint8_t *)p)[i] = fp8_nearest(dtype, value);
     else
         ((uint16_t *)p)[i] = dtype == FSDP_BF16 ? bf16_nearest(value) : half_nearest(value);
 }

@@ -27,6 +27,7 @@ typedef struct launch {
 /* Kernels whose launcher does all the work: LAUNCHED(name, args). Products, attention and convolution have C parts of
  * their own. */
 #define LAUNCHED_KERNELS(LAUNCHED)                                                                                     \
+    LAUNCHED(fp8_cast, fp8_cast_args)                                                                                  \
     LAUNCHED(column_sum, column_sum_args)                                                                              \
     LAUNCHED(rope, rope_args)                                                                                          \
     LAUNCHED(rmsnorm_forward, rmsnorm_args)                                                                            \

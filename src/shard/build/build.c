@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/sized.h"
+#include "device/gpu.h"
 #include "shard/offload/offload.h"
 #include "shard/build/policy.h"
 #include "shard/build/wrap.h"
@@ -90,6 +91,38 @@ static fsdp_status freeze(fsdp_model *m)
     return FSDP_OK;
 }
 
+static bool matches_any(const char *name, const char *const *globs, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (fnmatch(globs[i], name, 0) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Marks the weights whose linear layers compute in 8 bits; which of them are used so, their shapes decide. */
+static fsdp_status choose_fp8(fsdp_model *m)
+{
+    const fsdp_config *c = &m->config;
+    const gpu_properties *gpu = m->dev->gpu;
+    if (c->fp8 != FSDP_FP8_OFF && !device_has_fp8(m->dev))
+        return error_set(FSDP_ERR_UNSUPPORTED,
+                         "fp8: %s (compute capability %d.%d) has no 8-bit products; they came with 8.9. Train in bf16",
+                         gpu->name, gpu->compute_capability / 10, gpu->compute_capability % 10);
+    int skipped = 0;
+    for (int i = 0; i < m->contents.n_parameters; i++) {
+        fsdp_parameter *p = m->contents.parameters[i];
+        bool skips = matches_any(p->name, c->fp8_skip, c->n_fp8_skip);
+        p->fp8 = skips || p->n_dims != 2 ? FSDP_FP8_OFF : c->fp8;
+        skipped += skips;
+    }
+    if (c->n_fp8_skip > 0 && skipped == 0)
+        return error_set(FSDP_ERR_INPUT, "fp8_skip: no parameter matches \"%s\"", c->fp8_skip[0]);
+    m->config.fp8_skip = NULL;
+    m->config.n_fp8_skip = 0;
+    return FSDP_OK;
+}
+
 fsdp_status model_make_layout(fsdp_model *m)
 {
     wrap_result wrapped;
@@ -99,6 +132,7 @@ fsdp_status model_make_layout(fsdp_model *m)
     for (int i = 0; i < m->contents.n_parameters; i++)
         m->contents.parameters[i]->decay |= m->config.decay_vectors;
     FSDP_TRY(freeze(m));
+    FSDP_TRY(choose_fp8(m));
     if (m->config.checkpointing != FSDP_CHECKPOINT_NONE)
         module_walk(m->module, set_checkpoint, &m->config);
     FSDP_TRY(wrap_assign(m->module, &m->contents, &m->config.wrap, m->config.bucket_bytes, &wrapped));
@@ -116,9 +150,17 @@ static fsdp_status agree(fsdp_model *m)
     int world = comm_world_size(m->world->comm);
     const fsdp_config *c = &m->config;
     uint64_t mine[2] = {hash_u64(layout_hash(m->layout), c->seed), HASH_START};
-    const uint64_t settings[] = {
-        c->strategy,          c->param_dtype,   c->reduce_dtype,    (uint64_t)c->gather_buffers, c->forward_prefetch,
-        c->backward_prefetch, c->checkpointing, c->recompute_cheap, c->sync_each_micro_batch,    c->cast_inputs};
+    const uint64_t settings[] = {c->strategy,
+                                 c->param_dtype,
+                                 c->reduce_dtype,
+                                 (uint64_t)c->gather_buffers,
+                                 c->forward_prefetch,
+                                 c->backward_prefetch,
+                                 c->checkpointing,
+                                 c->recompute_cheap,
+                                 c->sync_each_micro_batch,
+                                 c->cast_inputs,
+                                 c->fp8};
     mine[1] = hash_bytes(mine[1], settings, sizeof settings);
     mine[1] = hash_bytes(mine[1], &c->gradient_divisor, sizeof c->gradient_divisor);
     mine[1] = policy_hash(m, mine[1]);
@@ -365,6 +407,9 @@ static fsdp_status check_config(const fsdp_config *c)
     if (c->gather_buffers < 1)
         return error_set(FSDP_ERR_INPUT, "gather_buffers is %d; at least one unit must be gathered at a time",
                          c->gather_buffers);
+    if (c->fp8 < FSDP_FP8_OFF || c->fp8 > FSDP_FP8_E4M3)
+        return error_set(FSDP_ERR_INPUT, "fp8 is %d; FSDP_FP8_OFF, FSDP_FP8_HYBRID or FSDP_FP8_E4M3 is expected",
+                         (int)c->fp8);
     return FSDP_OK;
 }
 

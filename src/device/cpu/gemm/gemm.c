@@ -8,6 +8,7 @@
 #include "base/checked.h"
 #include "base/threads.h"
 #include "device/cpu/cpu_features.h"
+#include "device/cpu/gemm/fp8.h"
 #include "device/cpu/gemm/onednn.h"
 #include "device/cpu/gemm/blocked.h"
 #include "device/cpu/gemm/kernel.h"
@@ -112,6 +113,11 @@ static const gemm_kernel *kernel_for(const cpu_gemm_set *set, const gemm_args *a
     return a->a.dtype == FSDP_BF16 ? set->bf16 : set->fp32;
 }
 
+static bool is_fp8(const gemm_args *a)
+{
+    return fp8_is(a->a.dtype) && fp8_is(a->b.dtype);
+}
+
 static fsdp_status check(const gemm_args *a)
 {
     if (a->m < 0 || a->n < 0 || a->k < 0 || a->batch < 0)
@@ -128,6 +134,8 @@ static fsdp_status check(const gemm_args *a)
 
 size_t product_gemm_workspace(const cpu_gemm_set *set, const gemm_args *a)
 {
+    if (is_fp8(a))
+        return fp8_gemm_workspace(set, a);
     if (is_empty(a) || product_rows_fit(a) || (set->onednn && onednn_fits(a)))
         return 0;
     return product_blocked_workspace(kernel_for(set, a), set->max_threads, a);
@@ -135,6 +143,8 @@ size_t product_gemm_workspace(const cpu_gemm_set *set, const gemm_args *a)
 
 fsdp_status gemm_gemm(const cpu_gemm_set *set, const gemm_args *a)
 {
+    if (is_fp8(a))
+        return fp8_gemm(set, a);
     FSDP_TRY(check(a));
     if (is_empty(a))
         return FSDP_OK;

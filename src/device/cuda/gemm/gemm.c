@@ -7,11 +7,23 @@
 
 #include "base/error.h"
 
+static fsdp_status check_fp8(const gemm_args *a)
+{
+    bool fits = !a->transpose_a && a->transpose_b && a->batch <= 1 && a->m % 16 == 0 && a->n % 16 == 0 &&
+                a->k % 16 == 0 && (a->a.dtype == FSDP_E4M3 || a->b.dtype == FSDP_E4M3);
+    if (!fits || !a->scale_a || !a->scale_b)
+        return error_set(FSDP_ERR_INPUT, "product of %lld x %lld x %lld in 8 bits: not of the form that has one",
+                         (long long)a->m, (long long)a->n, (long long)a->k);
+    return FSDP_OK;
+}
+
 static fsdp_status check_arguments(const gemm_args *a)
 {
     if (a->m < 0 || a->n < 0 || a->k < 0)
         return error_set(FSDP_ERR_INPUT, "product of negative size (%lld x %lld x %lld)", (long long)a->m,
                          (long long)a->n, (long long)a->k);
+    if (gpu_is_fp8(a->a.dtype) && gpu_is_fp8(a->b.dtype) && a->d.dtype <= FSDP_F16)
+        return check_fp8(a);
     if (a->a.dtype != a->b.dtype || a->a.dtype > FSDP_F16 || a->d.dtype > FSDP_F16)
         return error_set(FSDP_ERR_INPUT, "product of %s and %s into %s: the operands must have one floating type",
                          fsdp_dtype_name(a->a.dtype), fsdp_dtype_name(a->b.dtype), fsdp_dtype_name(a->d.dtype));

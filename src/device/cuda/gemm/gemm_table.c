@@ -83,7 +83,8 @@ static unsigned alignment(const void *p)
 /* Everything an algorithm may depend on. */
 static void make_key(const cuda_device *d, const gemm_args *a, size_t workspace_bytes, char key[GEMM_KEY_CHARS])
 {
-    const char *types = "fbh"; /* fp32, bf16, fp16 */
+    static const char types[FSDP_DTYPE_COUNT] = {
+        [FSDP_F32] = 'f', [FSDP_BF16] = 'b', [FSDP_F16] = 'h', [FSDP_E4M3] = '4', [FSDP_E5M2] = '5'};
     int length = snprintf(key, GEMM_KEY_CHARS, "%c%c%c%s%s%s %lldx%lldx%lld ld %lld,%lld,%lld,%lld align %u,%u,%u,%u",
                           types[a->a.dtype], types[a->d.dtype], a->transpose_a ? 't' : 'n', a->transpose_b ? "t" : "n",
                           a->beta != 0.0f ? "c" : "", a->bias.p ? "b" : "", (long long)a->m, (long long)a->n,
@@ -93,6 +94,9 @@ static void make_key(const cuda_device *d, const gemm_args *a, size_t workspace_
         length += snprintf(key + length, (size_t)(GEMM_KEY_CHARS - length), " batch %lld by %lld,%lld,%lld,%lld",
                            (long long)a->batch, (long long)a->stride_a, (long long)a->stride_b, (long long)a->stride_c,
                            (long long)a->stride_d);
+    if (gpu_is_fp8(a->a.dtype))
+        length += snprintf(key + length, (size_t)(GEMM_KEY_CHARS - length), " by %c%s", types[a->b.dtype],
+                           a->fast_sums ? " fast" : "");
     if (d->tf32 && a->a.dtype == FSDP_F32)
         length += snprintf(key + length, (size_t)(GEMM_KEY_CHARS - length), " tf32");
     if (workspace_bytes != d->base.workspace_limit)
@@ -101,7 +105,12 @@ static void make_key(const cuda_device *d, const gemm_args *a, size_t workspace_
 
 static cudaDataType_t library_type(fsdp_dtype dtype)
 {
-    return dtype == FSDP_BF16 ? CUDA_R_16BF : dtype == FSDP_F16 ? CUDA_R_16F : CUDA_R_32F;
+    static const cudaDataType_t types[FSDP_DTYPE_COUNT] = {[FSDP_F32] = CUDA_R_32F,
+                                                           [FSDP_BF16] = CUDA_R_16BF,
+                                                           [FSDP_F16] = CUDA_R_16F,
+                                                           [FSDP_E4M3] = CUDA_R_8F_E4M3,
+                                                           [FSDP_E5M2] = CUDA_R_8F_E5M2};
+    return types[dtype];
 }
 
 static bool make_layout(const cublaslt_api *api, cublasLtMatrixLayout_t *out, fsdp_dtype dtype, int64_t rows,
@@ -119,6 +128,25 @@ static bool make_layout(const cublaslt_api *api, cublasLtMatrixLayout_t *out, fs
                                                  sizeof stride) == CUBLAS_STATUS_SUCCESS;
 }
 
+/* The library's a is our b. */
+static cublasStatus_t set_scales(const cublaslt_api *api, gemm_entry *entry, const gemm_args *a)
+{
+    cublasStatus_t status = api->cublasLtMatmulDescSetAttribute(entry->operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
+                                                                &a->scale_b, sizeof a->scale_b);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = api->cublasLtMatmulDescSetAttribute(entry->operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
+                                                     &a->scale_a, sizeof a->scale_a);
+    return status;
+}
+
+static bool make_fp8(const cublaslt_api *api, gemm_entry *entry, const gemm_args *a)
+{
+    int8_t fast = a->fast_sums;
+    return set_scales(api, entry, a) == CUBLAS_STATUS_SUCCESS &&
+           api->cublasLtMatmulDescSetAttribute(entry->operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast) ==
+               CUBLAS_STATUS_SUCCESS;
+}
+
 static bool make_operation(const cuda_device *d, gemm_entry *entry, const gemm_args *a)
 {
     const cublaslt_api *api = &d->libraries.cublaslt;
@@ -130,6 +158,8 @@ static bool make_operation(const cuda_device *d, gemm_entry *entry, const gemm_a
             CUBLAS_STATUS_SUCCESS ||
         api->cublasLtMatmulDescSetAttribute(entry->operation, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second) !=
             CUBLAS_STATUS_SUCCESS)
+        return false;
+    if (gpu_is_fp8(a->a.dtype) && !make_fp8(api, entry, a))
         return false;
     if (!a->bias.p)
         return true;
@@ -160,6 +190,11 @@ cublasStatus_t gemm_entry_run(cuda_device *d, cudaStream_t queue, gemm_entry *en
                               size_t workspace_bytes, const void *c, void *out, const cublasLtMatmulAlgo_t *algorithm)
 {
     const cublaslt_api *api = &d->libraries.cublaslt;
+    if (gpu_is_fp8(a->a.dtype)) {
+        cublasStatus_t status = set_scales(api, entry, a);
+        if (status != CUBLAS_STATUS_SUCCESS)
+            return status;
+    }
     if (a->bias.p) {
         cublasStatus_t status = api->cublasLtMatmulDescSetAttribute(entry->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
                                                                     &a->bias.p, sizeof a->bias.p);

@@ -1,0 +1,20 @@
+/* What the two forms of a linear layer share: in the type of its operands (ops_linear.c) and in 8 bits (ops_fp8.c). */
+#ifndef TENSOR_LINEAR_H
+#define TENSOR_LINEAR_H
+
+#include "tensor/op.h"
+
+/* Inputs: x (rows, k), weight (n, k), bias (n) or NULL, residual (rows, n) or NULL. Output 0: y (rows, n). */
+enum { LINEAR_X, LINEAR_WEIGHT, LINEAR_BIAS, LINEAR_RESIDUAL, LINEAR_INPUTS };
+
+/* Gradients of bias and residual, which are sums of y's gradient; dy is whole. */
+fsdp_status linear_backward_sums(const run_context *c, const node *n);
+/* Scratch bytes of that. */
+size_t linear_sums_workspace(const device *d, const node *n);
+
+/* Whether the layer's weight asks for 8 bits and its shape has products of that kind. */
+bool fp8_serves(const fsdp_tensor *x, const fsdp_tensor *weight);
+/* Records it; the inputs have been checked. Returns y, or NULL when the tape has failed. */
+fsdp_tensor *fp8_linear(fsdp_tape *t, fsdp_tensor *const inputs[LINEAR_INPUTS], fsdp_tensor *y);
+
+#endif

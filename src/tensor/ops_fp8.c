@@ -1,0 +1,197 @@
+/* Linear layers in 8 bits: x and weight are rounded to E4M3, y's gradient to E5M2 (or E4M3), each with one scale, taken
+ * from its largest magnitude in this very step, so nothing is carried from step to step. The three products then run on
+ * the 8-bit tensors. Between forward and backward x is kept rounded and transposed, as the weight's gradient reads it:
+ * half of what x takes. The weight is rounded again for backward, which is cheaper than keeping it. */
+#include "base/checked.h"
+#include "tensor/linear.h"
+
+/* Outputs beside y: x rounded and transposed (k, rows), kept for the weight's gradient; scales and magnitudes of x and
+ * of the weight. */
+enum { Y, X_TURNED, SCALES, OUTPUTS };
+enum { SCALE_OF_X = 0, SCALE_OF_WEIGHT = 4, N_SCALES = 8 }; /* the GPU wants them 16 bytes apart */
+
+typedef struct fp8_attributes {
+    int64_t rows, n, k;
+    fsdp_dtype gradient; /* format of y's gradient */
+} fp8_attributes;
+
+/* Multiples that the GPU's products want of every dimension. */
+#define DIVISOR 16
+
+bool fp8_serves(const fsdp_tensor *x, const fsdp_tensor *weight)
+{
+    return weight->parameter && weight->parameter->fp8 != FSDP_FP8_OFF && tensor_rows(x) % DIVISOR == 0 &&
+           weight->shape[0] % DIVISOR == 0 && weight->shape[1] % DIVISOR == 0 && x->numel > 0;
+}
+
+/* ---- Scratch memory: the rounded operands, then what the product wants ---- */
+
+typedef struct scratch {
+    size_t first, second, third, scales, product; /* offsets */
+} scratch;
+
+static scratch lay_out(int64_t first, int64_t second, int64_t third)
+{
+    scratch s = {.first = 0};
+    s.second = round_up((size_t)first, 256);
+    s.third = s.second + round_up((size_t)second, 256);
+    s.scales = s.third + round_up((size_t)third, 256);
+    s.product = s.scales + 256;
+    return s;
+}
+
+static scratch forward_scratch(const fp8_attributes *o)
+{
+    return lay_out(o->rows * o->k, o->n * o->k, 0);
+}
+
+static scratch backward_scratch(const fp8_attributes *o)
+{
+    return lay_out(o->rows * o->n, o->rows * o->n, o->n * o->k);
+}
+
+static buffer at(const run_context *c, size_t offset, fsdp_dtype dtype)
+{
+    return (buffer){c ? (char *)c->workspace + offset : NULL, dtype};
+}
+
+/* ---- The products: d (+)= a b^T, a (m, k), b (n, k) ---- */
+
+static gemm_args product(int64_t m, int64_t n, int64_t k, buffer a, buffer b, buffer d, bool add)
+{
+    return (gemm_args){.transpose_b = true,
+                       .m = m,
+                       .n = n,
+                       .k = k,
+                       .alpha = 1,
+                       .beta = add,
+                       .a = a,
+                       .b = b,
+                       .c = d,
+                       .d = d,
+                       .lda = k,
+                       .ldb = k,
+                       .ldc = n,
+                       .ldd = n,
+                       .batch = 1};
+}
+
+static fsdp_status run_product(const run_context *c, gemm_args *a, const float *scale_a, const float *scale_b,
+                               size_t at)
+{
+    a->scale_a = scale_a;
+    a->scale_b = scale_b;
+    a->workspace = (char *)c->workspace + at;
+    return c->dev->kernels->gemm(c->compute, a);
+}
+
+static fsdp_status fp8_forward(const run_context *c, const node *n)
+{
+    const kernel_table *k = c->dev->kernels;
+    const fp8_attributes *o = n->attributes;
+    scratch s = forward_scratch(o);
+    float *scales = run_data(c, n->outputs[SCALES]).p;
+    fp8_cast_args x = {.rows = o->rows,
+                       .columns = o->k,
+                       .x = run_data(c, n->inputs[LINEAR_X]),
+                       .q = at(c, s.first, FSDP_E4M3),
+                       .scale = scales + SCALE_OF_X};
+    if (c->with_backward && node_wants_grad(n, LINEAR_WEIGHT))
+        x.qt = run_data(c, n->outputs[X_TURNED]);
+    fp8_cast_args weight = {.rows = o->n,
+                            .columns = o->k,
+                            .x = run_data(c, n->inputs[LINEAR_WEIGHT]),
+                            .q = at(c, s.second, FSDP_E4M3),
+                            .scale = scales + SCALE_OF_WEIGHT};
+    FSDP_TRY(k->fp8_cast(c->compute, &x));
+    FSDP_TRY(k->fp8_cast(c->compute, &weight));
+    gemm_args y = product(o->rows, o->n, o->k, x.q, weight.q, run_data(c, n->outputs[Y]), false);
+    if (n->inputs[LINEAR_RESIDUAL]) {
+        y.c = run_data(c, n->inputs[LINEAR_RESIDUAL]);
+        y.beta = 1;
+    }
+    y.bias = run_data(c, n->inputs[LINEAR_BIAS]);
+    y.fast_sums = true;
+    return run_product(c, &y, x.scale, weight.scale, s.product);
+}
+
+static fsdp_status fp8_backward(const run_context *c, const node *n)
+{
+    const kernel_table *k = c->dev->kernels;
+    const fp8_attributes *o = n->attributes;
+    scratch s = backward_scratch(o);
+    float *scales = run_data(c, n->outputs[SCALES]).p;
+    bool add_x, add_weight;
+    buffer dx = run_input_grad(c, n, LINEAR_X, &add_x), dw = run_input_grad(c, n, LINEAR_WEIGHT, &add_weight);
+    fp8_cast_args dy = {
+        .rows = o->rows, .columns = o->n, .x = run_output_grad(c, n, Y), .scale = at(c, s.scales, FSDP_F32).p};
+    if (dx.p)
+        dy.q = at(c, s.first, o->gradient);
+    if (dw.p)
+        dy.qt = at(c, s.second, o->gradient);
+    if (dx.p || dw.p)
+        FSDP_TRY(k->fp8_cast(c->compute, &dy));
+    if (dx.p) {
+        fp8_cast_args weight = {.rows = o->n,
+                                .columns = o->k,
+                                .x = run_data(c, n->inputs[LINEAR_WEIGHT]),
+                                .qt = at(c, s.third, FSDP_E4M3),
+                                .scale = scales + SCALE_OF_WEIGHT,
+                                .measured = true};
+        FSDP_TRY(k->fp8_cast(c->compute, &weight));
+        gemm_args a = product(o->rows, o->k, o->n, dy.q, weight.qt, dx, add_x);
+        FSDP_TRY(run_product(c, &a, dy.scale, weight.scale, s.product));
+    }
+    if (dw.p) {
+        gemm_args a = product(o->n, o->k, o->rows, dy.qt, run_data(c, n->outputs[X_TURNED]), dw, add_weight);
+        FSDP_TRY(run_product(c, &a, dy.scale, scales + SCALE_OF_X, s.product));
+    }
+    return linear_backward_sums(c, n);
+}
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static size_t fp8_workspace(const device *d, const node *n, bool backward)
+{
+    const fp8_attributes *o = n->attributes;
+    const fsdp_parameter *weight = n->inputs[LINEAR_WEIGHT]->parameter;
+    buffer x = {NULL, FSDP_E4M3}, dy = {NULL, o->gradient}, y = {NULL, n->outputs[Y]->dtype},
+           dw = {NULL, weight->grad_dtype};
+    if (!backward) {
+        gemm_args a = product(o->rows, o->n, o->k, x, x, y, false);
+        return forward_scratch(o).product + d->kernels->gemm_workspace(d, &a);
+    }
+    gemm_args input = product(o->rows, o->k, o->n, dy, x, y, false),
+              own = product(o->n, o->k, o->rows, dy, x, dw, false);
+    size_t bytes = larger(d->kernels->gemm_workspace(d, &input), d->kernels->gemm_workspace(d, &own));
+    return larger(backward_scratch(o).product + bytes, linear_sums_workspace(d, n));
+}
+
+static const op_def fp8_op = {.name = "linear_fp8",
+                              .forward = fp8_forward,
+                              .backward = fp8_backward,
+                              .workspace = fp8_workspace,
+                              .in_place = LINEAR_RESIDUAL + 1,
+                              .pass_through = LINEAR_RESIDUAL + 1};
+
+fsdp_tensor *fp8_linear(fsdp_tape *t, fsdp_tensor *const inputs[LINEAR_INPUTS], fsdp_tensor *y)
+{
+    const fsdp_tensor *x = inputs[LINEAR_X], *weight = inputs[LINEAR_WEIGHT];
+    fp8_attributes o;
+    __builtin_memset(&o, 0, sizeof o);
+    o.rows = tensor_rows(x);
+    o.n = weight->shape[0];
+    o.k = weight->shape[1];
+    o.gradient = weight->parameter->fp8 == FSDP_FP8_E4M3 ? FSDP_E4M3 : FSDP_E5M2;
+    const int64_t turned[] = {o.k, o.rows}, n_scales = N_SCALES;
+    fsdp_tensor *outputs[OUTPUTS] = {y, tape_value(t, FSDP_E4M3, 2, turned), tape_value(t, FSDP_F32, 1, &n_scales)};
+    if (!outputs[X_TURNED] || !outputs[SCALES])
+        return NULL;
+    return tape_record(t, &fp8_op, LINEAR_INPUTS, inputs, OUTPUTS, outputs, &o, sizeof o, 1u << LINEAR_WEIGHT,
+                       1u << X_TURNED | 1u << SCALES)
+               ? y
+               : NULL;
+}

@@ -1,0 +1,102 @@
+/* Training with linear layers in 8 bits: every strategy and schedule gives the same bits, layers can be left out by
+ * name, and the curve stays near that of full precision. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+
+#include <fsdp/status.h>
+
+#include "training/support_training.h"
+
+static training fp8_training(int ranks)
+{
+    training t = training_default(TRAIN_LLAMA, ranks);
+    t.config.fp8 = FSDP_FP8_HYBRID;
+    return t;
+}
+
+static training_result run(const training *t)
+{
+    training_result r;
+    assert_true(training_run(t, &r));
+    return r;
+}
+
+static void every_strategy_gives_the_same_bits(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 3; ranks++) {
+        training_result first = {.hash = 0};
+        for (int s = FSDP_FULL; s <= FSDP_NO_SHARD; s++) {
+            training t = fp8_training(ranks);
+            t.config.strategy = (fsdp_strategy)s;
+            training_result r = run(&t);
+            if (s == FSDP_FULL)
+                first = r;
+            if (r.hash != first.hash)
+                fail_msg("%d ranks: %s and full differ", ranks, fsdp_strategy_name((fsdp_strategy)s));
+        }
+    }
+}
+
+static void checkpointing_and_offload_keep_every_bit(void **state)
+{
+    (void)state;
+    training t = fp8_training(2);
+    uint64_t hash = run(&t).hash;
+    t.config.checkpointing = FSDP_CHECKPOINT_FULL;
+    assert_true(run(&t).hash == hash);
+    t.config.checkpointing = FSDP_CHECKPOINT_SELECTIVE;
+    assert_true(run(&t).hash == hash);
+    t.config.checkpointing = FSDP_CHECKPOINT_NONE;
+    t.config.recompute_cheap = true;
+    assert_true(run(&t).hash == hash);
+    t.config.cpu_offload = true;
+    assert_true(run(&t).hash == hash);
+}
+
+static void layers_are_left_out_by_name(void **state)
+{
+    (void)state;
+    static const char *const all[] = {"*"}, *const one[] = {"*layers.0.*"}, *const none[] = {"no.such.*"};
+    training t = fp8_training(1);
+    training_result whole = run(&t);
+    t.config.fp8_skip = all;
+    t.config.n_fp8_skip = 1;
+    training_result plain = run(&t);
+    t.config.fp8_skip = one;
+    training_result part = run(&t);
+    assert_true(whole.hash != plain.hash && part.hash != plain.hash && part.hash != whole.hash);
+    for (int i = 0; i < TRAINING_STEPS; i++)
+        assert_true(fabs(whole.loss[i] - plain.loss[i]) < 0.02 * plain.loss[i]);
+    assert_true(whole.loss[TRAINING_STEPS - 1] < whole.loss[0]);
+    t.config.fp8_skip = none;
+    training_result refused;
+    assert_false(training_run(&t, &refused)); /* a pattern that matches nothing is an error */
+}
+
+static void the_plan_is_what_is_taken(void **state)
+{
+    (void)state;
+    for (int s = FSDP_FULL; s <= FSDP_NO_SHARD; s++) {
+        training t = fp8_training(2);
+        t.config.strategy = (fsdp_strategy)s;
+        training_result r = run(&t);
+        assert_int_equal(r.memory, r.planned_memory);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_strategy_gives_the_same_bits),
+        cmocka_unit_test(checkpointing_and_offload_keep_every_bit),
+        cmocka_unit_test(layers_are_left_out_by_name),
+        cmocka_unit_test(the_plan_is_what_is_taken),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
