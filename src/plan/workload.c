@@ -2,6 +2,7 @@
 #include "plan/workload.h"
 
 #include "base/checked.h"
+#include "models/family.h"
 
 static fsdp_tensor *ints(fsdp_tape *t, int64_t rows, int64_t columns)
 {
@@ -86,10 +87,10 @@ fsdp_status workload_plan(const workload *w, const fsdp_config *config, const pl
     return workload_plan_rank(w, config, world, MEMORY_PLAN_LARGEST, out);
 }
 
-static double llama_flops(const fsdp_llama_config *c, double tokens, double width)
+static double decoder_flops(const fsdp_decoder_config *c, double tokens, double width)
 {
     double q = (double)(c->heads * c->head_dim), kv = (double)(c->kv_heads * c->head_dim), h = (double)c->hidden;
-    double layer = h * (q + 2 * kv) + q * h + 3 * h * (double)c->intermediate;
+    double layer = h * (q + 2 * kv) + q * h + (family_of(c->family)->ungated ? 2 : 3) * h * (double)c->intermediate;
     double parameters = (double)c->layers * layer + h * (double)c->vocabulary;
     return (6 * parameters + 6 * (double)c->layers * width * q) * tokens;
 }
@@ -107,7 +108,7 @@ double workload_flops(const workload *w)
 {
     double samples = (double)w->batch;
     if (w->model.type == MODEL_DECODER)
-        return llama_flops(&w->model.decoder, samples * (double)w->width, (double)w->width);
+        return decoder_flops(&w->model.decoder, samples * (double)w->width, (double)w->width);
     if (w->model.type == MODEL_T5)
         return t5_flops(&w->model.t5, samples * (double)w->width, samples * (double)w->target);
     return 0;

@@ -97,6 +97,33 @@ static const preset_setting llama2_13b[] = LLAMA2("llama_v2", "5120", "40", "40"
 /* 4096 tokens are its attention window, inside which the window changes nothing. */
 static const preset_setting mistral_7b[] = LLAMA2("mistral", "4096", "32", "32", "8", "14336");
 
+/* Of any family of decoders; flags that only some have stand beside. */
+#define DECODER(type, vocabulary, hidden, layers, heads, kv_heads, head, ffn, tied, context, ...)                      \
+    {                                                                                                                  \
+        {"model_type", type}, {"vocab_size", vocabulary}, {"hidden_width", hidden}, {"num_layers", layers},            \
+            {"num_heads", heads}, {"num_key_value_heads", kv_heads}, {"head_dim", head}, {"intermediate_size", ffn},   \
+            {"tie_word_embeddings", tied}, {"max_context_width", context}, {"train_batch_size", "1"},                  \
+            {"bf16", "true"}, __VA_ARGS__, {NULL, NULL},                                                               \
+    }
+#define ROTARY(base, eps)                                                                                              \
+    {"rotary_emb_base", base},                                                                                         \
+    {                                                                                                                  \
+        "norm_eps", eps                                                                                                \
+    }
+
+static const preset_setting qwen2_5_1_5b[] =
+    DECODER("qwen2", "151936", "1536", "28", "12", "2", "128", "8960", "true", "4096", ROTARY("1000000", "1e-6"));
+static const preset_setting qwen3_0_6b[] =
+    DECODER("qwen3", "151936", "1024", "28", "16", "8", "128", "3072", "true", "4096", ROTARY("1000000", "1e-6"));
+static const preset_setting qwen3_8b[] =
+    DECODER("qwen3", "151936", "4096", "36", "32", "8", "128", "12288", "false", "4096", ROTARY("1000000", "1e-6"));
+static const preset_setting gemma3_1b[] = DECODER("gemma3", "262144", "1152", "26", "4", "1", "256", "6912", "true",
+                                                  "4096", ROTARY("1000000", "1e-6"), {"sliding_window", "512"});
+static const preset_setting gpt2_124m[] =
+    DECODER("gpt2", "50257", "768", "12", "12", "12", "64", "3072", "true", "1024", {"norm_eps", "1e-5"});
+static const preset_setting phi3_mini[] = DECODER("phi3", "32064", "3072", "32", "32", "32", "96", "8192", "false",
+                                                  "4096", ROTARY("10000", "1e-5"), {"sliding_window", "2047"});
+
 static const preset_setting none[] = {{NULL, NULL}};
 
 static const preset_setting *const presets[FSDP_PRESET_COUNT] = {
@@ -111,6 +138,12 @@ static const preset_setting *const presets[FSDP_PRESET_COUNT] = {
     [FSDP_PRESET_LLAMA2_13B] = llama2_13b,
     [FSDP_PRESET_LLAMA3_1_70B] = llama3_1_70b,
     [FSDP_PRESET_MISTRAL_7B] = mistral_7b,
+    [FSDP_PRESET_QWEN2_5_1_5B] = qwen2_5_1_5b,
+    [FSDP_PRESET_QWEN3_0_6B] = qwen3_0_6b,
+    [FSDP_PRESET_QWEN3_8B] = qwen3_8b,
+    [FSDP_PRESET_GEMMA3_1B] = gemma3_1b,
+    [FSDP_PRESET_GPT2_124M] = gpt2_124m,
+    [FSDP_PRESET_PHI3_MINI] = phi3_mini,
 };
 
 const preset_setting *preset_settings(fsdp_preset preset)

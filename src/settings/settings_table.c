@@ -37,6 +37,12 @@ static const fsdp_choice presets[] = {
     {"llama2_13b", FSDP_PRESET_LLAMA2_13B, NULL},
     {"llama3_1_70b", FSDP_PRESET_LLAMA3_1_70B, NULL},
     {"mistral_7b", FSDP_PRESET_MISTRAL_7B, NULL},
+    {"qwen2_5_1_5b", FSDP_PRESET_QWEN2_5_1_5B, NULL},
+    {"qwen3_0_6b", FSDP_PRESET_QWEN3_0_6B, NULL},
+    {"qwen3_8b", FSDP_PRESET_QWEN3_8B, NULL},
+    {"gemma3_1b", FSDP_PRESET_GEMMA3_1B, NULL},
+    {"gpt2_124m", FSDP_PRESET_GPT2_124M, NULL},
+    {"phi3_mini", FSDP_PRESET_PHI3_MINI, NULL},
     {NULL, 0, NULL},
 };
 

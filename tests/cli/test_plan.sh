@@ -27,6 +27,18 @@ done
 [ "$(grep -c '"strategy"' "$work/json")" -ge 4 ] || fail "strategies in JSON"
 command -v python3 >/dev/null && { python3 -m json.tool "$work/json" >/dev/null || fail "the JSON does not parse"; }
 
+# Presets of the other families have the published numbers of parameters.
+while read -r preset parameters; do
+    "$fsdp" plan --preset "$preset" --world_size 2 --json >"$work/preset" || fail "the plan of $preset"
+    [ "$(number parameters "$work/preset")" = "$parameters" ] || fail "$preset has $(number parameters "$work/preset") parameters"
+done <<END
+gpt2_124m 124439808
+qwen2_5_1_5b 1543714304
+qwen3_0_6b 596049920
+gemma3_1b 999885952
+phi3_mini 3821079552
+END
+
 # Without checkpointing the replicated 8B does not fit 80 GB, in halves it does; what is named must be below the limit.
 "$fsdp" plan --preset llama3_1_8b --world_size 8 --fit 80GB --json >"$work/fit" || fail "--fit"
 "$fsdp" plan --preset llama3_1_8b --world_size 8 --fit 80GB | grep -q "^The fastest that fits: --sharding_strategy" ||

@@ -144,6 +144,18 @@ static void cached_llama_equals_reading_anew(void **state)
     check_folder("llama3_rope_tied", 17, 24, FSDP_F32, 1e-5);
 }
 
+static void cached_families_equal_reading_anew(void **state)
+{
+    (void)state;
+    check_folder("qwen2", 5, 12, FSDP_F32, 1e-5);
+    check_folder("qwen3", 17, 12, FSDP_F32, 1e-5);
+    check_folder("llama_yarn", 40, 8, FSDP_F32, 1e-5);
+    check_folder("mistral_window", 5, 30, FSDP_F32, 1e-5); /* past its window of 16 */
+    check_folder("mistral_window", 40, 8, FSDP_F32, 1e-5);
+    check_folder("gemma3", 3, 70, FSDP_F32, 1e-5);
+    check_folder("gpt2", 20, 50, FSDP_F32, 1e-5);
+}
+
 static void cached_t5_equals_reading_anew(void **state)
 {
     (void)state;
@@ -428,6 +440,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cached_llama_equals_reading_anew),
+        cmocka_unit_test(cached_families_equal_reading_anew),
         cmocka_unit_test(cached_t5_equals_reading_anew),
         cmocka_unit_test(cached_bf16_stays_near_reading_anew),
         cmocka_unit_test(a_full_cache_goes_on_with_its_newer_half),
