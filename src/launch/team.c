@@ -18,6 +18,8 @@ enum { DEFAULT_PORT = 29400 };
 
 /* Others of this job that are still to hear of its end. */
 static const double linger_seconds = 5;
+/* After this long without a store, the user is told what was found instead. */
+static const double patience_seconds = 10;
 
 static bool is_alone(const fsdp_launch_config *c)
 {
@@ -129,7 +131,8 @@ static fsdp_status connect_once(team *t, double seconds)
 /* Who holds the address may be another program, or the store of a launcher that is just ending: tried in turns. */
 static fsdp_status find_store(team *t)
 {
-    double deadline = clock_seconds() + t->config->join_timeout_seconds;
+    double begun = clock_seconds(), deadline = begun + t->config->join_timeout_seconds;
+    bool said = false;
     for (;;) {
         fsdp_status opened = t->server ? FSDP_ERR_STATE : open_store(t);
         if (opened == FSDP_OK)
@@ -140,6 +143,10 @@ static fsdp_status find_store(team *t)
         fsdp_status status = connect_once(t, left < 0 ? 0 : left < 1 ? left : 1);
         if (status != FSDP_ERR_TIMEOUT || (t->give_up && t->give_up(t->context)))
             return status;
+        if (!said && clock_seconds() - begun > patience_seconds) {
+            log_write(FSDP_LOG_WARNING, "still looking: %s", fsdp_last_error());
+            said = true;
+        }
         if (left <= 0) {
             char at[ENDPOINT_TEXT_BYTES];
             return error_set(FSDP_ERR_TIMEOUT,

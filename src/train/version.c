@@ -11,6 +11,16 @@
 #else
 #define MPI ""
 #endif
+#ifdef FSDP_WITH_CRYPTO
+#define CRYPTO "libcrypto "
+#else
+#define CRYPTO ""
+#endif
+#ifdef FSDP_WITH_HWLOC
+#define HWLOC "hwloc "
+#else
+#define HWLOC ""
+#endif
 #ifdef FSDP_WITH_CUDA
 #define CUDA "CUDA "
 #else
@@ -29,5 +39,5 @@
 
 const char *fsdp_build_options(void)
 {
-    return "shm " ONEDNN MPI CUDA NCCL "(" COMPILER ")";
+    return "shm " ONEDNN MPI CUDA NCCL CRYPTO HWLOC "(" COMPILER ")";
 }

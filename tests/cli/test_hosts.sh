@@ -4,6 +4,7 @@
 # their own into the same folder.
 set -euo pipefail
 source "$(dirname "$0")/support.bash"
+"$fsdp" --version | grep -qw libcrypto || { echo "a build without libcrypto joins no launchers"; exit 77; }
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
 export ASAN_OPTIONS=detect_leaks=0
 seq 1 400 >text.txt

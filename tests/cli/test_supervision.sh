@@ -3,6 +3,7 @@
 # the bits of a run that nobody disturbed. When a host stays away, the job goes on with fewer ranks as a run resumed there would.
 set -euo pipefail
 source "$(dirname "$0")/support.bash"
+"$fsdp" --version | grep -qw libcrypto || { echo "a build without libcrypto joins no launchers"; exit 77; }
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
 export OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0
 seq 1 4000 >text.txt

@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "comm/ports.h"
 #include "launch/cores.h"
+#include "meet/secret.h"
 
 enum { OUTPUT_BYTES = 1 << 20 };
 
@@ -185,6 +186,8 @@ static fsdp_launch_config nodes(int least, int most, int node, const char *endpo
 static const char *free_endpoint(void)
 {
     static char text[64];
+    if (!secret_can_prove())
+        skip(); /* launchers are then not joined */
     snprintf(text, sizeof text, "127.0.0.1:%d", free_port());
     return text;
 }
