@@ -4,6 +4,7 @@
 #   make test       all tests; GPU tests say "skipped" where there is no GPU
 #   make test-gpu   the GPU tests only
 #   make test-tensorboard    TensorBoard from PyPI reads what a run writes; skipped without network
+#   make test-tables         Parquet and Arrow tables written at random by pyarrow from PyPI; skipped without network
 #   make test-transformers   transformers from PyPI opens our exports and we train its folders; skipped without network
 #   make test-tokenizers     6,000 random texts through 47 kinds of tokenizer.json by tokenizers from PyPI; skipped without network
 #   make test-torchrun       torchrun from PyPI starts fsdp train, fsdp run starts a PyTorch program; skipped without network
@@ -24,7 +25,7 @@ SEED ?= $(shell date +%s)
 CTEST = ctest --output-on-failure --no-tests=error -j $(JOBS)
 
 .DEFAULT_GOAL := all
-.PHONY: all fresh train test test-gpu test-tensorboard test-transformers test-tokenizers test-pytorch test-torchrun soak kill-test bench asan tsan valgrind fuzz clang cuda docs install format format-check clean deps
+.PHONY: all fresh train test test-gpu test-tensorboard test-tables test-transformers test-tokenizers test-pytorch test-torchrun soak kill-test bench asan tsan valgrind fuzz clang cuda docs install format format-check clean deps
 
 deps:
 	@scripts/install-deps build
@@ -54,6 +55,9 @@ test-gpu: all
 
 test-tensorboard: all
 	@scripts/test-tensorboard build || [ $$? = 77 ]
+
+test-tables: all
+	@scripts/test-tables build || [ $$? = 77 ]
 
 test-transformers: all
 	@scripts/test-transformers build || [ $$? = 77 ]

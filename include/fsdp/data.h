@@ -81,15 +81,16 @@ typedef enum fsdp_dataset_part {
 
 typedef struct fsdp_dataset_config {
     size_t size;
-    const char *const *names; /* files, globs, folders, hub names: text, JSONL, token files, tables, images */
+    const char *const
+        *names; /* files, globs, folders, hub names: text, JSONL, Parquet, Arrow, token files, tables, images */
     size_t n_names;
     const fsdp_tokenizer *tokenizer; /* for text and pairs; borrowed while the data set is opened */
     int64_t width;        /* tokens of a sample, or of a pair's source. A table must have it; 0: the table's */
     int64_t target_width; /* tokens of a pair's target */
-    bool pairs;           /* JSONL records are pairs */
+    bool pairs;           /* JSONL records and rows of tables are pairs */
     int32_t pad_id;       /* pairs: fills sources and targets; -1: the tokenizer's, 0 where it has none */
     int32_t start_id;     /* pairs: the decoder begins with it; -1: the padding token */
-    const char *source_field, *target_field; /* of JSONL records */
+    const char *source_field, *target_field; /* of JSONL records, columns of tables */
     const char *source_prefix;               /* put before every source; may be NULL */
     const char *config_name;                 /* configuration of a hub data set; may be NULL */
     fsdp_dataset_part part;

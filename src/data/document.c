@@ -1,5 +1,6 @@
 /* Plain text is gathered into parts of about 64 KiB that end where the tokenizer permits; JSONL gives a document for
- * each line. A file that is one JSON array gives one for each element, one of objects that span lines one for each. */
+ * each line, a table for each row. A file that is one JSON array gives one for each element, one of objects that span
+ * lines one for each. */
 #include "data/document.h"
 
 #include <stdlib.h>
@@ -13,6 +14,7 @@
 #include "tokenizer/text_cut.h"
 #include "format/byte_stream.h"
 #include "format/signature.h"
+#include "format/table_file.h"
 #include "format/text_reader.h"
 
 enum { PART_BYTES = 64 << 10, MOST_WARNINGS = 20, USUAL_COMPRESSION = 3 };
@@ -24,6 +26,7 @@ struct document_reader {
     fsdp_tokenizer *tokenizer;
     size_t file;         /* index of the open one, or of the next */
     text_reader *lines;  /* of a JSONL file; NULL between files */
+    table_file *rows;    /* of a table; NULL between files */
     bool in_values;      /* records are values, not lines */
     json_t *record;      /* whose strings the last document borrows */
     int64_t line_number; /* of it */
@@ -65,6 +68,7 @@ void document_reader_close(document_reader *r)
         return;
     json_decref(r->record);
     text_reader_close(r->lines);
+    table_close(r->rows);
     byte_stream_close(r->text);
     text_free(&r->part);
     free(r);
@@ -223,6 +227,43 @@ static fsdp_status open_records(document_reader *r, const char *path)
     return FSDP_OK;
 }
 
+/* --- tables ------------------------------------------------------------------------------------------------------ */
+
+static fsdp_status open_rows(document_reader *r, const char *path)
+{
+    const char *const columns[] = {r->text_field, r->target_field};
+    r->n_records = 0;
+    if (r->text_field == NULL)
+        return error_set(FSDP_ERR_UNSUPPORTED, "%s: conversations are read from JSONL: convert it", path);
+    return table_open(path, columns, r->target_field == NULL ? 1 : 2, &r->rows);
+}
+
+static fsdp_status next_row(document_reader *r, document *out, bool *got)
+{
+    table_text values[TABLE_MOST_COLUMNS] = {{NULL, 0}};
+    for (;;) {
+        char why[256];
+        FSDP_TRY(table_next(r->rows, values, got));
+        if (!*got)
+            return FSDP_OK;
+        const table_text *text = &values[0], *target = r->target_field == NULL ? NULL : &values[1];
+        document_place place = {.file = (int64_t)r->file, .record = r->n_records++};
+        bool null = text->text == NULL || (target != NULL && target->text == NULL);
+        bool valid = !null && utf8_valid_bytes(text->text, text->bytes) == text->bytes &&
+                     (target == NULL || utf8_valid_bytes(target->text, target->bytes) == target->bytes);
+        r->read_bytes += (int64_t)text->bytes;
+        if (valid) {
+            *out = (document){
+                text->text, text->bytes, target == NULL ? NULL : target->text, target == NULL ? 0 : target->bytes, true,
+                place,      NULL};
+            return FSDP_OK;
+        }
+        snprintf(why, sizeof why, "%s under \"%.100s\"", null ? "null" : "not UTF-8",
+                 text->text == NULL || target == NULL ? r->text_field : r->target_field);
+        FSDP_TRY(skip_record(r, r->files->files[r->file].path, r->n_records, why));
+    }
+}
+
 /* --- plain text -------------------------------------------------------------------------------------------------- */
 
 static fsdp_status read_text(document_reader *r, size_t wanted)
@@ -278,8 +319,10 @@ static fsdp_status next_part(document_reader *r, document *out)
 static void close_file(document_reader *r)
 {
     text_reader_close(r->lines);
+    table_close(r->rows);
     byte_stream_close(r->text);
     r->lines = NULL;
+    r->rows = NULL;
     r->text = NULL;
     r->file++;
     r->done_bytes += r->file_bytes;
@@ -292,7 +335,9 @@ static fsdp_status open_file(document_reader *r, const source_file *file)
         return error_set(FSDP_ERR_INPUT, "%s: pairs need JSONL with \"%s\" and \"%s\"", file->path, r->text_field,
                          r->target_field);
     r->file_bytes = bytes_of(file->path);
-    return file->kind == SOURCE_TEXT ? open_text(r, file->path) : open_records(r, file->path);
+    return file->kind == SOURCE_TEXT   ? open_text(r, file->path)
+           : file->kind == SOURCE_ROWS ? open_rows(r, file->path)
+                                       : open_records(r, file->path);
 }
 
 fsdp_status document_reader_next(document_reader *r, document *out, bool *more)
@@ -301,9 +346,11 @@ fsdp_status document_reader_next(document_reader *r, document *out, bool *more)
     while (r->file < r->files->n_files) {
         const source_file *file = &r->files->files[r->file];
         bool got = true;
-        if (r->lines == NULL && r->text == NULL)
+        if (r->lines == NULL && r->text == NULL && r->rows == NULL)
             FSDP_TRY(open_file(r, file));
-        if (file->kind != SOURCE_TEXT)
+        if (file->kind == SOURCE_ROWS)
+            FSDP_TRY(next_row(r, out, &got));
+        else if (file->kind != SOURCE_TEXT)
             FSDP_TRY(next_record(r, out, &got));
         else
             FSDP_TRY(next_part(r, out));
@@ -318,7 +365,7 @@ fsdp_status document_reader_next(document_reader *r, document *out, bool *more)
 
 fsdp_status document_reader_seek(document_reader *r, const document_place *place)
 {
-    if (r->lines != NULL || r->text != NULL)
+    if (r->lines != NULL || r->text != NULL || r->rows != NULL)
         close_file(r);
     r->file = (size_t)place->file;
     r->done_bytes = 0;
@@ -335,6 +382,10 @@ fsdp_status document_reader_seek(document_reader *r, const document_place *place
         r->text_bytes = r->read_bytes = place->offset;
         r->in_parts = place->continues;
         return byte_stream_seek(r->text, place->offset);
+    }
+    if (r->rows != NULL) {
+        r->n_records = place->record;
+        return table_seek(r->rows, place->record);
     }
     if (!r->spans_lines) {
         r->read_bytes = place->offset;

@@ -28,29 +28,17 @@ typedef struct suffix_kind {
 /* May be followed by .gz or .zst; case does not matter. Other files are text when the user names them, and are skipped
  * in folders. */
 static const suffix_kind suffixes[] = {
-    {".jsonl", SOURCE_JSONL},
-    {".json", SOURCE_JSONL},
-    {".ndjson", SOURCE_JSONL},
-    {".txt", SOURCE_TEXT},
-    {".text", SOURCE_TEXT},
-    {".md", SOURCE_TEXT},
-    {".rst", SOURCE_TEXT},
-    {".c", SOURCE_TEXT},
-    {".h", SOURCE_TEXT},
-    {".cu", SOURCE_TEXT},
-    {".py", SOURCE_TEXT},
-    {".sh", SOURCE_TEXT},
-    {".tex", SOURCE_TEXT},
-    {".html", SOURCE_TEXT},
-    {".cmake", SOURCE_TEXT},
-    {".log", SOURCE_TEXT},
-    {".safetensors", SOURCE_TABLE},
+    {".jsonl", SOURCE_JSONL},  {".json", SOURCE_JSONL}, {".ndjson", SOURCE_JSONL}, {".txt", SOURCE_TEXT},
+    {".text", SOURCE_TEXT},    {".md", SOURCE_TEXT},    {".rst", SOURCE_TEXT},     {".c", SOURCE_TEXT},
+    {".h", SOURCE_TEXT},       {".cu", SOURCE_TEXT},    {".py", SOURCE_TEXT},      {".sh", SOURCE_TEXT},
+    {".tex", SOURCE_TEXT},     {".html", SOURCE_TEXT},  {".cmake", SOURCE_TEXT},   {".log", SOURCE_TEXT},
+    {".parquet", SOURCE_ROWS}, {".arrow", SOURCE_ROWS}, {".feather", SOURCE_ROWS}, {".safetensors", SOURCE_TABLE},
     {".bin", SOURCE_TOKENS},
 };
 
 const char *source_kind_name(source_kind kind)
 {
-    static const char *const names[] = {"text", "JSONL", "tokens", "a table of tokens", "images"};
+    static const char *const names[] = {"text", "JSONL", "a table of text", "tokens", "a table of tokens", "images"};
     return names[kind];
 }
 
@@ -158,8 +146,8 @@ static bool describes(const char *name)
 /* Kinds of data that are common and not read: a folder of them is not empty, it must be converted. */
 static bool looks_like_data(const char *name)
 {
-    static const char *const endings[] = {".parquet", ".arrow", ".feather", ".npy", ".npz", ".pt",  ".pth", ".pkl",
-                                          ".zip",     ".tar",   ".bz2",     ".xz",  ".lz4", ".csv", ".tsv"};
+    static const char *const endings[] = {".npy", ".npz", ".pt", ".pth", ".pkl", ".zip",
+                                          ".tar", ".bz2", ".xz", ".lz4", ".csv", ".tsv"};
     size_t bytes = unpacked_length(name);
     for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++)
         if (ends_with(name, bytes, endings[i]))
@@ -409,8 +397,8 @@ static fsdp_status check_kinds(const source_list *list)
     const source_file *first = list->files;
     for (size_t i = 1; i < list->n_files; i++) {
         const source_file *file = &list->files[i];
-        if ((file->kind <= SOURCE_JSONL) != (first->kind <= SOURCE_JSONL) ||
-            (first->kind > SOURCE_JSONL && file->kind != first->kind))
+        if ((file->kind <= SOURCE_ROWS) != (first->kind <= SOURCE_ROWS) ||
+            (first->kind > SOURCE_ROWS && file->kind != first->kind))
             return error_set(FSDP_ERR_INPUT, "%s holds %s, but %s holds %s: one data set must be of one kind",
                              first->path, source_kind_name(first->kind), file->path, source_kind_name(file->kind));
     }
@@ -438,7 +426,8 @@ static fsdp_status refuse_empty(const char *const *names, size_t n_names, const 
                          "%s: there are no data files that can be read; %s must be converted to JSONL first", names[0],
                          unread);
     return error_set(FSDP_ERR_INPUT,
-                     "%s: there are no data files (text, .jsonl, .json.gz, .jsonl.zst, .bin, .safetensors, images)",
+                     "%s: there are no data files (text, .jsonl, .json.gz, .jsonl.zst, .parquet, .arrow, .bin, "
+                     ".safetensors, images)",
                      names[0]);
 }
 

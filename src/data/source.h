@@ -7,6 +7,7 @@
 typedef enum source_kind {
     SOURCE_TEXT,   /* plain text, also .gz and .zst: one document */
     SOURCE_JSONL,  /* a JSON object on every line, also .gz and .zst */
+    SOURCE_ROWS,   /* a Parquet or Arrow table with columns of text */
     SOURCE_TOKENS, /* a token file */
     SOURCE_TABLE,  /* safetensors with a tensor "data" of tokens */
     SOURCE_IMAGES, /* a folder of IDX files, CIFAR batches or classes of pictures */

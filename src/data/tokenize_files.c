@@ -63,7 +63,7 @@ fsdp_status fsdp_tokenize_files(const fsdp_tokenizer *tokenizer, const fsdp_toke
     for (size_t i = 0; i < files.n_files && config->jsonl; i++)
         if (files.files[i].kind == SOURCE_TEXT)
             files.files[i].kind = SOURCE_JSONL;
-    if (files.files[0].kind != SOURCE_TEXT && files.files[0].kind != SOURCE_JSONL)
+    if (files.files[0].kind > SOURCE_ROWS)
         status = error_set(FSDP_ERR_INPUT, "%s holds %s, not text", files.files[0].path,
                            source_kind_name(files.files[0].kind));
     else

@@ -9,9 +9,6 @@
 #include "base/error.h"
 #include "base/file.h"
 
-#define TO_JSONL(reader)                                                                                               \
-    "convert it to JSONL, for example: python3 -c 'import datasets; datasets.Dataset." reader                          \
-    "(\"FILE\").to_json(\"FILE.jsonl\")'"
 #define UNPACK "unpack it, or pack it again with gzip or zstd"
 #define TO_TABLE "save token ids as the tensor \"data\" of a safetensors file, or text as JSONL"
 
@@ -24,9 +21,9 @@ typedef struct signature {
 #define MAGIC(text) text, sizeof(text) - 1
 
 static const signature signatures[] = {
-    {MAGIC("PAR1"), 0, "a Parquet file", TO_JSONL("from_parquet")},
-    {MAGIC("ARROW1"), 0, "an Arrow file", TO_JSONL("from_file")},
-    {MAGIC("\xFF\xFF\xFF\xFF"), 0, "an Arrow stream", TO_JSONL("from_file")},
+    {MAGIC("PAR1"), 0, "a Parquet file", "end its name in .parquet"},
+    {MAGIC("ARROW1"), 0, "an Arrow file", "end its name in .arrow"},
+    {MAGIC("\xFF\xFF\xFF\xFF"), 0, "an Arrow stream", "end its name in .arrow"},
     {MAGIC("\x93NUMPY"), 0, "a NumPy array", TO_TABLE},
     {MAGIC("\x89HDF\r\n\x1A\n"), 0, "an HDF5 file", TO_TABLE},
     {MAGIC("\x80\x02"), 0, "a Python pickle (or a PyTorch file)", TO_TABLE},

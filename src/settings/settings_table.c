@@ -244,7 +244,8 @@ const fsdp_flag settings_table[] = {
 #undef GROUP
 
 #define GROUP "Data"
-    {LIST(dataset, "PATH,...", "files, globs, folders or a hub name: text, JSONL (also .gz, .zst), tokens, images"),
+    {LIST(dataset, "PATH,...",
+          "files, globs, folders or a hub name: text, JSONL (also .gz, .zst), Parquet, Arrow, tokens, images"),
      .aliases = "training_dir train_dataset"},
     {TEXT(dataset_config_name, NULL, "NAME", "configuration of the data set, for example en for allenai/c4")},
     {TEXT(tokenizer, NULL, "PATH",

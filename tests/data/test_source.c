@@ -100,13 +100,14 @@ static void data_named_for_validation_is_its_validation_part(void **state)
 static void a_downloaded_data_set_is_not_its_description(void **state)
 {
     MAKE("hub/README.md", "hub/dataset_info.json", "hub/dataset_infos.json", "hub/data/train.jsonl", "only/README.md",
-         "only/data/train-00000-of-00001.parquet");
+         "only/data/train-00000-of-00001.npy", "table/data/train-00000-of-00001.parquet");
     expect(state, "hub", FSDP_PART_ALL, "hub/data/train.jsonl");
     expect(state, "hub/README.md", FSDP_PART_ALL, "hub/README.md"); /* named itself: meant */
-    refuse(state, "only", "train-00000-of-00001.parquet must be converted");
-    MAKE("hub/data/more.parquet");
+    expect(state, "table", FSDP_PART_ALL, "table/data/train-00000-of-00001.parquet");
+    refuse(state, "only", "train-00000-of-00001.npy must be converted");
+    MAKE("hub/data/more.npy");
     expect(state, "hub", FSDP_PART_ALL, "hub/data/train.jsonl");
-    assert_non_null(strstr(log_lines, "more.parquet: files of this kind are not read"));
+    assert_non_null(strstr(log_lines, "more.npy: files of this kind are not read"));
 }
 
 static void files_that_are_not_text_are_refused_by_their_first_bytes(void **state)

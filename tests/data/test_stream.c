@@ -54,11 +54,16 @@ static char *records(uint64_t seed, size_t n, bool array)
     return text;
 }
 
-/* Four files of every kind: more than three windows of tokens together. */
+/* Five files, one of every kind: more than three windows of tokens together. */
 static void make_files(void **state)
 {
     char *text = words(1, 450000), *lines = records(2, 1000, false), *array = records(3, 750, true);
     char *more = words(4, 900000);
+    char *table;
+    size_t bytes;
+    assert_int_equal(file_read_at_most(FSDP_GOLDEN_DEFAULT "/tables/snappy.parquet", 1 << 20, &table, &bytes), FSDP_OK);
+    files_write(*state, "data/ab.parquet", table, bytes);
+    free(table);
     files_text(*state, "data/a.txt", text);
     files_gzip(*state, "data/b.jsonl.gz", lines);
     files_text(*state, "data/c.json", array);
