@@ -112,6 +112,8 @@ typedef struct fsdp_dataset_config {
      * "messages" and no text. */
     bool chat;
     const char *chat_template; /* a file to take instead of the template of the tokenizer's folder; may be NULL */
+    /* Tokens of files that do not say theirs (Megatron's) must lie below it; 0: they are read once to find out. */
+    int64_t vocabulary;
 } fsdp_dataset_config;
 
 #define FSDP_DATASET_CONFIG_INIT                                                                                       \

@@ -32,7 +32,7 @@ static const dataset_table tokens_table = {tokens_read, tokens_free};
 static fsdp_status open_store(const source_list *files, const fsdp_dataset_config *options, token_store **out)
 {
     if (files->files[0].kind == SOURCE_TOKENS)
-        return token_store_open(files, out);
+        return token_store_open(files, options->vocabulary, out);
     if (options->tokenizer == NULL)
         return error_set(FSDP_ERR_INPUT, "%s holds text, which needs a tokenizer and a model that reads tokens",
                          files->files[0].path);

@@ -253,9 +253,32 @@ static fsdp_status add_matches(walk *w, const char *pattern)
     return status;
 }
 
+/* Megatron calls its data X where X.bin and X.idx lie. malloc'd; NULL: there is no such pair. */
+static char *megatron_pair(const char *name)
+{
+    char *index = malloc(2 * (strlen(name) + 5)), *tokens = index + strlen(name) + 5;
+    if (index == NULL)
+        return NULL;
+    sprintf(index, "%s.idx", name);
+    sprintf(tokens, "%s.bin", name);
+    bool found = !file_exists(name) && file_exists(index) && file_exists(tokens);
+    memmove(index, tokens, strlen(tokens) + 1);
+    if (!found) {
+        free(index);
+        return NULL;
+    }
+    return index;
+}
+
 static fsdp_status add_name(walk *w, const char *name, const char *config)
 {
-    char *path = NULL;
+    char *path = megatron_pair(name);
+    if (path != NULL) {
+        w->inner = (size_t)(base_name(path) - path);
+        fsdp_status status = add_file(w, path, SOURCE_TOKENS, true);
+        free(path);
+        return status;
+    }
     if (!file_exists(name) && strpbrk(name, "*?[") != NULL)
         return add_matches(w, name);
     FSDP_TRY(hub_find(HUB_DATASET, name, config, &path));

@@ -20,12 +20,15 @@
 #include "base/log.h"
 #include "tokenizer/text/text_buffer.h"
 #include "tokenizer/tokenizer_internal.h"
+#include "format/megatron_file.h"
 #include "format/token_file.h"
 
 enum { CACHE_WAIT_SECONDS = 6 * 3600, CACHE_POLL_MILLISECONDS = 20 };
 
 typedef struct store_part {
     token_file *file;
+    megatron_file *megatron; /* instead */
+    int64_t count;
     int64_t first; /* place of its first token in the store */
 } store_part;
 
@@ -36,12 +39,18 @@ struct token_store {
     int64_t count, vocabulary;
 };
 
+static void close_part(store_part *p)
+{
+    token_file_close(p->file);
+    megatron_file_close(p->megatron);
+}
+
 void token_store_free(token_store *s)
 {
     if (s == NULL)
         return;
     for (size_t i = 0; i < s->n_parts; i++)
-        token_file_close(s->parts[i].file);
+        close_part(&s->parts[i]);
     free(s->parts);
     id_free(&s->ids);
     free(s);
@@ -61,24 +70,31 @@ static fsdp_status store_new(size_t n_parts, token_store **out)
     return FSDP_OK;
 }
 
-static fsdp_status add_part(token_store *s, const char *path)
+static fsdp_status add_part(token_store *s, const char *path, int64_t below)
 {
     store_part *part = &s->parts[s->n_parts];
-    FSDP_TRY(token_file_open(path, &part->file));
+    bool megatron = megatron_file_is(path);
+    FSDP_TRY(megatron ? megatron_file_open(path, below, &part->megatron) : token_file_open(path, &part->file));
+    int64_t own = megatron ? megatron_file_vocabulary(part->megatron) : token_file_vocabulary(part->file);
+    part->count = megatron ? megatron_file_count(part->megatron) : token_file_count(part->file);
     part->first = s->count;
     s->n_parts++;
-    s->count += token_file_count(part->file);
-    if (token_file_vocabulary(part->file) > s->vocabulary)
-        s->vocabulary = token_file_vocabulary(part->file);
+    s->count += part->count;
+    s->vocabulary = own > s->vocabulary ? own : s->vocabulary;
     return FSDP_OK;
 }
 
-fsdp_status token_store_open(const source_list *files, token_store **out)
+static fsdp_status read_part(const store_part *p, int64_t first, int64_t n, int32_t *out)
+{
+    return p->megatron ? megatron_file_read(p->megatron, first, n, out) : token_file_read(p->file, first, n, out);
+}
+
+fsdp_status token_store_open(const source_list *files, int64_t below, token_store **out)
 {
     token_store *s = NULL;
     FSDP_TRY(store_new(files->n_files, &s));
     for (size_t i = 0; i < files->n_files; i++) {
-        fsdp_status status = add_part(s, files->files[i].path);
+        fsdp_status status = add_part(s, files->files[i].path, below);
         if (status != FSDP_OK) {
             token_store_free(s);
             return status;
@@ -166,7 +182,7 @@ static fsdp_status open_cached(const char *path, token_store **out)
 {
     token_store *s = NULL;
     FSDP_TRY(store_new(1, &s));
-    fsdp_status status = add_part(s, path);
+    fsdp_status status = add_part(s, path, 0);
     if (status != FSDP_OK) {
         token_store_free(s);
         return status;
@@ -276,10 +292,10 @@ fsdp_status token_store_read(const token_store *s, int64_t first, int64_t n, int
     }
     for (size_t i = part_at(s, first); n > 0; i++) {
         const store_part *part = &s->parts[i];
-        int64_t inner = first - part->first, have = token_file_count(part->file) - inner;
+        int64_t inner = first - part->first, have = part->count - inner;
         int64_t take = have < n ? have : n;
         if (take > 0)
-            FSDP_TRY(token_file_read(part->file, inner, take, out));
+            FSDP_TRY(read_part(part, inner, take, out));
         first += take > 0 ? take : 0;
         out += take > 0 ? take : 0;
         n -= take > 0 ? take : 0;

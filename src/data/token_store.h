@@ -7,8 +7,8 @@
 
 typedef struct token_store token_store;
 
-/* Token files. */
-fsdp_status token_store_open(const source_list *files, token_store **out);
+/* Token files, and Megatron's, whose tokens must lie below `below`; 0: they are read once to find theirs. */
+fsdp_status token_store_open(const source_list *files, int64_t below, token_store **out);
 
 /* Text and JSONL. With `cache_folder`, the tokens of the same files, tokenizer and options are made once and then
  * read; processes that ask for the same wait for the one that makes them. */

@@ -43,6 +43,7 @@ static const signature signatures[] = {
     {MAGIC("ustar"), 257, "a tar archive", "unpack it"},
     {MAGIC("\x1F\x8B"), 0, "gzip data", "end its name in .gz"},
     {MAGIC("\x28\xB5\x2F\xFD"), 0, "zstd data", "end its name in .zst"},
+    {MAGIC("MMIDIDX\0\0"), 0, "a Megatron index", "name the .bin file beside it"},
     {MAGIC("FSDPTOKN"), 0, "a token file", "end its name in .bin"},
     {MAGIC("\x7F"
            "ELF"),

@@ -126,6 +126,7 @@ static fsdp_dataset_config data_options(const train_run *run, reading *progress)
     o.chat_template = s->chat_template;
     o.max_samples = s->max_samples;
     o.stream_from_bytes = stream_from(s);
+    o.vocabulary = s->vocab_size > 0 ? s->vocab_size : s->tokenizer ? fsdp_tokenizer_vocab_size(run->tokenizer) : 0;
     o.progress = say_reading;
     o.progress_context = progress;
     return o;
