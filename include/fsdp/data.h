@@ -66,7 +66,7 @@ typedef struct fsdp_field {
 } fsdp_field;
 
 typedef enum fsdp_dataset_kind {
-    FSDP_DATASET_TEXT,   /* ids, labels: int32 (width); labels are what follows each token */
+    FSDP_DATASET_TEXT,   /* ids, labels: int32 (width); labels are what follows each token; documents, positions */
     FSDP_DATASET_PAIRS,  /* ids, mask: int32 (width); decoder_ids, labels: int32 (target_width) */
     FSDP_DATASET_IMAGES, /* pixels: fp32 (channels, height, image_width), 0 to 1; classes: int32 */
     FSDP_DATASET_OWN,    /* fields as the source says */
@@ -79,10 +79,15 @@ typedef enum fsdp_dataset_part {
     FSDP_PART_NAMED_VALIDATION, /* data named for validation: of a folder its validation or test files, if any */
 } fsdp_dataset_part;
 
+/* How documents become samples of text. */
+typedef enum fsdp_packing {
+    FSDP_PACK_ROW,      /* one after another, cut where a sample is full */
+    FSDP_PACK_BEST_FIT, /* whole, each where it leaves the least room, and padded; only longer ones are cut */
+} fsdp_packing;
+
 typedef struct fsdp_dataset_config {
     size_t size;
-    const char *const
-        *names; /* files, globs, folders, hub names: text, JSONL, Parquet, Arrow, token files, tables, images */
+    const char *const *names; /* files, globs, folders, hub names: text, JSONL, Parquet, Arrow, token files, images */
     size_t n_names;
     const fsdp_tokenizer *tokenizer; /* for text and pairs; borrowed while the data set is opened */
     int64_t width;        /* tokens of a sample, or of a pair's source. A table must have it; 0: the table's */
@@ -114,6 +119,12 @@ typedef struct fsdp_dataset_config {
     const char *chat_template; /* a file to take instead of the template of the tokenizer's folder; may be NULL */
     /* Tokens of files that do not say theirs (Megatron's) must lie below it; 0: they are read once to find out. */
     int64_t vocabulary;
+    /* Samples have two more fields, documents and positions: int32 (width). Tokens of one document of a row have the
+     * same number, from 0 on, -1 for padding; positions begin at 0 with each document. No label then lies in another
+     * document than its token. Text and token files; they are streamed. */
+    bool documents;
+    fsdp_packing packing;  /* best fit implies documents */
+    const double *weights; /* (n_names): each name is a source by itself, drawn by its weight; NULL: one data set */
 } fsdp_dataset_config;
 
 #define FSDP_DATASET_CONFIG_INIT                                                                                       \
@@ -167,7 +178,8 @@ typedef struct fsdp_dataset_info {
     bool ordered; /* samples are meant to come in their own order: a table of steps */
     int n_fields;
     const fsdp_field *fields; /* the data set's */
-    bool stream; /* it is read in its order by loaders, not by fsdp_dataset_read, and n_samples is FSDP_ENDLESS */
+    bool stream; /* a stream or a mix: read in order by loaders, not by fsdp_dataset_read; n_samples is FSDP_ENDLESS */
+    bool documents; /* samples have the fields documents and positions */
 } fsdp_dataset_info;
 
 #define FSDP_DATASET_INFO_INIT                                                                                         \
@@ -236,7 +248,7 @@ typedef struct fsdp_batch {
     int64_t position;     /* of the batch: where rank 0's part begins */
     int64_t n_global;     /* samples of all ranks; the next batch begins at position + n_global */
     int64_t epoch;
-    const int64_t *samples; /* (counted): their numbers in the data set */
+    const int64_t *samples; /* (counted): their numbers in the data set; of n mixed sources: number * n + source */
     int n_fields;
     const fsdp_field *fields;
     void *const *data; /* (n_fields): (n, shape...) each */
@@ -260,6 +272,23 @@ FSDP_API void fsdp_loader_attach(fsdp_loader *l, fsdp_model *m);
 
 /* Samples that all ranks have been given together: where a resumed run goes on. */
 FSDP_API int64_t fsdp_loader_position(const fsdp_loader *l);
+/* What a loader has given out of source `index`, in the order of the names; one source where nothing is mixed. */
+typedef struct fsdp_source_use {
+    size_t size;
+    double share;    /* of the samples, as drawn: the weight to the nearest 65536th */
+    int64_t samples; /* of all ranks, up to the position */
+    int64_t length;  /* samples of an epoch; 0: not known yet */
+    double padding;  /* best fit: the part of tokens that only fills samples up, of what was packed so far; else 0 */
+} fsdp_source_use;
+
+#define FSDP_SOURCE_USE_INIT                                                                                           \
+    {                                                                                                                  \
+        .size = sizeof(fsdp_source_use)                                                                                \
+    }
+
+/* Fills *use, which begins as FSDP_SOURCE_USE_INIT. An index past the last source is FSDP_ERR_INPUT. */
+FSDP_API fsdp_status fsdp_loader_source(const fsdp_loader *l, int index, fsdp_source_use *use);
+
 /* Goes on at `position`, from any position, also one that a world of another size reached. In a stream, what lies
  * before a place that was not read yet is tokenized on the way; a state (<fsdp/state.h>) remembers where its
  * checkpoints stood. */

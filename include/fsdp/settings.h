@@ -126,6 +126,7 @@ typedef struct fsdp_settings {
     bool chat;                 /* records are conversations; also found out */
     const char *chat_template; /* NULL: the tokenizer's */
     int stream;                /* fsdp_stream_choice */
+    int packing;               /* fsdp_packing of <fsdp/data.h> */
     const char *log_samples;
 
     /* Optimisation */

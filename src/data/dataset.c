@@ -57,7 +57,9 @@ static void describe_fields(dataset_source *s)
     if (info->kind == FSDP_DATASET_TEXT) {
         f[TEXT_IDS] = tokens_field("ids", info->width, 0);
         f[TEXT_LABELS] = tokens_field("labels", info->width, FSDP_IGNORE);
-        info->n_fields = TEXT_FIELDS;
+        f[TEXT_DOCUMENTS] = tokens_field("documents", info->width, -1);
+        f[TEXT_POSITIONS] = tokens_field("positions", info->width, 0);
+        info->n_fields = info->documents ? TEXT_ALL_FIELDS : TEXT_FIELDS;
     } else if (info->kind == FSDP_DATASET_PAIRS) {
         f[PAIRS_IDS] = tokens_field("ids", info->width, 0);
         f[PAIRS_MASK] = tokens_field("mask", info->width, 0);
@@ -79,19 +81,26 @@ static void describe_fields(dataset_source *s)
 
 static fsdp_status open_source(const source_list *files, const fsdp_dataset_config *options, dataset_source **out)
 {
+    bool documents = options->documents || options->packing == FSDP_PACK_BEST_FIT;
     bool chat = false;
     FSDP_TRY(dataset_chat_is(files, options, &chat));
+    if (chat && documents)
+        return error_set(FSDP_ERR_UNSUPPORTED,
+                         "%s: conversations are one a sample and are not packed: leave packing out",
+                         files->files[0].path);
     if (chat)
         return dataset_chat_open(files, options, out);
     switch (files->files[0].kind) {
     case SOURCE_TOKENS:
+        if (documents)
+            return dataset_stream_open(files, options, out);
         return dataset_tokens_open(files, options, out);
     case SOURCE_TABLE:
         return dataset_steps_open(files, options, out);
     case SOURCE_IMAGES:
         return dataset_images_open(files, options, out);
     default:
-        if (options->stream_from_bytes > 0 && source_list_bytes(files) >= options->stream_from_bytes)
+        if (documents || (options->stream_from_bytes > 0 && source_list_bytes(files) >= options->stream_from_bytes))
             return options->pairs ? error_set(FSDP_ERR_UNSUPPORTED, "%s: pairs cannot be streamed: turn streaming off",
                                               files->files[0].path)
                                   : dataset_stream_open(files, options, out);
@@ -135,6 +144,10 @@ static fsdp_status open_named(const fsdp_dataset_config *c, fsdp_dataset **out)
 {
     source_list files;
     dataset_source *source = NULL;
+    if (c->weights != NULL) {
+        FSDP_TRY(dataset_mix_open(c, &source));
+        return wrap(source, 0, out);
+    }
     FSDP_TRY(source_list_make(c->names, c->n_names, c->config_name, c->part, &files));
     bool found = files.n_files > 0;
     fsdp_status status = found ? open_source(&files, c, &source) : FSDP_OK;
@@ -204,7 +217,8 @@ fsdp_status fsdp_dataset_hold_back(fsdp_dataset *d, int64_t n_samples, fsdp_data
     if (d->shared->source->info.stream)
         return error_set(
             FSDP_ERR_UNSUPPORTED,
-            "nothing can be held back from a stream, whose end is not known: name validation data instead");
+            "nothing can be held back from a stream or a mix, whose end is not known: name validation data "
+            "instead");
     if (n_samples <= 0 || n_samples >= d->count)
         return error_set(FSDP_ERR_INPUT,
                          "%lld samples cannot be held back from a data set of %lld: one must be left on each side",

@@ -23,7 +23,7 @@ struct dataset_source {
 };
 
 /* Where the fields of the kinds stand that the library reads. */
-enum { TEXT_IDS, TEXT_LABELS, TEXT_FIELDS };
+enum { TEXT_IDS, TEXT_LABELS, TEXT_FIELDS, TEXT_DOCUMENTS = TEXT_FIELDS, TEXT_POSITIONS, TEXT_ALL_FIELDS };
 enum { PAIRS_IDS, PAIRS_MASK, PAIRS_DECODER_IDS, PAIRS_LABELS, PAIRS_FIELDS };
 enum { IMAGES_PIXELS, IMAGES_CLASSES, IMAGES_FIELDS };
 
@@ -39,6 +39,12 @@ fsdp_status dataset_images_open(const source_list *files, const fsdp_dataset_con
 typedef struct stream_set stream_set;
 fsdp_status dataset_stream_open(const source_list *files, const fsdp_dataset_config *options, dataset_source **out);
 const stream_set *dataset_stream_set(const dataset_source *source); /* NULL: not a stream */
+
+/* Sources that are drawn by weight: n data sets, which the mix owns, and who is drawn when (mix.h). */
+typedef struct mix mix;
+fsdp_status dataset_mix_open(const fsdp_dataset_config *options, dataset_source **out);
+int dataset_mix_parts(const dataset_source *source, fsdp_dataset *const **parts, const mix **order); /* 0: no mix */
+
 const dataset_source *dataset_source_of(const fsdp_dataset *d);
 
 /* A user's own. The context stays the caller's until it is taken: from then on freeing the source closes it. */

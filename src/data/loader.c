@@ -10,11 +10,14 @@
 #include <string.h>
 #include <time.h>
 
+#include <fsdp/ops.h>
 #include <fsdp/tensor.h>
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/json.h"
 #include "base/sized.h"
+#include "data/mix.h"
 #include "data/stream.h"
 
 enum { ERROR_BYTES = 1024, MOST_THREADS = 64 };
@@ -28,13 +31,24 @@ typedef struct slot {
     char error[ERROR_BYTES];
 } slot;
 
+/* Where samples come from: a stream, or a data set that is read by number. */
+typedef struct feed {
+    const fsdp_dataset *dataset;
+    sampler sampler;
+    stream *stream; /* NULL: none */
+    fsdp_dataset_info info;
+} feed;
+
 struct fsdp_loader {
     const fsdp_dataset *dataset;
     fsdp_dataset_info info;
     fsdp_loader_config config;
     int rank, world_size;
     sampler sampler;
-    stream *stream;    /* NULL: samples are read by their number */
+    feed feeds[MIX_MOST];
+    int n_feeds;
+    const mix *mix;    /* NULL: one feed */
+    bool in_order;     /* some feed is a stream: one thread reads, and the streams' own make tokens */
     fsdp_model *model; /* is told which samples come; NULL: nobody */
     int64_t capacity;  /* rows of the fullest batch of a rank */
     int64_t position;  /* after what has been given out */
@@ -100,15 +114,41 @@ static void pad_row(const fsdp_field *f, void *row)
     }
 }
 
+/* Documents and positions of a row, and labels that stay within a document. */
+static void tell_documents(void *const *row, const uint8_t *kinds, int64_t width)
+{
+    const int32_t *ids = row[TEXT_IDS];
+    int32_t *labels = row[TEXT_LABELS], *documents = row[TEXT_DOCUMENTS], *positions = row[TEXT_POSITIONS];
+    int32_t number = 0, position = 0;
+    for (int64_t i = 0; i < width; i++) {
+        bool padding = kinds[i] == STREAM_PADDING, begins = kinds[i] == STREAM_BEGINS && i > 0;
+        number += begins;
+        position = begins || padding ? 0 : position;
+        documents[i] = padding ? -1 : number;
+        positions[i] = padding ? 0 : position++;
+        labels[i] = !padding && i + 1 < width && kinds[i + 1] == STREAM_GOES_ON ? ids[i + 1] : FSDP_IGNORE;
+    }
+}
+
 static fsdp_status read_sample(const fsdp_loader *l, int64_t position, int64_t *sample, void *const *row)
 {
-    if (l->stream) {
-        FSDP_TRY(stream_read(l->stream, position, sample, row[TEXT_IDS]));
-        dataset_label_next(row[TEXT_IDS], l->info.width, row[TEXT_LABELS]);
-        return FSDP_OK;
+    int source = 0;
+    const uint8_t *kinds;
+    if (l->mix)
+        mix_at(l->mix, position, &source, &position);
+    const feed *f = &l->feeds[source];
+    if (f->stream) {
+        FSDP_TRY(stream_read(f->stream, position, sample, row[TEXT_IDS], &kinds));
+        if (l->info.documents)
+            tell_documents(row, kinds, l->info.width);
+        else
+            dataset_label_next(row[TEXT_IDS], l->info.width, row[TEXT_LABELS]);
+    } else {
+        *sample = sampler_at(&f->sampler, position);
+        FSDP_TRY(fsdp_dataset_read(f->dataset, *sample, row));
     }
-    *sample = sampler_at(&l->sampler, position);
-    return fsdp_dataset_read(l->dataset, *sample, row);
+    *sample = *sample * l->n_feeds + source;
+    return FSDP_OK;
 }
 
 static fsdp_status fill_slot(const fsdp_loader *l, slot *s)
@@ -124,7 +164,7 @@ static fsdp_status fill_slot(const fsdp_loader *l, slot *s)
             continue;
         FSDP_TRY(read_sample(l, s->batch.first_sample + r, &s->samples[r], row));
     }
-    if (l->stream)
+    if (l->in_order)
         s->batch.epoch = s->batch.position / loader_epoch_samples(l);
     return FSDP_OK;
 }
@@ -215,7 +255,8 @@ static fsdp_status check_config(const fsdp_loader *l)
             "a timeout of %g s makes no sense",
             l->rank, l->world_size, (long long)c->position, (long long)c->batch, c->threads, c->prefetch, c->timeout);
     if (l->info.stream && (c->stop_at_epoch || c->drop_last))
-        return error_set(FSDP_ERR_INPUT, "a stream has no known end: set stop_at_epoch = false and drop_last = false");
+        return error_set(FSDP_ERR_INPUT,
+                         "a stream or a mix has no known end: set stop_at_epoch = false and drop_last = false");
     if (c->drop_last && c->batch > l->info.n_samples)
         return error_set(FSDP_ERR_INPUT,
                          "a batch of %lld samples, of a data set of %lld, with drop_last: nothing would be left",
@@ -223,11 +264,17 @@ static fsdp_status check_config(const fsdp_loader *l)
     return FSDP_OK;
 }
 
+static void interrupt_streams(fsdp_loader *l, bool interrupted)
+{
+    for (int i = 0; i < l->n_feeds; i++)
+        if (l->feeds[i].stream)
+            stream_interrupt(l->feeds[i].stream, interrupted);
+}
+
 static fsdp_status start_threads(fsdp_loader *l)
 {
-    int wanted = l->stream ? 1 : l->config.threads; /* a stream is read in order; its own threads make the tokens */
-    if (l->stream)
-        stream_interrupt(l->stream, false);
+    int wanted = l->in_order ? 1 : l->config.threads;
+    interrupt_streams(l, false);
     for (; l->n_started < wanted; l->n_started++) {
         int rc = pthread_create(&l->threads[l->n_started], NULL, fill_slots, l);
         if (rc != 0) {
@@ -244,8 +291,7 @@ static void stop_threads(fsdp_loader *l)
     l->stopping = true;
     pthread_cond_broadcast(&l->emptied);
     pthread_mutex_unlock(&l->lock);
-    if (l->stream)
-        stream_interrupt(l->stream, true);
+    interrupt_streams(l, true);
     for (int i = 0; i < l->n_started; i++)
         pthread_join(l->threads[i], NULL);
     l->n_started = 0;
@@ -261,7 +307,33 @@ static fsdp_status start(fsdp_loader *l)
         return error_set(FSDP_ERR_MEMORY, "out of memory");
     for (int64_t i = 0; i < l->n_slots; i++)
         FSDP_TRY(allocate_slot(l, &l->slots[i]));
-    return l->stream ? FSDP_OK : start_threads(l); /* a stream's first batch is asked for when its place is known */
+    return l->in_order ? FSDP_OK : start_threads(l); /* a stream's first batch is asked for when its place is known */
+}
+
+static fsdp_status open_feed(fsdp_loader *l, const fsdp_dataset *d, int index)
+{
+    const fsdp_loader_config *c = &l->config;
+    uint64_t seed = c->seed + 0x9E3779B97F4A7C15ull * (uint64_t)index; /* mixed sources have orders of their own */
+    const stream_set *set = dataset_stream_set(dataset_source_of(d));
+    feed *f = &l->feeds[l->n_feeds++];
+    *f = (feed){.dataset = d, .info = FSDP_DATASET_INFO_INIT};
+    FSDP_TRY(fsdp_dataset_describe(d, &f->info));
+    f->sampler = sampler_make(f->info.n_samples, seed, c->shuffle && !f->info.ordered);
+    if (set == NULL)
+        return FSDP_OK;
+    l->in_order = true;
+    return stream_open(set, seed, c->shuffle, c->threads, &f->stream);
+}
+
+static fsdp_status open_feeds(fsdp_loader *l)
+{
+    fsdp_dataset *const *parts;
+    int n = dataset_mix_parts(dataset_source_of(l->dataset), &parts, &l->mix);
+    if (n == 0)
+        return open_feed(l, l->dataset, 0);
+    for (int i = 0; i < n; i++)
+        FSDP_TRY(open_feed(l, parts[i], i));
+    return FSDP_OK;
 }
 
 fsdp_status loader_create(const fsdp_dataset *d, int rank, int world_size, const fsdp_loader_config *config,
@@ -288,9 +360,8 @@ fsdp_status loader_create(const fsdp_dataset *d, int rank, int world_size, const
     l->sampler = sampler_make(l->info.n_samples, l->config.seed, l->config.shuffle && !l->info.ordered);
     if (status == FSDP_OK)
         status = check_config(l);
-    const stream_set *set = dataset_stream_set(dataset_source_of(d));
-    if (status == FSDP_OK && set != NULL)
-        status = stream_open(set, full.seed, full.shuffle, full.threads, &l->stream);
+    if (status == FSDP_OK)
+        status = open_feeds(l);
     if (status == FSDP_OK)
         status = start(l);
     if (status != FSDP_OK) {
@@ -315,7 +386,8 @@ void fsdp_loader_free(fsdp_loader *l)
     for (int64_t i = 0; l->slots != NULL && i < l->n_slots; i++)
         free_slot(&l->slots[i]);
     free(l->slots);
-    stream_close(l->stream);
+    for (int i = 0; i < l->n_feeds; i++)
+        stream_close(l->feeds[i].stream);
     pthread_cond_destroy(&l->emptied);
     pthread_cond_destroy(&l->filled);
     pthread_mutex_destroy(&l->lock);
@@ -342,33 +414,112 @@ fsdp_status fsdp_loader_seek(fsdp_loader *l, int64_t position)
     return start_threads(l);
 }
 
+static int64_t feed_length(const feed *f)
+{
+    int64_t length = f->stream ? stream_length(f->stream) : f->info.n_samples;
+    return length > 0 ? length : FSDP_ENDLESS;
+}
+
 int64_t loader_epoch_samples(const fsdp_loader *l)
 {
-    int64_t length = l->stream ? stream_length(l->stream) : 0;
-    return length > 0 ? length : l->info.n_samples;
+    return l->mix ? FSDP_ENDLESS : feed_length(&l->feeds[0]);
+}
+
+/* Samples of a feed that lie before `position`. */
+static int64_t feed_position(const fsdp_loader *l, int index, int64_t position)
+{
+    return l->mix ? mix_count(l->mix, index, position) : position;
+}
+
+fsdp_status fsdp_loader_source(const fsdp_loader *l, int index, fsdp_source_use *use)
+{
+    SIZED_CHECK(fsdp_source_use, FSDP_SOURCE_USE_INIT, use);
+    if (index < 0 || index >= l->n_feeds)
+        return error_set(FSDP_ERR_INPUT, "the loader has %d sources; number %d was asked for", l->n_feeds, index);
+    const feed *f = &l->feeds[index];
+    int64_t length = feed_length(f);
+    fsdp_source_use known = {.share = l->mix ? (double)l->mix->shares[index] / MIX_PERIOD : 1,
+                             .samples = feed_position(l, index, l->position),
+                             .length = length < FSDP_ENDLESS ? length : 0,
+                             .padding = f->stream ? stream_padding(f->stream) : 0};
+    sized_write(use, &known, sizeof known);
+    return FSDP_OK;
+}
+
+/* --- checkpoints ------------------------------------------------------------------------------------------------- */
+
+static json_t *describe_feed(const fsdp_loader *l, int i)
+{
+    const feed *f = &l->feeds[i];
+    if (f->stream)
+        return stream_describe(f->stream, feed_position(l, i, l->position));
+    return json_pack("{s:I}", "samples", (json_int_t)f->info.n_samples);
 }
 
 fsdp_status loader_describe(const fsdp_loader *l, json_t **out)
 {
-    *out = l->stream ? stream_describe(l->stream, l->position) : NULL;
-    return *out || !l->stream ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "describing a stream: out of memory");
+    *out = NULL;
+    if (!l->mix && !l->in_order)
+        return FSDP_OK;
+    json_t *sources = json_array(), *shares = json_array();
+    bool whole = sources && shares;
+    for (int i = 0; i < l->n_feeds && l->mix; i++) {
+        whole = whole && json_array_append_new(sources, describe_feed(l, i)) == 0;
+        whole = whole && json_array_append_new(shares, json_integer((json_int_t)l->mix->shares[i])) == 0;
+    }
+    if (whole && l->mix)
+        *out = json_pack("{s:O, s:O}", "shares", shares, "sources", sources);
+    else if (whole)
+        *out = describe_feed(l, 0);
+    json_decref(sources);
+    json_decref(shares);
+    return *out ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "describing a stream: out of memory");
+}
+
+static fsdp_status restore_feed(feed *f, const char *path, const json_t *described)
+{
+    int64_t samples = 0;
+    if (f->stream)
+        return stream_restore(f->stream, path, described);
+    FSDP_TRY(json_get_int(path, described, "samples", &samples));
+    return samples == f->info.n_samples
+               ? FSDP_OK
+               : error_set(FSDP_ERR_INPUT,
+                           "%s: a source had %lld samples when it was saved and has %lld now: give it the "
+                           "same data",
+                           path, (long long)samples, (long long)f->info.n_samples);
+}
+
+static fsdp_status restore_mix(fsdp_loader *l, const char *path, const json_t *described)
+{
+    const json_t *shares = json_object_get(described, "shares"), *sources = json_object_get(described, "sources");
+    bool alike = json_array_size(shares) == (size_t)l->n_feeds && json_array_size(sources) == (size_t)l->n_feeds;
+    for (int i = 0; i < l->n_feeds && alike; i++)
+        alike = json_integer_value(json_array_get(shares, (size_t)i)) == l->mix->shares[i];
+    if (!alike)
+        return error_set(FSDP_ERR_INPUT, "%s: it was saved with other sources or weights: keep --dataset", path);
+    for (int i = 0; i < l->n_feeds; i++)
+        FSDP_TRY(restore_feed(&l->feeds[i], path, json_array_get(sources, (size_t)i)));
+    return FSDP_OK;
 }
 
 fsdp_status loader_restore(fsdp_loader *l, const char *path, const json_t *described, int64_t position)
 {
-    if (described && !l->stream)
-        return error_set(FSDP_ERR_INPUT,
-                         "%s: it was saved by a run that streamed its data, in another order than this one reads it: "
-                         "add --stream on",
-                         path);
-    if (!described && l->stream && position > 0)
+    bool streams = l->mix || l->in_order, mixed = json_object_get(described, "shares") != NULL;
+    if (described && !streams)
+        return error_set(
+            FSDP_ERR_INPUT, "%s: it was saved by a run that %s its data, in another order than this one reads it: %s",
+            path, mixed ? "mixed" : "streamed", mixed ? "give --dataset the same weights" : "add --stream on");
+    if (!described && streams && position > 0)
         return error_set(FSDP_ERR_INPUT,
                          "%s: it was saved by a run that did not stream its data, in another order than a stream has: "
                          "add --stream off",
                          path);
     stop_threads(l);
+    if (described && (l->mix != NULL) != mixed)
+        return error_set(FSDP_ERR_INPUT, "%s: it was saved with other sources or weights: keep --dataset", path);
     if (described)
-        FSDP_TRY(stream_restore(l->stream, path, described));
+        FSDP_TRY(mixed ? restore_mix(l, path, described) : restore_feed(&l->feeds[0], path, described));
     return fsdp_loader_seek(l, position);
 }
 

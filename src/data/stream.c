@@ -12,6 +12,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "data/pack.h"
 #include "data/sampler.h"
 #include "data/token_build.h"
 #include "tokenizer/text/text_buffer.h"
@@ -22,6 +23,7 @@ typedef struct window_slot {
     int64_t window; /* -1: none */
     int64_t n;      /* samples */
     int32_t *ids;
+    uint8_t *kinds; /* of the tokens */
 } window_slot;
 
 /* Where a window begins: `skip` tokens into the document, or part, at `place`. */
@@ -47,6 +49,7 @@ struct stream {
     window_slot slots[N_SLOTS];
     window_start *starts; /* by window; the first is the beginning */
     size_t n_starts, starts_capacity;
+    int64_t n_tokens, n_places; /* of all windows: tokens, and places for them */
 
     /* The thread's own. */
     int64_t filling; /* window */
@@ -55,7 +58,12 @@ struct stream {
     int64_t skip;   /* tokens still to pass over */
     document_place place;
     int64_t in_piece; /* tokens since `place` */
-    bool restart;     /* the reader went elsewhere */
+    bool begins;      /* the next token begins a document */
+    pack rows;        /* best fit: of the window */
+    int32_t *chunk;   /* best fit: the document, or a part of it as long as a sample, until it ends */
+    int64_t in_chunk;
+    window_start chunk_start; /* where it begins */
+    bool restart;             /* the reader went elsewhere */
 };
 
 static void wait_for_change(stream *s)
@@ -165,13 +173,16 @@ static fsdp_status take_slot(stream *s)
     return status;
 }
 
-static fsdp_status publish(stream *s)
+/* The window is made, of n samples; the next one, if there is one, begins at `next`. */
+static fsdp_status publish(stream *s, int64_t n, window_start next)
 {
-    window_start next = {s->filling + 1, s->place, s->in_piece};
     pthread_mutex_lock(&s->lock);
+    next.window = s->filling + 1;
     s->slot->window = s->filling++;
-    s->slot->n = s->filled / s->set->width;
-    fsdp_status status = s->slot->n == s->set->window ? note_start(s, &next) : FSDP_OK;
+    s->slot->n = n;
+    s->n_tokens += s->filled < n * s->set->width ? s->filled : n * s->set->width;
+    s->n_places += n * s->set->width;
+    fsdp_status status = n == s->set->window ? note_start(s, &next) : FSDP_OK;
     s->slot = NULL;
     s->filled = 0;
     pthread_cond_broadcast(&s->changed);
@@ -179,9 +190,66 @@ static fsdp_status publish(stream *s)
     return status;
 }
 
+/* --- best fit --- */
+
+static fsdp_status begin_rows(stream *s)
+{
+    int64_t n = s->set->window * s->set->width;
+    FSDP_TRY(take_slot(s));
+    memset(s->slot->ids, 0, (size_t)n * sizeof *s->slot->ids);
+    memset(s->slot->kinds, STREAM_PADDING, (size_t)n);
+    pack_clear(&s->rows);
+    return FSDP_OK;
+}
+
+static fsdp_status place_chunk(stream *s)
+{
+    int64_t begin, row;
+    if (s->slot == NULL)
+        FSDP_TRY(begin_rows(s));
+    row = pack_add(&s->rows, s->in_chunk, &begin);
+    if (row < 0) {
+        FSDP_TRY(publish(s, s->set->window, s->chunk_start));
+        FSDP_TRY(begin_rows(s));
+        row = pack_add(&s->rows, s->in_chunk, &begin);
+    }
+    begin += row * s->set->width;
+    memcpy(s->slot->ids + begin, s->chunk, (size_t)s->in_chunk * sizeof *s->chunk);
+    memset(s->slot->kinds + begin, STREAM_GOES_ON, (size_t)s->in_chunk);
+    s->slot->kinds[begin] = STREAM_BEGINS;
+    s->filled += s->in_chunk;
+    s->in_chunk = 0;
+    return FSDP_OK;
+}
+
+static fsdp_status append_to_chunk(stream *s, const int32_t *ids, int64_t n)
+{
+    while (n > 0) {
+        int64_t some = min_i64(n, s->skip > 0 ? s->skip : s->set->width - s->in_chunk);
+        if (s->skip > 0) {
+            s->skip -= some;
+        } else {
+            if (s->in_chunk == 0)
+                s->chunk_start = (window_start){0, s->place, s->in_piece};
+            memcpy(s->chunk + s->in_chunk, ids, (size_t)some * sizeof *ids);
+            s->in_chunk += some;
+        }
+        s->in_piece += some;
+        ids += some;
+        n -= some;
+        if (s->in_chunk == s->set->width)
+            FSDP_TRY(place_chunk(s));
+    }
+    return FSDP_OK;
+}
+
+/* --- rows without gaps --- */
+
 static fsdp_status append(void *context, const int32_t *ids, size_t n_ids)
 {
     stream *s = context;
+    if (s->set->packing == FSDP_PACK_BEST_FIT)
+        return append_to_chunk(s, ids, (int64_t)n_ids);
     int64_t n = (int64_t)n_ids, whole = s->set->window * s->set->width;
     while (n > 0) {
         int64_t some = min_i64(n, s->skip);
@@ -190,23 +258,26 @@ static fsdp_status append(void *context, const int32_t *ids, size_t n_ids)
                 FSDP_TRY(take_slot(s));
             some = min_i64(n, whole - s->filled);
             memcpy(s->slot->ids + s->filled, ids, (size_t)some * sizeof *ids);
+            memset(s->slot->kinds + s->filled, STREAM_GOES_ON, (size_t)some);
+            s->slot->kinds[s->filled] = s->begins ? STREAM_BEGINS : STREAM_GOES_ON;
             s->filled += some;
         } else {
             s->skip -= some;
         }
+        s->begins = false;
         s->in_piece += some;
         ids += some;
         n -= some;
         if (s->filled == whole)
-            FSDP_TRY(publish(s));
+            FSDP_TRY(publish(s, s->set->window, (window_start){0, s->place, s->in_piece}));
     }
     return FSDP_OK;
 }
 
 static fsdp_status end_document(void *context)
 {
-    (void)context;
-    return FSDP_OK;
+    stream *s = context;
+    return s->in_chunk > 0 ? place_chunk(s) : FSDP_OK;
 }
 
 /* A file is looked at before its first document and after its last. */
@@ -219,12 +290,15 @@ static fsdp_status begin(void *context, const document_place *place)
     }
     s->place = *place;
     s->in_piece = 0;
+    s->begins = !place->continues;
     return FSDP_OK;
 }
 
 static fsdp_status end_epoch(stream *s)
 {
-    int64_t length = s->filling * s->set->window + s->filled / s->set->width;
+    bool best_fit = s->set->packing == FSDP_PACK_BEST_FIT;
+    int64_t rest = best_fit ? (s->slot ? s->rows.n_rows : 0) : s->filled / s->set->width;
+    int64_t length = s->filling * s->set->window + rest;
     FSDP_TRY(stream_set_check(s->set, (size_t)s->place.file));
     if (length == 0)
         return error_set(FSDP_ERR_INPUT,
@@ -240,7 +314,27 @@ static fsdp_status end_epoch(stream *s)
     if (changed)
         return error_set(FSDP_ERR_INPUT, "%s%s: another length than in the epoch before: the data changed",
                          s->set->files.files[0].path, s->set->files.n_files > 1 ? " or another file" : "");
-    return s->filled >= s->set->width ? publish(s) : FSDP_OK;
+    return rest > 0 ? publish(s, rest, (window_start){0}) : FSDP_OK;
+}
+
+/* The documents of token files, from one on. */
+static fsdp_status read_store(stream *s, int64_t index)
+{
+    int32_t ids[4096];
+    for (; index < token_store_documents(s->set->store); index++) {
+        int64_t part, first, n;
+        FSDP_TRY(token_store_document(s->set->store, index, &part, &first, &n));
+        FSDP_TRY(begin(s, &(document_place){.file = part, .record = index}));
+        for (int64_t some; n > 0; first += some, n -= some) {
+            if (stop_requested(s))
+                return error_set(FSDP_ERR_STATE, "the stream was closed");
+            some = min_i64(n, (int64_t)(sizeof ids / sizeof *ids));
+            FSDP_TRY(token_store_read(s->set->store, first, some, ids));
+            FSDP_TRY(append(s, ids, (size_t)some));
+        }
+        FSDP_TRY(end_document(s));
+    }
+    return FSDP_OK;
 }
 
 /* Makes windows from `start` on, until the end of the data or until the reader goes elsewhere. */
@@ -258,11 +352,12 @@ static fsdp_status make_windows(stream *s, const window_start *start)
     s->filling = start->window;
     s->skip = start->skip;
     s->slot = NULL;
-    s->filled = s->in_piece = 0;
+    s->filled = s->in_piece = s->in_chunk = 0;
     s->restart = false;
     s->place = start->place;
     FSDP_TRY(stream_set_check(s->set, (size_t)start->place.file));
-    fsdp_status status = token_build(&s->set->files, s->set->tokenizer, &options, &sink, NULL);
+    fsdp_status status = s->set->store ? read_store(s, start->place.record)
+                                       : token_build(&s->set->files, s->set->tokenizer, &options, &sink, NULL);
     return status == FSDP_OK ? end_epoch(s) : s->restart ? FSDP_OK : status;
 }
 
@@ -308,7 +403,12 @@ fsdp_status stream_open(const stream_set *set, uint64_t seed, bool shuffle, int 
     for (int i = 0; i < N_SLOTS; i++) {
         s->slots[i].window = -1;
         s->slots[i].ids = malloc((size_t)(set->window * set->width) * sizeof(int32_t));
-        whole = whole && s->slots[i].ids != NULL;
+        s->slots[i].kinds = malloc((size_t)(set->window * set->width));
+        whole = whole && s->slots[i].ids != NULL && s->slots[i].kinds != NULL;
+    }
+    if (set->packing == FSDP_PACK_BEST_FIT) {
+        s->chunk = malloc((size_t)set->width * sizeof *s->chunk);
+        whole = whole && s->chunk != NULL && pack_make(set->width, set->window, &s->rows) == FSDP_OK;
     }
     if (!whole) {
         stream_close(s);
@@ -330,8 +430,12 @@ void stream_close(stream *s)
     pthread_mutex_unlock(&s->lock);
     if (s->started)
         pthread_join(s->thread, NULL);
-    for (int i = 0; i < N_SLOTS; i++)
+    for (int i = 0; i < N_SLOTS; i++) {
         free(s->slots[i].ids);
+        free(s->slots[i].kinds);
+    }
+    pack_free(&s->rows);
+    free(s->chunk);
     free(s->starts);
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
@@ -352,6 +456,14 @@ int64_t stream_length(stream *s)
     int64_t length = s->length;
     pthread_mutex_unlock(&s->lock);
     return length;
+}
+
+double stream_padding(stream *s)
+{
+    pthread_mutex_lock(&s->lock);
+    double part = s->n_places > 0 ? 1 - (double)s->n_tokens / (double)s->n_places : 0;
+    pthread_mutex_unlock(&s->lock);
+    return part;
 }
 
 /* The first wish starts the thread, so that it begins where a resumed run goes on. */
@@ -387,7 +499,7 @@ static fsdp_status await(stream *s, int64_t position, int64_t *epoch, int64_t *p
     }
 }
 
-fsdp_status stream_read(stream *s, int64_t position, int64_t *sample, int32_t *ids)
+fsdp_status stream_read(stream *s, int64_t position, int64_t *sample, int32_t *ids, const uint8_t **kinds)
 {
     int64_t epoch = 0, place = 0;
     window_slot *slot = NULL;
@@ -401,6 +513,7 @@ fsdp_status stream_read(stream *s, int64_t position, int64_t *sample, int32_t *i
         inner = sampler_permute(rng_key_fold(rng_key_fold(s->key, (uint64_t)epoch), (uint64_t)slot->window), slot->n,
                                 inner);
     memcpy(ids, slot->ids + inner * s->set->width, (size_t)s->set->width * sizeof *ids);
+    *kinds = slot->kinds + inner * s->set->width;
     *sample = first + inner;
     return FSDP_OK;
 }

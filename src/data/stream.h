@@ -3,7 +3,9 @@
  * The order: documents lie one after another as in the files, their tokens are cut into samples of `width`, and
  * `window` samples in a row are a window. Every epoch takes the windows in order, each in a permutation of its own that
  * depends on seed, epoch and window only. So a position has one sample, whatever the world, the threads and the number
- * of stops. The length is known once the end was reached; position p then is place p % length of epoch p / length. */
+ * of stops. With best fit, documents are put whole into the samples of a window, and the first that finds no room
+ * begins the next window. The length is known once the end was reached; position p then is place p % length of epoch p
+ * / length. */
 #ifndef DATA_STREAM_H
 #define DATA_STREAM_H
 
@@ -11,6 +13,7 @@
 
 #include "data/document.h"
 #include "data/source.h"
+#include "data/token_store.h"
 
 /* What a file was when the set was opened. */
 typedef struct stream_stamp {
@@ -26,7 +29,12 @@ typedef struct stream_set {
     bool strict;
     int64_t max_samples; /* 0: all */
     int64_t width, window;
+    fsdp_packing packing;
+    token_store *store; /* of token files, whose documents are streamed as they are; NULL: text */
 } stream_set;
+
+/* What a token of a sample is. */
+enum { STREAM_GOES_ON, STREAM_BEGINS, STREAM_PADDING };
 
 typedef struct stream stream;
 
@@ -34,13 +42,16 @@ typedef struct stream stream;
 fsdp_status stream_open(const stream_set *set, uint64_t seed, bool shuffle, int threads, stream **out);
 void stream_close(stream *s); /* NULL is legal */
 
-/* Waits for the sample at `position` and copies its tokens. One caller at a time. */
-fsdp_status stream_read(stream *s, int64_t position, int64_t *sample, int32_t *ids);
+/* Waits for the sample at `position` and copies its tokens; *kinds are the STREAM_* of each, until the next call. One
+ * caller at a time. */
+fsdp_status stream_read(stream *s, int64_t position, int64_t *sample, int32_t *ids, const uint8_t **kinds);
 /* Ends a wait in stream_read with FSDP_ERR_STATE; false: reads may begin again. */
 void stream_interrupt(stream *s, bool interrupted);
 
 /* Samples of an epoch; 0: not known yet. */
 int64_t stream_length(stream *s);
+/* The part of tokens that is padding, of all windows made so far. */
+double stream_padding(stream *s);
 
 /* What a checkpoint keeps beside the position, so that a resumed run neither tokenizes what came before nor goes on
  * with other files: malloc'd JSON, NULL when out of memory. */

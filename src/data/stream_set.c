@@ -55,8 +55,12 @@ static const char *name_of(const source_file *file)
 static void describe_making(const stream_set *set, char out[17])
 {
     uint64_t h = hash_text(HASH_START, "fsdp stream 1");
-    h = hash_u64(h, set->tokenizer->tables->fingerprint);
-    h = hash_u64(h, (uint64_t)(uint32_t)fsdp_tokenizer_eos(set->tokenizer));
+    if (set->store == NULL) {
+        h = hash_u64(h, set->tokenizer->tables->fingerprint);
+        h = hash_u64(h, (uint64_t)(uint32_t)fsdp_tokenizer_eos(set->tokenizer));
+    }
+    if (set->packing != FSDP_PACK_ROW)
+        h = hash_u64(h, (uint64_t)set->packing);
     h = hash_u64(hash_text(h, set->field), set->strict);
     snprintf(out, 17, "%016llx", (unsigned long long)hash_u64(h, (uint64_t)set->max_samples));
 }
@@ -117,10 +121,11 @@ fsdp_status stream_set_compare(const stream_set *set, const char *path, const js
                          "and %lld: keep --max_context_width",
                          path, (long long)width, (long long)window, (long long)set->width, (long long)set->window);
     if (strcmp(tokens, making) != 0)
-        return error_set(FSDP_ERR_INPUT,
-                         "%s: it was saved with other tokens: keep --tokenizer, --source_field, --strict_data and "
-                         "--max_samples",
-                         path);
+        return error_set(
+            FSDP_ERR_INPUT,
+            "%s: it was saved with other tokens: keep --tokenizer, --source_field, --strict_data, --packing "
+            "and --max_samples",
+            path);
     for (size_t i = 0; i < json_array_size(files); i++)
         FSDP_TRY(compare_file(set, i, path, json_array_get(files, i)));
     if (json_array_size(files) < set->files.n_files)
@@ -144,6 +149,7 @@ void stream_set_free(stream_set *set)
     source_list_free(&set->files);
     free(set->stamps);
     free(set->field);
+    token_store_free(set->store);
     fsdp_tokenizer_free(set->tokenizer);
 }
 
@@ -179,17 +185,25 @@ static fsdp_status copy_files(const source_list *files, stream_set *set)
 
 static fsdp_status fill_set(const source_list *files, const fsdp_dataset_config *options, stream_set *set)
 {
-    if (options->tokenizer == NULL || options->width < 2)
+    bool tokens = files->files[0].kind == SOURCE_TOKENS;
+    if ((options->tokenizer == NULL && !tokens) || options->width < 2)
         return error_set(FSDP_ERR_INPUT, "%s: streaming text needs a tokenizer and a width of at least 2 tokens",
                          files->files[0].path);
     set->strict = options->strict;
     set->max_samples = options->max_samples;
     set->width = options->width;
     set->window = options->width < WINDOW_TOKENS ? WINDOW_TOKENS / options->width : 1;
+    set->packing = options->packing;
+    if (set->packing == FSDP_PACK_BEST_FIT && set->max_samples > 0)
+        return error_set(FSDP_ERR_UNSUPPORTED, "%s: best-fit packing goes with all samples: leave max_samples out",
+                         files->files[0].path);
     set->field = strdup(options->source_field);
     if (set->field == NULL)
         return error_set(FSDP_ERR_MEMORY, "out of memory");
-    FSDP_TRY(fsdp_tokenizer_share(options->tokenizer, &set->tokenizer));
+    if (tokens)
+        FSDP_TRY(token_store_open(files, options->vocabulary, &set->store));
+    else
+        FSDP_TRY(fsdp_tokenizer_share(options->tokenizer, &set->tokenizer));
     return copy_files(files, set);
 }
 
@@ -208,7 +222,10 @@ fsdp_status dataset_stream_open(const source_list *files, const fsdp_dataset_con
                                        .n_samples = FSDP_ENDLESS,
                                        .width = options->width,
                                        .stream = true,
-                                       .vocabulary = fsdp_tokenizer_vocab_size(s->set.tokenizer)};
+                                       .documents = options->documents || options->packing == FSDP_PACK_BEST_FIT,
+                                       .tokens = s->set.store != NULL,
+                                       .vocabulary = s->set.store ? token_store_vocabulary(s->set.store)
+                                                                  : fsdp_tokenizer_vocab_size(s->set.tokenizer)};
     *out = &s->base;
     return FSDP_OK;
 }

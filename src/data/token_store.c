@@ -28,7 +28,7 @@ enum { CACHE_WAIT_SECONDS = 6 * 3600, CACHE_POLL_MILLISECONDS = 20 };
 typedef struct store_part {
     token_file *file;
     megatron_file *megatron; /* instead */
-    int64_t count;
+    int64_t count, n_documents;
     int64_t first; /* place of its first token in the store */
 } store_part;
 
@@ -77,6 +77,7 @@ static fsdp_status add_part(token_store *s, const char *path, int64_t below)
     FSDP_TRY(megatron ? megatron_file_open(path, below, &part->megatron) : token_file_open(path, &part->file));
     int64_t own = megatron ? megatron_file_vocabulary(part->megatron) : token_file_vocabulary(part->file);
     part->count = megatron ? megatron_file_count(part->megatron) : token_file_count(part->file);
+    part->n_documents = megatron ? megatron_file_documents(part->megatron) : token_file_documents(part->file);
     part->first = s->count;
     s->n_parts++;
     s->count += part->count;
@@ -301,4 +302,29 @@ fsdp_status token_store_read(const token_store *s, int64_t first, int64_t n, int
         n -= take > 0 ? take : 0;
     }
     return FSDP_OK;
+}
+
+fsdp_status token_store_document(const token_store *s, int64_t index, int64_t *part, int64_t *first, int64_t *n)
+{
+    for (size_t i = 0; i < s->n_parts; i++) {
+        const store_part *p = &s->parts[i];
+        if (index >= p->n_documents) {
+            index -= p->n_documents;
+            continue;
+        }
+        FSDP_TRY(p->megatron ? megatron_file_document(p->megatron, index, first, n)
+                             : token_file_document(p->file, index, first, n));
+        *first += p->first;
+        *part = (int64_t)i;
+        return FSDP_OK;
+    }
+    return error_set(FSDP_ERR_STATE, "a document of tokens that is not there");
+}
+
+int64_t token_store_documents(const token_store *s)
+{
+    int64_t n = 0;
+    for (size_t i = 0; i < s->n_parts; i++)
+        n += s->parts[i].n_documents;
+    return n;
 }

@@ -22,4 +22,8 @@ int64_t token_store_vocabulary(const token_store *s); /* every token is below it
 /* Tokens first .. first + n - 1, which the store has. Safe from any thread. */
 fsdp_status token_store_read(const token_store *s, int64_t first, int64_t n, int32_t *out);
 
+/* Of token files: how many documents there are, and where document `index` lies: in which file, from which token on. */
+int64_t token_store_documents(const token_store *s);
+fsdp_status token_store_document(const token_store *s, int64_t index, int64_t *part, int64_t *first, int64_t *n);
+
 #endif

@@ -57,7 +57,8 @@ bool megatron_file_is(const char *path)
 {
     char magic[8] = "", *index = index_path(path);
     open_file f = {.path = (char *)(uintptr_t)path, .fd = -1};
-    bool there = index != NULL && file_exists(index) && file_open_regular(path, FILE_ANY_SIZE, &f.fd, &f.bytes) == FSDP_OK;
+    bool there =
+        index != NULL && file_exists(index) && file_open_regular(path, FILE_ANY_SIZE, &f.fd, &f.bytes) == FSDP_OK;
     bool own = there && f.bytes >= sizeof magic && read_at(&f, 0, magic, sizeof magic) == FSDP_OK &&
                memcmp(magic, TOKEN_FILE_MAGIC, sizeof magic) == 0;
     if (f.fd >= 0)
@@ -73,7 +74,8 @@ static fsdp_status take_type(megatron_file *f, int code)
     static const struct {
         int width;
         bool is_signed;
-    } types[] = {[1] = {1, false}, [2] = {1, true}, [3] = {2, true}, [4] = {4, true}, [5] = {8, true}, [8] = {2, false}};
+    } types[] = {
+        [1] = {1, false}, [2] = {1, true}, [3] = {2, true}, [4] = {4, true}, [5] = {8, true}, [8] = {2, false}};
     if (code == 6 || code == 7)
         return error_set(FSDP_ERR_INPUT, "%s: holds floating-point numbers, not tokens", f->index.path);
     if (code < 1 || code > 8)
@@ -128,7 +130,8 @@ static fsdp_status read_index(megatron_file *f)
         return error_set(FSDP_ERR_INPUT, "%s: a Megatron index of version %llu; version 1 is read", f->index.path,
                          (unsigned long long)version);
     FSDP_TRY(take_type(f, header[17]));
-    uint64_t most = f->index.bytes / 8 + 1, wanted = HEADER_BYTES + 12 * (n[0] < most ? n[0] : most) + 8 * (n[1] < most ? n[1] : most);
+    uint64_t most = f->index.bytes / 8 + 1,
+             wanted = HEADER_BYTES + 12 * (n[0] < most ? n[0] : most) + 8 * (n[1] < most ? n[1] : most);
     if (n[0] > most || n[1] > most || (f->index.bytes != wanted && f->index.bytes != wanted + n[0]))
         return error_set(FSDP_ERR_INPUT, "%s: %llu sequences and %llu documents do not fit its %llu bytes: truncated?",
                          f->index.path, (unsigned long long)n[0], (unsigned long long)n[1],
@@ -137,8 +140,8 @@ static fsdp_status read_index(megatron_file *f)
     f->n_starts = (int64_t)n[1];
     f->count = (int64_t)(f->tokens.bytes / (uint64_t)f->width);
     if (f->tokens.bytes % (uint64_t)f->width != 0)
-        return error_set(FSDP_ERR_INPUT, "%s: %llu bytes are no whole number of tokens of %d: truncated?", f->tokens.path,
-                         (unsigned long long)f->tokens.bytes, f->width);
+        return error_set(FSDP_ERR_INPUT, "%s: %llu bytes are no whole number of tokens of %d: truncated?",
+                         f->tokens.path, (unsigned long long)f->tokens.bytes, f->width);
     return check_end(f);
 }
 
@@ -232,12 +235,14 @@ fsdp_status megatron_file_read(const megatron_file *f, int64_t first, int64_t n,
                          (long long)f->count, (long long)n, (long long)first);
     for (int64_t at = 0; at < n; at += CHUNK_TOKENS) {
         int64_t some = min_i64(CHUNK_TOKENS, n - at);
-        FSDP_TRY(read_at(&f->tokens, (uint64_t)(first + at) * (uint64_t)f->width, bytes, (size_t)some * (size_t)f->width));
+        FSDP_TRY(
+            read_at(&f->tokens, (uint64_t)(first + at) * (uint64_t)f->width, bytes, (size_t)some * (size_t)f->width));
         for (int64_t i = 0; i < some; i++) {
             int64_t token = token_at(f, bytes + i * f->width);
             if (token < 0 || token >= f->vocabulary)
-                return error_set(FSDP_ERR_INPUT, "%s: token %lld is %lld, outside the vocabulary of %lld", f->tokens.path,
-                                 (long long)(first + at + i), (long long)token, (long long)f->vocabulary);
+                return error_set(FSDP_ERR_INPUT, "%s: token %lld is %lld, outside the vocabulary of %lld",
+                                 f->tokens.path, (long long)(first + at + i), (long long)token,
+                                 (long long)f->vocabulary);
             out[at + i] = (int32_t)token;
         }
     }

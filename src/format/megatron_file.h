@@ -1,9 +1,9 @@
 /* Megatron's token files: X.bin has the tokens one after another, X.idx says of which type they are and where sequences
  * and documents begin (MMapIndexedDataset, version 1). Neither says the vocabulary.
  *
- * The index, little endian: "MMIDIDX\0\0", u64 version 1, u8 type, u64 sequences S, u64 D, then S i32 lengths, S i64 places
- * in X.bin in bytes, D i64 numbers of sequences at which documents begin (the last of them is S), and S i8 modes if
- * the data has several. */
+ * The index, little endian: "MMIDIDX\0\0", u64 version 1, u8 type, u64 sequences S, u64 D, then S i32 lengths, S i64
+ * places in X.bin in bytes, D i64 numbers of sequences at which documents begin (the last of them is S), and S i8 modes
+ * if the data has several. */
 #ifndef FORMAT_MEGATRON_FILE_H
 #define FORMAT_MEGATRON_FILE_H
 

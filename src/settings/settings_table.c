@@ -2,6 +2,7 @@
  * page and the settings file of a run are all made from these rows; what flags imply for each other is settings.c's. */
 #include "settings/settings_table.h"
 
+#include <fsdp/data.h>
 #include <fsdp/dtype.h>
 #include <fsdp/models.h>
 #include <fsdp/settings.h>
@@ -100,6 +101,12 @@ static const fsdp_choice streams[] = {
     {"auto", FSDP_STREAM_AUTO, NULL},
     {"on", FSDP_STREAM_ON, "true yes 1"},
     {"off", FSDP_STREAM_OFF, "false no 0"},
+    {NULL, 0, NULL},
+};
+
+static const fsdp_choice packings[] = {
+    {"row", FSDP_PACK_ROW, NULL},
+    {"best_fit", FSDP_PACK_BEST_FIT, "best-fit bfd"},
     {NULL, 0, NULL},
 };
 
@@ -244,8 +251,9 @@ const fsdp_flag settings_table[] = {
 #undef GROUP
 
 #define GROUP "Data"
-    {LIST(dataset, "PATH,...",
-          "files, globs, folders or a hub name: text, JSONL (also .gz, .zst), Parquet, Arrow, tokens, images"),
+    {LIST(dataset, "PATH[=WEIGHT],...",
+          "files, globs, folders or a hub name: text, JSONL (also .gz, .zst), Parquet, Arrow, tokens, images; with "
+          "weights, sources that are mixed"),
      .aliases = "training_dir train_dataset"},
     {TEXT(dataset_config_name, NULL, "NAME", "configuration of the data set, for example en for allenai/c4")},
     {TEXT(tokenizer, NULL, "PATH",
@@ -267,6 +275,9 @@ const fsdp_flag settings_table[] = {
     {COUNT(loader_threads, "1", 1, 64, "N", "threads that prepare samples")},
     {INT(prefetch_batches, "4", 1, "N", "batches prepared ahead")},
     {SWITCH(shuffle, "true", "shuffle the samples anew in every epoch")},
+    {CHOICE(
+        packing, "row", packings,
+        "documents in samples: in a row, cut where a sample is full; or whole, where they fit best, padded (streams)")},
     {CHOICE(stream, "auto", streams,
             "tokenize text while training, shuffled in windows of half a million tokens; auto: from 1 GiB on, "
             "with --max_steps"),

@@ -197,6 +197,8 @@ fsdp_status fsdp_train(const fsdp_settings *settings, const fsdp_train_callbacks
     fsdp_status status = settings->dry_run ? run_dry(&run) : run_steps(&run);
     if (status == FSDP_OK && !settings->dry_run)
         status = report_summary(run.report, &run);
+    if (status == FSDP_OK && !settings->dry_run)
+        run_say_sources(&run);
     if (status == FSDP_OK && !settings->dry_run && !run.stopping)
         status = say_sample(&run); /* after the memory of the run has been counted */
     run.result.steps = run.step;

@@ -357,6 +357,10 @@ fsdp_status run_open(const fsdp_settings *settings, const fsdp_train_callbacks *
 void run_close(train_run *run)
 {
     fsdp_loader_free(run->loader);
+    for (int i = 0; run->mix_names && i < run->settings->dataset.n; i++)
+        free(run->mix_names[i]);
+    free(run->mix_names);
+    free(run->mix_weights);
     fsdp_state_close(run->state);
     fsdp_optimizer_free(run->optimizer);
     fsdp_model_free(run->model);

@@ -23,6 +23,8 @@ struct train_run {
     int rank, n_ranks;
     fsdp_tokenizer *tokenizer;       /* NULL: none needed, or none that can be read */
     char no_tokenizer[512];          /* why not; "" otherwise */
+    char **mix_names;                /* the sources of --dataset, without their weights */
+    double *mix_weights;             /* 0: they have none */
     fsdp_dataset *data, *validation; /* validation NULL: none */
     fsdp_dataset_info info, validation_info;
 
@@ -78,6 +80,8 @@ plan_world run_plan_world(const train_run *run);
 
 /* run_data.c. The tokenizer, the training data and the validation data; rank 0 reports bad records. */
 fsdp_status run_open_data(train_run *run);
+/* Lines of a summary: what came from which source, and what packing left empty. */
+void run_say_sources(train_run *run);
 /* Warnings of the library as lines of rank 0, while the run is being opened and its log files do not exist yet. */
 void run_show_warnings(train_run *run, bool shown);
 

@@ -2,6 +2,7 @@
  * user's cache folder, made once and shared by the ranks of a host. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/checked.h"
 #include "base/clock.h"
@@ -126,6 +127,7 @@ static fsdp_dataset_config data_options(const train_run *run, reading *progress)
     o.chat_template = s->chat_template;
     o.max_samples = s->max_samples;
     o.stream_from_bytes = stream_from(s);
+    o.packing = (fsdp_packing)s->packing;
     o.vocabulary = s->vocab_size > 0 ? s->vocab_size : s->tokenizer ? fsdp_tokenizer_vocab_size(run->tokenizer) : 0;
     o.progress = say_reading;
     o.progress_context = progress;
@@ -138,6 +140,8 @@ static fsdp_status open_validation(train_run *run, fsdp_dataset_config *options)
     const fsdp_settings *s = run->settings;
     options->max_samples = 0; /* --max_samples is about training */
     options->stream_from_bytes = 0;
+    options->weights = NULL;
+    options->packing = FSDP_PACK_ROW;
     if (s->validation_batches > 0 && s->validation_split == 0) /* they are the first ones: no more is tokenized */
         options->max_samples = s->validation_batches * s->val_batch_size * run->n_ranks;
     if (s->validation_dataset.n > 0) {
@@ -161,17 +165,72 @@ static fsdp_status open_validation(train_run *run, fsdp_dataset_config *options)
     return FSDP_OK;
 }
 
+/* Where the weight of "NAME=WEIGHT" begins; NULL: there is none. A file may be called anything. */
+static const char *weight_in(const char *item, double *weight)
+{
+    const char *sign = strrchr(item, '=');
+    char *end = NULL;
+    if (sign == NULL || sign == item || file_exists(item))
+        return NULL;
+    *weight = strtod(sign + 1, &end);
+    return end > sign + 1 && *end == '\0' ? sign : NULL;
+}
+
+/* Sources with weights are mixed; either all have one or none has. */
+static fsdp_status read_weights(train_run *run, fsdp_dataset_config *o)
+{
+    const fsdp_text_list *given = &run->settings->dataset;
+    size_t n_weights = 0, n = (size_t)given->n;
+    run->mix_names = calloc(n, sizeof *run->mix_names);
+    run->mix_weights = calloc(n, sizeof *run->mix_weights);
+    if (!run->mix_names || !run->mix_weights)
+        return error_set(FSDP_ERR_MEMORY, "out of memory");
+    for (size_t i = 0; i < n; i++) {
+        const char *sign = weight_in(given->items[i], &run->mix_weights[i]);
+        n_weights += sign != NULL;
+        run->mix_names[i] = sign ? strndup(given->items[i], (size_t)(sign - given->items[i])) : strdup(given->items[i]);
+        if (!run->mix_names[i])
+            return error_set(FSDP_ERR_MEMORY, "out of memory");
+    }
+    if (n_weights == 0)
+        return FSDP_OK;
+    if (n_weights < n)
+        return error_set(FSDP_ERR_INPUT, "--dataset: %zu of %zu sources have a weight: give all of them one, or none",
+                         n_weights, n);
+    o->names = (const char *const *)run->mix_names;
+    o->weights = run->mix_weights;
+    return FSDP_OK;
+}
+
+void run_say_sources(train_run *run)
+{
+    fsdp_source_use use = FSDP_SOURCE_USE_INIT;
+    bool mixed = run->settings->dataset.n > 0 && run->mix_weights && run->mix_weights[0] > 0;
+    for (int i = 0; mixed && fsdp_loader_source(run->loader, i, &use) == FSDP_OK; i++)
+        run_say(run, FSDP_LINE_INFO, "source           %s: %.3f%% of the samples, %lld so far%s%.3g%s",
+                run->mix_names[i], 100 * use.share, (long long)use.samples,
+                use.length > 0 ? ", epochs: " : ", in its first epoch (",
+                use.length > 0 ? (double)use.samples / (double)use.length : (double)use.samples,
+                use.length > 0 ? "" : " samples)");
+    if (run->settings->packing == FSDP_PACK_BEST_FIT && fsdp_loader_source(run->loader, 0, &use) == FSDP_OK)
+        run_say(run, FSDP_LINE_INFO, "packing          best fit: %.2f%% of the tokens are padding", 100 * use.padding);
+}
+
 static fsdp_status check_stream(train_run *run)
 {
     const fsdp_settings *s = run->settings;
     fsdp_dataset_info info = FSDP_DATASET_INFO_INIT;
     FSDP_TRY(fsdp_dataset_describe(run->data, &info));
+    if (!info.stream && s->stream == FSDP_STREAM_ON)
+        return error_set(FSDP_ERR_INPUT, "--stream on: only text can be streamed, not conversations, tokens or images");
     if (!info.stream)
         return FSDP_OK;
     if (s->epochs > 0 || s->checkpoint_epochs > 0 || s->validation_split > 0)
-        return error_set(FSDP_ERR_INPUT, "a stream's length is not known before its end: with --stream on, give "
-                                         "--max_steps, and neither --epochs, --checkpoint_epochs nor "
-                                         "--validation_split");
+        return error_set(FSDP_ERR_INPUT, "streams, mixed sources and best-fit packing have no length that is known "
+                                         "before their end: give --max_steps, and neither --epochs, "
+                                         "--checkpoint_epochs nor --validation_split");
+    if (run->mix_weights[0] > 0)
+        return FSDP_OK;
     run_say(run, FSDP_LINE_INFO,
             "Text is streamed: tokenized while training, shuffled within windows of about half a million tokens "
             "(--stream off tokenizes all of it first)");
@@ -191,7 +250,9 @@ static fsdp_status open_data(train_run *run)
     double now = clock_seconds();
     reading progress = {run, now, now};
     fsdp_dataset_config options = data_options(run, &progress);
-    fsdp_status status = fsdp_dataset_open(&options, &run->data);
+    fsdp_status status = read_weights(run, &options);
+    if (status == FSDP_OK)
+        status = fsdp_dataset_open(&options, &run->data);
     if (status == FSDP_OK)
         status = check_stream(run);
     if (status == FSDP_OK)

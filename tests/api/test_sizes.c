@@ -328,6 +328,19 @@ static fsdp_status describe_dataset(void *s)
     return status;
 }
 
+static fsdp_status use_source(void *s)
+{
+    fsdp_dataset *data = NULL;
+    fsdp_loader *loader = NULL;
+    fsdp_loader_config c = FSDP_LOADER_CONFIG_INIT;
+    assert_int_equal(fsdp_dataset_from(&numbers, &data), FSDP_OK);
+    assert_int_equal(fsdp_loader_new(world, data, &c, &loader), FSDP_OK);
+    fsdp_status status = fsdp_loader_source(loader, 0, s);
+    fsdp_loader_free(loader);
+    fsdp_dataset_free(data);
+    return status;
+}
+
 /* What each call takes. */
 static const fsdp_world_config world_config = {.size = sizeof world_config, .device = "cpu", .products = "portable"};
 static const fsdp_config config = {.size = sizeof config, .wrap = {.kind = FSDP_WRAP_NONE}, .gather_buffers = 2};
@@ -382,6 +395,7 @@ static const fsdp_dataset_config named = {.size = sizeof named, .names = no_file
 static const fsdp_loader_config loaded = {
     .size = sizeof loaded, .batch = 2, .shuffle = true, .threads = 1, .prefetch = 1, .timeout = 10};
 static const fsdp_dataset_info nothing_known = FSDP_DATASET_INFO_INIT;
+static const fsdp_source_use no_use = FSDP_SOURCE_USE_INIT;
 static const fsdp_tokenize_config tokenized = {.size = sizeof tokenized,
                                                .inputs = no_files,
                                                .n_inputs = 1,
@@ -442,6 +456,7 @@ static const row rows[] = {
     CONFIG(fsdp_dataset_source, "FSDP_DATASET_SOURCE_INIT", numbers, close, make_dataset, NULL),
     CONFIG(fsdp_loader_config, "FSDP_LOADER_CONFIG_INIT", loaded, threads, make_loader, NULL),
     RESULT(fsdp_dataset_info, "FSDP_DATASET_INFO_INIT", nothing_known, n_classes, describe_dataset, NULL),
+    RESULT(fsdp_source_use, "FSDP_SOURCE_USE_INIT", no_use, padding, use_source, NULL),
     RESULT(fsdp_generate_result, "FSDP_GENERATE_RESULT_INIT", no_text, seconds, generate_result, "/nowhere"),
     RESULT(fsdp_load_report, "FSDP_LOAD_REPORT_INIT", no_names, mismatched, load_report, "/nowhere"),
     RESULT(fsdp_train_result, "FSDP_TRAIN_RESULT_INIT", no_run, loss, train_result, "/nowhere"),

@@ -36,6 +36,16 @@ train part 3 --dataset text --max_steps 13 || fail "the first part: $(cat part.e
 train part 2 --dataset text --max_steps 24 --resume_from_checkpoint part/checkpoints || fail "resuming: $(cat part.err)"
 cmp -s <(samples one) <(samples part) || fail "a run that was stopped got other samples"
 
+# Sources with weights, on two ranks and on one; and documents packed whole.
+train mix 2 --dataset text/a.txt=3,text/b.jsonl.gz=1 --max_steps 8 || fail "two sources: $(cat mix.err)"
+train mix1 1 --dataset text/a.txt=3,text/b.jsonl.gz=1 --max_steps 8 || fail "two sources: $(cat mix1.err)"
+cmp -s <(samples mix) <(samples mix1) || fail "a mix depends on the number of ranks"
+grep -q "text/a.txt: 75.000% of the samples, 36 so far" mix.out || fail "shares are not reported: $(cat mix.out)"
+train mix1 1 --dataset text/a.txt=3,text/b.jsonl.gz --max_steps 8 && fail "half of the weights"
+grep -q "1 of 2 sources have a weight" mix1.err || fail "weights: $(cat mix1.err)"
+train packed 2 --dataset text --packing best_fit --max_steps 4 || fail "packing: $(cat packed.err)"
+grep -q "best fit: [0-9.]*% of the tokens are padding" packed.out || fail "padding is not reported: $(cat packed.out)"
+
 touch -d 2001-01-01 text/a.txt
 train part 1 --dataset text --max_steps 26 --resume_from_checkpoint part/checkpoints && fail "a file changed unnoticed"
 grep -q "a.txt: changed since" part.err || fail "the changed file is not named: $(cat part.err)"
