@@ -160,6 +160,7 @@ def write_torch():
     whole = {"int64": torch.arange(3), "int8": torch.ones(2, dtype=torch.int8), "bool": torch.ones(2, dtype=torch.bool),
              "uint16": torch.zeros(3, dtype=torch.uint16), "fp8": torch.zeros(2).to(torch.float8_e4m3fn)}
     torch.save(whole, path("types.pt"))
+    torch.save({"weight": draw(3), "num_batches_tracked": torch.tensor(7)}, path("counted.pt"))
     save_file({n: t.detach().contiguous().clone() for n, t in tensors.items()}, path("expected.safetensors"))
 
 

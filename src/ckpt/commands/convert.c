@@ -10,6 +10,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/sized.h"
 #include "ckpt/save/folder_files.h"
 #include "ckpt/load/pieces.h"
@@ -89,6 +90,30 @@ static json_t *import_extra(converter *c)
                      "optimizer_steps", (json_int_t)c->step, "position", (json_int_t)0, "lr", lr);
 }
 
+static bool is_float(fsdp_dtype dtype)
+{
+    return dtype == FSDP_F32 || dtype == FSDP_BF16 || dtype == FSDP_F16 || dtype == FSDP_F64;
+}
+
+/* Counters and indices (num_batches_tracked, position_ids) are nothing that is trained: each is named and left out.
+ * Other types may be quantized weights, without which a model is not whole. */
+static fsdp_status take_values(converter *c)
+{
+    for (int i = 0; i < source_count(c->source); i++) {
+        const source_tensor *tensor = source_at(c->source, i);
+        const safetensors_tensor *stored = tensor->n_pieces > 0 ? tensor->pieces[0].stored : NULL;
+        if (!stored || is_float(stored->dtype))
+            c->sources[c->state.n_tensors++] = tensor;
+        else if (stored->dtype == FSDP_I64 || stored->dtype == FSDP_I32)
+            log_write(FSDP_LOG_WARNING, "%s: left out: %s holds whole numbers (%s)", c->path, tensor->name,
+                      stored->dtype_name);
+        else
+            return error_set(FSDP_ERR_INPUT, "%s: tensor %s: element type %s is not supported", c->path, tensor->name,
+                             stored->dtype_name);
+    }
+    return FSDP_OK;
+}
+
 static fsdp_status describe(converter *c)
 {
     int n = source_count(c->source);
@@ -97,17 +122,16 @@ static fsdp_status describe(converter *c)
     c->slices = calloc((size_t)n + 1, sizeof *c->slices);
     if (!c->tensors || !c->sources || !c->slices)
         return out_of_memory(c->path);
-    for (int i = 0; i < n; i++) {
-        const source_tensor *tensor = source_at(c->source, i);
-        c->sources[i] = tensor;
+    c->state = (ckpt_state)CKPT_STATE_INIT;
+    FSDP_TRY(take_values(c));
+    for (int i = 0; i < c->state.n_tensors; i++) {
+        const source_tensor *tensor = c->sources[i];
         c->tensors[i] = (ckpt_tensor){.name = tensor->name, .role = tensor->role, .n_dims = tensor->n_dims};
         memcpy(c->tensors[i].shape, tensor->shape, sizeof c->tensors[i].shape);
     }
     const manifest *m = source_manifest(c->source);
     c->extra = m ? json_incref(m->extra) : import_extra(c);
-    c->state = (ckpt_state)CKPT_STATE_INIT;
     c->state.tensors = c->tensors;
-    c->state.n_tensors = n;
     c->state.slices = c->slices;
     c->state.extra = c->extra;
     c->state.read = read_source;
