@@ -34,11 +34,13 @@ static const struct {
     {"special_tokens_map.json", CONTENT_OBJECT},
     {"added_tokens.json", CONTENT_JSON},
     {"vocab.json", CONTENT_OBJECT},
+    {"vocab.txt", CONTENT_TEXT},
     {"merges.txt", CONTENT_TEXT},
     {"spiece.model", CONTENT_SENTENCEPIECE},
     {"tokenizer.model", CONTENT_SENTENCEPIECE},
     {"generation_config.json", CONTENT_OBJECT},
     {"chat_template.jinja", CONTENT_TEXT},
+    {"chat_template.json", CONTENT_OBJECT},
 };
 enum { N_TOKENIZER_FILES = sizeof tokenizer_files / sizeof *tokenizer_files };
 
@@ -54,15 +56,32 @@ static const char *torch_name(fsdp_dtype dtype)
     return dtype == FSDP_BF16 ? "bfloat16" : dtype == FSDP_F16 ? "float16" : "float32";
 }
 
+/* In the object, and in those inside it that have one: models of several parts describe each. */
+static bool set_dtype(json_t *config, const char *name, bool always)
+{
+    static const char *const keys[] = {"dtype", "torch_dtype"};
+    const char *key;
+    json_t *value;
+    for (int i = 0; i < 2; i++)
+        if ((always || json_is_string(json_object_get(config, keys[i]))) &&
+            json_object_set_new(config, keys[i], json_string(name)) != 0)
+            return false;
+    json_object_foreach(config, key, value)
+    {
+        if (json_is_object(value) && !set_dtype(value, name, false))
+            return false;
+    }
+    return true;
+}
+
 fsdp_status folder_write_config(const char *folder, const json_t *model, fsdp_dtype dtype, int64_t parameters_numel)
 {
-    json_t *config = model ? json_copy((json_t *)(uintptr_t)model)
+    json_t *config = model ? json_deep_copy(model)
                            : json_pack("{s:s, s:[s], s:I}", "model_type", "fsdp-custom", "architectures", "FsdpModule",
                                        "parameters", (json_int_t)parameters_numel);
     char *path = file_join(folder, CONFIG_NAME);
     fsdp_status status = out_of_memory(folder);
-    if (config && path && json_object_set_new(config, "dtype", json_string(torch_name(dtype))) == 0 &&
-        json_object_set_new(config, "torch_dtype", json_string(torch_name(dtype))) == 0)
+    if (config && path && set_dtype(config, torch_name(dtype), true))
         status = json_write_file(path, config);
     free(path);
     json_decref(config);
@@ -172,7 +191,10 @@ static bool has_file(const char *folder, const char *name)
 
 bool folder_has_tokenizer(const char *folder)
 {
-    return has_file(folder, "tokenizer_config.json") || has_file(folder, "tokenizer.json");
+    bool has = false;
+    for (int i = 0; i < N_TOKENIZER_FILES && !has; i++)
+        has = has_file(folder, tokenizer_files[i].name);
+    return has;
 }
 
 fsdp_status folder_copy_tokenizer(const char *from, bool strange, const char *to)

@@ -19,6 +19,7 @@ fsdp_status folder_read_config(const char *folder, json_t **out);
  * what its name says; in a folder that the user named, links are followed, and such a file is left out with a warning.
  */
 fsdp_status folder_copy_tokenizer(const char *from, bool strange, const char *to);
+/* Whether it has any file of that kind, be it only generation_config.json. */
 bool folder_has_tokenizer(const char *folder);
 
 /* Lists the files of this kind that lie in `folder`, with their checksums, in the manifest. */
