@@ -5,7 +5,7 @@
 function(fsdp_layer name)
   cmake_parse_arguments(LAYER "" "" "DEPENDS;PACKAGES" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.c)
-  list(FILTER sources EXCLUDE REGEX "/device/cuda/|/device/cpu/simd/|/comm/nccl/|/comm/mpi/")
+  list(FILTER sources EXCLUDE REGEX "/device/cuda/|/device/cpu/simd/|/comm/nccl/|/comm/mpi/|/comm/ucx/")
   if(NOT sources)
     add_library(layer_${name} INTERFACE)
     set(scope INTERFACE)

@@ -70,7 +70,8 @@ typedef enum fsdp_comm_backend {
     FSDP_COMM_SELF,
     FSDP_COMM_SHM,
     FSDP_COMM_MPI,
-    FSDP_COMM_NCCL
+    FSDP_COMM_NCCL,
+    FSDP_COMM_UCX
 } fsdp_comm_backend;
 
 /* Values of sharding_strategy beyond those of fsdp_strategy. */

@@ -27,7 +27,7 @@ typedef struct fsdp_world_config {
     size_t size;
     const char *device;   /* "cpu", "cuda", or "auto": cuda if there is one */
     const char *products; /* how the CPU multiplies matrices: "auto", "onednn", "amx", "avx512", "portable" */
-    const char *backend;  /* "self", "shm", "mpi", "nccl"; NULL: chosen for the job */
+    const char *backend;  /* "self", "shm", "mpi", "ucx", "nccl"; NULL: chosen for the job */
     int threads;          /* 0: OMP_NUM_THREADS, otherwise this rank's share of the cores */
     double comm_timeout;  /* maximum seconds of any single wait */
     bool comm_thread;     /* collectives run on a thread of their own even if no core is free for it */
@@ -54,7 +54,7 @@ FSDP_API int fsdp_world_local_rank(const fsdp_world *w);
 FSDP_API int fsdp_world_threads(const fsdp_world *w);
 FSDP_API const char *fsdp_world_device(const fsdp_world *w);      /* "cpu", "cuda" */
 FSDP_API const char *fsdp_world_description(const fsdp_world *w); /* the device in words */
-/* What collectives go through: "self", "shm", "mpi", "nccl". */
+/* What collectives go through: "self", "shm", "mpi", "ucx", "nccl". */
 FSDP_API const char *fsdp_world_backend(const fsdp_world *w);
 
 /* ---- Host values among ranks: metrics, decisions, a user's own logic ----

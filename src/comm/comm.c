@@ -13,22 +13,39 @@
 #include "comm/engine.h"
 #include "meet/meeting.h"
 
-/* Without a name: by device and hosts. */
+static bool has_ucx(void)
+{
+#ifdef FSDP_WITH_UCX
+    return true;
+#else
+    return false;
+#endif
+}
+
+static bool is_started_by_mpirun(const job *j)
+{
+    return j->launcher && (strcmp(j->launcher, "openmpi") == 0 || strcmp(j->launcher, "mpich") == 0);
+}
+
+/* Without a name: by device, hosts and launcher. */
 static const char *default_backend(const comm_config *config, int n_hosts)
 {
-    return config->job.world_size == 1                    ? "self"
-           : config->device && config->device->own_memory ? "nccl"
-           : n_hosts == 1                                 ? "shm"
-                                                          : "mpi";
+    return config->job.world_size == 1                        ? "self"
+           : config->device && config->device->own_memory     ? "nccl"
+           : n_hosts == 1                                     ? "shm"
+           : has_ucx() && !is_started_by_mpirun(&config->job) ? "ucx"
+                                                              : "mpi";
 }
 
 static fsdp_status choose_backend(const comm_config *config, int n_hosts, const comm_backend **out)
 {
     static const comm_backend *const backends[] = {
-        &comm_self_backend,
-        &comm_shm_backend,
+        &comm_self_backend, &comm_shm_backend,
 #ifdef FSDP_WITH_MPI
         &comm_mpi_backend,
+#endif
+#ifdef FSDP_WITH_UCX
+        &comm_ucx_backend,
 #endif
 #ifdef FSDP_WITH_NCCL
         &comm_nccl_backend,
@@ -41,10 +58,11 @@ static fsdp_status choose_backend(const comm_config *config, int n_hosts, const 
             return FSDP_OK;
         }
     }
-    if (strcmp(name, "mpi") == 0 || strcmp(name, "nccl") == 0)
+    if (strcmp(name, "mpi") == 0 || strcmp(name, "ucx") == 0 || strcmp(name, "nccl") == 0)
         return error_set(FSDP_ERR_UNSUPPORTED, "this build has no %s backend; configure it where %s is installed", name,
                          name);
-    return error_set(FSDP_ERR_INPUT, "communication backend '%s' is unknown; there are self, shm, mpi and nccl", name);
+    return error_set(FSDP_ERR_INPUT, "communication backend '%s' is unknown; there are self, shm, mpi, ucx and nccl",
+                     name);
 }
 
 /* As the launcher counts them. */
@@ -146,7 +164,7 @@ static fsdp_status check_promise(const comm *c)
     return error_set(
         FSDP_ERR_INPUT,
         "the environment (%s) says that this is rank %d of %d, but backend %s found rank %d of %d: start the "
-        "ranks with this MPI's own mpirun, or with srun; `fsdp run` joins several hosts only between GPUs",
+        "ranks with this MPI's own mpirun, or with srun, or use --comm_backend ucx",
         j->launcher, j->rank, j->world_size, c->backend->name, c->rank, c->world_size);
 }
 
@@ -182,8 +200,7 @@ static fsdp_status find_hosts(comm *c)
 /* mpirun's ranks on several hosts have MPI to find each other. */
 static bool left_to_mpi(const job *j)
 {
-    return promised_hosts(j) > 1 && j->launcher &&
-           (strcmp(j->launcher, "openmpi") == 0 || strcmp(j->launcher, "mpich") == 0);
+    return promised_hosts(j) > 1 && is_started_by_mpirun(j);
 }
 
 /* A backend that was named says whether it needs the meeting; otherwise the hosts decide on the backend. */

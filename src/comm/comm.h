@@ -1,5 +1,5 @@
 /* Collectives over groups of ranks: one interface, and behind it self (one rank), shm (processes of one host, which
- * read each other's memory), mpi (many hosts) and nccl (GPUs).
+ * read each other's memory), mpi and ucx (many hosts) and nccl (GPUs).
  *
  * Rules that hold for every backend:
  * - All ranks of a group call the same collectives on it in the same order, with the same unit, step, dtypes and
@@ -33,21 +33,21 @@ typedef struct comm_group comm_group;
 /* ---- This rank's connection to the world ---- */
 
 typedef enum comm_progress {
-    COMM_PROGRESS_AUTO, /* a thread if this rank has a core to spare besides those it computes on (shm), or computes on
-                           several, so that waiting for the network takes little of them (mpi) */
+    COMM_PROGRESS_AUTO,   /* a thread if this rank has a core to spare besides those it computes on (shm, ucx), or
+                             computes on   several, so that waiting for the network takes little of them (mpi) */
     COMM_PROGRESS_THREAD, /* a thread runs collectives while the caller computes */
     COMM_PROGRESS_INLINE, /* collectives run inside comm_wait, in the order they were started */
 } comm_progress;
 
 typedef struct comm_config {
     size_t size;
-    const char *backend; /* "self", "shm", "mpi", "nccl"; NULL: self for one rank, nccl between GPUs, shm on one host,
-                            else mpi */
+    const char *backend; /* "self", "shm", "mpi", "ucx", "nccl"; NULL: self for one rank, nccl between GPUs, shm on one
+                            host, mpi under mpirun, else ucx (or mpi, in a build without) */
     job job;             /* who we are; mpi takes rank and size from MPI itself, which must agree with a launcher's */
     double timeout_seconds; /* of every single wait */
     comm_progress progress;
-    size_t staging_bytes; /* shm: per rank, for data that does not lie in comm_allocate memory; mpi: for parts of peers
-                             that wait to be summed; 0: what is good for the backend */
+    size_t staging_bytes; /* shm, ucx: per rank, for data that does not lie in comm_allocate memory; mpi, ucx: for parts
+                             of peers that wait to be summed; 0: what is good for the backend */
     device *device;       /* where comm_allocate takes memory from (self, mpi, nccl); borrowed; NULL: host memory */
 } comm_config;
 
@@ -60,7 +60,7 @@ typedef struct comm_config {
 fsdp_status comm_open(const comm_config *config, comm **out);
 
 /* Bytes that comm_open takes on each rank and reports as memory, before anything is allocated or sent. Not counted: a
- * few kB of lists, and what MPI and NCCL take for themselves. */
+ * few kB of lists, and what MPI, UCX and NCCL take for themselves. */
 size_t comm_overhead(const comm_config *config);
 /* Bytes that comm_allocate takes and reports when it is asked for `bytes`. */
 size_t comm_allocated_bytes(const comm_config *config, size_t bytes);

@@ -55,6 +55,9 @@ extern const comm_backend comm_self_backend, comm_shm_backend;
 #ifdef FSDP_WITH_MPI
 extern const comm_backend comm_mpi_backend;
 #endif
+#ifdef FSDP_WITH_UCX
+extern const comm_backend comm_ucx_backend;
+#endif
 #ifdef FSDP_WITH_NCCL
 extern const comm_backend comm_nccl_backend;
 #endif

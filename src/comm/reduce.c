@@ -240,7 +240,7 @@ static const void *at(const void *base, int64_t index, fsdp_dtype dtype)
 static void take_source(const kernel_set *k, const reduce_args *a, int source, int64_t from, int n, float *sums)
 {
     const void *data = at(a->sources[source], from, a->from);
-    bool first = source == 0;
+    bool first = source == 0 && !a->before;
     if (a->from == FSDP_F16) {
         float wide[BLOCK];
         k->widen_f16(first ? sums : wide, data, n);
@@ -262,16 +262,34 @@ static void add_present(const kernel_set *k, const reduce_args *a, const void *o
     k->add_pair(sums, present, sums, n);
 }
 
+/* False, and nothing done, where vector.c has no loop for it. */
+static bool sum_plainly(const reduce_args *a)
+{
+    const float *sources[VECTOR_MOST_SOURCES];
+    int n = 0;
+    if (a->from != FSDP_F32 || a->to != FSDP_F32 || a->reduction != FSDP_REDUCE_SUM)
+        return false;
+    if (!a->before)
+        return vector_sum(a->out, (const float *const *)a->sources, a->n_sources, a->n, a->add, a->streaming);
+    if (a->n_sources >= VECTOR_MOST_SOURCES)
+        return false;
+    sources[n++] = a->before;
+    for (int source = 0; source < a->n_sources; source++)
+        sources[n++] = a->sources[source];
+    return vector_sum(a->out, sources, n, a->n, a->add, a->streaming);
+}
+
 static void reduce_floats(const reduce_args *a)
 {
     const kernel_set *k = kernels();
-    bool plain_sum = a->from == FSDP_F32 && a->to == FSDP_F32 && a->reduction == FSDP_REDUCE_SUM;
-    if (plain_sum && vector_sum(a->out, (const float *const *)a->sources, a->n_sources, a->n, a->add, a->streaming))
+    if (sum_plainly(a))
         return;
     _Alignas(64) float sums[BLOCK];
     for (int64_t i = 0; i < a->n; i += BLOCK) {
         int n = a->n - i < BLOCK ? (int)(a->n - i) : BLOCK;
         void *out = (char *)a->out + i * (int64_t)fsdp_dtype_size(a->to);
+        if (a->before)
+            memcpy(sums, at(a->before, i, FSDP_F32), (size_t)n * sizeof(float));
         for (int source = 0; source < a->n_sources; source++)
             take_source(k, a, source, i, n, sums);
         if (a->add)
@@ -290,8 +308,8 @@ static void reduce_floats(const reduce_args *a)
     {                                                                                                                  \
         type *out = a->out;                                                                                            \
         for (int64_t i = 0; i < a->n; i++) {                                                                           \
-            type value = ((const type *)a->sources[0])[i];                                                             \
-            for (int k = 1; k < a->n_sources; k++) {                                                                   \
+            type value = ((const type *)(a->before ? a->before : a->sources[0]))[i];                                   \
+            for (int k = a->before ? 0 : 1; k < a->n_sources; k++) {                                                   \
                 type next = ((const type *)a->sources[k])[i];                                                          \
                 if (a->reduction == FSDP_REDUCE_MAX)                                                                   \
                     value = next > value || next != next ? next : value;                                               \
@@ -333,6 +351,7 @@ static void reduce_part(const reduce_args *a, int64_t first, int64_t n)
     for (int k = 0; k < a->n_sources; k++)
         sources[k] = at(a->sources[k], first, a->from);
     part.sources = sources;
+    part.before = a->before ? at(a->before, first, reduce_sum_dtype(a->from)) : NULL;
     part.out = (char *)a->out + first * (int64_t)fsdp_dtype_size(a->to);
     part.n = n;
     reduce_alone(&part);

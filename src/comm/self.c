@@ -129,7 +129,7 @@ void host_release_all(comm *c)
 static fsdp_status self_open(comm *c)
 {
     if (c->world_size != 1)
-        return error_set(FSDP_ERR_INPUT, "backend self is for one rank, this job has %d; use shm or mpi",
+        return error_set(FSDP_ERR_INPUT, "backend self is for one rank, this job has %d; use shm, ucx or mpi",
                          c->world_size);
     return FSDP_OK;
 }

@@ -155,7 +155,7 @@ fsdp_status assemble_model(const fsdp_settings *s, int64_t vocabulary, const fsd
 
 void assemble_world(const fsdp_settings *s, fsdp_world_config *out)
 {
-    static const char *const backends[] = {NULL, "self", "shm", "mpi", "nccl"};
+    static const char *const backends[] = {NULL, "self", "shm", "mpi", "nccl", "ucx"};
     *out = (fsdp_world_config)FSDP_WORLD_CONFIG_INIT;
     if (s->device)
         out->device = s->device;

@@ -158,8 +158,13 @@ static const fsdp_choice checkpointings[] = {
 };
 
 static const fsdp_choice backends[] = {
-    {"auto", FSDP_COMM_AUTO, NULL}, {"self", FSDP_COMM_SELF, NULL}, {"shm", FSDP_COMM_SHM, NULL},
-    {"mpi", FSDP_COMM_MPI, NULL},   {"nccl", FSDP_COMM_NCCL, NULL}, {NULL, 0, NULL},
+    {"auto", FSDP_COMM_AUTO, NULL},
+    {"self", FSDP_COMM_SELF, NULL},
+    {"shm", FSDP_COMM_SHM, NULL},
+    {"mpi", FSDP_COMM_MPI, NULL},
+    {"ucx", FSDP_COMM_UCX, NULL},
+    {"nccl", FSDP_COMM_NCCL, NULL},
+    {NULL, 0, NULL},
 };
 
 static const fsdp_choice checkpoint_kinds[] = {

@@ -21,6 +21,11 @@
 #else
 #define HWLOC ""
 #endif
+#ifdef FSDP_WITH_UCX
+#define UCX "UCX "
+#else
+#define UCX ""
+#endif
 #ifdef FSDP_WITH_CUDA
 #define CUDA "CUDA "
 #else
@@ -39,5 +44,5 @@
 
 const char *fsdp_build_options(void)
 {
-    return "shm " ONEDNN MPI CUDA NCCL CRYPTO HWLOC "(" COMPILER ")";
+    return "shm " ONEDNN MPI UCX CUDA NCCL CRYPTO HWLOC "(" COMPILER ")";
 }

@@ -45,7 +45,9 @@ typedef struct ranks {
     comm_progress progress;
     double timeout;
     const char *backend;
-    int port; /* free when the ranks were made */
+    int per_host; /* ucx: ranks of a node, which then counts as a host; 0: one each */
+    bool turns;   /* rank 0 on the first node, 1 on the second, and so on around */
+    int port;     /* free when the ranks were made */
 } ranks;
 
 typedef void (*rank_function)(ranks *all, int rank, void *context);
@@ -53,7 +55,13 @@ typedef void (*rank_function)(ranks *all, int rank, void *context);
 static inline ranks ranks_make(int n)
 {
     static int serial;
-    ranks all = {.n = n, .timeout = 20, .progress = COMM_PROGRESS_INLINE, .backend = "shm", .port = free_port()};
+    const char *backend = getenv("FSDP_TEST_BACKEND"), *per_host = getenv("FSDP_TEST_PER_HOST");
+    ranks all = {.n = n,
+                 .timeout = 20,
+                 .progress = COMM_PROGRESS_INLINE,
+                 .backend = backend ? backend : "shm",
+                 .per_host = per_host ? atoi(per_host) : 0,
+                 .port = free_port()};
     snprintf(all.token, sizeof all.token, "test-%d-%d", (int)getpid(), serial++);
     all.shared = mmap(NULL, sizeof *all.shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     return all;
@@ -71,6 +79,11 @@ static inline comm_config ranks_config(const ranks *all, int rank)
     config.job = job_single();
     config.job.rank = config.job.local_rank = rank;
     config.job.world_size = config.job.local_world_size = all->n;
+    if (all->per_host) {
+        int nodes = (all->n + all->per_host - 1) / all->per_host;
+        config.job.n_nodes = nodes;
+        config.job.node = all->turns ? rank % nodes : rank / all->per_host;
+    }
     config.job.master_port = all->port;
     snprintf(config.job.token, sizeof config.job.token, "%s", all->token);
     config.timeout_seconds = all->timeout;

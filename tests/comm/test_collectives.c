@@ -375,6 +375,8 @@ static void training_like(ranks *all, int rank, void *context)
             }
         }
     }
+    for (int slot = 0; slot < 2; slot++) /* who leaves before would be missed by those who have not run them yet */
+        RANK_CHECK(comm_wait(&reductions[slot], NULL) == FSDP_OK);
     comm_close(c);
     free(full);
     free(reduced);

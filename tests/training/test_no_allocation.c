@@ -22,6 +22,7 @@ enum { MICRO_BATCHES = 2, FIRST_STEPS = 2, STEPS = 3, MOST_RANKS = 2 };
 typedef struct run {
     int threads;
     bool comm_thread;
+    const char *backend;
     fsdp_config config;
     struct {
         long made, freed;
@@ -66,6 +67,7 @@ static fsdp_status train(int rank, void *context)
     fsdp_model *m;
     fsdp_optimizer *o;
     fsdp_status status = FSDP_OK;
+    wc.backend = r->backend;
     wc.device = "cpu", wc.threads = r->threads, wc.comm_thread = r->comm_thread, wc.comm_timeout = 60;
     oc.clip = 1.0f;
     FSDP_TRY(fsdp_world_open(&wc, &w));
@@ -152,6 +154,18 @@ static void steps_with_offloaded_units_allocate_nothing(void **state)
     }
 }
 
+#ifdef FSDP_WITH_UCX
+static void steps_over_ucx_allocate_nothing(void **state)
+{
+    (void)state;
+    for (int thread = 0; thread < 2; thread++) {
+        run r = {.threads = 1, .comm_thread = thread, .backend = "ucx", .config = FSDP_CONFIG_INIT};
+        r.config.param_dtype = FSDP_BF16;
+        expect_none(&r, MOST_RANKS);
+    }
+}
+#endif
+
 int main(void)
 {
     if (!ALLOCATIONS_ARE_COUNTED)
@@ -161,6 +175,9 @@ int main(void)
         cmocka_unit_test(steps_on_several_threads_allocate_nothing),
         cmocka_unit_test(low_precision_and_checkpointed_steps_allocate_nothing),
         cmocka_unit_test(steps_with_offloaded_units_allocate_nothing),
+#ifdef FSDP_WITH_UCX
+        cmocka_unit_test(steps_over_ucx_allocate_nothing),
+#endif
     };
     return cmocka_run_group_tests_name("no allocation in training", tests, NULL, NULL);
 }

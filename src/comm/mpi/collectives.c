@@ -98,11 +98,6 @@ static fsdp_status reduce_scatter_span(comm_request *r, const signature *s, cons
     return FSDP_OK;
 }
 
-static fsdp_dtype sum_dtype_of(fsdp_dtype dtype)
-{
-    return dtype == FSDP_BF16 || dtype == FSDP_F16 ? FSDP_F32 : dtype;
-}
-
 static void give_sums(const comm_span *p, const void *sums, fsdp_dtype dtype, mpi_stretch to)
 {
     const void *sources[] = {sums};
@@ -122,7 +117,7 @@ static fsdp_status all_reduce_span(comm_request *r, const signature *s, const co
 {
     comm_group *g = r->group;
     mpi_world *w = mpi_world_of(g->comm);
-    fsdp_dtype dtype = sum_dtype_of(p->send.dtype);
+    fsdp_dtype dtype = reduce_sum_dtype(p->send.dtype);
     int64_t sum_size = (int64_t)fsdp_dtype_size(dtype), share = (p->count + g->size - 1) / g->size;
     int64_t most = (int64_t)w->scratch_bytes / 2 / g->size / sum_size;
     char *sums = w->scratch + w->scratch_bytes / 2;

@@ -87,7 +87,7 @@ static fsdp_status nccl_open(comm *c)
     pthread_mutex_init(&w->lock, NULL);
     pthread_mutex_init(&w->calls, NULL);
     if (!c->config.device || !c->config.device->gpu)
-        return error_set(FSDP_ERR_INPUT, "backend nccl is for --device cuda; use shm or mpi between CPUs");
+        return error_set(FSDP_ERR_INPUT, "backend nccl is for --device cuda; use shm, ucx or mpi between CPUs");
     FSDP_TRY(open_library(w));
     if (c->rank == 0)
         FSDP_TRY(nccl_check(w, w->api.ncclGetUniqueId(&w->id), "making an id"));

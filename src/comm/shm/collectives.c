@@ -20,38 +20,41 @@ static size_t sent_bytes(const comm_request *r, const comm_span *p)
     return (size_t)n * fsdp_dtype_size(p->send.dtype);
 }
 
-fsdp_status shm_start(comm_request *r)
+fsdp_status shm_announce(comm_request *r, comm_group *near, const signature *s)
 {
-    comm_group *g = r->group;
-    shm_channel *mine = channel_of(g, g->rank);
+    shm_channel *mine = channel_of(near, near->rank);
     shm_card *card = &mine->cards[r->sequence % COMM_IN_FLIGHT];
-    signature s;
-    signature_make(r, &s);
-    for (int rank = 0; r->sequence > COMM_IN_FLIGHT && rank < g->size; rank++)
-        if (rank != g->rank) /* the card that lies there was of a collective that every rank must be done with */
-            FSDP_TRY(shm_wait(g, &s, rank, &channel_of(g, rank)->done, r->sequence - COMM_IN_FLIGHT));
-    card->signature = s;
+    for (int rank = 0; r->sequence > COMM_IN_FLIGHT && rank < near->size; rank++)
+        if (rank != near->rank) /* the card that lies there was of a collective that every rank must be done with */
+            FSDP_TRY(shm_wait(near, s, rank, &channel_of(near, rank)->done, r->sequence - COMM_IN_FLIGHT));
+    card->signature = *s;
     for (int i = 0; i < r->op.n_spans; i++) {
         size_t bytes = sent_bytes(r, &r->op.spans[i]);
-        card->send[i] = bytes ? shm_locate(g->comm, r->op.spans[i].send.p, bytes) : nothing;
+        card->send[i] = bytes ? shm_locate(near->comm, r->op.spans[i].send.p, bytes) : nothing;
     }
-    shm_set_place(g->comm, &s);
+    shm_set_place(near->comm, s);
     shm_publish(mine, &mine->arrived, r->sequence);
     return FSDP_OK;
 }
 
-/* Every rank compares with the group's first rank, so every rank says the same. */
-static fsdp_status meet(comm_request *r, const signature *s)
+fsdp_status shm_start(comm_request *r)
 {
-    comm_group *g = r->group;
-    for (int rank = 0; rank < g->size; rank++)
-        if (rank != g->rank)
-            FSDP_TRY(shm_wait(g, s, rank, &channel_of(g, rank)->arrived, r->sequence));
-    const signature *first = &shm_card_of(r, 0)->signature;
-    for (int rank = 1; rank < g->size; rank++) {
-        const signature *other = &shm_card_of(r, rank)->signature;
+    signature s;
+    signature_make(r, &s);
+    return shm_announce(r, r->group, &s);
+}
+
+/* Every rank compares with the group's first rank, so every rank says the same. */
+fsdp_status shm_meet(comm_group *near, uint32_t sequence, const signature *s)
+{
+    for (int rank = 0; rank < near->size; rank++)
+        if (rank != near->rank)
+            FSDP_TRY(shm_wait(near, s, rank, &channel_of(near, rank)->arrived, sequence));
+    const signature *first = &channel_of(near, 0)->cards[sequence % COMM_IN_FLIGHT].signature;
+    for (int rank = 1; rank < near->size; rank++) {
+        const signature *other = &channel_of(near, rank)->cards[sequence % COMM_IN_FLIGHT].signature;
         if (other->hash != first->hash)
-            return signature_mismatch(other, g->members[rank], first, g->members[0]);
+            return signature_mismatch(other, near->members[rank], first, near->members[0]);
     }
     return FSDP_OK;
 }
@@ -119,7 +122,7 @@ static fsdp_status all_reduce_span(comm_request *r, const signature *s, int span
     comm_group *g = r->group;
     const comm_span *p = &r->op.spans[span];
     const void *sources[SHM_MAX_RANKS];
-    fsdp_dtype sum_dtype = shm_sum_dtype(p->send.dtype);
+    fsdp_dtype sum_dtype = reduce_sum_dtype(p->send.dtype);
     int64_t from_size = (int64_t)fsdp_dtype_size(p->send.dtype), sum_size = (int64_t)fsdp_dtype_size(sum_dtype);
     int64_t share = (p->count + g->size - 1) / g->size, most = (int64_t)world_of(g->comm)->slot_bytes / sum_size;
     share = (share + 15) / 16 * 16;
@@ -199,7 +202,7 @@ fsdp_status shm_run(comm_request *r)
     comm_group *g = r->group;
     shm_channel *mine = channel_of(g, g->rank);
     const signature *s = &mine->cards[r->sequence % COMM_IN_FLIGHT].signature;
-    FSDP_TRY(meet(r, s));
+    FSDP_TRY(shm_meet(g, r->sequence, s));
     FSDP_TRY(all_in_shared_memory(r) ? run_direct(r, s) : shm_run_staged(r, s));
     shm_publish(mine, &mine->done, r->sequence);
     if (r->kind == COMM_BROADCAST && g->rank == r->op.root)

@@ -13,6 +13,11 @@ static inline const shm_card *shm_card_of(const comm_request *r, int rank)
     return &channel_of(r->group, rank)->cards[r->sequence % COMM_IN_FLIGHT];
 }
 
+/* The two halves of a meeting, for collectives whose group is larger than `near`, those of its ranks that share memory:
+ * says what this rank does and where its data lies; waits for the others and compares. */
+fsdp_status shm_announce(comm_request *r, comm_group *near, const signature *s);
+fsdp_status shm_meet(comm_group *near, uint32_t sequence, const signature *s);
+
 static inline int64_t shm_clamp(int64_t n, int64_t most)
 {
     return n < 0 ? 0 : n < most ? n : most;
@@ -29,9 +34,6 @@ fsdp_status shm_chunk_begin(comm_request *r, const signature *s, bool fill, shm_
 fsdp_status shm_chunk_exchange(comm_request *r, const signature *s, const shm_chunk *chunk);
 const char *shm_chunk_of(const comm_request *r, const shm_chunk *chunk, int rank); /* rank's slot */
 void shm_chunk_end(comm_request *r, const shm_chunk *chunk);
-
-/* The dtype that sums of `dtype` have before they are narrowed. */
-fsdp_dtype shm_sum_dtype(fsdp_dtype dtype);
 
 /* recv of a span from n_sources, in order. */
 void shm_reduce(const comm_request *r, const comm_span *p, int n_sources, const void *const *sources, fsdp_dtype from,

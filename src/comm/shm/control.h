@@ -61,7 +61,7 @@ typedef struct shm_control {
  * memory and has it near. */
 typedef struct shm_share {
     shm_rank rank;
-    shm_control control; /* rank 0's is every rank's */
+    shm_control control; /* the first rank's is every rank's */
 } shm_share;
 
 /* One call of comm_allocate: every rank's memory, mapped here. */
@@ -80,9 +80,11 @@ typedef struct shm_slot {
 
 enum { SHM_SLOTS = 2, SHM_MAX_RANKS = 256 };
 
-/* Kept in comm.state. */
+/* Kept in comm.state, also by ucx, whose own state begins with it: then only ranks of this host are near. */
 typedef struct shm_world {
-    shm_share **shares;             /* (world_size), NULL before they are mapped */
+    bool *near;                     /* (world_size) ranks that share memory with this one, itself among them */
+    int first;                      /* the lowest of them */
+    shm_share **shares;             /* (world_size), NULL where not mapped, all of it before they are */
     size_t share_bytes, slot_bytes; /* of a share with its staging area, of a slot of that */
     shm_slot slots[SHM_SLOTS];
     int *pids;   /* (world_size) */
@@ -109,7 +111,7 @@ static inline shm_rank *shm_rank_of(const shm_world *w, int world_rank)
 
 static inline shm_control *shm_control_of(const shm_world *w)
 {
-    return &w->shares[0]->control;
+    return &w->shares[w->first]->control;
 }
 
 /* Staging areas begin on a page of their own. */
@@ -130,6 +132,14 @@ static inline bool reached(uint32_t counter, uint32_t target)
 {
     return (int32_t)(counter - target) >= 0;
 }
+
+/* shm.c: joins the ranks that are near (NULL: all), with c->state zeroed; what it made is freed by shm_leave, which is
+ * legal after a failure. Needs c->meeting, at which all ranks of the world take part. */
+fsdp_status shm_join(comm *c, const bool *near);
+void shm_leave(comm *c);
+size_t shm_overhead(const comm_config *config);
+fsdp_status shm_group_open(comm_group *g);
+void shm_group_close(comm_group *g);
 
 /* wait.c */
 void shm_publish(shm_channel *mine, shm_word *word, uint32_t value);

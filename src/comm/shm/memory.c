@@ -123,7 +123,7 @@ static fsdp_status map_everybody(comm *c, shm_region *region, const offer *all)
     for (int rank = 0; rank < c->world_size; rank++) {
         int fd;
         size_t bytes = (size_t)all[rank].bytes;
-        if (bytes == 0)
+        if (bytes == 0 || !world_of(c)->near[rank])
             continue;
         FSDP_TRY(shm_open_file(c, rank, all[rank].fd, bytes, &fd));
         fsdp_status status = map_file(fd, bytes, rank == c->rank, &region->start[rank]);

@@ -32,7 +32,7 @@ static size_t staging_bytes(const comm_config *config)
     return round_up(asked > LEAST_STAGING ? asked : LEAST_STAGING, SHM_PAGE);
 }
 
-static size_t shm_overhead(const comm_config *config)
+size_t shm_overhead(const comm_config *config)
 {
     return SHM_SHARE_BYTES + staging_bytes(config);
 }
@@ -66,6 +66,8 @@ static fsdp_status map_shares(comm *c, const introduction *all)
         return error_set(FSDP_ERR_MEMORY, "no memory to meet %d ranks", c->world_size);
     fsdp_status status = FSDP_OK;
     for (int rank = 0; status == FSDP_OK && rank < c->world_size; rank++) {
+        if (!w->near[rank])
+            continue;
         status = map_share(c, rank, &all[rank], &shares[rank]);
         w->pidfds[rank] =
             status == FSDP_OK && rank != c->rank ? open_pidfd(all[rank].pid) : -1; /* we know when we end */
@@ -86,7 +88,8 @@ static void unmap_shares(comm *c)
 {
     shm_world *w = world_of(c);
     for (int rank = 0; rank < c->world_size; rank++)
-        munmap(w->shares[rank], w->share_bytes);
+        if (w->shares[rank])
+            munmap(w->shares[rank], w->share_bytes);
     HOOK(HOOK_MEMORY, HOOK_INSTANT, "comm", NULL, -(int64_t)w->share_bytes, 1);
     free(w->shares);
     w->shares = NULL;
@@ -124,29 +127,50 @@ static fsdp_status share_control(comm *c)
     return status;
 }
 
+static int count(const bool *flags, int n)
+{
+    int found = 0;
+    for (int i = 0; i < n; i++)
+        found += flags[i];
+    return found;
+}
+
+fsdp_status shm_join(comm *c, const bool *near)
+{
+    shm_world *w = world_of(c);
+    size_t n = (size_t)c->world_size;
+    w->near = calloc(n, sizeof *w->near);
+    w->pids = calloc(n, sizeof *w->pids);
+    w->pidfds = malloc(n * sizeof *w->pidfds);
+    for (size_t i = 0; w->pidfds && i < n; i++)
+        w->pidfds[i] = -1;
+    if (!w->near || !w->pids || !w->pidfds)
+        return error_set(FSDP_ERR_MEMORY, "no memory to meet %d ranks", c->world_size);
+    for (int rank = c->world_size - 1; rank >= 0; rank--) {
+        w->near[rank] = !near || near[rank];
+        w->first = w->near[rank] ? rank : w->first;
+    }
+    int n_near = count(w->near, c->world_size);
+    if (n_near > SHM_MAX_RANKS)
+        return error_set(FSDP_ERR_UNSUPPORTED,
+                         "at most %d ranks share the memory of a host, %d are on this one; use mpi", SHM_MAX_RANKS,
+                         n_near);
+    w->spin = sysconf(_SC_NPROCESSORS_ONLN) >= n_near;
+    FSDP_TRY(share_control(c));
+    atomic_store(&shm_rank_of(w, c->rank)->state, SHM_RANK_HERE);
+    return FSDP_OK;
+}
+
 static fsdp_status shm_open_backend(comm *c)
 {
     if (c->world_size != c->local_world_size)
         return error_set(FSDP_ERR_INPUT,
-                         "backend shm joins the ranks of one host, but only %d of %d are on this one; use mpi",
+                         "backend shm joins the ranks of one host, but only %d of %d are on this one; use ucx or mpi",
                          c->local_world_size, c->world_size);
-    if (c->world_size > SHM_MAX_RANKS)
-        return error_set(FSDP_ERR_UNSUPPORTED, "backend shm joins at most %d ranks, this job has %d; use mpi",
-                         SHM_MAX_RANKS, c->world_size);
-    shm_world *w = calloc(1, sizeof *w);
-    if (!w)
+    c->state = calloc(1, sizeof(shm_world));
+    if (!c->state)
         return error_set(FSDP_ERR_MEMORY, "no memory to meet %d ranks", c->world_size);
-    c->state = w;
-    w->pids = calloc((size_t)c->world_size, sizeof *w->pids);
-    w->pidfds = malloc((size_t)c->world_size * sizeof *w->pidfds);
-    if (!w->pids || !w->pidfds)
-        return error_set(FSDP_ERR_MEMORY, "no memory to meet %d ranks", c->world_size);
-    for (int i = 0; i < c->world_size; i++)
-        w->pidfds[i] = -1;
-    w->spin = sysconf(_SC_NPROCESSORS_ONLN) >= c->world_size;
-    FSDP_TRY(share_control(c));
-    atomic_store(&shm_rank_of(w, c->rank)->state, SHM_RANK_HERE);
-    return FSDP_OK;
+    return shm_join(c, NULL);
 }
 
 static void close_all(int *fds, int n)
@@ -157,11 +181,9 @@ static void close_all(int *fds, int n)
     free(fds);
 }
 
-static void shm_close_backend(comm *c)
+void shm_leave(comm *c)
 {
     shm_world *w = world_of(c);
-    if (!w)
-        return;
     if (w->shares) {
         atomic_store(&shm_rank_of(w, c->rank)->state, SHM_RANK_LEFT);
         shm_release_all(c);
@@ -169,12 +191,20 @@ static void shm_close_backend(comm *c)
     }
     close_all(w->pidfds, c->world_size);
     free(w->pids);
-    free(w);
+    free(w->near);
+}
+
+static void shm_close_backend(comm *c)
+{
+    if (!c->state)
+        return;
+    shm_leave(c);
+    free(c->state);
     c->state = NULL;
 }
 
 /* The counts of a group that had the slot before are forgotten: all its members have freed it. */
-static fsdp_status shm_group_open(comm_group *g)
+fsdp_status shm_group_open(comm_group *g)
 {
     shm_channel *mine = channel_of(g, g->rank);
     atomic_store(&mine->arrived, 0);
@@ -187,7 +217,7 @@ static fsdp_status shm_group_open(comm_group *g)
     return FSDP_OK;
 }
 
-static void shm_group_close(comm_group *g)
+void shm_group_close(comm_group *g)
 {
     /* Peers may still read chunks of this group; without the group the next user of the slot could not wait for them.
      */

@@ -69,11 +69,6 @@ void shm_chunk_end(comm_request *r, const shm_chunk *chunk)
     shm_publish(mine, &mine->consumed, chunk->number);
 }
 
-fsdp_dtype shm_sum_dtype(fsdp_dtype dtype)
-{
-    return dtype == FSDP_BF16 || dtype == FSDP_F16 ? FSDP_F32 : dtype;
-}
-
 void shm_reduce(const comm_request *r, const comm_span *p, int n_sources, const void *const *sources, fsdp_dtype from,
                 int64_t n, void *out, bool streaming)
 {

@@ -62,6 +62,10 @@ static void get_place(const shm_rank *rank, signature *out)
 static const char *place_text(const comm *c, int world_rank, char *text, size_t bytes)
 {
     signature place;
+    if (!world_of(c)->near[world_rank]) {
+        snprintf(text, bytes, "is on another host");
+        return text;
+    }
     get_place(shm_rank_of(world_of(c), world_rank), &place);
     return signature_place(&place, text, bytes);
 }
@@ -82,6 +86,8 @@ static int follow_waits(const comm *c, int world_rank)
         if (next < 0 || next >= c->world_size)
             return culprit;
         culprit = next;
+        if (!world_of(c)->near[culprit])
+            return culprit;
     }
     return world_rank;
 }
@@ -113,6 +119,8 @@ static fsdp_status examine(const comm *c, const char *what, int world_rank, cons
     char place[256];
     if (atomic_load(&shm_control_of(w)->abort_state) == SHM_ABORT_SET)
         return aborted(c, what);
+    if (atomic_load(&c->failed))
+        return engine_failure((comm *)c);
     if (atomic_load(&c->stop))
         return error_set(FSDP_ERR_STATE, "%s was dropped: this rank closed its connection", what);
     bool left = atomic_load(&shm_rank_of(w, world_rank)->state) == SHM_RANK_LEFT;
@@ -191,7 +199,7 @@ void shm_abort(comm *c, const char *message)
     snprintf(control->abort_text, sizeof control->abort_text, "%s", message);
     atomic_store(&control->abort_state, SHM_ABORT_SET);
     for (int rank = 0; rank < c->world_size; rank++) {
-        for (int slot = 0; slot <= COMM_MAX_GROUPS; slot++) {
+        for (int slot = 0; w->near[rank] && slot <= COMM_MAX_GROUPS; slot++) {
             shm_channel *channel = &shm_rank_of(w, rank)->channels[slot];
             if (!atomic_load(&channel->waiters))
                 continue;

@@ -29,6 +29,7 @@ struct watchdog {
     bool running;
     atomic_bool stop;
     bool failed;          /* watchdog's thread: `fail` was called */
+    bool alone;           /* watchdog's thread: rank 0 is done and has left, with the store where that was its own */
     pthread_mutex_t lock; /* of what follows */
     ledger *ledger;       /* rank 0 */
     ledger_call *calls;   /* not yet sent */
@@ -122,9 +123,12 @@ static void rank_is_gone(watchdog *r, const meeting_message *m)
     char text[WATCHDOG_TEXT_BYTES], place[256] = "";
     if (m->kind == MEET_LEFT && r->ledger)
         JUDGE(r, ledger_leave(r->ledger, m->rank));
-    if (m->kind != MEET_LOST)
+    r->alone |= m->kind == MEET_LEFT && !r->ledger;
+    if (m->kind != MEET_LOST || r->alone)
         return;
-    if (r->ledger)
+    if (r->config.place)
+        r->config.place(r->config.context, m->rank, place, sizeof place);
+    else if (r->ledger)
         ledger_place(r->ledger, m->rank, place, sizeof place);
     snprintf(text, sizeof text, "its connection broke: the process ended without a word%s%s", place[0] ? "; it " : "",
              place);

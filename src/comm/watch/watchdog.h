@@ -1,6 +1,6 @@
-/* The watchdog beside NCCL: every rank reports what it calls and rank 0 compares (ledger.h), so that all ranks learn of
- * a failure within moments: a lost process, another order of calls, a rank that does not come. A report costs the
- * calling thread a copy of a few hundred bytes; a thread of its own sends it over the meeting's connections. */
+/* The watchdog beside NCCL and UCX: every rank reports what it calls and rank 0 compares (ledger.h), so that all ranks
+ * learn of a failure within moments: a lost process, another order of calls, a rank that does not come. A report costs
+ * the calling thread a copy of a few hundred bytes; a thread of its own sends it over the meeting's connections. */
 #ifndef COMM_WATCH_WATCHDOG_H
 #define COMM_WATCH_WATCHDOG_H
 
@@ -17,6 +17,8 @@ typedef struct watchdog_config {
     double timeout_seconds; /* of every collective that lacks a rank */
     /* A peer failed, or the ranks do not agree; called once, on the watchdog's thread. */
     void (*fail)(void *context, fsdp_status status, const char *text);
+    /* Where a rank was last, as signature_place, for users who know it without watchdog_call; optional. */
+    const char *(*place)(void *context, int rank, char *text, size_t bytes);
     /* Called every WATCHDOG_TICK_MILLISECONDS on the watchdog's thread, for other work; optional. */
     void (*tick)(void *context);
     void *context;
