@@ -69,12 +69,13 @@ typedef struct fsdp_decoder_config {
     bool scale_by_layer;                                          /* scores of layer i are divided by i + 1 as well */
     float query_scalar; /* scores are divided by its root; 0: by that of head_dim */
     float embedding_dropout, residual_dropout, attention_dropout;
+    int64_t padding_id; /* its row of the embedding takes no gradient; -1: none */
 } fsdp_decoder_config;
 
 #define FSDP_DECODER_CONFIG_INIT                                                                                       \
     {                                                                                                                  \
         .size = sizeof(fsdp_decoder_config), .rope_base = 10000, .rope_factor = 1, .norm_eps = 1e-5f,                  \
-        .init_deviation = 0.02f                                                                                        \
+        .init_deviation = 0.02f, .padding_id = -1                                                                      \
     }
 
 /* The first family's names for them. */

@@ -108,6 +108,8 @@ FSDP_API void fsdp_call_list(fsdp_module *m, fsdp_tape *t, fsdp_tensor *const *i
 FSDP_API fsdp_module *fsdp_linear_new(int64_t in_features, int64_t out_features, bool bias);
 /* fsdp_embedding with a parameter "weight" (vocabulary, columns). */
 FSDP_API fsdp_module *fsdp_embedding_new(int64_t vocabulary, int64_t columns);
+/* The row `padding` of such a layer takes no gradient (fsdp_embedding_padded). */
+FSDP_API void fsdp_embedding_set_padding(fsdp_module *embedding, int64_t padding);
 /* fsdp_rmsnorm with a parameter "weight" (columns). */
 FSDP_API fsdp_module *fsdp_rmsnorm_new(int64_t columns, float eps);
 /* fsdp_rmsnorm_plus_one with a parameter "weight" (columns), at first 0. */

@@ -21,6 +21,8 @@ FSDP_API fsdp_tensor *fsdp_matmul(fsdp_tape *t, fsdp_tensor *a, fsdp_tensor *b, 
 
 /* ids int32 (...), table (V, C) -> (..., C) */
 FSDP_API fsdp_tensor *fsdp_embedding(fsdp_tape *t, fsdp_tensor *ids, fsdp_tensor *table);
+/* The same; the table's row `padding` takes no gradient from here (PyTorch's padding_idx). -1: every row does. */
+FSDP_API fsdp_tensor *fsdp_embedding_padded(fsdp_tape *t, fsdp_tensor *ids, fsdp_tensor *table, int64_t padding);
 
 FSDP_API fsdp_tensor *fsdp_rmsnorm(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, float eps); /* (..., C), (C) */
 /* The same times 1 + weight, as Gemma's are. */

@@ -161,9 +161,12 @@ typedef struct batchnorm_args {
 } batchnorm_args;
 
 /* Rows of a table by id. An id outside 0..vocabulary-1 gives zeros and no gradient.
- * backward: every row of d_table is written (or added to); sums run in row order of x. */
+ * backward: every row of d_table is written (or added to); sums run in row order of x. The row `padding` gets no
+ * gradient, where has_padding says that there is one. */
 typedef struct embedding_args {
     int64_t rows, columns, vocabulary;
+    bool has_padding;
+    int32_t padding;
     const int32_t *ids; /* (rows) */
     buffer table;       /* (vocabulary, columns) */
     buffer y;           /* (rows, columns) */

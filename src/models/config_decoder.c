@@ -169,6 +169,24 @@ static fsdp_status parse_windows(const char *name, const json_t *o, fsdp_decoder
     return types && !json_is_null(types) ? parse_types(name, types, c) : parse_pattern(name, o, c);
 }
 
+/* ---- Padding ---- */
+
+/* Its row of the embedding takes no gradient. GPT-2's has no such row. Absent and null are different, as above; an id
+ * outside the vocabulary is no row, one below 0 counts from the end. */
+static fsdp_status parse_padding(const char *name, const json_t *o, fsdp_decoder_config *c)
+{
+    const json_t *value = json_object_get(o, "pad_token_id");
+    int64_t id = c->family == FSDP_FAMILY_GEMMA3 ? 0 : c->family == FSDP_FAMILY_PHI3 ? 32000 : c->vocabulary;
+    if (json_is_null(value) || c->family == FSDP_FAMILY_GPT2)
+        id = c->vocabulary;
+    else if (value)
+        FSDP_TRY(json_get_int(name, o, "pad_token_id", &id));
+    if (id < 0 && id >= -c->vocabulary)
+        id += c->vocabulary;
+    c->padding_id = id >= 0 && id < c->vocabulary ? id : -1;
+    return FSDP_OK;
+}
+
 /* ---- The whole ---- */
 
 /* transformers takes "hidden_size" for "n_embd" and so on; both are well where they agree. */
@@ -219,6 +237,7 @@ fsdp_status decoder_config_parse(const char *name, const json_t *o, bool warns, 
         c->head_dim = c->hidden / c->heads;
     FSDP_TRY(parse_function(name, o, c));
     FSDP_TRY(parse_windows(name, o, c));
+    FSDP_TRY(parse_padding(name, o, c));
     return traits->names.positions ? FSDP_OK : config_rope_parse(name, o, warns, c);
 }
 
@@ -308,6 +327,15 @@ static bool write_windows(json_t *o, const fsdp_decoder_config *c)
     return json_object_set_new(o, "layer_types", types_json(c)) == 0;
 }
 
+/* Left out where absent means none. */
+static bool write_padding(json_t *o, const fsdp_decoder_config *c)
+{
+    bool other = c->family == FSDP_FAMILY_GEMMA3 || c->family == FSDP_FAMILY_PHI3;
+    if (c->family == FSDP_FAMILY_GPT2 || (c->padding_id < 0 && !other))
+        return true;
+    return json_object_set_new(o, "pad_token_id", c->padding_id >= 0 ? json_integer(c->padding_id) : json_null()) == 0;
+}
+
 static const char *function_name(fsdp_feed_forward_function function)
 {
     return function == FSDP_FUNCTION_SILU   ? "silu"
@@ -331,7 +359,7 @@ json_t *decoder_config_json(const fsdp_decoder_config *c)
     json_t *o = json_pack("{s:[s], s:s, s:s}", "architectures", traits->architecture, "model_type", traits->model_type,
                           function_field(c->family), function_name(c->function));
     /* transformers scales dynamically from the length that positions have in the file */
-    if (o && write_fields(o, c, NULL) && write_windows(o, c) &&
+    if (o && write_fields(o, c, NULL) && write_windows(o, c) && write_padding(o, c) &&
         (c->rope_scaling != FSDP_ROPE_DYNAMIC ||
          json_object_set_new(o, "max_position_embeddings", json_integer((json_int_t)c->rope_original_positions)) ==
              0) &&

@@ -172,7 +172,7 @@ const config_field decoder_fields[] = {
     CODE("rope_parameters"),
     CODE("rope_scaling"),
     CODE("original_max_position_embeddings"),
-    NO_EFFECT("pad_token_id"), /* transformers gives its row of the embedding no gradient; packed text has no padding */
+    CODE("pad_token_id"),
     NO_EFFECT("pretraining_tp"),
     ONLY("partial_rotary_factor", is_one, "1"),
     {.name = NULL},

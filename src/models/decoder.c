@@ -301,6 +301,7 @@ static void add_parts(decoder *m, const fsdp_decoder_config *c)
 {
     const family_names *names = &m->traits->names;
     m->embedding = fsdp_module_add(m, names->embedding, fsdp_embedding_new(c->vocabulary, c->hidden));
+    fsdp_embedding_set_padding(m->embedding, c->padding_id);
     if (names->positions)
         m->positions = fsdp_module_add(m, names->positions, fsdp_embedding_new(c->positions, c->hidden));
     for (int64_t i = 0; i < c->layers; i++) {

@@ -11,6 +11,7 @@ typedef struct layer {
     fsdp_buffer *running_mean, *running_var;
     fsdp_window window;
     int64_t groups;
+    int64_t padding; /* of an embedding: its row takes no gradient; -1: none */
     float eps, momentum;
 } layer;
 
@@ -22,7 +23,8 @@ static fsdp_tensor *linear_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor 
 
 static fsdp_tensor *embedding_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *ids)
 {
-    return fsdp_embedding(t, ids, fsdp_use(t, ((layer *)self)->weight));
+    layer *l = (layer *)self;
+    return fsdp_embedding_padded(t, ids, fsdp_use(t, l->weight), l->padding);
 }
 
 static fsdp_tensor *rmsnorm_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *x)
@@ -146,8 +148,15 @@ fsdp_module *fsdp_embedding_new(int64_t vocabulary, int64_t columns)
     int64_t shape[] = {vocabulary, columns};
     if (!l)
         return NULL;
+    l->padding = -1;
     l->weight = fsdp_module_parameter(l, "weight", 2, shape, FSDP_INIT_NORMAL, 1);
     return &l->base;
+}
+
+void fsdp_embedding_set_padding(fsdp_module *embedding, int64_t padding)
+{
+    if (embedding && embedding->module_class == &embedding_class)
+        ((layer *)embedding)->padding = padding;
 }
 
 fsdp_module *fsdp_rmsnorm_new(int64_t columns, float eps)

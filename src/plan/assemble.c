@@ -59,6 +59,7 @@ static void model_from_flags(const fsdp_settings *s, const fsdp_dataset_info *im
     fsdp_decoder_config *decoder = &out->decoder;
     shape_from_flags(s, out);
     decoder->positions = s->max_context_width;
+    decoder->padding_id = -1;
     decoder->family = families[s->model_type];
     const fsdp_decoder_config *defaults = &family_of(decoder->family)->defaults;
     decoder->function = defaults->function;

@@ -288,7 +288,12 @@ fsdp_tensor *fsdp_dropout(fsdp_tape *t, fsdp_tensor *x, float p)
 static embedding_args describe_embedding(const node *n)
 {
     const fsdp_tensor *ids = n->inputs[0], *table = n->inputs[1], *y = n->outputs[0];
-    embedding_args a = {.rows = ids->numel, .columns = table->shape[1], .vocabulary = table->shape[0]};
+    int64_t padding = *(const int64_t *)n->attributes;
+    embedding_args a = {.rows = ids->numel,
+                        .columns = table->shape[1],
+                        .vocabulary = table->shape[0],
+                        .has_padding = padding >= 0,
+                        .padding = (int32_t)padding};
     a.table.dtype = table->dtype;
     a.y.dtype = a.dy.dtype = y->dtype;
     a.d_table.dtype = table->parameter ? table->parameter->grad_dtype : table->dtype;
@@ -327,14 +332,21 @@ static const op_def embedding_op = {.name = "embedding",
 
 fsdp_tensor *fsdp_embedding(fsdp_tape *t, fsdp_tensor *ids, fsdp_tensor *table)
 {
+    return fsdp_embedding_padded(t, ids, table, -1);
+}
+
+fsdp_tensor *fsdp_embedding_padded(fsdp_tape *t, fsdp_tensor *ids, fsdp_tensor *table, int64_t padding)
+{
     if (!ids || !table)
         return NULL;
     if (ids->dtype != FSDP_I32 || table->n_dims != 2 || ids->n_dims + 1 > FSDP_MAX_DIMS)
         return tape_refuse(t, "embedding: ids %s %s into a table %s; int32 ids and a matrix are expected",
                            fsdp_dtype_name(ids->dtype), tape_shape_text(t, ids), tape_shape_text(t, table));
+    if (padding < 0 || padding >= table->shape[0])
+        padding = -1;
     int64_t shape[FSDP_MAX_DIMS];
     memcpy(shape, ids->shape, sizeof shape);
     shape[ids->n_dims] = table->shape[1];
     fsdp_tensor *inputs[] = {ids, table}, *y = tape_value(t, table->dtype, ids->n_dims + 1, shape);
-    return y && tape_record(t, &embedding_op, 2, inputs, 1, &y, NULL, 0, 1, 0) ? y : NULL;
+    return y && tape_record(t, &embedding_op, 2, inputs, 1, &y, &padding, sizeof padding, 1, 0) ? y : NULL;
 }

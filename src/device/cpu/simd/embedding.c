@@ -29,13 +29,18 @@ SIMD_WORKSPACE(embedding_backward, embedding_args)
     return (size_t)(a->vocabulary + 1 + a->rows) * sizeof(int32_t);
 }
 
+static bool has_gradient(const embedding_args *a, int64_t id)
+{
+    return id >= 0 && id < a->vocabulary && !(a->has_padding && id == a->padding);
+}
+
 /* order[starts[id] .. starts[id+1]) become the rows of dy with that id, in order. */
 static void sort_rows_by_id(const embedding_args *a, int32_t *starts, int32_t *order)
 {
     memset(starts, 0, (size_t)(a->vocabulary + 1) * sizeof *starts);
     for (int64_t row = 0; row < a->rows; row++) {
         int64_t id = a->ids[row];
-        if (id >= 0 && id < a->vocabulary)
+        if (has_gradient(a, id))
             starts[id]++;
     }
     int32_t end = 0;
@@ -45,7 +50,7 @@ static void sort_rows_by_id(const embedding_args *a, int32_t *starts, int32_t *o
     }
     for (int64_t row = a->rows - 1; row >= 0; row--) {
         int64_t id = a->ids[row];
-        if (id >= 0 && id < a->vocabulary)
+        if (has_gradient(a, id))
             order[--starts[id]] = (int32_t)row;
     }
 }

@@ -51,11 +51,18 @@ static lists make_lists(const embedding_args *a)
     return {p, p + a->vocabulary, p + 2 * a->vocabulary + 1, p + 2 * a->vocabulary + 1 + a->rows};
 }
 
+/* The id of a row; -1 for what has no gradient. */
+static __device__ __forceinline__ int32_t trained_id(const embedding_args &a, int64_t row)
+{
+    const int32_t id = row < a.rows ? a.ids[row] : -1;
+    return id >= 0 && id < a.vocabulary && !(a.has_padding && id == a.padding) ? id : -1;
+}
+
 __global__ void __launch_bounds__(THREADS) count_ids(const embedding_args a, lists w)
 {
     const int64_t row = blockIdx.x * (int64_t)THREADS + threadIdx.x;
-    const int32_t id = row < a.rows ? a.ids[row] : -1;
-    if (id >= 0 && id < a.vocabulary)
+    const int32_t id = trained_id(a, row);
+    if (id >= 0)
         atomicAdd(&w.counts[id], 1);
 }
 
@@ -119,8 +126,8 @@ __global__ void __launch_bounds__(1024) scan_counts(int64_t vocabulary, lists w)
 __global__ void __launch_bounds__(THREADS) place_rows(const embedding_args a, lists w)
 {
     const int64_t row = blockIdx.x * (int64_t)THREADS + threadIdx.x;
-    const int32_t id = row < a.rows ? a.ids[row] : -1;
-    if (id >= 0 && id < a.vocabulary)
+    const int32_t id = trained_id(a, row);
+    if (id >= 0)
         w.rows[w.offsets[id] + atomicAdd(&w.counts[id], 1)] = (int32_t)row;
 }
 
@@ -128,8 +135,8 @@ __global__ void __launch_bounds__(THREADS) place_rows(const embedding_args a, li
 __global__ void __launch_bounds__(THREADS) order_rows(const embedding_args a, lists w)
 {
     const int64_t row = blockIdx.x * (int64_t)THREADS + threadIdx.x;
-    const int32_t id = row < a.rows ? a.ids[row] : -1;
-    if (id < 0 || id >= a.vocabulary)
+    const int32_t id = trained_id(a, row);
+    if (id < 0)
         return;
     const int32_t first = w.offsets[id], last = w.offsets[id + 1];
     int32_t before = 0;
