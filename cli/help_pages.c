@@ -75,7 +75,8 @@ static void man_command(FILE *out, const command *c)
 void help_man(FILE *out)
 {
     fprintf(out,
-            ".TH FSDP 1 \"\" \"fsdp %s\" \"User Commands\"\n.SH NAME\nfsdp \\- fully sharded data parallel training\n"
+            ".TH FSDP 1 \"\" \"fsdp %s\" \"User Commands\"\n.ad l\n.SH NAME\nfsdp \\- fully sharded data parallel "
+            "training\n"
             ".SH SYNOPSIS\n\\fBfsdp\\fR \\fICOMMAND\\fR [\\fIFLAGS\\fR...]\n.SH DESCRIPTION\n"
             "Trains neural networks whose parameters, gradients and optimizer state are spread over processes.\n"
             "Flags are written \\-\\-flag value or \\-\\-flag=value; dashes and underscores are the same;\n"
