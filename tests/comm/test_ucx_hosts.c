@@ -143,6 +143,10 @@ static void live_through(ranks *all, int rank, void *context)
     comm *c = ranks_open(all, rank);
     bool culprit = rank == s->culprit;
     RANK_CHECK(gather_unit(c, "layers.2", 5) == FSDP_OK);
+    all->shared->flags[rank] = 1;
+    for (int i = 0; culprit && i < all->n; i++) /* trouble begins when everybody has come so far */
+        while (!all->shared->flags[i])
+            sleep_seconds(0.01);
     if (culprit && s->trouble == KILLED)
         kill(getpid(), SIGKILL);
     if (culprit && s->trouble == LEAVES) {

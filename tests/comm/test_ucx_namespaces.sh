@@ -37,7 +37,7 @@ train() {
         --intermediate_size 64 --max_context_width 32 --train_batch_size 2 --dataset "${FSDP_SOURCE:?}/README.md" --max_steps 8 \
         --lr 1e-2 --grad_clip 1 --no_async_checkpoint --output_dir "$work/$1" "${@:2}"
 }
-port=$((20000 + $$ % 12000))
+port=$((20000 + $$ % 12000)) job=only
 export FSDP_RDZV_SECRET=secret-of-$$ UCX_TLS=tcp,self
 
 # on_hosts NODES RANKS "ORDER" ARGS...: a launcher with RANKS ranks in each of NODES namespaces, started in that order
@@ -46,12 +46,12 @@ on_hosts() {
     shift 3
     for host in $order; do
         ip netns exec "$id$host" timeout 120 "$fsdp" run --nnodes "$nodes" --node-rank "$host" --nproc-per-node "$ranks" \
-            --master-addr "$subnet.1" --master-port $port "$fsdp" "$@" >"$work/log.$host" 2>&1 &
+            --master-addr "$subnet.1" --master-port $port "$fsdp" "$@" >"$work/log.$job.$host" 2>&1 &
         pids+=($!)
         sleep 0.3
     done
     for pid in "${pids[@]}"; do wait "$pid" || code=1; done
-    ((code == 0)) || { cat "$work"/log.*; exit 1; }
+    ((code == 0)) || { cat "$work/log.$job".*; exit 1; }
 }
 
 # sent HOST: bytes that have left it
@@ -86,3 +86,15 @@ done
 # shellcheck disable=SC2046
 on_hosts 4 1 "2 0 3 1" $(train four --sharding_strategy full)
 same near-full four "four hosts of one rank"
+
+# Two jobs at once on the same hosts, with secrets of their own.
+# shellcheck disable=SC2046
+(job=first port=$((port + 1)) && FSDP_RDZV_SECRET=first-$$ && on_hosts 2 1 "0 1" $(train first)) &
+other=$!
+# shellcheck disable=SC2046
+(job=second port=$((port + 2)) && FSDP_RDZV_SECRET=second-$$ && on_hosts 2 1 "1 0" $(train second)) || exit 1
+wait $other || exit 1
+# shellcheck disable=SC2046
+timeout 120 "$fsdp" run --standalone --nproc-per-node 2 "$fsdp" $(train pair) >"$work/output" 2>&1 || { cat "$work/output"; exit 1; }
+same pair first "two jobs at once, the first"
+same pair second "two jobs at once, the second"

@@ -56,3 +56,25 @@ for strategy in full hybrid; do
     wait $other || { cat "$folder"/log.*; exit 1; }
     same one-$strategy two-$strategy
 done
+
+# A rank that is killed while it trains: the others end soon and name it.
+pids=()
+for rank in 0 1 2; do
+    # shellcheck disable=SC2046
+    RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=3 LOCAL_WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + ($$ * 7 + 11) % 12000)) \
+        FSDP_JOB_TOKEN=lost$$ "$fsdp" $(train lost --comm_backend ucx --comm_timeout 60 --no_checkpoint_at_end) --max_steps 1000000 \
+        --logging_freq 5 >"$folder/out.$rank" 2>"$folder/err.$rank" &
+    pids+=($!)
+done
+for _ in $(seq 300); do grep -q "Batch 20 " "$folder/out.0" && break; sleep 0.1; done
+kill -KILL "${pids[1]}"
+for _ in $(seq 200); do
+    kill -0 "${pids[0]}" 2>/dev/null || kill -0 "${pids[2]}" 2>/dev/null || break
+    sleep 0.1
+done
+for rank in 0 2; do
+    if kill -0 "${pids[rank]}" 2>/dev/null || wait "${pids[rank]}" || ! grep -q "rank 1 .*last reached" "$folder/err.$rank"; then
+        echo "FAILED: rank $rank still runs, ended well or does not name rank 1:"; cat "$folder/err.$rank"; exit 1
+    fi
+    echo "ok: $(head -1 "$folder/err.$rank")"
+done

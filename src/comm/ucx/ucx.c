@@ -135,7 +135,8 @@ static void ucx_abort(comm *c, const char *message)
     if (!w || atomic_load(&w->told)) /* every rank has heard it */
         return;
     shm_abort(c, message);
-    if (w->watchdog)
+    bool own = w->shared.shares && shm_control_of(&w->shared)->abort_rank == c->rank;
+    if (w->watchdog && own) /* otherwise whoever failed first on this host tells the others */
         watchdog_fail(w->watchdog, FSDP_ERR_PEER, message);
 }
 
