@@ -9,7 +9,7 @@ if(FSDP_HAVE_ONEDNN)
   string(APPEND FSDP_PC_LIBS " -ldnnl")
 endif()
 if(FSDP_HAVE_HWLOC)
-  string(APPEND FSDP_PC_REQUIRES " hwloc")
+  string(APPEND FSDP_PC_LIBS " -lhwloc") # its pkg-config file asks static users for libudev, which has no archive
 endif()
 if(FSDP_HAVE_CRYPTO)
   string(APPEND FSDP_PC_REQUIRES " libcrypto")

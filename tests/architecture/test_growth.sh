@@ -52,9 +52,9 @@ int main(void)
 END_C
 
 cp -r "$source/include" "$work/later"
-sed -i -e 's/void \*reserved\[8\];/const char *added; void *reserved[7];/' \
-    -e 's/void (\*reserved\[4\])(void);/int (*added)(void); void (*reserved[3])(void);/' "$work/later/fsdp/module.h"
-[[ $(grep -c added "$work/later/fsdp/module.h") == 2 ]]
+sed -i -e 's/\*reserved\[7\];/*later_field, *reserved[6];/' \
+    -e 's/void (\*reserved\[4\])(void);/int (*later_field)(void); void (*reserved[3])(void);/' "$work/later/fsdp/module.h"
+[[ $(grep -c later_field "$work/later/fsdp/module.h") == 2 ]]
 
 for headers in "$source/include" "$work/later"; do
     ${CC:-cc} -std=c11 -Wall -Wextra -Werror "$work/program.c" -o "$work/program" -I"$headers" -L"$build" -lfsdp \

@@ -61,7 +61,8 @@ static void make_files(void **state)
     char *more = words(4, 900000);
     char *table;
     size_t bytes;
-    assert_int_equal(file_read_at_most(FSDP_GOLDEN_DEFAULT "/tables/snappy.parquet", 1 << 20, &table, &bytes), FSDP_OK);
+    assert_int_equal(file_read_at_most(FSDP_GOLDEN_DEFAULT "/../format/tables/snappy.parquet", 1 << 20, &table, &bytes),
+                     FSDP_OK);
     files_write(*state, "data/ab.parquet", table, bytes);
     free(table);
     files_text(*state, "data/a.txt", text);

@@ -1,4 +1,4 @@
-/* Tables that pyarrow wrote (tests/golden/tables): every codec, page version and container gives the same rows, from
+/* Tables that pyarrow wrote (tests/format/tables): every codec, page version and container gives the same rows, from
  * any row on; what is not read is refused by its name; a file cut anywhere is an error. */
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +22,7 @@ enum { N_READABLE = sizeof readable / sizeof *readable, N_ROWS = 10 };
 static const char *golden(const char *name)
 {
     static char path[4096];
-    snprintf(path, sizeof path, "%s/tables/%s", FSDP_GOLDEN_DEFAULT, name);
+    snprintf(path, sizeof path, "%s/../format/tables/%s", FSDP_GOLDEN_DEFAULT, name);
     return path;
 }
 
