@@ -60,6 +60,17 @@ typedef struct ucx_stretch {
     int64_t at, n;
 } ucx_stretch;
 
+/* What hosts tell each other before data moves. */
+typedef struct ucx_greeting {
+    signature call;
+    int64_t direct; /* its ranks read each other's send where it is, not through staging areas */
+} ucx_greeting;
+
+/* Where what is to be summed lies. */
+typedef struct ucx_residence {
+    bool near, everywhere; /* read directly: by the ranks of this host, by those of every host */
+} ucx_residence;
+
 /* Kept in comm.state. All arrays that messages read or write are here, because messages outlive a failed collective. */
 typedef struct ucx_world {
     shm_world shared; /* first: comm/shm finds it in comm.state */
@@ -75,7 +86,7 @@ typedef struct ucx_world {
     int n_messages, room;
     pthread_mutex_t lock; /* of places */
     signature *places;    /* (world_size) the last collective we have heard of from each rank */
-    signature *inbox, outgoing;
+    ucx_greeting *inbox, outgoing;
     ucx_part *parts;        /* (world_size) */
     ucx_stretch *stretches; /* (world_size) what each rank sums in this turn */
     const void **sources;   /* (world_size) of a sum */
@@ -145,8 +156,8 @@ fsdp_status ucx_post_parts(comm_request *r, const ucx_part *parts);
 fsdp_status ucx_share_parts(comm_request *r, const signature *s, const ucx_part *parts, bool far_only);
 
 /* sums.c */
-fsdp_status ucx_reduce_scatter(comm_request *r, const signature *s, bool direct);
-fsdp_status ucx_all_reduce(comm_request *r, const signature *s, bool direct);
+fsdp_status ucx_reduce_scatter(comm_request *r, const signature *s, ucx_residence direct);
+fsdp_status ucx_all_reduce(comm_request *r, const signature *s, ucx_residence direct);
 
 /* collectives.c */
 fsdp_status ucx_run_collective(comm_request *r);

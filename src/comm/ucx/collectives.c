@@ -5,27 +5,31 @@
 
 /* The near ranks have called the same, so one of them speaks for its host: to each rank of another host, the one whose
  * number here is that rank's there. Compared with the group's first host, by all. */
-static fsdp_status meet_hosts(comm_request *r, const signature *s)
+static fsdp_status meet_hosts(comm_request *r, const signature *s, ucx_residence *direct)
 {
     comm_group *g = r->group;
     const ucx_group *u = ucx_group_of(g);
     ucx_world *w = ucx_world_of(g->comm);
-    signature *all = w->inbox;
+    ucx_greeting *all = w->inbox;
+    w->outgoing.direct = direct->near;
     for (int rank = 0; rank < g->size; rank++)
         if (u->host[rank] != u->own_host && ucx_holder(u, u->own_host, rank) == g->rank)
-            FSDP_TRY(ucx_post_send(r, UCX_PHASE_SIGNATURE, rank, 0, s, sizeof *s));
+            FSDP_TRY(ucx_post_send(r, UCX_PHASE_SIGNATURE, rank, 0, &w->outgoing, sizeof w->outgoing));
     for (int h = 0; h < u->n_hosts; h++)
         if (h != u->own_host)
             FSDP_TRY(ucx_post_receive(r, UCX_PHASE_SIGNATURE, ucx_holder(u, h, g->rank), 0, &all[h], sizeof all[h]));
     FSDP_TRY(ucx_wait_posted(r, s));
-    all[u->own_host] = *s;
+    all[u->own_host] = w->outgoing;
+    direct->everywhere = true;
+    for (int h = 0; h < u->n_hosts; h++)
+        direct->everywhere &= all[h].direct != 0;
     pthread_mutex_lock(&w->lock);
     for (int rank = 0; rank < g->size; rank++)
-        w->places[g->members[rank]] = all[u->host[rank]];
+        w->places[g->members[rank]] = all[u->host[rank]].call;
     pthread_mutex_unlock(&w->lock);
     for (int h = 1; h < u->n_hosts; h++)
-        if (all[h].hash != all[0].hash)
-            return signature_mismatch(&all[h], g->members[ucx_holder(u, h, g->rank)], &all[0],
+        if (all[h].call.hash != all[0].call.hash)
+            return signature_mismatch(&all[h].call, g->members[ucx_holder(u, h, g->rank)], &all[0].call,
                                       g->members[ucx_holder(u, 0, g->rank)]);
     return FSDP_OK;
 }
@@ -89,26 +93,26 @@ static fsdp_status gather(comm_request *r, const signature *s, bool direct)
     return FSDP_OK;
 }
 
-static fsdp_status move(comm_request *r, const signature *s)
+static fsdp_status move(comm_request *r, const signature *s, ucx_residence direct)
 {
     switch (r->kind) {
     case COMM_REDUCE_SCATTER:
-        return ucx_reduce_scatter(r, s, all_in_shared_memory(r));
+        return ucx_reduce_scatter(r, s, direct);
     case COMM_ALL_REDUCE:
-        return ucx_all_reduce(r, s, all_in_shared_memory(r));
+        return ucx_all_reduce(r, s, direct);
     case COMM_BARRIER:
         return FSDP_OK;
     case COMM_BROADCAST: /* through the staging areas: the root's buffer is its own again when it is done */
         return gather(r, s, false);
     default:
-        return gather(r, s, all_in_shared_memory(r));
+        return gather(r, s, direct.near);
     }
 }
 
 fsdp_status ucx_run_collective(comm_request *r)
 {
     ucx_group *u = ucx_group_of(r->group);
-    signature *s = &ucx_world_of(r->group->comm)->outgoing;
+    signature *s = &ucx_world_of(r->group->comm)->outgoing.call;
     signature_make(r, s);
     FSDP_TRY(shm_announce(r, &u->near, s));
     if (u->n_hosts == 1) {
@@ -116,8 +120,9 @@ fsdp_status ucx_run_collective(comm_request *r)
         return shm_run(&near);
     }
     FSDP_TRY(shm_meet(&u->near, r->sequence, s));
-    FSDP_TRY(meet_hosts(r, s));
-    FSDP_TRY(move(r, s));
+    ucx_residence direct = {.near = all_in_shared_memory(r)};
+    FSDP_TRY(meet_hosts(r, s, &direct));
+    FSDP_TRY(move(r, s, direct));
     shm_channel *mine = channel_of(&u->near, u->near.rank);
     shm_publish(mine, &mine->done, r->sequence);
     return FSDP_OK;

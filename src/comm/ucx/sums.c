@@ -162,27 +162,27 @@ static void give(const comm_span *p, const void *sums, int64_t at, int64_t n)
                                       .add = p->add});
 }
 
-/* Elements of a stretch, the same on all ranks: as many as a slot has room for one of each rank, and the scratch memory
- * for `n_sums` sums. */
-static int64_t longest_stretch(const comm_request *r, const comm_span *p, int n_sums)
+/* Elements of a stretch, the same on all ranks: as many as the scratch memory has room for `n_sums` sums and, where any
+ * host needs them, a slot for one of each rank. */
+static int64_t longest_stretch(const comm_request *r, const comm_span *p, ucx_residence direct, int n_sums)
 {
     const ucx_world *w = ucx_world_of(r->group->comm);
     size_t in_slot = w->shared.slot_bytes / fsdp_dtype_size(p->send.dtype) / (size_t)r->group->size;
     size_t in_scratch = w->scratch_bytes / fsdp_dtype_size(reduce_sum_dtype(p->send.dtype)) / (size_t)n_sums;
-    return (int64_t)(in_slot < in_scratch ? in_slot : in_scratch);
+    return (int64_t)(in_slot < in_scratch && !direct.everywhere ? in_slot : in_scratch);
 }
 
-static turn make_turn(comm_request *r, const signature *s, int span, bool direct, int n_sums)
+static turn make_turn(comm_request *r, const signature *s, int span, ucx_residence direct, int n_sums)
 {
     return (turn){.r = r,
                   .what = s,
                   .span = span,
-                  .direct = direct,
-                  .most = longest_stretch(r, &r->op.spans[span], n_sums),
+                  .direct = direct.near,
+                  .most = longest_stretch(r, &r->op.spans[span], direct, n_sums),
                   .sums = ucx_world_of(r->group->comm)->scratch};
 }
 
-fsdp_status ucx_reduce_scatter(comm_request *r, const signature *s, bool direct)
+fsdp_status ucx_reduce_scatter(comm_request *r, const signature *s, ucx_residence direct)
 {
     comm_group *g = r->group;
     ucx_world *w = ucx_world_of(g->comm);
@@ -205,7 +205,7 @@ fsdp_status ucx_reduce_scatter(comm_request *r, const signature *s, bool direct)
 
 /* Each rank gets the total of its share of a stretch of the span, then all ranks get all totals. In place is safe:
  * nobody writes recv before every rank's share is summed. */
-static fsdp_status all_reduce_span(comm_request *r, const signature *s, int span, bool direct)
+static fsdp_status all_reduce_span(comm_request *r, const signature *s, int span, ucx_residence direct)
 {
     comm_group *g = r->group;
     ucx_world *w = ucx_world_of(g->comm);
@@ -256,7 +256,7 @@ static fsdp_status all_reduce_small(comm_request *r, const signature *s, const c
     return FSDP_OK;
 }
 
-fsdp_status ucx_all_reduce(comm_request *r, const signature *s, bool direct)
+fsdp_status ucx_all_reduce(comm_request *r, const signature *s, ucx_residence direct)
 {
     for (int i = 0; i < r->op.n_spans; i++) {
         const comm_span *p = &r->op.spans[i];
