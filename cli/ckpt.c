@@ -8,7 +8,7 @@
 
 typedef struct ckpt_options {
     fsdp_flag_state state;
-    bool json, dry_run;
+    bool json, dry_run, average;
     double tolerance;
     const char *dtype, *tokenizer, *kind, *format;
     int64_t max_file_size, world_size, keep, keep_every;
@@ -42,6 +42,10 @@ static const fsdp_flag ckpt_table[] = {
      .choices = formats,
      .help =
          "export: a Hugging Face folder (hf), a PyTorch file (pt), or a PyTorch DCP folder with optimizer state (dcp)"},
+    {.name = "average",
+     .type = FSDP_FLAG_SWITCH,
+     .offset = FIELD(average),
+     .help = "export: the average of the weights (of runs with --ema) instead of the last"},
     {.name = "tokenizer",
      .type = FSDP_FLAG_TEXT,
      .offset = FIELD(tokenizer),
@@ -128,6 +132,7 @@ static fsdp_status act_export(const ckpt_options *o, const char **paths, char **
     config.max_file_bytes = o->max_file_size;
     config.json = o->json;
     config.format = o->format;
+    config.average = o->average;
     config.world_size = (int)o->world_size;
     FSDP_TRY(fsdp_dtype_parse(o->dtype, &config.dtype));
     return fsdp_checkpoint_export(&config, text);

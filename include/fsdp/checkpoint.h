@@ -51,6 +51,7 @@ typedef struct fsdp_checkpoint_export_config {
      * torch.distributed.checkpoint loads, with the optimizer's state; NULL: "hf" */
     const char *format;
     int world_size; /* dcp: files, each with an even share of the rows; 0: one */
+    bool average;   /* the average of the weights instead of the last: of runs with --ema */
 } fsdp_checkpoint_export_config;
 
 #define FSDP_CHECKPOINT_EXPORT_CONFIG_INIT                                                                             \

@@ -18,6 +18,19 @@
 extern "C" {
 #endif
 
+/* Options of the parameters that a pattern matches. Of several groups, the first that matches and sets an option
+ * decides that option; parameters that none matches have the optimizer's own. */
+typedef struct fsdp_optimizer_group {
+    const char *pattern; /* of names, as in a shell: "*norm.weight", "model.layers.[0-3].*" */
+    float lr_factor;     /* on the rate of each step; negative: not set */
+    float weight_decay;  /* whatever their dimensions; negative: not set */
+} fsdp_optimizer_group;
+
+#define FSDP_OPTIMIZER_GROUP_INIT                                                                                      \
+    {                                                                                                                  \
+        .lr_factor = -1, .weight_decay = -1                                                                            \
+    }
+
 typedef struct fsdp_optimizer_config {
     size_t size;
     fsdp_optimizer_kind kind;
@@ -25,6 +38,9 @@ typedef struct fsdp_optimizer_config {
     float weight_decay; /* of parameters with two or more dimensions; ADAM and SGD add it to the gradient */
     float momentum;     /* SGD */
     float clip;         /* maximum norm of the whole gradient; 0: no clipping */
+    float average;      /* decay of an average of the weights that is kept beside them, 0.999 for instance; 0: none */
+    const fsdp_optimizer_group *groups; /* read by fsdp_optimizer_new, not kept */
+    int n_groups;
 } fsdp_optimizer_config;
 
 #define FSDP_OPTIMIZER_CONFIG_INIT                                                                                     \
@@ -40,6 +56,10 @@ FSDP_API fsdp_status fsdp_optimizer_new(fsdp_model *m, const fsdp_optimizer_conf
 FSDP_API void fsdp_optimizer_free(fsdp_optimizer *o); /* before the model; NULL is legal */
 /* The learning rate from the next step on. */
 FSDP_API void fsdp_optimizer_set_lr(fsdp_optimizer *o, float lr);
+
+/* The trained weights and their average change places: to validate with the average, or to export it; the next call
+ * brings every bit back. Steps and saves want the weights in theirs. FSDP_ERR_STATE without an average. Collective. */
+FSDP_API fsdp_status fsdp_optimizer_swap_average(fsdp_optimizer *o);
 
 typedef struct fsdp_step_report {
     double loss;          /* mean over all ranks and micro-batches */

@@ -117,8 +117,13 @@ static fsdp_status open_bench(bench *b, const fsdp_settings *s, const char *work
         fsdp_module_free(net);
         return status;
     }
+    void *groups = NULL;
     fsdp_optimizer_config optimizer = assemble_optimizer(s);
-    FSDP_TRY(fsdp_optimizer_new(b->sharded, &optimizer, &b->optimizer));
+    status = assemble_groups(s, &optimizer, &groups);
+    if (status == FSDP_OK)
+        status = fsdp_optimizer_new(b->sharded, &optimizer, &b->optimizer);
+    free(groups);
+    FSDP_TRY(status);
     size_t n = (size_t)(b->batch * b->width);
     b->ids = malloc(n * sizeof *b->ids);
     b->labels = malloc(n * sizeof *b->labels);

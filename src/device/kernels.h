@@ -417,6 +417,7 @@ typedef struct optimizer_scalars {
     float bias_correction1, bias_correction2; /* 1 - beta^step */
     float gradient_scale;                     /* clip factor times 1/loss scale */
     uint32_t skip;                            /* 1: leave everything as it is (an overflow was found) */
+    float average_decay;                      /* of the average of the weights; 0: it begins with this step */
 } optimizer_scalars;
 
 /* totals[0] (+)= *loss_sum, totals[1] (+)= *count: the loss of a step, over its micro-batches. */
@@ -466,11 +467,14 @@ typedef struct optimizer_args {
     fsdp_optimizer_kind kind;
     int64_t n;
     bool decay;
+    bool grouped; /* lr_factor multiplies the rate, and weight_decay takes the place of the scalars', decay or not */
+    float lr_factor, weight_decay;
     float *parameter;      /* fp32 master */
     const float *gradient; /* fp32 shard */
     float *moment1, *moment2;
-    buffer copy;   /* optional: the parameter in param_dtype */
-    uint16_t *low; /* devices with `halves`: parameter is NULL, the master is copy (bf16) and these low halves */
+    float *average; /* optional: of the parameter over the steps */
+    buffer copy;    /* optional: the parameter in param_dtype */
+    uint16_t *low;  /* devices with `halves`: parameter is NULL, the master is copy (bf16) and these low halves */
     const optimizer_scalars *scalars;
 } optimizer_args;
 

@@ -28,6 +28,11 @@ int update_moments(const fsdp_optimizer_config *c)
     return 2;
 }
 
+int update_kept(const fsdp_optimizer_config *c)
+{
+    return update_moments(c) + (c->average > 0);
+}
+
 static fsdp_status check(const fsdp_optimizer_config *c)
 {
     if (!(c->beta1 >= 0 && c->beta1 < 1) || !(c->beta2 >= 0 && c->beta2 < 1))
@@ -36,6 +41,9 @@ static fsdp_status check(const fsdp_optimizer_config *c)
     if (!(c->eps > 0) || !(c->weight_decay >= 0) || !(c->momentum >= 0 && c->momentum < 1) || !(c->clip >= 0))
         return error_set(FSDP_ERR_INPUT,
                          "eps must be positive, weight decay and clip not negative, momentum in [0, 1)");
+    if (!(c->average >= 0 && c->average < 1))
+        return error_set(FSDP_ERR_INPUT, "the decay of the average of the weights, %g, must lie in [0, 1)",
+                         (double)c->average);
     return FSDP_OK;
 }
 
@@ -44,7 +52,7 @@ static fsdp_status place_moments(update *u, int place)
 {
     const update_memory *where = &u->places[place];
     moments *all = &u->moments[place];
-    int each = update_moments(&u->config);
+    int each = update_kept(&u->config), n_moments = update_moments(&u->config);
     for (int i = 0; i < u->n_ranges; i++) {
         if (u->ranges[i].place == place)
             all->bytes += (size_t)each * round_up((size_t)u->ranges[i].n * sizeof(float), 256);
@@ -59,8 +67,9 @@ static fsdp_status place_moments(update *u, int place)
         size_t bytes = round_up((size_t)r->n * sizeof(float), 256);
         if (r->place != place)
             continue;
-        r->moment1 = (float *)(void *)at;
-        r->moment2 = each > 1 ? (float *)(void *)(at + bytes) : NULL;
+        r->moment1 = n_moments > 0 ? (float *)(void *)at : NULL;
+        r->moment2 = n_moments > 1 ? (float *)(void *)(at + bytes) : NULL;
+        r->average = each > n_moments ? (float *)(void *)(at + (size_t)n_moments * bytes) : NULL;
         at += (size_t)each * bytes;
     }
     return FSDP_OK;
@@ -82,7 +91,7 @@ fsdp_status update_create(const update_memory *places, int n_places, const fsdp_
     memcpy(u->ranges, ranges, (size_t)n * sizeof *ranges);
     fsdp_status status = FSDP_OK;
     for (int i = 0; i < n; i++)
-        u->ranges[i].moment1 = u->ranges[i].moment2 = NULL;
+        u->ranges[i].moment1 = u->ranges[i].moment2 = u->ranges[i].average = NULL;
     for (int place = 0; place < n_places; place++)
         TRY_OR(fail, place_moments(u, place));
     *out = u;
@@ -114,32 +123,45 @@ void update_scalars(const update *u, float lr, int64_t step, optimizer_scalars *
                                .momentum = c->momentum,
                                .bias_correction1 = adam ? (float)(1 - pow(c->beta1, (double)step)) : step == 1,
                                .bias_correction2 = adam ? (float)(1 - pow(c->beta2, (double)step)) : 1,
-                               .gradient_scale = 1};
+                               .gradient_scale = 1,
+                               .average_decay = c->average};
+}
+
+/* Elements `first` to `end` of a range. `span`: their own options; NULL: the optimizer's. */
+static fsdp_status apply_part(update *u, const update_range *r, int64_t first, int64_t end, const update_span *span,
+                              stream *s, const optimizer_scalars *scalars)
+{
+    if (first == end)
+        return FSDP_OK;
+    optimizer_args a = {.kind = u->config.kind,
+                        .n = end - first,
+                        .decay = first < r->decay_end,
+                        .grouped = span != NULL,
+                        .lr_factor = span ? span->lr_factor : 1,
+                        .weight_decay = span ? span->weight_decay : 0,
+                        .parameter = r->parameter ? r->parameter + first : NULL,
+                        .gradient = r->gradient + first,
+                        .moment1 = r->moment1 ? r->moment1 + first : NULL,
+                        .moment2 = r->moment2 ? r->moment2 + first : NULL,
+                        .average = r->average ? r->average + first : NULL,
+                        .copy = r->copy,
+                        .low = r->low ? r->low + first : NULL,
+                        .scalars = scalars};
+    if (a.copy.p)
+        a.copy.p = (uint8_t *)a.copy.p + (size_t)first * fsdp_dtype_size(a.copy.dtype);
+    return u->places[r->place].dev->kernels->optimizer(s, &a);
 }
 
 fsdp_status update_apply(update *u, int index, stream *s, const optimizer_scalars *scalars)
 {
     const update_range *r = &u->ranges[index];
-    const int64_t cut[] = {0, r->decay_end, r->n};
-    for (int part = 0; part < 2; part++) {
-        int64_t first = cut[part], n = cut[part + 1] - cut[part];
-        if (n == 0)
-            continue;
-        optimizer_args a = {.kind = u->config.kind,
-                            .n = n,
-                            .decay = part == 0,
-                            .parameter = r->parameter ? r->parameter + first : NULL,
-                            .gradient = r->gradient + first,
-                            .moment1 = r->moment1 ? r->moment1 + first : NULL,
-                            .moment2 = r->moment2 ? r->moment2 + first : NULL,
-                            .copy = r->copy,
-                            .low = r->low ? r->low + first : NULL,
-                            .scalars = scalars};
-        if (a.copy.p)
-            a.copy.p = (uint8_t *)a.copy.p + (size_t)first * fsdp_dtype_size(a.copy.dtype);
-        FSDP_TRY(u->places[r->place].dev->kernels->optimizer(s, &a));
-    }
-    return FSDP_OK;
+    int64_t first = 0;
+    for (int i = 0; i < r->n_spans; first = r->spans[i++].end)
+        FSDP_TRY(apply_part(u, r, first, r->spans[i].end, &r->spans[i], s, scalars));
+    if (r->n_spans > 0)
+        return FSDP_OK;
+    FSDP_TRY(apply_part(u, r, 0, r->decay_end, NULL, s, scalars));
+    return apply_part(u, r, r->decay_end, r->n, NULL, s, scalars);
 }
 
 const update_range *update_range_at(const update *u, int index)

@@ -7,14 +7,23 @@
 
 #include "device/device.h"
 
+/* Elements up to `end` of a range, from where the last span ended, that share their options. */
+typedef struct update_span {
+    int64_t end;
+    float lr_factor, weight_decay;
+} update_span;
+
 typedef struct update_range {
     float *parameter, *gradient;
     buffer copy; /* low-precision copy to be kept in step; p NULL: none */
     uint16_t
         *low; /* low halves of the masters, whose high ones are the copy; parameter is then NULL (see halves_args) */
     int64_t n, decay_end;
+    const update_span *spans; /* borrowed; NULL: the optimizer's own options, with decay up to decay_end */
+    int n_spans;
     int place;                /* index of where it lies */
-    float *moment1, *moment2; /* set by update_create where the optimizer has them */
+    float *moment1, *moment2; /* set by update_create where the optimizer has them, */
+    float *average;           /* this one too */
 } update_range;
 
 /* Memory that ranges lie in, and who computes on it: a device on its own memory, or the CPU on host memory. */
@@ -41,5 +50,6 @@ fsdp_status update_apply(update *u, int index, stream *s, const optimizer_scalar
 
 const update_range *update_range_at(const update *u, int index);
 int update_moments(const fsdp_optimizer_config *config); /* fp32 numbers kept per parameter: 2, 1 or 0 */
+int update_kept(const fsdp_optimizer_config *config);    /* with the average */
 
 #endif

@@ -316,7 +316,7 @@ workload assemble_workload(const fsdp_settings *s, const model_config *model, co
                   .batch = s->train_batch_size,
                   .width = data->width,
                   .target = data->target_width,
-                  .moments = update_moments(&optimizer),
+                  .moments = update_kept(&optimizer),
                   .snapshot = saves_beside(s) ? ckpt_saver_room : NULL,
                   .snapshot_of_all = s->checkpoint_kind == FSDP_CKPT_LOCAL};
     if (validation) {
@@ -348,8 +348,53 @@ fsdp_optimizer_config assemble_optimizer(const fsdp_settings *s)
     c.eps = (float)s->eps;
     c.weight_decay = (float)s->weight_decay;
     c.momentum = (float)s->momentum;
+    c.average = (float)s->ema;
     c.clip = (float)s->grad_clip;
     return c;
+}
+
+/* "GLOB=X": the pattern, copied to `text`, and the number. */
+static fsdp_status parse_group(const char *flag, const char *item, char *text, float *value)
+{
+    const char *equals = strrchr(item, '=');
+    char *end = NULL;
+    double number = equals ? strtod(equals + 1, &end) : 0;
+    if (!equals || equals == item || !equals[1] || *end || !(number >= 0) || number > 1e6)
+        return error_set(FSDP_ERR_INPUT, "--%s %s: write GLOB=X, a pattern of parameter names and a number from 0 on",
+                         flag, item);
+    memcpy(text, item, (size_t)(equals - item));
+    text[equals - item] = '\0';
+    *value = (float)number;
+    return FSDP_OK;
+}
+
+fsdp_status assemble_groups(const fsdp_settings *s, fsdp_optimizer_config *c, void **memory)
+{
+    const fsdp_text_list *lists[] = {&s->lr_groups, &s->weight_decay_groups};
+    static const char *const flags[] = {"lr_groups", "weight_decay_groups"};
+    size_t n = (size_t)(s->lr_groups.n + s->weight_decay_groups.n), bytes = n * sizeof(fsdp_optimizer_group);
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < lists[k]->n; i++)
+            bytes += strlen(lists[k]->items[i]) + 1;
+    *memory = n > 0 ? malloc(bytes) : NULL;
+    if (n == 0)
+        return FSDP_OK;
+    if (!*memory)
+        return error_set(FSDP_ERR_MEMORY, "parameter groups: out of host memory");
+    fsdp_optimizer_group *groups = *memory;
+    char *text = (char *)(groups + n);
+    for (int k = 0; k < 2; k++) {
+        for (int i = 0; i < lists[k]->n; i++) {
+            fsdp_optimizer_group *group = &groups[c->n_groups++];
+            *group = (fsdp_optimizer_group)FSDP_OPTIMIZER_GROUP_INIT;
+            group->pattern = text;
+            FSDP_TRY(
+                parse_group(flags[k], lists[k]->items[i], text, k == 0 ? &group->lr_factor : &group->weight_decay));
+            text += strlen(lists[k]->items[i]) + 1;
+        }
+    }
+    c->groups = groups;
+    return FSDP_OK;
 }
 
 fsdp_lr_config assemble_lr(const fsdp_settings *s, int64_t n_steps, int64_t steps_per_epoch)

@@ -47,7 +47,10 @@ workload assemble_workload(const fsdp_settings *s, const model_config *model, co
 /* What a search for a setting that fits may choose: what the settings leave open, on that device. */
 plan_freedom assemble_freedom(const fsdp_settings *s, const device *dev);
 
-fsdp_optimizer_config assemble_optimizer(const fsdp_settings *s);
+fsdp_optimizer_config assemble_optimizer(const fsdp_settings *s); /* without groups */
+/* Adds what --lr_groups and --weight_decay_groups say. *memory, which the configuration points into, is the caller's to
+ * free(), once the optimizer is made. */
+fsdp_status assemble_groups(const fsdp_settings *s, fsdp_optimizer_config *c, void **memory);
 fsdp_lr_config assemble_lr(const fsdp_settings *s, int64_t n_steps, int64_t steps_per_epoch);
 
 /* Parameters of a model, counted without building it on a device. */

@@ -13,7 +13,7 @@
 
 /* The scalars of a checkpoint, read and checked before any is used. */
 typedef struct loaded_scalars {
-    int64_t optimizer_steps, good_steps, micro_batches, position, seed;
+    int64_t optimizer_steps, good_steps, average_from, micro_batches, position, seed;
     double loss_scale, expected_count, lr;
 } loaded_scalars;
 
@@ -29,6 +29,7 @@ static fsdp_status read_scalars(const fsdp_state *s, const char *path, const jso
     if (s->position.set)
         FSDP_TRY(json_get_int(path, extra, "position", &out->position));
     FSDP_TRY(json_opt_int(path, extra, "good_steps", &out->good_steps));
+    FSDP_TRY(json_opt_int(path, extra, "average_from", &out->average_from));
     FSDP_TRY(json_opt_int(path, extra, "micro_batches", &out->micro_batches));
     FSDP_TRY(json_opt_int(path, extra, "seed", &out->seed));
     FSDP_TRY(json_opt_number(path, extra, "loss_scale", &out->loss_scale));
@@ -78,6 +79,11 @@ static fsdp_status take_rest(fsdp_state *s, const ckpt_load_result *found)
     FSDP_TRY(value_list_check(&s->values, found->path, values));
     FSDP_TRY(take_choices(s, found));
     FSDP_TRY(take_scalars(s, found->path, found->step, &scalars, json_object_get(found->extra, "data")));
+    if (s->optimizer) { /* without an average in the checkpoint it begins now */
+        bool has_average = !(found->absent & CKPT_ROLE_BIT(CKPT_AVERAGE));
+        s->optimizer->average_from = has_average ? scalars.average_from : s->optimizer->steps;
+        s->optimizer->swapped = false;
+    }
     value_list_take(&s->values, values);
     return FSDP_OK;
 }
@@ -114,6 +120,9 @@ static fsdp_status load_with(tensor_loader load, fsdp_state *s, const char *path
     earlier_save earlier = state_finish_save(s);
     if (!s->optimizer)
         config.roles = CKPT_ROLES_MODEL;
+    else if (!(s->optimizer->config.average > 0))
+        config.roles &= ~CKPT_ROLE_BIT(CKPT_AVERAGE); /* one that is no longer kept */
+    config.optional = CKPT_ROLE_BIT(CKPT_AVERAGE);    /* or not yet */
     fsdp_status status = model_state_before_load(s->tensors);
     status = ckpt_agree(s->world, "state", status, fsdp_last_error());
     if (status == FSDP_OK)

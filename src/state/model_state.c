@@ -34,17 +34,20 @@ static ckpt_slice *add_slice(model_state *s, int tensor, int64_t first, int64_t 
 }
 
 /* A parameter's masters and its moments. */
-static void list_piece(model_state *s, int moments, int tensor, model_slice *p)
+static void list_piece(model_state *s, int moments, bool average, int tensor, model_slice *p)
 {
     bool on_host = s->on_host || p->segment->host_copy;
     float *master = p->segment->master ? p->segment->master + p->at : NULL;
     int first = s->state.n_slices;
     add_slice(s, tensor, p->first, p->n, master, on_host)->handle = p;
-    if (p->range >= 0 && moments > 0) {
+    if (p->range >= 0 && (moments > 0 || average)) {
         const update_range *r = update_range_at(s->optimizer->update, p->range);
-        add_slice(s, tensor + 1, p->first, p->n, r->moment1 + p->at, on_host);
+        if (moments > 0)
+            add_slice(s, tensor + 1, p->first, p->n, r->moment1 + p->at, on_host);
         if (moments > 1)
             add_slice(s, tensor + 2, p->first, p->n, r->moment2 + p->at, on_host);
+        if (average)
+            add_slice(s, tensor + 1 + moments, p->first, p->n, r->average + p->at, on_host);
     }
     for (int i = first; i < s->state.n_slices; i++)
         s->slices[i].writes = p->writes;
@@ -72,7 +75,7 @@ static fsdp_status put(void *context, const ckpt_slice *slice, int64_t first, in
 }
 
 /* Tensors in the order parameter i, then its moments: index of a parameter's first is kept in `at`. */
-static void list_tensors(model_state *s, int moments, int *at)
+static void list_tensors(model_state *s, int moments, bool average, int *at)
 {
     const module_contents *c = &s->model->contents;
     for (int i = 0; i < c->n_parameters; i++) {
@@ -81,6 +84,8 @@ static void list_tensors(model_state *s, int moments, int *at)
         add_tensor(s, p->name, CKPT_PARAMETER, p->n_dims, p->shape);
         for (int k = 0; k < (p->trainable ? moments : 0); k++)
             add_tensor(s, p->name, k == 0 ? CKPT_MOMENT1 : CKPT_MOMENT2, p->n_dims, p->shape);
+        if (p->trainable && average)
+            add_tensor(s, p->name, CKPT_AVERAGE, p->n_dims, p->shape);
     }
     for (int i = 0; i < c->n_buffers; i++) {
         if (c->buffers[i]->persistent)
@@ -88,13 +93,13 @@ static void list_tensors(model_state *s, int moments, int *at)
     }
 }
 
-static void list_slices(model_state *s, int moments, const int *at)
+static void list_slices(model_state *s, int moments, bool average, const int *at)
 {
     fsdp_model *m = s->model;
     int n = model_slices(m);
     for (int i = 0; i < n; i++) {
         s->pieces[i] = model_slice_at(m, i);
-        list_piece(s, moments, at[s->pieces[i].parameter->index], &s->pieces[i]);
+        list_piece(s, moments, average, at[s->pieces[i].parameter->index], &s->pieces[i]);
     }
     bool first_rank = comm_rank(m->world->comm) == 0;
     for (int i = 0; i < s->state.n_tensors; i++) {
@@ -109,8 +114,9 @@ static void list_slices(model_state *s, int moments, const int *at)
 fsdp_status model_state_create(fsdp_model *m, fsdp_optimizer *o, model_state **out)
 {
     int moments = o ? update_moments(&o->config) : 0;
-    size_t most = (size_t)m->contents.n_parameters * 3 + (size_t)m->contents.n_buffers;
-    size_t most_slices = (size_t)model_slices(m) * 3 + (size_t)m->contents.n_buffers;
+    bool average = o && o->config.average > 0;
+    size_t most = (size_t)m->contents.n_parameters * 4 + (size_t)m->contents.n_buffers;
+    size_t most_slices = (size_t)model_slices(m) * 4 + (size_t)m->contents.n_buffers;
     model_state *s = calloc(1, sizeof *s);
     int *at = calloc((size_t)m->contents.n_parameters + 1, sizeof *at);
     if (s) {
@@ -127,8 +133,8 @@ fsdp_status model_state_create(fsdp_model *m, fsdp_optimizer *o, model_state **o
     s->optimizer = o;
     s->on_host = !m->dev->own_memory;
     s->state = (ckpt_state)CKPT_STATE_INIT;
-    list_tensors(s, moments, at);
-    list_slices(s, moments, at);
+    list_tensors(s, moments, average, at);
+    list_slices(s, moments, average, at);
     free(at);
     s->state.tensors = s->tensors;
     s->state.slices = s->slices;

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "ckpt/save/save_task.h"
 #include "data/loader.h"
+#include "shard/step/average.h"
 #include "state/state_internal.h"
 
 /* ---- What a save says beside tensors ---- */
@@ -25,6 +26,8 @@ static json_t *describe_extra(const fsdp_state *s, int64_t step)
                               (json_int_t)v.micro_batches, "loss_scale", v.loss_scale, "expected_count",
                               v.expected_count, "lr", v.lr, "seed", (json_int_t)s->model->config.seed);
     bool good = extra != NULL;
+    if (good && s->optimizer && s->optimizer->config.average > 0)
+        good = set(extra, "average_from", json_integer(s->optimizer->average_from));
     if (good && s->position.get)
         good = set(extra, "position", json_integer(s->position.get(s->position.context)));
     if (good && s->notes.loader) {
@@ -117,11 +120,19 @@ static fsdp_status check_step(const fsdp_state *s, const char *directory, int64_
     return FSDP_OK;
 }
 
+/* The tensors as they are to be saved: no update is under way, and the weights are in their place. */
+static fsdp_status settle_home(fsdp_state *s)
+{
+    if (s->optimizer)
+        FSDP_TRY(average_before_save(s->optimizer));
+    return model_state_settle(s->tensors);
+}
+
 /* A synchronous save, here and now. */
 static fsdp_status save_now(fsdp_state *s, const ckpt_save_config *config)
 {
     ckpt_save_result r = {.path = ""};
-    fsdp_status status = model_state_settle(s->tensors);
+    fsdp_status status = settle_home(s);
     if (status == FSDP_OK)
         status = make_notes(s, config->step);
     status = ckpt_agree(s->world, "state", status, fsdp_last_error());
@@ -136,7 +147,7 @@ static fsdp_status save_now(fsdp_state *s, const ckpt_save_config *config)
 static fsdp_status start_save(fsdp_state *s, const ckpt_save_config *config)
 {
     ckpt_state *state = model_state_describe(s->tensors);
-    fsdp_status status = model_state_settle(s->tensors);
+    fsdp_status status = settle_home(s);
     if (status == FSDP_OK)
         status = make_notes(s, config->step);
     if (status == FSDP_OK && !s->saver)

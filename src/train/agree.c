@@ -17,7 +17,16 @@ typedef struct agreed {
     double value; /* whole numbers below 2^53 exactly */
 } agreed;
 
-enum { MOST_AGREED = 32 };
+enum { MOST_AGREED = 40 };
+
+/* A list of texts as a number that a double holds exactly. */
+static double list_hash(const fsdp_text_list *list)
+{
+    uint64_t hash = HASH_START;
+    for (int i = 0; i < list->n; i++)
+        hash = hash_text(hash, list->items[i]);
+    return (double)(hash >> 16);
+}
 
 /* When a run ends is each rank's own affair: it is told when one has left. */
 static int list_agreed(const train_run *run, agreed *list)
@@ -46,11 +55,14 @@ static int list_agreed(const train_run *run, agreed *list)
         {"--lr_decay_iters", (double)s->lr_decay_iters},
         {"--warmup", s->warmup},
         {"--weight_decay", s->weight_decay},
+        {"--lr_groups, hashed", list_hash(&s->lr_groups)},
+        {"--weight_decay_groups, hashed", list_hash(&s->weight_decay_groups)},
         {"--momentum", s->momentum},
         {"--beta1", s->beta1},
         {"--beta2", s->beta2},
         {"--eps", s->eps},
         {"--grad_clip", s->grad_clip},
+        {"--ema", s->ema},
     };
     _Static_assert(sizeof all / sizeof *all <= MOST_AGREED, "more values than there is room for");
     memcpy(list, all, sizeof all);

@@ -196,9 +196,13 @@ static fsdp_status open_model(train_run *run)
     }
     if (s->init_from)
         FSDP_TRY(fsdp_weights_load(run->model, s->init_from, NULL, NULL));
+    void *groups = NULL;
     fsdp_optimizer_config optimizer = assemble_optimizer(s);
-    FSDP_TRY(fsdp_optimizer_new(run->model, &optimizer, &run->optimizer));
-    return open_state(run);
+    status = assemble_groups(s, &optimizer, &groups);
+    if (status == FSDP_OK)
+        status = fsdp_optimizer_new(run->model, &optimizer, &run->optimizer);
+    free(groups);
+    return status == FSDP_OK ? open_state(run) : status;
 }
 
 /* Samples of one optimizer step, over all ranks. */

@@ -56,7 +56,7 @@ static fsdp_status add_batch(train_run *run, const fsdp_batch *b, double *sums)
     return logits ? add_right(b, logits, sums) : FSDP_OK;
 }
 
-fsdp_status run_validate(train_run *run, double *loss)
+static fsdp_status validate(train_run *run, double *loss)
 {
     fsdp_loader *l;
     double sums[N_SUMS] = {0};
@@ -83,4 +83,13 @@ fsdp_status run_validate(train_run *run, double *loss)
     run->result.validation_accuracy =
         run->validation_info.kind == FSDP_DATASET_IMAGES ? sums[RIGHT] / sums[COUNT] : NAN;
     return FSDP_OK;
+}
+
+fsdp_status run_validate(train_run *run, double *loss)
+{
+    if (!(run->settings->ema > 0))
+        return validate(run, loss);
+    FSDP_TRY(fsdp_optimizer_swap_average(run->optimizer));
+    FSDP_TRY(validate(run, loss)); /* a run whose validation fails ends, and saves nothing */
+    return fsdp_optimizer_swap_average(run->optimizer);
 }

@@ -6,13 +6,14 @@
 #include "device/kernel_check.h"
 
 typedef struct optimizer_state {
-    double *p, *m, *v;
+    double *p, *m, *v, *average;
 } optimizer_state;
 
 static void optimizer_reference(const optimizer_args *a, const optimizer_scalars *h, const double *gradient,
                                 optimizer_state *s)
 {
-    double decay = a->decay ? (double)h->weight_decay : 0.0, lr = (double)h->lr;
+    double decay = a->grouped ? (double)a->weight_decay : a->decay ? (double)h->weight_decay : 0.0;
+    double lr = (double)h->lr * (a->grouped ? (double)a->lr_factor : 1.0);
     for (int64_t i = 0; i < a->n; i++) {
         double g = gradient[i] * (double)h->gradient_scale;
         if (a->kind == FSDP_ADAMW)
@@ -23,12 +24,13 @@ static void optimizer_reference(const optimizer_args *a, const optimizer_scalars
             if (h->momentum != 0.0f)
                 g = s->m[i] = h->bias_correction1 == 1.0f ? g : (double)h->momentum * s->m[i] + g;
             s->p[i] -= lr * g;
-            continue;
+        } else {
+            s->m[i] = (double)h->beta1 * s->m[i] + (1.0 - (double)h->beta1) * g;
+            s->v[i] = (double)h->beta2 * s->v[i] + (1.0 - (double)h->beta2) * g * g;
+            double root = sqrt(s->v[i] / (double)h->bias_correction2) + (double)h->eps;
+            s->p[i] -= lr * (s->m[i] / (double)h->bias_correction1) / root;
         }
-        s->m[i] = (double)h->beta1 * s->m[i] + (1.0 - (double)h->beta1) * g;
-        s->v[i] = (double)h->beta2 * s->v[i] + (1.0 - (double)h->beta2) * g * g;
-        double root = sqrt(s->v[i] / (double)h->bias_correction2) + (double)h->eps;
-        s->p[i] -= lr * (s->m[i] / (double)h->bias_correction1) / root;
+        s->average[i] = (double)h->average_decay * s->average[i] + (1.0 - (double)h->average_decay) * s->p[i];
     }
 }
 
@@ -37,14 +39,19 @@ static void optimizer_one(kernel_check *c, fsdp_optimizer_kind kind, int64_t n, 
     operand p = check_random(c, FSDP_F32, n, 1), copy = check_random(c, c->dtype, n, 1);
     double *zeros = check_doubles(c, n);
     operand m = check_operand(c, FSDP_F32, n, zeros), v = check_operand(c, FSDP_F32, n, zeros);
-    optimizer_state s = {check_doubles(c, n), check_doubles(c, n), check_doubles(c, n)};
+    operand average = check_operand(c, FSDP_F32, n, zeros);
+    optimizer_state s = {check_doubles(c, n), check_doubles(c, n), check_doubles(c, n), check_doubles(c, n)};
     memcpy(s.p, p.host, (size_t)n * sizeof(double));
     optimizer_args a = {.kind = kind,
                         .n = n,
                         .decay = decay,
+                        .grouped = n % 3 == 0 && decay,
+                        .lr_factor = 0.25f,
+                        .weight_decay = 0.5f,
                         .parameter = p.device,
                         .moment1 = m.device,
                         .moment2 = v.device,
+                        .average = average.device,
                         .copy = operand_buffer(&copy)};
     for (int step = 1; step <= 3; step++) {
         operand g = check_random(c, FSDP_F32, n, 2);
@@ -56,7 +63,8 @@ static void optimizer_one(kernel_check *c, fsdp_optimizer_kind kind, int64_t n, 
                                .momentum = momentum,
                                .bias_correction1 = (float)(1.0 - pow(0.9, step)),
                                .bias_correction2 = (float)(1.0 - pow(0.95, step)),
-                               .gradient_scale = 0.5f};
+                               .gradient_scale = 0.5f,
+                               .average_decay = step == 1 ? 0.0f : 0.9f};
         if (kind == FSDP_SGD)
             h.bias_correction1 = step == 1 ? 1.0f : 0.5f;
         a.gradient = g.device;
@@ -71,12 +79,13 @@ static void optimizer_one(kernel_check *c, fsdp_optimizer_kind kind, int64_t n, 
     check_expect(c, &copy, s.p, false, "copy");
     check_expect(c, &m, s.m, false, "moment1");
     check_expect(c, &v, s.v, false, "moment2");
+    check_expect(c, &average, s.average, false, "average");
     check_clear(c);
 }
 
 static void case_optimizer(kernel_check *c)
 {
-    const int64_t sizes[] = {1, 17, 1025, 20011};
+    const int64_t sizes[] = {1, 3, 17, 1023, 1025, 20011};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         for (int decay = 0; decay < 2; decay++) {
             optimizer_one(c, FSDP_ADAMW, sizes[i], decay, 0.0f);

@@ -123,7 +123,16 @@ static void compare(const state *s, const fsdp_optimizer_config *c, int step)
     }
 }
 
-static void run_against_reference(state *s, const fsdp_optimizer_config *c)
+/* The span that element k of a range lies in; NULL: ranges have none. */
+static const update_span *span_of(const update_span *spans, int64_t k)
+{
+    while (spans && k >= spans->end)
+        spans++;
+    return spans;
+}
+
+/* `spans`: of range 0; NULL: none. */
+static void run_spans_against_reference(state *s, const fsdp_optimizer_config *c, const update_span *spans, int n_spans)
 {
     update_range ranges[RANGES];
     update *u;
@@ -132,6 +141,8 @@ static void run_against_reference(state *s, const fsdp_optimizer_config *c)
         ranges[i] = (update_range){
             .parameter = s->parameter[i], .gradient = s->gradient[i], .n = sizes[i], .decay_end = decays[i]};
     ranges[0].copy = (buffer){s->copy, FSDP_BF16};
+    ranges[0].spans = spans;
+    ranges[0].n_spans = n_spans;
     assert_int_equal(
         update_create(&(update_memory){s->dev, s->compute, s->dev, MEMORY_DEVICE}, 1, c, ranges, RANGES, &u), FSDP_OK);
     for (int step = 1; step <= STEPS; step++) {
@@ -142,14 +153,38 @@ static void run_against_reference(state *s, const fsdp_optimizer_config *c)
         n.gradient_scale = (float)scale;
         for (int i = 0; i < RANGES; i++) {
             rng_fill_normal(rng_key_make(100 * (uint64_t)step + (uint64_t)i), 0, sizes[i], 0, 1, s->gradient[i]);
-            for (int64_t k = 0; k < sizes[i]; k++)
-                reference(c, (double)lr, step, scale * (double)s->gradient[i][k], k < decays[i], &s->wanted[i][k],
-                          &s->moment1[i][k], &s->moment2[i][k]);
+            for (int64_t k = 0; k < sizes[i]; k++) {
+                const update_span *span = i == 0 ? span_of(spans, k) : NULL;
+                fsdp_optimizer_config own = *c;
+                own.weight_decay = span ? span->weight_decay : c->weight_decay;
+                reference(&own, (double)lr * (span ? (double)span->lr_factor : 1), step,
+                          scale * (double)s->gradient[i][k], span || k < decays[i], &s->wanted[i][k], &s->moment1[i][k],
+                          &s->moment2[i][k]);
+            }
             assert_int_equal(update_apply(u, i, s->compute, &n), FSDP_OK);
         }
         compare(s, c, step);
     }
     update_free(u);
+}
+
+static void run_against_reference(state *s, const fsdp_optimizer_config *c)
+{
+    run_spans_against_reference(s, c, NULL, 0);
+}
+
+static void spans_have_rates_and_decays_of_their_own(void **out)
+{
+    static const fsdp_optimizer_kind kinds[] = {FSDP_ADAMW, FSDP_ADAM, FSDP_SGD};
+    static const update_span spans[] = {{7, 0.5f, 0.2f}, {501, 1, 0}, {502, 0, 0.3f}, {N, 3, 0.01f}};
+    for (int k = 0; k < 3; k++) {
+        fsdp_optimizer_config c = FSDP_OPTIMIZER_CONFIG_INIT;
+        c.kind = kinds[k];
+        c.momentum = 0.9f;
+        c.weight_decay = 0.1f;
+        c.lr = 0.01f;
+        run_spans_against_reference(*out, &c, spans, 4);
+    }
 }
 
 static void adamw_follows_the_reference(void **out)
@@ -329,6 +364,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(adamw_follows_the_reference),
+        cmocka_unit_test(spans_have_rates_and_decays_of_their_own),
         cmocka_unit_test(adam_adds_its_decay_to_the_gradient),
         cmocka_unit_test(sgd_follows_the_reference_with_and_without_momentum),
         cmocka_unit_test(a_skipped_step_changes_nothing),

@@ -164,7 +164,7 @@ static fsdp_status plan(training *t, fsdp_world *w, training_result *out)
                                    .ranks_per_node = t->ranks,
                                    .rank = fsdp_world_rank(w),
                                    .backend = fsdp_world_backend(w),
-                                   .moments = 2,
+                                   .moments = t->average > 0 ? 3 : 2,
                                    .record = record_planned,
                                    .context = b};
     fsdp_status status = make_net(t, &net);
@@ -212,6 +212,19 @@ static fsdp_status train_steps(const training *t, fsdp_model *m, fsdp_optimizer 
     return status;
 }
 
+/* The average in the place of the weights, which come back as they were. */
+static fsdp_status hash_average(fsdp_model *m, fsdp_optimizer *o, training_result *out)
+{
+    uint64_t again = 0;
+    FSDP_TRY(fsdp_optimizer_swap_average(o));
+    FSDP_TRY(hash_parameters(m, &out->average_hash));
+    if (fsdp_step(o, NULL) == FSDP_OK)
+        return error_set(FSDP_ERR_STATE, "a step was made with the average in the place of the weights");
+    FSDP_TRY(fsdp_optimizer_swap_average(o));
+    FSDP_TRY(hash_parameters(m, &again));
+    return again == out->hash ? FSDP_OK : error_set(FSDP_ERR_STATE, "the weights did not come back");
+}
+
 static bool records(const training *t)
 {
     return t->device && strcmp(t->device, "recording") == 0;
@@ -248,11 +261,16 @@ fsdp_status training_run_here(const training *given, training_result *out)
     TRY_OR(done, plan(&t, w, out));
     TRY_OR(done, make_net(&t, &net));
     TRY_OR(done, fsdp_shard(w, net, &t.config, &m));
+    oc.groups = t.groups;
+    oc.n_groups = t.n_groups;
+    oc.average = t.average;
     TRY_OR(done, fsdp_optimizer_new(m, &oc, &o));
     TRY_OR(done, train_steps(&t, m, o, fsdp_world_rank(w), out));
     out->memory = meter.most;
     out->launches = records(&t) ? recording_device_of(w->dev)->launches : 0;
     TRY_OR(done, hash_parameters(m, &out->hash));
+    if (t.average > 0)
+        TRY_OR(done, hash_average(m, o, out));
 done:
     if (status != FSDP_OK && w)
         fsdp_world_abort(w);

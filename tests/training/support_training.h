@@ -3,7 +3,7 @@
 #ifndef TESTS_TRAINING_SUPPORT_H
 #define TESTS_TRAINING_SUPPORT_H
 
-#include <fsdp/shard.h>
+#include <fsdp/optim.h>
 
 enum { TRAINING_STEPS = 20, TRAINING_COUNTED = TRAINING_STEPS - 1, TRAINING_MOST_RANKS = 8 };
 
@@ -20,11 +20,14 @@ typedef struct training {
     bool comm_thread;
     bool plainly;       /* somebody listens to operations: no work is recorded */
     bool split_masters; /* on a recording device: bf16 masters as halves */
+    const fsdp_optimizer_group *groups;
+    int n_groups;
+    float average; /* decay of the average of the weights; 0: none */
 } training;
 
 typedef struct training_result {
     double loss[TRAINING_STEPS], norm[TRAINING_STEPS];
-    uint64_t hash;
+    uint64_t hash, average_hash;
     int64_t shard_bytes, replica_bytes; /* received in those groups from the second step on: TRAINING_COUNTED steps */
     int launches;                       /* of graphs, on a recording device */
     int64_t memory;                     /* most that was held at once, by allocation hooks */

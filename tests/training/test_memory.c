@@ -165,6 +165,7 @@ typedef struct run_case {
     int64_t batch, evaluated;
     int micro_batches;
     fsdp_optimizer_kind optimizer;
+    float average; /* its decay; 0: none is kept */
 } run_case;
 
 enum { MOST_ROWS = 24 };
@@ -202,9 +203,13 @@ static fsdp_status run_steps(fsdp_model *m, fsdp_optimizer *o, run_case *c)
         }
         FSDP_TRY(fsdp_step(o, NULL));
         if (c->evaluated > 0 && step != 1) {
+            if (c->average > 0)
+                FSDP_TRY(fsdp_optimizer_swap_average(o));
             fsdp_tape *t = fsdp_begin_evaluation(m);
             (void)record_evaluation(c, net, t);
             FSDP_TRY(fsdp_evaluate(t));
+            if (c->average > 0)
+                FSDP_TRY(fsdp_optimizer_swap_average(o));
         }
     }
     return FSDP_OK;
@@ -220,6 +225,7 @@ static fsdp_status run_rank(run_case *c, outcome *out)
     fsdp_optimizer *o;
     memory_plan plan;
     oc.kind = c->optimizer;
+    oc.average = c->average;
     wc.device = "cpu", wc.threads = 1, wc.comm_timeout = 30;
     int64_t before = atomic_load(&taken);
     FSDP_TRY(fsdp_world_open(&wc, &w));
@@ -228,7 +234,7 @@ static fsdp_status run_rank(run_case *c, outcome *out)
                                    .n_ranks = fsdp_world_size(w),
                                    .ranks_per_node = fsdp_world_size(w),
                                    .rank = fsdp_world_rank(w),
-                                   .moments = update_moments(&oc),
+                                   .moments = update_kept(&oc),
                                    .record = record,
                                    .evaluate = c->evaluated > 0 ? record_evaluation : NULL,
                                    .context = c};
@@ -444,6 +450,25 @@ static void validation_takes_what_was_planned(void **state)
     assert_int_equal(run_one(&c, 1, "a small validation").validation, 0);
 }
 
+/* One number more for each parameter, where the moments are; what exchanges the two is not kept. */
+static void an_average_of_the_weights_takes_what_was_planned(void **state)
+{
+    (void)state;
+    static const fsdp_optimizer_kind kinds[] = {FSDP_ADAMW, FSDP_SGD};
+    for (int variant = 0; variant < 16; variant++) {
+        fsdp_config config = FSDP_CONFIG_INIT;
+        config.strategy = (fsdp_strategy)(variant % 4);
+        config.wrap = fsdp_wrap_by_type("llama_block");
+        config.param_dtype = variant & 4 ? FSDP_BF16 : FSDP_F32;
+        config.cpu_offload = variant & 4;
+        run_case c = {
+            .config = config, .batch = BATCH, .evaluated = BATCH, .micro_batches = 1, .optimizer = kinds[variant / 8]};
+        int64_t without = run_one(&c, 2, "no average").measured;
+        c.average = 0.5f;
+        assert_true(run_one(&c, 2, "an average").measured > without);
+    }
+}
+
 typedef struct draw {
     uint64_t state;
 } draw;
@@ -502,7 +527,8 @@ static run_case random_case(draw *d, int ranks, const int *weights)
                       .batch = 1 + below(d, 4),
                       .evaluated = below(d, 2) ? 1 + below(d, MOST_ROWS) : 0,
                       .micro_batches = 1 + below(d, 3),
-                      .optimizer = below(d, 4) ? FSDP_ADAMW : FSDP_SGD};
+                      .optimizer = below(d, 4) ? FSDP_ADAMW : FSDP_SGD,
+                      .average = below(d, 3) ? 0 : 0.5f};
 }
 
 static void random_settings_take_what_was_planned_to_the_byte(void **state)
@@ -540,6 +566,7 @@ int main(void)
         cmocka_unit_test(offload_moves_the_state_from_one_side_of_the_plan_to_the_other),
         cmocka_unit_test(unequal_shards_and_groups_take_what_was_planned),
         cmocka_unit_test(validation_takes_what_was_planned),
+        cmocka_unit_test(an_average_of_the_weights_takes_what_was_planned),
         cmocka_unit_test(random_settings_take_what_was_planned_to_the_byte),
         cmocka_unit_test(parameters_come_into_being_shard_by_shard_never_whole),
     };

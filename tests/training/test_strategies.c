@@ -209,6 +209,66 @@ static void low_precision_trains_close_to_fp32(void **state)
     assert_same_curve(&reduced, &exact, 0.1);
 }
 
+/* Options by pattern: the same bits under every strategy, and in host memory; none at all for what says nothing new. */
+static void parameter_groups_give_the_same_bits_under_every_strategy(void **state)
+{
+    (void)state;
+    static const fsdp_optimizer_group groups[] = {{"*q_proj*", 0.25f, -1}, {"*norm*", -1, 0.5f}, {"*", 2, 0}};
+    static const fsdp_optimizer_group nothing[] = {{"*", 1, -1}};
+    static const fsdp_optimizer_group still[] = {{"*", 0, 0}};
+    const fsdp_strategy strategies[] = {FSDP_FULL, FSDP_SHARD_GRAD_OP, FSDP_SHARD_OP, FSDP_NO_SHARD};
+    training t = training_default(TRAIN_LLAMA, 3);
+    uint64_t plain = run(&t).hash, grouped = 0;
+    for (int s = 0; s < 4; s++) {
+        t.config.strategy = strategies[s];
+        t.groups = groups, t.n_groups = 3;
+        uint64_t hash = run(&t).hash;
+        grouped = s == 0 ? hash : grouped;
+        if (hash != grouped)
+            fail_msg("%s and full differ", fsdp_strategy_name(strategies[s]));
+        t.groups = nothing, t.n_groups = 1;
+        assert_true(run(&t).hash == plain);
+    }
+    assert_true(grouped != plain);
+    t = training_default(TRAIN_LLAMA, 1);
+    t.groups = groups, t.n_groups = 3;
+    training_result alone = run(&t);
+    t.ranks = 2;
+    training_result two = run(&t);
+    assert_same_curve(&two, &alone, 1e-5);
+    t.config.cpu_offload = true;
+    assert_true(run(&t).hash == two.hash);
+    t.groups = still, t.n_groups = 1;
+    training_result first = run(&t); /* a rate of 0: the data alone changes the loss */
+    assert_true(first.loss[0] == two.loss[0] && first.hash != two.hash);
+    t.groups = &(fsdp_optimizer_group){"no.such.*", 1, -1};
+    assert_false(training_run(&t, &first));
+}
+
+/* The average of the weights: the same bits under every strategy and in host memory; training does not notice it. */
+static void the_average_of_the_weights_is_the_same_under_every_strategy(void **state)
+{
+    (void)state;
+    const fsdp_strategy strategies[] = {FSDP_FULL, FSDP_SHARD_GRAD_OP, FSDP_SHARD_OP, FSDP_NO_SHARD};
+    training t = training_default(TRAIN_LLAMA, 3);
+    uint64_t plain = run(&t).hash, average = 0;
+    t.average = 0.75f;
+    for (int s = 0; s < 4; s++) {
+        t.config.strategy = strategies[s];
+        training_result r = run(&t);
+        assert_true(r.hash == plain && r.average_hash != plain);
+        average = s == 0 ? r.average_hash : average;
+        if (r.average_hash != average)
+            fail_msg("%s and full differ", fsdp_strategy_name(strategies[s]));
+    }
+    t.config.strategy = FSDP_FULL;
+    t.config.cpu_offload = true;
+    assert_true(run(&t).average_hash == average);
+    t.config.cpu_offload = false;
+    t.average = 1e-30f; /* so small that the average is the newest weights */
+    assert_true(run(&t).average_hash == plain);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -220,6 +280,8 @@ int main(void)
         cmocka_unit_test(checkpointing_gives_the_same_bits_in_less_memory),
         cmocka_unit_test(unequal_shards_give_the_same_curve),
         cmocka_unit_test(low_precision_trains_close_to_fp32),
+        cmocka_unit_test(parameter_groups_give_the_same_bits_under_every_strategy),
+        cmocka_unit_test(the_average_of_the_weights_is_the_same_under_every_strategy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

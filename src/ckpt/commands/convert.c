@@ -168,7 +168,8 @@ static void converter_close(converter *c)
     free(c->path);
 }
 
-static fsdp_status converter_open(converter *c, const char *path, const char *tokenizer)
+/* `average`: that of the weights takes their place. */
+static fsdp_status converter_open(converter *c, const char *path, const char *tokenizer, bool average)
 {
     *c = (converter){0};
     FSDP_TRY(report_resolve(path, &c->path));
@@ -179,6 +180,8 @@ static fsdp_status converter_open(converter *c, const char *path, const char *to
                          "%s: a local checkpoint is one rank's; load it by that rank and save it sharded", c->path);
     FSDP_TRY(verify_source(c->source));
     FSDP_TRY(folder_check_beside(c->source));
+    if (average)
+        FSDP_TRY(source_take_average(c->source));
     FSDP_TRY(describe(c));
     FSDP_TRY(choose_tokenizer(c, tokenizer));
     return file_is_directory(c->path) ? folder_read_config(c->path, &c->model) : FSDP_OK;
@@ -284,7 +287,7 @@ static fsdp_status convert(const fsdp_checkpoint_convert_config *given, bool imp
     FSDP_TRY(ckpt_kind_parse(config->kind, &save.kind));
     if (save.kind == FSDP_CKPT_LOCAL)
         return error_set(FSDP_ERR_INPUT, "only a training job writes local checkpoints; use sharded or full");
-    fsdp_status status = converter_open(&c, config->source, NULL);
+    fsdp_status status = converter_open(&c, config->source, NULL, false);
     const manifest *m = status == FSDP_OK ? source_manifest(c.source) : NULL;
     if (status == FSDP_OK && import && m)
         status = error_set(FSDP_ERR_INPUT,
@@ -359,7 +362,7 @@ fsdp_status fsdp_checkpoint_export(const fsdp_checkpoint_export_config *given, c
         return error_set(
             FSDP_ERR_INPUT,
             "a source, a destination, a file size of at least 1 and a world size of up to 99999 are needed");
-    fsdp_status status = converter_open(&c, config->source, config->tokenizer);
+    fsdp_status status = converter_open(&c, config->source, config->tokenizer, config->average);
     if (status == FSDP_OK)
         status = export_as(&c, config, &kind);
     if (status == FSDP_OK)

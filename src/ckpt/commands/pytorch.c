@@ -183,10 +183,12 @@ static fsdp_status write_tensor(folder_writer *w, const source_tensor *tensor)
     const char *model[] = {"model", tensor->name};
     const char *state[] = {"optim", "state", tensor->name,
                            tensor->role == CKPT_MOMENT1 ? w->options.moment1 : "exp_avg_sq"};
+    const char *average[] = {"ema", tensor->name};
+    const char *const *path = is_model(tensor) ? model : tensor->role == CKPT_AVERAGE ? average : state;
     if (tensor->role == CKPT_OTHER)
         return error_set(FSDP_ERR_INPUT, "%s: state of the optimizer that PyTorch has no name for", tensor->name);
-    FSDP_TRY(dcp_writer_tensor(w->out, is_model(tensor) ? model : state, is_model(tensor) ? 2 : 4,
-                               torch_element_find(dtype), tensor->n_dims, tensor->shape));
+    FSDP_TRY(dcp_writer_tensor(w->out, path, path == state ? 4 : 2, torch_element_find(dtype), tensor->n_dims,
+                               tensor->shape));
     FSDP_TRY(write_rows(w, tensor, dtype));
     return tensor->role == CKPT_MOMENT1 && w->options.adam ? write_steps(w, tensor) : FSDP_OK;
 }

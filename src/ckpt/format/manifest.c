@@ -337,6 +337,7 @@ static const struct {
     {"position", true, 0, (double)MANIFEST_MAX_COUNT},
     {"optimizer_steps", true, 0, (double)MANIFEST_MAX_COUNT},
     {"good_steps", true, 0, (double)MANIFEST_MAX_COUNT},
+    {"average_from", true, 0, (double)MANIFEST_MAX_COUNT},
     {"micro_batches", true, 0, (double)MANIFEST_MAX_COUNT},
     {"loss_scale", false, 0x1p-126, 0x1p127},
     {"expected_count", false, 0, (double)MANIFEST_MAX_COUNT},

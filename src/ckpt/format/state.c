@@ -28,7 +28,7 @@ fsdp_status ckpt_kind_parse(const char *name, fsdp_checkpoint_kind *out)
 
 static const char *const role_names[CKPT_ROLE_COUNT] = {
     [CKPT_PARAMETER] = "parameter", [CKPT_BUFFER] = "buffer", [CKPT_MOMENT1] = "moment1",
-    [CKPT_MOMENT2] = "moment2",     [CKPT_OTHER] = "other",
+    [CKPT_MOMENT2] = "moment2",     [CKPT_OTHER] = "other",   [CKPT_AVERAGE] = "average",
 };
 
 const char *ckpt_role_name(ckpt_role role)

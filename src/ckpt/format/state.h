@@ -27,13 +27,16 @@ typedef enum ckpt_role {
     CKPT_BUFFER,    /* part of the model that gradients do not reach: running statistics */
     CKPT_MOMENT1,   /* optimizer state of the parameter of the same name */
     CKPT_MOMENT2,
-    CKPT_OTHER, /* further optimizer state of that parameter */
+    CKPT_OTHER,   /* further optimizer state of that parameter */
+    CKPT_AVERAGE, /* of that parameter over the steps */
     CKPT_ROLE_COUNT
 } ckpt_role;
 
 #define CKPT_ROLE_BIT(role) (1u << (role))
 #define CKPT_ROLES_MODEL (CKPT_ROLE_BIT(CKPT_PARAMETER) | CKPT_ROLE_BIT(CKPT_BUFFER))
-#define CKPT_ROLES_OPTIMIZER (CKPT_ROLE_BIT(CKPT_MOMENT1) | CKPT_ROLE_BIT(CKPT_MOMENT2) | CKPT_ROLE_BIT(CKPT_OTHER))
+#define CKPT_ROLES_OPTIMIZER                                                                                           \
+    (CKPT_ROLE_BIT(CKPT_MOMENT1) | CKPT_ROLE_BIT(CKPT_MOMENT2) | CKPT_ROLE_BIT(CKPT_OTHER) |                           \
+     CKPT_ROLE_BIT(CKPT_AVERAGE))
 #define CKPT_ROLES_ALL (CKPT_ROLES_MODEL | CKPT_ROLES_OPTIMIZER)
 
 const char *ckpt_role_name(ckpt_role role); /* "parameter", "moment1", ... */

@@ -12,7 +12,7 @@
 
 enum { MAX_PIECES = 1 << 24 }; /* of a folder: a chunk that is cut along its last dimension is one for each row */
 
-typedef enum meaning { IS_PARAMETER, IS_MOMENT1, IS_MOMENT2, IS_STEP, IS_OTHER } meaning;
+typedef enum meaning { IS_PARAMETER, IS_MOMENT1, IS_MOMENT2, IS_AVERAGE, IS_STEP, IS_OTHER } meaning;
 
 static const struct {
     const char *key;
@@ -70,6 +70,8 @@ static fsdp_status name_tensor(const lister *l, const dcp_tensor *tensor, meanin
     if (!*name)
         return out_of_memory(l);
     *is = nested ? optimizer_meaning(tensor->path[n - 1]) : flat_meaning(*name, name);
+    if (*is == IS_PARAMETER && n == 2 && strcmp(tensor->path[0], "ema") == 0)
+        *is = IS_AVERAGE;
     torch_clean_name(*name);
     return FSDP_OK;
 }
@@ -153,8 +155,10 @@ static fsdp_status take_steps(lister *l, const dcp_tensor *tensor)
 
 static fsdp_status take_tensor(lister *l, const dcp_tensor *tensor)
 {
-    static const ckpt_role roles[] = {
-        [IS_PARAMETER] = CKPT_PARAMETER, [IS_MOMENT1] = CKPT_MOMENT1, [IS_MOMENT2] = CKPT_MOMENT2};
+    static const ckpt_role roles[] = {[IS_PARAMETER] = CKPT_PARAMETER,
+                                      [IS_MOMENT1] = CKPT_MOMENT1,
+                                      [IS_MOMENT2] = CKPT_MOMENT2,
+                                      [IS_AVERAGE] = CKPT_AVERAGE};
     meaning is = IS_OTHER;
     char *name = NULL;
     FSDP_TRY(name_tensor(l, tensor, &is, &name));

@@ -135,6 +135,13 @@ static int tensor_order(const void *left, const void *right)
     return ckpt_role_order(a->role, a->name, b->role, b->name);
 }
 
+static void sort_by_name(ckpt_source *s)
+{
+    for (int i = 0; i < s->n_tensors; i++)
+        s->by_name[i] = &s->tensors[i];
+    qsort(s->by_name, (size_t)s->n_tensors, sizeof *s->by_name, tensor_order);
+}
+
 static fsdp_status open_any(ckpt_source *s)
 {
     char *path = file_join(s->path, MANIFEST_NAME), *marker = file_join(s->path, MARKER_NAME);
@@ -153,9 +160,7 @@ static fsdp_status open_any(ckpt_source *s)
     s->by_name = arena_alloc(s->memory, ((size_t)s->n_tensors + 1) * sizeof *s->by_name);
     if (!s->by_name)
         return out_of_memory(s->path);
-    for (int i = 0; i < s->n_tensors; i++)
-        s->by_name[i] = &s->tensors[i];
-    qsort(s->by_name, (size_t)s->n_tensors, sizeof *s->by_name, tensor_order);
+    sort_by_name(s);
     return FSDP_OK;
 }
 
@@ -247,6 +252,30 @@ bool source_has_role(const ckpt_source *s, ckpt_role role)
         if (s->tensors[i].role == role)
             return true;
     return false;
+}
+
+fsdp_status source_take_average(ckpt_source *s)
+{
+    int kept = 0;
+    if (!source_has_role(s, CKPT_AVERAGE))
+        return error_set(FSDP_ERR_INPUT, "%s: has no average of the weights: it was trained without --ema", s->path);
+    bool *replaced = calloc((size_t)s->n_tensors, sizeof *replaced);
+    if (!replaced)
+        return out_of_memory(s->path);
+    for (int i = 0; i < s->n_tensors; i++) /* those that were not trained have none, and stay */
+        replaced[i] = s->tensors[i].role == CKPT_PARAMETER && find_exactly(s, CKPT_AVERAGE, s->tensors[i].name);
+    for (int i = 0; i < s->n_tensors; i++) {
+        if (replaced[i])
+            continue;
+        s->tensors[kept] = s->tensors[i];
+        if (s->tensors[kept].role == CKPT_AVERAGE)
+            s->tensors[kept].role = CKPT_PARAMETER;
+        kept++;
+    }
+    free(replaced);
+    s->n_tensors = kept;
+    sort_by_name(s);
+    return FSDP_OK;
 }
 
 /* ---- Data ---- */

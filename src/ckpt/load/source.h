@@ -36,6 +36,8 @@ const manifest *source_manifest(const ckpt_source *s); /* NULL: no checkpoint of
 const char *source_form(const ckpt_source *s);         /* "sharded", "model folder", "PyTorch checkpoint" */
 /* What PyTorch's checkpoints say of their optimizer: steps done and the learning rate; false: they have none. */
 bool source_optimizer(const ckpt_source *s, int64_t *steps, double *lr);
+/* The average of the weights in the place of the weights; FSDP_ERR_INPUT when there is none. */
+fsdp_status source_take_average(ckpt_source *s);
 int source_count(const ckpt_source *s);
 const source_tensor *source_at(const ckpt_source *s, int index); /* checkpoints: in the order of the manifest */
 /* NULL when absent. A plain folder does not tell parameters from buffers, so neither does this. */

@@ -10,6 +10,8 @@
 #include "base/hooks.h"
 #include "base/sized.h"
 #include "shard/offload/offload.h"
+#include "shard/step/average.h"
+#include "shard/step/groups.h"
 
 #define SCALE_GROWTH_INTERVAL 2000 /* steps without overflow before the fp16 loss scale doubles */
 
@@ -34,6 +36,9 @@ fsdp_status fsdp_optimizer_new(fsdp_model *m, const fsdp_optimizer_config *confi
                                    .decay_end = s.decay_end,
                                    .place = s.offloaded ? 1 : 0};
     }
+    TRY_OR(done, groups_place(m, &full, ranges, n, &o->spans));
+    full.groups = NULL; /* the caller's */
+    full.n_groups = 0;
     const update_memory places[] = {
         {.dev = m->dev, .s = m->compute, .home = m->dev, .kind = MEMORY_DEVICE},
         {.dev = offload_host(m), .s = offload_host_stream(m), .home = m->dev, .kind = MEMORY_HOST}};
@@ -44,6 +49,8 @@ fsdp_status fsdp_optimizer_new(fsdp_model *m, const fsdp_optimizer_config *confi
 done:
     free(ranges);
     if (status != FSDP_OK) {
+        if (o)
+            free(o->spans);
         free(o);
         return status;
     }
@@ -58,6 +65,7 @@ void fsdp_optimizer_free(fsdp_optimizer *o)
     (void)offload_settle(o->model); /* its failure is reported by the next call that uses the model */
     recorded_forget(o->model->dev, &o->recorded);
     update_free(o->update);
+    free(o->spans);
     free(o);
 }
 
@@ -85,6 +93,8 @@ static fsdp_status put_scalars(fsdp_optimizer *o)
     fsdp_model *m = o->model;
     optimizer_scalars *host = &model_host_scalars(m)->optimizer;
     update_scalars(o->update, o->lr, o->steps + 1, host);
+    if (o->steps == o->average_from)
+        host->average_decay = 0;
     return m->dev->copy(m->compute, &m->scalars->optimizer, host, sizeof *host);
 }
 
@@ -125,6 +135,7 @@ fsdp_status fsdp_step(fsdp_optimizer *o, fsdp_step_report *report)
     fsdp_model *m = o->model;
     HOOK(HOOK_PHASE, HOOK_BEGIN, "optimizer", NULL, 0, 0);
     close_facts facts = {m->expected_count / m->loss_scale};
+    FSDP_TRY(average_check_home(o, "a step"));
     FSDP_TRY(model_settle_gradients(m));
     FSDP_TRY(put_scalars(o));
     FSDP_TRY(model_works_alone(m)

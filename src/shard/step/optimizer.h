@@ -11,8 +11,11 @@ struct fsdp_optimizer {
     fsdp_model *model;
     fsdp_optimizer_config config;
     update *update;
+    update_span *spans;             /* of parameter groups; NULL: none */
     optimizer_scalars host_scalars; /* what the update of offloaded units reads, while it runs */
     float lr;
+    int64_t average_from;   /* the step after which the average begins */
+    bool swapped;           /* weights and average have changed places */
     int64_t steps;          /* updates made: what bias corrections count */
     int64_t good_steps;     /* since the loss scale last changed */
     recorded_work recorded; /* close_step */

@@ -27,20 +27,21 @@ typedef struct update {
 static update update_prepare(const optimizer_args *a)
 {
     const optimizer_scalars *n = a->scalars;
-    float decay = a->decay ? n->weight_decay : 0.0f;
+    float decay = a->grouped ? a->weight_decay : a->decay ? n->weight_decay : 0.0f;
+    float lr = a->grouped ? n->lr * a->lr_factor : n->lr;
     bool adamw = a->kind == FSDP_ADAMW;
     return (update){
         .args = a,
         .kind = a->kind,
-        .lr = n->lr,
+        .lr = lr,
         .beta1 = n->beta1,
         .beta2 = n->beta2,
         .eps = n->eps,
         .momentum = n->momentum,
         .gradient_scale = n->gradient_scale,
-        .keep = adamw ? 1.0f - n->lr * decay : 1.0f,
+        .keep = adamw ? 1.0f - lr * decay : 1.0f,
         .l2 = adamw ? 0.0f : decay,
-        .step_size = a->kind == FSDP_SGD ? n->lr : n->lr / n->bias_correction1,
+        .step_size = a->kind == FSDP_SGD ? lr : lr / n->bias_correction1,
         .root_scale = a->kind == FSDP_SGD ? 1.0f : 1.0f / sqrtf(n->bias_correction2),
         .first = n->bias_correction1 == 1.0f,
     };
@@ -101,6 +102,18 @@ static void sgd_span(const update *u, int64_t n, float *restrict parameter, cons
     }
 }
 
+static void average_span(float decay, int64_t n, const float *restrict parameter, float *restrict average)
+{
+    float rest = 1.0f - decay;
+    if (decay == 0.0f) { /* it begins, whatever was there */
+        memcpy(average, parameter, (size_t)n * sizeof *average);
+        return;
+    }
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        average[i] = simd_fma(decay, average[i], rest * parameter[i]);
+}
+
 /* Past the caches; both 64-byte aligned. simd_stream_end makes it visible to other threads before what they do next. */
 static void simd_stream(void *to, const void *from, size_t bytes)
 {
@@ -144,6 +157,8 @@ static void update_span(const update *u, int64_t first)
         sgd_span(u, n, a->parameter + first, a->gradient + first, moment1);
     else
         adam_span(u, n, a->parameter + first, a->gradient + first, moment1, a->moment2 + first);
+    if (a->average)
+        average_span(a->scalars->average_decay, n, a->parameter + first, a->average + first);
     if (streams_copy(a))
         stream_copy(a, first, n);
     else if (a->copy.p)

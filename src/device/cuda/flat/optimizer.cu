@@ -15,11 +15,11 @@ static __device__ __forceinline__ step read_step(const optimizer_args &a)
 {
     const optimizer_scalars *n = a.scalars;
     step s;
-    s.lr = n->lr;
+    s.lr = a.grouped ? n->lr * a.lr_factor : n->lr;
     s.beta1 = n->beta1;
     s.beta2 = n->beta2;
     s.eps = n->eps;
-    s.decay = a.decay ? n->weight_decay : 0.0f;
+    s.decay = a.grouped ? a.weight_decay : a.decay ? n->weight_decay : 0.0f;
     s.momentum = n->momentum;
     s.scale = n->gradient_scale;
     s.inverse_correction1 = 1.0f / n->bias_correction1;
@@ -128,6 +128,25 @@ extern "C" cudaError_t launch_halves(const launch *l, const halves_args *a)
     return cudaGetLastError();
 }
 
+/* A decay of 0 begins the average, whatever was there. */
+template <int V>
+static __device__ __forceinline__ void update_average(const optimizer_args &a, int64_t i, const float *p)
+{
+    const float decay = a.scalars->average_decay;
+    alignas(16) float average[V];
+    if constexpr (V == 4)
+        *(float4 *)average = *(const float4 *)(a.average + i);
+    else
+        average[0] = a.average[i];
+#pragma unroll
+    for (int j = 0; j < V; j++)
+        average[j] = decay == 0.0f ? p[j] : decay * average[j] + (1.0f - decay) * p[j];
+    if constexpr (V == 4)
+        *(float4 *)(a.average + i) = *(const float4 *)average;
+    else
+        a.average[i] = average[0];
+}
+
 /* V is 4 or 1; HALVES: the master is copy and rest. Moments are touched only where the kind has them. */
 template <int KIND, int V, bool HALVES> __global__ void __launch_bounds__(THREADS) optimizer(const optimizer_args a)
 {
@@ -167,6 +186,8 @@ template <int KIND, int V, bool HALVES> __global__ void __launch_bounds__(THREAD
             if (has2)
                 a.moment2[i] = v[0];
         }
+        if (a.average)
+            update_average<V>(a, i, p);
         if constexpr (HALVES)
             store_halves<V>(a, i, p);
         else
@@ -183,6 +204,7 @@ template <int KIND, int V> static void start(const launch *l, const optimizer_ar
     part.gradient += first;
     part.moment1 = a->moment1 ? a->moment1 + first : NULL;
     part.moment2 = a->moment2 ? a->moment2 + first : NULL;
+    part.average = a->average ? a->average + first : NULL;
     if (a->copy.p)
         part.copy.p = (char *)a->copy.p + first * (a->copy.dtype == FSDP_F32 ? 4 : 2);
     const unsigned blocks = flat_blocks(l, launch_ceil(n, V), THREADS);
@@ -195,8 +217,8 @@ template <int KIND, int V> static void start(const launch *l, const optimizer_ar
 template <int KIND> static cudaError_t start_kind(const launch *l, const optimizer_args *a)
 {
     const uintptr_t all = (uintptr_t)a->parameter | (uintptr_t)a->gradient | (uintptr_t)a->moment1 |
-                          (uintptr_t)a->moment2 | ((uintptr_t)a->copy.p * (a->copy.dtype == FSDP_F32 ? 1 : 2)) |
-                          (uintptr_t)a->low * 2;
+                          (uintptr_t)a->moment2 | (uintptr_t)a->average |
+                          ((uintptr_t)a->copy.p * (a->copy.dtype == FSDP_F32 ? 1 : 2)) | (uintptr_t)a->low * 2;
     const int64_t vectors = (all & 15) == 0 ? a->n / 4 * 4 : 0;
     start<KIND, 4>(l, a, 0, vectors);
     start<KIND, 1>(l, a, vectors, a->n - vectors);
