@@ -128,6 +128,7 @@ typedef struct fsdp_settings {
     const char *chat_template; /* NULL: the tokenizer's */
     int stream;                /* fsdp_stream_choice */
     int packing;               /* fsdp_packing of <fsdp/data.h> */
+    bool download;
     const char *log_samples;
 
     /* Optimisation */

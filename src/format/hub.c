@@ -15,6 +15,15 @@
 
 enum { LONGEST_PATH = 4096 };
 
+/* The folder of the configuration is there, or none is asked for. */
+static bool has_config(const char *path, const char *config)
+{
+    char *inner = config == NULL || config[0] == '\0' ? NULL : file_join(path, config);
+    bool has = config == NULL || config[0] == '\0' || (inner != NULL && file_is_directory(inner));
+    free(inner);
+    return has;
+}
+
 /* "org/name" with nothing that could mean a path. */
 static bool is_hub_name(const char *name)
 {
@@ -27,19 +36,19 @@ static bool is_hub_name(const char *name)
 }
 
 /* Where the Hugging Face libraries keep their cache; their variables, in their order. */
-static void cache_folder(char *out)
+void hub_cache_folder(char *out, size_t bytes)
 {
     const char *cache = environment_text("HF_HUB_CACHE"), *home;
     if (cache == NULL)
         cache = environment_text("HUGGINGFACE_HUB_CACHE");
     if (cache != NULL)
-        snprintf(out, LONGEST_PATH, "%s", cache);
+        snprintf(out, bytes, "%s", cache);
     else if ((home = environment_text("HF_HOME")) != NULL)
-        snprintf(out, LONGEST_PATH, "%s/hub", home);
+        snprintf(out, bytes, "%s/hub", home);
     else if ((home = environment_text("XDG_CACHE_HOME")) != NULL)
-        snprintf(out, LONGEST_PATH, "%s/huggingface/hub", home);
+        snprintf(out, bytes, "%s/huggingface/hub", home);
     else
-        snprintf(out, LONGEST_PATH, "%s/.cache/huggingface/hub", (home = environment_text("HOME")) ? home : ".");
+        snprintf(out, bytes, "%s/.cache/huggingface/hub", (home = environment_text("HOME")) ? home : ".");
 }
 
 /* The snapshot that refs/main names. */
@@ -117,13 +126,24 @@ fsdp_status hub_find(hub_kind kind, const char *name, const char *config, char *
         return error_set(FSDP_ERR_INPUT, "%s: there is no such file or folder", name);
     if (data != NULL && snprintf(found, sizeof found, "%s/%s", data, name) < LONGEST_PATH && file_exists(found))
         return with_config(found, config, path);
-    cache_folder(cache);
-    if (in_cache(kind, name, cache, found))
+    hub_cache_folder(cache, sizeof cache);
+    /* A cache may hold some of the configurations: another one is not what was asked for. */
+    if (in_cache(kind, name, cache, found) && has_config(found, config))
         return with_config(found, config, path);
     return error_set(FSDP_ERR_INPUT,
                      "%s: there is no such %s: not as a path, not in %s%s, not in the Hugging Face cache %s; "
-                     "to fetch it: hf download %s%s%s%s%s",
+                     "to fetch it: add --download, or: hf download %s%s%s%s%s",
                      name, what, data == NULL ? "$FSDP_DATA (not set)" : "$FSDP_DATA = ", data == NULL ? "" : data,
                      cache, name, kind == HUB_DATASET ? " --repo-type dataset" : "",
                      config == NULL ? "" : " --include \"", config == NULL ? "" : config, config == NULL ? "" : "/*\"");
+}
+
+bool hub_is_remote(const char *name)
+{
+    char path[LONGEST_PATH];
+    static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./";
+    const char *data = environment_text("FSDP_DATA");
+    if (file_exists(name) || !is_hub_name(name) || name[strspn(name, allowed)] != '\0')
+        return false;
+    return data == NULL || snprintf(path, sizeof path, "%s/%s", data, name) >= LONGEST_PATH || !file_exists(path);
 }

@@ -287,6 +287,10 @@ const fsdp_flag settings_table[] = {
             "tokenize text while training, shuffled in windows of half a million tokens; auto: from 1 GiB on, "
             "with --max_steps"),
      .bare = "on"},
+    {SWITCH(
+        download, NULL,
+        "fetch models, tokenizers and data sets with hub names into the Hugging Face cache; HF_ENDPOINT and HF_TOKEN "
+        "as there")},
     {SWITCH(strict_data, NULL, "stop at a bad record instead of skipping it")},
     {TEXT(log_samples, NULL, "FILE", "write to FILE which rank read which sample")},
 #undef GROUP

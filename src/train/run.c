@@ -320,6 +320,7 @@ static fsdp_status open_parts(train_run *run)
         return error_set(FSDP_ERR_MEMORY, "opening a job: out of host memory");
     if (!s->dry_run)
         FSDP_TRY(paths_check(s));
+    FSDP_TRY(run_download(run));
     FSDP_TRY(find_model(run));
     FSDP_TRY(run_open_data(run));
     FSDP_TRY(run_agree(run));

@@ -80,6 +80,8 @@ plan_world run_plan_world(const train_run *run);
 
 /* run_data.c. The tokenizer, the training data and the validation data; rank 0 reports bad records. */
 fsdp_status run_open_data(train_run *run);
+/* --download: what the settings name and only the hub has. The ranks of a host wait for one of them. */
+fsdp_status run_download(train_run *run);
 /* Lines of a summary: what came from which source, and what packing left empty. */
 void run_say_sources(train_run *run);
 /* Warnings of the library as lines of rank 0, while the run is being opened and its log files do not exist yet. */

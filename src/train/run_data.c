@@ -1,5 +1,6 @@
 /* Opens what a job reads: its tokenizer, its data, and data to validate with. Long texts become a token file in the
  * user's cache folder, made once and shared by the ranks of a host. */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "format/hub.h"
+#include "format/hub_fetch.h"
 #include "train/run.h"
 #include "settings/settings_used.h"
 
@@ -270,12 +271,58 @@ static void show_early(void *context, fsdp_log_level level, const char *line)
 {
     train_run *run = context;
     if (run->rank == 0 && level >= (fsdp_log_level)run->settings->log_level)
-        run_say(run, FSDP_LINE_WARNING, "%s", line);
+        run_say(run, level >= FSDP_LOG_WARNING ? FSDP_LINE_WARNING : FSDP_LINE_INFO, "%s", line);
 }
 
 void run_show_warnings(train_run *run, bool shown)
 {
     fsdp_log_set_sink(shown ? show_early : NULL, run, shown ? FSDP_LOG_WARNING : FSDP_LOG_ERROR);
+}
+
+/* Megatron's PREFIX.bin and PREFIX.idx are named by their prefix, which may look like a name of the hub. */
+static bool is_token_prefix(const char *name)
+{
+    char path[PATH_MAX];
+    return snprintf(path, sizeof path, "%s.idx", name) < PATH_MAX && file_exists(path);
+}
+
+/* The name without its weight. */
+static fsdp_status download_source(const train_run *run, const char *item)
+{
+    double weight;
+    const char *sign = weight_in(item, &weight);
+    char *name = sign ? strndup(item, (size_t)(sign - item)) : strdup(item);
+    if (!name)
+        return error_set(FSDP_ERR_MEMORY, "out of memory");
+    fsdp_status status = hub_is_remote(name) && !is_token_prefix(name)
+                             ? hub_fetch(HUB_DATASET, name, run->settings->dataset_config_name, HUB_ALL)
+                             : FSDP_OK;
+    free(name);
+    return status;
+}
+
+static fsdp_status download_all(const train_run *run)
+{
+    const fsdp_settings *s = run->settings;
+    const fsdp_text_list *lists[] = {&s->dataset, &s->validation_dataset};
+    if (s->init_from && hub_is_remote(s->init_from))
+        FSDP_TRY(hub_fetch(HUB_MODEL, s->init_from, NULL, HUB_ALL));
+    if (s->tokenizer && hub_is_remote(s->tokenizer))
+        FSDP_TRY(hub_fetch(HUB_MODEL, s->tokenizer, NULL, HUB_TOKENIZER));
+    for (int i = 0; i < 2; i++)
+        for (int k = 0; k < lists[i]->n; k++)
+            FSDP_TRY(download_source(run, lists[i]->items[k]));
+    return FSDP_OK;
+}
+
+fsdp_status run_download(train_run *run)
+{
+    if (!run->settings->download)
+        return FSDP_OK;
+    fsdp_log_set_sink(show_early, run, FSDP_LOG_INFO); /* names each file: this takes long */
+    fsdp_status status = download_all(run);
+    run_show_warnings(run, false);
+    return status;
 }
 
 fsdp_status run_open_data(train_run *run)

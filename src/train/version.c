@@ -16,6 +16,11 @@
 #else
 #define CRYPTO ""
 #endif
+#ifdef FSDP_WITH_CURL
+#define CURL "libcurl "
+#else
+#define CURL ""
+#endif
 #ifdef FSDP_WITH_HWLOC
 #define HWLOC "hwloc "
 #else
@@ -44,5 +49,5 @@
 
 const char *fsdp_build_options(void)
 {
-    return "shm " ONEDNN MPI UCX CUDA NCCL CRYPTO HWLOC "(" COMPILER ")";
+    return "shm " ONEDNN MPI UCX CUDA NCCL CRYPTO CURL HWLOC "(" COMPILER ")";
 }
