@@ -98,7 +98,7 @@ static fsdp_status append_binary(const char *path, const layout *l, image_set *s
     byte_stream *stream;
     uint8_t record[2 + PIXELS];
     size_t n_labels = l->n_classes == 100 ? 2 : 1, wanted = n_labels + PIXELS;
-    fsdp_status status;
+    fsdp_status status = FSDP_OK;
     FSDP_TRY(byte_stream_open(path, &stream));
     for (int64_t i = 0;; i++) {
         size_t total = 0, got = 1;
