@@ -25,8 +25,8 @@ printf '{"model": {}}' >no_model_tokenizer.json
 sed 's/"hidden_act": "[a-z]*"/"hidden_act": "swish7"/' "$golden/llama_gqa/config.json" >act/config.json
 sed 's/"model_type": "[a-z0-9]*"/"model_type": "bloom"/' "$golden/llama_gqa/config.json" >odd_type/config.json
 grep -q '"model_type": "bloom"' odd_type/config.json && grep -q swish7 act/config.json
-sed 's/"rope_type": "default"/"rope_type": "yarn"/' "$golden/llama_gqa/config.json" >rope/config.json
-grep -q yarn rope/config.json
+sed 's/"rope_type": "default"/"rope_type": "longrope"/' "$golden/llama_gqa/config.json" >rope/config.json
+grep -q longrope rope/config.json
 head -c 3000 "$golden/llama_gqa/model.safetensors" >cut.safetensors
 # IDX: a magic number that is none, and a header that promises more images than follow. CIFAR: not whole records.
 printf '\0\0\7\3\0\0\0\1' >idx/train-images-idx3-ubyte
@@ -117,7 +117,7 @@ HF_HOME=inputs/hf|cache inputs/hf/hub; to fetch it: add --download, or: hf downl
 -|the tokenizer or data has|train --preset tiny --dataset inputs/text.txt --tokenizer GOLDEN/tokenizer_llama3 --vocab_size 256
 -|hidden_act "swish7"|train --dataset inputs/text.txt --model_config inputs/act
 -|model_type "bloom"|train --dataset inputs/text.txt --model_config inputs/odd_type
--|rope_type "yarn"|train --dataset inputs/text.txt --model_config inputs/rope
+-|rope_type "longrope"|train --dataset inputs/text.txt --model_config inputs/rope
 -|--model_type=t5 contradicts the model's config.json|train --dataset inputs/text.txt --model_config GOLDEN/llama_gqa --model_type t5
 -|--hidden_width=96 contradicts the 64 of the model's config.json|train --dataset inputs/text.txt --model_config GOLDEN/llama_gqa --hidden_width 96 --max_context_width 32
 -|inputs/cut.safetensors|train --preset tiny --dataset inputs/text.txt --init_from inputs/cut.safetensors

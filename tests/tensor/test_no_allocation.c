@@ -55,9 +55,23 @@ static fsdp_tensor *record_network(network *n, fsdp_tape *t)
     return fsdp_add(t, loss.sum, fsdp_mean(t, record_image(n, t)));
 }
 
+/* oneDNN, the default where there is no AVX-512, allocates in its calls: there the gemm of our own is looked at. */
+static void open_with_own_gemm(rig *r)
+{
+    rig_open(r);
+    if (!strstr(r->dev->description, "oneDNN"))
+        return;
+    r->dev->stream_free(r->compute);
+    r->dev->stream_free(r->transfers);
+    device_close(r->dev);
+    assert_ok(device_open_cpu(CPU_PRODUCT_PORTABLE, &r->dev));
+    assert_ok(r->dev->stream_create(r->dev, 0, &r->compute));
+    assert_ok(r->dev->stream_create(r->dev, 0, &r->transfers));
+}
+
 static void open_network(network *n)
 {
-    rig_open(&n->rig);
+    open_with_own_gemm(&n->rig);
     rig *r = &n->rig;
     n->table = rig_parameter(r, DIMS(65, 32));
     n->norm = rig_parameter(r, DIMS(32));
@@ -126,7 +140,7 @@ static void no_operation_allocates_when_it_runs_again(void **state)
     (void)state;
     rig r;
     int bad = 0;
-    rig_open(&r);
+    open_with_own_gemm(&r);
     for (int i = 0; i < N_GRADIENT_CASES; i++) {
         builder b;
         rig_clear(&r);
