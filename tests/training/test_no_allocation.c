@@ -6,9 +6,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include <string.h>
-
 #include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
 
 #include <fsdp/fsdp.h>
