@@ -8,7 +8,7 @@
 #include "bench_print.h"
 #include "commands.h"
 
-enum { MOST_SIZES = 16 };
+enum { MAX_SIZES = 16 };
 
 /* What the command takes besides the flags of `fsdp train`. */
 typedef struct options {
@@ -50,7 +50,7 @@ typedef struct request {
     fsdp_settings settings;
     options own;
     fsdp_bench_config config;
-    int64_t sizes[MOST_SIZES];
+    int64_t sizes[MAX_SIZES];
 } request;
 
 static const fsdp_flag *bench_flags(void)
@@ -131,7 +131,7 @@ static fsdp_status read_sizes(request *q)
 {
     fsdp_flag_state state = {.storage = NULL};
     fsdp_status status = FSDP_OK;
-    for (int i = 0; i < q->own.sizes.n && i < MOST_SIZES && status == FSDP_OK; i++) {
+    for (int i = 0; i < q->own.sizes.n && i < MAX_SIZES && status == FSDP_OK; i++) {
         status = fsdp_flags_set(size_flag, &q->own, &state, "sizes", q->own.sizes.items[i], FSDP_FROM_COMMAND);
         q->sizes[i] = q->own.size;
         q->config.n_sizes = i + 1;

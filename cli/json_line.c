@@ -53,7 +53,7 @@ static const char *hex4(const char *at, uint32_t *value)
     return at;
 }
 
-/* Behind "\u"; two halves of a pair become one character, a half by itself the replacement character. */
+/* After "\u"; two halves of a pair become one character, a half by itself the replacement character. */
 static const char *read_unicode(const char *at, json_text *out)
 {
     uint32_t high, low;

@@ -47,7 +47,7 @@ void arena_free(arena *a)
     free(a);
 }
 
-/* A new block behind the current one, with room for `bytes`; the blocks that followed stay in the chain. */
+/* A new block after the current one, with room for `bytes`; the blocks that followed stay in the chain. */
 static block *block_insert(arena *a, size_t bytes)
 {
     size_t capacity = bytes > a->block_bytes ? bytes : a->block_bytes, total;

@@ -12,7 +12,7 @@
 #include "base/environment.h"
 #include "base/error.h"
 
-enum { DEFAULT_PORT = 29500, FIRST_SLURM_PORT = 20000, SLURM_PORTS = 10000, MOST_RANKS = 1 << 20 };
+enum { DEFAULT_PORT = 29500, FIRST_SLURM_PORT = 20000, SLURM_PORTS = 10000, MAX_RANKS = 1 << 20 };
 
 job job_single(void)
 {
@@ -60,13 +60,13 @@ static fsdp_status read_torchrun(job *j)
 {
     bool found;
     j->launcher = "torchrun";
-    FSDP_TRY(need_number("RANK", 0, MOST_RANKS, &j->rank, "WORLD_SIZE"));
-    FSDP_TRY(need_number("WORLD_SIZE", 1, MOST_RANKS, &j->world_size, "RANK"));
-    FSDP_TRY(read_number("LOCAL_RANK", 0, MOST_RANKS, &j->local_rank, &found));
-    FSDP_TRY(read_number("LOCAL_WORLD_SIZE", 1, MOST_RANKS, &j->local_world_size, &found));
+    FSDP_TRY(need_number("RANK", 0, MAX_RANKS, &j->rank, "WORLD_SIZE"));
+    FSDP_TRY(need_number("WORLD_SIZE", 1, MAX_RANKS, &j->world_size, "RANK"));
+    FSDP_TRY(read_number("LOCAL_RANK", 0, MAX_RANKS, &j->local_rank, &found));
+    FSDP_TRY(read_number("LOCAL_WORLD_SIZE", 1, MAX_RANKS, &j->local_world_size, &found));
     j->n_nodes = (j->world_size + j->local_world_size - 1) / j->local_world_size;
     j->node = j->rank / j->local_world_size;
-    FSDP_TRY(read_number("GROUP_RANK", 0, MOST_RANKS, &j->node, &found));
+    FSDP_TRY(read_number("GROUP_RANK", 0, MAX_RANKS, &j->node, &found));
     const char *id = environment_text("TORCHELASTIC_RUN_ID"), *attempt = environment_text("TORCHELASTIC_RESTART_COUNT");
     if (id)
         snprintf(j->token, sizeof j->token, "torchrun-%.80s-%.16s", id, attempt ? attempt : "0");
@@ -77,10 +77,10 @@ static fsdp_status read_openmpi(job *j)
 {
     bool found;
     j->launcher = "openmpi";
-    FSDP_TRY(need_number("OMPI_COMM_WORLD_RANK", 0, MOST_RANKS, &j->rank, "OMPI_COMM_WORLD_SIZE"));
-    FSDP_TRY(need_number("OMPI_COMM_WORLD_SIZE", 1, MOST_RANKS, &j->world_size, "OMPI_COMM_WORLD_RANK"));
-    FSDP_TRY(read_number("OMPI_COMM_WORLD_LOCAL_RANK", 0, MOST_RANKS, &j->local_rank, &found));
-    FSDP_TRY(read_number("OMPI_COMM_WORLD_LOCAL_SIZE", 1, MOST_RANKS, &j->local_world_size, &found));
+    FSDP_TRY(need_number("OMPI_COMM_WORLD_RANK", 0, MAX_RANKS, &j->rank, "OMPI_COMM_WORLD_SIZE"));
+    FSDP_TRY(need_number("OMPI_COMM_WORLD_SIZE", 1, MAX_RANKS, &j->world_size, "OMPI_COMM_WORLD_RANK"));
+    FSDP_TRY(read_number("OMPI_COMM_WORLD_LOCAL_RANK", 0, MAX_RANKS, &j->local_rank, &found));
+    FSDP_TRY(read_number("OMPI_COMM_WORLD_LOCAL_SIZE", 1, MAX_RANKS, &j->local_world_size, &found));
     j->n_nodes = (j->world_size + j->local_world_size - 1) / j->local_world_size;
     j->node = j->rank / j->local_world_size;
     const char *space = environment_text("PMIX_NAMESPACE");
@@ -93,10 +93,10 @@ static fsdp_status read_openmpi(job *j)
 static fsdp_status read_hydra(job *j)
 {
     j->launcher = "mpich";
-    FSDP_TRY(need_number("PMI_RANK", 0, MOST_RANKS, &j->rank, "MPI_LOCALNRANKS"));
-    FSDP_TRY(need_number("PMI_SIZE", 1, MOST_RANKS, &j->world_size, "PMI_RANK"));
-    FSDP_TRY(need_number("MPI_LOCALRANKID", 0, MOST_RANKS, &j->local_rank, "MPI_LOCALNRANKS"));
-    FSDP_TRY(need_number("MPI_LOCALNRANKS", 1, MOST_RANKS, &j->local_world_size, "PMI_RANK"));
+    FSDP_TRY(need_number("PMI_RANK", 0, MAX_RANKS, &j->rank, "MPI_LOCALNRANKS"));
+    FSDP_TRY(need_number("PMI_SIZE", 1, MAX_RANKS, &j->world_size, "PMI_RANK"));
+    FSDP_TRY(need_number("MPI_LOCALRANKID", 0, MAX_RANKS, &j->local_rank, "MPI_LOCALNRANKS"));
+    FSDP_TRY(need_number("MPI_LOCALNRANKS", 1, MAX_RANKS, &j->local_world_size, "PMI_RANK"));
     j->n_nodes = (j->world_size + j->local_world_size - 1) / j->local_world_size;
     j->node = j->rank / j->local_world_size;
     return FSDP_OK;
@@ -116,7 +116,7 @@ static int slurm_tasks_of_node(const char *list, int node)
                 return 0;
         }
         if (node < repeats)
-            return tasks <= MOST_RANKS ? (int)tasks : 0;
+            return tasks <= MAX_RANKS ? (int)tasks : 0;
         node -= (int)repeats;
         list = *end == ',' ? end + 1 : end;
         if (*end && *end != ',')
@@ -138,15 +138,15 @@ static fsdp_status read_slurm(job *j)
     bool found;
     int id = 0;
     j->launcher = "slurm";
-    FSDP_TRY(need_number("SLURM_PROCID", 0, MOST_RANKS, &j->rank, "SLURM_STEP_ID"));
-    FSDP_TRY(read_number("SLURM_STEP_NUM_TASKS", 1, MOST_RANKS, &j->world_size, &found));
+    FSDP_TRY(need_number("SLURM_PROCID", 0, MAX_RANKS, &j->rank, "SLURM_STEP_ID"));
+    FSDP_TRY(read_number("SLURM_STEP_NUM_TASKS", 1, MAX_RANKS, &j->world_size, &found));
     if (!found)
-        FSDP_TRY(need_number("SLURM_NTASKS", 1, MOST_RANKS, &j->world_size, "SLURM_PROCID"));
-    FSDP_TRY(read_number("SLURM_LOCALID", 0, MOST_RANKS, &j->local_rank, &found));
-    FSDP_TRY(read_number("SLURM_NODEID", 0, MOST_RANKS, &j->node, &found));
-    FSDP_TRY(read_number("SLURM_STEP_NUM_NODES", 1, MOST_RANKS, &j->n_nodes, &found));
+        FSDP_TRY(need_number("SLURM_NTASKS", 1, MAX_RANKS, &j->world_size, "SLURM_PROCID"));
+    FSDP_TRY(read_number("SLURM_LOCALID", 0, MAX_RANKS, &j->local_rank, &found));
+    FSDP_TRY(read_number("SLURM_NODEID", 0, MAX_RANKS, &j->node, &found));
+    FSDP_TRY(read_number("SLURM_STEP_NUM_NODES", 1, MAX_RANKS, &j->n_nodes, &found));
     if (!found)
-        FSDP_TRY(read_number("SLURM_NNODES", 1, MOST_RANKS, &j->n_nodes, &found));
+        FSDP_TRY(read_number("SLURM_NNODES", 1, MAX_RANKS, &j->n_nodes, &found));
     const char *tasks = environment_text("SLURM_STEP_TASKS_PER_NODE");
     if (!tasks)
         tasks = environment_text("SLURM_TASKS_PER_NODE");
@@ -195,7 +195,7 @@ static fsdp_status read_rendezvous(job *j)
     copy_variable(j->rendezvous_id, sizeof j->rendezvous_id, "FSDP_RDZV_ID");
     copy_variable(j->secret, sizeof j->secret, "FSDP_RDZV_SECRET");
     j->master_port_taken = agent && strcasecmp(agent, "true") == 0;
-    FSDP_TRY(read_number("FSDP_FIRST_WORLD_SIZE", 1, MOST_RANKS, &j->first_world_size, &found));
+    FSDP_TRY(read_number("FSDP_FIRST_WORLD_SIZE", 1, MAX_RANKS, &j->first_world_size, &found));
     return read_number("FSDP_RDZV_ROUND", 0, INT32_MAX, &j->round, &found);
 }
 

@@ -1,4 +1,4 @@
-/* Recursive descent, at most MOST_LEVELS deep. Strings without escapes are taken as they stand; others are unescaped
+/* Recursive descent, at most MAX_LEVELS deep. Strings without escapes are taken as they stand; others are unescaped
  * into a buffer that the parser keeps. */
 #include "base/json_parser.h"
 
@@ -12,7 +12,7 @@
 
 #include "base/utf8_check.h"
 
-enum { MOST_LEVELS = 2048, LONGEST_NUMBER = 4096 };
+enum { MAX_LEVELS = 2048, LONGEST_NUMBER = 4096 };
 
 typedef struct parser {
     const char *start, *at, *end;
@@ -100,7 +100,7 @@ static size_t put_point(uint32_t c, char *out)
     return n;
 }
 
-/* Behind "\u": one code point, from a pair of surrogates where there is one. */
+/* After "\u": one code point, from a pair of surrogates where there is one. */
 static bool read_escaped_point(parser *p, uint32_t *point)
 {
     uint32_t low;
@@ -161,7 +161,7 @@ static bool unescape(parser *p, const char *quote, const char **text, size_t *by
     return true;
 }
 
-/* The string behind the quote that was taken; *text is valid until the next one is read. */
+/* The string after the quote that was taken; *text is valid until the next one is read. */
 static bool read_text(parser *p, const char **text, size_t *bytes)
 {
     bool escapes = false;
@@ -225,7 +225,7 @@ static double serde_scale(uint64_t significand, int64_t exponent)
     return exponent < 0 ? f / strtod(power, NULL) : f * strtod(power, NULL);
 }
 
-/* serde_json gathers digits while they fit 64 bits; those behind only count, or, in a fraction, are dropped. */
+/* serde_json gathers digits while they fit 64 bits; those after only count, or, in a fraction, are dropped. */
 static double serde_real(const char *c, const char *end)
 {
     uint64_t significand = 0;
@@ -329,7 +329,7 @@ static bool read_member(parser *p, json_t *object)
         return no_memory(p) != NULL;
     memcpy(key, text, bytes);
     key[bytes] = '\0';
-    json_t *value = take(p, ':') ? read_value(p) : fail(p, "a colon is expected behind a key");
+    json_t *value = take(p, ':') ? read_value(p) : fail(p, "a colon is expected after a key");
     bool kept = value != NULL && json_object_setn_new_nocheck(object, key, bytes, value) == 0;
     free(key);
     return kept || (value != NULL && no_memory(p) != NULL);
@@ -390,7 +390,7 @@ static json_t *read_plain(parser *p)
 static json_t *read_value(parser *p)
 {
     json_t *value;
-    if (++p->level > MOST_LEVELS)
+    if (++p->level > MAX_LEVELS)
         return fail(p, "values nested too deep");
     if (take(p, '{'))
         value = read_object(p);
@@ -409,7 +409,7 @@ json_t *json_parser_read(const char *text, size_t bytes, unsigned flags, json_fa
     json_t *value = read_value(&p);
     skip_blanks(&p);
     if (value != NULL && p.at < p.end) {
-        fail(&p, "text behind the end of the value");
+        fail(&p, "text after the end of the value");
         json_decref(value);
         value = NULL;
     }

@@ -6,7 +6,7 @@
 #include "base/error.h"
 
 /* No struct grows by more than this: a larger size is memory that was never initialised. */
-enum { MOST_GROWTH = 64 * 1024 };
+enum { MAX_GROWTH = 64 * 1024 };
 
 static size_t size_of(const void *given)
 {
@@ -19,7 +19,7 @@ static fsdp_status check_size(size_t size, size_t known, const char *type, const
 {
     if (size == 0)
         return error_set(FSDP_ERR_INPUT, "%s has size 0: start from %s", type, init);
-    if (size < sizeof size || size > known + MOST_GROWTH)
+    if (size < sizeof size || size > known + MAX_GROWTH)
         return error_set(FSDP_ERR_INPUT,
                          "%s has size %zu, which cannot be (this library knows %zu bytes): start from %s", type, size,
                          known, init);

@@ -4,7 +4,7 @@
 #define BASE_THREADS_H
 
 /* More would not help; OpenMP keeps tables of them on its stack and crashes when there are too many. */
-enum { THREADS_MOST = 4096 };
+enum { THREADS_MAX = 4096 };
 
 /* Cores in this process's affinity mask. */
 int threads_cores(void);

@@ -13,7 +13,7 @@
 #include "plan/assemble.h"
 #include "settings/settings_table.h"
 
-enum { LEAST_ROUNDS = 5, MOST_ROUNDS = 60, BLOCK = 64 };
+enum { MIN_ROUNDS = 5, MAX_ROUNDS = 60, BLOCK = 64 };
 static const double measured_seconds = 0.5;
 static const int64_t usual_sizes[] = {(int64_t)1 << 20, (int64_t)16 << 20, (int64_t)128 << 20};
 
@@ -73,7 +73,7 @@ static fsdp_status time_rounds(comm_bench *b, collective run, double *best)
 {
     double total = 0;
     *best = INFINITY;
-    for (int round = 0; round < MOST_ROUNDS && (round < LEAST_ROUNDS || total < measured_seconds); round++) {
+    for (int round = 0; round < MAX_ROUNDS && (round < MIN_ROUNDS || total < measured_seconds); round++) {
         comm_op op = {.unit = "bench", .step = round, .n_spans = 1, .stream = b->world->compute};
         comm_request r = COMM_REQUEST_INIT;
         FSDP_TRY(comm_barrier(b->group, "start of a round", round));

@@ -23,7 +23,7 @@
 #include "shard/step/optimizer.h"
 #include "device/peak.h"
 
-enum { MOST_PART_STEPS = 5 };
+enum { MAX_PART_STEPS = 5 };
 
 typedef struct bench {
     fsdp_world *world;
@@ -196,7 +196,7 @@ static fsdp_status measure(bench *b, const fsdp_bench_config *c, double start, f
 static fsdp_status break_down(bench *b, const fsdp_bench_config *c, fsdp_bench_result *out)
 {
     bench_parts *parts = NULL;
-    int steps = c->steps < MOST_PART_STEPS ? c->steps : MOST_PART_STEPS;
+    int steps = c->steps < MAX_PART_STEPS ? c->steps : MAX_PART_STEPS;
     double loss;
     FSDP_TRY(bench_parts_start(b->world->dev, b->world->compute, &parts));
     fsdp_status status = FSDP_OK;

@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 
-enum { NOISE = 1 << 22, WARMUP = 2, ROUNDS = 5, MOST_CALLS = 200 };
+enum { NOISE = 1 << 22, WARMUP = 2, ROUNDS = 5, MAX_CALLS = 200 };
 static const double round_seconds = 0.02, most_seconds = 0.4;
 
 static fsdp_status make_noise(bench_timer *t)
@@ -115,7 +115,7 @@ static fsdp_status time_kernel(bench_timer *t, bench_call call, const void *args
     FSDP_TRY(t->dev->stream_synchronize(t->stream));
     for (int i = 0; i < WARMUP; i++)
         FSDP_TRY(time_calls(t, call, args, 1, &seconds));
-    int calls = (int)fmin(MOST_CALLS, ceil(round_seconds / fmax(seconds, 1e-6)));
+    int calls = (int)fmin(MAX_CALLS, ceil(round_seconds / fmax(seconds, 1e-6)));
     *best = INFINITY;
     for (int i = 0; i < ROUNDS && (i == 0 || total < most_seconds); i++) {
         FSDP_TRY(time_calls(t, call, args, calls, &seconds));

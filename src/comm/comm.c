@@ -294,16 +294,6 @@ int comm_local_rank(const comm *c)
     return c->local_rank;
 }
 
-int comm_node(const comm *c)
-{
-    return c->node;
-}
-
-int comm_n_nodes(const comm *c)
-{
-    return c->n_nodes;
-}
-
 const char *comm_backend_name(const comm *c)
 {
     return c->backend->name;

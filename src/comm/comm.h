@@ -73,8 +73,6 @@ void comm_close(comm *c);
 int comm_rank(const comm *c);
 int comm_world_size(const comm *c);
 int comm_local_rank(const comm *c);
-int comm_node(const comm *c);
-int comm_n_nodes(const comm *c);
 const char *comm_backend_name(const comm *c);
 bool comm_has_progress_thread(const comm *c);
 
@@ -125,11 +123,10 @@ int comm_group_world_rank(const comm_group *g, int rank); /* rank of the group -
  *     all_gather       counts[rank]       total              of each rank's part
  *     reduce_scatter   total              counts[rank]       of each rank's part
  *     all_reduce       count              count              `count` only
- *     broadcast        count (at root)    count              `count` only
  *
  * Parts lie in rank order, rank r's at element counts[0] + ... + counts[r-1]. In place is legal: all_gather with send
  * at its own part of recv, reduce_scatter with recv at its own part of send, the others with send == recv; any other
- * overlap is not. Gathers and broadcasts take any dtype, the same on both sides. Reductions take fp32, bf16, fp16 (the
+ * overlap is not. Gathers take any dtype, the same on both sides. Reductions take fp32, bf16, fp16 (the
  * two sides may differ), or fp64, int32, int64 (the same on both sides). */
 typedef struct comm_span {
     buffer send;
@@ -148,7 +145,6 @@ typedef struct comm_op {
     int n_spans;
     const comm_span *spans;
     fsdp_reduction reduction;
-    int root;       /* broadcast: rank of the group */
     stream *stream; /* the data is ready when what is enqueued here so far is done; NULL or a CPU stream: now */
 } comm_op;
 
@@ -156,7 +152,6 @@ typedef enum comm_kind {
     COMM_ALL_GATHER,
     COMM_REDUCE_SCATTER,
     COMM_ALL_REDUCE,
-    COMM_BROADCAST,
     COMM_BARRIER,
     COMM_EXCHANGE,
 } comm_kind;
@@ -183,7 +178,6 @@ typedef struct comm_request {
 fsdp_status comm_all_gather(comm_group *g, const comm_op *op, comm_request *r);
 fsdp_status comm_reduce_scatter(comm_group *g, const comm_op *op, comm_request *r);
 fsdp_status comm_all_reduce(comm_group *g, const comm_op *op, comm_request *r);
-fsdp_status comm_broadcast(comm_group *g, const comm_op *op, comm_request *r);
 
 /* recv is complete: for work enqueued on `s` from now on (NULL, or a CPU stream: for the host, now). A request that was
  * never started, or was waited for before, is fine. Of a group of one rank on a device the work is on op.stream since
@@ -192,17 +186,14 @@ fsdp_status comm_wait(comm_request *r, stream *s);
 
 /* send may be overwritten: every rank has read it. Waits for recv too. Call it before the optimizer writes a shard that
  * was gathered, and before a gradient buffer that was reduced is filled again. Free once a later collective of the same
- * group has been waited for on this rank and peers moved on; otherwise waits for the slowest peer. (all_reduce and
- * broadcast do not need it: after comm_wait of those, both buffers are the caller's.) */
+ * group has been waited for on this rank and peers moved on; otherwise waits for the slowest peer. (all_reduce
+ * does not need it: after its comm_wait both buffers are the caller's.) */
 fsdp_status comm_wait_sent(comm_request *r, stream *s);
 
 /* Call it before the memory of a request (or of its data) is freed without comm_wait, because something failed in
  * between: returns when it is no longer used. A comm that has failed drops the request at once; otherwise this waits
  * for the collective. Sets no error. A request that is not under way is fine. */
 void comm_forget(comm_request *r);
-
-/* True when comm_wait would return at once. Never blocks; without a progress thread it also moves nothing forward. */
-bool comm_done(const comm_request *r);
 
 /* Start and wait in one. */
 fsdp_status comm_barrier(comm_group *g, const char *label, int64_t step);

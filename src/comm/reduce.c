@@ -13,7 +13,7 @@
 #define REDUCE_X86 1
 #endif
 
-enum { BLOCK = 1024, REDUCE_MOST_SOURCES = 256 };
+enum { BLOCK = 1024, REDUCE_MAX_SOURCES = 256 };
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -201,12 +201,12 @@ static const kernel_set *kernels(void)
 }
 
 /* Less than this is not worth waking another thread for. */
-enum { LEAST_SHARE_BYTES = 256 << 10, LINE_BYTES = 64 };
+enum { MIN_SHARE_BYTES = 256 << 10, LINE_BYTES = 64 };
 
 /* The team is always all of them: OpenMP allocates when its size changes. */
 static int sharers(int workers, size_t bytes)
 {
-    size_t most = bytes / LEAST_SHARE_BYTES;
+    size_t most = bytes / MIN_SHARE_BYTES;
     return workers < 2 || most < 2 ? 1 : (size_t)workers < most ? workers : (int)most;
 }
 
@@ -265,13 +265,13 @@ static void add_present(const kernel_set *k, const reduce_args *a, const void *o
 /* False, and nothing done, where vector.c has no loop for it. */
 static bool sum_plainly(const reduce_args *a)
 {
-    const float *sources[VECTOR_MOST_SOURCES];
+    const float *sources[VECTOR_MAX_SOURCES];
     int n = 0;
     if (a->from != FSDP_F32 || a->to != FSDP_F32 || a->reduction != FSDP_REDUCE_SUM)
         return false;
     if (!a->before)
         return vector_sum(a->out, (const float *const *)a->sources, a->n_sources, a->n, a->add, a->streaming);
-    if (a->n_sources >= VECTOR_MOST_SOURCES)
+    if (a->n_sources >= VECTOR_MAX_SOURCES)
         return false;
     sources[n++] = a->before;
     for (int source = 0; source < a->n_sources; source++)
@@ -346,7 +346,7 @@ static void reduce_alone(const reduce_args *a)
 /* Elements first .. first+n-1 of a reduction. */
 static void reduce_part(const reduce_args *a, int64_t first, int64_t n)
 {
-    const void *sources[REDUCE_MOST_SOURCES];
+    const void *sources[REDUCE_MAX_SOURCES];
     reduce_args part = *a;
     for (int k = 0; k < a->n_sources; k++)
         sources[k] = at(a->sources[k], first, a->from);
@@ -360,7 +360,7 @@ static void reduce_part(const reduce_args *a, int64_t first, int64_t n)
 void reduce_ordered(const reduce_args *a)
 {
     size_t size = fsdp_dtype_size(a->from);
-    int n = a->n_sources > REDUCE_MOST_SOURCES ? 1 : sharers(a->workers, (size_t)a->n * size);
+    int n = a->n_sources > REDUCE_MAX_SOURCES ? 1 : sharers(a->workers, (size_t)a->n * size);
     if (n == 1) {
         reduce_alone(a);
         return;

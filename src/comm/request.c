@@ -6,8 +6,8 @@
 
 static const char *const kind_names[] = {
     [COMM_ALL_GATHER] = "all_gather", [COMM_REDUCE_SCATTER] = "reduce_scatter",
-    [COMM_ALL_REDUCE] = "all_reduce", [COMM_BROADCAST] = "broadcast",
-    [COMM_BARRIER] = "barrier",       [COMM_EXCHANGE] = "exchange",
+    [COMM_ALL_REDUCE] = "all_reduce", [COMM_BARRIER] = "barrier",
+    [COMM_EXCHANGE] = "exchange",
 };
 
 const char *comm_kind_name(comm_kind kind)
@@ -45,8 +45,6 @@ int64_t request_received(const comm_request *r)
             bytes += (n - 1) * mine * size;
         else if (r->kind == COMM_ALL_REDUCE)
             bytes += 2 * (n - 1) * p->count * size / n;
-        else if (r->kind == COMM_BROADCAST)
-            bytes += r->group->rank == r->op.root ? 0 : p->count * size;
         else
             bytes += (span_offset(p, r->group->size) - mine) * size;
     }
@@ -87,7 +85,7 @@ static fsdp_status validate_dtypes(comm_kind kind, const comm_op *op, const comm
 }
 
 /* Elements that this rank reads (send) and writes (recv). */
-static void span_extent(const comm_group *g, comm_kind kind, const comm_span *p, int root, int64_t *send, int64_t *recv)
+static void span_extent(const comm_group *g, comm_kind kind, const comm_span *p, int64_t *send, int64_t *recv)
 {
     int64_t mine = span_count(p, g->rank), total = span_offset(p, g->size);
     switch (kind) {
@@ -97,9 +95,6 @@ static void span_extent(const comm_group *g, comm_kind kind, const comm_span *p,
         break;
     case COMM_REDUCE_SCATTER:
         *send = total, *recv = mine;
-        break;
-    case COMM_BROADCAST:
-        *send = g->rank == root ? p->count : 0, *recv = p->count;
         break;
     default:
         *send = *recv = p->count;
@@ -112,9 +107,6 @@ fsdp_status request_validate(const comm_group *g, comm_kind kind, const comm_op 
     if (op->n_spans < 0 || op->n_spans > COMM_MAX_PIECES)
         return error_set(FSDP_ERR_INPUT, "%s of %s has %d spans; 0 to %d are possible", name, what, op->n_spans,
                          COMM_MAX_PIECES);
-    if (kind == COMM_BROADCAST && (op->root < 0 || op->root >= g->size))
-        return error_set(FSDP_ERR_INPUT, "%s of %s: root %d is not in group %s of %d ranks", name, what, op->root,
-                         g->name, g->size);
     for (int i = 0; i < op->n_spans; i++) {
         const comm_span *p = &op->spans[i];
         bool parts = kind == COMM_ALL_GATHER || kind == COMM_REDUCE_SCATTER;
@@ -126,7 +118,7 @@ fsdp_status request_validate(const comm_group *g, comm_kind kind, const comm_op 
                                  (long long)span_count(p, rank), rank);
         FSDP_TRY(validate_dtypes(kind, op, p));
         int64_t send, recv;
-        span_extent(g, kind, p, op->root, &send, &recv);
+        span_extent(g, kind, p, &send, &recv);
         if ((send > 0 && !p->send.p) || (recv > 0 && !p->recv.p))
             return error_set(FSDP_ERR_INPUT, "%s of %s: span %d has no %s buffer", name, what, i,
                              send > 0 && !p->send.p ? "send" : "recv");
@@ -147,11 +139,6 @@ fsdp_status comm_reduce_scatter(comm_group *g, const comm_op *op, comm_request *
 fsdp_status comm_all_reduce(comm_group *g, const comm_op *op, comm_request *r)
 {
     return engine_start(g, COMM_ALL_REDUCE, op, r);
-}
-
-fsdp_status comm_broadcast(comm_group *g, const comm_op *op, comm_request *r)
-{
-    return engine_start(g, COMM_BROADCAST, op, r);
 }
 
 fsdp_status comm_wait(comm_request *r, stream *s)
@@ -181,9 +168,4 @@ fsdp_status comm_wait_sent(comm_request *r, stream *s)
 void comm_forget(comm_request *r)
 {
     engine_await(r);
-}
-
-bool comm_done(const comm_request *r)
-{
-    return atomic_load(&r->state) != REQUEST_PENDING;
 }

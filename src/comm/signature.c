@@ -23,13 +23,11 @@ void signature_make(const comm_request *r, signature *out)
     out->step = op->step;
     out->n_spans = op->n_spans;
     out->reduction = op->reduction;
-    out->root = op->root;
 
     uint64_t hash = hash_u64(HASH_START, (uint64_t)r->kind);
     hash = hash_text(hash, out->unit);
     hash = hash_text(hash_u64(hash, (uint64_t)op->step), out->label);
     hash = hash_u64(hash, (uint64_t)op->n_spans << 16 | (uint64_t)op->reduction << 8);
-    hash = hash_u64(hash, (uint64_t)op->root);
     for (int i = 0; i < op->n_spans; i++) {
         const comm_span *p = &op->spans[i];
         hash = hash_u64(hash, (uint64_t)p->send.dtype << 8 | (uint64_t)p->recv.dtype);
@@ -83,8 +81,6 @@ static void detail(const signature *s, const signature *other, char *text, size_
         snprintf(text, bytes, " with %lld elements", (long long)s->elements);
     else if (s->reduction != other->reduction)
         snprintf(text, bytes, " as %s", reductions[s->reduction & 3]);
-    else if (s->root != other->root)
-        snprintf(text, bytes, " from root %d", s->root);
     else
         snprintf(text, bytes, " with %lld elements cut in another way", (long long)s->elements);
 }

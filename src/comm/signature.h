@@ -8,7 +8,7 @@
 typedef struct signature {
     uint64_t hash; /* of everything that must agree, counts per rank included */
     int64_t step, elements;
-    int32_t kind, n_spans, reduction, root, from, to; /* dtypes of the first span */
+    int32_t kind, n_spans, reduction, from, to; /* dtypes of the first span */
     char unit[COMM_NAME_BYTES], label[COMM_NAME_BYTES];
 } signature;
 

@@ -65,14 +65,14 @@ static void sum_singly(float *out, const float *const *sources, int n_sources, i
 
 bool vector_sum(float *out, const float *const *sources, int n_sources, int64_t n, bool add, bool streaming)
 {
-    if (n_sources > VECTOR_MOST_SOURCES || !__builtin_cpu_supports("avx2"))
+    if (n_sources > VECTOR_MAX_SOURCES || !__builtin_cpu_supports("avx2"))
         return false;
     int64_t done = 0; /* streaming stores want whole lines */
     if (streaming)
         done = (int64_t)((-(uintptr_t)out & (LINE_BYTES - 1)) / sizeof *out);
     done = done < n ? done : n;
     sum_singly(out, sources, n_sources, 0, done, add);
-    const float *rest[VECTOR_MOST_SOURCES];
+    const float *rest[VECTOR_MAX_SOURCES];
     for (int k = 0; k < n_sources; k++)
         rest[k] = sources[k] + done;
     if (__builtin_cpu_supports("avx512f"))

@@ -14,7 +14,7 @@
 void vector_copy(void *to, const void *from, size_t bytes, bool streaming);
 
 /* Beyond this many sources the processor follows no more streams at once: blocks in the cache are better. */
-enum { VECTOR_MOST_SOURCES = 8 };
+enum { VECTOR_MAX_SOURCES = 8 };
 
 /* out[i] = sources[0][i] + sources[1][i] + ..., in this order; with `add`, out[i] += that. `out` may be one of the
  * sources. False, and nothing done, where the processor has no AVX2 or there are too many sources. */

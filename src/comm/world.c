@@ -13,12 +13,12 @@
 #include "base/threads.h"
 #include "comm/engine.h"
 
-static const char *const product_names[] = {"auto", "onednn", "amx", "avx512", "portable"};
+static const char *const gemm_names[] = {"auto", "onednn", "amx", "avx512", "portable"};
 
 static fsdp_status parse_products(const char *name, cpu_gemm *out)
 {
     for (int i = 0; i < 5; i++) {
-        if (!name || strcmp(name, product_names[i]) == 0) {
+        if (!name || strcmp(name, gemm_names[i]) == 0) {
             *out = (cpu_gemm)i;
             return FSDP_OK;
         }
@@ -35,7 +35,7 @@ static int gpu_index(int local_rank)
 
 static fsdp_status open_device(const fsdp_world_config *config, int local_rank, device **out)
 {
-    cpu_gemm product = CPU_PRODUCT_AUTO;
+    cpu_gemm product = CPU_GEMM_AUTO;
     FSDP_TRY(parse_products(config->products, &product));
     if (strcmp(config->device, "cpu") == 0)
         return device_open_cpu(product, out);
@@ -67,11 +67,11 @@ static void take_numbers(job *j, const comm *c)
 
 static fsdp_status check_threads(int threads)
 {
-    if (threads >= 0 && threads <= THREADS_MOST)
+    if (threads >= 0 && threads <= THREADS_MAX)
         return FSDP_OK;
     return error_set(FSDP_ERR_INPUT,
                      "%d threads are not possible; give 1 to %d, or 0 for this rank's share of the cores", threads,
-                     THREADS_MOST);
+                     THREADS_MAX);
 }
 
 fsdp_status fsdp_world_open(const fsdp_world_config *given, fsdp_world **out)
@@ -159,7 +159,7 @@ void fsdp_world_abort(fsdp_world *w)
 
 fsdp_status fsdp_describe_cpu(const char *products, char *text, size_t bytes)
 {
-    cpu_gemm product = CPU_PRODUCT_AUTO;
+    cpu_gemm product = CPU_GEMM_AUTO;
     device *dev;
     FSDP_TRY(parse_products(products, &product));
     FSDP_TRY(device_open_cpu(product, &dev));

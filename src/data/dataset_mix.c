@@ -8,7 +8,7 @@
 
 typedef struct mix_source {
     dataset_source base;
-    fsdp_dataset *parts[MIX_MOST];
+    fsdp_dataset *parts[MIX_MAX];
     mix order;
 } mix_source;
 
@@ -23,7 +23,7 @@ static fsdp_status mix_read(const dataset_source *base, int64_t index, void *con
 static void mix_source_free(dataset_source *base)
 {
     mix_source *s = (mix_source *)base;
-    for (int i = 0; i < MIX_MOST; i++)
+    for (int i = 0; i < MIX_MAX; i++)
         fsdp_dataset_free(s->parts[i]);
     mix_free(&s->order);
     free(s);
@@ -88,7 +88,7 @@ fsdp_status dataset_mix_open(const fsdp_dataset_config *options, dataset_source 
     fsdp_status status =
         options->max_samples > 0
             ? error_set(FSDP_ERR_UNSUPPORTED, "sources are mixed by weight: max_samples says nothing")
-            : mix_make(options->weights, options->n_names <= MIX_MOST ? (int)options->n_names : 0, &s->order);
+            : mix_make(options->weights, options->n_names <= MIX_MAX ? (int)options->n_names : 0, &s->order);
     if (status == FSDP_OK)
         status = open_parts(options, s);
     if (status != FSDP_OK) {

@@ -17,7 +17,7 @@
 #include "format/table_file.h"
 #include "format/text_reader.h"
 
-enum { PART_BYTES = 64 << 10, MOST_WARNINGS = 20, USUAL_COMPRESSION = 3 };
+enum { PART_BYTES = 64 << 10, MAX_WARNINGS = 20, USUAL_COMPRESSION = 3 };
 
 struct document_reader {
     const source_list *files;
@@ -102,9 +102,9 @@ static fsdp_status skip_record(document_reader *r, const char *path, int64_t lin
 {
     if (r->strict)
         return error_set(FSDP_ERR_INPUT, "%s:%lld: %s", path, (long long)line, why);
-    if (++r->skipped <= MOST_WARNINGS)
+    if (++r->skipped <= MAX_WARNINGS)
         log_write(FSDP_LOG_WARNING, "%s:%lld: %s; the record is skipped%s", path, (long long)line, why,
-                  r->skipped == MOST_WARNINGS ? " (more are not reported)" : "");
+                  r->skipped == MAX_WARNINGS ? " (more are not reported)" : "");
     return FSDP_OK;
 }
 
@@ -170,7 +170,7 @@ static fsdp_status next_line(document_reader *r, text_line *line, bool *got)
         r->read_bytes += status == FSDP_OK && more ? (int64_t)line->bytes + 1 : 0;
         if (status == FSDP_OK || !more || r->strict)
             return status;
-        if (++r->skipped <= MOST_WARNINGS)
+        if (++r->skipped <= MAX_WARNINGS)
             log_write(FSDP_LOG_WARNING, "%s; the record is skipped", fsdp_last_error());
     }
 }
@@ -240,7 +240,7 @@ static fsdp_status open_rows(document_reader *r, const char *path)
 
 static fsdp_status next_row(document_reader *r, document *out, bool *got)
 {
-    table_text values[TABLE_MOST_COLUMNS] = {{NULL, 0}};
+    table_text values[TABLE_MAX_COLUMNS] = {{NULL, 0}};
     for (;;) {
         char why[256];
         FSDP_TRY(table_next(r->rows, values, got));

@@ -20,7 +20,7 @@
 #include "data/mix.h"
 #include "data/stream.h"
 
-enum { ERROR_BYTES = 1024, MOST_THREADS = 64 };
+enum { ERROR_BYTES = 1024, MAX_THREADS = 64 };
 
 typedef struct slot {
     fsdp_batch batch;
@@ -45,7 +45,7 @@ struct fsdp_loader {
     fsdp_loader_config config;
     int rank, world_size;
     sampler sampler;
-    feed feeds[MIX_MOST];
+    feed feeds[MIX_MAX];
     int n_feeds;
     const mix *mix;    /* NULL: one feed */
     bool in_order;     /* some feed is a stream: one thread reads, and the streams' own make tokens */
@@ -61,7 +61,7 @@ struct fsdp_loader {
     int64_t next_give;     /* ... to be given out; the one before it is with the caller */
     int64_t next_position; /* of batch next_fill */
     bool stopping;
-    pthread_t threads[MOST_THREADS];
+    pthread_t threads[MAX_THREADS];
     int n_started;
 };
 
@@ -247,7 +247,7 @@ static fsdp_status check_config(const fsdp_loader *l)
     if (l->info.n_samples <= 0)
         return error_set(FSDP_ERR_INPUT, "the data set is empty");
     if (l->world_size < 1 || l->rank < 0 || l->rank >= l->world_size || c->batch < 1 || c->position < 0 ||
-        c->position > INT64_MAX / 2 || c->batch > INT64_MAX / 4 || c->threads < 1 || c->threads > MOST_THREADS ||
+        c->position > INT64_MAX / 2 || c->batch > INT64_MAX / 4 || c->threads < 1 || c->threads > MAX_THREADS ||
         c->prefetch < 1 || !(c->timeout > 0))
         return error_set(
             FSDP_ERR_INPUT,

@@ -9,7 +9,7 @@
 /* Whole shares that make a period: rounded down, then one more for the largest remainders. */
 static fsdp_status make_shares(const double *weights, mix *m)
 {
-    double sum = 0, rest[MIX_MOST];
+    double sum = 0, rest[MIX_MAX];
     int64_t left = MIX_PERIOD;
     for (int i = 0; i < m->n; i++) {
         if (!(weights[i] > 0) || !isfinite(weights[i]))
@@ -38,10 +38,10 @@ static fsdp_status make_shares(const double *weights, mix *m)
 
 fsdp_status mix_make(const double *weights, int n, mix *out)
 {
-    int64_t given[MIX_MOST] = {0};
+    int64_t given[MIX_MAX] = {0};
     *out = (mix){.n = n};
-    if (n < 1 || n > MIX_MOST)
-        return error_set(FSDP_ERR_INPUT, "%d sources to mix; from 1 to %d are possible", n, MIX_MOST);
+    if (n < 1 || n > MIX_MAX)
+        return error_set(FSDP_ERR_INPUT, "%d sources to mix; from 1 to %d are possible", n, MIX_MAX);
     FSDP_TRY(make_shares(weights, out));
     out->source = malloc(MIX_PERIOD * sizeof *out->source);
     out->before = malloc(MIX_PERIOD * sizeof *out->before);

@@ -8,13 +8,13 @@
 
 #include <fsdp/status.h>
 
-enum { MIX_PERIOD = 1 << 16, MIX_MOST = 64 };
+enum { MIX_PERIOD = 1 << 16, MIX_MAX = 64 };
 
 typedef struct mix {
     int n;
-    int64_t shares[MIX_MOST]; /* of a period */
-    uint8_t *source;          /* (MIX_PERIOD) who gives the sample */
-    int32_t *before;          /* (MIX_PERIOD) and how many it gave before, in the period */
+    int64_t shares[MIX_MAX]; /* of a period */
+    uint8_t *source;         /* (MIX_PERIOD) who gives the sample */
+    int32_t *before;         /* (MIX_PERIOD) and how many it gave before, in the period */
 } mix;
 
 /* Weights are positive; none may be less than a 65536th of their sum. */

@@ -61,7 +61,6 @@ fsdp_status stream_restore(stream *s, const char *path, const json_t *described)
 
 /* stream_set.c */
 fsdp_status stream_set_check(const stream_set *set, size_t file);
-void stream_set_free(stream_set *set);
 json_t *stream_set_describe(const stream_set *set); /* NULL when out of memory */
 fsdp_status stream_set_compare(const stream_set *set, const char *path, const json_t *described);
 

@@ -144,7 +144,7 @@ static fsdp_status source_read(const dataset_source *base, int64_t index, void *
                      s->set.files.files[0].path, (long long)index);
 }
 
-void stream_set_free(stream_set *set)
+static void free_set(stream_set *set)
 {
     source_list_free(&set->files);
     free(set->stamps);
@@ -155,7 +155,7 @@ void stream_set_free(stream_set *set)
 
 static void source_free(dataset_source *base)
 {
-    stream_set_free(&((stream_source *)base)->set);
+    free_set(&((stream_source *)base)->set);
     free(base);
 }
 

@@ -14,7 +14,7 @@
 #include "tokenizer/text/text_buffer.h"
 #include "tokenizer/tokenizer_internal.h"
 
-enum { JOB_BYTES = 256 << 10, MOST_THREADS = 64, ERROR_BYTES = 512 };
+enum { JOB_BYTES = 256 << 10, MAX_THREADS = 64, ERROR_BYTES = 512 };
 
 typedef enum job_state { JOB_EMPTY, JOB_FULL, JOB_RUNNING, JOB_DONE } job_state;
 
@@ -45,8 +45,8 @@ typedef struct build {
     bool enough; /* options->max_tokens is reached */
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    pthread_t threads[MOST_THREADS];
-    fsdp_tokenizer *tokenizers[MOST_THREADS];
+    pthread_t threads[MAX_THREADS];
+    fsdp_tokenizer *tokenizers[MAX_THREADS];
 } build;
 
 /* Waits for a change; wakes up by itself after a second, so that no lost signal can hang a run. */
@@ -243,7 +243,7 @@ static void take_down(build *b)
     pthread_mutex_unlock(&b->lock);
     for (size_t i = 0; i < b->n_started; i++)
         pthread_join(b->threads[i], NULL);
-    for (size_t i = 0; i < MOST_THREADS; i++)
+    for (size_t i = 0; i < MAX_THREADS; i++)
         fsdp_tokenizer_free(b->tokenizers[i]);
     for (size_t i = 0; b->jobs != NULL && i < b->n_jobs; i++) {
         text_free(&b->jobs[i].text);
@@ -263,7 +263,7 @@ fsdp_status token_build(const source_list *files, const fsdp_tokenizer *tokenize
                         const token_sink *sink, fsdp_tokenize_result *result)
 {
     fsdp_status status;
-    int threads = options->n_threads < 1 ? 1 : options->n_threads > MOST_THREADS ? MOST_THREADS : options->n_threads;
+    int threads = options->n_threads < 1 ? 1 : options->n_threads > MAX_THREADS ? MAX_THREADS : options->n_threads;
     build *b = calloc(1, sizeof *b);
     if (b == NULL)
         return error_set(FSDP_ERR_MEMORY, "out of memory");

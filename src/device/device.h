@@ -34,8 +34,8 @@ struct device {
     size_t chunk_bytes;        /* how much of a large intermediate (logits) is computed at a time; 0: 64 MiB */
     const gpu_properties *gpu; /* NULL: not a GPU */
     const char *unplanned;     /* what the workspaces leave out, for a sentence; NULL: nothing */
-    bool fixed_choices;        /* set before the first kernel: implementations are chosen by rule, never by timing */
-    bool takes_choices;        /* likewise, until another rank's choices are imported */
+    bool autotune_off;         /* set before the first kernel: implementations are chosen by rule, never by timing */
+    bool awaits_autotune;      /* likewise, until what rank 0 timed is imported */
     int threads;               /* that kernels run on; 1 where the device has its own */
     const kernel_table *kernels;
 
@@ -86,13 +86,7 @@ struct device {
 };
 
 /* How matrix products are computed on the CPU. AUTO picks the best that this machine runs. */
-typedef enum cpu_gemm {
-    CPU_PRODUCT_AUTO,
-    CPU_PRODUCT_ONEDNN,
-    CPU_PRODUCT_AMX,
-    CPU_PRODUCT_AVX512,
-    CPU_PRODUCT_PORTABLE
-} cpu_gemm;
+typedef enum cpu_gemm { CPU_GEMM_AUTO, CPU_GEMM_ONEDNN, CPU_GEMM_AMX, CPU_GEMM_AVX512, CPU_GEMM_PORTABLE } cpu_gemm;
 
 fsdp_status device_open_cpu(cpu_gemm product, device **out);
 

@@ -140,8 +140,8 @@ typedef struct layernorm_args {
 } layernorm_args;
 
 /* Batch normalisation of (batch, channels, area) in three steps, so that the sums can be added over a group between
- * them: reduce fills sums in fp64, two a channel and behind them the elements a channel has, and apply reads them. Only
- * the first `rows` samples are data; those behind them pad the batch and enter no sum. They get a y, and no gradient.
+ * them: reduce fills sums in fp64, two a channel and after them the elements a channel has, and apply reads them. Only
+ * the first `rows` samples are data; those after them pad the batch and enter no sum. They get a y, and no gradient.
  * forward_reduce: sum x, sum x^2. forward_apply: y, mean, rstd; with momentum > 0 the running statistics move (unbiased
  * variance). evaluate: running statistics instead of the batch's. sums == NULL: mean and rstd are there already (a
  * replay): only y is computed, nothing moves. backward_reduce: sum dy, sum dy*xhat. backward_apply: dx; d_weight,
@@ -429,8 +429,8 @@ typedef struct loss_total_args {
 
 /* Closes a step: from its totals over all ranks {sum of squares of the gradients, sum of losses, count}, how the
  * optimizer is to scale the gradients. They were computed with the loss multiplied by 1/unscale, as a sum, so with f =
- * unscale / (divisor > 0 ? divisor : count): norm = sqrt(totals[0]) * f; numbers->gradient_scale = f * (max_norm > 0 ?
- * min(1, max_norm / (norm + 1e-6)) : 1); numbers->skip = 1 when norm is not finite or count is 0, else 0. report =
+ * unscale / (divisor > 0 ? divisor : count): norm = sqrt(totals[0]) * f; scalars->gradient_scale = f * (max_norm > 0 ?
+ * min(1, max_norm / (norm + 1e-6)) : 1); scalars->skip = 1 when norm is not finite or count is 0, else 0. report =
  * {norm, totals[1] / count, count, skip}. In fp64. */
 typedef struct clip_args {
     const double *totals; /* (3) */

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 
-enum { CPU_SIDE = 1024, GPU_SIDE = 8192, MOST_ROUNDS = 1000 };
+enum { CPU_SIDE = 1024, GPU_SIDE = 8192, MAX_ROUNDS = 1000 };
 static const double warm_seconds = 0.1, measured_seconds = 0.25;
 static const size_t cpu_copy_bytes = (size_t)64 << 20, gpu_copy_bytes = (size_t)512 << 20;
 
@@ -81,7 +81,7 @@ static fsdp_status time_rounds(device *d, stream *s, round_work work, const void
 {
     *best = INFINITY;
     double begun = clock_seconds();
-    for (int round = 0; round < MOST_ROUNDS; round++) {
+    for (int round = 0; round < MAX_ROUNDS; round++) {
         double start = clock_seconds();
         bool counts = round > 0 && start - begun > warm_seconds;
         if (isfinite(*best) && start - begun > warm_seconds + measured_seconds)

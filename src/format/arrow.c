@@ -36,7 +36,7 @@ typedef struct arrow {
     int64_t first, at;   /* where messages begin, and the next one */
     int64_t row, n_rows; /* of the batch */
     bool ended;
-    arrow_column columns[TABLE_MOST_COLUMNS];
+    arrow_column columns[TABLE_MAX_COLUMNS];
     table_buffer metadata, packed;
 } arrow;
 
@@ -345,7 +345,7 @@ static fsdp_status arrow_seek(table_file *t, int64_t row)
 static void arrow_close(table_file *t)
 {
     arrow *a = (arrow *)t;
-    for (int i = 0; i < TABLE_MOST_COLUMNS; i++) {
+    for (int i = 0; i < TABLE_MAX_COLUMNS; i++) {
         free(a->columns[i].validity.data);
         free(a->columns[i].offsets.data);
         free(a->columns[i].text.data);
@@ -387,7 +387,7 @@ fsdp_status arrow_open(table_input in, const char *const *columns, int n_columns
         return status;
     }
     a->base = (table_file){&arrow_kind, in, n_columns};
-    for (int i = 0; i < TABLE_MOST_COLUMNS; i++)
+    for (int i = 0; i < TABLE_MAX_COLUMNS; i++)
         a->columns[i].node = -1;
     fsdp_status status = open_messages(a, columns);
     if (status != FSDP_OK) {

@@ -11,7 +11,7 @@
 #include "format/byte_stream.h"
 #include "format/torch/pickle.h"
 
-enum { CHANNELS = 3, SIDE = 32, PIXELS = CHANNELS * SIDE * SIDE, MOST_BATCHES = 64 };
+enum { CHANNELS = 3, SIDE = 32, PIXELS = CHANNELS * SIDE * SIDE, MAX_BATCHES = 64 };
 static const uint64_t largest_pickle = (uint64_t)1 << 30;
 
 typedef struct layout {
@@ -212,7 +212,7 @@ static fsdp_status read_files(const char *folder, const layout *l, bool training
 {
     int64_t capacity = 0;
     bool gap = false;
-    for (int i = 1; i <= (training ? MOST_BATCHES : 1); i++) {
+    for (int i = 1; i <= (training ? MAX_BATCHES : 1); i++) {
         char *path = find_file(folder, l, training, i);
         fsdp_status status = FSDP_OK;
         if (path != NULL && gap)

@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "format/picture.h"
 
-enum { MOST_CLASSES = 256, RGB = 3 };
+enum { MAX_CLASSES = 256, RGB = 3 };
 
 /* Byte by byte, whatever the locale says. */
 static int by_name(const struct dirent **a, const struct dirent **b)
@@ -171,8 +171,8 @@ static fsdp_status read_class(void *context, const char *path, bool *stop)
     (void)stop;
     if (!file_is_directory(path))
         return FSDP_OK;
-    if (r->set->n_classes == MOST_CLASSES)
-        return error_set(FSDP_ERR_UNSUPPORTED, "%s: more than %d classes are not supported", path, MOST_CLASSES);
+    if (r->set->n_classes == MAX_CLASSES)
+        return error_set(FSDP_ERR_UNSUPPORTED, "%s: more than %d classes are not supported", path, MAX_CLASSES);
     r->any = false;
     FSDP_TRY(visit_folder(path, read_entry, context));
     if (!r->any)

@@ -271,8 +271,3 @@ fsdp_status event_file_close(event_file *file)
     free(file);
     return status;
 }
-
-const char *event_file_path(const event_file *file)
-{
-    return file->path;
-}

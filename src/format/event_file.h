@@ -23,6 +23,4 @@ fsdp_status event_file_text(event_file *file, const char *tag, int64_t step, con
 /* Everything written so far becomes visible to readers. */
 fsdp_status event_file_flush(event_file *file);
 
-const char *event_file_path(const event_file *file);
-
 #endif

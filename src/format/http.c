@@ -17,10 +17,10 @@
 
 enum {
     ATTEMPTS = 5,
-    MOST_REDIRECTS = 10,
+    MAX_REDIRECTS = 10,
     CONNECT_SECONDS = 10,
-    MOST_WAIT_SECONDS = 300,
-    MOST_BODY = 256 << 20 /* a list of a million files */
+    MAX_WAIT_SECONDS = 300,
+    MAX_BODY = 256 << 20 /* a list of a million files */
 };
 
 struct http {
@@ -215,7 +215,7 @@ static fsdp_status follow(http *h, const char *url, double timeout, exchange *x,
         bool moved = x->code >= 301 && x->code <= 308 && x->code != 304 && x->location[0];
         if (!moved)
             break;
-        char *next = i < MOST_REDIRECTS ? redirected(at, x->location) : NULL;
+        char *next = i < MAX_REDIRECTS ? redirected(at, x->location) : NULL;
         free(at);
         at = next;
         if (next == NULL)
@@ -278,7 +278,7 @@ static fsdp_status persist(http *h, const char *url, double timeout, exchange *x
         attempt = x->written > furthest ? 1 : attempt;
         furthest = x->written > furthest ? x->written : furthest;
         double wait = x->retry_after > 0 ? x->retry_after : 0.25 * (double)(1 << attempt);
-        if (attempt >= ATTEMPTS || wait > MOST_WAIT_SECONDS)
+        if (attempt >= ATTEMPTS || wait > MAX_WAIT_SECONDS)
             return rc != CURLE_OK
                        ? error_set(FSDP_ERR_TIMEOUT, "%s: %s, %d times in a row", url, curl_easy_strerror(rc), attempt)
                        : refuse(url, x);
@@ -293,7 +293,7 @@ static fsdp_status persist(http *h, const char *url, double timeout, exchange *x
 
 fsdp_status http_get(http *h, const char *url, double timeout, char **body, size_t *bytes)
 {
-    exchange x = {.fd = -1, .limit = MOST_BODY};
+    exchange x = {.fd = -1, .limit = MAX_BODY};
     fsdp_status status = persist(h, url, timeout, &x);
     if (status != FSDP_OK) {
         free(x.body);

@@ -26,7 +26,7 @@
 #include "base/log.h"
 #include "format/http.h"
 
-enum { LOCK_SECONDS = 24 * 3600, POLL_MILLISECONDS = 100, MOST_NAME = 1024 };
+enum { LOCK_SECONDS = 24 * 3600, POLL_MILLISECONDS = 100, MAX_NAME = 1024 };
 
 typedef struct fetch {
     hub_kind kind;
@@ -103,7 +103,7 @@ static bool ends_with(const char *text, const char *ending)
 /* A name may not lead out of the snapshot. */
 static bool is_safe(const char *name)
 {
-    if (name[0] == '\0' || name[0] == '/' || strlen(name) > MOST_NAME)
+    if (name[0] == '\0' || name[0] == '/' || strlen(name) > MAX_NAME)
         return false;
     for (const char *p = name; *p; p++)
         if ((unsigned char)*p < 32 || *p == '\\')
@@ -199,7 +199,7 @@ static void escape(const char *name, char *out)
 
 static fsdp_status download(fetch *f, const char *name, const char *hash, int64_t bytes, const char *blob)
 {
-    char part[PATH_MAX + 32], escaped[3 * MOST_NAME + 1], url[2 * PATH_MAX];
+    char part[PATH_MAX + 32], escaped[3 * MAX_NAME + 1], url[2 * PATH_MAX];
     escape(name, escaped);
     snprintf(part, sizeof part, "%s.fsdp.incomplete", blob); /* not the name that other libraries append to */
     snprintf(url, sizeof url, "%s/%s%s/resolve/%s/%s", f->endpoint, f->kind == HUB_DATASET ? "datasets/" : "", f->name,

@@ -266,11 +266,6 @@ void model_folder_close(model_folder *folder)
     arena_free(folder->memory);
 }
 
-const char *model_folder_path(const model_folder *folder)
-{
-    return folder->path;
-}
-
 size_t model_folder_count(const model_folder *folder)
 {
     return folder->n_tensors;
@@ -286,12 +281,4 @@ const safetensors_tensor *model_folder_find(const model_folder *folder, const ch
     const safetensors_tensor *const *found =
         bsearch(name, folder->tensors, folder->n_tensors, sizeof *folder->tensors, name_against_tensor);
     return found ? *found : NULL;
-}
-
-fsdp_status model_folder_get(const model_folder *folder, const char *name, const safetensors_tensor **out)
-{
-    *out = model_folder_find(folder, name);
-    if (!*out)
-        return error_set(FSDP_ERR_INPUT, "%s: has no tensor %s", folder->path, name);
-    return FSDP_OK;
 }

@@ -21,13 +21,10 @@ void model_folder_close(model_folder *folder); /* NULL is legal */
 /* Whether a folder has files of weights, by their names. */
 bool model_folder_has_weights(const char *path);
 
-const char *model_folder_path(const model_folder *folder);
 size_t model_folder_count(const model_folder *folder);
 /* In the order of their names; `index` is below the count. */
 const safetensors_tensor *model_folder_at(const model_folder *folder, size_t index);
 /* NULL when there is no such tensor. */
 const safetensors_tensor *model_folder_find(const model_folder *folder, const char *name);
-/* The same, as an error that names the folder. */
-fsdp_status model_folder_get(const model_folder *folder, const char *name, const safetensors_tensor **out);
 
 #endif

@@ -11,7 +11,7 @@
 enum { BYTE_ARRAY = 6, REQUIRED = 0, OPTIONAL = 1 };
 enum { PLAIN = 0, PLAIN_DICTIONARY = 2, RLE_DICTIONARY = 8 };
 enum { DATA_PAGE = 0, INDEX_PAGE = 1, DICTIONARY_PAGE = 2, DATA_PAGE_V2 = 3 };
-enum { FIRST_HEADER_BYTES = 256, MOST_HEADER_BYTES = 1 << 20, FOOTER_BYTES = 8 };
+enum { FIRST_HEADER_BYTES = 256, MAX_HEADER_BYTES = 1 << 20, FOOTER_BYTES = 8 };
 static const int64_t most_footer_bytes = (int64_t)256 << 20;
 
 /* A column of a row group, as the footer says. */
@@ -23,7 +23,7 @@ typedef struct column_chunk {
 
 typedef struct row_group {
     int64_t n_rows;
-    column_chunk chunks[TABLE_MOST_COLUMNS];
+    column_chunk chunks[TABLE_MAX_COLUMNS];
 } row_group;
 
 /* Runs of equal values, and values packed into bits, in turn. */
@@ -53,11 +53,11 @@ typedef struct column_reader {
 
 typedef struct parquet {
     table_file base;
-    int leaf[TABLE_MOST_COLUMNS]; /* which column of a row group each is */
+    int leaf[TABLE_MAX_COLUMNS]; /* which column of a row group each is */
     row_group *groups;
     size_t n_groups, group; /* `group` is the next one to be begun */
     int64_t rows_left;      /* of the one that is read */
-    column_reader columns[TABLE_MOST_COLUMNS];
+    column_reader columns[TABLE_MAX_COLUMNS];
 } parquet;
 
 static fsdp_status damaged(const parquet *p, const char *what)
@@ -201,7 +201,7 @@ static fsdp_status read_group(parquet *p, thrift *t, row_group *g)
 {
     thrift_field f = {0, THRIFT_STOP};
     thrift_type element;
-    bool seen[TABLE_MOST_COLUMNS] = {false};
+    bool seen[TABLE_MAX_COLUMNS] = {false};
     while (thrift_next(t, &f)) {
         if (f.id == 3) {
             g->n_rows = thrift_int(t, f.type);
@@ -384,7 +384,7 @@ static bool parse_page_header(const uint8_t *data, size_t bytes, page_header *h)
 /* The header has no length of its own: more is read until it is whole. Statistics can make it long. */
 static fsdp_status read_page_header(const parquet *p, column_reader *c, page_header *h)
 {
-    for (int64_t bytes = FIRST_HEADER_BYTES; bytes <= MOST_HEADER_BYTES; bytes *= 4) {
+    for (int64_t bytes = FIRST_HEADER_BYTES; bytes <= MAX_HEADER_BYTES; bytes *= 4) {
         int64_t have = c->end - c->at < bytes ? c->end - c->at : bytes;
         FSDP_TRY(table_buffer_resize(&p->base.in, &c->packed, have, "the header of a page"));
         FSDP_TRY(table_input_read(&p->base.in, c->at, c->packed.data, c->packed.bytes, "the header of a page"));
@@ -568,7 +568,7 @@ static fsdp_status parquet_next(table_file *t, table_text *values, bool *more)
 static fsdp_status parquet_seek(table_file *t, int64_t row)
 {
     parquet *p = (parquet *)t;
-    table_text passed[TABLE_MOST_COLUMNS];
+    table_text passed[TABLE_MAX_COLUMNS];
     bool more = true;
     p->group = 0;
     p->rows_left = 0;
@@ -582,7 +582,7 @@ static fsdp_status parquet_seek(table_file *t, int64_t row)
 static void parquet_close(table_file *t)
 {
     parquet *p = (parquet *)t;
-    for (int i = 0; i < TABLE_MOST_COLUMNS; i++) {
+    for (int i = 0; i < TABLE_MAX_COLUMNS; i++) {
         free(p->columns[i].packed.data);
         free(p->columns[i].page.data);
         free(p->columns[i].dictionary.data);
@@ -603,7 +603,7 @@ fsdp_status parquet_open(table_input in, const char *const *columns, int n_colum
         return status;
     }
     p->base = (table_file){&parquet_kind, in, n_columns};
-    for (int i = 0; i < TABLE_MOST_COLUMNS; i++)
+    for (int i = 0; i < TABLE_MAX_COLUMNS; i++)
         p->leaf[i] = -1;
     fsdp_status status = read_footer(p, columns);
     if (status != FSDP_OK) {

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/file.h"
 
-enum { MOST_SIDE = 1 << 14, LARGEST_FILE = 256 << 20 };
+enum { MAX_SIDE = 1 << 14, LARGEST_FILE = 256 << 20 };
 
 bool picture_is_named_so(const char *path)
 {
@@ -26,10 +26,10 @@ bool picture_is_named_so(const char *path)
 
 static fsdp_status check_size(const char *path, uint64_t width, uint64_t height)
 {
-    if (width > 0 && height > 0 && width <= MOST_SIDE && height <= MOST_SIDE)
+    if (width > 0 && height > 0 && width <= MAX_SIDE && height <= MAX_SIDE)
         return FSDP_OK;
     return error_set(FSDP_ERR_INPUT, "%s: a picture of %llu x %llu is not read; at most %d each way", path,
-                     (unsigned long long)width, (unsigned long long)height, MOST_SIDE);
+                     (unsigned long long)width, (unsigned long long)height, MAX_SIDE);
 }
 
 /* Pixels as they stand in rows, `step` samples each, to channels one behind the other; `palette` (may be NULL) says

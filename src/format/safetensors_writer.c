@@ -11,11 +11,8 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "base/float_bits.h"
 #include "format/safetensors.h"
 #include "format/span_set.h"
-
-#define CHUNK 4096 /* elements converted at a time */
 
 typedef struct tensor_entry {
     char *name;
@@ -228,42 +225,6 @@ fsdp_status safetensors_writer_write(safetensors_writer *w, size_t index, uint64
         return FSDP_OK;
     FSDP_TRY(file_writer_write_at(w->file, w->data_begin + entry->begin + offset, data, bytes));
     return span_set_add(&entry->written, offset, offset + bytes) ? FSDP_OK : out_of_memory(w);
-}
-
-static size_t round_chunk(fsdp_dtype dtype, const float *in, int64_t n, void *out)
-{
-    for (int64_t i = 0; i < n; i++) {
-        if (dtype == FSDP_BF16)
-            ((uint16_t *)out)[i] = float_bits_to_bf16(in[i]);
-        else if (dtype == FSDP_F16)
-            ((uint16_t *)out)[i] = float_bits_to_f16(in[i]);
-        else
-            ((double *)out)[i] = in[i];
-    }
-    return (size_t)n * fsdp_dtype_size(dtype);
-}
-
-fsdp_status safetensors_writer_write_f32(safetensors_writer *w, size_t index, int64_t first, int64_t n,
-                                         const float *values)
-{
-    double chunk[CHUNK]; /* room and alignment for any type */
-    FSDP_TRY(check_begun(w, index));
-    tensor_entry *entry = &w->tensors[index];
-    int64_t width = (int64_t)fsdp_dtype_size(entry->dtype), total = (int64_t)entry->bytes / width;
-    if (first < 0 || n < 0 || first > total || n > total - first)
-        return error_set(FSDP_ERR_STATE,
-                         "%s: tensor %s: %" PRId64 " elements from %" PRId64 " on do not fit its %" PRId64, w->path,
-                         entry->name, n, first, total);
-    if (entry->dtype == FSDP_F32)
-        return safetensors_writer_write(w, index, (uint64_t)(first * width), values, (size_t)(n * width));
-    if (entry->dtype != FSDP_BF16 && entry->dtype != FSDP_F16 && entry->dtype != FSDP_F64)
-        return error_set(FSDP_ERR_STATE, "%s: tensor %s: fp32 values cannot be written as %s", w->path, entry->name,
-                         fsdp_dtype_safetensors_name(entry->dtype));
-    for (int64_t done = 0; done < n; done += CHUNK) {
-        size_t bytes = round_chunk(entry->dtype, values + done, min_i64(CHUNK, n - done), chunk);
-        FSDP_TRY(safetensors_writer_write(w, index, (uint64_t)((first + done) * width), chunk, bytes));
-    }
-    return FSDP_OK;
 }
 
 static fsdp_status check_complete(const safetensors_writer *w)

@@ -36,9 +36,6 @@ uint64_t safetensors_writer_file_bytes(const safetensors_writer *w);
 /* Bytes of the tensor's data from `offset` on; a byte written twice has the later value. */
 fsdp_status safetensors_writer_write(safetensors_writer *w, size_t index, uint64_t offset, const void *data,
                                      size_t bytes);
-/* Elements first .. first + n - 1, rounded from fp32 to the tensor's type (fp32, bf16, fp16 or fp64). */
-fsdp_status safetensors_writer_write_f32(safetensors_writer *w, size_t index, int64_t first, int64_t n,
-                                         const float *values);
 
 /* Frees w, also on failure. Refuses, and leaves no file, when bytes of any tensor were never written. */
 fsdp_status safetensors_writer_commit(safetensors_writer *w);

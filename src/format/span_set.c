@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The first span that ends at or behind `begin`: everything before it is apart from what is added. */
+/* The first span that ends at or after `begin`: everything before it is apart from what is added. */
 static size_t first_reaching(const span_set *set, uint64_t begin)
 {
     size_t low = 0, high = set->n_spans;

@@ -153,8 +153,8 @@ fsdp_status table_open(const char *path, const char *const *columns, int n_colum
     if (in.path == NULL)
         return error_set(FSDP_ERR_MEMORY, "%s: out of memory", path);
     fsdp_status status =
-        n_columns < 1 || n_columns > TABLE_MOST_COLUMNS
-            ? error_set(FSDP_ERR_INPUT, "%s: %d columns; from 1 to %d are read", path, n_columns, TABLE_MOST_COLUMNS)
+        n_columns < 1 || n_columns > TABLE_MAX_COLUMNS
+            ? error_set(FSDP_ERR_INPUT, "%s: %d columns; from 1 to %d are read", path, n_columns, TABLE_MAX_COLUMNS)
             : file_open_regular(path, FILE_ANY_SIZE, &in.fd, &bytes);
     in.bytes = (int64_t)bytes;
     if (status == FSDP_OK)

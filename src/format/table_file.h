@@ -10,7 +10,7 @@
 
 #include <fsdp/status.h>
 
-enum { TABLE_MOST_COLUMNS = 4 };
+enum { TABLE_MAX_COLUMNS = 4 };
 
 typedef struct table_file table_file;
 

@@ -55,7 +55,7 @@ void text_reader_close(text_reader *reader)
     free(reader);
 }
 
-const char *text_reader_path(const text_reader *reader)
+static const char *text_reader_path(const text_reader *reader)
 {
     return byte_stream_path(reader->stream);
 }

@@ -43,6 +43,4 @@ int64_t text_reader_offset(const text_reader *reader);
 int64_t text_reader_lines(const text_reader *reader);
 fsdp_status text_reader_seek(text_reader *reader, int64_t offset, int64_t lines);
 
-const char *text_reader_path(const text_reader *reader);
-
 #endif

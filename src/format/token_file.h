@@ -9,13 +9,13 @@
  *          16   u64       vocabulary size: every token is below it (at most 65536 for 2 bytes, 2^31 for 4)
  *          24   u64       number of tokens, T
  *          32   u64       number of documents, D
- *          40   u64       where the document index begins: behind the tokens, rounded up to 8
+ *          40   u64       where the document index begins: after the tokens, rounded up to 8
  *          48   u64       checksum (XXH64, seed 0) of everything from byte 64 to the end
  *          56   u64       checksum (XXH64, seed 0) of bytes 0 to 55
  *          64             T tokens, then zeros up to the index
  *     index     D u64     for each document the number of tokens up to its end; never falling, the last one is T
  *
- * The file ends with the index. Tokens behind the last ended document cannot exist. Documents may be empty. */
+ * The file ends with the index. Every token belongs to a document. Documents may be empty. */
 #ifndef FORMAT_TOKEN_FILE_H
 #define FORMAT_TOKEN_FILE_H
 

@@ -28,7 +28,7 @@ struct generator {
     int32_t last;
 };
 
-enum { LEAST_TOKENS = 16, LEAST_SEEN = 64 };
+enum { MIN_TOKENS = 16, MIN_SEEN = 64 };
 
 /* The power of two from `least` on that holds n, no more than `most`. */
 static int64_t rounded(int64_t n, int64_t least, int64_t most)
@@ -105,7 +105,7 @@ fsdp_status generator_create(fsdp_model *m, const model_config *c, int64_t capac
     g->type = c->type;
     g->window = t5 ? 0 : c->decoder.window;
     g->capacity = capacity;
-    g->source_capacity = t5 ? rounded(source_capacity, LEAST_TOKENS, INT64_MAX) : 0;
+    g->source_capacity = t5 ? rounded(source_capacity, MIN_TOKENS, INT64_MAX) : 0;
     g->vocabulary = model_vocabulary(c);
     g->n_layers = t5 ? c->t5.decoder_layers : c->decoder.layers;
     g->start_id = c->t5.decoder_start_id;
@@ -153,7 +153,7 @@ static fsdp_status run(generator *g, const decode_step *step, float *logits)
 /* All of g->text at once. */
 static fsdp_status read_text(generator *g, float *logits)
 {
-    int64_t n = rounded(g->n, LEAST_TOKENS, g->capacity);
+    int64_t n = rounded(g->n, MIN_TOKENS, g->capacity);
     FSDP_TRY(g->model->dev->zero(g->model->compute, g->rows, g->rows_bytes));
     for (int64_t i = 0; i < n; i++) {
         g->ids[i] = i < g->n ? g->text[i] : 0;
@@ -169,7 +169,7 @@ static fsdp_status read_source(generator *g, const int32_t *ids, int64_t n)
     if (n > g->source_capacity)
         return error_set(FSDP_ERR_INPUT, "a source of %lld tokens; there is room for %lld", (long long)n,
                          (long long)g->source_capacity);
-    g->n_source = rounded(n, LEAST_TOKENS, g->source_capacity);
+    g->n_source = rounded(n, MIN_TOKENS, g->source_capacity);
     for (int64_t i = 0; i < g->n_source; i++) {
         g->source_ids[i] = i < n ? ids[i] : g->pad_id;
         g->source_places[i] = i < n ? (int32_t)i : -1;
@@ -212,7 +212,7 @@ fsdp_status generator_next(generator *g, int32_t token, float *logits)
 {
     if (g->n == g->capacity)
         return forget_half(g, token, logits);
-    int64_t length = rounded(g->n + 1, LEAST_SEEN, g->capacity);
+    int64_t length = rounded(g->n + 1, MIN_SEEN, g->capacity);
     g->text[g->n] = g->ids[0] = token;
     g->positions[0] = (int32_t)g->n;
     g->last = 0;

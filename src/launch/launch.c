@@ -16,7 +16,7 @@
 #include "base/sized.h"
 #include "launch/watch.h"
 
-enum { MOST_RANKS = 4096, NOT_FOUND = 127, NOT_RUNNABLE = 126, SIGNALLED = 128 };
+enum { MAX_RANKS = 4096, NOT_FOUND = 127, NOT_RUNNABLE = 126, SIGNALLED = 128 };
 
 /* Ranks of a round that failed have nothing to finish. */
 static const double failed_grace_seconds = 3;
@@ -48,11 +48,11 @@ static fsdp_status check_config(const fsdp_launch_config *c)
 {
     if (!c->command || !c->command[0])
         return error_set(FSDP_ERR_INPUT, "there is no program to run");
-    if (c->n_ranks < 1 || c->n_ranks > MOST_RANKS)
-        return error_set(FSDP_ERR_INPUT, "%d ranks on a host are not possible; 1 to %d are", c->n_ranks, MOST_RANKS);
-    if (c->min_nodes < 1 || c->max_nodes < c->min_nodes || c->max_nodes > ROUNDS_MOST_NODES)
+    if (c->n_ranks < 1 || c->n_ranks > MAX_RANKS)
+        return error_set(FSDP_ERR_INPUT, "%d ranks on a host are not possible; 1 to %d are", c->n_ranks, MAX_RANKS);
+    if (c->min_nodes < 1 || c->max_nodes < c->min_nodes || c->max_nodes > ROUNDS_MAX_NODES)
         return error_set(FSDP_ERR_INPUT, "%d to %d nodes are not possible; 1 to %d are", c->min_nodes, c->max_nodes,
-                         ROUNDS_MOST_NODES);
+                         ROUNDS_MAX_NODES);
     if (c->node >= c->max_nodes)
         return error_set(FSDP_ERR_INPUT, "node %d of %d is not possible; nodes count from 0", c->node, c->max_nodes);
     if (c->max_nodes > 1 && !c->endpoint)
@@ -84,7 +84,7 @@ int fsdp_launch_count_gpus(void)
     }
     do
         snprintf(path, sizeof path, "/dev/nvidia%d", n);
-    while (access(path, F_OK) == 0 && ++n < MOST_RANKS);
+    while (access(path, F_OK) == 0 && ++n < MAX_RANKS);
     return n;
 }
 

@@ -17,10 +17,10 @@
 
 extern char **environ;
 
-enum { MOST_VARIABLES = 32, VARIABLE_BYTES = 320 };
+enum { MAX_VARIABLES = 32, VARIABLE_BYTES = 320 };
 
 typedef struct rank_environment {
-    char text[MOST_VARIABLES][VARIABLE_BYTES];
+    char text[MAX_VARIABLES][VARIABLE_BYTES];
     int n;
     char **list; /* ours and what we inherited, NULL at the end */
 } rank_environment;
@@ -86,7 +86,7 @@ static fsdp_status environment_make(const attempt *a, int local_rank, int n_core
         set_number(e, "OMP_NUM_THREADS", n_cores);
     while (environ[inherited])
         inherited++;
-    e->list = calloc((size_t)(inherited + MOST_VARIABLES + 1), sizeof *e->list);
+    e->list = calloc((size_t)(inherited + MAX_VARIABLES + 1), sizeof *e->list);
     if (!e->list)
         return error_set(FSDP_ERR_MEMORY, "no memory for the environment of a rank");
     for (int i = 0; i < inherited; i++)

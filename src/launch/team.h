@@ -13,7 +13,7 @@ typedef struct team {
     const fsdp_launch_config *config;
     endpoint at; /* of the store, as ranks and launchers reach it */
     secret key;
-    char key_text[SECRET_MOST + 1], job[WIRE_NAME_BYTES], host[ROUNDS_HOST_BYTES], who[WIRE_NAME_BYTES];
+    char key_text[SECRET_MAX + 1], job[WIRE_NAME_BYTES], host[ROUNDS_HOST_BYTES], who[WIRE_NAME_BYTES];
     struct server *server; /* NULL: on another host, or another launcher's of this one */
     client *client;        /* NULL: not connected */
     rounds_policy policy;

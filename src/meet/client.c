@@ -113,7 +113,8 @@ static fsdp_status introduce(client *c, const client_config *config)
     return FSDP_OK;
 }
 
-fsdp_status client_open_at(const client_config *config, int socket, client **out)
+/* Over a connection, which is taken. */
+static fsdp_status open_at(const client_config *config, int socket, client **out)
 {
     client *c = calloc(1, sizeof *c);
     if (!c) {
@@ -153,7 +154,7 @@ static fsdp_status try_all(const client_config *config, client **out)
         int s = endpoint_connect(one.candidates, connect_seconds);
         if (s < 0)
             continue;
-        fsdp_status status = client_open_at(&one, s, out);
+        fsdp_status status = open_at(&one, s, out);
         if (status != FSDP_ERR_STATE && status != FSDP_ERR_IO)
             return status;
         last = status == FSDP_ERR_STATE ? status : last;
@@ -197,11 +198,6 @@ fsdp_status client_open(const client_config *config, client **out)
 int client_socket(const client *c)
 {
     return c->line.socket;
-}
-
-const endpoint *client_endpoint(const client *c)
-{
-    return &c->at;
 }
 
 void client_close(client *c)

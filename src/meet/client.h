@@ -23,10 +23,8 @@ typedef struct client_config {
 
 /* FSDP_ERR_TIMEOUT: nobody was there; FSDP_ERR_PEER: refused, or whoever is there does not know the secret. */
 fsdp_status client_open(const client_config *config, client **out);
-fsdp_status client_open_at(const client_config *config, int socket, client **out); /* over a connection, taken */
-void client_close(client *c);                                                      /* says goodbye; NULL is legal */
-int client_socket(const client *c);                                                /* for poll */
-const endpoint *client_endpoint(const client *c);
+void client_close(client *c);       /* says goodbye; NULL is legal */
+int client_socket(const client *c); /* for poll */
 
 fsdp_status client_set(client *c, const char *name, const void *value, size_t bytes);
 /* Waits until somebody has set it. At most `room` bytes; *bytes is how many there are. */

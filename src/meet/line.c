@@ -14,7 +14,7 @@ typedef struct header {
     uint32_t kind, bytes;
 } header;
 
-enum { LEAST_ROOM = 2048 };
+enum { MIN_ROOM = 2048 };
 
 void line_open(line *l, int socket)
 {
@@ -34,7 +34,7 @@ static bool make_room(char **memory, size_t *room, size_t wanted)
 {
     if (wanted <= *room)
         return true;
-    size_t more = *room ? *room : LEAST_ROOM;
+    size_t more = *room ? *room : MIN_ROOM;
     while (more < wanted)
         more *= 2;
     char *grown = realloc(*memory, more);

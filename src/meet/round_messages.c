@@ -27,8 +27,8 @@ bool round_join_get(wire_reader *r, round_join *j)
     j->master_port = wire_get_i32(r);
     wire_get_text(r, j->host, sizeof j->host);
     wire_get_text(r, j->address, sizeof j->address);
-    return wire_done(r) && j->n_ranks >= 1 && j->n_ranks <= ROUNDS_MOST_RANKS && j->node_rank >= -1 &&
-           j->node_rank < ROUNDS_MOST_NODES && j->last_round >= -1 && j->last_round < 1 << 30 && j->n_restarts >= 0 &&
+    return wire_done(r) && j->n_ranks >= 1 && j->n_ranks <= ROUNDS_MAX_RANKS && j->node_rank >= -1 &&
+           j->node_rank < ROUNDS_MAX_NODES && j->last_round >= -1 && j->last_round < 1 << 30 && j->n_restarts >= 0 &&
            j->n_restarts < 1 << 30 && j->first_world_size >= 0;
 }
 

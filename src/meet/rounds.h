@@ -15,7 +15,7 @@
 
 #include "meet/store.h"
 
-enum { ROUNDS_MOST_NODES = 1 << 16, ROUNDS_MOST_RANKS = 4096, ROUNDS_HOST_BYTES = 128 };
+enum { ROUNDS_MAX_NODES = 1 << 16, ROUNDS_MAX_RANKS = 4096, ROUNDS_HOST_BYTES = 128 };
 
 typedef struct rounds_policy {
     int min_nodes, max_nodes;

@@ -30,7 +30,7 @@ bool secret_can_prove(void)
 void secret_from_text(secret *s, const char *text)
 {
     size_t n = strlen(text);
-    s->n = n < SECRET_MOST ? n : SECRET_MOST;
+    s->n = n < SECRET_MAX ? n : SECRET_MAX;
     memcpy(s->bytes, text, s->n);
 }
 

@@ -9,10 +9,10 @@
 
 #include <fsdp/status.h>
 
-enum { SECRET_MOST = 256, SECRET_PROOF_BYTES = 32, SECRET_NONCE_BYTES = 16, SECRET_TEXT_BYTES = 65 };
+enum { SECRET_MAX = 256, SECRET_PROOF_BYTES = 32, SECRET_NONCE_BYTES = 16, SECRET_TEXT_BYTES = 65 };
 
 typedef struct secret {
-    uint8_t bytes[SECRET_MOST];
+    uint8_t bytes[SECRET_MAX];
     size_t n;
 } secret;
 
@@ -20,7 +20,7 @@ typedef struct secret {
  * socket whose other end must belong to the same user (endpoint.h). */
 bool secret_can_prove(void);
 
-void secret_from_text(secret *s, const char *text);         /* cut at SECRET_MOST */
+void secret_from_text(secret *s, const char *text);         /* cut at SECRET_MAX */
 fsdp_status secret_read(secret *s, const char *path);       /* of a file; white space at its end does not count */
 fsdp_status secret_draw_bytes(void *out, size_t n);         /* random */
 fsdp_status secret_draw_text(char text[SECRET_TEXT_BYTES]); /* 64 hexadecimal digits */

@@ -21,8 +21,8 @@
 #include "meet/line.h"
 
 enum {
-    MOST_STRANGERS = 256,
-    MOST_CLIENTS = 1 << 17,
+    MAX_STRANGERS = 256,
+    MAX_CLIENTS = 1 << 17,
     EVENTS = 256,
     TICK_MILLISECONDS = 50,
     LOGGED_REFUSALS = 20, /* one by one; then only each time their number has doubled */
@@ -205,7 +205,7 @@ static void let_in(server *s)
             continue;
         }
         endpoint_set_options(socket);
-        if (atomic_fetch_add(&s->n_strangers, 1) >= MOST_STRANGERS) {
+        if (atomic_fetch_add(&s->n_strangers, 1) >= MAX_STRANGERS) {
             log_refusal(s, s->oldest, "it said nothing, and others wait");
             drop(s, s->oldest, false);
         }
@@ -281,7 +281,7 @@ static void hear_stranger(server *s, connection *l, uint32_t kind, const void *b
         snprintf(text, sizeof text, "%.100s does not know the job's secret", h.who.who[0] ? h.who.who : "a client");
         log_refusal(s, l, text);
         refuse(s, l, WIRE_WRONG_SECRET, "the secret is not this job's");
-    } else if (atomic_load(&s->n_clients) >= MOST_CLIENTS) {
+    } else if (atomic_load(&s->n_clients) >= MAX_CLIENTS) {
         refuse(s, l, WIRE_FULL, "too many clients are here");
     } else {
         admit(s, l, &h);

@@ -10,7 +10,7 @@
 #include "meet/line.h"
 #include "meet/rounds.h"
 
-enum { BUCKETS = 1024, MOST_SECONDS = 7 * 86400 };
+enum { BUCKETS = 1024, MAX_SECONDS = 7 * 86400 };
 
 typedef struct store_value {
     struct store_value *next;
@@ -159,7 +159,7 @@ static store_value *find_value(store *s, const char *name)
     for (store_value *v = *bucket; v; v = v->next)
         if (strcmp(v->name, name) == 0)
             return v;
-    store_value *v = s->n_values < STORE_MOST_VALUES ? calloc(1, sizeof *v) : NULL;
+    store_value *v = s->n_values < STORE_MAX_VALUES ? calloc(1, sizeof *v) : NULL;
     if (!v || !(v->name = strdup(name))) {
         free(v);
         return NULL;
@@ -172,7 +172,7 @@ static store_value *find_value(store *s, const char *name)
 
 static bool set_value(store *s, store_value *v, const void *data, size_t bytes)
 {
-    char *copy = s->n_bytes - v->bytes + bytes <= STORE_MOST_BYTES ? malloc(bytes ? bytes : 1) : NULL;
+    char *copy = s->n_bytes - v->bytes + bytes <= STORE_MAX_BYTES ? malloc(bytes ? bytes : 1) : NULL;
     if (!copy)
         return false;
     memcpy(copy, data, bytes);
@@ -241,7 +241,7 @@ static bool hear_add(store *s, store_guest *g, wire_reader *r)
 
 static double limited(double seconds)
 {
-    return seconds < 0 ? 0 : seconds > MOST_SECONDS ? MOST_SECONDS : seconds;
+    return seconds < 0 ? 0 : seconds > MAX_SECONDS ? MAX_SECONDS : seconds;
 }
 
 static bool hear_get(store *s, store_guest *g, wire_reader *r, double now)
@@ -350,7 +350,7 @@ static bool hear_gather(store *s, store_guest *guest, wire_reader *r, double now
     }
     store_gather *g = find_gather(c, name);
     part *p = g ? &g->parts[guest->seat] : NULL;
-    if (!p || p->came || s->n_bytes + bytes > STORE_MOST_BYTES || !(p->data = malloc(bytes ? bytes : 1)))
+    if (!p || p->came || s->n_bytes + bytes > STORE_MAX_BYTES || !(p->data = malloc(bytes ? bytes : 1)))
         return false;
     memcpy(p->data, data, bytes);
     p->bytes = bytes;
@@ -404,7 +404,7 @@ static fsdp_status contradiction(store *s, store_circle *c)
 
 static fsdp_status take_seat(store *s, const store_introduction *who, store_guest *g)
 {
-    if (who->seats < 1 || who->seats > STORE_MOST_SEATS || who->seat < 0 || who->seat >= who->seats)
+    if (who->seats < 1 || who->seats > STORE_MAX_SEATS || who->seat < 0 || who->seat >= who->seats)
         return error_set(FSDP_ERR_INPUT, "%s of %d is not possible", who->who, who->seats);
     store_circle *c = find_circle(s, who->circle, who->seats);
     if (!c)

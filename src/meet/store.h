@@ -15,7 +15,7 @@
 
 #include "meet/wire.h"
 
-enum { STORE_MOST_SEATS = 1 << 16, STORE_MOST_VALUES = 1 << 14, STORE_MOST_BYTES = 256 << 20 };
+enum { STORE_MAX_SEATS = 1 << 16, STORE_MAX_VALUES = 1 << 14, STORE_MAX_BYTES = 256 << 20 };
 
 typedef struct store store;
 typedef struct store_circle store_circle;

@@ -69,10 +69,10 @@ static void build_second_branch(cnn *m, const fsdp_cnn_config *c)
 
 fsdp_status cnn_config_check(const fsdp_cnn_config *c)
 {
-    const config_size sizes[] = {{"channels", c->channels, MOST_HEADS}, {"height", c->height, MOST_HEADS},
-                                 {"width", c->width, MOST_HEADS},       {"classes", c->classes, MOST_WIDTH},
-                                 {"first", c->first, MOST_HEADS},       {"second", c->second, MOST_HEADS},
-                                 {"branch", c->branch, MOST_HEADS},     {"hidden", c->hidden, MOST_WIDTH}};
+    const config_size sizes[] = {{"channels", c->channels, MAX_HEADS}, {"height", c->height, MAX_HEADS},
+                                 {"width", c->width, MAX_HEADS},       {"classes", c->classes, MAX_WIDTH},
+                                 {"first", c->first, MAX_HEADS},       {"second", c->second, MAX_HEADS},
+                                 {"branch", c->branch, MAX_HEADS},     {"hidden", c->hidden, MAX_WIDTH}};
     FSDP_TRY(config_check_sizes(sizes, sizeof sizes / sizeof sizes[0]));
     double pixels = (double)c->height * (double)c->width / 16, hidden = (double)c->hidden, classes = (double)c->classes;
     FSDP_TRY(config_check_parameters((double)c->second * pixels * hidden + hidden * classes +
@@ -99,9 +99,9 @@ fsdp_status fsdp_cnn_new(const fsdp_cnn_config *config, fsdp_module **out)
 fsdp_status mlp_config_check(const fsdp_mlp_config *c)
 {
     const config_size sizes[] = {{"inputs", c->inputs, (int64_t)1 << 31},
-                                 {"hidden", c->hidden, MOST_WIDTH},
-                                 {"layers", c->layers, MOST_LAYERS},
-                                 {"outputs", c->outputs, MOST_WIDTH}};
+                                 {"hidden", c->hidden, MAX_WIDTH},
+                                 {"layers", c->layers, MAX_LAYERS},
+                                 {"outputs", c->outputs, MAX_WIDTH}};
     FSDP_TRY(config_check_sizes(sizes, sizeof sizes / sizeof sizes[0]));
     double hidden = (double)c->hidden;
     return config_check_parameters(hidden * ((double)c->inputs + (double)c->outputs + hidden * (double)c->layers));

@@ -227,9 +227,9 @@ fsdp_status config_check_sizes(const config_size *sizes, size_t n)
 
 fsdp_status config_check_parameters(double n_parameters)
 {
-    if (n_parameters > MOST_PARAMETERS)
+    if (n_parameters > MAX_PARAMETERS)
         return error_set(FSDP_ERR_INPUT, "the model would have %.2g parameters, more than any memory holds (%.2g)",
-                         n_parameters, MOST_PARAMETERS);
+                         n_parameters, MAX_PARAMETERS);
     return FSDP_OK;
 }
 

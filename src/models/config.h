@@ -47,9 +47,9 @@ fsdp_status decoder_tables_check(const fsdp_decoder_config *c);
 
 /* Bounds that real models stay far below, so that a number in a file cannot make us allocate without end: a module of
  * each layer, a rotation of each position, and all parameters together. */
-enum { MOST_LAYERS = 1 << 14, MOST_WIDTH = 1 << 24, MOST_HEADS = 1 << 16, MOST_HEAD_DIM = 1 << 16 };
-#define MOST_PARAMETERS 7e13 /* a quarter of a petabyte in fp32 */
-#define MOST_TABLE_BYTES ((double)(1LL << 36))
+enum { MAX_LAYERS = 1 << 14, MAX_WIDTH = 1 << 24, MAX_HEADS = 1 << 16, MAX_HEAD_DIM = 1 << 16 };
+#define MAX_PARAMETERS 7e13 /* a quarter of a petabyte in fp32 */
+#define MAX_TABLE_BYTES ((double)(1LL << 36))
 
 typedef struct config_size {
     const char *name;

@@ -244,13 +244,13 @@ fsdp_status decoder_config_parse(const char *name, const json_t *o, bool warns, 
 fsdp_status decoder_config_check(const fsdp_decoder_config *c)
 {
     const family_traits *traits = family_of(c->family);
-    const config_size sizes[] = {{"vocab_size", c->vocabulary, (int64_t)MOST_WIDTH * 4},
-                                 {"hidden_size", c->hidden, MOST_WIDTH},
-                                 {"intermediate_size", c->intermediate, MOST_WIDTH},
-                                 {"num_hidden_layers", c->layers, MOST_LAYERS},
-                                 {"num_attention_heads", c->heads, MOST_HEADS},
-                                 {"num_key_value_heads", c->kv_heads, MOST_HEADS},
-                                 {"head_dim", c->head_dim, MOST_HEAD_DIM},
+    const config_size sizes[] = {{"vocab_size", c->vocabulary, (int64_t)MAX_WIDTH * 4},
+                                 {"hidden_size", c->hidden, MAX_WIDTH},
+                                 {"intermediate_size", c->intermediate, MAX_WIDTH},
+                                 {"num_hidden_layers", c->layers, MAX_LAYERS},
+                                 {"num_attention_heads", c->heads, MAX_HEADS},
+                                 {"num_key_value_heads", c->kv_heads, MAX_HEADS},
+                                 {"head_dim", c->head_dim, MAX_HEAD_DIM},
                                  {"max_position_embeddings", c->positions, (int64_t)1 << 31}};
     FSDP_TRY(config_check_sizes(sizes, sizeof sizes / sizeof sizes[0]));
     double attention = (double)c->hidden * (double)c->head_dim * (double)(2 * c->heads + 2 * c->kv_heads);
@@ -294,7 +294,7 @@ void decoder_limit_positions(fsdp_decoder_config *c, int64_t length)
 fsdp_status decoder_tables_check(const fsdp_decoder_config *c)
 {
     double bytes = (double)c->positions * (double)c->head_dim * sizeof(float);
-    if (!family_of(c->family)->names.positions && bytes > MOST_TABLE_BYTES)
+    if (!family_of(c->family)->names.positions && bytes > MAX_TABLE_BYTES)
         return error_set(FSDP_ERR_INPUT, "rotary tables of %lld positions for a head_dim of %lld would take %.2g bytes",
                          (long long)c->positions, (long long)c->head_dim, bytes);
     return FSDP_OK;

@@ -405,11 +405,11 @@ static const config_field *find_field(const config_field *const *tables, const c
     return NULL;
 }
 
-enum { MOST_NAMED = 12 };
+enum { MAX_NAMED = 12 };
 
 /* A list of names for one line, each as JSON writes it. */
 typedef struct unknown_names {
-    char text[MOST_NAMED * (FIELD_TEXT + 2)];
+    char text[MAX_NAMED * (FIELD_TEXT + 2)];
     size_t used;
     int n;
 } unknown_names;
@@ -418,7 +418,7 @@ static void add_unknown(unknown_names *u, const char *key)
 {
     char shown[FIELD_TEXT];
     json_t *name = json_string(key);
-    if (u->n++ < MOST_NAMED)
+    if (u->n++ < MAX_NAMED)
         u->used += (size_t)snprintf(u->text + u->used, sizeof u->text - u->used, "%s%s", u->n > 1 ? ", " : "",
                                     field_text(name, shown));
     json_decref(name);
@@ -440,8 +440,8 @@ fsdp_status fields_check(const char *name, const char *inside, const json_t *obj
             return error_set(FSDP_ERR_UNSUPPORTED, "%s: %s%s is %s, which is not implemented; only %s is", name, inside,
                              f->name, field_text(value, shown), f->wanted);
     }
-    if (unknown.n > MOST_NAMED)
-        snprintf(more, sizeof more, " and %d more", unknown.n - MOST_NAMED);
+    if (unknown.n > MAX_NAMED)
+        snprintf(more, sizeof more, " and %d more", unknown.n - MAX_NAMED);
     if (warns && unknown.n > 0)
         log_write(FSDP_LOG_WARNING,
                   "%s: unknown fields%s%.*s are ignored: %s%s. If one of them changes what the model computes, results "

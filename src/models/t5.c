@@ -199,14 +199,14 @@ static const fsdp_module_class t5_class = {.type = "t5", .destroy = t5_destroy};
 
 fsdp_status t5_config_check(const fsdp_t5_config *c)
 {
-    const config_size sizes[] = {{"vocab_size", c->vocabulary, (int64_t)MOST_WIDTH * 4},
-                                 {"d_model", c->hidden, MOST_WIDTH},
-                                 {"d_ff", c->intermediate, MOST_WIDTH},
-                                 {"num_layers", c->layers, MOST_LAYERS},
-                                 {"num_decoder_layers", c->decoder_layers, MOST_LAYERS},
-                                 {"num_heads", c->heads, MOST_HEADS},
-                                 {"d_kv", c->head_dim, MOST_HEAD_DIM},
-                                 {"relative_attention_num_buckets", c->buckets, MOST_WIDTH},
+    const config_size sizes[] = {{"vocab_size", c->vocabulary, (int64_t)MAX_WIDTH * 4},
+                                 {"d_model", c->hidden, MAX_WIDTH},
+                                 {"d_ff", c->intermediate, MAX_WIDTH},
+                                 {"num_layers", c->layers, MAX_LAYERS},
+                                 {"num_decoder_layers", c->decoder_layers, MAX_LAYERS},
+                                 {"num_heads", c->heads, MAX_HEADS},
+                                 {"d_kv", c->head_dim, MAX_HEAD_DIM},
+                                 {"relative_attention_num_buckets", c->buckets, MAX_WIDTH},
                                  {"relative_attention_max_distance", c->max_distance, (int64_t)1 << 31}};
     FSDP_TRY(config_check_sizes(sizes, sizeof sizes / sizeof sizes[0]));
     double attention = 4 * (double)c->hidden * (double)c->head_dim * (double)c->heads;

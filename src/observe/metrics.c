@@ -37,7 +37,7 @@ static fsdp_status append(metrics *m, const char *text, size_t bytes)
 }
 
 /* The system copies a write page by page and looks for SIGKILL in between: what lies in one page is written whole or
- * not at all. So where the next line might not fit behind this one, spaces in front of the newline fill the page.
+ * not at all. So where the next line might not fit after this one, spaces in front of the newline fill the page.
  * `line` has room for two lines and ends with its newline. */
 static fsdp_status append_line(metrics *m, char *line, size_t bytes)
 {

@@ -97,8 +97,3 @@ void rank_log_close(rank_log *log)
     free(log->path);
     free(log);
 }
-
-const char *rank_log_path(const rank_log *log)
-{
-    return log->path;
-}

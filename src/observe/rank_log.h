@@ -20,7 +20,6 @@ typedef struct rank_log_config {
 
 /* Becomes the process's sink. The caller closes *out. */
 fsdp_status rank_log_open(const rank_log_config *config, rank_log **out);
-void rank_log_close(rank_log *log);             /* gives the sink up; NULL is legal */
-const char *rank_log_path(const rank_log *log); /* NULL without a file */
+void rank_log_close(rank_log *log); /* gives the sink up; NULL is legal */
 
 #endif

@@ -168,16 +168,6 @@ void trace_free(trace *t)
     free(t);
 }
 
-size_t trace_count(const trace *t)
-{
-    return t->count;
-}
-
-size_t trace_dropped(const trace *t)
-{
-    return t->dropped;
-}
-
 /* A file being written through a buffer; the first failure is kept. */
 typedef struct sink {
     file_writer *writer;

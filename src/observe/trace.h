@@ -20,7 +20,4 @@ void trace_stop(trace *t);
 fsdp_status trace_write(trace *t, const char *path);
 void trace_free(trace *t); /* stops, too; NULL is legal */
 
-size_t trace_count(const trace *t);   /* events in the ring */
-size_t trace_dropped(const trace *t); /* events that made room */
-
 #endif

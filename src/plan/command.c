@@ -10,7 +10,7 @@
 #include "plan/table.h"
 #include "settings/settings_table.h"
 
-enum { MOST_RANKS = 65536 };
+enum { MAX_RANKS = 65536 };
 
 typedef struct planning {
     workload work;
@@ -27,11 +27,11 @@ static fsdp_status open_device(const char *name, device **out)
     if (device_is_described(name))
         return device_describe(name, out);
     if (!name || strcmp(name, "cpu") == 0)
-        return device_open_cpu(CPU_PRODUCT_AUTO, out);
+        return device_open_cpu(CPU_GEMM_AUTO, out);
     if (device_open_cuda(0, out) == FSDP_OK)
         return FSDP_OK;
     if (strcmp(name, "auto") == 0)
-        return device_open_cpu(CPU_PRODUCT_AUTO, out);
+        return device_open_cpu(CPU_GEMM_AUTO, out);
     return error_set(FSDP_ERR_INPUT, "--device cuda: %s; name a GPU to plan for: --device h200, h100 or a100",
                      fsdp_last_error());
 }
@@ -81,7 +81,7 @@ static fsdp_status find_ranks(const fsdp_settings *s, planning *p, int *n_ranks)
         return error_set(FSDP_ERR_INPUT,
                          "--world_size auto and --shard_weights contradict each other: there is a weight "
                          "for every rank");
-    return plan_fewest_ranks(&search, MOST_RANKS, n_ranks);
+    return plan_fewest_ranks(&search, MAX_RANKS, n_ranks);
 }
 
 static fsdp_status prepare(const fsdp_settings *s, planning *p)

@@ -17,7 +17,7 @@ typedef struct kept {
     max_align_t data[];
 } kept;
 
-void *flags_keep(fsdp_flag_state *state, size_t bytes)
+static void *flags_keep(fsdp_flag_state *state, size_t bytes)
 {
     kept *block = malloc(sizeof *block + bytes);
     if (!block)

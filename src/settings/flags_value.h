@@ -27,7 +27,4 @@ fsdp_status flags_read_text(const fsdp_flag *table, void *values, fsdp_flag_stat
 /* FSDP_ERR_INPUT names the first text that is not UTF-8: JSON cannot hold it, fsdp_flags_json would lose it. */
 fsdp_status flags_check_texts(const fsdp_flag *table, const void *values);
 
-/* Memory that lives until fsdp_flags_free; NULL when there is none. */
-void *flags_keep(fsdp_flag_state *state, size_t bytes);
-
 #endif

@@ -408,7 +408,7 @@ const fsdp_flag settings_table[] = {
     {TEXT(device, "auto", "NAME", "device; auto: cuda if there is one; the name of a GPU is for plans only"),
      .choices = devices},
     {TEXT(products, "auto", "NAME", "how the CPU multiplies matrices"), .choices = products},
-    {COUNT(threads, NULL, 0, THREADS_MOST, "N",
+    {COUNT(threads, NULL, 0, THREADS_MAX, "N",
            "threads per rank (default: OMP_NUM_THREADS, otherwise its share of the cores)")},
     {SWITCH(deterministic, NULL, "get the same bits in every run on a GPU too, at a cost in time and memory")},
 #undef GROUP

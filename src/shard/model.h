@@ -164,9 +164,6 @@ void model_forget_graphs(fsdp_model *m);
  * timing is what all take. */
 fsdp_status model_share_autotune(fsdp_model *m);
 
-/* Finds the program of a recording and its loss (NULL: without gradients), or plans it and makes room. The model takes
- * the recording when it is new. */
-fsdp_status model_plan(fsdp_model *m, fsdp_tape *recording, fsdp_tensor *root, planned_program **out);
 void planned_program_free(fsdp_model *m, planned_program *p);
 void model_release_arena(fsdp_model *m, model_arena *a); /* an empty one is legal */
 
@@ -265,9 +262,6 @@ fsdp_status model_join_slices(fsdp_model *m, const char *label, float *values, i
 fsdp_status model_read_slice(fsdp_model *m, const model_slice *p, int64_t first, int64_t n, float *out);
 fsdp_status model_write_slice(fsdp_model *m, const model_slice *p, int64_t first, int64_t n, const float *in);
 
-/* Fills the parameters from a source of named values, piece by piece, and refreshes what is gathered. */
-typedef fsdp_status (*parameter_source)(void *context, const fsdp_parameter *p, int64_t first, int64_t n, float *out);
-fsdp_status model_fill(fsdp_model *m, parameter_source source, void *context);
 /* The values that training starts with: functions of the seed and the parameters' names. */
 fsdp_status model_initialize(fsdp_model *m);
 /* Before masters are overwritten outside of a step: the optimizer is done, and peers have read what they gathered. */

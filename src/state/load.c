@@ -62,12 +62,12 @@ static fsdp_status take_scalars(fsdp_state *s, const char *path, int64_t step, c
 
 /* A run goes on with the kernels that were chosen for it, not with what would be timed now. A model that has computed
  * keeps those it has. */
-static fsdp_status take_choices(fsdp_state *s, const ckpt_load_result *found)
+static fsdp_status take_autotune(fsdp_state *s, const ckpt_load_result *found)
 {
     device *d = s->model->dev;
     if (!d->autotune_import || found->autotune_bytes == 0 || s->model->micro_total > 0)
         return FSDP_OK;
-    return d->autotune_import(d, found->path, found->choices, found->autotune_bytes);
+    return d->autotune_import(d, found->path, found->autotune, found->autotune_bytes);
 }
 
 /* A checkpoint that has nothing but tensors (an imported one) has no scalars either. */
@@ -77,7 +77,7 @@ static fsdp_status take_rest(fsdp_state *s, const ckpt_load_result *found)
     const json_t *values = json_object_get(found->extra, "values");
     FSDP_TRY(read_scalars(s, found->path, found->extra, &scalars));
     FSDP_TRY(value_list_check(&s->values, found->path, values));
-    FSDP_TRY(take_choices(s, found));
+    FSDP_TRY(take_autotune(s, found));
     FSDP_TRY(take_scalars(s, found->path, found->step, &scalars, json_object_get(found->extra, "data")));
     if (s->optimizer) { /* without an average in the checkpoint it begins now */
         bool has_average = !(found->absent & CKPT_ROLE_BIT(CKPT_AVERAGE));

@@ -49,14 +49,14 @@ static fsdp_status make_notes(const fsdp_state *s, int64_t step)
 {
     ckpt_state *state = model_state_describe(s->tensors);
     device *d = s->model->dev;
-    char *choices = NULL;
+    char *autotune = NULL;
     state->extra = describe_extra(s, step);
     if (!state->extra)
         return error_set(FSDP_ERR_MEMORY, "describing a checkpoint: out of host memory");
     if (!d->autotune_export)
         return FSDP_OK;
-    fsdp_status status = d->autotune_export(d, &choices, &state->autotune_bytes);
-    state->choices = choices;
+    fsdp_status status = d->autotune_export(d, &autotune, &state->autotune_bytes);
+    state->autotune = autotune;
     return status;
 }
 
@@ -64,9 +64,9 @@ static void forget_notes(const fsdp_state *s)
 {
     ckpt_state *state = model_state_describe(s->tensors);
     json_decref((json_t *)(uintptr_t)state->extra);
-    free((void *)(uintptr_t)state->choices);
+    free((void *)(uintptr_t)state->autotune);
     state->extra = NULL;
-    state->choices = NULL;
+    state->autotune = NULL;
     state->autotune_bytes = 0;
 }
 

@@ -41,7 +41,7 @@ state_scalars state_scalars_of(const fsdp_state *s);
 
 /* Which ranks hold the same parameters and moments: those with the same number; -1: no other does. */
 int state_replica(const fsdp_state *s);
-/* Some units are updated in host memory, behind the next step. */
+/* Some units are updated in host memory, while the next step runs. */
 bool state_is_offloaded(const fsdp_state *s);
 
 #endif

@@ -12,7 +12,7 @@ static fsdp_loss loss_of(fsdp_tape *t, fsdp_tensor *sum, fsdp_tensor *count)
     return sum && count ? (fsdp_loss){fsdp_output(t, sum), fsdp_output(t, count)} : no_loss;
 }
 
-/* A number that the recording knows. Its input only places it behind what it counts. */
+/* A number that the recording knows. Its input only places it after what it counts. */
 static fsdp_status constant_run(const run_context *c, const node *n)
 {
     fill_args a = {.n = 1, .alpha = *(const float *)n->attributes, .out = run_data(c, n->outputs[0])};

@@ -87,7 +87,7 @@ typedef struct chunked_attributes {
 
 enum { X, WEIGHT, LABELS };
 
-enum { MOST_CHUNK_ROWS = 2048 }; /* products run at full speed with these; more would only take memory */
+enum { MAX_CHUNK_ROWS = 2048 }; /* products run at full speed with these; more would only take memory */
 
 typedef struct chunk_sizes {
     int64_t rows, columns, vocabulary, chunk;
@@ -263,7 +263,7 @@ fsdp_loss fsdp_linear_cross_entropy(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *w
     chunked_attributes o;
     __builtin_memset(&o, 0, sizeof o);
     o.ignore = ignore;
-    int64_t rows = min_i64(MOST_CHUNK_ROWS, (int64_t)budget / max_i64(1, row_bytes));
+    int64_t rows = min_i64(MAX_CHUNK_ROWS, (int64_t)budget / max_i64(1, row_bytes));
     o.chunk_rows = rows >= 128 ? rows / 128 * 128 : max_i64(16, rows / 16 * 16); /* whole tiles of the products */
     fsdp_tensor *inputs[] = {x, weight, labels};
     return record_loss(t, &linear_cross_entropy_op, 3, inputs, &o, sizeof o, 7);

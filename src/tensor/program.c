@@ -319,11 +319,6 @@ void program_free(program *p)
     free(p);
 }
 
-uint64_t program_signature(const program *p)
-{
-    return p->tape->signature;
-}
-
 size_t program_slab_bytes(const program *p)
 {
     return p->slab_bytes;

@@ -53,7 +53,6 @@ typedef struct program_options {
 fsdp_status program_compile(fsdp_tape *t, fsdp_tensor *root, const program_options *options, program **out);
 void program_free(program *p);
 
-uint64_t program_signature(const program *p); /* of its recording */
 size_t program_slab_bytes(const program *p);
 size_t program_host_bytes(const program *p); /* of values that wait in host memory */
 int program_length(const program *p);        /* instructions */

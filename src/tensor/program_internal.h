@@ -32,8 +32,6 @@ struct program {
 storage *storage_of(storage *s);
 
 storage *program_new_storage(program *p, size_t bytes); /* NULL: out of memory */
-/* `s` becomes the same memory as `with`. */
-void storage_share(storage *s, storage *with);
 
 /* Gives every value its forward storage; views and operations in place share. */
 fsdp_status program_place_values(program *p);

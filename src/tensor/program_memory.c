@@ -12,7 +12,8 @@ storage *storage_of(storage *s)
     return s;
 }
 
-void storage_share(storage *s, storage *with)
+/* `s` becomes the same memory as `with`. */
+static void storage_share(storage *s, storage *with)
 {
     s = storage_of(s);
     with = storage_of(with);

@@ -22,7 +22,7 @@ fsdp_status added_tokens_split(const added_tokens *a, bool normalized, const cha
                                span_vector *spans);
 
 /* False when a token may reach over the place between a letter and a single space or line break before a letter, or
- * takes the space (text_cut.h). `start_matters`: the text behind a token is rewritten as the start of one. */
+ * takes the space (text_cut.h). `start_matters`: the text after a token is rewritten as the start of one. */
 bool added_tokens_allow_cuts(const added_tokens *a, bool start_matters);
 
 const vocabulary *added_tokens_vocabulary(const added_tokens *a); /* by content */

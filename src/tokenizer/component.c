@@ -36,10 +36,10 @@ fsdp_status component_find(const char *name, const char *role, const json_t *obj
 
 fsdp_status component_count(const char *name, const char *role, size_t n_before)
 {
-    enum { MOST_STEPS = 64 };
-    if (n_before < MOST_STEPS)
+    enum { MAX_STEPS = 64 };
+    if (n_before < MAX_STEPS)
         return FSDP_OK;
-    return error_set(FSDP_ERR_INPUT, "%s: the %s has more than %d steps", name, role, MOST_STEPS);
+    return error_set(FSDP_ERR_INPUT, "%s: the %s has more than %d steps", name, role, MAX_STEPS);
 }
 
 fsdp_status component_text(const char *name, const json_t *object, const char *key, const char **text, size_t *bytes)

@@ -192,7 +192,16 @@ static fsdp_status begin_search(pattern_room *room, size_t bytes)
     return FSDP_OK;
 }
 
-void pattern_scan_start(pattern_scan *s, const pattern *p, pattern_room *room, const char *text, size_t bytes)
+typedef struct pattern_scan {
+    const pattern *pattern;
+    pattern_room *room;
+    const char *text;
+    size_t bytes;
+    size_t from;     /* where the next search starts */
+    size_t last_end; /* of the last match; SIZE_MAX before the first */
+} pattern_scan;
+
+static void pattern_scan_start(pattern_scan *s, const pattern *p, pattern_room *room, const char *text, size_t bytes)
 {
     *s = (pattern_scan){.pattern = p, .room = room, .text = text, .bytes = bytes, .last_end = SIZE_MAX};
 }
@@ -238,7 +247,8 @@ static fsdp_status regex_next(pattern_scan *s, size_t *start, size_t *end, bool 
     return FSDP_OK;
 }
 
-fsdp_status pattern_scan_next(pattern_scan *s, size_t *start, size_t *end, bool *found)
+/* The next match, left to right; *found is false after the last. Empty matches right after a match are skipped. */
+static fsdp_status pattern_scan_next(pattern_scan *s, size_t *start, size_t *end, bool *found)
 {
     const pattern *p = s->pattern;
     if (p->literal != NULL) {

@@ -48,19 +48,6 @@ typedef struct pattern_room {
 void pattern_room_begin(pattern_room *room, size_t bytes);
 void pattern_room_free(pattern_room *room);
 
-typedef struct pattern_scan {
-    const pattern *pattern;
-    pattern_room *room;
-    const char *text;
-    size_t bytes;
-    size_t from;     /* where the next search starts */
-    size_t last_end; /* of the last match; SIZE_MAX before the first */
-} pattern_scan;
-
-void pattern_scan_start(pattern_scan *s, const pattern *p, pattern_room *room, const char *text, size_t bytes);
-/* The next match, left to right; *found is false after the last. Empty matches right behind a match are skipped. */
-fsdp_status pattern_scan_next(pattern_scan *s, size_t *start, size_t *end, bool *found);
-
 /* Appends the text with every match replaced by `content`. *empty_front (may be NULL) says whether nothing at all
  * matched in front of the first character. */
 fsdp_status pattern_replace(const pattern *p, pattern_room *room, const char *text, size_t bytes, const char *content,

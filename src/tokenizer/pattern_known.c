@@ -42,7 +42,7 @@ static inline size_t newlines_end(const reader *r, size_t at)
     return at;
 }
 
-/* 's 't 're 've 'm 'll 'd behind the apostrophe at `at`; its end, or `at`. Without case, s is also U+017F. */
+/* 's 't 're 've 'm 'll 'd after the apostrophe at `at`; its end, or `at`. Without case, s is also U+017F. */
 static size_t contraction_end(const reader *r, size_t at, bool any_case)
 {
     if (at + 1 >= r->bytes)
@@ -69,7 +69,7 @@ static size_t spaces_end(const reader *r, size_t at)
     return last > at ? last : end;
 }
 
-/* \s*[\r\n]+ gives back until its last line break is behind \s*: it ends after the last line break of the run. */
+/* \s*[\r\n]+ gives back until its last line break is after \s*: it ends after the last line break of the run. */
 static size_t lines_end(const reader *r, size_t at)
 {
     size_t end = run_end(r, at, UNICODE_SPACE, SIZE_MAX);

@@ -23,9 +23,9 @@ static fsdp_status read_id(const char *name, const json_t *value, int32_t *id)
 /* A list that is longer than any use of it repeats the text, or tokens, without end. */
 static fsdp_status add_piece(const char *name, postprocessor *p, int32_t piece)
 {
-    enum { MOST_PIECES = 1024 };
-    if (p->pieces.n >= MOST_PIECES)
-        return error_set(FSDP_ERR_INPUT, "%s: the post_processor has more than %d pieces", name, MOST_PIECES);
+    enum { MAX_PIECES = 1024 };
+    if (p->pieces.n >= MAX_PIECES)
+        return error_set(FSDP_ERR_INPUT, "%s: the post_processor has more than %d pieces", name, MAX_PIECES);
     return id_append(&p->pieces, piece);
 }
 

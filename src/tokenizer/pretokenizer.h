@@ -23,7 +23,7 @@ size_t pretokenizer_asks_for_start(const pretokenizer *p);
  */
 typedef enum separator_effect {
     SEPARATOR_UNKNOWN,   /* a step may look further */
-    SEPARATOR_IN_WORD,   /* the letters before it and the ones behind are in one word, which is the same but for that
+    SEPARATOR_IN_WORD,   /* the letters before it and the ones after are in one word, which is the same but for that
                             when the text begins with the separator, or ends in front of it */
     SEPARATOR_ENDS_WORD, /* a word ends in front of it, as it does when the text ends there */
 } separator_effect;

@@ -42,7 +42,7 @@ typedef struct walk {
 
 static fsdp_status apply_cut(const walk *w, size_t index, const char *text, size_t bytes, bool at_start);
 
-/* Hands a piece to the step behind `index`. Empty pieces vanish, as they do in the library. */
+/* Hands a piece to the step after `index`. Empty pieces vanish, as they do in the library. */
 static inline fsdp_status pass_on(const walk *w, size_t index, const char *text, size_t bytes, bool at_start)
 {
     if (bytes == 0)

@@ -6,7 +6,7 @@
  *   pre-tokenizer   ends a word there, whatever else stands around;
  *   model           sees words, or is a BPE of which no merge crosses the separator.
  *
- * The letters are those that are one letter behind the normalizer too; the separator is followed through the steps as
+ * The letters are those that are one letter after the normalizer too; the separator is followed through the steps as
  * what the normalizer makes of it. */
 #include "tokenizer/text_cut.h"
 
@@ -40,7 +40,7 @@ static fsdp_status separator_image(const tokenizer_tables *t, normalizer_room *r
     return FSDP_OK;
 }
 
-/* Whether a code point is one letter behind the normalizer too. */
+/* Whether a code point is one letter after the normalizer too. */
 static fsdp_status stays_a_letter(const tokenizer_tables *t, normalizer_room *room, const char *text, size_t bytes,
                                   bool *stays)
 {
@@ -130,7 +130,7 @@ static fsdp_status is_place(fsdp_tokenizer *t, const char *text, size_t bytes, s
         FSDP_TRY(is_plain_letter(t, text, bytes, before, &length, is));
     if (!*is)
         return FSDP_OK;
-    /* Some letters are one cluster with whatever stands behind them. */
+    /* Some letters are one cluster with whatever follows them. */
     *is =
         before + length == at && (length == 1 || unicode_grapheme_end(t->tables->unicode, text, at + 1, before) == at);
     if (!*is)

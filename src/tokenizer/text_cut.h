@@ -14,13 +14,13 @@ struct tokenizer_tables;
 typedef struct text_cuts {
     bool anywhere;            /* ids are bytes */
     bool at_spaces, at_lines; /* in front of a space, or of a line break */
-    bool plain[128];          /* ASCII letters that are letters behind the normalizer too */
+    bool plain[128];          /* ASCII letters that are letters after the normalizer too */
 } text_cuts;
 
 /* Works out tables->cuts; everything else in the tables is there. */
 void text_cuts_find(struct tokenizer_tables *tables);
 
-enum { TEXT_CUT_BEHIND = 8 }; /* a place has more than so many bytes behind it */
+enum { TEXT_CUT_BEHIND = 8 }; /* a place has more than so many bytes after it */
 
 /* The first place >= `from` at which text[0..bytes) may be cut; `bytes` when there is none. It stays one when the text
  * goes on. Uses the handle's memory as encoding does. */

@@ -62,7 +62,7 @@ int32_t tokenizer_tables_id(const tokenizer_tables *tables, const char *token, s
 /* Which part of a text is encoded, and what is added around it. */
 enum {
     TOKENIZER_FRONT = 1,     /* with what the post-processor puts in front of a text */
-    TOKENIZER_BACK = 2,      /* ... and behind it */
+    TOKENIZER_BACK = 2,      /* ... and after it */
     TOKENIZER_CONTINUES = 4, /* a part that begins at a place of text_cut_place */
 };
 

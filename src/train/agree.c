@@ -17,7 +17,7 @@ typedef struct agreed {
     double value; /* whole numbers below 2^53 exactly */
 } agreed;
 
-enum { MOST_AGREED = 40 };
+enum { MAX_AGREED = 40 };
 
 /* A list of texts as a number that a double holds exactly. */
 static double list_hash(const fsdp_text_list *list)
@@ -64,7 +64,7 @@ static int list_agreed(const train_run *run, agreed *list)
         {"--grad_clip", s->grad_clip},
         {"--ema", s->ema},
     };
-    _Static_assert(sizeof all / sizeof *all <= MOST_AGREED, "more values than there is room for");
+    _Static_assert(sizeof all / sizeof *all <= MAX_AGREED, "more values than there is room for");
     memcpy(list, all, sizeof all);
     return (int)(sizeof all / sizeof *all);
 }
@@ -84,9 +84,9 @@ fsdp_status run_agree(const train_run *run)
 {
     if (run->n_ranks == 1)
         return FSDP_OK;
-    agreed list[MOST_AGREED];
+    agreed list[MAX_AGREED];
     int n = list_agreed(run, list);
-    double mine[MOST_AGREED];
+    double mine[MAX_AGREED];
     for (int i = 0; i < n; i++)
         mine[i] = list[i].value;
     size_t size = (size_t)n * sizeof *mine;
@@ -107,9 +107,9 @@ fsdp_status run_agree(const train_run *run)
 /* ---- While they train ---- */
 
 enum {
-    LEAST_ELEMENTS = 1 << 18,   /* compared at a time, if there are that many */
+    MIN_ELEMENTS = 1 << 18,     /* compared at a time, if there are that many */
     STAGING_ELEMENTS = 1 << 18, /* read at a time from a device */
-    MOST_PIECES = 256,          /* that a part is made of */
+    MAX_PIECES = 256,           /* that a part is made of */
     OFFLOADED_EVERY = 16,       /* comparisons: units in host memory must be waited for */
     PIECE_NAME = 192,
 };
@@ -133,8 +133,8 @@ typedef struct rank_view {
 /* The part of a rank's replica that is compared now: checksums of its pieces. */
 typedef struct replica_part {
     int n;
-    uint64_t sums[MOST_PIECES];
-    const ckpt_tensor *tensors[MOST_PIECES];
+    uint64_t sums[MAX_PIECES];
+    const ckpt_tensor *tensors[MAX_PIECES];
 } replica_part;
 
 static fsdp_status hash_slice(const ckpt_state *state, const ckpt_slice *slice, int64_t first, int64_t n, uint64_t *sum)
@@ -186,8 +186,8 @@ static fsdp_status hash_part(train_run *run, replica_part *out)
     out->n = 0;
     for (int i = 0; i < state->n_slices; i++)
         total += is_buffer(state, &state->slices[i]) ? 0 : state->slices[i].count;
-    int64_t left = min_i64(total, max_i64(LEAST_ELEMENTS, ceil_div(total, AGREE_PARTS)));
-    while (left > 0 && out->n < MOST_PIECES) {
+    int64_t left = min_i64(total, max_i64(MIN_ELEMENTS, ceil_div(total, AGREE_PARTS)));
+    while (left > 0 && out->n < MAX_PIECES) {
         const ckpt_slice *slice = &state->slices[run->agreed_slice];
         int64_t first = run->agreed_element, n = is_buffer(state, slice) ? 0 : min_i64(left, slice->count - first);
         if (n > 0) {
@@ -300,7 +300,7 @@ static fsdp_status name_piece(const train_run *run, const replica_part *part, in
 {
     char name[PIECE_NAME] = "the replica";
     size_t n = (size_t)run->n_ranks;
-    uint64_t(*sums)[MOST_PIECES] = malloc(n * sizeof *sums);
+    uint64_t(*sums)[MAX_PIECES] = malloc(n * sizeof *sums);
     char(*names)[PIECE_NAME] = malloc(n * PIECE_NAME);
     size_t *bytes = malloc(n * sizeof *bytes);
     comm_group *world = comm_world(run->world->comm);
@@ -311,7 +311,7 @@ static fsdp_status name_piece(const train_run *run, const replica_part *part, in
         status = comm_exchange(world, "replicas", part->sums, sizeof part->sums, sizeof part->sums, sums, bytes);
     if (status == FSDP_OK) {
         int at = 0;
-        while (at < MOST_PIECES - 1 && sums[deviant][at] == sums[usual][at])
+        while (at < MAX_PIECES - 1 && sums[deviant][at] == sums[usual][at])
             at++;
         if (at < part->n) /* of another shard it is another piece: the deviant's name counts */
             snprintf(name, sizeof name, "%s %s", ckpt_role_name(part->tensors[at]->role), part->tensors[at]->name);

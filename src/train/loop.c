@@ -42,17 +42,17 @@ static int64_t micro_batches(const train_run *run)
     return min_i64(wanted, ceil_div(left, batch));
 }
 
-enum { MOST_ROLLBACKS = 3 };
+enum { MAX_ROLLBACKS = 3 };
 
 /* Other samples may get past what happened; the same thing again and again is not the samples' fault. */
 static fsdp_status roll_back(train_run *run)
 {
     run->n_rollbacks = run->step > run->furthest_failure ? 1 : run->n_rollbacks + 1;
     run->furthest_failure = max_i64(run->step, run->furthest_failure);
-    if (run->n_rollbacks > MOST_ROLLBACKS)
+    if (run->n_rollbacks > MAX_ROLLBACKS)
         return error_set(FSDP_ERR_NUMERIC,
                          "step %lld: not finite again after %d rollbacks: lower --lr, raise --warmup or clip more",
-                         (long long)run->step, MOST_ROLLBACKS);
+                         (long long)run->step, MAX_ROLLBACKS);
     FSDP_TRY(run_rollback(run));
     return run_plan_length(run); /* the step went back, the data did not */
 }

@@ -14,7 +14,7 @@
 struct train_run {
     const fsdp_settings *settings; /* &used */
     fsdp_settings used;            /* as the user gave them, then with what followed from model, data and memory */
-    char *init_from;               /* the path behind --init_from */
+    char *init_from;               /* the path that --init_from names */
     fsdp_train_callbacks callbacks;
     fsdp_train_result result;
 

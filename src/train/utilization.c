@@ -10,14 +10,14 @@
 #include "base/error.h"
 #include "device/peak.h"
 
-enum { SIDE = 512, MOST_ROUNDS = 16 };
+enum { SIDE = 512, MAX_ROUNDS = 16 };
 static const double longest_seconds = 0.03;
 
 /* The best round counts: the first one faults pages in and packs for the first time. */
 static fsdp_status time_products(device *dev, stream *s, const gemm_args *a, double *rate)
 {
     double best = INFINITY, began = clock_seconds(), operations = 2.0 * SIDE * SIDE * SIDE;
-    for (int round = 0; round < MOST_ROUNDS && (round < 2 || clock_seconds() - began < longest_seconds); round++) {
+    for (int round = 0; round < MAX_ROUNDS && (round < 2 || clock_seconds() - began < longest_seconds); round++) {
         double start = clock_seconds();
         FSDP_TRY(dev->kernels->gemm(s, a));
         FSDP_TRY(dev->stream_synchronize(s));

@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MOST_RANKS = 8 };
+enum { MAX_RANKS = 8 };
 
 static void set_number(const char *name, int value)
 {
@@ -52,8 +52,8 @@ static int run_rank(int rank, int ranks, int serial, rank_body *body, void *cont
 bool ranks_run(int ranks, rank_body *body, void *context)
 {
     static int serial;
-    pid_t processes[MOST_RANKS];
-    bool good = ranks <= MOST_RANKS;
+    pid_t processes[MAX_RANKS];
+    bool good = ranks <= MAX_RANKS;
     serial++;
     fflush(NULL);
     for (int r = 0; good && r < ranks; r++) {
@@ -61,7 +61,7 @@ bool ranks_run(int ranks, rank_body *body, void *context)
         if (processes[r] == 0)
             exit(run_rank(r, ranks, serial, body, context));
     }
-    for (int r = 0; ranks <= MOST_RANKS && r < ranks; r++) {
+    for (int r = 0; ranks <= MAX_RANKS && r < ranks; r++) {
         int state = 1;
         waitpid(processes[r], &state, 0);
         good &= state == 0;

@@ -7,7 +7,7 @@
 
 #include <fsdp/data.h>
 
-enum { SAMPLES = 22, SIDE = 4, PIXELS = SIDE * SIDE, CLASSES = 3, MOST_STEPS = 40 };
+enum { SAMPLES = 22, SIDE = 4, PIXELS = SIDE * SIDE, CLASSES = 3, MAX_STEPS = 40 };
 
 /* ---- a source of one's own: small images whose brightest row is their class ---- */
 
@@ -373,7 +373,7 @@ typedef struct training {
     int64_t batch, accumulation, epochs, position;
     int64_t step; /* where the schedule stands */
     fsdp_lr_config lr;
-    double loss[MOST_STEPS], norm[MOST_STEPS], validation[MOST_STEPS];
+    double loss[MAX_STEPS], norm[MAX_STEPS], validation[MAX_STEPS];
 
     double moved; /* how far all parameters of it went in the last step */
 } training;

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-enum { MOST = 2 * STACK_WIDTH * STACK_WIDTH };
+enum { MAX = 2 * STACK_WIDTH * STACK_WIDTH };
 
 typedef struct job {
     fsdp_strategy strategy;
@@ -37,7 +37,7 @@ static fsdp_status subtract(fsdp_world *w, void *context)
     fsdp_step_report report;
     const char *const *names;
     int n = stack_names(&names);
-    static float before[16][MOST], gradient[16][MOST], after[MOST];
+    static float before[16][MAX], gradient[16][MAX], after[MAX];
     sgd.kind = FSDP_SGD;
     sgd.lr = 1;
     FSDP_TRY(open_model(w, j, &model));
@@ -48,8 +48,8 @@ static fsdp_status subtract(fsdp_world *w, void *context)
         FSDP_TRY(stack_backward(w, model, 2 * step + 1, true));
         for (int i = 0; i < n; i++) {
             int64_t numel = strstr(names[i], "bias")   ? (strstr(names[i], "up") ? 2 : 1) * STACK_WIDTH
-                            : strstr(names[i], "head") ? MOST / 2
-                                                       : MOST;
+                            : strstr(names[i], "head") ? MAX / 2
+                                                       : MAX;
             FSDP_TRY(fsdp_parameter_read(model, names[i], 0, numel, before[i]));
             FSDP_TRY(fsdp_gradient_read(model, names[i], 0, 3, gradient[i])); /* in two pieces */
             FSDP_TRY(fsdp_gradient_read(model, names[i], 3, numel - 3, gradient[i] + 3));
@@ -69,7 +69,7 @@ static fsdp_status subtract(fsdp_world *w, void *context)
         FSDP_TRY(fsdp_step(optimizer, &report));
         EXPECT(w, fabs(report.gradient_norm - all) < 1e-6 * all && all > 1e-3);
         for (int i = 0; i < n; i++) {
-            int64_t numel = strstr(names[i], "bias") ? STACK_WIDTH : MOST / 2;
+            int64_t numel = strstr(names[i], "bias") ? STACK_WIDTH : MAX / 2;
             FSDP_TRY(fsdp_parameter_read(model, names[i], 0, numel, after));
             for (int64_t k = 0; k < numel; k++)
                 EXPECT(w, after[k] == before[i][k] - gradient[i][k]);

@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { INPUTS = 10, HIDDEN = 33, CLASSES = 5, BATCH = 12, BEFORE = 3, AFTER = 3, MOST_STEPS = 8 };
+enum { INPUTS = 10, HIDDEN = 33, CLASSES = 5, BATCH = 12, BEFORE = 3, AFTER = 3, MAX_STEPS = 8 };
 
 /* ---- A model of our own: two layers in a block, with dropout and batch norm's running statistics ---- */
 
@@ -80,8 +80,8 @@ typedef struct plan {
     fsdp_checkpoint_kind kind;
     bool background, offload;
     /* Shared with the test. */
-    double losses[MOST_STEPS]; /* of steps BEFORE .. BEFORE + AFTER - 1 */
-    double reached[MOST_STEPS];
+    double losses[MAX_STEPS]; /* of steps BEFORE .. BEFORE + AFTER - 1 */
+    double reached[MAX_STEPS];
     char path[1024];
 } plan;
 
@@ -183,7 +183,7 @@ static fsdp_status write_checkpoint(fsdp_world *w, void *context)
     plan *p = context;
     job j;
     int64_t step = -1;
-    double loss, losses[MOST_STEPS];
+    double loss, losses[MAX_STEPS];
     FSDP_TRY(job_open(w, p, &j));
     FSDP_TRY(fsdp_resume(j.state, &step));
     EXPECT(w, step == 0 && fsdp_state_path(j.state)[0] == '\0');
@@ -213,7 +213,7 @@ static fsdp_status resume_checkpoint(fsdp_world *w, void *context)
     plan *p = context;
     job j;
     int64_t step = -1;
-    double losses[MOST_STEPS];
+    double losses[MAX_STEPS];
     FSDP_TRY(job_open(w, p, &j));
     FSDP_TRY(fsdp_resume(j.state, &step));
     EXPECT(w, step == BEFORE && j.position == BEFORE * BATCH);

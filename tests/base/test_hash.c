@@ -57,15 +57,15 @@ static void pieces_do_not_change_the_checksum(void **state)
 static void streams_side_by_side_give_what_each_gives_alone(void **state)
 {
     (void)state;
-    enum { MOST = HASH_ABREAST + 3 };
-    static unsigned char data[MOST][4096];
-    for (size_t i = 0; i < MOST; i++)
+    enum { MAX = HASH_ABREAST + 3 };
+    static unsigned char data[MAX][4096];
+    for (size_t i = 0; i < MAX; i++)
         for (size_t k = 0; k < sizeof data[0]; k++)
             data[i][k] = (unsigned char)(k * k + k / 251 + 7 * i);
-    for (int n = 0; n <= MOST; n++) {
-        hash_stream streams[MOST], *pointers[MOST];
-        const void *parts[MOST];
-        size_t bytes[MOST], done[MOST];
+    for (int n = 0; n <= MAX; n++) {
+        hash_stream streams[MAX], *pointers[MAX];
+        const void *parts[MAX];
+        size_t bytes[MAX], done[MAX];
         for (int i = 0; i < n; i++) {
             pointers[i] = &streams[i];
             done[i] = (size_t)i * 5 % 33;

@@ -81,7 +81,7 @@ static fsdp_status run(int threads, int64_t n)
     device *d;
     stream *s;
     threads_set(threads, 1);
-    if (device_open_cpu(CPU_PRODUCT_AUTO, &d) != FSDP_OK || d->stream_create(d, 0, &s) != FSDP_OK)
+    if (device_open_cpu(CPU_GEMM_AUTO, &d) != FSDP_OK || d->stream_create(d, 0, &s) != FSDP_OK)
         return FSDP_ERR_DEVICE;
     size_t bytes = (size_t)n * sizeof(float);
     arrays a = {n, take(d, bytes), take(d, bytes), take(d, bytes), take(d, bytes), take(d, bytes / 2)};

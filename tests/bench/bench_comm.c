@@ -31,7 +31,7 @@
 #include <mpi.h>
 #endif
 
-enum { MAX_SIZES = 8, MOST_ROUNDS = 2000, LEAST_ROUNDS = 5, MEMORY_ROUNDS = 8, HUGE_PAGE = 2 << 20 };
+enum { MAX_SIZES = 8, MAX_ROUNDS = 2000, MIN_ROUNDS = 5, MEMORY_ROUNDS = 8, HUGE_PAGE = 2 << 20 };
 
 static const size_t memory_bytes = (size_t)128 << 20;
 
@@ -163,9 +163,9 @@ static void take_turns(const options *o, rank_bench *b, times *out)
     double *samples[N_CONTESTS], begun = clock_seconds(), spent = 0;
     int rounds = 0;
     for (int c = 0; c < N_CONTESTS; c++)
-        if (!(samples[c] = calloc(MOST_ROUNDS, sizeof **samples)))
+        if (!(samples[c] = calloc(MAX_ROUNDS, sizeof **samples)))
             fail("no memory");
-    for (int round = -1; round < MOST_ROUNDS && (round < LEAST_ROUNDS || spent < o->seconds); round++) {
+    for (int round = -1; round < MAX_ROUNDS && (round < MIN_ROUNDS || spent < o->seconds); round++) {
         for (int c = 0; c < N_CONTESTS; c++) {
             bool openmpi = c == MPI_ALL_GATHER || c == MPI_REDUCE_SCATTER;
             double seconds = openmpi && !o->under_mpirun ? 0 : time_contest(b, (contest)c);

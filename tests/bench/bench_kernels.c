@@ -355,7 +355,7 @@ int main(int argc, char **argv)
             i <= (int)cpu_best_level() && strcmp(cpu_level_name((simd_level)i), argv[2]) == 0 ? (simd_level)i : level;
     threads_set(0, 1);
     if ((argc > 1 && fsdp_dtype_parse(argv[1], &b.dtype) != FSDP_OK) ||
-        device_open_cpu_level(CPU_PRODUCT_AUTO, level, &b.device) != FSDP_OK ||
+        device_open_cpu_level(CPU_GEMM_AUTO, level, &b.device) != FSDP_OK ||
         b.device->stream_create(b.device, 0, &b.stream) != FSDP_OK) {
         fprintf(stderr, "bench_kernels: %s\n", fsdp_last_error());
         return 2;

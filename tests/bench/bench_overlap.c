@@ -28,7 +28,7 @@
 #include "observe/overlap.h"
 #include "shard/model.h"
 
-enum { MOST_RANKS = 16, MOST_ROUNDS = 64, WARMUP = 2, VOCABULARY = 8192 };
+enum { MAX_RANKS = 16, MAX_ROUNDS = 64, WARMUP = 2, VOCABULARY = 8192 };
 
 typedef struct options {
     bool json, inline_progress;
@@ -45,7 +45,7 @@ enum { WITH_PREFETCH, WITHOUT_PREFETCH, N_MODES };
 typedef struct contender {
     fsdp_model *model;
     fsdp_optimizer *optimizer;
-    double step[MOST_ROUNDS], communication[MOST_ROUNDS], exposed[MOST_ROUNDS];
+    double step[MAX_ROUNDS], communication[MAX_ROUNDS], exposed[MAX_ROUNDS];
 } contender;
 
 static fsdp_status bind_to_cores(const options *o, int rank)
@@ -75,7 +75,7 @@ static fsdp_status open_world(const options *o, int rank, fsdp_world *w)
     w->job.world_size = w->job.local_world_size = o->ranks;
     snprintf(w->job.token, sizeof w->job.token, "overlap-%d", (int)getppid());
     w->threads = threads_set(o->threads, o->ranks);
-    FSDP_TRY(device_open_cpu(CPU_PRODUCT_AUTO, &w->dev));
+    FSDP_TRY(device_open_cpu(CPU_GEMM_AUTO, &w->dev));
     FSDP_TRY(w->dev->stream_create(w->dev, 0, &w->compute));
     link.backend = "shm";
     link.job = w->job;
@@ -185,9 +185,9 @@ done:
 
 static bool run_ranks(const options *o, figures *mean)
 {
-    size_t bytes = sizeof(figures) * MOST_RANKS * N_MODES;
+    size_t bytes = sizeof(figures) * MAX_RANKS * N_MODES;
     figures *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    pid_t pids[MOST_RANKS];
+    pid_t pids[MAX_RANKS];
     bool good = shared != MAP_FAILED;
     for (int rank = 0; good && rank < o->ranks; rank++) {
         pids[rank] = fork();
@@ -265,8 +265,8 @@ int main(int argc, char **argv)
     }
     if (o.cores == 0)
         o.cores = o.threads + 1;
-    if (o.ranks < 1 || o.ranks > MOST_RANKS || o.rounds < 1 || o.rounds > MOST_ROUNDS || o.hidden < 64) {
-        fprintf(stderr, "bench_overlap: 1 to %d ranks, 1 to %d rounds, 64 wide and more\n", MOST_RANKS, MOST_ROUNDS);
+    if (o.ranks < 1 || o.ranks > MAX_RANKS || o.rounds < 1 || o.rounds > MAX_ROUNDS || o.hidden < 64) {
+        fprintf(stderr, "bench_overlap: 1 to %d ranks, 1 to %d rounds, 64 wide and more\n", MAX_RANKS, MAX_ROUNDS);
         return 2;
     }
     figures mean[N_MODES];

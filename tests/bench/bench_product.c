@@ -182,7 +182,7 @@ static void bench_case(const options *o, const cpu_gemm_set *set, layer_shape s,
     static contender contenders[N_CONTENDERS];
     gemm_args g = arguments(s, v);
     operands ops = operands_create(&g);
-    void *workspace = take(PRODUCT_WORKSPACE_LIMIT);
+    void *workspace = take(GEMM_WORKSPACE_LIMIT);
     for (int round = -1; round < o->rounds; round++) { /* round -1 warms up and is overwritten */
         int at = round < 0 ? 0 : round;
         contenders[0].seconds[at] = time_onednn(o, &g, &ops);
@@ -210,12 +210,12 @@ static void bench_all(const options *o, const cpu_gemm_set *set)
     shapes[n++] = (layer_shape){2048, 32000, 512};
     shapes[n++] = (layer_shape){1, 2048, 2048};
     if (o->json)
-        printf("{\"product\": \"%s\", \"threads\": %d, \"unit\": \"GFLOP/s\", \"cases\": [", product_describe(set),
+        printf("{\"product\": \"%s\", \"threads\": %d, \"unit\": \"GFLOP/s\", \"cases\": [", gemm_describe(set),
                omp_get_max_threads());
     else
         printf("%s, %d threads; GFLOP/s\n    M      N     K  product      oneDNN fp32  fp32      bf16  fp32/oneDNN  "
                "bf16/fp32\n",
-               product_describe(set), omp_get_max_threads());
+               gemm_describe(set), omp_get_max_threads());
     for (int i = 0; i < n; i++)
         for (int v = 0; v < N_VARIANTS; v++) {
             double rate[N_CONTENDERS];
@@ -259,7 +259,7 @@ static bool parse(int argc, char **argv, options *o)
 
 int main(int argc, char **argv)
 {
-    options o = {.rounds = 5, .product = CPU_PRODUCT_AUTO};
+    options o = {.rounds = 5, .product = CPU_GEMM_AUTO};
     cpu_gemm_set set;
     if (!parse(argc, argv, &o)) {
         fprintf(stderr,
@@ -268,7 +268,7 @@ int main(int argc, char **argv)
                 MAX_ROUNDS);
         return 2;
     }
-    if (product_choose(o.product, &set) != FSDP_OK) {
+    if (gemm_choose(o.product, &set) != FSDP_OK) {
         fprintf(stderr, "bench_product: %s\n", fsdp_last_error());
         return 1;
     }

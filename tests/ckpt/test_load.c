@@ -3,8 +3,8 @@
 
 #include <math.h>
 
-#include "base/log.h"
 #include "base/float_bits.h"
+#include "base/log.h"
 #include "format/safetensors_writer.h"
 
 static fsdp_status load(const char *path, const ckpt_load_config *config, fixture *f, ckpt_load_result *result)
@@ -139,7 +139,10 @@ static void write_folder(const char *folder, fsdp_dtype dtype, fixture *f)
             continue;
         for (int64_t k = 0; k < ckpt_tensor_numel(&f->tensors[i]); k++) {
             float value = (float)((k * 7 + i) % 201 - 100) / 8;
-            assert_ok(safetensors_writer_write_f32(w, entry, k, 1, &value));
+            uint16_t half = dtype == FSDP_BF16 ? float_bits_to_bf16(value) : float_bits_to_f16(value);
+            const void *data = dtype == FSDP_F32 ? (const void *)&value : &half;
+            size_t width = fsdp_dtype_size(dtype);
+            assert_ok(safetensors_writer_write(w, entry, (uint64_t)k * width, data, width));
         }
         entry++;
     }

@@ -13,7 +13,7 @@
 #include "ckpt/faults.h"
 #include "ckpt/save/owner.h"
 
-enum { MAX_KEPT = 128, N_OPERATIONS = 25, MOST_RANKS = 3, LOCAL_RANKS = 2 };
+enum { MAX_KEPT = 128, N_OPERATIONS = 25, MAX_RANKS = 3, LOCAL_RANKS = 2 };
 
 /* ---- Chance, and what to say when it strikes ---- */
 
@@ -177,7 +177,7 @@ static void resume_rank(ranks *all, int rank, void *context)
 static void resume_elsewhere(machine *m)
 {
     resume_job j = {.directory = m->directory, .cut = (fixture_cut)draw(m, CUT_COUNT), .step = -1};
-    ranks all = ranks_make(1 + (int)draw(m, MOST_RANKS));
+    ranks all = ranks_make(1 + (int)draw(m, MAX_RANKS));
     if (m->n_kept > 0) {
         j.step = m->kept[0].step;
         j.tag = m->kept[0].tag;
@@ -387,7 +387,7 @@ static void operate_save(machine *m, int fault_chance)
 {
     static const int numbers[] = {ENOSPC, EIO, EDQUOT, EROFS, EACCES};
     save_job j = draw_save(m);
-    ranks all = ranks_make(1 + (int)draw(m, MOST_RANKS));
+    ranks all = ranks_make(1 + (int)draw(m, MAX_RANKS));
     if (fault_chance && draw(m, (uint64_t)fault_chance) == 0) {
         j.fault_rank = (int)draw(m, (uint64_t)all.n);
         j.countdown = 1 + (int)draw(m, 30);
@@ -424,7 +424,7 @@ static void operate_save(machine *m, int fault_chance)
 static void operate_kill(machine *m)
 {
     save_job j = draw_save(m);
-    ranks all = ranks_make(1 + (int)draw(m, MOST_RANKS));
+    ranks all = ranks_make(1 + (int)draw(m, MAX_RANKS));
     double after = m->save_seconds * (double)draw(m, 1000) / 500 + (all.n > 1 ? 0.004 : 0);
     note(m, "killed after %.4f s: save step %" PRId64 " (%" PRId64 "): %s, %d ranks%s, keep %d every %" PRId64, after,
          j.step, j.tag, ckpt_kind_name(j.kind), all.n, j.async ? ", asynchronous" : "", j.keep, j.keep_every);

@@ -30,7 +30,7 @@ static void what_is_printed_reads_back_the_same(void **state)
                         GOOD_TENSOR) ", \"extra\": {\"lr\": 0.1}, \"ranks\": [null, {\"a\": 1}]}",
                     &m));
     assert_int_equal(m->autotune_bytes, 0);
-    m->choices = choices;
+    m->autotune = choices;
     m->autotune_bytes = sizeof choices;
     assert_ok(manifest_print(m, &text, &bytes));
     assert_ok(manifest_parse("printed", text, bytes, &again));
@@ -41,7 +41,7 @@ static void what_is_printed_reads_back_the_same(void **state)
     assert_int_equal(again->tensors[0].pieces[1].checksum, 0x0123456789abcdef);
     assert_true(json_equal(again->extra, m->extra));
     assert_int_equal(again->autotune_bytes, sizeof choices);
-    assert_memory_equal(again->choices, choices, sizeof choices);
+    assert_memory_equal(again->autotune, choices, sizeof choices);
     assert_ok(manifest_print(again, &second, &second_bytes));
     assert_int_equal(bytes, second_bytes);
     assert_memory_equal(text, second, bytes);
@@ -129,12 +129,12 @@ static void a_state_with_too_many_choices_is_refused(void **state)
 {
     (void)state;
     fixture *f = fixture_make(CUT_FLAT, 0, 1, false);
-    f->state.choices = "x";
-    f->state.autotune_bytes = CKPT_MAX_CHOICES_BYTES + 1;
-    assert_fails(FSDP_ERR_STATE, ckpt_state_check(&f->state), "4194305 bytes of choices");
-    f->state.choices = NULL;
+    f->state.autotune = "x";
+    f->state.autotune_bytes = CKPT_MAX_AUTOTUNE_BYTES + 1;
+    assert_fails(FSDP_ERR_STATE, ckpt_state_check(&f->state), "4194305 bytes of autotuned kernels");
+    f->state.autotune = NULL;
     f->state.autotune_bytes = 1;
-    assert_fails(FSDP_ERR_STATE, ckpt_state_check(&f->state), "1 bytes of choices");
+    assert_fails(FSDP_ERR_STATE, ckpt_state_check(&f->state), "1 bytes of autotuned kernels");
     fixture_free(f);
 }
 

@@ -23,7 +23,7 @@ static void save_rank(ranks *all, int rank, void *context)
     fixture *f = fixture_make(s->cut, rank, all->n, s->callbacks);
     fixture_fill(f, s->step);
     const uint8_t choices[] = {0, 255, 7, (uint8_t)rank};
-    f->state.choices = choices;
+    f->state.autotune = choices;
     f->state.autotune_bytes = sizeof choices;
     ckpt_save_config config = fixture_config(s->directory, s->kind, s->step);
     ckpt_save_result result = {0};
@@ -55,7 +55,7 @@ static void load_rank(ranks *all, int rank, void *context)
     RANK_CHECK(json_integer_value(json_object_get(result.extra, "data_position")) == s->step * 1000003);
     RANK_CHECK(json_real_value(json_object_get(json_object_get(result.extra, "scaler"), "scale")) == 65536.5);
     const uint8_t choices[] = {0, 255, 7, s->kind == FSDP_CKPT_LOCAL ? (uint8_t)rank : 0};
-    RANK_CHECK(result.autotune_bytes == sizeof choices && memcmp(result.choices, choices, sizeof choices) == 0);
+    RANK_CHECK(result.autotune_bytes == sizeof choices && memcmp(result.autotune, choices, sizeof choices) == 0);
     ckpt_load_result_free(&result);
     fixture_free(f);
     comm_close(c);

@@ -179,7 +179,7 @@ static inline void expect(const collective_case *k, int n, int span, int64_t ind
 
 typedef struct case_span {
     comm_span span;
-    int64_t counts[RANKS_MOST];
+    int64_t counts[RANKS_MAX];
     int64_t send_numel, recv_numel;
     void *before; /* copy of recv as it was */
     void *kept;   /* recv, when it was calloc'd apart from send */
@@ -217,8 +217,7 @@ static inline void case_prepare(const collective_case *k, comm_group *g, case_me
         store(recv, k->to, i, test_value(100 + rank, index, i));
     if (!k->in_place)
         memcpy(out->before, recv, (size_t)out->recv_numel * to_size);
-    bool sends = k->kind != COMM_BROADCAST || rank == n - 1;
-    for (int64_t i = 0; sends && i < out->send_numel; i++)
+    for (int64_t i = 0; i < out->send_numel; i++)
         store(send, k->from, i, test_value(rank, index, gathers ? offset + i : i));
     out->span = (comm_span){.send = {send, k->from},
                             .recv = {recv, k->to},
@@ -240,8 +239,6 @@ static inline void case_verify(const collective_case *k, comm_group *g, int inde
             bool floats = k->to != FSDP_I32 && k->to != FSDP_I64;
             expect(k, n, index, k->kind == COMM_REDUCE_SCATTER ? offset + i : i, wanted, i,
                    k->add && floats ? load(p->before, k->to, i) : 0);
-        } else if (k->kind == COMM_BROADCAST) {
-            store(wanted, k->to, i, test_value(n - 1, index, i));
         }
     }
     for (int64_t i = 0, owner = 0, left = p->counts[0]; k->kind == COMM_ALL_GATHER && i < p->recv_numel; i++, left--) {
@@ -273,14 +270,9 @@ static inline void case_run(const collective_case *k, comm_group *g, case_memory
         case_prepare(k, g, m, i, &spans[i]);
         given[i] = spans[i].span;
     }
-    comm_op op = {.unit = "layers.0",
-                  .step = step,
-                  .n_spans = k->n_spans,
-                  .spans = given,
-                  .reduction = k->reduction,
-                  .root = k->kind == COMM_BROADCAST ? comm_group_size(g) - 1 : 0};
+    comm_op op = {.unit = "layers.0", .step = step, .n_spans = k->n_spans, .spans = given, .reduction = k->reduction};
     fsdp_status (*const start[])(comm_group *, const comm_op *, comm_request *) = {comm_all_gather, comm_reduce_scatter,
-                                                                                   comm_all_reduce, comm_broadcast};
+                                                                                   comm_all_reduce};
     RANK_CHECK(start[k->kind](g, &op, &r) == FSDP_OK);
     RANK_CHECK(comm_wait(&r, NULL) == FSDP_OK);
     for (int i = 0; i < k->n_spans; i++)
@@ -321,9 +313,6 @@ static inline int cases_run_all(comm *c, comm_group *g)
                                      .shared = shared,
                                      .in_place = in_place};
                 case_run(&k, g, &m, n++);
-                k.kind = COMM_BROADCAST;
-                if (!unequal)
-                    case_run(&k, g, &m, n++);
             }
             for (size_t d = 0; d < sizeof reduced / sizeof *reduced; d++) {
                 bool integer = reduced[d][0] == FSDP_I32 || reduced[d][0] == FSDP_I64;

@@ -15,7 +15,7 @@
 #include "comm/comm.h"
 #include "comm/ports.h"
 
-enum { RANKS_MOST = 8, RANKS_TEXT = 1024, RANKS_LIMIT_SECONDS = 120 };
+enum { RANKS_MAX = 8, RANKS_TEXT = 1024, RANKS_LIMIT_SECONDS = 120 };
 
 /* In a rank: ends the process with 1 and says where. */
 #define RANK_CHECK(condition)                                                                                          \
@@ -31,17 +31,17 @@ enum { RANKS_MOST = 8, RANKS_TEXT = 1024, RANKS_LIMIT_SECONDS = 120 };
 static int ranks_self __attribute__((unused));
 
 typedef struct ranks_shared {
-    char text[RANKS_MOST][RANKS_TEXT]; /* what each rank left */
-    double seconds[RANKS_MOST];
-    volatile int flags[RANKS_MOST];
-    pid_t pids[RANKS_MOST];
+    char text[RANKS_MAX][RANKS_TEXT]; /* what each rank left */
+    double seconds[RANKS_MAX];
+    volatile int flags[RANKS_MAX];
+    pid_t pids[RANKS_MAX];
 } ranks_shared;
 
 typedef struct ranks {
     int n;
     ranks_shared *shared;
     char token[64];
-    int statuses[RANKS_MOST]; /* of waitpid */
+    int statuses[RANKS_MAX]; /* of waitpid */
     comm_progress progress;
     double timeout;
     const char *backend;
@@ -122,7 +122,7 @@ static inline void ranks_join(ranks *all)
 {
     double deadline = clock_seconds() + RANKS_LIMIT_SECONDS;
     int left = all->n;
-    bool done[RANKS_MOST] = {false};
+    bool done[RANKS_MAX] = {false};
     while (left > 0) {
         for (int rank = 0; rank < all->n; rank++) {
             if (done[rank] ||

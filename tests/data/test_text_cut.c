@@ -133,10 +133,10 @@ static const char *const letters[] = {"a",        "b",        "c",
                                       "\xC4\xA0", "\xC4\x8A", "\xE4\xB8\xAD",
                                       "_",        "A"};
 
-enum { N_LETTERS = sizeof letters / sizeof *letters, MOST_TOKENS = 80, ROOM = 64 << 10 };
+enum { N_LETTERS = sizeof letters / sizeof *letters, MAX_TOKENS = 80, ROOM = 64 << 10 };
 
 typedef struct words {
-    char text[MOST_TOKENS][64];
+    char text[MAX_TOKENS][64];
     int n;
 } words;
 
@@ -190,7 +190,7 @@ static size_t add_bpe(draw *d, char *json, size_t used)
     size_t merges_used = 0;
     for (; w.n < N_LETTERS; w.n++)
         strcpy(w.text[w.n], letters[w.n]);
-    int n_merges = (int)pick(d, MOST_TOKENS - N_LETTERS), first = 1;
+    int n_merges = (int)pick(d, MAX_TOKENS - N_LETTERS), first = 1;
     bool crossing = pick(d, 2);
     for (int i = 0; i < n_merges; i++) {
         const char *left = w.text[pick(d, (uint32_t)w.n)], *right = w.text[pick(d, (uint32_t)w.n)];

@@ -108,20 +108,20 @@ static int list_implementations(void **state)
     static const struct {
         cpu_gemm product;
         const char *name;
-    } choices[] = {{CPU_PRODUCT_AUTO, "auto"},
-                   {CPU_PRODUCT_ONEDNN, "onednn"},
-                   {CPU_PRODUCT_AMX, "amx"},
-                   {CPU_PRODUCT_AVX512, "avx512"},
-                   {CPU_PRODUCT_PORTABLE, "portable"}};
+    } choices[] = {{CPU_GEMM_AUTO, "auto"},
+                   {CPU_GEMM_ONEDNN, "onednn"},
+                   {CPU_GEMM_AMX, "amx"},
+                   {CPU_GEMM_AVX512, "avx512"},
+                   {CPU_GEMM_PORTABLE, "portable"}};
     (void)state;
     threads_set(TEST_THREADS, 1);
     for (size_t c = 0; c < sizeof choices / sizeof choices[0]; c++) {
         implementation *i = &implementations[n_implementations];
-        if (product_choose(choices[c].product, &i->set) != FSDP_OK) {
+        if (gemm_choose(choices[c].product, &i->set) != FSDP_OK) {
             print_message("skipped: %s (%s)\n", choices[c].name, fsdp_last_error());
             continue;
         }
-        snprintf(i->name, sizeof i->name, "%s: %s", choices[c].name, product_describe(&i->set));
+        snprintf(i->name, sizeof i->name, "%s: %s", choices[c].name, gemm_describe(&i->set));
         i->own = !i->set.onednn;
         n_implementations++;
     }
@@ -252,8 +252,8 @@ static void case_free(product_case *c)
 static void case_run(const cpu_gemm_set *set, product_case *c)
 {
     memcpy(c->args.d.p, c->d_start, ((size_t)c->d_numel + 1) * fsdp_dtype_size(c->args.d.dtype));
-    size_t bytes = product_gemm_workspace(set, &c->args);
-    assert_true(bytes <= PRODUCT_WORKSPACE_LIMIT);
+    size_t bytes = gemm_workspace_bytes(set, &c->args);
+    assert_true(bytes <= GEMM_WORKSPACE_LIMIT);
     void *workspace = NULL;
     if (bytes) {
         assert_int_equal(posix_memalign(&workspace, 256, bytes), 0);
@@ -476,7 +476,7 @@ static void no_shape_asks_for_more_workspace_than_the_limit(void **state)
                         g.a.dtype = g.b.dtype = pair ? FSDP_BF16 : FSDP_F32;
                         cpu_gemm_set set = implementations[who].set;
                         set.max_threads = threads;
-                        assert_true(product_gemm_workspace(&set, &g) <= PRODUCT_WORKSPACE_LIMIT);
+                        assert_true(gemm_workspace_bytes(&set, &g) <= GEMM_WORKSPACE_LIMIT);
                     }
 }
 
@@ -503,7 +503,7 @@ static void own_products_allocate_nothing_once_the_threads_exist(void **state)
             if (!implementations[who].own)
                 continue;
             void *workspace = NULL;
-            size_t bytes = product_gemm_workspace(set, &c.args);
+            size_t bytes = gemm_workspace_bytes(set, &c.args);
             assert_int_equal(posix_memalign(&workspace, 256, bytes + 1), 0);
             c.args.workspace = workspace;
             assert_int_equal(gemm_gemm(set, &c.args), FSDP_OK);
@@ -526,17 +526,17 @@ static void a_forced_choice_that_cannot_run_is_refused_with_the_reason(void **st
 {
     cpu_gemm_set set;
     (void)state;
-    if (product_probe_amx()) {
-        assert_int_equal(product_choose(CPU_PRODUCT_AMX, &set), FSDP_ERR_UNSUPPORTED);
+    if (gemm_probe_amx()) {
+        assert_int_equal(gemm_choose(CPU_GEMM_AMX, &set), FSDP_ERR_UNSUPPORTED);
         assert_non_null(strstr(fsdp_last_error(), "AMX"));
     } else {
-        assert_int_equal(product_choose(CPU_PRODUCT_AMX, &set), FSDP_OK);
-        assert_non_null(strstr(product_describe(&set), "bf16 own AMX"));
+        assert_int_equal(gemm_choose(CPU_GEMM_AMX, &set), FSDP_OK);
+        assert_non_null(strstr(gemm_describe(&set), "bf16 own AMX"));
     }
     if (!cpu_features_get()->avx512)
-        assert_int_equal(product_choose(CPU_PRODUCT_AVX512, &set), FSDP_ERR_UNSUPPORTED);
+        assert_int_equal(gemm_choose(CPU_GEMM_AVX512, &set), FSDP_ERR_UNSUPPORTED);
 #ifndef FSDP_WITH_ONEDNN
-    assert_int_equal(product_choose(CPU_PRODUCT_ONEDNN, &set), FSDP_ERR_UNSUPPORTED);
+    assert_int_equal(gemm_choose(CPU_GEMM_ONEDNN, &set), FSDP_ERR_UNSUPPORTED);
     assert_non_null(strstr(fsdp_last_error(), "oneDNN"));
 #endif
 }
@@ -549,7 +549,7 @@ static void operands_of_two_dtypes_negative_sizes_and_no_workspace_are_refused(v
     good.a = good.b = (buffer){x, FSDP_F32};
     good.c = good.d = (buffer){y, FSDP_F32};
     cpu_gemm_set set;
-    assert_int_equal(product_choose(CPU_PRODUCT_PORTABLE, &set), FSDP_OK);
+    assert_int_equal(gemm_choose(CPU_GEMM_PORTABLE, &set), FSDP_OK);
     gemm_args g = good;
     g.b.dtype = FSDP_BF16;
     assert_int_equal(gemm_gemm(&set, &g), FSDP_ERR_INPUT);
@@ -565,10 +565,10 @@ static void operands_of_two_dtypes_negative_sizes_and_no_workspace_are_refused(v
 static void the_probe_notices_a_kernel_that_sums_wrongly(void **state)
 {
     (void)state;
-    assert_true(product_probe_kernel(&gemm_portable));
+    assert_true(gemm_probe_kernel(&gemm_portable));
     gemm_kernel wrong = gemm_portable;
     wrong.pack_b = gemm_portable.pack_a; /* half the width it should have */
-    assert_false(product_probe_kernel(&wrong));
+    assert_false(gemm_probe_kernel(&wrong));
 }
 
 int main(void)

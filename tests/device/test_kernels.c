@@ -9,7 +9,7 @@ static device *open_level(simd_level level, int threads)
 {
     device *d = NULL;
     threads_set(threads, 1);
-    assert_int_equal(device_open_cpu_level(CPU_PRODUCT_AUTO, level, &d), FSDP_OK);
+    assert_int_equal(device_open_cpu_level(CPU_GEMM_AUTO, level, &d), FSDP_OK);
     return d;
 }
 

@@ -19,7 +19,7 @@ static int open_device(void **state)
 {
     (void)state;
     threads_set(2, 1);
-    if (device_open_cpu(CPU_PRODUCT_AUTO, &opened) != FSDP_OK)
+    if (device_open_cpu(CPU_GEMM_AUTO, &opened) != FSDP_OK)
         return -1;
     return opened->stream_create(opened, 0, &queue) == FSDP_OK ? 0 : -1;
 }
@@ -155,7 +155,7 @@ static void a_level_the_processor_lacks_is_refused(void **state)
     device *d = opened;
     if (cpu_best_level() + 1 == SIMD_LEVEL_COUNT)
         skip();
-    assert_int_equal(device_open_cpu_level(CPU_PRODUCT_AUTO, (simd_level)(cpu_best_level() + 1), &d),
+    assert_int_equal(device_open_cpu_level(CPU_GEMM_AUTO, (simd_level)(cpu_best_level() + 1), &d),
                      FSDP_ERR_UNSUPPORTED);
     assert_null(d);
 }

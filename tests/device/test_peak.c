@@ -51,7 +51,7 @@ static void rates_of_the_cpu_are_measured_and_leave_no_memory_behind(void **stat
     device *d;
     stream *s;
     threads_set(1, 1);
-    assert_int_equal(device_open_cpu(CPU_PRODUCT_AUTO, &d), FSDP_OK);
+    assert_int_equal(device_open_cpu(CPU_GEMM_AUTO, &d), FSDP_OK);
     assert_int_equal(d->stream_create(d, 0, &s), FSDP_OK);
     assert_float_equal(peak_tflops(d, FSDP_F32), 0, 0);
     assert_int_equal(hooks_add_kind(HOOK_MEMORY, count_memory, NULL), FSDP_OK);

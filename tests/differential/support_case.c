@@ -48,11 +48,11 @@ static void draw_net(test_case *c, uint64_t *s)
 {
     static const int hiddens[] = {3, 5, 8, 12}, inners[] = {4, 7, 9, 20};
     bool wide = chance(s, 8); /* inputs of blocks large enough to wait in host memory */
-    c->hidden = wide ? MOST_HIDDEN : hiddens[draw(s, 4)];
+    c->hidden = wide ? MAX_HIDDEN : hiddens[draw(s, 4)];
     c->inner = inners[draw(s, 4)];
     c->vocabulary = 5 + draw(s, 19);
-    c->n_blocks = 1 + draw(s, MOST_BLOCKS);
-    for (int i = 0; i < MOST_BLOCKS; i++)
+    c->n_blocks = 1 + draw(s, MAX_BLOCKS);
+    for (int i = 0; i < MAX_BLOCKS; i++)
         c->kinds[i] = (block_kind)draw(s, BLOCK_KINDS);
     c->layernorm = chance(s, 30);
     c->bias = chance(s, 50);
@@ -89,9 +89,9 @@ static unsigned draw_blocks(const test_case *c, uint64_t *s)
 static recording draw_recording(const test_case *c, uint64_t *s)
 {
     recording r = {.blocks = draw_blocks(c, s), .data = draw(s, 1 << 20)};
-    bool wide = c->hidden == MOST_HIDDEN;
+    bool wide = c->hidden == MAX_HIDDEN;
     int samples = wide ? 5 + draw(s, 2) : 1 + draw(s, 3), tokens = wide ? 8 : 1 + draw(s, 3);
-    for (int i = 0; i < MOST_RANKS; i++) {
+    for (int i = 0; i < MAX_RANKS; i++) {
         bool uneven = chance(s, 20);
         r.samples[i] = uneven ? 1 + draw(s, 3) : samples;
         r.tokens[i] = uneven ? 1 + draw(s, 3) : tokens;
@@ -114,7 +114,7 @@ static recording draw_again(const test_case *c, const recording *earlier, uint64
 
 static void draw_step(test_case *c, case_step *t, const case_micro **last, bool *has_data, uint64_t *s)
 {
-    t->n_micro = chance(s, 40) ? 1 : 2 + draw(s, MOST_MICRO - 1);
+    t->n_micro = chance(s, 40) ? 1 : 2 + draw(s, MAX_MICRO - 1);
     for (int i = 0; i < t->n_micro; i++) {
         case_micro *m = &t->micro[i];
         m->work = draw_again(c, *last ? &(*last)->work : NULL, s);
@@ -141,13 +141,13 @@ static void draw_step(test_case *c, case_step *t, const case_micro **last, bool 
 test_case case_draw(uint64_t seed)
 {
     int kind = (int)(seed % CASE_CLASSES);
-    test_case c = {.seed = seed, .ranks = 1 + kind % MOST_RANKS, .recorded = kind >= MOST_RANKS};
+    test_case c = {.seed = seed, .ranks = 1 + kind % MAX_RANKS, .recorded = kind >= MAX_RANKS};
     uint64_t state = seed * 0x2545f4914f6cdd1du + 1;
     const case_micro *last = NULL;
-    bool has_data[MOST_RANKS] = {false};
+    bool has_data[MAX_RANKS] = {false};
     draw_net(&c, &state);
     draw_numbers(&c, &state);
-    case_parameter list[MOST_PARAMETERS];
+    case_parameter list[MAX_PARAMETERS];
     bool any = false;
     for (int i = 0, n = case_parameters(&c, list); i < n; i++)
         any |= case_freezes(&c, list[i].name);
@@ -305,7 +305,7 @@ void outcome_free(outcome *o)
 void entry_describe(const test_case *c, const entry *e, char *text, size_t bytes)
 {
     static const char *const names[] = {"loss", "norm", "count", "skipping"};
-    case_parameter list[MOST_PARAMETERS];
+    case_parameter list[MAX_PARAMETERS];
     case_parameters(c, list);
     if (e->kind <= ENTRY_SKIPPED)
         snprintf(text, bytes, "%s of step %d", names[e->kind], e->step);

@@ -6,13 +6,13 @@
 #include <fsdp/optim.h>
 
 enum {
-    MOST_RANKS = 3,
-    MOST_BLOCKS = 4,
-    MOST_STEPS = 6,
-    MOST_MICRO = 3,
-    MOST_ROWS = 64, /* samples * tokens of a micro-batch */
-    MOST_HIDDEN = 32,
-    MOST_PARAMETERS = 5 + 6 * MOST_BLOCKS,
+    MAX_RANKS = 3,
+    MAX_BLOCKS = 4,
+    MAX_STEPS = 6,
+    MAX_MICRO = 3,
+    MAX_ROWS = 64, /* samples * tokens of a micro-batch */
+    MAX_HIDDEN = 32,
+    MAX_PARAMETERS = 5 + 6 * MAX_BLOCKS,
     TARGETS = 3, /* columns of the second loss */
     IGNORED = -100,
 };
@@ -23,7 +23,7 @@ typedef enum block_kind { BLOCK_GELU, BLOCK_SILU, BLOCK_RELU, BLOCK_SWIGLU, BLOC
 typedef struct recording {
     unsigned blocks; /* bit i: block i is called */
     int data;        /* number of its data: another, other tokens */
-    int samples[MOST_RANKS], tokens[MOST_RANKS];
+    int samples[MAX_RANKS], tokens[MAX_RANKS];
     bool poisoned; /* rank 0's first feature is NaN */
 } recording;
 
@@ -31,8 +31,8 @@ typedef enum look { LOOK_NONE, LOOK_TRAINING, LOOK_EVALUATION } look;
 
 typedef struct case_micro {
     recording work;
-    int loss;                 /* 0: cross entropy of the head; 1: squared error of the second head */
-    bool nothing[MOST_RANKS]; /* the rank has run out of data: fsdp_backward_nothing */
+    int loss;                /* 0: cross entropy of the head; 1: squared error of the second head */
+    bool nothing[MAX_RANKS]; /* the rank has run out of data: fsdp_backward_nothing */
     /* Before it something is evaluated: the same recording, in training mode, or another one in evaluation mode. */
     look before;
     recording seen;
@@ -40,7 +40,7 @@ typedef struct case_micro {
 
 typedef struct case_step {
     int n_micro;
-    case_micro micro[MOST_MICRO];
+    case_micro micro[MAX_MICRO];
     float lr;
     bool stepped_twice; /* a second fsdp_step, which has no gradients, must be refused */
     int reads;          /* parameter that is read behind the step, -1: none */
@@ -54,7 +54,7 @@ typedef struct test_case {
     bool recorded; /* on a device that records and launches graphs */
     /* The net. */
     int hidden, inner, vocabulary, n_blocks;
-    block_kind kinds[MOST_BLOCKS];
+    block_kind kinds[MAX_BLOCKS];
     bool layernorm, bias, tied, features, fused_loss;
     float dropout;
     /* The numbers. */
@@ -66,11 +66,11 @@ typedef struct test_case {
     float weight_decay, momentum, clip;
     /* The program. */
     int n_steps;
-    case_step steps[MOST_STEPS];
+    case_step steps[MAX_STEPS];
 } test_case;
 
 /* World size and device follow from seed % CASE_CLASSES: cases of one class can share a world. */
-enum { CASE_CLASSES = 2 * MOST_RANKS };
+enum { CASE_CLASSES = 2 * MAX_RANKS };
 test_case case_draw(uint64_t seed);
 
 /* A few lines that say what the case does. */
@@ -82,7 +82,7 @@ typedef struct case_parameter {
     int n_dims;
     int64_t shape[2], numel;
 } case_parameter;
-int case_parameters(const test_case *c, case_parameter *out); /* out[MOST_PARAMETERS] */
+int case_parameters(const test_case *c, case_parameter *out); /* out[MAX_PARAMETERS] */
 bool case_freezes(const test_case *c, const char *name);
 extern const char *const case_wraps[];    /* module types; "" for none */
 extern const char *const case_freezing[]; /* globs; "" for none */
@@ -90,8 +90,8 @@ extern const char *const case_freezing[]; /* globs; "" for none */
 /* The data of a recording on one rank, a function of the case's seed and the recording's number. */
 typedef struct case_data {
     int rows; /* samples * tokens */
-    int32_t ids[MOST_ROWS], labels[MOST_ROWS];
-    float features[MOST_ROWS * MOST_HIDDEN], targets[MOST_ROWS * TARGETS];
+    int32_t ids[MAX_ROWS], labels[MAX_ROWS];
+    float features[MAX_ROWS * MAX_HIDDEN], targets[MAX_ROWS * TARGETS];
 } case_data;
 void case_fill(const test_case *c, const recording *r, int rank, case_data *out);
 

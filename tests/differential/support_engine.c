@@ -21,7 +21,7 @@ typedef struct block {
 
 typedef struct net {
     fsdp_module base;
-    fsdp_module *embed, *blocks[MOST_BLOCKS], *norm, *head, *second;
+    fsdp_module *embed, *blocks[MAX_BLOCKS], *norm, *head, *second;
 } net;
 
 static fsdp_tensor *act(fsdp_tape *t, block_kind kind, fsdp_tensor *x)
@@ -135,7 +135,7 @@ variant variant_draw(const test_case *c, uint64_t *s)
                  .gather_buffers = 1 + draw(s, 3),
                  .checkpointing = chance(s, 40) ? FSDP_CHECKPOINT_NONE : (fsdp_checkpointing)(1 + draw(s, 2)),
                  .recompute_cheap = chance(s, 30),
-                 .offload_activations = c->hidden == MOST_HIDDEN && chance(s, 70),
+                 .offload_activations = c->hidden == MAX_HIDDEN && chance(s, 70),
                  .offload = chance(s, 35) ? 1 + draw(s, 2) : 0};
     if (v.offload_activations)
         v.checkpointing = FSDP_CHECKPOINT_FULL;
@@ -239,7 +239,7 @@ static fsdp_status open_model(engine *e, const variant *v)
 
 static fsdp_status list_parameter(engine *e, int index, entry_kind kind, int step)
 {
-    case_parameter list[MOST_PARAMETERS];
+    case_parameter list[MAX_PARAMETERS];
     case_parameters(e->c, list);
     const case_parameter *p = &list[index];
     float *values = malloc((size_t)p->numel * sizeof *values);
@@ -254,7 +254,7 @@ static fsdp_status list_parameter(engine *e, int index, entry_kind kind, int ste
 
 static fsdp_status list_parameters(engine *e, entry_kind kind, int step)
 {
-    case_parameter list[MOST_PARAMETERS];
+    case_parameter list[MAX_PARAMETERS];
     for (int i = 0, n = case_parameters(e->c, list); i < n; i++)
         FSDP_TRY(list_parameter(e, i, kind, step));
     return FSDP_OK;
@@ -262,7 +262,7 @@ static fsdp_status list_parameters(engine *e, entry_kind kind, int step)
 
 static fsdp_status list_values(engine *e, fsdp_tensor *x, int step, int micro, int64_t *at)
 {
-    float values[MOST_ROWS * MOST_HIDDEN];
+    float values[MAX_ROWS * MAX_HIDDEN];
     int64_t n = fsdp_tensor_numel(x);
     FSDP_TRY(fsdp_read(x, values, n));
     for (int64_t i = 0; i < n; i++)

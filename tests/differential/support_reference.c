@@ -34,11 +34,11 @@ typedef struct node {
     const float *data;
 } node;
 
-enum { MOST_NODES = 64, MOST_VALUES = 128, MEMORY = 1 << 20 };
+enum { MAX_NODES = 64, MAX_VALUES = 128, MEMORY = 1 << 20 };
 
 typedef struct tape {
-    node nodes[MOST_NODES];
-    value values[MOST_VALUES];
+    node nodes[MAX_NODES];
+    value values[MAX_VALUES];
     int n_nodes, n_values;
     size_t used;
     double memory[MEMORY];
@@ -56,7 +56,7 @@ static double *take(tape *t, size_t n)
 
 static value *add_value(tape *t, int rows, int columns)
 {
-    if (t->n_values == MOST_VALUES)
+    if (t->n_values == MAX_VALUES)
         abort();
     value *x = &t->values[t->n_values++];
     *x = (value){rows, columns, take(t, (size_t)rows * (size_t)columns), take(t, (size_t)rows * (size_t)columns)};
@@ -65,7 +65,7 @@ static value *add_value(tape *t, int rows, int columns)
 
 static value *record(tape *t, node n, int rows, int columns)
 {
-    if (t->n_nodes == MOST_NODES)
+    if (t->n_nodes == MAX_NODES)
         abort();
     n.out = add_value(t, rows, columns);
     t->nodes[t->n_nodes++] = n;
@@ -240,7 +240,7 @@ typedef struct parameter {
 
 typedef struct reference_state {
     const test_case *c;
-    parameter list[MOST_PARAMETERS];
+    parameter list[MAX_PARAMETERS];
     int n;
     double loss, count; /* of the step so far */
     int updates;
@@ -305,7 +305,7 @@ static value *block(reference_state *r, value **used, int index, value *x)
 }
 
 typedef struct recorded {
-    value *used[MOST_PARAMETERS];
+    value *used[MAX_PARAMETERS];
     value *logits, *losses[2];
     double counts[2];
 } recorded;
@@ -432,7 +432,7 @@ static void list_parameter(const reference_state *r, int index, entry_kind kind,
 
 static void open_parameters(reference_state *r, const outcome *engine, outcome *out)
 {
-    case_parameter shapes[MOST_PARAMETERS];
+    case_parameter shapes[MAX_PARAMETERS];
     r->n = case_parameters(r->c, shapes);
     for (int i = 0; i < r->n; i++) {
         parameter *p = &r->list[i];

@@ -14,7 +14,7 @@
 #include "shard/recording_device.h"
 #include "training/support_ranks.h"
 
-enum { MOST_FAILURES = 32, SHRUNK_FAILURES = 4, MOST_TRIES = 250, WORLD_CASES = 48, TEXT = 512 };
+enum { MAX_FAILURES = 32, SHRUNK_FAILURES = 4, MAX_TRIES = 250, WORLD_CASES = 48, TEXT = 512 };
 
 typedef struct failure {
     uint64_t seed;
@@ -24,8 +24,8 @@ typedef struct failure {
 /* Shared with the ranks. */
 typedef struct report {
     atomic_int n_failures;
-    failure failures[MOST_FAILURES];
-    _Atomic uint64_t running[MOST_RANKS]; /* seed of the case that the rank is at; the last one when it is done */
+    failure failures[MAX_FAILURES];
+    _Atomic uint64_t running[MAX_RANKS]; /* seed of the case that the rank is at; the last one when it is done */
 } report;
 
 /* One world's work: the cases first, first + CASE_CLASSES, ... or one that was made smaller. */
@@ -40,12 +40,12 @@ typedef struct world_work {
 static void note(report *r, uint64_t seed, int rank, const char *how, const char *what)
 {
     int n = atomic_load(&r->n_failures);
-    for (int i = 0; i < n && i < MOST_FAILURES; i++) {
+    for (int i = 0; i < n && i < MAX_FAILURES; i++) {
         if (r->failures[i].seed == seed)
             return; /* the first thing that was wrong is enough */
     }
     n = atomic_fetch_add(&r->n_failures, 1);
-    if (n >= MOST_FAILURES)
+    if (n >= MAX_FAILURES)
         return;
     snprintf(r->failures[n].text, sizeof r->failures[n].text, "rank %d with %s: %s", rank, how, what);
     r->failures[n].seed = seed;
@@ -192,8 +192,8 @@ static bool drop_step(test_case *c, int at)
 
 static bool drop_micro(test_case *c, int at)
 {
-    case_step *s = &c->steps[at / MOST_MICRO];
-    at %= MOST_MICRO;
+    case_step *s = &c->steps[at / MAX_MICRO];
+    at %= MAX_MICRO;
     if (s >= &c->steps[c->n_steps] || at >= s->n_micro || s->n_micro == 1 || any_nothing(c))
         return false;
     s->n_micro--;
@@ -214,7 +214,7 @@ static void for_recordings(test_case *c, void (*change)(recording *r))
 
 static void shape_one(recording *r)
 {
-    for (int i = 0; i < MOST_RANKS; i++)
+    for (int i = 0; i < MAX_RANKS; i++)
         r->samples[i] = r->tokens[i] = 1;
 }
 
@@ -251,7 +251,7 @@ static void clear_step(test_case *c, int what)
     }
 }
 
-enum { DROPS = MOST_STEPS + MOST_STEPS * MOST_MICRO, CLEARS = 7, SIMPLER = 18 };
+enum { DROPS = MAX_STEPS + MAX_STEPS * MAX_MICRO, CLEARS = 7, SIMPLER = 18 };
 
 static void simplify(test_case *c, int what)
 {
@@ -317,10 +317,10 @@ static void simplify(test_case *c, int what)
 static bool smaller(const test_case *c, int k, test_case *out)
 {
     *out = *c;
-    if (k < MOST_STEPS)
+    if (k < MAX_STEPS)
         return drop_step(out, k);
     if (k < DROPS)
-        return drop_micro(out, k - MOST_STEPS);
+        return drop_micro(out, k - MAX_STEPS);
     if (k < DROPS + CLEARS)
         clear_step(out, k - DROPS);
     else
@@ -337,7 +337,7 @@ static void print_failure(const session *s, report *scratch, const failure *f, b
         return;
     for (bool smaller_found = still_fails(s, scratch, &c); smaller_found;) {
         smaller_found = false;
-        for (int k = 0; k < DROPS + CLEARS + SIMPLER && tries < MOST_TRIES; k++) {
+        for (int k = 0; k < DROPS + CLEARS + SIMPLER && tries < MAX_TRIES; k++) {
             if (!smaller(&c, k, &tried))
                 continue;
             tries++;
@@ -379,14 +379,14 @@ int session_run(const session *s)
         run_list(s, r, s->first, 1);
         done = 1;
     }
-    while (s->n_cases > 1 && r->n_failures < MOST_FAILURES &&
+    while (s->n_cases > 1 && r->n_failures < MAX_FAILURES &&
            (s->seconds > 0 ? clock_seconds() - begun < s->seconds : done < s->n_cases / SLOWER)) {
         for (int i = 0; i < CASE_CLASSES; i++)
             run_list(s, r, next + (uint64_t)i, WORLD_CASES);
         next += WORLD_CASES * CASE_CLASSES;
         done += WORLD_CASES * CASE_CLASSES;
     }
-    int n = r->n_failures < MOST_FAILURES ? r->n_failures : MOST_FAILURES;
+    int n = r->n_failures < MAX_FAILURES ? r->n_failures : MAX_FAILURES;
     printf("%d cases from seed %llu, %d variants beside the plain one: %d failed\n", done, (unsigned long long)s->first,
            s->n_variants, n);
     for (int i = 0; i < n; i++)

@@ -13,7 +13,7 @@ static void write_part(const char *path, const char *const *names, int n, float 
         assert_ok(safetensors_writer_add(w, names[i], FSDP_F32, 1, (int64_t[]){1}, NULL));
     assert_ok(safetensors_writer_begin(w));
     for (int i = 0; i < n; i++)
-        assert_ok(safetensors_writer_write_f32(w, (size_t)i, 0, 1, (float[]){first + (float)i}));
+        assert_ok(safetensors_writer_write(w, (size_t)i, 0, (float[]){first + (float)i}, sizeof(float)));
     assert_ok(safetensors_writer_commit(w));
 }
 
@@ -41,8 +41,8 @@ static void put_part(const char *folder, const char *name, const char *const *na
 static void assert_tensor(const model_folder *folder, const char *name, float value)
 {
     float got;
-    const safetensors_tensor *tensor;
-    assert_ok(model_folder_get(folder, name, &tensor));
+    const safetensors_tensor *tensor = model_folder_find(folder, name);
+    assert_non_null(tensor);
     assert_ok(safetensors_read_f32(tensor, 0, 1, &got));
     assert_true(got == value);
 }
@@ -57,7 +57,6 @@ static void a_single_file_is_opened_by_folder_and_by_name(void **state)
     put_part(path, "model.safetensors", (const char *[]){"w", "b"}, 2, 5);
     model_folder *folder;
     assert_ok(model_folder_open(path, &folder));
-    assert_string_equal(model_folder_path(folder), path);
     assert_int_equal(model_folder_count(folder), 2);
     assert_string_equal(model_folder_at(folder, 0)->name, "b");
     assert_tensor(folder, "w", 5);
@@ -87,8 +86,6 @@ static void indexed_parts_are_one_set_sorted_by_name(void **state)
     assert_tensor(folder, "z", 2);
     assert_tensor(folder, "a", 3);
     assert_null(model_folder_find(folder, "unlisted"));
-    const safetensors_tensor *tensor;
-    assert_fails(FSDP_ERR_INPUT, model_folder_get(folder, "q", &tensor), path, "no tensor q");
     model_folder_close(folder);
 }
 

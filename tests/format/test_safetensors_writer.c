@@ -156,7 +156,6 @@ static void writes_out_of_range_or_out_of_order_are_refused(void **state)
     assert_fails(FSDP_ERR_STATE, safetensors_writer_write(w, 0, 0, floats, 5), path, "t:");
     assert_fails(FSDP_ERR_STATE, safetensors_writer_write(w, 0, 4, floats, 1), path, "t:");
     assert_fails(FSDP_ERR_STATE, safetensors_writer_write(w, 0, UINT64_MAX, floats, 2), path, "t:");
-    assert_fails(FSDP_ERR_STATE, safetensors_writer_write_f32(w, 0, 0, 4, floats), path, "U8");
     safetensors_writer_abort(w);
 }
 
@@ -184,45 +183,6 @@ static void declarations_that_cannot_be_are_refused(void **state)
     safetensors_writer_abort(w);
     assert_fails(FSDP_ERR_INPUT, safetensors_writer_create(scratch_path("no/such/folder"), &w), "no/such/folder");
     assert_int_equal(files_in_scratch(), 0);
-}
-
-static void fp32_values_are_rounded_to_the_tensor_type(void **state)
-{
-    (void)state;
-    enum { N = 9001 };
-    static const fsdp_dtype types[] = {FSDP_F32, FSDP_BF16, FSDP_F16, FSDP_F64};
-    static float values[N], back[N];
-    const char *path = scratch_path("rounded"), *names[] = {"f32", "bf16", "f16", "f64"};
-    safetensors_writer *w;
-    safetensors *file;
-    for (int i = 0; i < N; i++)
-        values[i] = 4 * rng_to_uniform(rng_word(rng_key_make(3), 0, (uint64_t)i)) - 2;
-    assert_ok(safetensors_writer_create(path, &w));
-    for (int i = 0; i < 4; i++)
-        assert_ok(safetensors_writer_add(w, names[i], types[i], 1, (int64_t[]){N}, NULL));
-    assert_ok(safetensors_writer_begin(w));
-    for (size_t i = 0; i < 4; i++) {
-        assert_ok(safetensors_writer_write_f32(w, i, 4999, N - 4999, values + 4999));
-        assert_ok(safetensors_writer_write_f32(w, i, 0, 4999, values));
-        assert_fails(FSDP_ERR_STATE, safetensors_writer_write_f32(w, i, N, 1, values), names[i]);
-    }
-    uint64_t promised = safetensors_writer_file_bytes(w);
-    assert_ok(safetensors_writer_commit(w));
-    assert_ok(safetensors_open(path, &file));
-    for (int i = 0; i < 4; i++) {
-        assert_ok(safetensors_read_f32(safetensors_find(file, names[i]), 0, N, back));
-        for (int k = 0; k < N; k++) {
-            float wanted = i == 1   ? float_bits_from_bf16(float_bits_to_bf16(values[k]))
-                           : i == 2 ? float_bits_from_f16(float_bits_to_f16(values[k]))
-                                    : values[k];
-            assert_true(back[k] == wanted);
-        }
-    }
-    safetensors_close(file);
-    size_t bytes;
-    free(scratch_read(path, &bytes));
-    assert_int_equal(bytes, promised);
-    assert_int_equal(remove(path), 0);
 }
 
 static void span_sets_agree_with_a_bitmap(void **state)
@@ -260,7 +220,6 @@ int main(void)
         cmocka_unit_test(an_existing_file_stays_until_commit),
         cmocka_unit_test(writes_out_of_range_or_out_of_order_are_refused),
         cmocka_unit_test(declarations_that_cannot_be_are_refused),
-        cmocka_unit_test(fp32_values_are_rounded_to_the_tensor_type),
         cmocka_unit_test(span_sets_agree_with_a_bitmap),
     };
     return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);

@@ -46,7 +46,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     require(manifest_parse("printed", text, text_bytes, &again) == FSDP_OK);
     require(again->n_tensors == m->n_tensors && again->step == m->step && json_equal(again->extra, m->extra));
     require(again->autotune_bytes == m->autotune_bytes);
-    require(m->autotune_bytes == 0 || memcmp(again->choices, m->choices, m->autotune_bytes) == 0);
+    require(m->autotune_bytes == 0 || memcmp(again->autotune, m->autotune, m->autotune_bytes) == 0);
     manifest_free(again);
     free(text);
     manifest_free(m);

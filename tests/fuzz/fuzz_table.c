@@ -12,7 +12,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
-enum { MOST_ROWS = 10000 }; /* a few bytes can stand for any number of nulls */
+enum { MAX_ROWS = 10000 }; /* a few bytes can stand for any number of nulls */
 
 static void require(int condition)
 {
@@ -26,7 +26,7 @@ static uint64_t read_rows(table_file *t, int64_t skipped, int64_t *n)
     table_text values[2];
     bool more = true;
     uint64_t h = HASH_START;
-    for (*n = skipped; *n < MOST_ROWS; ++*n) {
+    for (*n = skipped; *n < MAX_ROWS; ++*n) {
         if (table_next(t, values, &more) != FSDP_OK)
             return 0;
         if (!more)

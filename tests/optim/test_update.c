@@ -36,7 +36,7 @@ static void *numbers(int64_t n, size_t bytes)
 static int open_state(void **out)
 {
     static state s;
-    assert_int_equal(device_open_cpu(CPU_PRODUCT_AUTO, &s.dev), FSDP_OK);
+    assert_int_equal(device_open_cpu(CPU_GEMM_AUTO, &s.dev), FSDP_OK);
     assert_int_equal(s.dev->stream_create(s.dev, 0, &s.compute), FSDP_OK);
     for (int i = 0; i < RANGES; i++) {
         s.parameter[i] = numbers(sizes[i], sizeof(float));

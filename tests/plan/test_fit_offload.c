@@ -108,7 +108,7 @@ static void on_cpus_one_limit_is_for_all(void **state)
     fsdp_config c = by_block();
     device *dev;
     memory_plan p;
-    assert_int_equal(device_open_cpu(CPU_PRODUCT_AUTO, &dev), FSDP_OK);
+    assert_int_equal(device_open_cpu(CPU_GEMM_AUTO, &dev), FSDP_OK);
     assert_int_equal(workload_plan(&w, &c, &(plan_world){dev, 1, 1}, &p), FSDP_OK);
     assert_true(p.host > 0);
     assert_true(plan_fits(&p, dev, (plan_limit){p.total + p.host, 0}));
@@ -124,7 +124,7 @@ static void the_update_costs_the_bytes_it_moves_for_all_ranks_of_a_host(void **s
     fsdp_config c = by_block();
     device *dev;
     memory_plan p;
-    assert_int_equal(device_open_cpu(CPU_PRODUCT_AUTO, &dev), FSDP_OK);
+    assert_int_equal(device_open_cpu(CPU_GEMM_AUTO, &dev), FSDP_OK);
     assert_int_equal(workload_plan(&w, &c, &(plan_world){dev, 2, 2}, &p), FSDP_OK);
     assert_true(plan_update_seconds(&p, 2) == 0); /* nothing is offloaded */
     size_t elements = p.gradients / sizeof(float);

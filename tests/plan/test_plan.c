@@ -35,7 +35,7 @@ static fsdp_config sharding(fsdp_strategy strategy, int buffers)
 static device *open_device(void)
 {
     device *dev;
-    assert_int_equal(device_open_cpu(CPU_PRODUCT_AUTO, &dev), FSDP_OK);
+    assert_int_equal(device_open_cpu(CPU_GEMM_AUTO, &dev), FSDP_OK);
     return dev;
 }
 

@@ -156,16 +156,16 @@ static void what_differs_is_recorded_apart(void **state)
     device d = with_graphs();
     recorded_work r = {.oldest = 0};
     for (int round = 0; round < 3; round++) {
-        for (int number = 0; number < RECORDED_MOST; number++)
+        for (int number = 0; number < RECORDED_MAX; number++)
             assert_ok(run_number(&d, &r, number));
     }
-    assert_counts(2 * RECORDED_MOST, RECORDED_MOST, 2 * RECORDED_MOST, 0);
-    assert_ok(run_number(&d, &r, RECORDED_MOST)); /* one more than there are places: the oldest goes */
-    assert_counts(2 * RECORDED_MOST + 1, RECORDED_MOST, 2 * RECORDED_MOST, 1);
+    assert_counts(2 * RECORDED_MAX, RECORDED_MAX, 2 * RECORDED_MAX, 0);
+    assert_ok(run_number(&d, &r, RECORDED_MAX)); /* one more than there are places: the oldest goes */
+    assert_counts(2 * RECORDED_MAX + 1, RECORDED_MAX, 2 * RECORDED_MAX, 1);
     assert_ok(run_number(&d, &r, 1));
-    assert_counts(2 * RECORDED_MOST + 1, RECORDED_MOST, 2 * RECORDED_MOST + 1, 1);
+    assert_counts(2 * RECORDED_MAX + 1, RECORDED_MAX, 2 * RECORDED_MAX + 1, 1);
     assert_ok(run_number(&d, &r, 0));
-    assert_counts(2 * RECORDED_MOST + 2, RECORDED_MOST, 2 * RECORDED_MOST + 1, 2);
+    assert_counts(2 * RECORDED_MAX + 2, RECORDED_MAX, 2 * RECORDED_MAX + 1, 2);
     recorded_forget(&d, &r);
 }
 

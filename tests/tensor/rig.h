@@ -58,7 +58,7 @@ static inline void must_be(fsdp_status status, fsdp_status wanted, const char *f
 static inline void rig_open(rig *r)
 {
     *r = (rig){.seed = 1, .random_seed = 7, .scalars = {.step = 3, .first_sample = 11}};
-    assert_ok(device_open_cpu(CPU_PRODUCT_AUTO, &r->dev));
+    assert_ok(device_open_cpu(CPU_GEMM_AUTO, &r->dev));
     assert_ok(r->dev->stream_create(r->dev, 0, &r->compute));
     assert_ok(r->dev->stream_create(r->dev, 0, &r->transfers));
 }

@@ -31,7 +31,7 @@ static const char *const own_flags[] = {
     "--sharding_strategy=full",
 };
 
-enum { N_OWN = sizeof own_flags / sizeof *own_flags, MOST_FLAGS = 64 };
+enum { N_OWN = sizeof own_flags / sizeof *own_flags, MAX_FLAGS = 64 };
 
 job *job_begin(void)
 {
@@ -108,7 +108,7 @@ void job_hear(void *context, fsdp_line kind, const char *text)
 static void read_metrics(job *j)
 {
     char *text = job_file(j, "run/metrics.jsonl"), *rest = text;
-    for (char *line; text && (line = strsep(&rest, "\n")) && *line && j->n_steps < JOB_MOST_STEPS;) {
+    for (char *line; text && (line = strsep(&rest, "\n")) && *line && j->n_steps < JOB_MAX_STEPS;) {
         json_t *o = json_loads(line, 0, NULL);
         j->steps[j->n_steps++] = (job_step){.loss = json_number_value(json_object_get(o, "loss")),
                                             .lr = json_number_value(json_object_get(o, "lr")),
@@ -134,7 +134,7 @@ static char *spelled(const job *j, const char *flag)
 
 void job_run(job *j, const char *const *flags)
 {
-    char *argv[MOST_FLAGS];
+    char *argv[MAX_FLAGS];
     int argc = 0;
     fsdp_settings settings;
     fsdp_train_callbacks callbacks = FSDP_TRAIN_CALLBACKS_INIT;

@@ -5,7 +5,7 @@
 
 #include <fsdp/train.h>
 
-enum { JOB_MOST_STEPS = 128, JOB_SAMPLES = 50, JOB_WIDTH = 16 };
+enum { JOB_MAX_STEPS = 128, JOB_SAMPLES = 50, JOB_WIDTH = 16 };
 
 typedef struct job_step {
     double loss, lr, grad_norm;
@@ -20,7 +20,7 @@ typedef struct job {
     int n_progress;     /* lines of progress among them */
     int most_threads;   /* of this process while a line was said */
     int n_steps;        /* lines of metrics.jsonl */
-    job_step steps[JOB_MOST_STEPS];
+    job_step steps[JOB_MAX_STEPS];
     fsdp_train_result result;
 } job;
 

@@ -37,7 +37,7 @@ static fitted fit(const char *device_name, plan_limit limit, int ranks, int argc
     if (device_is_described(device_name))
         assert_int_equal(device_describe(device_name, &dev), FSDP_OK);
     else
-        assert_int_equal(device_open_cpu(CPU_PRODUCT_AUTO, &dev), FSDP_OK);
+        assert_int_equal(device_open_cpu(CPU_GEMM_AUTO, &dev), FSDP_OK);
     fsdp_dataset_info data = {.width = f.settings.max_context_width, .target_width = f.settings.max_target_width};
     fit_request r = {.settings = &f.settings, .work = &f.work, .world = {dev, ranks, ranks}, .limit = limit};
     assert_int_equal(assemble_model(&f.settings, 0, NULL, &model), FSDP_OK);
@@ -182,11 +182,11 @@ static int below(draw *d, int n)
     return (int)((d->state >> 33) % (uint64_t)n);
 }
 
-enum { MOST_WORDS = 40, WORD = 64 };
+enum { MAX_WORDS = 40, WORD = 64 };
 
 typedef struct words {
-    char text[MOST_WORDS][WORD];
-    const char *argv[MOST_WORDS];
+    char text[MAX_WORDS][WORD];
+    const char *argv[MAX_WORDS];
     int n;
 } words;
 

@@ -184,18 +184,18 @@ static void a_window_counts_where_texts_are_longer(void **state)
  * is NULL. */
 static void rename_weights(const job *j, const char *folder, const char *from, const char *to, const char *more)
 {
-    enum { MOST = 200 };
+    enum { MAX = 200 };
     safetensors *old;
     safetensors_writer *w;
     char path[300], name[300];
-    float *values[MOST], extra[4] = {1, 2, 3, 4};
-    size_t index[MOST + 1], n;
-    int64_t numel[MOST], four = 4;
+    float *values[MAX], extra[4] = {1, 2, 3, 4};
+    size_t index[MAX + 1], n;
+    int64_t numel[MAX], four = 4;
     snprintf(path, sizeof path, "%s/model.safetensors", path_in(j, folder));
     assert_int_equal(safetensors_open(path, &old), FSDP_OK);
     assert_int_equal(safetensors_writer_create(path, &w), FSDP_OK);
     n = safetensors_count(old);
-    assert_true(n <= MOST);
+    assert_true(n <= MAX);
     for (size_t i = 0; i < n; i++) {
         const safetensors_tensor *t = safetensors_at(old, i);
         bool renamed = strncmp(t->name, from, strlen(from)) == 0;
@@ -210,11 +210,12 @@ static void rename_weights(const job *j, const char *folder, const char *from, c
         assert_int_equal(safetensors_writer_add(w, more, FSDP_F32, 1, &four, &index[n]), FSDP_OK);
     assert_int_equal(safetensors_writer_begin(w), FSDP_OK);
     for (size_t i = 0; i < n; i++) {
-        assert_int_equal(safetensors_writer_write_f32(w, index[i], 0, numel[i], values[i]), FSDP_OK);
+        assert_int_equal(safetensors_writer_write(w, index[i], 0, values[i], (size_t)numel[i] * sizeof(float)),
+                         FSDP_OK);
         free(values[i]);
     }
     if (more)
-        assert_int_equal(safetensors_writer_write_f32(w, index[n], 0, 4, extra), FSDP_OK);
+        assert_int_equal(safetensors_writer_write(w, index[n], 0, extra, 4 * sizeof(float)), FSDP_OK);
     assert_int_equal(safetensors_writer_commit(w), FSDP_OK);
 }
 

@@ -50,7 +50,7 @@ static void write_pairs(const job *j)
     job_write(j, "pairs.jsonl", text);
 }
 
-enum { MOST = 24 };
+enum { MAX = 24 };
 
 /* Of the setting that the run takes, device and host together: on a CPU they are one. */
 static json_int_t planned_by_dry_run(job *j, const char **flags, int n)
@@ -100,7 +100,7 @@ static void a_dry_run_says_what_the_run_takes(void **state)
     write_pairs(j);
     for (size_t b = 0; b < sizeof bases / sizeof *bases; b++) {
         for (size_t x = 0; x < sizeof extras / sizeof *extras; x++) {
-            const char *flags[MOST];
+            const char *flags[MAX];
             int n = 0;
             for (int i = 0; i < 5 && bases[b][i]; i++)
                 flags[n++] = bases[b][i];

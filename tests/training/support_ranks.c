@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MOST = 8 };
+enum { MAX = 8 };
 
 static void set_number(const char *name, int value)
 {
@@ -43,8 +43,8 @@ static int run_rank(int rank, int ranks, int serial, fsdp_status (*body)(int ran
 bool ranks_run(int ranks, fsdp_status (*body)(int rank, void *context), void *context)
 {
     static int serial;
-    pid_t processes[MOST];
-    bool good = ranks <= MOST;
+    pid_t processes[MAX];
+    bool good = ranks <= MAX;
     serial++;
     fflush(NULL);
     for (int r = 0; good && r < ranks; r++) {
@@ -52,7 +52,7 @@ bool ranks_run(int ranks, fsdp_status (*body)(int rank, void *context), void *co
         if (processes[r] == 0)
             exit(run_rank(r, ranks, serial, body, context));
     }
-    for (int r = 0; ranks <= MOST && r < ranks; r++) {
+    for (int r = 0; ranks <= MAX && r < ranks; r++) {
         int state = 1;
         waitpid(processes[r], &state, 0);
         good &= state == 0;

@@ -308,7 +308,7 @@ static fsdp_status run_rank(int rank, void *context)
 
 bool training_run_all(const training *t, training_result *all)
 {
-    size_t bytes = sizeof(training_result) * TRAINING_MOST_RANKS;
+    size_t bytes = sizeof(training_result) * TRAINING_MAX_RANKS;
     training_result *results = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (results == MAP_FAILED)
         return false;
@@ -323,7 +323,7 @@ bool training_run_all(const training *t, training_result *all)
 
 bool training_run(const training *t, training_result *out)
 {
-    training_result all[TRAINING_MOST_RANKS];
+    training_result all[TRAINING_MAX_RANKS];
     bool good = training_run_all(t, all);
     *out = all[0];
     return good;

@@ -5,7 +5,7 @@
 
 #include <fsdp/optim.h>
 
-enum { TRAINING_STEPS = 20, TRAINING_COUNTED = TRAINING_STEPS - 1, TRAINING_MOST_RANKS = 8 };
+enum { TRAINING_STEPS = 20, TRAINING_COUNTED = TRAINING_STEPS - 1, TRAINING_MAX_RANKS = 8 };
 
 typedef enum training_model { TRAIN_LLAMA, TRAIN_T5, TRAIN_CNN, TRAIN_MODELS } training_model;
 

@@ -98,7 +98,7 @@ static fsdp_status export_choices(device *d, char **bytes, size_t *n)
 
 static fsdp_status import_choices(device *d, const char *name, const char *bytes, size_t n)
 {
-    if (!d->takes_choices || n != CHOICES_BYTES || strcmp(name, "rank 0") != 0)
+    if (!d->awaits_autotune || n != CHOICES_BYTES || strcmp(name, "rank 0") != 0)
         return error_set(FSDP_ERR_STATE, "%zu bytes of choices from %s", n, name);
     for (size_t i = 0; i < n; i++) {
         if (bytes[i] != choice_at(i))

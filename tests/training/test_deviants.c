@@ -17,7 +17,7 @@
 #include "shard/step/optimizer.h"
 #include "training/support_ranks.h"
 
-enum { MOST_RANKS = 4, MOST_FLAGS = 40 };
+enum { MAX_RANKS = 4, MAX_FLAGS = 40 };
 
 typedef enum fault { NO_FAULT, PARAMETER, MOMENT, BUFFER, LOSS_SCALE, STEPS, LEARNING_RATE, POSITION } fault;
 
@@ -90,15 +90,15 @@ static fsdp_status train_rank(int rank, void *context)
     train_run run;
     snprintf(data, sizeof data, "--dataset=%s/%s", t->folder, t->fault == BUFFER ? "images" : "text");
     snprintf(output, sizeof output, "--output_dir=%s/run", t->folder);
-    char *argv[MOST_FLAGS] = {data,
-                              output,
-                              "--device=cpu",
-                              "--threads=1",
-                              "--comm_timeout=30",
-                              "--train_batch_size=2",
-                              "--max_steps=40",
-                              "--no_checkpoint_at_end",
-                              "--hidden_width=16"};
+    char *argv[MAX_FLAGS] = {data,
+                             output,
+                             "--device=cpu",
+                             "--threads=1",
+                             "--comm_timeout=30",
+                             "--train_batch_size=2",
+                             "--max_steps=40",
+                             "--no_checkpoint_at_end",
+                             "--hidden_width=16"};
     static char *const llama[] = {"--model_type=llama_v3", "--num_layers=2", "--num_heads=2", "--intermediate_size=32",
                                   "--max_context_width=16"};
     int argc = 9;
@@ -147,7 +147,7 @@ static void run(trial *t)
     write_file(t, "text", "", 0, 4000, 32, 90);
     write_file(t, "images/train-images-idx3-ubyte", "\0\0\10\3\0\0\0\40\0\0\0\10\0\0\0\10", 16, 32 * 64, 0, 251);
     write_file(t, "images/train-labels-idx1-ubyte", "\0\0\10\1\0\0\0\40", 8, 32, 0, 4);
-    size_t bytes = MOST_RANKS * sizeof *t->messages;
+    size_t bytes = MAX_RANKS * sizeof *t->messages;
     t->messages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(t->messages != MAP_FAILED);
     assert_true(ranks_run(t->ranks, train_rank, t));
@@ -157,7 +157,7 @@ static void run(trial *t)
 
 static void end(trial *t)
 {
-    munmap(t->messages, MOST_RANKS * sizeof *t->messages);
+    munmap(t->messages, MAX_RANKS * sizeof *t->messages);
 }
 
 /* Every rank says that `victim` has another `thing`. */

@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "training/support_ranks.h"
 
-enum { SAMPLES = 12, LENGTH = 3, WIDTH = 5, HEADS = 2, HEAD = 4, ROUNDS = 3, MOST_RANKS = 4 };
+enum { SAMPLES = 12, LENGTH = 3, WIDTH = 5, HEADS = 2, HEAD = 4, ROUNDS = 3, MAX_RANKS = 4 };
 enum { PLAIN = SAMPLES * LENGTH * WIDTH, ATTENDED = SAMPLES * LENGTH * HEADS * HEAD };
 
 /* What a rank reads, at the place of its samples in the global batch. */
@@ -25,7 +25,7 @@ typedef struct masks {
 } masks;
 
 typedef struct setting {
-    int shares[MOST_RANKS]; /* samples of each rank */
+    int shares[MAX_RANKS]; /* samples of each rank */
     bool says_position;
     masks *all; /* shared by the ranks */
 } setting;

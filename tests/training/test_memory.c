@@ -88,11 +88,11 @@ int ftruncate(int fd, off_t bytes)
 }
 
 /* Aligned blocks that are in use: arenas that grow give theirs back. */
-enum { MOST_BLOCKS = 1024 };
+enum { MAX_BLOCKS = 1024 };
 static struct {
     void *memory;
     size_t bytes;
-} blocks[MOST_BLOCKS];
+} blocks[MAX_BLOCKS];
 static atomic_flag blocks_busy = ATOMIC_FLAG_INIT;
 
 /* Puts `to` in the place of `from`; the bytes that were there. */
@@ -101,7 +101,7 @@ static size_t exchange_block(void *from, void *to, size_t bytes)
     size_t before = 0;
     while (atomic_flag_test_and_set(&blocks_busy))
         ;
-    for (int i = 0; i < MOST_BLOCKS; i++) {
+    for (int i = 0; i < MAX_BLOCKS; i++) {
         if (blocks[i].memory != from)
             continue;
         before = blocks[i].bytes;
@@ -168,11 +168,11 @@ typedef struct run_case {
     float average; /* its decay; 0: none is kept */
 } run_case;
 
-enum { MOST_ROWS = 24 };
+enum { MAX_ROWS = 24 };
 
 static fsdp_loss record_rows(fsdp_module *net, fsdp_tape *t, int64_t rows)
 {
-    static int32_t ids[MOST_ROWS * WIDTH];
+    static int32_t ids[MAX_ROWS * WIDTH];
     int64_t shape[] = {rows, WIDTH};
     return fsdp_llama_loss(net, t, fsdp_input(t, FSDP_I32, 2, shape, ids), fsdp_input(t, FSDP_I32, 2, shape, ids));
 }
@@ -411,7 +411,7 @@ static fsdp_status compare_plans(int rank, void *context)
     memory_plan plain, offloaded;
     fsdp_config c = FSDP_CONFIG_INIT;
     fsdp_module *net;
-    FSDP_TRY(device_open_cpu(CPU_PRODUCT_AUTO, &dev));
+    FSDP_TRY(device_open_cpu(CPU_GEMM_AUTO, &dev));
     memory_plan_request request = {
         .dev = dev, .n_ranks = 1, .ranks_per_node = 1, .moments = 2, .record = record, .context = &what};
     c.wrap = fsdp_wrap_by_type("llama_block");
@@ -443,7 +443,7 @@ static void validation_takes_what_was_planned(void **state)
     fsdp_config config = FSDP_CONFIG_INIT;
     config.wrap = fsdp_wrap_by_type("llama_block");
     config.checkpointing = FSDP_CHECKPOINT_FULL;
-    run_case c = {.config = config, .batch = 1, .evaluated = MOST_ROWS, .micro_batches = 1, .optimizer = FSDP_ADAMW};
+    run_case c = {.config = config, .batch = 1, .evaluated = MAX_ROWS, .micro_batches = 1, .optimizer = FSDP_ADAMW};
     for (int ranks = 1; ranks <= 2; ranks++)
         assert_true(run_one(&c, ranks, "validation").validation > 0);
     c.evaluated = 1; /* no more than a step of training has anyway */
@@ -525,7 +525,7 @@ static run_case random_case(draw *d, int ranks, const int *weights)
     }
     return (run_case){.config = c,
                       .batch = 1 + below(d, 4),
-                      .evaluated = below(d, 2) ? 1 + below(d, MOST_ROWS) : 0,
+                      .evaluated = below(d, 2) ? 1 + below(d, MAX_ROWS) : 0,
                       .micro_batches = 1 + below(d, 3),
                       .optimizer = below(d, 4) ? FSDP_ADAMW : FSDP_SGD,
                       .average = below(d, 3) ? 0 : 0.5f};

@@ -19,7 +19,7 @@
 #include "shard/recording_device.h"
 #include "training/support_ranks.h"
 
-enum { WIDTH = 12, ROWS = 3, UNITS = 4, STEPS = 6, MOST_MICRO = 4, MOST_RANKS = 3 };
+enum { WIDTH = 12, ROWS = 3, UNITS = 4, STEPS = 6, MAX_MICRO = 4, MAX_RANKS = 3 };
 
 /* Four linear layers, each a unit; a call uses those whose bits are set. */
 typedef struct branches {
@@ -58,7 +58,7 @@ typedef struct outcome {
 typedef struct setting {
     fsdp_config config;
     int micro_batches;
-    unsigned used[MOST_RANKS][STEPS][MOST_MICRO]; /* bits of units */
+    unsigned used[MAX_RANKS][STEPS][MAX_MICRO]; /* bits of units */
     bool recorded;
     bool evaluates;   /* each recording is evaluated before it is trained on */
     bool second_loss; /* the same recording has another loss, and in odd steps that one is trained */
@@ -165,7 +165,7 @@ static fsdp_status run_rank(int rank, void *context)
 
 static outcome run(setting s, int ranks, int shared_by)
 {
-    size_t bytes = sizeof(outcome) * MOST_RANKS;
+    size_t bytes = sizeof(outcome) * MAX_RANKS;
     s.results = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(s.results != MAP_FAILED);
     job_of j = {&s, ranks, shared_by};
@@ -238,9 +238,9 @@ static void each_loss_of_a_recording_is_trained_as_asked(void **state)
 /* Not reduced before the last: a unit may be used first in any micro-batch, in some, in none. */
 static void units_that_some_micro_batches_use(setting *s)
 {
-    static const unsigned uses[STEPS][MOST_MICRO] = {{0x1, 0x2, 0x4, 0xf}, {0xf, 0x3, 0x6, 0x8}, {0x3, 0x3, 0x3, 0x3},
-                                                     {0x8, 0x1, 0x1, 0x9}, {0x4, 0xb, 0xb, 0x4}, {0x1, 0x2, 0x4, 0x8}};
-    for (int rank = 0; rank < MOST_RANKS; rank++)
+    static const unsigned uses[STEPS][MAX_MICRO] = {{0x1, 0x2, 0x4, 0xf}, {0xf, 0x3, 0x6, 0x8}, {0x3, 0x3, 0x3, 0x3},
+                                                    {0x8, 0x1, 0x1, 0x9}, {0x4, 0xb, 0xb, 0x4}, {0x1, 0x2, 0x4, 0x8}};
+    for (int rank = 0; rank < MAX_RANKS; rank++)
         memcpy(s->used[rank], uses, sizeof uses);
 }
 
@@ -249,7 +249,7 @@ static void micro_batches_may_use_other_units_than_the_last(void **state)
     (void)state;
     for (int strategy = FSDP_FULL; strategy <= FSDP_NO_SHARD; strategy++) {
         for (int variant = 0; variant < 4; variant++) {
-            setting s = usual((fsdp_strategy)strategy, MOST_MICRO);
+            setting s = usual((fsdp_strategy)strategy, MAX_MICRO);
             units_that_some_micro_batches_use(&s);
             s.config.sync_each_micro_batch = variant == 0;
             s.config.reduce_dtype = variant == 2 ? FSDP_BF16 : FSDP_F32;
@@ -258,7 +258,7 @@ static void micro_batches_may_use_other_units_than_the_last(void **state)
             assert_follows_one_rank(s, 2, "other units");
         }
     }
-    setting s = usual(FSDP_NO_SHARD, MOST_MICRO);
+    setting s = usual(FSDP_NO_SHARD, MAX_MICRO);
     s.config.strategy = FSDP_FULL;
     s.config.sync_each_micro_batch = false;
     units_that_some_micro_batches_use(&s);
@@ -276,7 +276,7 @@ static void ranks_may_use_different_units_before_the_last_micro_batch(void **sta
         s.used[0][step][0] = 0x1;
         s.used[1][step][0] = 0x2 << step % 3;
         s.used[1][step][1] = 0x8;
-        for (int rank = 0; rank < MOST_RANKS; rank++)
+        for (int rank = 0; rank < MAX_RANKS; rank++)
             s.used[rank][step][2] = 0x2;
     }
     assert_follows_one_rank(s, 2, "different units");

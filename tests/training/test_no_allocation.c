@@ -17,8 +17,8 @@
 #include "training/support_ranks.h"
 
 /* Sizes at which most kernels share their work among threads, and attention has fewer heads than there are of them. */
-enum { BATCH = 1, WIDTH = 190, VOCABULARY = 131, KV_HEADS = 2, MOST_THREADS = 3 };
-enum { MICRO_BATCHES = 2, FIRST_STEPS = 2, STEPS = 3, MOST_RANKS = 2 };
+enum { BATCH = 1, WIDTH = 190, VOCABULARY = 131, KV_HEADS = 2, MAX_THREADS = 3 };
+enum { MICRO_BATCHES = 2, FIRST_STEPS = 2, STEPS = 3, MAX_RANKS = 2 };
 
 typedef struct run {
     int threads;
@@ -95,7 +95,7 @@ static fsdp_status train(int rank, void *context)
 
 static void expect_none(run *r, int ranks)
 {
-    size_t bytes = MOST_RANKS * sizeof *r->found;
+    size_t bytes = MAX_RANKS * sizeof *r->found;
     r->config.wrap = fsdp_wrap_by_type("llama_block");
     r->found = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_ptr_not_equal(r->found, MAP_FAILED);
@@ -112,7 +112,7 @@ static void expect_none(run *r, int ranks)
 static void steps_of_every_strategy_allocate_nothing(void **state)
 {
     (void)state;
-    for (int ranks = 1; ranks <= MOST_RANKS; ranks++) {
+    for (int ranks = 1; ranks <= MAX_RANKS; ranks++) {
         for (int s = FSDP_FULL; s <= FSDP_NO_SHARD; s++) {
             run r = {.threads = 1, .config = FSDP_CONFIG_INIT};
             r.config.strategy = (fsdp_strategy)s;
@@ -124,18 +124,18 @@ static void steps_of_every_strategy_allocate_nothing(void **state)
 static void steps_on_several_threads_allocate_nothing(void **state)
 {
     (void)state;
-    for (int threads = 2; threads <= MOST_THREADS; threads++) {
+    for (int threads = 2; threads <= MAX_THREADS; threads++) {
         run r = {.threads = threads, .config = FSDP_CONFIG_INIT};
         expect_none(&r, 1);
     }
     run r = {.threads = 2, .comm_thread = true, .config = FSDP_CONFIG_INIT};
-    expect_none(&r, MOST_RANKS);
+    expect_none(&r, MAX_RANKS);
 }
 
 static void low_precision_and_checkpointed_steps_allocate_nothing(void **state)
 {
     (void)state;
-    for (int ranks = 1; ranks <= MOST_RANKS; ranks++) {
+    for (int ranks = 1; ranks <= MAX_RANKS; ranks++) {
         run r = {.threads = 1, .config = FSDP_CONFIG_INIT};
         r.config.param_dtype = r.config.reduce_dtype = FSDP_BF16;
         r.config.checkpointing = FSDP_CHECKPOINT_FULL;
@@ -149,7 +149,7 @@ static void low_precision_and_checkpointed_steps_allocate_nothing(void **state)
 static void steps_with_offloaded_units_allocate_nothing(void **state)
 {
     (void)state;
-    for (int ranks = 1; ranks <= MOST_RANKS; ranks++) {
+    for (int ranks = 1; ranks <= MAX_RANKS; ranks++) {
         for (int threads = 1; threads <= 2; threads++) {
             run r = {.threads = threads, .config = FSDP_CONFIG_INIT};
             r.config.cpu_offload = true;
@@ -166,7 +166,7 @@ static void steps_over_ucx_allocate_nothing(void **state)
     for (int thread = 0; thread < 2; thread++) {
         run r = {.threads = 1, .comm_thread = thread, .backend = "ucx", .config = FSDP_CONFIG_INIT};
         r.config.param_dtype = FSDP_BF16;
-        expect_none(&r, MOST_RANKS);
+        expect_none(&r, MAX_RANKS);
     }
 }
 #endif

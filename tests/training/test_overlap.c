@@ -26,7 +26,7 @@ enum {
     WIDTH = 24,
     VOCABULARY = 67,
     STEPS = 3,
-    MOST_EVENTS = 4096
+    MAX_EVENTS = 4096
 };
 
 typedef struct event {
@@ -42,7 +42,7 @@ typedef struct record {
     pthread_t computing;
     bool listening;
     int n;
-    event events[MOST_EVENTS];
+    event events[MAX_EVENTS];
     overlap_times times;
 } record;
 
@@ -50,7 +50,7 @@ static void remember(void *context, const hook_event *e)
 {
     record *r = context;
     pthread_mutex_lock(&r->lock);
-    if (r->listening && r->n < MOST_EVENTS) {
+    if (r->listening && r->n < MAX_EVENTS) {
         event *to = &r->events[r->n++];
         to->kind = e->kind;
         to->moment = e->moment;
@@ -143,7 +143,7 @@ static record *run(bool prefetch, bool comm_thread)
     assert_non_null(first);
     memcpy(first, shared, sizeof *first);
     munmap(shared, 2 * sizeof *shared);
-    assert_in_range(first->n, 1, MOST_EVENTS - 1);
+    assert_in_range(first->n, 1, MAX_EVENTS - 1);
     return first;
 }
 

@@ -88,7 +88,7 @@ static void hybrid_follows_one_process_and_moves_the_bytes_it_should(void **stat
                 training t = training_default((training_model)model, shapes[i][0]);
                 t.config.strategy = zero2 ? FSDP_HYBRID_ZERO2 : FSDP_HYBRID;
                 t.config.shard_group_size = shapes[i][1];
-                training_result all[TRAINING_MOST_RANKS];
+                training_result all[TRAINING_MAX_RANKS];
                 assert_true(training_run_all(&t, all));
                 assert_same_curve(&all[0], &alone, 1e-5);
                 assert_bytes_as_planned(&t, all);
@@ -107,7 +107,7 @@ static void every_strategy_moves_the_bytes_it_should(void **state)
         for (int strategy = 0; strategy < 4; strategy++) {
             training t = training_default((training_model)model, 3);
             t.config.strategy = (fsdp_strategy)strategy;
-            training_result all[TRAINING_MOST_RANKS];
+            training_result all[TRAINING_MAX_RANKS];
             assert_true(training_run_all(&t, all));
             bool kept = strategy == FSDP_SHARD_OP, sharded = strategy != FSDP_NO_SHARD;
             for (int r = 0; r < t.ranks; r++) {

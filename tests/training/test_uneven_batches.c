@@ -18,12 +18,12 @@
 #include "shard/model.h"
 #include "train/run.h"
 
-enum { SIZE = 12, MOST_NUMBERS = 1 << 17 };
+enum { SIZE = 12, MAX_NUMBERS = 1 << 17 };
 
 typedef struct outcome {
     double loss;
     int n; /* buffers (running statistics) first, then parameters */
-    float scalars[MOST_NUMBERS];
+    float scalars[MAX_NUMBERS];
 } outcome;
 
 typedef struct image_job {
@@ -64,7 +64,7 @@ static void write_images(const char *folder, int n)
 
 static fsdp_status keep(fsdp_model *m, float *from, int64_t n, const char *name, outcome *out)
 {
-    if (out->n + n > MOST_NUMBERS)
+    if (out->n + n > MAX_NUMBERS)
         return error_set(FSDP_ERR_STATE, "more numbers than the test keeps");
     fsdp_status status = name ? fsdp_parameter_read(m, name, 0, n, out->scalars + out->n)
                               : model_fetch(m, out->scalars + out->n, from, (size_t)n * sizeof *from);

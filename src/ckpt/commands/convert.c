@@ -137,7 +137,7 @@ static fsdp_status describe(converter *c)
     c->state.read = read_source;
     c->state.write = never_written;
     c->state.context = c;
-    c->state.choices = m ? m->choices : NULL;
+    c->state.autotune = m ? m->autotune : NULL;
     c->state.autotune_bytes = m ? m->autotune_bytes : 0;
     c->step = m ? m->step : c->step;
     return c->extra ? FSDP_OK : out_of_memory(c->path);

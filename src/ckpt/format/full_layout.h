@@ -7,7 +7,7 @@
 
 typedef struct full_file {
     char *name;   /* "model-00001-of-00003.safetensors" */
-    char *header; /* with its length in front and padding behind: what the file begins with */
+    char *header; /* its length, its text, padding: what the file begins with */
     int64_t header_bytes;
     int64_t bytes; /* of the whole file */
 } full_file;

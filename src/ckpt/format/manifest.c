@@ -307,22 +307,22 @@ static int hex_value(char digit)
     return digit >= '0' && digit <= '9' ? digit - '0' : digit >= 'a' && digit <= 'f' ? digit - 'a' + 10 : -1;
 }
 
-static fsdp_status parse_choices(const char *name, const json_t *root, manifest *m)
+static fsdp_status parse_autotune(const char *name, const json_t *root, manifest *m)
 {
     const char *text = "";
     FSDP_TRY(json_opt_string(name, root, "choices", &text));
     size_t n_digits = strlen(text);
     if (n_digits == 0)
         return FSDP_OK;
-    if (n_digits % 2 || n_digits / 2 > CKPT_MAX_CHOICES_BYTES || strspn(text, "0123456789abcdef") != n_digits)
+    if (n_digits % 2 || n_digits / 2 > CKPT_MAX_AUTOTUNE_BYTES || strspn(text, "0123456789abcdef") != n_digits)
         return error_set(FSDP_ERR_INPUT, "%s: \"choices\" is not at most %zu bytes in hexadecimal digits", name,
-                         CKPT_MAX_CHOICES_BYTES);
+                         CKPT_MAX_AUTOTUNE_BYTES);
     uint8_t *bytes = arena_alloc(m->memory, n_digits / 2);
     if (!bytes)
         return out_of_memory(name);
     for (size_t i = 0; i < n_digits / 2; i++)
         bytes[i] = (uint8_t)(hex_value(text[2 * i]) << 4 | hex_value(text[2 * i + 1]));
-    m->choices = bytes;
+    m->autotune = bytes;
     m->autotune_bytes = n_digits / 2;
     return FSDP_OK;
 }
@@ -375,7 +375,7 @@ static fsdp_status parse_root(const char *name, const json_t *root, manifest *m)
     m->extra = extra ? json_incref(extra) : json_object();
     FSDP_TRY(m->extra ? FSDP_OK : out_of_memory(name));
     FSDP_TRY(check_extra(name, m));
-    return parse_choices(name, root, m);
+    return parse_autotune(name, root, m);
 }
 
 fsdp_status manifest_parse(const char *name, const char *text, size_t bytes, manifest **out)

@@ -60,8 +60,8 @@ typedef struct manifest {
     manifest_beside *beside;
     int n_tensors;
     manifest_tensor *tensors;
-    json_t *extra;          /* object */
-    const uint8_t *choices; /* NULL: none */
+    json_t *extra;           /* object */
+    const uint8_t *autotune; /* NULL: none */
     size_t autotune_bytes;
 } manifest;
 

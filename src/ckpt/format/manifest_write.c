@@ -33,13 +33,13 @@ static bool print_field(FILE *out, const char *key, const char *text)
 }
 
 /* Bytes as hexadecimal digits: half of base64's thrift, none of its rules, and covered by the marker's checksum. */
-static void print_choices(FILE *out, const manifest *m)
+static void print_autotune(FILE *out, const manifest *m)
 {
     if (m->autotune_bytes == 0)
         return;
     fputs(",\n  \"choices\": \"", out);
     for (size_t i = 0; i < m->autotune_bytes; i++)
-        fprintf(out, "%02x", m->choices[i]);
+        fprintf(out, "%02x", m->autotune[i]);
     fputc('"', out);
 }
 
@@ -95,7 +95,7 @@ static bool print_manifest(FILE *out, const manifest *m)
     }
     fputs("\n  ],\n  \"extra\": ", out);
     done &= print_json(out, m->extra);
-    print_choices(out, m);
+    print_autotune(out, m);
     fputs("\n}\n", out);
     return done;
 }

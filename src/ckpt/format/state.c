@@ -145,9 +145,9 @@ fsdp_status ckpt_state_check(const ckpt_state *state)
 {
     if (state->size != sizeof *state)
         return error_set(FSDP_ERR_STATE, "checkpoint state: begin with CKPT_STATE_INIT");
-    if (state->autotune_bytes > CKPT_MAX_CHOICES_BYTES || (state->autotune_bytes > 0 && !state->choices))
-        return error_set(FSDP_ERR_STATE, "checkpoint state: %zu bytes of choices; at most %zu can be kept",
-                         state->autotune_bytes, CKPT_MAX_CHOICES_BYTES);
+    if (state->autotune_bytes > CKPT_MAX_AUTOTUNE_BYTES || (state->autotune_bytes > 0 && !state->autotune))
+        return error_set(FSDP_ERR_STATE, "checkpoint state: %zu bytes of autotuned kernels; at most %zu can be kept",
+                         state->autotune_bytes, CKPT_MAX_AUTOTUNE_BYTES);
     for (int i = 0; i < state->n_tensors; i++)
         FSDP_TRY(check_tensor(&state->tensors[i], i));
     FSDP_TRY(check_names(state));

@@ -85,11 +85,11 @@ typedef struct ckpt_state {
 
     /* What the run chose by measuring and must choose again for the same bits (which kernel for which shape): bytes
      * that are not read here. Rank 0's are saved (kind local: each rank's own), all ranks get them back. */
-    const void *choices; /* NULL: none */
+    const void *autotune; /* NULL: none */
     size_t autotune_bytes;
 } ckpt_state;
 
-#define CKPT_MAX_CHOICES_BYTES ((size_t)4 << 20)
+#define CKPT_MAX_AUTOTUNE_BYTES ((size_t)4 << 20)
 
 #define CKPT_STATE_INIT                                                                                                \
     {                                                                                                                  \

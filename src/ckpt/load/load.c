@@ -84,10 +84,10 @@ static fsdp_status describe(const ckpt_source *source, ckpt_load_result *result)
     result->extra = json_deep_copy(m->extra);
     if (m->autotune_bytes == 0)
         return FSDP_OK;
-    result->choices = malloc(m->autotune_bytes);
-    if (!result->choices)
-        return error_set(FSDP_ERR_MEMORY, "%s: out of memory for its choices", source_path(source));
-    memcpy(result->choices, m->choices, m->autotune_bytes);
+    result->autotune = malloc(m->autotune_bytes);
+    if (!result->autotune)
+        return error_set(FSDP_ERR_MEMORY, "%s: out of memory for its autotuned kernels", source_path(source));
+    memcpy(result->autotune, m->autotune, m->autotune_bytes);
     result->autotune_bytes = m->autotune_bytes;
     return FSDP_OK;
 }
@@ -155,7 +155,7 @@ fsdp_status ckpt_load(const char *path, const ckpt_load_config *config, const ck
 void ckpt_load_result_free(ckpt_load_result *result)
 {
     json_decref(result->extra);
-    free(result->choices);
+    free(result->autotune);
     result->extra = NULL;
-    result->choices = NULL;
+    result->autotune = NULL;
 }

@@ -37,8 +37,8 @@ typedef struct ckpt_load_config {
     }
 
 typedef struct ckpt_load_result {
-    json_t *extra; /* as saved; NULL for a plain model folder */
-    void *choices; /* as saved; NULL when there are none */
+    json_t *extra;  /* as saved; NULL for a plain model folder */
+    void *autotune; /* as saved; NULL when there are none */
     size_t autotune_bytes;
     int64_t step;    /* -1 for a plain model folder, or when resume found nothing */
     int world_size;  /* that wrote it */

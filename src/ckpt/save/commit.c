@@ -194,7 +194,7 @@ static fsdp_status fill_manifest(const save_task *task, manifest *m, part_list *
     m->strategy = task->strategy ? task->strategy : "";
     m->tokenizer = task->tokenizer_name ? task->tokenizer_name : task->tokenizer ? task->tokenizer : "";
     m->created = arena_strdup(m->memory, created);
-    m->choices = task->choices;
+    m->autotune = task->autotune;
     m->autotune_bytes = task->autotune_bytes;
     m->extra = task->extra ? json_incref(task->extra) : json_object();
     if (!m->created || !m->extra)

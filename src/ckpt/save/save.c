@@ -93,14 +93,14 @@ static bool copy_json(const json_t *value, json_t **out)
     return !value || *out;
 }
 
-static bool copy_choices(save_task *task, const ckpt_state *state)
+static bool copy_autotune(save_task *task, const ckpt_state *state)
 {
     if (state->autotune_bytes == 0)
         return true;
-    task->choices = malloc(state->autotune_bytes);
-    if (!task->choices)
+    task->autotune = malloc(state->autotune_bytes);
+    if (!task->autotune)
         return false;
-    memcpy(task->choices, state->choices, state->autotune_bytes);
+    memcpy(task->autotune, state->autotune, state->autotune_bytes);
     task->autotune_bytes = state->autotune_bytes;
     return true;
 }
@@ -143,7 +143,7 @@ static fsdp_status fill_task(save_task *task, const ckpt_save_config *config)
     task->part_timeout = config->part_timeout;
     if (!copy_text(config->strategy, &task->strategy) || !copy_text(config->tokenizer, &task->tokenizer) ||
         !copy_text(config->tokenizer_name, &task->tokenizer_name) || !copy_json(config->model, &task->model) ||
-        !copy_json(state->extra, &task->extra) || !copy_choices(task, state))
+        !copy_json(state->extra, &task->extra) || !copy_autotune(task, state))
         return out_of_memory();
     FSDP_TRY(name_places(task, config->directory));
     if (task->kind != FSDP_CKPT_FULL)
@@ -182,7 +182,7 @@ void save_task_free(save_task *task)
     full_layout_free(task->layout);
     json_decref(task->model);
     json_decref(task->extra);
-    free(task->choices);
+    free(task->autotune);
     free(task->strategy);
     free(task->tokenizer);
     free(task->tokenizer_name);

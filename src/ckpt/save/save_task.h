@@ -27,7 +27,7 @@ typedef struct save_task {
     char *strategy, *tokenizer, *tokenizer_name; /* may be NULL */
     bool tokenizer_in_checkpoint;
     json_t *model, *extra;
-    void *choices; /* NULL: none */
+    void *autotune; /* NULL: none */
     size_t autotune_bytes;
     int64_t max_file_bytes;
     int keep;

@@ -151,27 +151,12 @@ static fsdp_status all_reduce_small(comm_request *r, const signature *s, const c
     return sum_stretches(r, s, p, p->count, &sum);
 }
 
-static fsdp_status broadcast_span(comm_request *r, const signature *s, const comm_span *p)
-{
-    comm_group *g = r->group;
-    size_t bytes = (size_t)p->count * fsdp_dtype_size(p->send.dtype);
-    if (g->rank != r->op.root)
-        FSDP_TRY(mpi_post_receive(r, MPI_PHASE_DATA, r->op.root, p->recv.p, bytes));
-    for (int step = 1; g->rank == r->op.root && step < g->size; step++)
-        FSDP_TRY(mpi_post_send(r, MPI_PHASE_DATA, (g->rank + step) % g->size, p->send.p, bytes));
-    if (g->rank == r->op.root)
-        copy_bytes(p->recv.p, p->send.p, bytes, false, 1);
-    return mpi_wait_posted(r, s);
-}
-
 static fsdp_status run_span(comm_request *r, const signature *s, const comm_span *p)
 {
     mpi_world *w = mpi_world_of(r->group->comm);
     size_t bytes = (size_t)p->count * fsdp_dtype_size(p->send.dtype);
     if (r->kind == COMM_REDUCE_SCATTER)
         return reduce_scatter_span(r, s, p);
-    if (r->kind == COMM_BROADCAST)
-        return broadcast_span(r, s, p);
     if (bytes <= SMALL_BYTES && bytes <= w->scratch_bytes / (size_t)r->group->size)
         return all_reduce_small(r, s, p);
     return all_reduce_span(r, s, p);

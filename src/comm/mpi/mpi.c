@@ -13,7 +13,7 @@
 #include "base/error.h"
 
 enum { MESSAGE_BYTES = 1 << 30, BUSY_TRIES = 2000, YIELDING_TRIES = 20000 };
-enum { LEAST_SCRATCH = 64 << 10, DEFAULT_SCRATCH = 4 << 20 };
+enum { MIN_SCRATCH = 64 << 10, DEFAULT_SCRATCH = 4 << 20 };
 
 /* How long a failed rank stays for its peers to hear of it: mpirun ends every rank as soon as one has gone. */
 static const double farewell_seconds = 1.0;
@@ -74,7 +74,7 @@ static fsdp_status initialize(mpi_world *w)
 static size_t mpi_overhead(const comm_config *config)
 {
     size_t asked = config->staging_bytes ? config->staging_bytes : DEFAULT_SCRATCH;
-    return round_up(asked > LEAST_SCRATCH ? asked : LEAST_SCRATCH, 4096);
+    return round_up(asked > MIN_SCRATCH ? asked : MIN_SCRATCH, 4096);
 }
 
 static fsdp_status mpi_open(comm *c)

@@ -84,8 +84,6 @@ static ncclResult_t call_span(const nccl_world *w, const comm_request *r, const 
     case COMM_ALL_REDUCE:
         return w->api.ncclAllReduce(p->send.p, to, (size_t)p->count, type, operator_of(r->op.reduction), n->handle,
                                     n->queue);
-    case COMM_BROADCAST:
-        return w->api.ncclBroadcast(p->send.p, p->recv.p, (size_t)p->count, type, r->op.root, n->handle, n->queue);
     case COMM_BARRIER:
         break;
     }
@@ -234,13 +232,11 @@ static fsdp_status run_on_host(comm_request *r)
         *p = r->op.spans[i];
         size_t send = (size_t)send_count(r, p) * fsdp_dtype_size(p->send.dtype);
         size_t recv = (size_t)recv_count(r, p) * fsdp_dtype_size(p->recv.dtype);
-        bool reads = r->kind != COMM_BROADCAST || r->group->rank == r->op.root;
         p->send.p = staging;
         staging += round_up(send, 256);
         p->recv.p = staging;
         staging += round_up(recv, 256);
-        if (reads)
-            FSDP_TRY(d->copy(n->stream, p->send.p, r->op.spans[i].send.p, send));
+        FSDP_TRY(d->copy(n->stream, p->send.p, r->op.spans[i].send.p, send));
         if (p->add)
             FSDP_TRY(d->copy(n->stream, p->recv.p, r->op.spans[i].recv.p, recv));
     }

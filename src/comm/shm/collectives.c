@@ -14,9 +14,7 @@ static const shm_location nothing = {.region = SHM_NOTHING};
 static size_t sent_bytes(const comm_request *r, const comm_span *p)
 {
     const comm_group *g = r->group;
-    int64_t n = r->kind == COMM_REDUCE_SCATTER                       ? span_offset(p, g->size)
-                : r->kind == COMM_BROADCAST && g->rank != r->op.root ? 0
-                                                                     : span_count(p, g->rank);
+    int64_t n = r->kind == COMM_REDUCE_SCATTER ? span_offset(p, g->size) : span_count(p, g->rank);
     return (size_t)n * fsdp_dtype_size(p->send.dtype);
 }
 
@@ -162,18 +160,6 @@ static fsdp_status all_reduce_span(comm_request *r, const signature *s, int span
     return FSDP_OK;
 }
 
-static void broadcast(comm_request *r)
-{
-    for (int i = 0; i < r->op.n_spans; i++) {
-        const comm_span *p = &r->op.spans[i];
-        size_t bytes = (size_t)p->count * fsdp_dtype_size(p->send.dtype);
-        bool root = r->group->rank == r->op.root;
-        if (bytes)
-            copy_bytes(p->recv.p, root ? p->send.p : sent_by(r, r->op.root, i), bytes, bytes >= STREAMING_BYTES,
-                       r->group->comm->workers);
-    }
-}
-
 static fsdp_status run_direct(comm_request *r, const signature *s)
 {
     switch (r->kind) {
@@ -187,9 +173,6 @@ static fsdp_status run_direct(comm_request *r, const signature *s)
     case COMM_ALL_REDUCE:
         for (int i = 0; i < r->op.n_spans; i++)
             FSDP_TRY(all_reduce_span(r, s, i));
-        break;
-    case COMM_BROADCAST:
-        broadcast(r);
         break;
     case COMM_BARRIER:
         break;
@@ -205,8 +188,6 @@ fsdp_status shm_run(comm_request *r)
     FSDP_TRY(shm_meet(g, r->sequence, s));
     FSDP_TRY(all_in_shared_memory(r) ? run_direct(r, s) : shm_run_staged(r, s));
     shm_publish(mine, &mine->done, r->sequence);
-    if (r->kind == COMM_BROADCAST && g->rank == r->op.root)
-        return shm_wait_sent(r);
     return FSDP_OK;
 }
 

@@ -13,7 +13,7 @@
 #include "meet/meeting.h"
 
 /* Larger slots than 512 KiB would not stay in the second-level cache between filling and reading. */
-enum { LEAST_STAGING = 64 << 10, DEFAULT_STAGING = 1 << 20 };
+enum { MIN_STAGING = 64 << 10, DEFAULT_STAGING = 1 << 20 };
 
 /* Handle of a process, readable by poll once it has ended. -1 on kernels without: then only timeouts find it out. */
 static int open_pidfd(int pid)
@@ -29,7 +29,7 @@ static int open_pidfd(int pid)
 static size_t staging_bytes(const comm_config *config)
 {
     size_t asked = config->staging_bytes ? config->staging_bytes : DEFAULT_STAGING;
-    return round_up(asked > LEAST_STAGING ? asked : LEAST_STAGING, SHM_PAGE);
+    return round_up(asked > MIN_STAGING ? asked : MIN_STAGING, SHM_PAGE);
 }
 
 size_t shm_overhead(const comm_config *config)

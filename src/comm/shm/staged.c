@@ -163,25 +163,6 @@ static fsdp_status all_reduce_span(comm_request *r, const signature *s, const co
     return FSDP_OK;
 }
 
-static fsdp_status broadcast_span(comm_request *r, const signature *s, const comm_span *p)
-{
-    comm_group *g = r->group;
-    bool root = g->rank == r->op.root;
-    int64_t size = (int64_t)fsdp_dtype_size(p->send.dtype), most = (int64_t)world_of(g->comm)->slot_bytes / size;
-    for (int64_t start = 0; start < p->count; start += most) {
-        size_t bytes = (size_t)(shm_clamp(p->count - start, most) * size);
-        shm_chunk chunk;
-        FSDP_TRY(shm_chunk_begin(r, s, root, &chunk));
-        if (root)
-            memcpy(chunk.slot, element(p->send, start), bytes);
-        FSDP_TRY(shm_chunk_exchange(r, s, &chunk));
-        copy_bytes(element(p->recv, start), root ? element(p->send, start) : shm_chunk_of(r, &chunk, r->op.root), bytes,
-                   false, 1);
-        shm_chunk_end(r, &chunk);
-    }
-    return FSDP_OK;
-}
-
 fsdp_status shm_run_staged(comm_request *r, const signature *s)
 {
     for (int i = 0; i < r->op.n_spans; i++) {
@@ -192,9 +173,6 @@ fsdp_status shm_run_staged(comm_request *r, const signature *s)
             break;
         case COMM_ALL_REDUCE:
             FSDP_TRY(all_reduce_span(r, s, p));
-            break;
-        case COMM_BROADCAST:
-            FSDP_TRY(broadcast_span(r, s, p));
             break;
         default:
             FSDP_TRY(gather_span(r, s, p));

@@ -53,7 +53,7 @@ static bool all_in_shared_memory(const comm_request *r)
     return true;
 }
 
-/* The parts of a gather, or of a broadcast, which has one. */
+/* The parts of a gather. */
 static void find_parts(const comm_request *r, const comm_span *p)
 {
     const comm_group *g = r->group;
@@ -61,7 +61,7 @@ static void find_parts(const comm_request *r, const comm_span *p)
     size_t size = fsdp_dtype_size(p->recv.dtype);
     int64_t offset = 0;
     for (int rank = 0; rank < g->size; rank++) {
-        int64_t n = r->kind != COMM_BROADCAST ? span_count(p, rank) : rank == r->op.root ? p->count : 0;
+        int64_t n = span_count(p, rank);
         w->parts[rank] = (ucx_part){ucx_element(p->recv, offset), (size_t)n * size};
         offset += n;
     }
@@ -102,8 +102,6 @@ static fsdp_status move(comm_request *r, const signature *s, ucx_residence direc
         return ucx_all_reduce(r, s, direct);
     case COMM_BARRIER:
         return FSDP_OK;
-    case COMM_BROADCAST: /* through the staging areas: the root's buffer is its own again when it is done */
-        return gather(r, s, false);
     default:
         return gather(r, s, direct.near);
     }

@@ -7,12 +7,12 @@
 #include "base/error.h"
 #include "comm/ucx/backend.h"
 
-enum { LEAST_SCRATCH = 64 << 10, DEFAULT_SCRATCH = 4 << 20 };
+enum { MIN_SCRATCH = 64 << 10, DEFAULT_SCRATCH = 4 << 20 };
 
 static size_t scratch_bytes(const comm_config *config)
 {
     size_t asked = config->staging_bytes ? config->staging_bytes : DEFAULT_SCRATCH;
-    return round_up(asked > LEAST_SCRATCH ? asked : LEAST_SCRATCH, SHM_PAGE);
+    return round_up(asked > MIN_SCRATCH ? asked : MIN_SCRATCH, SHM_PAGE);
 }
 
 static size_t ucx_overhead(const comm_config *config)

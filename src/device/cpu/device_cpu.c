@@ -280,7 +280,7 @@ fsdp_status device_open_cpu_level(cpu_gemm product, simd_level level, device **o
     if (!d)
         return error_set(FSDP_ERR_MEMORY, "cpu: no memory for the device");
     fsdp_status status = FSDP_OK;
-    TRY_OR(fail, product_choose(product, &d->product));
+    TRY_OR(fail, gemm_choose(product, &d->product));
     d->base = cpu_device_template;
     d->kernels = *levels[level].kernels;
     d->base.kernels = &d->kernels;
@@ -289,7 +289,7 @@ fsdp_status device_open_cpu_level(cpu_gemm product, simd_level level, device **o
     char processor[96];
     processor_name(processor, sizeof processor);
     snprintf(d->base.description, sizeof d->base.description, "%s%s%d threads, kernels %s, products %.120s", processor,
-             processor[0] ? ", " : "", d->n_threads, cpu_level_name(level), product_describe(&d->product));
+             processor[0] ? ", " : "", d->n_threads, cpu_level_name(level), gemm_describe(&d->product));
     *out = &d->base;
     return FSDP_OK;
 fail:

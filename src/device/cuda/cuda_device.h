@@ -65,8 +65,8 @@ void cuda_cache_open(cuda_device *d);
 void cuda_cache_save(cuda_device *d);
 
 /* gemm_cache.c: autotune_export and autotune_import of the device table */
-fsdp_status cuda_choices_export(device *d, char **bytes, size_t *n);
-fsdp_status cuda_choices_import(device *d, const char *name, const char *bytes, size_t n);
+fsdp_status cuda_autotune_export(device *d, char **bytes, size_t *n);
+fsdp_status cuda_autotune_import(device *d, const char *name, const char *bytes, size_t n);
 
 /* gemm.c */
 fsdp_status gemm_table_create(gemm_table **out);

@@ -9,7 +9,7 @@
 
 #ifdef CUDA_HAS_CUDNN
 
-#define LEAST_CUDNN 91100 /* that plans for a GPU by its description */
+#define MIN_CUDNN 91100 /* that plans for a GPU by its description */
 
 /* The numbers that cuDNN asks a GPU for. */
 static const char *const cudnn_text =
@@ -46,7 +46,7 @@ static const char *open_cudnn(cuda_device *d)
     if (!libraries_open_driver())
         return "what cuDNN takes for attention and convolution, because there is no driver library here, not even the "
                "toolkit's stub (our own kernels are planned instead)";
-    if (libraries_open_cudnn(&d->libraries) != FSDP_OK || d->libraries.cudnn_version < LEAST_CUDNN ||
+    if (libraries_open_cudnn(&d->libraries) != FSDP_OK || d->libraries.cudnn_version < MIN_CUDNN ||
         cudnn_describe(&d->libraries.cudnn, &d->gpu, (cudnnBackendDescriptor_t *)&d->described) != FSDP_OK)
         return "what cuDNN takes for attention and convolution, because cuDNN 9.11 or newer is not here (our own "
                "kernels "

@@ -293,8 +293,8 @@ const device cuda_device_table = {
     .native_stream = native_stream,
     .halves = device_halves,
     .random = device_random,
-    .autotune_export = cuda_choices_export,
-    .autotune_import = cuda_choices_import,
+    .autotune_export = cuda_autotune_export,
+    .autotune_import = cuda_autotune_import,
     .available = device_available,
     .close = device_shut,
 };

@@ -11,7 +11,7 @@
 #include "device/cpu/parallel.h"
 
 #define HUGE_PAGE ((size_t)2 << 20)
-#define LEAST_MAPPED ((size_t)64 << 20)
+#define MIN_MAPPED ((size_t)64 << 20)
 
 static size_t mapped_bytes(size_t bytes)
 {
@@ -68,7 +68,7 @@ static fsdp_status map_and_register(size_t bytes, void **out)
 
 fsdp_status pinned_allocate(size_t bytes, void **out)
 {
-    if (bytes >= LEAST_MAPPED)
+    if (bytes >= MIN_MAPPED)
         return map_and_register(bytes, out);
     cudaError_t error = cudaHostAlloc(out, bytes ? bytes : 1, cudaHostAllocPortable);
     if (error == cudaErrorMemoryAllocation) {
@@ -80,7 +80,7 @@ fsdp_status pinned_allocate(size_t bytes, void **out)
 
 void pinned_release(void *memory, size_t bytes)
 {
-    if (bytes < LEAST_MAPPED) {
+    if (bytes < MIN_MAPPED) {
         (void)cudaFreeHost(memory);
         return;
     }

@@ -111,7 +111,7 @@ void pickle_put_dotted(pickle_writer *w, const char *name)
     pickle_put(w, "\n");
 }
 
-void pickle_put_tuple(pickle_writer *w, const int64_t *values, int n)
+static void put_tuple(pickle_writer *w, const int64_t *values, int n)
 {
     pickle_put(w, "(");
     for (int i = 0; i < n; i++)
@@ -122,7 +122,7 @@ void pickle_put_tuple(pickle_writer *w, const int64_t *values, int n)
 void pickle_put_size(pickle_writer *w, const int64_t *values, int n)
 {
     pickle_put_global(w, "torch", "Size");
-    pickle_put_tuple(w, values, n);
+    put_tuple(w, values, n);
     pickle_put(w, "\x85R");
 }
 
@@ -145,8 +145,8 @@ void pickle_put_tensor(pickle_writer *w, const torch_element *element, const cha
     pickle_put_int(w, numel);
     pickle_put(w, "tQ");
     pickle_put_int(w, 0);
-    pickle_put_tuple(w, shape, n_dims);
-    pickle_put_tuple(w, strides, n_dims);
+    put_tuple(w, shape, n_dims);
+    put_tuple(w, strides, n_dims);
     pickle_put_bool(w, false);
     pickle_put_global(w, "collections", "OrderedDict");
     pickle_put(w, ")RtR");

@@ -28,7 +28,6 @@ void pickle_put_int(pickle_writer *w, int64_t value);
 void pickle_put_float(pickle_writer *w, double value);
 void pickle_put_bool(pickle_writer *w, bool value);
 void pickle_put_global(pickle_writer *w, const char *module, const char *name);
-void pickle_put_tuple(pickle_writer *w, const int64_t *values, int n);
 void pickle_put_size(pickle_writer *w, const int64_t *values, int n); /* torch.Size */
 /* torch.float32, torch.FloatStorage: a dotted name. */
 void pickle_put_dotted(pickle_writer *w, const char *name);

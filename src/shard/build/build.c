@@ -422,8 +422,8 @@ fsdp_status fsdp_shard(fsdp_world *w, fsdp_module *net, const fsdp_config *confi
         return error_set(FSDP_ERR_MEMORY, "sharding a model: out of host memory");
     m->world = w;
     m->dev = w->dev;
-    m->dev->fixed_choices = full.deterministic;
-    m->dev->takes_choices = comm_rank(w->comm) > 0;
+    m->dev->autotune_off = full.deterministic;
+    m->dev->awaits_autotune = comm_rank(w->comm) > 0;
     m->compute = w->compute;
     m->config = full;
     m->traits = strategy_of(full.strategy);

@@ -43,7 +43,7 @@ static void discard(fsdp_unsharded *u)
     free(u);
 }
 
-/* Memory for the unit's parameters, behind one another; zeros. */
+/* Memory for the unit's parameters, one after the other; zeros. */
 static fsdp_unsharded *make(fsdp_model *m, int index)
 {
     fsdp_unsharded *u = calloc(1, sizeof *u);

@@ -129,19 +129,14 @@ fsdp_status model_write_slice(fsdp_model *m, const model_slice *p, int64_t first
 
 /* Filling. */
 
-typedef struct filling {
-    parameter_source source;
-    void *context;
-    float *chunk; /* host */
-} filling;
-
+/* Initial values made by the host; `context` is room for a chunk of them. */
 static fsdp_status fill_slice(fsdp_model *m, const model_slice *slice, void *context)
 {
-    filling *f = context;
+    float *chunk = context;
     for (int64_t done = 0; done < slice->n; done += CHUNK) {
         int64_t n = min_i64(CHUNK, slice->n - done);
-        FSDP_TRY(f->source(f->context, slice->parameter, slice->first + done, n, f->chunk));
-        FSDP_TRY(model_write_slice(m, slice, done, n, f->chunk));
+        parameter_initial_values(slice->parameter, m->config.seed, slice->first + done, n, chunk);
+        FSDP_TRY(model_write_slice(m, slice, done, n, chunk));
     }
     return FSDP_OK;
 }
@@ -219,23 +214,12 @@ static fsdp_status clear_masters(fsdp_model *m)
     return FSDP_OK;
 }
 
-fsdp_status model_fill(fsdp_model *m, parameter_source source, void *context)
-{
-    filling f = {source, context, malloc((size_t)CHUNK * sizeof(float))};
-    if (!f.chunk)
-        return error_set(FSDP_ERR_MEMORY, "filling parameters: out of host memory");
-    fsdp_status status = clear_masters(m);
-    if (status == FSDP_OK)
-        status = model_for_each_slice(m, fill_slice, &f);
-    free(f.chunk);
-    return status == FSDP_OK ? model_refresh_copies(m) : status;
-}
-
 /* Initial values made by the device. Masters kept as halves, or in host memory, pass through the norm's memory. */
 static fsdp_status initialize_slice(fsdp_model *m, const model_slice *slice, void *context)
 {
+    (void)context;
     const fsdp_parameter *p = slice->parameter;
-    rng_key key = rng_key_fold_text(rng_key_make(*(const uint64_t *)context), p->name);
+    rng_key key = rng_key_fold_text(rng_key_make(m->config.seed), p->name);
     const unit_segment *segment = slice->segment;
     bool passes = segment->low || segment->host_copy;
     int64_t most = passes ? (int64_t)(m->norm_blocks_bytes / sizeof(float)) : slice->n;
@@ -267,18 +251,16 @@ static fsdp_status initialize_slice(fsdp_model *m, const model_slice *slice, voi
     return FSDP_OK;
 }
 
-static fsdp_status initial_values(void *context, const fsdp_parameter *p, int64_t first, int64_t n, float *out)
-{
-    parameter_initial_values(p, *(const uint64_t *)context, first, n, out);
-    return FSDP_OK;
-}
-
 fsdp_status model_initialize(fsdp_model *m)
 {
-    if (!m->dev->random)
-        return model_fill(m, initial_values, &m->config.seed);
-    FSDP_TRY(clear_masters(m));
-    FSDP_TRY(model_for_each_slice(m, initialize_slice, &m->config.seed));
+    void *chunk = m->dev->random ? NULL : malloc((size_t)CHUNK * sizeof(float));
+    if (!m->dev->random && !chunk)
+        return error_set(FSDP_ERR_MEMORY, "initial values: out of host memory");
+    fsdp_status status = clear_masters(m);
+    if (status == FSDP_OK)
+        status = model_for_each_slice(m, chunk ? fill_slice : initialize_slice, chunk);
+    free(chunk);
+    FSDP_TRY(status);
     FSDP_TRY(m->dev->stream_synchronize(m->compute));
     return model_refresh_copies(m);
 }

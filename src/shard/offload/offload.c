@@ -95,7 +95,7 @@ static fsdp_status open_host(offload *o)
     if (!dev->own_memory) {
         o->host = dev;
     } else {
-        FSDP_TRY(device_open_cpu(CPU_PRODUCT_PORTABLE, &o->host)); /* no products are asked of it: nothing to probe */
+        FSDP_TRY(device_open_cpu(CPU_GEMM_PORTABLE, &o->host)); /* no products are asked of it: nothing to probe */
         o->owns_host = true;
     }
     FSDP_TRY(o->host->stream_create(o->host, 0, &o->host_stream));

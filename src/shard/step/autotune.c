@@ -10,8 +10,7 @@
 /* Rank 0's part of one round goes to all ranks; the others have nothing to share. */
 static fsdp_status hand_round(fsdp_model *m, const char *mine, size_t n, char *all, size_t *all_bytes)
 {
-    return comm_exchange(comm_world(m->world->comm), "choices of the device", mine, n, COMM_EXCHANGE_BYTES, all,
-                         all_bytes);
+    return comm_exchange(comm_world(m->world->comm), "autotuned kernels", mine, n, COMM_EXCHANGE_BYTES, all, all_bytes);
 }
 
 /* Rank 0 gives `bytes`; the others receive them, in memory of the caller's. A round that is not full is the last. */
@@ -41,7 +40,7 @@ static fsdp_status hand_over(fsdp_model *m, char **bytes, size_t *n)
     *n = done;
     free(all);
     free(all_bytes);
-    return status == FSDP_ERR_MEMORY ? error_set(status, "choices of the device: out of host memory") : status;
+    return status == FSDP_ERR_MEMORY ? error_set(status, "autotuned kernels: out of host memory") : status;
 }
 
 fsdp_status model_share_autotune(fsdp_model *m)
@@ -52,11 +51,11 @@ fsdp_status model_share_autotune(fsdp_model *m)
         return FSDP_OK;
     m->autotune_shared = true;
     fsdp_status status = FSDP_OK;
-    if (!m->dev->takes_choices)
+    if (!m->dev->awaits_autotune)
         status = m->dev->autotune_export(m->dev, &bytes, &n);
     if (status == FSDP_OK)
         status = hand_over(m, &bytes, &n);
-    if (status == FSDP_OK && m->dev->takes_choices) {
+    if (status == FSDP_OK && m->dev->awaits_autotune) {
         status = m->dev->autotune_import(m->dev, "rank 0", bytes, n);
         model_forget_graphs(m); /* they hold the kernels chosen before */
     }

@@ -20,7 +20,7 @@ static void forget(device *dev, recorded_graph *one)
 
 void recorded_forget(device *dev, recorded_work *r)
 {
-    for (int i = 0; i < RECORDED_MOST; i++)
+    for (int i = 0; i < RECORDED_MAX; i++)
         forget(dev, &r->list[i]);
     r->oldest = 0;
 }
@@ -29,16 +29,16 @@ void recorded_forget(device *dev, recorded_work *r)
 static recorded_graph *find(device *dev, recorded_work *r, recorded_facts facts)
 {
     uint64_t key = hash_bytes(HASH_START, facts.bytes, facts.n);
-    for (int i = 0; i < RECORDED_MOST; i++) {
+    for (int i = 0; i < RECORDED_MAX; i++) {
         if (r->list[i].ran && r->list[i].key == key)
             return &r->list[i];
     }
     recorded_graph *place = NULL;
-    for (int i = 0; i < RECORDED_MOST && !place; i++)
+    for (int i = 0; i < RECORDED_MAX && !place; i++)
         place = r->list[i].ran ? NULL : &r->list[i];
     if (!place) {
         place = &r->list[r->oldest];
-        r->oldest = (r->oldest + 1) % RECORDED_MOST;
+        r->oldest = (r->oldest + 1) % RECORDED_MAX;
         forget(dev, place);
     }
     place->key = key;

@@ -26,10 +26,10 @@ typedef struct recorded_graph {
     graph *graph;
 } recorded_graph;
 
-enum { RECORDED_MOST = 4 };
+enum { RECORDED_MAX = 4 };
 
 typedef struct recorded_work {
-    recorded_graph list[RECORDED_MOST];
+    recorded_graph list[RECORDED_MAX];
     int oldest; /* gives way when facts are new and all places are taken */
 } recorded_work;
 

@@ -10,7 +10,7 @@
 #include "shard/offload/offload.h"
 
 /* Smaller inputs of checkpointed modules are not worth a transfer. */
-enum { LEAST_OFFLOADED = 4096 };
+enum { MIN_OFFLOADED = 4096 };
 
 static bool direct_gradients(const fsdp_model *m)
 {
@@ -48,7 +48,7 @@ program_options model_program_options(const fsdp_model *m, bool backward)
 {
     return (program_options){.backward = backward,
                              .stage_inputs = m->dev->own_memory,
-                             .offload_bytes = m->config.offload_activations ? LEAST_OFFLOADED : 0};
+                             .offload_bytes = m->config.offload_activations ? MIN_OFFLOADED : 0};
 }
 
 void model_forget_graphs(fsdp_model *m)
@@ -165,7 +165,9 @@ static fsdp_status compile(fsdp_model *m, fsdp_tape *recording, const fsdp_tenso
     return status;
 }
 
-fsdp_status model_plan(fsdp_model *m, fsdp_tape *recording, fsdp_tensor *root, planned_program **out)
+/* Finds the program of a recording and its loss (NULL: without gradients), or plans it and makes room. The model takes
+ * the recording when it is new. */
+static fsdp_status model_plan(fsdp_model *m, fsdp_tape *recording, fsdp_tensor *root, planned_program **out)
 {
     program_key key = {recording->signature, root ? root->id : -1};
     *out = find_program(m, key);

@@ -24,7 +24,7 @@ struct bpe {
     int32_t unknown_id;    /* -1: the file names one that the vocabulary lacks */
     char *prefix, *suffix; /* of characters that continue, or end, a word; NULL: none */
     size_t prefix_bytes, suffix_bytes;
-    /* No merge joins anything but BPE_MARK with a BPE_MARK behind it, so words may be cut in front of one. */
+    /* No merge joins anything but BPE_MARK with a BPE_MARK after it, so words may be cut in front of one. */
     bool cuts_at_mark;
 };
 

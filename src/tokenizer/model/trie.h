@@ -32,7 +32,7 @@ static inline size_t trie_slot(uint32_t key, uint32_t slot_bits)
     return (key * 0x9E3779B1u) >> (32 - slot_bits);
 }
 
-/* The node behind `node` along `byte`, 0 (the root, never a child) when there is none. */
+/* The child of `node` for `byte`, 0 (the root, never a child) when there is none. */
 static inline uint32_t trie_child(const trie *t, uint32_t node, uint8_t byte)
 {
     uint32_t key = node * 256 + byte + 1;

@@ -9,7 +9,7 @@
 
 enum {
     N_SLOTS = 1 << 16,
-    MOST_WORDS = N_SLOTS / 2,
+    MAX_WORDS = N_SLOTS / 2,
     POOL_BYTES = 1 << 20,
     POOL_IDS = 1 << 18,
 };
@@ -59,7 +59,7 @@ void word_cache_add(word_cache *c, const char *word, size_t bytes, uint64_t hash
 {
     if (bytes > WORD_CACHE_LONGEST || n > WORD_CACHE_LONGEST * 4)
         return;
-    if (c->n_words >= MOST_WORDS || c->n_bytes + bytes > POOL_BYTES || c->n_ids + n > POOL_IDS) {
+    if (c->n_words >= MAX_WORDS || c->n_bytes + bytes > POOL_BYTES || c->n_ids + n > POOL_IDS) {
         memset(c->slots, 0, sizeof c->slots);
         c->n_words = c->n_bytes = c->n_ids = 0;
     }

@@ -5,14 +5,16 @@
 #include "base/error.h"
 #include "tokenizer/template/template_eval_internal.h"
 
-enum { MOST_STEPS = 5000000, MOST_LEVELS = 1500 };
+enum { MAX_STEPS = 5000000, MAX_LEVELS = 1500 };
 static const size_t most_memory = (size_t)512 << 20;
+
+static fsdp_status run(renderer *r, const node_list *body);
 
 fsdp_status renderer_step(renderer *r)
 {
-    if (++r->n_steps > MOST_STEPS || arena_bytes(r->room.arena) > most_memory)
+    if (++r->n_steps > MAX_STEPS || arena_bytes(r->room.arena) > most_memory)
         return error_set(FSDP_ERR_INPUT, "the chat template takes too long or too much memory");
-    if (r->level > MOST_LEVELS)
+    if (r->level > MAX_LEVELS)
         return error_set(FSDP_ERR_INPUT, "the chat template is nested too deep");
     return FSDP_OK;
 }
@@ -48,9 +50,9 @@ value renderer_look_up(const renderer *r, value name)
 
 fsdp_status renderer_capture(renderer *r, const node_list *body, value *out)
 {
-    text_buffer b = {.limit = RENDERER_MOST_OUTPUT}, *before = r->out;
+    text_buffer b = {.limit = RENDERER_MAX_OUTPUT}, *before = r->out;
     r->out = &b;
-    fsdp_status status = renderer_run(r, body);
+    fsdp_status status = run(r, body);
     r->out = before;
     if (status == FSDP_OK)
         status = value_copy_string(r->room.arena, b.data, b.bytes, out);
@@ -130,13 +132,13 @@ static fsdp_status run_for(renderer *r, const node *n)
         FSDP_TRY(renderer_push_frame(r, before));
         FSDP_TRY(set_loop(r, items, i));
         FSDP_TRY(assign_targets(r, &n->items, items.list->items[i]));
-        FSDP_TRY(renderer_run(r, &n->body));
+        FSDP_TRY(run(r, &n->body));
         r->frame = before;
         ended = ended || r->flow == FLOW_ON;
         r->flow = r->flow == FLOW_CONTINUE ? FLOW_ON : r->flow;
     }
     r->flow = FLOW_ON;
-    return ended ? FSDP_OK : renderer_run(r, &n->other);
+    return ended ? FSDP_OK : run(r, &n->other);
 }
 
 static fsdp_status run_set(renderer *r, const node *n)
@@ -159,7 +161,7 @@ static fsdp_status run_generation(renderer *r, const node *n)
     size_t start = r->out->bytes;
     if (r->out != r->page)
         return error_set(FSDP_ERR_UNSUPPORTED, "a generation block inside a macro or set is not supported");
-    FSDP_TRY(renderer_run(r, &n->body));
+    FSDP_TRY(run(r, &n->body));
     return span_append(r->generated, start, r->out->bytes, 1);
 }
 
@@ -174,7 +176,7 @@ static fsdp_status run_kind(renderer *r, const node *n)
         return value_print(v, r->out);
     case NODE_IF:
         FSDP_TRY(renderer_evaluate(r, n->a, &v));
-        return renderer_run(r, value_is_true(v) ? &n->body : &n->other);
+        return run(r, value_is_true(v) ? &n->body : &n->other);
     case NODE_FOR:
         return run_for(r, n);
     case NODE_SET:
@@ -199,7 +201,7 @@ static bool holds_others(node_kind kind)
 }
 
 /* The innermost statement says where it failed. */
-fsdp_status renderer_run(renderer *r, const node_list *body)
+static fsdp_status run(renderer *r, const node_list *body)
 {
     r->level++;
     for (size_t i = 0; i < body->n && r->flow == FLOW_ON; i++) {
@@ -217,9 +219,9 @@ fsdp_status template_render(const node_list *body, arena *a, value variables, in
                             span_vector *generated)
 {
     renderer r = {.room = {a, now}, .out = out, .page = out, .generated = generated};
-    out->limit = RENDERER_MOST_OUTPUT;
+    out->limit = RENDERER_MAX_OUTPUT;
     FSDP_TRY(renderer_push_frame(&r, NULL));
     r.root = r.frame;
     r.root->variables = *variables.dict;
-    return renderer_run(&r, body);
+    return run(&r, body);
 }

@@ -31,11 +31,10 @@ fsdp_status renderer_assign(renderer *r, value name, value v);
 value renderer_look_up(const renderer *r, value name);
 
 fsdp_status renderer_evaluate(renderer *r, const node *n, value *out);
-fsdp_status renderer_run(renderer *r, const node_list *body);
 /* What `body` prints, as a string. */
 fsdp_status renderer_capture(renderer *r, const node_list *body, value *out);
 
 /* The most that a template may print. */
-#define RENDERER_MOST_OUTPUT ((size_t)64 << 20)
+#define RENDERER_MAX_OUTPUT ((size_t)64 << 20)
 
 #endif

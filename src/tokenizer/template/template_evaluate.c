@@ -186,7 +186,7 @@ static fsdp_status evaluate_call(renderer *r, const node *n, value *out)
 
 static fsdp_status concatenate(renderer *r, value a, value b, value *out)
 {
-    text_buffer text = {.limit = RENDERER_MOST_OUTPUT};
+    text_buffer text = {.limit = RENDERER_MAX_OUTPUT};
     fsdp_status status = value_print(a, &text);
     if (status == FSDP_OK)
         status = value_print(b, &text);

@@ -219,7 +219,7 @@ static fsdp_status parse_filters(parser *p, node **object)
 
 static fsdp_status parse_unary(parser *p, bool filters, node **out)
 {
-    if (++p->level > PARSER_MOST_LEVELS)
+    if (++p->level > PARSER_MAX_LEVELS)
         return parser_expected(p, "an expression that is less deep");
     if (parser_take_sign(p, "-")) {
         FSDP_TRY(parser_new_node(p, NODE_NEGATIVE, out));
@@ -295,7 +295,7 @@ static fsdp_status parse_not(parser *p, node **out)
 {
     if (!parser_take_name(p, "not"))
         return parse_compare(p, out);
-    if (++p->level > PARSER_MOST_LEVELS)
+    if (++p->level > PARSER_MAX_LEVELS)
         return parser_expected(p, "an expression that is less deep");
     FSDP_TRY(parser_new_node(p, NODE_NOT, out));
     FSDP_TRY(parse_not(p, &(*out)->a));
@@ -318,7 +318,7 @@ fsdp_status parser_logic(parser *p, node_kind kind, node **out)
 
 fsdp_status parser_expression(parser *p, node **out)
 {
-    if (++p->level > PARSER_MOST_LEVELS)
+    if (++p->level > PARSER_MAX_LEVELS)
         return parser_expected(p, "an expression that is less deep");
     FSDP_TRY(parser_logic(p, NODE_OR, out));
     while (parser_take_name(p, "if")) {

@@ -115,7 +115,7 @@ static const char *const if_ends[] = {"elif", "else", "endif", NULL}, *const end
 
 static fsdp_status parse_if(parser *p, node **out)
 {
-    if (++p->level > PARSER_MOST_LEVELS)
+    if (++p->level > PARSER_MAX_LEVELS)
         return parser_expected(p, "fewer elif");
     FSDP_TRY(parser_new_node(p, NODE_IF, out));
     FSDP_TRY(parser_expression(p, &(*out)->a));
@@ -252,7 +252,7 @@ static fsdp_status parse_block(parser *p, node **out)
 /* Statements up to a block that begins with one of `ends`, whose name comes next then; to the end where NULL. */
 static fsdp_status parse_body(parser *p, const char *const *ends, node_list *out)
 {
-    if (++p->level > PARSER_MOST_LEVELS)
+    if (++p->level > PARSER_MAX_LEVELS)
         return parser_expected(p, "blocks that are less deep");
     for (;;) {
         node *statement;

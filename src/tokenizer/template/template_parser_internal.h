@@ -5,7 +5,7 @@
 #include "tokenizer/template/template_lexer.h"
 #include "tokenizer/template/template_parser.h"
 
-enum { PARSER_MOST_LEVELS = 200 };
+enum { PARSER_MAX_LEVELS = 200 };
 
 typedef struct parser {
     arena *arena;

@@ -22,7 +22,7 @@ static inline size_t text_most(size_t bytes)
     return bytes < SIZE_MAX / 128 ? 64 * bytes + (1 << 20) : SIZE_MAX;
 }
 
-/* Makes room for `more` bytes behind what is there, and one for a NUL. */
+/* Makes room for `more` bytes after what is there, and one for a NUL. */
 fsdp_status text_reserve_slow(text_buffer *b, size_t more);
 void text_free(text_buffer *b);
 

@@ -98,7 +98,7 @@ static division divide(int max_threads, const gemm_args *args)
     return (division){max_threads, max_threads};
 }
 
-size_t product_blocked_workspace(const gemm_kernel *kernel, int max_threads, const gemm_args *args)
+size_t gemm_blocked_workspace(const gemm_kernel *kernel, int max_threads, const gemm_args *args)
 {
     division d = divide(max_threads, args);
     int share = d.threads / d.team;

@@ -27,7 +27,7 @@ static gemm_args widened(const gemm_args *a, char *workspace)
 size_t fp8_gemm_workspace(const cpu_gemm_set *set, const gemm_args *a)
 {
     gemm_args wide = widened(a, NULL);
-    return operand_bytes(a->m, a->k) + operand_bytes(a->n, a->k) + product_gemm_workspace(set, &wide);
+    return operand_bytes(a->m, a->k) + operand_bytes(a->n, a->k) + gemm_workspace_bytes(set, &wide);
 }
 
 typedef struct widening {

@@ -31,7 +31,7 @@ static const gemm_kernel *best_fp32(const cpu_features *f)
 static const gemm_kernel *best_bf16(const cpu_features *f, bool with_amx)
 {
 #if defined(__x86_64__)
-    if (with_amx && !product_probe_amx())
+    if (with_amx && !gemm_probe_amx())
         return &amx_bf16;
     if (f->avx512_bf16_fast)
         return &avx512_bf16;
@@ -42,14 +42,14 @@ static const gemm_kernel *best_bf16(const cpu_features *f, bool with_amx)
 
 static fsdp_status check_wanted(cpu_gemm wanted, const cpu_features *f)
 {
-    const char *no_amx = wanted == CPU_PRODUCT_AMX ? product_probe_amx() : NULL;
+    const char *no_amx = wanted == CPU_GEMM_AMX ? gemm_probe_amx() : NULL;
     if (no_amx)
         return error_set(FSDP_ERR_UNSUPPORTED, "matrix products with AMX were asked for, but %s", no_amx);
-    if (wanted == CPU_PRODUCT_AVX512 && !f->avx512)
+    if (wanted == CPU_GEMM_AVX512 && !f->avx512)
         return error_set(FSDP_ERR_UNSUPPORTED,
                          "matrix products with AVX-512 were asked for, but this processor, or its "
                          "system, has no AVX-512 F, BW, DQ and VL");
-    if (wanted == CPU_PRODUCT_ONEDNN && !onednn_available(f->amx_palette_listed))
+    if (wanted == CPU_GEMM_ONEDNN && !onednn_available(f->amx_palette_listed))
         return error_set(FSDP_ERR_UNSUPPORTED, "matrix products by oneDNN were asked for, but this build has none; "
                                                "configure with -DFSDP_ONEDNN=ON and libdnnl-dev installed");
     return FSDP_OK;
@@ -59,9 +59,9 @@ static fsdp_status check_wanted(cpu_gemm wanted, const cpu_features *f)
  * no allocation in a step, which oneDNN makes in every call. */
 static bool prefers_onednn(cpu_gemm wanted, const cpu_features *f)
 {
-    if (wanted == CPU_PRODUCT_ONEDNN)
+    if (wanted == CPU_GEMM_ONEDNN)
         return true;
-    return wanted == CPU_PRODUCT_AUTO && !f->avx512 && onednn_available(f->amx_palette_listed);
+    return wanted == CPU_GEMM_AUTO && !f->avx512 && onednn_available(f->amx_palette_listed);
 }
 
 static void describe(cpu_gemm_set *set, const char *remark)
@@ -72,22 +72,22 @@ static void describe(cpu_gemm_set *set, const char *remark)
              set->bf16->name, set->bf16 == set->fp32 && set->fp32 != &gemm_portable ? " (widened)" : "", remark);
 }
 
-fsdp_status product_choose(cpu_gemm wanted, cpu_gemm_set *out)
+fsdp_status gemm_choose(cpu_gemm wanted, cpu_gemm_set *out)
 {
     const cpu_features *f = cpu_features_get();
     FSDP_TRY(check_wanted(wanted, f));
-    cpu_gemm_set set = {.fp32 = best_fp32(f), .bf16 = best_bf16(f, wanted != CPU_PRODUCT_AVX512)};
-    if (wanted == CPU_PRODUCT_PORTABLE)
+    cpu_gemm_set set = {.fp32 = best_fp32(f), .bf16 = best_bf16(f, wanted != CPU_GEMM_AVX512)};
+    if (wanted == CPU_GEMM_PORTABLE)
         set.fp32 = set.bf16 = &gemm_portable;
     set.onednn = prefers_onednn(wanted, f);
     set.max_threads = (int)min_i64(threads_count(), MAX_THREADS);
-    bool failed = wanted == CPU_PRODUCT_AUTO && f->amx_bf16 && product_probe_amx();
+    bool failed = wanted == CPU_GEMM_AUTO && f->amx_bf16 && gemm_probe_amx();
     describe(&set, failed ? "; AMX is listed but failed its trial" : "");
     *out = set;
     return FSDP_OK;
 }
 
-const char *product_describe(const cpu_gemm_set *set)
+const char *gemm_describe(const cpu_gemm_set *set)
 {
     return set->description;
 }
@@ -132,13 +132,13 @@ static fsdp_status check(const gemm_args *a)
     return FSDP_OK;
 }
 
-size_t product_gemm_workspace(const cpu_gemm_set *set, const gemm_args *a)
+size_t gemm_workspace_bytes(const cpu_gemm_set *set, const gemm_args *a)
 {
     if (is_fp8(a))
         return fp8_gemm_workspace(set, a);
-    if (is_empty(a) || product_rows_fit(a) || (set->onednn && onednn_fits(a)))
+    if (is_empty(a) || gemm_rows_fit(a) || (set->onednn && onednn_fits(a)))
         return 0;
-    return product_blocked_workspace(kernel_for(set, a), set->max_threads, a);
+    return gemm_blocked_workspace(kernel_for(set, a), set->max_threads, a);
 }
 
 fsdp_status gemm_gemm(const cpu_gemm_set *set, const gemm_args *a)
@@ -150,14 +150,14 @@ fsdp_status gemm_gemm(const cpu_gemm_set *set, const gemm_args *a)
         return FSDP_OK;
     if (set->onednn && onednn_fits(a))
         return onednn_gemm(a, set->max_threads);
-    if (product_rows_fit(a)) {
+    if (gemm_rows_fit(a)) {
         gemm_rows(kernel_for(set, a), set->max_threads, a);
         return FSDP_OK;
     }
     if (!a->workspace)
         return error_set(FSDP_ERR_STATE,
                          "matrix product of %lld x %lld x %lld was given no workspace; it needs %zu bytes",
-                         (long long)a->m, (long long)a->n, (long long)a->k, product_gemm_workspace(set, a));
+                         (long long)a->m, (long long)a->n, (long long)a->k, gemm_workspace_bytes(set, a));
     gemm_blocked(kernel_for(set, a), set->max_threads, a);
     return FSDP_OK;
 }

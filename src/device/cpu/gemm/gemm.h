@@ -14,9 +14,9 @@
 struct gemm_kernel;
 
 /* No product asks for more workspace than this, whatever its shape and the number of threads. */
-#define PRODUCT_WORKSPACE_LIMIT ((size_t)64 << 20)
+#define GEMM_WORKSPACE_LIMIT ((size_t)64 << 20)
 
-/* What a machine computes products with. Filled by product_choose, read-only afterwards; owns nothing. */
+/* What a machine computes products with. Filled by gemm_choose, read-only afterwards; owns nothing. */
 typedef struct cpu_gemm_set {
     const struct gemm_kernel *fp32; /* for fp32 and fp16 operands: fp16 is widened while it is packed */
     const struct gemm_kernel *bf16; /* for bf16 operands; the same as `fp32` where bf16 is widened too */
@@ -26,15 +26,15 @@ typedef struct cpu_gemm_set {
 } cpu_gemm_set;
 
 /* AUTO takes the fastest this machine runs. A forced choice it cannot run is FSDP_ERR_UNSUPPORTED with the reason; what
- * a choice has no kernel for (fp32 under CPU_PRODUCT_AMX, bf16 under CPU_PRODUCT_ONEDNN) is filled in as by AUTO.
+ * a choice has no kernel for (fp32 under CPU_GEMM_AMX, bf16 under CPU_GEMM_ONEDNN) is filled in as by AUTO.
  * Probing happens once in a process, in the first call; later calls and other threads see its result. */
-fsdp_status product_choose(cpu_gemm wanted, cpu_gemm_set *out);
+fsdp_status gemm_choose(cpu_gemm wanted, cpu_gemm_set *out);
 
 /* For --version and reports; lives as long as the set. */
-const char *product_describe(const cpu_gemm_set *set);
+const char *gemm_describe(const cpu_gemm_set *set);
 
 /* Our own kernels give the same bits for any number of threads: k is never split between them. */
 fsdp_status gemm_gemm(const cpu_gemm_set *set, const gemm_args *a);
-size_t product_gemm_workspace(const cpu_gemm_set *set, const gemm_args *a);
+size_t gemm_workspace_bytes(const cpu_gemm_set *set, const gemm_args *a);
 
 #endif

@@ -53,7 +53,7 @@ static gemm_args probe_arguments(probe_case *c, bool transpose, float *out)
 /* Runs one kernel on one thread; no OpenMP, so that a forked child may. */
 static bool probe_run(const gemm_kernel *kernel, gemm_args g, void *workspace, size_t bytes)
 {
-    if (product_blocked_workspace(kernel, 1, &g) > bytes)
+    if (gemm_blocked_workspace(kernel, 1, &g) > bytes)
         return false;
     g.workspace = workspace;
     gemm_blocked(kernel, 1, &g);
@@ -73,7 +73,7 @@ static bool probe_compare(const gemm_kernel *kernel, probe_case *c, void *worksp
 
 enum { PROBE_WORKSPACE = 4 << 20, PROBE_SECONDS = 10 };
 
-bool product_probe_kernel(const gemm_kernel *kernel)
+bool gemm_probe_kernel(const gemm_kernel *kernel)
 {
     probe_case *c = calloc(1, sizeof *c);
     void *workspace = NULL;
@@ -120,14 +120,14 @@ static const char *try_amx(void)
     if (child == 0) {
         signal(SIGILL, SIG_DFL);
         signal(SIGSEGV, SIG_DFL);
-        _exit(cpu_features_request_tiles() && product_probe_kernel(&amx_bf16) ? 0 : 1);
+        _exit(cpu_features_request_tiles() && gemm_probe_kernel(&amx_bf16) ? 0 : 1);
     }
     const char *reason = child_verdict(child);
     if (reason)
         return reason;
     if (!cpu_features_request_tiles())
         return "the system refuses the tiles";
-    return product_probe_kernel(&amx_bf16) ? NULL : "it gave wrong sums";
+    return gemm_probe_kernel(&amx_bf16) ? NULL : "it gave wrong sums";
 }
 
 #else
@@ -147,7 +147,7 @@ static void try_amx_once(void)
     amx_reason = try_amx();
 }
 
-const char *product_probe_amx(void)
+const char *gemm_probe_amx(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, try_amx_once);

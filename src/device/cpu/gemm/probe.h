@@ -8,10 +8,10 @@
 
 /* NULL when the AMX kernel may be used, else the reason why not. Tried once in a process, in a child that an illegal
  * instruction kills instead of us; the answer is kept. */
-const char *product_probe_amx(void);
+const char *gemm_probe_amx(void);
 
 /* Multiplies small matrices of whole numbers, for which every kernel must give the same exact sums, and compares with
  * the portable kernel. False also when memory is out. For bf16 operands. */
-bool product_probe_kernel(const gemm_kernel *kernel);
+bool gemm_probe_kernel(const gemm_kernel *kernel);
 
 #endif

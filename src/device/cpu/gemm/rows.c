@@ -12,7 +12,7 @@ enum {
     STRIP_UNIT = 64,     /* columns: strips are multiples of it, at most FEW_COLUMNS */
 };
 
-bool product_rows_fit(const gemm_args *g)
+bool gemm_rows_fit(const gemm_args *g)
 {
     bool rows_contiguous = !g->transpose_a || (g->m == 1 && g->lda == 1);
     return g->m > 0 && g->m <= FEW_ROWS && rows_contiguous;

@@ -4,9 +4,9 @@
 
 #include "device/cpu/gemm/kernel.h"
 
-bool product_rows_fit(const gemm_args *args);
+bool gemm_rows_fit(const gemm_args *args);
 
-/* Needs no workspace. Wants product_rows_fit, n and batch positive. */
+/* Needs no workspace. Wants gemm_rows_fit, n and batch positive. */
 void gemm_rows(const gemm_kernel *kernel, int max_threads, const gemm_args *args);
 
 #endif

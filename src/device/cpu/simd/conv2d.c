@@ -106,7 +106,7 @@ static panel_plan plan_make(const struct device *d, const conv2d_args *a)
         product_d_weight(a, p.patch, p.width, NULL, NULL, (buffer){NULL, FSDP_F32}, true),
     };
     for (int i = 0; i < 3; i++) {
-        size_t bytes = product_gemm_workspace(product, &products[i]);
+        size_t bytes = gemm_workspace_bytes(product, &products[i]);
         p.gemm_bytes = bytes > p.gemm_bytes ? bytes : p.gemm_bytes;
     }
     return p;

@@ -8,5 +8,5 @@ SIMD_KERNEL(gemm, gemm_args)
 
 SIMD_WORKSPACE(gemm, gemm_args)
 {
-    return product_gemm_workspace(&((const device_cpu *)d)->product, a);
+    return gemm_workspace_bytes(&((const device_cpu *)d)->product, a);
 }

@@ -87,7 +87,7 @@ static fsdp_status load_table(cuda_device *d, const char *name, const json_t *ro
     return FSDP_OK;
 }
 
-fsdp_status cuda_choices_import(device *d, const char *name, const char *bytes, size_t n)
+fsdp_status cuda_autotune_import(device *d, const char *name, const char *bytes, size_t n)
 {
     json_t *root = NULL;
     FSDP_TRY(json_parse(name, bytes, n, &root));
@@ -105,7 +105,7 @@ fsdp_status cuda_gemm_cache_load(device *d, const char *path)
     return status;
 }
 
-fsdp_status cuda_choices_export(device *d, char **bytes, size_t *n)
+fsdp_status cuda_autotune_export(device *d, char **bytes, size_t *n)
 {
     json_t *root = table_to_json((cuda_device *)d);
     *bytes = root ? json_dumps(root, JSON_INDENT(1)) : NULL;

@@ -309,7 +309,7 @@ static void choose(stream *s, gemm_entry *entry, const gemm_args *a, size_t work
     entry->milliseconds = 0;
     if (n == 0)
         return;
-    bool timed = n > 1 && d->tuning && !d->base.fixed_choices && !d->base.takes_choices && !is_recording(s);
+    bool timed = n > 1 && d->tuning && !d->base.autotune_off && !d->base.awaits_autotune && !is_recording(s);
     int best = timed ? time_candidates(s, entry, a, workspace_bytes, n, results) : 0;
     entry->algorithm = results[best].algo;
     entry->workspace_bytes = results[best].workspaceSize;
@@ -346,7 +346,7 @@ fsdp_status gemm_table_find(stream *s, const gemm_args *a, size_t workspace_byte
     }
     if (entry->loaded) {
         entry->loaded = false;
-        entry->chosen = entry->usable = !d->base.fixed_choices && loaded_algorithm_fits(d, entry, workspace_bytes);
+        entry->chosen = entry->usable = !d->base.autotune_off && loaded_algorithm_fits(d, entry, workspace_bytes);
     }
     if (!entry->chosen)
         choose(s, entry, a, workspace_bytes);
