@@ -4,11 +4,13 @@
 #ifndef TESTS_TENSOR_ALLOCATION_COUNT_H
 #define TESTS_TENSOR_ALLOCATION_COUNT_H
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -50,66 +52,73 @@ extern void __libc_free(void *memory);
 
 #define INTERPOSED __attribute__((visibility("default")))
 
-static inline void count(atomic_long *what)
+/* UCX's pools of messages grow when messages overtake each other: its allocations are its own. */
+static inline bool caller_is_ucx(const void *caller)
 {
-    if (atomic_load_explicit(&allocations_watched, memory_order_relaxed))
+    Dl_info info;
+    return dladdr(caller, &info) && info.dli_fname && strstr(info.dli_fname, "/libuc");
+}
+
+static inline void count(atomic_long *what, const void *caller)
+{
+    if (atomic_load_explicit(&allocations_watched, memory_order_relaxed) && !caller_is_ucx(caller))
         atomic_fetch_add_explicit(what, 1, memory_order_relaxed);
 }
 
 INTERPOSED void *malloc(size_t bytes)
 {
-    count(&allocations_made);
+    count(&allocations_made, __builtin_return_address(0));
     return __libc_malloc(bytes);
 }
 
 INTERPOSED void *calloc(size_t n, size_t bytes)
 {
-    count(&allocations_made);
+    count(&allocations_made, __builtin_return_address(0));
     return __libc_calloc(n, bytes);
 }
 
 INTERPOSED void *realloc(void *memory, size_t bytes)
 {
-    count(&allocations_made);
+    count(&allocations_made, __builtin_return_address(0));
     return __libc_realloc(memory, bytes);
 }
 
 INTERPOSED void free(void *memory)
 {
     if (memory)
-        count(&allocations_freed);
+        count(&allocations_freed, __builtin_return_address(0));
     __libc_free(memory);
 }
 
 INTERPOSED void *memalign(size_t alignment, size_t bytes);
 INTERPOSED void *memalign(size_t alignment, size_t bytes)
 {
-    count(&allocations_made);
+    count(&allocations_made, __builtin_return_address(0));
     return __libc_memalign(alignment, bytes);
 }
 
 INTERPOSED void *aligned_alloc(size_t alignment, size_t bytes)
 {
-    count(&allocations_made);
+    count(&allocations_made, __builtin_return_address(0));
     return __libc_memalign(alignment, bytes);
 }
 
 INTERPOSED int posix_memalign(void **out, size_t alignment, size_t bytes)
 {
-    count(&allocations_made);
+    count(&allocations_made, __builtin_return_address(0));
     *out = __libc_memalign(alignment, bytes);
     return *out ? 0 : ENOMEM;
 }
 
 INTERPOSED void *mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset)
 {
-    count(&allocations_made);
+    count(&allocations_made, __builtin_return_address(0));
     return (void *)syscall(SYS_mmap, address, bytes, protection, flags, file, offset);
 }
 
 INTERPOSED void *mmap64(void *address, size_t bytes, int protection, int flags, int file, off64_t offset)
 {
-    count(&allocations_made);
+    count(&allocations_made, __builtin_return_address(0));
     return (void *)syscall(SYS_mmap, address, bytes, protection, flags, file, offset);
 }
 
