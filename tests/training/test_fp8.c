@@ -79,6 +79,14 @@ static void layers_are_left_out_by_name(void **state)
     assert_false(training_run(&t, &refused)); /* a pattern that matches nothing is an error */
 }
 
+static void asked_for_where_no_layer_can_have_it_is_an_error(void **state)
+{
+    (void)state;
+    training t = fp8_training(4); /* 72 tokens a rank */
+    training_result refused;
+    assert_false(training_run(&t, &refused));
+}
+
 static void the_plan_is_what_is_taken(void **state)
 {
     (void)state;
@@ -96,6 +104,7 @@ int main(void)
         cmocka_unit_test(every_strategy_gives_the_same_bits),
         cmocka_unit_test(checkpointing_and_offload_keep_every_bit),
         cmocka_unit_test(layers_are_left_out_by_name),
+        cmocka_unit_test(asked_for_where_no_layer_can_have_it_is_an_error),
         cmocka_unit_test(the_plan_is_what_is_taken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

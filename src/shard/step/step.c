@@ -165,12 +165,34 @@ static fsdp_status compile(fsdp_model *m, fsdp_tape *recording, const fsdp_tenso
     return status;
 }
 
+/* 8-bit products that were asked for and that no layer can have are an error, not bf16 without a word. The first
+ * program that trains decides: a later one may be of a last, odd batch. */
+static fsdp_status check_fp8(const fsdp_model *m, const fsdp_tape *recording)
+{
+    bool wanted = false;
+    for (const planned_program *p = m->programs; p; p = p->next)
+        if (p->key.loss >= 0)
+            return FSDP_OK;
+    for (int i = 0; i < m->contents.n_parameters; i++)
+        wanted |= m->contents.parameters[i]->fp8 != FSDP_FP8_OFF;
+    for (int i = 0; wanted && i < recording->n_nodes; i++)
+        wanted = strcmp(recording->nodes[i]->op->name, "linear_fp8") != 0;
+    if (!wanted)
+        return FSDP_OK;
+    return error_set(
+        FSDP_ERR_INPUT,
+        "fp8: no linear layer here has 8-bit products; the tokens of a micro-batch, a layer's inputs and its "
+        "outputs must be multiples of 16, and GPT-2's weights, stored input-major, have none");
+}
+
 /* Finds the program of a recording and its loss (NULL: without gradients), or plans it and makes room. The model takes
  * the recording when it is new. */
 static fsdp_status model_plan(fsdp_model *m, fsdp_tape *recording, fsdp_tensor *root, planned_program **out)
 {
     program_key key = {recording->signature, root ? root->id : -1};
     *out = find_program(m, key);
+    if (!*out && root)
+        FSDP_TRY(check_fp8(m, recording));
     if (*out)
         return FSDP_OK;
     planned_program *p = calloc(1, sizeof *p);
