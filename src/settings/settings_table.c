@@ -282,7 +282,8 @@ const fsdp_flag settings_table[] = {
     {SWITCH(shuffle, "true", "shuffle the samples anew in every epoch")},
     {CHOICE(
         packing, "row", packings,
-        "documents in samples: in a row, cut where a sample is full; or whole, where they fit best, padded (streams)")},
+        "row: documents follow each other and are cut where a sample is full; best_fit: they stay whole and are padded "
+        "(streams). Either way attention sees all documents of a sample")},
     {CHOICE(stream, "auto", streams,
             "tokenize text while training, shuffled in windows of half a million tokens; auto: from 1 GiB on, "
             "with --max_steps"),
