@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "data/dataset.h"
-#include "format/image_file.h"
+#include "format/image/image_file.h"
 
 typedef struct images_source {
     dataset_source base;

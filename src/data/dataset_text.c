@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "data/dataset.h"
 #include "data/token_store.h"
-#include "format/safetensors.h"
+#include "format/weights/safetensors.h"
 
 typedef struct tokens_source {
     dataset_source base;

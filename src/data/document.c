@@ -14,7 +14,7 @@
 #include "tokenizer/text_cut.h"
 #include "format/byte_stream.h"
 #include "format/signature.h"
-#include "format/table_file.h"
+#include "format/table/table_file.h"
 #include "format/text_reader.h"
 
 enum { PART_BYTES = 64 << 10, MAX_WARNINGS = 20, USUAL_COMPRESSION = 3 };

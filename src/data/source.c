@@ -13,9 +13,9 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "format/hub.h"
+#include "format/hub/hub.h"
 #include "tokenizer/text/text_buffer.h"
-#include "format/image_file.h"
+#include "format/image/image_file.h"
 #include "format/signature.h"
 
 enum { DEEPEST_FOLDER = 64 };

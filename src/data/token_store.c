@@ -20,8 +20,8 @@
 #include "base/log.h"
 #include "tokenizer/text/text_buffer.h"
 #include "tokenizer/tokenizer_internal.h"
-#include "format/megatron_file.h"
-#include "format/token_file.h"
+#include "format/token/megatron_file.h"
+#include "format/token/token_file.h"
 
 enum { CACHE_WAIT_SECONDS = 6 * 3600, CACHE_POLL_MILLISECONDS = 20 };
 

@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "base/sized.h"
 #include "data/token_build.h"
-#include "format/token_file.h"
+#include "format/token/token_file.h"
 
 static fsdp_status append(void *context, const int32_t *ids, size_t n)
 {

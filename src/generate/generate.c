@@ -11,7 +11,7 @@
 #include "base/sized.h"
 #include "ckpt/load/load.h"
 #include "ckpt/commands/report.h"
-#include "format/hub.h"
+#include "format/hub/hub.h"
 #include "generate/generate.h"
 #include "state/model_state.h"
 #include "state/weights.h"

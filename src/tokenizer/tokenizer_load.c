@@ -7,7 +7,7 @@
 #include "base/hash.h"
 #include "tokenizer/component.h"
 #include "tokenizer/config_tokens.h"
-#include "format/hub.h"
+#include "format/hub/hub.h"
 
 enum { MODEL_BPE, MODEL_UNIGRAM, MODEL_WORD_PIECE, MODEL_WORD_LEVEL };
 

@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "format/hub.h"
+#include "format/hub/hub.h"
 #include "train/resume_path.h"
 #include "train/run.h"
 

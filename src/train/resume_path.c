@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "ckpt/save/directory.h"
-#include "format/model_folder.h"
+#include "format/weights/model_folder.h"
 #include "train/paths.h"
 
 static bool has_file(const char *folder, const char *name)

@@ -14,7 +14,7 @@
 #include "base/sized.h"
 #include "ckpt/commands/report.h"
 #include "data/loader.h"
-#include "format/hub.h"
+#include "format/hub/hub.h"
 #include "train/agree.h"
 #include "plan/fit.h"
 #include "train/paths.h"

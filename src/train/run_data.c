@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "format/hub_fetch.h"
+#include "format/hub/hub_fetch.h"
 #include "train/run.h"
 #include "settings/settings_used.h"
 

@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 
 #include "ckpt/load/source.h"
-#include "format/model_folder.h"
+#include "format/weights/model_folder.h"
 
 static void assert_has(const char *text, const char *part)
 {

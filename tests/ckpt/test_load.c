@@ -5,7 +5,7 @@
 
 #include "base/float_bits.h"
 #include "base/log.h"
-#include "format/safetensors_writer.h"
+#include "format/weights/safetensors_writer.h"
 
 static fsdp_status load(const char *path, const ckpt_load_config *config, fixture *f, ckpt_load_result *result)
 {

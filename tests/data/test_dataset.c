@@ -15,9 +15,9 @@
 #include "base/scratch.h"
 #include "data/dataset.h"
 #include "data/files.h"
-#include "format/hub.h"
-#include "format/safetensors_writer.h"
-#include "format/token_file.h"
+#include "format/hub/hub.h"
+#include "format/weights/safetensors_writer.h"
+#include "format/token/token_file.h"
 #include "data/log_lines.h"
 
 static fsdp_tokenizer *bytes(void)

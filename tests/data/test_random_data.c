@@ -14,8 +14,8 @@
 #include "base/scratch.h"
 #include "data/files.h"
 #include "data/loader.h"
-#include "format/safetensors_writer.h"
-#include "format/token_file.h"
+#include "format/weights/safetensors_writer.h"
+#include "format/token/token_file.h"
 
 typedef struct draw {
     rng_key key;

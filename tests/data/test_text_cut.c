@@ -15,7 +15,7 @@
 #include "base/scratch.h"
 #include "data/files.h"
 #include "tokenizer/tokenizer_internal.h"
-#include "format/token_file.h"
+#include "format/token/token_file.h"
 
 typedef struct draw {
     rng_key key;

@@ -3,8 +3,8 @@
 
 #include <zlib.h>
 
-#include "format/image_file.h"
-#include "format/picture.h"
+#include "format/image/image_file.h"
+#include "format/image/picture.h"
 
 /* An IDX file of bytes: 0, 1, 2, ... modulo `modulo`. free() it. */
 static uint8_t *make_idx(int n_dims, const uint32_t *dims, unsigned modulo, size_t *bytes)

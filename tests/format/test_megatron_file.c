@@ -12,7 +12,7 @@
 
 #include "base/file.h"
 #include "base/scratch.h"
-#include "format/megatron_file.h"
+#include "format/token/megatron_file.h"
 
 static char path[4096], index_path[4096];
 

@@ -1,8 +1,8 @@
 /* Model folders: one file or indexed parts give the same set of tensors; all that is missing is told at once. */
 #include "format/scratch.h"
 
-#include "format/model_folder.h"
-#include "format/safetensors_writer.h"
+#include "format/weights/model_folder.h"
+#include "format/weights/safetensors_writer.h"
 
 /* A file of one-element tensors whose value is their place in the list, from `first` on. */
 static void write_part(const char *path, const char *const *names, int n, float first)

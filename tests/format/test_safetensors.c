@@ -6,7 +6,7 @@
 
 #include "base/json.h"
 #include "base/float_bits.h"
-#include "format/safetensors.h"
+#include "format/weights/safetensors.h"
 
 /* A file in memory from a header text and n bytes of data 0, 1, 2, ... The caller frees it. */
 static uint8_t *make_file(const char *header, size_t data_bytes, size_t *bytes)

@@ -5,9 +5,9 @@
 
 #include "base/rng.h"
 #include "base/float_bits.h"
-#include "format/safetensors.h"
-#include "format/safetensors_writer.h"
-#include "format/span_set.h"
+#include "format/weights/safetensors.h"
+#include "format/weights/safetensors_writer.h"
+#include "format/weights/span_set.h"
 
 static size_t files_in_scratch(void)
 {

@@ -12,7 +12,7 @@
 
 #include "base/file.h"
 #include "base/scratch.h"
-#include "format/table_file.h"
+#include "format/table/table_file.h"
 
 static const char *const columns[] = {"text", "summary"};
 static const char *const readable[] = {"none.parquet", "snappy.parquet", "gzip.parquet",      "zstd.parquet",

@@ -7,7 +7,7 @@
 
 #include "base/hash.h"
 #include "base/rng.h"
-#include "format/token_file.h"
+#include "format/token/token_file.h"
 
 /* Documents of the given lengths; token i of the file is i * 31 % vocabulary. */
 static void write_tokens(const char *path, int64_t vocabulary, const int *lengths, int n_documents)

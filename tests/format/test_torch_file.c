@@ -2,7 +2,7 @@
  * tests/pytorch/make_fixtures.py); and what is cut, damaged or no state dict is refused. */
 #include "format/scratch.h"
 
-#include "format/model_folder.h"
+#include "format/weights/model_folder.h"
 #include "format/torch/torch_file.h"
 
 static const char *fixture(const char *name)

@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "format/safetensors.h"
+#include "format/weights/safetensors.h"
 #include "models/config.h"
 #include "shard/model.h"
 #include "state/weights.h"

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "format/safetensors_writer.h"
+#include "format/weights/safetensors_writer.h"
 #include "train/support_job.h"
 
 static void expect_ok(const job *j)

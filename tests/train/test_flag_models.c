@@ -14,7 +14,7 @@
 
 #include <jansson.h>
 
-#include "format/model_folder.h"
+#include "format/weights/model_folder.h"
 
 #include "support_job.h"
 

@@ -12,9 +12,9 @@
 #include <string.h>
 
 #include "base/json.h"
-#include "format/model_folder.h"
-#include "format/safetensors.h"
-#include "format/safetensors_writer.h"
+#include "format/weights/model_folder.h"
+#include "format/weights/safetensors.h"
+#include "format/weights/safetensors_writer.h"
 #include "support_job.h"
 
 static void expect_ok(const job *j)

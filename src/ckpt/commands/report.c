@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/printable.h"
-#include "format/model_folder.h"
+#include "format/weights/model_folder.h"
 #include "format/torch/dcp_folder.h"
 
 static bool has_file(const char *folder, const char *name)

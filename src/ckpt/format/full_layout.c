@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "ckpt/format/manifest.h"
-#include "format/safetensors_writer.h"
+#include "format/weights/safetensors_writer.h"
 
 static fsdp_status out_of_memory(void)
 {

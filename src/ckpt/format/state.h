@@ -12,7 +12,7 @@
 #include <fsdp/status.h>
 
 #include "base/json.h"
-#include "format/safetensors.h"
+#include "format/weights/safetensors.h"
 
 #define CKPT_MAX_DIMS SAFETENSORS_MAX_DIMS
 

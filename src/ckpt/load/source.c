@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "ckpt/load/dcp_source.h"
-#include "format/model_folder.h"
+#include "format/weights/model_folder.h"
 
 struct ckpt_source {
     arena *memory;

@@ -5,7 +5,7 @@
 #define CKPT_LOAD_SOURCE_H
 
 #include "ckpt/format/manifest.h"
-#include "format/safetensors.h"
+#include "format/weights/safetensors.h"
 
 typedef struct source_piece {
     int64_t first, count;             /* elements of the tensor */

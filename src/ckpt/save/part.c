@@ -17,7 +17,7 @@
 #include "base/hash.h"
 #include "ckpt/save/save_task.h"
 #include "base/float_bits.h"
-#include "format/safetensors_writer.h"
+#include "format/weights/safetensors_writer.h"
 
 /* Hashed and then written while still in the cache; large, because the page cache takes large blocks of large writes.
  */

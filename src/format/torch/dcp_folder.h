@@ -6,7 +6,7 @@
 
 #include <stdbool.h>
 
-#include "format/safetensors.h"
+#include "format/weights/safetensors.h"
 
 #define DCP_METADATA_NAME ".metadata"
 

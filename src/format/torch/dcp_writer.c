@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "format/safetensors.h"
+#include "format/weights/safetensors.h"
 #include "format/torch/dcp_folder.h"
 
 #define METADATA "torch.distributed.checkpoint.metadata"

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "format/safetensors.h"
+#include "format/weights/safetensors.h"
 
 static void put_bytes(pickle_writer *w, const void *data, size_t n)
 {

@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 
-#include "format/safetensors.h"
+#include "format/weights/safetensors.h"
 #include "format/torch/pickle.h"
 
 typedef struct torch_file torch_file;

@@ -1,0 +1,374 @@
+/* One question lists a repository's files with their sizes and hashes; each is then fetched into blobs/ under its hash
+ * and linked into the snapshot. */
+#include "format/hub/hub_fetch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+#ifdef FSDP_WITH_CURL
+#include <openssl/evp.h>
+#endif
+
+#include "base/clock.h"
+#include "base/environment.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "format/hub/http.h"
+
+enum { LOCK_SECONDS = 24 * 3600, POLL_MILLISECONDS = 100, MAX_NAME = 1024 };
+
+typedef struct fetch {
+    hub_kind kind;
+    const char *name, *config;
+    hub_part part;
+    char endpoint[512];
+    double api_timeout, download_timeout;
+    char folder[PATH_MAX / 2]; /* of the repository, in the cache */
+    char commit[80];
+    http *http;
+} fetch;
+
+/* --- where things are -------------------------------------------------------------------------------------------- */
+
+static double seconds_of(const char *variable)
+{
+    const char *text = environment_text(variable);
+    double seconds = text != NULL ? strtod(text, NULL) : 0;
+    return seconds > 0 ? seconds : 10;
+}
+
+/* The token of the environment, or of the file that `hf auth login` writes; malloc'd, NULL: none. */
+static char *find_token(void)
+{
+    const char *token = environment_text("HF_TOKEN"), *home = environment_text("HF_HOME"),
+               *user = environment_text("HOME");
+    char path[PATH_MAX], *text = NULL;
+    size_t bytes;
+    if (token != NULL)
+        return strdup(token);
+    snprintf(path, sizeof path, "%s%s/token", home ? home : user ? user : "", home ? "" : "/.cache/huggingface");
+    if (!file_exists(path) || file_read_at_most(path, 4096, &text, &bytes) != FSDP_OK)
+        return NULL;
+    text[strcspn(text, " \r\n\t")] = '\0';
+    if (text[0] != '\0')
+        return text;
+    free(text);
+    return NULL;
+}
+
+static fsdp_status find_endpoint(fetch *f)
+{
+    const char *given = environment_text("HF_ENDPOINT");
+    given = given != NULL ? given : "https://huggingface.co";
+    size_t n = strlen(given);
+    while (n > 0 && given[n - 1] == '/')
+        n--;
+    if (n >= sizeof f->endpoint)
+        return error_set(FSDP_ERR_INPUT, "HF_ENDPOINT is too long: %zu bytes", n);
+    memcpy(f->endpoint, given, n);
+    return FSDP_OK;
+}
+
+static fsdp_status find_folder(fetch *f)
+{
+    char cache[PATH_MAX / 4];
+    const char *slash = strchr(f->name, '/'), *what = f->kind == HUB_DATASET ? "datasets" : "models";
+    hub_cache_folder(cache, sizeof cache);
+    int n = slash == NULL ? snprintf(f->folder, sizeof f->folder, "%s/%s--%s", cache, what, f->name)
+                          : snprintf(f->folder, sizeof f->folder, "%s/%s--%.*s--%s", cache, what,
+                                     (int)(slash - f->name), f->name, slash + 1);
+    return n < (int)sizeof f->folder ? FSDP_OK
+                                     : error_set(FSDP_ERR_INPUT, "%s: the path of the cache is too long", cache);
+}
+
+/* --- which files ------------------------------------------------------------------------------------------------- */
+
+static bool ends_with(const char *text, const char *ending)
+{
+    size_t n = strlen(text), m = strlen(ending);
+    return n >= m && strcmp(text + n - m, ending) == 0;
+}
+
+/* A name may not lead out of the snapshot. */
+static bool is_safe(const char *name)
+{
+    if (name[0] == '\0' || name[0] == '/' || strlen(name) > MAX_NAME)
+        return false;
+    for (const char *p = name; *p; p++)
+        if ((unsigned char)*p < 32 || *p == '\\')
+            return false;
+    for (const char *p = name; p != NULL; p = strchr(p, '/') ? strchr(p, '/') + 1 : NULL)
+        if (*p == '/' || *p == '\0' || strcmp(p, "..") == 0 || strncmp(p, "../", 3) == 0 || strcmp(p, ".") == 0 ||
+            strncmp(p, "./", 2) == 0)
+            return false;
+    return true;
+}
+
+static bool is_tokenizer_file(const char *name)
+{
+    static const char *const names[] = {
+        "config.json",  "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "vocab.txt",
+        "spiece.model", "chat_template.jinja",     "chat_template.json"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(name, names[i]) == 0)
+            return true;
+    return strncmp(name, "tokenizer", 9) == 0;
+}
+
+static bool is_wanted(const fetch *f, const char *name, bool has_safetensors)
+{
+    size_t n = f->config != NULL ? strlen(f->config) : 0;
+    if (f->kind == HUB_DATASET)
+        return name[0] != '.' && !ends_with(name, ".py") && !ends_with(name, ".md") &&
+               (n == 0 || (strncmp(name, f->config, n) == 0 && name[n] == '/'));
+    if (strchr(name, '/') != NULL || name[0] == '.' ||
+        strncmp(name, "consolidated", 12) == 0) /* the weights once more */
+        return false;
+    if (f->part == HUB_TOKENIZER || is_tokenizer_file(name))
+        return is_tokenizer_file(name);
+    return ends_with(name, ".json") || ends_with(name, ".safetensors") || ends_with(name, ".jinja") ||
+           (ends_with(name, ".bin") && !has_safetensors);
+}
+
+/* --- one file ---------------------------------------------------------------------------------------------------- */
+
+static bool is_hex(const char *text, size_t n)
+{
+    return text != NULL && strlen(text) == n && strspn(text, "0123456789abcdef") == n;
+}
+
+#ifdef FSDP_WITH_CURL
+/* Large files are named by the SHA-256 of what they hold, small ones as git names a blob: by SHA-1, with a header. */
+static fsdp_status check_hash(const char *path, int64_t bytes, const char *wanted)
+{
+    uint8_t block[64 << 10], digest[EVP_MAX_MD_SIZE];
+    unsigned n_digest = 0;
+    char header[64], hex[2 * EVP_MAX_MD_SIZE + 1] = "";
+    EVP_MD_CTX *md = EVP_MD_CTX_new();
+    FILE *file = fopen(path, "rb");
+    bool git = strlen(wanted) == 40;
+    bool good = md && file && EVP_DigestInit_ex(md, git ? EVP_sha1() : EVP_sha256(), NULL) == 1;
+    int n = snprintf(header, sizeof header, "blob %lld", (long long)bytes);
+    if (good && git)
+        good = EVP_DigestUpdate(md, header, (size_t)n + 1) == 1;
+    for (size_t got = 1; good && got > 0;) {
+        got = fread(block, 1, sizeof block, file);
+        good = EVP_DigestUpdate(md, block, got) == 1;
+    }
+    good = good && !ferror(file) && EVP_DigestFinal_ex(md, digest, &n_digest) == 1;
+    for (unsigned i = 0; i < n_digest; i++)
+        snprintf(hex + 2 * i, 3, "%02x", digest[i]);
+    if (file)
+        fclose(file);
+    EVP_MD_CTX_free(md);
+    if (!good)
+        return error_set_errno(FSDP_ERR_IO, "%s: its hash cannot be computed", path);
+    return strcmp(hex, wanted) == 0 ? FSDP_OK
+                                    : error_set(FSDP_ERR_IO,
+                                                "%s: was downloaded and has hash %s, but the hub says %s: it is "
+                                                "removed; try again",
+                                                path, hex, wanted);
+}
+#else
+static fsdp_status check_hash(const char *path, int64_t bytes, const char *wanted)
+{
+    (void)bytes, (void)wanted;
+    return error_set(FSDP_ERR_UNSUPPORTED, "%s: its hash cannot be computed by this build", path);
+}
+#endif
+
+/* "a b" as part of a URL, slashes kept; the caller has the room. */
+static void escape(const char *name, char *out)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.~/";
+    for (; *name; name++)
+        out += strchr(plain, *name) ? sprintf(out, "%c", *name) : sprintf(out, "%%%02X", (unsigned char)*name);
+    *out = '\0';
+}
+
+static fsdp_status download(fetch *f, const char *name, const char *hash, int64_t bytes, const char *blob)
+{
+    char part[PATH_MAX + 32], escaped[3 * MAX_NAME + 1], url[2 * PATH_MAX];
+    escape(name, escaped);
+    snprintf(part, sizeof part, "%s.fsdp.incomplete", blob); /* not the name that other libraries append to */
+    snprintf(url, sizeof url, "%s/%s%s/resolve/%s/%s", f->endpoint, f->kind == HUB_DATASET ? "datasets/" : "", f->name,
+             f->commit, escaped);
+    int fd = open(part, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return error_set_errno(FSDP_ERR_IO, "%s: cannot be written", part);
+    log_write(FSDP_LOG_INFO, "downloading %s of %s: %.1f MB", name, f->name, 1e-6 * (double)bytes);
+    fsdp_status status = http_download(f->http, url, f->download_timeout, fd, part, bytes);
+    if (status == FSDP_OK && fsync(fd) != 0)
+        status = error_set_errno(FSDP_ERR_IO, "%s: cannot be written", part);
+    close(fd);
+    FSDP_TRY(status);
+    status = check_hash(part, bytes, hash);
+    if (status != FSDP_OK)
+        unlink(part); /* going on from wrong bytes would never end */
+    if (status == FSDP_OK && rename(part, blob) != 0)
+        status = error_set_errno(FSDP_ERR_IO, "%s: cannot be put in place", blob);
+    return status;
+}
+
+/* snapshots/COMMIT/NAME, a link to the blob. */
+static fsdp_status link_file(const fetch *f, const char *name, const char *hash)
+{
+    char path[PATH_MAX], target[PATH_MAX] = "../../";
+    if (snprintf(path, sizeof path, "%s/snapshots/%s/%s", f->folder, f->commit, name) >= PATH_MAX)
+        return error_set(FSDP_ERR_INPUT, "%s: the path is too long", name);
+    for (const char *p = strchr(name, '/'); p != NULL && strlen(target) < PATH_MAX / 2; p = strchr(p + 1, '/'))
+        strcat(target, "../");
+    snprintf(target + strlen(target), sizeof target - strlen(target), "blobs/%s", hash);
+    *strrchr(path, '/') = '\0';
+    FSDP_TRY(file_make_directories(path));
+    path[strlen(path)] = '/';
+    if (symlink(target, path) == 0 || errno == EEXIST)
+        return FSDP_OK;
+    return error_set_errno(FSDP_ERR_IO, "%s: cannot be linked", path);
+}
+
+/* Fetches the blob, or links it where all blobs are there: a snapshot that lacks files would be taken for the whole. */
+static fsdp_status fetch_file(fetch *f, const json_t *file, bool link)
+{
+    char blob[PATH_MAX];
+    const char *name = json_string_value(json_object_get(file, "rfilename"));
+    const json_t *large = json_object_get(file, "lfs");
+    const char *hash = json_string_value(json_object_get(large ? large : file, large ? "sha256" : "blobId"));
+    int64_t bytes = json_integer_value(json_object_get(large ? large : file, "size"));
+    if (!is_hex(hash, large ? 64 : 40) || bytes < 0)
+        return error_set(FSDP_ERR_IO, "%s: the hub gives no hash for %s", f->name, name);
+    if (snprintf(blob, sizeof blob, "%s/blobs/%s", f->folder, hash) >= PATH_MAX - 16)
+        return error_set(FSDP_ERR_INPUT, "%s: the path of the cache is too long", f->folder);
+    if (link)
+        return link_file(f, name, hash);
+    return file_exists(blob) ? FSDP_OK : download(f, name, hash, bytes, blob);
+}
+
+/* --- the repository ---------------------------------------------------------------------------------------------- */
+
+static fsdp_status fetch_files(fetch *f, const json_t *listed)
+{
+    const json_t *files = json_object_get(listed, "siblings"), *file;
+    const char *commit = json_string_value(json_object_get(listed, "sha"));
+    size_t i, n = 0;
+    bool has_safetensors = false;
+    if (!is_hex(commit, 40) || !json_is_array(files))
+        return error_set(FSDP_ERR_IO, "%s: the hub's answer has no list of files", f->name);
+    snprintf(f->commit, sizeof f->commit, "%s", commit);
+    json_array_foreach((json_t *)(uintptr_t)files, i, file)
+    {
+        const char *name = json_string_value(json_object_get(file, "rfilename"));
+        if (name == NULL || !is_safe(name))
+            return error_set(FSDP_ERR_IO, "%s: the hub lists a file with an impossible name", f->name);
+        has_safetensors = has_safetensors || ends_with(name, ".safetensors");
+    }
+    for (int link = 0; link < 2; link++) {
+        json_array_foreach((json_t *)(uintptr_t)files, i, file)
+        {
+            if (!is_wanted(f, json_string_value(json_object_get(file, "rfilename")), has_safetensors))
+                continue;
+            FSDP_TRY(fetch_file(f, file, link));
+            n++;
+        }
+    }
+    return n > 0 ? FSDP_OK
+                 : error_set(FSDP_ERR_INPUT, "%s%s%s: the hub has no files of this kind there", f->name,
+                             f->config ? ", " : "", f->config ? f->config : "");
+}
+
+/* Complete from now on: hub_find looks at refs/main. */
+static fsdp_status name_commit(const fetch *f)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/refs", f->folder);
+    FSDP_TRY(file_make_directories(path));
+    snprintf(path, sizeof path, "%s/refs/main", f->folder);
+    return file_write_atomic(path, f->commit, strlen(f->commit));
+}
+
+static fsdp_status fetch_repository(fetch *f)
+{
+    char url[PATH_MAX], *body = NULL, blobs[PATH_MAX];
+    size_t bytes;
+    json_t *listed = NULL;
+    snprintf(url, sizeof url, "%s/api/%s/%s/revision/main?blobs=true", f->endpoint,
+             f->kind == HUB_DATASET ? "datasets" : "models", f->name);
+    FSDP_TRY(http_get(f->http, url, f->api_timeout, &body, &bytes));
+    fsdp_status status = json_parse(url, body, bytes, &listed);
+    free(body);
+    snprintf(blobs, sizeof blobs, "%s/blobs", f->folder);
+    if (status == FSDP_OK)
+        status = file_make_directories(blobs);
+    if (status == FSDP_OK)
+        status = fetch_files(f, listed);
+    json_decref(listed);
+    return status == FSDP_OK ? name_commit(f) : status;
+}
+
+static fsdp_status take_lock(const fetch *f, int *lock)
+{
+    char path[PATH_MAX];
+    struct timespec pause = {0, POLL_MILLISECONDS * 1000000L};
+    double began = clock_seconds();
+    bool said = false;
+    FSDP_TRY(file_make_directories(f->folder));
+    snprintf(path, sizeof path, "%s/.fsdp.lock", f->folder);
+    *lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (*lock < 0)
+        return error_set_errno(FSDP_ERR_IO, "%s: cannot be opened", path);
+    while (flock(*lock, LOCK_EX | LOCK_NB) != 0) {
+        if (errno != EWOULDBLOCK && errno != EINTR) /* a file system without locks */
+            return FSDP_OK;
+        if (clock_seconds() - began > LOCK_SECONDS)
+            return error_set(FSDP_ERR_TIMEOUT, "%s: another process has been downloading for %d s", path, LOCK_SECONDS);
+        if (!said)
+            log_write(FSDP_LOG_INFO, "%s: another process of this host is downloading it; waiting", f->name);
+        said = true;
+        nanosleep(&pause, NULL);
+    }
+    return FSDP_OK;
+}
+
+fsdp_status hub_fetch(hub_kind kind, const char *name, const char *config, hub_part part)
+{
+    fetch f = {.kind = kind, .name = name, .config = config && config[0] ? config : NULL, .part = part};
+    char *token = find_token(), *found = NULL;
+    int lock = -1;
+    f.api_timeout = seconds_of("HF_HUB_ETAG_TIMEOUT");
+    f.download_timeout = seconds_of("HF_HUB_DOWNLOAD_TIMEOUT");
+    fsdp_status status = find_endpoint(&f);
+    if (status == FSDP_OK)
+        status = find_folder(&f);
+    if (status == FSDP_OK)
+        status = http_open(f.endpoint, token, &f.http);
+    if (status == FSDP_OK)
+        status = take_lock(&f, &lock);
+    if (status == FSDP_OK)
+        status = fetch_repository(&f);
+    if (lock >= 0)
+        close(lock);
+    http_close(f.http);
+    free(token);
+    if (status == FSDP_ERR_TIMEOUT && f.commit[0] == '\0') {
+        char why[1024];
+        snprintf(why, sizeof why, "%s", fsdp_last_error());
+        if (hub_find(kind, name, config, &found) != FSDP_OK)
+            status = error_set(status, "%s", why);
+        else
+            log_write(FSDP_LOG_WARNING, "%s: the hub cannot be reached; %s is used as it is", name, found);
+        status = found != NULL ? FSDP_OK : status;
+    }
+    free(found);
+    return status;
+}
