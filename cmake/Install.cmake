@@ -8,12 +8,9 @@ set(FSDP_PC_LIBS "${OpenMP_C_FLAGS} -lm -lpthread -ldl")
 if(FSDP_HAVE_ONEDNN)
   string(APPEND FSDP_PC_LIBS " -ldnnl")
 endif()
-# By library, not by package: the files of these two ask static users for libraries without archives (libudev, libldap).
+# By library, not by package: its file asks static users for libraries without archives (libudev).
 if(FSDP_HAVE_HWLOC)
   string(APPEND FSDP_PC_LIBS " -lhwloc")
-endif()
-if(FSDP_HAVE_CURL)
-  string(APPEND FSDP_PC_LIBS " -lcurl")
 endif()
 if(FSDP_HAVE_CRYPTO)
   string(APPEND FSDP_PC_REQUIRES " libcrypto")

@@ -52,6 +52,18 @@ snapshot=home/hub/datasets--org--text/snapshots/$(printf 'c%.0s' $(seq 40))
 train org/text --dataset_config_name en && fail "something was trained on before it was fetched"
 grep -q -- "--download" err || fail "the message does not say how to fetch: $(cat err)"
 [ ! -e requests ] || fail "the hub was asked without --download"
+
+# libcurl is opened for --download only. Files that are no libraries stand for a machine without it.
+ldd "$fsdp" "$FSDP_BUILD/libfsdp.so" | grep curl && fail "libcurl is linked"
+mkdir absent && touch absent/libcurl.so.4 absent/libcurl-gnutls.so.4
+export LD_LIBRARY_PATH=$folder/absent${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+train org/text --dataset_config_name en --download && fail "downloaded without libcurl"
+[ "$(wc -l <err)" -eq 1 ] && grep -q "apt install libcurl4" err || fail "without libcurl: $(cat err)"
+mkdir -p texts && cp $data/text/en/cut-1.jsonl texts/a.jsonl
+train texts/a.jsonl || fail "training needs libcurl: $(cat err)"
+export LD_LIBRARY_PATH=${LD_LIBRARY_PATH#"$folder"/absent}
+export LD_LIBRARY_PATH=${LD_LIBRARY_PATH#:}
+
 timeout 200 "$fsdp" run --standalone --nproc-per-node 2 "$fsdp" train --device cpu --preset tiny --num_layers 1 \
     --max_context_width 64 --max_steps 1 --output_dir run --sample_tokens 0 --dataset org/text --dataset_config_name en \
     --download >out 2>err || fail "downloading: $(cat err)"
@@ -73,7 +85,6 @@ grep -rq hf_secret out err run && fail "the token was written down"
 asked=$(wc -l <requests)
 train org/text --dataset_config_name en || fail "the cache is not enough: $(cat err)"
 train org/text --dataset_config_name fr && fail "trained on another configuration than the one asked for"
-mkdir -p texts && cp $data/text/en/cut-1.jsonl texts/a.jsonl
 train 'texts/*.jsonl' --download || fail "a pattern of files: $(cat err)"
 [ "$(wc -l <requests)" -eq "$asked" ] || fail "the hub was asked for what is here: $(tail -1 requests)"
 

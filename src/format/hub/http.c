@@ -13,7 +13,7 @@
 #include "base/log.h"
 
 #ifdef FSDP_WITH_CURL
-#include <curl/curl.h>
+#include "format/hub/libcurl.h"
 
 enum {
     ATTEMPTS = 5,
@@ -24,6 +24,7 @@ enum {
 };
 
 struct http {
+    curl_api api;
     CURL *curl;
     char *endpoint;
     struct curl_slist *authorized, *plain; /* headers with the token, and without */
@@ -48,16 +49,23 @@ fsdp_status http_open(const char *endpoint, const char *token, http **out)
     if (token != NULL && (strlen(token) > 4000 || strpbrk(token, "\r\n") != NULL))
         return error_set(FSDP_ERR_INPUT, "HF_TOKEN is not a token: it is too long or has line breaks");
     http *h = calloc(1, sizeof *h);
-    if (h == NULL || curl_global_init(CURL_GLOBAL_DEFAULT) != 0 || (h->curl = curl_easy_init()) == NULL ||
+    if (h == NULL)
+        return error_set(FSDP_ERR_MEMORY, "out of memory");
+    fsdp_status status = libcurl_open(&h->api);
+    if (status != FSDP_OK) {
+        free(h);
+        return status;
+    }
+    if (h->api.curl_global_init(CURL_GLOBAL_DEFAULT) != 0 || (h->curl = h->api.curl_easy_init()) == NULL ||
         (h->endpoint = strdup(endpoint)) == NULL) {
         http_close(h);
         return error_set(FSDP_ERR_MEMORY, "libcurl cannot be started");
     }
-    h->plain = curl_slist_append(NULL, "User-Agent: fsdp");
-    h->authorized = curl_slist_append(NULL, "User-Agent: fsdp");
+    h->plain = h->api.curl_slist_append(NULL, "User-Agent: fsdp");
+    h->authorized = h->api.curl_slist_append(NULL, "User-Agent: fsdp");
     snprintf(line, sizeof line, "Authorization: Bearer %s", token != NULL ? token : "");
     if (token != NULL && h->authorized != NULL)
-        h->authorized = curl_slist_append(h->authorized, line);
+        h->authorized = h->api.curl_slist_append(h->authorized, line);
     *out = h;
     return FSDP_OK;
 }
@@ -66,9 +74,9 @@ void http_close(http *h)
 {
     if (h == NULL)
         return;
-    curl_slist_free_all(h->plain);
-    curl_slist_free_all(h->authorized);
-    curl_easy_cleanup(h->curl);
+    h->api.curl_slist_free_all(h->plain);
+    h->api.curl_slist_free_all(h->authorized);
+    h->api.curl_easy_cleanup(h->curl);
     free(h->endpoint);
     free(h);
 }
@@ -142,68 +150,69 @@ static size_t take_body(char *data, size_t size, size_t n, void *context)
 }
 
 /* Scheme, host and port. */
-static bool same_origin(const char *a, const char *b)
+static bool same_origin(const curl_api *api, const char *a, const char *b)
 {
     static const CURLUPart parts[] = {CURLUPART_SCHEME, CURLUPART_HOST, CURLUPART_PORT};
-    CURLU *urls[2] = {curl_url(), curl_url()};
-    bool same = urls[0] && urls[1] && curl_url_set(urls[0], CURLUPART_URL, a, 0) == CURLUE_OK &&
-                curl_url_set(urls[1], CURLUPART_URL, b, 0) == CURLUE_OK;
+    CURLU *urls[2] = {api->curl_url(), api->curl_url()};
+    bool same = urls[0] && urls[1] && api->curl_url_set(urls[0], CURLUPART_URL, a, 0) == CURLUE_OK &&
+                api->curl_url_set(urls[1], CURLUPART_URL, b, 0) == CURLUE_OK;
     for (int i = 0; i < 3 && same; i++) {
         char *values[2] = {NULL, NULL};
         for (int k = 0; k < 2; k++)
-            curl_url_get(urls[k], parts[i], &values[k], CURLU_DEFAULT_PORT);
+            api->curl_url_get(urls[k], parts[i], &values[k], CURLU_DEFAULT_PORT);
         same = values[0] && values[1] && strcasecmp(values[0], values[1]) == 0;
-        curl_free(values[0]);
-        curl_free(values[1]);
+        api->curl_free(values[0]);
+        api->curl_free(values[1]);
     }
-    curl_url_cleanup(urls[0]);
-    curl_url_cleanup(urls[1]);
+    api->curl_url_cleanup(urls[0]);
+    api->curl_url_cleanup(urls[1]);
     return same;
 }
 
 /* Where `location`, absolute or not, leads from `url`; malloc'd, NULL: nowhere that may be followed. */
-static char *redirected(const char *url, const char *location)
+static char *redirected(const curl_api *api, const char *url, const char *location)
 {
-    CURLU *u = curl_url();
+    CURLU *u = api->curl_url();
     char *whole = NULL, *copy = NULL;
     while (*location == ' ')
         location++;
-    if (u && curl_url_set(u, CURLUPART_URL, url, 0) == CURLUE_OK &&
-        curl_url_set(u, CURLUPART_URL, location, 0) == CURLUE_OK &&
-        curl_url_get(u, CURLUPART_URL, &whole, 0) == CURLUE_OK) {
+    if (u && api->curl_url_set(u, CURLUPART_URL, url, 0) == CURLUE_OK &&
+        api->curl_url_set(u, CURLUPART_URL, location, 0) == CURLUE_OK &&
+        api->curl_url_get(u, CURLUPART_URL, &whole, 0) == CURLUE_OK) {
         bool weaker = strncasecmp(url, "https:", 6) == 0 && strncasecmp(whole, "https:", 6) != 0;
         copy = weaker ? NULL : strdup(whole);
     }
-    curl_free(whole);
-    curl_url_cleanup(u);
+    api->curl_free(whole);
+    api->curl_url_cleanup(u);
     return copy;
 }
 
 static CURLcode exchange_once(http *h, const char *url, double timeout, exchange *x)
 {
+    const curl_api *api = &h->api;
     CURL *c = h->curl;
     char range[32];
     x->code = 0;
     x->location[0] = '\0';
     x->retry_after = 0;
     x->begun = x->refused = false;
-    curl_easy_reset(c);
-    curl_easy_setopt(c, CURLOPT_URL, url);
-    curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https");
-    curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(c, CURLOPT_HTTPHEADER, same_origin(h->endpoint, url) ? h->authorized : h->plain);
-    curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT, (long)CONNECT_SECONDS);
-    curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1L);
-    curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, (long)(timeout < 1 ? 1 : timeout));
-    curl_easy_setopt(c, CURLOPT_HEADERFUNCTION, take_header);
-    curl_easy_setopt(c, CURLOPT_HEADERDATA, x);
-    curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, take_body);
-    curl_easy_setopt(c, CURLOPT_WRITEDATA, x);
+    api->curl_easy_reset(c);
+    api->curl_easy_setopt(c, CURLOPT_URL, url);
+    api->curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https");
+    api->curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
+    api->curl_easy_setopt(c, CURLOPT_HTTPHEADER, same_origin(&h->api, h->endpoint, url) ? h->authorized : h->plain);
+    api->curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT, (long)CONNECT_SECONDS);
+    api->curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1L);
+    api->curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, (long)(timeout < 1 ? 1 : timeout));
+    api->curl_easy_setopt(c, CURLOPT_HEADERFUNCTION, take_header);
+    api->curl_easy_setopt(c, CURLOPT_HEADERDATA, x);
+    api->curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, take_body);
+    api->curl_easy_setopt(c, CURLOPT_WRITEDATA, x);
     if (x->fd >= 0 && x->written > 0) { /* not RESUME_FROM, with which libcurl gives up on a server without ranges */
         snprintf(range, sizeof range, "%lld-", (long long)x->written);
-        curl_easy_setopt(c, CURLOPT_RANGE, range);
+        api->curl_easy_setopt(c, CURLOPT_RANGE, range);
     }
-    return curl_easy_perform(c);
+    return api->curl_easy_perform(c);
 }
 
 /* One exchange and those that it is redirected to. */
@@ -215,7 +224,7 @@ static fsdp_status follow(http *h, const char *url, double timeout, exchange *x,
         bool moved = x->code >= 301 && x->code <= 308 && x->code != 304 && x->location[0];
         if (!moved)
             break;
-        char *next = i < MAX_REDIRECTS ? redirected(at, x->location) : NULL;
+        char *next = i < MAX_REDIRECTS ? redirected(&h->api, at, x->location) : NULL;
         free(at);
         at = next;
         if (next == NULL)
@@ -279,11 +288,11 @@ static fsdp_status persist(http *h, const char *url, double timeout, exchange *x
         furthest = x->written > furthest ? x->written : furthest;
         double wait = x->retry_after > 0 ? x->retry_after : 0.25 * (double)(1 << attempt);
         if (attempt >= ATTEMPTS || wait > MAX_WAIT_SECONDS)
-            return rc != CURLE_OK
-                       ? error_set(FSDP_ERR_TIMEOUT, "%s: %s, %d times in a row", url, curl_easy_strerror(rc), attempt)
-                       : refuse(url, x);
+            return rc != CURLE_OK ? error_set(FSDP_ERR_TIMEOUT, "%s: %s, %d times in a row", url,
+                                              h->api.curl_easy_strerror(rc), attempt)
+                                  : refuse(url, x);
         log_write(FSDP_LOG_WARNING, "%s: %s; again in %.1f s", url,
-                  rc != CURLE_OK   ? curl_easy_strerror(rc)
+                  rc != CURLE_OK   ? h->api.curl_easy_strerror(rc)
                   : x->code == 429 ? "the hub asks to wait"
                                    : "the hub is busy",
                   wait);
