@@ -95,7 +95,7 @@ grep -q "rank [01]: /no/such/data" err || fail "no rank says why: $(cat err)"
 "$fsdp" train --device cpu --model_type llama_v3 --hidden_width 16 --num_layers 1 --num_heads 2 --intermediate_size 32 \
     --max_context_width 16 --dataset text.txt --max_steps 1000000 --logging_freq 1000 --output_dir killed >/dev/null &
 victim=$!
-for _ in $(seq 200); do
+for _ in $(seq 1200); do
     [[ -s killed/metrics.jsonl && $(wc -l <killed/metrics.jsonl) -gt 20 ]] && break
     sleep 0.05
 done

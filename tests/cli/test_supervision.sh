@@ -101,9 +101,12 @@ for node in 0 1; do # node 0 holds the store
     victims=$(of_rank lost$node $node)
     kill -9 "${launchers[node]}"
     wait "${launchers[node]}" 2>/dev/null || true
-    sleep 0.3
     for pid in $victims; do
-        [[ ! -d /proc/$pid ]] || grep -q '^State:.*[ZX]' "/proc/$pid/status" || fail "a rank outlived its launcher"
+        for _ in $(seq 200); do
+            [[ -d /proc/$pid ]] && ! grep -q '^State:.*[ZX]' "/proc/$pid/status" 2>/dev/null || continue 2
+            sleep 0.1
+        done
+        fail "a rank outlived its launcher"
     done
     launch lost$node $node 2 "$port"
     ended lost$node

@@ -228,6 +228,7 @@ static void a_master_port_that_is_taken_is_passed_over(void **state)
     assert_int_equal(bind(silent, (struct sockaddr *)&at, length), 0);
     assert_int_equal(listen(silent, 4), 0);
     assert_int_equal(getsockname(silent, (struct sockaddr *)&at, &length), 0);
+    double seconds[2];
     for (int told = 0; told < 2; told++) {
         guest guests[2];
         double start = clock_seconds();
@@ -238,12 +239,12 @@ static void a_master_port_that_is_taken_is_passed_over(void **state)
         meet(guests, 2);
         assert_int_equal(guests[0].status, FSDP_OK);
         assert_int_equal(guests[1].status, FSDP_OK);
-        if (told)
-            assert_true(clock_seconds() - start < 1.5);
+        seconds[told] = clock_seconds() - start;
         meeting_close(guests[1].meeting);
         meeting_close(guests[0].meeting);
     }
     close(silent);
+    assert_true(seconds[1] < seconds[0]); /* who was told does not wait for a greeting there */
 }
 
 /* A rank that ended while others wait for somebody else is known at once. */
@@ -259,17 +260,15 @@ static void a_rank_that_ends_while_others_wait_is_named_at_once(void **state)
     pid_t pid = fork();
     if (pid == 0) {
         guest second = {.job = member(1, 3, port, ""), .timeout = 30};
-        pthread_t own;
-        pthread_create(&own, NULL, come, &second);
-        struct timespec pause = {.tv_nsec = 300000000};
-        nanosleep(&pause, NULL);
-        _exit(0);
+        _exit(meeting_open(&second.job, second.timeout, &second.meeting) != FSDP_OK);
     }
-    waitpid(pid, NULL, 0);
+    int exit_status;
+    assert_int_equal(waitpid(pid, &exit_status, 0), pid);
+    assert_int_equal(exit_status, 0);
     pthread_join(thread, NULL);
     assert_int_equal(first.status, FSDP_ERR_PEER);
     assert_non_null(strstr(first.error, "rank 1 ended while ranks were meeting"));
-    assert_true(clock_seconds() - start < 10);
+    assert_true(clock_seconds() - start < 25);
     meeting_close(first.meeting);
 }
 
@@ -330,7 +329,7 @@ static void silent_visitors_keep_nobody_waiting(void **state)
         close(visitors[i]);
     assert_int_equal(guests[0].status, FSDP_OK);
     assert_int_equal(guests[1].status, FSDP_OK);
-    assert_true(seconds < 4);
+    assert_true(seconds < 15); /* one greeting after the other would take 100 times 10 seconds */
     meeting_close(guests[1].meeting);
     meeting_close(guests[0].meeting);
 }

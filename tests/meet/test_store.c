@@ -238,7 +238,7 @@ static void silent_strangers_make_room_for_others(void **state)
         assert_true((sockets[i] = connect_to(s)) >= 0);
     double start = clock_seconds();
     assert_int_equal(open_client(s, &key, "x", 0, 1, &c), FSDP_OK);
-    assert_true(clock_seconds() - start < 3);
+    assert_true(clock_seconds() - start < 9); /* before the first stranger is sent away for its silence */
     assert_true(server_count(s).strangers <= 256);
     for (int i = 0; i < SILENT; i++)
         close(sockets[i]);
