@@ -160,6 +160,8 @@ typedef struct fsdp_model fsdp_model;
 FSDP_API fsdp_status fsdp_shard(fsdp_world *w, fsdp_module *net, const fsdp_config *config, fsdp_model **out);
 FSDP_API void fsdp_model_free(fsdp_model *m); /* NULL is legal */
 
+/* The world it was sharded over. */
+FSDP_API fsdp_world *fsdp_model_world(const fsdp_model *m);
 /* The module tree that was sharded, to call in forward; the model keeps it. */
 FSDP_API fsdp_module *fsdp_model_module(fsdp_model *m);
 /* Number of elements of all parameters, over all ranks. */

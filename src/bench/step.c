@@ -14,13 +14,13 @@
 #include "observe/memory.h"
 #include "observe/overlap.h"
 #include "plan/workload.h"
-#include "shard/offload/offload.h"
+#include "shard/sharded.h"
 #include "plan/assemble.h"
 #include "settings/settings_table.h"
 #include "bench/parts.h"
 #include "bench/workload.h"
 #include "plan/fit.h"
-#include "shard/step/optimizer.h"
+#include "comm/world.h"
 #include "device/peak.h"
 
 enum { MAX_PART_STEPS = 5 };

@@ -13,7 +13,6 @@
 #include "ckpt/commands/report.h"
 #include "format/hub/hub.h"
 #include "generate/generate.h"
-#include "state/model_state.h"
 #include "state/weights.h"
 
 typedef struct generation {

@@ -6,11 +6,15 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "models/decode.h"
-#include "shard/model.h"
+#include "comm/world.h"
+#include "shard/sharded.h"
 #include "generate/generate.h"
 
 struct generator {
     fsdp_model *model;
+    device *dev;
+    stream *compute;
+    fsdp_dtype dtype; /* of parameters and cache */
     model_type type;
     int32_t start_id, pad_id; /* T5: what the answer begins with; what fills the source */
     int64_t capacity, source_capacity, vocabulary, n_layers;
@@ -41,11 +45,11 @@ static int64_t rounded(int64_t n, int64_t least, int64_t most)
 
 static fsdp_status allocate_rows(generator *g, int64_t past_columns, int64_t memory_columns)
 {
-    fsdp_dtype dtype = g->model->policies[0].param_dtype;
+    fsdp_dtype dtype = g->dtype;
     size_t past = round_up((size_t)(g->capacity * past_columns) * fsdp_dtype_size(dtype), 256);
     size_t memory = round_up((size_t)(g->source_capacity * memory_columns) * fsdp_dtype_size(dtype), 256);
     g->rows_bytes = (size_t)g->n_layers * (past + memory);
-    FSDP_TRY(g->model->dev->allocate(g->model->dev, MEMORY_DEVICE, g->rows_bytes, (void **)&g->rows));
+    FSDP_TRY(g->dev->allocate(g->dev, MEMORY_DEVICE, g->rows_bytes, (void **)&g->rows));
     for (int64_t i = 0; i < g->n_layers; i++) {
         uint8_t *at = g->rows + (size_t)i * (past + memory);
         g->past[i] = (row_cache){at, dtype, g->capacity, past_columns};
@@ -75,19 +79,6 @@ static fsdp_status allocate(generator *g, const model_config *c)
     return allocate_rows(g, width, t5 ? width : 0);
 }
 
-/* Blocks are decoded one after another without the casts between units that forward makes. */
-static fsdp_status check_precision(const fsdp_model *m)
-{
-    for (int i = 1; i < m->n_policies; i++) {
-        if (m->policies[i].param_dtype != m->policies[0].param_dtype)
-            return error_set(FSDP_ERR_UNSUPPORTED,
-                             "a model whose units compute in %s and in %s writes no text; use one param_dtype, or "
-                             "export the model and generate from there",
-                             fsdp_dtype_name(m->policies[0].param_dtype), fsdp_dtype_name(m->policies[i].param_dtype));
-    }
-    return FSDP_OK;
-}
-
 fsdp_status generator_create(fsdp_model *m, const model_config *c, int64_t capacity, int64_t source_capacity,
                              generator **out)
 {
@@ -97,11 +88,19 @@ fsdp_status generator_create(fsdp_model *m, const model_config *c, int64_t capac
     if (capacity < 2 || (t5 && source_capacity < 1) || (!t5 && capacity > c->decoder.positions))
         return error_set(FSDP_ERR_INPUT, "a cache of %lld tokens for a %s model", (long long)capacity,
                          model_type_name(c));
-    FSDP_TRY(check_precision(m));
+    /* Blocks are decoded one after another without the casts between units that forward makes. */
+    fsdp_dtype dtype;
+    fsdp_status status = model_param_dtype(m, &dtype);
+    if (status != FSDP_OK)
+        return error_prefix(status,
+                            "a model of several precisions writes no text; export it and generate from there: ");
     generator *g = calloc(1, sizeof *g);
     if (!g)
         return error_set(FSDP_ERR_MEMORY, "a cache of %lld tokens: out of host memory", (long long)capacity);
     g->model = m;
+    g->dev = fsdp_model_world(m)->dev;
+    g->compute = fsdp_model_world(m)->compute;
+    g->dtype = dtype;
     g->type = c->type;
     g->window = t5 ? 0 : c->decoder.window;
     g->capacity = capacity;
@@ -110,7 +109,7 @@ fsdp_status generator_create(fsdp_model *m, const model_config *c, int64_t capac
     g->n_layers = t5 ? c->t5.decoder_layers : c->decoder.layers;
     g->start_id = c->t5.decoder_start_id;
     g->pad_id = c->t5.pad_id;
-    fsdp_status status = allocate(g, c);
+    status = allocate(g, c);
     if (status != FSDP_OK) {
         generator_free(g);
         return status;
@@ -124,7 +123,7 @@ void generator_free(generator *g)
     if (!g)
         return;
     if (g->rows)
-        g->model->dev->release(g->model->dev, MEMORY_DEVICE, g->rows, g->rows_bytes);
+        g->dev->release(g->dev, MEMORY_DEVICE, g->rows, g->rows_bytes);
     free(g->past);
     free(g->memory);
     free(g->text);
@@ -154,7 +153,7 @@ static fsdp_status run(generator *g, const decode_step *step, float *logits)
 static fsdp_status read_text(generator *g, float *logits)
 {
     int64_t n = rounded(g->n, MIN_TOKENS, g->capacity);
-    FSDP_TRY(g->model->dev->zero(g->model->compute, g->rows, g->rows_bytes));
+    FSDP_TRY(g->dev->zero(g->compute, g->rows, g->rows_bytes));
     for (int64_t i = 0; i < n; i++) {
         g->ids[i] = i < g->n ? g->text[i] : 0;
         g->positions[i] = i < g->n ? (int32_t)i : -1;
@@ -175,7 +174,7 @@ static fsdp_status read_source(generator *g, const int32_t *ids, int64_t n)
         g->source_places[i] = i < n ? (int32_t)i : -1;
         g->source_mask[i] = i < n;
     }
-    FSDP_TRY(g->model->dev->zero(g->model->compute, g->rows, g->rows_bytes));
+    FSDP_TRY(g->dev->zero(g->compute, g->rows, g->rows_bytes));
     fsdp_tape *t = fsdp_begin_evaluation(g->model);
     t5_encode(fsdp_model_module(g->model), t, g->n_source, g->source_ids, g->source_mask, g->source_places, g->memory);
     return fsdp_evaluate(t);

@@ -7,7 +7,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/sized.h"
-#include "shard/model.h"
 #include "generate/generate.h"
 
 static bool answers(const text_writer *w)
@@ -153,7 +152,7 @@ fsdp_status text_writer_write(text_writer *w, fsdp_model *m, fsdp_generate_resul
     if (!w->logits || !w->scratch)
         return error_set(FSDP_ERR_MEMORY, "logits of %lld tokens: out of host memory", (long long)vocabulary);
     FSDP_TRY(generator_create(m, w->model_config, text_writer_capacity(w), w->n_prompt, &g));
-    result->rank = fsdp_world_rank(m->world);
+    result->rank = fsdp_world_rank(fsdp_model_world(m));
     fsdp_status status = write_tokens(w, g, w->config->text && result->rank == 0, result);
     generator_free(g);
     result->prompt_tokens = w->n_prompt;

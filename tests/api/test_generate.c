@@ -270,6 +270,7 @@ static fsdp_status refuse(fsdp_world *w, void *context)
     if (r->what == ADDED_TO)
         fsdp_module_add(net->children[0], "more", fsdp_linear_new(2, 2, false));
     FSDP_TRY(fsdp_shard(w, net, &config, &m));
+    EXPECT(w, fsdp_model_world(m) == w);
     c.model = r->what == NAMES_MODEL ? "model" : NULL;
     c.device = r->what == NAMES_DEVICE ? "cpu" : c.device;
     c.prompt = r->what == NO_PROMPT ? NULL : c.prompt;
@@ -288,7 +289,7 @@ static void what_cannot_be_written_is_refused(void **state)
     (void)state;
     static const char *const says[N_REFUSALS] = {[OWN_MODEL] = "own model writes no text",
                                                  [ADDED_TO] = "own model writes no text",
-                                                 [MIXED] = "one param_dtype",
+                                                 [MIXED] = "units compute in",
                                                  [NAMES_MODEL] = "leave them",
                                                  [NAMES_DEVICE] = "leave them",
                                                  [NO_PROMPT] = "needs a prompt",

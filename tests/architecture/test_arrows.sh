@@ -1,8 +1,9 @@
 #!/bin/bash
 # Includes follow the arrows that CMakeLists.txt states: a layer sees itself and what it depends on, down to base; cli/
 # and include/ see only <fsdp/...>; train sees nothing from inside of shard, also not through other headers, since it is
-# a program that a user could have written. The rule is read from CMakeLists.txt, and the check is itself checked: copies
-# of the tree with one wrong include each must be refused.
+# a program that a user could have written; nor do bench and generate, but for the one header that is meant for them.
+# The rule is read from CMakeLists.txt, and the check is itself checked: copies of the tree with one wrong include each
+# must be refused.
 set -euo pipefail
 source_root=${FSDP_SOURCE:-$(cd "$(dirname "$0")/../.." && pwd)}
 
@@ -58,6 +59,9 @@ wrong_includes()
             split("", seen)
             if (folders[1] == "src" && folders[2] == "train" && (top == "shard" || brings(header, "shard/model.h")))
                 return "is inside of shard: train uses <fsdp/...> or state/state.h"
+            if (folders[1] == "src" && folders[2] ~ /^(bench|generate)$/ &&
+                ((top == "shard" && header != "shard/sharded.h") || brings(header, "shard/model.h")))
+                return "is inside of shard: " folders[2] " uses <fsdp/...> or shard/sharded.h"
             if (folders[1] != "src" && (inner || (quote == "\"" && header ~ "/")))
                 return folders[1] " sees only <fsdp/...>"
             if (folders[1] == "include" && quote == "\"")
@@ -120,6 +124,9 @@ refuses src/tensor/wrong.c '#include "../nn/module.h"'
 refuses src/nowhere/wrong.c '#include <stdio.h>'
 refuses src/train/wrong.c '#include "shard/plan/schedule.h"'
 refuses src/train/wrong.h '#include "state/model_state.h"'
+refuses src/bench/wrong.c '#include "shard/step/optimizer.h"'
+refuses src/bench/wrong.c '#include "shard/offload/offload.h"'
+refuses src/generate/wrong.h '#include "state/model_state.h"'
 refuses cli/wrong.c '#include "base/error.h"'
 refuses cli/wrong.c '#include <train/train.h>'
 refuses include/fsdp/wrong.h '#include "status.h"'

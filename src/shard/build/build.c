@@ -515,6 +515,11 @@ void fsdp_model_free(fsdp_model *m)
     free(m);
 }
 
+fsdp_world *fsdp_model_world(const fsdp_model *m)
+{
+    return m->world;
+}
+
 fsdp_module *fsdp_model_module(fsdp_model *m)
 {
     return m->module;

@@ -226,3 +226,14 @@ uint64_t policy_hash(const fsdp_model *m, uint64_t hash)
         hash = m->prefetches[k] ? hash_bytes(hash, m->prefetches[k], n * n * sizeof(bool)) : hash_u64(hash, 0);
     return hash;
 }
+
+fsdp_status model_param_dtype(const fsdp_model *m, fsdp_dtype *out)
+{
+    *out = m->policies[0].param_dtype;
+    for (int i = 1; i < m->n_policies; i++) {
+        if (m->policies[i].param_dtype != *out)
+            return error_set(FSDP_ERR_UNSUPPORTED, "units compute in %s and in %s", fsdp_dtype_name(*out),
+                             fsdp_dtype_name(m->policies[i].param_dtype));
+    }
+    return FSDP_OK;
+}

@@ -15,6 +15,7 @@
 #define SHARD_OFFLOAD_OFFLOAD_H
 
 #include "shard/model.h"
+#include "shard/sharded.h"
 
 typedef struct offload offload;
 
@@ -64,19 +65,7 @@ typedef fsdp_status (*offload_updater)(void *context, int slice, stream *s);
 fsdp_status offload_update(fsdp_model *m, offload_updater update, void *context);
 /* Before a unit's copy is read: it is on its way, and compute waits for it. */
 fsdp_status offload_refresh(fsdp_model *m, int index);
-/* Until the worker is done with all units. */
+/* Until the worker is done with all units; offload_settle (sharded.h) also waits for transfers. */
 fsdp_status offload_wait(fsdp_model *m);
-/* The same, and all transfers: host memory and copies may be read and written. Nothing to do without offload. */
-fsdp_status offload_settle(fsdp_model *m);
-
-/* Where the time went since the model was made. */
-typedef struct offload_figures {
-    double update_seconds; /* the worker's arithmetic */
-    double span_seconds;   /* from the start of each update to its last unit */
-    double wait_seconds;   /* the caller's thread, for units not updated yet */
-    int64_t updates;
-    int64_t parameters; /* updated each time */
-} offload_figures;
-offload_figures offload_figures_of(const fsdp_model *m);
 
 #endif
