@@ -12,7 +12,7 @@
 #   make soak       random training programs and sequences of checkpoints for MINUTES=60, a third each: plain, with their
 #                   schedule shaken, checkpoints; SEED=N repeats one
 #   make kill-test KILLS=100   end a job so often and resume it; appends to docs/kill-test.md
-#   make bench      the programs behind docs/benchmarks.md
+#   make bench      every case of build/bench/bench, for docs/benchmarks.md
 #   make asan | tsan | valgrind    the tests under a sanitizer or valgrind
 #   make docs       the API reference, into build/docs
 #   make install PREFIX=/usr/local

@@ -1,12 +1,10 @@
 /* How much communication a step hides under compute: training steps of a LLaMA under full sharding, with prefetch and
  * without, taking turns in the same processes over shared memory.
  *
- *     bench_overlap [--json] [--rounds R] [--ranks N] [--threads T] [--cores C] [--progress thread|inline]
- *                   [--hidden H] [--layers L] [--width W] [--batch B]
- *
- * Every rank is bound to C cores of its own (default: T + 1, one to spare for communication) and computes with T
- * threads. Communication is the time that collectives are at work, waiting for slower ranks included; exposed is the
- * time that the computing thread stands still for them. Figures are medians of steps, means over the ranks. */
+ * Every rank is bound to --cores cores of its own (default: one more than --threads, to spare for communication) and
+ * computes with --threads threads. Communication is the time that collectives are at work, waiting for slower ranks
+ * included; exposed is the time that the computing thread stands still for them. Figures are medians of steps, means
+ * over the ranks. */
 #include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -23,6 +21,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "base/threads.h"
+#include "bench.h"
 #include "comm/world.h"
 #include "launch/cores.h"
 #include "observe/overlap.h"
@@ -31,7 +30,7 @@
 enum { MAX_RANKS = 16, MAX_ROUNDS = 64, WARMUP = 2, VOCABULARY = 8192 };
 
 typedef struct options {
-    bool json, inline_progress;
+    bool inline_progress;
     int rounds, ranks, threads, cores, hidden, layers, width, batch;
 } options;
 
@@ -59,8 +58,8 @@ static fsdp_status bind_to_cores(const options *o, int rank)
             CPU_SET(list.cores[rank * o->cores + i], &set);
         sched_setaffinity(0, sizeof set, &set);
     } else if (rank == 0) {
-        fprintf(stderr, "bench_overlap: %d ranks of %d cores do not fit on %d; nothing can overlap\n", o->ranks,
-                o->cores, list.n);
+        fprintf(stderr, "bench: %d ranks of %d cores do not fit on %d; nothing can overlap\n", o->ranks, o->cores,
+                list.n);
     }
     core_list_free(&list);
     return FSDP_OK;
@@ -116,18 +115,6 @@ static fsdp_status run_step(contender *c, const options *o, const int32_t *ids)
     return fsdp_step(c->optimizer, NULL);
 }
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-static double median(double *values, int n)
-{
-    qsort(values, (size_t)n, sizeof *values, ascending);
-    return values[n / 2];
-}
-
 static fsdp_status take_turns(const options *o, fsdp_world *w, overlap_meter *meter, contender *c)
 {
     int32_t *ids = malloc((size_t)(o->batch * o->width) * sizeof *ids);
@@ -169,8 +156,8 @@ static fsdp_status run_rank(const options *o, int rank, figures *out)
         TRY_OR(done, make_contender(o, w, mode, &c[mode]));
     TRY_OR(done, take_turns(o, w, meter, c));
     for (int mode = 0; mode < N_MODES; mode++)
-        out[mode] = (figures){median(c[mode].step, o->rounds), median(c[mode].communication, o->rounds),
-                              median(c[mode].exposed, o->rounds)};
+        out[mode] = (figures){bench_median(c[mode].step, o->rounds), bench_median(c[mode].communication, o->rounds),
+                              bench_median(c[mode].exposed, o->rounds)};
 done:
     for (int mode = 0; c && mode < N_MODES; mode++) {
         fsdp_optimizer_free(c[mode].optimizer);
@@ -194,7 +181,7 @@ static bool run_ranks(const options *o, figures *mean)
         if (pids[rank] == 0) {
             fsdp_status status = run_rank(o, rank, &shared[rank * N_MODES]);
             if (status != FSDP_OK)
-                fprintf(stderr, "bench_overlap: %s\n", fsdp_last_error());
+                fprintf(stderr, "bench: %s\n", fsdp_last_error());
             exit(status != FSDP_OK);
         }
     }
@@ -218,61 +205,44 @@ static bool run_ranks(const options *o, figures *mean)
 static void report(const options *o, const figures *f)
 {
     static const char *const names[] = {"prefetch", "no prefetch"};
-    const char *progress = o->inline_progress ? "inline" : "thread";
-    double ratio = f[WITH_PREFETCH].exposed / f[WITHOUT_PREFETCH].exposed;
-    if (o->json) {
-        printf("{\"ranks\": %d, \"threads\": %d, \"cores\": %d, \"progress\": \"%s\"", o->ranks, o->threads, o->cores,
-               progress);
-        for (int mode = 0; mode < N_MODES; mode++)
-            printf(", \"%s\": {\"step_ms\": %.2f, \"comm_ms\": %.2f, \"exposed_ms\": %.2f}", names[mode], f[mode].step,
-                   f[mode].communication, f[mode].exposed);
-        printf(", \"exposed_ratio\": %.3f}\n", ratio);
-        return;
+    bench_title("%d ranks, %d threads on %d cores each, progress %s; ms a step", o->ranks, o->threads, o->cores,
+                o->inline_progress ? "inline" : "thread");
+    for (int mode = 0; mode < N_MODES; mode++) {
+        bench_text("mode", names[mode]);
+        bench_number("step", 2, f[mode].step);
+        bench_number("communication", 2, f[mode].communication);
+        bench_number("exposed", 2, f[mode].exposed);
+        bench_number("exposed/no prefetch", 3, f[mode].exposed / f[WITHOUT_PREFETCH].exposed);
+        bench_row();
     }
-    printf("%d ranks, %d threads on %d cores each, progress %s\n", o->ranks, o->threads, o->cores, progress);
-    printf("%-12s %10s %15s %12s\n", "ms a step", "step", "communication", "exposed");
-    for (int mode = 0; mode < N_MODES; mode++)
-        printf("%-12s %10.2f %15.2f %12.2f\n", names[mode], f[mode].step, f[mode].communication, f[mode].exposed);
-    printf("exposed with prefetch is %.2f of exposed without\n", ratio);
 }
 
-/* The int after `name`; NULL when this is another argument. */
-static int *option_named(options *o, const char *name)
-{
-    const struct {
-        const char *name;
-        int *value;
-    } table[] = {{"--rounds", &o->rounds}, {"--ranks", &o->ranks},   {"--threads", &o->threads},
-                 {"--cores", &o->cores},   {"--hidden", &o->hidden}, {"--layers", &o->layers},
-                 {"--width", &o->width},   {"--batch", &o->batch}};
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
-        if (strcmp(table[i].name, name) == 0)
-            return table[i].value;
-    return NULL;
-}
-
-int main(int argc, char **argv)
+static int run_overlap(int argc, char **argv)
 {
     options o = {.rounds = 9, .ranks = 2, .threads = 1, .hidden = 512, .layers = 8, .width = 256, .batch = 2};
-    for (int i = 1; i < argc; i++) {
-        int *value = option_named(&o, argv[i]);
-        if (strcmp(argv[i], "--json") == 0)
-            o.json = true;
-        else if (strcmp(argv[i], "--progress") == 0 && i + 1 < argc)
-            o.inline_progress = strcmp(argv[++i], "inline") == 0;
-        else if (value && i + 1 < argc)
-            *value = atoi(argv[++i]);
-    }
-    if (o.cores == 0)
-        o.cores = o.threads + 1;
-    if (o.ranks < 1 || o.ranks > MAX_RANKS || o.rounds < 1 || o.rounds > MAX_ROUNDS || o.hidden < 64) {
-        fprintf(stderr, "bench_overlap: 1 to %d ranks, 1 to %d rounds, 64 wide and more\n", MAX_RANKS, MAX_ROUNDS);
-        return 2;
-    }
+    const bench_option table[] = {{"inline", BENCH_SWITCH, &o.inline_progress, 0, 0},
+                                  {"rounds", BENCH_INT, &o.rounds, 1, MAX_ROUNDS},
+                                  {"ranks", BENCH_INT, &o.ranks, 1, MAX_RANKS},
+                                  {"threads", BENCH_INT, &o.threads, 1, 1024},
+                                  {"cores", BENCH_INT, &o.cores, 1, 1024},
+                                  {"hidden", BENCH_INT, &o.hidden, 64, 65536},
+                                  {"layers", BENCH_INT, &o.layers, 1, 1000},
+                                  {"width", BENCH_INT, &o.width, 1, 1 << 20},
+                                  {"batch", BENCH_INT, &o.batch, 1, 1 << 20},
+                                  {NULL, BENCH_SWITCH, NULL, 0, 0}};
     figures mean[N_MODES];
+    if (!bench_options(argc, argv, table))
+        return 2;
+    o.cores = o.cores ? o.cores : o.threads + 1;
     fflush(NULL);
     if (!run_ranks(&o, mean))
         return 1;
     report(&o, mean);
     return 0;
 }
+
+const bench_case case_overlap = {.name = "overlap",
+                                 .summary = "communication that a step hides, with prefetch and without",
+                                 .usage = "[--inline] [--rounds N] [--ranks N] [--threads N] [--cores N] [--hidden N] "
+                                          "[--layers N] [--width N] [--batch N]",
+                                 .run = run_overlap};

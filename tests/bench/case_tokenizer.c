@@ -1,7 +1,7 @@
-/* Speed of the tokenizers on one thread: bench_tokenizer [FOLDER [TEXT_FILE]]. FOLDER holds a tokenizer.json; without
- * it all tokenizers of the golden data run. TEXT_FILE is cut into documents of about 2 KB at line ends; without it the
- * text is made. With FSDP_BENCH_PYTHON naming a python that has Hugging Face's tokenizers, each round of ours is
- * followed by one of theirs, single thread against single thread, and the ratio of the best rounds is given. */
+/* Speed of the tokenizers on one thread. --tokenizer FOLDER holds a tokenizer.json; without it all tokenizers of the
+ * golden data run. --text FILE is cut into documents of about 2 KB at line ends; without it the text is made. With
+ * FSDP_BENCH_PYTHON naming a python that has Hugging Face's tokenizers, each round of ours is followed by one of
+ * theirs, single thread against single thread, and the ratio of the best rounds is given. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,10 +11,10 @@
 
 #include <fsdp/tokenizer.h>
 
-#include "base/clock.h"
 #include "base/environment.h"
 #include "base/file.h"
 #include "base/rng.h"
+#include "bench.h"
 
 enum { TEXT_BYTES = 4 << 20, DOCUMENT_BYTES = 2048, N_WORDS = 200000, LONGEST_WORD = 16, ROUNDS = 4 };
 
@@ -87,8 +87,7 @@ static size_t document_end(const char *text, size_t bytes, size_t start)
     return line == NULL ? bytes : (size_t)(line - text) + 1;
 }
 
-/* --- the others ----------------------------------------------------------------------------------------------------
- */
+/* --- the others --- */
 
 typedef struct rival {
     FILE *ask, *answer; /* NULL: there is none */
@@ -150,13 +149,12 @@ static void rival_end(rival *r)
     waitpid(r->process, NULL, 0);
 }
 
-/* --- ours ----------------------------------------------------------------------------------------------------------
- */
+/* --- ours --- */
 
-static fsdp_status own_round(fsdp_tokenizer *tokenizer, const char *text, size_t bytes, double *seconds,
+static fsdp_status own_round(fsdp_tokenizer *tokenizer, const char *text, size_t bytes, bench_times *times,
                              size_t *n_tokens)
 {
-    double began = clock_seconds();
+    bench_moment began = bench_now();
     *n_tokens = 0;
     for (size_t start = 0, end; start < bytes; start = end) {
         const int32_t *ids;
@@ -165,43 +163,43 @@ static fsdp_status own_round(fsdp_tokenizer *tokenizer, const char *text, size_t
         FSDP_TRY(fsdp_tokenizer_encode(tokenizer, text + start, end - start, true, &ids, &n));
         *n_tokens += n;
     }
-    *seconds = clock_seconds() - began;
+    bench_record(times, began);
     return FSDP_OK;
 }
 
 /* A fresh tokenizer every round: nothing learnt in one round helps the next. */
 static int compare(const char *folder, const char *text, size_t bytes, rival *r)
 {
-    double best = 1e30, their_best = 1e30, seconds;
+    static bench_times own, theirs;
+    double seconds;
     size_t n_tokens = 0, their_tokens = 0;
     const char *name = strrchr(folder, '/');
+    own.n = theirs.n = 0;
     for (int round = 0; round < ROUNDS; round++) {
         fsdp_tokenizer *tokenizer;
-        fsdp_status status = fsdp_tokenizer_load(folder, &tokenizer);
-        if (status == FSDP_OK) {
-            status = own_round(tokenizer, text, bytes, &seconds, &n_tokens);
-            fsdp_tokenizer_free(tokenizer);
-        }
-        if (status != FSDP_OK) {
-            fprintf(stderr, "%s\n", fsdp_last_error());
-            return 1;
-        }
-        best = seconds < best ? seconds : best;
+        if (fsdp_tokenizer_load(folder, &tokenizer) != FSDP_OK ||
+            own_round(tokenizer, text, bytes, &own, &n_tokens) != FSDP_OK)
+            bench_fail(folder);
+        fsdp_tokenizer_free(tokenizer);
         if (r->ask != NULL && rival_round(r, &seconds, &their_tokens))
-            their_best = seconds < their_best ? seconds : their_best;
+            bench_add(&theirs, seconds, seconds);
     }
-    printf("tokenizer %-20s %7.1f MB/s %8.2f million tokens/s", name == NULL ? folder : name + 1,
-           (double)bytes / best / 1e6, (double)n_tokens / best / 1e6);
-    if (their_tokens == 0) {
-        puts("");
-        return 0;
+    double best = bench_best(own.wall, own.n), their_best = bench_best(theirs.wall, theirs.n);
+    bench_text("tokenizer", name == NULL ? folder : name + 1);
+    bench_number("MB/s", 1, (double)bytes / best / 1e6);
+    bench_number("million tokens/s", 2, (double)n_tokens / best / 1e6);
+    if (theirs.n > 0) {
+        char column[96];
+        snprintf(column, sizeof column, "%s, MB/s", r->name);
+        bench_number(column, 1, (double)bytes / their_best / 1e6);
+        bench_number("ratio", 1, their_best / best);
+        bench_number("tokens that differ in number", 0, (double)n_tokens - (double)their_tokens);
     }
-    printf("   %s: %6.1f MB/s, ratio %.1f%s\n", r->name, (double)bytes / their_best / 1e6, their_best / best,
-           their_tokens == n_tokens ? "" : " (BUT OTHER TOKENS)");
-    return their_tokens != n_tokens;
+    bench_row();
+    return theirs.n > 0 && their_tokens != n_tokens;
 }
 
-static int bench(const char *folder, const char *text, size_t bytes)
+static int bench_folder(const char *folder, const char *text, size_t bytes)
 {
     char tokenizer[4096], documents[] = "/tmp/fsdp-bench-text-XXXXXX";
     const char *python = environment_text("FSDP_BENCH_PYTHON");
@@ -232,27 +230,35 @@ static int bench_golden(const char *text, size_t bytes)
         char path[4096];
         snprintf(path, sizeof path, "%s/%s", root, entry->d_name);
         if (strncmp(entry->d_name, "tokenizer_", 10) == 0)
-            failed |= bench(path, text, bytes);
+            failed |= bench_folder(path, text, bytes);
     }
     closedir(folder);
     return failed;
 }
 
-int main(int argc, char **argv)
+static int run_tokenizer(int argc, char **argv)
 {
+    const char *folder = NULL, *file = NULL;
+    const bench_option table[] = {
+        {"tokenizer", BENCH_TEXT, &folder, 0, 0}, {"text", BENCH_TEXT, &file, 0, 0}, {NULL, BENCH_SWITCH, NULL, 0, 0}};
     char *text = NULL;
     size_t bytes = 0;
-    if (argc > 2 && file_read(argv[2], &text, &bytes) != FSDP_OK) {
-        fprintf(stderr, "%s\n", fsdp_last_error());
-        return 1;
-    }
+    if (!bench_options(argc, argv, table))
+        return 2;
+    if (file && file_read(file, &text, &bytes) != FSDP_OK)
+        bench_fail("text");
     if (text == NULL)
         text = make_text(&bytes);
     if (text == NULL)
         return 1;
     if (environment_text("FSDP_BENCH_PYTHON") == NULL)
-        puts("not compared: FSDP_BENCH_PYTHON names no python with the tokenizers package");
-    int failed = argc > 1 ? bench(argv[1], text, bytes) : bench_golden(text, bytes);
+        bench_title("not compared: FSDP_BENCH_PYTHON names no python with the tokenizers package");
+    int failed = folder ? bench_folder(folder, text, bytes) : bench_golden(text, bytes);
     free(text);
     return failed;
 }
+
+const bench_case case_tokenizer = {.name = "tokenizer",
+                                   .summary = "tokenizers on one thread, beside Hugging Face's",
+                                   .usage = "[--tokenizer FOLDER] [--text FILE]",
+                                   .run = run_tokenizer};
