@@ -38,6 +38,18 @@ function(fsdp_layer_part name)
   set_property(GLOBAL APPEND PROPERTY FSDP_PACKAGES ${PART_PACKAGES})
 endfunction()
 
+# fsdp_layer_embed(layer FILES patterns...): files that the layer holds as text, see Embed.cmake.
+function(fsdp_layer_embed name)
+  cmake_parse_arguments(EMBED "" "" "FILES" ${ARGN})
+  list(TRANSFORM EMBED_FILES PREPEND ${CMAKE_SOURCE_DIR}/)
+  file(GLOB files CONFIGURE_DEPENDS ${EMBED_FILES})
+  set(source ${CMAKE_BINARY_DIR}/${name}_assets.c)
+  add_custom_command(OUTPUT ${source}
+    COMMAND ${CMAKE_COMMAND} -DOUT=${source} "-DFILES=${files}" -P ${CMAKE_SOURCE_DIR}/cmake/Embed.cmake
+    DEPENDS ${files} ${CMAKE_SOURCE_DIR}/cmake/Embed.cmake COMMENT "Embedding src/${name}" VERBATIM)
+  target_sources(layer_${name} PRIVATE ${source})
+endfunction()
+
 # fsdp_layer_simd(layer SOURCES patterns...): sources compiled once per instruction set, with SIMD_LEVEL the suffix of
 # the names they define. Which one runs is chosen at run time.
 function(fsdp_layer_simd name)

@@ -218,6 +218,8 @@ typedef struct fsdp_settings {
     int64_t ranks_per_node;
     int64_t fit; /* bytes; optional */
     bool json;
+    bool units;
+    const char *timeline, *against; /* optional */
 } fsdp_settings;
 
 /* Defaults. Ended by fsdp_settings_free. Copying the struct copies references to its texts, not the texts. */

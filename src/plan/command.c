@@ -7,6 +7,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/job.h"
+#include "plan/detail_print.h"
 #include "plan/table.h"
 #include "settings/settings_table.h"
 
@@ -18,6 +19,8 @@ typedef struct planning {
     plan_found found;
     char misfit[512];
     plan_table table;
+    plan_limit limit; /* what a rank may take; zeros: not known */
+    plan_detail detail;
 } planning;
 
 /* The device that the job would run on: the one named, which need not be here when it is a GPU that can be described.
@@ -97,6 +100,7 @@ static fsdp_status prepare(const fsdp_settings *s, planning *p)
         FSDP_TRY(find_ranks(s, p, &n_ranks));
     FSDP_TRY(describe_job(s, n_ranks, p));
     plan_search search = search_of(s, p);
+    p->limit = search.limit;
     if (search.limit.device == 0)
         return FSDP_OK;
     fsdp_status status = plan_fit(&search, &p->found);
@@ -110,18 +114,118 @@ static fsdp_status prepare(const fsdp_settings *s, planning *p)
     return FSDP_OK;
 }
 
-fsdp_status fsdp_plan(const fsdp_settings *settings, char **text)
+/* In detail: the setting that was asked for or, where that was left open, the one that the search found. */
+static fsdp_status make_detail(const fsdp_settings *s, planning *p)
 {
+    bool chosen = s->sharding_strategy < 0 && p->table.found;
+    p->detail = (plan_detail){.work = &p->work,
+                              .config = chosen ? &p->found.fit.config : &p->sharding.config,
+                              .world = p->table.world,
+                              .limit = p->limit};
+    return plan_detail_make(&p->detail);
+}
+
+/* Nothing fits, or not what the user named. */
+static bool falls_short(const fsdp_settings *s, const planning *p)
+{
+    const plan_table *t = &p->table;
+    if (t->misfit)
+        return true;
+    return s->sharding_strategy >= 0 && t->entries[s->sharding_strategy].planned &&
+           !plan_fits(&t->entries[s->sharding_strategy].plan, t->world.dev, p->limit);
+}
+
+/* Appends `more`, which it takes, to *text. */
+static fsdp_status append(char **text, char *more)
+{
+    char *joined = NULL;
+    int n = asprintf(&joined, "%s%s%s", *text ? *text : "", *text ? "\n\n" : "", more);
+    free(more);
+    if (n < 0)
+        return error_set(FSDP_ERR_MEMORY, "printing a plan: out of host memory");
+    free(*text);
+    *text = joined;
+    return FSDP_OK;
+}
+
+static fsdp_status print_why(const fsdp_settings *s, planning *p, char **text)
+{
+    char *why;
+    if (!p->detail.series)
+        FSDP_TRY(make_detail(s, p));
+    FSDP_TRY(plan_why_print(&p->detail, &why));
+    return append(text, why);
+}
+
+static fsdp_status write_timeline(const fsdp_settings *s, planning *p, const fsdp_settings *against)
+{
+    planning *other = against ? calloc(1, sizeof *other) : NULL;
+    if (against && !other)
+        return error_set(FSDP_ERR_MEMORY, "planning: out of host memory");
+    fsdp_status status = against ? prepare(against, other) : FSDP_OK;
+    if (status == FSDP_OK && against)
+        status = make_detail(against, other);
+    if (status == FSDP_OK)
+        status = plan_timeline_write(&p->detail, other ? &other->detail : NULL, s->timeline);
+    if (other) {
+        plan_detail_clear(&other->detail);
+        device_close(other->table.world.dev);
+    }
+    free(other);
+    return status;
+}
+
+/* A plan that was asked to fit and does not is an error, whose reasons are the text and the page. */
+static fsdp_status explain_failure(const fsdp_settings *s, planning *p, const fsdp_settings *against,
+                                   fsdp_status status, char **text)
+{
+    char message[512];
+    if (status != FSDP_ERR_INPUT || p->limit.device == 0)
+        return status;
+    snprintf(message, sizeof message, "%s", fsdp_last_error());
+    FSDP_TRY(make_detail(s, p));
+    if (s->timeline)
+        FSDP_TRY(write_timeline(s, p, against));
+    if (!s->json)
+        FSDP_TRY(print_why(s, p, text));
+    return error_set(status, "%s", message);
+}
+
+static fsdp_status print_plan(const fsdp_settings *s, planning *p, const fsdp_settings *against, char **text)
+{
+    if (s->units || s->timeline)
+        FSDP_TRY(make_detail(s, p));
+    if (s->timeline)
+        FSDP_TRY(write_timeline(s, p, against));
+    if (s->units)
+        return plan_units_print(&p->detail, s->json, text);
+    FSDP_TRY(plan_table_print(&p->table, s->json, text));
+    return !s->json && p->limit.device > 0 && falls_short(s, p) ? print_why(s, p, text) : FSDP_OK;
+}
+
+fsdp_status fsdp_plan_against(const fsdp_settings *settings, const fsdp_settings *against, char **text)
+{
+    *text = NULL;
     FSDP_TRY(settings_check_size(settings));
+    if (against)
+        FSDP_TRY(settings_check_size(against));
+    if (against && !settings->timeline)
+        return error_set(FSDP_ERR_INPUT, "--against draws a second plan over the first: say --timeline FILE.html too");
     planning *p = calloc(1, sizeof *p);
     if (!p)
         return error_set(FSDP_ERR_MEMORY, "planning: out of host memory");
     p->table.work = &p->work;
     p->table.sharding = &p->sharding;
     fsdp_status status = prepare(settings, p);
-    if (status == FSDP_OK)
-        status = plan_table_print(&p->table, settings->json, text);
+    status = status == FSDP_OK ? print_plan(settings, p, against, text)
+                               : explain_failure(settings, p, against, status, text);
+    plan_detail_clear(&p->detail);
     device_close(p->table.world.dev);
     free(p);
     return status;
+}
+
+fsdp_status fsdp_plan(const fsdp_settings *settings, char **text)
+{
+    return fsdp_plan_against(settings, NULL, text);
 }

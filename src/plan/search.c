@@ -11,7 +11,7 @@ static bool is_grouped(fsdp_strategy s)
     return s == FSDP_HYBRID || s == FSDP_HYBRID_ZERO2;
 }
 
-static bool applies(fsdp_strategy s, const fsdp_config *c, const plan_world *world)
+bool plan_strategy_applies(fsdp_strategy s, const fsdp_config *c, const plan_world *world)
 {
     if (!is_grouped(s))
         return true;
@@ -24,7 +24,7 @@ fsdp_status plan_strategies(const workload *w, const fsdp_config *config, const 
     for (int s = 0; s < FSDP_STRATEGY_COUNT; s++) {
         fsdp_config c = *config;
         c.strategy = (fsdp_strategy)s;
-        entries[s] = (plan_entry){.config = c, .planned = applies(c.strategy, &c, world)};
+        entries[s] = (plan_entry){.config = c, .planned = plan_strategy_applies(c.strategy, &c, world)};
         if (entries[s].planned)
             FSDP_TRY(workload_plan(w, &c, world, &entries[s].plan));
     }
@@ -79,7 +79,7 @@ enum { N_STRATEGIES = sizeof strategies / sizeof *strategies, N_LEVELS = sizeof 
 static bool is_allowed(const plan_search *s, const fsdp_config *c)
 {
     const fsdp_config *given = s->config;
-    if (!applies(c->strategy, c, &s->world))
+    if (!plan_strategy_applies(c->strategy, c, &s->world))
         return false;
     if ((!s->free.strategy && c->strategy != given->strategy) ||
         (!s->free.checkpointing && c->checkpointing != given->checkpointing) ||

@@ -10,6 +10,9 @@ typedef struct plan_entry {
     memory_plan plan;
 } plan_entry;
 
+/* Whether the strategy means something of its own in this world: hybrid ones want several groups. */
+bool plan_strategy_applies(fsdp_strategy s, const fsdp_config *c, const plan_world *world);
+
 /* One entry per strategy with the configuration's own checkpointing. `entries` has FSDP_STRATEGY_COUNT places. */
 fsdp_status plan_strategies(const workload *w, const fsdp_config *config, const plan_world *world, plan_entry *entries);
 

@@ -62,8 +62,8 @@ static fsdp_loss evaluate(void *context, fsdp_module *net, fsdp_tape *t)
     return fsdp_cross_entropy(t, logits, fsdp_input(t, FSDP_I32, 1, &w->validation_batch, NULL), FSDP_IGNORE);
 }
 
-fsdp_status workload_plan_rank(const workload *w, const fsdp_config *config, const plan_world *world, int rank,
-                               memory_plan *out)
+static fsdp_status plan_rank(const workload *w, const fsdp_config *config, const plan_world *world, int rank,
+                             plan_picture *picture, memory_plan *out)
 {
     recording r = {w, config->param_dtype};
     memory_plan_request request = {.dev = world->dev,
@@ -76,15 +76,32 @@ fsdp_status workload_plan_rank(const workload *w, const fsdp_config *config, con
                                    .evaluate = w->validation_batch > 0 ? evaluate : NULL,
                                    .context = &r,
                                    .snapshot = w->snapshot,
-                                   .snapshot_of_all = w->snapshot_of_all};
+                                   .snapshot_of_all = w->snapshot_of_all,
+                                   .picture = picture};
     fsdp_module *net;
     FSDP_TRY(model_create(&w->model, &net));
     return memory_plan_make(net, config, &request, out);
 }
 
+fsdp_status workload_plan_rank(const workload *w, const fsdp_config *config, const plan_world *world, int rank,
+                               memory_plan *out)
+{
+    return plan_rank(w, config, world, rank, NULL, out);
+}
+
 fsdp_status workload_plan(const workload *w, const fsdp_config *config, const plan_world *world, memory_plan *out)
 {
-    return workload_plan_rank(w, config, world, MEMORY_PLAN_LARGEST, out);
+    return plan_rank(w, config, world, MEMORY_PLAN_LARGEST, NULL, out);
+}
+
+fsdp_status workload_picture(const workload *w, const fsdp_config *config, const plan_world *world, memory_plan *out,
+                             plan_picture *picture)
+{
+    *picture = (plan_picture){.length = 0};
+    fsdp_status status = plan_rank(w, config, world, MEMORY_PLAN_LARGEST, picture, out);
+    if (status != FSDP_OK)
+        plan_picture_clear(picture);
+    return status;
 }
 
 static double decoder_flops(const fsdp_decoder_config *c, double tokens, double width)

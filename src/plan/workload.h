@@ -28,6 +28,9 @@ typedef struct plan_world {
 fsdp_status workload_plan(const workload *w, const fsdp_config *config, const plan_world *world, memory_plan *out);
 fsdp_status workload_plan_rank(const workload *w, const fsdp_config *config, const plan_world *world, int rank,
                                memory_plan *out);
+/* The first of these with its step value by value; plan_picture_clear ends *picture. */
+fsdp_status workload_picture(const workload *w, const fsdp_config *config, const plan_world *world, memory_plan *out,
+                             plan_picture *picture);
 
 /* Floating-point operations of one step on one rank: 6 per parameter and token (an untied embedding not counted), and
  * causal attention's products. Without what checkpointing computes again. 0 for images. */

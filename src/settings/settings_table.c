@@ -419,6 +419,11 @@ const fsdp_flag settings_table[] = {
      .only = "plan", .choices = world_sizes},
     {INT(ranks_per_node, NULL, 0, "ranks", "ranks per node (default: all ranks)"), .only = "plan"},
     {BYTES(fit, NULL, "find the fastest setting that needs at most this much memory per rank"), .only = "plan"},
+    {SWITCH(units, NULL, "list the units: parameters, bytes, when they are gathered and released"), .only = "plan"},
+    {TEXT(timeline, NULL, "FILE.html", "write a page that draws the memory of one step, and why it does not fit"),
+     .only = "plan"},
+    {TEXT(against, NULL, "FLAGS", "with --timeline: draw the plan with these flags added over the first, in quotes"),
+     .only = "plan"},
 #undef GROUP
     {.name = NULL},
 };

@@ -1,5 +1,6 @@
 /* The program's insides, shared by program.c (order and gradients), program_offload.c (what waits in host memory),
- * program_memory.c (storages and their packing) and program_run.c (execution). Nobody else includes this. */
+ * program_memory.c (storages and their packing), program_run.c (execution) and program_values.c (a list of what lies in
+ * the slab). Nobody else includes this. */
 #ifndef TENSOR_PROGRAM_INTERNAL_H
 #define TENSOR_PROGRAM_INTERNAL_H
 

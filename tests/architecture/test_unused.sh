@@ -39,6 +39,7 @@ model_config_parse: likewise
 model_folder_find: tests look up single tensors of what was written
 owner_facts_gone: facts about other hosts, which a test invents
 owner_filesystem_is_local: likewise
+page_text: a page by itself, without a file
 pattern_regex_plain: the regular expression beside the hand-written matcher
 gemm_probe_kernel: a kernel that a test breaks on purpose
 program_run: tests of tensor run whole programs without a model

@@ -137,7 +137,6 @@ RANK=zero WORLD_SIZE=2|RANK is 'zero'|train --preset tiny --dataset inputs/text.
 WORLD_SIZE=0 RANK=0|WORLD_SIZE is '0'|train --preset tiny --dataset inputs/text.txt
 -|unknown flag --presett; did you mean --preset?|plan --presett tiny
 -|--fit=big|plan --preset tiny --fit big
--|nothing fits|plan --preset llama3_1_8b --fit 1GB
 -|no program is named|run
 -|--standalone and --nnodes contradict|run --standalone --nnodes 2 true
 -|/no/such/file: cannot open|tokenize /no/such/file

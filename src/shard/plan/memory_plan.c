@@ -187,8 +187,9 @@ static fsdp_status plan_training(fsdp_model *m, const memory_plan_request *r, me
     out->gather = s.schedule->gather_bytes;
     out->full_gradients = s.schedule->gradient_bytes;
     count_traffic(m, s.schedule, out);
+    fsdp_status status = r->picture ? plan_picture_take(r->picture, m, s.program, s.schedule) : FSDP_OK;
     free_step(&s);
-    return FSDP_OK;
+    return status;
 }
 
 static size_t beyond(size_t bytes, size_t room)

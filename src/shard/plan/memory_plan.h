@@ -5,6 +5,7 @@
 #include <fsdp/shard.h>
 
 #include "device/device.h"
+#include "shard/plan/picture.h"
 
 /* One request for memory, as the engine makes it. */
 typedef struct planned_allocation {
@@ -65,6 +66,8 @@ typedef struct memory_plan_request {
      */
     size_t (*snapshot)(int64_t bytes);
     bool snapshot_of_all; /* every rank writes all that it holds (local checkpoints), not only what is its to write */
+    plan_picture
+        *picture; /* receives the training step value by value, and is the caller's to clear; NULL: not wanted */
 } memory_plan_request;
 
 /* Takes `net` (a fresh tree), also on failure. */

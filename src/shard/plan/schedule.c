@@ -349,11 +349,10 @@ static fsdp_status add_gradient_events(planning *g, int i, int freed)
     return add_event(g, freed, ACTION_REDUCED, s->unit, true);
 }
 
-/* The largest shard, so that all ranks make the same room. */
-static size_t landing_bytes(const planning *g, const layout_segment *s)
+size_t schedule_landing_bytes(const layout *l, const layout_segment *s, bool replicated)
 {
-    int64_t numel = g->o->replicated ? s->padded : 0;
-    for (int r = 0; r < g->l->n_shards && !g->o->replicated; r++)
+    int64_t numel = replicated ? s->padded : 0;
+    for (int r = 0; r < l->n_shards && !replicated; r++)
         numel = max_i64(numel, layout_shard_numel(s, r));
     return round_up((size_t)numel * sizeof(float), 256);
 }
@@ -368,7 +367,8 @@ static void plan_gradient_memory(const planning *g, int i, int freed, lifetime *
     /* What is free again before an instruction may be taken before the same one; offloaded units are copied on. */
     int last = offloaded ? freed : freed - 1;
     *full = (lifetime){gradient_bytes(g, s->unit), direct ? from : s->first, last, 0};
-    *landing = (lifetime){offloaded && !direct ? landing_bytes(g, &u->segments[0]) : 0, from, freed, 0};
+    *landing = (lifetime){offloaded && !direct ? schedule_landing_bytes(g->l, &u->segments[0], g->o->replicated) : 0,
+                          from, freed, 0};
     if (g->o->gradients == GRADIENT_HELD || (direct && !offloaded))
         full->bytes = 0; /* a place of its own, or none */
 }

@@ -90,5 +90,7 @@ size_t schedule_unit_bytes(const layout_unit *u, size_t element_bytes, bool trai
 size_t schedule_segment_offset(const layout_unit *u, int segment, size_t element_bytes);
 /* The same of what one of `size` ranks keeps, with room for the largest part; segment n_segments: where it ends. */
 size_t schedule_kept_offset(const layout_unit *u, int segment, size_t element_bytes, int size);
+/* Room in which an offloaded unit's sum arrives: for the largest shard, so that all ranks make the same. */
+size_t schedule_landing_bytes(const layout *l, const layout_segment *s, bool replicated);
 
 #endif

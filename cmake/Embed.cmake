@@ -1,0 +1,13 @@
+# cmake -DOUT=file.c "-DFILES=a.css;b.js" -P Embed.cmake: the files as strings of one C source, the table page_assets.
+set(text "/* Generated from src/page. */\n#include \"page/page.h\"\n\n")
+set(rows "")
+set(number 0)
+foreach(file ${FILES})
+  get_filename_component(name ${file} NAME)
+  file(READ ${file} hex HEX)
+  string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${hex}")
+  string(APPEND text "static const char asset_${number}[] = {${bytes}0};\n")
+  string(APPEND rows "    {\"${name}\", asset_${number}},\n")
+  math(EXPR number "${number} + 1")
+endforeach()
+file(WRITE ${OUT} "${text}\nconst page_asset page_assets[] = {\n${rows}    {0, 0},\n};\n")

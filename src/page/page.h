@@ -1,0 +1,30 @@
+/* Self-contained HTML pages: one style sheet, one kit of pictures (page.js), one view, and the data they show. A page
+ * fetches nothing, and its data, which may come from strangers, cannot run: it is escaped, and the page's policy lets
+ * only the embedded scripts run. */
+#ifndef PAGE_PAGE_H
+#define PAGE_PAGE_H
+
+#include <jansson.h>
+
+#include <fsdp/status.h>
+
+typedef struct page {
+    const char *title;
+    const char *language; /* "en", "ko" */
+    const char *view;     /* the script that draws it: a file of src/page without its ending */
+    const json_t *data;   /* what the view reads as page.data; borrowed */
+} page;
+
+/* malloc'd, ends with a NUL that *bytes does not count. */
+fsdp_status page_text(const page *p, char **text, size_t *bytes);
+/* The same in a file, which appears complete or not at all. */
+fsdp_status page_write(const page *p, const char *path);
+
+/* Files of src/page, as the build embedded them; ends with an entry without a name. */
+typedef struct page_asset {
+    const char *name;
+    const char *text;
+} page_asset;
+extern const page_asset page_assets[];
+
+#endif
