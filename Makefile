@@ -8,6 +8,7 @@
 #   make test-transformers   transformers from PyPI opens our exports and we train its folders; skipped without network
 #   make test-tokenizers     6,000 random texts through 47 kinds of tokenizer.json by tokenizers from PyPI; skipped without network
 #   make test-torchrun       torchrun from PyPI starts fsdp train, fsdp run starts a PyTorch program; skipped without network
+#   make test-slurm          a Slurm of two nodes on this host takes deploy/slurm; wants root
 #   make test-pytorch        PyTorch from PyPI trains, resumes and generates what we do, FSDP2 among it; skipped without network
 #   make soak       random training programs and sequences of checkpoints for MINUTES=60, a third each: plain, with their
 #                   schedule shaken, checkpoints; SEED=N repeats one
@@ -25,7 +26,7 @@ SEED ?= $(shell date +%s)
 CTEST = ctest --output-on-failure --no-tests=error -j $(JOBS)
 
 .DEFAULT_GOAL := all
-.PHONY: all fresh train test test-gpu test-tensorboard test-tables test-transformers test-tokenizers test-pytorch test-torchrun soak kill-test bench asan tsan valgrind fuzz clang cuda docs install format format-check clean deps
+.PHONY: all fresh train test test-gpu test-tensorboard test-tables test-transformers test-tokenizers test-pytorch test-torchrun test-slurm soak kill-test bench asan tsan valgrind fuzz clang cuda docs install format format-check clean deps
 
 deps:
 	@scripts/install-deps build
@@ -71,6 +72,10 @@ soak: all
 
 test-torchrun: all
 	@scripts/test-torchrun build || [ $$? = 77 ]
+
+test-slurm: all
+	@scripts/install-deps slurm
+	@$(CTEST) --test-dir build -R '^deploy/test_slurm'
 
 test-pytorch: all
 	@scripts/test-pytorch build || [ $$? = 77 ]
