@@ -44,14 +44,14 @@ typedef struct gemm_args {
 
 /* An operand of a product in 8 bits: q = x / scale in its format, qt its transpose, scale[0] = max |x| / the format's
  * largest number, so that nothing saturates. A NaN or infinity in x makes the scale NaN, and with it the product.
- * scale[1] = max |x|, which is taken from there instead when `measured` says so. */
+ * scale[1] = max |x|, which is taken from `magnitude` instead where the kernel that wrote x has left it. */
 typedef struct fp8_cast_args {
     int64_t rows, columns;
-    buffer x;     /* (rows, columns) */
-    buffer q;     /* (rows, columns), FSDP_E4M3 or FSDP_E5M2; optional */
-    buffer qt;    /* (columns, rows), the same type; optional */
-    float *scale; /* (2) */
-    bool measured;
+    buffer x;               /* (rows, columns) */
+    buffer q;               /* (rows, columns), FSDP_E4M3 or FSDP_E5M2; optional */
+    buffer qt;              /* (columns, rows), the same type; optional */
+    float *scale;           /* (2) */
+    const float *magnitude; /* optional; may be scale + 1 */
 } fp8_cast_args;
 
 /* out[j] (+)= sum over rows of x[i, j]: the gradient of a bias. */
@@ -208,7 +208,9 @@ typedef struct activation_args {
     bool add_dx;
 } activation_args;
 
-/* Rows of x hold gate | up, each `columns` wide: y = f(gate) * up. backward: dx is (rows, 2*columns), and may be x. */
+/* Rows of x hold gate | up, each `columns` wide: y = f(gate) * up. backward: dx is (rows, 2*columns), and may be x.
+ * magnitude (optional): the largest magnitude of y, or in backward of dx, as stored; a NaN counts as the largest. dx is
+ * then not added to. */
 typedef struct gated_args {
     activation_kind kind;
     int64_t rows, columns;
@@ -216,6 +218,7 @@ typedef struct gated_args {
     buffer y; /* (rows, columns) */
     buffer dy, dx;
     bool add_dx;
+    float *magnitude;
 } gated_args;
 
 /* out = alpha * a + beta * b (b optional), element by element; also casts. out may be a or b. */

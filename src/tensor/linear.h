@@ -17,4 +17,10 @@ bool fp8_serves(const fsdp_tensor *x, const fsdp_tensor *weight);
 /* Records it; the inputs have been checked. Returns y, or NULL when the tape has failed. */
 fsdp_tensor *fp8_linear(fsdp_tape *t, fsdp_tensor *const inputs[LINEAR_INPUTS], fsdp_tensor *y);
 
+/* For the only reader of a tensor, whose backward knows the magnitude of the gradient it writes: an input to record
+ * beside it and save. NULL where the tensor does not come from a layer in 8 bits. */
+fsdp_tensor *fp8_gradient_scales(const fsdp_tensor *x);
+/* Where such a backward leaves it. */
+float *fp8_gradient_magnitude(const run_context *c, const fsdp_tensor *scales);
+
 #endif

@@ -24,7 +24,9 @@ struct op_def {
     int pass_through;
     /* 1 + index of the input whose gradient backward may write over the input itself, element by element. 0: none. */
     int gradient_in_place;
-    bool cheap;            /* worth computing again rather than keeping, when memory is wanted */
+    int magnitude; /* 1 + index of the output, where recorded, in which forward leaves output 0's largest magnitude. 0:
+                    * none. */
+    bool cheap;    /* worth computing again rather than keeping, when memory is wanted */
     bool outside_graphs;   /* must run each time it is asked for: a graph cannot hold it */
     bool meets_peers;      /* exchanges with other ranks, where there are several */
     bool loss_in_backward; /* as the root of a training step, forward is left out: backward computes the loss too */

@@ -1,14 +1,17 @@
 /* Linear layers in 8 bits: x and weight are rounded to E4M3, y's gradient to E5M2 (or E4M3), each with one scale, taken
  * from its largest magnitude in this very step, so nothing is carried from step to step. The three products then run on
  * the 8-bit tensors. Between forward and backward x is kept rounded and transposed, as the weight's gradient reads it:
- * half of what x takes. The weight is rounded again for backward, which is cheaper than keeping it. */
+ * half of what x takes. The weight is rounded again for backward, which is cheaper than keeping it. Gated activations,
+ * which write the largest operands, leave the magnitudes of what they write; others are measured here. */
 #include "base/checked.h"
 #include "tensor/linear.h"
 
-/* Outputs beside y: x rounded and transposed (k, rows), kept for the weight's gradient; scales and magnitudes of x and
- * of the weight. */
+/* An input beside those of every linear layer: the magnitude of x, where its producer leaves it; or NULL. */
+enum { X_MAGNITUDE = LINEAR_INPUTS, INPUTS };
+/* Outputs beside y: x rounded and transposed (k, rows), kept for the weight's gradient; scales and magnitudes of x, of
+ * the weight and of y's gradient. */
 enum { Y, X_TURNED, SCALES, OUTPUTS };
-enum { SCALE_OF_X = 0, SCALE_OF_WEIGHT = 4, N_SCALES = 8 }; /* the GPU wants them 16 bytes apart */
+enum { SCALE_OF_X = 0, SCALE_OF_WEIGHT = 4, SCALE_OF_DY = 8, N_SCALES = 12 }; /* the GPU wants them 16 bytes apart */
 
 typedef struct fp8_attributes {
     int64_t rows, n, k;
@@ -27,7 +30,7 @@ bool fp8_serves(const fsdp_tensor *x, const fsdp_tensor *weight)
 /* ---- Scratch memory: the rounded operands, then what the product wants ---- */
 
 typedef struct scratch {
-    size_t first, second, third, scales, product; /* offsets */
+    size_t first, second, third, product; /* offsets */
 } scratch;
 
 static scratch lay_out(int64_t first, int64_t second, int64_t third)
@@ -35,8 +38,7 @@ static scratch lay_out(int64_t first, int64_t second, int64_t third)
     scratch s = {.first = 0};
     s.second = round_up((size_t)first, 256);
     s.third = s.second + round_up((size_t)second, 256);
-    s.scales = s.third + round_up((size_t)third, 256);
-    s.product = s.scales + 256;
+    s.product = s.third + round_up((size_t)third, 256);
     return s;
 }
 
@@ -95,7 +97,8 @@ static fsdp_status fp8_forward(const run_context *c, const node *n)
                        .columns = o->k,
                        .x = run_data(c, n->inputs[LINEAR_X]),
                        .q = at(c, s.first, FSDP_E4M3),
-                       .scale = scales + SCALE_OF_X};
+                       .scale = scales + SCALE_OF_X,
+                       .magnitude = run_data(c, n->inputs[X_MAGNITUDE]).p};
     if (c->with_backward && node_wants_grad(n, LINEAR_WEIGHT))
         x.qt = run_data(c, n->outputs[X_TURNED]);
     fp8_cast_args weight = {.rows = o->n,
@@ -115,6 +118,12 @@ static fsdp_status fp8_forward(const run_context *c, const node *n)
     return run_product(c, &y, x.scale, weight.scale, s.product);
 }
 
+/* Whether the only reader of y has left the magnitude of its gradient: who takes the scales does. */
+static bool gradient_is_measured(const node *n)
+{
+    return n->outputs[Y]->n_consumers == 1 && n->outputs[SCALES]->n_consumers == 1;
+}
+
 static fsdp_status fp8_backward(const run_context *c, const node *n)
 {
     const kernel_table *k = c->dev->kernels;
@@ -123,8 +132,9 @@ static fsdp_status fp8_backward(const run_context *c, const node *n)
     float *scales = run_data(c, n->outputs[SCALES]).p;
     bool add_x, add_weight;
     buffer dx = run_input_grad(c, n, LINEAR_X, &add_x), dw = run_input_grad(c, n, LINEAR_WEIGHT, &add_weight);
-    fp8_cast_args dy = {
-        .rows = o->rows, .columns = o->n, .x = run_output_grad(c, n, Y), .scale = at(c, s.scales, FSDP_F32).p};
+    fp8_cast_args dy = {.rows = o->rows, .columns = o->n, .x = run_output_grad(c, n, Y), .scale = scales + SCALE_OF_DY};
+    if (gradient_is_measured(n))
+        dy.magnitude = dy.scale + 1;
     if (dx.p)
         dy.q = at(c, s.first, o->gradient);
     if (dw.p)
@@ -137,7 +147,7 @@ static fsdp_status fp8_backward(const run_context *c, const node *n)
                                 .x = run_data(c, n->inputs[LINEAR_WEIGHT]),
                                 .qt = at(c, s.third, FSDP_E4M3),
                                 .scale = scales + SCALE_OF_WEIGHT,
-                                .measured = true};
+                                .magnitude = scales + SCALE_OF_WEIGHT + 1};
         FSDP_TRY(k->fp8_cast(c->compute, &weight));
         gemm_args a = product(o->rows, o->k, o->n, dy.q, weight.qt, dx, add_x);
         FSDP_TRY(run_product(c, &a, dy.scale, weight.scale, s.product));
@@ -177,6 +187,26 @@ static const op_def fp8_op = {.name = "linear_fp8",
                               .in_place = LINEAR_RESIDUAL + 1,
                               .pass_through = LINEAR_RESIDUAL + 1};
 
+fsdp_tensor *fp8_gradient_scales(const fsdp_tensor *x)
+{
+    const node *n = x->producer;
+    return n && n->op == &fp8_op && x == n->outputs[Y] ? n->outputs[SCALES] : NULL;
+}
+
+float *fp8_gradient_magnitude(const run_context *c, const fsdp_tensor *scales)
+{
+    return scales && scales->producer->outputs[Y]->n_consumers == 1 ? (float *)run_data(c, scales).p + SCALE_OF_DY + 1
+                                                                    : NULL;
+}
+
+static fsdp_tensor *magnitude_of(const fsdp_tensor *x)
+{
+    const node *n = x->producer;
+    return n && n->op->magnitude && n->op->magnitude <= n->n_outputs && x == n->outputs[0]
+               ? n->outputs[n->op->magnitude - 1]
+               : NULL;
+}
+
 fsdp_tensor *fp8_linear(fsdp_tape *t, fsdp_tensor *const inputs[LINEAR_INPUTS], fsdp_tensor *y)
 {
     const fsdp_tensor *x = inputs[LINEAR_X], *weight = inputs[LINEAR_WEIGHT];
@@ -190,7 +220,9 @@ fsdp_tensor *fp8_linear(fsdp_tape *t, fsdp_tensor *const inputs[LINEAR_INPUTS], 
     fsdp_tensor *outputs[OUTPUTS] = {y, tape_value(t, FSDP_E4M3, 2, turned), tape_value(t, FSDP_F32, 1, &n_scales)};
     if (!outputs[X_TURNED] || !outputs[SCALES])
         return NULL;
-    return tape_record(t, &fp8_op, LINEAR_INPUTS, inputs, OUTPUTS, outputs, &o, sizeof o, 1u << LINEAR_WEIGHT,
+    fsdp_tensor *all[INPUTS] = {inputs[LINEAR_X], inputs[LINEAR_WEIGHT], inputs[LINEAR_BIAS], inputs[LINEAR_RESIDUAL],
+                                magnitude_of(x)};
+    return tape_record(t, &fp8_op, INPUTS, all, OUTPUTS, outputs, &o, sizeof o, 1u << LINEAR_WEIGHT,
                        1u << X_TURNED | 1u << SCALES)
                ? y
                : NULL;

@@ -26,9 +26,12 @@ static void fp8_cast_one(kernel_check *c, const operand *x, int64_t rows, int64_
     operand q = check_random(c, format, n, 1), qt = check_random(c, format, n, 1);
     if (which == 3) /* measured before */
         scales[1] = (double)magnitude;
+    const double measured[1] = {(double)magnitude};
+    operand elsewhere = check_operand(c, FSDP_F32, 1, measured);
     operand scale = check_operand(c, FSDP_F32, 2, scales);
     fp8_cast_args args = {.rows = rows, .columns = columns, .x = operand_buffer(x), .scale = scale.device};
-    args.measured = which == 3;
+    if (which == 3)
+        args.magnitude = rows % 2 ? elsewhere.device : (const float *)scale.device + 1;
     if (which != 1)
         args.q = operand_buffer(&q);
     if (which != 2)

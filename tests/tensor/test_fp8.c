@@ -167,6 +167,70 @@ static void a_value_that_is_not_finite_reaches_result_and_gradients(void **state
     }
 }
 
+/* gate and up, swiglu, down: gradients of all parameters. How swiglu is reached decides who measures what it writes: it
+ * does itself, or the layers do because a view lies between, or another reader adds to the gradient. */
+typedef enum route { DIRECT, BEHIND_A_VIEW, READ_TWICE, COMPUTED_AGAIN } route;
+
+static float *feed_forward(rig *r, route way, int64_t *n)
+{
+    enum { TOKENS = 48, WIDTH = 32, INNER = 80 };
+    fsdp_parameter *x = rig_parameter(r, DIMS(TOKENS, WIDTH)), *in = rig_parameter(r, DIMS(2 * INNER, WIDTH)),
+                   *out = rig_parameter(r, DIMS(WIDTH, INNER)), *outer = rig_parameter(r, DIMS(TOKENS, WIDTH));
+    in->fp8 = out->fp8 = FSDP_FP8_HYBRID;
+    const int64_t same[] = {TOKENS, 2 * INNER}, narrow[] = {TOKENS, INNER};
+    fsdp_tape *t = rig_tape(r);
+    if (way == COMPUTED_AGAIN)
+        fsdp_checkpoint_begin(t);
+    fsdp_tensor *both = fsdp_linear(t, tape_parameter(t, x), tape_parameter(t, in), NULL);
+    fsdp_tensor *gated = fsdp_swiglu(t, way == BEHIND_A_VIEW ? fsdp_reshape(t, both, 2, same) : both);
+    if (way == BEHIND_A_VIEW)
+        gated = fsdp_reshape(t, gated, 2, narrow);
+    fsdp_tensor *y = fsdp_linear(t, gated, tape_parameter(t, out), NULL);
+    if (way == COMPUTED_AGAIN)
+        fsdp_checkpoint_end(t);
+    fsdp_tensor *loss = fsdp_sum(t, fsdp_mul(t, y, tape_parameter(t, outer)));
+    if (way == READ_TWICE)
+        loss = fsdp_add(t, loss, fsdp_scale(t, fsdp_sum(t, fsdp_mul(t, both, both)), 100));
+    plan p = rig_compile(r, t, loss, false);
+    rig_run(r, &p);
+    float *gradients = rig_gradients(r, n);
+    rig_free(r, &p);
+    rig_clear(r);
+    return gradients;
+}
+
+static void a_magnitude_is_the_same_whoever_measures_it(void **state)
+{
+    int64_t n, m;
+    float *direct = feed_forward(*state, DIRECT, &n), *viewed = feed_forward(*state, BEHIND_A_VIEW, &m),
+          *again = feed_forward(*state, COMPUTED_AGAIN, &m);
+    assert_int_equal(n, m);
+    assert_true(same_bits(direct, viewed, n));
+    assert_true(same_bits(direct, again, n));
+    free(direct);
+    free(viewed);
+    free(again);
+}
+
+/* The gradient is then larger than what the gated activation writes, and must not be rounded by its magnitude. */
+static void a_gradient_that_others_add_to_is_measured_whole(void **state)
+{
+    int64_t n;
+    float *got = feed_forward(*state, READ_TWICE, &n);
+    float largest = 0;
+    for (int64_t i = 0; i < n; i++) {
+        assert_true(isfinite(got[i]));
+        largest = fmaxf(largest, fabsf(got[i]));
+    }
+    free(got);
+    float *direct = feed_forward(*state, DIRECT, &n);
+    float of_one = 0;
+    for (int64_t i = 0; i < n; i++)
+        of_one = fmaxf(of_one, fabsf(direct[i]));
+    free(direct);
+    assert_true(largest > 20 * of_one); /* saturated, it could not be */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -174,6 +238,8 @@ int main(void)
         cmocka_unit_test_teardown(a_shape_without_such_products_is_computed_as_it_was, rig_reset),
         cmocka_unit_test_teardown(computed_again_it_gives_the_same_bits_and_kept_it_takes_less, rig_reset),
         cmocka_unit_test_teardown(a_value_that_is_not_finite_reaches_result_and_gradients, rig_reset),
+        cmocka_unit_test_teardown(a_magnitude_is_the_same_whoever_measures_it, rig_reset),
+        cmocka_unit_test_teardown(a_gradient_that_others_add_to_is_measured_whole, rig_reset),
     };
     return cmocka_run_group_tests(tests, rig_setup, rig_teardown);
 }

@@ -6,23 +6,6 @@
 
 #define TILE 64 /* rows and columns rounded at a time, so that the transpose stays in cache */
 
-/* Largest bit pattern without sign: that of the largest number, or of a NaN where there is one. */
-static uint32_t largest_bits(const fp8_cast_args *a)
-{
-    uint32_t largest = 0;
-    int64_t n = a->rows * a->columns;
-    float scratch[SPAN];
-    for (int64_t first = 0; first < n; first += SPAN) {
-        int64_t length = min_i64(SPAN, n - first);
-        const float *x = span_read(a->x, first, length, scratch);
-        for (int64_t i = 0; i < length; i++) {
-            uint32_t bits = float_bits_of(x[i]) & 0x7fffffffu;
-            largest = bits > largest ? bits : largest;
-        }
-    }
-    return largest;
-}
-
 static void cast_tile(const fp8_cast_args *a, const float8_format *format, float factor, int64_t row, int64_t column)
 {
     int64_t rows = min_i64(TILE, a->rows - row), columns = min_i64(TILE, a->columns - column);
@@ -57,8 +40,7 @@ SIMD_KERNEL(fp8_cast, fp8_cast_args)
 {
     fsdp_dtype type = a->q.p ? a->q.dtype : a->qt.dtype;
     const float8_format *format = type == FSDP_E5M2 ? &float8_e5m2 : &float8_e4m3;
-    if (!a->measured)
-        a->scale[1] = float_bits_to(largest_bits(a));
+    a->scale[1] = a->magnitude ? *a->magnitude : span_largest(a->x, a->rows * a->columns);
     cast_work work = {a, format, fp8_factor(a->scale[1], format->max)};
     a->scale[0] = fp8_scale(a->scale[1], format->max);
     parallel_for(cpu_threads(s), a->rows, TILE, cast_rows, &work);

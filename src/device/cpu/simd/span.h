@@ -165,4 +165,20 @@ static inline void element_write(buffer b, int64_t index, float value)
         ((uint16_t *)b.p)[index] = b.dtype == FSDP_BF16 ? bf16_from_float(value) : half_from_float(value);
 }
 
+/* The largest magnitude of n elements, by its bits: a NaN is above all numbers. */
+static inline float span_largest(buffer b, int64_t n)
+{
+    uint32_t largest = 0;
+    float scratch[SPAN];
+    for (int64_t first = 0; first < n; first += SPAN) {
+        int64_t length = min_i64(SPAN, n - first);
+        const float *x = span_read(b, first, length, scratch);
+        for (int64_t i = 0; i < length; i++) {
+            uint32_t bits = float_bits_of(x[i]) & 0x7fffffffu;
+            largest = bits > largest ? bits : largest;
+        }
+    }
+    return float_bits_to(largest);
+}
+
 #endif

@@ -1,7 +1,8 @@
 /* Activations alone and gated (SwiGLU and its kin), forward and backward, and rotary embedding in place. */
-#include "device/cuda/vector.cuh"
+#include "device/cuda/magnitude.cuh"
 
 #define THREADS 256
+#define MEASURING_BLOCKS 1024 /* along the rows, where each ends with a look at one address */
 
 /* Value and slope of an activation at x. */
 template <int KIND> static __device__ __forceinline__ float2 activate(float x)
@@ -54,24 +55,25 @@ __global__ void __launch_bounds__(THREADS) activation_backward(const activation_
 template <int KIND, int D, int V> __global__ void __launch_bounds__(THREADS) gated_forward(const gated_args a)
 {
     const int64_t column = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * V;
-    if (column >= a.columns)
-        return;
-    for (int64_t row = blockIdx.y; row < a.rows; row += gridDim.y) {
+    uint32_t largest = 0;
+    for (int64_t row = blockIdx.y; row < a.rows && column < a.columns; row += gridDim.y) {
         floats<V> gate = load<D, V>(a.x, row * 2 * a.columns + column);
         floats<V> up = load<D, V>(a.x, (row * 2 + 1) * a.columns + column);
 #pragma unroll
         for (int j = 0; j < V; j++)
             gate.v[j] = activate<KIND>(gate.v[j]).x * up.v[j];
         store<D, V>(a.y, row * a.columns + column, gate);
+        largest = largest_of<V>(largest, gate);
     }
+    if (a.magnitude)
+        magnitude_leave(magnitude_as_stored(largest, a.y.dtype), (uint32_t *)a.magnitude);
 }
 
 template <int KIND, int D, int V> __global__ void __launch_bounds__(THREADS) gated_backward(const gated_args a)
 {
     const int64_t column = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * V;
-    if (column >= a.columns)
-        return;
-    for (int64_t row = blockIdx.y; row < a.rows; row += gridDim.y) {
+    uint32_t largest = 0;
+    for (int64_t row = blockIdx.y; row < a.rows && column < a.columns; row += gridDim.y) {
         const int64_t gate_at = row * 2 * a.columns + column, up_at = gate_at + a.columns;
         floats<V> gate = load<D, V>(a.x, gate_at), up = load<D, V>(a.x, up_at);
         floats<V> dy = load<D, V>(a.dy, row * a.columns + column), d_up;
@@ -83,7 +85,10 @@ template <int KIND, int D, int V> __global__ void __launch_bounds__(THREADS) gat
         }
         store_or_add<D, V>(a.dx, gate_at, gate, a.add_dx);
         store_or_add<D, V>(a.dx, up_at, d_up, a.add_dx);
+        largest = largest_of<V>(largest_of<V>(largest, gate), d_up);
     }
+    if (a.magnitude)
+        magnitude_leave(magnitude_as_stored(largest, a.dx.dtype), (uint32_t *)a.magnitude);
 }
 
 /* The four kinds, spelled out once. */
@@ -131,7 +136,7 @@ template <int KIND> static void start_gated(const launch *l, const gated_args *a
     do {                                                                                                               \
         const int threads = row_threads(launch_ceil(a->columns, V), THREADS);                                          \
         const dim3 blocks((unsigned)launch_ceil(a->columns, (int64_t)threads *V),                                      \
-                          (unsigned)launch_min(a->rows, 65535));                                                       \
+                          (unsigned)launch_min(a->rows, a->magnitude ? MEASURING_BLOCKS : 65535));                     \
         if (backward)                                                                                                  \
             gated_backward<KIND, D, V><<<blocks, threads, 0, l->stream>>>(*a);                                         \
         else                                                                                                           \
@@ -161,10 +166,17 @@ extern "C" cudaError_t launch_activation_backward(const launch *l, const activat
     return cudaGetLastError();
 }
 
+static void clear_magnitude(const launch *l, const gated_args *a)
+{
+    if (a->magnitude)
+        (void)cudaMemsetAsync(a->magnitude, 0, sizeof *a->magnitude, l->stream);
+}
+
 extern "C" cudaError_t launch_gated_forward(const launch *l, const gated_args *a)
 {
     if (a->rows == 0 || a->columns == 0)
         return cudaSuccess;
+    clear_magnitude(l, a);
 #define LAUNCH(KIND) start_gated<KIND>(l, a, false)
     FOR_KIND(a->kind, LAUNCH)
 #undef LAUNCH
@@ -175,6 +187,7 @@ extern "C" cudaError_t launch_gated_backward(const launch *l, const gated_args *
 {
     if (a->rows == 0 || a->columns == 0)
         return cudaSuccess;
+    clear_magnitude(l, a);
 #define LAUNCH(KIND) start_gated<KIND>(l, a, true)
     FOR_KIND(a->kind, LAUNCH)
 #undef LAUNCH

@@ -1,15 +1,14 @@
-/* Operands of 8-bit products: one pass finds the largest magnitude, a second rounds, as the operand lies and transposed
- * (Hopper's 8-bit products sum along rows only). A maximum does not depend on its order, so the bits repeat. */
+/* Operands of 8-bit products: one pass finds the largest magnitude, unless the kernel that wrote the operand has; a
+ * second rounds, as the operand lies and transposed (Hopper's 8-bit products sum along rows only). */
 #include <cuda_fp8.h>
 
-#include "device/cuda/vector.cuh"
+#include "device/cuda/magnitude.cuh"
 #include "device/fp8_scale.h"
 
 #define THREADS 256
 #define TILE 128   /* rows and columns that a block rounds */
 #define COLUMNS 16 /* of a row that a thread rounds */
 
-/* Magnitudes compare as their bits do, and a NaN is above all of them. */
 template <int D>
 __global__ void __launch_bounds__(THREADS) largest(const void *x, int64_t n, int64_t n_vectors, uint32_t *out)
 {
@@ -17,24 +16,13 @@ __global__ void __launch_bounds__(THREADS) largest(const void *x, int64_t n, int
     const int64_t first = blockIdx.x * (int64_t)THREADS + threadIdx.x, step = gridDim.x * (int64_t)THREADS;
     uint32_t bits = 0;
     for (int64_t i = first; i < n_vectors; i += step) {
-        float v[width];
-        unpack16<D>(((const uint4 *)x)[i], v);
-#pragma unroll
-        for (int j = 0; j < width; j++)
-            bits = max(bits, __float_as_uint(v[j]) & 0x7fffffffu);
+        floats<width> part;
+        unpack16<D>(((const uint4 *)x)[i], part.v);
+        bits = largest_of<width>(bits, part);
     }
     for (int64_t i = n_vectors * width + first; i < n; i += step)
-        bits = max(bits, __float_as_uint(load_one(x, D, i)) & 0x7fffffffu);
-    bits = __reduce_max_sync(0xffffffffu, bits);
-    __shared__ uint32_t warps[THREADS / 32];
-    if (threadIdx.x % 32 == 0)
-        warps[threadIdx.x / 32] = bits;
-    __syncthreads();
-    if (threadIdx.x < 32) {
-        bits = __reduce_max_sync(0xffffffffu, threadIdx.x < THREADS / 32 ? warps[threadIdx.x] : 0u);
-        if (threadIdx.x == 0)
-            atomicMax(out, bits);
-    }
+        bits = max(bits, magnitude_bits(load_one(x, D, i)));
+    magnitude_leave(bits, out);
 }
 
 static __device__ __forceinline__ uint32_t round4(const float *v, float factor, __nv_fp8_interpretation_t format)
@@ -114,9 +102,12 @@ __global__ void __launch_bounds__(THREADS)
 {
     __shared__ uint32_t turned[TILE][TILE / 4 + 1]; /* [column][four rows] */
     const int64_t first_row = blockIdx.y * (int64_t)TILE, first_column = blockIdx.x * (int64_t)TILE;
-    const float magnitude = a.scale[1], factor = fp8_factor(magnitude, max);
-    if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0)
+    const float magnitude = *(a.magnitude ? a.magnitude : a.scale + 1), factor = fp8_factor(magnitude, max);
+    if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) {
         a.scale[0] = fp8_scale(magnitude, max);
+        if (a.magnitude && a.magnitude != a.scale + 1)
+            a.scale[1] = magnitude;
+    }
     constexpr int groups = TILE / COLUMNS;
     static_assert(THREADS / groups == TILE / 4, "every thread has one group");
     const int group = threadIdx.x % groups, rows = threadIdx.x / groups;
@@ -154,7 +145,7 @@ template <int D> static void run(const launch *l, const fp8_cast_args *a)
 {
     const int64_t n = a->rows * a->columns;
     const bool aligned = (uintptr_t)a->x.p % 16 == 0;
-    if (!a->measured) {
+    if (!a->magnitude) {
         const int64_t n_vectors = aligned ? n / in_16_bytes<D> : 0;
         uint32_t *out = (uint32_t *)(a->scale + 1);
         (void)cudaMemsetAsync(out, 0, sizeof *out, l->stream);
