@@ -9,8 +9,10 @@ extern "C" {
 #endif
 
 /* From now on SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT and SIGSYS print, on standard error, the rank, the step, the
- * unit, the phase and a backtrace; then the process dies of the same signal, as it would have. A signal that already
- * has a handler (a sanitizer's, MPI's) is left alone. Call it once, at the start of a program, on its first thread. */
+ * unit, the phase and a backtrace; then the process dies of the same signal, as it would have. SIGUSR2 writes the last
+ * events of the rank into its flight file (`fsdp debug`) and the process goes on; a crash writes it, too. A signal that
+ * already has a handler (a sanitizer's, MPI's) is left alone. Call it once, at the start of a program, on its first
+ * thread. */
 FSDP_API void fsdp_report_crashes(void);
 
 #ifdef __cplusplus

@@ -6,12 +6,12 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/error.h"
 #include "base/pulse.h"
+#include "base/ring.h"
 
 enum { UNIT_WORDS = 8, TEXT_BYTES = 1024, FRAMES = 64, STACK_BYTES = 256 << 10 };
 
@@ -26,6 +26,8 @@ void crash_note_step(int64_t step)
 {
     pulse *p = pulse_own();
     atomic_store_explicit(&current_step, step, memory_order_relaxed);
+    if (ring_own())
+        atomic_store_explicit(&ring_own()->step, step, memory_order_relaxed);
     if (p) {
         atomic_store_explicit(&p->step, step, memory_order_relaxed);
         pulse_beat(p);
@@ -53,14 +55,24 @@ void crash_note_operation(const char *operation, const char *direction)
     }
 }
 
+/* This happens at every wait: too often for printf. */
+static size_t append(char *text, size_t at, size_t room, const char *more)
+{
+    size_t n = strnlen(more, room - 1 - at);
+    memcpy(text + at, more, n);
+    return at + n;
+}
+
 void crash_note_wait(const char *collective, const char *subject)
 {
     pulse *p = pulse_own();
-    char name[sizeof(pulse_name)];
+    char name[sizeof(pulse_name)] = "";
     if (!p)
         return;
     if (collective) {
-        snprintf(name, sizeof name, "%s%s%s", collective, subject ? " of " : "", subject ? subject : "");
+        size_t n = append(name, 0, sizeof name, collective);
+        if (subject)
+            append(name, append(name, n, sizeof name, " of "), sizeof name, subject);
         pulse_set_name(p->collective, name);
     }
     atomic_store_explicit(&p->waits, collective != NULL, memory_order_relaxed);
@@ -179,6 +191,7 @@ static void on_crash(int number, siginfo_t *info, void *context)
     say_place(&w);
     say(&w, "\nbacktrace (addr2line -e PROGRAM ADDRESS names a line):\n");
     put(w.text, w.n);
+    ring_save_own("the process crashed");
     void *frames[FRAMES];
     backtrace_symbols_fd(frames, backtrace(frames, FRAMES), STDERR_FILENO);
     signal(number, SIG_DFL);
@@ -194,6 +207,7 @@ void fsdp_report_crashes(void)
     backtrace(&frame, 1); /* loads what it needs now */
     if (sigaltstack(NULL, &before) == 0 && (before.ss_flags & SS_DISABLE))
         sigaltstack(&own, NULL);
+    ring_save_on_signal();
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         struct sigaction action = {.sa_sigaction = on_crash, .sa_flags = SA_SIGINFO | SA_ONSTACK}, old;
         if (sigaction(numbers[i], NULL, &old) == 0 && !(old.sa_flags & SA_SIGINFO) && old.sa_handler == SIG_DFL)

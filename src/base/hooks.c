@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <stddef.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -67,7 +68,8 @@ void hooks_remove(hook_listener listener, void *context)
     pthread_mutex_unlock(&lock);
 }
 
-void hooks_emit(hook_kind kind, hook_moment moment, const char *name, const char *detail, int64_t bytes, int lane)
+void hooks_emit(hook_kind kind, hook_moment moment, const char *name, const char *detail, int64_t bytes, int lane,
+                const hook_call *call)
 {
     hook_event event = {.kind = kind,
                         .moment = moment,
@@ -75,8 +77,45 @@ void hooks_emit(hook_kind kind, hook_moment moment, const char *name, const char
                         .detail = detail,
                         .bytes = bytes,
                         .time_ns = clock_nanoseconds(),
-                        .lane = lane};
+                        .lane = lane,
+                        .call = call};
     for (int i = 0; i < n_listeners; i++)
         if (listeners[i].kinds >> kind & 1)
             listeners[i].listener(listeners[i].context, &event);
+}
+
+static void copy_name(char *to, size_t room, const char *name)
+{
+    if (name)
+        memcpy(to, name, strnlen(name, room - 1));
+}
+
+/* How far the rank is in the group; each count is written by one thread at a time. */
+static void count_call(ring *r, hook_kind kind, hook_moment moment, const hook_call *call)
+{
+    ring_group *g = &r->groups[call->slot];
+    if (kind != HOOK_COLLECTIVE || call->slot >= RING_GROUPS)
+        return;
+    _Atomic uint32_t *count = moment == HOOK_INSTANT ? &g->called : moment == HOOK_BEGIN ? &g->begun : &g->ended;
+    atomic_store_explicit(count, call->sequence, memory_order_relaxed);
+}
+
+void hooks_keep(ring *r, hook_kind kind, hook_moment moment, const char *name, const char *detail, int64_t bytes,
+                int lane, const hook_call *call)
+{
+    ring_event e = {.time_ns = clock_nanoseconds(),
+                    .bytes = bytes,
+                    .step = atomic_load_explicit(&r->step, memory_order_relaxed),
+                    .kind = (uint8_t)kind,
+                    .moment = (uint8_t)moment,
+                    .lane = (uint8_t)lane};
+    if (call) {
+        e.serial = call->serial;
+        e.first = call->first;
+        e.sequence = call->sequence;
+        count_call(r, kind, moment, call);
+    }
+    copy_name(e.name, sizeof e.name, name);
+    copy_name(e.subject, sizeof e.subject, detail);
+    ring_write(r, &e);
 }

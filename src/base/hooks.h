@@ -1,5 +1,6 @@
 /* Events that lower layers report to listeners: operations, memory, collectives, units. Costs one predictable branch
- * when there is none. Listeners are added before work starts and removed after it ends, never in between. */
+ * when there is none. Listeners are added before work starts and removed after it ends, never in between. Phases,
+ * collectives and waits are few: they are always kept, in the rank's ring (ring.h). */
 #ifndef BASE_HOOKS_H
 #define BASE_HOOKS_H
 
@@ -10,17 +11,24 @@
 #include <fsdp/status.h>
 
 #include "base/crash.h"
+#include "base/ring.h"
 
 typedef enum hook_kind {
     HOOK_OP,         /* an operation of a program: name "linear.forward" */
     HOOK_MEMORY,     /* memory taken (bytes > 0) or given back (bytes < 0) */
-    HOOK_COLLECTIVE, /* name "all_gather", detail the unit */
+    HOOK_COLLECTIVE, /* name "all_gather", detail the unit; its call alone (an instant) is kept and not heard */
     HOOK_UNIT,       /* a unit changed state: name the unit, detail the state */
-    HOOK_PHASE,      /* "optimizer", "data", "checkpoint" */
+    HOOK_PHASE,      /* "step", "data", "forward", "backward", "optimizer", "validation", "checkpoint" */
     HOOK_WAIT,       /* the computing thread waits for a collective: name and detail as there */
 } hook_kind;
 
 typedef enum hook_moment { HOOK_BEGIN, HOOK_END, HOOK_INSTANT } hook_moment;
+
+/* Which collective: its group, by slot, and by the split that made it and its first member; its number there. */
+typedef struct hook_call {
+    int slot, serial, first;
+    uint32_t sequence; /* from 1 */
+} hook_call;
 
 typedef struct hook_event {
     hook_kind kind;
@@ -28,8 +36,9 @@ typedef struct hook_event {
     const char *name;   /* valid during the call only */
     const char *detail; /* may be NULL */
     int64_t bytes;
-    int64_t time_ns; /* clock_nanoseconds() */
-    int lane;        /* 0 compute, 1 communication, 2 copies */
+    int64_t time_ns;       /* clock_nanoseconds() */
+    int lane;              /* 0 compute, 1 communication, 2 copies */
+    const hook_call *call; /* of collectives and waits; NULL: none */
 } hook_event;
 
 typedef void (*hook_listener)(void *context, const hook_event *event);
@@ -43,7 +52,16 @@ void hooks_remove(hook_listener listener, void *context);
 
 extern bool hooks_enabled;   /* read-only for everyone but hooks.c */
 extern unsigned hooks_kinds; /* bit k: there is a listener for events of kind k; likewise */
-void hooks_emit(hook_kind kind, hook_moment moment, const char *name, const char *detail, int64_t bytes, int lane);
+void hooks_emit(hook_kind kind, hook_moment moment, const char *name, const char *detail, int64_t bytes, int lane,
+                const hook_call *call);
+/* Into the ring. */
+void hooks_keep(ring *r, hook_kind kind, hook_moment moment, const char *name, const char *detail, int64_t bytes,
+                int lane, const hook_call *call);
+
+static inline bool hooks_kept(hook_kind kind)
+{
+    return kind == HOOK_PHASE || kind == HOOK_WAIT || kind == HOOK_COLLECTIVE;
+}
 
 /* What a crash report needs, with or without listeners. Names of operations and phases are literals. */
 static inline void hooks_note(hook_kind kind, hook_moment moment, const char *name, const char *detail, int lane)
@@ -58,11 +76,16 @@ static inline void hooks_note(hook_kind kind, hook_moment moment, const char *na
         crash_note_wait(moment == HOOK_BEGIN ? name : NULL, detail);
 }
 
-#define HOOK(kind, moment, name, detail, bytes, lane)                                                                  \
+#define HOOK_CALL(kind, moment, name, detail, bytes, lane, call)                                                       \
     do {                                                                                                               \
         hooks_note(kind, moment, name, detail, lane);                                                                  \
+        ring *hook_ring = hooks_kept(kind) ? ring_own() : NULL;                                                        \
+        if (hook_ring)                                                                                                 \
+            hooks_keep(hook_ring, kind, moment, name, detail, bytes, lane, call);                                      \
         if (__builtin_expect(hooks_enabled, 0))                                                                        \
-            hooks_emit(kind, moment, name, detail, bytes, lane);                                                       \
+            hooks_emit(kind, moment, name, detail, bytes, lane, call);                                                 \
     } while (0)
+
+#define HOOK(kind, moment, name, detail, bytes, lane) HOOK_CALL(kind, moment, name, detail, bytes, lane, NULL)
 
 #endif

@@ -19,7 +19,7 @@ typedef struct pulse {
     pulse_name phase, operation, unit, collective;
 } pulse;
 
-/* Takes up the page that FSDP_PULSE ("descriptor:number") names, once; without one, notes go nowhere. */
+/* Takes up the page that FSDP_PULSE ("descriptor:number:count") names, once; without one, notes go nowhere. */
 void pulse_attach(void);
 pulse *pulse_own(void); /* NULL: none */
 

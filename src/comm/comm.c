@@ -9,6 +9,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/ring.h"
 #include "base/threads.h"
 #include "comm/engine.h"
 #include "meet/meeting.h"
@@ -129,6 +130,7 @@ static fsdp_status group_create(comm *c, const char *name, int slot, int rank, i
     }
     g->next = c->groups;
     c->groups = g;
+    ring_set_group(ring_own(), slot, g->serial, members[0], size, name);
     *out = g;
     return FSDP_OK;
 }

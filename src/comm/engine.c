@@ -12,9 +12,33 @@ static const char *subject(const comm_request *r)
     return r->op.unit ? r->op.unit : r->op.label;
 }
 
+static hook_call call_of(const comm_request *r)
+{
+    const comm_group *g = r->group;
+    return (hook_call){.slot = g->slot, .serial = g->serial, .first = g->members[0], .sequence = r->sequence};
+}
+
 void engine_report_wait(const comm_request *r, hook_moment moment)
 {
-    HOOK(HOOK_WAIT, moment, comm_kind_name(r->kind), subject(r), 0, 0);
+    hook_call call = call_of(r);
+    HOOK_CALL(HOOK_WAIT, moment, comm_kind_name(r->kind), subject(r), 0, 0, &call);
+}
+
+/* The caller's thread has called it: for the ring alone. Listeners hear of a collective when it runs. */
+static void keep_call(const comm_request *r)
+{
+    hook_call call = call_of(r);
+    ring *kept = ring_own();
+    if (kept)
+        hooks_keep(kept, HOOK_COLLECTIVE, HOOK_INSTANT, comm_kind_name(r->kind), subject(r), request_received(r), 1,
+                   &call);
+}
+
+static void report_run(const comm_request *r, hook_moment moment)
+{
+    hook_call call = call_of(r);
+    int64_t bytes = moment == HOOK_END ? 0 : request_received(r);
+    HOOK_CALL(HOOK_COLLECTIVE, moment, comm_kind_name(r->kind), subject(r), bytes, 1, &call);
 }
 
 /* Executor only. */
@@ -22,9 +46,10 @@ static void run_one(comm *c, comm_request *r)
 {
     fsdp_status status = FSDP_ERR_PEER;
     if (!atomic_load(&c->failed)) {
-        HOOK(HOOK_COLLECTIVE, HOOK_BEGIN, comm_kind_name(r->kind), subject(r), request_received(r), 1);
+        report_run(r, HOOK_BEGIN);
         status = r->group->size == 1 ? self_run(r) : c->backend->run(r);
-        HOOK(HOOK_COLLECTIVE, HOOK_END, comm_kind_name(r->kind), subject(r), 0, 1);
+        if (status == FSDP_OK) /* one that failed stays under way, for those who look for it */
+            report_run(r, HOOK_END);
         if (status != FSDP_OK)
             engine_fail(c, status, engine_error_text(c));
         else
@@ -156,6 +181,7 @@ fsdp_status engine_start(comm_group *g, comm_kind kind, const comm_op *op, comm_
 
     r->sequence = ++g->started;
     r->next = NULL;
+    keep_call(r);
     if (g->size > 1 && c->backend->start) {
         fsdp_status status = c->backend->start(r);
         if (status != FSDP_OK) {
@@ -231,8 +257,10 @@ fsdp_status engine_fail(comm *c, fsdp_status status, const char *text)
         atomic_store(&c->failed, true);
     }
     pthread_mutex_unlock(&c->lock);
-    if (first && !atomic_load(&c->stop))
+    if (first && !atomic_load(&c->stop)) {
+        ring_save_own(c->failure_text);
         c->backend->abort(c, c->failure_text);
+    }
     return engine_failure(c);
 }
 

@@ -160,9 +160,10 @@ fsdp_status comm_wait_sent(comm_request *r, stream *s)
     /* A peer may need what we have started and not yet run before it reaches the point we wait for. */
     engine_report_wait(r, HOOK_BEGIN);
     fsdp_status drained = engine_drain(c), status = drained == FSDP_OK ? c->backend->wait_sent(r) : drained;
+    if (drained == FSDP_OK && status != FSDP_OK)
+        status = engine_fail(c, status, engine_error_text(c)); /* while it waits: the flight file shows in what */
     engine_report_wait(r, HOOK_END);
-    FSDP_TRY(drained);
-    return status == FSDP_OK ? FSDP_OK : engine_fail(c, status, engine_error_text(c));
+    return status;
 }
 
 void comm_forget(comm_request *r)

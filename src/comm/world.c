@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/pulse.h"
+#include "base/ring.h"
 #include "base/sized.h"
 #include "base/threads.h"
 #include "comm/engine.h"
@@ -87,6 +88,7 @@ fsdp_status fsdp_world_open(const fsdp_world_config *given, fsdp_world **out)
     pulse_attach();
     TRY_OR(fail, job_from_environment(&w->job));
     error_set_rank(w->job.rank, w->job.world_size);
+    ring_open(w->job.rank, w->job.world_size);
     TRY_OR(fail, check_threads(config.threads));
     w->threads = threads_set(config.threads, w->job.local_world_size);
     TRY_OR(fail, open_device(&config, w->job.local_rank, &w->dev));
@@ -98,6 +100,7 @@ fsdp_status fsdp_world_open(const fsdp_world_config *given, fsdp_world **out)
     link.device = w->dev;
     TRY_OR(fail, comm_open(&link, &w->comm));
     take_numbers(&w->job, w->comm);
+    ring_open(w->job.rank, w->job.world_size); /* MPI may have known better */
     *out = w;
     return FSDP_OK;
 fail:

@@ -120,14 +120,19 @@ static void obey_stop(launcher *l, progress *p)
     if (p->outcome == OUTCOME_AGAIN)
         log_write(p->stop.verdict == ROUND_AGAIN ? FSDP_LOG_WARNING : FSDP_LOG_INFO, "%s", p->stop.reason);
     bool in_peace = p->stop.verdict == ROUND_GROWS || was_interrupt(p->stop.exit_code);
+    if (!in_peace)
+        watch_save_flights(l);
     if (!l->asked && watch_count_running(l) > 0)
         watch_ask_to_end(l, SIGTERM, in_peace || grace < failed_grace_seconds ? grace : failed_grace_seconds);
 }
 
 static void examine(launcher *l, progress *p, const team_news *news)
 {
-    snprintf(p->hang, sizeof p->hang, "%s", news->stop.reason);
+    char flights[WATCH_FLIGHTS_BYTES];
+    watch_describe_flights(l, flights, sizeof flights);
+    snprintf(p->hang, sizeof p->hang, "%.*s%s", (int)(sizeof p->hang - sizeof flights), news->stop.reason, flights);
     log_write(FSDP_LOG_WARNING, "%s; its backtrace follows, if it can give one", p->hang);
+    watch_save_flights(l);
     watch_examine(l, news->examined);
     team_fail(&l->team, l->attempt.place.round, p->hang, SIGNALLED + SIGABRT, false);
     p->told_failure = true;
@@ -170,6 +175,7 @@ static void tell_team(launcher *l, progress *p)
         team_fail(&l->team, round, text, SIGNALLED + l->asked, true);
         p->told_failure = true;
     } else if (l->failed >= 0) {
+        watch_save_flights(l);
         watch_describe_failure(l, text, sizeof text, &code);
         team_fail(&l->team, round, text, code, watch_interrupted_by(l->ranks[l->failed].status) != 0);
         p->told_failure = true;
@@ -347,9 +353,14 @@ static fsdp_status run_rounds(launcher *l, int *exit_code)
 
 /* ---- the whole ---- */
 
+static size_t watched_bytes(const launcher *l)
+{
+    return ring_offset(l->n) + (size_t)l->n * sizeof *l->rings;
+}
+
 static fsdp_status make_pulses(launcher *l)
 {
-    size_t bytes = (size_t)l->n * sizeof *l->pulses;
+    size_t bytes = watched_bytes(l);
     l->attempt.pulses = memfd_create("fsdp-pulses", MFD_CLOEXEC);
     void *pages = l->attempt.pulses >= 0 && ftruncate(l->attempt.pulses, (off_t)bytes) == 0
                       ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, l->attempt.pulses, 0)
@@ -357,6 +368,7 @@ static fsdp_status make_pulses(launcher *l)
     if (pages == MAP_FAILED)
         return error_set_errno(FSDP_ERR_MEMORY, "no memory to watch %d ranks", l->n);
     l->pulses = pages;
+    l->rings = (ring *)(void *)((uint8_t *)pages + ring_offset(l->n));
     return FSDP_OK;
 }
 
@@ -375,9 +387,10 @@ static fsdp_status run_job(launcher *l, int *exit_code)
 static void launcher_free(launcher *l)
 {
     if (l->pulses)
-        munmap(l->pulses, (size_t)l->n * sizeof *l->pulses);
+        munmap(l->pulses, watched_bytes(l));
     if (l->attempt.pulses >= 0)
         close(l->attempt.pulses);
+    free(l->saved);
     free(l->polls);
     free(l->ranks);
 }
@@ -397,7 +410,8 @@ fsdp_status fsdp_launch(const fsdp_launch_config *config, int *exit_code)
     *exit_code = 1;
     l.ranks = calloc((size_t)l.n, sizeof *l.ranks);
     l.polls = calloc((size_t)(2 * l.n + 2), sizeof *l.polls);
-    if (!l.ranks || !l.polls) {
+    l.saved = calloc((size_t)l.n, sizeof *l.saved);
+    if (!l.ranks || !l.polls || !l.saved) {
         status = error_set(FSDP_ERR_MEMORY, "no memory for %d ranks", l.n);
         goto done;
     }

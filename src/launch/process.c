@@ -71,7 +71,7 @@ static void set_torchrun(const attempt *a, int local_rank, rank_environment *e)
 
 static fsdp_status environment_make(const attempt *a, int local_rank, int n_cores, rank_environment *e)
 {
-    char page[32];
+    char page[48];
     int inherited = 0, at = 0;
     set_torchrun(a, local_rank, e);
     set_number(e, "FSDP_RESTART_COUNT", a->place.n_restarts);
@@ -80,7 +80,7 @@ static fsdp_status environment_make(const attempt *a, int local_rank, int n_core
     set_variable(e, "FSDP_RDZV_ID", a->job);
     set_variable(e, "FSDP_RDZV_SECRET", a->secret);
     set_number(e, "FSDP_RDZV_ROUND", a->place.round);
-    snprintf(page, sizeof page, "%d:%d", a->pulses, local_rank);
+    snprintf(page, sizeof page, "%d:%d:%d", a->pulses, local_rank, a->config->n_ranks);
     set_variable(e, "FSDP_PULSE", page);
     if (!environment_text("OMP_NUM_THREADS"))
         set_number(e, "OMP_NUM_THREADS", n_cores);

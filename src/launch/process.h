@@ -22,7 +22,7 @@ typedef struct attempt {
     round_place place;
     char rendezvous[ENDPOINT_TEXT_BYTES]; /* where they find each other, as what job and by which secret */
     const char *job, *secret;
-    int pulses;    /* file of their pulses */
+    int pulses;    /* file of their pulses, and after them their rings */
     sigset_t mask; /* the signals blocked before we came */
 } attempt;
 

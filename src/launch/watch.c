@@ -5,12 +5,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
 
 enum { SIGNALLED = 128 };
 
@@ -103,7 +105,7 @@ static long count_oom_kills(void)
 void watch_describe_failure(const launcher *l, char *text, size_t bytes, int *exit_code)
 {
     const process *p = &l->ranks[l->failed];
-    char place[PULSE_TEXT_BYTES], how[128];
+    char place[PULSE_TEXT_BYTES], how[128], flights[WATCH_FLIGHTS_BYTES] = "";
     pulse_text(&l->pulses[l->failed], place);
     int request = watch_interrupted_by(p->status);
     if (WIFSIGNALED(p->status)) {
@@ -120,8 +122,52 @@ void watch_describe_failure(const launcher *l, char *text, size_t bytes, int *ex
         else
             snprintf(how, sizeof how, "ended with status %d", *exit_code);
     }
-    snprintf(text, bytes, "rank %d (process %d) %s%s%s", p->rank, (int)p->pid, how,
-             place[0] && !request ? "; last at " : "", request ? "" : place);
+    if (!request)
+        watch_describe_flights(l, flights, sizeof flights);
+    snprintf(text, bytes, "rank %d (process %d) %s%s%s%s", p->rank, (int)p->pid, how,
+             place[0] && !request ? "; last at " : "", request ? "" : place, flights);
+}
+
+/* The ring is the rank's to write: nothing in it is trusted further than this. */
+static bool has_flight(const launcher *l, int i)
+{
+    const ring *r = &l->rings[i];
+    return atomic_load(&r->magic) == RING_MAGIC && memchr(r->folder, 0, sizeof r->folder) && r->folder[0];
+}
+
+static void set_reason(const launcher *l, int i)
+{
+    const process *p = &l->ranks[i];
+    char text[128];
+    if (watch_is_stopped(l, i))
+        snprintf(text, sizeof text, "stopped by a signal, or a debugger");
+    else if (!p->running && WIFSIGNALED(p->status))
+        snprintf(text, sizeof text, "killed by signal %d (%s)", WTERMSIG(p->status), strsignal(WTERMSIG(p->status)));
+    else
+        return;
+    ring_set_reason(&l->rings[i], text);
+}
+
+void watch_save_flights(launcher *l)
+{
+    for (int i = 0; i < l->n; i++) {
+        ring *r = &l->rings[i];
+        if (l->saved[i] || !has_flight(l, i))
+            continue;
+        l->saved[i] = true;
+        set_reason(l, i);
+        if (atomic_load(&r->n_files) == 0 && !ring_save(r, r->folder))
+            log_write(FSDP_LOG_WARNING, "rank %d: the last events could not be written to %s: %s", l->ranks[i].rank,
+                      r->folder, strerror(errno));
+    }
+}
+
+void watch_describe_flights(const launcher *l, char *text, size_t bytes)
+{
+    text[0] = 0;
+    for (int i = 0; i < l->n && !text[0]; i++)
+        if (has_flight(l, i))
+            snprintf(text, bytes, "; `fsdp debug %s` says where every rank was", l->rings[i].folder);
 }
 
 bool watch_is_stopped(const launcher *l, int local_rank)
@@ -281,6 +327,9 @@ void watch_begin(launcher *l)
     l->deadline = 0;
     l->oom_kills = count_oom_kills();
     memset(l->pulses, 0, (size_t)l->n * sizeof *l->pulses);
+    if (l->rings && madvise(l->rings, (size_t)l->n * sizeof *l->rings, MADV_REMOVE) < 0) /* pages unused cost nothing */
+        memset(l->rings, 0, (size_t)l->n * sizeof *l->rings);
+    memset(l->saved, 0, (size_t)l->n * sizeof *l->saved);
     for (int i = 0; i < l->n; i++) {
         process *p = &l->ranks[i];
         p->pid = 0;

@@ -5,6 +5,7 @@
 
 #include <poll.h>
 
+#include "base/ring.h"
 #include "launch/process.h"
 #include "launch/team.h"
 
@@ -14,6 +15,8 @@ typedef struct launcher {
     team team;
     process *ranks;
     pulse *pulses;          /* (n) */
+    ring *rings;            /* (n) what each did last; outlives it */
+    bool *saved;            /* (n) the ring of this round lies in a file */
     int n, signals;         /* signals: a signalfd */
     struct pollfd *polls;   /* (2 n + 2) */
     int failed;             /* index of the first rank that failed, or -1 */
@@ -50,6 +53,12 @@ void watch_attend(launcher *l); /* signals, ranks that have ended, and those tha
 void watch_describe_failure(const launcher *l, char *text, size_t bytes, int *exit_code);
 /* The signal that asked a rank to end, whether it obeyed at once or saved first and said so by its status; 0: none. */
 int watch_interrupted_by(int status);
+/* Writes the flight files of ranks that have not done it themselves, once a round: before the ranks are ended, or when
+ * they have died. */
+void watch_save_flights(launcher *l);
+enum { WATCH_FLIGHTS_BYTES = 600 };
+/* "; `fsdp debug DIR` says where every rank was"; "" where no rank has said where files go. */
+void watch_describe_flights(const launcher *l, char *text, size_t bytes);
 bool watch_is_stopped(const launcher *l, int local_rank); /* by a signal, or a debugger */
 /* This rank hangs: it is made to say where, and ended. */
 void watch_examine(launcher *l, int local_rank);

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/ring.h"
 #include "observe/board.h"
 #include "observe/memory.h"
 #include "observe/metrics.h"
@@ -120,6 +121,7 @@ static fsdp_status open_log(report *r, train_run *run)
                          .show = show_log,
                          .context = run};
     FSDP_TRY(rank_log_open(&c, &r->log));
+    ring_set_folder(s->output_dir);
     if (!s->log_samples)
         return FSDP_OK;
     r->samples = open(s->log_samples, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);

@@ -13,6 +13,7 @@
 #include "base/printable.h"
 #include "base/sized.h"
 #include "ckpt/commands/report.h"
+#include "comm/torch_variables.h"
 #include "data/loader.h"
 #include "format/hub/hub.h"
 #include "train/agree.h"
@@ -314,6 +315,9 @@ static fsdp_status open_parts(train_run *run)
     FSDP_TRY(open_world(run, &world));
     run->rank = fsdp_world_rank(run->world);
     run->n_ranks = fsdp_world_size(run->world);
+    run_show_warnings(run, true);
+    torch_variables_check();
+    run_show_warnings(run, false);
     FSDP_TRY(keep_batch(run));
     run->checkpoint_dir = s->checkpoint_dir ? strdup(s->checkpoint_dir) : file_join(s->output_dir, "checkpoints");
     if (!run->checkpoint_dir)

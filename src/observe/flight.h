@@ -1,0 +1,48 @@
+/* Flight files: the rings (base/ring.h) that ranks, or their launcher, left when a job hung or died. Here they are
+ * read, trusting nothing in them; flight_words.c says what they mean. */
+#ifndef OBSERVE_FLIGHT_H
+#define OBSERVE_FLIGHT_H
+
+#include <fsdp/status.h>
+
+#include "base/file.h"
+#include "base/ring.h"
+
+/* One rank's file. */
+typedef struct flight {
+    int rank;
+    file_map map;
+    const ring *ring;
+    ring_event *events; /* (n) whole ones, in the order of their numbers */
+    int n;
+} flight;
+
+/* A collective that a rank has called. */
+typedef struct flight_group {
+    int serial, first, size;
+    uint32_t called, begun, ended;
+    char name[32];
+} flight_group;
+
+typedef struct flights {
+    flight *list; /* (n) by rank */
+    int n, world_size;
+} flights;
+
+/* Reads every flight-RANK.bin of the folder. FSDP_ERR_INPUT when there is none, or one is damaged. */
+fsdp_status flights_open(const char *folder, flights *out);
+void flights_close(flights *f); /* legal on a zeroed one */
+
+/* The rank's side of the group of this slot; false: there is none. */
+bool flight_group_at(const flight *f, int slot, flight_group *out);
+/* Nanoseconds since 1970, for an instant of the rank's clock. */
+int64_t flight_real(const flight *f, int64_t time_ns);
+int64_t flight_written(const flight *f); /* likewise, when the file was written */
+
+/* What the rank said of this call (kind HOOK_COLLECTIVE), or NULL when the ring has forgotten it. */
+const ring_event *flight_call(const flight *f, const flight_group *g, uint32_t sequence);
+/* The innermost phase, or the wait, that had begun and not ended; NULL: none. */
+const ring_event *flight_phase(const flight *f);
+const ring_event *flight_wait(const flight *f);
+
+#endif
