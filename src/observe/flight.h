@@ -35,9 +35,7 @@ void flights_close(flights *f); /* legal on a zeroed one */
 
 /* The rank's side of the group of this slot; false: there is none. */
 bool flight_group_at(const flight *f, int slot, flight_group *out);
-/* Nanoseconds since 1970, for an instant of the rank's clock. */
-int64_t flight_real(const flight *f, int64_t time_ns);
-int64_t flight_written(const flight *f); /* likewise, when the file was written */
+int64_t flight_written(const flight *f); /* nanoseconds since 1970 */
 
 /* What the rank said of this call (kind HOOK_COLLECTIVE), or NULL when the ring has forgotten it. */
 const ring_event *flight_call(const flight *f, const flight_group *g, uint32_t sequence);

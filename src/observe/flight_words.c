@@ -78,7 +78,7 @@ static const char *what(const ring_event *e, const flight_group *g, uint32_t seq
 
 static double age(const flight *f, const ring_event *e)
 {
-    return (double)(f->ring->written_ns - e->time_ns) * 1e-9;
+    return ((double)f->ring->written_ns - (double)e->time_ns) * 1e-9;
 }
 
 /* ---- one group ---- */
@@ -337,7 +337,7 @@ static void say_old(words *w, circle *c)
     memset(c->chosen, 0, (size_t)w->f->world_size * sizeof *c->chosen);
     for (int i = 0; i < w->f->n; i++) {
         const flight *f = &w->f->list[i];
-        c->chosen[f->rank] = (double)(newest - flight_written(f)) * 1e-9 > same_incident_seconds;
+        c->chosen[f->rank] = ((double)newest - (double)flight_written(f)) * 1e-9 > same_incident_seconds;
         n += c->chosen[f->rank];
     }
     if (n == 0)
