@@ -4,9 +4,9 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include <fsdp/fsdp.h>
+#include <fsdp/generate.h>
 
 enum { VOCABULARY = 256, CONTEXT = 64, WIDTH = 64, HEADS = 4, LAYERS = 3, BATCH = 32, SAMPLE = 300 };
 
@@ -19,15 +19,9 @@ static fsdp_tensor *block_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *
 {
     block *b = (block *)self;
     fsdp_tensor *qkv = fsdp_call(b->qkv, t, fsdp_call(b->norm1, t, x)); /* (B, T, 3 * WIDTH): queries, keys, values */
-    fsdp_attention_config attention = {.q = {qkv, 0},
-                                       .k = {qkv, WIDTH},
-                                       .v = {qkv, 2 * WIDTH},
-                                       .q_heads = HEADS,
-                                       .kv_heads = HEADS,
-                                       .head_dim = WIDTH / HEADS,
-                                       .scale = 1 / sqrtf(WIDTH / HEADS),
-                                       .causal = true};
-    x = fsdp_add(t, x, fsdp_call(b->out, t, fsdp_attention(t, &attention)));
+    fsdp_attention_config a = {.q = {qkv, 0}, .k = {qkv, WIDTH}, .v = {qkv, 2 * WIDTH}, .causal = true};
+    a.q_heads = a.kv_heads = HEADS, a.head_dim = WIDTH / HEADS, a.scale = 1 / sqrtf(WIDTH / HEADS);
+    x = fsdp_add(t, x, fsdp_call(b->out, t, fsdp_attention(t, &a)));
     fsdp_tensor *hidden = fsdp_gelu(t, fsdp_call(b->up, t, fsdp_call(b->norm2, t, x)));
     return fsdp_add(t, x, fsdp_call(b->down, t, hidden));
 }
@@ -77,26 +71,14 @@ static fsdp_module *gpt_new(void)
     return &g->base;
 }
 
-/* Every window of the text is a sample: its characters, and for each the one that follows. */
-static fsdp_status read_window(void *text, int64_t index, void *const *fields)
+/* A byte is a token; samples are windows of the text, with the bytes that follow theirs as labels. */
+static fsdp_status open_text(fsdp_world *w, const char *path, fsdp_tokenizer *bytes, fsdp_loader **out)
 {
-    const unsigned char *at = (const unsigned char *)text + index;
-    int32_t *ids = fields[0], *labels = fields[1];
-    for (int i = 0; i < CONTEXT; i++)
-        ids[i] = at[i], labels[i] = at[i + 1];
-    return FSDP_OK;
-}
-
-static fsdp_status open_loader(fsdp_world *w, unsigned char *text, int64_t length, fsdp_loader **out)
-{
-    const fsdp_field fields[] = {{.name = "ids", .dtype = FSDP_I32, .n_dims = 1, .shape = {CONTEXT}},
-                                 {.name = "labels", .dtype = FSDP_I32, .n_dims = 1, .shape = {CONTEXT}}};
-    fsdp_dataset_source source = FSDP_DATASET_SOURCE_INIT;
+    fsdp_dataset_config text = FSDP_DATASET_CONFIG_INIT;
     fsdp_loader_config batches = FSDP_LOADER_CONFIG_INIT;
     fsdp_dataset *windows;
-    source.read = read_window, source.context = text, source.count = length - CONTEXT;
-    source.fields = fields, source.n_fields = 2;
-    FSDP_TRY(fsdp_dataset_from(&source, &windows));
+    text.names = &path, text.n_names = 1, text.tokenizer = bytes, text.width = CONTEXT;
+    FSDP_TRY(fsdp_dataset_open(&text, &windows));
     batches.batch = BATCH; /* of all ranks together: the loader gives each its share */
     batches.stop_at_epoch = false;
     return fsdp_loader_new(w, windows, &batches, out);
@@ -127,53 +109,36 @@ static fsdp_status train(fsdp_world *w, fsdp_model *m, fsdp_loader *loader, int6
     return FSDP_OK;
 }
 
-/* Draws from the model's distribution, a little sharpened; `random` lies in [0, 1). */
-static int pick(const float *logits, double random)
+static void print_text(void *context, const char *text, size_t bytes)
 {
-    double p[VOCABULARY], sum = 0;
-    for (int i = 0; i < VOCABULARY; i++)
-        sum += p[i] = exp(logits[i] / 0.7);
-    int next = 0;
-    for (double left = sum * random; next < VOCABULARY - 1 && (left -= p[next]) >= 0;)
-        next++;
-    return next;
+    fwrite(text, 1, bytes, context);
 }
 
-/* Every rank computes, since every rank holds a part of the parameters; rank 0 picks each character and tells it. */
-static fsdp_status write_sample(fsdp_world *w, fsdp_model *m)
+/* Every rank takes part, since every rank holds a part of the parameters; rank 0 prints. */
+static fsdp_status write_sample(fsdp_model *m, fsdp_tokenizer *bytes)
 {
-    static float logits[CONTEXT * VOCABULARY];
-    int32_t window[CONTEXT] = {'\n'}; /* attention is causal: what comes after the last character has no effect */
-    for (int i = 0, last = 0; i < SAMPLE; i++) {
-        fsdp_tape *t = fsdp_begin_evaluation(m);
-        fsdp_tensor *in = fsdp_input(t, FSDP_I32, 2, (int64_t[]){1, CONTEXT}, window);
-        fsdp_tensor *out = fsdp_output(t, fsdp_call(fsdp_model_module(m), t, in));
-        FSDP_TRY(fsdp_evaluate(t));
-        FSDP_TRY(fsdp_read(out, logits, CONTEXT * VOCABULARY));
-        int next = pick(logits + last * VOCABULARY, rand() / (RAND_MAX + 1.0));
-        FSDP_TRY(fsdp_world_broadcast(w, NULL, 0, &next, sizeof next));
-        if (fsdp_world_rank(w) == 0)
-            putchar(i + 1 < SAMPLE ? next : '\n');
-        if (++last == CONTEXT)
-            memmove(window, window + 1, --last * sizeof *window);
-        window[last] = next;
-    }
-    return FSDP_OK;
+    fsdp_generate_config sample = FSDP_GENERATE_CONFIG_INIT;
+    sample.prompt = "\n", sample.prompt_bytes = 1, sample.max_new_tokens = SAMPLE, sample.temperature = 0.7;
+    sample.logits = fsdp_call, sample.window = CONTEXT;
+    sample.text = print_text, sample.context = stdout;
+    return fsdp_generate_with(m, bytes, &sample, NULL);
 }
 
-static fsdp_status run(fsdp_world *w, unsigned char *text, int64_t length, int64_t steps)
+static fsdp_status run(fsdp_world *w, const char *path, int64_t steps)
 {
     fsdp_config sharding = FSDP_CONFIG_INIT;
+    fsdp_tokenizer *bytes;
     fsdp_loader *loader;
     fsdp_model *model;
     fsdp_module *net = gpt_new();
     sharding.wrap = fsdp_wrap_by_type("block");
     FSDP_TRY(fsdp_module_check(net));
     FSDP_TRY(fsdp_shard(w, net, &sharding, &model)); /* the model has the net now */
-    FSDP_TRY(open_loader(w, text, length, &loader));
+    FSDP_TRY(fsdp_tokenizer_byte(&bytes));
+    FSDP_TRY(open_text(w, path, bytes, &loader));
     fsdp_loader_attach(loader, model);
     FSDP_TRY(train(w, model, loader, steps));
-    FSDP_TRY(write_sample(w, model));
+    FSDP_TRY(write_sample(model, bytes));
     fsdp_loader_free(loader);
     fsdp_model_free(model);
     return FSDP_OK; /* after a failure the process ends: that frees the rest */
@@ -181,17 +146,14 @@ static fsdp_status run(fsdp_world *w, unsigned char *text, int64_t length, int64
 
 int main(int argc, char **argv)
 {
-    static unsigned char text[1 << 26]; /* longer files are cut */
-    FILE *in = argc == 3 ? fopen(argv[1], "rb") : NULL;
-    size_t length = in ? fread(text, 1, sizeof text, in) : 0;
     fsdp_world *world = NULL;
-    if (length <= CONTEXT) {
-        fprintf(stderr, "usage: gpt TEXT STEPS, with a text of more than %d characters\n", CONTEXT);
+    if (argc != 3) {
+        fprintf(stderr, "usage: gpt TEXT STEPS\n");
         return 2;
     }
     fsdp_status status = fsdp_world_open(NULL, &world);
     if (status == FSDP_OK)
-        status = run(world, text, (int64_t)length, atoll(argv[2]));
+        status = run(world, argv[1], atoll(argv[2]));
     if (status != FSDP_OK) {
         fprintf(stderr, "gpt: %s\n", fsdp_last_error());
         fsdp_world_abort(world); /* the others need not wait */

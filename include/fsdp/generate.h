@@ -52,6 +52,10 @@ typedef struct fsdp_generate_config {
     int64_t window; /* of the text so far, a LLaMA sees no more than this many tokens; 0: what it has positions for */
     uint64_t first_draw; /* random numbers are counted from here on: the same seed draws others */
     bool plain_prompt;   /* the prompt is its own tokens alone, without those that a tokenizer puts around a text */
+    /* fsdp_generate_with a model of one's own: records the logits (1, window, vocabulary) of ids int32 (1, window). It
+     * must be causal: what follows the text so far is padding. Each token takes a forward over the last `window`
+     * tokens. fsdp_call will do where the net's own forward is of that kind. NULL: the library's models. */
+    fsdp_tensor *(*logits)(fsdp_module *net, fsdp_tape *t, fsdp_tensor *ids);
 } fsdp_generate_config;
 
 #define FSDP_GENERATE_CONFIG_INIT                                                                                      \
@@ -77,9 +81,9 @@ FSDP_API fsdp_status fsdp_generate(const fsdp_generate_config *config, fsdp_gene
 
 /* The same with a model that is open, however it is sharded, between two steps: parameters, gradients so far, random
  * position and optimizer stay as they are. The model is fsdp_llama_new's or fsdp_t5_new's, with one param_dtype for all
- * units; the tokenizer is the one that its texts are read with, and generation ends at its end token. Of `config`,
- * model, tokenizer, dtype, device and threads are as in the _INIT: they were chosen when the model was opened.
- * Collective: every rank calls it with the same arguments. */
+ * units, or any other with `logits`; the tokenizer is the one that its texts are read with, and generation ends at its
+ * end token. Of `config`, model, tokenizer, dtype, device and threads are as in the _INIT: they were chosen when the
+ * model was opened. Collective: every rank calls it with the same arguments. */
 FSDP_API fsdp_status fsdp_generate_with(fsdp_model *m, fsdp_tokenizer *tokenizer, const fsdp_generate_config *config,
                                         fsdp_generate_result *result);
 

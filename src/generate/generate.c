@@ -130,6 +130,9 @@ static fsdp_status open_all(generation *g)
     char *found;
     if (!c->model)
         return error_set(FSDP_ERR_INPUT, "generation needs a model");
+    if (c->logits)
+        return error_set(FSDP_ERR_INPUT,
+                         "generation from a folder knows the model; `logits` is for fsdp_generate_with");
     FSDP_TRY(hub_find(HUB_MODEL, c->model, NULL, &found));
     fsdp_status status = report_resolve(found, &g->path);
     free(found);

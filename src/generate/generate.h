@@ -1,5 +1,5 @@
 /* Writing token by token with a model that is open (writer.c): the cache and its steps (steps.c), the choice of a token
- * (pick.c), and tokens back to text as they come (stream.c). */
+ * (pick.c), and tokens back to text as they come (stream.c). Models of a program's own have no cache (own_logits.c). */
 #ifndef GENERATE_GENERATE_H
 #define GENERATE_GENERATE_H
 
@@ -55,12 +55,14 @@ typedef struct text_writer {
     fsdp_tokenizer *tokenizer;
     const char *source; /* the model, for messages */
 
+    int64_t vocabulary; /* of the model's logits; own models: 0 before the first */
     int32_t ends[MAX_ENDS];
     int n_ends;
     int32_t *ids; /* the prompt, followed by the new tokens */
     int64_t n_prompt, n;
     float *logits;
     void *scratch;
+    int32_t *window; /* (config->window): own models, what they are shown */
     text_buffer shown;
 } text_writer;
 
@@ -70,6 +72,12 @@ fsdp_status text_writer_check(const text_writer *w);
 void text_writer_add_end(text_writer *w, int64_t id);
 /* The prompt as the model's tokens. */
 fsdp_status text_writer_read_prompt(text_writer *w);
+/* The prompt has no token that the model does not know. */
+fsdp_status text_writer_check_vocabulary(const text_writer *w);
+/* Room for logits of that vocabulary. */
+fsdp_status text_writer_allocate(text_writer *w, int64_t vocabulary);
+/* w->logits of the token after the last of w->ids, from a model of the program's own (own_logits.c). */
+fsdp_status own_logits(text_writer *w, fsdp_model *m);
 /* Rows of the cache for this prompt and what follows it. */
 int64_t text_writer_capacity(const text_writer *w);
 /* Writes to the end, or up to the limit. Every rank of the model's world calls it. */

@@ -11,7 +11,7 @@
 
 static bool answers(const text_writer *w)
 {
-    return w->model_config->type == MODEL_T5;
+    return !w->config->logits && w->model_config->type == MODEL_T5;
 }
 
 fsdp_status text_writer_check(const text_writer *w)
@@ -24,6 +24,12 @@ fsdp_status text_writer_check(const text_writer *w)
             FSDP_ERR_INPUT,
             "temperature %g, top_k %lld, top_p %g: at least 0, at least 0, above 0 and at most 1 are expected",
             c->temperature, (long long)c->top_k, c->top_p);
+    if (c->logits)
+        return c->window > 0 ? FSDP_OK
+                             : error_set(FSDP_ERR_INPUT,
+                                         "%s: generation with `logits` needs the window, in tokens, "
+                                         "that the model is shown",
+                                         w->source);
     if (!w->model_config || model_vocabulary(w->model_config) == 0)
         return error_set(FSDP_ERR_INPUT, "%s: a %s model writes no text", w->source,
                          w->model_config ? model_type_name(w->model_config) : "program's own");
@@ -53,9 +59,9 @@ static bool is_end(const text_writer *w, int32_t id)
     return false;
 }
 
-static fsdp_status check_vocabulary(const text_writer *w)
+fsdp_status text_writer_check_vocabulary(const text_writer *w)
 {
-    int64_t rows = model_vocabulary(w->model_config);
+    int64_t rows = w->vocabulary;
     for (int64_t i = 0; i < w->n_prompt; i++) {
         if (w->ids[i] >= rows)
             return error_set(FSDP_ERR_INPUT,
@@ -87,7 +93,10 @@ fsdp_status text_writer_read_prompt(text_writer *w)
     if (w->ids[0] < 0)
         return error_set(FSDP_ERR_INPUT, "an empty prompt, and the tokenizer has no token that begins or ends a text");
     w->n_prompt = w->n = (int64_t)n;
-    return check_vocabulary(w);
+    if (c->logits)
+        return FSDP_OK; /* known when the model has computed some */
+    w->vocabulary = model_vocabulary(w->model_config);
+    return text_writer_check_vocabulary(w);
 }
 
 int64_t text_writer_capacity(const text_writer *w)
@@ -112,7 +121,16 @@ static fsdp_status give_out(text_writer *w, text_stream *output, const int32_t *
     return FSDP_OK;
 }
 
-static fsdp_status write_tokens(text_writer *w, generator *g, bool shows, fsdp_generate_result *result)
+/* Logits of the next token, after the prompt or after one more token. */
+static fsdp_status read_next(text_writer *w, fsdp_model *m, generator *g)
+{
+    if (!g)
+        return own_logits(w, m);
+    return w->n == w->n_prompt ? generator_start(g, w->ids, w->n_prompt, w->logits)
+                               : generator_next(g, w->ids[w->n - 1], w->logits);
+}
+
+static fsdp_status write_tokens(text_writer *w, fsdp_model *m, generator *g, bool shows, fsdp_generate_result *result)
 {
     const fsdp_generate_config *c = w->config;
     /* T5 answers: its text begins with the first new token. */
@@ -123,12 +141,11 @@ static fsdp_status write_tokens(text_writer *w, generator *g, bool shows, fsdp_g
     if (c->echo && shows)
         c->text(c->context, c->prompt, c->prompt_bytes);
     double begun = clock_seconds();
-    FSDP_TRY(generator_start(g, w->ids, w->n_prompt, w->logits));
+    FSDP_TRY(read_next(w, m, g));
     result->prompt_seconds = clock_seconds() - begun;
     for (;;) {
         int64_t written = w->n - w->n_prompt;
-        int32_t token = choice_make(&options, w->logits, model_vocabulary(w->model_config),
-                                    c->first_draw + (uint64_t)written, w->scratch);
+        int32_t token = choice_make(&options, w->logits, w->vocabulary, c->first_draw + (uint64_t)written, w->scratch);
         result->ended = is_end(w, token);
         if (result->ended)
             break;
@@ -137,23 +154,33 @@ static fsdp_status write_tokens(text_writer *w, generator *g, bool shows, fsdp_g
             FSDP_TRY(give_out(w, &output, shown, w->n - n_hidden, false));
         if (written + 1 == c->max_new_tokens)
             break;
-        FSDP_TRY(generator_next(g, token, w->logits));
+        FSDP_TRY(read_next(w, m, g));
     }
     result->seconds = clock_seconds() - begun - result->prompt_seconds;
     return shows ? give_out(w, &output, shown, w->n - n_hidden, true) : FSDP_OK;
 }
 
+fsdp_status text_writer_allocate(text_writer *w, int64_t vocabulary)
+{
+    w->vocabulary = vocabulary;
+    if (!w->logits)
+        w->logits = malloc((size_t)vocabulary * sizeof *w->logits);
+    if (!w->scratch)
+        w->scratch = malloc(choice_scratch_bytes(vocabulary));
+    return w->logits && w->scratch
+               ? FSDP_OK
+               : error_set(FSDP_ERR_MEMORY, "logits of %lld tokens: out of host memory", (long long)vocabulary);
+}
+
 fsdp_status text_writer_write(text_writer *w, fsdp_model *m, fsdp_generate_result *result)
 {
-    int64_t vocabulary = model_vocabulary(w->model_config);
     generator *g = NULL;
-    w->logits = malloc((size_t)vocabulary * sizeof *w->logits);
-    w->scratch = malloc(choice_scratch_bytes(vocabulary));
-    if (!w->logits || !w->scratch)
-        return error_set(FSDP_ERR_MEMORY, "logits of %lld tokens: out of host memory", (long long)vocabulary);
-    FSDP_TRY(generator_create(m, w->model_config, text_writer_capacity(w), w->n_prompt, &g));
+    if (!w->config->logits) {
+        FSDP_TRY(text_writer_allocate(w, w->vocabulary));
+        FSDP_TRY(generator_create(m, w->model_config, text_writer_capacity(w), w->n_prompt, &g));
+    }
     result->rank = fsdp_world_rank(fsdp_model_world(m));
-    fsdp_status status = write_tokens(w, g, w->config->text && result->rank == 0, result);
+    fsdp_status status = write_tokens(w, m, g, w->config->text && result->rank == 0, result);
     generator_free(g);
     result->prompt_tokens = w->n_prompt;
     result->new_tokens = w->n - w->n_prompt;
@@ -165,6 +192,7 @@ void text_writer_free(text_writer *w)
     text_free(&w->shown);
     free(w->logits);
     free(w->scratch);
+    free(w->window);
     free(w->ids);
 }
 

@@ -235,6 +235,74 @@ static void greedy_text_is_what_the_logits_say(void **state)
     fsdp_world_close(w);
 }
 
+/* ---- Models of a program's own ---- */
+
+typedef struct own_job {
+    fsdp_strategy strategy;
+    char text[TEXT], known[TEXT], slid[TEXT]; /* through `logits`; as the library's own; longer than the window */
+} own_job;
+
+/* To the library a model it does not know: what it writes from the logits alone is what it writes with its cache. */
+static fsdp_status write_own(fsdp_world *w, void *context)
+{
+    own_job *j = context;
+    fsdp_config config = FSDP_CONFIG_INIT;
+    fsdp_generate_result r = FSDP_GENERATE_RESULT_INIT;
+    fsdp_tokenizer *tokenizer;
+    fsdp_module *net;
+    fsdp_model *m;
+    char none[3][TEXT];
+    bool prints = fsdp_world_rank(w) == 0;
+    fsdp_generate_config own = drawn(prints ? j->text : none[0]), known = drawn(prints ? j->known : none[1]),
+                         slid = drawn(prints ? j->slid : none[2]);
+    config.strategy = j->strategy;
+    config.wrap = fsdp_wrap_by_type("llama_block");
+    FSDP_TRY(fsdp_tokenizer_byte(&tokenizer));
+    FSDP_TRY(build(false, &net));
+    FSDP_TRY(fsdp_shard(w, net, &config, &m));
+    own.logits = slid.logits = fsdp_llama_logits;
+    own.window = (int64_t)own.prompt_bytes + 10;
+    own.max_new_tokens = known.max_new_tokens = 10;
+    slid.window = 4;
+    FSDP_TRY(fsdp_generate_with(m, tokenizer, &own, &r));
+    EXPECT(w, r.new_tokens == 10 && r.prompt_tokens == 9);
+    FSDP_TRY(fsdp_generate_with(m, tokenizer, &known, NULL));
+    FSDP_TRY(fsdp_generate_with(m, tokenizer, &slid, &r));
+    EXPECT(w, r.new_tokens == NEW);
+    fsdp_model_free(m);
+    fsdp_tokenizer_free(tokenizer);
+    return FSDP_OK;
+}
+
+static void models_of_ones_own_write_what_their_logits_say(void **state)
+{
+    (void)state;
+    char first[2][TEXT];
+    for (int ranks = 1; ranks <= 3; ranks++) {
+        own_job *j = shared_memory(sizeof *j);
+        j->strategy = ranks == 1 ? FSDP_NO_SHARD : ranks == 2 ? FSDP_FULL : FSDP_SHARD_GRAD_OP;
+        assert_true(ranks_run(ranks, write_own, j));
+        assert_true(j->text[0] != 0);
+        assert_string_equal(j->text, j->known);
+        if (ranks == 1) {
+            memcpy(first[0], j->text, TEXT);
+            memcpy(first[1], j->slid, TEXT);
+        }
+        assert_string_equal(j->text, first[0]);
+        assert_string_equal(j->slid, first[1]);
+    }
+}
+
+static fsdp_tensor *flat_logits(fsdp_module *net, fsdp_tape *t, fsdp_tensor *ids)
+{
+    return fsdp_reshape(t, fsdp_llama_logits(net, t, ids), 2, (int64_t[]){-1, VOCABULARY});
+}
+
+static fsdp_tensor *few_logits(fsdp_module *net, fsdp_tape *t, fsdp_tensor *ids)
+{
+    return fsdp_slice(t, fsdp_llama_logits(net, t, ids), 2, 0, 64);
+}
+
 /* ---- What is refused ---- */
 
 static void differ(const fsdp_module *m, const char *name, fsdp_unit_policy *p, void *context)
@@ -248,7 +316,20 @@ typedef struct refusal {
     int what;
 } refusal;
 
-enum { OWN_MODEL, ADDED_TO, MIXED, NAMES_MODEL, NAMES_DEVICE, NO_PROMPT, WINDOW, NO_TOKENIZER, N_REFUSALS };
+enum {
+    OWN_MODEL,
+    ADDED_TO,
+    MIXED,
+    NAMES_MODEL,
+    NAMES_DEVICE,
+    NO_PROMPT,
+    WINDOW,
+    NO_TOKENIZER,
+    NO_WINDOW,
+    FLAT_LOGITS,
+    FEW_LOGITS,
+    N_REFUSALS
+};
 
 static fsdp_status refuse(fsdp_world *w, void *context)
 {
@@ -274,7 +355,9 @@ static fsdp_status refuse(fsdp_world *w, void *context)
     c.model = r->what == NAMES_MODEL ? "model" : NULL;
     c.device = r->what == NAMES_DEVICE ? "cpu" : c.device;
     c.prompt = r->what == NO_PROMPT ? NULL : c.prompt;
-    c.window = r->what == WINDOW ? 1 : 0;
+    c.window = r->what == WINDOW ? 1 : r->what == FLAT_LOGITS || r->what == FEW_LOGITS ? 8 : 0;
+    c.logits = r->what == FLAT_LOGITS ? flat_logits : r->what == FEW_LOGITS ? few_logits : NULL;
+    c.logits = r->what == NO_WINDOW ? fsdp_llama_logits : c.logits;
     fsdp_status status = fsdp_generate_with(m, r->what == NO_TOKENIZER ? NULL : tokenizer, &c, NULL);
     if (status == FSDP_OK || !strstr(fsdp_last_error(), r->says))
         fprintf(stderr, "%s\n", fsdp_last_error());
@@ -294,7 +377,10 @@ static void what_cannot_be_written_is_refused(void **state)
                                                  [NAMES_DEVICE] = "leave them",
                                                  [NO_PROMPT] = "needs a prompt",
                                                  [WINDOW] = "a window of 1",
-                                                 [NO_TOKENIZER] = "a tokenizer"};
+                                                 [NO_TOKENIZER] = "a tokenizer",
+                                                 [NO_WINDOW] = "needs the window",
+                                                 [FLAT_LOGITS] = "must have the shape (1, 8, vocabulary)",
+                                                 [FEW_LOGITS] = "the model's vocabulary 64"};
     for (int i = 0; i < N_REFUSALS; i++) {
         refusal r = {says[i], i};
         assert_true(ranks_run(2, refuse, &r));
@@ -306,6 +392,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_strategy_writes_the_same_text_and_trains_as_if_it_had_not),
         cmocka_unit_test(greedy_text_is_what_the_logits_say),
+        cmocka_unit_test(models_of_ones_own_write_what_their_logits_say),
         cmocka_unit_test(what_cannot_be_written_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
