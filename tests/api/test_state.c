@@ -79,6 +79,7 @@ typedef struct plan {
     fsdp_dtype dtype;
     fsdp_checkpoint_kind kind;
     bool background, offload;
+    int local_steps[2];
     /* Shared with the test. */
     double losses[MAX_STEPS]; /* of steps BEFORE .. BEFORE + AFTER - 1 */
     double reached[MAX_STEPS];
@@ -266,7 +267,7 @@ static void resumed_training_goes_on_with_the_same_bits(void **state)
         p->kind = (fsdp_checkpoint_kind)kind;
         p->strategy = strategies[kind];
         p->background = kind != FSDP_CKPT_FULL;
-        p->dtype = kind == FSDP_CKPT_LOCAL ? FSDP_BF16 : FSDP_F32;
+        p->dtype = kind == FSDP_CKPT_LOCAL ? FSDP_BF16 : kind == FSDP_CKPT_FULL ? FSDP_F16 : FSDP_F32;
         assert_true(ranks_run(2, write_checkpoint, p));
         assert_true(ranks_run(2, resume_checkpoint, p));
         expect_losses(p, 0);
@@ -319,6 +320,51 @@ static void local_checkpoints_of_another_number_of_ranks_are_refused(void **stat
 }
 
 /* ---- Retention, other places, exports ---- */
+
+static fsdp_status save_local(fsdp_world *w, void *context)
+{
+    plan *p = context;
+    job j;
+    fsdp_state_config config = FSDP_STATE_CONFIG_INIT;
+    FSDP_TRY(job_open(w, p, &j));
+    fsdp_state_close(j.state);
+    config.model = j.model;
+    config.optimizer = j.optimizer;
+    config.directory = p->directory;
+    config.kind = FSDP_CKPT_LOCAL;
+    config.keep = 2;
+    FSDP_TRY(fsdp_state_open(&config, &j.state));
+    for (int i = 0; i < 2; i++)
+        FSDP_TRY(fsdp_save(j.state, p->local_steps[i]));
+    job_close(&j);
+    return FSDP_OK;
+}
+
+static bool has_part(const plan *p, int step, int rank)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/step-%08d.rank-%05d", p->directory, step, rank);
+    return access(path, F_OK) == 0;
+}
+
+/* What more ranks saved stays as long as it may be whole, and goes with what it belongs to. */
+static void local_parts_of_ranks_that_are_gone_do_not_stay(void **state)
+{
+    (void)state;
+    plan *p = new_plan("departed");
+    p->local_steps[0] = 4, p->local_steps[1] = 5;
+    assert_true(ranks_run(3, save_local, p));
+    p->local_steps[0] = p->local_steps[1] = 6;
+    assert_true(ranks_run(2, save_local, p)); /* 5 and 6 are kept */
+    assert_true(has_part(p, 5, 0) && has_part(p, 5, 2) && !has_part(p, 4, 0) && !has_part(p, 4, 2));
+    p->local_steps[0] = p->local_steps[1] = 5;
+    assert_true(ranks_run(2, save_local, p)); /* another 5 */
+    assert_true(has_part(p, 5, 0) && has_part(p, 5, 1) && !has_part(p, 5, 2));
+    p->local_steps[0] = 7, p->local_steps[1] = 8;
+    assert_true(ranks_run(3, save_local, p));
+    assert_true(has_part(p, 7, 2) && has_part(p, 8, 2) && !has_part(p, 5, 0));
+    end_plan(p);
+}
 
 static fsdp_status save_often(fsdp_world *w, void *context)
 {
@@ -595,6 +641,7 @@ int main(void)
         cmocka_unit_test(resumed_training_goes_on_with_the_same_bits),
         cmocka_unit_test(any_number_of_ranks_and_any_strategy_resume),
         cmocka_unit_test(local_checkpoints_of_another_number_of_ranks_are_refused),
+        cmocka_unit_test(local_parts_of_ranks_that_are_gone_do_not_stay),
         cmocka_unit_test(checkpoints_are_kept_copied_and_exported),
         cmocka_unit_test(a_failure_in_the_background_is_told_by_the_next_call),
         cmocka_unit_test(what_cannot_be_is_refused_by_name),

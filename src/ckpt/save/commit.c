@@ -268,8 +268,12 @@ void save_task_prune(const save_task *task)
 {
     if (task->export_only)
         return;
-    int rank = task->kind == FSDP_CKPT_LOCAL ? task->rank : -1;
-    if (ckpt_directory_prune(task->root, task->keep, task->keep_every, rank, task->final, false, NULL) != FSDP_OK)
+    bool local = task->kind == FSDP_CKPT_LOCAL;
+    int rank = local ? task->rank : -1;
+    fsdp_status status = ckpt_directory_prune(task->root, task->keep, task->keep_every, rank, task->final, false, NULL);
+    if (status == FSDP_OK && local)
+        status = ckpt_directory_prune_departed(task->root, task->keep, task->keep_every, rank, task->world_size);
+    if (status != FSDP_OK)
         log_write(FSDP_LOG_WARNING, "checkpoint %s is saved, but older ones could not be removed: %s", task->final,
                   fsdp_last_error());
 }

@@ -330,3 +330,39 @@ fsdp_status ckpt_directory_prune(const char *directory, int keep, int64_t keep_e
     ckpt_listing_free(&listing);
     return status;
 }
+
+/* What this rank keeps: the step of its oldest checkpoint, and whether it has one of `step` from another save. */
+static bool is_replaced(const ckpt_listing *listing, int rank, const ckpt_entry *part, int64_t *oldest)
+{
+    bool replaced = false;
+    *oldest = INT64_MAX;
+    for (int i = 0; i < listing->n_entries; i++) {
+        const ckpt_entry *own = &listing->entries[i];
+        if (own->rank != rank || own->condition != CKPT_COMPLETE)
+            continue;
+        *oldest = own->step < *oldest ? own->step : *oldest;
+        replaced |= own->step == part->step && own->save != part->save;
+    }
+    return replaced;
+}
+
+fsdp_status ckpt_directory_prune_departed(const char *directory, int keep, int64_t keep_every, int rank, int world_size)
+{
+    ckpt_listing listing;
+    fsdp_status status = FSDP_OK;
+    FSDP_TRY(ckpt_directory_list(directory, &listing));
+    for (int i = 0; i < listing.n_entries; i++)
+        ckpt_entry_check(&listing.entries[i]);
+    for (int i = 0; i < listing.n_entries && status == FSDP_OK; i++) {
+        ckpt_entry *part = &listing.entries[i];
+        int64_t oldest;
+        if (part->rank < world_size || part->rank % world_size != rank || part->temporary)
+            continue;
+        bool replaced = is_replaced(&listing, rank, part, &oldest);
+        bool kept = keep == 0 || part->step >= oldest || (keep_every > 0 && part->step % keep_every == 0);
+        if (replaced || !kept)
+            status = remove_entry(part);
+    }
+    ckpt_listing_free(&listing);
+    return status;
+}

@@ -69,6 +69,11 @@ typedef struct ckpt_prune_result {
  * NULL. */
 fsdp_status ckpt_directory_prune(const char *directory, int keep, int64_t keep_every, int rank, const char *written,
                                  bool dry_run, ckpt_prune_result *result);
+/* Kind local, after the prune of `rank`: parts of ranks that a job of `world_size` ranks does not have, of which this
+ * rank takes every world_size-th. They go where this rank has a checkpoint of the same step from another save, or keeps
+ * none as old; others may be part of a checkpoint that is whole. */
+fsdp_status ckpt_directory_prune_departed(const char *directory, int keep, int64_t keep_every, int rank,
+                                          int world_size);
 void ckpt_prune_result_free(ckpt_prune_result *result); /* legal on a zeroed one */
 
 #endif
