@@ -15,8 +15,9 @@
  *     m->up = fsdp_module_add(m, "up", fsdp_linear_new(64, 256, true));
  *     m->down = fsdp_module_add(m, "down", fsdp_linear_new(256, 64, true));
  *
- * Constructors return NULL when memory runs out or an argument is wrong (fsdp_last_error says which), and accept NULL
- * where a module is expected, so that one check of the finished tree is enough: fsdp_module_check. */
+ * Constructors return NULL when memory runs out, a broken module when an argument is wrong, and accept NULL where a
+ * module is expected, so that one check of the finished tree is enough: fsdp_module_check says what went wrong first.
+ */
 #ifndef FSDP_MODULE_H
 #define FSDP_MODULE_H
 

@@ -153,6 +153,20 @@ static bool fill_shape(int n_dims, const int64_t *shape, int64_t *copy, int64_t 
     return true;
 }
 
+/* "parameter weight of a linear: size -1: every size must be positive" */
+static void break_by_shape(fsdp_module *m, const char *what, const char *name, int n_dims, const int64_t *shape)
+{
+    for (int i = 0; i < n_dims && n_dims <= FSDP_MAX_DIMS; i++) {
+        if (shape[i] < 1) {
+            break_module(m, error_set(FSDP_ERR_INPUT, "%s %s of a %s: size %lld: every size must be positive", what,
+                                      name, m->module_class->type, (long long)shape[i]));
+            return;
+        }
+    }
+    break_module(m, error_set(FSDP_ERR_INPUT, "%s %s of a %s: 1 to %d dimensions, and fewer elements, are expected",
+                              what, name, m->module_class->type, FSDP_MAX_DIMS));
+}
+
 fsdp_parameter *fsdp_module_parameter(void *module, const char *name, int n_dims, const int64_t *shape, fsdp_init init,
                                       float scale)
 {
@@ -161,8 +175,7 @@ fsdp_parameter *fsdp_module_parameter(void *module, const char *name, int n_dims
         return NULL;
     fsdp_parameter *p = calloc(1, sizeof *p);
     if (p && !fill_shape(n_dims, shape, p->shape, &p->numel)) {
-        break_module(m, error_set(FSDP_ERR_INPUT, "parameter %s of a %s: every size must be positive", name,
-                                  m->module_class->type));
+        break_by_shape(m, "parameter", name, n_dims, shape);
         free(p);
         return NULL;
     }
@@ -213,8 +226,7 @@ fsdp_buffer *fsdp_module_buffer(void *module, const char *name, int n_dims, cons
         return NULL;
     fsdp_buffer *b = calloc(1, sizeof *b);
     if (b && !fill_shape(n_dims, shape, b->shape, &b->numel)) {
-        break_module(m, error_set(FSDP_ERR_INPUT, "buffer %s of a %s: every size must be positive", name,
-                                  m->module_class->type));
+        break_by_shape(m, "buffer", name, n_dims, shape);
         free(b);
         return NULL;
     }

@@ -78,7 +78,8 @@ static fsdp_module *block_new(void)
 
 typedef struct job {
     fsdp_strategy strategy;
-    bool checkpointing;
+    fsdp_checkpointing checkpointing;
+    bool offload;
     double losses[STEPS];
 } job;
 
@@ -95,7 +96,8 @@ static fsdp_status train(fsdp_world *w, void *context)
         fsdp_module_add(net, (const char *[]){"a", "b", "c"}[i], block_new());
     config.strategy = j->strategy;
     config.wrap = fsdp_wrap_by_type("block");
-    config.checkpointing = j->checkpointing ? FSDP_CHECKPOINT_FULL : FSDP_CHECKPOINT_NONE;
+    config.checkpointing = j->checkpointing;
+    config.cpu_offload = j->offload;
     FSDP_TRY(fsdp_shard(w, net, &config, &model));
     FSDP_TRY(fsdp_optimizer_new(model, &adam, &optimizer));
     for (int step = 0; step < STEPS; step++) {
@@ -121,10 +123,12 @@ static void own_operations_train_like_the_librarys_in_every_strategy(void **stat
 {
     (void)state;
     double first = 0;
-    for (int strategy = 0; strategy < FSDP_HYBRID; strategy++) {
-        for (int checkpointing = 0; checkpointing < 2; checkpointing++) {
+    for (int strategy = 0; strategy < FSDP_STRATEGY_COUNT; strategy++) {
+        for (int checkpointing = FSDP_CHECKPOINT_NONE; checkpointing <= FSDP_CHECKPOINT_SELECTIVE; checkpointing++) {
             job *own = shared_memory(sizeof *own), *library = shared_memory(sizeof *library);
-            *own = *library = (job){.strategy = (fsdp_strategy)strategy, .checkpointing = checkpointing};
+            *own = *library = (job){.strategy = (fsdp_strategy)strategy,
+                                    .checkpointing = (fsdp_checkpointing)checkpointing,
+                                    .offload = (strategy + checkpointing) % 2};
             by_hand = true;
             assert_true(ranks_run(2, train, own));
             by_hand = false;
