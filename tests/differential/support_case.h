@@ -6,7 +6,7 @@
 #include <fsdp/optim.h>
 
 enum {
-    MAX_RANKS = 3,
+    MAX_RANKS = 4,
     MAX_BLOCKS = 4,
     MAX_STEPS = 6,
     MAX_MICRO = 3,

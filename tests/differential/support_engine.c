@@ -174,10 +174,16 @@ typedef struct engine {
     case_data data, seen;
 } engine;
 
+typedef struct policy_draws {
+    const variant *v;
+    int shards;
+} policy_draws;
+
 /* What a unit does follows from its name. */
 static void draw_policy(const fsdp_module *m, const char *name, fsdp_unit_policy *p, void *context)
 {
-    const variant *v = context;
+    const policy_draws *draws = context;
+    const variant *v = draws->v;
     uint64_t s = v->policies;
     for (const char *at = name; *at; at++)
         s = s * 1099511628211u + (unsigned char)*at;
@@ -188,14 +194,16 @@ static void draw_policy(const fsdp_module *m, const char *name, fsdp_unit_policy
     if (chance(&s, 30))
         p->cpu_offload = !p->cpu_offload;
     if (p->reshard == FSDP_RESHARD_AFTER_FORWARD && chance(&s, 30))
-        p->reshard_group_size = 1;
+        p->reshard_group_size = draws->shards == 4 && chance(&s, 60) ? 2 : 1;
 }
 
 static fsdp_status open_model(engine *e, const variant *v)
 {
-    static const int weights[] = {3, 1, 2};
+    static const int weights[] = {3, 1, 2, 1};
     static const char *const first_block[] = {"*0*"};
     const test_case *c = e->c;
+    bool hybrid = v->strategy == FSDP_HYBRID || v->strategy == FSDP_HYBRID_ZERO2;
+    policy_draws draws = {v, hybrid ? v->shard_group_size : c->ranks};
     fsdp_module *tree = NULL;
     fsdp_config config = FSDP_CONFIG_INIT;
     fsdp_optimizer_config oc = FSDP_OPTIMIZER_CONFIG_INIT;
@@ -220,7 +228,7 @@ static fsdp_status open_model(engine *e, const variant *v)
     config.decay_vectors = c->decay_vectors;
     config.loss_scale = 64;
     config.policy = v->policies ? draw_policy : NULL;
-    config.policy_context = (void *)(uintptr_t)v;
+    config.policy_context = &draws;
     config.cpu_offload = v->offload > 0;
     /* Where units are blocks and not merged; elsewhere all are offloaded. */
     bool named = strcmp(case_wraps[c->wrap], "block") == 0 && c->bucket_bytes == 0;

@@ -14,7 +14,7 @@
 #include "shard/recording_device.h"
 #include "training/support_ranks.h"
 
-enum { MAX_FAILURES = 32, SHRUNK_FAILURES = 4, MAX_TRIES = 250, WORLD_CASES = 48, TEXT = 512 };
+enum { MAX_FAILURES = 32, SHRUNK_FAILURES = 4, MAX_TRIES = 250, WORLD_CASES = 36, TEXT = 512 };
 
 typedef struct failure {
     uint64_t seed;
@@ -58,7 +58,7 @@ static variant nth_variant(const session *s, const test_case *c, int index, uint
     variant v = variant_draw(c, state);
     if (index == 0 && c->ranks > 1 && chance(state, 25)) {
         v.strategy = chance(state, 50) ? FSDP_HYBRID : FSDP_HYBRID_ZERO2;
-        v.shard_group_size = chance(state, 50) ? 1 : c->ranks;
+        v.shard_group_size = c->ranks == 4 && chance(state, 30) ? 2 : chance(state, 50) ? 1 : c->ranks;
     }
     v.shaken = s->shaken ? draw_word(state) | 1 : 0;
     return v;
