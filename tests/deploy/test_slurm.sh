@@ -19,7 +19,7 @@ export FSDP=$fsdp GPUS_PER_NODE=0 RANKS_PER_NODE=1
 seq 1 4000 >text.txt
 export EXTRA_ARGS="--threads 1 --hidden_width 64 --num_layers 2 --num_heads 2 --num_key_value_heads 2 --intermediate_size 128 \
 --max_context_width 64 --train_batch_size 4 --dataset $work/text.txt --tokenizer= --dataset_config_name= --checkpoint_freq 1000000 --no_async_checkpoint \
---sample_tokens 0 --comm_timeout 60 --max_steps 800"
+--sample_tokens 0 --comm_timeout 60 --max_steps 400"
 sbatch_folder=$source_root/deploy/slurm
 
 # submit NAME FILE SBATCH_FLAGS... -- FLAGS...: in a folder of its own; $job is its number
@@ -54,10 +54,10 @@ ended()
     [[ $at == "$2" ]] || fail "$1: the job is $at instead of $2: $(said "$1" | tail -n 30; tail -n 20 "$slurm/slurmctld.log")"
 }
 
-same() { "$fsdp" ckpt diff calm/checkpoints/step-00000800 "$1/checkpoints/step-00000800" >diff.log || fail "$1 differs: $(head -n 3 diff.log)"; }
+same() { "$fsdp" ckpt diff calm/checkpoints/step-00000400 "$1/checkpoints/step-00000400" >diff.log || fail "$1 differs: $(head -n 3 diff.log)"; }
 
-# running NAME: the job has made its first hundred steps
-running() { until_true "$1 makes no steps: $(said "$1" | tail -n 20)" has_steps "$1" 100; }
+# running NAME: the job has made its first sixty steps
+running() { until_true "$1 makes no steps: $(said "$1" | tail -n 20)" has_steps "$1" 60; }
 
 # resumed NAME: it went on, once, and the end is that of the undisturbed run
 resumed()
@@ -82,7 +82,7 @@ running cancelled
 scancel "$job"
 ended cancelled CANCELLED
 until_true "cancelled: not saved: $(said cancelled | tail -n 20)" has_step_of cancelled
-[[ ! -e cancelled/checkpoints/step-00000800 ]] || fail "cancelled: was over before it was cancelled"
+[[ ! -e cancelled/checkpoints/step-00000400 ]] || fail "cancelled: was over before it was cancelled"
 until_true "the nodes are not free again" slurm_is_idle
 submit cancelled train-fsdp.sbatch --
 ended cancelled COMPLETED
