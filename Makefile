@@ -9,6 +9,8 @@
 #   make test-tokenizers     6,000 random texts through 47 kinds of tokenizer.json by tokenizers from PyPI; skipped without network
 #   make test-torchrun       torchrun from PyPI starts fsdp train, fsdp run starts a PyTorch program; skipped without network
 #   make test-slurm          a Slurm of two nodes on this host takes deploy/slurm; wants root
+#   make test-k8s            what the pods of deploy/k8s would run trains together; wants root and PyPI
+#   make test-container      deploy/container is built by buildah on what debootstrap makes, and trains; wants root and a network
 #   make test-pytorch        PyTorch from PyPI trains, resumes and generates what we do, FSDP2 among it; skipped without network
 #   make soak       random training programs and sequences of checkpoints for MINUTES=60, a third each: plain, with their
 #                   schedule shaken, checkpoints; SEED=N repeats one
@@ -26,7 +28,7 @@ SEED ?= $(shell date +%s)
 CTEST = ctest --output-on-failure --no-tests=error -j $(JOBS)
 
 .DEFAULT_GOAL := all
-.PHONY: all fresh train test test-gpu test-tensorboard test-tables test-transformers test-tokenizers test-pytorch test-torchrun test-slurm soak kill-test bench asan tsan valgrind fuzz clang cuda docs install format format-check clean deps
+.PHONY: all fresh train test test-gpu test-tensorboard test-tables test-transformers test-tokenizers test-pytorch test-torchrun test-slurm test-k8s test-container soak kill-test bench asan tsan valgrind fuzz clang cuda docs install format format-check clean deps
 
 deps:
 	@scripts/install-deps build
@@ -76,6 +78,14 @@ test-torchrun: all
 test-slurm: all
 	@scripts/install-deps slurm
 	@$(CTEST) --test-dir build -R '^deploy/test_slurm'
+
+test-k8s: all
+	@scripts/install-deps k8s
+	@scripts/test-k8s build || [ $$? = 77 ]
+
+test-container:
+	@scripts/install-deps container
+	@scripts/test-container || [ $$? = 77 ]
 
 test-pytorch: all
 	@scripts/test-pytorch build || [ $$? = 77 ]
