@@ -483,8 +483,9 @@ void reference_run(const test_case *c, const outcome *engine, outcome *out)
 
 /* ---- Comparing ---- */
 
-/* How far a number may be off, of itself and at least. Low precision rounds values that the reference keeps; what it is
- * for here is gradients that are lost, counted twice or mixed up, which is far more. */
+/* How far a number may be off, of itself and at least. Low precision rounds values that the reference keeps, and may
+ * take one to the other side of a ReLU, which has moved the norm of a net of 8 columns by 10.7 % (the same case in fp32
+ * agrees); what it is for here is gradients that are lost, counted twice or mixed up, which is far more. */
 static double allowed(const test_case *c, const entry *e)
 {
     bool low = c->param_dtype != FSDP_F32 || c->reduce_dtype != FSDP_F32;
@@ -493,7 +494,7 @@ static double allowed(const test_case *c, const entry *e)
     if (e->kind == ENTRY_FIRST)
         return 0;
     if (e->kind == ENTRY_NORM)
-        return low ? 0.1 * fabs(e->value) + 2e-2 : 5e-4 * fabs(e->value) + 1e-5;
+        return low ? 0.15 * fabs(e->value) + 2e-2 : 5e-4 * fabs(e->value) + 1e-5;
     return low ? 0.15 * (1 + fabs(e->value)) : 2e-4 * (1 + fabs(e->value));
 }
 

@@ -10,7 +10,7 @@
 
 #include "differential/support_session.h"
 
-static session run = {.first = 1, .n_cases = 3456, .n_variants = 3};
+static session run = {.first = 1, .n_cases = 2304, .n_variants = 3};
 
 static void random_programs_follow_the_reference_under_every_strategy(void **state)
 {
