@@ -12,6 +12,7 @@
 #   make test-k8s            what the pods of deploy/k8s would run trains together; wants root and PyPI
 #   make test-container      deploy/container is built by buildah on what debootstrap makes, and trains; wants root and a network
 #   make test-pytorch        PyTorch from PyPI trains, resumes and generates what we do, FSDP2 among it; skipped without network
+#   make test-browser        the command's pages in Chromium: errors, requests, legibility, numbers; skipped without Chromium
 #   make soak       random training programs and sequences of checkpoints for MINUTES=60, a third each: plain, with their
 #                   schedule shaken, checkpoints; SEED=N repeats one
 #   make kill-test KILLS=100   end a job so often and resume it; appends to docs/kill-test.md
@@ -131,3 +132,7 @@ format format-check:
 
 clean:
 	@rm -rf build build-asan build-tsan build-debug build-clang build-cuda build-fuzz build-command
+
+.PHONY: test-browser
+test-browser: all
+	@scripts/test-browser build || [ $$? = 77 ]

@@ -17,7 +17,7 @@ typedef enum hook_kind {
     HOOK_OP,         /* an operation of a program: name "linear.forward" */
     HOOK_MEMORY,     /* memory taken (bytes > 0) or given back (bytes < 0) */
     HOOK_COLLECTIVE, /* name "all_gather", detail the unit; its call alone (an instant) is kept and not heard */
-    HOOK_UNIT,       /* a unit changed state: name the unit, detail the state */
+    HOOK_UNIT,       /* a unit changed state: name the unit, detail the state, bytes of the full buffer it concerns */
     HOOK_PHASE,      /* "step", "data", "forward", "backward", "optimizer", "validation", "checkpoint" */
     HOOK_WAIT,       /* the computing thread waits for a collective: name and detail as there */
 } hook_kind;

@@ -86,13 +86,26 @@ static const char *cell(const table *t, int row, int column)
     return column < t->lines[row].n ? t->lines[row].cells[column] : "";
 }
 
+/* Columns of a terminal: continuation bytes take none, Korean and other wide letters take two. A code point of three
+ * bytes is wide from U+1100 to U+115F and from U+2E80 to U+D7A3, which its first two bytes tell well enough. */
+static size_t columns(const char *text)
+{
+    size_t n = 0;
+    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
+        bool jamo = c[0] == 0xE1 && (c[1] == 0x84 || c[1] == 0x85);
+        bool wide = jamo || (c[0] == 0xE2 && c[1] >= 0xBA) || (c[0] >= 0xE3 && c[0] <= 0xED);
+        n += (*c & 0xC0) == 0x80 ? 0 : wide ? 2 : 1;
+    }
+    return n;
+}
+
 /* 0 where no row but the heads has something. */
 static size_t column_width(const table *t, int column)
 {
     size_t width = 0;
     bool used = false;
     for (int i = 0; i < t->n; i++) {
-        size_t length = strlen(cell(t, i, column));
+        size_t length = columns(cell(t, i, column));
         used |= i > 0 && length;
         width = length > width ? length : width;
     }
@@ -104,15 +117,18 @@ fsdp_status table_text(const table *t, char **text)
     size_t widths[TABLE_COLUMNS], line_bytes = 1, at = 0;
     for (int c = 0; c < TABLE_COLUMNS; c++) {
         widths[c] = column_width(t, c);
-        line_bytes += widths[c] + 2;
+        line_bytes += 4 * widths[c] + 2; /* no column takes more than four bytes */
     }
     *text = malloc((size_t)t->n * line_bytes + 1);
     if (!*text)
         return out_of_memory();
     for (int i = 0; i < t->n; i++) {
         for (int c = 0; c < TABLE_COLUMNS; c++)
-            if (widths[c])
-                at += (size_t)sprintf(*text + at, c ? "  %*s" : "%-*s", (int)widths[c], cell(t, i, c));
+            if (widths[c]) {
+                const char *value = cell(t, i, c);
+                int bytes = (int)(widths[c] + strlen(value) - columns(value));
+                at += (size_t)sprintf(*text + at, c ? "  %*s" : "%-*s", bytes, value);
+            }
         while (at && (*text)[at - 1] == ' ')
             at--;
         (*text)[at++] = '\n';

@@ -17,7 +17,7 @@
  *   page.lines({title, about, x: [...], series: [{name, values, color?}], format, xName, marks?, logarithmic?})
  *   page.areas({title, about, x, series, format, xName, marks?, limit?, outlines?: [{name, values}]})   stacked
  *       marks: [{x, name}]; limit: {value, name}; values may be null where there is none
- *   page.bars({title, about, rows: [{name, parts: [{name, value}], note?}], format, limit?})   stacked, one a row
+ *   page.bars({title, about, rows: [{name, parts: [{name, value, color?}], note?}], format, limit?, most?})   stacked
  *   page.heat({title, about, rows: [...], columns: [...], values: [[...]...], format})
  *   page.tracks({title, about, x: [first, last], tracks: [{name, spans: [{from, to, kind, note?, half?, low?}]}],
  *                kinds: [{name, color}], xName, marks?})   half and low: the upper and the lower half of a track
@@ -47,10 +47,15 @@ const page = (() => {
     const element = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
     const draw = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 
+    /* Halves go to the even digit, as printf has it. */
+    function fixed(value, digits) {
+        const shifted = value * 10 ** digits, whole = Math.abs(shifted % 1) === 0.5 ? 2 * Math.round(shifted / 2) : Math.round(shifted);
+        return (whole / 10 ** digits).toFixed(digits);
+    }
     function scaled(value, base, names, digits) {
         let unit = 0;
         for (; Math.abs(value) >= base && unit + 1 < names.length; unit++) value /= base;
-        return [value.toFixed(digits(value, unit)), names[unit]];
+        return [fixed(value, digits(value, unit)), names[unit]];
     }
     const bytes = (n) => scaled(n, 1024, ["B", "KiB", "MiB", "GiB", "TiB", "PiB"], (v, u) => (u ? 2 : 0)).join(" ");
     const count = (n) => scaled(n, 1000, ["", "k", "M", "B", "T"], (v, u) => (!u ? 0 : Math.abs(v) < 10 ? 2 : Math.abs(v) < 100 ? 1 : 0)).join("");
@@ -273,7 +278,7 @@ const page = (() => {
         for (const s of o.series) s.values.forEach((v, i) => { sums[i] += v; });
         let high = Math.max(o.limit ? o.limit.value : 0, 1);
         for (const list of [sums, ...(o.outlines || []).map((l) => l.values)]) for (const v of list) if (v > high) high = v;
-        const plan = plane(state, o.height || 340, high * 1.05, 0);
+        const plan = plane(state, o.height || 340, high * (o.marks ? 1.18 : 1.05), 0);
         const stepped = (list, back) => {
             let d = "", last = null;
             for (let k = 0; k < n; k++) {
@@ -307,7 +312,8 @@ const page = (() => {
 
     const bars = (options) => figure(options, (state) => {
         const { svg, width } = state, o = state.options, narrow = width < 520, gap = narrow ? 46 : 30;
-        const names = [...new Set(o.rows.flatMap((r) => r.parts.map((p) => p.name)))];
+        const parts = new Map(o.rows.flatMap((r) => r.parts.map((p) => [p.name, p.color]))), names = [...parts.keys()];
+        const color = (name) => (parts.get(name) ?? names.indexOf(name)) % COLORS;
         const total = (r) => r.parts.reduce((sum, p) => sum + p.value, 0), left = narrow ? 0 : Math.min(260, width * 0.3);
         const most = o.most || Math.max(1, o.limit ? o.limit.value : 0, ...o.rows.map(total));
         const inner = width - left - 92, top = o.limit ? 18 : 2, height = top + o.rows.length * gap + 6;
@@ -319,7 +325,7 @@ const page = (() => {
             svg.append(draw("text", narrow ? { x: 0, y: y - 5 } : { x: left - 8, y: y + 15, "text-anchor": "end" }, row.name));
             for (const part of row.parts) {
                 const w = (part.value / most) * inner;
-                svg.append(draw("rect", { class: "f" + (names.indexOf(part.name) % COLORS), x: x.toFixed(1), y, width: Math.max(0, w).toFixed(1), height: 20 }, draw("title", {}, `${row.name}: ${part.name} ${o.format(part.value)}`)));
+                svg.append(draw("rect", { class: "f" + color(part.name), x: x.toFixed(1), y, width: Math.max(0, w).toFixed(1), height: 20 }, draw("title", {}, `${row.name}: ${part.name} ${o.format(part.value)}`)));
                 x += w;
             }
             svg.append(draw("text", { x: x + 6, y: y + 15 }, row.note ?? o.format(total(row))));
@@ -328,7 +334,7 @@ const page = (() => {
             const x = left + (o.limit.value / most) * inner;
             svg.append(draw("path", { class: "limit", d: `M${x.toFixed(1)} ${top}V${height}` }), draw("text", { x, y: 12, "text-anchor": x > width / 2 ? "end" : "start" }, o.limit.name));
         }
-        showLegend(state, names.length > 1 ? names.map((name, i) => ({ name, color: i % COLORS })) : []);
+        showLegend(state, names.length > 1 ? names.map((name) => ({ name, color: color(name) })) : []);
         state.readout.hidden = true;
         state.table = () => table(o.title, ["", ...names, word("all")], o.rows.map((r) => [r.name, ...names.map((n) => { const p = r.parts.find((q) => q.name === n); return p ? o.format(p.value) : "–"; }), o.format(total(r))]));
     });

@@ -26,7 +26,7 @@
     function describe(p, name) {
         section(name,
             element("p", {}, `${p.model}, ${p.ranks} rank${p.ranks === 1 ? "" : "s"} on ${p.device}, ${p.batch} × ${p.width} a rank, parameters ${p.param_dtype}`),
-            element("p", {}, element("code", {}, p.flags)),
+            element("p", {}, p.flags.split(" --").map((f, i) => [element("code", { class: "flag" }, (i ? "--" : "") + f), " "])),
             facts([["planned a rank", bytes(p.total)], ["lives at the peak", bytes(resident(p) + p.peak.bytes)], ["on the host", bytes(p.host)],
                 ["limit", p.limit ? bytes(p.limit) : "not known"], ["units", String(p.units.length)]]),
             p.limit > 0 && p.total > p.limit ? element("p", { class: "alarm" }, `Does not fit: ${bytes(p.total - p.limit)} too many.`) : null);
@@ -69,7 +69,7 @@
             }),
             table("Values that stand at the peak, the largest first", ["what", "of which", "values", "bytes"], p.peak.values.slice(0, 20).map((v) => [v.name, v.class, String(v.count), bytes(v.bytes)]), { text: [0, 1] }),
             p.remedies.length ? table("What each remedy saves, planned one by one", ["remedy", "a rank", "saves", "host memory", ...(p.limit ? [""] : [])],
-                p.remedies.map((r) => [element("code", {}, r.flags), bytes(r.total), bytes(p.total - r.total), bytes(r.host), ...(p.limit ? [r.fits ? "fits" : "too large"] : [])])) : null);
+                p.remedies.map((r) => [element("code", { class: "flag" }, r.flags), bytes(r.total), bytes(p.total - r.total), bytes(r.host), ...(p.limit ? [r.fits ? "fits" : "too large"] : [])])) : null);
     }
     function listUnits(p, name) {
         section(name, table(null, ["unit", "parameters", "fp32", "shard of a rank", "gathered", "full gradient"], p.units.map((u) => [u.name, count(u.parameters), bytes(u.bytes), bytes(u.shard_bytes), bytes(u.gathered_bytes), bytes(u.gradient_bytes)])));

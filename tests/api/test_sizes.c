@@ -16,6 +16,7 @@
 
 #include <fsdp/bench.h>
 #include <fsdp/checkpoint.h>
+#include <fsdp/explain.h>
 #include <fsdp/fsdp.h>
 #include <fsdp/generate.h>
 #include <fsdp/launch.h>
@@ -257,6 +258,12 @@ static fsdp_status bench_comm(void *s)
     return fsdp_bench_comm(&settings, &config, s);
 }
 
+static fsdp_status explain(void *s)
+{
+    char *text;
+    return fsdp_explain(s, &text);
+}
+
 static fsdp_status copy_forward(const fsdp_operation_run *r)
 {
     memcpy(r->outputs[0].data, r->inputs[0].data, (size_t)r->outputs[0].numel * sizeof(float));
@@ -413,6 +420,7 @@ static const fsdp_launch_config launched = {.size = sizeof launched, .n_ranks = 
 static const fsdp_train_callbacks silent = {.size = sizeof silent};
 static const fsdp_bench_config bench = {
     .size = sizeof bench, .workload = "nowhere", .steps = 1, .sizes = few_bytes, .n_sizes = 1};
+static const fsdp_explain_config tale = {.size = sizeof tale, .ranks = 99, .language = "en"};
 static const fsdp_operation copy = {.size = sizeof copy, .name = "copy", .forward = copy_forward};
 static const fsdp_generate_result no_text = FSDP_GENERATE_RESULT_INIT;
 static const fsdp_load_report no_names = FSDP_LOAD_REPORT_INIT;
@@ -451,6 +459,7 @@ static const row rows[] = {
     CONFIG(fsdp_launch_config, "FSDP_LAUNCH_CONFIG_INIT", launched, n_ranks, launch, "no program"),
     CONFIG(fsdp_train_callbacks, "FSDP_TRAIN_CALLBACKS_INIT", silent, line, train_callbacks, "/nowhere"),
     CONFIG(fsdp_bench_config, "FSDP_BENCH_CONFIG_INIT", bench, sizes, bench_all, "nowhere"),
+    CONFIG(fsdp_explain_config, "FSDP_EXPLAIN_CONFIG_INIT", tale, language, explain, "99 ranks"),
     CONFIG(fsdp_operation, "FSDP_OPERATION_INIT", copy, recordable, record_operation, NULL),
     CONFIG(fsdp_dataset_config, "FSDP_DATASET_CONFIG_INIT", named, width, open_dataset, "/nowhere"),
     CONFIG(fsdp_dataset_source, "FSDP_DATASET_SOURCE_INIT", numbers, close, make_dataset, NULL),

@@ -60,4 +60,19 @@ grep -q "Why it does not fit: full takes" why || fail "no reasons: $(cat why)"
 grep -q "^activations: linear" why || fail "no values at the peak: $(cat why)"
 grep -q "^--activation_checkpointing full" why || fail "no remedies: $(cat why)"
 data misfit.html | grep -q '"limit":20000000' || fail "the page does not know the limit"
+# A tale: one page with every strategy, in both languages, and the lines of the terminal in it.
+for language in en ko; do
+    "$fsdp" explain --sharding_strategy all --lang $language --html tale.html >told
+    self_contained tale.html
+    [[ $(head -2 tale.html | grep -c "lang=\"$language\"") == 1 ]] || fail "the page is not in $language"
+    data tale.html >tale.json
+    [[ $(grep -o '"strategy":' tale.json | wc -l) == 4 ]] || fail "not four strategies on two ranks"
+    [[ $(grep -o '"kind":' tale.json | wc -l) == "$(grep -cE '^  \|[#=+.]{24}\|' told)" ]] || fail "scenes and lines differ"
+done
+"$fsdp" explain --ranks 4 --sharding_strategy hybrid >told
+grep -q "groups that hold the same shards" told || fail "hybrid: $(tail -5 told)"
+grep -qE "Memory taken: ([0-9.]+ [KM]iB), planned: \1\." told || fail "memory: $(tail -2 told)"
+refused 2 "--ranks" explain --ranks 1
+refused 2 "4, 6 or 8 ranks" explain --sharding_strategy hybrid
+refused 2 "no/such/folder" explain --html no/such/folder/x.html
 echo "pages hold what the command prints"

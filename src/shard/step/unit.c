@@ -23,13 +23,20 @@ static const bool gradient_moves[4][4] = {
     [GRADIENTS_SHARDED] = {[GRADIENTS_FULL] = true, [GRADIENTS_NONE] = true},
 };
 
+/* Of the buffer that is gathered into; 0 where this rank holds all of the unit anyway. */
+static int64_t gathered_bytes(const unit *u)
+{
+    const unit_segment *s = &u->segments[0];
+    return s->numel < s->layout->padded ? (int64_t)schedule_unit_bytes(u->layout, fsdp_dtype_size(s->dtype), false) : 0;
+}
+
 fsdp_status unit_move_parameters(unit *u, parameter_state to)
 {
     if (!parameter_moves[u->parameters][to])
         return error_set(FSDP_ERR_STATE, "unit %s: parameters cannot go from %s to %s", u->layout->name,
                          parameter_names[u->parameters], parameter_names[to]);
     u->parameters = to;
-    HOOK(HOOK_UNIT, HOOK_INSTANT, u->layout->name, parameter_names[to], 0, 1);
+    HOOK(HOOK_UNIT, HOOK_INSTANT, u->layout->name, parameter_names[to], gathered_bytes(u), 1);
     return FSDP_OK;
 }
 
@@ -39,7 +46,7 @@ fsdp_status unit_move_gradients(unit *u, gradient_state to)
         return error_set(FSDP_ERR_STATE, "unit %s: gradients cannot go from %s to %s", u->layout->name,
                          gradient_names[u->gradients], gradient_names[to]);
     u->gradients = to;
-    HOOK(HOOK_UNIT, HOOK_INSTANT, u->layout->name, gradient_events[to], 0, 1);
+    HOOK(HOOK_UNIT, HOOK_INSTANT, u->layout->name, gradient_events[to], u->gradient_bytes, 1);
     return FSDP_OK;
 }
 
@@ -130,6 +137,7 @@ fsdp_status unit_release(unit *u)
 
 fsdp_status unit_take_gradients(unit *u, fsdp_dtype dtype, uint8_t *memory)
 {
+    u->gradient_bytes = memory ? (int64_t)schedule_unit_bytes(u->layout, fsdp_dtype_size(dtype), true) : 0;
     FSDP_TRY(unit_move_gradients(u, GRADIENTS_FULL));
     const layout_segment *s = u->segments[0].layout;
     void *base = memory ? (void *)memory : u->segments[0].gradient;

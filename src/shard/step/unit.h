@@ -30,7 +30,8 @@ typedef struct unit {
     unit_segment segments[2];
     parameter_state parameters;
     gradient_state gradients;
-    bool stale; /* replicated parameters that the optimizer has changed since they were gathered */
+    int64_t gradient_bytes; /* of the buffer for full gradients; 0: kernels write into the accumulator */
+    bool stale;             /* replicated parameters that the optimizer has changed since they were gathered */
     comm_request gather, keep, reduce, replicate; /* keep: gathers what a smaller group keeps */
     comm_span gather_spans[2], keep_spans[2], reduce_span, replicate_span;
 } unit;

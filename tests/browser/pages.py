@@ -1,0 +1,173 @@
+"""Pages of the command in Chromium: no error, no request, legible everywhere, and the numbers of the command.
+
+usage: pages.py FSDP CHROMIUM [--screenshots DIR]"""
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+from browser import Browser
+
+WIDTHS = (400, 1600)
+PICTURES = ("plan-1600.png", "misfit-400-dark.png", "explain-en-1600.png", "explain-ko-400-dark.png")  # for docs/images
+
+# Everything that shows text, with its size on the screen and the contrast to what lies behind it.
+LEGIBLE = r"""
+(() => {
+    const parse = (c) => { const n = c.match(/[\d.]+/g).map(Number); return n.length > 3 && n[3] === 0 ? null : n.slice(0, 3); };
+    const light = (c) => { const [r, g, b] = c.map((v) => (v /= 255) <= 0.03928 ? v / 12.92 : Math.pow((v + 0.055) / 1.055, 2.4)); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+    const behind = (e) => { for (; e; e = e.parentElement) { const c = parse(getComputedStyle(e).backgroundColor); if (c) return c; } return [255, 255, 255]; };
+    const bad = [];
+    for (const e of document.querySelectorAll("h1, h2, p, th, td, li, dt, dd, summary, button, select, code, figure text, section svg text, caption")) {
+        const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+        const box = e.getBoundingClientRect();
+        if (!own || !box.width || e.closest("details:not([open]) > :not(summary)")) continue;
+        const style = getComputedStyle(e), svg = e instanceof SVGElement;
+        const size = parseFloat(style.fontSize) * (svg ? e.getScreenCTM().a : 1);
+        const [a, b] = [light(parse(svg ? style.fill : style.color)), light(behind(svg ? e.closest("svg").parentElement : e))].sort((x, y) => y - x);
+        if (size < 8.9) bad.push(`${e.textContent.slice(0, 30)}: ${size.toFixed(1)} px`);
+        if ((a + 0.05) / (b + 0.05) < 4.5) bad.push(`${e.textContent.slice(0, 30)}: contrast ${((a + 0.05) / (b + 0.05)).toFixed(2)}`);
+        if (!svg && (box.left < -1 || (box.right > innerWidth + 1 && !e.closest(".wide")))) bad.push(`${e.textContent.slice(0, 30)}: outside`);
+    }
+    if (document.documentElement.scrollWidth > innerWidth) bad.push(`the page is ${document.documentElement.scrollWidth} wide`);
+    return bad;
+})()
+"""
+
+
+class Check:
+    def __init__(self, fsdp, browser, shots):
+        self.fsdp, self.browser, self.shots = fsdp, browser, shots
+        self.failures = 0
+
+    def expect(self, holds, what):
+        if not holds:
+            self.failures += 1
+            print("FAILED:", what)
+
+    def run(self, *arguments, code=0):
+        done = subprocess.run([self.fsdp, *arguments], capture_output=True, text=True, timeout=300)
+        self.expect(done.returncode == code, f"fsdp {' '.join(arguments)}: {done.returncode} {done.stderr}")
+        return done.stdout
+
+    def everywhere(self, name, path):
+        """At every width, light and dark: nothing wrong, everything legible."""
+        for width in WIDTHS:
+            for dark in (False, True):
+                self.browser.open(path, width, dark)
+                where = f"{name} at {width} px, {'dark' if dark else 'light'}"
+                bad = self.browser.value(LEGIBLE)
+                self.expect(not bad, f"{where}: {bad[:5]}")
+                self.expect(not self.browser.troubles(), f"{where}: {self.browser.troubles()[:3]}")
+                picture = f"{name}-{width}{'-dark' if dark else ''}.png"
+                if self.shots and picture in PICTURES:
+                    self.browser.screenshot(os.path.join(self.shots, picture), 1400 if width == 1600 else 1000, 0.625 if width == 1600 else 1)
+
+    def plan(self, work):
+        page = os.path.join(work, "step.html")
+        flags = ["plan", "--preset", "llama3_1_8b", "--device", "h100", "--world_size", "8", "--sharding_strategy", "full"]
+        other = "--activation_checkpointing full"
+        table = self.run(*flags, "--timeline", page, "--against=" + other)
+        self.everywhere("plan", page)
+        b = self.browser
+        total = re.search(r"^total +(\S+ \S+)", table, re.M).group(1)
+        self.expect(total in b.value("document.querySelector('.facts').textContent"), f"the page does not say {total}")
+        planned = json.loads(self.run(*flags, "--json"))["strategies"][0]["total"]
+        second = json.loads(self.run(*flags, *other.split(), "--json"))["strategies"][0]["total"]
+        self.expect(b.value("page.data.plans.map((p) => p.total)") == [planned, second], "the totals of two plans")
+        units = json.loads(self.run(*flags, "--units", "--json"))["units"]
+        self.expect(b.value("page.data.plans[0].units") == units, "the units of the page and of --units")
+        # Keys read and zoom; the table has the numbers of the picture.
+        b.value("document.querySelector('figure > svg').focus()")
+        b.key("End")
+        b.wait("document.querySelector('.readout').textContent.includes('2')")
+        before = b.value("document.querySelector('figure > svg').textContent")
+        b.key("+")
+        b.wait(f"document.querySelector('figure > svg').textContent !== {json.dumps(before)}")
+        b.key("0")
+        b.wait(f"document.querySelector('figure > svg').textContent === {json.dumps(before)}")
+        b.value("document.querySelector('figure details').open = true")
+        b.wait("document.querySelectorAll('figure details table tr').length > 20")
+        self.expect(not b.troubles(), f"keys: {b.troubles()[:3]}")
+
+    def misfit(self, work):
+        page = os.path.join(work, "misfit.html")
+        why = self.run("plan", "--preset", "tiny", "--world_size", "2", "--device", "cpu", "--sharding_strategy", "full", "--fit", "20MB",
+                       "--timeline", page, code=2)
+        self.everywhere("misfit", page)
+        text = self.browser.value("document.body.innerText")
+        for flags, total, saves in re.findall(r"^(--\S+ \S+) +(\S+ \S+) +(\S+ \S+)", why, re.M):
+            self.expect(all(s in text for s in (flags, total, saves)), f"the page has no remedy {flags} {total} {saves}")
+        self.expect("Does not fit" in text, "the page does not say that it does not fit")
+
+    def hostile(self, work):
+        """Names of strangers are text."""
+        page = os.path.join(work, "hostile.html")
+        self.run("plan", "--preset", "tiny", "--world_size", "2", "--device", "cpu", "--timeline", page)
+        name = "<img src=x onerror='window.hacked=1'><script>window.hacked=2</script>"
+        escaped = json.dumps(name).replace("<", "\\u003c").replace(">", "\\u003e")
+        with open(page) as f:
+            text = f.read().replace('"root"', escaped)
+        with open(page, "w") as f:
+            f.write(text)
+        self.browser.open(page, 1600, False)
+        self.expect(self.browser.value("page.data.plans[0].units.some((u) => u.name.startsWith('<img'))"), "no hostile name is in the page")
+        self.expect(self.browser.value("typeof window.hacked") == "undefined", "a name of the data ran")
+        self.expect(self.browser.value("document.images.length") == 0, "a name of the data became markup")
+        self.expect(not self.browser.troubles(), f"hostile: {self.browser.troubles()[:3]}")
+
+    def explain(self, work, language):
+        b = self.browser
+        page = os.path.join(work, f"explain-{language}.html")
+        told = self.run("explain", "--sharding_strategy", "all", "--lang", language, "--html", page)
+        self.everywhere(f"explain-{language}", page)
+        sentences = re.findall(r"^  \|[#=+.]{24}\| +(\S+ \S+)  (.*)$", told, re.M)
+        scenes = b.value("page.data.tales.flatMap((t) => t.scenes.map((s) => [page.bytes(t.ranks[0].parameters + t.ranks[0].gradients + "
+                         "t.ranks[0].optimizer + s.gathered[0] + s.gradients[0]), s.text]))")
+        self.expect(scenes == [list(s) for s in sentences], "the scenes of the page and the lines of the command")
+        # Step through the first strategy with the button, then by keys and slider, then play.
+        n = b.value("page.data.tales[0].scenes.length")
+        for i in range(1, n):
+            b.value("document.getElementById('next').click()")
+            if b.value("document.getElementById('story').textContent") != scenes[i][1]:
+                self.expect(False, f"scene {i} is not shown")
+                break
+        b.value("document.activeElement.blur()")
+        b.key("ArrowLeft")
+        b.wait(f"document.getElementById('counter').textContent === '{n - 1} / {n}'")
+        b.value("(() => { const s = document.getElementById('slider'); s.value = 3; s.dispatchEvent(new Event('input')); })()")
+        b.wait(f"document.getElementById('counter').textContent === '4 / {n}'")
+        b.value("(() => { const s = document.getElementById('speed'); s.value = '0.25'; })()")
+        b.value("document.getElementById('play').click()")
+        b.wait("parseInt(document.getElementById('counter').textContent) >= 6")
+        b.value("document.getElementById('play').click()")
+        b.value("(() => { const s = document.getElementById('strategy'); s.value = '3'; s.dispatchEvent(new Event('change')); })()")
+        b.wait("document.getElementById('counter').textContent.startsWith('1 /')")
+        self.expect(b.value("document.getElementById('story').textContent") == b.value("page.data.tales[3].scenes[0].text"), "another strategy")
+        self.expect(not b.troubles(), f"explain: {b.troubles()[:3]}")
+        if self.shots and language == "en":  # again, in the middle of the step
+            b.open(page, 1600, False)
+            b.value("(() => { const s = document.getElementById('slider'); s.value = 23; s.dispatchEvent(new Event('input')); })()")
+            b.screenshot(os.path.join(self.shots, "explain-en-1600.png"), 1400, 0.625)
+
+
+def main():
+    shots = sys.argv[sys.argv.index("--screenshots") + 1] if "--screenshots" in sys.argv else None
+    browser = Browser(sys.argv[2])
+    try:
+        with tempfile.TemporaryDirectory() as work:
+            check = Check(os.path.abspath(sys.argv[1]), browser, shots)
+            check.plan(work)
+            check.misfit(work)
+            check.hostile(work)
+            check.explain(work, "en")
+            check.explain(work, "ko")
+    finally:
+        browser.close()
+    print("pages in the browser:", "well" if not check.failures else f"{check.failures} failures")
+    return 1 if check.failures else 0
+
+
+sys.exit(main())
