@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/laps.h"
 
 enum { MAX_LISTENERS = 8 };
 
@@ -109,6 +110,8 @@ void hooks_keep(ring *r, hook_kind kind, hook_moment moment, const char *name, c
                     .kind = (uint8_t)kind,
                     .moment = (uint8_t)moment,
                     .lane = (uint8_t)lane};
+    if (kind != HOOK_COLLECTIVE && lane == 0)
+        laps_hear(kind == HOOK_WAIT, moment == HOOK_BEGIN, name, e.time_ns);
     if (call) {
         e.serial = call->serial;
         e.first = call->first;

@@ -1,6 +1,7 @@
 /* Events that lower layers report to listeners: operations, memory, collectives, units. Costs one predictable branch
  * when there is none. Listeners are added before work starts and removed after it ends, never in between. Phases,
- * collectives and waits are few: they are always kept, in the rank's ring (ring.h). */
+ * collectives and waits are few: they are always kept, in the rank's ring (ring.h), and their times added up (laps.h).
+ */
 #ifndef BASE_HOOKS_H
 #define BASE_HOOKS_H
 
@@ -54,7 +55,7 @@ extern bool hooks_enabled;   /* read-only for everyone but hooks.c */
 extern unsigned hooks_kinds; /* bit k: there is a listener for events of kind k; likewise */
 void hooks_emit(hook_kind kind, hook_moment moment, const char *name, const char *detail, int64_t bytes, int lane,
                 const hook_call *call);
-/* Into the ring. */
+/* Into the ring and the laps. */
 void hooks_keep(ring *r, hook_kind kind, hook_moment moment, const char *name, const char *detail, int64_t bytes,
                 int lane, const hook_call *call);
 

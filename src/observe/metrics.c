@@ -12,9 +12,10 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "observe/attribution.h"
 #include "observe/units.h"
 
-enum { LINE_BYTES = 1024, PAGE_BYTES = 4096, NEXT_IS_LONGER = 160 };
+enum { LINE_BYTES = 2048, PAGE_BYTES = 4096, NEXT_IS_LONGER = 512 };
 
 struct metrics {
     char *path;
@@ -98,6 +99,30 @@ fail:
     return status;
 }
 
+static int put_spread(char *text, size_t room, const char *before, const char *name, const lap_spread *s)
+{
+    return snprintf(text, room, "%s\"%s\": {\"min\": %.4g, \"mean\": %.4g, \"max\": %.4g, \"rank\": %d}", before, name,
+                    s->min, s->mean, s->max, s->rank);
+}
+
+/* Returns the bytes that it took. */
+static int put_times(char *text, size_t room, const attribution *a)
+{
+    int n = put_spread(text, room, ", \"times\": {", "exposed", &a->exposed);
+    for (int i = 0; i < LAP_COUNT; i++)
+        if (a->laps[i].max > 0)
+            n += put_spread(text + n, room - (size_t)n, ", ", lap_name((lap)i), &a->laps[i]);
+    n += snprintf(text + n, room - (size_t)n, "}");
+    if (a->n_ranks > 1)
+        n += snprintf(text + n, room - (size_t)n, ", \"waited_for\": {\"rank\": %d, \"phase\": \"%s\"}", a->waited_for,
+                      lap_name(a->waited_phase));
+    if (a->slow.rank >= 0)
+        n += snprintf(text + n, room - (size_t)n,
+                      ", \"slow_rank\": {\"rank\": %d, \"phase\": \"%s\", \"seconds\": %.4g}", a->slow.rank,
+                      lap_name(a->slow.phase), a->slow.seconds);
+    return n;
+}
+
 fsdp_status metrics_step(metrics *m, const step_figures *f)
 {
     char line[2 * LINE_BYTES], loss[UNITS_TEXT], norm[UNITS_TEXT], lr[UNITS_TEXT], rate[UNITS_TEXT],
@@ -122,6 +147,8 @@ fsdp_status metrics_step(metrics *m, const step_figures *f)
     if (!isnan(f->validation_loss))
         n += snprintf(line + n, LINE_BYTES - (size_t)n, ", \"validation_loss\": %s, \"perplexity\": %s",
                       units_json(number, f->validation_loss), units_json(norm, exp(f->validation_loss)));
+    if (f->times)
+        n += put_times(line + n, LINE_BYTES - (size_t)n, f->times);
     n += snprintf(line + n, LINE_BYTES - (size_t)n, "}\n");
     return append_line(m, line, (size_t)n);
 }

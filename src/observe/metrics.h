@@ -11,6 +11,10 @@ typedef struct metrics metrics;
 
 /* Appends to `path`, whose folder is made where needed. A torn last line is ended first. The caller closes *out. */
 fsdp_status metrics_open(const char *path, metrics **out);
+/* Where times are known, "times" has an object for each lap that took any: seconds from the line before to this one,
+ * the least, mean and most over the ranks, and the rank that had the most; "exposed" is the sum of all waits for
+ * collectives. "waited_for" is the rank that was busy longest, and in which phase it was longer than the others;
+ * "slow_rank" is there when one has slowed the others down for several steps. docs/metrics.md lists all fields. */
 fsdp_status metrics_step(metrics *m, const step_figures *f);
 /* A line for a validation, for a file of its own: step, loss and perplexity, or for images (accuracy not NaN) accuracy.
  */

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "observe/attribution.h"
 #include "observe/units.h"
 
 /* A step's share in the moving average: the last ten or so decide. */
@@ -43,6 +44,9 @@ void progress_peek(const progress *p, const step_figures *f, char *text, size_t 
     /* What a narrow terminal must not cut off comes first. */
     if (p->total_steps > f->step)
         append(text, bytes, ", left: %s", units_duration(number, p->step_seconds * (double)(p->total_steps - f->step)));
+    if (f->times && f->times->slow.rank >= 0)
+        append(text, bytes, ", slow: rank %d (%s, +%.0f ms a step)", f->times->slow.rank,
+               lap_name(f->times->slow.phase), 1e3 * f->times->slow.seconds);
     if (!isnan(f->grad_norm))
         append(text, bytes, ", grad norm: %.4f", f->grad_norm);
     if (p->tokens)

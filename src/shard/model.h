@@ -32,6 +32,7 @@ typedef struct planned_program {
     schedule *schedule;
     recorded_work whole; /* where one rank works alone */
     bool recordable;     /* as a whole: nothing in it must stay outside of graphs */
+    int turn;            /* the first instruction of backward */
     stretches stretches; /* where others take part */
     struct planned_program *next;
 } planned_program;

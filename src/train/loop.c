@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/hooks.h"
+#include "base/laps.h"
 #include "base/sized.h"
 #include "settings/settings_table.h"
 #include "train/agree.h"
@@ -76,13 +77,27 @@ static fsdp_status guard(train_run *run, const fsdp_step_report *r)
     return FSDP_OK;
 }
 
+static int stop_asked(const train_run *run)
+{
+    int stop = run->callbacks.stop_requested ? run->callbacks.stop_requested(run->callbacks.context) : 0;
+    return stop < 0 ? -stop : stop;
+}
+
+static void obey(train_run *run, int stop)
+{
+    run->stopping = stop != 0;
+    run->result.stop_reason = stop;
+}
+
 static fsdp_status run_step(train_run *run)
 {
+    int stop;
     double begun = clock_seconds(), samples = 0;
     int64_t n = micro_batches(run);
     run->previous_position = run->position;
     crash_note_step(run->step + 1);
     FSDP_TRY(report_before_step(run->report, run));
+    HOOK(HOOK_PHASE, HOOK_BEGIN, "step", NULL, 0, 0);
     for (int64_t i = 0; i < n; i++)
         FSDP_TRY(run_micro_batch(run, i + 1 == n, &samples));
     fsdp_step_report r;
@@ -102,18 +117,20 @@ static fsdp_status run_step(train_run *run)
                         .tokens = r.count,
                         .samples = samples,
                         .seconds = seconds,
-                        .skipped = r.skipped};
-    return report_add(run->report, run, &line);
+                        .skipped = r.skipped,
+                        .stop = stop_asked(run)};
+    HOOK(HOOK_PHASE, HOOK_END, "step", NULL, 0, 0);
+    FSDP_TRY(report_add(run->report, run, &line, &stop));
+    obey(run, stop);
+    return FSDP_OK;
 }
 
-/* All ranks stop when any rank was asked to. */
+/* All ranks stop when any rank was asked to. Every step tells; this is for what takes long between two steps. */
 static fsdp_status ask_to_stop(train_run *run)
 {
-    int64_t stop = run->callbacks.stop_requested ? run->callbacks.stop_requested(run->callbacks.context) : 0;
-    stop = stop < 0 ? -stop : stop;
+    int64_t stop = stop_asked(run);
     FSDP_TRY(comm_all_reduce_i64(comm_world(run->world->comm), "stop", run->step, FSDP_REDUCE_MAX, &stop, 1));
-    run->stopping = stop != 0;
-    run->result.stop_reason = (int)stop;
+    obey(run, (int)stop);
     return FSDP_OK;
 }
 
@@ -139,7 +156,9 @@ static fsdp_status say_sample(train_run *run)
 static fsdp_status validate_now(train_run *run)
 {
     double begun = clock_seconds();
+    HOOK(HOOK_PHASE, HOOK_BEGIN, "validation", NULL, 0, 0);
     FSDP_TRY(run_validate(run, &run->result.validation_loss));
+    HOOK(HOOK_PHASE, HOOK_END, "validation", NULL, 0, 0);
     FSDP_TRY(report_validation(run->report, run, run->result.validation_loss));
     report_spent(run->report, ACTIVITY_VALIDATING, begun);
     return FSDP_OK;
@@ -165,6 +184,7 @@ fsdp_status run_steps(train_run *run)
 {
     bool fresh = false; /* the last validation is of the present weights */
     report_spent(run->report, ACTIVITY_STARTING, run->start);
+    laps_begin();
     while (run->step < run->n_steps && !run->stopping) {
         int64_t before = run->step;
         FSDP_TRY(run_step(run));
@@ -175,8 +195,8 @@ fsdp_status run_steps(train_run *run)
             fresh = true;
             if (run->settings->sample_at_validation && run->step < run->n_steps) /* the end has its own */
                 FSDP_TRY(say_sample(run));
+            FSDP_TRY(ask_to_stop(run));
         }
-        FSDP_TRY(ask_to_stop(run));
         FSDP_TRY(run_agree_still(run, run->stopping || run->step >= run->n_steps));
         FSDP_TRY(checkpoint_now(run, run->stopping));
     }
@@ -195,6 +215,7 @@ fsdp_status fsdp_train(const fsdp_settings *settings, const fsdp_train_callbacks
     FSDP_TRY(run_open(settings, callbacks, &run));
     run.result.loss = run.result.validation_loss = run.result.validation_accuracy = NAN;
     fsdp_status status = settings->dry_run ? run_dry(&run) : run_steps(&run);
+    laps_end();
     if (status == FSDP_OK && !settings->dry_run)
         status = report_summary(run.report, &run);
     if (status == FSDP_OK && !settings->dry_run)

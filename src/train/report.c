@@ -14,11 +14,14 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/ring.h"
+#include "observe/attribution.h"
 #include "observe/board.h"
 #include "observe/memory.h"
 #include "observe/metrics.h"
 #include "observe/progress.h"
 #include "observe/rank_log.h"
+#include "observe/slow_rank.h"
+#include "observe/snapshot.h"
 #include "observe/step_times.h"
 #include "observe/summary.h"
 #include "observe/trace.h"
@@ -44,6 +47,10 @@ struct report {
     metrics *validations; /* validation.jsonl */
     int samples;          /* file of --log_samples, -1: none */
     rank_log *log;
+    run_snapshot *snapshot; /* for whoever shows the run while it trains */
+    slow_watch *watch;
+    rank_snapshot *ranks; /* (n_ranks) of the newest step */
+    size_t *ranks_bytes;
 };
 
 fsdp_status report_meter(report **out)
@@ -146,6 +153,16 @@ fsdp_status report_samples(report *r, train_run *run, const fsdp_batch *b)
     return written ? FSDP_OK : error_set_errno(FSDP_ERR_IO, "--log_samples %s", run->settings->log_samples);
 }
 
+static fsdp_status open_ranks(report *r, int n)
+{
+    r->ranks = calloc((size_t)n, sizeof *r->ranks);
+    r->ranks_bytes = calloc((size_t)n, sizeof *r->ranks_bytes);
+    if (!r->ranks || !r->ranks_bytes)
+        return error_set(FSDP_ERR_MEMORY, "opening the report of a run: out of host memory");
+    FSDP_TRY(slow_watch_new(n, &r->watch));
+    return snapshot_new(n, &r->snapshot);
+}
+
 fsdp_status report_open(train_run *run, report *r)
 {
     r->progress = progress_begin(run->n_steps);
@@ -157,6 +174,7 @@ fsdp_status report_open(train_run *run, report *r)
     FSDP_TRY(make_parent(run->settings->log_samples));
     FSDP_TRY(make_parent(run->settings->trace));
     FSDP_TRY(open_log(r, run));
+    FSDP_TRY(open_ranks(r, run->n_ranks));
     return run->rank == 0 ? open_files(r, run) : FSDP_OK;
 }
 
@@ -173,6 +191,10 @@ void report_close(report *r)
     if (r->samples >= 0)
         close(r->samples);
     fsdp_memory_meter_free(r->meter);
+    slow_watch_free(r->watch);
+    snapshot_free(r->snapshot);
+    free(r->ranks);
+    free(r->ranks_bytes);
     free(r->metrics_path);
     free(r);
 }
@@ -253,8 +275,28 @@ static void show_progress(report *r, train_run *run, const step_figures *f)
     }
 }
 
-fsdp_status report_add(report *r, train_run *run, const report_step *step)
+/* One small exchange a step serves two ends: where every rank's time went, and whether one of them wants to stop. */
+static fsdp_status exchange_ranks(report *r, train_run *run, const report_step *step, attribution *times, int *stop)
 {
+    rank_snapshot mine = snapshot_of_rank(step->step);
+    mine.stop = step->stop;
+    mine.memory_bytes = fsdp_memory_meter_bytes(r->meter);
+    mine.memory_peak_bytes = fsdp_memory_meter_peak(r->meter);
+    mine.host_peak_bytes = fsdp_memory_meter_host_peak(r->meter);
+    FSDP_TRY(comm_exchange(comm_world(run->world->comm), "end of a step", &mine, sizeof mine, sizeof mine, r->ranks,
+                           r->ranks_bytes));
+    *stop = 0;
+    for (int i = 0; i < run->n_ranks; i++)
+        *stop = r->ranks[i].stop > *stop ? r->ranks[i].stop : *stop;
+    *times = attribution_of(r->ranks, run->n_ranks);
+    times->slow = slow_watch_add(r->watch, r->ranks);
+    return FSDP_OK;
+}
+
+fsdp_status report_add(report *r, train_run *run, const report_step *step, int *stop)
+{
+    attribution times;
+    FSDP_TRY(exchange_ranks(r, run, step, &times, stop));
     step_figures f = {.step = step->step,
                       .epoch = run_epochs(run),
                       .loss = step->loss,
@@ -269,7 +311,9 @@ fsdp_status report_add(report *r, train_run *run, const report_step *step)
                       .memory_peak_bytes = fsdp_memory_meter_peak(r->meter),
                       .loss_scale =
                           run->settings->param_dtype == FSDP_F16 ? state_scalars_of(run->state).loss_scale : 0,
-                      .validation_loss = NAN};
+                      .validation_loss = NAN,
+                      .times = &times};
+    snapshot_put(r->snapshot, &f, r->ranks);
     if (isnan(r->first_loss))
         r->first_loss = step->loss;
     step_times_add(&r->times, (step_time){f.seconds, f.samples, f.tokens});

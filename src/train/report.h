@@ -15,6 +15,7 @@ typedef struct report_step {
     double tokens, samples; /* of the step, over all ranks */
     double seconds;
     bool skipped;
+    int stop; /* not 0: why this rank was asked to end */
 } report_step;
 
 /* Starts counting memory; before anything is allocated. */
@@ -26,7 +27,9 @@ void report_close(report *r); /* NULL is legal */
 fsdp_status report_before_step(report *r, train_run *run);
 /* --log_samples: a line per micro-batch and rank, "step rank sample sample ...". */
 fsdp_status report_samples(report *r, train_run *run, const struct fsdp_batch *batch);
-fsdp_status report_add(report *r, train_run *run, const report_step *step);
+/* Tells all ranks of the step (and *stop: the largest reason to stop that any rank gave), then writes it down.
+ * Collective. */
+fsdp_status report_add(report *r, train_run *run, const report_step *step, int *stop);
 fsdp_status report_validation(report *r, train_run *run, double loss);
 /* What a run spends its time on besides its steps. */
 typedef enum report_activity { ACTIVITY_STARTING, ACTIVITY_VALIDATING, ACTIVITY_SAVING, N_ACTIVITIES } report_activity;

@@ -1,4 +1,5 @@
-/* The ring keeps the newest events of all threads whole, outlives the process that wrote it, and is saved complete. */
+/* The ring keeps the newest events of all threads whole, outlives the process that wrote it, and is saved complete; the
+ * laps of a thread add up to the time that passed. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -17,8 +18,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/hooks.h"
+#include "base/laps.h"
 #include "base/pulse.h"
 
 enum { WRITERS = 4, WRITES = 3 * RING_EVENTS };
@@ -174,12 +177,49 @@ static void a_signal_writes_the_file_while_work_goes_on(void **state)
     free(path);
 }
 
+static void pass(long milliseconds)
+{
+    nanosleep(&(struct timespec){.tv_nsec = milliseconds * 1000000}, NULL);
+}
+
+static void laps_add_up_to_the_time_that_passed(void **state)
+{
+    int64_t laps[LAP_COUNT], sum = 0;
+    (void)state;
+    ring_open(0, 1);
+    laps_begin();
+    int64_t begun = clock_nanoseconds();
+    HOOK(HOOK_PHASE, HOOK_BEGIN, "forward", NULL, 0, 0);
+    pass(4);
+    HOOK(HOOK_WAIT, HOOK_BEGIN, "all_gather", "layers.1", 0, 0);
+    pass(8);
+    HOOK(HOOK_WAIT, HOOK_END, "all_gather", "layers.1", 0, 0);
+    HOOK(HOOK_PHASE, HOOK_END, "forward", NULL, 0, 0);
+    HOOK(HOOK_PHASE, HOOK_BEGIN, "checkpoint", NULL, 0, 0);
+    pass(2);
+    HOOK(HOOK_PHASE, HOOK_END, "checkpoint", NULL, 0, 0);
+    HOOK(HOOK_PHASE, HOOK_BEGIN, "update in host memory", NULL, 0, 2); /* beside the work: takes none of its time */
+    pass(1);
+    laps_take(laps);
+    int64_t passed = clock_nanoseconds() - begun;
+    laps_end();
+    for (int i = 0; i < LAP_COUNT; i++)
+        sum += laps[i];
+    assert_true(laps[LAP_FORWARD] >= 4000000 && laps[LAP_ALL_GATHER] >= 8000000 && laps[LAP_SAVE] >= 2000000 &&
+                laps[LAP_OTHER] >= 1000000);
+    assert_true(laps[LAP_DATA] == 0 && laps[LAP_BACKWARD] == 0 && laps[LAP_EXCHANGE] == 0);
+    assert_true(sum <= passed && passed - sum < 50000000);
+    laps_take(laps);
+    assert_int_equal(laps[LAP_FORWARD], 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(events_of_many_threads_stay_whole),
         cmocka_unit_test(a_killed_process_leaves_its_events),
         cmocka_unit_test(a_signal_writes_the_file_while_work_goes_on),
+        cmocka_unit_test(laps_add_up_to_the_time_that_passed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

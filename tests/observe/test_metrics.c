@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/json.h"
+#include "observe/attribution.h"
 #include "observe/metrics.h"
 #include "temporary.h"
 
@@ -228,6 +229,45 @@ static void a_path_that_cannot_be_opened_is_named(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
 
+/* With every field there can be, a line is still whole in a page. */
+static void times_say_where_the_step_went(void **state)
+{
+    char *path = file_join(*state, "times.jsonl"), *text;
+    size_t bytes;
+    metrics *m;
+    attribution times = {.n_ranks = 16384, .waited_for = 16383, .waited_phase = LAP_DATA};
+    lap_spread spread = {.min = 1.23456789e-05, .mean = 2.3456789e-05, .max = 3.456789e-05, .rank = 16383};
+    step_figures f = some_figures(7);
+    for (int i = 0; i < LAP_COUNT; i++)
+        times.laps[i] = spread;
+    times.laps[LAP_SAVE] = (lap_spread){0};
+    times.exposed = spread;
+    times.slow = (slow_rank){16383, LAP_BACKWARD, 0.123456};
+    f.times = &times;
+    f.flops = f.peak_flops = 1e12;
+    f.loss_scale = 65536;
+    f.validation_loss = 10.0 / 3;
+    assert_int_equal(metrics_open(path, &m), FSDP_OK);
+    for (int i = 0; i < 20; i++)
+        assert_int_equal(metrics_step(m, &f), FSDP_OK);
+    assert_int_equal(metrics_close(m), FSDP_OK);
+    assert_int_equal(count_whole_lines(path), 20);
+    assert_int_equal(file_read(path, &text, &bytes), FSDP_OK);
+    json_t *line;
+    *strchr(text, '\n') = 0;
+    assert_int_equal(json_parse(path, text, strlen(text), &line), FSDP_OK);
+    const json_t *laps = json_object_get(line, "times"), *data = json_object_get(laps, "data");
+    assert_float_equal(json_number_value(json_object_get(data, "max")), 3.457e-05, 1e-12);
+    assert_int_equal(json_integer_value(json_object_get(data, "rank")), 16383);
+    assert_non_null(json_object_get(laps, "exposed"));
+    assert_null(json_object_get(laps, "save"));
+    assert_string_equal(json_string_value(json_object_get(json_object_get(line, "waited_for"), "phase")), "data");
+    assert_string_equal(json_string_value(json_object_get(json_object_get(line, "slow_rank"), "phase")), "backward");
+    json_decref(line);
+    free(text);
+    free(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -238,6 +278,7 @@ int main(void)
         TEST(no_line_crosses_a_page),
         TEST(a_validation_has_its_step_and_perplexity),
         TEST(a_validation_of_images_has_its_accuracy),
+        TEST(times_say_where_the_step_went),
         TEST(a_path_that_cannot_be_opened_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

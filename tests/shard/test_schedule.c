@@ -234,12 +234,14 @@ static void stretches_cover_the_program_and_leave_events_and_peers_outside(void 
     stretches cut;
     planned_open(&x, 2, NULL, true);
     assert_ok(schedule_build(x.p, x.l, &usual, &s));
-    assert_ok(stretches_cut(x.p, s, &cut));
+    int turn = program_forward_length(x.p);
+    assert_ok(stretches_cut(x.p, s, turn, &cut));
     int at = 0, recorded = 0, outside = 0;
     for (int i = 0; i < cut.n; i++) {
         const stretch *part = &cut.list[i];
         assert_int_equal(part->first, at);
         assert_true(part->end > part->first);
+        assert_true(part->end <= turn || part->first >= turn); /* forward and backward are timed apart */
         for (int e = 0; e < s->n_events; e++)
             assert_false(s->events[e].index > part->first && s->events[e].index < part->end);
         for (int k = part->first; k < part->end; k++) {

@@ -2,6 +2,7 @@
  * unit.c decides what a unit may do, and offload.c does the rest for offloaded units. */
 #include "shard/step/events.h"
 
+#include "base/hooks.h"
 #include "shard/offload/offload.h"
 
 static uint8_t *gathered(const event_run *r, const schedule_event *e)
@@ -166,9 +167,21 @@ static fsdp_status reduced(event_run *r, const schedule_event *e)
                                                                                    : FSDP_OK;
 }
 
+/* An instant of the computing thread: on devices with streams of their own it is when work was given to them. */
+static void turn(event_run *r, int index)
+{
+    static const char backward[] = "backward";
+    if (!r->phase || r->phase == backward || index < r->planned->turn)
+        return;
+    HOOK(HOOK_PHASE, HOOK_END, r->phase, NULL, 0, 0);
+    r->phase = backward;
+    HOOK(HOOK_PHASE, HOOK_BEGIN, r->phase, NULL, 0, 0);
+}
+
 fsdp_status events_before(void *context, int index)
 {
     event_run *r = context;
+    turn(r, index);
     const schedule *s = r->planned->schedule;
     for (; r->next < s->n_events && s->events[r->next].index <= index; r->next++) {
         const schedule_event *e = &s->events[r->next];

@@ -7,13 +7,14 @@
 /* One run of a program: what its events need to know. */
 typedef struct event_run {
     fsdp_model *m;
-    const planned_program *planned;
+    planned_program *planned;
     gradient_residency gradients;
     micro_batch batch;
-    int next; /* event; set by events_before */
+    int next;          /* event; set by events_before */
+    const char *phase; /* "forward" or "backward", where this run reports them; NULL: not */
 } event_run;
 
-/* A program_hook; `context` is an event_run. */
+/* A program_hook; `context` is an event_run. Also where forward turns into backward. */
 fsdp_status events_before(void *context, int index);
 
 /* Units that this program does not train have no gradient this time: zero for the first micro-batch. */

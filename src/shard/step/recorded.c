@@ -93,26 +93,28 @@ bool program_is_recordable(const program *p)
 }
 
 /* Where the stretch that begins with instruction `first` ends; *next: the first event after `first`. */
-static int stretch_end(const program *p, const schedule *s, int first, int *next)
+static int stretch_end(const program *p, const schedule *s, int turn, int first, int *next)
 {
     int end = first + 1;
     while (*next < s->n_events && s->events[*next].index <= first)
         (*next)++;
     int limit = *next < s->n_events ? s->events[*next].index : program_length(p);
+    if (first < turn && turn < limit)
+        limit = turn;
     bool outside = stays_outside(program_at(p, first));
     while (end < limit && !outside && !stays_outside(program_at(p, end)))
         end++;
     return end;
 }
 
-fsdp_status stretches_cut(const program *p, const schedule *s, stretches *out)
+fsdp_status stretches_cut(const program *p, const schedule *s, int turn, stretches *out)
 {
     int length = program_length(p), next = 0;
     *out = (stretches){calloc((size_t)length + 1, sizeof *out->list), 0};
     if (!out->list)
         return error_set(FSDP_ERR_MEMORY, "cutting a program of %d instructions: out of host memory", length);
     for (int first = 0, end; first < length; first = end) {
-        end = stretch_end(p, s, first, &next);
+        end = stretch_end(p, s, turn, first, &next);
         bool worth = end - first >= SHORTEST_RECORDED && !stays_outside(program_at(p, first));
         out->list[out->n++] = (stretch){.first = first, .end = end, .recordable = worth};
     }

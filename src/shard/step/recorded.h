@@ -53,8 +53,9 @@ typedef struct stretches {
 
 /* Whether no instruction must be run each time it is asked for. */
 bool program_is_recordable(const program *p);
-/* Covers the program. Freed by stretches_free, which also forgets what was recorded. */
-fsdp_status stretches_cut(const program *p, const schedule *s, stretches *out);
+/* Covers the program; `turn` is where backward begins. Freed by stretches_free, which also forgets what was recorded.
+ */
+fsdp_status stretches_cut(const program *p, const schedule *s, int turn, stretches *out);
 void stretches_forget(device *dev, stretches *s);
 void stretches_free(device *dev, stretches *s);
 

@@ -6,6 +6,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/hooks.h"
 #include "shard/step/events.h"
 #include "shard/offload/offload.h"
 
@@ -203,7 +204,8 @@ static fsdp_status model_plan(fsdp_model *m, fsdp_tape *recording, fsdp_tensor *
     p->key = key;
     TRY_OR(fail, compile(m, recording, root, &p->program));
     TRY_OR(fail, schedule_build(p->program, m->layout, &when, &p->schedule));
-    TRY_OR(fail, stretches_cut(p->program, p->schedule, &p->stretches));
+    p->turn = program_forward_length(p->program);
+    TRY_OR(fail, stretches_cut(p->program, p->schedule, p->turn, &p->stretches));
     p->recordable = program_is_recordable(p->program);
     TRY_OR(fail, make_room(m, p));
     p->next = m->programs;
@@ -266,9 +268,25 @@ static fsdp_status run_instructions(const void *fixed, const void *facts)
     return program_run_range(w->planned->program, &args, w->first, w->end);
 }
 
-static event_run begin_events(fsdp_model *m, const planned_program *p, micro_batch batch)
+static event_run begin_events(fsdp_model *m, planned_program *p, micro_batch batch)
 {
     return (event_run){.m = m, .planned = p, .gradients = model_schedule_options(m).gradients, .batch = batch};
+}
+
+/* Of programs that train: what evaluates is a part of what asked for it. */
+static void begin_phases(event_run *r)
+{
+    if (r->planned->key.loss < 0)
+        return;
+    r->phase = "forward";
+    HOOK(HOOK_PHASE, HOOK_BEGIN, r->phase, NULL, 0, 0);
+}
+
+static fsdp_status end_phases(const event_run *r, fsdp_status status)
+{
+    if (r->phase)
+        HOOK(HOOK_PHASE, HOOK_END, r->phase, NULL, 0, 0);
+    return status;
 }
 
 static bool adds_gradients(const event_run *r)
@@ -284,25 +302,34 @@ static fsdp_status run_whole(const void *fixed, const void *facts)
     program_run_args args = run_args(w, adds_gradients(&events));
     args.before = events_before;
     args.before_context = &events;
-    return program_run_range(w->planned->program, &args, w->first, w->end);
+    begin_phases(&events);
+    return end_phases(&events, program_run_range(w->planned->program, &args, w->first, w->end));
 }
 
 /* Events happen between the stretches, plainly; the stretches are recorded. */
-static fsdp_status run_stretches(fsdp_model *m, planned_program *p, micro_batch batch)
+static fsdp_status run_each_stretch(event_run *events)
 {
-    event_run events = begin_events(m, p, batch);
-    instruction_facts facts = {adds_gradients(&events)};
+    fsdp_model *m = events->m;
+    planned_program *p = events->planned;
+    instruction_facts facts = {adds_gradients(events)};
     for (int i = 0; i < p->stretches.n; i++) {
         stretch *segment = &p->stretches.list[i];
         program_work work = {m, p, segment->first, segment->end};
-        FSDP_TRY(events_before(&events, segment->first));
+        FSDP_TRY(events_before(events, segment->first));
         if (segment->recordable)
             FSDP_TRY(recorded_run(m->dev, m->compute, &segment->work, run_instructions, &work,
                                   (recorded_facts){&facts, sizeof facts}));
         else
             FSDP_TRY(run_instructions(&work, &facts));
     }
-    return events_before(&events, program_length(p->program));
+    return events_before(events, program_length(p->program));
+}
+
+static fsdp_status run_stretches(fsdp_model *m, planned_program *p, micro_batch batch)
+{
+    event_run events = begin_events(m, p, batch);
+    begin_phases(&events);
+    return end_phases(&events, run_each_stretch(&events));
 }
 
 static fsdp_status run_program(fsdp_model *m, planned_program *p, const fsdp_tape *recording, bool last)

@@ -1,0 +1,38 @@
+/* Where the time of a rank's steps goes, always measured: every instant of one thread belongs to one lap, the innermost
+ * phase or wait that is open there. base/hooks.h tells when they begin and end; src/observe/attribution.h says what the
+ * sums mean. Between two takes the laps add up to the time that passed. */
+#ifndef BASE_LAPS_H
+#define BASE_LAPS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef enum lap {
+    LAP_DATA,
+    LAP_FORWARD,
+    LAP_BACKWARD,
+    LAP_OPTIMIZER,
+    LAP_VALIDATION,
+    LAP_SAVE,
+    LAP_OTHER,
+    /* Waits for collectives: communication that nothing hides, and ranks that are late. */
+    LAP_ALL_GATHER,
+    LAP_REDUCE_SCATTER,
+    LAP_ALL_REDUCE,
+    LAP_EXCHANGE, /* small ones: barriers and exchanges of values */
+    LAP_COUNT,
+} lap;
+
+const char *lap_name(lap which); /* "data", "all_gather" */
+
+/* From now on the laps of the calling thread are measured, and only those. */
+void laps_begin(void);
+void laps_end(void); /* on that thread */
+
+/* Nanoseconds of each lap since the last take (or laps_begin). On the measured thread; zeros elsewhere. */
+void laps_take(int64_t nanoseconds[LAP_COUNT]);
+
+/* A phase or a wait for a collective, of this thread. */
+void laps_hear(bool wait, bool begins, const char *name, int64_t now);
+
+#endif
