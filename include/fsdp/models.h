@@ -150,6 +150,14 @@ FSDP_API fsdp_tensor *fsdp_decoder_logits(fsdp_module *m, fsdp_tape *t, fsdp_ten
 /* Cross-entropy of the logits against labels int32 (B, T): what follows each position, FSDP_IGNORE where nothing
  * counts. The logits never exist as a whole. */
 FSDP_API fsdp_loss fsdp_decoder_loss(fsdp_module *m, fsdp_tape *t, fsdp_tensor *ids, fsdp_tensor *labels);
+/* The same for rows that hold several documents, as best-fit packing makes them: documents and positions int32 (B, T),
+ * both inputs. Attention stays within a document (fsdp_document_starts says what a document is), and positions, which
+ * begin again with each, lie below the model's: no document has an influence on another's logits. */
+FSDP_API fsdp_tensor *fsdp_decoder_logits_packed(fsdp_module *m, fsdp_tape *t, fsdp_tensor *ids, fsdp_tensor *documents,
+                                                 fsdp_tensor *positions);
+/* Their cross-entropy. Labels should not cross documents either: FSDP_IGNORE at the last token of each. */
+FSDP_API fsdp_loss fsdp_decoder_loss_packed(fsdp_module *m, fsdp_tape *t, fsdp_tensor *ids, fsdp_tensor *labels,
+                                            fsdp_tensor *documents, fsdp_tensor *positions);
 /* fsdp_decoder_logits. */
 FSDP_API fsdp_tensor *fsdp_llama_logits(fsdp_module *m, fsdp_tape *t, fsdp_tensor *ids);
 /* fsdp_decoder_loss. */

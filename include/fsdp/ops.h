@@ -40,6 +40,10 @@ FSDP_API fsdp_tensor *fsdp_group_norm(fsdp_tape *t, fsdp_tensor *x, int64_t grou
 /* Rotates the first `heads` heads of each row of x (B, T, ...), cosine and sine fp32 (positions, head_dim/2). */
 FSDP_API fsdp_tensor *fsdp_rope(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *cosine, fsdp_tensor *sine, int64_t heads,
                                 int64_t head_dim, int64_t first_position);
+/* The same with a position for each token, int32 (B, T): rows of several documents, in each of which positions begin
+ * again. A token whose position the tables do not have becomes zero. */
+FSDP_API fsdp_tensor *fsdp_rope_at(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *cosine, fsdp_tensor *sine,
+                                   fsdp_tensor *positions, int64_t heads, int64_t head_dim);
 
 /* Heads inside the rows of x (B, T, width), starting at column `offset`. */
 typedef struct fsdp_heads {
@@ -57,7 +61,10 @@ typedef struct fsdp_attention_config {
     fsdp_tensor *key_mask; /* NULL or int32 (B, S): 0 hides a key */
     float dropout;         /* probability with which training leaves out a weight; 0: none */
     int64_t window;        /* causal: how many keys a query sees, its own included; 0: all before it */
-    void *reserved[7];     /* NULL: room for what later versions add */
+    /* Causal: NULL, or int32 (B, T), where each token's document starts in its row (fsdp_document_starts): a query sees
+     * no key before it. Starts may not fall along a row. Documents that are not seen cost nothing. */
+    fsdp_tensor *starts;
+    void *reserved[6]; /* NULL: room for what later versions add */
 } fsdp_attention_config;
 
 /* -> (B, T, q_heads*head_dim). Never stores a T x S matrix. With q, k and v packed in the rows of one tensor (B, T,
@@ -67,6 +74,10 @@ typedef struct fsdp_attention_config {
  *                                .head_dim = C / H, .scale = 1 / sqrtf(C / H), .causal = true};
  *     fsdp_tensor *y = fsdp_attention(t, &a); */
 FSDP_API fsdp_tensor *fsdp_attention(fsdp_tape *t, const fsdp_attention_config *config);
+/* documents int32 (B, T), an input: tokens of one document stand together and have the same number, two documents side
+ * by side have different ones; what is negative is padding and sees itself only -> int32 (B, T), the place in the row
+ * where each token's document starts, for fsdp_attention. The data is read while the model is recorded. */
+FSDP_API fsdp_tensor *fsdp_document_starts(fsdp_tape *t, fsdp_tensor *documents);
 /* T5's buckets: table (buckets, H) -> relative bias (H, T + S - 1) for fsdp_attention. */
 FSDP_API fsdp_tensor *fsdp_relative_bias(fsdp_tape *t, fsdp_tensor *table, int64_t q_length, int64_t kv_length,
                                          bool bidirectional, int64_t max_distance, int64_t first_query);

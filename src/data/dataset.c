@@ -90,7 +90,11 @@ static fsdp_status open_source(const source_list *files, const fsdp_dataset_conf
                          files->files[0].path);
     if (chat)
         return dataset_chat_open(files, options, out);
-    switch (files->files[0].kind) {
+    source_kind kind = files->files[0].kind;
+    if (documents && (options->pairs || kind == SOURCE_TABLE || kind == SOURCE_IMAGES))
+        return error_set(FSDP_ERR_UNSUPPORTED, "%s: only documents of text can be packed, not %s: leave packing out",
+                         files->files[0].path, options->pairs ? "pairs" : "this data");
+    switch (kind) {
     case SOURCE_TOKENS:
         if (documents)
             return dataset_stream_open(files, options, out);

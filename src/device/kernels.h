@@ -78,8 +78,10 @@ typedef struct step_scalars {
  * j*bias_key]; a relative position bias over distances has bias_query == -1 and bias_key == 1 with bias.p pointing at
  * distance 0. key_mask (optional): int32 (batch, kv_length), 0 hides a key. A row that sees no key gives zeros. Scores
  * are scale * q.k. Never stores a q_length x kv_length matrix beyond the cache-sized tile.
- * dropout > 0: weights are left out at random after the softmax and the rest scaled up, as attention_dropout.h says;
- * lse is that of all keys. */
+ * starts (optional, causal): int32 (batch, q_length), for rows that hold several documents: a query sees no key before
+ * its start. Starts never fall along a row, so what a tile of queries sees is one range of keys, and what sees a tile
+ * of keys one range of queries: kernels pass over all other tiles. dropout > 0: weights are left out at random after
+ * the softmax and the rest scaled up, as attention_dropout.h says; lse is that of all keys. */
 typedef struct attention_args {
     int64_t batch, q_length, kv_length, q_heads, kv_heads, head_dim;
     float scale;
@@ -92,6 +94,7 @@ typedef struct attention_args {
     buffer bias;
     int64_t bias_batch, bias_head, bias_query, bias_key;
     const int32_t *key_mask;
+    const int32_t *starts;
     float dropout;           /* probability that a weight is left out; 0: none, and the next two are not looked at */
     uint32_t dropout_key[2]; /* rng_key of seed and operation */
     const step_scalars *scalars; /* device memory */
@@ -108,11 +111,14 @@ typedef struct attention_args {
 } attention_args;
 
 /* Rotary embedding in place on the first `heads` heads of each row, pairs (i, i + head_dim/2).
- * Position of row r: r % length + first_position. inverse: rotates back (the gradient). */
+ * Position of row r: r % length + first_position, or positions[r]; one outside the tables gives zeros, as it would in
+ * an embedding. inverse: rotates back (the gradient). */
 typedef struct rope_args {
     int64_t rows, length, first_position, heads, head_dim, row;
+    const int32_t *positions;   /* (rows), optional */
+    int64_t n_positions;        /* of the tables; looked at with positions only */
     buffer x;                   /* (rows, row) */
-    const float *cosine, *sine; /* (positions, head_dim/2) */
+    const float *cosine, *sine; /* (n_positions, head_dim/2) */
     bool inverse;
 } rope_args;
 

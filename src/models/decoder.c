@@ -79,15 +79,23 @@ static fsdp_tensor *normalise_heads(const decoder_block *b, fsdp_tape *t, fsdp_m
     return fsdp_reshape(t, fsdp_call(norm, t, fsdp_reshape(t, x, 4, apart)), 3, flat);
 }
 
-static fsdp_tensor *rotate(const decoder_block *b, fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *cosine, fsdp_tensor *sine,
-                           int64_t heads)
+/* How tokens stand in their rows. */
+typedef struct placement {
+    fsdp_tensor *cosine, *sine; /* NULL: no rotation */
+    fsdp_tensor *starts;        /* int32 (B, T), of documents; NULL: a row is one */
+    fsdp_tensor *positions;     /* int32 (B, T); NULL: counted from 0 */
+} placement;
+
+static fsdp_tensor *rotate(const decoder_block *b, fsdp_tape *t, fsdp_tensor *x, const placement *at, int64_t heads)
 {
-    return cosine ? fsdp_rope(t, x, cosine, sine, heads, b->head_dim, 0) : x;
+    if (!at->cosine)
+        return x;
+    return at->positions ? fsdp_rope_at(t, x, at->cosine, at->sine, at->positions, heads, b->head_dim)
+                         : fsdp_rope(t, x, at->cosine, at->sine, heads, b->head_dim, 0);
 }
 
-/* Causal attention among the positions of x (B, T, C): queries, keys and values, rotated. cosine NULL: no rotation. */
-static fsdp_attention_config attention_within(decoder_block *b, fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *cosine,
-                                              fsdp_tensor *sine)
+/* Causal attention among the positions of x (B, T, C): queries, keys and values, rotated. */
+static fsdp_attention_config attention_within(decoder_block *b, fsdp_tape *t, fsdp_tensor *x, const placement *at)
 {
     int64_t q_width = b->heads * b->head_dim, kv_width = b->kv_heads * b->head_dim;
     fsdp_attention_config a = {.q_heads = b->heads,
@@ -96,17 +104,18 @@ static fsdp_attention_config attention_within(decoder_block *b, fsdp_tape *t, fs
                                .scale = b->scale,
                                .causal = true,
                                .window = b->window,
+                               .starts = at->starts,
                                .dropout = b->attention_dropout};
     x = fsdp_call(b->norm_1, t, x);
     if (b->q_norm) {
         fsdp_tensor *q = normalise_heads(b, t, b->q_norm, project(&b->q, t, x, NULL));
         fsdp_tensor *k = normalise_heads(b, t, b->k_norm, project(&b->k, t, x, NULL));
-        a.q.x = rotate(b, t, q, cosine, sine, b->heads);
-        a.k.x = rotate(b, t, k, cosine, sine, b->kv_heads);
+        a.q.x = rotate(b, t, q, at, b->heads);
+        a.k.x = rotate(b, t, k, at, b->kv_heads);
         a.v.x = project(&b->v, t, x, NULL);
         return a;
     }
-    fsdp_tensor *qkv = rotate(b, t, project(&b->qkv, t, x, NULL), cosine, sine, b->heads + b->kv_heads);
+    fsdp_tensor *qkv = rotate(b, t, project(&b->qkv, t, x, NULL), at, b->heads + b->kv_heads);
     a.q = (fsdp_heads){qkv, 0};
     a.k = (fsdp_heads){qkv, q_width};
     a.v = (fsdp_heads){qkv, q_width + kv_width};
@@ -141,7 +150,11 @@ void decoder_block_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *const *
 {
     (void)n_out;
     decoder_block *b = (decoder_block *)self;
-    fsdp_attention_config attention = attention_within(b, t, in[0], n_in > 1 ? in[1] : NULL, n_in > 1 ? in[2] : NULL);
+    int rotary = n_in > 2 ? 2 : 0; /* tensors of rotation come first */
+    placement at = {.cosine = rotary ? in[1] : NULL, .sine = rotary ? in[2] : NULL};
+    at.starts = n_in > 1 + rotary ? in[1 + rotary] : NULL;
+    at.positions = n_in > 2 + rotary ? in[2 + rotary] : NULL;
+    fsdp_attention_config attention = attention_within(b, t, in[0], &at);
     out[0] = finish(b, t, fsdp_attention(t, &attention), in[0]);
 }
 
@@ -355,7 +368,7 @@ static fsdp_tensor *count_positions(fsdp_tape *t, int64_t length)
     return fsdp_input(t, FSDP_I32, 1, &length, ids);
 }
 
-/* What goes into the first layer. positions int32 (T); NULL: counted from 0. */
+/* What goes into the first layer. positions int32 (T) or (B, T); NULL: counted from 0. */
 static fsdp_tensor *embed(decoder *m, fsdp_tape *t, fsdp_tensor *ids, fsdp_tensor *positions)
 {
     fsdp_tensor *h = fsdp_call(m->embedding, t, ids);
@@ -380,15 +393,19 @@ static bool rope_of(const rope_tables *tables, fsdp_tape *t, fsdp_tensor *positi
     return out[0] != NULL;
 }
 
-/* Final hidden states (B, T, C). */
-static fsdp_tensor *hidden_states(decoder *m, fsdp_tape *t, fsdp_tensor *ids)
+/* Final hidden states (B, T, C). documents and positions int32 (B, T), or both NULL. */
+static fsdp_tensor *hidden_states(decoder *m, fsdp_tape *t, fsdp_tensor *ids, fsdp_tensor *documents,
+                                  fsdp_tensor *positions)
 {
-    fsdp_tensor *h = embed(m, t, ids, NULL), *rope[2], *local[2];
+    fsdp_tensor *h = embed(m, t, ids, positions), *rope[2], *local[2], *starts = fsdp_document_starts(t, documents);
     bool rotary = rope_of(&m->rope, t, NULL, rope), apart = rope_of(&m->local_rope, t, NULL, local);
     for (int64_t i = 0; i < m->n_blocks; i++) {
         fsdp_tensor **tables = apart && m->blocks[i]->window > 0 ? local : rope;
-        fsdp_tensor *in[] = {h, tables[0], tables[1]};
-        fsdp_call_list(&m->blocks[i]->base, t, in, rotary ? 3 : 1, &h, 1);
+        fsdp_tensor *turned[] = {h, tables[0], tables[1], starts, positions}, *plain[] = {h, starts};
+        if (rotary)
+            fsdp_call_list(&m->blocks[i]->base, t, turned, starts ? 5 : 3, &h, 1);
+        else
+            fsdp_call_list(&m->blocks[i]->base, t, plain, starts ? 2 : 1, &h, 1);
     }
     return fsdp_call(m->norm, t, h);
 }
@@ -401,14 +418,34 @@ static fsdp_tensor *head_weight(decoder *m, fsdp_tape *t)
 fsdp_tensor *fsdp_decoder_logits(fsdp_module *module, fsdp_tape *t, fsdp_tensor *ids)
 {
     decoder *m = (decoder *)module;
-    fsdp_tensor *h = hidden_states(m, t, ids);
+    fsdp_tensor *h = hidden_states(m, t, ids, NULL, NULL);
     return fsdp_linear(t, h, head_weight(m, t), NULL);
 }
 
 fsdp_loss fsdp_decoder_loss(fsdp_module *module, fsdp_tape *t, fsdp_tensor *ids, fsdp_tensor *labels)
 {
     decoder *m = (decoder *)module;
-    fsdp_tensor *h = hidden_states(m, t, ids);
+    fsdp_tensor *h = hidden_states(m, t, ids, NULL, NULL);
+    return fsdp_linear_cross_entropy(t, h, head_weight(m, t), labels, FSDP_IGNORE);
+}
+
+fsdp_tensor *fsdp_decoder_logits_packed(fsdp_module *module, fsdp_tape *t, fsdp_tensor *ids, fsdp_tensor *documents,
+                                        fsdp_tensor *positions)
+{
+    decoder *m = (decoder *)module;
+    if (!documents || !positions)
+        return NULL;
+    fsdp_tensor *h = hidden_states(m, t, ids, documents, positions);
+    return fsdp_linear(t, h, head_weight(m, t), NULL);
+}
+
+fsdp_loss fsdp_decoder_loss_packed(fsdp_module *module, fsdp_tape *t, fsdp_tensor *ids, fsdp_tensor *labels,
+                                   fsdp_tensor *documents, fsdp_tensor *positions)
+{
+    decoder *m = (decoder *)module;
+    if (!documents || !positions)
+        return (fsdp_loss){NULL, NULL};
+    fsdp_tensor *h = hidden_states(m, t, ids, documents, positions);
     return fsdp_linear_cross_entropy(t, h, head_weight(m, t), labels, FSDP_IGNORE);
 }
 
@@ -442,7 +479,7 @@ static fsdp_tensor *keys_and_values(const decoder_block *b, fsdp_tape *t, const 
 static fsdp_tensor *block_decode(decoder_block *b, fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *const rope[2],
                                  fsdp_tensor *positions, fsdp_tensor *mask, int64_t length, const row_cache *past)
 {
-    fsdp_attention_config a = attention_within(b, t, x, rope[0], rope[1]);
+    fsdp_attention_config a = attention_within(b, t, x, &(placement){.cosine = rope[0], .sine = rope[1]});
     cache_write(t, past, keys_and_values(b, t, &a), positions);
     if (length > 0) {
         fsdp_tensor *seen = cache_read(t, past, length);

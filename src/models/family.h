@@ -39,8 +39,8 @@ typedef struct family_traits {
 
 const family_traits *family_of(fsdp_family family);
 
-/* decoder.c: a layer of any family. In: hidden states (B, T, C) and, where positions are rotary, cosine and sine. Out:
- * hidden states. */
+/* decoder.c: a layer of any family. In: hidden states (B, T, C); where positions are rotary, cosine and sine; where
+ * rows hold several documents, their starts and (rotary) the positions. Out: hidden states. */
 void decoder_block_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *const *in, int n_in, fsdp_tensor **out,
                            int n_out);
 

@@ -316,6 +316,7 @@ workload assemble_workload(const fsdp_settings *s, const model_config *model, co
                   .batch = s->train_batch_size,
                   .width = data->width,
                   .target = data->target_width,
+                  .documents = data->documents && model->type == MODEL_DECODER,
                   .moments = update_kept(&optimizer),
                   .snapshot = saves_beside(s) ? ckpt_saver_room : NULL,
                   .snapshot_of_all = s->checkpoint_kind == FSDP_CKPT_LOCAL};

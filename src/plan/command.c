@@ -48,7 +48,9 @@ static bool validates(const fsdp_settings *s)
 static fsdp_status describe_job(const fsdp_settings *s, int n_ranks, planning *p)
 {
     plan_table *t = &p->table;
-    fsdp_dataset_info data = {.width = s->max_context_width, .target_width = s->max_target_width};
+    fsdp_dataset_info data = {.width = s->max_context_width,
+                              .target_width = s->max_target_width,
+                              .documents = s->packing == FSDP_PACK_BEST_FIT};
     fsdp_world_config world;
     assemble_world(s, &world);
     t->world.n_ranks = n_ranks;

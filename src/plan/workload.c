@@ -17,6 +17,7 @@ typedef struct recording {
 
 typedef struct batch_shape {
     int64_t rows, width, target;
+    bool documents;
 } batch_shape;
 
 static fsdp_tensor *images(const recording *r, fsdp_tape *t, int64_t rows)
@@ -31,6 +32,9 @@ static fsdp_tensor *images(const recording *r, fsdp_tape *t, int64_t rows)
 static fsdp_loss record_text(const recording *r, fsdp_module *net, fsdp_tape *t, batch_shape b)
 {
     fsdp_tensor *ids = ints(t, b.rows, b.width);
+    if (b.documents)
+        return fsdp_decoder_loss_packed(net, t, ids, ints(t, b.rows, b.width), ints(t, b.rows, b.width),
+                                        ints(t, b.rows, b.width));
     if (r->w->model.type == MODEL_DECODER)
         return fsdp_decoder_loss(net, t, ids, ints(t, b.rows, b.width));
     return fsdp_t5_loss(net, t, ids, ints(t, b.rows, b.width), ints(t, b.rows, b.target), ints(t, b.rows, b.target));
@@ -46,7 +50,7 @@ static fsdp_loss record(void *context, fsdp_module *net, fsdp_tape *t)
     const recording *r = context;
     const workload *w = r->w;
     if (reads_text(w))
-        return record_text(r, net, t, (batch_shape){w->batch, w->width, w->target});
+        return record_text(r, net, t, (batch_shape){w->batch, w->width, w->target, w->documents});
     return fsdp_classifier_loss(net, t, images(r, t, w->batch), fsdp_input(t, FSDP_I32, 1, &w->batch, NULL));
 }
 
@@ -56,7 +60,8 @@ static fsdp_loss evaluate(void *context, fsdp_module *net, fsdp_tape *t)
     const recording *r = context;
     const workload *w = r->w;
     if (reads_text(w))
-        return record_text(r, net, t, (batch_shape){w->validation_batch, w->validation_width, w->validation_target});
+        return record_text(r, net, t,
+                           (batch_shape){w->validation_batch, w->validation_width, w->validation_target, false});
     fsdp_tensor *logits = fsdp_call(net, t, images(r, t, w->validation_batch));
     fsdp_output(t, fsdp_cast(t, logits, FSDP_F32));
     return fsdp_cross_entropy(t, logits, fsdp_input(t, FSDP_I32, 1, &w->validation_batch, NULL), FSDP_IGNORE);
@@ -125,7 +130,7 @@ double workload_flops(const workload *w)
 {
     double samples = (double)w->batch;
     if (w->model.type == MODEL_DECODER)
-        return decoder_flops(&w->model.decoder, samples * (double)w->width, (double)w->width);
+        return decoder_flops(&w->model.decoder, samples * (double)w->width, w->documents ? 0 : (double)w->width);
     if (w->model.type == MODEL_T5)
         return t5_flops(&w->model.t5, samples * (double)w->width, samples * (double)w->target);
     return 0;

@@ -9,6 +9,7 @@ typedef struct workload {
     model_config model;
     int64_t batch;         /* samples of one rank in one micro-batch */
     int64_t width, target; /* tokens of a sample; of its target (T5) */
+    bool documents;        /* samples hold several, and attention stays within each; validation's do not */
     int moments;           /* of the optimizer */
     const char *backend;   /* of communication; NULL: what fits */
     /* Validation; a batch of 0 means none. */
@@ -33,7 +34,8 @@ fsdp_status workload_picture(const workload *w, const fsdp_config *config, const
                              plan_picture *picture);
 
 /* Floating-point operations of one step on one rank: 6 per parameter and token (an untied embedding not counted), and
- * causal attention's products. Without what checkpointing computes again. 0 for images. */
+ * causal attention's products, which are left out where the lengths of documents decide them. Without what
+ * checkpointing computes again. 0 for images. */
 double workload_flops(const workload *w);
 
 #endif

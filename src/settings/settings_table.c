@@ -282,8 +282,10 @@ const fsdp_flag settings_table[] = {
     {SWITCH(shuffle, "true", "shuffle the samples anew in every epoch")},
     {CHOICE(
         packing, "row", packings,
-        "row: documents follow each other and are cut where a sample is full; best_fit: they stay whole and are padded "
-        "(streams). Either way attention sees all documents of a sample")},
+        "row: documents follow each other, are cut where a sample is full, and attention sees all of a sample; "
+        "best_fit: "
+        "they stay whole and are padded, attention stays inside a document, positions begin again with each, and no "
+        "label crosses documents (streams; decoders)")},
     {CHOICE(stream, "auto", streams,
             "tokenize text while training, shuffled in windows of half a million tokens; auto: from 1 GiB on, "
             "with --max_steps"),

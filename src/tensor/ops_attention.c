@@ -17,7 +17,7 @@ typedef struct attention_attributes {
     int64_t window;
 } attention_attributes;
 
-enum { BIAS = 3, KEY_MASK = 4, N_INPUTS = 5 };
+enum { BIAS = 3, KEY_MASK = 4, STARTS = 5, N_INPUTS = 6 };
 
 static buffer at_column(buffer b, int64_t column)
 {
@@ -80,6 +80,7 @@ static attention_args bind(const run_context *c, const node *n)
     if (a.bias.p && o->relative)
         a.bias = at_column(a.bias, o->q_length - 1);
     a.key_mask = run_data(c, n->inputs[KEY_MASK]).p;
+    a.starts = run_data(c, n->inputs[STARTS]).p;
     a.scalars = c->scalars;
     a.deterministic = c->deterministic;
     a.workspace = c->workspace;
@@ -113,6 +114,9 @@ static size_t attention_workspace(const device *d, const node *n, bool backward)
 {
     attention_args a = describe(n);
     float wanted;
+    int32_t started;
+    if (n->inputs[STARTS])
+        a.starts = &started; /* not read, as the bias: other kernels may take such rows */
     if (n->inputs[BIAS]) {
         a.bias.p = &wanted; /* not read: says that there is a bias */
         if (backward && node_wants_grad(n, BIAS)) {
@@ -172,6 +176,16 @@ static bool check_extras(fsdp_tape *t, const fsdp_attention_config *f, const att
                     (long long)o->batch, (long long)o->kv_length);
         return false;
     }
+    if (f->starts && (!f->causal || o->q_length != o->kv_length)) {
+        tape_refuse(t, "attention: documents in a row need a causal mask, and as many queries as keys (%lld and %lld)",
+                    (long long)o->q_length, (long long)o->kv_length);
+        return false;
+    }
+    if (f->starts && (f->starts->dtype != FSDP_I32 || f->starts->numel != o->batch * o->q_length)) {
+        tape_refuse(t, "attention: the starts of documents are %s; int32 (%lld, %lld) is expected",
+                    tape_shape_text(t, f->starts), (long long)o->batch, (long long)o->q_length);
+        return false;
+    }
     if (!bias)
         return true;
     int64_t numel = o->q_heads * (f->relative ? o->q_length + o->kv_length - 1 : o->q_length * o->kv_length);
@@ -227,6 +241,7 @@ fsdp_tensor *fsdp_attention(fsdp_tape *t, const fsdp_attention_config *f)
         return NULL;
     inputs[BIAS] = f->bias ? fsdp_cast(t, f->bias, FSDP_F32) : NULL;
     inputs[KEY_MASK] = f->key_mask;
+    inputs[STARTS] = f->starts;
     int64_t out_shape[] = {o.batch, o.q_length, o.q_heads * o.head_dim}, lse_shape[] = {o.batch, o.q_heads, o.q_length};
     fsdp_tensor *outputs[] = {tape_value(t, f->q.x->dtype, 3, out_shape), tape_value(t, FSDP_F32, 3, lse_shape)};
     if (!outputs[0] || !outputs[1])
@@ -235,11 +250,35 @@ fsdp_tensor *fsdp_attention(fsdp_tape *t, const fsdp_attention_config *f)
     return tape_record(t, &attention_op, N_INPUTS, inputs, 2, outputs, &o, sizeof o, saved, 3) ? outputs[0] : NULL;
 }
 
+/* Documents of a row. They come from the data and are looked at while the model is recorded, so that kernels have
+ * nothing to search for: one number a token says all that attention has to know. */
+
+fsdp_tensor *fsdp_document_starts(fsdp_tape *t, fsdp_tensor *documents)
+{
+    if (!documents || tape_failed(t))
+        return NULL;
+    if (documents->kind != TENSOR_INPUT || documents->dtype != FSDP_I32 || documents->n_dims != 2)
+        return tape_refuse(t, "documents: %s; an input of int32 (rows, tokens) is expected",
+                           tape_shape_text(t, documents));
+    const int32_t *ids = documents->pointer;
+    int64_t length = documents->shape[1];
+    int32_t *starts = NULL;
+    if (ids && !(starts = arena_alloc(t->memory, (size_t)max_i64(1, documents->numel) * sizeof *starts)))
+        return tape_refuse(t, "documents of %lld tokens: out of host memory", (long long)documents->numel);
+    for (int64_t i = 0; ids && i < documents->numel; i++) { /* without data: a recording that is only planned */
+        bool goes_on = i % length > 0 && ids[i] >= 0 && ids[i] == ids[i - 1];
+        starts[i] = goes_on ? starts[i - 1] : (int32_t)(i % length);
+    }
+    return fsdp_input(t, FSDP_I32, 2, documents->shape, starts);
+}
+
 /* Rotary embedding: in place, and its gradient is the rotation back. */
 
 typedef struct rope_attributes {
     int64_t heads, head_dim, first_position;
 } rope_attributes;
+
+enum { ROPE_X, COSINE, SINE, POSITIONS, ROPE_INPUTS };
 
 static fsdp_status rotate(const run_context *c, const node *n, buffer x, bool inverse)
 {
@@ -251,9 +290,11 @@ static fsdp_status rotate(const run_context *c, const node *n, buffer x, bool in
                    .heads = o->heads,
                    .head_dim = o->head_dim,
                    .row = tensor_columns(shape),
+                   .n_positions = n->inputs[COSINE]->shape[0],
+                   .positions = run_data(c, n->inputs[POSITIONS]).p,
                    .x = x,
-                   .cosine = run_data(c, n->inputs[1]).p,
-                   .sine = run_data(c, n->inputs[2]).p,
+                   .cosine = run_data(c, n->inputs[COSINE]).p,
+                   .sine = run_data(c, n->inputs[SINE]).p,
                    .inverse = inverse};
     return c->dev->kernels->rope(c->compute, &a);
 }
@@ -283,23 +324,42 @@ static fsdp_status rope_backward(const run_context *c, const node *n)
 static const op_def rope_op = {
     .name = "rope", .forward = rope_forward, .backward = rope_backward, .in_place = 1, .pass_through = 1};
 
+/* positions NULL: counted from first_position on. */
+static fsdp_tensor *record_rope(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *cosine, fsdp_tensor *sine,
+                                fsdp_tensor *positions, rope_attributes o)
+{
+    if (x->n_dims != 3 || o.head_dim % 2 != 0 || o.heads * o.head_dim > tensor_columns(x))
+        return tape_refuse(t, "rope: %lld heads of %lld do not lie in %s", (long long)o.heads, (long long)o.head_dim,
+                           tape_shape_text(t, x));
+    if (o.first_position < 0)
+        return tape_refuse(t, "rope: the first position is %lld", (long long)o.first_position);
+    if (positions && (positions->dtype != FSDP_I32 || positions->numel != tensor_rows(x)))
+        return tape_refuse(t, "rope: the positions of %s are %s; int32 (%lld, %lld) is expected", tape_shape_text(t, x),
+                           tape_shape_text(t, positions), (long long)x->shape[0], (long long)x->shape[1]);
+    int64_t reach = positions ? 1 : x->shape[1] + o.first_position;
+    if (cosine->n_dims != 2 || cosine->shape[1] != o.head_dim / 2 || !tensor_same_shape(cosine, sine) ||
+        cosine->shape[0] < reach)
+        return tape_refuse(t, "rope: tables %s do not reach %lld positions of %lld", tape_shape_text(t, cosine),
+                           (long long)reach, (long long)(o.head_dim / 2));
+    fsdp_tensor *y = tape_value(t, x->dtype, x->n_dims, x->shape), *inputs[] = {x, cosine, sine, positions};
+    uint32_t saved = 1u << COSINE | 1u << SINE | 1u << POSITIONS;
+    return y && tape_record(t, &rope_op, ROPE_INPUTS, inputs, 1, &y, &o, sizeof o, saved, 0) ? y : NULL;
+}
+
 fsdp_tensor *fsdp_rope(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *cosine, fsdp_tensor *sine, int64_t heads,
                        int64_t head_dim, int64_t first_position)
 {
     if (!x || !cosine || !sine)
         return NULL;
-    if (x->n_dims != 3 || head_dim % 2 != 0 || heads * head_dim > tensor_columns(x))
-        return tape_refuse(t, "rope: %lld heads of %lld do not lie in %s", (long long)heads, (long long)head_dim,
-                           tape_shape_text(t, x));
-    if (first_position < 0)
-        return tape_refuse(t, "rope: the first position is %lld", (long long)first_position);
-    if (cosine->n_dims != 2 || cosine->shape[1] != head_dim / 2 || !tensor_same_shape(cosine, sine) ||
-        cosine->shape[0] < x->shape[1] + first_position)
-        return tape_refuse(t, "rope: tables %s do not reach %lld positions of %lld", tape_shape_text(t, cosine),
-                           (long long)(x->shape[1] + first_position), (long long)(head_dim / 2));
-    rope_attributes o = {heads, head_dim, first_position};
-    fsdp_tensor *y = tape_value(t, x->dtype, x->n_dims, x->shape), *inputs[] = {x, cosine, sine};
-    return y && tape_record(t, &rope_op, 3, inputs, 1, &y, &o, sizeof o, 6, 0) ? y : NULL;
+    return record_rope(t, x, cosine, sine, NULL, (rope_attributes){heads, head_dim, first_position});
+}
+
+fsdp_tensor *fsdp_rope_at(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *cosine, fsdp_tensor *sine, fsdp_tensor *positions,
+                          int64_t heads, int64_t head_dim)
+{
+    if (!x || !cosine || !sine || !positions)
+        return NULL;
+    return record_rope(t, x, cosine, sine, positions, (rope_attributes){heads, head_dim, 0});
 }
 
 /* T5: distances fall into buckets, exact when near, logarithmic up to max_distance. */

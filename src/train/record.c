@@ -60,8 +60,11 @@ fsdp_loss record_loss(const train_run *run, fsdp_tape *t, const fsdp_batch *b)
 {
     fsdp_module *net = fsdp_model_module(run->model);
     if (run->model_config.type == MODEL_DECODER) {
-        fsdp_tensor *ids = fsdp_batch_input(t, b, "ids");
-        return fsdp_decoder_loss(net, t, ids, fsdp_batch_input(t, b, "labels"));
+        fsdp_tensor *ids = fsdp_batch_input(t, b, "ids"), *labels = fsdp_batch_input(t, b, "labels");
+        if (!fsdp_batch_field(b, "documents"))
+            return fsdp_decoder_loss(net, t, ids, labels);
+        return fsdp_decoder_loss_packed(net, t, ids, labels, fsdp_batch_input(t, b, "documents"),
+                                        fsdp_batch_input(t, b, "positions"));
     }
     if (run->model_config.type == MODEL_T5) {
         fsdp_tensor *ids = fsdp_batch_input(t, b, "ids"), *mask = fsdp_batch_input(t, b, "mask");

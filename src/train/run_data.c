@@ -242,8 +242,10 @@ static fsdp_status open_data(train_run *run)
 {
     const fsdp_settings *s = run->settings;
     if (s->dataset.n == 0 && s->dry_run) {
-        run->info =
-            (fsdp_dataset_info){.n_samples = 1, .width = s->max_context_width, .target_width = s->max_target_width};
+        run->info = (fsdp_dataset_info){.n_samples = 1,
+                                        .width = s->max_context_width,
+                                        .target_width = s->max_target_width,
+                                        .documents = s->packing == FSDP_PACK_BEST_FIT};
         return FSDP_OK;
     }
     if (s->dataset.n == 0)

@@ -29,6 +29,8 @@ static const kernel_case kernel_cases[] = {
     {"attention_with_bias", case_attention_with_bias},
     {"attention_of_aligned_heads", case_attention_of_aligned_heads},
     {"attention_with_window", case_attention_with_window},
+    {"attention_within_documents", case_attention_within_documents},
+    {"attention_of_a_document_alone", case_attention_of_a_document_alone},
     {"attention_with_dropout", case_attention_with_dropout},
     {"attention_without_visible_keys", case_attention_without_visible_keys},
     {"attention_of_long_sequences", case_attention_of_long_sequences},

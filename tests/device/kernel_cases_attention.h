@@ -19,6 +19,7 @@ typedef struct attention_way {
     bool aligned; /* rows of whole 16-byte pieces, as models have them; odd otherwise */
     float dropout;
     int64_t window; /* 0: none */
+    bool documents; /* several in a row */
 } attention_way;
 
 /* Operands of one case. q, k and v rows are wider than their heads, as in a fused projection. */
@@ -27,6 +28,7 @@ typedef struct attention_data {
     operand q, k, v, out, lse, bias, d_out, d_q, d_k, d_v, d_bias;
     int64_t bias_origin;
     int32_t *mask;        /* host */
+    int32_t *starts;      /* host */
     step_scalars scalars; /* of dropout */
 } attention_data;
 
@@ -70,6 +72,24 @@ static void attention_make_bias(kernel_check *c, const attention_case *k, attent
     a->d_bias_numel = numel;
 }
 
+/* Documents of every sort: of one token, whole tiles, what is left; the last row is one document. */
+static void attention_make_starts(kernel_check *c, const attention_case *k, attention_data *t)
+{
+    int64_t n = k->batch * k->q_length, left = 0;
+    t->starts = check_host(c, (size_t)n * sizeof(int32_t));
+    for (int64_t i = 0; i < n; i++) {
+        bool begins = i % k->q_length == 0, whole = i / k->q_length == k->batch - 1 && k->batch > 1;
+        if (begins || (left == 0 && !whole)) {
+            double kind = check_uniform(c);
+            begins = true;
+            left = kind < 0.25 ? 1 : kind < 0.4 ? 64 : 1 + (int64_t)(check_uniform(c) * (kind < 0.7 ? 9 : 90));
+        }
+        left--;
+        t->starts[i] = begins ? (int32_t)(i % k->q_length) : t->starts[i - 1];
+    }
+    t->args.starts = check_ints(c, t->starts, n);
+}
+
 static attention_data attention_make(kernel_check *c, const attention_case *k, attention_way way)
 {
     attention_data t = {0};
@@ -109,6 +129,8 @@ static attention_data attention_make(kernel_check *c, const attention_case *k, a
             t.mask[i] = check_uniform(c) < 0.7;
         a->key_mask = check_ints(c, t.mask, k->batch * k->kv_length);
     }
+    if (way.documents)
+        attention_make_starts(c, k, &t);
     if (way.dropout > 0) {
         t.scalars = (step_scalars){.step = ((uint64_t)5 << 32) + 3, .first_sample = 5000000011u, .share = 2};
         a->dropout = way.dropout;
@@ -149,7 +171,7 @@ static void attention_reference_row(const attention_data *t, const attention_wan
         int64_t k_at = (b * a->kv_length + j) * a->k_row + kv * d;
         int64_t own = i + a->kv_length - a->q_length; /* where the query stands among the keys */
         bool seen = (!a->causal || j <= own) && (!t->mask || t->mask[b * a->kv_length + j]) &&
-                    (a->window == 0 || j > own - a->window);
+                    (a->window == 0 || j > own - a->window) && (!t->starts || j >= t->starts[b * a->q_length + i]);
         p[j] = 0.0;
         for (int64_t x = 0; x < d; x++)
             p[j] += scale * t->q.host[q_at + x] * t->k.host[k_at + x];
@@ -296,6 +318,82 @@ static void case_attention_with_window(kernel_check *c)
         attention_one(c, &cases[i], (attention_way){.aligned = i % 2 == 0, .window = windows[i]});
         attention_one(c, &cases[i],
                       (attention_way){.aligned = i % 2 == 1, .dropout = i % 3 == 0 ? 0.3f : 0, .window = windows[i]});
+    }
+}
+
+/* Documents in a row: their ends lie anywhere in tiles. */
+static void case_attention_within_documents(kernel_check *c)
+{
+    const attention_case cases[] = {
+        {3, 33, 33, 4, 2, 64, true, false, BIAS_NONE, 0},     {2, 150, 150, 2, 1, 64, true, false, BIAS_NONE, 7},
+        {1, 330, 330, 2, 2, 16, true, false, BIAS_NONE, 0},   {2, 200, 200, 4, 2, 32, true, false, BIAS_NONE, 2},
+        {1, 70, 70, 2, 1, 17, true, true, BIAS_NONE, 5},      {2, 130, 130, 2, 1, 128, true, false, BIAS_NONE, 0},
+        {2, 140, 140, 1, 1, 256, true, false, BIAS_NONE, 0},  {2, 70, 70, 4, 2, 32, true, false, BIAS_TOEPLITZ, 8},
+        {5, 129, 129, 16, 4, 16, true, false, BIAS_NONE, 0},  {1, 1, 1, 1, 1, 8, true, false, BIAS_NONE, 0},
+        {2, 257, 257, 2, 1, 64, true, false, BIAS_SHARED, 0}, {2, 65, 65, 3, 1, 40, true, false, BIAS_NONE, 0},
+    };
+    const int64_t windows[] = {0, 0, 17, 64, 9};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        for (int aligned = 0; aligned < 2; aligned++) {
+            attention_way way = {.aligned = aligned, .documents = true, .window = windows[(i + (size_t)aligned) % 5]};
+            attention_one(c, &cases[i], way);
+            way.dropout = i % 4 == 0 ? 0.3f : 0;
+            if (way.dropout > 0)
+                attention_one(c, &cases[i], way);
+        }
+    }
+}
+
+static void attention_expect_again(kernel_check *c, const operand *o, const void *before, const char *what)
+{
+    double *want = check_doubles(c, o->n);
+    for (int64_t i = 0; i < o->n; i++)
+        want[i] = dtype_get(o->dtype, before, i);
+    check_exact(c, o, want, what);
+}
+
+static buffer attention_rows_from(buffer b, int64_t elements)
+{
+    b.p = (char *)b.p + (size_t)elements * fsdp_dtype_size(b.dtype);
+    return b;
+}
+
+/* Where a document begins on a tile, it has in a packed row the bits that it has alone: computed again in place, with
+ * nothing around it, every element stays what it is. */
+static void case_attention_of_a_document_alone(kernel_check *c)
+{
+    enum { FIRST = 128, N = 101, LENGTH = FIRST + N + 30 };
+    const int64_t dims[] = {64, 128, 16, 33};
+    for (int i = 0; i < 4; i++) {
+        const attention_case k = {1, LENGTH, LENGTH, 4, 2, dims[i], true, false, BIAS_NONE, 0};
+        attention_data t = attention_make(c, &k, (attention_way){.aligned = i < 3, .window = i == 2 ? 40 : 0});
+        attention_args *a = &t.args;
+        int32_t starts[LENGTH] = {0};
+        for (int j = 0; j < LENGTH; j++)
+            starts[j] = j < 50 ? 0 : j < FIRST ? 50 : j < FIRST + N ? FIRST : FIRST + N;
+        a->starts = check_ints(c, starts, LENGTH);
+        CHECK_RUN_WITH_WORKSPACE(c, attention_forward, a);
+        CHECK_RUN_WITH_WORKSPACE(c, attention_backward, a);
+        const operand *results[] = {&t.out, &t.d_q, &t.d_k, &t.d_v};
+        const void *before[4];
+        for (int r = 0; r < 4; r++)
+            before[r] = check_download(c, results[r]);
+        operand lse = check_random(c, FSDP_F32, k.q_heads * N, 1);
+        int64_t out_row = k.q_heads * k.head_dim;
+        memset(starts, 0, sizeof starts);
+        a->starts = check_ints(c, starts, N);
+        a->q_length = a->kv_length = N, a->lse = lse.device;
+        a->q = attention_rows_from(a->q, FIRST * a->q_row), a->d_q = attention_rows_from(a->d_q, FIRST * a->q_row);
+        a->k = attention_rows_from(a->k, FIRST * a->k_row), a->d_k = attention_rows_from(a->d_k, FIRST * a->k_row);
+        a->v = attention_rows_from(a->v, FIRST * a->v_row), a->d_v = attention_rows_from(a->d_v, FIRST * a->v_row);
+        a->out = attention_rows_from(a->out, FIRST * out_row),
+        a->d_out = attention_rows_from(a->d_out, FIRST * out_row);
+        CHECK_RUN_WITH_WORKSPACE(c, attention_forward, a);
+        CHECK_RUN_WITH_WORKSPACE(c, attention_backward, a);
+        const char *names[] = {"out", "d_q", "d_k", "d_v"};
+        for (int r = 0; r < 4; r++)
+            attention_expect_again(c, results[r], before[r], names[r]);
+        check_clear(c);
     }
 }
 

@@ -23,7 +23,8 @@ static void case_column_sum(kernel_check *c)
     }
 }
 
-static void rope_one(kernel_check *c, int64_t heads, int64_t head_dim, int64_t row, bool inverse)
+/* placed: rows have positions of their own, some of which the tables do not have. */
+static void rope_one(kernel_check *c, int64_t heads, int64_t head_dim, int64_t row, bool inverse, bool placed)
 {
     int64_t length = 5, rows = 3 * length, first = 2, half = head_dim / 2, positions = length + first;
     operand x = check_random(c, c->dtype, rows * row, 2);
@@ -34,12 +35,19 @@ static void rope_one(kernel_check *c, int64_t heads, int64_t head_dim, int64_t r
     }
     operand cosine = check_operand(c, FSDP_F32, positions * half, cosines);
     operand sine = check_operand(c, FSDP_F32, positions * half, sines);
+    int32_t *places = check_host(c, (size_t)rows * sizeof(int32_t));
+    for (int64_t r = 0; r < rows; r++)
+        places[r] = (int32_t)(placed ? (r * 5 + 3) % (positions + 2) - 1 : r % length + first);
     double *want = check_doubles(c, x.n);
     memcpy(want, x.host, (size_t)x.n * sizeof(double));
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t i = 0; i < heads * half; i++) {
             int64_t low = r * row + i / half * head_dim + i % half, high = low + half;
-            int64_t at = (r % length + first) * half + i % half;
+            if (places[r] < 0 || places[r] >= positions) {
+                want[low] = want[high] = 0;
+                continue;
+            }
+            int64_t at = places[r] * half + i % half;
             double q = inverse ? -sine.host[at] : sine.host[at];
             want[low] = x.host[low] * cosine.host[at] - x.host[high] * q;
             want[high] = x.host[high] * cosine.host[at] + x.host[low] * q;
@@ -51,6 +59,8 @@ static void rope_one(kernel_check *c, int64_t heads, int64_t head_dim, int64_t r
                       .heads = heads,
                       .head_dim = head_dim,
                       .row = row,
+                      .positions = placed ? check_ints(c, places, rows) : NULL,
+                      .n_positions = positions,
                       .x = operand_buffer(&x),
                       .cosine = cosine.device,
                       .sine = sine.device,
@@ -62,10 +72,10 @@ static void rope_one(kernel_check *c, int64_t heads, int64_t head_dim, int64_t r
 
 static void case_rope(kernel_check *c)
 {
-    for (int inverse = 0; inverse < 2; inverse++) {
-        rope_one(c, 3, 34, 3 * 34 + 5, inverse);
-        rope_one(c, 1, 2, 2, inverse);
-        rope_one(c, 2, 128, 512, inverse);
+    for (int way = 0; way < 4; way++) {
+        rope_one(c, 3, 34, 3 * 34 + 5, way & 1, way & 2);
+        rope_one(c, 1, 2, 2, way & 1, way & 2);
+        rope_one(c, 2, 128, 512, way & 1, way & 2);
     }
 }
 

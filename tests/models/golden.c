@@ -105,6 +105,7 @@ static void cnn_config_from_weights(golden *g)
 /* What goes into the model, and what loss that makes. */
 typedef struct batch {
     int32_t *ids, *mask, *labels, *decoder_ids;
+    int32_t *documents, *positions; /* of packed rows */
     float *images;
     int64_t shape[4], label_shape[2];
     int image_dims;
@@ -126,10 +127,17 @@ static batch read_batch(golden *g)
     b.ids = read_ints(g->io, "input_ids", &t);
     memcpy(b.shape, t->shape, 2 * sizeof b.shape[0]);
     memcpy(b.label_shape, t->shape, sizeof b.label_shape);
-    if (g->config.type == MODEL_DECODER) { /* labels are the inputs, one on */
+    if (g->config.type == MODEL_DECODER) { /* labels are one on: the inputs, or those of packed rows */
+        bool packed = safetensors_find(g->io, "document_ids") != NULL;
+        int32_t *given = packed ? read_ints(g->io, "labels", &t) : b.ids;
         b.labels = malloc((size_t)t->numel * sizeof *b.labels);
         for (int64_t i = 0; i < t->numel; i++)
-            b.labels[i] = (i + 1) % t->shape[1] == 0 ? FSDP_IGNORE : b.ids[i + 1];
+            b.labels[i] = (i + 1) % t->shape[1] == 0 ? FSDP_IGNORE : given[i + 1];
+        if (packed) {
+            free(given);
+            b.documents = read_ints(g->io, "document_ids", &t);
+            b.positions = read_ints(g->io, "position_ids", &t);
+        }
         return b;
     }
     b.mask = read_ints(g->io, "attention_mask", &t);
@@ -149,6 +157,8 @@ static void free_batch(batch *b)
     free(b->mask);
     free(b->labels);
     free(b->decoder_ids);
+    free(b->documents);
+    free(b->positions);
     free(b->images);
 }
 
@@ -159,6 +169,9 @@ static fsdp_tensor *record_logits(fsdp_model *m, fsdp_tape *t, const golden *g, 
         return fsdp_call(
             net, t, fsdp_cast(t, fsdp_input(t, FSDP_F32, b->image_dims, b->shape, b->images), m->config.param_dtype));
     fsdp_tensor *ids = fsdp_input(t, FSDP_I32, 2, b->shape, b->ids);
+    if (b->documents)
+        return fsdp_decoder_logits_packed(net, t, ids, fsdp_input(t, FSDP_I32, 2, b->shape, b->documents),
+                                          fsdp_input(t, FSDP_I32, 2, b->shape, b->positions));
     if (g->config.type == MODEL_DECODER)
         return fsdp_decoder_logits(net, t, ids);
     return fsdp_t5_logits(net, t, ids, fsdp_input(t, FSDP_I32, 2, b->shape, b->mask),
@@ -173,6 +186,9 @@ static fsdp_loss record_loss(fsdp_model *m, fsdp_tape *t, const golden *g, const
                                   FSDP_IGNORE);
     fsdp_tensor *ids = fsdp_input(t, FSDP_I32, 2, b->shape, b->ids),
                 *labels = fsdp_input(t, FSDP_I32, 2, b->label_shape, b->labels);
+    if (b->documents)
+        return fsdp_decoder_loss_packed(net, t, ids, labels, fsdp_input(t, FSDP_I32, 2, b->shape, b->documents),
+                                        fsdp_input(t, FSDP_I32, 2, b->shape, b->positions));
     if (g->config.type == MODEL_DECODER)
         return fsdp_decoder_loss(net, t, ids, labels);
     return fsdp_t5_loss(net, t, ids, fsdp_input(t, FSDP_I32, 2, b->shape, b->mask),

@@ -102,11 +102,11 @@ static inline fsdp_tensor *batchnorm_case(builder *b)
 
 /* Attention. */
 
-/* sizes: length, heads that turn, heads in all, head_dim, first position */
+/* sizes: length, heads that turn, heads in all, head_dim, first position (-1: each token has its own) */
 static inline fsdp_tensor *rope_case(builder *b)
 {
     const int64_t *s = b->size;
-    int64_t positions = s[0] + s[4], half = s[3] / 2;
+    int64_t positions = s[0] + (s[4] < 0 ? 0 : s[4]), half = s[3] / 2;
     bool fresh;
     float *cosine, *sine;
     fsdp_tensor *x = VARIABLE(b, 2, s[0], s[2] * s[3]);
@@ -116,6 +116,8 @@ static inline fsdp_tensor *rope_case(builder *b)
     fsdp_tensor *d = buffer_of(b, 0, &sine, &fresh, DIMS(positions, half));
     for (int64_t i = 0; fresh && i < positions * half; i++)
         sine[i] = sinf(0.1f * (float)i);
+    if (s[4] < 0)
+        return fsdp_rope_at(b->t, x, c, d, INTEGERS(b, 0, (int32_t)positions - 1, 2, s[0]), s[1], s[3]);
     return fsdp_rope(b->t, x, c, d, s[1], s[3], s[4]);
 }
 
@@ -157,6 +159,17 @@ static inline fsdp_tensor *attention_window_case(builder *b)
     separate_heads(b, &a);
     a.causal = true;
     a.window = b->size[5];
+    return fsdp_attention(b->t, &a);
+}
+
+/* Documents of a few tokens, some of them padding; size 5: the window. */
+static inline fsdp_tensor *attention_documents_case(builder *b)
+{
+    fsdp_attention_config a = heads_of(b);
+    separate_heads(b, &a);
+    a.causal = true;
+    a.window = b->size[5];
+    a.starts = fsdp_document_starts(b->t, INTEGERS(b, -1, 1, 2, b->size[0]));
     return fsdp_attention(b->t, &a);
 }
 
@@ -585,6 +598,7 @@ static const gradient_case gradient_cases[] = {
     {"rope 1", rope_case, {1, 1, 1, 2, 0}},
     {"rope", rope_case, {17, 2, 3, 6, 5}},
     {"rope, all heads", rope_case, {3, 3, 3, 34, 0}},
+    {"rope at positions", rope_case, {17, 2, 3, 6, -1}},
     {"attention 1", attention_case, {1, 1, 1, 1, 1}},
     {"attention", attention_case, {3, 17, 3, 3, 5}},
     {"attention, 33 keys", attention_case, {17, 33, 1, 1, 17}},
@@ -597,6 +611,9 @@ static const gradient_case gradient_cases[] = {
     {"attention with a window", attention_window_case, {17, 17, 2, 1, 3, 5}},
     {"attention with a window of 1", attention_window_case, {17, 17, 2, 2, 3, 1}},
     {"attention with a window, more keys", attention_window_case, {3, 17, 2, 1, 3, 4}},
+    {"attention within documents", attention_documents_case, {17, 17, 2, 1, 3, 0}},
+    {"attention within documents, 70", attention_documents_case, {70, 70, 1, 1, 3, 0}},
+    {"attention within documents and a window", attention_documents_case, {17, 17, 2, 2, 3, 2}},
     {"attention over fused q, k, v", attention_fused_case, {17, 17, 4, 2, 3}},
     {"attention over fused k, v", attention_fused_kv_case, {3, 17, 3, 3, 5}},
     {"attention with bias (H, T, S)", attention_bias_case, {3, 17, 3, 3, 5}},

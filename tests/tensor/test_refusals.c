@@ -67,6 +67,20 @@ static fsdp_tensor *attention_dropping(fsdp_tape *t, fsdp_tensor *x, float proba
     return fsdp_attention(t, &a);
 }
 
+static fsdp_tensor *attention_starting(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *starts, bool causal)
+{
+    fsdp_attention_config a = {.q = {x, 0},
+                               .k = {x, 4},
+                               .v = {x, 8},
+                               .q_heads = 2,
+                               .kv_heads = 2,
+                               .head_dim = 2,
+                               .scale = 1,
+                               .causal = causal,
+                               .starts = starts};
+    return fsdp_attention(t, &a);
+}
+
 static fsdp_tensor *concat(fsdp_tape *t, fsdp_tensor *a, fsdp_tensor *b, int dim)
 {
     fsdp_tensor *parts[] = {a, b};
@@ -98,6 +112,14 @@ RECORD(rope_heads, fsdp_rope(t, X(2, 3, 8), X(3, 2), X(3, 2), 3, 4, 0))
 RECORD(rope_odd, fsdp_rope(t, X(2, 3, 9), X(3, 1), X(3, 1), 3, 3, 0))
 RECORD(rope_positions, fsdp_rope(t, X(2, 3, 8), X(3, 2), X(3, 2), 2, 4, 1))
 RECORD(rope_negative, fsdp_rope(t, X(2, 3, 8), X(3, 2), X(3, 2), 2, 4, -1))
+RECORD(rope_at_places, fsdp_rope_at(t, X(2, 3, 8), X(3, 2), X(3, 2), I(3), 2, 4))
+RECORD(rope_at_type, fsdp_rope_at(t, X(2, 3, 8), X(3, 2), X(3, 2), X(2, 3), 2, 4))
+RECORD(documents_type, fsdp_document_starts(t, X(2, 3)))
+RECORD(documents_dims, fsdp_document_starts(t, I(3)))
+RECORD(documents_computed, fsdp_document_starts(t, fsdp_reshape(t, I(6), 2, (const int64_t[]){2, 3})))
+RECORD(attention_starts_open, attention_starting(t, X(2, 3, 12), I(2, 3), false))
+RECORD(attention_starts_shape, attention_starting(t, X(2, 3, 12), I(2, 4), true))
+RECORD(attention_starts_type, attention_starting(t, X(2, 3, 12), X(2, 3), true))
 RECORD(attention_heads, attention(t, X(2, 3, 6), X(2, 3, 4), X(2, 3, 4), 3, 2))
 RECORD(attention_narrow, attention(t, X(2, 3, 4), X(2, 3, 4), X(2, 3, 4), 4, 2))
 RECORD(attention_rest, attention(t, X(2, 3, 5), X(2, 3, 4), X(2, 3, 4), 2, 2))
@@ -197,6 +219,14 @@ static const refusal refusals[] = {
     {"attention: bias", attention_bias, {"attention", "(2, 3, 4)", "5"}},
     {"attention: relative bias", attention_relative, {"attention", "(2, 3, 5)", "5"}},
     {"attention: mask", attention_mask, {"attention", "(2, 4)", "(2, 5)"}},
+    {"rope: positions of other tokens", rope_at_places, {"rope", "positions", "(2, 3)"}},
+    {"rope: positions of another type", rope_at_type, {"rope", "positions", "int32"}},
+    {"documents of another type", documents_type, {"documents", "int32"}},
+    {"documents without rows", documents_dims, {"documents", "rows"}},
+    {"documents that are computed", documents_computed, {"documents", "input"}},
+    {"attention: documents without a causal mask", attention_starts_open, {"attention", "causal"}},
+    {"attention: starts of other tokens", attention_starts_shape, {"attention", "starts", "(2, 3)"}},
+    {"attention: starts of another type", attention_starts_type, {"attention", "starts", "int32"}},
     {"attention: mask of another type", attention_mask_type, {"attention", "mask", "int32"}},
     {"attention: everything dropped", attention_dropout_all, {"attention", "dropout", "1"}},
     {"attention: negative dropout", attention_dropout_negative, {"attention", "dropout", "-0.5"}},

@@ -62,8 +62,27 @@ static int32_t token(int64_t index, int64_t position)
 
 typedef struct samples {
     int32_t ids[24 * LENGTH], labels[24 * LENGTH], mask[24 * LENGTH], decoder[24 * LENGTH];
+    int32_t documents[24 * LENGTH], positions[24 * LENGTH];
     float images[24 * IMAGE * IMAGE];
 } samples;
+
+/* The last two tokens of a sample in four are padding. */
+static void fill_documents(samples *s, int64_t index, int row)
+{
+    for (int k = 0, position = 0, number = 0; k < LENGTH; k++, position++) {
+        int at = row * LENGTH + k;
+        bool padding = index % 4 == 0 && k >= LENGTH - 2,
+             begins = rng_word(rng_key_make(3), (uint64_t)index, (uint64_t)k) % 4 == 0;
+        if (k > 0 && begins)
+            position = 0, number++;
+        s->documents[at] = padding ? -1 : number;
+        s->positions[at] = padding ? 0 : position;
+        if (k > 0 && (padding || begins))
+            s->labels[at - 1] = FSDP_IGNORE;
+        if (padding)
+            s->labels[at] = FSDP_IGNORE;
+    }
+}
 
 static void fill_samples(const training *t, samples *s, int64_t first, int n)
 {
@@ -79,6 +98,8 @@ static void fill_samples(const training *t, samples *s, int64_t first, int n)
             s->labels[at] = counts ? token(index, k + 1) : FSDP_IGNORE;
             s->decoder[at] = k == 0 ? 0 : token(index, k);
         }
+        if (t->packed)
+            fill_documents(s, index, i);
         if (t->model != TRAIN_CNN)
             continue;
         s->labels[i] = (int32_t)(index % 10);
@@ -96,6 +117,10 @@ static fsdp_loss record(const training *t, fsdp_module *net, fsdp_tape *tape, co
             net, tape, fsdp_cast(tape, fsdp_input(tape, FSDP_F32, 4, images, s->images), t->config.param_dtype),
             fsdp_input(tape, FSDP_I32, 1, &n, s->labels));
     fsdp_tensor *ids = fsdp_input(tape, FSDP_I32, 2, shape, s->ids);
+    if (t->packed)
+        return fsdp_decoder_loss_packed(net, tape, ids, fsdp_input(tape, FSDP_I32, 2, shape, s->labels),
+                                        fsdp_input(tape, FSDP_I32, 2, shape, s->documents),
+                                        fsdp_input(tape, FSDP_I32, 2, shape, s->positions));
     if (t->model == TRAIN_LLAMA)
         return fsdp_llama_loss(net, tape, ids, fsdp_input(tape, FSDP_I32, 2, shape, s->labels));
     return fsdp_t5_loss(net, tape, ids, fsdp_input(tape, FSDP_I32, 2, shape, s->mask),

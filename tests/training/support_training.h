@@ -20,6 +20,7 @@ typedef struct training {
     bool comm_thread;
     bool plainly;       /* somebody listens to operations: no work is recorded */
     bool split_masters; /* on a recording device: bf16 masters as halves */
+    bool packed;        /* LLaMA: rows hold several documents, cut anew in every sample */
     const fsdp_optimizer_group *groups;
     int n_groups;
     float average; /* decay of the average of the weights; 0: none */

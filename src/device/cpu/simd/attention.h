@@ -111,11 +111,19 @@ static inline int64_t visible_keys(const attention_args *a, const query_tile *t)
     return max_i64(0, min_i64(a->kv_length, t->first + t->n + a->kv_length - a->q_length));
 }
 
+/* Where the documents of the tile's queries start; NULL: a row is one document. */
+static inline const int32_t *tile_starts(const attention_args *a, const query_tile *t)
+{
+    return a->starts ? a->starts + t->batch * a->q_length + t->first : NULL;
+}
+
 /* The first tile of keys that holds one that the tile can see. */
 static inline int64_t first_visible_key(const attention_args *a, const query_tile *t)
 {
-    int64_t first = t->first + a->kv_length - a->q_length - a->window + 1;
-    return a->window == 0 || first <= 0 ? 0 : first / KEYS * KEYS;
+    int64_t first = a->window > 0 ? t->first + a->kv_length - a->q_length - a->window + 1 : 0;
+    if (a->starts)
+        first = max_i64(first, *tile_starts(a, t));
+    return max_i64(0, first) / KEYS * KEYS;
 }
 
 /* Adds the bias to score tile (n_keys, lanes) and hides what the masks hide. */
@@ -124,6 +132,8 @@ static inline void tile_bias_and_mask(const attention_args *a, const query_tile 
 {
     int64_t bias_at = t->batch * a->bias_batch + t->head * a->bias_head + t->first * a->bias_query;
     int64_t reach = a->kv_length - a->q_length + t->first; /* query lane i sees keys up to reach + i */
+    const int32_t *starts = tile_starts(a, t);
+    int64_t begun = 0; /* lanes whose document has begun: starts never fall */
     for (int64_t j = 0; j < n_keys; j++) {
         float *row = scores + j * t->lanes;
         int64_t key = first_key + j;
@@ -147,6 +157,10 @@ static inline void tile_bias_and_mask(const attention_args *a, const query_tile 
         if (a->window > 0)
             for (int64_t i = max_i64(0, key - reach + a->window); i < t->lanes; i++)
                 row[i] = -INFINITY;
+        while (starts && begun < t->n && starts[begun] <= key)
+            begun++;
+        for (int64_t i = begun; starts && i < t->lanes; i++)
+            row[i] = -INFINITY;
     }
 }
 

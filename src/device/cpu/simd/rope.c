@@ -25,7 +25,11 @@ static void rotate_row(const void *context, int64_t row)
 {
     const rope_args *a = context;
     int64_t half = a->head_dim / 2;
-    int64_t position = row % a->length + a->first_position;
+    int64_t position = a->positions ? a->positions[row] : row % a->length + a->first_position;
+    if (a->positions && (position < 0 || position >= a->n_positions)) {
+        memset(element_address(a->x, row * a->row), 0, (size_t)(a->heads * a->head_dim) * fsdp_dtype_size(a->x.dtype));
+        return;
+    }
     const float *cosine = a->cosine + position * half, *sine = a->sine + position * half;
     for (int64_t head = 0; head < a->heads; head++) {
         for (int64_t first = 0; first < half; first += HALF_MAX)

@@ -1,5 +1,6 @@
-/* Attention: cuDNN where it has an engine, the own kernels for the rest (biases, masks, dropout, fp32, odd rows). Both
- * keep the same statistics (lse), so a forward by one may be followed by a backward by the other. */
+/* Attention: cuDNN where it has an engine, the own kernels for the rest (biases, masks, dropout, rows of several
+ * documents, fp32, odd rows). Both keep the same statistics (lse), so a forward by one may be followed by a backward by
+ * the other. */
 #include "device/cuda/cudnn/attention_plan.h"
 
 #include "base/error.h"
@@ -43,6 +44,11 @@ static attention_plan find(const device *d, const attention_args *a, bool backwa
 {
     attention_plan plan = {0};
     if (a->dropout > 0) /* cuDNN would draw other random numbers than the other devices */
+        return plan;
+    /* cuDNN takes documents only as ragged sequences, each with offsets and a length of its own in a batch of fixed
+     * size: how many a batch holds would be part of its plan. The own kernels read where documents start from device
+     * memory, so that one recorded graph serves every batch, and pass over the tiles in front. */
+    if (a->starts)
         return plan;
     if (attention_plan_find((cuda_device *)d, a, backward, &plan) != FSDP_OK)
         plan.plan = NULL;

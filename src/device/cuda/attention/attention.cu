@@ -13,7 +13,7 @@ template <int DP, int R> __global__ void __launch_bounds__(ATTENTION_THREADS) at
     const int y = threadIdx.x >> 4, x = threadIdx.x & 15, head_dim = (int)a.head_dim;
     const int64_t first_q = (int64_t)(gridDim.x - 1 - blockIdx.x) * s::T; /* causal: the long rows first */
     const int64_t head = blockIdx.y, b = blockIdx.z, kv_head = head / (a.q_heads / a.kv_heads);
-    const int64_t rows = a.q_length - first_q, k_end = last_key(a, first_q, s::T);
+    const int64_t rows = a.q_length - first_q, k_end = keys_end(a, first_q, s::T);
     load_tile<DP, R>(q_tile, a.q, (b * a.q_length + first_q) * a.q_row + head * head_dim, a.q_row, rows, head_dim);
     float out[R][s::columns], maximum[R], sum[R];
 #pragma unroll
@@ -24,7 +24,7 @@ template <int DP, int R> __global__ void __launch_bounds__(ATTENTION_THREADS) at
         for (int c = 0; c < s::columns; c++)
             out[i][c] = 0;
     }
-    for (int64_t first_k = first_key(a, first_q, s::T); first_k < k_end; first_k += s::T) {
+    for (int64_t first_k = keys_begin(a, b, first_q, s::T); first_k < k_end; first_k += s::T) {
         __syncthreads();
         load_tile<DP, R>(kv_tile, a.k, (b * a.kv_length + first_k) * a.k_row + kv_head * head_dim, a.k_row,
                          a.kv_length - first_k, head_dim);

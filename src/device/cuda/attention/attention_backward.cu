@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS) attention_backward_kv(const
             d_k[i][c] = d_v[i][c] = 0;
     /* Causal: queries before first_k - shift see none of these keys. */
     const int64_t start = a.causal ? max(0ll, (long long)(first_k - (a.kv_length - a.q_length))) / s::T * s::T : 0;
-    const int64_t end = last_query(a, first_k, s::T);
+    const int64_t end = queries_end(a, b, first_k, s::T);
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
         for (int64_t first_q = start; first_q < end; first_q += s::T) {
             __syncthreads();
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS) attention_backward_q(const 
     backward_tiles t((float *)memory, s::tile_floats, s::square_floats);
     const int head_dim = (int)a.head_dim;
     const int64_t first_q = (int64_t)(gridDim.x - 1 - blockIdx.x) * s::T, head = blockIdx.y, b = blockIdx.z;
-    const int64_t kv_head = head / (a.q_heads / a.kv_heads), k_end = last_key(a, first_q, s::T);
+    const int64_t kv_head = head / (a.q_heads / a.kv_heads), k_end = keys_end(a, first_q, s::T);
     load_queries<DP, R>(a, t, b, head, first_q);
     float d_q[R][s::columns];
 #pragma unroll
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS) attention_backward_q(const 
 #pragma unroll
         for (int c = 0; c < s::columns; c++)
             d_q[i][c] = 0;
-    for (int64_t first_k = first_key(a, first_q, s::T); first_k < k_end; first_k += s::T) {
+    for (int64_t first_k = keys_begin(a, b, first_q, s::T); first_k < k_end; first_k += s::T) {
         __syncthreads();
         const int64_t rows = a.kv_length - first_k;
         load_tile<DP, R>(t.k, a.k, (b * a.kv_length + first_k) * a.k_row + kv_head * head_dim, a.k_row, rows, head_dim);

@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
 #pragma unroll
         for (int j = 0; j < R; j++)
             sum[i][j] = 0;
-    if (first_k < last_key(a, first_q, s::T))
+    if (first_k < keys_end(a, first_q, s::T))
         for (int64_t b = b_first; b < b_last; b++)
             for (int64_t head = h_first; head < h_last; head++) {
                 const int64_t kv_head = head / (a.q_heads / a.kv_heads), rows = a.kv_length - first_k;

@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(MMA_THREADS, DP *M <= 64 ? 4 : 2) attention_mm
     const int64_t end = keys_end(a, first_q, 64 * M);
     const bool by_distance = bias_by_distance(a);
     copy_rows<DP>(q_tile, a.q, at.q(a, first_q), a.q_row, 64 * M, a.q_length - first_q, (int)a.head_dim);
-    const int64_t begin = keys_begin(a, first_q, KEYS);
+    const int64_t begin = keys_begin(a, at.b, first_q, KEYS);
     if (end > begin)
         copy_keys<DP, M>(a, at, stages, distances, first_q, begin);
     copy_async_commit();
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(MMA_THREADS, DP *M <= 64 ? 4 : 2) attention_mm
         __syncthreads();
         float s[M][KEYS / 8][4];
         multiply_rows<D, DP, KEYS, M>(s, q_tile, own, k_tile);
-        const bool edge = is_edge(a, first_q, first_k, KEYS);
+        const bool edge = is_edge(a, at.b, first_q, first_k, KEYS);
 #pragma unroll
         for (int m = 0; m < M; m++) {
             const int row = own + 16 * m + g;

@@ -6,6 +6,7 @@
 #define DEVICE_CUDA_ATTENTION_ATTENTION_MMA_CUH
 
 #include "device/cuda/attention/attention_keep.cuh"
+#include "device/cuda/attention/attention_range.cuh"
 #include "device/cuda/mma.cuh"
 #include "device/cuda/vector.cuh"
 
@@ -206,6 +207,8 @@ static __device__ __forceinline__ void hide_keys(const attention_args &a, const 
             else
                 begin[half] = row + shift + 1 - (int)a.window;
         }
+        if (!TRANSPOSED && a.starts)
+            begin[half] = max(begin[half], start_of(a, at.b, row));
         if (TRANSPOSED && (row >= n_keys || (mask && mask[row] == 0)))
             end[half] = 0;
     }
@@ -218,6 +221,15 @@ static __device__ __forceinline__ void hide_keys(const attention_args &a, const 
             if (column < begin[e >> 1] || column >= end[e >> 1] || masked)
                 s[j][e] = -INFINITY;
         }
+    if constexpr (TRANSPOSED)
+#pragma unroll
+        for (int j = 0; a.starts && j < N / 8; j++)
+#pragma unroll
+            for (int side = 0; side < 2; side++) {
+                const int start = start_of(a, at.b, first_column + 8 * j + side);
+                s[j][side] = first_row < start ? -INFINITY : s[j][side];
+                s[j][2 + side] = first_row + 8 < start ? -INFINITY : s[j][2 + side];
+            }
 }
 
 /* Products q.k into scores in units of log 2: scaled, with bias, and at an edge -inf where a key is not seen. Rows are
@@ -242,32 +254,13 @@ static __device__ __forceinline__ void mma_scores(const attention_args &a, const
 }
 
 /* Whether some key of the tile may be hidden from some query of it; a tile has at most 128. */
-static __device__ __forceinline__ bool is_edge(const attention_args &a, int64_t first_q, int64_t first_k, int n_keys)
+static __device__ __forceinline__ bool is_edge(const attention_args &a, int64_t b, int64_t first_q, int64_t first_k,
+                                               int n_keys)
 {
     return a.key_mask || first_k + n_keys > a.kv_length ||
            (a.causal && first_k + n_keys - 1 > first_q + a.kv_length - a.q_length) ||
-           (a.window > 0 && first_k <= first_q + 127 + a.kv_length - a.q_length - a.window);
-}
-
-/* End of the keys that queries first_q .. first_q + n - 1 may see. */
-static __device__ __forceinline__ int64_t keys_end(const attention_args &a, int64_t first_q, int n)
-{
-    const int64_t last = min(first_q + n, a.q_length) - 1 + a.kv_length - a.q_length + 1;
-    return a.causal ? max((int64_t)0, min(a.kv_length, last)) : a.kv_length;
-}
-
-/* Start of the first tile of `tile` keys that queries from first_q on may see. */
-static __device__ __forceinline__ int64_t keys_begin(const attention_args &a, int64_t first_q, int tile)
-{
-    const int64_t first = first_q + a.kv_length - a.q_length - a.window + 1;
-    return a.window == 0 || first <= 0 ? 0 : first / tile * tile;
-}
-
-/* End of the queries that may see keys first_k .. first_k + n - 1. */
-static __device__ __forceinline__ int64_t queries_end(const attention_args &a, int64_t first_k, int n)
-{
-    const int64_t end = first_k + n - 1 - (a.kv_length - a.q_length) + a.window;
-    return a.window == 0 ? a.q_length : max((int64_t)0, min(a.q_length, end));
+           (a.window > 0 && first_k <= first_q + 127 + a.kv_length - a.q_length - a.window) ||
+           (a.starts && start_of(a, b, first_q + 127) > first_k);
 }
 
 /* Writes this warp's 16 rows of a result times `factor`; rows past `rows` are left out. */

@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(MMA_THREADS) attention_mma_backward_kv(const a
     copy_rows<DP>(v_tile, a.v, own.v(a, first_k), a.v_row, MMA_ROWS, rows, (int)a.head_dim);
     /* Causal: queries before first_k - shift see none of these keys. */
     const int64_t start = a.causal ? max((int64_t)0, first_k - (a.kv_length - a.q_length)) / N * N : 0;
-    const int64_t end = queries_end(a, first_k, MMA_ROWS);
+    const int64_t end = queries_end(a, b, first_k, MMA_ROWS);
     const int64_t steps = max((int64_t)0, (end - start + N - 1) / N), all = steps * group;
     if (all > 0)
         copy_queries<DP>(a, delta, own, kv_stage<DP>(stages), start, first_k);
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(MMA_THREADS) attention_mma_backward_kv(const a
         multiply_rows<D, DP, N, 1>(&s, k_tile, warp * 16, stage.q);
         mma_scores<N, true>(a, at, s, first_k + warp * 16 + g, first_q + 2 * t,
                             by_distance ? stage.distances + N - 1 + warp * 16 + g - 2 * t : NULL,
-                            is_edge(a, first_q, first_k, MMA_ROWS));
+                            is_edge(a, b, first_q, first_k, MMA_ROWS));
         multiply_rows<D, DP, N, 1>(&dp, v_tile, warp * 16, stage.d_out);
         const int64_t queries = a.q_length - first_q;
 #pragma unroll
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(MMA_THREADS, DP <= 64 ? 4 : 2)
     const int64_t rows = a.q_length - first_q, row = first_q + warp * 16 + g;
     copy_rows<DP>(q_tile, a.q, at.q(a, first_q), a.q_row, MMA_ROWS, rows, (int)a.head_dim);
     copy_rows<DP>(d_out_tile, a.d_out, at.out(a, first_q), a.q_heads * a.head_dim, MMA_ROWS, rows, (int)a.head_dim);
-    const int64_t begin = keys_begin(a, first_q, N);
+    const int64_t begin = keys_begin(a, at.b, first_q, N);
     if (end > begin)
         copy_keys<DP>(a, at, stages, distances, first_q, begin);
     copy_async_commit();
@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(MMA_THREADS, DP <= 64 ? 4 : 2)
         multiply_rows<D, DP, N, 1>(&s, q_tile, warp * 16, k_tile);
         mma_scores<N, false>(a, at, s, row, first_k + 2 * t,
                              by_distance ? distances + stage * DISTANCES(1) + own_distance : NULL,
-                             is_edge(a, first_q, first_k, N));
+                             is_edge(a, at.b, first_q, first_k, N));
         multiply_rows<D, DP, N, 1>(&dp, d_out_tile, warp * 16, v_tile);
         const int own_row = warp * 16 + g;
         const uint64_t bits[2] = {a.dropout > 0 ? keep[own_row] >> (2 * t) : ~(uint64_t)0,

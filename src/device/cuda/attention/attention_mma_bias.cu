@@ -45,7 +45,7 @@ static __device__ __forceinline__ void add_gradients(const attention_args &a, co
     multiply_rows<D, DP, KEYS, 1>(&s, stage, warp * 16, stage + 2 * tile_bytes<DP, MMA_ROWS>);
     mma_scores<KEYS, false>(a, at, s, row, first_k + 2 * t,
                             distances ? distances + MMA_ROWS - 1 + 2 * t - (warp * 16 + g) : NULL,
-                            is_edge(a, first_q, first_k, KEYS));
+                            is_edge(a, at.b, first_q, first_k, KEYS));
     multiply_rows<D, DP, KEYS, 1>(&dp, stage + tile_bytes<DP, MMA_ROWS>, warp * 16,
                                   stage + 2 * tile_bytes<DP, MMA_ROWS> + tile_bytes<DP, KEYS>);
 #pragma unroll

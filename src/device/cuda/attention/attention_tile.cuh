@@ -6,6 +6,7 @@
 #define DEVICE_CUDA_ATTENTION_ATTENTION_TILE_CUH
 
 #include "device/cuda/attention/attention_keep.cuh"
+#include "device/cuda/attention/attention_range.cuh"
 #include "device/cuda/vector.cuh"
 
 #define ATTENTION_THREADS 256
@@ -163,7 +164,8 @@ static __device__ __forceinline__ void finish_scores(const attention_args &a, in
         for (int i = 0; i < R; i++) {
             const int64_t query = first_q + y * R + i;
             if (!present || query >= a.q_length || (a.causal && key > query + shift) ||
-                (a.window > 0 && key <= query + shift - a.window)) {
+                (a.window > 0 && key <= query + shift - a.window) ||
+                (a.starts && key < a.starts[b * a.q_length + query])) {
                 s[i][j] = -INFINITY;
                 continue;
             }
@@ -173,28 +175,6 @@ static __device__ __forceinline__ void finish_scores(const attention_args &a, in
                                     b * a.bias_batch + head * a.bias_head + query * a.bias_query + key * a.bias_key);
         }
     }
-}
-
-/* Keys from `first` on that a tile of queries may see, as an end index. */
-static __device__ __forceinline__ int64_t last_key(const attention_args &a, int64_t first_q, int tile)
-{
-    const int64_t last_query = min(first_q + tile, a.q_length) - 1;
-    return a.causal ? max(0ll, min((long long)a.kv_length, (long long)(last_query + a.kv_length - a.q_length + 1)))
-                    : a.kv_length;
-}
-
-/* Start of the first tile of keys that queries from first_q on may see. */
-static __device__ __forceinline__ int64_t first_key(const attention_args &a, int64_t first_q, int tile)
-{
-    const int64_t first = first_q + a.kv_length - a.q_length - a.window + 1;
-    return a.window == 0 || first <= 0 ? 0 : first / tile * tile;
-}
-
-/* End of the queries that may see keys first_k .. first_k + tile - 1. */
-static __device__ __forceinline__ int64_t last_query(const attention_args &a, int64_t first_k, int tile)
-{
-    const int64_t end = first_k + tile - 1 - (a.kv_length - a.q_length) + a.window;
-    return a.window == 0 ? a.q_length : max(0ll, min((long long)a.q_length, (long long)end));
 }
 
 static __device__ __forceinline__ float half_warp_max(float x)

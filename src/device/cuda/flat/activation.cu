@@ -201,18 +201,19 @@ template <int D, int V> __global__ void __launch_bounds__(THREADS) rope(const ro
     const float sign = a.inverse ? -1.0f : 1.0f;
     const buffer cosines = {(void *)a.cosine, FSDP_F32}, sines = {(void *)a.sine, FSDP_F32};
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
-        const int64_t position = row % a.length + a.first_position;
+        const int64_t position = a.positions ? a.positions[row] : row % a.length + a.first_position;
+        const bool known = !a.positions || (position >= 0 && position < a.n_positions);
         for (int item = threadIdx.x; item < n; item += blockDim.x) {
             const int head = item / per_head, i = (item - head * per_head) * V;
             const int64_t at = row * a.row + head * a.head_dim + i;
             floats<V> x = load<D, V>(a.x, at), y = load<D, V>(a.x, at + half);
-            floats<V> cosine = load<FSDP_F32, V>(cosines, position * half + i);
-            floats<V> sine = load<FSDP_F32, V>(sines, position * half + i);
+            floats<V> cosine = load<FSDP_F32, V>(cosines, known ? position * half + i : 0);
+            floats<V> sine = load<FSDP_F32, V>(sines, known ? position * half + i : 0);
 #pragma unroll
             for (int j = 0; j < V; j++) {
                 const float first = x.v[j], second = y.v[j], turn = sign * sine.v[j];
-                x.v[j] = first * cosine.v[j] - second * turn;
-                y.v[j] = second * cosine.v[j] + first * turn;
+                x.v[j] = known ? first * cosine.v[j] - second * turn : 0.0f;
+                y.v[j] = known ? second * cosine.v[j] + first * turn : 0.0f;
             }
             store<D, V>(a.x, at, x);
             store<D, V>(a.x, at + half, y);
