@@ -46,6 +46,20 @@ grep -q "1 of 2 sources have a weight" mix1.err || fail "weights: $(cat mix1.err
 train packed 2 --dataset text --packing best_fit --max_steps 4 || fail "packing: $(cat packed.err)"
 grep -q "best fit: [0-9.]*% of the tokens are padding" packed.out || fail "padding is not reported: $(cat packed.out)"
 
+# losses RUN: "step loss" of every step
+losses() { sed -n 's/.*"step": *\([0-9]*\).*"loss": *\([^,]*\),.*/\1 \2/p' "$1/metrics.jsonl" | sort -n -u; }
+pack=(--dataset text --packing best_fit --lr_decay_style constant --lr 1e-2)
+train whole 2 "${pack[@]}" --max_steps 9 || fail "packing: $(cat whole.err)"
+train halves 2 "${pack[@]}" --max_steps 4 || fail "packing, the first part: $(cat halves.err)"
+train halves 2 "${pack[@]}" --max_steps 9 --resume_from_checkpoint halves/checkpoints || fail "packing: $(cat halves.err)"
+[ "$(losses whole | wc -l)" = 9 ] || fail "9 steps have $(losses whole | wc -l) losses"
+cmp <(losses whole) <(losses halves) || fail "packed rows that were stopped and resumed have other losses"
+train rows 2 "${pack[@]}" --packing row --max_steps 9 || fail "rows: $(cat rows.err)"
+cmp -s <(losses whole) <(losses rows) && fail "packing changes no loss"
+"$fsdp" train --device cpu --model_type t5 --vocab_size 256 --dataset text/b.jsonl.gz --source_field text --target_field text \
+    --packing best_fit --max_steps 2 --output_dir pairs 2>pairs.err && fail "packed pairs"
+grep -q "only documents of text can be packed, not pairs" pairs.err || fail "packed pairs: $(cat pairs.err)"
+
 touch -d 2001-01-01 text/a.txt
 train part 1 --dataset text --max_steps 26 --resume_from_checkpoint part/checkpoints && fail "a file changed unnoticed"
 grep -q "a.txt: changed since" part.err || fail "the changed file is not named: $(cat part.err)"
