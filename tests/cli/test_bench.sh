@@ -70,7 +70,7 @@ json kernel.json '$r->{workload} eq "tiny" && $r->{matrix_tflops} > 0 && $r->{co
     'join(",", map { $_->{shape} } grep { $_->{name} eq "gate|up, weight gradient" } @{$r->{kernels}}) eq "64 x 256 x 64"' \
     '!grep { $_->{name} eq "down, forward" && !near($_->{ms} * $_->{tflops} * 1e9, 2 * 64 * 64 * 128, 0.01) } @{$r->{kernels}}'
 "$fsdp" bench kernel tiny --bf16 $quick >kernel.txt
-for name in "q|k|v, forward" "attention, backward" "rmsnorm, backward" rope "swiglu, forward" cross-entropy \
+for name in "q|k|v, forward" "attention, backward" "packed, backward" "rmsnorm, backward" rope "swiglu, forward" cross-entropy \
     "embedding, gradient" adamw copy; do
     grep -qF "$name" kernel.txt || fail "no row for $name: $(cat kernel.txt)"
 done

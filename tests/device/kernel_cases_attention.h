@@ -330,14 +330,14 @@ static void case_attention_within_documents(kernel_check *c)
         {1, 70, 70, 2, 1, 17, true, true, BIAS_NONE, 5},      {2, 130, 130, 2, 1, 128, true, false, BIAS_NONE, 0},
         {2, 140, 140, 1, 1, 256, true, false, BIAS_NONE, 0},  {2, 70, 70, 4, 2, 32, true, false, BIAS_TOEPLITZ, 8},
         {5, 129, 129, 16, 4, 16, true, false, BIAS_NONE, 0},  {1, 1, 1, 1, 1, 8, true, false, BIAS_NONE, 0},
-        {2, 257, 257, 2, 1, 64, true, false, BIAS_SHARED, 0}, {2, 65, 65, 3, 1, 40, true, false, BIAS_NONE, 0},
+        {1, 257, 257, 2, 1, 16, true, false, BIAS_SHARED, 0}, {2, 65, 65, 3, 1, 40, true, false, BIAS_NONE, 0},
     };
     const int64_t windows[] = {0, 0, 17, 64, 9};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         for (int aligned = 0; aligned < 2; aligned++) {
             attention_way way = {.aligned = aligned, .documents = true, .window = windows[(i + (size_t)aligned) % 5]};
             attention_one(c, &cases[i], way);
-            way.dropout = i % 4 == 0 ? 0.3f : 0;
+            way.dropout = i % 4 == 1 ? 0.3f : 0;
             if (way.dropout > 0)
                 attention_one(c, &cases[i], way);
         }
