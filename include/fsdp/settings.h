@@ -219,7 +219,7 @@ typedef struct fsdp_settings {
     int64_t fit; /* bytes; optional */
     bool json;
     bool units;
-    const char *timeline, *against; /* optional */
+    const char *timeline, *against, *svg; /* optional */
 } fsdp_settings;
 
 /* Defaults. Ended by fsdp_settings_free. Copying the struct copies references to its texts, not the texts. */

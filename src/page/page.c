@@ -20,6 +20,11 @@ static const char *asset(const char *stem, const char *ending)
     return NULL;
 }
 
+const char *page_style(void)
+{
+    return asset("page", ".css");
+}
+
 /* In JSON these occur within strings only, and there \u00XX means the same. */
 static void print_json(FILE *out, const char *text)
 {
@@ -58,7 +63,7 @@ static void print_page(FILE *out, const page *p, const char *data)
             p->language, nonce, nonce);
     print_escaped(out, p->title);
     fprintf(out, "</title>\n<style nonce=\"%016" PRIx64 "\">\n%s</style>\n</head>\n<body>\n<main>\n<h1>", nonce,
-            asset("page", ".css"));
+            page_style());
     print_escaped(out, p->title);
     fputs("</h1>\n<noscript><p>This page draws its pictures with a script of its own.</p></noscript>\n</main>\n"
           "<script type=\"application/json\" id=\"data\">",

@@ -20,6 +20,9 @@ fsdp_status page_text(const page *p, char **text, size_t *bytes);
 /* The same in a file, which appears complete or not at all. */
 fsdp_status page_write(const page *p, const char *path);
 
+/* The style sheet of all pages, which pictures of their own carry too. */
+const char *page_style(void);
+
 /* Files of src/page, as the build embedded them; ends with an entry without a name. */
 typedef struct page_asset {
     const char *name;

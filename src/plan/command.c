@@ -159,7 +159,7 @@ static fsdp_status print_why(const fsdp_settings *s, planning *p, char **text)
     return append(text, why);
 }
 
-static fsdp_status write_timeline(const fsdp_settings *s, planning *p, const fsdp_settings *against)
+static fsdp_status write_pictures(const fsdp_settings *s, planning *p, const fsdp_settings *against)
 {
     planning *other = against ? calloc(1, sizeof *other) : NULL;
     if (against && !other)
@@ -167,8 +167,10 @@ static fsdp_status write_timeline(const fsdp_settings *s, planning *p, const fsd
     fsdp_status status = against ? prepare(against, other) : FSDP_OK;
     if (status == FSDP_OK && against)
         status = make_detail(against, other);
-    if (status == FSDP_OK)
+    if (status == FSDP_OK && s->timeline)
         status = plan_timeline_write(&p->detail, other ? &other->detail : NULL, s->timeline);
+    if (status == FSDP_OK && s->svg)
+        status = plan_svg_write(&p->detail, other ? &other->detail : NULL, s->svg);
     if (other) {
         plan_detail_clear(&other->detail);
         device_close(other->table.world.dev);
@@ -186,8 +188,8 @@ static fsdp_status explain_failure(const fsdp_settings *s, planning *p, const fs
         return status;
     snprintf(message, sizeof message, "%s", fsdp_last_error());
     FSDP_TRY(make_detail(s, p));
-    if (s->timeline)
-        FSDP_TRY(write_timeline(s, p, against));
+    if (s->timeline || s->svg)
+        FSDP_TRY(write_pictures(s, p, against));
     if (!s->json)
         FSDP_TRY(print_why(s, p, text));
     return error_set(status, "%s", message);
@@ -195,10 +197,10 @@ static fsdp_status explain_failure(const fsdp_settings *s, planning *p, const fs
 
 static fsdp_status print_plan(const fsdp_settings *s, planning *p, const fsdp_settings *against, char **text)
 {
-    if (s->units || s->timeline)
+    if (s->units || s->timeline || s->svg)
         FSDP_TRY(make_detail(s, p));
-    if (s->timeline)
-        FSDP_TRY(write_timeline(s, p, against));
+    if (s->timeline || s->svg)
+        FSDP_TRY(write_pictures(s, p, against));
     if (s->units)
         return plan_units_print(&p->detail, s->json, text);
     FSDP_TRY(plan_table_print(&p->table, s->json, text));
@@ -211,8 +213,10 @@ fsdp_status fsdp_plan_against(const fsdp_settings *settings, const fsdp_settings
     FSDP_TRY(settings_check_size(settings));
     if (against)
         FSDP_TRY(settings_check_size(against));
-    if (against && !settings->timeline)
-        return error_set(FSDP_ERR_INPUT, "--against draws a second plan over the first: say --timeline FILE.html too");
+    if (against && !settings->timeline && !settings->svg)
+        return error_set(
+            FSDP_ERR_INPUT,
+            "--against draws a second plan over the first: say --timeline FILE.html or --svg FILE.svg too");
     planning *p = calloc(1, sizeof *p);
     if (!p)
         return error_set(FSDP_ERR_MEMORY, "planning: out of host memory");

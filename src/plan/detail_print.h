@@ -17,5 +17,7 @@ json_t *plan_detail_json(const plan_detail *d);
 
 /* A page that draws the step; `against` (may be NULL) is drawn over it. */
 fsdp_status plan_timeline_write(const plan_detail *d, const plan_detail *against, const char *path);
+/* Its first picture by itself, as SVG. */
+fsdp_status plan_svg_write(const plan_detail *d, const plan_detail *against, const char *path);
 
 #endif

@@ -424,7 +424,9 @@ const fsdp_flag settings_table[] = {
     {SWITCH(units, NULL, "list the units: parameters, bytes, when they are gathered and released"), .only = "plan"},
     {TEXT(timeline, NULL, "FILE.html", "write a page that draws the memory of one step, and why it does not fit"),
      .only = "plan"},
-    {TEXT(against, NULL, "FLAGS", "with --timeline: draw the plan with these flags added over the first, in quotes"),
+    {TEXT(svg, NULL, "FILE.svg", "draw the memory of one step as a picture by itself"), .only = "plan"},
+    {TEXT(against, NULL, "FLAGS",
+          "with --timeline or --svg: draw the plan with these flags added over the first, in quotes"),
      .only = "plan"},
 #undef GROUP
     {.name = NULL},

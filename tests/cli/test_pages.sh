@@ -60,6 +60,13 @@ grep -q "Why it does not fit: full takes" why || fail "no reasons: $(cat why)"
 grep -q "^activations: linear" why || fail "no values at the peak: $(cat why)"
 grep -q "^--activation_checkpointing full" why || fail "no remedies: $(cat why)"
 data misfit.html | grep -q '"limit":20000000' || fail "the page does not know the limit"
+# The picture by itself: well-formed, the same colours, nothing from elsewhere.
+"$fsdp" "${plan[@]}" --svg step.svg --against='--activation_checkpointing full' >/dev/null
+! sed 's|http://www.w3.org/2000/svg||' step.svg | grep -qiE 'https?:|<script|<image|href=' || fail "step.svg points elsewhere"
+grep -q '</svg>' step.svg && grep -q 'class="outline"' step.svg && grep -q '<title>activations</title>' step.svg || fail "step.svg"
+! grep -qE 'nan|inf' <(grep '<path' step.svg) || fail "step.svg has numbers that are none"
+! command -v python3 >/dev/null || python3 -c 'import sys, xml.dom.minidom; xml.dom.minidom.parse("step.svg")' || fail "step.svg is not XML"
+
 # A tale: one page with every strategy, in both languages, and the lines of the terminal in it.
 for language in en ko; do
     "$fsdp" explain --sharding_strategy all --lang $language --html tale.html >told
