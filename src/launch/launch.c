@@ -221,6 +221,7 @@ static void run_round(launcher *l, progress *p)
         tell_team(l, p);
         beat(l, p);
     }
+    strays_end(&l->strays);
     watch_drain(l);
 }
 
@@ -376,6 +377,7 @@ static fsdp_status run_job(launcher *l, int *exit_code)
 {
     FSDP_TRY(keeper_start(l->n, &l->keeper));
     FSDP_TRY(make_pulses(l));
+    strays_begin(&l->strays); /* after the keeper, which is no stray */
     watch_begin(l);
     l->team.give_up = is_asked;
     l->team.context = l;
@@ -422,6 +424,7 @@ fsdp_status fsdp_launch(const fsdp_launch_config *config, int *exit_code)
     status = run_job(&l, exit_code);
     team_leave(&l.team);
     keeper_stop(&l.keeper);
+    strays_free(&l.strays);
     watch_give_signals_back(&l, &saved);
 done:
     team_leave(&l.team);

@@ -7,11 +7,13 @@
 
 #include "base/ring.h"
 #include "launch/process.h"
+#include "launch/strays.h"
 #include "launch/team.h"
 
 typedef struct launcher {
     attempt attempt;
     keeper keeper;
+    strays strays;
     team team;
     process *ranks;
     pulse *pulses;          /* (n) */

@@ -45,7 +45,7 @@ pair()
     timeout 120 "$fsdp" run --nnodes 2 --node_rank "$first" --nproc-per-node 2 --master_addr 127.0.0.1 --master_port "$port" \
         "${train[@]}" "${four[@]}" --output_dir "$name" "$@" >"$name.$first.log" 2>&1 &
     local other=$!
-    sleep 0.5
+    sleep "${late:-0.5}"
     timeout 120 "$fsdp" run --nnodes 2 --node_rank "$second" --nproc-per-node 2 --master_addr 127.0.0.1 --master_port "$port" \
         "${train[@]}" "${four[@]}" --output_dir "$name" "$@" >"$name.$second.log" 2>&1 || code=$?
     wait "$other" || code=$?
@@ -54,8 +54,10 @@ pair()
 "$fsdp" run --standalone --nproc-per-node 4 "${train[@]}" "${four[@]}" --output_dir one >one.log 2>&1 || fail "one launcher: $(cat one.log)"
 pair two 0 1
 pair turned 1 0
+late=${FSDP_TEST_LATE:-5} pair late 0 1 # seconds; 60 is worth trying by hand
+late=${FSDP_TEST_LATE:-5} pair early 1 0 # nobody listens at the endpoint yet
 pair hybrid 0 1 --sharding_strategy hybrid # one host, so one shard group
-for run in two turned; do
+for run in two turned late early; do
     "$fsdp" ckpt diff one/checkpoints/step-00000003 "$run/checkpoints/step-00000003" >diff.log || fail "$run differs: $(cat diff.log)"
 done
 echo "two launchers train together, no rank trains alone"

@@ -4,69 +4,7 @@
 set -euo pipefail
 source "$(dirname "$0")/support.bash"
 "$fsdp" --version | grep -qw libcrypto || { echo "a build without libcrypto joins no launchers"; exit 77; }
-unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
-export OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0
-seq 1 4000 >text.txt
-train=("$fsdp" train --device cpu --threads 1 --model_type llama_v3 --hidden_width 64 --num_layers 2 --num_heads 2
-    --intermediate_size 128 --max_context_width 64 --train_batch_size 4 --dataset text.txt --max_steps 60 --checkpoint_freq 10
-    --sharding_strategy full --no_async_checkpoint --comm_timeout 60 --sample_tokens 0)
-launchers=()
-trap 'kill -9 "${launchers[@]}" 2>/dev/null || true; rm -rf "$work"' EXIT
-
-free_port()
-{
-    local port
-    for _ in $(seq 50); do
-        port=$((20000 + RANDOM % 10000))
-        (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || break
-    done
-    echo "$port"
-}
-
-# launch NAME NODE NNODES PORT FLAGS...: one launcher with one rank, in the background
-launch()
-{
-    local name=$1 node=$2 nodes=$3 port=$4
-    shift 4
-    "$fsdp" run --nnodes "$nodes" --node_rank "$node" --rdzv_endpoint "127.0.0.1:$port" --rdzv_conf last_call_timeout=2 \
-        --max_restarts 3 --report "$name.report" "$@" "${train[@]}" --output_dir "$name" --resume_from_checkpoint "$name/checkpoints" \
-        >>"$name.$node.log" 2>&1 </dev/null &
-    launchers[node]=$!
-}
-
-# of_rank NAME RANK: the process of a rank
-of_rank()
-{
-    local pid
-    for pid in $(pgrep -f -- "--output_dir $1 "); do
-        if tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -qx "RANK=$2" && grep -qa train "/proc/$pid/cmdline"; then
-            echo "$pid"
-        fi
-    done
-}
-
-# reached NAME STEP: waits until the run has made this step
-reached()
-{
-    for _ in $(seq 1200); do
-        [[ -s $1/metrics.jsonl && $(wc -l <"$1/metrics.jsonl") -ge $2 ]] && return
-        sleep 0.02
-    done
-    fail "$1 does not reach step $2: $(tail -5 "$1".*.log)"
-}
-
-ended()
-{
-    local name=$1 code=0
-    wait "${launchers[0]}" || code=$?
-    wait "${launchers[1]}" || code=$?
-    [[ $code == 0 ]] || fail "$name: exit code $code: $(tail -20 "$name".*.log)"
-}
-
-same()
-{
-    "$fsdp" ckpt diff "$1/checkpoints/step-00000060" "$2/checkpoints/step-00000060" >diff.log || fail "$2 differs: $(head -3 diff.log)"
-}
+source "$(dirname "$0")/jobs.bash"
 
 "$fsdp" run --standalone --nproc-per-node 2 "${train[@]}" --output_dir calm >calm.log 2>&1 || fail "undisturbed: $(cat calm.log)"
 
