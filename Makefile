@@ -29,7 +29,7 @@ SEED ?= $(shell date +%s)
 CTEST = ctest --output-on-failure --no-tests=error -j $(JOBS)
 
 .DEFAULT_GOAL := all
-.PHONY: all fresh train test test-gpu test-tensorboard test-tables test-transformers test-tokenizers test-pytorch test-torchrun test-slurm test-k8s test-container soak kill-test bench asan tsan valgrind fuzz clang cuda docs install format format-check clean deps
+.PHONY: all fresh train test test-gpu test-tensorboard test-tables test-transformers test-tokenizers test-pytorch test-torchrun test-slurm test-k8s test-container soak kill-test chaos bench asan tsan valgrind fuzz clang cuda docs install format format-check clean deps
 
 deps:
 	@scripts/install-deps build
@@ -93,6 +93,9 @@ test-pytorch: all
 
 kill-test: all
 	@scripts/kill-test build $(KILLS)
+
+chaos: all
+	@scripts/chaos build $(ROUNDS)
 
 bench: all
 	@scripts/bench build/bench
