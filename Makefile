@@ -49,7 +49,7 @@ train: deps
 	@test -f $(command)/build.ninja || cmake --preset command
 	@cmake --build $(command) --target fsdp -j $(JOBS)
 	$(command)/fsdp run --standalone --nproc-per-node 2 --plain $(command)/fsdp train --preset tiny --sharding_strategy full \
-	    --device cpu --output_dir $(command)/train
+	    --device cpu --output_dir $(command)/train --overwrite
 
 test: all
 	@$(CTEST) --test-dir build

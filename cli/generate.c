@@ -31,7 +31,7 @@ static const fsdp_choice devices[] = {{"auto", 0, NULL}, {"cpu", 0, NULL}, {"cud
 
 static const fsdp_flag generate_table[] = {
     {TEXT(model, "PATH",
-          "a Hugging Face folder, a checkpoint, a folder of checkpoints (uses the newest) or a hub name")},
+          "a Hugging Face folder, a checkpoint, a run or a folder of checkpoints (uses the newest), or a hub name")},
     {TEXT(tokenizer, "PATH",
           "a tokenizer.json, its folder or a hub name (default: the model's, otherwise every byte is a token)")},
     {TEXT(prompt, "TEXT", "text for a LLaMA to continue or a T5 to answer")},
@@ -129,7 +129,7 @@ const command command_generate = {
     .name = "generate",
     .summary = "Generate text with a trained LLaMA or T5",
     .usage = "--model PATH --prompt TEXT [FLAGS...]",
-    .details = "  fsdp generate --model fsdp_run/checkpoints --prompt 'static int' --temperature 0.7\n"
+    .details = "  fsdp generate --model fsdp_runs/latest --prompt 'static int' --temperature 0.7\n"
                "  fsdp generate --model t5-small --prompt_file article.txt --max_new_tokens 60\n\n"
                "Text is printed as it is generated. A model that is too big for one process is sharded over the ranks "
                "of `fsdp run`.",

@@ -1,7 +1,9 @@
 /* `fsdp train`: reads the flags, hands them to the library, shows what it says. Signals ask it to save and end. */
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <fsdp/train.h>
 
@@ -24,6 +26,25 @@ static int seconds_now(void)
     return (int)now.tv_sec;
 }
 
+static bool speaks; /* set before signals are listened for */
+
+/* A person who presses Ctrl-C sees at once that it was heard, however long the step takes. Of several ranks one says
+ * so; under `fsdp run` the launcher does. */
+static bool speaks_for_the_job(void)
+{
+    const char *rank = getenv("RANK");
+    return !getenv("FSDP_PULSE") && (!rank || strcmp(rank, "0") == 0);
+}
+
+/* Whatever the terminal shows now stays: the line begins on its own. */
+static void say(int number, const char *text)
+{
+    if (number == SIGINT && speaks) {
+        ssize_t ignored = write(STDERR_FILENO, text, strlen(text));
+        (void)ignored;
+    }
+}
+
 static void die_of(int number)
 {
     signal(number, SIG_DFL);
@@ -36,11 +57,14 @@ static void die_of(int number)
 static void on_signal(int number)
 {
     if (!can_save) {
+        say(number, "\nfsdp train: Ctrl-C before the first step: there is nothing to save\n");
         die_of(number);
     } else if (!stop_signal) {
         seconds_then = seconds_now();
         stop_signal = number;
+        say(number, "\nfsdp train: Ctrl-C: this step is finished and saved; Ctrl-C again ends at once, unsaved\n");
     } else if (number == SIGINT && seconds_now() - seconds_then > SAME_REQUEST_SECONDS) {
+        say(number, "\nfsdp train: second Ctrl-C: ended at once, nothing more is saved\n");
         die_of(number);
     }
 }
@@ -54,12 +78,17 @@ static int stop_requested(void *context)
 
 static void listen_for_signals(void)
 {
-    static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1};
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+    speaks = speaks_for_the_job();
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         sigaddset(&action.sa_mask, numbers[i]); /* one at a time */
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        sigaction(numbers[i], &action, NULL);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        struct sigaction before;
+        sigaction(numbers[i], &action, &before);
+        if (numbers[i] == SIGHUP && before.sa_handler == SIG_IGN) /* nohup */
+            sigaction(SIGHUP, &before, NULL);
+    }
 }
 
 static void show_line(void *context, fsdp_line kind, const char *text)
@@ -107,8 +136,8 @@ const command command_train = {
     .details = "  fsdp train --preset tiny --dataset notes.txt\n"
                "  fsdp run --standalone --nproc-per-node 2 fsdp train --preset tiny --sharding_strategy full\n"
                "  srun fsdp train --preset llama3_1_8b --dataset allenai/c4 --dataset_config_name en --bf16\n\n"
-               "SIGTERM, SIGUSR1 and SIGINT save a checkpoint and end the run with exit code 128 plus the\n"
-               "signal; a second SIGINT ends it at once.",
+               "SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGUSR1 save a checkpoint and end the run with exit code\n"
+               "128 plus the signal; a second Ctrl-C ends it at once. Job scripts use --output_dir DIR --resume auto.",
     .flags = train_flags,
     .run = run_train,
 };

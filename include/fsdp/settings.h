@@ -187,12 +187,12 @@ typedef struct fsdp_settings {
     bool checkpoint_at_end, async_checkpoint;
     int on_checkpoint_failure;            /* fsdp_failure_policy */
     int64_t keep_checkpoints, keep_every; /* optional: all; none beyond the newest */
-    const char *resume_from_checkpoint;
+    const char *resume_from_checkpoint;   /* a path, or "auto" */
     const char *export_dir;
     int64_t export_part_size; /* bytes */
 
     /* Watching */
-    const char *output_dir;
+    const char *output_dir; /* NULL: a new folder with a name of its own */
     int64_t logging_freq, validation_freq /* optional: at the end */, validation_batches /* optional: all */;
     const char *metrics;
     const char *tensorboard_dir;
@@ -212,6 +212,7 @@ typedef struct fsdp_settings {
     /* The run itself */
     const char *config;
     bool dry_run;
+    bool overwrite; /* the run that output_dir holds is replaced */
 
     /* `fsdp plan` only */
     int64_t world_size; /* optional: the environment's */

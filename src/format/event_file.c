@@ -22,7 +22,7 @@
 #include "base/file.h"
 #include "format/crc32c.h"
 
-enum { DATA_CLASS_TENSOR = 2, DT_STRING = 7 };
+enum { DATA_CLASS_TENSOR = 2, DT_STRING = 7, SESSION_START = 1 };
 enum { FLUSH_BYTES = 64 << 10 };
 
 typedef struct bytes_buffer {
@@ -212,6 +212,15 @@ fail:
     event_file_close(f);
     *out = NULL;
     return status;
+}
+
+fsdp_status event_file_session(event_file *file, int64_t step)
+{
+    bytes_buffer *session = &file->parts[0];
+    begin_event(file, now(), step);
+    put_number(session, 1, SESSION_START);
+    put_message(&file->event, 7, session);
+    return end_event(file);
 }
 
 fsdp_status event_file_scalar(event_file *file, const char *tag, int64_t step, double wall_time, double value)

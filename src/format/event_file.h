@@ -15,6 +15,8 @@ fsdp_status event_file_open(const char *folder, event_file **out);
 /* Flushes, closes and frees, also on failure; NULL is legal. */
 fsdp_status event_file_close(event_file *file);
 
+/* A session begins with `step`: TensorBoard forgets what earlier files of the folder have from that step on. */
+fsdp_status event_file_session(event_file *file, int64_t step);
 /* `wall_time` is seconds since 1970. Values that are not finite are kept as they are: TensorBoard shows them. */
 fsdp_status event_file_scalar(event_file *file, const char *tag, int64_t step, double wall_time, double value);
 /* Markdown, shown under "Text"; the time is now. */

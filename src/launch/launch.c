@@ -107,7 +107,7 @@ static fsdp_status start_all(launcher *l, int *exit_code)
 
 static bool was_interrupt(int exit_code)
 {
-    return exit_code == SIGNALLED + SIGINT || exit_code == SIGNALLED + SIGTERM || exit_code == SIGNALLED + SIGUSR1;
+    return watch_interrupted_by(exit_code << 8) != 0; /* as wait tells of a process that ended with it */
 }
 
 /* Ranks may save where the job grows, or somebody asked for its end; those of a failed round end now. */

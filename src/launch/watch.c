@@ -81,7 +81,7 @@ static void reap(launcher *l)
 
 int watch_interrupted_by(int status)
 {
-    static const int requests[] = {SIGINT, SIGTERM, SIGUSR1};
+    static const int requests[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
     for (size_t i = 0; i < sizeof requests / sizeof *requests; i++)
         if (WIFSIGNALED(status) ? WTERMSIG(status) == requests[i] : WEXITSTATUS(status) == SIGNALLED + requests[i])
             return requests[i];
@@ -207,10 +207,14 @@ static void pass_request_on(launcher *l, int number)
     if (before != 0 && now - before < same_request_seconds)
         return;
     l->asked_at[number] = now;
-    if (number == SIGINT && before != 0)
+    if (number == SIGINT && before != 0) {
+        log_write(FSDP_LOG_WARNING, "second Ctrl-C: all ranks are killed, nothing more is saved");
         watch_signal_all(l, SIGKILL, true);
-    else
-        watch_ask_to_end(l, number, l->attempt.config->grace_seconds);
+        return;
+    }
+    if (number == SIGINT && watch_count_running(l) > 0)
+        log_write(FSDP_LOG_WARNING, "Ctrl-C: the ranks are asked to save and end; Ctrl-C again kills them at once");
+    watch_ask_to_end(l, number, l->attempt.config->grace_seconds);
 }
 
 static void take_signals(launcher *l)

@@ -40,7 +40,7 @@ static fsdp_status write_settings(board *b, const char *settings)
     return status;
 }
 
-fsdp_status board_open(const char *folder, const char *settings, board **out)
+fsdp_status board_open(const char *folder, const char *settings, int64_t after, board **out)
 {
     fsdp_status status;
     *out = NULL;
@@ -48,6 +48,8 @@ fsdp_status board_open(const char *folder, const char *settings, board **out)
     if (!b)
         return error_set(FSDP_ERR_MEMORY, "%s: out of memory for TensorBoard's file", folder);
     TRY_OR(fail, event_file_open(folder, &b->file));
+    if (after > 0)
+        TRY_OR(fail, event_file_session(b->file, after + 1));
     if (settings)
         TRY_OR(fail, write_settings(b, settings));
     TRY_OR(fail, event_file_flush(b->file));

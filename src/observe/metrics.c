@@ -74,6 +74,50 @@ static fsdp_status end_torn_line(metrics *m)
     return append(m, "\n", 1);
 }
 
+/* The number after "step" in a line; -1: it has none. */
+static int64_t step_of(const char *line, size_t bytes)
+{
+    static const char key[] = "\"step\":";
+    const char *found = memmem(line, bytes, key, sizeof key - 1);
+    char digits[24] = "";
+    if (!found)
+        return -1;
+    found += sizeof key - 1;
+    size_t left = bytes - (size_t)(found - line);
+    memcpy(digits, found, left < sizeof digits - 1 ? left : sizeof digits - 1);
+    return strtoll(digits, NULL, 10);
+}
+
+/* Where the lines at the end begin that are of later steps. Lines without a step go with those around them. */
+static size_t find_cut(const char *text, size_t bytes, int64_t step)
+{
+    size_t cut = bytes;
+    for (size_t end = bytes; end > 0;) {
+        const char *before = end > 1 ? memrchr(text, '\n', end - 1) : NULL;
+        size_t begin = before ? (size_t)(before - text) + 1 : 0;
+        int64_t of_line = step_of(text + begin, end - begin);
+        if (of_line >= 0 && of_line <= step)
+            break;
+        if (of_line > step)
+            cut = begin;
+        end = begin;
+    }
+    return cut;
+}
+
+fsdp_status metrics_cut(const char *path, int64_t step)
+{
+    file_map map;
+    if (!file_exists(path))
+        return FSDP_OK;
+    FSDP_TRY(file_map_open(path, &map));
+    size_t bytes = map.bytes, cut = find_cut((const char *)map.data, bytes, step);
+    file_map_close(&map);
+    if (cut < bytes && truncate(path, (off_t)cut) != 0)
+        return error_set_errno(FSDP_ERR_IO, "%s: cannot be cut back to step %lld", path, (long long)step);
+    return FSDP_OK;
+}
+
 fsdp_status metrics_open(const char *path, metrics **out)
 {
     fsdp_status status;

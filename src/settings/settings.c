@@ -233,6 +233,19 @@ static fsdp_status check_model(fsdp_settings *s)
     return FSDP_OK;
 }
 
+static fsdp_status check_run(const fsdp_settings *s)
+{
+    if (s->overwrite && s->resume_from_checkpoint && strcmp(s->resume_from_checkpoint, "auto") == 0)
+        return contradiction(s, "overwrite", "resume_from_checkpoint", "what is resumed is not replaced");
+    if (s->overwrite && !s->output_dir && !s->checkpoint_dir)
+        return error_set(FSDP_ERR_INPUT, "--overwrite: name the folder of the run to replace with --output_dir");
+    int origin = s->state.origin[fsdp_flags_find(settings_table, "max_steps") - settings_table];
+    if (origin == FSDP_FROM_COMMAND && s->max_steps == 0) /* a settings file of an earlier run spells out everything */
+        return error_set(FSDP_ERR_INPUT, "--max_steps=0 trains nothing: give the number of steps, or leave it out for "
+                                         "--epochs; --dry_run only checks the job");
+    return FSDP_OK;
+}
+
 static fsdp_status check_optimisation(fsdp_settings *s)
 {
     if (s->min_lr > s->lr)
@@ -279,6 +292,7 @@ fsdp_status fsdp_settings_check(fsdp_settings *settings)
     FSDP_TRY(check_model(settings));
     FSDP_TRY(check_precision(settings));
     FSDP_TRY(check_sharding(settings));
+    FSDP_TRY(check_run(settings));
     FSDP_TRY(check_optimisation(settings));
     note_implied(settings);
     return FSDP_OK;

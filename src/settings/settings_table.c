@@ -204,7 +204,11 @@ const fsdp_flag settings_table[] = {
     {CHOICE(preset, "none", presets, "a known model's shape and recipe; other flags override it")},
     {SWITCH(dry_run, NULL, "print the plan and the settings that would be used, then stop"), .only = "train"},
     {SWITCH(json, NULL, "print JSON instead of tables; for train only with --dry_run"), .only = "plan train"},
-    {TEXT(output_dir, "fsdp_run", "DIR", "folder for the run's files: settings, metrics.jsonl, a log per rank")},
+    {TEXT(output_dir, NULL, "DIR",
+          "folder for the run's files: settings, metrics.jsonl, checkpoints, a log per rank (default: a new one in "
+          "fsdp_runs, which fsdp_runs/latest points at)")},
+    {SWITCH(overwrite, NULL, "replace the run that --output_dir holds, once everything is ready to train"),
+     .only = "train"},
 #undef GROUP
 
 #define GROUP "Model"
@@ -385,8 +389,10 @@ const fsdp_flag settings_table[] = {
             "what to do when a checkpoint cannot be written; if the last one fails, the exit code is 1")},
     {INT(keep_checkpoints, NULL, 0, "N", "keep the N newest checkpoints (default: all)")},
     {INT(keep_every, NULL, 0, "steps", "also keep checkpoints whose step is a multiple of N")},
-    {TEXT(resume_from_checkpoint, NULL, "DIR",
-          "resume from this checkpoint, or from the newest complete one in this folder")},
+    {TEXT(resume_from_checkpoint, NULL, "PATH",
+          "resume a run's folder, a folder of checkpoints (the newest complete one) or a checkpoint; auto: this run's "
+          "own newest one, or start if there is none"),
+     .aliases = "resume"},
     {TEXT(export_dir, NULL, "DIR", "write the trained model as a Hugging Face folder at the end")},
     {BYTES(export_part_size, "5GB", "split exported weights into files of at most this size")},
 #undef GROUP

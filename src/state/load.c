@@ -99,6 +99,8 @@ static fsdp_status take(fsdp_state *s, ckpt_load_result *found)
     snprintf(s->path, sizeof s->path, "%s", found->path);
     json_decref(s->loaded);
     s->loaded = found->extra;
+    snprintf(s->loaded_run, sizeof s->loaded_run, "%s", found->run);
+    s->loaded_ranks = found->world_size;
     found->extra = NULL;
     return FSDP_OK;
 }
@@ -113,10 +115,12 @@ static bool names_one(const char *path)
 typedef fsdp_status (*tensor_loader)(const char *path, const ckpt_load_config *config, const ckpt_state *state,
                                      comm_group *world, ckpt_load_result *result);
 
-static fsdp_status load_with(tensor_loader load, fsdp_state *s, const char *path, bool *found, int64_t *step)
+static fsdp_status load_with(tensor_loader load, fsdp_state *s, const char *path, const char *run, bool *found,
+                             int64_t *step)
 {
     ckpt_load_config config = CKPT_LOAD_CONFIG_INIT;
     ckpt_load_result result = {.extra = NULL};
+    config.run = run;
     earlier_save earlier = state_finish_save(s);
     if (!s->optimizer)
         config.roles = CKPT_ROLES_MODEL;
@@ -135,9 +139,9 @@ static fsdp_status load_with(tensor_loader load, fsdp_state *s, const char *path
     return state_tell_earlier(&earlier, status);
 }
 
-fsdp_status state_resume_from(fsdp_state *s, const char *path, bool *found, int64_t *step)
+fsdp_status state_resume_from(fsdp_state *s, const char *path, const char *run, bool *found, int64_t *step)
 {
-    return load_with(ckpt_resume, s, path, found, step);
+    return load_with(ckpt_resume, s, path, run, found, step);
 }
 
 fsdp_status fsdp_resume(fsdp_state *s, int64_t *step)
@@ -145,14 +149,14 @@ fsdp_status fsdp_resume(fsdp_state *s, int64_t *step)
     bool found;
     if (!s->directory)
         return error_set(FSDP_ERR_INPUT, "resuming needs a directory: set `directory` of the state's configuration");
-    return state_resume_from(s, s->directory, &found, step);
+    return state_resume_from(s, s->directory, NULL, &found, step);
 }
 
 fsdp_status fsdp_load(fsdp_state *s, const char *checkpoint, int64_t *step)
 {
     bool found;
     int64_t loaded;
-    FSDP_TRY(load_with(names_one(checkpoint) ? ckpt_load : ckpt_resume, s, checkpoint, &found, &loaded));
+    FSDP_TRY(load_with(names_one(checkpoint) ? ckpt_load : ckpt_resume, s, checkpoint, NULL, &found, &loaded));
     if (step)
         *step = loaded;
     return found ? FSDP_OK : error_set(FSDP_ERR_INPUT, "%s: there is no checkpoint there", checkpoint);

@@ -38,6 +38,8 @@ static json_t *describe_extra(const fsdp_state *s, int64_t step)
         good = set(extra, "values", value_list_json(&s->values));
     if (good && s->notes.flags)
         good = set(extra, "flags", json_incref((json_t *)(uintptr_t)s->notes.flags));
+    if (good && s->notes.lineage)
+        good = set(extra, "lineage", json_incref((json_t *)(uintptr_t)s->notes.lineage));
     if (good)
         return extra;
     json_decref(extra);
@@ -76,6 +78,7 @@ static ckpt_save_config make_config(const fsdp_state *s, const char *directory, 
     c.directory = directory;
     c.kind = kind;
     c.step = step;
+    c.run = s->notes.run;
     c.strategy = fsdp_strategy_name(s->model->config.strategy);
     c.model = s->notes.model;
     c.tokenizer = s->notes.tokenizer;

@@ -135,6 +135,16 @@ const json_t *state_loaded_extra(const fsdp_state *s)
     return s->loaded;
 }
 
+const char *state_loaded_run(const fsdp_state *s)
+{
+    return s->loaded_run;
+}
+
+int state_loaded_ranks(const fsdp_state *s)
+{
+    return s->loaded_ranks;
+}
+
 bool state_is_saving(const fsdp_state *s)
 {
     return s->saver && ckpt_saver_active(s->saver);

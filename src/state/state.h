@@ -14,13 +14,20 @@ typedef struct state_notes {
     const json_t *flags;        /* for people; NULL: none */
     const char *tokenizer;      /* folder to copy tokenizer files from; NULL: none */
     const char *tokenizer_name; /* what the manifest says of it; NULL: its path */
+    const char *run;            /* which run it is; NULL: not known */
+    const json_t *lineage;      /* where it comes from, for people and for the next session; NULL: none */
 } state_notes;
 void state_describe(fsdp_state *s, const state_notes *notes);
 
-/* As fsdp_resume, from any path; *found tells whether there was a checkpoint. A save under way is waited for. */
-fsdp_status state_resume_from(fsdp_state *s, const char *path, bool *found, int64_t *step);
+/* As fsdp_resume, from any path; *found tells whether there was a checkpoint. A save under way is waited for. Those of
+ * `run` (NULL: any) come first. */
+fsdp_status state_resume_from(fsdp_state *s, const char *path, const char *run, bool *found, int64_t *step);
 /* What the checkpoint that was loaded last holds beside tensors; NULL: none was. Lives until the next load. */
 const json_t *state_loaded_extra(const fsdp_state *s);
+
+/* The run and the number of ranks that wrote it; "" and 0: none was loaded, or it does not say. */
+const char *state_loaded_run(const fsdp_state *s);
+int state_loaded_ranks(const fsdp_state *s);
 
 /* A background save that is started and not yet waited for. */
 bool state_is_saving(const fsdp_state *s);

@@ -23,7 +23,9 @@ struct fsdp_state {
     value_list values;
     ckpt_saver *saver; /* NULL before the first background save */
     json_t *loaded;    /* `extra` of the checkpoint that was loaded last */
-    char path[1024];   /* of the checkpoint that was saved or loaded last */
+    char loaded_run[40];
+    int loaded_ranks;
+    char path[1024]; /* of the checkpoint that was saved or loaded last */
 };
 
 /* The end of a background save, where one is under way. The message of a failure is kept for state_tell_earlier. */

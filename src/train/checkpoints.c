@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "ckpt/save/save_task.h"
 #include "format/hub/hub.h"
 #include "train/resume_path.h"
 #include "train/run.h"
@@ -45,44 +46,113 @@ static json_t *describe_model(const train_run *run)
     return NULL;
 }
 
-/* Flags may change when a run is resumed; names those that did, for a reader who wonders about the losses. */
+/* A value as a flag would have it. */
+static char *flag_text(const json_t *value)
+{
+    if (!value || json_is_null(value))
+        return strdup("none");
+    return json_is_string(value) ? strdup(json_string_value(value))
+                                 : json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
+}
+
+/* Flags may change when a run is resumed: a line for each that did, for a reader who wonders about the losses. */
 static void name_changed_flags(train_run *run, const json_t *extra)
 {
-    char names[512] = "";
-    size_t used = 0;
+    static const char *const places[] = {"resume_from_checkpoint", "output_dir", "checkpoint_dir"};
     const char *key;
     json_t *value, *before = json_object_get(extra, "flags"), *flags = before ? describe_flags(run) : NULL;
     json_object_foreach(flags, key, value)
     {
-        if (strcmp(key, "resume_from_checkpoint") != 0 && !json_equal(value, json_object_get(before, key)) &&
-            used < sizeof names)
-            used += (size_t)snprintf(names + used, sizeof names - used, " --%s", key);
+        const json_t *old = json_object_get(before, key);
+        bool is_place = false;
+        for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+            is_place |= strcmp(key, places[i]) == 0;
+        if (is_place || !old || json_equal(value, old)) /* a flag that is new has no value to compare with */
+            continue;
+        char *was = flag_text(old), *is = flag_text(value);
+        if (was && is)
+            run_say(run, FSDP_LINE_INFO, "--%s is %s, the checkpoint was written with %s", key, is, was);
+        free(was);
+        free(is);
     }
     json_decref(flags);
-    if (used > 0)
-        run_say(run, FSDP_LINE_INFO, "the checkpoint was written with other values of%s", names);
+}
+
+static int64_t flag_before(const train_run *run, const char *name, int64_t otherwise)
+{
+    const json_t *flags = json_object_get(state_loaded_extra(run->state), "flags");
+    const json_t *value = json_object_get(flags, name);
+    return json_is_integer(value) ? json_integer_value(value) : otherwise;
+}
+
+/* Another number of ranks changes the batch of a step, or how it is made. */
+static void say_batch(train_run *run)
+{
+    const fsdp_settings *s = run->settings;
+    int64_t ranks = state_loaded_ranks(run->state), accumulated = s->gradient_accumulation_steps;
+    int64_t per_rank_before = flag_before(run, "train_batch_size", s->train_batch_size);
+    int64_t accumulated_before = flag_before(run, "gradient_accumulation_steps", accumulated);
+    int64_t before = ranks * per_rank_before * accumulated_before,
+            now = run->n_ranks * s->train_batch_size * accumulated;
+    if (ranks == 0 || ranks == run->n_ranks)
+        return;
+    if (before != now)
+        run_say(run, FSDP_LINE_INFO, "%d ranks instead of %lld: a step has %lld samples instead of %lld", run->n_ranks,
+                (long long)ranks, (long long)now, (long long)before);
+    else
+        run_say(run, FSDP_LINE_INFO,
+                "%d ranks instead of %lld: a step still has %lld samples, in %lld micro-batches of %lld per rank "
+                "instead of %lld of %lld",
+                run->n_ranks, (long long)ranks, (long long)now, (long long)accumulated, (long long)s->train_batch_size,
+                (long long)accumulated_before, (long long)per_rank_before);
+}
+
+/* A run that goes on keeps its name; one that begins from another's checkpoint remembers which. */
+static fsdp_status note_lineage(train_run *run)
+{
+    const char *before = state_loaded_run(run->state);
+    const json_t *lineage = json_object_get(state_loaded_extra(run->state), "lineage");
+    if (run->folder.goes_on && before[0]) {
+        snprintf(run->folder.run, sizeof run->folder.run, "%s", before);
+        run->lineage = lineage ? json_deep_copy(lineage) : NULL;
+        return FSDP_OK;
+    }
+    run->lineage = json_pack("{s:s, s:I, s:s}", "run", before, "step", (json_int_t)run->step, "checkpoint",
+                             fsdp_state_path(run->state));
+    return run->lineage ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "resuming: out of host memory");
+}
+
+static fsdp_status check_model(const train_run *run, const char *from)
+{
+    json_t *flags = run->rank == 0 ? describe_flags(run) : NULL;
+    fsdp_status status = flags ? resume_path_check_model(from, flags) : FSDP_OK;
+    json_decref(flags);
+    return ckpt_agree(comm_world(run->world->comm), "model", status, fsdp_last_error());
 }
 
 fsdp_status run_resume(train_run *run)
 {
-    const char *from = run->settings->resume_from_checkpoint;
+    const char *from = run->folder.resume;
     bool found;
     int64_t step;
-    if (!from)
+    if (!from[0])
         return FSDP_OK;
+    FSDP_TRY(check_model(run, from));
     run_show_warnings(run, true); /* names those that are skipped */
-    fsdp_status status = state_resume_from(run->state, from, &found, &step);
+    fsdp_status status =
+        state_resume_from(run->state, from, run->folder.goes_on ? run->folder.run : NULL, &found, &step);
     run_show_warnings(run, false);
     FSDP_TRY(status);
     if (!found) {
-        FSDP_TRY(resume_path_judge(from, run->checkpoint_dir));
+        FSDP_TRY(resume_path_judge(from, run->folder.checkpoints));
         run_say(run, FSDP_LINE_INFO, "no checkpoint in %s yet: starting from scratch", from);
         return FSDP_OK;
     }
     run->step = run->last_saved_step = step;
     run_say(run, FSDP_LINE_INFO, "resumed from %s at step %lld", fsdp_state_path(run->state), (long long)step);
     name_changed_flags(run, state_loaded_extra(run->state));
-    return FSDP_OK;
+    say_batch(run);
+    return note_lineage(run);
 }
 
 static fsdp_status finish_save(train_run *run);
@@ -92,12 +162,12 @@ fsdp_status run_rollback(train_run *run)
     int64_t failed = run->step, position = run->position, step;
     bool found;
     FSDP_TRY(finish_save(run));
-    FSDP_TRY(state_resume_from(run->state, run->checkpoint_dir, &found, &step));
+    FSDP_TRY(state_resume_from(run->state, run->folder.checkpoints, run->folder.run, &found, &step));
     run->position = position; /* the loader is there: the samples that caused it are not read again */
     if (!found)
         return error_set(FSDP_ERR_NUMERIC,
                          "step %lld: not finite, and no checkpoint under %s to go back to; set --checkpoint_freq",
-                         (long long)failed, run->checkpoint_dir);
+                         (long long)failed, run->folder.checkpoints);
     run->step = step;
     run_say(run, FSDP_LINE_WARNING, "step %lld: not finite; back to %s", (long long)failed,
             fsdp_state_path(run->state));
@@ -151,7 +221,9 @@ static fsdp_status make_notes(train_run *run, save_notes *notes)
                                    .model = notes->model,
                                    .flags = notes->flags,
                                    .tokenizer = notes->tokenizer,
-                                   .tokenizer_name = run->settings->tokenizer};
+                                   .tokenizer_name = run->settings->tokenizer,
+                                   .run = run->folder.run,
+                                   .lineage = run->lineage};
     state_describe(run->state, &described);
     return FSDP_OK;
 }

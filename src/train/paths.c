@@ -32,6 +32,8 @@ static fsdp_status check_output(const char *flag, const char *path, bool is_fold
         return error_set(FSDP_ERR_INPUT, "--%s: the path is too long", flag);
     if (!is_folder && file_is_directory(path))
         return error_set(FSDP_ERR_INPUT, "--%s=%s is a folder; a file is expected", flag, path);
+    if (!is_folder && access(path, F_OK) == 0 && access(path, W_OK) != 0)
+        return error_set_errno(FSDP_ERR_INPUT, "--%s=%s cannot be written", flag, path);
     if (!is_folder)
         cut_name(folder);
     while (access(folder, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR))
@@ -43,13 +45,13 @@ static fsdp_status check_output(const char *flag, const char *path, bool is_fold
     return FSDP_OK;
 }
 
-fsdp_status paths_check(const fsdp_settings *s)
+fsdp_status paths_check(const fsdp_settings *s, const char *checkpoints)
 {
     const struct {
         const char *flag, *path;
         bool is_folder;
     } outputs[] = {
-        {"output_dir", s->output_dir, true}, {"checkpoint_dir", s->checkpoint_dir, true},
+        {"output_dir", s->output_dir, true}, {"checkpoint_dir", checkpoints, true},
         {"export_dir", s->export_dir, true}, {"tensorboard_dir", s->tensorboard_dir, true},
         {"metrics", s->metrics, false},      {"log_samples", s->log_samples, false},
         {"trace", s->trace, false},

@@ -5,8 +5,8 @@
 #include <fsdp/settings.h>
 
 /* FSDP_ERR_INPUT, with the flag named, when a file or folder that the settings name could not be made. Makes nothing.
- */
-fsdp_status paths_check(const fsdp_settings *s);
+ * `checkpoints`: where the run saves. */
+fsdp_status paths_check(const fsdp_settings *s, const char *checkpoints);
 
 /* Both lead to the same place, through links too; what does not exist yet is compared by its names. */
 bool paths_are_same(const char *a, const char *b);

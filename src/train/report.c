@@ -91,6 +91,13 @@ static fsdp_status make_parent(const char *path)
     return status;
 }
 
+/* Steps after the one that the run goes on from are made again: each is there once. */
+static fsdp_status open_metrics(const char *path, int64_t step, metrics **out)
+{
+    FSDP_TRY(metrics_cut(path, step));
+    return metrics_open(path, out);
+}
+
 static fsdp_status open_files(report *r, const train_run *run)
 {
     const fsdp_settings *s = run->settings;
@@ -99,15 +106,16 @@ static fsdp_status open_files(report *r, const train_run *run)
     fsdp_status status = write_settings(run, &settings);
     r->metrics_path = file_join(s->output_dir, "metrics.jsonl");
     if (status == FSDP_OK && r->metrics_path)
-        status = metrics_open(r->metrics_path, &r->files[0]);
+        status = open_metrics(r->metrics_path, run->step, &r->files[0]);
     char *validations = file_join(s->output_dir, "validation.jsonl");
     if (status == FSDP_OK && validations && run->validation)
-        status = metrics_open(validations, &r->validations);
+        status = open_metrics(validations, run->step, &r->validations);
     free(validations);
     if (status == FSDP_OK && s->metrics)
-        status = metrics_open(s->metrics, &r->files[1]);
+        status = run->folder.goes_on && run->step > 0 ? open_metrics(s->metrics, run->step, &r->files[1])
+                                                      : metrics_open(s->metrics, &r->files[1]);
     if (status == FSDP_OK && s->tensorboard_dir)
-        status = board_open(s->tensorboard_dir, settings, &r->board);
+        status = board_open(s->tensorboard_dir, settings, run->step, &r->board);
     free(settings);
     return status;
 }
@@ -400,7 +408,8 @@ fsdp_status report_summary(report *r, train_run *run)
              run->n_ranks, run->n_ranks == 1 ? "" : "s", fsdp_world_description(run->world));
     char ended[PATH_MAX + 80], traces[PATH_MAX + 32];
     describe_traces(r, run, traces, sizeof traces);
-    snprintf(ended, sizeof ended, "stopped as asked; to go on: --resume_from_checkpoint %s", run->checkpoint_dir);
+    snprintf(ended, sizeof ended, "stopped as asked; to go on: --resume %s",
+             run->settings->checkpoint_dir ? run->folder.checkpoints : run->folder.path);
     step_time median = step_times_median(&r->times);
     run_summary summary = {.model = model,
                            .strategy = strategy,

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "ckpt/commands/report.h"
 #include "ckpt/save/directory.h"
 #include "format/weights/model_folder.h"
 #include "train/paths.h"
@@ -78,10 +79,61 @@ fsdp_status resume_path_judge(const char *from, const char *own)
                          from, n);
     if (paths_are_same(from, own))
         return FSDP_OK;
-    char *inside = file_join(from, "checkpoints");
-    bool there = inside && count_checkpoints(inside, NULL) > 0;
-    fsdp_status status = error_set(FSDP_ERR_INPUT, "--resume_from_checkpoint %s: no checkpoint there%s%s%s", from,
-                                   there ? "; did you mean " : "", there ? inside : "", there ? "?" : "");
-    free(inside);
+    return error_set(FSDP_ERR_INPUT, "--resume_from_checkpoint %s: no checkpoint there", from);
+}
+
+/* ---- Another model ---- */
+
+/* Flags that tensors have their shapes from. */
+static const char *const shapes[] = {
+    "model_type",        "vocab_size",          "hidden_width",    "num_layers",          "num_decoder_layers",
+    "num_heads",         "num_key_value_heads", "head_dim",        "attention_bias",      "mlp_bias",
+    "intermediate_size", "feed_forward",        "image_channels",  "image_height",        "image_width",
+    "conv1_channels",    "conv2_channels",      "branch_channels", "tie_word_embeddings", "num_classes",
+};
+
+static void print_value(FILE *out, const json_t *value)
+{
+    if (json_is_string(value))
+        fputs(json_string_value(value), out);
+    else
+        json_dumpf(value, out, JSON_ENCODE_ANY);
+}
+
+static fsdp_status compare_shapes(const char *path, const json_t *now, const json_t *before)
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+    if (!out)
+        return error_set(FSDP_ERR_MEMORY, "%s: out of host memory", path);
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const json_t *old = json_object_get(before, shapes[i]), *new = json_object_get(now, shapes[i]);
+        if (!old || !new || json_equal(old, new))
+            continue;
+        fprintf(out, "%s--%s is ", ftell(out) > 0 ? ", " : "", shapes[i]);
+        print_value(out, new);
+        fputs(" and was ", out);
+        print_value(out, old);
+    }
+    fclose(out);
+    fsdp_status status = FSDP_OK;
+    if (bytes > 0)
+        status = error_set(FSDP_ERR_INPUT, "%s is a checkpoint of another model: %s", path, text);
+    free(text);
+    return status;
+}
+
+fsdp_status resume_path_check_model(const char *from, const json_t *flags)
+{
+    char *path = NULL;
+    manifest *m = NULL;
+    if (report_resolve(from, &path) != FSDP_OK)
+        return FSDP_OK; /* whether that is an error is not decided here */
+    fsdp_status status = FSDP_OK;
+    if (manifest_read(path, &m) == FSDP_OK)
+        status = compare_shapes(path, flags, json_object_get(m->extra, "flags"));
+    manifest_free(m);
+    free(path);
     return status;
 }

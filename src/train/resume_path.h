@@ -4,9 +4,15 @@
 
 #include <fsdp/status.h>
 
+#include "base/json.h"
+
 /* `from` has no checkpoint that could be loaded. FSDP_OK when it is `own`, the folder that this run saves into, and
  * that is missing or has no checkpoint yet: recipes pass it on the first run too. Everything else is FSDP_ERR_INPUT
  * with what was found there instead and what to do. */
 fsdp_status resume_path_judge(const char *from, const char *own);
+
+/* FSDP_ERR_INPUT when the checkpoint that `from` leads to was written with flags that give the model other shapes than
+ * `flags`, the run's: each is named with both values, where loading would list every tensor. */
+fsdp_status resume_path_check_model(const char *from, const json_t *flags);
 
 #endif

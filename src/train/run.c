@@ -175,7 +175,7 @@ static fsdp_status open_state(train_run *run)
     fsdp_state_config c = FSDP_STATE_CONFIG_INIT;
     c.model = run->model;
     c.optimizer = run->optimizer;
-    c.directory = run->checkpoint_dir;
+    c.directory = run->folder.checkpoints;
     c.kind = (fsdp_checkpoint_kind)s->checkpoint_kind;
     c.keep = (int)s->keep_checkpoints;
     c.keep_every = s->keep_every;
@@ -271,7 +271,6 @@ static void say_choice(train_run *run)
         run_say(run, FSDP_LINE_INFO, "%s", run->sharding.reason);
 }
 
-/* If the GPU that was asked for is missing, says so and uses the CPU. */
 static fsdp_status open_world(train_run *run, fsdp_world_config *config)
 {
     if (run->settings->dry_run && device_is_described(config->device)) {
@@ -280,11 +279,9 @@ static fsdp_status open_world(train_run *run, fsdp_world_config *config)
         return fsdp_world_open(config, &run->world);
     }
     fsdp_status status = fsdp_world_open(config, &run->world);
-    if (status != FSDP_ERR_UNSUPPORTED || strcmp(config->device, "cuda") != 0)
-        return status;
-    run_say(run, FSDP_LINE_INFO, "%s; using the CPU instead", fsdp_last_error());
-    config->device = "cpu";
-    return fsdp_world_open(config, &run->world);
+    if (status == FSDP_ERR_UNSUPPORTED && strcmp(config->device, "cuda") == 0)
+        return error_prefix(FSDP_ERR_INPUT, "--device cuda (--device auto takes the CPU where there is no GPU): ");
+    return status;
 }
 
 /* A job that its launcher has started again with more or fewer ranks keeps its batch, and with it the order of samples:
@@ -319,11 +316,9 @@ static fsdp_status open_parts(train_run *run)
     torch_variables_check();
     run_show_warnings(run, false);
     FSDP_TRY(keep_batch(run));
-    run->checkpoint_dir = s->checkpoint_dir ? strdup(s->checkpoint_dir) : file_join(s->output_dir, "checkpoints");
-    if (!run->checkpoint_dir)
-        return error_set(FSDP_ERR_MEMORY, "opening a job: out of host memory");
+    FSDP_TRY(run_folder_choose(run));
     if (!s->dry_run)
-        FSDP_TRY(paths_check(s));
+        FSDP_TRY(paths_check(s, run->folder.checkpoints));
     FSDP_TRY(run_download(run));
     FSDP_TRY(find_model(run));
     FSDP_TRY(run_open_data(run));
@@ -337,6 +332,7 @@ static fsdp_status open_parts(train_run *run)
     FSDP_TRY(run_resume(run));
     FSDP_TRY(run_plan_length(run));
     FSDP_TRY(open_loader(run));
+    FSDP_TRY(run_folder_claim(run));
     FSDP_TRY(report_open(run, run->report));
     say_choice(run);
     return FSDP_OK;
@@ -354,6 +350,7 @@ fsdp_status run_open(const fsdp_settings *settings, const fsdp_train_callbacks *
     run->result = (fsdp_train_result)FSDP_TRAIN_RESULT_INIT;
     run->start = run->last_save = clock_seconds();
     run->last_saved_step = -1;
+    run->folder_locks[0] = run->folder_locks[1] = -1;
     fsdp_status status = open_parts(run);
     if (status != FSDP_OK) {
         if (run->world)
@@ -378,7 +375,8 @@ void run_close(train_run *run)
     fsdp_tokenizer_free(run->tokenizer);
     fsdp_world_close(run->world);
     device_close(run->described);
-    free(run->checkpoint_dir);
+    run_folder_leave(run);
+    json_decref(run->lineage);
     free(run->init_from);
     model_source_free(&run->source);
     report_close(run->report);

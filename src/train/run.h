@@ -10,6 +10,7 @@
 #include "plan/assemble.h"
 #include "state/state.h"
 #include "train/report.h"
+#include "train/run_folder.h"
 
 struct train_run {
     const fsdp_settings *settings; /* &used */
@@ -38,8 +39,10 @@ struct train_run {
     fsdp_loader *loader;
     report *report;
 
-    fsdp_state *state; /* saves and resumes model, optimizer and position */
-    char *checkpoint_dir;
+    run_folder folder;
+    int folder_locks[2];     /* of the folder and of --checkpoint_dir; -1: none */
+    json_t *lineage;         /* the run and the step that this one began from; NULL: from nothing */
+    fsdp_state *state;       /* saves and resumes model, optimizer and position */
     double last_save;        /* clock_seconds of the last save, or of the start */
     int64_t last_saved_step; /* of the last save that ended well or is under way */
     fsdp_status save_status; /* how the last save ended, and with which message */

@@ -22,15 +22,21 @@ static const char *steps_in(const char *directory)
     return text;
 }
 
-static void save_kept(const char *directory, int64_t step, int keep, int64_t keep_every)
+static void save_of(const char *run, const char *directory, int64_t step, int keep, int64_t keep_every)
 {
     fixture *f = fixture_make(CUT_FLAT, 0, 1, false);
     fixture_fill(f, step);
     ckpt_save_config config = fixture_config(directory, FSDP_CKPT_SHARDED, step);
+    config.run = run;
     config.keep = keep;
     config.keep_every = keep_every;
     assert_ok(ckpt_save(&config, &f->state, NULL, NULL));
     fixture_free(f);
+}
+
+static void save_kept(const char *directory, int64_t step, int keep, int64_t keep_every)
+{
+    save_of(NULL, directory, step, keep, keep_every);
 }
 
 static void the_newest_k_and_every_m_th_are_kept(void **state)
@@ -46,19 +52,54 @@ static void the_newest_k_and_every_m_th_are_kept(void **state)
     assert_string_equal(steps_in(directory), "120 110");
 }
 
-/* A run that goes back to an earlier step, in a folder that holds higher ones: what it wrote last stays, each time. */
-static void what_was_written_last_is_kept_below_higher_steps(void **state)
+/* A run that went back to an earlier step: what it wrote last is the newest, whatever the steps are. */
+static void what_was_written_last_is_the_newest_below_higher_steps(void **state)
 {
     (void)state;
     const char *directory = scratch_path("higher");
     save_kept(directory, 100, 0, 0);
     save_kept(directory, 90, 0, 0);
-    save_kept(directory, 10, 1, 0);
-    assert_string_equal(steps_in(directory), "100 10");
+    save_kept(directory, 10, 2, 0);
+    assert_string_equal(steps_in(directory), "90 10");
     save_kept(directory, 20, 1, 0);
-    assert_string_equal(steps_in(directory), "100 20");
+    assert_string_equal(steps_in(directory), "20");
     save_kept(directory, 30, 2, 0);
-    assert_string_equal(steps_in(directory), "100 30");
+    assert_string_equal(steps_in(directory), "30 20");
+}
+
+static void what_another_run_wrote_is_neither_counted_nor_removed(void **state)
+{
+    (void)state;
+    const char *directory = scratch_path("runs");
+    save_of("theirs", directory, 100, 0, 0);
+    save_of("theirs", directory, 20, 0, 0);
+    for (int64_t step = 10; step <= 50; step += 10)
+        if (step != 20)
+            save_of("ours", directory, step, 1, 0);
+    assert_string_equal(steps_in(directory), "100 50 20");
+    save_of("theirs", directory, 110, 1, 0);
+    assert_string_equal(steps_in(directory), "110 50");
+}
+
+/* Clocks and steps aside: the newest is the last commit, of the run that asks where it has one. */
+static void the_newest_is_by_run_and_commit(void **state)
+{
+    (void)state;
+    ckpt_listing listing;
+    const char *directory = scratch_path("newest");
+    save_of("ours", directory, 80, 0, 0);
+    save_of("ours", directory, 40, 0, 0);
+    save_of("theirs", directory, 60, 0, 0);
+    assert_ok(ckpt_directory_list(directory, &listing));
+    ckpt_listing_by_commit(&listing, NULL);
+    assert_int_equal(listing.entries[0].step, 60);
+    assert_int_equal(listing.entries[1].step, 40);
+    ckpt_listing_free(&listing);
+    assert_ok(ckpt_directory_list(directory, &listing));
+    ckpt_listing_by_commit(&listing, "ours");
+    assert_int_equal(listing.entries[0].step, 40);
+    assert_int_equal(listing.entries[1].step, 80);
+    ckpt_listing_free(&listing);
 }
 
 static void a_damaged_newest_one_does_not_count(void **state)
@@ -192,7 +233,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_newest_k_and_every_m_th_are_kept),
-        cmocka_unit_test(what_was_written_last_is_kept_below_higher_steps),
+        cmocka_unit_test(what_was_written_last_is_the_newest_below_higher_steps),
+        cmocka_unit_test(what_another_run_wrote_is_neither_counted_nor_removed),
+        cmocka_unit_test(the_newest_is_by_run_and_commit),
         cmocka_unit_test(a_damaged_newest_one_does_not_count),
         cmocka_unit_test(without_a_complete_one_nothing_is_removed),
         cmocka_unit_test(what_unfinished_saves_left_is_removed_after_the_next_commit),

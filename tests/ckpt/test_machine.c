@@ -24,7 +24,7 @@ typedef struct machine {
     int n_kept;
     struct kept {
         int64_t step, tag;
-    } kept[MAX_KEPT];     /* what must be there, newest step first */
+    } kept[MAX_KEPT];     /* what must be there, newest commit first */
     int64_t step;         /* where training stands */
     int64_t last_tag;     /* contents so far: each save has its own */
     int64_t exported_tag; /* -1: nothing is exported */
@@ -96,12 +96,10 @@ static int find_kept(const machine *m, int64_t step)
 static void add_kept(machine *m, int64_t step, int64_t tag)
 {
     int at = find_kept(m, step);
-    if (at < 0) {
-        MUST(m->n_kept < MAX_KEPT, "more checkpoints than the test has room for");
-        for (at = m->n_kept++; at > 0 && m->kept[at - 1].step < step; at--)
-            m->kept[at] = m->kept[at - 1];
-    }
-    m->kept[at] = (struct kept){step, tag};
+    MUST(at >= 0 || m->n_kept < MAX_KEPT, "more checkpoints than the test has room for");
+    for (at = at < 0 ? m->n_kept++ : at; at > 0; at--)
+        m->kept[at] = m->kept[at - 1];
+    m->kept[0] = (struct kept){step, tag};
 }
 
 static void retain(machine *m, int keep, int64_t keep_every, int64_t written)
@@ -211,11 +209,11 @@ static void check(machine *m, const doubt *d)
     struct kept found[MAX_KEPT];
     int n_found = 0;
     MUST(ckpt_directory_list(m->directory, &listing) == FSDP_OK, "the folder cannot be listed");
+    ckpt_listing_by_commit(&listing, NULL);
     for (int i = 0; i < listing.n_entries; i++) {
         ckpt_entry *entry = &listing.entries[i];
         if (entry->temporary)
             continue;
-        ckpt_entry_check(entry);
         MUST(entry->condition == CKPT_COMPLETE, "%s is %s: %s", entry->path, ckpt_condition_name(entry->condition),
              entry->reason);
         if (strstr(entry->name, ".old-"))

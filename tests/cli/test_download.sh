@@ -11,7 +11,7 @@ fail() { echo "FAILED: $*"; exit 1; }
 python3 -c 'import http.server' 2>/dev/null || { echo "skipped: no python3 to run the server"; exit 77; }
 "$fsdp" --version | grep -qw libcurl || { # says so, and asks nobody
     HF_HOME=$folder/home HF_ENDPOINT=http://127.0.0.1:9 "$fsdp" train --device cpu --preset tiny --dataset org/text --download \
-        --output_dir run >out 2>err && fail "a build without libcurl downloads"
+        --output_dir run --overwrite >out 2>err && fail "a build without libcurl downloads"
     [ "$(wc -l <err)" -eq 1 ] && grep -q "made without libcurl" err || fail "a build without libcurl: $(cat err)"
     echo "skipped: built without libcurl"
     exit 77
@@ -44,7 +44,7 @@ unset HF_HUB_CACHE HUGGINGFACE_HUB_CACHE FSDP_DATA
 train() {
     local name=$1
     shift
-    timeout 120 "$fsdp" train --device cpu --preset tiny --num_layers 1 --max_context_width 64 --max_steps 1 --output_dir run \
+    timeout 120 "$fsdp" train --device cpu --preset tiny --num_layers 1 --max_context_width 64 --max_steps 1 --output_dir run --overwrite \
         --sample_tokens 0 --dataset "$name" "$@" >out 2>err
 }
 snapshot=home/hub/datasets--org--text/snapshots/$(printf 'c%.0s' $(seq 40))
@@ -65,7 +65,7 @@ export LD_LIBRARY_PATH=${LD_LIBRARY_PATH#"$folder"/absent}
 export LD_LIBRARY_PATH=${LD_LIBRARY_PATH#:}
 
 timeout 200 "$fsdp" run --standalone --nproc-per-node 2 "$fsdp" train --device cpu --preset tiny --num_layers 1 \
-    --max_context_width 64 --max_steps 1 --output_dir run --sample_tokens 0 --dataset org/text --dataset_config_name en \
+    --max_context_width 64 --max_steps 1 --output_dir run --overwrite --sample_tokens 0 --dataset org/text --dataset_config_name en \
     --download >out 2>err || fail "downloading: $(cat err)"
 grep -q downloading out || fail "nothing was said about the download: $(cat out)"
 for file in $data/text/en/*; do
@@ -92,12 +92,12 @@ hub=home/hub/models--org--
 train texts/a.jsonl --tokenizer org/words --download || fail "a tokenizer: $(cat err)"
 cmp -s $models/words/tokenizer.json ${hub}words/snapshots/*/tokenizer.json || fail "the tokenizer did not arrive"
 [ "$(ls ${hub}words/snapshots/*)" = tokenizer.json ] || fail "weights were fetched for a tokenizer"
-timeout 120 "$fsdp" train --device cpu --init_from org/llama --download --max_context_width 32 --max_steps 1 --output_dir run \
+timeout 120 "$fsdp" train --device cpu --init_from org/llama --download --max_context_width 32 --max_steps 1 --output_dir run --overwrite \
     --sample_tokens 0 --dataset org/text=1,texts/a.jsonl=1 --dataset_config_name en >out 2>err || fail "a model: $(cat err)"
 [ "$(ls ${hub}llama/snapshots/*)" = $'config.json\nmodel.safetensors' ] || fail "files of a model: $(ls ${hub}llama/snapshots/*)"
 
 # Interrupted while it downloads, it ends at once, and the next run goes on where it stopped.
-HF_HUB_DOWNLOAD_TIMEOUT=100 timeout 120 "$fsdp" train --device cpu --preset tiny --max_steps 1 --output_dir run \
+HF_HUB_DOWNLOAD_TIMEOUT=100 timeout 120 "$fsdp" train --device cpu --preset tiny --max_steps 1 --output_dir run --overwrite \
     --dataset org/stall --download >out 2>err &
 job=$!
 part=home/hub/datasets--org--stall/blobs/*.incomplete

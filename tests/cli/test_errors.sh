@@ -36,7 +36,7 @@ grep -qF 'run\x1b[31m' out || fail "the folder's name is not shown: $(grep outpu
 
 # Output that cannot be written is a failure of every command: exit code 1 and one line.
 tiny=(train --device cpu --threads 1 --model_type llama_v2 --vocab_size 256 --hidden_width 16 --num_layers 1 --num_heads 2 --intermediate_size 32
-    --max_context_width 16 --train_batch_size 2 --dataset "$source_root/LICENSE" --max_steps 2 --output_dir run)
+    --max_context_width 16 --train_batch_size 2 --dataset "$source_root/LICENSE" --max_steps 2 --output_dir run --overwrite)
 "$fsdp" "${tiny[@]}" --export_dir model >log 2>&1 || fail "$(cat log)"
 unwritten()
 {

@@ -20,13 +20,14 @@ refused 2 "empty" generate --model empty --prompt x
 for i in $(seq 300); do echo "one two three four five six seven eight nine ten"; done >data.txt
 "$fsdp" train --device cpu --preset tiny --dataset data.txt --hidden_width 32 --num_layers 2 --num_heads 4 --intermediate_size 64 \
     --max_context_width 64 --max_steps 120 --lr 1e-2 --sample_tokens 0 --checkpoint_freq 60 --export_dir exported >log
-model=fsdp_run/checkpoints
+model=fsdp_runs/latest/checkpoints
 text=$("${generate[@]}" --model $model --prompt "one two three four" --max_new_tokens 40 --stats 2>stats)
 [[ $text == " five six seven eight nine ten"* ]] || fail "the model writes '$text'"
 grep -q '^loaded in .*; read 18 tokens in .*; wrote 40 in .* s (.* tokens/s)$' stats || fail "stats: $(cat stats)"
 
 # The newest of a folder, that one itself, and the exported folder are one model.
 [[ $("${generate[@]}" --model $model/step-00000120 --prompt "one two three four" --max_new_tokens 40) == "$text" ]]
+[[ $("${generate[@]}" --model fsdp_runs/latest --prompt "one two three four" --max_new_tokens 40) == "$text" ]] || fail "a run's folder is not its newest checkpoint"
 [[ $("${generate[@]}" --model exported --prompt "one two three four" --max_new_tokens 40) == "$text" ]]
 # Prompts from a file, from standard input, and in front of the text. A prompt longer than the context leaves its end.
 printf 'one two three four\n' >prompt.txt

@@ -36,6 +36,7 @@ printf '\0\0\10\1\0\0\0\11\1\2\3\4\5\6\7\0\1' >idx_short/train-labels-idx1-ubyte
 head -c 4000 /dev/zero >cifar/data_batch_1.bin
 printf 'not a token file' >garbage.bin
 printf 'garbage' >garbage.txt.gz
+mkdir held && echo '{"step": 1}' >held/metrics.jsonl
 cd ..
 
 # NAME=VALUE... or -|what the line says|arguments
@@ -131,6 +132,16 @@ HF_HOME=inputs/hf|cache inputs/hf/hub; to fetch it: add --download, or: hf downl
 -|--metrics=/dev/null/m cannot be made|train --preset tiny --dataset inputs/text.txt --max_steps 1 --output_dir RUN --metrics /dev/null/m
 -|--checkpoint_dir=/dev/null/ckpt cannot be made|train --preset tiny --dataset inputs/text.txt --max_steps 1 --output_dir RUN --checkpoint_dir /dev/null/ckpt
 -|inputs/text.txt|train --preset tiny --dataset inputs/text.txt --max_steps 1 --output_dir RUN --resume_from_checkpoint inputs/text.txt
+-|--resume auto needs --output_dir|train --preset tiny --dataset inputs/text.txt --max_steps 1 --resume auto
+-|inputs/nowhere: there is no such folder|train --preset tiny --dataset inputs/text.txt --max_steps 1 --resume inputs/nowhere
+-|inputs/folder: no checkpoint there|train --preset tiny --dataset inputs/text.txt --max_steps 1 --output_dir RUN --resume inputs/folder
+-|--output_dir=inputs/held holds another run (metrics.jsonl): go on with it (--resume auto), replace it (--overwrite)|train --preset tiny --dataset inputs/text.txt --max_steps 1 --output_dir inputs/held
+-|--overwrite: name the folder|train --preset tiny --dataset inputs/text.txt --max_steps 1 --overwrite
+-|--overwrite=true and --resume_from_checkpoint=auto contradict|train --preset tiny --dataset inputs/text.txt --max_steps 1 --output_dir RUN --overwrite --resume auto
+-|--max_steps=0 trains nothing|train --preset tiny --dataset inputs/text.txt --max_steps 0
+-|--trace=/dev/null/trace cannot be made|train --preset tiny --dataset inputs/text.txt --max_steps 1 --output_dir RUN --trace /dev/null/trace
+-|--export_dir=/dev/null/export cannot be made|train --preset tiny --dataset inputs/text.txt --max_steps 1 --output_dir RUN --export_dir /dev/null/export
+CUDA_VISIBLE_DEVICES=-1|--device auto takes the CPU where there is no GPU|train --preset tiny --dataset inputs/text.txt --max_steps 1 --output_dir RUN --device cuda
 RANK=2 WORLD_SIZE=2|rank 2 of 2; ranks count from 0|train --preset tiny --dataset inputs/text.txt
 RANK=0|WORLD_SIZE|train --preset tiny --dataset inputs/text.txt
 RANK=zero WORLD_SIZE=2|RANK is 'zero'|train --preset tiny --dataset inputs/text.txt

@@ -24,7 +24,7 @@ for _ in 1 2 3; do
     while read -r line; do
         [[ $line != *"Batch 1 "* ]] || break
     done < <(cd "$source_root" && "$fsdp" run --standalone --nproc-per-node 2 "$fsdp" train --device cpu --preset tiny \
-        --sharding_strategy full --max_steps 1 --logging_freq 1 --sample_tokens 0 --no_checkpoint_at_end --output_dir "$work/start")
+        --sharding_strategy full --max_steps 1 --logging_freq 1 --sample_tokens 0 --no_checkpoint_at_end --output_dir "$work/start" --overwrite)
     end=${EPOCHREALTIME/./}
     [[ $line == *"Batch 1 Loss: "* ]] || fail "no first step: $line"
     ((end - begin < best * 1000)) && best=$(((end - begin) / 1000))
@@ -89,7 +89,7 @@ for rank in 0 1; do
 done
 grep -q "rank [01]: /no/such/data" err || fail "no rank says why: $(cat err)"
 [[ $(grep -vc "^\(\[rank 1\] \)\?fsdp train: rank [01]: \|^fsdp run: rank [01] " err) == 0 ]] || fail "other lines: $(cat err)"
-[[ ! -e fsdp_run ]] || fail "a run folder is left behind"
+[[ ! -e fsdp_runs ]] || fail "a run folder is left behind"
 
 # --- kill -9 leaves whole lines --------------------------------------------------------------------------------------------
 "$fsdp" train --device cpu --model_type llama_v3 --hidden_width 16 --num_layers 1 --num_heads 2 --intermediate_size 32 \

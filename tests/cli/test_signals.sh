@@ -40,7 +40,7 @@ ranks_of() { pgrep -P "$1" -f '^[^ ]*fsdp train '; }
 start once "${train[@]}"
 for _ in 1 2 3; do kill -TERM "$job"; done
 ended once 143
-for signal in INT USR1; do
+for signal in INT HUP USR1; do
     start $signal "${train[@]}"
     kill -$signal "$job"
     kill -$signal "$job"
@@ -63,12 +63,32 @@ ended one 143
 start usr1 "${run[@]}" "${train[@]}"
 kill -USR1 "$job"
 ended usr1 138
+start hup "${run[@]}" "${train[@]}"
+kill -HUP "$job"
+ended hup 129
+# `train && deploy` does not deploy after an interruption.
+start and bash -c '"$@" && touch deployed' -- "${train[@]}"
+kill -TERM "$(pgrep -P "$job" -f '^[^ ]*fsdp train ')"
+wait "$job" && fail "and: an interrupted run is a success"
+[[ ! -e deployed ]] || fail "and: deployed"
+# nohup stays nohup.
+(trap '' HUP; exec "${train[@]}" --output_dir nohup >nohup.log 2>&1) &
+job=$!
+for _ in $(seq 600); do [[ -s nohup/metrics.jsonl ]] && break; sleep 0.05; done
+kill -HUP "$job"
+lines=$(wc -l <nohup/metrics.jsonl)
+for _ in $(seq 600); do (($(wc -l <nohup/metrics.jsonl) > lines + 50)) && break; sleep 0.05; done
+kill -TERM "$job"
+ended nohup 143
 
 # timeout(1) sends its signal to the launcher and then to its group: still one request.
 start twice "${run[@]}" "${train[@]}"
 kill -INT "$job"
 kill -INT "$job"
 ended twice 130
+[[ $(grep -c "Ctrl-C: the ranks are asked to save and end; Ctrl-C again kills them at once" twice.log) == 1 ]] || fail "twice: $(cat twice.log)"
+[[ $(grep -c "Ctrl-C" twice.log) == 1 ]] || fail "twice: ranks speak, too: $(cat twice.log)"
+grep -qF "Ctrl-C: this step is finished and saved; Ctrl-C again ends at once, unsaved" INT.log || fail "INT: no answer: $(cat INT.log)"
 
 # A second Ctrl-C some time after the first ends what does not end by itself: here a run that waits in the middle of a
 # step, because its other rank stands still.
@@ -82,6 +102,7 @@ kill -INT "$job"
 code=0
 wait "$job" || code=$?
 [[ $code == 137 ]] || fail "second: exit code $code: $(cat second.log)"
+grep -qF "second Ctrl-C: all ranks are killed, nothing more is saved" second.log || fail "second: says nothing: $(cat second.log)"
 
 # Before the first step there is nothing to save: the first request ends the run. This one waits for its second rank.
 RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_PORT=29876 FSDP_JOB_TOKEN=early-$$ "${train[@]}" --output_dir early >early.log 2>&1 &

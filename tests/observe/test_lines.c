@@ -299,7 +299,7 @@ static void the_board_holds_scalars_and_the_settings(void **state)
 {
     board *b;
     char *folder = file_join(*state, "board");
-    assert_int_equal(board_open(folder, "{\n\"lr\": 1\n}", &b), FSDP_OK);
+    assert_int_equal(board_open(folder, "{\n\"lr\": 1\n}", 0, &b), FSDP_OK);
     for (int64_t step = 1; step <= 3; step++) {
         step_figures f = some_figures(step);
         f.validation_loss = step == 3 ? 2 : NAN;

@@ -141,8 +141,12 @@ void job_run(job *j, const char *const *flags)
     remove_run(j, "/run");
     j->said[0] = j->error[0] = '\0';
     j->n_progress = j->n_steps = j->most_threads = 0;
+    bool by_epochs = false;
+    for (int i = 0; flags[i]; i++)
+        by_epochs |= strncmp(flags[i], "--epochs=", 9) == 0;
     for (int i = 0; i < N_OWN; i++)
-        argv[argc++] = spelled(j, own_flags[i]);
+        if (!by_epochs || strncmp(own_flags[i], "--max_steps=", 12) != 0)
+            argv[argc++] = spelled(j, own_flags[i]);
     for (int i = 0; flags[i]; i++)
         argv[argc++] = spelled(j, flags[i]);
     callbacks.context = j;

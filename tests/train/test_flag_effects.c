@@ -233,7 +233,7 @@ static void samples_are_logged_once_an_epoch_and_limited(void **state)
     job *j = *state;
     int seen[JOB_SAMPLES];
     remove("samples");
-    RUN(j, "--epochs=2", "--max_steps=0", "--train_batch_size=7", "--log_samples=@run.samples");
+    RUN(j, "--epochs=2", "--train_batch_size=7", "--log_samples=@run.samples");
     expect_ok(j);
     char *text = job_file(j, "run.samples");
     assert_int_equal(count_samples(text, seen, JOB_SAMPLES), 2 * JOB_SAMPLES);
@@ -242,7 +242,7 @@ static void samples_are_logged_once_an_epoch_and_limited(void **state)
     free(text);
     assert_int_equal(j->n_steps, 16);
     assert_int_equal(j->steps[7].samples, 1); /* 50 = 7 * 7 + 1 */
-    RUN(j, "--epochs=1", "--max_steps=0", "--train_batch_size=4", "--max_samples=10", "--log_samples=@ten.samples");
+    RUN(j, "--epochs=1", "--train_batch_size=4", "--max_samples=10", "--log_samples=@ten.samples");
     text = job_file(j, "ten.samples");
     assert_int_equal(count_samples(text, seen, 10), 10);
     free(text);
@@ -252,7 +252,7 @@ static void a_split_is_held_back_and_validated(void **state)
 {
     job *j = *state;
     int seen[JOB_SAMPLES];
-    RUN(j, "--epochs=1", "--max_steps=0", "--train_batch_size=5", "--validation_split=0.2", "--validation_freq=4",
+    RUN(j, "--epochs=1", "--train_batch_size=5", "--validation_split=0.2", "--validation_freq=4",
         "--log_samples=@split.samples");
     expect_ok(j);
     char *text = job_file(j, "split.samples");
@@ -268,9 +268,9 @@ static void a_split_is_held_back_and_validated(void **state)
     free(text);
     double whole = j->result.validation_loss;
     assert_non_null(strstr(j->said, "perplexity"));
-    RUN(j, "--epochs=1", "--max_steps=0", "--train_batch_size=5", "--validation_split=0.2", "--val_batch_size=3");
+    RUN(j, "--epochs=1", "--train_batch_size=5", "--validation_split=0.2", "--val_batch_size=3");
     assert_true(fabs(j->result.validation_loss - whole) < 1e-5); /* one mean, however it is cut */
-    RUN(j, "--epochs=1", "--max_steps=0", "--train_batch_size=5", "--validation_split=0.2", "--validation_batches=1");
+    RUN(j, "--epochs=1", "--train_batch_size=5", "--validation_split=0.2", "--validation_batches=1");
     assert_true(fabs(j->result.validation_loss - whole) > 1e-6);
 }
 
@@ -287,7 +287,7 @@ static void validation_files_are_found_where_they_are(void **state)
     assert_true(asprintf(&record, "{\"text\": \"%s\"}\n", text) > 0);
     job_write(j, "c4/en/c4-train.00000-of-00002.json", record);
     job_write(j, "c4/en/c4-validation.00000-of-00001.json", record);
-    RUN(j, "--dataset=@c4", "--dataset_config_name=en", "--validation_freq=2", "--max_steps=0", "--epochs=1");
+    RUN(j, "--dataset=@c4", "--dataset_config_name=en", "--validation_freq=2", "--epochs=1");
     expect_ok(j);
     assert_true(isfinite(j->result.validation_loss));
     assert_int_equal(j->result.samples, JOB_SAMPLES); /* and they are no training data */
@@ -382,15 +382,17 @@ static void reports_come_as_often_as_asked(void **state)
     free(here);
 }
 
-static void a_device_that_is_not_there_is_said_and_the_cpu_used(void **state)
+static void a_device_that_is_not_there_is_an_error(void **state)
 {
     job *j = *state;
     RUN(j, "--device=cuda");
-    if (j->status == FSDP_OK && !strstr(j->said, "AMD") && strstr(j->said, "NVIDIA"))
+    if (j->status == FSDP_OK && strstr(j->said, "NVIDIA"))
         skip();
+    assert_int_equal(j->status, FSDP_ERR_INPUT);
+    assert_non_null(strstr(j->error, "--device auto takes the CPU where there is no GPU"));
+    assert_int_equal(j->n_steps, 0);
+    RUN(j, "--device=auto");
     expect_ok(j);
-    assert_non_null(strstr(j->said, "using the CPU instead"));
-    assert_true(isfinite(j->result.loss));
 }
 
 static void a_dry_run_says_plan_and_settings_and_leaves_nothing(void **state)
@@ -475,7 +477,7 @@ int main(void)
         cmocka_unit_test(numbers_that_are_not_finite_stop_skip_or_roll_back),
         cmocka_unit_test(weights_come_from_checkpoints_and_exported_folders),
         cmocka_unit_test(reports_come_as_often_as_asked),
-        cmocka_unit_test(a_device_that_is_not_there_is_said_and_the_cpu_used),
+        cmocka_unit_test(a_device_that_is_not_there_is_an_error),
         cmocka_unit_test(a_dry_run_says_plan_and_settings_and_leaves_nothing),
         cmocka_unit_test(the_guide_by_size_chooses_for_every_preset),
     };

@@ -250,7 +250,7 @@ static bool has_checkpoint(const job *j, int step)
 static void checkpoints_come_when_and_as_asked(void **state)
 {
     job *j = *state;
-    RUN(j, "--epochs=2", "--max_steps=0", "--train_batch_size=10", "--checkpoint_epochs=1");
+    RUN(j, "--epochs=2", "--train_batch_size=10", "--checkpoint_epochs=1");
     expect_ok(j);
     assert_true(has_checkpoint(j, 5) && has_checkpoint(j, 10));
     assert_false(has_checkpoint(j, 6));

@@ -99,8 +99,7 @@ static void step_style_counts_steps_or_with_epochs_epochs(void **state)
     expect_steps(j, 10);
     for (int i = 0; i < 10; i++)
         expect_lr(j, i, peak * pow(0.5, i / 3));
-    RUN(j, "--lr_decay_style=step", "--lr_step_size=1", "--lr_gamma=0.1", "--max_steps=0", "--epochs=3",
-        "--train_batch_size=10");
+    RUN(j, "--lr_decay_style=step", "--lr_step_size=1", "--lr_gamma=0.1", "--epochs=3", "--train_batch_size=10");
     expect_steps(j, 15); /* 50 samples, 5 steps an epoch */
     for (int i = 0; i < 15; i++)
         expect_lr(j, i, peak * pow(0.1, i / 5));

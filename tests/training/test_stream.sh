@@ -41,8 +41,8 @@ train mix 2 --dataset text/a.txt=3,text/b.jsonl.gz=1 --max_steps 8 || fail "two 
 train mix1 1 --dataset text/a.txt=3,text/b.jsonl.gz=1 --max_steps 8 || fail "two sources: $(cat mix1.err)"
 cmp -s <(samples mix) <(samples mix1) || fail "a mix depends on the number of ranks"
 grep -q "text/a.txt: 75.000% of the samples, 36 so far" mix.out || fail "shares are not reported: $(cat mix.out)"
-train mix1 1 --dataset text/a.txt=3,text/b.jsonl.gz --max_steps 8 && fail "half of the weights"
-grep -q "1 of 2 sources have a weight" mix1.err || fail "weights: $(cat mix1.err)"
+train half 1 --dataset text/a.txt=3,text/b.jsonl.gz --max_steps 8 && fail "half of the weights"
+grep -q "1 of 2 sources have a weight" half.err || fail "weights: $(cat half.err)"
 train packed 2 --dataset text --packing best_fit --max_steps 4 || fail "packing: $(cat packed.err)"
 grep -q "best fit: [0-9.]*% of the tokens are padding" packed.out || fail "padding is not reported: $(cat packed.out)"
 

@@ -107,7 +107,8 @@ static fsdp_status run_rank(int rank, void *context)
                     "--lr=0.01",
                     "--optimizer=sgd",
                     "--lr_decay_style=constant",
-                    "--no_checkpoint_at_end"};
+                    "--no_checkpoint_at_end",
+                    "--overwrite"};
     fsdp_settings settings;
     fsdp_status status = fsdp_settings_init(&settings);
     if (status == FSDP_OK)

@@ -24,6 +24,28 @@ bool report_is_directory_of_checkpoints(const char *path)
            !has_file(path, "config.json") && !dcp_folder_is(path);
 }
 
+/* Where the run in this folder saves: in "checkpoints", or where its run.json says. NULL: it is no run's. malloc'd. */
+static char *checkpoints_of_run(const char *path)
+{
+    char *inside = file_join(path, "checkpoints"), *file = file_join(path, "run.json");
+    json_t *run = file && file_exists(file) ? json_load_file(file, 0, NULL) : NULL;
+    const char *apart = json_string_value(json_object_get(run, "checkpoints"));
+    char *found = apart && *apart ? strdup(apart) : inside && file_is_directory(inside) ? strdup(inside) : NULL;
+    json_decref(run);
+    free(file);
+    free(inside);
+    return found;
+}
+
+static fsdp_status list_checkpoints(const char *path, ckpt_listing *listing)
+{
+    FSDP_TRY(ckpt_directory_list(path, listing));
+    char *of_run = listing->n_entries == 0 ? checkpoints_of_run(path) : NULL;
+    fsdp_status status = of_run ? ckpt_directory_list(of_run, listing) : FSDP_OK;
+    free(of_run);
+    return status;
+}
+
 fsdp_status report_resolve(const char *path, char **out)
 {
     ckpt_listing listing;
@@ -34,10 +56,10 @@ fsdp_status report_resolve(const char *path, char **out)
         *out = strdup(path);
         return *out ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "%s: out of memory", path);
     }
-    FSDP_TRY(ckpt_directory_list(path, &listing));
+    FSDP_TRY(list_checkpoints(path, &listing));
+    ckpt_listing_by_commit(&listing, NULL);
     fsdp_status status = FSDP_ERR_INPUT;
     for (int i = 0; i < listing.n_entries && status == FSDP_ERR_INPUT; i++) {
-        ckpt_entry_check(&listing.entries[i]);
         if (listing.entries[i].condition != CKPT_COMPLETE)
             continue;
         *out = strdup(listing.entries[i].path);

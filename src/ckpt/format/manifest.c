@@ -24,7 +24,7 @@ fsdp_status manifest_create(manifest **out)
         return out_of_memory("checkpoint");
     }
     m->rank = m->n_beside = -1;
-    m->strategy = m->created = m->tokenizer = "";
+    m->run = m->strategy = m->created = m->tokenizer = "";
     *out = m;
     return FSDP_OK;
 }
@@ -105,6 +105,10 @@ static fsdp_status parse_head(const char *name, const json_t *root, manifest *m)
     const json_t *save = json_object_get(root, "save");
     if (save && !parse_checksum(save, &m->save))
         return error_set(FSDP_ERR_INPUT, "%s: \"save\" is not 16 hexadecimal digits", name);
+    FSDP_TRY(json_opt_int(name, root, "commit", &m->commit));
+    if (m->commit < 0 || m->commit >= MANIFEST_MAX_COUNT)
+        return error_set(FSDP_ERR_INPUT, "%s: \"commit\" is out of range", name);
+    FSDP_TRY(copy_text(name, m, root, "run", &m->run));
     FSDP_TRY(copy_text(name, m, root, "strategy", &m->strategy));
     FSDP_TRY(copy_text(name, m, root, "created", &m->created));
     return copy_text(name, m, root, "tokenizer", &m->tokenizer);

@@ -50,7 +50,9 @@ typedef struct manifest {
     arena *memory; /* of everything below but the JSON */
     fsdp_checkpoint_kind kind;
     int64_t step;
-    uint64_t save; /* which save wrote it, the same on all ranks; 0: a manifest of an earlier version */
+    uint64_t save;   /* which save wrote it, the same on all ranks; 0: a manifest of an earlier version */
+    int64_t commit;  /* commits in its directory count from 1: the highest is the newest; 0: of an earlier version */
+    const char *run; /* the run that wrote it; "": not known */
     int world_size;
     int rank;                                   /* kind local: whose; else -1 */
     const char *strategy, *created, *tokenizer; /* "" when not known */

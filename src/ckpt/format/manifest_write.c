@@ -68,6 +68,10 @@ static bool print_manifest(FILE *out, const manifest *m)
     fprintf(out, "  \"step\": %" PRId64 ",\n  \"world_size\": %d,\n", m->step, m->world_size);
     if (m->save)
         fprintf(out, "  \"save\": \"%016" PRIx64 "\",\n", m->save);
+    if (m->commit)
+        fprintf(out, "  \"commit\": %" PRId64 ",\n", m->commit);
+    if (m->run && *m->run)
+        done &= print_field(out, "run", m->run);
     if (m->kind == FSDP_CKPT_LOCAL)
         fprintf(out, "  \"rank\": %d,\n", m->rank);
     done &= print_field(out, "strategy", m->strategy);

@@ -81,6 +81,7 @@ static fsdp_status describe(const ckpt_source *source, ckpt_load_result *result)
         return FSDP_OK;
     result->step = m->step;
     result->world_size = m->world_size;
+    snprintf(result->run, sizeof result->run, "%s", m->run);
     result->extra = json_deep_copy(m->extra);
     if (m->autotune_bytes == 0)
         return FSDP_OK;

@@ -28,7 +28,8 @@ typedef struct ckpt_load_config {
     fsdp_status (*leaves)(void *context, const struct ckpt_source *source, const struct source_tensor *tensor,
                           bool *fine);
     void *context;
-    ckpt_fit *fit; /* filled also when names are refused; may be NULL */
+    const char *run; /* ckpt_resume takes the newest of this run, and another's only if it has none; NULL: of any */
+    ckpt_fit *fit;   /* filled also when names are refused; may be NULL */
 } ckpt_load_config;
 
 #define CKPT_LOAD_CONFIG_INIT                                                                                          \
@@ -42,6 +43,7 @@ typedef struct ckpt_load_result {
     size_t autotune_bytes;
     int64_t step;    /* -1 for a plain model folder, or when resume found nothing */
     int world_size;  /* that wrote it */
+    char run[40];    /* that wrote it; "": not known */
     unsigned absent; /* optional roles that were not there */
     int64_t bytes;   /* read into this rank's slices */
     char path[1024]; /* what was loaded; "" when resume found nothing */

@@ -1,5 +1,5 @@
-/* Finds the newest checkpoint that all ranks can load, and loads it. Ranks agree on the order in which they try; a
- * candidate that turns out damaged on any rank is skipped by all. */
+/* Finds the newest checkpoint, by commit, that all ranks can load, and loads it. Ranks agree on the order in which they
+ * try; a candidate that turns out damaged on any rank is skipped by all. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 enum { MAX_CANDIDATES = 256 }; /* newest ones; more committed checkpoints than this are not all damaged */
 
 typedef struct candidate {
-    int64_t step;
+    int64_t step, commit;
     uint64_t save;
     char suffix[40]; /* ".old-<id>" of one that was being replaced; else "" */
 } candidate;
@@ -26,8 +26,9 @@ typedef struct candidates {
     int32_t n_damaged;                /* committed once, not whole now */
     int32_t misfit_rank, misfit_size; /* of the newest local one that another number of ranks wrote */
     int64_t misfit_step;              /* -1: there is none */
-    candidate shared[MAX_CANDIDATES]; /* rank 0's view counts */
-    candidate local[MAX_CANDIDATES];  /* this rank's own */
+    int64_t misfit_commit;
+    candidate shared[MAX_CANDIDATES + 1]; /* rank 0's view counts */
+    candidate local[MAX_CANDIDATES + 1];  /* this rank's own */
 } candidates;
 
 _Static_assert(sizeof(candidates) <= COMM_EXCHANGE_BYTES, "candidates travel in one exchange");
@@ -39,24 +40,30 @@ static void warn(const ckpt_entry *entry, int rank)
                   ckpt_condition_name(entry->condition), entry->reason);
 }
 
+static bool is_newer(int64_t commit, int64_t step, int64_t than_commit, int64_t than_step)
+{
+    return commit != than_commit ? commit > than_commit : step > than_step;
+}
+
 /* What this rank sees. Files are looked at here; checksums when loading. */
-static fsdp_status find_own(const char *directory, int rank, int n_ranks, candidates *out)
+static fsdp_status find_own(const char *directory, const char *run, int rank, int n_ranks, candidates *out)
 {
     ckpt_listing listing;
     out->misfit_step = -1;
     FSDP_TRY(ckpt_directory_list(directory, &listing));
+    ckpt_listing_by_commit(&listing, run);
     for (int i = 0; i < listing.n_entries; i++) {
-        ckpt_entry *entry = &listing.entries[i];
+        const ckpt_entry *entry = &listing.entries[i];
         bool shared = entry->rank < 0 && rank == 0, local = entry->rank == rank;
         if (!shared && !local)
             continue;
-        ckpt_entry_check(entry);
         if (entry->condition != CKPT_COMPLETE) {
             warn(entry, rank);
             out->n_damaged += entry->condition == CKPT_CORRUPT;
         } else if (local && entry->world_size != n_ranks) {
-            if (entry->step > out->misfit_step) {
+            if (out->misfit_step < 0) { /* the newest comes first */
                 out->misfit_step = entry->step;
+                out->misfit_commit = entry->commit;
                 out->misfit_rank = rank;
                 out->misfit_size = entry->world_size;
             }
@@ -64,6 +71,7 @@ static fsdp_status find_own(const char *directory, int rank, int n_ranks, candid
             candidate *c = shared ? &out->shared[out->n_shared++] : &out->local[out->n_local++];
             const char *suffix = strstr(entry->name, ".old-");
             c->step = entry->step;
+            c->commit = entry->commit;
             c->save = entry->save;
             snprintf(c->suffix, sizeof c->suffix, "%s", suffix ? suffix : "");
         }
@@ -101,14 +109,18 @@ static fsdp_status join_views(comm_group *world, candidates *mine)
             bool common = true;
             for (int rank = 1; rank < n; rank++)
                 common &= find_local(&all[rank], &all[0].local[i]) != NULL;
-            if (common)
-                mine->local[n_common++] = *find_local(own, &all[0].local[i]);
+            if (!common)
+                continue;
+            mine->local[n_common] = *find_local(own, &all[0].local[i]);
+            mine->local[n_common++].commit = all[0].local[i].commit; /* each rank counts its own: rank 0's decides */
         }
         mine->n_local = n_common;
         for (int rank = 1; rank < n; rank++) {
             mine->n_damaged += all[rank].n_damaged;
-            if (all[rank].misfit_step > mine->misfit_step) {
+            if (all[rank].misfit_step >= 0 &&
+                is_newer(all[rank].misfit_commit, all[rank].misfit_step, mine->misfit_commit, mine->misfit_step)) {
                 mine->misfit_step = all[rank].misfit_step;
+                mine->misfit_commit = all[rank].misfit_commit;
                 mine->misfit_rank = all[rank].misfit_rank;
                 mine->misfit_size = all[rank].misfit_size;
             }
@@ -123,7 +135,8 @@ static fsdp_status join_views(comm_group *world, candidates *mine)
 static char *next_path(const char *directory, const candidates *c, int rank, int *shared, int *local)
 {
     char *path = NULL;
-    bool own = *local < c->n_local && (*shared == c->n_shared || c->local[*local].step > c->shared[*shared].step);
+    const candidate *a = &c->local[*local], *b = &c->shared[*shared];
+    bool own = *local < c->n_local && (*shared == c->n_shared || is_newer(a->commit, a->step, b->commit, b->step));
     if (!own && *shared == c->n_shared)
         return NULL;
     const candidate *next = own ? &c->local[(*local)++] : &c->shared[(*shared)++];
@@ -186,8 +199,9 @@ static fsdp_status try_all(const char *directory, const ckpt_load_config *config
  * a start from scratch is. */
 static fsdp_status check_newest_fits(const char *directory, int n_ranks, const candidates *c)
 {
-    if (c->misfit_step < 0 || (c->n_shared > 0 && c->shared[0].step >= c->misfit_step) ||
-        (c->n_local > 0 && c->local[0].step >= c->misfit_step))
+    const candidate *a = &c->shared[0], *b = &c->local[0];
+    if (c->misfit_step < 0 || (c->n_shared > 0 && !is_newer(c->misfit_commit, c->misfit_step, a->commit, a->step)) ||
+        (c->n_local > 0 && !is_newer(c->misfit_commit, c->misfit_step, b->commit, b->step)))
         return FSDP_OK;
     return error_set(FSDP_ERR_INPUT,
                      "%s: step %" PRId64 " is a local checkpoint of rank %d of %d, and cannot be loaded by a world of "
@@ -217,7 +231,7 @@ fsdp_status ckpt_resume(const char *directory, const ckpt_load_config *config, c
     }
     candidates *c = calloc(1, sizeof *c);
     int n_ranks = world ? comm_group_size(world) : 1;
-    fsdp_status status = c ? find_own(directory, world ? comm_group_rank(world) : 0, n_ranks, c)
+    fsdp_status status = c ? find_own(directory, config->run, world ? comm_group_rank(world) : 0, n_ranks, c)
                            : error_set(FSDP_ERR_MEMORY, "%s: out of memory for the search", directory);
     status = ckpt_agree(world, "checkpoint search", status, fsdp_last_error());
     if (status == FSDP_OK)

@@ -191,6 +191,9 @@ static fsdp_status fill_manifest(const save_task *task, manifest *m, part_list *
     m->save = strtoull(task->id, NULL, 16);
     m->world_size = task->world_size;
     m->rank = task->kind == FSDP_CKPT_LOCAL ? task->rank : -1;
+    m->run = task->run ? task->run : "";
+    if (!task->export_only)
+        FSDP_TRY(ckpt_directory_next_commit(task->root, &m->commit));
     m->strategy = task->strategy ? task->strategy : "";
     m->tokenizer = task->tokenizer_name ? task->tokenizer_name : task->tokenizer ? task->tokenizer : "";
     m->created = arena_strdup(m->memory, created);

@@ -103,7 +103,7 @@ bool ckpt_directory_is_name(const char *path)
     return is;
 }
 
-static int newest_first(const void *left, const void *right)
+static int highest_first(const void *left, const void *right)
 {
     const ckpt_entry *a = left, *b = right;
     if (a->step != b->step)
@@ -144,7 +144,7 @@ fsdp_status ckpt_directory_list(const char *directory, ckpt_listing *out)
     if (status != FSDP_OK)
         ckpt_listing_free(out);
     else if (out->n_entries > 0)
-        qsort(out->entries, (size_t)out->n_entries, sizeof *out->entries, newest_first);
+        qsort(out->entries, (size_t)out->n_entries, sizeof *out->entries, highest_first);
     return status;
 }
 
@@ -165,6 +165,8 @@ void ckpt_entry_check(ckpt_entry *entry)
     entry->condition = CKPT_COMPLETE;
     entry->save = m ? m->save : 0;
     entry->world_size = m ? m->world_size : 0;
+    entry->commit = m ? m->commit : 0;
+    snprintf(entry->run, sizeof entry->run, "%s", m ? m->run : "");
     if (status == FSDP_OK && m->step != entry->step)
         status = error_set(FSDP_ERR_INPUT, "its manifest says step %" PRId64, m->step);
     if (status != FSDP_OK) {
@@ -173,6 +175,36 @@ void ckpt_entry_check(ckpt_entry *entry)
         snprintf(entry->reason, sizeof entry->reason, "%s", fsdp_last_error());
     }
     manifest_free(m);
+}
+
+static int newest_first(const void *left, const void *right)
+{
+    const ckpt_entry *a = left, *b = right;
+    if (a->commit != b->commit)
+        return a->commit > b->commit ? -1 : 1;
+    return highest_first(left, right);
+}
+
+void ckpt_listing_by_commit(ckpt_listing *listing, const char *run)
+{
+    for (int i = 0; i < listing->n_entries; i++) {
+        ckpt_entry *entry = &listing->entries[i];
+        ckpt_entry_check(entry);
+        if (run && *run && strcmp(entry->run, run) == 0)
+            entry->commit += MANIFEST_MAX_COUNT;
+    }
+    if (listing->n_entries > 0)
+        qsort(listing->entries, (size_t)listing->n_entries, sizeof *listing->entries, newest_first);
+}
+
+fsdp_status ckpt_directory_next_commit(const char *directory, int64_t *out)
+{
+    ckpt_listing listing;
+    FSDP_TRY(ckpt_directory_list(directory, &listing));
+    ckpt_listing_by_commit(&listing, NULL);
+    *out = 1 + (listing.n_entries > 0 ? listing.entries[0].commit : 0);
+    ckpt_listing_free(&listing);
+    return FSDP_OK;
 }
 
 /* ---- Replacing ---- */
@@ -271,28 +303,58 @@ static fsdp_status remove_entry(const ckpt_entry *entry)
     return status;
 }
 
+/* The run that wrote `written`; NULL: entries of all runs count. */
+static const char *run_of(const ckpt_listing *listing, const char *written)
+{
+    for (int i = 0; written && i < listing->n_entries; i++)
+        if (strcmp(listing->entries[i].path, written) == 0)
+            return listing->entries[i].run;
+    return NULL;
+}
+
+/* ".old-" of one that is there, which comes before it. */
+static bool is_superseded(const ckpt_listing *listing, int at)
+{
+    const ckpt_entry *entry = &listing->entries[at];
+    for (int i = 0; i < at; i++) {
+        const ckpt_entry *other = &listing->entries[i];
+        if (other->rank == entry->rank && other->step == entry->step && other->condition == CKPT_COMPLETE)
+            return true;
+    }
+    return false;
+}
+
+/* Complete ones of later steps: the commit of a damaged one may be unknown, its name is not. */
+static int count_higher(const ckpt_listing *listing, const ckpt_entry *entry)
+{
+    int n = 0;
+    for (int i = 0; i < listing->n_entries; i++) {
+        const ckpt_entry *other = &listing->entries[i];
+        n += other->rank == entry->rank && other->step > entry->step && other->condition == CKPT_COMPLETE;
+    }
+    return n;
+}
+
 static fsdp_status prune_listed(ckpt_listing *listing, int keep, int64_t keep_every, int rank, const char *written,
                                 bool dry_run, ckpt_prune_result *result)
 {
     int n_complete = 0;
-    int64_t last_kept = -1;
+    const char *run = run_of(listing, written);
     for (int i = 0; i < listing->n_entries; i++) {
-        ckpt_entry *entry = &listing->entries[i];
+        const ckpt_entry *entry = &listing->entries[i];
         char who[300];
         if (entry->rank != rank || (entry->unfinished && !owner_is_gone(entry->path, who, sizeof who)))
             continue;
-        ckpt_entry_check(entry);
+        if (run && !entry->temporary && strcmp(entry->run, run) != 0)
+            continue;
         bool complete = entry->condition == CKPT_COMPLETE;
-        bool superseded = complete && entry->step == last_kept; /* ".old-" of one that is there */
+        bool superseded = complete && is_superseded(listing, i);
         bool kept = complete && !superseded && (keep == 0 || n_complete < keep);
         kept |= complete && !superseded && keep_every > 0 && entry->step % keep_every == 0;
         kept |= written && strcmp(entry->path, written) == 0;
         /* Damaged ones are for people to look at; they count for nothing and are removed only when old. */
-        kept |= entry->condition == CKPT_CORRUPT && (keep == 0 || n_complete < keep);
-        if (complete && kept) {
-            n_complete++;
-            last_kept = entry->step;
-        }
+        kept |= entry->condition == CKPT_CORRUPT && (keep == 0 || count_higher(listing, entry) < keep);
+        n_complete += complete && kept;
         if (kept)
             continue;
         FSDP_TRY(record_removal(entry, result));
@@ -304,14 +366,11 @@ static fsdp_status prune_listed(ckpt_listing *listing, int keep, int64_t keep_ev
     return FSDP_OK;
 }
 
-static bool any_complete(ckpt_listing *listing, int rank)
+static bool any_complete(const ckpt_listing *listing, int rank)
 {
     for (int i = 0; i < listing->n_entries; i++) {
-        ckpt_entry *entry = &listing->entries[i];
-        if (entry->rank != rank || entry->temporary)
-            continue;
-        ckpt_entry_check(entry);
-        if (entry->condition == CKPT_COMPLETE)
+        const ckpt_entry *entry = &listing->entries[i];
+        if (entry->rank == rank && !entry->temporary && entry->condition == CKPT_COMPLETE)
             return true;
     }
     return false;
@@ -324,6 +383,7 @@ fsdp_status ckpt_directory_prune(const char *directory, int keep, int64_t keep_e
     if (result)
         *result = (ckpt_prune_result){0};
     FSDP_TRY(ckpt_directory_list(directory, &listing));
+    ckpt_listing_by_commit(&listing, NULL);
     fsdp_status status = FSDP_OK;
     if (any_complete(&listing, rank))
         status = prune_listed(&listing, keep, keep_every, rank, written, dry_run, result);

@@ -24,6 +24,8 @@ typedef struct ckpt_entry {
     int64_t step;
     int rank;                 /* kind local: whose; else -1 */
     uint64_t save;            /* which save it is of; 0 until ckpt_entry_check, and when not known */
+    int64_t commit;           /* its place among the commits of the directory; likewise */
+    char run[40];             /* that wrote it; "" likewise */
     int world_size;           /* ranks that wrote it; likewise */
     bool temporary;           /* being written or removed */
     bool unfinished;          /* of these: a save, under way or abandoned */
@@ -33,7 +35,7 @@ typedef struct ckpt_entry {
 
 typedef struct ckpt_listing {
     int n_entries;
-    ckpt_entry *entries; /* newest step first; of one step, the proper name before replaced ones */
+    ckpt_entry *entries; /* highest step first; of one step, the proper name before replaced ones */
 } ckpt_listing;
 
 /* A directory that does not exist lists nothing. Names that are not ours are left out. */
@@ -42,6 +44,14 @@ void ckpt_listing_free(ckpt_listing *listing); /* legal on a zeroed one */
 
 /* Reads marker and manifest, and sets condition and reason. */
 void ckpt_entry_check(ckpt_entry *entry);
+
+/* Checks all entries and puts the newest commit first: a run that went back to an earlier step has its newest below
+ * its highest. Clocks do not count. Those of earlier versions, which did not count commits, come last, by step. Those
+ * of `run` (NULL: of none) come before all others, and their commits count from MANIFEST_MAX_COUNT on. */
+void ckpt_listing_by_commit(ckpt_listing *listing, const char *run);
+
+/* The number of the next commit in the directory. */
+fsdp_status ckpt_directory_next_commit(const char *directory, int64_t *out);
 
 /* "<directory>/step-00000020[.rank-00003]"; malloc'd, NULL when out of memory. */
 char *ckpt_directory_path(const char *directory, int64_t step, int rank);
@@ -63,10 +73,9 @@ typedef struct ckpt_prune_result {
 
 /* Removes all but the `keep` newest complete checkpoints (0: keeps all) and those whose step is a multiple of
  * `keep_every` (0: none more), and what unfinished saves left whose owner is gone (owner.h). `written` (a path, may be
- * NULL) was written just now: it stays whatever its step, since a folder may hold higher ones of another run. Without
- * any complete checkpoint nothing is removed. `rank`: those of kind local of this rank (-1: those of all ranks). A
- * checkpoint is renamed before it is taken apart, so none is ever found half removed under its name. result may be
- * NULL. */
+ * NULL) was written just now: it stays, and what other runs wrote is neither counted nor removed. Without any complete
+ * checkpoint nothing is removed. `rank`: those of kind local of this rank (-1: those of all ranks). A checkpoint is
+ * renamed before it is taken apart, so none is ever found half removed under its name. result may be NULL. */
 fsdp_status ckpt_directory_prune(const char *directory, int keep, int64_t keep_every, int rank, const char *written,
                                  bool dry_run, ckpt_prune_result *result);
 /* Kind local, after the prune of `rank`: parts of ranks that a job of `world_size` ranks does not have, of which this

@@ -141,9 +141,10 @@ static fsdp_status fill_task(save_task *task, const ckpt_save_config *config)
     task->keep = config->keep;
     task->keep_every = config->keep_every;
     task->part_timeout = config->part_timeout;
-    if (!copy_text(config->strategy, &task->strategy) || !copy_text(config->tokenizer, &task->tokenizer) ||
-        !copy_text(config->tokenizer_name, &task->tokenizer_name) || !copy_json(config->model, &task->model) ||
-        !copy_json(state->extra, &task->extra) || !copy_autotune(task, state))
+    if (!copy_text(config->run, &task->run) || !copy_text(config->strategy, &task->strategy) ||
+        !copy_text(config->tokenizer, &task->tokenizer) || !copy_text(config->tokenizer_name, &task->tokenizer_name) ||
+        !copy_json(config->model, &task->model) || !copy_json(state->extra, &task->extra) ||
+        !copy_autotune(task, state))
         return out_of_memory();
     FSDP_TRY(name_places(task, config->directory));
     if (task->kind != FSDP_CKPT_FULL)
@@ -183,6 +184,7 @@ void save_task_free(save_task *task)
     json_decref(task->model);
     json_decref(task->extra);
     free(task->autotune);
+    free(task->run);
     free(task->strategy);
     free(task->tokenizer);
     free(task->tokenizer_name);

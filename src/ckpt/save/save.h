@@ -20,6 +20,7 @@ typedef struct ckpt_save_config {
     const char *directory; /* made where absent; checkpoints are "step-00000020" in it */
     fsdp_checkpoint_kind kind;
     int64_t step;
+    const char *run;              /* whose it is: retention removes only what the same run wrote; may be NULL */
     const char *strategy;         /* recorded, not interpreted; may be NULL */
     const json_t *model;          /* config.json of the model; may be NULL */
     const char *tokenizer;        /* folder whose tokenizer files belong to the model and are copied; may be NULL */

@@ -24,7 +24,7 @@ typedef struct save_task {
     unsigned roles;   /* what is saved */
     int64_t step;
     int rank, world_size;
-    char *strategy, *tokenizer, *tokenizer_name; /* may be NULL */
+    char *run, *strategy, *tokenizer, *tokenizer_name; /* may be NULL */
     bool tokenizer_in_checkpoint;
     json_t *model, *extra;
     void *autotune; /* NULL: none */
