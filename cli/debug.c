@@ -20,7 +20,7 @@ static int run_debug(int argc, char **argv)
 
 const command command_debug = {
     .name = "debug",
-    .summary = "say which rank of a job that hung or died was behind, and where",
+    .summary = "Say which rank of a job that hung or died was behind, and where",
     .usage = "DIR",
     .details = "DIR is the job's --output_dir. Every rank writes its last events there (flight-RANK.bin) when a\n"
                "collective fails or times out, when it crashes, and on SIGUSR2; `fsdp run` writes them for ranks that\n"

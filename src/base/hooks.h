@@ -25,10 +25,12 @@ typedef enum hook_kind {
 
 typedef enum hook_moment { HOOK_BEGIN, HOOK_END, HOOK_INSTANT } hook_moment;
 
-/* Which collective: its group, by slot, and by the split that made it and its first member; its number there. */
+/* Which collective: its group, by slot, and by the split that made it and its first member; its number there. Of an
+ * operation: where in the model. */
 typedef struct hook_call {
     int slot, serial, first;
-    uint32_t sequence; /* from 1 */
+    uint32_t sequence; /* from 1; 0: an operation */
+    const char *where; /* "model.layers.0.mlp.up_proj [8, 64, 256]"; may be NULL */
 } hook_call;
 
 typedef struct hook_event {
@@ -39,7 +41,7 @@ typedef struct hook_event {
     int64_t bytes;
     int64_t time_ns;       /* clock_nanoseconds() */
     int lane;              /* 0 compute, 1 communication, 2 copies */
-    const hook_call *call; /* of collectives and waits; NULL: none */
+    const hook_call *call; /* of collectives, waits and operations; NULL: none */
 } hook_event;
 
 typedef void (*hook_listener)(void *context, const hook_event *event);

@@ -1,27 +1,18 @@
-/* Pairs begins with ends while they come in, keeps what is complete in a ring, and writes it in the trace event format.
- * Every (lane, thread) with events is a row of the picture: two threads on one lane would otherwise overlap. */
+/* Pairs begins with ends while they come in, keeps what is complete in a ring, and finds which operation used what was
+ * gathered. Every (lane, thread) with events is a row of the picture: two threads on one lane would otherwise overlap.
+ */
 #include "observe/trace.h"
 
 #include <pthread.h>
-#include <stdarg.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/error.h"
-#include "base/file.h"
 #include "base/hooks.h"
 
-enum { DEFAULT_CAPACITY = 1 << 16, NAME_BYTES = 40, MAX_ROWS = 48, MAX_DEPTH = 16, N_LANES = 3 };
-
-typedef struct trace_event {
-    char name[NAME_BYTES], detail[NAME_BYTES];
-    int64_t begin_ns, end_ns; /* equal for instants */
-    int64_t bytes;            /* for memory: the sum so far */
-    uint8_t kind, row;
-    bool is_instant;
-} trace_event;
+enum { DEFAULT_CAPACITY = 1 << 16, MAX_ROWS = 48, MAX_DEPTH = 16, MAX_CLASSES = 16 };
 
 /* A thread with events on a lane, and what it has begun and not ended. */
 typedef struct trace_row {
@@ -31,13 +22,18 @@ typedef struct trace_row {
     trace_event open[MAX_DEPTH];
 } trace_row;
 
+typedef struct memory_class {
+    char name[TRACE_NAME_BYTES];
+    int64_t bytes;
+} memory_class;
+
 struct trace {
     pthread_mutex_t lock;
-    int rank;
-    bool listening;
+    bool listening, linked;
     trace_event *ring;
     size_t capacity, count, next, dropped;
-    int64_t memory_bytes;
+    int n_classes;
+    memory_class classes[MAX_CLASSES];
     int n_rows;
     trace_row rows[MAX_ROWS];
 };
@@ -108,38 +104,62 @@ static void end(trace *t, int row, const trace_event *event)
     keep(t, &whole);
 }
 
+/* The running sum of a class of memory. */
+static void count_memory(trace *t, const char *name, int64_t bytes, int64_t now)
+{
+    trace_event event = {.begin_ns = now, .end_ns = now, .kind = HOOK_MEMORY, .form = TRACE_COUNTER};
+    int i = 0;
+    snprintf(event.name, sizeof event.name, "%s", name);
+    while (i < t->n_classes && strcmp(t->classes[i].name, event.name) != 0)
+        i++;
+    if (i == MAX_CLASSES)
+        return;
+    if (i == t->n_classes) {
+        memcpy(t->classes[i].name, event.name, sizeof event.name);
+        t->n_classes++;
+    }
+    event.bytes = t->classes[i].bytes += bytes;
+    keep(t, &event);
+}
+
 static void on_event(void *context, const hook_event *e)
 {
     trace *t = context;
     trace_event event = {.begin_ns = e->time_ns, .end_ns = e->time_ns, .bytes = e->bytes, .kind = (uint8_t)e->kind};
     snprintf(event.name, sizeof event.name, "%s", e->name ? e->name : "");
     snprintf(event.detail, sizeof event.detail, "%s", e->detail ? e->detail : "");
+    if (e->call) {
+        event.sequence = e->call->sequence;
+        snprintf(event.where, sizeof event.where, "%s", e->call->where ? e->call->where : "");
+    }
     pthread_mutex_lock(&t->lock);
-    int row = row_of(t, e->lane >= 0 && e->lane < N_LANES ? e->lane : 0);
+    int row = row_of(t, e->lane >= 0 && e->lane < TRACE_LANES ? e->lane : 0);
     event.row = (uint8_t)row;
-    if (e->kind == HOOK_MEMORY)
-        event.bytes = t->memory_bytes += e->bytes;
-    if (e->moment == HOOK_BEGIN) {
+    event.lane = (uint8_t)t->rows[row].lane;
+    if (e->kind == HOOK_MEMORY) {
+        count_memory(t, event.name, e->bytes, e->time_ns);
+    } else if (e->moment == HOOK_BEGIN) {
         begin(t, row, &event);
     } else if (e->moment == HOOK_END) {
         end(t, row, &event);
     } else {
-        event.is_instant = true;
+        event.form = TRACE_INSTANT;
         keep(t, &event);
     }
     pthread_mutex_unlock(&t->lock);
 }
 
-fsdp_status trace_start(int rank, size_t capacity, trace **out)
+fsdp_status trace_start(size_t capacity, int64_t memory_bytes, trace **out)
 {
     *out = NULL;
     trace *t = calloc(1, sizeof *t);
     if (!t)
         return error_set(FSDP_ERR_MEMORY, "out of memory for a trace");
-    t->rank = rank;
     t->capacity = capacity ? capacity : DEFAULT_CAPACITY;
     pthread_mutex_init(&t->lock, NULL);
     t->ring = calloc(t->capacity, sizeof *t->ring);
+    if (t->ring && memory_bytes)
+        count_memory(t, "taken before", memory_bytes, clock_nanoseconds());
     fsdp_status status = t->ring ? hooks_add(on_event, t)
                                  : error_set(FSDP_ERR_MEMORY, "out of memory for %zu events of a trace", t->capacity);
     if (status != FSDP_OK) {
@@ -168,111 +188,66 @@ void trace_free(trace *t)
     free(t);
 }
 
-/* A file being written through a buffer; the first failure is kept. */
-typedef struct sink {
-    file_writer *writer;
-    fsdp_status status;
-    size_t used;
-    char buffer[1 << 14];
-} sink;
+/* ---- from a gather to its use ---- */
 
-static void flush(sink *s)
+static trace_event *event_at(trace *t, size_t i)
 {
-    if (s->status == FSDP_OK && s->used)
-        s->status = file_writer_write(s->writer, s->buffer, s->used);
-    s->used = 0;
+    return &t->ring[(t->next + t->capacity - t->count + i) % t->capacity];
 }
 
-static void __attribute__((format(printf, 2, 3))) put(sink *s, const char *format, ...)
+/* The unit that this collective gathers is whole from here on; -1: not any more in this trace. */
+static int64_t whole_after(trace *t, size_t from, const trace_event *gather)
 {
-    if (sizeof s->buffer - s->used < 1024)
-        flush(s);
-    va_list arguments;
-    va_start(arguments, format);
-    s->used += (size_t)vsnprintf(s->buffer + s->used, sizeof s->buffer - s->used, format, arguments);
-    va_end(arguments);
+    for (size_t i = from; i < t->count; i++) {
+        const trace_event *e = event_at(t, i);
+        if (e->kind == HOOK_UNIT && e->begin_ns >= gather->begin_ns && strcmp(e->name, gather->detail) == 0 &&
+            strcmp(e->detail, "FULL") == 0)
+            return e->begin_ns;
+    }
+    return -1;
 }
 
-/* Names are ours, but a unit's comes from the user's model. */
-static const char *escaped(const char *text, char *out, size_t bytes)
+/* Operations come in the order of their ends and do not nest: the first that begins after `time` uses the unit. */
+static trace_event *operation_after(trace *t, size_t from, int64_t time)
 {
-    size_t n = 0;
-    for (; *text && n + 7 < bytes; text++) {
-        unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\')
-            out[n++] = '\\';
-        if (c < 0x20)
-            n += (size_t)sprintf(out + n, "\\u%04x", c);
+    for (size_t i = from; i < t->count; i++) {
+        trace_event *e = event_at(t, i);
+        if (e->kind == HOOK_OP && e->lane == 0 && e->form == TRACE_SPAN && e->begin_ns >= time)
+            return e;
+    }
+    return NULL;
+}
+
+static void link_gathers(trace *t)
+{
+    uint32_t flow = 0;
+    for (size_t i = 0; i < t->count; i++) {
+        trace_event *gather = event_at(t, i);
+        if (gather->kind != HOOK_COLLECTIVE || strcmp(gather->name, "all_gather") != 0 || gather->form != TRACE_SPAN)
+            continue;
+        int64_t whole = whole_after(t, i, gather);
+        trace_event *use = whole < 0 ? NULL : operation_after(t, i, whole);
+        if (use && !use->flow)
+            use->flow = ++flow;
+        if (use)
+            gather->flow = use->flow;
+    }
+    t->linked = true;
+}
+
+size_t trace_take(trace *t, size_t *at, trace_event *out, size_t room)
+{
+    size_t n = 0, before = 1 + (size_t)t->n_rows;
+    if (!t->linked)
+        link_gathers(t);
+    for (; n < room && *at < before + t->count; n++, ++*at) {
+        if (*at == 0)
+            out[n] = (trace_event){.form = TRACE_ABOUT, .bytes = (int64_t)t->count, .flow = (uint32_t)t->dropped};
+        else if (*at < before)
+            out[n] =
+                (trace_event){.form = TRACE_ROW, .row = (uint8_t)(*at - 1), .lane = (uint8_t)t->rows[*at - 1].lane};
         else
-            out[n++] = (char)c;
+            out[n] = *event_at(t, *at - before);
     }
-    out[n] = 0;
-    return out;
-}
-
-static void put_rows(sink *s, const trace *t)
-{
-    static const char *const lanes[N_LANES] = {"compute", "communication", "copies"};
-    put(s, "[\n{\"ph\":\"M\",\"pid\":%d,\"name\":\"process_name\",\"args\":{\"name\":\"rank %d\"}}", t->rank, t->rank);
-    put(s, ",\n{\"ph\":\"M\",\"pid\":%d,\"name\":\"trace\",\"args\":{\"events\":%zu,\"dropped\":%zu}}", t->rank,
-        t->count, t->dropped);
-    int seen[N_LANES] = {0};
-    for (int i = 0; i < t->n_rows; i++) {
-        int lane = t->rows[i].lane, number = ++seen[lane];
-        char suffix[16] = "";
-        if (number > 1)
-            snprintf(suffix, sizeof suffix, " %d", number);
-        put(s, ",\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"thread_name\",\"args\":{\"name\":\"%s%s\"}}", t->rank,
-            i, lanes[lane], suffix);
-        put(s, ",\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"thread_sort_index\",\"args\":{\"sort_index\":%d}}",
-            t->rank, i, 100 * lane + number);
-    }
-}
-
-static void put_event(sink *s, const trace *t, const trace_event *e)
-{
-    static const char *const categories[] = {"op", "memory", "collective", "unit", "phase", "wait"};
-    char name[6 * NAME_BYTES + 8], detail[6 * NAME_BYTES + 8];
-    escaped(e->name, name, sizeof name);
-    escaped(e->detail, detail, sizeof detail);
-    double begin_us = (double)e->begin_ns * 1e-3;
-    if (e->kind == HOOK_MEMORY) {
-        put(s, ",\n{\"ph\":\"C\",\"pid\":%d,\"name\":\"memory\",\"ts\":%.3f,\"args\":{\"bytes\":%lld}}", t->rank,
-            begin_us, (long long)e->bytes);
-        return;
-    }
-    put(s, ",\n{\"ph\":\"%s\",\"pid\":%d,\"tid\":%d,\"cat\":\"%s\",\"name\":\"%s\",\"ts\":%.3f",
-        e->is_instant ? "i" : "X", t->rank, e->row, categories[e->kind], name, begin_us);
-    if (e->is_instant)
-        put(s, ",\"s\":\"t\"");
-    else
-        put(s, ",\"dur\":%.3f", (double)(e->end_ns - e->begin_ns) * 1e-3);
-    put(s, ",\"args\":{\"detail\":\"%s\",\"bytes\":%lld}}", detail, (long long)e->bytes);
-}
-
-fsdp_status trace_write(trace *t, const char *path)
-{
-    sink *s = calloc(1, sizeof *s);
-    if (!s)
-        return error_set(FSDP_ERR_MEMORY, "%s: out of memory for a trace", path);
-    fsdp_status status = file_writer_create(path, &s->writer);
-    if (status != FSDP_OK) {
-        free(s);
-        return status;
-    }
-    pthread_mutex_lock(&t->lock);
-    put_rows(s, t);
-    size_t oldest = (t->next + t->capacity - t->count) % t->capacity;
-    for (size_t i = 0; i < t->count; i++)
-        put_event(s, t, &t->ring[(oldest + i) % t->capacity]);
-    pthread_mutex_unlock(&t->lock);
-    put(s, "\n]\n");
-    flush(s);
-    status = s->status;
-    if (status == FSDP_OK)
-        status = file_writer_commit(s->writer);
-    else
-        file_writer_abort(s->writer);
-    free(s);
-    return status;
+    return n;
 }

@@ -1,5 +1,6 @@
 /* Execution of a program: inputs are staged, instructions run in order, hooks above are called in between. Values that
  * wait in host memory are copied on a stream beside the compute stream. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -112,6 +113,30 @@ static fsdp_status run_transfer(program *p, const program_run_args *args, const 
     return status == FSDP_OK ? FSDP_OK : error_prefix(status, "offload.%s: ", phase);
 }
 
+enum { WHERE_BYTES = 96 };
+
+/* The module that the operation's parameters belong to, and the shape of its result: "layers.0.mlp.up_proj [8, 256]".
+ */
+static const char *where(const node *n, char text[WHERE_BYTES])
+{
+    size_t at = 0;
+    text[0] = 0;
+    for (int i = 0; i < n->n_inputs; i++) {
+        const fsdp_parameter *p = n->inputs[i] ? n->inputs[i]->parameter : NULL;
+        const char *dot = p ? strrchr(p->name, '.') : NULL;
+        if (!dot)
+            continue;
+        at = (size_t)snprintf(text, WHERE_BYTES - 32, "%.*s ", (int)(dot - p->name), p->name);
+        at = at < WHERE_BYTES - 32 ? at : WHERE_BYTES - 33;
+        break;
+    }
+    const fsdp_tensor *out = n->n_outputs > 0 ? n->outputs[0] : NULL;
+    for (int d = 0; out && d < out->n_dims && at < WHERE_BYTES; d++)
+        at += (size_t)snprintf(text + at, WHERE_BYTES - at, "%s%lld%s", d ? ", " : "[", (long long)out->shape[d],
+                               d + 1 == out->n_dims ? "]" : "");
+    return text;
+}
+
 static fsdp_status run_node(run_context *c, const instruction *step)
 {
     c->phase = step->phase;
@@ -119,7 +144,9 @@ static fsdp_status run_node(run_context *c, const instruction *step)
     c->workspace = step->workspace ? storage_pointer(c, step->workspace) : NULL;
     const op_def *op = step->n->op;
     const char *name = step->n->name ? step->n->name : op->name;
-    HOOK(HOOK_OP, HOOK_BEGIN, name, phase_names[step->phase], 0, 0);
+    char text[WHERE_BYTES];
+    hook_call call = {.where = hooks_kinds >> HOOK_OP & 1 ? where(step->n, text) : NULL};
+    HOOK_CALL(HOOK_OP, HOOK_BEGIN, name, phase_names[step->phase], 0, 0, &call);
     fsdp_status status = step->phase == PHASE_BACKWARD ? op->backward(c, step->n) : op->forward(c, step->n);
     HOOK(HOOK_OP, HOOK_END, name, phase_names[step->phase], 0, 0);
     return status == FSDP_OK ? FSDP_OK : error_prefix(status, "%s.%s: ", name, phase_names[step->phase]);

@@ -28,6 +28,7 @@
 #include "observe/units.h"
 #include "plan/workload.h"
 #include "train/run.h"
+#include "train/trace_gather.h"
 #include "train/utilization.h"
 
 struct report {
@@ -207,26 +208,15 @@ void report_close(report *r)
     free(r);
 }
 
-/* A file per rank; PATH itself if there is one rank. */
-static void trace_path(const train_run *run, int rank, char *path, size_t bytes)
-{
-    if (run->n_ranks == 1)
-        snprintf(path, bytes, "%s", run->settings->trace);
-    else
-        snprintf(path, bytes, "%s.rank%d.json", run->settings->trace, rank);
-}
-
 /* Listeners change only between steps, after background work has ended. */
 static fsdp_status end_trace(report *r, const train_run *run)
 {
-    char path[PATH_MAX];
     if (!r->trace || r->trace_written)
         return FSDP_OK;
     FSDP_TRY(state_settle(run->state));
     trace_stop(r->trace);
     r->trace_written = true;
-    trace_path(run, run->rank, path, sizeof path);
-    return trace_write(r->trace, path);
+    return trace_gather(comm_world(run->world->comm), r->trace, run->settings->trace);
 }
 
 /* The trace covers trace_steps steps from trace_first on, or fewer when the run ends. A run that was resumed after
@@ -239,12 +229,12 @@ static fsdp_status follow_trace(report *r, const train_run *run)
         return FSDP_OK;
     if (!r->trace && run->step + 1 == first) {
         FSDP_TRY(state_settle(run->state));
-        return trace_start(run->rank, 0, &r->trace);
+        return trace_start(0, fsdp_memory_meter_bytes(r->meter), &r->trace);
     }
     return run->step + 1 == first + s->trace_steps ? end_trace(r, run) : FSDP_OK;
 }
 
-/* The files of the trace, as the summary names them; "" when there are none, with a line that says so. */
+/* The file of the trace, as the summary names it; "" when there is none, with a line that says so. */
 static void describe_traces(report *r, train_run *run, char *text, size_t bytes)
 {
     text[0] = '\0';
@@ -255,10 +245,7 @@ static void describe_traces(report *r, train_run *run, char *text, size_t bytes)
                 (long long)run->settings->trace_first);
         return;
     }
-    trace_path(run, 0, text, bytes);
-    size_t used = strlen(text);
-    if (run->n_ranks > 1 && used + 32 < bytes)
-        snprintf(text + used, bytes - used, " to .rank%d.json", run->n_ranks - 1);
+    snprintf(text, bytes, "%s", run->settings->trace);
 }
 
 fsdp_status report_before_step(report *r, train_run *run)

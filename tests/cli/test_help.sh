@@ -64,7 +64,7 @@ complete_line()
     _fsdp
     echo "${COMPREPLY[*]}"
 }
-[[ $(complete_line fsdp tr) == train ]]
+[[ $(complete_line fsdp trai) == train ]]
 [[ $(complete_line fsdp train --num_la) == --num_layers ]]
 [[ $(complete_line fsdp train --lr_decay_style co) == "constant cosine" ]]
 [[ $(complete_line fsdp train --preset = llama2) == "llama2_7b llama2_13b" ]]

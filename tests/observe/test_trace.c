@@ -9,14 +9,23 @@
 
 #include "base/hooks.h"
 #include "base/json.h"
-#include "observe/trace.h"
+#include "observe/trace_file.h"
 #include "temporary.h"
+
+enum { RANK = 3 };
 
 static json_t *written(trace *t, const char *folder)
 {
     char *path = file_join(folder, "trace.json");
     json_t *array;
-    assert_int_equal(trace_write(t, path), FSDP_OK);
+    trace_file *f;
+    trace_event events[5]; /* several chunks, as they come from other ranks */
+    size_t at = 0, n;
+    trace_stop(t);
+    assert_int_equal(trace_file_create(path, &f), FSDP_OK);
+    while ((n = trace_take(t, &at, events, 5)) > 0)
+        trace_file_add(f, RANK, 0, events, n);
+    assert_int_equal(trace_file_close(f), FSDP_OK);
     assert_int_equal(json_read_file(path, &array), FSDP_OK);
     assert_true(json_is_array(array));
     free(path);
@@ -56,7 +65,7 @@ static int64_t told(const json_t *array, const char *key)
 static void nested_work_becomes_nested_complete_events(void **state)
 {
     trace *t;
-    assert_int_equal(trace_start(3, 0, &t), FSDP_OK);
+    assert_int_equal(trace_start(0, 0, &t), FSDP_OK);
     HOOK(HOOK_PHASE, HOOK_BEGIN, "forward", NULL, 0, 0);
     HOOK(HOOK_OP, HOOK_BEGIN, "linear", "forward", 0, 0);
     HOOK(HOOK_OP, HOOK_END, "linear", "forward", 0, 0);
@@ -114,7 +123,7 @@ static void memory_is_a_running_sum(void **state)
 static void a_full_ring_keeps_the_newest(void **state)
 {
     trace *t;
-    assert_int_equal(trace_start(0, 4, &t), FSDP_OK);
+    assert_int_equal(trace_start(4, 0, &t), FSDP_OK);
     for (int i = 0; i < 10; i++) {
         char name[16];
         snprintf(name, sizeof name, "op%d", i);
@@ -192,12 +201,44 @@ static void an_end_on_another_thread_closes_what_was_begun(void **state)
 static void a_folder_that_is_not_there_is_named(void **state)
 {
     (void)state;
-    trace *t;
-    assert_int_equal(trace_start(0, 1, &t), FSDP_OK);
-    assert_int_not_equal(trace_write(t, "/nowhere/trace.json"), FSDP_OK);
+    trace_file *f;
+    assert_int_not_equal(trace_file_create("/nowhere/trace.json", &f), FSDP_OK);
     assert_non_null(strstr(fsdp_last_error(), "/nowhere/trace.json"));
-    trace_free(t);
+    assert_null(f);
+    trace_file_abort(NULL);
     trace_free(NULL);
+}
+
+/* A gather, the unit becoming whole, and two operations: the arrow ends at the first of them. */
+static void an_arrow_leads_from_a_gather_to_its_use(void **state)
+{
+    trace *t;
+    hook_call call = {.sequence = 41}, linear = {.where = "layers.7.up_proj [8, 64]"};
+    assert_int_equal(trace_start(0, 1000, &t), FSDP_OK);
+    HOOK(HOOK_OP, HOOK_BEGIN, "before", "forward", 0, 0);
+    HOOK(HOOK_OP, HOOK_END, "before", "forward", 0, 0);
+    HOOK_CALL(HOOK_COLLECTIVE, HOOK_BEGIN, "all_gather", "layers.7", 4096, 1, &call);
+    HOOK_CALL(HOOK_COLLECTIVE, HOOK_END, "all_gather", "layers.7", 0, 1, &call);
+    HOOK(HOOK_OP, HOOK_BEGIN, "too early", "forward", 0, 0);
+    HOOK(HOOK_OP, HOOK_END, "too early", "forward", 0, 0);
+    HOOK(HOOK_UNIT, HOOK_INSTANT, "layers.7", "FULL", 0, 1);
+    HOOK_CALL(HOOK_OP, HOOK_BEGIN, "linear", "forward", 0, 0, &linear);
+    HOOK_CALL(HOOK_OP, HOOK_END, "linear", "forward", 0, 0, &linear);
+    json_t *array = written(t, *state);
+    const json_t *from = find(array, "s", "use"), *to = find(array, "f", "use");
+    const json_t *gather = find(array, "X", "all_gather"), *op = find(array, "X", "linear");
+    assert_non_null(from);
+    assert_non_null(to);
+    assert_string_equal(text_of(from, "id"), text_of(to, "id"));
+    assert_float_equal(number(from, "ts"), number(gather, "ts"), 0);
+    assert_int_equal(number(from, "tid"), number(gather, "tid"));
+    assert_float_equal(number(to, "ts"), number(op, "ts"), 0);
+    assert_int_equal(number(to, "tid"), number(op, "tid"));
+    assert_int_equal(number(json_object_get(gather, "args"), "number"), 41);
+    assert_string_equal(text_of(json_object_get(op, "args"), "where"), "layers.7.up_proj [8, 64]");
+    assert_int_equal(number(json_object_get(find(array, "C", "memory: taken before"), "args"), "bytes"), 1000);
+    json_decref(array);
+    trace_free(t);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
@@ -211,6 +252,7 @@ int main(void)
         TEST(threads_of_a_lane_have_rows_of_their_own),
         TEST(an_end_on_another_thread_closes_what_was_begun),
         TEST(a_folder_that_is_not_there_is_named),
+        TEST(an_arrow_leads_from_a_gather_to_its_use),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
