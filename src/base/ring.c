@@ -22,6 +22,8 @@ _Static_assert(sizeof(_Atomic uint64_t) == sizeof(uint64_t), "words can be writt
 
 enum { PAGE_BYTES = 4096 };
 
+#define BEING_WRITTEN UINT64_MAX /* instead of the number at the end of an event; above all numbers */
+
 static ring *_Atomic own;
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 
@@ -135,13 +137,16 @@ void ring_set_group(ring *r, int slot, int serial, int first, int size, const ch
 }
 
 /* The number at the end goes first and comes last: whoever reads from front to end while this is written sees two
- * numbers that differ. */
+ * numbers that differ. A thread that was held up for a whole turn of the ring finds its place taken by a newer event,
+ * or is still in it when the next one comes: of the two, the event that comes second is left out. */
 void ring_write(ring *r, const ring_event *e)
 {
     uint64_t number = atomic_fetch_add_explicit(&r->next, 1, memory_order_relaxed), words[RING_WORDS];
     _Atomic uint64_t *to = r->events[number % RING_EVENTS];
+    uint64_t before = atomic_load_explicit(&to[RING_WORDS - 1], memory_order_relaxed);
+    if (before > number || !atomic_compare_exchange_strong(&to[RING_WORDS - 1], &before, BEING_WRITTEN))
+        return;
     memcpy(words, e, sizeof words);
-    atomic_store_explicit(&to[RING_WORDS - 1], 0, memory_order_relaxed);
     atomic_thread_fence(memory_order_release);
     for (int i = 1; i < RING_WORDS - 1; i++)
         atomic_store_explicit(&to[i], words[i], memory_order_relaxed);

@@ -78,11 +78,14 @@ static void events_of_many_threads_stay_whole(void **state)
         pthread_join(threads[i], NULL);
     uint64_t total = (uint64_t)WRITERS * WRITES;
     assert_int_equal(r->next, total);
-    for (int i = 0; i < RING_EVENTS; i++) { /* exactly the newest */
+    int newest = 0;
+    for (int i = 0; i < RING_EVENTS; i++) {
         assert_true(read_event(r, i, &e));
         assert_true(is_made(&e));
-        assert_true(e.number > total - RING_EVENTS && e.number <= total);
+        assert_true(e.number <= total);
+        newest += e.number > total - RING_EVENTS;
     }
+    assert_true(newest >= RING_EVENTS - WRITERS); /* one that was held up for a whole turn may keep one out */
     free(r);
 }
 
