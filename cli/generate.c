@@ -2,12 +2,14 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <fsdp/generate.h>
 
 #include "commands.h"
 #include "flag_rows.h"
 #include "input.h"
+#include "terminal.h"
 
 typedef struct generate_options {
     fsdp_flag_state state;
@@ -57,7 +59,10 @@ static const fsdp_flag *generate_flags(void)
 
 static void show_text(void *context, const char *text, size_t bytes)
 {
-    fwrite(text, 1, bytes, context);
+    if (isatty(fileno(context)))
+        terminal_text(context, text, bytes);
+    else
+        fwrite(text, 1, bytes, context); /* a program gets every byte */
     fflush(context);
 }
 

@@ -44,6 +44,42 @@ void terminal_line(terminal *t, const char *text)
     fflush(t->out);
 }
 
+/* Bytes of the UTF-8 character at `p`; 0: there is none. */
+static size_t character(const unsigned char *p, size_t bytes)
+{
+    static const unsigned least[] = {0, 0, 0x80, 0x800, 0x10000};
+    size_t n = p[0] < 0x80                   ? 1
+               : p[0] >= 0xF0 && p[0] < 0xF5 ? 4
+               : p[0] >= 0xE0 && p[0] < 0xF0 ? 3
+               : p[0] >= 0xC2 && p[0] < 0xE0 ? 2
+                                             : 0;
+    unsigned code = n < 2 ? p[0] : p[0] & (0xFFu >> (n + 1));
+    if (n == 0 || n > bytes)
+        return 0;
+    for (size_t i = 1; i < n; i++) {
+        if ((p[i] & 0xC0) != 0x80)
+            return 0;
+        code = code << 6 | (p[i] & 0x3F);
+    }
+    return n > 1 && (code < least[n] || (code >= 0xD800 && code < 0xE000) || code > 0x10FFFF) ? 0 : n;
+}
+
+void terminal_text(FILE *out, const char *text, size_t bytes)
+{
+    const unsigned char *p = (const unsigned char *)text;
+    for (size_t n; bytes > 0; p += n, bytes -= n) {
+        n = character(p, bytes);
+        bool control = n == 1 && (p[0] < 0x20 || p[0] == 0x7F) && p[0] != '\n' && p[0] != '\t';
+        bool late_control = n == 2 && p[0] == 0xC2 && p[1] < 0xA0;
+        if (n == 0 || control || late_control) {
+            fputs("\xEF\xBF\xBD", out); /* U+FFFD, the mark for what cannot be shown */
+            n = n == 0 ? 1 : n;
+        } else {
+            fwrite(p, 1, n, out);
+        }
+    }
+}
+
 void terminal_close(terminal *t)
 {
     if (t->shown)

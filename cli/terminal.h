@@ -17,6 +17,8 @@ terminal terminal_open(FILE *out);
 void terminal_progress(terminal *t, const char *text);
 /* A line that stays. */
 void terminal_line(terminal *t, const char *text);
+/* Text that a model wrote: what is not UTF-8, and what a terminal would obey, is shown as U+FFFD. */
+void terminal_text(FILE *out, const char *text, size_t bytes);
 /* Leaves the last progress as it is and goes to a new line. */
 void terminal_close(terminal *t);
 

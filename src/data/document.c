@@ -120,6 +120,21 @@ static bool is_text(const json_t *value)
            utf8_valid_bytes(json_string_value(value), json_string_length(value)) == json_string_length(value);
 }
 
+/* What is missing, what is there instead, and the flag that names it. */
+static void say_missing(const json_t *record, const char *field, const char *flag, char why[256])
+{
+    const char *key;
+    json_t *value;
+    size_t used = (size_t)snprintf(why, 256, "no string under \"%.60s\"", field), n = 0;
+    json_object_foreach((json_t *)(uintptr_t)record, key, value)
+    {
+        if (json_is_string(value) && used < 200)
+            used += (size_t)snprintf(why + used, 256 - used, "%s\"%.30s\"", n++ == 0 ? "; there is " : ", ", key);
+    }
+    if (n > 0 && used < 220)
+        snprintf(why + used, 256 - used, ": name one with --%s", flag);
+}
+
 /* `why` is empty for a good record, else what is wrong with it. */
 static void parse_record(document_reader *r, const text_line *line, document *out, char why[256])
 {
@@ -136,9 +151,9 @@ static void parse_record(document_reader *r, const text_line *line, document *ou
     else if (r->text_field == NULL)
         *out = (document){.ends = true, .record = r->record};
     else if (!json_is_string(text))
-        snprintf(why, 256, "no string under \"%.100s\"", r->text_field);
+        say_missing(r->record, r->text_field, "source_field", why);
     else if (r->target_field != NULL && !json_is_string(target))
-        snprintf(why, 256, "no string under \"%.100s\"", r->target_field);
+        say_missing(r->record, r->target_field, "target_field", why);
     else if (!is_text(text) || (target != NULL && !is_text(target)))
         snprintf(why, 256, "half of a surrogate pair under \"%.100s\"",
                  is_text(text) ? r->target_field : r->text_field);

@@ -84,6 +84,8 @@ static fsdp_status environment_make(const attempt *a, int local_rank, int n_core
     set_variable(e, "FSDP_PULSE", page);
     if (!environment_text("OMP_NUM_THREADS"))
         set_number(e, "OMP_NUM_THREADS", n_cores);
+    if (!environment_text("OMP_WAIT_POLICY") && !environment_text("GOMP_SPINCOUNT"))
+        set_variable(e, "GOMP_SPINCOUNT", "1000"); /* as cli/main.c says */
     while (environ[inherited])
         inherited++;
     e->list = calloc((size_t)(inherited + MAX_VARIABLES + 1), sizeof *e->list);

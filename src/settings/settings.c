@@ -62,16 +62,6 @@ int64_t fsdp_settings_warmup_steps(const fsdp_settings *settings, int64_t n_step
     return (int64_t)llround(settings->warmup * (double)n_steps);
 }
 
-fsdp_status fsdp_settings_parse(fsdp_settings *settings, const char *command, int argc, char *const *argv)
-{
-    FSDP_TRY(fsdp_flags_parse(settings_table, settings, &settings->state, command, argc, argv, NULL, NULL));
-    if (settings->config)
-        FSDP_TRY(fsdp_flags_read(settings_table, settings, &settings->state, command, settings->config));
-    if (strcmp(command, "train") == 0 && settings->json && !settings->dry_run)
-        return error_set(FSDP_ERR_INPUT, "--json goes with --dry_run; a run's figures are in metrics.jsonl");
-    return fsdp_settings_check(settings);
-}
-
 static bool given(const fsdp_settings *s, const char *name)
 {
     return fsdp_settings_given(s, name);
@@ -233,8 +223,26 @@ static fsdp_status check_model(fsdp_settings *s)
     return FSDP_OK;
 }
 
+/* Nothing of the model was said: the plan of a default would be taken for that of one's own. */
+static fsdp_status check_plan(const fsdp_settings *s)
+{
+    for (const fsdp_flag *flag = settings_table; flag->name; flag++)
+        if ((strcmp(flag->group, "Model") == 0 || strcmp(flag->name, "preset") == 0) && given(s, flag->name))
+            return FSDP_OK;
+    return error_set(FSDP_ERR_INPUT,
+                     "no model to plan for: give --preset NAME, --model_config FILE (a config.json), or "
+                     "its shape (--hidden_width, --num_layers, --num_heads, ...)");
+}
+
+enum { LEAST_FIT = 1 << 20 };
+
 static fsdp_status check_run(const fsdp_settings *s)
 {
+    if (s->fit > 0 && s->fit < LEAST_FIT)
+        return error_set(FSDP_ERR_INPUT,
+                         "--fit=%lld is a number of bytes, and no model is that small: write --fit "
+                         "%lldGB, for instance",
+                         (long long)s->fit, (long long)s->fit);
     if (s->overwrite && s->resume_from_checkpoint && strcmp(s->resume_from_checkpoint, "auto") == 0)
         return contradiction(s, "overwrite", "resume_from_checkpoint", "what is resumed is not replaced");
     if (s->overwrite && !s->output_dir && !s->checkpoint_dir)
@@ -296,4 +304,15 @@ fsdp_status fsdp_settings_check(fsdp_settings *settings)
     FSDP_TRY(check_optimisation(settings));
     note_implied(settings);
     return FSDP_OK;
+}
+
+fsdp_status fsdp_settings_parse(fsdp_settings *settings, const char *command, int argc, char *const *argv)
+{
+    FSDP_TRY(fsdp_flags_parse(settings_table, settings, &settings->state, command, argc, argv, NULL, NULL));
+    if (settings->config)
+        FSDP_TRY(fsdp_flags_read(settings_table, settings, &settings->state, command, settings->config));
+    if (strcmp(command, "train") == 0 && settings->json && !settings->dry_run)
+        return error_set(FSDP_ERR_INPUT, "--json goes with --dry_run; a run's figures are in metrics.jsonl");
+    FSDP_TRY(fsdp_settings_check(settings));
+    return strcmp(command, "plan") == 0 ? check_plan(settings) : FSDP_OK;
 }

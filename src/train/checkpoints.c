@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "ckpt/save/save_task.h"
+#include "observe/units.h"
 #include "format/hub/hub.h"
 #include "train/resume_path.h"
 #include "train/run.h"
@@ -302,6 +303,17 @@ fsdp_status run_checkpoint(train_run *run, bool at_end)
     return save(run);
 }
 
+static void say_exported(train_run *run)
+{
+    const ckpt_state *state = state_tensors(run->state);
+    char size[UNITS_TEXT];
+    int n = 0;
+    for (int i = 0; i < state->n_tensors; i++)
+        n += (CKPT_ROLES_MODEL & CKPT_ROLE_BIT(state->tensors[i].role)) != 0;
+    run_say(run, FSDP_LINE_INFO, "exported the model to %s: %d tensors, %s in fp32", run->settings->export_dir, n,
+            units_bytes(size, ckpt_state_total_bytes(state, CKPT_ROLES_MODEL)));
+}
+
 static fsdp_status export_model(train_run *run)
 {
     save_notes notes;
@@ -310,7 +322,7 @@ static fsdp_status export_model(train_run *run)
         status = fsdp_export(run->state, run->settings->export_dir);
     free_notes(run, &notes);
     if (status == FSDP_OK)
-        run_say(run, FSDP_LINE_INFO, "exported the model to %s", run->settings->export_dir);
+        say_exported(run);
     return status;
 }
 

@@ -292,6 +292,9 @@ fsdp_status report_add(report *r, train_run *run, const report_step *step, int *
 {
     attribution times;
     FSDP_TRY(exchange_ranks(r, run, step, &times, stop));
+    double rate = step->seconds > 0 ? r->flops * step->samples / step->seconds : 0;
+    if (r->peak_flops > 0 && rate > r->peak_flops)
+        r->peak_flops = rate; /* what was measured at the start, beside other load, was not the peak */
     step_figures f = {.step = step->step,
                       .epoch = run_epochs(run),
                       .loss = step->loss,

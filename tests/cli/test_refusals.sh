@@ -148,6 +148,9 @@ RANK=zero WORLD_SIZE=2|RANK is 'zero'|train --preset tiny --dataset inputs/text.
 WORLD_SIZE=0 RANK=0|WORLD_SIZE is '0'|train --preset tiny --dataset inputs/text.txt
 -|unknown flag --presett; did you mean --preset?|plan --presett tiny
 -|--fit=big|plan --preset tiny --fit big
+-|--fit=80 is a number of bytes, and no model is that small: write --fit 80GB|plan --preset tiny --fit 80
+-|no model to plan for: give --preset NAME|plan
+-|no model to plan for: give --preset NAME|plan --device h100 --world_size 8
 -|no program is named|run
 -|--standalone and --nnodes contradict|run --standalone --nnodes 2 true
 -|/no/such/file: cannot open|tokenize /no/such/file

@@ -168,8 +168,9 @@ static void sizes_have_units(void **state)
 {
     (void)state;
     fsdp_settings s;
-    assert_int_equal(parse_for(&s, "plan", (const char *[]){"--fit", "80GB", "--export_part_size=1.5GiB", NULL}),
-                     FSDP_OK);
+    assert_int_equal(
+        parse_for(&s, "plan", (const char *[]){"--preset=tiny", "--fit", "80GB", "--export_part_size=1.5GiB", NULL}),
+        FSDP_OK);
     assert_int_equal(s.fit, 80000000000);
     assert_int_equal(s.export_part_size, 3LL << 29);
     fsdp_settings_free(&s);

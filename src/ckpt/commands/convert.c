@@ -249,11 +249,14 @@ done:
 }
 
 /* What was written, at `path`. */
-static json_t *done_json(const converter *c, const char *path, const char *kind)
+static json_t *done_json(const converter *c, const char *path, const char *kind, unsigned roles)
 {
     const manifest *m = source_manifest(c->source);
+    int n_tensors = 0;
+    for (int i = 0; i < c->state.n_tensors; i++)
+        n_tensors += (roles & CKPT_ROLE_BIT(c->state.tensors[i].role)) != 0;
     json_t *report =
-        json_pack("{s:s, s:s, s:s, s:i}", "path", path, "kind", kind, "source", c->path, "tensors", c->state.n_tensors);
+        json_pack("{s:s, s:s, s:s, s:i}", "path", path, "kind", kind, "source", c->path, "tensors", n_tensors);
     if (report && c->has_optimizer)
         json_object_set_new(report, "optimizer_steps", json_integer((json_int_t)c->step));
     if (report && c->lacks_tokenizer)
@@ -309,7 +312,8 @@ static fsdp_status convert(const fsdp_checkpoint_convert_config *given, bool imp
         status = write_checkpoint(&c, &save, save.kind == FSDP_CKPT_FULL ? 1 : config->world_size, path, sizeof path);
     }
     if (status == FSDP_OK)
-        status = report_text(done_json(&c, path, ckpt_kind_name(save.kind)), config->json, print_done, text);
+        status =
+            report_text(done_json(&c, path, ckpt_kind_name(save.kind), CKPT_ROLES_ALL), config->json, print_done, text);
     converter_close(&c);
     return status;
 }
@@ -366,7 +370,8 @@ fsdp_status fsdp_checkpoint_export(const fsdp_checkpoint_export_config *given, c
     if (status == FSDP_OK)
         status = export_as(&c, config, &kind);
     if (status == FSDP_OK)
-        status = report_text(done_json(&c, config->destination, kind), config->json, print_done, text);
+        status =
+            report_text(done_json(&c, config->destination, kind, CKPT_ROLES_MODEL), config->json, print_done, text);
     converter_close(&c);
     return status;
 }
