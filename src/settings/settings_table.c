@@ -337,7 +337,8 @@ const fsdp_flag settings_table[] = {
 #undef GROUP
 
 #define GROUP "Precision"
-    {CHOICE(param_dtype, "fp32", dtypes, "precision of forward and backward; master weights stay fp32")},
+    {CHOICE(param_dtype, "fp32", dtypes,
+            "precision of forward and backward; master weights of what is trained stay fp32")},
     {CHOICE(reduce_dtype, "fp32", dtypes, "precision in which gradients are stored and reduced")},
     {CHOICE(buffer_dtype, "fp32", dtypes, "precision of buffers such as rotary tables")},
     {SWITCH(bf16, NULL, "same as --param_dtype bf16")},

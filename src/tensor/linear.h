@@ -7,6 +7,9 @@
 /* Inputs: x (rows, k), weight (n, k), bias (n) or NULL, residual (rows, n) or NULL. Output 0: y (rows, n). */
 enum { LINEAR_X, LINEAR_WEIGHT, LINEAR_BIAS, LINEAR_RESIDUAL, LINEAR_INPUTS };
 
+/* What backward reads, as saves_inputs: x for the gradient of a weight that is trained, the weight for x's gradient. */
+uint32_t linear_saves(fsdp_tensor *const inputs[LINEAR_INPUTS]);
+
 /* Gradients of bias and residual, which are sums of y's gradient; dy is whole. */
 fsdp_status linear_backward_sums(const run_context *c, const node *n);
 /* Scratch bytes of that. */

@@ -176,7 +176,9 @@ static size_t fp8_workspace(const device *d, const node *n, bool backward)
     }
     gemm_args input = product(o->rows, o->k, o->n, dy, x, y, false),
               own = product(o->n, o->k, o->rows, dy, x, dw, false);
-    size_t bytes = larger(d->kernels->gemm_workspace(d, &input), d->kernels->gemm_workspace(d, &own));
+    size_t bytes = node_wants_grad(n, LINEAR_X) ? d->kernels->gemm_workspace(d, &input) : 0;
+    if (node_wants_grad(n, LINEAR_WEIGHT))
+        bytes = larger(bytes, d->kernels->gemm_workspace(d, &own));
     return larger(backward_scratch(o).product + bytes, linear_sums_workspace(d, n));
 }
 
@@ -222,8 +224,9 @@ fsdp_tensor *fp8_linear(fsdp_tape *t, fsdp_tensor *const inputs[LINEAR_INPUTS], 
         return NULL;
     fsdp_tensor *all[INPUTS] = {inputs[LINEAR_X], inputs[LINEAR_WEIGHT], inputs[LINEAR_BIAS], inputs[LINEAR_RESIDUAL],
                                 magnitude_of(x)};
-    return tape_record(t, &fp8_op, INPUTS, all, OUTPUTS, outputs, &o, sizeof o, 1u << LINEAR_WEIGHT,
-                       1u << X_TURNED | 1u << SCALES)
+    uint32_t saved = linear_saves(inputs), turned_saved = (saved >> LINEAR_X & 1) << X_TURNED;
+    return tape_record(t, &fp8_op, INPUTS, all, OUTPUTS, outputs, &o, sizeof o, saved & 1u << LINEAR_WEIGHT,
+                       turned_saved | 1u << SCALES)
                ? y
                : NULL;
 }

@@ -137,6 +137,12 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
+uint32_t linear_saves(fsdp_tensor *const inputs[LINEAR_INPUTS])
+{
+    return (uint32_t)inputs[LINEAR_WEIGHT]->requires_grad << LINEAR_X | (uint32_t)inputs[LINEAR_X]->requires_grad
+                                                                            << LINEAR_WEIGHT;
+}
+
 size_t linear_sums_workspace(const device *d, const node *n)
 {
     const fsdp_tensor *bias = n->inputs[LINEAR_BIAS];
@@ -202,10 +208,7 @@ static fsdp_tensor *linear(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fs
     fsdp_tensor *inputs[LINEAR_INPUTS] = {x, weight, bias, residual};
     if (!input_major && fp8_serves(x, weight))
         return fp8_linear(t, inputs, y);
-    return tape_record(t, &linear_op, LINEAR_INPUTS, inputs, 1, &y, &o, sizeof o, 1u << LINEAR_X | 1u << LINEAR_WEIGHT,
-                       0)
-               ? y
-               : NULL;
+    return tape_record(t, &linear_op, LINEAR_INPUTS, inputs, 1, &y, &o, sizeof o, linear_saves(inputs), 0) ? y : NULL;
 }
 
 fsdp_tensor *fsdp_linear(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias)

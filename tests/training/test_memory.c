@@ -437,6 +437,54 @@ static void offload_moves_the_state_from_one_side_of_the_plan_to_the_other(void 
     assert_true(ranks_run(1, compare_plans, NULL));
 }
 
+static fsdp_status compare_frozen_plans(int rank, void *context)
+{
+    (void)rank;
+    static const char *const below_head[] = {"model.embed*", "model.layers*", "model.norm*"};
+    run_case what = {.batch = BATCH};
+    memory_plan plans[2];
+    device *dev;
+    FSDP_TRY(device_open_cpu(CPU_GEMM_AUTO, &dev));
+    memory_plan_request request = {
+        .dev = dev, .n_ranks = 2, .ranks_per_node = 2, .moments = 2, .record = record, .context = &what};
+    for (int frozen = 0; frozen < 2; frozen++) {
+        fsdp_config c = FSDP_CONFIG_INIT;
+        fsdp_module *net;
+        c.wrap = fsdp_wrap_by_type("llama_block");
+        c.param_dtype = FSDP_BF16;
+        c.cpu_offload = context != NULL;
+        c.freeze = below_head;
+        c.n_freeze = frozen ? 3 : 0;
+        FSDP_TRY(make_net(&net));
+        FSDP_TRY(memory_plan_make(net, &c, &request, &plans[frozen]));
+    }
+    device_close(dev);
+    /* The head alone, cut in two and padded, has masters, an accumulator, moments and a reduction; what runs below it
+     * is neither kept nor gathered again. */
+    const memory_plan *all = &plans[0], *head = &plans[1];
+    size_t numel = (size_t)517 * 96 / 2, padded = round_up(numel, 64) * sizeof(float);
+    bool good = context ? head->host_state == 4 * padded + padded / 2
+                        : head->parameters == padded && head->gradients == padded && head->optimizer == 2 * padded;
+    good &= head->reduced_bytes == (int64_t)padded &&
+            head->full_gradients == (context ? 3 : 2) * padded; /* and a landing */
+    good &= head->gathered_bytes < all->gathered_bytes * 7 / 10 && head->activations < all->activations / 3;
+    return good ? FSDP_OK
+                : error_set(FSDP_ERR_STATE,
+                            "trained head: %zu masters, %zu accumulators, %zu moments, %zu on the host, %lld reduced, "
+                            "%zu full gradients (shard: %zu), %lld gathered (all: %lld), %zu activations (%zu)",
+                            head->parameters, head->gradients, head->optimizer, head->host_state,
+                            (long long)head->reduced_bytes, head->full_gradients, padded,
+                            (long long)head->gathered_bytes, (long long)all->gathered_bytes, head->activations,
+                            all->activations);
+}
+
+static void frozen_parameters_cost_no_more_than_what_is_computed_with(void **state)
+{
+    (void)state;
+    assert_true(ranks_run(1, compare_frozen_plans, NULL));
+    assert_true(ranks_run(1, compare_frozen_plans, "offloaded"));
+}
+
 static void validation_takes_what_was_planned(void **state)
 {
     (void)state;
@@ -501,6 +549,7 @@ static run_case random_case(draw *d, int ranks, const int *weights)
 {
     static const char *const some[] = {"*layers.1", "*layers.2"};
     static const fsdp_dtype types[] = {FSDP_F32, FSDP_BF16, FSDP_F16};
+    static const char *const frozen[] = {"*norm*", "*self_attn.[qkv]_proj*", "*layers.[02].*", "model.embed*"};
     fsdp_config c = FSDP_CONFIG_INIT;
     bool grouped = ranks == 4 && below(d, 3) == 0;
     c.strategy = grouped ? (below(d, 2) ? FSDP_HYBRID : FSDP_HYBRID_ZERO2) : (fsdp_strategy)below(d, 4);
@@ -519,6 +568,10 @@ static run_case random_case(draw *d, int ranks, const int *weights)
     c.sync_each_micro_batch = below(d, 3) > 0;
     if (c.strategy != FSDP_NO_SHARD && !grouped && below(d, 2))
         c.shard_weights = weights;
+    if (below(d, 3) == 0) {
+        c.n_freeze = 1 + below(d, 3);
+        c.freeze = frozen + below(d, 4 - c.n_freeze + 1);
+    }
     if (below(d, 3) == 0) {
         c.policy = any_policy;
         c.policy_context = (void *)(uintptr_t)(below(d, 1 << 20) << 3 | (grouped ? 2 : ranks));
@@ -565,6 +618,7 @@ int main(void)
         cmocka_unit_test(offloaded_units_take_what_was_planned_on_both_sides),
         cmocka_unit_test(offload_moves_the_state_from_one_side_of_the_plan_to_the_other),
         cmocka_unit_test(unequal_shards_and_groups_take_what_was_planned),
+        cmocka_unit_test(frozen_parameters_cost_no_more_than_what_is_computed_with),
         cmocka_unit_test(validation_takes_what_was_planned),
         cmocka_unit_test(an_average_of_the_weights_takes_what_was_planned),
         cmocka_unit_test(random_settings_take_what_was_planned_to_the_byte),

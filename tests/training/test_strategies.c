@@ -269,6 +269,32 @@ static void the_average_of_the_weights_is_the_same_under_every_strategy(void **s
     assert_true(run(&t).average_hash == plain);
 }
 
+/* Units of trained and frozen parts, in the precision in which frozen ones are kept. */
+static void frozen_parts_give_the_same_bits_under_every_strategy(void **state)
+{
+    (void)state;
+    static const char *const frozen[] = {"*[qkv]_proj*", "*norm*", "*layers.0.*"};
+    const fsdp_strategy strategies[] = {FSDP_FULL, FSDP_SHARD_GRAD_OP, FSDP_SHARD_OP, FSDP_NO_SHARD};
+    training t = training_default(TRAIN_LLAMA, 2);
+    t.config.freeze = frozen;
+    t.config.n_freeze = 3;
+    for (int low = 0; low < 2; low++) {
+        training_result first = {.hash = 0};
+        t.config.param_dtype = low ? FSDP_BF16 : FSDP_F32;
+        for (int variant = 0; variant < 6; variant++) {
+            t.config.strategy = strategies[variant % 4];
+            t.config.cpu_offload = variant == 4;
+            t.config.checkpointing = variant == 5 ? FSDP_CHECKPOINT_FULL : FSDP_CHECKPOINT_NONE;
+            training_result r = run(&t);
+            first = variant == 0 ? r : first;
+            assert_true(r.loss[TRAINING_STEPS - 1] < r.loss[0]);
+            if (r.hash != first.hash)
+                fail_msg("%s and full differ, variant %d of %s", fsdp_strategy_name(t.config.strategy), variant,
+                         fsdp_dtype_name(t.config.param_dtype));
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -282,6 +308,7 @@ int main(void)
         cmocka_unit_test(low_precision_trains_close_to_fp32),
         cmocka_unit_test(parameter_groups_give_the_same_bits_under_every_strategy),
         cmocka_unit_test(the_average_of_the_weights_is_the_same_under_every_strategy),
+        cmocka_unit_test(frozen_parts_give_the_same_bits_under_every_strategy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,6 +15,9 @@
 #include "shard/build/policy.h"
 #include "shard/build/wrap.h"
 
+/* Least memory that values pass through, in numbers of the norm. */
+enum { ROOM_BLOCKS = 1 << 14 };
+
 static fsdp_status make_groups(fsdp_model *m)
 {
     comm *c = m->world->comm;
@@ -193,6 +196,12 @@ static bool has_copy(fsdp_dtype dtype)
     return dtype != FSDP_F32;
 }
 
+/* What is never updated is what is computed with: of frozen parameters there is nothing but the copy. */
+static bool has_master(const layout_segment *s, fsdp_dtype dtype)
+{
+    return s->trainable || !has_copy(dtype);
+}
+
 /* Of segment k of a unit: what this rank holds. */
 static int64_t part_numel(const fsdp_model *m, int index, int k)
 {
@@ -203,17 +212,18 @@ static void add_sizes(const fsdp_model *m, int index, int k, resident_sizes *z)
 {
     const layout_segment *s = &m->layout->units[index].segments[k];
     fsdp_dtype dtype = m->policies[index].param_dtype;
-    bool offloaded = m->offloaded[index];
+    bool offloaded = m->offloaded[index] && s->trainable;
     size_t numel = (size_t)part_numel(m, index, k), whole = round_up(numel * sizeof(float), 256),
            halves = round_up(numel * sizeof(uint16_t), 256), copy = round_up(numel * fsdp_dtype_size(dtype), 256);
     if (offloaded) {
         z->copy += copy;
         z->shared += copy;
-        z->host_gradient += s->trainable ? whole : 0;
-        z->host_low += s->trainable && has_copy(dtype) ? whole / 2 : 0;
-        z->host += whole + (has_copy(dtype) ? copy : 0) + (s->trainable ? whole : 0);
+        z->host_gradient += whole;
+        z->host_low += has_copy(dtype) ? whole / 2 : 0;
+        z->host += 2 * whole + (has_copy(dtype) ? copy : 0);
     } else {
-        z->master += model_splits_masters(m, dtype) ? halves : whole;
+        if (has_master(s, dtype))
+            z->master += model_splits_masters(m, dtype) ? halves : whole;
         z->copy += has_copy(dtype) ? copy : 0;
         z->shared += has_copy(dtype) ? copy : whole;
         z->gradient += s->trainable ? whole : 0;
@@ -251,7 +261,9 @@ static void place_part(const fsdp_model *m, unit_segment *segment, bool offloade
         segment->host_copy = has_copy(segment->dtype) ? take(&at->host, copy) : segment->master;
         segment->copy = take(&at->shared, copy);
     } else {
-        if (model_splits_masters(m, segment->dtype))
+        if (!has_master(segment->layout, segment->dtype))
+            segment->master = NULL;
+        else if (model_splits_masters(m, segment->dtype))
             segment->low = take(&at->resident, numel * sizeof *segment->low);
         else
             segment->master = take(has_copy(segment->dtype) ? &at->resident : &at->shared, whole);
@@ -291,7 +303,7 @@ static fsdp_status place_units(fsdp_model *m)
             segment->dtype = m->policies[i].param_dtype;
             segment->numel = part_numel(m, i, k);
             segment->first = model_has_whole(m, i) ? 0 : s->cuts[m->shard_rank];
-            place_part(m, segment, m->offloaded[i], &at);
+            place_part(m, segment, m->offloaded[i] && s->trainable, &at);
             segment->counts = calloc((size_t)m->n_shards, 2 * sizeof *segment->counts);
             if (!segment->counts)
                 return error_set(FSDP_ERR_MEMORY, "placing unit %s: out of host memory", u->layout->name);
@@ -338,13 +350,19 @@ static fsdp_status place_buffers(fsdp_model *m)
     return FSDP_OK;
 }
 
-/* One number for every block of the largest unit, and one for every shard. */
+/* One number for every block of the largest trained part, and one for every shard. Values that pass through this memory
+ * on their way to frozen parts want some room too. */
 static int64_t norm_blocks(const fsdp_model *m)
 {
-    int64_t largest = 0;
-    for (int i = 0; i < m->layout->n_units; i++)
-        largest = max_i64(largest, part_numel(m, i, 0));
-    return ceil_div(largest, NORM_BLOCK);
+    int64_t trained = 0, frozen = 0;
+    for (int i = 0; i < m->layout->n_units; i++) {
+        const layout_unit *u = &m->layout->units[i];
+        for (int k = 0; k < u->n_segments; k++) {
+            int64_t *largest = u->segments[k].trainable ? &trained : &frozen;
+            *largest = max_i64(*largest, part_numel(m, i, k));
+        }
+    }
+    return max_i64(ceil_div(trained, NORM_BLOCK), min_i64(ceil_div(frozen, NORM_BLOCK), ROOM_BLOCKS));
 }
 
 size_t model_norm_bytes(const fsdp_model *m)

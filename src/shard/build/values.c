@@ -84,21 +84,41 @@ model_slice model_slice_at(const fsdp_model *m, int index)
     return wanted.slice;
 }
 
-/* Masters kept as halves pass through the norm's memory, which nobody uses between steps. */
-static fsdp_status move_halves(fsdp_model *m, const model_slice *p, int64_t first, int64_t n, float *host, bool join)
+/* There are no fp32 values of the segment: it is kept as halves, or only what is gathered. */
+static bool is_packed(const unit_segment *segment)
+{
+    return !segment->master;
+}
+
+/* Elements at .. at+n-1 of such a segment, from fp32 values in device memory or to them. */
+static fsdp_status pack(fsdp_model *m, const unit_segment *segment, int64_t at, int64_t n, float *whole, bool unpack)
+{
+    buffer copy = {(uint8_t *)segment->copy + (size_t)at * fsdp_dtype_size(segment->dtype), segment->dtype};
+    halves_args halves = {.n = n, .whole = whole, .high = copy.p, .low = segment->low, .join = unpack};
+    axpby_args cast = {.n = n, .alpha = 1, .a = {whole, FSDP_F32}, .out = copy};
+    if (segment->low) {
+        halves.low += at;
+        return m->dev->halves(m->compute, &halves);
+    }
+    if (unpack) {
+        cast.out = cast.a;
+        cast.a = copy;
+    }
+    return m->dev->kernels->axpby(m->compute, &cast);
+}
+
+/* Such values pass through the norm's memory, which nobody uses between steps. */
+static fsdp_status move_packed(fsdp_model *m, const model_slice *p, int64_t first, int64_t n, float *host, bool unpack)
 {
     int64_t most = (int64_t)(m->norm_blocks_bytes / sizeof(float));
-    halves_args a = {.whole = (float *)(void *)m->norm_blocks, .join = join};
-    for (int64_t done = 0; done < n; done += a.n) {
-        int64_t at = p->at + first + done;
-        a.n = min_i64(most, n - done);
-        a.high = (uint16_t *)p->segment->copy + at;
-        a.low = p->segment->low + at;
-        if (!join)
-            FSDP_TRY(model_put(m, a.whole, host + done, (size_t)a.n * sizeof(float)));
-        FSDP_TRY(m->dev->halves(m->compute, &a));
-        if (join)
-            FSDP_TRY(model_fetch(m, host + done, a.whole, (size_t)a.n * sizeof(float)));
+    float *whole = (float *)(void *)m->norm_blocks;
+    for (int64_t done = 0, now; done < n; done += now) {
+        now = min_i64(most, n - done);
+        if (!unpack)
+            FSDP_TRY(model_put(m, whole, host + done, (size_t)now * sizeof(float)));
+        FSDP_TRY(pack(m, p->segment, p->at + first + done, now, whole, unpack));
+        if (unpack)
+            FSDP_TRY(model_fetch(m, host + done, whole, (size_t)now * sizeof(float)));
     }
     return m->dev->stream_synchronize(m->compute);
 }
@@ -106,8 +126,8 @@ static fsdp_status move_halves(fsdp_model *m, const model_slice *p, int64_t firs
 fsdp_status model_read_slice(fsdp_model *m, const model_slice *p, int64_t first, int64_t n, float *out)
 {
     FSDP_TRY(offload_settle(m));
-    if (p->segment->low)
-        return move_halves(m, p, first, n, out, true);
+    if (is_packed(p->segment))
+        return move_packed(m, p, first, n, out, true);
     if (p->segment->host_copy) {
         memcpy(out, p->segment->master + p->at + first, (size_t)n * sizeof(float));
         return FSDP_OK;
@@ -118,8 +138,8 @@ fsdp_status model_read_slice(fsdp_model *m, const model_slice *p, int64_t first,
 fsdp_status model_write_slice(fsdp_model *m, const model_slice *p, int64_t first, int64_t n, const float *in)
 {
     FSDP_TRY(offload_settle(m));
-    if (p->segment->low)
-        return move_halves(m, p, first, n, (float *)(uintptr_t)in, false);
+    if (is_packed(p->segment))
+        return move_packed(m, p, first, n, (float *)(uintptr_t)in, false);
     if (p->segment->host_copy) {
         memcpy(p->segment->master + p->at + first, in, (size_t)n * sizeof(float));
         return FSDP_OK;
@@ -157,7 +177,7 @@ static fsdp_status refresh_segment(fsdp_model *m, const unit_segment *segment)
 {
     axpby_args cast = {
         .n = segment->numel, .alpha = 1, .a = {segment->master, FSDP_F32}, .out = {segment->copy, segment->dtype}};
-    if (segment->copy == (void *)segment->master || segment->low || segment->numel == 0)
+    if (segment->copy == (void *)segment->master || is_packed(segment) || segment->numel == 0)
         return FSDP_OK;
     return segment->host_copy ? refresh_from_host(m, segment) : m->dev->kernels->axpby(m->compute, &cast);
 }
@@ -188,10 +208,10 @@ fsdp_status model_before_writes(fsdp_model *m)
     return m->dev->stream_synchronize(m->compute);
 }
 
-static fsdp_status zero_halves(fsdp_model *m, const unit_segment *segment)
+static fsdp_status zero_packed(fsdp_model *m, const unit_segment *segment)
 {
-    FSDP_TRY(m->dev->zero(m->compute, segment->copy, (size_t)segment->numel * sizeof(uint16_t)));
-    return m->dev->zero(m->compute, segment->low, (size_t)segment->numel * sizeof(uint16_t));
+    FSDP_TRY(m->dev->zero(m->compute, segment->copy, (size_t)segment->numel * fsdp_dtype_size(segment->dtype)));
+    return segment->low ? m->dev->zero(m->compute, segment->low, (size_t)segment->numel * sizeof(uint16_t)) : FSDP_OK;
 }
 
 /* Padding is zero for good. */
@@ -207,21 +227,21 @@ static fsdp_status clear_masters(fsdp_model *m)
                 FSDP_TRY(offload_host(m)->zero(offload_host_stream(m), segment->master, bytes));
             else if (segment->numel > 0 && segment->master)
                 FSDP_TRY(m->dev->zero(m->compute, segment->master, bytes));
-            if (segment->numel > 0 && segment->low)
-                FSDP_TRY(zero_halves(m, segment));
+            else if (segment->numel > 0)
+                FSDP_TRY(zero_packed(m, segment));
         }
     }
     return FSDP_OK;
 }
 
-/* Initial values made by the device. Masters kept as halves, or in host memory, pass through the norm's memory. */
+/* Initial values made by the device. Those that are not kept in its memory as fp32 pass through the norm's memory. */
 static fsdp_status initialize_slice(fsdp_model *m, const model_slice *slice, void *context)
 {
     (void)context;
     const fsdp_parameter *p = slice->parameter;
     rng_key key = rng_key_fold_text(rng_key_make(m->config.seed), p->name);
     const unit_segment *segment = slice->segment;
-    bool passes = segment->low || segment->host_copy;
+    bool passes = is_packed(segment) || segment->host_copy;
     int64_t most = passes ? (int64_t)(m->norm_blocks_bytes / sizeof(float)) : slice->n;
     bool normal = p->init == FSDP_INIT_NORMAL;
     if (p->init == FSDP_INIT_ZERO)
@@ -240,11 +260,8 @@ static fsdp_status initialize_slice(fsdp_model *m, const model_slice *slice, voi
         fill_args ones = {.n = n, .alpha = 1, .out = {out, FSDP_F32}};
         FSDP_TRY(p->init == FSDP_INIT_ONE ? m->dev->kernels->fill(m->compute, &ones)
                                           : m->dev->random(m->compute, &values));
-        if (segment->low) {
-            halves_args halves = {
-                .n = n, .whole = out, .high = (uint16_t *)segment->copy + at, .low = segment->low + at};
-            FSDP_TRY(m->dev->halves(m->compute, &halves));
-        }
+        if (is_packed(segment))
+            FSDP_TRY(pack(m, segment, at, n, out, false));
         if (segment->host_copy)
             FSDP_TRY(m->dev->copy(m->compute, segment->master + at, out, (size_t)n * sizeof(float)));
     }

@@ -14,7 +14,7 @@ typedef enum gradient_state { GRADIENTS_NONE, GRADIENTS_FULL, GRADIENTS_REDUCING
 typedef struct unit_segment {
     const layout_segment *layout;
     int64_t first, numel; /* the part: elements first .. first+numel-1 of the segment */
-    float *master;        /* fp32 parameters; NULL when they are kept as halves */
+    float *master;        /* fp32 parameters; NULL when they are kept as halves, or frozen and not of fp32 */
     uint16_t *low;        /* the masters' low halves (device.halves); the high ones are the copy */
     void *copy;           /* what is gathered: the parameters in param_dtype; master itself when that is fp32 */
     void *host_copy;      /* offloaded: where the host writes what `copy` is refreshed from; NULL: not offloaded */
