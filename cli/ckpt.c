@@ -10,12 +10,13 @@ typedef struct ckpt_options {
     fsdp_flag_state state;
     bool json, dry_run, average;
     double tolerance;
-    const char *dtype, *tokenizer, *kind, *format;
+    const char *dtype, *tokenizer, *kind, *format, *adapter;
     int64_t max_file_size, world_size, keep, keep_every;
 } ckpt_options;
 
 static const fsdp_choice dtypes[] = {{"fp32", 0, NULL}, {"bf16", 1, NULL}, {"fp16", 2, NULL}, {NULL, 0, NULL}};
-static const fsdp_choice formats[] = {{"hf", 0, NULL}, {"pt", 1, NULL}, {"dcp", 2, NULL}, {NULL, 0, NULL}};
+static const fsdp_choice formats[] = {
+    {"hf", 0, NULL}, {"pt", 1, NULL}, {"dcp", 2, NULL}, {"peft", 3, NULL}, {NULL, 0, NULL}};
 static const fsdp_choice kinds[] = {{"sharded", 0, NULL}, {"full", 1, NULL}, {NULL, 0, NULL}};
 
 #define FIELD(name) offsetof(ckpt_options, name)
@@ -40,12 +41,18 @@ static const fsdp_flag ckpt_table[] = {
      .offset = FIELD(format),
      .default_value = "hf",
      .choices = formats,
-     .help =
-         "export: a Hugging Face folder (hf), a PyTorch file (pt), or a PyTorch DCP folder with optimizer state (dcp)"},
+     .help = "export: a Hugging Face folder (hf), a PyTorch file (pt), a PyTorch DCP folder with optimizer state "
+             "(dcp), or the "
+             "adapter of a LoRA run (peft)"},
     {.name = "average",
      .type = FSDP_FLAG_SWITCH,
      .offset = FIELD(average),
      .help = "export: the average of the weights (of runs with --ema) instead of the last"},
+    {.name = "adapter",
+     .type = FSDP_FLAG_TEXT,
+     .offset = FIELD(adapter),
+     .unit = "DIR,...",
+     .help = "export: merge these adapters, in peft's format, into the weights"},
     {.name = "tokenizer",
      .type = FSDP_FLAG_TEXT,
      .offset = FIELD(tokenizer),
@@ -133,6 +140,7 @@ static fsdp_status act_export(const ckpt_options *o, const char **paths, char **
     config.json = o->json;
     config.format = o->format;
     config.average = o->average;
+    config.adapters = o->adapter;
     config.world_size = (int)o->world_size;
     FSDP_TRY(fsdp_dtype_parse(o->dtype, &config.dtype));
     return fsdp_checkpoint_export(&config, text);

@@ -13,7 +13,7 @@
 
 typedef struct generate_options {
     fsdp_flag_state state;
-    const char *model, *tokenizer, *prompt, *prompt_file, *device;
+    const char *model, *adapter, *tokenizer, *prompt, *prompt_file, *device;
     int64_t max_new_tokens, top_k, seed, threads;
     double temperature, top_p;
     bool stop_at_eos, echo, stats;
@@ -36,6 +36,7 @@ static const fsdp_flag generate_table[] = {
           "a Hugging Face folder, a checkpoint, a run or a folder of checkpoints (uses the newest), or a hub name")},
     {TEXT(tokenizer, "PATH",
           "a tokenizer.json, its folder or a hub name (default: the model's, otherwise every byte is a token)")},
+    {TEXT(adapter, "DIR,...", "add these adapters, in peft's format, to the model's weights")},
     {TEXT(prompt, "TEXT", "text for a LLaMA to continue or a T5 to answer")},
     {TEXT(prompt_file, "FILE", "read the prompt from a file; -: standard input")},
     {INT(max_new_tokens, "128", 1, 1e9, "N", "generate at most N tokens")},
@@ -71,6 +72,7 @@ static int generate(const generate_options *o, const char *prompt, size_t bytes)
     fsdp_generate_config config = FSDP_GENERATE_CONFIG_INIT;
     fsdp_generate_result result = FSDP_GENERATE_RESULT_INIT;
     config.model = o->model;
+    config.adapters = o->adapter;
     config.tokenizer = o->tokenizer;
     config.prompt = prompt;
     config.prompt_bytes = bytes;

@@ -48,10 +48,13 @@ typedef struct fsdp_checkpoint_export_config {
     int64_t max_file_bytes;  /* larger models are split into several files with an index */
     bool json;
     /* "hf": a Hugging Face folder; "pt": a state dict in a file of PyTorch; "dcp": a folder that
-     * torch.distributed.checkpoint loads, with the optimizer's state; NULL: "hf" */
+     * torch.distributed.checkpoint loads, with the optimizer's state; "peft": the adapter alone, of a run with
+     * adapters; NULL: "hf" */
     const char *format;
-    int world_size; /* dcp: files, each with an even share of the rows; 0: one */
-    bool average;   /* the average of the weights instead of the last: of runs with --ema */
+    int world_size;       /* dcp: files, each with an even share of the rows; 0: one */
+    bool average;         /* the average of the weights instead of the last: of runs with --ema */
+    const char *adapters; /* hf: folders of peft's, separated by commas, whose adapters are merged; NULL: none. A run's
+                           * own are merged anyway */
 } fsdp_checkpoint_export_config;
 
 #define FSDP_CHECKPOINT_EXPORT_CONFIG_INIT                                                                             \

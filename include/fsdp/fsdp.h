@@ -10,6 +10,7 @@
 #include <fsdp/dtype.h>
 #include <fsdp/kinds.h>
 #include <fsdp/log.h>
+#include <fsdp/lora.h>
 #include <fsdp/memory.h>
 #include <fsdp/models.h>
 #include <fsdp/module.h>

@@ -56,6 +56,7 @@ typedef struct fsdp_generate_config {
      * must be causal: what follows the text so far is padding. Each token takes a forward over the last `window`
      * tokens. fsdp_call will do where the net's own forward is of that kind. NULL: the library's models. */
     fsdp_tensor *(*logits)(fsdp_module *net, fsdp_tape *t, fsdp_tensor *ids);
+    const char *adapters; /* folders of peft's, separated by commas: added to the weights; NULL: none */
 } fsdp_generate_config;
 
 #define FSDP_GENERATE_CONFIG_INIT                                                                                      \

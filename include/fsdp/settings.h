@@ -111,6 +111,11 @@ typedef struct fsdp_settings {
     int64_t conv1_channels, conv2_channels, branch_channels;
     const char *init_from; /* weights: a Hugging Face folder, a safetensors file, a checkpoint */
     fsdp_text_list freeze; /* globs over parameter names */
+    int64_t lora_rank;     /* 0: no adapters */
+    double lora_alpha, lora_dropout;
+    fsdp_text_list lora_targets;
+    bool lora_rslora;
+    const char *adapter; /* a folder of peft's: adapters to go on with */
 
     /* Data */
     fsdp_text_list dataset;
@@ -189,6 +194,7 @@ typedef struct fsdp_settings {
     int64_t keep_checkpoints, keep_every; /* optional: all; none beyond the newest */
     const char *resume_from_checkpoint;   /* a path, or "auto" */
     const char *export_dir;
+    const char *export_adapter;
     int64_t export_part_size; /* bytes */
 
     /* Watching */

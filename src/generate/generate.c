@@ -1,5 +1,6 @@
 /* `fsdp generate` as a call: finds model and tokenizer, loads the weights, writes until an end token or the limit. */
 #include <fsdp/generate.h>
+#include <fsdp/lora.h>
 
 #include <stdlib.h>
 #include <string.h>
@@ -94,6 +95,19 @@ static fsdp_status find_ends(generation *g)
     return read_ends(g, "generation_config.json");
 }
 
+/* Added to the weights, several are as fast as none. */
+static fsdp_status add_adapters(generation *g)
+{
+    char *copy = g->config->adapters ? strdup(g->config->adapters) : NULL, *rest = copy;
+    fsdp_status status = FSDP_OK;
+    if (g->config->adapters && !copy)
+        return error_set(FSDP_ERR_MEMORY, "generation: out of host memory");
+    for (char *folder; status == FSDP_OK && (folder = strsep(&rest, ","));)
+        status = fsdp_adapter_merge(g->model, folder);
+    free(copy);
+    return status;
+}
+
 /* Nothing is trained: every parameter is frozen, so that no gradient has memory. */
 static fsdp_status open_model(generation *g)
 {
@@ -112,7 +126,8 @@ static fsdp_status open_model(generation *g)
         fsdp_module_free(net);
         return status;
     }
-    return fsdp_weights_load(g->model, g->path, NULL, NULL);
+    FSDP_TRY(fsdp_weights_load(g->model, g->path, NULL, NULL));
+    return add_adapters(g);
 }
 
 /* The rotary tables of a LLaMA are made no longer than the text. */

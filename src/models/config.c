@@ -9,9 +9,12 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/sized.h"
+#include "format/weights/adapter_config.h"
 #include "models/config_decoder.h"
 #include "models/config_fields.h"
 #include "models/family.h"
+#include "nn/lora.h"
 
 /* T5's relatives, and what transformers calls them. */
 static const struct {
@@ -35,6 +38,12 @@ const char *model_type_name(const model_config *config)
     return "mlp";
 }
 
+/* Whether the weights of its layers are stored (inputs, outputs). */
+static bool is_input_major(const model_config *config)
+{
+    return config->type == MODEL_DECODER && family_of(config->decoder.family)->input_major;
+}
+
 const char *model_block_type(const model_config *config)
 {
     return config->type == MODEL_DECODER ? family_of(config->decoder.family)->block.type
@@ -48,7 +57,8 @@ model_config model_config_default(model_type type)
                           .decoder = FSDP_DECODER_CONFIG_INIT,
                           .t5 = FSDP_T5_CONFIG_INIT,
                           .cnn = FSDP_CNN_CONFIG_INIT,
-                          .mlp = FSDP_MLP_CONFIG_INIT};
+                          .mlp = FSDP_MLP_CONFIG_INIT,
+                          .lora = {.size = sizeof(fsdp_lora_config)}};
 }
 
 /* A token id below the vocabulary. */
@@ -198,6 +208,18 @@ static fsdp_status check_together(const model_config *c)
     return FSDP_OK;
 }
 
+/* In a checkpoint's file: the adapters that are among its tensors. */
+static fsdp_status parse_adapter(const char *name, const json_t *o, model_config *out)
+{
+    const json_t *adapter = json_object_get(o, ADAPTER_KEY);
+    adapter_config config;
+    if (!adapter)
+        return FSDP_OK;
+    FSDP_TRY(adapter_config_parse(name, adapter, &config));
+    out->lora = config.lora;
+    return FSDP_OK;
+}
+
 static fsdp_status parse(const char *name, const json_t *o, bool warns, model_config *out)
 {
     const config_field *tables[4];
@@ -205,6 +227,7 @@ static fsdp_status parse(const char *name, const json_t *o, bool warns, model_co
         return error_set(FSDP_ERR_INPUT, "%s: a JSON object is expected", name);
     FSDP_TRY(find_family(name, o, out, tables));
     FSDP_TRY(parse_fields(name, o, warns, out));
+    FSDP_TRY(parse_adapter(name, o, out));
     FSDP_TRY(fields_check(name, "", o, tables, warns));
     fsdp_status status = check_together(out);
     return status == FSDP_OK ? FSDP_OK : error_prefix(status, "%s: ", name);
@@ -280,7 +303,7 @@ static json_t *t5_json(const fsdp_t5_config *c)
     return NULL;
 }
 
-json_t *model_config_json(const model_config *config)
+static json_t *shape_json(const model_config *config)
 {
     if (config->type == MODEL_DECODER)
         return decoder_config_json(&config->decoder);
@@ -292,6 +315,26 @@ json_t *model_config_json(const model_config *config)
         return o;
     json_decref(o);
     return NULL;
+}
+
+/* With what the adapters are, where there are any. Takes `o`. */
+static json_t *with_adapter(json_t *o, const model_config *config)
+{
+    adapter_config adapter = {config->lora, is_input_major(config)};
+    if (o && config->lora.rank > 0 &&
+        json_object_set_new(o, ADAPTER_KEY, adapter_config_json(&adapter, NULL, NULL)) == 0)
+        return o;
+    if (o && config->lora.rank == 0) {
+        json_object_del(o, ADAPTER_KEY);
+        return o;
+    }
+    json_decref(o);
+    return NULL;
+}
+
+json_t *model_config_json(const model_config *config)
+{
+    return with_adapter(shape_json(config), config);
 }
 
 static bool update_fields(json_t *o, const model_config *before, const model_config *now)
@@ -319,12 +362,12 @@ json_t *model_config_update(const json_t *source, const model_config *config)
         return model_config_json(config);
     json_t *o = json_deep_copy(source);
     if (o && parse("config.json", source, false, &before) == FSDP_OK && update_fields(o, &before, config))
-        return o;
+        return with_adapter(o, config);
     json_decref(o);
     return NULL;
 }
 
-fsdp_status model_create(const model_config *config, fsdp_module **out)
+static fsdp_status create_bare(const model_config *config, fsdp_module **out)
 {
     switch (config->type) {
     case MODEL_DECODER:
@@ -337,6 +380,45 @@ fsdp_status model_create(const model_config *config, fsdp_module **out)
         return fsdp_mlp_new(&config->mlp, out);
     }
     return error_set(FSDP_ERR_INPUT, "model type %d is none", (int)config->type);
+}
+
+fsdp_status model_create(const model_config *config, fsdp_module **out)
+{
+    FSDP_TRY(create_bare(config, out));
+    fsdp_status status = config->lora.rank > 0 ? fsdp_lora(*out, &config->lora) : FSDP_OK;
+    if (status == FSDP_OK)
+        return FSDP_OK;
+    fsdp_module_free(*out);
+    *out = NULL;
+    return status;
+}
+
+/* What peft adapts where nothing is said: queries and values, or what they are fused into. */
+static void default_targets(const model_config *known, char *out)
+{
+    const char *const *qkv = known && known->type == MODEL_DECODER ? family_of(known->decoder.family)->names.qkv : NULL;
+    const char *first = qkv && strrchr(qkv[0], '.') ? strrchr(qkv[0], '.') + 1 : "";
+    const char *third = qkv && qkv[2] && strrchr(qkv[2], '.') ? strrchr(qkv[2], '.') + 1 : "";
+    if (qkv)
+        snprintf(out, FSDP_LORA_TARGETS, "%s%s%s", first, *third ? "," : "", third);
+    else
+        snprintf(out, FSDP_LORA_TARGETS, "%s", known && known->type == MODEL_T5 ? "q,v" : "all-linear");
+}
+
+fsdp_status fsdp_lora(fsdp_module *net, const fsdp_lora_config *config)
+{
+    SIZED_READ(fsdp_lora_config, FSDP_LORA_CONFIG_INIT, full, config);
+    model_config *facts = net ? net->facts : NULL;
+    if (full.targets[0] == '\0')
+        default_targets(facts, full.targets);
+    if (net)
+        net->facts = NULL; /* what is added does not make it another model */
+    fsdp_status status = lora_apply(net, &full);
+    if (net)
+        net->facts = facts;
+    if (facts && status == FSDP_OK)
+        facts->lora = full;
+    return status;
 }
 
 fsdp_status fsdp_model_from_config(const char *path, fsdp_module **out)

@@ -2,6 +2,7 @@
 #ifndef MODELS_CONFIG_H
 #define MODELS_CONFIG_H
 
+#include <fsdp/lora.h>
 #include <fsdp/models.h>
 
 #include "base/json.h"
@@ -14,6 +15,7 @@ typedef struct model_config {
     fsdp_t5_config t5;
     fsdp_cnn_config cnn;
     fsdp_mlp_config mlp;
+    fsdp_lora_config lora; /* rank 0: no adapters */
 } model_config;
 
 /* All parts at their defaults. */

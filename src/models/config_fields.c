@@ -2,6 +2,8 @@
  * config.c's. */
 #include "models/config_fields.h"
 
+#include "format/weights/adapter_config.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,6 +68,7 @@ static bool is_nothing(const json_t *value)
 /* bos, eos and pad ids matter to whoever makes batches and text; T5's pad id is in its own table. */
 const config_field common_fields[] = {
     CODE("model_type"),
+    CODE(ADAPTER_KEY),
     NO_EFFECT("architectures"),
     NO_EFFECT("_name_or_path"),
     NO_EFFECT("name_or_path"),

@@ -12,12 +12,12 @@
 #include "models/decode.h"
 #include "models/family.h"
 #include "models/rope.h"
+#include "nn/lora.h"
 #include "nn/module.h"
 
 /* One projection, or several of one input packed. */
 typedef struct projection {
     fsdp_parameter *weight, *bias; /* head their groups; bias may be NULL */
-    bool input_major;
 } projection;
 
 typedef struct decoder_block {
@@ -50,10 +50,7 @@ typedef struct decoder {
 /* x (..., inputs) -> (..., outputs), with `residual` added unless it is NULL. */
 static fsdp_tensor *project(const projection *p, fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *residual)
 {
-    fsdp_tensor *weight = fsdp_use_group(t, p->weight), *bias = p->bias ? fsdp_use_group(t, p->bias) : NULL;
-    if (p->input_major)
-        return fsdp_linear_input_major(t, x, weight, bias, residual);
-    return residual ? fsdp_linear_add(t, x, weight, bias, residual) : fsdp_linear(t, x, weight, bias);
+    return lora_project(t, x, p->weight, p->bias, residual);
 }
 
 /* What a layer's part gives, normalised and thinned out where the family does so, plus the stream that it came from. */
@@ -167,7 +164,10 @@ static fsdp_parameter *add_weight(decoder_block *b, const char *name, int64_t ou
     int64_t shape[] = {input_major ? inputs : outputs, input_major ? outputs : inputs};
     char full[64];
     snprintf(full, sizeof full, "%s.weight", name);
-    return fsdp_module_parameter(b, full, 2, shape, FSDP_INIT_NORMAL, deviation);
+    fsdp_parameter *p = fsdp_module_parameter(b, full, 2, shape, FSDP_INIT_NORMAL, deviation);
+    if (p)
+        p->linear = input_major ? LINEAR_INPUT_MAJOR : LINEAR_OUTPUT_MAJOR;
+    return p;
 }
 
 static fsdp_parameter *add_bias(decoder_block *b, const char *name, int64_t outputs)
@@ -211,7 +211,7 @@ static projection add_weights(decoder_block *b, const parts *p)
     fsdp_parameter *weights[3];
     for (int i = 0; i < names_in(p); i++)
         weights[i] = add_weight(b, p->names[i], outputs_of(p, i), p->inputs, p->deviation);
-    return (projection){.weight = group(weights, names_in(p)), .input_major = b->traits->input_major};
+    return (projection){.weight = group(weights, names_in(p))};
 }
 
 static void add_biases(decoder_block *b, projection *to, const parts *p)
@@ -333,6 +333,8 @@ static void add_parts(decoder *m, const fsdp_decoder_config *c)
                                 fsdp_module_weight(m->head)};
     for (int i = 0; i < 3; i++)
         fsdp_parameter_set_init(normal[i], FSDP_INIT_NORMAL, c->init_deviation);
+    if (normal[2])
+        normal[2]->linear = LINEAR_NONE; /* its product is the loss's */
 }
 
 fsdp_status fsdp_decoder_new(const fsdp_decoder_config *config, fsdp_module **out)

@@ -10,6 +10,7 @@
 #include "base/sized.h"
 #include "models/config.h"
 #include "models/decode.h"
+#include "nn/lora.h"
 #include "nn/module.h"
 
 typedef struct t5_block {
@@ -40,12 +41,12 @@ typedef struct t5 {
 /* x (B, T, C) -> x + wo(act(wi(norm(x)))) */
 static fsdp_tensor *feed_forward(t5_block *b, fsdp_tape *t, fsdp_tensor *x)
 {
-    fsdp_tensor *y = fsdp_linear(t, fsdp_call(b->mlp_norm, t, x), fsdp_use_group(t, b->wi), NULL);
+    fsdp_tensor *y = lora_project(t, fsdp_call(b->mlp_norm, t, x), b->wi, NULL, NULL);
     y = b->gated ? fsdp_geglu_tanh(t, y) : fsdp_relu(t, y);
     y = fsdp_dropout(t, y, b->dropout);
     if (b->dropout == 0 || !fsdp_training(t))
-        return fsdp_linear_add(t, y, fsdp_use(t, b->wo), NULL, x);
-    return fsdp_add(t, x, fsdp_dropout(t, fsdp_linear(t, y, fsdp_use(t, b->wo), NULL), b->dropout));
+        return lora_project(t, y, b->wo, NULL, x);
+    return fsdp_add(t, x, fsdp_dropout(t, lora_project(t, y, b->wo, NULL, NULL), b->dropout));
 }
 
 /* Projects the heads back and adds the residual. */
@@ -54,15 +55,14 @@ static fsdp_tensor *attention_out(t5_block *b, fsdp_tape *t, fsdp_tensor *heads,
 {
     heads = fsdp_keep(t, heads);
     if (b->dropout == 0 || !fsdp_training(t))
-        return fsdp_keep(t, fsdp_linear_add(t, heads, fsdp_use(t, out), NULL, residual));
-    return fsdp_keep(t,
-                     fsdp_add(t, residual, fsdp_dropout(t, fsdp_linear(t, heads, fsdp_use(t, out), NULL), b->dropout)));
+        return fsdp_keep(t, lora_project(t, heads, out, NULL, residual));
+    return fsdp_keep(t, fsdp_add(t, residual, fsdp_dropout(t, lora_project(t, heads, out, NULL, NULL), b->dropout)));
 }
 
 static fsdp_tensor *self_attention(t5_block *b, fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *bias, fsdp_tensor *mask)
 {
     int64_t width = b->heads * b->head_dim;
-    fsdp_tensor *qkv = fsdp_linear(t, fsdp_call(b->self_norm, t, x), fsdp_use_group(t, b->qkv), NULL);
+    fsdp_tensor *qkv = lora_project(t, fsdp_call(b->self_norm, t, x), b->qkv, NULL, NULL);
     fsdp_attention_config a = {.q = {qkv, 0},
                                .k = {qkv, width},
                                .v = {qkv, 2 * width},
@@ -81,8 +81,8 @@ static fsdp_tensor *self_attention(t5_block *b, fsdp_tape *t, fsdp_tensor *x, fs
 static fsdp_tensor *cross_attention(t5_block *b, fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *memory, fsdp_tensor *mask)
 {
     int64_t width = b->heads * b->head_dim;
-    fsdp_tensor *q = fsdp_linear(t, fsdp_call(b->cross_norm, t, x), fsdp_use(t, b->cross_q), NULL);
-    fsdp_tensor *kv = fsdp_linear(t, memory, fsdp_use_group(t, b->cross_kv), NULL);
+    fsdp_tensor *q = lora_project(t, fsdp_call(b->cross_norm, t, x), b->cross_q, NULL, NULL);
+    fsdp_tensor *kv = lora_project(t, memory, b->cross_kv, NULL, NULL);
     fsdp_attention_config a = {.q = {q, 0},
                                .k = {kv, 0},
                                .v = {kv, width},
@@ -115,6 +115,15 @@ static fsdp_parameter *matrix(void *m, const char *name, int64_t rows, int64_t c
     return fsdp_module_parameter(m, name, 2, shape, FSDP_INIT_NORMAL, deviation);
 }
 
+/* The weight of a linear layer. */
+static fsdp_parameter *weight(void *m, const char *name, int64_t outputs, int64_t inputs, float deviation)
+{
+    fsdp_parameter *p = matrix(m, name, outputs, inputs, deviation);
+    if (p)
+        p->linear = LINEAR_OUTPUT_MAJOR;
+    return p;
+}
+
 static fsdp_parameter *group(fsdp_parameter **members, int n)
 {
     fsdp_parameter_group(members, n);
@@ -134,21 +143,21 @@ static t5_block *block_new(const fsdp_t5_config *c, bool decoder, bool has_bias)
     b->dropout = c->dropout;
     b->decoder = decoder;
     b->gated = c->gated;
-    fsdp_parameter *qkv[] = {matrix(b, "layer.0.SelfAttention.q.weight", width, c->hidden, f * query),
-                             matrix(b, "layer.0.SelfAttention.k.weight", width, c->hidden, f * hidden),
-                             matrix(b, "layer.0.SelfAttention.v.weight", width, c->hidden, f * hidden)};
+    fsdp_parameter *qkv[] = {weight(b, "layer.0.SelfAttention.q.weight", width, c->hidden, f * query),
+                             weight(b, "layer.0.SelfAttention.k.weight", width, c->hidden, f * hidden),
+                             weight(b, "layer.0.SelfAttention.v.weight", width, c->hidden, f * hidden)};
     b->qkv = group(qkv, 3);
-    b->self_out = matrix(b, "layer.0.SelfAttention.o.weight", c->hidden, width, f * back);
+    b->self_out = weight(b, "layer.0.SelfAttention.o.weight", c->hidden, width, f * back);
     if (has_bias)
         b->relative =
             matrix(b, "layer.0.SelfAttention.relative_attention_bias.weight", c->buckets, c->heads, f * hidden);
     b->self_norm = fsdp_module_add(b, "layer.0.layer_norm", fsdp_rmsnorm_new(c->hidden, c->norm_eps));
     if (decoder) {
-        b->cross_q = matrix(b, "layer.1.EncDecAttention.q.weight", width, c->hidden, f * query);
-        fsdp_parameter *kv[] = {matrix(b, "layer.1.EncDecAttention.k.weight", width, c->hidden, f * hidden),
-                                matrix(b, "layer.1.EncDecAttention.v.weight", width, c->hidden, f * hidden)};
+        b->cross_q = weight(b, "layer.1.EncDecAttention.q.weight", width, c->hidden, f * query);
+        fsdp_parameter *kv[] = {weight(b, "layer.1.EncDecAttention.k.weight", width, c->hidden, f * hidden),
+                                weight(b, "layer.1.EncDecAttention.v.weight", width, c->hidden, f * hidden)};
         b->cross_kv = group(kv, 2);
-        b->cross_out = matrix(b, "layer.1.EncDecAttention.o.weight", c->hidden, width, f * back);
+        b->cross_out = weight(b, "layer.1.EncDecAttention.o.weight", c->hidden, width, f * back);
         b->cross_norm = fsdp_module_add(b, "layer.1.layer_norm", fsdp_rmsnorm_new(c->hidden, c->norm_eps));
     }
     char name[64];
@@ -157,15 +166,15 @@ static t5_block *block_new(const fsdp_t5_config *c, bool decoder, bool has_bias)
         fsdp_parameter *wi[2];
         for (int i = 0; i < 2; i++) {
             snprintf(name, sizeof name, "%s.DenseReluDense.wi_%d.weight", at, i);
-            wi[i] = matrix(b, name, c->intermediate, c->hidden, f * hidden);
+            wi[i] = weight(b, name, c->intermediate, c->hidden, f * hidden);
         }
         b->wi = group(wi, 2);
     } else {
         snprintf(name, sizeof name, "%s.DenseReluDense.wi.weight", at);
-        b->wi = matrix(b, name, c->intermediate, c->hidden, f * hidden);
+        b->wi = weight(b, name, c->intermediate, c->hidden, f * hidden);
     }
     snprintf(name, sizeof name, "%s.DenseReluDense.wo.weight", at);
-    b->wo = matrix(b, name, c->hidden, c->intermediate, f / sqrtf((float)c->intermediate));
+    b->wo = weight(b, name, c->hidden, c->intermediate, f / sqrtf((float)c->intermediate));
     snprintf(name, sizeof name, "%s.layer_norm", at);
     b->mlp_norm = fsdp_module_add(b, name, fsdp_rmsnorm_new(c->hidden, c->norm_eps));
     return b;
@@ -314,8 +323,7 @@ void t5_encode(fsdp_module *module, fsdp_tape *t, int64_t n_tokens, const int32_
     fsdp_tensor *encoded = run_stack(m, t, &m->encoder, fsdp_input(t, FSDP_I32, 2, shape, ids),
                                      fsdp_input(t, FSDP_I32, 2, shape, mask), NULL);
     for (int64_t i = 0; i < m->decoder.n_blocks; i++)
-        cache_write(t, &memory[i], fsdp_linear(t, encoded, fsdp_use_group(t, m->decoder.blocks[i]->cross_kv), NULL),
-                    where);
+        cache_write(t, &memory[i], lora_project(t, encoded, m->decoder.blocks[i]->cross_kv, NULL, NULL), where);
 }
 
 /* Attention of one token, its queries q (1, 1, width), to rows of a cache of keys | values. */
@@ -354,11 +362,11 @@ fsdp_tensor *t5_decode(fsdp_module *module, fsdp_tape *t, const decode_step *ste
         if (b->relative)
             bias = fsdp_relative_bias(t, fsdp_use(t, b->relative), 1, step->length, false, c->max_distance,
                                       step->positions[0]);
-        fsdp_tensor *qkv = fsdp_linear(t, fsdp_call(b->self_norm, t, x), fsdp_use_group(t, b->qkv), NULL);
+        fsdp_tensor *qkv = lora_project(t, fsdp_call(b->self_norm, t, x), b->qkv, NULL, NULL);
         cache_write(t, &past[i], fsdp_slice(t, qkv, 2, width, 2 * width), position);
         fsdp_tensor *heads = attend_cache(b, t, fsdp_slice(t, qkv, 2, 0, width), &past[i], step->length, bias, mask);
         x = attention_out(b, t, heads, b->self_out, x);
-        fsdp_tensor *q = fsdp_linear(t, fsdp_call(b->cross_norm, t, x), fsdp_use(t, b->cross_q), NULL);
+        fsdp_tensor *q = lora_project(t, fsdp_call(b->cross_norm, t, x), b->cross_q, NULL, NULL);
         x = attention_out(b, t, attend_cache(b, t, q, &memory[i], n_source, NULL, cross_mask), b->cross_out, x);
         x = feed_forward(b, t, x);
     }

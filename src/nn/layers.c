@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "base/error.h"
+#include "nn/lora.h"
 #include "nn/module.h"
 
 /* Layers with a weight and perhaps a bias. */
@@ -18,7 +19,7 @@ typedef struct layer {
 static fsdp_tensor *linear_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *x)
 {
     layer *l = (layer *)self;
-    return fsdp_linear(t, x, fsdp_use(t, l->weight), l->bias ? fsdp_use(t, l->bias) : NULL);
+    return lora_project(t, x, l->weight, l->bias, NULL);
 }
 
 static fsdp_tensor *embedding_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *ids)
@@ -137,6 +138,8 @@ fsdp_module *fsdp_linear_new(int64_t in_features, int64_t out_features, bool bia
     if (!l)
         return NULL;
     l->weight = fsdp_module_parameter(l, "weight", 2, shape, FSDP_INIT_UNIFORM, bound);
+    if (l->weight)
+        l->weight->linear = LINEAR_OUTPUT_MAJOR;
     if (bias)
         l->bias = fsdp_module_parameter(l, "bias", 1, shape, FSDP_INIT_UNIFORM, bound);
     return &l->base;

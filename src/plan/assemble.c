@@ -109,6 +109,36 @@ static fsdp_status limit_positions(const fsdp_settings *s, const model_source *s
     return FSDP_OK;
 }
 
+/* Adapters: those of --adapter, those of the flags, or those of the checkpoint that --init_from names. */
+static fsdp_status set_lora(const fsdp_settings *s, fsdp_lora_config *out)
+{
+    fsdp_lora_config c = FSDP_LORA_CONFIG_INIT;
+    size_t used = 0;
+    if (s->adapter) {
+        FSDP_TRY(fsdp_adapter_config(s->adapter, &c));
+        if (s->lora_rank > 0 && s->lora_rank != c.rank)
+            return error_set(FSDP_ERR_INPUT, "--lora_rank is %lld, the adapter in %s has rank %lld",
+                             (long long)s->lora_rank, s->adapter, (long long)c.rank);
+        if (fsdp_settings_given(s, "lora_dropout"))
+            c.dropout = s->lora_dropout;
+        *out = c;
+        return FSDP_OK;
+    }
+    if (s->lora_rank == 0)
+        return FSDP_OK;
+    c.rank = s->lora_rank;
+    c.alpha = s->lora_alpha;
+    c.dropout = s->lora_dropout;
+    c.rslora = s->lora_rslora;
+    for (int i = 0; i < s->lora_targets.n && used < sizeof c.targets; i++)
+        used +=
+            (size_t)snprintf(c.targets + used, sizeof c.targets - used, "%s%s", i ? "," : "", s->lora_targets.items[i]);
+    if (used >= sizeof c.targets)
+        return error_set(FSDP_ERR_INPUT, "--lora_targets: the list is longer than %zu characters", sizeof c.targets);
+    *out = c;
+    return FSDP_OK;
+}
+
 /* A configuration file has its vocabulary, often a little more than the tokenizer's. */
 static fsdp_status fit_vocabulary(const fsdp_settings *s, bool from_file, int64_t needed, int64_t *vocabulary)
 {
@@ -137,6 +167,9 @@ fsdp_status assemble_model_from(const fsdp_settings *s, const model_source *sour
         FSDP_TRY(limit_positions(s, source, &out->decoder));
     if (fsdp_settings_given(s, "dropout"))
         set_dropout(s, out);
+    FSDP_TRY(set_lora(s, &out->lora));
+    if (s->export_adapter && out->lora.rank == 0)
+        return error_set(FSDP_ERR_INPUT, "--export_adapter: there is no adapter; set --lora_rank or --adapter");
     if (out->type == MODEL_DECODER)
         return fit_vocabulary(s, found, vocabulary, &out->decoder.vocabulary);
     if (out->type == MODEL_T5)

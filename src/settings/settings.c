@@ -254,6 +254,25 @@ static fsdp_status check_run(const fsdp_settings *s)
     return FSDP_OK;
 }
 
+/* Options of adapters that are not asked for. */
+static fsdp_status check_adapters(const fsdp_settings *s)
+{
+    const struct {
+        const char *name;
+        bool set;
+    } options[] = {{"lora_alpha", given_otherwise(s, "lora_alpha")},
+                   {"lora_targets", s->lora_targets.n > 0},
+                   {"lora_rslora", s->lora_rslora},
+                   {"lora_dropout", !s->adapter && s->lora_dropout > 0}};
+    for (size_t i = 0; i < sizeof options / sizeof *options && s->lora_rank == 0; i++) {
+        if (options[i].set)
+            return error_set(FSDP_ERR_INPUT,
+                             s->adapter ? "--%s: the adapter's own is taken" : "--%s: set --lora_rank, too",
+                             options[i].name);
+    }
+    return FSDP_OK;
+}
+
 static fsdp_status check_optimisation(fsdp_settings *s)
 {
     if (s->min_lr > s->lr)
@@ -298,6 +317,7 @@ fsdp_status fsdp_settings_check(fsdp_settings *settings)
     FSDP_TRY(apply_preset(settings));
     settle_model(settings);
     FSDP_TRY(check_model(settings));
+    FSDP_TRY(check_adapters(settings));
     FSDP_TRY(check_precision(settings));
     FSDP_TRY(check_sharding(settings));
     FSDP_TRY(check_run(settings));

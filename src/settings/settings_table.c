@@ -257,6 +257,16 @@ const fsdp_flag settings_table[] = {
     {INT(conv2_channels, "16", 1, "N", "CNN: channels of the second convolution")},
     {INT(branch_channels, "4", 1, "N", "CNN: channels of the second branch")},
     {LIST(freeze, "GLOB,...", "parameters that are not trained, by name")},
+    {COUNT(lora_rank, NULL, 0, 65536, "N",
+           "train adapters of this rank beside linear layers (LoRA) and nothing else (default: train the model)")},
+    {FLOAT(lora_alpha, "8", -1e9, 1e9, "X", "LoRA: scale of the adapters, times the rank")},
+    {LIST(
+        lora_targets, "NAME,...",
+        "LoRA: layers by the end of their names or patterns of it; all-linear: all but the head (default: queries and "
+        "values)")},
+    {FLOAT(lora_dropout, "0", 0, 0.999, "P", "LoRA: dropout of what goes into the adapters")},
+    {SWITCH(lora_rslora, NULL, "LoRA: divide by the root of the rank instead of the rank"), .aliases = "use_rslora"},
+    {TEXT(adapter, NULL, "DIR", "LoRA: go on with the adapter in this folder, in peft's format")},
 #undef GROUP
 
 #define GROUP "Data"
@@ -394,7 +404,8 @@ const fsdp_flag settings_table[] = {
           "resume a run's folder, a folder of checkpoints (the newest complete one) or a checkpoint; auto: this run's "
           "own newest one, or start if there is none"),
      .aliases = "resume"},
-    {TEXT(export_dir, NULL, "DIR", "write the trained model as a Hugging Face folder at the end")},
+    {TEXT(export_dir, NULL, "DIR", "write the trained model as a Hugging Face folder at the end, adapters merged")},
+    {TEXT(export_adapter, NULL, "DIR", "LoRA: write the adapter in peft's format at the end")},
     {BYTES(export_part_size, "5GB", "split exported weights into files of at most this size")},
 #undef GROUP
 

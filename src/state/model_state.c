@@ -10,6 +10,7 @@
 struct model_state {
     fsdp_model *model;
     fsdp_optimizer *optimizer;
+    model_view view;
     ckpt_tensor *tensors;
     ckpt_slice *slices;
     model_slice *pieces;
@@ -33,11 +34,22 @@ static ckpt_slice *add_slice(model_state *s, int tensor, int64_t first, int64_t 
     return slice;
 }
 
+/* What is added to the parameter as it is read; NULL: nothing. */
+static const adapter_pair *pair_for(const model_state *s, const fsdp_parameter *p)
+{
+    return s->view.merged && p->lora.b ? adapter_find(s->view.merged, p->name) : NULL;
+}
+
+static bool is_left_out(const model_state *s, const fsdp_parameter *p)
+{
+    return s->view.without_adapters && p->adapter;
+}
+
 /* A parameter's masters and its moments. */
 static void list_piece(model_state *s, int moments, bool average, int tensor, model_slice *p)
 {
     bool on_host = s->on_host || p->segment->host_copy;
-    float *master = p->segment->master ? p->segment->master + p->at : NULL;
+    float *master = p->segment->master && !pair_for(s, p->parameter) ? p->segment->master + p->at : NULL;
     int first = s->state.n_slices;
     add_slice(s, tensor, p->first, p->n, master, on_host)->handle = p;
     if (p->range >= 0 && (moments > 0 || average)) {
@@ -61,8 +73,13 @@ static bool is_parameter(const model_state *s, const ckpt_slice *slice)
 static fsdp_status fetch(void *context, const ckpt_slice *slice, int64_t first, int64_t n, float *out)
 {
     model_state *s = context;
-    if (is_parameter(s, slice))
-        return model_read_slice(s->model, slice->handle, first, n, out);
+    if (is_parameter(s, slice)) {
+        const model_slice *p = slice->handle;
+        const adapter_pair *pair = pair_for(s, p->parameter);
+        FSDP_TRY(model_read_slice(s->model, p, first, n, out));
+        return pair ? adapter_add_product(s->view.merged, pair, p->parameter->shape, p->first + first, n, out)
+                    : FSDP_OK;
+    }
     return model_fetch(s->model, out, (float *)slice->handle + first, (size_t)n * sizeof(float));
 }
 
@@ -81,6 +98,8 @@ static void list_tensors(model_state *s, int moments, bool average, int *at)
     for (int i = 0; i < c->n_parameters; i++) {
         const fsdp_parameter *p = c->parameters[i];
         at[i] = s->state.n_tensors;
+        if (is_left_out(s, p))
+            continue;
         add_tensor(s, p->name, CKPT_PARAMETER, p->n_dims, p->shape);
         for (int k = 0; k < (p->trainable ? moments : 0); k++)
             add_tensor(s, p->name, k == 0 ? CKPT_MOMENT1 : CKPT_MOMENT2, p->n_dims, p->shape);
@@ -99,7 +118,8 @@ static void list_slices(model_state *s, int moments, bool average, const int *at
     int n = model_slices(m);
     for (int i = 0; i < n; i++) {
         s->pieces[i] = model_slice_at(m, i);
-        list_piece(s, moments, average, at[s->pieces[i].parameter->index], &s->pieces[i]);
+        if (!is_left_out(s, s->pieces[i].parameter))
+            list_piece(s, moments, average, at[s->pieces[i].parameter->index], &s->pieces[i]);
     }
     bool first_rank = comm_rank(m->world->comm) == 0;
     for (int i = 0; i < s->state.n_tensors; i++) {
@@ -111,7 +131,7 @@ static void list_slices(model_state *s, int moments, bool average, const int *at
     }
 }
 
-fsdp_status model_state_create(fsdp_model *m, fsdp_optimizer *o, model_state **out)
+fsdp_status model_state_create(fsdp_model *m, fsdp_optimizer *o, const model_view *view, model_state **out)
 {
     int moments = o ? update_moments(&o->config) : 0;
     bool average = o && o->config.average > 0;
@@ -131,6 +151,7 @@ fsdp_status model_state_create(fsdp_model *m, fsdp_optimizer *o, model_state **o
     }
     s->model = m;
     s->optimizer = o;
+    s->view = view ? *view : (model_view){false, NULL};
     s->on_host = !m->dev->own_memory;
     s->state = (ckpt_state)CKPT_STATE_INIT;
     list_tensors(s, moments, average, at);

@@ -3,12 +3,19 @@
 #define STATE_MODEL_STATE_H
 
 #include "ckpt/format/state.h"
+#include "format/weights/adapter.h"
 #include "shard/step/optimizer.h"
 
 typedef struct model_state model_state;
 
-/* Borrows both; the optimizer may be NULL (weights only). */
-fsdp_status model_state_create(fsdp_model *m, fsdp_optimizer *o, model_state **out);
+/* What of a model is listed. */
+typedef struct model_view {
+    bool without_adapters; /* the model that they are beside */
+    const adapter *merged; /* added to the weights as they are read; NULL: none */
+} model_view;
+
+/* Borrows all; the optimizer may be NULL (weights only), and the view (everything, as it is). */
+fsdp_status model_state_create(fsdp_model *m, fsdp_optimizer *o, const model_view *view, model_state **out);
 void model_state_free(model_state *s);
 
 /* The description that ckpt_save and ckpt_load take; extra is the caller's to set. Lives as long as the state. */

@@ -8,6 +8,7 @@
 #include "ckpt/save/save_task.h"
 #include "data/loader.h"
 #include "shard/step/average.h"
+#include "state/adapter.h"
 #include "state/state_internal.h"
 
 /* ---- What a save says beside tensors ---- */
@@ -203,13 +204,36 @@ fsdp_status fsdp_save_as(fsdp_state *s, const char *directory, fsdp_checkpoint_k
     return state_tell_earlier(&earlier, save_now(s, &config));
 }
 
+/* Adapters are merged into the weights: what is exported is a model like any other. */
+static fsdp_status export_merged(fsdp_state *s, ckpt_save_config *config, const adapter *adapters)
+{
+    model_state *view = NULL;
+    json_t *model = config->model ? json_deep_copy(config->model) : NULL;
+    fsdp_status status = model_state_create(s->model, NULL, &(model_view){true, adapters}, &view);
+    if (status == FSDP_OK && config->model && !model)
+        status = error_set(FSDP_ERR_MEMORY, "%s: out of host memory", config->directory);
+    status = ckpt_agree(s->world, "export", status, fsdp_last_error());
+    json_object_del(model, ADAPTER_KEY);
+    config->model = model;
+    if (status == FSDP_OK)
+        status = ckpt_export(config, model_state_describe(view), FSDP_F32, s->world);
+    json_decref(model);
+    model_state_free(view);
+    return status;
+}
+
 fsdp_status fsdp_export(fsdp_state *s, const char *folder)
 {
     ckpt_save_config config = make_config(s, folder, FSDP_CKPT_FULL, 0);
     earlier_save earlier = state_finish_save(s);
+    adapter *adapters = NULL;
     fsdp_status status = model_state_settle(s->tensors);
+    if (status == FSDP_OK)
+        status = adapter_of_model(s->model, &adapters);
     status = ckpt_agree(s->world, "state", status, fsdp_last_error());
     if (status == FSDP_OK)
-        status = ckpt_export(&config, model_state_describe(s->tensors), FSDP_F32, s->world);
+        status = adapters ? export_merged(s, &config, adapters)
+                          : ckpt_export(&config, model_state_describe(s->tensors), FSDP_F32, s->world);
+    adapter_free(adapters);
     return state_tell_earlier(&earlier, status);
 }

@@ -70,7 +70,7 @@ static fsdp_status fill(fsdp_state *s, const fsdp_state_config *c)
     FSDP_TRY(describe_model(s, c->model_json));
     s->loader = c->loader;
     s->notes = (state_notes){.loader = c->loader, .model = s->model_json, .tokenizer = s->tokenizer};
-    return model_state_create(s->model, s->optimizer, &s->tensors);
+    return model_state_create(s->model, s->optimizer, NULL, &s->tensors);
 }
 
 fsdp_status fsdp_state_open(const fsdp_state_config *config, fsdp_state **out)

@@ -234,6 +234,20 @@ static fsdp_status load_from_file(model_state *state, const char *path, const fs
     return status;
 }
 
+/* Whether the file has values for the model's adapters; most have none, and they keep those they begin with. */
+static bool has_adapters(const fsdp_model *m, const char *path)
+{
+    const fsdp_parameter *first = NULL;
+    ckpt_source *source;
+    for (int i = 0; i < m->contents.n_parameters && !first; i++)
+        first = m->contents.parameters[i]->adapter ? m->contents.parameters[i] : NULL;
+    if (!first || source_open(path, &source) != FSDP_OK)
+        return false; /* loading says what is wrong with it */
+    bool found = source_find(source, CKPT_PARAMETER, first->name) != NULL;
+    source_close(source);
+    return found;
+}
+
 fsdp_status fsdp_weights_load(fsdp_model *m, const char *path, const fsdp_weights_config *config,
                               fsdp_load_report *report)
 {
@@ -246,7 +260,8 @@ fsdp_status fsdp_weights_load(fsdp_model *m, const char *path, const fsdp_weight
     comm_group *world = comm_world(m->world->comm);
     fsdp_status status = report_is_directory_of_checkpoints(path) ? report_resolve(path, &newest) : FSDP_OK;
     if (status == FSDP_OK)
-        status = model_state_create(m, NULL, &state);
+        status = model_state_create(
+            m, NULL, &(model_view){.without_adapters = !has_adapters(m, newest ? newest : path)}, &state);
     status = ckpt_agree(world, "weights", status, fsdp_last_error());
     if (status == FSDP_OK)
         status = load_from_file(state, newest ? newest : path, &full, world, &fit);

@@ -7,6 +7,10 @@
 /* Inputs: x (rows, k), weight (n, k), bias (n) or NULL, residual (rows, n) or NULL. Output 0: y (rows, n). */
 enum { LINEAR_X, LINEAR_WEIGHT, LINEAR_BIAS, LINEAR_RESIDUAL, LINEAR_INPUTS };
 
+/* y (..., n) with x (..., k) weight^T, weight (m, k), added to its columns first .. first+m-1; x and y have the same
+ * rows. */
+fsdp_tensor *linear_add_columns(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *y, int64_t first);
+
 /* What backward reads, as saves_inputs: x for the gradient of a weight that is trained, the weight for x's gradient. */
 uint32_t linear_saves(fsdp_tensor *const inputs[LINEAR_INPUTS]);
 

@@ -6,7 +6,17 @@
 typedef struct linear_attributes {
     int64_t inputs, outputs;
     int64_t input_major; /* the weight is stored (k, n) */
+    int64_t first;       /* column of y where the product begins */
+    int64_t columns;     /* of y; those outside of the product are the residual's */
 } linear_attributes;
+
+/* Where the product's columns begin in (a gradient of) y. */
+static buffer at_columns(const linear_attributes *o, buffer y)
+{
+    if (y.p)
+        y.p = (uint8_t *)y.p + (size_t)o->first * fsdp_dtype_size(y.dtype);
+    return y;
+}
 
 static gemm_args forward_product(const run_context *c, const node *n)
 {
@@ -20,16 +30,16 @@ static gemm_args forward_product(const run_context *c, const node *n)
                    .beta = n->inputs[LINEAR_RESIDUAL] ? 1 : 0,
                    .lda = o->inputs,
                    .ldb = w->shape[1],
-                   .ldc = o->outputs,
-                   .ldd = o->outputs,
+                   .ldc = o->columns,
+                   .ldd = o->columns,
                    .batch = 1};
     a.a.dtype = a.b.dtype = x->dtype;
     a.c.dtype = a.d.dtype = y->dtype;
     if (c) {
         a.a = run_data(c, x);
         a.b = run_data(c, w);
-        a.d = run_data(c, y);
-        a.c = n->inputs[LINEAR_RESIDUAL] ? run_data(c, n->inputs[LINEAR_RESIDUAL]) : a.d;
+        a.d = at_columns(o, run_data(c, y));
+        a.c = n->inputs[LINEAR_RESIDUAL] ? at_columns(o, run_data(c, n->inputs[LINEAR_RESIDUAL])) : a.d;
         a.bias = run_data(c, n->inputs[LINEAR_BIAS]);
         a.workspace = c->workspace;
     }
@@ -46,11 +56,11 @@ static gemm_args input_product(const node *n, buffer dy, buffer weight, buffer d
                        .k = o->outputs,
                        .alpha = 1,
                        .beta = add,
-                       .a = dy,
+                       .a = at_columns(o, dy),
                        .b = weight,
                        .c = dx,
                        .d = dx,
-                       .lda = o->outputs,
+                       .lda = o->columns,
                        .ldb = n->inputs[LINEAR_WEIGHT]->shape[1],
                        .ldc = o->inputs,
                        .ldd = o->inputs,
@@ -62,6 +72,7 @@ static gemm_args weight_product(const node *n, buffer dy, buffer x, buffer dw, b
 {
     const linear_attributes *o = n->attributes;
     int64_t rows = o->input_major ? o->inputs : o->outputs, columns = o->input_major ? o->outputs : o->inputs;
+    dy = at_columns(o, dy);
     return (gemm_args){.transpose_a = true,
                        .m = rows,
                        .n = columns,
@@ -72,8 +83,8 @@ static gemm_args weight_product(const node *n, buffer dy, buffer x, buffer dw, b
                        .b = o->input_major ? dy : x,
                        .c = dw,
                        .d = dw,
-                       .lda = rows,
-                       .ldb = columns,
+                       .lda = o->input_major ? o->inputs : o->columns,
+                       .ldb = o->input_major ? o->columns : o->inputs,
                        .ldc = columns,
                        .ldd = columns,
                        .batch = 1};
@@ -88,6 +99,15 @@ static column_sum_args bias_sum(const node *n, buffer dy, buffer db, bool add)
 static fsdp_status linear_forward(const run_context *c, const node *n)
 {
     gemm_args a = forward_product(c, n);
+    const linear_attributes *o = n->attributes;
+    if (o->columns != o->outputs && a.c.p != a.d.p) { /* the product writes a part of y: the rest comes first */
+        axpby_args rest = {.n = n->outputs[0]->numel,
+                           .alpha = 1,
+                           .a = run_data(c, n->inputs[LINEAR_RESIDUAL]),
+                           .out = run_data(c, n->outputs[0])};
+        FSDP_TRY(c->dev->kernels->axpby(c->compute, &rest));
+        a.c = a.d;
+    }
     return c->dev->kernels->gemm(c->compute, &a);
 }
 
@@ -179,6 +199,12 @@ static const op_def linear_op = {.name = "linear",
                                  .in_place = LINEAR_RESIDUAL + 1,
                                  .pass_through = LINEAR_RESIDUAL + 1};
 
+static fsdp_tensor *record_linear(fsdp_tape *t, fsdp_tensor *const inputs[LINEAR_INPUTS], fsdp_tensor *y,
+                                  const linear_attributes *o)
+{
+    return tape_record(t, &linear_op, LINEAR_INPUTS, inputs, 1, &y, o, sizeof *o, linear_saves(inputs), 0) ? y : NULL;
+}
+
 static fsdp_tensor *linear(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias, fsdp_tensor *residual,
                            bool input_major)
 {
@@ -191,7 +217,8 @@ static fsdp_tensor *linear(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fs
     if (x->dtype != weight->dtype)
         return tape_refuse(t, "linear: x is %s and the weight %s; cast one of them", fsdp_dtype_name(x->dtype),
                            fsdp_dtype_name(weight->dtype));
-    linear_attributes o = {tensor_columns(x), weight->shape[input_major ? 1 : 0], input_major};
+    linear_attributes o = {tensor_columns(x), weight->shape[input_major ? 1 : 0], input_major, 0, 0};
+    o.columns = o.outputs;
     if (bias && bias->numel != o.outputs)
         return tape_refuse(t, "linear: the bias has %lld elements for %lld outputs", (long long)bias->numel,
                            (long long)o.outputs);
@@ -208,7 +235,22 @@ static fsdp_tensor *linear(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fs
     fsdp_tensor *inputs[LINEAR_INPUTS] = {x, weight, bias, residual};
     if (!input_major && fp8_serves(x, weight))
         return fp8_linear(t, inputs, y);
-    return tape_record(t, &linear_op, LINEAR_INPUTS, inputs, 1, &y, &o, sizeof o, linear_saves(inputs), 0) ? y : NULL;
+    return record_linear(t, inputs, y, &o);
+}
+
+fsdp_tensor *linear_add_columns(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *y, int64_t first)
+{
+    if (!x || !weight || !y)
+        return NULL;
+    bool fits = weight->n_dims == 2 && weight->shape[1] == tensor_columns(x) && tensor_rows(x) == tensor_rows(y) &&
+                first >= 0 && first + weight->shape[0] <= tensor_columns(y) && x->dtype == weight->dtype &&
+                y->dtype == x->dtype;
+    if (!fits)
+        return tape_refuse(t, "linear: x %s times weight %s cannot be added to columns of %s", tape_shape_text(t, x),
+                           tape_shape_text(t, weight), tape_shape_text(t, y));
+    linear_attributes o = {tensor_columns(x), weight->shape[0], false, first, tensor_columns(y)};
+    fsdp_tensor *sum = tape_value(t, y->dtype, y->n_dims, y->shape);
+    return sum ? record_linear(t, (fsdp_tensor *[LINEAR_INPUTS]){x, weight, NULL, y}, sum, &o) : NULL;
 }
 
 fsdp_tensor *fsdp_linear(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias)

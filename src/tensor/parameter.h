@@ -5,6 +5,19 @@
 
 #include <fsdp/tensor.h>
 
+/* Of a linear layer's weight: how it is stored. */
+typedef enum linear_layout {
+    LINEAR_NONE,         /* it is none, or one that cannot have an adapter */
+    LINEAR_OUTPUT_MAJOR, /* (outputs, inputs) */
+    LINEAR_INPUT_MAJOR
+} linear_layout;
+
+/* A low-rank path beside a linear layer: y += scale (dropout(x) a^T) b^T. */
+typedef struct lora_path {
+    fsdp_parameter *a, *b; /* (rank, inputs), (outputs, rank); NULL: there is none */
+    float scale, dropout;
+} lora_path;
+
 struct fsdp_parameter {
     const char *name; /* full name, "model.layers.0.mlp.up_proj.weight" */
     int n_dims;
@@ -16,6 +29,9 @@ struct fsdp_parameter {
     bool decay;   /* weight decay applies */
     fsdp_fp8 fp8; /* of the linear layer whose weight this is; a group's first member speaks for it */
     fsdp_init init;
+    linear_layout linear;
+    lora_path lora;   /* beside the layer whose weight this is */
+    bool adapter;     /* this is a matrix of such a path */
     float init_scale; /* standard deviation, or bound of the uniform distribution */
 
     /* Members of a group lie packed one after another, in this order, so that one gemm serves them (q|k|v). NULL:

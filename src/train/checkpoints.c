@@ -326,11 +326,21 @@ static fsdp_status export_model(train_run *run)
     return status;
 }
 
+static fsdp_status export_adapter(train_run *run)
+{
+    const fsdp_settings *s = run->settings;
+    FSDP_TRY(fsdp_adapter_save(run->model, s->export_adapter, s->init_from));
+    run_say(run, FSDP_LINE_INFO, "wrote the adapter to %s", s->export_adapter);
+    return FSDP_OK;
+}
+
 fsdp_status run_finish_checkpoints(train_run *run)
 {
     fsdp_status status = finish_save(run);
     if (run->settings->export_dir && !run->stopping)
         FSDP_TRY(export_model(run));
+    if (run->settings->export_adapter && !run->stopping)
+        FSDP_TRY(export_adapter(run));
     if (run->save_status == FSDP_OK)
         return status;
     /* Training that went on over failed saves ends without what it was for. */

@@ -54,7 +54,7 @@ fsdp_status paths_check(const fsdp_settings *s, const char *checkpoints)
         {"output_dir", s->output_dir, true}, {"checkpoint_dir", checkpoints, true},
         {"export_dir", s->export_dir, true}, {"tensorboard_dir", s->tensorboard_dir, true},
         {"metrics", s->metrics, false},      {"log_samples", s->log_samples, false},
-        {"trace", s->trace, false},
+        {"trace", s->trace, false},          {"export_adapter", s->export_adapter, true},
     };
     for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++)
         FSDP_TRY(check_output(outputs[i].flag, outputs[i].path, outputs[i].is_folder));

@@ -190,6 +190,7 @@ static fsdp_status open_model(train_run *run)
     const fsdp_settings *s = run->settings;
     fsdp_module *net;
     FSDP_TRY(model_create(&run->model_config, &net));
+    run->model_config.lora = model_config_of(net)->lora; /* with the names of the layers that were found */
     fsdp_status status = fsdp_shard(run->world, net, &run->sharding.config, &run->model);
     if (status != FSDP_OK) {
         fsdp_module_free(net);
@@ -197,6 +198,8 @@ static fsdp_status open_model(train_run *run)
     }
     if (s->init_from)
         FSDP_TRY(fsdp_weights_load(run->model, s->init_from, NULL, NULL));
+    if (s->adapter)
+        FSDP_TRY(fsdp_adapter_load(run->model, s->adapter));
     void *groups = NULL;
     fsdp_optimizer_config optimizer = assemble_optimizer(s);
     status = assemble_groups(s, &optimizer, &groups);

@@ -117,6 +117,14 @@ static fsdp_status load_report(void *s)
     return status;
 }
 
+static fsdp_status adapt(void *s)
+{
+    fsdp_module *net = small_net();
+    fsdp_status status = fsdp_lora(net, s);
+    fsdp_module_free(net);
+    return status;
+}
+
 static fsdp_status ask_rate(void *s)
 {
     fsdp_status status = fsdp_lr_check(s);
@@ -391,6 +399,7 @@ static const fsdp_cnn_config cnn = {.size = sizeof cnn,
                                     .second = 2,
                                     .branch = 2,
                                     .hidden = 4};
+static const fsdp_lora_config lora = {.size = sizeof lora, .rank = 2, .alpha = 4};
 static const fsdp_mlp_config mlp = {.size = sizeof mlp, .inputs = 4, .hidden = 4, .layers = 1, .outputs = 4};
 static const fsdp_checkpoint_export_config exported = {
     .size = sizeof exported, .source = "/nowhere", .destination = "/nowhere/else", .max_file_bytes = 1};
@@ -450,6 +459,7 @@ static const row rows[] = {
     CONFIG(fsdp_t5_config, "FSDP_T5_CONFIG_INIT", t5, buckets, make_t5, NULL),
     CONFIG(fsdp_cnn_config, "FSDP_CNN_CONFIG_INIT", cnn, first, make_cnn, NULL),
     CONFIG(fsdp_mlp_config, "FSDP_MLP_CONFIG_INIT", mlp, layers, make_mlp, NULL),
+    CONFIG(fsdp_lora_config, "FSDP_LORA_CONFIG_INIT", lora, targets, adapt, NULL),
     CONFIG(fsdp_checkpoint_export_config, "FSDP_CHECKPOINT_EXPORT_CONFIG_INIT", exported, tokenizer, export,
            "/nowhere"),
     CONFIG(fsdp_checkpoint_convert_config, "FSDP_CHECKPOINT_CONVERT_CONFIG_INIT", converted, kind, convert, "/nowhere"),

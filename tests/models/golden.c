@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <fsdp/lora.h>
 #include <fsdp/optim.h>
 
 #include "base/error.h"
@@ -223,6 +224,8 @@ static fsdp_model *open_model(fsdp_world *w, golden *g, fsdp_dtype dtype, bool d
     must(fsdp_shard(w, net, &c, &m));
     char path[1200];
     must(fsdp_weights_load(m, weights_of(g, path), NULL, NULL));
+    if (exists(g, "adapter"))
+        must(fsdp_adapter_load(m, path_of(g, "adapter", path)));
     return m;
 }
 
@@ -287,6 +290,18 @@ static double norm_of_all_gradients(golden *g)
     return sqrt(sum);
 }
 
+enum { NAME = 600 };
+
+/* peft's models have names of their own, with that of the adapter, "default", inside. */
+static void gradient_name(const fsdp_parameter *p, char out[NAME])
+{
+    const char *end = strrchr(p->name, '.');
+    if (p->adapter)
+        snprintf(out, NAME, "grad.base_model.model.%.*s.default%s", (int)(end - p->name), p->name, end);
+    else
+        snprintf(out, NAME, "grad.%s", p->name);
+}
+
 /* fp32: tensor by tensor, as the data's README states. bf16: all gradients together. */
 static void check_gradients(golden *g, fsdp_model *m, double count, const tolerance *limit)
 {
@@ -294,9 +309,11 @@ static void check_gradients(golden *g, fsdp_model *m, double count, const tolera
     int compared = 0;
     for (int i = 0; i < m->contents.n_parameters; i++) {
         const fsdp_parameter *p = m->contents.parameters[i];
-        char name[600];
+        char name[NAME];
         int64_t n;
-        snprintf(name, sizeof name, "grad.%s", p->name);
+        if (!p->trainable)
+            continue;
+        gradient_name(p, name);
         float *wanted = read_floats(g->io, name, &n), *got = malloc((size_t)n * sizeof *got);
         if (n != p->numel) {
             fprintf(stderr, "FAILED %s: %lld elements instead of %lld\n", name, (long long)n, (long long)p->numel);
@@ -492,6 +509,10 @@ int main(int argc, char **argv)
             g.config.decoder.attention_dropout = 0; /* references are computed without */
     } else {
         cnn_config_from_weights(&g);
+    }
+    if (exists(&g, "adapter")) {
+        must(fsdp_adapter_config(path_of(&g, "adapter", path), &g.config.lora));
+        g.config.lora.dropout = 0;
     }
     if (g.io) {
         limit_positions(&g);

@@ -4,6 +4,7 @@
 #define TESTS_TENSOR_GRADIENT_CASES_H
 
 #include "tensor/gradient_check.h"
+#include "tensor/linear.h"
 
 /* Products. sizes: rows, k, n. */
 
@@ -34,6 +35,15 @@ static inline fsdp_tensor *linear_input_major_case(builder *b)
     const int64_t *s = b->size;
     fsdp_tensor *x = VARIABLE(b, s[0], s[1]), *w = VARIABLE(b, s[1], s[2]), *bias = VARIABLE(b, s[2]);
     return fsdp_linear_input_major(b->t, x, w, bias, s[3] ? VARIABLE(b, s[0], s[2]) : NULL);
+}
+
+/* Into some columns of a wider result. sizes: rows, k, n, columns, first */
+static inline fsdp_tensor *linear_columns_case(builder *b)
+{
+    const int64_t *s = b->size;
+    fsdp_tensor *x = VARIABLE(b, s[0], s[1]), *w = VARIABLE(b, s[2], s[1]), *y = VARIABLE(b, s[0], s[3]);
+    fsdp_tensor *once = linear_add_columns(b->t, x, w, y, s[4]);
+    return linear_add_columns(b->t, x, w, fsdp_silu(b->t, once), 0);
 }
 
 /* The residual is what is multiplied, too. sizes: rows, columns */
@@ -574,6 +584,8 @@ static const gradient_case gradient_cases[] = {
     {"linear with bias", linear_bias_case, {33, 17, 3}},
     {"linear with residual 1", linear_add_case, {1, 1, 1}},
     {"linear with residual", linear_add_case, {17, 3, 33}},
+    {"linear into columns", linear_columns_case, {17, 3, 5, 33, 7}},
+    {"linear into the last columns", linear_columns_case, {4, 16, 8, 24, 16}},
     {"linear, input-major", linear_input_major_case, {17, 3, 33, 0}},
     {"linear, input-major with residual", linear_input_major_case, {3, 33, 17, 1}},
     {"linear with itself as residual", linear_add_itself_case, {17, 33}},

@@ -27,7 +27,7 @@ training training_default(training_model model, int ranks)
     return t;
 }
 
-static fsdp_status make_net(training *t, fsdp_module **out)
+static fsdp_status make_bare(training *t, fsdp_module **out)
 {
     if (t->model == TRAIN_LLAMA) {
         fsdp_llama_config c = FSDP_LLAMA_CONFIG_INIT;
@@ -51,6 +51,12 @@ static fsdp_status make_net(training *t, fsdp_module **out)
     c.height = c.width = IMAGE;
     t->config.wrap = fsdp_wrap_by_size(200);
     return fsdp_cnn_new(&c, out);
+}
+
+static fsdp_status make_net(training *t, fsdp_module **out)
+{
+    FSDP_TRY(make_bare(t, out));
+    return t->lora ? fsdp_lora(*out, t->lora) : FSDP_OK;
 }
 
 /* Sample `index` of the fixed data, any part of it: a function of its index alone. */

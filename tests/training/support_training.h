@@ -3,6 +3,7 @@
 #ifndef TESTS_TRAINING_SUPPORT_H
 #define TESTS_TRAINING_SUPPORT_H
 
+#include <fsdp/lora.h>
 #include <fsdp/optim.h>
 
 enum { TRAINING_STEPS = 20, TRAINING_COUNTED = TRAINING_STEPS - 1, TRAINING_MAX_RANKS = 8 };
@@ -23,7 +24,8 @@ typedef struct training {
     bool packed;        /* LLaMA: rows hold several documents, cut anew in every sample */
     const fsdp_optimizer_group *groups;
     int n_groups;
-    float average; /* decay of the average of the weights; 0: none */
+    float average;                /* decay of the average of the weights; 0: none */
+    const fsdp_lora_config *lora; /* NULL: no adapters */
 } training;
 
 typedef struct training_result {

@@ -14,11 +14,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <fsdp/lora.h>
 #include <fsdp/models.h>
 #include <fsdp/optim.h>
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/ring.h"
 #include "optim/update.h"
 #include "shard/plan/memory_plan.h"
 #include "shard/model.h"
@@ -159,6 +161,15 @@ static fsdp_status make_net(fsdp_module **out)
     return fsdp_llama_new(&c, out);
 }
 
+static fsdp_status make_adapted(int64_t rank, fsdp_module **out)
+{
+    fsdp_lora_config lora = FSDP_LORA_CONFIG_INIT;
+    lora.rank = rank;
+    snprintf(lora.targets, sizeof lora.targets, "q_proj,v_proj,down_proj");
+    FSDP_TRY(make_net(out));
+    return rank > 0 ? fsdp_lora(*out, &lora) : FSDP_OK;
+}
+
 /* What is run: shards, the batch of training and of evaluation (0: none), and how a step is made up. */
 typedef struct run_case {
     fsdp_config config;
@@ -166,6 +177,7 @@ typedef struct run_case {
     int micro_batches;
     fsdp_optimizer_kind optimizer;
     float average; /* its decay; 0: none is kept */
+    int64_t rank;  /* of adapters; 0: none, the model is trained */
 } run_case;
 
 enum { MAX_ROWS = 24 };
@@ -227,6 +239,7 @@ static fsdp_status run_rank(run_case *c, outcome *out)
     oc.kind = c->optimizer;
     oc.average = c->average;
     wc.device = "cpu", wc.threads = 1, wc.comm_timeout = 30;
+    ring_open(0, 1); /* the record of events is the process's, not the model's */
     int64_t before = atomic_load(&taken);
     FSDP_TRY(fsdp_world_open(&wc, &w));
     int64_t opened = atomic_load(&taken);
@@ -238,14 +251,14 @@ static fsdp_status run_rank(run_case *c, outcome *out)
                                    .record = record,
                                    .evaluate = c->evaluated > 0 ? record_evaluation : NULL,
                                    .context = c};
-    FSDP_TRY(make_net(&net));
+    FSDP_TRY(make_adapted(c->rank, &net));
     FSDP_TRY(memory_plan_make(net, &c->config, &request, &plan));
     for (int i = 0; i < plan.n_allocations; i++)
         out->planned += reserved(&plan.allocations[i], request.n_ranks);
     out->communication = (int64_t)plan.communication;
     out->validation = (int64_t)plan.validation;
     before += atomic_load(&taken) - opened; /* planning is not part of the run */
-    FSDP_TRY(make_net(&net));
+    FSDP_TRY(make_adapted(c->rank, &net));
     FSDP_TRY(fsdp_shard(w, net, &c->config, &m));
     FSDP_TRY(fsdp_optimizer_new(m, &oc, &o));
     FSDP_TRY(run_steps(m, o, c));
@@ -485,6 +498,24 @@ static void frozen_parameters_cost_no_more_than_what_is_computed_with(void **sta
     assert_true(ranks_run(1, compare_frozen_plans, "offloaded"));
 }
 
+/* Adapters are what is trained; all else is there once, in the precision of the products. */
+static void adapters_take_what_was_planned_and_little(void **state)
+{
+    (void)state;
+    for (int variant = 0; variant < 8; variant++) {
+        run_case c = {.config = FSDP_CONFIG_INIT, .batch = 1, .micro_batches = 1, .optimizer = FSDP_ADAMW};
+        c.config.strategy = (fsdp_strategy)(variant % 4);
+        c.config.wrap = fsdp_wrap_by_type("llama_block");
+        c.config.param_dtype = variant < 4 ? FSDP_BF16 : FSDP_F32;
+        int64_t all = run_one(&c, 2, "the model").measured;
+        c.rank = 4;
+        int64_t adapters = run_one(&c, 2, "adapters").measured;
+        if (adapters > all * 2 / 3)
+            fail_msg("%s: %lld bytes with adapters, %lld without", fsdp_strategy_name(c.config.strategy),
+                     (long long)adapters, (long long)all);
+    }
+}
+
 static void validation_takes_what_was_planned(void **state)
 {
     (void)state;
@@ -581,7 +612,8 @@ static run_case random_case(draw *d, int ranks, const int *weights)
                       .evaluated = below(d, 2) ? 1 + below(d, MAX_ROWS) : 0,
                       .micro_batches = 1 + below(d, 3),
                       .optimizer = below(d, 4) ? FSDP_ADAMW : FSDP_SGD,
-                      .average = below(d, 3) ? 0 : 0.5f};
+                      .average = below(d, 3) ? 0 : 0.5f,
+                      .rank = below(d, 3) || c.n_freeze ? 0 : 1 + below(d, 9)};
 }
 
 static void random_settings_take_what_was_planned_to_the_byte(void **state)
@@ -619,6 +651,7 @@ int main(void)
         cmocka_unit_test(offload_moves_the_state_from_one_side_of_the_plan_to_the_other),
         cmocka_unit_test(unequal_shards_and_groups_take_what_was_planned),
         cmocka_unit_test(frozen_parameters_cost_no_more_than_what_is_computed_with),
+        cmocka_unit_test(adapters_take_what_was_planned_and_little),
         cmocka_unit_test(validation_takes_what_was_planned),
         cmocka_unit_test(an_average_of_the_weights_takes_what_was_planned),
         cmocka_unit_test(random_settings_take_what_was_planned_to_the_byte),

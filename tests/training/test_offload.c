@@ -339,7 +339,7 @@ static fsdp_status save_and_go_on(int rank, void *context)
     save.directory = r->folder;
     save.step = 3;
     FSDP_TRY(open_job(&c, &j));
-    FSDP_TRY(model_state_create(j.model, j.optimizer, &kept));
+    FSDP_TRY(model_state_create(j.model, j.optimizer, NULL, &kept));
     FSDP_TRY(steps(&j, 0, 3));
     FSDP_TRY(model_state_settle(kept));
     FSDP_TRY(ckpt_save(&save, model_state_describe(kept), comm_world(j.world->comm), NULL));
@@ -361,7 +361,7 @@ static fsdp_status load_and_go_on(int rank, void *context)
     c.cpu_offload = r->after;
     c.strategy = r->strategy;
     FSDP_TRY(open_job(&c, &j));
-    FSDP_TRY(model_state_create(j.model, j.optimizer, &kept));
+    FSDP_TRY(model_state_create(j.model, j.optimizer, NULL, &kept));
     FSDP_TRY(steps(&j, 0, 1)); /* an update that still runs when the load begins */
     FSDP_TRY(model_state_settle(kept));
     FSDP_TRY(ckpt_resume(r->folder, &load, model_state_describe(kept), comm_world(j.world->comm), &found));

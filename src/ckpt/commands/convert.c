@@ -14,6 +14,7 @@
 #include "base/sized.h"
 #include "ckpt/save/folder_files.h"
 #include "ckpt/load/pieces.h"
+#include "ckpt/commands/merge.h"
 #include "ckpt/commands/pytorch.h"
 #include "ckpt/commands/report.h"
 #include "ckpt/save/save_task.h"
@@ -33,6 +34,7 @@ typedef struct converter {
     json_t *extra;
     int64_t step;
     bool has_optimizer; /* imported with the state of one */
+    merge adapters;     /* of exports: added to what is read */
 } converter;
 
 static fsdp_status out_of_memory(const char *path)
@@ -43,7 +45,8 @@ static fsdp_status out_of_memory(const char *path)
 static fsdp_status read_source(void *context, const ckpt_slice *slice, int64_t first, int64_t n, float *out)
 {
     const converter *c = context;
-    return source_read(c->sources[slice->tensor], slice->first + first, n, out);
+    FSDP_TRY(source_read(c->sources[slice->tensor], slice->first + first, n, out));
+    return merge_add(&c->adapters, c->sources[slice->tensor], slice->first + first, n, out);
 }
 
 static fsdp_status never_written(void *context, const ckpt_slice *slice, int64_t first, int64_t n, const float *in)
@@ -102,6 +105,8 @@ static fsdp_status take_values(converter *c)
     for (int i = 0; i < source_count(c->source); i++) {
         const source_tensor *tensor = source_at(c->source, i);
         const safetensors_tensor *stored = tensor->n_pieces > 0 ? tensor->pieces[0].stored : NULL;
+        if (merge_hides(&c->adapters, tensor))
+            continue;
         if (!stored || is_float(stored->dtype))
             c->sources[c->state.n_tensors++] = tensor;
         else if (stored->dtype == FSDP_I64 || stored->dtype == FSDP_I32)
@@ -158,6 +163,7 @@ static void cut(converter *c, int rank, int world_size)
 
 static void converter_close(converter *c)
 {
+    merge_close(&c->adapters);
     json_decref(c->extra);
     json_decref(c->model);
     free(c->slices);
@@ -168,8 +174,8 @@ static void converter_close(converter *c)
     free(c->path);
 }
 
-/* `average`: that of the weights takes their place. */
-static fsdp_status converter_open(converter *c, const char *path, const char *tokenizer, bool average)
+/* For an export, NULL otherwise: the average takes the weights' place, adapters are added to them. */
+static fsdp_status converter_open(converter *c, const char *path, const fsdp_checkpoint_export_config *export)
 {
     *c = (converter){0};
     FSDP_TRY(report_resolve(path, &c->path));
@@ -180,11 +186,14 @@ static fsdp_status converter_open(converter *c, const char *path, const char *to
                          "%s: a local checkpoint is one rank's; load it by that rank and save it sharded", c->path);
     FSDP_TRY(verify_source(c->source));
     FSDP_TRY(folder_check_beside(c->source));
-    if (average)
+    if (export && export->average)
         FSDP_TRY(source_take_average(c->source));
+    if (file_is_directory(c->path))
+        FSDP_TRY(folder_read_config(c->path, &c->model));
+    if (export)
+        FSDP_TRY(merge_open(c->source, c->model, export->adapters, &c->adapters));
     FSDP_TRY(describe(c));
-    FSDP_TRY(choose_tokenizer(c, tokenizer));
-    return file_is_directory(c->path) ? folder_read_config(c->path, &c->model) : FSDP_OK;
+    return choose_tokenizer(c, export ? export->tokenizer : NULL);
 }
 
 /* ---- Writing ---- */
@@ -290,7 +299,7 @@ static fsdp_status convert(const fsdp_checkpoint_convert_config *given, bool imp
     FSDP_TRY(ckpt_kind_parse(config->kind, &save.kind));
     if (save.kind == FSDP_CKPT_LOCAL)
         return error_set(FSDP_ERR_INPUT, "only a training job writes local checkpoints; use sharded or full");
-    fsdp_status status = converter_open(&c, config->source, NULL, false);
+    fsdp_status status = converter_open(&c, config->source, NULL);
     const manifest *m = status == FSDP_OK ? source_manifest(c.source) : NULL;
     if (status == FSDP_OK && import && m)
         status = error_set(FSDP_ERR_INPUT,
@@ -328,11 +337,28 @@ fsdp_status fsdp_checkpoint_import(const fsdp_checkpoint_convert_config *config,
     return convert(config, true, text);
 }
 
+static fsdp_status export_adapter(const converter *c, const fsdp_checkpoint_export_config *config, const char **kind)
+{
+    const adapter *own = merge_own(&c->adapters, c->model);
+    *kind = "adapter";
+    if (!own)
+        return error_set(FSDP_ERR_INPUT, "%s: was not trained with adapters (--lora_rank)", c->path);
+    const json_t *flags = json_object_get(c->extra, "flags");
+    const char *base = json_string_value(json_object_get(flags, "init_from"));
+    bool encodes = json_is_true(json_object_get(c->model, "is_encoder_decoder"));
+    return adapter_write(own, config->destination, encodes ? "SEQ_2_SEQ_LM" : "CAUSAL_LM", base);
+}
+
 /* Writes in the format that was asked for; `kind` is what that is, for the report. */
 static fsdp_status export_as(converter *c, const fsdp_checkpoint_export_config *config, const char **kind)
 {
     ckpt_save_config save = CKPT_SAVE_CONFIG_INIT;
     const char *format = config->format ? config->format : "hf";
+    if (strcmp(format, "peft") == 0)
+        return export_adapter(c, config, kind);
+    if (strcmp(format, "hf") != 0 && c->adapters.n > 0)
+        return error_set(FSDP_ERR_INPUT,
+                         "%s: has adapters; hf writes the model with them merged, peft the adapter alone", c->path);
     if (strcmp(format, "pt") == 0) {
         *kind = "PyTorch file";
         return pytorch_write_file(c->source, config->dtype, config->destination);
@@ -343,8 +369,10 @@ static fsdp_status export_as(converter *c, const fsdp_checkpoint_export_config *
                                     config->destination);
     }
     if (strcmp(format, "hf") != 0)
-        return error_set(FSDP_ERR_INPUT, "\"%s\" is no format of exports: hf, pt or dcp", format);
+        return error_set(FSDP_ERR_INPUT, "\"%s\" is no format of exports: hf, pt, dcp or peft", format);
     *kind = "model folder";
+    if (c->adapters.n > 0)
+        json_object_del(c->model, ADAPTER_KEY);
     cut(c, 0, 1);
     save.directory = config->destination;
     save.model = c->model;
@@ -366,7 +394,7 @@ fsdp_status fsdp_checkpoint_export(const fsdp_checkpoint_export_config *given, c
         return error_set(
             FSDP_ERR_INPUT,
             "a source, a destination, a file size of at least 1 and a world size of up to 99999 are needed");
-    fsdp_status status = converter_open(&c, config->source, config->tokenizer, config->average);
+    fsdp_status status = converter_open(&c, config->source, config);
     if (status == FSDP_OK)
         status = export_as(&c, config, &kind);
     if (status == FSDP_OK)
