@@ -443,8 +443,9 @@ def compare(out):
     sys.exit(failed > 0)
 
 
-describe_decoders()
-describe_families()
-describe_t5()
-describe_random(int(os.environ.get("FSDP_DRAWN", "8")))
-{"make": make, "compare": compare}[sys.argv[1]](sys.argv[2])
+if __name__ == "__main__":
+    describe_decoders()
+    describe_families()
+    describe_t5()
+    describe_random(int(os.environ.get("FSDP_DRAWN", "8")))
+    {"make": make, "compare": compare}[sys.argv[1]](sys.argv[2])
