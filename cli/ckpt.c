@@ -29,7 +29,7 @@ static const fsdp_flag ckpt_table[] = {
      .default_value = "0",
      .max = 1e30,
      .unit = "X",
-     .help = "diff: ignore differences up to this; 0: compare bits"},
+     .help = "diff: ignore differences up to X; 0: compare bit by bit"},
     {.name = "dtype",
      .type = FSDP_FLAG_TEXT,
      .offset = FIELD(dtype),
@@ -41,29 +41,28 @@ static const fsdp_flag ckpt_table[] = {
      .offset = FIELD(format),
      .default_value = "hf",
      .choices = formats,
-     .help = "export: a Hugging Face folder (hf), a PyTorch file (pt), a PyTorch DCP folder with optimizer state "
-             "(dcp), or the "
-             "adapter of a LoRA run (peft)"},
+     .help = "export: hf: a Hugging Face folder; pt: a PyTorch file; dcp: a PyTorch DCP folder with optimizer state; "
+             "peft: the adapter of a LoRA run"},
     {.name = "average",
      .type = FSDP_FLAG_SWITCH,
      .offset = FIELD(average),
-     .help = "export: the average of the weights (of runs with --ema) instead of the last"},
+     .help = "export: the averaged weights of a run with --ema"},
     {.name = "adapter",
      .type = FSDP_FLAG_TEXT,
      .offset = FIELD(adapter),
      .unit = "DIR,...",
-     .help = "export: merge these adapters, in peft's format, into the weights"},
+     .help = "export: merge these adapters (peft's format) into the weights"},
     {.name = "tokenizer",
      .type = FSDP_FLAG_TEXT,
      .offset = FIELD(tokenizer),
      .unit = "DIR",
-     .help = "export: folder with tokenizer files to use instead of the checkpoint's"},
+     .help = "export: take tokenizer files from this folder, not from the checkpoint"},
     {.name = "max_file_size",
      .type = FSDP_FLAG_BYTES,
      .offset = FIELD(max_file_size),
      .default_value = "5GB",
      .unit = "SIZE",
-     .help = "export: split larger models into several files with an index"},
+     .help = "export: split larger models into files of this size, with an index"},
     {.name = "kind",
      .type = FSDP_FLAG_TEXT,
      .offset = FIELD(kind),
@@ -77,7 +76,7 @@ static const fsdp_flag ckpt_table[] = {
      .min = 1,
      .max = 99999,
      .unit = "N",
-     .help = "import, reshard, export --format dcp: files to write, one per rank"},
+     .help = "import, reshard, export --format dcp: number of files to write, one per rank"},
     {.name = "keep_checkpoints",
      .aliases = "keep",
      .type = FSDP_FLAG_INT,
@@ -86,7 +85,7 @@ static const fsdp_flag ckpt_table[] = {
      .min = 1,
      .max = 1e6,
      .unit = "K",
-     .help = "prune: keep the N newest complete checkpoints"},
+     .help = "prune: keep the K newest complete checkpoints"},
     {.name = "keep_every",
      .type = FSDP_FLAG_INT,
      .offset = FIELD(keep_every),
@@ -257,15 +256,14 @@ const command command_ckpt = {
     .summary = "Show, verify, compare, convert and prune checkpoints",
     .usage = "show|verify|diff|export|import|reshard|prune PATH... [FLAGS...]",
     .details =
-        "A path is a checkpoint (run/step-00000020), a directory of checkpoints (run, which stands for the newest\n"
-        "complete one in it), a Hugging Face folder, a file of weights (.safetensors, or PyTorch's .pt, .pth, "
-        ".bin),\nor a folder of torch.distributed.checkpoint.\n\n"
-        "  fsdp ckpt show run                        list contents and condition\n"
-        "  fsdp ckpt verify run                      read everything and compare every checksum\n"
+        "PATH is a checkpoint (run/step-00000020), a folder of checkpoints (its newest complete one is used), a\n"
+        "Hugging Face folder, a file of weights (.safetensors, or PyTorch's .pt, .pth, .bin), or a folder of\n"
+        "torch.distributed.checkpoint.\n\n"
+        "  fsdp ckpt show run                        list what it holds and whether it is complete\n"
+        "  fsdp ckpt verify run                      read everything and check every checksum\n"
         "  fsdp ckpt diff run/step-00000010 run      list tensors that differ, and by how much (exit code 1)\n"
         "  fsdp ckpt export run model --dtype bf16   write a folder that transformers can open\n"
-        "  fsdp ckpt import model run                make a checkpoint of such a folder or file, or of what PyTorch "
-        "wrote\n"
+        "  fsdp ckpt import model run                make a checkpoint from a Hugging Face or PyTorch model\n"
         "  fsdp ckpt export run model.pt --format pt    write a state dict for torch.load\n"
         "  fsdp ckpt export run folder --format dcp     write weights and optimizer for torch.distributed.checkpoint\n"
         "  fsdp ckpt reshard run run8 --world_size 8\n"

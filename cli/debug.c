@@ -20,12 +20,12 @@ static int run_debug(int argc, char **argv)
 
 const command command_debug = {
     .name = "debug",
-    .summary = "Say which rank of a job that hung or died was behind, and where",
+    .summary = "Show which rank of a hung or dead job was behind, and where",
     .usage = "DIR",
     .details = "DIR is the job's --output_dir. Every rank writes its last events there (flight-RANK.bin) when a\n"
                "collective fails or times out, when it crashes, and on SIGUSR2; `fsdp run` writes them for ranks that\n"
-               "were killed or stopped. To look at a job that runs: send SIGUSR2 to `fsdp run`, then\n"
+               "were killed or stopped. To inspect a running job, send SIGUSR2 to `fsdp run`, then\n"
                "  fsdp debug runs/llama\n"
-               "Set FSDP_FLIGHT_DIR to have the files elsewhere; docs/flight-format.md describes them.\n",
+               "FSDP_FLIGHT_DIR puts the files elsewhere; docs/flight-format.md describes them.",
     .run = run_debug,
 };

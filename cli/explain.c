@@ -25,10 +25,10 @@ static const fsdp_choice languages[] = {{"en", 0, NULL}, {"ko", 1, NULL}, {NULL,
 
 static const fsdp_flag explain_table[] = {
     {INT(ranks, "2", 2, FSDP_EXPLAIN_RANKS, "N", "ranks to start on this host")},
-    {CHOICE(sharding_strategy, strategies, "what to tell; all: every strategy, and a comparison"),
+    {CHOICE(sharding_strategy, strategies, "strategy to explain; all: every strategy, then a comparison"),
      .default_value = "full"},
-    {TEXT(html, "FILE.html", "also write a page that plays it: play, pause, step, slider")},
-    {CHOICE(lang, languages, "language: English or Korean"), .default_value = "en"},
+    {TEXT(html, "FILE.html", "also write a page that animates the steps")},
+    {CHOICE(lang, languages, "language of the text: English or Korean"), .default_value = "en"},
     {.name = NULL},
 };
 
@@ -60,12 +60,12 @@ static int run_explain(int argc, char **argv)
 
 const command command_explain = {
     .name = "explain",
-    .summary = "Run two steps of a small model and tell what FSDP does, unit by unit",
+    .summary = "Run two steps of a small model and explain what FSDP does, unit by unit",
     .usage = "[--sharding_strategy S|all] [--ranks N] [--html FILE.html] [--lang en|ko]",
     .details = "  fsdp explain\n"
                "  fsdp explain --sharding_strategy all --html lecture.html\n"
                "  fsdp explain --ranks 4 --sharding_strategy hybrid --lang ko\n\n"
-               "The steps really run, on as many processes; the numbers are from their own events.",
+               "The steps really run, one process per rank; all numbers come from their recorded events.",
     .flags = explain_flags,
     .run = run_explain,
 };

@@ -33,22 +33,22 @@ static const fsdp_choice devices[] = {{"auto", 0, NULL}, {"cpu", 0, NULL}, {"cud
 
 static const fsdp_flag generate_table[] = {
     {TEXT(model, "PATH",
-          "a Hugging Face folder, a checkpoint, a run or a folder of checkpoints (uses the newest), or a hub name")},
+          "a Hugging Face folder, a checkpoint, a run or folder of checkpoints (the newest one), or a hub name")},
     {TEXT(tokenizer, "PATH",
-          "a tokenizer.json, its folder or a hub name (default: the model's, otherwise every byte is a token)")},
-    {TEXT(adapter, "DIR,...", "add these adapters, in peft's format, to the model's weights")},
-    {TEXT(prompt, "TEXT", "text for a LLaMA to continue or a T5 to answer")},
+          "a tokenizer.json, its folder or a hub name (default: the model's, otherwise one token per byte)")},
+    {TEXT(adapter, "DIR,...", "apply these adapters (peft's format)")},
+    {TEXT(prompt, "TEXT", "text to continue (T5: to answer)")},
     {TEXT(prompt_file, "FILE", "read the prompt from a file; -: standard input")},
     {INT(max_new_tokens, "128", 1, 1e9, "N", "generate at most N tokens")},
     {FLOAT(temperature, "0", 0, 1e6, "X", "0: greedy; 1: the model's distribution; above 1: more random")},
-    {INT(top_k, NULL, 0, 1e9, "N", "draw from the N likeliest tokens (default: all)")},
-    {FLOAT(top_p, "1", 1e-9, 1, "P", "draw from the likeliest tokens that together have this probability")},
+    {INT(top_k, NULL, 0, 1e9, "N", "sample from the N likeliest tokens (default: all)")},
+    {FLOAT(top_p, "1", 1e-9, 1, "P", "sample from the likeliest tokens whose probabilities add up to P")},
     {INT(seed, "42", 0, 1e15, "N", "random seed")},
     {SWITCH(stop_at_eos, "true", "stop at the model's end token")},
     {SWITCH(echo, NULL, "print the prompt before the text")},
-    {SWITCH(stats, NULL, "print to standard error how many tokens were read and generated, and how fast")},
+    {SWITCH(stats, NULL, "print token counts and speed to standard error")},
     {CHOICE(dtype, dtypes, "precision of the computation"), .aliases = "param_dtype"},
-    {TEXT(device, "NAME", "device; auto: cuda if there is one"), .default_value = "auto", .choices = devices},
+    {TEXT(device, "NAME", "device; auto: cuda if available"), .default_value = "auto", .choices = devices},
     {INT(threads, NULL, 0, 4096, "N", "threads (default: OMP_NUM_THREADS, otherwise all cores)")},
     {.name = NULL},
 };
@@ -138,8 +138,8 @@ const command command_generate = {
     .usage = "--model PATH --prompt TEXT [FLAGS...]",
     .details = "  fsdp generate --model fsdp_runs/latest --prompt 'static int' --temperature 0.7\n"
                "  fsdp generate --model t5-small --prompt_file article.txt --max_new_tokens 60\n\n"
-               "Text is printed as it is generated. A model that is too big for one process is sharded over the ranks "
-               "of `fsdp run`.",
+               "Text is printed as it is generated. To shard a model that is too big for one process, start it with "
+               "`fsdp run`.",
     .flags = generate_flags,
     .run = run_generate,
 };

@@ -102,7 +102,7 @@ void help_command(FILE *out, const command *c)
         print_flag(out, flag);
     }
     if (*group)
-        fprintf(out, "\n--flag value and --flag=value mean the same; so do dashes and underscores in names.\n"
+        fprintf(out, "\n--flag value and --flag=value are the same, and so are dashes and underscores in names.\n"
                      "A switch is --x, --x=1, --x=true or --no_x. Defaults are in brackets.\n");
 }
 

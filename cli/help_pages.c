@@ -78,14 +78,14 @@ void help_man(FILE *out)
             ".TH FSDP 1 \"\" \"fsdp %s\" \"User Commands\"\n.ad l\n.SH NAME\nfsdp \\- fully sharded data parallel "
             "training\n"
             ".SH SYNOPSIS\n\\fBfsdp\\fR \\fICOMMAND\\fR [\\fIFLAGS\\fR...]\n.SH DESCRIPTION\n"
-            "Trains neural networks whose parameters, gradients and optimizer state are spread over processes.\n"
+            "Trains neural networks with parameters, gradients and optimizer state sharded across processes.\n"
             "Flags are written \\-\\-flag value or \\-\\-flag=value; dashes and underscores are the same;\n"
             "a switch is \\-\\-x, \\-\\-x=1 or \\-\\-no_x.\n.SH COMMANDS\n",
             FSDP_VERSION);
     for (const command *const *c = commands; *c; c++)
         man_command(out, *c);
-    fputs(".SH EXIT STATUS\n0 when all went well, 2 when what was given is wrong (flags, files, settings), 1 when\n"
-          "something failed while running.\n",
+    fputs(".SH EXIT STATUS\n0 on success, 2 for bad input (flags, files, settings), 1 for failures at run time,\n"
+          "128 plus the signal when interrupted.\n",
           out);
 }
 
@@ -143,9 +143,9 @@ void help_markdown(FILE *out)
     fputs("# Commands and flags\n\nMade by `fsdp help --markdown`; a test keeps it current.\n\n"
           "`--flag value` and `--flag=value` are the same, and so are dashes and underscores. A switch is `--x`, "
           "`--x=1`,\n"
-          "`--x=true` or `--no_x`. The last of several wins. `--config FILE` reads the same names from JSON or from "
-          "lines\n"
-          "`key = value`; the command line wins over the file, both win over a preset.\n",
+          "`--x=true` or `--no_x`. If a flag is repeated, the last one wins. `--config FILE` reads the same names from "
+          "JSON or\n"
+          "`key = value` lines. The command line overrides the file; both override a preset.\n",
           out);
     for (const command *const *c = commands; *c; c++)
         markdown_command(out, *c);

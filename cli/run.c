@@ -58,39 +58,38 @@ static const fsdp_flag run_table[] = {
      .min = -1,
      .max = 65535,
      .unit = "N",
-     .help = "number of this host, from 0 (default: SLURM_NODEID, JOB_COMPLETION_INDEX, else in the order in which "
-             "they come)"},
+     .help = "number of this host, from 0 (default: SLURM_NODEID, JOB_COMPLETION_INDEX, otherwise order of arrival)"},
     {.name = "rdzv_endpoint",
      .type = FSDP_FLAG_TEXT,
      .offset = FIELD(rdzv_endpoint),
      .unit = "HOST[:PORT]",
-     .help = "where the launchers meet, on one of the hosts (port 29400 if left out)"},
+     .help = "address where launchers meet, on one of the hosts (default port: 29400)"},
     {.name = "rdzv_id",
      .aliases = "job_token",
      .type = FSDP_FLAG_TEXT,
      .offset = FIELD(rdzv_id),
      .unit = "TEXT",
-     .help = "identifies this job among others at the same address"},
+     .help = "job name; keeps jobs at the same address apart"},
     {.name = "rdzv_backend",
      .type = FSDP_FLAG_TEXT,
      .offset = FIELD(rdzv_backend),
      .default_value = "c10d",
      .choices = backends,
      .unit = "c10d|static",
-     .help = "torchrun's names for how to meet; all mean this launcher's own way"},
-    TEXT(rdzv_conf, "KEY=VALUE,...", "timeout or join_timeout and last_call_timeout in seconds, as for torchrun"),
+     .help = "accepted for torchrun compatibility; every value means fsdp's own rendezvous"},
+    TEXT(rdzv_conf, "KEY=VALUE,...", "timeout (or join_timeout) and last_call_timeout in seconds, as in torchrun"),
     TEXT(rdzv_secret_file, "FILE",
-         "holds the secret that launchers of this job prove to know (default: FSDP_RDZV_SECRET)"),
-    TEXT(master_addr, "HOST", "address of rank 0; without --rdzv_endpoint also where the launchers meet"),
+         "file with a secret that all launchers of this job must share (default: the variable FSDP_RDZV_SECRET)"),
+    TEXT(master_addr, "HOST", "address of rank 0; without --rdzv_endpoint, launchers meet there too"),
     {.name = "master_port",
      .type = FSDP_FLAG_INT,
      .offset = FIELD(master_port),
      .min = 0,
      .max = 65535,
      .unit = "PORT",
-     .help =
-         "port of rank 0 (default: a free one); with --master_addr and several hosts where the launchers meet (29500)"},
-    TEXT(local_addr, "HOST", "address of this host as the others reach it"),
+     .help = "port of rank 0 (default: a free one); with --master_addr and several hosts, launchers meet there "
+             "(default: 29500)"},
+    TEXT(local_addr, "HOST", "address at which other hosts reach this one"),
     {.name = "max_restarts",
      .type = FSDP_FLAG_INT,
      .offset = FIELD(max_restarts),
@@ -99,20 +98,20 @@ static const fsdp_flag run_table[] = {
      .max = 1000000,
      .unit = "N",
      .help = "restart all ranks after a failure, up to N times"},
-    SECONDS(restart_window, "0", "count only restarts of the last so many seconds (default: all)"),
-    SECONDS(watchdog, "0", "restart when a rank of fsdp makes no progress for so long (default: nobody looks)"),
-    SECONDS(monitor_interval, "0.1", "how often ranks are looked at"),
-    SECONDS(grace, "30", "time that ranks have to end before they are killed"),
-    TEXT(log_dir, "FOLDER", "for the output of ranks, by attempt and rank, and for report.jsonl"),
+    SECONDS(restart_window, "0", "count only restarts of the last N seconds (default: all)"),
+    SECONDS(watchdog, "0", "restart if a rank makes no progress for N seconds (default: off)"),
+    SECONDS(monitor_interval, "0.1", "time between checks of the ranks"),
+    SECONDS(grace, "30", "time ranks get to exit before they are killed"),
+    TEXT(log_dir, "FOLDER", "folder for rank output (by attempt and rank) and report.jsonl"),
     TEXT(redirects, "0-3|RANK:0-3,...",
-         "write output to files of --log_dir instead: 1 stdout, 2 stderr, 3 both; or by local rank"),
-    TEXT(tee, "0-3|RANK:0-3,...", "the same, and show it too"),
-    TEXT(local_ranks_filter, "RANK,...", "show output of these local ranks only"),
-    TEXT(report, "FILE", "append a line for every failure and what followed (default: report.jsonl in --log_dir)"),
-    TEXT(role, "TEXT", "accepted for torchrun's sake; all ranks have one role"),
-    SWITCH(no_python, "the program is started as it is, which is always so here"),
-    SWITCH(plain, "print lines of rank 0 without the prefix [rank 0]"),
-    SWITCH(share_cores, "let every rank use all cores instead of a share of them"),
+         "write output to --log_dir instead of showing it: 1 stdout, 2 stderr, 3 both; or per local rank"),
+    TEXT(tee, "0-3|RANK:0-3,...", "like --redirects, but show the output too"),
+    TEXT(local_ranks_filter, "RANK,...", "show only output of these local ranks"),
+    TEXT(report, "FILE", "append one line per failure and what was done (default: report.jsonl in --log_dir)"),
+    TEXT(role, "TEXT", "accepted for torchrun compatibility; all ranks have one role"),
+    SWITCH(no_python, "accepted for torchrun compatibility; programs always start as they are"),
+    SWITCH(plain, "omit the prefix [rank 0] from lines of rank 0"),
+    SWITCH(share_cores, "let every rank use all cores, not just a share"),
     {.name = NULL},
 };
 
@@ -323,17 +322,16 @@ static int run_run(int argc, char **argv)
 
 const command command_run = {
     .name = "run",
-    .summary = "Start the ranks of a job on this host, watch them, and end them together",
+    .summary = "Start the ranks of a job on this host, watch them, and stop them together",
     .usage = "[FLAGS...] PROGRAM [ARGUMENTS...]",
     .details =
         "  fsdp run --standalone --nproc-per-node 2 fsdp train --preset tiny\n"
         "  fsdp run --nnodes 2 --nproc-per-node 8 --rdzv-endpoint host0:29400 fsdp train --preset llama3_1_8b\n\n"
-        "On several hosts every host runs the same line; its launchers meet at the endpoint, in any order. Ranks find\n"
-        "torchrun's variables (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and the others) in their\n"
-        "environment. Flags that are not given are taken from torchrun's PET_* variables.\n"
-        "The exit status is that of the first rank that failed, or 127 if the program is not found.\n"
-        "SIGINT, SIGTERM and SIGHUP are passed to every rank, and ranks are then not restarted. A second\n"
-        "SIGINT kills them.",
+        "For several hosts, run the same line on each, in any order; the launchers meet at the endpoint. Ranks get\n"
+        "torchrun's variables (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and the others). Missing flags\n"
+        "are read from torchrun's PET_* variables.\n"
+        "The exit code is that of the first rank that failed, or 127 if the program is not found. SIGINT, SIGTERM and\n"
+        "SIGHUP go to every rank and prevent restarts. A second SIGINT kills all ranks.",
     .flags = run_flags,
     .run = run_run,
     .passes_on = true,

@@ -25,17 +25,16 @@ typedef struct tokenize_options {
 #define OPTIONS tokenize_options
 
 static const fsdp_flag tokenize_table[] = {
-    {TEXT(tokenizer, "PATH", "a tokenizer.json, its folder or a hub name (default: every byte is a token)")},
-    {TEXT(text, "TEXT", "tokenize this instead of files")},
+    {TEXT(tokenizer, "PATH", "a tokenizer.json, its folder or a hub name (default: one token per byte)")},
+    {TEXT(text, "TEXT", "tokenize this text instead of files")},
     {SWITCH(decode, NULL, "turn ids into text instead of text into ids")},
     {SWITCH(count, NULL, "print only the number of tokens")},
-    {SWITCH(jsonl, NULL, "read and print one JSON record per line, whatever the files are called")},
-    {TEXT(field, "NAME", "record field to read (default: text, or ids with --decode)")},
-    {SWITCH(special, "true", "add the tokens that begin and end a text; with --decode, show special tokens")},
-    {TEXT(output, "FILE",
-          "write a token file for training from text, JSONL (also .gz and .zst), Parquet or Arrow files")},
+    {SWITCH(jsonl, NULL, "read and print one JSON record per line, whatever the file names")},
+    {TEXT(field, "NAME", "field to read (default: text, or ids with --decode)")},
+    {SWITCH(special, "true", "add begin and end tokens; with --decode, show special tokens")},
+    {TEXT(output, "FILE", "write a token file for training; reads text, JSONL (also .gz, .zst), Parquet and Arrow")},
     {INT(threads, NULL, 0, 4096, "N", "threads for --output (default: one per core)")},
-    {TEXT(dataset_config_name, "NAME", "configuration of a hub data set, for --output")},
+    {TEXT(dataset_config_name, "NAME", "data set configuration, with --output and a hub name")},
     {SWITCH(strict, NULL, "stop at a bad record instead of skipping it"), .aliases = "strict_data"},
     {INT(max_tokens, NULL, 0, 1e15, "N", "stop --output after N tokens (default: all)")},
     {.name = NULL},
@@ -360,7 +359,7 @@ static int run_tokenize(int argc, char **argv)
 
 const command command_tokenize = {
     .name = "tokenize",
-    .summary = "Turn text into token ids and back, count tokens, write token files for training",
+    .summary = "Convert text to token ids and back, count tokens, write token files for training",
     .usage = "[--tokenizer PATH] [FLAGS...] [FILE...]",
     .details = "  echo Hello | fsdp tokenize --tokenizer model/tokenizer.json\n"
                "  fsdp tokenize --tokenizer model --decode --text '1 15043'\n"

@@ -21,11 +21,11 @@ static int run_trace(int argc, char **argv)
 
 const command command_trace = {
     .name = "trace",
-    .summary = "Sum up traces of `fsdp train --trace`: where the time of a step went, and the slowest rank",
+    .summary = "Summarize traces of `fsdp train --trace`: where step time goes, and the slowest rank",
     .usage = "summary FILE...",
-    .details = "Prints milliseconds a step by phase, operation and collective, how much of the communication was\n"
-               "hidden, and the slowest rank. Two files are compared:\n"
+    .details = "Prints milliseconds per step by phase, operation and collective, how much communication was hidden,\n"
+               "and the slowest rank. Given two files, compares them:\n"
                "  fsdp trace summary before.json after.json\n"
-               "Perfetto (ui.perfetto.dev) and chrome://tracing draw the same files.\n",
+               "Perfetto (ui.perfetto.dev) and chrome://tracing show the same files.",
     .run = run_trace,
 };

@@ -136,8 +136,8 @@ const command command_train = {
     .details = "  fsdp train --preset tiny --dataset notes.txt\n"
                "  fsdp run --standalone --nproc-per-node 2 fsdp train --preset tiny --sharding_strategy full\n"
                "  srun fsdp train --preset llama3_1_8b --dataset allenai/c4 --dataset_config_name en --bf16\n\n"
-               "SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGUSR1 save a checkpoint and end the run with exit code\n"
-               "128 plus the signal; a second Ctrl-C ends it at once. Job scripts use --output_dir DIR --resume auto.",
+               "SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGUSR1 save a checkpoint and stop with exit code 128 plus the\n"
+               "signal. A second Ctrl-C stops at once. In job scripts, use --output_dir DIR --resume auto.",
     .flags = train_flags,
     .run = run_train,
 };
