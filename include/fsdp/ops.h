@@ -95,6 +95,9 @@ FSDP_API fsdp_loss fsdp_cross_entropy(fsdp_tape *t, fsdp_tensor *logits, fsdp_te
 /* Cross-entropy of fsdp_linear(x, weight) computed in chunks of rows, so that the logits never exist as a whole. */
 FSDP_API fsdp_loss fsdp_linear_cross_entropy(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *labels,
                                              int32_t ignore);
+/* How many rows that count have their label as the likeliest class, fp32 (1), for accuracies; an output of the
+ * recording. Of fsdp_cross_entropy and fsdp_linear_cross_entropy, and of the models' losses, which are made of them. */
+FSDP_API fsdp_tensor *fsdp_loss_right(fsdp_tape *t, fsdp_loss loss);
 /* Cross-entropy against (1 - smoothing) of the label and smoothing / V of every class. */
 FSDP_API fsdp_loss fsdp_cross_entropy_smoothed(fsdp_tape *t, fsdp_tensor *logits, fsdp_tensor *labels, int32_t ignore,
                                                float smoothing);

@@ -199,6 +199,17 @@ typedef struct cross_entropy_args {
     void *workspace;
 } cross_entropy_args;
 
+/* Rows whose label has the highest logit, the first of several equal ones: *right (+)= their number. A NaN is higher than
+ * any number. Labels that are `ignore` or outside the vocabulary are never right. */
+typedef struct count_right_args {
+    int64_t rows, vocabulary;
+    buffer logits; /* (rows, vocabulary) */
+    const int32_t *labels;
+    int32_t ignore;
+    float *right;
+    bool add;
+} count_right_args;
+
 typedef enum activation_kind {
     ACTIVATION_SILU,
     ACTIVATION_GELU_ERF,
@@ -507,6 +518,7 @@ typedef struct optimizer_args {
     W(embedding_backward, embedding_args)                                                                              \
     W(cross_entropy_forward, cross_entropy_args)                                                                       \
     X(cross_entropy_backward, cross_entropy_args)                                                                      \
+    X(count_right, count_right_args)                                                                                   \
     X(activation_forward, activation_args)                                                                             \
     X(activation_backward, activation_args)                                                                            \
     X(gated_forward, gated_args)                                                                                       \

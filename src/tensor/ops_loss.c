@@ -2,6 +2,8 @@
  */
 #include <fsdp/ops.h>
 
+#include <string.h>
+
 #include "base/checked.h"
 #include "tensor/op.h"
 
@@ -23,6 +25,22 @@ static cross_entropy_args describe_cross_entropy(const node *n)
     return a;
 }
 
+enum { RIGHT = 2 }; /* the output of fsdp_loss_right, where somebody asked for it */
+
+static fsdp_status count_right(const run_context *c, const node *n, const cross_entropy_args *loss)
+{
+    if (n->n_outputs <= RIGHT)
+        return FSDP_OK;
+    count_right_args a = {.rows = loss->rows,
+                          .vocabulary = loss->vocabulary,
+                          .logits = loss->logits,
+                          .labels = loss->labels,
+                          .ignore = loss->ignore,
+                          .right = run_data(c, n->outputs[RIGHT]).p,
+                          .add = loss->add_loss};
+    return c->dev->kernels->count_right(c->compute, &a);
+}
+
 static fsdp_status cross_entropy_forward(const run_context *c, const node *n)
 {
     cross_entropy_args a = describe_cross_entropy(n);
@@ -31,6 +49,7 @@ static fsdp_status cross_entropy_forward(const run_context *c, const node *n)
     a.loss_sum = run_data(c, n->outputs[0]).p;
     a.count = run_data(c, n->outputs[1]).p;
     a.workspace = c->workspace;
+    FSDP_TRY(count_right(c, n, &a));
     return c->dev->kernels->cross_entropy_forward(c->compute, &a);
 }
 
@@ -206,6 +225,7 @@ static fsdp_status chunked_loss(const run_context *c, const node *n, const float
                                    .workspace = scratch};
         if (seed)
             loss.d_logits = logits;
+        FSDP_TRY(count_right(c, n, &loss)); /* before the gradient takes the logits' place */
         FSDP_TRY(k->cross_entropy_forward(c->compute, &loss));
         if (dx.p) {
             gemm_args grad = chunk_input_grad(&z, rows, logits, w, row_of(dx, first, z.columns), add_dx);
@@ -267,6 +287,27 @@ fsdp_loss fsdp_linear_cross_entropy(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *w
     o.chunk_rows = rows >= 128 ? rows / 128 * 128 : max_i64(16, rows / 16 * 16); /* whole tiles of the products */
     fsdp_tensor *inputs[] = {x, weight, labels};
     return record_loss(t, &linear_cross_entropy_op, 3, inputs, &o, sizeof o, 7);
+}
+
+fsdp_tensor *fsdp_loss_right(fsdp_tape *t, fsdp_loss loss)
+{
+    node *n = loss.sum ? loss.sum->producer : NULL;
+    if (!n)
+        return NULL;
+    if (n->op != &cross_entropy_op && n->op != &linear_cross_entropy_op)
+        return tape_refuse(t, "a loss by %s has no classes to be right about", n->op->name);
+    if (n->n_outputs > RIGHT)
+        return n->outputs[RIGHT];
+    fsdp_tensor *right = tape_value(t, FSDP_F32, 1, &one_element);
+    fsdp_tensor **outputs = right ? arena_alloc(t->memory, (RIGHT + 1) * sizeof *outputs) : NULL;
+    if (!outputs)
+        return NULL;
+    memcpy(outputs, n->outputs, RIGHT * sizeof *outputs);
+    outputs[RIGHT] = right;
+    right->producer = n;
+    n->outputs = outputs;
+    n->n_outputs = RIGHT + 1;
+    return fsdp_output(t, right);
 }
 
 /* Sums. Inputs: x, and for the squared error its target. */

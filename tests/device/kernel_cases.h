@@ -40,6 +40,7 @@ static const kernel_case kernel_cases[] = {
     {"layernorm", case_layernorm},
     {"batchnorm", case_batchnorm},
     {"embedding", case_embedding},
+    {"count_right", case_count_right},
     {"cross_entropy", case_cross_entropy},
     {"cross_entropy_of_labels_outside", case_cross_entropy_of_labels_outside},
     {"cross_entropy_of_extreme_logits", case_cross_entropy_of_extreme_logits},

@@ -303,6 +303,50 @@ static void cross_entropy_one(kernel_check *c, int64_t rows, int64_t vocabulary,
     check_clear(c);
 }
 
+/* Few values, so that many are equal; here and there a NaN, an infinity, and labels that are no class. */
+static void count_right_one(kernel_check *c, int64_t rows, int64_t vocabulary, bool add)
+{
+    int32_t *labels = check_host(c, (size_t)rows * sizeof *labels), ignore = -100;
+    double *values = check_doubles(c, rows * vocabulary), want = 0;
+    for (int64_t r = 0; r < rows; r++) {
+        double *row = values + r * vocabulary;
+        for (int64_t j = 0; j < vocabulary; j++) {
+            double u = check_uniform(c);
+            row[j] = u < 0.001 ? NAN : u < 0.002 ? -INFINITY : floor(4 * u);
+        }
+        int64_t best = 0;
+        for (int64_t j = 1; j < vocabulary; j++)
+            best = !isnan(row[best]) && (isnan(row[j]) || row[j] > row[best]) ? j : best;
+        labels[r] = r % 3 == 0 ? (int32_t)best : (int32_t)((double)vocabulary * check_uniform(c));
+        bool right = labels[r] == best && !isnan(row[best]);
+        if (r % 7 == 5)
+            labels[r] = r % 2 ? ignore : (int32_t)vocabulary;
+        want += right && r % 7 != 5;
+    }
+    operand x = check_operand(c, c->dtype, rows * vocabulary, values);
+    operand right = check_operand(c, FSDP_F32, 1, &(double){5.0});
+    count_right_args args = {.rows = rows,
+                             .vocabulary = vocabulary,
+                             .logits = operand_buffer(&x),
+                             .labels = check_ints(c, labels, rows),
+                             .ignore = ignore,
+                             .right = right.device,
+                             .add = add};
+    CHECK_RUN(c, count_right, &args);
+    check_expect(c, &right, &want, add, "right");
+    check_clear(c);
+}
+
+static void case_count_right(kernel_check *c)
+{
+    for (int add = 0; add < 2; add++) {
+        count_right_one(c, 1, 1, add);
+        count_right_one(c, 40, 3, add);
+        count_right_one(c, 50, 17, add);
+        count_right_one(c, 33, 2057, add);
+    }
+}
+
 static void case_cross_entropy(kernel_check *c)
 {
     for (int add = 0; add < 2; add++) {

@@ -42,6 +42,7 @@ typedef struct launch {
     LAUNCHED(embedding_backward, embedding_args)                                                                       \
     LAUNCHED(cross_entropy_forward, cross_entropy_args)                                                                \
     LAUNCHED(cross_entropy_backward, cross_entropy_args)                                                               \
+    LAUNCHED(count_right, count_right_args)                                                                            \
     LAUNCHED(activation_forward, activation_args)                                                                      \
     LAUNCHED(activation_backward, activation_args)                                                                     \
     LAUNCHED(gated_forward, gated_args)                                                                                \

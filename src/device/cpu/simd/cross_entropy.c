@@ -134,3 +134,40 @@ SIMD_KERNEL(cross_entropy_backward, cross_entropy_args)
     parallel_for(cpu_threads_for(s, a->rows * a->vocabulary), a->rows, 1, backward_row, a);
     return FSDP_OK;
 }
+
+/* True when another class is likelier than the label: a higher logit, as high a one before it, or no number. */
+static bool is_beaten(const count_right_args *a, int64_t row, int64_t label)
+{
+    float scratch[SPAN], mine = element_read(a->logits, row * a->vocabulary + label);
+    int beaten = mine != mine;
+    for (int64_t first = 0; first < a->vocabulary && !beaten; first += SPAN) {
+        int64_t n = min_i64(SPAN, a->vocabulary - first);
+        const float *x = span_read(a->logits, row * a->vocabulary + first, n, scratch);
+#pragma omp simd reduction(| : beaten)
+        for (int64_t i = 0; i < n; i++)
+            beaten |= !(x[i] < mine) & !((x[i] == mine) & (first + i >= label));
+    }
+    return beaten != 0;
+}
+
+typedef struct right_rows {
+    const count_right_args *args;
+    int64_t *n;
+} right_rows;
+
+static void right_row(const void *context, int64_t row)
+{
+    const right_rows *r = context;
+    int32_t label = r->args->labels[row];
+    if (label != r->args->ignore && label >= 0 && label < r->args->vocabulary && !is_beaten(r->args, row, label))
+        __atomic_fetch_add(r->n, 1, __ATOMIC_RELAXED);
+}
+
+SIMD_KERNEL(count_right, count_right_args)
+{
+    int64_t n = 0;
+    right_rows rows = {a, &n};
+    parallel_for(cpu_threads_for(s, a->rows * a->vocabulary), a->rows, 1, right_row, &rows);
+    *a->right = (a->add ? *a->right : 0.0f) + (float)n;
+    return FSDP_OK;
+}

@@ -390,3 +390,28 @@ extern "C" cudaError_t launch_cross_entropy_backward(const launch *l, const cros
 {
     return start_any(l, a, NULL);
 }
+
+/* A block looks for a class of its row that is likelier than the label. Whole numbers add up exactly in any order. */
+__global__ void __launch_bounds__(THREADS) count_right(const count_right_args a)
+{
+    const int64_t row = blockIdx.x, label = a.labels[row];
+    if (label == a.ignore || label < 0 || label >= a.vocabulary)
+        return;
+    const float mine = load_one(a.logits.p, a.logits.dtype, row * a.vocabulary + label);
+    bool beaten = mine != mine;
+    for (int64_t k = threadIdx.x; k < a.vocabulary && !beaten; k += blockDim.x) {
+        const float x = load_one(a.logits.p, a.logits.dtype, row * a.vocabulary + k);
+        beaten = !(x < mine) && !(x == mine && k >= label);
+    }
+    if (!__syncthreads_or(beaten) && threadIdx.x == 0)
+        atomicAdd(a.right, 1.0f);
+}
+
+extern "C" cudaError_t launch_count_right(const launch *l, const count_right_args *a)
+{
+    const cudaError_t error = a->add ? cudaSuccess : cudaMemsetAsync(a->right, 0, sizeof *a->right, l->stream);
+    if (error != cudaSuccess || a->rows == 0)
+        return error;
+    count_right<<<(unsigned)a->rows, row_threads(a->vocabulary, THREADS), 0, l->stream>>>(*a);
+    return cudaGetLastError();
+}
