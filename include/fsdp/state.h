@@ -137,6 +137,7 @@ typedef struct fsdp_weights_config {
     bool strict; /* names that are missing, left over or of another shape are an error, and nothing is loaded */
     const fsdp_weight_name *names; /* the first that fits counts; other names are the same on both sides */
     int n_names;
+    bool average; /* where a checkpoint has an average of the weights (--ema), that is loaded instead of them */
 } fsdp_weights_config;
 
 #define FSDP_WEIGHTS_CONFIG_INIT                                                                                       \

@@ -199,8 +199,8 @@ typedef struct cross_entropy_args {
     void *workspace;
 } cross_entropy_args;
 
-/* Rows whose label has the highest logit, the first of several equal ones: *right (+)= their number. A NaN is higher than
- * any number. Labels that are `ignore` or outside the vocabulary are never right. */
+/* Rows whose label has the highest logit, the first of several equal ones: *right (+)= their number. A NaN is higher
+ * than any number. Labels that are `ignore` or outside the vocabulary are never right. */
 typedef struct count_right_args {
     int64_t rows, vocabulary;
     buffer logits; /* (rows, vocabulary) */

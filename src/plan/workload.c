@@ -54,7 +54,7 @@ static fsdp_loss record(void *context, fsdp_module *net, fsdp_tape *t)
     return fsdp_classifier_loss(net, t, images(r, t, w->batch), fsdp_input(t, FSDP_I32, 1, &w->batch, NULL));
 }
 
-/* As validation records it: of images the logits are read, too. */
+/* As validation records it: of images it also counts those that are recognised. */
 static fsdp_loss evaluate(void *context, fsdp_module *net, fsdp_tape *t)
 {
     const recording *r = context;
@@ -62,9 +62,10 @@ static fsdp_loss evaluate(void *context, fsdp_module *net, fsdp_tape *t)
     if (reads_text(w))
         return record_text(r, net, t,
                            (batch_shape){w->validation_batch, w->validation_width, w->validation_target, false});
-    fsdp_tensor *logits = fsdp_call(net, t, images(r, t, w->validation_batch));
-    fsdp_output(t, fsdp_cast(t, logits, FSDP_F32));
-    return fsdp_cross_entropy(t, logits, fsdp_input(t, FSDP_I32, 1, &w->validation_batch, NULL), FSDP_IGNORE);
+    fsdp_loss loss = fsdp_classifier_loss(net, t, images(r, t, w->validation_batch),
+                                          fsdp_input(t, FSDP_I32, 1, &w->validation_batch, NULL));
+    fsdp_loss_right(t, loss);
+    return loss;
 }
 
 static fsdp_status plan_rank(const workload *w, const fsdp_config *config, const plan_world *world, int rank,

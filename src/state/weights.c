@@ -220,6 +220,7 @@ static fsdp_status load_from_file(model_state *state, const char *path, const fs
     status = ckpt_agree(world, "names of weights", status, fsdp_last_error());
     load.roles = CKPT_ROLES_MODEL;
     load.names = (const char *const *)names;
+    load.average = config->average;
     load.partial = !config->strict;
     load.ignored = known_extras;
     load.n_ignored = (int)(sizeof known_extras / sizeof *known_extras);

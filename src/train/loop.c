@@ -157,7 +157,10 @@ static fsdp_status validate_now(train_run *run)
 {
     double begun = clock_seconds();
     HOOK(HOOK_PHASE, HOOK_BEGIN, "validation", NULL, 0, 0);
-    FSDP_TRY(run_validate(run, &run->result.validation_loss));
+    validation_means v;
+    FSDP_TRY(run_validate(run, &v));
+    run->result.validation_loss = v.loss;
+    run->result.validation_accuracy = v.accuracy;
     HOOK(HOOK_PHASE, HOOK_END, "validation", NULL, 0, 0);
     FSDP_TRY(report_validation(run->report, run, run->result.validation_loss));
     report_spent(run->report, ACTIVITY_VALIDATING, begun);

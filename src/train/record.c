@@ -49,13 +49,6 @@ static fsdp_tensor *images(const train_run *run, fsdp_tape *t, const fsdp_batch 
     return fsdp_cast(t, x, run->sharding.config.param_dtype);
 }
 
-fsdp_loss record_classes(const train_run *run, fsdp_tape *t, const fsdp_batch *b, fsdp_tensor **logits)
-{
-    fsdp_tensor *computed = fsdp_call(fsdp_model_module(run->model), t, images(run, t, b));
-    *logits = fsdp_output(t, fsdp_cast(t, computed, FSDP_F32)); /* so that reading them takes no more memory */
-    return fsdp_cross_entropy(t, computed, fsdp_batch_input(t, b, "classes"), FSDP_IGNORE);
-}
-
 fsdp_loss record_loss(const train_run *run, fsdp_tape *t, const fsdp_batch *b)
 {
     fsdp_module *net = fsdp_model_module(run->model);

@@ -8,9 +8,6 @@
  * pad count for nothing. */
 fsdp_loss record_loss(const train_run *run, fsdp_tape *t, const fsdp_batch *batch);
 
-/* The same for images, with the logits (rows, classes) as an output besides the loss. */
-fsdp_loss record_classes(const train_run *run, fsdp_tape *t, const fsdp_batch *batch, fsdp_tensor **logits);
-
 /* FSDP_OK when this model can be trained, or validated, on this data; otherwise the message begins with `what` it is.
  */
 fsdp_status record_check(const char *what, const model_config *model, const fsdp_dataset_info *data);

@@ -47,7 +47,7 @@ void run_say(train_run *run, fsdp_line kind, const char *format, ...)
 }
 
 /* A hub name where a model is wanted, its configuration, and the architecture that this names. */
-static fsdp_status find_model(train_run *run)
+fsdp_status run_find_model(train_run *run)
 {
     if (run->used.init_from) {
         char *path;
@@ -119,17 +119,24 @@ static fsdp_status fit_memory(train_run *run, int64_t n_parameters)
     return fit_sharding(&request, &run->sharding);
 }
 
+int64_t run_vocabulary(const train_run *run)
+{
+    /* Bytes are the tokens of text when no tokenizer is named; data that is tokens already has nothing to do with them.
+     */
+    bool tokens = run->data ? run->info.tokens : run->validation_info.tokens;
+    bool reads_text = run->tokenizer && (run->settings->tokenizer || !tokens);
+    int64_t vocabulary = reads_text ? fsdp_tokenizer_vocab_size(run->tokenizer) : 0;
+    return max_i64(vocabulary, max_i64(run->info.vocabulary, run->validation_info.vocabulary));
+}
+
 /* The model and its sharding, as shapes and choices; nothing is allocated for them yet. */
 static fsdp_status choose_model(train_run *run)
 {
     const fsdp_settings *s = run->settings;
     bool has_data = run->data != NULL;
-    /* Bytes are the tokens of text when no tokenizer is named; data that is tokens already has nothing to do with them.
-     */
-    bool reads_text = run->tokenizer && (s->tokenizer || !run->info.tokens);
-    int64_t vocabulary = reads_text ? fsdp_tokenizer_vocab_size(run->tokenizer) : 0, n_parameters;
-    vocabulary = max_i64(vocabulary, max_i64(run->info.vocabulary, run->validation_info.vocabulary));
-    FSDP_TRY(assemble_model_from(s, &run->source, vocabulary, has_data ? &run->info : NULL, &run->model_config));
+    int64_t n_parameters;
+    FSDP_TRY(
+        assemble_model_from(s, &run->source, run_vocabulary(run), has_data ? &run->info : NULL, &run->model_config));
     if (!run->source.json && run->tokenizer) {
         fsdp_t5_config *t5 = &run->model_config.t5;
         t5->pad_id = t5->decoder_start_id = (int32_t)max_i64(0, fsdp_tokenizer_pad(run->tokenizer));
@@ -323,7 +330,7 @@ static fsdp_status open_parts(train_run *run)
     if (!s->dry_run)
         FSDP_TRY(paths_check(s, run->folder.checkpoints));
     FSDP_TRY(run_download(run));
-    FSDP_TRY(find_model(run));
+    FSDP_TRY(run_find_model(run));
     FSDP_TRY(run_open_data(run));
     FSDP_TRY(run_agree(run));
     FSDP_TRY(choose_model(run));

@@ -57,6 +57,7 @@ struct train_run {
     int64_t tokens, samples;   /* of this run, over all ranks */
     double start;
     bool stopping;
+    bool measures;            /* nothing is trained: the validation data is all there is */
     int64_t furthest_failure; /* the last step whose numbers were not finite, and how often the run came back to it */
     int n_rollbacks;
     int agreed_slice; /* where the next comparison of replicas begins: a slice of the state, and an element of it */
@@ -81,6 +82,11 @@ void run_say(train_run *run, fsdp_line kind, const char *format, ...) __attribut
 /* Which device on how many ranks plans are made for. */
 plan_world run_plan_world(const train_run *run);
 
+/* The model that --init_from or --model_config names: its path, its configuration, its architecture. */
+fsdp_status run_find_model(train_run *run);
+/* The vocabulary that the tokenizer and the data need; 0: neither has one. */
+int64_t run_vocabulary(const train_run *run);
+
 /* run_data.c. The tokenizer, the training data and the validation data; rank 0 reports bad records. */
 fsdp_status run_open_data(train_run *run);
 /* --download: what the settings name and only the hub has. The ranks of a host wait for one of them. */
@@ -96,8 +102,12 @@ fsdp_status run_dry(train_run *run);
 /* loop.c */
 fsdp_status run_steps(train_run *run);
 
-/* validate.c. Mean loss over the validation data (or its first validation_batches), the same number on all ranks. */
-fsdp_status run_validate(train_run *run, double *loss);
+/* validate.c. Means over the validation data (or its first validation_batches), the same numbers on all ranks. */
+typedef struct validation_means {
+    double loss, accuracy; /* accuracy: NaN where it is not counted */
+    double count;          /* tokens or images that were predicted */
+} validation_means;
+fsdp_status run_validate(train_run *run, validation_means *out);
 
 /* checkpoints.c */
 fsdp_status run_resume(train_run *run);

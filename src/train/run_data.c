@@ -238,9 +238,25 @@ static fsdp_status check_stream(train_run *run)
     return FSDP_OK;
 }
 
+/* Validation data alone. */
+static fsdp_status open_measured(train_run *run)
+{
+    double now = clock_seconds();
+    reading progress = {run, now, now};
+    fsdp_dataset_config options = data_options(run, &progress);
+    fsdp_status status = open_validation(run, &options);
+    if (status == FSDP_ERR_INPUT && run->no_tokenizer[0])
+        return error_prefix(status, "%s: ", run->no_tokenizer);
+    FSDP_TRY(status);
+    run->validation_info.size = sizeof run->validation_info;
+    return fsdp_dataset_describe(run->validation, &run->validation_info);
+}
+
 static fsdp_status open_data(train_run *run)
 {
     const fsdp_settings *s = run->settings;
+    if (run->measures)
+        return open_measured(run);
     if (s->dataset.n == 0 && s->dry_run) {
         run->info = (fsdp_dataset_info){.n_samples = 1,
                                         .width = s->max_context_width,

@@ -1,6 +1,5 @@
 /* Validation: the loss over held-back data, as one mean over all ranks, and for images how many are recognised. */
 #include <math.h>
-#include <stdlib.h>
 
 #include "base/checked.h"
 #include "base/error.h"
@@ -21,42 +20,27 @@ static fsdp_status open_validation_loader(train_run *run, fsdp_loader **out)
 
 enum { LOSS, COUNT, RIGHT, N_SUMS };
 
-/* Adds the images whose likeliest class is theirs. */
-static fsdp_status add_right(const fsdp_batch *b, fsdp_tensor *logits, double *sums)
+/* Training counts what is right of images only: of tokens the loss says enough, and counting reads all logits. */
+static bool counts_right(const train_run *run)
 {
-    int64_t n = fsdp_tensor_numel(logits), n_classes = fsdp_tensor_size(logits, -1);
-    float *values = malloc((size_t)n * sizeof *values);
-    if (!values)
-        return error_set(FSDP_ERR_MEMORY, "validation: out of host memory");
-    const int32_t *classes = fsdp_batch_field(b, "classes");
-    fsdp_status status = fsdp_read(logits, values, n);
-    for (int64_t i = 0; i < b->counted && status == FSDP_OK; i++) {
-        const float *row = values + i * n_classes;
-        int64_t best = 0;
-        for (int64_t k = 1; k < n_classes; k++)
-            best = row[k] > row[best] ? k : best;
-        sums[RIGHT] += best == classes[i];
-    }
-    free(values);
-    return status;
+    return run->measures || run->validation_info.kind == FSDP_DATASET_IMAGES;
 }
 
 static fsdp_status add_batch(train_run *run, const fsdp_batch *b, double *sums)
 {
-    float sum, count;
-    fsdp_tensor *logits = NULL;
     fsdp_tape *t = fsdp_begin_evaluation(run->model);
-    fsdp_loss loss =
-        run->validation_info.kind == FSDP_DATASET_IMAGES ? record_classes(run, t, b, &logits) : record_loss(run, t, b);
+    fsdp_loss loss = record_loss(run, t, b);
+    fsdp_tensor *wanted[N_SUMS] = {loss.sum, loss.count, counts_right(run) ? fsdp_loss_right(t, loss) : NULL};
     FSDP_TRY(fsdp_evaluate(t));
-    FSDP_TRY(fsdp_read(loss.sum, &sum, 1));
-    FSDP_TRY(fsdp_read(loss.count, &count, 1));
-    sums[LOSS] += sum;
-    sums[COUNT] += count;
-    return logits ? add_right(b, logits, sums) : FSDP_OK;
+    for (int i = 0; i < N_SUMS && wanted[i]; i++) {
+        float value;
+        FSDP_TRY(fsdp_read(wanted[i], &value, 1));
+        sums[i] += value;
+    }
+    return FSDP_OK;
 }
 
-static fsdp_status validate(train_run *run, double *loss)
+static fsdp_status validate(train_run *run, validation_means *out)
 {
     fsdp_loader *l;
     double sums[N_SUMS] = {0};
@@ -79,17 +63,17 @@ static fsdp_status validate(train_run *run, double *loss)
         return error_set(FSDP_ERR_INPUT, "a label of the validation data lies outside the vocabulary");
     if (sums[COUNT] == 0)
         return error_set(FSDP_ERR_INPUT, "the validation data has nothing to predict");
-    *loss = sums[LOSS] / sums[COUNT];
-    run->result.validation_accuracy =
-        run->validation_info.kind == FSDP_DATASET_IMAGES ? sums[RIGHT] / sums[COUNT] : NAN;
+    *out = (validation_means){.loss = sums[LOSS] / sums[COUNT],
+                              .accuracy = counts_right(run) ? sums[RIGHT] / sums[COUNT] : NAN,
+                              .count = sums[COUNT]};
     return FSDP_OK;
 }
 
-fsdp_status run_validate(train_run *run, double *loss)
+fsdp_status run_validate(train_run *run, validation_means *out)
 {
     if (!(run->settings->ema > 0))
-        return validate(run, loss);
+        return validate(run, out);
     FSDP_TRY(fsdp_optimizer_swap_average(run->optimizer));
-    FSDP_TRY(validate(run, loss)); /* a run whose validation fails ends, and saves nothing */
+    FSDP_TRY(validate(run, out)); /* a run whose validation fails ends, and saves nothing */
     return fsdp_optimizer_swap_average(run->optimizer);
 }

@@ -110,6 +110,8 @@ fsdp_status load_from(const char *path, const ckpt_load_config *config, const ck
         goto done;
     }
     TRY_OR(done, check_local(source_manifest(source), world));
+    if (config->average && source_has_role(source, CKPT_AVERAGE))
+        TRY_OR(done, source_take_average(source));
     TRY_OR(done, ckpt_match_make(source, config, state, &match));
     TRY_OR(done, plan_transfers(state, &match, &list, &result->bytes));
     status = piece_list_run(&list, &how);

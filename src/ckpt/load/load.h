@@ -22,6 +22,7 @@ typedef struct ckpt_load_config {
     const char *const *ignored; /* patterns (fnmatch) of names in the source that the model need not have */
     int n_ignored;
     const char *const *names; /* (n_tensors of the state): what the source calls each; NULL: the same names */
+    bool average;             /* where the source has an average of the weights, it takes their place */
     bool partial;             /* what does not fit is left out instead of refused */
     /* Asked for each tensor that would be left over, unless it is ignored: sets *fine when nothing is lost. NULL: none
      * is fine. */
