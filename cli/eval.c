@@ -25,27 +25,11 @@ static const fsdp_flag own_rows[] = {
 };
 
 /* Flags of `fsdp train` that mean the same here. Their rows come from its table. */
-static const char *const shared[] = {"dataset",
-                                     "dataset_config_name",
-                                     "download",
-                                     "tokenizer",
-                                     "max_context_width",
-                                     "max_target_width",
-                                     "source_field",
-                                     "target_field",
-                                     "source_prefix",
-                                     "chat",
-                                     "chat_template",
-                                     "strict_data",
-                                     "val_batch_size",
-                                     "validation_batches",
-                                     "param_dtype",
-                                     "device",
-                                     "products",
-                                     "threads",
-                                     "deterministic",
-                                     "comm_backend",
-                                     "comm_timeout"};
+static const char *const shared[] = {
+    "dataset",        "dataset_config_name", "download",      "tokenizer", "max_context_width", "max_target_width",
+    "source_field",   "target_field",        "source_prefix", "chat",      "chat_template",     "strict_data",
+    "val_batch_size", "validation_batches",  "param_dtype",   "device",    "products",          "threads",
+    "deterministic",  "comm_backend",        "comm_timeout"};
 
 enum { N_OWN = sizeof own_rows / sizeof *own_rows, N_SHARED = sizeof shared / sizeof *shared };
 
