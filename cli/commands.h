@@ -41,10 +41,13 @@ fsdp_status command_options(const fsdp_flag *table, void *options, fsdp_flag_sta
 /* Help on a terminal or in a pipe: everything, or one command with its flags by group. */
 void help_overview(FILE *out);
 void help_command(FILE *out, const command *c);
-/* The same as pages: a man page, a Markdown reference, a completion script for bash. */
-void help_man(FILE *out);
+/* The same as pages: a man page of all (NULL) or of one command, a Markdown reference. */
+void help_man(FILE *out, const command *c);
 void help_markdown(FILE *out);
-void help_completion(FILE *out);
+/* A completion script for bash, zsh or fish, and what it asks: what may stand where the last of the words after "fsdp"
+ * is being typed, a line each. */
+void help_completion(FILE *out, const char *shell);
+void complete_words(FILE *out, char *const *words, int n);
 
 /* Whether the row is for this command. */
 bool flag_belongs(const fsdp_flag *flag, const command *c);

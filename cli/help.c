@@ -108,14 +108,17 @@ void help_command(FILE *out, const command *c)
 
 typedef struct help_options {
     fsdp_flag_state state;
-    bool man, markdown;
+    bool man, markdown, complete;
     const char *completion;
 } help_options;
 
-static const fsdp_choice shells[] = {{"bash", 0, NULL}, {NULL, 0, NULL}};
+static const fsdp_choice shells[] = {{"bash", 0, NULL}, {"zsh", 0, NULL}, {"fish", 0, NULL}, {NULL, 0, NULL}};
 
 static const fsdp_flag help_table[] = {
-    {.name = "man", .type = FSDP_FLAG_SWITCH, .offset = offsetof(help_options, man), .help = "print the man page"},
+    {.name = "man",
+     .type = FSDP_FLAG_SWITCH,
+     .offset = offsetof(help_options, man),
+     .help = "print the man page, of one command or of all"},
     {.name = "markdown",
      .type = FSDP_FLAG_SWITCH,
      .offset = offsetof(help_options, markdown),
@@ -126,6 +129,10 @@ static const fsdp_flag help_table[] = {
      .choices = shells,
      .unit = "SHELL",
      .help = "print a completion script for a shell"},
+    {.name = "complete",
+     .type = FSDP_FLAG_SWITCH,
+     .offset = offsetof(help_options, complete),
+     .help = "print what may follow the words after --, as completion scripts ask"},
     {.name = NULL},
 };
 
@@ -148,18 +155,24 @@ static int run_help(int argc, char **argv)
     help_options options;
     const char *words[64];
     int n_words = 0;
+    if (argc > 1 && strcmp(argv[0], "--complete") == 0 && strcmp(argv[1], "--") == 0) {
+        complete_words(stdout, argv + 2, argc - 2); /* words of another command line: no flags of this one */
+        return 0;
+    }
     if (argc > 64)
         return command_misused("help", "too many words");
     fsdp_status status = command_options(help_table, &options, &options.state, "help", argc, argv, words, &n_words);
     int code = 0;
     if (status != FSDP_OK)
         code = command_failed("help", status);
+    else if (options.man && n_words && !command_find(words[0]))
+        code = command_unknown(words[0]);
     else if (options.man)
-        help_man(stdout);
+        help_man(stdout, n_words ? command_find(words[0]) : NULL);
     else if (options.markdown)
         help_markdown(stdout);
     else if (options.completion)
-        help_completion(stdout);
+        help_completion(stdout, options.completion);
     else if (n_words)
         code = print_topic(words[0]);
     else
@@ -171,7 +184,7 @@ static int run_help(int argc, char **argv)
 const command command_help = {
     .name = "help",
     .summary = "Explain a command, or print all help as a man page, Markdown or a completion script",
-    .usage = "[COMMAND] [--man|--markdown|--completion bash]",
+    .usage = "[COMMAND] [--man|--markdown|--completion bash|zsh|fish]",
     .flags = help_flags,
     .run = run_help,
 };

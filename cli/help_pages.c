@@ -1,4 +1,4 @@
-/* Help as pages, made from the same tables as the text: a man page, a Markdown reference, completion for bash. */
+/* Help as pages, made from the same tables as the text: man pages and a Markdown reference. */
 #include <string.h>
 
 #include "commands.h"
@@ -44,13 +44,61 @@ static void man_flag(FILE *out, const fsdp_flag *flag)
     fputc('\n', out);
 }
 
-static void man_command(FILE *out, const command *c)
+static void man_flags(FILE *out, const command *c)
 {
-    fputs(".SS \"fsdp ", out);
-    print_roff(out, c->name);
-    fputc(' ', out);
+    const char *group = "";
+    for (const fsdp_flag *flag = c->flags ? c->flags() : NULL; flag && flag->name; flag++) {
+        if (!flag_belongs(flag, c))
+            continue;
+        const char *own = flag->group ? flag->group : "Flags";
+        if (strcmp(group, own) != 0) {
+            fputs(".SS \"", out);
+            print_roff(out, own);
+            fputs("\"\n", out);
+            group = own;
+        }
+        man_flag(out, flag);
+    }
+}
+
+static void man_end(FILE *out)
+{
+    fputs(".SH EXIT STATUS\n0 when all went well, 2 when what was given is wrong (flags, files, settings), 1 when\n"
+          "something failed while running, 128 plus the signal when one ended it.\n",
+          out);
+}
+
+/* fsdp(1): what there is, and where it is described. */
+static void man_overview(FILE *out)
+{
+    fprintf(out,
+            ".TH FSDP 1 \"\" \"fsdp %s\" \"User Commands\"\n.ad l\n.SH NAME\nfsdp \\- fully sharded data parallel "
+            "training\n"
+            ".SH SYNOPSIS\n\\fBfsdp\\fR \\fICOMMAND\\fR [\\fIFLAGS\\fR...]\n.SH DESCRIPTION\n"
+            "Trains neural networks whose parameters, gradients and optimizer state are spread over processes.\n"
+            "Flags are written \\-\\-flag value or \\-\\-flag=value; dashes and underscores are the same;\n"
+            "a switch is \\-\\-x, \\-\\-x=1 or \\-\\-no_x.\n.SH COMMANDS\n",
+            FSDP_VERSION);
+    for (const command *const *c = commands; *c; c++) {
+        fprintf(out, ".TP\n\\fBfsdp\\-%s\\fR(1)\n", (*c)->name);
+        print_roff(out, (*c)->summary);
+        fputs(".\n", out);
+    }
+    man_end(out);
+}
+
+void help_man(FILE *out, const command *c)
+{
+    if (!c) {
+        man_overview(out);
+        return;
+    }
+    fprintf(out, ".TH FSDP\\-%s 1 \"\" \"fsdp %s\" \"User Commands\"\n.ad l\n.SH NAME\nfsdp\\-%s \\- ", c->name,
+            FSDP_VERSION, c->name);
+    print_roff(out, c->summary);
+    fprintf(out, "\n.SH SYNOPSIS\n\\fBfsdp %s\\fR ", c->name);
     print_roff(out, c->usage);
-    fputs("\"\n", out);
+    fputs("\n.SH DESCRIPTION\n", out);
     print_roff(out, c->summary);
     fputs(".\n", out);
     if (c->details) {
@@ -58,35 +106,11 @@ static void man_command(FILE *out, const command *c)
         print_roff(out, c->details);
         fputs("\n.fi\n", out);
     }
-    const char *group = "";
-    for (const fsdp_flag *flag = c->flags ? c->flags() : NULL; flag && flag->name; flag++) {
-        if (!flag_belongs(flag, c))
-            continue;
-        if (flag->group && strcmp(group, flag->group) != 0) {
-            fputs(".PP\n\\fI", out);
-            print_roff(out, flag->group);
-            fputs("\\fR\n", out);
-            group = flag->group;
-        }
-        man_flag(out, flag);
-    }
-}
-
-void help_man(FILE *out)
-{
-    fprintf(out,
-            ".TH FSDP 1 \"\" \"fsdp %s\" \"User Commands\"\n.ad l\n.SH NAME\nfsdp \\- fully sharded data parallel "
-            "training\n"
-            ".SH SYNOPSIS\n\\fBfsdp\\fR \\fICOMMAND\\fR [\\fIFLAGS\\fR...]\n.SH DESCRIPTION\n"
-            "Trains neural networks with parameters, gradients and optimizer state sharded across processes.\n"
-            "Flags are written \\-\\-flag value or \\-\\-flag=value; dashes and underscores are the same;\n"
-            "a switch is \\-\\-x, \\-\\-x=1 or \\-\\-no_x.\n.SH COMMANDS\n",
-            FSDP_VERSION);
-    for (const command *const *c = commands; *c; c++)
-        man_command(out, *c);
-    fputs(".SH EXIT STATUS\n0 on success, 2 for bad input (flags, files, settings), 1 for failures at run time,\n"
-          "128 plus the signal when interrupted.\n",
-          out);
+    if (c->flags)
+        fputs(".SH OPTIONS\n", out);
+    man_flags(out, c);
+    man_end(out);
+    fputs(".SH SEE ALSO\n\\fBfsdp\\fR(1)\n", out);
 }
 
 /* Cells may not hold bars. */
@@ -149,59 +173,4 @@ void help_markdown(FILE *out)
           out);
     for (const command *const *c = commands; *c; c++)
         markdown_command(out, *c);
-}
-
-static void completion_flags(FILE *out, const command *c)
-{
-    fprintf(out, "    %s) flags='--help", c->name);
-    for (const fsdp_flag *flag = c->flags ? c->flags() : NULL; flag && flag->name; flag++) {
-        if (!flag_belongs(flag, c))
-            continue;
-        fprintf(out, " --%s", flag->name);
-        if (flag->type == FSDP_FLAG_SWITCH)
-            fprintf(out, " --no_%s", flag->name);
-    }
-    fputs("' ;;\n", out);
-}
-
-/* A flag of several commands means the same in each, so its choices are listed once. */
-static bool first_with_choices(const command *const *upto, const fsdp_flag *flag)
-{
-    for (const command *const *c = commands; c != upto; c++)
-        if ((*c)->flags && fsdp_flags_find((*c)->flags(), flag->name))
-            return false;
-    return true;
-}
-
-void help_completion(FILE *out)
-{
-    fputs("# Bash completion for fsdp, made by `fsdp help --completion bash`.\n_fsdp()\n{\n"
-          "    local current=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} flags= choices=\n"
-          "    COMPREPLY=()\n    if ((COMP_CWORD == 1)); then\n        COMPREPLY=($(compgen -W '",
-          out);
-    for (const command *const *c = commands; *c; c++)
-        fprintf(out, "%s ", (*c)->name);
-    fputs("--help --version' -- \"$current\"))\n        return\n    fi\n"
-          "    # \"--flag=value\" comes as three words where = breaks words.\n"
-          "    if [[ $before == = ]]; then\n        before=${COMP_WORDS[COMP_CWORD-2]}\n"
-          "    elif [[ $current == = ]]; then\n        current=\n    fi\n    case ${before//-/_} in\n",
-          out);
-    for (const command *const *c = commands; *c; c++)
-        for (const fsdp_flag *flag = (*c)->flags ? (*c)->flags() : NULL; flag && flag->name; flag++) {
-            if (!flag->choices || !flag_belongs(flag, *c) || !first_with_choices(c, flag))
-                continue;
-            fprintf(out, "    __%s) choices='", flag->name);
-            for (const fsdp_choice *choice = flag->choices; choice->name; choice++)
-                fprintf(out, "%s%s", choice == flag->choices ? "" : " ", choice->name);
-            fputs("' ;;\n", out);
-        }
-    fputs("    esac\n    if [[ $choices ]]; then\n        COMPREPLY=($(compgen -W \"$choices\" -- \"$current\"))\n"
-          "        return\n    fi\n    case ${COMP_WORDS[1]} in\n",
-          out);
-    for (const command *const *c = commands; *c; c++)
-        completion_flags(out, *c);
-    fputs("    esac\n    if [[ $current == -* ]]; then\n"
-          "        COMPREPLY=($(compgen -W \"$flags\" -- \"$current\"))\n    else\n"
-          "        COMPREPLY=($(compgen -f -- \"$current\"))\n    fi\n}\ncomplete -o filenames -F _fsdp fsdp\n",
-          out);
 }

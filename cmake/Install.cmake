@@ -1,6 +1,10 @@
-# make install: libraries, headers, pkg-config file, command, man page, completion. Relative to the prefix throughout.
-set(CMAKE_INSTALL_LIBDIR lib) # the pkg-config file counts on it
+# make install: libraries, headers, CMake and pkg-config files, command, man pages, completions; in components that are the
+# Debian packages. Relative to the prefix throughout.
+set(CMAKE_INSTALL_LIBDIR lib CACHE STRING "where libraries go, below the prefix")
 include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+file(RELATIVE_PATH FSDP_UP_FROM_PC /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+file(RELATIVE_PATH FSDP_UP_FROM_CMAKE /${CMAKE_INSTALL_LIBDIR}/cmake/fsdp /)
 
 # Static users need what the archive links; packages with a pkg-config file of their own are required by name.
 set(FSDP_PC_REQUIRES "jansson zlib libzstd oniguruma")
@@ -23,12 +27,23 @@ if(FSDP_HAVE_CUDA)
 endif()
 configure_file(${CMAKE_SOURCE_DIR}/cmake/fsdp.pc.in ${CMAKE_BINARY_DIR}/fsdp.pc @ONLY)
 
-install(TARGETS fsdp_shared LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(FILES ${CMAKE_BINARY_DIR}/libfsdp.a DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(FILES ${CMAKE_BINARY_DIR}/fsdp.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
-install(DIRECTORY ${CMAKE_SOURCE_DIR}/include/fsdp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+configure_file(${CMAKE_SOURCE_DIR}/cmake/fsdpConfig.cmake.in ${CMAKE_BINARY_DIR}/fsdpConfig.cmake @ONLY)
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/fsdpConfigVersion.cmake COMPATIBILITY SameMajorVersion)
+
+install(TARGETS fsdp_shared LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library NAMELINK_COMPONENT development)
+install(FILES ${CMAKE_BINARY_DIR}/libfsdp.a DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
+install(FILES ${CMAKE_BINARY_DIR}/fsdp.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT development)
+install(FILES ${CMAKE_BINARY_DIR}/fsdpConfig.cmake ${CMAKE_BINARY_DIR}/fsdpConfigVersion.cmake
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/fsdp COMPONENT development)
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/include/fsdp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development
+        FILES_MATCHING PATTERN "*.h")
 if(TARGET fsdp)
-  install(TARGETS fsdp RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-  install(FILES ${CMAKE_BINARY_DIR}/fsdp.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
-  install(FILES ${CMAKE_BINARY_DIR}/fsdp.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME fsdp)
+  install(TARGETS fsdp RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT command)
+  install(DIRECTORY ${CMAKE_BINARY_DIR}/pages/man1 DESTINATION ${CMAKE_INSTALL_MANDIR} COMPONENT command)
+  set(pages ${CMAKE_BINARY_DIR}/pages/fsdp)
+  install(FILES ${pages}.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME fsdp
+          COMPONENT command)
+  install(FILES ${pages}.zsh DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions RENAME _fsdp COMPONENT command)
+  install(FILES ${pages}.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d RENAME fsdp.fish
+          COMPONENT command)
 endif()

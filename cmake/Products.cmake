@@ -63,8 +63,7 @@ function(fsdp_command)
   set_target_properties(fsdp PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}
                         LINK_DEPENDS ${CMAKE_BINARY_DIR}/libfsdp.a)
   target_compile_definitions(fsdp PRIVATE FSDP_VERSION="${PROJECT_VERSION}")
-  # The man page and the completion come from the command's own table of flags.
+  # Man pages and completions come from the command's own tables of flags.
   add_custom_command(TARGET fsdp POST_BUILD
-    COMMAND $<TARGET_FILE:fsdp> help --man > ${CMAKE_BINARY_DIR}/fsdp.1
-    COMMAND $<TARGET_FILE:fsdp> help --completion bash > ${CMAKE_BINARY_DIR}/fsdp.bash)
+    COMMAND ${CMAKE_SOURCE_DIR}/scripts/pages $<TARGET_FILE:fsdp> ${CMAKE_BINARY_DIR}/pages VERBATIM)
 endfunction()

@@ -19,7 +19,8 @@ refused 2 "fsdp tokenize: /no/such/file: cannot open" tokenize /no/such/file
 refused 2 "/no/such/tokenizer" tokenize --tokenizer /no/such/tokenizer --text x
 refused 2 "'x' is no id" tokenize --decode --text "1 x"
 refused 2 "--output wants the files" tokenize --output tokens.bin
-refused 2 "fsdp help: --completion=fish: one of bash is expected" help --completion fish
+refused 2 "fsdp help: --completion=tcsh: one of bash, zsh, fish is expected" help --completion tcsh
+refused 2 "unknown command 'trian'" help trian --man
 refused 2 "fsdp: unknown command 'nothing'" help nothing
 
 : >empty.txt

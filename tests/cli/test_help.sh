@@ -53,22 +53,13 @@ grep -q '^\.TH FSDP 1' fsdp.1
 if command -v man >/dev/null && man --warnings -l fsdp.1 >page 2>warnings; then
     [[ ! -s warnings ]] || fail "the man page has warnings: $(head -3 warnings)"
 fi
-"$fsdp" help --completion bash >completion
-bash -n completion
-source completion
-# complete_line WORDS...: what completion offers for the last word.
-complete_line()
-{
-    COMP_WORDS=("$@")
-    COMP_CWORD=$(($# - 1))
-    _fsdp
-    echo "${COMPREPLY[*]}"
-}
-[[ $(complete_line fsdp trai) == train ]]
-[[ $(complete_line fsdp train --num_la) == --num_layers ]]
-[[ $(complete_line fsdp train --lr_decay_style co) == "constant cosine" ]]
-[[ $(complete_line fsdp train --preset = llama2) == "llama2_7b llama2_13b" ]]
-[[ $(complete_line fsdp train --no_shuf) == --no_shuffle ]]
+for command in train eval ckpt run; do
+    "$fsdp" help $command --man >fsdp-$command.1
+    grep -q "^\.TH FSDP.-$command 1" fsdp-$command.1 || fail "no man page of $command"
+    if command -v man >/dev/null && man --warnings -l fsdp-$command.1 >page 2>warnings; then
+        [[ ! -s warnings ]] || fail "the man page of $command has warnings: $(head -3 warnings)"
+    fi
+done
 
 "$fsdp" help --markdown >flags.md
 cmp -s flags.md "$source_root/docs/flags.md" ||
