@@ -7,6 +7,7 @@
 #include <fsdp/generate.h>
 
 #include "commands.h"
+#include "download.h"
 #include "flag_rows.h"
 #include "input.h"
 #include "terminal.h"
@@ -16,7 +17,7 @@ typedef struct generate_options {
     const char *model, *adapter, *tokenizer, *prompt, *prompt_file, *device;
     int64_t max_new_tokens, top_k, seed, threads;
     double temperature, top_p;
-    bool stop_at_eos, echo, stats;
+    bool stop_at_eos, echo, stats, download;
     int dtype;
 } generate_options;
 
@@ -47,6 +48,7 @@ static const fsdp_flag generate_table[] = {
     {SWITCH(stop_at_eos, "true", "stop at the model's end token")},
     {SWITCH(echo, NULL, "print the prompt before the text")},
     {SWITCH(stats, NULL, "print token counts and speed to standard error")},
+    {SWITCH(download, NULL, DOWNLOAD_HELP)},
     {CHOICE(dtype, dtypes, "precision of the computation"), .aliases = "param_dtype"},
     {TEXT(device, "NAME", "device; auto: cuda if available"), .default_value = "auto", .choices = devices},
     {INT(threads, NULL, 0, 4096, "N", "threads (default: OMP_NUM_THREADS, otherwise all cores)")},
@@ -88,8 +90,14 @@ static int generate(const generate_options *o, const char *prompt, size_t bytes)
     config.threads = (int)o->threads;
     config.text = show_text;
     config.context = stdout;
+    fsdp_status status = FSDP_OK;
+    if (o->download)
+        status = download("generate", FSDP_FETCH_MODEL, o->model, NULL);
+    if (status == FSDP_OK && o->download)
+        status = download("generate", FSDP_FETCH_TOKENIZER, o->tokenizer, NULL);
     command_show_warnings("generate");
-    fsdp_status status = fsdp_generate(&config, &result);
+    if (status == FSDP_OK)
+        status = fsdp_generate(&config, &result);
     if (status != FSDP_OK)
         return command_failed("generate", status);
     if (result.rank != 0)

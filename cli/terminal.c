@@ -37,6 +37,13 @@ void terminal_progress(terminal *t, const char *text)
     t->shown = true;
 }
 
+void terminal_bar(char *cells, double part)
+{
+    for (int i = 0; i < 24; i++)
+        cells[i] = i < 24 * part ? '#' : '.';
+    cells[24] = 0;
+}
+
 void terminal_line(terminal *t, const char *text)
 {
     clear_progress(t);

@@ -15,6 +15,8 @@ typedef struct terminal {
 terminal terminal_open(FILE *out);
 /* Replaces the line of progress; where there is no terminal, prints a line. */
 void terminal_progress(terminal *t, const char *text);
+/* "####....", so far as `part` (0 to 1) goes, into 25 bytes. */
+void terminal_bar(char *cells, double part);
 /* A line that stays. */
 void terminal_line(terminal *t, const char *text);
 /* Text that a model wrote: what is not UTF-8, and what a terminal would obey, is shown as U+FFFD. */

@@ -10,6 +10,7 @@
 #include <fsdp/tokenizer.h>
 
 #include "commands.h"
+#include "download.h"
 #include "flag_rows.h"
 #include "input.h"
 #include "json_line.h"
@@ -18,7 +19,7 @@
 typedef struct tokenize_options {
     fsdp_flag_state state;
     const char *tokenizer, *field, *output, *dataset_config_name, *text;
-    bool decode, count, jsonl, special, strict;
+    bool decode, count, jsonl, special, strict, download;
     int64_t threads, max_tokens;
 } tokenize_options;
 
@@ -35,6 +36,7 @@ static const fsdp_flag tokenize_table[] = {
     {TEXT(output, "FILE", "write a token file for training; reads text, JSONL (also .gz, .zst), Parquet and Arrow")},
     {INT(threads, NULL, 0, 4096, "N", "threads for --output (default: one per core)")},
     {TEXT(dataset_config_name, "NAME", "data set configuration, with --output and a hub name")},
+    {SWITCH(download, NULL, DOWNLOAD_HELP)},
     {SWITCH(strict, NULL, "stop at a bad record instead of skipping it"), .aliases = "strict_data"},
     {INT(max_tokens, NULL, 0, 1e15, "N", "stop --output after N tokens (default: all)")},
     {.name = NULL},
@@ -262,9 +264,7 @@ static void show_progress(void *context, int64_t bytes, int64_t tokens, double p
         return;
     bar->shown = now;
     char line[160], cells[25];
-    for (int i = 0; i < 24; i++)
-        cells[i] = i < 24 * part ? '#' : '.';
-    cells[24] = 0;
+    terminal_bar(cells, part);
     snprintf(line, sizeof line, "[%s] %3.0f%%  %.1f MB, %.2f M tokens, %.1f MB/s, left: %.0f s", cells, 100 * part,
              1e-6 * (double)bytes, 1e-6 * (double)tokens, 1e-6 * (double)bytes / (seconds + 1e-9),
              part > 0 ? seconds * (1 - part) / part : 0);
@@ -326,14 +326,25 @@ static const char *wrong_options(const tokenize_options *o, int n_paths)
     return NULL;
 }
 
+/* Token files are made of data sets; anything else is read from paths. */
+static fsdp_status fetch_inputs(const tokenize_options *o, const char *const *paths, int n)
+{
+    FSDP_TRY(download("tokenize", FSDP_FETCH_TOKENIZER, o->tokenizer, NULL));
+    for (int i = 0; o->output && i < n; i++)
+        FSDP_TRY(download("tokenize", FSDP_FETCH_DATASET, paths[i], o->dataset_config_name));
+    return FSDP_OK;
+}
+
 static int tokenize(const tokenize_options *options, const char *const *paths, int n)
 {
     const char *wrong = wrong_options(options, n);
     if (wrong)
         return command_misused("tokenize", "%s", wrong);
     tokenize_job job = {.options = options};
-    fsdp_status status = options->tokenizer ? fsdp_tokenizer_load(options->tokenizer, &job.tokenizer)
-                                            : fsdp_tokenizer_byte(&job.tokenizer);
+    fsdp_status status = options->download ? fetch_inputs(options, paths, n) : FSDP_OK;
+    if (status == FSDP_OK)
+        status = options->tokenizer ? fsdp_tokenizer_load(options->tokenizer, &job.tokenizer)
+                                    : fsdp_tokenizer_byte(&job.tokenizer);
     if (status != FSDP_OK)
         return command_failed("tokenize", status);
     int code = options->output ? make_token_file(options, job.tokenizer, paths, n) : run_inputs(&job, paths, n);

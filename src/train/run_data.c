@@ -5,12 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <fsdp/fetch.h>
+
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "format/hub/hub_fetch.h"
+#include "format/hub/hub.h"
 #include "train/run.h"
 #include "settings/settings_used.h"
 
@@ -304,6 +306,16 @@ static bool is_token_prefix(const char *name)
     return snprintf(path, sizeof path, "%s.idx", name) < PATH_MAX && file_exists(path);
 }
 
+static fsdp_status download(fsdp_fetch_kind kind, const char *name, const char *config_name)
+{
+    fsdp_fetch_config fetch = FSDP_FETCH_CONFIG_INIT;
+    fetch.kind = kind;
+    fetch.name = name;
+    fetch.config_name = config_name;
+    fetch.prefer_local = true;
+    return name != NULL ? fsdp_fetch(&fetch, NULL) : FSDP_OK;
+}
+
 /* The name without its weight. */
 static fsdp_status download_source(const train_run *run, const char *item)
 {
@@ -312,9 +324,8 @@ static fsdp_status download_source(const train_run *run, const char *item)
     char *name = sign ? strndup(item, (size_t)(sign - item)) : strdup(item);
     if (!name)
         return error_set(FSDP_ERR_MEMORY, "out of memory");
-    fsdp_status status = hub_is_remote(name) && !is_token_prefix(name)
-                             ? hub_fetch(HUB_DATASET, name, run->settings->dataset_config_name, HUB_ALL)
-                             : FSDP_OK;
+    fsdp_status status =
+        is_token_prefix(name) ? FSDP_OK : download(FSDP_FETCH_DATASET, name, run->settings->dataset_config_name);
     free(name);
     return status;
 }
@@ -323,10 +334,8 @@ static fsdp_status download_all(const train_run *run)
 {
     const fsdp_settings *s = run->settings;
     const fsdp_text_list *lists[] = {&s->dataset, &s->validation_dataset};
-    if (s->init_from && hub_is_remote(s->init_from))
-        FSDP_TRY(hub_fetch(HUB_MODEL, s->init_from, NULL, HUB_ALL));
-    if (s->tokenizer && hub_is_remote(s->tokenizer))
-        FSDP_TRY(hub_fetch(HUB_MODEL, s->tokenizer, NULL, HUB_TOKENIZER));
+    FSDP_TRY(download(FSDP_FETCH_MODEL, s->init_from, NULL));
+    FSDP_TRY(download(FSDP_FETCH_TOKENIZER, s->tokenizer, NULL));
     for (int i = 0; i < 2; i++)
         for (int k = 0; k < lists[i]->n; k++)
             FSDP_TRY(download_source(run, lists[i]->items[k]));

@@ -1,5 +1,5 @@
 """A small hub: answers as the Hugging Face hub does, from a folder REPOSITORIES/{models,datasets}/OWNER/NAME, with the
-faults that a file's name asks for. Prints its port, and writes a line per request to LOG.
+faults that a file's name asks for; NAME@v1 holds the revision v1 of NAME. Prints its port, and writes a line per request to LOG.
 usage: hub_server.py REPOSITORIES LOG"""
 import hashlib
 import json
@@ -40,7 +40,10 @@ class Hub(BaseHTTPRequestHandler):
         self.wfile.write(body if part is None else body[:part])
         self.close_connection = part is not None
 
-    def list_files(self, kind, name):
+    def list_files(self, kind, name, revision):
+        if revision not in ("main", "v1"):
+            return self.answer(404, b"no such revision")
+        name += "" if revision == "main" else "@v1"
         folder = os.path.join(root, kind, name)
         if "down" in name:
             return self.answer(503, b"later")
@@ -58,7 +61,7 @@ class Hub(BaseHTTPRequestHandler):
                 files.append(entry)
         if "escape" in name:
             files.append({"rfilename": "../../escaped", "size": 1, "blobId": "0" * 40})
-        self.answer(200, json.dumps({"sha": "c" * 40, "siblings": files}).encode())
+        self.answer(200, json.dumps({"sha": ("c" if revision == "main" else "d") * 40, "siblings": files}).encode())
 
     def send_file(self, path, elsewhere):
         name, data = os.path.basename(path), read(path)
@@ -94,10 +97,10 @@ class Hub(BaseHTTPRequestHandler):
         if parts[0] == "elsewhere":
             return self.send_file("/" + "/".join(parts[1:]), True)
         if parts[0] == "api":
-            return self.list_files(parts[1], "/".join(parts[2:4]))
+            return self.list_files(parts[1], "/".join(parts[2:4]), parts[5])
         kind = "datasets" if parts[0] == "datasets" else "models"
         parts = parts[1:] if kind == "datasets" else parts
-        path = os.path.join(root, kind, parts[0], parts[1], *parts[4:])
+        path = os.path.join(root, kind, parts[0], parts[1] + ("@v1" if parts[3][0] == "d" else ""), *parts[4:])
         return self.send_file(path, False) if os.path.isfile(path) else self.answer(404, b"no such file")
 
 

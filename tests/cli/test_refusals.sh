@@ -110,8 +110,8 @@ table=$(cat <<'END'
 -|inputs/cifar/data_batch_1.bin|train --preset cnn --dataset inputs/cifar
 -|org/none: there is no such data set: not as a path, not in $FSDP_DATA (not set)|train --preset tiny --dataset org/none
 FSDP_DATA=inputs/hub|not in $FSDP_DATA = inputs/hub, not in the Hugging Face cache|train --preset tiny --dataset org/none
-HF_HOME=inputs/hf|cache inputs/hf/hub; to fetch it: add --download, or: hf download allenai/c4 --repo-type dataset --include "en/*"|train --preset tiny --dataset allenai/c4 --dataset_config_name en
--|to fetch it: add --download, or: hf download org/tokenizer|train --preset tiny --dataset inputs/text.txt --tokenizer org/tokenizer
+HF_HOME=inputs/hf|cache inputs/hf/hub; to fetch it: add --download, or: fsdp fetch --dataset allenai/c4 --dataset_config_name en|train --preset tiny --dataset allenai/c4 --dataset_config_name en
+-|to fetch it: add --download, or: fsdp fetch org/tokenizer|train --preset tiny --dataset inputs/text.txt --tokenizer org/tokenizer
 -|there is no such model|train --preset tiny --dataset inputs/text.txt --init_from org/weights
 -|inputs/garbage.json|train --preset tiny --dataset inputs/text.txt --tokenizer inputs/garbage.json
 -|inputs/no_model_tokenizer.json|train --preset tiny --dataset inputs/text.txt --tokenizer inputs/no_model_tokenizer.json

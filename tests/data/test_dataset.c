@@ -204,7 +204,7 @@ static void hub_names_are_found_in_the_folders_they_are_kept_in(void **state)
     free(path);
     assert_int_equal(hub_find(HUB_DATASET, "allenai/other", "en", &path), FSDP_ERR_INPUT);
     const char *const said[] = {"allenai/other", "/data", "/cache",
-                                "hf download allenai/other --repo-type dataset --include \"en/*\""};
+                                "fsdp fetch --dataset allenai/other --dataset_config_name en"};
     for (size_t i = 0; i < 4; i++)
         assert_non_null(strstr(fsdp_last_error(), said[i]));
     assert_int_equal(hub_find(HUB_DATASET, "./no/such/file", NULL, &path), FSDP_ERR_INPUT);

@@ -253,7 +253,7 @@ static void what_is_not_supported_is_refused_by_name(void **state)
     assert_non_null(strstr(fsdp_last_error(), "/nowhere/tokenizer.json"));
     setenv("HF_HUB_CACHE", *state, 1);
     assert_int_equal(fsdp_tokenizer_load("org/absent", &t), FSDP_ERR_INPUT);
-    assert_non_null(strstr(fsdp_last_error(), "hf download org/absent"));
+    assert_non_null(strstr(fsdp_last_error(), "fsdp fetch org/absent"));
     unsetenv("HF_HUB_CACHE");
 }
 

@@ -28,10 +28,13 @@ struct http {
     CURL *curl;
     char *endpoint;
     struct curl_slist *authorized, *plain; /* headers with the token, and without */
+    void (*progress)(void *context, int64_t bytes);
+    void *progress_context;
 };
 
 /* One exchange: what came back, and where the body goes. */
 typedef struct exchange {
+    const http *http;
     long code;
     char location[4096];
     double retry_after;
@@ -79,6 +82,12 @@ void http_close(http *h)
     h->api.curl_easy_cleanup(h->curl);
     free(h->endpoint);
     free(h);
+}
+
+void http_on_progress(http *h, void (*progress)(void *context, int64_t bytes), void *context)
+{
+    h->progress = progress;
+    h->progress_context = context;
 }
 
 /* --- one exchange ------------------------------------------------------------------------------------------------ */
@@ -135,6 +144,8 @@ static bool keep_in_file(exchange *x, const char *data, size_t bytes)
         done += (size_t)got;
     }
     x->written += (int64_t)bytes;
+    if (x->http->progress != NULL)
+        x->http->progress(x->http->progress_context, x->written);
     return true;
 }
 
@@ -288,8 +299,10 @@ static fsdp_status persist(http *h, const char *url, double timeout, exchange *x
         furthest = x->written > furthest ? x->written : furthest;
         double wait = x->retry_after > 0 ? x->retry_after : 0.25 * (double)(1 << attempt);
         if (attempt >= ATTEMPTS || wait > MAX_WAIT_SECONDS)
-            return rc != CURLE_OK ? error_set(FSDP_ERR_TIMEOUT, "%s: %s, %d times in a row", url,
-                                              h->api.curl_easy_strerror(rc), attempt)
+            return rc != CURLE_OK ? error_set(FSDP_ERR_TIMEOUT,
+                                              "%s: %s, %d times in a row; check the network, HTTPS_PROXY and "
+                                              "HF_ENDPOINT",
+                                              url, h->api.curl_easy_strerror(rc), attempt)
                                   : refuse(url, x);
         log_write(FSDP_LOG_WARNING, "%s: %s; again in %.1f s", url,
                   rc != CURLE_OK   ? h->api.curl_easy_strerror(rc)
@@ -302,7 +315,7 @@ static fsdp_status persist(http *h, const char *url, double timeout, exchange *x
 
 fsdp_status http_get(http *h, const char *url, double timeout, char **body, size_t *bytes)
 {
-    exchange x = {.fd = -1, .limit = MAX_BODY};
+    exchange x = {.http = h, .fd = -1, .limit = MAX_BODY};
     fsdp_status status = persist(h, url, timeout, &x);
     if (status != FSDP_OK) {
         free(x.body);
@@ -315,7 +328,7 @@ fsdp_status http_get(http *h, const char *url, double timeout, char **body, size
 
 fsdp_status http_download(http *h, const char *url, double timeout, int fd, const char *path, int64_t bytes)
 {
-    exchange x = {.fd = fd, .limit = bytes};
+    exchange x = {.http = h, .fd = fd, .limit = bytes};
     x.written = (int64_t)lseek(fd, 0, SEEK_END);
     if (x.written < 0 || x.written > bytes) { /* not a part of this file */
         if (ftruncate(fd, 0) != 0 || lseek(fd, 0, SEEK_SET) != 0)
@@ -345,6 +358,11 @@ fsdp_status http_open(const char *endpoint, const char *token, http **out)
 void http_close(http *h)
 {
     (void)h;
+}
+
+void http_on_progress(http *h, void (*progress)(void *context, int64_t bytes), void *context)
+{
+    (void)h, (void)progress, (void)context;
 }
 
 fsdp_status http_get(http *h, const char *url, double timeout, char **body, size_t *bytes)

@@ -16,6 +16,9 @@ void http_close(http *h); /* NULL is legal */
 /* The body of a small answer, with a NUL after it; malloc'd. `timeout` is what may pass without a byte, in seconds. */
 fsdp_status http_get(http *h, const char *url, double timeout, char **body, size_t *bytes);
 
+/* From now on `progress` hears of every part that http_download keeps: the bytes that its file has then. */
+void http_on_progress(http *h, void (*progress)(void *context, int64_t bytes), void *context);
+
 /* Into the open file, from its present length on; `bytes` is the length it must have in the end. */
 fsdp_status http_download(http *h, const char *url, double timeout, int fd, const char *path, int64_t bytes);
 

@@ -132,18 +132,23 @@ fsdp_status hub_find(hub_kind kind, const char *name, const char *config, char *
         return with_config(found, config, path);
     return error_set(FSDP_ERR_INPUT,
                      "%s: there is no such %s: not as a path, not in %s%s, not in the Hugging Face cache %s; "
-                     "to fetch it: add --download, or: hf download %s%s%s%s%s",
+                     "to fetch it: add --download, or: fsdp fetch %s%s%s%s",
                      name, what, data == NULL ? "$FSDP_DATA (not set)" : "$FSDP_DATA = ", data == NULL ? "" : data,
-                     cache, name, kind == HUB_DATASET ? " --repo-type dataset" : "",
-                     config == NULL ? "" : " --include \"", config == NULL ? "" : config, config == NULL ? "" : "/*\"");
+                     cache, kind == HUB_DATASET ? "--dataset " : "", name,
+                     config == NULL ? "" : " --dataset_config_name ", config == NULL ? "" : config);
+}
+
+bool hub_is_name(const char *name)
+{
+    static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./";
+    return is_hub_name(name) && name[strspn(name, allowed)] == '\0';
 }
 
 bool hub_is_remote(const char *name)
 {
     char path[LONGEST_PATH];
-    static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./";
     const char *data = environment_text("FSDP_DATA");
-    if (file_exists(name) || !is_hub_name(name) || name[strspn(name, allowed)] != '\0')
+    if (file_exists(name) || !hub_is_name(name))
         return false;
     return data == NULL || snprintf(path, sizeof path, "%s/%s", data, name) >= LONGEST_PATH || !file_exists(path);
 }

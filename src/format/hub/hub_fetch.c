@@ -1,9 +1,10 @@
 /* One question lists a repository's files with their sizes and hashes; each is then fetched into blobs/ under its hash
  * and linked into the snapshot. */
-#include "format/hub/hub_fetch.h"
+#include <fsdp/fetch.h>
 
 #include <errno.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <jansson.h>
 #include <limits.h>
 #include <stdbool.h>
@@ -24,19 +25,24 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/sized.h"
 #include "format/hub/http.h"
+#include "format/hub/hub.h"
 
 enum { LOCK_SECONDS = 24 * 3600, POLL_MILLISECONDS = 100, MAX_NAME = 1024 };
 
 typedef struct fetch {
-    hub_kind kind;
-    const char *name, *config;
-    hub_part part;
+    const fsdp_fetch_config *config;
+    fsdp_fetch_result *result;
+    bool is_dataset;
+    const char *name, *config_name, *revision;
     char endpoint[512];
     double api_timeout, download_timeout;
     char folder[PATH_MAX / 2]; /* of the repository, in the cache */
     char commit[80];
     http *http;
+    const char *file;             /* being downloaded */
+    int64_t total, finished, had; /* bytes of all files that are missing; of those done; of `file` before this run */
 } fetch;
 
 /* --- where things are -------------------------------------------------------------------------------------------- */
@@ -83,7 +89,7 @@ static fsdp_status find_endpoint(fetch *f)
 static fsdp_status find_folder(fetch *f)
 {
     char cache[PATH_MAX / 4];
-    const char *slash = strchr(f->name, '/'), *what = f->kind == HUB_DATASET ? "datasets" : "models";
+    const char *slash = strchr(f->name, '/'), *what = f->is_dataset ? "datasets" : "models";
     hub_cache_folder(cache, sizeof cache);
     int n = slash == NULL ? snprintf(f->folder, sizeof f->folder, "%s/%s--%s", cache, what, f->name)
                           : snprintf(f->folder, sizeof f->folder, "%s/%s--%.*s--%s", cache, what,
@@ -126,16 +132,29 @@ static bool is_tokenizer_file(const char *name)
     return strncmp(name, "tokenizer", 9) == 0;
 }
 
+/* One of the globs, which commas separate, matches; as in hf's --include, "*" also matches slashes. */
+static bool is_included(const char *globs, const char *name)
+{
+    char glob[MAX_NAME];
+    for (const char *at = globs; at != NULL; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
+        snprintf(glob, sizeof glob, "%.*s", (int)strcspn(at, ","), at);
+        if (fnmatch(glob, name, 0) == 0)
+            return true;
+    }
+    return false;
+}
+
 static bool is_wanted(const fetch *f, const char *name, bool has_safetensors)
 {
-    size_t n = f->config != NULL ? strlen(f->config) : 0;
-    if (f->kind == HUB_DATASET)
+    size_t n = f->config_name != NULL ? strlen(f->config_name) : 0;
+    if (f->is_dataset)
         return name[0] != '.' && !ends_with(name, ".py") && !ends_with(name, ".md") &&
-               (n == 0 || (strncmp(name, f->config, n) == 0 && name[n] == '/'));
+               (n == 0 || (strncmp(name, f->config_name, n) == 0 && name[n] == '/')) &&
+               (f->config->include == NULL || is_included(f->config->include, name));
     if (strchr(name, '/') != NULL || name[0] == '.' ||
         strncmp(name, "consolidated", 12) == 0) /* the weights once more */
         return false;
-    if (f->part == HUB_TOKENIZER || is_tokenizer_file(name))
+    if (f->config->kind == FSDP_FETCH_TOKENIZER || is_tokenizer_file(name))
         return is_tokenizer_file(name);
     return ends_with(name, ".json") || ends_with(name, ".safetensors") || ends_with(name, ".jinja") ||
            (ends_with(name, ".bin") && !has_safetensors);
@@ -197,17 +216,26 @@ static void escape(const char *name, char *out)
     *out = '\0';
 }
 
+static void show_progress(void *context, int64_t bytes)
+{
+    fetch *f = context;
+    f->config->progress(f->config->context, f->file, f->finished + bytes, f->total);
+}
+
 static fsdp_status download(fetch *f, const char *name, const char *hash, int64_t bytes, const char *blob)
 {
     char part[PATH_MAX + 32], escaped[3 * MAX_NAME + 1], url[2 * PATH_MAX];
     escape(name, escaped);
     snprintf(part, sizeof part, "%s.fsdp.incomplete", blob); /* not the name that other libraries append to */
-    snprintf(url, sizeof url, "%s/%s%s/resolve/%s/%s", f->endpoint, f->kind == HUB_DATASET ? "datasets/" : "", f->name,
+    snprintf(url, sizeof url, "%s/%s%s/resolve/%s/%s", f->endpoint, f->is_dataset ? "datasets/" : "", f->name,
              f->commit, escaped);
     int fd = open(part, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0)
         return error_set_errno(FSDP_ERR_IO, "%s: cannot be written", part);
-    log_write(FSDP_LOG_INFO, "downloading %s of %s: %.1f MB", name, f->name, 1e-6 * (double)bytes);
+    f->file = name;
+    f->had = (int64_t)lseek(fd, 0, SEEK_END);
+    log_write(FSDP_LOG_INFO, "downloading %s of %s: %.1f MB%s", name, f->name, 1e-6 * (double)bytes,
+              f->had > 0 ? ", from where it stopped" : "");
     fsdp_status status = http_download(f->http, url, f->download_timeout, fd, part, bytes);
     if (status == FSDP_OK && fsync(fd) != 0)
         status = error_set_errno(FSDP_ERR_IO, "%s: cannot be written", part);
@@ -218,6 +246,8 @@ static fsdp_status download(fetch *f, const char *name, const char *hash, int64_
         unlink(part); /* going on from wrong bytes would never end */
     if (status == FSDP_OK && rename(part, blob) != 0)
         status = error_set_errno(FSDP_ERR_IO, "%s: cannot be put in place", blob);
+    f->finished += bytes;
+    f->result->downloaded += bytes - (f->had > 0 && f->had <= bytes ? f->had : 0);
     return status;
 }
 
@@ -238,8 +268,11 @@ static fsdp_status link_file(const fetch *f, const char *name, const char *hash)
     return error_set_errno(FSDP_ERR_IO, "%s: cannot be linked", path);
 }
 
-/* Fetches the blob, or links it where all blobs are there: a snapshot that lacks files would be taken for the whole. */
-static fsdp_status fetch_file(fetch *f, const json_t *file, bool link)
+/* What to do with each file, in turn. Blobs come before links: a snapshot that lacks files would be taken for the
+ * whole. */
+typedef enum pass_kind { COUNT, FETCH, LINK, N_PASSES } pass_kind;
+
+static fsdp_status treat_file(fetch *f, const json_t *file, pass_kind pass)
 {
     char blob[PATH_MAX];
     const char *name = json_string_value(json_object_get(file, "rfilename"));
@@ -250,9 +283,15 @@ static fsdp_status fetch_file(fetch *f, const json_t *file, bool link)
         return error_set(FSDP_ERR_IO, "%s: the hub gives no hash for %s", f->name, name);
     if (snprintf(blob, sizeof blob, "%s/blobs/%s", f->folder, hash) >= PATH_MAX - 16)
         return error_set(FSDP_ERR_INPUT, "%s: the path of the cache is too long", f->folder);
-    if (link)
+    if (pass == LINK)
         return link_file(f, name, hash);
-    return file_exists(blob) ? FSDP_OK : download(f, name, hash, bytes, blob);
+    bool missing = !file_exists(blob);
+    if (pass == FETCH)
+        return missing ? download(f, name, hash, bytes, blob) : FSDP_OK;
+    f->total += missing ? bytes : 0;
+    f->result->n_files++;
+    f->result->bytes += bytes;
+    return FSDP_OK;
 }
 
 /* --- the repository ---------------------------------------------------------------------------------------------- */
@@ -261,7 +300,7 @@ static fsdp_status fetch_files(fetch *f, const json_t *listed)
 {
     const json_t *files = json_object_get(listed, "siblings"), *file;
     const char *commit = json_string_value(json_object_get(listed, "sha"));
-    size_t i, n = 0;
+    size_t i;
     bool has_safetensors = false;
     if (!is_hex(commit, 40) || !json_is_array(files))
         return error_set(FSDP_ERR_IO, "%s: the hub's answer has no list of files", f->name);
@@ -273,37 +312,41 @@ static fsdp_status fetch_files(fetch *f, const json_t *listed)
             return error_set(FSDP_ERR_IO, "%s: the hub lists a file with an impossible name", f->name);
         has_safetensors = has_safetensors || ends_with(name, ".safetensors");
     }
-    for (int link = 0; link < 2; link++) {
+    for (pass_kind pass = COUNT; pass < N_PASSES; pass++) {
         json_array_foreach((json_t *)(uintptr_t)files, i, file)
         {
-            if (!is_wanted(f, json_string_value(json_object_get(file, "rfilename")), has_safetensors))
-                continue;
-            FSDP_TRY(fetch_file(f, file, link));
-            n++;
+            if (is_wanted(f, json_string_value(json_object_get(file, "rfilename")), has_safetensors))
+                FSDP_TRY(treat_file(f, file, pass));
         }
     }
-    return n > 0 ? FSDP_OK
-                 : error_set(FSDP_ERR_INPUT, "%s%s%s: the hub has no files of this kind there", f->name,
-                             f->config ? ", " : "", f->config ? f->config : "");
+    return f->result->n_files > 0
+               ? FSDP_OK
+               : error_set(FSDP_ERR_INPUT, "%s%s%s: the hub has no files of this kind there", f->name,
+                           f->config_name ? ", " : "", f->config_name ? f->config_name : "");
 }
 
-/* Complete from now on: hub_find looks at refs/main. */
+/* Complete from now on: hub_find looks at refs/main. A commit needs no name. */
 static fsdp_status name_commit(const fetch *f)
 {
     char path[PATH_MAX];
-    snprintf(path, sizeof path, "%s/refs", f->folder);
+    if (strcmp(f->revision, f->commit) == 0)
+        return FSDP_OK;
+    snprintf(path, sizeof path, "%s/refs/%s", f->folder, f->revision);
+    *strrchr(path, '/') = '\0'; /* names of branches may have slashes */
     FSDP_TRY(file_make_directories(path));
-    snprintf(path, sizeof path, "%s/refs/main", f->folder);
+    path[strlen(path)] = '/';
     return file_write_atomic(path, f->commit, strlen(f->commit));
 }
 
 static fsdp_status fetch_repository(fetch *f)
 {
-    char url[PATH_MAX], *body = NULL, blobs[PATH_MAX];
+    char url[PATH_MAX], *body = NULL, blobs[PATH_MAX], revision[3 * MAX_NAME + 1] = "";
     size_t bytes;
     json_t *listed = NULL;
-    snprintf(url, sizeof url, "%s/api/%s/%s/revision/main?blobs=true", f->endpoint,
-             f->kind == HUB_DATASET ? "datasets" : "models", f->name);
+    for (const char *p = f->revision; *p; p++)
+        snprintf(revision + strlen(revision), 4, *p == '/' ? "%%2F" : "%c", *p);
+    snprintf(url, sizeof url, "%s/api/%s/%s/revision/%s?blobs=true", f->endpoint, f->is_dataset ? "datasets" : "models",
+             f->name, revision);
     FSDP_TRY(http_get(f->http, url, f->api_timeout, &body, &bytes));
     fsdp_status status = json_parse(url, body, bytes, &listed);
     free(body);
@@ -340,35 +383,87 @@ static fsdp_status take_lock(const fetch *f, int *lock)
     return FSDP_OK;
 }
 
-fsdp_status hub_fetch(hub_kind kind, const char *name, const char *config, hub_part part)
+static fsdp_status check_names(const fetch *f)
 {
-    fetch f = {.kind = kind, .name = name, .config = config && config[0] ? config : NULL, .part = part};
-    char *token = find_token(), *found = NULL;
+    static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./+@";
+    const char *r = f->revision;
+    if (!hub_is_name(f->name))
+        return error_set(FSDP_ERR_INPUT, "%s: is no name of the hub, which are like org/name", f->name);
+    if (!is_safe(r) || r[strspn(r, allowed)] != '\0')
+        return error_set(FSDP_ERR_INPUT, "%s: revision \"%s\" is no name of a branch, a tag or a commit", f->name, r);
+    if (f->config_name != NULL && !is_safe(f->config_name))
+        return error_set(FSDP_ERR_INPUT, "%s: \"%s\" is no name of a configuration", f->name, f->config_name);
+    return FSDP_OK;
+}
+
+/* Where it lies. */
+static fsdp_status find_path(const fetch *f)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/snapshots/%s%s%s", f->folder, f->commit, f->config_name ? "/" : "",
+             f->config_name ? f->config_name : "");
+    f->result->path = strdup(path);
+    return f->result->path != NULL ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "out of memory");
+}
+
+static fsdp_status fetch_now(fetch *f)
+{
+    char *token = find_token();
     int lock = -1;
-    f.api_timeout = seconds_of("HF_HUB_ETAG_TIMEOUT");
-    f.download_timeout = seconds_of("HF_HUB_DOWNLOAD_TIMEOUT");
-    fsdp_status status = find_endpoint(&f);
+    fsdp_status status = find_endpoint(f);
     if (status == FSDP_OK)
-        status = find_folder(&f);
+        status = find_folder(f);
     if (status == FSDP_OK)
-        status = http_open(f.endpoint, token, &f.http);
+        status = http_open(f->endpoint, token, &f->http);
+    if (status == FSDP_OK && f->config->progress != NULL)
+        http_on_progress(f->http, show_progress, f);
     if (status == FSDP_OK)
-        status = take_lock(&f, &lock);
+        status = take_lock(f, &lock);
     if (status == FSDP_OK)
-        status = fetch_repository(&f);
+        status = fetch_repository(f);
     if (lock >= 0)
         close(lock);
-    http_close(f.http);
+    http_close(f->http);
     free(token);
-    if (status == FSDP_ERR_TIMEOUT && f.commit[0] == '\0') {
-        char why[1024];
-        snprintf(why, sizeof why, "%s", fsdp_last_error());
-        if (hub_find(kind, name, config, &found) != FSDP_OK)
-            status = error_set(status, "%s", why);
-        else
-            log_write(FSDP_LOG_WARNING, "%s: the hub cannot be reached; %s is used as it is", name, found);
-        status = found != NULL ? FSDP_OK : status;
-    }
+    return status == FSDP_OK ? find_path(f) : status;
+}
+
+/* The hub was not reached, which `status` says: what the cache has, if anything. */
+static fsdp_status use_cache(const fetch *f, fsdp_status status)
+{
+    char why[1024], *found = NULL;
+    snprintf(why, sizeof why, "%s", fsdp_last_error());
+    if (hub_find(f->is_dataset ? HUB_DATASET : HUB_MODEL, f->name, f->config_name, &found) != FSDP_OK)
+        return error_set(status, "%s", why);
+    log_write(FSDP_LOG_WARNING, "%s: the hub cannot be reached; %s is used as it is", f->name, found);
     free(found);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_fetch(const fsdp_fetch_config *config, fsdp_fetch_result *result)
+{
+    SIZED_READ(fsdp_fetch_config, FSDP_FETCH_CONFIG_INIT, full, config);
+    SIZED_CHECK(fsdp_fetch_result, FSDP_FETCH_RESULT_INIT, result);
+    fsdp_fetch_result done = FSDP_FETCH_RESULT_INIT;
+    fetch f = {.config = &full, .result = &done, .is_dataset = full.kind == FSDP_FETCH_DATASET, .name = full.name};
+    if (full.name == NULL)
+        return error_set(FSDP_ERR_INPUT, "nothing to fetch is named");
+    f.config_name = f.is_dataset && full.config_name && full.config_name[0] ? full.config_name : NULL;
+    f.revision = full.revision ? full.revision : "main";
+    f.api_timeout = seconds_of("HF_HUB_ETAG_TIMEOUT");
+    f.download_timeout = seconds_of("HF_HUB_DOWNLOAD_TIMEOUT");
+    fsdp_status status = FSDP_OK;
+    if (!full.prefer_local || hub_is_remote(full.name)) {
+        status = check_names(&f);
+        if (status == FSDP_OK)
+            status = fetch_now(&f);
+        if (status == FSDP_ERR_TIMEOUT && f.commit[0] == '\0' && full.prefer_local && full.revision == NULL)
+            status = use_cache(&f, status);
+    }
+    if (result == NULL || status != FSDP_OK) {
+        free(done.path);
+        done.path = NULL;
+    }
+    sized_write(result, &done, sizeof done);
     return status;
 }
