@@ -56,8 +56,15 @@ ended()
 
 same() { "$fsdp" ckpt diff calm/checkpoints/step-00000400 "$1/checkpoints/step-00000400" >diff.log || fail "$1 differs: $(head -n 3 diff.log)"; }
 
-# running NAME: the job has made its first sixty steps
-running() { until_true "$1 makes no steps: $(said "$1" | tail -n 20)" has_steps "$1" 60; }
+# running NAME: the job has made its first sixty steps, and its ranks stand still: however fast the machine, what is done to the job
+# comes before its end. Slurm sends SIGCONT with what ends a job; `go_on` does it for other signals.
+running()
+{
+    until_true "$1 makes no steps: $(said "$1" | tail -n 20)" has_steps "$1" 60
+    ranks=$(pgrep -f "^$fsdp train .*$work/text.txt") || fail "$1: was over before it was disturbed"
+    kill -STOP $ranks
+}
+go_on() { kill -CONT $ranks; }
 
 # resumed NAME: it went on, once, and the end is that of the undisturbed run
 resumed()
@@ -97,6 +104,7 @@ resumed requeued
 submit warned train-fsdp.sbatch --
 running warned
 scancel --signal=USR1 "$job" # what Slurm sends before the time limit
+go_on
 resumed warned
 submit preempted train-fsdp.sbatch --
 running preempted
