@@ -81,6 +81,7 @@ enum {
 };
 
 /* A value of world_size beyond numbers of ranks. */
+enum { FSDP_PORT_AUTO = -1 };       /* any that is free */
 enum { FSDP_WORLD_SIZE_AUTO = -1 }; /* the fewest ranks that fit */
 
 /* Texts are NULL when not set and belong to the settings. A number that its comment calls optional is 0 when not set.
@@ -202,6 +203,8 @@ typedef struct fsdp_settings {
     int64_t logging_freq, validation_freq /* optional: at the end */, validation_batches /* optional: all */;
     const char *metrics;
     const char *tensorboard_dir;
+    int64_t metrics_port; /* 0: no endpoint */
+    const char *metrics_address;
     const char *trace;
     int64_t trace_first, trace_steps;
     int log_level; /* fsdp_log_level */

@@ -13,6 +13,7 @@ struct gpu_properties {
     int shared_bytes; /* most that one block may ask for */
     int l2_bytes;
     size_t memory_bytes;
+    char pci_bus_id[32]; /* "0000:19:00.0"; "" for one that is only described */
 };
 
 #define GPU_WORKSPACE_LIMIT ((size_t)32 << 20)

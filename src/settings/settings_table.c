@@ -191,6 +191,7 @@ static const fsdp_choice log_levels[] = {
 /* Kept by name: the world is opened with these words. */
 static const fsdp_choice devices[] = {{"auto", 0, NULL}, {"cpu", 0, NULL},  {"cuda", 0, "gpu"}, {"h200", 0, NULL},
                                       {"h100", 0, NULL}, {"a100", 0, NULL}, {NULL, 0, NULL}};
+static const fsdp_choice ports[] = {{"auto", FSDP_PORT_AUTO, NULL}, {NULL, 0, NULL}};
 static const fsdp_choice world_sizes[] = {{"auto", FSDP_WORLD_SIZE_AUTO, NULL}, {NULL, 0, NULL}};
 static const fsdp_choice products[] = {
     {"auto", 0, NULL},   {"onednn", 0, NULL},   {"amx", 0, NULL},
@@ -412,6 +413,12 @@ const fsdp_flag settings_table[] = {
     {INT(validation_batches, NULL, 0, "N", "batches per validation on each rank (default: all)")},
     {TEXT(metrics, NULL, "FILE", "also append a JSON line per step to this file")},
     {TEXT(tensorboard_dir, NULL, "DIR", "write TensorBoard event files")},
+    {COUNT(metrics_port, NULL, 0, 65535, "PORT",
+           "let Prometheus scrape the run on each node at http://ADDRESS:PORT/metrics; auto: any free port (default: "
+           "off)"),
+     .choices = ports},
+    {TEXT(metrics_address, "127.0.0.1", "ADDRESS",
+          "where --metrics_port listens; 0.0.0.0: everywhere, for everyone who can reach it")},
     {TEXT(trace, NULL, "FILE",
           "trace a few steps on all ranks, for Perfetto, chrome://tracing and `fsdp trace summary`")},
     {INT(trace_first, "2", 0, "step", "first step to trace")},

@@ -28,6 +28,7 @@
 #include "observe/units.h"
 #include "plan/workload.h"
 #include "train/run.h"
+#include "train/serve.h"
 #include "train/trace_gather.h"
 #include "train/utilization.h"
 
@@ -49,6 +50,7 @@ struct report {
     int samples;          /* file of --log_samples, -1: none */
     rank_log *log;
     run_snapshot *snapshot; /* for whoever shows the run while it trains */
+    serve *serve;           /* --metrics_port */
     slow_watch *watch;
     rank_snapshot *ranks; /* (n_ranks) of the newest step */
     size_t *ranks_bytes;
@@ -184,13 +186,16 @@ fsdp_status report_open(train_run *run, report *r)
     FSDP_TRY(make_parent(run->settings->trace));
     FSDP_TRY(open_log(r, run));
     FSDP_TRY(open_ranks(r, run->n_ranks));
-    return run->rank == 0 ? open_files(r, run) : FSDP_OK;
+    if (run->rank == 0)
+        FSDP_TRY(open_files(r, run));
+    return serve_open(run, r->snapshot, &r->serve);
 }
 
 void report_close(report *r)
 {
     if (!r)
         return;
+    serve_close(r->serve);
     for (int i = 0; i < 2; i++)
         metrics_close(r->files[i]);
     metrics_close(r->validations);
@@ -312,6 +317,7 @@ fsdp_status report_add(report *r, train_run *run, const report_step *step, int *
                       .validation_loss = NAN,
                       .times = &times};
     snapshot_put(r->snapshot, &f, r->ranks);
+    serve_step(r->serve, run, &f, r->ranks);
     if (isnan(r->first_loss))
         r->first_loss = step->loss;
     step_times_add(&r->times, (step_time){f.seconds, f.samples, f.tokens});

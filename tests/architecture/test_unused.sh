@@ -50,7 +50,6 @@ safetensors_read: every pair of types
 token_file_document: the index that the writer wrote
 token_file_documents: likewise
 token_file_verify: likewise, and the checksum
-snapshot_read: whoever shows a run while it trains reads it, on a thread of its own
 server_count: hostile messages must leave nothing behind
 store_count: likewise
 tokenizer_tables_read: fuzzed without a file

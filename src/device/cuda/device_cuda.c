@@ -336,6 +336,8 @@ static fsdp_status read_properties(cuda_device *d)
     d->gpu.shared_bytes = (int)properties.sharedMemPerBlockOptin;
     d->gpu.l2_bytes = properties.l2CacheSize;
     d->gpu.memory_bytes = properties.totalGlobalMem;
+    FSDP_TRY(cuda_check(cudaDeviceGetPCIBusId(d->gpu.pci_bus_id, sizeof d->gpu.pci_bus_id, d->index),
+                        "reading the GPU's place on the bus"));
     d->base.gpu = &d->gpu;
     if (d->gpu.compute_capability < 80)
         return error_set(FSDP_ERR_UNSUPPORTED,

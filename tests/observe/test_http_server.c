@@ -1,0 +1,221 @@
+/* The HTTP server answers its routes and nothing else, and strangers cannot make it stop: oversized headers, a thousand
+ * connections, readers that do not read. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "observe/serve/http_server.h"
+
+enum { PATIENCE_MS = 60000, LARGE = 8 << 20 };
+
+typedef struct site {
+    atomic_int asked;
+    http_route routes[3];
+    http_server *server;
+} site;
+
+static char *small(void *context, size_t *bytes)
+{
+    atomic_fetch_add((atomic_int *)context, 1);
+    *bytes = 6;
+    return strdup("hello\n");
+}
+
+static char *large(void *context, size_t *bytes)
+{
+    (void)context;
+    *bytes = LARGE;
+    return calloc(1, LARGE);
+}
+
+static char *nothing(void *context, size_t *bytes)
+{
+    (void)context, (void)bytes;
+    return NULL;
+}
+
+static int open_site(void **state)
+{
+    site *s = *state = calloc(1, sizeof *s);
+    s->routes[0] = (http_route){"/small", "text/plain", small, &s->asked};
+    s->routes[1] = (http_route){"/large", "text/plain", large, NULL};
+    s->routes[2] = (http_route){"/nothing", "text/plain", nothing, NULL};
+    fsdp_status status = http_server_open("--port", "127.0.0.1", 0, s->routes, 3, &s->server);
+#ifndef FSDP_WITH_MICROHTTPD
+    assert_int_equal(status, FSDP_ERR_UNSUPPORTED);
+    return 0;
+#endif
+    assert_int_equal(status, FSDP_OK);
+    return 0;
+}
+
+static int close_site(void **state)
+{
+    site *s = *state;
+    http_server_close(s->server);
+    free(s);
+    return 0;
+}
+
+/* A socket on its way to the server; it may wait for its turn. */
+static int dial(const site *s)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)http_server_port(s->server)),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    if (connect(fd, (struct sockaddr *)&to, sizeof to) != 0)
+        assert_int_equal(errno, EINPROGRESS);
+    return fd;
+}
+
+/* Sends and reads until the server closes; what came is cut to `room`. The server may hang up at any time. */
+static void converse(const site *s, const char *request, size_t bytes, char *answer, size_t room)
+{
+    int fd = dial(s);
+    size_t sent = 0, got = 0;
+    for (;;) {
+        struct pollfd p = {.fd = fd, .events = (short)(POLLIN | (sent < bytes ? POLLOUT : 0))};
+        assert_int_equal(poll(&p, 1, PATIENCE_MS), 1);
+        if (p.revents & POLLOUT && sent < bytes) {
+            ssize_t n = send(fd, request + sent, bytes - sent, MSG_NOSIGNAL);
+            sent = n > 0 ? sent + (size_t)n : errno == EAGAIN ? sent : bytes;
+        }
+        if (p.revents & (POLLIN | POLLHUP | POLLERR)) {
+            char some[4096];
+            ssize_t n = recv(fd, some, sizeof some, 0);
+            if (n < 0 && errno == EAGAIN)
+                continue;
+            if (n <= 0)
+                break;
+            size_t kept = (size_t)n < room - 1 - got ? (size_t)n : room - 1 - got;
+            memcpy(answer + got, some, kept);
+            got += kept;
+        }
+    }
+    answer[got] = '\0';
+    close(fd);
+}
+
+static void expect(const site *s, const char *request, const char *code)
+{
+    char answer[2048];
+    converse(s, request, strlen(request), answer, sizeof answer);
+    if (!strstr(answer, code))
+        fail_msg("%s is answered: %s", request, answer);
+}
+
+#define NEEDS_SERVER(s)                                                                                                \
+    if (!(s)->server)                                                                                                  \
+    skip()
+
+static void routes_are_answered_and_nothing_else(void **state)
+{
+    site *s = *state;
+    NEEDS_SERVER(s);
+    expect(s, "GET /small HTTP/1.0\r\n\r\n", "\r\n\r\nhello\n");
+    expect(s, "HEAD /small HTTP/1.0\r\n\r\n", " 200 ");
+    assert_int_equal(atomic_load(&s->asked), 2);
+    expect(s, "GET /small/ HTTP/1.0\r\n\r\n", " 404 ");
+    expect(s, "GET /../../etc/passwd HTTP/1.0\r\n\r\n", " 404 ");
+    expect(s, "GET /%2e%2e/%2e%2e/etc/passwd HTTP/1.0\r\n\r\n", " 404 ");
+    expect(s, "POST /small HTTP/1.0\r\nContent-Length: 3\r\n\r\nabc", " 405 ");
+    expect(s, "DELETE /small HTTP/1.0\r\n\r\n", " 405 ");
+    expect(s, "GET /nothing HTTP/1.0\r\n\r\n", " 503 ");
+    assert_int_equal(atomic_load(&s->asked), 2);
+}
+
+static void oversized_and_broken_requests_reach_no_route(void **state)
+{
+    site *s = *state;
+    NEEDS_SERVER(s);
+    enum { BYTES = 1 << 20 };
+    char *request = malloc(BYTES), answer[2048];
+    memset(request, 'a', BYTES);
+    memcpy(request, "GET /small HTTP/1.0\r\nX: ", 24);
+    converse(s, request, BYTES, answer, sizeof answer);
+    assert_null(strstr(answer, " 200 "));
+    memset(request, 'a', BYTES);
+    converse(s, request, BYTES, answer, sizeof answer);
+    assert_null(strstr(answer, " 200 "));
+    free(request);
+    assert_int_equal(atomic_load(&s->asked), 0);
+    expect(s, "GET /small HTTP/1.0\r\n\r\n", "hello");
+}
+
+/* They ask for much and read nothing; others are answered meanwhile. */
+static void slow_readers_do_not_hold_up_others(void **state)
+{
+    static const char request[] = "GET /large HTTP/1.0\r\n\r\n";
+    site *s = *state;
+    NEEDS_SERVER(s);
+    int slow[8];
+    for (int i = 0; i < 8; i++) {
+        slow[i] = dial(s);
+        struct pollfd p = {.fd = slow[i], .events = POLLOUT};
+        assert_int_equal(poll(&p, 1, PATIENCE_MS), 1);
+        assert_int_equal(send(slow[i], request, sizeof request - 1, MSG_NOSIGNAL), sizeof request - 1);
+    }
+    expect(s, "GET /small HTTP/1.0\r\n\r\n", "hello");
+    for (int i = 0; i < 8; i++)
+        close(slow[i]);
+}
+
+static void a_thousand_connections_pass(void **state)
+{
+    site *s = *state;
+    NEEDS_SERVER(s);
+    enum { MANY = 1000 };
+    struct rlimit limit;
+    getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    int n = limit.rlim_max >= 2 * MANY ? MANY : (int)limit.rlim_max / 3, *fds = calloc(MANY, sizeof *fds);
+    for (int i = 0; i < n; i++)
+        fds[i] = dial(s);
+    for (int i = 0; i < n; i++)
+        close(fds[i]);
+    free(fds);
+    expect(s, "GET /small HTTP/1.0\r\n\r\n", "hello");
+}
+
+static void a_taken_port_is_an_error_that_names_it(void **state)
+{
+    site *s = *state;
+    NEEDS_SERVER(s);
+    http_server *other;
+    char wanted[64];
+    int port = http_server_port(s->server);
+    snprintf(wanted, sizeof wanted, "--port %d: cannot listen at 127.0.0.1", port);
+    assert_int_equal(http_server_open("--port", "127.0.0.1", port, s->routes, 3, &other), FSDP_ERR_INPUT);
+    assert_null(other);
+    assert_non_null(strstr(fsdp_last_error(), wanted));
+    assert_int_equal(http_server_open("--port", "no such host", 0, s->routes, 3, &other), FSDP_ERR_INPUT);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(routes_are_answered_and_nothing_else, open_site, close_site),
+        cmocka_unit_test_setup_teardown(oversized_and_broken_requests_reach_no_route, open_site, close_site),
+        cmocka_unit_test_setup_teardown(slow_readers_do_not_hold_up_others, open_site, close_site),
+        cmocka_unit_test_setup_teardown(a_thousand_connections_pass, open_site, close_site),
+        cmocka_unit_test_setup_teardown(a_taken_port_is_an_error_that_names_it, open_site, close_site),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
