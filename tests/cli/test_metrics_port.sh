@@ -118,7 +118,7 @@ done
 names "$source_root/deploy/grafana/dashboard.json" | comm -23 exist - >unshown
 [[ ! -s unshown ]] || fail "no panel shows $(cat unshown)"
 
-[[ -z ${FSDP_PROMETHEUS_HOOK:-} ]] || "$FSDP_PROMETHEUS_HOOK" "$port" exist
+[[ -z ${FSDP_PROMETHEUS_HOOK:-} ]] || "$FSDP_PROMETHEUS_HOOK" "$port" served
 
 # Refused: other paths, other methods, a taken port; the run goes on.
 [[ $(ask 'GET /../../etc/passwd HTTP/1.0\r\n\r\n' | head -1) == *" 404 "* ]] || fail "a path outside is not refused"
