@@ -76,13 +76,15 @@ class Hub(BaseHTTPRequestHandler):
             return self.answer(429, b"slow down", [("Retry-After", "1")])
         if "busy" in name and n <= 2:
             return self.answer(503, b"later")
-        if ("slow" in name or "stall" in name) and n == 1:
+        if ("slow" in name or "stall" in name or "held" in name) and n == 1:
             self.send_response(200)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data[:10])
             self.wfile.flush()
-            time.sleep(4 if "slow" in name else 60)
+            limit = time.monotonic() + (4 if "slow" in name else 60)
+            while time.monotonic() < limit and not ("held" in name and os.path.exists(os.path.join(root, "release"))):
+                time.sleep(0.1)
             self.close_connection = True
             return None
         headers = [("Content-Range", f"bytes {first}-{len(data) - 1}/{len(data)}")] if first else []

@@ -21,7 +21,7 @@ away=$!
 
 models=repositories/models/org
 data=repositories/datasets/org
-mkdir -p $models/{llama,llama@v1,words} $data/{text/en,text/fr,wrong,stall,slow}
+mkdir -p $models/{llama,llama@v1,words} $data/{text/en,text/fr,wrong,stall,held}
 cp "$golden"/llama_gqa/{config.json,model.safetensors} $models/llama
 cp "$golden"/llama_gqa/config.json $models/llama@v1
 echo '{"eos_token_id": 1}' >$models/llama@v1/generation_config.json
@@ -33,7 +33,7 @@ echo '{"text": "non"}' >$data/text/fr/a.jsonl
 cp $data/text/en/train.0.jsonl $data/wrong/wrong.jsonl
 cp $data/text/en/train.0.jsonl $data/stall/stall.jsonl
 cp $data/text/en/train.1.jsonl $data/stall/after.jsonl
-cp $data/text/en/train.0.jsonl $data/slow/slow.jsonl
+cp $data/text/en/train.0.jsonl $data/held/held.jsonl
 python3 "$source_root/tests/cli/hub_server.py" repositories "$work/requests" >port 2>server.err &
 for i in $(seq 300); do [[ -s port ]] && break; sleep 0.1; done
 [[ -s port ]] || fail "the server does not start: $(cat server.err)"
@@ -95,16 +95,20 @@ diff -r $data/stall "$(cat out)" || fail "after an interruption, other bytes"
 grep -q "stall.jsonl bytes=10- " requests || fail "it began again: $(grep stall requests)"
 [[ $(grep -c "resolve.*after.jsonl" requests) == 1 ]] || fail "what was whole was fetched again"
 
-# Two at once: one fetches, the other waits, and both say where it lies.
-timeout 120 "$fsdp" fetch --dataset org/slow >one.out 2>one.err &
-job=$!
-part=$hub/datasets--org--slow/blobs/*.incomplete
+# Two at once: one fetches, the other waits, and both say where it lies. The server goes on when it is told.
+timeout 120 "$fsdp" fetch --dataset org/held >one.out 2>one.err &
+one=$!
+part=$hub/datasets--org--held/blobs/*.incomplete
 for i in $(seq 300); do [[ -s $(echo $part) ]] && break; sleep 0.1; done
-fetch --dataset org/slow || fail "the second of two: $(cat err)"
-wait $job || fail "the first of two: $(cat one.err)"
-cmp out one.out && cmp $data/slow/slow.jsonl "$(cat out)/slow.jsonl" || fail "two at once"
-grep -q "another process of this host is downloading it" err || fail "the second did not wait: $(cat err)"
-[[ $(grep -c "resolve.*slow.jsonl -" requests) == 1 ]] || fail "both fetched: $(grep slow requests)"
+timeout 120 "$fsdp" fetch --dataset org/held >two.out 2>two.err &
+two=$!
+for i in $(seq 300); do grep -q "another process of this host is downloading it" two.err && break; sleep 0.1; done
+grep -q "another process of this host is downloading it" two.err || fail "the second did not wait: $(cat two.err)"
+touch repositories/release
+wait $one || fail "the first of two: $(cat one.err)"
+wait $two || fail "the second of two: $(cat two.err)"
+cmp one.out two.out && cmp $data/held/held.jsonl "$(cat one.out)/held.jsonl" || fail "two at once"
+[[ $(grep -c "resolve.*held.jsonl - " requests) == 1 ]] || fail "both fetched: $(grep held requests)"
 
 fetch --dataset org/wrong && fail "a wrong hash"
 grep -q "the hub says 0000" err && [[ ! -s out && -z $(ls "$hub/datasets--org--wrong/blobs") ]] || fail "a wrong hash: $(cat err)"
