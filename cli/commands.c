@@ -10,7 +10,8 @@
 /* In the order that help shows them. */
 #define COMMANDS(X)                                                                                                    \
     X(train)                                                                                                           \
-    X(plan) X(explain) X(run) X(fetch) X(tokenize) X(eval) X(generate) X(ckpt) X(bench) X(debug) X(trace) X(help)
+    X(plan)                                                                                                            \
+    X(explain) X(run) X(fetch) X(tokenize) X(eval) X(generate) X(ckpt) X(bench) X(debug) X(trace) X(report) X(help)
 
 #define DECLARE(name) extern const command command_##name;
 COMMANDS(DECLARE)

@@ -14,7 +14,8 @@
  * zoom, double click to see everything. With keys, when the picture has the focus: arrows read, + and - zoom, Home and
  * End go to the ends, 0 shows everything.
  *
- *   page.lines({title, about, x: [...], series: [{name, values, color?}], format, xName, marks?, logarithmic?})
+ *   page.lines({title, about, x: [...], series: [{name, values, x?, color?}], format, xName, marks?, logarithmic?})
+ *       x of a series: where it has values of its own; few values are drawn as dots, too
  *   page.areas({title, about, x, series, format, xName, marks?, limit?, outlines?: [{name, values}]})   stacked
  *       marks: [{x, name}]; limit: {value, name}; values may be null where there is none
  *   page.bars({title, about, rows: [{name, parts: [{name, value, color?}], note?}], format, limit?, most?})   stacked
@@ -73,7 +74,7 @@ const page = (() => {
         const text = options.text || [0];
         const cell = (value, column) => (column === 0 ? element("th", { scope: "row" }, value) : element("td", text.includes(column) ? { class: "text" } : {}, value));
         return element("div", { class: "wide" }, element("table", {}, caption && element("caption", {}, caption),
-            element("thead", {}, element("tr", {}, heads.map((h) => element("th", { scope: "col" }, h)))),
+            element("thead", {}, element("tr", {}, heads.map((h, i) => element("th", { scope: "col", class: text.includes(i) && "text" }, h)))),
             element("tbody", {}, rows.map((row) => element("tr", {}, row.map(cell))))));
     }
 
@@ -248,25 +249,44 @@ const page = (() => {
         flush();
         return d;
     }
+    /* At most about 200 rows; a series with an x of its own has values only there. */
     const seriesTable = (state) => () => {
         const { x, series, outlines, format, xName, title } = state.options, all = [...series, ...(outlines || [])];
-        const step = Math.max(1, Math.ceil(x.length / 200));
-        return table(title, [xName || "", ...all.map((s) => s.name)], x.filter((_, i) => i % step === 0).map((v, k) => [plain(v), ...all.map((s) => (Number.isFinite(s.values[k * step]) ? (format || plain)(s.values[k * step]) : "–"))]));
+        const step = Math.max(1, Math.ceil(x.length / 200)), own = all.map((s) => s.x && new Map(s.x.map((v, i) => [v, s.values[i]])));
+        const few = new Set(all.filter((s) => s.x && s.x.length <= 200).flatMap((s) => s.x));
+        const value = (k, i) => (own[k] ? own[k].get(x[i]) : all[k].values[i]);
+        return table(title, [xName || "", ...all.map((s) => s.name)], x.map((v, i) => [v, i]).filter(([v, i]) => i % step === 0 || few.has(v))
+            .map(([v, i]) => [plain(v), ...all.map((_, k) => (Number.isFinite(value(k, i)) ? (format || plain)(value(k, i)) : "–"))]));
     };
 
     const lines = (options) => figure(options, (state) => {
-        const o = state.options, shown = o.series.flatMap((s) => s.values.filter((v, i) => Number.isFinite(v) && (state.from === null || (o.x[i] >= state.from && o.x[i] <= state.to))));
+        const o = state.options, xs = (s) => s.x || o.x;
         let low = Infinity, high = -Infinity;
-        for (const v of shown) { low = Math.min(low, v); high = Math.max(high, v); }
+        for (const s of o.series) {
+            s.values.forEach((v, i) => {
+                if (!Number.isFinite(v) || (state.from !== null && (xs(s)[i] < state.from || xs(s)[i] > state.to))) return;
+                low = Math.min(low, v);
+                high = Math.max(high, v);
+            });
+        }
         if (!(high >= low)) { low = 0; high = 1; }
         const room = (high - low) * 0.06 || Math.abs(high) * 0.1 || 1;
         const plan = plane(state, o.height || 280, o.logarithmic ? high : high + room, o.logarithmic ? low : Math.min(low, Math.max(low - room, low >= 0 ? 0 : -Infinity)));
-        o.series.forEach((s, i) => plan.body.append(draw("path", { class: `line s${(s.color ?? i) % COLORS}`, d: trace(plan, o.x, s.values) })));
+        o.series.forEach((s, i) => {
+            const color = (s.color ?? i) % COLORS;
+            plan.body.append(draw("path", { class: `line s${color}`, d: trace(plan, xs(s), s.values) }));
+            if (s.values.length > 20) return;
+            s.values.forEach((v, k) => { if (Number.isFinite(v)) plan.body.append(draw("circle", { class: "f" + color, cx: plan.px(xs(s)[k]).toFixed(1), cy: plan.py(v).toFixed(1), r: 3 })); });
+        });
         addMarks(plan, state);
         addHand(plan, state, (x) => {
-            const i = nearest(o.x, x);
-            readings(state, `${o.xName || "x"} ${plain(o.x[i])}`, o.series.map((s) => [s.name, Number.isFinite(s.values[i]) ? (o.format || plain)(s.values[i]) : "–"]));
-            return o.x[i];
+            const at = o.x[nearest(o.x, x)];
+            const reading = (s) => {
+                const i = nearest(xs(s), at), v = s.values[i];
+                return [s.name, (Number.isFinite(v) ? (o.format || plain)(v) : "–") + (xs(s)[i] !== at ? ` (at ${plain(xs(s)[i])})` : "")];
+            };
+            readings(state, `${o.xName || "x"} ${plain(at)}`, o.series.map(reading));
+            return at;
         });
         showLegend(state, o.series.map((s, i) => ({ name: s.name, color: (s.color ?? i) % COLORS })));
         state.table = seriesTable(state);
@@ -276,8 +296,9 @@ const page = (() => {
     const areas = (options) => figure(options, (state) => {
         const o = state.options, n = o.x.length, sums = new Array(n).fill(0);
         for (const s of o.series) s.values.forEach((v, i) => { sums[i] += v; });
-        let high = Math.max(o.limit ? o.limit.value : 0, 1);
+        let high = o.limit ? o.limit.value : 0;
         for (const list of [sums, ...(o.outlines || []).map((l) => l.values)]) for (const v of list) if (v > high) high = v;
+        high = high || 1;
         const plan = plane(state, o.height || 340, high * (o.marks ? 1.18 : 1.05), 0);
         const stepped = (list, back) => {
             let d = "", last = null;
@@ -341,20 +362,23 @@ const page = (() => {
 
     const heat = (options) => figure(options, (state) => {
         const { svg, width } = state, o = state.options, left = Math.min(120, width * 0.25), cell = Math.max(14, (width - left - RIGHT) / Math.max(1, o.columns.length));
-        const tall = o.rows.length > 24 ? 14 : 22, height = 24 + o.rows.length * tall;
+        const tall = o.rows.length > 24 ? 14 : 22, slanted = cell < 96, top = slanted ? 92 : 24, height = top + o.rows.length * tall;
         const values = o.values.flat().filter(Number.isFinite);
         let most = 0;
         for (const v of values) most = Math.max(most, v);
         svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
         svg.setAttribute("height", height);
-        o.columns.forEach((name, k) => svg.append(draw("text", { class: "soft", x: left + (k + 0.5) * cell, y: 14, "text-anchor": "middle" }, name)));
+        o.columns.forEach((name, k) => {
+            const x = left + (k + 0.5) * cell;
+            svg.append(draw("text", slanted ? { class: "soft", x: x + 4, y: top - 6, transform: `rotate(-90 ${x + 4} ${top - 6})` } : { class: "soft", x, y: 14, "text-anchor": "middle" }, name));
+        });
         o.rows.forEach((name, i) => {
-            svg.append(draw("text", { x: left - 6, y: 24 + i * tall + tall - 5, "text-anchor": "end" }, cut(name, left)));
+            svg.append(draw("text", { x: left - 6, y: top + i * tall + tall - 5, "text-anchor": "end" }, cut(name, left)));
             o.columns.forEach((column, k) => {
                 const v = o.values[i][k];
                 if (!Number.isFinite(v)) return;
-                svg.append(draw("rect", { class: "f4", x: left + k * cell + 1, y: 24 + i * tall + 1, width: cell - 2, height: tall - 2, "fill-opacity": (0.08 + 0.92 * (most ? v / most : 0)).toFixed(3) }, draw("title", {}, `${name}, ${column}: ${(o.format || plain)(v)}`)));
-                if (cell > 60 && tall > 14) svg.append(draw("text", { x: left + (k + 0.5) * cell, y: 24 + i * tall + 15, "text-anchor": "middle" }, (o.format || plain)(v)));
+                svg.append(draw("rect", { class: "f4", x: left + k * cell + 1, y: top + i * tall + 1, width: cell - 2, height: tall - 2, "fill-opacity": (0.06 + 0.5 * (most ? v / most : 0)).toFixed(3) }, draw("title", {}, `${name}, ${column}: ${(o.format || plain)(v)}`)));
+                if (cell > 60 && tall > 14) svg.append(draw("text", { x: left + (k + 0.5) * cell, y: top + i * tall + 15, "text-anchor": "middle" }, (o.format || plain)(v)));
             });
         });
         state.readout.hidden = true;

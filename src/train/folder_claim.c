@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "ckpt/save/directory.h"
 #include "ckpt/save/save_task.h"
+#include "settings/settings_table.h"
 #include "train/paths.h"
 #include "train/run.h"
 
@@ -114,7 +115,8 @@ static fsdp_status remove_file(const char *folder, const char *name)
 /* What a run leaves under names of ours; everything else in the folder stays. */
 static fsdp_status remove_former_run(const run_folder *f)
 {
-    static const char *const files[] = {"metrics.jsonl", "validation.jsonl", "settings.json", RUN_FILE};
+    static const char *const files[] = {"metrics.jsonl", "validation.jsonl", "settings.json",
+                                        "ranks.json",    "report.html",      RUN_FILE};
     ckpt_listing listing;
     FSDP_TRY(ckpt_directory_list(f->checkpoints, &listing));
     fsdp_status status = FSDP_OK;
@@ -158,6 +160,20 @@ static json_t *list_sessions(const train_run *run, const char *path)
     return NULL;
 }
 
+/* Where each setting that is not a default comes from. */
+static json_t *list_origins(const fsdp_settings *s)
+{
+    static const char *const words[] = {"default", "other settings", "the model",   "size and memory",
+                                        "preset",  "file",           "command line"};
+    json_t *origins = json_object();
+    for (int i = 0; settings_table[i].name; i++) {
+        int origin = s->state.origin[i];
+        if (origin > FSDP_FROM_DEFAULT && origin <= FSDP_FROM_COMMAND)
+            json_object_set_new(origins, settings_table[i].name, json_string(words[origin]));
+    }
+    return origins;
+}
+
 static fsdp_status write_run_file(const train_run *run)
 {
     const run_folder *f = &run->folder;
@@ -169,6 +185,8 @@ static fsdp_status write_run_file(const train_run *run)
     json_t *all = sessions ? json_pack("{s:s, s:s, s:s, s:s, s:o}", "format", "fsdp-run", "run", f->run, "job",
                                        run->world->job.rendezvous_id, "checkpoints", apart, "sessions", sessions)
                            : NULL;
+    if (all)
+        json_object_set_new(all, "origins", list_origins(run->settings));
     if (all && run->lineage)
         json_object_set(all, "lineage", run->lineage);
     text = all ? json_dumps(all, JSON_INDENT(1)) : NULL;

@@ -234,6 +234,8 @@ fsdp_status fsdp_train(const fsdp_settings *settings, const fsdp_train_callbacks
     sized_write(result, &run.result, sizeof run.result);
     if (status != FSDP_OK)
         fsdp_world_abort(run.world);
+    if (!settings->dry_run)
+        report_page(&run);
     run_close(&run);
     return status;
 }

@@ -4,15 +4,19 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include <fsdp/report.h>
+
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/ring.h"
 #include "observe/attribution.h"
 #include "observe/board.h"
@@ -27,6 +31,7 @@
 #include "observe/trace.h"
 #include "observe/units.h"
 #include "plan/workload.h"
+#include "train/rank_facts.h"
 #include "train/run.h"
 #include "train/serve.h"
 #include "train/trace_gather.h"
@@ -54,6 +59,7 @@ struct report {
     slow_watch *watch;
     rank_snapshot *ranks; /* (n_ranks) of the newest step */
     size_t *ranks_bytes;
+    double *rank_seconds; /* (n_ranks * LAP_COUNT) of all steps so far */
 };
 
 fsdp_status report_meter(report **out)
@@ -168,7 +174,8 @@ static fsdp_status open_ranks(report *r, int n)
 {
     r->ranks = calloc((size_t)n, sizeof *r->ranks);
     r->ranks_bytes = calloc((size_t)n, sizeof *r->ranks_bytes);
-    if (!r->ranks || !r->ranks_bytes)
+    r->rank_seconds = calloc((size_t)n * LAP_COUNT, sizeof *r->rank_seconds);
+    if (!r->ranks || !r->ranks_bytes || !r->rank_seconds)
         return error_set(FSDP_ERR_MEMORY, "opening the report of a run: out of host memory");
     FSDP_TRY(slow_watch_new(n, &r->watch));
     return snapshot_new(n, &r->snapshot);
@@ -209,6 +216,7 @@ void report_close(report *r)
     snapshot_free(r->snapshot);
     free(r->ranks);
     free(r->ranks_bytes);
+    free(r->rank_seconds);
     free(r->metrics_path);
     free(r);
 }
@@ -286,8 +294,11 @@ static fsdp_status exchange_ranks(report *r, train_run *run, const report_step *
     FSDP_TRY(comm_exchange(comm_world(run->world->comm), "end of a step", &mine, sizeof mine, sizeof mine, r->ranks,
                            r->ranks_bytes));
     *stop = 0;
-    for (int i = 0; i < run->n_ranks; i++)
+    for (int i = 0; i < run->n_ranks; i++) {
         *stop = r->ranks[i].stop > *stop ? r->ranks[i].stop : *stop;
+        for (int k = 0; run->rank == 0 && k < LAP_COUNT; k++)
+            r->rank_seconds[i * LAP_COUNT + k] += r->ranks[i].seconds[k];
+    }
     *times = attribution_of(r->ranks, run->n_ranks);
     times->slow = slow_watch_add(r->watch, r->ranks);
     return FSDP_OK;
@@ -380,8 +391,10 @@ static fsdp_status memory_table(report *r, train_run *run, char **text)
             run->result.peak_bytes = max_i64(run->result.peak_bytes, rows[i].measured_bytes);
             run->result.planned_bytes = max_i64(run->result.planned_bytes, rows[i].plan_bytes);
         }
-        status = memory_report(rows, run->n_ranks, text);
+        status = rank_facts_write(run, &here, rows, r->rank_seconds);
     }
+    if (status == FSDP_OK)
+        status = memory_report(rows, run->n_ranks, text);
     free(rows);
     free(bytes);
     return status;
@@ -443,4 +456,27 @@ fsdp_status report_summary(report *r, train_run *run)
     free(table);
     free(memory);
     return status;
+}
+
+static void *write_page(void *context)
+{
+    const train_run *run = context;
+    const char *folder = run->folder.path;
+    char *text = NULL;
+    fsdp_report_config config = FSDP_REPORT_CONFIG_INIT;
+    config.folders = &folder;
+    config.n_folders = 1;
+    config.trace = run->report->trace_written ? run->settings->trace : NULL;
+    if (fsdp_report(&config, &text) != FSDP_OK)
+        log_write(FSDP_LOG_WARNING, "no report.html: %s", fsdp_last_error());
+    free(text);
+    return NULL;
+}
+
+/* Error messages belong to threads: on one of its own, what the page could not read does not hide why a run failed. */
+void report_page(train_run *run)
+{
+    pthread_t thread;
+    if (run->rank == 0 && pthread_create(&thread, NULL, write_page, run) == 0)
+        pthread_join(thread, NULL);
 }

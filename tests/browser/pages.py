@@ -11,7 +11,7 @@ import tempfile
 from browser import Browser
 
 WIDTHS = (400, 1600)
-PICTURES = ("plan-1600.png", "misfit-400-dark.png", "explain-en-1600.png", "explain-ko-400-dark.png")  # for docs/images
+PICTURES = ("report-1600.png", "report-400-dark.png", "compared-1600-dark.png", "plan-1600.png", "misfit-400-dark.png", "explain-en-1600.png", "explain-ko-400-dark.png")  # for docs/images
 
 # Everything that shows text, with its size on the screen and the contrast to what lies behind it.
 LEGIBLE = r"""
@@ -118,6 +118,36 @@ class Check:
         self.expect(self.browser.value("document.images.length") == 0, "a name of the data became markup")
         self.expect(not self.browser.troubles(), f"hostile: {self.browser.troubles()[:3]}")
 
+    def report(self, work):
+        """A run's report holds the numbers of metrics.jsonl; two runs are drawn over each other."""
+        b = self.browser
+        text = os.path.join(work, "text.txt")
+        with open(text, "w") as f:
+            f.write("\n".join(map(str, range(20000))))
+        runs = [os.path.join(work, name) for name in ("steady", "faster")]
+        for folder, rate in zip(runs, ("0.001", "0.01")):
+            self.run("run", "--standalone", "--nproc-per-node", "2", self.fsdp, "train", "--device", "cpu", "--threads", "1", "--hidden_width", "32", "--num_layers", "2",
+                     "--num_heads", "2", "--intermediate_size", "64", "--max_context_width", "32", "--train_batch_size", "2", "--dataset", text, "--max_steps", "60",
+                     "--sample_tokens", "0", "--validation_split", "0.05", "--validation_freq", "20", "--learning_rate", rate, "--sharding_strategy", "full",
+                     "--trace", os.path.join(folder, "trace.json"), "--output_dir", folder)
+        self.everywhere("report", os.path.join(runs[0], "report.html"))
+        with open(os.path.join(runs[0], "metrics.jsonl")) as f:
+            lines = [json.loads(line) for line in f]
+        self.expect(b.value("page.data.runs[0].curves.step") == [line["step"] for line in lines], "the steps of the report")
+        shown = b.value("page.data.runs[0].curves.loss")
+        self.expect(all(abs(a - line["loss"]) < 1e-6 for a, line in zip(shown, lines)), "the losses of the report")
+        titles = b.value("[...document.querySelectorAll('h2')].map((e) => e.textContent)")
+        for title in ("Verdict", "Loss", "Throughput and utilization", "Ranks and phases", "Memory of each rank", "One step", "Settings", "To run it again"):
+            self.expect(title in titles, f"the report has no {title}: {titles}")
+        self.expect(not b.value("document.body.innerText.includes('[object')"), "an object is shown as text")
+        b.value("document.querySelector('figure > svg').focus()")
+        b.key("End")
+        b.wait("document.querySelector('.readout').textContent.includes('step 60')")
+        both = os.path.join(work, "both.html")
+        self.run("report", *runs, "--html", both)
+        self.everywhere("compared", both)
+        self.expect("0.01" in b.value("document.body.innerText"), "settings that differ are not shown")
+
     def explain(self, work, language):
         b = self.browser
         page = os.path.join(work, f"explain-{language}.html")
@@ -162,6 +192,7 @@ def main():
             check.plan(work)
             check.misfit(work)
             check.hostile(work)
+            check.report(work)
             check.explain(work, "en")
             check.explain(work, "ko")
     finally:

@@ -1,0 +1,260 @@
+/* Makes the page's data of a run: curves thinned to what a screen can show, settings with their origin, ranks, history.
+ * Only fields that are known, of the type that they should have, get through. */
+#include "report/report_data.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "report/verdict.h"
+
+enum { MOST_POINTS = 4000, MOST_SETTINGS = 400, MOST_SESSIONS = 200, MOST_RANKS = 256 };
+static const int64_t most_trace_bytes = (int64_t)256 << 20;
+
+static json_t *number(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+/* ---- Curves ---- */
+
+/* Of every bucket of rows the one of the lowest and the one of the highest loss, so that no spike is lost; a loss that
+ * is not finite counts as the highest. Returns how many there are. */
+static int64_t thin(const run_files *r, int64_t *kept)
+{
+    int64_t bucket = r->n_rows <= MOST_POINTS ? 1 : (2 * r->n_rows + MOST_POINTS - 1) / MOST_POINTS, n = 0;
+    for (int64_t first = 0; first < r->n_rows; first += bucket) {
+        int64_t low = first, high = first;
+        for (int64_t i = first; i < first + bucket && i < r->n_rows; i++) {
+            double loss = r->rows[i].figures[FIGURE_LOSS];
+            if (loss < r->rows[low].figures[FIGURE_LOSS])
+                low = i;
+            if (!isfinite(loss) || loss > r->rows[high].figures[FIGURE_LOSS])
+                high = i;
+        }
+        kept[n++] = low < high ? low : high;
+        if (low != high)
+            kept[n++] = low < high ? high : low;
+    }
+    return n;
+}
+
+static json_t *curves(const run_files *r)
+{
+    json_t *all = json_object(), *steps = json_array();
+    int64_t *kept = malloc((size_t)(r->n_rows + 1) * sizeof *kept), n = kept ? thin(r, kept) : 0;
+    for (int64_t i = 0; i < n; i++)
+        json_array_append_new(steps, json_integer(r->rows[kept[i]].step));
+    json_object_set_new(all, "step", steps);
+    for (int k = 0; k < N_FIGURES; k++) {
+        json_t *values = json_array();
+        for (int64_t i = 0; i < n; i++)
+            json_array_append_new(values, number(r->rows[kept[i]].figures[k]));
+        json_object_set_new(all, figure_names[k], values);
+    }
+    free(kept);
+    return all;
+}
+
+/* Mean seconds of every lap over a stretch of steps, so that thinning hides nothing. */
+static json_t *time_curves(const run_files *r)
+{
+    enum { STRETCHES = 200 };
+    int64_t bucket = (r->n_rows + STRETCHES - 1) / STRETCHES;
+    json_t *steps = json_array(), *laps = json_array();
+    for (int64_t first = 0; bucket > 0 && first < r->n_rows; first += bucket)
+        json_array_append_new(steps, json_integer(r->rows[first].step));
+    for (int k = 0; k < LAP_COUNT; k++) {
+        json_t *values = json_array();
+        for (int64_t first = 0; bucket > 0 && first < r->n_rows; first += bucket) {
+            int64_t last = first + bucket < r->n_rows ? first + bucket : r->n_rows;
+            double sum = 0;
+            for (int64_t i = first; i < last; i++)
+                sum += r->rows[i].laps[k];
+            json_array_append_new(values, json_real(sum / (double)(last - first)));
+        }
+        json_array_append_new(laps, json_pack("{s:s, s:o}", "name", lap_name((lap)k), "values", values));
+    }
+    return json_pack("{s:o, s:o}", "step", steps, "laps", laps);
+}
+
+static json_t *validation_curves(const run_files *r)
+{
+    json_t *steps = json_array(), *loss = json_array(), *accuracy = json_array();
+    int64_t stride = r->n_validations / MOST_POINTS + 1;
+    for (int64_t i = 0; i < r->n_validations; i += stride) {
+        json_array_append_new(steps, json_integer(r->validations[i].step));
+        json_array_append_new(loss, number(r->validations[i].loss));
+        json_array_append_new(accuracy, number(r->validations[i].accuracy));
+    }
+    return json_pack("{s:o, s:o, s:o}", "step", steps, "loss", loss, "accuracy", accuracy);
+}
+
+static json_t *spikes_json(const loss_spikes *s)
+{
+    json_t *steps = json_array();
+    for (int i = 0; i < s->n_steps; i++)
+        json_array_append_new(steps, json_integer(s->steps[i]));
+    return steps;
+}
+
+/* ---- Settings and history ---- */
+
+static json_t *value_text(const json_t *value)
+{
+    if (json_is_string(value))
+        return shown_text(json_string_value(value));
+    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(12));
+    json_t *shown = shown_text(text);
+    free(text);
+    return shown;
+}
+
+static json_t *settings_json(const run_files *r)
+{
+    json_t *list = json_array(), *origins = json_object_get(r->run, "origins");
+    const char *name;
+    json_t *value;
+    json_object_foreach(r->settings, name, value)
+    {
+        if (json_array_size(list) < MOST_SETTINGS)
+            json_array_append_new(list,
+                                  json_pack("{s:o, s:o, s:o}", "name", shown_text(name), "value", value_text(value),
+                                            "origin", shown_text(json_string_value(json_object_get(origins, name)))));
+    }
+    return list;
+}
+
+static json_t *sessions_json(const run_files *r)
+{
+    json_t *list = json_array();
+    const json_t *sessions = json_object_get(r->run, "sessions"), *s;
+    size_t i;
+    json_array_foreach(sessions, i, s)
+    {
+        if (i < MOST_SESSIONS)
+            json_array_append_new(list,
+                                  json_pack("{s:o, s:I, s:I, s:o, s:o}", "began",
+                                            shown_text(json_string_value(json_object_get(s, "began"))), "step",
+                                            json_integer_value(json_object_get(s, "step")), "ranks",
+                                            json_integer_value(json_object_get(s, "ranks")), "host",
+                                            shown_text(json_string_value(json_object_get(s, "host"))), "resumed_from",
+                                            shown_text(json_string_value(json_object_get(s, "resumed_from")))));
+    }
+    return list;
+}
+
+/* ---- Ranks ---- */
+
+/* The numbers of an object by name. */
+static json_t *numbers_of(const json_t *object)
+{
+    json_t *made = json_array();
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)object, name, value)
+    {
+        if (json_is_number(value) && json_number_value(value) >= 0 && json_array_size(made) < 32)
+            json_array_append_new(made, json_pack("[o, f]", shown_text(name), json_number_value(value)));
+    }
+    return made;
+}
+
+static json_t *ranks_json(const run_files *r)
+{
+    json_t *list = json_array();
+    const json_t *ranks = json_object_get(r->ranks, "ranks"), *rank;
+    size_t i;
+    json_array_foreach(ranks, i, rank)
+    {
+        if (i < MOST_RANKS && json_is_object(rank))
+            json_array_append_new(list, json_pack("{s:i, s:f, s:f, s:o, s:o}", "rank", (int)i, "planned",
+                                                  json_number_value(json_object_get(rank, "planned")), "measured",
+                                                  json_number_value(json_object_get(rank, "measured")), "classes",
+                                                  numbers_of(json_object_get(rank, "classes")), "seconds",
+                                                  numbers_of(json_object_get(rank, "seconds"))));
+    }
+    return list;
+}
+
+/* ---- The command that runs it again ---- */
+
+/* A word for a shell, whatever it holds. */
+static void print_quoted(FILE *out, const char *word)
+{
+    fputc('\'', out);
+    for (; *word; word++) {
+        if (*word == '\'')
+            fputs("'\\''", out);
+        else
+            fputc(*word, out);
+    }
+    fputc('\'', out);
+}
+
+static json_t *reproduce(const run_files *r)
+{
+    char *text = NULL;
+    size_t bytes;
+    const json_t *sessions = json_object_get(r->run, "sessions"),
+                 *last = json_array_get(sessions, json_array_size(sessions) - 1);
+    json_int_t ranks = json_integer_value(json_object_get(last, "ranks"));
+    FILE *out = r->settings ? open_memstream(&text, &bytes) : NULL;
+    if (!out)
+        return json_null();
+    if (ranks > 1)
+        fprintf(out, "fsdp run --standalone --nproc-per-node %lld ", (long long)ranks);
+    fputs("fsdp train --config ", out);
+    char *settings = NULL;
+    if (asprintf(&settings, "%s/settings.json", r->path) > 0)
+        print_quoted(out, settings);
+    fputs(" --output_dir again", out);
+    free(settings);
+    fclose(out);
+    json_t *shown = shown_text(text);
+    free(text);
+    return shown;
+}
+
+/* ---- All of it ---- */
+
+/* The file in the folder that has the name of the run's --trace. */
+static json_t *timeline(run_files *r, const char *trace)
+{
+    const char *named = json_string_value(json_object_get(r->settings, "trace")), *slash;
+    if (trace)
+        return step_spans(r, trace);
+    if (!named)
+        return NULL;
+    slash = strrchr(named, '/');
+    char *path = run_files_find(r, slash ? slash + 1 : named, most_trace_bytes);
+    if (!path)
+        run_files_trouble(r, "the trace %s is not in the folder: `fsdp report --trace FILE` draws its step", named);
+    json_t *spans = path ? step_spans(r, path) : NULL;
+    free(path);
+    return spans;
+}
+
+json_t *report_data(run_files *r, const char *trace)
+{
+    loss_spikes spikes;
+    loss_spikes_find(r, &spikes);
+    json_t *all = json_object(), *spans = timeline(r, trace);
+    json_object_set_new(all, "name", shown_text(r->name));
+    json_object_set_new(all, "path", shown_text(r->path));
+    json_object_set_new(all, "steps", json_integer(r->n_rows));
+    json_object_set_new(all, "curves", curves(r));
+    json_object_set_new(all, "times", time_curves(r));
+    json_object_set_new(all, "validation", validation_curves(r));
+    json_object_set_new(all, "spikes", spikes_json(&spikes));
+    json_object_set_new(all, "verdict", verdict_of(r, &spikes));
+    json_object_set_new(all, "settings", settings_json(r));
+    json_object_set_new(all, "sessions", sessions_json(r));
+    json_object_set(all, "checkpoints", r->checkpoints);
+    json_object_set_new(all, "ranks", ranks_json(r));
+    json_object_set_new(all, "reproduce", reproduce(r));
+    json_object_set_new(all, "timeline", spans ? spans : json_null());
+    json_object_set(all, "troubles", r->troubles);
+    return all;
+}

@@ -1,0 +1,16 @@
+/* ranks.json: what each rank planned and took, and where its time went; written once, when a run ends. */
+#ifndef TRAIN_RANK_FACTS_H
+#define TRAIN_RANK_FACTS_H
+
+#include <fsdp/train.h>
+
+#include "observe/memory.h"
+#include "plan/workload.h"
+
+typedef struct train_run train_run;
+
+/* `rows` are all ranks' memory, `plan` is this rank's, `seconds` (n_ranks * LAP_COUNT) the time of each rank by lap.
+ * Collective; rank 0 writes, and a file that cannot be written is a warning. */
+fsdp_status rank_facts_write(train_run *run, const memory_plan *plan, const memory_row *rows, const double *seconds);
+
+#endif

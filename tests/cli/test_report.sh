@@ -1,0 +1,87 @@
+#!/bin/bash
+# Every run leaves report.html; `fsdp report` makes it again, compares runs, names what is missing or torn, and shows a
+# stranger's folder without obeying it. `make test-browser` looks at the pages in Chromium.
+set -euo pipefail
+. "${FSDP_SOURCE:?}/tests/cli/support.bash"
+command -v python3 >/dev/null || { echo "no python3 to read pages"; exit 77; }
+export OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0
+seq 1 20000 >text.txt
+train=("$fsdp" train --device cpu --threads 1 --model_type llama_v3 --hidden_width 32 --num_layers 2 --num_heads 2 --intermediate_size 64
+    --max_context_width 32 --train_batch_size 2 --dataset text.txt --max_steps 12 --sample_tokens 0)
+
+cat >check.py <<'PYTHON'
+import json, re, sys
+page = open(sys.argv[1]).read()
+data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S).group(1)
+assert not re.search("[<>&]", data), "markup in the data"
+assert page.count("<script") == 3 and "default-src 'none'" in page
+runs = json.loads(data)["runs"]
+for run, folder in zip(runs, sys.argv[2:]):
+    lines = [json.loads(l) for l in open(folder + "/metrics.jsonl")]
+    assert run["curves"]["step"] == [l["step"] for l in lines]
+    for name in ("loss", "grad_norm", "tokens_per_s", "memory_peak"):
+        assert all(abs(a - l[name]) <= 1e-6 * abs(l[name]) for a, l in zip(run["curves"][name], lines)), name
+    settings = {s["name"]: s for s in run["settings"]}
+    assert settings["max_steps"]["value"] == "12" and settings["max_steps"]["origin"] == "command line", settings["max_steps"]
+    assert len(run["verdict"]) == 5 and run["ranks"][0]["measured"] > 0 and run["ranks"][0]["seconds"]
+    assert not run["troubles"], run["troubles"]
+    assert [c["step"] for c in run["checkpoints"]] == [12]
+assert len(runs) == len(sys.argv) - 2
+PYTHON
+
+# --- at the end of a run, again, and two compared --------------------------------------------------------------------
+"${train[@]}" --output_dir a >a.log 2>&1 || fail "$(tail -3 a.log)"
+[[ -s a/report.html ]] || fail "a run leaves no report: $(tail -3 a.log)"
+python3 check.py a/report.html a || fail "the report of a run"
+rm a/report.html
+"$fsdp" report a >said || fail "no report"
+grep -q '^  Loss healthy? ' said || fail "no verdict: $(cat said)"
+python3 check.py a/report.html a || fail "the report made again"
+"${train[@]}" --learning_rate 0.02 --output_dir b >b.log 2>&1 || fail "$(tail -3 b.log)"
+"$fsdp" report a b --html both.html >said || fail "two runs are not compared"
+python3 check.py both.html a b || fail "two runs"
+
+# --- a page that cannot be written does not fail the run ------------------------------------------------------------
+mkdir -p c/report.html/in_the_way
+"${train[@]}" --output_dir c >c.log 2>&1 || fail "a run fails for its report: $(tail -3 c.log)"
+grep -q 'no report.html' c.log || fail "nobody says that there is no report: $(cat c.log)"
+
+# --- torn, missing, strange -----------------------------------------------------------------------------------------
+refused 2 "no such folder" report nowhere
+mkdir empty
+refused 2 "holds no run" report empty
+refused 2 "give the folders" report
+mkdir -p torn && { head -n 5 a/metrics.jsonl; sed -n 6p a/metrics.jsonl | head -c 100; } >torn/metrics.jsonl && echo '{"a": [' >torn/settings.json
+"$fsdp" report torn >said || fail "a torn folder is fatal"
+grep -q 'note: metrics.jsonl: 1 lines are torn' said || fail "the torn line is not named: $(cat said)"
+grep -q 'note: .*settings.json' said || fail "torn settings are not named: $(cat said)"
+grep -q 'note: ranks.json is missing' said || fail "a missing file is not named: $(cat said)"
+
+cat >hostile.py <<'PYTHON'
+import json, os
+evil = "</script><img src=x onerror=hacked=1>\u202e\x1b[31m"
+os.makedirs("evil/checkpoints/step-00000001")
+json.dump({evil: evil, "trace": "/etc/passwd", "max_steps": {"deep": [evil] * 9}, "long": "x" * 100000}, open("evil/settings.json", "w"))
+json.dump({"sessions": [{"began": evil, "host": evil, "step": -5, "ranks": 1e300}, 7, None], "origins": {evil: evil}, "checkpoints": evil}, open("evil/run.json", "w"))
+json.dump({"ranks": [{"planned": 1e300, "measured": 1e300, "classes": {evil: 1e300}, "seconds": {evil: -1}}, [], evil]}, open("evil/ranks.json", "w"))
+with open("evil/metrics.jsonl", "w") as f:
+    for line in ({"step": 1, "loss": evil, "times": {"data": evil}}, {"step": 2, "loss": 1e308, "slow_rank": {"rank": -1, "phase": evil}},
+                 {"step": 2, "loss": 0}, {"step": 10**40}, {"step": 3, "loss": -1e308}, [], evil):
+        f.write(json.dumps(line) + "\n")
+    f.write("[" * 60000 + "\n" + "9" * 200000 + "\nNaN\n{\"step\": 9, \"loss\": NaN}\n")
+os.symlink("/etc/passwd", "evil/validation.jsonl")
+PYTHON
+python3 hostile.py
+"$fsdp" report evil --html evil.html >said || fail "a hostile folder is fatal: $(cat said)"
+python3 - <<'PYTHON' || fail "what a stranger wrote gets through"
+import json, re
+page = open("evil.html").read()
+assert "<img" not in page and page.count("<script") == 3 and "\x1b" not in page and "\u202e" not in page and "root:" not in page
+run = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S).group(1))["runs"][0]
+assert run["curves"]["step"] == [1, 2, 3, 9], run["curves"]["step"]
+assert any("validation.jsonl is a link" in t for t in run["troubles"]), run["troubles"]
+assert all(len(s["value"]) <= 400 for s in run["settings"])
+said = open("said").read()
+assert "\x1b" not in said and "\u202e" not in said
+PYTHON
+echo "reports hold"
