@@ -1,4 +1,5 @@
 /* Takes the timeline of one step out of a trace. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -49,22 +50,31 @@ static bool find_step(const json_t *events, span *out)
     return found;
 }
 
-static json_t *spans_of(const json_t *events, const span *step, int rank, bool collectives, int *left)
+/* Adds a rank's spans of one category that touch the step. */
+static void add_spans(json_t *list, const json_t *events, const span *step, int rank, const char *category, int *left)
 {
-    json_t *list = json_array();
     size_t i;
     const json_t *e;
     json_array_foreach(events, i, e)
     {
         span s;
-        bool wanted = read_span(e, &s) && s.rank == rank && s.from >= step->from && s.from<step->to && * left> 0;
-        if (!wanted || strcmp(s.name, "step") == 0 || is(&s, "collective") != collectives ||
-            (!collectives && !is(&s, "phase") && !is(&s, "wait")))
+        bool touches = read_span(e, &s) && s.rank == rank && s.to > step->from && s.from < step->to;
+        if (!touches || !is(&s, category) || strcmp(s.name, "step") == 0 || *left <= 0)
             continue;
-        json_array_append_new(list, json_pack("[f, f, o, o]", (s.from - step->from) / 1e3, (s.to - step->from) / 1e3,
+        json_array_append_new(list, json_pack("[f, f, o, o]", (fmax(s.from, step->from) - step->from) / 1e3,
+                                              (fmin(s.to, step->to) - step->from) / 1e3,
                                               shown_text(is(&s, "wait") ? "wait" : s.name), shown_text(s.detail)));
         --*left;
     }
+}
+
+/* Waits lie within phases, so they are drawn after them. */
+static json_t *spans_of(const json_t *events, const span *step, int rank, bool collectives, int *left)
+{
+    json_t *list = json_array();
+    add_spans(list, events, step, rank, collectives ? "collective" : "phase", left);
+    if (!collectives)
+        add_spans(list, events, step, rank, "wait", left);
     return list;
 }
 
