@@ -190,6 +190,7 @@ typedef struct fsdp_settings {
     double checkpoint_minutes;  /* optional */
     int64_t checkpoint_epochs;  /* optional */
     int checkpoint_kind;        /* fsdp_checkpoint_kind */
+    int64_t snapshot_freq;      /* optional */
     bool checkpoint_at_end, async_checkpoint;
     int on_checkpoint_failure;            /* fsdp_failure_policy */
     int64_t keep_checkpoints, keep_every; /* optional: all; none beyond the newest */

@@ -194,6 +194,7 @@ static fsdp_status read_rendezvous(job *j)
     copy_variable(j->rendezvous, sizeof j->rendezvous, "FSDP_RDZV_ENDPOINT");
     copy_variable(j->rendezvous_id, sizeof j->rendezvous_id, "FSDP_RDZV_ID");
     copy_variable(j->secret, sizeof j->secret, "FSDP_RDZV_SECRET");
+    copy_variable(j->snapshots, sizeof j->snapshots, "FSDP_SNAPSHOTS");
     j->master_port_taken = agent && strcasecmp(agent, "true") == 0;
     FSDP_TRY(read_number("FSDP_FIRST_WORLD_SIZE", 1, MAX_RANKS, &j->first_world_size, &found));
     return read_number("FSDP_RDZV_ROUND", 0, INT32_MAX, &j->round, &found);

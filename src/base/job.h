@@ -23,9 +23,13 @@ typedef struct job {
     char secret[257];        /* what proves that a process belongs to the job (FSDP_RDZV_SECRET); "": the token does */
     int first_world_size;    /* of the job's first round (FSDP_FIRST_WORLD_SIZE); 0: nobody said */
     int round;               /* how many rounds of this job were before (FSDP_RDZV_ROUND) */
+    char snapshots[128];     /* a folder in memory that the launcher holds for snapshots (FSDP_SNAPSHOTS); "": none */
     bool master_port_taken;  /* the launcher itself listens at the master's port: torchrun with a store of its own */
     const char *launcher;    /* "torchrun", "openmpi", "mpich", "slurm", "none": nobody said anything */
 } job;
+
+/* The file in `snapshots` in which a launcher of several says where other nodes put their copies. */
+#define JOB_VAULT_NAME "vault"
 
 /* A job of one rank. */
 job job_single(void);

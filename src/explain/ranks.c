@@ -29,6 +29,7 @@ static void set_environment(int rank, int n_ranks, fsdp_strategy strategy)
                                          "FSDP_RDZV_ID",
                                          "FSDP_RDZV_SECRET",
                                          "FSDP_RDZV_ROUND",
+                                         "FSDP_SNAPSHOTS",
                                          "FSDP_FIRST_WORLD_SIZE",
                                          "TORCHELASTIC_USE_AGENT_STORE",
                                          "GROUP_RANK",

@@ -220,6 +220,7 @@ static void run_round(launcher *l, progress *p)
         hear_team(l, p);
         tell_team(l, p);
         beat(l, p);
+        hold_attend(&l->hold, &l->team);
     }
     strays_end(&l->strays);
     watch_drain(l);
@@ -375,7 +376,8 @@ static fsdp_status make_pulses(launcher *l)
 
 static fsdp_status run_job(launcher *l, int *exit_code)
 {
-    FSDP_TRY(keeper_start(l->n, &l->keeper));
+    FSDP_TRY(hold_name(&l->hold));
+    FSDP_TRY(keeper_start(l->n, l->hold.path, &l->keeper));
     FSDP_TRY(make_pulses(l));
     strays_begin(&l->strays); /* after the keeper, which is no stray */
     watch_begin(l);
@@ -383,6 +385,7 @@ static fsdp_status run_job(launcher *l, int *exit_code)
     l->team.context = l;
     l->attempt.job = l->team.job;
     l->attempt.secret = l->team.key_text;
+    l->attempt.snapshots = l->hold.path;
     return run_rounds(l, exit_code);
 }
 
@@ -422,6 +425,7 @@ fsdp_status fsdp_launch(const fsdp_launch_config *config, int *exit_code)
     l.attempt.outputs = &streams;
     TRY_OR(done, watch_take_signals(&l, &saved));
     status = run_job(&l, exit_code);
+    hold_close(&l.hold); /* before the keeper goes, who would do it otherwise */
     team_leave(&l.team);
     keeper_stop(&l.keeper);
     strays_free(&l.strays);

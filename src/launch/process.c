@@ -10,14 +10,16 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/environment.h"
 #include "base/error.h"
+#include "base/file.h"
 
 extern char **environ;
 
-enum { MAX_VARIABLES = 32, VARIABLE_BYTES = 320 };
+enum { MAX_VARIABLES = 32, VARIABLE_BYTES = 320, REMOVALS = 500 };
 
 typedef struct rank_environment {
     char text[MAX_VARIABLES][VARIABLE_BYTES];
@@ -80,6 +82,7 @@ static fsdp_status environment_make(const attempt *a, int local_rank, int n_core
     set_variable(e, "FSDP_RDZV_ID", a->job);
     set_variable(e, "FSDP_RDZV_SECRET", a->secret);
     set_number(e, "FSDP_RDZV_ROUND", a->place.round);
+    set_variable(e, "FSDP_SNAPSHOTS", a->snapshots);
     snprintf(page, sizeof page, "%d:%d:%d", a->pulses, local_rank, a->config->n_ranks);
     set_variable(e, "FSDP_PULSE", page);
     if (!environment_text("OMP_NUM_THREADS"))
@@ -269,13 +272,18 @@ static void keep(const keeper *k, int read_end)
         for (int i = 0; i < k->n; i++)
             if (k->groups[i] > 0)
                 kill(-k->groups[i], SIGKILL);
+    /* A rank that is not gone yet may still write: again, until nothing is left. */
+    for (int i = 0; got <= 0 && i < REMOVALS && file_exists(k->snapshots); i++) {
+        (void)file_remove_tree(k->snapshots);
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    }
     _exit(0);
 }
 
-fsdp_status keeper_start(int n, keeper *k)
+fsdp_status keeper_start(int n, const char *snapshots, keeper *k)
 {
     int ends[2];
-    *k = (keeper){.n = n, .pipe = -1};
+    *k = (keeper){.n = n, .pipe = -1, .snapshots = snapshots};
     k->groups = mmap(NULL, (size_t)n * sizeof *k->groups, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (k->groups == MAP_FAILED || pipe2(ends, O_CLOEXEC) < 0)
         return error_set_errno(FSDP_ERR_IO, "cannot prepare to start %d ranks", n);

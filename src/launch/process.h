@@ -22,8 +22,9 @@ typedef struct attempt {
     round_place place;
     char rendezvous[ENDPOINT_TEXT_BYTES]; /* where they find each other, as what job and by which secret */
     const char *job, *secret;
-    int pulses;    /* file of their pulses, and after them their rings */
-    sigset_t mask; /* the signals blocked before we came */
+    const char *snapshots; /* the folder of hold.h */
+    int pulses;            /* file of their pulses, and after them their rings */
+    sigset_t mask;         /* the signals blocked before we came */
 } attempt;
 
 /* A rank runs in a process group of its own, so that its children can be ended with it. */
@@ -39,15 +40,17 @@ typedef struct process {
 fsdp_status process_start(const attempt *a, int local_rank, process *p, int *error);
 void process_signal(const process *p, int signal_number, bool with_children);
 
-/* A helper that kills all ranks when this process dies without a word: it waits at the far end of a pipe. */
+/* A helper that kills all ranks and removes their snapshots when this process dies without a word: it waits at the far
+ * end of a pipe. */
 typedef struct keeper {
     pid_t pid;
     int pipe;
     pid_t *groups; /* (n) in shared memory; 0: none */
     int n;
+    const char *snapshots; /* a folder, which may not exist */
 } keeper;
 
-fsdp_status keeper_start(int n, keeper *k);
-void keeper_stop(keeper *k); /* legal on a zeroed keeper */
+fsdp_status keeper_start(int n, const char *snapshots, keeper *k); /* borrows the path */
+void keeper_stop(keeper *k);                                       /* legal on a zeroed keeper */
 
 #endif

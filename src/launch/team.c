@@ -168,6 +168,17 @@ static fsdp_status free_port(int *out)
     return FSDP_OK;
 }
 
+void team_address(const team *t, char *text, size_t bytes)
+{
+    const fsdp_launch_config *c = t->config;
+    if (c->local_address || c->master_address)
+        snprintf(text, bytes, "%.127s", c->local_address ? c->local_address : c->master_address);
+    else if (t->server && !is_alone(c))
+        snprintf(text, bytes, "%.127s", t->at.host);
+    else
+        endpoint_own_address(client_socket(t->client), text, bytes);
+}
+
 static fsdp_status describe(team *t, round_join *j)
 {
     const fsdp_launch_config *c = t->config;
@@ -182,12 +193,7 @@ static fsdp_status describe(team *t, round_join *j)
     if (!j->master_port)
         FSDP_TRY(free_port(&j->master_port));
     snprintf(j->host, sizeof j->host, "%s", t->host);
-    if (c->local_address || c->master_address)
-        snprintf(j->address, sizeof j->address, "%.127s", c->local_address ? c->local_address : c->master_address);
-    else if (t->server && !is_alone(c))
-        snprintf(j->address, sizeof j->address, "%.127s", t->at.host);
-    else
-        endpoint_own_address(client_socket(t->client), j->address, sizeof j->address);
+    team_address(t, j->address, sizeof j->address);
     return FSDP_OK;
 }
 

@@ -43,6 +43,8 @@ typedef struct team_news {
 fsdp_status team_prepare(team *t, const fsdp_launch_config *config);
 /* Opens or finds the store, and says that this launcher is ready for a round. */
 fsdp_status team_join(team *t);
+/* This host's address as the other nodes reach it; connected. */
+void team_address(const team *t, char *text, size_t bytes);
 int team_socket(const team *t);                /* -1: not connected */
 team_word team_hear(team *t, team_news *news); /* never waits */
 void team_fail(team *t, int round, const char *reason, int exit_code, bool is_final);

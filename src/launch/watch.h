@@ -6,6 +6,7 @@
 #include <poll.h>
 
 #include "base/ring.h"
+#include "launch/hold.h"
 #include "launch/process.h"
 #include "launch/strays.h"
 #include "launch/team.h"
@@ -15,6 +16,7 @@ typedef struct launcher {
     keeper keeper;
     strays strays;
     team team;
+    hold hold;
     process *ranks;
     pulse *pulses;          /* (n) */
     ring *rings;            /* (n) what each did last; outlives it */

@@ -277,8 +277,7 @@ static fsdp_status lost(const client *c, const char *what)
                      endpoint_text(&c->at, at));
 }
 
-/* *answer is valid until the next message is received. */
-static fsdp_status ask(client *c, uint32_t kind, wire_body *body, double seconds, const char *name, wire_reader *answer)
+fsdp_status client_ask(client *c, uint32_t kind, wire_body *body, double seconds, const char *name, wire_reader *answer)
 {
     double deadline = clock_seconds() + seconds + answer_grace_seconds;
     uint32_t came;
@@ -334,7 +333,7 @@ fsdp_status client_get(client *c, const char *name, double seconds, void *value,
     wire_reader answer;
     wire_put_text(&body, name);
     wire_put_f64(&body, seconds);
-    FSDP_TRY(ask(c, WIRE_GET, &body, seconds, name, &answer));
+    FSDP_TRY(client_ask(c, WIRE_GET, &body, seconds, name, &answer));
     *bytes = answer.left;
     memcpy(value, answer.at, answer.left < room ? answer.left : room);
     return FSDP_OK;
@@ -346,7 +345,7 @@ fsdp_status client_add(client *c, const char *name, int64_t amount, int64_t *sum
     wire_reader answer;
     wire_put_text(&body, name);
     wire_put_i64(&body, amount);
-    FSDP_TRY(ask(c, WIRE_ADD, &body, 0, name, &answer));
+    FSDP_TRY(client_ask(c, WIRE_ADD, &body, 0, name, &answer));
     *sum = wire_get_i64(&answer);
     return FSDP_OK;
 }
@@ -368,7 +367,7 @@ fsdp_status client_gather(client *c, const char *name, double seconds, const voi
     wire_put_text(&body, name);
     wire_put_f64(&body, seconds);
     wire_put_blob(&body, mine, bytes);
-    FSDP_TRY(ask(c, WIRE_GATHER, &body, seconds, name, &answer));
+    FSDP_TRY(client_ask(c, WIRE_GATHER, &body, seconds, name, &answer));
     *out = (client_parts){.n = c->seats};
     out->data = malloc(answer.left ? answer.left : 1);
     out->offsets = calloc(n, sizeof *out->offsets);

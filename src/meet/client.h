@@ -41,6 +41,10 @@ typedef struct client_parts {
 fsdp_status client_gather(client *c, const char *name, double seconds, const void *mine, size_t bytes,
                           client_parts *out);
 void client_parts_free(client_parts *p);
+/* Any request; takes the body, names itself `name` in errors. *answer is what was asked for, valid until the next
+ * message is received. */
+fsdp_status client_ask(client *c, uint32_t kind, wire_body *body, double seconds, const char *name,
+                       wire_reader *answer);
 fsdp_status client_barrier(client *c, const char *name, double seconds);
 
 /* Queues a message and sends what the socket takes. Any thread. */

@@ -299,6 +299,23 @@ static void send_strangers_away(server *s)
 
 /* ---- the thread ---- */
 
+static bool serve(server *s, connection *l, uint32_t kind, const void *body, size_t bytes)
+{
+    wire_body answer = {0};
+    bool served = s->config.serve(s->config.context, kind, body, bytes, &answer);
+    if (served && !answer.failed)
+        send_to_guest(s, l->guest, WIRE_ANSWER, answer.data, answer.bytes);
+    wire_free(&answer);
+    return served;
+}
+
+static bool hear_guest(server *s, connection *l, uint32_t kind, const void *body, size_t bytes)
+{
+    if (kind >= WIRE_PART_WRITE && s->config.serve)
+        return serve(s, l, kind, body, bytes);
+    return store_hear(s->store, l->guest, kind, body, bytes, clock_seconds());
+}
+
 static void hear(server *s, connection *l)
 {
     const void *body;
@@ -314,7 +331,7 @@ static void hear(server *s, connection *l)
             hear_stranger(s, l, kind, body, bytes);
         } else if (kind == WIRE_LEAVE) {
             drop(s, l, true);
-        } else if (!store_hear(s->store, l->guest, kind, body, bytes, clock_seconds())) {
+        } else if (!hear_guest(s, l, kind, body, bytes)) {
             char who[WIRE_NAME_BYTES + 64];
             snprintf(who, sizeof who, "%s sent a message that makes no sense", l->guest->who);
             log_refusal(s, l, who);

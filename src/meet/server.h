@@ -15,6 +15,10 @@ typedef struct server_config {
     const secret *key;
     const char *job;             /* whose clients may come */
     const rounds_policy *policy; /* NULL: ranks only */
+    /* Hears WIRE_PART_WRITE and what follows it, and writes the answer; false: the message makes no sense. On the
+     * server's thread. NULL: nobody does. */
+    bool (*serve)(void *context, uint32_t kind, const void *body, size_t bytes, wire_body *answer);
+    void *context;
 } server_config;
 
 /* Statuses as of endpoint_listen. The caller owns *out. */

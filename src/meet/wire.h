@@ -36,6 +36,11 @@ enum wire_kind {
     WIRE_STOP,
     WIRE_FINISHED,
     WIRE_EXAMINE,
+    /* Parts of snapshots: vault.h. Each is answered by one ANSWER. */
+    WIRE_PART_WRITE,  /* part, id, file, offset, data */
+    WIRE_PART_COMMIT, /* part, id */
+    WIRE_PART_LIST,   /* part, id: number of files; name and bytes of each */
+    WIRE_PART_READ,   /* part, id, file, offset: data */
 };
 
 enum wire_refusal { WIRE_WRONG_JOB = 1, WIRE_WRONG_SECRET, WIRE_WRONG_SEAT, WIRE_FULL };

@@ -352,6 +352,7 @@ workload assemble_workload(const fsdp_settings *s, const model_config *model, co
                   .documents = data->documents && model->type == MODEL_DECODER,
                   .moments = update_kept(&optimizer),
                   .snapshot = saves_beside(s) ? ckpt_saver_room : NULL,
+                  .hot = s->snapshot_freq > 0 ? ckpt_saver_room : NULL,
                   .snapshot_of_all = s->checkpoint_kind == FSDP_CKPT_LOCAL};
     if (validation) {
         w.validation_batch = validation_rows(s, validation, n_ranks);

@@ -83,6 +83,7 @@ static fsdp_status plan_rank(const workload *w, const fsdp_config *config, const
                                    .context = &r,
                                    .snapshot = w->snapshot,
                                    .snapshot_of_all = w->snapshot_of_all,
+                                   .hot = w->hot,
                                    .picture = picture};
     fsdp_module *net;
     FSDP_TRY(model_create(&w->model, &net));

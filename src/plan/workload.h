@@ -17,6 +17,7 @@ typedef struct workload {
     /* Asynchronous checkpoints, as memory_plan_request has them; NULL: none. */
     size_t (*snapshot)(int64_t bytes);
     bool snapshot_of_all;
+    size_t (*hot)(int64_t bytes);
 } workload;
 
 /* Where it runs: `dev` gives traits and workspaces, and may be one that is only described (device_describe). */

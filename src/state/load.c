@@ -112,6 +112,7 @@ static bool names_one(const char *path)
     return strncmp(name, "step-", 5) == 0 && name[5] && strspn(name + 5, "0123456789") == strlen(name + 5);
 }
 
+/* `path` NULL: from the state's snapshots. */
 typedef fsdp_status (*tensor_loader)(const char *path, const ckpt_load_config *config, const ckpt_state *state,
                                      comm_group *world, ckpt_load_result *result);
 
@@ -130,7 +131,8 @@ static fsdp_status load_with(tensor_loader load, fsdp_state *s, const char *path
     fsdp_status status = model_state_before_load(s->tensors);
     status = ckpt_agree(s->world, "state", status, fsdp_last_error());
     if (status == FSDP_OK)
-        status = load(path, &config, model_state_describe(s->tensors), s->world, &result);
+        status = path ? load(path, &config, model_state_describe(s->tensors), s->world, &result)
+                      : ckpt_hot_resume(s->hot, &config, model_state_describe(s->tensors), s->world, &result);
     *found = status == FSDP_OK && result.step >= 0;
     *step = *found ? result.step : 0;
     if (*found)
@@ -142,6 +144,11 @@ static fsdp_status load_with(tensor_loader load, fsdp_state *s, const char *path
 fsdp_status state_resume_from(fsdp_state *s, const char *path, const char *run, bool *found, int64_t *step)
 {
     return load_with(ckpt_resume, s, path, run, found, step);
+}
+
+fsdp_status state_resume_snapshot(fsdp_state *s, bool *found, int64_t *step)
+{
+    return load_with(NULL, s, NULL, NULL, found, step);
 }
 
 fsdp_status fsdp_resume(fsdp_state *s, int64_t *step)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/host_memory.h"
 #include "ckpt/save/save_task.h"
 #include "data/loader.h"
 #include "shard/step/average.h"
@@ -148,17 +149,17 @@ static fsdp_status save_now(fsdp_state *s, const ckpt_save_config *config)
     return status;
 }
 
-static fsdp_status start_save(fsdp_state *s, const ckpt_save_config *config)
+static fsdp_status start_save(fsdp_state *s, const ckpt_save_config *config, ckpt_saver **saver)
 {
     ckpt_state *state = model_state_describe(s->tensors);
     fsdp_status status = settle_home(s);
     if (status == FSDP_OK)
         status = make_notes(s, config->step);
-    if (status == FSDP_OK && !s->saver)
-        status = ckpt_saver_create(state, config->kind == FSDP_CKPT_LOCAL, &s->saver);
+    if (status == FSDP_OK && !*saver)
+        status = ckpt_saver_create(state, config->kind == FSDP_CKPT_LOCAL, saver);
     status = ckpt_agree(s->world, "state", status, fsdp_last_error());
     if (status == FSDP_OK)
-        status = ckpt_saver_start(s->saver, config, state, s->world);
+        status = ckpt_saver_start(*saver, config, state, s->world);
     forget_notes(s);
     return status;
 }
@@ -185,7 +186,52 @@ fsdp_status fsdp_save_async(fsdp_state *s, int64_t step)
     earlier_save earlier = state_finish_save(s);
     ckpt_save_config config = own_config(s, step);
     /* The caller may end because of the failure that it is told now: this one is then the last, and whole. */
-    return state_tell_earlier(&earlier, earlier.status == FSDP_OK ? start_save(s, &config) : save_now(s, &config));
+    return state_tell_earlier(&earlier,
+                              earlier.status == FSDP_OK ? start_save(s, &config, &s->saver) : save_now(s, &config));
+}
+
+/* ---- Snapshots ---- */
+
+fsdp_status state_open_snapshots(fsdp_state *s, const job *j)
+{
+    FSDP_TRY(ckpt_hot_open(j, s->world, &s->hot));
+    int64_t bytes = ckpt_state_bytes(model_state_describe(s->tensors), true);
+    double wanted = (double)ckpt_hot_bytes(s->hot, bytes), shared = (double)ckpt_hot_room(s->hot);
+    double host = (double)host_memory_available();
+    fsdp_status status = FSDP_OK;
+    if (shared > 0 && wanted > shared)
+        status = error_set(FSDP_ERR_INPUT,
+                           "--snapshot_freq: snapshots take %.1f MiB of this host's memory, but /dev/shm has room for "
+                           "%.1f MiB; make it larger (mount -o remount,size=...) or leave snapshots out",
+                           wanted / 1048576, shared / 1048576);
+    else if (host > 0 && wanted > host)
+        status =
+            error_set(FSDP_ERR_INPUT,
+                      "--snapshot_freq: snapshots take %.1f MiB of this host's memory, of which %.1f MiB are left; "
+                      "use more hosts or leave snapshots out",
+                      wanted / 1048576, host / 1048576);
+    return ckpt_agree(s->world, "room for snapshots", status, fsdp_last_error());
+}
+
+fsdp_status state_finish_snapshot(fsdp_state *s)
+{
+    ckpt_save_result r;
+    if (!s->hot_saver || !ckpt_saver_active(s->hot_saver))
+        return FSDP_OK;
+    fsdp_status status = ckpt_saver_wait(s->hot_saver, s->world, &r);
+    ckpt_hot_settle(s->hot, status == FSDP_OK ? r.save : 0);
+    return status;
+}
+
+fsdp_status state_snapshot(fsdp_state *s, int64_t step)
+{
+    char message[1024];
+    ckpt_save_config config = make_config(s, NULL, FSDP_CKPT_LOCAL, step);
+    ckpt_hot_configure(s->hot, &config);
+    fsdp_status before = state_finish_snapshot(s);
+    snprintf(message, sizeof message, "%s", fsdp_last_error());
+    FSDP_TRY(start_save(s, &config, &s->hot_saver));
+    return before == FSDP_OK ? FSDP_OK : error_set(before, "%s", message);
 }
 
 fsdp_status fsdp_save_wait(fsdp_state *s)

@@ -94,6 +94,8 @@ void fsdp_state_close(fsdp_state *s)
     if (!s)
         return;
     ckpt_saver_free(s->saver);
+    ckpt_saver_free(s->hot_saver);
+    ckpt_hot_free(s->hot);
     model_state_free(s->tensors);
     value_list_free(&s->values);
     json_decref(s->loaded);
@@ -153,6 +155,11 @@ bool state_is_saving(const fsdp_state *s)
 size_t state_snapshot_bytes(const fsdp_state *s)
 {
     return s->saver ? ckpt_saver_bytes(s->saver) : 0;
+}
+
+bool state_has_snapshots(const fsdp_state *s)
+{
+    return s->hot_saver != NULL;
 }
 
 fsdp_status state_settle(fsdp_state *s)

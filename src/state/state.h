@@ -4,6 +4,7 @@
 
 #include <fsdp/state.h>
 
+#include "base/job.h"
 #include "base/json.h"
 #include "ckpt/format/state.h"
 
@@ -33,6 +34,15 @@ int state_loaded_ranks(const fsdp_state *s);
 bool state_is_saving(const fsdp_state *s);
 /* Host memory that background saves take, from the first one on. */
 size_t state_snapshot_bytes(const fsdp_state *s);
+bool state_has_snapshots(const fsdp_state *s); /* one was kept in memory */
+
+/* Snapshots in memory that outlives the ranks (ckpt/hot/hot.h). Open says whether they can be kept, before the first:
+ * FSDP_ERR_INPUT when no launcher holds memory for them, or too little of it is left. All are collective. */
+fsdp_status state_open_snapshots(fsdp_state *s, const job *j);
+/* Starts one in the background, after the end of the one before, whose failure is returned: training can go on. */
+fsdp_status state_snapshot(fsdp_state *s, int64_t step);
+fsdp_status state_finish_snapshot(fsdp_state *s);
+fsdp_status state_resume_snapshot(fsdp_state *s, bool *found, int64_t *step);
 
 /* The update of offloaded units that may still run is over: tensors can be read. */
 fsdp_status state_settle(fsdp_state *s);

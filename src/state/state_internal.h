@@ -2,6 +2,7 @@
 #ifndef STATE_STATE_INTERNAL_H
 #define STATE_STATE_INTERNAL_H
 
+#include "ckpt/hot/hot.h"
 #include "ckpt/save/save.h"
 #include "state/model_state.h"
 #include "state/state.h"
@@ -22,7 +23,9 @@ struct fsdp_state {
     model_state *tensors;
     value_list values;
     ckpt_saver *saver; /* NULL before the first background save */
-    json_t *loaded;    /* `extra` of the checkpoint that was loaded last */
+    ckpt_hot *hot;     /* NULL: no snapshots are kept */
+    ckpt_saver *hot_saver;
+    json_t *loaded; /* `extra` of the checkpoint that was loaded last */
     char loaded_run[40];
     int loaded_ranks;
     char path[1024]; /* of the checkpoint that was saved or loaded last */

@@ -43,6 +43,7 @@ static int list_agreed(const train_run *run, agreed *list)
         {"--validation_freq", (double)s->validation_freq},
         {"--validation_batches", (double)s->validation_batches},
         {"--checkpoint_freq", (double)s->checkpoint_freq},
+        {"--snapshot_freq", (double)s->snapshot_freq},
         {"--checkpoint_kind", s->checkpoint_kind},
         {"--sample_tokens", (double)s->sample_tokens},
         {"--sample_at_validation", s->sample_at_validation},

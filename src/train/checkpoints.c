@@ -131,12 +131,54 @@ static fsdp_status check_model(const train_run *run, const char *from)
     return ckpt_agree(comm_world(run->world->comm), "model", status, fsdp_last_error());
 }
 
+/* Memory that outlived the ranks comes before files. A snapshot is always of this run. */
+static fsdp_status resume_from_memory(train_run *run, bool *found)
+{
+    int64_t step;
+    *found = false;
+    if (run->settings->snapshot_freq == 0)
+        return FSDP_OK;
+    FSDP_TRY(state_open_snapshots(run->state, &run->world->job));
+    run_show_warnings(run, true);
+    fsdp_status status = state_resume_snapshot(run->state, found, &step);
+    run_show_warnings(run, false);
+    if (status != FSDP_OK || !*found)
+        return status;
+    run->step = step;
+    run->resumed_from_memory = true;
+    const json_t *lineage = json_object_get(state_loaded_extra(run->state), "lineage");
+    snprintf(run->folder.run, sizeof run->folder.run, "%s", state_loaded_run(run->state));
+    run->lineage = lineage ? json_deep_copy(lineage) : NULL;
+    run_say(run, FSDP_LINE_INFO, "resumed from the snapshot in memory at step %lld", (long long)step);
+    return FSDP_OK;
+}
+
+fsdp_status run_keep_snapshot(train_run *run)
+{
+    const fsdp_settings *s = run->settings;
+    bool due = s->snapshot_freq > 0 && (run->step % s->snapshot_freq == 0 || run->resumed_from_memory);
+    if (!due || run->step >= run->n_steps)
+        return FSDP_OK;
+    FSDP_TRY(state_settle(run->state));
+    run->resumed_from_memory = false;
+    const state_notes notes = {.loader = run->loader, .run = run->folder.run, .lineage = run->lineage};
+    state_describe(run->state, &notes);
+    fsdp_status status = state_snapshot(run->state, run->step);
+    state_describe(run->state, &(state_notes){.model = NULL});
+    if (status == FSDP_ERR_PEER || status == FSDP_ERR_TIMEOUT)
+        return status; /* a rank is gone */
+    if (status != FSDP_OK)
+        run_say(run, FSDP_LINE_WARNING, "a snapshot failed, training continues: %s", fsdp_last_error());
+    return FSDP_OK;
+}
+
 fsdp_status run_resume(train_run *run)
 {
     const char *from = run->folder.resume;
     bool found;
     int64_t step;
-    if (!from[0])
+    FSDP_TRY(resume_from_memory(run, &found));
+    if (!from[0] || found)
         return FSDP_OK;
     FSDP_TRY(check_model(run, from));
     run_show_warnings(run, true); /* names those that are skipped */
@@ -336,6 +378,8 @@ static fsdp_status export_adapter(train_run *run)
 
 fsdp_status run_finish_checkpoints(train_run *run)
 {
+    if (state_finish_snapshot(run->state) != FSDP_OK)
+        run_say(run, FSDP_LINE_WARNING, "the last snapshot failed: %s", fsdp_last_error());
     fsdp_status status = finish_save(run);
     if (run->settings->export_dir && !run->stopping)
         FSDP_TRY(export_model(run));

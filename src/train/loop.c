@@ -202,6 +202,8 @@ fsdp_status run_steps(train_run *run)
         }
         FSDP_TRY(run_agree_still(run, run->stopping || run->step >= run->n_steps));
         FSDP_TRY(checkpoint_now(run, run->stopping));
+        if (!rolled_back && !run->stopping)
+            FSDP_TRY(run_keep_snapshot(run));
     }
     if (run->validation && !fresh && !run->stopping)
         FSDP_TRY(validate_now(run));

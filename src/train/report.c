@@ -367,6 +367,8 @@ static fsdp_status memory_table(report *r, train_run *run, char **text)
     replicated.shard_weights = NULL;
     if (state_snapshot_bytes(run->state) == 0) /* no checkpoint has been due yet */
         work.snapshot = NULL;
+    if (!state_has_snapshots(run->state))
+        work.hot = NULL;
     FSDP_TRY(workload_plan_rank(&work, &run->sharding.config, &world, run->rank, &here));
     FSDP_TRY(workload_plan_rank(&work, &replicated, &world, run->rank, &whole));
     bool beside = world.dev->own_memory;

@@ -40,12 +40,13 @@ struct train_run {
     report *report;
 
     run_folder folder;
-    int folder_locks[2];     /* of the folder and of --checkpoint_dir; -1: none */
-    json_t *lineage;         /* the run and the step that this one began from; NULL: from nothing */
-    fsdp_state *state;       /* saves and resumes model, optimizer and position */
-    double last_save;        /* clock_seconds of the last save, or of the start */
-    int64_t last_saved_step; /* of the last save that ended well or is under way */
-    fsdp_status save_status; /* how the last save ended, and with which message */
+    int folder_locks[2];      /* of the folder and of --checkpoint_dir; -1: none */
+    json_t *lineage;          /* the run and the step that this one began from; NULL: from nothing */
+    fsdp_state *state;        /* saves and resumes model, optimizer and position */
+    double last_save;         /* clock_seconds of the last save, or of the start */
+    int64_t last_saved_step;  /* of the last save that ended well or is under way */
+    bool resumed_from_memory; /* the next step is followed by a snapshot: copies may have gone with a node */
+    fsdp_status save_status;  /* how the last save ended, and with which message */
     char save_message[1024];
 
     int64_t n_steps;           /* the value of `step` at which the run ends */
@@ -113,6 +114,8 @@ fsdp_status run_validate(train_run *run, validation_means *out);
 fsdp_status run_resume(train_run *run);
 /* Saves when the policy says so (`at_end`: the last one). */
 fsdp_status run_checkpoint(train_run *run, bool at_end);
+/* Starts a snapshot when one is due. */
+fsdp_status run_keep_snapshot(train_run *run);
 /* After a loss or gradient that is not finite: goes back to the last checkpoint, but not in the data, so that the
  * samples that caused it are left out. */
 fsdp_status run_rollback(train_run *run);

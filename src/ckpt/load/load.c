@@ -129,6 +129,85 @@ done:
     return status;
 }
 
+/* ---- Parts ---- */
+
+typedef struct part_source {
+    ckpt_source *source;
+    ckpt_match match;
+} part_source;
+
+/* From `at` on, whoever has that element gives all that follows it in his piece. */
+static fsdp_status add_from_parts(piece_list *list, const ckpt_slice *slice, const part_source *parts, int n)
+{
+    int64_t at = slice->first, end = slice->first + slice->count;
+    while (at < end) {
+        int64_t before = at;
+        for (int p = 0; p < n && at == before; p++) {
+            const source_tensor *tensor = parts[p].match.sources[slice->tensor];
+            for (int i = 0; tensor && i < tensor->n_pieces && at == before; i++) {
+                const source_piece *piece = &tensor->pieces[i];
+                if (at < piece->first || at >= piece->first + piece->count)
+                    continue;
+                int64_t to = min_i64(end, piece->first + piece->count);
+                piece_transfer t = {.tensor = tensor, .piece = piece, .slice = slice, .begin = at, .end = to};
+                FSDP_TRY(piece_list_add(list, &t));
+                at = to;
+            }
+        }
+        if (at == before)
+            return error_set(FSDP_ERR_INPUT, "element %" PRId64 " of a tensor is in none of the %d parts", at, n);
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status plan_parts(const ckpt_state *state, const part_source *parts, int n, piece_list *list,
+                              int64_t *bytes)
+{
+    for (int i = 0; i < state->n_slices; i++) {
+        const ckpt_slice *slice = &state->slices[i];
+        if (slice->count == 0 || !parts[0].match.sources[slice->tensor])
+            continue;
+        FSDP_TRY(add_from_parts(list, slice, parts, n));
+        *bytes += slice->count * (int64_t)sizeof(float);
+    }
+    return FSDP_OK;
+}
+
+fsdp_status load_from_parts(char *const *paths, int n, const ckpt_load_config *config, const ckpt_state *state,
+                            bool *corrupt, ckpt_load_result *result)
+{
+    part_source *parts = calloc((size_t)n, sizeof *parts);
+    piece_list list = {0};
+    piece_config how = {.state = state, .verify = config->verify};
+    fsdp_status status = parts ? ckpt_state_check(state) : error_set(FSDP_ERR_MEMORY, "no memory for %d parts", n);
+    *result = (ckpt_load_result){.step = -1};
+    *corrupt = status == FSDP_OK;
+    for (int i = 0; i < n && status == FSDP_OK; i++) {
+        status = source_open(paths[i], &parts[i].source);
+        if (status == FSDP_OK)
+            status = ckpt_match_make(parts[i].source, config, state, &parts[i].match);
+    }
+    if (status == FSDP_OK)
+        status = plan_parts(state, parts, n, &list, &result->bytes);
+    if (status == FSDP_OK) {
+        status = piece_list_run(&list, &how);
+        *corrupt = any_damaged(&list);
+    }
+    if (status == FSDP_OK) {
+        result->absent = parts[0].match.absent;
+        status = describe(parts[0].source, result);
+    }
+    if (status != FSDP_OK)
+        ckpt_load_result_free(result);
+    piece_list_free(&list);
+    for (int i = 0; parts && i < n; i++) {
+        ckpt_match_free(&parts[i].match);
+        source_close(parts[i].source);
+    }
+    free(parts);
+    return status;
+}
+
 /* Kind local: "step-N" stands for this rank's own. */
 static char *own_path(const char *path, comm_group *world)
 {

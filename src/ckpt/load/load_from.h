@@ -8,4 +8,9 @@
 fsdp_status load_from(const char *path, const ckpt_load_config *config, const ckpt_state *state, comm_group *world,
                       bool *corrupt, ckpt_load_result *result);
 
+/* From parts of kind local that together hold all elements, whoever wrote them; what several hold is taken from the
+ * first. The first part says what else the checkpoint remembers. *corrupt: the parts are at fault. */
+fsdp_status load_from_parts(char *const *paths, int n, const ckpt_load_config *config, const ckpt_state *state,
+                            bool *corrupt, ckpt_load_result *result);
+
 #endif

@@ -295,6 +295,8 @@ fsdp_status save_task_commit(save_task *task)
         status = out_of_memory(task);
     if (status == FSDP_OK)
         status = commit(task, m, parts);
+    if (status == FSDP_OK && task->committed)
+        status = task->committed(task->context, task->final, task->id);
     save_outcome_set(&task->commit, status);
     free(parts);
     manifest_free(m);

@@ -141,6 +141,8 @@ static fsdp_status fill_task(save_task *task, const ckpt_save_config *config)
     task->keep = config->keep;
     task->keep_every = config->keep_every;
     task->part_timeout = config->part_timeout;
+    task->committed = config->committed;
+    task->context = config->context;
     if (!copy_text(config->run, &task->run) || !copy_text(config->strategy, &task->strategy) ||
         !copy_text(config->tokenizer, &task->tokenizer) || !copy_text(config->tokenizer_name, &task->tokenizer_name) ||
         !copy_json(config->model, &task->model) || !copy_json(state->extra, &task->extra) ||
@@ -328,6 +330,7 @@ fsdp_status save_task_end(save_task *task, fsdp_status status, ckpt_save_result 
     if (result) {
         result->bytes = task->bytes;
         result->seconds = clock_seconds() - task->started;
+        result->save = strtoull(task->id, NULL, 16);
         snprintf(result->path, sizeof result->path, "%s", task->final);
     }
     return FSDP_OK;

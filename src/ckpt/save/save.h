@@ -30,6 +30,9 @@ typedef struct ckpt_save_config {
     int keep;                     /* after the commit, newest complete ones to keep; 0: all */
     int64_t keep_every;           /* and those whose step is a multiple of this; 0: none */
     double part_timeout;          /* seconds that rank 0 waits for the others' parts */
+    /* Called where the checkpoint was committed, on the thread that did it; its failure is the save's. May be NULL. */
+    fsdp_status (*committed)(void *context, const char *path, const char *id);
+    void *context;
 } ckpt_save_config;
 
 #define CKPT_SAVE_CONFIG_INIT                                                                                          \
@@ -42,6 +45,7 @@ typedef struct ckpt_save_result {
     double seconds;          /* from start to commit, on this rank */
     double snapshot_seconds; /* how long start held the caller */
     char path[1024];         /* of the checkpoint */
+    uint64_t save;           /* as its manifest says */
 } ckpt_save_result;
 
 /* Synchronous; collective over `world`. `result` may be NULL. The same status on all ranks. */

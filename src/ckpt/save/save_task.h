@@ -33,6 +33,8 @@ typedef struct save_task {
     int keep;
     int64_t keep_every;
     double part_timeout;
+    fsdp_status (*committed)(void *context, const char *path, const char *id);
+    void *context;
 
     char *root;      /* the directory that the checkpoint is a child of */
     char *final;     /* path of the checkpoint */

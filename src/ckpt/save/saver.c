@@ -133,7 +133,7 @@ static void *write_and_commit(void *argument)
     pthread_mutex_unlock(&s->lock);
     if (status == FSDP_OK)
         status = save_task_commit(task);
-    if (status == FSDP_OK && task->rank == 0)
+    if (status == FSDP_OK && task->rank == 0 && !task->committed)
         log_write(FSDP_LOG_INFO, "checkpoint %s saved (%.1f MiB by this rank, %.2f s in the background)", task->final,
                   (double)task->bytes / 1048576, clock_seconds() - task->started);
     atomic_store(&s->finished, true);

@@ -71,21 +71,21 @@ static int64_t part_bytes(const fsdp_model *m, int index, const layout_segment *
     return numel * (int64_t)sizeof(float);
 }
 
-/* What this rank writes into a checkpoint: with replicas the first of them, of buffers rank 0. */
-static int64_t checkpoint_bytes(const fsdp_model *m, const memory_plan_request *r)
+/* What this rank writes into a checkpoint: with replicas the first of them, of buffers rank 0; `all`: what it holds. */
+static int64_t checkpoint_bytes(const fsdp_model *m, const memory_plan_request *r, bool all)
 {
     int rank = r->rank == MEMORY_PLAN_LARGEST ? m->shard_rank : r->rank;
     bool writes = m->replicated ? rank == 0 || r->rank == MEMORY_PLAN_LARGEST : rank < m->n_shards;
     int64_t bytes = 0;
-    for (int i = 0; i < m->layout->n_units && (writes || r->snapshot_of_all); i++) {
-        if (m->policies[i].ignored && m->shard_rank != 0 && !r->snapshot_of_all)
+    for (int i = 0; i < m->layout->n_units && (writes || all); i++) {
+        if (m->policies[i].ignored && m->shard_rank != 0 && !all)
             continue; /* rank 0's */
         for (int k = 0; k < m->layout->units[i].n_segments; k++) {
             const layout_segment *s = &m->layout->units[i].segments[k];
             bytes += part_bytes(m, i, s) * (s->trainable ? 1 + r->moments : 1);
         }
     }
-    for (int i = 0; i < m->contents.n_buffers && (rank == 0 || r->snapshot_of_all); i++)
+    for (int i = 0; i < m->contents.n_buffers && (rank == 0 || all); i++)
         bytes += m->contents.buffers[i]->persistent ? m->contents.buffers[i]->numel * (int64_t)sizeof(float) : 0;
     return bytes;
 }
@@ -99,7 +99,12 @@ static void count_residents(const fsdp_model *m, const memory_plan_request *r, m
     out->optimizer = z.gradient * (size_t)r->moments;
     out->host_state = z.host + z.host_gradient * (size_t)r->moments;
     out->host_scalars = MODEL_HOST_SCALARS * sizeof(model_scalars);
-    out->host_snapshot = r->snapshot ? r->snapshot(checkpoint_bytes(m, r)) : 0;
+    out->host_snapshot = r->snapshot ? r->snapshot(checkpoint_bytes(m, r, r->snapshot_of_all)) : 0;
+    if (r->hot) {
+        int64_t bytes = checkpoint_bytes(m, r, true);
+        out->host_hot = r->hot(bytes);
+        out->host_held = (size_t)bytes * (r->n_ranks > r->ranks_per_node ? 4 : 2);
+    }
     /* Parameter and moments in and out, gradient in, low-precision copy out. */
     size_t numel = z.host_gradient / sizeof(float);
     out->host_update_bytes = numel * (12 + 8 * (size_t)r->moments) + z.host_low;
@@ -238,6 +243,7 @@ static void list_allocations(const fsdp_model *m, const arena_growth *growth, me
     add_allocation(p, "activations in host memory", p->host_activations, false);
     add_allocation(p, "activations", p->activations + p->workspace + growth->slab, false);
     add_allocation(p, "snapshot in host memory", p->host_snapshot, false);
+    add_allocation(p, "hot snapshot in host memory", p->host_hot, false);
 }
 
 fsdp_status memory_plan_make(fsdp_module *net, const fsdp_config *config, const memory_plan_request *r,
@@ -272,7 +278,7 @@ fsdp_status memory_plan_make(fsdp_module *net, const fsdp_config *config, const 
     }
     out->total = out->parameters + out->copies + out->gradients + out->optimizer + out->gather + out->full_gradients +
                  out->activations + out->workspace + out->buffers + out->communication + out->validation;
-    out->host = out->host_state + out->host_activations + out->host_snapshot + out->host_scalars;
+    out->host = out->host_state + out->host_activations + out->host_snapshot + out->host_hot + out->host_scalars;
     layout_free(m->layout);
     policy_free(m);
     module_contents_free(&m->contents);

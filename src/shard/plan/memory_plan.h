@@ -34,6 +34,8 @@ typedef struct memory_plan {
     size_t host_state;        /* masters, gradients and moments of offloaded units, what their copies are made from */
     size_t host_activations;  /* that wait for backward */
     size_t host_snapshot;     /* of asynchronous checkpoints */
+    size_t host_hot;          /* from which hot snapshots are written */
+    size_t host_held;         /* by the launcher for this rank, copies of others' included; not part of `host` */
     size_t host_scalars;      /* of the engine */
     size_t host;              /* all of it */
     size_t host_update_bytes; /* read and written there by one update of the offloaded units */
@@ -66,6 +68,7 @@ typedef struct memory_plan_request {
      */
     size_t (*snapshot)(int64_t bytes);
     bool snapshot_of_all; /* every rank writes all that it holds (local checkpoints), not only what is its to write */
+    size_t (*hot)(int64_t bytes); /* the same of hot snapshots, in which all ranks write all; NULL: none are kept */
     plan_picture
         *picture; /* receives the training step value by value, and is the caller's to clear; NULL: not wanted */
 } memory_plan_request;
