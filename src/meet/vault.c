@@ -89,7 +89,8 @@ static fsdp_status list_files(const char *folder, const char *part, part_file *f
     return FSDP_OK;
 }
 
-fsdp_status vault_commit(const char *folder, const char *name, const char *id)
+/* "<name>.tmp-<id>" becomes "<name>"; what was there is removed. */
+static fsdp_status commit(const char *folder, const char *name, const char *id)
 {
     char temporary[PATH_BYTES], final[PATH_BYTES], gone[PATH_BYTES];
     snprintf(temporary, sizeof temporary, "%.700s/%.200s.tmp-%.40s", folder, name, id);
@@ -171,7 +172,7 @@ bool vault_serve(void *context, uint32_t kind, const void *body, size_t bytes, w
     if (!read_request(kind, &r, &q))
         return false;
     fsdp_status status = kind == WIRE_PART_WRITE    ? store_chunk(folder, &q)
-                         : kind == WIRE_PART_COMMIT ? vault_commit(folder, q.part, q.id)
+                         : kind == WIRE_PART_COMMIT ? commit(folder, q.part, q.id)
                          : kind == WIRE_PART_LIST   ? load_list(folder, &q, &found)
                                                     : load_chunk(folder, &q, &found);
     wire_put_i32(answer, status);
@@ -280,5 +281,5 @@ fsdp_status vault_take(client *c, const char *folder, const char *name, const ch
     FSDP_TRY(file_make_directories(temporary));
     for (int i = 0; i < n; i++)
         FSDP_TRY(take_file(c, temporary, name, id, &files[i]));
-    return vault_commit(folder, name, id);
+    return commit(folder, name, id);
 }

@@ -15,7 +15,4 @@ fsdp_status vault_put(client *c, const char *folder, const char *name, const cha
 /* The other way round. */
 fsdp_status vault_take(client *c, const char *folder, const char *name, const char *id);
 
-/* "<folder>/<name>.tmp-<id>" becomes "<folder>/<name>"; what was there is removed. */
-fsdp_status vault_commit(const char *folder, const char *name, const char *id);
-
 #endif
