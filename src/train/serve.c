@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include "base/clock.h"
@@ -43,6 +44,18 @@ static exposed_rank describe_rank(const train_run *run)
     return r;
 }
 
+/* A run that was resumed has a checkpoint already. */
+static exposed_events events_at_start(const train_run *run)
+{
+    struct stat info;
+    exposed_events events = {.checkpoint_time = (double)time(NULL), .validation_loss = NAN};
+    if (run->last_saved_step > 0 && stat(fsdp_state_path(run->state), &info) == 0) {
+        events.checkpoint_step = run->last_saved_step;
+        events.checkpoint_time = (double)info.st_mtime;
+    }
+    return events;
+}
+
 /* With what all ranks are, on the rank that serves. */
 static fsdp_status start(train_run *run, run_snapshot *snapshot, const exposed_rank *ranks, serve *s)
 {
@@ -55,6 +68,7 @@ static fsdp_status start(train_run *run, run_snapshot *snapshot, const exposed_r
                            .node = run->world->job.node,
                            .steps = run->n_steps,
                            .restarts = (int)restarts,
+                           .events = s->events,
                            .run = run->folder.run,
                            .strategy = fsdp_strategy_name(run->sharding.config.strategy),
                            .device = fsdp_world_description(run->world)};
@@ -87,7 +101,7 @@ fsdp_status serve_open(train_run *run, run_snapshot *snapshot, serve **out)
         status = comm_exchange(comm_world(run->world->comm), "metrics", &mine, sizeof mine, sizeof mine, ranks, bytes);
     bool serves = run->world->job.local_rank == 0;
     if (status == FSDP_OK && serves) {
-        s->events = s->before = (exposed_events){.checkpoint_time = (double)time(NULL), .validation_loss = NAN};
+        s->events = s->before = events_at_start(run);
         s->seen_save = run->last_saved_step;
         status = start(run, snapshot, ranks, s);
     }

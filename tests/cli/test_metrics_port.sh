@@ -10,7 +10,7 @@ seq 1 4000 >text.txt
 train=("$fsdp" train --device cpu --threads 1 --model_type llama_v3 --hidden_width 32 --num_layers 2 --num_heads 2
     --intermediate_size 64 --max_context_width 32 --train_batch_size 4 --dataset text.txt --sharding_strategy full --sample_tokens 0
     --validation_split 0.1 --validation_batches 1 --validation_freq 5 --checkpoint_freq 5 --keep_checkpoints 1)
-"$fsdp" run --standalone --nproc-per-node 2 --plain "${train[@]}" --max_steps 1000000 --output_dir run --metrics_port auto \
+"$fsdp" run --standalone --nproc-per-node 2 --max_restarts 1 --plain "${train[@]}" --max_steps 1000000 --output_dir run --metrics_port auto --resume auto \
     >run.log 2>&1 </dev/null &
 job=$!
 
@@ -126,6 +126,17 @@ names "$source_root/deploy/grafana/dashboard.json" | comm -23 exist - >unshown
 refused 2 "--metrics_port $port: cannot listen at 127.0.0.1" train "${train[@]:2}" --max_steps 1 --output_dir second --metrics_port "$port"
 refused 2 "--metrics_port" train "${train[@]:2}" --max_steps 1 --output_dir third --metrics_port 70000
 until_true trained $((step + 3))
+
+# A rank is killed: the job that its launcher starts again serves, too, and knows its checkpoint before it writes another.
+for pid in $(pgrep -P "$job"); do
+    ! tr '\0' '\n' <"/proc/$pid/environ" | grep -qx RANK=1 || kill -KILL "$pid"
+done
+served_again() { [[ $(grep -c 'metrics for Prometheus' run.log) == 2 ]]; }
+until_true served_again
+port=$(grep -o 'http://127.0.0.1:[0-9]*' run.log | grep -o '[0-9]*$' | tail -1)
+scrape
+[[ $(value fsdp_restarts) == 1 ]] || fail "fsdp_restarts is $(value fsdp_restarts) after a restart"
+[[ $(value fsdp_checkpoint_step) -ge 5 ]] || fail "the checkpoint of step $(value fsdp_checkpoint_step) after a restart"
 
 ending=1
 kill -TERM "$job"

@@ -147,7 +147,7 @@ fsdp_status exposition_new(const exposition_config *c, exposition **out)
     e->restarts = c->restarts;
     e->slow.rank = -1;
     e->totals.last_step = now();
-    e->events = (exposed_events){.checkpoint_time = e->totals.last_step, .validation_loss = NAN};
+    e->events = c->events;
     e->ranks = calloc(n, sizeof *e->ranks);
     e->sums = calloc(n, sizeof *e->sums);
     e->shown = calloc(n, sizeof *e->shown);

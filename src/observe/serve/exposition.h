@@ -34,6 +34,7 @@ typedef struct exposition_config {
     int node;      /* whose ranks are shown; the one with rank 0 shows the figures of the whole run, too */
     int64_t steps; /* at which the run ends */
     int restarts;
+    exposed_events events;               /* before the first step */
     const char *run, *strategy, *device; /* copied */
 } exposition_config;
 
