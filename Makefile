@@ -21,6 +21,9 @@
 #   make asan | tsan | valgrind    the tests under a sanitizer or valgrind
 #   make docs       the API reference, into build/docs
 #   make install PREFIX=/usr/local
+#   make deb        Debian packages libfsdp0, libfsdp-dev and fsdp, into build-deb/packages
+#   make test-deb   lintian, and the packages installed and used in a fresh Debian 12 (wants root and debootstrap)
+#   make dist       a tarball of the command with its libraries, for other distributions, into build-dist
 #   make fresh      `make test` in a Debian 12 that has only git, gcc and make (wants root and debootstrap)
 #   make format | format-check | clean
 PREFIX ?= /usr/local
@@ -130,12 +133,23 @@ install: deps build/build.ninja
 	@cmake --build build --target fsdp fsdp_shared fsdp_archive -j $(JOBS)
 	@cmake --install build --prefix "$(abspath $(PREFIX))"
 
+.PHONY: deb test-deb dist
+deb: deps
+	@scripts/install-deps deb
+	@scripts/deb $(JOBS)
+
+test-deb: deb
+	@scripts/test-deb
+
+dist: deps
+	@scripts/dist $(JOBS)
+
 format format-check:
 	@scripts/install-deps format
 	@scripts/format $(if $(filter format-check,$@),--check)
 
 clean:
-	@rm -rf build build-asan build-tsan build-debug build-clang build-cuda build-fuzz build-command
+	@rm -rf build build-asan build-tsan build-debug build-clang build-cuda build-fuzz build-command build-deb build-dist
 
 .PHONY: test-browser
 test-browser: all
