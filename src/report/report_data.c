@@ -12,9 +12,10 @@
 enum { MOST_POINTS = 4000, MOST_SETTINGS = 400, MOST_SESSIONS = 200, MOST_RANKS = 256 };
 static const int64_t most_trace_bytes = (int64_t)256 << 20;
 
+/* Differences of numbers that a picture shows must be finite, too. */
 static json_t *number(double value)
 {
-    return isfinite(value) ? json_real(value) : json_null();
+    return isfinite(value) && fabs(value) < 1e100 ? json_real(value) : json_null();
 }
 
 /* ---- Curves ---- */

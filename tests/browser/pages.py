@@ -25,7 +25,7 @@ LEGIBLE = r"""
         const box = e.getBoundingClientRect();
         if (!own || !box.width || e.closest("details:not([open]) > :not(summary)")) continue;
         const style = getComputedStyle(e), svg = e instanceof SVGElement;
-        const size = parseFloat(style.fontSize) * (svg ? e.getScreenCTM().a : 1);
+        const size = parseFloat(style.fontSize) * (svg ? Math.hypot(e.getScreenCTM().a, e.getScreenCTM().b) : 1);
         const [a, b] = [light(parse(svg ? style.fill : style.color)), light(behind(svg ? e.closest("svg").parentElement : e))].sort((x, y) => y - x);
         if (size < 8.9) bad.push(`${e.textContent.slice(0, 30)}: ${size.toFixed(1)} px`);
         if ((a + 0.05) / (b + 0.05) < 4.5) bad.push(`${e.textContent.slice(0, 30)}: contrast ${((a + 0.05) / (b + 0.05)).toFixed(2)}`);
@@ -148,6 +148,23 @@ class Check:
         self.everywhere("compared", both)
         self.expect("0.01" in b.value("document.body.innerText"), "settings that differ are not shown")
 
+    def hostile_run(self, work):
+        """A stranger's run folder is shown; nothing in it runs."""
+        evil, folder = "</script><img src=x onerror='window.hacked=1'><script>window.hacked=2</script>", os.path.join(work, "evil")
+        os.mkdir(folder)
+        for name, value in (("settings", {evil: evil}), ("run", {"sessions": [{"began": evil, "host": evil}], "origins": {evil: evil}}),
+                            ("ranks", {"ranks": [{"planned": 5, "measured": 1e300, "classes": {evil: 5}, "seconds": {evil: 1}}]})):
+            with open(os.path.join(folder, name + ".json"), "w") as f:
+                json.dump(value, f)
+        with open(os.path.join(folder, "metrics.jsonl"), "w") as f:
+            f.write('{"step": 1, "loss": 1e308}\n{"step": 2, "loss": NaN}\n{"step": 3, "loss": -1e308}\n{"step": ')
+        self.run("report", folder)
+        self.browser.open(os.path.join(folder, "report.html"), 1600, False)
+        self.expect(evil in self.browser.value("document.body.textContent"), "what the stranger wrote is not shown")
+        self.expect(self.browser.value("typeof window.hacked") == "undefined", "a stranger's folder ran")
+        self.expect(self.browser.value("document.images.length") == 0, "a stranger's folder became markup")
+        self.expect(not self.browser.troubles(), f"hostile run: {self.browser.troubles()[:3]}")
+
     def explain(self, work, language):
         b = self.browser
         page = os.path.join(work, f"explain-{language}.html")
@@ -193,6 +210,7 @@ def main():
             check.misfit(work)
             check.hostile(work)
             check.report(work)
+            check.hostile_run(work)
             check.explain(work, "en")
             check.explain(work, "ko")
     finally:
