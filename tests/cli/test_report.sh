@@ -57,6 +57,28 @@ grep -q 'note: metrics.jsonl: 1 lines are torn' said || fail "the torn line is n
 grep -q 'note: .*settings.json' said || fail "torn settings are not named: $(cat said)"
 grep -q 'note: ranks.json is missing' said || fail "a missing file is not named: $(cat said)"
 
+# --- a long run: thinned, but its spike, its NaN and its slow rank are there ------------------------------------------
+mkdir long
+python3 - <<'PYTHON'
+import json
+with open("long/metrics.jsonl", "w") as f:
+    for step in range(1, 20001):
+        line = {"step": step, "loss": 9.0 if step == 7777 else None if step == 15001 else 3 + 1 / step + 0.01 * (step % 7)}
+        if step > 19000:
+            line["slow_rank"] = {"rank": 3, "phase": "data", "seconds": 0.1}
+        f.write(json.dumps(line) + "\n")
+PYTHON
+"$fsdp" report long >said || fail "a long run has no report"
+grep -q '20000 steps; 1 spike, 1 not finite' said || fail "spikes: $(cat said)"
+grep -q 'in 1000 of 20000 steps; the last was rank 3, in data' said || fail "the slow rank: $(cat said)"
+python3 - <<'PYTHON' || fail "a long run is not thinned well"
+import json, re
+run = json.loads(re.search(r'id="data">(.*?)</script>', open("long/report.html").read(), re.S).group(1))["runs"][0]
+steps, loss = run["curves"]["step"], run["curves"]["loss"]
+assert len(steps) <= 4000 and steps == sorted(set(steps)), len(steps)
+assert loss[steps.index(7777)] == 9 and loss[steps.index(15001)] is None and run["spikes"] == [7777, 15001], run["spikes"]
+PYTHON
+
 cat >hostile.py <<'PYTHON'
 import json, os
 evil = "</script><img src=x onerror=hacked=1>\u202e\x1b[31m"
