@@ -20,7 +20,7 @@ typedef struct eval_options {
 #define OPTIONS eval_options
 
 static const fsdp_flag own_rows[] = {
-    {ROW(model, FSDP_FLAG_LIST, "models to evaluate, as the words after `fsdp eval` are"), .unit = "PATH,..."},
+    {ROW(model, FSDP_FLAG_LIST, "models to evaluate, like MODEL on the command line"), .unit = "PATH,..."},
     {SWITCH(json, NULL, "print one line of JSON per model")},
 };
 
@@ -37,11 +37,10 @@ enum { N_OWN = sizeof own_rows / sizeof *own_rows, N_SHARED = sizeof shared / si
 static const struct {
     const char *name, *help, *default_value;
 } reworded[] = {
-    {"dataset", "data to evaluate on: files, folders or a data set (of a folder its validation or test files, if any)",
+    {"dataset", "data to evaluate on: files, folders or a hub name (of a folder: its validation or test files, if any)",
      NULL},
-    {"max_context_width", "length of a sample (default: the checkpoint's, otherwise 2048 or all the model's positions)",
-     NULL},
-    {"val_batch_size", "samples per rank and batch (default: the checkpoint's, otherwise 4)", NULL},
+    {"max_context_width", "tokens per sample (default: the checkpoint's, otherwise 2048 or the model's maximum)", NULL},
+    {"val_batch_size", "samples per batch on each rank (default: the checkpoint's, otherwise 4)", NULL},
     {"param_dtype", "precision of the computation (default: the checkpoint's, otherwise fp32)", NULL},
 };
 
