@@ -8,6 +8,7 @@
 #include <fsdp/log.h>
 
 #include "commands.h"
+#include "terminal.h"
 
 typedef struct run_options {
     fsdp_flag_state state;
@@ -122,8 +123,9 @@ static const fsdp_flag *run_flags(void)
 
 static void show_log(void *context, fsdp_log_level level, const char *line)
 {
-    (void)context;
     (void)level;
+    if (((const terminal *)context)->live) /* a rank's line of progress may stand there */
+        fputs("\r\033[K", stdout), fflush(stdout);
     fprintf(stderr, "fsdp run: %s\n", line);
 }
 
@@ -290,7 +292,8 @@ static int launch(const run_options *o, char **program)
     config.report_file = o->report;
     config.plain_first = o->plain;
     config.share_cores = o->share_cores;
-    fsdp_log_set_sink(show_log, NULL, FSDP_LOG_INFO);
+    terminal shown = terminal_open(stdout);
+    fsdp_log_set_sink(show_log, &shown, FSDP_LOG_INFO);
     int exit_code;
     fsdp_status status = fsdp_launch(&config, &exit_code);
     fsdp_log_set_sink(NULL, NULL, FSDP_LOG_ERROR);

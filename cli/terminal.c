@@ -4,7 +4,21 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+/* The width of the terminal that `fsdp run` shows `out` on; 0: it does not. The variable names the pipe because
+ * whatever we start, or whoever starts us, has it too. */
+static int passed_columns(FILE *out)
+{
+    const char *text = getenv("FSDP_TERMINAL");
+    unsigned long long number;
+    struct stat file;
+    int columns;
+    if (!text || sscanf(text, "%d:%llu", &columns, &number) != 2 || columns < 2)
+        return 0;
+    return fstat(fileno(out), &file) == 0 && S_ISFIFO(file.st_mode) && file.st_ino == number ? columns : 0;
+}
 
 terminal terminal_open(FILE *out)
 {
@@ -14,6 +28,8 @@ terminal terminal_open(FILE *out)
     t.live = isatty(fileno(out)) && kind && strcmp(kind, "dumb") != 0;
     if (t.live)
         t.columns = ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : 80;
+    else if ((t.columns = passed_columns(out)) > 0)
+        t.live = t.passed = true;
     return t;
 }
 
@@ -28,6 +44,11 @@ void terminal_progress(terminal *t, const char *text)
 {
     if (!t->live) {
         terminal_line(t, text);
+        return;
+    }
+    if (t->passed) {
+        fprintf(t->out, "%.*s\r", t->columns - 1, text);
+        fflush(t->out);
         return;
     }
     clear_progress(t);

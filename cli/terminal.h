@@ -10,6 +10,7 @@ typedef struct terminal {
     bool live;   /* `out` is a terminal that can rewrite a line */
     int columns; /* 0 where it is none */
     bool shown;  /* a line of progress stands there now */
+    bool passed; /* `out` leads to `fsdp run`, which has the terminal and shows lines that end with \r in place */
 } terminal;
 
 terminal terminal_open(FILE *out);

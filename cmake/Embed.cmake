@@ -1,5 +1,5 @@
-# cmake -DOUT=file.c "-DFILES=a.css;b.js" -P Embed.cmake: the files as strings of one C source, the table page_assets.
-set(text "/* Generated from src/page. */\n#include \"page/page.h\"\n\n")
+# cmake -DOUT=file.c -DTABLE=page_assets "-DFILES=a.css;b.js" -P Embed.cmake: the files as strings of one C source, in a table.
+set(text "/* Generated. */\n#include \"base/embedded.h\"\n\n")
 set(rows "")
 set(number 0)
 foreach(file ${FILES})
@@ -10,4 +10,4 @@ foreach(file ${FILES})
   string(APPEND rows "    {\"${name}\", asset_${number}},\n")
   math(EXPR number "${number} + 1")
 endforeach()
-file(WRITE ${OUT} "${text}\nconst page_asset page_assets[] = {\n${rows}    {0, 0},\n};\n")
+file(WRITE ${OUT} "${text}\nextern const embedded_file ${TABLE}[];\nconst embedded_file ${TABLE}[] = {\n${rows}    {0, 0},\n};\n")

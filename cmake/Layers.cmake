@@ -45,8 +45,8 @@ function(fsdp_layer_embed name)
   file(GLOB files CONFIGURE_DEPENDS ${EMBED_FILES})
   set(source ${CMAKE_BINARY_DIR}/${name}_assets.c)
   add_custom_command(OUTPUT ${source}
-    COMMAND ${CMAKE_COMMAND} -DOUT=${source} "-DFILES=${files}" -P ${CMAKE_SOURCE_DIR}/cmake/Embed.cmake
-    DEPENDS ${files} ${CMAKE_SOURCE_DIR}/cmake/Embed.cmake COMMENT "Embedding src/${name}" VERBATIM)
+    COMMAND ${CMAKE_COMMAND} -DOUT=${source} -DTABLE=${name}_assets "-DFILES=${files}" -P ${CMAKE_SOURCE_DIR}/cmake/Embed.cmake
+    DEPENDS ${files} ${CMAKE_SOURCE_DIR}/cmake/Embed.cmake COMMENT "Embedding what ${name} holds" VERBATIM)
   target_sources(layer_${name} PRIVATE ${source})
 endfunction()
 

@@ -179,7 +179,9 @@ typedef struct fsdp_dataset_info {
     int n_fields;
     const fsdp_field *fields; /* the data set's */
     bool stream; /* a stream or a mix: read in order by loaders, not by fsdp_dataset_read; n_samples is FSDP_ENDLESS */
-    bool documents; /* samples have the fields documents and positions */
+    bool documents;      /* samples have the fields documents and positions */
+    int64_t n_truncated; /* pairs and conversations that were longer than the width and lost their end */
+    int64_t n_skipped;   /* records that could not be used; of text from a token cache, and of streams, not known: 0 */
 } fsdp_dataset_info;
 
 #define FSDP_DATASET_INFO_INIT                                                                                         \

@@ -171,6 +171,8 @@ fsdp_status dataset_chat_open(const source_list *files, const fsdp_dataset_confi
     s->pad = s->pad >= 0 ? s->pad : 0;
     s->base.info = (fsdp_dataset_info){.kind = FSDP_DATASET_TEXT,
                                        .n_samples = (int64_t)s->n_ends,
+                                       .n_truncated = s->n_cut,
+                                       .n_skipped = document_reader_skipped(reader),
                                        .width = options->width,
                                        .vocabulary = fsdp_tokenizer_vocab_size(tokenizer)};
     *out = &s->base;

@@ -14,6 +14,7 @@ typedef struct pairs_source {
     id_vector ids; /* source, target, source, target, ... */
     size_t *ends;  /* of each, in ids; (2 * n_samples) */
     size_t n_ends, capacity;
+    int64_t n_cut; /* pairs of which either half was longer than its width */
     int32_t pad, start;
 } pairs_source;
 
@@ -52,8 +53,9 @@ static void pairs_free(dataset_source *base)
 
 static const dataset_table pairs_table = {pairs_read, pairs_free};
 
-/* Appends the tokens of a text, at most `width`; the last is the end token, cut or not. */
-static fsdp_status add_half(pairs_source *s, fsdp_tokenizer *t, const char *text, size_t bytes, int64_t width)
+/* Appends the tokens of a text, at most `width`; the last is the end token, cut or not. *cut is set when it was. */
+static fsdp_status add_half(pairs_source *s, fsdp_tokenizer *t, const char *text, size_t bytes, int64_t width,
+                            bool *cut)
 {
     const int32_t *ids;
     size_t n, limit = (size_t)width;
@@ -63,6 +65,7 @@ static fsdp_status add_half(pairs_source *s, fsdp_tokenizer *t, const char *text
         n--;
     if (eos >= 0)
         limit--;
+    *cut |= n > limit;
     FSDP_TRY(id_append_all(&s->ids, ids, n < limit ? n : limit));
     if (eos >= 0)
         FSDP_TRY(id_append(&s->ids, eos));
@@ -86,8 +89,10 @@ static fsdp_status add_pairs(pairs_source *s, const source_list *files, const fs
         FSDP_TRY(text_append(prefixed, prefix, strlen(prefix)));
         FSDP_TRY(text_append(prefixed, d.text, d.bytes));
         FSDP_TRY(text_reserve(prefixed, 1));
-        FSDP_TRY(add_half(s, t, prefixed->data, prefixed->bytes, options->width));
-        FSDP_TRY(add_half(s, t, d.target, d.target_bytes, options->target_width));
+        bool cut = false;
+        FSDP_TRY(add_half(s, t, prefixed->data, prefixed->bytes, options->width, &cut));
+        FSDP_TRY(add_half(s, t, d.target, d.target_bytes, options->target_width, &cut));
+        s->n_cut += cut;
     }
     if (s->n_ends == 0)
         return error_set(FSDP_ERR_INPUT, "%s: there is no record with \"%s\" and \"%s\"", files->files[0].path,
@@ -119,6 +124,8 @@ fsdp_status dataset_pairs_open(const source_list *files, const fsdp_dataset_conf
                                        .n_samples = (int64_t)(s->n_ends / 2),
                                        .width = options->width,
                                        .target_width = options->target_width,
+                                       .n_truncated = s->n_cut,
+                                       .n_skipped = document_reader_skipped(reader),
                                        .vocabulary = fsdp_tokenizer_vocab_size(tokenizer)};
     *out = &s->base;
 done:

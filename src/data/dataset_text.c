@@ -71,7 +71,8 @@ fsdp_status dataset_tokens_open(const source_list *files, const fsdp_dataset_con
                                        .n_samples = count / options->width,
                                        .width = options->width,
                                        .tokens = files->files[0].kind == SOURCE_TOKENS,
-                                       .vocabulary = token_store_vocabulary(store)};
+                                       .vocabulary = token_store_vocabulary(store),
+                                       .n_skipped = token_store_skipped(store)};
     *out = &s->base;
     return FSDP_OK;
 }

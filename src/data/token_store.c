@@ -37,6 +37,7 @@ struct token_store {
     size_t n_parts;
     id_vector ids; /* without parts */
     int64_t count, vocabulary;
+    int64_t skipped;
 };
 
 static void close_part(store_part *p)
@@ -124,7 +125,9 @@ static fsdp_status build_in_memory(const source_list *files, const fsdp_tokenize
     token_store *s = NULL;
     FSDP_TRY(store_new(0, &s));
     token_sink sink = {&s->ids, append_memory, end_memory, NULL};
-    fsdp_status status = token_build(files, tokenizer, options, &sink, NULL);
+    fsdp_tokenize_result result = {0};
+    fsdp_status status = token_build(files, tokenizer, options, &sink, &result);
+    s->skipped = result.n_skipped;
     if (status != FSDP_OK) {
         token_store_free(s);
         return status;
@@ -269,6 +272,11 @@ int64_t token_store_count(const token_store *s)
 int64_t token_store_vocabulary(const token_store *s)
 {
     return s->vocabulary;
+}
+
+int64_t token_store_skipped(const token_store *s)
+{
+    return s->skipped;
 }
 
 /* The part that has token `place`: the last one that starts at or before it. */

@@ -18,6 +18,7 @@ void token_store_free(token_store *s);
 
 int64_t token_store_count(const token_store *s);
 int64_t token_store_vocabulary(const token_store *s); /* every token is below it */
+int64_t token_store_skipped(const token_store *s);    /* records that could not be used; of a cache not known: 0 */
 
 /* Tokens first .. first + n - 1, which the store has. Safe from any thread. */
 fsdp_status token_store_read(const token_store *s, int64_t first, int64_t n, int32_t *out);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -86,6 +87,16 @@ int fsdp_launch_count_gpus(void)
         snprintf(path, sizeof path, "/dev/nvidia%d", n);
     while (access(path, F_OK) == 0 && ++n < MAX_RANKS);
     return n;
+}
+
+/* Of standard output, where it is a terminal that can rewrite a line; else 0. */
+static int terminal_columns(void)
+{
+    const char *kind = environment_text("TERM");
+    struct winsize size;
+    if (!isatty(STDOUT_FILENO) || !kind || strcmp(kind, "dumb") == 0)
+        return 0;
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col : 80;
 }
 
 /* ---- one round ---- */
@@ -409,6 +420,7 @@ fsdp_status fsdp_launch(const fsdp_launch_config *config, int *exit_code)
     outputs streams = {0};
     saved_signals saved;
     fsdp_status status;
+    bool live = false;
     TRY_OR(done, check_config(&full));
     TRY_OR(done, outputs_read(&full, &streams));
     TRY_OR(done, team_prepare(&l.team, &full));
@@ -421,11 +433,15 @@ fsdp_status fsdp_launch(const fsdp_launch_config *config, int *exit_code)
         goto done;
     }
     TRY_OR(done, core_list_read(&cores));
+    l.attempt.live = &live;
+    l.attempt.columns = terminal_columns();
     l.attempt.cores = &cores;
     l.attempt.outputs = &streams;
     TRY_OR(done, watch_take_signals(&l, &saved));
     status = run_job(&l, exit_code);
     hold_close(&l.hold); /* before the keeper goes, who would do it otherwise */
+    if (live)            /* the last line that was rewritten stays */
+        fputc('\n', stdout), fflush(stdout);
     team_leave(&l.team);
     keeper_stop(&l.keeper);
     strays_free(&l.strays);

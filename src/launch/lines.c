@@ -47,6 +47,21 @@ static void keep(const outlet *o, int file, const char *text, size_t bytes)
     }
 }
 
+#define CLEAR_LINE "\r\033[K"
+
+/* What stays begins where the line stands that is rewritten. */
+static void clear_live(const outlet *o, const line_pipe *p)
+{
+    if (*p->live)
+        write_part(o, STDOUT_FILENO, CLEAR_LINE, sizeof CLEAR_LINE - 1);
+    *p->live = false;
+}
+
+static void write_live(const outlet *o, const line_pipe *p, const char *text, size_t bytes)
+{
+    *p->live = write_part(o, p->to, CLEAR_LINE, sizeof CLEAR_LINE - 1) && write_part(o, p->to, text, bytes);
+}
+
 /* Short lines, most of them, go out in one call. */
 static void write_line(const outlet *o, const line_pipe *p, const char *text, size_t bytes, bool newline)
 {
@@ -55,6 +70,7 @@ static void write_line(const outlet *o, const line_pipe *p, const char *text, si
     keep(o, p->file, text, bytes);
     if (p->to < 0)
         return;
+    clear_live(o, p);
     if (front + bytes + 1 <= sizeof whole) {
         memcpy(whole, p->prefix, front);
         memcpy(whole + front, text, bytes);
@@ -65,15 +81,27 @@ static void write_line(const outlet *o, const line_pipe *p, const char *text, si
     }
 }
 
+/* Where the next line ends; NULL: not yet. "\r\n" is one end. */
+static char *find_end(const line_pipe *p, size_t start)
+{
+    char *text = (char *)p->line + start;
+    size_t bytes = p->bytes - start;
+    char *newline = memchr(text, '\n', bytes), *back = p->rewrites ? memchr(text, '\r', bytes) : NULL;
+    return back && (!newline || back + 1 < newline) ? back : newline;
+}
+
 static void pass_lines(const outlet *o, line_pipe *p)
 {
     size_t start = 0;
     for (;;) {
-        char *end = memchr(p->line + start, '\n', p->bytes - start);
+        char *end = find_end(p, start);
         if (!end)
             break;
         size_t next = (size_t)(end - p->line) + 1;
-        write_line(o, p, p->line + start, next - start, false);
+        if (*end == '\r')
+            write_live(o, p, p->line + start, next - start - 1);
+        else
+            write_line(o, p, p->line + start, next - start, false);
         start = next;
     }
     if (start == 0 && p->bytes == LINE_BYTES) {

@@ -14,6 +14,8 @@ typedef struct line_pipe {
     int file;        /* where they go as they came, too; -1: nowhere */
     char prefix[32]; /* "[rank 3] ", or "" */
     size_t bytes;    /* of a line that has not ended */
+    bool rewrites;   /* lines that end with \r are shown in place; else \r is a character like any other */
+    bool *live;      /* of all pipes: such a line stands on the terminal now */
     int refused;     /* errno of the first write that failed otherwise than by a closed pipe; 0: none did */
     char line[LINE_BYTES];
 } line_pipe;

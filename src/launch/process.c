@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -71,7 +72,15 @@ static void set_torchrun(const attempt *a, int local_rank, rank_environment *e)
     set_variable(e, "TORCHELASTIC_USE_AGENT_STORE", "False"); /* rank 0 opens the store of PyTorch at MASTER_PORT */
 }
 
-static fsdp_status environment_make(const attempt *a, int local_rank, int n_cores, rank_environment *e)
+/* What rank 0 writes for our terminal, and nowhere else, may rewrite its last line. */
+static bool is_live(const attempt *a, int local_rank, int file)
+{
+    return a->columns > 0 && a->place.first_rank + local_rank == 0 && a->outputs->ranks[local_rank].shown[0] &&
+           file < 0;
+}
+
+/* `live`: the pipe of output that may; -1: none. */
+static fsdp_status environment_make(const attempt *a, int local_rank, int n_cores, int live, rank_environment *e)
 {
     char page[48];
     int inherited = 0, at = 0;
@@ -87,6 +96,11 @@ static fsdp_status environment_make(const attempt *a, int local_rank, int n_core
     set_variable(e, "FSDP_PULSE", page);
     if (!environment_text("OMP_NUM_THREADS"))
         set_number(e, "OMP_NUM_THREADS", n_cores);
+    struct stat file;
+    if (live >= 0 && fstat(live, &file) == 0) {
+        snprintf(page, sizeof page, "%d:%llu", a->columns, (unsigned long long)file.st_ino);
+        set_variable(e, "FSDP_TERMINAL", page);
+    }
     if (!environment_text("OMP_WAIT_POLICY") && !environment_text("GOMP_SPINCOUNT"))
         set_variable(e, "GOMP_SPINCOUNT", "1000"); /* as cli/main.c says */
     while (environ[inherited])
@@ -177,6 +191,8 @@ static void open_lines(const attempt *a, int local_rank, int stream, line_pipe *
     lines->to = !a->outputs->ranks[local_rank].shown[stream] ? -1 : stream == 0 ? STDOUT_FILENO : STDERR_FILENO;
     lines->file = file;
     lines->bytes = 0;
+    lines->live = a->live;
+    lines->rewrites = stream == 0 && is_live(a, local_rank, file);
     lines->prefix[0] = 0;
     if (!a->config->plain_first || rank != 0)
         snprintf(lines->prefix, sizeof lines->prefix, "[rank %d] ", rank);
@@ -207,7 +223,6 @@ fsdp_status process_start(const attempt *a, int local_rank, process *p, int *err
     *error = 0;
     p->rank = a->place.first_rank + local_rank;
     choose_cores(a, local_rank, &b, &n_cores);
-    TRY_OR(done, environment_make(a, local_rank, n_cores, &environment));
     for (int k = 0; k < 2; k++)
         TRY_OR(done, outputs_open(a->outputs, local_rank, a->place.n_restarts, p->rank, k, &files[k]));
     b.in = open_input(a, local_rank);
@@ -215,6 +230,8 @@ fsdp_status process_start(const attempt *a, int local_rank, process *p, int *err
         status = error_set_errno(FSDP_ERR_IO, "cannot make pipes for rank %d", p->rank);
         goto done;
     }
+    bool live = is_live(a, local_rank, files[0]);
+    TRY_OR(done, environment_make(a, local_rank, n_cores, live ? out[0] : -1, &environment));
     b.environment = environment.list;
     b.out = out[1], b.err = err[1], b.failure = failure[1];
     pid_t pid = fork();

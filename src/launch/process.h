@@ -25,6 +25,8 @@ typedef struct attempt {
     const char *snapshots; /* the folder of hold.h */
     int pulses;            /* file of their pulses, and after them their rings */
     sigset_t mask;         /* the signals blocked before we came */
+    int columns;           /* of the terminal that standard output is; 0: it is none */
+    bool *live;            /* a line that is rewritten in place stands there now */
 } attempt;
 
 /* A rank runs in a process group of its own, so that its children can be ended with it. */

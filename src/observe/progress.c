@@ -20,6 +20,7 @@ progress progress_begin(int64_t total_steps)
 void progress_add(progress *p, const step_figures *f)
 {
     p->step_seconds = p->step_seconds == 0 ? f->seconds : (1 - smoothing) * p->step_seconds + smoothing * f->seconds;
+    p->loss = p->steps++ == 0 || !isfinite(p->loss) ? f->loss : (1 - smoothing) * p->loss + smoothing * f->loss;
     p->seconds += f->seconds;
     p->flops += f->flops;
     p->samples += f->samples;
@@ -35,7 +36,7 @@ static void __attribute__((format(printf, 3, 4))) append(char *text, size_t byte
     va_end(arguments);
 }
 
-void progress_peek(const progress *p, const step_figures *f, char *text, size_t bytes)
+static void progress_peek(const progress *p, const step_figures *f, char *text, size_t bytes)
 {
     char number[UNITS_TEXT];
     double seconds = p->seconds > 0 ? p->seconds : 1e-9;
@@ -60,6 +61,22 @@ void progress_peek(const progress *p, const step_figures *f, char *text, size_t 
         append(text, bytes, ", memory: %s", units_bytes(number, f->memory_bytes));
     if (f->memory_peak_bytes)
         append(text, bytes, " (peak %s)", units_bytes(number, f->memory_peak_bytes));
+}
+
+void progress_live(const progress *p, const step_figures *f, char *text, size_t bytes)
+{
+    char number[UNITS_TEXT];
+    double seconds = p->seconds > 0 ? p->seconds : 1e-9;
+    snprintf(text, bytes, "Batch %lld", (long long)f->step);
+    if (p->total_steps > 0 && p->total_steps < INT64_MAX)
+        append(text, bytes, "/%lld", (long long)p->total_steps);
+    append(text, bytes, ", loss %.4f", p->loss);
+    append(text, bytes, ", %s %s/s", units_count(number, (double)(p->tokens ? p->tokens : p->samples) / seconds),
+           p->tokens ? "tokens" : "samples");
+    if (p->total_steps > f->step && p->total_steps < INT64_MAX)
+        append(text, bytes, ", left: %s", units_duration(number, p->step_seconds * (double)(p->total_steps - f->step)));
+    if (f->memory_bytes)
+        append(text, bytes, ", memory: %s", units_bytes(number, f->memory_bytes));
 }
 
 void progress_line(progress *p, const step_figures *f, char *text, size_t bytes)

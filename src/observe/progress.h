@@ -10,6 +10,8 @@
 typedef struct progress {
     int64_t total_steps; /* 0: not known */
     double step_seconds; /* moving average, for the time left */
+    double loss;         /* likewise */
+    int64_t steps;       /* so far */
     double seconds, flops;
     int64_t samples, tokens; /* since the last line */
 } progress;
@@ -19,7 +21,7 @@ void progress_add(progress *p, const step_figures *f);
 /* "Batch N Loss: x, Speed: y samples/sec, lr: z, ..." over the steps since the last call. The beginning is fixed: hang
  * detectors look for it. */
 void progress_line(progress *p, const step_figures *f, char *text, size_t bytes);
-/* The same without beginning a new count, for a line that is rewritten between two logging steps. */
-void progress_peek(const progress *p, const step_figures *f, char *text, size_t bytes);
+/* "Batch N/TOTAL, loss x, ...": for a line of a terminal that is rewritten in place. The loss is averaged. */
+void progress_live(const progress *p, const step_figures *f, char *text, size_t bytes);
 
 #endif

@@ -12,7 +12,7 @@
 
 static const char *asset(const char *stem, const char *ending)
 {
-    for (const page_asset *a = page_assets; a->name; a++) {
+    for (const embedded_file *a = page_assets; a->name; a++) {
         size_t n = strlen(stem);
         if (strncmp(a->name, stem, n) == 0 && strcmp(a->name + n, ending) == 0)
             return a->text;

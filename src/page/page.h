@@ -8,6 +8,8 @@
 
 #include <fsdp/status.h>
 
+#include "base/embedded.h"
+
 typedef struct page {
     const char *title;
     const char *language; /* "en", "ko" */
@@ -24,10 +26,6 @@ fsdp_status page_write(const page *p, const char *path);
 const char *page_style(void);
 
 /* Files of src/page, as the build embedded them; ends with an entry without a name. */
-typedef struct page_asset {
-    const char *name;
-    const char *text;
-} page_asset;
-extern const page_asset page_assets[];
+extern const embedded_file page_assets[];
 
 #endif

@@ -40,6 +40,8 @@ static json_t *describe_extra(const fsdp_state *s, int64_t step)
         good = set(extra, "values", value_list_json(&s->values));
     if (good && s->notes.flags)
         good = set(extra, "flags", json_incref((json_t *)(uintptr_t)s->notes.flags));
+    if (good && s->notes.fingerprint && *s->notes.fingerprint)
+        good = set(extra, "fingerprint", json_string(s->notes.fingerprint));
     if (good && s->notes.lineage)
         good = set(extra, "lineage", json_incref((json_t *)(uintptr_t)s->notes.lineage));
     if (good)

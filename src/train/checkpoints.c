@@ -195,6 +195,7 @@ fsdp_status run_resume(train_run *run)
     run_say(run, FSDP_LINE_INFO, "resumed from %s at step %lld", fsdp_state_path(run->state), (long long)step);
     name_changed_flags(run, state_loaded_extra(run->state));
     say_batch(run);
+    run_compare_fingerprint(run);
     return note_lineage(run);
 }
 
@@ -266,6 +267,7 @@ static fsdp_status make_notes(train_run *run, save_notes *notes)
                                    .tokenizer = notes->tokenizer,
                                    .tokenizer_name = run->settings->tokenizer,
                                    .run = run->folder.run,
+                                   .fingerprint = run->fingerprint,
                                    .lineage = run->lineage};
     state_describe(run->state, &described);
     return FSDP_OK;

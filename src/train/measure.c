@@ -150,7 +150,8 @@ static fsdp_status measure(train_run *run, fsdp_measurement *out)
 static fsdp_status measure_one(const fsdp_settings *given, const char *model, const fsdp_train_callbacks *callbacks,
                                fsdp_world *world, fsdp_measurement *out)
 {
-    train_run run = {.callbacks = *callbacks, .world = world, .measures = true, .folder_locks = {-1, -1}};
+    train_run run = {
+        .callbacks = *callbacks, .world = world, .measures = true, .builtin_text = -1, .folder_locks = {-1, -1}};
     run.settings = &run.used;
     run.rank = fsdp_world_rank(world);
     run.n_ranks = fsdp_world_size(world);

@@ -272,15 +272,17 @@ static void show_progress(report *r, train_run *run, const step_figures *f)
     int64_t every = max_i64(1, run->settings->logging_freq);
     double now = clock_seconds();
     progress_add(&r->progress, f);
-    if (f->step % every == 0 || f->step == run->n_steps) {
+    if (run->callbacks.live) {
+        if (now - r->shown < 0.2 && f->step != run->n_steps)
+            return;
+        progress_live(&r->progress, f, line, sizeof line);
+    } else {
+        if (f->step % every != 0 && f->step != run->n_steps)
+            return;
         progress_line(&r->progress, f, line, sizeof line);
-        run_say(run, FSDP_LINE_PROGRESS, "%s", line);
-        r->shown = now;
-    } else if (run->callbacks.live && now - r->shown > 0.2) {
-        progress_peek(&r->progress, f, line, sizeof line);
-        run_say(run, FSDP_LINE_PROGRESS, "%s", line);
-        r->shown = now;
     }
+    run_say(run, FSDP_LINE_PROGRESS, "%s", line);
+    r->shown = now;
 }
 
 /* One small exchange a step serves two ends: where every rank's time went, and whether one of them wants to stop. */

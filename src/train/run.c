@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/checked.h"
 #include "base/clock.h"
@@ -338,14 +339,15 @@ static fsdp_status open_parts(train_run *run)
         say_choice(run);
         return FSDP_OK;
     }
+    FSDP_TRY(run_fingerprint(run));
     FSDP_TRY(open_model(run));
     FSDP_TRY(run_resume(run));
     FSDP_TRY(run_plan_length(run));
     FSDP_TRY(open_loader(run));
     FSDP_TRY(run_folder_claim(run));
     FSDP_TRY(report_open(run, run->report));
-    say_choice(run);
-    return FSDP_OK;
+    run_warn_vocabulary(run);
+    return run_say_start(run);
 }
 
 fsdp_status run_open(const fsdp_settings *settings, const fsdp_train_callbacks *callbacks, train_run *run)
@@ -360,6 +362,7 @@ fsdp_status run_open(const fsdp_settings *settings, const fsdp_train_callbacks *
     run->result = (fsdp_train_result)FSDP_TRAIN_RESULT_INIT;
     run->start = run->last_save = clock_seconds();
     run->last_saved_step = -1;
+    run->builtin_text = -1;
     run->folder_locks[0] = run->folder_locks[1] = -1;
     fsdp_status status = open_parts(run);
     if (status != FSDP_OK) {
@@ -382,6 +385,8 @@ void run_close(train_run *run)
     fsdp_model_free(run->model);
     fsdp_dataset_free(run->validation);
     fsdp_dataset_free(run->data);
+    if (run->builtin_text >= 0)
+        close(run->builtin_text);
     fsdp_tokenizer_free(run->tokenizer);
     fsdp_world_close(run->world);
     device_close(run->described);

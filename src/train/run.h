@@ -9,6 +9,7 @@
 #include "comm/world.h"
 #include "plan/assemble.h"
 #include "state/state.h"
+#include "train/builtin_text.h"
 #include "train/report.h"
 #include "train/run_folder.h"
 
@@ -40,13 +41,17 @@ struct train_run {
     report *report;
 
     run_folder folder;
-    int folder_locks[2];      /* of the folder and of --checkpoint_dir; -1: none */
-    json_t *lineage;          /* the run and the step that this one began from; NULL: from nothing */
-    fsdp_state *state;        /* saves and resumes model, optimizer and position */
-    double last_save;         /* clock_seconds of the last save, or of the start */
-    int64_t last_saved_step;  /* of the last save that ended well or is under way */
-    bool resumed_from_memory; /* the next step is followed by a snapshot: copies may have gone with a node */
-    fsdp_status save_status;  /* how the last save ended, and with which message */
+    int folder_locks[2];  /* of the folder and of --checkpoint_dir; -1: none */
+    char fingerprint[17]; /* of the data; "": a stream, which compares its files */
+    int builtin_text;     /* the file that it is; -1: other data */
+    char builtin_path[BUILTIN_TEXT_PATH];
+    const char *builtin_items[1]; /* that path */
+    json_t *lineage;              /* the run and the step that this one began from; NULL: from nothing */
+    fsdp_state *state;            /* saves and resumes model, optimizer and position */
+    double last_save;             /* clock_seconds of the last save, or of the start */
+    int64_t last_saved_step;      /* of the last save that ended well or is under way */
+    bool resumed_from_memory;     /* the next step is followed by a snapshot: copies may have gone with a node */
+    fsdp_status save_status;      /* how the last save ended, and with which message */
     char save_message[1024];
 
     int64_t n_steps;           /* the value of `step` at which the run ends */
@@ -96,6 +101,12 @@ fsdp_status run_download(train_run *run);
 void run_say_sources(train_run *run);
 /* Warnings of the library as lines of rank 0, while the run is being opened and its log files do not exist yet. */
 void run_show_warnings(train_run *run, bool shown);
+
+/* start.c. What the run is about to do, in one block; whether the data is that of the checkpoint. */
+fsdp_status run_say_start(train_run *run);
+fsdp_status run_fingerprint(train_run *run);
+void run_compare_fingerprint(train_run *run);
+void run_warn_vocabulary(train_run *run);
 
 /* dry_run.c. The plan and the settings, instead of a run. */
 fsdp_status run_dry(train_run *run);

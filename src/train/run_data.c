@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "format/hub/hub.h"
 #include "train/run.h"
+#include "settings/settings_table.h"
 #include "settings/settings_used.h"
 
 static const double seconds_between_lines = 5;
@@ -137,7 +138,7 @@ static fsdp_dataset_config data_options(const train_run *run, reading *progress)
     return o;
 }
 
-/* Validation data: as named, or a part held back, or the data set's own validation files where steps ask for them. */
+/* Validation data: as named, or a part held back, or the data set's own validation files, where it has some. */
 static fsdp_status open_validation(train_run *run, fsdp_dataset_config *options)
 {
     const fsdp_settings *s = run->settings;
@@ -157,11 +158,9 @@ static fsdp_status open_validation(train_run *run, fsdp_dataset_config *options)
         int64_t n = fsdp_dataset_count(run->data), held = (int64_t)((double)n * s->validation_split);
         return fsdp_dataset_hold_back(run->data, max_i64(1, held), &run->validation);
     }
-    if (s->validation_freq == 0)
-        return FSDP_OK;
     options->part = FSDP_PART_VALIDATION;
     FSDP_TRY(fsdp_dataset_open(options, &run->validation));
-    if (!run->validation && run->rank == 0)
+    if (!run->validation && run->rank == 0 && s->validation_freq > 0)
         run_say(run, FSDP_LINE_WARNING,
                 "nothing is validated: the data set has no validation files of its own; name some with "
                 "--validation_dataset, or hold back a part with --validation_split");
@@ -254,6 +253,24 @@ static fsdp_status open_measured(train_run *run)
     return fsdp_dataset_describe(run->validation, &run->validation_info);
 }
 
+/* The tiny preset names text of this repository; elsewhere the text that is built in takes its place. The settings keep
+ * the preset's names: the path of a file in memory means nothing to another process. */
+static fsdp_status take_builtin_text(train_run *run, fsdp_dataset_config *options)
+{
+    const fsdp_settings *s = run->settings;
+    const fsdp_flag *flag = fsdp_flags_find(settings_table, "dataset");
+    bool all = true;
+    for (int i = 0; i < s->dataset.n; i++)
+        all = all && file_exists(s->dataset.items[i]);
+    if (s->preset != FSDP_PRESET_TINY || s->state.origin[flag - settings_table] != FSDP_FROM_PRESET || all)
+        return FSDP_OK;
+    FSDP_TRY(builtin_text_open(&run->builtin_text, run->builtin_path));
+    run->builtin_items[0] = run->builtin_path;
+    options->names = run->builtin_items;
+    options->n_names = 1;
+    return FSDP_OK;
+}
+
 static fsdp_status open_data(train_run *run)
 {
     const fsdp_settings *s = run->settings;
@@ -272,6 +289,8 @@ static fsdp_status open_data(train_run *run)
     reading progress = {run, now, now};
     fsdp_dataset_config options = data_options(run, &progress);
     fsdp_status status = read_weights(run, &options);
+    if (status == FSDP_OK)
+        status = take_builtin_text(run, &options);
     if (status == FSDP_OK)
         status = fsdp_dataset_open(&options, &run->data);
     if (status == FSDP_OK)

@@ -79,6 +79,23 @@ if have_terminal; then
         --intermediate_size 32 --max_context_width 16 --dataset text.txt --max_steps 20 --output_dir tty" typescript >/dev/null
     grep -q $'\r\033\[KBatch' typescript || fail "progress is not rewritten in place"
     tr '\r' '\n' <typescript | sed 's/\x1b\[K//g' | awk '/^Batch/ && length > 60 { exit 1 }' || fail "progress wraps at 60 columns"
+    grep -qE $'\r\033\\[KBatch [0-9]+/20, loss [0-9.]+, [0-9.kM]+ tokens/s' typescript || fail "the live line: $(cat -v typescript | tail -n 5)"
+    # Under `fsdp run`, too: one line, rewritten, and lines that stay do not run into it.
+    TERM=xterm script -qec "stty cols 60; '$fsdp' run --standalone --nproc-per-node 2 '$fsdp' train --device cpu --model_type llama_v3 --hidden_width 16 \
+        --num_layers 1 --num_heads 2 --intermediate_size 32 --max_context_width 16 --dataset text.txt --max_steps 20 --output_dir tty2" typescript >/dev/null
+    grep -qE $'\r\033\\[KBatch [0-9]+/20, loss' typescript || fail "no live line under fsdp run: $(cat -v typescript | tail -n 5)"
+    tr '\r' '\n' <typescript | sed 's/\x1b\[K//g' | awk '/^Batch/ && length > 60 { exit 1 }' || fail "progress wraps under fsdp run"
+    [[ $(grep -c 'Batch' typescript) -le 3 ]] || fail "under fsdp run progress scrolls: $(cat -v typescript)"
+    # Output that also goes elsewhere stays plain: files of --log_dir, and what the rank pipes into another program.
+    small="--device cpu --model_type llama_v3 --hidden_width 16 --num_layers 1 --num_heads 2 --intermediate_size 32 --max_context_width 16 --dataset text.txt --max_steps 20"
+    TERM=xterm script -qec "'$fsdp' run --standalone --log_dir logs --tee 3 '$fsdp' train $small --output_dir tty3" typescript >/dev/null
+    grep -qE '^Batch 20 Loss: ' logs/attempt_0/0/stdout.log || fail "the log lacks progress: $(find logs; cat -v typescript)"
+    TERM=xterm script -qec "'$fsdp' run --standalone bash -c \"'$fsdp' train $small --output_dir tty4 | tee piped\"" typescript >/dev/null
+    grep -qE '^Batch 20 Loss: ' piped || fail "what is piped on is rewritten: $(cat -v piped)"
+    # What the launcher says does not run into the line: a rank that dies leaves it standing.
+    TERM=xterm script -qec "'$fsdp' run --standalone bash -c 'printf \"Batch 1/9\\r\"; kill -9 \$\$'" typescript >/dev/null || true
+    grep -q 'Batch 1/9' typescript || fail "the line is not shown: $(cat -v typescript)"
+    grep -qE 'Batch 1/9.*fsdp run: .*killed by signal 9' <(sed 's/\r\x1b\[K/\n/g' typescript) && fail "lines run into each other: $(cat -v typescript)"
 fi
 
 # --- on several ranks every rank that fails says one line with its number --------------------------------------------------
