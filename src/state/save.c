@@ -197,6 +197,8 @@ fsdp_status fsdp_save_async(fsdp_state *s, int64_t step)
 fsdp_status state_open_snapshots(fsdp_state *s, const job *j)
 {
     FSDP_TRY(ckpt_hot_open(j, s->world, &s->hot));
+    if (j->round > 0) /* the room was there when the job began, and the snapshots to resume from stand in it */
+        return FSDP_OK;
     int64_t bytes = ckpt_state_bytes(model_state_describe(s->tensors), true);
     double wanted = (double)ckpt_hot_bytes(s->hot, bytes), shared = (double)ckpt_hot_room(s->hot);
     double host = (double)host_memory_available();
