@@ -168,6 +168,12 @@ static fsdp_status measure_one(const fsdp_settings *given, const char *model, co
     return status;
 }
 
+/* The caller's array has elements of the size that its headers know. */
+static fsdp_measurement *result_at(fsdp_measurement *results, int i)
+{
+    return results ? (fsdp_measurement *)((char *)results + (size_t)i * results->size) : NULL;
+}
+
 fsdp_status fsdp_measure(const fsdp_settings *settings, const char *const *models, int n_models,
                          const fsdp_train_callbacks *callbacks, fsdp_measurement *results)
 {
@@ -177,10 +183,10 @@ fsdp_status fsdp_measure(const fsdp_settings *settings, const char *const *model
     FSDP_TRY(settings_check_size(settings));
     if (n_models < 1)
         return error_set(FSDP_ERR_INPUT, "nothing to evaluate: name a model folder, a run or a checkpoint");
+    for (int i = 0; i < n_models; i++)
+        SIZED_CHECK(fsdp_measurement, FSDP_MEASUREMENT_INIT, result_at(results, i));
     if (settings->validation_dataset.n == 0)
         return error_set(FSDP_ERR_INPUT, "no data: name files, folders or a data set with --dataset");
-    for (int i = 0; i < n_models; i++)
-        SIZED_CHECK(fsdp_measurement, FSDP_MEASUREMENT_INIT, &results[i]);
     fsdp_world_config config;
     fsdp_world *world;
     fsdp_status status = FSDP_OK;
@@ -190,7 +196,7 @@ fsdp_status fsdp_measure(const fsdp_settings *settings, const char *const *model
         fsdp_measurement one;
         status = measure_one(settings, models[i], &full, world, &one);
         if (status == FSDP_OK)
-            sized_write(&results[i], &one, sizeof one);
+            sized_write(result_at(results, i), &one, sizeof one);
     }
     if (status != FSDP_OK)
         fsdp_world_abort(world);

@@ -17,10 +17,13 @@
 #include <fsdp/bench.h>
 #include <fsdp/checkpoint.h>
 #include <fsdp/explain.h>
+#include <fsdp/fetch.h>
 #include <fsdp/fsdp.h>
 #include <fsdp/generate.h>
 #include <fsdp/launch.h>
+#include <fsdp/measure.h>
 #include <fsdp/plan.h>
+#include <fsdp/report.h>
 #include <fsdp/tokenizer.h>
 #include <fsdp/train.h>
 
@@ -272,6 +275,31 @@ static fsdp_status explain(void *s)
     return fsdp_explain(s, &text);
 }
 
+static fsdp_status fetch(void *s)
+{
+    return fsdp_fetch(s, NULL);
+}
+
+static fsdp_status fetch_result(void *s)
+{
+    fsdp_fetch_config config = FSDP_FETCH_CONFIG_INIT;
+    config.name = "/nowhere";
+    config.prefer_local = true;
+    return fsdp_fetch(&config, s);
+}
+
+static fsdp_status measure(void *s)
+{
+    const char *const model = "/nowhere";
+    return fsdp_measure(&settings, &model, 1, NULL, s);
+}
+
+static fsdp_status make_report(void *s)
+{
+    char *text;
+    return fsdp_report(s, &text);
+}
+
 static fsdp_status copy_forward(const fsdp_operation_run *r)
 {
     memcpy(r->outputs[0].data, r->inputs[0].data, (size_t)r->outputs[0].numel * sizeof(float));
@@ -430,8 +458,13 @@ static const fsdp_train_callbacks silent = {.size = sizeof silent};
 static const fsdp_bench_config bench = {
     .size = sizeof bench, .workload = "nowhere", .steps = 1, .sizes = few_bytes, .n_sizes = 1};
 static const fsdp_explain_config tale = {.size = sizeof tale, .ranks = 99, .language = "en"};
+static const fsdp_fetch_config local = {.size = sizeof local, .name = "/nowhere", .prefer_local = true};
+static const char *const no_folder[] = {"/nowhere"};
+static const fsdp_report_config reported = {.size = sizeof reported, .folders = no_folder, .n_folders = 1};
 static const fsdp_operation copy = {.size = sizeof copy, .name = "copy", .forward = copy_forward};
 static const fsdp_generate_result no_text = FSDP_GENERATE_RESULT_INIT;
+static const fsdp_fetch_result nothing_fetched = FSDP_FETCH_RESULT_INIT;
+static const fsdp_measurement no_measure = FSDP_MEASUREMENT_INIT;
 static const fsdp_load_report no_names = FSDP_LOAD_REPORT_INIT;
 static const fsdp_train_result no_run = FSDP_TRAIN_RESULT_INIT;
 static const fsdp_bench_result no_step = FSDP_BENCH_RESULT_INIT;
@@ -470,6 +503,8 @@ static const row rows[] = {
     CONFIG(fsdp_train_callbacks, "FSDP_TRAIN_CALLBACKS_INIT", silent, line, train_callbacks, "/nowhere"),
     CONFIG(fsdp_bench_config, "FSDP_BENCH_CONFIG_INIT", bench, sizes, bench_all, "nowhere"),
     CONFIG(fsdp_explain_config, "FSDP_EXPLAIN_CONFIG_INIT", tale, language, explain, "99 ranks"),
+    CONFIG(fsdp_fetch_config, "FSDP_FETCH_CONFIG_INIT", local, progress, fetch, NULL),
+    CONFIG(fsdp_report_config, "FSDP_REPORT_CONFIG_INIT", reported, trace, make_report, "/nowhere"),
     CONFIG(fsdp_operation, "FSDP_OPERATION_INIT", copy, recordable, record_operation, NULL),
     CONFIG(fsdp_dataset_config, "FSDP_DATASET_CONFIG_INIT", named, width, open_dataset, "/nowhere"),
     CONFIG(fsdp_dataset_source, "FSDP_DATASET_SOURCE_INIT", numbers, close, make_dataset, NULL),
@@ -477,6 +512,8 @@ static const row rows[] = {
     RESULT(fsdp_dataset_info, "FSDP_DATASET_INFO_INIT", nothing_known, n_classes, describe_dataset, NULL),
     RESULT(fsdp_source_use, "FSDP_SOURCE_USE_INIT", no_use, padding, use_source, NULL),
     RESULT(fsdp_generate_result, "FSDP_GENERATE_RESULT_INIT", no_text, seconds, generate_result, "/nowhere"),
+    RESULT(fsdp_fetch_result, "FSDP_FETCH_RESULT_INIT", nothing_fetched, n_files, fetch_result, NULL),
+    RESULT(fsdp_measurement, "FSDP_MEASUREMENT_INIT", no_measure, loss, measure, "no data"),
     RESULT(fsdp_load_report, "FSDP_LOAD_REPORT_INIT", no_names, mismatched, load_report, "/nowhere"),
     RESULT(fsdp_train_result, "FSDP_TRAIN_RESULT_INIT", no_run, loss, train_result, "/nowhere"),
     RESULT(fsdp_bench_result, "FSDP_BENCH_RESULT_INIT", no_step, fastest, bench_step, "nowhere"),
@@ -537,7 +574,9 @@ static void a_newer_program_works_while_it_uses_nothing_new(void **state)
     (void)state;
     for (const row *r = rows; r < rows + N_ROWS; r++) {
         unsigned char *s = struct_of(r, r->known + EXTRA, r->result ? 0xff : 0);
-        bool written = !r->message || strcmp(r->type, "fsdp_train_result") != 0; /* of a run that did not begin: not */
+        /* Of a run or a measurement that did not begin: not. */
+        bool written =
+            !r->message || (strcmp(r->type, "fsdp_train_result") != 0 && strcmp(r->type, "fsdp_measurement") != 0);
         check_outcome(r, r->call(s), "a newer program's");
         if (written)
             check_all_are(s + r->known, s + r->known + EXTRA, 0, r);

@@ -6,7 +6,7 @@
 # FSDP_CHAOS_ROUNDS of them (10), drawn from FSDP_CHAOS_SEED; `make chaos` runs many.
 set -euo pipefail
 # A /dev/shm of our own, where that is possible: what lies there at the end is ours.
-if [[ -z ${FSDP_CHAOS_INSIDE:-} ]] && unshare --mount true 2>/dev/null; then
+if [[ -z ${FSDP_CHAOS_INSIDE:-} ]] && unshare --mount mount -t tmpfs chaos /dev/shm 2>/dev/null; then
     FSDP_CHAOS_INSIDE=1 exec unshare --mount bash -c 'mount -t tmpfs chaos /dev/shm && exec bash "$0"' "$0"
 fi
 source "$(dirname "$0")/support.bash"

@@ -21,6 +21,7 @@ says 'no string under "text"; there is "article", "highlights": name one with --
 "${pairs[@]}" --dataset pairs.jsonl --output_dir lacks --source_field article >log 2>&1 && fail "trains without targets"
 says 'no string under "summary"; there is "article", "highlights": name one with --target_field'
 
+command -v python3 >/dev/null || { echo "skipped from here on: no python3 to make a folder as transformers writes it"; exit 77; }
 # Self-contained: the tokenizer and the original config.json travel with checkpoints and exports; numbers beyond 64 bits, as transformers
 # writes them, are read and kept.
 cp -r "$golden/llama_gqa" model
