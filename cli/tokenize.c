@@ -237,7 +237,8 @@ static int stop_requested(void *context)
 static void listen_for_signals(void)
 {
     static const int taken[] = {SIGINT, SIGTERM, SIGHUP};
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART | (int)SA_RESETHAND}, before;
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART | SA_ONSTACK | (int)SA_RESETHAND},
+                     before;
     for (size_t i = 0; i < sizeof taken / sizeof taken[0]; i++)
         if (sigaction(taken[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN) /* as nohup wants it */
             sigaction(taken[i], &action, NULL);

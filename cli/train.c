@@ -80,7 +80,9 @@ static void listen_for_signals(void)
 {
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
     speaks = speaks_for_the_job();
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    /* On its own stack: oneDNN's products keep numbers below the stack pointer, where a handler would write over them.
+     */
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART | SA_ONSTACK};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         sigaddset(&action.sa_mask, numbers[i]); /* one at a time */
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {

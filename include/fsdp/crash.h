@@ -12,7 +12,8 @@ extern "C" {
  * unit, the phase and a backtrace; then the process dies of the same signal, as it would have. SIGUSR2 writes the last
  * events of the rank into its flight file (`fsdp debug`) and the process goes on; a crash writes it, too. A signal that
  * already has a handler (a sanitizer's, MPI's) is left alone. Call it once, at the start of a program, on its first
- * thread. */
+ * thread. It also gives that thread a stack for signal handlers: install yours with SA_ONSTACK, because oneDNN's matrix
+ * products keep numbers below the stack pointer, where a handler on the thread's own stack would write over them. */
 FSDP_API void fsdp_report_crashes(void);
 
 #ifdef __cplusplus

@@ -239,7 +239,8 @@ static void on_signal(int number)
 
 void ring_save_on_signal(void)
 {
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, old;
+    /* On the stack that crash.c sets apart: products may be under way (docs/architecture.md, signals). */
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART | SA_ONSTACK}, old;
     if (sigaction(SIGUSR2, NULL, &old) == 0 && !(old.sa_flags & SA_SIGINFO) && old.sa_handler == SIG_DFL)
         sigaction(SIGUSR2, &action, NULL);
 }
