@@ -483,9 +483,9 @@ void reference_run(const test_case *c, const outcome *engine, outcome *out)
 
 /* ---- Comparing ---- */
 
-/* How far a number may be off, of itself and at least. Low precision rounds values that the reference keeps, and may
- * take one to the other side of a ReLU: seed 2780, a net of 8 columns, is off by 10.7 % in one norm in bf16 and by less
- * than 0.1 % in fp16; what it is for here is gradients that are lost, counted twice or mixed up, which is far more. */
+/* How far a number may be off, of itself and at least. Low precision rounds values that the reference keeps; what it is
+ * for here is gradients that are lost, counted twice or mixed up, which is far more. (Seed 2780, a net of 8 columns, is
+ * off by 10.7 % in one norm in bf16 and by less than 0.1 % in fp16.) */
 static double allowed(const test_case *c, const entry *e)
 {
     bool low = c->param_dtype != FSDP_F32 || c->reduce_dtype != FSDP_F32;
@@ -494,7 +494,7 @@ static double allowed(const test_case *c, const entry *e)
     if (e->kind == ENTRY_FIRST)
         return 0;
     if (e->kind == ENTRY_NORM)
-        return low ? 0.15 * fabs(e->value) + 2e-2 : 5e-4 * fabs(e->value) + 1e-5;
+        return low ? 0.1 * fabs(e->value) + 2e-2 : 5e-4 * fabs(e->value) + 1e-5;
     return low ? 0.15 * (1 + fabs(e->value)) : 2e-4 * (1 + fabs(e->value));
 }
 
