@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/printable.h"
+#include "base/text/printable.h"
 
 enum { MESSAGE_BYTES = 8192 }; /* room for a list of names */
 

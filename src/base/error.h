@@ -8,7 +8,7 @@
 /* Sets this thread's message and returns `status`, so that a failing line reads
  *     return error_set(FSDP_ERR_INPUT, "%s: hidden_size is %d; it must be positive", path, size);
  * When the process knows its rank and the world is larger than one, "rank N: " is put in front. A message is one line:
- * control characters in it, which names from files may hold, are escaped (base/printable.h). */
+ * control characters in it, which names from files may hold, are escaped (base/text/printable.h). */
 fsdp_status error_set(fsdp_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* The same, closing with ": " and the text of errno. */

@@ -9,7 +9,7 @@
 
 #include <fsdp/status.h>
 
-#include "base/json_parser.h"
+#include "base/text/json_parser.h"
 
 /* `name` is what errors call the text (a path). The caller owns *out (json_decref). Duplicate keys are errors. */
 fsdp_status json_parse(const char *name, const char *text, size_t bytes, json_t **out);

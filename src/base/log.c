@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
-#include "base/printable.h"
+#include "base/text/printable.h"
 
 enum { LINE_BYTES = 2048, LEVEL_OFF = FSDP_LOG_ERROR + 1 };
 

@@ -4,7 +4,7 @@
 
 #include <fsdp/log.h>
 
-/* The sink gets whole lines, fit for a terminal: control characters in them are escaped (base/printable.h). */
+/* The sink gets whole lines, fit for a terminal: control characters in them are escaped (base/text/printable.h). */
 void log_write(fsdp_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

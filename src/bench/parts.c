@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/hooks.h"
+#include "base/record/hooks.h"
 
 enum { DEEPEST = 8 };
 

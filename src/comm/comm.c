@@ -9,8 +9,8 @@
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "base/ring.h"
-#include "base/threads.h"
+#include "base/record/ring.h"
+#include "base/host/threads.h"
 #include "comm/engine.h"
 #include "meet/meeting.h"
 

@@ -24,7 +24,7 @@
 #include <fsdp/kinds.h>
 #include <fsdp/status.h>
 
-#include "base/job.h"
+#include "base/host/job.h"
 #include "device/device.h"
 
 typedef struct comm comm;

@@ -9,7 +9,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "base/hooks.h"
+#include "base/record/hooks.h"
 #include "comm/comm.h"
 
 enum request_state { REQUEST_IDLE, REQUEST_PENDING, REQUEST_DONE, REQUEST_FAILED };

@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 
 #include "base/error.h"
-#include "base/hooks.h"
+#include "base/record/hooks.h"
 #include "comm/engine.h"
 #include "comm/reduce.h"
 

@@ -5,13 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/environment.h"
+#include "base/host/environment.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "base/pulse.h"
-#include "base/ring.h"
+#include "base/record/pulse.h"
+#include "base/record/ring.h"
 #include "base/sized.h"
-#include "base/threads.h"
+#include "base/host/threads.h"
 #include "comm/engine.h"
 
 static const char *const gemm_names[] = {"auto", "onednn", "amx", "avx512", "portable"};

@@ -4,7 +4,7 @@
 
 #include <fsdp/world.h>
 
-#include "base/job.h"
+#include "base/host/job.h"
 #include "comm/comm.h"
 #include "device/device.h"
 

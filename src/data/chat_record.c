@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/utf8_check.h"
+#include "base/text/utf8_check.h"
 
 void chat_encoder_free(chat_encoder *e)
 {

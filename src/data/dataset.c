@@ -6,11 +6,11 @@
 
 #include <fsdp/ops.h>
 
-#include "base/environment.h"
+#include "base/host/environment.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/sized.h"
-#include "base/threads.h"
+#include "base/host/threads.h"
 
 /* Shared by the data sets that are ranges of it. */
 typedef struct shared_source {

@@ -7,9 +7,9 @@
 #include <sys/stat.h>
 
 #include "base/error.h"
-#include "base/json_parser.h"
+#include "base/text/json_parser.h"
 #include "base/log.h"
-#include "base/utf8_check.h"
+#include "base/text/utf8_check.h"
 #include "tokenizer/text/text_buffer.h"
 #include "tokenizer/text_cut.h"
 #include "format/byte_stream.h"

@@ -8,7 +8,7 @@
 #include <fsdp/optim.h>
 
 #include "base/error.h"
-#include "base/hooks.h"
+#include "base/record/hooks.h"
 #include "comm/world.h"
 #include "explain/rank.h"
 

@@ -9,7 +9,7 @@
 #include <hwloc.h>
 #endif
 
-#include "base/environment.h"
+#include "base/host/environment.h"
 #include "base/error.h"
 #include "base/log.h"
 

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/job.h"
+#include "base/host/job.h"
 #include "base/log.h"
 #include "meet/server.h"
 #include "meet/vault.h"

@@ -11,7 +11,7 @@
 #include <fsdp/launch.h>
 
 #include "base/clock.h"
-#include "base/environment.h"
+#include "base/host/environment.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/sized.h"

@@ -7,7 +7,7 @@
 
 #include <fsdp/launch.h>
 
-#include "base/pulse.h"
+#include "base/record/pulse.h"
 #include "launch/cores.h"
 #include "launch/lines.h"
 #include "launch/outputs.h"

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/environment.h"
+#include "base/host/environment.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "launch/job_report.h"

@@ -5,7 +5,7 @@
 
 #include <poll.h>
 
-#include "base/ring.h"
+#include "base/record/ring.h"
 #include "launch/hold.h"
 #include "launch/process.h"
 #include "launch/strays.h"

@@ -10,7 +10,7 @@
 
 #include <fsdp/status.h>
 
-#include "base/job.h"
+#include "base/host/job.h"
 #include "meet/client.h"
 
 typedef struct meeting meeting;

@@ -1,9 +1,9 @@
-/* Where the time of a step went, over all ranks: the laps (base/laps.h) that every rank has sent, summed up for a line
- * of metrics. Laps count from one line to the next, so they cover what lies between two steps, too. */
+/* Where the time of a step went, over all ranks: the laps (base/record/laps.h) that every rank has sent, summed up for
+ * a line of metrics. Laps count from one line to the next, so they cover what lies between two steps, too. */
 #ifndef OBSERVE_ATTRIBUTION_H
 #define OBSERVE_ATTRIBUTION_H
 
-#include "base/laps.h"
+#include "base/record/laps.h"
 #include "observe/slow_rank.h"
 #include "observe/snapshot.h"
 

@@ -1,12 +1,12 @@
-/* Flight files: the rings (base/ring.h) that ranks, or their launcher, left when a job hung or died. Here they are
- * read, trusting nothing in them; flight_words.c says what they mean. */
+/* Flight files: the rings (base/record/ring.h) that ranks, or their launcher, left when a job hung or died. Here they
+ * are read, trusting nothing in them; flight_words.c says what they mean. */
 #ifndef OBSERVE_FLIGHT_H
 #define OBSERVE_FLIGHT_H
 
 #include <fsdp/status.h>
 
 #include "base/file.h"
-#include "base/ring.h"
+#include "base/record/ring.h"
 
 /* One rank's file. */
 typedef struct flight {

@@ -9,8 +9,8 @@
 #include <fsdp/debug.h>
 
 #include "base/error.h"
-#include "base/hooks.h"
-#include "base/printable.h"
+#include "base/record/hooks.h"
+#include "base/text/printable.h"
 #include "observe/flight.h"
 #include "observe/table.h"
 #include "observe/units.h"

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/hooks.h"
+#include "base/record/hooks.h"
 #include "observe/table.h"
 #include "observe/units.h"
 

@@ -6,7 +6,7 @@
 
 #include <fsdp/status.h>
 
-#include "base/laps.h"
+#include "base/record/laps.h"
 #include "observe/snapshot.h"
 
 typedef struct slow_rank {

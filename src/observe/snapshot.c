@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/hooks.h"
+#include "base/record/hooks.h"
 
 struct run_snapshot {
     pthread_mutex_t lock;

@@ -7,7 +7,7 @@
 
 #include <fsdp/status.h>
 
-#include "base/laps.h"
+#include "base/record/laps.h"
 #include "observe/figures.h"
 
 /* What a rank tells the others after every step. Plain data that travels between ranks. */

@@ -10,7 +10,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/hooks.h"
+#include "base/record/hooks.h"
 
 enum { DEFAULT_CAPACITY = 1 << 16, MAX_ROWS = 48, MAX_DEPTH = 16, MAX_CLASSES = 16 };
 

@@ -1,6 +1,7 @@
-/* A timeline of what lower layers report (base/hooks.h), for Perfetto or chrome://tracing: operations with shapes and
- * modules, collectives, states of units and memory, in lanes for compute, communication and copies. Memory is bounded:
- * when the ring is full the oldest events make room. Events of all ranks are written into one file (trace_file.h). */
+/* A timeline of what lower layers report (base/record/hooks.h), for Perfetto or chrome://tracing: operations with
+ * shapes and modules, collectives, states of units and memory, in lanes for compute, communication and copies. Memory
+ * is bounded: when the ring is full the oldest events make room. Events of all ranks are written into one file
+ * (trace_file.h). */
 #ifndef OBSERVE_TRACE_H
 #define OBSERVE_TRACE_H
 

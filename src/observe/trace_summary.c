@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "base/printable.h"
+#include "base/text/printable.h"
 #include "observe/table.h"
 #include "observe/units.h"
 

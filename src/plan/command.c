@@ -6,7 +6,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "base/job.h"
+#include "base/host/job.h"
 #include "plan/detail_print.h"
 #include "plan/table.h"
 #include "settings/settings_table.h"

@@ -6,7 +6,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "base/host_memory.h"
+#include "base/host/host_memory.h"
 
 fsdp_status fit_limit(device *dev, int ranks_per_host, comm_group *all, plan_limit *out)
 {

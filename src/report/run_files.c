@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "base/printable.h"
+#include "base/text/printable.h"
 #include "ckpt/save/directory.h"
 
 enum { MOST_ROWS = 1000000, MOST_LINE = 65536, MOST_CHECKPOINTS = 1000, MOST_TROUBLES = 50, SHOWN_BYTES = 400 };

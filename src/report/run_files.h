@@ -9,7 +9,7 @@
 
 #include <fsdp/status.h>
 
-#include "base/laps.h"
+#include "base/record/laps.h"
 
 /* Figures of a line of metrics.jsonl; NAN where there is none. */
 typedef enum figure {

@@ -7,7 +7,7 @@
 #include <fsdp/models.h>
 #include <fsdp/settings.h>
 
-#include "base/threads.h"
+#include "base/host/threads.h"
 
 #define ROW(name_) .name = #name_, .group = GROUP, .offset = offsetof(fsdp_settings, name_)
 #define COUNT(name_, default_, min_, max_, unit_, help_)                                                               \

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/host_memory.h"
+#include "base/host/host_memory.h"
 #include "ckpt/save/save_task.h"
 #include "data/loader.h"
 #include "shard/step/average.h"

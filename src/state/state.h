@@ -4,7 +4,7 @@
 
 #include <fsdp/state.h>
 
-#include "base/job.h"
+#include "base/host/job.h"
 #include "base/json.h"
 #include "ckpt/format/state.h"
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/hooks.h"
+#include "base/record/hooks.h"
 #include "tensor/program_internal.h"
 
 static void *storage_pointer(const run_context *c, storage *s)

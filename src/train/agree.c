@@ -9,7 +9,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/hash.h"
-#include "base/hooks.h"
+#include "base/record/hooks.h"
 
 /* A number of the settings (or of the data), as the message shows it. */
 typedef struct agreed {

@@ -6,9 +6,9 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/host_memory.h"
+#include "base/host/host_memory.h"
 #include "base/json.h"
-#include "base/laps.h"
+#include "base/record/laps.h"
 #include "base/log.h"
 #include "train/run.h"
 

@@ -17,7 +17,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "base/ring.h"
+#include "base/record/ring.h"
 #include "observe/attribution.h"
 #include "observe/board.h"
 #include "observe/memory.h"

@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/printable.h"
+#include "base/text/printable.h"
 #include "base/sized.h"
 #include "ckpt/commands/report.h"
 #include "comm/torch_variables.h"

@@ -9,9 +9,9 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "base/environment.h"
+#include "base/host/environment.h"
 #include "base/error.h"
-#include "base/host_memory.h"
+#include "base/host/host_memory.h"
 #include "base/log.h"
 #include "device/gpu.h"
 #include "observe/serve/exposition.h"

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/hooks.h"
+#include "base/record/hooks.h"
 
 static char said[65536];
 

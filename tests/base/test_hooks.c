@@ -11,7 +11,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/hooks.h"
+#include "base/record/hooks.h"
 #include "base/log.h"
 
 typedef struct record {

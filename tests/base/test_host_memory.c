@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-#include "base/host_memory.h"
+#include "base/host/host_memory.h"
 #include "scratch.h"
 
 static void put(const char *root, const char *path, const char *text)

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/job.h"
+#include "base/host/job.h"
 
 static const char *const known[] = {
     "RANK",

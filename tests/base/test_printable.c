@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "base/printable.h"
+#include "base/text/printable.h"
 
 static const struct {
     const char *text, *line, *lines;

@@ -20,9 +20,9 @@
 
 #include "base/clock.h"
 #include "base/file.h"
-#include "base/hooks.h"
-#include "base/laps.h"
-#include "base/pulse.h"
+#include "base/record/hooks.h"
+#include "base/record/laps.h"
+#include "base/record/pulse.h"
 
 enum { WRITERS = 4, WRITES = 3 * RING_EVENTS };
 

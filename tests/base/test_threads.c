@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/environment.h"
-#include "base/threads.h"
+#include "base/host/environment.h"
+#include "base/host/threads.h"
 
 static int default_share(int local_ranks)
 {

@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/threads.h"
+#include "base/host/threads.h"
 #include "bench.h"
 #include "comm/comm.h"
 #include "comm/reduce.h"

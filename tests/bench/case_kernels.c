@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/threads.h"
+#include "base/host/threads.h"
 #include "bench.h"
 #include "bench/timer.h"
 #include "device/cpu/cpu_device.h"

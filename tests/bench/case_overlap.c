@@ -20,7 +20,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/rng.h"
-#include "base/threads.h"
+#include "base/host/threads.h"
 #include "bench.h"
 #include "comm/world.h"
 #include "launch/cores.h"

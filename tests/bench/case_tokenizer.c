@@ -11,7 +11,7 @@
 
 #include <fsdp/tokenizer.h>
 
-#include "base/environment.h"
+#include "base/host/environment.h"
 #include "base/file.h"
 #include "base/rng.h"
 #include "bench.h"

@@ -9,8 +9,8 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include "base/hooks.h"
-#include "base/threads.h"
+#include "base/record/hooks.h"
+#include "base/host/threads.h"
 #include "cases.h"
 
 static void every_case(ranks *all, int rank, void *context)

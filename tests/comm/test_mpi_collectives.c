@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "base/environment.h"
+#include "base/host/environment.h"
 #include "cases.h"
 
 /* ---- under mpirun ---- */

@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-#include "base/hooks.h"
+#include "base/record/hooks.h"
 #include "comm/nccl/backend.h"
 #include "comm/ranks.h"
 #include "meet/meeting.h"

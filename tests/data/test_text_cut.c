@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/environment.h"
+#include "base/host/environment.h"
 #include "base/rng.h"
 #include "base/scratch.h"
 #include "data/files.h"

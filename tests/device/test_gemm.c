@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "base/checked.h"
-#include "base/threads.h"
+#include "base/host/threads.h"
 #include "device/cpu/cpu_features.h"
 #include "device/cpu/gemm/gemm.h"
 #include "device/cpu/gemm/convert.h"

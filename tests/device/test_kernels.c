@@ -2,7 +2,7 @@
  * same with any number of threads. */
 #include "device/kernel_cases.h"
 
-#include "base/threads.h"
+#include "base/host/threads.h"
 #include "device/cpu/cpu_device.h"
 
 static device *open_level(simd_level level, int threads)

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/hooks.h"
-#include "base/threads.h"
+#include "base/record/hooks.h"
+#include "base/host/threads.h"
 #include "device/cpu/cpu_device.h"
 
 static device *opened;

@@ -7,8 +7,8 @@
 
 #include <stdio.h>
 
-#include "base/hooks.h"
-#include "base/threads.h"
+#include "base/record/hooks.h"
+#include "base/host/threads.h"
 #include "device/peak.h"
 
 static double peak_of(const char *name, fsdp_dtype dtype)

@@ -8,7 +8,7 @@
 #include <time.h>
 
 #include "base/error.h"
-#include "base/hooks.h"
+#include "base/record/hooks.h"
 #include "differential/support_case.h"
 #include "shard/model.h"
 

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/environment.h"
+#include "base/host/environment.h"
 #include "base/file.h"
 
 static char scratch_folder[512];

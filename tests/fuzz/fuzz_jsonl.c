@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "base/json_parser.h"
+#include "base/text/json_parser.h"
 #include "data/document.h"
 #include "tokenizer/text/text_buffer.h"
 #include "tokenizer/text/utf8.h"

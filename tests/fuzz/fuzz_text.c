@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/environment.h"
+#include "base/host/environment.h"
 #include "tokenizer/tokenizer_internal.h"
 #include "tokenizer/text/utf8.h"
 

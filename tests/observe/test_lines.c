@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-#include "base/hooks.h"
+#include "base/record/hooks.h"
 #include "observe/board.h"
 #include "observe/memory.h"
 #include "observe/progress.h"

@@ -7,7 +7,7 @@
 
 #include <time.h>
 
-#include "base/hooks.h"
+#include "base/record/hooks.h"
 #include "observe/overlap.h"
 
 static void pass(long milliseconds)

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/hooks.h"
+#include "base/record/hooks.h"
 #include "observe/attribution.h"
 #include "observe/noisy_steps.h"
 

@@ -7,7 +7,7 @@
 
 #include <pthread.h>
 
-#include "base/hooks.h"
+#include "base/record/hooks.h"
 #include "base/json.h"
 #include "observe/trace_file.h"
 #include "temporary.h"

@@ -4,7 +4,7 @@
 #include "shard/stack.h"
 
 #include "base/error.h"
-#include "base/hooks.h"
+#include "base/record/hooks.h"
 #include "shard/step/recorded.h"
 
 typedef struct counters {

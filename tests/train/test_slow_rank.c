@@ -15,7 +15,7 @@
 
 #include <jansson.h>
 
-#include "base/hooks.h"
+#include "base/record/hooks.h"
 #include "comm/ports.h"
 #include "support_job.h"
 

@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
-#include "base/hooks.h"
+#include "base/record/hooks.h"
 #include "base/rng.h"
 #include "shard/plan/memory_plan.h"
 #include "shard/model.h"

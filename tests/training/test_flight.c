@@ -11,7 +11,7 @@
 #include <fsdp/debug.h>
 
 #include "base/file.h"
-#include "base/hooks.h"
+#include "base/record/hooks.h"
 #include "comm/ranks.h"
 
 enum { N = 3, STEPS = 5 };

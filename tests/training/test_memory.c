@@ -20,7 +20,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "base/ring.h"
+#include "base/record/ring.h"
 #include "optim/update.h"
 #include "shard/plan/memory_plan.h"
 #include "shard/model.h"

@@ -17,7 +17,7 @@
 #include <fsdp/optim.h>
 
 #include "base/error.h"
-#include "base/hooks.h"
+#include "base/record/hooks.h"
 #include "observe/overlap.h"
 #include "training/support_ranks.h"
 

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/printable.h"
+#include "base/text/printable.h"
 #include "format/weights/model_folder.h"
 #include "format/torch/dcp_folder.h"
 

@@ -8,7 +8,7 @@
 #ifndef CKPT_HOT_HOT_H
 #define CKPT_HOT_HOT_H
 
-#include "base/job.h"
+#include "base/host/job.h"
 #include "ckpt/load/load.h"
 #include "ckpt/save/save.h"
 

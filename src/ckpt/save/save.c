@@ -16,7 +16,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
-#include "base/hooks.h"
+#include "base/record/hooks.h"
 #include "ckpt/save/directory.h"
 #include "ckpt/save/export_place.h"
 #include "ckpt/save/save_task.h"

@@ -12,7 +12,7 @@
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/hooks.h"
+#include "base/record/hooks.h"
 #include "base/log.h"
 #include "ckpt/save/save_task.h"
 

@@ -10,7 +10,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "base/hooks.h"
+#include "base/record/hooks.h"
 #include "comm/shm/control.h"
 
 enum { PAGE = 4096 };

@@ -8,7 +8,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "base/hooks.h"
+#include "base/record/hooks.h"
 #include "comm/shm/control.h"
 #include "meet/meeting.h"
 

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <ucm/api/ucm.h>
 
-#include "base/environment.h"
+#include "base/host/environment.h"
 #include "base/error.h"
 #include "comm/ucx/backend.h"
 

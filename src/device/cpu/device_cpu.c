@@ -9,9 +9,9 @@
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/hooks.h"
-#include "base/host_memory.h"
-#include "base/threads.h"
+#include "base/record/hooks.h"
+#include "base/host/host_memory.h"
+#include "base/host/threads.h"
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/parallel.h"
 

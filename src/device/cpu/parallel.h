@@ -1,5 +1,5 @@
 /* Threads of the CPU device: the one place where kernels, copies and products enter an OpenMP region. What is shared
- * out is theirs; how many threads there are was decided when the device opened (base/threads.h).
+ * out is theirs; how many threads there are was decided when the device opened (base/host/threads.h).
  *
  * Regions take no memory after the first, under two rules kept here: OpenMP frees a team of one after every region, so
  * one thread's work is called directly; and it ends and starts threads when teams change their size, so every team is

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/environment.h"
+#include "base/host/environment.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/hooks.h"
+#include "base/record/hooks.h"
 
 #define MEBIBYTE (1024.0 * 1024.0)
 

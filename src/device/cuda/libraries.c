@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/environment.h"
+#include "base/host/environment.h"
 #include "base/error.h"
 #include "device/cuda/cuda.h"
 

@@ -7,7 +7,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "base/threads.h"
+#include "base/host/threads.h"
 #include "device/cpu/parallel.h"
 
 #define HUGE_PAGE ((size_t)2 << 20)

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "base/environment.h"
+#include "base/host/environment.h"
 #include "base/error.h"
 #include "base/file.h"
 

@@ -20,7 +20,7 @@
 #endif
 
 #include "base/clock.h"
-#include "base/environment.h"
+#include "base/host/environment.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"

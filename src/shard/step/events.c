@@ -2,7 +2,7 @@
  * unit.c decides what a unit may do, and offload.c does the rest for offloaded units. */
 #include "shard/step/events.h"
 
-#include "base/hooks.h"
+#include "base/record/hooks.h"
 #include "shard/offload/offload.h"
 
 static uint8_t *gathered(const event_run *r, const schedule_event *e)

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/hooks.h"
+#include "base/record/hooks.h"
 #include "base/sized.h"
 #include "shard/offload/offload.h"
 #include "shard/step/average.h"

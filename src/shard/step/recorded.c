@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
-#include "base/hooks.h"
+#include "base/record/hooks.h"
 
 /* A launch of a graph costs about as much as this many launches of kernels. */
 enum { SHORTEST_RECORDED = 3 };

@@ -6,7 +6,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "base/hooks.h"
+#include "base/record/hooks.h"
 #include "shard/step/events.h"
 #include "shard/offload/offload.h"
 

@@ -2,7 +2,7 @@
 #include "shard/step/unit.h"
 
 #include "base/error.h"
-#include "base/hooks.h"
+#include "base/record/hooks.h"
 #include "shard/plan/schedule.h"
 
 static const char *const parameter_names[] = {"SHARDED", "GATHERING", "FULL"};

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/utf8_check.h"
+#include "base/text/utf8_check.h"
 #include "tokenizer/text/text_buffer.h"
 
 #define UTF8_REPLACEMENT "\xEF\xBF\xBD" /* U+FFFD */

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/checked.h"
-#include "base/threads.h"
+#include "base/host/threads.h"
 #include "device/cpu/cpu_features.h"
 #include "device/cpu/gemm/fp8.h"
 #include "device/cpu/gemm/onednn.h"

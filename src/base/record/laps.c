@@ -1,5 +1,5 @@
 /* A stack of laps per thread. Time is given to the lap on top whenever the top changes. */
-#include "base/laps.h"
+#include "base/record/laps.h"
 
 #include <string.h>
 

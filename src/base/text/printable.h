@@ -1,8 +1,8 @@
 /* Text from files and peers, made fit for a terminal and a log. A name may hold anything: escape sequences that move
  * the cursor, a newline that forges a line of ours, marks that reverse what is read. error_set and log_write pass whole
  * messages through here; code that prints names in another way does so too. */
-#ifndef BASE_PRINTABLE_H
-#define BASE_PRINTABLE_H
+#ifndef BASE_TEXT_PRINTABLE_H
+#define BASE_TEXT_PRINTABLE_H
 
 #include <stdbool.h>
 #include <stddef.h>

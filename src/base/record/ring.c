@@ -1,6 +1,6 @@
 /* The memory of events: taking it up, writing to it, saving it. What may run in a signal handler calls only what is
  * safe there. */
-#include "base/ring.h"
+#include "base/record/ring.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/environment.h"
-#include "base/pulse.h"
+#include "base/host/environment.h"
+#include "base/record/pulse.h"
 
 _Static_assert(sizeof(ring_event) == 128, "an event is 16 words");
 _Static_assert(sizeof(_Atomic uint64_t) == sizeof(uint64_t), "words can be written as they are");

@@ -1,6 +1,6 @@
 /* Reads the variables of the launchers we know, each into the same few numbers, and checks that they make sense.
  * Meeting the other ranks is left to comm. */
-#include "base/job.h"
+#include "base/host/job.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "base/environment.h"
+#include "base/host/environment.h"
 #include "base/error.h"
 
 enum { DEFAULT_PORT = 29500, FIRST_SLURM_PORT = 20000, SLURM_PORTS = 10000, MAX_RANKS = 1 << 20 };

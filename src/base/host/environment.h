@@ -1,6 +1,6 @@
 /* The one place that reads environment variables. */
-#ifndef BASE_ENVIRONMENT_H
-#define BASE_ENVIRONMENT_H
+#ifndef BASE_HOST_ENVIRONMENT_H
+#define BASE_HOST_ENVIRONMENT_H
 
 #include <stdbool.h>
 #include <stdint.h>

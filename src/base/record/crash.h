@@ -1,7 +1,8 @@
-/* The report of a process that dies of a fatal signal: its rank, what it was doing, and a backtrace. base/hooks.h notes
- * what it is doing with every event; the program decides whether to report (fsdp_report_crashes). */
-#ifndef BASE_CRASH_H
-#define BASE_CRASH_H
+/* The report of a process that dies of a fatal signal: its rank, what it was doing, and a backtrace.
+ * base/record/hooks.h notes what it is doing with every event; the program decides whether to report
+ * (fsdp_report_crashes). */
+#ifndef BASE_RECORD_CRASH_H
+#define BASE_RECORD_CRASH_H
 
 #include <stdint.h>
 

@@ -2,8 +2,8 @@
  * those of `fsdp run` and Kubernetes PyTorchJobs), else Open MPI's, else MPICH's, else those of a Slurm step, else a
  * job of one rank. (mpirun inside a Slurm allocation leaves both; Slurm's then describe mpirun's helpers, not the
  * ranks.) */
-#ifndef BASE_JOB_H
-#define BASE_JOB_H
+#ifndef BASE_HOST_JOB_H
+#define BASE_HOST_JOB_H
 
 #include <stdbool.h>
 

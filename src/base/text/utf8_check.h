@@ -1,6 +1,6 @@
 /* Which bytes are UTF-8: no overlong forms, no surrogates, nothing past U+10FFFF. */
-#ifndef BASE_UTF8_CHECK_H
-#define BASE_UTF8_CHECK_H
+#ifndef BASE_TEXT_UTF8_CHECK_H
+#define BASE_TEXT_UTF8_CHECK_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
 /* Decides how many threads a rank computes with, and tells OpenMP. Binding threads to cores is left to the launcher. */
-#include "base/threads.h"
+#include "base/host/threads.h"
 
 #include <omp.h>
 #include <sched.h>
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "base/environment.h"
+#include "base/host/environment.h"
 
 /* The number chosen by threads_set, 0 before: one decision per process, made at start. */
 static atomic_int chosen;

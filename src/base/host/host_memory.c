@@ -1,6 +1,6 @@
 /* Reads /proc/meminfo and the memory controllers of cgroups, version 2 and 1. Cached pages of files that are not in use
  * count as free in both: the kernel drops them when memory runs short. */
-#include "base/host_memory.h"
+#include "base/host/host_memory.h"
 
 #include <limits.h>
 #include <stdio.h>

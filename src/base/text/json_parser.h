@@ -1,7 +1,7 @@
 /* JSON text to jansson's values. Of our own because people's files hold what jansson refuses: integers of any size,
  * keys with NULs in them, and what Python's json writes beyond the standard. */
-#ifndef BASE_JSON_PARSER_H
-#define BASE_JSON_PARSER_H
+#ifndef BASE_TEXT_JSON_PARSER_H
+#define BASE_TEXT_JSON_PARSER_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 /* Reads environment variables. What they mean is for the layers that ask. */
-#include "base/environment.h"
+#include "base/host/environment.h"
 
 #include <errno.h>
 #include <stdlib.h>

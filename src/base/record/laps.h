@@ -1,8 +1,8 @@
 /* Where the time of a rank's steps goes, always measured: every instant of one thread belongs to one lap, the innermost
- * phase or wait that is open there. base/hooks.h tells when they begin and end; src/observe/attribution.h says what the
- * sums mean. Between two takes the laps add up to the time that passed. */
-#ifndef BASE_LAPS_H
-#define BASE_LAPS_H
+ * phase or wait that is open there. base/record/hooks.h tells when they begin and end; src/observe/attribution.h says
+ * what the sums mean. Between two takes the laps add up to the time that passed. */
+#ifndef BASE_RECORD_LAPS_H
+#define BASE_RECORD_LAPS_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
 /* Eight bytes of ASCII at a time, everything else code point by code point. */
-#include "base/utf8_check.h"
+#include "base/text/utf8_check.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* Escapes what a terminal would obey instead of show. */
-#include "base/printable.h"
+#include "base/text/printable.h"
 
 #include <stdint.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* How much host memory this process could still take. */
-#ifndef BASE_HOST_MEMORY_H
-#define BASE_HOST_MEMORY_H
+#ifndef BASE_HOST_HOST_MEMORY_H
+#define BASE_HOST_HOST_MEMORY_H
 
 #include <stddef.h>
 

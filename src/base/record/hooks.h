@@ -2,8 +2,8 @@
  * when there is none. Listeners are added before work starts and removed after it ends, never in between. Phases,
  * collectives and waits are few: they are always kept, in the rank's ring (ring.h), and their times added up (laps.h).
  */
-#ifndef BASE_HOOKS_H
-#define BASE_HOOKS_H
+#ifndef BASE_RECORD_HOOKS_H
+#define BASE_RECORD_HOOKS_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -11,8 +11,8 @@
 
 #include <fsdp/status.h>
 
-#include "base/crash.h"
-#include "base/ring.h"
+#include "base/record/crash.h"
+#include "base/record/ring.h"
 
 typedef enum hook_kind {
     HOOK_OP,         /* an operation of a program: name "linear.forward" */

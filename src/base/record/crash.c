@@ -1,6 +1,6 @@
 /* Notes what the process is doing and says it when it crashes. The handler calls only what is safe there: no memory is
  * taken, no lock, no stdio. */
-#include "base/crash.h"
+#include "base/record/crash.h"
 
 #include <execinfo.h>
 #include <signal.h>
@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/pulse.h"
-#include "base/ring.h"
+#include "base/record/pulse.h"
+#include "base/record/ring.h"
 
 enum { UNIT_WORDS = 8, TEXT_BYTES = 1024, FRAMES = 64, STACK_BYTES = 256 << 10 };
 

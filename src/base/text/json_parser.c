@@ -1,6 +1,6 @@
 /* Recursive descent, at most MAX_LEVELS deep. Strings without escapes are taken as they stand; others are unescaped
  * into a buffer that the parser keeps. */
-#include "base/json_parser.h"
+#include "base/text/json_parser.h"
 
 #include <errno.h>
 #include <locale.h>
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/utf8_check.h"
+#include "base/text/utf8_check.h"
 
 enum { MAX_LEVELS = 2048, LONGEST_NUMBER = 4096 };
 

@@ -1,7 +1,7 @@
 /* How many threads a rank computes with. OpenMP does the work; this decides the number, once, at start:
  * an explicit request (--threads), else OMP_NUM_THREADS, else the rank's share of the cores it may run on. */
-#ifndef BASE_THREADS_H
-#define BASE_THREADS_H
+#ifndef BASE_HOST_THREADS_H
+#define BASE_HOST_THREADS_H
 
 /* More would not help; OpenMP keeps tables of them on its stack and crashes when there are too many. */
 enum { THREADS_MAX = 4096 };

@@ -1,8 +1,8 @@
 /* Where a rank is, for whoever started it: a page that the launcher shares with it (FSDP_PULSE), into which the notes
  * for crash reports (crash.h) go, too. It outlives the rank, so even one that was killed can be named with its last
  * place; a count of beats shows whether it moves. */
-#ifndef BASE_PULSE_H
-#define BASE_PULSE_H
+#ifndef BASE_RECORD_PULSE_H
+#define BASE_RECORD_PULSE_H
 
 #include <stdatomic.h>
 #include <stddef.h>

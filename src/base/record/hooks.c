@@ -1,6 +1,6 @@
 /* The list of listeners and the delivery of events to them. It changes only while no work runs (see the header), so
  * delivery reads it without a lock; the lock keeps two threads from adding at the same time. */
-#include "base/hooks.h"
+#include "base/record/hooks.h"
 
 #include <pthread.h>
 #include <stddef.h>
@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/laps.h"
+#include "base/record/laps.h"
 
 enum { MAX_LISTENERS = 8 };
 

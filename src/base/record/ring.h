@@ -1,9 +1,9 @@
 /* The last events of a rank: phases, collectives and waits, in fixed memory that is written without a lock. Under
  * `fsdp run` it lies in memory of the launcher, so that what a killed rank did last can still be read; a file of it
- * ("flight-RANK.bin", docs/flight-format.md) is the memory as it is. base/hooks.h writes here; observe/flight.h reads
- * the files. */
-#ifndef BASE_RING_H
-#define BASE_RING_H
+ * ("flight-RANK.bin", docs/flight-format.md) is the memory as it is. base/record/hooks.h writes here; observe/flight.h
+ * reads the files. */
+#ifndef BASE_RECORD_RING_H
+#define BASE_RECORD_RING_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

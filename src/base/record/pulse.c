@@ -1,12 +1,12 @@
 /* The page of a rank, from both sides. */
-#include "base/pulse.h"
+#include "base/record/pulse.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include "base/environment.h"
+#include "base/host/environment.h"
 
 static pulse *_Atomic own;
 
