@@ -1,18 +1,11 @@
-/* Structs with `size` across versions of the header: a program built with an older one (a smaller struct) gets defaults
- * for what it lacks, one built with a newer one works as long as it leaves what this library does not know at zero, and
- * a struct that was never initialised is refused by name. Every such struct of the public headers has a row here. */
+/* Structs with `size` across versions of the header. Every such struct of the public headers has a row here: a function
+ * that takes it, and what that comes to. What must hold for all rows is support_sizes.h's. */
+#include "api/support_sizes.h"
+
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <dirent.h>
-
-#include <cmocka.h>
 
 #include <fsdp/bench.h>
 #include <fsdp/checkpoint.h>
@@ -26,21 +19,6 @@
 #include <fsdp/report.h>
 #include <fsdp/tokenizer.h>
 #include <fsdp/train.h>
-
-enum { EXTRA = 64 }; /* bytes by which a newer header is larger */
-
-/* Calls a function that reads or fills `s`; what it should come to is the row's. */
-typedef fsdp_status (*use)(void *s);
-
-typedef struct row {
-    const char *type, *init;
-    const void *full; /* a struct that the call takes */
-    size_t known;
-    size_t older; /* size in an imagined older header: the fields behind it keep their defaults */
-    use call;
-    const char *message; /* what the call fails with whatever the size, NULL: it succeeds */
-    bool result;         /* filled by the library, not read */
-} row;
 
 static fsdp_world *world;
 static fsdp_settings settings;
@@ -481,7 +459,7 @@ static const fsdp_bench_collectives no_collectives = FSDP_BENCH_COLLECTIVES_INIT
         .type = #type_, .init = INIT, .full = &value, .known = sizeof(type_), .older = offsetof(type_, next_field),    \
         .call = call_, .message = message_, .result = true                                                             \
     }
-static const row rows[] = {
+static const sized_row rows[] = {
     CONFIG(fsdp_world_config, "FSDP_WORLD_CONFIG_INIT", world_config, products, open_world, NULL),
     CONFIG(fsdp_config, "FSDP_CONFIG_INIT", config, seed, shard, NULL),
     CONFIG(fsdp_optimizer_config, "FSDP_OPTIMIZER_CONFIG_INIT", optimizer, lr, make_optimizer, NULL),
@@ -520,96 +498,7 @@ static const row rows[] = {
     RESULT(fsdp_bench_kernels, "FSDP_BENCH_KERNELS_INIT", no_kernels, rows, bench_kernels, "nowhere"),
     RESULT(fsdp_bench_collectives, "FSDP_BENCH_COLLECTIVES_INIT", no_collectives, rows, bench_comm, NULL),
 };
-enum { N_ROWS = sizeof rows / sizeof *rows };
-
-/* A struct of `size` bytes as its first member says, the known part as the row has it, `filler` behind `size` bytes or
- * the known ones, whichever come first. */
-static unsigned char *struct_of(const row *r, size_t size, unsigned char filler)
-{
-    unsigned char *s = malloc(r->known + EXTRA);
-    assert_non_null(s);
-    memset(s, filler, r->known + EXTRA);
-    memcpy(s, r->full, size < r->known ? size : r->known);
-    memcpy(s, &size, sizeof size);
-    return s;
-}
-
-static void check_outcome(const row *r, fsdp_status status, const char *which)
-{
-    bool right = r->message ? status != FSDP_OK && strstr(fsdp_last_error(), r->message) : status == FSDP_OK;
-    if (!right)
-        fail_msg("%s, %s: status %d, %s", r->type, which, status, fsdp_last_error());
-}
-
-static void check_refused(const row *r, fsdp_status status, const char *which)
-{
-    if (status != FSDP_ERR_INPUT || !strstr(fsdp_last_error(), r->type) || !strstr(fsdp_last_error(), r->init))
-        fail_msg("%s, %s: status %d, %s", r->type, which, status, fsdp_last_error());
-}
-
-static void check_all_are(const unsigned char *from, const unsigned char *to, unsigned char value, const row *r)
-{
-    for (; from < to; from++)
-        if (*from != value)
-            fail_msg("%s: a byte behind what was asked for is %d, not %d", r->type, *from, value);
-}
-
-/* What lies behind a smaller struct is neither read (it is garbage here) nor written. */
-static void an_older_program_gets_defaults(void **state)
-{
-    (void)state;
-    for (const row *r = rows; r < rows + N_ROWS; r++) {
-        unsigned char *s = struct_of(r, r->older, 0xff);
-        check_outcome(r, r->call(s), "an older program's");
-        check_all_are(s + r->older, s + r->known + EXTRA, 0xff, r);
-        size_t size;
-        memcpy(&size, s, sizeof size);
-        assert_int_equal(size, r->older);
-        free(s);
-    }
-}
-
-static void a_newer_program_works_while_it_uses_nothing_new(void **state)
-{
-    (void)state;
-    for (const row *r = rows; r < rows + N_ROWS; r++) {
-        unsigned char *s = struct_of(r, r->known + EXTRA, r->result ? 0xff : 0);
-        /* Of a run or a measurement that did not begin: not. */
-        bool written =
-            !r->message || (strcmp(r->type, "fsdp_train_result") != 0 && strcmp(r->type, "fsdp_measurement") != 0);
-        check_outcome(r, r->call(s), "a newer program's");
-        if (written)
-            check_all_are(s + r->known, s + r->known + EXTRA, 0, r);
-        free(s);
-    }
-}
-
-static void a_field_that_the_library_does_not_know_is_refused_by_name(void **state)
-{
-    (void)state;
-    for (const row *r = rows; r < rows + N_ROWS; r++) {
-        if (r->result)
-            continue;
-        unsigned char *s = struct_of(r, r->known + EXTRA, 0);
-        s[r->known + EXTRA - 1] = 1;
-        check_refused(r, r->call(s), "with a field of the future");
-        free(s);
-    }
-}
-
-static void a_struct_that_was_not_initialised_is_refused_by_name(void **state)
-{
-    (void)state;
-    const size_t sizes[] = {0, sizeof(size_t) - 1, (size_t)-1 / 3};
-    for (const row *r = rows; r < rows + N_ROWS; r++) {
-        for (int i = 0; i < 3; i++) {
-            unsigned char *s = struct_of(r, r->known, 0);
-            memcpy(s, &sizes[i], sizeof sizes[i]);
-            check_refused(r, r->call(s), i == 0 ? "of size 0" : "of a size that cannot be");
-            free(s);
-        }
-    }
-}
+static sized_rows all_rows = {rows, sizeof rows / sizeof *rows};
 
 /* Settings are of one version only: the library's table writes into them. */
 static void settings_of_another_version_are_refused(void **state)
@@ -622,54 +511,6 @@ static void settings_of_another_version_are_refused(void **state)
     assert_non_null(strstr(fsdp_last_error(), "fsdp_settings"));
     assert_int_equal(fsdp_plan(&other, &text), FSDP_ERR_INPUT);
     assert_non_null(strstr(fsdp_last_error(), "fsdp_settings"));
-}
-
-/* Not the caller's: the library hands them to callbacks, or they are of one version only. */
-static bool is_excepted(const char *type)
-{
-    return strcmp(type, "fsdp_operation_run") == 0 || strcmp(type, "fsdp_unit_policy") == 0 ||
-           strcmp(type, "fsdp_settings") == 0;
-}
-
-static int check_header(const char *path)
-{
-    char line[400], type[100] = "";
-    int n = 0;
-    FILE *f = fopen(path, "r");
-    assert_non_null(f);
-    while (fgets(line, sizeof line, f)) {
-        if (sscanf(line, "typedef struct %99s {", type) == 1 || strncmp(line, "    size_t size;", 16) != 0)
-            continue;
-        const row *r = rows;
-        while (r < rows + N_ROWS && strcmp(r->type, type) != 0)
-            r++;
-        if (r == rows + N_ROWS && !is_excepted(type))
-            fail_msg("%s: %s has a size and no row in this test", path, type);
-        n++;
-    }
-    fclose(f);
-    return n;
-}
-
-static void every_struct_with_a_size_has_a_row(void **state)
-{
-    (void)state;
-    char folder[4000], path[4400];
-    const char *source = getenv("FSDP_SOURCE");
-    if (!source)
-        skip();
-    snprintf(folder, sizeof folder, "%s/include/fsdp", source);
-    DIR *d = opendir(folder);
-    assert_non_null(d);
-    int n = 0;
-    for (struct dirent *e = readdir(d); e; e = readdir(d)) {
-        if (!strstr(e->d_name, ".h"))
-            continue;
-        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
-        n += check_header(path);
-    }
-    closedir(d);
-    assert_in_range(n, N_ROWS, N_ROWS + 3);
 }
 
 static int open_all(void **state)
@@ -696,12 +537,12 @@ static int close_all(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_older_program_gets_defaults),
-        cmocka_unit_test(a_newer_program_works_while_it_uses_nothing_new),
-        cmocka_unit_test(a_field_that_the_library_does_not_know_is_refused_by_name),
-        cmocka_unit_test(a_struct_that_was_not_initialised_is_refused_by_name),
+        cmocka_unit_test_prestate(an_older_program_gets_defaults, &all_rows),
+        cmocka_unit_test_prestate(a_newer_program_works_while_it_uses_nothing_new, &all_rows),
+        cmocka_unit_test_prestate(a_field_that_the_library_does_not_know_is_refused_by_name, &all_rows),
+        cmocka_unit_test_prestate(a_struct_that_was_not_initialised_is_refused_by_name, &all_rows),
         cmocka_unit_test(settings_of_another_version_are_refused),
-        cmocka_unit_test(every_struct_with_a_size_has_a_row),
+        cmocka_unit_test_prestate(every_struct_with_a_size_has_a_row, &all_rows),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

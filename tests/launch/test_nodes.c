@@ -1,0 +1,225 @@
+/* Several launchers as one job: who they are to each other, what happens when one fails, dies, comes back or is
+ * interrupted. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "comm/ports.h"
+#include "launch/support_launched.h"
+#include "meet/secret.h"
+
+static fsdp_launch_config nodes(int least, int most, int node, const char *endpoint)
+{
+    fsdp_launch_config config = ranks(2);
+    config.min_nodes = least, config.max_nodes = most, config.node = node, config.endpoint = endpoint;
+    config.join_timeout_seconds = 20;
+    return config;
+}
+
+/* "127.0.0.1:PORT" with a port that is free just now. */
+static const char *free_endpoint(void)
+{
+    static char text[64];
+    if (!secret_can_prove())
+        skip(); /* launchers are then not joined */
+    snprintf(text, sizeof text, "127.0.0.1:%d", free_port());
+    return text;
+}
+
+static launched other;
+
+/* Two launchers at once; `current` is the first, `other` the second, `late` seconds later. */
+static void run_pair(fsdp_launch_config first, fsdp_launch_config second, double late, const char *script)
+{
+    current.text[0] = other.text[0] = 0;
+    launch(&current, first, script);
+    pause_seconds(late);
+    launch(&other, second, script);
+    join(&current);
+    join(&other);
+}
+
+static void ranks_of_a_second_node_count_on(void **state)
+{
+    (void)state;
+    fsdp_launch_config config = ranks(2);
+    config.min_nodes = config.max_nodes = 2, config.node = 1;
+    launched *l = run(config, "true");
+    assert_int_equal(l->exit_code, 2); /* no endpoint */
+    const char *at = free_endpoint();
+    for (int turned = 0; turned < 2; turned++) {
+        run_pair(nodes(2, 2, turned, at), nodes(2, 2, !turned, at), 0.2,
+                 "echo r=$RANK l=$LOCAL_RANK w=$WORLD_SIZE g=$GROUP_RANK/$GROUP_WORLD_SIZE m=$MASTER_ADDR");
+        assert_int_equal(current.exit_code, 0);
+        assert_int_equal(other.exit_code, 0);
+        assert_has(turned ? &other : &current, "[rank 1] r=1 l=1 w=4 g=0/2 m=127.0.0.1\n");
+        assert_has(turned ? &current : &other, "[rank 2] r=2 l=0 w=4 g=1/2 m=127.0.0.1\n");
+    }
+}
+
+static void launchers_that_contradict_each_other_are_named(void **state)
+{
+    (void)state;
+    const char *at = free_endpoint();
+    run_pair(nodes(2, 2, 0, at), nodes(2, 3, 1, at), 0.3, "true");
+    assert_int_equal(other.exit_code, 2);
+    assert_has(&other, "was started with --nnodes 2:3, but this job has 2:2");
+    at = free_endpoint();
+    fsdp_launch_config alone = nodes(2, 2, 0, at);
+    alone.join_timeout_seconds = 1;
+    run_pair(alone, nodes(2, 2, 0, at), 0.1, "true");
+    assert_has(&other, "both call themselves node 0");
+    assert_int_equal(current.exit_code, 1);
+    assert_has(&current, "1 of 2 nodes came within 1 s");
+}
+
+static void a_wrong_secret_is_refused_and_named_on_both_sides(void **state)
+{
+    (void)state;
+    fsdp_launch_config config = nodes(2, 2, 0, free_endpoint());
+    config.join_timeout_seconds = 2;
+    current.text[0] = other.text[0] = 0;
+    setenv("FSDP_RDZV_SECRET", "right", 1);
+    launch(&current, config, "true");
+    pause_seconds(0.4);
+    setenv("FSDP_RDZV_SECRET", "wrong", 1);
+    config.node = 1;
+    launch(&other, config, "true");
+    unsetenv("FSDP_RDZV_SECRET");
+    join(&other);
+    join(&current);
+    assert_int_equal(other.exit_code, 1);
+    assert_has(&other, "refused us: our secret is not this job's");
+    assert_has(&current, "does not know the job's secret");
+    assert_has(&current, "1 of 2 nodes came within 2 s");
+}
+
+static void a_failure_on_one_node_restarts_all_and_the_last_ends_all(void **state)
+{
+    (void)state;
+    const char *at = free_endpoint();
+    fsdp_launch_config first = nodes(2, 2, 0, at), second = nodes(2, 2, 1, at);
+    first.max_restarts = second.max_restarts = 1;
+    double start = clock_seconds();
+    run_pair(first, second, 0,
+             "echo try $FSDP_RESTART_COUNT round $FSDP_RDZV_ROUND; [ $RANK = 3 ] && exit 7; sleep 60");
+    assert_true(clock_seconds() - start < 20);
+    assert_int_equal(current.exit_code, 7);
+    assert_int_equal(other.exit_code, 7);
+    assert_has(&current, "[rank 0] try 1 round 1");
+    assert_has(&current, "ended with status 7; starting all ranks again (1 of 1)");
+    assert_has(&current, "message: rank 3 (process ");
+    assert_null(strstr(current.text, "try 2"));
+}
+
+/* With a node less the job goes on; when it comes back, it joins the next round. */
+static void a_lost_node_is_done_without_and_joins_again(void **state)
+{
+    (void)state;
+    const char *at = free_endpoint();
+    fsdp_launch_config first = nodes(1, 2, 0, at), second = nodes(1, 2, 1, at);
+    first.max_restarts = second.max_restarts = 3;
+    first.last_call_seconds = second.last_call_seconds = 3;
+    const char *script =
+        "trap 'exit 143' TERM; echo round $FSDP_RDZV_ROUND of $WORLD_SIZE first $FSDP_FIRST_WORLD_SIZE; "
+        "[ $FSDP_RDZV_ROUND = 2 ] && exit 0; while sleep 0.1; do :; done";
+    current.text[0] = other.text[0] = 0;
+    launch(&current, first, script);
+    launch(&other, second, script);
+    read_until(&other, "round 0 of 4 first 4");
+    read_until(&current, "round 0 of 4 first 4");
+    kill(other.pid, SIGKILL);
+    join(&other);
+    read_until(&current, "[rank 1] round 1 of 2 first 4");
+    assert_has(&current, "is gone: its launcher died");
+    launch(&other, second, script);
+    join(&other);
+    join(&current);
+    assert_int_equal(current.exit_code, 0);
+    assert_int_equal(other.exit_code, 0);
+    assert_has(&other, "round 2 of 4 first 4");
+    assert_has(&current, "going on with 2 nodes");
+}
+
+/* The launcher that holds the store is one like any other. */
+static void a_store_that_died_is_opened_again(void **state)
+{
+    (void)state;
+    const char *at = free_endpoint();
+    fsdp_launch_config first = nodes(2, 2, 0, at), second = nodes(2, 2, 1, at);
+    first.max_restarts = second.max_restarts = 3;
+    const char *script =
+        "echo try $FSDP_RESTART_COUNT in round $FSDP_RDZV_ROUND; [ $FSDP_RDZV_ROUND -ge 1 ] && exit 0; exec sleep 60";
+    current.text[0] = other.text[0] = 0;
+    launch(&current, first, script);
+    pause_seconds(0.3);
+    launch(&other, second, script);
+    read_until(&other, "in round 0");
+    read_until(&current, "in round 0");
+    kill(current.pid, SIGKILL);
+    join(&current);
+    current.text[0] = 0;
+    launch(&current, first, script);
+    join(&current);
+    join(&other);
+    assert_int_equal(current.exit_code, 0);
+    assert_int_equal(other.exit_code, 0);
+    assert_has(&other, "try 1 in round 1");
+}
+
+static void an_interrupt_of_one_launcher_ends_all(void **state)
+{
+    (void)state;
+    const char *at = free_endpoint();
+    fsdp_launch_config first = nodes(2, 2, 0, at), second = nodes(2, 2, 1, at);
+    first.max_restarts = second.max_restarts = 3;
+    const char *script = "trap 'echo saved; exit 143' TERM; echo begun; while sleep 0.1; do :; done";
+    current.text[0] = other.text[0] = 0;
+    launch(&current, first, script);
+    launch(&other, second, script);
+    read_until(&other, "begun");
+    read_until(&current, "begun");
+    kill(other.pid, SIGTERM);
+    join(&other);
+    join(&current);
+    assert_int_equal(other.exit_code, 143);
+    assert_int_equal(current.exit_code, 143);
+    assert_has(&current, "saved");
+}
+
+static void a_launcher_that_waits_for_others_can_be_stopped(void **state)
+{
+    (void)state;
+    current.text[0] = 0;
+    fsdp_launch_config config = nodes(2, 2, 1, free_endpoint());
+    launch(&current, config, "true");
+    pause_seconds(0.3);
+    double start = clock_seconds();
+    kill(current.pid, SIGINT);
+    join(&current);
+    assert_int_equal(current.exit_code, 130);
+    assert_true(clock_seconds() - start < 20);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_of_a_second_node_count_on),
+        cmocka_unit_test(launchers_that_contradict_each_other_are_named),
+        cmocka_unit_test(a_wrong_secret_is_refused_and_named_on_both_sides),
+        cmocka_unit_test(a_failure_on_one_node_restarts_all_and_the_last_ends_all),
+        cmocka_unit_test(a_lost_node_is_done_without_and_joins_again),
+        cmocka_unit_test(a_store_that_died_is_opened_again),
+        cmocka_unit_test(an_interrupt_of_one_launcher_ends_all),
+        cmocka_unit_test(a_launcher_that_waits_for_others_can_be_stopped),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
