@@ -1,7 +1,7 @@
 # The front door. CMake (CMakePresets.json) is the build; each target here installs what it lacks, builds, does its job.
 #   make            everything, the tests included, into build/
 #   make train      builds the command alone and trains a small language model on the text of this repository
-#   make test       all tests; GPU tests say "skipped" where there is no GPU
+#   make test       all tests; GPU tests say "skipped" where there is no GPU; says when the GPU page of docs is older than the GPU code
 #   make test-gpu   the GPU tests only
 #   make test-tensorboard    TensorBoard from PyPI reads what a run writes; skipped without network
 #   make test-tables         Parquet and Arrow tables written at random by pyarrow from PyPI; skipped without network
@@ -57,6 +57,7 @@ train: deps
 
 test: all
 	@$(CTEST) --test-dir build
+	@scripts/gpu-page
 
 test-gpu: all
 	@$(CTEST) --test-dir build -L gpu
