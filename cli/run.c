@@ -98,7 +98,7 @@ static const fsdp_flag run_table[] = {
      .min = 0,
      .max = 1000000,
      .unit = "N",
-     .help = "restart all ranks after a failure, up to N times"},
+     .help = "restart all ranks after a failure, up to N times; not after bad input (status 2) or a request to end"},
     SECONDS(restart_window, "0", "count only restarts of the last N seconds (default: all)"),
     SECONDS(watchdog, "0", "restart if a rank makes no progress for N seconds (default: off)"),
     SECONDS(monitor_interval, "0.1", "time between checks of the ranks"),

@@ -188,7 +188,7 @@ static void tell_team(launcher *l, progress *p)
     } else if (l->failed >= 0) {
         watch_save_flights(l);
         watch_describe_failure(l, text, sizeof text, &code);
-        team_fail(&l->team, round, text, code, watch_interrupted_by(l->ranks[l->failed].status) != 0);
+        team_fail(&l->team, round, text, code, watch_is_final(l->ranks[l->failed].status));
         p->told_failure = true;
     } else if (watch_count_running(l) == 0) {
         team_done(&l->team, round);

@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "base/log.h"
 
-enum { SIGNALLED = 128 };
+enum { SIGNALLED = 128, MISUSED = 2 };
 
 /* After the last rank has ended, a process that left its group may still hold the output open: not waited for longer.
  */
@@ -62,8 +62,14 @@ static bool reap_one(process *p)
     return true;
 }
 
-/* Several may have ended since we looked; one killed by a signal is more likely the cause than one that exited. Those
- * that we asked to end are no failure. */
+/* How likely a rank that ended so is the cause of what others ended with: a signal comes from outside, bad input is found
+ * by the rank itself, and most others fail because a rank is gone. */
+static int blame(int status)
+{
+    return WIFSIGNALED(status) ? 3 : WEXITSTATUS(status) == MISUSED ? 2 : 1;
+}
+
+/* Several may have ended since we looked. Those that we asked to end are no failure. */
 static void reap(launcher *l)
 {
     int failed = -1;
@@ -72,7 +78,7 @@ static void reap(launcher *l)
         process *p = &l->ranks[i];
         if (!p->running || !reap_one(p))
             continue;
-        if (has_failed(p->status) && (failed < 0 || (WIFSIGNALED(p->status) && !WIFSIGNALED(l->ranks[failed].status))))
+        if (has_failed(p->status) && (failed < 0 || blame(p->status) > blame(l->ranks[failed].status)))
             failed = i;
     }
     if (failed >= 0 && l->failed < 0 && (!ours || l->asked))
@@ -86,6 +92,20 @@ int watch_interrupted_by(int status)
         if (WIFSIGNALED(status) ? WTERMSIG(status) == requests[i] : WEXITSTATUS(status) == SIGNALLED + requests[i])
             return requests[i];
     return 0;
+}
+
+bool watch_is_final(int status)
+{
+    return watch_interrupted_by(status) != 0 || (WIFEXITED(status) && WEXITSTATUS(status) == MISUSED);
+}
+
+/* Why a rank that ended so is not started again; "" where nobody would expect it. */
+static const char *why_final(const launcher *l, int status)
+{
+    if (l->attempt.config->max_restarts == 0 || l->asked || !watch_is_final(status))
+        return "";
+    return watch_interrupted_by(status) ? "; a rank that was asked to end is not restarted"
+                                        : "; status 2 means bad input, so there is no restart";
 }
 
 /* Processes that the kernel has killed for want of memory; -1: it does not say. */
@@ -124,7 +144,7 @@ void watch_describe_failure(const launcher *l, char *text, size_t bytes, int *ex
     }
     if (!request)
         watch_describe_flights(l, flights, sizeof flights);
-    snprintf(text, bytes, "rank %d (process %d) %s%s%s%s", p->rank, (int)p->pid, how,
+    snprintf(text, bytes, "rank %d (process %d) %s%s%s%s%s", p->rank, (int)p->pid, how, why_final(l, p->status),
              place[0] && !request ? "; last at " : "", request ? "" : place, flights);
 }
 

@@ -57,6 +57,8 @@ void watch_attend(launcher *l); /* signals, ranks that have ended, and those tha
 void watch_describe_failure(const launcher *l, char *text, size_t bytes, int *exit_code);
 /* The signal that asked a rank to end, whether it obeyed at once or saved first and said so by its status; 0: none. */
 int watch_interrupted_by(int status);
+/* A rank that ended so would end so again: it was asked to end, or its input is bad (status 2). No restart follows. */
+bool watch_is_final(int status);
 /* Writes the flight files of ranks that have not done it themselves, once a round: before the ranks are ended, or when
  * they have died. */
 void watch_save_flights(launcher *l);

@@ -335,6 +335,36 @@ static void a_rank_that_was_asked_to_end_is_not_started_again(void **state)
     }
 }
 
+static void bad_input_is_not_tried_again(void **state)
+{
+    (void)state;
+    fsdp_launch_config config = ranks(3);
+    config.max_restarts = 3;
+    launched *l = run(config, "echo try $FSDP_RESTART_COUNT; if [ $RANK = 1 ]; then exit 2; fi; sleep 60");
+    assert_int_equal(l->exit_code, 2);
+    assert_has(l, "ended with status 2; status 2 means bad input, so there is no restart");
+    assert_null(strstr(l->text, "try 1"));
+    /* Two that end while the launcher looks away: the one with status 1 may have lost the one whose input is bad. */
+    l = run(config, "echo try $FSDP_RESTART_COUNT; family=/proc/$PPID/task/$PPID/children; "
+                    "if [ $RANK = 1 ]; then while [ $(wc -w <$family) -lt 4 ]; do sleep 0.02; done; kill -STOP $PPID; "
+                    "until [ $(for c in $(cat $family); do grep '(zombie)' /proc/$c/status; done | wc -l) = 2 ]; "
+                    "do sleep 0.02; done; kill -CONT $PPID; sleep 60; fi; "
+                    "until grep -q 'T (stopped)' /proc/$PPID/status; do sleep 0.02; done; exit $((1 + $RANK / 2))");
+    assert_int_equal(l->exit_code, 2);
+    assert_null(strstr(l->text, "try 1"));
+    /* Nobody expected a restart. */
+    config.max_restarts = 0;
+    l = run(config, "exit 2");
+    assert_int_equal(l->exit_code, 2);
+    assert_null(strstr(l->text, "no restart"));
+    /* Status 2 of a rank that we asked to end is no verdict on its input. */
+    config.max_restarts = 1;
+    l = run(config, "trap 'exit 2' TERM; if [ $RANK$FSDP_RESTART_COUNT = 10 ]; then exit 1; fi; "
+                    "if [ $FSDP_RESTART_COUNT = 1 ]; then echo again; exit 0; fi; while :; do sleep 0.05; done");
+    assert_int_equal(l->exit_code, 0);
+    assert_has(l, "[rank 0] again");
+}
+
 static void when_the_launcher_is_killed_its_ranks_die_with_it(void **state)
 {
     (void)state;
@@ -424,6 +454,7 @@ int main(void)
         cmocka_unit_test(a_job_whose_output_nobody_reads_can_be_stopped),
         cmocka_unit_test(output_waits_for_a_slow_reader),
         cmocka_unit_test(a_rank_that_was_asked_to_end_is_not_started_again),
+        cmocka_unit_test(bad_input_is_not_tried_again),
         cmocka_unit_test(when_the_launcher_is_killed_its_ranks_die_with_it),
         cmocka_unit_test(children_of_ranks_do_not_outlive_them),
         cmocka_unit_test(all_ranks_are_started_again_up_to_the_limit),

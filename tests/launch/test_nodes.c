@@ -120,6 +120,19 @@ static void a_failure_on_one_node_restarts_all_and_the_last_ends_all(void **stat
     assert_null(strstr(current.text, "try 2"));
 }
 
+static void bad_input_on_one_node_ends_all_with_its_status(void **state)
+{
+    (void)state;
+    const char *at = free_endpoint();
+    fsdp_launch_config first = nodes(2, 2, 0, at), second = nodes(2, 2, 1, at);
+    first.max_restarts = second.max_restarts = 3;
+    run_pair(first, second, 0, "echo try $FSDP_RESTART_COUNT; [ $RANK = 3 ] && exit 2; sleep 60");
+    assert_int_equal(current.exit_code, 2);
+    assert_int_equal(other.exit_code, 2);
+    assert_has(&current, "ended with status 2; status 2 means bad input, so there is no restart");
+    assert_null(strstr(current.text, "try 1"));
+}
+
 /* With a node less the job goes on; when it comes back, it joins the next round. */
 static void a_lost_node_is_done_without_and_joins_again(void **state)
 {
@@ -216,6 +229,7 @@ int main(void)
         cmocka_unit_test(launchers_that_contradict_each_other_are_named),
         cmocka_unit_test(a_wrong_secret_is_refused_and_named_on_both_sides),
         cmocka_unit_test(a_failure_on_one_node_restarts_all_and_the_last_ends_all),
+        cmocka_unit_test(bad_input_on_one_node_ends_all_with_its_status),
         cmocka_unit_test(a_lost_node_is_done_without_and_joins_again),
         cmocka_unit_test(a_store_that_died_is_opened_again),
         cmocka_unit_test(an_interrupt_of_one_launcher_ends_all),
