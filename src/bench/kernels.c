@@ -245,6 +245,7 @@ static void time_loss(bench_timer *t, const shapes *s)
     snprintf(shape, sizeof shape, "%lld x %lld", (long long)rows, (long long)s->w->vocabulary);
     cross_entropy_args c = {.rows = rows,
                             .vocabulary = s->w->vocabulary,
+                            .stride = s->w->vocabulary,
                             .logits = bench_timer_values(t, s->dtype, n),
                             .labels = random_ids(t, s),
                             .ignore = -100,

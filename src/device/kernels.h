@@ -188,6 +188,8 @@ typedef struct embedding_args {
  * forward. */
 typedef struct cross_entropy_args {
     int64_t rows, vocabulary;
+    int64_t
+        stride; /* elements from one row of logits and of d_logits to the next; those past the vocabulary are scratch */
     buffer logits; /* (rows, vocabulary) */
     const int32_t *labels;
     int32_t ignore;
@@ -202,8 +204,8 @@ typedef struct cross_entropy_args {
 /* Rows whose label has the highest logit, the first of several equal ones: *right (+)= their number. A NaN is higher
  * than any number. Labels that are `ignore` or outside the vocabulary are never right. */
 typedef struct count_right_args {
-    int64_t rows, vocabulary;
-    buffer logits; /* (rows, vocabulary) */
+    int64_t rows, vocabulary, stride; /* as in cross_entropy_args */
+    buffer logits;                    /* (rows, vocabulary) */
     const int32_t *labels;
     int32_t ignore;
     float *right;

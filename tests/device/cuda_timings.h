@@ -228,8 +228,11 @@ static inline void time_wide(timing *t)
     print_bytes("column_sum", milliseconds, tensor);
     bench_clear(b);
     int64_t rows = 2048;
-    cross_entropy_args x = {
-        .rows = rows, .vocabulary = VOCABULARY, .ignore = -100, .labels = bench_ids(b, rows, VOCABULARY)};
+    cross_entropy_args x = {.rows = rows,
+                            .vocabulary = VOCABULARY,
+                            .stride = VOCABULARY,
+                            .ignore = -100,
+                            .labels = bench_ids(b, rows, VOCABULARY)};
     x.logits = x.d_logits = bench_random(b, FSDP_BF16, rows * VOCABULARY, 4);
     x.loss_sum = bench_floats(b, 1, 1);
     x.count = bench_floats(b, 1, 1);

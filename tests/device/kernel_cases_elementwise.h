@@ -10,11 +10,18 @@
 static const int64_t odd_sizes[] = {1, 3, 17, 33, 1025, 20011};
 #define N_ODD_SIZES (sizeof odd_sizes / sizeof odd_sizes[0])
 
-static void gemm_one(kernel_check *c, bool ta, bool tb, int64_t m, int64_t n, int64_t k, int64_t batch, bool add)
+static int64_t padded(int64_t columns, int64_t more, bool aligned)
+{
+    return aligned ? (columns + 7) / 8 * 8 : columns + more;
+}
+
+/* aligned: rows begin at multiples of 8 elements, whatever the sizes. */
+static void gemm_padded(kernel_check *c, bool ta, bool tb, int64_t m, int64_t n, int64_t k, int64_t batch, bool add,
+                        bool aligned)
 {
     if (check_leaves_out(c, 8 * batch * m * n * k))
         return;
-    int64_t lda = (ta ? m : k) + 3, ldb = (tb ? k : n) + 1, ldd = n + 2;
+    int64_t lda = padded(ta ? m : k, 3, aligned), ldb = padded(tb ? k : n, 1, aligned), ldd = padded(n, 2, aligned);
     int64_t stride_a = (ta ? k : m) * lda, stride_b = (tb ? n : k) * ldb, stride_d = m * ldd;
     operand a = check_random(c, c->dtype, batch * stride_a, 1), b = check_random(c, c->dtype, batch * stride_b, 1);
     operand d = check_random(c, c->gradient_dtype, batch * stride_d, 1), bias = check_random(c, c->dtype, n, 1);
@@ -58,11 +65,19 @@ static void gemm_one(kernel_check *c, bool ta, bool tb, int64_t m, int64_t n, in
     check_clear(c);
 }
 
+static void gemm_one(kernel_check *c, bool ta, bool tb, int64_t m, int64_t n, int64_t k, int64_t batch, bool add)
+{
+    gemm_padded(c, ta, tb, m, n, k, batch, add, false);
+}
+
 static void case_gemm(kernel_check *c)
 {
     for (int i = 0; i < 8; i++) {
         gemm_one(c, i & 1, i & 2, 17, 33, 19, 3, i & 4);
         gemm_one(c, i & 1, i & 2, 1, 3, 65, 1, i & 4);
+        gemm_padded(c, i & 1, i & 2, 16, 1029, 17, 1, i & 4, true);
+        gemm_padded(c, i & 1, i & 2, 1025, 16, 24, 1, i & 4, true);
+        gemm_padded(c, i & 1, i & 2, 9, 24, 1031, 1, i & 4, true);
     }
 }
 

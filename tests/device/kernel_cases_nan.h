@@ -93,6 +93,7 @@ static void cross_entropy_of_nan(kernel_check *c, int64_t vocabulary, int64_t fi
     float seed = 1;
     cross_entropy_args a = {.rows = 1,
                             .vocabulary = vocabulary,
+                            .stride = vocabulary,
                             .logits = operand_buffer(&logits),
                             .labels = check_ints(c, &label, 1),
                             .ignore = -100,

@@ -245,14 +245,16 @@ static void case_embedding(kernel_check *c)
     }
 }
 
-static void cross_entropy_reference(kernel_check *c, const operand *x, int64_t rows, int64_t vocabulary,
+/* Rows of x and d are `stride` apart. What lies between them may come out as anything: NAN in d. */
+static void cross_entropy_reference(const operand *x, int64_t rows, int64_t vocabulary, int64_t stride,
                                     const int32_t *labels, int32_t ignore, double seed, double *loss, double *count,
                                     double *d)
 {
-    (void)c;
     *loss = *count = 0.0;
     for (int64_t r = 0; r < rows; r++) {
-        const double *row = x->host + r * vocabulary;
+        const double *row = x->host + r * stride;
+        for (int64_t j = vocabulary; j < stride; j++)
+            d[r * stride + j] = NAN;
         double top = -INFINITY, sum = 0.0;
         if (labels[r] == ignore)
             continue;
@@ -263,24 +265,37 @@ static void cross_entropy_reference(kernel_check *c, const operand *x, int64_t r
         *loss += top + log(sum) - row[labels[r]];
         *count += 1.0;
         for (int64_t j = 0; j < vocabulary; j++)
-            d[r * vocabulary + j] = (exp(row[j] - top) / sum - (j == labels[r])) * seed;
+            d[r * stride + j] = (exp(row[j] - top) / sum - (j == labels[r])) * seed;
     }
 }
 
-static void cross_entropy_one(kernel_check *c, int64_t rows, int64_t vocabulary, double scale, bool add)
+/* Random rows of x, `stride` apart, with NaN between them: nobody may read it. */
+static operand rows_apart(kernel_check *c, int64_t rows, int64_t columns, int64_t stride, double scale)
 {
-    if (check_leaves_out(c, 8 * rows * vocabulary))
+    operand x = check_random(c, c->dtype, rows * stride, scale);
+    for (int64_t i = 0; i < x.n; i++)
+        if (i % stride >= columns)
+            x.host[i] = NAN;
+    return stride == columns ? x : check_operand(c, c->dtype, x.n, x.host);
+}
+
+static void cross_entropy_strided(kernel_check *c, int64_t rows, int64_t vocabulary, int64_t stride, double scale,
+                                  bool add)
+{
+    if (check_leaves_out(c, 8 * rows * stride))
         return;
     int32_t *labels = check_host(c, (size_t)rows * sizeof *labels), ignore = -100;
     for (int64_t i = 0; i < rows; i++)
         labels[i] = i % 4 == 1 ? ignore : (int32_t)((double)vocabulary * check_uniform(c));
-    operand x = check_random(c, c->dtype, rows * vocabulary, scale), dx = check_random(c, c->dtype, x.n, 1);
+    operand x = rows_apart(c, rows, vocabulary, stride, scale), dx = check_random(c, c->dtype, x.n, 1);
     operand loss = check_random(c, FSDP_F32, 1, 1), seed = check_random(c, FSDP_F32, 1, 1);
     operand count = check_operand(c, FSDP_F32, 1, &(double){5.0});
     double loss_want, count_want, *d_want = check_doubles(c, x.n);
-    cross_entropy_reference(c, &x, rows, vocabulary, labels, ignore, seed.host[0], &loss_want, &count_want, d_want);
+    cross_entropy_reference(&x, rows, vocabulary, stride, labels, ignore, seed.host[0], &loss_want, &count_want,
+                            d_want);
     cross_entropy_args args = {.rows = rows,
                                .vocabulary = vocabulary,
+                               .stride = stride,
                                .logits = operand_buffer(&x),
                                .labels = check_ints(c, labels, rows),
                                .ignore = ignore,
@@ -303,13 +318,20 @@ static void cross_entropy_one(kernel_check *c, int64_t rows, int64_t vocabulary,
     check_clear(c);
 }
 
+static void cross_entropy_one(kernel_check *c, int64_t rows, int64_t vocabulary, double scale, bool add)
+{
+    cross_entropy_strided(c, rows, vocabulary, vocabulary, scale, add);
+}
+
 /* Few values, so that many are equal; here and there a NaN, an infinity, and labels that are no class. */
-static void count_right_one(kernel_check *c, int64_t rows, int64_t vocabulary, bool add)
+static void count_right_one(kernel_check *c, int64_t rows, int64_t vocabulary, int64_t stride, bool add)
 {
     int32_t *labels = check_host(c, (size_t)rows * sizeof *labels), ignore = -100;
-    double *values = check_doubles(c, rows * vocabulary), want = 0;
+    double *values = check_doubles(c, rows * stride), want = 0;
     for (int64_t r = 0; r < rows; r++) {
-        double *row = values + r * vocabulary;
+        double *row = values + r * stride;
+        for (int64_t j = vocabulary; j < stride; j++)
+            row[j] = INFINITY; /* the highest, were it read */
         for (int64_t j = 0; j < vocabulary; j++) {
             double u = check_uniform(c);
             row[j] = u < 0.001 ? NAN : u < 0.002 ? -INFINITY : floor(4 * u);
@@ -323,10 +345,11 @@ static void count_right_one(kernel_check *c, int64_t rows, int64_t vocabulary, b
             labels[r] = r % 2 ? ignore : (int32_t)vocabulary;
         want += right && r % 7 != 5;
     }
-    operand x = check_operand(c, c->dtype, rows * vocabulary, values);
+    operand x = check_operand(c, c->dtype, rows * stride, values);
     operand right = check_operand(c, FSDP_F32, 1, &(double){5.0});
     count_right_args args = {.rows = rows,
                              .vocabulary = vocabulary,
+                             .stride = stride,
                              .logits = operand_buffer(&x),
                              .labels = check_ints(c, labels, rows),
                              .ignore = ignore,
@@ -340,10 +363,10 @@ static void count_right_one(kernel_check *c, int64_t rows, int64_t vocabulary, b
 static void case_count_right(kernel_check *c)
 {
     for (int add = 0; add < 2; add++) {
-        count_right_one(c, 1, 1, add);
-        count_right_one(c, 40, 3, add);
-        count_right_one(c, 50, 17, add);
-        count_right_one(c, 33, 2057, add);
+        count_right_one(c, 1, 1, 1, add);
+        count_right_one(c, 40, 3, 3, add);
+        count_right_one(c, 50, 17, 24, add);
+        count_right_one(c, 33, 2057, 2057, add);
     }
 }
 
@@ -354,6 +377,9 @@ static void case_cross_entropy(kernel_check *c)
         cross_entropy_one(c, 3, 17, 4, add);
         cross_entropy_one(c, 17, 3, 10, add);
         cross_entropy_one(c, 33, 2057, 8, add);
+        for (int64_t vocabulary = 33; vocabulary <= 40; vocabulary++)
+            cross_entropy_strided(c, 5, vocabulary, 64, 4, add);
+        cross_entropy_strided(c, 3, 2057, 2059, 8, add);
     }
 }
 
@@ -365,6 +391,7 @@ static void outside_label_one(kernel_check *c, int64_t vocabulary, int32_t label
     operand seed = check_random(c, FSDP_F32, 1, 1), count = check_operand(c, FSDP_F32, 1, &(double){5.0});
     cross_entropy_args args = {.rows = 4,
                                .vocabulary = vocabulary,
+                               .stride = vocabulary,
                                .logits = operand_buffer(&x),
                                .labels = check_ints(c, labels, 4),
                                .ignore = -100,

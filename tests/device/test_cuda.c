@@ -80,6 +80,8 @@ static void vector_cross_entropy(kernel_check *c)
     cross_entropy_one(c, 5, 32000, 8, true);
     cross_entropy_one(c, 2, 40000, 300, true);
     cross_entropy_one(c, 3, 128256, 8, false);
+    cross_entropy_strided(c, 3, 50257, 50304, 8, true);
+    cross_entropy_strided(c, 5, 4093, 4096, 8, false);
 }
 
 static void vector_embedding(kernel_check *c)

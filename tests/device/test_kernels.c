@@ -68,6 +68,7 @@ static void labels_outside_the_vocabulary_are_refused_by_row(void **state)
     int32_t labels[2] = {1, 3};
     cross_entropy_args args = {.rows = 2,
                                .vocabulary = 3,
+                               .stride = 3,
                                .logits = {logits, FSDP_F32},
                                .labels = labels,
                                .ignore = -1,

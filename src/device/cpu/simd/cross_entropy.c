@@ -31,7 +31,7 @@ static denominator row_denominator(const cross_entropy_args *a, int64_t row)
     float scratch[SPAN], highest = -INFINITY, sum = 0.0f;
     for (int64_t first = 0; first < a->vocabulary; first += SPAN) {
         int64_t n = min_i64(SPAN, a->vocabulary - first);
-        const float *x = span_read(a->logits, row * a->vocabulary + first, n, scratch);
+        const float *x = span_read(a->logits, row * a->stride + first, n, scratch);
         float top = span_highest(x, n, highest), part = 0.0f;
         /* Rows of -infinity so far: no scale to subtract yet. */
         float base = top == -INFINITY ? 0.0f : top;
@@ -50,7 +50,7 @@ static void row_gradient(const cross_entropy_args *a, int64_t row, denominator s
     int64_t label = a->labels[row];
     float highest = softmax.highest, factor = seed / softmax.sum;
     for (int64_t first = 0; first < a->vocabulary; first += SPAN) {
-        int64_t at = row * a->vocabulary + first, n = min_i64(SPAN, a->vocabulary - first);
+        int64_t at = row * a->stride + first, n = min_i64(SPAN, a->vocabulary - first);
         const float *x = span_read(a->logits, at, n, x_scratch);
         float *dx = span_target(a->d_logits, at, a->add_logits, scratch);
 #pragma omp simd
@@ -66,7 +66,7 @@ static void row_without_gradient(const cross_entropy_args *a, int64_t row)
 {
     size_t element = a->d_logits.dtype == FSDP_F32 ? 4 : 2;
     if (!a->add_logits)
-        memset(element_address(a->d_logits, row * a->vocabulary), 0, (size_t)a->vocabulary * element);
+        memset(element_address(a->d_logits, row * a->stride), 0, (size_t)a->vocabulary * element);
 }
 
 static fsdp_status check_labels(const cross_entropy_args *a)
@@ -97,7 +97,7 @@ static void forward_row(const void *context, int64_t row)
         return;
     }
     denominator softmax = row_denominator(a, row);
-    float logit = element_read(a->logits, row * a->vocabulary + a->labels[row]);
+    float logit = element_read(a->logits, row * a->stride + a->labels[row]);
     *loss = softmax.highest - logit + logf(softmax.sum);
     if (a->d_logits.p)
         row_gradient(a, row, softmax, *a->seed);
@@ -138,11 +138,11 @@ SIMD_KERNEL(cross_entropy_backward, cross_entropy_args)
 /* True when another class is likelier than the label: a higher logit, as high a one before it, or no number. */
 static bool is_beaten(const count_right_args *a, int64_t row, int64_t label)
 {
-    float scratch[SPAN], mine = element_read(a->logits, row * a->vocabulary + label);
+    float scratch[SPAN], mine = element_read(a->logits, row * a->stride + label);
     int beaten = mine != mine;
     for (int64_t first = 0; first < a->vocabulary && !beaten; first += SPAN) {
         int64_t n = min_i64(SPAN, a->vocabulary - first);
-        const float *x = span_read(a->logits, row * a->vocabulary + first, n, scratch);
+        const float *x = span_read(a->logits, row * a->stride + first, n, scratch);
 #pragma omp simd reduction(| : beaten)
         for (int64_t i = 0; i < n; i++)
             beaten |= !(x[i] < mine) & !((x[i] == mine) & (first + i >= label));

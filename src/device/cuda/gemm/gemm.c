@@ -122,6 +122,83 @@ static fsdp_status run(stream *s, gemm_args *a)
     return found ? add_bias(s, a, bias) : no_algorithm(a);
 }
 
+/* The library's fast 16-bit kernels want multiples of 8 elements along whatever is contiguous; a product that is off by
+ * one in such a dimension takes up to eight times as long. The few elements beyond are a product of their own. */
+enum { FAST_MULTIPLE = 8, WORTH_SPLITTING = 1024 };
+
+static buffer moved(buffer b, int64_t elements)
+{
+    if (b.p)
+        b.p = (char *)b.p + (size_t)elements * fsdp_dtype_size(b.dtype);
+    return b;
+}
+
+static int64_t beyond_multiple(int64_t size)
+{
+    return size >= WORTH_SPLITTING ? size % FAST_MULTIPLE : 0;
+}
+
+/* Whether all that keeps the product from the fast kernels is its size. */
+static bool can_split(const gemm_args *a)
+{
+    const int64_t steps = a->lda | a->ldb | a->ldc | a->ldd;
+    const uintptr_t addresses = (uintptr_t)a->a.p | (uintptr_t)a->b.p | (uintptr_t)a->c.p | (uintptr_t)a->d.p;
+    return a->batch == 1 && fsdp_dtype_size(a->a.dtype) == 2 && gpu_gemm_scratch(a) == 0 &&
+           steps % FAST_MULTIPLE == 0 && addresses % 16 == 0;
+}
+
+static fsdp_status run_columns(stream *s, const gemm_args *a)
+{
+    gemm_args most = *a, last = *a;
+    last.n = beyond_multiple(a->n);
+    most.n = a->n - last.n;
+    last.b = moved(a->b, a->transpose_b ? most.n * a->ldb : most.n);
+    last.bias = moved(a->bias, most.n);
+    last.c = moved(a->c, most.n);
+    last.d = moved(a->d, most.n);
+    FSDP_TRY(run(s, &most));
+    return run(s, &last);
+}
+
+static fsdp_status run_rows(stream *s, const gemm_args *a)
+{
+    gemm_args most = *a, last = *a;
+    last.m = beyond_multiple(a->m);
+    most.m = a->m - last.m;
+    last.a = moved(a->a, a->transpose_a ? most.m : most.m * a->lda);
+    last.c = moved(a->c, most.m * a->ldc);
+    last.d = moved(a->d, most.m * a->ldd);
+    FSDP_TRY(run(s, &most));
+    return run(s, &last);
+}
+
+/* The few terms go first: what they lose in rounding to d's type is little of a rounding of the whole sum. */
+static fsdp_status run_terms(stream *s, const gemm_args *a)
+{
+    gemm_args most = *a, last = *a;
+    last.k = beyond_multiple(a->k);
+    most.k = a->k - last.k;
+    last.a = moved(a->a, a->transpose_a ? most.k * a->lda : most.k);
+    last.b = moved(a->b, a->transpose_b ? most.k : most.k * a->ldb);
+    last.bias.p = NULL;
+    most.beta = 1.0f;
+    FSDP_TRY(run(s, &last));
+    return run(s, &most);
+}
+
+static fsdp_status run_split(stream *s, gemm_args *a)
+{
+    if (can_split(a)) {
+        if (beyond_multiple(a->n))
+            return run_columns(s, a);
+        if (beyond_multiple(a->m) && a->transpose_a)
+            return run_rows(s, a);
+        if (beyond_multiple(a->k) && (!a->transpose_a || a->transpose_b) && a->beta == 0.0f)
+            return run_terms(s, a);
+    }
+    return run(s, a);
+}
+
 fsdp_status cuda_gemm(stream *s, const gemm_args *arguments)
 {
     gemm_args a = *arguments;
@@ -136,5 +213,5 @@ fsdp_status cuda_gemm(stream *s, const gemm_args *arguments)
         a.ldc = a.ldd;
         a.stride_c = a.stride_d;
     }
-    return run(s, &a);
+    return run_split(s, &a);
 }

@@ -1,7 +1,7 @@
 /* Softmax cross-entropy over rows of logits. A row is read once and kept in registers, by one block or, where it is
  * long, by a cluster of up to eight, so the gradient (which may take the logits' place) costs one read and one write of
- * device memory. Mixed types, odd widths, and long rows on GPUs without clusters take one block a row that keeps what
- * fits in shared memory. */
+ * device memory. Mixed types, rows that are not aligned, and long rows on GPUs without clusters take one block a row
+ * that keeps what fits in shared memory. */
 #include "device/cuda/cluster.cuh"
 #include "device/cuda/mma.cuh"
 #include "device/cuda/vector.cuh"
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(THREADS, 2) cross_entropy(const cross_entropy_
 {
     extern __shared__ uint4 kept[];
     __shared__ running shared[32];
-    const int64_t row = blockIdx.x, base = row * a.vocabulary;
+    const int64_t row = blockIdx.x, base = row * a.stride;
     const int n = (int)(a.vocabulary / V);
     const int32_t label = a.labels[row];
     const bool counts = label != a.ignore && label >= 0 && label < a.vocabulary;
@@ -169,6 +169,17 @@ template <int D> static __device__ __forceinline__ float weight_of(float x, floa
     return D == FSDP_F32 ? exp2_fast((x - maximum) * LOG2_E) : exp2_fast(x * LOG2_E - maximum * LOG2_E);
 }
 
+/* The vector with all but its first `width` elements replaced by logits that weigh nothing. */
+template <int D> static __device__ __forceinline__ uint4 without_rest(uint4 raw, int width)
+{
+    float x[in_16_bytes<D>];
+    unpack16<D>(raw, x);
+#pragma unroll
+    for (int j = 0; j < in_16_bytes<D>; j++)
+        x[j] = j < width ? x[j] : -INFINITY;
+    return pack16<D>(x);
+}
+
 /* Of this thread's vectors first, first + step, ... below n. */
 template <int D, int N>
 static __device__ __forceinline__ running take_kept(const uint4 raw[N], int first, int step, int n)
@@ -233,18 +244,24 @@ __global__ void __launch_bounds__(KEPT_THREADS, N == 8 ? 2 : 1)
 {
     constexpr int V = in_16_bytes<D>;
     __shared__ running shared[32], part;
-    const int rank = (int)(blockIdx.x % (unsigned)blocks), n = (int)(a.vocabulary / V);
+    const int rank = (int)(blockIdx.x % (unsigned)blocks), n = (int)((a.vocabulary + V - 1) / V);
     const int first = rank * KEPT_THREADS + (int)threadIdx.x, step = blocks * KEPT_THREADS;
-    const int64_t row = blockIdx.x / (unsigned)blocks, base = row * n;
+    const int64_t row = blockIdx.x / (unsigned)blocks, base = row * (a.stride / V);
     uint4 raw[N];
 #pragma unroll
     for (int k = 0; k < N; k++)
         raw[k] = first + k * step < n ? ((const uint4 *)a.logits.p)[base + first + k * step] : make_uint4(0, 0, 0, 0);
+    const int rest = (int)(a.vocabulary % V);
+    if (rest) /* of the last vector belongs to the row */
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            if (first + k * step == n - 1)
+                raw[k] = without_rest<D>(raw[k], rest);
     const int32_t label = a.labels[row];
     const bool counts = label != a.ignore && label >= 0 && label < a.vocabulary;
     float chosen = 0; /* read before it is overwritten */
     if (counts && rank == 0 && threadIdx.x == 0)
-        chosen = load_one(a.logits.p, D, row * a.vocabulary + label);
+        chosen = load_one(a.logits.p, D, row * a.stride + label);
     running r = {-INFINITY, 0.0f};
     if (counts) {
         r = block_join(take_kept<D, N>(raw, first, step, n), shared);
@@ -347,7 +364,7 @@ static cudaError_t start_blocks(const launch *l, const cross_entropy_args *a, fl
 /* Whether the row is kept; *error says how the launch went. */
 template <int D> static bool start_kept(const launch *l, const cross_entropy_args *a, float *losses, cudaError_t *error)
 {
-    const int64_t n = a->vocabulary / in_16_bytes<D>;
+    const int64_t n = launch_ceil(a->vocabulary, in_16_bytes<D>);
     const int few = blocks_for<8>(l, n), many = blocks_for<16>(l, n);
     if (few)
         *error = start_blocks<D, 8>(l, a, losses, few);
@@ -360,14 +377,15 @@ static cudaError_t start_any(const launch *l, const cross_entropy_args *a, float
 {
     if (a->rows == 0)
         return cudaSuccess;
-    const bool vectors = a->vocabulary % 8 == 0 && is_aligned(a->logits) && is_aligned(a->d_logits);
+    const bool aligned = a->stride % 8 == 0 && is_aligned(a->logits) && is_aligned(a->d_logits);
+    const bool vectors = aligned && a->vocabulary % 8 == 0;
     const int dtype = common_dtype(a->logits, a->d_logits, no_buffer, no_buffer);
     cudaError_t error = cudaSuccess;
-    if (vectors && dtype == FSDP_F32 && start_kept<FSDP_F32>(l, a, losses, &error))
+    if (aligned && dtype == FSDP_F32 && start_kept<FSDP_F32>(l, a, losses, &error))
         return error;
-    if (vectors && dtype == FSDP_BF16 && start_kept<FSDP_BF16>(l, a, losses, &error))
+    if (aligned && dtype == FSDP_BF16 && start_kept<FSDP_BF16>(l, a, losses, &error))
         return error;
-    if (vectors && dtype == FSDP_F16 && start_kept<FSDP_F16>(l, a, losses, &error))
+    if (aligned && dtype == FSDP_F16 && start_kept<FSDP_F16>(l, a, losses, &error))
         return error;
     const int threads = row_threads(launch_ceil(a->vocabulary, vectors ? 8 : 1), THREADS);
 #define CALL(D, V) error = start<D, V>(l, a, losses, threads)
@@ -397,10 +415,10 @@ __global__ void __launch_bounds__(THREADS) count_right(const count_right_args a)
     const int64_t row = blockIdx.x, label = a.labels[row];
     if (label == a.ignore || label < 0 || label >= a.vocabulary)
         return;
-    const float mine = load_one(a.logits.p, a.logits.dtype, row * a.vocabulary + label);
+    const float mine = load_one(a.logits.p, a.logits.dtype, row * a.stride + label);
     bool beaten = mine != mine;
     for (int64_t k = threadIdx.x; k < a.vocabulary && !beaten; k += blockDim.x) {
-        const float x = load_one(a.logits.p, a.logits.dtype, row * a.vocabulary + k);
+        const float x = load_one(a.logits.p, a.logits.dtype, row * a.stride + k);
         beaten = !(x < mine) && !(x == mine && k >= label);
     }
     if (!__syncthreads_or(beaten) && threadIdx.x == 0)
