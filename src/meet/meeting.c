@@ -247,7 +247,7 @@ static uint64_t hash_namespace(uint64_t hash, const char *path)
     return stat(path, &found) == 0 ? hash_u64(hash, (uint64_t)found.st_ino) : hash;
 }
 
-uint64_t meeting_host_id(void)
+uint64_t meeting_machine_id(void)
 {
     char boot[64] = "";
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
@@ -258,6 +258,11 @@ uint64_t meeting_host_id(void)
     }
     if (!boot[0])
         gethostname(boot, sizeof boot - 1);
-    uint64_t hash = hash_u64(hash_text(HASH_START, boot), (uint64_t)geteuid());
+    return hash_text(HASH_START, boot);
+}
+
+uint64_t meeting_host_id(void)
+{
+    uint64_t hash = hash_u64(meeting_machine_id(), (uint64_t)geteuid());
     return hash_namespace(hash_namespace(hash, "/proc/self/ns/pid"), "/proc/self/ns/net");
 }

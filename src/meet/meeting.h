@@ -57,5 +57,6 @@ void meeting_listen(meeting *m, int milliseconds, meeting_listener listener, voi
 /* Tells hosts apart: ranks with the same number can map each other's memory. A container with its own network or
  * processes is a host of its own. */
 uint64_t meeting_host_id(void);
+uint64_t meeting_machine_id(void); /* of the kernel that runs here, whatever namespaces this process is in */
 
 #endif

@@ -116,12 +116,13 @@ static bool names_one(const char *path)
 typedef fsdp_status (*tensor_loader)(const char *path, const ckpt_load_config *config, const ckpt_state *state,
                                      comm_group *world, ckpt_load_result *result);
 
-static fsdp_status load_with(tensor_loader load, fsdp_state *s, const char *path, const char *run, bool *found,
-                             int64_t *step)
+static fsdp_status load_with(tensor_loader load, fsdp_state *s, const char *path, const char *run, int64_t above,
+                             bool *found, int64_t *step)
 {
     ckpt_load_config config = CKPT_LOAD_CONFIG_INIT;
     ckpt_load_result result = {.extra = NULL};
     config.run = run;
+    config.above = above;
     earlier_save earlier = state_finish_save(s);
     if (!s->optimizer)
         config.roles = CKPT_ROLES_MODEL;
@@ -143,12 +144,17 @@ static fsdp_status load_with(tensor_loader load, fsdp_state *s, const char *path
 
 fsdp_status state_resume_from(fsdp_state *s, const char *path, const char *run, bool *found, int64_t *step)
 {
-    return load_with(ckpt_resume, s, path, run, found, step);
+    return load_with(ckpt_resume, s, path, run, CKPT_ANY_STEP, found, step);
+}
+
+fsdp_status state_resume_above(fsdp_state *s, const char *path, const char *run, bool *found, int64_t *step)
+{
+    return load_with(ckpt_resume, s, path, run, *step, found, step);
 }
 
 fsdp_status state_resume_snapshot(fsdp_state *s, bool *found, int64_t *step)
 {
-    return load_with(NULL, s, NULL, NULL, found, step);
+    return load_with(NULL, s, NULL, NULL, CKPT_ANY_STEP, found, step);
 }
 
 fsdp_status fsdp_resume(fsdp_state *s, int64_t *step)
@@ -163,7 +169,7 @@ fsdp_status fsdp_load(fsdp_state *s, const char *checkpoint, int64_t *step)
 {
     bool found;
     int64_t loaded;
-    FSDP_TRY(load_with(names_one(checkpoint) ? ckpt_load : ckpt_resume, s, checkpoint, NULL, &found, &loaded));
+    FSDP_TRY(load_with(names_one(checkpoint) ? ckpt_load : ckpt_resume, s, checkpoint, NULL, CKPT_ANY_STEP, &found, &loaded));
     if (step)
         *step = loaded;
     return found ? FSDP_OK : error_set(FSDP_ERR_INPUT, "%s: there is no checkpoint there", checkpoint);

@@ -196,31 +196,29 @@ fsdp_status fsdp_save_async(fsdp_state *s, int64_t step)
 
 fsdp_status state_open_snapshots(fsdp_state *s, const job *j)
 {
-    FSDP_TRY(ckpt_hot_open(j, s->world, &s->hot));
-    if (j->round > 0) /* the room was there when the job began, and the snapshots to resume from stand in it */
-        return FSDP_OK;
     int64_t bytes = ckpt_state_bytes(model_state_describe(s->tensors), true);
-    double wanted = (double)ckpt_hot_bytes(s->hot, bytes), shared = (double)ckpt_hot_room(s->hot);
-    double host = (double)host_memory_available();
-    fsdp_status status = FSDP_OK;
-    if (shared > 0 && wanted > shared)
-        status = error_set(FSDP_ERR_INPUT,
-                           "--snapshot_freq: snapshots take %.1f MiB of this host's memory, but /dev/shm has room for "
-                           "%.1f MiB; make it larger (mount -o remount,size=...) or leave snapshots out",
-                           wanted / 1048576, shared / 1048576);
-    else if (host > 0 && wanted > host)
-        status =
-            error_set(FSDP_ERR_INPUT,
-                      "--snapshot_freq: snapshots take %.1f MiB of this host's memory, of which %.1f MiB are left; "
-                      "use more hosts or leave snapshots out",
-                      wanted / 1048576, host / 1048576);
-    return ckpt_agree(s->world, "room for snapshots", status, fsdp_last_error());
+    return ckpt_hot_open(j, bytes, s->world, &s->hot);
+}
+
+fsdp_status state_check_snapshots(fsdp_state *s)
+{
+    return ckpt_hot_check_room(s->hot, s->world);
+}
+
+int64_t state_newest_snapshot(const fsdp_state *s, const char **run)
+{
+    return ckpt_hot_newest(s->hot, s->world, run);
+}
+
+bool state_is_snapshotting(const fsdp_state *s)
+{
+    return s->hot_saver && ckpt_saver_active(s->hot_saver);
 }
 
 fsdp_status state_finish_snapshot(fsdp_state *s)
 {
     ckpt_save_result r;
-    if (!s->hot_saver || !ckpt_saver_active(s->hot_saver))
+    if (!state_is_snapshotting(s))
         return FSDP_OK;
     fsdp_status status = ckpt_saver_wait(s->hot_saver, s->world, &r);
     ckpt_hot_settle(s->hot, status == FSDP_OK ? r.save : 0);

@@ -24,6 +24,8 @@ void state_describe(fsdp_state *s, const state_notes *notes);
 /* As fsdp_resume, from any path; *found tells whether there was a checkpoint. A save under way is waited for. Those of
  * `run` (NULL: any) come first. */
 fsdp_status state_resume_from(fsdp_state *s, const char *path, const char *run, bool *found, int64_t *step);
+/* Only those of `run` above `step`; what is damaged is skipped, even if nothing is left. */
+fsdp_status state_resume_above(fsdp_state *s, const char *path, const char *run, bool *found, int64_t *step);
 /* What the checkpoint that was loaded last holds beside tensors; NULL: none was. Lives until the next load. */
 const json_t *state_loaded_extra(const fsdp_state *s);
 
@@ -37,9 +39,12 @@ bool state_is_saving(const fsdp_state *s);
 size_t state_snapshot_bytes(const fsdp_state *s);
 bool state_has_snapshots(const fsdp_state *s); /* one was kept in memory */
 
-/* Snapshots in memory that outlives the ranks (ckpt/hot/hot.h). Open says whether they can be kept, before the first:
- * FSDP_ERR_INPUT when no launcher holds memory for them, or too little of it is left. All are collective. */
+/* Snapshots in memory that outlives the ranks (ckpt/hot/hot.h). Open: FSDP_ERR_INPUT when no launcher holds memory for
+ * them. Check: the same when too little of it is left for more. All but the two that ask are collective. */
 fsdp_status state_open_snapshots(fsdp_state *s, const job *j);
+fsdp_status state_check_snapshots(fsdp_state *s);
+int64_t state_newest_snapshot(const fsdp_state *s, const char **run); /* its step, and whose it is; -1: there is none */
+bool state_is_snapshotting(const fsdp_state *s);
 /* Starts one in the background, after the end of the one before, whose failure is returned: training can go on. */
 fsdp_status state_snapshot(fsdp_state *s, int64_t step);
 fsdp_status state_finish_snapshot(fsdp_state *s);

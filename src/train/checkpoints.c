@@ -131,45 +131,115 @@ static fsdp_status check_model(const train_run *run, const char *from)
     return ckpt_agree(comm_world(run->world->comm), "model", status, fsdp_last_error());
 }
 
-/* Memory that outlived the ranks comes before files. A snapshot is always of this run. */
-static fsdp_status resume_from_memory(train_run *run, bool *found)
+/* What was loaded is of this very run, by an earlier round of its launcher. */
+static void go_on(train_run *run, int64_t step, const char *resumed)
 {
-    int64_t step;
-    *found = false;
-    if (run->settings->snapshot_freq == 0)
-        return FSDP_OK;
-    FSDP_TRY(state_open_snapshots(run->state, &run->world->job));
-    run_show_warnings(run, true);
-    fsdp_status status = state_resume_snapshot(run->state, found, &step);
-    run_show_warnings(run, false);
-    if (status != FSDP_OK || !*found)
-        return status;
-    run->step = step;
-    run->resumed_from_memory = true;
     const json_t *lineage = json_object_get(state_loaded_extra(run->state), "lineage");
+    run->step = run->snapshot_step = step;
     snprintf(run->folder.run, sizeof run->folder.run, "%s", state_loaded_run(run->state));
     run->lineage = lineage ? json_deep_copy(lineage) : NULL;
+    run_compare_fingerprint(run, resumed);
+}
+
+/* A job does not begin without the room for its snapshots. One that has begun goes on without them: after the loss of a
+ * node, fewer hosts hold the same state. */
+static fsdp_status check_snapshots(train_run *run)
+{
+    fsdp_status status = state_check_snapshots(run->state);
+    if (status != FSDP_ERR_INPUT || run->world->job.round == 0)
+        return status;
+    run->no_snapshots = true;
+    run_say(run, FSDP_LINE_WARNING, "no more snapshots are kept in this round: %s", fsdp_last_error());
+    return FSDP_OK;
+}
+
+/* A checkpoint that this run saved after its newest snapshot. */
+static fsdp_status resume_newer_checkpoint(train_run *run, int64_t snapshot, const char *name, bool *found)
+{
+    int64_t step = snapshot;
+    FSDP_TRY(state_resume_above(run->state, run->folder.checkpoints, name, found, &step));
+    if (!*found)
+        return FSDP_OK;
+    go_on(run, step, "checkpoint");
+    run->last_saved_step = step;
+    run_say(run, FSDP_LINE_INFO, "resumed from %s at step %lld, newer than the snapshot in memory of step %lld",
+            fsdp_state_path(run->state), (long long)step, (long long)snapshot);
+    return FSDP_OK;
+}
+
+/* What earlier rounds of this job left: memory that outlived the ranks, or a newer checkpoint. */
+static fsdp_status resume_own_round(train_run *run, bool *found)
+{
+    const char *name;
+    int64_t step = state_newest_snapshot(run->state, &name);
+    *found = false;
+    if (step < 0)
+        return FSDP_OK;
+    FSDP_TRY(resume_newer_checkpoint(run, step, name, found));
+    if (*found)
+        return FSDP_OK;
+    FSDP_TRY(state_resume_snapshot(run->state, found, &step));
+    if (!*found)
+        return FSDP_OK;
+    go_on(run, step, "snapshot");
+    run->snapshot_soon = true;
     run_say(run, FSDP_LINE_INFO, "resumed from the snapshot in memory at step %lld", (long long)step);
     return FSDP_OK;
 }
 
-fsdp_status run_keep_snapshot(train_run *run)
+static fsdp_status resume_from_memory(train_run *run, bool *found)
 {
-    const fsdp_settings *s = run->settings;
-    bool due = s->snapshot_freq > 0 && (run->step % s->snapshot_freq == 0 || run->resumed_from_memory);
-    if (!due || run->step >= run->n_steps)
+    *found = false;
+    if (run->settings->snapshot_freq == 0)
         return FSDP_OK;
-    FSDP_TRY(state_settle(run->state));
-    run->resumed_from_memory = false;
-    const state_notes notes = {.loader = run->loader, .run = run->folder.run, .lineage = run->lineage};
-    state_describe(run->state, &notes);
-    fsdp_status status = state_snapshot(run->state, run->step);
-    state_describe(run->state, &(state_notes){.model = NULL});
+    FSDP_TRY(state_open_snapshots(run->state, &run->world->job));
+    FSDP_TRY(check_snapshots(run));
+    run_show_warnings(run, true);
+    fsdp_status status = resume_own_round(run, found);
+    run_show_warnings(run, false);
+    return status;
+}
+
+/* The first failure is followed by another attempt at once; after that, the next one is made when it is due. */
+static fsdp_status judge_snapshot(train_run *run, fsdp_status status)
+{
     if (status == FSDP_ERR_PEER || status == FSDP_ERR_TIMEOUT)
         return status; /* a rank is gone */
     if (status != FSDP_OK)
         run_say(run, FSDP_LINE_WARNING, "a snapshot failed, training continues: %s", fsdp_last_error());
+    run->snapshot_soon = status != FSDP_OK && !run->snapshot_failed;
+    run->snapshot_failed = status != FSDP_OK;
     return FSDP_OK;
+}
+
+static fsdp_status start_snapshot(train_run *run)
+{
+    const state_notes notes = {.loader = run->loader,
+                               .run = run->folder.run,
+                               .fingerprint = run->fingerprint,
+                               .lineage = run->lineage};
+    FSDP_TRY(state_settle(run->state));
+    run->snapshot_soon = false;
+    run->snapshot_step = run->step;
+    state_describe(run->state, &notes);
+    fsdp_status status = state_snapshot(run->state, run->step);
+    state_describe(run->state, &(state_notes){.model = NULL});
+    return status == FSDP_OK ? FSDP_OK : judge_snapshot(run, status);
+}
+
+/* With N = --snapshot_freq, a snapshot is started every N - N/4 steps and is whole N/4 steps later at the latest: training
+ * waits for one that is not. So the newest that is whole is never more than N steps old. */
+fsdp_status run_keep_snapshot(train_run *run)
+{
+    int64_t n = run->settings->snapshot_freq, time = n / 4;
+    if (n == 0 || run->no_snapshots || run->step >= run->n_steps)
+        return FSDP_OK;
+    bool back = run->step < run->snapshot_step; /* to an earlier checkpoint */
+    if (back || run->step - run->snapshot_step >= n - time || run->snapshot_soon)
+        FSDP_TRY(start_snapshot(run));
+    if (!state_is_snapshotting(run->state) || run->step - run->snapshot_step < time)
+        return FSDP_OK;
+    return judge_snapshot(run, state_finish_snapshot(run->state));
 }
 
 fsdp_status run_resume(train_run *run)
@@ -191,11 +261,11 @@ fsdp_status run_resume(train_run *run)
         run_say(run, FSDP_LINE_INFO, "no checkpoint in %s yet: starting from scratch", from);
         return FSDP_OK;
     }
-    run->step = run->last_saved_step = step;
+    run->step = run->last_saved_step = run->snapshot_step = step;
     run_say(run, FSDP_LINE_INFO, "resumed from %s at step %lld", fsdp_state_path(run->state), (long long)step);
     name_changed_flags(run, state_loaded_extra(run->state));
     say_batch(run);
-    run_compare_fingerprint(run);
+    run_compare_fingerprint(run, "checkpoint");
     return note_lineage(run);
 }
 

@@ -50,7 +50,10 @@ struct train_run {
     fsdp_state *state;            /* saves and resumes model, optimizer and position */
     double last_save;             /* clock_seconds of the last save, or of the start */
     int64_t last_saved_step;      /* of the last save that ended well or is under way */
-    bool resumed_from_memory;     /* the next step is followed by a snapshot: copies may have gone with a node */
+    int64_t snapshot_step;        /* at which the newest snapshot was started, or this round */
+    bool snapshot_soon;           /* after the next step: copies may have gone with a node, or the last one failed */
+    bool snapshot_failed;         /* the last one */
+    bool no_snapshots;            /* memory for more is short */
     fsdp_status save_status;      /* how the last save ended, and with which message */
     char save_message[1024];
 
@@ -105,7 +108,7 @@ void run_show_warnings(train_run *run, bool shown);
 /* start.c. What the run is about to do, in one block; whether the data is that of the checkpoint. */
 fsdp_status run_say_start(train_run *run);
 fsdp_status run_fingerprint(train_run *run);
-void run_compare_fingerprint(train_run *run);
+void run_compare_fingerprint(train_run *run, const char *resumed); /* "checkpoint", "snapshot" */
 void run_warn_vocabulary(train_run *run);
 
 /* dry_run.c. The plan and the settings, instead of a run. */

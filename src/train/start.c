@@ -55,17 +55,15 @@ fsdp_status run_fingerprint(train_run *run)
     return status;
 }
 
-void run_compare_fingerprint(train_run *run)
+void run_compare_fingerprint(train_run *run, const char *resumed)
 {
     const json_t *extra = state_loaded_extra(run->state);
     const char *before = json_string_value(json_object_get(extra, "fingerprint"));
     if (run->rank != 0 || !before || !run->fingerprint[0] || strcmp(before, run->fingerprint) == 0)
         return;
     run_say(run, FSDP_LINE_WARNING,
-            "the data is not what the checkpoint was trained on (fingerprint %s, then %s), and the run goes on at "
-            "sample %lld "
-            "of it: give the same --dataset and widths, or begin a new run with --init_from",
-            run->fingerprint, before, (long long)run->position);
+            "the data is not what the %s was trained on (fingerprint %s, then %s), and the run goes on at sample %lld of it: give the same --dataset and widths, or begin a new run with --init_from",
+            resumed, run->fingerprint, before, (long long)run->position);
 }
 
 /* ---- The vocabulary ---- */

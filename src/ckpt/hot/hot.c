@@ -6,20 +6,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/statvfs.h>
 #include <time.h>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/host/host_memory.h"
 #include "base/log.h"
+#include "ckpt/hot/room.h"
 #include "ckpt/load/load_from.h"
 #include "ckpt/save/directory.h"
 #include "ckpt/save/save_task.h"
 #include "meet/vault.h"
 
-enum { MAX_HELD = 1024, ADDRESS_BYTES = 136 };
+enum { MAX_HELD = 1024, ADDRESS_BYTES = 136, RUN_BYTES = 40 };
 
 static const double vault_seconds = 20; /* until the launcher has opened it, or it answers */
 
@@ -34,7 +35,7 @@ typedef struct held_part {
 typedef struct node_view {
     uint64_t node;
     int32_t n_parts;
-    char address[ADDRESS_BYTES];
+    char address[ADDRESS_BYTES], run[RUN_BYTES]; /* run: that its newest part is of */
     held_part parts[MAX_HELD];
 } node_view;
 
@@ -44,8 +45,8 @@ struct ckpt_hot {
     const job *job;
     secret key;
     node_view *views; /* (world_size) as of the start */
+    hot_rank *ranks;  /* (world_size) likewise */
     uint64_t node;
-    int n_nodes, n_local;  /* nodes, and ranks of this one */
     bool is_first;         /* of this node */
     const node_view *next; /* of the node that has our copies; NULL: no other node */
     uint64_t whole;        /* the newest save that all ranks know to be whole; 0: none */
@@ -78,6 +79,8 @@ static fsdp_status list_parts(const char *folder, node_view *v)
         if (e->temporary || e->rank < 0 || strstr(e->name, ".old-"))
             continue;
         ckpt_entry_check(e);
+        if (e->condition == CKPT_COMPLETE && v->n_parts == 0)
+            snprintf(v->run, sizeof v->run, "%s", e->run); /* the highest step comes first */
         if (e->condition == CKPT_COMPLETE)
             v->parts[v->n_parts++] = (held_part){e->step, e->save, e->rank, e->world_size};
     }
@@ -85,52 +88,43 @@ static fsdp_status list_parts(const char *folder, node_view *v)
     return FSDP_OK;
 }
 
-/* Which ranks share a node with this one, and how many nodes there are. Ranks of a node follow each other. */
-static fsdp_status count_nodes(ckpt_hot *h, comm_group *world)
+/* Who is where, and what it will hold. */
+static fsdp_status exchange_facts(ckpt_hot *h, int64_t bytes, comm_group *world)
 {
     int n = comm_group_size(world), rank = comm_group_rank(world);
-    uint64_t *nodes = calloc((size_t)n, sizeof *nodes);
-    size_t *bytes = calloc((size_t)n, sizeof *bytes);
-    fsdp_status status = nodes && bytes ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "no memory to find snapshots");
+    const char *folder = h->job->snapshots;
+    hot_rank mine = {h->node, hot_host_of(folder), bytes, hot_bytes_in(folder)};
+    size_t *sizes = calloc((size_t)n, sizeof *sizes);
+    h->ranks = calloc((size_t)n, sizeof *h->ranks);
+    fsdp_status status = h->ranks && sizes ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "no memory to find snapshots");
     if (status == FSDP_OK)
-        status = comm_exchange(world, "snapshot nodes", &h->node, sizeof h->node, sizeof h->node, nodes, bytes);
-    for (int i = 0; i < n && status == FSDP_OK; i++) {
-        h->n_nodes += i == 0 || nodes[i] != nodes[i - 1];
-        h->n_local += nodes[i] == h->node;
-    }
-    h->is_first = status == FSDP_OK && (rank == 0 || nodes[rank - 1] != h->node);
-    free(bytes);
-    free(nodes);
+        status = comm_exchange(world, "snapshot nodes", &mine, sizeof mine, sizeof mine, h->ranks, sizes);
+    h->is_first = status == FSDP_OK && (rank == 0 || h->ranks[rank - 1].node != h->node);
+    free(sizes);
     return status;
 }
 
-static fsdp_status look_at_home(const ckpt_hot *h, node_view *v)
+static fsdp_status look_at_home(const ckpt_hot *h, int next, node_view *v)
 {
     v->node = h->node;
-    if (h->n_nodes > 1)
+    if (next >= 0)
         FSDP_TRY(read_address(h->job->snapshots, v->address));
     return h->is_first ? list_parts(h->job->snapshots, v) : FSDP_OK;
 }
 
-/* Whoever follows in the order of ranks; after the last node, the first. */
-static void find_next(ckpt_hot *h, int n, int rank)
-{
-    for (int i = 1; i < n && !h->next; i++)
-        if (h->views[(rank + i) % n].node != h->node)
-            h->next = &h->views[(rank + i) % n];
-}
-
 static fsdp_status exchange_views(ckpt_hot *h, comm_group *world)
 {
-    int n = comm_group_size(world);
+    int n = comm_group_size(world), next = hot_next_rank(h->ranks, n, comm_group_rank(world));
     node_view *mine = calloc(1, sizeof *mine);
     size_t *bytes = calloc((size_t)n, sizeof *bytes);
     h->views = calloc((size_t)n, sizeof *h->views);
     fsdp_status status =
-        mine && bytes && h->views ? look_at_home(h, mine) : error_set(FSDP_ERR_MEMORY, "no memory to find snapshots");
+        mine && bytes && h->views ? look_at_home(h, next, mine) : error_set(FSDP_ERR_MEMORY, "no memory to find snapshots");
     status = ckpt_agree(world, "snapshots", status, fsdp_last_error());
     if (status == FSDP_OK)
         status = comm_exchange(world, "snapshots held", mine, sizeof *mine, sizeof *mine, h->views, bytes);
+    if (status == FSDP_OK && next >= 0)
+        h->next = &h->views[next];
     free(bytes);
     free(mine);
     return status;
@@ -144,7 +138,7 @@ static fsdp_status open_folder(const job *j)
     return file_make_directories(j->snapshots);
 }
 
-fsdp_status ckpt_hot_open(const job *j, comm_group *world, ckpt_hot **out)
+fsdp_status ckpt_hot_open(const job *j, int64_t bytes, comm_group *world, ckpt_hot **out)
 {
     ckpt_hot *h = calloc(1, sizeof *h);
     fsdp_status status = h ? open_folder(j) : error_set(FSDP_ERR_MEMORY, "no memory to find snapshots");
@@ -153,7 +147,7 @@ fsdp_status ckpt_hot_open(const job *j, comm_group *world, ckpt_hot **out)
         h->job = j;
         h->node = hash_text(HASH_START, j->snapshots);
         secret_from_text(&h->key, j->secret);
-        status = count_nodes(h, world);
+        status = exchange_facts(h, bytes, world);
     }
     if (status == FSDP_OK)
         status = exchange_views(h, world);
@@ -161,7 +155,6 @@ fsdp_status ckpt_hot_open(const job *j, comm_group *world, ckpt_hot **out)
         ckpt_hot_free(h);
         return status;
     }
-    find_next(h, comm_group_size(world), comm_group_rank(world));
     *out = h;
     return FSDP_OK;
 }
@@ -171,18 +164,16 @@ void ckpt_hot_free(ckpt_hot *h)
     if (!h)
         return;
     free(h->views);
+    free(h->ranks);
     free(h);
 }
 
-size_t ckpt_hot_bytes(const ckpt_hot *h, int64_t bytes)
+fsdp_status ckpt_hot_check_room(const ckpt_hot *h, comm_group *world)
 {
-    return (size_t)bytes * (size_t)h->n_local * (h->n_nodes > 1 ? 4 : 2);
-}
-
-size_t ckpt_hot_room(const ckpt_hot *h)
-{
-    struct statvfs info;
-    return statvfs(h->job->snapshots, &info) == 0 ? (size_t)info.f_bavail * info.f_frsize : 0;
+    hot_need need = hot_count_need(h->ranks, comm_group_size(world), h->ranks[comm_group_rank(world)].host);
+    fsdp_status status =
+        hot_check_room(&need, hot_room_left(h->job->snapshots), (int64_t)host_memory_available());
+    return ckpt_agree(world, "room for snapshots", status, fsdp_last_error());
 }
 
 /* ---- saving ---- */
@@ -274,6 +265,18 @@ static bool find_newest(const ckpt_hot *h, int n, int64_t limit, held_part *out)
                 *out = *p;
         }
     return out->step >= 0;
+}
+
+int64_t ckpt_hot_newest(const ckpt_hot *h, comm_group *world, const char **run)
+{
+    int n = comm_group_size(world);
+    held_part newest;
+    *run = "";
+    if (!find_newest(h, n, INT64_MAX, &newest))
+        return -1;
+    for (int i = 0; i < n && !**run; i++)
+        *run = h->views[i].run;
+    return newest.step;
 }
 
 /* The part lies on this node when this has returned. `fetches`: this rank sees to it. */

@@ -14,14 +14,13 @@
 
 typedef struct ckpt_hot ckpt_hot;
 
-/* Collective. The job is borrowed. FSDP_ERR_INPUT where no launcher holds memory for snapshots. */
-fsdp_status ckpt_hot_open(const job *j, comm_group *world, ckpt_hot **out);
+/* Collective. The job is borrowed. `bytes`: of this rank's part of a snapshot. FSDP_ERR_INPUT where no launcher holds
+ * memory for snapshots. */
+fsdp_status ckpt_hot_open(const job *j, int64_t bytes, comm_group *world, ckpt_hot **out);
 void ckpt_hot_free(ckpt_hot *h); /* NULL is legal */
 
-/* What snapshots take of this node's memory when each rank has `bytes`: two of every rank, and with other nodes two
- * copies of the node before; and the room that there is (0: unknown). */
-size_t ckpt_hot_bytes(const ckpt_hot *h, int64_t bytes);
-size_t ckpt_hot_room(const ckpt_hot *h);
+/* FSDP_ERR_INPUT where a host of the job has too little memory for them (room.h). Collective, the same on all ranks. */
+fsdp_status ckpt_hot_check_room(const ckpt_hot *h, comm_group *world);
 
 /* Where and how a snapshot is saved: directory, kind and what happens after its commit. */
 void ckpt_hot_configure(ckpt_hot *h, ckpt_save_config *config);
@@ -29,7 +28,11 @@ void ckpt_hot_configure(ckpt_hot *h, ckpt_save_config *config);
  * others from this node. */
 void ckpt_hot_settle(ckpt_hot *h, uint64_t save);
 
-/* The newest snapshot of which every part is held somewhere, at any world size; result->step is -1 where there is none.
+/* The newest snapshot of which every part is held somewhere: its step, and the run that made it; -1: there is none. The
+ * same on all ranks. */
+int64_t ckpt_hot_newest(const ckpt_hot *h, comm_group *world, const char **run);
+
+/* Loads it, at any world size; result->step is -1 where there is none.
  * Collective, the same on all ranks. Damaged ones are skipped with a warning. */
 fsdp_status ckpt_hot_resume(ckpt_hot *h, const ckpt_load_config *config, const ckpt_state *state, comm_group *world,
                             ckpt_load_result *result);

@@ -14,6 +14,8 @@ typedef struct ckpt_fit {
     char text[1800]; /* "" when all fit */
 } ckpt_fit;
 
+#define CKPT_ANY_STEP (-1)
+
 typedef struct ckpt_load_config {
     size_t size;
     unsigned roles;             /* which of the state's tensors to load (CKPT_ROLES_ALL, CKPT_ROLES_MODEL) */
@@ -30,12 +32,13 @@ typedef struct ckpt_load_config {
                           bool *fine);
     void *context;
     const char *run; /* ckpt_resume takes the newest of this run, and another's only if it has none; NULL: of any */
+    int64_t above;   /* ckpt_resume takes only steps above this, of `run` alone, or none; CKPT_ANY_STEP: any */
     ckpt_fit *fit;   /* filled also when names are refused; may be NULL */
 } ckpt_load_config;
 
 #define CKPT_LOAD_CONFIG_INIT                                                                                          \
     {                                                                                                                  \
-        .size = sizeof(ckpt_load_config), .roles = CKPT_ROLES_ALL, .verify = true                                      \
+        .size = sizeof(ckpt_load_config), .roles = CKPT_ROLES_ALL, .verify = true, .above = CKPT_ANY_STEP              \
     }
 
 typedef struct ckpt_load_result {

@@ -45,17 +45,25 @@ static bool is_newer(int64_t commit, int64_t step, int64_t than_commit, int64_t 
     return commit != than_commit ? commit > than_commit : step > than_step;
 }
 
+/* A damaged one does not say whose it is. */
+static bool is_left_out(const ckpt_load_config *config, const ckpt_entry *entry)
+{
+    bool own = entry->condition != CKPT_COMPLETE || (config->run && strcmp(entry->run, config->run) == 0);
+    return config->above != CKPT_ANY_STEP && (entry->step <= config->above || !own);
+}
+
 /* What this rank sees. Files are looked at here; checksums when loading. */
-static fsdp_status find_own(const char *directory, const char *run, int rank, int n_ranks, candidates *out)
+static fsdp_status find_own(const char *directory, const ckpt_load_config *config, int rank, int n_ranks,
+                            candidates *out)
 {
     ckpt_listing listing;
     out->misfit_step = -1;
     FSDP_TRY(ckpt_directory_list(directory, &listing));
-    ckpt_listing_by_commit(&listing, run);
+    ckpt_listing_by_commit(&listing, config->run);
     for (int i = 0; i < listing.n_entries; i++) {
         const ckpt_entry *entry = &listing.entries[i];
         bool shared = entry->rank < 0 && rank == 0, local = entry->rank == rank;
-        if (!shared && !local)
+        if ((!shared && !local) || is_left_out(config, entry))
             continue;
         if (entry->condition != CKPT_COMPLETE) {
             warn(entry, rank);
@@ -185,6 +193,8 @@ static fsdp_status try_all(const char *directory, const ckpt_load_config *config
         free(path);
     }
     *result = (ckpt_load_result){.step = -1};
+    if (config->above != CKPT_ANY_STEP)
+        return FSDP_OK;
     if (c->n_damaged == 0) {
         if (rank == 0)
             log_write(FSDP_LOG_INFO, "no checkpoint in %s: starting from scratch", directory);
@@ -231,12 +241,12 @@ fsdp_status ckpt_resume(const char *directory, const ckpt_load_config *config, c
     }
     candidates *c = calloc(1, sizeof *c);
     int n_ranks = world ? comm_group_size(world) : 1;
-    fsdp_status status = c ? find_own(directory, config->run, world ? comm_group_rank(world) : 0, n_ranks, c)
+    fsdp_status status = c ? find_own(directory, config, world ? comm_group_rank(world) : 0, n_ranks, c)
                            : error_set(FSDP_ERR_MEMORY, "%s: out of memory for the search", directory);
     status = ckpt_agree(world, "checkpoint search", status, fsdp_last_error());
     if (status == FSDP_OK)
         status = join_views(world, c);
-    if (status == FSDP_OK)
+    if (status == FSDP_OK && config->above == CKPT_ANY_STEP)
         status = check_newest_fits(directory, n_ranks, c);
     if (status == FSDP_OK)
         status = try_all(directory, config, state, world, c, result);
