@@ -390,7 +390,7 @@ const fsdp_flag settings_table[] = {
     {FLOAT(checkpoint_minutes, NULL, 0, 1e9, "minutes", "save every N minutes (default: off)")},
     {INT(checkpoint_epochs, NULL, 0, "epochs", "save every N epochs (default: off)")},
     {INT(snapshot_freq, NULL, 0, "steps",
-         "every N steps, keep the state in memory that `fsdp run` holds, for restarts without disk (default: off)")},
+         "keep the state in memory that `fsdp run` holds, so that a restart loses at most N steps (default: off)")},
     {SWITCH(checkpoint_at_end, "true", "save when the run ends")},
     {CHOICE(checkpoint_kind, "sharded", checkpoint_kinds,
             "sharded: one file per rank; full: a Hugging Face folder; local: each rank's state on its own disk")},

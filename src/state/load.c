@@ -169,7 +169,8 @@ fsdp_status fsdp_load(fsdp_state *s, const char *checkpoint, int64_t *step)
 {
     bool found;
     int64_t loaded;
-    FSDP_TRY(load_with(names_one(checkpoint) ? ckpt_load : ckpt_resume, s, checkpoint, NULL, CKPT_ANY_STEP, &found, &loaded));
+    FSDP_TRY(load_with(names_one(checkpoint) ? ckpt_load : ckpt_resume, s, checkpoint, NULL, CKPT_ANY_STEP, &found,
+                       &loaded));
     if (step)
         *step = loaded;
     return found ? FSDP_OK : error_set(FSDP_ERR_INPUT, "%s: there is no checkpoint there", checkpoint);

@@ -214,10 +214,8 @@ static fsdp_status judge_snapshot(train_run *run, fsdp_status status)
 
 static fsdp_status start_snapshot(train_run *run)
 {
-    const state_notes notes = {.loader = run->loader,
-                               .run = run->folder.run,
-                               .fingerprint = run->fingerprint,
-                               .lineage = run->lineage};
+    const state_notes notes = {
+        .loader = run->loader, .run = run->folder.run, .fingerprint = run->fingerprint, .lineage = run->lineage};
     FSDP_TRY(state_settle(run->state));
     run->snapshot_soon = false;
     run->snapshot_step = run->step;
@@ -227,8 +225,8 @@ static fsdp_status start_snapshot(train_run *run)
     return status == FSDP_OK ? FSDP_OK : judge_snapshot(run, status);
 }
 
-/* With N = --snapshot_freq, a snapshot is started every N - N/4 steps and is whole N/4 steps later at the latest: training
- * waits for one that is not. So the newest that is whole is never more than N steps old. */
+/* With N = --snapshot_freq, a snapshot is started every N - N/4 steps and is whole N/4 steps later at the latest:
+ * training waits for one that is not. So the newest that is whole is never more than N steps old. */
 fsdp_status run_keep_snapshot(train_run *run)
 {
     int64_t n = run->settings->snapshot_freq, time = n / 4;

@@ -62,7 +62,8 @@ void run_compare_fingerprint(train_run *run, const char *resumed)
     if (run->rank != 0 || !before || !run->fingerprint[0] || strcmp(before, run->fingerprint) == 0)
         return;
     run_say(run, FSDP_LINE_WARNING,
-            "the data is not what the %s was trained on (fingerprint %s, then %s), and the run goes on at sample %lld of it: give the same --dataset and widths, or begin a new run with --init_from",
+            "the data is not what the %s was trained on (fingerprint %s, then %s), and the run goes on at sample %lld "
+            "of it: give the same --dataset and widths, or begin a new run with --init_from",
             resumed, run->fingerprint, before, (long long)run->position);
 }
 

@@ -221,6 +221,58 @@ static void tensors_larger_than_a_piece_are_cut_and_joined(void **state)
     free(back);
 }
 
+/* Resumes above a step of run "ours"; the step, or -1. */
+static int64_t resumed_above(const char *directory, int64_t above)
+{
+    fixture *f = fixture_make(CUT_FLAT, 0, 1, false);
+    ckpt_load_config config = CKPT_LOAD_CONFIG_INIT;
+    ckpt_load_result result;
+    config.run = "ours";
+    config.above = above;
+    assert_ok(ckpt_resume(directory, &config, &f->state, NULL, &result));
+    int64_t step = result.step;
+    assert_true(step < 0 || fixture_holds(f, step, CKPT_ROLES_ALL));
+    ckpt_load_result_free(&result);
+    fixture_free(f);
+    return step;
+}
+
+/* What a snapshot in memory is compared with: never an older one, another run's, or a reason to give up. */
+static void only_newer_checkpoints_of_the_same_run_come_before_a_snapshot(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t step;
+        const char *run;
+    } saved[] = {{10, "ours"}, {20, "ours"}, {30, "theirs"}};
+    const char *directory = scratch_path("newer");
+    fixture *f = fixture_make(CUT_FLAT, 0, 1, false);
+    for (size_t i = 0; i < sizeof saved / sizeof *saved; i++) {
+        ckpt_save_config save = fixture_config(directory, FSDP_CKPT_SHARDED, saved[i].step);
+        save.run = saved[i].run;
+        save.keep = 0;
+        fixture_fill(f, saved[i].step);
+        assert_ok(ckpt_save(&save, &f->state, NULL, NULL));
+    }
+    fixture_free(f);
+    assert_int_equal(resumed_above(directory, 0), 20);
+    assert_int_equal(resumed_above(directory, 19), 20);
+    assert_int_equal(resumed_above(directory, 20), -1);
+    assert_int_equal(resumed_above(directory, INT64_MAX), -1);
+    assert_int_equal(resumed_above(scratch_path("nothing"), 0), -1);
+    char path[1300];
+    snprintf(path, sizeof path, "%s/step-00000020/rank-00000.safetensors", directory);
+    FILE *file = fopen(path, "r+");
+    assert_non_null(file);
+    fseek(file, -1, SEEK_END);
+    int last = fgetc(file);
+    fseek(file, -1, SEEK_END);
+    fputc(last ^ 1, file);
+    fclose(file);
+    assert_int_equal(resumed_above(directory, 5), 10); /* 20 is damaged */
+    assert_int_equal(resumed_above(directory, 15), -1);
+}
+
 static void a_path_that_is_not_there_is_named(void **state)
 {
     (void)state;
@@ -240,6 +292,7 @@ int main(void)
         cmocka_unit_test(optimizer_state_may_be_absent_when_allowed),
         cmocka_unit_test(model_folders_of_any_float_type_start_a_run),
         cmocka_unit_test(tensors_larger_than_a_piece_are_cut_and_joined),
+        cmocka_unit_test(only_newer_checkpoints_of_the_same_run_come_before_a_snapshot),
         cmocka_unit_test(a_path_that_is_not_there_is_named),
     };
     return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);

@@ -118,8 +118,8 @@ static fsdp_status exchange_views(ckpt_hot *h, comm_group *world)
     node_view *mine = calloc(1, sizeof *mine);
     size_t *bytes = calloc((size_t)n, sizeof *bytes);
     h->views = calloc((size_t)n, sizeof *h->views);
-    fsdp_status status =
-        mine && bytes && h->views ? look_at_home(h, next, mine) : error_set(FSDP_ERR_MEMORY, "no memory to find snapshots");
+    fsdp_status status = mine && bytes && h->views ? look_at_home(h, next, mine)
+                                                   : error_set(FSDP_ERR_MEMORY, "no memory to find snapshots");
     status = ckpt_agree(world, "snapshots", status, fsdp_last_error());
     if (status == FSDP_OK)
         status = comm_exchange(world, "snapshots held", mine, sizeof *mine, sizeof *mine, h->views, bytes);
@@ -171,8 +171,7 @@ void ckpt_hot_free(ckpt_hot *h)
 fsdp_status ckpt_hot_check_room(const ckpt_hot *h, comm_group *world)
 {
     hot_need need = hot_count_need(h->ranks, comm_group_size(world), h->ranks[comm_group_rank(world)].host);
-    fsdp_status status =
-        hot_check_room(&need, hot_room_left(h->job->snapshots), (int64_t)host_memory_available());
+    fsdp_status status = hot_check_room(&need, hot_room_left(h->job->snapshots), (int64_t)host_memory_available());
     return ckpt_agree(world, "room for snapshots", status, fsdp_last_error());
 }
 

@@ -56,14 +56,14 @@ fsdp_status hot_check_room(const hot_need *need, int64_t files_left, int64_t mem
         return error_set(FSDP_ERR_INPUT,
                          "--snapshot_freq: snapshots of %d ranks and copies for %d take %.1f MiB of /dev/shm, which "
                          "has room for %.1f MiB; make it larger (mount -o remount,size=...) or leave snapshots out",
-                         need->n_ranks, need->n_neighbors, mebibytes(need->files),
-                         mebibytes(files_left + need->held));
+                         need->n_ranks, need->n_neighbors, mebibytes(need->files), mebibytes(files_left + need->held));
     if (memory_left > 0 && files + need->buffers > memory_left)
-        return error_set(FSDP_ERR_INPUT,
-                         "--snapshot_freq: snapshots of %d ranks and copies for %d take %.1f MiB of this host's memory, "
-                         "of which %.1f MiB are left; use more hosts or leave snapshots out",
-                         need->n_ranks, need->n_neighbors, mebibytes(need->files + need->buffers),
-                         mebibytes(memory_left + need->held));
+        return error_set(
+            FSDP_ERR_INPUT,
+            "--snapshot_freq: snapshots of %d ranks and copies for %d take %.1f MiB of this host's memory, "
+            "of which %.1f MiB are left; use more hosts or leave snapshots out",
+            need->n_ranks, need->n_neighbors, mebibytes(need->files + need->buffers),
+            mebibytes(memory_left + need->held));
     return FSDP_OK;
 }
 

@@ -30,8 +30,8 @@ hot_need hot_count_need(const hot_rank *ranks, int n, uint64_t host);
 /* FSDP_ERR_INPUT, in one line with a remedy, where the need is more than is left (0: unknown). */
 fsdp_status hot_check_room(const hot_need *need, int64_t files_left, int64_t memory_left);
 
-uint64_t hot_host_of(const char *folder);    /* which memory file system that is, of all machines */
-int64_t hot_bytes_in(const char *folder);    /* of its files */
-int64_t hot_room_left(const char *folder);   /* in its file system; 0: unknown */
+uint64_t hot_host_of(const char *folder);  /* which memory file system that is, of all machines */
+int64_t hot_bytes_in(const char *folder);  /* of its files */
+int64_t hot_room_left(const char *folder); /* in its file system; 0: unknown */
 
 #endif
