@@ -43,14 +43,14 @@ static fsdp_module *block_new(void)
 
 typedef struct gpt {
     fsdp_module base;
-    fsdp_module *tokens, *layers; /* layers: the blocks, a norm and the head, one after another */
-    fsdp_parameter *positions;
+    fsdp_parameter *tokens, *positions;
+    fsdp_module *layers; /* the blocks, a norm and the head, one after another */
 } gpt;
 
 static fsdp_tensor *gpt_forward(fsdp_module *self, fsdp_tape *t, fsdp_tensor *ids) /* (B, CONTEXT) */
 {
     gpt *g = (gpt *)self;
-    fsdp_tensor *x = fsdp_add(t, fsdp_call(g->tokens, t, ids), fsdp_use(t, g->positions));
+    fsdp_tensor *x = fsdp_add(t, fsdp_embedding(t, ids, fsdp_use(t, g->tokens)), fsdp_use(t, g->positions));
     return fsdp_call(g->layers, t, x); /* (B, CONTEXT, VOCABULARY) */
 }
 
@@ -60,8 +60,7 @@ static fsdp_module *gpt_new(void)
     gpt *g = fsdp_module_new(&gpt_class, sizeof *g);
     if (!g)
         return NULL;
-    g->tokens = fsdp_module_add(g, "tokens", fsdp_embedding_new(VOCABULARY, WIDTH));
-    fsdp_parameter_set_init(fsdp_module_weight(g->tokens), FSDP_INIT_NORMAL, 0.02f);
+    g->tokens = fsdp_module_parameter(g, "tokens", 2, (int64_t[]){VOCABULARY, WIDTH}, FSDP_INIT_NORMAL, 0.02f);
     g->positions = fsdp_module_parameter(g, "positions", 2, (int64_t[]){CONTEXT, WIDTH}, FSDP_INIT_NORMAL, 0.02f);
     g->layers = fsdp_module_add(g, "layers", fsdp_sequential_new());
     for (int i = 0; i < LAYERS; i++)
@@ -69,19 +68,6 @@ static fsdp_module *gpt_new(void)
     fsdp_module_add(g->layers, "norm", fsdp_layernorm_new(WIDTH, 1e-5f));
     fsdp_module_add(g->layers, "head", fsdp_linear_new(WIDTH, VOCABULARY, false));
     return &g->base;
-}
-
-/* A byte is a token; samples are windows of the text, with the bytes that follow theirs as labels. */
-static fsdp_status open_text(fsdp_world *w, const char *path, fsdp_tokenizer *bytes, fsdp_loader **out)
-{
-    fsdp_dataset_config text = FSDP_DATASET_CONFIG_INIT;
-    fsdp_loader_config batches = FSDP_LOADER_CONFIG_INIT;
-    fsdp_dataset *windows;
-    text.names = &path, text.n_names = 1, text.tokenizer = bytes, text.width = CONTEXT;
-    FSDP_TRY(fsdp_dataset_open(&text, &windows));
-    batches.batch = BATCH; /* of all ranks together: the loader gives each its share */
-    batches.stop_at_epoch = false;
-    return fsdp_loader_new(w, windows, &batches, out);
 }
 
 static fsdp_status train(fsdp_world *w, fsdp_model *m, fsdp_loader *loader, int64_t steps)
@@ -109,38 +95,42 @@ static fsdp_status train(fsdp_world *w, fsdp_model *m, fsdp_loader *loader, int6
     return FSDP_OK;
 }
 
-static void print_text(void *context, const char *text, size_t bytes)
+static void print_text(void *context, const char *text, size_t bytes) /* the library calls it on rank 0 alone */
 {
     fwrite(text, 1, bytes, context);
 }
 
-/* Every rank takes part, since every rank holds a part of the parameters; rank 0 prints. */
-static fsdp_status write_sample(fsdp_model *m, fsdp_tokenizer *bytes)
-{
-    fsdp_generate_config sample = FSDP_GENERATE_CONFIG_INIT;
-    sample.prompt = "\n", sample.prompt_bytes = 1, sample.max_new_tokens = SAMPLE, sample.temperature = 0.7;
-    sample.logits = fsdp_call, sample.window = CONTEXT;
-    sample.text = print_text, sample.context = stdout;
-    return fsdp_generate_with(m, bytes, &sample, NULL);
-}
-
-static fsdp_status run(fsdp_world *w, const char *path, int64_t steps)
+static fsdp_status run(fsdp_world **w, const char *path, int64_t steps)
 {
     fsdp_config sharding = FSDP_CONFIG_INIT;
-    fsdp_tokenizer *bytes;
-    fsdp_loader *loader;
     fsdp_model *model;
-    fsdp_module *net = gpt_new();
     sharding.wrap = fsdp_wrap_by_type("block");
-    FSDP_TRY(fsdp_module_check(net));
-    FSDP_TRY(fsdp_shard(w, net, &sharding, &model)); /* the model has the net now */
-    FSDP_TRY(fsdp_tokenizer_byte(&bytes));
-    FSDP_TRY(open_text(w, path, bytes, &loader));
+    FSDP_TRY(fsdp_world_open(NULL, w)); /* one process alone, or all that `fsdp run` started */
+    FSDP_TRY(fsdp_shard(*w, gpt_new(), &sharding, &model));
+
+    fsdp_dataset_config text = FSDP_DATASET_CONFIG_INIT; /* windows of the text; labels are the bytes that follow */
+    fsdp_loader_config batches = FSDP_LOADER_CONFIG_INIT;
+    fsdp_tokenizer *bytes;
+    fsdp_dataset *windows;
+    fsdp_loader *loader;
+    FSDP_TRY(fsdp_tokenizer_byte(&bytes)); /* a byte is a token */
+    text.names = &path, text.n_names = 1, text.tokenizer = bytes, text.width = CONTEXT;
+    FSDP_TRY(fsdp_dataset_open(&text, &windows));
+    batches.batch = BATCH, batches.stop_at_epoch = false; /* BATCH of all ranks together: each gets its share */
+    FSDP_TRY(fsdp_loader_new(*w, windows, &batches, &loader));
     fsdp_loader_attach(loader, model);
-    FSDP_TRY(train(w, model, loader, steps));
-    FSDP_TRY(write_sample(model, bytes));
+    FSDP_TRY(train(*w, model, loader, steps));
+
+    fsdp_generate_config sample = FSDP_GENERATE_CONFIG_INIT; /* on every rank: each holds a part of the parameters */
+    sample.prompt = "\n", sample.prompt_bytes = 1, sample.max_new_tokens = SAMPLE, sample.temperature = 0.7;
+    sample.logits = fsdp_call, sample.window = CONTEXT, sample.text = print_text, sample.context = stdout;
+    FSDP_TRY(fsdp_generate_with(model, bytes, &sample, NULL));
+
     fsdp_loader_free(loader);
+    fsdp_dataset_free(windows);
+    fsdp_tokenizer_free(bytes);
     fsdp_model_free(model);
+    fsdp_world_close(*w);
     return FSDP_OK; /* after a failure the process ends: that frees the rest */
 }
 
@@ -151,14 +141,10 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: gpt TEXT STEPS\n");
         return 2;
     }
-    fsdp_status status = fsdp_world_open(NULL, &world);
-    if (status == FSDP_OK)
-        status = run(world, argv[1], atoll(argv[2]));
+    fsdp_status status = run(&world, argv[1], atoll(argv[2]));
     if (status != FSDP_OK) {
         fprintf(stderr, "gpt: %s\n", fsdp_last_error());
         fsdp_world_abort(world); /* the others need not wait */
-    } else {
-        fsdp_world_close(world);
     }
     return fsdp_exit_code(status);
 }
