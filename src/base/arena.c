@@ -92,6 +92,20 @@ char *arena_strdup(arena *a, const char *text)
     return copy ? memcpy(copy, text, bytes) : NULL;
 }
 
+fsdp_status arena_create_owned(const char *name, size_t bytes, arena **out, void **owner, const char **own_name)
+{
+    arena *a = NULL;
+    FSDP_TRY(arena_create(0, &a));
+    *owner = arena_alloc(a, bytes);
+    *own_name = arena_strdup(a, name);
+    if (!*owner || !*own_name) {
+        arena_free(a);
+        return error_set(FSDP_ERR_MEMORY, "%s: out of memory", name);
+    }
+    *out = a;
+    return FSDP_OK;
+}
+
 void arena_reset(arena *a)
 {
     a->current = NULL;

@@ -13,6 +13,10 @@ typedef struct arena arena;
 fsdp_status arena_create(size_t block_bytes, arena **out);
 void arena_free(arena *a);
 
+/* An arena for something that lives in the memory it fills, such as an open file: *owner gets `bytes`, zeroed, and
+ * *own_name a copy of `name`, which a failure's message names. */
+fsdp_status arena_create_owned(const char *name, size_t bytes, arena **out, void **owner, const char **own_name);
+
 /* Zeroed, aligned for any type; NULL only when the system is out of memory. */
 void *arena_alloc(arena *a, size_t bytes);
 char *arena_strdup(arena *a, const char *text);

@@ -106,26 +106,30 @@ static void message_store(const char *front, const char *rest)
     }
 }
 
-fsdp_status error_set(fsdp_status status, const char *format, ...)
+static fsdp_status set_message(fsdp_status status, const char *format, va_list arguments)
 {
     char text[MESSAGE_BYTES];
-    va_list arguments;
-    va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
     message_store(text, "");
     return last.status = status;
 }
 
-fsdp_status fsdp_fail(fsdp_status status, const char *format, ...)
+fsdp_status error_set(fsdp_status status, const char *format, ...)
 {
-    char text[MESSAGE_BYTES];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
+    status = set_message(status, format, arguments);
     va_end(arguments);
-    message_store(text, "");
-    return last.status = status;
+    return status;
+}
+
+fsdp_status fsdp_fail(fsdp_status status, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    status = set_message(status, format, arguments);
+    va_end(arguments);
+    return status;
 }
 
 fsdp_status error_set_errno(fsdp_status status, const char *format, ...)

@@ -37,6 +37,8 @@ fsdp_status file_writer_write(file_writer *w, const void *data, size_t bytes);
 fsdp_status file_writer_write_at(file_writer *w, uint64_t offset, const void *data, size_t bytes);
 fsdp_status file_writer_commit(file_writer *w); /* frees w, also on failure; then nothing is left under either name */
 void file_writer_abort(file_writer *w);         /* removes the temporary file and frees w; NULL is legal */
+/* Commits if all that was written went well, aborts if not: then the status that it was given comes back. */
+fsdp_status file_writer_finish(file_writer *w, fsdp_status so_far);
 
 /* One call for small files. */
 fsdp_status file_write_atomic(const char *path, const void *data, size_t bytes);

@@ -152,14 +152,17 @@ void file_writer_abort(file_writer *w)
     writer_free(w);
 }
 
+fsdp_status file_writer_finish(file_writer *w, fsdp_status so_far)
+{
+    if (so_far == FSDP_OK)
+        return file_writer_commit(w);
+    file_writer_abort(w);
+    return so_far;
+}
+
 fsdp_status file_write_atomic(const char *path, const void *data, size_t bytes)
 {
     file_writer *w;
     FSDP_TRY(file_writer_create(path, &w));
-    fsdp_status status = file_writer_write(w, data, bytes);
-    if (status != FSDP_OK) {
-        file_writer_abort(w);
-        return status;
-    }
-    return file_writer_commit(w);
+    return file_writer_finish(w, file_writer_write(w, data, bytes));
 }

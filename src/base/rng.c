@@ -2,6 +2,8 @@
  * correctly rounded operations only (no libm, no contraction), so layouts, threads and machines cannot change it. */
 #include "base/rng.h"
 
+#include <stdbool.h>
+
 #include "base/hash.h"
 #include "base/rng_values.h"
 
@@ -35,7 +37,8 @@ static inline int block_range(uint64_t block, uint64_t first, int64_t n, int *fr
     return stop - start < 4 ? (int)(stop - start) : 4;
 }
 
-void rng_fill_normal(rng_key key, uint64_t first, int64_t n, float mean, float deviation, float *out)
+/* Normal: mean a, deviation b. Otherwise uniform from a to b. */
+static void fill(rng_key key, uint64_t first, int64_t n, bool normal, float a, float b, float *out)
 {
     if (n <= 0)
         return;
@@ -46,21 +49,17 @@ void rng_fill_normal(rng_key key, uint64_t first, int64_t n, float mean, float d
         int from, to = block_range(index, first, n, &from);
         rng_block block = rng_philox(key, 0, index);
         for (int j = from; j < to; j++)
-            out[index * 4 + (uint64_t)j - first] = (float)(mean + deviation * rng_normal(block.v[j]));
+            out[index * 4 + (uint64_t)j - first] =
+                normal ? (float)(a + b * rng_normal(block.v[j])) : rng_uniform(block.v[j], a, b);
     }
+}
+
+void rng_fill_normal(rng_key key, uint64_t first, int64_t n, float mean, float deviation, float *out)
+{
+    fill(key, first, n, true, mean, deviation, out);
 }
 
 void rng_fill_uniform(rng_key key, uint64_t first, int64_t n, float low, float high, float *out)
 {
-    if (n <= 0)
-        return;
-    int64_t n_blocks = (int64_t)((first + (uint64_t)n + 3) / 4 - first / 4);
-#pragma omp parallel for schedule(static) if (n >= PARALLEL_NUMEL)
-    for (int64_t i = 0; i < n_blocks; i++) {
-        uint64_t index = first / 4 + (uint64_t)i;
-        int from, to = block_range(index, first, n, &from);
-        rng_block block = rng_philox(key, 0, index);
-        for (int j = from; j < to; j++)
-            out[index * 4 + (uint64_t)j - first] = rng_uniform(block.v[j], low, high);
-    }
+    fill(key, first, n, false, low, high, out);
 }

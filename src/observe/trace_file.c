@@ -165,11 +165,7 @@ fsdp_status trace_file_close(trace_file *f)
         return FSDP_OK;
     put(f, f->begun ? "\n]\n" : "[]\n");
     flush(f);
-    fsdp_status status = f->status;
-    if (status == FSDP_OK)
-        status = file_writer_commit(f->writer);
-    else
-        file_writer_abort(f->writer);
+    fsdp_status status = file_writer_finish(f->writer, f->status);
     free(f);
     return status;
 }

@@ -123,10 +123,7 @@ fsdp_status pytorch_write_file(const ckpt_source *source, fsdp_dtype dtype, cons
     if (status == FSDP_OK)
         status = write_archive(source, dtype, p, file);
     free(p);
-    if (status == FSDP_OK)
-        return file_writer_commit(file);
-    file_writer_abort(file);
-    return status;
+    return file_writer_finish(file, status);
 }
 
 /* ---- A folder: tensors ---- */

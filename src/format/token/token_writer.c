@@ -147,11 +147,7 @@ static fsdp_status finish(token_writer *w)
 
 fsdp_status token_writer_commit(token_writer *w)
 {
-    fsdp_status status = finish(w);
-    if (status == FSDP_OK)
-        status = file_writer_commit(w->file);
-    else
-        file_writer_abort(w->file);
+    fsdp_status status = file_writer_finish(w->file, finish(w));
     writer_free(w);
     return status;
 }

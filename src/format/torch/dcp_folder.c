@@ -295,17 +295,17 @@ bool dcp_folder_is(const char *path)
 fsdp_status dcp_folder_open(const char *path, dcp_folder **out)
 {
     arena *memory;
+    const char *own_path;
+    void *owner;
     *out = NULL;
-    FSDP_TRY(arena_create(0, &memory));
-    dcp_folder *folder = arena_alloc(memory, sizeof *folder);
+    FSDP_TRY(arena_create_owned(path, sizeof(dcp_folder), &memory, &owner, &own_path));
+    dcp_folder *folder = owner;
     char *metadata = file_join(path, DCP_METADATA_NAME);
-    if (folder && metadata) {
-        folder->memory = memory;
-        folder->path = arena_strdup(memory, path);
-        folder->metadata = arena_strdup(memory, metadata);
-    }
+    folder->memory = memory;
+    folder->path = own_path;
+    folder->metadata = metadata ? arena_strdup(memory, metadata) : NULL;
     free(metadata);
-    if (!folder || !folder->path || !folder->metadata) {
+    if (!folder->metadata) {
         arena_free(memory);
         return error_set(FSDP_ERR_MEMORY, "%s: out of memory", path);
     }

@@ -7,7 +7,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "base/file.h"
+#include "format/mapped_file.h"
 #include "format/torch/names.h"
 #include "format/torch/zip.h"
 
@@ -26,11 +26,8 @@ typedef struct storage {
 } storage;
 
 struct torch_file {
-    arena *memory;
-    file_map map; /* zeroed when the caller owns the bytes */
-    const char *path;
-    const uint8_t *data;
-    size_t bytes, offset;
+    mapped_file base;
+    size_t offset;
     pickle_value *root;
     storage *storages; /* by key */
     size_t n_storages;
@@ -38,7 +35,7 @@ struct torch_file {
 
 static fsdp_status out_of_memory(const torch_file *file)
 {
-    return error_set(FSDP_ERR_MEMORY, "%s: out of memory while reading it", file->path);
+    return error_set(FSDP_ERR_MEMORY, "%s: out of memory while reading it", file->base.path);
 }
 
 /* How long the first pickle of an old stream is; 0: it is none. Protocol 4 puts a frame around it. */
@@ -76,27 +73,28 @@ static fsdp_status find_pickle(const torch_file *file, const zip_archive *zip, c
         if (ends_with(zip->entries[i].name, "/constants.pkl"))
             return error_set(FSDP_ERR_INPUT,
                              "%s: is a TorchScript program; save the weights by torch.save(model.state_dict(), ...)",
-                             file->path);
+                             file->base.path);
         if (ends_with(zip->entries[i].name, "/data.pkl"))
             *out = &zip->entries[i];
     }
     if (!*out || !(*out)->data || (*out)->bytes > MAX_PICKLE_BYTES)
         return error_set(FSDP_ERR_INPUT, "%s: a zip archive, but not one of torch.save: it has no plain data.pkl",
-                         file->path);
+                         file->base.path);
     *prefix = strlen((*out)->name) - strlen("data.pkl");
     return FSDP_OK;
 }
 
 static fsdp_status check_byte_order(const torch_file *file, const zip_archive *zip, const char *prefix, size_t length)
 {
-    char *name = arena_alloc(file->memory, length + sizeof "byteorder");
+    char *name = arena_alloc(file->base.memory, length + sizeof "byteorder");
     if (!name)
         return out_of_memory(file);
     memcpy(name, prefix, length);
     strcpy(name + length, "byteorder");
     const zip_entry *order = zip_find(zip, name);
     if (order && (!order->data || order->bytes != 6 || memcmp(order->data, "little", 6) != 0))
-        return error_set(FSDP_ERR_INPUT, "%s: was written on a big-endian machine, which is not supported", file->path);
+        return error_set(FSDP_ERR_INPUT, "%s: was written on a big-endian machine, which is not supported",
+                         file->base.path);
     return FSDP_OK;
 }
 
@@ -105,10 +103,10 @@ static fsdp_status open_zip(torch_file *file)
     zip_archive zip;
     const zip_entry *pickle;
     size_t prefix;
-    FSDP_TRY(zip_read(file->path, file->data, file->bytes, file->memory, &zip));
+    FSDP_TRY(zip_read(file->base.path, file->base.bytes.data, file->base.bytes.bytes, file->base.memory, &zip));
     FSDP_TRY(find_pickle(file, &zip, &pickle, &prefix));
     FSDP_TRY(check_byte_order(file, &zip, pickle->name, prefix));
-    file->storages = arena_alloc(file->memory, (zip.n_entries + 1) * sizeof *file->storages);
+    file->storages = arena_alloc(file->base.memory, (zip.n_entries + 1) * sizeof *file->storages);
     if (!file->storages)
         return out_of_memory(file);
     for (size_t i = 0; i < zip.n_entries; i++) {
@@ -117,16 +115,18 @@ static fsdp_status open_zip(torch_file *file)
             file->storages[file->n_storages++] =
                 (storage){.key = entry->name + prefix + 5, .data = entry->data, .bytes = entry->bytes};
     }
-    return pickle_read(file->path, pickle->data, pickle->bytes, torch_globals, file->memory, &file->root, NULL);
+    return pickle_read(file->base.path, pickle->data, pickle->bytes, torch_globals, file->base.memory, &file->root,
+                       NULL);
 }
 
 /* ---- The old stream: magic, version, system, pickle, list of keys, then each storage with its count ---- */
 
 static fsdp_status next_pickle(const torch_file *file, size_t *at, pickle_value **out)
 {
-    size_t used, left = file->bytes - *at;
-    FSDP_TRY(pickle_read(file->path, file->data + *at, left < MAX_PICKLE_BYTES ? left : MAX_PICKLE_BYTES, torch_globals,
-                         file->memory, out, &used));
+    size_t used, left = file->base.bytes.bytes - *at;
+    FSDP_TRY(pickle_read(file->base.path, file->base.bytes.data + *at,
+                         left < MAX_PICKLE_BYTES ? left : MAX_PICKLE_BYTES, torch_globals, file->base.memory, out,
+                         &used));
     *at += used;
     return FSDP_OK;
 }
@@ -157,14 +157,15 @@ static fsdp_status take_storage(torch_file *file, const pickle_value *key, size_
     size_t bytes;
     int width = pickle_is(key, PICKLE_TEXT) ? element_bytes_of(file->root, key->bytes, 0, steps) : 0;
     if (width == 0)
-        return error_set(FSDP_ERR_INPUT, "%s: lists a storage that no tensor uses", file->path);
-    if (file->bytes - *at < LEGACY_COUNT_BYTES)
-        return error_set(FSDP_ERR_INPUT, "%s: ends before storage %s: is the file cut?", file->path, key->bytes);
-    memcpy(&count, file->data + *at, LEGACY_COUNT_BYTES);
+        return error_set(FSDP_ERR_INPUT, "%s: lists a storage that no tensor uses", file->base.path);
+    if (file->base.bytes.bytes - *at < LEGACY_COUNT_BYTES)
+        return error_set(FSDP_ERR_INPUT, "%s: ends before storage %s: is the file cut?", file->base.path, key->bytes);
+    memcpy(&count, file->base.bytes.data + *at, LEGACY_COUNT_BYTES);
     *at += LEGACY_COUNT_BYTES;
-    if (checked_mul((size_t)count, (size_t)width, &bytes) || bytes > file->bytes - *at)
-        return error_set(FSDP_ERR_INPUT, "%s: ends within storage %s: is the file cut?", file->path, key->bytes);
-    file->storages[file->n_storages++] = (storage){.key = key->bytes, .data = file->data + *at, .bytes = bytes};
+    if (checked_mul((size_t)count, (size_t)width, &bytes) || bytes > file->base.bytes.bytes - *at)
+        return error_set(FSDP_ERR_INPUT, "%s: ends within storage %s: is the file cut?", file->base.path, key->bytes);
+    file->storages[file->n_storages++] =
+        (storage){.key = key->bytes, .data = file->base.bytes.data + *at, .bytes = bytes};
     *at += bytes;
     return FSDP_OK;
 }
@@ -172,20 +173,20 @@ static fsdp_status take_storage(torch_file *file, const pickle_value *key, size_
 static fsdp_status open_legacy(torch_file *file)
 {
     pickle_value *version, *system, *keys;
-    size_t at = legacy_head(file->data, file->bytes);
+    size_t at = legacy_head(file->base.bytes.data, file->base.bytes.bytes);
     int64_t steps = 1 << 28; /* looking for keys: enough for five thousand tensors */
     FSDP_TRY(next_pickle(file, &at, &version));
     if (!pickle_is(version, PICKLE_INT) || version->integer != LEGACY_VERSION)
-        return error_set(FSDP_ERR_INPUT, "%s: is of an unknown version of PyTorch's old format", file->path);
+        return error_set(FSDP_ERR_INPUT, "%s: is of an unknown version of PyTorch's old format", file->base.path);
     FSDP_TRY(next_pickle(file, &at, &system));
     const pickle_value *little = pickle_find(system, "little_endian");
     if (!pickle_is(little, PICKLE_BOOL) || !little->integer)
-        return error_set(FSDP_ERR_INPUT, "%s: was not written on a little-endian machine", file->path);
+        return error_set(FSDP_ERR_INPUT, "%s: was not written on a little-endian machine", file->base.path);
     FSDP_TRY(next_pickle(file, &at, &file->root));
     FSDP_TRY(next_pickle(file, &at, &keys));
     if (!pickle_is(keys, PICKLE_LIST))
-        return error_set(FSDP_ERR_INPUT, "%s: the list of its storages is %s", file->path, pickle_kind_text(keys));
-    file->storages = arena_alloc(file->memory, (keys->n_items + 1) * sizeof *file->storages);
+        return error_set(FSDP_ERR_INPUT, "%s: the list of its storages is %s", file->base.path, pickle_kind_text(keys));
+    file->storages = arena_alloc(file->base.memory, (keys->n_items + 1) * sizeof *file->storages);
     if (!file->storages)
         return out_of_memory(file);
     for (size_t i = 0; i < keys->n_items; i++)
@@ -196,70 +197,43 @@ static fsdp_status open_legacy(torch_file *file)
 
 /* ---- Opening ---- */
 
-static fsdp_status create(const char *path, torch_file **out)
+static fsdp_status read_file(torch_file *file, size_t offset)
 {
-    arena *memory;
-    FSDP_TRY(arena_create(0, &memory));
-    torch_file *file = arena_alloc(memory, sizeof *file);
-    const char *own_path = arena_strdup(memory, path);
-    if (!file || !own_path) {
-        arena_free(memory);
-        return error_set(FSDP_ERR_MEMORY, "%s: out of memory", path);
-    }
-    file->memory = memory;
-    file->path = own_path;
-    *out = file;
-    return FSDP_OK;
-}
-
-static fsdp_status read_file(torch_file *file, const void *data, size_t bytes, size_t offset)
-{
-    file->data = data;
-    file->bytes = bytes;
     file->offset = offset;
-    if (!torch_file_looks_like(data, bytes))
+    if (!torch_file_looks_like(file->base.bytes.data, file->base.bytes.bytes))
         return error_set(FSDP_ERR_INPUT,
                          "%s: neither a zip archive of torch.save nor its older stream (a tar of PyTorch 0.1, or a "
                          "plain pickle, is not read)",
-                         file->path);
-    return file->data[0] == 'P' ? open_zip(file) : open_legacy(file);
+                         file->base.path);
+    return file->base.bytes.data[0] == 'P' ? open_zip(file) : open_legacy(file);
+}
+
+static fsdp_status open_bytes(const char *path, const file_map *given, size_t offset, torch_file **out)
+{
+    void *reader;
+    *out = NULL;
+    FSDP_TRY(mapped_file_open(path, given, sizeof(torch_file), &reader));
+    fsdp_status status = read_file(reader, offset);
+    if (status == FSDP_OK)
+        *out = reader;
+    else
+        mapped_file_close(reader);
+    return status;
 }
 
 fsdp_status torch_file_open(const char *path, torch_file **out)
 {
-    fsdp_status status;
-    torch_file *file = NULL;
-    *out = NULL;
-    FSDP_TRY(create(path, &file));
-    TRY_OR(fail, file_map_open(path, &file->map));
-    TRY_OR(fail, read_file(file, file->map.data, file->map.bytes, 0));
-    *out = file;
-    return FSDP_OK;
-fail:
-    torch_file_close(file);
-    return status;
+    return open_bytes(path, NULL, 0, out);
 }
 
 fsdp_status torch_file_open_memory(const char *path, const void *data, size_t bytes, size_t offset, torch_file **out)
 {
-    fsdp_status status;
-    torch_file *file = NULL;
-    *out = NULL;
-    FSDP_TRY(create(path, &file));
-    TRY_OR(fail, read_file(file, data, bytes, offset));
-    *out = file;
-    return FSDP_OK;
-fail:
-    torch_file_close(file);
-    return status;
+    return open_bytes(path, &(file_map){data, bytes}, offset, out);
 }
 
 void torch_file_close(torch_file *file)
 {
-    if (!file)
-        return;
-    file_map_close(&file->map);
-    arena_free(file->memory);
+    mapped_file_close(file);
 }
 
 const pickle_value *torch_file_root(const torch_file *file)
@@ -269,12 +243,12 @@ const pickle_value *torch_file_root(const torch_file *file)
 
 const char *torch_file_path(const torch_file *file)
 {
-    return file->path;
+    return file->base.path;
 }
 
 arena *torch_file_memory(torch_file *file)
 {
-    return file->memory;
+    return file->base.memory;
 }
 
 /* ---- Tensors ---- */
@@ -312,7 +286,7 @@ bool torch_is_tensor(const pickle_value *value)
 
 static fsdp_status bad_tensor(const torch_file *file, const char *name, const char *why)
 {
-    return error_set(FSDP_ERR_INPUT, "%s: tensor %s: %s", file->path, name, why);
+    return error_set(FSDP_ERR_INPUT, "%s: tensor %s: %s", file->base.path, name, why);
 }
 
 /* ("storage", class, key, device, elements) */
@@ -332,7 +306,8 @@ static fsdp_status find_storage(const torch_file *file, const char *name, const 
     const storage *found =
         file->n_storages ? bsearch(&wanted, file->storages, file->n_storages, sizeof wanted, by_key) : NULL;
     if (!found)
-        return error_set(FSDP_ERR_INPUT, "%s: tensor %s: storage %s is not in the file", file->path, name, key->bytes);
+        return error_set(FSDP_ERR_INPUT, "%s: tensor %s: storage %s is not in the file", file->base.path, name,
+                         key->bytes);
     if (!found->data)
         return bad_tensor(file, name, "its storage is compressed or encrypted, which torch.save never does");
     *out = *found;
@@ -374,10 +349,10 @@ static fsdp_status place(torch_file *file, const storage *where, int64_t offset,
         return bad_tensor(file, tensor->name, "it reaches beyond its storage (is the file cut?)");
     tensor->bytes = (size_t)bytes;
     tensor->data = tensor->numel > 0 ? where->data + (size_t)offset * (size_t)width : where->data;
-    tensor->offset = file->offset + (size_t)(tensor->data - file->data);
+    tensor->offset = file->offset + (size_t)(tensor->data - file->base.bytes.data);
     if (tensor->numel == 0 || is_contiguous(tensor, strides))
         return FSDP_OK;
-    int64_t *kept = arena_alloc(file->memory, sizeof *kept * SAFETENSORS_MAX_DIMS);
+    int64_t *kept = arena_alloc(file->base.memory, sizeof *kept * SAFETENSORS_MAX_DIMS);
     if (!kept)
         return out_of_memory(file);
     memcpy(kept, strides, sizeof *kept * (size_t)tensor->n_dims);
@@ -392,7 +367,7 @@ fsdp_status torch_file_tensor(torch_file *file, const pickle_value *value, const
     int n_strides;
     storage where;
     const torch_element *element;
-    *out = (safetensors_tensor){.name = name, .path = file->path};
+    *out = (safetensors_tensor){.name = name, .path = file->base.path};
     if (!call)
         return bad_tensor(file, name, "is no tensor");
     FSDP_TRY(find_storage(file, name, pickle_item(call->arguments, 0), &element, &where));

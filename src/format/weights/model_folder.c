@@ -237,14 +237,11 @@ static fsdp_status open_weights(model_folder *folder)
 fsdp_status model_folder_open(const char *path, model_folder **out)
 {
     arena *memory;
+    const char *own_path;
+    void *owner;
     *out = NULL;
-    FSDP_TRY(arena_create(0, &memory));
-    model_folder *folder = arena_alloc(memory, sizeof *folder);
-    char *own_path = arena_strdup(memory, path);
-    if (!folder || !own_path) {
-        arena_free(memory);
-        return out_of_memory(path);
-    }
+    FSDP_TRY(arena_create_owned(path, sizeof(model_folder), &memory, &owner, &own_path));
+    model_folder *folder = owner;
     folder->memory = memory;
     folder->path = own_path;
     fsdp_status status = open_weights(folder);

@@ -250,11 +250,7 @@ static fsdp_status check_complete(const safetensors_writer *w)
 
 fsdp_status safetensors_writer_commit(safetensors_writer *w)
 {
-    fsdp_status status = check_complete(w);
-    if (status == FSDP_OK)
-        status = file_writer_commit(w->file);
-    else
-        file_writer_abort(w->file);
+    fsdp_status status = file_writer_finish(w->file, check_complete(w));
     writer_free(w);
     return status;
 }
