@@ -1,72 +1,55 @@
-/* Forking, environment, waiting. */
+/* A world for each forked rank, on the CPU or on the GPU that FSDP_TEST_DEVICE asks for. */
 #include "api/support_ranks.h"
 
-#include <signal.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-enum { MAX_RANKS = 8 };
+#include "support/forked_ranks.h"
 
-static void set_number(const char *name, int value)
+typedef struct rank_task {
+    rank_body *body;
+    void *context;
+} rank_task;
+
+bool ranks_are_on_gpu(void)
 {
-    char text[32];
-    snprintf(text, sizeof text, "%d", value);
-    setenv(name, text, 1);
+    const char *device = getenv("FSDP_TEST_DEVICE");
+    return device && strcmp(device, "cuda") == 0;
 }
 
-/* cmocka's handlers would take a crash of this process for one of the test and go on with the other tests, here too. */
-static void crash_plainly(void)
+fsdp_config ranks_config(void)
 {
-    const int signals[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGSYS};
-    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
-        signal(signals[i], SIG_DFL);
+    fsdp_config config = FSDP_CONFIG_INIT;
+    config.deterministic = ranks_are_on_gpu();
+    return config;
 }
 
-static int run_rank(int rank, int ranks, int serial, rank_body *body, void *context)
+static fsdp_status run_rank(int rank, void *context)
 {
+    const rank_task *task = context;
     fsdp_world *world = NULL;
     fsdp_world_config config = FSDP_WORLD_CONFIG_INIT;
-    config.device = "cpu";
+    config.device = ranks_are_on_gpu() ? "cuda" : "cpu";
     config.threads = 1;
     config.comm_timeout = 60;
-    crash_plainly();
-    set_number("RANK", rank);
-    set_number("LOCAL_RANK", rank);
-    set_number("WORLD_SIZE", ranks);
-    set_number("LOCAL_WORLD_SIZE", ranks);
-    set_number("MASTER_PORT", 20000 + (getppid() * 7 + serial) % 12000); /* below those that connections are given */
-    setenv("MASTER_ADDR", "127.0.0.1", 1);
-    set_number("FSDP_JOB_TOKEN", serial * 100000 + getppid());
+    if (ranks_are_on_gpu())
+        forked_rank_share_gpu(rank);
     fsdp_status status = fsdp_world_open(&config, &world);
     if (status == FSDP_OK)
-        status = body(world, context);
-    if (status != FSDP_OK)
-        fprintf(stderr, "rank %d: %s\n", rank, fsdp_last_error());
+        status = task->body(world, task->context);
     if (status != FSDP_OK && world)
         fsdp_world_abort(world);
     fsdp_world_close(world);
-    return status == FSDP_OK ? 0 : 1;
+    return status;
 }
 
 bool ranks_run(int ranks, rank_body *body, void *context)
 {
-    static int serial;
-    pid_t processes[MAX_RANKS];
-    bool good = ranks <= MAX_RANKS;
-    serial++;
-    fflush(NULL);
-    for (int r = 0; good && r < ranks; r++) {
-        processes[r] = fork();
-        if (processes[r] == 0)
-            exit(run_rank(r, ranks, serial, body, context));
+    if (ranks_are_on_gpu() && access("/dev/nvidiactl", R_OK) != 0) {
+        printf("no CUDA device\n");
+        skip();
     }
-    for (int r = 0; ranks <= MAX_RANKS && r < ranks; r++) {
-        int state = 1;
-        waitpid(processes[r], &state, 0);
-        good &= state == 0;
-    }
-    return good;
+    return forked_ranks_run(ranks, run_rank, &(rank_task){body, context});
 }
 
 void *shared_memory(size_t bytes)

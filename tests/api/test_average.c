@@ -23,7 +23,7 @@ typedef struct folders {
 
 static fsdp_status job_open(fsdp_world *w, const folders *f, const char *directory, float average, job *j)
 {
-    fsdp_config config = FSDP_CONFIG_INIT;
+    fsdp_config config = ranks_config();
     fsdp_optimizer_config adam = FSDP_OPTIMIZER_CONFIG_INIT;
     fsdp_state_config state = FSDP_STATE_CONFIG_INIT;
     config.wrap = fsdp_wrap_by_type("block");

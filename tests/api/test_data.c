@@ -461,7 +461,7 @@ static fsdp_status train(fsdp_world *w, void *context)
     drawings d = {.bad = -1};
     fsdp_dataset_source source = source_of(&d);
     fsdp_loader_config c = loader_of(r->batch);
-    fsdp_config config = FSDP_CONFIG_INIT;
+    fsdp_config config = ranks_config();
     fsdp_optimizer_config sgd = FSDP_OPTIMIZER_CONFIG_INIT;
     fsdp_dataset *data;
     fsdp_loader *l;
@@ -586,7 +586,7 @@ static fsdp_status ask_for_a_field_that_is_not_there(fsdp_world *w, void *contex
     drawings d = {.bad = -1};
     fsdp_dataset_source source = source_of(&d);
     fsdp_loader_config c = loader_of(2);
-    fsdp_config config = FSDP_CONFIG_INIT;
+    fsdp_config config = ranks_config();
     fsdp_dataset *data;
     fsdp_loader *l;
     fsdp_model *m;

@@ -76,7 +76,7 @@ static fsdp_status open_state(fsdp_model *m, const char *model_json, fsdp_state 
 /* The folder as a module of its own has the same parameters, and every one of its values is in the folder. */
 static fsdp_status read_back(fsdp_world *w, const job *j, const char *folder, fsdp_model *m)
 {
-    fsdp_config config = FSDP_CONFIG_INIT;
+    fsdp_config config = ranks_config();
     fsdp_load_report report = FSDP_LOAD_REPORT_INIT;
     fsdp_module *net;
     fsdp_model *again;
@@ -103,7 +103,7 @@ static fsdp_status read_back(fsdp_world *w, const job *j, const char *folder, fs
 static fsdp_status export_and_read(fsdp_world *w, void *context)
 {
     const job *j = context;
-    fsdp_config config = FSDP_CONFIG_INIT;
+    fsdp_config config = ranks_config();
     fsdp_module *net;
     fsdp_model *m;
     fsdp_state *state;
@@ -142,7 +142,7 @@ typedef struct other {
 static fsdp_status export_other(fsdp_world *w, void *context)
 {
     const other *o = context;
-    fsdp_config config = FSDP_CONFIG_INIT;
+    fsdp_config config = ranks_config();
     fsdp_module *net;
     fsdp_model *m;
     fsdp_state *state;

@@ -93,7 +93,7 @@ static fsdp_status write_text(fsdp_world *w, fsdp_model *m, fsdp_tokenizer *toke
 static fsdp_status train(fsdp_world *w, void *context)
 {
     job *j = context;
-    fsdp_config config = FSDP_CONFIG_INIT;
+    fsdp_config config = ranks_config();
     fsdp_optimizer_config adam = FSDP_OPTIMIZER_CONFIG_INIT;
     fsdp_tokenizer *tokenizer;
     fsdp_module *net;
@@ -191,7 +191,7 @@ static void greedy_text_is_what_the_logits_say(void **state)
     char text[TEXT] = "", expected[TEXT] = "";
     int32_t ids[PROMPT + FIT] = {'T', 'h', 'e', ' ', 'c'};
     fsdp_world_config world = FSDP_WORLD_CONFIG_INIT;
-    fsdp_config config = FSDP_CONFIG_INIT;
+    fsdp_config config = ranks_config();
     fsdp_world *w;
     fsdp_module *net;
     fsdp_model *m;
@@ -246,7 +246,7 @@ typedef struct own_job {
 static fsdp_status write_own(fsdp_world *w, void *context)
 {
     own_job *j = context;
-    fsdp_config config = FSDP_CONFIG_INIT;
+    fsdp_config config = ranks_config();
     fsdp_generate_result r = FSDP_GENERATE_RESULT_INIT;
     fsdp_tokenizer *tokenizer;
     fsdp_module *net;
@@ -334,7 +334,7 @@ enum {
 static fsdp_status refuse(fsdp_world *w, void *context)
 {
     const refusal *r = context;
-    fsdp_config config = FSDP_CONFIG_INIT;
+    fsdp_config config = ranks_config();
     fsdp_module *net;
     fsdp_model *m;
     fsdp_tokenizer *tokenizer;

@@ -18,7 +18,7 @@ typedef struct job {
 
 static fsdp_status open_model(fsdp_world *w, const job *j, fsdp_model **model)
 {
-    fsdp_config config = FSDP_CONFIG_INIT;
+    fsdp_config config = ranks_config();
     config.strategy = j->strategy;
     config.wrap = fsdp_wrap_by_type("block");
     config.cpu_offload = j->offload;
@@ -160,7 +160,7 @@ static bool fails(fsdp_status status, fsdp_status wanted, const char *part)
 static fsdp_status refused(fsdp_world *w, void *context)
 {
     (void)context;
-    fsdp_config config = FSDP_CONFIG_INIT;
+    fsdp_config config = ranks_config();
     fsdp_optimizer_config adam = FSDP_OPTIMIZER_CONFIG_INIT;
     fsdp_model *model;
     fsdp_optimizer *optimizer;

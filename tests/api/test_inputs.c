@@ -33,7 +33,7 @@ static fsdp_status backward(fsdp_world *w, fsdp_model *m, const job *j, int step
 static fsdp_status train(fsdp_world *w, void *context)
 {
     job *j = context;
-    fsdp_config config = FSDP_CONFIG_INIT;
+    fsdp_config config = ranks_config();
     fsdp_optimizer_config adam = FSDP_OPTIMIZER_CONFIG_INIT;
     fsdp_model *model;
     fsdp_optimizer *optimizer;

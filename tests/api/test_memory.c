@@ -10,7 +10,7 @@ static fsdp_status measure(fsdp_world *w, void *context)
     fsdp_memory_meter *meter;
     fsdp_model *model;
     fsdp_optimizer *optimizer;
-    fsdp_config config = FSDP_CONFIG_INIT;
+    fsdp_config config = ranks_config();
     fsdp_optimizer_config adam = FSDP_OPTIMIZER_CONFIG_INIT;
     float x[ROWS * WIDTH] = {0};
     const int64_t shape[] = {ROWS, WIDTH}, parameters = WIDTH * WIDTH;

@@ -17,7 +17,7 @@ static fsdp_status read_initial(fsdp_world *w, void *context)
 {
     values *v = context;
     float weight[2][WIDTH * WIDTH], bias[WIDTH];
-    fsdp_config config = FSDP_CONFIG_INIT;
+    fsdp_config config = ranks_config();
     fsdp_model *m;
     fsdp_module *net = fsdp_sequential_new();
     fsdp_module *first = fsdp_module_add(net, "first", fsdp_linear_new(WIDTH, WIDTH, true)),
@@ -92,7 +92,7 @@ static void a_part_that_could_not_be_made_is_told_by_the_whole(void **state)
 static fsdp_status shard_broken(fsdp_world *w, void *context)
 {
     (void)context;
-    fsdp_config config = FSDP_CONFIG_INIT;
+    fsdp_config config = ranks_config();
     fsdp_model *m = NULL;
     fsdp_module *net = fsdp_sequential_new();
     fsdp_module_add(net, "good", fsdp_linear_new(4, 4, true));

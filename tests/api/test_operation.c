@@ -86,7 +86,7 @@ typedef struct job {
 static fsdp_status train(fsdp_world *w, void *context)
 {
     job *j = context;
-    fsdp_config config = FSDP_CONFIG_INIT;
+    fsdp_config config = ranks_config();
     fsdp_optimizer_config adam = FSDP_OPTIMIZER_CONFIG_INIT;
     fsdp_model *model;
     fsdp_optimizer *optimizer;
@@ -155,7 +155,7 @@ static fsdp_status refuse(fsdp_world *w, void *context)
     (void)context;
     static const fsdp_operation broken = {.size = sizeof broken, .name = "broken", .forward = fails};
     static const fsdp_operation nameless = {.size = sizeof nameless, .forward = fails};
-    fsdp_config config = FSDP_CONFIG_INIT;
+    fsdp_config config = ranks_config();
     fsdp_model *model;
     float x[4] = {0};
     fsdp_shape shape = {.dtype = FSDP_F32, .n_dims = 1, .sizes = {4}};

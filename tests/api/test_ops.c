@@ -249,7 +249,7 @@ static fsdp_status check_case(fsdp_world *w, void *context)
 {
     static const fsdp_module_class op_class = {.type = "op_net"};
     const op_case *c = context;
-    fsdp_config config = FSDP_CONFIG_INIT;
+    fsdp_config config = ranks_config();
     fsdp_optimizer_config sgd = FSDP_OPTIMIZER_CONFIG_INIT;
     fsdp_optimizer *optimizer;
     fsdp_model *m;

@@ -24,7 +24,7 @@ static int the_rank;
 static fsdp_status train(fsdp_world *w, void *context)
 {
     job *shared = context, j = *shared; /* the policy counts in this rank's copy */
-    fsdp_config config = FSDP_CONFIG_INIT;
+    fsdp_config config = ranks_config();
     fsdp_optimizer_config adam = FSDP_OPTIMIZER_CONFIG_INIT;
     fsdp_model *model = NULL;
     fsdp_optimizer *optimizer = NULL;
@@ -240,7 +240,7 @@ static void freeze_b(const fsdp_module *m, const char *name, fsdp_unit_policy *p
 static fsdp_status stays(fsdp_world *w, void *context)
 {
     job *j = context;
-    fsdp_config config = FSDP_CONFIG_INIT;
+    fsdp_config config = ranks_config();
     fsdp_optimizer_config adam = FSDP_OPTIMIZER_CONFIG_INIT;
     fsdp_model *model;
     fsdp_optimizer *optimizer;
@@ -311,7 +311,7 @@ static fsdp_status own_values(fsdp_world *w, void *context)
 {
     const owned *o = context;
     job j = {.strategy = o->strategy, .draw = 3, .shards = fsdp_world_size(w)};
-    fsdp_config config = FSDP_CONFIG_INIT;
+    fsdp_config config = ranks_config();
     fsdp_state_config saved = FSDP_STATE_CONFIG_INIT;
     fsdp_model *model;
     fsdp_state *state;

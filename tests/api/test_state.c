@@ -99,7 +99,7 @@ static fsdp_status set_position(void *context, int64_t position)
 
 static fsdp_status job_model(fsdp_world *w, const plan *p, fsdp_module *module, job *j)
 {
-    fsdp_config config = FSDP_CONFIG_INIT;
+    fsdp_config config = ranks_config();
     config.strategy = p->strategy;
     config.param_dtype = p->dtype;
     config.reduce_dtype = FSDP_F32;

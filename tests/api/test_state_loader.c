@@ -26,7 +26,7 @@ static fsdp_status open_job(fsdp_world *w, const char *folder, job *j)
     const fsdp_field fields[] = {{.name = "x", .dtype = FSDP_F32, .n_dims = 1, .shape = {1}}};
     fsdp_dataset_source source = FSDP_DATASET_SOURCE_INIT;
     fsdp_loader_config loader = FSDP_LOADER_CONFIG_INIT;
-    fsdp_config config = FSDP_CONFIG_INIT;
+    fsdp_config config = ranks_config();
     fsdp_state_config state = FSDP_STATE_CONFIG_INIT;
     source.count = SAMPLES;
     source.n_fields = 1;

@@ -14,7 +14,7 @@ typedef struct job {
 
 static fsdp_status open_model(fsdp_world *w, const job *j, fsdp_model **model)
 {
-    fsdp_config config = FSDP_CONFIG_INIT;
+    fsdp_config config = ranks_config();
     config.strategy = j->strategy;
     config.param_dtype = j->dtype;
     config.wrap = fsdp_wrap_by_type("block");

@@ -318,22 +318,11 @@ typedef struct forked {
     training_result *results; /* shared, one a rank */
 } forked;
 
-/* NCCL takes ranks for several hosts when they say so, and then lets them share a GPU. */
-static void share_gpu(int rank)
-{
-    char host[32];
-    snprintf(host, sizeof host, "rank%d", rank);
-    setenv("FSDP_GPU", "0", 1);
-    setenv("NCCL_HOSTID", host, 1);
-    setenv("NCCL_SOCKET_IFNAME", "lo", 1);
-    setenv("NCCL_NVLS_ENABLE", "0", 1);
-}
-
 static fsdp_status run_rank(int rank, void *context)
 {
     const forked *f = context;
     if (f->t->device && !records(f->t))
-        share_gpu(rank);
+        forked_rank_share_gpu(rank);
     return training_run_here(f->t, &f->results[rank]);
 }
 

@@ -1,5 +1,5 @@
 /* Forking, environment, waiting. */
-#include "training/support_ranks.h"
+#include "support/forked_ranks.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -40,7 +40,18 @@ static int run_rank(int rank, int ranks, int serial, fsdp_status (*body)(int ran
     return status == FSDP_OK ? 0 : 1;
 }
 
-bool ranks_run(int ranks, fsdp_status (*body)(int rank, void *context), void *context)
+/* NCCL takes ranks for several hosts when they say so, and then lets them share a GPU. */
+void forked_rank_share_gpu(int rank)
+{
+    char host[32];
+    snprintf(host, sizeof host, "rank%d", rank);
+    setenv("FSDP_GPU", "0", 1);
+    setenv("NCCL_HOSTID", host, 1);
+    setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+    setenv("NCCL_NVLS_ENABLE", "0", 1);
+}
+
+bool forked_ranks_run(int ranks, fsdp_status (*body)(int rank, void *context), void *context)
 {
     static int serial;
     pid_t processes[MAX];
