@@ -2,7 +2,50 @@
  * memory they ask for; failures with their names. */
 #include "api/support_ranks.h"
 
+#include <dlfcn.h>
 #include <math.h>
+
+/* ---- Operands on the host ----
+ *
+ * The operations here compute on the host. On a GPU they fetch their operands and store their results by the driver,
+ * which the process has loaded: what the library promises is the memory, the stream and the order, and that shows it. */
+
+static int driver_call(const char *name, uint64_t a, uint64_t b, uint64_t c)
+{
+    int (*call)(uint64_t, uint64_t, uint64_t);
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    *(void **)&call = driver ? dlsym(driver, name) : NULL;
+    return call ? call(a, b, c) : -1;
+}
+
+static bool is_on_gpu(const fsdp_operation_run *r)
+{
+    return strcmp(r->device, "cuda") == 0;
+}
+
+/* The caller frees it. NULL: no memory, or the driver says no. */
+static float *fetch(const fsdp_operation_run *r, const fsdp_operand *operand)
+{
+    size_t bytes = (size_t)operand->numel * sizeof(float);
+    float *values = malloc(bytes);
+    if (values && !is_on_gpu(r))
+        memcpy(values, operand->data, bytes);
+    else if (values && (driver_call("cuStreamSynchronize", (uintptr_t)r->stream, 0, 0) != 0 ||
+                        driver_call("cuMemcpyDtoH_v2", (uintptr_t)values, (uintptr_t)operand->data, bytes) != 0)) {
+        free(values);
+        return NULL;
+    }
+    return values;
+}
+
+static bool store(const fsdp_operation_run *r, void *to, const float *values, int64_t n)
+{
+    size_t bytes = (size_t)n * sizeof(float);
+    if (is_on_gpu(r))
+        return driver_call("cuMemcpyHtoD_v2", (uintptr_t)to, (uintptr_t)values, bytes) == 0;
+    memcpy(to, values, bytes);
+    return true;
+}
 
 /* x^3 by a factor, computed by hand. Saves a scaled copy of x as a second output, which backward reads. */
 static size_t cube_workspace(const fsdp_operation_run *r, bool backward)
@@ -12,26 +55,40 @@ static size_t cube_workspace(const fsdp_operation_run *r, bool backward)
 
 static fsdp_status cube_forward(const fsdp_operation_run *r)
 {
-    const float *x = r->inputs[0].data, factor = *(const float *)r->attributes;
-    float *y = r->outputs[0].data, *kept = r->outputs[1].data;
-    if (strcmp(r->device, "cpu") != 0 || r->threads < 1 || r->inputs[0].shape.n_dims != 2)
+    const float factor = *(const float *)r->attributes;
+    int64_t n = r->outputs[0].numel;
+    if (is_on_gpu(r) != ranks_are_on_gpu() || (!is_on_gpu(r) && r->threads < 1) || r->inputs[0].shape.n_dims != 2)
         return fsdp_fail(FSDP_ERR_STATE, "an operation that is not told where it runs");
-    for (int64_t i = 0; i < r->outputs[0].numel; i++) {
+    float *x = fetch(r, &r->inputs[0]), *y = malloc((size_t)n * sizeof *y), *kept = malloc((size_t)n * sizeof *kept);
+    for (int64_t i = 0; x && y && kept && i < n; i++) {
         kept[i] = x[i] * factor;
         y[i] = x[i] * x[i] * x[i] * factor;
     }
-    return FSDP_OK;
+    bool good = x && y && kept && store(r, r->outputs[0].data, y, n) && store(r, r->outputs[1].data, kept, n);
+    free(kept);
+    free(y);
+    free(x);
+    return good ? FSDP_OK : fsdp_fail(FSDP_ERR_STATE, "operands could not be copied");
 }
 
 static fsdp_status cube_backward(const fsdp_operation_run *r)
 {
-    const float *x = r->inputs[0].data, *kept = r->outputs[1].data, *dy = r->output_gradients[0].data;
-    float *dx = r->input_gradients[0].data, *slope = r->workspace;
-    for (int64_t i = 0; i < r->inputs[0].numel; i++)
-        slope[i] = 3 * kept[i] * x[i];
-    for (int64_t i = 0; i < r->inputs[0].numel; i++)
-        dx[i] = (r->input_gradients[0].add ? dx[i] : 0) + slope[i] * dy[i];
-    return FSDP_OK;
+    const fsdp_operand *gradient = &r->input_gradients[0];
+    int64_t n = r->inputs[0].numel;
+    float *x = fetch(r, &r->inputs[0]), *kept = fetch(r, &r->outputs[1]), *dy = fetch(r, &r->output_gradients[0]);
+    float *dx = fetch(r, gradient);
+    bool good = x && kept && dy && dx;
+    for (int64_t i = 0; good && i < n; i++)
+        x[i] = 3 * kept[i] * x[i];
+    good = good && store(r, r->workspace, x, n); /* the memory that was asked for is there */
+    for (int64_t i = 0; good && i < n; i++)
+        dx[i] = (gradient->add ? dx[i] : 0) + x[i] * dy[i];
+    good = good && store(r, gradient->data, dx, n);
+    free(dx);
+    free(dy);
+    free(kept);
+    free(x);
+    return good ? FSDP_OK : fsdp_fail(FSDP_ERR_STATE, "operands could not be copied");
 }
 
 static const fsdp_operation cube = {.size = sizeof cube,
