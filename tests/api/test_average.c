@@ -88,35 +88,37 @@ static fsdp_status write_plain(fsdp_world *w, void *context)
     return FSDP_OK;
 }
 
-/* Goes on with an average, and saves before a step has begun it. */
+/* Goes on from there with an average, after a copy is saved where one is wanted: no step has begun the average then. */
+static fsdp_status go_on(fsdp_world *w, const folders *f, const char *from, const char *copy, uint64_t *hash)
+{
+    int64_t step;
+    job j;
+    FSDP_TRY(job_open(w, f, from, DECAY, &j));
+    FSDP_TRY(fsdp_resume(j.state, &step));
+    EXPECT(w, step == BEFORE);
+    if (copy)
+        FSDP_TRY(fsdp_save_as(j.state, copy, FSDP_CKPT_SHARDED, step));
+    FSDP_TRY(follow_average(w, &j, (int)step, hash));
+    job_close(&j);
+    return FSDP_OK;
+}
+
 static fsdp_status begin_average(fsdp_world *w, void *context)
 {
     folders *f = context;
-    int64_t step;
     uint64_t hash;
-    job j;
-    FSDP_TRY(job_open(w, f, f->plain, DECAY, &j));
-    FSDP_TRY(fsdp_resume(j.state, &step));
-    FSDP_TRY(fsdp_save_as(j.state, f->early, FSDP_CKPT_SHARDED, step));
-    FSDP_TRY(follow_average(w, &j, (int)step, &hash));
+    FSDP_TRY(go_on(w, f, f->plain, f->early, &hash));
     if (fsdp_world_rank(w) == 0)
         f->average = hash;
-    job_close(&j);
     return FSDP_OK;
 }
 
 static fsdp_status resume_average(fsdp_world *w, void *context)
 {
-    folders *f = context;
-    int64_t step;
+    const folders *f = context;
     uint64_t hash;
-    job j;
-    FSDP_TRY(job_open(w, f, f->early, DECAY, &j));
-    FSDP_TRY(fsdp_resume(j.state, &step));
-    EXPECT(w, step == BEFORE);
-    FSDP_TRY(follow_average(w, &j, (int)step, &hash));
+    FSDP_TRY(go_on(w, f, f->early, NULL, &hash));
     EXPECT(w, fsdp_world_size(w) != 2 || hash == f->average);
-    job_close(&j);
     return FSDP_OK;
 }
 

@@ -8,7 +8,8 @@
 /* ---- Operands on the host ----
  *
  * The operations here compute on the host. On a GPU they fetch their operands and store their results by the driver,
- * which the process has loaded: what the library promises is the memory, the stream and the order, and that shows it. */
+ * which the process has loaded: what the library promises is the memory, the stream and the order, and that shows it.
+ */
 
 static int driver_call(const char *name, uint64_t a, uint64_t b, uint64_t c)
 {

@@ -458,8 +458,11 @@ fsdp_status fsdp_shard(fsdp_world *w, fsdp_module *net, const fsdp_config *confi
     TRY_OR(fail, make_groups(m));
     if (full.shard_weights) {
         m->shard_weights = malloc((size_t)m->n_shards * sizeof *m->shard_weights);
-        if (m->shard_weights)
-            memcpy(m->shard_weights, full.shard_weights, (size_t)m->n_shards * sizeof *m->shard_weights);
+        if (!m->shard_weights) {
+            status = error_set(FSDP_ERR_MEMORY, "sharding a model: out of host memory");
+            goto fail;
+        }
+        memcpy(m->shard_weights, full.shard_weights, (size_t)m->n_shards * sizeof *m->shard_weights);
     }
     TRY_OR(fail, model_make_layout(m));
     m->loss_scale = model_scales_loss(m) ? (full.loss_scale > 0 ? full.loss_scale : 65536) : 1;

@@ -2,25 +2,7 @@
  * go through spans, so that the loops see plain fp32 whatever the operands' types and strides. */
 #include "device/cpu/simd/span.h"
 
-/* Element offset of position `index` of a row-major walk over n dimensions. */
-static int64_t offset_of(int64_t index, int n, const int64_t *shape, const int64_t *stride)
-{
-    int64_t offset = 0;
-    for (int d = n - 1; d >= 0; d--) {
-        int64_t next = index / shape[d];
-        offset += (index - next * shape[d]) * stride[d];
-        index = next;
-    }
-    return offset;
-}
-
-static int64_t product_of(int n, const int64_t *shape)
-{
-    int64_t product = 1;
-    for (int d = 0; d < n; d++)
-        product *= shape[d];
-    return product;
-}
+#include "device/element_math.h"
 
 /* n elements from `first` on, `stride` apart, as floats; int32 operands become 0 and 1. */
 static const float *strided_span(buffer b, float value, int64_t first, int64_t stride, int64_t n, float *scratch)

@@ -2,16 +2,7 @@
  * instruction set. What a model spends time on (silu, gelu, softmax) has faster kernels of its own. */
 #include "device/cpu/simd/span.h"
 
-static inline float sigmoid_of(float x)
-{
-    float e = expf(-fabsf(x));
-    return (x < 0.0f ? e : 1.0f) / (1.0f + e);
-}
-
-static inline float softplus_of(float x)
-{
-    return (x > 0.0f ? x : 0.0f) + log1pf(expf(-fabsf(x)));
-}
+#include "device/element_math.h"
 
 static void map_values(map_kind kind, float power, int64_t n, const float *x, float *y)
 {
@@ -29,29 +20,6 @@ static void map_values(map_kind kind, float power, int64_t n, const float *x, fl
         y[i] = softplus_of(x[i]);
     for (int64_t i = 0; kind == MAP_POWER && i < n; i++)
         y[i] = powf(x[i], power);
-}
-
-static inline float map_slope(map_kind kind, float power, float x)
-{
-    float t;
-    switch (kind) {
-    case MAP_EXP:
-        return expf(x);
-    case MAP_LOG:
-        return 1.0f / x;
-    case MAP_SQRT:
-        return 0.5f / sqrtf(x);
-    case MAP_SIGMOID:
-        t = sigmoid_of(x);
-        return t * (1.0f - t);
-    case MAP_TANH:
-        t = tanhf(x);
-        return 1.0f - t * t;
-    case MAP_SOFTPLUS:
-        return sigmoid_of(x);
-    default:
-        return power == 0.0f ? 0.0f : power * powf(x, power - 1.0f);
-    }
 }
 
 static void map_forward_span(const void *context, int64_t first)

@@ -1,6 +1,7 @@
 /* Functions of one element, arithmetic on operands with strides, reductions over any dimensions, softmax of rows,
  * elements by index. General rather than tuned: what a language model spends its time on has kernels of its own. */
 #include "device/cuda/vector.cuh"
+#include "device/element_math.h"
 
 #define THREADS 256
 
@@ -10,12 +11,6 @@
 static __device__ __forceinline__ void write_one(const buffer b, int64_t i, float value, bool add)
 {
     store_one(b.p, b.dtype, i, add ? load_one(b.p, b.dtype, i) + value : value);
-}
-
-static __device__ __forceinline__ float sigmoid_of(float x)
-{
-    const float e = expf(-fabsf(x));
-    return (x < 0.0f ? e : 1.0f) / (1.0f + e);
 }
 
 static __device__ float map_value(map_kind kind, float power, float x)
@@ -32,32 +27,9 @@ static __device__ float map_value(map_kind kind, float power, float x)
     case MAP_TANH:
         return tanhf(x);
     case MAP_SOFTPLUS:
-        return (x > 0.0f ? x : 0.0f) + log1pf(expf(-fabsf(x)));
+        return softplus_of(x);
     default:
         return powf(x, power);
-    }
-}
-
-static __device__ float map_slope(map_kind kind, float power, float x)
-{
-    float t;
-    switch (kind) {
-    case MAP_EXP:
-        return expf(x);
-    case MAP_LOG:
-        return 1.0f / x;
-    case MAP_SQRT:
-        return 0.5f / sqrtf(x);
-    case MAP_SIGMOID:
-        t = sigmoid_of(x);
-        return t * (1.0f - t);
-    case MAP_TANH:
-        t = tanhf(x);
-        return 1.0f - t * t;
-    case MAP_SOFTPLUS:
-        return sigmoid_of(x);
-    default:
-        return power == 0.0f ? 0.0f : power * powf(x, power - 1.0f);
     }
 }
 
@@ -86,26 +58,6 @@ extern "C" cudaError_t launch_map_backward(const launch *l, const map_args *a)
     if (a->n > 0)
         map_backward<<<flat_blocks(l, a->n, THREADS), THREADS, 0, l->stream>>>(*a);
     return cudaGetLastError();
-}
-
-/* Element offset of position `index` of a row-major walk over n dimensions. */
-static __device__ __forceinline__ int64_t offset_of(int64_t index, int n, const int64_t *shape, const int64_t *stride)
-{
-    int64_t offset = 0;
-    for (int d = n - 1; d >= 0; d--) {
-        const int64_t next = index / shape[d];
-        offset += (index - next * shape[d]) * stride[d];
-        index = next;
-    }
-    return offset;
-}
-
-static int64_t product_of(int n, const int64_t *shape)
-{
-    int64_t product = 1;
-    for (int d = 0; d < n; d++)
-        product *= shape[d];
-    return product;
 }
 
 static __device__ __forceinline__ float operand_at(const buffer b, float value, int64_t index, const combine_args &a,
