@@ -35,16 +35,26 @@ code=0
 "$fsdp" >/dev/null 2>&1 || code=$?
 [[ $code == 2 ]]
 
-# The best of as many as it takes, up to 300: the machine may be busy with other tests. Sanitizers are slower than the promise.
+# The best of as many as it takes, up to 100. Where the machine is too busy with other tests for any of them, the processor's
+# time counts instead: --help waits for nothing. Sanitizers are slower than the promise.
 if ! grep -q '^FSDP_SANITIZE:[A-Z]*=.' "$build/CMakeCache.txt"; then
     best=1000000
-    for ((i = 0; i < 300 && (i < 20 || best >= 20000); i++)); do
+    for ((i = 0; i < 100 && (i < 20 || best >= 20000); i++)); do
         begin=${EPOCHREALTIME/./}
         "$fsdp" --help >/dev/null
         end=${EPOCHREALTIME/./}
         ((end - begin < best)) && best=$((end - begin))
     done
     echo "fsdp --help: $best microseconds"
+    if ((best >= 20000)); then
+        TIMEFORMAT='%3U %3S'
+        for ((i = 0; i < 20; i++)); do
+            read -r user system < <({ time "$fsdp" --help >/dev/null; } 2>&1)
+            busy=$((10#${user/./} * 1000 + 10#${system/./} * 1000))
+            ((busy < best)) && best=$busy
+        done
+        echo "fsdp --help: $best microseconds of the processor's time"
+    fi
     ((best < 20000)) || fail "fsdp --help takes $best microseconds"
 fi
 
