@@ -2,7 +2,12 @@
 #ifndef FSDP_KINDS_H
 #define FSDP_KINDS_H
 
-typedef enum fsdp_optimizer_kind { FSDP_ADAMW, FSDP_ADAM, FSDP_SGD } fsdp_optimizer_kind;
+typedef enum fsdp_optimizer_kind {
+    FSDP_ADAMW,
+    FSDP_ADAM,
+    FSDP_SGD,
+    FSDP_MUON /* weights of linear layers, heads left out; AdamW updates everything else */
+} fsdp_optimizer_kind;
 
 /* Over ranks (world.h) or over dimensions. */
 typedef enum fsdp_reduction { FSDP_REDUCE_SUM, FSDP_REDUCE_MAX, FSDP_REDUCE_MIN } fsdp_reduction;

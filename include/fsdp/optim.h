@@ -41,12 +41,13 @@ typedef struct fsdp_optimizer_config {
     float average;      /* decay of an average of the weights that is kept beside them, 0.999 for instance; 0: none */
     const fsdp_optimizer_group *groups; /* read by fsdp_optimizer_new, not kept */
     int n_groups;
+    float muon_momentum; /* MUON: of its matrices; the other parameters have the options of ADAMW */
 } fsdp_optimizer_config;
 
 #define FSDP_OPTIMIZER_CONFIG_INIT                                                                                     \
     {                                                                                                                  \
         .size = sizeof(fsdp_optimizer_config), .kind = FSDP_ADAMW, .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.999f,        \
-        .eps = 1e-8f                                                                                                   \
+        .eps = 1e-8f, .muon_momentum = 0.95f                                                                           \
     }
 
 typedef struct fsdp_optimizer fsdp_optimizer;

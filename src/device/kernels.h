@@ -442,6 +442,25 @@ typedef struct optimizer_scalars {
     float average_decay;                      /* of the average of the weights; 0: it begins with this step */
 } optimizer_scalars;
 
+/* Muon's first pass over a flat range. With g the scaled gradient: moment = momentum * moment + (1 - momentum) * g, and
+ * direction = momentum * moment + (1 - momentum) * g (Nesterov's), in bf16. Nothing is written where scalars say skip.
+ */
+typedef struct muon_direction_args {
+    int64_t n;
+    const float *gradient;
+    float *moment;
+    uint16_t *direction; /* bf16 */
+    const optimizer_scalars *scalars;
+} muon_direction_args;
+
+/* out = x / max(sqrt(*squares), least) */
+typedef struct normalize_args {
+    int64_t n;
+    buffer x, out;
+    const double *squares;
+    float least;
+} normalize_args;
+
 /* totals[0] (+)= *loss_sum, totals[1] (+)= *count: the loss of a step, over its micro-batches. */
 typedef struct loss_total_args {
     const float *loss_sum, *count;
@@ -483,7 +502,8 @@ typedef struct halves_args {
 
 /* One pass over a flat range: parameters, moments, and the low-precision copy that the next gather reads.
  * ADAM adds weight_decay * parameter to the gradient, ADAMW decays the parameter itself. SGD uses moment1 when momentum
- * != 0 (its first step, bias_correction1 == 1, starts the buffer with the gradient). `decay` false: weight_decay counts
+ * != 0 (its first step, bias_correction1 == 1, starts the buffer with the gradient). MUON decays as ADAMW does, then
+ * takes off lr * direction_scale * direction; it reads neither gradient nor moments. `decay` false: weight_decay counts
  * as 0. */
 typedef struct optimizer_args {
     fsdp_optimizer_kind kind;
@@ -497,6 +517,8 @@ typedef struct optimizer_args {
     float *average; /* optional: of the parameter over the steps */
     buffer copy;    /* optional: the parameter in param_dtype */
     uint16_t *low;  /* devices with `halves`: parameter is NULL, the master is copy (bf16) and these low halves */
+    const uint16_t *direction; /* MUON: bf16 */
+    float direction_scale;
     const optimizer_scalars *scalars;
 } optimizer_args;
 
@@ -550,6 +572,8 @@ typedef struct optimizer_args {
     X(sum_f64, sum_f64_args)                                                                                           \
     X(loss_total, loss_total_args)                                                                                     \
     X(clip, clip_args)                                                                                                 \
+    X(muon_direction, muon_direction_args)                                                                             \
+    X(normalize, normalize_args)                                                                                       \
     X(optimizer, optimizer_args)
 
 #define KERNEL_ENTRY(entry, args) fsdp_status (*entry)(struct stream * s, const args *a);

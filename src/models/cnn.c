@@ -39,6 +39,16 @@ static fsdp_window window(int64_t kernel, int64_t stride, int64_t padding)
     return (fsdp_window){kernel, kernel, stride, stride, padding, padding};
 }
 
+/* A linear layer whose results are the model's. */
+static fsdp_module *output_new(int64_t inputs, int64_t outputs)
+{
+    fsdp_module *layer = fsdp_linear_new(inputs, outputs, true);
+    fsdp_parameter *weight = fsdp_module_weight(layer);
+    if (weight)
+        weight->output = true;
+    return layer;
+}
+
 static void build_first_branch(cnn *m, const fsdp_cnn_config *c)
 {
     fsdp_module *s = m->stacks[0] = fsdp_module_add(m, "cnn_stack1", fsdp_sequential_new());
@@ -53,7 +63,7 @@ static void build_first_branch(cnn *m, const fsdp_cnn_config *c)
     then(h, fsdp_flatten_new());
     then(h, fsdp_linear_new(c->second * (c->height / 2 / 2) * (c->width / 2 / 2), c->hidden, true));
     then(h, fsdp_relu_new());
-    then(h, fsdp_linear_new(c->hidden, c->classes, true));
+    then(h, output_new(c->hidden, c->classes));
 }
 
 static void build_second_branch(cnn *m, const fsdp_cnn_config *c)
@@ -64,7 +74,7 @@ static void build_second_branch(cnn *m, const fsdp_cnn_config *c)
     then(s, fsdp_avg_pool2d_new(window(2, 2, 0)));
     fsdp_module *h = m->heads[1] = fsdp_module_add(m, "linear_stack2", fsdp_sequential_new());
     then(h, fsdp_flatten_new());
-    then(h, fsdp_linear_new(c->branch * ((c->height + 1) / 2 / 2) * ((c->width + 1) / 2 / 2), c->classes, true));
+    then(h, output_new(c->branch * ((c->height + 1) / 2 / 2) * ((c->width + 1) / 2 / 2), c->classes));
 }
 
 fsdp_status cnn_config_check(const fsdp_cnn_config *c)
@@ -119,7 +129,7 @@ fsdp_status fsdp_mlp_new(const fsdp_mlp_config *config, fsdp_module **out)
         then(m, fsdp_linear_new(i == 0 ? c->inputs : c->hidden, c->hidden, true));
         then(m, fsdp_relu_new());
     }
-    then(m, fsdp_linear_new(c->hidden, c->outputs, true));
+    then(m, output_new(c->hidden, c->outputs));
     return model_finish(m, &(model_config){.type = MODEL_MLP, .mlp = *c}, out);
 }
 

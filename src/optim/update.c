@@ -28,6 +28,16 @@ int update_moments(const fsdp_optimizer_config *c)
     return 2;
 }
 
+bool update_is_muon(fsdp_optimizer_kind kind, const fsdp_parameter *p)
+{
+    return kind == FSDP_MUON && p->n_dims == 2 && !p->output && (p->linear != LINEAR_NONE || p->adapter);
+}
+
+int update_moments_of(const fsdp_optimizer_config *c, const fsdp_parameter *p)
+{
+    return update_is_muon(c->kind, p) ? 1 : update_moments(c);
+}
+
 int update_kept(const fsdp_optimizer_config *c)
 {
     return update_moments(c) + (c->average > 0);
@@ -41,10 +51,36 @@ static fsdp_status check(const fsdp_optimizer_config *c)
     if (!(c->eps > 0) || !(c->weight_decay >= 0) || !(c->momentum >= 0 && c->momentum < 1) || !(c->clip >= 0))
         return error_set(FSDP_ERR_INPUT,
                          "eps must be positive, weight decay and clip not negative, momentum in [0, 1)");
+    if (!(c->muon_momentum >= 0 && c->muon_momentum < 1))
+        return error_set(FSDP_ERR_INPUT, "Muon's momentum is %g; it must lie in [0, 1)", (double)c->muon_momentum);
     if (!(c->average >= 0 && c->average < 1))
         return error_set(FSDP_ERR_INPUT, "the decay of the average of the weights, %g, must lie in [0, 1)",
                          (double)c->average);
     return FSDP_OK;
+}
+
+static size_t room_for(int64_t n)
+{
+    return round_up((size_t)n * sizeof(float), 256);
+}
+
+/* Finds a place for each span's second moments, and returns how many the range has. */
+static int64_t count_second(const update *u, const update_range *r)
+{
+    int64_t n = 0, first = 0;
+    if (update_moments(&u->config) < 2)
+        return 0;
+    for (int i = 0; i < r->n_spans; first = r->spans[i++].end) {
+        r->spans[i].second = n;
+        n += r->spans[i].muon ? 0 : r->spans[i].end - first;
+    }
+    return r->n_spans > 0 ? n : r->n;
+}
+
+static size_t kept_bytes(const update *u, const update_range *r)
+{
+    int first = update_moments(&u->config) > 0, average = u->config.average > 0;
+    return (size_t)(first + average) * room_for(r->n) + room_for(count_second(u, r));
 }
 
 /* The moments of all ranges of one place, one after another. */
@@ -52,11 +88,9 @@ static fsdp_status place_moments(update *u, int place)
 {
     const update_memory *where = &u->places[place];
     moments *all = &u->moments[place];
-    int each = update_kept(&u->config), n_moments = update_moments(&u->config);
-    for (int i = 0; i < u->n_ranges; i++) {
-        if (u->ranges[i].place == place)
-            all->bytes += (size_t)each * round_up((size_t)u->ranges[i].n * sizeof(float), 256);
-    }
+    int n_moments = update_moments(&u->config);
+    for (int i = 0; i < u->n_ranges; i++)
+        all->bytes += u->ranges[i].place == place ? kept_bytes(u, &u->ranges[i]) : 0;
     if (all->bytes == 0)
         return FSDP_OK;
     FSDP_TRY(where->home->allocate(where->home, where->kind, all->bytes, (void **)&all->memory));
@@ -64,13 +98,13 @@ static fsdp_status place_moments(update *u, int place)
     uint8_t *at = all->memory;
     for (int i = 0; i < u->n_ranges; i++) {
         update_range *r = &u->ranges[i];
-        size_t bytes = round_up((size_t)r->n * sizeof(float), 256);
+        size_t bytes = kept_bytes(u, r), first = n_moments > 0 ? room_for(r->n) : 0;
         if (r->place != place)
             continue;
         r->moment1 = n_moments > 0 ? (float *)(void *)at : NULL;
-        r->moment2 = n_moments > 1 ? (float *)(void *)(at + bytes) : NULL;
-        r->average = each > n_moments ? (float *)(void *)(at + (size_t)n_moments * bytes) : NULL;
-        at += (size_t)each * bytes;
+        r->moment2 = n_moments > 1 ? (float *)(void *)(at + first) : NULL;
+        r->average = u->config.average > 0 ? (float *)(void *)(at + bytes - room_for(r->n)) : NULL;
+        at += bytes;
     }
     return FSDP_OK;
 }
@@ -120,7 +154,7 @@ void update_scalars(const update *u, float lr, int64_t step, optimizer_scalars *
                                .beta2 = c->beta2,
                                .eps = c->eps,
                                .weight_decay = c->weight_decay,
-                               .momentum = c->momentum,
+                               .momentum = c->kind == FSDP_MUON ? c->muon_momentum : c->momentum,
                                .bias_correction1 = adam ? (float)(1 - pow(c->beta1, (double)step)) : step == 1,
                                .bias_correction2 = adam ? (float)(1 - pow(c->beta2, (double)step)) : 1,
                                .gradient_scale = 1,
@@ -128,12 +162,11 @@ void update_scalars(const update *u, float lr, int64_t step, optimizer_scalars *
 }
 
 /* Elements `first` to `end` of a range. `span`: their own options; NULL: the optimizer's. */
-static fsdp_status apply_part(update *u, const update_range *r, int64_t first, int64_t end, const update_span *span,
-                              stream *s, const optimizer_scalars *scalars)
+static optimizer_args describe_part(const update *u, const update_range *r, int64_t first, int64_t end,
+                                    const update_span *span, const optimizer_scalars *scalars)
 {
-    if (first == end)
-        return FSDP_OK;
-    optimizer_args a = {.kind = u->config.kind,
+    int64_t second = span ? span->second : first;
+    optimizer_args a = {.kind = u->config.kind == FSDP_MUON ? FSDP_ADAMW : u->config.kind,
                         .n = end - first,
                         .decay = first < r->decay_end,
                         .grouped = span != NULL,
@@ -142,26 +175,83 @@ static fsdp_status apply_part(update *u, const update_range *r, int64_t first, i
                         .parameter = r->parameter ? r->parameter + first : NULL,
                         .gradient = r->gradient + first,
                         .moment1 = r->moment1 ? r->moment1 + first : NULL,
-                        .moment2 = r->moment2 ? r->moment2 + first : NULL,
+                        .moment2 = r->moment2 ? r->moment2 + second : NULL,
                         .average = r->average ? r->average + first : NULL,
                         .copy = r->copy,
                         .low = r->low ? r->low + first : NULL,
                         .scalars = scalars};
     if (a.copy.p)
         a.copy.p = (uint8_t *)a.copy.p + (size_t)first * fsdp_dtype_size(a.copy.dtype);
+    return a;
+}
+
+static fsdp_status apply_part(update *u, const update_range *r, int64_t first, int64_t end, const update_span *span,
+                              stream *s, const optimizer_scalars *scalars)
+{
+    if (first == end)
+        return FSDP_OK;
+    optimizer_args a = describe_part(u, r, first, end, span, scalars);
+    return u->places[r->place].dev->kernels->optimizer(s, &a);
+}
+
+static fsdp_status apply_direction(update *u, const update_range *r, int64_t first, const update_span *span, stream *s,
+                                   const optimizer_scalars *scalars, const uint16_t *directions)
+{
+    if (first >= span->used)
+        return FSDP_OK;
+    optimizer_args a = describe_part(u, r, first, span->used, span, scalars);
+    a.kind = FSDP_MUON;
+    a.gradient = NULL;
+    a.moment1 = a.moment2 = NULL;
+    a.direction = directions + span->direction;
+    a.direction_scale = span->direction_scale;
     return u->places[r->place].dev->kernels->optimizer(s, &a);
 }
 
 fsdp_status update_apply(update *u, int index, stream *s, const optimizer_scalars *scalars)
 {
+    return update_apply_directions(u, index, s, scalars, NULL);
+}
+
+fsdp_status update_apply_directions(update *u, int index, stream *s, const optimizer_scalars *scalars,
+                                    const uint16_t *directions)
+{
     const update_range *r = &u->ranges[index];
     int64_t first = 0;
     for (int i = 0; i < r->n_spans; first = r->spans[i++].end)
-        FSDP_TRY(apply_part(u, r, first, r->spans[i].end, &r->spans[i], s, scalars));
+        FSDP_TRY(r->spans[i].muon ? apply_direction(u, r, first, &r->spans[i], s, scalars, directions)
+                                  : apply_part(u, r, first, r->spans[i].end, &r->spans[i], s, scalars));
     if (r->n_spans > 0)
         return FSDP_OK;
     FSDP_TRY(apply_part(u, r, 0, r->decay_end, NULL, s, scalars));
     return apply_part(u, r, r->decay_end, r->n, NULL, s, scalars);
+}
+
+fsdp_status update_directions(update *u, int index, stream *s, const optimizer_scalars *scalars, uint16_t *out)
+{
+    const update_range *r = &u->ranges[index];
+    int64_t first = 0;
+    for (int i = 0; i < r->n_spans; first = r->spans[i++].end) {
+        muon_direction_args a = {.n = r->spans[i].used - first,
+                                 .gradient = r->gradient + first,
+                                 .moment = r->moment1 + first,
+                                 .direction = out + first,
+                                 .scalars = scalars};
+        if (r->spans[i].muon && a.n > 0)
+            FSDP_TRY(u->places[r->place].dev->kernels->muon_direction(s, &a));
+    }
+    return FSDP_OK;
+}
+
+float *update_moment2_at(const update *u, int index, int64_t element)
+{
+    const update_range *r = &u->ranges[index];
+    int64_t first = 0;
+    for (int i = 0; i < r->n_spans; first = r->spans[i++].end) {
+        if (element < r->spans[i].end)
+            return r->moment2 + r->spans[i].second + (element - first);
+    }
+    return r->moment2 + element;
 }
 
 const update_range *update_range_at(const update *u, int index)

@@ -6,11 +6,18 @@
 #include <fsdp/optim.h>
 
 #include "device/device.h"
+#include "tensor/parameter.h"
 
 /* Elements up to `end` of a range, from where the last span ended, that share their options. */
 typedef struct update_span {
     int64_t end;
     float lr_factor, weight_decay;
+    /* Muon's: part of one matrix. What lies behind `used` up to the end is padding. */
+    bool muon;
+    int64_t used;
+    int64_t direction; /* where the directions of its first element lie, in those of the unit */
+    float direction_scale;
+    int64_t second; /* all others: where its second moments begin in the range's; set by update_create */
 } update_span;
 
 typedef struct update_range {
@@ -19,10 +26,10 @@ typedef struct update_range {
     uint16_t
         *low; /* low halves of the masters, whose high ones are the copy; parameter is then NULL (see halves_args) */
     int64_t n, decay_end;
-    const update_span *spans; /* borrowed; NULL: the optimizer's own options, with decay up to decay_end */
+    update_span *spans; /* borrowed; NULL: the optimizer's own options, with decay up to decay_end */
     int n_spans;
     int place;                /* index of where it lies */
-    float *moment1, *moment2; /* set by update_create where the optimizer has them, */
+    float *moment1, *moment2; /* set by update_create where the optimizer has them; the second of Muon's are left out */
     float *average;           /* this one too */
 } update_range;
 
@@ -48,8 +55,19 @@ void update_scalars(const update *u, float lr, int64_t step, optimizer_scalars *
 /* One range, on a stream of its place; `numbers` is memory of that place, with gradient_scale and skip filled in. */
 fsdp_status update_apply(update *u, int index, stream *s, const optimizer_scalars *scalars);
 
+/* Muon's part of a range comes in two: directions from the gradients, to out[i] for its element i, and, once the
+ * directions of whole matrices are orthogonal, the update by them. The second updates the rest of the range too. */
+fsdp_status update_directions(update *u, int index, stream *s, const optimizer_scalars *scalars, uint16_t *out);
+fsdp_status update_apply_directions(update *u, int index, stream *s, const optimizer_scalars *scalars,
+                                    const uint16_t *directions);
+
 const update_range *update_range_at(const update *u, int index);
-int update_moments(const fsdp_optimizer_config *config); /* fp32 numbers kept per parameter: 2, 1 or 0 */
+/* The second moment of an element of a range. Not for Muon's. */
+float *update_moment2_at(const update *u, int index, int64_t element);
+int update_moments(const fsdp_optimizer_config *config); /* most fp32 numbers kept per parameter: 2, 1 or 0 */
 int update_kept(const fsdp_optimizer_config *config);    /* with the average */
+/* Whether Muon updates this parameter: a linear layer's weight that is not a model's output, or an adapter's matrix. */
+bool update_is_muon(fsdp_optimizer_kind kind, const fsdp_parameter *p);
+int update_moments_of(const fsdp_optimizer_config *config, const fsdp_parameter *p);
 
 #endif

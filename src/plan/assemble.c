@@ -316,7 +316,7 @@ fsdp_status assemble_sharding(const fsdp_settings *s, const model_config *model,
     c->sync_each_micro_batch = s->sync_each_micro_batch;
     c->deterministic = s->deterministic;
     c->loss_scale = (float)s->loss_scale;
-    c->decay_vectors = s->optimizer != FSDP_ADAMW;
+    c->decay_vectors = s->optimizer == FSDP_ADAM || s->optimizer == FSDP_SGD;
     FSDP_TRY(set_wrap(s, model, out));
     FSDP_TRY(set_weights(s, world_size, out));
     if (s->sharding_strategy >= 0)
@@ -351,6 +351,7 @@ workload assemble_workload(const fsdp_settings *s, const model_config *model, co
                   .target = data->target_width,
                   .documents = data->documents && model->type == MODEL_DECODER,
                   .moments = update_kept(&optimizer),
+                  .optimizer = optimizer.kind,
                   .snapshot = saves_beside(s) ? ckpt_saver_room : NULL,
                   .hot = s->snapshot_freq > 0 ? ckpt_saver_room : NULL,
                   .snapshot_of_all = s->checkpoint_kind == FSDP_CKPT_LOCAL};
@@ -369,8 +370,8 @@ plan_freedom assemble_freedom(const fsdp_settings *s, const device *dev)
     return (plan_freedom){.strategy = s->sharding_strategy < 0,
                           .checkpointing = !fsdp_settings_given(s, "activation_checkpointing") && !offloads,
                           .offload_activations = dev->own_memory && !fsdp_settings_given(s, "offload_activations"),
-                          .cpu_offload =
-                              dev->own_memory && !fsdp_settings_given(s, "cpu_offload") && s->cpu_offload_units.n == 0};
+                          .cpu_offload = dev->own_memory && !fsdp_settings_given(s, "cpu_offload") &&
+                                         s->cpu_offload_units.n == 0 && s->optimizer != FSDP_MUON};
 }
 
 fsdp_optimizer_config assemble_optimizer(const fsdp_settings *s)
@@ -383,6 +384,7 @@ fsdp_optimizer_config assemble_optimizer(const fsdp_settings *s)
     c.eps = (float)s->eps;
     c.weight_decay = (float)s->weight_decay;
     c.momentum = (float)s->momentum;
+    c.muon_momentum = (float)s->muon_momentum;
     c.average = (float)s->ema;
     c.clip = (float)s->grad_clip;
     return c;

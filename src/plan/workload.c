@@ -78,6 +78,7 @@ static fsdp_status plan_rank(const workload *w, const fsdp_config *config, const
                                    .rank = rank,
                                    .backend = w->backend,
                                    .moments = w->moments,
+                                   .optimizer = w->optimizer,
                                    .record = record,
                                    .evaluate = w->validation_batch > 0 ? evaluate : NULL,
                                    .context = &r,

@@ -11,6 +11,7 @@ typedef struct workload {
     int64_t width, target; /* tokens of a sample; of its target (T5) */
     bool documents;        /* samples hold several, and attention stays within each; validation's do not */
     int moments;           /* of the optimizer */
+    fsdp_optimizer_kind optimizer;
     const char *backend;   /* of communication; NULL: what fits */
     /* Validation; a batch of 0 means none. */
     int64_t validation_batch, validation_width, validation_target;

@@ -77,6 +77,7 @@ static const fsdp_choice optimizers[] = {
     {"adamw", FSDP_ADAMW, NULL},
     {"adam", FSDP_ADAM, NULL},
     {"sgd", FSDP_SGD, NULL},
+    {"muon", FSDP_MUON, NULL},
     {NULL, 0, NULL},
 };
 
@@ -328,6 +329,7 @@ const fsdp_flag settings_table[] = {
     {FLOAT(lr_gamma, "0.1", 0, 1, "X",
            "factor per reduction (step schedule: every --lr_step_size; exponential: every step)")},
     {FLOAT(momentum, "0.9", 0, 0.999999, "X", "sgd: momentum")},
+    {FLOAT(muon_momentum, "0.95", 0, 0.999999, "X", "muon: momentum of its matrices; all else is adamw's")},
     {FLOAT(weight_decay, "0.1", 0, 1e3, "X", "weight decay; applies to tensors with two or more dimensions")},
     {LIST(lr_groups, "GLOB=X,...", "multiply --lr by X for parameters whose names match")},
     {LIST(weight_decay_groups, "GLOB=X,...", "use weight decay X for parameters whose names match")},

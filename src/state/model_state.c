@@ -45,9 +45,15 @@ static bool is_left_out(const model_state *s, const fsdp_parameter *p)
     return s->view.without_adapters && p->adapter;
 }
 
-/* A parameter's masters and its moments. */
-static void list_piece(model_state *s, int moments, bool average, int tensor, model_slice *p)
+static int moments_of(const model_state *s, const fsdp_parameter *p)
 {
+    return s->optimizer ? update_moments_of(&s->optimizer->config, p) : 0;
+}
+
+/* A parameter's masters and its moments. */
+static void list_piece(model_state *s, bool average, int tensor, model_slice *p)
+{
+    int moments = moments_of(s, p->parameter);
     bool on_host = s->on_host || p->segment->host_copy;
     float *master = p->segment->master && !pair_for(s, p->parameter) ? p->segment->master + p->at : NULL;
     int first = s->state.n_slices;
@@ -57,7 +63,7 @@ static void list_piece(model_state *s, int moments, bool average, int tensor, mo
         if (moments > 0)
             add_slice(s, tensor + 1, p->first, p->n, r->moment1 + p->at, on_host);
         if (moments > 1)
-            add_slice(s, tensor + 2, p->first, p->n, r->moment2 + p->at, on_host);
+            add_slice(s, tensor + 2, p->first, p->n, update_moment2_at(s->optimizer->update, p->range, p->at), on_host);
         if (average)
             add_slice(s, tensor + 1 + moments, p->first, p->n, r->average + p->at, on_host);
     }
@@ -92,7 +98,7 @@ static fsdp_status put(void *context, const ckpt_slice *slice, int64_t first, in
 }
 
 /* Tensors in the order parameter i, then its moments: index of a parameter's first is kept in `at`. */
-static void list_tensors(model_state *s, int moments, bool average, int *at)
+static void list_tensors(model_state *s, bool average, int *at)
 {
     const module_contents *c = &s->model->contents;
     for (int i = 0; i < c->n_parameters; i++) {
@@ -101,7 +107,7 @@ static void list_tensors(model_state *s, int moments, bool average, int *at)
         if (is_left_out(s, p))
             continue;
         add_tensor(s, p->name, CKPT_PARAMETER, p->n_dims, p->shape);
-        for (int k = 0; k < (p->trainable ? moments : 0); k++)
+        for (int k = 0; k < (p->trainable ? moments_of(s, p) : 0); k++)
             add_tensor(s, p->name, k == 0 ? CKPT_MOMENT1 : CKPT_MOMENT2, p->n_dims, p->shape);
         if (p->trainable && average)
             add_tensor(s, p->name, CKPT_AVERAGE, p->n_dims, p->shape);
@@ -112,14 +118,14 @@ static void list_tensors(model_state *s, int moments, bool average, int *at)
     }
 }
 
-static void list_slices(model_state *s, int moments, bool average, const int *at)
+static void list_slices(model_state *s, bool average, const int *at)
 {
     fsdp_model *m = s->model;
     int n = model_slices(m);
     for (int i = 0; i < n; i++) {
         s->pieces[i] = model_slice_at(m, i);
         if (!is_left_out(s, s->pieces[i].parameter))
-            list_piece(s, moments, average, at[s->pieces[i].parameter->index], &s->pieces[i]);
+            list_piece(s, average, at[s->pieces[i].parameter->index], &s->pieces[i]);
     }
     bool first_rank = comm_rank(m->world->comm) == 0;
     for (int i = 0; i < s->state.n_tensors; i++) {
@@ -133,7 +139,6 @@ static void list_slices(model_state *s, int moments, bool average, const int *at
 
 fsdp_status model_state_create(fsdp_model *m, fsdp_optimizer *o, const model_view *view, model_state **out)
 {
-    int moments = o ? update_moments(&o->config) : 0;
     bool average = o && o->config.average > 0;
     size_t most = (size_t)m->contents.n_parameters * 4 + (size_t)m->contents.n_buffers;
     size_t most_slices = (size_t)model_slices(m) * 4 + (size_t)m->contents.n_buffers;
@@ -154,8 +159,8 @@ fsdp_status model_state_create(fsdp_model *m, fsdp_optimizer *o, const model_vie
     s->view = view ? *view : (model_view){false, NULL};
     s->on_host = !m->dev->own_memory;
     s->state = (ckpt_state)CKPT_STATE_INIT;
-    list_tensors(s, moments, average, at);
-    list_slices(s, moments, average, at);
+    list_tensors(s, average, at);
+    list_slices(s, average, at);
     free(at);
     s->state.tensors = s->tensors;
     s->state.slices = s->slices;

@@ -59,6 +59,7 @@ static int list_agreed(const train_run *run, agreed *list)
         {"--lr_groups, hashed", list_hash(&s->lr_groups)},
         {"--weight_decay_groups, hashed", list_hash(&s->weight_decay_groups)},
         {"--momentum", s->momentum},
+        {"--muon_momentum", s->muon_momentum},
         {"--beta1", s->beta1},
         {"--beta2", s->beta2},
         {"--eps", s->eps},

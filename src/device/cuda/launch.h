@@ -70,6 +70,8 @@ typedef struct launch {
     LAUNCHED(sum_f64, sum_f64_args)                                                                                    \
     LAUNCHED(loss_total, loss_total_args)                                                                              \
     LAUNCHED(clip, clip_args)                                                                                          \
+    LAUNCHED(muon_direction, muon_direction_args)                                                                      \
+    LAUNCHED(normalize, normalize_args)                                                                                \
     LAUNCHED(optimizer, optimizer_args)
 
 #define DECLARE_LAUNCHER(name, args) cudaError_t launch_##name(const launch *l, const args *a);

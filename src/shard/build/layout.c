@@ -176,3 +176,10 @@ void layout_overlap(const layout_slot *place, int64_t first, int64_t end, int64_
     *from = begin - place->offset;
     *at = begin;
 }
+
+void layout_extent(const layout_segment *s, int index, int64_t first, int64_t end, int64_t *at, int64_t *n)
+{
+    int64_t next = index + 1 < s->n_slots ? s->slots[index + 1].offset : s->padded;
+    *at = max_i64(s->slots[index].offset, first);
+    *n = max_i64(0, min_i64(next, end) - *at);
+}

@@ -60,5 +60,8 @@ uint64_t layout_hash(const layout *l);
 /* The part of a parameter that lies in elements [first, end) of its segment: its own elements [*from, *from + *n), at
  * segment element *at. *n is 0 when none does. */
 void layout_overlap(const layout_slot *place, int64_t first, int64_t end, int64_t *from, int64_t *n, int64_t *at);
+/* The part of elements [first, end) of a segment that goes with slot `index`: its parameter's, and the padding that
+ * follows. *n is 0 when there is none; otherwise it begins at segment element *at. */
+void layout_extent(const layout_segment *s, int index, int64_t first, int64_t end, int64_t *at, int64_t *n);
 
 #endif

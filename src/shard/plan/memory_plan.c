@@ -6,6 +6,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "shard/build/policy.h"
+#include "shard/step/muon.h"
 
 static fsdp_status describe_groups(fsdp_model *m, const memory_plan_request *r)
 {
@@ -58,7 +59,8 @@ static size_t largest_workspace(const program *p)
     return most;
 }
 
-static int64_t part_bytes(const fsdp_model *m, int index, const layout_segment *s)
+/* Of a segment, with the optimizer's state. */
+static int64_t part_bytes(const fsdp_model *m, const memory_plan_request *r, int index, const layout_segment *s)
 {
     bool whole = model_has_whole(m, index);
     int64_t first = whole ? 0 : s->cuts[m->shard_rank], end = whole ? s->padded : s->cuts[m->shard_rank + 1];
@@ -66,7 +68,8 @@ static int64_t part_bytes(const fsdp_model *m, int index, const layout_segment *
     for (int i = 0; i < s->n_slots; i++) {
         int64_t from, n, at;
         layout_overlap(&s->slots[i], first, end, &from, &n, &at);
-        numel += n;
+        int moments = r->moments - update_is_muon(r->optimizer, s->slots[i].parameter);
+        numel += n * (s->trainable ? 1 + moments : 1);
     }
     return numel * (int64_t)sizeof(float);
 }
@@ -82,7 +85,7 @@ static int64_t checkpoint_bytes(const fsdp_model *m, const memory_plan_request *
             continue; /* rank 0's */
         for (int k = 0; k < m->layout->units[i].n_segments; k++) {
             const layout_segment *s = &m->layout->units[i].segments[k];
-            bytes += part_bytes(m, i, s) * (s->trainable ? 1 + r->moments : 1);
+            bytes += part_bytes(m, r, i, s);
         }
     }
     for (int i = 0; i < m->contents.n_buffers && (rank == 0 || all); i++)
@@ -116,6 +119,19 @@ static void count_residents(const fsdp_model *m, const memory_plan_request *r, m
         size_t bytes = schedule_unit_bytes(&m->layout->units[i], m->param_bytes[i], false);
         out->largest_unit = bytes > out->largest_unit ? bytes : out->largest_unit;
     }
+}
+
+/* Muon's matrices have one moment less, and are exchanged in bf16. */
+static fsdp_status count_muon(const fsdp_model *m, const memory_plan_request *r, memory_plan *out)
+{
+    muon_plan p;
+    if (r->optimizer != FSDP_MUON)
+        return FSDP_OK;
+    FSDP_TRY(muon_make_plan(m, &p));
+    out->optimizer += p.workspace - p.second_unneeded;
+    out->optimizer_workspace = p.workspace;
+    out->gathered_bytes = p.gathered_bytes;
+    return FSDP_OK;
 }
 
 /* What one rank receives, as comm counts it: of every gathered unit all but its own shard; of every reduction its shard
@@ -236,7 +252,8 @@ static void list_allocations(const fsdp_model *m, const arena_growth *growth, me
     add_allocation(p, "norm", model_norm_bytes(m), false);
     add_allocation(p, "numbers", sizeof(model_scalars), false);
     add_allocation(p, "numbers in host memory", p->host_scalars, false);
-    add_allocation(p, "moments", p->optimizer, false);
+    add_allocation(p, "moments", p->optimizer - p->optimizer_workspace, false);
+    add_allocation(p, "the update", p->optimizer_workspace, false);
     add_allocation(p, "moments in host memory", p->host_state - z.host, false);
     add_allocation(p, "gathered units", p->gather + growth->gather, false);
     add_allocation(p, "full gradients", p->full_gradients, true);
@@ -265,6 +282,9 @@ fsdp_status memory_plan_make(fsdp_module *net, const fsdp_config *config, const 
         status = model_make_layout(m);
     if (status == FSDP_OK) {
         count_residents(m, r, out);
+        status = count_muon(m, r, out);
+    }
+    if (status == FSDP_OK) {
         status = plan_training(m, r, out);
     }
     arena_growth growth = {0, 0};

@@ -14,14 +14,15 @@ typedef struct planned_allocation {
     bool shared; /* from comm_allocate: peers reach it */
 } planned_allocation;
 
-enum { MEMORY_PLAN_ALLOCATIONS = 15 };
+enum { MEMORY_PLAN_ALLOCATIONS = 16 };
 
 typedef struct memory_plan {
     /* Bytes of one rank. */
     size_t parameters; /* fp32 masters */
     size_t copies;     /* in param_dtype, what is gathered */
     size_t gradients;  /* fp32 accumulators */
-    size_t optimizer;
+    size_t optimizer;  /* moments, the average, and what the update works in, */
+    size_t optimizer_workspace; /* which is this */
     size_t gather; /* gathered units */
     size_t full_gradients;
     size_t activations;
@@ -60,7 +61,8 @@ typedef struct memory_plan_request {
     int ranks_per_node;
     int rank;               /* whose bytes; MEMORY_PLAN_LARGEST: of the rank that holds most */
     const char *backend;    /* of communication; NULL: what fits */
-    int moments;            /* fp32 numbers of optimizer state per parameter */
+    int moments;            /* most fp32 numbers of optimizer state per parameter */
+    fsdp_optimizer_kind optimizer; /* which decides whose are fewer, and what the step takes besides */
     plan_recorder record;   /* a training step */
     plan_recorder evaluate; /* a step of validation; NULL: none */
     void *context;

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/checked.h"
 #include "base/error.h"
 
 static fsdp_status check(const fsdp_model *m, const fsdp_optimizer_group *group)
@@ -39,59 +40,48 @@ static update_span resolve(const fsdp_optimizer_config *c, const char *name, boo
     return span;
 }
 
-static int by_place(const void *left, const void *right)
+/* Adds what goes with slot `index` of the segment to the spans of its range, one matrix of Muon's a span. */
+static void add_slot(const fsdp_optimizer_config *c, const unit_segment *segment, int index, update_range *r)
 {
-    const model_slice *a = left, *b = right;
-    if (a->range != b->range)
-        return a->range < b->range ? -1 : 1;
-    return a->at < b->at ? -1 : a->at > b->at;
-}
-
-/* Adds the slice to the spans of its range; padding between slices goes with what lies before it. */
-static void add_slice(update_range *r, update_span *spans, update_span span, const model_slice *slice)
-{
-    update_span *last = r->n_spans ? &spans[r->n_spans - 1] : NULL;
-    if (!last || last->lr_factor != span.lr_factor || last->weight_decay != span.weight_decay) {
-        if (last)
-            last->end = slice->at;
-        spans[r->n_spans++] = span;
-    }
-    spans[r->n_spans - 1].end = r->n;
+    const layout_slot *slot = &segment->layout->slots[index];
+    const fsdp_parameter *p = slot->parameter;
+    int64_t at, n, end = segment->first + segment->numel;
+    layout_extent(segment->layout, index, segment->first, end, &at, &n);
+    if (n == 0)
+        return;
+    update_span *last = r->n_spans ? &r->spans[r->n_spans - 1] : NULL, span = resolve(c, p->name, p->decay);
+    span.end = at + n - segment->first;
+    span.muon = update_is_muon(c->kind, p);
+    if (span.muon)
+        span.used = min_i64(slot->offset + p->numel, end) - segment->first;
+    if (last && !last->muon && !span.muon && last->lr_factor == span.lr_factor &&
+        last->weight_decay == span.weight_decay)
+        last->end = span.end;
+    else
+        r->spans[r->n_spans++] = span;
 }
 
 fsdp_status groups_place(const fsdp_model *m, const fsdp_optimizer_config *config, update_range *ranges, int n_ranges,
                          update_span **memory)
 {
-    int n = model_slices(m), used = 0;
+    int used = 0;
     *memory = NULL;
     if (config->n_groups < 0 || (config->n_groups > 0 && !config->groups))
         return error_set(FSDP_ERR_INPUT, "%d parameter groups, but none are there", config->n_groups);
     for (int i = 0; i < config->n_groups; i++)
         FSDP_TRY(check(m, &config->groups[i]));
-    if (config->n_groups == 0)
+    if (config->n_groups == 0 && config->kind != FSDP_MUON)
         return FSDP_OK;
-    model_slice *slices = malloc(((size_t)n + 1) * sizeof *slices);
-    update_span *spans = malloc(((size_t)n + 1) * sizeof *spans);
-    if (!slices || !spans) {
-        free(slices);
-        free(spans);
+    update_span *spans = malloc(((size_t)m->contents.n_parameters + 1) * sizeof *spans);
+    if (!spans)
         return error_set(FSDP_ERR_MEMORY, "parameter groups: out of host memory");
+    for (int i = 0; i < n_ranges; i++) {
+        const unit_segment *segment = &m->units[model_range_unit(m, i)].segments[0];
+        ranges[i].spans = spans + used;
+        for (int k = 0; k < segment->layout->n_slots; k++)
+            add_slot(config, segment, k, &ranges[i]);
+        used += ranges[i].n_spans;
     }
-    for (int i = 0; i < n; i++)
-        slices[i] = model_slice_at(m, i);
-    qsort(slices, (size_t)n, sizeof *slices, by_place);
-    for (int i = 0; i < n; i++) {
-        if (slices[i].range < 0 || slices[i].range >= n_ranges) /* frozen */
-            continue;
-        update_range *r = &ranges[slices[i].range];
-        if (r->n_spans == 0)
-            r->spans = spans + used;
-        int before = r->n_spans;
-        add_slice(r, spans + (r->spans - spans),
-                  resolve(config, slices[i].parameter->name, slices[i].at < r->decay_end), &slices[i]);
-        used += r->n_spans - before;
-    }
-    free(slices);
     *memory = spans;
     return FSDP_OK;
 }

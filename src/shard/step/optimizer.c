@@ -15,6 +15,15 @@
 
 #define SCALE_GROWTH_INTERVAL 2000 /* steps without overflow before the fp16 loss scale doubles */
 
+/* The thread that updates units in host memory cannot wait for other ranks. */
+static fsdp_status check_offload(const fsdp_model *m, fsdp_optimizer_kind kind)
+{
+    if (m->offload && kind == FSDP_MUON)
+        return error_set(FSDP_ERR_UNSUPPORTED, "Muon does not update units in host memory: turn off cpu_offload, or use "
+                                               "AdamW");
+    return FSDP_OK;
+}
+
 fsdp_status fsdp_optimizer_new(fsdp_model *m, const fsdp_optimizer_config *config, fsdp_optimizer **out)
 {
     SIZED_READ(fsdp_optimizer_config, FSDP_OPTIMIZER_CONFIG_INIT, full, config);
@@ -36,6 +45,7 @@ fsdp_status fsdp_optimizer_new(fsdp_model *m, const fsdp_optimizer_config *confi
                                    .decay_end = s.decay_end,
                                    .place = s.offloaded ? 1 : 0};
     }
+    TRY_OR(done, check_offload(m, full.kind));
     TRY_OR(done, groups_place(m, &full, ranges, n, &o->spans));
     full.groups = NULL; /* the caller's */
     full.n_groups = 0;
@@ -45,12 +55,16 @@ fsdp_status fsdp_optimizer_new(fsdp_model *m, const fsdp_optimizer_config *confi
     o->model = m;
     o->config = full;
     o->lr = full.lr;
+    if (full.kind == FSDP_MUON)
+        TRY_OR(done, muon_create(m, ranges, n, &o->muon));
     status = update_create(places, m->offload ? 2 : 1, &full, ranges, n, &o->update);
 done:
     free(ranges);
     if (status != FSDP_OK) {
-        if (o)
+        if (o) {
+            muon_free(o->muon);
             free(o->spans);
+        }
         free(o);
         return status;
     }
@@ -64,6 +78,7 @@ void fsdp_optimizer_free(fsdp_optimizer *o)
         return;
     (void)offload_settle(o->model); /* its failure is reported by the next call that uses the model */
     recorded_forget(o->model->dev, &o->recorded);
+    muon_free(o->muon);
     update_free(o->update);
     free(o->spans);
     free(o);
@@ -116,7 +131,11 @@ static fsdp_status close_step(const void *fixed, const void *facts)
                       .scalars = &m->scalars->optimizer};
     FSDP_TRY(model_finish_gradients(m));
     FSDP_TRY(m->dev->kernels->clip(m->compute, &clip));
+    if (o->muon)
+        FSDP_TRY(muon_update(o->muon, o->update));
     for (int i = 0; i < model_ranges(m); i++) {
+        if (o->muon && muon_has(o->muon, i))
+            continue;
         FSDP_TRY(model_before_update(m, i));
         if (!model_range_at(m, i).offloaded)
             FSDP_TRY(update_apply(o->update, i, m->compute, &m->scalars->optimizer));

@@ -6,12 +6,14 @@
 
 #include "optim/update.h"
 #include "shard/model.h"
+#include "shard/step/muon.h"
 
 struct fsdp_optimizer {
     fsdp_model *model;
     fsdp_optimizer_config config;
     update *update;
-    update_span *spans;             /* of parameter groups; NULL: none */
+    update_span *spans;             /* of parameter groups and matrices; NULL: none */
+    muon *muon;                     /* NULL: another kind, or no matrix of it is trained */
     optimizer_scalars host_scalars; /* what the update of offloaded units reads, while it runs */
     float lr;
     int64_t average_from;   /* the step after which the average begins */

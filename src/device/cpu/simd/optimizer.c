@@ -16,7 +16,7 @@ typedef struct update {
     const optimizer_args *args;
     fsdp_optimizer_kind kind;
     float lr, beta1, beta2, eps, momentum, gradient_scale;
-    float keep;       /* AdamW: factor on the parameter */
+    float keep;       /* AdamW, Muon: factor on the parameter */
     float l2;         /* Adam, SGD: share of the parameter added to the gradient */
     float step_size;  /* lr / bias_correction1 */
     float root_scale; /* 1 / sqrt(bias_correction2) */
@@ -29,7 +29,7 @@ static update update_prepare(const optimizer_args *a)
     const optimizer_scalars *n = a->scalars;
     float decay = a->grouped ? a->weight_decay : a->decay ? n->weight_decay : 0.0f;
     float lr = a->grouped ? n->lr * a->lr_factor : n->lr;
-    bool adamw = a->kind == FSDP_ADAMW;
+    bool adamw = a->kind == FSDP_ADAMW || a->kind == FSDP_MUON;
     return (update){
         .args = a,
         .kind = a->kind,
@@ -102,6 +102,14 @@ static void sgd_span(const update *u, int64_t n, float *restrict parameter, cons
     }
 }
 
+static void muon_span(const update *u, int64_t n, float *restrict parameter, const uint16_t *restrict direction)
+{
+    float keep = u->keep, step = u->lr * u->args->direction_scale;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        parameter[i] = parameter[i] * keep - step * float_from_bf16(direction[i]);
+}
+
 static void average_span(float decay, int64_t n, const float *restrict parameter, float *restrict average)
 {
     float rest = 1.0f - decay;
@@ -155,6 +163,8 @@ static void update_span(const update *u, int64_t first)
     float *moment1 = a->moment1 ? a->moment1 + first : NULL;
     if (u->kind == FSDP_SGD)
         sgd_span(u, n, a->parameter + first, a->gradient + first, moment1);
+    else if (u->kind == FSDP_MUON)
+        muon_span(u, n, a->parameter + first, a->direction + first);
     else
         adam_span(u, n, a->parameter + first, a->gradient + first, moment1, a->moment2 + first);
     if (a->average)
@@ -187,6 +197,50 @@ SIMD_KERNEL(optimizer, optimizer_args)
         return FSDP_OK;
     update u = update_prepare(a);
     parallel_team(cpu_threads(s), cpu_threads_for(s, a->n), update_share, &u);
+    return FSDP_OK;
+}
+
+static void direction_span(const void *context, int64_t first)
+{
+    const muon_direction_args *a = context;
+    int64_t n = min_i64(SPAN, a->n - first);
+    float scale = a->scalars->gradient_scale, momentum = a->scalars->momentum, rest = 1.0f - momentum, values[SPAN];
+    const float *restrict gradient = a->gradient + first;
+    float *restrict moment = a->moment + first;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        float g = rest * (gradient[i] * scale);
+        float m = simd_fma(momentum, moment[i], g);
+        moment[i] = m;
+        values[i] = simd_fma(momentum, m, g);
+    }
+    span_write((buffer){a->direction, FSDP_BF16}, first, n, values, false);
+}
+
+SIMD_KERNEL(muon_direction, muon_direction_args)
+{
+    if (!a->scalars->skip)
+        parallel_for(cpu_threads_for(s, a->n), a->n, SPAN, direction_span, a);
+    return FSDP_OK;
+}
+
+static void normalize_span(const void *context, int64_t first)
+{
+    const normalize_args *a = context;
+    int64_t n = min_i64(SPAN, a->n - first);
+    float norm = (float)sqrt(*a->squares), factor = 1.0f / (norm > a->least ? norm : a->least);
+    float x_scratch[SPAN], scratch[SPAN];
+    const float *x = span_read(a->x, first, n, x_scratch);
+    float *out = span_target(a->out, first, false, scratch);
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        out[i] = x[i] * factor;
+    span_write(a->out, first, n, out, false);
+}
+
+SIMD_KERNEL(normalize, normalize_args)
+{
+    parallel_for(cpu_threads_for(s, a->n), a->n, SPAN, normalize_span, a);
     return FSDP_OK;
 }
 

@@ -41,6 +41,31 @@ extern "C" cudaError_t launch_axpby(const launch *l, const axpby_args *a)
     return cudaGetLastError();
 }
 
+template <int D, int V> __global__ void __launch_bounds__(THREADS) normalize(const normalize_args a)
+{
+    const float norm = (float)sqrt(*a.squares), factor = 1.0f / fmaxf(norm, a.least);
+    FOR_VECTORS(i, a.n, V)
+    {
+        floats<V> x = load<D, V>(a.x, i);
+#pragma unroll
+        for (int j = 0; j < V; j++)
+            x.v[j] *= factor;
+        store<D, V>(a.out, i, x);
+    }
+}
+
+extern "C" cudaError_t launch_normalize(const launch *l, const normalize_args *a)
+{
+    if (a->n == 0)
+        return cudaSuccess;
+    const bool vectors = a->n % 8 == 0 && is_aligned(a->x) && is_aligned(a->out);
+    const int dtype = common_dtype(a->x, a->out, no_buffer, no_buffer);
+#define CALL(D, V) normalize<D, V><<<flat_blocks(l, launch_ceil(a->n, V), THREADS), THREADS, 0, l->stream>>>(*a)
+    DISPATCH(dtype, vectors, CALL);
+#undef CALL
+    return cudaGetLastError();
+}
+
 template <int D, int V> __global__ void __launch_bounds__(THREADS) multiply(const multiply_args a)
 {
     FOR_VECTORS(i, a.n, V)

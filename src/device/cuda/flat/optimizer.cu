@@ -1,4 +1,4 @@
-/* AdamW, Adam and SGD over a flat range in one pass: 16 bytes a thread and array, hyperparameters from device memory so
+/* AdamW, Adam, SGD and Muon's steps over a flat range in one pass: 16 bytes a thread and array, hyperparameters from device memory so
  * that a recorded graph sees each step's, and the low-precision copy written on the way out. */
 #include "device/cuda/vector.cuh"
 #include "device/halves.h"
@@ -8,6 +8,7 @@
 struct step {
     float lr, beta1, beta2, eps, decay, momentum, scale;
     float inverse_correction1, inverse_root_correction2;
+    float direction_scale;
     bool first;
 };
 
@@ -24,6 +25,7 @@ static __device__ __forceinline__ step read_step(const optimizer_args &a)
     s.scale = n->gradient_scale;
     s.inverse_correction1 = 1.0f / n->bias_correction1;
     s.inverse_root_correction2 = 1.0f / sqrtf(n->bias_correction2);
+    s.direction_scale = a.direction_scale;
     s.first = n->bias_correction1 == 1.0f;
     return s;
 }
@@ -32,11 +34,15 @@ template <int KIND>
 static __device__ __forceinline__ void update(const step &s, float &parameter, float gradient, float &moment1,
                                               float &moment2)
 {
-    gradient *= s.scale;
-    if (KIND == FSDP_ADAMW)
+    gradient *= KIND == FSDP_MUON ? s.direction_scale : s.scale;
+    if (KIND == FSDP_ADAMW || KIND == FSDP_MUON)
         parameter -= s.lr * s.decay * parameter;
     else
         gradient += s.decay * parameter;
+    if (KIND == FSDP_MUON) {
+        parameter -= s.lr * gradient;
+        return;
+    }
     if (KIND == FSDP_SGD) {
         if (s.momentum != 0.0f) {
             moment1 = s.first ? gradient : s.momentum * moment1 + gradient;
@@ -147,13 +153,31 @@ static __device__ __forceinline__ void update_average(const optimizer_args &a, i
         a.average[i] = average[0];
 }
 
+/* What the update subtracts: the gradient, or Muon's direction. */
+template <int KIND, int V> static __device__ __forceinline__ void load_step(const optimizer_args &a, int64_t i, float *g)
+{
+    if constexpr (KIND == FSDP_MUON) {
+        if constexpr (V == 4) {
+            const uint2 raw = *(const uint2 *)(a.direction + i);
+            unpack_bf16(raw.x, g);
+            unpack_bf16(raw.y, g + 2);
+        } else {
+            g[0] = load_one(a.direction, FSDP_BF16, i);
+        }
+    } else if constexpr (V == 4) {
+        *(float4 *)g = *(const float4 *)(a.gradient + i);
+    } else {
+        g[0] = a.gradient[i];
+    }
+}
+
 /* V is 4 or 1; HALVES: the master is copy and rest. Moments are touched only where the kind has them. */
 template <int KIND, int V, bool HALVES> __global__ void __launch_bounds__(THREADS) optimizer(const optimizer_args a)
 {
     if (a.scalars->skip)
         return;
     const step s = read_step(a);
-    const bool has1 = KIND != FSDP_SGD || s.momentum != 0.0f, has2 = KIND != FSDP_SGD;
+    const bool has2 = KIND == FSDP_ADAMW || KIND == FSDP_ADAM, has1 = has2 || (KIND == FSDP_SGD && s.momentum != 0.0f);
     for (int64_t i = (blockIdx.x * (int64_t)THREADS + threadIdx.x) * V; i < a.n;
          i += (int64_t)gridDim.x * THREADS * V) {
         alignas(16) float p[V], g[V], m[V], v[V];
@@ -163,12 +187,11 @@ template <int KIND, int V, bool HALVES> __global__ void __launch_bounds__(THREAD
             *(float4 *)p = *(const float4 *)(a.parameter + i);
         else
             p[0] = a.parameter[i];
+        load_step<KIND, V>(a, i, g);
         if constexpr (V == 4) {
-            *(float4 *)g = *(const float4 *)(a.gradient + i);
             *(float4 *)m = has1 ? *(const float4 *)(a.moment1 + i) : make_float4(0, 0, 0, 0);
             *(float4 *)v = has2 ? *(const float4 *)(a.moment2 + i) : make_float4(0, 0, 0, 0);
         } else {
-            g[0] = a.gradient[i];
             m[0] = has1 ? a.moment1[i] : 0.0f;
             v[0] = has2 ? a.moment2[i] : 0.0f;
         }
@@ -201,7 +224,8 @@ template <int KIND, int V> static void start(const launch *l, const optimizer_ar
     part.n = n;
     part.parameter = a->parameter ? a->parameter + first : NULL;
     part.low = a->low ? a->low + first : NULL;
-    part.gradient += first;
+    part.gradient = a->gradient ? a->gradient + first : NULL;
+    part.direction = a->direction ? a->direction + first : NULL;
     part.moment1 = a->moment1 ? a->moment1 + first : NULL;
     part.moment2 = a->moment2 ? a->moment2 + first : NULL;
     part.average = a->average ? a->average + first : NULL;
@@ -217,7 +241,7 @@ template <int KIND, int V> static void start(const launch *l, const optimizer_ar
 template <int KIND> static cudaError_t start_kind(const launch *l, const optimizer_args *a)
 {
     const uintptr_t all = (uintptr_t)a->parameter | (uintptr_t)a->gradient | (uintptr_t)a->moment1 |
-                          (uintptr_t)a->moment2 | (uintptr_t)a->average |
+                          (uintptr_t)a->moment2 | (uintptr_t)a->average | (uintptr_t)a->direction * 2 |
                           ((uintptr_t)a->copy.p * (a->copy.dtype == FSDP_F32 ? 1 : 2)) | (uintptr_t)a->low * 2;
     const int64_t vectors = (all & 15) == 0 ? a->n / 4 * 4 : 0;
     start<KIND, 4>(l, a, 0, vectors);
@@ -234,6 +258,57 @@ extern "C" cudaError_t launch_optimizer(const launch *l, const optimizer_args *a
         return start_kind<FSDP_ADAM>(l, a);
     case FSDP_SGD:
         return start_kind<FSDP_SGD>(l, a);
+    case FSDP_MUON:
+        return start_kind<FSDP_MUON>(l, a);
     }
     return cudaErrorInvalidValue;
+}
+
+template <int V> __global__ void __launch_bounds__(THREADS) muon_direction(const muon_direction_args a)
+{
+    if (a.scalars->skip)
+        return;
+    const float scale = a.scalars->gradient_scale, momentum = a.scalars->momentum, rest = 1.0f - momentum;
+    for (int64_t i = (blockIdx.x * (int64_t)THREADS + threadIdx.x) * V; i < a.n;
+         i += (int64_t)gridDim.x * THREADS * V) {
+        alignas(16) float g[V], m[V];
+        if constexpr (V == 4) {
+            *(float4 *)g = *(const float4 *)(a.gradient + i);
+            *(float4 *)m = *(const float4 *)(a.moment + i);
+        } else {
+            g[0] = a.gradient[i];
+            m[0] = a.moment[i];
+        }
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            g[j] = rest * (g[j] * scale);
+            m[j] = momentum * m[j] + g[j];
+            g[j] = momentum * m[j] + g[j];
+        }
+        if constexpr (V == 4) {
+            *(float4 *)(a.moment + i) = *(const float4 *)m;
+            *(uint2 *)(a.direction + i) = make_uint2(pack_bf16(g[0], g[1]), pack_bf16(g[2], g[3]));
+        } else {
+            a.moment[i] = m[0];
+            store_one(a.direction, FSDP_BF16, i, g[0]);
+        }
+    }
+}
+
+extern "C" cudaError_t launch_muon_direction(const launch *l, const muon_direction_args *a)
+{
+    const uintptr_t all = (uintptr_t)a->gradient | (uintptr_t)a->moment | (uintptr_t)a->direction * 2;
+    const int64_t vectors = (all & 15) == 0 ? a->n / 4 * 4 : 0;
+    muon_direction_args rest = *a;
+    muon_direction_args whole = *a;
+    whole.n = vectors;
+    rest.n = a->n - vectors;
+    rest.gradient += vectors;
+    rest.moment += vectors;
+    rest.direction += vectors;
+    if (whole.n > 0)
+        muon_direction<4><<<flat_blocks(l, launch_ceil(whole.n, 4), THREADS), THREADS, 0, l->stream>>>(whole);
+    if (rest.n > 0)
+        muon_direction<1><<<flat_blocks(l, rest.n, THREADS), THREADS, 0, l->stream>>>(rest);
+    return cudaGetLastError();
 }
