@@ -46,6 +46,7 @@ static const quantity quantities[] = {QUANTITY("parameters", parameters),
                                       QUANTITY("held by fsdp run", host_held),
                                       QUANTITY("gathered a step", gathered_bytes),
                                       QUANTITY("reduced a step", reduced_bytes),
+                                      QUANTITY("exchanged by the update", update_bytes),
                                       QUANTITY("replicas a step", replica_bytes)};
 
 enum { N_QUANTITIES = sizeof quantities / sizeof quantities[0] };

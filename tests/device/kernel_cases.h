@@ -67,6 +67,8 @@ static const kernel_case kernel_cases[] = {
     {"loss_total", case_loss_total},
     {"clip", case_clip},
     {"optimizer", case_optimizer},
+    {"muon", case_muon},
+    {"normalize", case_normalize},
     {"activation_of_nan", case_activation_of_nan},
     {"attention_of_nan", case_attention_of_nan},
     {"cross_entropy_of_nan", case_cross_entropy_of_nan},

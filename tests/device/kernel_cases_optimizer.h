@@ -96,6 +96,76 @@ static void case_optimizer(kernel_check *c)
     }
 }
 
+/* Muon's two passes over its ranges: the direction from the gradient, and the update by a direction. */
+static void muon_one(kernel_check *c, int64_t n, bool decay)
+{
+    operand p = check_random(c, FSDP_F32, n, 1), copy = check_random(c, c->dtype, n, 1);
+    double *zeros = check_doubles(c, n), *want = check_doubles(c, n), *moment = check_doubles(c, n);
+    double *parameter = check_doubles(c, n);
+    operand m = check_operand(c, FSDP_F32, n, zeros), direction = check_operand(c, FSDP_BF16, n, zeros);
+    memcpy(parameter, p.host, (size_t)n * sizeof(double));
+    for (int step = 1; step <= 3; step++) {
+        operand g = check_random(c, FSDP_F32, n, 2), given = check_random(c, FSDP_BF16, n, 1);
+        optimizer_scalars h = {.lr = 1e-2f, .weight_decay = 0.1f, .momentum = 0.9f, .gradient_scale = 0.5f};
+        muon_direction_args a = {.n = n, .gradient = g.device, .moment = m.device, .direction = direction.device};
+        optimizer_args o = {.kind = FSDP_MUON,
+                            .n = n,
+                            .decay = decay,
+                            .grouped = n % 3 == 0,
+                            .lr_factor = 0.25f,
+                            .weight_decay = 0.5f,
+                            .parameter = p.device,
+                            .copy = operand_buffer(&copy),
+                            .direction = given.device,
+                            .direction_scale = 1.5f};
+        double lr = 1e-2 * (o.grouped ? 0.25 : 1), rate = o.grouped ? 0.5 : decay ? 0.1 : 0;
+        for (int64_t i = 0; i < n; i++) {
+            moment[i] = 0.9 * moment[i] + 0.1 * 0.5 * g.host[i];
+            want[i] = 0.9 * moment[i] + 0.1 * 0.5 * g.host[i];
+            parameter[i] = parameter[i] * (1 - lr * rate) - lr * 1.5 * given.host[i];
+        }
+        for (int skip = 0; skip < 2; skip++) { /* the second must change nothing */
+            h.skip = (uint32_t)skip;
+            a.scalars = o.scalars = check_upload(c, &h, sizeof h);
+            CHECK_RUN(c, muon_direction, &a);
+            CHECK_RUN(c, optimizer, &o);
+        }
+    }
+    check_expect(c, &m, moment, false, "moment");
+    check_expect(c, &direction, want, false, "direction");
+    check_expect(c, &p, parameter, false, "parameter");
+    check_expect(c, &copy, parameter, false, "copy");
+    check_clear(c);
+}
+
+static void case_muon(kernel_check *c)
+{
+    const int64_t sizes[] = {1, 3, 17, 1023, 1025, 20011};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        for (int decay = 0; decay < 2; decay++)
+            muon_one(c, sizes[i], decay);
+}
+
+static void case_normalize(kernel_check *c)
+{
+    const int64_t sizes[] = {1, 7, 1024, 1025, 20011};
+    const double squares[] = {4.0, 1e-20, 0.0};
+    for (int i = 0; i < 15; i++) {
+        operand x = check_random(c, c->dtype, sizes[i / 3], 1), out = check_random(c, c->dtype, sizes[i / 3], 1);
+        double *want = check_doubles(c, x.n);
+        for (int64_t j = 0; j < x.n; j++)
+            want[j] = x.host[j] / fmax(sqrt(squares[i % 3]), 0.25);
+        normalize_args a = {.n = x.n,
+                            .x = operand_buffer(&x),
+                            .out = operand_buffer(&out),
+                            .squares = check_upload(c, &squares[i % 3], sizeof squares[0]),
+                            .least = 0.25f};
+        CHECK_RUN(c, normalize, &a);
+        check_expect(c, &out, want, false, "normalized");
+        check_clear(c);
+    }
+}
+
 static void case_sum_f64(kernel_check *c)
 {
     const int64_t sizes[] = {0, 1, 7, 8, 1025, 9001};

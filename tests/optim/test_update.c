@@ -124,7 +124,7 @@ static void compare(const state *s, const fsdp_optimizer_config *c, int step)
 }
 
 /* The span that element k of a range lies in; NULL: ranges have none. */
-static const update_span *span_of(const update_span *spans, int64_t k)
+static const update_span *span_of(update_span *spans, int64_t k)
 {
     while (spans && k >= spans->end)
         spans++;
@@ -132,7 +132,7 @@ static const update_span *span_of(const update_span *spans, int64_t k)
 }
 
 /* `spans`: of range 0; NULL: none. */
-static void run_spans_against_reference(state *s, const fsdp_optimizer_config *c, const update_span *spans, int n_spans)
+static void run_spans_against_reference(state *s, const fsdp_optimizer_config *c, update_span *spans, int n_spans)
 {
     update_range ranges[RANGES];
     update *u;
@@ -176,7 +176,10 @@ static void run_against_reference(state *s, const fsdp_optimizer_config *c)
 static void spans_have_rates_and_decays_of_their_own(void **out)
 {
     static const fsdp_optimizer_kind kinds[] = {FSDP_ADAMW, FSDP_ADAM, FSDP_SGD};
-    static const update_span spans[] = {{7, 0.5f, 0.2f}, {501, 1, 0}, {502, 0, 0.3f}, {N, 3, 0.01f}};
+    update_span spans[] = {{.end = 7, .lr_factor = 0.5f, .weight_decay = 0.2f},
+                           {.end = 501, .lr_factor = 1},
+                           {.end = 502, .weight_decay = 0.3f},
+                           {.end = N, .lr_factor = 3, .weight_decay = 0.01f}};
     for (int k = 0; k < 3; k++) {
         fsdp_optimizer_config c = FSDP_OPTIMIZER_CONFIG_INIT;
         c.kind = kinds[k];

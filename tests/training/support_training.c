@@ -196,6 +196,7 @@ static fsdp_status plan(training *t, fsdp_world *w, training_result *out)
                                    .rank = fsdp_world_rank(w),
                                    .backend = fsdp_world_backend(w),
                                    .moments = t->average > 0 ? 3 : 2,
+                                   .optimizer = t->optimizer,
                                    .record = record_planned,
                                    .context = b};
     fsdp_status status = make_net(t, &net);
@@ -206,6 +207,7 @@ static fsdp_status plan(training *t, fsdp_world *w, training_result *out)
     out->planned_gathered = p.gathered_bytes;
     out->planned_reduced = p.reduced_bytes;
     out->planned_replica = p.replica_bytes;
+    out->planned_update = p.update_bytes;
     out->planned_memory = (int64_t)(p.total + p.host);
     return FSDP_OK;
 }
@@ -292,6 +294,7 @@ fsdp_status training_run_here(const training *given, training_result *out)
     TRY_OR(done, plan(&t, w, out));
     TRY_OR(done, make_net(&t, &net));
     TRY_OR(done, fsdp_shard(w, net, &t.config, &m));
+    oc.kind = t.optimizer;
     oc.groups = t.groups;
     oc.n_groups = t.n_groups;
     oc.average = t.average;

@@ -22,6 +22,7 @@ typedef struct training {
     bool plainly;       /* somebody listens to operations: no work is recorded */
     bool split_masters; /* on a recording device: bf16 masters as halves */
     bool packed;        /* LLaMA: rows hold several documents, cut anew in every sample */
+    fsdp_optimizer_kind optimizer;
     const fsdp_optimizer_group *groups;
     int n_groups;
     float average;                /* decay of the average of the weights; 0: none */
@@ -36,6 +37,7 @@ typedef struct training_result {
     int64_t memory;                     /* most that was held at once, by allocation hooks */
     /* What the plan says of one micro-batch of this rank. */
     int64_t planned_gathered, planned_reduced, planned_replica, planned_memory;
+    int64_t planned_update; /* of the step that closes it */
 } training_result;
 
 training training_default(training_model model, int ranks);

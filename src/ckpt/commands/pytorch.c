@@ -130,7 +130,6 @@ fsdp_status pytorch_write_file(const ckpt_source *source, fsdp_dtype dtype, cons
 
 /* What training remembers beside tensors, in PyTorch's words. */
 typedef struct optimizer_options {
-    const char *moment1;
     bool adam, decoupled;
     double lr, beta1, beta2, eps, weight_decay, momentum;
     int64_t steps;
@@ -174,12 +173,19 @@ static fsdp_status write_steps(folder_writer *w, const source_tensor *tensor)
     return dcp_writer_write(w->out, &steps, sizeof steps);
 }
 
+/* Adam has both moments; SGD and Muon, whose matrices stand beside AdamW's parameters, have one. */
+static const char *moment_name(const folder_writer *w, const source_tensor *tensor)
+{
+    if (tensor->role != CKPT_MOMENT1)
+        return "exp_avg_sq";
+    return source_find(w->source, CKPT_MOMENT2, tensor->name) ? "exp_avg" : "momentum_buffer";
+}
+
 static fsdp_status write_tensor(folder_writer *w, const source_tensor *tensor)
 {
     fsdp_dtype dtype = is_model(tensor) ? w->dtype : FSDP_F32;
     const char *model[] = {"model", tensor->name};
-    const char *state[] = {"optim", "state", tensor->name,
-                           tensor->role == CKPT_MOMENT1 ? w->options.moment1 : "exp_avg_sq"};
+    const char *state[] = {"optim", "state", tensor->name, moment_name(w, tensor)};
     const char *average[] = {"ema", tensor->name};
     const char *const *path = is_model(tensor) ? model : tensor->role == CKPT_AVERAGE ? average : state;
     if (tensor->role == CKPT_OTHER)
@@ -187,7 +193,8 @@ static fsdp_status write_tensor(folder_writer *w, const source_tensor *tensor)
     FSDP_TRY(dcp_writer_tensor(w->out, path, path == state ? 4 : 2, torch_element_find(dtype), tensor->n_dims,
                                tensor->shape));
     FSDP_TRY(write_rows(w, tensor, dtype));
-    return tensor->role == CKPT_MOMENT1 && w->options.adam ? write_steps(w, tensor) : FSDP_OK;
+    return tensor->role == CKPT_MOMENT1 && source_find(w->source, CKPT_MOMENT2, tensor->name) ? write_steps(w, tensor)
+                                                                                              : FSDP_OK;
 }
 
 /* ---- A folder: the options of the optimizer, by group and by parameter ---- */
@@ -203,7 +210,6 @@ static optimizer_options read_options(const ckpt_source *source)
     const manifest *m = source_manifest(source);
     const json_t *extra = m ? m->extra : NULL, *flags = json_object_get(extra, "flags");
     optimizer_options o = {.adam = source_has_role(source, CKPT_MOMENT2)};
-    o.moment1 = o.adam ? "exp_avg" : "momentum_buffer";
     const char *kind = json_string_value(json_object_get(flags, "optimizer"));
     o.decoupled = !kind || strcmp(kind, "adam") != 0;
     o.lr = number_of(extra, "lr", number_of(flags, "lr", 1e-3));

@@ -130,7 +130,7 @@ static fsdp_status count_muon(const fsdp_model *m, const memory_plan_request *r,
     FSDP_TRY(muon_make_plan(m, &p));
     out->optimizer += p.workspace - p.second_unneeded;
     out->optimizer_workspace = p.workspace;
-    out->gathered_bytes = p.gathered_bytes;
+    out->update_bytes = p.gathered_bytes;
     return FSDP_OK;
 }
 

@@ -48,6 +48,7 @@ typedef struct memory_plan {
     size_t largest_unit; /* gathered, bytes */
     /* Bytes that one rank receives in one step with one micro-batch. */
     int64_t gathered_bytes, reduced_bytes, replica_bytes;
+    int64_t update_bytes; /* in the optimizer's update */
 } memory_plan;
 
 /* Records what a step computes; the inputs need no data. */
