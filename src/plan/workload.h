@@ -12,7 +12,7 @@ typedef struct workload {
     bool documents;        /* samples hold several, and attention stays within each; validation's do not */
     int moments;           /* of the optimizer */
     fsdp_optimizer_kind optimizer;
-    const char *backend;   /* of communication; NULL: what fits */
+    const char *backend; /* of communication; NULL: what fits */
     /* Validation; a batch of 0 means none. */
     int64_t validation_batch, validation_width, validation_target;
     /* Asynchronous checkpoints, as memory_plan_request has them; NULL: none. */

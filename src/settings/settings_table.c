@@ -74,11 +74,8 @@ static const fsdp_choice activations[] = {
 };
 
 static const fsdp_choice optimizers[] = {
-    {"adamw", FSDP_ADAMW, NULL},
-    {"adam", FSDP_ADAM, NULL},
-    {"sgd", FSDP_SGD, NULL},
-    {"muon", FSDP_MUON, NULL},
-    {NULL, 0, NULL},
+    {"adamw", FSDP_ADAMW, NULL}, {"adam", FSDP_ADAM, NULL}, {"sgd", FSDP_SGD, NULL},
+    {"muon", FSDP_MUON, NULL},   {NULL, 0, NULL},
 };
 
 static const fsdp_choice lr_decay_styles[] = {

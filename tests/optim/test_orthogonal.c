@@ -123,7 +123,8 @@ static double run(machine *m, int64_t rows, int64_t columns, double size, double
 
 static void follows_the_polynomial_on_wide_and_tall_matrices_of_any_size(void **state)
 {
-    const int64_t shapes[][2] = {{1, 1}, {1, 9}, {9, 1}, {5, 5}, {16, 16}, {24, 40}, {40, 24}, {17, 63}, {63, 17}, {96, 96}};
+    const int64_t shapes[][2] = {{1, 1},   {1, 9},   {9, 1},   {5, 5},   {16, 16},
+                                 {24, 40}, {40, 24}, {17, 63}, {63, 17}, {96, 96}};
     const double sizes[] = {1, 1e-4, 1e6};
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         for (int k = 0; k < 3; k++) {

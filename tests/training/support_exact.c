@@ -69,7 +69,8 @@ static fsdp_module *make_net(const exact_model *m)
         snprintf(name, sizeof name, "l%d", i);
         net->layers[i] = fsdp_module_add(net, name, fsdp_linear_new(m->inputs[i], m->outputs[i], true));
     }
-    net->table = fsdp_module_parameter(net, "table", 2, (const int64_t[]){TABLE_ROWS, TABLE_COLUMNS}, FSDP_INIT_NORMAL, 1);
+    net->table =
+        fsdp_module_parameter(net, "table", 2, (const int64_t[]){TABLE_ROWS, TABLE_COLUMNS}, FSDP_INIT_NORMAL, 1);
     net->scale = fsdp_module_parameter(net, "scale", 1, (const int64_t[]){SCALE}, FSDP_INIT_ONE, 1);
     return &net->base;
 }
@@ -126,7 +127,8 @@ static fsdp_tensor *weighted(fsdp_tape *t, const exact_model *m, int what, rows 
         for (int64_t k = 0; k < r.n; k++)
             values[i] += integer(m, what, r.first + k, i);
     }
-    return fsdp_sum(t, fsdp_mul(t, fsdp_use(t, p), fsdp_cast(t, fsdp_input(t, FSDP_F32, n_dims, shape, values), dtype)));
+    return fsdp_sum(t,
+                    fsdp_mul(t, fsdp_use(t, p), fsdp_cast(t, fsdp_input(t, FSDP_F32, n_dims, shape, values), dtype)));
 }
 
 typedef struct batch {
@@ -138,7 +140,8 @@ static fsdp_loss record(const exact_run *e, const exact_model *m, fsdp_tape *t, 
 {
     exact_module *net = (exact_module *)fsdp_model_module(e->model);
     fsdp_dtype dtype = e->model ? fsdp_tensor_dtype(fsdp_use(t, net->scale)) : FSDP_F32;
-    fsdp_tensor *sum = weighted(t, m, 0, r, net->table, 2, (const int64_t[]){TABLE_ROWS, TABLE_COLUMNS}, dtype, b->table);
+    fsdp_tensor *sum =
+        weighted(t, m, 0, r, net->table, 2, (const int64_t[]){TABLE_ROWS, TABLE_COLUMNS}, dtype, b->table);
     sum = fsdp_add(t, sum, weighted(t, m, 1, r, net->scale, 1, (const int64_t[]){SCALE}, dtype, b->scale));
     for (int i = 0; i < m->n_layers; i++) {
         fsdp_tensor *x = of_rows(t, m, 2 + 2 * i, r, m->inputs[i], dtype, b->x[i]);

@@ -1,5 +1,5 @@
-/* A model whose gradients are small integers, drawn from a seed: sums of them have no rounding, so every strategy on any
- * number of ranks must give the bits of one process. Layers do not feed each other; each has rows of its own. */
+/* A model whose gradients are small integers, drawn from a seed: sums of them have no rounding, so every strategy on
+ * any number of ranks must give the bits of one process. Layers do not feed each other; each has rows of its own. */
 #ifndef TESTS_TRAINING_EXACT_H
 #define TESTS_TRAINING_EXACT_H
 

@@ -612,7 +612,7 @@ static run_case random_case(draw *d, int ranks, const int *weights)
                       .batch = 1 + below(d, 4),
                       .evaluated = below(d, 2) ? 1 + below(d, MAX_ROWS) : 0,
                       .micro_batches = 1 + below(d, 3),
-                      .optimizer = below(d, 3)                     ? FSDP_ADAMW
+                      .optimizer = below(d, 3)                 ? FSDP_ADAMW
                                    : c.cpu_offload || c.policy ? FSDP_SGD
                                                                : FSDP_MUON,
                       .average = below(d, 3) ? 0 : 0.5f,

@@ -172,14 +172,15 @@ static double follow(remembered *r, const exact_parameter *p, const float *gradi
 {
     double direction[EXACT_MAX], lr = (double)c->lr, off = 0, moved = 0, most = 0;
     int64_t n = p->rows * p->columns;
-    double decay = p->vector ? 0 : (double)c->weight_decay, scale = 0.2 * sqrt(fmax((double)p->rows, (double)p->columns));
+    double decay = p->vector ? 0 : (double)c->weight_decay,
+           scale = 0.2 * sqrt(fmax((double)p->rows, (double)p->columns));
     for (int64_t i = 0; i < n; i++) {
         double g = (double)gradient[i];
         r->first[i] = p->muon ? 0.95 * r->first[i] + 0.05 * g : 0.9 * r->first[i] + 0.1 * g;
         r->second[i] = 0.999 * r->second[i] + 0.001 * g * g;
-        direction[i] = p->muon ? 0.95 * r->first[i] + 0.05 * g
-                               : r->first[i] / (1 - pow(0.9, step)) /
-                                     (sqrt(r->second[i] / (1 - pow(0.999, step))) + 1e-8);
+        direction[i] = p->muon
+                           ? 0.95 * r->first[i] + 0.05 * g
+                           : r->first[i] / (1 - pow(0.9, step)) / (sqrt(r->second[i] / (1 - pow(0.999, step))) + 1e-8);
     }
     if (p->muon)
         orthogonal(p->rows, p->columns, direction);

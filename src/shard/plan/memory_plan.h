@@ -18,12 +18,12 @@ enum { MEMORY_PLAN_ALLOCATIONS = 16 };
 
 typedef struct memory_plan {
     /* Bytes of one rank. */
-    size_t parameters; /* fp32 masters */
-    size_t copies;     /* in param_dtype, what is gathered */
-    size_t gradients;  /* fp32 accumulators */
-    size_t optimizer;  /* moments, the average, and what the update works in, */
+    size_t parameters;          /* fp32 masters */
+    size_t copies;              /* in param_dtype, what is gathered */
+    size_t gradients;           /* fp32 accumulators */
+    size_t optimizer;           /* moments, the average, and what the update works in, */
     size_t optimizer_workspace; /* which is this */
-    size_t gather; /* gathered units */
+    size_t gather;              /* gathered units */
     size_t full_gradients;
     size_t activations;
     size_t workspace;
@@ -60,12 +60,12 @@ typedef struct memory_plan_request {
     device *dev; /* whose workspaces count */
     int n_ranks;
     int ranks_per_node;
-    int rank;               /* whose bytes; MEMORY_PLAN_LARGEST: of the rank that holds most */
-    const char *backend;    /* of communication; NULL: what fits */
-    int moments;            /* most fp32 numbers of optimizer state per parameter */
+    int rank;                      /* whose bytes; MEMORY_PLAN_LARGEST: of the rank that holds most */
+    const char *backend;           /* of communication; NULL: what fits */
+    int moments;                   /* most fp32 numbers of optimizer state per parameter */
     fsdp_optimizer_kind optimizer; /* which decides whose are fewer, and what the step takes besides */
-    plan_recorder record;   /* a training step */
-    plan_recorder evaluate; /* a step of validation; NULL: none */
+    plan_recorder record;          /* a training step */
+    plan_recorder evaluate;        /* a step of validation; NULL: none */
     void *context;
     /* Host memory of an asynchronous checkpoint in which this rank writes that many bytes; NULL: checkpoints take none.
      */

@@ -1,6 +1,6 @@
-/* The exchange, unit by unit: every rank gathers the unit's directions in bf16, orthogonalizes the matrices that are its
- * own, and all gather the results, which lie owner by owner. While one unit is computed, the next one's directions and
- * the last one's results are on their way: a rank with little to do in one unit goes on to the next, so owners are
+/* The exchange, unit by unit: every rank gathers the unit's directions in bf16, orthogonalizes the matrices that are
+ * its own, and all gather the results, which lie owner by owner. While one unit is computed, the next one's directions
+ * and the last one's results are on their way: a rank with little to do in one unit goes on to the next, so owners are
  * chosen for even work over all units. A matrix is computed whole and alone, so its bits do not depend on the owner or
  * on how many ranks there are. */
 #include "shard/step/muon.h"
@@ -89,11 +89,8 @@ static fsdp_status list_matrices(const fsdp_model *m, int index, muon_unit *u)
     for (int k = 0; s->trainable && k < s->n_slots; k++) {
         const fsdp_parameter *p = s->slots[k].parameter;
         if (update_is_muon(FSDP_MUON, p))
-            u->matrices[u->n_matrices++] = (matrix){.slot = k,
-                                                    .owner = -1,
-                                                    .rows = p->shape[0],
-                                                    .columns = p->shape[1],
-                                                    .offset = s->slots[k].offset};
+            u->matrices[u->n_matrices++] = (matrix){
+                .slot = k, .owner = -1, .rows = p->shape[0], .columns = p->shape[1], .offset = s->slots[k].offset};
     }
     return FSDP_OK;
 }
@@ -236,11 +233,8 @@ bool muon_has(const muon *x, int index)
 static fsdp_status start_gather(muon *x, muon_unit *u, comm_span *span, comm_request *request)
 {
     fsdp_model *m = x->model;
-    comm_op op = {.unit = m->layout->units[u->index].name,
-                  .step = m->step,
-                  .n_spans = 1,
-                  .spans = span,
-                  .stream = m->compute};
+    comm_op op = {
+        .unit = m->layout->units[u->index].name, .step = m->step, .n_spans = 1, .spans = span, .stream = m->compute};
     return comm_all_gather(m->shard_group, &op, request);
 }
 
@@ -290,8 +284,7 @@ static fsdp_status finish_unit(muon *x, update *of, int index)
     muon_unit *u = &x->units[index];
     FSDP_TRY(comm_wait(&u->give, m->compute));
     FSDP_TRY(model_before_update(m, u->range));
-    return update_apply_directions(of, u->range, m->compute, &m->scalars->optimizer,
-                                   x->results[index % x->n_sets]);
+    return update_apply_directions(of, u->range, m->compute, &m->scalars->optimizer, x->results[index % x->n_sets]);
 }
 
 fsdp_status muon_update(muon *x, update *u)

@@ -19,8 +19,9 @@
 static fsdp_status check_offload(const fsdp_model *m, fsdp_optimizer_kind kind)
 {
     if (m->offload && kind == FSDP_MUON)
-        return error_set(FSDP_ERR_UNSUPPORTED, "Muon does not update units in host memory: turn off cpu_offload, or use "
-                                               "AdamW");
+        return error_set(FSDP_ERR_UNSUPPORTED,
+                         "Muon does not update units in host memory: turn off cpu_offload, or use "
+                         "AdamW");
     return FSDP_OK;
 }
 

@@ -1,5 +1,5 @@
-/* AdamW, Adam, SGD and Muon's steps over a flat range in one pass: 16 bytes a thread and array, hyperparameters from device memory so
- * that a recorded graph sees each step's, and the low-precision copy written on the way out. */
+/* AdamW, Adam, SGD and Muon's steps over a flat range in one pass: 16 bytes a thread and array, hyperparameters from
+ * device memory so that a recorded graph sees each step's, and the low-precision copy written on the way out. */
 #include "device/cuda/vector.cuh"
 #include "device/halves.h"
 
@@ -154,7 +154,8 @@ static __device__ __forceinline__ void update_average(const optimizer_args &a, i
 }
 
 /* What the update subtracts: the gradient, or Muon's direction. */
-template <int KIND, int V> static __device__ __forceinline__ void load_step(const optimizer_args &a, int64_t i, float *g)
+template <int KIND, int V>
+static __device__ __forceinline__ void load_step(const optimizer_args &a, int64_t i, float *g)
 {
     if constexpr (KIND == FSDP_MUON) {
         if constexpr (V == 4) {
