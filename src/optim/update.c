@@ -21,7 +21,7 @@ struct update {
     update_range *ranges;
 };
 
-int update_moments(const fsdp_optimizer_config *c)
+static int update_moments(const fsdp_optimizer_config *c)
 {
     if (c->kind == FSDP_SGD)
         return c->momentum != 0 ? 1 : 0;

@@ -64,8 +64,7 @@ fsdp_status update_apply_directions(update *u, int index, stream *s, const optim
 const update_range *update_range_at(const update *u, int index);
 /* The second moment of an element of a range. Not for Muon's. */
 float *update_moment2_at(const update *u, int index, int64_t element);
-int update_moments(const fsdp_optimizer_config *config); /* most fp32 numbers kept per parameter: 2, 1 or 0 */
-int update_kept(const fsdp_optimizer_config *config);    /* with the average */
+int update_kept(const fsdp_optimizer_config *config); /* most fp32 numbers kept per parameter: moments, the average */
 /* Whether Muon updates this parameter: a linear layer's weight that is not a model's output, or an adapter's matrix. */
 bool update_is_muon(fsdp_optimizer_kind kind, const fsdp_parameter *p);
 int update_moments_of(const fsdp_optimizer_config *config, const fsdp_parameter *p);

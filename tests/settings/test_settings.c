@@ -186,7 +186,7 @@ static void the_nearest_name_is_suggested(void **state)
     REFUSED("did you mean --hidden_width?", "--hiden-width=3");
     REFUSED("did you mean --lr?", "-lr", "3");
     REFUSED("unknown flag --qqqqqqqq; --help lists", "--qqqqqqqq");
-    REFUSED("one of adamw, adam, sgd is expected; did you mean adamw?", "--optimizer=adamv");
+    REFUSED("one of adamw, adam, sgd, muon is expected; did you mean adamw?", "--optimizer=adamv");
     REFUSED("did you mean llama3_2_1b?", "--preset=llama32_1b");
     REFUSED("one of auto, cpu, cuda, h200, h100, a100 is expected", "--device=tpu");
 }
