@@ -40,6 +40,8 @@ static json_t *describe_extra(const fsdp_state *s, int64_t step)
         good = set(extra, "values", value_list_json(&s->values));
     if (good && s->notes.flags)
         good = set(extra, "flags", json_incref((json_t *)(uintptr_t)s->notes.flags));
+    if (good && s->notes.step_samples > 0)
+        good = set(extra, "step_samples", json_integer(s->notes.step_samples));
     if (good && s->notes.fingerprint && *s->notes.fingerprint)
         good = set(extra, "fingerprint", json_string(s->notes.fingerprint));
     if (good && s->notes.lineage)

@@ -16,6 +16,7 @@ typedef struct state_notes {
     const char *tokenizer;      /* folder to copy tokenizer files from; NULL: none */
     const char *tokenizer_name; /* what the manifest says of it; NULL: its path */
     const char *run;            /* which run it is; NULL: not known */
+    int64_t step_samples;       /* of a step, over all ranks; 0: not known */
     const char *fingerprint;    /* of the data; NULL or "": none */
     const json_t *lineage;      /* where it comes from, for people and for the next session; NULL: none */
 } state_notes;

@@ -93,8 +93,9 @@ static void say_batch(train_run *run)
     int64_t ranks = state_loaded_ranks(run->state), accumulated = s->gradient_accumulation_steps;
     int64_t per_rank_before = flag_before(run, "train_batch_size", s->train_batch_size);
     int64_t accumulated_before = flag_before(run, "gradient_accumulation_steps", accumulated);
-    int64_t before = ranks * per_rank_before * accumulated_before,
-            now = run->n_ranks * s->train_batch_size * accumulated;
+    int64_t before = ranks * per_rank_before * accumulated_before, now = run->micro_samples * accumulated;
+    const json_t *noted = json_object_get(state_loaded_extra(run->state), "step_samples");
+    before = json_is_integer(noted) ? json_integer_value(noted) : before;
     if (ranks == 0 || ranks == run->n_ranks)
         return;
     if (before != now)
@@ -335,6 +336,7 @@ static fsdp_status make_notes(train_run *run, save_notes *notes)
                                    .tokenizer = notes->tokenizer,
                                    .tokenizer_name = run->settings->tokenizer,
                                    .run = run->folder.run,
+                                   .step_samples = run->micro_samples * run->settings->gradient_accumulation_steps,
                                    .fingerprint = run->fingerprint,
                                    .lineage = run->lineage};
     state_describe(run->state, &described);

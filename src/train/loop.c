@@ -36,11 +36,11 @@ static fsdp_status run_micro_batch(train_run *run, bool last, double *samples)
 /* Micro-batches of the step that begins now: fewer at the end of an epoch. */
 static int64_t micro_batches(const train_run *run)
 {
-    int64_t wanted = run->settings->gradient_accumulation_steps, batch = run->settings->train_batch_size * run->n_ranks;
+    int64_t wanted = run->settings->gradient_accumulation_steps;
     if (run->settings->epochs == 0)
         return wanted;
     int64_t left = run->info.n_samples - run->position % run->info.n_samples;
-    return min_i64(wanted, ceil_div(left, batch));
+    return min_i64(wanted, ceil_div(left, run->micro_samples));
 }
 
 enum { MAX_ROLLBACKS = 3 };

@@ -220,7 +220,7 @@ static fsdp_status open_model(train_run *run)
 /* Samples of one optimizer step, over all ranks. */
 static int64_t step_samples(const train_run *run)
 {
-    return run->settings->train_batch_size * run->n_ranks * run->settings->gradient_accumulation_steps;
+    return run->micro_samples * run->settings->gradient_accumulation_steps;
 }
 
 /* Steps of this world size from the data's position to the end of --epochs. A step does not reach into the next epoch.
@@ -259,7 +259,7 @@ static fsdp_status open_loader(train_run *run)
 {
     const fsdp_settings *s = run->settings;
     fsdp_loader_config c = FSDP_LOADER_CONFIG_INIT;
-    c.batch = s->train_batch_size * run->n_ranks;
+    c.batch = run->micro_samples;
     c.seed = (uint64_t)s->seed;
     c.shuffle = s->shuffle;
     c.stop_at_epoch = s->epochs > 0;
@@ -296,21 +296,25 @@ static fsdp_status open_world(train_run *run, fsdp_world_config *config)
 }
 
 /* A job that its launcher has started again with more or fewer ranks keeps its batch, and with it the order of samples:
- * accumulation makes up for the ranks. */
+ * the fewest micro-batches that are equally large and give no rank more samples than it was to have. */
 static fsdp_status keep_batch(train_run *run)
 {
-    int64_t first = run->world->job.first_world_size, n = run->used.gradient_accumulation_steps * first;
+    fsdp_settings *s = &run->used;
+    int64_t first = run->world->job.first_world_size, samples, most = s->train_batch_size * run->n_ranks;
+    run->micro_samples = most;
     if (first == 0 || first == run->n_ranks)
         return FSDP_OK;
-    if (n % run->n_ranks != 0)
-        return error_set(
-            FSDP_ERR_INPUT,
-            "a step of this job has %lld micro-batches (%lld ranks at its start), which %d ranks cannot share "
-            "evenly; choose --nnodes MIN:MAX and --gradient_accumulation_steps so that they can",
-            (long long)n, (long long)first, run->n_ranks);
-    run->used.gradient_accumulation_steps = n / run->n_ranks;
-    run_say(run, FSDP_LINE_INFO, "%d ranks instead of %lld: %lld micro-batches a step, so that the batch stays",
-            run->n_ranks, (long long)first, (long long)run->used.gradient_accumulation_steps);
+    if (checked_mul_i64(s->train_batch_size * first, s->gradient_accumulation_steps, &samples))
+        return error_set(FSDP_ERR_INPUT, "a step of %lld ranks has more samples than can be counted", (long long)first);
+    int64_t n = ceil_div(samples, most);
+    while (samples % n != 0)
+        n++;
+    run->micro_samples = samples / n;
+    s->gradient_accumulation_steps = n;
+    s->train_batch_size = ceil_div(run->micro_samples, run->n_ranks);
+    run_say(run, FSDP_LINE_INFO,
+            "%d ranks instead of %lld: a step still has %lld samples, in %lld micro-batch%s of %lld", run->n_ranks,
+            (long long)first, (long long)samples, (long long)n, n == 1 ? "" : "es", (long long)run->micro_samples);
     return FSDP_OK;
 }
 

@@ -57,6 +57,7 @@ struct train_run {
     fsdp_status save_status;      /* how the last save ended, and with which message */
     char save_message[1024];
 
+    int64_t micro_samples;     /* of a micro-batch, over all ranks */
     int64_t n_steps;           /* the value of `step` at which the run ends */
     int64_t steps_per_epoch;   /* with this world size */
     int64_t schedule_offset;   /* step + this is the position in the learning-rate schedule */

@@ -113,14 +113,15 @@ static void print_data(FILE *out, const train_run *run)
 static void print_steps(FILE *out, const train_run *run)
 {
     const fsdp_settings *s = run->settings;
-    int64_t batch = s->train_batch_size * run->n_ranks * s->gradient_accumulation_steps;
+    int64_t batch = run->micro_samples * s->gradient_accumulation_steps;
     if (run->n_steps < INT64_MAX)
         fprintf(out, "steps            %lld", (long long)run->n_steps);
     else
         fputs("steps            without end", out);
     if (run->step > 0)
         fprintf(out, ", from %lld on", (long long)run->step);
-    fprintf(out, ", of %lld samples (%lld per rank", (long long)batch, (long long)s->train_batch_size);
+    fprintf(out, ", of %lld samples (%s%lld per rank", (long long)batch,
+            run->micro_samples % run->n_ranks ? "up to " : "", (long long)s->train_batch_size);
     if (s->gradient_accumulation_steps > 1)
         fprintf(out, ", %lld micro-batches", (long long)s->gradient_accumulation_steps);
     fputs(")\n", out);
