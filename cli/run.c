@@ -100,7 +100,9 @@ static const fsdp_flag run_table[] = {
      .unit = "N",
      .help = "restart all ranks after a failure, up to N times; not after bad input (status 2) or a request to end"},
     SECONDS(restart_window, "0", "count only restarts of the last N seconds (default: all)"),
-    SECONDS(watchdog, "0", "restart if a rank makes no progress for N seconds (default: off)"),
+    SECONDS(
+        watchdog, "0",
+        "restart if a rank makes no progress for N seconds (default: TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC, otherwise off)"),
     SECONDS(monitor_interval, "0.1", "time between checks of the ranks"),
     SECONDS(grace, "30", "time ranks get to exit before they are killed"),
     TEXT(log_dir, "FOLDER", "folder for rank output (by attempt and rank) and report.jsonl"),
@@ -151,6 +153,10 @@ static fsdp_status take_environment(run_options *o)
         if (status != FSDP_OK)
             return status;
     }
+    const char *monitored = getenv("TORCH_NCCL_ENABLE_MONITORING"), *beat = getenv("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC");
+    bool seconds = beat && *beat && strspn(beat, "0123456789") == strlen(beat);
+    if (seconds && !(monitored && strcmp(monitored, "0") == 0) && set_default(o, "watchdog", beat) != FSDP_OK)
+        return FSDP_ERR_INPUT;
     fsdp_status status = set_default(o, "node_rank", getenv("SLURM_NODEID"));
     return status == FSDP_OK ? set_default(o, "node_rank", getenv("JOB_COMPLETION_INDEX")) : status;
 }

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/host/environment.h"
+#include "base/host/torch_variables.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/sized.h"
@@ -424,6 +425,7 @@ fsdp_status fsdp_launch(const fsdp_launch_config *config, int *exit_code)
     TRY_OR(done, check_config(&full));
     TRY_OR(done, outputs_read(&full, &streams));
     TRY_OR(done, team_prepare(&l.team, &full));
+    torch_variables_check(TORCH_LAUNCHER);
     *exit_code = 1;
     l.ranks = calloc((size_t)l.n, sizeof *l.ranks);
     l.polls = calloc((size_t)(2 * l.n + 2), sizeof *l.polls);

@@ -379,7 +379,8 @@ const fsdp_flag settings_table[] = {
     {SWITCH(cpu_offload, NULL, "keep master weights, gradients and optimizer state in host memory")},
     {LIST(cpu_offload_units, "GLOB,...", "offload only units whose names match")},
     {CHOICE(comm_backend, "auto", backends, "how ranks communicate")},
-    {FLOAT(comm_timeout, "600", 0.001, 1e9, "seconds", "longest wait for another rank before the job fails")},
+    {FLOAT(comm_timeout, "600", 0.001, 1e9, "seconds",
+           "longest wait for another rank before the job fails (default: NCCL_TIMEOUT, otherwise 600)")},
     {SWITCH(comm_thread, NULL, "use a communication thread even if no core is free for it")},
 #undef GROUP
 

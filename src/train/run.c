@@ -10,17 +10,20 @@
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/host/environment.h"
+#include "base/host/torch_variables.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/text/printable.h"
 #include "base/sized.h"
 #include "ckpt/commands/report.h"
-#include "comm/torch_variables.h"
 #include "data/loader.h"
 #include "format/hub/hub.h"
 #include "train/agree.h"
 #include "plan/fit.h"
 #include "train/paths.h"
 #include "train/record.h"
+#include "settings/settings_table.h"
 #include "settings/settings_used.h"
 #include "settings/shape.h"
 
@@ -318,17 +321,30 @@ static fsdp_status keep_batch(train_run *run)
     return FSDP_OK;
 }
 
+/* The name that PyTorch's jobs know it by, where the flag was not given. False: it is no number of seconds. */
+static bool take_timeout(train_run *run)
+{
+    fsdp_settings *s = &run->used;
+    const char *text = environment_text("NCCL_TIMEOUT");
+    return !text || fsdp_settings_given(s, "comm_timeout") ||
+           fsdp_flags_set(settings_table, s, &s->state, "comm_timeout", text, FSDP_FROM_OTHERS) == FSDP_OK;
+}
+
 static fsdp_status open_parts(train_run *run)
 {
     const fsdp_settings *s = run->settings;
     fsdp_world_config world;
     FSDP_TRY(report_meter(&run->report));
+    bool timeout_taken = take_timeout(run);
     assemble_world(s, &world);
     FSDP_TRY(open_world(run, &world));
     run->rank = fsdp_world_rank(run->world);
     run->n_ranks = fsdp_world_size(run->world);
     run_show_warnings(run, true);
-    torch_variables_check();
+    torch_variables_check(TORCH_RANK);
+    if (!timeout_taken)
+        log_write(FSDP_LOG_WARNING, "NCCL_TIMEOUT=%s is ignored: --comm_timeout takes seconds, above 0",
+                  environment_text("NCCL_TIMEOUT"));
     run_show_warnings(run, false);
     FSDP_TRY(keep_batch(run));
     FSDP_TRY(run_folder_choose(run));
