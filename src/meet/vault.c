@@ -26,10 +26,15 @@ static bool is_name(const char *text)
     return text[0] && text[0] != '.' && strspn(text, allowed) == strlen(text);
 }
 
+/* Chunks come one behind the other: a file has no holes, and so no more bytes than were sent. */
 static fsdp_status write_at(const char *path, int64_t offset, const void *data, size_t bytes)
 {
-    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    struct stat info;
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     fsdp_status status = fd < 0 ? error_set_errno(FSDP_ERR_IO, "%s: cannot be written", path) : FSDP_OK;
+    if (status == FSDP_OK && (fstat(fd, &info) < 0 || !S_ISREG(info.st_mode) || offset > info.st_size))
+        status =
+            error_set(FSDP_ERR_INPUT, "%s: %zu bytes at %lld have nothing before them", path, bytes, (long long)offset);
     for (const char *from = data; status == FSDP_OK && bytes > 0;) {
         ssize_t n = pwrite(fd, from, bytes, offset);
         if (n < 0 && errno == EINTR)
@@ -89,13 +94,21 @@ static fsdp_status list_files(const char *folder, const char *part, part_file *f
     return FSDP_OK;
 }
 
-/* "<name>.tmp-<id>" becomes "<name>"; what was there is removed. */
+static bool is_folder(const char *path)
+{
+    struct stat info;
+    return lstat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+/* "<name>.tmp-<id>" becomes "<name>"; what was there is removed, unless it is no part. */
 static fsdp_status commit(const char *folder, const char *name, const char *id)
 {
     char temporary[PATH_BYTES], final[PATH_BYTES], gone[PATH_BYTES];
     snprintf(temporary, sizeof temporary, "%.700s/%.200s.tmp-%.40s", folder, name, id);
     snprintf(final, sizeof final, "%.700s/%.200s", folder, name);
     snprintf(gone, sizeof gone, "%.700s/%.200s.gone-%.40s", folder, name, id);
+    if (!is_folder(temporary) || (access(final, F_OK) == 0 && !is_folder(final)))
+        return error_set(FSDP_ERR_INPUT, "%s: cannot become a part of a snapshot", temporary);
     bool replaced = rename(final, gone) == 0;
     if (rename(temporary, final) != 0)
         return error_set_errno(FSDP_ERR_IO, "%s: cannot become a part of a snapshot", temporary);
@@ -169,7 +182,7 @@ bool vault_serve(void *context, uint32_t kind, const void *body, size_t bytes, w
     wire_reader r = wire_read(body, bytes);
     wire_body found = {0};
     request q = {.offset = 0};
-    if (!read_request(kind, &r, &q))
+    if (kind < WIRE_PART_WRITE || kind > WIRE_PART_READ || !read_request(kind, &r, &q))
         return false;
     fsdp_status status = kind == WIRE_PART_WRITE    ? store_chunk(folder, &q)
                          : kind == WIRE_PART_COMMIT ? commit(folder, q.part, q.id)
@@ -268,7 +281,8 @@ static fsdp_status ask_for_list(client *c, const char *name, const char *id, par
         if (!is_name(files[i].name))
             answer.broken = true;
     }
-    return wire_done(&answer) ? FSDP_OK : error_set(FSDP_ERR_PEER, "%s: its list of files makes no sense", name);
+    bool whole = wire_done(&answer) && *n >= 0 && *n <= MAX_FILES;
+    return whole ? FSDP_OK : error_set(FSDP_ERR_PEER, "%s: its list of files makes no sense", name);
 }
 
 fsdp_status vault_take(client *c, const char *folder, const char *name, const char *id)

@@ -41,6 +41,7 @@ enum wire_kind {
     WIRE_PART_COMMIT, /* part, id */
     WIRE_PART_LIST,   /* part, id: number of files; name and bytes of each */
     WIRE_PART_READ,   /* part, id, file, offset: data */
+    WIRE_KINDS,       /* one more than the last */
 };
 
 enum wire_refusal { WIRE_WRONG_JOB = 1, WIRE_WRONG_SECRET, WIRE_WRONG_SEAT, WIRE_FULL };

@@ -1,6 +1,6 @@
-/* Any messages to the store, from launchers and ranks that come, speak and go in any order: nothing crashes, hangs or
- * grows past its bounds, and every answer is one that a client can read. Built with clang -fsanitize=fuzzer it
- * searches; otherwise it replays tests/fuzz/corpus/rendezvous.
+/* Any messages of any kind to the store, from launchers and ranks that come, speak and go in any order: nothing
+ * crashes, hangs or grows past its bounds, and every answer is one that a client can read. Built with clang
+ * -fsanitize=fuzzer it searches; otherwise it replays tests/fuzz/corpus/rendezvous.
  *
  * An input is records of three bytes (what and who, kind, how much) with their data. */
 #include <stdint.h>
@@ -36,6 +36,24 @@ static void check_message(void *context, store_guest *g, uint32_t kind, const vo
     else
         require(kind == WIRE_ANSWER || kind == WIRE_POST || kind == WIRE_GONE || kind == WIRE_FINISHED ||
                 kind == WIRE_EXAMINE);
+}
+
+/* What comes from a store is read by launchers. */
+static void read_as_launcher(const uint8_t *data, size_t bytes)
+{
+    round_join join;
+    round_place place;
+    round_stop stop;
+    round_failure failure;
+    wire_reader r[] = {wire_read(data, bytes), wire_read(data, bytes), wire_read(data, bytes), wire_read(data, bytes)};
+    if (round_join_get(&r[0], &join))
+        require(memchr(join.host, 0, sizeof join.host) && memchr(join.address, 0, sizeof join.address));
+    if (round_place_get(&r[1], &place))
+        require(memchr(place.master_address, 0, sizeof place.master_address) != NULL);
+    if (round_stop_get(&r[2], &stop))
+        require(memchr(stop.reason, 0, sizeof stop.reason) != NULL);
+    if (round_failure_get(&r[3], &failure))
+        require(memchr(failure.reason, 0, sizeof failure.reason) != NULL);
 }
 
 /* The first LAUNCHERS are launchers, the others ranks at the seat that a byte says. */
@@ -82,6 +100,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         size_t left = bytes - at - 3, length = data[at + 2] < left ? data[at + 2] : left;
         bool understood = true;
         at += 3;
+        read_as_launcher(data + at, length);
         if (!guests[who]) {
             guests[who] = come(s, who, kind, &links[who]);
             continue;
@@ -96,7 +115,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         else if (what == 2 && who < LAUNCHERS)
             understood = join(s, guests[who], kind, now);
         else
-            understood = store_hear(s, guests[who], kind % 24, data + at, length, now);
+            understood = store_hear(s, guests[who], kind % (WIRE_KINDS + 2), data + at, length, now);
         at += length;
         if (!understood) {
             store_lose(s, guests[who], false, now);

@@ -148,7 +148,7 @@ static long resident_pages(void)
 static size_t make_hostile(uint64_t number, uint8_t *out, size_t room)
 {
     rng_key seed = rng_key_make(number);
-    uint32_t kind = (uint32_t)(number % 3 == 0 ? WIRE_HELLO : rng_word(seed, 0, 0) % 32);
+    uint32_t kind = (uint32_t)(number % 3 == 0 ? WIRE_HELLO : rng_word(seed, 0, 0) % (WIRE_KINDS + 4));
     uint32_t lengths[] = {0, 16, 200, 900, 1024, 1025, 1 << 20, UINT32_MAX, (uint32_t)rng_word(seed, 0, 1)};
     uint32_t claimed = lengths[rng_word(seed, 0, 2) % 9];
     size_t n = rng_word(seed, 0, 3) % (room - 8);
