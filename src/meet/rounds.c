@@ -31,6 +31,7 @@ typedef struct round_node {
     uint64_t came; /* in the order of joins */
     bool joined, member, done;
     int first_rank;
+    double heard;     /* when it last said where its ranks are */
     rank_beat *ranks; /* (join.n_ranks), NULL: it has not said */
 } round_node;
 
@@ -199,7 +200,7 @@ static void publish_members(rounds *r, round_node **members, int n)
     wire_free(&list);
 }
 
-static void begin_round(rounds *r)
+static void begin_round(rounds *r, double now)
 {
     round_node **members = malloc((size_t)r->n_joined * sizeof *members);
     int n = 0, first = 0;
@@ -231,6 +232,7 @@ static void begin_round(rounds *r)
         wire_body body = {0};
         members[i]->joined = members[i]->done = false;
         members[i]->member = true;
+        members[i]->heard = now;
         place.node = i;
         members[i]->first_rank = place.first_rank = first;
         free(members[i]->ranks);
@@ -252,7 +254,7 @@ static void consider(rounds *r, double now)
         return;
     bool all_here = r->n_joined == r->n_nodes || now - r->gathering_since >= straggler_seconds;
     if (r->n_joined >= r->policy.max_nodes || (all_here && now - r->last_join >= call))
-        begin_round(r);
+        begin_round(r, now);
 }
 
 /* A node that comes while a round runs with fewer than there may be: the next begins with it. */
@@ -345,6 +347,8 @@ static bool hear_join(rounds *r, store_guest *g, wire_reader *body, double now)
 /* ---- where ranks are ---- */
 
 static const double look_seconds = 0.5, examination_seconds = 6;
+/* Launchers speak once a second: one that missed a turn may yet come, one that missed three does not. */
+static const double late_seconds = 1.6, silent_seconds = 3;
 
 static bool hear_beat(rounds *r, round_node *n, wire_reader *body, double now)
 {
@@ -352,6 +356,7 @@ static bool hear_beat(rounds *r, round_node *n, wire_reader *body, double now)
     bool current = r->state == RUNNING && n->member && round == r->round;
     if (body->broken || (n_ranks != 0 && n_ranks != n->join.n_ranks))
         return false;
+    n->heard = now;
     if (n_ranks && !n->ranks && !(n->ranks = calloc((size_t)n_ranks, sizeof *n->ranks)))
         return true;
     for (int i = 0; i < n_ranks; i++) {
@@ -374,6 +379,31 @@ static bool is_more_likely(const rank_beat *a, const rank_beat *b)
     return a->step != b->step ? a->step < b->step : a->beats < b->beats;
 }
 
+static round_node *most_silent(const rounds *r)
+{
+    round_node *found = NULL;
+    for (round_node *n = r->nodes; n; n = n->next)
+        if (n->member && !n->done && (!found || n->heard < found->heard))
+            found = n;
+    return found;
+}
+
+/* Nobody moves, and one launcher does not say why: it cannot be asked, so it is the cause. True while that is so, or
+ * may turn out to be. */
+static bool blame_silent_node(rounds *r, double now)
+{
+    const round_node *n = most_silent(r);
+    char text[WIRE_TEXT_BYTES];
+    if (!n || now - n->heard < late_seconds)
+        return false;
+    snprintf(text, sizeof text,
+             "%.100s has said nothing for %.0f s, and no rank goes on: its host hangs, or the network between is cut",
+             n->guest->who, now - n->heard);
+    if (now - n->heard >= silent_seconds)
+        fail_round(r, text, 1, false, now);
+    return true;
+}
+
 /* When one rank stands still, soon all do: once the first has for as long as the watchdog allows, the likeliest cause
  * is looked for among all that have done so for half as long. */
 static void look_for_hangs(rounds *r, double now)
@@ -381,19 +411,23 @@ static void look_for_hangs(rounds *r, double now)
     double limit = r->policy.watchdog_seconds;
     round_node *where = NULL;
     int which = -1;
-    bool over = false;
+    bool over = false, unheard = false, moves = false;
     for (round_node *n = r->nodes; n; n = n->next)
         for (int i = 0; n->member && n->ranks && i < n->join.n_ranks; i++) {
             const rank_beat *rank = &n->ranks[i];
-            if (rank->beats == 0 || now - rank->since < limit / 2)
+            bool heard = now - n->heard < late_seconds, still = rank->beats != 0 && now - rank->since >= limit / 2;
+            moves = moves || (heard && rank->beats != 0 && !still);
+            if (!still)
                 continue;
-            over = over || now - rank->since >= limit;
+            over = over || (heard && now - rank->since >= limit);
+            unheard = unheard || (!heard && now - rank->since >= limit);
             if (!where || is_more_likely(rank, &where->ranks[which])) {
                 where = n;
                 which = i;
             }
         }
-    if (!over)
+    over = over || (unheard && !moves); /* a launcher may be slow to speak while its ranks go on with the others */
+    if (!over || blame_silent_node(r, now))
         return;
     wire_body body = {0};
     const rank_beat *rank = &where->ranks[which];

@@ -33,12 +33,21 @@ launch()
     launchers[node]=$!
 }
 
+# processes_of NAME: all of a job of this test; others may run jobs of the same name
+processes_of()
+{
+    local pid
+    for pid in $(pgrep -f -- "--output_dir $1 "); do
+        [[ ! /proc/$pid/cwd -ef $work ]] || echo "$pid"
+    done
+}
+
 # of_rank NAME RANK: the process of a rank
 of_rank()
 {
     local pid
-    for pid in $(pgrep -f -- "--output_dir $1 "); do
-        if tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -qx "RANK=$2" && grep -qa train "/proc/$pid/cmdline"; then
+    for pid in $(processes_of "$1"); do
+        if tr '\0' '\n' 2>/dev/null <"/proc/$pid/environ" | grep -qx "RANK=$2" && grep -qa train "/proc/$pid/cmdline"; then
             echo "$pid"
         fi
     done

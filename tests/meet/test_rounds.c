@@ -262,6 +262,87 @@ static void the_rank_that_does_not_wait_is_examined(void **state)
     leave_all(&alone, 1, s);
 }
 
+/* The store without a socket, at times of our own. */
+typedef struct told {
+    int n_rounds, n_stops, n_examined;
+    char reason[WIRE_TEXT_BYTES];
+} told;
+
+static void take_word(void *context, store_guest *g, uint32_t kind, const void *body, size_t bytes)
+{
+    told *t = context;
+    wire_reader r = wire_read(body, bytes);
+    round_stop stop;
+    (void)g;
+    t->n_rounds += kind == WIRE_ROUND;
+    t->n_examined += kind == WIRE_EXAMINE;
+    t->n_stops += kind == WIRE_STOP;
+    if (kind == WIRE_STOP && round_stop_get(&r, &stop))
+        snprintf(t->reason, sizeof t->reason, "%s", stop.reason);
+}
+
+static void beat(store *s, store_guest *g, int64_t count, bool waits, double now)
+{
+    wire_body body = {0};
+    wire_put_i32(&body, 0);
+    wire_put_i32(&body, 1);
+    wire_put_i64(&body, count);
+    wire_put_i64(&body, 5);
+    wire_put_u32(&body, waits);
+    wire_put_text(&body, "step 5");
+    assert_true(store_hear(s, g, WIRE_BEAT, body.data, body.bytes, now));
+    wire_free(&body);
+}
+
+/* Two nodes that beat until `silent_from`, when the second stops to speak; ranks move until `still_from`. Returns when
+ * the round was stopped, or -1. */
+static double stopped_at(double still_from, double silent_from, told *t)
+{
+    rounds_policy policy = policy_of(2, 2);
+    policy.watchdog_seconds = 2;
+    *t = (told){0};
+    store *s = store_new(take_word, t, &policy);
+    store_guest *guests[2];
+    double end = -1;
+    int links[2];
+    for (int i = 0; i < 2; i++) {
+        store_introduction who = {.seat = 0, .seats = 0};
+        round_join j = {.node_rank = i, .n_ranks = 1, .min_nodes = 2, .max_nodes = 2, .last_round = -1};
+        wire_body body = {0};
+        snprintf(who.who, sizeof who.who, "node %d", i);
+        assert_int_equal(store_admit(s, &who, &links[i], &guests[i]), FSDP_OK);
+        round_join_put(&body, &j);
+        assert_true(store_hear(s, guests[i], WIRE_JOIN, body.data, body.bytes, 1));
+        wire_free(&body);
+    }
+    assert_int_equal(t->n_rounds, 2);
+    for (int tick = 0; tick < 400 && end < 0; tick++) { /* twenty seconds */
+        double now = 1 + tick * 0.05;
+        int64_t count = 1 + (int64_t)((now < still_from ? now : still_from) * 10);
+        for (int i = 0; i < 2 && tick % 20 == 0; i++) /* once a second */
+            if (i == 0 || now < silent_from)
+                beat(s, guests[i], count, i == 0, now);
+        store_tick(s, now);
+        end = t->n_stops > 0 ? now : -1;
+    }
+    store_free(s);
+    return end;
+}
+
+static void a_node_that_falls_silent_is_to_blame_and_is_not_asked(void **state)
+{
+    (void)state;
+    told t;
+    double at = stopped_at(3, 3, &t); /* the link is cut: ranks stand still, and one launcher says nothing */
+    assert_int_equal(t.n_examined, 0);
+    assert_non_null(strstr(t.reason, "node 1 has said nothing for"));
+    assert_true(at > 3 && at <= 3 + 2 + 2);  /* the watchdog and two seconds */
+    assert_true(stopped_at(100, 3, &t) < 0); /* ranks go on: a launcher may be slow */
+    assert_int_equal(t.n_examined, 0);
+    assert_true(stopped_at(3, 100, &t) > 3 + 2 + 2); /* it speaks, so it is asked first, and given time */
+    assert_int_equal(t.n_examined, 1);
+}
+
 /* ---- hundreds ---- */
 
 /* CPU seconds of this process, the store's thread included, for a whole life of n launchers: two rounds and the end. */
@@ -326,6 +407,7 @@ int main(void)
         cmocka_unit_test(only_restarts_within_the_window_count),
         cmocka_unit_test(what_was_asked_for_is_not_restarted),
         cmocka_unit_test(the_rank_that_does_not_wait_is_examined),
+        cmocka_unit_test(a_node_that_falls_silent_is_to_blame_and_is_not_asked),
         cmocka_unit_test(five_hundred_launchers_cost_n_log_n),
     };
     return cmocka_run_group_tests_name("rounds", tests, NULL, NULL);
