@@ -44,6 +44,7 @@ link_through_proxy()
 {
     [[ -z $slow ]] || return 0
     command -v python3 >/dev/null || return 1
+    rm -f slow.log
     ip netns exec "${host}1" python3 "$(dirname "${BASH_SOURCE[0]}")/slow_link.py" >slow.log 2>&1 </dev/null &
     slow=$!
     for _ in $(seq 600); do

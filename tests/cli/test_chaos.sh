@@ -94,7 +94,7 @@ strike()
     cut) link_cut ;;
     loss)
         link_lose 0.$((1 + RANDOM % 4))
-        sleep 2 &
+        (sleep 2 && link_mend) &
         mended=$!
         ;;
     delay) link_delay ;;

@@ -12,6 +12,7 @@ import yaml
 
 KUBERNETES = "1.30"
 PORT = "pytorchjob-port"
+METRICS_PORT = 9400
 
 
 def fail(text):
@@ -33,6 +34,18 @@ def check(document):
         container = template["spec"]["containers"][0]
         if container["name"] != "pytorch" or [p["containerPort"] for p in container["ports"] if p["name"] == PORT] != [23456]:
             fail(f"{role}: the operator wants a container pytorch with {PORT} 23456")
+
+
+def check_metrics(template):
+    """Prometheus finds the port by annotation or by name, and the run listens there, for others too."""
+    container = template["spec"]["containers"][0]
+    named = [p["containerPort"] for p in container["ports"] if p["name"] == "metrics"]
+    annotations = template["metadata"]["annotations"]
+    if named != [METRICS_PORT] or annotations.get("prometheus.io/port") != str(METRICS_PORT):
+        fail("a pod has no port metrics, or its annotation names another")
+    for flag in (f"--metrics_port={METRICS_PORT}", "--metrics_address=0.0.0.0"):
+        if flag not in container["args"]:
+            fail(f"a pod does not listen: {flag} is missing")
 
 
 def operator_variables(job, rank, n_pods):
@@ -65,6 +78,7 @@ def expand(text, variables):
 
 def write(folder, hostname, template, variables, maps):
     spec, container = template["spec"], template["spec"]["containers"][0]
+    check_metrics(template)
     for entry in container.get("env", []):
         variables[entry["name"]] = expand(value_of(entry), variables)
     os.makedirs(folder)

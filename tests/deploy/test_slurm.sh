@@ -64,7 +64,9 @@ running()
     ranks=$(pgrep -f "^$fsdp train .*$work/text.txt") || fail "$1: was over before it was disturbed"
     kill -STOP $ranks
 }
-go_on() { kill -CONT $ranks; }
+# SIGUSR1 waits for a rank that stands still, or Slurm has woken it up and it is all over.
+is_warned() { grep -q '^ShdPnd:.*[2367abef]..$' "/proc/${ranks%%$'\n'*}/status" 2>/dev/null || [[ $(restarts) == 1 ]]; }
+go_on() { kill -CONT $ranks 2>/dev/null || true; }
 
 # resumed NAME: it went on, once, and the end is that of the undisturbed run
 resumed()
@@ -106,11 +108,18 @@ running warned
 scancel --signal=USR1 "$job" # what Slurm sends before the time limit
 go_on
 resumed warned
+submit limited train-fsdp.sbatch --time=10 --
+running limited
+scontrol update JobId="$job" TimeLimit=2 # Slurm warns two minutes before: at its next look
+until_true "limited: Slurm does not warn: $(tail -n 5 "$slurm/slurmctld.log")" is_warned
+scontrol update JobId="$job" TimeLimit=10 # for the rest of it
+go_on
+resumed limited
 submit preempted train-fsdp.sbatch --
 running preempted
 sbatch --parsable --partition=high --nodes=2 --exclusive --output=/dev/null --wrap 'sleep 0.1' >/dev/null
 resumed preempted
-echo "requeued, near its time limit and preempted, a job goes on: the same bits"
+echo "requeued, warned by a user, at its time limit and preempted, a job goes on: the same bits"
 
 # --- srun --------------------------------------------------------------------------------------------------------------------
 read -ra train <<<"$EXTRA_ARGS"
