@@ -114,7 +114,7 @@ static fsdp_status note_lineage(train_run *run)
 {
     const char *before = state_loaded_run(run->state);
     const json_t *lineage = json_object_get(state_loaded_extra(run->state), "lineage");
-    if (run->folder.goes_on && before[0]) {
+    if (run->folder.goes_on && !run->folder.began_elsewhere && before[0]) {
         snprintf(run->folder.run, sizeof run->folder.run, "%s", before);
         run->lineage = lineage ? json_deep_copy(lineage) : NULL;
         return FSDP_OK;
@@ -251,8 +251,8 @@ fsdp_status run_resume(train_run *run)
         return FSDP_OK;
     FSDP_TRY(check_model(run, from));
     run_show_warnings(run, true); /* names those that are skipped */
-    fsdp_status status =
-        state_resume_from(run->state, from, run->folder.goes_on ? run->folder.run : NULL, &found, &step);
+    bool own = run->folder.goes_on && !run->folder.began_elsewhere;
+    fsdp_status status = state_resume_from(run->state, from, own ? run->folder.run : NULL, &found, &step);
     run_show_warnings(run, false);
     FSDP_TRY(status);
     if (!found) {

@@ -162,7 +162,7 @@ static fsdp_status choose_path(const train_run *run, run_folder *f)
         return set_folder(f->path, s->output_dir);
     if (from && !is_automatic(s) && find_run_of(from, f->path))
         return FSDP_OK;
-    if (f->restarted && find_former_round(run, f->path))
+    if (run->world->job.round > 0 && find_former_round(run, f->path))
         return FSDP_OK;
     if (is_automatic(s) && !s->checkpoint_dir)
         return error_set(FSDP_ERR_INPUT,
@@ -207,6 +207,34 @@ static bool is_own(const run_folder *f)
     return file_exists(f->resume) && paths_are_same(parent, f->checkpoints);
 }
 
+/* An earlier round of this job made what lies in the folder: it would have been refused there if it were another's.
+ * With
+ * --overwrite it may be another's that this job has not come to remove yet; only a name that others do not have tells.
+ */
+static bool is_former_round(const train_run *run, const run_folder *f)
+{
+    char its[128], what[128];
+    const char *mine = run->world->job.rendezvous_id;
+    if (run->world->job.round == 0 || !run_folder_holds_run(f->path, f->checkpoints, what, sizeof what))
+        return false;
+    read_run_file(f->path, "job", its, sizeof its);
+    return !run->settings->overwrite || (mine[0] && strcmp(mine, "none") != 0 && strcmp(its, mine) == 0);
+}
+
+/* What was said about the beginning (--resume_from_checkpoint of another run, --overwrite) holds for the first round.
+ */
+static fsdp_status go_on_after_restart(const train_run *run, run_folder *f)
+{
+    int64_t step;
+    if (f->goes_on || !is_former_round(run, f))
+        return FSDP_OK;
+    f->goes_on = true;
+    if (count_checkpoints(f->checkpoints, &step) > 0)
+        return set_path(f->resume, f->checkpoints, NULL);
+    f->began_elsewhere = f->resume[0] != '\0';
+    return FSDP_OK;
+}
+
 static fsdp_status refuse_other_run(const train_run *run, const run_folder *f)
 {
     char what[128];
@@ -238,6 +266,7 @@ static fsdp_status decide(const train_run *run, run_folder *f)
     FSDP_TRY(choose_checkpoints(s, f));
     FSDP_TRY(choose_source(s, f));
     f->goes_on = is_own(f);
+    FSDP_TRY(go_on_after_restart(run, f));
     if (f->goes_on)
         take_name(f);
     if (!s->dry_run) { /* reading much first, only to be refused at the end, would be a pity */

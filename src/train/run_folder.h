@@ -24,6 +24,7 @@ typedef struct run_folder {
     char run[40];               /* its name, also in its checkpoints */
     bool named;                 /* by us: `latest` is to point at it */
     bool goes_on;               /* `resume` is this run's own: what lies in the folder is its past */
+    bool began_elsewhere;       /* `resume` is another run's, although this one goes on: it has saved nothing yet */
     bool restarted;             /* the launcher started it again, and nobody said where to resume */
 } run_folder;
 
