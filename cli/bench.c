@@ -15,6 +15,7 @@ typedef struct options {
     fsdp_flag_state state;
     int64_t steps, warmup_steps;
     bool breakdown, json;
+    const char *emulate;
     fsdp_text_list sizes;
     int64_t size;
 } options;
@@ -35,6 +36,7 @@ static const fsdp_flag own_flags[] = {
      .min = 0,
      .max = 1e6},
     {.name = "breakdown", .only = "step", .type = FSDP_FLAG_SWITCH, .offset = offsetof(options, breakdown)},
+    {.name = "emulate", .only = "step", .type = FSDP_FLAG_TEXT, .offset = offsetof(options, emulate)},
     {.name = "sizes", .only = "comm", .type = FSDP_FLAG_LIST, .offset = offsetof(options, sizes)},
     {.name = "json", .type = FSDP_FLAG_SWITCH, .offset = offsetof(options, json)},
     {.name = NULL},
@@ -162,6 +164,7 @@ static fsdp_status read_arguments(request *q, const char *kind, int argc, char *
     q->config.steps = (int)q->own.steps;
     q->config.warmup = (int)q->own.warmup_steps;
     q->config.breakdown = q->own.breakdown;
+    q->config.emulate = q->own.emulate;
     free(own);
     return status;
 }
@@ -194,11 +197,14 @@ const command command_bench = {
     .summary = "Measure whole steps, kernels or collectives",
     .usage = "step|kernel|comm [WORKLOAD] [--json] [FLAGS...]",
     .details =
-        "step [WORKLOAD] [--steps N] [--warmup_steps N] [--breakdown]\n"
+        "step [WORKLOAD] [--steps N] [--warmup_steps N] [--breakdown] [--emulate LINKS]\n"
         "    Runs whole steps (forward, backward, clipping, optimizer) on random tokens. Prints the median time, its\n"
         "    TFLOP/s, and their share of the device's peak and of a large matrix product timed in the same run.\n"
         "    --breakdown also shows where the time goes, by kernel class and operation; those steps wait for each\n"
         "    operation. Without a workload, flags set model and batch.\n"
+        "    --emulate 8@450GBs,2@50GBs measures this process as one rank of two hosts with eight ranks each, joined\n"
+        "    at 450 GB/s within a host and 50 GB/s a rank between them: shards, memory and times are those of such\n"
+        "    a rank, the losses mean nothing. Exposed is what a step takes longer than without communication.\n"
         "kernel [WORKLOAD]\n"
         "    Times each kernel at the workload's shapes: matrix products and their gradients, attention, norms, rope,\n"
         "    swiglu, loss, embedding, optimizer. Shown as a share of a large matrix product or a copy.\n"

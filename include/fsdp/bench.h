@@ -30,6 +30,7 @@ typedef struct fsdp_bench_config {
     bool breakdown;       /* step: also run steps that wait for every operation and time it */
     const int64_t *sizes; /* comm: bytes of the whole buffer; borrowed */
     int n_sizes;          /* 0: 1, 16 and 128 MiB */
+    const char *emulate;  /* step: as one rank of a world with these links, "8@450GBs,2@50GBs"; NULL: none; borrowed */
 } fsdp_bench_config;
 
 #define FSDP_BENCH_CONFIG_INIT                                                                                         \
@@ -67,8 +68,10 @@ typedef struct fsdp_bench_result {
     double tflops;             /* of one rank; 6 per parameter and token, and causal attention */
     double first_step_seconds; /* from the call to the end of the first step */
     int64_t memory_bytes;      /* the largest plan of this rank */
-    double communication_ms;   /* of a step, mean: collectives at work; not known (0) where a device runs them */
-    double exposed_ms;         /* and the part of it during which nothing was computed */
+    double communication_ms;   /* of a step, mean: collectives at work; not known (0) where a device runs them, unless
+                                  they are emulated */
+    double exposed_ms;         /* and the part of it during which nothing was computed; emulated: what a step takes
+                                  longer than one whose collectives take no time */
     double host_update_ms;     /* of a step, mean: the update of offloaded units in host memory; 0: none is */
     double host_wait_ms;       /* and the part of it that the next forward waited for */
     double host_gigabytes;     /* a second, read and written by that update */

@@ -20,6 +20,7 @@
 #include "bench/parts.h"
 #include "bench/workload.h"
 #include "plan/fit.h"
+#include "comm/emulate/emulate.h"
 #include "comm/world.h"
 #include "device/peak.h"
 
@@ -101,15 +102,29 @@ static fsdp_status choose_sharding(bench *b, const fsdp_settings *s, bool named)
     return fit_sharding(&request, &b->sharding);
 }
 
-static fsdp_status open_bench(bench *b, const fsdp_settings *s, const char *workload_name)
+/* The world that the settings name, or one that is emulated. */
+static fsdp_status open_world(const fsdp_settings *s, const char *links, fsdp_world **out)
 {
     fsdp_world_config world;
+    char backend[128];
+    assemble_world(s, &world);
+    if (!links)
+        return fsdp_world_open(&world, out);
+    if (fsdp_settings_given(s, "comm_backend"))
+        return error_set(FSDP_ERR_INPUT, "--emulate is a backend of its own; leave --comm_backend out");
+    snprintf(backend, sizeof backend, "emulate:%s", links);
+    world.backend = backend;
+    return fsdp_world_open(&world, out);
+}
+
+static fsdp_status open_bench(bench *b, const fsdp_settings *s, const fsdp_bench_config *c)
+{
+    const char *workload_name = c->workload;
     fsdp_module *net;
     FSDP_TRY(choose_workload(b, s, workload_name));
     FSDP_TRY(fsdp_memory_meter_start(&b->meter));
     FSDP_TRY(overlap_meter_start(&b->overlap));
-    assemble_world(s, &world);
-    FSDP_TRY(fsdp_world_open(&world, &b->world));
+    FSDP_TRY(open_world(s, c->emulate, &b->world));
     FSDP_TRY(choose_sharding(b, s, workload_name != NULL));
     FSDP_TRY(model_create(&b->model, &net));
     fsdp_status status = fsdp_shard(b->world, net, &b->sharding.config, &b->sharded);
@@ -162,6 +177,23 @@ static int ascending(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
+/* The same steps with collectives that take no time: what they are shorter by is exposed. */
+static fsdp_status measure_exposed(bench *b, const fsdp_bench_config *c, double *times, fsdp_bench_result *out)
+{
+    double loss;
+    out->communication_ms = emulate_take_seconds(b->world->comm) * 1e3 / c->steps;
+    emulate_without_links(b->world->comm, true);
+    for (int i = 0; i < c->steps; i++) {
+        double begun = clock_seconds();
+        FSDP_TRY(run_one(b, c->warmup + i, &loss));
+        times[i] = clock_seconds() - begun;
+    }
+    emulate_without_links(b->world->comm, false);
+    qsort(times, (size_t)c->steps, sizeof *times, ascending);
+    out->exposed_ms = fmax(0, out->milliseconds - times[c->steps / 2] * 1e3);
+    return FSDP_OK;
+}
+
 static fsdp_status measure(bench *b, const fsdp_bench_config *c, double start, fsdp_bench_result *out)
 {
     double *times = calloc((size_t)c->steps, sizeof *times), loss = 0;
@@ -170,6 +202,8 @@ static fsdp_status measure(bench *b, const fsdp_bench_config *c, double start, f
         double begun = clock_seconds();
         if (i == c->warmup)
             (void)overlap_meter_take(b->overlap);
+        if (i == c->warmup && c->emulate)
+            (void)emulate_take_seconds(b->world->comm);
         status = run_one(b, i, &loss);
         if (i == 0)
             out->first_step_seconds = clock_seconds() - start;
@@ -183,10 +217,12 @@ static fsdp_status measure(bench *b, const fsdp_bench_config *c, double start, f
         out->milliseconds = times[c->steps / 2] * 1e3;
         out->fastest = times[0] * 1e3;
         overlap_times overlap = overlap_meter_take(b->overlap);
-        if (strcmp(fsdp_world_backend(b->world), "nccl") != 0) { /* there the host only enqueues */
+        if (!comm_enqueues(b->world->comm)) {
             out->communication_ms = (double)overlap.communication_ns / 1e6 / c->steps;
             out->exposed_ms = (double)overlap.exposed_ns / 1e6 / c->steps;
         }
+        if (c->emulate)
+            status = measure_exposed(b, c, times, out);
     }
     free(times);
     return status;
@@ -273,7 +309,7 @@ static fsdp_status run_bench(const fsdp_settings *settings, const fsdp_bench_con
     bench *b = calloc(1, sizeof *b);
     if (!b)
         return error_set(FSDP_ERR_MEMORY, "bench: out of host memory");
-    fsdp_status status = open_bench(b, settings, config->workload);
+    fsdp_status status = open_bench(b, settings, config);
     if (status == FSDP_OK)
         status = measure(b, config, start, result);
     if (status == FSDP_OK) {

@@ -53,6 +53,11 @@ static fsdp_status choose_backend(const comm_config *config, int n_hosts, const 
 #endif
     };
     const char *name = config->backend ? config->backend : default_backend(config, n_hosts);
+    if (strncmp(name, "emulate", 7) == 0 && (name[7] == ':' || !name[7])) {
+        bool queue = config->device && config->device->paced_move;
+        *out = queue ? &comm_emulate_device_backend : &comm_emulate_host_backend;
+        return FSDP_OK;
+    }
     for (size_t i = 0; i < sizeof backends / sizeof *backends; i++) {
         if (strcmp(backends[i]->name, name) == 0) {
             *out = backends[i];
@@ -306,6 +311,11 @@ bool comm_has_progress_thread(const comm *c)
     return c->has_thread;
 }
 
+bool comm_enqueues(const comm *c)
+{
+    return c->backend->enqueues;
+}
+
 void comm_abort(comm *c, const char *message)
 {
     engine_fail(c, FSDP_ERR_PEER, message);
@@ -407,7 +417,23 @@ static fsdp_status agree_on_opening(comm *c, const char *name, comm_group *g, fs
     return own != FSDP_OK ? error_set(own, "%s", text) : status;
 }
 
-fsdp_status comm_group_split(comm *c, const char *name, int color, int key, comm_group **out)
+/* The membership of every rank follows from its number: nobody has to be asked, and peers that are only emulated
+ * could not answer. */
+typedef struct regular_split {
+    int size;
+    bool across; /* ranks with the same place in their lists of `size` neighbours; else those neighbours */
+} regular_split;
+
+static void fill_in(const regular_split *split, membership *all, int n_ranks)
+{
+    for (int rank = 0; rank < n_ranks; rank++) {
+        all[rank].color = split->across ? rank % split->size : rank / split->size;
+        all[rank].key = rank;
+    }
+}
+
+static fsdp_status split_world(comm *c, const char *name, int color, int key, const regular_split *regular,
+                               comm_group **out)
 {
     size_t n = (size_t)c->world_size;
     membership mine = {color, key, c->slots_taken}, *all = calloc(n, sizeof *all);
@@ -421,6 +447,8 @@ fsdp_status comm_group_split(comm *c, const char *name, int color, int key, comm
     char label[COMM_NAME_BYTES];
     snprintf(label, sizeof label, "members of group %s", name);
     TRY_OR(done, comm_exchange(c->world, label, &mine, sizeof mine, sizeof mine, all, bytes));
+    if (regular)
+        fill_in(regular, all, c->world_size);
     int slot = free_slot(all, c->world_size);
     if (slot == 0) {
         status =
@@ -449,13 +477,24 @@ done:
     return status;
 }
 
-fsdp_status comm_group_split_by_size(comm *c, int size, comm_group **shard, comm_group **replica)
+fsdp_status comm_group_split(comm *c, const char *name, int color, int key, comm_group **out)
+{
+    return split_world(c, name, color, key, NULL, out);
+}
+
+fsdp_status comm_group_split_neighbours(comm *c, const char *name, int size, comm_group **out)
 {
     if (size < 1 || c->world_size % size != 0)
-        return error_set(FSDP_ERR_INPUT, "a shard group of %d ranks does not divide a world of %d", size,
+        return error_set(FSDP_ERR_INPUT, "a %s group of %d ranks does not divide a world of %d", name, size,
                          c->world_size);
-    FSDP_TRY(comm_group_split(c, "shard", c->rank / size, c->rank, shard));
-    fsdp_status status = comm_group_split(c, "replica", c->rank % size, c->rank, replica);
+    return split_world(c, name, c->rank / size, c->rank, &(regular_split){.size = size}, out);
+}
+
+fsdp_status comm_group_split_by_size(comm *c, int size, comm_group **shard, comm_group **replica)
+{
+    FSDP_TRY(comm_group_split_neighbours(c, "shard", size, shard));
+    regular_split across = {.size = size, .across = true};
+    fsdp_status status = split_world(c, "replica", c->rank % size, c->rank, &across, replica);
     if (status != FSDP_OK) {
         comm_group_free(*shard);
         *shard = NULL;

@@ -1,5 +1,5 @@
 /* Collectives over groups of ranks: one interface, and behind it self (one rank), shm (processes of one host, which
- * read each other's memory), mpi and ucx (many hosts) and nccl (GPUs).
+ * read each other's memory), mpi and ucx (many hosts), nccl (GPUs), and emulate (a world that is not there, timed).
  *
  * Rules that hold for every backend:
  * - All ranks of a group call the same collectives on it in the same order, with the same unit, step, dtypes and
@@ -41,8 +41,9 @@ typedef enum comm_progress {
 
 typedef struct comm_config {
     size_t size;
-    const char *backend; /* "self", "shm", "mpi", "ucx", "nccl"; NULL: self for one rank, nccl between GPUs, shm on one
-                            host, mpi under mpirun, else ucx (or mpi, in a build without) */
+    const char *backend; /* "self", "shm", "mpi", "ucx", "nccl", "emulate:LINKS" (emulate/links.h); NULL: self for one
+                            rank, nccl between GPUs, shm on one host, mpi under mpirun, else ucx (or mpi, in a build
+                            without) */
     job job;             /* who we are; mpi takes rank and size from MPI itself, which must agree with a launcher's */
     double timeout_seconds; /* of every single wait */
     comm_progress progress;
@@ -75,6 +76,7 @@ int comm_world_size(const comm *c);
 int comm_local_rank(const comm *c);
 const char *comm_backend_name(const comm *c);
 bool comm_has_progress_thread(const comm *c);
+bool comm_enqueues(const comm *c); /* collectives run on the device's queue; the host only starts them */
 
 /* Wakes every waiting rank with this rank's message; all further calls fail with it, here and there. The first abort
  * (or failure, which aborts by itself) of a job is the one that every rank reports. Callable from any thread. */
@@ -102,8 +104,10 @@ comm_group *comm_world(comm *c); /* owned by the comm */
  * messages ("shard", "replica"); copied. At most COMM_MAX_GROUPS at a time. */
 fsdp_status comm_group_split(comm *c, const char *name, int color, int key, comm_group **out);
 
-/* Collective over the world: splits it into lists of equal length, `size` neighbouring ranks each (the shard group),
- * and across them (the replica group: ranks with the same place in their shard group). size must divide the world. */
+/* Collective over the world: splits it into lists of `size` neighbouring ranks. size must divide the world. */
+fsdp_status comm_group_split_neighbours(comm *c, const char *name, int size, comm_group **out);
+
+/* The same (the shard group), and across it (the replica group: ranks with the same place in their shard group). */
 fsdp_status comm_group_split_by_size(comm *c, int size, comm_group **shard, comm_group **replica);
 void comm_group_free(comm_group *g); /* no request of it may be pending; NULL is legal */
 

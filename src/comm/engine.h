@@ -52,6 +52,7 @@ typedef struct comm_backend {
 } comm_backend;
 
 extern const comm_backend comm_self_backend, comm_shm_backend;
+extern const comm_backend comm_emulate_host_backend, comm_emulate_device_backend;
 #ifdef FSDP_WITH_MPI
 extern const comm_backend comm_mpi_backend;
 #endif

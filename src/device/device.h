@@ -71,6 +71,9 @@ struct device {
     /* Fills device memory with random numbers; NULL: the host makes them (CPU). */
     fsdp_status (*random)(stream *s, const random_args *a);
 
+    /* Stands in for a link (comm/emulate); NULL where the host can move the bytes itself (CPU). */
+    fsdp_status (*paced_move)(stream *s, const paced_move_args *a);
+
     /* Choices made by timing, as bytes: those of one rank are handed to the others and kept in checkpoints. What is
      * imported is taken instead of timing, also for kernels that ran before (recorded graphs keep theirs); what another
      * GPU or library version chose is skipped. `name` is for messages. *bytes is the caller's to free(). NULL where

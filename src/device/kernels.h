@@ -522,6 +522,15 @@ typedef struct optimizer_args {
     const optimizer_scalars *scalars;
 } optimizer_args;
 
+/* Moves `bytes` from `from` to `to`, each begun again at its end, in no less than `seconds`, by as many blocks. */
+typedef struct paced_move_args {
+    const void *from;
+    void *to;
+    size_t from_bytes, to_bytes, bytes;
+    double seconds;
+    int blocks;
+} paced_move_args;
+
 /* X(entry, args): a kernel. W(entry, args): a kernel that may need workspace. */
 #define KERNELS(X, W)                                                                                                  \
     W(gemm, gemm_args)                                                                                                 \

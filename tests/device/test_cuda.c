@@ -5,6 +5,7 @@
  * leaves out the large sizes of the cases and runs each once. */
 #include "device/cuda_timings.h"
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/rng.h"
 
@@ -456,6 +457,44 @@ static void run_timings(void (*all)(timing *t))
     end_bench(&b);
 }
 
+/* A link stood in for: all bytes arrive, repeated as often as they must be, and not before their time. */
+static void paced_moves_take_their_time(void **state)
+{
+    (void)state;
+    bench b = start_bench();
+    const size_t sizes[][3] = {{16 << 20, 48 << 20, 48 << 20}, {1000, 3333, 3333}, {4096, 1024, 1 << 20}};
+    for (int i = 0; i < 3; i++) {
+        size_t from_bytes = sizes[i][0], to_bytes = sizes[i][1], bytes = sizes[i][2];
+        uint8_t *host = malloc(from_bytes), *got = malloc(to_bytes);
+        for (size_t k = 0; k < from_bytes; k++)
+            host[k] = (uint8_t)(k * 2654435761u >> 11);
+        paced_move_args a = {.from = bench_take(&b, from_bytes),
+                             .to = bench_take(&b, to_bytes),
+                             .from_bytes = from_bytes,
+                             .to_bytes = to_bytes,
+                             .bytes = bytes,
+                             .seconds = 0.02,
+                             .blocks = 24};
+        MUST(gpu->copy(b.s, (void *)a.from, host, from_bytes));
+        MUST(gpu->stream_synchronize(b.s));
+        double begun = clock_seconds();
+        MUST(gpu->paced_move(b.s, &a));
+        MUST(gpu->stream_synchronize(b.s));
+        double took = clock_seconds() - begun;
+        MUST(gpu->copy(b.s, got, a.to, to_bytes));
+        MUST(gpu->stream_synchronize(b.s));
+        if (took < 0.0199 || took > 0.03)
+            fail_msg("moving %zu bytes took %.4f s instead of 0.02", bytes, took);
+        for (size_t k = 0; k < to_bytes && bytes <= to_bytes; k++)
+            if (got[k] != host[k % from_bytes])
+                fail_msg("byte %zu of %zu did not arrive", k, to_bytes);
+        free(got);
+        free(host);
+        bench_clear(&b);
+    }
+    end_bench(&b);
+}
+
 static void timings_of_flat_kernels(void **state)
 {
     (void)state;
@@ -540,6 +579,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(masters_as_halves_are_updated_like_whole_ones),
         cmocka_unit_test(too_much_memory_is_refused_with_what_is_free),
         cmocka_unit_test(streams_wait_for_each_others_events),
+        cmocka_unit_test(paced_moves_take_their_time),
         cmocka_unit_test(timings_of_flat_kernels),
         cmocka_unit_test(timings_of_rows),
         cmocka_unit_test(timings_of_products),

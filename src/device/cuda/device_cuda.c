@@ -234,6 +234,12 @@ static fsdp_status device_random(stream *s, const random_args *a)
     return cuda_check(launch_random(&s->launch, a), "random numbers");
 }
 
+static fsdp_status device_paced_move(stream *s, const paced_move_args *a)
+{
+    FSDP_TRY(cuda_enter(s->device));
+    return cuda_check(launch_paced_move(&s->launch, a), "paced move");
+}
+
 static size_t device_available(device *base)
 {
     const cuda_device *d = (const cuda_device *)base;
@@ -293,6 +299,7 @@ const device cuda_device_table = {
     .native_stream = native_stream,
     .halves = device_halves,
     .random = device_random,
+    .paced_move = device_paced_move,
     .autotune_export = cuda_autotune_export,
     .autotune_import = cuda_autotune_import,
     .available = device_available,

@@ -84,6 +84,7 @@ cudaError_t launch_rmsnorm_any_backward(const launch *l, const rmsnorm_args *a);
 
 cudaError_t launch_halves(const launch *l, const halves_args *a);
 cudaError_t launch_random(const launch *l, const random_args *a);
+cudaError_t launch_paced_move(const launch *l, const paced_move_args *a);
 
 /* Attention by the own kernel; workspace as attention_own_*_bytes says. d_bias strides must be one of the forms that
  * attention_bias_form knows, unless d_bias is NULL. */

@@ -45,11 +45,11 @@ static fsdp_status make_keep_groups(fsdp_model *m)
     if (!m->keep_group)
         return error_set(FSDP_ERR_MEMORY, "groups of %d units: out of host memory", m->n_policies);
     for (int i = 0; i < m->n_policies; i++) {
-        int size = m->keep_groups[i], rank = comm_rank(m->world->comm);
+        int size = m->keep_groups[i];
         for (int k = 0; size > 0 && k < i && !m->keep_group[i]; k++)
             m->keep_group[i] = m->keep_groups[k] == size ? m->keep_group[k] : NULL;
         if (size > 0 && !m->keep_group[i])
-            FSDP_TRY(comm_group_split(m->world->comm, "keep", rank / size, rank, &m->keep_group[i]));
+            FSDP_TRY(comm_group_split_neighbours(m->world->comm, "keep", size, &m->keep_group[i]));
     }
     return FSDP_OK;
 }

@@ -1,0 +1,327 @@
+/* One process as rank 0 of a world whose other ranks are not there: "emulate:8@450GBs,2@50GBs" (links.h). Shards,
+ * buffers and bytes are those of the real world, and a collective takes as long as its links would, on a stream of its
+ * own; on a GPU a kernel of as many blocks as NCCL's moves as many bytes meanwhile, so that what is computed beside it
+ * is slowed down as it would be. Every peer is taken to hold what this rank holds, so results are wrong and only times
+ * and memory mean something.
+ *
+ * Two tables: where the device has a queue a collective is enqueued, otherwise the engine's thread moves the bytes and
+ * sleeps. */
+#include "comm/emulate/emulate.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/checked.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "comm/emulate/links.h"
+#include "comm/engine.h"
+#include "comm/reduce.h"
+
+/* Collectives of a group whose end can be told apart. Older ones are done when a newer one is: one stream. */
+enum { EMULATE_EVENTS = 64 };
+
+/* Where the bytes of peers go that a reduction would add up, as NCCL's buffers. */
+static const size_t landing_bytes = (size_t)16 << 20;
+
+typedef struct emulated_world {
+    links links;
+    bool without;
+    double seconds;
+    void *landing;
+} emulated_world;
+
+typedef struct emulated_group {
+    stream *stream;
+    event *ready, *done[EMULATE_EVENTS];
+} emulated_group;
+
+static emulated_world *world_of(const comm *c)
+{
+    return c->state;
+}
+
+void emulate_without_links(comm *c, bool without)
+{
+    world_of(c)->without = without;
+}
+
+double emulate_take_seconds(comm *c)
+{
+    double seconds = world_of(c)->seconds;
+    world_of(c)->seconds = 0;
+    return seconds;
+}
+
+static bool has_queue(const comm *c)
+{
+    return c->config.device && c->config.device->paced_move;
+}
+
+static fsdp_status emulate_open(comm *c)
+{
+    const char *links_text = strchr(c->config.backend, ':');
+    if (c->world_size != 1)
+        return error_set(FSDP_ERR_INPUT, "an emulated world is one process, this job has %d ranks; start it alone",
+                         c->world_size);
+    emulated_world *w = c->state = calloc(1, sizeof *w);
+    if (!w)
+        return error_set(FSDP_ERR_MEMORY, "no memory to emulate other ranks");
+    FSDP_TRY(links_parse(links_text ? links_text + 1 : "", &w->links));
+    c->config.backend = "emulate"; /* the text is the caller's */
+    c->rank = c->local_rank = c->node = 0;
+    c->n_nodes = w->links.n_hosts;
+    c->local_world_size = w->links.per_host;
+    c->world_size = w->links.n_hosts * w->links.per_host;
+    return has_queue(c) ? host_allocate(c, landing_bytes, &w->landing) : FSDP_OK;
+}
+
+static void emulate_close(comm *c)
+{
+    host_release_all(c);
+    free(c->state);
+}
+
+static size_t emulate_overhead(const comm_config *config)
+{
+    return config->device && config->device->paced_move ? landing_bytes : 0;
+}
+
+static void emulate_abort(comm *c, const char *message)
+{
+    (void)c, (void)message; /* no other rank to tell */
+}
+
+static void emulate_group_close(comm_group *g)
+{
+    emulated_group *n = g->backend;
+    device *d = g->comm->config.device;
+    if (!n)
+        return;
+    for (int i = 0; i < EMULATE_EVENTS; i++)
+        if (n->done[i])
+            d->event_free(n->done[i]);
+    if (n->ready)
+        d->event_free(n->ready);
+    if (n->stream)
+        d->stream_free(n->stream);
+    free(n);
+    g->backend = NULL;
+}
+
+static fsdp_status open_queue(device *d, emulated_group *n)
+{
+    FSDP_TRY(d->stream_create(d, 1, &n->stream));
+    FSDP_TRY(d->event_create(d, &n->ready));
+    for (int i = 0; i < EMULATE_EVENTS; i++)
+        FSDP_TRY(d->event_create(d, &n->done[i]));
+    return FSDP_OK;
+}
+
+static fsdp_status emulate_group_open(comm_group *g)
+{
+    if (!has_queue(g->comm))
+        return FSDP_OK;
+    g->backend = calloc(1, sizeof(emulated_group));
+    if (!g->backend)
+        return error_set(FSDP_ERR_MEMORY, "no memory for communication group %s", g->name);
+    fsdp_status status = open_queue(g->comm->config.device, g->backend);
+    if (status != FSDP_OK)
+        emulate_group_close(g);
+    return status;
+}
+
+static char *element(buffer b, int64_t index)
+{
+    return (char *)b.p + index * (int64_t)fsdp_dtype_size(b.dtype);
+}
+
+static bool is_reduction(const comm_request *r)
+{
+    return r->kind == COMM_REDUCE_SCATTER || r->kind == COMM_ALL_REDUCE;
+}
+
+/* How long the links take; counted. */
+static double seconds_of(const comm_request *r)
+{
+    const comm_group *g = r->group;
+    emulated_world *w = world_of(g->comm);
+    double seconds =
+        w->without ? 0 : links_seconds(&w->links, g->members, g->size, r->kind, (double)request_received(r));
+    w->seconds += seconds;
+    return seconds;
+}
+
+/* ---- on the host ---- */
+
+/* Every part of recv is this rank's, repeated where a part is longer. */
+static void gather_on_host(const comm_group *g, const comm_span *p)
+{
+    size_t mine = (size_t)span_count(p, g->rank) * fsdp_dtype_size(p->send.dtype);
+    for (int rank = 0; rank < g->size && mine > 0; rank++) {
+        char *to = element(p->recv, span_offset(p, rank));
+        size_t bytes = (size_t)span_count(p, rank) * fsdp_dtype_size(p->recv.dtype);
+        for (size_t done = 0; done < bytes && to != p->send.p; done += mine)
+            memcpy(to + done, p->send.p, bytes - done < mine ? bytes - done : mine);
+    }
+}
+
+static void reduce_on_host(const comm_request *r, const comm_span *p, const void **sources)
+{
+    const comm_group *g = r->group;
+    bool scatters = r->kind == COMM_REDUCE_SCATTER;
+    for (int i = 0; i < g->size; i++)
+        sources[i] = scatters ? element(p->send, span_offset(p, g->rank)) : p->send.p;
+    reduce_ordered(&(reduce_args){.reduction = r->op.reduction,
+                                  .n_sources = g->size,
+                                  .sources = sources,
+                                  .from = p->send.dtype,
+                                  .to = p->recv.dtype,
+                                  .n = scatters ? span_count(p, g->rank) : p->count,
+                                  .out = p->recv.p,
+                                  .add = p->add});
+}
+
+static void sleep_until(double when)
+{
+    double left = when - clock_seconds();
+    if (left <= 0)
+        return;
+    struct timespec pause = {.tv_sec = (time_t)left, .tv_nsec = (long)((left - (double)(time_t)left) * 1e9)};
+    nanosleep(&pause, NULL);
+}
+
+static fsdp_status run_on_host(comm_request *r)
+{
+    double end = clock_seconds() + seconds_of(r);
+    const void **sources = calloc((size_t)r->group->size, sizeof *sources);
+    if (!sources)
+        return error_set(FSDP_ERR_MEMORY, "no memory to emulate %d ranks", r->group->size);
+    for (int i = 0; i < r->op.n_spans; i++) {
+        if (is_reduction(r))
+            reduce_on_host(r, &r->op.spans[i], sources);
+        else
+            gather_on_host(r->group, &r->op.spans[i]);
+    }
+    free(sources);
+    sleep_until(end);
+    return FSDP_OK;
+}
+
+/* ---- on a device's queue ---- */
+
+static fsdp_status move(const comm_request *r, const void *from, size_t from_bytes, void *to, size_t to_bytes,
+                        double bytes, double seconds)
+{
+    const comm_group *g = r->group;
+    const emulated_group *n = g->backend;
+    paced_move_args a = {.from = from,
+                         .to = to,
+                         .from_bytes = from_bytes,
+                         .to_bytes = to_bytes,
+                         .bytes = (size_t)bytes,
+                         .seconds = seconds,
+                         .blocks = world_of(g->comm)->links.blocks};
+    return from_bytes > 0 && to_bytes > 0 && !world_of(g->comm)->without
+               ? g->comm->config.device->paced_move(n->stream, &a)
+               : FSDP_OK;
+}
+
+/* The parts before and behind this rank's own, which is copied unless it is there. */
+static fsdp_status gather_on_device(const comm_request *r, const comm_span *p, double seconds)
+{
+    const comm_group *g = r->group;
+    const emulated_group *n = g->backend;
+    int64_t size = (int64_t)fsdp_dtype_size(p->send.dtype), total = span_offset(p, g->size);
+    int64_t first = span_offset(p, g->rank), mine = span_count(p, g->rank), end = first + mine;
+    double each = total > mine ? seconds / (double)(total - mine) : 0;
+    char *own = element(p->recv, first);
+    if (own != p->send.p && mine > 0)
+        FSDP_TRY(g->comm->config.device->copy(n->stream, own, p->send.p, (size_t)(mine * size)));
+    FSDP_TRY(move(r, p->send.p, (size_t)(mine * size), p->recv.p, (size_t)(first * size), (double)(first * size),
+                  each * (double)first));
+    return move(r, p->send.p, (size_t)(mine * size), element(p->recv, end), (size_t)((total - end) * size),
+                (double)((total - end) * size), each * (double)(total - end));
+}
+
+static fsdp_status reduce_on_device(const comm_request *r, const comm_span *p, double bytes, double seconds)
+{
+    const comm_group *g = r->group;
+    const emulated_group *n = g->backend;
+    bool scatters = r->kind == COMM_REDUCE_SCATTER;
+    int64_t total = scatters ? span_offset(p, g->size) : p->count;
+    FSDP_TRY(move(r, p->send.p, (size_t)total * fsdp_dtype_size(p->send.dtype), world_of(g->comm)->landing,
+                  landing_bytes, bytes, seconds));
+    axpby_args a = {.n = scatters ? span_count(p, g->rank) : p->count,
+                    .alpha = r->op.reduction == FSDP_REDUCE_SUM ? (float)g->size : 1,
+                    .a = {scatters ? element(p->send, span_offset(p, g->rank)) : p->send.p, p->send.dtype},
+                    .out = p->recv};
+    if (p->add) {
+        a.b = p->recv;
+        a.beta = 1;
+    }
+    return a.n > 0 ? g->comm->config.device->kernels->axpby(n->stream, &a) : FSDP_OK;
+}
+
+/* The time of a collective is shared among its spans by bytes. */
+static fsdp_status enqueue(comm_request *r)
+{
+    double seconds = seconds_of(r), all = (double)request_received(r);
+    for (int i = 0; i < r->op.n_spans; i++) {
+        const comm_span *p = &r->op.spans[i];
+        comm_request one = {.kind = r->kind, .group = r->group, .op = {.n_spans = 1, .spans = p}};
+        double bytes = (double)request_received(&one), share = all > 0 ? seconds * bytes / all : 0;
+        FSDP_TRY(is_reduction(r) ? reduce_on_device(r, p, bytes, share) : gather_on_device(r, p, share));
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status run_on_device(comm_request *r)
+{
+    if (!r->op.stream)
+        return run_on_host(r);
+    device *d = r->group->comm->config.device;
+    emulated_group *n = r->group->backend;
+    FSDP_TRY(d->event_record(r->op.stream, n->ready));
+    FSDP_TRY(d->stream_wait(n->stream, n->ready));
+    FSDP_TRY(enqueue(r));
+    return d->event_record(n->stream, n->done[r->sequence % EMULATE_EVENTS]);
+}
+
+static fsdp_status wait_on_device(comm_request *r, stream *s)
+{
+    device *d = r->group->comm->config.device;
+    emulated_group *n = r->group->backend;
+    if (!r->op.stream)
+        return FSDP_OK; /* the host has waited */
+    return s ? d->stream_wait(s, n->done[r->sequence % EMULATE_EVENTS]) : d->stream_synchronize(n->stream);
+}
+
+const comm_backend comm_emulate_host_backend = {
+    .name = "emulate",
+    .overhead = emulate_overhead,
+    .open = emulate_open,
+    .close = emulate_close,
+    .group_open = emulate_group_open,
+    .group_close = emulate_group_close,
+    .run = run_on_host,
+    .allocate = host_allocate,
+    .release = host_release,
+    .abort = emulate_abort,
+};
+
+const comm_backend comm_emulate_device_backend = {
+    .name = "emulate",
+    .enqueues = true,
+    .overhead = emulate_overhead,
+    .open = emulate_open,
+    .close = emulate_close,
+    .group_open = emulate_group_open,
+    .group_close = emulate_group_close,
+    .run = run_on_device,
+    .wait = wait_on_device,
+    .allocate = host_allocate,
+    .release = host_release,
+    .abort = emulate_abort,
+};

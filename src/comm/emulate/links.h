@@ -1,0 +1,21 @@
+/* The links of a world that is not there: how many ranks a host has, how fast they are joined, and how long a
+ * collective takes over them. */
+#ifndef COMM_EMULATE_LINKS_H
+#define COMM_EMULATE_LINKS_H
+
+#include "comm/comm.h"
+
+typedef struct links {
+    int per_host, n_hosts;
+    double within, between; /* bytes a second, of each rank, in each direction */
+    int blocks;             /* of the GPU that a collective keeps busy */
+} links;
+
+/* "8@450GBs", "8@450GBs,2@50GBs", "8@450GBs,2@50GBs,16ctas": ranks of a host and the rate within it; hosts and the rate
+ * of each rank between them; blocks. FSDP_ERR_INPUT with an example otherwise. */
+fsdp_status links_parse(const char *text, links *out);
+
+/* Seconds of a collective among these ranks, of which each receives `bytes`. */
+double links_seconds(const links *l, const int *members, int n, comm_kind kind, double bytes);
+
+#endif
