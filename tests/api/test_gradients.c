@@ -193,6 +193,35 @@ static fsdp_status refused(fsdp_world *w, void *context)
     return FSDP_OK;
 }
 
+/* Replicas are summed while the last micro-batch runs: another one would be summed with sums. */
+static fsdp_status one_too_many(fsdp_world *w, void *context)
+{
+    job *j = context;
+    fsdp_model *model;
+    fsdp_optimizer *optimizer;
+    fsdp_optimizer_config adam = FSDP_OPTIMIZER_CONFIG_INIT;
+    FSDP_TRY(open_model(w, j, &model));
+    FSDP_TRY(fsdp_optimizer_new(model, &adam, &optimizer));
+    FSDP_TRY(stack_backward(w, model, 0, true));
+    EXPECT(w, fails(stack_backward(w, model, 1, true), FSDP_ERR_STATE, "after the last of this step"));
+    FSDP_TRY(fsdp_step(optimizer, NULL));
+    FSDP_TRY(stack_backward(w, model, 1, false)); /* never told which is the last: summed at the step */
+    FSDP_TRY(stack_backward(w, model, 2, false));
+    FSDP_TRY(fsdp_step(optimizer, NULL));
+    fsdp_optimizer_free(optimizer);
+    fsdp_model_free(model);
+    return FSDP_OK;
+}
+
+static void a_micro_batch_after_the_last_is_refused_with_replicas(void **state)
+{
+    (void)state;
+    for (int held = 0; held < 2; held++) {
+        job j = {.strategy = FSDP_HYBRID, .group = 2, .held = held};
+        assert_true(ranks_run(4, one_too_many, &j));
+    }
+}
+
 static void what_has_no_gradient_is_refused(void **state)
 {
     (void)state;
@@ -205,6 +234,7 @@ int main(void)
         cmocka_unit_test(gradients_are_what_the_optimizer_applies_with_every_strategy),
         cmocka_unit_test(clipping_by_hand_is_clipping),
         cmocka_unit_test(what_has_no_gradient_is_refused),
+        cmocka_unit_test(a_micro_batch_after_the_last_is_refused_with_replicas),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

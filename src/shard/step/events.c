@@ -163,6 +163,8 @@ static fsdp_status reduced(event_run *r, const schedule_event *e)
         FSDP_TRY(unit_move_gradients(u, GRADIENTS_SHARDED));
     else if (reduces_now(r))
         FSDP_TRY(unit_reduced(u, m->compute));
+    if (r->batch.last && model_has_replicas(m) && !m->offloaded[e->unit] && u->segments[0].gradient)
+        FSDP_TRY(unit_replicate(u, m->replica_group, u->segments[0].gradient, m->step, m->compute));
     return m->offloaded[e->unit] && e->index < program_length(r->planned->program) ? offload_landed(m, e->unit)
                                                                                    : FSDP_OK;
 }

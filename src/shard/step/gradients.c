@@ -5,14 +5,15 @@
 #include "shard/model.h"
 #include "shard/offload/offload.h"
 
-/* Hybrid: what each shard group has summed is summed across the groups. Offloaded units have been, as they landed. */
+/* Hybrid: what each shard group has summed is summed across the groups. In the last micro-batch that began as each unit
+ * was reduced (events.c), or landed in host memory; what is left is what that micro-batch did not use. */
 static fsdp_status sum_replicas(fsdp_model *m)
 {
     if (!model_has_replicas(m))
         return FSDP_OK;
     for (int i = 0; i < m->layout->n_units; i++) {
         unit *u = &m->units[i];
-        if (u->segments[0].gradient && !m->offloaded[i])
+        if (u->segments[0].gradient && !m->offloaded[i] && !u->replicating)
             FSDP_TRY(unit_replicate(u, m->replica_group, u->segments[0].gradient, m->step, m->compute));
     }
     for (int i = 0; i < m->layout->n_units; i++)
@@ -129,6 +130,10 @@ fsdp_status model_may_accumulate(const fsdp_model *m)
     if (m->settled)
         return error_set(FSDP_ERR_STATE, "a micro-batch after the gradients of this step have been read: call "
                                          "fsdp_step first, or read them after the last micro-batch");
+    for (int i = 0; i < m->layout->n_units; i++)
+        if (m->units[i].replicating)
+            return error_set(FSDP_ERR_STATE, "a micro-batch after the last of this step: its gradients are summed over "
+                                             "replicas already; call fsdp_step, or pass `last` with this one");
     return FSDP_OK;
 }
 
@@ -182,6 +187,7 @@ void model_after_update(fsdp_model *m)
     for (int i = 0; i < m->layout->n_units; i++) {
         m->units[i].stale = true;
         m->units[i].gradients = GRADIENTS_NONE;
+        m->units[i].replicating = false;
     }
     m->micro = 0;
     m->settled = false;

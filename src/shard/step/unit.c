@@ -164,7 +164,9 @@ fsdp_status unit_replicate(unit *u, comm_group *g, float *sum, int64_t step, str
 {
     u->replicate_span = (comm_span){.send = {sum, FSDP_F32}, .recv = {sum, FSDP_F32}, .count = u->segments[0].numel};
     comm_op op = {.unit = u->layout->name, .step = step, .n_spans = 1, .spans = &u->replicate_span, .stream = s};
-    return comm_all_reduce(g, &op, &u->replicate);
+    FSDP_TRY(comm_all_reduce(g, &op, &u->replicate));
+    u->replicating = true;
+    return FSDP_OK;
 }
 
 fsdp_status unit_reduced(unit *u, stream *s)

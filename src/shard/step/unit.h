@@ -32,6 +32,7 @@ typedef struct unit {
     gradient_state gradients;
     int64_t gradient_bytes; /* of the buffer for full gradients; 0: kernels write into the accumulator */
     bool stale;             /* replicated parameters that the optimizer has changed since they were gathered */
+    bool replicating;       /* the sum over replicas of this step has been started */
     comm_request gather, keep, reduce, replicate; /* keep: gathers what a smaller group keeps */
     comm_span gather_spans[2], keep_spans[2], reduce_span, replicate_span;
 } unit;
