@@ -411,7 +411,7 @@ static void look_for_hangs(rounds *r, double now)
     double limit = r->policy.watchdog_seconds;
     round_node *where = NULL;
     int which = -1;
-    bool over = false, unheard = false, moves = false;
+    bool over = false, stalled = false, moves = false;
     for (round_node *n = r->nodes; n; n = n->next)
         for (int i = 0; n->member && n->ranks && i < n->join.n_ranks; i++) {
             const rank_beat *rank = &n->ranks[i];
@@ -419,14 +419,15 @@ static void look_for_hangs(rounds *r, double now)
             moves = moves || (heard && rank->beats != 0 && !still);
             if (!still)
                 continue;
-            over = over || (heard && now - rank->since >= limit);
-            unheard = unheard || (!heard && now - rank->since >= limit);
+            bool long_still = now - rank->since >= limit, excused = !heard || rank->waits;
+            over = over || (long_still && !excused);
+            stalled = stalled || (long_still && excused);
             if (!where || is_more_likely(rank, &where->ranks[which])) {
                 where = n;
                 which = i;
             }
         }
-    over = over || (unheard && !moves); /* a launcher may be slow to speak while its ranks go on with the others */
+    over = over || (stalled && !moves); /* ranks may wait for one that works, and a launcher be slow to speak */
     if (!over || blame_silent_node(r, now))
         return;
     wire_body body = {0};

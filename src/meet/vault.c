@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/record/pulse.h"
 
 enum { CHUNK_BYTES = 4 << 20, PATH_BYTES = 1024, MAX_FILES = 64 };
 
@@ -226,6 +227,7 @@ static fsdp_status put_file(client *c, const char *folder, const char *part, con
         wire_put_blob(&body, data, bytes);
         status = client_ask(c, WIRE_PART_WRITE, &body, chunk_seconds, part, &answer);
         at += (int64_t)bytes;
+        pulse_go_on();
         if (bytes == 0)
             break;
     }

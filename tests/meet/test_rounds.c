@@ -294,9 +294,9 @@ static void beat(store *s, store_guest *g, int64_t count, bool waits, double now
     wire_free(&body);
 }
 
-/* Two nodes that beat until `silent_from`, when the second stops to speak; ranks move until `still_from`. Returns when
- * the round was stopped, or -1. */
-static double stopped_at(double still_from, double silent_from, told *t)
+/* Two nodes that beat until `silent_from`, when the second stops to speak; ranks move until `still_from`, with `works`
+ * only the first does, which waits. Returns when the round was stopped, or -1. */
+static double stopped_at(double still_from, double silent_from, bool works, told *t)
 {
     rounds_policy policy = policy_of(2, 2);
     policy.watchdog_seconds = 2;
@@ -321,7 +321,7 @@ static double stopped_at(double still_from, double silent_from, told *t)
         int64_t count = 1 + (int64_t)((now < still_from ? now : still_from) * 10);
         for (int i = 0; i < 2 && tick % 20 == 0; i++) /* once a second */
             if (i == 0 || now < silent_from)
-                beat(s, guests[i], count, i == 0, now);
+                beat(s, guests[i], works && i == 1 ? tick + 1 : count, i == 0, now);
         store_tick(s, now);
         end = t->n_stops > 0 ? now : -1;
     }
@@ -333,14 +333,22 @@ static void a_node_that_falls_silent_is_to_blame_and_is_not_asked(void **state)
 {
     (void)state;
     told t;
-    double at = stopped_at(3, 3, &t); /* the link is cut: ranks stand still, and one launcher says nothing */
+    double at = stopped_at(3, 3, false, &t); /* the link is cut: ranks stand still, and one launcher says nothing */
     assert_int_equal(t.n_examined, 0);
     assert_non_null(strstr(t.reason, "node 1 has said nothing for"));
-    assert_true(at > 3 && at <= 3 + 2 + 2);  /* the watchdog and two seconds */
-    assert_true(stopped_at(100, 3, &t) < 0); /* ranks go on: a launcher may be slow */
+    assert_true(at > 3 && at <= 3 + 2 + 2);         /* the watchdog and two seconds */
+    assert_true(stopped_at(100, 3, false, &t) < 0); /* ranks go on: a launcher may be slow */
     assert_int_equal(t.n_examined, 0);
-    assert_true(stopped_at(3, 100, &t) > 3 + 2 + 2); /* it speaks, so it is asked first, and given time */
+    assert_true(stopped_at(3, 100, false, &t) > 3 + 2 + 2); /* it speaks, so it is asked first, and given time */
     assert_int_equal(t.n_examined, 1);
+}
+
+static void ranks_may_wait_for_one_that_works(void **state)
+{
+    (void)state;
+    told t;
+    assert_true(stopped_at(3, 100, true, &t) < 0); /* a save that takes long, say */
+    assert_int_equal(t.n_examined, 0);
 }
 
 /* ---- hundreds ---- */
@@ -408,6 +416,7 @@ int main(void)
         cmocka_unit_test(what_was_asked_for_is_not_restarted),
         cmocka_unit_test(the_rank_that_does_not_wait_is_examined),
         cmocka_unit_test(a_node_that_falls_silent_is_to_blame_and_is_not_asked),
+        cmocka_unit_test(ranks_may_wait_for_one_that_works),
         cmocka_unit_test(five_hundred_launchers_cost_n_log_n),
     };
     return cmocka_run_group_tests_name("rounds", tests, NULL, NULL);

@@ -32,4 +32,7 @@ static inline void pulse_beat(pulse *p)
     atomic_store_explicit(&p->beats, atomic_load_explicit(&p->beats, memory_order_relaxed) + 1, memory_order_relaxed);
 }
 
+/* Work that takes long and makes no notes goes on: a save, a copy. From any thread. */
+void pulse_go_on(void);
+
 #endif

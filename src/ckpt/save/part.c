@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/record/pulse.h"
 #include "ckpt/save/save_task.h"
 #include "base/float_bits.h"
 #include "format/weights/safetensors_writer.h"
@@ -254,6 +255,7 @@ static fsdp_status write_piece(part_writer *w, planned_piece *piece)
             FSDP_TRY(safetensors_writer_write(w->shard, piece->entry, (uint64_t)done * width, data, (size_t)n * width));
         task->bytes += n * (int64_t)width;
         owner_renew(task->owner);
+        pulse_go_on();
         if (atomic_load(&task->cancelled))
             return error_set(FSDP_ERR_PEER, "%s: another rank could not write its part", task->temporary);
     }
