@@ -10,7 +10,7 @@ typedef struct ckpt_options {
     fsdp_flag_state state;
     bool json, dry_run, average;
     double tolerance;
-    const char *dtype, *tokenizer, *kind, *format, *adapter;
+    const char *dtype, *tokenizer, *kind, *format, *adapter, *base;
     int64_t max_file_size, world_size, keep, keep_every;
 } ckpt_options;
 
@@ -52,6 +52,11 @@ static const fsdp_flag ckpt_table[] = {
      .offset = FIELD(adapter),
      .unit = "DIR,...",
      .help = "export: merge these adapters (peft's format) into the weights"},
+    {.name = "base",
+     .type = FSDP_FLAG_TEXT,
+     .offset = FIELD(base),
+     .unit = "PATH",
+     .help = "export of a LoRA checkpoint: the base model (default: where training had it)"},
     {.name = "tokenizer",
      .type = FSDP_FLAG_TEXT,
      .offset = FIELD(tokenizer),
@@ -140,6 +145,7 @@ static fsdp_status act_export(const ckpt_options *o, const char **paths, char **
     config.format = o->format;
     config.average = o->average;
     config.adapters = o->adapter;
+    config.base = o->base;
     config.world_size = (int)o->world_size;
     FSDP_TRY(fsdp_dtype_parse(o->dtype, &config.dtype));
     return fsdp_checkpoint_export(&config, text);

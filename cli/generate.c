@@ -14,7 +14,7 @@
 
 typedef struct generate_options {
     fsdp_flag_state state;
-    const char *model, *adapter, *tokenizer, *prompt, *prompt_file, *device;
+    const char *model, *base, *adapter, *tokenizer, *prompt, *prompt_file, *device;
     int64_t max_new_tokens, top_k, seed, threads;
     double temperature, top_p;
     bool stop_at_eos, echo, stats, download;
@@ -37,6 +37,7 @@ static const fsdp_flag generate_table[] = {
           "a Hugging Face folder, a checkpoint, a run or folder of checkpoints (the newest one), or a hub name")},
     {TEXT(tokenizer, "PATH",
           "a tokenizer.json, its folder or a hub name (default: the model's, otherwise one token per byte)")},
+    {TEXT(base, "PATH", "LoRA checkpoints: the base model (default: where training had it)")},
     {TEXT(adapter, "DIR,...", "apply these adapters (peft's format)")},
     {TEXT(prompt, "TEXT", "text to continue (T5: to answer)")},
     {TEXT(prompt_file, "FILE", "read the prompt from a file; -: standard input")},
@@ -75,6 +76,7 @@ static int generate(const generate_options *o, const char *prompt, size_t bytes)
     fsdp_generate_result result = FSDP_GENERATE_RESULT_INIT;
     config.model = o->model;
     config.adapters = o->adapter;
+    config.base = o->base;
     config.tokenizer = o->tokenizer;
     config.prompt = prompt;
     config.prompt_bytes = bytes;
@@ -95,6 +97,8 @@ static int generate(const generate_options *o, const char *prompt, size_t bytes)
         status = download("generate", FSDP_FETCH_MODEL, o->model, NULL);
     if (status == FSDP_OK && o->download)
         status = download("generate", FSDP_FETCH_TOKENIZER, o->tokenizer, NULL);
+    if (status == FSDP_OK && o->download && o->base)
+        status = download("generate", FSDP_FETCH_MODEL, o->base, NULL);
     command_show_warnings("generate");
     if (status == FSDP_OK)
         status = fsdp_generate(&config, &result);

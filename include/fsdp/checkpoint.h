@@ -55,6 +55,7 @@ typedef struct fsdp_checkpoint_export_config {
     bool average;         /* the average of the weights instead of the last: of runs with --ema */
     const char *adapters; /* hf: folders of peft's, separated by commas, whose adapters are merged; NULL: none. A run's
                            * own are merged anyway */
+    const char *base;     /* of a checkpoint that holds adapters alone: where their base is now; NULL: where it was */
 } fsdp_checkpoint_export_config;
 
 #define FSDP_CHECKPOINT_EXPORT_CONFIG_INIT                                                                             \

@@ -57,6 +57,7 @@ typedef struct fsdp_generate_config {
      * tokens. fsdp_call will do where the net's own forward is of that kind. NULL: the library's models. */
     fsdp_tensor *(*logits)(fsdp_module *net, fsdp_tape *t, fsdp_tensor *ids);
     const char *adapters; /* folders of peft's, separated by commas: added to the weights; NULL: none */
+    const char *base;     /* of a checkpoint that holds adapters alone: where their base is now; NULL: where it was */
 } fsdp_generate_config;
 
 #define FSDP_GENERATE_CONFIG_INIT                                                                                      \

@@ -53,7 +53,8 @@ FSDP_API fsdp_status fsdp_adapter_load(fsdp_model *m, const char *folder);
 /* Adds the adapter to the weights of a model that has none; several may be added one after another. Collective. */
 FSDP_API fsdp_status fsdp_adapter_merge(fsdp_model *m, const char *folder);
 /* Writes the model's adapters as peft does. `base` is what adapter_config.json says of the model below them; may be
- * NULL. The folder is made where absent; one that holds anything but an adapter is refused. Collective. */
+ * NULL: the path that its weights were loaded from. The folder is made where absent; one that holds anything but an
+ * adapter is refused. Collective. */
 FSDP_API fsdp_status fsdp_adapter_save(fsdp_model *m, const char *folder, const char *base);
 
 #ifdef __cplusplus

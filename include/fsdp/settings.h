@@ -117,6 +117,7 @@ typedef struct fsdp_settings {
     fsdp_text_list lora_targets;
     bool lora_rslora;
     const char *adapter; /* a folder of peft's: adapters to go on with */
+    const char *base;    /* of a checkpoint with adapters alone: where their base is now */
 
     /* Data */
     fsdp_text_list dataset;
@@ -190,6 +191,7 @@ typedef struct fsdp_settings {
     double checkpoint_minutes;  /* optional */
     int64_t checkpoint_epochs;  /* optional */
     int checkpoint_kind;        /* fsdp_checkpoint_kind */
+    bool checkpoint_base;       /* the frozen base beside adapters is stored, too */
     int64_t snapshot_freq;      /* optional */
     bool checkpoint_at_end, async_checkpoint;
     int on_checkpoint_failure;            /* fsdp_failure_policy */

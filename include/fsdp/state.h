@@ -61,6 +61,10 @@ typedef struct fsdp_state_config {
                                library's models (fsdp/models.h); others are "fsdp-custom" there */
     const char *tokenizer;  /* folder with tokenizer files, copied into full checkpoints and exports; NULL: none */
     int64_t max_file_bytes; /* full checkpoints and exports: split a larger model into several files with an index */
+    /* Of a model of which adapters alone are trained, and whose other weights fsdp_weights_load gave it: checkpoints
+     * refer to those weights by this name instead of holding them ("": by the path that they came from), but for kind
+     * full. Resuming from one needs a model with the same weights, by their digest. NULL: checkpoints hold everything. */
+    const char *base;
 } fsdp_state_config;
 
 #define FSDP_STATE_CONFIG_INIT                                                                                         \
@@ -138,6 +142,7 @@ typedef struct fsdp_weights_config {
     const fsdp_weight_name *names; /* the first that fits counts; other names are the same on both sides */
     int n_names;
     bool average; /* where a checkpoint has an average of the weights (--ema), that is loaded instead of them */
+    const char *base; /* of a checkpoint that holds adapters alone: where their base is now; NULL: where it was */
 } fsdp_weights_config;
 
 #define FSDP_WEIGHTS_CONFIG_INIT                                                                                       \

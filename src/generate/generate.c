@@ -126,7 +126,9 @@ static fsdp_status open_model(generation *g)
         fsdp_module_free(net);
         return status;
     }
-    FSDP_TRY(fsdp_weights_load(g->model, g->path, NULL, NULL));
+    fsdp_weights_config weights = FSDP_WEIGHTS_CONFIG_INIT;
+    weights.base = g->config->base;
+    FSDP_TRY(fsdp_weights_load(g->model, g->path, &weights, NULL));
     return add_adapters(g);
 }
 

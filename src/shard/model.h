@@ -107,6 +107,9 @@ struct fsdp_model {
     bool settled;          /* model_settle_gradients has run in this step */
     float gradient_factor; /* what the accumulated sums are multiplied by to be gradients; 0: not known yet */
     bool autotune_shared;  /* what the device chose by timing is the same on all ranks */
+    bool base_known;       /* the frozen weights beside adapters are as a file has them, */
+    uint64_t base_digest;  /* which has this digest (ckpt/load/base.h), */
+    char *base_name;       /* and lies here; NULL: not known */
 };
 
 /* How this strategy and world schedule a program; `last` counts only where gradients are held. */

@@ -241,7 +241,7 @@ fsdp_status fsdp_adapter_save(fsdp_model *m, const char *folder, const char *bas
     if (status == FSDP_OK && !a)
         status = error_set(FSDP_ERR_STATE, "%s: the model has no adapters to save", folder);
     if (status == FSDP_OK && comm_rank(m->world->comm) == 0)
-        status = adapter_write(a, folder, task, base);
+        status = adapter_write(a, folder, task, base ? base : m->base_name);
     adapter_free(a);
     return agree(m, "an adapter", status);
 }

@@ -10,6 +10,7 @@
 #include "ckpt/save/save_task.h"
 #include "data/loader.h"
 #include "state/state_internal.h"
+#include "state/weights.h"
 
 /* The scalars of a checkpoint, read and checked before any is used. */
 typedef struct loaded_scalars {
@@ -112,6 +113,27 @@ static bool names_one(const char *path)
     return strncmp(name, "step-", 5) == 0 && name[5] && strspn(name + 5, "0123456789") == strlen(name + 5);
 }
 
+/* Values of the base that the checkpoint held are now the model's. Where a file has the same, checkpoints go on
+ * referring to it. */
+static fsdp_status take_base(fsdp_state *s, const ckpt_load_result *found)
+{
+    fsdp_model *m = s->model;
+    uint64_t digest;
+    bool known = m->base_known;
+    if (!found->has_base || !known)
+        return FSDP_OK;
+    FSDP_TRY(weights_sum_digest(s->world, found->digest, &digest));
+    m->base_known = digest == m->base_digest;
+    if (m->base_known || !s->adapters)
+        return FSDP_OK;
+    log_write(FSDP_LOG_WARNING, "%s: its base is another than %s: checkpoints of this run hold it, too", found->path,
+              *s->base ? s->base : m->base_name);
+    ckpt_saver_free(s->saver); /* made for adapters alone */
+    ckpt_saver_free(s->hot_saver);
+    s->saver = s->hot_saver = NULL;
+    return FSDP_OK;
+}
+
 /* `path` NULL: from the state's snapshots. */
 typedef fsdp_status (*tensor_loader)(const char *path, const ckpt_load_config *config, const ckpt_state *state,
                                      comm_group *world, ckpt_load_result *result);
@@ -123,6 +145,7 @@ static fsdp_status load_with(tensor_loader load, fsdp_state *s, const char *path
     ckpt_load_result result = {.extra = NULL};
     config.run = run;
     config.above = above;
+    config.digest = s->model->base_known ? &s->model->base_digest : NULL;
     earlier_save earlier = state_finish_save(s);
     if (!s->optimizer)
         config.roles = CKPT_ROLES_MODEL;
@@ -137,6 +160,8 @@ static fsdp_status load_with(tensor_loader load, fsdp_state *s, const char *path
     *found = status == FSDP_OK && result.step >= 0;
     *step = *found ? result.step : 0;
     if (*found)
+        status = take_base(s, &result);
+    if (*found && status == FSDP_OK)
         status = take(s, &result);
     ckpt_load_result_free(&result);
     return state_tell_earlier(&earlier, status);

@@ -42,7 +42,18 @@ static const adapter_pair *pair_for(const model_state *s, const fsdp_parameter *
 
 static bool is_left_out(const model_state *s, const fsdp_parameter *p)
 {
-    return s->view.without_adapters && p->adapter;
+    return p->adapter ? s->view.without_adapters : s->view.without_base;
+}
+
+bool model_state_has_base(const fsdp_model *m)
+{
+    bool adapted = false;
+    for (int i = 0; i < m->contents.n_parameters; i++) {
+        adapted |= m->contents.parameters[i]->adapter;
+        if (m->contents.parameters[i]->trainable && !m->contents.parameters[i]->adapter)
+            return false;
+    }
+    return adapted;
 }
 
 static int moments_of(const model_state *s, const fsdp_parameter *p)
@@ -101,12 +112,13 @@ static fsdp_status put(void *context, const ckpt_slice *slice, int64_t first, in
 static void list_tensors(model_state *s, bool average, int *at)
 {
     const module_contents *c = &s->model->contents;
+    bool has_base = model_state_has_base(s->model);
     for (int i = 0; i < c->n_parameters; i++) {
         const fsdp_parameter *p = c->parameters[i];
         at[i] = s->state.n_tensors;
         if (is_left_out(s, p))
             continue;
-        add_tensor(s, p->name, CKPT_PARAMETER, p->n_dims, p->shape);
+        add_tensor(s, p->name, CKPT_PARAMETER, p->n_dims, p->shape)->base = has_base && !p->adapter;
         for (int k = 0; k < (p->trainable ? moments_of(s, p) : 0); k++)
             add_tensor(s, p->name, k == 0 ? CKPT_MOMENT1 : CKPT_MOMENT2, p->n_dims, p->shape);
         if (p->trainable && average)
@@ -156,7 +168,7 @@ fsdp_status model_state_create(fsdp_model *m, fsdp_optimizer *o, const model_vie
     }
     s->model = m;
     s->optimizer = o;
-    s->view = view ? *view : (model_view){false, NULL};
+    s->view = view ? *view : (model_view){.merged = NULL};
     s->on_host = !m->dev->own_memory;
     s->state = (ckpt_state)CKPT_STATE_INIT;
     list_tensors(s, average, at);

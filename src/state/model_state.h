@@ -11,8 +11,12 @@ typedef struct model_state model_state;
 /* What of a model is listed. */
 typedef struct model_view {
     bool without_adapters; /* the model that they are beside */
+    bool without_base;     /* the adapters alone, and buffers */
     const adapter *merged; /* added to the weights as they are read; NULL: none */
 } model_view;
+
+/* Whether the model is a frozen base with adapters, which are all that is trained. */
+bool model_state_has_base(const fsdp_model *m);
 
 /* Borrows all; the optimizer may be NULL (weights only), and the view (everything, as it is). */
 fsdp_status model_state_create(fsdp_model *m, fsdp_optimizer *o, const model_view *view, model_state **out);

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/host/host_memory.h"
+#include "ckpt/format/base_reference.h"
 #include "ckpt/save/save_task.h"
 #include "data/loader.h"
 #include "shard/step/average.h"
@@ -52,13 +53,39 @@ static json_t *describe_extra(const fsdp_state *s, int64_t step)
     return NULL;
 }
 
-/* Sets what the state points to for a save; undone by forget_notes. */
-static fsdp_status make_notes(const fsdp_state *s, int64_t step)
+/* The tensors that a checkpoint of that kind holds. A full one is a model folder that others open: it is whole. */
+static model_state *saved_tensors(const fsdp_state *s, fsdp_checkpoint_kind kind)
 {
-    ckpt_state *state = model_state_describe(s->tensors);
+    return s->adapters && s->model->base_known && kind != FSDP_CKPT_FULL ? s->adapters : s->tensors;
+}
+
+/* The base that is left out. */
+static bool refer_to_base(const fsdp_state *s, json_t *extra)
+{
+    const ckpt_state *all = model_state_describe(s->tensors);
+    json_t *names = json_array();
+    bool good = names != NULL;
+    for (int i = 0; i < all->n_tensors && good; i++)
+        good = !all->tensors[i].base || json_array_append_new(names, json_string(all->tensors[i].name)) == 0;
+    const char *name = *s->base ? s->base : s->model->base_name ? s->model->base_name : "";
+    if (good)
+        return set(extra, BASE_KEY, base_reference_json(name, s->model->base_digest, names));
+    json_decref(names);
+    return false;
+}
+
+/* Sets what the state points to for a save; undone by forget_notes. */
+static fsdp_status make_notes(const fsdp_state *s, model_state *saved, int64_t step)
+{
+    ckpt_state *state = model_state_describe(saved);
     device *d = s->model->dev;
     char *autotune = NULL;
-    state->extra = describe_extra(s, step);
+    json_t *extra = describe_extra(s, step);
+    if (extra && saved == s->adapters && !refer_to_base(s, extra)) {
+        json_decref(extra);
+        extra = NULL;
+    }
+    state->extra = extra;
     if (!state->extra)
         return error_set(FSDP_ERR_MEMORY, "describing a checkpoint: out of host memory");
     if (!d->autotune_export)
@@ -68,9 +95,9 @@ static fsdp_status make_notes(const fsdp_state *s, int64_t step)
     return status;
 }
 
-static void forget_notes(const fsdp_state *s)
+static void forget_notes(model_state *saved)
 {
-    ckpt_state *state = model_state_describe(s->tensors);
+    ckpt_state *state = model_state_describe(saved);
     json_decref((json_t *)(uintptr_t)state->extra);
     free((void *)(uintptr_t)state->autotune);
     state->extra = NULL;
@@ -141,13 +168,14 @@ static fsdp_status settle_home(fsdp_state *s)
 static fsdp_status save_now(fsdp_state *s, const ckpt_save_config *config)
 {
     ckpt_save_result r = {.path = ""};
+    model_state *saved = saved_tensors(s, config->kind);
     fsdp_status status = settle_home(s);
     if (status == FSDP_OK)
-        status = make_notes(s, config->step);
+        status = make_notes(s, saved, config->step);
     status = ckpt_agree(s->world, "state", status, fsdp_last_error());
     if (status == FSDP_OK)
-        status = ckpt_save(config, model_state_describe(s->tensors), s->world, &r);
-    forget_notes(s);
+        status = ckpt_save(config, model_state_describe(saved), s->world, &r);
+    forget_notes(saved);
     if (status == FSDP_OK)
         snprintf(s->path, sizeof s->path, "%s", r.path);
     return status;
@@ -155,16 +183,17 @@ static fsdp_status save_now(fsdp_state *s, const ckpt_save_config *config)
 
 static fsdp_status start_save(fsdp_state *s, const ckpt_save_config *config, ckpt_saver **saver)
 {
-    ckpt_state *state = model_state_describe(s->tensors);
+    model_state *saved = saved_tensors(s, config->kind);
+    ckpt_state *state = model_state_describe(saved);
     fsdp_status status = settle_home(s);
     if (status == FSDP_OK)
-        status = make_notes(s, config->step);
+        status = make_notes(s, saved, config->step);
     if (status == FSDP_OK && !*saver)
         status = ckpt_saver_create(state, config->kind == FSDP_CKPT_LOCAL, saver);
     status = ckpt_agree(s->world, "state", status, fsdp_last_error());
     if (status == FSDP_OK)
         status = ckpt_saver_start(*saver, config, state, s->world);
-    forget_notes(s);
+    forget_notes(saved);
     return status;
 }
 
@@ -198,7 +227,7 @@ fsdp_status fsdp_save_async(fsdp_state *s, int64_t step)
 
 fsdp_status state_open_snapshots(fsdp_state *s, const job *j)
 {
-    int64_t bytes = ckpt_state_bytes(model_state_describe(s->tensors), true);
+    int64_t bytes = ckpt_state_bytes(model_state_describe(saved_tensors(s, FSDP_CKPT_LOCAL)), true);
     return ckpt_hot_open(j, bytes, s->world, &s->hot);
 }
 
@@ -259,7 +288,7 @@ static fsdp_status export_merged(fsdp_state *s, ckpt_save_config *config, const 
 {
     model_state *view = NULL;
     json_t *model = config->model ? json_deep_copy(config->model) : NULL;
-    fsdp_status status = model_state_create(s->model, NULL, &(model_view){true, adapters}, &view);
+    fsdp_status status = model_state_create(s->model, NULL, &(model_view){.without_adapters = true, .merged = adapters}, &view);
     if (status == FSDP_OK && config->model && !model)
         status = error_set(FSDP_ERR_MEMORY, "%s: out of host memory", config->directory);
     status = ckpt_agree(s->world, "export", status, fsdp_last_error());

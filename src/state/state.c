@@ -55,6 +55,17 @@ static fsdp_status describe_model(fsdp_state *s, const char *given)
     return known && !s->model_json ? error_set(FSDP_ERR_MEMORY, "opening a state: out of host memory") : FSDP_OK;
 }
 
+static fsdp_status leave_base_out(fsdp_state *s, const char *name)
+{
+    if (!model_state_has_base(s->model))
+        return error_set(FSDP_ERR_INPUT, "`base` of a state is for models of which adapters alone are trained");
+    if (!s->model->base_known)
+        return error_set(FSDP_ERR_INPUT, "`base` of a state: its weights must be a file's (fsdp_weights_load), and "
+                                         "nothing else written into them");
+    FSDP_TRY(copy_text(name, &s->base));
+    return model_state_create(s->model, s->optimizer, &(model_view){.without_base = true}, &s->adapters);
+}
+
 static fsdp_status fill(fsdp_state *s, const fsdp_state_config *c)
 {
     s->model = c->model;
@@ -70,7 +81,8 @@ static fsdp_status fill(fsdp_state *s, const fsdp_state_config *c)
     FSDP_TRY(describe_model(s, c->model_json));
     s->loader = c->loader;
     s->notes = (state_notes){.loader = c->loader, .model = s->model_json, .tokenizer = s->tokenizer};
-    return model_state_create(s->model, s->optimizer, NULL, &s->tensors);
+    FSDP_TRY(model_state_create(s->model, s->optimizer, NULL, &s->tensors));
+    return c->base ? leave_base_out(s, c->base) : FSDP_OK;
 }
 
 fsdp_status fsdp_state_open(const fsdp_state_config *config, fsdp_state **out)
@@ -97,6 +109,8 @@ void fsdp_state_close(fsdp_state *s)
     ckpt_saver_free(s->hot_saver);
     ckpt_hot_free(s->hot);
     model_state_free(s->tensors);
+    model_state_free(s->adapters);
+    free(s->base);
     value_list_free(&s->values);
     json_decref(s->loaded);
     json_decref(s->model_json);

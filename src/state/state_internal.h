@@ -21,6 +21,8 @@ struct fsdp_state {
     int64_t keep_every, max_file_bytes;
     state_notes notes;
     model_state *tensors;
+    char *base;            /* the name by which checkpoints refer to the frozen base; NULL: they hold it */
+    model_state *adapters; /* what they hold then; NULL likewise */
     value_list values;
     ckpt_saver *saver; /* NULL before the first background save */
     ckpt_hot *hot;     /* NULL: no snapshots are kept */

@@ -12,7 +12,9 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/sized.h"
+#include "ckpt/load/base.h"
 #include "ckpt/load/load.h"
+#include "ckpt/load/names.h"
 #include "ckpt/commands/report.h"
 #include "ckpt/save/save_task.h"
 #include "ckpt/load/source.h"
@@ -26,14 +28,6 @@
 static const char *const known_extras[] = {"*num_batches_tracked", "*rotary_emb.inv_freq",
                                            "*attn.bias",           "*attn.masked_bias",
                                            "*crossattention.bias", "*EncDecAttention.relative_attention_bias.weight"};
-
-/* Where a model's own weights begin in files of the whole; files of the part below the head leave it out. */
-static const char *const prefixes[] = {"model.", "transformer."};
-
-/* Names under which files keep the embedding, those of it alone first. */
-static const char *const embeddings[] = {
-    "shared.weight", "model.embed_tokens.weight",   "embed_tokens.weight",         "transformer.wte.weight",
-    "wte.weight",    "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"};
 
 static bool ends_with(const char *name, const char *ending)
 {
@@ -64,21 +58,12 @@ static fsdp_status compare(const source_tensor *a, const source_tensor *b, bool 
     return status;
 }
 
-/* The embedding; without one of its own, what is tied to it. NULL: none. */
-static const source_tensor *embedding_of(const ckpt_source *source)
-{
-    const source_tensor *found = NULL;
-    for (size_t i = 0; i < sizeof embeddings / sizeof *embeddings && !found; i++)
-        found = source_find(source, CKPT_PARAMETER, embeddings[i]);
-    return found;
-}
-
 /* Files may repeat the embedding under the names of what shares it. What is under such a name and differs would be
  * lost. */
 static fsdp_status repeats_embedding(void *context, const ckpt_source *source, const source_tensor *tensor, bool *fine)
 {
     (void)context;
-    const source_tensor *embedding = embedding_of(source);
+    const source_tensor *embedding = names_embedding(source);
     bool shared = ends_with(tensor->name, "lm_head.weight") || ends_with(tensor->name, "embed_tokens.weight");
     return shared && embedding ? compare(tensor, embedding, fine) : FSDP_OK;
 }
@@ -92,7 +77,7 @@ fsdp_status weights_settle_head(const char *path, model_config *config)
     if (!tied || !*tied || source_open(path, &source) != FSDP_OK)
         return FSDP_OK;
     const source_tensor *head = source_find(source, CKPT_PARAMETER, "lm_head.weight"),
-                        *embedding = embedding_of(source);
+                        *embedding = names_embedding(source);
     fsdp_status status = head && embedding && !source_manifest(source) ? compare(head, embedding, tied) : FSDP_OK;
     if (status == FSDP_OK && !*tied)
         log_write(FSDP_LOG_WARNING,
@@ -127,34 +112,6 @@ static fsdp_status rename_by(const fsdp_weight_name *rule, const char *name, cha
     return *out ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "names of weights: out of host memory");
 }
 
-static bool is_embedding(const char *name)
-{
-    for (size_t i = 0; i < sizeof embeddings / sizeof *embeddings; i++) {
-        if (strcmp(name, embeddings[i]) == 0)
-            return true;
-    }
-    return false;
-}
-
-/* What the file calls the model's tensor: the same, the same without the model's prefix, or, of an embedding, a name
- * of what is tied to it. `tied`: the head is. The name itself where nothing is found. */
-static const char *find_name(const ckpt_source *source, ckpt_role role, bool tied, const char *name)
-{
-    if (!source || source_find(source, role, name))
-        return name;
-    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
-        size_t n = strlen(prefixes[i]);
-        if (strncmp(name, prefixes[i], n) == 0 && source_find(source, role, name + n))
-            return name + n;
-    }
-    bool head = strcmp(name, "lm_head.weight") == 0;
-    for (size_t i = 0; !head && is_embedding(name) && i < sizeof embeddings / sizeof *embeddings; i++) {
-        if ((tied || strcmp(embeddings[i], "lm_head.weight") != 0) && source_find(source, role, embeddings[i]))
-            return embeddings[i];
-    }
-    return name;
-}
-
 static bool has_tensor(const ckpt_state *state, const char *name)
 {
     for (int i = 0; i < state->n_tensors; i++) {
@@ -171,7 +128,7 @@ static fsdp_status name_in_file(const fsdp_weights_config *config, const ckpt_so
     for (int i = 0; i < config->n_names && !*out; i++)
         FSDP_TRY(rename_by(&config->names[i], tensor->name, out));
     if (!*out)
-        *out = strdup(find_name(source, tensor->role, tied, tensor->name));
+        *out = strdup(names_find(source, tensor->role, tied, tensor->name));
     return *out ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "names of weights: out of host memory");
 }
 
@@ -190,8 +147,10 @@ static fsdp_status make_names(const fsdp_weights_config *config, const char *pat
     *out = calloc((size_t)state->n_tensors + 1, sizeof **out);
     if (!*out)
         return error_set(FSDP_ERR_MEMORY, "names of weights: out of host memory");
-    if (source_open(path, &source) != FSDP_OK)
-        source = NULL; /* loading says what is wrong with it */
+    if (source_open(path, &source) != FSDP_OK || base_join(source, config->base) != FSDP_OK) {
+        source_close(source); /* loading says what is wrong with it */
+        source = NULL;
+    }
     for (int i = 0; i < state->n_tensors && status == FSDP_OK; i++)
         status = name_in_file(config, source, &state->tensors[i], tied, &(*out)[i]);
     source_close(source);
@@ -208,8 +167,43 @@ static void fill_report(const ckpt_fit *fit, fsdp_load_report *report)
     sized_write(report, &full, sizeof full);
 }
 
-static fsdp_status load_from_file(model_state *state, const char *path, const fsdp_weights_config *config,
-                                  comm_group *world, ckpt_fit *fit)
+fsdp_status weights_sum_digest(comm_group *world, uint64_t mine, uint64_t *sum)
+{
+    size_t n = (size_t)comm_group_size(world);
+    uint64_t *all = calloc(n, sizeof *all);
+    size_t *bytes = calloc(n, sizeof *bytes);
+    fsdp_status status = all && bytes ? comm_exchange(world, "digest", &mine, sizeof mine, sizeof mine, all, bytes)
+                                      : error_set(FSDP_ERR_MEMORY, "comparing weights: out of host memory");
+    *sum = 0;
+    for (size_t i = 0; i < n && status == FSDP_OK; i++)
+        *sum += all[i];
+    free(bytes);
+    free(all);
+    return status;
+}
+
+/* What the model's frozen weights are now: the file's, or its base's. */
+static fsdp_status note_base(fsdp_model *m, const ckpt_load_result *found, const fsdp_weights_config *config,
+                             const ckpt_fit *fit)
+{
+    base_reference reference;
+    bool refers = base_reference_read(found->extra, &reference);
+    if (!found->has_base)
+        return FSDP_OK;
+    FSDP_TRY(weights_sum_digest(comm_world(m->world->comm), found->digest, &m->base_digest));
+    if (refers && reference.digest != m->base_digest)
+        return base_is_another(found->path, &reference, m->base_digest);
+    const char *name = !refers ? found->path : config->base ? config->base : reference.name;
+    free(m->base_name);
+    m->base_name = realpath(name, NULL); /* of a name of the hub: none */
+    if (!m->base_name)
+        m->base_name = strdup(name);
+    m->base_known = m->base_name && fit->missing == 0 && fit->mismatched == 0;
+    return FSDP_OK;
+}
+
+static fsdp_status load_from_file(fsdp_model *m, model_state *state, const char *path,
+                                  const fsdp_weights_config *config, comm_group *world, ckpt_fit *fit)
 {
     ckpt_load_config load = CKPT_LOAD_CONFIG_INIT;
     ckpt_load_result found = {.extra = NULL};
@@ -226,10 +220,14 @@ static fsdp_status load_from_file(model_state *state, const char *path, const fs
     load.n_ignored = (int)(sizeof known_extras / sizeof *known_extras);
     load.leaves = repeats_embedding;
     load.fit = fit;
+    load.with_base = true;
+    load.base = config->base;
     if (status == FSDP_OK)
         status = ckpt_load(path, &load, model_state_describe(state), world, &found);
     if (status == FSDP_OK)
         status = model_state_loaded(state);
+    if (status == FSDP_OK)
+        status = note_base(m, &found, config, fit);
     ckpt_load_result_free(&found);
     free_names(names, model_state_describe(state)->n_tensors);
     return status;
@@ -265,7 +263,7 @@ fsdp_status fsdp_weights_load(fsdp_model *m, const char *path, const fsdp_weight
             m, NULL, &(model_view){.without_adapters = !has_adapters(m, newest ? newest : path)}, &state);
     status = ckpt_agree(world, "weights", status, fsdp_last_error());
     if (status == FSDP_OK)
-        status = load_from_file(state, newest ? newest : path, &full, world, &fit);
+        status = load_from_file(m, state, newest ? newest : path, &full, world, &fit);
     fill_report(&fit, report);
     model_state_free(state);
     free(newest);

@@ -4,10 +4,14 @@
 
 #include <fsdp/state.h>
 
+#include "comm/comm.h"
 #include "models/config.h"
 
 /* A model that its configuration calls tied, whose files have a head of their own that differs from the embedding, is
  * untied, as transformers does it. Whatever else is wrong with the files is fsdp_weights_load's to say. */
 fsdp_status weights_settle_head(const char *path, model_config *config);
+
+/* The sum over all ranks of what each has of a digest. Collective. */
+fsdp_status weights_sum_digest(comm_group *world, uint64_t mine, uint64_t *sum);
 
 #endif

@@ -443,7 +443,7 @@ static fsdp_status export_model(train_run *run)
 static fsdp_status export_adapter(train_run *run)
 {
     const fsdp_settings *s = run->settings;
-    FSDP_TRY(fsdp_adapter_save(run->model, s->export_adapter, s->init_from));
+    FSDP_TRY(fsdp_adapter_save(run->model, s->export_adapter, run->hub_model));
     run_say(run, FSDP_LINE_INFO, "wrote the adapter to %s", s->export_adapter);
     return FSDP_OK;
 }

@@ -103,6 +103,7 @@ static fsdp_status open_model(train_run *run, bool average)
         return status;
     }
     weights.average = average;
+    weights.base = s->base;
     return fsdp_weights_load(run->model, s->init_from, &weights, NULL);
 }
 

@@ -56,6 +56,7 @@ fsdp_status run_find_model(train_run *run)
     if (run->used.init_from) {
         char *path;
         FSDP_TRY(hub_find(HUB_MODEL, run->used.init_from, NULL, &path));
+        run->hub_model = strcmp(path, run->used.init_from) != 0 ? run->used.init_from : NULL;
         bool several = report_is_directory_of_checkpoints(path);
         fsdp_status status = several ? report_resolve(path, &run->init_from) : FSDP_OK; /* the newest of them */
         if (several)
@@ -191,6 +192,8 @@ static fsdp_status open_state(train_run *run)
     c.keep = (int)s->keep_checkpoints;
     c.keep_every = s->keep_every;
     c.position = (fsdp_data_position){get_position, set_position, run};
+    if (run->model_config.lora.rank > 0 && s->init_from && !s->checkpoint_base)
+        c.base = run->hub_model ? run->hub_model : "";
     if (s->export_part_size > 0)
         c.max_file_bytes = s->export_part_size;
     return fsdp_state_open(&c, &run->state);
@@ -207,8 +210,10 @@ static fsdp_status open_model(train_run *run)
         fsdp_module_free(net);
         return status;
     }
+    fsdp_weights_config weights = FSDP_WEIGHTS_CONFIG_INIT;
+    weights.base = s->base;
     if (s->init_from)
-        FSDP_TRY(fsdp_weights_load(run->model, s->init_from, NULL, NULL));
+        FSDP_TRY(fsdp_weights_load(run->model, s->init_from, &weights, NULL));
     if (s->adapter)
         FSDP_TRY(fsdp_adapter_load(run->model, s->adapter));
     void *groups = NULL;

@@ -17,6 +17,7 @@ struct train_run {
     const fsdp_settings *settings; /* &used */
     fsdp_settings used;            /* as the user gave them, then with what followed from model, data and memory */
     char *init_from;               /* the path that --init_from names */
+    const char *hub_model;         /* the name that it was, of the hub; NULL: it was a path */
     fsdp_train_callbacks callbacks;
     fsdp_train_result result;
 

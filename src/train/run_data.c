@@ -354,6 +354,7 @@ static fsdp_status download_all(const train_run *run)
     const fsdp_settings *s = run->settings;
     const fsdp_text_list *lists[] = {&s->dataset, &s->validation_dataset};
     FSDP_TRY(download(FSDP_FETCH_MODEL, s->init_from, NULL));
+    FSDP_TRY(download(FSDP_FETCH_MODEL, s->base, NULL));
     FSDP_TRY(download(FSDP_FETCH_TOKENIZER, s->tokenizer, NULL));
     for (int i = 0; i < 2; i++)
         for (int k = 0; k < lists[i]->n; k++)

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/sized.h"
 #include "ckpt/save/folder_files.h"
+#include "ckpt/load/base.h"
 #include "ckpt/load/pieces.h"
 #include "ckpt/commands/merge.h"
 #include "ckpt/commands/pytorch.h"
@@ -174,7 +175,12 @@ static void converter_close(converter *c)
     free(c->path);
 }
 
-/* For an export, NULL otherwise: the average takes the weights' place, adapters are added to them. */
+static bool is_format(const fsdp_checkpoint_export_config *export, const char *format)
+{
+    return strcmp(export->format ? export->format : "hf", format) == 0;
+}
+
+/* For an export, NULL otherwise: the base is joined, the average takes the weights' place, adapters are added to them. */
 static fsdp_status converter_open(converter *c, const char *path, const fsdp_checkpoint_export_config *export)
 {
     *c = (converter){0};
@@ -186,6 +192,10 @@ static fsdp_status converter_open(converter *c, const char *path, const fsdp_che
                          "%s: a local checkpoint is one rank's; load it by that rank and save it sharded", c->path);
     FSDP_TRY(verify_source(c->source));
     FSDP_TRY(folder_check_beside(c->source));
+    if (export && !is_format(export, "peft")) {
+        FSDP_TRY(base_join(c->source, export->base));
+        FSDP_TRY(base_verify(c->source));
+    }
     if (export && export->average)
         FSDP_TRY(source_take_average(c->source));
     if (file_is_directory(c->path))
@@ -344,7 +354,9 @@ static fsdp_status export_adapter(const converter *c, const fsdp_checkpoint_expo
     if (!own)
         return error_set(FSDP_ERR_INPUT, "%s: was not trained with adapters (--lora_rank)", c->path);
     const json_t *flags = json_object_get(c->extra, "flags");
-    const char *base = json_string_value(json_object_get(flags, "init_from"));
+    base_reference reference;
+    const char *base = base_refers(c->source, &reference) ? reference.name
+                                                          : json_string_value(json_object_get(flags, "init_from"));
     bool encodes = json_is_true(json_object_get(c->model, "is_encoder_decoder"));
     return adapter_write(own, config->destination, encodes ? "SEQ_2_SEQ_LM" : "CAUSAL_LM", base);
 }
@@ -353,23 +365,23 @@ static fsdp_status export_adapter(const converter *c, const fsdp_checkpoint_expo
 static fsdp_status export_as(converter *c, const fsdp_checkpoint_export_config *config, const char **kind)
 {
     ckpt_save_config save = CKPT_SAVE_CONFIG_INIT;
-    const char *format = config->format ? config->format : "hf";
-    if (strcmp(format, "peft") == 0)
+    if (is_format(config, "peft"))
         return export_adapter(c, config, kind);
-    if (strcmp(format, "hf") != 0 && c->adapters.n > 0)
+    if (!is_format(config, "hf") && c->adapters.n > 0)
         return error_set(FSDP_ERR_INPUT,
                          "%s: has adapters; hf writes the model with them merged, peft the adapter alone", c->path);
-    if (strcmp(format, "pt") == 0) {
+    if (is_format(config, "pt")) {
         *kind = "PyTorch file";
         return pytorch_write_file(c->source, config->dtype, config->destination);
     }
-    if (strcmp(format, "dcp") == 0) {
+    if (is_format(config, "dcp")) {
         *kind = "PyTorch checkpoint";
         return pytorch_write_folder(c->source, config->dtype, config->world_size > 0 ? config->world_size : 1,
                                     config->destination);
     }
-    if (strcmp(format, "hf") != 0)
-        return error_set(FSDP_ERR_INPUT, "\"%s\" is no format of exports: hf, pt, dcp or peft", format);
+    if (!is_format(config, "hf"))
+        return error_set(FSDP_ERR_INPUT, "\"%s\" is no format of exports: hf, pt, dcp or peft", config->format);
+    FSDP_TRY(merge_check_own(&c->adapters, c->source, c->model));
     *kind = "model folder";
     if (c->adapters.n > 0)
         json_object_del(c->model, ADAPTER_KEY);

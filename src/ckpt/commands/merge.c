@@ -98,6 +98,12 @@ fsdp_status merge_open(const ckpt_source *source, const json_t *model, const cha
     return status;
 }
 
+fsdp_status merge_check_own(const merge *m, const ckpt_source *source, const json_t *model)
+{
+    const adapter *own = merge_own(m, model);
+    return own ? check_layers(source, source_path(source), own) : FSDP_OK;
+}
+
 void merge_close(merge *m)
 {
     for (int i = 0; i < m->n; i++)

@@ -14,6 +14,8 @@ typedef struct merge {
 /* `model` is the source's config.json, which says whether there are adapters among its tensors; may be NULL. `folders`
  * are further ones, separated by commas; may be NULL. Every layer that they name is in the source. */
 fsdp_status merge_open(const ckpt_source *source, const json_t *model, const char *folders, merge *out);
+/* That the layers of the checkpoint's own adapters are there, its base's included. */
+fsdp_status merge_check_own(const merge *m, const ckpt_source *source, const json_t *model);
 void merge_close(merge *m);
 
 /* The tensor is part of an adapter, not of the model below it. */

@@ -10,6 +10,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "ckpt/format/base_reference.h"
 
 static fsdp_status out_of_memory(const char *name)
 {
@@ -359,6 +360,9 @@ static fsdp_status check_extra(const char *name, const manifest *m)
             return error_set(FSDP_ERR_INPUT, "%s: \"%s\" of \"extra\" is %.17g, which cannot be", name,
                              extra_fields[i].key, number);
     }
+    const char *fault = base_reference_fault(m->extra);
+    if (fault)
+        return error_set(FSDP_ERR_INPUT, "%s: \"" BASE_KEY "\" of \"extra\" %s", name, fault);
     const json_t *step = json_object_get(m->extra, "step");
     if (step && json_integer_value(step) != m->step)
         return error_set(FSDP_ERR_INPUT, "%s: is of step %" PRId64 ", but its training state is of step %lld", name,

@@ -50,6 +50,7 @@ typedef struct ckpt_tensor {
     ckpt_role role;
     int n_dims;
     int64_t shape[CKPT_MAX_DIMS];
+    bool base; /* frozen, beside adapters: a checkpoint may refer to it instead of holding it (ckpt/load/base.h) */
 } ckpt_tensor;
 
 int64_t ckpt_tensor_numel(const ckpt_tensor *tensor);

@@ -3,6 +3,7 @@
 #include "ckpt/load/load.h"
 
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "ckpt/save/directory.h"
+#include "ckpt/load/base.h"
 #include "ckpt/load/load_from.h"
 #include "ckpt/load/match.h"
 #include "ckpt/load/pieces.h"
@@ -73,6 +75,31 @@ static fsdp_status check_local(const manifest *m, comm_group *world)
         m->rank, m->world_size, rank, world_size);
 }
 
+/* Adapters mean nothing beside another base. */
+static fsdp_status settle_base(ckpt_source *source, const ckpt_load_config *config)
+{
+    base_reference reference;
+    if (!base_refers(source, &reference))
+        return FSDP_OK;
+    if (config->with_base)
+        return base_join(source, config->base);
+    if (config->digest && *config->digest == reference.digest)
+        return FSDP_OK;
+    if (config->digest)
+        return base_is_another(source_path(source), &reference, *config->digest);
+    return error_set(FSDP_ERR_INPUT,
+                     "%s holds adapters alone; load the base that they were trained beside first (--init_from %s)",
+                     source_path(source), reference.name);
+}
+
+static bool has_base(const ckpt_state *state, const ckpt_match *match)
+{
+    for (int i = 0; i < state->n_tensors; i++)
+        if (state->tensors[i].base && match->sources[i])
+            return true;
+    return false;
+}
+
 static fsdp_status describe(const ckpt_source *source, ckpt_load_result *result)
 {
     const manifest *m = source_manifest(source);
@@ -99,7 +126,8 @@ fsdp_status load_from(const char *path, const ckpt_load_config *config, const ck
     ckpt_source *source = NULL;
     ckpt_match match = {0};
     piece_list list = {0};
-    piece_config how = {.state = state, .verify = config->verify};
+    atomic_uint_fast64_t digest = 0;
+    piece_config how = {.state = state, .verify = config->verify, .digest = &digest};
     fsdp_status status;
     *result = (ckpt_load_result){.step = -1};
     *corrupt = false;
@@ -110,6 +138,7 @@ fsdp_status load_from(const char *path, const ckpt_load_config *config, const ck
         goto done;
     }
     TRY_OR(done, check_local(source_manifest(source), world));
+    TRY_OR(done, settle_base(source, config));
     if (config->average && source_has_role(source, CKPT_AVERAGE))
         TRY_OR(done, source_take_average(source));
     TRY_OR(done, ckpt_match_make(source, config, state, &match));
@@ -119,6 +148,8 @@ fsdp_status load_from(const char *path, const ckpt_load_config *config, const ck
     if (status != FSDP_OK)
         goto done;
     result->absent = match.absent;
+    result->has_base = has_base(state, &match);
+    result->digest = atomic_load(&digest);
     status = describe(source, result);
 done:
     if (status != FSDP_OK)
@@ -178,12 +209,15 @@ fsdp_status load_from_parts(char *const *paths, int n, const ckpt_load_config *c
 {
     part_source *parts = calloc((size_t)n, sizeof *parts);
     piece_list list = {0};
-    piece_config how = {.state = state, .verify = config->verify};
+    atomic_uint_fast64_t digest = 0;
+    piece_config how = {.state = state, .verify = config->verify, .digest = &digest};
     fsdp_status status = parts ? ckpt_state_check(state) : error_set(FSDP_ERR_MEMORY, "no memory for %d parts", n);
     *result = (ckpt_load_result){.step = -1};
     *corrupt = status == FSDP_OK;
     for (int i = 0; i < n && status == FSDP_OK; i++) {
         status = source_open(paths[i], &parts[i].source);
+        if (status == FSDP_OK)
+            status = settle_base(parts[i].source, config);
         if (status == FSDP_OK)
             status = ckpt_match_make(parts[i].source, config, state, &parts[i].match);
     }
@@ -195,6 +229,8 @@ fsdp_status load_from_parts(char *const *paths, int n, const ckpt_load_config *c
     }
     if (status == FSDP_OK) {
         result->absent = parts[0].match.absent;
+        result->has_base = has_base(state, &parts[0].match);
+        result->digest = atomic_load(&digest);
         status = describe(parts[0].source, result);
     }
     if (status != FSDP_OK)

@@ -33,6 +33,10 @@ typedef struct ckpt_load_config {
     void *context;
     const char *run; /* ckpt_resume takes the newest of this run, and another's only if it has none; NULL: of any */
     int64_t above;   /* ckpt_resume takes only steps above this, of `run` alone, or none; CKPT_ANY_STEP: any */
+    /* Of a checkpoint of adapters that refers to its base: */
+    bool with_base;         /* that is loaded, too, */
+    const char *base;       /* from here; NULL: from where it was */
+    const uint64_t *digest; /* else: of the base that the state has already; NULL: it has none */
     ckpt_fit *fit;   /* filled also when names are refused; may be NULL */
 } ckpt_load_config;
 
@@ -50,6 +54,8 @@ typedef struct ckpt_load_result {
     char run[40];    /* that wrote it; "": not known */
     unsigned absent; /* optional roles that were not there */
     int64_t bytes;   /* read into this rank's slices */
+    bool has_base;   /* values of the base were among them, */
+    uint64_t digest; /* and this is the digest of those that this rank writes: over all ranks they add up */
     char path[1024]; /* what was loaded; "" when resume found nothing */
 } ckpt_load_result;
 

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "ckpt/load/base.h"
 
 /* Three lists for one message. What does not fit into the message is still in the log, where each name is a line. */
 typedef struct complaint {
@@ -61,6 +62,8 @@ static void match_wanted(const ckpt_source *source, const ckpt_load_config *conf
                          ckpt_match *out, bool *used, complaint *missing, complaint *misshapen)
 {
     char name[300], has[160], wants[160];
+    base_reference reference;
+    bool refers = base_refers(source, &reference);
     for (int i = 0; i < state->n_tensors; i++) {
         const ckpt_tensor *tensor = &state->tensors[i];
         unsigned bit = CKPT_ROLE_BIT(tensor->role);
@@ -68,6 +71,8 @@ static void match_wanted(const ckpt_source *source, const ckpt_load_config *conf
             continue;
         const source_tensor *found = source_find(source, tensor->role, config->names ? config->names[i] : tensor->name);
         label(tensor->name, tensor->role, name, sizeof name);
+        if (!found && tensor->base && refers)
+            continue;
         if (!found) {
             bool renamed = config->names && strcmp(config->names[i], tensor->name) != 0;
             complain(missing, source_path(source), "%s%s%s", renamed ? config->names[i] : name, renamed ? " for " : "",

@@ -20,6 +20,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "ckpt/load/base.h"
 
 enum { N_LANES = HASH_ABREAST };
 enum { CHUNK_BYTES = 128 << 10 };      /* all lanes' chunks fit the second-level cache */
@@ -187,6 +188,16 @@ static fsdp_status deliver(worker *w, const piece_transfer *transfer, int64_t fi
     return state->write(state->context, slice, first, n, w->values);
 }
 
+static void add_digest(const worker *w, const ckpt_slice *slice, int64_t first, int64_t n)
+{
+    const piece_config *config = w->crew->config;
+    const ckpt_tensor *tensor = &config->state->tensors[slice->tensor];
+    if (!config->digest || !tensor->base || !slice->writes)
+        return;
+    const float *values = slice->data ? slice->data + first : w->values;
+    atomic_fetch_add(config->digest, base_digest(tensor->name, slice->first + first, n, values));
+}
+
 /* Reads the next chunk, all of it wanted or none, and brings it to its place. */
 static fsdp_status lane_step(worker *w, lane *l)
 {
@@ -206,6 +217,8 @@ static fsdp_status lane_step(worker *w, lane *l)
     FSDP_TRY(status);
     if (wanted && !direct)
         FSDP_TRY(deliver(w, transfer, first, (int64_t)(bytes / width), place));
+    if (wanted)
+        add_digest(w, slice, first, (int64_t)(bytes / width));
     l->chunk = place;
     l->chunk_bytes = bytes;
     l->at += (int64_t)bytes;

@@ -3,6 +3,8 @@
 #ifndef CKPT_LOAD_PIECES_H
 #define CKPT_LOAD_PIECES_H
 
+#include <stdatomic.h>
+
 #include "ckpt/load/source.h"
 #include "ckpt/format/state.h"
 
@@ -31,6 +33,7 @@ void piece_list_free(piece_list *list); /* legal on a zeroed one */
 typedef struct piece_config {
     const ckpt_state *state; /* of the slices; NULL when there are none */
     bool verify;             /* compare checksums, for which a piece is read whole */
+    atomic_uint_fast64_t *digest; /* what values of a base add up to (base.h), this rank's own; NULL: nobody asks */
     bool to_the_end;         /* go on after a failure; otherwise no new piece is begun */
 } piece_config;
 

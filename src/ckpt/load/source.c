@@ -22,6 +22,7 @@ struct ckpt_source {
     int n_tensors;
     source_tensor *tensors;
     const source_tensor **by_name; /* sorted by role and name */
+    ckpt_source *adopted;          /* whose tensors are among them; NULL: none */
 };
 
 static fsdp_status out_of_memory(const char *path)
@@ -181,6 +182,23 @@ fsdp_status source_open(const char *path, ckpt_source **out)
     return FSDP_OK;
 }
 
+fsdp_status source_adopt(ckpt_source *s, ckpt_source *other, const source_tensor *tensors, int n)
+{
+    size_t all = (size_t)s->n_tensors + (size_t)n;
+    source_tensor *grown = arena_alloc(s->memory, (all + 1) * sizeof *grown);
+    const source_tensor **by_name = arena_alloc(s->memory, (all + 1) * sizeof *by_name);
+    if (!grown || !by_name)
+        return out_of_memory(s->path);
+    memcpy(grown, s->tensors, (size_t)s->n_tensors * sizeof *grown);
+    memcpy(grown + s->n_tensors, tensors, (size_t)n * sizeof *grown);
+    s->tensors = grown;
+    s->by_name = by_name;
+    s->n_tensors = (int)all;
+    s->adopted = other;
+    sort_by_name(s);
+    return FSDP_OK;
+}
+
 void source_close(ckpt_source *s)
 {
     if (!s)
@@ -190,6 +208,7 @@ void source_close(ckpt_source *s)
     manifest_free(s->manifest);
     model_folder_close(s->folder);
     dcp_folder_close(s->dcp);
+    source_close(s->adopted);
     arena_free(s->memory);
     free(s);
 }

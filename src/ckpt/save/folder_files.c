@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "ckpt/load/base.h"
 
 #define CONFIG_NAME "config.json"
 #define MAX_CONFIG_BYTES ((uint64_t)16 << 20)
@@ -340,7 +341,8 @@ fsdp_status folder_check_beside(const ckpt_source *source)
     else if (m && m->kind == FSDP_CKPT_FULL && !has_file(path, CONFIG_NAME))
         return error_set(FSDP_ERR_INPUT, "%s: " CONFIG_NAME " is missing", path);
     FSDP_TRY(folder_read_config(path, &config));
-    fsdp_status status = config ? check_config(source, config) : FSDP_OK;
+    base_reference base; /* whose tensors the configuration is about */
+    fsdp_status status = config && !base_refers(source, &base) ? check_config(source, config) : FSDP_OK;
     json_decref(config);
     return status;
 }

@@ -532,6 +532,7 @@ void fsdp_model_free(fsdp_model *m)
         comm_group_free(m->shard_group);
     }
     free(m->shard_weights);
+    free(m->base_name);
     fsdp_module_free(m->module);
     free(m);
 }
