@@ -75,7 +75,8 @@ static const fsdp_flag *flag_with_value(const command *c, const char *word)
 
 static bool names_checkpoint(const char *flag)
 {
-    static const char *const names[] = {"resume_from_checkpoint", "init_from", "base", "model", "checkpoint", "adapter"};
+    static const char *const names[] = {
+        "resume_from_checkpoint", "init_from", "base", "model", "checkpoint", "adapter"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(flag, names[i]) == 0)
             return true;

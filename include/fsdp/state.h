@@ -63,7 +63,8 @@ typedef struct fsdp_state_config {
     int64_t max_file_bytes; /* full checkpoints and exports: split a larger model into several files with an index */
     /* Of a model of which adapters alone are trained, and whose other weights fsdp_weights_load gave it: checkpoints
      * refer to those weights by this name instead of holding them ("": by the path that they came from), but for kind
-     * full. Resuming from one needs a model with the same weights, by their digest. NULL: checkpoints hold everything. */
+     * full. Resuming from one needs a model with the same weights, by their digest. NULL: checkpoints hold everything.
+     */
     const char *base;
 } fsdp_state_config;
 
@@ -141,7 +142,7 @@ typedef struct fsdp_weights_config {
     bool strict; /* names that are missing, left over or of another shape are an error, and nothing is loaded */
     const fsdp_weight_name *names; /* the first that fits counts; other names are the same on both sides */
     int n_names;
-    bool average; /* where a checkpoint has an average of the weights (--ema), that is loaded instead of them */
+    bool average;     /* where a checkpoint has an average of the weights (--ema), that is loaded instead of them */
     const char *base; /* of a checkpoint that holds adapters alone: where their base is now; NULL: where it was */
 } fsdp_weights_config;
 

@@ -396,8 +396,9 @@ const fsdp_flag settings_table[] = {
     {SWITCH(checkpoint_at_end, "true", "save when the run ends")},
     {CHOICE(checkpoint_kind, "sharded", checkpoint_kinds,
             "sharded: one file per rank; full: a Hugging Face folder; local: each rank's state on its own disk")},
-    {SWITCH(checkpoint_base, NULL,
-            "LoRA: store the frozen base in checkpoints, too (default: they refer to --init_from; full ones store it)")},
+    {SWITCH(
+        checkpoint_base, NULL,
+        "LoRA: store the frozen base in checkpoints, too (default: they refer to --init_from; full ones store it)")},
     {SWITCH(async_checkpoint, "true", "write checkpoints in the background while training continues")},
     {CHOICE(on_checkpoint_failure, "continue", failure_policies,
             "what to do when a checkpoint cannot be written; if the last one fails, the exit code is always 1")},

@@ -288,7 +288,8 @@ static fsdp_status export_merged(fsdp_state *s, ckpt_save_config *config, const 
 {
     model_state *view = NULL;
     json_t *model = config->model ? json_deep_copy(config->model) : NULL;
-    fsdp_status status = model_state_create(s->model, NULL, &(model_view){.without_adapters = true, .merged = adapters}, &view);
+    fsdp_status status =
+        model_state_create(s->model, NULL, &(model_view){.without_adapters = true, .merged = adapters}, &view);
     if (status == FSDP_OK && config->model && !model)
         status = error_set(FSDP_ERR_MEMORY, "%s: out of host memory", config->directory);
     status = ckpt_agree(s->world, "export", status, fsdp_last_error());

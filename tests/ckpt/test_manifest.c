@@ -89,6 +89,13 @@ static const refusal refusals[] = {
     {WITH_EXTRA("\"loss_scale\": 0"), "\"loss_scale\" of \"extra\" is 0"},
     {WITH_EXTRA("\"loss_scale\": 1e300"), "\"loss_scale\" of \"extra\" is"},
     {WITH_EXTRA("\"expected_count\": \"many\""), "\"expected_count\" of \"extra\" is"},
+    {WITH_EXTRA("\"base\": {}"), "\"base\" of \"extra\" has no name"},
+    {WITH_EXTRA("\"base\": 1"), "\"base\" of \"extra\" has no name"},
+    {WITH_EXTRA("\"base\": {\"name\": \"m\", \"digest\": \"0123456789abcdeF\", \"tensors\": [\"w\"]}"),
+     "has no digest"},
+    {WITH_EXTRA("\"base\": {\"name\": \"m\", \"digest\": \"0123456789abcdef\", \"tensors\": []}"), "has no names"},
+    {WITH_EXTRA("\"base\": {\"name\": \"m\", \"digest\": \"0123456789abcdef\", \"tensors\": [\"w\", 1]}"),
+     "whose name is no text"},
     {HEAD FILES TENSORS(GOOD_TENSOR) ", \"beside\": 3}", "\"beside\" is not an array"},
     {HEAD FILES TENSORS(
          GOOD_TENSOR) ", \"beside\": [{\"name\": \"../x\", \"bytes\": 1, \"checksum\": \"0123456789abcdef\"}]}",

@@ -180,7 +180,8 @@ static bool is_format(const fsdp_checkpoint_export_config *export, const char *f
     return strcmp(export->format ? export->format : "hf", format) == 0;
 }
 
-/* For an export, NULL otherwise: the base is joined, the average takes the weights' place, adapters are added to them. */
+/* For an export, NULL otherwise: the base is joined, the average takes the weights' place, adapters are added to them.
+ */
 static fsdp_status converter_open(converter *c, const char *path, const fsdp_checkpoint_export_config *export)
 {
     *c = (converter){0};
@@ -355,8 +356,8 @@ static fsdp_status export_adapter(const converter *c, const fsdp_checkpoint_expo
         return error_set(FSDP_ERR_INPUT, "%s: was not trained with adapters (--lora_rank)", c->path);
     const json_t *flags = json_object_get(c->extra, "flags");
     base_reference reference;
-    const char *base = base_refers(c->source, &reference) ? reference.name
-                                                          : json_string_value(json_object_get(flags, "init_from"));
+    const char *base =
+        base_refers(c->source, &reference) ? reference.name : json_string_value(json_object_get(flags, "init_from"));
     bool encodes = json_is_true(json_object_get(c->model, "is_encoder_decoder"));
     return adapter_write(own, config->destination, encodes ? "SEQ_2_SEQ_LM" : "CAUSAL_LM", base);
 }

@@ -1,4 +1,5 @@
-/* What a checkpoint of adapters says of the frozen base that they were trained beside: `base` of the manifest's extra. */
+/* What a checkpoint of adapters says of the frozen base that they were trained beside: `base` of the manifest's extra.
+ */
 #ifndef CKPT_FORMAT_BASE_REFERENCE_H
 #define CKPT_FORMAT_BASE_REFERENCE_H
 

@@ -64,8 +64,7 @@ static fsdp_status list_tensors(const ckpt_source *source, const ckpt_source *ba
     json_array_foreach((json_t *)(uintptr_t)names, i, name)
     {
         const char *wanted = json_string_value(name);
-        const source_tensor *found =
-            source_find(base, CKPT_PARAMETER, names_find(base, CKPT_PARAMETER, tied, wanted));
+        const source_tensor *found = source_find(base, CKPT_PARAMETER, names_find(base, CKPT_PARAMETER, tied, wanted));
         if (!found)
             return error_set(FSDP_ERR_INPUT, "%s: its base has a tensor %s, which %s does not have",
                              source_path(source), wanted, source_path(base));
@@ -93,8 +92,8 @@ static fsdp_status open_base(const ckpt_source *source, const base_reference *re
                             "with --base: ",
                             source_path(source), reference->name);
     if (base_refers(*out, &further))
-        return error_set(FSDP_ERR_INPUT, "%s: cannot be the base of %s: it refers to a base itself",
-                         source_path(*out), source_path(source));
+        return error_set(FSDP_ERR_INPUT, "%s: cannot be the base of %s: it refers to a base itself", source_path(*out),
+                         source_path(source));
     return FSDP_OK;
 }
 
@@ -123,7 +122,8 @@ fsdp_status base_join(ckpt_source *source, const char *path)
 fsdp_status base_is_another(const char *path, const base_reference *reference, uint64_t digest)
 {
     return error_set(FSDP_ERR_INPUT,
-                     "%s was trained beside another base: %s with digest %016" PRIx64 ", not one with digest %016" PRIx64,
+                     "%s was trained beside another base: %s with digest %016" PRIx64
+                     ", not one with digest %016" PRIx64,
                      path, reference->name, reference->digest, digest);
 }
 

@@ -37,7 +37,7 @@ typedef struct ckpt_load_config {
     bool with_base;         /* that is loaded, too, */
     const char *base;       /* from here; NULL: from where it was */
     const uint64_t *digest; /* else: of the base that the state has already; NULL: it has none */
-    ckpt_fit *fit;   /* filled also when names are refused; may be NULL */
+    ckpt_fit *fit;          /* filled also when names are refused; may be NULL */
 } ckpt_load_config;
 
 #define CKPT_LOAD_CONFIG_INIT                                                                                          \

@@ -31,10 +31,10 @@ fsdp_status piece_list_add_all(piece_list *list, const ckpt_source *source);
 void piece_list_free(piece_list *list); /* legal on a zeroed one */
 
 typedef struct piece_config {
-    const ckpt_state *state; /* of the slices; NULL when there are none */
-    bool verify;             /* compare checksums, for which a piece is read whole */
+    const ckpt_state *state;      /* of the slices; NULL when there are none */
+    bool verify;                  /* compare checksums, for which a piece is read whole */
     atomic_uint_fast64_t *digest; /* what values of a base add up to (base.h), this rank's own; NULL: nobody asks */
-    bool to_the_end;         /* go on after a failure; otherwise no new piece is begun */
+    bool to_the_end;              /* go on after a failure; otherwise no new piece is begun */
 } piece_config;
 
 /* Does all transfers, on several threads when all slices are in host memory. The first failure in the order of the list

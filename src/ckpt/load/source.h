@@ -36,8 +36,8 @@ const manifest *source_manifest(const ckpt_source *s); /* NULL: no checkpoint of
 const char *source_form(const ckpt_source *s);         /* "sharded", "model folder", "PyTorch checkpoint" */
 /* What PyTorch's checkpoints say of their optimizer: steps done and the learning rate; false: they have none. */
 bool source_optimizer(const ckpt_source *s, int64_t *steps, double *lr);
-/* Adds n tensors of another source, listed by the caller under any names; on success `other` is closed with s. The names
- * live as long as s. */
+/* Adds n tensors of another source, listed by the caller under any names; on success `other` is closed with s. The
+ * names live as long as s. */
 fsdp_status source_adopt(ckpt_source *s, ckpt_source *other, const source_tensor *tensors, int n);
 /* The average of the weights in the place of the weights; FSDP_ERR_INPUT when there is none. */
 fsdp_status source_take_average(ckpt_source *s);

@@ -353,7 +353,7 @@ fsdp_status fsdp_parameter_write(fsdp_model *m, const char *name, int64_t first,
     writing w = {p, first, n, values};
     FSDP_TRY(offload_settle(m));
     FSDP_TRY(comm_wait_sent(&m->units[p->unit].gather, m->compute)); /* peers have read what they gathered */
-    m->base_known &= p->adapter; /* no file has what the caller writes */
+    m->base_known &= p->adapter;                                     /* no file has what the caller writes */
     FSDP_TRY(model_for_each_slice(m, write_slice, &w));
     return model_refresh_unit(m, p->unit);
 }
