@@ -319,6 +319,39 @@ static void what_a_stream_cannot_do_is_refused(void **state)
     fsdp_dataset_free(d);
 }
 
+/* Bytes that this process has asked files for; -1: the kernel does not say. */
+static int64_t bytes_read(void)
+{
+    long long n = -1;
+    FILE *io = fopen("/proc/self/io", "r");
+    if (io && fscanf(io, "rchar: %lld", &n) != 1)
+        n = -1;
+    if (io)
+        fclose(io);
+    return n;
+}
+
+/* Ten gigabytes, of which the beginning has text and the rest is a hole that nobody should look at. */
+static void the_first_steps_read_little_of_a_long_file(void **state)
+{
+    enum { TEXT = 8 << 20, LITTLE = 6 << 20 };
+    char *text = words(5, TEXT);
+    fsdp_batch *b;
+    assert_int_equal(truncate(files_text(*state, "data/long.txt", text), 10000000000), 0);
+    free(text);
+    int64_t before = bytes_read();
+    if (before < 0)
+        skip();
+    fsdp_dataset *d = open_with(state, 1, 0);
+    fsdp_loader *l = load(d, 0, 1, 2, 0, true);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(fsdp_loader_next(l, &b), FSDP_OK);
+    fsdp_loader_free(l); /* what ran ahead has stopped */
+    fsdp_dataset_free(d);
+    int64_t read = bytes_read() - before;
+    assert_in_range(read, 3 * 2 * WIDTH, LITTLE);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, scratch_setup, scratch_teardown)
@@ -330,6 +363,7 @@ int main(void)
         TEST(files_that_changed_between_are_named),
         TEST(a_file_that_changes_while_it_is_streamed_is_an_error),
         TEST(what_a_stream_cannot_do_is_refused),
+        TEST(the_first_steps_read_little_of_a_long_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -68,10 +68,15 @@ grep -q -- "--stream on" part.err || fail "the remedy is not named: $(cat part.e
 train bad 1 --dataset text --epochs 1 && fail "--epochs of a stream"
 grep -q -- "--max_steps" bad.err || fail "no remedy: $(cat bad.err)"
 
-# A gigabyte, of which ten steps need little: by default a stream from there on.
-yes "a sparse file would be zeros, so this one repeats a line and is long all the same" | head -c 1100000000 >long.txt
+# Ten gigabytes, of which ten steps need little (the rest is a hole): by default a stream, in little memory.
+yes "a line that repeats itself, so that the file has text as far as anybody reads" | head -c 20000000 >long.txt
+truncate -s 10G long.txt
 /usr/bin/env bash -c 'ulimit -v 4000000; exec "$@"' - timeout 200 "$fsdp" train --device cpu --preset tiny --num_layers 1 \
-    --max_context_width 128 --dataset long.txt --max_steps 10 --output_dir long --memory_report false >long.out 2>long.err ||
-    fail "the long file: $(cat long.err)"
+    --hidden_width 32 --num_heads 2 --intermediate_size 32 --max_context_width 128 --dataset long.txt --max_steps 10 \
+    --output_dir long >long.out 2>long.err || fail "the long file: $(cat long.err)"
 grep -q "Text is streamed" long.out || fail "a long file is not streamed"
+# The last table's row of rank 0: planned, measured, unsharded plan, resident, resident peak, proportional, each with its unit.
+awk '$1 == "rank" && /resident peak/ { table = 1 } table && $1 == "0" { peak = $10 " " $11 } END { print peak }' long.out >peak
+grep -Eq '^[0-9.]+ (KiB|MiB)$' peak || fail "no resident peak: $(cat long.out)"
+awk '{ exit !($2 == "KiB" || $1 < 300) }' peak || fail "the long file takes $(cat peak)"
 echo "streams agree"
