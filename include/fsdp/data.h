@@ -125,6 +125,9 @@ typedef struct fsdp_dataset_config {
     bool documents;
     fsdp_packing packing;  /* best fit implies documents */
     const double *weights; /* (n_names): each name is a source by itself, drawn by its weight; NULL: one data set */
+    /* Names of the hub that are not here are fetched: text that is streamed file by file, when it is needed, the next
+     * one while one is read; anything else before this returns. */
+    bool download;
 } fsdp_dataset_config;
 
 #define FSDP_DATASET_CONFIG_INIT                                                                                       \

@@ -152,7 +152,7 @@ static fsdp_status open_named(const fsdp_dataset_config *c, fsdp_dataset **out)
         FSDP_TRY(dataset_mix_open(c, &source));
         return wrap(source, 0, out);
     }
-    FSDP_TRY(source_list_make(c->names, c->n_names, c->config_name, c->part, &files));
+    FSDP_TRY(source_list_make(c->names, c->n_names, c->config_name, c->part, c->download, &files));
     bool found = files.n_files > 0;
     fsdp_status status = found ? open_source(&files, c, &source) : FSDP_OK;
     source_list_free(&files);

@@ -42,7 +42,10 @@ static fsdp_status open_store(const source_list *files, const fsdp_dataset_confi
                                  .max_tokens = options->max_samples * options->width,
                                  .progress = options->progress,
                                  .context = options->progress_context};
-    bool cached = options->cache_folder != NULL && source_list_bytes(files) >= options->cache_from_bytes;
+    if (options->max_samples == 0)
+        FSDP_TRY(source_list_await_all(files));
+    bool cached = !source_list_comes(files) && options->cache_folder != NULL &&
+                  source_list_bytes(files) >= options->cache_from_bytes;
     return token_store_build(files, options->tokenizer, &build, cached ? options->cache_folder : NULL, out);
 }
 

@@ -4,7 +4,6 @@
 #include "data/document.h"
 
 #include <stdlib.h>
-#include <sys/stat.h>
 
 #include "base/error.h"
 #include "base/text/json_parser.h"
@@ -43,8 +42,6 @@ struct document_reader {
     int64_t file_bytes, read_bytes;  /* of the open one: on disk, and of text so far */
 };
 
-static int64_t bytes_of(const char *path);
-
 fsdp_status document_reader_open(const source_list *files, const char *text_field, const char *target_field,
                                  bool strict, fsdp_tokenizer *tokenizer, document_reader **out)
 {
@@ -57,7 +54,7 @@ fsdp_status document_reader_open(const source_list *files, const char *text_fiel
                            .strict = strict,
                            .tokenizer = tokenizer};
     for (size_t i = 0; i < files->n_files; i++)
-        r->total_bytes += bytes_of(files->files[i].path);
+        r->total_bytes += source_file_bytes(&files->files[i]);
     *out = r;
     return FSDP_OK;
 }
@@ -89,12 +86,6 @@ double document_reader_part(const document_reader *r)
         (length > 3 && strcmp(path + length - 3, ".gz") == 0) || (length > 4 && strcmp(path + length - 4, ".zst") == 0);
     double in_file = (double)r->read_bytes / (compressed ? USUAL_COMPRESSION : 1), most = (double)r->file_bytes;
     return ((double)r->done_bytes + (in_file < most ? in_file : most)) / (double)r->total_bytes;
-}
-
-static int64_t bytes_of(const char *path)
-{
-    struct stat info;
-    return stat(path, &info) == 0 ? (int64_t)info.st_size : 0;
 }
 
 /* A bad record: an error when strict, else a line in the log. Later ones are only counted. */
@@ -349,7 +340,8 @@ static fsdp_status open_file(document_reader *r, const source_file *file)
     if (file->kind == SOURCE_TEXT && r->target_field != NULL)
         return error_set(FSDP_ERR_INPUT, "%s: pairs need JSONL with \"%s\" and \"%s\"", file->path, r->text_field,
                          r->target_field);
-    r->file_bytes = bytes_of(file->path);
+    FSDP_TRY(source_list_await(r->files, r->file));
+    r->file_bytes = source_file_bytes(file);
     return file->kind == SOURCE_TEXT   ? open_text(r, file->path)
            : file->kind == SOURCE_ROWS ? open_rows(r, file->path)
                                        : open_records(r, file->path);
@@ -385,7 +377,7 @@ fsdp_status document_reader_seek(document_reader *r, const document_place *place
     r->file = (size_t)place->file;
     r->done_bytes = 0;
     for (size_t i = 0; i < r->file && i < r->files->n_files; i++)
-        r->done_bytes += bytes_of(r->files->files[i].path);
+        r->done_bytes += source_file_bytes(&r->files->files[i]);
     if (r->file >= r->files->n_files)
         return FSDP_OK;
     FSDP_TRY(open_file(r, &r->files->files[r->file]));

@@ -67,6 +67,12 @@ static bool kind_of_name(const char *path, source_kind *kind)
     return false;
 }
 
+static void free_file(source_file *file)
+{
+    arrival_release(file->from);
+    free(file->path);
+}
+
 static const char *base_name(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -83,6 +89,7 @@ typedef struct file_id {
 /* One name of the user's, and what was met below it. */
 typedef struct walk {
     source_list *list;
+    bool download;
     size_t inner;  /* of the files found */
     file_id *seen; /* folders and files, open addressing */
     size_t n_seen, n_slots;
@@ -127,7 +134,7 @@ static fsdp_status add_file(walk *w, const char *path, source_kind kind, bool na
     char *copy = strdup(path);
     if (copy == NULL)
         return error_set(FSDP_ERR_MEMORY, "out of memory");
-    list->files[list->n_files++] = (source_file){copy, kind, named, w->inner};
+    list->files[list->n_files++] = (source_file){.path = copy, .kind = kind, .named = named, .inner = w->inner};
     return FSDP_OK;
 }
 
@@ -270,8 +277,80 @@ static char *megatron_pair(const char *name)
     return index;
 }
 
+/* --- what comes from the hub --- */
+
+/* No part of the path below the data set's folder is hidden. */
+static bool is_hidden(const char *inner)
+{
+    return inner[0] == '.' || strstr(inner, "/.") != NULL;
+}
+
+/* As folders are walked: name by name, so that a slash comes before every letter. */
+static int by_walk(const void *left, const void *right)
+{
+    const unsigned char *a = (const unsigned char *)((const source_file *)left)->path,
+                        *b = (const unsigned char *)((const source_file *)right)->path;
+    while (*a && *a == *b)
+        a++, b++;
+    return (*a == '/' ? 1 : *a) - (*b == '/' ? 1 : *b);
+}
+
+/* The same blob under an earlier name. */
+static bool is_repeated(const source_file *files, size_t n, const hub_files *hub, size_t at)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(hub_files_at(hub, files[i].at)->hash, hub_files_at(hub, at)->hash) == 0)
+            return true;
+    return false;
+}
+
+/* Text can come file by file; of anything else, all of it is fetched and found as if it had always been here. */
+static fsdp_status add_coming(walk *w, arrival *a, bool *added)
+{
+    hub_files *hub = arrival_files(a);
+    size_t n = hub_files_count(hub), inner = strlen(hub_files_folder(hub)), first = w->list->n_files, kept = first;
+    *added = true;
+    w->inner = inner;
+    for (size_t i = 0; i < n && *added; i++) {
+        const char *path = hub_files_at(hub, i)->path;
+        source_kind kind;
+        if (is_hidden(path + inner + 1) || describes(base_name(path)))
+            continue;
+        *added = kind_of_name(path, &kind) && kind <= SOURCE_ROWS;
+        if (!*added)
+            break;
+        FSDP_TRY(add_file(w, path, kind, false));
+        w->list->files[w->list->n_files - 1].from = arrival_share(a);
+        w->list->files[w->list->n_files - 1].at = i;
+    }
+    for (size_t i = 0; i < n && !*added; i++)
+        FSDP_TRY(hub_files_fetch(hub, i));
+    qsort(w->list->files + first, w->list->n_files - first, sizeof *w->list->files, by_walk);
+    for (size_t i = first; i < w->list->n_files; i++) {
+        source_file *file = &w->list->files[i];
+        if (*added && !is_repeated(w->list->files + first, kept - first, hub, file->at))
+            w->list->files[kept++] = *file;
+        else
+            free_file(file);
+    }
+    w->list->n_files = kept;
+    return FSDP_OK;
+}
+
+static fsdp_status add_remote(walk *w, const char *name, const char *config, bool *added)
+{
+    arrival *a = NULL;
+    *added = false;
+    fsdp_status status = arrival_open(name, config, &a);
+    if (status == FSDP_OK && a != NULL)
+        status = add_coming(w, a, added);
+    arrival_release(a);
+    return status;
+}
+
 static fsdp_status add_name(walk *w, const char *name, const char *config)
 {
+    bool added = false;
     char *path = megatron_pair(name);
     if (path != NULL) {
         w->inner = (size_t)(base_name(path) - path);
@@ -281,6 +360,10 @@ static fsdp_status add_name(walk *w, const char *name, const char *config)
     }
     if (!file_exists(name) && strpbrk(name, "*?[") != NULL)
         return add_matches(w, name);
+    if (w->download && hub_is_remote(name))
+        FSDP_TRY(add_remote(w, name, config, &added));
+    if (added)
+        return FSDP_OK;
     FSDP_TRY(hub_find(HUB_DATASET, name, config, &path));
     w->inner = file_is_directory(path) ? strlen(path) : (size_t)(base_name(path) - path);
     fsdp_status status = add_path(w, path, true, 0);
@@ -406,7 +489,7 @@ static fsdp_status select_part(source_list *list, fsdp_dataset_part wanted)
         if (is_wanted(&names, i, &list->files[i], wanted))
             list->files[kept++] = list->files[i];
         else
-            free(list->files[i].path);
+            free_file(&list->files[i]);
     }
     list->n_files = kept;
     free(names.parts);
@@ -429,13 +512,18 @@ static fsdp_status check_kinds(const source_list *list)
 }
 
 /* Text has no structure to recognise it by, so its first bytes are checked. Compressed files are checked when they are
- * unpacked. */
+ * unpacked, those that come when they are here. */
+static fsdp_status check_content(const source_file *file)
+{
+    bool plain = file->kind <= SOURCE_JSONL && unpacked_length(file->path) == strlen(file->path);
+    return plain ? signature_check_file(file->path) : FSDP_OK;
+}
+
 static fsdp_status check_contents(const source_list *list)
 {
     for (size_t i = 0; i < list->n_files; i++) {
-        const source_file *file = &list->files[i];
-        if (file->kind <= SOURCE_JSONL && unpacked_length(file->path) == strlen(file->path))
-            FSDP_TRY(signature_check_file(file->path));
+        if (list->files[i].from == NULL)
+            FSDP_TRY(check_content(&list->files[i]));
     }
     return FSDP_OK;
 }
@@ -455,13 +543,13 @@ static fsdp_status refuse_empty(const char *const *names, size_t n_names, const 
 }
 
 fsdp_status source_list_make(const char *const *names, size_t n_names, const char *config, fsdp_dataset_part wanted,
-                             source_list *out)
+                             bool download, source_list *out)
 {
     fsdp_status status = FSDP_OK;
     char *unread = NULL;
     *out = (source_list){0};
     for (size_t i = 0; i < n_names && status == FSDP_OK; i++) {
-        walk w = {.list = out, .unread = unread};
+        walk w = {.list = out, .download = download, .unread = unread};
         status = add_name(&w, names[i], config);
         unread = w.unread;
         free(w.seen);
@@ -482,20 +570,60 @@ fsdp_status source_list_make(const char *const *names, size_t n_names, const cha
     return status;
 }
 
+int64_t source_file_bytes(const source_file *file)
+{
+    struct stat info;
+    if (file->from != NULL)
+        return hub_files_at(arrival_files(file->from), file->at)->bytes;
+    return stat(file->path, &info) == 0 ? (int64_t)info.st_size : 0;
+}
+
+bool source_list_comes(const source_list *list)
+{
+    for (size_t i = 0; i < list->n_files; i++)
+        if (list->files[i].from != NULL)
+            return true;
+    return false;
+}
+
+fsdp_status source_list_await(const source_list *list, size_t index)
+{
+    const source_file *file = &list->files[index], *next = index + 1 < list->n_files ? file + 1 : NULL;
+    if (file->from != NULL) {
+        FSDP_TRY(arrival_await(file->from, file->at));
+        FSDP_TRY(check_content(file));
+    }
+    if (next != NULL && next->from != NULL)
+        arrival_expect(next->from, next->at);
+    return FSDP_OK;
+}
+
+fsdp_status source_list_await_all(const source_list *list)
+{
+    for (size_t i = 0; i < list->n_files; i++)
+        FSDP_TRY(source_list_await(list, i));
+    return FSDP_OK;
+}
+
+void source_list_stop(const source_list *list, bool stop)
+{
+    for (size_t i = 0; i < list->n_files; i++)
+        if (list->files[i].from != NULL)
+            arrival_stop(list->files[i].from, stop);
+}
+
 int64_t source_list_bytes(const source_list *list)
 {
     int64_t bytes = 0;
-    for (size_t i = 0; i < list->n_files; i++) {
-        struct stat info;
-        bytes += stat(list->files[i].path, &info) == 0 ? (int64_t)info.st_size : 0;
-    }
+    for (size_t i = 0; i < list->n_files; i++)
+        bytes += source_file_bytes(&list->files[i]);
     return bytes;
 }
 
 void source_list_free(source_list *list)
 {
     for (size_t i = 0; i < list->n_files; i++)
-        free(list->files[i].path);
+        free_file(&list->files[i]);
     free(list->files);
     *list = (source_list){0};
 }

@@ -4,6 +4,8 @@
 
 #include <fsdp/data.h>
 
+#include "data/arrival.h"
+
 typedef enum source_kind {
     SOURCE_TEXT,   /* plain text, also .gz and .zst: one document */
     SOURCE_JSONL,  /* a JSON object on every line, also .gz and .zst */
@@ -16,8 +18,10 @@ typedef enum source_kind {
 typedef struct source_file {
     char *path;
     source_kind kind;
-    bool named;   /* by the user, or by a glob of theirs; false: found in a folder */
-    size_t inner; /* where in `path` the names begin that the user did not choose */
+    bool named;    /* by the user, or by a glob of theirs; false: found in a folder */
+    size_t inner;  /* where in `path` the names begin that the user did not choose */
+    arrival *from; /* it comes from there when it is awaited; NULL: it is here */
+    size_t at;     /* its index there */
 } source_file;
 
 typedef struct source_list {
@@ -31,8 +35,15 @@ typedef struct source_list {
  * dataset_info.json, ...) and files of unknown names are skipped, links that lead back are not followed, and a
  * file that several links lead to is read once. Files of text whose first bytes are not text are refused. No file at
  * all is an error, except for FSDP_PART_VALIDATION: then the list is empty. */
+/* `download`: text of the hub that is not here is listed all the same, as if it were, and comes when it is awaited. */
 fsdp_status source_list_make(const char *const *names, size_t n_names, const char *config, fsdp_dataset_part part,
-                             source_list *out);
+                             bool download, source_list *out);
+/* Returns when the file is here; then the one after it is fetched in the background. */
+fsdp_status source_list_await(const source_list *list, size_t index);
+fsdp_status source_list_await_all(const source_list *list);
+void source_list_stop(const source_list *list, bool stop); /* while set, waits end with FSDP_ERR_STATE */
+bool source_list_comes(const source_list *list);           /* some file may not be here */
+int64_t source_file_bytes(const source_file *file);        /* as it is, or will be, on disk */
 /* Of all files together, as they are on disk. */
 int64_t source_list_bytes(const source_list *list);
 void source_list_free(source_list *list); /* legal on a zeroed list */

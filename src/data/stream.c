@@ -428,8 +428,10 @@ void stream_close(stream *s)
     s->stopping = true;
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
+    source_list_stop(&s->set->files, true);
     if (s->started)
         pthread_join(s->thread, NULL);
+    source_list_stop(&s->set->files, false);
     for (int i = 0; i < N_SLOTS; i++) {
         free(s->slots[i].ids);
         free(s->slots[i].kinds);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/hash.h"
@@ -21,7 +22,8 @@ typedef struct stream_source {
 
 /* --- files ------------------------------------------------------------------------------------------------------- */
 
-static fsdp_status stamp_of(const char *path, stream_stamp *out)
+/* By size and time, as the file system has them. */
+static fsdp_status plain_stamp(const char *path, stream_stamp *out)
 {
     struct stat info;
     if (stat(path, &info) != 0)
@@ -30,11 +32,29 @@ static fsdp_status stamp_of(const char *path, stream_stamp *out)
     return FSDP_OK;
 }
 
+/* Files of the hub are links to blobs that are named by a hash of what they hold: that says more than a time, and the
+ * same on every machine. */
+static fsdp_status stamp_of(const source_file *file, stream_stamp *out)
+{
+    char target[1024];
+    ssize_t n = readlink(file->path, target, sizeof target - 1);
+    target[n > 0 ? n : 0] = '\0';
+    const char *blob = strstr(target, "/blobs/");
+    if (file->from == NULL)
+        FSDP_TRY(plain_stamp(file->path, out));
+    if (blob == NULL)
+        return FSDP_OK;
+    *out = (stream_stamp){source_file_bytes(file), 0, (int64_t)(hash_text(HASH_START, blob + 7) >> 1)};
+    return FSDP_OK;
+}
+
 fsdp_status stream_set_check(const stream_set *set, size_t file)
 {
     stream_stamp now, *then = &set->stamps[file];
     const char *path = set->files.files[file].path;
-    FSDP_TRY(stamp_of(path, &now));
+    if (set->files.files[file].from != NULL)
+        return FSDP_OK; /* was checked by its hash when it came, or has not come yet */
+    FSDP_TRY(stamp_of(&set->files.files[file], &now));
     if (now.bytes != then->bytes || now.seconds != then->seconds || now.nanoseconds != then->nanoseconds)
         return error_set(FSDP_ERR_INPUT,
                          "%s: changed while it was streamed (%lld bytes, now %lld): put the old file back and resume",
@@ -83,10 +103,18 @@ json_t *stream_set_describe(const stream_set *set)
                      (json_int_t)set->window, "files", files);
 }
 
+static bool is_stamp(const json_t *then, const stream_stamp *now)
+{
+    return json_integer_value(json_array_get(then, 1)) == now->bytes &&
+           json_integer_value(json_array_get(then, 2)) == now->seconds &&
+           json_integer_value(json_array_get(then, 3)) == now->nanoseconds;
+}
+
 static fsdp_status compare_file(const stream_set *set, size_t i, const char *path, const json_t *then)
 {
     const char *name = json_string_value(json_array_get(then, 0));
     const stream_stamp *now = &set->stamps[i];
+    stream_stamp plain = {0, 0, 0}; /* which earlier versions wrote for the hub's files, too */
     if (name == NULL || json_array_size(then) != 4)
         return error_set(FSDP_ERR_INPUT, "%s: what it says of the data's files is not readable", path);
     if (i >= set->files.n_files || strcmp(name, name_of(&set->files.files[i])) != 0)
@@ -94,9 +122,7 @@ static fsdp_status compare_file(const stream_set *set, size_t i, const char *pat
                          "%s: the run that saved it streamed %s as file %zu, now %s%s: give it the same files", path,
                          name, i + 1, i < set->files.n_files ? "there is " : "it is gone",
                          i < set->files.n_files ? name_of(&set->files.files[i]) : "");
-    if (json_integer_value(json_array_get(then, 1)) != now->bytes ||
-        json_integer_value(json_array_get(then, 2)) != now->seconds ||
-        json_integer_value(json_array_get(then, 3)) != now->nanoseconds)
+    if (!is_stamp(then, now) && !(plain_stamp(set->files.files[i].path, &plain) == FSDP_OK && is_stamp(then, &plain)))
         return error_set(FSDP_ERR_INPUT,
                          "%s: changed since %s was saved (%lld bytes, now %lld): put the old file back; a copy of it "
                          "needs its time too (cp -p)",
@@ -176,9 +202,12 @@ static fsdp_status copy_files(const source_list *files, stream_set *set)
         source_file *copy = &set->files.files[set->files.n_files++];
         *copy = files->files[i];
         copy->path = strdup(files->files[i].path);
-        if (copy->path == NULL)
+        if (copy->path == NULL) {
+            copy->from = NULL;
             return error_set(FSDP_ERR_MEMORY, "out of memory");
-        FSDP_TRY(stamp_of(copy->path, &set->stamps[i]));
+        }
+        copy->from = arrival_share(copy->from);
+        FSDP_TRY(stamp_of(copy, &set->stamps[i]));
     }
     return FSDP_OK;
 }

@@ -51,7 +51,7 @@ fsdp_status fsdp_tokenize_files(const fsdp_tokenizer *tokenizer, const fsdp_toke
     const fsdp_tokenize_config *config = &full;
     if (config->output == NULL)
         return error_set(FSDP_ERR_INPUT, "no output file is named for the tokens");
-    FSDP_TRY(source_list_make(config->inputs, config->n_inputs, config->config_name, FSDP_PART_ALL, &files));
+    FSDP_TRY(source_list_make(config->inputs, config->n_inputs, config->config_name, FSDP_PART_ALL, false, &files));
     token_build_options options = {.field = config->field,
                                    .strict = config->strict,
                                    .n_threads = config->n_threads,

@@ -133,6 +133,7 @@ static fsdp_dataset_config data_options(const train_run *run, reading *progress)
     o.stream_from_bytes = stream_from(s);
     o.packing = (fsdp_packing)s->packing;
     o.vocabulary = s->vocab_size > 0 ? s->vocab_size : s->tokenizer ? fsdp_tokenizer_vocab_size(run->tokenizer) : 0;
+    o.download = s->download;
     o.progress = say_reading;
     o.progress_context = progress;
     return o;
@@ -318,48 +319,22 @@ void run_show_warnings(train_run *run, bool shown)
     fsdp_log_set_sink(shown ? show_early : NULL, run, shown ? FSDP_LOG_WARNING : FSDP_LOG_ERROR);
 }
 
-/* Megatron's PREFIX.bin and PREFIX.idx are named by their prefix, which may look like a name of the hub. */
-static bool is_token_prefix(const char *name)
-{
-    char path[PATH_MAX];
-    return snprintf(path, sizeof path, "%s.idx", name) < PATH_MAX && file_exists(path);
-}
-
-static fsdp_status download(fsdp_fetch_kind kind, const char *name, const char *config_name)
+static fsdp_status download(fsdp_fetch_kind kind, const char *name)
 {
     fsdp_fetch_config fetch = FSDP_FETCH_CONFIG_INIT;
     fetch.kind = kind;
     fetch.name = name;
-    fetch.config_name = config_name;
     fetch.prefer_local = true;
     return name != NULL ? fsdp_fetch(&fetch, NULL) : FSDP_OK;
 }
 
-/* The name without its weight. */
-static fsdp_status download_source(const train_run *run, const char *item)
-{
-    double weight;
-    const char *sign = weight_in(item, &weight);
-    char *name = sign ? strndup(item, (size_t)(sign - item)) : strdup(item);
-    if (!name)
-        return error_set(FSDP_ERR_MEMORY, "out of memory");
-    fsdp_status status =
-        is_token_prefix(name) ? FSDP_OK : download(FSDP_FETCH_DATASET, name, run->settings->dataset_config_name);
-    free(name);
-    return status;
-}
-
+/* Data comes when it is opened, or while it is read. */
 static fsdp_status download_all(const train_run *run)
 {
     const fsdp_settings *s = run->settings;
-    const fsdp_text_list *lists[] = {&s->dataset, &s->validation_dataset};
-    FSDP_TRY(download(FSDP_FETCH_MODEL, s->init_from, NULL));
-    FSDP_TRY(download(FSDP_FETCH_MODEL, s->base, NULL));
-    FSDP_TRY(download(FSDP_FETCH_TOKENIZER, s->tokenizer, NULL));
-    for (int i = 0; i < 2; i++)
-        for (int k = 0; k < lists[i]->n; k++)
-            FSDP_TRY(download_source(run, lists[i]->items[k]));
-    return FSDP_OK;
+    FSDP_TRY(download(FSDP_FETCH_MODEL, s->init_from));
+    FSDP_TRY(download(FSDP_FETCH_MODEL, s->base));
+    return download(FSDP_FETCH_TOKENIZER, s->tokenizer);
 }
 
 fsdp_status run_download(train_run *run)
@@ -375,6 +350,8 @@ fsdp_status run_download(train_run *run)
 fsdp_status run_open_data(train_run *run)
 {
     run_show_warnings(run, true);
+    if (run->settings->download)
+        fsdp_log_set_sink(show_early, run, FSDP_LOG_INFO);
     fsdp_status status = open_tokenizer(run);
     if (status == FSDP_OK)
         status = open_data(run);

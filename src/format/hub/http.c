@@ -30,6 +30,7 @@ struct http {
     struct curl_slist *authorized, *plain; /* headers with the token, and without */
     void (*progress)(void *context, int64_t bytes);
     void *progress_context;
+    const atomic_bool *stop; /* NULL: never */
 };
 
 /* One exchange: what came back, and where the body goes. */
@@ -88,6 +89,23 @@ void http_on_progress(http *h, void (*progress)(void *context, int64_t bytes), v
 {
     h->progress = progress;
     h->progress_context = context;
+}
+
+void http_stop_when(http *h, const atomic_bool *stop)
+{
+    h->stop = stop;
+}
+
+static bool is_stopped(const http *h)
+{
+    return h->stop != NULL && atomic_load(h->stop);
+}
+
+/* libcurl asks this every second at the least; other than 0 ends the exchange. */
+static int ask_to_stop(void *context, curl_off_t a, curl_off_t b, curl_off_t c, curl_off_t d)
+{
+    (void)a, (void)b, (void)c, (void)d;
+    return is_stopped(context);
 }
 
 /* --- one exchange ------------------------------------------------------------------------------------------------ */
@@ -219,6 +237,9 @@ static CURLcode exchange_once(http *h, const char *url, double timeout, exchange
     api->curl_easy_setopt(c, CURLOPT_HEADERDATA, x);
     api->curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, take_body);
     api->curl_easy_setopt(c, CURLOPT_WRITEDATA, x);
+    api->curl_easy_setopt(c, CURLOPT_NOPROGRESS, 0L);
+    api->curl_easy_setopt(c, CURLOPT_XFERINFOFUNCTION, ask_to_stop);
+    api->curl_easy_setopt(c, CURLOPT_XFERINFODATA, h);
     if (x->fd >= 0 && x->written > 0) { /* not RESUME_FROM, with which libcurl gives up on a server without ranges */
         snprintf(range, sizeof range, "%lld-", (long long)x->written);
         api->curl_easy_setopt(c, CURLOPT_RANGE, range);
@@ -248,10 +269,12 @@ static fsdp_status follow(http *h, const char *url, double timeout, exchange *x,
 
 /* --- until it is done -------------------------------------------------------------------------------------------- */
 
-static void pause_for(double seconds)
+static void pause_for(const http *h, double seconds)
 {
-    struct timespec pause = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
-    nanosleep(&pause, NULL);
+    for (; seconds > 0 && !is_stopped(h); seconds -= 0.25) {
+        struct timespec pause = {0, (long)((seconds < 0.25 ? seconds : 0.25) * 1e9)};
+        nanosleep(&pause, NULL);
+    }
 }
 
 static bool may_pass(long code)
@@ -285,6 +308,8 @@ static fsdp_status persist(http *h, const char *url, double timeout, exchange *x
         CURLcode rc = CURLE_OK;
         x->bytes = 0;
         FSDP_TRY(follow(h, url, timeout, x, &rc));
+        if (is_stopped(h))
+            return error_set(FSDP_ERR_STATE, "%s: the download was stopped", url);
         if (x->refused)
             return error_set(FSDP_ERR_IO,
                              "%s: cannot be kept: there is no room for it, or more comes than the %lld bytes that were "
@@ -309,7 +334,7 @@ static fsdp_status persist(http *h, const char *url, double timeout, exchange *x
                   : x->code == 429 ? "the hub asks to wait"
                                    : "the hub is busy",
                   wait);
-        pause_for(wait);
+        pause_for(h, wait);
     }
 }
 
@@ -363,6 +388,11 @@ void http_close(http *h)
 void http_on_progress(http *h, void (*progress)(void *context, int64_t bytes), void *context)
 {
     (void)h, (void)progress, (void)context;
+}
+
+void http_stop_when(http *h, const atomic_bool *stop)
+{
+    (void)h, (void)stop;
 }
 
 fsdp_status http_get(http *h, const char *url, double timeout, char **body, size_t *bytes)

@@ -2,6 +2,7 @@
 #ifndef FORMAT_HUB_HTTP_H
 #define FORMAT_HUB_HTTP_H
 
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,6 +19,9 @@ fsdp_status http_get(http *h, const char *url, double timeout, char **body, size
 
 /* From now on `progress` hears of every part that http_download keeps: the bytes that its file has then. */
 void http_on_progress(http *h, void (*progress)(void *context, int64_t bytes), void *context);
+
+/* While *stop is true, whatever is under way ends within a second or so, with FSDP_ERR_STATE. Borrowed. */
+void http_stop_when(http *h, const atomic_bool *stop);
 
 /* Into the open file, from its present length on; `bytes` is the length it must have in the end. */
 fsdp_status http_download(http *h, const char *url, double timeout, int fd, const char *path, int64_t bytes);

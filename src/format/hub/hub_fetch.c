@@ -26,24 +26,10 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/sized.h"
-#include "format/hub/http.h"
 #include "format/hub/hub.h"
+#include "format/hub/hub_fetch.h"
 
 enum { LOCK_SECONDS = 24 * 3600, POLL_MILLISECONDS = 100, MAX_NAME = 1024 };
-
-typedef struct fetch {
-    const fsdp_fetch_config *config;
-    fsdp_fetch_result *result;
-    bool is_dataset;
-    const char *name, *config_name, *revision;
-    char endpoint[512];
-    double api_timeout, download_timeout;
-    char folder[PATH_MAX / 2]; /* of the repository, in the cache */
-    char commit[80];
-    http *http;
-    const char *file;             /* being downloaded */
-    int64_t total, finished, had; /* bytes of all files that are missing; of those done; of `file` before this run */
-} fetch;
 
 /* --- where things are -------------------------------------------------------------------------------------------- */
 
@@ -251,11 +237,10 @@ static fsdp_status download(fetch *f, const char *name, const char *hash, int64_
     return status;
 }
 
-/* snapshots/COMMIT/NAME, a link to the blob. */
-static fsdp_status link_file(const fetch *f, const char *name, const char *hash)
+fsdp_status fetch_link(const fetch *f, const char *place, const char *name, const char *hash)
 {
     char path[PATH_MAX], target[PATH_MAX] = "../../";
-    if (snprintf(path, sizeof path, "%s/snapshots/%s/%s", f->folder, f->commit, name) >= PATH_MAX)
+    if (snprintf(path, sizeof path, "%s/%s/%s/%s", f->folder, place, f->commit, name) >= PATH_MAX)
         return error_set(FSDP_ERR_INPUT, "%s: the path is too long", name);
     for (const char *p = strchr(name, '/'); p != NULL && strlen(target) < PATH_MAX / 2; p = strchr(p + 1, '/'))
         strcat(target, "../");
@@ -272,23 +257,34 @@ static fsdp_status link_file(const fetch *f, const char *name, const char *hash)
  * whole. */
 typedef enum pass_kind { COUNT, FETCH, LINK, N_PASSES } pass_kind;
 
-static fsdp_status treat_file(fetch *f, const json_t *file, pass_kind pass)
+static fsdp_status blob_path(const fetch *f, const char *hash, char out[PATH_MAX])
+{
+    return snprintf(out, PATH_MAX, "%s/blobs/%s", f->folder, hash) < PATH_MAX - 16
+               ? FSDP_OK
+               : error_set(FSDP_ERR_INPUT, "%s: the path of the cache is too long", f->folder);
+}
+
+bool fetch_has(const fetch *f, const char *hash)
 {
     char blob[PATH_MAX];
-    const char *name = json_string_value(json_object_get(file, "rfilename"));
-    const json_t *large = json_object_get(file, "lfs");
-    const char *hash = json_string_value(json_object_get(large ? large : file, large ? "sha256" : "blobId"));
-    int64_t bytes = json_integer_value(json_object_get(large ? large : file, "size"));
-    if (!is_hex(hash, large ? 64 : 40) || bytes < 0)
-        return error_set(FSDP_ERR_IO, "%s: the hub gives no hash for %s", f->name, name);
-    if (snprintf(blob, sizeof blob, "%s/blobs/%s", f->folder, hash) >= PATH_MAX - 16)
-        return error_set(FSDP_ERR_INPUT, "%s: the path of the cache is too long", f->folder);
-    if (pass == LINK)
-        return link_file(f, name, hash);
-    bool missing = !file_exists(blob);
-    if (pass == FETCH)
-        return missing ? download(f, name, hash, bytes, blob) : FSDP_OK;
-    f->total += missing ? bytes : 0;
+    return blob_path(f, hash, blob) == FSDP_OK && file_exists(blob);
+}
+
+fsdp_status fetch_blob(fetch *f, const char *name, const char *hash, int64_t bytes)
+{
+    char blob[PATH_MAX];
+    FSDP_TRY(blob_path(f, hash, blob));
+    return file_exists(blob) ? FSDP_OK : download(f, name, hash, bytes, blob);
+}
+
+static fsdp_status treat_file(void *context, const char *name, const char *hash, int64_t bytes)
+{
+    fetch *f = context;
+    if (f->pass == LINK)
+        return fetch_link(f, "snapshots", name, hash);
+    if (f->pass == FETCH)
+        return fetch_blob(f, name, hash, bytes);
+    f->total += fetch_has(f, hash) ? 0 : bytes;
     f->result->n_files++;
     f->result->bytes += bytes;
     return FSDP_OK;
@@ -296,7 +292,18 @@ static fsdp_status treat_file(fetch *f, const json_t *file, pass_kind pass)
 
 /* --- the repository ---------------------------------------------------------------------------------------------- */
 
-static fsdp_status fetch_files(fetch *f, const json_t *listed)
+static fsdp_status give_file(const fetch *f, const json_t *file, fetch_visitor visit, void *context)
+{
+    const char *name = json_string_value(json_object_get(file, "rfilename"));
+    const json_t *large = json_object_get(file, "lfs");
+    const char *hash = json_string_value(json_object_get(large ? large : file, large ? "sha256" : "blobId"));
+    int64_t bytes = json_integer_value(json_object_get(large ? large : file, "size"));
+    if (!is_hex(hash, large ? 64 : 40) || bytes < 0)
+        return error_set(FSDP_ERR_IO, "%s: the hub gives no hash for %s", f->name, name);
+    return visit(context, name, hash, bytes);
+}
+
+fsdp_status fetch_visit(fetch *f, const json_t *listed, fetch_visitor visit, void *context)
 {
     const json_t *files = json_object_get(listed, "siblings"), *file;
     const char *commit = json_string_value(json_object_get(listed, "sha"));
@@ -312,21 +319,25 @@ static fsdp_status fetch_files(fetch *f, const json_t *listed)
             return error_set(FSDP_ERR_IO, "%s: the hub lists a file with an impossible name", f->name);
         has_safetensors = has_safetensors || ends_with(name, ".safetensors");
     }
-    for (pass_kind pass = COUNT; pass < N_PASSES; pass++) {
-        json_array_foreach((json_t *)(uintptr_t)files, i, file)
-        {
-            if (is_wanted(f, json_string_value(json_object_get(file, "rfilename")), has_safetensors))
-                FSDP_TRY(treat_file(f, file, pass));
-        }
+    json_array_foreach((json_t *)(uintptr_t)files, i, file)
+    {
+        if (is_wanted(f, json_string_value(json_object_get(file, "rfilename")), has_safetensors))
+            FSDP_TRY(give_file(f, file, visit, context));
     }
+    return FSDP_OK;
+}
+
+static fsdp_status fetch_files(fetch *f, const json_t *listed)
+{
+    for (f->pass = COUNT; f->pass < N_PASSES; f->pass++)
+        FSDP_TRY(fetch_visit(f, listed, treat_file, f));
     return f->result->n_files > 0
                ? FSDP_OK
                : error_set(FSDP_ERR_INPUT, "%s%s%s: the hub has no files of this kind there", f->name,
                            f->config_name ? ", " : "", f->config_name ? f->config_name : "");
 }
 
-/* Complete from now on: hub_find looks at refs/main. A commit needs no name. */
-static fsdp_status name_commit(const fetch *f)
+fsdp_status fetch_name_commit(const fetch *f)
 {
     char path[PATH_MAX];
     if (strcmp(f->revision, f->commit) == 0)
@@ -338,28 +349,34 @@ static fsdp_status name_commit(const fetch *f)
     return file_write_atomic(path, f->commit, strlen(f->commit));
 }
 
-static fsdp_status fetch_repository(fetch *f)
+fsdp_status fetch_list(fetch *f, json_t **listed)
 {
     char url[PATH_MAX], *body = NULL, blobs[PATH_MAX], revision[3 * MAX_NAME + 1] = "";
     size_t bytes;
-    json_t *listed = NULL;
+    *listed = NULL;
     for (const char *p = f->revision; *p; p++)
         snprintf(revision + strlen(revision), 4, *p == '/' ? "%%2F" : "%c", *p);
     snprintf(url, sizeof url, "%s/api/%s/%s/revision/%s?blobs=true", f->endpoint, f->is_dataset ? "datasets" : "models",
              f->name, revision);
     FSDP_TRY(http_get(f->http, url, f->api_timeout, &body, &bytes));
-    fsdp_status status = json_parse(url, body, bytes, &listed);
+    fsdp_status status = json_parse(url, body, bytes, listed);
     free(body);
+    FSDP_TRY(status);
     snprintf(blobs, sizeof blobs, "%s/blobs", f->folder);
-    if (status == FSDP_OK)
-        status = file_make_directories(blobs);
+    return file_make_directories(blobs);
+}
+
+static fsdp_status fetch_repository(fetch *f)
+{
+    json_t *listed;
+    fsdp_status status = fetch_list(f, &listed);
     if (status == FSDP_OK)
         status = fetch_files(f, listed);
     json_decref(listed);
-    return status == FSDP_OK ? name_commit(f) : status;
+    return status == FSDP_OK ? fetch_name_commit(f) : status;
 }
 
-static fsdp_status take_lock(const fetch *f, int *lock)
+fsdp_status fetch_lock(const fetch *f, const atomic_bool *stop, int *lock)
 {
     char path[PATH_MAX];
     struct timespec pause = {0, POLL_MILLISECONDS * 1000000L};
@@ -373,6 +390,8 @@ static fsdp_status take_lock(const fetch *f, int *lock)
     while (flock(*lock, LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK && errno != EINTR) /* a file system without locks */
             return FSDP_OK;
+        if (stop != NULL && atomic_load(stop))
+            return error_set(FSDP_ERR_STATE, "%s: the download was stopped", f->name);
         if (clock_seconds() - began > LOCK_SECONDS)
             return error_set(FSDP_ERR_TIMEOUT, "%s: another process has been downloading for %d s", path, LOCK_SECONDS);
         if (!said)
@@ -406,10 +425,9 @@ static fsdp_status find_path(const fetch *f)
     return f->result->path != NULL ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "out of memory");
 }
 
-static fsdp_status fetch_now(fetch *f)
+fsdp_status fetch_connect(fetch *f)
 {
     char *token = find_token();
-    int lock = -1;
     fsdp_status status = find_endpoint(f);
     if (status == FSDP_OK)
         status = find_folder(f);
@@ -417,19 +435,25 @@ static fsdp_status fetch_now(fetch *f)
         status = http_open(f->endpoint, token, &f->http);
     if (status == FSDP_OK && f->config->progress != NULL)
         http_on_progress(f->http, show_progress, f);
+    free(token);
+    return status;
+}
+
+static fsdp_status fetch_now(fetch *f)
+{
+    int lock = -1;
+    fsdp_status status = fetch_connect(f);
     if (status == FSDP_OK)
-        status = take_lock(f, &lock);
+        status = fetch_lock(f, NULL, &lock);
     if (status == FSDP_OK)
         status = fetch_repository(f);
     if (lock >= 0)
         close(lock);
     http_close(f->http);
-    free(token);
     return status == FSDP_OK ? find_path(f) : status;
 }
 
-/* The hub was not reached, which `status` says: what the cache has, if anything. */
-static fsdp_status use_cache(const fetch *f, fsdp_status status)
+fsdp_status fetch_use_cache(const fetch *f, fsdp_status status)
 {
     char why[1024], *found = NULL;
     snprintf(why, sizeof why, "%s", fsdp_last_error());
@@ -440,25 +464,34 @@ static fsdp_status use_cache(const fetch *f, fsdp_status status)
     return FSDP_OK;
 }
 
+fsdp_status fetch_begin(fetch *f, const fsdp_fetch_config *config, fsdp_fetch_result *result)
+{
+    *f = (fetch){.config = config,
+                 .result = result,
+                 .is_dataset = config->kind == FSDP_FETCH_DATASET,
+                 .name = config->name,
+                 .revision = config->revision ? config->revision : "main",
+                 .api_timeout = seconds_of("HF_HUB_ETAG_TIMEOUT"),
+                 .download_timeout = seconds_of("HF_HUB_DOWNLOAD_TIMEOUT")};
+    f->config_name = f->is_dataset && config->config_name && config->config_name[0] ? config->config_name : NULL;
+    return check_names(f);
+}
+
 fsdp_status fsdp_fetch(const fsdp_fetch_config *config, fsdp_fetch_result *result)
 {
     SIZED_READ(fsdp_fetch_config, FSDP_FETCH_CONFIG_INIT, full, config);
     SIZED_CHECK(fsdp_fetch_result, FSDP_FETCH_RESULT_INIT, result);
     fsdp_fetch_result done = FSDP_FETCH_RESULT_INIT;
-    fetch f = {.config = &full, .result = &done, .is_dataset = full.kind == FSDP_FETCH_DATASET, .name = full.name};
+    fetch f;
     if (full.name == NULL)
         return error_set(FSDP_ERR_INPUT, "nothing to fetch is named");
-    f.config_name = f.is_dataset && full.config_name && full.config_name[0] ? full.config_name : NULL;
-    f.revision = full.revision ? full.revision : "main";
-    f.api_timeout = seconds_of("HF_HUB_ETAG_TIMEOUT");
-    f.download_timeout = seconds_of("HF_HUB_DOWNLOAD_TIMEOUT");
     fsdp_status status = FSDP_OK;
     if (!full.prefer_local || hub_is_remote(full.name)) {
-        status = check_names(&f);
+        status = fetch_begin(&f, &full, &done);
         if (status == FSDP_OK)
             status = fetch_now(&f);
         if (status == FSDP_ERR_TIMEOUT && f.commit[0] == '\0' && full.prefer_local && full.revision == NULL)
-            status = use_cache(&f, status);
+            status = fetch_use_cache(&f, status);
     }
     if (result == NULL || status != FSDP_OK) {
         free(done.path);
