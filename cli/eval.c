@@ -25,11 +25,29 @@ static const fsdp_flag own_rows[] = {
 };
 
 /* Flags of `fsdp train` that mean the same here. Their rows come from its table. */
-static const char *const shared[] = {
-    "dataset",        "dataset_config_name", "download",      "tokenizer", "max_context_width", "max_target_width",
-    "source_field",   "target_field",        "source_prefix", "chat",      "chat_template",     "strict_data",
-    "val_batch_size", "validation_batches",  "param_dtype",   "device",    "products",          "threads",
-    "deterministic",  "comm_backend",        "comm_timeout",  "base"};
+static const char *const shared[] = {"dataset",
+                                     "dataset_config_name",
+                                     "download",
+                                     "tokenizer",
+                                     "max_context_width",
+                                     "max_target_width",
+                                     "source_field",
+                                     "target_field",
+                                     "source_prefix",
+                                     "chat",
+                                     "chat_template",
+                                     "strict_data",
+                                     "val_batch_size",
+                                     "validation_batches",
+                                     "param_dtype",
+                                     "device",
+                                     "products",
+                                     "threads",
+                                     "deterministic",
+                                     "comm_backend",
+                                     "comm_timeout",
+                                     "base",
+                                     "packing"};
 
 enum { N_OWN = sizeof own_rows / sizeof *own_rows, N_SHARED = sizeof shared / sizeof *shared };
 
@@ -42,6 +60,7 @@ static const struct {
     {"max_context_width", "tokens per sample (default: the checkpoint's, otherwise 2048 or the model's maximum)", NULL},
     {"val_batch_size", "samples per batch on each rank (default: the checkpoint's, otherwise 4)", NULL},
     {"base", "LoRA checkpoints: the base model (default: where training had it)", NULL},
+    {"packing", "how documents fill samples, as in training (default: the checkpoint's, otherwise row)", NULL},
     {"param_dtype", "precision of the computation (default: the checkpoint's, otherwise fp32)", NULL},
 };
 

@@ -359,6 +359,7 @@ workload assemble_workload(const fsdp_settings *s, const model_config *model, co
         w.validation_batch = validation_rows(s, validation, n_ranks);
         w.validation_width = validation->width;
         w.validation_target = validation->target_width;
+        w.validation_documents = validation->documents && model->type == MODEL_DECODER;
     }
     return w;
 }

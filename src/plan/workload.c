@@ -60,8 +60,9 @@ static fsdp_loss evaluate(void *context, fsdp_module *net, fsdp_tape *t)
     const recording *r = context;
     const workload *w = r->w;
     if (reads_text(w))
-        return record_text(r, net, t,
-                           (batch_shape){w->validation_batch, w->validation_width, w->validation_target, false});
+        return record_text(
+            r, net, t,
+            (batch_shape){w->validation_batch, w->validation_width, w->validation_target, w->validation_documents});
     fsdp_loss loss = fsdp_classifier_loss(net, t, images(r, t, w->validation_batch),
                                           fsdp_input(t, FSDP_I32, 1, &w->validation_batch, NULL));
     fsdp_loss_right(t, loss);

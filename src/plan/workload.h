@@ -15,6 +15,7 @@ typedef struct workload {
     const char *backend; /* of communication; NULL: what fits */
     /* Validation; a batch of 0 means none. */
     int64_t validation_batch, validation_width, validation_target;
+    bool validation_documents;
     /* Asynchronous checkpoints, as memory_plan_request has them; NULL: none. */
     size_t (*snapshot)(int64_t bytes);
     bool snapshot_of_all;

@@ -305,7 +305,7 @@ const fsdp_flag settings_table[] = {
      .bare = "on"},
     {SWITCH(download, NULL,
             "download models, tokenizers and data sets given by hub name into the Hugging Face cache (uses HF_ENDPOINT "
-            "and HF_TOKEN)")},
+            "and HF_TOKEN); streamed text comes file by file, while training")},
     {SWITCH(strict_data, NULL, "stop at a bad record instead of skipping it")},
     {TEXT(log_samples, NULL, "FILE", "log which rank read which sample to FILE")},
 #undef GROUP

@@ -18,9 +18,9 @@
 #include "train/run.h"
 
 /* What decides the numbers of a validation. None is a path: a manifest may come from anyone. */
-static const char *const kept_flags[] = {"max_context_width", "max_target_width", "val_batch_size",
-                                         "param_dtype",       "buffer_dtype",     "source_field",
-                                         "target_field",      "source_prefix",    "chat"};
+static const char *const kept_flags[] = {
+    "max_context_width", "max_target_width", "val_batch_size", "param_dtype", "buffer_dtype",
+    "source_field",      "target_field",     "source_prefix",  "chat",        "packing"};
 
 static char *text_of(const json_t *value)
 {

@@ -125,6 +125,8 @@ typedef struct validation_means {
     double count;          /* tokens or images that were predicted */
 } validation_means;
 fsdp_status run_validate(train_run *run, validation_means *out);
+/* Sets how many samples packed validation data has, of those that validation reads. */
+fsdp_status run_count_validation(train_run *run);
 
 /* checkpoints.c */
 fsdp_status run_resume(train_run *run);

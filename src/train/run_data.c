@@ -145,9 +145,9 @@ static fsdp_status open_validation(train_run *run, fsdp_dataset_config *options)
     const fsdp_settings *s = run->settings;
     options->max_samples = 0; /* --max_samples is about training */
     options->stream_from_bytes = 0;
-    options->weights = NULL;
-    options->packing = FSDP_PACK_ROW;
-    if (s->validation_batches > 0 && s->validation_split == 0) /* they are the first ones: no more is tokenized */
+    options->weights = NULL; /* packed as it is trained on: a document sees no other there either */
+    if (s->validation_batches > 0 && s->validation_split == 0 &&
+        options->packing == FSDP_PACK_ROW) /* they are the first ones: no more is tokenized */
         options->max_samples = s->validation_batches * s->val_batch_size * run->n_ranks;
     if (s->validation_dataset.n > 0) {
         options->part = FSDP_PART_NAMED_VALIDATION;
@@ -240,6 +240,14 @@ static fsdp_status check_stream(train_run *run)
     return FSDP_OK;
 }
 
+/* Of packed data, samples are counted by packing them. */
+static fsdp_status describe_validation(train_run *run)
+{
+    run->validation_info.size = sizeof run->validation_info;
+    FSDP_TRY(fsdp_dataset_describe(run->validation, &run->validation_info));
+    return run->validation_info.stream ? run_count_validation(run) : FSDP_OK;
+}
+
 /* Validation data alone. */
 static fsdp_status open_measured(train_run *run)
 {
@@ -250,8 +258,7 @@ static fsdp_status open_measured(train_run *run)
     if (status == FSDP_ERR_INPUT && run->no_tokenizer[0])
         return error_prefix(status, "%s: ", run->no_tokenizer);
     FSDP_TRY(status);
-    run->validation_info.size = sizeof run->validation_info;
-    return fsdp_dataset_describe(run->validation, &run->validation_info);
+    return describe_validation(run);
 }
 
 /* The tiny preset names text of this repository; elsewhere the text that is built in takes its place. The settings keep
@@ -303,7 +310,7 @@ static fsdp_status open_data(train_run *run)
     FSDP_TRY(status);
     run->info.size = run->validation_info.size = sizeof run->info;
     FSDP_TRY(fsdp_dataset_describe(run->data, &run->info));
-    return run->validation ? fsdp_dataset_describe(run->validation, &run->validation_info) : FSDP_OK;
+    return run->validation ? describe_validation(run) : FSDP_OK;
 }
 
 /* All ranks read the same: one of them complains. */

@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "data/loader.h"
 #include "train/run.h"
 #include "train/record.h"
 
@@ -13,9 +14,24 @@ static fsdp_status open_validation_loader(train_run *run, fsdp_loader **out)
     fsdp_loader_config c = FSDP_LOADER_CONFIG_INIT;
     c.batch = batch;
     c.shuffle = false;
+    c.stop_at_epoch = !run->validation_info.stream; /* a stream ends where its samples were counted to end */
     c.same_rows = run->validation_info.kind != FSDP_DATASET_IMAGES;
     c.end = s->validation_batches > 0 ? min_i64(n, s->validation_batches * batch) : n;
     return fsdp_loader_new(run->world, run->validation, &c, out);
+}
+
+fsdp_status run_count_validation(train_run *run)
+{
+    fsdp_loader *l;
+    fsdp_batch *b;
+    FSDP_TRY(open_validation_loader(run, &l));
+    fsdp_status status = FSDP_OK;
+    do
+        status = fsdp_loader_next(l, &b);
+    while (status == FSDP_OK && b && fsdp_loader_position(l) < loader_epoch_samples(l));
+    run->validation_info.n_samples = min_i64(fsdp_loader_position(l), loader_epoch_samples(l));
+    fsdp_loader_free(l);
+    return status;
 }
 
 enum { LOSS, COUNT, RIGHT, N_SUMS };
