@@ -23,8 +23,8 @@ measure --dataset docs.jsonl --packing row >rows
 # Every byte of a document but its first is predicted, and its end.
 wanted=$(sed 's/{"text": "//; s/"}$//' docs.jsonl | awk '{ n += length($0) } END { print n }')
 [[ $(field tokens <packed) == "$wanted" ]] || fail "$(field tokens <packed) predictions of $wanted"
-said=$(sed -n 's/.*"validation_loss": *\([0-9.]*\).*/\1/p' run/metrics.jsonl | head -1 | short)
-[[ $said == $(field loss <packed | short) ]] || fail "training says $said, eval $(cat packed)"
+said=$(sed -n 's/.*step 3: validation loss \([0-9.]*\),.*/\1/p' run.log)
+[[ $said == $(field loss <packed | awk '{ printf "%.4f\n", $1 }') ]] || fail "training says $said, eval $(cat packed)"
 # Some batches of it are the first ones.
 measure --dataset docs.jsonl --validation_batches 1 --val_batch_size 2 >some
 (($(field tokens <some) < wanted)) || fail "one batch is all of it: $(cat some)"
