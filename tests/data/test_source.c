@@ -23,7 +23,7 @@ static void expect(void **state, const char *name, fsdp_dataset_part part, const
     char found[2048] = "", full[4096];
     source_list list;
     snprintf(full, sizeof full, "%s/%s", (char *)*state, name);
-    fsdp_status status = source_list_make((const char *[]){full}, 1, NULL, part, &list);
+    fsdp_status status = source_list_make((const char *[]){full}, 1, NULL, part, false, &list);
     if (status != FSDP_OK)
         fail_msg("%s: %s", name, fsdp_last_error());
     for (size_t i = 0; i < list.n_files; i++) {
@@ -39,7 +39,8 @@ static void refuse(void **state, const char *name, const char *said)
     char full[4096];
     source_list list;
     snprintf(full, sizeof full, "%s/%s", (char *)*state, name);
-    assert_int_equal(source_list_make((const char *[]){full}, 1, NULL, FSDP_PART_TRAINING, &list), FSDP_ERR_INPUT);
+    assert_int_equal(source_list_make((const char *[]){full}, 1, NULL, FSDP_PART_TRAINING, false, &list),
+                     FSDP_ERR_INPUT);
     if (!strstr(fsdp_last_error(), said))
         fail_msg("%s: \"%s\" does not say \"%s\"", name, fsdp_last_error(), said);
 }
@@ -159,7 +160,7 @@ static void capitals_in_an_ending_change_nothing(void **state)
     source_list list;
     const char *names[] = {files_text(*state, "A.JSONL", "{}"), files_gzip(*state, "B.Json.GZ", "{}"),
                            files_text(*state, "C.TXT", "t")};
-    assert_int_equal(source_list_make(names, 3, NULL, FSDP_PART_ALL, &list), FSDP_OK);
+    assert_int_equal(source_list_make(names, 3, NULL, FSDP_PART_ALL, false, &list), FSDP_OK);
     assert_int_equal(list.files[0].kind, SOURCE_JSONL);
     assert_int_equal(list.files[1].kind, SOURCE_JSONL);
     assert_int_equal(list.files[2].kind, SOURCE_TEXT);
@@ -190,7 +191,7 @@ static void links_that_lead_back_or_to_the_same_file_give_nothing_twice(void **s
     refuse(state, "l", "dangling.txt: cannot be read");
     const char *twice[] = {files_path(*state, "l/a.txt"), files_path(*state, "l/a.txt")};
     source_list list;
-    assert_int_equal(source_list_make(twice, 2, NULL, FSDP_PART_ALL, &list), FSDP_OK);
+    assert_int_equal(source_list_make(twice, 2, NULL, FSDP_PART_ALL, false, &list), FSDP_OK);
     assert_int_equal(list.n_files, 2); /* who names a file twice wants it twice */
     source_list_free(&list);
 }
