@@ -82,7 +82,14 @@ FSDP_API fsdp_tensor *fsdp_document_starts(fsdp_tape *t, fsdp_tensor *documents)
 FSDP_API fsdp_tensor *fsdp_relative_bias(fsdp_tape *t, fsdp_tensor *table, int64_t q_length, int64_t kv_length,
                                          bool bidirectional, int64_t max_distance, int64_t first_query);
 
-/* A loss is a sum and a count: the gradient is seeded with one over the count over all ranks and micro-batches. */
+/* A loss is a sum and a count: the gradient is seeded with one over the count over all ranks and micro-batches. One of
+ * your own has any two tensors of fp32 (1), such as the sum of absolute differences and their number:
+ *
+ *     fsdp_tensor *difference = fsdp_sub(t, x, y);
+ *     fsdp_tensor *sizes = fsdp_sqrt(t, fsdp_add_scalar(t, fsdp_mul(t, difference, difference), 1e-12f));
+ *     static const float count = 64;
+ *     const int64_t one = 1;
+ *     fsdp_loss loss = {fsdp_sum(t, sizes), fsdp_input(t, FSDP_F32, 1, &one, &count)}; */
 typedef struct fsdp_loss {
     fsdp_tensor *sum;   /* fp32 (1) */
     fsdp_tensor *count; /* fp32 (1) */

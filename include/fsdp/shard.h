@@ -187,7 +187,8 @@ FSDP_API fsdp_tape *fsdp_begin(fsdp_model *m);
  * for the micro-batch after which the optimizer steps. Micro-batches may use different units; a recording may be
  * evaluated or trained again, also with another of its losses. */
 FSDP_API fsdp_status fsdp_backward(fsdp_tape *t, fsdp_loss loss, bool last);
-/* For a rank that has run out of data: takes part in the step with gradients of zero. */
+/* For a rank that has run out of data: takes part in the step with gradients of zero, as in the last step that had
+ * data. FSDP_ERR_STATE before the first. */
 FSDP_API fsdp_status fsdp_backward_nothing(fsdp_model *m, bool last);
 
 /* Without gradients: begin, record, run, fsdp_read what was marked fsdp_output. */

@@ -200,8 +200,8 @@ fsdp_status program_place_values(program *p)
     decide_keeps(p);
     for (int i = 0; i < t->n_tensors; i++) {
         fsdp_tensor *x = t->tensors[i];
-        bool planned =
-            x->kind == TENSOR_VALUE ? !x->producer->op->view : x->kind == TENSOR_INPUT && p->options.stage_inputs;
+        bool planned = x->kind == TENSOR_VALUE ? !x->producer->op->view
+                                               : x->kind == TENSOR_INPUT && (p->options.stage_inputs || x->wanted);
         x->data = x->replay = x->grad = NULL;
         if (planned && !(x->data = program_new_storage(p, tensor_bytes(x))))
             return error_set(FSDP_ERR_MEMORY, "planning %d tensors: out of host memory", t->n_tensors);

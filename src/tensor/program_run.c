@@ -186,6 +186,10 @@ fsdp_status program_run(program *p, const fsdp_tape *recording, const program_ru
 fsdp_status program_output(const program *p, const fsdp_tensor *x, const uint8_t *slab, buffer *out)
 {
     const fsdp_tensor *own = counterpart(p, x);
+    if (own->kind == TENSOR_PARAMETER || own->kind == TENSOR_BUFFER)
+        return error_set(FSDP_ERR_INPUT,
+                         "a parameter or buffer is no output of a step: read what an operation makes of "
+                         "it (fsdp_scale by 1), or parameters with fsdp_parameter_read");
     if (!own->wanted || !own->data)
         return error_set(FSDP_ERR_STATE,
                          "reading a tensor that was not asked for: call fsdp_output on it while recording");

@@ -26,6 +26,7 @@ static fsdp_status measure(fsdp_world *w, void *context)
     EXPECT(w, peak >= now && now >= 3 * 4 * parameters / fsdp_world_size(w)); /* a shard and its two moments */
     fsdp_memory_meter_reset(meter);
     EXPECT(w, fsdp_memory_meter_peak(meter) == now);
+    EXPECT(w, fsdp_memory_meter_host_peak(meter) == 0); /* of the CPU, whose memory is the host's */
     peaks[fsdp_world_size(w)] = peak;
     fsdp_optimizer_free(optimizer);
     fsdp_model_free(model);

@@ -116,10 +116,44 @@ static void ranks_that_write_different_values_are_told_and_nothing_changes(void 
     assert_true(ranks_run(2, refused, &j));
 }
 
+/* The same unit twice and another beside it, ended in another order than begun: what is written last stays. */
+static fsdp_status overlap(fsdp_world *w, void *context)
+{
+    fsdp_model *model;
+    fsdp_unsharded *first, *second, *other;
+    float values[2];
+    FSDP_TRY(open_model(w, context, &model));
+    FSDP_TRY(fsdp_unshard(model, "b", &first));
+    FSDP_TRY(fsdp_unshard(model, "c", &other));
+    FSDP_TRY(fsdp_unshard(model, "b", &second));
+    fsdp_unsharded_values(first, "b.up.bias", NULL)[3] = 5;
+    fsdp_unsharded_values(second, "b.up.bias", NULL)[3] = 6;
+    fsdp_unsharded_values(other, "c.up.bias", NULL)[3] = 7;
+    FSDP_TRY(stack_backward(w, model, 0, true)); /* steps go on with what the model has */
+    FSDP_TRY(fsdp_reshard(second, true));
+    FSDP_TRY(fsdp_reshard(first, true));
+    FSDP_TRY(fsdp_reshard(other, true));
+    FSDP_TRY(fsdp_parameter_read(model, "b.up.bias", 3, 1, &values[0]));
+    FSDP_TRY(fsdp_parameter_read(model, "c.up.bias", 3, 1, &values[1]));
+    EXPECT(w, values[0] == 5 && values[1] == 7);
+    fsdp_model_free(model);
+    return FSDP_OK;
+}
+
+static void several_may_be_open_and_end_in_any_order(void **state)
+{
+    (void)state;
+    for (int strategy = 0; strategy < FSDP_STRATEGY_COUNT; strategy++) {
+        job j = {.strategy = (fsdp_strategy)strategy};
+        assert_true(ranks_run(2, overlap, &j));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_written_is_what_all_strategies_train_on),
+        cmocka_unit_test(several_may_be_open_and_end_in_any_order),
         cmocka_unit_test(ranks_that_write_different_values_are_told_and_nothing_changes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

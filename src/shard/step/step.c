@@ -401,6 +401,20 @@ static fsdp_status agree_on_count(fsdp_model *m, const fsdp_tensor *loss)
     return FSDP_OK;
 }
 
+static fsdp_status check_loss(const fsdp_tape *t, fsdp_loss loss)
+{
+    const fsdp_tensor *parts[] = {loss.sum, loss.count};
+    for (int i = 0; i < 2; i++) {
+        if (parts[i]->tape != t)
+            return error_set(FSDP_ERR_INPUT, "fsdp_backward: the loss belongs to another recording");
+        if (parts[i]->numel != 1 || parts[i]->dtype != FSDP_F32)
+            return error_set(FSDP_ERR_INPUT,
+                             "fsdp_backward: the %s of the loss is %s of %lld elements instead of one fp32",
+                             i ? "count" : "sum", fsdp_dtype_name(parts[i]->dtype), (long long)parts[i]->numel);
+    }
+    return FSDP_OK;
+}
+
 fsdp_status fsdp_backward(fsdp_tape *t, fsdp_loss loss, bool last)
 {
     fsdp_model *m = t->owner;
@@ -408,6 +422,8 @@ fsdp_status fsdp_backward(fsdp_tape *t, fsdp_loss loss, bool last)
     FSDP_TRY(model_may_accumulate(m));
     if (!loss.sum || !loss.count)
         return error_set(FSDP_ERR_STATE, "fsdp_backward without a loss");
+    FSDP_TRY(check_loss(t, loss));
+    fsdp_output(t, loss.count); /* of a loss that the program made itself */
     if (m->expected_count == 0)
         FSDP_TRY(agree_on_count(m, loss.sum));
     planned_program *p;
