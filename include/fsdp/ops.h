@@ -83,13 +83,11 @@ FSDP_API fsdp_tensor *fsdp_relative_bias(fsdp_tape *t, fsdp_tensor *table, int64
                                          bool bidirectional, int64_t max_distance, int64_t first_query);
 
 /* A loss is a sum and a count: the gradient is seeded with one over the count over all ranks and micro-batches. One of
- * your own has any two tensors of fp32 (1), such as the sum of absolute differences and their number:
+ * your own has any two tensors of fp32 (1), such as the sum of squares and a number of samples:
  *
- *     fsdp_tensor *difference = fsdp_sub(t, x, y);
- *     fsdp_tensor *sizes = fsdp_sqrt(t, fsdp_add_scalar(t, fsdp_mul(t, difference, difference), 1e-12f));
- *     static const float count = 64;
+ *     static const float samples = 64;
  *     const int64_t one = 1;
- *     fsdp_loss loss = {fsdp_sum(t, sizes), fsdp_input(t, FSDP_F32, 1, &one, &count)}; */
+ *     fsdp_loss loss = {fsdp_sum(t, fsdp_mul(t, x, x)), fsdp_input(t, FSDP_F32, 1, &one, &samples)}; */
 typedef struct fsdp_loss {
     fsdp_tensor *sum;   /* fp32 (1) */
     fsdp_tensor *count; /* fp32 (1) */
