@@ -89,8 +89,9 @@ for header in "$source"/include/fsdp/*.h; do
 done
 [[ $n -ge 20 ]] || fail "only $n examples were found in the headers"
 
+in_headers=$n
 for page in README.md $(cd "$source" && ls docs/*.md); do
-    awk -v out="$work/page-" '/^```c$/ { file = out ++n; next } /^```/ { file = "" } file { print >file }' "$source/$page"
+    awk -v out="$work/page-" '/^```c$/ { file = out (++n); next } /^```/ { file = "" } file { print >file }' "$source/$page"
     for example in "$work"/page-*; do
         if [[ -e $example ]]; then
             compile "$page: $(basename "$example")" fsdp/fsdp.h <"$example"
@@ -98,4 +99,5 @@ for page in README.md $(cd "$source" && ls docs/*.md); do
         fi
     done
 done
+[[ $n -gt $in_headers ]] || fail "no example was found in the pages of docs"
 echo "$n examples compile"
