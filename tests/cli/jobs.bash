@@ -60,7 +60,7 @@ reached()
         [[ -s $1/metrics.jsonl && $(wc -l <"$1/metrics.jsonl") -ge $2 ]] && return
         sleep 0.02
     done
-    fail "$1 does not reach step $2: $(tail -5 "$1".*.log)"
+    fail "$1 does not reach step $2: $(tail -n 5 "$1".*.log)"
 }
 
 ended()
@@ -68,7 +68,7 @@ ended()
     local name=$1 code=0
     wait "${launchers[0]}" || code=$?
     wait "${launchers[1]}" || code=$?
-    [[ $code == 0 ]] || fail "$name: exit code $code: $(tail -20 "$name".*.log)"
+    [[ $code == 0 ]] || fail "$name: exit code $code: $(tail -n 20 "$name".*.log "$name.report" 2>/dev/null)"
 }
 
 same()
