@@ -30,6 +30,20 @@
 extern "C" {
 #endif
 
+typedef struct fsdp_prompt {
+    const char *text;
+    size_t bytes;
+} fsdp_prompt;
+
+/* What became of one of several prompts; valid during the call. */
+typedef struct fsdp_written_text {
+    int64_t index; /* of the prompt */
+    const char *text;
+    size_t bytes;
+    int64_t prompt_tokens, new_tokens;
+    bool ended; /* by an end token */
+} fsdp_written_text;
+
 typedef struct fsdp_generate_config {
     size_t size;
     const char *model; /* a Hugging Face folder, a checkpoint, a folder of checkpoints (its newest), or a hub name */
@@ -58,6 +72,16 @@ typedef struct fsdp_generate_config {
     fsdp_tensor *(*logits)(fsdp_module *net, fsdp_tape *t, fsdp_tensor *ids);
     const char *adapters; /* folders of peft's, separated by commas: added to the weights; NULL: none */
     const char *base;     /* of a checkpoint that holds adapters alone: where their base is now; NULL: where it was */
+    /* Instead of `prompt` and `text`: several prompts, `batch` (0: 8) of them side by side. Each gives the text that it
+     * would give alone, up to rounding. `written` is told of each, in their order, on rank 0; may be NULL. The result
+     * has the sums over all. */
+    const fsdp_prompt *prompts;
+    int64_t n_prompts, batch;
+    void (*written)(void *context, const fsdp_written_text *text);
+    void *written_context;
+    /* Prompts are a user's messages, rendered by this chat template: a file, or a folder that has one; "": the one that
+     * is beside the tokenizer, of fsdp_generate. NULL: prompts are plain text. */
+    const char *chat_template;
 } fsdp_generate_config;
 
 #define FSDP_GENERATE_CONFIG_INIT                                                                                      \

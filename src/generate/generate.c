@@ -21,6 +21,8 @@ typedef struct generation {
     char *path; /* of the model */
     model_config model_config;
     fsdp_tokenizer *tokenizer;
+    char *tokenizer_path; /* NULL: none */
+    chat_template *chat;
     fsdp_world *world;
     fsdp_model *model;
     text_writer writer;
@@ -61,9 +63,8 @@ static fsdp_status open_tokenizer(generation *g)
         FSDP_TRY(hub_find(HUB_MODEL, g->config->tokenizer, NULL, &path));
     else if (!(path = beside(g, "tokenizer.json")))
         FSDP_TRY(check_bytes_suffice(g->path));
-    fsdp_status status = path ? fsdp_tokenizer_load(path, &g->tokenizer) : fsdp_tokenizer_byte(&g->tokenizer);
-    free(path);
-    return status;
+    g->tokenizer_path = path;
+    return path ? fsdp_tokenizer_load(path, &g->tokenizer) : fsdp_tokenizer_byte(&g->tokenizer);
 }
 
 /* End tokens that a configuration file names: a number or a list. */
@@ -136,9 +137,29 @@ static fsdp_status open_model(generation *g)
 static fsdp_status fit_positions(generation *g)
 {
     model_config *c = &g->model_config;
-    if (c->type == MODEL_DECODER)
-        decoder_limit_positions(&c->decoder, text_writer_capacity(&g->writer));
+    int64_t capacity;
+    if (c->type != MODEL_DECODER)
+        return FSDP_OK;
+    if (g->config->n_prompts > 0)
+        FSDP_TRY(many_capacity(&g->writer, &capacity));
+    else
+        capacity = text_writer_capacity(&g->writer);
+    decoder_limit_positions(&c->decoder, capacity);
     return FSDP_OK;
+}
+
+/* The chat template lies beside tokenizer.json. */
+static fsdp_status open_chat(generation *g)
+{
+    char *folder = strdup(g->tokenizer_path ? g->tokenizer_path : g->path), *slash;
+    if (!folder)
+        return error_set(FSDP_ERR_MEMORY, "generation: out of host memory");
+    if (!file_is_directory(folder) && (slash = strrchr(folder, '/')))
+        *slash = '\0';
+    fsdp_status status = text_writer_open_chat(&g->writer, folder, &g->chat);
+    free(folder);
+    g->writer.chat = g->chat;
+    return status;
 }
 
 static fsdp_status open_all(generation *g)
@@ -161,7 +182,9 @@ static fsdp_status open_all(generation *g)
     FSDP_TRY(open_tokenizer(g));
     g->writer.tokenizer = g->tokenizer;
     FSDP_TRY(find_ends(g));
-    FSDP_TRY(text_writer_read_prompt(&g->writer));
+    FSDP_TRY(open_chat(g));
+    if (c->n_prompts == 0)
+        FSDP_TRY(text_writer_read_prompt(&g->writer));
     fsdp_world_config world = FSDP_WORLD_CONFIG_INIT;
     if (c->device)
         world.device = c->device;
@@ -177,6 +200,8 @@ static void close_all(generation *g)
     fsdp_model_free(g->model);
     fsdp_world_close(g->world);
     fsdp_tokenizer_free(g->tokenizer);
+    chat_template_free(g->chat);
+    free(g->tokenizer_path);
     free(g->path);
 }
 
@@ -190,7 +215,8 @@ fsdp_status fsdp_generate(const fsdp_generate_config *config, fsdp_generate_resu
     fsdp_status status = open_all(&g);
     done.load_seconds = clock_seconds() - begun;
     if (status == FSDP_OK)
-        status = text_writer_write(&g.writer, g.model, &done);
+        status =
+            full.n_prompts > 0 ? write_many(&g.writer, g.model, &done) : text_writer_write(&g.writer, g.model, &done);
     if (status != FSDP_OK && g.world)
         fsdp_world_abort(g.world);
     close_all(&g);

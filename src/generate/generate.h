@@ -6,6 +6,7 @@
 #include <fsdp/generate.h>
 
 #include "models/config.h"
+#include "tokenizer/template/chat_template.h"
 #include "tokenizer/text/utf8.h"
 
 typedef struct generator generator;
@@ -21,6 +22,16 @@ void generator_free(generator *g); /* before the model; NULL is legal */
 fsdp_status generator_start(generator *g, const int32_t *ids, int64_t n, float *logits);
 /* Reads one more token. When the cache is full, the older half of it is forgotten. */
 fsdp_status generator_next(generator *g, int32_t token, float *logits);
+
+/* Texts side by side, of a decoder: each has room for `capacity` tokens. */
+fsdp_status generator_create_texts(fsdp_model *m, const model_config *config, int64_t capacity, int64_t n_texts,
+                                   generator **out);
+/* Forgets all of them. */
+fsdp_status generator_clear(generator *g);
+/* Reads the prompt of one, of at most `capacity` tokens. Logits (vocabulary) of its first new token. */
+fsdp_status generator_read(generator *g, int64_t text, const int32_t *ids, int64_t n, float *logits);
+/* Reads one more token of each; -1: none of this one, which has ended. Logits (n_texts, vocabulary). */
+fsdp_status generator_step(generator *g, const int32_t *tokens, float *logits);
 
 typedef struct choice_options {
     double temperature, top_p; /* temperature 0: the likeliest */
@@ -53,7 +64,8 @@ typedef struct text_writer {
     const fsdp_generate_config *config;
     const model_config *model_config;
     fsdp_tokenizer *tokenizer;
-    const char *source; /* the model, for messages */
+    const char *source;        /* the model, for messages */
+    const chat_template *chat; /* renders prompts; NULL: they are plain text */
 
     int64_t vocabulary; /* of the model's logits; own models: 0 before the first */
     int32_t ends[MAX_ENDS];
@@ -68,6 +80,8 @@ typedef struct text_writer {
 
 /* Checks the configuration, and that the model writes text. */
 fsdp_status text_writer_check(const text_writer *w);
+/* config->chat_template, NULL where there is none; `folder` is what "" stands for. The caller frees it. */
+fsdp_status text_writer_open_chat(const text_writer *w, const char *folder, chat_template **out);
 /* A token that ends the text. */
 void text_writer_add_end(text_writer *w, int64_t id);
 /* The prompt as the model's tokens. */
@@ -80,6 +94,17 @@ fsdp_status text_writer_allocate(text_writer *w, int64_t vocabulary);
 fsdp_status own_logits(text_writer *w, fsdp_model *m);
 /* Rows of the cache for this prompt and what follows it. */
 int64_t text_writer_capacity(const text_writer *w);
+bool text_writer_is_end(const text_writer *w, int32_t id);
+/* Gives out what the ids since the last call add to the text; `last`: all of it. */
+fsdp_status text_writer_give(text_writer *w, text_stream *output, bool last);
+/* The text as it is given out, from its beginning. */
+text_stream text_writer_begin(const text_writer *w);
+/* Whether it answers, as a T5 does, and does not go on with the prompt. */
+bool text_writer_answers(const text_writer *w);
+/* All of config->prompts, `batch` of them side by side (many.c). */
+fsdp_status write_many(const text_writer *model, fsdp_model *m, fsdp_generate_result *result);
+/* Rows of a cache that hold the longest of them. */
+fsdp_status many_capacity(const text_writer *model, int64_t *capacity);
 /* Writes to the end, or up to the limit. Every rank of the model's world calls it. */
 fsdp_status text_writer_write(text_writer *w, fsdp_model *m, fsdp_generate_result *result);
 void text_writer_free(text_writer *w); /* what the writer allocated */

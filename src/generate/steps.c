@@ -23,6 +23,8 @@ struct generator {
     uint8_t *rows;            /* device memory of all of them */
     size_t rows_bytes;
 
+    int64_t n_texts, *lengths;                         /* side by side; tokens of each in the cache */
+    int32_t *places, *lasts;                           /* of a step of theirs */
     int64_t n;                                         /* tokens in the cache */
     int64_t n_source;                                  /* T5: rows of memory that are seen, padding included */
     int32_t *text;                                     /* (capacity): the tokens in the cache */
@@ -46,13 +48,13 @@ static int64_t rounded(int64_t n, int64_t least, int64_t most)
 static fsdp_status allocate_rows(generator *g, int64_t past_columns, int64_t memory_columns)
 {
     fsdp_dtype dtype = g->dtype;
-    size_t past = round_up((size_t)(g->capacity * past_columns) * fsdp_dtype_size(dtype), 256);
+    size_t past = round_up((size_t)(g->n_texts * g->capacity * past_columns) * fsdp_dtype_size(dtype), 256);
     size_t memory = round_up((size_t)(g->source_capacity * memory_columns) * fsdp_dtype_size(dtype), 256);
     g->rows_bytes = (size_t)g->n_layers * (past + memory);
     FSDP_TRY(g->dev->allocate(g->dev, MEMORY_DEVICE, g->rows_bytes, (void **)&g->rows));
     for (int64_t i = 0; i < g->n_layers; i++) {
         uint8_t *at = g->rows + (size_t)i * (past + memory);
-        g->past[i] = (row_cache){at, dtype, g->capacity, past_columns};
+        g->past[i] = (row_cache){at, dtype, g->n_texts * g->capacity, past_columns};
         g->memory[i] = (row_cache){at + past, dtype, g->source_capacity, memory_columns};
     }
     return FSDP_OK;
@@ -61,26 +63,30 @@ static fsdp_status allocate_rows(generator *g, int64_t past_columns, int64_t mem
 static fsdp_status allocate(generator *g, const model_config *c)
 {
     bool t5 = c->type == MODEL_T5;
-    size_t tokens = (size_t)g->capacity, source = (size_t)g->source_capacity + 1;
+    size_t texts = (size_t)g->n_texts, tokens = (size_t)g->capacity, source = (size_t)g->source_capacity + 1;
+    size_t most = tokens > texts ? tokens : texts;
     g->past = calloc((size_t)g->n_layers, sizeof *g->past);
     g->memory = calloc((size_t)g->n_layers, sizeof *g->memory);
     g->text = calloc(tokens, sizeof *g->text);
-    g->ids = calloc(tokens, sizeof *g->ids);
-    g->positions = calloc(tokens, sizeof *g->positions);
-    g->mask = calloc(tokens, sizeof *g->mask);
-    g->window_mask = calloc(tokens, sizeof *g->window_mask);
+    g->ids = calloc(most, sizeof *g->ids);
+    g->positions = calloc(most, sizeof *g->positions);
+    g->places = calloc(most, sizeof *g->places);
+    g->lasts = calloc(texts, sizeof *g->lasts);
+    g->lengths = calloc(texts, sizeof *g->lengths);
+    g->mask = calloc(texts * tokens, sizeof *g->mask);
+    g->window_mask = calloc(texts * tokens, sizeof *g->window_mask);
     g->source_ids = calloc(source, sizeof *g->source_ids);
     g->source_places = calloc(source, sizeof *g->source_places);
     g->source_mask = calloc(source, sizeof *g->source_mask);
     if (!g->past || !g->memory || !g->text || !g->ids || !g->positions || !g->mask || !g->window_mask ||
-        !g->source_ids || !g->source_places || !g->source_mask)
+        !g->source_ids || !g->source_places || !g->source_mask || !g->places || !g->lasts || !g->lengths)
         return error_set(FSDP_ERR_MEMORY, "a cache of %lld tokens: out of host memory", (long long)g->capacity);
     int64_t width = 2 * (t5 ? c->t5.heads * c->t5.head_dim : c->decoder.kv_heads * c->decoder.head_dim);
     return allocate_rows(g, width, t5 ? width : 0);
 }
 
-fsdp_status generator_create(fsdp_model *m, const model_config *c, int64_t capacity, int64_t source_capacity,
-                             generator **out)
+static fsdp_status create(fsdp_model *m, const model_config *c, int64_t capacity, int64_t source_capacity,
+                          int64_t n_texts, generator **out)
 {
     bool t5 = c->type == MODEL_T5;
     if (c->type != MODEL_DECODER && !t5)
@@ -104,6 +110,7 @@ fsdp_status generator_create(fsdp_model *m, const model_config *c, int64_t capac
     g->type = c->type;
     g->window = t5 ? 0 : c->decoder.window;
     g->capacity = capacity;
+    g->n_texts = n_texts;
     g->source_capacity = t5 ? rounded(source_capacity, MIN_TOKENS, INT64_MAX) : 0;
     g->vocabulary = model_vocabulary(c);
     g->n_layers = t5 ? c->t5.decoder_layers : c->decoder.layers;
@@ -118,6 +125,21 @@ fsdp_status generator_create(fsdp_model *m, const model_config *c, int64_t capac
     return FSDP_OK;
 }
 
+fsdp_status generator_create(fsdp_model *m, const model_config *c, int64_t capacity, int64_t source_capacity,
+                             generator **out)
+{
+    return create(m, c, capacity, source_capacity, 1, out);
+}
+
+fsdp_status generator_create_texts(fsdp_model *m, const model_config *c, int64_t capacity, int64_t n_texts,
+                                   generator **out)
+{
+    if (c->type != MODEL_DECODER || n_texts < 1)
+        return error_set(FSDP_ERR_INPUT, "%lld texts side by side of a %s model", (long long)n_texts,
+                         model_type_name(c));
+    return create(m, c, capacity, 0, n_texts, out);
+}
+
 void generator_free(generator *g)
 {
     if (!g)
@@ -129,6 +151,9 @@ void generator_free(generator *g)
     free(g->text);
     free(g->ids);
     free(g->positions);
+    free(g->places);
+    free(g->lasts);
+    free(g->lengths);
     free(g->mask);
     free(g->window_mask);
     free(g->source_ids);
@@ -146,7 +171,7 @@ static fsdp_status run(generator *g, const decode_step *step, float *logits)
                            : t5_decode(net, t, step, g->past, g->n_source, g->source_mask, g->memory);
     fsdp_output(t, out);
     FSDP_TRY(fsdp_evaluate(t));
-    return fsdp_read(out, logits, g->vocabulary);
+    return fsdp_read(out, logits, step->length > 0 ? g->n_texts * g->vocabulary : g->vocabulary);
 }
 
 /* All of g->text at once. */
@@ -227,5 +252,70 @@ fsdp_status generator_next(generator *g, int32_t token, float *logits)
                         .length = length,
                         .mask = g->mask,
                         .window_mask = g->window_mask};
+    return run(g, &step, logits);
+}
+
+/* ---- Texts side by side ---- */
+
+fsdp_status generator_clear(generator *g)
+{
+    memset(g->lengths, 0, (size_t)g->n_texts * sizeof *g->lengths);
+    return g->dev->zero(g->compute, g->rows, g->rows_bytes);
+}
+
+fsdp_status generator_read(generator *g, int64_t text, const int32_t *ids, int64_t n, float *logits)
+{
+    if (n < 1 || n > g->capacity)
+        return error_set(FSDP_ERR_INPUT, "a prompt of %lld tokens; 1 to %lld are expected", (long long)n,
+                         (long long)g->capacity);
+    int64_t size = rounded(n, MIN_TOKENS, g->capacity);
+    for (int64_t i = 0; i < size; i++) {
+        g->ids[i] = i < n ? ids[i] : 0;
+        g->positions[i] = i < n ? (int32_t)i : -1;
+        g->places[i] = i < n ? (int32_t)(text * g->capacity + i) : -1;
+    }
+    g->last = (int32_t)(n - 1);
+    g->lengths[text] = n;
+    decode_step step = {.n_tokens = size,
+                        .ids = g->ids,
+                        .positions = g->positions,
+                        .places = g->places,
+                        .last = &g->last,
+                        .n_texts = g->n_texts};
+    return run(g, &step, logits);
+}
+
+/* One that has ended goes on seeing what it has: what comes of that is nobody's. */
+fsdp_status generator_step(generator *g, const int32_t *tokens, float *logits)
+{
+    int64_t longest = 1;
+    for (int64_t i = 0; i < g->n_texts; i++) {
+        bool writes = tokens[i] >= 0;
+        if (writes && g->lengths[i] == g->capacity)
+            return error_set(FSDP_ERR_STATE, "text %lld has no room for another token", (long long)i);
+        g->ids[i] = writes ? tokens[i] : 0;
+        g->positions[i] = writes ? (int32_t)g->lengths[i] : 0;
+        g->places[i] = writes ? (int32_t)(i * g->capacity + g->lengths[i]) : -1;
+        g->lasts[i] = (int32_t)i;
+        g->lengths[i] += writes;
+        longest = max_i64(longest, g->lengths[i]);
+    }
+    int64_t length = rounded(longest, MIN_SEEN, g->capacity);
+    for (int64_t i = 0; i < g->n_texts; i++) {
+        int64_t n = max_i64(1, g->lengths[i]);
+        for (int64_t k = 0; k < length; k++) {
+            g->mask[i * length + k] = k < n;
+            g->window_mask[i * length + k] = k < n && (g->window == 0 || k >= n - g->window);
+        }
+    }
+    decode_step step = {.n_tokens = g->n_texts,
+                        .ids = g->ids,
+                        .positions = g->positions,
+                        .places = g->places,
+                        .last = g->lasts,
+                        .length = length,
+                        .mask = g->mask,
+                        .window_mask = g->window_mask,
+                        .n_texts = g->n_texts};
     return run(g, &step, logits);
 }

@@ -6,10 +6,12 @@
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
 #include "base/sized.h"
 #include "generate/generate.h"
 
-static bool answers(const text_writer *w)
+bool text_writer_answers(const text_writer *w)
 {
     return !w->config->logits && w->model_config->type == MODEL_T5;
 }
@@ -17,7 +19,7 @@ static bool answers(const text_writer *w)
 fsdp_status text_writer_check(const text_writer *w)
 {
     const fsdp_generate_config *c = w->config;
-    if (!c->prompt || c->max_new_tokens < 1)
+    if ((!c->prompt && c->n_prompts == 0) || c->max_new_tokens < 1)
         return error_set(FSDP_ERR_INPUT, "generation needs a prompt and at least one new token");
     if (!(c->temperature >= 0) || !(c->top_p > 0 && c->top_p <= 1) || c->top_k < 0)
         return error_set(
@@ -33,7 +35,7 @@ fsdp_status text_writer_check(const text_writer *w)
     if (!w->model_config || model_vocabulary(w->model_config) == 0)
         return error_set(FSDP_ERR_INPUT, "%s: a %s model writes no text", w->source,
                          w->model_config ? model_type_name(w->model_config) : "program's own");
-    if (c->window < 0 || (c->window > 0 && (answers(w) || c->window < 2)))
+    if (c->window < 0 || (c->window > 0 && (text_writer_answers(w) || c->window < 2)))
         return error_set(FSDP_ERR_INPUT,
                          "%s: a window of %lld tokens: at least 2, and of a model that continues a text", w->source,
                          (long long)c->window);
@@ -50,7 +52,7 @@ void text_writer_add_end(text_writer *w, int64_t id)
         w->ends[w->n_ends++] = (int32_t)id;
 }
 
-static bool is_end(const text_writer *w, int32_t id)
+bool text_writer_is_end(const text_writer *w, int32_t id)
 {
     for (int i = 0; i < w->n_ends; i++) {
         if (w->ends[i] == id)
@@ -72,6 +74,33 @@ fsdp_status text_writer_check_vocabulary(const text_writer *w)
     return FSDP_OK;
 }
 
+fsdp_status text_writer_open_chat(const text_writer *w, const char *folder, chat_template **out)
+{
+    const char *named = w->config->chat_template;
+    *out = NULL;
+    if (!named)
+        return FSDP_OK;
+    const char *place = *named ? named : folder;
+    bool is_file = place && !file_is_directory(place);
+    FSDP_TRY(chat_template_load(is_file ? NULL : place, is_file ? place : NULL, out));
+    return *out ? FSDP_OK
+                : error_set(FSDP_ERR_INPUT, "%s: there is no chat template there; name one, or give plain prompts",
+                            place ? place : w->source);
+}
+
+/* The prompt as a user's message, up to where the assistant begins. */
+static fsdp_status render_prompt(const text_writer *w, text_buffer *out)
+{
+    const fsdp_generate_config *c = w->config;
+    json_t *messages = json_pack("[{s:s, s:s%}]", "role", "user", "content", c->prompt, c->prompt_bytes);
+    if (!messages)
+        return error_set(FSDP_ERR_INPUT, "a prompt that is no UTF-8 cannot be a message");
+    fsdp_status status =
+        chat_template_render(w->chat, &(chat){.messages = messages, .add_generation_prompt = true}, out, NULL);
+    json_decref(messages);
+    return status;
+}
+
 /* T5 was trained on sources that end with the end token; a LLaMA continues, so its prompt has no end, but a beginning.
  */
 fsdp_status text_writer_read_prompt(text_writer *w)
@@ -80,8 +109,14 @@ fsdp_status text_writer_read_prompt(text_writer *w)
     const int32_t *ids;
     size_t n;
     int32_t eos = fsdp_tokenizer_eos(w->tokenizer), bos = fsdp_tokenizer_bos(w->tokenizer);
-    bool t5 = answers(w);
-    FSDP_TRY(fsdp_tokenizer_encode(w->tokenizer, c->prompt, c->prompt_bytes, !c->plain_prompt, &ids, &n));
+    bool t5 = text_writer_answers(w);
+    text_buffer rendered = {0};
+    fsdp_status status = w->chat ? render_prompt(w, &rendered) : FSDP_OK;
+    if (status == FSDP_OK)
+        status = w->chat ? fsdp_tokenizer_encode(w->tokenizer, rendered.data, rendered.bytes, false, &ids, &n)
+                         : fsdp_tokenizer_encode(w->tokenizer, c->prompt, c->prompt_bytes, !c->plain_prompt, &ids, &n);
+    text_free(&rendered);
+    FSDP_TRY(status);
     if (!t5 && n > 0 && ids[n - 1] == eos)
         n--;
     w->ids = calloc(n + 2 + (size_t)c->max_new_tokens, sizeof *w->ids);
@@ -103,17 +138,28 @@ int64_t text_writer_capacity(const text_writer *w)
 {
     const fsdp_generate_config *c = w->config;
     int64_t positions = w->model_config->decoder.positions;
-    if (answers(w))
+    if (text_writer_answers(w))
         return c->max_new_tokens + 1;
     return c->window > 0 ? min_i64(c->window, positions)
                          : max_i64(2, min_i64(w->n_prompt + c->max_new_tokens + 1, positions));
 }
 
-static fsdp_status give_out(text_writer *w, text_stream *output, const int32_t *ids, int64_t n, bool last)
+/* T5 answers: its text begins with the first new token. */
+static int64_t n_hidden(const text_writer *w)
+{
+    return text_writer_answers(w) ? w->n_prompt : 0;
+}
+
+text_stream text_writer_begin(const text_writer *w)
+{
+    return text_stream_begin(w->tokenizer, (size_t)(w->n_prompt - n_hidden(w)));
+}
+
+fsdp_status text_writer_give(text_writer *w, text_stream *output, bool last)
 {
     const char *text;
     size_t bytes;
-    FSDP_TRY(text_stream_add(output, ids, (size_t)n, last, &text, &bytes));
+    FSDP_TRY(text_stream_add(output, w->ids + n_hidden(w), (size_t)(w->n - n_hidden(w)), last, &text, &bytes));
     w->shown.bytes = 0;
     FSDP_TRY(utf8_repair(text, bytes, &w->shown)); /* a byte model may write what is no character at all */
     if (bytes > 0)
@@ -133,10 +179,7 @@ static fsdp_status read_next(text_writer *w, fsdp_model *m, generator *g)
 static fsdp_status write_tokens(text_writer *w, fsdp_model *m, generator *g, bool shows, fsdp_generate_result *result)
 {
     const fsdp_generate_config *c = w->config;
-    /* T5 answers: its text begins with the first new token. */
-    int64_t n_hidden = answers(w) ? w->n_prompt : 0;
-    const int32_t *shown = w->ids + n_hidden;
-    text_stream output = text_stream_begin(w->tokenizer, (size_t)(w->n_prompt - n_hidden));
+    text_stream output = text_writer_begin(w);
     choice_options options = {.temperature = c->temperature, .top_p = c->top_p, .top_k = c->top_k, .seed = c->seed};
     if (c->echo && shows)
         c->text(c->context, c->prompt, c->prompt_bytes);
@@ -146,18 +189,18 @@ static fsdp_status write_tokens(text_writer *w, fsdp_model *m, generator *g, boo
     for (;;) {
         int64_t written = w->n - w->n_prompt;
         int32_t token = choice_make(&options, w->logits, w->vocabulary, c->first_draw + (uint64_t)written, w->scratch);
-        result->ended = is_end(w, token);
+        result->ended = text_writer_is_end(w, token);
         if (result->ended)
             break;
         w->ids[w->n++] = token;
         if (shows)
-            FSDP_TRY(give_out(w, &output, shown, w->n - n_hidden, false));
+            FSDP_TRY(text_writer_give(w, &output, false));
         if (written + 1 == c->max_new_tokens)
             break;
         FSDP_TRY(read_next(w, m, g));
     }
     result->seconds = clock_seconds() - begun - result->prompt_seconds;
-    return shows ? give_out(w, &output, shown, w->n - n_hidden, true) : FSDP_OK;
+    return shows ? text_writer_give(w, &output, true) : FSDP_OK;
 }
 
 fsdp_status text_writer_allocate(text_writer *w, int64_t vocabulary)
@@ -223,10 +266,14 @@ fsdp_status fsdp_generate_with(fsdp_model *m, fsdp_tokenizer *tokenizer, const f
     fsdp_generate_result done = FSDP_GENERATE_RESULT_INIT;
     FSDP_TRY(text_writer_check(&w));
     text_writer_add_end(&w, fsdp_tokenizer_eos(tokenizer));
-    fsdp_status status = text_writer_read_prompt(&w);
-    if (status == FSDP_OK)
+    chat_template *template = NULL;
+    FSDP_TRY(text_writer_open_chat(&w, NULL, &template));
+    w.chat = template;
+    fsdp_status status = full.n_prompts > 0 ? write_many(&w, m, &done) : text_writer_read_prompt(&w);
+    if (status == FSDP_OK && full.n_prompts == 0)
         status = text_writer_write(&w, m, &done);
     text_writer_free(&w);
+    chat_template_free(template);
     sized_write(result, &done, sizeof done);
     return status;
 }

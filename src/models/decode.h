@@ -17,9 +17,13 @@ typedef struct decode_step {
     int64_t length;           /* rows of the cache that are seen; 0: the tokens begin a text and see each other only */
     const int32_t *mask;      /* (length): 0 hides a row; of the token itself it is 1 */
     const int32_t *window_mask; /* (length): the same for layers with a window */
+    /* Texts side by side (decoders): each has an even part of the cache, of which `length` rows are seen. With a length
+     * there is one token of each, `last` is (n_texts) and the masks are (n_texts, length). */
+    int64_t n_texts;       /* 0: one text */
+    const int32_t *places; /* (n_tokens): where each is cached; -1: nowhere; NULL: at its position */
 } decode_step;
 
-/* -> (1, vocabulary). `past` has a cache a layer. */
+/* -> (1, vocabulary); of texts side by side (n_texts, vocabulary). `past` has a cache a layer. */
 fsdp_tensor *decoder_decode(fsdp_module *m, fsdp_tape *t, const decode_step *step, const row_cache *past);
 
 /* The source of a T5: ids, mask and places (S), padding with mask 0 and place -1. Writes what the decoder's layers see

@@ -477,30 +477,45 @@ static fsdp_tensor *keys_and_values(const decoder_block *b, fsdp_tape *t, const 
     return fsdp_concat(t, both, 2, 2);
 }
 
+/* What each of n texts sees: the first `length` rows of its part of the cache, (n, length, columns). */
+static fsdp_tensor *seen_by_each(fsdp_tape *t, const row_cache *past, int64_t n, int64_t length)
+{
+    int64_t shape[] = {n, past->capacity / n, past->columns};
+    fsdp_tensor *all = fsdp_reshape(t, cache_read(t, past, past->capacity), 3, shape);
+    return length < shape[1] ? fsdp_slice(t, all, 1, 0, length) : all;
+}
+
 /* A block over new tokens and what the cache holds of earlier ones. */
 static fsdp_tensor *block_decode(decoder_block *b, fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *const rope[2],
-                                 fsdp_tensor *positions, fsdp_tensor *mask, int64_t length, const row_cache *past)
+                                 fsdp_tensor *places, fsdp_tensor *mask, const decode_step *step, const row_cache *past)
 {
+    int64_t n = step->n_texts, q_width = b->heads * b->head_dim;
+    bool several = n > 1 && step->length > 0;
     fsdp_attention_config a = attention_within(b, t, x, &(placement){.cosine = rope[0], .sine = rope[1]});
-    cache_write(t, past, keys_and_values(b, t, &a), positions);
-    if (length > 0) {
-        fsdp_tensor *seen = cache_read(t, past, length);
+    cache_write(t, past, keys_and_values(b, t, &a), places);
+    if (step->length > 0) {
+        fsdp_tensor *seen = several ? seen_by_each(t, past, n, step->length) : cache_read(t, past, step->length);
         if (a.q.x == a.k.x)
-            a.q.x = fsdp_slice(t, a.q.x, 2, 0, b->heads * b->head_dim);
+            a.q.x = fsdp_slice(t, a.q.x, 2, 0, q_width);
+        if (several)
+            a.q.x = fsdp_reshape(t, a.q.x, 3, (int64_t[]){n, 1, q_width});
         a.k = (fsdp_heads){seen, 0};
         a.v = (fsdp_heads){seen, b->kv_heads * b->head_dim};
         a.causal = false;
         a.window = 0; /* the mask says what is seen */
         a.key_mask = mask;
     }
-    return finish(b, t, fsdp_attention(t, &a), x);
+    fsdp_tensor *y = fsdp_attention(t, &a);
+    return finish(b, t, several ? fsdp_reshape(t, y, 3, (int64_t[]){1, n, q_width}) : y, x);
 }
 
 fsdp_tensor *decoder_decode(fsdp_module *module, fsdp_tape *t, const decode_step *step, const row_cache *past)
 {
     decoder *m = (decoder *)module;
-    int64_t n = step->n_tokens, one = 1, ids_shape[] = {1, n}, mask_shape[] = {1, step->length};
+    int64_t n = step->n_tokens, n_last = step->length > 0 && step->n_texts > 1 ? step->n_texts : 1;
+    int64_t ids_shape[] = {1, n}, mask_shape[] = {n_last, step->length};
     fsdp_tensor *positions = fsdp_input(t, FSDP_I32, 1, &n, step->positions), *rope[2], *local[2];
+    fsdp_tensor *places = step->places ? fsdp_input(t, FSDP_I32, 1, &n, step->places) : positions;
     fsdp_tensor *mask = step->length ? fsdp_input(t, FSDP_I32, 2, mask_shape, step->mask) : NULL;
     fsdp_tensor *near = step->length ? fsdp_input(t, FSDP_I32, 2, mask_shape, step->window_mask) : NULL;
     rope_of(&m->rope, t, positions, rope);
@@ -508,10 +523,10 @@ fsdp_tensor *decoder_decode(fsdp_module *module, fsdp_tape *t, const decode_step
     fsdp_tensor *h = embed(m, t, fsdp_input(t, FSDP_I32, 2, ids_shape, step->ids), positions);
     for (int64_t i = 0; i < m->n_blocks; i++) {
         bool windowed = m->blocks[i]->window > 0;
-        h = block_decode(m->blocks[i], t, h, apart && windowed ? local : rope, positions, windowed ? near : mask,
-                         step->length, &past[i]);
+        h = block_decode(m->blocks[i], t, h, apart && windowed ? local : rope, places, windowed ? near : mask, step,
+                         &past[i]);
     }
     int64_t rows[] = {n, h ? fsdp_tensor_size(h, 2) : 1};
-    h = fsdp_embedding(t, fsdp_input(t, FSDP_I32, 1, &one, step->last), fsdp_reshape(t, h, 2, rows));
+    h = fsdp_embedding(t, fsdp_input(t, FSDP_I32, 1, &n_last, step->last), fsdp_reshape(t, h, 2, rows));
     return fsdp_linear(t, fsdp_call(m->norm, t, h), head_weight(m, t), NULL);
 }
