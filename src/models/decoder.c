@@ -480,9 +480,8 @@ static fsdp_tensor *keys_and_values(const decoder_block *b, fsdp_tape *t, const 
 /* What each of n texts sees: the first `length` rows of its part of the cache, (n, length, columns). */
 static fsdp_tensor *seen_by_each(fsdp_tape *t, const row_cache *past, int64_t n, int64_t length)
 {
-    int64_t shape[] = {n, past->capacity / n, past->columns};
-    fsdp_tensor *all = fsdp_reshape(t, cache_read(t, past, past->capacity), 3, shape);
-    return length < shape[1] ? fsdp_slice(t, all, 1, 0, length) : all;
+    fsdp_tensor *all = cache_read_parts(t, past, n);
+    return length < past->capacity / n ? fsdp_slice(t, all, 1, 0, length) : all;
 }
 
 /* A block over new tokens and what the cache holds of earlier ones. */

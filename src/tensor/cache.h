@@ -17,5 +17,7 @@ void cache_write(fsdp_tape *t, const row_cache *cache, fsdp_tensor *x, fsdp_tens
 
 /* The first `length` rows as (1, length, columns), with what was recorded before this call written. */
 fsdp_tensor *cache_read(fsdp_tape *t, const row_cache *cache, int64_t length);
+/* All rows, as n even parts: (n, capacity / n, columns). */
+fsdp_tensor *cache_read_parts(fsdp_tape *t, const row_cache *cache, int64_t n);
 
 #endif

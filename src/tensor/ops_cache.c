@@ -58,3 +58,9 @@ fsdp_tensor *cache_read(fsdp_tape *t, const row_cache *cache, int64_t length)
         return tape_refuse(t, "cache: %lld rows of a cache of %lld", (long long)length, (long long)cache->capacity);
     return tape_buffer(t, cache->dtype, 3, shape, cache->memory);
 }
+
+fsdp_tensor *cache_read_parts(fsdp_tape *t, const row_cache *cache, int64_t n)
+{
+    int64_t shape[] = {n, cache->capacity / n, cache->columns};
+    return tape_buffer(t, cache->dtype, 3, shape, cache->memory);
+}

@@ -156,6 +156,58 @@ static void cached_families_equal_reading_anew(void **state)
     check_folder("gpt2", 20, 50, FSDP_F32, 1e-5);
 }
 
+/* Three texts side by side, of prompts of other lengths; the second ends early, and a fourth place stays empty. */
+static void check_side_by_side(const char *folder, int64_t n)
+{
+    enum { TEXTS = 4, PROMPTS = 3, MOST = 128 };
+    static const int64_t n_prompts[PROMPTS] = {5, 21, 1};
+    rig r;
+    generator *g;
+    int32_t ids[PROMPTS][MOST], tokens[TEXTS] = {0, 0, 0, -1};
+    int64_t lengths[PROMPTS];
+    if (!rig_open(&r, folder, FSDP_F32))
+        return;
+    float *logits = malloc((size_t)(TEXTS * r.vocabulary) * sizeof *logits);
+    assert_int_equal(generator_create_texts(r.model, &r.config, 21 + n, TEXTS, &g), FSDP_OK);
+    assert_int_equal(generator_clear(g), FSDP_OK);
+    for (int k = 0; k < PROMPTS; k++) {
+        lengths[k] = n_prompts[k];
+        for (int64_t i = 0; i < lengths[k]; i++)
+            ids[k][i] = (int32_t)((i * 37 + 11 + 5 * k) % r.vocabulary);
+        assert_int_equal(generator_read(g, k, ids[k], lengths[k], r.cached), FSDP_OK);
+        read_anew(&r, NULL, 0, ids[k], lengths[k]);
+        assert_close(&r, 1e-5, 0);
+        tokens[k] = ids[k][lengths[k]++] = greedy(r.cached, r.vocabulary);
+    }
+    for (int64_t i = 1; i < n; i++) {
+        assert_int_equal(generator_step(g, tokens, logits), FSDP_OK);
+        for (int k = 0; k < PROMPTS; k++) {
+            if (tokens[k] < 0)
+                continue;
+            memcpy(r.cached, logits + k * r.vocabulary, (size_t)r.vocabulary * sizeof *logits);
+            read_anew(&r, NULL, 0, ids[k], lengths[k]);
+            assert_close(&r, 1e-5, i);
+            tokens[k] = i % 7 == 6 ? (int32_t)((i * 29 + 3) % r.vocabulary) : greedy(r.cached, r.vocabulary);
+            ids[k][lengths[k]++] = tokens[k];
+            if (k == 1 && i == 4)
+                tokens[k] = -1;
+        }
+    }
+    generator_free(g);
+    free(logits);
+    rig_close(&r);
+}
+
+static void texts_side_by_side_equal_reading_each_anew(void **state)
+{
+    (void)state;
+    check_side_by_side("llama_gqa", 60); /* over the first size of what is seen, 64 */
+    check_side_by_side("mistral_window", 30);
+    check_side_by_side("gemma3", 12);
+    check_side_by_side("qwen3", 12);
+    check_side_by_side("gpt2", 12);
+}
+
 static void cached_t5_equals_reading_anew(void **state)
 {
     (void)state;
@@ -441,6 +493,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cached_llama_equals_reading_anew),
         cmocka_unit_test(cached_families_equal_reading_anew),
+        cmocka_unit_test(texts_side_by_side_equal_reading_each_anew),
         cmocka_unit_test(cached_t5_equals_reading_anew),
         cmocka_unit_test(cached_bf16_stays_near_reading_anew),
         cmocka_unit_test(a_full_cache_goes_on_with_its_newer_half),
