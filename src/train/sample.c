@@ -8,11 +8,28 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/file.h"
+#include "format/hub/hub.h"
 #include "train/run.h"
 
 static void keep(void *file, const char *text, size_t bytes)
 {
     fwrite(text, 1, bytes, file);
+}
+
+/* Where conversations have their template from: --chat_template, or the tokenizer's folder. malloc'd; NULL: the run
+ * does not train on conversations, or there is none. */
+static char *template_place(const train_run *run)
+{
+    const fsdp_settings *s = run->settings;
+    char *path = NULL, *slash;
+    if (s->chat_template)
+        return strdup(s->chat_template);
+    if (!s->chat || !s->tokenizer || hub_find(HUB_MODEL, s->tokenizer, NULL, &path) != FSDP_OK)
+        return NULL;
+    if (!file_is_directory(path) && (slash = strrchr(path, '/')))
+        *slash = '\0';
+    return path;
 }
 
 fsdp_status run_sample(train_run *run, const char *prompt, int64_t n_tokens, char **text)
@@ -36,10 +53,13 @@ fsdp_status run_sample(train_run *run, const char *prompt, int64_t n_tokens, cha
     config.temperature = 0.7;
     config.seed = (uint64_t)run->settings->seed;
     config.window = run->info.width; /* longer texts are not what it was trained on */
-    config.stop_at_eos = false;
+    char *template = template_place(run);
+    config.chat_template = template;
+    config.stop_at_eos = template != NULL; /* an answer has an end */
     config.text = keep;
     config.context = file;
     fsdp_status status = fsdp_generate_with(run->model, run->tokenizer, &config, NULL);
+    free(template);
     if (fclose(file) != 0 && status == FSDP_OK)
         status = error_set(FSDP_ERR_MEMORY, "writing a sample: out of host memory");
     return status;

@@ -53,6 +53,42 @@ sharded=$("$fsdp" run --standalone --nproc-per-node 2 "${generate[@]}" --model $
 [[ $(echo $sharded) == $(echo $text) ]] || fail "sharded: '$sharded'"
 [[ $("${generate[@]}" --model $model --prompt "one two three four" --max_new_tokens 8 --dtype bf16) == " five si"* ]]
 
+# Many prompts from a file: each gives the text that it gives alone, whatever the batch, over ranks too, in their order.
+printf '{"prompt": "one two three four", "id": 7}\n\n"six seven"\n"nine"\n{"prompt": "ten\\none"}\n"two three four five six"\n' >prompts.jsonl
+many=("${generate[@]}" --model exported --prompts prompts.jsonl --max_new_tokens 12)
+"${many[@]}" --batch_size 4 --stats >many-4 2>stats
+grep -q "; wrote 60 in .* tokens/s" stats || fail "stats of many: $(cat stats)"
+[[ $(wc -l <many-4) == 5 ]] || fail "five prompts gave $(cat many-4)"
+i=0
+while read -r prompt; do
+    alone=$("${generate[@]}" --model exported --prompt "$(printf %b "$prompt")" --max_new_tokens 12)
+    line=$(sed -n "$((i + 1))p" many-4)
+    [[ $line == "{\"index\": $i, \"prompt\": \"$prompt\", \"text\": \"${alone//$'\n'/\\n}\", \"tokens\": 12, \"ended\": false}" ]] ||
+        fail "prompt $i: '$line', alone '$alone'"
+    i=$((i + 1))
+done < <(printf '%s\n' 'one two three four' 'six seven' 'nine' 'ten\none' 'two three four five six')
+"${many[@]}" --batch_size 1 | cmp - many-4 || fail "one at a time they differ"
+"$fsdp" run --standalone --nproc-per-node 2 "${many[@]}" | sed 's/^\[rank 0\] //' | grep '^{' | cmp - many-4 || fail "over two ranks they differ"
+"${many[@]}" --prompts - <prompts.jsonl | cmp - many-4 || fail "from standard input they differ"
+draws=(--temperature 2 --top_k 20 --seed 3)
+"${many[@]}" "${draws[@]}" --batch_size 5 >drawn
+[[ $(sed -n 's/.*"text": "\(.*\)", "tokens.*/\1/p' drawn | sed -n 2p) == "$("${generate[@]}" --model exported --prompt "six seven" --max_new_tokens 12 "${draws[@]}" | sed ':a;N;$!ba;s/\n/\\n/g')" ]] ||
+    fail "drawn texts depend on their neighbours: $(cat drawn)"
+long=$(printf '%0100d' 0) # past the positions of the model: written alone
+printf '"%s"\n"six seven"\n' "$long" | "${many[@]}" --prompts - | grep -q '"index": 1, "prompt": "six seven", "text": " eight nine "' ||
+    fail "beside a long prompt: $(printf '"%s"\n"six seven"\n' "$long" | "${many[@]}" --prompts -)"
+printf '"x"\n{"text": "y"}\n' >bad.jsonl
+refused 2 "bad.jsonl:2" generate --model exported --prompts bad.jsonl
+: >none.jsonl
+refused 2 "no prompts" generate --model exported --prompts none.jsonl
+refused 2 "contradict" generate --model exported --prompts none.jsonl --prompt x
+
+# A chat template puts its words around the prompt.
+echo "one {% for m in messages %}{{ m.content }} three{% endfor %}{% if add_generation_prompt %} four{% endif %}" | tr -d '\n' >chat.jinja
+[[ $("${generate[@]}" --model exported --prompt two --chat_template chat.jinja --max_new_tokens 10) == " five six " ]] || fail "a chat template is not used"
+echo '"two"' | "${many[@]}" --prompts - --chat_template chat.jinja | grep -q '"prompt": "two", "text": " five six se"' || fail "chat of many"
+refused 2 "no chat template" generate --model exported --prompt two --chat
+
 # Whatever a model of random weights writes is UTF-8.
 for folder in "$golden"/llama_* "$golden"/t5_*; do
     [[ -e $folder/config.json ]] || continue
