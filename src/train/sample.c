@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "format/hub/hub.h"
+#include "tokenizer/template/chat_template.h"
 #include "train/run.h"
 
 static void keep(void *file, const char *text, size_t bytes)
@@ -29,7 +30,13 @@ static char *template_place(const train_run *run)
         return NULL;
     if (!file_is_directory(path) && (slash = strrchr(path, '/')))
         *slash = '\0';
-    return path;
+    chat_template *found = NULL; /* prompts and responses need none */
+    bool there = chat_template_load(path, NULL, &found) == FSDP_OK && found;
+    chat_template_free(found);
+    if (there)
+        return path;
+    free(path);
+    return NULL;
 }
 
 fsdp_status run_sample(train_run *run, const char *prompt, int64_t n_tokens, char **text)
