@@ -1,6 +1,7 @@
-/* Monotonic time, for durations and timeouts; the date is left to those who print one. */
+/* Monotonic time, for durations and timeouts, and the date for those who print one. */
 #include "base/clock.h"
 
+#include <stdio.h>
 #include <time.h>
 
 int64_t clock_nanoseconds(void)
@@ -13,4 +14,15 @@ int64_t clock_nanoseconds(void)
 double clock_seconds(void)
 {
     return (double)clock_nanoseconds() * 1e-9;
+}
+
+const char *clock_utc(char text[CLOCK_UTC_BYTES])
+{
+    struct timespec now;
+    struct tm utc;
+    clock_gettime(CLOCK_REALTIME, &now);
+    gmtime_r(&now.tv_sec, &utc);
+    size_t n = strftime(text, CLOCK_UTC_BYTES, "%Y-%m-%dT%H:%M:%S", &utc);
+    snprintf(text + n, CLOCK_UTC_BYTES - n, ".%03uZ", (unsigned)(now.tv_nsec / 1000000) % 1000);
+    return text;
 }

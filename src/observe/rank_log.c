@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
 
@@ -24,13 +24,8 @@ static const char *const level_names[] = {"debug", "info", "warning", "error"};
 
 static void write_line(const rank_log *log, fsdp_log_level level, const char *line)
 {
-    char text[LINE_BYTES];
-    struct timespec now;
-    struct tm parts;
-    clock_gettime(CLOCK_REALTIME, &now);
-    gmtime_r(&now.tv_sec, &parts);
-    size_t n = strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &parts);
-    n += (size_t)snprintf(text + n, sizeof text - n, ".%03ldZ %s: %s", now.tv_nsec / 1000000, level_names[level], line);
+    char text[LINE_BYTES], now[CLOCK_UTC_BYTES];
+    size_t n = (size_t)snprintf(text, sizeof text, "%s %s: %s", clock_utc(now), level_names[level], line);
     if (n > sizeof text - 2)
         n = sizeof text - 2;
     text[n++] = '\n';

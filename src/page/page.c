@@ -59,8 +59,8 @@ static void print_page(FILE *out, const page *p, const char *data)
             "<!DOCTYPE html>\n<html lang=\"%s\">\n<head>\n<meta charset=\"utf-8\">\n"
             "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
             "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'nonce-%016" PRIx64
-            "'; style-src 'nonce-%016" PRIx64 "'; base-uri 'none'; form-action 'none'\">\n<title>",
-            p->language, nonce, nonce);
+            "'; style-src 'nonce-%016" PRIx64 "'; %sbase-uri 'none'; form-action 'none'\">\n<title>",
+            p->language, nonce, nonce, p->asks ? "connect-src 'self'; " : "");
     print_escaped(out, p->title);
     fprintf(out, "</title>\n<style nonce=\"%016" PRIx64 "\">\n%s</style>\n</head>\n<body>\n<main>\n<h1>", nonce,
             page_style());
@@ -69,16 +69,18 @@ static void print_page(FILE *out, const page *p, const char *data)
           "<script type=\"application/json\" id=\"data\">",
           out);
     print_json(out, data);
-    fprintf(out,
-            "</script>\n<script nonce=\"%016" PRIx64 "\">\n%s</script>\n<script nonce=\"%016" PRIx64
-            "\">\n%s</script>\n</body>\n</html>\n",
-            nonce, asset("page", ".js"), nonce, asset(p->view, ".js"));
+    fputs("</script>\n", out);
+    const char *scripts[] = {"page", p->kit, p->view};
+    for (int i = 0; i < 3; i++)
+        if (scripts[i])
+            fprintf(out, "<script nonce=\"%016" PRIx64 "\">\n%s</script>\n", nonce, asset(scripts[i], ".js"));
+    fputs("</body>\n</html>\n", out);
 }
 
 fsdp_status page_text(const page *p, char **text, size_t *bytes)
 {
     *text = NULL;
-    if (!asset(p->view, ".js"))
+    if (!asset(p->view, ".js") || (p->kit && !asset(p->kit, ".js")))
         return error_set(FSDP_ERR_STATE, "there is no page called %s", p->view);
     char *data = json_dumps(p->data, JSON_ENSURE_ASCII | JSON_COMPACT | JSON_REAL_PRECISION(9));
     FILE *out = data ? open_memstream(text, bytes) : NULL;

@@ -4,6 +4,8 @@
 #ifndef PAGE_PAGE_H
 #define PAGE_PAGE_H
 
+#include <stdbool.h>
+
 #include <jansson.h>
 
 #include <fsdp/status.h>
@@ -14,6 +16,8 @@ typedef struct page {
     const char *title;
     const char *language; /* "en", "ko" */
     const char *view;     /* the script that draws it: a file of src/page without its ending */
+    const char *kit;      /* a script that views share, which runs before it; NULL: none */
+    bool asks;            /* it may ask the server that it came from for more, and nobody else */
     const json_t *data;   /* what the view reads as page.data; borrowed */
 } page;
 

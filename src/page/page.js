@@ -4,10 +4,11 @@
  *   page.word(key)                  a word of the kit in the page's language; page.addWords({en: {...}, ko: {...}})
  *   page.element(tag, attributes, ...children)   an HTML element; strings become text, never markup
  *   page.draw(tag, attributes, ...children)      the same for SVG
- *   page.bytes(n) page.count(n) page.seconds(n)  numbers as the command prints them
+ *   page.bytes(n) page.count(n) page.seconds(n) page.duration(n)   numbers as the command prints them
  *   page.section(title, ...children)             appended to the page and returned
  *   page.facts([[name, value]...])               a row of figures
  *   page.table(caption, heads, rows, {text: [columns that hold text]})
+ *   page.themeButton()                           chooses light or dark, whatever the system says
  *
  * Pictures return a <figure> with figure.update(options), which draws it again with other data. All have a title, a
  * description for screen readers, a legend and a table of the same numbers. With a pointer: hover to read, drag to
@@ -18,7 +19,8 @@
  *       x of a series: where it has values of its own; few values are drawn as dots, too
  *   page.areas({title, about, x, series, format, xName, marks?, limit?, outlines?: [{name, values}]})   stacked
  *       marks: [{x, name}]; limit: {value, name}; values may be null where there is none
- *   page.bars({title, about, rows: [{name, parts: [{name, value, color?}], note?}], format, limit?, most?})   stacked
+ *   page.bars({title, about, rows: [{name, parts: [{name, value, color?}], note?, mark?}], format, limit?, most?, mark?})   stacked
+ *       mark of a row: a value to mark in it; of the picture: what that is
  *   page.heat({title, about, rows: [...], columns: [...], values: [[...]...], format})
  *   page.tracks({title, about, x: [first, last], tracks: [{name, spans: [{from, to, kind, note?, half?, low?}]}],
  *                kinds: [{name, color}], xName, marks?})   half and low: the upper and the lower half of a track
@@ -29,8 +31,8 @@ const page = (() => {
     const SVG = "http://www.w3.org/2000/svg", LEFT = 74, RIGHT = 14, TOP = 14, BOTTOM = 34, COLORS = 12;
     const language = document.documentElement.lang === "ko" ? "ko" : "en";
     const words = {
-        en: { table: "The same as a table", start: "start", all: "total", keys: "Arrow keys read values, + and − zoom, 0 shows everything." },
-        ko: { table: "표로 보기", start: "처음", all: "합계", keys: "화살표 키로 값을 읽고, + 와 −로 확대·축소하고, 0으로 전체를 봅니다." },
+        en: { table: "The same as a table", start: "start", all: "total", light: "Light", dark: "Dark", keys: "Arrow keys read values, + and − zoom, 0 shows everything." },
+        ko: { table: "표로 보기", start: "처음", all: "합계", light: "밝게", dark: "어둡게", keys: "화살표 키로 값을 읽고, + 와 −로 확대·축소하고, 0으로 전체를 봅니다." },
     };
     const word = (key) => words[language][key] ?? words.en[key] ?? key;
     const addWords = (more) => { for (const l of ["en", "ko"]) Object.assign(words[l], more[l]); };
@@ -61,6 +63,12 @@ const page = (() => {
     const bytes = (n) => scaled(n, 1024, ["B", "KiB", "MiB", "GiB", "TiB", "PiB"], (v, u) => (u ? 2 : 0)).join(" ");
     const count = (n) => scaled(n, 1000, ["", "k", "M", "B", "T"], (v, u) => (!u ? 0 : Math.abs(v) < 10 ? 2 : Math.abs(v) < 100 ? 1 : 0)).join("");
     const seconds = (n) => (Math.abs(n) >= 1 ? n.toFixed(2) + " s" : Math.abs(n) >= 1e-3 ? (n * 1e3).toFixed(2) + " ms" : (n * 1e6).toFixed(1) + " µs");
+    function duration(n) {
+        if (n < 60) return n < 10 && n % 1 ? fixed(n, 2) + " s" : fixed(n, 0) + " s";
+        const whole = Math.round(n), two = (v) => String(v).padStart(2, "0"), days = Math.floor(whole / 86400), hours = Math.floor(whole / 3600) % 24, minutes = Math.floor(whole / 60) % 60;
+        const clock = days || hours ? `${hours}:${two(minutes)}:${two(whole % 60)}` : `${minutes}:${two(whole % 60)}`;
+        return days ? `${days} d ${clock}` : clock;
+    }
     const plain = (n) => (Number.isInteger(n) ? String(n) : Number(n.toPrecision(6)).toString());
 
     function section(title, ...children) {
@@ -76,6 +84,19 @@ const page = (() => {
         return element("div", { class: "wide" }, element("table", {}, caption && element("caption", {}, caption),
             element("thead", {}, element("tr", {}, heads.map((h, i) => element("th", { scope: "col", class: text.includes(i) && "text" }, h)))),
             element("tbody", {}, rows.map((row) => element("tr", {}, row.map(cell))))));
+    }
+
+    /* The style sheet's rule for dark screens holds always or never, once somebody has chosen. */
+    function themeButton() {
+        const rule = [...document.styleSheets[0].cssRules].find((r) => r.media && r.media.mediaText.includes("dark")), system = matchMedia(rule.media.mediaText);
+        let dark = system.matches;
+        const button = element("button", { type: "button", id: "theme", onclick: () => {
+            dark = !dark;
+            rule.media.mediaText = dark ? "all" : "not all";
+            document.documentElement.style.colorScheme = dark ? "dark" : "light";
+            button.textContent = word(dark ? "light" : "dark");
+        } }, word(dark ? "light" : "dark"));
+        return button;
     }
 
     /* A figure whose picture follows its width: `paint(svg, width)` fills it. */
@@ -101,7 +122,7 @@ const page = (() => {
         state.render = render;
         made.update = (next) => {
             state.options = next;
-            if (state.width) render();
+            if (state.width && !state.dragged) render(); /* whoever drags sees the new data when the pointer is let go */
             if (alternative.open) alternative.replaceChildren(alternative.firstChild, state.table());
         };
         return made;
@@ -110,10 +131,10 @@ const page = (() => {
     /* The end of a name says more than its beginning. */
     const cut = (name, width) => (name.length * 7 > width ? "…" + name.slice(-Math.max(3, Math.floor(width / 7) - 1)) : name);
 
-    const swatch = (color, kind) => draw("svg", { viewBox: "0 0 14 14", "aria-hidden": "true" },
-        kind ? draw("path", { class: kind, d: "M0 7H14" }) : draw("rect", { class: "f" + color, width: 14, height: 14, rx: 3 }));
+    const swatch = (color, kind, upright) => draw("svg", { viewBox: "0 0 14 14", "aria-hidden": "true" },
+        kind ? draw("path", { class: kind, d: upright ? "M7 0V14" : "M0 7H14" }) : draw("rect", { class: "f" + color, width: 14, height: 14, rx: 3 }));
     function showLegend(state, entries) {
-        state.legend.replaceChildren(...entries.map((e) => element("li", {}, swatch(e.color, e.kind), e.name)));
+        state.legend.replaceChildren(...entries.map((e) => element("li", {}, swatch(e.color, e.kind, e.upright), e.name)));
     }
 
     /* About `n` round steps from low to high; of bytes in powers of two. */
@@ -188,6 +209,7 @@ const page = (() => {
             state.render();
         };
         let begun = null;
+        const letGo = () => { begun = null; state.dragged = false; band.setAttribute("width", 0); };
         svg.onpointermove = (event) => {
             show(at(event));
             if (begun === null) return;
@@ -195,14 +217,13 @@ const page = (() => {
             band.setAttribute("x", a);
             band.setAttribute("width", Math.max(0, b - a));
         };
-        svg.onpointerdown = (event) => { if (event.pointerType === "mouse" && event.button === 0) begun = at(event); };
+        svg.onpointerdown = (event) => { if (event.pointerType === "mouse" && event.button === 0) { begun = at(event); state.dragged = true; } };
         svg.onpointerup = (event) => {
             const from = begun;
-            begun = null;
-            band.setAttribute("width", 0);
+            letGo();
             if (from !== null && Math.abs(plan.px(at(event)) - plan.px(from)) > 8) zoom(Math.min(from, at(event)), Math.max(from, at(event)));
         };
-        svg.onpointerleave = () => { begun = null; band.setAttribute("width", 0); };
+        svg.onpointerleave = letGo;
         svg.ondblclick = () => { state.from = state.to = null; state.render(); };
         svg.onkeydown = (event) => {
             const span = plan.to - plan.from, now = state.at ?? plan.from, i = nearest(xs, now);
@@ -217,7 +238,7 @@ const page = (() => {
             event.preventDefault();
         };
         if (state.at !== null && state.at >= plan.from && state.at <= plan.to) show(state.at);
-        else state.readout.replaceChildren(element("span", { class: "soft" }, word("keys")));
+        else if (state.readout.textContent !== word("keys")) state.readout.replaceChildren(element("span", { class: "soft" }, word("keys")));
     }
     function nearest(xs, x) {
         let low = 0, high = xs.length - 1;
@@ -332,32 +353,38 @@ const page = (() => {
     });
 
     const bars = (options) => figure(options, (state) => {
-        const { svg, width } = state, o = state.options, narrow = width < 520, gap = narrow ? 46 : 30;
+        const { svg, width } = state, o = state.options, narrow = width < 520, dense = o.rows.length > 16, gap = dense ? 18 : narrow ? 46 : 30, tall = dense ? 13 : 20;
         const parts = new Map(o.rows.flatMap((r) => r.parts.map((p) => [p.name, p.color]))), names = [...parts.keys()];
         const color = (name) => (parts.get(name) ?? names.indexOf(name)) % COLORS;
-        const total = (r) => r.parts.reduce((sum, p) => sum + p.value, 0), left = narrow ? 0 : Math.min(260, width * 0.3);
-        const most = o.most || Math.max(1, o.limit ? o.limit.value : 0, ...o.rows.map(total));
+        const total = (r) => r.parts.reduce((sum, p) => sum + p.value, 0), above = narrow && !dense;
+        const longest = Math.max(...o.rows.map((r) => r.name.length)), left = above ? 0 : Math.min(260, width * 0.3, longest * 7 + 12);
+        const most = o.most || Math.max(1, o.limit ? o.limit.value : 0, ...o.rows.map((r) => Math.max(total(r), r.mark || 0)));
         const inner = width - left - 92, top = o.limit ? 18 : 2, height = top + o.rows.length * gap + 6;
         svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
         svg.setAttribute("height", height);
         o.rows.forEach((row, i) => {
-            const y = top + i * gap + (narrow ? 18 : 4);
+            const y = top + i * gap + (above ? 18 : 4);
             let x = left;
-            svg.append(draw("text", narrow ? { x: 0, y: y - 5 } : { x: left - 8, y: y + 15, "text-anchor": "end" }, row.name));
+            svg.append(draw("text", above ? { x: 0, y: y - 5 } : { x: left - 8, y: y + tall - 3, "text-anchor": "end" }, row.name));
             for (const part of row.parts) {
                 const w = (part.value / most) * inner;
-                svg.append(draw("rect", { class: "f" + color(part.name), x: x.toFixed(1), y, width: Math.max(0, w).toFixed(1), height: 20 }, draw("title", {}, `${row.name}: ${part.name} ${o.format(part.value)}`)));
+                svg.append(draw("rect", { class: "f" + color(part.name), x: x.toFixed(1), y, width: Math.max(0, w).toFixed(1), height: tall }, draw("title", {}, `${row.name}: ${part.name} ${o.format(part.value)}`)));
                 x += w;
             }
-            svg.append(draw("text", { x: x + 6, y: y + 15 }, row.note ?? o.format(total(row))));
+            if (row.mark) {
+                const at = left + (row.mark / most) * inner;
+                svg.append(draw("path", { class: "outline", d: `M${at.toFixed(1)} ${y - 3}v${tall + 6}` }, draw("title", {}, `${row.name}: ${o.mark} ${o.format(row.mark)}`)));
+                x = Math.max(x, at);
+            }
+            svg.append(draw("text", { x: x + 6, y: y + tall - 3 }, row.note ?? o.format(total(row))));
         });
         if (o.limit) {
             const x = left + (o.limit.value / most) * inner;
             svg.append(draw("path", { class: "limit", d: `M${x.toFixed(1)} ${top}V${height}` }), draw("text", { x, y: 12, "text-anchor": x > width / 2 ? "end" : "start" }, o.limit.name));
         }
-        showLegend(state, names.length > 1 ? names.map((name) => ({ name, color: color(name) })) : []);
+        showLegend(state, [...(names.length > 1 ? names.map((name) => ({ name, color: color(name) })) : []), ...(o.mark ? [{ name: o.mark, kind: "outline", upright: true }] : [])]);
         state.readout.hidden = true;
-        state.table = () => table(o.title, ["", ...names, word("all")], o.rows.map((r) => [r.name, ...names.map((n) => { const p = r.parts.find((q) => q.name === n); return p ? o.format(p.value) : "–"; }), o.format(total(r))]));
+        state.table = () => table(o.title, ["", ...names, word("all"), ...(o.mark ? [o.mark] : [])], o.rows.map((r) => [r.name, ...names.map((n) => { const p = r.parts.find((q) => q.name === n); return p ? o.format(p.value) : "–"; }), o.format(total(r)), ...(o.mark ? [r.mark ? o.format(r.mark) : "–"] : [])]));
     });
 
     const heat = (options) => figure(options, (state) => {
@@ -409,5 +436,5 @@ const page = (() => {
     });
 
     const data = JSON.parse(document.getElementById("data").textContent);
-    return { data, language, word, addWords, element, draw, bytes, count, seconds, plain, section, facts, table, lines, areas, bars, heat, tracks };
+    return { data, language, word, addWords, element, draw, bytes, count, seconds, duration, plain, section, facts, table, themeButton, lines, areas, bars, heat, tracks };
 })();

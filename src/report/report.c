@@ -54,7 +54,7 @@ static fsdp_status write_page(const json_t *runs, const char *path)
     snprintf(title, sizeof title, one ? "Run %.200s" : "Runs compared",
              json_string_value(json_object_get(json_array_get(runs, 0), "name")));
     json_t *data = json_pack("{s:O}", "runs", runs);
-    page p = {.title = title, .language = "en", .view = "report", .data = data};
+    page p = {.title = title, .language = "en", .view = "report", .kit = "run", .data = data};
     fsdp_status status = data ? page_write(&p, path) : error_set(FSDP_ERR_MEMORY, "%s: out of host memory", path);
     json_decref(data);
     return status;

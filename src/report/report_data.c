@@ -2,97 +2,43 @@
  * Only fields that are known, of the type that they should have, get through. */
 #include "report/report_data.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "report/history.h"
 #include "report/verdict.h"
 
-enum { MOST_POINTS = 4000, MOST_SETTINGS = 400, MOST_SESSIONS = 200, MOST_RANKS = 256 };
+enum { MOST_SETTINGS = 400, MOST_SESSIONS = 200, MOST_RANKS = 256 };
 static const int64_t most_trace_bytes = (int64_t)256 << 20;
-
-/* Differences of numbers that a picture shows must be finite, too. */
-static json_t *number(double value)
-{
-    return isfinite(value) && fabs(value) < 1e100 ? json_real(value) : json_null();
-}
 
 /* ---- Curves ---- */
 
-/* Of every bucket of rows the one of the lowest and the one of the highest loss, so that no spike is lost; a loss that
- * is not finite counts as the highest. Returns how many there are. */
-static int64_t thin(const run_files *r, int64_t *kept)
+/* Adds the run's steps to `all`. */
+static void set_curves(json_t *all, const run_files *r)
 {
-    int64_t bucket = r->n_rows <= MOST_POINTS ? 1 : (2 * r->n_rows + MOST_POINTS - 1) / MOST_POINTS, n = 0;
-    for (int64_t first = 0; first < r->n_rows; first += bucket) {
-        int64_t low = first, high = first;
-        for (int64_t i = first; i < first + bucket && i < r->n_rows; i++) {
-            double loss = r->rows[i].figures[FIGURE_LOSS];
-            if (loss < r->rows[low].figures[FIGURE_LOSS])
-                low = i;
-            if (!isfinite(loss) || loss > r->rows[high].figures[FIGURE_LOSS])
-                high = i;
-        }
-        kept[n++] = low < high ? low : high;
-        if (low != high)
-            kept[n++] = low < high ? high : low;
-    }
-    return n;
+    history h;
+    if (history_open(&h) != FSDP_OK)
+        return;
+    for (int64_t i = 0; i < r->n_rows; i++)
+        history_add(&h, &r->rows[i]);
+    json_object_set_new(all, "curves", history_curves(&h, -1));
+    json_object_set_new(all, "times", history_times(&h));
+    history_close(&h);
 }
 
-static json_t *curves(const run_files *r)
-{
-    json_t *all = json_object(), *steps = json_array();
-    int64_t *kept = malloc((size_t)(r->n_rows + 1) * sizeof *kept), n = kept ? thin(r, kept) : 0;
-    for (int64_t i = 0; i < n; i++)
-        json_array_append_new(steps, json_integer(r->rows[kept[i]].step));
-    json_object_set_new(all, "step", steps);
-    for (int k = 0; k < N_FIGURES; k++) {
-        json_t *values = json_array();
-        for (int64_t i = 0; i < n; i++)
-            json_array_append_new(values, number(r->rows[kept[i]].figures[k]));
-        json_object_set_new(all, figure_names[k], values);
-    }
-    free(kept);
-    return all;
-}
-
-/* Mean seconds of every lap over a stretch of steps, so that thinning hides nothing. */
-static json_t *time_curves(const run_files *r)
-{
-    enum { STRETCHES = 200 };
-    int64_t bucket = (r->n_rows + STRETCHES - 1) / STRETCHES;
-    json_t *steps = json_array(), *laps = json_array();
-    for (int64_t first = 0; bucket > 0 && first < r->n_rows; first += bucket)
-        json_array_append_new(steps, json_integer(r->rows[first].step));
-    for (int k = 0; k < LAP_COUNT; k++) {
-        json_t *values = json_array();
-        for (int64_t first = 0; bucket > 0 && first < r->n_rows; first += bucket) {
-            int64_t last = first + bucket < r->n_rows ? first + bucket : r->n_rows;
-            double sum = 0;
-            for (int64_t i = first; i < last; i++)
-                sum += r->rows[i].laps[k];
-            json_array_append_new(values, json_real(sum / (double)(last - first)));
-        }
-        json_array_append_new(laps, json_pack("{s:s, s:o}", "name", lap_name((lap)k), "values", values));
-    }
-    return json_pack("{s:o, s:o}", "step", steps, "laps", laps);
-}
-
-static json_t *validation_curves(const run_files *r)
+json_t *report_validations(const validation_row *rows, int64_t n)
 {
     json_t *steps = json_array(), *loss = json_array(), *accuracy = json_array();
-    int64_t stride = r->n_validations / MOST_POINTS + 1;
-    for (int64_t i = 0; i < r->n_validations; i += stride) {
-        json_array_append_new(steps, json_integer(r->validations[i].step));
-        json_array_append_new(loss, number(r->validations[i].loss));
-        json_array_append_new(accuracy, number(r->validations[i].accuracy));
+    for (int64_t i = 0; i < n; i += n / HISTORY_POINTS + 1) {
+        json_array_append_new(steps, json_integer(rows[i].step));
+        json_array_append_new(loss, history_number(rows[i].loss));
+        json_array_append_new(accuracy, history_number(rows[i].accuracy));
     }
     return json_pack("{s:o, s:o, s:o}", "step", steps, "loss", loss, "accuracy", accuracy);
 }
 
-static json_t *spikes_json(const loss_spikes *s)
+json_t *report_spikes(const loss_spikes *s)
 {
     json_t *steps = json_array();
     for (int i = 0; i < s->n_steps; i++)
@@ -237,25 +183,29 @@ static json_t *timeline(run_files *r, const char *trace)
     return spans;
 }
 
+void report_documents(json_t *all, const run_files *r)
+{
+    json_object_set_new(all, "name", shown_text(r->name));
+    json_object_set_new(all, "path", shown_text(r->path));
+    json_object_set_new(all, "settings", settings_json(r));
+    json_object_set_new(all, "sessions", sessions_json(r));
+    json_object_set(all, "checkpoints", r->checkpoints);
+    json_object_set_new(all, "reproduce", reproduce(r));
+    json_object_set(all, "troubles", r->troubles);
+}
+
 json_t *report_data(run_files *r, const char *trace)
 {
     loss_spikes spikes;
     loss_spikes_find(r, &spikes);
     json_t *all = json_object(), *spans = timeline(r, trace);
-    json_object_set_new(all, "name", shown_text(r->name));
-    json_object_set_new(all, "path", shown_text(r->path));
+    report_documents(all, r);
     json_object_set_new(all, "steps", json_integer(r->n_rows));
-    json_object_set_new(all, "curves", curves(r));
-    json_object_set_new(all, "times", time_curves(r));
-    json_object_set_new(all, "validation", validation_curves(r));
-    json_object_set_new(all, "spikes", spikes_json(&spikes));
+    set_curves(all, r);
+    json_object_set_new(all, "validation", report_validations(r->validations, r->n_validations));
+    json_object_set_new(all, "spikes", report_spikes(&spikes));
     json_object_set_new(all, "verdict", verdict_of(r, &spikes));
-    json_object_set_new(all, "settings", settings_json(r));
-    json_object_set_new(all, "sessions", sessions_json(r));
-    json_object_set(all, "checkpoints", r->checkpoints);
     json_object_set_new(all, "ranks", ranks_json(r));
-    json_object_set_new(all, "reproduce", reproduce(r));
     json_object_set_new(all, "timeline", spans ? spans : json_null());
-    json_object_set(all, "troubles", r->troubles);
     return all;
 }

@@ -191,12 +191,10 @@ static json_t *read_document(run_files *r, const char *name)
     return value;
 }
 
-/* Checkpoints in the folder itself: a path in run.json may be anyone's. */
-static void list_checkpoints(run_files *r)
+static void list_checkpoints_in(run_files *r, const char *path)
 {
     ckpt_listing listing = {0};
     struct stat info;
-    char *path = file_join(r->path, "checkpoints");
     if (path && lstat(path, &info) == 0 && S_ISDIR(info.st_mode) && ckpt_directory_list(path, &listing) == FSDP_OK) {
         for (int i = 0; i < listing.n_entries && i < MOST_CHECKPOINTS; i++) {
             const ckpt_entry *e = &listing.entries[i];
@@ -204,12 +202,21 @@ static void list_checkpoints(run_files *r)
             struct tm utc;
             if (!e->temporary && lstat(e->path, &info) == 0 && gmtime_r(&info.st_mtime, &utc)) {
                 strftime(written, sizeof written, "%Y-%m-%d %H:%M:%S UTC", &utc);
-                json_array_append_new(r->checkpoints, json_pack("{s:o, s:I, s:s}", "name", shown_text(e->name), "step",
-                                                                (json_int_t)e->step, "written", written));
+                json_array_append_new(r->checkpoints,
+                                      json_pack("{s:o, s:I, s:s, s:I}", "name", shown_text(e->name), "step",
+                                                (json_int_t)e->step, "written", written, "time",
+                                                (json_int_t)info.st_mtime));
             }
         }
         ckpt_listing_free(&listing);
     }
+}
+
+/* Checkpoints in the folder itself: a path in run.json may be anyone's. */
+static void list_checkpoints(run_files *r)
+{
+    char *path = file_join(r->path, "checkpoints");
+    list_checkpoints_in(r, path);
     free(path);
     const char *elsewhere = json_string_value(json_object_get(r->run, "checkpoints"));
     if (elsewhere && elsewhere[0])
@@ -229,13 +236,28 @@ static char *last_part(const char *path)
     return shown;
 }
 
-fsdp_status run_files_read(const char *path, run_files *out)
+static fsdp_status begin(const char *path, run_files *out)
 {
     *out = (run_files){.path = strdup(path), .name = last_part(path)};
     out->troubles = json_array();
     out->checkpoints = json_array();
-    if (!out->path || !out->name || !out->troubles || !out->checkpoints)
-        return error_set(FSDP_ERR_MEMORY, "%s: out of host memory", path);
+    return out->path && out->name && out->troubles && out->checkpoints
+               ? FSDP_OK
+               : error_set(FSDP_ERR_MEMORY, "%s: out of host memory", path);
+}
+
+fsdp_status run_files_read_documents(const char *path, const char *checkpoints, run_files *out)
+{
+    FSDP_TRY(begin(path, out));
+    out->settings = read_document(out, "settings.json");
+    out->run = read_document(out, "run.json");
+    list_checkpoints_in(out, checkpoints);
+    return FSDP_OK;
+}
+
+fsdp_status run_files_read(const char *path, run_files *out)
+{
+    FSDP_TRY(begin(path, out));
     if (!file_is_directory(path))
         return error_set(FSDP_ERR_INPUT, "%s: no such folder; give the folder of a run (fsdp_runs/latest)", path);
     FSDP_TRY(read_steps(out, "metrics.jsonl", false));

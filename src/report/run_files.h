@@ -48,12 +48,15 @@ typedef struct run_files {
     validation_row *validations; /* (n_validations) likewise */
     int64_t n_validations;
     json_t *settings, *run, *ranks; /* settings.json, run.json, ranks.json: objects, or NULL */
-    json_t *checkpoints;            /* array of {name, step, written} */
+    json_t *checkpoints;            /* array of {name, step, written, time} */
     json_t *troubles;               /* array of sentences */
 } run_files;
 
 /* FSDP_ERR_INPUT where `path` is no folder or holds nothing of a run. The caller clears *out, also on failure. */
 fsdp_status run_files_read(const char *path, run_files *out);
+/* Only settings.json, run.json and the checkpoints, of a run that is not a stranger's: these lie in `checkpoints`. The
+ * caller clears *out, also on failure. */
+fsdp_status run_files_read_documents(const char *path, const char *checkpoints, run_files *out);
 void run_files_clear(run_files *r); /* legal on zeros */
 
 /* A file of the folder that is no link and a regular one of at most `most` bytes; NULL: there is none, which is noted

@@ -8,7 +8,7 @@
 
 #include "observe/units.h"
 
-enum { WINDOW = 32, TEXT_BYTES = 400 };
+enum { WINDOW = LOSS_WINDOW, TEXT_BYTES = 400 };
 
 static int compare_doubles(const void *a, const void *b)
 {
@@ -40,21 +40,24 @@ static bool jumps(const double *window, double loss)
     return loss - middle > 6 * usual && loss - middle > 0.1 * fabs(middle);
 }
 
+void loss_watch_add(loss_watch *w, int64_t step, double loss)
+{
+    loss_spikes *found = &w->found;
+    bool finite = isfinite(loss), spike = finite && w->seen >= WINDOW && jumps(w->window, loss);
+    found->n += spike;
+    found->n_not_finite += !finite;
+    if ((spike || !finite) && found->n_steps < (int)(sizeof found->steps / sizeof *found->steps))
+        found->steps[found->n_steps++] = step;
+    if (finite)
+        w->window[w->seen++ % WINDOW] = loss;
+}
+
 void loss_spikes_find(const run_files *r, loss_spikes *out)
 {
-    double window[WINDOW];
-    int64_t seen = 0;
-    *out = (loss_spikes){0};
-    for (int64_t i = 0; i < r->n_rows; i++) {
-        double loss = r->rows[i].figures[FIGURE_LOSS];
-        bool finite = isfinite(loss), spike = finite && seen >= WINDOW && jumps(window, loss);
-        out->n += spike;
-        out->n_not_finite += !finite;
-        if ((spike || !finite) && out->n_steps < (int)(sizeof out->steps / sizeof *out->steps))
-            out->steps[out->n_steps++] = r->rows[i].step;
-        if (finite)
-            window[seen++ % WINDOW] = loss;
-    }
+    loss_watch watch = {0};
+    for (int64_t i = 0; i < r->n_rows; i++)
+        loss_watch_add(&watch, r->rows[i].step, r->rows[i].figures[FIGURE_LOSS]);
+    *out = watch.found;
 }
 
 static void answer(json_t *list, const char *question, const char *level, const char *text)

@@ -11,6 +11,15 @@ typedef struct loss_spikes {
     int n_steps;
 } loss_spikes;
 
+/* Finds them while losses come; begins with zeros. */
+enum { LOSS_WINDOW = 32 };
+typedef struct loss_watch {
+    loss_spikes found;
+    double window[LOSS_WINDOW]; /* the last that were finite */
+    int64_t seen;
+} loss_watch;
+
+void loss_watch_add(loss_watch *w, int64_t step, double loss);
 void loss_spikes_find(const run_files *r, loss_spikes *out);
 
 /* Array of {question, level: "good", "look", "bad" or "unknown", text}. NULL when out of memory. */

@@ -425,6 +425,13 @@ const fsdp_flag settings_table[] = {
      .choices = ports},
     {TEXT(metrics_address, "127.0.0.1", "ADDRESS",
           "where --metrics_port listens; 0.0.0.0: everywhere, for everyone who can reach it")},
+    {COUNT(dashboard, NULL, 0, 65535, "PORT",
+           "show the run on a live page (and to `fsdp top`) at http://127.0.0.1:PORT/; alone or auto: any free port, "
+           "which the run prints (default: off)"),
+     .choices = ports, .bare = "auto"},
+    {TEXT(dashboard_address, NULL, "ADDRESS",
+          "where --dashboard listens; beyond this host, the page wants a token: FSDP_DASHBOARD_TOKEN, or one that the "
+          "run prints (default: this host only)")},
     {TEXT(trace, NULL, "FILE",
           "trace a few steps on all ranks, for Perfetto, chrome://tracing and `fsdp trace summary`")},
     {INT(trace_first, "2", 0, "step", "first step to trace")},

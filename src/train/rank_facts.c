@@ -12,38 +12,42 @@
 #include "base/log.h"
 #include "train/run.h"
 
-enum { N_CLASSES = 12 };
-
-static const char *const class_names[N_CLASSES] = {
+const char *const rank_class_names[RANK_CLASSES] = {
     "parameters",     "low-precision copies", "gradients",   "optimizer",
     "gathered units", "full gradients",       "activations", "workspace",
     "buffers",        "communication",        "validation",  "host memory"};
 
 /* Plain data that travels between ranks. */
 typedef struct rank_facts {
-    int64_t classes[N_CLASSES]; /* bytes planned */
+    int64_t classes[RANK_CLASSES]; /* bytes planned */
     int64_t available;          /* bytes still free; 0: not known */
 } rank_facts;
+
+void rank_facts_classes(const train_run *run, const memory_plan *p, int64_t classes[RANK_CLASSES])
+{
+    bool beside = run_plan_world(run).dev->own_memory;
+    const size_t bytes[RANK_CLASSES] = {p->parameters,  p->copies,     p->gradients,     p->optimizer,
+                                        p->gather,      p->full_gradients, p->activations, p->workspace,
+                                        p->buffers,     p->communication,  p->validation, beside ? 0 : p->host};
+    for (int i = 0; i < RANK_CLASSES; i++)
+        classes[i] = (int64_t)bytes[i];
+}
 
 static rank_facts facts_of(const train_run *run, const memory_plan *p)
 {
     device *dev = run_plan_world(run).dev;
     size_t free_bytes = !dev->own_memory ? host_memory_available() : dev->available ? dev->available(dev) : 0;
-    const size_t classes[N_CLASSES] = {p->parameters, p->copies,         p->gradients,   p->optimizer,
-                                       p->gather,     p->full_gradients, p->activations, p->workspace,
-                                       p->buffers,    p->communication,  p->validation,  dev->own_memory ? 0 : p->host};
     rank_facts facts = {.available = (int64_t)free_bytes};
-    for (int i = 0; i < N_CLASSES; i++)
-        facts.classes[i] = (int64_t)classes[i];
+    rank_facts_classes(run, p, facts.classes);
     return facts;
 }
 
 static json_t *rank_json(const rank_facts *f, const memory_row *row, const double *seconds)
 {
     json_t *classes = json_object(), *laps = json_object();
-    for (int i = 0; i < N_CLASSES; i++)
+    for (int i = 0; i < RANK_CLASSES; i++)
         if (f->classes[i] > 0)
-            json_object_set_new(classes, class_names[i], json_integer(f->classes[i]));
+            json_object_set_new(classes, rank_class_names[i], json_integer(f->classes[i]));
     for (int i = 0; i < LAP_COUNT; i++)
         if (seconds[i] > 0)
             json_object_set_new(laps, lap_name((lap)i), json_real(seconds[i]));

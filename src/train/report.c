@@ -55,7 +55,7 @@ struct report {
     int samples;          /* file of --log_samples, -1: none */
     rank_log *log;
     run_snapshot *snapshot; /* for whoever shows the run while it trains */
-    serve *serve;           /* --metrics_port */
+    serve *serve;           /* --metrics_port, --dashboard */
     slow_watch *watch;
     rank_snapshot *ranks; /* (n_ranks) of the newest step */
     size_t *ranks_bytes;
@@ -150,6 +150,11 @@ static fsdp_status open_log(report *r, train_run *run)
         return FSDP_OK;
     r->samples = open(s->log_samples, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     return r->samples >= 0 ? FSDP_OK : error_set_errno(FSDP_ERR_INPUT, "--log_samples %s", s->log_samples);
+}
+
+void report_said(report *r, bool warning, const char *text)
+{
+    serve_say(r->serve, warning, text);
 }
 
 /* One write a line: lines of several ranks in one file stay whole. */
@@ -353,6 +358,7 @@ fsdp_status report_validation(report *r, train_run *run, double loss)
     else
         run_say(run, FSDP_LINE_INFO, "step %lld: validation loss %.4f, accuracy %.2f%%", (long long)run->step, loss,
                 100 * accuracy);
+    serve_validation(r->serve, run, loss);
     if (r->validations)
         FSDP_TRY(metrics_validation(r->validations, run->step, loss, accuracy));
     return r->board ? board_validation(r->board, run->step, loss, accuracy) : FSDP_OK;

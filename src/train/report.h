@@ -25,6 +25,8 @@ fsdp_status report_open(train_run *run, report *r);
 void report_close(report *r); /* NULL is legal */
 
 fsdp_status report_before_step(report *r, train_run *run);
+/* A line that the run has said, for whoever watches it. Any thread. */
+void report_said(report *r, bool warning, const char *text);
 /* --log_samples: a line per micro-batch and rank, "step rank sample sample ...". */
 fsdp_status report_samples(report *r, train_run *run, const struct fsdp_batch *batch);
 /* Tells all ranks of the step (and *stop: the largest reason to stop that any rank gave), then writes it down.

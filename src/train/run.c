@@ -32,7 +32,7 @@ void run_say(train_run *run, fsdp_line kind, const char *format, ...)
     char *text = NULL;
     size_t bytes;
     va_list arguments;
-    if (!run->callbacks.line || (run->rank != 0 && kind != FSDP_LINE_WARNING) || run->settings->json)
+    if ((run->rank != 0 && kind != FSDP_LINE_WARNING) || run->settings->json)
         return;
     FILE *out = open_memstream(&text, &bytes);
     if (!out)
@@ -44,8 +44,10 @@ void run_say(train_run *run, fsdp_line kind, const char *format, ...)
     va_end(arguments);
     /* Tables have lines; a warning is one. */
     char *shown = fclose(out) == 0 ? printable_copy(text, kind == FSDP_LINE_INFO) : NULL;
-    if (shown)
+    if (shown && run->callbacks.line)
         run->callbacks.line(run->callbacks.context, kind, shown);
+    if (shown && run->report && kind != FSDP_LINE_PROGRESS)
+        report_said(run->report, kind == FSDP_LINE_WARNING, shown);
     free(shown);
     free(text);
 }

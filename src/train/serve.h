@@ -1,4 +1,5 @@
-/* The run's endpoint for Prometheus (--metrics_port), on the first rank of every node. */
+/* What a run shows over HTTP: to Prometheus (--metrics_port) on the first rank of every node, to people (--dashboard) on
+ * rank 0. */
 #ifndef TRAIN_SERVE_H
 #define TRAIN_SERVE_H
 
@@ -15,5 +16,8 @@ void serve_close(serve *s); /* NULL is legal */
 
 /* A step that is in the snapshot. NULL is legal. */
 void serve_step(serve *s, const train_run *run, const step_figures *f, const rank_snapshot *ranks);
+/* What happens between steps; likewise. */
+void serve_validation(serve *s, const train_run *run, double loss);
+void serve_say(serve *s, bool warning, const char *text);
 
 #endif

@@ -97,12 +97,15 @@ class Browser:
         self.events.clear()
         self.call("Emulation.setDeviceMetricsOverride", {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False})
         self.call("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]})
-        self.call("Page.navigate", {"url": "file://" + os.path.abspath(path)})
-        self.wait("document.readyState === 'complete' && location.href.startsWith('file:')")
+        url = path if path.startswith("http:") else "file://" + os.path.abspath(path)
+        self.origin = url if path.startswith("http:") else "file:"
+        self.call("Page.navigate", {"url": url})
+        self.wait(f"document.readyState === 'complete' && location.href.startsWith({json.dumps(self.origin)})")
         self.wait("[...document.querySelectorAll('figure > svg')].every((s) => s.childElementCount > 2)")
 
     def troubles(self):
-        """Errors on the console, and requests that leave the page."""
+        """Errors on the console, and requests that leave the page; a page of a server may ask that for its events."""
+        served = self.origin.startswith("http:")
         found = []
         for event in self.events:
             p = event["params"]
@@ -112,9 +115,9 @@ class Browser:
                 found.append("console: " + json.dumps(p["args"]))
             elif event["method"] == "Log.entryAdded" and p["entry"]["level"] in ("error", "warning"):
                 found.append("log: " + p["entry"]["text"])
-            elif event["method"] == "Network.requestWillBeSent" and not p["request"]["url"].startswith("file://"):
+            elif event["method"] == "Network.requestWillBeSent" and not p["request"]["url"].startswith(self.origin):
                 found.append("request: " + p["request"]["url"])
-            elif event["method"] == "Network.requestWillBeSent" and p.get("type") != "Document":
+            elif event["method"] == "Network.requestWillBeSent" and p.get("type") not in (("Document", "EventSource") if served else ("Document",)):
                 found.append("request: " + p["request"]["url"])
         return found
 

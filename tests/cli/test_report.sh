@@ -14,7 +14,7 @@ import json, re, sys
 page = open(sys.argv[1]).read()
 data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S).group(1)
 assert not re.search("[<>&]", data), "markup in the data"
-assert page.count("<script") == 3 and "default-src 'none'" in page
+assert page.count("<script") == 4 and "default-src 'none'" in page
 runs = json.loads(data)["runs"]
 for run, folder in zip(runs, sys.argv[2:]):
     lines = [json.loads(l) for l in open(folder + "/metrics.jsonl")]
@@ -98,7 +98,7 @@ python3 hostile.py
 python3 - <<'PYTHON' || fail "what a stranger wrote gets through"
 import json, re
 page = open("evil.html").read()
-assert "<img" not in page and page.count("<script") == 3 and "\x1b" not in page and "\u202e" not in page and "root:" not in page
+assert "<img" not in page and page.count("<script") == 4 and "\x1b" not in page and "\u202e" not in page and "root:" not in page
 run = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S).group(1))["runs"][0]
 assert run["curves"]["step"] == [1, 2, 3, 9], run["curves"]["step"]
 assert any("validation.jsonl is a link" in t for t in run["troubles"]), run["troubles"]

@@ -51,10 +51,11 @@ static char *nothing(void *context, size_t *bytes)
 static int open_site(void **state)
 {
     site *s = *state = calloc(1, sizeof *s);
-    s->routes[0] = (http_route){"/small", "text/plain", small, &s->asked};
-    s->routes[1] = (http_route){"/large", "text/plain", large, NULL};
-    s->routes[2] = (http_route){"/nothing", "text/plain", nothing, NULL};
-    fsdp_status status = http_server_open("--port", "127.0.0.1", 0, s->routes, 3, &s->server);
+    s->routes[0] = (http_route){.path = "/small", .content_type = "text/plain", .answer = small, .context = &s->asked};
+    s->routes[1] = (http_route){.path = "/large", .content_type = "text/plain", .answer = large};
+    s->routes[2] = (http_route){.path = "/nothing", .content_type = "text/plain", .answer = nothing};
+    http_config config = {.flag = "--port", .address = "127.0.0.1", .routes = s->routes, .n_routes = 3};
+    fsdp_status status = http_server_open(&config, &s->server);
 #ifndef FSDP_WITH_MICROHTTPD
     assert_int_equal(status, FSDP_ERR_UNSUPPORTED);
     return 0;
@@ -202,10 +203,12 @@ static void a_taken_port_is_an_error_that_names_it(void **state)
     char wanted[64];
     int port = http_server_port(s->server);
     snprintf(wanted, sizeof wanted, "--port %d: cannot listen at 127.0.0.1", port);
-    assert_int_equal(http_server_open("--port", "127.0.0.1", port, s->routes, 3, &other), FSDP_ERR_INPUT);
+    http_config config = {.flag = "--port", .address = "127.0.0.1", .port = port, .routes = s->routes, .n_routes = 3};
+    assert_int_equal(http_server_open(&config, &other), FSDP_ERR_INPUT);
     assert_null(other);
     assert_non_null(strstr(fsdp_last_error(), wanted));
-    assert_int_equal(http_server_open("--port", "no such host", 0, s->routes, 3, &other), FSDP_ERR_INPUT);
+    config.address = "no such host";
+    assert_int_equal(http_server_open(&config, &other), FSDP_ERR_INPUT);
 }
 
 int main(void)
