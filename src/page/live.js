@@ -116,12 +116,12 @@
     addPicture("Gradient norm", () => pictures.gradientNorm(one(), small));
     addPicture("Learning rate", () => pictures.learningRate(one(), small));
     addPicture("Where the time goes", () => pictures.times(run, { height: 300 }), { text: "Mean seconds of a step over the ranks. Collectives count only while ranks stand still for them." });
-    addPicture("Ranks and phases", () => pictures.heat(run), { text: "Seconds a step of each rank, over the last ten steps or so." });
-    addPicture("One step, unit by unit", () => pictures.timeline(run), { wide: true, text: "A recent step of rank 0. Above in a row: the unit is gathered, then whole until it is released. Below: its full gradient, then its reduction. On GPUs, these are the moments at which the work was handed to the device." });
     addPicture("Memory of each rank", () => pictures.memory(run), { text: "Planned by class; the mark is what was really taken at most." });
-    addList("Ranks and their last collective", () => [live.places, live.slow, live.waited_for], () => element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Ranks" }, table(null, ["rank", "node", "step", "collectives", "last collective", "memory now", "limit", ""],
-        live.places.map(([step, n, name, now, limit, node], i) => [String(i), String(node), String(step), String(n), name || "–", bytes(now), limit > 0 ? bytes(limit) : "–",
-            live.slow && live.slow.rank === i ? `slow (${live.slow.phase})` : live.waited_for && live.waited_for.rank === i ? `waited for (${live.waited_for.phase})` : ""]), { text: [4, 7] })));
+    addPicture("One step, unit by unit", () => pictures.timeline(run), { wide: true, text: "A recent step of rank 0. Above in a row: the unit is gathered, then whole until it is released. Below: its full gradient, then its reduction. On GPUs, these are the moments at which the work was handed to the device." });
+    addPicture("Ranks and phases", () => pictures.heat(run), { wide: true, text: "Seconds a step of each rank, over the last ten steps or so. Who computes longer than the others lets them wait in their collectives." });
+    const note = (i) => (live.slow && live.slow.rank === i ? `slow (${live.slow.phase})` : live.waited_for && live.waited_for.rank === i ? `waited for (${live.waited_for.phase})` : "");
+    addList("Ranks and their last collective", () => [live.places, live.slow, live.waited_for], () => element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Ranks" }, table(null, ["rank", "node", "step", "collectives", "last collective", "memory now", "limit", "in this step"],
+        live.places.map(([step, n, name, now, limit, node], i) => [String(i), String(node), String(step), String(n), name || "–", bytes(now), limit > 0 ? bytes(limit) : "–", note(i)]), { text: [4, 7] })), { wide: true });
     addList("GPUs", () => live.gpus, () => (live.gpus && live.gpus.length ? table(null, ["rank", "bus", "busy", "memory", "temperature", "power", "of at most", "SM clock", "memory clock"],
         live.gpus.map((g) => [String(g.rank), g.bus, shown(g.utilization, percent), shown(g.memory_used, bytes), shown(g.celsius, (v) => `${v} °C`), shown(g.watts, (v) => `${v.toFixed(0)} W`), shown(g.watts_limit, (v) => `${v.toFixed(0)} W`),
             shown(g.sm_hertz, (v) => `${(v / 1e6).toFixed(0)} MHz`), shown(g.memory_hertz, (v) => `${(v / 1e6).toFixed(0)} MHz`)]), { text: [1] }) : null), { text: "As the driver says; those of this node." });

@@ -15,7 +15,7 @@
  * zoom, double click to see everything. With keys, when the picture has the focus: arrows read, + and - zoom, Home and
  * End go to the ends, 0 shows everything.
  *
- *   page.lines({title, about, x: [...], series: [{name, values, x?, color?}], format, xName, marks?, logarithmic?})
+ *   page.lines({title, about, x: [...], series: [{name, values, x?, color?, faint?}], format, xName, marks?, logarithmic?})
  *       x of a series: where it has values of its own; few values are drawn as dots, too
  *   page.areas({title, about, x, series, format, xName, marks?, limit?, outlines?: [{name, values}]})   stacked
  *       marks: [{x, name}]; limit: {value, name}; values may be null where there is none
@@ -131,10 +131,10 @@ const page = (() => {
     /* The end of a name says more than its beginning. */
     const cut = (name, width) => (name.length * 7 > width ? "…" + name.slice(-Math.max(3, Math.floor(width / 7) - 1)) : name);
 
-    const swatch = (color, kind, upright) => draw("svg", { viewBox: "0 0 14 14", "aria-hidden": "true" },
+    const swatch = ({ color, kind, upright, faint }) => draw("svg", { viewBox: "0 0 14 14", "aria-hidden": "true", class: faint && "faint" },
         kind ? draw("path", { class: kind, d: upright ? "M7 0V14" : "M0 7H14" }) : draw("rect", { class: "f" + color, width: 14, height: 14, rx: 3 }));
     function showLegend(state, entries) {
-        state.legend.replaceChildren(...entries.map((e) => element("li", {}, swatch(e.color, e.kind, e.upright), e.name)));
+        state.legend.replaceChildren(...entries.map((e) => element("li", {}, swatch(e), e.name)));
     }
 
     /* About `n` round steps from low to high; of bytes in powers of two. */
@@ -238,7 +238,7 @@ const page = (() => {
             event.preventDefault();
         };
         if (state.at !== null && state.at >= plan.from && state.at <= plan.to) show(state.at);
-        else if (state.readout.textContent !== word("keys")) state.readout.replaceChildren(element("span", { class: "soft" }, word("keys")));
+        else if (state.readout.textContent !== word("keys")) state.readout.replaceChildren(element("span", { class: "soft hint" }, word("keys")));
     }
     function nearest(xs, x) {
         let low = 0, high = xs.length - 1;
@@ -295,7 +295,7 @@ const page = (() => {
         const plan = plane(state, o.height || 280, o.logarithmic ? high : high + room, o.logarithmic ? low : Math.min(low, Math.max(low - room, low >= 0 ? 0 : -Infinity)));
         o.series.forEach((s, i) => {
             const color = (s.color ?? i) % COLORS;
-            plan.body.append(draw("path", { class: `line s${color}`, d: trace(plan, xs(s), s.values) }));
+            plan.body.append(draw("path", { class: `line s${color}${s.faint ? " faint" : ""}`, d: trace(plan, xs(s), s.values) }));
             if (s.values.length > 20) return;
             s.values.forEach((v, k) => { if (Number.isFinite(v)) plan.body.append(draw("circle", { class: "f" + color, cx: plan.px(xs(s)[k]).toFixed(1), cy: plan.py(v).toFixed(1), r: 3 })); });
         });
@@ -309,7 +309,7 @@ const page = (() => {
             readings(state, `${o.xName || "x"} ${plain(at)}`, o.series.map(reading));
             return at;
         });
-        showLegend(state, o.series.map((s, i) => ({ name: s.name, color: (s.color ?? i) % COLORS })));
+        showLegend(state, o.series.length > 1 ? o.series.map((s, i) => ({ name: s.name, color: (s.color ?? i) % COLORS, faint: s.faint })) : []);
         state.table = seriesTable(state);
     });
 

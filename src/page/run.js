@@ -11,9 +11,28 @@ const pictures = (() => {
     const percent = (v) => (100 * v).toFixed(1) + " %";
     const share = (v) => plain(Number((100 * v).toPrecision(4))) + " %";
     const short = (v) => plain(Number(v.toPrecision(4)));
-    const rate = (v) => (v ? v.toExponential(1) : "0");
+    const rate = (v) => (v ? Number(v.toPrecision(3)).toExponential() : "0");
 
     const everyStep = (runs) => (runs.length > 1 ? [...new Set(runs.flatMap((r) => [...r.curves.step, ...r.validation.step]))].sort((a, b) => a - b) : runs[0].curves.step);
+
+    /* Of noisy figures, the mean of the last few values stands out over the values themselves. */
+    const FEW = 20;
+    function smooth(values) {
+        let sum = 0, n = 0;
+        const out = new Array(values.length);
+        for (let i = 0; i < values.length; i++) {
+            if (Number.isFinite(values[i])) { sum += values[i]; n++; }
+            if (i >= FEW && Number.isFinite(values[i - FEW])) { sum -= values[i - FEW]; n--; }
+            out[i] = n ? sum / n : null;
+        }
+        return out;
+    }
+    function smoothed(picture) {
+        const list = picture && picture.options.series;
+        if (!list || list.length !== 1 || list[0].values.length < 5 * FEW) return picture;
+        const [one] = list;
+        return { ...picture, options: { ...picture.options, series: [{ ...one, color: 0, faint: true }, { ...one, name: `mean of ${FEW}`, values: smooth(one.values), color: 0 }] } };
+    }
 
     /* One figure of every run; each series has its own steps. */
     function curve(runs, title, about, key, format, more = {}) {
@@ -21,11 +40,11 @@ const pictures = (() => {
         const series = runs.filter((r) => some(r.curves[key])).map((r) => ({ name: several ? r.name : title, x: r.curves.step, values: r.curves[key] }));
         return series.length ? { kind: "lines", options: { title, about, xName: "step", x: everyStep(runs), series, format, ...more } } : null;
     }
-    const withMedian = (title, key, format) => (runs, more) => curve(runs, title, `${title}, median ${shown(middle(runs[0].curves[key]), format)}.`, key, format, more);
+    const withMedian = (title, key, format) => (runs, more) => smoothed(curve(runs, title, `${title}, median ${shown(middle(runs[0].curves[key]), format)}.`, key, format, more));
     const throughput = withMedian("Tokens a second", "tokens_per_s", count);
     const utilization = withMedian("Utilization", "utilization", share);
     const stepSeconds = withMedian("Seconds a step", "seconds", seconds);
-    const gradientNorm = (runs, more) => curve(runs, "Gradient norm", "Norm of the gradient before clipping.", "grad_norm", short, more);
+    const gradientNorm = (runs, more) => smoothed(curve(runs, "Gradient norm", "Norm of the gradient before clipping.", "grad_norm", short, more));
     const learningRate = (runs, more) => curve(runs, "Learning rate", "Learning rate of each step.", "lr", rate, more);
 
     function loss(runs, more = {}) {

@@ -119,8 +119,9 @@ static bool takes_next(const argument_reader *r, const fsdp_flag *flag, const ch
         return strncmp(next, "--", 2) != 0;
     if (r->words_allowed)
         return false;
-    return flag->type == FSDP_FLAG_SWITCH ? flags_switch(next, &ignored)
-                                          : flag->type != FSDP_FLAG_CHOICE || flags_choice(flag, next);
+    if (flag->type == FSDP_FLAG_SWITCH)
+        return flags_switch(next, &ignored);
+    return flag->type == FSDP_FLAG_CHOICE ? flags_choice(flag, next) != NULL : strncmp(next, "--", 2) != 0;
 }
 
 /* Reads the flag at argv[at]; *at moves to its last word. */

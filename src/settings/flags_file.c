@@ -227,6 +227,8 @@ static json_t *json_of(const fsdp_flag *flag, const void *values)
     switch (flag->type) {
     case FSDP_FLAG_INT:
     case FSDP_FLAG_BYTES:
+        if (flag->choices && (double)*(const int64_t *)field < flag->min)
+            break; /* a word such as auto, which no number stands for */
         return json_integer(*(const int64_t *)field);
     case FSDP_FLAG_FLOAT:
         return json_real(*(const double *)field);

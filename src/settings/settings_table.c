@@ -190,6 +190,7 @@ static const fsdp_choice log_levels[] = {
 static const fsdp_choice devices[] = {{"auto", 0, NULL}, {"cpu", 0, NULL},  {"cuda", 0, "gpu"}, {"h200", 0, NULL},
                                       {"h100", 0, NULL}, {"a100", 0, NULL}, {NULL, 0, NULL}};
 static const fsdp_choice ports[] = {{"auto", FSDP_PORT_AUTO, NULL}, {NULL, 0, NULL}};
+static const fsdp_choice page_ports[] = {{"auto", FSDP_PORT_AUTO, "true"}, {"off", 0, "false"}, {NULL, 0, NULL}};
 static const fsdp_choice world_sizes[] = {{"auto", FSDP_WORLD_SIZE_AUTO, NULL}, {NULL, 0, NULL}};
 static const fsdp_choice products[] = {
     {"auto", 0, NULL},   {"onednn", 0, NULL},   {"amx", 0, NULL},
@@ -428,7 +429,7 @@ const fsdp_flag settings_table[] = {
     {COUNT(dashboard, NULL, 0, 65535, "PORT",
            "show the run on a live page (and to `fsdp top`) at http://127.0.0.1:PORT/; alone or auto: any free port, "
            "which the run prints (default: off)"),
-     .choices = ports, .bare = "auto"},
+     .choices = page_ports, .bare = "auto"},
     {TEXT(dashboard_address, NULL, "ADDRESS",
           "where --dashboard listens; beyond this host, the page wants a token: FSDP_DASHBOARD_TOKEN, or one that the "
           "run prints (default: this host only)")},

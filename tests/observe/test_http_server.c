@@ -1,5 +1,5 @@
-/* The HTTP server answers its routes and nothing else, and strangers cannot make it stop: oversized headers, a thousand
- * connections, readers that do not read. */
+/* The HTTP server answers its routes and nothing else, guarded ones only to those who may, and strangers cannot make it
+ * stop: oversized headers, a thousand connections, readers that do not read. Streams tell what is new. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -23,7 +23,7 @@
 enum { PATIENCE_MS = 60000, LARGE = 8 << 20 };
 
 typedef struct site {
-    atomic_int asked;
+    atomic_int asked, limit;
     http_route routes[3];
     http_server *server;
 } site;
@@ -195,6 +195,147 @@ static void a_thousand_connections_pass(void **state)
     expect(s, "GET /small HTTP/1.0\r\n\r\n", "hello");
 }
 
+/* ---- Guards and streams ---- */
+
+/* Counts up, a line at a time; says farewell. */
+static char *count_up(void *context, int64_t cursor[HTTP_CURSOR], bool last, size_t *bytes)
+{
+    char *text = NULL;
+    int limit = atomic_load((atomic_int *)context);
+    if (!last && cursor[0] >= limit)
+        return NULL;
+    *bytes = (size_t)(last ? asprintf(&text, "data: end\n\n") : asprintf(&text, "data: %d\n\n", (int)++cursor[0]));
+    return text;
+}
+
+static int open_guarded(void **state, const char *token)
+{
+    site *s = *state = calloc(1, sizeof *s);
+    s->routes[0] = (http_route){
+        .path = "/small", .content_type = "text/plain", .answer = small, .context = &s->asked, .guarded = true};
+    s->routes[1] = (http_route){.path = "/open", .content_type = "text/plain", .answer = small, .context = &s->asked};
+    s->routes[2] = (http_route){.path = "/events",
+                                .content_type = "text/event-stream",
+                                .next = count_up,
+                                .context = &s->limit,
+                                .guarded = true};
+    http_config config = {
+        .flag = "--port", .address = "127.0.0.1", .routes = s->routes, .n_routes = 3, .token = token};
+#ifdef FSDP_WITH_MICROHTTPD
+    assert_int_equal(http_server_open(&config, &s->server), FSDP_OK);
+#else
+    assert_int_equal(http_server_open(&config, &s->server), FSDP_ERR_UNSUPPORTED);
+#endif
+    return 0;
+}
+
+static int open_with_token(void **state)
+{
+    return open_guarded(state, "open-sesame");
+}
+
+static int open_without_token(void **state)
+{
+    return open_guarded(state, NULL);
+}
+
+static void guarded_routes_want_the_token(void **state)
+{
+    site *s = *state;
+    NEEDS_SERVER(s);
+    expect(s, "GET /small HTTP/1.0\r\n\r\n", " 401 ");
+    expect(s, "GET /events HTTP/1.0\r\n\r\n", " 401 ");
+    expect(s, "GET /small?token=open-sesam HTTP/1.0\r\n\r\n", " 401 ");
+    expect(s, "GET /small?token=open-sesame2 HTTP/1.0\r\n\r\n", " 401 ");
+    expect(s, "GET /small?token= HTTP/1.0\r\n\r\n", " 401 ");
+    expect(s, "GET /small?token HTTP/1.0\r\n\r\n", " 401 ");
+    expect(s, "GET /small HTTP/1.0\r\nAuthorization: Basic open-sesame\r\n\r\n", " 401 ");
+    assert_int_equal(atomic_load(&s->asked), 0);
+    expect(s, "GET /small?token=open-sesame HTTP/1.0\r\n\r\n", "hello");
+    expect(s, "GET /small?token=open-sesame HTTP/1.0\r\nHost: somewhere.example\r\n\r\n", "hello");
+    expect(s, "GET /small HTTP/1.0\r\nAuthorization: Bearer open-sesame\r\n\r\n", "hello");
+    expect(s, "GET /open HTTP/1.0\r\n\r\n", "hello");
+}
+
+/* A page of somebody else's, whose name was made to mean this host, cannot read. */
+static void without_a_token_only_this_host_is_asked_for(void **state)
+{
+    site *s = *state;
+    NEEDS_SERVER(s);
+    expect(s, "GET /small HTTP/1.0\r\nHost: evil.example:80\r\n\r\n", " 403 ");
+    expect(s, "GET /events HTTP/1.0\r\nHost: evil.example\r\n\r\n", " 403 ");
+    expect(s, "GET /small HTTP/1.0\r\nHost: localhost.evil.example\r\n\r\n", " 403 ");
+    expect(s, "GET /small HTTP/1.0\r\nHost: 127.0.0.1.evil.example\r\n\r\n", " 403 ");
+    assert_int_equal(atomic_load(&s->asked), 0);
+    expect(s, "GET /small HTTP/1.0\r\nHost: localhost:8080\r\n\r\n", "hello");
+    expect(s, "GET /small HTTP/1.0\r\nHost: 127.0.0.1:8080\r\n\r\n", "hello");
+    expect(s, "GET /small HTTP/1.0\r\nHost: [::1]:8080\r\n\r\n", "hello");
+    expect(s, "GET /open HTTP/1.0\r\nHost: prometheus.example\r\n\r\n", "hello");
+}
+
+static void ask_for_events(int fd)
+{
+    static const char request[] = "GET /events HTTP/1.0\r\n\r\n";
+    struct pollfd p = {.fd = fd, .events = POLLOUT};
+    assert_int_equal(poll(&p, 1, PATIENCE_MS), 1);
+    assert_int_equal(send(fd, request, sizeof request - 1, MSG_NOSIGNAL), sizeof request - 1);
+}
+
+/* Reads on until `text` has come. */
+static void await(int fd, const char *text, char *got, size_t room)
+{
+    while (!strstr(got, text)) {
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        size_t used = strlen(got);
+        assert_int_equal(poll(&p, 1, PATIENCE_MS), 1);
+        ssize_t n = recv(fd, got + used, room - 1 - used, 0);
+        assert_true(n > 0);
+        got[used + (size_t)n] = '\0';
+    }
+}
+
+static void streams_tell_what_is_new_and_say_farewell(void **state)
+{
+    site *s = *state;
+    NEEDS_SERVER(s);
+    int fds[3];
+    char got[3][2048] = {""};
+    atomic_store(&s->limit, 2);
+    for (int i = 0; i < 3; i++)
+        ask_for_events(fds[i] = dial(s));
+    for (int i = 0; i < 3; i++)
+        await(fds[i], "data: 2\n\n", got[i], sizeof got[i]);
+    expect(s, "GET /open HTTP/1.0\r\n\r\n", "hello"); /* others are answered while streams sleep */
+    atomic_store(&s->limit, 3);
+    for (int i = 0; i < 3; i++)
+        await(fds[i], "data: 3\n\n", got[i], sizeof got[i]);
+    assert_null(strstr(got[0], "data: 4"));
+    close(fds[0]); /* one leaves; the server notices by itself */
+    http_server_close(s->server);
+    s->server = NULL;
+    for (int i = 1; i < 3; i++) {
+        await(fds[i], "data: end\n\n", got[i], sizeof got[i]);
+        close(fds[i]);
+    }
+}
+
+static void only_so_many_may_watch(void **state)
+{
+    site *s = *state;
+    NEEDS_SERVER(s);
+    int fds[HTTP_STREAMS];
+    atomic_store(&s->limit, 1);
+    for (int i = 0; i < HTTP_STREAMS; i++) {
+        char got[2048] = "";
+        ask_for_events(fds[i] = dial(s));
+        await(fds[i], "data: 1\n\n", got, sizeof got);
+    }
+    expect(s, "GET /events HTTP/1.0\r\n\r\n", " 503 ");
+    expect(s, "GET /open HTTP/1.0\r\n\r\n", "hello");
+    for (int i = 0; i < HTTP_STREAMS; i++)
+        close(fds[i]);
+}
+
 static void a_taken_port_is_an_error_that_names_it(void **state)
 {
     site *s = *state;
@@ -218,6 +359,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(oversized_and_broken_requests_reach_no_route, open_site, close_site),
         cmocka_unit_test_setup_teardown(slow_readers_do_not_hold_up_others, open_site, close_site),
         cmocka_unit_test_setup_teardown(a_thousand_connections_pass, open_site, close_site),
+        cmocka_unit_test_setup_teardown(guarded_routes_want_the_token, open_with_token, close_site),
+        cmocka_unit_test_setup_teardown(without_a_token_only_this_host_is_asked_for, open_without_token, close_site),
+        cmocka_unit_test_setup_teardown(streams_tell_what_is_new_and_say_farewell, open_without_token, close_site),
+        cmocka_unit_test_setup_teardown(only_so_many_may_watch, open_without_token, close_site),
         cmocka_unit_test_setup_teardown(a_taken_port_is_an_error_that_names_it, open_site, close_site),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
