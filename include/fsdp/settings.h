@@ -208,7 +208,7 @@ typedef struct fsdp_settings {
     const char *tensorboard_dir;
     int64_t metrics_port; /* 0: no endpoint */
     const char *metrics_address;
-    int64_t dashboard; /* port of the live page; 0: none */
+    int64_t dashboard;             /* port of the live page; 0: none */
     const char *dashboard_address; /* NULL: metrics_address with metrics_port, else the loopback */
     const char *trace;
     int64_t trace_first, trace_steps;

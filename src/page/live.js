@@ -42,7 +42,7 @@
             ["tokens a second", newest("tokens_per_s", count)], ["utilization", newest("utilization", share)], ["step takes", newest("seconds", seconds)],
             ["gradient norm", newest("grad_norm", short)], ["learning rate", newest("lr", rate)], ["peak memory of a rank", peak > 0 ? bytes(peak) : "–"],
             ["last step", live.step > 0 ? ago(live.last_step) : "–"], ["checkpoint", saved.step > 0 ? `step ${saved.step}, ${ago(saved.time)}` : "none yet"],
-            ["restarts", String(live.restarts)], ["slow rank", live.slow ? `${live.slow.rank}, ${live.slow.phase}, +${seconds(live.slow.seconds)} a step` : "none"]];
+            ["restarts", String(live.restarts)], ["slow rank", live.slow ? `rank ${live.slow.rank} (${live.slow.phase})` : "none"]];
         if (saved.failures > 0) rows.push(["failed checkpoints", String(saved.failures)]);
         figures.replaceChildren(page.facts(rows), element("p", { class: "soft" }, `${live.model}. Sharding ${live.strategy} over ${live.n_ranks} rank${live.n_ranks === 1 ? "" : "s"}, ${live.device}.`));
         bar.hidden = live.steps === null;

@@ -15,7 +15,7 @@ typedef struct history_stretch {
 } history_stretch;
 
 typedef struct history {
-    history_stretch *stretches; /* (HISTORY_POINTS) */
+    history_stretch *stretches;  /* (HISTORY_POINTS) */
     int64_t n_stretches, length; /* steps in every stretch but the last */
     int64_t n_steps;
     int64_t edition; /* changes when steps that were there before are drawn no more */

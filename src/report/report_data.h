@@ -12,7 +12,8 @@ void report_documents(json_t *all, const run_files *r);
 json_t *report_validations(const validation_row *rows, int64_t n);
 json_t *report_spikes(const loss_spikes *s);
 /* One step of a trace, the last that rank 0 has whole: {x, tracks: [{name, spans: [[from, to, name, unit]]}]} in
- * milliseconds (the live page's have a fifth: 1, 2: upper, lower half of the track). NULL: there is none, which is noted in `r`. */
+ * milliseconds (the live page's have a fifth: 1, 2: upper, lower half of the track). NULL: there is none, which is
+ * noted in `r`. */
 json_t *step_spans(run_files *r, const char *path);
 
 #endif

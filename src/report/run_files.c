@@ -202,10 +202,9 @@ static void list_checkpoints_in(run_files *r, const char *path)
             struct tm utc;
             if (!e->temporary && lstat(e->path, &info) == 0 && gmtime_r(&info.st_mtime, &utc)) {
                 strftime(written, sizeof written, "%Y-%m-%d %H:%M:%S UTC", &utc);
-                json_array_append_new(r->checkpoints,
-                                      json_pack("{s:o, s:I, s:s, s:I}", "name", shown_text(e->name), "step",
-                                                (json_int_t)e->step, "written", written, "time",
-                                                (json_int_t)info.st_mtime));
+                json_array_append_new(r->checkpoints, json_pack("{s:o, s:I, s:s, s:I}", "name", shown_text(e->name),
+                                                                "step", (json_int_t)e->step, "written", written, "time",
+                                                                (json_int_t)info.st_mtime));
             }
         }
         ckpt_listing_free(&listing);

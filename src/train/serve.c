@@ -41,7 +41,7 @@ struct serve {
     char *place; /* the file that says where the page is */
     http_server *server;
     http_route routes[MOST_ROUTES];
-    char token[TOKEN_BYTES]; /* "": the page needs none */
+    char token[TOKEN_BYTES];       /* "": the page needs none */
     exposed_events events, before; /* before: without the newest checkpoint, which may turn out to have failed */
     int64_t seen_save;             /* run->last_saved_step at the step before */
 };
@@ -143,8 +143,9 @@ static fsdp_status make_token(serve *s, const char *address)
     snprintf(place.host, sizeof place.host, "%s", address);
     if (!given && endpoint_is_loopback(&place))
         return FSDP_OK;
-    if (given && (strlen(given) >= sizeof s->token || strlen(given) < 8 || strspn(given, "0123456789abcdefghijklmnopqrstuvwxyz"
-                                                                                   "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_") != strlen(given)))
+    if (given && (strlen(given) >= sizeof s->token || strlen(given) < 8 ||
+                  strspn(given, "0123456789abcdefghijklmnopqrstuvwxyz"
+                                "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_") != strlen(given)))
         return error_set(FSDP_ERR_INPUT, "FSDP_DASHBOARD_TOKEN: give 8 to %d letters, digits, '-' or '_'",
                          TOKEN_BYTES - 1);
     if (!given)

@@ -1,5 +1,5 @@
-/* What a run shows over HTTP: to Prometheus (--metrics_port) on the first rank of every node, to people (--dashboard) on
- * rank 0. */
+/* What a run shows over HTTP: to Prometheus (--metrics_port) on the first rank of every node, to people (--dashboard)
+ * on rank 0. */
 #ifndef TRAIN_SERVE_H
 #define TRAIN_SERVE_H
 

@@ -128,9 +128,9 @@ class Browser:
                 event["text"] = key
             self.call("Input.dispatchKeyEvent", event)
 
-    def screenshot(self, path, height, scale=1):
-        """The top `height` pixels of the page."""
-        clip = {"x": 0, "y": 0, "width": self.value("innerWidth"), "height": height, "scale": scale}
+    def screenshot(self, path, height, scale=1, top=0):
+        """`height` pixels of the page from `top` on."""
+        clip = {"x": 0, "y": top, "width": self.value("innerWidth"), "height": height, "scale": scale}
         parameters = {"format": "png", "clip": clip, "captureBeyondViewport": True}
         with open(path, "wb") as out:
             out.write(base64.b64decode(self.call("Page.captureScreenshot", parameters)["data"]))

@@ -7,11 +7,12 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 
 from browser import Browser
 
 WIDTHS = (400, 1600)
-PICTURES = ("report-1600.png", "report-400-dark.png", "compared-1600-dark.png", "plan-1600.png", "misfit-400-dark.png", "explain-en-1600.png", "explain-ko-400-dark.png")  # for docs/images
+PICTURES = ("live-1600.png", "live-400-dark.png", "report-1600.png", "report-400-dark.png", "compared-1600-dark.png", "plan-1600.png", "misfit-400-dark.png", "explain-en-1600.png", "explain-ko-400-dark.png")  # for docs/images
 
 # Everything that shows text, with its size on the screen and the contrast to what lies behind it.
 LEGIBLE = r"""
@@ -52,11 +53,12 @@ class Check:
         self.expect(done.returncode == code, f"fsdp {' '.join(arguments)}: {done.returncode} {done.stderr}")
         return done.stdout
 
-    def everywhere(self, name, path):
-        """At every width, light and dark: nothing wrong, everything legible."""
+    def everywhere(self, name, path, ready="true"):
+        """At every width, light and dark: nothing wrong, everything legible. `ready`: when the page has all it shows."""
         for width in WIDTHS:
             for dark in (False, True):
                 self.browser.open(path, width, dark)
+                self.browser.wait(ready)
                 where = f"{name} at {width} px, {'dark' if dark else 'light'}"
                 bad = self.browser.value(LEGIBLE)
                 self.expect(not bad, f"{where}: {bad[:5]}")
@@ -117,6 +119,79 @@ class Check:
         self.expect(self.browser.value("typeof window.hacked") == "undefined", "a name of the data ran")
         self.expect(self.browser.value("document.images.length") == 0, "a name of the data became markup")
         self.expect(not self.browser.troubles(), f"hostile: {self.browser.troubles()[:3]}")
+
+    def live(self, work):
+        """The live page during a run of two ranks: its curves hold the numbers of metrics.jsonl, and grow by themselves."""
+        b, folder = self.browser, os.path.join(work, "live")
+        text = os.path.join(work, "live.txt")
+        with open(text, "w") as f:
+            f.write("\n".join(map(str, range(20000))))
+        log = open(os.path.join(work, "live.log"), "w+")
+        job = subprocess.Popen([self.fsdp, "run", "--standalone", "--nproc-per-node", "2", "--plain", self.fsdp, "train", "--device", "cpu", "--threads", "1", "--hidden_width", "64",
+                                "--num_layers", "6", "--num_heads", "2", "--intermediate_size", "128", "--max_context_width", "64", "--train_batch_size", "4", "--dataset", text,
+                                "--max_steps", "3000", "--sample_tokens", "0", "--validation_split", "0.05", "--validation_freq", "20", "--validation_batches", "2",
+                                "--checkpoint_freq", "100", "--keep_checkpoints", "3", "--sharding_strategy", "full", "--dashboard", "--output_dir", folder],
+                               stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        try:
+            url = self.live_address(job, log.name)
+            self.live_page(url, folder)
+        finally:
+            job.terminate()
+            job.wait(120)
+        b.wait("document.getElementById('state').textContent === 'The run has stopped.'")
+        self.expect(not b.troubles(), f"live, at the end: {b.troubles()[:3]}")
+
+    def live_address(self, job, log):
+        until = time.monotonic() + 60
+        while time.monotonic() < until and job.poll() is None:
+            with open(log) as f:
+                found = re.search(r"live page: (http://127\.0\.0\.1:\d+/)", f.read())
+            if found:
+                return found.group(1)
+            time.sleep(0.1)
+        raise RuntimeError("no live page: " + open(log).read()[-500:])
+
+    def live_page(self, url, folder):
+        b = self.browser
+        b.open(url, 1600, False)
+        b.wait(f"!!page.data.live && page.data.live.step >= {400 if self.shots else 120} && page.data.runs[0].timeline && page.data.live.checkpoint.step > 0")
+        self.everywhere("live", url, "!!page.data.live && page.data.runs[0].timeline && document.querySelectorAll('.board section:not([hidden])').length > 10")
+        b.open(url, 1600, False)
+        b.wait("!!page.data.live")
+        shown = b.value("[page.data.runs[0].curves.step, page.data.runs[0].curves.loss, page.data.runs[0].curves.grad_norm]")
+        with open(os.path.join(folder, "metrics.jsonl")) as f:
+            lines = {line["step"]: line for line in map(json.loads, (l for l in f if l.endswith("\n")))}
+        self.expect(shown[0] == list(range(1, shown[0][-1] + 1)), "steps of the live page are missing or come twice")
+        self.expect(all(abs(loss - lines[step]["loss"]) < 1e-6 and abs(norm - lines[step]["grad_norm"]) < 1e-6 for step, loss, norm in zip(*shown)), "the numbers of the live page")
+        titles = b.value("[...document.querySelectorAll('section:not([hidden]) h2')].map((e) => e.textContent)")
+        for title in ("Loss", "Throughput", "Utilization", "Gradient norm", "Where the time goes", "Memory of each rank", "One step, unit by unit", "Ranks and phases",
+                      "Ranks and their last collective", "Log", "Checkpoints", "Sessions and restarts", "Settings"):
+            self.expect(title in titles, f"the live page has no {title}: {titles}")
+        b.wait(f"page.data.runs[0].curves.step.length > {len(shown[0])}")  # it grows by itself
+        self.expect(not b.value("document.body.innerText.includes('[object')"), "an object is shown as text")
+        # Held still, it is read with keys; then it goes on.
+        b.value("document.getElementById('hold').click()")
+        held = b.value("document.querySelector('#figures dd').textContent")
+        b.value("document.querySelector('.board figure > svg').focus()")
+        b.key("Home")
+        b.wait("document.querySelector('.board .readout').textContent.includes('step 1')")
+        self.expect(b.value("document.querySelector('#figures dd').textContent") == held, "a page that is held moves")
+        b.value("document.getElementById('hold').click()")
+        b.wait(f"document.querySelector('#figures dd').textContent !== {json.dumps(held)}")
+        if self.shots:  # the lower half, dark
+            b.open(url, 1600, True)
+            b.wait("!!page.data.live && page.data.runs[0].timeline && document.querySelectorAll('.board section:not([hidden])').length > 10")
+            top = b.value("[...document.querySelectorAll('h2')].find((e) => e.textContent === 'Where the time goes').closest('section').getBoundingClientRect().top + scrollY - 14")
+            b.screenshot(os.path.join(self.shots, "live-1600-dark.png"), 1700, 0.625, top)
+            b.open(url, 1600, False)
+            b.wait("!!page.data.live")
+        # Dark by choice.
+        paper = b.value("getComputedStyle(document.body).backgroundColor")
+        b.value("document.getElementById('theme').click()")
+        self.expect(b.value("getComputedStyle(document.body).backgroundColor") != paper, "the button changes no colour")
+        bad = b.value(LEGIBLE)
+        self.expect(not bad, f"live, dark by choice: {bad[:5]}")
+        self.expect(not b.troubles(), f"live: {b.troubles()[:3]}")
 
     def report(self, work):
         """A run's report holds the numbers of metrics.jsonl; two runs are drawn over each other."""
@@ -209,6 +284,7 @@ def main():
             check.plan(work)
             check.misfit(work)
             check.hostile(work)
+            check.live(work)
             check.report(work)
             check.hostile_run(work)
             check.explain(work, "en")

@@ -219,8 +219,7 @@ static int open_guarded(void **state, const char *token)
                                 .next = count_up,
                                 .context = &s->limit,
                                 .guarded = true};
-    http_config config = {
-        .flag = "--port", .address = "127.0.0.1", .routes = s->routes, .n_routes = 3, .token = token};
+    http_config config = {.flag = "--port", .address = "127.0.0.1", .routes = s->routes, .n_routes = 3, .token = token};
 #ifdef FSDP_WITH_MICROHTTPD
     assert_int_equal(http_server_open(&config, &s->server), FSDP_OK);
 #else

@@ -93,7 +93,8 @@ static void of_many_steps_the_extremes_stay(void **state)
     assert_float_equal(json_real_value(loss_at(all, 200001)), -4, 0);
     assert_int_equal(h.n_steps, STEPS);
     /* Laps are means over all steps of a stretch. */
-    const json_t *forward = json_object_get(json_array_get(json_object_get(times, "laps"), LAP_FORWARD), "values"), *one;
+    const json_t *forward = json_object_get(json_array_get(json_object_get(times, "laps"), LAP_FORWARD), "values"),
+                 *one;
     assert_true(json_array_size(forward) <= 200 && json_array_size(forward) >= 50);
     size_t i;
     json_array_foreach(forward, i, one) assert_float_equal(json_real_value(one), 0.25, 1e-9);

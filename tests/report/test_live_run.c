@@ -1,5 +1,5 @@
-/* What the live page is told: everything at first, then what is new, and no more than a page can take, with 10,000 steps
- * of 64 ranks as with ten. The timeline is that of the events that happened. */
+/* What the live page is told: everything at first, then what is new, and no more than a page can take, with 10,000
+ * steps of 64 ranks as with ten. The timeline is that of the events that happened. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -209,7 +209,8 @@ static void a_run_that_goes_back_is_told_anew(void **state)
 
 static void what_other_ranks_warn_of_is_in_the_log(void **state)
 {
-    static const char text[] = "2026-11-16T08:09:54.368Z info: nothing\n2026-11-16T08:09:55.000Z warning: disk \033[2J full\n";
+    static const char text[] =
+        "2026-11-16T08:09:54.368Z info: nothing\n2026-11-16T08:09:55.000Z warning: disk \033[2J full\n";
     site *s = *state;
     int64_t cursor[LIVE_CURSOR] = {0};
     size_t bytes;

@@ -1,5 +1,5 @@
-/* libmicrohttpd with one thread, and a second that wakes streams. The socket is ours, so that a port that is taken gives
- * an error with a reason. */
+/* libmicrohttpd with one thread, and a second that wakes streams. The socket is ours, so that a port that is taken
+ * gives an error with a reason. */
 #include "observe/serve/http_server.h"
 
 #include "base/error.h"

@@ -57,8 +57,8 @@ struct live_run {
     /* The server's thread alone: */
     live_state shown;
     nvml *gpus;
-    double looked;                         /* clock_seconds of the last look at what changes slowly; 0: never */
-    int64_t looks;                         /* so far */
+    double looked; /* clock_seconds of the last look at what changes slowly; 0: never */
+    int64_t looks; /* so far */
     json_t *documents, *timeline, *lines, *gpu_list; /* as they were then */
 };
 
@@ -295,13 +295,13 @@ static json_t *gpus_json(const live_run *l)
         if (l->ranks[r].node != l->node || !l->ranks[r].pci_bus_id[0])
             continue;
         gpu_state g = nvml_read(l->gpus, l->ranks[r].pci_bus_id);
-        json_array_append_new(
-            list, json_pack("{s:i, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "rank", r, "bus",
-                            l->ranks[r].pci_bus_id, "utilization", history_number(g.utilization), "memory_used",
-                            history_number(g.memory_used), "memory_total", history_number(g.memory_total), "celsius",
-                            history_number(g.celsius), "watts", history_number(g.watts), "watts_limit",
-                            history_number(g.watts_limit), "sm_hertz", history_number(g.sm_hertz), "memory_hertz",
-                            history_number(g.memory_hertz)));
+        json_array_append_new(list, json_pack("{s:i, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "rank", r, "bus",
+                                              l->ranks[r].pci_bus_id, "utilization", history_number(g.utilization),
+                                              "memory_used", history_number(g.memory_used), "memory_total",
+                                              history_number(g.memory_total), "celsius", history_number(g.celsius),
+                                              "watts", history_number(g.watts), "watts_limit",
+                                              history_number(g.watts_limit), "sm_hertz", history_number(g.sm_hertz),
+                                              "memory_hertz", history_number(g.memory_hertz)));
     }
     return list;
 }
@@ -342,7 +342,8 @@ static json_t *ranks_json(const live_run *l)
                 json_array_append_new(classes, json_pack("[s, I]", l->classes[k], (json_int_t)bytes));
         }
         for (int k = 0; k < LAP_COUNT; k++)
-            json_array_append_new(seconds, json_pack("[s, f]", lap_name((lap)k), (double)s->seconds[r * LAP_COUNT + k]));
+            json_array_append_new(seconds,
+                                  json_pack("[s, f]", lap_name((lap)k), (double)s->seconds[r * LAP_COUNT + k]));
         json_array_append_new(list, json_pack("{s:i, s:I, s:I, s:o, s:o}", "rank", r, "planned", (json_int_t)planned,
                                               "measured", (json_int_t)s->ranks[r].memory_peak_bytes, "classes", classes,
                                               "seconds", seconds));

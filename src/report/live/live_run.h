@@ -1,6 +1,7 @@
-/* A run while it trains, as the live page and `fsdp top` show it. The thread that trains adds steps; the server's thread
- * makes text of them: all there is, or what is new since a client was told last. The data has the form of a report's
- * (report/report_data.h), so that the same scripts draw it, and `live` beside it: what only a run that trains has. */
+/* A run while it trains, as the live page and `fsdp top` show it. The thread that trains adds steps; the server's
+ * thread makes text of them: all there is, or what is new since a client was told last. The data has the form of a
+ * report's (report/report_data.h), so that the same scripts draw it, and `live` beside it: what only a run that trains
+ * has. */
 #ifndef REPORT_LIVE_LIVE_RUN_H
 #define REPORT_LIVE_LIVE_RUN_H
 
@@ -11,11 +12,11 @@
 #include "observe/snapshot.h"
 
 typedef struct live_config {
-    const char *folder, *checkpoints;     /* of the run; copied, as all texts are */
+    const char *folder, *checkpoints;      /* of the run; copied, as all texts are */
     const char *model, *strategy, *device; /* in words */
-    const exposed_rank *ranks;            /* (n_ranks), copied */
-    const char *const *classes;           /* (n_classes) names of what memory is planned for; they outlive it */
-    const int64_t *planned;               /* (n_ranks * n_classes) bytes, copied */
+    const exposed_rank *ranks;             /* (n_ranks), copied */
+    const char *const *classes;            /* (n_classes) names of what memory is planned for; they outlive it */
+    const int64_t *planned;                /* (n_ranks * n_classes) bytes, copied */
     int n_ranks, n_classes, node;
     int64_t step, steps; /* done before, and at which the run ends */
     int restarts;

@@ -52,7 +52,8 @@ void log_tail_free(log_tail *t)
     free(t);
 }
 
-static void set_line(tail_line *l, const char time[CLOCK_UTC_BYTES], int rank, bool warning, const char *text, size_t bytes)
+static void set_line(tail_line *l, const char time[CLOCK_UTC_BYTES], int rank, bool warning, const char *text,
+                     size_t bytes)
 {
     memcpy(l->time, time, sizeof l->time);
     l->rank = rank;

@@ -1,6 +1,6 @@
 /* One step as it happened on this rank, for the picture of the live page: phases and waits of the training thread, and
- * for each unit when it was gathered, whole, and reduced. It listens to what src/base/record/hooks.h reports, but notes a
- * step only when somebody asked for one, so that nobody pays who does not look. */
+ * for each unit when it was gathered, whole, and reduced. It listens to what src/base/record/hooks.h reports, but notes
+ * a step only when somebody asked for one, so that nobody pays who does not look. */
 #ifndef REPORT_LIVE_STEP_RECORDER_H
 #define REPORT_LIVE_STEP_RECORDER_H
 
