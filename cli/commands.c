@@ -11,7 +11,8 @@
 #define COMMANDS(X)                                                                                                    \
     X(train)                                                                                                           \
     X(plan)                                                                                                            \
-    X(explain) X(run) X(fetch) X(tokenize) X(eval) X(generate) X(ckpt) X(bench) X(debug) X(trace) X(report) X(help)
+    X(explain)                                                                                                         \
+    X(run) X(fetch) X(tokenize) X(eval) X(generate) X(ckpt) X(bench) X(debug) X(trace) X(report) X(top) X(help)
 
 #define DECLARE(name) extern const command command_##name;
 COMMANDS(DECLARE)

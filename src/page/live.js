@@ -6,7 +6,7 @@
     const { element, bytes, count, seconds, duration, table } = page;
     const { last, shown, percent, share, short, rate } = pictures;
     const main = document.querySelector("main"), title = document.querySelector("h1");
-    let run = null, live = null, behind = 0, held = false, connected = false, ended = false;
+    let run = null, live = null, received = 0, held = false, connected = false, ended = false;
 
     /* ---- Above the pictures ---- */
     const state = element("p", { role: "status", id: "state" }, "Waiting for the run …");
@@ -22,11 +22,12 @@
     const board = element("div", { class: "board" });
     main.append(board);
 
-    const clock = () => Date.now() / 1000 + behind;
-    const ago = (time) => `${duration(Math.max(0, Math.round(clock() - time)))} ago`;
+    /* Ages are those of the moment at which they came. */
+    const older = (age) => Math.max(0, age + Date.now() / 1000 - received);
+    const ago = (age) => `${duration(Math.floor(older(age)))} ago`;
     const newest = (key, format) => shown(last(run.curves[key]), format);
     function sayState() {
-        const waits = live ? clock() - live.last_step : 0, usual = live ? last(run.curves.seconds) || 1 : 1;
+        const waits = live ? older(live.step_age) : 0, usual = live ? last(run.curves.seconds) || 1 : 1;
         const done = live && live.steps !== null && live.step >= live.steps;
         const text = ended ? (done ? "The run has ended." : "The run has stopped.") : !live ? "Waiting for the run …"
             : !connected ? "No connection: the run has ended or cannot be reached. Trying again."
@@ -41,7 +42,7 @@
             ["loss", newest("loss", short)], ["validation loss", run.validation.loss.length ? `${newestValidation()} at ${last(run.validation.step)}` : "–"],
             ["tokens a second", newest("tokens_per_s", count)], ["utilization", newest("utilization", share)], ["step takes", newest("seconds", seconds)],
             ["gradient norm", newest("grad_norm", short)], ["learning rate", newest("lr", rate)], ["peak memory of a rank", peak > 0 ? bytes(peak) : "–"],
-            ["last step", live.step > 0 ? ago(live.last_step) : "–"], ["checkpoint", saved.step > 0 ? `step ${saved.step}, ${ago(saved.time)}` : "none yet"],
+            ["last step", live.step > 0 ? ago(live.step_age) : "–"], ["checkpoint", saved.step > 0 ? `step ${saved.step}, ${ago(saved.age)}` : "none yet"],
             ["restarts", String(live.restarts)], ["slow rank", live.slow ? `rank ${live.slow.rank} (${live.slow.phase})` : "none"]];
         if (saved.failures > 0) rows.push(["failed checkpoints", String(saved.failures)]);
         figures.replaceChildren(page.facts(rows), element("p", { class: "soft" }, `${live.model}. Sharding ${live.strategy} over ${live.n_ranks} rank${live.n_ranks === 1 ? "" : "s"}, ${live.device}.`));
@@ -134,7 +135,7 @@
     /* ---- What comes ---- */
     function receive(message) {
         const slow = live ? { log: live.log, gpus: live.gpus } : {};
-        behind = message.live.now - Date.now() / 1000;
+        received = Date.now() / 1000;
         live = { ...slow, ...message.live };
         if (message.whole) run = { ...message.run, curves: message.curves };
         else {

@@ -31,7 +31,7 @@
 
 _Static_assert((int)LIVE_CURSOR <= (int)HTTP_CURSOR, "a client's cursor is too small");
 
-enum { MOST_ROUTES = 4, TOKEN_BYTES = 33 };
+enum { MOST_ROUTES = 5, TOKEN_BYTES = 33 };
 
 struct serve {
     exposition *metrics;
@@ -59,7 +59,12 @@ static char *answer_metrics(void *context, size_t *bytes)
 
 static char *answer_document(void *context, size_t *bytes)
 {
-    return live_run_document(context, bytes);
+    return live_run_document(context, false, bytes);
+}
+
+static char *answer_lately(void *context, size_t *bytes)
+{
+    return live_run_document(context, true, bytes);
 }
 
 static char *next_message(void *context, int64_t cursor[HTTP_CURSOR], bool last, size_t *bytes)
@@ -216,6 +221,8 @@ static int fill_routes(serve *s, bool open_metrics)
         (http_route){.path = "/", .content_type = html, .answer = answer_page, .context = s, .guarded = true};
     s->routes[n++] = (http_route){
         .path = "/run.json", .content_type = json, .answer = answer_document, .context = s->live, .guarded = true};
+    s->routes[n++] = (http_route){
+        .path = "/now.json", .content_type = json, .answer = answer_lately, .context = s->live, .guarded = true};
     s->routes[n++] = (http_route){.path = "/events",
                                   .content_type = "text/event-stream",
                                   .next = next_message,

@@ -17,6 +17,7 @@
 #include <fsdp/measure.h>
 #include <fsdp/plan.h>
 #include <fsdp/report.h>
+#include <fsdp/top.h>
 #include <fsdp/tokenizer.h>
 #include <fsdp/train.h>
 
@@ -278,6 +279,12 @@ static fsdp_status make_report(void *s)
     return fsdp_report(s, &text);
 }
 
+static fsdp_status watch(void *s)
+{
+    char *text;
+    return fsdp_top(s, &text);
+}
+
 static fsdp_status copy_forward(const fsdp_operation_run *r)
 {
     memcpy(r->outputs[0].data, r->inputs[0].data, (size_t)r->outputs[0].numel * sizeof(float));
@@ -439,6 +446,7 @@ static const fsdp_explain_config tale = {.size = sizeof tale, .ranks = 99, .lang
 static const fsdp_fetch_config local = {.size = sizeof local, .name = "/nowhere", .prefer_local = true};
 static const char *const no_folder[] = {"/nowhere"};
 static const fsdp_report_config reported = {.size = sizeof reported, .folders = no_folder, .n_folders = 1};
+static const fsdp_top_config watched = {.size = sizeof watched, .target = "/nowhere"};
 static const fsdp_operation copy = {.size = sizeof copy, .name = "copy", .forward = copy_forward};
 static const fsdp_generate_result no_text = FSDP_GENERATE_RESULT_INIT;
 static const fsdp_fetch_result nothing_fetched = FSDP_FETCH_RESULT_INIT;
@@ -483,6 +491,7 @@ static const sized_row rows[] = {
     CONFIG(fsdp_explain_config, "FSDP_EXPLAIN_CONFIG_INIT", tale, language, explain, "99 ranks"),
     CONFIG(fsdp_fetch_config, "FSDP_FETCH_CONFIG_INIT", local, progress, fetch, NULL),
     CONFIG(fsdp_report_config, "FSDP_REPORT_CONFIG_INIT", reported, trace, make_report, "/nowhere"),
+    CONFIG(fsdp_top_config, "FSDP_TOP_CONFIG_INIT", watched, token, watch, "/nowhere"),
     CONFIG(fsdp_operation, "FSDP_OPERATION_INIT", copy, recordable, record_operation, NULL),
     CONFIG(fsdp_dataset_config, "FSDP_DATASET_CONFIG_INIT", named, width, open_dataset, "/nowhere"),
     CONFIG(fsdp_dataset_source, "FSDP_DATASET_SOURCE_INIT", numbers, close, make_dataset, NULL),

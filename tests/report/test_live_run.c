@@ -178,7 +178,7 @@ static void ten_thousand_steps_of_64_ranks_stay_small(void **state)
         json_decref(m);
     }
     assert_true(whole <= 4); /* the first, and when steps were thinned */
-    char *text = live_run_document(s->live, &bytes);
+    char *text = live_run_document(s->live, false, &bytes);
     assert_true(bytes < 1 << 20);
     json_t *all = json_loads(text, 0, NULL), *run = json_array_get(json_object_get(all, "runs"), 0);
     free(text);

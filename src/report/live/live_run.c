@@ -374,16 +374,17 @@ static json_t *live_json(const live_run *l, bool last)
 {
     const live_state *s = &l->shown;
     int64_t left = l->steps - s->figures.step;
+    double now = now_seconds(); /* ages, not times: the reader's clock may differ, and seconds since 1970 are long */
     bool endless = l->steps == INT64_MAX, trained = s->ranks[0].step > 0;
-    json_t *all = json_pack(
-        "{s:I, s:o, s:o, s:f, s:f, s:f, s:i, s:i, s:s, s:s, s:s, s:b}", "step", (json_int_t)s->figures.step, "steps",
-        endless ? json_null() : json_integer(l->steps), "left",
-        endless || !trained ? json_null() : history_number(s->step_seconds * (double)(left > 0 ? left : 0)), "epoch",
-        s->figures.epoch, "now", now_seconds(), "last_step", s->last_step, "n_ranks", l->n_ranks, "restarts",
-        l->restarts, "model", l->model, "strategy", l->strategy, "device", l->device, "ended", last);
+    json_t *all =
+        json_pack("{s:I, s:o, s:o, s:f, s:f, s:i, s:i, s:s, s:s, s:s, s:b}", "step", (json_int_t)s->figures.step,
+                  "steps", endless ? json_null() : json_integer(l->steps), "left",
+                  endless || !trained ? json_null() : history_number(s->step_seconds * (double)(left > 0 ? left : 0)),
+                  "epoch", s->figures.epoch, "step_age", now - s->last_step, "n_ranks", l->n_ranks, "restarts",
+                  l->restarts, "model", l->model, "strategy", l->strategy, "device", l->device, "ended", last);
     json_object_set_new(all, "checkpoint",
-                        json_pack("{s:I, s:f, s:I}", "step", (json_int_t)s->events.checkpoint_step, "time",
-                                  s->events.checkpoint_time, "failures", (json_int_t)s->events.checkpoint_fails));
+                        json_pack("{s:I, s:f, s:I}", "step", (json_int_t)s->events.checkpoint_step, "age",
+                                  now - s->events.checkpoint_time, "failures", (json_int_t)s->events.checkpoint_fails));
     json_object_set_new(all, "slow", rank_and_phase(s->slow.rank, s->slow.phase, s->slow.seconds));
     json_object_set_new(all, "waited_for",
                         rank_and_phase(l->n_ranks > 1 && trained ? s->waited_for : -1, s->waited_phase, 0));
@@ -433,12 +434,17 @@ static char *text_of(json_t *all, const char *before, const char *after, size_t 
     return NULL;
 }
 
-char *live_run_document(live_run *l, size_t *bytes)
+char *live_run_document(live_run *l, bool lately, size_t *bytes)
 {
+    enum { LATELY = 200 };
     copy_state(l);
     look(l);
     json_t *run = run_json(l, true), *live = live_json(l, false);
-    json_object_set_new(run, "curves", history_curves(&l->shown.steps, -1));
+    json_object_set_new(run, "curves", history_curves(&l->shown.steps, lately ? l->shown.figures.step - LATELY : -1));
+    if (lately) {
+        json_object_del(run, "settings");
+        json_object_del(run, "timeline");
+    }
     add_slow(live, l);
     return text_of(json_pack("{s:[o], s:o}", "runs", run, "live", live), "", "\n", bytes);
 }

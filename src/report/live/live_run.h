@@ -35,8 +35,9 @@ void live_run_validation(live_run *l, int64_t step, double loss, double accuracy
 /* A line that the run said; any thread. */
 void live_run_say(live_run *l, bool warning, const char *text);
 
-/* On the server's thread. Everything, as JSON: {runs: [run], live}; malloc'd. */
-char *live_run_document(live_run *l, size_t *bytes);
+/* On the server's thread. Everything, as JSON: {runs: [run], live}; malloc'd. `lately`: of the curves the last 200
+ * steps at most, and no settings, for whoever asks again and again. */
+char *live_run_document(live_run *l, bool lately, size_t *bytes);
 /* What a client is told next, as a server-sent event: {whole, run, curves, live}. `cursor` begins with zeros and
  * remembers what the client has; NULL: nothing is new, or no memory. `last`: the run ends now. */
 enum { LIVE_CURSOR = 4 };
