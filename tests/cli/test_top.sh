@@ -28,6 +28,7 @@ shows "step 5, last step" plain
 shows "loss $loss " plain
 refused 2 "no folder of a run" top nowhere
 refused 2 "no folder of a run" top "unix:x"
+refused 2 "/no/where: no folder of a run" top /no/where
 refused 2 "holds no run" top /tmp/../proc/self/fdinfo
 refused 2 "give one run" top plain plain
 

@@ -47,7 +47,7 @@ static fsdp_status read_address(const char *text, target *t)
     char place[ENDPOINT_TEXT_BYTES];
     const char *begin = strncmp(text, "http://", 7) == 0 ? text + 7 : text, *token = strstr(begin, "?token=");
     size_t n = strcspn(begin, "/?");
-    if (n >= sizeof place || strncmp(begin, "unix:", 5) == 0)
+    if (n == 0 || n >= sizeof place || strncmp(begin, "unix:", 5) == 0)
         return error_set(FSDP_ERR_INPUT, "%s: no folder of a run, and no HOST:PORT", text);
     bool only_port = n > 0 && strspn(begin, "0123456789") == n;
     snprintf(place, sizeof place, "%s%.*s", only_port ? "127.0.0.1:" : "", (int)n, begin);
