@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 
+import large_run
 from browser import Browser
 
 WIDTHS = (400, 1600)
@@ -129,17 +130,44 @@ class Check:
         log = open(os.path.join(work, "live.log"), "w+")
         job = subprocess.Popen([self.fsdp, "run", "--standalone", "--nproc-per-node", "2", "--plain", self.fsdp, "train", "--device", "cpu", "--threads", "1", "--hidden_width", "64",
                                 "--num_layers", "6", "--num_heads", "2", "--intermediate_size", "128", "--max_context_width", "64", "--train_batch_size", "4", "--dataset", text,
-                                "--max_steps", "3000", "--sample_tokens", "0", "--validation_split", "0.05", "--validation_freq", "20", "--validation_batches", "2",
-                                "--checkpoint_freq", "100", "--keep_checkpoints", "3", "--sharding_strategy", "full", "--dashboard", "--output_dir", folder],
+                                "--max_steps", "3000", "--sample_tokens", "0", "--validation_split", "0.05", "--validation_freq", "10", "--validation_batches", "2",
+                                "--checkpoint_freq", "25", "--keep_checkpoints", "3", "--sharding_strategy", "full", "--dashboard", "--output_dir", folder],
                                stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
         try:
             url = self.live_address(job, log.name)
             self.live_page(url, folder)
+            page, first = large_run.borrow(url)
         finally:
             job.terminate()
             job.wait(120)
         b.wait("document.getElementById('state').textContent === 'The run has stopped.'")
         self.expect(not b.troubles(), f"live, at the end: {b.troubles()[:3]}")
+        self.large_run(page, first)
+
+    def large_run(self, page, first):
+        """10,000 steps of 64 ranks do not make the page slow."""
+        b = self.browser
+        with large_run.Server(page, first) as server:
+            for width in WIDTHS:
+                b.open(server.url, width, False)
+                b.wait("!!page.data.live && page.data.live.step > 9000")
+                b.call("Performance.enable")
+                before, step = self.busy(), b.value("page.data.live.step")
+                b.wait(f"page.data.live.step >= {step + 20}")
+                each = (self.busy() - before) / 20
+                print(f"10,000 steps of 64 ranks at {width} px: {1e3 * each:.0f} ms of the page's thread for each event")
+                self.expect(each < 0.4, f"an event takes {each:.2f} s, which is longer than events are apart")
+                self.expect(b.value("document.querySelectorAll('.board figure svg rect').length") > 64 * 8, "64 ranks are not all drawn")
+                bad = b.value(LEGIBLE)
+                self.expect(not bad, f"64 ranks at {width} px: {bad[:5]}")
+                self.expect(not b.troubles(), f"64 ranks: {b.troubles()[:3]}")
+                if self.shots and width == 1600:
+                    top = b.value("[...document.querySelectorAll('h2')].find((e) => e.textContent === 'Ranks and phases').closest('section').getBoundingClientRect().top + scrollY - 14")
+                    b.screenshot(os.path.join(self.shots, "live-64-ranks.png"), 1300, 0.625, top)
+
+    def busy(self):
+        """Seconds that the page's thread has worked."""
+        return next(m["value"] for m in self.browser.call("Performance.getMetrics")["metrics"] if m["name"] == "TaskDuration")
 
     def live_address(self, job, log):
         until = time.monotonic() + 60
@@ -154,7 +182,7 @@ class Check:
     def live_page(self, url, folder):
         b = self.browser
         b.open(url, 1600, False)
-        b.wait(f"!!page.data.live && page.data.live.step >= {400 if self.shots else 120} && page.data.runs[0].timeline && page.data.live.checkpoint.step > 0")
+        b.wait(f"!!page.data.live && page.data.live.step >= {150 if self.shots else 40} && page.data.runs[0].timeline && page.data.live.checkpoint.step > 0")
         self.everywhere("live", url, "!!page.data.live && page.data.runs[0].timeline && document.querySelectorAll('.board section:not([hidden])').length > 10")
         b.open(url, 1600, False)
         b.wait("!!page.data.live")
