@@ -55,6 +55,10 @@ static const char *const long_names[][2] = {
     {"surrogate", "cs"},
 };
 
+/* Short names of scripts, which the generated table has by their codes of four letters. */
+static const char *const short_scripts[][2] = {{"han", "hani"}, {"lao", "laoo"}, {"mro", "mroo"},
+                                               {"nko", "nkoo"}, {"vai", "vaii"}, {"yi", "yiii"}};
+
 /* What a set holds: categories by bit, or a script, or word characters. */
 typedef struct set {
     uint32_t categories;
@@ -130,6 +134,9 @@ static bool find_set(const char *name, size_t bytes, set *s)
     }
     plain[n] = '\0';
     s->categories = categories_called(plain);
+    for (size_t i = 0; i < sizeof short_scripts / sizeof short_scripts[0]; i++)
+        if (strcmp(plain, short_scripts[i][0]) == 0)
+            strcpy(plain, short_scripts[i][1]);
     for (size_t i = 0; i < unicode_n_scripts && s->categories == 0; i++)
         if (strcmp(plain, unicode_scripts[i]) == 0)
             s->script = (uint8_t)(i + 1);

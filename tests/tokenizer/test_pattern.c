@@ -161,6 +161,17 @@ static void empty_matches_stand_between_characters_but_not_behind_a_match(void *
     expect_starts(" {2,}", false, "a  b c   ", 4, (const size_t[][3]){{0, 1, 0}, {1, 3, 1}, {3, 6, 0}, {6, 9, 1}});
 }
 
+/* U+31350, of an extension that Unicode 15 added, is a Han letter to everybody. */
+static void scripts_know_the_newest_letters_by_their_short_names(void **state)
+{
+    (void)state;
+    const char *text = "a\xF0\xB1\x8D\x90";
+    expect_starts("\\p{Han}", false, text, 2, (const size_t[][3]){{0, 1, 0}, {1, 5, 1}});
+    expect_starts("[\\p{L}&&[^\\p{Han}]]", false, text, 2, (const size_t[][3]){{0, 1, 1}, {1, 5, 0}});
+    expect_starts("\\p{Lao}", false, "a\xE0\xBA\x81", 2, (const size_t[][3]){{0, 1, 0}, {1, 4, 1}});
+    expect_starts("\\p{Yi}", false, "a\xEA\x80\x80", 2, (const size_t[][3]){{0, 1, 0}, {1, 4, 1}});
+}
+
 static void a_broken_expression_is_refused_with_its_home_named(void **state)
 {
     unicode *u;
@@ -178,6 +189,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(known_expressions_match_as_the_engine_does),
         cmocka_unit_test(empty_matches_stand_between_characters_but_not_behind_a_match),
+        cmocka_unit_test(scripts_know_the_newest_letters_by_their_short_names),
         cmocka_unit_test(a_broken_expression_is_refused_with_its_home_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
