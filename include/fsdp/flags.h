@@ -73,6 +73,8 @@ typedef enum fsdp_origin {
     FSDP_FROM_PRESET,
     FSDP_FROM_FILE,
     FSDP_FROM_COMMAND,
+    FSDP_FROM_DEEPSPEED, /* DeepSpeed's file; flags and --config come first */
+    FSDP_FROM_ACCELERATE,
 } fsdp_origin;
 
 enum { FSDP_FLAGS_MAX = 256 }; /* rows of one table */

@@ -225,6 +225,7 @@ typedef struct fsdp_settings {
 
     /* The run itself */
     const char *config;
+    const char *deepspeed, *accelerate; /* files of other tools */
     bool dry_run;
     bool overwrite; /* the run that output_dir holds is replaced */
 
@@ -235,6 +236,8 @@ typedef struct fsdp_settings {
     bool json;
     bool units;
     const char *timeline, *against, *svg; /* optional */
+
+    fsdp_text_list notes; /* what files of other tools say that has no meaning here, a line each */
 } fsdp_settings;
 
 /* Defaults. Ended by fsdp_settings_free. Copying the struct copies references to its texts, not the texts. */
@@ -242,7 +245,7 @@ FSDP_API fsdp_status fsdp_settings_init(fsdp_settings *settings);
 FSDP_API void fsdp_settings_free(fsdp_settings *settings); /* legal on zeroed settings */
 
 /* Reads the arguments that follow the name of the command ("train", "plan", "bench"). --config fills in what they leave
- * open, and --preset what both leave open; then fsdp_settings_check is called. */
+ * open, --deepspeed or --accelerate what both leave open, and --preset the rest; then fsdp_settings_check is called. */
 FSDP_API fsdp_status fsdp_settings_parse(fsdp_settings *settings, const char *command, int argc, char *const *argv);
 /* Sets one setting by the name of its flag, as if the user had given it. Call fsdp_settings_check when all are set. */
 FSDP_API fsdp_status fsdp_settings_set(fsdp_settings *settings, const char *name, const char *value);

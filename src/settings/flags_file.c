@@ -82,29 +82,38 @@ static fsdp_status store_array(flag_file *f, const char *key, const json_t *arra
     return status;
 }
 
-static fsdp_status store_json(flag_file *f, const char *key, const json_t *value)
+const char *flags_json_text(const json_t *value, char room[FLAGS_NUMBER])
 {
-    char number[40];
     switch (json_typeof(value)) {
     case JSON_STRING:
-        return store_text(f, key, json_string_value(value));
+        return json_string_value(value);
     case JSON_INTEGER:
-        snprintf(number, sizeof number, "%lld", (long long)json_integer_value(value));
-        return store_text(f, key, number);
+        snprintf(room, FLAGS_NUMBER, "%lld", (long long)json_integer_value(value));
+        return room;
     case JSON_REAL:
-        snprintf(number, sizeof number, "%.17g", json_real_value(value));
-        return store_text(f, key, number);
+        snprintf(room, FLAGS_NUMBER, "%.17g", json_real_value(value));
+        return room;
     case JSON_TRUE:
+        return "true";
     case JSON_FALSE:
-        return store_text(f, key, json_is_true(value) ? "true" : "false");
-    case JSON_ARRAY:
-        return store_array(f, key, value);
+        return "false";
     case JSON_NULL:
-        return FSDP_OK;
+    case JSON_ARRAY:
     case JSON_OBJECT:
         break;
     }
-    return error_set(FSDP_ERR_INPUT, "%s: an object is no value", key);
+    return NULL;
+}
+
+static fsdp_status store_json(flag_file *f, const char *key, const json_t *value)
+{
+    char number[FLAGS_NUMBER];
+    const char *text = flags_json_text(value, number);
+    if (json_is_null(value))
+        return FSDP_OK;
+    if (json_is_array(value))
+        return store_array(f, key, value);
+    return text ? store_text(f, key, text) : error_set(FSDP_ERR_INPUT, "%s: an object is no value", key);
 }
 
 static fsdp_status read_json(flag_file *f, const char *text, size_t bytes)

@@ -2,6 +2,8 @@
 #ifndef SETTINGS_FLAGS_VALUE_H
 #define SETTINGS_FLAGS_VALUE_H
 
+#include <jansson.h>
+
 #include <fsdp/flags.h>
 
 /* Names are equal when they differ only in dashes against underscores, and choices also in case. */
@@ -23,6 +25,10 @@ fsdp_status flags_store_list(const fsdp_flag *flag, void *values, fsdp_flag_stat
 /* What fsdp_flags_read does with the text of a file; `text` has a NUL after its `bytes` and is modified. */
 fsdp_status flags_read_text(const fsdp_flag *table, void *values, fsdp_flag_state *state, const char *command,
                             const char *path, char *text, size_t bytes);
+
+/* A JSON value as the command line would spell it: its own text, or one in `room`; NULL for null, lists and objects. */
+enum { FLAGS_NUMBER = 40 };
+const char *flags_json_text(const json_t *value, char room[FLAGS_NUMBER]);
 
 /* FSDP_ERR_INPUT names the first text that is not UTF-8: JSON cannot hold it, fsdp_flags_json would lose it. */
 fsdp_status flags_check_texts(const fsdp_flag *table, const void *values);

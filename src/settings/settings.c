@@ -8,7 +8,9 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "settings/flags_value.h"
+#include "settings/foreign/foreign.h"
 #include "settings/presets.h"
 #include "settings/settings_table.h"
 
@@ -331,8 +333,11 @@ fsdp_status fsdp_settings_parse(fsdp_settings *settings, const char *command, in
     FSDP_TRY(fsdp_flags_parse(settings_table, settings, &settings->state, command, argc, argv, NULL, NULL));
     if (settings->config)
         FSDP_TRY(fsdp_flags_read(settings_table, settings, &settings->state, command, settings->config));
+    FSDP_TRY(foreign_read_files(settings, command));
     if (strcmp(command, "train") == 0 && settings->json && !settings->dry_run)
         return error_set(FSDP_ERR_INPUT, "--json goes with --dry_run; a run's figures are in metrics.jsonl");
     FSDP_TRY(fsdp_settings_check(settings));
+    for (int i = 0; strcmp(command, "train") != 0 && i < settings->notes.n; i++)
+        log_write(FSDP_LOG_WARNING, "%s", settings->notes.items[i]); /* a run says them itself, once for all ranks */
     return strcmp(command, "plan") == 0 ? check_plan(settings) : FSDP_OK;
 }

@@ -201,6 +201,10 @@ const fsdp_flag settings_table[] = {
 #define GROUP "Run"
     {TEXT(config, NULL, "FILE",
           "read settings from a JSON file or \"key = value\" lines; the command line overrides it")},
+    {TEXT(deepspeed, NULL, "FILE", "read a DeepSpeed ds_config.json as settings; flags and --config override it"),
+     .only = "train plan bench"},
+    {TEXT(accelerate, NULL, "FILE", "read an accelerate YAML file as settings; flags and --config override it"),
+     .only = "train plan bench"},
     {CHOICE(preset, "none", presets, "a known model's shape and recipe; other flags override it")},
     {SWITCH(dry_run, NULL, "print the plan and all settings, then stop"), .only = "train"},
     {SWITCH(json, NULL, "print JSON instead of tables (train: only with --dry_run)"), .only = "plan train"},

@@ -9,9 +9,15 @@
 #include "settings/settings_table.h"
 
 static const char *const origins[] = {
-    [FSDP_FROM_DEFAULT] = "default", [FSDP_FROM_OTHERS] = "other settings", [FSDP_FROM_MODEL] = "model or data",
-    [FSDP_FROM_SIZE] = "model size", [FSDP_FROM_PRESET] = "preset",         [FSDP_FROM_FILE] = "config file",
+    [FSDP_FROM_DEFAULT] = "default",
+    [FSDP_FROM_OTHERS] = "other settings",
+    [FSDP_FROM_MODEL] = "model or data",
+    [FSDP_FROM_SIZE] = "model size",
+    [FSDP_FROM_PRESET] = "preset",
+    [FSDP_FROM_FILE] = "config file",
     [FSDP_FROM_COMMAND] = "flag",
+    [FSDP_FROM_DEEPSPEED] = "DeepSpeed file",
+    [FSDP_FROM_ACCELERATE] = "accelerate file",
 };
 
 static uint8_t *origin_of(fsdp_settings *s, const fsdp_flag *flag)

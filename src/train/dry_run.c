@@ -17,14 +17,20 @@ static fsdp_status say_text(train_run *run, const char *plan)
     if (run->misfit[0])
         run_say(run, FSDP_LINE_INFO, "This would not start here: %s\n", run->misfit);
     run_say(run, FSDP_LINE_INFO, "%s", settings);
+    run_say_notes(run);
     free(settings);
     return FSDP_OK;
 }
 
 static fsdp_status say_json(train_run *run, const char *plan)
 {
-    json_t *all = json_pack("{s:o, s:o, s:s, s:s}", "plan", json_loads(plan, 0, NULL), "settings",
-                            settings_used_json(run->settings), "reason", run->sharding.reason, "misfit", run->misfit);
+    const fsdp_text_list *lines = &run->settings->notes;
+    json_t *notes = json_array();
+    for (int i = 0; i < lines->n; i++)
+        json_array_append_new(notes, json_string(lines->items[i]));
+    json_t *all = json_pack("{s:o, s:o, s:s, s:s, s:o}", "plan", json_loads(plan, 0, NULL), "settings",
+                            settings_used_json(run->settings), "reason", run->sharding.reason, "misfit", run->misfit,
+                            "notes", notes);
     char *text = all ? json_dumps(all, JSON_INDENT(1)) : NULL;
     json_decref(all);
     if (!text)

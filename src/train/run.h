@@ -109,6 +109,8 @@ void run_show_warnings(train_run *run, bool shown);
 
 /* start.c. What the run is about to do, in one block; whether the data is that of the checkpoint. */
 fsdp_status run_say_start(train_run *run);
+/* What files of other tools say that has no meaning here. */
+void run_say_notes(train_run *run);
 fsdp_status run_fingerprint(train_run *run);
 void run_compare_fingerprint(train_run *run, const char *resumed); /* "checkpoint", "snapshot" */
 void run_warn_vocabulary(train_run *run);

@@ -149,6 +149,12 @@ static fsdp_status print_block(FILE *out, train_run *run)
     return FSDP_OK;
 }
 
+void run_say_notes(train_run *run)
+{
+    for (int i = 0; run->rank == 0 && i < run->settings->notes.n; i++)
+        run_say(run, FSDP_LINE_WARNING, "%s", run->settings->notes.items[i]);
+}
+
 fsdp_status run_say_start(train_run *run)
 {
     char *text = NULL;
@@ -162,6 +168,7 @@ fsdp_status run_say_start(train_run *run)
     fclose(out);
     if (status == FSDP_OK)
         run_say(run, FSDP_LINE_INFO, "%s", text);
+    run_say_notes(run);
     free(text);
     return status;
 }
