@@ -3,7 +3,8 @@
 # Korean pages hold the same commands and outputs.
 #
 # In a page, a fence "sh" is run, in one folder per page; "sh exit=N" must end with N. A fence "text" after it is what appears: its lines
-# in this order, among others; runs of blanks count as one, and "..." stands for anything. A fence "c file=NAME" is written to NAME.
+# in this order, among others; runs of blanks count as one, and "..." stands for anything. A fence "c file=NAME" (or json, yaml) is
+# written to NAME. usage: test_guides.sh [PAGE]
 set -euo pipefail
 source "$(dirname "$0")/support.bash"
 "$fsdp" --version | grep -qw libcrypto || { echo "a build without libcrypto has no launcher"; exit 77; }
@@ -63,7 +64,7 @@ follow()
             case $head in
             sh*) run_block "$head" ../block ;;
             text) shows ../printed ../block || fail "$1: a page shows what does not appear; printed was:"$'\n'"$(cat ../printed)" ;;
-            c\ file=*) cp ../block "${head#c file=}" ;;
+            *\ file=*) cp ../block "${head#* file=}" ;;
             esac
             head=
         fi
@@ -83,7 +84,7 @@ else
     cmake --install "$build" --prefix "$work/installed" >/dev/null
     export PKG_CONFIG_PATH=$work/installed/lib/pkgconfig LD_LIBRARY_PATH=$work/installed/lib
 fi
-for page in "$guide"/en/*.md; do
+for page in "$guide"/en/${1:-*}.md; do
     name=${page##*/}
     fences "$page" >blocks.en
     fences "$guide/ko/$name" >blocks.ko || fail "docs/guide/ko has no $name"
