@@ -19,7 +19,7 @@
 #   make kill-test KILLS=100   end a job so often and resume it; appends to docs/kill-test.md
 #   make bench      every case of build/bench/bench, for docs/benchmarks.md
 #   make asan | tsan | valgrind    the tests under a sanitizer or valgrind
-#   make docs       the API reference, into build/docs
+#   make docs       the guides as a site and the API reference, into build/docs
 #   make install PREFIX=/usr/local
 #   make deb        Debian packages libfsdp0, libfsdp-dev and fsdp, into build-deb/packages
 #   make test-deb   lintian, and the packages installed and used in a fresh Debian 12 (wants root and debootstrap)
@@ -124,6 +124,7 @@ valgrind: deps
 	@scripts/valgrind build-debug
 
 docs:
+	@scripts/guide-site build/docs/guide
 	@scripts/install-deps docs
 	@scripts/docs build/docs
 
