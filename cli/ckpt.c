@@ -121,8 +121,9 @@ static fsdp_status act_show(const ckpt_options *o, const char **paths, char **te
 
 static fsdp_status act_verify(const ckpt_options *o, const char **paths, char **text, int *code)
 {
-    (void)code;
-    return fsdp_checkpoint_verify(paths[0], o->json, text);
+    fsdp_status status = fsdp_checkpoint_verify(paths[0], o->json, text);
+    *code = status != FSDP_OK && *text ? 1 : 0; /* with a report, the checkpoint is wrong, not what the user typed */
+    return status;
 }
 
 static fsdp_status act_diff(const ckpt_options *o, const char **paths, char **text, int *code)
@@ -240,7 +241,10 @@ static int run_action(const ckpt_options *options, const char **words, int n_wor
         fputs(text, stdout);
     free(text);
     fflush(stdout);
-    return status == FSDP_OK ? code : command_failed("ckpt", status);
+    if (status == FSDP_OK)
+        return code;
+    int failed = command_failed("ckpt", status);
+    return code ? code : failed;
 }
 
 static int run_ckpt(int argc, char **argv)
@@ -262,11 +266,13 @@ const command command_ckpt = {
     .summary = "Show, verify, compare, convert and prune checkpoints",
     .usage = "show|verify|diff|export|import|reshard|prune PATH... [FLAGS...]",
     .details =
-        "PATH is a checkpoint (run/step-00000020), a folder of checkpoints (its newest complete one is used), a\n"
+        "PATH is a checkpoint (run/step-00000020), a run or a folder of checkpoints (its newest complete one is used), "
+        "a\n"
         "Hugging Face folder, a file of weights (.safetensors, or PyTorch's .pt, .pth, .bin), or a folder of\n"
         "torch.distributed.checkpoint.\n\n"
         "  fsdp ckpt show run                        list what it holds and whether it is complete\n"
-        "  fsdp ckpt verify run                      read everything and check every checksum\n"
+        "  fsdp ckpt verify run                      read all checkpoints and check every checksum (damage: exit code "
+        "1)\n"
         "  fsdp ckpt diff run/step-00000010 run      list tensors that differ, and by how much (exit code 1)\n"
         "  fsdp ckpt export run model --dtype bf16   write a folder that transformers can open\n"
         "  fsdp ckpt import model run                make a checkpoint from a Hugging Face or PyTorch model\n"

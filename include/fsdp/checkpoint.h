@@ -31,7 +31,7 @@ extern "C" {
 FSDP_API fsdp_status fsdp_checkpoint_show(const char *path, bool json, char **text);
 
 /* Reads everything and compares every checksum. FSDP_ERR_INPUT when anything is wrong; the report, which is set then
- * too, names every damaged file and tensor. For a directory of checkpoints it checks all of them. */
+ * too, names every damaged file and tensor. For a run or a directory of checkpoints it checks all of them. */
 FSDP_API fsdp_status fsdp_checkpoint_verify(const char *path, bool json, char **text);
 
 /* Names the tensors that only one of the two has, whose shapes differ, or where elements differ by more than

@@ -18,7 +18,7 @@ static const bench_workload workloads[] = {
     {"3.2-1b-8", "Llama 3.2 1B, 8 x 2048", 2048, 16, 32, 8, 8192, 128256, 8, 2048, true, FSDP_CHECKPOINT_NONE},
     {"8b-4k-ac", "Llama 3.1 8B, 1 x 4096, activation checkpointing", 4096, 32, 32, 8, 14336, 128256, 1, 4096, false,
      FSDP_CHECKPOINT_FULL},
-    {"tiny", "64 wide, 2 layers, 2 x 32: to try the commands", 64, 2, 4, 2, 128, 256, 2, 32, false,
+    {"tiny", "the tiny preset, 8 x 128: to try the commands", 192, 5, 6, 6, 512, 256, 8, 128, false,
      FSDP_CHECKPOINT_NONE},
 };
 

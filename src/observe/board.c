@@ -60,6 +60,12 @@ fail:
     return status;
 }
 
+fsdp_status board_rewind(board *b, int64_t step)
+{
+    FSDP_TRY(event_file_session(b->file, step + 1));
+    return event_file_flush(b->file);
+}
+
 static double wall_seconds(void)
 {
     struct timespec wall;

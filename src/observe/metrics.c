@@ -118,6 +118,11 @@ fsdp_status metrics_cut(const char *path, int64_t step)
     return FSDP_OK;
 }
 
+fsdp_status metrics_rewind(metrics *m, int64_t step)
+{
+    return metrics_cut(m->path, step);
+}
+
 fsdp_status metrics_open(const char *path, metrics **out)
 {
     fsdp_status status;

@@ -14,6 +14,7 @@ fsdp_status metrics_open(const char *path, metrics **out);
 /* Removes the lines at the end that are of steps after `step`: a run that goes on from there makes them again. A file
  * that does not exist is fine. */
 fsdp_status metrics_cut(const char *path, int64_t step);
+fsdp_status metrics_rewind(metrics *m, int64_t step); /* the same, of the file that is open */
 /* Where times are known, "times" has an object for each lap that took any: seconds from the line before to this one,
  * the least, mean and most over the ranks, and the rank that had the most; "exposed" is the sum of all waits for
  * collectives. "waited_for" is the rank that was busy longest, and in which phase it was longer than the others;

@@ -311,6 +311,24 @@ static fsdp_status exchange_ranks(report *r, train_run *run, const report_step *
     return FSDP_OK;
 }
 
+/* The run went back to an earlier step: what came after it is made again, and each step is there once. */
+static fsdp_status rewind_files(report *r, int64_t step)
+{
+    metrics *const files[] = {r->files[0], r->files[1], r->validations};
+    for (int i = 0; i < 3; i++)
+        if (files[i])
+            FSDP_TRY(metrics_rewind(files[i], step));
+    return r->board ? board_rewind(r->board, step) : FSDP_OK;
+}
+
+static fsdp_status write_step(report *r, const step_figures *f)
+{
+    for (int i = 0; i < 2; i++)
+        if (r->files[i])
+            FSDP_TRY(metrics_step(r->files[i], f));
+    return r->board ? board_step(r->board, f) : FSDP_OK;
+}
+
 fsdp_status report_add(report *r, train_run *run, const report_step *step, int *stop)
 {
     attribution times;
@@ -339,12 +357,7 @@ fsdp_status report_add(report *r, train_run *run, const report_step *step, int *
     if (isnan(r->first_loss))
         r->first_loss = step->loss;
     step_times_add(&r->times, (step_time){f.seconds, f.samples, f.tokens});
-    for (int i = 0; i < 2; i++) {
-        if (r->files[i])
-            FSDP_TRY(metrics_step(r->files[i], &f));
-    }
-    if (r->board)
-        FSDP_TRY(board_step(r->board, &f));
+    FSDP_TRY(step->step > run->step ? rewind_files(r, run->step) : write_step(r, &f));
     show_progress(r, run, &f);
     return FSDP_OK;
 }

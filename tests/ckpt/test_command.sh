@@ -48,8 +48,15 @@ shard=$run/step-00000004/rank-00000.safetensors
 printf 'x' | dd of=$shard bs=1 seek=$(($(stat -c %s $shard) - 9)) conv=notrunc 2>/dev/null
 code=0
 "$fsdp" ckpt verify $run >out 2>err || code=$?
-[[ $code == 2 ]] || fail "verify of a damaged one: exit code $code"
+[[ $code == 1 ]] || fail "verify of a damaged one: exit code $code"
 grep -q "the checksum does not hold" out || fail "verify: $(cat out)"
+grep -q "step-00000004: 1 problem$" out && grep -q ": 1 problem: see the report" err || fail "one problem: $(cat out err)"
+mkdir whole && mv $run whole/checkpoints # as the folder of a run
+code=0
+"$fsdp" ckpt verify whole >out 2>err || code=$?
+[[ $code == 1 ]] || fail "verify of a run: exit code $code: $(cat err)"
+grep -q "step-00000003: good" out && grep -q "step-00000004: 1 problem$" out || fail "verify of a run: $(cat out)"
+refused 2 "nowhere: there is no such checkpoint" ckpt verify nowhere
 refused 2 "nowhere" ckpt show nowhere
 refused 2 "nowhere" ckpt export nowhere folder
 echo "ok"

@@ -31,34 +31,38 @@ refused 2 "--breakdown belongs to" bench comm --breakdown $quick
 refused 2 "unknown flag --stepz" bench step tiny --stepz 3 $quick
 
 # A step: figures that hang together, and a breakdown whose classes are the whole.
-"$fsdp" bench step tiny --steps 3 --warmup_steps 1 --breakdown --json $quick >step.json
-json step.json '$r->{workload} eq "tiny" && $r->{world} == 1 && $r->{batch} == 2 && $r->{seq} == 32' \
-    '$r->{N} == 106816 && $r->{dtype} eq "fp32"' \
-    'near($r->{tok_s} * $r->{ms}, 64e3, 0.05) && $r->{ms_best} <= $r->{ms}' \
-    '$r->{tflops} * $r->{ms} * 1e9 > 6 * ($r->{N} - 256 * 64) * 64 * 0.99' \
-    '$r->{tflops} * $r->{ms} * 1e9 < 8 * $r->{N} * 64' \
+"$fsdp" bench step tiny --train_batch_size 1 --steps 3 --warmup_steps 1 --breakdown --json $quick >step.json
+json step.json '$r->{workload} eq "tiny" && $r->{world} == 1 && $r->{batch} == 1 && $r->{seq} == 128' \
+    '$r->{N} == 2312256 && $r->{dtype} eq "fp32"' \
+    'near($r->{tok_s} * $r->{ms}, 128e3, 0.05) && $r->{ms_best} <= $r->{ms}' \
+    '$r->{tflops} * $r->{ms} * 1e9 > 6 * ($r->{N} - 256 * 192) * 128 * 0.99' \
+    '$r->{tflops} * $r->{ms} * 1e9 < 8 * $r->{N} * 128' \
     '!defined $r->{peak_tflops} && !defined $r->{utilisation} && $r->{matrix_tflops} > 0' \
     'near($r->{utilisation_of_matrix} * $r->{matrix_tflops}, $r->{tflops}, 0.01)' \
     'join(",", map { $_->{name} } @{$r->{classes}}) eq
         "products,attention,norms and pointwise,loss with its product,optimizer,communication,other"' \
     'near(sum(map { $_->{ms} } @{$r->{classes}}), $r->{waited_ms}, 0.01)' \
-    '$r->{classes}[0]{count} == 16 && $r->{classes}[1]{count} == 4 && $r->{classes}[5]{ms} == 0' \
-    '(grep { $_->{name} eq "linear.forward" && $_->{count} == 8 } @{$r->{operations}}) == 1' \
+    '$r->{classes}[0]{count} == 40 && $r->{classes}[1]{count} == 10 && $r->{classes}[5]{ms} == 0' \
+    '(grep { $_->{name} eq "linear.forward" && $_->{count} == 20 } @{$r->{operations}}) == 1' \
     '$r->{operations}[0]{ms} >= $r->{operations}[1]{ms} && $r->{operations}[1]{ms} >= $r->{operations}[-1]{ms}'
-"$fsdp" bench step tiny --steps 2 --warmup_steps 0 --breakdown $quick >step.txt
+"$fsdp" bench step tiny --train_batch_size 1 --steps 2 --warmup_steps 0 --breakdown $quick >step.txt
 grep -q '^  products .* ms .* %' step.txt || fail "no products: $(cat step.txt)"
 tail -1 step.txt | grep -q '^tiny .* tokens/s .* TFLOP/s a rank, .* % of a measured product' || fail "$(cat step.txt)"
 
+# The workload tiny is the preset of that name.
+for model in tiny "--preset tiny"; do "$fsdp" bench step $model --steps 1 --warmup_steps 0 --json $quick >same.json; grep -o '"N": .* "micro' same.json; done | sort -u >shapes
+[[ $(cat shapes) == '"N": 2312256, "batch": 8, "seq": 128, "micro' ]] || fail "bench step tiny is not the preset: $(cat shapes)"
+
 # Micro-batches are part of the step, a batch that was given is the batch, and a shape beside a workload's is refused.
-"$fsdp" bench step tiny --steps 3 --warmup_steps 1 --gradient_accumulation_steps 4 --breakdown --json $quick >micro.json
-json micro.json '$r->{micro_batches} == 4 && $r->{batch} == 2' 'near($r->{tok_s} * $r->{ms}, 4 * 64e3, 0.05)' \
-    '$r->{classes}[0]{count} == 4 * 16 && $r->{tflops} * $r->{ms} * 1e9 > 4 * 6 * ($r->{N} - 256 * 64) * 64 * 0.99'
-"$fsdp" bench step tiny --steps 2 --warmup_steps 0 --gradient_accumulation_steps 3 --train_batch_size 5 $quick >micro.txt
-grep -q '3 micro-batches of 5 x 32 a step' micro.txt || fail "$(cat micro.txt)"
+"$fsdp" bench step tiny --train_batch_size 1 --steps 2 --warmup_steps 1 --gradient_accumulation_steps 4 --breakdown --json $quick >micro.json
+json micro.json '$r->{micro_batches} == 4 && $r->{batch} == 1' 'near($r->{tok_s} * $r->{ms}, 4 * 128e3, 0.05)' \
+    '$r->{classes}[0]{count} == 4 * 40 && $r->{tflops} * $r->{ms} * 1e9 > 4 * 6 * ($r->{N} - 256 * 192) * 128 * 0.99'
+"$fsdp" bench step tiny --steps 2 --warmup_steps 0 --gradient_accumulation_steps 3 --train_batch_size 2 $quick >micro.txt
+grep -q '3 micro-batches of 2 x 128 a step' micro.txt || fail "$(cat micro.txt)"
 refused 2 "--num_layers: the workload tiny has a shape of its own" bench step tiny --num_layers 3 $quick
 
 # Two ranks: one of them prints, and waits for collectives are a class of their own.
-"$fsdp" $ranks "$fsdp" bench step tiny --steps 2 --warmup_steps 1 --breakdown --json $quick >two.json
+"$fsdp" $ranks "$fsdp" bench step tiny --train_batch_size 1 --steps 2 --warmup_steps 1 --breakdown --json $quick >two.json
 json two.json '$r->{world} == 2 && $r->{classes}[5]{name} eq "communication" && $r->{classes}[5]{count} > 0'
 
 # Kernels: every row has a time and one rate, whose share is that of the rates above.
@@ -67,8 +71,8 @@ json kernel.json '$r->{workload} eq "tiny" && $r->{matrix_tflops} > 0 && $r->{co
     '!grep { $_->{ms} <= 0 || defined($_->{tflops}) == defined($_->{gb_s}) } @{$r->{kernels}}' \
     '!grep { $_->{gb_s} && !near($_->{of_copy} * $r->{copy_gb_s}, $_->{gb_s}, 0.01) } @{$r->{kernels}}' \
     '!grep { $_->{tflops} && !near($_->{of_matrix} * $r->{matrix_tflops}, $_->{tflops}, 0.01) } @{$r->{kernels}}' \
-    'join(",", map { $_->{shape} } grep { $_->{name} eq "gate|up, weight gradient" } @{$r->{kernels}}) eq "64 x 256 x 64"' \
-    '!grep { $_->{name} eq "down, forward" && !near($_->{ms} * $_->{tflops} * 1e9, 2 * 64 * 64 * 128, 0.01) } @{$r->{kernels}}'
+    'join(",", map { $_->{shape} } grep { $_->{name} eq "gate|up, weight gradient" } @{$r->{kernels}}) eq "1024 x 1024 x 192"' \
+    '!grep { $_->{name} eq "down, forward" && !near($_->{ms} * $_->{tflops} * 1e9, 2 * 1024 * 192 * 512, 0.01) } @{$r->{kernels}}'
 "$fsdp" bench kernel tiny --bf16 $quick >kernel.txt
 for name in "q|k|v, forward" "attention, backward" "packed, backward" "rmsnorm, backward" rope "swiglu, forward" cross-entropy \
     "embedding, gradient" adamw copy; do

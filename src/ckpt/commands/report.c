@@ -37,7 +37,7 @@ static char *checkpoints_of_run(const char *path)
     return found;
 }
 
-static fsdp_status list_checkpoints(const char *path, ckpt_listing *listing)
+fsdp_status report_list(const char *path, ckpt_listing *listing)
 {
     FSDP_TRY(ckpt_directory_list(path, listing));
     char *of_run = listing->n_entries == 0 ? checkpoints_of_run(path) : NULL;
@@ -56,7 +56,7 @@ fsdp_status report_resolve(const char *path, char **out)
         *out = strdup(path);
         return *out ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "%s: out of memory", path);
     }
-    FSDP_TRY(list_checkpoints(path, &listing));
+    FSDP_TRY(report_list(path, &listing));
     ckpt_listing_by_commit(&listing, NULL);
     fsdp_status status = FSDP_ERR_INPUT;
     for (int i = 0; i < listing.n_entries && status == FSDP_ERR_INPUT; i++) {

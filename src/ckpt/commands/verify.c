@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "ckpt/save/folder_files.h"
 #include "ckpt/load/pieces.h"
 #include "ckpt/commands/report.h"
@@ -67,7 +68,8 @@ static void print_report(FILE *out, const json_t *report)
                     report_int(entry, "tensors"), report_int(entry, "checksums"),
                     report_size(report_int(entry, "bytes"), size, sizeof size));
         else
-            fprintf(out, "%s: %zu problems\n", report_string(entry, "path"), json_array_size(problems));
+            fprintf(out, "%s: %zu problem%s\n", report_string(entry, "path"), json_array_size(problems),
+                    json_array_size(problems) == 1 ? "" : "s");
         json_array_foreach((json_t *)(uintptr_t)problems, k, problem)
             fprintf(out, "  %s\n", json_string_value(problem));
     }
@@ -76,7 +78,7 @@ static void print_report(FILE *out, const json_t *report)
 static fsdp_status verify_listed(const char *path, json_t *reports)
 {
     ckpt_listing listing;
-    FSDP_TRY(ckpt_directory_list(path, &listing));
+    FSDP_TRY(report_list(path, &listing));
     for (int i = 0; i < listing.n_entries; i++)
         if (!listing.entries[i].temporary) /* an unfinished save promises nothing */
             json_array_append_new(reports, verify_one(listing.entries[i].path, true));
@@ -93,6 +95,10 @@ fsdp_status fsdp_checkpoint_verify(const char *path, bool json, char **text)
     fsdp_status status = FSDP_OK;
     size_t i, n_problems = 0;
     *text = NULL;
+    if (!file_exists(path)) {
+        json_decref(report);
+        return error_set(FSDP_ERR_INPUT, "%s: there is no such checkpoint", path);
+    }
     if (report_is_directory_of_checkpoints(path))
         status = verify_listed(path, reports);
     else
@@ -106,5 +112,5 @@ fsdp_status fsdp_checkpoint_verify(const char *path, bool json, char **text)
     FSDP_TRY(report_text(report, json, print_report, text));
     if (n_problems == 0)
         return FSDP_OK;
-    return error_set(FSDP_ERR_INPUT, "%s: %zu problems: see the report", path, n_problems);
+    return error_set(FSDP_ERR_INPUT, "%s: %zu problem%s: see the report", path, n_problems, n_problems == 1 ? "" : "s");
 }

@@ -179,8 +179,8 @@ static fsdp_status try_all(const char *directory, const ckpt_load_config *config
         bool corrupt = false;
         fsdp_status status = try_path(path, config, state, world, &corrupt, result);
         if (status == FSDP_OK && rank == 0)
-            log_write(FSDP_LOG_INFO, "resuming from %s (step %" PRId64 ", written by %d ranks)", path, result->step,
-                      result->world_size);
+            log_write(FSDP_LOG_INFO, "resuming from %s (step %" PRId64 ", written by %d rank%s)", path, result->step,
+                      result->world_size, result->world_size == 1 ? "" : "s");
         if (status == FSDP_OK || !corrupt) {
             free(path);
             return status;
@@ -215,8 +215,9 @@ static fsdp_status check_newest_fits(const char *directory, int n_ranks, const c
         return FSDP_OK;
     return error_set(FSDP_ERR_INPUT,
                      "%s: step %" PRId64 " is a local checkpoint of rank %d of %d, and cannot be loaded by a world of "
-                     "%d; only sharded and full ones fit any world. Resume with %d ranks, or choose another directory",
-                     directory, c->misfit_step, c->misfit_rank, c->misfit_size, n_ranks, c->misfit_size);
+                     "%d; only sharded and full ones fit any world. Resume with %d rank%s, or choose another directory",
+                     directory, c->misfit_step, c->misfit_rank, c->misfit_size, n_ranks, c->misfit_size,
+                     c->misfit_size == 1 ? "" : "s");
 }
 
 static bool is_checkpoint(const char *path)
