@@ -14,10 +14,10 @@ typedef struct fetch_options {
 #define OPTIONS fetch_options
 
 static const fsdp_flag fetch_table[] = {
-    {ROW(tokenizer, FSDP_FLAG_LIST, "of these models, fetch the tokenizer only"), .unit = "NAME,..."},
+    {ROW(tokenizer, FSDP_FLAG_LIST, "fetch only the tokenizers of these models"), .unit = "NAME,..."},
     {ROW(dataset, FSDP_FLAG_LIST, "fetch these data sets"), .unit = "NAME,..."},
     {TEXT(dataset_config_name, "NAME", "configuration of the data sets: the folder to fetch (default: all)")},
-    {TEXT(include, "GLOB,...", "of the data sets, fetch only files with these names, for example 'en/c4-train.0000*'")},
+    {TEXT(include, "GLOB,...", "fetch only data set files whose names match, such as 'en/c4-train.0000*'")},
     {TEXT(revision, "NAME", "branch, tag or commit (default: main)")},
     {.name = NULL},
 };
@@ -87,12 +87,13 @@ const command command_fetch = {
     .name = "fetch",
     .summary = "Fetch models, tokenizers and data sets from the Hugging Face hub",
     .usage = "[NAME...] [--tokenizer NAME,...] [--dataset NAME,...] [FLAGS...]",
-    .details = "  fsdp fetch google-t5/t5-small\n"
-               "  fsdp fetch --tokenizer hf-internal-testing/llama-tokenizer\n"
-               "  fsdp fetch --dataset allenai/c4 --include 'en/c4-train.0000*,en/c4-validation.00000*'\n\n"
-               "Files go into the Hugging Face cache (HF_HOME), where other commands find them by the same name; the\n"
-               "folder of each is printed. What is there is not fetched again, a download that was cut goes on where\n"
-               "it stopped, and every file is checked by its hash. HF_ENDPOINT and HF_TOKEN have their usual meaning.",
+    .details =
+        "  fsdp fetch google-t5/t5-small\n"
+        "  fsdp fetch --tokenizer hf-internal-testing/llama-tokenizer\n"
+        "  fsdp fetch --dataset allenai/c4 --include 'en/c4-train.0000*,en/c4-validation.00000*'\n\n"
+        "Files go into the Hugging Face cache (HF_HOME), where other commands find them by the same name. Prints\n"
+        "the folder of each. Files that are already there are not fetched again, interrupted downloads resume,\n"
+        "and every file's hash is checked. HF_ENDPOINT and HF_TOKEN are read as usual.",
     .flags = fetch_flags,
     .run = run_fetch,
 };

@@ -233,7 +233,7 @@ static int run_generate(int argc, char **argv)
 
 const command command_generate = {
     .name = "generate",
-    .summary = "Generate text with a trained LLaMA or T5",
+    .summary = "Generate text with a trained language model or T5",
     .usage = "--model PATH --prompt TEXT [FLAGS...]",
     .details = "  fsdp generate --model fsdp_runs/latest --prompt 'static int' --temperature 0.7\n"
                "  fsdp generate --model t5-small --prompt_file article.txt --max_new_tokens 60\n"
