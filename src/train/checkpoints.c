@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "ckpt/load/source.h"
 #include "ckpt/save/save_task.h"
 #include "observe/units.h"
 #include "format/hub/hub.h"
@@ -417,15 +418,21 @@ fsdp_status run_checkpoint(train_run *run, bool at_end)
     return save(run);
 }
 
+/* What lies in the folder now: adapters that were merged are no tensors of it. */
 static void say_exported(train_run *run)
 {
-    const ckpt_state *state = state_tensors(run->state);
+    const char *folder = run->settings->export_dir;
+    ckpt_source *written;
     char size[UNITS_TEXT];
-    int n = 0;
-    for (int i = 0; i < state->n_tensors; i++)
-        n += (CKPT_ROLES_MODEL & CKPT_ROLE_BIT(state->tensors[i].role)) != 0;
-    run_say(run, FSDP_LINE_INFO, "exported the model to %s: %d tensors, %s in fp32", run->settings->export_dir, n,
-            units_bytes(size, ckpt_state_total_bytes(state, CKPT_ROLES_MODEL)));
+    int64_t bytes = 0;
+    if (run->rank != 0 || source_open(folder, &written) != FSDP_OK)
+        return;
+    for (int i = 0; i < source_count(written); i++)
+        for (int k = 0; k < source_at(written, i)->n_pieces; k++)
+            bytes += source_piece_bytes(&source_at(written, i)->pieces[k]);
+    run_say(run, FSDP_LINE_INFO, "exported the model to %s: %d tensors, %s in fp32", folder, source_count(written),
+            units_bytes(size, bytes));
+    source_close(written);
 }
 
 static fsdp_status export_model(train_run *run)
