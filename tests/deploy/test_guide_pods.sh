@@ -26,7 +26,7 @@ small="--hidden_width 32 --num_layers 1 --num_decoder_layers 1 --num_heads 2 --h
 "$fsdp" train --preset t5-small $small --tokenizer tokenizer.json --dataset $articles/train.jsonl --source_field article \
     --target_field highlights --max_steps 1 --output_dir made --export_dir $model >made.log 2>&1 || fail "$(cat made.log)"
 start_hub
-export REAL_KUBECTL PATH=$work/bin:$PATH KUBECTL_STATE=$work/applied.json POD_DATA=$work/data POD_FLAGS="$small --comm_timeout 60 --logging_freq 8"
+export REAL_KUBECTL PATH=$work/bin:$PATH KUBECTL_STATE=$work/applied.json POD_DATA=$work/data POD_FLAGS="$small --comm_timeout 60 --logging_freq 8 --metrics_port 0"
 POD_PORT=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 export POD_PORT
 follow_page t5-on-four-pods
