@@ -349,6 +349,16 @@ const fsdp_tape *program_tape(const program *p)
     return p->tape;
 }
 
+int program_transfers(const program *p)
+{
+    return p->n_transfers;
+}
+
+int program_transfer_index(const program *p, const instruction *step)
+{
+    return (int)(step->moved - p->transfers);
+}
+
 const parameter_use *program_parameter_uses(const program *p, int *n)
 {
     *n = p->n_uses;

@@ -59,6 +59,9 @@ int program_length(const program *p);        /* instructions */
 const instruction *program_at(const program *p, int index);
 int program_forward_length(const program *p); /* instructions before the first of backward */
 const fsdp_tape *program_tape(const program *p);
+int program_transfers(const program *p); /* values that wait in host memory */
+/* Which of them an instruction moves. */
+int program_transfer_index(const program *p, const instruction *step);
 
 /* Work between instructions: called before instruction `index` runs (index == length: at the end). */
 typedef fsdp_status (*program_hook)(void *context, int index);

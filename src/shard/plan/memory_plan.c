@@ -209,6 +209,8 @@ static fsdp_status plan_training(fsdp_model *m, const memory_plan_request *r, me
     out->full_gradients = s.schedule->gradient_bytes;
     count_traffic(m, s.schedule, out);
     fsdp_status status = r->picture ? plan_picture_take(r->picture, m, s.program, s.schedule) : FSDP_OK;
+    if (status == FSDP_OK && r->script)
+        status = plan_script_take(r->script, m, s.program, s.schedule, max_i64(r->micro_batches, 1), r->moments);
     free_step(&s);
     return status;
 }

@@ -6,6 +6,7 @@
 
 #include "device/device.h"
 #include "shard/plan/picture.h"
+#include "shard/plan/script.h"
 
 /* One request for memory, as the engine makes it. */
 typedef struct planned_allocation {
@@ -74,6 +75,8 @@ typedef struct memory_plan_request {
     size_t (*hot)(int64_t bytes); /* the same of hot snapshots, in which all ranks write all; NULL: none are kept */
     plan_picture
         *picture; /* receives the training step value by value, and is the caller's to clear; NULL: not wanted */
+    plan_script *script;   /* receives what happens in an optimizer step, likewise */
+    int64_t micro_batches; /* of that step; 0: one */
 } memory_plan_request;
 
 /* Takes `net` (a fresh tree), also on failure. */

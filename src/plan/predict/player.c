@@ -1,0 +1,233 @@
+/* Clocks, one per stream. Items come in the order in which the rank starts them, so one pass is enough. */
+#include "plan/predict/player.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+
+enum { STEPS = 3 }; /* the last of which counts */
+
+/* A collective that runs only while somebody waits for it. */
+typedef struct pending {
+    int slot;
+    script_collective which;
+    double seconds;
+} pending;
+
+typedef struct playing {
+    const plan_script *s;
+    const kernel_profile *p;
+    int ranks_per_node;
+    double *seconds;         /* (n_works) */
+    profile_source *sources; /* (n_works) */
+    double host, compute, comm, out, in, worker; /* when each is free */
+    double launched;         /* what follows was given to the device then */
+    bool in_graph;
+    double *done;            /* (n_slots): when the collective or transfer is over */
+    int *kinds;              /* (n_slots): the collective, or -1: a transfer */
+    pending *queue;          /* (n_slots) */
+    int n_queued;
+    double turn, end;        /* when backward began, and the close */
+    played_step step;
+} playing;
+
+static bool has_streams(const playing *g)
+{
+    return g->p->launch.gap > 0 || g->p->launch.graph > 0 || g->p->launch.kernel > 0;
+}
+
+static void play_work(playing *g, const script_item *item)
+{
+    double length = g->seconds[item->work];
+    if (has_streams(g)) {
+        if (!g->in_graph)
+            g->host += g->p->launch.kernel;
+        double given = g->in_graph ? g->launched : g->host;
+        length += g->in_graph ? g->p->launch.gap : 0;
+        if (given > g->compute) {
+            g->step.launch_wait += given - g->compute;
+            g->compute = given;
+        }
+    }
+    g->step.compute += length;
+    g->step.by_source[g->sources[item->work]] += length;
+    double beside = fmin(g->comm - g->compute, length / (1 - g->p->slowdown));
+    if (g->p->slowdown > 0 && beside > 0) { /* `beside` seconds at the lower rate */
+        g->step.slowed += beside * g->p->slowdown;
+        length += beside * g->p->slowdown;
+    }
+    g->compute += length;
+    if (!has_streams(g))
+        g->host = g->compute;
+}
+
+static void play_launch(playing *g, const script_item *item)
+{
+    if (item->backward && g->turn < 0)
+        g->turn = g->compute;
+    g->in_graph = item->graph;
+    if (!has_streams(g))
+        return;
+    g->host += item->graph ? g->p->launch.graph : 0;
+    g->launched = g->host;
+}
+
+static void stand_still(playing *g, int kind, double until)
+{
+    double wait = fmax(0, until - g->compute);
+    if (kind >= 0) {
+        g->step.exposed += wait;
+        g->step.exposed_by[kind] += wait;
+    } else {
+        g->step.transfer_wait += wait;
+    }
+    g->compute += wait;
+    if (!has_streams(g))
+        g->host = g->compute;
+}
+
+/* In the order in which they were started, up to the one that is waited for. */
+static void run_queue(playing *g, int slot)
+{
+    int n = 0;
+    for (bool found = false; n < g->n_queued && !found; n++) {
+        found = g->queue[n].slot == slot;
+        g->comm = fmax(g->comm, g->compute) + g->queue[n].seconds;
+        g->done[g->queue[n].slot] = g->comm;
+        stand_still(g, (int)g->queue[n].which, g->comm);
+    }
+    for (int i = n; i < g->n_queued; i++)
+        g->queue[i - n] = g->queue[i];
+    g->n_queued -= n;
+}
+
+static void play_collective(playing *g, const script_item *item)
+{
+    double seconds = profile_collective_seconds(g->p, item, g->ranks_per_node);
+    g->host += has_streams(g) ? g->p->launch.collective : 0;
+    g->step.communication += seconds;
+    g->kinds[item->slot] = (int)item->collective;
+    if (!g->p->overlaps) {
+        if (isinf(g->done[item->slot])) /* started again before anybody waited */
+            run_queue(g, item->slot);
+        g->done[item->slot] = INFINITY; /* until somebody waits */
+        g->queue[g->n_queued++] = (pending){item->slot, item->collective, seconds};
+        return;
+    }
+    g->comm = fmax(g->comm, fmax(g->compute, has_streams(g) ? g->host : 0)) + seconds;
+    g->done[item->slot] = g->comm;
+}
+
+static void play_wait(playing *g, const script_item *item)
+{
+    if (isinf(g->done[item->slot]))
+        run_queue(g, item->slot);
+    stand_still(g, g->kinds[item->slot], g->done[item->slot]);
+}
+
+/* A copy on `stream`, after compute and `after`. */
+static void play_copy(playing *g, const script_item *item, double *line, bool after_compute)
+{
+    double start = fmax(*line, after_compute ? g->compute : 0);
+    if (item->after >= 0) {
+        if (isinf(g->done[item->after]))
+            run_queue(g, item->after);
+        start = fmax(start, g->done[item->after]);
+    }
+    *line = start + item->bytes / g->p->host_copy;
+    g->done[item->slot] = *line;
+    g->kinds[item->slot] = -1;
+}
+
+static void play_update(playing *g, const script_item *item)
+{
+    g->worker = fmax(fmax(g->worker, g->host), g->done[item->after]) + item->bytes / g->p->host_update;
+    g->done[item->slot] = g->worker;
+    g->kinds[item->slot] = -1;
+}
+
+static void play_item(playing *g, const script_item *item)
+{
+    switch (item->kind) {
+    case SCRIPT_WORK:
+        play_work(g, item);
+        break;
+    case SCRIPT_LAUNCH:
+        play_launch(g, item);
+        break;
+    case SCRIPT_COLLECTIVE:
+        play_collective(g, item);
+        break;
+    case SCRIPT_WAIT:
+        play_wait(g, item);
+        break;
+    case SCRIPT_OUT:
+        play_copy(g, item, &g->out, true);
+        break;
+    case SCRIPT_IN:
+        play_copy(g, item, &g->in, true);
+        break;
+    case SCRIPT_UPDATE:
+        play_update(g, item);
+        break;
+    case SCRIPT_RETURN:
+        play_copy(g, item, &g->in, false);
+        break;
+    case SCRIPT_SYNC:
+        g->host = fmax(g->host, g->compute);
+        break;
+    }
+}
+
+static void play_step(playing *g)
+{
+    double start = g->host;
+    g->step = (played_step){.seconds = 0};
+    g->turn = -1;
+    g->host += g->p->launch.step;
+    g->compute = fmax(g->compute, start);
+    if (!has_streams(g))
+        g->compute = g->host;
+    double forward = g->compute, backward = -1, close = forward;
+    for (int i = 0; i < g->s->n_sections; i++) {
+        const script_section *part = &g->s->sections[i];
+        if (i + 1 == g->s->n_sections)
+            close = g->compute;
+        for (int64_t k = 0; k < part->times; k++)
+            for (int at = part->first; at < part->end; at++)
+                play_item(g, &g->s->items[at]);
+        if (i == 0)
+            backward = g->turn;
+    }
+    g->host = fmax(g->host, g->compute);
+    g->step.seconds = g->host - start;
+    g->step.forward = (backward < 0 ? close : backward) - forward;
+    g->step.backward = backward < 0 ? 0 : close - backward;
+    g->step.close = g->host - close;
+}
+
+fsdp_status player_play(const plan_script *s, const kernel_profile *p, int ranks_per_node, played_step *out)
+{
+    playing g = {.s = s, .p = p, .ranks_per_node = ranks_per_node};
+    size_t slots = (size_t)s->n_slots + 1, works = (size_t)s->n_works + 1;
+    g.seconds = calloc(works, sizeof *g.seconds);
+    g.sources = calloc(works, sizeof *g.sources);
+    g.done = calloc(slots, sizeof *g.done);
+    g.kinds = calloc(slots, sizeof *g.kinds);
+    g.queue = calloc(slots, sizeof *g.queue);
+    fsdp_status status = FSDP_OK;
+    if (!g.seconds || !g.sources || !g.done || !g.kinds || !g.queue)
+        status = error_set(FSDP_ERR_MEMORY, "playing a step: out of host memory");
+    for (int i = 0; i < s->n_works && status == FSDP_OK; i++)
+        g.seconds[i] = profile_seconds(p, &s->works[i], &g.sources[i]);
+    for (int i = 0; i < STEPS && status == FSDP_OK; i++)
+        play_step(&g);
+    *out = g.step;
+    free(g.seconds);
+    free(g.sources);
+    free(g.done);
+    free(g.kinds);
+    free(g.queue);
+    return status;
+}
