@@ -18,6 +18,7 @@ typedef struct options {
     const char *emulate;
     fsdp_text_list sizes;
     int64_t size;
+    const char *profile;
 } options;
 
 static const fsdp_flag own_flags[] = {
@@ -37,6 +38,7 @@ static const fsdp_flag own_flags[] = {
      .max = 1e6},
     {.name = "breakdown", .only = "step", .type = FSDP_FLAG_SWITCH, .offset = offsetof(options, breakdown)},
     {.name = "emulate", .only = "step", .type = FSDP_FLAG_TEXT, .offset = offsetof(options, emulate)},
+    {.name = "profile", .type = FSDP_FLAG_TEXT, .offset = offsetof(options, profile)},
     {.name = "sizes", .only = "comm", .type = FSDP_FLAG_LIST, .offset = offsetof(options, sizes)},
     {.name = "json", .type = FSDP_FLAG_SWITCH, .offset = offsetof(options, json)},
     {.name = NULL},
@@ -70,6 +72,7 @@ static bool is_first(void)
 static int run_step(request *q)
 {
     fsdp_bench_result r = FSDP_BENCH_RESULT_INIT;
+    q->settings.profile = q->own.profile;
     fsdp_status status = fsdp_bench_step(&q->settings, &q->config, &r);
     if (status != FSDP_OK)
         return command_failed("bench", status);
@@ -78,8 +81,22 @@ static int run_step(request *q)
     return 0;
 }
 
+static int run_profile(request *q)
+{
+    fsdp_bench_profiled r = FSDP_BENCH_PROFILED_INIT;
+    q->config.profile = q->own.profile;
+    fsdp_status status = fsdp_bench_profile(&q->settings, &q->config, &r);
+    if (status != FSDP_OK)
+        return command_failed("bench", status);
+    if (is_first())
+        bench_print_profiled(q->own.profile, &r, q->own.json);
+    return 0;
+}
+
 static int run_kernel(request *q)
 {
+    if (q->own.profile)
+        return run_profile(q);
     fsdp_bench_kernels r = FSDP_BENCH_KERNELS_INIT;
     fsdp_status status = fsdp_bench_kernels_run(&q->settings, &q->config, &r);
     if (status != FSDP_OK)
@@ -92,6 +109,8 @@ static int run_kernel(request *q)
 static int run_comm(request *q)
 {
     fsdp_bench_collectives r = FSDP_BENCH_COLLECTIVES_INIT;
+    if (q->own.profile)
+        return command_misused("bench", "comm takes no --profile; kernel writes one");
     if (q->config.workload)
         return command_misused("bench", "comm takes --sizes, not a workload (%s)", q->config.workload);
     fsdp_status status = fsdp_bench_comm(&q->settings, &q->config, &r);
@@ -201,13 +220,17 @@ const command command_bench = {
         "    Runs whole steps (forward, backward, clipping, optimizer) on random tokens. Prints the median time, its\n"
         "    TFLOP/s, and their share of the device's peak and of a large matrix product timed in the same run.\n"
         "    --breakdown also shows where the time goes, by kernel class and operation; those steps wait for each\n"
-        "    operation. Without a workload, flags set model and batch.\n"
+        "    operation. --profile FILE puts the time that the profile predicts beside it. Without a workload, flags set\n"
+        "    model and batch.\n"
         "    --emulate 8@450GBs,2@50GBs measures this process as one rank of two hosts with eight ranks each, joined\n"
         "    at 450 GB/s within a host and 50 GB/s a rank between them: shards, memory and times are those of such\n"
         "    a rank, the losses mean nothing. Exposed is what a step takes longer than without communication.\n"
         "kernel [WORKLOAD]\n"
         "    Times each kernel at the workload's shapes: matrix products and their gradients, attention, norms, rope,\n"
         "    swiglu, loss, embedding, optimizer. Shown as a share of a large matrix product or a copy.\n"
+        "kernel [WORKLOAD] --profile FILE\n"
+        "    Times the kernels of whole steps where they run, and writes FILE (or adds to it), from which\n"
+        "    `fsdp plan --predict --profile FILE` tells how long steps take. Under `fsdp run` collectives, too.\n"
         "comm [--sizes SIZE,SIZE...]\n"
         "    Under `fsdp run --nproc-per-node N`: times all_gather, reduce_scatter and all_reduce of 1, 16 and\n"
         "    128 MiB on the job's backend, beside a plain copy of as many bytes.\n"

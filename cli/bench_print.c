@@ -164,6 +164,21 @@ void bench_print_kernels(const fsdp_bench_kernels *r, bool json)
     (json ? kernels_json : kernels_table)(r);
 }
 
+void bench_print_profiled(const char *path, const fsdp_bench_profiled *r, bool json)
+{
+    if (json) {
+        fputs("{", stdout);
+        json_field("profile", path, ", ");
+        printf("\"kernels\": %d, \"step_ms\": %.5f, \"predicted_ms\": %.5f}\n", r->kernels, r->milliseconds,
+               r->predicted_milliseconds);
+        return;
+    }
+    printf("%s: %d kernels at their shapes; a step takes %.4g ms", path, r->kernels, r->milliseconds);
+    if (r->predicted_milliseconds > 0)
+        printf(", by this profile %.4g ms", r->predicted_milliseconds);
+    putchar('\n');
+}
+
 /* ---- collectives ---- */
 
 static void collectives_json(const fsdp_bench_collectives *r)

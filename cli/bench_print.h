@@ -6,6 +6,7 @@
 
 void bench_print_step(const char *workload, const fsdp_bench_result *r, bool json);
 void bench_print_kernels(const fsdp_bench_kernels *r, bool json);
+void bench_print_profiled(const char *path, const fsdp_bench_profiled *r, bool json);
 void bench_print_collectives(const fsdp_bench_collectives *r, bool json);
 
 #endif

@@ -31,6 +31,7 @@ typedef struct fsdp_bench_config {
     const int64_t *sizes; /* comm: bytes of the whole buffer; borrowed */
     int n_sizes;          /* 0: 1, 16 and 128 MiB */
     const char *emulate;  /* step: as one rank of a world with these links, "8@450GBs,2@50GBs"; NULL: none; borrowed */
+    const char *profile;  /* profile: the file that is written, or added to; borrowed */
 } fsdp_bench_config;
 
 #define FSDP_BENCH_CONFIG_INIT                                                                                         \
@@ -76,6 +77,8 @@ typedef struct fsdp_bench_result {
     double host_wait_ms;       /* and the part of it that the next forward waited for */
     double host_gigabytes;     /* a second, read and written by that update */
     double first_losses[3];
+    double predicted_milliseconds; /* of a step, and the exposed communication in it, from settings->profile; 0: there is */
+    double predicted_exposed_ms;   /* none */
     fsdp_bench_rates rates;
     /* With `breakdown`: */
     double waited_milliseconds; /* mean of a step that waits for every operation */
@@ -118,6 +121,26 @@ typedef struct fsdp_bench_kernels {
 /* The kernels of one decoder layer, the loss and the optimizer, at the shapes of the workload. */
 FSDP_API fsdp_status fsdp_bench_kernels_run(const fsdp_settings *settings, const fsdp_bench_config *config,
                                             fsdp_bench_kernels *result);
+
+/* ---- profiles ---- */
+
+typedef struct fsdp_bench_profiled {
+    size_t size;
+    int kernels;                   /* kernels at their shapes that the profile has now */
+    double milliseconds;           /* median of a step, measured without timing its kernels */
+    double predicted_milliseconds; /* of the same step, from the profile; 0 with several ranks */
+} fsdp_bench_profiled;
+
+#define FSDP_BENCH_PROFILED_INIT                                                                                       \
+    {                                                                                                                  \
+        .size = sizeof(fsdp_bench_profiled)                                                                            \
+    }
+
+/* Times every kernel of a workload's steps where it runs, and with several ranks collectives; rank 0 writes
+ * config->profile, which predictions are made from (settings->profile). A file that is there is added to. Every rank of
+ * the job calls it. */
+FSDP_API fsdp_status fsdp_bench_profile(const fsdp_settings *settings, const fsdp_bench_config *config,
+                                        fsdp_bench_profiled *result);
 
 /* ---- collectives ---- */
 

@@ -238,6 +238,12 @@ typedef struct fsdp_settings {
     const char *timeline, *against, *svg; /* optional */
 
     fsdp_text_list notes; /* what files of other tools say that has no meaning here, a line each */
+    bool predict;
+    fsdp_text_list predict_scaling; /* world sizes; none: no curve */
+    fsdp_text_list predict_links;   /* GB/s of a rank within a node, and out of it; none: the profile's */
+
+    /* Predictions, before and after a run */
+    const char *profile; /* optional */
 } fsdp_settings;
 
 /* Defaults. Ended by fsdp_settings_free. Copying the struct copies references to its texts, not the texts. */

@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/sized.h"
-#include "plan/workload.h"
+#include "plan/predict/predict.h"
 #include "shard/sharded.h"
 #include "settings/settings_table.h"
 #include "bench/parts.h"
@@ -131,6 +131,29 @@ static void measure_rates(const stepping *b, fsdp_dtype dtype, fsdp_bench_rates 
         r->matrix_tflops = 0; /* the step counts; this is only what it is compared with */
 }
 
+/* From the profile that the settings name. */
+static fsdp_status predict(const stepping *b, const fsdp_settings *s, fsdp_bench_result *r)
+{
+    kernel_profile profile;
+    prediction found;
+    if (!s->profile)
+        return FSDP_OK;
+    workload work = stepping_workload(b, s);
+    prediction_request request = {.work = &work,
+                                  .config = &b->sharding.config,
+                                  .world = {b->world->dev, fsdp_world_size(b->world), b->world->job.local_world_size},
+                                  .micro_batches = b->micro_batches,
+                                  .profile = &profile};
+    FSDP_TRY(profile_open(s->profile, &profile));
+    fsdp_status status = prediction_make(&request, &found);
+    profile_clear(&profile);
+    if (status != FSDP_OK)
+        return status;
+    r->predicted_milliseconds = found.step.seconds * 1e3;
+    r->predicted_exposed_ms = found.step.exposed * 1e3;
+    return FSDP_OK;
+}
+
 static fsdp_status run_bench(const fsdp_settings *settings, const fsdp_bench_config *config, fsdp_bench_result *result)
 {
     double start = clock_seconds();
@@ -144,6 +167,9 @@ static fsdp_status run_bench(const fsdp_settings *settings, const fsdp_bench_con
         status = measure(b, config, start, result);
     if (status == FSDP_OK) {
         compute_figures(b, result);
+        status = predict(b, settings, result);
+    }
+    if (status == FSDP_OK) {
         status = offload_settle(b->sharded);
         offload_results(b, result);
     }

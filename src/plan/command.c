@@ -6,8 +6,10 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/host/job.h"
 #include "plan/detail_print.h"
+#include "plan/predict/predict.h"
 #include "plan/table.h"
 #include "settings/settings_table.h"
 
@@ -195,12 +197,129 @@ static fsdp_status explain_failure(const fsdp_settings *s, planning *p, const fs
     return error_set(status, "%s", message);
 }
 
+/* The profile that the settings name, or that of the GPU that the plan is for, or the one measured here. */
+static fsdp_status find_profile(const fsdp_settings *s, const planning *p, kernel_profile *out)
+{
+    const device *dev = p->table.world.dev;
+    const plan_world *w = &p->table.world;
+    if (s->profile)
+        return profile_open(s->profile, out);
+    if (device_is_described(s->device))
+        return profile_open(s->device, out);
+    int ranks = w->n_ranks < w->ranks_per_node ? w->n_ranks : w->ranks_per_node;
+    char *path = profile_default_path(dev->description, ranks);
+    fsdp_status status = path && file_exists(path)
+                             ? profile_open(path, out)
+                             : error_set(FSDP_ERR_INPUT,
+                                         "--predict needs kernel times: measure them with fsdp bench kernel --profile "
+                                         "FILE and name the file with --profile, or plan for a known GPU: --device "
+                                         "h200, h100 or a100");
+    free(path);
+    return status;
+}
+
+enum { MAX_CURVE = 32, LARGEST_CURVE = 16384 };
+
+static fsdp_status read_whole(const char *flag, const char *text, double least, double most, double *out)
+{
+    char *end;
+    *out = strtod(text, &end);
+    if (*end || end == text || !(*out >= least && *out <= most))
+        return error_set(FSDP_ERR_INPUT, "--%s: %s is no number between %g and %g", flag, text, least, most);
+    return FSDP_OK;
+}
+
+/* World sizes of the curve: those named, or doublings from the job's own to LARGEST_CURVE. */
+static fsdp_status curve_sizes(const fsdp_settings *s, int n_ranks, int *sizes, int *n)
+{
+    const fsdp_text_list *given = &s->predict_scaling;
+    *n = 0;
+    if (given->n == 1 && strcmp(given->items[0], "auto") == 0) {
+        for (int64_t ranks = n_ranks; ranks <= LARGEST_CURVE && *n < MAX_CURVE; ranks *= 2)
+            sizes[(*n)++] = (int)ranks;
+        return FSDP_OK;
+    }
+    if (given->n > MAX_CURVE)
+        return error_set(FSDP_ERR_INPUT, "--predict_scaling: at most %d world sizes", MAX_CURVE);
+    for (int i = 0; i < given->n; i++) {
+        double ranks;
+        FSDP_TRY(read_whole("predict_scaling", given->items[i], 1, MAX_RANKS, &ranks));
+        sizes[(*n)++] = (int)ranks;
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status take_links(const fsdp_settings *s, kernel_profile *profile)
+{
+    double *const to[] = {&profile->links.inside, &profile->links.outside};
+    if (s->predict_links.n > 2)
+        return error_set(FSDP_ERR_INPUT, "--predict_links takes two numbers: within a node, and out of it");
+    for (int i = 0; i < s->predict_links.n; i++) {
+        FSDP_TRY(read_whole("predict_links", s->predict_links.items[i], 1e-3, 1e6, to[i]));
+        *to[i] *= 1e9;
+        profile->n_collectives = 0; /* of other links */
+    }
+    return FSDP_OK;
+}
+
+/* The same job on another number of ranks: nodes stay as large as they are. */
+static fsdp_status predict_curve(const fsdp_settings *s, const planning *p, const prediction_request *r,
+                                 prediction *curve, int *n)
+{
+    int sizes[MAX_CURVE];
+    FSDP_TRY(curve_sizes(s, r->world.n_ranks, sizes, n));
+    for (int i = 0; i < *n; i++) {
+        prediction_request other = *r;
+        workload work = *r->work;
+        assembled_sharding sharding = p->sharding;
+        other.world.n_ranks = sizes[i];
+        other.world.ranks_per_node = s->ranks_per_node > 0 ? (int)s->ranks_per_node : (int)min_i64(8, sizes[i]);
+        FSDP_TRY(assemble_sharding(s, &work.model, p->table.n_parameters, sizes[i], &sharding));
+        sharding.config.strategy = r->config->strategy;
+        sharding.config.checkpointing = r->config->checkpointing;
+        sharding.config.cpu_offload = r->config->cpu_offload;
+        sharding.config.offload_activations = r->config->offload_activations;
+        other.config = &sharding.config;
+        other.work = &work;
+        FSDP_TRY(prediction_make(&other, &curve[i]));
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status predict_with(const fsdp_settings *s, planning *p, const kernel_profile *profile, char **text)
+{
+    bool chosen = s->sharding_strategy < 0 && p->table.found;
+    prediction_request r = {.work = &p->work,
+                            .config = chosen ? &p->found.fit.config : &p->sharding.config,
+                            .world = p->table.world,
+                            .micro_batches = s->gradient_accumulation_steps,
+                            .profile = profile};
+    prediction found, curve[MAX_CURVE];
+    int n_curve = 0;
+    FSDP_TRY(prediction_make(&r, &found));
+    FSDP_TRY(predict_curve(s, p, &r, curve, &n_curve));
+    return prediction_print(&r, &found, curve, n_curve, s->json, text);
+}
+
+static fsdp_status print_prediction(const fsdp_settings *s, planning *p, char **text)
+{
+    kernel_profile profile;
+    FSDP_TRY(find_profile(s, p, &profile));
+    fsdp_status status = take_links(s, &profile);
+    if (status == FSDP_OK)
+        status = predict_with(s, p, &profile, text);
+    profile_clear(&profile);
+    return status;
+}
+
 static fsdp_status print_plan(const fsdp_settings *s, planning *p, const fsdp_settings *against, char **text)
 {
     if (s->units || s->timeline || s->svg)
         FSDP_TRY(make_detail(s, p));
     if (s->timeline || s->svg)
         FSDP_TRY(write_pictures(s, p, against));
+    if (s->predict)
+        return print_prediction(s, p, text);
     if (s->units)
         return plan_units_print(&p->detail, s->json, text);
     FSDP_TRY(plan_table_print(&p->table, s->json, text));

@@ -69,14 +69,22 @@ static fsdp_loss evaluate(void *context, fsdp_module *net, fsdp_tape *t)
     return loss;
 }
 
-static fsdp_status plan_rank(const workload *w, const fsdp_config *config, const plan_world *world, int rank,
-                             plan_picture *picture, memory_plan *out)
+/* What a plan may tell besides its sizes. */
+typedef struct plan_wish {
+    int rank;
+    plan_picture *picture;
+    plan_script *script;
+    int64_t micro_batches;
+} plan_wish;
+
+static fsdp_status make_plan(const workload *w, const fsdp_config *config, const plan_world *world,
+                             const plan_wish *wish, memory_plan *out)
 {
     recording r = {w, config->param_dtype};
     memory_plan_request request = {.dev = world->dev,
                                    .n_ranks = world->n_ranks,
                                    .ranks_per_node = world->ranks_per_node,
-                                   .rank = rank,
+                                   .rank = wish->rank,
                                    .backend = w->backend,
                                    .moments = w->moments,
                                    .optimizer = w->optimizer,
@@ -86,7 +94,9 @@ static fsdp_status plan_rank(const workload *w, const fsdp_config *config, const
                                    .snapshot = w->snapshot,
                                    .snapshot_of_all = w->snapshot_of_all,
                                    .hot = w->hot,
-                                   .picture = picture};
+                                   .picture = wish->picture,
+                                   .script = wish->script,
+                                   .micro_batches = wish->micro_batches};
     fsdp_module *net;
     FSDP_TRY(model_create(&w->model, &net));
     return memory_plan_make(net, config, &request, out);
@@ -95,21 +105,33 @@ static fsdp_status plan_rank(const workload *w, const fsdp_config *config, const
 fsdp_status workload_plan_rank(const workload *w, const fsdp_config *config, const plan_world *world, int rank,
                                memory_plan *out)
 {
-    return plan_rank(w, config, world, rank, NULL, out);
+    return make_plan(w, config, world, &(plan_wish){.rank = rank}, out);
 }
 
 fsdp_status workload_plan(const workload *w, const fsdp_config *config, const plan_world *world, memory_plan *out)
 {
-    return plan_rank(w, config, world, MEMORY_PLAN_LARGEST, NULL, out);
+    return make_plan(w, config, world, &(plan_wish){.rank = MEMORY_PLAN_LARGEST}, out);
 }
 
 fsdp_status workload_picture(const workload *w, const fsdp_config *config, const plan_world *world, memory_plan *out,
                              plan_picture *picture)
 {
     *picture = (plan_picture){.length = 0};
-    fsdp_status status = plan_rank(w, config, world, MEMORY_PLAN_LARGEST, picture, out);
+    plan_wish wish = {.rank = MEMORY_PLAN_LARGEST, .picture = picture};
+    fsdp_status status = make_plan(w, config, world, &wish, out);
     if (status != FSDP_OK)
         plan_picture_clear(picture);
+    return status;
+}
+
+fsdp_status workload_script(const workload *w, const fsdp_config *config, const plan_world *world, int64_t micro_batches,
+                            memory_plan *out, plan_script *script)
+{
+    *script = (plan_script){.n_items = 0};
+    plan_wish wish = {.rank = MEMORY_PLAN_LARGEST, .script = script, .micro_batches = micro_batches};
+    fsdp_status status = make_plan(w, config, world, &wish, out);
+    if (status != FSDP_OK)
+        plan_script_clear(script);
     return status;
 }
 

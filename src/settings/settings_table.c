@@ -453,6 +453,8 @@ const fsdp_flag settings_table[] = {
     {TEXT(products, "auto", "NAME", "CPU library or instructions for matrix products"), .choices = products},
     {COUNT(threads, NULL, 0, THREADS_MAX, "N",
            "threads per rank (default: OMP_NUM_THREADS, otherwise an equal share of the cores)")},
+    {TEXT(profile, NULL, "FILE",
+          "kernel times to predict steps with: a file of fsdp bench kernel --profile, or h200, h100, a100")},
     {SWITCH(deterministic, NULL, "bitwise reproducible results on GPUs too, at some cost in time and memory")},
 #undef GROUP
 
@@ -465,6 +467,11 @@ const fsdp_flag settings_table[] = {
     {TEXT(timeline, NULL, "FILE.html", "write a page that shows memory over one step, and what does not fit"),
      .only = "plan"},
     {TEXT(svg, NULL, "FILE.svg", "write a picture of memory over one step"), .only = "plan"},
+    {SWITCH(predict, NULL, "estimate step time, exposed communication and utilization from a profile of kernel times"),
+     .only = "plan"},
+    {LIST(predict_scaling, "RANKS", "with --predict: the same for these world sizes; auto: up to 16384 ranks"),
+     .only = "plan"},
+    {LIST(predict_links, "GB/s", "with --predict: bandwidth of a rank within its node, and out of it"), .only = "plan"},
     {TEXT(against, NULL, "FLAGS", "with --timeline or --svg: compare with the plan that these flags (in quotes) give"),
      .only = "plan"},
 #undef GROUP
