@@ -17,7 +17,8 @@
 #include "settings/settings_table.h"
 #include "shard/sharded.h"
 
-enum { WARMUP = 3, MOST_STEPS = 64, TINY_KERNELS = 256, TINY_ROUNDS = 5 };
+enum { WARMUP = 3, LEAST_STEPS = 3, MOST_STEPS = 64, TINY_KERNELS = 256, TINY_ROUNDS = 5 };
+static const double measured_seconds = 6;
 
 typedef struct profiling {
     stepping *b;
@@ -38,14 +39,26 @@ static double median(double *values, int n)
     return values[n / 2];
 }
 
-static fsdp_status run_plainly(profiling *p, int steps)
+/* As many as there is time for, the same on all ranks; at least LEAST_STEPS and no more than *steps. */
+static fsdp_status choose_steps(profiling *p, double seconds, int *steps)
 {
-    double loss;
-    for (int i = 0; i < WARMUP + steps; i++) {
+    FSDP_TRY(comm_all_reduce_f64(comm_world(p->b->world->comm), "time of a step", 0, FSDP_REDUCE_MAX, &seconds, 1));
+    int most = *steps < MOST_STEPS ? *steps : MOST_STEPS, wanted = (int)fmin(most, measured_seconds / seconds);
+    *steps = wanted > LEAST_STEPS ? wanted : most < LEAST_STEPS ? most : LEAST_STEPS;
+    return FSDP_OK;
+}
+
+static fsdp_status run_plainly(profiling *p, int *steps)
+{
+    double loss, seconds = 0;
+    for (int i = 0; i < WARMUP + *steps; i++) {
         double start = clock_seconds();
         FSDP_TRY(stepping_run(p->b, i, &loss));
+        seconds = clock_seconds() - start;
+        if (i + 1 == WARMUP)
+            FSDP_TRY(choose_steps(p, seconds, steps));
         if (i >= WARMUP)
-            p->plain[i - WARMUP] = clock_seconds() - start;
+            p->plain[i - WARMUP] = seconds;
     }
     return FSDP_OK;
 }
@@ -235,17 +248,17 @@ static fsdp_status open_profile(profiling *p, const char *path)
     return FSDP_OK;
 }
 
-static fsdp_status measure(profiling *p, const fsdp_settings *s, const char *path, int steps)
+static fsdp_status measure(profiling *p, const char *path, int steps, double *milliseconds)
 {
     fsdp_world *w = p->b->world;
     FSDP_TRY(open_profile(p, path));
-    FSDP_TRY(run_plainly(p, steps));
+    FSDP_TRY(run_plainly(p, &steps));
     FSDP_TRY(run_timed(p, steps));
     FSDP_TRY(measure_launches(w->dev, w->compute, &p->profile.launch));
     p->profile.launch.step = median(p->outside, steps);
     FSDP_TRY(measure_host_copy(w->dev, w->compute, &p->profile.host_copy));
     take_host_update(p);
-    (void)s;
+    *milliseconds = median(p->plain, steps) * 1e3;
     return FSDP_OK;
 }
 
@@ -268,20 +281,18 @@ static fsdp_status predict(profiling *p, const fsdp_settings *s, fsdp_bench_prof
 static fsdp_status run_profile(const fsdp_settings *s, const fsdp_bench_config *c, fsdp_bench_profiled *out)
 {
     profiling *p = calloc(1, sizeof *p);
-    int steps = c->steps < MOST_STEPS ? c->steps : MOST_STEPS;
     if (!p || !(p->b = calloc(1, sizeof *p->b))) {
         free(p);
         return error_set(FSDP_ERR_MEMORY, "bench: out of host memory");
     }
     fsdp_status status = stepping_open(p->b, s, c);
     if (status == FSDP_OK)
-        status = measure(p, s, c->profile, steps);
+        status = measure(p, c->profile, c->steps, &out->milliseconds);
     int rank = p->b->world ? fsdp_world_rank(p->b->world) : 0, ranks = p->b->world ? fsdp_world_size(p->b->world) : 1;
     if (status == FSDP_OK && ranks == 1)
         status = predict(p, s, out);
     if (status != FSDP_OK && p->b->world)
         fsdp_world_abort(p->b->world);
-    out->milliseconds = status == FSDP_OK ? median(p->plain, steps) * 1e3 : 0;
     stepping_close(p->b);
     if (status == FSDP_OK && ranks > 1)
         status = measure_collectives(s, p);

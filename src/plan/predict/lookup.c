@@ -34,10 +34,10 @@ static int unlike(const kernel_work *a, const kernel_work *b, bool any_kernel)
         return -1;
     if ((a->flops > 0) != (b->flops > 0))
         return -1;
-    bool product = a->flops > 0;
-    if (product && fsdp_dtype_size(a->dtype) != fsdp_dtype_size(b->dtype))
+    bool other_units = a->flops > 0 && fsdp_dtype_size(a->dtype) != fsdp_dtype_size(b->dtype);
+    if (other_units && !any_kernel)
         return -1;
-    return (a->kernel != b->kernel) * 8 + (a->dtype != b->dtype) * 4 + (a->result != b->result) * 2 +
+    return other_units * 16 + (a->kernel != b->kernel) * 8 + (a->dtype != b->dtype) * 4 + (a->result != b->result) * 2 +
            (a->variant != b->variant);
 }
 
