@@ -62,6 +62,9 @@ static void step_json(const char *workload, const fsdp_bench_result *r)
     if (r->host_update_ms > 0)
         printf(", \"host_update_ms\": %.2f, \"host_wait_ms\": %.2f, \"host_gb_s\": %.1f", r->host_update_ms,
                r->host_wait_ms, r->host_gigabytes);
+    if (r->predicted_milliseconds > 0)
+        printf(", \"predicted_ms\": %.4f, \"predicted_exposed_ms\": %.4f", r->predicted_milliseconds,
+               r->predicted_exposed_ms);
     if (r->n_classes > 0) {
         printf(", \"waited_ms\": %.4f", r->waited_milliseconds);
         json_parts("classes", r->classes, r->n_classes);
@@ -95,6 +98,10 @@ static void step_table(const char *workload, const fsdp_bench_result *r)
     if (r->host_update_ms > 0)
         printf("%-10s %8.2f ms of updates in host memory a step at %.1f GB/s, %.2f ms of them exposed\n", workload,
                r->host_update_ms, r->host_gigabytes, r->host_wait_ms);
+    if (r->predicted_milliseconds > 0)
+        printf("%-10s %8.2f ms predicted (%+.1f %%), %.2f ms of them exposed communication\n", workload,
+               r->predicted_milliseconds, 100 * (share(r->predicted_milliseconds, r->milliseconds) - 1),
+               r->predicted_exposed_ms);
     printf("%-10s %8.2f ms  (best %.2f)  %9.0f tokens/s  %.4g TFLOP/s a rank", workload, r->milliseconds, r->fastest,
            r->tokens_per_second, r->tflops);
     if (rates->peak_tflops > 0)
