@@ -61,7 +61,8 @@ const command command_plan = {
     .name = "plan",
     .summary = "Show a job's memory and communication without running it",
     .usage = "[FLAGS of fsdp train...] [--device GPU] [--world_size N|auto] [--fit SIZE] [--units] "
-             "[--predict] [--predict_scaling N,N...|auto] [--profile FILE|GPU] [--timeline FILE.html] [--svg FILE.svg] [--against='FLAGS'] [--json]",
+             "[--predict] [--predict_scaling N,N...|auto] [--profile FILE|GPU] [--timeline FILE.html] [--svg FILE.svg] "
+             "[--against='FLAGS'] [--json]",
     .details = "  fsdp plan --preset llama3_1_8b --device h100 --world_size 8\n"
                "  fsdp plan --preset llama3_1_70b --device h200 --world_size auto\n"
                "  fsdp plan --model_config model/config.json --world_size 4 --fit 80GB\n"

@@ -77,7 +77,8 @@ typedef struct fsdp_bench_result {
     double host_wait_ms;       /* and the part of it that the next forward waited for */
     double host_gigabytes;     /* a second, read and written by that update */
     double first_losses[3];
-    double predicted_milliseconds; /* of a step, and the exposed communication in it, from settings->profile; 0: there is */
+    double predicted_milliseconds; /* of a step, and the exposed communication in it, from settings->profile; 0: there
+                                      is */
     double predicted_exposed_ms;   /* none */
     fsdp_bench_rates rates;
     /* With `breakdown`: */

@@ -1,6 +1,6 @@
-/* The device's table of kernels is replaced by one whose entries time the real ones: with events on the stream where the
- * device has its own time, otherwise with the clock. A kernel sees nothing but a stream and its arguments, so who listens
- * is a global of this file, for as long as it listens. */
+/* The device's table of kernels is replaced by one whose entries time the real ones: with events on the stream where
+ * the device has its own time, otherwise with the clock. A kernel sees nothing but a stream and its arguments, so who
+ * listens is a global of this file, for as long as it listens. */
 #include "bench/kernel_times.h"
 
 #include <pthread.h>
@@ -36,6 +36,7 @@ struct kernel_times {
     int n_rows, capacity;
     open_call *open; /* (MAX_OPEN): events are made once */
     int n_open, n_events;
+    int64_t calls;
     double busy; /* since the last kernel_times_collect, of clocks */
 };
 
@@ -92,6 +93,7 @@ static fsdp_status begin(kernel_times *t, stream *s, const kernel_work *w, int *
 
 static fsdp_status end(kernel_times *t, stream *s, int row, double start)
 {
+    t->calls++;
     if (t->dev->own_memory)
         return t->dev->event_record(s, t->open[t->n_open++].end);
     double seconds = clock_seconds() - start;
@@ -225,6 +227,11 @@ void kernel_times_free(kernel_times *t)
     free(t->rows);
     free(t->open);
     free(t);
+}
+
+int64_t kernel_times_calls(const kernel_times *t)
+{
+    return t->calls;
 }
 
 int kernel_times_rows(const kernel_times *t)

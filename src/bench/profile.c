@@ -1,5 +1,5 @@
-/* A profile for predictions: the kernels of whole steps timed where they run, what surrounds them, and the collectives of
- * the job's ranks. Rows of a profile that is there already stay, so that several workloads make one profile. */
+/* A profile for predictions: the kernels of whole steps timed where they run, what surrounds them, and the collectives
+ * of the job's ranks. Rows of a profile that is there already stay, so that several workloads make one profile. */
 #include <fsdp/bench.h>
 
 #include <math.h>
@@ -25,6 +25,8 @@ typedef struct profiling {
     kernel_profile profile;
     double plain[MOST_STEPS];   /* seconds of steps that nobody listens to */
     double outside[MOST_STEPS]; /* of a step in which kernels are timed, the part without kernels and waits */
+    double inside[MOST_STEPS];  /* the rest of it */
+    double calls;               /* kernels of a step */
 } profiling;
 
 static int ascending(const void *a, const void *b)
@@ -93,10 +95,12 @@ static fsdp_status run_timed(profiling *p, int steps)
             status = kernel_times_collect(times, &busy);
         double waits = p->b->world->dev->own_memory ? 0 : (double)overlap_meter_take(p->b->overlap).exposed_ns * 1e-9;
         p->outside[i] = fmax(0, wall - busy - waits);
+        p->inside[i] = wall - p->outside[i];
     }
     if (status == FSDP_OK)
         status = offload_settle(p->b->sharded);
     kernel_times_stop(times);
+    p->calls = (double)kernel_times_calls(times) / steps;
     if (status == FSDP_OK)
         status = take_rows(p, times);
     kernel_times_free(times);
@@ -165,6 +169,17 @@ static fsdp_status measure_launches(device *d, stream *s, profile_launch *out)
         d->graph_free(g);
     d->release(d, MEMORY_DEVICE, x, 256);
     return status;
+}
+
+/* What the host does besides. Where kernels run in its own thread, that is what a step takes beyond them when nobody
+ * listens, and each kernel has its share; elsewhere what lies before the first kernel and after the last. */
+static void take_overhead(profiling *p, int steps)
+{
+    double plain = median(p->plain, steps), inside = median(p->inside, steps);
+    if (p->profile.streams)
+        p->profile.launch.step = median(p->outside, steps);
+    else
+        p->profile.launch.kernel = p->calls > 0 ? fmax(0, plain - inside) / p->calls : 0;
 }
 
 /* ---- host memory ---- */
@@ -243,6 +258,7 @@ static fsdp_status open_profile(profiling *p, const char *path)
     snprintf(p->profile.device, sizeof p->profile.device, "%s", w->dev->description);
     p->profile.ranks = w->job.local_world_size;
     p->profile.threads = w->dev->threads > 0 ? w->dev->threads : 1;
+    p->profile.streams = w->dev->own_memory;
     p->profile.overlaps = w->dev->own_memory || comm_has_progress_thread(w->comm);
     p->profile.slowdown = w->dev->own_memory ? 0.1 : 0;
     return FSDP_OK;
@@ -255,7 +271,7 @@ static fsdp_status measure(profiling *p, const char *path, int steps, double *mi
     FSDP_TRY(run_plainly(p, &steps));
     FSDP_TRY(run_timed(p, steps));
     FSDP_TRY(measure_launches(w->dev, w->compute, &p->profile.launch));
-    p->profile.launch.step = median(p->outside, steps);
+    take_overhead(p, steps);
     FSDP_TRY(measure_host_copy(w->dev, w->compute, &p->profile.host_copy));
     take_host_update(p);
     *milliseconds = median(p->plain, steps) * 1e3;
@@ -265,12 +281,12 @@ static fsdp_status measure(profiling *p, const char *path, int steps, double *mi
 static fsdp_status predict(profiling *p, const fsdp_settings *s, fsdp_bench_profiled *out)
 {
     workload work = stepping_workload(p->b, s);
-    prediction_request request = {.work = &work,
-                                  .config = &p->b->sharding.config,
-                                  .world = {p->b->world->dev, fsdp_world_size(p->b->world),
-                                            p->b->world->job.local_world_size},
-                                  .micro_batches = p->b->micro_batches,
-                                  .profile = &p->profile};
+    prediction_request request = {
+        .work = &work,
+        .config = &p->b->sharding.config,
+        .world = {p->b->world->dev, fsdp_world_size(p->b->world), p->b->world->job.local_world_size},
+        .micro_batches = p->b->micro_batches,
+        .profile = &p->profile};
     prediction found;
     FSDP_TRY(prediction_make(&request, &found));
     out->predicted_milliseconds = found.step.seconds * 1e3;

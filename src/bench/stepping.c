@@ -1,5 +1,5 @@
-/* A model under measurement: opened as a workload or the settings say, stepped on random tokens, closed. Who steps it, and
- * what is measured, is step.c's and profile.c's. */
+/* A model under measurement: opened as a workload or the settings say, stepped on random tokens, closed. Who steps it,
+ * and what is measured, is step.c's and profile.c's. */
 #include "bench/stepping.h"
 
 #include <math.h>

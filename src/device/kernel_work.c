@@ -242,8 +242,8 @@ static void of_combine_args(const combine_args *a, kernel_work *w)
     take_types(w, a->a, a->out);
     take_shape(w, n, 0);
     w->variant = bits(a->add, a->b.p != NULL, a->c.p != NULL, false);
-    w->bytes = reads(a->a, (double)n) + reads(a->b, (double)n) + reads(a->c, (double)n) +
-               writes(a->out, (double)n, a->add);
+    w->bytes =
+        reads(a->a, (double)n) + reads(a->b, (double)n) + reads(a->c, (double)n) + writes(a->out, (double)n, a->add);
 }
 
 static void of_reduce_dims_args(const reduce_dims_args *a, kernel_work *w)
@@ -294,8 +294,8 @@ static void of_conv2d_args(const conv2d_args *a, kernel_work *w)
     bool backward = w->kernel == KERNEL_conv2d_backward;
     double depth = (double)(a->in_channels * a->kernel_h * a->kernel_w), in = (double)(a->in_h * a->in_w),
            out = (double)(a->out_h * a->out_w), batch = (double)a->batch;
-    const int64_t shape[] = {a->batch, a->in_channels, a->out_channels, a->in_h * a->in_w, a->out_h * a->out_w,
-                             a->kernel_h * a->kernel_w};
+    const int64_t shape[] = {a->batch,          a->in_channels,      a->out_channels,
+                             a->in_h * a->in_w, a->out_h * a->out_w, a->kernel_h * a->kernel_w};
     int gradients = (a->dx.p != NULL) + (a->d_weight.p != NULL);
     take_types(w, a->x, backward ? a->d_weight : a->y);
     memcpy(w->shape, shape, sizeof shape);
@@ -307,7 +307,8 @@ static void of_conv2d_args(const conv2d_args *a, kernel_work *w)
 
 static void of_pool2d_args(const pool2d_args *a, kernel_work *w)
 {
-    double in = (double)a->planes * (double)(a->in_h * a->in_w), out = (double)a->planes * (double)(a->out_h * a->out_w);
+    double in = (double)a->planes * (double)(a->in_h * a->in_w),
+           out = (double)a->planes * (double)(a->out_h * a->out_w);
     bool backward = w->kernel == KERNEL_pool2d_backward;
     take_types(w, backward ? a->dy : a->x, backward ? a->dx : a->y);
     take_shape(w, a->planes, a->in_h * a->in_w);

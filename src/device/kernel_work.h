@@ -14,11 +14,11 @@ enum { KERNEL_WORK_DIMS = 6 };
 
 typedef struct kernel_work {
     kernel_id kernel;
-    fsdp_dtype dtype, result;         /* of what it mainly reads and writes */
-    uint32_t variant;                 /* the switches that matter for its time, bit by bit; 0: the plain one */
-    int64_t shape[KERNEL_WORK_DIMS];  /* products: m, n, k, batch; attention: batch, queries, keys, heads, key heads, head
-                                         dimension; others: rows, columns, or a count */
-    double flops, bytes;              /* flops of products and attention; 0: bound by memory */
+    fsdp_dtype dtype, result;        /* of what it mainly reads and writes */
+    uint32_t variant;                /* the switches that matter for its time, bit by bit; 0: the plain one */
+    int64_t shape[KERNEL_WORK_DIMS]; /* products: m, n, k, batch; attention: batch, queries, keys, heads, key heads,
+                                        head dimension; others: rows, columns, or a count */
+    double flops, bytes;             /* flops of products and attention; 0: bound by memory */
 } kernel_work;
 
 const char *kernel_name(kernel_id kernel);

@@ -208,12 +208,12 @@ static fsdp_status find_profile(const fsdp_settings *s, const planning *p, kerne
         return profile_open(s->device, out);
     int ranks = w->n_ranks < w->ranks_per_node ? w->n_ranks : w->ranks_per_node;
     char *path = profile_default_path(dev->description, ranks);
-    fsdp_status status = path && file_exists(path)
-                             ? profile_open(path, out)
-                             : error_set(FSDP_ERR_INPUT,
-                                         "--predict needs kernel times: measure them with fsdp bench kernel --profile "
-                                         "FILE and name the file with --profile, or plan for a known GPU: --device "
-                                         "h200, h100 or a100");
+    fsdp_status status =
+        path && file_exists(path)
+            ? profile_open(path, out)
+            : error_set(FSDP_ERR_INPUT, "--predict needs kernel times: measure them with fsdp bench kernel --profile "
+                                        "FILE and name the file with --profile, or plan for a known GPU: --device "
+                                        "h200, h100 or a100");
     free(path);
     return status;
 }

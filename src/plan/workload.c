@@ -124,8 +124,8 @@ fsdp_status workload_picture(const workload *w, const fsdp_config *config, const
     return status;
 }
 
-fsdp_status workload_script(const workload *w, const fsdp_config *config, const plan_world *world, int64_t micro_batches,
-                            memory_plan *out, plan_script *script)
+fsdp_status workload_script(const workload *w, const fsdp_config *config, const plan_world *world,
+                            int64_t micro_batches, memory_plan *out, plan_script *script)
 {
     *script = (plan_script){.n_items = 0};
     plan_wish wish = {.rank = MEMORY_PLAN_LARGEST, .script = script, .micro_batches = micro_batches};

@@ -37,8 +37,8 @@ fsdp_status workload_picture(const workload *w, const fsdp_config *config, const
                              plan_picture *picture);
 
 /* The same with what happens in an optimizer step of so many micro-batches; plan_script_clear ends *script. */
-fsdp_status workload_script(const workload *w, const fsdp_config *config, const plan_world *world, int64_t micro_batches,
-                            memory_plan *out, plan_script *script);
+fsdp_status workload_script(const workload *w, const fsdp_config *config, const plan_world *world,
+                            int64_t micro_batches, memory_plan *out, plan_script *script);
 
 /* Floating-point operations of one step on one rank: 6 per parameter and token (an untied embedding not counted), and
  * causal attention's products, which are left out where the lengths of documents decide them. Without what

@@ -21,7 +21,8 @@ static double distance(const kernel_work *a, const kernel_work *b)
 {
     double sum = 0;
     for (int i = 0; i < KERNEL_WORK_DIMS; i++) {
-        double x = log2((double)(a->shape[i] > 0 ? a->shape[i] : 1)), y = log2((double)(b->shape[i] > 0 ? b->shape[i] : 1));
+        double x = log2((double)(a->shape[i] > 0 ? a->shape[i] : 1)),
+               y = log2((double)(b->shape[i] > 0 ? b->shape[i] : 1));
         sum += (x - y) * (x - y);
     }
     return sqrt(sum);

@@ -19,28 +19,23 @@ typedef struct playing {
     const plan_script *s;
     const kernel_profile *p;
     int ranks_per_node;
-    double *seconds;         /* (n_works) */
-    profile_source *sources; /* (n_works) */
+    double *seconds;                             /* (n_works) */
+    profile_source *sources;                     /* (n_works) */
     double host, compute, comm, out, in, worker; /* when each is free */
-    double launched;         /* what follows was given to the device then */
+    double launched;                             /* what follows was given to the device then */
     bool in_graph;
-    double *done;            /* (n_slots): when the collective or transfer is over */
-    int *kinds;              /* (n_slots): the collective, or -1: a transfer */
-    pending *queue;          /* (n_slots) */
+    double *done;   /* (n_slots): when the collective or transfer is over */
+    int *kinds;     /* (n_slots): the collective, or -1: a transfer */
+    pending *queue; /* (n_slots) */
     int n_queued;
-    double turn, end;        /* when backward began, and the close */
+    double turn, end; /* when backward began, and the close */
     played_step step;
 } playing;
-
-static bool has_streams(const playing *g)
-{
-    return g->p->launch.gap > 0 || g->p->launch.graph > 0 || g->p->launch.kernel > 0;
-}
 
 static void play_work(playing *g, const script_item *item)
 {
     double length = g->seconds[item->work];
-    if (has_streams(g)) {
+    if (g->p->streams) {
         if (!g->in_graph)
             g->host += g->p->launch.kernel;
         double given = g->in_graph ? g->launched : g->host;
@@ -49,6 +44,9 @@ static void play_work(playing *g, const script_item *item)
             g->step.launch_wait += given - g->compute;
             g->compute = given;
         }
+    } else {
+        g->step.launch_wait += g->p->launch.kernel;
+        g->compute += g->p->launch.kernel;
     }
     g->step.compute += length;
     g->step.by_source[g->sources[item->work]] += length;
@@ -58,7 +56,7 @@ static void play_work(playing *g, const script_item *item)
         length += beside * g->p->slowdown;
     }
     g->compute += length;
-    if (!has_streams(g))
+    if (!g->p->streams)
         g->host = g->compute;
 }
 
@@ -67,7 +65,7 @@ static void play_launch(playing *g, const script_item *item)
     if (item->backward && g->turn < 0)
         g->turn = g->compute;
     g->in_graph = item->graph;
-    if (!has_streams(g))
+    if (!g->p->streams)
         return;
     g->host += item->graph ? g->p->launch.graph : 0;
     g->launched = g->host;
@@ -83,7 +81,7 @@ static void stand_still(playing *g, int kind, double until)
         g->step.transfer_wait += wait;
     }
     g->compute += wait;
-    if (!has_streams(g))
+    if (!g->p->streams)
         g->host = g->compute;
 }
 
@@ -105,7 +103,7 @@ static void run_queue(playing *g, int slot)
 static void play_collective(playing *g, const script_item *item)
 {
     double seconds = profile_collective_seconds(g->p, item, g->ranks_per_node);
-    g->host += has_streams(g) ? g->p->launch.collective : 0;
+    g->host += g->p->streams ? g->p->launch.collective : 0;
     g->step.communication += seconds;
     g->kinds[item->slot] = (int)item->collective;
     if (!g->p->overlaps) {
@@ -115,7 +113,7 @@ static void play_collective(playing *g, const script_item *item)
         g->queue[g->n_queued++] = (pending){item->slot, item->collective, seconds};
         return;
     }
-    g->comm = fmax(g->comm, fmax(g->compute, has_streams(g) ? g->host : 0)) + seconds;
+    g->comm = fmax(g->comm, fmax(g->compute, g->p->streams ? g->host : 0)) + seconds;
     g->done[item->slot] = g->comm;
 }
 
@@ -187,7 +185,7 @@ static void play_step(playing *g)
     g->turn = -1;
     g->host += g->p->launch.step;
     g->compute = fmax(g->compute, start);
-    if (!has_streams(g))
+    if (!g->p->streams)
         g->compute = g->host;
     double forward = g->compute, backward = -1, close = forward;
     for (int i = 0; i < g->s->n_sections; i++) {

@@ -14,9 +14,9 @@ typedef struct played_step {
     double communication;            /* collectives at work */
     double exposed;                  /* compute stood still for them */
     double exposed_by[PLAYED_COLLECTIVES];
-    double transfer_wait;            /* compute stood still for copies to and from the host, and for updates there */
-    double launch_wait;              /* compute stood still because the host had nothing for it yet */
-    double slowed;                   /* kernels took longer because a collective ran */
+    double transfer_wait;              /* compute stood still for copies to and from the host, and for updates there */
+    double launch_wait;                /* compute stood still because the host had nothing for it yet */
+    double slowed;                     /* kernels took longer because a collective ran */
     double by_source[PROFILE_SOURCES]; /* compute, by what its times rest on */
 } played_step;
 

@@ -2,8 +2,6 @@
 #ifndef PLAN_PREDICT_PREDICT_H
 #define PLAN_PREDICT_PREDICT_H
 
-#include <jansson.h>
-
 #include "plan/predict/player.h"
 #include "plan/workload.h"
 
@@ -20,10 +18,11 @@ typedef struct prediction {
     int n_ranks, ranks_per_node;
     double tokens_per_second; /* of all ranks; 0 for images */
     double samples_per_second;
-    double tflops;      /* of one rank, counted as utilization counts */
-    double utilization; /* of the maker's peak, or where there is none of the fastest product in the profile; 0: not known
-                         */
-    int64_t memory;     /* bytes that a rank takes on its device */
+    double tflops; /* of one rank, counted as utilization counts */
+    double
+        utilization; /* of the maker's peak, or where there is none of the fastest product in the profile; 0: not known
+                      */
+    int64_t memory;  /* bytes that a rank takes on its device */
 } prediction;
 
 fsdp_status prediction_make(const prediction_request *r, prediction *out);
@@ -31,8 +30,5 @@ fsdp_status prediction_make(const prediction_request *r, prediction *out);
 /* Text for people, or one object. `curve` has predictions for other numbers of ranks, n_curve of them. */
 fsdp_status prediction_print(const prediction_request *r, const prediction *p, const prediction *curve, int n_curve,
                              bool json, char **text);
-
-/* What a profile and a prediction rest on, in sentences; a JSON array. NULL: out of memory. */
-json_t *prediction_assumptions(const prediction_request *r, const prediction *p);
 
 #endif

@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include <jansson.h>
+
 #include "base/error.h"
 #include "observe/units.h"
 #include "plan/predict/predict.h"
@@ -24,10 +26,10 @@ static void say(json_t *list, const char *format, ...)
     json_array_append_new(list, json_string(text));
 }
 
-static void say_links(json_t *list, const prediction_request *r)
+static void say_links(json_t *list, const prediction_request *r, int most_ranks)
 {
     const profile_links *l = &r->profile->links;
-    bool nodes = r->world.n_ranks > r->world.ranks_per_node;
+    bool nodes = most_ranks > r->world.ranks_per_node;
     bool measured = false;
     for (int i = 0; i < r->profile->n_collectives; i++)
         measured |= r->profile->collectives[i].ranks == r->world.n_ranks;
@@ -49,7 +51,7 @@ static void say_links(json_t *list, const prediction_request *r)
         say(list, "collectives run only while a rank waits for them: it has no core to spare");
 }
 
-json_t *prediction_assumptions(const prediction_request *r, const prediction *p)
+static json_t *assumptions_of(const prediction_request *r, const prediction *p, int most_ranks)
 {
     const kernel_profile *k = r->profile;
     const double *by = p->step.by_source;
@@ -66,8 +68,8 @@ json_t *prediction_assumptions(const prediction_request *r, const prediction *p)
         "%% estimated from other kernels",
         share(by[PROFILE_MEASURED], p->step.compute), share(by[PROFILE_INTERPOLATED], p->step.compute),
         share(by[PROFILE_ESTIMATED], p->step.compute));
-    if (r->world.n_ranks > 1)
-        say_links(list, r);
+    if (most_ranks > 1)
+        say_links(list, r, most_ranks);
     if (p->step.transfer_wait > 0)
         say(list, "%.3g GB/s between host and device, %.3g GB/s for updates in host memory", k->host_copy / 1e9,
             k->host_update / 1e9);
@@ -75,19 +77,26 @@ json_t *prediction_assumptions(const prediction_request *r, const prediction *p)
     return list;
 }
 
+static int most_ranks(const prediction *p, const prediction *curve, int n_curve)
+{
+    int most = p->n_ranks;
+    for (int i = 0; i < n_curve; i++)
+        most = curve[i].n_ranks > most ? curve[i].n_ranks : most;
+    return most;
+}
+
 static json_t *figures_json(const prediction *p)
 {
     const played_step *s = &p->step;
-    return json_pack("{s:i,s:i,s:f,s:f,s:f,s:f,s:f,s:f,s:{s:f,s:f,s:f},s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:I}", "world_size",
-                     p->n_ranks, "ranks_per_node", p->ranks_per_node, "step_ms", s->seconds * 1e3, "forward_ms",
-                     s->forward * 1e3, "backward_ms", s->backward * 1e3, "close_ms", s->close * 1e3, "compute_ms",
-                     s->compute * 1e3, "exposed_ms", s->exposed * 1e3, "exposed_by_ms", "all_gather",
-                     s->exposed_by[SCRIPT_ALL_GATHER] * 1e3, "reduce_scatter",
-                     s->exposed_by[SCRIPT_REDUCE_SCATTER] * 1e3, "all_reduce", s->exposed_by[SCRIPT_ALL_REDUCE] * 1e3,
-                     "communication_ms", s->communication * 1e3, "transfer_wait_ms", s->transfer_wait * 1e3,
-                     "launch_wait_ms", s->launch_wait * 1e3, "slowed_ms", s->slowed * 1e3, "tokens_per_second",
-                     p->tokens_per_second, "tflops", p->tflops, "utilization", p->utilization, "memory_bytes",
-                     (json_int_t)p->memory);
+    return json_pack(
+        "{s:i,s:i,s:f,s:f,s:f,s:f,s:f,s:f,s:{s:f,s:f,s:f},s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:I}", "world_size", p->n_ranks,
+        "ranks_per_node", p->ranks_per_node, "step_ms", s->seconds * 1e3, "forward_ms", s->forward * 1e3, "backward_ms",
+        s->backward * 1e3, "close_ms", s->close * 1e3, "compute_ms", s->compute * 1e3, "exposed_ms", s->exposed * 1e3,
+        "exposed_by_ms", "all_gather", s->exposed_by[SCRIPT_ALL_GATHER] * 1e3, "reduce_scatter",
+        s->exposed_by[SCRIPT_REDUCE_SCATTER] * 1e3, "all_reduce", s->exposed_by[SCRIPT_ALL_REDUCE] * 1e3,
+        "communication_ms", s->communication * 1e3, "transfer_wait_ms", s->transfer_wait * 1e3, "launch_wait_ms",
+        s->launch_wait * 1e3, "slowed_ms", s->slowed * 1e3, "tokens_per_second", p->tokens_per_second, "tflops",
+        p->tflops, "utilization", p->utilization, "memory_bytes", (json_int_t)p->memory);
 }
 
 static fsdp_status print_json(const prediction_request *r, const prediction *p, const prediction *curve, int n_curve,
@@ -97,7 +106,7 @@ static fsdp_status print_json(const prediction_request *r, const prediction *p, 
     for (int i = 0; i < n_curve; i++)
         json_array_append_new(scaling, figures_json(&curve[i]));
     json_object_set_new(all, "profile", json_string(r->profile->origin));
-    json_object_set_new(all, "assumptions", prediction_assumptions(r, p));
+    json_object_set_new(all, "assumptions", assumptions_of(r, p, most_ranks(p, curve, n_curve)));
     json_object_set_new(all, "scaling", scaling);
     *text = json_dumps(all, JSON_COMPACT | JSON_REAL_PRECISION(8));
     json_decref(all);
@@ -116,13 +125,16 @@ static void print_figures(FILE *out, const prediction_request *r, const predicti
         fprintf(out, ", %.4g samples/s", p->samples_per_second);
     if (p->utilization > 0)
         fprintf(out, ", utilization %.1f %%", 100 * p->utilization);
-    fprintf(out, "; %s a rank, strategy %s\n\n", units_bytes(memory, p->memory), fsdp_strategy_name(r->config->strategy));
+    fprintf(out, "; %s a rank, strategy %s\n\n", units_bytes(memory, p->memory),
+            fsdp_strategy_name(r->config->strategy));
     fprintf(out, "  forward              %10.2f ms\n", s->forward * 1e3);
     fprintf(out, "  backward             %10.2f ms\n", s->backward * 1e3);
     fprintf(out, "  norm, clip, optimizer%10.2f ms\n", s->close * 1e3);
     fprintf(out, "  kernels at work      %10.2f ms  %5.1f %%\n", (s->compute + s->slowed) * 1e3,
             share(s->compute + s->slowed, s->seconds));
-    fprintf(out, "  exposed communication%10.2f ms  %5.1f %%  (all_gather %.2f, reduce_scatter %.2f, all_reduce %.2f; %.2f ms at work)\n",
+    fprintf(out,
+            "  exposed communication%10.2f ms  %5.1f %%  (all_gather %.2f, reduce_scatter %.2f, all_reduce %.2f; %.2f "
+            "ms at work)\n",
             s->exposed * 1e3, share(s->exposed, s->seconds), s->exposed_by[SCRIPT_ALL_GATHER] * 1e3,
             s->exposed_by[SCRIPT_REDUCE_SCATTER] * 1e3, s->exposed_by[SCRIPT_ALL_REDUCE] * 1e3, s->communication * 1e3);
     if (s->transfer_wait > 0)
@@ -157,7 +169,7 @@ fsdp_status prediction_print(const prediction_request *r, const prediction *p, c
     if (json)
         return print_json(r, p, curve, n_curve, text);
     FILE *out = open_memstream(text, &bytes);
-    json_t *assumptions = prediction_assumptions(r, p);
+    json_t *assumptions = assumptions_of(r, p, most_ranks(p, curve, n_curve));
     if (out && assumptions) {
         print_figures(out, r, p);
         print_curve(out, curve, n_curve);

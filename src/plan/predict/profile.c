@@ -87,6 +87,8 @@ static fsdp_status read_number(const char *name, const json_t *object, const cha
                                double *out)
 {
     double value = *out / unit;
+    if (!object)
+        return FSDP_OK;
     FSDP_TRY(json_opt_number(name, object, key, &value));
     if (!isfinite(value) || value < least || value > 1e15)
         return damaged(name, key);
@@ -110,8 +112,8 @@ static fsdp_status read_row(const char *name, const json_t *row, kernel_profile 
     const char *kernel = json_string_value(json_array_get(row, 0));
     const char *dtype = json_string_value(json_array_get(row, 1)), *result = json_string_value(json_array_get(row, 2));
     const json_t *shape = json_array_get(row, 4);
-    if (json_array_size(row) != ROW_FIELDS || !kernel || !dtype || !result || !json_is_integer(json_array_get(row, 3)) ||
-        json_array_size(shape) > KERNEL_WORK_DIMS)
+    if (json_array_size(row) != ROW_FIELDS || !kernel || !dtype || !result ||
+        !json_is_integer(json_array_get(row, 3)) || json_array_size(shape) > KERNEL_WORK_DIMS)
         return damaged(name, "kernels");
     w.kernel = kernel_find(kernel);
     if (w.kernel == KERNEL_COUNT || fsdp_dtype_parse(dtype, &w.dtype) != FSDP_OK ||
@@ -193,6 +195,7 @@ static fsdp_status read_fields(const char *name, const json_t *object, kernel_pr
         snprintf(p->device, sizeof p->device, "%s", described);
     FSDP_TRY(read_count(name, object, "ranks", &p->ranks));
     FSDP_TRY(read_count(name, object, "threads", &p->threads));
+    FSDP_TRY(json_opt_bool(name, object, "streams", &p->streams));
     FSDP_TRY(json_opt_bool(name, object, "overlaps", &p->overlaps));
     FSDP_TRY(read_number(name, object, "slowdown", 1, 0, &p->slowdown));
     FSDP_TRY(read_number(name, object, "compute", 1, 1e-6, &p->compute));
@@ -202,23 +205,6 @@ static fsdp_status read_fields(const char *name, const json_t *object, kernel_pr
     FSDP_TRY(read_rates(name, object, p));
     FSDP_TRY(read_list(name, object, "kernels", read_row, p));
     return read_list(name, object, "collectives", read_collective, p);
-}
-
-static fsdp_status open_brought(const char *name, int depth, kernel_profile *out);
-
-static fsdp_status read_profile(const char *name, const json_t *object, int depth, kernel_profile *out)
-{
-    const char *base = NULL;
-    if (!json_is_object(object))
-        return damaged(name, "no object");
-    FSDP_TRY(json_opt_string(name, object, "base", &base));
-    if (base && depth > 0)
-        return damaged(name, "base");
-    if (base)
-        FSDP_TRY(open_brought(base, depth + 1, out));
-    FSDP_TRY(read_fields(name, object, out));
-    snprintf(out->origin, sizeof out->origin, "%s", name);
-    return out->n_rows > 0 ? FSDP_OK : damaged(name, "no kernels");
 }
 
 static const char *brought_along(const char *name)
@@ -231,12 +217,27 @@ static const char *brought_along(const char *name)
     return NULL;
 }
 
+static fsdp_status open_brought(const char *name, int depth, kernel_profile *out);
+
+static fsdp_status read_profile(const char *name, const json_t *object, int depth, kernel_profile *out)
+{
+    const char *base = NULL;
+    if (!json_is_object(object))
+        return damaged(name, "no object");
+    FSDP_TRY(json_opt_string(name, object, "base", &base));
+    if (base && (depth > 0 || !brought_along(base)))
+        return damaged(name, "base");
+    if (base)
+        FSDP_TRY(open_brought(base, depth + 1, out));
+    FSDP_TRY(read_fields(name, object, out));
+    snprintf(out->origin, sizeof out->origin, "%s", name);
+    return out->n_rows > 0 ? FSDP_OK : damaged(name, "no kernels");
+}
+
 static fsdp_status open_brought(const char *name, int depth, kernel_profile *out)
 {
     const char *text = brought_along(name);
     json_t *object;
-    if (!text)
-        return damaged(name, "base");
     FSDP_TRY(json_parse(name, text, strlen(text), &object));
     fsdp_status status = read_profile(name, object, depth, out);
     json_decref(object);
@@ -276,7 +277,10 @@ char *profile_default_path(const char *described, int ranks)
     char file[64];
     const char *own = environment_text("FSDP_CACHE_DIR"), *user = environment_text("XDG_CACHE_HOME");
     const char *home = environment_text("HOME");
-    snprintf(file, sizeof file, "%sprofiles/%016" PRIx64 "-%d.json", own ? "" : user ? "fsdp/" : ".cache/fsdp/",
+    snprintf(file, sizeof file, "%sprofiles/%016" PRIx64 "-%d.json",
+             own    ? ""
+             : user ? "fsdp/"
+                    : ".cache/fsdp/",
              hash_bytes(HASH_START, described, strlen(described)), ranks);
     return own || user || home ? file_join(own ? own : user ? user : home, file) : NULL;
 }
@@ -305,16 +309,17 @@ static json_t *profile_json(const kernel_profile *p)
         json_array_append_new(kernels, row_json(&p->rows[i]));
     for (int i = 0; i < p->n_collectives; i++) {
         const profile_collective *c = &p->collectives[i];
-        json_array_append_new(collectives, json_pack("[s,i,f,f]", collective_names[c->which], c->ranks, c->bytes,
-                                                     c->seconds * 1e6));
+        json_array_append_new(collectives,
+                              json_pack("[s,i,f,f]", collective_names[c->which], c->ranks, c->bytes, c->seconds * 1e6));
     }
-    return json_pack("{s:i,s:s,s:i,s:i,s:b,s:f,s:{s:f,s:f},s:{s:f,s:f,s:f,s:f,s:f},s:{s:f,s:f,s:f,s:f,s:f},s:o,s:o}",
-                     "fsdp_profile", VERSION, "device", p->device, "ranks", p->ranks, "threads", p->threads, "overlaps",
-                     p->overlaps, "slowdown", p->slowdown, "host", "copy", p->host_copy / 1e9, "update",
-                     p->host_update / 1e9, "links", "inside", l->inside / 1e9, "outside", l->outside / 1e9,
-                     "hop_inside", l->hop_inside * 1e6, "hop_outside", l->hop_outside * 1e6, "start", l->start * 1e6,
-                     "launch", "gap", h->gap * 1e6, "graph", h->graph * 1e6, "kernel", h->kernel * 1e6, "collective",
-                     h->collective * 1e6, "step", h->step * 1e6, "kernels", kernels, "collectives", collectives);
+    return json_pack(
+        "{s:i,s:s,s:i,s:i,s:b,s:b,s:f,s:{s:f,s:f},s:{s:f,s:f,s:f,s:f,s:f},s:{s:f,s:f,s:f,s:f,s:f},s:o,s:o}",
+        "fsdp_profile", VERSION, "device", p->device, "ranks", p->ranks, "threads", p->threads, "streams", p->streams,
+        "overlaps", p->overlaps, "slowdown", p->slowdown, "host", "copy", p->host_copy / 1e9, "update",
+        p->host_update / 1e9, "links", "inside", l->inside / 1e9, "outside", l->outside / 1e9, "hop_inside",
+        l->hop_inside * 1e6, "hop_outside", l->hop_outside * 1e6, "start", l->start * 1e6, "launch", "gap",
+        h->gap * 1e6, "graph", h->graph * 1e6, "kernel", h->kernel * 1e6, "collective", h->collective * 1e6, "step",
+        h->step * 1e6, "kernels", kernels, "collectives", collectives);
 }
 
 fsdp_status profile_write(const kernel_profile *p, const char *path)

@@ -22,7 +22,7 @@ typedef struct profile_collective {
 
 /* Between ranks, where nothing was measured. */
 typedef struct profile_links {
-    double inside, outside;                 /* bytes a second: of a rank within its node; of a rank's own way out of it */
+    double inside, outside; /* bytes a second: of a rank within its node; of a rank's own way out of it */
     double hop_inside, hop_outside, start; /* seconds: from neighbour to neighbour; before the first */
 } profile_links;
 
@@ -30,9 +30,9 @@ typedef struct profile_links {
 typedef struct profile_launch {
     double gap;        /* from one kernel of a graph to the next, beyond what the rows contain */
     double graph;      /* the host, to start a graph */
-    double kernel;     /* the host, to start a kernel */
+    double kernel;     /* the host, to start a kernel outside of graphs, and all it does between two of them */
     double collective; /* the host, to start a collective */
-    double step;       /* a step's own: what the host does before, between and after */
+    double step;       /* the host, before the first kernel of a step and after its last */
 } profile_launch;
 
 typedef struct kernel_profile {
@@ -40,9 +40,10 @@ typedef struct kernel_profile {
     char origin[128]; /* where the profile comes from: a path, or its name */
     int ranks;        /* that were measured side by side on one host */
     int threads;      /* of each */
-    bool overlaps;    /* collectives go on while the rank computes */
-    double slowdown;  /* of kernels while a collective runs, 0 .. 1 */
-    double compute, memory; /* how much faster this device is than the one that was measured; 1: it is the one */
+    bool streams; /* the device works by itself on what the host gives it; otherwise kernels run in the host's thread */
+    bool overlaps;                 /* collectives go on while the rank computes */
+    double slowdown;               /* of kernels while a collective runs, 0 .. 1 */
+    double compute, memory;        /* how much faster this device is than the one that was measured; 1: it is the one */
     double host_copy, host_update; /* bytes a second: between host and device; of an update in host memory */
     profile_links links;
     profile_launch launch;

@@ -74,8 +74,8 @@ typedef struct memory_plan_request {
     bool snapshot_of_all; /* every rank writes all that it holds (local checkpoints), not only what is its to write */
     size_t (*hot)(int64_t bytes); /* the same of hot snapshots, in which all ranks write all; NULL: none are kept */
     plan_picture
-        *picture; /* receives the training step value by value, and is the caller's to clear; NULL: not wanted */
-    plan_script *script;   /* receives what happens in an optimizer step, likewise */
+        *picture;        /* receives the training step value by value, and is the caller's to clear; NULL: not wanted */
+    plan_script *script; /* receives what happens in an optimizer step, likewise */
     int64_t micro_batches; /* of that step; 0: one */
 } memory_plan_request;
 

@@ -27,8 +27,8 @@ typedef struct writing {
     statistics_group statistics;
     peer_group peers;
     int moments;
-    int next;         /* event */
-    bool more, last;  /* of the micro-batch */
+    int next;        /* event */
+    bool more, last; /* of the micro-batch */
     bool offloads;
 } writing;
 
@@ -280,10 +280,13 @@ static fsdp_status events_until(writing *w, int index)
 
 static fsdp_status transfer_item(writing *w, const instruction *step)
 {
-    static const script_kind kinds[] = {
-        [PHASE_STORE] = SCRIPT_OUT, [PHASE_STORED] = SCRIPT_WAIT, [PHASE_FETCH] = SCRIPT_IN, [PHASE_FETCHED] = SCRIPT_WAIT};
+    static const script_kind kinds[] = {[PHASE_STORE] = SCRIPT_OUT,
+                                        [PHASE_STORED] = SCRIPT_WAIT,
+                                        [PHASE_FETCH] = SCRIPT_IN,
+                                        [PHASE_FETCHED] = SCRIPT_WAIT};
     int first = w->m->layout->n_units * SLOT_KINDS + 1;
-    return add(w, kinds[step->phase], -1, first + program_transfer_index(w->p, step), -1, (double)step->moved->from->bytes);
+    return add(w, kinds[step->phase], -1, first + program_transfer_index(w->p, step), -1,
+               (double)step->moved->from->bytes);
 }
 
 static fsdp_status run_one(writing *w, int index)

@@ -23,11 +23,11 @@ typedef enum script_collective { SCRIPT_ALL_GATHER, SCRIPT_REDUCE_SCATTER, SCRIP
 
 typedef struct script_item {
     script_kind kind;
-    bool graph;       /* of LAUNCH */
-    bool backward;    /* of LAUNCH: the program's backward begins here or has begun */
-    int work;         /* of WORK: place in `works` */
-    int slot, after;  /* -1: none */
-    int unit;         /* -1: none */
+    bool graph;      /* of LAUNCH */
+    bool backward;   /* of LAUNCH: the program's backward begins here or has begun */
+    int work;        /* of WORK: place in `works` */
+    int slot, after; /* -1: none */
+    int unit;        /* -1: none */
     script_collective collective;
     int ranks, stride; /* of the group, and how far its neighbours are apart */
     double bytes;      /* of a collective: of the whole buffer */
