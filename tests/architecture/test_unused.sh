@@ -17,7 +17,6 @@ client_get: likewise
 client_set: likewise
 comm_check: tests wait for a failure that another rank caused, without making a call of their own
 comm_group_bytes: the bytes that each strategy moves are a claim of the documentation
-comm_has_progress_thread: whether one runs shows nowhere else
 core_list_sort: machines with more memory nodes than this one
 cpu_best_level: tests compare the kernels of every instruction set that this machine has
 cpu_level_name: likewise
@@ -42,8 +41,9 @@ owner_filesystem_is_local: likewise
 page_text: a page by itself, without a file
 pattern_regex_plain: the regular expression beside the hand-written matcher
 gemm_probe_kernel: a kernel that a test breaks on purpose
+plan_script_add: steps written by hand, for the player
+plan_script_add_work: likewise
 program_run: tests of tensor run whole programs without a model
-program_tape: likewise
 run_steps: tests step through a run
 safetensors_open_memory: fuzzed without a file
 safetensors_read: every pair of types
