@@ -31,7 +31,7 @@ typedef struct fsdp_bench_config {
     const int64_t *sizes; /* comm: bytes of the whole buffer; borrowed */
     int n_sizes;          /* 0: 1, 16 and 128 MiB */
     const char *emulate;  /* step: as one rank of a world with these links, "8@450GBs,2@50GBs"; NULL: none; borrowed */
-    const char *profile;  /* profile: the file that is written, or added to; borrowed */
+    const char *profile;  /* profile: the file that is written, or added to; "auto": where runs look for it; borrowed */
 } fsdp_bench_config;
 
 #define FSDP_BENCH_CONFIG_INIT                                                                                         \

@@ -22,6 +22,7 @@ static const double measured_seconds = 6;
 
 typedef struct profiling {
     stepping *b;
+    char *path;
     kernel_profile profile;
     double plain[MOST_STEPS];   /* seconds of steps that nobody listens to */
     double outside[MOST_STEPS]; /* of a step in which kernels are timed, the part without kernels and waits */
@@ -240,6 +241,23 @@ static fsdp_status measure_collectives(const fsdp_settings *s, profiling *p)
 
 /* ---- all of it ---- */
 
+/* "auto": where runs on this device look for it. */
+static fsdp_status choose_path(profiling *p, const char *given)
+{
+    const fsdp_world *w = p->b->world;
+    bool automatic = strcmp(given, "auto") == 0;
+    p->path = automatic ? profile_default_path(w->dev->description, w->job.local_world_size) : strdup(given);
+    if (!p->path)
+        return error_set(FSDP_ERR_INPUT, "--profile auto: set FSDP_CACHE_DIR or HOME, or name a file");
+    char *slash = automatic ? strrchr(p->path, '/') : NULL;
+    if (!slash)
+        return FSDP_OK;
+    *slash = 0;
+    fsdp_status status = file_make_directories(p->path);
+    *slash = '/';
+    return status;
+}
+
 static fsdp_status open_profile(profiling *p, const char *path)
 {
     const fsdp_world *w = p->b->world;
@@ -303,7 +321,9 @@ static fsdp_status run_profile(const fsdp_settings *s, const fsdp_bench_config *
     }
     fsdp_status status = stepping_open(p->b, s, c);
     if (status == FSDP_OK)
-        status = measure(p, c->profile, c->steps, &out->milliseconds);
+        status = choose_path(p, c->profile);
+    if (status == FSDP_OK)
+        status = measure(p, p->path, c->steps, &out->milliseconds);
     int rank = p->b->world ? fsdp_world_rank(p->b->world) : 0, ranks = p->b->world ? fsdp_world_size(p->b->world) : 1;
     if (status == FSDP_OK && ranks == 1)
         status = predict(p, s, out);
@@ -313,9 +333,10 @@ static fsdp_status run_profile(const fsdp_settings *s, const fsdp_bench_config *
     if (status == FSDP_OK && ranks > 1)
         status = measure_collectives(s, p);
     if (status == FSDP_OK && rank == 0)
-        status = profile_write(&p->profile, c->profile);
+        status = profile_write(&p->profile, p->path);
     out->kernels = p->profile.n_rows;
     profile_clear(&p->profile);
+    free(p->path);
     free(p);
     return status;
 }

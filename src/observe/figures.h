@@ -17,7 +17,9 @@ typedef struct step_figures {
     int64_t memory_bytes, memory_peak_bytes; /* of this rank; 0: not measured */
     double loss_scale;                       /* 0 without loss scaling */
     double validation_loss;                  /* NaN where this step was not followed by a validation */
-    const struct attribution *times;         /* where the time went, on all ranks; NULL: not measured */
+    double predicted_seconds,
+        predicted_exposed;           /* what the step should take, and wait for communication; 0: not known */
+    const struct attribution *times; /* where the time went, on all ranks; NULL: not measured */
 } step_figures;
 
 #endif

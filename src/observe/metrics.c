@@ -191,6 +191,12 @@ fsdp_status metrics_step(metrics *m, const step_figures *f)
     if (f->flops > 0 && f->seconds > 0 && f->peak_flops > 0)
         n += snprintf(line + n, LINE_BYTES - (size_t)n, ", \"utilization\": %s",
                       units_json(number, f->flops / f->seconds / f->peak_flops));
+    if (f->predicted_seconds > 0) {
+        n += snprintf(line + n, LINE_BYTES - (size_t)n, ", \"predicted_seconds\": %s",
+                      units_json(number, f->predicted_seconds));
+        n += snprintf(line + n, LINE_BYTES - (size_t)n, ", \"predicted_exposed\": %s",
+                      units_json(number, f->predicted_exposed));
+    }
     if (f->loss_scale > 0)
         n += snprintf(line + n, LINE_BYTES - (size_t)n, ", \"loss_scale\": %s", units_json(number, f->loss_scale));
     if (!isnan(f->validation_loss))

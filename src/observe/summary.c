@@ -79,6 +79,11 @@ static void median_lines(summary_writer *w, const run_summary *s)
         snprintf(value + n, sizeof value - n, ", %s tokens/s",
                  units_count(a, (double)s->median_tokens / s->median_seconds));
     line(w, "median step", value);
+    if (s->predicted_seconds > 0) {
+        snprintf(value, sizeof value, "%s, %+.1f%% of what was measured", units_duration(a, s->predicted_seconds),
+                 100 * (s->predicted_seconds / s->median_seconds - 1));
+        line(w, "predicted step", value);
+    }
     if (s->tflops > 0) {
         n = (size_t)snprintf(value, sizeof value, "%.4g TFLOP/s in the median step", s->tflops);
         if (s->peak_tflops > 0)

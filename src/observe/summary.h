@@ -18,8 +18,9 @@ typedef struct run_summary {
     double step_seconds, starting_seconds, validating_seconds, saving_seconds;
     double median_seconds; /* the median step of this run, and what it computed, on all ranks: */
     int64_t median_samples, median_tokens;
-    double tflops;      /* its rate */
-    double peak_tflops; /* of all devices */
+    double predicted_seconds; /* what a step should take by a profile */
+    double tflops;            /* its rate */
+    double peak_tflops;       /* of all devices */
     double first_loss, loss, validation_loss;
     double validation_accuracy; /* of images; 0: not known */
     int64_t peak_bytes;         /* of the rank that took most */

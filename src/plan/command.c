@@ -6,7 +6,6 @@
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "base/file.h"
 #include "base/host/job.h"
 #include "plan/detail_print.h"
 #include "plan/predict/predict.h"
@@ -197,27 +196,6 @@ static fsdp_status explain_failure(const fsdp_settings *s, planning *p, const fs
     return error_set(status, "%s", message);
 }
 
-/* The profile that the settings name, or that of the GPU that the plan is for, or the one measured here. */
-static fsdp_status find_profile(const fsdp_settings *s, const planning *p, kernel_profile *out)
-{
-    const device *dev = p->table.world.dev;
-    const plan_world *w = &p->table.world;
-    if (s->profile)
-        return profile_open(s->profile, out);
-    if (device_is_described(s->device))
-        return profile_open(s->device, out);
-    int ranks = w->n_ranks < w->ranks_per_node ? w->n_ranks : w->ranks_per_node;
-    char *path = profile_default_path(dev->description, ranks);
-    fsdp_status status =
-        path && file_exists(path)
-            ? profile_open(path, out)
-            : error_set(FSDP_ERR_INPUT, "--predict needs kernel times: measure them with fsdp bench kernel --profile "
-                                        "FILE and name the file with --profile, or plan for a known GPU: --device "
-                                        "h200, h100 or a100");
-    free(path);
-    return status;
-}
-
 enum { MAX_CURVE = 32, LARGEST_CURVE = 16384 };
 
 static fsdp_status read_whole(const char *flag, const char *text, double least, double most, double *out)
@@ -304,7 +282,13 @@ static fsdp_status predict_with(const fsdp_settings *s, planning *p, const kerne
 static fsdp_status print_prediction(const fsdp_settings *s, planning *p, char **text)
 {
     kernel_profile profile;
-    FSDP_TRY(find_profile(s, p, &profile));
+    bool found;
+    FSDP_TRY(profile_find(s->profile, &p->table.world, &profile, &found));
+    if (!found)
+        return error_set(
+            FSDP_ERR_INPUT,
+            "--predict needs kernel times: measure them with fsdp bench kernel --profile FILE and name the "
+            "file with --profile, or plan for a known GPU: --device h200, h100 or a100");
     fsdp_status status = take_links(s, &profile);
     if (status == FSDP_OK)
         status = predict_with(s, p, &profile, text);

@@ -18,8 +18,9 @@
 enum { MOST_ROWS = 1000000, MOST_LINE = 65536, MOST_CHECKPOINTS = 1000, MOST_TROUBLES = 50, SHOWN_BYTES = 400 };
 static const int64_t most_lines_bytes = (int64_t)2 << 30, most_document_bytes = 16 << 20, most_step = (int64_t)1 << 53;
 
-const char *const figure_names[N_FIGURES] = {"loss",        "grad_norm", "lr",     "seconds",    "tokens_per_s",
-                                             "utilization", "tflops",    "memory", "memory_peak"};
+const char *const figure_names[N_FIGURES] = {
+    "loss",   "grad_norm", "lr",          "seconds",           "tokens_per_s",     "utilization",
+    "tflops", "memory",    "memory_peak", "predicted_seconds", "predicted_exposed"};
 
 json_t *shown_text(const char *text)
 {

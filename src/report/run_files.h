@@ -22,6 +22,8 @@ typedef enum figure {
     FIGURE_TFLOPS,
     FIGURE_MEMORY,
     FIGURE_MEMORY_PEAK,
+    FIGURE_PREDICTED,
+    FIGURE_PREDICTED_EXPOSED,
     N_FIGURES,
 } figure;
 

@@ -1,4 +1,4 @@
-/* Five questions and their answers. The thresholds are rules of thumb, and the sentences name the numbers. */
+/* Questions and their answers. The thresholds are rules of thumb, and the sentences name the numbers. */
 #include "report/verdict.h"
 
 #include <math.h>
@@ -92,6 +92,25 @@ static void judge_speed(json_t *list, const run_files *r)
         "The median step takes %.4g s and reaches %.0f%% of the matrix product that was measured on these devices.%s",
         seconds, 100 * share, share >= 0.4 ? "" : " A larger batch or wider layers use the devices better.");
     answer(list, "Fast enough?", share >= 0.4 ? "good" : share >= 0.2 ? "look" : "bad", text);
+}
+
+/* Said only where a profile was at hand. */
+static void judge_prediction(json_t *list, const run_files *r)
+{
+    char text[TEXT_BYTES];
+    double predicted = usual_figure(r, FIGURE_PREDICTED), exposed = usual_figure(r, FIGURE_PREDICTED_EXPOSED),
+           seconds = usual_figure(r, FIGURE_SECONDS);
+    if (!(predicted > 0) || !(seconds > 0))
+        return;
+    double off = predicted / seconds - 1;
+    int n =
+        snprintf(text, sizeof text, "A step of %.4g s was predicted from kernel times, %.4g s were measured (%+.0f%%)",
+                 predicted, seconds, 100 * off);
+    if (isfinite(exposed))
+        n += snprintf(text + n, sizeof text - (size_t)n, "; %.3g s of it would be exposed communication", exposed);
+    snprintf(text + n, sizeof text - (size_t)n, ".%s",
+             off < -0.1 ? " Something takes longer than its kernels: data, waiting ranks, other load." : "");
+    answer(list, "As predicted?", fabs(off) <= 0.1 ? "good" : "look", text);
 }
 
 static void judge_communication(json_t *list, const run_files *r)
@@ -230,5 +249,6 @@ json_t *verdict_of(const run_files *r, const loss_spikes *spikes)
     judge_memory(list, r);
     judge_loss(list, r, spikes);
     judge_ranks(list, r);
+    judge_prediction(list, r);
     return list;
 }

@@ -31,6 +31,7 @@
 #include "observe/trace.h"
 #include "observe/units.h"
 #include "plan/workload.h"
+#include "train/predicted.h"
 #include "train/rank_facts.h"
 #include "train/run.h"
 #include "train/serve.h"
@@ -47,6 +48,8 @@ struct report {
     double flops;      /* of one sample */
     double peak_flops; /* of all devices, a second; 0: not known */
     double first_loss, shown;
+    predicted_step predicted;
+    bool sought;        /* that has been looked for */
     int64_t first_step; /* the run began after it */
     step_times times;
     double spent[N_ACTIVITIES]; /* seconds */
@@ -351,6 +354,8 @@ fsdp_status report_add(report *r, train_run *run, const report_step *step, int *
                       .loss_scale =
                           run->settings->param_dtype == FSDP_F16 ? state_scalars_of(run->state).loss_scale : 0,
                       .validation_loss = NAN,
+                      .predicted_seconds = r->predicted.seconds,
+                      .predicted_exposed = r->predicted.exposed,
                       .times = &times};
     snapshot_put(r->snapshot, &f, r->ranks);
     serve_step(r->serve, run, &f, r->ranks);
@@ -359,6 +364,9 @@ fsdp_status report_add(report *r, train_run *run, const report_step *step, int *
     step_times_add(&r->times, (step_time){f.seconds, f.samples, f.tokens});
     FSDP_TRY(step->step > run->step ? rewind_files(r, run->step) : write_step(r, &f));
     show_progress(r, run, &f);
+    if (run->rank == 0 && !r->sought) /* the first line has none; no start waits for it */
+        r->predicted = predicted_find(run);
+    r->sought = true;
     return FSDP_OK;
 }
 
@@ -458,6 +466,7 @@ fsdp_status report_summary(report *r, train_run *run)
                            .median_seconds = median.seconds,
                            .median_samples = median.samples,
                            .median_tokens = median.tokens,
+                           .predicted_seconds = r->predicted.seconds,
                            .first_loss = r->first_loss,
                            .loss = run->result.loss,
                            .validation_loss = run->result.validation_loss,

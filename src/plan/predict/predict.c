@@ -2,9 +2,28 @@
 #include "plan/predict/predict.h"
 
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "base/checked.h"
+#include "base/file.h"
+#include "device/gpu.h"
 #include "device/peak.h"
+
+fsdp_status profile_find(const char *named, const plan_world *world, kernel_profile *out, bool *found)
+{
+    static const char *const known[] = {"h200", "h100", "a100"};
+    int here = world->n_ranks < world->ranks_per_node ? world->n_ranks : world->ranks_per_node;
+    for (size_t i = 0; !named && world->dev->gpu && i < sizeof known / sizeof *known; i++)
+        if (strcasestr(world->dev->gpu->name, known[i]))
+            named = known[i];
+    char *measured = named ? NULL : profile_default_path(world->dev->description, here);
+    *found = named || (measured && file_exists(measured));
+    fsdp_status status = *found ? profile_open(named ? named : measured, out) : FSDP_OK;
+    *found = *found && status == FSDP_OK;
+    free(measured);
+    return status;
+}
 
 static double fastest_product(const kernel_profile *p, fsdp_dtype dtype)
 {

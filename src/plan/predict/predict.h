@@ -25,6 +25,10 @@ typedef struct prediction {
     int64_t memory;  /* bytes that a rank takes on its device */
 } prediction;
 
+/* The profile `named` (a path or a name; NULL: none), otherwise the library's for this GPU, otherwise the one measured
+ * on this host with as many ranks, if there is one; *found says whether. profile_clear ends *out where it was. */
+fsdp_status profile_find(const char *named, const plan_world *world, kernel_profile *out, bool *found);
+
 fsdp_status prediction_make(const prediction_request *r, prediction *out);
 
 /* Text for people, or one object. `curve` has predictions for other numbers of ranks, n_curve of them. */
