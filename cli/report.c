@@ -8,7 +8,7 @@
 
 typedef struct report_options {
     fsdp_flag_state state;
-    const char *html, *trace;
+    const char *html, *trace, *svg;
 } report_options;
 
 #define OPTIONS report_options
@@ -16,6 +16,7 @@ typedef struct report_options {
 static const fsdp_flag report_table[] = {
     {TEXT(html, "FILE.html", "the page to write (default: report.html in DIR; of several runs, here)")},
     {TEXT(trace, "FILE", "a trace of the first run, for the picture of one step (default: the one in its folder)")},
+    {TEXT(svg, "DIR", "also write each picture as an SVG file into this folder")},
     {.name = NULL},
 };
 
@@ -39,6 +40,7 @@ static int run_report(int argc, char **argv)
         config.n_folders = n;
         config.html = options.html;
         config.trace = options.trace;
+        config.svg = options.svg;
         status = fsdp_report(&config, &text);
     }
     int code = status == FSDP_OK ? 0 : command_failed("report", status);
@@ -53,10 +55,11 @@ static int run_report(int argc, char **argv)
 const command command_report = {
     .name = "report",
     .summary = "Write a page about a run, with a verdict in words, or compare several runs",
-    .usage = "DIR... [--html FILE.html] [--trace FILE]",
+    .usage = "DIR... [--html FILE.html] [--svg DIR] [--trace FILE]",
     .details =
         "  fsdp report fsdp_runs/latest\n"
-        "  fsdp report runs/a runs/b --html compared.html\n\n"
+        "  fsdp report runs/a runs/b --html compared.html\n"
+        "  fsdp report fsdp_runs/latest --svg pictures\n\n"
         "A run writes report.html into its folder when it ends; this does so at any time, also while it trains.\n"
         "The page needs nothing but itself. A stranger's folder is safe to open: nothing in it is run.",
     .flags = report_flags,

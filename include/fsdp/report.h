@@ -32,6 +32,7 @@ typedef struct fsdp_report_config {
     int n_folders;
     const char *html;  /* the page; NULL: report.html in the folder of a single run, else in the current folder */
     const char *trace; /* of the first run; NULL: the file of that name in its folder, where there is one */
+    const char *svg;   /* a folder for each picture as an SVG file of its own; NULL: none */
 } fsdp_report_config;
 
 #define FSDP_REPORT_CONFIG_INIT                                                                                        \

@@ -11,7 +11,7 @@
 #include "page/page.h"
 
 enum {
-    WIDTH = 960,
+    WIDTH = SVG_WIDTH,
     PLOT = 360,
     LEFT = 84,
     RIGHT = 16,
@@ -39,7 +39,14 @@ static double at_y(const drawing *d, double y)
     return TOP + PLOT - y / d->high * PLOT;
 }
 
-static void print_text(FILE *out, const char *text)
+/* U+FFFE and U+FFFF, which XML does not have. */
+static bool is_no_character(const char *text)
+{
+    const unsigned char *c = (const unsigned char *)text;
+    return c[0] == 0xef && c[1] == 0xbf && c[2] >= 0xbe;
+}
+
+void svg_escape(FILE *out, const char *text)
 {
     for (; *text; text++) {
         if (*text == '<')
@@ -48,16 +55,39 @@ static void print_text(FILE *out, const char *text)
             fputs("&gt;", out);
         else if (*text == '&')
             fputs("&amp;", out);
+        else if (is_no_character(text))
+            text += 2;
         else if ((unsigned char)*text >= 0x20)
             fputc(*text, out);
     }
 }
 
+void svg_text(FILE *out, double x, double y, const char *class, const char *anchor, const char *text)
+{
+    fprintf(out, "<text class=\"%s\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">", class, x, y, anchor);
+    svg_escape(out, text);
+    fputs("</text>\n", out);
+}
+
+void svg_begin(FILE *out, const char *title, const char *about, int height)
+{
+    fprintf(out,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" role=\"img\" aria-labelledby=\"title about\" width=\"%d\" "
+            "height=\"%d\" viewBox=\"0 0 %d %d\" font-family=\"system-ui, sans-serif\">\n<title id=\"title\">",
+            SVG_WIDTH, height, SVG_WIDTH, height);
+    svg_escape(out, title);
+    fputs("</title>\n<desc id=\"about\">", out);
+    svg_escape(out, about);
+    fprintf(out,
+            "</desc>\n<style>\n%s.sheet { fill: var(--card); }\n</style>\n"
+            "<rect class=\"sheet\" width=\"100%%\" height=\"100%%\"/>\n",
+            page_style());
+    svg_text(out, 20, 24, "name", "start", title);
+}
+
 static void draw_text(const drawing *d, double x, double y, const char *class, const char *anchor, const char *text)
 {
-    fprintf(d->out, "<text class=\"%s\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">", class, x, y, anchor);
-    print_text(d->out, text);
-    fputs("</text>\n", d->out);
+    svg_text(d->out, x, y, class, anchor, text);
 }
 
 /* Bytes are counted in powers of two: so are the steps of their axis. */
@@ -110,7 +140,7 @@ static void draw_areas(const drawing *d, double *under, double *over)
         draw_edge(d, over, false);
         draw_edge(d, under, true);
         fputs("Z\"><title>", d->out);
-        print_text(d->out, p->areas[k].name);
+        svg_escape(d->out, p->areas[k].name);
         fputs("</title></path>\n", d->out);
         memcpy(under, over, (size_t)p->n * sizeof *under);
     }
@@ -174,18 +204,7 @@ static void draw(const drawing *d, double *under, double *over)
 {
     const svg_picture *p = d->p;
     int columns = (WIDTH - 20) / LEGEND_COLUMN, rows = (p->n_areas + p->n_outlines + columns - 1) / columns;
-    fprintf(d->out,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" role=\"img\" aria-labelledby=\"title about\" width=\"%d\" "
-            "height=\"%d\" viewBox=\"0 0 %d %d\" font-family=\"system-ui, sans-serif\">\n<title id=\"title\">",
-            WIDTH, TOP + PLOT + AXIS + rows * LEGEND_ROW + 8, WIDTH, TOP + PLOT + AXIS + rows * LEGEND_ROW + 8);
-    print_text(d->out, p->title);
-    fputs("</title>\n<desc id=\"about\">", d->out);
-    print_text(d->out, p->about);
-    fprintf(d->out,
-            "</desc>\n<style>\n%s.sheet { fill: var(--card); }\n</style>\n"
-            "<rect class=\"sheet\" width=\"100%%\" height=\"100%%\"/>\n",
-            page_style());
-    draw_text(d, 20, 24, "name", "start", p->title);
+    svg_begin(d->out, p->title, p->about, TOP + PLOT + AXIS + rows * LEGEND_ROW + 8);
     draw_axes(d);
     draw_areas(d, under, over);
     draw_marks(d);

@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include <fsdp/status.h>
 
@@ -32,6 +33,13 @@ typedef struct svg_picture {
     int n_marks;
     char *(*format)(char *text, int64_t value); /* writes at most 40 bytes */
 } svg_picture;
+
+/* Pieces of pictures of other kinds: a sheet with the pages' style and a title, to be ended with </svg>; text on it;
+ * text as XML takes it. */
+enum { SVG_WIDTH = 960 };
+void svg_begin(FILE *out, const char *title, const char *about, int height);
+void svg_text(FILE *out, double x, double y, const char *class, const char *anchor, const char *text);
+void svg_escape(FILE *out, const char *text);
 
 /* The file appears complete or not at all. */
 fsdp_status svg_write(const svg_picture *p, const char *path);

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/sized.h"
 #include "page/page.h"
+#include "report/pictures.h"
 #include "report/report_data.h"
 
 static void print_run(FILE *out, const json_t *run)
@@ -23,7 +24,14 @@ static void print_run(FILE *out, const json_t *run)
     json_array_foreach(json_object_get(run, "troubles"), i, one) fprintf(out, "  note: %s\n", json_string_value(one));
 }
 
-static fsdp_status print_all(const json_t *runs, const char *path, char **text)
+static void print_place(FILE *out, const char *what, const char *path)
+{
+    json_t *shown = shown_text(path);
+    fprintf(out, "%s: %s\n", what, json_string_value(shown));
+    json_decref(shown);
+}
+
+static fsdp_status print_all(const json_t *runs, const char *path, const char *svg, char **text)
 {
     size_t bytes, i;
     const json_t *run;
@@ -31,9 +39,9 @@ static fsdp_status print_all(const json_t *runs, const char *path, char **text)
     if (!out)
         return error_set(FSDP_ERR_MEMORY, "the report: out of host memory");
     json_array_foreach(runs, i, run) print_run(out, run);
-    json_t *shown = shown_text(path);
-    fprintf(out, "report: %s\n", json_string_value(shown));
-    json_decref(shown);
+    print_place(out, "report", path);
+    if (svg)
+        print_place(out, "pictures", svg);
     return fclose(out) == 0 ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "the report: out of host memory");
 }
 
@@ -78,8 +86,11 @@ fsdp_status fsdp_report(const fsdp_report_config *config, char **text)
         status = add_run(runs, c.folders[i], i == 0 ? c.trace : NULL);
     if (status == FSDP_OK)
         status = write_page(runs, path);
+    int n_pictures = 0;
+    if (status == FSDP_OK && c.svg)
+        status = report_pictures_write(runs, c.svg, &n_pictures);
     if (status == FSDP_OK)
-        status = print_all(runs, path, text);
+        status = print_all(runs, path, c.svg, text);
     json_decref(runs);
     free(path);
     return status;
