@@ -289,6 +289,14 @@ static void draw_area(const plot *p, const json_t *steps, const json_t *laps, si
     fputs("Z\"/>\n", p->out);
 }
 
+static bool takes_time(const json_t *lap)
+{
+    double most = 0;
+    for (size_t i = 0; i < json_array_size(json_object_get(lap, "values")); i++)
+        most = fmax(most, value_at(lap, i));
+    return most > 0;
+}
+
 static fsdp_status write_times(const json_t *run, const char *folder, int *written)
 {
     const json_t *times = json_object_get(run, "times"), *steps = json_object_get(times, "step"),
@@ -312,7 +320,7 @@ static fsdp_status write_times(const json_t *run, const char *folder, int *writt
     draw_axes(&p, "step");
     int shown = 0;
     for (size_t k = 0; k < n_laps; k++) {
-        if (!has_numbers(json_object_get(json_array_get(laps, k), "values")))
+        if (!takes_time(json_array_get(laps, k)))
             continue;
         draw_area(&p, steps, laps, k, (int)k % COLORS);
         draw_legend(f.out, TOP + PLOT + AXIS, shown++, (int)k % COLORS,

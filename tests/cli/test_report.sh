@@ -41,6 +41,29 @@ python3 check.py a/report.html a || fail "the report made again"
 "$fsdp" report a b --html both.html >said || fail "two runs are not compared"
 python3 check.py both.html a b || fail "two runs"
 
+# --- each picture as a file of its own ---------------------------------------------------------------------------------
+cat >pictures.py <<'PYTHON'
+import re, sys, xml.dom.minidom
+for path in sys.argv[1:]:
+    text = open(path, encoding="utf-8").read()
+    sheet = xml.dom.minidom.parseString(text.encode()).documentElement
+    assert sheet.tagName == "svg" and sheet.getElementsByTagName("title") and sheet.getElementsByTagName("desc"), path
+    assert not re.search(r"href|<script|url\(|@import", text), path + " names something outside"
+    numbers = re.findall(r' (?:x|y|width|height)="([^"]*)"', text)
+    assert all(re.fullmatch(r"-?[0-9.]+%?", n) for n in numbers), path
+PYTHON
+"$fsdp" report a --svg pictures >said || fail "no pictures"
+grep -q '^pictures: pictures$' said || fail "nobody says where the pictures are: $(cat said)"
+for name in loss seconds tokens_per_s grad_norm lr times ranks memory; do
+    [[ -s pictures/$name.svg ]] || fail "no picture of $name: $(ls pictures)"
+done
+python3 pictures.py pictures/*.svg || fail "a picture is no SVG"
+[[ $(grep -o '<path class="line' pictures/loss.svg | wc -l) == 1 ]] || fail "one run has one loss"
+"$fsdp" report a b --html both.html --svg pictures/both >said || fail "no pictures of two runs"
+python3 pictures.py pictures/both/*.svg || fail "a picture of two runs is no SVG"
+[[ $(grep -o '<path class="line' pictures/both/loss.svg | wc -l) == 2 ]] || fail "two runs have two losses"
+cp -r a "a<b>&c" && "$fsdp" report "a<b>&c" a --html both.html --svg pictures/odd >said && python3 pictures.py pictures/odd/*.svg || fail "an odd name"
+
 # --- a page that cannot be written does not fail the run ------------------------------------------------------------
 mkdir -p c/report.html/in_the_way
 "${train[@]}" --output_dir c >c.log 2>&1 || fail "a run fails for its report: $(tail -3 c.log)"
