@@ -4,7 +4,7 @@
 
 #include "plan/predict/profile.h"
 
-enum { NEIGHBOURS = 4 };
+enum { NEIGHBOURS = 4, FAR_DOUBLINGS = 3 };
 
 static double rate_of(const profile_row *r)
 {
@@ -31,6 +31,8 @@ static double distance(const kernel_work *a, const kernel_work *b)
 /* How alike two kinds of call are; the larger, the less. -1: not to be compared. */
 static int unlike(const kernel_work *a, const kernel_work *b, bool any_kernel)
 {
+    if (any_kernel && a->flops == 0 && b->flops == 0)
+        return 0;
     if (a->kernel != b->kernel && !any_kernel)
         return -1;
     if ((a->flops > 0) != (b->flops > 0))
@@ -91,6 +93,13 @@ static double shortest(const kernel_profile *p)
     return isfinite(least) ? least : 0;
 }
 
+/* A call that moves much more or less memory than the nearest that was measured of its kernel: others that move as much
+ * tell more. */
+static bool is_far(const kernel_work *w, const neighbour *nearest)
+{
+    return w->flops == 0 && fabs(log2(amount_of(&nearest->row->work) / fmax(amount_of(w), 1))) > FAR_DOUBLINGS;
+}
+
 /* On the device that was measured. */
 static double measured_seconds(const kernel_profile *p, const kernel_work *w, profile_source *source)
 {
@@ -103,7 +112,7 @@ static double measured_seconds(const kernel_profile *p, const kernel_work *w, pr
     }
     *source = PROFILE_INTERPOLATED;
     int n = find_neighbours(p, w, false, found);
-    if (n == 0) {
+    if (n == 0 || is_far(w, &found[0])) {
         *source = PROFILE_ESTIMATED;
         n = find_neighbours(p, w, true, found);
     }
