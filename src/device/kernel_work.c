@@ -355,6 +355,21 @@ static void of_clip_args(const clip_args *a, kernel_work *w)
     w->bytes = 64;
 }
 
+static void of_muon_direction_args(const muon_direction_args *a, kernel_work *w)
+{
+    w->dtype = FSDP_F32;
+    w->result = FSDP_BF16;
+    take_shape(w, a->n, 0);
+    w->bytes = 14 * (double)a->n;
+}
+
+static void of_normalize_args(const normalize_args *a, kernel_work *w)
+{
+    take_types(w, a->x, a->out);
+    take_shape(w, a->n, 0);
+    w->bytes = reads(a->x, (double)a->n) + reads(a->out, (double)a->n);
+}
+
 static void of_optimizer_args(const optimizer_args *a, kernel_work *w)
 {
     double n = (double)a->n, moments = (a->moment1 != NULL) + (a->moment2 != NULL) + (a->average != NULL);
@@ -363,7 +378,8 @@ static void of_optimizer_args(const optimizer_args *a, kernel_work *w)
     w->result = a->copy.p ? a->copy.dtype : FSDP_F32;
     take_shape(w, a->n, 0);
     w->variant = bits(a->low != NULL, a->moment1 != NULL, a->moment2 != NULL, a->average != NULL);
-    w->bytes = n * (4 + master + 8 * moments) + (a->low ? 0 : reads(a->copy, n));
+    w->variant |= a->direction ? 16 : 0;
+    w->bytes = n * ((a->direction ? 2 : 4) + master + 8 * moments) + (a->low ? 0 : reads(a->copy, n));
 }
 
 #define KERNEL_WORK_CASE(entry, args)                                                                                  \

@@ -73,6 +73,8 @@ static json_t *assumptions_of(const prediction_request *r, const prediction *p, 
     if (p->step.transfer_wait > 0)
         say(list, "%.3g GB/s between host and device, %.3g GB/s for updates in host memory", k->host_copy / 1e9,
             k->host_update / 1e9);
+    if (r->work->optimizer == FSDP_MUON)
+        say(list, "Muon counts as AdamW does: its products, and what its owners exchange, are left out");
     say(list, "data is there when a step begins; saving, validation and logging are not counted");
     return list;
 }
