@@ -238,6 +238,13 @@ static fsdp_status bench_kernels(void *s)
     return fsdp_bench_kernels_run(&settings, &config, s);
 }
 
+static fsdp_status bench_profile(void *s)
+{
+    fsdp_bench_config config = no_workload();
+    config.profile = "/nowhere/profile.json";
+    return fsdp_bench_profile(&settings, &config, s);
+}
+
 static const int64_t few_bytes[] = {4096};
 
 static fsdp_status bench_comm(void *s)
@@ -455,6 +462,7 @@ static const fsdp_load_report no_names = FSDP_LOAD_REPORT_INIT;
 static const fsdp_train_result no_run = FSDP_TRAIN_RESULT_INIT;
 static const fsdp_bench_result no_step = FSDP_BENCH_RESULT_INIT;
 static const fsdp_bench_kernels no_kernels = FSDP_BENCH_KERNELS_INIT;
+static const fsdp_bench_profiled no_profile = FSDP_BENCH_PROFILED_INIT;
 static const fsdp_bench_collectives no_collectives = FSDP_BENCH_COLLECTIVES_INIT;
 
 #define CONFIG(type_, INIT, value, next_field, call_, message_)                                                        \
@@ -505,6 +513,7 @@ static const sized_row rows[] = {
     RESULT(fsdp_train_result, "FSDP_TRAIN_RESULT_INIT", no_run, loss, train_result, "/nowhere"),
     RESULT(fsdp_bench_result, "FSDP_BENCH_RESULT_INIT", no_step, fastest, bench_step, "nowhere"),
     RESULT(fsdp_bench_kernels, "FSDP_BENCH_KERNELS_INIT", no_kernels, rows, bench_kernels, "nowhere"),
+    RESULT(fsdp_bench_profiled, "FSDP_BENCH_PROFILED_INIT", no_profile, milliseconds, bench_profile, "nowhere"),
     RESULT(fsdp_bench_collectives, "FSDP_BENCH_COLLECTIVES_INIT", no_collectives, rows, bench_comm, NULL),
 };
 static sized_rows all_rows = {rows, sizeof rows / sizeof *rows};
