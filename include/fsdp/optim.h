@@ -42,6 +42,7 @@ typedef struct fsdp_optimizer_config {
     const fsdp_optimizer_group *groups; /* read by fsdp_optimizer_new, not kept */
     int n_groups;
     float muon_momentum; /* MUON: of its matrices; the other parameters have the options of ADAMW */
+    fsdp_dtype state_dtype; /* of the moments: FSDP_F32, or FSDP_BF16, rounded at random so that small changes add up */
 } fsdp_optimizer_config;
 
 #define FSDP_OPTIMIZER_CONFIG_INIT                                                                                     \

@@ -155,6 +155,7 @@ typedef struct fsdp_settings {
     double ema;                                    /* decay of the average of the weights; 0: none */
     fsdp_text_list lr_groups, weight_decay_groups; /* "GLOB=X" over parameter names */
     double grad_clip;                              /* 0: off */
+    int optimizer_state;                           /* fsdp_dtype of the moments: fp32 or bf16 */
     int nan_policy;                                /* fsdp_nan_policy */
     int64_t seed;
 
@@ -163,7 +164,8 @@ typedef struct fsdp_settings {
     bool bf16, fp16;
     int fp8; /* fsdp_fp8 */
     fsdp_text_list fp8_skip;
-    double loss_scale; /* optional: 65536 */
+    int gradient_dtype; /* fsdp_dtype of the gradients that the optimizer reads: fp32 or bf16 */
+    double loss_scale;  /* optional: 65536 */
 
     /* Sharding */
     int sharding_strategy; /* fsdp_strategy, or one of the two above */

@@ -145,6 +145,9 @@ typedef struct fsdp_config {
     fsdp_fp8 fp8;
     const char *const *fp8_skip; /* globs over parameter names: these layers stay in param_dtype */
     int n_fp8_skip;
+    /* Of the gradient shards that the optimizer reads: FSDP_F32, or FSDP_BF16, which halves them where nothing is added
+     * to them: reduce_dtype is FSDP_BF16 for every unit, and a step has one micro-batch (a second one is refused). */
+    fsdp_dtype gradient_dtype;
 } fsdp_config;
 
 #define FSDP_CONFIG_INIT                                                                                               \

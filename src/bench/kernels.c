@@ -318,6 +318,9 @@ static void time_optimizer(bench_timer *t, const shapes *s)
     if (copies)
         o.copy = bench_timer_values(t, s->dtype, n);
     bench_timer_run(t, "adamw", shape, call_optimizer, &o, 0, (copies && !halves ? 30.0 : 28.0) * (double)n);
+    o.moment_dtype = FSDP_BF16;
+    bench_timer_run(t, "adamw, bf16 moments", shape, call_optimizer, &o, 0,
+                    (copies && !halves ? 22.0 : 20.0) * (double)n);
     norm_blocks_args b = {.n = n,
                           .x = {(void *)o.gradient, FSDP_F32},
                           .blocks = bench_timer_take(t, (size_t)((n + NORM_BLOCK - 1) / NORM_BLOCK) * sizeof(double))};

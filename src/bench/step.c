@@ -108,16 +108,15 @@ static void compute_figures(const stepping *b, fsdp_bench_result *r)
     r->memory_bytes = fsdp_memory_meter_peak(b->meter);
 }
 
-/* AdamW reads parameter, gradient and two moments and writes all but the gradient, and a low-precision copy. */
 static void offload_results(const stepping *b, fsdp_bench_result *r)
 {
     offload_figures f = offload_figures_of(b->sharded);
-    double n = (double)f.updates, low = b->sharding.config.param_dtype == FSDP_F32 ? 0 : 2;
+    double n = (double)f.updates;
     if (f.updates == 0)
         return;
     r->host_update_ms = f.span_seconds * 1e3 / n;
     r->host_wait_ms = f.wait_seconds * 1e3 / n;
-    r->host_gigabytes = (double)f.parameters * (28 + low) * n / f.update_seconds * 1e-9;
+    r->host_gigabytes = (double)f.parameters * stepping_update_bytes(b) * n / f.update_seconds * 1e-9;
 }
 
 /* After the step, when its memory is free again and the device as warm as it was. */

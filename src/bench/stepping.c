@@ -114,6 +114,7 @@ fsdp_status stepping_open(stepping *b, const fsdp_settings *s, const fsdp_bench_
         status = fsdp_optimizer_new(b->sharded, &optimizer, &b->optimizer);
     free(groups);
     FSDP_TRY(status);
+    b->state_dtype = optimizer.state_dtype;
     size_t n = (size_t)(b->batch * b->width);
     b->ids = malloc(n * sizeof *b->ids);
     b->labels = malloc(n * sizeof *b->labels);

@@ -18,6 +18,7 @@ typedef struct stepping {
     fsdp_memory_meter *meter;
     overlap_meter *overlap;
     int64_t batch, width, micro_batches;
+    fsdp_dtype state_dtype; /* of the moments */
     int32_t *ids, *labels;
 } stepping;
 
@@ -31,5 +32,14 @@ fsdp_status stepping_run(stepping *b, int step, double *loss);
 
 /* The shapes of its steps, for plans. */
 workload stepping_workload(const stepping *b, const fsdp_settings *s);
+
+/* Bytes of host memory that AdamW reads and writes a parameter: parameter and two moments in and out, gradient in, and
+ * the low-precision copy out. */
+static inline double stepping_update_bytes(const stepping *b)
+{
+    double low = b->sharding.config.param_dtype == FSDP_F32 ? 0 : 2;
+    return 8 + (double)fsdp_dtype_size(b->sharding.config.gradient_dtype) +
+           4 * (double)fsdp_dtype_size(b->state_dtype) + low;
+}
 
 #endif

@@ -440,6 +440,7 @@ typedef struct optimizer_scalars {
     float gradient_scale;                     /* clip factor times 1/loss scale */
     uint32_t skip;                            /* 1: leave everything as it is (an overflow was found) */
     float average_decay;                      /* of the average of the weights; 0: it begins with this step */
+    uint64_t step;                            /* counted from 1: what 16-bit moments are rounded by */
 } optimizer_scalars;
 
 /* Muon's first pass over a flat range. With g the scaled gradient: moment = momentum * moment + (1 - momentum) * g, and
@@ -504,19 +505,24 @@ typedef struct halves_args {
  * ADAM adds weight_decay * parameter to the gradient, ADAMW decays the parameter itself. SGD uses moment1 when momentum
  * != 0 (its first step, bias_correction1 == 1, starts the buffer with the gradient). MUON decays as ADAMW does, then
  * takes off lr * direction_scale * direction; it reads neither gradient nor moments. `decay` false: weight_decay counts
- * as 0. */
+ * as 0. moment_dtype: fp32, or bf16, to which the new moments are rounded at random (stochastic.h) after the update has
+ * used them as they were computed. */
 typedef struct optimizer_args {
     fsdp_optimizer_kind kind;
     int64_t n;
     bool decay;
     bool grouped; /* lr_factor multiplies the rate, and weight_decay takes the place of the scalars', decay or not */
     float lr_factor, weight_decay;
-    float *parameter;      /* fp32 master */
-    const float *gradient; /* fp32 shard */
-    float *moment1, *moment2;
-    float *average; /* optional: of the parameter over the steps */
-    buffer copy;    /* optional: the parameter in param_dtype */
-    uint16_t *low;  /* devices with `halves`: parameter is NULL, the master is copy (bf16) and these low halves */
+    float *parameter;          /* fp32 master */
+    const void *gradient;      /* shard of gradient_dtype */
+    fsdp_dtype gradient_dtype; /* fp32 or bf16 */
+    void *moment1, *moment2;
+    fsdp_dtype moment_dtype;
+    uint32_t key[2];  /* 16-bit moments: rng_key of the seed and the unit, */
+    uint64_t element; /* and where in the unit the range begins */
+    float *average;   /* optional: of the parameter over the steps */
+    buffer copy;      /* optional: the parameter in param_dtype */
+    uint16_t *low;    /* devices with `halves`: parameter is NULL, the master is copy (bf16) and these low halves */
     const uint16_t *direction; /* MUON: bf16 */
     float direction_scale;
     const optimizer_scalars *scalars;

@@ -43,6 +43,11 @@ int update_kept(const fsdp_optimizer_config *c)
     return update_moments(c) + (c->average > 0);
 }
 
+int update_halves(const fsdp_optimizer_config *c)
+{
+    return c->state_dtype == FSDP_BF16 ? update_moments(c) : 0;
+}
+
 static fsdp_status check(const fsdp_optimizer_config *c)
 {
     if (!(c->beta1 >= 0 && c->beta1 < 1) || !(c->beta2 >= 0 && c->beta2 < 1))
@@ -56,12 +61,17 @@ static fsdp_status check(const fsdp_optimizer_config *c)
     if (!(c->average >= 0 && c->average < 1))
         return error_set(FSDP_ERR_INPUT, "the decay of the average of the weights, %g, must lie in [0, 1)",
                          (double)c->average);
+    if (c->state_dtype != FSDP_F32 && c->state_dtype != FSDP_BF16)
+        return error_set(FSDP_ERR_INPUT, "the optimizer's moments cannot be %s: use fp32 or bf16",
+                         fsdp_dtype_name(c->state_dtype));
+    if (c->state_dtype != FSDP_F32 && c->kind == FSDP_MUON)
+        return error_set(FSDP_ERR_INPUT, "Muon keeps its moments in fp32: leave the optimizer's state in fp32");
     return FSDP_OK;
 }
 
-static size_t room_for(int64_t n)
+static size_t room_for(int64_t n, fsdp_dtype dtype)
 {
-    return round_up((size_t)n * sizeof(float), 256);
+    return round_up((size_t)n * fsdp_dtype_size(dtype), 256);
 }
 
 /* Finds a place for each span's second moments, and returns how many the range has. */
@@ -79,8 +89,9 @@ static int64_t count_second(const update *u, const update_range *r)
 
 static size_t kept_bytes(const update *u, const update_range *r)
 {
-    int first = update_moments(&u->config) > 0, average = u->config.average > 0;
-    return (size_t)(first + average) * room_for(r->n) + room_for(count_second(u, r));
+    fsdp_dtype dtype = u->config.state_dtype;
+    size_t first = update_moments(&u->config) > 0 ? room_for(r->n, dtype) : 0;
+    return first + room_for(count_second(u, r), dtype) + (u->config.average > 0 ? room_for(r->n, FSDP_F32) : 0);
 }
 
 /* The moments of all ranges of one place, one after another. */
@@ -98,12 +109,12 @@ static fsdp_status place_moments(update *u, int place)
     uint8_t *at = all->memory;
     for (int i = 0; i < u->n_ranges; i++) {
         update_range *r = &u->ranges[i];
-        size_t bytes = kept_bytes(u, r), first = n_moments > 0 ? room_for(r->n) : 0;
+        size_t bytes = kept_bytes(u, r), first = n_moments > 0 ? room_for(r->n, u->config.state_dtype) : 0;
         if (r->place != place)
             continue;
-        r->moment1 = n_moments > 0 ? (float *)(void *)at : NULL;
-        r->moment2 = n_moments > 1 ? (float *)(void *)(at + first) : NULL;
-        r->average = u->config.average > 0 ? (float *)(void *)(at + bytes - room_for(r->n)) : NULL;
+        r->moment1 = n_moments > 0 ? at : NULL;
+        r->moment2 = n_moments > 1 ? at + first : NULL;
+        r->average = u->config.average > 0 ? (float *)(void *)(at + bytes - room_for(r->n, FSDP_F32)) : NULL;
         at += bytes;
     }
     return FSDP_OK;
@@ -118,14 +129,23 @@ fsdp_status update_create(const update_memory *places, int n_places, const fsdp_
         free(u);
         return error_set(FSDP_ERR_MEMORY, "creating an optimizer over %d units: out of host memory", n);
     }
+    for (int i = 0; i < n && config->kind == FSDP_MUON; i++) {
+        if (ranges[i].gradient_dtype != FSDP_F32) {
+            free(u->ranges);
+            free(u);
+            return error_set(FSDP_ERR_INPUT, "Muon reads gradients in fp32: leave gradient_dtype as it is");
+        }
+    }
     u->config = *config;
     u->n_places = n_places;
     u->n_ranges = n;
     memcpy(u->places, places, (size_t)n_places * sizeof *places);
     memcpy(u->ranges, ranges, (size_t)n * sizeof *ranges);
     fsdp_status status = FSDP_OK;
-    for (int i = 0; i < n; i++)
-        u->ranges[i].moment1 = u->ranges[i].moment2 = u->ranges[i].average = NULL;
+    for (int i = 0; i < n; i++) {
+        u->ranges[i].moment1 = u->ranges[i].moment2 = NULL;
+        u->ranges[i].average = NULL;
+    }
     for (int place = 0; place < n_places; place++)
         TRY_OR(fail, place_moments(u, place));
     *out = u;
@@ -158,7 +178,13 @@ void update_scalars(const update *u, float lr, int64_t step, optimizer_scalars *
                                .bias_correction1 = adam ? (float)(1 - pow(c->beta1, (double)step)) : step == 1,
                                .bias_correction2 = adam ? (float)(1 - pow(c->beta2, (double)step)) : 1,
                                .gradient_scale = 1,
-                               .average_decay = c->average};
+                               .average_decay = c->average,
+                               .step = (uint64_t)step};
+}
+
+static void *element_at(void *base, fsdp_dtype dtype, int64_t index)
+{
+    return base ? (uint8_t *)base + (size_t)index * fsdp_dtype_size(dtype) : NULL;
 }
 
 /* Elements `first` to `end` of a range. `span`: their own options; NULL: the optimizer's. */
@@ -173,15 +199,18 @@ static optimizer_args describe_part(const update *u, const update_range *r, int6
                         .lr_factor = span ? span->lr_factor : 1,
                         .weight_decay = span ? span->weight_decay : 0,
                         .parameter = r->parameter ? r->parameter + first : NULL,
-                        .gradient = r->gradient + first,
-                        .moment1 = r->moment1 ? r->moment1 + first : NULL,
-                        .moment2 = r->moment2 ? r->moment2 + second : NULL,
+                        .gradient = element_at(r->gradient, r->gradient_dtype, first),
+                        .gradient_dtype = r->gradient_dtype,
+                        .moment1 = element_at(r->moment1, u->config.state_dtype, first),
+                        .moment2 = element_at(r->moment2, u->config.state_dtype, second),
+                        .moment_dtype = u->config.state_dtype,
+                        .key = {r->key[0], r->key[1]},
+                        .element = r->element + (uint64_t)first,
                         .average = r->average ? r->average + first : NULL,
                         .copy = r->copy,
                         .low = r->low ? r->low + first : NULL,
                         .scalars = scalars};
-    if (a.copy.p)
-        a.copy.p = (uint8_t *)a.copy.p + (size_t)first * fsdp_dtype_size(a.copy.dtype);
+    a.copy.p = element_at(a.copy.p, a.copy.dtype, first);
     return a;
 }
 
@@ -233,8 +262,8 @@ fsdp_status update_directions(update *u, int index, stream *s, const optimizer_s
     int64_t first = 0;
     for (int i = 0; i < r->n_spans; first = r->spans[i++].end) {
         muon_direction_args a = {.n = r->spans[i].used - first,
-                                 .gradient = r->gradient + first,
-                                 .moment = r->moment1 + first,
+                                 .gradient = (const float *)r->gradient + first,
+                                 .moment = (float *)r->moment1 + first,
                                  .direction = out + first,
                                  .scalars = scalars};
         if (r->spans[i].muon && a.n > 0)
@@ -243,15 +272,15 @@ fsdp_status update_directions(update *u, int index, stream *s, const optimizer_s
     return FSDP_OK;
 }
 
-float *update_moment2_at(const update *u, int index, int64_t element)
+void *update_moment2_at(const update *u, int index, int64_t element)
 {
     const update_range *r = &u->ranges[index];
     int64_t first = 0;
     for (int i = 0; i < r->n_spans; first = r->spans[i++].end) {
         if (element < r->spans[i].end)
-            return r->moment2 + r->spans[i].second + (element - first);
+            return element_at(r->moment2, u->config.state_dtype, r->spans[i].second + (element - first));
     }
-    return r->moment2 + element;
+    return element_at(r->moment2, u->config.state_dtype, element);
 }
 
 const update_range *update_range_at(const update *u, int index)

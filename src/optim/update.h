@@ -21,16 +21,22 @@ typedef struct update_span {
 } update_span;
 
 typedef struct update_range {
-    float *parameter, *gradient;
+    float *parameter;
+    void *gradient;
+    fsdp_dtype gradient_dtype;
     buffer copy; /* low-precision copy to be kept in step; p NULL: none */
     uint16_t
         *low; /* low halves of the masters, whose high ones are the copy; parameter is then NULL (see halves_args) */
     int64_t n, decay_end;
     update_span *spans; /* borrowed; NULL: the optimizer's own options, with decay up to decay_end */
     int n_spans;
-    int place;                /* index of where it lies */
-    float *moment1, *moment2; /* set by update_create where the optimizer has them; the second of Muon's are left out */
-    float *average;           /* this one too */
+    int place;        /* index of where it lies */
+    uint32_t key[2];  /* of the random numbers by which 16-bit moments are rounded, */
+    uint64_t element; /* and where among them the range begins */
+    void *moment1,
+        *moment2;   /* of the configuration's state_dtype; set by update_create where the optimizer has them; the
+                       second of Muon's are left out */
+    float *average; /* this one too */
 } update_range;
 
 /* Memory that ranges lie in, and who computes on it: a device on its own memory, or the CPU on host memory. */
@@ -63,8 +69,9 @@ fsdp_status update_apply_directions(update *u, int index, stream *s, const optim
 
 const update_range *update_range_at(const update *u, int index);
 /* The second moment of an element of a range. Not for Muon's. */
-float *update_moment2_at(const update *u, int index, int64_t element);
-int update_kept(const fsdp_optimizer_config *config); /* most fp32 numbers kept per parameter: moments, the average */
+void *update_moment2_at(const update *u, int index, int64_t element);
+int update_kept(const fsdp_optimizer_config *config);   /* most numbers kept per parameter: moments, the average */
+int update_halves(const fsdp_optimizer_config *config); /* of those, how many have 16 bits; the others have 32 */
 /* Whether Muon updates this parameter: a linear layer's weight that is not a model's output, or an adapter's matrix. */
 bool update_is_muon(fsdp_optimizer_kind kind, const fsdp_parameter *p);
 int update_moments_of(const fsdp_optimizer_config *config, const fsdp_parameter *p);

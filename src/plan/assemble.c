@@ -295,6 +295,7 @@ fsdp_status assemble_sharding(const fsdp_settings *s, const model_config *model,
     *c = (fsdp_config)FSDP_CONFIG_INIT;
     c->param_dtype = (fsdp_dtype)s->param_dtype;
     c->reduce_dtype = (fsdp_dtype)s->reduce_dtype;
+    c->gradient_dtype = (fsdp_dtype)s->gradient_dtype;
     c->buffer_dtype = (fsdp_dtype)s->buffer_dtype;
     c->seed = (uint64_t)s->seed;
     c->shard_group_size = (int)s->shard_group_size;
@@ -352,6 +353,7 @@ workload assemble_workload(const fsdp_settings *s, const model_config *model, co
                   .documents = data->documents && model->type == MODEL_DECODER,
                   .moments = update_kept(&optimizer),
                   .optimizer = optimizer.kind,
+                  .half_moments = update_halves(&optimizer),
                   .snapshot = saves_beside(s) ? ckpt_saver_room : NULL,
                   .hot = s->snapshot_freq > 0 ? ckpt_saver_room : NULL,
                   .snapshot_of_all = s->checkpoint_kind == FSDP_CKPT_LOCAL};
@@ -388,6 +390,7 @@ fsdp_optimizer_config assemble_optimizer(const fsdp_settings *s)
     c.muon_momentum = (float)s->muon_momentum;
     c.average = (float)s->ema;
     c.clip = (float)s->grad_clip;
+    c.state_dtype = (fsdp_dtype)s->optimizer_state;
     return c;
 }
 

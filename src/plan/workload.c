@@ -88,6 +88,7 @@ static fsdp_status make_plan(const workload *w, const fsdp_config *config, const
                                    .backend = w->backend,
                                    .moments = w->moments,
                                    .optimizer = w->optimizer,
+                                   .half_moments = w->half_moments,
                                    .record = record,
                                    .evaluate = w->validation_batch > 0 ? evaluate : NULL,
                                    .context = &r,

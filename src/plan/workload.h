@@ -10,7 +10,8 @@ typedef struct workload {
     int64_t batch;         /* samples of one rank in one micro-batch */
     int64_t width, target; /* tokens of a sample; of its target (T5) */
     bool documents;        /* samples hold several, and attention stays within each; validation's do not */
-    int moments;           /* of the optimizer */
+    int moments;           /* of the optimizer: most numbers per parameter, */
+    int half_moments;      /* those of 16 bits among them */
     fsdp_optimizer_kind optimizer;
     const char *backend; /* of communication; NULL: what fits */
     /* Validation; a batch of 0 means none. */

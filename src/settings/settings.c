@@ -130,6 +130,14 @@ static fsdp_status check_precision(fsdp_settings *s)
         s->param_dtype = FSDP_BF16;
     if (s->fp16)
         s->param_dtype = FSDP_F16;
+    if (s->gradient_dtype == FSDP_F32)
+        return FSDP_OK;
+    if (given(s, "reduce_dtype") && s->reduce_dtype != s->gradient_dtype)
+        return contradiction(s, "gradient_dtype", "reduce_dtype", "the sum would be rounded after it was made");
+    if (s->gradient_accumulation_steps > 1)
+        return contradiction(s, "gradient_dtype", "gradient_accumulation_steps",
+                             "micro-batches are added up in fp32 gradients only");
+    s->reduce_dtype = s->gradient_dtype;
     return FSDP_OK;
 }
 

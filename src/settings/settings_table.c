@@ -115,6 +115,12 @@ static const fsdp_choice dtypes[] = {
     {NULL, 0, NULL},
 };
 
+static const fsdp_choice state_dtypes[] = {
+    {"fp32", FSDP_F32, "float32 f32 float torch.float32"},
+    {"bf16", FSDP_BF16, "bfloat16 torch.bfloat16"},
+    {NULL, 0, NULL},
+};
+
 static const fsdp_choice fp8_recipes[] = {
     {"off", FSDP_FP8_OFF, "0 false no none"},
     {"hybrid", FSDP_FP8_HYBRID, "1 true yes on tensorwise"},
@@ -360,6 +366,11 @@ const fsdp_flag settings_table[] = {
      .bare = "hybrid"},
     {LIST(fp8_skip, "GLOB,...",
           "keep layers whose parameter names match in --param_dtype, such as 'model.layers.0.*'")},
+    {CHOICE(optimizer_state, "fp32", state_dtypes,
+            "precision of the optimizer's moments; bf16 (stochastically rounded) saves 4 bytes per parameter")},
+    {CHOICE(gradient_dtype, "fp32", state_dtypes,
+            "precision of the gradients that the optimizer reads; bf16 saves 2 bytes per parameter, implies "
+            "--reduce_dtype bf16 and takes one micro-batch per step")},
     {FLOAT(loss_scale, NULL, 0, 1e30, "X", "fp16: initial loss scale (default: 65536)")},
 #undef GROUP
 

@@ -178,8 +178,10 @@ fsdp_status model_make_layout(fsdp_model *m);
 /* Resident memory that a model needs, per kind; for planning without allocating. */
 typedef struct resident_sizes {
     size_t master, copy, gradient; /* bytes on the device */
+    size_t whole, half;            /* of one 32-bit and of one 16-bit number for every trained element there */
     size_t shared;                 /* of these, what peers gather: copies, and masters that have none */
     size_t host_gradient;          /* accumulators of offloaded units, in host memory */
+    size_t host_whole, host_half;  /* of one 32-bit and of one 16-bit number for each of their trained elements */
     size_t host_low;               /* low-precision copies that their update writes */
     size_t host;                   /* the same with their masters, and what the copies are made from */
 } resident_sizes;
@@ -221,19 +223,20 @@ fsdp_status model_finish_gradients(fsdp_model *m);
 /* Refuses a micro-batch after the gradients of the step have been settled. */
 fsdp_status model_may_accumulate(const fsdp_model *m);
 /* Sum of squares of n elements of a gradient, added to *out; cut and summed the same way by every strategy. */
-fsdp_status model_add_squares(fsdp_model *m, const float *gradient, int64_t n, double *out, bool add, stream *s);
+fsdp_status model_add_squares(fsdp_model *m, const void *gradient, int64_t n, double *out, bool add, stream *s);
 /* Sums of squares (model_norm_sums) of this rank's gradient of a unit, at `gradient`. */
-fsdp_status model_squares(fsdp_model *m, const unit_segment *segment, const float *gradient, double *out, bool add,
+fsdp_status model_squares(fsdp_model *m, const unit_segment *segment, const void *gradient, double *out, bool add,
                           stream *s);
 
 /* What the optimizer works on: one flat range a unit. */
 typedef struct model_range {
     const char *unit;
-    float *parameter, *gradient;
-    buffer copy;   /* p NULL: the master is what is gathered */
-    uint16_t *low; /* low halves; parameter is then NULL */
-    int64_t n;
-    int64_t decay_end; /* elements before it take weight decay */
+    float *parameter;
+    void *gradient;    /* of the configuration's gradient_dtype */
+    buffer copy;       /* p NULL: the master is what is gathered */
+    uint16_t *low;     /* low halves; parameter is then NULL */
+    int64_t first, n;  /* elements of the unit's trained segment */
+    int64_t decay_end; /* of the range: elements before it take weight decay */
     bool offloaded;    /* all of it is host memory */
 } model_range;
 int model_ranges(const fsdp_model *m); /* units with something to train on this rank */

@@ -61,6 +61,17 @@ static fsdp_status take_scalars(fsdp_state *s, const char *path, int64_t step, c
     return s->position.set ? s->position.set(s->position.context, v->position) : FSDP_OK;
 }
 
+/* Moments were converted as they were read: exactly into fp32, to the nearest into bf16. */
+static void tell_state_dtype(const fsdp_state *s, const char *path, const json_t *extra)
+{
+    const char *stored = json_string_value(json_object_get(extra, "optimizer_state"));
+    fsdp_dtype own = s->optimizer->config.state_dtype, from = FSDP_F32;
+    if ((stored && fsdp_dtype_parse(stored, &from) != FSDP_OK) || from == own)
+        return;
+    log_write(FSDP_LOG_INFO, "%s has the optimizer's moments in %s: they go on in %s%s", path, fsdp_dtype_name(from),
+              fsdp_dtype_name(own), own == FSDP_F32 ? "" : ", rounded to the nearest");
+}
+
 /* A run goes on with the kernels that were chosen for it, not with what would be timed now. A model that has computed
  * keeps those it has. */
 static fsdp_status take_autotune(fsdp_state *s, const ckpt_load_result *found)
@@ -84,6 +95,7 @@ static fsdp_status take_rest(fsdp_state *s, const ckpt_load_result *found)
         bool has_average = !(found->absent & CKPT_ROLE_BIT(CKPT_AVERAGE));
         s->optimizer->average_from = has_average ? scalars.average_from : s->optimizer->steps;
         s->optimizer->swapped = false;
+        tell_state_dtype(s, found->path, found->extra);
     }
     value_list_take(&s->values, values);
     return FSDP_OK;

@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/checked.h"
 #include "base/error.h"
+#include "base/float_bits.h"
 #include "shard/offload/offload.h"
 
 struct model_state {
@@ -15,8 +17,11 @@ struct model_state {
     ckpt_slice *slices;
     model_slice *pieces;
     ckpt_state state;
-    bool on_host; /* slices are plain memory */
+    uint16_t *halves; /* (HALVES): 16-bit moments on their way between device and fp32; NULL: there are none */
+    bool on_host;     /* slices are plain memory */
 };
+
+enum { HALVES = 1 << 18 };
 
 static ckpt_tensor *add_tensor(model_state *s, const char *name, ckpt_role role, int n_dims, const int64_t *shape)
 {
@@ -56,6 +61,12 @@ bool model_state_has_base(const fsdp_model *m)
     return adapted;
 }
 
+/* A slice of moments, which lie at `memory`. Those of 16 bits are reached through read and write wherever they are. */
+static void add_moment(model_state *s, int tensor, const model_slice *p, void *memory, bool on_host)
+{
+    add_slice(s, tensor, p->first, p->n, memory, on_host && s->tensors[tensor].dtype == FSDP_F32);
+}
+
 static int moments_of(const model_state *s, const fsdp_parameter *p)
 {
     return s->optimizer ? update_moments_of(&s->optimizer->config, p) : 0;
@@ -72,9 +83,11 @@ static void list_piece(model_state *s, bool average, int tensor, model_slice *p)
     if (p->range >= 0 && (moments > 0 || average)) {
         const update_range *r = update_range_at(s->optimizer->update, p->range);
         if (moments > 0)
-            add_slice(s, tensor + 1, p->first, p->n, r->moment1 + p->at, on_host);
+            add_moment(s, tensor + 1, p,
+                       (uint8_t *)r->moment1 + (size_t)p->at * fsdp_dtype_size(s->optimizer->config.state_dtype),
+                       on_host);
         if (moments > 1)
-            add_slice(s, tensor + 2, p->first, p->n, update_moment2_at(s->optimizer->update, p->range, p->at), on_host);
+            add_moment(s, tensor + 2, p, update_moment2_at(s->optimizer->update, p->range, p->at), on_host);
         if (average)
             add_slice(s, tensor + 1 + moments, p->first, p->n, r->average + p->at, on_host);
     }
@@ -87,6 +100,33 @@ static bool is_parameter(const model_state *s, const ckpt_slice *slice)
     return s->tensors[slice->tensor].role == CKPT_PARAMETER;
 }
 
+static bool is_half(const model_state *s, const ckpt_slice *slice)
+{
+    return s->tensors[slice->tensor].dtype == FSDP_BF16;
+}
+
+static fsdp_status fetch_halves(model_state *s, const uint16_t *from, int64_t n, float *out)
+{
+    for (int64_t done = 0, now; done < n; done += now) {
+        now = min_i64(HALVES, n - done);
+        FSDP_TRY(model_fetch(s->model, s->halves, from + done, (size_t)now * sizeof *from));
+        for (int64_t i = 0; i < now; i++)
+            out[done + i] = float_bits_from_bf16(s->halves[i]);
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status put_halves(model_state *s, uint16_t *to, int64_t n, const float *in)
+{
+    for (int64_t done = 0, now; done < n; done += now) {
+        now = min_i64(HALVES, n - done);
+        for (int64_t i = 0; i < now; i++)
+            s->halves[i] = float_bits_to_bf16(in[done + i]);
+        FSDP_TRY(model_put(s->model, to + done, s->halves, (size_t)now * sizeof *to));
+    }
+    return FSDP_OK;
+}
+
 static fsdp_status fetch(void *context, const ckpt_slice *slice, int64_t first, int64_t n, float *out)
 {
     model_state *s = context;
@@ -97,6 +137,8 @@ static fsdp_status fetch(void *context, const ckpt_slice *slice, int64_t first, 
         return pair ? adapter_add_product(s->view.merged, pair, p->parameter->shape, p->first + first, n, out)
                     : FSDP_OK;
     }
+    if (is_half(s, slice))
+        return fetch_halves(s, (const uint16_t *)slice->handle + first, n, out);
     return model_fetch(s->model, out, (float *)slice->handle + first, (size_t)n * sizeof(float));
 }
 
@@ -105,6 +147,8 @@ static fsdp_status put(void *context, const ckpt_slice *slice, int64_t first, in
     model_state *s = context;
     if (is_parameter(s, slice))
         return model_write_slice(s->model, slice->handle, first, n, in);
+    if (is_half(s, slice))
+        return put_halves(s, (uint16_t *)slice->handle + first, n, in);
     return model_put(s->model, (float *)slice->handle + first, in, (size_t)n * sizeof(float));
 }
 
@@ -120,7 +164,8 @@ static void list_tensors(model_state *s, bool average, int *at)
             continue;
         add_tensor(s, p->name, CKPT_PARAMETER, p->n_dims, p->shape)->base = has_base && !p->adapter;
         for (int k = 0; k < (p->trainable ? moments_of(s, p) : 0); k++)
-            add_tensor(s, p->name, k == 0 ? CKPT_MOMENT1 : CKPT_MOMENT2, p->n_dims, p->shape);
+            add_tensor(s, p->name, k == 0 ? CKPT_MOMENT1 : CKPT_MOMENT2, p->n_dims, p->shape)->dtype =
+                s->optimizer->config.state_dtype;
         if (p->trainable && average)
             add_tensor(s, p->name, CKPT_AVERAGE, p->n_dims, p->shape);
     }
@@ -160,8 +205,9 @@ fsdp_status model_state_create(fsdp_model *m, fsdp_optimizer *o, const model_vie
         s->tensors = calloc(most + 1, sizeof *s->tensors);
         s->slices = calloc(most_slices + 1, sizeof *s->slices);
         s->pieces = calloc((size_t)model_slices(m) + 1, sizeof *s->pieces);
+        s->halves = o && update_halves(&o->config) > 0 ? malloc(HALVES * sizeof *s->halves) : NULL;
     }
-    if (!s || !at || !s->tensors || !s->slices || !s->pieces) {
+    if (!s || !at || !s->tensors || !s->slices || !s->pieces || (o && update_halves(&o->config) > 0 && !s->halves)) {
         free(at);
         model_state_free(s);
         return error_set(FSDP_ERR_MEMORY, "listing the state of a model: out of host memory");
@@ -190,6 +236,7 @@ void model_state_free(model_state *s)
     free(s->tensors);
     free(s->slices);
     free(s->pieces);
+    free(s->halves);
     free(s);
 }
 

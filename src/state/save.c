@@ -31,6 +31,8 @@ static json_t *describe_extra(const fsdp_state *s, int64_t step)
     bool good = extra != NULL;
     if (good && s->optimizer && s->optimizer->config.average > 0)
         good = set(extra, "average_from", json_integer(s->optimizer->average_from));
+    if (good && s->optimizer && s->optimizer->config.state_dtype != FSDP_F32)
+        good = set(extra, "optimizer_state", json_string(fsdp_dtype_name(s->optimizer->config.state_dtype)));
     if (good && s->position.get)
         good = set(extra, "position", json_integer(s->position.get(s->position.context)));
     if (good && s->notes.loader) {

@@ -50,6 +50,7 @@ static int list_agreed(const train_run *run, agreed *list)
         {"--shuffle", s->shuffle},
         {"--seed", (double)s->seed},
         {"--optimizer", s->optimizer},
+        {"--optimizer_state", s->optimizer_state},
         {"--lr", s->lr},
         {"--min_lr", s->min_lr},
         {"--lr_decay_style", s->lr_decay_style},

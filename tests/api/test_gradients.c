@@ -8,6 +8,7 @@ enum { MAX = 2 * STACK_WIDTH * STACK_WIDTH };
 typedef struct job {
     fsdp_strategy strategy;
     bool offload, held;
+    bool halves; /* gradients of 16 bits, one micro-batch a step */
     int group;
     float clip; /* by the library, or by hand */
     bool by_hand;
@@ -24,6 +25,7 @@ static fsdp_status open_model(fsdp_world *w, const job *j, fsdp_model **model)
     config.cpu_offload = j->offload;
     config.shard_group_size = j->group;
     config.sync_each_micro_batch = !j->held;
+    config.reduce_dtype = config.gradient_dtype = j->halves ? FSDP_BF16 : FSDP_F32;
     return fsdp_shard(w, stack_new(), &config, model);
 }
 
@@ -44,7 +46,8 @@ static fsdp_status subtract(fsdp_world *w, void *context)
     FSDP_TRY(fsdp_optimizer_new(model, &sgd, &optimizer));
     for (int step = 0; step < 3; step++) {
         double all = 0, squares = 0, blocks = 0, part;
-        FSDP_TRY(stack_backward(w, model, 2 * step, false));
+        if (!j->halves)
+            FSDP_TRY(stack_backward(w, model, 2 * step, false));
         FSDP_TRY(stack_backward(w, model, 2 * step + 1, true));
         for (int i = 0; i < n; i++) {
             int64_t numel = strstr(names[i], "bias")   ? (strstr(names[i], "up") ? 2 : 1) * STACK_WIDTH
@@ -101,6 +104,54 @@ static void gradients_are_what_the_optimizer_applies_with_every_strategy(void **
     }
     job *alone = shared_memory(sizeof *alone);
     assert_true(ranks_run(1, subtract, alone));
+}
+
+static void gradients_of_16_bits_are_what_the_optimizer_applies(void **state)
+{
+    (void)state;
+    job first = {.strategy = FSDP_FULL};
+    for (int strategy = 0; strategy < FSDP_STRATEGY_COUNT; strategy++) {
+        for (int offload = 0; offload < 2; offload++) {
+            bool grouped = strategy >= FSDP_HYBRID;
+            job *j = shared_memory(sizeof *j);
+            *j = (job){.strategy = (fsdp_strategy)strategy, .offload = offload, .halves = true, .group = 2};
+            assert_true(ranks_run(grouped ? 4 : 2, subtract, j));
+            if (strategy == 0 && !offload)
+                first = *j;
+            assert_true(grouped || j->parameters == first.parameters);
+        }
+    }
+    job *alone = shared_memory(sizeof *alone);
+    *alone = (job){.halves = true};
+    assert_true(ranks_run(1, subtract, alone));
+}
+
+static fsdp_status accumulate_halves(fsdp_world *w, void *context)
+{
+    const job *j = context;
+    fsdp_model *model;
+    FSDP_TRY(open_model(w, j, &model));
+    FSDP_TRY(stack_backward(w, model, 0, false));
+    EXPECT(w, stack_backward(w, model, 1, true) == FSDP_ERR_STATE);
+    EXPECT(w, strstr(fsdp_last_error(), "gradient_dtype fp32") != NULL);
+    fsdp_model_free(model);
+    fsdp_config config = FSDP_CONFIG_INIT; /* the reduction in fp32 would be rounded after the fact */
+    config.gradient_dtype = FSDP_BF16;
+    fsdp_module *net = stack_new();
+    EXPECT(w, fsdp_shard(w, net, &config, &model) == FSDP_ERR_INPUT);
+    fsdp_module_free(net);
+    return FSDP_OK;
+}
+
+static void gradients_of_16_bits_are_never_added_to(void **state)
+{
+    (void)state;
+    job *j = shared_memory(sizeof *j);
+    for (int held = 0; held < 2; held++) {
+        *j = (job){.halves = true, .held = held};
+        assert_true(ranks_run(1, accumulate_halves, j));
+        assert_true(ranks_run(2, accumulate_halves, j));
+    }
 }
 
 static fsdp_status clipped(fsdp_world *w, void *context)
@@ -232,6 +283,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_are_what_the_optimizer_applies_with_every_strategy),
+        cmocka_unit_test(gradients_of_16_bits_are_what_the_optimizer_applies),
+        cmocka_unit_test(gradients_of_16_bits_are_never_added_to),
         cmocka_unit_test(clipping_by_hand_is_clipping),
         cmocka_unit_test(what_has_no_gradient_is_refused),
         cmocka_unit_test(a_micro_batch_after_the_last_is_refused_with_replicas),

@@ -69,6 +69,7 @@ static const kernel_case kernel_cases[] = {
     {"optimizer", case_optimizer},
     {"muon", case_muon},
     {"normalize", case_normalize},
+    {"optimizer with bf16 moments", case_optimizer_halves},
     {"activation_of_nan", case_activation_of_nan},
     {"attention_of_nan", case_attention_of_nan},
     {"cross_entropy_of_nan", case_cross_entropy_of_nan},

@@ -163,6 +163,112 @@ static void case_normalize(kernel_check *c)
         CHECK_RUN(c, normalize, &a);
         check_expect(c, &out, want, false, "normalized");
         check_clear(c);
+/* 16-bit moments, from values that they have exactly: the parameter is updated with what was computed; what is kept is
+ * one of the two bf16 numbers beside it, and on average it is what was computed. `element`: where the range begins. */
+typedef struct half_case {
+    fsdp_optimizer_kind kind;
+    int64_t n;
+    uint64_t element;
+    fsdp_dtype gradient;
+} half_case;
+
+static optimizer_scalars half_scalars(const half_case *h)
+{
+    return (optimizer_scalars){.lr = 1e-2f,
+                               .beta1 = 0.9f,
+                               .beta2 = 0.999f,
+                               .eps = 1e-5f,
+                               .weight_decay = 0.1f,
+                               .momentum = 0.9f,
+                               .bias_correction1 = 0.5f,
+                               .bias_correction2 = h->kind == FSDP_SGD ? 1.0f : 0.25f,
+                               .gradient_scale = 0.5f,
+                               .average_decay = 0.9f,
+                               .step = 7};
+}
+
+/* In one piece (cut 0), or cut in two with the second part's place said. */
+static void half_run(kernel_check *c, optimizer_args a, int64_t cut, const operand *p, const operand *g,
+                     const operand *m, const operand *v)
+{
+    int64_t n = a.n;
+    for (int64_t first = 0, end = cut ? cut : n; first < n; first = end, end = n) {
+        a.n = end - first;
+        a.element += first ? (uint64_t)cut : 0;
+        a.parameter = (float *)p->device + first;
+        a.gradient = (char *)g->device + (size_t)first * fsdp_dtype_size(g->dtype);
+        a.moment1 = (uint16_t *)m->device + first;
+        a.moment2 = (uint16_t *)v->device + first;
+        CHECK_RUN(c, optimizer, &a);
+    }
+}
+
+static void half_expect(kernel_check *c, const operand *o, const double *want, const char *what)
+{
+    const uint16_t *got = check_download(c, o);
+    double bias = 0;
+    for (int64_t i = 0; i < o->n; i++) {
+        double gap = ldexp(1, ilogb(fmax(fabs(want[i]), 0x1p-126)) - 7), off = bf16_value(got[i]) - want[i];
+        if (!(fabs(off) <= gap * 1.001 + 1e-7)) /* the sum of two terms in fp32 may be off by more than its gap */
+            fail_msg("%s of %s, element %lld of %lld: %.9g is not beside %.9g", what, c->name, (long long)i,
+                     (long long)o->n, bf16_value(got[i]), want[i]);
+        bias += fmax(-1, fmin(1, off / gap));
+    }
+    /* One rounding deviates by at most half a gap: five deviations of the mean. Rounding down would be at -0.5. */
+    if (fabs(bias) / (double)o->n > 5 * 0.5 / sqrt((double)o->n))
+        fail_msg("%s of %s: %lld roundings are off by %g gaps on average", what, c->name, (long long)o->n,
+                 bias / (double)o->n);
+}
+
+static void optimizer_half_one(kernel_check *c, const half_case *h)
+{
+    int64_t n = h->n;
+    operand start = check_random(c, FSDP_F32, n, 1), g = check_random(c, h->gradient, n, 2);
+    operand m = check_random(c, FSDP_BF16, n, 0.1), roots = check_random(c, FSDP_F32, n, 0.3);
+    double *squares = check_doubles(c, n);
+    for (int64_t i = 0; i < n; i++)
+        squares[i] = roots.host[i] * roots.host[i];
+    operand v = check_operand(c, FSDP_BF16, n, squares);
+    operand p2 = check_operand(c, FSDP_F32, n, start.host), m2 = check_operand(c, FSDP_BF16, n, m.host),
+            v2 = check_operand(c, FSDP_BF16, n, v.host);
+    optimizer_state s = {check_doubles(c, n), check_doubles(c, n), check_doubles(c, n), check_doubles(c, n)};
+    memcpy(s.p, start.host, (size_t)n * sizeof(double));
+    memcpy(s.m, m.host, (size_t)n * sizeof(double));
+    memcpy(s.v, v.host, (size_t)n * sizeof(double));
+    optimizer_scalars numbers = half_scalars(h);
+    optimizer_args a = {.kind = h->kind,
+                        .n = n,
+                        .decay = true,
+                        .gradient_dtype = h->gradient,
+                        .moment_dtype = FSDP_BF16,
+                        .key = {17, 23},
+                        .element = h->element,
+                        .scalars = check_upload(c, &numbers, sizeof numbers)};
+    optimizer_reference(&a, &numbers, g.host, &s);
+    half_run(c, a, 0, &start, &g, &m, &v);
+    half_run(c, a, n / 3, &p2, &g, &m2, &v2);
+    check_expect(c, &start, s.p, false, "parameter");
+    half_expect(c, &m, s.m, "moment1");
+    if (h->kind != FSDP_SGD)
+        half_expect(c, &v, s.v, "moment2");
+    assert_memory_equal(check_download(c, &m), check_download(c, &m2), (size_t)n * sizeof(uint16_t));
+    assert_memory_equal(check_download(c, &v), check_download(c, &v2), (size_t)n * sizeof(uint16_t));
+    assert_memory_equal(check_download(c, &start), check_download(c, &p2), (size_t)n * sizeof(float));
+    check_clear(c);
+}
+
+static void case_optimizer_halves(kernel_check *c)
+{
+    const fsdp_optimizer_kind kinds[] = {FSDP_ADAMW, FSDP_ADAM, FSDP_SGD};
+    const int64_t sizes[] = {1, 3, 17, 1023, 1025, 20011};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+            const half_case cases[] = {{kinds[k], sizes[i], 0, FSDP_F32},
+                                       {kinds[k], sizes[i], ((uint64_t)1 << 34) + 64, FSDP_BF16},
+                                       {kinds[k], sizes[i], 4099, FSDP_F32}};
+            for (size_t j = 0; j < sizeof cases / sizeof cases[0]; j++)
+                optimizer_half_one(c, &cases[j]);
+        }
     }
 }
 

@@ -248,7 +248,7 @@ static void a_skipped_step_changes_nothing(void **out)
         assert_memory_equal(before, s->parameter[0], sizeof before);
         const update_range *r = update_range_at(u, 0);
         for (int64_t i = 0; i < N; i++)
-            assert_true(r->moment1[i] == 0 && (!r->moment2 || r->moment2[i] == 0));
+            assert_true(((float *)r->moment1)[i] == 0 && (!r->moment2 || ((float *)r->moment2)[i] == 0));
         update_free(u);
     }
 }
@@ -275,7 +275,7 @@ static void moments_are_kept_where_the_optimizer_has_them(void **out)
             const update_range *r = update_range_at(u, k);
             assert_int_equal((r->moment1 != NULL) + (r->moment2 != NULL), cases[i].moments);
             for (int64_t j = 0; r->moment1 && j < r->n; j++)
-                assert_true(r->moment1[j] == 0 && (!r->moment2 || r->moment2[j] == 0));
+                assert_true(((float *)r->moment1)[j] == 0 && (!r->moment2 || ((float *)r->moment2)[j] == 0));
         }
         update_free(u);
     }

@@ -197,6 +197,7 @@ static fsdp_status plan(training *t, fsdp_world *w, training_result *out)
                                    .backend = fsdp_world_backend(w),
                                    .moments = t->average > 0 ? 3 : 2,
                                    .optimizer = t->optimizer,
+                                   .half_moments = t->state_dtype == FSDP_BF16 ? 2 : 0,
                                    .record = record_planned,
                                    .context = b};
     fsdp_status status = make_net(t, &net);
@@ -298,6 +299,7 @@ fsdp_status training_run_here(const training *given, training_result *out)
     oc.groups = t.groups;
     oc.n_groups = t.n_groups;
     oc.average = t.average;
+    oc.state_dtype = t.state_dtype;
     TRY_OR(done, fsdp_optimizer_new(m, &oc, &o));
     TRY_OR(done, train_steps(&t, m, o, fsdp_world_rank(w), out));
     out->memory = meter.most;

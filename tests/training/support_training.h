@@ -27,6 +27,7 @@ typedef struct training {
     int n_groups;
     float average;                /* decay of the average of the weights; 0: none */
     const fsdp_lora_config *lora; /* NULL: no adapters */
+    fsdp_dtype state_dtype;       /* of the moments */
 } training;
 
 typedef struct training_result {

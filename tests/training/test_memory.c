@@ -177,7 +177,8 @@ typedef struct run_case {
     int micro_batches;
     fsdp_optimizer_kind optimizer;
     float average; /* its decay; 0: none is kept */
-    int64_t rank;  /* of adapters; 0: none, the model is trained */
+    fsdp_dtype state_dtype;
+    int64_t rank; /* of adapters; 0: none, the model is trained */
 } run_case;
 
 enum { MAX_ROWS = 24 };
@@ -238,6 +239,7 @@ static fsdp_status run_rank(run_case *c, outcome *out)
     memory_plan plan;
     oc.kind = c->optimizer;
     oc.average = c->average;
+    oc.state_dtype = c->state_dtype;
     wc.device = "cpu", wc.threads = 1, wc.comm_timeout = 30;
     ring_open(0, 1); /* the record of events is the process's, not the model's */
     int64_t before = atomic_load(&taken);
@@ -249,6 +251,7 @@ static fsdp_status run_rank(run_case *c, outcome *out)
                                    .rank = fsdp_world_rank(w),
                                    .moments = update_kept(&oc),
                                    .optimizer = oc.kind,
+                                   .half_moments = update_halves(&oc),
                                    .record = record,
                                    .evaluate = c->evaluated > 0 ? record_evaluation : NULL,
                                    .context = c};
@@ -549,6 +552,30 @@ static void an_average_of_the_weights_takes_what_was_planned(void **state)
     }
 }
 
+/* Two bytes less for each moment of each parameter, on the device and in host memory. */
+static void moments_of_16_bits_take_what_was_planned(void **state)
+{
+    (void)state;
+    static const fsdp_optimizer_kind kinds[] = {FSDP_ADAMW, FSDP_SGD};
+    for (int variant = 0; variant < 16; variant++) {
+        fsdp_config config = FSDP_CONFIG_INIT;
+        config.strategy = (fsdp_strategy)(variant % 4);
+        config.wrap = fsdp_wrap_by_type("llama_block");
+        config.cpu_offload = variant & 4;
+        run_case c = {.config = config, .batch = BATCH, .micro_batches = 1, .optimizer = kinds[variant / 8]};
+        c.average = variant & 1 ? 0.5f : 0;
+        int64_t whole = run_one(&c, 2, "fp32 moments").measured;
+        c.state_dtype = FSDP_BF16;
+        int64_t half = run_one(&c, 2, "bf16 moments").measured;
+        c.config.reduce_dtype = c.config.gradient_dtype = FSDP_BF16;
+        assert_true(run_one(&c, 1 + variant % 2, "bf16 moments and gradients").measured > 0);
+        if (c.optimizer == FSDP_ADAMW)
+            assert_true(half < whole);
+        else
+            assert_int_equal(half, whole); /* without momentum there are none */
+    }
+}
+
 typedef struct draw {
     uint64_t state;
 } draw;
@@ -656,6 +683,7 @@ int main(void)
         cmocka_unit_test(frozen_parameters_cost_no_more_than_what_is_computed_with),
         cmocka_unit_test(adapters_take_what_was_planned_and_little),
         cmocka_unit_test(validation_takes_what_was_planned),
+        cmocka_unit_test(moments_of_16_bits_take_what_was_planned),
         cmocka_unit_test(an_average_of_the_weights_takes_what_was_planned),
         cmocka_unit_test(random_settings_take_what_was_planned_to_the_byte),
         cmocka_unit_test(parameters_come_into_being_shard_by_shard_never_whole),

@@ -20,9 +20,9 @@ static fsdp_status out_of_memory(void)
     return error_set(FSDP_ERR_MEMORY, "out of memory for the layout of a full checkpoint");
 }
 
-fsdp_dtype full_layout_dtype(const full_layout *l, ckpt_role role)
+fsdp_dtype full_layout_dtype(const full_layout *l, const ckpt_tensor *tensor)
 {
-    return CKPT_ROLES_MODEL & CKPT_ROLE_BIT(role) ? l->dtype : FSDP_F32;
+    return CKPT_ROLES_MODEL & CKPT_ROLE_BIT(tensor->role) ? l->dtype : tensor->dtype;
 }
 
 void full_layout_free(full_layout *l)
@@ -46,7 +46,7 @@ static void place_tensors(full_layout *l, const ckpt_state *state, unsigned role
         const ckpt_tensor *tensor = &state->tensors[i];
         if (!(roles & CKPT_ROLE_BIT(tensor->role)))
             continue;
-        int64_t bytes = ckpt_tensor_numel(tensor) * (int64_t)fsdp_dtype_size(full_layout_dtype(l, tensor->role));
+        int64_t bytes = ckpt_tensor_numel(tensor) * (int64_t)fsdp_dtype_size(full_layout_dtype(l, tensor));
         if (!open || (l->files[l->n_files - 1].bytes > 0 && l->files[l->n_files - 1].bytes + bytes > max_file_bytes)) {
             l->n_files++;
             open = true;
@@ -78,7 +78,7 @@ static fsdp_status add_header_entry(json_t *header, const full_layout *l, const 
     if (key_bytes > sizeof key_room && !(key = malloc(key_bytes)))
         return out_of_memory();
     manifest_key(FSDP_CKPT_FULL, tensor->role, tensor->name, 0, key, key_bytes);
-    fsdp_dtype dtype = full_layout_dtype(l, tensor->role);
+    fsdp_dtype dtype = full_layout_dtype(l, tensor);
     json_t *shape = json_array();
     for (int i = 0; i < tensor->n_dims; i++)
         json_array_append_new(shape, json_integer(tensor->shape[i]));

@@ -18,7 +18,7 @@ typedef struct full_place {
 } full_place;
 
 typedef struct full_layout {
-    fsdp_dtype dtype; /* of the model's tensors; optimizer state is fp32 */
+    fsdp_dtype dtype; /* of the model's tensors; optimizer state has its own */
     int n_files, n_model_files;
     full_file *files;   /* those of the model first */
     full_place *places; /* (n_tensors) */
@@ -31,7 +31,7 @@ fsdp_status full_layout_create(const ckpt_state *state, unsigned roles, fsdp_dty
                                full_layout **out);
 void full_layout_free(full_layout *l); /* NULL is legal */
 
-fsdp_dtype full_layout_dtype(const full_layout *l, ckpt_role role);
+fsdp_dtype full_layout_dtype(const full_layout *l, const ckpt_tensor *tensor);
 
 /* Makes the files in `folder`, at their full size, with their headers; the data are holes as yet. */
 fsdp_status full_layout_make_files(const full_layout *l, const char *folder);

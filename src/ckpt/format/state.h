@@ -44,13 +44,15 @@ bool ckpt_role_parse(const char *name, ckpt_role *out);
 /* By role, then by name; for qsort and bsearch of whatever has both. */
 int ckpt_role_order(ckpt_role a_role, const char *a_name, ckpt_role b_role, const char *b_name);
 
-/* A global tensor; values are fp32. (role, name) is unique. Every rank lists all of them, in the same order. */
+/* A global tensor; values are exchanged as fp32. (role, name) is unique. Every rank lists all of them, in the same
+ * order. */
 typedef struct ckpt_tensor {
     const char *name;
     ckpt_role role;
     int n_dims;
     int64_t shape[CKPT_MAX_DIMS];
     bool base; /* frozen, beside adapters: a checkpoint may refer to it instead of holding it (ckpt/load/base.h) */
+    fsdp_dtype dtype; /* in files: fp32, or bf16 for what has no more bits; an export chooses the model's itself */
 } ckpt_tensor;
 
 int64_t ckpt_tensor_numel(const ckpt_tensor *tensor);

@@ -56,10 +56,12 @@ static fsdp_status find_piece(const ckpt_source *s, const manifest_tensor *tenso
         return error_set(FSDP_ERR_INPUT, "%s: %s has no tensor %s, though the manifest says so", s->path,
                          s->manifest->files[piece->file].name, key);
     int64_t wanted = kind == FSDP_CKPT_FULL ? tensor->numel : piece->count;
-    if (stored->dtype != FSDP_F32 || stored->numel != wanted)
+    bool may_be_bf16 = CKPT_ROLE_BIT(tensor->role) & CKPT_ROLES_OPTIMIZER;
+    if ((stored->dtype != FSDP_F32 && !(may_be_bf16 && stored->dtype == FSDP_BF16)) || stored->numel != wanted)
         return error_set(FSDP_ERR_INPUT,
-                         "%s: tensor %s in %s is %" PRId64 " elements of %s; %" PRId64 " of F32 are expected", s->path,
-                         key, s->manifest->files[piece->file].name, stored->numel, stored->dtype_name, wanted);
+                         "%s: tensor %s in %s is %" PRId64 " elements of %s; %" PRId64 " of F32%s are expected",
+                         s->path, key, s->manifest->files[piece->file].name, stored->numel, stored->dtype_name, wanted,
+                         may_be_bf16 ? " or BF16" : "");
     *out = (source_piece){.first = piece->first,
                           .count = piece->count,
                           .stored = stored,

@@ -51,9 +51,16 @@ static fsdp_status out_of_memory(const save_task *task)
 
 /* ---- What to write ---- */
 
-static bool is_odd(const ckpt_slice *slice)
+static fsdp_dtype stored_dtype(const save_task *task, int tensor)
 {
-    return slice->count * (int64_t)sizeof(float) % SAFETENSORS_DATA_ALIGNMENT != 0;
+    const ckpt_tensor *t = &task->state->tensors[tensor];
+    return task->layout ? full_layout_dtype(task->layout, t) : t->dtype;
+}
+
+static bool is_odd(const save_task *task, const ckpt_slice *slice)
+{
+    size_t bytes = (size_t)slice->count * fsdp_dtype_size(stored_dtype(task, slice->tensor));
+    return bytes % SAFETENSORS_DATA_ALIGNMENT != 0;
 }
 
 static void plan_slice(part_writer *w, const ckpt_slice *slice, int64_t snapshot)
@@ -83,7 +90,7 @@ static fsdp_status plan_pieces(part_writer *w)
             const ckpt_slice *slice = &state->slices[i];
             if (!save_task_takes(task, slice))
                 continue;
-            if (is_odd(slice) == (odd == 1))
+            if (is_odd(task, slice) == (odd == 1))
                 plan_slice(w, slice, snapshot);
             snapshot += slice->count;
         }
@@ -94,12 +101,14 @@ static fsdp_status plan_pieces(part_writer *w)
 static fsdp_status take_buffers(part_writer *w)
 {
     const save_task *task = w->task;
-    bool fetches = false;
-    for (int i = 0; i < w->n_pieces && !task->snapshot; i++)
-        fetches |= w->pieces[i].slice->data == NULL;
+    bool fetches = false, rounds = false;
+    for (int i = 0; i < w->n_pieces; i++) {
+        fetches |= !task->snapshot && w->pieces[i].slice->data == NULL;
+        rounds |= stored_dtype(task, w->pieces[i].slice->tensor) != FSDP_F32;
+    }
     if (fetches && !(w->bounce = malloc(CHUNK_NUMEL * sizeof *w->bounce)))
         return out_of_memory(task);
-    if (task->layout && task->layout->dtype != FSDP_F32 && !(w->halves = malloc(CHUNK_NUMEL * sizeof *w->halves)))
+    if (rounds && !(w->halves = malloc(CHUNK_NUMEL * sizeof *w->halves)))
         return out_of_memory(task);
     return FSDP_OK;
 }
@@ -128,7 +137,7 @@ static fsdp_status open_shard(part_writer *w)
             }
         }
         manifest_key(task->kind, tensor->role, tensor->name, piece->first, key, key_bytes);
-        TRY_OR(done, safetensors_writer_add(w->shard, key, FSDP_F32, 1, &piece->count, &piece->entry));
+        TRY_OR(done, safetensors_writer_add(w->shard, key, tensor->dtype, 1, &piece->count, &piece->entry));
     }
     TRY_OR(done, safetensors_writer_begin(w->shard));
     w->shard_bytes = (int64_t)safetensors_writer_file_bytes(w->shard);
@@ -159,7 +168,7 @@ static fsdp_status write_full(part_writer *w, int tensor, int64_t element, const
 {
     const full_layout *l = w->task->layout;
     const full_place *place = &l->places[tensor];
-    size_t width = fsdp_dtype_size(full_layout_dtype(l, w->task->state->tensors[tensor].role));
+    size_t width = fsdp_dtype_size(stored_dtype(w->task, tensor));
     int64_t offset = place->offset + element * (int64_t)width;
     const uint8_t *p = data;
     int fd = -1;
@@ -239,7 +248,7 @@ static fsdp_status write_piece(part_writer *w, planned_piece *piece)
 {
     save_task *task = w->task;
     int tensor = piece->slice->tensor;
-    fsdp_dtype dtype = task->layout ? full_layout_dtype(task->layout, task->state->tensors[tensor].role) : FSDP_F32;
+    fsdp_dtype dtype = stored_dtype(task, tensor);
     size_t width = fsdp_dtype_size(dtype);
     hash_stream hash;
     hash_stream_start(&hash);

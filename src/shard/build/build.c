@@ -163,7 +163,8 @@ static fsdp_status agree(fsdp_model *m)
                                  c->recompute_cheap,
                                  c->sync_each_micro_batch,
                                  c->cast_inputs,
-                                 c->fp8};
+                                 c->fp8,
+                                 c->gradient_dtype};
     mine[1] = hash_bytes(mine[1], settings, sizeof settings);
     mine[1] = hash_bytes(mine[1], &c->gradient_divisor, sizeof c->gradient_divisor);
     mine[1] = policy_hash(m, mine[1]);
@@ -214,19 +215,24 @@ static void add_sizes(const fsdp_model *m, int index, int k, resident_sizes *z)
     fsdp_dtype dtype = m->policies[index].param_dtype;
     bool offloaded = m->offloaded[index] && s->trainable;
     size_t numel = (size_t)part_numel(m, index, k), whole = round_up(numel * sizeof(float), 256),
-           halves = round_up(numel * sizeof(uint16_t), 256), copy = round_up(numel * fsdp_dtype_size(dtype), 256);
+           halves = round_up(numel * sizeof(uint16_t), 256), copy = round_up(numel * fsdp_dtype_size(dtype), 256),
+           gradient = round_up(numel * fsdp_dtype_size(m->config.gradient_dtype), 256);
     if (offloaded) {
         z->copy += copy;
         z->shared += copy;
-        z->host_gradient += whole;
+        z->host_gradient += gradient;
+        z->host_whole += whole;
+        z->host_half += halves;
         z->host_low += has_copy(dtype) ? whole / 2 : 0;
-        z->host += 2 * whole + (has_copy(dtype) ? copy : 0);
+        z->host += whole + gradient + (has_copy(dtype) ? copy : 0);
     } else {
         if (has_master(s, dtype))
             z->master += model_splits_masters(m, dtype) ? halves : whole;
         z->copy += has_copy(dtype) ? copy : 0;
         z->shared += has_copy(dtype) ? copy : whole;
-        z->gradient += s->trainable ? whole : 0;
+        z->gradient += s->trainable ? gradient : 0;
+        z->whole += s->trainable ? whole : 0;
+        z->half += s->trainable ? halves : 0;
     }
 }
 
@@ -270,7 +276,8 @@ static void place_part(const fsdp_model *m, unit_segment *segment, bool offloade
         segment->copy = has_copy(segment->dtype) ? take(&at->shared, copy) : segment->master;
     }
     if (segment->layout->trainable)
-        segment->gradient = take(offloaded ? &at->host : &at->resident, whole);
+        segment->gradient =
+            take(offloaded ? &at->host : &at->resident, numel * fsdp_dtype_size(segment->gradient_dtype));
 }
 
 static fsdp_status allocate_places(fsdp_model *m)
@@ -301,6 +308,7 @@ static fsdp_status place_units(fsdp_model *m)
             unit_segment *segment = &u->segments[k];
             const layout_segment *s = segment->layout = &u->layout->segments[k];
             segment->dtype = m->policies[i].param_dtype;
+            segment->gradient_dtype = m->config.gradient_dtype;
             segment->numel = part_numel(m, i, k);
             segment->first = model_has_whole(m, i) ? 0 : s->cuts[m->shard_rank];
             place_part(m, segment, m->offloaded[i] && s->trainable, &at);
@@ -419,6 +427,9 @@ static fsdp_status check_config(const fsdp_config *c)
         return error_set(FSDP_ERR_INPUT, "sharding strategy number %d is none", (int)c->strategy);
     if (c->param_dtype > FSDP_F16 || c->reduce_dtype > FSDP_F16 || c->buffer_dtype > FSDP_F16)
         return error_set(FSDP_ERR_INPUT, "param, reduce and buffer dtype must be fp32, bf16 or fp16");
+    if (c->gradient_dtype != FSDP_F32 && c->gradient_dtype != FSDP_BF16)
+        return error_set(FSDP_ERR_INPUT, "gradient dtype %s: gradient shards are fp32 or bf16",
+                         fsdp_dtype_name(c->gradient_dtype));
     if (!(c->gradient_divisor >= 0) || !isfinite(c->gradient_divisor))
         return error_set(FSDP_ERR_INPUT, "gradient_divisor is %g; 0 (the count) or a positive number is expected",
                          c->gradient_divisor);

@@ -53,6 +53,12 @@ static fsdp_status check(const fsdp_model *m, const fsdp_module *module, const c
         return error_set(FSDP_ERR_INPUT, "policy of unit %s: param_dtype must be fp32, bf16 or fp16", name);
     if (p->reduce_dtype > FSDP_F16)
         return error_set(FSDP_ERR_INPUT, "policy of unit %s: reduce_dtype must be fp32, bf16 or fp16", name);
+    if (m->config.gradient_dtype != FSDP_F32 && p->reduce_dtype != m->config.gradient_dtype)
+        return error_set(FSDP_ERR_INPUT,
+                         "policy of unit %s: gradients are kept in %s, which the reduction in %s would round; set "
+                         "reduce_dtype to %s too, or gradient_dtype to fp32",
+                         name, fsdp_dtype_name(m->config.gradient_dtype), fsdp_dtype_name(p->reduce_dtype),
+                         fsdp_dtype_name(m->config.gradient_dtype));
     if ((int)p->reshard < 0 || p->reshard > FSDP_RESHARD_NEVER)
         return error_set(FSDP_ERR_INPUT, "policy of unit %s: reshard is %d, which means nothing", name,
                          (int)p->reshard);

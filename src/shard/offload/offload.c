@@ -231,7 +231,7 @@ static fsdp_status follow_compute(offload *o, stream *s)
 
 static size_t gradient_bytes(const fsdp_model *m, int index)
 {
-    return (size_t)m->units[index].segments[0].numel * sizeof(float);
+    return (size_t)m->units[index].segments[0].numel * fsdp_dtype_size(m->config.gradient_dtype);
 }
 
 fsdp_status offload_landed(fsdp_model *m, int index)
@@ -250,7 +250,7 @@ fsdp_status offload_begin(fsdp_model *m)
     return FSDP_OK;
 }
 
-fsdp_status offload_preload(fsdp_model *m, int index, float *to)
+fsdp_status offload_preload(fsdp_model *m, int index, void *to)
 {
     offload *o = m->offload;
     offload_unit *u = &o->units[index];
@@ -266,7 +266,7 @@ fsdp_status offload_preloaded(fsdp_model *m, int index)
     return m->dev->stream_wait(m->compute, m->offload->units[index].preloaded);
 }
 
-fsdp_status offload_land(fsdp_model *m, int index, float *landing, bool last)
+fsdp_status offload_land(fsdp_model *m, int index, void *landing, bool last)
 {
     offload *o = m->offload;
     offload_unit *to = &o->units[index];
@@ -299,7 +299,7 @@ fsdp_status offload_clear(fsdp_model *m, int index)
     return o->host->zero(o->host_stream, m->units[index].segments[0].gradient, gradient_bytes(m, index));
 }
 
-static fsdp_status reduce_to(fsdp_model *m, int index, uint8_t *held, float *landing)
+static fsdp_status reduce_to(fsdp_model *m, int index, uint8_t *held, void *landing)
 {
     unit *u = &m->units[index];
     FSDP_TRY(unit_reduce(u, m->shard_group, m->policies[index].reduce_dtype, held, landing, m->replicated, false,
@@ -308,7 +308,7 @@ static fsdp_status reduce_to(fsdp_model *m, int index, uint8_t *held, float *lan
     return unit_reduced(u, m->compute);
 }
 
-static fsdp_status bring_back(fsdp_model *m, int index, float *landing)
+static fsdp_status bring_back(fsdp_model *m, int index, void *landing)
 {
     FSDP_TRY(offload_preload(m, index, landing));
     FSDP_TRY(offload_preloaded(m, index));

@@ -39,11 +39,11 @@ stream *offload_host_stream(const fsdp_model *m);
 /* Before a program runs: the memory of gradients that left last may be used again. */
 fsdp_status offload_begin(fsdp_model *m);
 /* The sum of earlier micro-batches starts back to `to`; and compute waits for it. */
-fsdp_status offload_preload(fsdp_model *m, int index, float *to);
+fsdp_status offload_preload(fsdp_model *m, int index, void *to);
 fsdp_status offload_preloaded(fsdp_model *m, int index);
 /* This rank's sum lies at `landing`, as soon as compute and the unit's reduction are there. It leaves for the host;
  * when it is the step's `last`, replicas are summed and its squares taken before. */
-fsdp_status offload_land(fsdp_model *m, int index, float *landing, bool last);
+fsdp_status offload_land(fsdp_model *m, int index, void *landing, bool last);
 /* The unit's full gradients at `held` are reduced now, land and leave: after the last micro-batch, for units that it
  * did not use. */
 fsdp_status offload_reduce(fsdp_model *m, int index, uint8_t *held);

@@ -99,8 +99,9 @@ static void count_residents(const fsdp_model *m, const memory_plan_request *r, m
     out->parameters = z.master;
     out->copies = z.copy;
     out->gradients = z.gradient;
-    out->optimizer = z.gradient * (size_t)r->moments;
-    out->host_state = z.host + z.host_gradient * (size_t)r->moments;
+    size_t halves = (size_t)r->half_moments, wholes = (size_t)r->moments - halves;
+    out->optimizer = z.whole * wholes + z.half * halves;
+    out->host_state = z.host + z.host_whole * wholes + z.host_half * halves;
     out->host_scalars = MODEL_HOST_SCALARS * sizeof(model_scalars);
     out->host_snapshot = r->snapshot ? r->snapshot(checkpoint_bytes(m, r, r->snapshot_of_all)) : 0;
     if (r->hot) {
@@ -109,8 +110,9 @@ static void count_residents(const fsdp_model *m, const memory_plan_request *r, m
         out->host_held = (size_t)bytes * (r->n_ranks > r->ranks_per_node ? 4 : 2);
     }
     /* Parameter and moments in and out, gradient in, low-precision copy out. */
-    size_t numel = z.host_gradient / sizeof(float);
-    out->host_update_bytes = numel * (12 + 8 * (size_t)r->moments) + z.host_low;
+    size_t numel = z.host_whole / sizeof(float);
+    out->host_update_bytes =
+        numel * (8 + fsdp_dtype_size(m->config.gradient_dtype) + 8 * wholes + 4 * halves) + z.host_low;
     for (int i = 0; i < m->contents.n_buffers; i++)
         out->buffers += round_up((size_t)m->contents.buffers[i]->numel * sizeof(float), 256);
     out->buffers += model_norm_bytes(m) + sizeof(model_scalars);
@@ -139,6 +141,7 @@ static fsdp_status count_muon(const fsdp_model *m, const memory_plan_request *r,
 static void count_traffic(const fsdp_model *m, const schedule *s, memory_plan *out)
 {
     int64_t n = m->n_shards, replicas = m->traits->grouped ? m->n_ranks / n : 1;
+    int64_t sum = (int64_t)fsdp_dtype_size(m->config.gradient_dtype);
     for (int i = 0; i < s->n_events; i++) {
         const layout_unit *u = &m->layout->units[s->events[i].unit];
         int64_t param = (int64_t)m->param_bytes[s->events[i].unit];
@@ -156,7 +159,7 @@ static void count_traffic(const fsdp_model *m, const schedule *s, memory_plan *o
         if (s->events[i].action != ACTION_REDUCE)
             continue;
         out->reduced_bytes += m->replicated ? 2 * (n - 1) * mine * grad / n : (n - 1) * mine * grad;
-        out->replica_bytes += 2 * (replicas - 1) * mine * (int64_t)sizeof(float) / replicas;
+        out->replica_bytes += 2 * (replicas - 1) * mine * sum / replicas;
     }
 }
 

@@ -134,7 +134,8 @@ static fsdp_status take_gradients(taking *t)
         int freed = end ? end->index : t->out->length, from = loaded ? loaded->index : e->index;
         size_t full = where == GRADIENT_HELD || (direct && !offloaded) ? 0 : t->out->units[e->unit].gradient_bytes;
         size_t landing = offloaded && !direct
-                             ? schedule_landing_bytes(m->layout, &m->layout->units[e->unit].segments[0], m->replicated)
+                             ? schedule_landing_bytes(m->layout, &m->layout->units[e->unit].segments[0],
+                                                      fsdp_dtype_size(m->config.gradient_dtype), m->replicated)
                              : 0;
         FSDP_TRY(add_life(t, life_of(t, PICTURE_FULL_GRADIENTS, e->unit, full, direct ? from : e->index,
                                      offloaded ? freed : freed - 1)));

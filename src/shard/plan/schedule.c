@@ -349,12 +349,12 @@ static fsdp_status add_gradient_events(planning *g, int i, int freed)
     return add_event(g, freed, ACTION_REDUCED, s->unit, true);
 }
 
-size_t schedule_landing_bytes(const layout *l, const layout_segment *s, bool replicated)
+size_t schedule_landing_bytes(const layout *l, const layout_segment *s, size_t element, bool replicated)
 {
     int64_t numel = replicated ? s->padded : 0;
     for (int r = 0; r < l->n_shards && !replicated; r++)
         numel = max_i64(numel, layout_shard_numel(s, r));
-    return round_up((size_t)numel * sizeof(float), 256);
+    return round_up((size_t)numel * element, 256);
 }
 
 /* Of unit number i in order of its last gradient: what its full gradient and its landing take, and for how long. */
@@ -367,8 +367,8 @@ static void plan_gradient_memory(const planning *g, int i, int freed, lifetime *
     /* What is free again before an instruction may be taken before the same one; offloaded units are copied on. */
     int last = offloaded ? freed : freed - 1;
     *full = (lifetime){gradient_bytes(g, s->unit), direct ? from : s->first, last, 0};
-    *landing = (lifetime){offloaded && !direct ? schedule_landing_bytes(g->l, &u->segments[0], g->o->replicated) : 0,
-                          from, freed, 0};
+    size_t landed = schedule_landing_bytes(g->l, &u->segments[0], g->o->sum_bytes, g->o->replicated);
+    *landing = (lifetime){offloaded && !direct ? landed : 0, from, freed, 0};
     if (g->o->gradients == GRADIENT_HELD || (direct && !offloaded))
         full->bytes = 0; /* a place of its own, or none */
 }

@@ -60,7 +60,8 @@ typedef struct schedule_options {
     /* In forward and in backward (n_units, n_units): [u][v]: v is gathered when u begins, if it has not been needed
      * before; NULL, or no such u in the program: as gather_buffers says. */
     const bool *prefetches[2];
-    bool replicated; /* every rank's gradient is the whole sum, not a shard of it */
+    size_t sum_bytes; /* of an element of a sum of gradients */
+    bool replicated;  /* every rank's gradient is the whole sum, not a shard of it */
 } schedule_options;
 
 typedef struct schedule_unit {
@@ -91,6 +92,6 @@ size_t schedule_segment_offset(const layout_unit *u, int segment, size_t element
 /* The same of what one of `size` ranks keeps, with room for the largest part; segment n_segments: where it ends. */
 size_t schedule_kept_offset(const layout_unit *u, int segment, size_t element_bytes, int size);
 /* Room in which an offloaded unit's sum arrives: for the largest shard, so that all ranks make the same. */
-size_t schedule_landing_bytes(const layout *l, const layout_segment *s, bool replicated);
+size_t schedule_landing_bytes(const layout *l, const layout_segment *s, size_t element, bool replicated);
 
 #endif

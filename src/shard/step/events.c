@@ -120,12 +120,12 @@ static bool reduces_more(const event_run *r)
 }
 
 /* Where this rank's part of the sum goes. */
-static float *sum_of(const event_run *r, int index)
+static void *sum_of(const event_run *r, int index)
 {
     const fsdp_model *m = r->m;
     if (!m->offloaded[index])
         return m->units[index].segments[0].gradient;
-    return (float *)(void *)(m->gradient.memory + r->planned->schedule->units[index].landing_offset);
+    return m->gradient.memory + r->planned->schedule->units[index].landing_offset;
 }
 
 static fsdp_status preload(event_run *r, const schedule_event *e)
@@ -139,7 +139,7 @@ static fsdp_status reduce(event_run *r, const schedule_event *e)
     fsdp_model *m = r->m;
     unit *u = &m->units[e->unit];
     bool offloaded = m->offloaded[e->unit], more = reduces_more(r);
-    float *sum = sum_of(r, e->unit);
+    void *sum = sum_of(r, e->unit);
     if (r->gradients == GRADIENT_DIRECT) {
         FSDP_TRY(unit_move_gradients(u, GRADIENTS_REDUCING));
     } else if (reduces_now(r)) {
@@ -230,7 +230,8 @@ fsdp_status events_clear_untrained(fsdp_model *m, const schedule *s)
         if (m->offloaded[i])
             FSDP_TRY(offload_clear(m, i));
         else
-            FSDP_TRY(m->dev->zero(m->compute, segment->gradient, (size_t)segment->numel * sizeof(float)));
+            FSDP_TRY(m->dev->zero(m->compute, segment->gradient,
+                                  (size_t)segment->numel * fsdp_dtype_size(segment->gradient_dtype)));
     }
     return FSDP_OK;
 }

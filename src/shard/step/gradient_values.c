@@ -6,6 +6,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/float_bits.h"
 #include "shard/model.h"
 #include "shard/offload/offload.h"
 
@@ -40,20 +41,36 @@ typedef struct gradient_reading {
     float *out;
 } gradient_reading;
 
+static float value_at(const uint8_t *raw, fsdp_dtype dtype, int64_t index)
+{
+    float whole;
+    uint16_t half;
+    if (dtype == FSDP_F32) {
+        memcpy(&whole, raw + (size_t)index * sizeof whole, sizeof whole);
+        return whole;
+    }
+    memcpy(&half, raw + (size_t)index * sizeof half, sizeof half);
+    return float_bits_from_bf16(half);
+}
+
 static fsdp_status read_slice(fsdp_model *m, const model_slice *slice, void *context)
 {
     const gradient_reading *r = context;
     int64_t begin = max_i64(slice->first, r->first), end = min_i64(slice->first + slice->n, r->first + r->n);
     if (end <= begin || slice->parameter != r->parameter)
         return FSDP_OK;
-    const float *from = slice->segment->gradient + slice->at + (begin - slice->first);
+    const unit_segment *segment = slice->segment;
+    const void *from = unit_gradient_at(segment, segment->gradient, slice->at + (begin - slice->first));
     float *to = r->out + (begin - r->first);
-    if (slice->segment->host_copy)
-        memcpy(to, from, (size_t)(end - begin) * sizeof *to);
+    int64_t n = end - begin;
+    size_t bytes = (size_t)n * fsdp_dtype_size(segment->gradient_dtype);
+    uint8_t *raw = (uint8_t *)to + ((size_t)n * sizeof *to - bytes); /* at the end: widened in place, front to back */
+    if (segment->host_copy)
+        memcpy(raw, from, bytes);
     else
-        FSDP_TRY(model_fetch(m, to, from, (size_t)(end - begin) * sizeof *to));
-    for (int64_t i = 0; i < end - begin; i++)
-        to[i] *= m->gradient_factor;
+        FSDP_TRY(model_fetch(m, raw, from, bytes));
+    for (int64_t i = 0; i < n; i++)
+        to[i] = value_at(raw, segment->gradient_dtype, i) * m->gradient_factor;
     return FSDP_OK;
 }
 
@@ -92,7 +109,7 @@ static fsdp_status check_pattern(const fsdp_model *m, const char *pattern)
 /* ---- Norms ---- */
 
 /* Sum of squares of n elements, where they lie, in host memory. */
-static fsdp_status squares(fsdp_model *m, bool offloaded, const float *gradient, int64_t n, double *out)
+static fsdp_status squares(fsdp_model *m, bool offloaded, const void *gradient, int64_t n, double *out)
 {
     if (!offloaded) {
         FSDP_TRY(model_add_squares(m, gradient, n, &m->norm_partials[0], false, m->compute));
@@ -102,7 +119,7 @@ static fsdp_status squares(fsdp_model *m, bool offloaded, const float *gradient,
     double *blocks = malloc((size_t)ceil_div(n, NORM_BLOCK) * sizeof *blocks);
     if (!blocks)
         return error_set(FSDP_ERR_MEMORY, "norm of a gradient in host memory: out of host memory");
-    norm_blocks_args parts = {.n = n, .x = {(void *)(uintptr_t)gradient, FSDP_F32}, .blocks = blocks};
+    norm_blocks_args parts = {.n = n, .x = {(void *)(uintptr_t)gradient, m->config.gradient_dtype}, .blocks = blocks};
     sum_f64_args sum = {.n = ceil_div(n, NORM_BLOCK), .x = blocks, .out = out};
     fsdp_status status = k->norm_blocks(offload_host_stream(m), &parts);
     if (status == FSDP_OK)
@@ -126,7 +143,8 @@ static fsdp_status shard_squares(fsdp_model *m, const char *pattern, int rank, d
             layout_overlap(&s->slots[k], s->cuts[rank], s->cuts[rank + 1], &from, &n, &at);
             if (n == 0)
                 continue;
-            FSDP_TRY(squares(m, m->offloaded[i], segment->gradient + (at - segment->first), n, &sum));
+            const void *gradient = unit_gradient_at(segment, segment->gradient, at - segment->first);
+            FSDP_TRY(squares(m, m->offloaded[i], gradient, n, &sum));
             *out += sum;
         }
     }
@@ -162,7 +180,8 @@ static fsdp_status scale_slice(fsdp_model *m, const model_slice *slice, void *co
     const gradient_scaling *s = context;
     if (!slice->segment->gradient || fnmatch(s->pattern, slice->parameter->name, 0) != 0)
         return FSDP_OK;
-    buffer values = {slice->segment->gradient + slice->at, FSDP_F32};
+    const unit_segment *segment = slice->segment;
+    buffer values = {unit_gradient_at(segment, segment->gradient, slice->at), segment->gradient_dtype};
     axpby_args scale = {.n = slice->n, .alpha = s->factor, .a = values, .out = values};
     if (slice->segment->host_copy)
         return offload_host(m)->kernels->axpby(offload_host_stream(m), &scale);

@@ -21,22 +21,24 @@ static fsdp_status sum_replicas(fsdp_model *m)
     return FSDP_OK;
 }
 
-fsdp_status model_add_squares(fsdp_model *m, const float *gradient, int64_t n, double *out, bool add, stream *s)
+fsdp_status model_add_squares(fsdp_model *m, const void *gradient, int64_t n, double *out, bool add, stream *s)
 {
     const kernel_table *k = m->dev->kernels;
-    norm_blocks_args blocks = {.n = n, .x = {(void *)(uintptr_t)gradient, FSDP_F32}, .blocks = m->norm_blocks};
+    norm_blocks_args blocks = {
+        .n = n, .x = {(void *)(uintptr_t)gradient, m->config.gradient_dtype}, .blocks = m->norm_blocks};
     sum_f64_args sum = {.n = ceil_div(n, NORM_BLOCK), .x = m->norm_blocks, .out = out, .add = add};
     FSDP_TRY(k->norm_blocks(s, &blocks));
     return k->sum_f64(s, &sum);
 }
 
-fsdp_status model_squares(fsdp_model *m, const unit_segment *segment, const float *gradient, double *out, bool add,
+fsdp_status model_squares(fsdp_model *m, const unit_segment *segment, const void *gradient, double *out, bool add,
                           stream *s)
 {
     if (!m->replicated)
         return model_add_squares(m, gradient, segment->numel, out, add, s);
     for (int r = 0; r < m->n_shards; r++)
-        FSDP_TRY(model_add_squares(m, gradient + segment->layout->cuts[r], segment->counts[r], &out[r], add, s));
+        FSDP_TRY(model_add_squares(m, unit_gradient_at(segment, gradient, segment->layout->cuts[r]), segment->counts[r],
+                                   &out[r], add, s));
     return FSDP_OK;
 }
 
@@ -127,6 +129,11 @@ fsdp_status model_settle_gradients(fsdp_model *m)
 
 fsdp_status model_may_accumulate(const fsdp_model *m)
 {
+    if (m->micro > 0 && m->config.gradient_dtype != FSDP_F32)
+        return error_set(FSDP_ERR_STATE,
+                         "a second micro-batch in a step: gradients of %s are not added to; set gradient_dtype fp32, "
+                         "or make one micro-batch a step",
+                         fsdp_dtype_name(m->config.gradient_dtype));
     if (m->settled)
         return error_set(FSDP_ERR_STATE, "a micro-batch after the gradients of this step have been read: call "
                                          "fsdp_step first, or read them after the last micro-batch");
@@ -172,6 +179,7 @@ model_range model_range_at(const fsdp_model *m, int index)
                          .gradient = segment->gradient,
                          .copy = {written == (void *)segment->master ? NULL : written, segment->dtype},
                          .low = segment->low,
+                         .first = segment->first,
                          .n = segment->numel,
                          .decay_end = min_i64(max_i64(segment->layout->decay_end - segment->first, 0), segment->numel),
                          .offloaded = m->offloaded[at]};

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/record/hooks.h"
+#include "base/rng.h"
 #include "base/sized.h"
 #include "shard/offload/offload.h"
 #include "shard/step/average.h"
@@ -38,13 +39,17 @@ fsdp_status fsdp_optimizer_new(fsdp_model *m, const fsdp_optimizer_config *confi
     }
     for (int i = 0; i < n; i++) {
         model_range s = model_range_at(m, i);
+        rng_key key = rng_key_fold_text(rng_key_fold_text(rng_key_make(m->config.seed), "moments"), s.unit);
         ranges[i] = (update_range){.parameter = s.parameter,
                                    .gradient = s.gradient,
+                                   .gradient_dtype = m->config.gradient_dtype,
                                    .copy = s.copy,
                                    .low = s.low,
                                    .n = s.n,
                                    .decay_end = s.decay_end,
-                                   .place = s.offloaded ? 1 : 0};
+                                   .place = s.offloaded ? 1 : 0,
+                                   .key = {key.k[0], key.k[1]},
+                                   .element = (uint64_t)s.first};
     }
     TRY_OR(done, check_offload(m, full.kind));
     TRY_OR(done, groups_place(m, &full, ranges, n, &o->spans));

@@ -17,7 +17,7 @@ static bool direct_gradients(const fsdp_model *m)
 {
     bool whole = m->n_ranks == 1;
     for (int i = 0; i < m->n_policies; i++)
-        whole = whole && m->policies[i].reduce_dtype == FSDP_F32;
+        whole = whole && m->policies[i].reduce_dtype == m->config.gradient_dtype;
     return whole;
 }
 
@@ -39,6 +39,7 @@ schedule_options model_schedule_options(const fsdp_model *m)
                           .unit_grad_bytes = m->grad_bytes,
                           .keep_groups = m->keep_groups,
                           .prefetches = {m->prefetches[0], m->prefetches[1]},
+                          .sum_bytes = fsdp_dtype_size(c->gradient_dtype),
                           .replicated = m->replicated};
     if (direct_gradients(m))
         o.gradients = GRADIENT_DIRECT;

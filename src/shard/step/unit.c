@@ -146,12 +146,12 @@ fsdp_status unit_take_gradients(unit *u, fsdp_dtype dtype, uint8_t *memory)
     return FSDP_OK;
 }
 
-fsdp_status unit_reduce(unit *u, comm_group *g, fsdp_dtype dtype, uint8_t *memory, float *sum, bool replicated,
-                        bool add, int64_t step, stream *s)
+fsdp_status unit_reduce(unit *u, comm_group *g, fsdp_dtype dtype, uint8_t *memory, void *sum, bool replicated, bool add,
+                        int64_t step, stream *s)
 {
     FSDP_TRY(unit_move_gradients(u, GRADIENTS_REDUCING));
     unit_segment *segment = &u->segments[0];
-    u->reduce_span = (comm_span){.send = {memory, dtype}, .recv = {sum, FSDP_F32}, .add = add};
+    u->reduce_span = (comm_span){.send = {memory, dtype}, .recv = {sum, segment->gradient_dtype}, .add = add};
     if (replicated)
         u->reduce_span.count = segment->layout->padded;
     else
@@ -160,9 +160,10 @@ fsdp_status unit_reduce(unit *u, comm_group *g, fsdp_dtype dtype, uint8_t *memor
     return replicated ? comm_all_reduce(g, &op, &u->reduce) : comm_reduce_scatter(g, &op, &u->reduce);
 }
 
-fsdp_status unit_replicate(unit *u, comm_group *g, float *sum, int64_t step, stream *s)
+fsdp_status unit_replicate(unit *u, comm_group *g, void *sum, int64_t step, stream *s)
 {
-    u->replicate_span = (comm_span){.send = {sum, FSDP_F32}, .recv = {sum, FSDP_F32}, .count = u->segments[0].numel};
+    buffer values = {sum, u->segments[0].gradient_dtype};
+    u->replicate_span = (comm_span){.send = values, .recv = values, .count = u->segments[0].numel};
     comm_op op = {.unit = u->layout->name, .step = step, .n_spans = 1, .spans = &u->replicate_span, .stream = s};
     FSDP_TRY(comm_all_reduce(g, &op, &u->replicate));
     u->replicating = true;

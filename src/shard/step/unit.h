@@ -18,11 +18,18 @@ typedef struct unit_segment {
     uint16_t *low;        /* the masters' low halves (device.halves); the high ones are the copy */
     void *copy;           /* what is gathered: the parameters in param_dtype; master itself when that is fp32 */
     void *host_copy;      /* offloaded: where the host writes what `copy` is refreshed from; NULL: not offloaded */
-    float *gradient;      /* fp32 accumulator; NULL when frozen */
+    void *gradient;       /* accumulator of gradient_dtype; NULL when frozen */
     int64_t *counts;      /* elements of each shard, for collectives */
     int64_t *keep_counts; /* the same of what a smaller group keeps between forward and backward */
     fsdp_dtype dtype;     /* of copy: param_dtype */
+    fsdp_dtype gradient_dtype;
 } unit_segment;
+
+/* Element `index` of a gradient, which lies at `gradient`. */
+static inline void *unit_gradient_at(const unit_segment *s, const void *gradient, int64_t index)
+{
+    return (uint8_t *)(uintptr_t)gradient + (size_t)index * fsdp_dtype_size(s->gradient_dtype);
+}
 
 typedef struct unit {
     const layout_unit *layout;
@@ -56,10 +63,10 @@ void unit_point_at_copy(unit *u, fsdp_dtype dtype);
 fsdp_status unit_take_gradients(unit *u, fsdp_dtype dtype, uint8_t *memory);
 /* Sums the full gradients at `memory` over the group into `sum` (added to it when `add`): each rank its shard, or
  * everything everywhere when `replicated`. */
-fsdp_status unit_reduce(unit *u, comm_group *g, fsdp_dtype dtype, uint8_t *memory, float *sum, bool replicated,
-                        bool add, int64_t step, stream *s);
+fsdp_status unit_reduce(unit *u, comm_group *g, fsdp_dtype dtype, uint8_t *memory, void *sum, bool replicated, bool add,
+                        int64_t step, stream *s);
 /* Hybrid: sums over the groups, in place, what each group has summed. */
-fsdp_status unit_replicate(unit *u, comm_group *g, float *sum, int64_t step, stream *s);
+fsdp_status unit_replicate(unit *u, comm_group *g, void *sum, int64_t step, stream *s);
 fsdp_status unit_reduced(unit *u, stream *s);
 
 #endif

@@ -1,6 +1,8 @@
 /* The optimizer step on a flat fp32 range, in one pass: gradient in; parameter, moments and the low-precision copy out;
  * and what decides how that step scales its gradients. */
+#include "device/cpu/simd/philox.h"
 #include "device/cpu/simd/span.h"
+#include "device/stochastic.h"
 
 #include <stdatomic.h>
 
@@ -156,17 +158,74 @@ static void stream_copy(const optimizer_args *a, int64_t first, int64_t n)
     simd_stream((uint16_t *)a->copy.p + first, converted, (size_t)n * sizeof *converted);
 }
 
+/* The random words of elements first .. first+n-1 of the range. Returns where they lie in `room`, which may be a few
+ * words in: Philox gives four at a time. */
+static const uint32_t *random_words(const optimizer_args *a, int64_t first, int64_t n, uint32_t room[SPAN + 8])
+{
+    enum { LANES = SPAN / 4 + 2 };
+    uint64_t begin = a->element + (uint64_t)first, block = begin / 4;
+    int blocks = (int)((begin + (uint64_t)n + 3) / 4 - block);
+    uint32_t words[4 * LANES];
+    philox_lanes((rng_key){{a->key[0], a->key[1]}}, a->scalars->step, block, 1, blocks, words, LANES);
+    for (int i = 0; i < blocks; i++) {
+        for (int k = 0; k < 4; k++)
+            room[4 * i + k] = words[k * LANES + i];
+    }
+    return room + begin % 4;
+}
+
+static void store_moment(uint16_t *restrict to, const float *restrict from, int64_t n, const uint32_t *restrict words,
+                         bool second)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t random = second ? stochastic_bits2(words[i]) : stochastic_bits1(words[i]);
+        to[i] = (uint16_t)stochastic_bf16(float_bits_of(from[i]), random);
+    }
+}
+
+static void update_wide_moments(const update *u, int64_t first, int64_t n, float *moment1, float *moment2)
+{
+    const optimizer_args *a = u->args;
+    float wide[SPAN];
+    const float *gradient = span_read((buffer){(void *)(uintptr_t)a->gradient, a->gradient_dtype}, first, n, wide);
+    if (u->kind == FSDP_SGD)
+        sgd_span(u, n, a->parameter + first, gradient, moment1);
+    else
+        adam_span(u, n, a->parameter + first, gradient, moment1, moment2);
+}
+
+/* Moments of 16 bits are widened, updated like the others and rounded again, while they lie in the nearest cache. */
+static void update_half_moments(const update *u, int64_t first, int64_t n)
+{
+    const optimizer_args *a = u->args;
+    float wide1[SPAN], wide2[SPAN];
+    uint32_t room[SPAN + 8];
+    uint16_t *moment1 = a->moment1 ? (uint16_t *)a->moment1 + first : NULL;
+    uint16_t *moment2 = a->moment2 ? (uint16_t *)a->moment2 + first : NULL;
+    if (moment1)
+        span_load((buffer){moment1, FSDP_BF16}, 0, n, wide1);
+    if (moment2)
+        span_load((buffer){moment2, FSDP_BF16}, 0, n, wide2);
+    update_wide_moments(u, first, n, moment1 ? wide1 : NULL, moment2 ? wide2 : NULL);
+    const uint32_t *words = random_words(a, first, n, room);
+    if (moment1)
+        store_moment(moment1, wide1, n, words, false);
+    if (moment2)
+        store_moment(moment2, wide2, n, words, true);
+}
+
 static void update_span(const update *u, int64_t first)
 {
     const optimizer_args *a = u->args;
     int64_t n = min_i64(SPAN, a->n - first);
-    float *moment1 = a->moment1 ? a->moment1 + first : NULL;
-    if (u->kind == FSDP_SGD)
-        sgd_span(u, n, a->parameter + first, a->gradient + first, moment1);
-    else if (u->kind == FSDP_MUON)
+    if (u->kind == FSDP_MUON)
         muon_span(u, n, a->parameter + first, a->direction + first);
+    else if (a->moment_dtype == FSDP_BF16)
+        update_half_moments(u, first, n);
     else
-        adam_span(u, n, a->parameter + first, a->gradient + first, moment1, a->moment2 + first);
+        update_wide_moments(u, first, n, a->moment1 ? (float *)a->moment1 + first : NULL,
+                       a->moment2 ? (float *)a->moment2 + first : NULL);
     if (a->average)
         average_span(a->scalars->average_decay, n, a->parameter + first, a->average + first);
     if (streams_copy(a))

@@ -2,6 +2,7 @@
  * device memory so that a recorded graph sees each step's, and the low-precision copy written on the way out. */
 #include "device/cuda/vector.cuh"
 #include "device/halves.h"
+#include "device/stochastic.h"
 
 #define THREADS 256
 
@@ -153,27 +154,78 @@ static __device__ __forceinline__ void update_average(const optimizer_args &a, i
         a.average[i] = average[0];
 }
 
+/* V numbers from `from` + i as fp32: NUMBER is their type in memory, float or uint16_t (bf16). */
+template <typename NUMBER, int V>
+static __device__ __forceinline__ void load_numbers(const void *from, int64_t i, float *to)
+{
+    const NUMBER *at = (const NUMBER *)from + i;
+    if constexpr (sizeof(NUMBER) == 4 && V == 4) {
+        *(float4 *)to = *(const float4 *)at;
+    } else if constexpr (sizeof(NUMBER) == 4) {
+        to[0] = at[0];
+    } else if constexpr (V == 4) {
+        const uint2 two = *(const uint2 *)at;
+        to[0] = __uint_as_float(two.x << 16);
+        to[1] = __uint_as_float(two.x & 0xffff0000u);
+        to[2] = __uint_as_float(two.y << 16);
+        to[3] = __uint_as_float(two.y & 0xffff0000u);
+    } else {
+        to[0] = __uint_as_float((uint32_t)at[0] << 16);
+    }
+}
+
 /* What the update subtracts: the gradient, or Muon's direction. */
 template <int KIND, int V>
 static __device__ __forceinline__ void load_step(const optimizer_args &a, int64_t i, float *g)
 {
-    if constexpr (KIND == FSDP_MUON) {
-        if constexpr (V == 4) {
-            const uint2 raw = *(const uint2 *)(a.direction + i);
-            unpack_bf16(raw.x, g);
-            unpack_bf16(raw.y, g + 2);
-        } else {
-            g[0] = load_one(a.direction, FSDP_BF16, i);
-        }
-    } else if constexpr (V == 4) {
-        *(float4 *)g = *(const float4 *)(a.gradient + i);
+    if constexpr (KIND == FSDP_MUON)
+        load_numbers<uint16_t, V>(a.direction, i, g);
+    else if (a.gradient_dtype == FSDP_F32)
+        load_numbers<float, V>(a.gradient, i, g);
+    else
+        load_numbers<uint16_t, V>(a.gradient, i, g);
+}
+
+/* Moments back into memory; `random` has 16 bits for each of those that are rounded. */
+template <typename MOMENT, int V>
+static __device__ __forceinline__ void store_moments(void *to, int64_t i, const float *from, const uint32_t *random)
+{
+    MOMENT *at = (MOMENT *)to + i;
+    if constexpr (sizeof(MOMENT) == 4 && V == 4) {
+        *(float4 *)at = *(const float4 *)from;
+    } else if constexpr (sizeof(MOMENT) == 4) {
+        at[0] = from[0];
     } else {
-        g[0] = a.gradient[i];
+        uint32_t rounded[V];
+#pragma unroll
+        for (int j = 0; j < V; j++)
+            rounded[j] = stochastic_bf16(__float_as_uint(from[j]), random[j]);
+        if constexpr (V == 4)
+            *(uint2 *)at = make_uint2(rounded[0] | rounded[1] << 16, rounded[2] | rounded[3] << 16);
+        else
+            at[0] = (uint16_t)rounded[0];
+    }
+}
+
+/* The random bits of elements i .. i+V-1; with V == 4 they are one block of Philox. */
+template <int V>
+static __device__ __forceinline__ void draw(const optimizer_args &a, int64_t i, uint32_t *random1, uint32_t *random2)
+{
+    const uint64_t element = a.element + (uint64_t)i;
+    const rng_key key = {{a.key[0], a.key[1]}};
+    const rng_block words = rng_philox(key, a.scalars->step, element / 4);
+#pragma unroll
+    for (int j = 0; j < V; j++) {
+        const uint32_t at = V == 4 ? j : (uint32_t)(element & 3);
+        const uint32_t word = at == 0 ? words.v[0] : at == 1 ? words.v[1] : at == 2 ? words.v[2] : words.v[3];
+        random1[j] = stochastic_bits1(word);
+        random2[j] = stochastic_bits2(word);
     }
 }
 
 /* V is 4 or 1; HALVES: the master is copy and rest. Moments are touched only where the kind has them. */
-template <int KIND, int V, bool HALVES> __global__ void __launch_bounds__(THREADS) optimizer(const optimizer_args a)
+template <int KIND, int V, bool HALVES, typename MOMENT>
+__global__ void __launch_bounds__(THREADS) optimizer(const optimizer_args a)
 {
     if (a.scalars->skip)
         return;
@@ -189,27 +241,20 @@ template <int KIND, int V, bool HALVES> __global__ void __launch_bounds__(THREAD
         else
             p[0] = a.parameter[i];
         load_step<KIND, V>(a, i, g);
-        if constexpr (V == 4) {
-            *(float4 *)m = has1 ? *(const float4 *)(a.moment1 + i) : make_float4(0, 0, 0, 0);
-            *(float4 *)v = has2 ? *(const float4 *)(a.moment2 + i) : make_float4(0, 0, 0, 0);
-        } else {
-            m[0] = has1 ? a.moment1[i] : 0.0f;
-            v[0] = has2 ? a.moment2[i] : 0.0f;
-        }
+        if (has1)
+            load_numbers<MOMENT, V>(a.moment1, i, m);
+        if (has2)
+            load_numbers<MOMENT, V>(a.moment2, i, v);
 #pragma unroll
         for (int j = 0; j < V; j++)
             update<KIND>(s, p[j], g[j], m[j], v[j]);
-        if constexpr (V == 4) {
-            if (has1)
-                *(float4 *)(a.moment1 + i) = *(float4 *)m;
-            if (has2)
-                *(float4 *)(a.moment2 + i) = *(float4 *)v;
-        } else {
-            if (has1)
-                a.moment1[i] = m[0];
-            if (has2)
-                a.moment2[i] = v[0];
-        }
+        uint32_t random1[V], random2[V];
+        if constexpr (sizeof(MOMENT) == 2)
+            draw<V>(a, i, random1, random2);
+        if (has1)
+            store_moments<MOMENT, V>(a.moment1, i, m, random1);
+        if (has2)
+            store_moments<MOMENT, V>(a.moment2, i, v, random2);
         if (a.average)
             update_average<V>(a, i, p);
         if constexpr (HALVES)
@@ -219,35 +264,51 @@ template <int KIND, int V, bool HALVES> __global__ void __launch_bounds__(THREAD
     }
 }
 
-template <int KIND, int V> static void start(const launch *l, const optimizer_args *a, int64_t first, int64_t n)
+static void *moment_at(void *moments, fsdp_dtype dtype, int64_t first)
+{
+    return moments ? (char *)moments + first * (dtype == FSDP_F32 ? 4 : 2) : NULL;
+}
+
+template <int KIND, int V, typename MOMENT>
+static void start(const launch *l, const optimizer_args *a, int64_t first, int64_t n)
 {
     optimizer_args part = *a;
     part.n = n;
     part.parameter = a->parameter ? a->parameter + first : NULL;
     part.low = a->low ? a->low + first : NULL;
-    part.gradient = a->gradient ? a->gradient + first : NULL;
+    part.gradient = a->gradient ? (const char *)a->gradient + first * (a->gradient_dtype == FSDP_F32 ? 4 : 2) : NULL;
     part.direction = a->direction ? a->direction + first : NULL;
-    part.moment1 = a->moment1 ? a->moment1 + first : NULL;
-    part.moment2 = a->moment2 ? a->moment2 + first : NULL;
+    part.moment1 = moment_at(a->moment1, a->moment_dtype, first);
+    part.moment2 = moment_at(a->moment2, a->moment_dtype, first);
+    part.element += (uint64_t)first;
     part.average = a->average ? a->average + first : NULL;
     if (a->copy.p)
         part.copy.p = (char *)a->copy.p + first * (a->copy.dtype == FSDP_F32 ? 4 : 2);
     const unsigned blocks = flat_blocks(l, launch_ceil(n, V), THREADS);
     if (n > 0 && a->low)
-        optimizer<KIND, V, true><<<blocks, THREADS, 0, l->stream>>>(part);
+        optimizer<KIND, V, true, MOMENT><<<blocks, THREADS, 0, l->stream>>>(part);
     else if (n > 0)
-        optimizer<KIND, V, false><<<blocks, THREADS, 0, l->stream>>>(part);
+        optimizer<KIND, V, false, MOMENT><<<blocks, THREADS, 0, l->stream>>>(part);
+}
+
+/* Four elements at a time as far as all arrays are aligned for that, and the random numbers of four are one block. */
+template <int KIND, typename MOMENT> static cudaError_t start_with(const launch *l, const optimizer_args *a)
+{
+    const int per_moment = sizeof(MOMENT) == 4 ? 1 : 2;
+    const uintptr_t all = (uintptr_t)a->parameter | (uintptr_t)a->gradient * (a->gradient_dtype == FSDP_F32 ? 1 : 2) |
+                          (uintptr_t)a->moment1 * per_moment | (uintptr_t)a->moment2 * per_moment |
+                          (uintptr_t)a->average | (uintptr_t)a->direction * 2 | ((uintptr_t)a->copy.p * (a->copy.dtype == FSDP_F32 ? 1 : 2)) |
+                          (uintptr_t)a->low * 2;
+    const bool whole_blocks = sizeof(MOMENT) == 4 || a->element % 4 == 0;
+    const int64_t vectors = (all & 15) == 0 && whole_blocks ? a->n / 4 * 4 : 0;
+    start<KIND, 4, MOMENT>(l, a, 0, vectors);
+    start<KIND, 1, MOMENT>(l, a, vectors, a->n - vectors);
+    return cudaGetLastError();
 }
 
 template <int KIND> static cudaError_t start_kind(const launch *l, const optimizer_args *a)
 {
-    const uintptr_t all = (uintptr_t)a->parameter | (uintptr_t)a->gradient | (uintptr_t)a->moment1 |
-                          (uintptr_t)a->moment2 | (uintptr_t)a->average | (uintptr_t)a->direction * 2 |
-                          ((uintptr_t)a->copy.p * (a->copy.dtype == FSDP_F32 ? 1 : 2)) | (uintptr_t)a->low * 2;
-    const int64_t vectors = (all & 15) == 0 ? a->n / 4 * 4 : 0;
-    start<KIND, 4>(l, a, 0, vectors);
-    start<KIND, 1>(l, a, vectors, a->n - vectors);
-    return cudaGetLastError();
+    return a->moment_dtype == FSDP_BF16 ? start_with<KIND, uint16_t>(l, a) : start_with<KIND, float>(l, a);
 }
 
 extern "C" cudaError_t launch_optimizer(const launch *l, const optimizer_args *a)
