@@ -164,6 +164,8 @@ typedef struct fsdp_settings {
     bool bf16, fp16;
     int fp8; /* fsdp_fp8 */
     fsdp_text_list fp8_skip;
+    int64_t fp8_check;    /* steps between two shadow steps; 0: none */
+    double fp8_max_error; /* at which a layer falls back */
     int gradient_dtype; /* fsdp_dtype of the gradients that the optimizer reads: fp32 or bf16 */
     double loss_scale;  /* optional: 65536 */
 

@@ -148,6 +148,7 @@ typedef struct fsdp_config {
     /* Of the gradient shards that the optimizer reads: FSDP_F32, or FSDP_BF16, which halves them where nothing is added
      * to them: reduce_dtype is FSDP_BF16 for every unit, and a step has one micro-batch (a second one is refused). */
     fsdp_dtype gradient_dtype;
+    bool fp8_check; /* shadow steps will be made (fsdp_fp8_check): memory for what they measure is set apart */
 } fsdp_config;
 
 #define FSDP_CONFIG_INIT                                                                                               \
@@ -193,6 +194,36 @@ FSDP_API fsdp_status fsdp_backward(fsdp_tape *t, fsdp_loss loss, bool last);
 /* For a rank that has run out of data: takes part in the step with gradients of zero, as in the last step that had
  * data. FSDP_ERR_STATE before the first. */
 FSDP_API fsdp_status fsdp_backward_nothing(fsdp_model *m, bool last);
+
+/* What 8 bits cost a layer, over all ranks: products made in param_dtype, and in 8 bits from the same operands. */
+typedef struct fsdp_fp8_layer {
+    const char *name;      /* of its weight, or the first of those that lie together; the model's */
+    double output_error;   /* of y: the norm of the difference over the norm of what param_dtype gives */
+    double gradient_error; /* of the weight's gradient; 0: it is frozen */
+    double flushed[3];     /* parts of x, of the weight and of y's gradient that are not 0 and became 0, */
+    double saturated[3];   /* or that are beyond the largest number of 8 bits */
+    bool falls_back;       /* out of bounds: from now on its products are in param_dtype */
+} fsdp_fp8_layer;
+
+typedef struct fsdp_fp8_bounds {
+    size_t size;
+    double error;     /* of output_error and gradient_error; what is not finite is out of bounds, too */
+    double saturated; /* of each of the three */
+} fsdp_fp8_bounds;
+
+#define FSDP_FP8_BOUNDS_INIT                                                                                           \
+    {                                                                                                                  \
+        .size = sizeof(fsdp_fp8_bounds), .error = 0.15, .saturated = 0.001                                             \
+    }
+
+/* Begins a shadow step, between two steps of training: record the batch of the step to come as for fsdp_backward. */
+FSDP_API fsdp_tape *fsdp_begin_shadow(fsdp_model *m);
+/* Runs what was recorded since fsdp_begin_shadow, forward and backward in param_dtype, changes neither weights nor
+ * gradients, and tells `visit` (may be NULL) of every layer that has 8-bit products. Those out of bounds fall back, on
+ * all ranks alike; a state remembers them. Buffers that forward changes (batch norm's) would count the batch twice: such
+ * models are refused. Collective. */
+FSDP_API fsdp_status fsdp_fp8_check(fsdp_tape *t, fsdp_loss loss, const fsdp_fp8_bounds *bounds,
+                                    void (*visit)(void *context, const fsdp_fp8_layer *layer), void *context);
 
 /* Without gradients: begin, record, run, fsdp_read what was marked fsdp_output. */
 FSDP_API fsdp_tape *fsdp_begin_evaluation(fsdp_model *m);

@@ -28,4 +28,7 @@ FP8_FUNCTION float fp8_scale(float largest, float max)
     return (fp8_magnitude(largest) + (largest - largest)) / max;
 }
 
+/* Beyond the largest number by more than this factor, a value is cut off rather than rounded. */
+#define FP8_BEYOND 1.0625f
+
 #endif

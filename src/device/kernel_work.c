@@ -68,6 +68,13 @@ static void of_fp8_cast_args(const fp8_cast_args *a, kernel_work *w)
     w->bytes = reads(a->x, a->magnitude ? n : 2 * n) + reads(a->q, n) + reads(a->qt, n);
 }
 
+static void of_fp8_count_args(const fp8_count_args *a, kernel_work *w)
+{
+    take_types(w, a->x, a->q);
+    take_shape(w, a->n, 0);
+    w->bytes = reads(a->x, (double)a->n) + reads(a->q, (double)a->n);
+}
+
 static void of_column_sum_args(const column_sum_args *a, kernel_work *w)
 {
     take_types(w, a->x, a->out);
@@ -372,14 +379,17 @@ static void of_normalize_args(const normalize_args *a, kernel_work *w)
 
 static void of_optimizer_args(const optimizer_args *a, kernel_work *w)
 {
-    double n = (double)a->n, moments = (a->moment1 != NULL) + (a->moment2 != NULL) + (a->average != NULL);
+    double n = (double)a->n, moments = (a->moment1 != NULL) + (a->moment2 != NULL);
+    double kept = 2 * (moments * (double)fsdp_dtype_size(a->moment_dtype) + (a->average ? 4 : 0));
+    double step = a->direction ? 2 : (double)fsdp_dtype_size(a->gradient_dtype);
     double master = a->low ? 8 : a->parameter ? 8 : 0;
     w->dtype = FSDP_F32;
     w->result = a->copy.p ? a->copy.dtype : FSDP_F32;
     take_shape(w, a->n, 0);
     w->variant = bits(a->low != NULL, a->moment1 != NULL, a->moment2 != NULL, a->average != NULL);
     w->variant |= a->direction ? 16 : 0;
-    w->bytes = n * ((a->direction ? 2 : 4) + master + 8 * moments) + (a->low ? 0 : reads(a->copy, n));
+    w->variant |= (a->moment_dtype != FSDP_F32 ? 32 : 0) | (a->gradient_dtype != FSDP_F32 ? 64 : 0);
+    w->bytes = n * (step + master + kept) + (a->low ? 0 : reads(a->copy, n));
 }
 
 #define KERNEL_WORK_CASE(entry, args)                                                                                  \

@@ -54,6 +54,15 @@ typedef struct fp8_cast_args {
     const float *magnitude; /* optional; may be scale + 1 */
 } fp8_cast_args;
 
+/* What an operand lost in 8 bits: counts[0] += numbers of x that are not 0 and became 0 in q; counts[1] += those beyond
+ * the format's largest number by more than half a gap, which q cannot hold. A NaN counts as neither. */
+typedef struct fp8_count_args {
+    int64_t n;
+    buffer x, q;        /* (n) each; q as fp8_cast wrote it, */
+    const float *scale; /* with this scale */
+    uint64_t *counts;   /* (2) */
+} fp8_count_args;
+
 /* out[j] (+)= sum over rows of x[i, j]: the gradient of a bias. */
 typedef struct column_sum_args {
     int64_t rows, columns;
@@ -541,6 +550,7 @@ typedef struct paced_move_args {
 #define KERNELS(X, W)                                                                                                  \
     W(gemm, gemm_args)                                                                                                 \
     X(fp8_cast, fp8_cast_args)                                                                                         \
+    X(fp8_count, fp8_count_args)                                                                                       \
     W(column_sum, column_sum_args)                                                                                     \
     W(attention_forward, attention_args)                                                                               \
     W(attention_backward, attention_args)                                                                              \

@@ -30,13 +30,12 @@ typedef struct update_range {
     int64_t n, decay_end;
     update_span *spans; /* borrowed; NULL: the optimizer's own options, with decay up to decay_end */
     int n_spans;
-    int place;        /* index of where it lies */
-    uint32_t key[2];  /* of the random numbers by which 16-bit moments are rounded, */
-    uint64_t element; /* and where among them the range begins */
-    void *moment1,
-        *moment2;   /* of the configuration's state_dtype; set by update_create where the optimizer has them; the
-                       second of Muon's are left out */
-    float *average; /* this one too */
+    int place;               /* index of where it lies */
+    uint32_t key[2];         /* of the random numbers by which 16-bit moments are rounded, */
+    uint64_t element;        /* and where among them the range begins */
+    void *moment1, *moment2; /* of the configuration's state_dtype; set by update_create where the optimizer has them;
+                                the second of Muon's are left out */
+    float *average;          /* this one too */
 } update_range;
 
 /* Memory that ranges lie in, and who computes on it: a device on its own memory, or the CPU on host memory. */

@@ -23,8 +23,8 @@ const char *const plan_resident_names[PLAN_RESIDENTS] = {"parameters", "low-prec
 
 size_t plan_resident(const memory_plan *p, int index)
 {
-    const size_t bytes[PLAN_RESIDENTS] = {p->parameters, p->copies,        p->gradients, p->optimizer,
-                                          p->buffers,    p->communication, p->validation};
+    const size_t bytes[PLAN_RESIDENTS] = {
+        p->parameters, p->copies, p->gradients, p->optimizer, p->buffers, p->communication, p->validation + p->shadow};
     return bytes[index];
 }
 

@@ -130,6 +130,8 @@ static fsdp_status check_precision(fsdp_settings *s)
         s->param_dtype = FSDP_BF16;
     if (s->fp16)
         s->param_dtype = FSDP_F16;
+    if (s->fp8_check > 0 && s->fp8 == FSDP_FP8_OFF)
+        return contradiction(s, "fp8_check", "fp8", "there are no 8-bit products to check");
     if (s->gradient_dtype == FSDP_F32)
         return FSDP_OK;
     if (given(s, "reduce_dtype") && s->reduce_dtype != s->gradient_dtype)

@@ -366,6 +366,11 @@ const fsdp_flag settings_table[] = {
      .bare = "hybrid"},
     {LIST(fp8_skip, "GLOB,...",
           "keep layers whose parameter names match in --param_dtype, such as 'model.layers.0.*'")},
+    {INT(fp8_check, NULL, 0, "steps",
+         "every N steps, compare each layer's 8-bit products with those in --param_dtype on the same batch; layers out "
+         "of bounds leave 8 bits (default: off)")},
+    {FLOAT(fp8_max_error, "0.15", 0, 1e6, "X",
+           "--fp8_check: largest relative error of a layer's output and of its weight gradient")},
     {CHOICE(optimizer_state, "fp32", state_dtypes,
             "precision of the optimizer's moments; bf16 (stochastically rounded) saves 4 bytes per parameter")},
     {CHOICE(gradient_dtype, "fp32", state_dtypes,

@@ -81,6 +81,8 @@ struct fsdp_model {
     struct offload *offload; /* NULL: no unit is offloaded */
     float *buffers;
     size_t buffers_bytes;
+    fp8_figures *figures; /* of shadow steps: one a layer; NULL: none are made */
+    size_t figures_bytes;
 
     fsdp_tape *recording;
     planned_program *programs;
@@ -186,7 +188,8 @@ typedef struct resident_sizes {
     size_t host;                   /* the same with their masters, and what the copies are made from */
 } resident_sizes;
 resident_sizes model_resident_sizes(const fsdp_model *m);
-size_t model_norm_bytes(const fsdp_model *m); /* of the norm's partial sums */
+size_t model_norm_bytes(const fsdp_model *m);    /* of the norm's partial sums */
+size_t model_figures_bytes(const fsdp_model *m); /* of what shadow steps measure */
 
 /* Whether masters of a unit on the device are kept as halves (see halves_args). */
 static inline bool model_splits_masters(const fsdp_model *m, fsdp_dtype dtype)
@@ -209,6 +212,12 @@ static inline model_scalars *model_host_scalars(fsdp_model *m)
 {
     return &m->host_scalars[m->micro_total % MODEL_HOST_SCALARS];
 }
+
+/* fp8_check.c. A layer that fell back, by the name of its weight; names that the model lacks mean nothing. NULL: none has,
+ * so far. */
+void model_fp8_fall_back(fsdp_model *m, const char *name);
+/* step.c. Runs a recording of fsdp_begin_shadow and forgets its gradients: the step has not begun. */
+fsdp_status model_run_shadow(fsdp_model *m, fsdp_tape *t, fsdp_tensor *loss);
 
 /* Device to host and back, waiting. */
 fsdp_status model_fetch(fsdp_model *m, void *host, const void *dev, size_t bytes);

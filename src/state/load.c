@@ -39,14 +39,24 @@ static fsdp_status read_scalars(const fsdp_state *s, const char *path, const jso
     return isfinite((float)out->lr) ? FSDP_OK : error_set(FSDP_ERR_INPUT, "%s: a learning rate of %g", path, out->lr);
 }
 
+/* Layers that left 8 bits before the checkpoint stay out of them, and those that did since are back. */
+static void take_fallen_back(fsdp_model *m, const json_t *names)
+{
+    model_fp8_fall_back(m, NULL);
+    for (size_t i = 0; i < json_array_size(names); i++)
+        if (json_is_string(json_array_get(names, i)))
+            model_fp8_fall_back(m, json_string_value(json_array_get(names, i)));
+}
+
 static fsdp_status take_scalars(fsdp_state *s, const char *path, int64_t step, const loaded_scalars *v,
-                                const json_t *data)
+                                const json_t *data, const json_t *fell_back)
 {
     fsdp_model *m = s->model;
     m->step = step;
     m->micro_total = (uint64_t)v->micro_batches;
     m->loss_scale = v->loss_scale;
     m->expected_count = v->expected_count;
+    take_fallen_back(m, fell_back);
     if (s->optimizer) {
         s->optimizer->steps = v->optimizer_steps;
         s->optimizer->good_steps = v->good_steps;
@@ -90,7 +100,8 @@ static fsdp_status take_rest(fsdp_state *s, const ckpt_load_result *found)
     FSDP_TRY(read_scalars(s, found->path, found->extra, &scalars));
     FSDP_TRY(value_list_check(&s->values, found->path, values));
     FSDP_TRY(take_autotune(s, found));
-    FSDP_TRY(take_scalars(s, found->path, found->step, &scalars, json_object_get(found->extra, "data")));
+    FSDP_TRY(take_scalars(s, found->path, found->step, &scalars, json_object_get(found->extra, "data"),
+                          json_object_get(found->extra, "fp8_fell_back")));
     if (s->optimizer) { /* without an average in the checkpoint it begins now */
         bool has_average = !(found->absent & CKPT_ROLE_BIT(CKPT_AVERAGE));
         s->optimizer->average_from = has_average ? scalars.average_from : s->optimizer->steps;

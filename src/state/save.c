@@ -20,6 +20,18 @@ static bool set(json_t *object, const char *key, json_t *value)
     return value && json_object_set_new(object, key, value) == 0;
 }
 
+/* Layers whose products left 8 bits; NULL: none did. */
+static json_t *list_fallen_back(const fsdp_model *m)
+{
+    json_t *list = NULL;
+    for (int i = 0; i < m->contents.n_parameters; i++) {
+        const fsdp_parameter *p = m->contents.parameters[i];
+        if (p->fp8_fell_back && (list || (list = json_array())))
+            json_array_append_new(list, json_string(p->name));
+    }
+    return list;
+}
+
 /* NULL when out of memory. */
 static json_t *describe_extra(const fsdp_state *s, int64_t step)
 {
@@ -33,6 +45,9 @@ static json_t *describe_extra(const fsdp_state *s, int64_t step)
         good = set(extra, "average_from", json_integer(s->optimizer->average_from));
     if (good && s->optimizer && s->optimizer->config.state_dtype != FSDP_F32)
         good = set(extra, "optimizer_state", json_string(fsdp_dtype_name(s->optimizer->config.state_dtype)));
+    json_t *fell_back = good ? list_fallen_back(s->model) : NULL;
+    if (good && fell_back)
+        good = set(extra, "fp8_fell_back", fell_back);
     if (good && s->position.get)
         good = set(extra, "position", json_integer(s->position.get(s->position.context)));
     if (good && s->notes.loader) {

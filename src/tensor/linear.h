@@ -24,6 +24,13 @@ bool fp8_serves(const fsdp_tensor *x, const fsdp_tensor *weight);
 /* Records it; the inputs have been checked. Returns y, or NULL when the tape has failed. */
 fsdp_tensor *fp8_linear(fsdp_tape *t, fsdp_tensor *const inputs[LINEAR_INPUTS], fsdp_tensor *y);
 
+/* The layer in the type of its operands, as an operation: attributes are ops_linear.c's. */
+fsdp_status linear_forward(const run_context *c, const node *n);
+fsdp_status linear_backward(const run_context *c, const node *n);
+size_t linear_workspace(const device *d, const node *n, bool backward);
+/* The same operation, which also measures what the layer would compute in 8 bits (ops_fp8_shadow.c). */
+extern const op_def linear_shadow_op;
+
 /* For the only reader of a tensor, whose backward knows the magnitude of the gradient it writes: an input to record
  * beside it and save. NULL where the tensor does not come from a layer in 8 bits. */
 fsdp_tensor *fp8_gradient_scales(const fsdp_tensor *x);

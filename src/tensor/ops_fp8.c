@@ -1,21 +1,23 @@
 /* Linear layers in 8 bits: x and weight are rounded to E4M3, y's gradient to E5M2 (or E4M3), each with one scale, taken
  * from its largest magnitude in this very step, so nothing is carried from step to step. The three products then run on
  * the 8-bit tensors. Between forward and backward x is kept rounded and transposed, as the weight's gradient reads it:
- * half of what x takes. The weight is rounded again for backward, which is cheaper than keeping it. Gated activations,
- * which write the largest operands, leave the magnitudes of what they write; others are measured here. */
+ * half of what x takes. Where x is cheap to compute again and memory is wanted, nothing of it is kept: backward rounds
+ * it again. So it does with the weight, which is cheaper than keeping it. Gated activations, which write the largest
+ * operands, leave the magnitudes of what they write; others are measured here. */
 #include "base/checked.h"
 #include "tensor/linear.h"
 
 /* An input beside those of every linear layer: the magnitude of x, where its producer leaves it; or NULL. */
 enum { X_MAGNITUDE = LINEAR_INPUTS, INPUTS };
-/* Outputs beside y: x rounded and transposed (k, rows), kept for the weight's gradient; scales and magnitudes of x, of
- * the weight and of y's gradient. */
-enum { Y, X_TURNED, SCALES, OUTPUTS };
+/* Outputs beside y: scales and magnitudes of x, of the weight and of y's gradient; x rounded and transposed (k, rows),
+ * kept for the weight's gradient unless x is rounded again there. */
+enum { Y, SCALES, X_TURNED, OUTPUTS };
 enum { SCALE_OF_X = 0, SCALE_OF_WEIGHT = 4, SCALE_OF_DY = 8, N_SCALES = 12 }; /* the GPU wants them 16 bytes apart */
 
 typedef struct fp8_attributes {
     int64_t rows, n, k;
     fsdp_dtype gradient; /* format of y's gradient */
+    bool rounds_again;   /* backward reads x itself */
 } fp8_attributes;
 
 /* Multiples that the GPU's products want of every dimension. */
@@ -49,7 +51,8 @@ static scratch forward_scratch(const fp8_attributes *o)
 
 static scratch backward_scratch(const fp8_attributes *o)
 {
-    return lay_out(o->rows * o->n, o->rows * o->n, o->n * o->k);
+    return lay_out(o->rows * o->n, o->rows * o->n, /* the third for one product after the other */
+                   o->rounds_again ? max_i64(o->n, o->rows) * o->k : o->n * o->k);
 }
 
 static buffer at(const run_context *c, size_t offset, fsdp_dtype dtype)
@@ -99,7 +102,7 @@ static fsdp_status fp8_forward(const run_context *c, const node *n)
                        .q = at(c, s.first, FSDP_E4M3),
                        .scale = scales + SCALE_OF_X,
                        .magnitude = run_data(c, n->inputs[X_MAGNITUDE]).p};
-    if (c->with_backward && node_wants_grad(n, LINEAR_WEIGHT))
+    if (c->with_backward && !o->rounds_again && node_wants_grad(n, LINEAR_WEIGHT))
         x.qt = run_data(c, n->outputs[X_TURNED]);
     fp8_cast_args weight = {.rows = o->n,
                             .columns = o->k,
@@ -122,6 +125,24 @@ static fsdp_status fp8_forward(const run_context *c, const node *n)
 static bool gradient_is_measured(const node *n)
 {
     return n->outputs[Y]->n_consumers == 1 && n->outputs[SCALES]->n_consumers == 1;
+}
+
+/* x (k, rows) in 8 bits, for the weight's gradient. */
+static fsdp_status turned_x(const run_context *c, const node *n, float *scale, buffer room, buffer *out)
+{
+    const fp8_attributes *o = n->attributes;
+    *out = room;
+    if (!o->rounds_again) {
+        *out = run_data(c, n->outputs[X_TURNED]);
+        return FSDP_OK;
+    }
+    fp8_cast_args x = {.rows = o->rows,
+                       .columns = o->k,
+                       .x = run_data(c, n->inputs[LINEAR_X]),
+                       .qt = room,
+                       .scale = scale,
+                       .magnitude = scale + 1};
+    return c->dev->kernels->fp8_cast(c->compute, &x);
 }
 
 static fsdp_status fp8_backward(const run_context *c, const node *n)
@@ -153,7 +174,9 @@ static fsdp_status fp8_backward(const run_context *c, const node *n)
         FSDP_TRY(run_product(c, &a, dy.scale, weight.scale, s.product));
     }
     if (dw.p) {
-        gemm_args a = product(o->n, o->k, o->rows, dy.qt, run_data(c, n->outputs[X_TURNED]), dw, add_weight);
+        buffer x;
+        FSDP_TRY(turned_x(c, n, scales + SCALE_OF_X, at(c, s.third, FSDP_E4M3), &x));
+        gemm_args a = product(o->n, o->k, o->rows, dy.qt, x, dw, add_weight);
         FSDP_TRY(run_product(c, &a, dy.scale, scales + SCALE_OF_X, s.product));
     }
     return linear_backward_sums(c, n);
@@ -218,15 +241,19 @@ fsdp_tensor *fp8_linear(fsdp_tape *t, fsdp_tensor *const inputs[LINEAR_INPUTS], 
     o.n = weight->shape[0];
     o.k = weight->shape[1];
     o.gradient = weight->parameter->fp8 == FSDP_FP8_E4M3 ? FSDP_E4M3 : FSDP_E5M2;
+    o.rounds_again = t->recompute_cheap && x->producer && x->producer->op->cheap;
     const int64_t turned[] = {o.k, o.rows}, n_scales = N_SCALES;
-    fsdp_tensor *outputs[OUTPUTS] = {y, tape_value(t, FSDP_E4M3, 2, turned), tape_value(t, FSDP_F32, 1, &n_scales)};
-    if (!outputs[X_TURNED] || !outputs[SCALES])
+    fsdp_tensor *outputs[OUTPUTS] = {y, tape_value(t, FSDP_F32, 1, &n_scales), NULL};
+    if (!o.rounds_again)
+        outputs[X_TURNED] = tape_value(t, FSDP_E4M3, 2, turned);
+    if (!outputs[SCALES] || (!o.rounds_again && !outputs[X_TURNED]))
         return NULL;
     fsdp_tensor *all[INPUTS] = {inputs[LINEAR_X], inputs[LINEAR_WEIGHT], inputs[LINEAR_BIAS], inputs[LINEAR_RESIDUAL],
                                 magnitude_of(x)};
-    uint32_t saved = linear_saves(inputs), turned_saved = (saved >> LINEAR_X & 1) << X_TURNED;
-    return tape_record(t, &fp8_op, INPUTS, all, OUTPUTS, outputs, &o, sizeof o, saved & 1u << LINEAR_WEIGHT,
-                       turned_saved | 1u << SCALES)
+    uint32_t saved = linear_saves(inputs), turned_saved = o.rounds_again ? 0 : (saved >> LINEAR_X & 1) << X_TURNED;
+    uint32_t saved_inputs = saved & (o.rounds_again ? 1u << LINEAR_X | 1u << LINEAR_WEIGHT : 1u << LINEAR_WEIGHT);
+    return tape_record(t, &fp8_op, INPUTS, all, o.rounds_again ? X_TURNED : OUTPUTS, outputs, &o, sizeof o,
+                       saved_inputs, turned_saved | 1u << SCALES)
                ? y
                : NULL;
 }

@@ -96,7 +96,7 @@ static column_sum_args bias_sum(const node *n, buffer dy, buffer db, bool add)
         .rows = tensor_rows(n->outputs[0]), .columns = tensor_columns(n->outputs[0]), .x = dy, .out = db, .add = add};
 }
 
-static fsdp_status linear_forward(const run_context *c, const node *n)
+fsdp_status linear_forward(const run_context *c, const node *n)
 {
     gemm_args a = forward_product(c, n);
     const linear_attributes *o = n->attributes;
@@ -111,7 +111,7 @@ static fsdp_status linear_forward(const run_context *c, const node *n)
     return c->dev->kernels->gemm(c->compute, &a);
 }
 
-static fsdp_status linear_backward(const run_context *c, const node *n)
+fsdp_status linear_backward(const run_context *c, const node *n)
 {
     const kernel_table *k = c->dev->kernels;
     buffer dy = run_output_grad(c, n, 0);
@@ -172,7 +172,7 @@ size_t linear_sums_workspace(const device *d, const node *n)
     return d->kernels->column_sum_workspace(d, &sums);
 }
 
-static size_t linear_workspace(const device *d, const node *n, bool backward)
+size_t linear_workspace(const device *d, const node *n, bool backward)
 {
     const kernel_table *k = d->kernels;
     if (!backward) {
@@ -199,10 +199,10 @@ static const op_def linear_op = {.name = "linear",
                                  .in_place = LINEAR_RESIDUAL + 1,
                                  .pass_through = LINEAR_RESIDUAL + 1};
 
-static fsdp_tensor *record_linear(fsdp_tape *t, fsdp_tensor *const inputs[LINEAR_INPUTS], fsdp_tensor *y,
-                                  const linear_attributes *o)
+static fsdp_tensor *record_linear(fsdp_tape *t, const op_def *op, fsdp_tensor *const inputs[LINEAR_INPUTS],
+                                  fsdp_tensor *y, const linear_attributes *o)
 {
-    return tape_record(t, &linear_op, LINEAR_INPUTS, inputs, 1, &y, o, sizeof *o, linear_saves(inputs), 0) ? y : NULL;
+    return tape_record(t, op, LINEAR_INPUTS, inputs, 1, &y, o, sizeof *o, linear_saves(inputs), 0) ? y : NULL;
 }
 
 static fsdp_tensor *linear(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias, fsdp_tensor *residual,
@@ -233,9 +233,10 @@ static fsdp_tensor *linear(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fs
         return tape_refuse(t, "linear: the residual is %s where %s is expected", tape_shape_text(t, residual),
                            tape_shape_text(t, y));
     fsdp_tensor *inputs[LINEAR_INPUTS] = {x, weight, bias, residual};
-    if (!input_major && fp8_serves(x, weight))
+    bool in_8_bits = !input_major && fp8_serves(x, weight);
+    if (in_8_bits && !t->shadow)
         return fp8_linear(t, inputs, y);
-    return record_linear(t, inputs, y, &o);
+    return record_linear(t, in_8_bits ? &linear_shadow_op : &linear_op, inputs, y, &o);
 }
 
 fsdp_tensor *linear_add_columns(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *y, int64_t first)
@@ -250,7 +251,7 @@ fsdp_tensor *linear_add_columns(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weigh
                            tape_shape_text(t, weight), tape_shape_text(t, y));
     linear_attributes o = {tensor_columns(x), weight->shape[0], false, first, tensor_columns(y)};
     fsdp_tensor *sum = tape_value(t, y->dtype, y->n_dims, y->shape);
-    return sum ? record_linear(t, (fsdp_tensor *[LINEAR_INPUTS]){x, weight, NULL, y}, sum, &o) : NULL;
+    return sum ? record_linear(t, &linear_op, (fsdp_tensor *[LINEAR_INPUTS]){x, weight, NULL, y}, sum, &o) : NULL;
 }
 
 fsdp_tensor *fsdp_linear(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias)

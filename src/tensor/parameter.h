@@ -12,6 +12,13 @@ typedef enum linear_layout {
     LINEAR_INPUT_MAJOR
 } linear_layout;
 
+/* What a shadow step measures of a linear layer: its products in 8 bits against those in the type of its operands. */
+typedef struct fp8_figures {
+    float output_squares, output_error;     /* of y without bias and residual, and of the difference: sums of squares */
+    float gradient_squares, gradient_error; /* of the weight's gradient, likewise */
+    uint64_t lost[3][2];                    /* of x, the weight and y's gradient: what fp8_count counts */
+} fp8_figures;
+
 /* A low-rank path beside a linear layer: y += scale (dropout(x) a^T) b^T. */
 typedef struct lora_path {
     fsdp_parameter *a, *b; /* (rank, inputs), (outputs, rank); NULL: there is none */
@@ -26,8 +33,10 @@ struct fsdp_parameter {
     fsdp_dtype dtype;      /* of `data`: what the kernels read */
     fsdp_dtype grad_dtype; /* of `grad`: what the kernels write */
     bool trainable;
-    bool decay;   /* weight decay applies */
-    fsdp_fp8 fp8; /* of the linear layer whose weight this is; a group's first member speaks for it */
+    bool decay;           /* weight decay applies */
+    fsdp_fp8 fp8;         /* of the linear layer whose weight this is; a group's first member speaks for it */
+    bool fp8_fell_back;   /* a shadow step found its errors out of bounds: fp8 is off from then on */
+    fp8_figures *figures; /* device memory, where shadow steps are made; NULL: they are not */
     fsdp_init init;
     linear_layout linear;
     lora_path lora;   /* beside the layer whose weight this is */

@@ -81,7 +81,8 @@ struct fsdp_tape {
     int64_t counted_rows; /* set while recording: samples from here on only pad the batch; -1: all count */
     /* Set by the code that runs the model, before recording; part of the plan, so they stay as they are. */
     bool recompute_cheap; /* operations marked cheap are computed again in backward instead of kept */
-    bool selective;       /* fsdp_keep counts: checkpointed regions keep what their model marked */
+    bool shadow;    /* layers in 8 bits compute in the type of their operands, and measure what 8 bits would give */
+    bool selective; /* fsdp_keep counts: checkpointed regions keep what their model marked */
 
     fsdp_status status;
     char message[512];

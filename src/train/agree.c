@@ -51,6 +51,8 @@ static int list_agreed(const train_run *run, agreed *list)
         {"--seed", (double)s->seed},
         {"--optimizer", s->optimizer},
         {"--optimizer_state", s->optimizer_state},
+        {"--fp8_check", (double)s->fp8_check},
+        {"--fp8_max_error", s->fp8_max_error},
         {"--lr", s->lr},
         {"--min_lr", s->min_lr},
         {"--lr_decay_style", s->lr_decay_style},

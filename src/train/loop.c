@@ -14,8 +14,8 @@
 #include "train/record.h"
 #include "train/run.h"
 
-/* One micro-batch. *samples grows by what it held over all ranks. */
-static fsdp_status run_micro_batch(train_run *run, bool last, double *samples)
+/* One micro-batch, the `first` or `last` of its step. *samples grows by what it held over all ranks. */
+static fsdp_status run_micro_batch(train_run *run, bool first, bool last, double *samples)
 {
     fsdp_batch *b;
     HOOK(HOOK_PHASE, HOOK_BEGIN, "data", NULL, 0, 0);
@@ -26,6 +26,8 @@ static fsdp_status run_micro_batch(train_run *run, bool last, double *samples)
     if (!b)
         return error_set(FSDP_ERR_STATE, "the data ended before the run did");
     FSDP_TRY(report_samples(run->report, run, b));
+    if (first)
+        FSDP_TRY(run_fp8_check(run, b));
     fsdp_tape *t = fsdp_begin(run->model);
     FSDP_TRY(fsdp_backward(t, record_loss(run, t, b), last));
     run->position = fsdp_loader_position(run->loader);
@@ -99,7 +101,7 @@ static fsdp_status run_step(train_run *run)
     FSDP_TRY(report_before_step(run->report, run));
     HOOK(HOOK_PHASE, HOOK_BEGIN, "step", NULL, 0, 0);
     for (int64_t i = 0; i < n; i++)
-        FSDP_TRY(run_micro_batch(run, i + 1 == n, &samples));
+        FSDP_TRY(run_micro_batch(run, i == 0, i + 1 == n, &samples));
     fsdp_step_report r;
     double lr = fsdp_lr_at(&run->lr, run->step + run->schedule_offset);
     fsdp_optimizer_set_lr(run->optimizer, (float)lr);

@@ -26,9 +26,18 @@ typedef struct rank_facts {
 void rank_facts_classes(const train_run *run, const memory_plan *p, int64_t classes[RANK_CLASSES])
 {
     bool beside = run_plan_world(run).dev->own_memory;
-    const size_t bytes[RANK_CLASSES] = {p->parameters, p->copies,         p->gradients,   p->optimizer,
-                                        p->gather,     p->full_gradients, p->activations, p->workspace,
-                                        p->buffers,    p->communication,  p->validation,  beside ? 0 : p->host};
+    const size_t bytes[RANK_CLASSES] = {p->parameters,
+                                        p->copies,
+                                        p->gradients,
+                                        p->optimizer,
+                                        p->gather,
+                                        p->full_gradients,
+                                        p->activations,
+                                        p->workspace,
+                                        p->buffers,
+                                        p->communication,
+                                        p->validation + p->shadow,
+                                        beside ? 0 : p->host};
     for (int i = 0; i < RANK_CLASSES; i++)
         classes[i] = (int64_t)bytes[i];
 }

@@ -130,6 +130,9 @@ fsdp_status run_validate(train_run *run, validation_means *out);
 /* Sets how many samples packed validation data has, of those that validation reads. */
 fsdp_status run_count_validation(train_run *run);
 
+/* fp8_check.c. Makes a shadow step of the batch that begins a step, when one is due. */
+fsdp_status run_fp8_check(train_run *run, const fsdp_batch *batch);
+
 /* checkpoints.c */
 fsdp_status run_resume(train_run *run);
 /* Saves when the policy says so (`at_end`: the last one). */

@@ -57,6 +57,42 @@ static void case_fp8_cast(kernel_check *c)
         }
 }
 
+/* What an operand lost: counted by the definition, also with a scale that is too small, where the largest saturate. */
+static void case_fp8_count(kernel_check *c)
+{
+    static const int64_t sizes[] = {1, 15, 1000, 5003};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        for (int kind = 0; kind < 4; kind++) {
+            fsdp_dtype format = kind % 2 ? FSDP_E5M2 : FSDP_E4M3;
+            int64_t n = sizes[i];
+            double *values = check_doubles(c, n), *rounded = check_doubles(c, n);
+            for (int64_t k = 0; k < n; k++)
+                values[k] = k % 7 == 0 ? 0.0 : (check_uniform(c) - 0.5) * exp2(-40 * check_uniform(c));
+            operand x = check_operand(c, c->dtype, n, values);
+            float scale = (float)((kind < 2 ? 0.5 : 0.1) / fp8_largest(format));
+            uint64_t wanted[2] = {3, 5}, counts[2] = {3, 5};
+            for (int64_t k = 0; k < n; k++) {
+                rounded[k] = fp8_value(format, fp8_nearest(format, x.host[k] / (double)scale));
+                wanted[0] += x.host[k] != 0 && rounded[k] == 0;
+                wanted[1] += fabs(x.host[k]) > (double)(scale * (float)fp8_largest(format) * 1.0625f);
+            }
+            operand q = check_operand(c, format, n, rounded);
+            fp8_count_args args = {.n = n,
+                                   .x = operand_buffer(&x),
+                                   .q = operand_buffer(&q),
+                                   .scale = check_upload(c, &scale, sizeof scale),
+                                   .counts = check_upload(c, counts, sizeof counts)};
+            CHECK_RUN(c, fp8_count, &args);
+            assert_int_equal(c->device->copy(c->stream, counts, args.counts, sizeof counts), FSDP_OK);
+            assert_int_equal(c->device->stream_synchronize(c->stream), FSDP_OK);
+            assert_int_equal(counts[0], wanted[0]);
+            assert_int_equal(counts[1], wanted[1]);
+            assert_true(n < 1000 || (counts[1] > 5) == (kind >= 2));
+            assert_true(n < 1000 || c->dtype == FSDP_F16 || counts[0] > 3); /* fp16 has no numbers that small */
+            check_clear(c);
+        }
+}
+
 /* Zeros; one number far above all others; ties; a NaN, an infinity: these make the scale NaN, and with it the product.
  */
 static void case_fp8_cast_of_special_numbers(kernel_check *c)

@@ -163,6 +163,9 @@ static void case_normalize(kernel_check *c)
         CHECK_RUN(c, normalize, &a);
         check_expect(c, &out, want, false, "normalized");
         check_clear(c);
+    }
+}
+
 /* 16-bit moments, from values that they have exactly: the parameter is updated with what was computed; what is kept is
  * one of the two bf16 numbers beside it, and on average it is what was computed. `element`: where the range begins. */
 typedef struct half_case {

@@ -28,6 +28,7 @@ typedef struct launch {
  * their own. */
 #define LAUNCHED_KERNELS(LAUNCHED)                                                                                     \
     LAUNCHED(fp8_cast, fp8_cast_args)                                                                                  \
+    LAUNCHED(fp8_count, fp8_count_args)                                                                                \
     LAUNCHED(column_sum, column_sum_args)                                                                              \
     LAUNCHED(rope, rope_args)                                                                                          \
     LAUNCHED(rmsnorm_forward, rmsnorm_args)                                                                            \

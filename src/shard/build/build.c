@@ -164,7 +164,8 @@ static fsdp_status agree(fsdp_model *m)
                                  c->sync_each_micro_batch,
                                  c->cast_inputs,
                                  c->fp8,
-                                 c->gradient_dtype};
+                                 c->gradient_dtype,
+                                 c->fp8_check};
     mine[1] = hash_bytes(mine[1], settings, sizeof settings);
     mine[1] = hash_bytes(mine[1], &c->gradient_divisor, sizeof c->gradient_divisor);
     mine[1] = policy_hash(m, mine[1]);
@@ -390,6 +391,29 @@ static fsdp_status place_scalars(fsdp_model *m)
                             (void **)&m->host_scalars);
 }
 
+size_t model_figures_bytes(const fsdp_model *m)
+{
+    size_t n = 0;
+    for (int i = 0; i < m->contents.n_parameters && m->config.fp8_check; i++)
+        n += m->contents.parameters[i]->fp8 != FSDP_FP8_OFF;
+    return n * sizeof(fp8_figures);
+}
+
+static fsdp_status place_figures(fsdp_model *m)
+{
+    size_t n = 0;
+    m->figures_bytes = model_figures_bytes(m);
+    if (m->figures_bytes == 0)
+        return FSDP_OK;
+    FSDP_TRY(m->dev->allocate(m->dev, MEMORY_DEVICE, m->figures_bytes, (void **)&m->figures));
+    FSDP_TRY(m->dev->zero(m->compute, m->figures, m->figures_bytes));
+    for (int i = 0; i < m->contents.n_parameters; i++) {
+        fsdp_parameter *p = m->contents.parameters[i];
+        p->figures = p->fp8 != FSDP_FP8_OFF ? &m->figures[n++] : NULL;
+    }
+    return FSDP_OK;
+}
+
 static fsdp_status sum_statistics(void *context, stream *s, double *values, int64_t n)
 {
     fsdp_model *m = context;
@@ -487,6 +511,7 @@ fsdp_status fsdp_shard(fsdp_world *w, fsdp_module *net, const fsdp_config *confi
     TRY_OR(fail, place_units(m));
     TRY_OR(fail, place_buffers(m));
     TRY_OR(fail, place_scalars(m));
+    TRY_OR(fail, place_figures(m));
     if (offload_any(m))
         TRY_OR(fail, offload_create(m, &m->offload));
     TRY_OR(fail, model_initialize(m));
@@ -525,6 +550,7 @@ void fsdp_model_free(fsdp_model *m)
     m->dev->release(m->dev, MEMORY_HOST, m->host_scalars, MODEL_HOST_SCALARS * sizeof *m->host_scalars);
     m->dev->release(m->dev, MEMORY_DEVICE, m->scalars, sizeof *m->scalars);
     m->dev->release(m->dev, MEMORY_DEVICE, m->norm_blocks, m->norm_blocks_bytes);
+    m->dev->release(m->dev, MEMORY_DEVICE, m->figures, m->figures_bytes);
     m->dev->release(m->dev, MEMORY_DEVICE, m->buffers, m->buffers_bytes);
     m->dev->release(m->dev, MEMORY_HOST, m->host, m->host_bytes);
     m->dev->release(m->dev, MEMORY_DEVICE, m->resident, m->resident_bytes);

@@ -115,7 +115,7 @@ static void count_residents(const fsdp_model *m, const memory_plan_request *r, m
         numel * (8 + fsdp_dtype_size(m->config.gradient_dtype) + 8 * wholes + 4 * halves) + z.host_low;
     for (int i = 0; i < m->contents.n_buffers; i++)
         out->buffers += round_up((size_t)m->contents.buffers[i]->numel * sizeof(float), 256);
-    out->buffers += model_norm_bytes(m) + sizeof(model_scalars);
+    out->buffers += model_norm_bytes(m) + sizeof(model_scalars) + model_figures_bytes(m);
     out->n_units = m->layout->n_units;
     for (int i = 0; i < m->layout->n_units; i++) {
         size_t bytes = schedule_unit_bytes(&m->layout->units[i], m->param_bytes[i], false);
@@ -175,7 +175,7 @@ static void free_step(planned_step *s)
     program_free(s->program);
 }
 
-static fsdp_status plan_step(fsdp_model *m, const memory_plan_request *r, bool training, planned_step *out)
+static fsdp_status plan_step(fsdp_model *m, const memory_plan_request *r, bool training, bool shadow, planned_step *out)
 {
     program_options options = model_program_options(m, training);
     schedule_options when = model_schedule_options(m);
@@ -185,6 +185,7 @@ static fsdp_status plan_step(fsdp_model *m, const memory_plan_request *r, bool t
     tape_reset(t, training);
     t->owner = m;
     t->peers = m->n_ranks;
+    t->shadow = shadow;
     t->recompute_cheap = m->config.recompute_cheap;
     t->selective = m->config.checkpointing == FSDP_CHECKPOINT_SELECTIVE;
     fsdp_loss loss = (training ? r->record : r->evaluate)(r->context, m->module, t);
@@ -204,7 +205,7 @@ static fsdp_status plan_step(fsdp_model *m, const memory_plan_request *r, bool t
 static fsdp_status plan_training(fsdp_model *m, const memory_plan_request *r, memory_plan *out)
 {
     planned_step s;
-    FSDP_TRY(plan_step(m, r, true, &s));
+    FSDP_TRY(plan_step(m, r, true, false, &s));
     out->workspace = largest_workspace(s.program);
     out->activations = program_slab_bytes(s.program) - out->workspace;
     out->host_activations = program_host_bytes(s.program);
@@ -225,18 +226,46 @@ static size_t beyond(size_t bytes, size_t room)
 
 /* The engine's arenas are as large as the largest program wants them, each for itself. */
 typedef struct arena_growth {
-    size_t gather, slab;
+    size_t gather, gradients, slab;
 } arena_growth;
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static size_t growth_bytes(const arena_growth *g)
+{
+    return g->gather + g->gradients + g->slab;
+}
+
+static void grow(const planned_step *s, const memory_plan *p, arena_growth *growth)
+{
+    growth->gather = larger(growth->gather, beyond(s->schedule->gather_bytes, p->gather));
+    growth->gradients = larger(growth->gradients, beyond(s->schedule->gradient_bytes, p->full_gradients));
+    growth->slab = larger(growth->slab, beyond(program_slab_bytes(s->program), p->activations + p->workspace));
+}
 
 static fsdp_status plan_validation(fsdp_model *m, const memory_plan_request *r, memory_plan *out, arena_growth *growth)
 {
     planned_step s;
     if (!r->evaluate)
         return FSDP_OK;
-    FSDP_TRY(plan_step(m, r, false, &s));
-    growth->gather = beyond(s.schedule->gather_bytes, out->gather);
-    growth->slab = beyond(program_slab_bytes(s.program), out->activations + out->workspace);
-    out->validation = growth->gather + growth->slab;
+    FSDP_TRY(plan_step(m, r, false, false, &s));
+    grow(&s, out, growth);
+    out->validation = growth_bytes(growth);
+    free_step(&s);
+    return FSDP_OK;
+}
+
+static fsdp_status plan_shadow(fsdp_model *m, const memory_plan_request *r, memory_plan *out, arena_growth *growth)
+{
+    planned_step s;
+    if (model_figures_bytes(m) == 0)
+        return FSDP_OK;
+    FSDP_TRY(plan_step(m, r, true, true, &s));
+    grow(&s, out, growth);
+    out->shadow = growth_bytes(growth) - out->validation;
     free_step(&s);
     return FSDP_OK;
 }
@@ -253,7 +282,9 @@ static void list_allocations(const fsdp_model *m, const arena_growth *growth, me
     add_allocation(p, "what peers gather", z.shared, true);
     add_allocation(p, "masters and accumulators", z.master + z.copy - z.shared + z.gradient, false);
     add_allocation(p, "masters and accumulators in host memory", z.host, false);
-    add_allocation(p, "buffers", p->buffers - model_norm_bytes(m) - sizeof(model_scalars), false);
+    add_allocation(p, "buffers", p->buffers - model_norm_bytes(m) - sizeof(model_scalars) - model_figures_bytes(m),
+                   false);
+    add_allocation(p, "figures of layers in 8 bits", model_figures_bytes(m), false);
     add_allocation(p, "norm", model_norm_bytes(m), false);
     add_allocation(p, "numbers", sizeof(model_scalars), false);
     add_allocation(p, "numbers in host memory", p->host_scalars, false);
@@ -261,7 +292,7 @@ static void list_allocations(const fsdp_model *m, const arena_growth *growth, me
     add_allocation(p, "the update", p->optimizer_workspace, false);
     add_allocation(p, "moments in host memory", p->host_state - z.host, false);
     add_allocation(p, "gathered units", p->gather + growth->gather, false);
-    add_allocation(p, "full gradients", p->full_gradients, true);
+    add_allocation(p, "full gradients", p->full_gradients + growth->gradients, true);
     add_allocation(p, "activations in host memory", p->host_activations, false);
     add_allocation(p, "activations", p->activations + p->workspace + growth->slab, false);
     add_allocation(p, "snapshot in host memory", p->host_snapshot, false);
@@ -292,9 +323,11 @@ fsdp_status memory_plan_make(fsdp_module *net, const fsdp_config *config, const 
     if (status == FSDP_OK) {
         status = plan_training(m, r, out);
     }
-    arena_growth growth = {0, 0};
+    arena_growth growth = {0, 0, 0};
     if (status == FSDP_OK)
         status = plan_validation(m, r, out, &growth);
+    if (status == FSDP_OK)
+        status = plan_shadow(m, r, out, &growth);
     if (status == FSDP_OK) {
         list_allocations(m, &growth, out);
         out->communication = plan_communication(r, out);
@@ -302,7 +335,7 @@ fsdp_status memory_plan_make(fsdp_module *net, const fsdp_config *config, const 
         add_allocation(out, "communication", comm_overhead(&link), true);
     }
     out->total = out->parameters + out->copies + out->gradients + out->optimizer + out->gather + out->full_gradients +
-                 out->activations + out->workspace + out->buffers + out->communication + out->validation;
+                 out->activations + out->workspace + out->buffers + out->communication + out->validation + out->shadow;
     out->host = out->host_state + out->host_activations + out->host_snapshot + out->host_hot + out->host_scalars;
     layout_free(m->layout);
     policy_free(m);

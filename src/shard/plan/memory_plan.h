@@ -31,6 +31,7 @@ typedef struct memory_plan {
     size_t buffers;       /* of the model, and the engine's numbers on the device */
     size_t communication; /* control pages and staging area of the backend */
     size_t validation;    /* what evaluating takes beyond the training step: its gathered units, its activations */
+    size_t shadow;        /* what shadow steps take beyond both: activations in param_dtype, products to compare */
     size_t total;
     /* In host memory, not part of the total. */
     size_t host_state;        /* masters, gradients and moments of offloaded units, what their copies are made from */

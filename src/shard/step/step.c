@@ -177,8 +177,10 @@ static fsdp_status check_fp8(const fsdp_model *m, const fsdp_tape *recording)
             return FSDP_OK;
     for (int i = 0; i < m->contents.n_parameters; i++)
         wanted |= m->contents.parameters[i]->fp8 != FSDP_FP8_OFF;
+    for (int i = 0; i < m->contents.n_parameters; i++)
+        wanted &= !m->contents.parameters[i]->fp8_fell_back; /* a shadow step has decided */
     for (int i = 0; wanted && i < recording->n_nodes; i++)
-        wanted = strcmp(recording->nodes[i]->op->name, "linear_fp8") != 0;
+        wanted = strncmp(recording->nodes[i]->op->name, "linear_fp8", strlen("linear_fp8")) != 0;
     if (!wanted)
         return FSDP_OK;
     return error_set(
@@ -370,6 +372,7 @@ static fsdp_tape *begin(fsdp_model *m, bool training)
     t->owner = m;
     t->seed = m->config.seed;
     t->peers = m->n_ranks;
+    t->shadow = false;
     t->recompute_cheap = m->config.recompute_cheap;
     t->selective = m->config.checkpointing == FSDP_CHECKPOINT_SELECTIVE;
     return t;
@@ -379,6 +382,13 @@ fsdp_tape *fsdp_begin(fsdp_model *m)
 {
     fsdp_tape *t = begin(m, true);
     t->counted_rows = m->counted_rows;
+    return t;
+}
+
+fsdp_tape *fsdp_begin_shadow(fsdp_model *m)
+{
+    fsdp_tape *t = fsdp_begin(m);
+    t->shadow = true;
     return t;
 }
 
@@ -442,6 +452,23 @@ fsdp_status fsdp_backward(fsdp_tape *t, fsdp_loss loss, bool last)
     m->micro++;
     m->micro_total++;
     return FSDP_OK;
+}
+
+fsdp_status model_run_shadow(fsdp_model *m, fsdp_tape *t, fsdp_tensor *loss)
+{
+    planned_program *before = m->last_training, *p;
+    if (m->expected_count == 0)
+        FSDP_TRY(agree_on_count(m, loss));
+    FSDP_TRY(model_plan(m, t, loss, &p));
+    m->last_training = p;
+    FSDP_TRY(events_clear_untrained(m, p->schedule));
+    FSDP_TRY(run_program(m, p, t, false));
+    m->last_training = before;
+    for (int i = 0; i < m->layout->n_units; i++) {
+        FSDP_TRY(comm_wait(&m->units[i].reduce, m->compute));
+        m->units[i].gradients = GRADIENTS_NONE; /* the next micro-batch is the first of its step */
+    }
+    return m->dev->stream_synchronize(m->compute);
 }
 
 /* The collectives of a step without its computation: events in their order, gradients of zero. */

@@ -46,3 +46,23 @@ SIMD_KERNEL(fp8_cast, fp8_cast_args)
     parallel_for(cpu_threads(s), a->rows, TILE, cast_rows, &work);
     return FSDP_OK;
 }
+
+SIMD_KERNEL(fp8_count, fp8_count_args)
+{
+    const float8_format *format = a->q.dtype == FSDP_E5M2 ? &float8_e5m2 : &float8_e4m3;
+    const uint8_t *q = a->q.p;
+    float limit = *a->scale * format->max * FP8_BEYOND, scratch[SPAN];
+    (void)s;
+    for (int64_t first = 0; first < a->n; first += SPAN) {
+        int64_t n = min_i64(SPAN, a->n - first);
+        const float *x = span_read(a->x, first, n, scratch);
+        uint64_t flushed = 0, saturated = 0;
+        for (int64_t i = 0; i < n; i++) {
+            flushed += x[i] != 0.0f && (q[first + i] & 0x7fu) == 0;
+            saturated += fabsf(x[i]) > limit;
+        }
+        a->counts[0] += flushed;
+        a->counts[1] += saturated;
+    }
+    return FSDP_OK;
+}

@@ -297,8 +297,8 @@ template <int KIND, typename MOMENT> static cudaError_t start_with(const launch 
     const int per_moment = sizeof(MOMENT) == 4 ? 1 : 2;
     const uintptr_t all = (uintptr_t)a->parameter | (uintptr_t)a->gradient * (a->gradient_dtype == FSDP_F32 ? 1 : 2) |
                           (uintptr_t)a->moment1 * per_moment | (uintptr_t)a->moment2 * per_moment |
-                          (uintptr_t)a->average | (uintptr_t)a->direction * 2 | ((uintptr_t)a->copy.p * (a->copy.dtype == FSDP_F32 ? 1 : 2)) |
-                          (uintptr_t)a->low * 2;
+                          (uintptr_t)a->average | (uintptr_t)a->direction * 2 |
+                          ((uintptr_t)a->copy.p * (a->copy.dtype == FSDP_F32 ? 1 : 2)) | (uintptr_t)a->low * 2;
     const bool whole_blocks = sizeof(MOMENT) == 4 || a->element % 4 == 0;
     const int64_t vectors = (all & 15) == 0 && whole_blocks ? a->n / 4 * 4 : 0;
     start<KIND, 4, MOMENT>(l, a, 0, vectors);

@@ -170,3 +170,31 @@ extern "C" cudaError_t launch_fp8_cast(const launch *l, const fp8_cast_args *a)
         run<FSDP_F32>(l, a);
     return cudaGetLastError();
 }
+
+/* Sums of whole numbers: the order of blocks does not matter. */
+__global__ void __launch_bounds__(THREADS) count_lost(const fp8_count_args a, float max)
+{
+    const float limit = *a.scale * max * FP8_BEYOND;
+    unsigned flushed = 0, saturated = 0;
+    for (int64_t i = blockIdx.x * (int64_t)THREADS + threadIdx.x; i < a.n; i += (int64_t)gridDim.x * THREADS) {
+        const float x = load_one(a.x.p, a.x.dtype, i);
+        flushed += x != 0.0f && (((const uint8_t *)a.q.p)[i] & 0x7fu) == 0;
+        saturated += fabsf(x) > limit;
+    }
+    flushed = __reduce_add_sync(0xffffffffu, flushed);
+    saturated = __reduce_add_sync(0xffffffffu, saturated);
+    if (threadIdx.x % 32 != 0)
+        return;
+    if (flushed)
+        atomicAdd((unsigned long long *)a.counts, (unsigned long long)flushed);
+    if (saturated)
+        atomicAdd((unsigned long long *)a.counts + 1, (unsigned long long)saturated);
+}
+
+extern "C" cudaError_t launch_fp8_count(const launch *l, const fp8_count_args *a)
+{
+    if (a->n > 0)
+        count_lost<<<flat_blocks(l, a->n, THREADS), THREADS, 0, l->stream>>>(*a, a->q.dtype == FSDP_E5M2 ? 57344.0f
+                                                                                                         : 448.0f);
+    return cudaGetLastError();
+}

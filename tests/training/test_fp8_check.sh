@@ -1,0 +1,83 @@
+#!/bin/bash
+# --fp8_check: shadow steps change no bit of a run whose layers stay within their bounds, report every layer, take the memory
+# that was planned, and put layers that leave their bounds back into --param_dtype: on all ranks, in checkpoints, and after a
+# resume with the same bits. CPUs compute 8-bit products by way of fp32.
+set -euo pipefail
+source "${FSDP_SOURCE:?}/tests/cli/support.bash"
+
+for ((i = 1; i <= 400; i++)); do
+    echo "line $i of $((i * i % 97)) words and $((i * 7919 % 1009)) letters"
+done >text.txt
+tiny=(--device cpu --threads 1 --model_type llama_v2 --vocab_size 256 --hidden_width 32 --num_layers 2 --num_heads 2 --intermediate_size 48
+    --max_context_width 16 --dropout 0 --dataset text.txt --lr 1e-2 --lr_decay_style constant --warmup 0 --bf16 --fp8 --checkpoint_freq 4)
+
+# job NAME RANKS FLAGS...: a run with a global batch of 4.
+job()
+{
+    local name=$1 ranks=$2
+    shift 2
+    "$fsdp" run --standalone --nproc-per-node "$ranks" "$fsdp" train "${tiny[@]}" --train_batch_size $((4 / ranks)) --output_dir "$name" "$@" \
+        >"$name.log" 2>&1 || fail "$name: $(cat "$name.log")"
+}
+# same A B: the checkpoints of step 8 have the same bits
+same() { "$fsdp" ckpt diff "$1"/checkpoints/step-00000008 "$2"/checkpoints/step-00000008 >diff.log 2>&1; }
+as_planned()
+{
+    awk '/planned +measured/ { inside = 1; next } inside && $3 == 0 { if ($4 $5 != $6 $7) exit 1; found = 1 } END { exit !found }' "$1.log" ||
+        fail "$1: the plan is not what was taken: $(tail -6 "$1.log")"
+}
+
+for ranks in 1 2; do
+    for flags in "" "--sharding_strategy full --activation_checkpointing full" "--cpu_offload --sharding_strategy shard_grad_op"; do
+        # shellcheck disable=SC2086
+        job plain $ranks --max_steps 8 --overwrite $flags
+        # shellcheck disable=SC2086
+        job checked $ranks --max_steps 8 --overwrite --fp8_check 3 $flags
+        same plain checked || fail "$ranks ranks, $flags: shadow steps changed the run: $(cat diff.log)"
+        as_planned checked
+        [[ $(grep -c 'step [036]: 8 bits in 8 layers' checked.log) == 3 ]] || fail "not three checks: $(cat checked.log)"
+        [[ $(wc -l <checked/fp8_check.jsonl) == 3 ]] || fail "not three lines: $(cat checked/fp8_check.jsonl)"
+        ! grep -q 'leaves 8 bits' checked.log || fail "a layer fell back: $(cat checked.log)"
+    done
+done
+python3 - <<'PYTHON' || fail "$(cat checked/fp8_check.jsonl)"
+import json
+for line in open("checked/fp8_check.jsonl"):
+    check = json.loads(line)
+    assert len(check["layers"]) == 8, check
+    for layer in check["layers"]:
+        # Three bits of mantissa round by 2.6 % on average, two by 5.2 %; both operands are rounded.
+        assert 0.01 < layer["output_error"] < 0.08, layer
+        assert 0.01 < layer["gradient_error"] < 0.12, layer
+        assert layer["saturated"] == [0, 0, 0] and max(layer["flushed"]) < 0.5, layer
+        assert not layer["falls_back"], layer
+PYTHON
+
+# A bound that no layer keeps: all of them compute in bf16 from then on, as in a run without --fp8.
+job strict 2 --max_steps 8 --fp8_check 3 --fp8_max_error 1e-4
+job bf16 2 --max_steps 8 --fp8 off
+same strict bf16 || fail "not the bits of bf16: $(cat diff.log)"
+[[ $(grep -c 'leaves 8 bits' strict.log) == 8 ]] || fail "not eight layers: $(cat strict.log)"
+grep -q 'every layer has left 8 bits' strict.log || fail "not said: $(cat strict.log)"
+as_planned strict
+
+# Some layers: their fall is in the checkpoint, and the run goes on from there as it would have.
+bound=$(python3 -c '
+import json
+errors = sorted(max(l["output_error"], l["gradient_error"]) for l in json.loads(open("checked/fp8_check.jsonl").readline())["layers"])
+print((errors[3] + errors[4]) / 2)')
+job some 2 --max_steps 8 --fp8_check 2 --fp8_max_error "$bound"
+fallen=$(grep -c 'leaves 8 bits' some.log)
+((fallen >= 4 && fallen < 8)) || fail "$fallen layers fell back: $(cat some.log)"
+! same some bf16 && ! same some plain || fail "some layers make no difference"
+grep -q fp8_fell_back some/checkpoints/step-00000004/checkpoint.json || fail "the checkpoint does not say which layers fell back"
+job resumed 2 --max_steps 8 --fp8_check 2 --fp8_max_error "$bound" --resume_from_checkpoint some/checkpoints/step-00000004
+same some resumed || fail "resumed: $(cat diff.log)"
+
+for flags in "--fp8 off --fp8_check 2" "--fp8_check -1"; do
+    code=0
+    # shellcheck disable=SC2086
+    "$fsdp" train "${tiny[@]}" --output_dir refused $flags >refused.log 2>&1 || code=$?
+    [[ $code -eq 2 ]] || fail "$flags: exit code $code: $(cat refused.log)"
+done
+echo "ok"
