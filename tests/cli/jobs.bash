@@ -56,7 +56,8 @@ of_rank()
 # reached NAME STEP: waits until the run has made this step
 reached()
 {
-    for _ in $(seq 1200); do
+    local until=$((SECONDS + 120)) # a loaded machine takes long to start four ranks
+    while ((SECONDS < until)); do
         [[ -s $1/metrics.jsonl && $(wc -l <"$1/metrics.jsonl") -ge $2 ]] && return
         sleep 0.02
     done

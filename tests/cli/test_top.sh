@@ -50,7 +50,17 @@ shows "last collective" "$port" --token open-sesame
 refused 2 "wants its token" top "localhost:$port"
 refused 2 "wants its token" top "$port" --token open-sesame2
 if have_terminal; then
-    script -qec "stty cols 60 rows 12; timeout --foreground --preserve-status -s INT 2 '$fsdp' top watched --interval 0.2; echo code \$?" /dev/null >screen </dev/null || true
+    # Interrupted once it has drawn, however long that takes.
+    script -qefc "stty cols 60 rows 12; '$fsdp' top watched --interval 0.2; echo code \$?" /dev/null >screen </dev/null &
+    terminal=$!
+    for _ in $(seq 600); do
+        ! grep -qs 'step ' screen || break
+        sleep 0.1
+    done
+    for pid in $(pgrep -f "^$fsdp top watched"); do # others may look at a run of this name
+        [[ ! /proc/$pid/cwd -ef $work ]] || kill -INT "$pid"
+    done
+    wait "$terminal" || true
     grep -q 'code 130' screen || fail "fsdp top in a terminal: $(cat -v screen | tail -3)"
     grep -q $'\033\[?25h' screen || fail "the cursor does not come back"
 fi
