@@ -130,11 +130,17 @@ static fsdp_status check_case(fsdp_world *w, void *context)
     return FSDP_OK;
 }
 
+static fsdp_status check_named_case(fsdp_world *w, void *context)
+{
+    fsdp_status status = check_case(w, context);
+    if (status != FSDP_OK)
+        fprintf(stderr, "%s\n", ((const op_case *)context)->name);
+    return status;
+}
+
 void check_differences(const op_case *cases, size_t n)
 {
-    for (size_t i = 0; i < n; i++) {
-        op_case one = cases[i];
-        if (!ranks_run(2, check_case, &one))
-            fail_msg("%s", one.name);
-    }
+    op_case *all = shared_memory(n * sizeof *all);
+    memcpy(all, cases, n * sizeof *all);
+    assert_true(ranks_run_each(2, check_named_case, all, (int)n, sizeof *all));
 }

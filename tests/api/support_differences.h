@@ -39,7 +39,7 @@ typedef struct op_case {
 /* An int32 input of one or two dimensions. */
 fsdp_tensor *ints(fsdp_tape *t, const int32_t *values, int n_dims, int64_t rows, int64_t columns);
 
-/* Fails the test with the name of a case whose gradient of any parameter, its layer's included, is not what finite
+/* Fails the test and says the name of a case whose gradient of any parameter, its layer's included, is not what finite
  * differences of its value say, on two ranks that share the parameters. */
 void check_differences(const op_case *cases, size_t n);
 

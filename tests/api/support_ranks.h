@@ -23,6 +23,30 @@ bool ranks_run(int ranks, rank_body *body, void *context);
 
 bool ranks_are_on_gpu(void);
 
+/* The same for each of `n` contexts of `size` bytes. On the CPU each has forked ranks of its own; on a GPU, where opening
+ * a world takes seconds, one world is for all, one after another. */
+bool ranks_run_each(int ranks, rank_body *body, void *contexts, int n, size_t size);
+
+/* The variant after `i` in a loop over `n`: on the CPU the next, on a GPU the last one after the first. */
+int ranks_next_variant(int i, int n);
+
+enum { OUTCOME_VALUES = 4 };
+
+/* What a run reached, for comparing it with others. */
+typedef struct outcome {
+    uint64_t parameters;           /* their hash; 0: not taken */
+    double norm;                   /* of all parameters */
+    double values[OUTCOME_VALUES]; /* losses of the steps, or norms */
+} outcome;
+
+/* How far runs on a GPU may be apart that compute the same in another way, relative to each value. */
+#define TOLERANCE_F32 1e-4
+#define TOLERANCE_BF16 1e-2
+
+/* Runs that differ in strategy, groups or policy have the same bits on the CPU. On a GPU NCCL sums in its own order and
+ * products are chosen by what they find, so there norms and values agree within `tolerance`. Says what differs. */
+bool outcomes_agree(const outcome *a, const outcome *b, double tolerance);
+
 /* The defaults; on a GPU with kernels that are not chosen by timing, so that runs can be compared bit by bit. */
 fsdp_config ranks_config(void);
 

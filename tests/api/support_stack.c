@@ -1,6 +1,8 @@
 /* The net, its batches, hashes. */
 #include "api/support_stack.h"
 
+#include <math.h>
+
 typedef struct block {
     fsdp_module base;
     fsdp_module *up, *down;
@@ -69,20 +71,33 @@ uint64_t stack_hash(uint64_t hash, const void *data, size_t bytes)
     return hash;
 }
 
-static fsdp_status hash_one(void *context, const char *name, int n_dims, const int64_t *shape, const float *values)
+/* The norm is that of squares summed here. */
+static fsdp_status add_one(void *context, const char *name, int n_dims, const int64_t *shape, const float *values)
 {
     (void)name;
+    outcome *o = context;
     int64_t n = 1;
     for (int i = 0; i < n_dims; i++)
         n *= shape[i];
-    *(uint64_t *)context = stack_hash(*(uint64_t *)context, values, (size_t)n * sizeof *values);
+    for (int64_t i = 0; i < n; i++)
+        o->norm += (double)values[i] * (double)values[i];
+    o->parameters = stack_hash(o->parameters, values, (size_t)n * sizeof *values);
+    return FSDP_OK;
+}
+
+fsdp_status stack_sum_up_parameters(fsdp_model *m, outcome *o)
+{
+    outcome mine = {0}; /* *o may be shared by ranks */
+    FSDP_TRY(fsdp_summon(m, add_one, &mine));
+    o->parameters = mine.parameters;
+    o->norm = sqrt(mine.norm);
     return FSDP_OK;
 }
 
 fsdp_status stack_hash_parameters(fsdp_model *m, uint64_t *hash)
 {
-    uint64_t mine = 0; /* *hash may be shared by ranks */
-    FSDP_TRY(fsdp_summon(m, hash_one, &mine));
-    *hash = mine;
+    outcome mine;
+    FSDP_TRY(stack_sum_up_parameters(m, &mine));
+    *hash = mine.parameters;
     return FSDP_OK;
 }

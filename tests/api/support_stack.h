@@ -22,7 +22,8 @@ int stack_names(const char *const **names);
 /* FNV-1a of what is given, for comparing bits across runs. */
 uint64_t stack_hash(uint64_t hash, const void *data, size_t bytes);
 
-/* All parameters of the model, hashed. Collective. */
+/* All parameters of the model, hashed; their norm too. Collective. */
 fsdp_status stack_hash_parameters(fsdp_model *m, uint64_t *hash);
+fsdp_status stack_sum_up_parameters(fsdp_model *m, outcome *o);
 
 #endif

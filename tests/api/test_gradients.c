@@ -13,8 +13,7 @@ typedef struct job {
     float clip; /* by the library, or by hand */
     bool by_hand;
     /* Out: */
-    double norms[3];
-    uint64_t parameters;
+    outcome out;
 } job;
 
 static fsdp_status open_model(fsdp_world *w, const job *j, fsdp_model **model)
@@ -63,7 +62,7 @@ static fsdp_status subtract(fsdp_world *w, void *context)
         for (int i = 0; i < STACK_BLOCKS; i++) {
             FSDP_TRY(fsdp_gradient_norm(model, (const char *[]){"a.*", "b.*", "c.*"}[i], &part));
             if (fsdp_world_rank(w) == 0)
-                j->norms[i] = part;
+                j->out.values[i] = part;
             blocks += part * part;
         }
         FSDP_TRY(fsdp_gradient_norm(model, "head.*", &part));
@@ -78,7 +77,7 @@ static fsdp_status subtract(fsdp_world *w, void *context)
                 EXPECT(w, after[k] == before[i][k] - gradient[i][k]);
         }
     }
-    FSDP_TRY(stack_hash_parameters(model, &j->parameters));
+    FSDP_TRY(stack_sum_up_parameters(model, &j->out));
     fsdp_optimizer_free(optimizer);
     fsdp_model_free(model);
     return FSDP_OK;
@@ -87,20 +86,19 @@ static fsdp_status subtract(fsdp_world *w, void *context)
 static void gradients_are_what_the_optimizer_applies_with_every_strategy(void **state)
 {
     (void)state;
-    job first = {.strategy = FSDP_FULL};
+    job *jobs = shared_memory((size_t)(3 * FSDP_STRATEGY_COUNT) * sizeof *jobs);
+    int n = 0, grouped = 0;
     for (int strategy = 0; strategy < FSDP_STRATEGY_COUNT; strategy++) {
-        for (int variant = 0; variant < 3; variant++) {
-            bool grouped = strategy >= FSDP_HYBRID;
-            job *j = shared_memory(sizeof *j);
-            *j = (job){.strategy = (fsdp_strategy)strategy, .offload = variant == 1, .held = variant == 2, .group = 2};
-            assert_true(ranks_run(grouped ? 4 : 2, subtract, j));
-            if (strategy == 0 && variant == 0)
-                first = *j;
-            if (grouped || variant == 2)
-                continue; /* another world, another order of sums */
-            assert_memory_equal(j->norms, first.norms, sizeof first.norms);
-            assert_true(j->parameters == first.parameters);
-        }
+        grouped = strategy == FSDP_HYBRID ? n : grouped;
+        for (int variant = 0; variant < 3; variant = ranks_next_variant(variant, 3))
+            jobs[n++] = (job){
+                .strategy = (fsdp_strategy)strategy, .offload = variant == 1, .held = variant == 2, .group = 2};
+    }
+    assert_true(ranks_run_each(2, subtract, jobs, grouped, sizeof *jobs));
+    assert_true(ranks_run_each(4, subtract, jobs + grouped, n - grouped, sizeof *jobs));
+    for (int i = 0; i < grouped; i++) {
+        if (!jobs[i].held) /* otherwise another order of sums */
+            assert_true(outcomes_agree(&jobs[i].out, &jobs[0].out, TOLERANCE_F32));
     }
     job *alone = shared_memory(sizeof *alone);
     assert_true(ranks_run(1, subtract, alone));
@@ -177,7 +175,7 @@ static fsdp_status clipped(fsdp_world *w, void *context)
         if (j->by_hand)
             EXPECT(w, fabs(report.gradient_norm - (double)j->clip) < 1e-4 * (double)j->clip);
         if (fsdp_world_rank(w) == 0)
-            j->norms[step] = report.loss;
+            j->out.values[step] = report.loss;
     }
     fsdp_optimizer_free(optimizer);
     fsdp_model_free(model);
@@ -187,16 +185,20 @@ static fsdp_status clipped(fsdp_world *w, void *context)
 static void clipping_by_hand_is_clipping(void **state)
 {
     (void)state;
-    for (int strategy = 0; strategy < FSDP_STRATEGY_COUNT; strategy++) {
-        for (int offload = 0; offload < 2; offload++) {
-            job *own = shared_memory(sizeof *own), *library = shared_memory(sizeof *library);
-            *own = *library = (job){.strategy = (fsdp_strategy)strategy, .offload = offload, .group = 1, .clip = 0.01f};
-            own->by_hand = true;
-            assert_true(ranks_run(2, clipped, own));
-            assert_true(ranks_run(2, clipped, library));
-            for (int i = 0; i < 3; i++)
-                assert_true(fabs(own->norms[i] - library->norms[i]) < 1e-6 * library->norms[i]);
-        }
+    enum { VARIANTS = 2 * FSDP_STRATEGY_COUNT };
+    const double tolerance = ranks_are_on_gpu() ? TOLERANCE_F32 : 1e-6;
+    job *jobs = shared_memory((size_t)(2 * VARIANTS) * sizeof *jobs);
+    for (int i = 0; i < 2 * VARIANTS; i++)
+        jobs[i] = (job){.strategy = (fsdp_strategy)(i / 4),
+                        .offload = i / 2 % 2,
+                        .group = 1,
+                        .clip = 0.01f,
+                        .by_hand = i % 2 == 0};
+    assert_true(ranks_run_each(2, clipped, jobs, 2 * VARIANTS, sizeof *jobs));
+    for (int k = 0; k < 2 * VARIANTS; k += 2) {
+        const double *own = jobs[k].out.values, *library = jobs[k + 1].out.values;
+        for (int i = 0; i < 3; i++)
+            assert_true(fabs(own[i] - library[i]) < tolerance * library[i]);
     }
 }
 
@@ -267,10 +269,8 @@ static fsdp_status one_too_many(fsdp_world *w, void *context)
 static void a_micro_batch_after_the_last_is_refused_with_replicas(void **state)
 {
     (void)state;
-    for (int held = 0; held < 2; held++) {
-        job j = {.strategy = FSDP_HYBRID, .group = 2, .held = held};
-        assert_true(ranks_run(4, one_too_many, &j));
-    }
+    job jobs[] = {{.strategy = FSDP_HYBRID, .group = 2}, {.strategy = FSDP_HYBRID, .group = 2, .held = true}};
+    assert_true(ranks_run_each(4, one_too_many, jobs, 2, sizeof *jobs));
 }
 
 static void what_has_no_gradient_is_refused(void **state)

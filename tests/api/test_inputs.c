@@ -61,41 +61,40 @@ static fsdp_status train(fsdp_world *w, void *context)
     return FSDP_OK;
 }
 
-static job run(job j, int ranks)
-{
-    job *shared = shared_memory(sizeof *shared);
-    *shared = j;
-    assert_true(ranks_run(ranks, train, shared));
-    return *shared;
-}
-
 static void inputs_cast_by_the_library_are_inputs_cast_by_hand(void **state)
 {
     (void)state;
-    for (int strategy = 0; strategy < FSDP_HYBRID; strategy++) {
-        for (int checkpointing = 0; checkpointing < 2; checkpointing++) {
-            job j = {.strategy = (fsdp_strategy)strategy,
-                     .dtype = FSDP_BF16,
-                     .checkpointing = checkpointing ? FSDP_CHECKPOINT_FULL : FSDP_CHECKPOINT_NONE};
-            job by_hand = run(j, 2);
-            j.cast_inputs = true;
-            assert_true(run(j, 2).parameters == by_hand.parameters);
-        }
-    }
+    enum { VARIANTS = 2 * FSDP_HYBRID };
+    job *jobs = shared_memory((size_t)(2 * VARIANTS) * sizeof *jobs);
+    for (int i = 0; i < 2 * VARIANTS; i++)
+        jobs[i] = (job){.strategy = (fsdp_strategy)(i / 4),
+                        .dtype = FSDP_BF16,
+                        .checkpointing = i / 2 % 2 ? FSDP_CHECKPOINT_FULL : FSDP_CHECKPOINT_NONE,
+                        .cast_inputs = i % 2};
+    assert_true(ranks_run_each(2, train, jobs, 2 * VARIANTS, sizeof *jobs));
+    for (int i = 0; i < 2 * VARIANTS; i += 2)
+        assert_true(jobs[i].parameters == jobs[i + 1].parameters);
 }
 
 static void gradients_are_divided_by_what_was_asked_for(void **state)
 {
     (void)state;
-    for (int strategy = 0; strategy < FSDP_HYBRID; strategy++) {
-        job j = {.strategy = (fsdp_strategy)strategy, .dtype = FSDP_F32, .cast_inputs = true};
-        job mean = run(j, 2);
-        j.divisor = mean.reports[0].count;
-        assert_true(run(j, 2).parameters == mean.parameters);
-        j.divisor = 2 * mean.reports[0].count;
-        job half = run(j, 2);
-        assert_true(half.reports[0].gradient_norm * 2 == mean.reports[0].gradient_norm);
-        assert_true(half.reports[0].loss == mean.reports[0].loss && half.reports[0].count == mean.reports[0].count);
+    job *means = shared_memory(FSDP_HYBRID * sizeof *means);
+    job *divided = shared_memory((size_t)(2 * FSDP_HYBRID) * sizeof *divided);
+    for (int i = 0; i < FSDP_HYBRID; i++)
+        means[i] = (job){.strategy = (fsdp_strategy)i, .dtype = FSDP_F32, .cast_inputs = true};
+    assert_true(ranks_run_each(2, train, means, FSDP_HYBRID, sizeof *means));
+    for (int i = 0; i < 2 * FSDP_HYBRID; i++)
+        divided[i] = (job){.strategy = (fsdp_strategy)(i / 2),
+                           .dtype = FSDP_F32,
+                           .cast_inputs = true,
+                           .divisor = (1 + i % 2) * means[i / 2].reports[0].count};
+    assert_true(ranks_run_each(2, train, divided, 2 * FSDP_HYBRID, sizeof *divided));
+    for (int i = 0; i < FSDP_HYBRID; i++) {
+        const job *mean = &means[i], *same = &divided[2 * i], *half = &divided[2 * i + 1];
+        assert_true(same->parameters == mean->parameters);
+        assert_true(half->reports[0].gradient_norm * 2 == mean->reports[0].gradient_norm);
+        assert_true(half->reports[0].loss == mean->reports[0].loss && half->reports[0].count == mean->reports[0].count);
     }
 }
 
@@ -109,11 +108,8 @@ static fsdp_status refused(fsdp_world *w, void *context)
 static void a_divisor_that_is_wrong_or_differs_between_ranks_is_refused(void **state)
 {
     (void)state;
-    const double wrong[] = {-1, NAN, INFINITY};
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        job j = {.divisor = wrong[i]};
-        assert_true(ranks_run(1, refused, &j));
-    }
+    job wrong[] = {{.divisor = -1}, {.divisor = NAN}, {.divisor = INFINITY}};
+    assert_true(ranks_run_each(1, refused, wrong, 3, sizeof *wrong));
     job j = {.divisor = 10, .differ = true};
     assert_true(ranks_run(2, refused, &j));
 }

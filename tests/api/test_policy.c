@@ -14,8 +14,7 @@ typedef struct job {
     bool uneven;   /* shards of unequal sizes */
     int shards;    /* as many as share a unit; set by train */
     /* Out: */
-    double losses[STEPS];
-    uint64_t parameters;
+    outcome out;
     int calls;
 } job;
 
@@ -51,9 +50,9 @@ static fsdp_status train(fsdp_world *w, void *context)
         FSDP_TRY(stack_backward(w, model, 2 * step + 1, true));
         FSDP_TRY(fsdp_step(optimizer, &report));
         if (the_rank == 0)
-            shared->losses[step] = report.loss;
+            shared->out.values[step] = report.loss;
     }
-    FSDP_TRY(stack_hash_parameters(model, &shared->parameters));
+    FSDP_TRY(stack_sum_up_parameters(model, &shared->out));
     if (the_rank == 0)
         shared->calls = j.calls;
     fsdp_optimizer_free(optimizer);
@@ -61,12 +60,13 @@ static fsdp_status train(fsdp_world *w, void *context)
     return FSDP_OK;
 }
 
-static job run(job j, int ranks)
+/* The jobs with what they reached. */
+static const job *run(const job *jobs, int n, int ranks)
 {
-    job *shared = shared_memory(sizeof *shared);
-    *shared = j;
-    assert_true(ranks_run(ranks, train, shared));
-    return *shared;
+    job *shared = shared_memory((size_t)n * sizeof *shared);
+    memcpy(shared, jobs, (size_t)n * sizeof *shared);
+    assert_true(ranks_run_each(ranks, train, shared, n, sizeof *shared));
+    return shared;
 }
 
 /* ---- What keeps every bit ---- */
@@ -98,31 +98,39 @@ static void anything(const fsdp_module *m, const char *name, fsdp_unit_policy *p
         p->reshard_group_size = size;
 }
 
+enum { MAX_DRAWS = 12 };
+
+/* `j` without its policy and with some of the `draws` that follow j.draw, in the first of `strategies` and more: all
+ * reach the same. */
+static void expect_policies_change_nothing(job j, int strategies, int draws, int ranks)
+{
+    job jobs[1 + MAX_DRAWS * FSDP_HYBRID] = {j};
+    int n = 1;
+    jobs[0].policy = NULL;
+    for (int draw = 0; draw < draws; draw = ranks_next_variant(draw, draws)) {
+        for (int i = 0; i < strategies; i = ranks_next_variant(i, strategies)) {
+            jobs[n] = j;
+            jobs[n].draw = j.draw + (uint64_t)draw * 977;
+            jobs[n++].strategy = (fsdp_strategy)((int)j.strategy + i);
+        }
+    }
+    const job *done = run(jobs, n, ranks);
+    for (int i = 1; i < n; i++) {
+        assert_int_equal(done[i].calls, STACK_BLOCKS + 1);
+        if (!outcomes_agree(&done[i].out, &done[0].out, TOLERANCE_F32))
+            fail_msg("held %d, policies %d, strategy %d, %d ranks", j.held, (int)done[i].draw, (int)done[i].strategy,
+                     ranks);
+    }
+}
+
 static void schedule_checkpointing_and_offload_by_unit_keep_every_bit(void **state)
 {
     (void)state;
-    for (int held = 0; held < 2; held++) {
-        job first = run((job){.strategy = FSDP_FULL, .held = held}, 2);
-        for (uint64_t draw = 0; draw < 12; draw++) {
-            for (int strategy = 0; strategy < FSDP_HYBRID; strategy++) {
-                job j = run(
-                    (job){.strategy = (fsdp_strategy)strategy, .held = held, .policy = anything, .draw = draw * 977},
-                    2);
-                assert_int_equal(j.calls, STACK_BLOCKS + 1);
-                if (j.parameters != first.parameters)
-                    fail_msg("held %d, policies %d, strategy %d", held, (int)draw, strategy);
-                assert_memory_equal(j.losses, first.losses, sizeof j.losses);
-            }
-        }
-    }
-    job alone = run((job){.strategy = FSDP_FULL}, 1);
-    for (uint64_t draw = 0; draw < 6; draw++)
-        assert_true(run((job){.strategy = FSDP_FULL, .policy = anything, .draw = draw}, 1).parameters ==
-                    alone.parameters);
-    job hybrid = run((job){.strategy = FSDP_HYBRID}, 2);
-    for (uint64_t draw = 0; draw < 6; draw++)
-        assert_true(run((job){.strategy = FSDP_HYBRID, .policy = anything, .draw = draw}, 2).parameters ==
-                    hybrid.parameters);
+    for (int held = 0; held < 2; held++)
+        expect_policies_change_nothing((job){.strategy = FSDP_FULL, .held = held, .policy = anything}, FSDP_HYBRID,
+                                       MAX_DRAWS, 2);
+    expect_policies_change_nothing((job){.strategy = FSDP_FULL, .policy = anything}, 1, 6, 1);
+    expect_policies_change_nothing((job){.strategy = FSDP_HYBRID, .policy = anything}, 1, 6, 2);
 }
 
 /* Where four ranks shard a unit, two of them can keep it. */
@@ -147,16 +155,15 @@ static void smaller_groups_that_keep_units_keep_every_bit(void **state)
                  {FSDP_FULL, 4, 0, true},
                  {FSDP_SHARD_OP, 4, 0, false},
                  {FSDP_HYBRID_ZERO2, 4, 2, false}};
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        job j = {.strategy = cases[i].strategy, .group = cases[i].group, .uneven = cases[i].uneven, .held = i % 2};
-        job plain = run(j, cases[i].ranks);
-        j.policy = in_pairs;
-        for (j.draw = 100; j.draw < 106; j.draw++) {
-            job now = run(j, cases[i].ranks);
-            if (now.parameters != plain.parameters)
-                fail_msg("case %d, policies %d", (int)i, (int)j.draw);
-            assert_memory_equal(now.losses, plain.losses, sizeof now.losses);
-        }
+    const int n = sizeof cases / sizeof cases[0];
+    for (int i = 0; i < n; i++) {
+        job j = {.strategy = cases[i].strategy,
+                 .group = cases[i].group,
+                 .uneven = cases[i].uneven,
+                 .held = i % 2,
+                 .policy = in_pairs,
+                 .draw = 100};
+        expect_policies_change_nothing(j, 1, 6, cases[i].ranks);
     }
 }
 
@@ -177,21 +184,22 @@ static void reduce_b_low(const fsdp_module *m, const char *name, fsdp_unit_polic
 static void a_unit_reduces_in_its_own_precision(void **state)
 {
     (void)state;
-    for (int ranks = 1; ranks <= 2; ranks++) {
-        for (int held = 0; held < 2; held++) {
-            job whole = run((job){.strategy = FSDP_FULL, .held = held}, ranks);
-            job low = run((job){.strategy = FSDP_FULL, .held = held, .low_reduce = true}, ranks), first = {0};
-            assert_true(low.parameters != whole.parameters);
-            for (int strategy = 0; strategy < FSDP_HYBRID; strategy++) {
-                job j = {.strategy = (fsdp_strategy)strategy, .held = held, .policy = reduce_low, .draw = 7};
-                assert_true(run(j, ranks).parameters == low.parameters);
-                j.policy = reduce_b_low;
-                job one = run(j, ranks);
-                first = strategy == 0 ? one : first;
-                assert_true(one.parameters == first.parameters);
-            }
-            assert_true(first.parameters != low.parameters && first.parameters != whole.parameters);
+    for (int i = 0; i < 4; i = ranks_next_variant(i, 4)) {
+        bool held = i % 2;
+        job jobs[2 + 2 * FSDP_HYBRID] = {{.strategy = FSDP_FULL, .held = held},
+                                         {.strategy = FSDP_FULL, .held = held, .low_reduce = true}};
+        int n = 2;
+        for (int strategy = 0; strategy < FSDP_HYBRID; strategy++) {
+            job j = {.strategy = (fsdp_strategy)strategy, .held = held, .policy = reduce_low, .draw = 7};
+            jobs[n++] = j;
+            j.policy = reduce_b_low;
+            jobs[n++] = j;
         }
+        const job *done = run(jobs, n, 1 + i / 2), *whole = &done[0], *low = &done[1], *one = &done[3];
+        assert_true(low->out.parameters != whole->out.parameters);
+        for (int k = 2; k < n; k++)
+            assert_true(outcomes_agree(&done[k].out, k % 2 ? &one->out : &low->out, TOLERANCE_BF16));
+        assert_true(one->out.parameters != low->out.parameters && one->out.parameters != whole->out.parameters);
     }
 }
 
@@ -211,22 +219,22 @@ static void mixed(const fsdp_module *m, const char *name, fsdp_unit_policy *p, v
 static void a_unit_computes_in_its_own_precision(void **state)
 {
     (void)state;
-    job bf16 = run((job){.strategy = FSDP_FULL, .dtype = FSDP_BF16, .cast_inputs = true}, 2), first = {0};
-    job fp32 = run((job){.strategy = FSDP_FULL}, 2);
-    for (int strategy = 0; strategy < FSDP_HYBRID; strategy++) {
-        for (uint64_t draw = 0; draw < 4; draw++) {
-            job j = {.strategy = (fsdp_strategy)strategy, .cast_inputs = true, .draw = draw};
-            j.policy = mixed;
-            job now = run(j, 2);
-            first = strategy == 0 && draw == 0 ? now : first;
-            assert_true(now.parameters == first.parameters);
-        }
-    }
-    assert_true(first.parameters != bf16.parameters && first.parameters != fp32.parameters);
-    assert_true(first.losses[STEPS - 1] < first.losses[0]);
     /* The root casts its input to the model's type first, so inputs have the same bits only where blocks do it. */
-    job low = run((job){.strategy = FSDP_FULL, .cast_inputs = true, .policy = everything_low}, 2);
-    assert_true(low.parameters == bf16.parameters);
+    job jobs[3 + 4 * FSDP_HYBRID] = {{.strategy = FSDP_FULL, .dtype = FSDP_BF16, .cast_inputs = true},
+                                     {.strategy = FSDP_FULL, .cast_inputs = true, .policy = everything_low},
+                                     {.strategy = FSDP_FULL}};
+    int n = 3;
+    for (int strategy = 0; strategy < FSDP_HYBRID; strategy++) {
+        for (int draw = 0; draw < 4; draw = ranks_next_variant(draw, 4))
+            jobs[n++] = (job){
+                .strategy = (fsdp_strategy)strategy, .cast_inputs = true, .draw = (uint64_t)draw, .policy = mixed};
+    }
+    const job *done = run(jobs, n, 2), *bf16 = &done[0], *low = &done[1], *fp32 = &done[2], *first = &done[3];
+    for (int i = 3; i < n; i++)
+        assert_true(outcomes_agree(&done[i].out, &first->out, TOLERANCE_BF16));
+    assert_true(first->out.parameters != bf16->out.parameters && first->out.parameters != fp32->out.parameters);
+    assert_true(first->out.values[STEPS - 1] < first->out.values[0]);
+    assert_true(outcomes_agree(&low->out, &bf16->out, TOLERANCE_BF16));
 }
 
 /* ---- Frozen ---- */
@@ -265,10 +273,10 @@ static fsdp_status stays(fsdp_world *w, void *context)
 static void a_frozen_unit_stays_as_it_is(void **state)
 {
     (void)state;
-    for (int strategy = 0; strategy < FSDP_HYBRID; strategy++) {
-        job j = {.strategy = (fsdp_strategy)strategy};
-        assert_true(ranks_run(2, stays, &j));
-    }
+    job jobs[FSDP_HYBRID] = {0};
+    for (int strategy = 0; strategy < FSDP_HYBRID; strategy++)
+        jobs[strategy].strategy = (fsdp_strategy)strategy;
+    assert_true(ranks_run_each(2, stays, jobs, FSDP_HYBRID, sizeof *jobs));
 }
 
 /* ---- Ignored ---- */
@@ -290,20 +298,20 @@ static void freeze_b_of_anything(const fsdp_module *m, const char *name, fsdp_un
 static void ignored_units_compute_as_frozen_ones(void **state)
 {
     (void)state;
-    for (int ranks = 1; ranks <= 3; ranks++) {
-        job frozen = run((job){.strategy = FSDP_FULL, .policy = freeze_b_of_anything}, ranks);
-        for (int strategy = 0; strategy < FSDP_HYBRID; strategy++) {
-            job j = {.strategy = (fsdp_strategy)strategy, .policy = ignore_b, .draw = (uint64_t)strategy * 31};
-            job now = run(j, ranks);
-            assert_true(now.parameters == frozen.parameters);
-            assert_memory_equal(now.losses, frozen.losses, sizeof now.losses);
-        }
+    for (int i = 0; i < 3; i = ranks_next_variant(i, 3)) {
+        job jobs[1 + FSDP_HYBRID] = {{.strategy = FSDP_FULL, .policy = freeze_b_of_anything}};
+        for (int strategy = 0; strategy < FSDP_HYBRID; strategy++)
+            jobs[1 + strategy] =
+                (job){.strategy = (fsdp_strategy)strategy, .policy = ignore_b, .draw = (uint64_t)strategy * 31};
+        const job *done = run(jobs, 1 + FSDP_HYBRID, i + 1);
+        for (int k = 1; k <= FSDP_HYBRID; k++)
+            assert_true(outcomes_agree(&done[k].out, &done[0].out, TOLERANCE_F32));
     }
 }
 
 typedef struct owned {
     fsdp_strategy strategy;
-    const char *directory;
+    char directory[40];
     float expected; /* of b.up.bias, after resuming; 0: save instead */
 } owned;
 
@@ -350,15 +358,19 @@ static void ignored_parameters_are_each_ranks_own_and_checkpoints_have_those_of_
 {
     (void)state;
     static const fsdp_strategy strategies[] = {FSDP_FULL, FSDP_SHARD_OP, FSDP_NO_SHARD};
+    owned all[3];
     for (int i = 0; i < 3; i++) {
-        char directory[] = "/tmp/fsdp-ignored-XXXXXX", command[64];
-        assert_non_null(mkdtemp(directory));
-        owned o = {strategies[i], directory, 0};
-        assert_true(ranks_run(2, own_values, &o));
-        o.expected = 7;
-        for (int ranks = 1; ranks <= 3; ranks++)
-            assert_true(ranks_run(ranks, own_values, &o));
-        snprintf(command, sizeof command, "rm -rf %s", directory);
+        all[i] = (owned){strategies[i], "/tmp/fsdp-ignored-XXXXXX", 0};
+        assert_non_null(mkdtemp(all[i].directory));
+    }
+    assert_true(ranks_run_each(2, own_values, all, 3, sizeof *all));
+    for (int i = 0; i < 3; i++)
+        all[i].expected = 7;
+    for (int i = 0; i < 3; i = ranks_next_variant(i, 3))
+        assert_true(ranks_run_each(i + 1, own_values, all, 3, sizeof *all));
+    for (int i = 0; i < 3; i++) {
+        char command[64];
+        snprintf(command, sizeof command, "rm -rf %s", all[i].directory);
         assert_int_equal(system(command), 0);
     }
 }
@@ -426,10 +438,11 @@ static fsdp_status refused(fsdp_world *w, void *context)
 static void policies_that_cannot_be_or_differ_between_ranks_are_refused(void **state)
 {
     (void)state;
-    for (uint64_t draw = 0; draw < 12; draw++) {
-        job j = {.policy = wrongly, .draw = draw};
-        assert_true(ranks_run(draw < 7 ? 1 : 2, refused, &j));
-    }
+    job jobs[12] = {0};
+    for (uint64_t draw = 0; draw < 12; draw++)
+        jobs[draw] = (job){.policy = wrongly, .draw = draw};
+    assert_true(ranks_run_each(1, refused, jobs, 7, sizeof *jobs));
+    assert_true(ranks_run_each(2, refused, jobs + 7, 5, sizeof *jobs));
 }
 
 int main(void)

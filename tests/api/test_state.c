@@ -236,11 +236,17 @@ static int remove_entry(const char *path, const struct stat *info, int type, str
     return remove(path);
 }
 
+static plan *new_plans(const char *name, int n)
+{
+    plan *p = shared_memory((size_t)n * sizeof *p);
+    for (int i = 0; i < n; i++)
+        snprintf(p[i].directory, sizeof p->directory, "/tmp/fsdp_test_state_%d_%s%d", (int)getpid(), name, i);
+    return p;
+}
+
 static plan *new_plan(const char *name)
 {
-    plan *p = shared_memory(sizeof *p);
-    snprintf(p->directory, sizeof p->directory, "/tmp/fsdp_test_state_%d_%s", (int)getpid(), name);
-    return p;
+    return new_plans(name, 1);
 }
 
 static void end_plan(plan *p)
@@ -262,34 +268,39 @@ static void resumed_training_goes_on_with_the_same_bits(void **state)
 {
     (void)state;
     static const fsdp_strategy strategies[] = {FSDP_FULL, FSDP_SHARD_OP, FSDP_NO_SHARD};
+    plan *plans = new_plans("bits", 3);
     for (int kind = FSDP_CKPT_SHARDED; kind <= FSDP_CKPT_LOCAL; kind++) {
-        plan *p = new_plan("bits");
+        plan *p = &plans[kind];
         p->kind = (fsdp_checkpoint_kind)kind;
         p->strategy = strategies[kind];
         p->background = kind != FSDP_CKPT_FULL;
         p->dtype = kind == FSDP_CKPT_LOCAL ? FSDP_BF16 : kind == FSDP_CKPT_FULL ? FSDP_F16 : FSDP_F32;
-        assert_true(ranks_run(2, write_checkpoint, p));
-        assert_true(ranks_run(2, resume_checkpoint, p));
-        expect_losses(p, 0);
-        end_plan(p);
+    }
+    assert_true(ranks_run_each(2, write_checkpoint, plans, 3, sizeof *plans));
+    assert_true(ranks_run_each(2, resume_checkpoint, plans, 3, sizeof *plans));
+    for (int i = 0; i < 3; i++) {
+        expect_losses(&plans[i], 0);
+        end_plan(&plans[i]);
     }
 }
 
 static void any_number_of_ranks_and_any_strategy_resume(void **state)
 {
     (void)state;
-    for (int kind = FSDP_CKPT_SHARDED; kind <= FSDP_CKPT_FULL; kind++) {
-        plan *p = new_plan("ranks");
-        p->kind = (fsdp_checkpoint_kind)kind;
-        assert_true(ranks_run(2, write_checkpoint, p));
-        for (int ranks = 1; ranks <= 3; ranks++) {
-            p->strategy = ranks == 1 ? FSDP_NO_SHARD : ranks == 2 ? FSDP_HYBRID : FSDP_SHARD_GRAD_OP;
-            p->offload = ranks == 3;
-            assert_true(ranks_run(ranks, resume_checkpoint, p));
-            expect_losses(p, 1e-5);
+    plan *plans = new_plans("ranks", 2);
+    plans[0].kind = FSDP_CKPT_SHARDED, plans[1].kind = FSDP_CKPT_FULL;
+    assert_true(ranks_run_each(2, write_checkpoint, plans, 2, sizeof *plans));
+    for (int ranks = 1; ranks <= 3; ranks++) {
+        for (int i = 0; i < 2; i++) {
+            plans[i].strategy = ranks == 1 ? FSDP_NO_SHARD : ranks == 2 ? FSDP_HYBRID : FSDP_SHARD_GRAD_OP;
+            plans[i].offload = ranks == 3;
         }
-        end_plan(p);
+        assert_true(ranks_run_each(ranks, resume_checkpoint, plans, 2, sizeof *plans));
+        for (int i = 0; i < 2; i++)
+            expect_losses(&plans[i], 1e-5);
     }
+    for (int i = 0; i < 2; i++)
+        end_plan(&plans[i]);
 }
 
 static fsdp_status resume_misfit(fsdp_world *w, void *context)
@@ -623,16 +634,18 @@ static fsdp_status write_parameters(fsdp_world *w, void *context)
 static void parameters_are_written_under_every_strategy(void **state)
 {
     (void)state;
-    plan *p = new_plan("write");
+    plan *plans = new_plans("write", FSDP_STRATEGY_COUNT), *alone = new_plan("alone");
     for (int strategy = 0; strategy < FSDP_STRATEGY_COUNT; strategy++) {
-        p->strategy = (fsdp_strategy)strategy;
-        p->offload = strategy == FSDP_SHARD_GRAD_OP;
-        p->dtype = strategy % 2 ? FSDP_BF16 : FSDP_F32;
-        assert_true(ranks_run(strategy >= FSDP_HYBRID ? 4 : 2, write_parameters, p));
+        plans[strategy].strategy = (fsdp_strategy)strategy;
+        plans[strategy].offload = strategy == FSDP_SHARD_GRAD_OP;
+        plans[strategy].dtype = strategy % 2 ? FSDP_BF16 : FSDP_F32;
     }
-    p->offload = true;
-    p->strategy = FSDP_FULL;
-    assert_true(ranks_run(1, write_parameters, p));
+    assert_true(ranks_run_each(2, write_parameters, plans, FSDP_HYBRID, sizeof *plans));
+    assert_true(
+        ranks_run_each(4, write_parameters, plans + FSDP_HYBRID, FSDP_STRATEGY_COUNT - FSDP_HYBRID, sizeof *plans));
+    alone->offload = true;
+    alone->dtype = FSDP_BF16;
+    assert_true(ranks_run(1, write_parameters, alone));
 }
 
 int main(void)
