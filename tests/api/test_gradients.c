@@ -91,8 +91,8 @@ static void gradients_are_what_the_optimizer_applies_with_every_strategy(void **
     for (int strategy = 0; strategy < FSDP_STRATEGY_COUNT; strategy++) {
         grouped = strategy == FSDP_HYBRID ? n : grouped;
         for (int variant = 0; variant < 3; variant = ranks_next_variant(variant, 3))
-            jobs[n++] = (job){
-                .strategy = (fsdp_strategy)strategy, .offload = variant == 1, .held = variant == 2, .group = 2};
+            jobs[n++] =
+                (job){.strategy = (fsdp_strategy)strategy, .offload = variant == 1, .held = variant == 2, .group = 2};
     }
     assert_true(ranks_run_each(2, subtract, jobs, grouped, sizeof *jobs));
     assert_true(ranks_run_each(4, subtract, jobs + grouped, n - grouped, sizeof *jobs));
@@ -189,11 +189,8 @@ static void clipping_by_hand_is_clipping(void **state)
     const double tolerance = ranks_are_on_gpu() ? TOLERANCE_F32 : 1e-6;
     job *jobs = shared_memory((size_t)(2 * VARIANTS) * sizeof *jobs);
     for (int i = 0; i < 2 * VARIANTS; i++)
-        jobs[i] = (job){.strategy = (fsdp_strategy)(i / 4),
-                        .offload = i / 2 % 2,
-                        .group = 1,
-                        .clip = 0.01f,
-                        .by_hand = i % 2 == 0};
+        jobs[i] = (job){
+            .strategy = (fsdp_strategy)(i / 4), .offload = i / 2 % 2, .group = 1, .clip = 0.01f, .by_hand = i % 2 == 0};
     assert_true(ranks_run_each(2, clipped, jobs, 2 * VARIANTS, sizeof *jobs));
     for (int k = 0; k < 2 * VARIANTS; k += 2) {
         const double *own = jobs[k].out.values, *library = jobs[k + 1].out.values;

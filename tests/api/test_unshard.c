@@ -79,8 +79,8 @@ static void what_is_written_is_what_all_strategies_train_on(void **state)
         assert_true(ranks_run_each(2, clamp, jobs, JOBS, sizeof *jobs));
         for (int i = 0; i < JOBS; i++) {
             if (jobs[i].strategy < FSDP_HYBRID)
-                assert_true(outcomes_agree(&jobs[i].out, &jobs[0].out,
-                                           dtype == FSDP_F32 ? TOLERANCE_F32 : TOLERANCE_BF16));
+                assert_true(
+                    outcomes_agree(&jobs[i].out, &jobs[0].out, dtype == FSDP_F32 ? TOLERANCE_F32 : TOLERANCE_BF16));
         }
     }
 }
