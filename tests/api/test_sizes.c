@@ -107,6 +107,14 @@ static fsdp_status adapt(void *s)
     return status;
 }
 
+static fsdp_status check_fp8(void *s)
+{
+    fsdp_model *model = small_model(); /* has no 8-bit products */
+    fsdp_status status = fsdp_fp8_check(fsdp_begin_shadow(model), (fsdp_loss){NULL, NULL}, s, NULL, NULL);
+    fsdp_model_free(model);
+    return status;
+}
+
 static fsdp_status ask_rate(void *s)
 {
     fsdp_status status = fsdp_lr_check(s);
@@ -380,6 +388,7 @@ static fsdp_status use_source(void *s)
 static const fsdp_world_config world_config = {.size = sizeof world_config, .device = "cpu", .products = "portable"};
 static const fsdp_config config = {.size = sizeof config, .wrap = {.kind = FSDP_WRAP_NONE}, .gather_buffers = 2};
 static const fsdp_optimizer_config optimizer = {.size = sizeof optimizer, .kind = FSDP_SGD, .lr = 1, .eps = 1e-8f};
+static const fsdp_fp8_bounds bounds = {.size = sizeof bounds, .error = 0.5};
 static const fsdp_state_config kept = {.size = sizeof kept, .directory = "/nowhere", .max_file_bytes = 1};
 static const fsdp_weights_config weights = {.size = sizeof weights, .strict = true};
 static const fsdp_lr_config rate = {
@@ -479,6 +488,7 @@ static const sized_row rows[] = {
     CONFIG(fsdp_world_config, "FSDP_WORLD_CONFIG_INIT", world_config, products, open_world, NULL),
     CONFIG(fsdp_config, "FSDP_CONFIG_INIT", config, seed, shard, NULL),
     CONFIG(fsdp_optimizer_config, "FSDP_OPTIMIZER_CONFIG_INIT", optimizer, lr, make_optimizer, NULL),
+    CONFIG(fsdp_fp8_bounds, "FSDP_FP8_BOUNDS_INIT", bounds, saturated, check_fp8, "set `fp8` and `fp8_check`"),
     CONFIG(fsdp_state_config, "FSDP_STATE_CONFIG_INIT", kept, keep, open_state, NULL),
     CONFIG(fsdp_weights_config, "FSDP_WEIGHTS_CONFIG_INIT", weights, names, load_weights, "/nowhere"),
     CONFIG(fsdp_lr_config, "FSDP_LR_CONFIG_INIT", rate, warmup, ask_rate, NULL),
