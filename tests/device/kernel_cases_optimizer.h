@@ -249,7 +249,8 @@ static void optimizer_half_one(kernel_check *c, const half_case *h)
                         .scalars = check_upload(c, &numbers, sizeof numbers)};
     optimizer_reference(&a, &numbers, g.host, &s);
     half_run(c, a, 0, &start, &g, &m, &v);
-    half_run(c, a, n / 3, &p2, &g, &m2, &v2);
+    /* Shards are cut between blocks of 64. A GPU's loop over single elements rounds its fp32 sums otherwise. */
+    half_run(c, a, c->device->own_memory ? n / 3 / 64 * 64 : n / 3, &p2, &g, &m2, &v2);
     check_expect(c, &start, s.p, false, "parameter");
     half_expect(c, &m, s.m, "moment1");
     if (h->kind != FSDP_SGD)
