@@ -6,7 +6,8 @@ typedef enum fsdp_optimizer_kind {
     FSDP_ADAMW,
     FSDP_ADAM,
     FSDP_SGD,
-    FSDP_MUON /* weights of linear layers, heads left out; AdamW updates everything else */
+    FSDP_MUON,     /* weights of linear layers, heads left out; AdamW updates everything else */
+    FSDP_ADAFACTOR /* T5's: second moments of matrices as rows and columns, no first ones */
 } fsdp_optimizer_kind;
 
 /* Over ranks (world.h) or over dimensions. */

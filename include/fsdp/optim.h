@@ -11,6 +11,8 @@
 #ifndef FSDP_OPTIM_H
 #define FSDP_OPTIM_H
 
+#include <stdbool.h>
+
 #include <fsdp/kinds.h>
 #include <fsdp/shard.h>
 
@@ -43,12 +45,17 @@ typedef struct fsdp_optimizer_config {
     int n_groups;
     float muon_momentum; /* MUON: of its matrices; the other parameters have the options of ADAMW */
     fsdp_dtype state_dtype; /* of the moments: FSDP_F32, or FSDP_BF16, rounded at random so that small changes add up */
+    /* ADAFACTOR. Weight decay is decoupled, as ADAMW's. */
+    float adafactor_decay;        /* the decay of second moments in step t is 1 - t^-this */
+    float adafactor_clip;         /* largest root mean square of a parameter's update, before the rate */
+    bool adafactor_scale;         /* the rate is times the root mean square of the parameter, 1e-3 at least */
+    bool adafactor_relative_step; /* the rate of step t is min(0.01, 1 / sqrt(t)), whatever lr says */
 } fsdp_optimizer_config;
 
 #define FSDP_OPTIMIZER_CONFIG_INIT                                                                                     \
     {                                                                                                                  \
         .size = sizeof(fsdp_optimizer_config), .kind = FSDP_ADAMW, .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.999f,        \
-        .eps = 1e-8f, .muon_momentum = 0.95f                                                                           \
+        .eps = 1e-8f, .muon_momentum = 0.95f, .adafactor_decay = 0.8f, .adafactor_clip = 1.0f, .adafactor_scale = true \
     }
 
 typedef struct fsdp_optimizer fsdp_optimizer;

@@ -151,7 +151,9 @@ typedef struct fsdp_settings {
     double plateau;
     int64_t lr_step_size;
     double lr_gamma;
-    double momentum, muon_momentum, weight_decay, beta1, beta2, eps;
+    double momentum, muon_momentum, adafactor_decay, adafactor_clip;
+    bool adafactor_scale, adafactor_relative_step;
+    double weight_decay, beta1, beta2, eps;
     double ema;                                    /* decay of the average of the weights; 0: none */
     fsdp_text_list lr_groups, weight_decay_groups; /* "GLOB=X" over parameter names */
     double grad_clip;                              /* 0: off */

@@ -377,6 +377,27 @@ static void of_normalize_args(const normalize_args *a, kernel_work *w)
     w->bytes = reads(a->x, (double)a->n) + reads(a->out, (double)a->n);
 }
 
+/* Both passes read the gradient; the first reads the parameter too, the second leaves the update. */
+static void of_adafactor_part(const adafactor_part *a, kernel_work *w)
+{
+    w->dtype = w->result = FSDP_F32;
+    take_shape(w, a->n, 0);
+    w->bytes = (a->moment2 ? 16 : 8) * (double)a->n;
+}
+
+static void of_adafactor_factors_args(const adafactor_factors_args *a, kernel_work *w)
+{
+    w->dtype = w->result = FSDP_F32;
+    take_shape(w, a->matrices, a->rows + a->columns);
+    w->bytes = 28 * (double)(a->matrices * (a->rows + a->columns));
+}
+
+static void of_adafactor_rate_args(const adafactor_rate_args *a, kernel_work *w)
+{
+    (void)a;
+    w->bytes = 40;
+}
+
 static void of_optimizer_args(const optimizer_args *a, kernel_work *w)
 {
     double n = (double)a->n, moments = (a->moment1 != NULL) + (a->moment2 != NULL);

@@ -452,6 +452,51 @@ typedef struct optimizer_scalars {
     uint64_t step;                            /* counted from 1: what 16-bit moments are rounded by */
 } optimizer_scalars;
 
+/* ---- Adafactor ----
+ *
+ * A parameter of two or more dimensions is a list of matrices (rows, columns), whose squared gradients are kept as
+ * means of rows and of columns. Ranks hold parts of it, cut anywhere. Sums of squares are kept as two numbers, coarse
+ * and fine: each square is first rounded to a multiple of a grid that all agree on, then what is left to one of a finer
+ * grid. Multiples add up without rounding, so the sums have the same bits in any order and however the parameter is
+ * cut. The grids of rows and columns follow from `total`, the sum of all squares of the gradient; those of whole
+ * parameters are 2^-16 and 2^-42. Nothing is done where scalars say skip. */
+typedef struct adafactor_part {
+    int64_t n, first;          /* elements of the part, and where in the parameter it begins */
+    int64_t rows, columns;     /* of a matrix; rows 0: a vector, which has second moments of its own */
+    int64_t n_rows, n_columns; /* of all matrices */
+    float *gradient;           /* fp32; adafactor_update leaves the update there */
+    const float *parameter;    /* fp32 master; NULL: it is copy and low, as optimizer_args has it */
+    const uint16_t *copy, *low;
+    float *moment2;                            /* of a vector's part */
+    double *row_sums;                          /* (2, n_rows), added to */
+    double *column_sums;                       /* (2, n_columns), added to */
+    double *weight_squares;                    /* (2), added to: of the parameter */
+    double *update_squares;                    /* (2), added to: of the update before it is clipped */
+    const float *row_factors, *column_factors; /* (n_rows), (n_columns) */
+    const double *total;
+    const optimizer_scalars *scalars;
+} adafactor_part;
+
+/* From the sums over all ranks: row and column means move by beta2 towards those of the scaled squares plus 1e-30, and
+ * row_factor = 1 / sqrt(row / mean of its matrix's rows), column_factor = 1 / sqrt(column). */
+typedef struct adafactor_factors_args {
+    int64_t matrices, rows, columns;
+    const double *row_sums, *column_sums;
+    float *row_means, *column_means; /* the optimizer's state */
+    float *row_factors, *column_factors;
+    const optimizer_scalars *scalars;
+} adafactor_factors_args;
+
+/* rate[0] = scale ? max(1e-3, root mean square of the parameter) : 1, rate[1] = 1 / max(1, that of the update / clip)
+ */
+typedef struct adafactor_rate_args {
+    int64_t numel;
+    const double *weight_squares, *update_squares;
+    bool scale;
+    float clip;
+    float *rate; /* (2) */
+} adafactor_rate_args;
+
 /* Muon's first pass over a flat range. With g the scaled gradient: moment = momentum * moment + (1 - momentum) * g, and
  * direction = momentum * moment + (1 - momentum) * g (Nesterov's), in bf16. Nothing is written where scalars say skip.
  */
@@ -513,9 +558,10 @@ typedef struct halves_args {
 /* One pass over a flat range: parameters, moments, and the low-precision copy that the next gather reads.
  * ADAM adds weight_decay * parameter to the gradient, ADAMW decays the parameter itself. SGD uses moment1 when momentum
  * != 0 (its first step, bias_correction1 == 1, starts the buffer with the gradient). MUON decays as ADAMW does, then
- * takes off lr * direction_scale * direction; it reads neither gradient nor moments. `decay` false: weight_decay counts
- * as 0. moment_dtype: fp32, or bf16, to which the new moments are rounded at random (stochastic.h) after the update has
- * used them as they were computed. */
+ * takes off lr * direction_scale * direction; it reads neither gradient nor moments. ADAFACTOR, with lr times rate[0],
+ * decays as ADAMW does and takes off lr * rate[1] * gradient, which is what adafactor_update left there, in fp32; it has
+ * no moments here. `decay` false: weight_decay counts as 0. moment_dtype: fp32, or bf16, to which the new moments are
+ * rounded at random (stochastic.h) after the update has used them as they were computed. */
 typedef struct optimizer_args {
     fsdp_optimizer_kind kind;
     int64_t n;
@@ -534,6 +580,7 @@ typedef struct optimizer_args {
     uint16_t *low;    /* devices with `halves`: parameter is NULL, the master is copy (bf16) and these low halves */
     const uint16_t *direction; /* MUON: bf16 */
     float direction_scale;
+    const float *rate; /* ADAFACTOR: (2), device memory */
     const optimizer_scalars *scalars;
 } optimizer_args;
 
@@ -599,6 +646,10 @@ typedef struct paced_move_args {
     X(clip, clip_args)                                                                                                 \
     X(muon_direction, muon_direction_args)                                                                             \
     X(normalize, normalize_args)                                                                                       \
+    X(adafactor_sums, adafactor_part)                                                                                  \
+    X(adafactor_factors, adafactor_factors_args)                                                                       \
+    X(adafactor_update, adafactor_part)                                                                                \
+    X(adafactor_rate, adafactor_rate_args)                                                                             \
     X(optimizer, optimizer_args)
 
 #define KERNEL_ENTRY(entry, args) fsdp_status (*entry)(struct stream * s, const args *a);

@@ -21,11 +21,20 @@ struct update {
     update_range *ranges;
 };
 
+bool update_has_first(const fsdp_optimizer_config *c)
+{
+    return c->kind == FSDP_SGD ? c->momentum != 0 : c->kind != FSDP_ADAFACTOR;
+}
+
+/* Of some parameters at least. */
+static bool has_second(fsdp_optimizer_kind kind)
+{
+    return kind != FSDP_SGD;
+}
+
 static int update_moments(const fsdp_optimizer_config *c)
 {
-    if (c->kind == FSDP_SGD)
-        return c->momentum != 0 ? 1 : 0;
-    return 2;
+    return update_has_first(c) + has_second(c->kind);
 }
 
 bool update_is_muon(fsdp_optimizer_kind kind, const fsdp_parameter *p)
@@ -33,9 +42,14 @@ bool update_is_muon(fsdp_optimizer_kind kind, const fsdp_parameter *p)
     return kind == FSDP_MUON && p->n_dims == 2 && !p->output && (p->linear != LINEAR_NONE || p->adapter);
 }
 
-int update_moments_of(const fsdp_optimizer_config *c, const fsdp_parameter *p)
+bool update_is_factored(fsdp_optimizer_kind kind, const fsdp_parameter *p)
 {
-    return update_is_muon(c->kind, p) ? 1 : update_moments(c);
+    return kind == FSDP_ADAFACTOR && p->n_dims >= 2;
+}
+
+bool update_has_second(fsdp_optimizer_kind kind, const fsdp_parameter *p)
+{
+    return has_second(kind) && !update_is_muon(kind, p) && !update_is_factored(kind, p);
 }
 
 int update_kept(const fsdp_optimizer_config *c)
@@ -48,6 +62,12 @@ int update_halves(const fsdp_optimizer_config *c)
     return c->state_dtype == FSDP_BF16 ? update_moments(c) : 0;
 }
 
+/* Of those that want everything in fp32. */
+static const char *name_of(fsdp_optimizer_kind kind)
+{
+    return kind == FSDP_MUON ? "Muon" : "Adafactor";
+}
+
 static fsdp_status check(const fsdp_optimizer_config *c)
 {
     if (!(c->beta1 >= 0 && c->beta1 < 1) || !(c->beta2 >= 0 && c->beta2 < 1))
@@ -58,14 +78,20 @@ static fsdp_status check(const fsdp_optimizer_config *c)
                          "eps must be positive, weight decay and clip not negative, momentum in [0, 1)");
     if (!(c->muon_momentum >= 0 && c->muon_momentum < 1))
         return error_set(FSDP_ERR_INPUT, "Muon's momentum is %g; it must lie in [0, 1)", (double)c->muon_momentum);
+    bool decays = c->adafactor_decay > 0 && c->adafactor_decay <= 1;
+    if (c->kind == FSDP_ADAFACTOR && !(decays && c->adafactor_clip > 0)) /* others may leave them 0 */
+        return error_set(FSDP_ERR_INPUT,
+                         "Adafactor's decay is %g and its clip %g: the first must lie in (0, 1], the other be positive",
+                         (double)c->adafactor_decay, (double)c->adafactor_clip);
     if (!(c->average >= 0 && c->average < 1))
         return error_set(FSDP_ERR_INPUT, "the decay of the average of the weights, %g, must lie in [0, 1)",
                          (double)c->average);
     if (c->state_dtype != FSDP_F32 && c->state_dtype != FSDP_BF16)
         return error_set(FSDP_ERR_INPUT, "the optimizer's moments cannot be %s: use fp32 or bf16",
                          fsdp_dtype_name(c->state_dtype));
-    if (c->state_dtype != FSDP_F32 && c->kind == FSDP_MUON)
-        return error_set(FSDP_ERR_INPUT, "Muon keeps its moments in fp32: leave the optimizer's state in fp32");
+    if (c->state_dtype != FSDP_F32 && (c->kind == FSDP_MUON || c->kind == FSDP_ADAFACTOR))
+        return error_set(FSDP_ERR_INPUT, "%s keeps its moments in fp32: leave the optimizer's state in fp32",
+                         name_of(c->kind));
     return FSDP_OK;
 }
 
@@ -78,11 +104,11 @@ static size_t room_for(int64_t n, fsdp_dtype dtype)
 static int64_t count_second(const update *u, const update_range *r)
 {
     int64_t n = 0, first = 0;
-    if (update_moments(&u->config) < 2)
+    if (!has_second(u->config.kind))
         return 0;
     for (int i = 0; i < r->n_spans; first = r->spans[i++].end) {
         r->spans[i].second = n;
-        n += r->spans[i].muon ? 0 : r->spans[i].end - first;
+        n += r->spans[i].muon || r->spans[i].factored ? 0 : r->spans[i].end - first;
     }
     return r->n_spans > 0 ? n : r->n;
 }
@@ -90,7 +116,7 @@ static int64_t count_second(const update *u, const update_range *r)
 static size_t kept_bytes(const update *u, const update_range *r)
 {
     fsdp_dtype dtype = u->config.state_dtype;
-    size_t first = update_moments(&u->config) > 0 ? room_for(r->n, dtype) : 0;
+    size_t first = update_has_first(&u->config) ? room_for(r->n, dtype) : 0;
     return first + room_for(count_second(u, r), dtype) + (u->config.average > 0 ? room_for(r->n, FSDP_F32) : 0);
 }
 
@@ -99,7 +125,7 @@ static fsdp_status place_moments(update *u, int place)
 {
     const update_memory *where = &u->places[place];
     moments *all = &u->moments[place];
-    int n_moments = update_moments(&u->config);
+    bool has_first = update_has_first(&u->config);
     for (int i = 0; i < u->n_ranges; i++)
         all->bytes += u->ranges[i].place == place ? kept_bytes(u, &u->ranges[i]) : 0;
     if (all->bytes == 0)
@@ -109,11 +135,11 @@ static fsdp_status place_moments(update *u, int place)
     uint8_t *at = all->memory;
     for (int i = 0; i < u->n_ranges; i++) {
         update_range *r = &u->ranges[i];
-        size_t bytes = kept_bytes(u, r), first = n_moments > 0 ? room_for(r->n, u->config.state_dtype) : 0;
+        size_t bytes = kept_bytes(u, r), first = has_first ? room_for(r->n, u->config.state_dtype) : 0;
         if (r->place != place)
             continue;
-        r->moment1 = n_moments > 0 ? at : NULL;
-        r->moment2 = n_moments > 1 ? at + first : NULL;
+        r->moment1 = has_first ? at : NULL;
+        r->moment2 = has_second(u->config.kind) ? at + first : NULL;
         r->average = u->config.average > 0 ? (float *)(void *)(at + bytes - room_for(r->n, FSDP_F32)) : NULL;
         at += bytes;
     }
@@ -129,11 +155,12 @@ fsdp_status update_create(const update_memory *places, int n_places, const fsdp_
         free(u);
         return error_set(FSDP_ERR_MEMORY, "creating an optimizer over %d units: out of host memory", n);
     }
-    for (int i = 0; i < n && config->kind == FSDP_MUON; i++) {
+    for (int i = 0; i < n && (config->kind == FSDP_MUON || config->kind == FSDP_ADAFACTOR); i++) {
         if (ranges[i].gradient_dtype != FSDP_F32) {
             free(u->ranges);
             free(u);
-            return error_set(FSDP_ERR_INPUT, "Muon reads gradients in fp32: leave gradient_dtype as it is");
+            return error_set(FSDP_ERR_INPUT, "%s reads gradients in fp32: leave gradient_dtype as it is",
+                             name_of(config->kind));
         }
     }
     u->config = *config;
@@ -168,18 +195,21 @@ void update_free(update *u)
 void update_scalars(const update *u, float lr, int64_t step, optimizer_scalars *out)
 {
     const fsdp_optimizer_config *c = &u->config;
-    bool adam = c->kind != FSDP_SGD;
-    *out = (optimizer_scalars){.lr = lr,
-                               .beta1 = c->beta1,
-                               .beta2 = c->beta2,
-                               .eps = c->eps,
-                               .weight_decay = c->weight_decay,
-                               .momentum = c->kind == FSDP_MUON ? c->muon_momentum : c->momentum,
-                               .bias_correction1 = adam ? (float)(1 - pow(c->beta1, (double)step)) : step == 1,
-                               .bias_correction2 = adam ? (float)(1 - pow(c->beta2, (double)step)) : 1,
-                               .gradient_scale = 1,
-                               .average_decay = c->average,
-                               .step = (uint64_t)step};
+    bool adam = c->kind != FSDP_SGD, factored = c->kind == FSDP_ADAFACTOR;
+    if (factored && c->adafactor_relative_step)
+        lr = (float)fmin(1e-2, 1 / sqrt((double)step));
+    *out =
+        (optimizer_scalars){.lr = lr,
+                            .beta1 = c->beta1,
+                            .beta2 = factored ? (float)(1 - pow((double)step, -(double)c->adafactor_decay)) : c->beta2,
+                            .eps = c->eps,
+                            .weight_decay = c->weight_decay,
+                            .momentum = c->kind == FSDP_MUON ? c->muon_momentum : c->momentum,
+                            .bias_correction1 = adam ? (float)(1 - pow(c->beta1, (double)step)) : step == 1,
+                            .bias_correction2 = adam ? (float)(1 - pow(c->beta2, (double)step)) : 1,
+                            .gradient_scale = 1,
+                            .average_decay = c->average,
+                            .step = (uint64_t)step};
 }
 
 static void *element_at(void *base, fsdp_dtype dtype, int64_t index)
@@ -209,6 +239,7 @@ static optimizer_args describe_part(const update *u, const update_range *r, int6
                         .average = r->average ? r->average + first : NULL,
                         .copy = r->copy,
                         .low = r->low ? r->low + first : NULL,
+                        .rate = span ? span->rate : NULL,
                         .scalars = scalars};
     a.copy.p = element_at(a.copy.p, a.copy.dtype, first);
     return a;
@@ -217,7 +248,9 @@ static optimizer_args describe_part(const update *u, const update_range *r, int6
 static fsdp_status apply_part(update *u, const update_range *r, int64_t first, int64_t end, const update_span *span,
                               stream *s, const optimizer_scalars *scalars)
 {
-    if (first == end)
+    if (span && span->rate) /* without padding */
+        end = span->used;
+    if (first >= end)
         return FSDP_OK;
     optimizer_args a = describe_part(u, r, first, end, span, scalars);
     return u->places[r->place].dev->kernels->optimizer(s, &a);
@@ -268,6 +301,30 @@ fsdp_status update_directions(update *u, int index, stream *s, const optimizer_s
                                  .scalars = scalars};
         if (r->spans[i].muon && a.n > 0)
             FSDP_TRY(u->places[r->place].dev->kernels->muon_direction(s, &a));
+    }
+    return FSDP_OK;
+}
+
+fsdp_status update_factored(update *u, int index, stream *s, const optimizer_scalars *scalars, bool sums,
+                            update_describer describe, void *context)
+{
+    const update_range *r = &u->ranges[index];
+    const kernel_table *k = u->places[r->place].dev->kernels;
+    int64_t first = 0;
+    for (int i = 0; i < r->n_spans; first = r->spans[i++].end) {
+        const update_span *span = &r->spans[i];
+        adafactor_part part = {.n = span->used - first,
+                               .first = span->from,
+                               .gradient = (float *)r->gradient + first,
+                               .parameter = r->parameter ? r->parameter + first : NULL,
+                               .copy = r->low ? (const uint16_t *)r->copy.p + first : NULL,
+                               .low = r->low ? r->low + first : NULL,
+                               .moment2 = span->factored ? NULL : (float *)r->moment2 + span->second,
+                               .scalars = scalars};
+        if (part.n <= 0)
+            continue;
+        describe(context, span, &part);
+        FSDP_TRY(sums ? k->adafactor_sums(s, &part) : k->adafactor_update(s, &part));
     }
     return FSDP_OK;
 }

@@ -12,12 +12,16 @@
 typedef struct update_span {
     int64_t end;
     float lr_factor, weight_decay;
-    /* Muon's: part of one matrix. What lies behind `used` up to the end is padding. */
-    bool muon;
-    int64_t used;
-    int64_t direction; /* where the directions of its first element lie, in those of the unit */
+    /* Muon's and Adafactor's: part of one parameter, from its element `from` on. What lies behind `used` up to the end
+     * is padding. */
+    bool muon, factored;
+    int64_t used, from;
+    const fsdp_parameter *parameter;
+    int64_t direction; /* Muon's: where the directions of its first element lie, in those of the unit */
     float direction_scale;
-    int64_t second; /* all others: where its second moments begin in the range's; set by update_create */
+    const float *rate; /* Adafactor's: optimizer_args.rate */
+    int64_t second;    /* all but Muon's and factored ones: where its second moments begin in the range's; set by
+                          update_create */
 } update_span;
 
 typedef struct update_range {
@@ -34,7 +38,7 @@ typedef struct update_range {
     uint32_t key[2];         /* of the random numbers by which 16-bit moments are rounded, */
     uint64_t element;        /* and where among them the range begins */
     void *moment1, *moment2; /* of the configuration's state_dtype; set by update_create where the optimizer has them;
-                                the second of Muon's are left out */
+                                the second of spans that have none are left out */
     float *average;          /* this one too */
 } update_range;
 
@@ -66,13 +70,22 @@ fsdp_status update_directions(update *u, int index, stream *s, const optimizer_s
 fsdp_status update_apply_directions(update *u, int index, stream *s, const optimizer_scalars *scalars,
                                     const uint16_t *directions);
 
+/* Adafactor's part of a range comes in two as well: what is summed over ranks before the update is known, and the
+ * update, which is left in the place of the gradients. `describe` fills in what belongs to a span's parameter. */
+typedef void (*update_describer)(void *context, const update_span *span, adafactor_part *part);
+fsdp_status update_factored(update *u, int index, stream *s, const optimizer_scalars *scalars, bool sums,
+                            update_describer describe, void *context);
+
 const update_range *update_range_at(const update *u, int index);
-/* The second moment of an element of a range. Not for Muon's. */
+/* The second moment of an element of a range, where it has one. */
 void *update_moment2_at(const update *u, int index, int64_t element);
 int update_kept(const fsdp_optimizer_config *config);   /* most numbers kept per parameter: moments, the average */
 int update_halves(const fsdp_optimizer_config *config); /* of those, how many have 16 bits; the others have 32 */
 /* Whether Muon updates this parameter: a linear layer's weight that is not a model's output, or an adapter's matrix. */
 bool update_is_muon(fsdp_optimizer_kind kind, const fsdp_parameter *p);
-int update_moments_of(const fsdp_optimizer_config *config, const fsdp_parameter *p);
+/* Whether Adafactor keeps means of rows and columns of this parameter. */
+bool update_is_factored(fsdp_optimizer_kind kind, const fsdp_parameter *p);
+bool update_has_first(const fsdp_optimizer_config *config); /* moments; every parameter has them, or none has */
+bool update_has_second(fsdp_optimizer_kind kind, const fsdp_parameter *p);
 
 #endif

@@ -375,7 +375,8 @@ plan_freedom assemble_freedom(const fsdp_settings *s, const device *dev)
                           .checkpointing = !fsdp_settings_given(s, "activation_checkpointing") && !offloads,
                           .offload_activations = dev->own_memory && !fsdp_settings_given(s, "offload_activations"),
                           .cpu_offload = dev->own_memory && !fsdp_settings_given(s, "cpu_offload") &&
-                                         s->cpu_offload_units.n == 0 && s->optimizer != FSDP_MUON};
+                                         s->cpu_offload_units.n == 0 && s->optimizer != FSDP_MUON &&
+                                         s->optimizer != FSDP_ADAFACTOR};
 }
 
 fsdp_optimizer_config assemble_optimizer(const fsdp_settings *s)
@@ -389,6 +390,10 @@ fsdp_optimizer_config assemble_optimizer(const fsdp_settings *s)
     c.weight_decay = (float)s->weight_decay;
     c.momentum = (float)s->momentum;
     c.muon_momentum = (float)s->muon_momentum;
+    c.adafactor_decay = (float)s->adafactor_decay;
+    c.adafactor_clip = (float)s->adafactor_clip;
+    c.adafactor_scale = s->adafactor_scale;
+    c.adafactor_relative_step = s->adafactor_relative_step;
     c.average = (float)s->ema;
     c.clip = (float)s->grad_clip;
     c.state_dtype = (fsdp_dtype)s->optimizer_state;

@@ -132,8 +132,13 @@ static fsdp_status check_precision(fsdp_settings *s)
         s->param_dtype = FSDP_F16;
     if (s->fp8_check > 0 && s->fp8 == FSDP_FP8_OFF)
         return contradiction(s, "fp8_check", "fp8", "there are no 8-bit products to check");
+    bool wide = s->optimizer == FSDP_MUON || s->optimizer == FSDP_ADAFACTOR;
+    if (wide && s->optimizer_state != FSDP_F32)
+        return contradiction(s, "optimizer", "optimizer_state", "Muon and Adafactor keep their moments in fp32");
     if (s->gradient_dtype == FSDP_F32)
         return FSDP_OK;
+    if (wide)
+        return contradiction(s, "optimizer", "gradient_dtype", "Muon and Adafactor read gradients in fp32");
     if (given(s, "reduce_dtype") && s->reduce_dtype != s->gradient_dtype)
         return contradiction(s, "gradient_dtype", "reduce_dtype", "the sum would be rounded after it was made");
     if (s->gradient_accumulation_steps > 1)

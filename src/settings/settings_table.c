@@ -74,8 +74,8 @@ static const fsdp_choice activations[] = {
 };
 
 static const fsdp_choice optimizers[] = {
-    {"adamw", FSDP_ADAMW, NULL}, {"adam", FSDP_ADAM, NULL}, {"sgd", FSDP_SGD, NULL},
-    {"muon", FSDP_MUON, NULL},   {NULL, 0, NULL},
+    {"adamw", FSDP_ADAMW, NULL}, {"adam", FSDP_ADAM, NULL},           {"sgd", FSDP_SGD, NULL},
+    {"muon", FSDP_MUON, NULL},   {"adafactor", FSDP_ADAFACTOR, NULL}, {NULL, 0, NULL},
 };
 
 static const fsdp_choice lr_decay_styles[] = {
@@ -340,6 +340,10 @@ const fsdp_flag settings_table[] = {
            "factor per reduction (step schedule: every --lr_step_size; exponential: every step)")},
     {FLOAT(momentum, "0.9", 0, 0.999999, "X", "sgd: momentum")},
     {FLOAT(muon_momentum, "0.95", 0, 0.999999, "X", "muon: momentum of its matrices; all else is adamw's")},
+    {FLOAT(adafactor_decay, "0.8", 1e-3, 1, "X", "adafactor: in step t second moments decay by 1 - t^-X")},
+    {FLOAT(adafactor_clip, "1", 1e-6, 1e6, "X", "adafactor: largest root mean square of a parameter's update")},
+    {SWITCH(adafactor_scale, "true", "adafactor: multiply the learning rate by each parameter's root mean square")},
+    {SWITCH(adafactor_relative_step, NULL, "adafactor: use min(0.01, 1/sqrt(step)) as learning rate instead of --lr")},
     {FLOAT(weight_decay, "0.1", 0, 1e3, "X", "weight decay; applies to tensors with two or more dimensions")},
     {LIST(lr_groups, "GLOB=X,...", "multiply --lr by X for parameters whose names match")},
     {LIST(weight_decay_groups, "GLOB=X,...", "use weight decay X for parameters whose names match")},

@@ -9,6 +9,8 @@
 #include "base/float_bits.h"
 #include "shard/offload/offload.h"
 
+enum { MOST_ROLES = 4 }; /* of a parameter, besides its own */
+
 struct model_state {
     fsdp_model *model;
     fsdp_optimizer *optimizer;
@@ -61,35 +63,60 @@ bool model_state_has_base(const fsdp_model *m)
     return adapted;
 }
 
-/* A slice of moments, which lie at `memory`. Those of 16 bits are reached through read and write wherever they are. */
+/* A slice of moments or of an average, which lie at `memory`. Those of 16 bits are reached through read and write
+ * wherever they are. */
 static void add_moment(model_state *s, int tensor, const model_slice *p, void *memory, bool on_host)
 {
     add_slice(s, tensor, p->first, p->n, memory, on_host && s->tensors[tensor].dtype == FSDP_F32);
 }
 
-static int moments_of(const model_state *s, const fsdp_parameter *p)
+static const fsdp_optimizer_config *optimizer_of(const model_state *s, const fsdp_parameter *p)
 {
-    return s->optimizer ? update_moments_of(&s->optimizer->config, p) : 0;
+    return s->optimizer && p->trainable ? &s->optimizer->config : NULL;
+}
+
+/* Which of a parameter's tensors there are, in the order in which they are listed after it. */
+static int roles_of(const model_state *s, const fsdp_parameter *p, ckpt_role *roles)
+{
+    const fsdp_optimizer_config *c = optimizer_of(s, p);
+    int n = 0;
+    if (c && update_has_first(c))
+        roles[n++] = CKPT_MOMENT1;
+    if (c && update_has_second(c->kind, p))
+        roles[n++] = CKPT_MOMENT2;
+    if (c && c->average > 0)
+        roles[n++] = CKPT_AVERAGE;
+    if (c && update_is_factored(c->kind, p)) {
+        roles[n++] = CKPT_ROWS;
+        roles[n++] = CKPT_COLUMNS;
+    }
+    return n;
+}
+
+/* Where the elements of a slice lie; NULL: those are no part of a shard. */
+static void *place_of(const model_state *s, const model_slice *p, ckpt_role role)
+{
+    const update *u = s->optimizer->update;
+    const update_range *r = update_range_at(u, p->range);
+    if (role == CKPT_MOMENT2)
+        return update_moment2_at(u, p->range, p->at);
+    if (role == CKPT_MOMENT1)
+        return (uint8_t *)r->moment1 + (size_t)p->at * fsdp_dtype_size(s->optimizer->config.state_dtype);
+    return role == CKPT_AVERAGE ? r->average + p->at : NULL;
 }
 
 /* A parameter's masters and its moments. */
-static void list_piece(model_state *s, bool average, int tensor, model_slice *p)
+static void list_piece(model_state *s, int tensor, model_slice *p)
 {
-    int moments = moments_of(s, p->parameter);
     bool on_host = s->on_host || p->segment->host_copy;
     float *master = p->segment->master && !pair_for(s, p->parameter) ? p->segment->master + p->at : NULL;
-    int first = s->state.n_slices;
+    ckpt_role roles[MOST_ROLES];
+    int first = s->state.n_slices, n = p->range >= 0 ? roles_of(s, p->parameter, roles) : 0;
     add_slice(s, tensor, p->first, p->n, master, on_host)->handle = p;
-    if (p->range >= 0 && (moments > 0 || average)) {
-        const update_range *r = update_range_at(s->optimizer->update, p->range);
-        if (moments > 0)
-            add_moment(s, tensor + 1, p,
-                       (uint8_t *)r->moment1 + (size_t)p->at * fsdp_dtype_size(s->optimizer->config.state_dtype),
-                       on_host);
-        if (moments > 1)
-            add_moment(s, tensor + 2, p, update_moment2_at(s->optimizer->update, p->range, p->at), on_host);
-        if (average)
-            add_slice(s, tensor + 1 + moments, p->first, p->n, r->average + p->at, on_host);
+    for (int i = 0; i < n; i++) {
+        void *place = place_of(s, p, roles[i]);
+        if (place)
+            add_moment(s, tensor + 1 + i, p, place, on_host);
     }
     for (int i = first; i < s->state.n_slices; i++)
         s->slices[i].writes = p->writes;
@@ -152,8 +179,29 @@ static fsdp_status put(void *context, const ckpt_slice *slice, int64_t first, in
     return model_put(s->model, (float *)slice->handle + first, in, (size_t)n * sizeof(float));
 }
 
+/* Means of rows lack the last dimension, means of columns the one before it. */
+static void add_state(model_state *s, const fsdp_parameter *p, ckpt_role role)
+{
+    bool mean = role == CKPT_ROWS || role == CKPT_COLUMNS;
+    ckpt_tensor *t = add_tensor(s, p->name, role, p->n_dims, p->shape);
+    if (role == CKPT_MOMENT1 || role == CKPT_MOMENT2)
+        t->dtype = s->optimizer->config.state_dtype;
+    if (mean)
+        t->n_dims--;
+    if (role == CKPT_COLUMNS)
+        t->shape[t->n_dims - 1] = p->shape[p->n_dims - 1];
+}
+
+/* Every rank has all of them; rank 0 writes them, as it does buffers. */
+static void list_means(model_state *s, int tensor, bool writes)
+{
+    const ckpt_tensor *t = &s->tensors[tensor];
+    float *means = adafactor_means(s->optimizer->adafactor, t->name, t->role == CKPT_ROWS);
+    add_slice(s, tensor, 0, ckpt_tensor_numel(t), means, s->on_host)->writes = writes;
+}
+
 /* Tensors in the order parameter i, then its moments: index of a parameter's first is kept in `at`. */
-static void list_tensors(model_state *s, bool average, int *at)
+static void list_tensors(model_state *s, int *at)
 {
     const module_contents *c = &s->model->contents;
     bool has_base = model_state_has_base(s->model);
@@ -163,11 +211,10 @@ static void list_tensors(model_state *s, bool average, int *at)
         if (is_left_out(s, p))
             continue;
         add_tensor(s, p->name, CKPT_PARAMETER, p->n_dims, p->shape)->base = has_base && !p->adapter;
-        for (int k = 0; k < (p->trainable ? moments_of(s, p) : 0); k++)
-            add_tensor(s, p->name, k == 0 ? CKPT_MOMENT1 : CKPT_MOMENT2, p->n_dims, p->shape)->dtype =
-                s->optimizer->config.state_dtype;
-        if (p->trainable && average)
-            add_tensor(s, p->name, CKPT_AVERAGE, p->n_dims, p->shape);
+        ckpt_role roles[MOST_ROLES];
+        int n = roles_of(s, p, roles);
+        for (int k = 0; k < n; k++)
+            add_state(s, p, roles[k]);
     }
     for (int i = 0; i < c->n_buffers; i++) {
         if (c->buffers[i]->persistent)
@@ -175,18 +222,20 @@ static void list_tensors(model_state *s, bool average, int *at)
     }
 }
 
-static void list_slices(model_state *s, bool average, const int *at)
+static void list_slices(model_state *s, const int *at)
 {
     fsdp_model *m = s->model;
     int n = model_slices(m);
     for (int i = 0; i < n; i++) {
         s->pieces[i] = model_slice_at(m, i);
         if (!is_left_out(s, s->pieces[i].parameter))
-            list_piece(s, average, at[s->pieces[i].parameter->index], &s->pieces[i]);
+            list_piece(s, at[s->pieces[i].parameter->index], &s->pieces[i]);
     }
     bool first_rank = comm_rank(m->world->comm) == 0;
     for (int i = 0; i < s->state.n_tensors; i++) {
         const ckpt_tensor *t = &s->tensors[i];
+        if (t->role == CKPT_ROWS || t->role == CKPT_COLUMNS)
+            list_means(s, i, first_rank);
         if (t->role != CKPT_BUFFER)
             continue;
         fsdp_buffer *b = module_find_buffer(&m->contents, t->name);
@@ -196,9 +245,9 @@ static void list_slices(model_state *s, bool average, const int *at)
 
 fsdp_status model_state_create(fsdp_model *m, fsdp_optimizer *o, const model_view *view, model_state **out)
 {
-    bool average = o && o->config.average > 0;
-    size_t most = (size_t)m->contents.n_parameters * 4 + (size_t)m->contents.n_buffers;
-    size_t most_slices = (size_t)model_slices(m) * 4 + (size_t)m->contents.n_buffers;
+    size_t most = (size_t)m->contents.n_parameters * (1 + MOST_ROLES) + (size_t)m->contents.n_buffers;
+    size_t most_slices = (size_t)model_slices(m) * (1 + MOST_ROLES) + (size_t)m->contents.n_parameters * 2 +
+                         (size_t)m->contents.n_buffers;
     model_state *s = calloc(1, sizeof *s);
     int *at = calloc((size_t)m->contents.n_parameters + 1, sizeof *at);
     if (s) {
@@ -217,8 +266,8 @@ fsdp_status model_state_create(fsdp_model *m, fsdp_optimizer *o, const model_vie
     s->view = view ? *view : (model_view){.merged = NULL};
     s->on_host = !m->dev->own_memory;
     s->state = (ckpt_state)CKPT_STATE_INIT;
-    list_tensors(s, average, at);
-    list_slices(s, average, at);
+    list_tensors(s, at);
+    list_slices(s, at);
     free(at);
     s->state.tensors = s->tensors;
     s->state.slices = s->slices;

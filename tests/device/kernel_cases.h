@@ -69,6 +69,7 @@ static const kernel_case kernel_cases[] = {
     {"clip", case_clip},
     {"optimizer", case_optimizer},
     {"muon", case_muon},
+    {"adafactor", case_adafactor},
     {"normalize", case_normalize},
     {"optimizer with bf16 moments", case_optimizer_halves},
     {"activation_of_nan", case_activation_of_nan},

@@ -146,6 +146,109 @@ static void case_muon(kernel_check *c)
             muon_one(c, sizes[i], decay);
 }
 
+/* Adafactor over a parameter of `matrices` (rows, columns), or a vector where rows is 0, that lies in two parts. */
+static void adafactor_one(kernel_check *c, int64_t matrices, int64_t rows, int64_t columns)
+{
+    int64_t n_rows = matrices * rows, n_columns = rows ? matrices * columns : 0, n = rows ? n_rows * columns : columns;
+    double *zeros = check_doubles(c, 2 * n + 8), total = 0, squares[2] = {0, 0}, *want = check_doubles(c, n);
+    double *row = check_doubles(c, n_rows + 1), *column = check_doubles(c, n_columns + 1), beta = 0.75, scale = 0.5;
+    operand p = check_random(c, FSDP_F32, n, 1), g = check_random(c, FSDP_F32, n, 2);
+    operand row_sums = check_operand(c, FSDP_F64, 2 * n_rows + 1, zeros);
+    operand column_sums = check_operand(c, FSDP_F64, 2 * n_columns + 1, zeros);
+    operand sums = check_operand(c, FSDP_F64, 4, zeros), rate = check_operand(c, FSDP_F32, 2, zeros);
+    operand row_means = check_operand(c, FSDP_F32, n_rows + 1, zeros), moments = check_operand(c, FSDP_F32, n, zeros);
+    operand column_means = check_operand(c, FSDP_F32, n_columns + 1, zeros);
+    operand row_factors = check_operand(c, FSDP_F32, n_rows + 1, zeros);
+    operand column_factors = check_operand(c, FSDP_F32, n_columns + 1, zeros);
+    for (int64_t i = 0; i < n; i++)
+        total += g.host[i] * g.host[i];
+    optimizer_scalars h = {.beta2 = (float)beta, .gradient_scale = (float)scale};
+    const optimizer_scalars *scalars = check_upload(c, &h, sizeof h);
+    const double *all = check_upload(c, &total, sizeof total);
+    for (int pass = 0; pass < 2; pass++) {
+        for (int half = 0; half < 2; half++) {
+            int64_t cut = n * 2 / 5, first = half ? cut : 0;
+            adafactor_part a = {.n = half ? n - cut : cut,
+                                .first = first,
+                                .rows = rows,
+                                .columns = rows ? columns : 0,
+                                .n_rows = n_rows,
+                                .n_columns = n_columns,
+                                .gradient = (float *)g.device + first,
+                                .parameter = (const float *)p.device + first,
+                                .moment2 = (float *)moments.device + first,
+                                .row_sums = row_sums.device,
+                                .column_sums = column_sums.device,
+                                .weight_squares = sums.device,
+                                .update_squares = (double *)sums.device + 2,
+                                .row_factors = row_factors.device,
+                                .column_factors = column_factors.device,
+                                .total = all,
+                                .scalars = scalars};
+            if (pass == 0)
+                CHECK_RUN(c, adafactor_sums, &a);
+            else
+                CHECK_RUN(c, adafactor_update, &a);
+        }
+        adafactor_factors_args f = {.matrices = matrices,
+                                    .rows = rows,
+                                    .columns = columns,
+                                    .row_sums = row_sums.device,
+                                    .column_sums = column_sums.device,
+                                    .row_means = row_means.device,
+                                    .column_means = column_means.device,
+                                    .row_factors = row_factors.device,
+                                    .column_factors = column_factors.device,
+                                    .scalars = scalars};
+        if (pass == 0 && rows > 0)
+            CHECK_RUN(c, adafactor_factors, &f);
+    }
+    adafactor_rate_args r = {.numel = n,
+                             .weight_squares = sums.device,
+                             .update_squares = (double *)sums.device + 2,
+                             .scale = true,
+                             .clip = 0.5f,
+                             .rate = rate.device};
+    CHECK_RUN(c, adafactor_rate, &r);
+    for (int64_t i = 0; i < n && rows > 0; i++) {
+        double square = (1 - beta) * scale * scale * g.host[i] * g.host[i];
+        row[i / columns] += square / (double)columns;
+        column[i / (rows * columns) * columns + i % columns] += square / (double)rows;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        double mean = 0, square = (1 - beta) * scale * scale * g.host[i] * g.host[i], matrix = 0;
+        if (rows > 0) {
+            matrix = (double)(i / (rows * columns));
+            for (int64_t k = 0; k < rows; k++)
+                mean += row[(int64_t)matrix * rows + k] / (double)rows;
+            square = row[i / columns] / mean * column[(int64_t)matrix * columns + i % columns];
+        }
+        want[i] = g.host[i] * scale / sqrt(square);
+        squares[0] += p.host[i] * p.host[i] / (double)n;
+        squares[1] += want[i] * want[i] / (double)n;
+    }
+    check_expect(c, &g, want, false, "update");
+    if (rows > 0) {
+        check_expect(c, &row_means, row, false, "means of rows");
+        check_expect(c, &column_means, column, false, "means of columns");
+    }
+    check_expect(c, &rate, (const double[]){fmax(1e-3, sqrt(squares[0])), 1 / fmax(1, sqrt(squares[1]) / 0.5)}, false,
+                 "rate");
+    check_clear(c);
+}
+
+static void case_adafactor(kernel_check *c)
+{
+    adafactor_one(c, 1, 0, 1);
+    adafactor_one(c, 1, 0, 1025);
+    adafactor_one(c, 1, 1, 1);
+    adafactor_one(c, 1, 3, 5);
+    adafactor_one(c, 1, 65, 129);
+    adafactor_one(c, 1, 130, 67);
+    adafactor_one(c, 35, 3, 3);
+    adafactor_one(c, 4, 17, 300);
+}
+
 static void case_normalize(kernel_check *c)
 {
     const int64_t sizes[] = {1, 7, 1024, 1025, 20011};

@@ -186,7 +186,7 @@ static void the_nearest_name_is_suggested(void **state)
     REFUSED("did you mean --hidden_width?", "--hiden-width=3");
     REFUSED("did you mean --lr?", "-lr", "3");
     REFUSED("unknown flag --qqqqqqqq; --help lists", "--qqqqqqqq");
-    REFUSED("one of adamw, adam, sgd, muon is expected; did you mean adamw?", "--optimizer=adamv");
+    REFUSED("one of adamw, adam, sgd, muon, adafactor is expected; did you mean adamw?", "--optimizer=adamv");
     REFUSED("did you mean llama3_2_1b?", "--preset=llama32_1b");
     REFUSED("one of auto, cpu, cuda, h200, h100, a100 is expected", "--device=tpu");
 }
@@ -222,6 +222,8 @@ static void contradictions_name_both_flags(void **state)
     REFUSED("--num_heads=12 and --num_key_value_heads=5", "--num_key_value_heads=5");
     REFUSED("--preset=t5-small and --model_type=mistral", "--preset=t5-small", "--model_type=mistral");
     REFUSED("--warmup=20 and --max_steps=10", "--warmup=20", "--max_steps=10");
+    REFUSED("--optimizer=adafactor and --optimizer_state=bf16", "--optimizer=adafactor", "--optimizer_state=bf16");
+    REFUSED("--optimizer=muon and --gradient_dtype=bf16", "--optimizer=muon", "--gradient_dtype=bf16");
     REFUSED("--preset=tiny and --model_config=c.json", "--preset=tiny", "--model_config=c.json");
 }
 

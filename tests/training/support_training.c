@@ -195,7 +195,7 @@ static fsdp_status plan(training *t, fsdp_world *w, training_result *out)
                                    .ranks_per_node = t->ranks,
                                    .rank = fsdp_world_rank(w),
                                    .backend = fsdp_world_backend(w),
-                                   .moments = t->average > 0 ? 3 : 2,
+                                   .moments = (t->optimizer == FSDP_ADAFACTOR ? 1 : 2) + (t->average > 0),
                                    .optimizer = t->optimizer,
                                    .half_moments = t->state_dtype == FSDP_BF16 ? 2 : 0,
                                    .record = record_planned,

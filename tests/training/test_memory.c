@@ -537,13 +537,13 @@ static void validation_takes_what_was_planned(void **state)
 static void an_average_of_the_weights_takes_what_was_planned(void **state)
 {
     (void)state;
-    static const fsdp_optimizer_kind kinds[] = {FSDP_ADAMW, FSDP_SGD, FSDP_MUON};
-    for (int variant = 0; variant < 24; variant++) {
+    static const fsdp_optimizer_kind kinds[] = {FSDP_ADAMW, FSDP_SGD, FSDP_MUON, FSDP_ADAFACTOR};
+    for (int variant = 0; variant < 32; variant++) {
         fsdp_config config = FSDP_CONFIG_INIT;
         config.strategy = (fsdp_strategy)(variant % 4);
         config.wrap = fsdp_wrap_by_type("llama_block");
         config.param_dtype = variant & 4 ? FSDP_BF16 : FSDP_F32;
-        config.cpu_offload = variant & 4 && kinds[variant / 8] != FSDP_MUON;
+        config.cpu_offload = variant & 4 && variant < 16;
         run_case c = {
             .config = config, .batch = BATCH, .evaluated = BATCH, .micro_batches = 1, .optimizer = kinds[variant / 8]};
         int64_t without = run_one(&c, 2, "no average").measured;
@@ -641,7 +641,8 @@ static run_case random_case(draw *d, int ranks, const int *weights)
                       .micro_batches = 1 + below(d, 3),
                       .optimizer = below(d, 3)                 ? FSDP_ADAMW
                                    : c.cpu_offload || c.policy ? FSDP_SGD
-                                                               : FSDP_MUON,
+                                   : c.forward_prefetch        ? FSDP_MUON
+                                                               : FSDP_ADAFACTOR,
                       .average = below(d, 3) ? 0 : 0.5f,
                       .rank = below(d, 3) || c.n_freeze ? 0 : 1 + below(d, 9)};
 }

@@ -1,5 +1,5 @@
 #!/bin/bash
-# --optimizer muon in a whole run: its checkpoints name what they hold, go on with the same bits under another strategy and with the
+# --optimizer muon and adafactor in a whole run: their checkpoints name what they hold, go on with the same bits under another strategy and with the
 # same curve on another number of ranks, travel through PyTorch's folders, and are not mistaken for another optimizer's.
 set -euo pipefail
 source "${FSDP_SOURCE:?}/tests/cli/support.bash"
@@ -23,8 +23,7 @@ same()
     "$fsdp" ckpt diff "$@" >diff.log 2>&1 || fail "$*: $(cat diff.log)"
 }
 
-# kind ROLES_OF_A_MATRIX
-for optimizer in muon; do
+for optimizer in muon adafactor; do
     job "$optimizer" 2 --optimizer $optimizer --max_steps 6 --checkpoint_freq 3 || fail "$(cat $optimizer.log)"
     saved=$optimizer/checkpoints
     job "$optimizer-on" 2 --optimizer $optimizer --max_steps 6 --sharding_strategy no_shard --resume_from_checkpoint $saved/step-00000003 ||
@@ -44,9 +43,16 @@ grep -q "moment2 .*layers.0.mlp.up_proj.weight" show.log && fail "a second momen
 grep -q "moment2 .*embed_tokens.weight" show.log || fail "the embedding is AdamW's: $(cat show.log)"
 grep -q "moment2 .*lm_head.weight" show.log || fail "the head is AdamW's: $(cat show.log)"
 
+# Adafactor has means of rows and columns of matrices, and the moments of vectors.
+"$fsdp" ckpt show adafactor/checkpoints/step-00000006 >show.log
+grep -q "moment2_rows .*layers.0.mlp.up_proj.weight" show.log || fail "no means of rows: $(cat show.log)"
+grep -q "moment2_columns .*embed_tokens.weight" show.log || fail "no means of columns: $(cat show.log)"
+grep -q "moment2 .*norm.weight" show.log || fail "no moments of vectors: $(cat show.log)"
+grep -q "moment1" show.log && fail "first moments that nobody needs"
+
 # Another optimizer's checkpoint is refused, with a tensor named.
 job adamw 1 --max_steps 3 || fail "$(cat adamw.log)"
-for optimizer in muon; do
+for optimizer in muon adafactor; do
     code=0
     job "wrong" 1 --optimizer $optimizer --max_steps 6 --resume_from_checkpoint adamw/checkpoints --overwrite || code=$?
     [[ $code -ne 0 ]] && grep -q "moment" wrong.log || fail "$optimizer resumed from AdamW: $code: $(cat wrong.log)"

@@ -176,6 +176,8 @@ static fsdp_status write_steps(folder_writer *w, const source_tensor *tensor)
 /* Adam has both moments; SGD and Muon, whose matrices stand beside AdamW's parameters, have one. */
 static const char *moment_name(const folder_writer *w, const source_tensor *tensor)
 {
+    if (tensor->role == CKPT_ROWS || tensor->role == CKPT_COLUMNS) /* as transformers' Adafactor has them */
+        return tensor->role == CKPT_ROWS ? "exp_avg_sq_row" : "exp_avg_sq_col";
     if (tensor->role != CKPT_MOMENT1)
         return "exp_avg_sq";
     return source_find(w->source, CKPT_MOMENT2, tensor->name) ? "exp_avg" : "momentum_buffer";

@@ -27,8 +27,10 @@ fsdp_status ckpt_kind_parse(const char *name, fsdp_checkpoint_kind *out)
 }
 
 static const char *const role_names[CKPT_ROLE_COUNT] = {
-    [CKPT_PARAMETER] = "parameter", [CKPT_BUFFER] = "buffer", [CKPT_MOMENT1] = "moment1",
-    [CKPT_MOMENT2] = "moment2",     [CKPT_OTHER] = "other",   [CKPT_AVERAGE] = "average",
+    [CKPT_PARAMETER] = "parameter", [CKPT_BUFFER] = "buffer",
+    [CKPT_MOMENT1] = "moment1",     [CKPT_MOMENT2] = "moment2",
+    [CKPT_OTHER] = "other",         [CKPT_AVERAGE] = "average",
+    [CKPT_ROWS] = "moment2_rows",   [CKPT_COLUMNS] = "moment2_columns",
 };
 
 const char *ckpt_role_name(ckpt_role role)

@@ -29,6 +29,8 @@ typedef enum ckpt_role {
     CKPT_MOMENT2,
     CKPT_OTHER,   /* further optimizer state of that parameter */
     CKPT_AVERAGE, /* of that parameter over the steps */
+    CKPT_ROWS,    /* second moments of that parameter as means of rows, */
+    CKPT_COLUMNS, /* and of columns: Adafactor's */
     CKPT_ROLE_COUNT
 } ckpt_role;
 
@@ -36,7 +38,7 @@ typedef enum ckpt_role {
 #define CKPT_ROLES_MODEL (CKPT_ROLE_BIT(CKPT_PARAMETER) | CKPT_ROLE_BIT(CKPT_BUFFER))
 #define CKPT_ROLES_OPTIMIZER                                                                                           \
     (CKPT_ROLE_BIT(CKPT_MOMENT1) | CKPT_ROLE_BIT(CKPT_MOMENT2) | CKPT_ROLE_BIT(CKPT_OTHER) |                           \
-     CKPT_ROLE_BIT(CKPT_AVERAGE))
+     CKPT_ROLE_BIT(CKPT_AVERAGE) | CKPT_ROLE_BIT(CKPT_ROWS) | CKPT_ROLE_BIT(CKPT_COLUMNS))
 #define CKPT_ROLES_ALL (CKPT_ROLES_MODEL | CKPT_ROLES_OPTIMIZER)
 
 const char *ckpt_role_name(ckpt_role role); /* "parameter", "moment1", ... */

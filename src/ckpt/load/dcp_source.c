@@ -12,13 +12,22 @@
 
 enum { MAX_PIECES = 1 << 24 }; /* of a folder: a chunk that is cut along its last dimension is one for each row */
 
-typedef enum meaning { IS_PARAMETER, IS_MOMENT1, IS_MOMENT2, IS_AVERAGE, IS_STEP, IS_OTHER } meaning;
+typedef enum meaning {
+    IS_PARAMETER,
+    IS_MOMENT1,
+    IS_MOMENT2,
+    IS_AVERAGE,
+    IS_ROWS,
+    IS_COLUMNS,
+    IS_STEP,
+    IS_OTHER
+} meaning;
 
 static const struct {
     const char *key;
     meaning is;
-} optimizer_keys[] = {
-    {"exp_avg", IS_MOMENT1}, {"momentum_buffer", IS_MOMENT1}, {"exp_avg_sq", IS_MOMENT2}, {"step", IS_STEP}};
+} optimizer_keys[] = {{"exp_avg", IS_MOMENT1},     {"momentum_buffer", IS_MOMENT1}, {"exp_avg_sq", IS_MOMENT2},
+                      {"exp_avg_sq_row", IS_ROWS}, {"exp_avg_sq_col", IS_COLUMNS},  {"step", IS_STEP}};
 enum { N_KEYS = sizeof optimizer_keys / sizeof *optimizer_keys };
 
 typedef struct lister {
@@ -155,10 +164,9 @@ static fsdp_status take_steps(lister *l, const dcp_tensor *tensor)
 
 static fsdp_status take_tensor(lister *l, const dcp_tensor *tensor)
 {
-    static const ckpt_role roles[] = {[IS_PARAMETER] = CKPT_PARAMETER,
-                                      [IS_MOMENT1] = CKPT_MOMENT1,
-                                      [IS_MOMENT2] = CKPT_MOMENT2,
-                                      [IS_AVERAGE] = CKPT_AVERAGE};
+    static const ckpt_role roles[] = {
+        [IS_PARAMETER] = CKPT_PARAMETER, [IS_MOMENT1] = CKPT_MOMENT1, [IS_MOMENT2] = CKPT_MOMENT2,
+        [IS_AVERAGE] = CKPT_AVERAGE,     [IS_ROWS] = CKPT_ROWS,       [IS_COLUMNS] = CKPT_COLUMNS};
     meaning is = IS_OTHER;
     char *name = NULL;
     FSDP_TRY(name_tensor(l, tensor, &is, &name));

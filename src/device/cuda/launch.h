@@ -73,6 +73,10 @@ typedef struct launch {
     LAUNCHED(clip, clip_args)                                                                                          \
     LAUNCHED(muon_direction, muon_direction_args)                                                                      \
     LAUNCHED(normalize, normalize_args)                                                                                \
+    LAUNCHED(adafactor_sums, adafactor_part)                                                                           \
+    LAUNCHED(adafactor_factors, adafactor_factors_args)                                                                \
+    LAUNCHED(adafactor_update, adafactor_part)                                                                         \
+    LAUNCHED(adafactor_rate, adafactor_rate_args)                                                                      \
     LAUNCHED(optimizer, optimizer_args)
 
 #define DECLARE_LAUNCHER(name, args) cudaError_t launch_##name(const launch *l, const args *a);

@@ -75,6 +75,8 @@ static json_t *assumptions_of(const prediction_request *r, const prediction *p, 
             k->host_update / 1e9);
     if (r->work->optimizer == FSDP_MUON)
         say(list, "Muon counts as AdamW does: its products, and what its owners exchange, are left out");
+    if (r->work->optimizer == FSDP_ADAFACTOR)
+        say(list, "Adafactor's passes over rows and columns, and what ranks exchange for them, are left out");
     say(list, "data is there when a step begins; saving, validation and logging are not counted");
     return list;
 }

@@ -6,6 +6,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "shard/build/policy.h"
+#include "shard/step/adafactor.h"
 #include "shard/step/muon.h"
 
 static fsdp_status describe_groups(fsdp_model *m, const memory_plan_request *r)
@@ -68,8 +69,9 @@ static int64_t part_bytes(const fsdp_model *m, const memory_plan_request *r, int
     for (int i = 0; i < s->n_slots; i++) {
         int64_t from, n, at;
         layout_overlap(&s->slots[i], first, end, &from, &n, &at);
-        int moments = r->moments - update_is_muon(r->optimizer, s->slots[i].parameter);
-        numel += n * (s->trainable ? 1 + moments : 1);
+        const fsdp_parameter *p = s->slots[i].parameter;
+        bool less = r->optimizer != FSDP_SGD && !update_has_second(r->optimizer, p);
+        numel += n * (s->trainable ? 1 + r->moments - less : 1);
     }
     return numel * (int64_t)sizeof(float);
 }
@@ -88,6 +90,8 @@ static int64_t checkpoint_bytes(const fsdp_model *m, const memory_plan_request *
             bytes += part_bytes(m, r, i, s);
         }
     }
+    if (r->optimizer == FSDP_ADAFACTOR && (rank == 0 || all))
+        bytes += adafactor_make_plan(m).saved_bytes;
     for (int i = 0; i < m->contents.n_buffers && (rank == 0 || all); i++)
         bytes += m->contents.buffers[i]->persistent ? m->contents.buffers[i]->numel * (int64_t)sizeof(float) : 0;
     return bytes;
@@ -123,16 +127,39 @@ static void count_residents(const fsdp_model *m, const memory_plan_request *r, m
     }
 }
 
-/* Muon's matrices have one moment less, and are exchanged in bf16. */
-static fsdp_status count_muon(const fsdp_model *m, const memory_plan_request *r, memory_plan *out)
+/* What second moments of all elements of a unit would take beyond those that there are. */
+static size_t second_unneeded(const fsdp_model *m, int index, fsdp_optimizer_kind kind)
 {
-    muon_plan p;
-    if (r->optimizer != FSDP_MUON)
+    const layout_segment *s = &m->layout->units[index].segments[0];
+    bool whole = model_has_whole(m, index);
+    int64_t first = whole ? 0 : s->cuts[m->shard_rank], end = whole ? s->padded : s->cuts[m->shard_rank + 1], n = 0;
+    for (int i = 0; i < s->n_slots; i++) {
+        int64_t at, part;
+        layout_extent(s, i, first, end, &at, &part);
+        n += update_has_second(kind, s->slots[i].parameter) ? 0 : part;
+    }
+    return round_up((size_t)(end - first) * sizeof(float), 256) -
+           round_up((size_t)(end - first - n) * sizeof(float), 256);
+}
+
+/* What Muon and Adafactor take besides moments, and leave out of them. */
+static fsdp_status count_update(const fsdp_model *m, const memory_plan_request *r, memory_plan *out)
+{
+    if (r->optimizer != FSDP_MUON && r->optimizer != FSDP_ADAFACTOR)
         return FSDP_OK;
-    FSDP_TRY(muon_make_plan(m, &p));
-    out->optimizer += p.workspace - p.second_unneeded;
-    out->optimizer_workspace = p.workspace;
-    out->update_bytes = p.gathered_bytes;
+    for (int i = 0; i < m->layout->n_units; i++)
+        out->optimizer -= m->layout->units[i].segments[0].trainable ? second_unneeded(m, i, r->optimizer) : 0;
+    if (r->optimizer == FSDP_MUON) {
+        muon_plan p;
+        FSDP_TRY(muon_make_plan(m, &p));
+        out->optimizer_workspace = p.workspace;
+        out->update_bytes = p.gathered_bytes;
+    } else {
+        adafactor_plan p = adafactor_make_plan(m);
+        out->optimizer_workspace = p.bytes;
+        out->update_bytes = p.reduced_bytes;
+    }
+    out->optimizer += out->optimizer_workspace;
     return FSDP_OK;
 }
 
@@ -318,7 +345,7 @@ fsdp_status memory_plan_make(fsdp_module *net, const fsdp_config *config, const 
         status = model_make_layout(m);
     if (status == FSDP_OK) {
         count_residents(m, r, out);
-        status = count_muon(m, r, out);
+        status = count_update(m, r, out);
     }
     if (status == FSDP_OK) {
         status = plan_training(m, r, out);

@@ -40,7 +40,8 @@ static update_span resolve(const fsdp_optimizer_config *c, const char *name, boo
     return span;
 }
 
-/* Adds what goes with slot `index` of the segment to the spans of its range, one matrix of Muon's a span. */
+/* Adds what goes with slot `index` of the segment to the spans of its range. Muon's matrices have a span each, and all
+ * that is Adafactor's. */
 static void add_slot(const fsdp_optimizer_config *c, const unit_segment *segment, int index, update_range *r)
 {
     const layout_slot *slot = &segment->layout->slots[index];
@@ -52,9 +53,14 @@ static void add_slot(const fsdp_optimizer_config *c, const unit_segment *segment
     update_span *last = r->n_spans ? &r->spans[r->n_spans - 1] : NULL, span = resolve(c, p->name, p->decay);
     span.end = at + n - segment->first;
     span.muon = update_is_muon(c->kind, p);
-    if (span.muon)
+    span.factored = update_is_factored(c->kind, p);
+    bool alone = span.muon || c->kind == FSDP_ADAFACTOR;
+    if (alone) {
         span.used = min_i64(slot->offset + p->numel, end) - segment->first;
-    if (last && !last->muon && !span.muon && last->lr_factor == span.lr_factor &&
+        span.from = at - slot->offset;
+        span.parameter = p;
+    }
+    if (last && !last->parameter && !alone && last->lr_factor == span.lr_factor &&
         last->weight_decay == span.weight_decay)
         last->end = span.end;
     else
@@ -70,7 +76,7 @@ fsdp_status groups_place(const fsdp_model *m, const fsdp_optimizer_config *confi
         return error_set(FSDP_ERR_INPUT, "%d parameter groups, but none are there", config->n_groups);
     for (int i = 0; i < config->n_groups; i++)
         FSDP_TRY(check(m, &config->groups[i]));
-    if (config->n_groups == 0 && config->kind != FSDP_MUON)
+    if (config->n_groups == 0 && config->kind != FSDP_MUON && config->kind != FSDP_ADAFACTOR)
         return FSDP_OK;
     update_span *spans = malloc(((size_t)m->contents.n_parameters + 1) * sizeof *spans);
     if (!spans)

@@ -15,7 +15,8 @@
 enum { ALIGNMENT = 128 }; /* elements: matrices begin on 256 bytes among the results */
 
 typedef struct matrix {
-    int slot, owner;
+    const fsdp_parameter *parameter;
+    int owner;
     int64_t rows, columns;
     int64_t offset;  /* in the segment */
     int64_t results; /* among the unit's results */
@@ -90,7 +91,7 @@ static fsdp_status list_matrices(const fsdp_model *m, int index, muon_unit *u)
         const fsdp_parameter *p = s->slots[k].parameter;
         if (update_is_muon(FSDP_MUON, p))
             u->matrices[u->n_matrices++] = (matrix){
-                .slot = k, .owner = -1, .rows = p->shape[0], .columns = p->shape[1], .offset = s->slots[k].offset};
+                .parameter = p, .owner = -1, .rows = p->shape[0], .columns = p->shape[1], .offset = s->slots[k].offset};
     }
     return FSDP_OK;
 }
@@ -168,17 +169,15 @@ static void place_spans(const muon *x, update_range *ranges)
 {
     for (int i = 0; i < x->n_units; i++) {
         const muon_unit *u = &x->units[i];
-        const unit_segment *segment = &x->model->units[u->index].segments[0];
         update_range *r = &ranges[u->range];
-        int64_t first = 0;
-        for (int k = 0; k < r->n_spans; first = r->spans[k++].end) {
-            int64_t at = segment->first + first; /* in the segment */
-            for (int j = 0; r->spans[k].muon && j < u->n_matrices; j++) {
+        for (int k = 0; k < r->n_spans; k++) {
+            update_span *span = &r->spans[k];
+            for (int j = 0; span->muon && j < u->n_matrices; j++) {
                 const matrix *a = &u->matrices[j];
-                if (at < a->offset || at >= a->offset + a->rows * a->columns)
+                if (a->parameter != span->parameter)
                     continue;
-                r->spans[k].direction = a->results + (at - a->offset);
-                r->spans[k].direction_scale = 0.2f * sqrtf((float)max_i64(a->rows, a->columns));
+                span->direction = a->results + span->from;
+                span->direction_scale = 0.2f * sqrtf((float)max_i64(a->rows, a->columns));
             }
         }
     }
@@ -311,20 +310,6 @@ fsdp_status muon_update(muon *x, update *u)
 
 /* ---- The plan ---- */
 
-static size_t second_unneeded(const fsdp_model *m, const muon_unit *u)
-{
-    const layout_segment *s = &m->layout->units[u->index].segments[0];
-    bool whole = model_has_whole(m, u->index);
-    int64_t first = whole ? 0 : s->cuts[m->shard_rank], end = whole ? s->padded : s->cuts[m->shard_rank + 1], n = 0;
-    for (int i = 0; i < u->n_matrices; i++) {
-        int64_t at, part;
-        layout_extent(s, u->matrices[i].slot, first, end, &at, &part);
-        n += part;
-    }
-    return round_up((size_t)(end - first) * sizeof(float), 256) -
-           round_up((size_t)(end - first - n) * sizeof(float), 256);
-}
-
 fsdp_status muon_make_plan(const fsdp_model *m, muon_plan *out)
 {
     muon x = {.model = (fsdp_model *)(uintptr_t)m}; /* only read */
@@ -340,7 +325,6 @@ fsdp_status muon_make_plan(const fsdp_model *m, muon_plan *out)
         int64_t others = model_has_whole(m, u->index) ? 0 : s->padded - layout_shard_numel(s, m->shard_rank);
         others += u->n_results - u->counts[m->shard_rank];
         out->gathered_bytes += others * (int64_t)sizeof(uint16_t);
-        out->second_unneeded += second_unneeded(m, u);
     }
     free_units(&x);
     return status;

@@ -20,7 +20,6 @@ fsdp_status muon_update(muon *m, update *u);
 /* Of one rank, before there are units. */
 typedef struct muon_plan {
     size_t workspace;       /* bytes on the device */
-    size_t second_unneeded; /* bytes that second moments of all parameters would take beyond those there are */
     int64_t gathered_bytes; /* received in a step */
 } muon_plan;
 fsdp_status muon_make_plan(const fsdp_model *m, muon_plan *out);

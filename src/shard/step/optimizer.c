@@ -19,10 +19,10 @@
 /* The thread that updates units in host memory cannot wait for other ranks. */
 static fsdp_status check_offload(const fsdp_model *m, fsdp_optimizer_kind kind)
 {
-    if (m->offload && kind == FSDP_MUON)
+    if (m->offload && (kind == FSDP_MUON || kind == FSDP_ADAFACTOR))
         return error_set(FSDP_ERR_UNSUPPORTED,
-                         "Muon does not update units in host memory: turn off cpu_offload, or use "
-                         "AdamW");
+                         "%s does not update units in host memory: turn off cpu_offload, or use AdamW",
+                         kind == FSDP_MUON ? "Muon" : "Adafactor");
     return FSDP_OK;
 }
 
@@ -63,12 +63,15 @@ fsdp_status fsdp_optimizer_new(fsdp_model *m, const fsdp_optimizer_config *confi
     o->lr = full.lr;
     if (full.kind == FSDP_MUON)
         TRY_OR(done, muon_create(m, ranges, n, &o->muon));
+    if (full.kind == FSDP_ADAFACTOR)
+        TRY_OR(done, adafactor_create(m, &full, ranges, n, &o->adafactor));
     status = update_create(places, m->offload ? 2 : 1, &full, ranges, n, &o->update);
 done:
     free(ranges);
     if (status != FSDP_OK) {
         if (o) {
             muon_free(o->muon);
+            adafactor_free(o->adafactor);
             free(o->spans);
         }
         free(o);
@@ -85,6 +88,7 @@ void fsdp_optimizer_free(fsdp_optimizer *o)
     (void)offload_settle(o->model); /* its failure is reported by the next call that uses the model */
     recorded_forget(o->model->dev, &o->recorded);
     muon_free(o->muon);
+    adafactor_free(o->adafactor);
     update_free(o->update);
     free(o->spans);
     free(o);
@@ -139,6 +143,8 @@ static fsdp_status close_step(const void *fixed, const void *facts)
     FSDP_TRY(m->dev->kernels->clip(m->compute, &clip));
     if (o->muon)
         FSDP_TRY(muon_update(o->muon, o->update));
+    if (o->adafactor)
+        FSDP_TRY(adafactor_prepare(o->adafactor, o->update));
     for (int i = 0; i < model_ranges(m); i++) {
         if (o->muon && muon_has(o->muon, i))
             continue;

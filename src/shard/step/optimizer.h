@@ -6,6 +6,7 @@
 
 #include "optim/update.h"
 #include "shard/model.h"
+#include "shard/step/adafactor.h"
 #include "shard/step/muon.h"
 
 struct fsdp_optimizer {
@@ -14,6 +15,7 @@ struct fsdp_optimizer {
     update *update;
     update_span *spans;             /* of parameter groups and matrices; NULL: none */
     muon *muon;                     /* NULL: another kind, or no matrix of it is trained */
+    adafactor *adafactor;           /* NULL: another kind */
     optimizer_scalars host_scalars; /* what the update of offloaded units reads, while it runs */
     float lr;
     int64_t average_from;   /* the step after which the average begins */

@@ -18,7 +18,7 @@ typedef struct update {
     const optimizer_args *args;
     fsdp_optimizer_kind kind;
     float lr, beta1, beta2, eps, momentum, gradient_scale;
-    float keep;       /* AdamW, Muon: factor on the parameter */
+    float keep;       /* AdamW, Muon, Adafactor: factor on the parameter */
     float l2;         /* Adam, SGD: share of the parameter added to the gradient */
     float step_size;  /* lr / bias_correction1 */
     float root_scale; /* 1 / sqrt(bias_correction2) */
@@ -30,8 +30,8 @@ static update update_prepare(const optimizer_args *a)
 {
     const optimizer_scalars *n = a->scalars;
     float decay = a->grouped ? a->weight_decay : a->decay ? n->weight_decay : 0.0f;
-    float lr = a->grouped ? n->lr * a->lr_factor : n->lr;
-    bool adamw = a->kind == FSDP_ADAMW || a->kind == FSDP_MUON;
+    float lr = (a->grouped ? n->lr * a->lr_factor : n->lr) * (a->rate ? a->rate[0] : 1.0f);
+    bool adamw = a->kind == FSDP_ADAMW || a->kind == FSDP_MUON || a->kind == FSDP_ADAFACTOR;
     return (update){
         .args = a,
         .kind = a->kind,
@@ -110,6 +110,14 @@ static void muon_span(const update *u, int64_t n, float *restrict parameter, con
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
         parameter[i] = parameter[i] * keep - step * float_from_bf16(direction[i]);
+}
+
+static void adafactor_span(const update *u, int64_t n, float *restrict parameter, const float *restrict gradient)
+{
+    float keep = u->keep, step = u->lr * u->args->rate[1];
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        parameter[i] = parameter[i] * keep - step * gradient[i];
 }
 
 static void average_span(float decay, int64_t n, const float *restrict parameter, float *restrict average)
@@ -221,6 +229,8 @@ static void update_span(const update *u, int64_t first)
     int64_t n = min_i64(SPAN, a->n - first);
     if (u->kind == FSDP_MUON)
         muon_span(u, n, a->parameter + first, a->direction + first);
+    else if (u->kind == FSDP_ADAFACTOR)
+        adafactor_span(u, n, a->parameter + first, (const float *)a->gradient + first);
     else if (a->moment_dtype == FSDP_BF16)
         update_half_moments(u, first, n);
     else

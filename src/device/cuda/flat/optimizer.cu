@@ -1,5 +1,6 @@
-/* AdamW, Adam, SGD and Muon's steps over a flat range in one pass: 16 bytes a thread and array, hyperparameters from
- * device memory so that a recorded graph sees each step's, and the low-precision copy written on the way out. */
+/* AdamW, Adam, SGD and the steps of Muon and Adafactor over a flat range in one pass: 16 bytes a thread and array,
+ * hyperparameters from device memory so that a recorded graph sees each step's, and the low-precision copy written on
+ * the way out. */
 #include "device/cuda/vector.cuh"
 #include "device/halves.h"
 #include "device/stochastic.h"
@@ -17,13 +18,13 @@ static __device__ __forceinline__ step read_step(const optimizer_args &a)
 {
     const optimizer_scalars *n = a.scalars;
     step s;
-    s.lr = a.grouped ? n->lr * a.lr_factor : n->lr;
+    s.lr = (a.grouped ? n->lr * a.lr_factor : n->lr) * (a.rate ? a.rate[0] : 1.0f);
     s.beta1 = n->beta1;
     s.beta2 = n->beta2;
     s.eps = n->eps;
     s.decay = a.grouped ? a.weight_decay : a.decay ? n->weight_decay : 0.0f;
     s.momentum = n->momentum;
-    s.scale = n->gradient_scale;
+    s.scale = a.rate ? a.rate[1] : n->gradient_scale;
     s.inverse_correction1 = 1.0f / n->bias_correction1;
     s.inverse_root_correction2 = 1.0f / sqrtf(n->bias_correction2);
     s.direction_scale = a.direction_scale;
@@ -36,11 +37,11 @@ static __device__ __forceinline__ void update(const step &s, float &parameter, f
                                               float &moment2)
 {
     gradient *= KIND == FSDP_MUON ? s.direction_scale : s.scale;
-    if (KIND == FSDP_ADAMW || KIND == FSDP_MUON)
+    if (KIND == FSDP_ADAMW || KIND == FSDP_MUON || KIND == FSDP_ADAFACTOR)
         parameter -= s.lr * s.decay * parameter;
     else
         gradient += s.decay * parameter;
-    if (KIND == FSDP_MUON) {
+    if (KIND == FSDP_MUON || KIND == FSDP_ADAFACTOR) {
         parameter -= s.lr * gradient;
         return;
     }
@@ -322,6 +323,8 @@ extern "C" cudaError_t launch_optimizer(const launch *l, const optimizer_args *a
         return start_kind<FSDP_SGD>(l, a);
     case FSDP_MUON:
         return start_kind<FSDP_MUON>(l, a);
+    case FSDP_ADAFACTOR:
+        return start_kind<FSDP_ADAFACTOR>(l, a);
     }
     return cudaErrorInvalidValue;
 }
