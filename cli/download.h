@@ -4,8 +4,7 @@
 
 #include <fsdp/fetch.h>
 
-#define DOWNLOAD_HELP                                                                                                  \
-    "download what is given by hub name into the Hugging Face cache (uses HF_ENDPOINT and HF_TOKEN)"
+#define DOWNLOAD_HELP "download what is given by hub name into the Hugging Face cache (uses HF_ENDPOINT and HF_TOKEN)"
 
 /* fsdp_fetch as `command` shows it; sets the callbacks of `config`. */
 fsdp_status download_shown(const char *command, fsdp_fetch_config *config, fsdp_fetch_result *result);

@@ -43,7 +43,7 @@ typedef struct fsdp_optimizer_config {
     float average;      /* decay of an average of the weights that is kept beside them, 0.999 for instance; 0: none */
     const fsdp_optimizer_group *groups; /* read by fsdp_optimizer_new, not kept */
     int n_groups;
-    float muon_momentum; /* MUON: of its matrices; the other parameters have the options of ADAMW */
+    float muon_momentum;    /* MUON: of its matrices; the other parameters have the options of ADAMW */
     fsdp_dtype state_dtype; /* of the moments: FSDP_F32, or FSDP_BF16, rounded at random so that small changes add up */
     /* ADAFACTOR. Weight decay is decoupled, as ADAMW's. */
     float adafactor_decay;        /* the decay of second moments in step t is 1 - t^-this */

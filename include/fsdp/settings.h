@@ -168,8 +168,8 @@ typedef struct fsdp_settings {
     fsdp_text_list fp8_skip;
     int64_t fp8_check;    /* steps between two shadow steps; 0: none */
     double fp8_max_error; /* at which a layer falls back */
-    int gradient_dtype; /* fsdp_dtype of the gradients that the optimizer reads: fp32 or bf16 */
-    double loss_scale;  /* optional: 65536 */
+    int gradient_dtype;   /* fsdp_dtype of the gradients that the optimizer reads: fp32 or bf16 */
+    double loss_scale;    /* optional: 65536 */
 
     /* Sharding */
     int sharding_strategy; /* fsdp_strategy, or one of the two above */

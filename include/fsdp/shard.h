@@ -220,8 +220,8 @@ typedef struct fsdp_fp8_bounds {
 FSDP_API fsdp_tape *fsdp_begin_shadow(fsdp_model *m);
 /* Runs what was recorded since fsdp_begin_shadow, forward and backward in param_dtype, changes neither weights nor
  * gradients, and tells `visit` (may be NULL) of every layer that has 8-bit products. Those out of bounds fall back, on
- * all ranks alike; a state remembers them. Buffers that forward changes (batch norm's) would count the batch twice: such
- * models are refused. Collective. */
+ * all ranks alike; a state remembers them. Buffers that forward changes (batch norm's) would count the batch twice:
+ * such models are refused. Collective. */
 FSDP_API fsdp_status fsdp_fp8_check(fsdp_tape *t, fsdp_loss loss, const fsdp_fp8_bounds *bounds,
                                     void (*visit)(void *context, const fsdp_fp8_layer *layer), void *context);
 

@@ -559,9 +559,9 @@ typedef struct halves_args {
  * ADAM adds weight_decay * parameter to the gradient, ADAMW decays the parameter itself. SGD uses moment1 when momentum
  * != 0 (its first step, bias_correction1 == 1, starts the buffer with the gradient). MUON decays as ADAMW does, then
  * takes off lr * direction_scale * direction; it reads neither gradient nor moments. ADAFACTOR, with lr times rate[0],
- * decays as ADAMW does and takes off lr * rate[1] * gradient, which is what adafactor_update left there, in fp32; it has
- * no moments here. `decay` false: weight_decay counts as 0. moment_dtype: fp32, or bf16, to which the new moments are
- * rounded at random (stochastic.h) after the update has used them as they were computed. */
+ * decays as ADAMW does and takes off lr * rate[1] * gradient, which is what adafactor_update left there, in fp32; it
+ * has no moments here. `decay` false: weight_decay counts as 0. moment_dtype: fp32, or bf16, to which the new moments
+ * are rounded at random (stochastic.h) after the update has used them as they were computed. */
 typedef struct optimizer_args {
     fsdp_optimizer_kind kind;
     int64_t n;

@@ -62,8 +62,8 @@ static bool reap_one(process *p)
     return true;
 }
 
-/* How likely a rank that ended so is the cause of what others ended with: a signal comes from outside, bad input is found
- * by the rank itself, and most others fail because a rank is gone. */
+/* How likely a rank that ended so is the cause of what others ended with: a signal comes from outside, bad input is
+ * found by the rank itself, and most others fail because a rank is gone. */
 static int blame(int status)
 {
     return WIFSIGNALED(status) ? 3 : WEXITSTATUS(status) == MISUSED ? 2 : 1;

@@ -213,8 +213,8 @@ static inline model_scalars *model_host_scalars(fsdp_model *m)
     return &m->host_scalars[m->micro_total % MODEL_HOST_SCALARS];
 }
 
-/* fp8_check.c. A layer that fell back, by the name of its weight; names that the model lacks mean nothing. NULL: none has,
- * so far. */
+/* fp8_check.c. A layer that fell back, by the name of its weight; names that the model lacks mean nothing. NULL: none
+ * has, so far. */
 void model_fp8_fall_back(fsdp_model *m, const char *name);
 /* step.c. Runs a recording of fsdp_begin_shadow and forgets its gradients: the step has not begun. */
 fsdp_status model_run_shadow(fsdp_model *m, fsdp_tape *t, fsdp_tensor *loss);

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Comments send a reader only to files that exist: every name of a source file in a comment under src, cli and include
-# is that of a file of the tree.
+# is that of a file of the tree. And no folder of code holds more files than a reader takes in.
 set -euo pipefail
 cd "${FSDP_SOURCE:-$(dirname "$0")/../..}"
 
@@ -27,6 +27,14 @@ wrong=$(find src cli include -type f \( -name '*.[ch]' -o -name '*.cu' -o -name 
     { mapfile -d '' -t files; unknown "${files[@]}"; })
 if [[ -n $wrong ]]; then
     printf 'comments name files that do not exist:\n%s\n' "$wrong" >&2
+    exit 1
+fi
+
+most=40
+crowded=$(find src cli include tests examples scripts -path tests/fuzz/corpus -prune -o -path tests/golden -prune -o \
+    -type f -printf '%h\n' | sort | uniq -c | awk -v most=$most '$1 > most {print $2 ": " $1 " files"}')
+if [[ -n $crowded ]]; then
+    printf 'more than %d files in one folder; give a part of them a folder of its own:\n%s\n' "$most" "$crowded" >&2
     exit 1
 fi
 

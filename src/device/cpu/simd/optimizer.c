@@ -235,7 +235,7 @@ static void update_span(const update *u, int64_t first)
         update_half_moments(u, first, n);
     else
         update_wide_moments(u, first, n, a->moment1 ? (float *)a->moment1 + first : NULL,
-                       a->moment2 ? (float *)a->moment2 + first : NULL);
+                            a->moment2 ? (float *)a->moment2 + first : NULL);
     if (a->average)
         average_span(a->scalars->average_decay, n, a->parameter + first, a->average + first);
     if (streams_copy(a))

@@ -1,6 +1,6 @@
 /* On one GPU: steps that are recorded and launched have the bits of steps that run plainly, however micro-batches add
  * up. tests/training/test_recorded_steps.c claims the same of a device that records on the CPU. */
-#include "training/gpu_training.h"
+#include "training/gpu/gpu_training.h"
 
 static void assert_recording_changes_nothing(training *t, const char *what)
 {

@@ -11,7 +11,7 @@ set -euo pipefail
 if [[ -z ${FSDP_CHAOS_INSIDE:-} ]] && unshare --mount mount -t tmpfs chaos /dev/shm 2>/dev/null; then
     FSDP_CHAOS_INSIDE=1 exec unshare --mount bash -c 'mount -t tmpfs chaos /dev/shm && exec bash "$0"' "$0"
 fi
-source "$(dirname "$0")/support.bash"
+source "$(dirname "$0")/../support.bash"
 "$fsdp" --version | grep -qw libcrypto || { echo "a build without libcrypto joins no launchers"; exit 77; }
 steps=40
 source "$(dirname "$0")/jobs.bash"

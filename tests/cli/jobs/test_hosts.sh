@@ -3,7 +3,7 @@
 # order they start. Ranks that nothing can join are refused at once, each of them: they would otherwise each train a model of
 # their own into the same folder.
 set -euo pipefail
-source "$(dirname "$0")/support.bash"
+source "$(dirname "$0")/../support.bash"
 "$fsdp" --version | grep -qw libcrypto || { echo "a build without libcrypto joins no launchers"; exit 77; }
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
 export ASAN_OPTIONS=detect_leaks=0

@@ -2,7 +2,7 @@
 # Signals that ask a job to end: one request counts once however often it arrives, the run saves and exits with 128 plus
 # the signal, and `fsdp run` passes that on without starting the ranks again.
 set -euo pipefail
-source "$(dirname "$0")/support.bash"
+source "$(dirname "$0")/../support.bash"
 seq 1 400 >text.txt
 
 train=("$fsdp" train --device cpu --threads 1 --model_type llama_v3 --hidden_width 16 --num_layers 1 --num_heads 2

@@ -2,7 +2,7 @@
 # `fsdp train` as its users see it: how soon it starts, what it writes in a pipe and on a terminal, which rank read which
 # sample, what a kill leaves behind.
 set -euo pipefail
-source "$(dirname "$0")/support.bash"
+source "$(dirname "$0")/../support.bash"
 export OMP_NUM_THREADS=1
 sanitized=$(grep -c '^FSDP_SANITIZE:[A-Z]*=.' "$build/CMakeCache.txt" || true)
 

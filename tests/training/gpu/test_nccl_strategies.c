@@ -1,6 +1,6 @@
 /* Strategies on a GPU, over NCCL, against one rank: all ranks share the first card, so this is about results, not
  * speed. */
-#include "training/gpu_training.h"
+#include "training/gpu/gpu_training.h"
 
 static const char *const models[] = {"llama", "t5", "cnn"};
 

@@ -2,7 +2,7 @@
 # What is said about a run's beginning holds for its first round: after a restart, a run that began from another's checkpoint, or with
 # --overwrite, goes on with what it has saved itself, from disk or from memory, and is refused nothing.
 set -euo pipefail
-source "$(dirname "$0")/support.bash"
+source "$(dirname "$0")/../support.bash"
 steps=60
 source "$(dirname "$0")/jobs.bash"
 

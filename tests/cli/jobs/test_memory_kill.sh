@@ -2,7 +2,7 @@
 # The kernel kills a rank because the memory of its control group ran out: the report says so, and the job ends with the bits of a
 # run that nobody disturbed. Skipped where no group with a memory limit can be made.
 set -euo pipefail
-source "$(dirname "$0")/support.bash"
+source "$(dirname "$0")/../support.bash"
 "$fsdp" --version | grep -qw libcrypto || { echo "a build without libcrypto joins no launchers"; exit 77; }
 steps=200
 source "$(dirname "$0")/jobs.bash"

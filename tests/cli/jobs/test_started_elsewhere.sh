@@ -2,7 +2,7 @@
 # Ranks that something else has started find each other as those of `fsdp run` do, and train the same bits: a pod each, tasks of
 # a plain srun, mpirun; several such jobs at once on one host and at one port, too. (make test-torchrun has torchrun itself.)
 set -euo pipefail
-source "$(dirname "$0")/support.bash"
+source "$(dirname "$0")/../support.bash"
 "$fsdp" --version | grep -qw libcrypto || { echo "a build without libcrypto joins no launchers"; exit 77; }
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
 export OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0

@@ -2,7 +2,7 @@
 # PyTorch's variables that we take over: NCCL_TIMEOUT is --comm_timeout, the heartbeat's timeout is `fsdp run --watchdog`. The flags win,
 # and what makes no sense is named and left alone. Others are named once, by rank 0 or by the launcher.
 set -euo pipefail
-source "$(dirname "$0")/support.bash"
+source "$(dirname "$0")/../support.bash"
 steps=2
 source "$(dirname "$0")/jobs.bash"
 train=("${train[@]:0:${#train[@]}-4}" --sample_tokens 0 --no_checkpoint_at_end --checkpoint_freq 0)

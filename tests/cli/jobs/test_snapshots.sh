@@ -3,7 +3,7 @@
 # go on from memory without a checkpoint on disk, lose no more steps than --snapshot_freq says, and end with the bits of a run that
 # nobody disturbed. With fewer nodes the parts of all ranks are read. What cannot be held is refused in one line.
 set -euo pipefail
-source "$(dirname "$0")/support.bash"
+source "$(dirname "$0")/../support.bash"
 "$fsdp" --version | grep -qw libcrypto || { echo "a build without libcrypto joins no launchers"; exit 77; }
 steps=120
 source "$(dirname "$0")/jobs.bash"

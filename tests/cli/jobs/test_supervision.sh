@@ -2,7 +2,7 @@
 # A rank that is killed, stopped or crashes, and a launcher that is killed, cost a restart and nothing else: the job ends with
 # the bits of a run that nobody disturbed. When a host stays away, the job goes on with fewer ranks as a run resumed there would.
 set -euo pipefail
-source "$(dirname "$0")/support.bash"
+source "$(dirname "$0")/../support.bash"
 "$fsdp" --version | grep -qw libcrypto || { echo "a build without libcrypto joins no launchers"; exit 77; }
 source "$(dirname "$0")/jobs.bash"
 

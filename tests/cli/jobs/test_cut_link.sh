@@ -3,7 +3,7 @@
 # disturbed. Hosts are network namespaces; iptables drops every packet of one, and no connection is told. Skipped without root, ip or
 # iptables.
 set -euo pipefail
-source "$(dirname "$0")/support.bash"
+source "$(dirname "$0")/../support.bash"
 "$fsdp" --version | grep -qw libcrypto || { echo "a build without libcrypto joins no launchers"; exit 77; }
 steps=200
 source "$(dirname "$0")/jobs.bash"

@@ -2,7 +2,7 @@
 # Nodes with different numbers of ranks, three and one: the bits of four ranks on one node. When either node is lost, the other goes
 # on with its ranks, whatever their number, with the batch of four; when it comes back, all four do.
 set -euo pipefail
-source "$(dirname "$0")/support.bash"
+source "$(dirname "$0")/../support.bash"
 "$fsdp" --version | grep -qw libcrypto || { echo "a build without libcrypto joins no launchers"; exit 77; }
 steps=80
 source "$(dirname "$0")/jobs.bash"

@@ -7,7 +7,7 @@ if [[ -z ${FSDP_LIMITS_INSIDE:-} ]]; then
     unshare --mount mount -t tmpfs limits /dev/shm 2>/dev/null || { echo "skipped: no /dev/shm of our own can be had"; exit 77; }
     FSDP_LIMITS_INSIDE=1 exec unshare --mount bash -c 'mount -t tmpfs limits /dev/shm && exec bash "$0"' "$0"
 fi
-source "$(dirname "$0")/support.bash"
+source "$(dirname "$0")/../support.bash"
 "$fsdp" --version | grep -qw libcrypto || { echo "a build without libcrypto joins no launchers"; exit 77; }
 steps=100
 source "$(dirname "$0")/jobs.bash"

@@ -1,6 +1,6 @@
 /* Offload on a GPU, where the two memories are two and transfers, kernels and the host's optimizer really run beside
  * each other: the curve is that of the run without it, and the same twice. */
-#include "training/gpu_training.h"
+#include "training/gpu/gpu_training.h"
 
 /* With all units offloaded, and with some. */
 static void expect_the_same_curve(training t, double tolerance)

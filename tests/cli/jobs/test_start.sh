@@ -2,7 +2,7 @@
 # What a run says before its first step, and the traps of data and tokenizers: truncated pairs, other field names, other
 # data at a resume, a vocabulary that is not the model's, and folders that hold all that they need.
 set -euo pipefail
-source "$(dirname "$0")/support.bash"
+source "$(dirname "$0")/../support.bash"
 golden=${FSDP_GOLDEN_DIR:-$source_root/tests/golden}
 seq 1 400 >text.txt
 seq 500 900 >other.txt

@@ -2,7 +2,7 @@
 # What ranks leave behind ends with them, also processes that went into a session of their own: when the job ends well, when it
 # fails, and before another round starts.
 set -euo pipefail
-source "$(dirname "$0")/support.bash"
+source "$(dirname "$0")/../support.bash"
 export ASAN_OPTIONS=detect_leaks=0
 trap 'xargs -r kill -9 <left 2>/dev/null || true; rm -rf "$work"' EXIT
 
