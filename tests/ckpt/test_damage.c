@@ -60,7 +60,7 @@ static void expect_passed_over(const char *directory, const char *reason)
     char *report;
     assert_int_equal(fsdp_checkpoint_verify(directory, false, &report), FSDP_ERR_INPUT);
     assert_non_null(strstr(report, "step-00000010: good"));
-    assert_non_null(strstr(report, "step-00000020: 1 problems"));
+    assert_non_null(strstr(report, "step-00000020: 1 problem\n"));
     free(report);
 }
 
