@@ -100,6 +100,7 @@ static schedule_options options_with(const bool *offloaded)
                               .gradients = GRADIENT_BUFFERED,
                               .param_bytes = 4,
                               .grad_bytes = 4,
+                              .sum_bytes = sizeof(float),
                               .gather_buffers = 2,
                               .forward_prefetch = true,
                               .offloaded = offloaded};
