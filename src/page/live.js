@@ -25,9 +25,9 @@
     /* Ages are those of the moment at which they came. */
     const older = (age) => Math.max(0, age + Date.now() / 1000 - received);
     const ago = (age) => `${duration(Math.floor(older(age)))} ago`;
-    const newest = (key, format) => shown(last(run.curves[key]), format);
+    const newest = (key, format) => shown(live.newest[key], format);
     function sayState() {
-        const waits = live ? older(live.step_age) : 0, usual = live ? last(run.curves.seconds) || 1 : 1;
+        const waits = live ? older(live.step_age) : 0, usual = live ? live.newest.seconds || 1 : 1;
         const done = live && live.steps !== null && live.step >= live.steps;
         const text = ended ? (done ? "The run has ended." : "The run has stopped.") : !live ? "Waiting for the run …"
             : !connected ? "No connection: the run has ended or cannot be reached. Trying again."
@@ -148,9 +148,18 @@
         if (message.live.ended) { ended = true; source.close(); }
         requestAnimationFrame(draw);
     }
-    const source = new EventSource("events" + location.search);
-    source.onmessage = (event) => receive(JSON.parse(event.data));
-    source.onerror = () => { connected = false; sayState(); };
+    /* Browsers try again when a connection breaks, but not after an answer such as "too many watch already". */
+    let source = null;
+    function connect() {
+        source = new EventSource("events" + location.search);
+        source.onmessage = (event) => receive(JSON.parse(event.data));
+        source.onerror = () => {
+            connected = false;
+            sayState();
+            if (source.readyState === EventSource.CLOSED && !ended) setTimeout(connect, 5000);
+        };
+    }
+    connect();
     document.addEventListener("visibilitychange", draw);
     setInterval(() => { if (run && !held && !document.hidden && !ended) { sayState(); sayFigures(); } }, 1000);
 })();

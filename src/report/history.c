@@ -80,12 +80,13 @@ static void cut(history *h, int64_t step)
             s->high = s->low;
         before = -1;
     }
-    h->edition += before != h->n_stretches;
+    h->edition += before != h->n_stretches || (before > 0 && h->newest.step >= step);
 }
 
 void history_add(history *h, const metrics_row *row)
 {
     cut(h, row->step);
+    h->newest = *row;
     history_stretch *last = h->n_stretches > 0 ? &h->stretches[h->n_stretches - 1] : NULL;
     history_stretch one = {.low = *row, .high = *row, .n = 1};
     for (int k = 0; k < LAP_COUNT; k++)
@@ -127,26 +128,44 @@ static int rows_after(const history_stretch *s, int64_t since, const metrics_row
     return n;
 }
 
+static void append_row(json_t *curves, const metrics_row *row)
+{
+    json_array_append_new(json_object_get(curves, "step"), json_integer(row->step));
+    for (int k = 0; k < N_FIGURES; k++)
+        json_array_append_new(json_object_get(curves, figure_names[k]), history_number(row->figures[k]));
+}
+
 json_t *history_curves(const history *h, int64_t since)
 {
-    json_t *all = json_object(), *steps = json_array(), *values[N_FIGURES];
+    json_t *all = json_object();
     int64_t begin = h->n_stretches;
     while (begin > 0 && last_step(&h->stretches[begin - 1]) > since)
         begin--;
+    json_object_set_new(all, "step", json_array());
     for (int k = 0; k < N_FIGURES; k++)
-        values[k] = json_array();
+        json_object_set_new(all, figure_names[k], json_array());
     for (int64_t i = begin; i < h->n_stretches; i++) {
         const metrics_row *rows[2];
         int n = rows_after(&h->stretches[i], since, rows);
-        for (int r = 0; r < n; r++) {
-            json_array_append_new(steps, json_integer(rows[r]->step));
-            for (int k = 0; k < N_FIGURES; k++)
-                json_array_append_new(values[k], history_number(rows[r]->figures[k]));
-        }
+        for (int r = 0; r < n; r++)
+            append_row(all, rows[r]);
     }
-    json_object_set_new(all, "step", steps);
+    return all;
+}
+
+void history_end(const history *h, json_t *curves)
+{
+    const json_t *steps = json_object_get(curves, "step");
+    size_t n = json_array_size(steps);
+    if (h->n_steps > 0 && (n == 0 || json_integer_value(json_array_get(steps, n - 1)) < h->newest.step))
+        append_row(curves, &h->newest);
+}
+
+json_t *history_newest(const history *h)
+{
+    json_t *all = json_object();
     for (int k = 0; k < N_FIGURES; k++)
-        json_object_set_new(all, figure_names[k], values[k]);
+        json_object_set_new(all, figure_names[k], history_number(h->n_steps > 0 ? h->newest.figures[k] : NAN));
     return all;
 }
 

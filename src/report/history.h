@@ -19,6 +19,7 @@ typedef struct history {
     int64_t n_stretches, length; /* steps in every stretch but the last */
     int64_t n_steps;
     int64_t edition; /* changes when steps that were there before are drawn no more */
+    metrics_row newest;
 } history;
 
 fsdp_status history_open(history *h);
@@ -33,6 +34,10 @@ void history_copy(history *to, const history *from);
 json_t *history_number(double value);
 /* Steps after `since` and their figures: {step: [...], loss: [...], ...}. */
 json_t *history_curves(const history *h, int64_t since);
+/* Adds the newest step to curves that thinning left without it: their end is where the run is. */
+void history_end(const history *h, json_t *curves);
+/* The newest step's figures: {loss, ...}. */
+json_t *history_newest(const history *h);
 /* Mean seconds of every lap over at most 200 stretches: {step: [...], laps: [{name, values}]}. */
 json_t *history_times(const history *h);
 

@@ -22,7 +22,9 @@ static void set_curves(json_t *all, const run_files *r)
         return;
     for (int64_t i = 0; i < r->n_rows; i++)
         history_add(&h, &r->rows[i]);
-    json_object_set_new(all, "curves", history_curves(&h, -1));
+    json_t *curves = history_curves(&h, -1);
+    history_end(&h, curves);
+    json_object_set_new(all, "curves", curves);
     json_object_set_new(all, "times", history_times(&h));
     history_close(&h);
 }

@@ -92,6 +92,15 @@ static void of_many_steps_the_extremes_stay(void **state)
     assert_true(json_is_null(loss_at(all, 123456)));
     assert_float_equal(json_real_value(loss_at(all, 200001)), -4, 0);
     assert_int_equal(h.n_steps, STEPS);
+    /* The newest step is no extreme, and still where the curves end. */
+    json_t *newest = history_newest(&h);
+    history_end(&h, all);
+    history_end(&h, all);
+    assert_ascending(all);
+    assert_int_equal(place(all, STEPS), (int)json_array_size(json_object_get(all, "step")) - 1);
+    assert_float_equal(json_real_value(loss_at(all, STEPS)), 1 + 0.01 * (double)(STEPS % 7), 1e-12);
+    assert_float_equal(json_real_value(json_object_get(newest, "seconds")), STEPS / 1000.0, 0);
+    json_decref(newest);
     /* Laps are means over all steps of a stretch. */
     const json_t *forward = json_object_get(json_array_get(json_object_get(times, "laps"), LAP_FORWARD), "values"),
                  *one;
@@ -125,6 +134,24 @@ static void a_run_that_went_back_has_each_step_once(void **state)
     history_close(&h);
 }
 
+/* Clients were told of steps that have left their stretch since: they must hear that the run went back. */
+static void going_back_behind_the_extremes_is_told(void **state)
+{
+    history h;
+    (void)state;
+    assert_int_equal(history_open(&h), FSDP_OK);
+    for (int64_t i = 1; i <= 100001; i++)
+        add(&h, i, i % 64 == 1 ? 0 : i % 64 == 2 ? 9 : 1);
+    while (h.stretches[h.n_stretches - 1].n < h.length)
+        add(&h, h.newest.step + 1, 1);
+    int64_t edition = h.edition;
+    add(&h, h.newest.step - 1, 1);
+    assert_int_equal(h.edition, edition + 1);
+    add(&h, h.newest.step + 1, 1);
+    assert_int_equal(h.edition, edition + 1);
+    history_close(&h);
+}
+
 static void a_copy_follows(void **state)
 {
     history h, copy;
@@ -155,6 +182,7 @@ int main(void)
         cmocka_unit_test(few_steps_are_all_there),
         cmocka_unit_test(of_many_steps_the_extremes_stay),
         cmocka_unit_test(a_run_that_went_back_has_each_step_once),
+        cmocka_unit_test(going_back_behind_the_extremes_is_told),
         cmocka_unit_test(a_copy_follows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -188,6 +188,12 @@ static void ten_thousand_steps_of_64_ranks_stay_small(void **state)
         spike |= figure_of(run, "loss", i) == 50;
     assert_true(spike);
     assert_int_equal(json_integer_value(json_array_get(json_object_get(run, "spikes"), 0)), 5000);
+    /* However thin the curves, the newest figures are those of the newest step. */
+    const json_t *newest = json_object_get(json_object_get(all, "live"), "newest");
+    assert_float_equal(json_number_value(json_object_get(newest, "loss")), loss_at(STEPS), 1e-7);
+    assert_true(json_is_null(json_object_get(newest, "predicted_seconds")));
+    assert_float_equal(figure_of(run, "step", points(run) - 1), STEPS, 0);
+    assert_float_equal(figure_of(run, "loss", points(run) - 1), loss_at(STEPS), 1e-7);
     json_decref(all);
 }
 

@@ -217,6 +217,8 @@ static metrics_row row_of(const step_figures *f)
     row.figures[FIGURE_TFLOPS] = rate * 1e-12;
     row.figures[FIGURE_MEMORY] = (double)f->memory_bytes;
     row.figures[FIGURE_MEMORY_PEAK] = (double)f->memory_peak_bytes;
+    row.figures[FIGURE_PREDICTED] = f->predicted_seconds > 0 ? f->predicted_seconds : NAN;
+    row.figures[FIGURE_PREDICTED_EXPOSED] = f->predicted_seconds > 0 ? f->predicted_exposed : NAN;
     return row;
 }
 
@@ -389,6 +391,7 @@ static json_t *live_json(const live_run *l, bool last)
     json_object_set_new(all, "waited_for",
                         rank_and_phase(l->n_ranks > 1 && trained ? s->waited_for : -1, s->waited_phase, 0));
     json_object_set_new(all, "places", places_json(l));
+    json_object_set_new(all, "newest", history_newest(&s->steps)); /* curves are thinned: their end may be older */
     return all;
 }
 
@@ -440,7 +443,9 @@ char *live_run_document(live_run *l, bool lately, size_t *bytes)
     copy_state(l);
     look(l);
     json_t *run = run_json(l, true), *live = live_json(l, false);
-    json_object_set_new(run, "curves", history_curves(&l->shown.steps, lately ? l->shown.figures.step - LATELY : -1));
+    json_t *curves = history_curves(&l->shown.steps, lately ? l->shown.figures.step - LATELY : -1);
+    history_end(&l->shown.steps, curves);
+    json_object_set_new(run, "curves", curves);
     if (lately) {
         json_object_del(run, "settings");
         json_object_del(run, "timeline");
