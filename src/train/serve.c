@@ -42,6 +42,7 @@ struct serve {
     http_server *server;
     http_route routes[MOST_ROUTES];
     char token[TOKEN_BYTES];       /* "": the page needs none */
+    char id[SECRET_TEXT_BYTES];    /* tells this run from others that answer at the same port later */
     exposed_events events, before; /* before: without the newest checkpoint, which may turn out to have failed */
     int64_t seen_save;             /* run->last_saved_step at the step before */
 };
@@ -196,12 +197,14 @@ static fsdp_status open_live(train_run *run, const exposed_rank *ranks, const in
                      .step = run->step,
                      .steps = run->n_steps,
                      .restarts = restarts(),
-                     .events = s->events};
+                     .events = s->events,
+                     .id = s->id};
     page p = {.title = "Training", .language = "en", .view = "live", .kit = "run", .data = nothing, .asks = true};
     fsdp_status status = nothing ? page_text(&p, &s->page, &s->page_bytes)
                                  : error_set(FSDP_ERR_MEMORY, "--dashboard: out of host memory");
     json_decref(nothing);
     FSDP_TRY(status);
+    FSDP_TRY(secret_draw_text(s->id));
     return live_run_open(&c, &s->live);
 }
 
@@ -236,16 +239,22 @@ static int fill_routes(serve *s, bool open_metrics)
 /* dashboard.json in the run's folder, for `fsdp top`; only its owner may read it, because of the token. */
 static void write_place(const train_run *run, serve *s)
 {
-    char text[160];
-    int n = snprintf(text, sizeof text, "{\"port\": %d, \"token\": \"%s\"}\n", http_server_port(s->server), s->token);
+    char host[256] = "";
+    gethostname(host, sizeof host - 1);
+    json_t *all = json_pack("{s:i, s:s, s:s, s:s}", "port", http_server_port(s->server), "host", host, "id", s->id,
+                            "token", s->token);
+    char *text = json_dumps(all, 0);
+    ssize_t n = text ? (ssize_t)strlen(text) : 0;
     s->place = file_join(run->folder.path, "dashboard.json");
     if (s->place)
         unlink(s->place);
     int fd = s->place ? open(s->place, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600) : -1;
-    if (fd < 0 || write(fd, text, (size_t)n) != n)
+    if (fd < 0 || !text || write(fd, text, (size_t)n) != n)
         log_write(FSDP_LOG_WARNING, "no dashboard.json in %s: `fsdp top` needs the port", run->folder.path);
     if (fd >= 0)
         close(fd);
+    free(text);
+    json_decref(all);
 }
 
 static void say_place(train_run *run, const serve *s, const char *address)

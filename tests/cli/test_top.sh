@@ -47,6 +47,15 @@ shows "of 1000000 (" watched
 shows "last collective" "$address"
 FSDP_DASHBOARD_TOKEN=open-sesame shows "last collective" "127.0.0.1:$port"
 shows "last collective" "$port" --token open-sesame
+# What a killed run left names a port at which another answers now, perhaps in a folder of the same name, or a port of
+# another host: the folder is read.
+mkdir other
+cp -r plain other/watched
+for change in 's/"id": "[^"]*"/"id": "0123"/' 's/"host": "[^"]*"/"host": "elsewhere"/'; do
+    sed "$change" watched/dashboard.json >other/watched/dashboard.json
+    ! cmp -s watched/dashboard.json other/watched/dashboard.json || fail "no such key: $change"
+    shows "step 5, last step" other/watched
+done
 refused 2 "wants its token" top "localhost:$port"
 refused 2 "wants its token" top "$port" --token open-sesame2
 if have_terminal; then

@@ -50,7 +50,7 @@ struct live_run {
     exposed_rank *ranks;
     const char *const *classes;
     int64_t *planned;
-    char *folder, *checkpoints, *model, *strategy, *device;
+    char *folder, *checkpoints, *model, *strategy, *device, *id;
     step_recorder *recorder;
     log_tail *log;
 
@@ -135,8 +135,10 @@ static fsdp_status copy_config(live_run *l, const live_config *c)
     l->model = strdup(c->model);
     l->strategy = strdup(c->strategy);
     l->device = strdup(c->device);
+    l->id = strdup(c->id ? c->id : "");
     l->log = log_tail_new(c->folder, c->n_ranks);
-    if (!l->ranks || !l->planned || !l->folder || !l->checkpoints || !l->model || !l->strategy || !l->device || !l->log)
+    if (!l->ranks || !l->planned || !l->folder || !l->checkpoints || !l->model || !l->strategy || !l->device ||
+        !l->id || !l->log)
         return error_set(FSDP_ERR_MEMORY, "--dashboard: out of host memory");
     memcpy(l->ranks, c->ranks, n * sizeof *l->ranks);
     memcpy(l->planned, c->planned, classes * sizeof *l->planned);
@@ -194,6 +196,7 @@ void live_run_close(live_run *l)
     free(l->model);
     free(l->strategy);
     free(l->device);
+    free(l->id);
     pthread_mutex_destroy(&l->lock);
     free(l);
 }
@@ -391,6 +394,7 @@ static json_t *live_json(const live_run *l, bool last)
     json_object_set_new(all, "waited_for",
                         rank_and_phase(l->n_ranks > 1 && trained ? s->waited_for : -1, s->waited_phase, 0));
     json_object_set_new(all, "places", places_json(l));
+    json_object_set_new(all, "id", json_string(l->id));
     json_object_set_new(all, "newest", history_newest(&s->steps)); /* curves are thinned: their end may be older */
     return all;
 }

@@ -21,6 +21,7 @@ typedef struct live_config {
     int64_t step, steps; /* done before, and at which the run ends */
     int restarts;
     exposed_events events; /* before the first step */
+    const char *id;        /* by which `fsdp top` knows that this run answers; NULL: none */
 } live_config;
 
 typedef struct live_run live_run;

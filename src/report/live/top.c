@@ -86,30 +86,32 @@ static fsdp_status ask(const target *t, json_t **out)
     return status;
 }
 
-/* dashboard.json says where the run shows itself on this host. It counts only when it is our own user's, and the answer
- * only when it is of a run in a folder of this name: the file may be of a run that was killed. */
+/* dashboard.json says where the run shows itself. It counts only when it is our own user's and of this host (others may
+ * share the folder; the token is not for whoever listens here), and the answer only when it has the file's id: the file
+ * may be of a run that was killed. */
 static bool ask_folder(target *t, json_t **out)
 {
     struct stat info;
     json_t *place = NULL;
-    char *path = file_join(t->folder, "dashboard.json"), *real = realpath(t->folder, NULL);
-    bool own = path && real && lstat(path, &info) == 0 && S_ISREG(info.st_mode) && info.st_size <= MOST_PLACE &&
+    char *path = file_join(t->folder, "dashboard.json"), host[256] = "";
+    gethostname(host, sizeof host - 1);
+    bool own = path && lstat(path, &info) == 0 && S_ISREG(info.st_mode) && info.st_size <= MOST_PLACE &&
                info.st_uid == geteuid() && json_read_file(path, &place) == FSDP_OK;
     json_int_t port = json_integer_value(json_object_get(place, "port"));
     const char *token = json_string_value(json_object_get(place, "token"));
-    bool found = own && port > 0 && port < 65536 && (!token || set_token(t, token, strlen(token)) == FSDP_OK);
+    const char *at = json_string_value(json_object_get(place, "host"));
+    const json_t *id = json_object_get(place, "id");
+    bool found = own && at && strcmp(at, host) == 0 && port > 0 && port < 65536 &&
+                 (!token || set_token(t, token, strlen(token)) == FSDP_OK);
     t->server = (endpoint){.host = "127.0.0.1", .port = (int)port};
     found = found && ask(t, out) == FSDP_OK;
     if (found) {
-        const char *name = json_string_value(json_object_get(json_array_get(json_object_get(*out, "runs"), 0), "name"));
-        const char *slash = strrchr(real, '/');
-        found = name && slash && strcmp(name, slash + 1) == 0;
+        found = json_is_string(id) && json_equal(id, json_object_get(json_object_get(*out, "live"), "id"));
         if (!found)
             json_decref(*out);
     }
     json_decref(place);
     free(path);
-    free(real);
     return found;
 }
 
