@@ -36,11 +36,23 @@ static const fsdp_flag *top_flags(void)
     return top_table;
 }
 
-static volatile sig_atomic_t stopped;
+static struct termios before; /* what the terminal was like, if `keys` */
+static bool keys;
 
+static void give_back_terminal(void)
+{
+    static const char cursor[] = "\033[?25h\n";
+    if (keys)
+        tcsetattr(STDIN_FILENO, TCSANOW, &before);
+    if (write(STDOUT_FILENO, cursor, sizeof cursor - 1) < 0)
+        return; /* nobody sees it */
+}
+
+/* At once: a look takes seconds where a server is silent or a folder large. All that is called may be called here. */
 static void stop(int signal)
 {
-    stopped = signal;
+    give_back_terminal();
+    _exit(128 + signal);
 }
 
 static double now(void)
@@ -54,7 +66,7 @@ static double now(void)
 static bool asked_to_quit(double seconds)
 {
     struct pollfd p = {.fd = STDIN_FILENO, .events = POLLIN};
-    for (double until = now() + seconds, left = seconds; left > 0 && !stopped; left = until - now()) {
+    for (double until = now() + seconds, left = seconds; left > 0; left = until - now()) {
         char key = 0;
         if (poll(&p, 1, (int)(left * 1e3) + 1) <= 0)
             continue;
@@ -93,18 +105,18 @@ static int watch(fsdp_top_config *c, double interval)
                status == FSDP_OK ? "" : "\r\033[Kno answer: the run has ended, or comes back; q quits");
         fflush(stdout);
         double took = now() - begun; /* a long run's folder takes its time: no more than a fifth goes into reading */
-        if (asked_to_quit(interval > 4 * took ? interval : 4 * took) || stopped)
+        if (asked_to_quit(interval > 4 * took ? interval : 4 * took))
             break;
     }
     free(shown);
-    return stopped ? 128 + stopped : code;
+    return code;
 }
 
 static int watch_in_terminal(fsdp_top_config *c, double interval)
 {
-    struct termios before, raw;
+    struct termios raw;
     struct sigaction action = {.sa_handler = stop, .sa_flags = SA_ONSTACK};
-    bool keys = isatty(STDIN_FILENO) && tcgetattr(STDIN_FILENO, &before) == 0;
+    keys = isatty(STDIN_FILENO) && tcgetattr(STDIN_FILENO, &before) == 0;
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     if (keys) {
@@ -114,9 +126,8 @@ static int watch_in_terminal(fsdp_top_config *c, double interval)
     }
     fputs("\033[?25l", stdout); /* the cursor is away meanwhile */
     int code = watch(c, interval);
-    fputs("\033[?25h\n", stdout);
-    if (keys)
-        tcsetattr(STDIN_FILENO, TCSANOW, &before);
+    fflush(stdout);
+    give_back_terminal();
     return code;
 }
 
