@@ -169,18 +169,26 @@ static fsdp_status resume_newer_checkpoint(train_run *run, int64_t snapshot, con
     return FSDP_OK;
 }
 
+/* A program that the launcher runs may train several times, one after the other: what is held in the first round, or
+ * under another name than that of the run in the folder, is not this run's. */
+static bool is_own_snapshot(const train_run *run, const char *name)
+{
+    return run->world->job.round > 0 && (!run->folder.known || strcmp(name, run->folder.run) == 0);
+}
+
 /* What earlier rounds of this job left: memory that outlived the ranks, or a newer checkpoint. */
 static fsdp_status resume_own_round(train_run *run, bool *found)
 {
     const char *name;
     int64_t step = state_newest_snapshot(run->state, &name);
     *found = false;
-    if (step < 0)
+    if (step < 0 || !is_own_snapshot(run, name))
         return FSDP_OK;
     FSDP_TRY(resume_newer_checkpoint(run, step, name, found));
     if (*found)
         return FSDP_OK;
     FSDP_TRY(state_resume_snapshot(run->state, found, &step));
+    run->snapshot_lost = !*found;
     if (!*found)
         return FSDP_OK;
     go_on(run, step, "snapshot");
@@ -242,6 +250,14 @@ fsdp_status run_keep_snapshot(train_run *run)
     return judge_snapshot(run, state_finish_snapshot(run->state));
 }
 
+/* What was tried may have been loaded on some ranks: only another load, of everything, makes up for it. */
+static fsdp_status check_untouched(const train_run *run)
+{
+    return !run->snapshot_lost ? FSDP_OK
+                               : error_set(FSDP_ERR_IO, "the snapshots in memory cannot be loaded, and there is no "
+                                                        "checkpoint to go on from: start the job anew");
+}
+
 fsdp_status run_resume(train_run *run)
 {
     const char *from = run->folder.resume;
@@ -249,7 +265,7 @@ fsdp_status run_resume(train_run *run)
     int64_t step;
     FSDP_TRY(resume_from_memory(run, &found));
     if (!from[0] || found)
-        return FSDP_OK;
+        return check_untouched(run);
     FSDP_TRY(check_model(run, from));
     run_show_warnings(run, true); /* names those that are skipped */
     bool own = run->folder.goes_on && !run->folder.began_elsewhere;
@@ -257,6 +273,7 @@ fsdp_status run_resume(train_run *run)
     run_show_warnings(run, false);
     FSDP_TRY(status);
     if (!found) {
+        FSDP_TRY(check_untouched(run));
         FSDP_TRY(resume_path_judge(from, run->folder.checkpoints));
         run_say(run, FSDP_LINE_INFO, "no checkpoint in %s yet: starting from scratch", from);
         return FSDP_OK;

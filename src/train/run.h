@@ -55,6 +55,7 @@ struct train_run {
     bool snapshot_soon;           /* after the next step: copies may have gone with a node, or the last one failed */
     bool snapshot_failed;         /* the last one */
     bool no_snapshots;            /* memory for more is short */
+    bool snapshot_lost;           /* one was there, and could not be loaded */
     fsdp_status save_status;      /* how the last save ended, and with which message */
     char save_message[1024];
 

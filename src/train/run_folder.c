@@ -253,7 +253,8 @@ static void take_name(run_folder *f)
 {
     char before[sizeof f->run];
     read_run_file(f->path, "run", before, sizeof before);
-    if (before[0])
+    f->known = before[0] != '\0';
+    if (f->known)
         strcpy(f->run, before);
 }
 

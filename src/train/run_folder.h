@@ -22,6 +22,7 @@ typedef struct run_folder {
     char checkpoints[PATH_MAX]; /* where this run saves */
     char resume[PATH_MAX];      /* where it resumes from: a checkpoint or a folder of them; "": it starts */
     char run[40];               /* its name, also in its checkpoints */
+    bool known;                 /* `run` is the name of what lies in the folder already */
     bool named;                 /* by us: `latest` is to point at it */
     bool goes_on;               /* `resume` is this run's own: what lies in the folder is its past */
     bool began_elsewhere;       /* `resume` is another run's, although this one goes on: it has saved nothing yet */
