@@ -119,19 +119,19 @@ static bool add_validation(run_files *r, const json_t *line)
     return true;
 }
 
-static int64_t count_lines(const file_map *map)
+static int64_t count_lines(const char *text, size_t bytes)
 {
     int64_t n = 1;
-    for (size_t i = 0; i < map->bytes; i++)
-        n += map->data[i] == '\n';
+    for (size_t i = 0; i < bytes; i++)
+        n += text[i] == '\n';
     return n < MOST_ROWS ? n : MOST_ROWS;
 }
 
 /* Hands each line that is an object to `add`, which says whether it is one of ours. */
-static void read_lines(run_files *r, const char *name, const file_map *map, int64_t most,
+static void read_lines(run_files *r, const char *name, const char *text, size_t bytes, int64_t most,
                        bool (*add)(run_files *, const json_t *))
 {
-    const char *at = (const char *)map->data, *end = at + map->bytes;
+    const char *at = text, *end = text + bytes;
     int64_t bad = 0, first_bad = 0, number = 0, added = 0;
     while (at < end && added < most) {
         const char *newline = memchr(at, '\n', (size_t)(end - at)), *stop = newline ? newline : end;
@@ -155,23 +155,24 @@ static void read_lines(run_files *r, const char *name, const file_map *map, int6
 
 static fsdp_status read_steps(run_files *r, const char *name, bool validation)
 {
-    file_map map = {0};
-    char *path = run_files_find(r, name, most_lines_bytes);
+    char *text = NULL, *path = run_files_find(r, name, most_lines_bytes);
+    size_t bytes = 0;
     if (!path)
         return FSDP_OK;
-    if (file_map_open(path, &map) != FSDP_OK)
+    /* Read, not mapped: a run that resumes or goes back cuts its file, and a map would end in SIGBUS. */
+    if (file_read_at_most(path, (uint64_t)most_lines_bytes, &text, &bytes) != FSDP_OK)
         run_files_trouble(r, "%s", fsdp_last_error());
     free(path);
-    int64_t n = count_lines(&map);
+    int64_t n = count_lines(text, bytes);
     void *room = calloc((size_t)n, validation ? sizeof *r->validations : sizeof *r->rows);
     fsdp_status status = room ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "%s: out of host memory", r->path);
     if (validation)
         r->validations = room;
     else
         r->rows = room;
-    if (room && map.data)
-        read_lines(r, name, &map, n, validation ? add_validation : add_metrics);
-    file_map_close(&map);
+    if (room && text)
+        read_lines(r, name, text, bytes, n, validation ? add_validation : add_metrics);
+    free(text);
     return status;
 }
 
