@@ -191,7 +191,8 @@ static int start_many(const generate_options *o)
     char *text = input_read_path(o->prompts, &bytes);
     if (!text)
         return command_misused("generate", "%s: cannot read: %s", o->prompts, strerror(errno));
-    int code = read_prompts(o->prompts, text, &list);
+    int code = strlen(text) == bytes ? read_prompts(o->prompts, text, &list)
+                                     : command_misused("generate", "%s: has a byte of 0: not text", o->prompts);
     if (code == 0)
         code = generate(o, NULL, 0, &list);
     free_prompts(&list);

@@ -32,6 +32,14 @@ static fsdp_status plain_stamp(const char *path, stream_stamp *out)
     return FSDP_OK;
 }
 
+/* The hash that names a blob of the hub, in the target of a link; NULL: a link to something else. */
+static const char *blob_name(const char *target)
+{
+    const char *folder = strstr(target, "/blobs/"), *name = folder ? folder + 7 : "";
+    size_t n = strlen(name);
+    return (n == 40 || n == 64) && strspn(name, "0123456789abcdef") == n ? name : NULL;
+}
+
 /* Files of the hub are links to blobs that are named by a hash of what they hold: that says more than a time, and the
  * same on every machine. */
 static fsdp_status stamp_of(const source_file *file, stream_stamp *out)
@@ -39,12 +47,12 @@ static fsdp_status stamp_of(const source_file *file, stream_stamp *out)
     char target[1024];
     ssize_t n = readlink(file->path, target, sizeof target - 1);
     target[n > 0 ? n : 0] = '\0';
-    const char *blob = strstr(target, "/blobs/");
+    const char *blob = blob_name(target);
     if (file->from == NULL)
         FSDP_TRY(plain_stamp(file->path, out));
     if (blob == NULL)
         return FSDP_OK;
-    *out = (stream_stamp){source_file_bytes(file), 0, (int64_t)(hash_text(HASH_START, blob + 7) >> 1)};
+    *out = (stream_stamp){source_file_bytes(file), 0, (int64_t)(hash_text(HASH_START, blob) >> 1)};
     return FSDP_OK;
 }
 

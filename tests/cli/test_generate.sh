@@ -80,6 +80,8 @@ printf '"%s"\n"six seven"\n' "$long" | "${many[@]}" --prompts - | grep -q '"inde
 printf '"x"\n{"text": "y"}\n' >bad.jsonl
 refused 2 "bad.jsonl:2" generate --model exported --prompts bad.jsonl
 : >none.jsonl
+printf '"two"\n\0\n"three"\n' >zero.jsonl # what follows the zero would be lost
+refused 2 "byte of 0" generate --model exported --prompts zero.jsonl
 refused 2 "no prompts" generate --model exported --prompts none.jsonl
 refused 2 "contradict" generate --model exported --prompts none.jsonl --prompt x
 

@@ -288,6 +288,28 @@ static void files_that_changed_between_are_named(void **state)
     json_decref(described);
 }
 
+/* A folder of the user's own may be called blobs: what lies there has a time, not a hash. */
+static void a_link_into_blobs_is_not_always_the_hubs(void **state)
+{
+    char target[4096];
+    fsdp_batch *b;
+    json_t *described = NULL;
+    make_files(state);
+    assert_int_equal(mkdir(files_path(*state, "blobs"), 0777), 0);
+    snprintf(target, sizeof target, "%s", files_text(*state, "blobs/e.txt", "some text"));
+    assert_int_equal(symlink(target, files_path(*state, "data/e.txt")), 0);
+    fsdp_dataset *d = open_with(state, 1, 0);
+    fsdp_loader *l = load(d, 0, 1, 1, 0, true);
+    assert_int_equal(fsdp_loader_next(l, &b), FSDP_OK);
+    assert_int_equal(loader_describe(l, &described), FSDP_OK);
+    fsdp_loader_free(l);
+    fsdp_dataset_free(d);
+    struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = 1000000000}};
+    assert_int_equal(utimensat(AT_FDCWD, target, times, 0), 0);
+    refuses(state, described, "e.txt: changed since");
+    json_decref(described);
+}
+
 static void a_file_that_changes_while_it_is_streamed_is_an_error(void **state)
 {
     fsdp_batch *b;
@@ -361,6 +383,7 @@ int main(void)
         TEST(a_resumed_run_gets_the_samples_of_an_uninterrupted_one),
         TEST(unshuffled_is_the_order_of_the_files_and_max_samples_ends_it),
         TEST(files_that_changed_between_are_named),
+        TEST(a_link_into_blobs_is_not_always_the_hubs),
         TEST(a_file_that_changes_while_it_is_streamed_is_an_error),
         TEST(what_a_stream_cannot_do_is_refused),
         TEST(the_first_steps_read_little_of_a_long_file),
