@@ -184,7 +184,8 @@ static fsdp_status resume_own_round(train_run *run, bool *found)
     *found = false;
     if (step < 0 || !is_own_snapshot(run, name))
         return FSDP_OK;
-    FSDP_TRY(resume_newer_checkpoint(run, step, name, found));
+    if (!run->folder.went_back)
+        FSDP_TRY(resume_newer_checkpoint(run, step, name, found));
     if (*found)
         return FSDP_OK;
     FSDP_TRY(state_resume_snapshot(run->state, found, &step));

@@ -267,6 +267,7 @@ static fsdp_status decide(const train_run *run, run_folder *f)
     FSDP_TRY(choose_checkpoints(s, f));
     FSDP_TRY(choose_source(s, f));
     f->goes_on = is_own(f);
+    f->went_back = f->goes_on && !paths_are_same(f->resume, f->checkpoints);
     FSDP_TRY(go_on_after_restart(run, f));
     if (f->goes_on)
         take_name(f);

@@ -17,6 +17,20 @@ END
 same alone second
 [[ $(grep '"run"' first/run.json) != "$(grep '"run"' second/run.json)" ]] || fail "both have one name"
 
+# A run that was told to go back to an earlier step does not come to the later ones that it had before.
+back=("${train[@]}" --output_dir back --max_steps 400 --checkpoint_freq 100 --keep_checkpoints 9)
+"$fsdp" run --standalone --nproc-per-node 2 "${back[@]}" >back.0.log 2>&1 || fail "back: $(cat back.0.log)"
+"$fsdp" run --standalone --nproc-per-node 2 --max_restarts 1 "${back[@]}" --checkpoint_freq 0 --snapshot_freq 4 \
+    --resume_from_checkpoint back/checkpoints/step-00000100 >back.1.log 2>&1 </dev/null &
+launchers=($!)
+for _ in $(seq 1200); do
+    tail -n 1 back/metrics.jsonl | grep -q '"step": \(1[2-9]\|[23][0-9]\)[0-9],' && break
+    sleep 0.02
+done
+kill -9 "$(of_rank back 1)"
+wait "${launchers[0]}" || fail "back: $(grep -v Batch back.1.log | tail -n 20)"
+grep -q 'resumed from the snapshot in memory' back.1.log || fail "back: $(grep -v Batch back.1.log | tail -n 20)"
+
 # A part that is damaged: its rank stands still meanwhile, so that no newer one comes.
 "$fsdp" run --standalone --nproc-per-node 2 --max_restarts 1 "${train[@]}" --max_steps 5000 --output_dir torn --snapshot_freq 4 \
     >torn.0.log 2>&1 </dev/null &
