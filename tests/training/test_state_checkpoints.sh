@@ -75,6 +75,10 @@ for flags in "--gradient_accumulation_steps 2" "--reduce_dtype fp32"; do
     "$fsdp" train "${tiny[@]}" --output_dir refused --gradient_dtype bf16 $flags >refused.log 2>&1 || code=$?
     [[ $code -eq 2 ]] && grep -q "gradient_dtype" refused.log || fail "$flags: exit code $code: $(cat refused.log)"
 done
+# A job that goes on with half its ranks has two micro-batches a step, which fp32 gradients add up.
+FSDP_FIRST_WORLD_SIZE=2 "$fsdp" train "${tiny[@]}" --output_dir fewer --gradient_dtype bf16 --max_steps 2 >fewer.log 2>&1 ||
+    fail "fewer ranks: $(cat fewer.log)"
+grep -q "in 2 micro-batches" fewer.log && grep -q "gradients are fp32 here" fewer.log || fail "fewer ranks: $(cat fewer.log)"
 code=0
 "$fsdp" train "${tiny[@]}" --output_dir refused --optimizer_state fp16 >refused.log 2>&1 || code=$?
 [[ $code -eq 2 ]] || fail "fp16: exit code $code: $(cat refused.log)"

@@ -9,11 +9,24 @@
 #include "shard/model.h"
 
 /* Of one layer, as fp64 numbers that ranks add up. */
-enum { OUTPUT, OUTPUT_ERROR, GRADIENT, GRADIENT_ERROR, LOST, RANKS = LOST + 6, SUMS };
+enum { OUTPUT, OUTPUT_ERROR, GRADIENT, GRADIENT_ERROR, LOST, OPERANDS = LOST + 6, SUMS = OPERANDS + 3 };
 
 static bool is_checked(const fsdp_parameter *p)
 {
     return p->figures && p->fp8 != FSDP_FP8_OFF;
+}
+
+/* Elements of the three operands on this rank; 0 where its batch has no 8-bit product with the weight. */
+static void count_operands(const fsdp_tape *t, const fsdp_parameter *p, double out[3])
+{
+    for (int i = 0; i < t->n_nodes; i++) {
+        const node *n = t->nodes[i];
+        if (strcmp(n->op->name, "linear_fp8_shadow") != 0 || n->inputs[1]->parameter != p)
+            continue;
+        out[0] = (double)n->inputs[0]->numel;
+        out[1] = (double)n->inputs[1]->numel;
+        out[2] = (double)n->outputs[0]->numel;
+    }
 }
 
 static void take_sums(const fp8_figures *f, double *out)
@@ -24,11 +37,11 @@ static void take_sums(const fp8_figures *f, double *out)
     out[GRADIENT_ERROR] = (double)f->gradient_error;
     for (int i = 0; i < 6; i++)
         out[LOST + i] = (double)f->lost[i / 2][i % 2];
-    out[RANKS] = 1;
 }
 
-/* Of all layers that are checked, in the order of parameters, over all ranks. */
-static fsdp_status collect(fsdp_model *m, double *sums, int n)
+/* Of all layers that are checked, in the order of parameters, over all ranks: these may have batches of different
+ * shapes, and must judge alike. */
+static fsdp_status collect(fsdp_model *m, const fsdp_tape *t, double *sums, int n)
 {
     fp8_figures *host = malloc(m->figures_bytes + 1);
     if (!host)
@@ -36,8 +49,10 @@ static fsdp_status collect(fsdp_model *m, double *sums, int n)
     fsdp_status status = model_fetch(m, host, m->figures, m->figures_bytes);
     for (int i = 0, k = 0; status == FSDP_OK && i < m->contents.n_parameters; i++) {
         const fsdp_parameter *p = m->contents.parameters[i];
-        if (is_checked(p))
-            take_sums(&host[p->figures - m->figures], &sums[SUMS * k++]);
+        if (!is_checked(p))
+            continue;
+        take_sums(&host[p->figures - m->figures], &sums[SUMS * k]);
+        count_operands(t, p, &sums[SUMS * k++ + OPERANDS]);
     }
     free(host);
     FSDP_TRY(status);
@@ -49,30 +64,15 @@ static double ratio(double error, double whole)
     return error == 0 ? 0 : sqrt(error / whole);
 }
 
-/* Elements of the three operands on all ranks: each rank has rows of its own, and the whole weight. */
-static void count_operands(const fsdp_tape *t, const fsdp_parameter *p, double ranks, double out[3])
-{
-    out[0] = out[1] = out[2] = 0;
-    for (int i = 0; i < t->n_nodes; i++) {
-        const node *n = t->nodes[i];
-        if (strcmp(n->op->name, "linear_fp8_shadow") != 0 || n->inputs[1]->parameter != p)
-            continue;
-        out[0] = (double)n->inputs[0]->numel * ranks;
-        out[1] = (double)n->inputs[1]->numel * ranks;
-        out[2] = (double)n->outputs[0]->numel * ranks;
-    }
-}
-
-static fsdp_fp8_layer judge(const fsdp_parameter *p, const double *sums, const double operands[3],
-                            const fsdp_fp8_bounds *bounds)
+static fsdp_fp8_layer judge(const fsdp_parameter *p, const double *sums, const fsdp_fp8_bounds *bounds)
 {
     fsdp_fp8_layer l = {.name = p->name,
                         .output_error = ratio(sums[OUTPUT_ERROR], sums[OUTPUT]),
                         .gradient_error = ratio(sums[GRADIENT_ERROR], sums[GRADIENT])};
     l.falls_back = !(l.output_error <= bounds->error) || !(l.gradient_error <= bounds->error);
     for (int i = 0; i < 3; i++) {
-        l.flushed[i] = sums[LOST + 2 * i] / operands[i];
-        l.saturated[i] = sums[LOST + 2 * i + 1] / operands[i];
+        l.flushed[i] = sums[LOST + 2 * i] / sums[OPERANDS + i];
+        l.saturated[i] = sums[LOST + 2 * i + 1] / sums[OPERANDS + i];
         l.falls_back |= !(l.saturated[i] <= bounds->saturated);
     }
     return l;
@@ -126,17 +126,15 @@ fsdp_status fsdp_fp8_check(fsdp_tape *t, fsdp_loss loss, const fsdp_fp8_bounds *
     if (status == FSDP_OK)
         status = model_run_shadow(m, t, loss.sum);
     if (status == FSDP_OK)
-        status = collect(m, sums, n);
+        status = collect(m, t, sums, n);
     for (int i = 0, k = 0; status == FSDP_OK && i < m->contents.n_parameters; i++) {
         fsdp_parameter *p = m->contents.parameters[i];
-        double operands[3];
         if (!is_checked(p))
             continue;
         const double *mine = &sums[SUMS * k++];
-        count_operands(t, p, mine[RANKS], operands);
-        if (operands[0] == 0) /* no layer of its own in 8 bits: a table, or a shape that has none */
+        if (mine[OPERANDS] == 0) /* no layer of its own in 8 bits: a table, or a shape that has none */
             continue;
-        fsdp_fp8_layer layer = judge(p, mine, operands, &limits);
+        fsdp_fp8_layer layer = judge(p, mine, &limits);
         if (visit)
             visit(context, &layer);
         if (layer.falls_back) {
