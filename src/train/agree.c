@@ -10,6 +10,8 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/record/hooks.h"
+#include "data/dataset.h"
+#include "data/stream.h"
 
 /* A number of the settings (or of the data), as the message shows it. */
 typedef struct agreed {
@@ -28,6 +30,21 @@ static double list_hash(const fsdp_text_list *list)
     return (double)(hash >> 16);
 }
 
+/* Which files are streamed: how many samples they have is not known yet. Copies on other hosts have other times; the
+ * hub's files have a hash there. */
+static double streamed_hash(const train_run *run)
+{
+    const stream_set *set = run->data ? dataset_stream_set(dataset_source_of(run->data)) : NULL;
+    uint64_t hash = HASH_START;
+    for (size_t i = 0; set && i < set->files.n_files; i++) {
+        const stream_stamp *stamp = &set->stamps[i];
+        const char *slash = strrchr(set->files.files[i].path, '/');
+        hash = hash_u64(hash_text(hash, slash ? slash + 1 : set->files.files[i].path), (uint64_t)stamp->bytes);
+        hash = hash_u64(hash, stamp->seconds == 0 ? (uint64_t)stamp->nanoseconds : 0);
+    }
+    return (double)(hash >> 16);
+}
+
 /* When a run ends is each rank's own affair: it is told when one has left. */
 static int list_agreed(const train_run *run, agreed *list)
 {
@@ -39,6 +56,7 @@ static int list_agreed(const train_run *run, agreed *list)
         {"--max_context_width", (double)run->info.width},
         {"--max_target_width", (double)run->info.target_width},
         {"--dataset, samples", (double)run->info.n_samples},
+        {"--dataset, files, hashed", streamed_hash(run)},
         {"--validation_dataset, samples", (double)run->validation_info.n_samples},
         {"--validation_freq", (double)s->validation_freq},
         {"--validation_batches", (double)s->validation_batches},
