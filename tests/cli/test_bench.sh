@@ -67,7 +67,7 @@ json two.json '$r->{world} == 2 && $r->{classes}[5]{name} eq "communication" && 
 
 # Kernels: every row has a time and one rate, whose share is that of the rates above.
 "$fsdp" bench kernel tiny --json $quick >kernel.json
-json kernel.json '$r->{workload} eq "tiny" && $r->{matrix_tflops} > 0 && $r->{copy_gb_s} > 0' '@{$r->{kernels}} == 31' \
+json kernel.json '$r->{workload} eq "tiny" && $r->{matrix_tflops} > 0 && $r->{copy_gb_s} > 0' '@{$r->{kernels}} == 32' \
     '!grep { $_->{ms} <= 0 || defined($_->{tflops}) == defined($_->{gb_s}) } @{$r->{kernels}}' \
     '!grep { $_->{gb_s} && !near($_->{of_copy} * $r->{copy_gb_s}, $_->{gb_s}, 0.01) } @{$r->{kernels}}' \
     '!grep { $_->{tflops} && !near($_->{of_matrix} * $r->{matrix_tflops}, $_->{tflops}, 0.01) } @{$r->{kernels}}' \

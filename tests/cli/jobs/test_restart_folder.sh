@@ -54,7 +54,7 @@ job fresh 0
 same fresh over
 [[ $(wc -l <over/metrics.jsonl) == 60 ]] || fail "over: steps are missing or there twice"
 cp -r old twice
-job twice 5 --overwrite # before it has saved: from the beginning, not from what lay there
+job twice 5 --overwrite --checkpoint_freq 0 # before it has saved: from the beginning, not from what lay there
 ! grep -q 'resumed from' twice.log || fail "twice resumes what it was to replace: $(cat twice.log)"
 same fresh twice
 echo "a run's beginning is its first round's"
