@@ -146,7 +146,7 @@ static void examine(launcher *l, progress *p, const team_news *news)
     log_write(FSDP_LOG_WARNING, "%s; its backtrace follows, if it can give one", p->hang);
     watch_save_flights(l);
     watch_examine(l, news->examined);
-    team_fail(&l->team, l->attempt.place.round, p->hang, SIGNALLED + SIGABRT, false);
+    team_fail(&l->team, l->attempt.place.round, p->hang, SIGNALLED + SIGABRT, FINAL_NO);
     p->told_failure = true;
 }
 
@@ -179,17 +179,17 @@ static void tell_team(launcher *l, progress *p)
         return;
     if (p->start != FSDP_OK) {
         snprintf(text, sizeof text, "%s", fsdp_last_error());
-        team_fail(&l->team, round, text, p->start_code, true);
+        team_fail(&l->team, round, text, p->start_code, FINAL_LAUNCHER);
         p->told_failure = true;
     } else if (l->asked) {
         snprintf(text, sizeof text, "%.100s was asked to end by signal %d (%s)", l->team.who, l->asked,
                  strsignal(l->asked));
-        team_fail(&l->team, round, text, SIGNALLED + l->asked, true);
+        team_fail(&l->team, round, text, SIGNALLED + l->asked, FINAL_LAUNCHER);
         p->told_failure = true;
     } else if (l->failed >= 0) {
         watch_save_flights(l);
         watch_describe_failure(l, text, sizeof text, &code);
-        team_fail(&l->team, round, text, code, watch_is_final(l->ranks[l->failed].status));
+        team_fail(&l->team, round, text, code, watch_is_final(l->ranks[l->failed].status) ? FINAL_RANK : FINAL_NO);
         p->told_failure = true;
     } else if (watch_count_running(l) == 0) {
         team_done(&l->team, round);
@@ -252,7 +252,7 @@ static fsdp_status give_up(launcher *l, int *exit_code)
     char text[WIRE_TEXT_BYTES];
     snprintf(text, sizeof text, "%.100s was asked to end by signal %d (%s)", l->team.who, l->asked,
              strsignal(l->asked));
-    team_fail(&l->team, l->team.last_round, text, SIGNALLED + l->asked, true);
+    team_fail(&l->team, l->team.last_round, text, SIGNALLED + l->asked, FINAL_LAUNCHER);
     *exit_code = SIGNALLED + l->asked;
     return error_set(FSDP_ERR_PEER, "%s before all were there", text);
 }

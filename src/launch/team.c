@@ -253,7 +253,7 @@ team_word team_hear(team *t, team_news *news)
     return lose(t); /* a store that makes no sense is none */
 }
 
-void team_fail(team *t, int round, const char *reason, int exit_code, bool is_final)
+void team_fail(team *t, int round, const char *reason, int exit_code, round_final is_final)
 {
     round_failure failure = {.round = round, .exit_code = exit_code, .is_final = is_final};
     wire_body body = {0};

@@ -47,7 +47,7 @@ fsdp_status team_join(team *t);
 void team_address(const team *t, char *text, size_t bytes);
 int team_socket(const team *t);                /* -1: not connected */
 team_word team_hear(team *t, team_news *news); /* never waits */
-void team_fail(team *t, int round, const char *reason, int exit_code, bool is_final);
+void team_fail(team *t, int round, const char *reason, int exit_code, round_final is_final);
 void team_done(team *t, int round);
 void team_beat(team *t, const wire_body *beats);
 void team_leave(team *t); /* the store goes with the last of the others, or after a moment; legal when zeroed */

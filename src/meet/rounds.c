@@ -482,7 +482,7 @@ bool rounds_hear(rounds *r, store_guest *g, uint32_t kind, wire_reader *body, do
             return false;
         if (r->state == RUNNING && n->member && failure.round == r->round)
             fail_round(r, failure.reason, failure.exit_code, failure.is_final, now);
-        else if (r->state == GATHERING && failure.is_final)
+        else if (r->state == GATHERING && failure.is_final == FINAL_LAUNCHER)
             fail_round(r, failure.reason, failure.exit_code, true, now); /* nobody is to wait for it */
         return true;
     case WIRE_DONE: {

@@ -58,10 +58,14 @@ typedef enum round_verdict {
     ROUND_OVER,  /* no other round follows */
 } round_verdict;
 
+/* Whether another round may follow a failure. Ranks that are stopped with their round end as if they had been asked to,
+ * and may take others with them before those are told: once a round is over, what its ranks ended with ends nothing. */
+typedef enum round_final { FINAL_NO, FINAL_RANK, FINAL_LAUNCHER } round_final;
+
 typedef struct round_failure {
     int32_t round;
     int32_t exit_code; /* what the launcher would exit with */
-    int32_t is_final;  /* asked for, or hopeless: no other round */
+    int32_t is_final;  /* round_final: asked for, or hopeless */
     char reason[WIRE_TEXT_BYTES];
 } round_failure;
 

@@ -93,7 +93,7 @@ static uint32_t hear(node *n, double seconds)
     }
 }
 
-static void fail_round_of(node *n, bool is_final)
+static void fail_round_of(node *n, round_final is_final)
 {
     round_failure f = {.round = n->place.round, .exit_code = 9, .is_final = is_final, .reason = "it broke"};
     wire_body body = {0};
@@ -179,7 +179,7 @@ static void restarts_are_counted_and_then_it_is_over(void **state)
             assert_int_equal(nodes[i].place.round, round);
             assert_int_equal(nodes[i].place.n_restarts, round);
         }
-        fail_round_of(&nodes[1], false);
+        fail_round_of(&nodes[1], FINAL_NO);
         for (int i = 0; i < 2; i++) {
             assert_int_equal(hear(&nodes[i], 10), WIRE_STOP);
             assert_int_equal(nodes[i].stop.verdict, round < policy.max_restarts ? ROUND_AGAIN : ROUND_OVER);
@@ -207,7 +207,7 @@ static void only_restarts_within_the_window_count(void **state)
         assert_int_equal(hear(&alone, 20), WIRE_ROUND);
         struct timespec pause = {.tv_nsec = 600000000};
         nanosleep(&pause, NULL);
-        fail_round_of(&alone, false);
+        fail_round_of(&alone, FINAL_NO);
         assert_int_equal(hear(&alone, 10), WIRE_STOP);
         assert_int_equal(alone.stop.verdict, ROUND_AGAIN);
     }
@@ -223,10 +223,44 @@ static void what_was_asked_for_is_not_restarted(void **state)
     come(s, &alone, 0);
     join(&alone, &policy, 0, 1);
     assert_int_equal(hear(&alone, 10), WIRE_ROUND);
-    fail_round_of(&alone, true);
+    fail_round_of(&alone, FINAL_RANK);
     assert_int_equal(hear(&alone, 10), WIRE_STOP);
     assert_int_equal(alone.stop.verdict, ROUND_OVER);
     leave_all(&alone, 1, s);
+}
+
+/* Ranks that are stopped with their round take others along, whose launcher has not heard yet. */
+static void ranks_of_a_stopped_round_end_nothing(void **state)
+{
+    (void)state;
+    rounds_policy policy = policy_of(2, 2);
+    server *s = open_server(&policy);
+    node nodes[2];
+    for (int i = 0; i < 2; i++)
+        come(s, &nodes[i], i);
+    for (int i = 0; i < 2; i++)
+        join(&nodes[i], &policy, i, 1);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(hear(&nodes[i], 20), WIRE_ROUND);
+    fail_round_of(&nodes[0], FINAL_NO);
+    assert_int_equal(hear(&nodes[0], 10), WIRE_STOP);
+    fail_round_of(&nodes[1], FINAL_RANK);
+    assert_int_equal(hear(&nodes[1], 10), WIRE_STOP);
+    assert_int_equal(nodes[1].stop.verdict, ROUND_AGAIN);
+    for (int i = 0; i < 2; i++)
+        join(&nodes[i], &policy, i, 1);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(hear(&nodes[i], 20), WIRE_ROUND);
+        assert_int_equal(nodes[i].place.round, 1);
+    }
+    fail_round_of(&nodes[0], FINAL_NO);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(hear(&nodes[i], 10), WIRE_STOP);
+    fail_round_of(&nodes[1], FINAL_LAUNCHER); /* it will not come again */
+    join(&nodes[0], &policy, 0, 1);
+    assert_int_equal(hear(&nodes[0], 10), WIRE_STOP);
+    assert_int_equal(nodes[0].stop.verdict, ROUND_OVER);
+    leave_all(nodes, 2, s);
 }
 
 /* A hang is told by counts that stand still: of the rank that does not wait, not of those that wait for it. */
@@ -372,7 +406,7 @@ static double life_of(int n, double *seconds)
             assert_int_equal(nodes[i].place.first_rank, n - 1 - i);
         }
         if (round == 0)
-            fail_round_of(&nodes[n / 2], false);
+            fail_round_of(&nodes[n / 2], FINAL_NO);
         for (int i = 0; i < n; i++) {
             if (round == 1)
                 done(&nodes[i]);
@@ -414,6 +448,7 @@ int main(void)
         cmocka_unit_test(restarts_are_counted_and_then_it_is_over),
         cmocka_unit_test(only_restarts_within_the_window_count),
         cmocka_unit_test(what_was_asked_for_is_not_restarted),
+        cmocka_unit_test(ranks_of_a_stopped_round_end_nothing),
         cmocka_unit_test(the_rank_that_does_not_wait_is_examined),
         cmocka_unit_test(a_node_that_falls_silent_is_to_blame_and_is_not_asked),
         cmocka_unit_test(ranks_may_wait_for_one_that_works),
