@@ -37,7 +37,7 @@ FSDP_DASHBOARD_TOKEN=open-sesame "${train[@]}" --max_steps 1000000 --output_dir 
 job=$!
 for _ in $(seq 600); do
     ! grep -q 'built without libmicrohttpd' watched.log || { echo "skipped: built without libmicrohttpd"; exit 77; }
-    [[ -s watched/metrics.jsonl && -s watched/dashboard.json ]] && break
+    [[ -s watched/metrics.jsonl && -s watched/dashboard.json ]] && grep -q 'live page: ' watched.log && break
     kill -0 "$job" || fail "$(tail -3 watched.log)"
     sleep 0.1
 done
@@ -67,7 +67,7 @@ if have_terminal; then
         sleep 0.1
     done
     for pid in $(pgrep -f "^$fsdp top watched"); do # others may look at a run of this name
-        [[ ! /proc/$pid/cwd -ef $work ]] || kill -INT "$pid"
+        [[ ! /proc/$pid/cwd -ef $work ]] || kill -INT "$pid" || true # it may have ended
     done
     wait "$terminal" || true
     grep -q 'code 130' screen || fail "fsdp top in a terminal: $(cat -v screen | tail -3)"
