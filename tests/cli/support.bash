@@ -3,7 +3,7 @@ build=${FSDP_BUILD:?}
 source_root=${FSDP_SOURCE:-$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)}
 fsdp=$build/fsdp
 work=$(mktemp -d)
-trap '[[ -z $(jobs -p) ]] || kill -KILL $(jobs -p) 2>/dev/null; rm -rf "$work"' EXIT
+trap '[[ -z $(jobs -p) ]] || kill -KILL $(jobs -p) 2>/dev/null || true; rm -rf "$work"' EXIT
 cd "$work"
 
 fail()

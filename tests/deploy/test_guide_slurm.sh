@@ -11,7 +11,7 @@ missing=$(slurm_missing)
 "$fsdp" --version | grep -qw libcurl || { echo "skipped: built without libcurl"; exit 77; }
 USER=$(id -un)
 export USER
-trap 'slurm_stop; [[ -z $(jobs -p) ]] || kill -KILL $(jobs -p) 2>/dev/null; rm -rf "$work"' EXIT
+trap 'slurm_stop; [[ -z $(jobs -p) ]] || kill -KILL $(jobs -p) 2>/dev/null || true; rm -rf "$work"' EXIT
 
 tokenizer=repositories/models/hf-internal-testing/llama-tokenizer data=repositories/datasets/allenai/c4/en
 mkdir -p $tokenizer $data
