@@ -65,6 +65,15 @@ refused 2 "--num_layers: the workload tiny has a shape of its own" bench step ti
 "$fsdp" $ranks "$fsdp" bench step tiny --train_batch_size 1 --steps 2 --warmup_steps 1 --breakdown --json $quick >two.json
 json two.json '$r->{world} == 2 && $r->{classes}[5]{name} eq "communication" && $r->{classes}[5]{count} > 0'
 
+# One process as a rank of a world that is not there: its size, and the time that its links say.
+"$fsdp" bench step tiny --emulate 4@1GBs,2@0.5GBs --train_batch_size 1 --steps 2 --warmup_steps 1 --json $quick >emulated.json
+json emulated.json '$r->{world} == 8 && $r->{comm_ms} > 0.1 && $r->{ms} > 0'
+"$fsdp" bench step tiny --emulate 4@0.5GBs,2@0.25GBs --train_batch_size 1 --steps 2 --warmup_steps 1 --json $quick >slower.json
+(($(sed 's/.*"comm_ms": \([0-9]*\)\.\([0-9]*\).*/\1\2/; s/^0*//' slower.json) > $(sed 's/.*"comm_ms": \([0-9]*\)\.\([0-9]*\).*/\1\2/; s/^0*//' emulated.json) * 3 / 2)) ||
+    fail "links of half the rate: $(cat emulated.json slower.json)"
+refused 2 "does not describe links" bench step tiny --emulate 8x450 $quick
+refused 2 "leave --comm_backend out" bench step tiny --emulate 8@450GBs --comm_backend shm $quick
+
 # Kernels: every row has a time and one rate, whose share is that of the rates above.
 "$fsdp" bench kernel tiny --json $quick >kernel.json
 json kernel.json '$r->{workload} eq "tiny" && $r->{matrix_tflops} > 0 && $r->{copy_gb_s} > 0' '@{$r->{kernels}} == 32' \
