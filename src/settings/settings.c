@@ -255,6 +255,9 @@ enum { LEAST_FIT = 1 << 20 };
 
 static fsdp_status check_run(const fsdp_settings *s)
 {
+    if (s->dashboard_address && s->dashboard == 0)
+        return error_set(FSDP_ERR_INPUT, "--dashboard_address %s has no page to serve; give --dashboard, too",
+                         s->dashboard_address);
     if (s->fit > 0 && s->fit < LEAST_FIT)
         return error_set(FSDP_ERR_INPUT,
                          "--fit=%lld is a number of bytes, and no model is that small: write --fit "

@@ -16,6 +16,7 @@ run=("$fsdp" run --standalone --nproc-per-node 2 --plain)
 # --- what does not go together ---------------------------------------------------------------------------------------
 refused 2 "one server answers for both; give one port" "${train[@]:1}" --max_steps 1 --output_dir no --dashboard 18081 --metrics_port 18082
 refused 2 "one server answers for both; give them the same address" "${train[@]:1}" --max_steps 1 --output_dir no --dashboard --dashboard_address 127.0.0.2 --metrics_port auto
+refused 2 "has no page to serve; give --dashboard" "${train[@]:1}" --max_steps 1 --output_dir no --dashboard_address 127.0.0.1
 FSDP_DASHBOARD_TOKEN='a b' refused 2 "FSDP_DASHBOARD_TOKEN: give 8 to 32" "${train[@]:1}" --max_steps 1 --output_dir no --dashboard
 
 # --- a run that is watched and attacked ------------------------------------------------------------------------------
