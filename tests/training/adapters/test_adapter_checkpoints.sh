@@ -4,28 +4,8 @@
 set -euo pipefail
 source "${FSDP_SOURCE:?}/tests/cli/support.bash"
 
-for ((i = 1; i <= 300; i++)); do
-    echo "line $i of $((i * i % 97)) words and $((i * 7919 % 1009)) letters"
-done >text.txt
-shape=(--model_type llama_v2 --vocab_size 256 --hidden_width 16 --num_layers 2 --num_heads 2 --intermediate_size 32)
-common=(--device cpu --threads 1 --max_context_width 16 --dataset text.txt --lr 1e-2 --lr_decay_style constant --warmup 0)
-
-# job NAME RANKS FLAGS...: a run with a global batch of 6.
-job()
-{
-    local name=$1 ranks=$2
-    shift 2
-    "$fsdp" run --standalone --nproc-per-node "$ranks" "$fsdp" train "${common[@]}" --train_batch_size $((6 / ranks)) --output_dir "$name" "$@" \
-        >"$name.log" 2>&1 || fail "$name: $(cat "$name.log")"
-}
-same()
-{
-    "$fsdp" ckpt diff "$@" >diff.log 2>&1 || fail "$1 and $2 differ: $(head -5 diff.log)"
-}
-works()
-{
-    "$fsdp" "$@" >out.log 2>&1 || fail "fsdp $*: $(cat out.log)"
-}
+lines=300
+source "$FSDP_SOURCE/tests/training/adapters/adapters.bash"
 text() { "$fsdp" generate --device cpu --threads 1 --prompt "line 4" --max_new_tokens 12 "$@" 2>err.log || fail "generate $*: $(cat err.log)"; }
 loss() { "$fsdp" eval --device cpu --threads 1 --dataset text.txt --json "$@" 2>err.log | sed 's/.*"loss": *\([0-9]*\.[0-9]\{5\}\).*/\1/' || fail "eval: $(cat err.log)"; }
 
