@@ -174,6 +174,15 @@ static json_t *list_origins(const fsdp_settings *s)
     return origins;
 }
 
+/* Later rounds of a job leave what its first has noted. */
+static int64_t first_commit(const train_run *run)
+{
+    int64_t commit = run->world->job.round > 0 ? run_folder_first_commit(run->folder.path) : 0;
+    if (commit > 0)
+        return commit;
+    return ckpt_directory_next_commit(run->folder.checkpoints, &commit) == FSDP_OK ? commit : 0;
+}
+
 static fsdp_status write_run_file(const train_run *run)
 {
     const run_folder *f = &run->folder;
@@ -182,8 +191,9 @@ static fsdp_status write_run_file(const train_run *run)
     if (!realpath(f->checkpoints, absolute))
         snprintf(absolute, sizeof absolute, "%s", f->checkpoints);
     const char *apart = run->settings->checkpoint_dir ? absolute : "";
-    json_t *all = sessions ? json_pack("{s:s, s:s, s:s, s:s, s:o}", "format", "fsdp-run", "run", f->run, "job",
-                                       run->world->job.rendezvous_id, "checkpoints", apart, "sessions", sessions)
+    json_t *all = sessions ? json_pack("{s:s, s:s, s:s, s:s, s:I, s:o}", "format", "fsdp-run", "run", f->run, "job",
+                                       run->world->job.rendezvous_id, "checkpoints", apart, "first_commit",
+                                       (json_int_t)first_commit(run), "sessions", sessions)
                            : NULL;
     if (all)
         json_object_set_new(all, "origins", list_origins(run->settings));

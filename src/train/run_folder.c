@@ -83,6 +83,17 @@ static void read_run_file(const char *folder, const char *key, char *out, size_t
     json_decref(root);
 }
 
+int64_t run_folder_first_commit(const char *folder)
+{
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof path, "%s/%s", folder, RUN_FILE) >= PATH_MAX || !file_exists(path))
+        return 0;
+    json_t *root = json_load_file(path, 0, NULL);
+    int64_t commit = json_integer_value(json_object_get(root, "first_commit"));
+    json_decref(root);
+    return commit;
+}
+
 /* A link may point elsewhere tomorrow, and `latest` will: a run stays in the folder that it leads to now. */
 static fsdp_status set_folder(char out[PATH_MAX], const char *path)
 {
@@ -221,12 +232,25 @@ static bool is_former_round(const train_run *run, const run_folder *f)
     return !run->settings->overwrite || (mine[0] && strcmp(mine, "none") != 0 && strcmp(its, mine) == 0);
 }
 
-/* What was said about the beginning (--resume_from_checkpoint of another run, --overwrite) holds for the first round.
- */
+/* The job has committed a checkpoint in this folder since its first round began. */
+static bool has_saved(const run_folder *f)
+{
+    int64_t next, first = run_folder_first_commit(f->path);
+    return first > 0 && ckpt_directory_next_commit(f->checkpoints, &next) == FSDP_OK && next > first;
+}
+
+/* What was said about the beginning (--resume_from_checkpoint of another run or of an earlier step, --overwrite) holds
+ * for the first round. */
 static fsdp_status go_on_after_restart(const train_run *run, run_folder *f)
 {
     int64_t step;
-    if (f->goes_on || !is_former_round(run, f))
+    if (!is_former_round(run, f))
+        return FSDP_OK;
+    if (f->went_back && has_saved(f)) {
+        f->went_back = false;
+        return set_path(f->resume, f->checkpoints, NULL);
+    }
+    if (f->goes_on)
         return FSDP_OK;
     f->goes_on = true;
     if (count_checkpoints(f->checkpoints, &step) > 0)

@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include <fsdp/status.h>
 
@@ -36,6 +37,9 @@ fsdp_status run_folder_choose(train_run *run);
 
 /* A run has left something here: steps in metrics.jsonl, or checkpoints. `what` gets a few words on it. */
 bool run_folder_holds_run(const char *path, const char *checkpoints, char *what, size_t bytes);
+
+/* The number that the first checkpoint of the folder's newest job got or gets; 0 when run.json does not say. */
+int64_t run_folder_first_commit(const char *folder);
 
 /* FSDP_ERR_INPUT when a job trains there now, with who it is. Takes nothing. */
 fsdp_status run_folder_check_free(const char *folder);

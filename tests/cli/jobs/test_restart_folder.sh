@@ -46,6 +46,15 @@ job held 15 --resume_from_checkpoint old/checkpoints --checkpoint_freq 0 --snaps
 says held 'resumed from the snapshot in memory'
 same calm held
 
+# A run that went back to an earlier step of its own, and has saved since: it does not go back each time.
+cp -r old straight
+cp -r old back
+job straight 0 --resume_from_checkpoint straight/checkpoints/step-00000010 --checkpoint_freq 5
+job back 8 --resume_from_checkpoint back/checkpoints/step-00000010 --checkpoint_freq 5
+[[ $(grep -c 'resumed from back/checkpoints/step-00000010 at step 10' back.log) == 1 ]] || fail "back: $(grep -v Batch back.log)"
+says back 'resumed from back/checkpoints/step-000000[12]'
+same straight back
+
 # What was to be replaced has been.
 cp -r old over
 job over 25 --overwrite
