@@ -11,6 +11,7 @@ job()
 {
     local name=$1 at=$2
     shift 2
+    : >"$name.log"
     "$fsdp" run --standalone --nproc-per-node 2 --max_restarts 2 "${train[@]}" --output_dir "$name" "$@" >"$name.log" 2>&1 </dev/null &
     launchers=($!)
     if ((at > 0)); then # metrics.jsonl may be another run's yet
