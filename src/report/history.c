@@ -19,6 +19,11 @@ void history_close(history *h)
     *h = (history){0};
 }
 
+void history_clear(history *h)
+{
+    *h = (history){.stretches = h->stretches, .length = 1, .edition = h->edition + 1};
+}
+
 static double loss_of(const metrics_row *row)
 {
     return row->figures[FIGURE_LOSS];
@@ -65,27 +70,8 @@ static int64_t first_step(const history_stretch *s)
     return s->low.step < s->high.step ? s->low.step : s->high.step;
 }
 
-/* Of a stretch that the step lies in, what came before it stays; the sums of its laps then count too much, by less
- * than a stretch. */
-static void cut(history *h, int64_t step)
-{
-    int64_t before = h->n_stretches;
-    while (h->n_stretches > 0 && first_step(&h->stretches[h->n_stretches - 1]) >= step)
-        h->n_steps -= h->stretches[--h->n_stretches].n;
-    history_stretch *s = h->n_stretches > 0 ? &h->stretches[h->n_stretches - 1] : NULL;
-    if (s && last_step(s) >= step) {
-        if (s->low.step >= step)
-            s->low = s->high;
-        else
-            s->high = s->low;
-        before = -1;
-    }
-    h->edition += before != h->n_stretches || (before > 0 && h->newest.step >= step);
-}
-
 void history_add(history *h, const metrics_row *row)
 {
-    cut(h, row->step);
     h->newest = *row;
     history_stretch *last = h->n_stretches > 0 ? &h->stretches[h->n_stretches - 1] : NULL;
     history_stretch one = {.low = *row, .high = *row, .n = 1};

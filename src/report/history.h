@@ -25,8 +25,9 @@ typedef struct history {
 fsdp_status history_open(history *h);
 void history_close(history *h); /* legal on zeros */
 
-/* A step that is not after the last takes the place of those from it on: a run went back to a checkpoint. */
-void history_add(history *h, const metrics_row *row);
+void history_clear(history *h); /* no steps any more */
+
+void history_add(history *h, const metrics_row *row); /* steps ascend */
 /* `to` becomes as `from`; cheap where it was so a few steps ago. */
 void history_copy(history *to, const history *from);
 

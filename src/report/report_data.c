@@ -32,7 +32,8 @@ static void set_curves(json_t *all, const run_files *r)
 json_t *report_validations(const validation_row *rows, int64_t n)
 {
     json_t *steps = json_array(), *loss = json_array(), *accuracy = json_array();
-    for (int64_t i = 0; i < n; i += n / HISTORY_POINTS + 1) {
+    int64_t apart = n / HISTORY_POINTS + 1;
+    for (int64_t i = n > 0 ? (n - 1) % apart : 0; i < n; i += apart) { /* the newest is always among them */
         json_array_append_new(steps, json_integer(rows[i].step));
         json_array_append_new(loss, history_number(rows[i].loss));
         json_array_append_new(accuracy, history_number(rows[i].accuracy));

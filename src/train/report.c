@@ -321,6 +321,7 @@ static fsdp_status rewind_files(report *r, int64_t step)
     for (int i = 0; i < 3; i++)
         if (files[i])
             FSDP_TRY(metrics_rewind(files[i], step));
+    serve_rewind(r->serve, step);
     return r->board ? board_rewind(r->board, step) : FSDP_OK;
 }
 

@@ -237,12 +237,12 @@ static int fill_routes(serve *s, bool open_metrics)
 /* ---- How others find it ---- */
 
 /* dashboard.json in the run's folder, for `fsdp top`; only its owner may read it, because of the token. */
-static void write_place(const train_run *run, serve *s)
+static void write_place(const train_run *run, const char *address, serve *s)
 {
     char host[256] = "";
     gethostname(host, sizeof host - 1);
-    json_t *all = json_pack("{s:i, s:s, s:s, s:s}", "port", http_server_port(s->server), "host", host, "id", s->id,
-                            "token", s->token);
+    json_t *all = json_pack("{s:s, s:i, s:s, s:s, s:s}", "address", address, "port", http_server_port(s->server), "host",
+                            host, "id", s->id, "token", s->token);
     char *text = json_dumps(all, 0);
     ssize_t n = text ? (ssize_t)strlen(text) : 0;
     s->place = file_join(run->folder.path, "dashboard.json");
@@ -295,7 +295,7 @@ static fsdp_status start(train_run *run, run_snapshot *snapshot, const exposed_r
     FSDP_TRY(http_server_open(&c, &s->server));
     say_place(run, s, c.address);
     if (s->live)
-        write_place(run, s);
+        write_place(run, c.address, s);
     return FSDP_OK;
 }
 
@@ -395,6 +395,12 @@ void serve_step(serve *s, const train_run *run, const step_figures *f, const ran
     exposition_add(s->metrics, f, ranks, &s->events);
     if (s->live)
         live_run_step(s->live, f, ranks, &s->events);
+}
+
+void serve_rewind(serve *s, int64_t step)
+{
+    if (s && s->live)
+        live_run_rewind(s->live, step);
 }
 
 void serve_validation(serve *s, const train_run *run, double loss)

@@ -17,6 +17,7 @@ void serve_close(serve *s); /* NULL is legal */
 /* A step that is in the snapshot. NULL is legal. */
 void serve_step(serve *s, const train_run *run, const step_figures *f, const rank_snapshot *ranks);
 /* What happens between steps; likewise. */
+void serve_rewind(serve *s, int64_t step); /* the run went back to `step`, and its files with it */
 void serve_validation(serve *s, const train_run *run, double loss);
 void serve_say(serve *s, bool warning, const char *text);
 

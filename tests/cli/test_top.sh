@@ -51,7 +51,7 @@ shows "last collective" "$port" --token open-sesame
 # another host: the folder is read.
 mkdir other
 cp -r plain other/watched
-for change in 's/"id": "[^"]*"/"id": "0123"/' 's/"host": "[^"]*"/"host": "elsewhere"/'; do
+for change in 's/"id": "[^"]*"/"id": "0123"/' 's/"host": "[^"]*"/"host": "elsewhere"/' 's/"address": "[^"]*"/"address": "192.0.2.1"/'; do
     sed "$change" watched/dashboard.json >other/watched/dashboard.json
     ! cmp -s watched/dashboard.json other/watched/dashboard.json || fail "no such key: $change"
     shows "step 5, last step" other/watched
@@ -77,8 +77,21 @@ cp watched/dashboard.json stale.json
 kill -TERM "$job"
 wait "$job" || true
 refused 1 "nobody is there" top "$port" --token open-sesame
-cp stale.json watched/dashboard.json # of a run that was killed: the folder is read
+cp stale.json watched/dashboard.json # of a run that was killed: the folder is read, and that is said
 shows "last step" watched
+shows "note: the run's page at 127.0.0.1:$port does not answer" watched
+
+# --- a page at another address of this host ------------------------------------------------------------------------------
+"${train[@]}" --max_steps 1000000 --output_dir apart --dashboard --dashboard_address 127.0.0.3 >apart.log 2>&1 </dev/null &
+job=$!
+for _ in $(seq 600); do
+    [[ -s apart/metrics.jsonl && -s apart/dashboard.json ]] && break
+    kill -0 "$job" || fail "$(tail -3 apart.log)"
+    sleep 0.1
+done
+shows "of 1000000 (" apart
+kill -TERM "$job"
+wait "$job" || true
 
 # --- servers that are none of ours ------------------------------------------------------------------------------------
 cat >server.py <<'PYTHON'

@@ -8,6 +8,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <stdatomic.h>
@@ -351,6 +352,39 @@ static void a_taken_port_is_an_error_that_names_it(void **state)
     assert_int_equal(http_server_open(&config, &other), FSDP_ERR_INPUT);
 }
 
+#ifdef FSDP_WITH_MICROHTTPD
+static int open_descriptors(void)
+{
+    int n = 0;
+    for (int fd = 0; fd < 1024; fd++)
+        n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+
+/* Too few descriptors for libmicrohttpd, after the socket is open: an error, and every descriptor is closed once. */
+static void a_server_that_does_not_start_leaves_nothing_behind(void **state)
+{
+    struct rlimit before, few;
+    http_server *server;
+    http_route route = {.path = "/small", .content_type = "text/plain", .answer = small};
+    http_config config = {.flag = "--port", .address = "127.0.0.1", .routes = &route, .n_routes = 1};
+    int n = open_descriptors(), lowest = dup(0);
+    (void)state;
+    close(lowest);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    for (rlim_t room = 0; room < 4; room++) {
+        few = (struct rlimit){.rlim_cur = (rlim_t)lowest + room, .rlim_max = before.rlim_max};
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+        fsdp_status status = http_server_open(&config, &server);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+        assert_true(status == FSDP_ERR_IO || status == FSDP_ERR_INPUT);
+        assert_non_null(strstr(fsdp_last_error(), "--port"));
+        assert_null(server);
+        assert_int_equal(open_descriptors(), n);
+    }
+}
+#endif
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -363,6 +397,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(streams_tell_what_is_new_and_say_farewell, open_without_token, close_site),
         cmocka_unit_test_setup_teardown(only_so_many_may_watch, open_without_token, close_site),
         cmocka_unit_test_setup_teardown(a_taken_port_is_an_error_that_names_it, open_site, close_site),
+#ifdef FSDP_WITH_MICROHTTPD
+        cmocka_unit_test(a_server_that_does_not_start_leaves_nothing_behind),
+#endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,4 @@
-/* A run's steps are all there while they are few; of many, the extremes stay, the points are bounded, and a run that
- * went back to a checkpoint has each step once. */
+/* A run's steps are all there while they are few; of many, the extremes stay, and the points are bounded. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -112,46 +111,6 @@ static void of_many_steps_the_extremes_stay(void **state)
     history_close(&h);
 }
 
-static void a_run_that_went_back_has_each_step_once(void **state)
-{
-    history h;
-    (void)state;
-    assert_int_equal(history_open(&h), FSDP_OK);
-    for (int length = 0; length < 2; length++) { /* with stretches of one step, and with longer ones */
-        int64_t first = length ? 10001 : 1, last = length ? 20000 : 100, back = last - 49;
-        for (int64_t i = first; i <= last; i++)
-            add(&h, i, 1);
-        int64_t edition = h.edition;
-        for (int64_t i = back; i <= back + 9; i++)
-            add(&h, i, (double)i); /* the newest is the highest, so it is drawn in any case */
-        json_t *all = history_curves(&h, -1);
-        assert_true(h.edition > edition);
-        assert_ascending(all);
-        assert_float_equal(json_real_value(loss_at(all, back + 9)), (double)(back + 9), 0);
-        assert_int_equal(place(all, last), -1);
-        json_decref(all);
-    }
-    history_close(&h);
-}
-
-/* Clients were told of steps that have left their stretch since: they must hear that the run went back. */
-static void going_back_behind_the_extremes_is_told(void **state)
-{
-    history h;
-    (void)state;
-    assert_int_equal(history_open(&h), FSDP_OK);
-    for (int64_t i = 1; i <= 100001; i++)
-        add(&h, i, i % 64 == 1 ? 0 : i % 64 == 2 ? 9 : 1);
-    while (h.stretches[h.n_stretches - 1].n < h.length)
-        add(&h, h.newest.step + 1, 1);
-    int64_t edition = h.edition;
-    add(&h, h.newest.step - 1, 1);
-    assert_int_equal(h.edition, edition + 1);
-    add(&h, h.newest.step + 1, 1);
-    assert_int_equal(h.edition, edition + 1);
-    history_close(&h);
-}
-
 static void a_copy_follows(void **state)
 {
     history h, copy;
@@ -181,8 +140,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(few_steps_are_all_there),
         cmocka_unit_test(of_many_steps_the_extremes_stay),
-        cmocka_unit_test(a_run_that_went_back_has_each_step_once),
-        cmocka_unit_test(going_back_behind_the_extremes_is_told),
         cmocka_unit_test(a_copy_follows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

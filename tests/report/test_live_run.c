@@ -197,20 +197,78 @@ static void ten_thousand_steps_of_64_ranks_stay_small(void **state)
     json_decref(all);
 }
 
-/* A run that rolled back is told anew. */
+/* What the run has of the steps `first` to `last` in its folder, and of one validation. */
+static void write_files(const site *s, int64_t first, int64_t last, int64_t validated)
+{
+    char path[96], *text = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+    for (int64_t i = first; i <= last; i++)
+        fprintf(out, "{\"step\": %lld, \"loss\": %.17g}\n", (long long)i, loss_at(i));
+    assert_int_equal(fclose(out), 0);
+    snprintf(path, sizeof path, "%s/metrics.jsonl", s->folder);
+    assert_int_equal(file_write_atomic(path, text, bytes), FSDP_OK);
+    bytes = (size_t)sprintf(text, "{\"step\": %lld, \"validation_loss\": 2.5}\n", (long long)validated);
+    snprintf(path, sizeof path, "%s/validation.jsonl", s->folder);
+    assert_int_equal(file_write_atomic(path, text, bytes), FSDP_OK);
+    free(text);
+}
+
+/* Its undone steps leave nothing: no point, no spike, no validation. */
 static void a_run_that_goes_back_is_told_anew(void **state)
 {
     site *s = *state;
     int64_t cursor[LIVE_CURSOR] = {0};
     size_t bytes;
-    for (int64_t i = 1; i <= 20; i++)
+    for (int64_t i = 4951; i <= 5010; i++)
         train(s, i);
-    json_decref(message(s, cursor, false, &bytes));
-    train(s, 11);
-    json_t *m = message(s, cursor, false, &bytes);
-    assert_true(json_is_true(json_object_get(m, "whole")));
-    assert_int_equal(points(m), 11);
+    live_run_validation(s->live, 4970, 2.5, NAN);
+    live_run_validation(s->live, 5005, 9, NAN);
+    json_t *m = message(s, cursor, false, &bytes), *run = json_object_get(m, "run");
+    assert_int_equal(json_array_size(json_object_get(run, "spikes")), 1);
     json_decref(m);
+    write_files(s, 4951, 4990, 4970);
+    live_run_rewind(s->live, 4990);
+    m = message(s, cursor, false, &bytes);
+    run = json_object_get(m, "run");
+    assert_true(json_is_true(json_object_get(m, "whole")));
+    assert_int_equal(points(m), 40);
+    assert_int_equal(json_integer_value(json_object_get(run, "steps")), 40);
+    assert_int_equal(json_integer_value(json_object_get(json_object_get(m, "live"), "step")), 4990);
+    assert_int_equal(json_array_size(json_object_get(run, "spikes")), 0);
+    const json_t *validated = json_object_get(json_object_get(run, "validation"), "step");
+    assert_int_equal(json_array_size(validated), 1);
+    assert_int_equal(json_integer_value(json_array_get(validated, 0)), 4970);
+    json_decref(m);
+    for (int64_t i = 4991; i <= 5001; i++) /* the same spike again is the only one */
+        train(s, i);
+    m = message(s, cursor, false, &bytes);
+    run = json_object_get(m, "run");
+    assert_false(json_is_true(json_object_get(m, "whole")));
+    assert_int_equal(points(m), 11);
+    assert_int_equal(json_integer_value(json_object_get(run, "steps")), 51);
+    assert_int_equal(json_array_size(json_object_get(run, "spikes")), 1);
+    json_decref(m);
+}
+
+/* However many there were, the newest is shown. */
+static void of_many_validations_the_newest_is_there(void **state)
+{
+    site *s = *state;
+    for (int64_t i = 1; i <= 9001; i++) {
+        live_run_validation(s->live, i, (double)i, NAN);
+        if (i % 500 > 1 && i % 1000 != 999)
+            continue;
+        size_t bytes;
+        char *text = live_run_document(s->live, true, &bytes);
+        json_t *all = json_loads(text, 0, NULL), *run = json_array_get(json_object_get(all, "runs"), 0),
+               *steps = json_object_get(json_object_get(run, "validation"), "step");
+        size_t n = json_array_size(steps);
+        assert_true(n > 0 && n <= 4000);
+        assert_int_equal(json_integer_value(json_array_get(steps, n - 1)), i);
+        json_decref(all);
+        free(text);
+    }
 }
 
 static void what_other_ranks_warn_of_is_in_the_log(void **state)
@@ -301,6 +359,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_client_is_told_everything_and_then_what_is_new, open_site, close_site),
         cmocka_unit_test_setup_teardown(ten_thousand_steps_of_64_ranks_stay_small, open_site, close_site),
         cmocka_unit_test_setup_teardown(a_run_that_goes_back_is_told_anew, open_site, close_site),
+        cmocka_unit_test_setup_teardown(of_many_validations_the_newest_is_there, open_site, close_site),
         cmocka_unit_test_setup_teardown(what_other_ranks_warn_of_is_in_the_log, open_site, close_site),
         cmocka_unit_test(a_step_is_noted_when_somebody_asked),
     };

@@ -7,6 +7,7 @@
 #ifdef FSDP_WITH_MICROHTTPD
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <microhttpd.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -319,14 +320,19 @@ static bool has_streams(const http_config *c)
     return false;
 }
 
+/* Takes `fd`, of the socket that new_server saw. Whether libmicrohttpd closes it when it does not start depends on how
+ * far it came; another thread may have that number by then, but not for a socket at our port. */
 static bool start_threads(http_server *s, const http_config *c, int fd)
 {
     s->daemon = MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, handle, s,
                                  MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT, (unsigned)MAX_CONNECTIONS,
                                  MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)REQUEST_BYTES,
                                  MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_SECONDS, MHD_OPTION_END);
-    if (!s->daemon)
+    if (!s->daemon) {
+        if (port_of(fd) == s->port)
+            close(fd);
         return false;
+    }
     s->has_waker = has_streams(c) && pthread_create(&s->waker, NULL, wake, s) == 0;
     return s->has_waker || !has_streams(c);
 }
@@ -356,14 +362,14 @@ fsdp_status http_server_open(const http_config *c, http_server **out)
     http_server *s = new_server(c, fd);
     sigfillset(&all); /* signals are for the threads of the run */
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    bool started = s && (s->token || !c->token) && start_threads(s, c, fd);
+    int given = s && (s->token || !c->token) ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
+    bool started = given >= 0 && start_threads(s, c, given);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    close(fd);
     if (started) {
         *out = s;
         return FSDP_OK;
     }
-    if (!s || !s->daemon)
-        close(fd);
     http_server_close(s);
     return error_set(FSDP_ERR_IO, "%s %d: the HTTP server does not start (no memory or threads left)", c->flag,
                      c->port);

@@ -93,8 +93,6 @@ static void state_close(live_state *s)
 
 static void add_validation(live_state *s, const validation_row *row)
 {
-    while (s->n_validations > 0 && s->validations[s->n_validations - 1].step >= row->step)
-        s->n_validations--;
     if (s->n_validations == MOST_VALIDATIONS) {
         for (int64_t i = 0; i < MOST_VALIDATIONS / 2; i++)
             s->validations[i] = s->validations[2 * i];
@@ -104,17 +102,18 @@ static void add_validation(live_state *s, const validation_row *row)
     s->validation_edition++;
 }
 
-/* Steps of earlier sessions, as metrics.jsonl has them. What cannot be read is missing from the curves, no more. */
-static void read_past(live_run *l)
+/* Steps and validations that metrics.jsonl and validation.jsonl have. What cannot be read is missing from the curves, no
+ * more. */
+static void read_past(const char *folder, live_state *s)
 {
     run_files files = {0};
-    if (run_files_read(l->folder, &files) == FSDP_OK) {
+    if (run_files_read(folder, &files) == FSDP_OK) {
         for (int64_t i = 0; i < files.n_rows; i++) {
-            history_add(&l->now.steps, &files.rows[i]);
-            loss_watch_add(&l->now.losses, files.rows[i].step, files.rows[i].figures[FIGURE_LOSS]);
+            history_add(&s->steps, &files.rows[i]);
+            loss_watch_add(&s->losses, files.rows[i].step, files.rows[i].figures[FIGURE_LOSS]);
         }
         for (int64_t i = 0; i < files.n_validations; i++)
-            add_validation(&l->now, &files.validations[i]);
+            add_validation(s, &files.validations[i]);
     }
     run_files_clear(&files);
 }
@@ -155,7 +154,7 @@ static fsdp_status fill(live_run *l, const live_config *c)
     l->now.events = c->events;
     l->now.last_step = now_seconds();
     if (c->step > 0)
-        read_past(l);
+        read_past(l->folder, &l->now);
     l->gpus = nvml_open();
     return step_recorder_open(&l->recorder);
 }
@@ -252,6 +251,20 @@ void live_run_step(live_run *l, const step_figures *f, const rank_snapshot *rank
             float *mean = &s->seconds[r * LAP_COUNT + k];
             *mean = first ? ranks[r].seconds[k] : *mean + (float)smoothing * (ranks[r].seconds[k] - *mean);
         }
+    pthread_mutex_unlock(&l->lock);
+}
+
+/* Only the server's thread waits meanwhile. */
+void live_run_rewind(live_run *l, int64_t step)
+{
+    pthread_mutex_lock(&l->lock);
+    live_state *s = &l->now;
+    history_clear(&s->steps);
+    s->losses = (loss_watch){0};
+    s->n_validations = 0;
+    s->validation_edition++;
+    read_past(l->folder, s);
+    s->figures.step = step;
     pthread_mutex_unlock(&l->lock);
 }
 

@@ -33,6 +33,8 @@ void live_run_close(live_run *l); /* NULL is legal */
 /* On the thread that trains; `f->times` is there. */
 void live_run_step(live_run *l, const step_figures *f, const rank_snapshot *ranks, const exposed_events *events);
 void live_run_validation(live_run *l, int64_t step, double loss, double accuracy);
+/* The run went back to `step`, and its files were cut back to it: they are read again. On the thread that trains. */
+void live_run_rewind(live_run *l, int64_t step);
 /* A line that the run said; any thread. */
 void live_run_say(live_run *l, bool warning, const char *text);
 

@@ -27,6 +27,7 @@ static const char newest_run[] = "fsdp_runs/latest";
 typedef struct target {
     const char *folder; /* NULL: an address */
     endpoint server;
+    bool silent; /* the folder names a page of this host that does not answer for the run */
     char token[TOKEN_BYTES];
 } target;
 
@@ -86,32 +87,48 @@ static fsdp_status ask(const target *t, json_t **out)
     return status;
 }
 
-/* dashboard.json says where the run shows itself. It counts only when it is our own user's and of this host (others may
- * share the folder; the token is not for whoever listens here), and the answer only when it has the file's id: the file
- * may be of a run that was killed. */
-static bool ask_folder(target *t, json_t **out)
+/* dashboard.json says where the run shows itself. It counts only when it is our own user's and of this host, address and
+ * all (others may share the folder; the token is not for whoever listens elsewhere). */
+static bool read_place(target *t, json_t **place)
 {
     struct stat info;
-    json_t *place = NULL;
     char *path = file_join(t->folder, "dashboard.json"), host[256] = "";
+    int fd;
     gethostname(host, sizeof host - 1);
     bool own = path && lstat(path, &info) == 0 && S_ISREG(info.st_mode) && info.st_size <= MOST_PLACE &&
-               info.st_uid == geteuid() && json_read_file(path, &place) == FSDP_OK;
-    json_int_t port = json_integer_value(json_object_get(place, "port"));
-    const char *token = json_string_value(json_object_get(place, "token"));
-    const char *at = json_string_value(json_object_get(place, "host"));
-    const json_t *id = json_object_get(place, "id");
-    bool found = own && at && strcmp(at, host) == 0 && port > 0 && port < 65536 &&
-                 (!token || set_token(t, token, strlen(token)) == FSDP_OK);
-    t->server = (endpoint){.host = "127.0.0.1", .port = (int)port};
-    found = found && ask(t, out) == FSDP_OK;
+               info.st_uid == geteuid() && json_read_file(path, place) == FSDP_OK;
+    free(path);
+    json_int_t port = json_integer_value(json_object_get(*place, "port"));
+    const char *token = json_string_value(json_object_get(*place, "token"));
+    const char *at = json_string_value(json_object_get(*place, "host"));
+    const char *address = json_string_value(json_object_get(*place, "address"));
+    if (!own || !at || strcmp(at, host) != 0 || !address || port <= 0 || port >= 65536 ||
+        (token && set_token(t, token, strlen(token)) != FSDP_OK))
+        return false;
+    endpoint here = {.port = 0};
+    snprintf(here.host, sizeof here.host, "%s", address);
+    if (endpoint_listen(&here, false, &fd) != FSDP_OK) /* not an address of this host */
+        return false;
+    close(fd);
+    t->server = here;
+    t->server.port = (int)port;
+    return true;
+}
+
+/* The answer counts only when it has the file's id: the file may be of a run that was killed. */
+static bool ask_folder(target *t, json_t **out)
+{
+    json_t *place = NULL;
+    const json_t *id;
+    bool known = read_place(t, &place), found = known && ask(t, out) == FSDP_OK;
     if (found) {
+        id = json_object_get(place, "id");
         found = json_is_string(id) && json_equal(id, json_object_get(json_object_get(*out, "live"), "id"));
         if (!found)
             json_decref(*out);
     }
+    t->silent = known && !found;
     json_decref(place);
-    free(path);
     return found;
 }
 
@@ -125,11 +142,16 @@ static double age_of(const char *folder)
     return there ? difftime(time(NULL), info.st_mtime) : NAN;
 }
 
-static fsdp_status read_folder(const char *folder, json_t **out)
+static fsdp_status read_folder(const target *t, json_t **out)
 {
+    const char *folder = t->folder;
+    char where[ENDPOINT_TEXT_BYTES];
     run_files files = {0};
     fsdp_status status = run_files_read(folder, &files);
     if (status == FSDP_OK) {
+        if (t->silent)
+            run_files_trouble(&files, "the run's page at %s does not answer: this is what its files say",
+                              endpoint_text(&t->server, where));
         json_t *run = report_data(&files, NULL);
         json_object_set_new(run, "age", history_number(age_of(folder)));
         *out = json_pack("{s:[o]}", "runs", run);
@@ -150,7 +172,7 @@ fsdp_status fsdp_top(const fsdp_top_config *config, char **text)
     if (!t.folder)
         FSDP_TRY(ask(&t, &document));
     else if (!ask_folder(&t, &document))
-        FSDP_TRY(read_folder(t.folder, &document));
+        FSDP_TRY(read_folder(&t, &document));
     fsdp_status status = top_text(document, c.columns, c.rows, text);
     json_decref(document);
     return status;
