@@ -5,7 +5,8 @@
 # and no process, no shared memory and no listener is left. Every other round keeps hot snapshots and has no checkpoint before the
 # end: there, steps are lost, not the run. The times from the blow to the first word about it, and from there to the next step of a
 # round with snapshots, are told. Links and memory are left out, and named, where namespaces, iptables or control groups are missing.
-# FSDP_CHAOS_ROUNDS of them (10), drawn from FSDP_CHAOS_SEED; FSDP_CHAOS_BLOWS="cut loss" allows only these. `make chaos` runs many.
+# FSDP_CHAOS_ROUNDS of them (10), drawn from FSDP_CHAOS_SEED; FSDP_CHAOS_BLOWS="cut loss" allows only these. What a failed round leaves
+# is kept in FSDP_CHAOS_KEEP. `make chaos` runs many.
 set -euo pipefail
 # A /dev/shm of our own, where that is possible: what lies there at the end is ours.
 if [[ -z ${FSDP_CHAOS_INSIDE:-} ]] && unshare --mount mount -t tmpfs chaos /dev/shm 2>/dev/null; then
@@ -17,7 +18,15 @@ steps=40
 source "$(dirname "$0")/jobs.bash"
 source "$(dirname "$0")/hosts.bash"
 source "$(dirname "$0")/memory_group.bash"
-trap 'kill -9 "${launchers[@]}" 2>/dev/null || true; hosts_close; group_close; rm -rf "$work"' EXIT
+leave()
+{
+    [[ $1 == 0 || -z ${FSDP_CHAOS_KEEP:-} ]] || { mkdir -p "$FSDP_CHAOS_KEEP" && cp -r . "$FSDP_CHAOS_KEEP"; }
+    kill -9 "${launchers[@]}" 2>/dev/null || true
+    hosts_close
+    group_close
+    rm -rf "$work"
+}
+trap 'leave $?' EXIT
 rounds=${FSDP_CHAOS_ROUNDS:-10} seed=${FSDP_CHAOS_SEED:-$(date +%s)}
 RANDOM=$seed
 blows=(KILL STOP SEGV launcher)
