@@ -406,6 +406,68 @@ static void masters_as_halves_are_updated_like_whole_ones(void **state)
     end_bench(&b);
 }
 
+/* Three steps of one kind on the GPU and on the processor. `half`: moments and gradients of 16 bits. */
+static void update_on_both(device *cpu, fsdp_optimizer_kind kind, int64_t n, uint64_t element, bool half)
+{
+    enum { MOST = 70001, ARRAYS = 6 }; /* master, gradient, two moments, average, copy */
+    static float host[ARRAYS][MOST], back[MOST];
+    bench b = start_bench();
+    stream *s;
+    void *at[ARRAYS];
+    fsdp_dtype kept = half ? FSDP_BF16 : FSDP_F32;
+    MUST(cpu->stream_create(cpu, 0, &s));
+    memset(host, 0, sizeof host);
+    rng_fill_normal(rng_key_make(element), 0, n, 0, 0.02f, host[0]);
+    rng_fill_normal(rng_key_make(n), 0, n, 0, 0.5f, host[1]); /* as bf16: numbers of any size */
+    for (int i = 0; i < ARRAYS; i++) {
+        at[i] = bench_take(&b, sizeof host[i]);
+        MUST(gpu->copy(b.s, at[i], host[i], sizeof host[i]));
+    }
+    optimizer_scalars *numbers = bench_take(&b, sizeof *numbers);
+    optimizer_args a = {.kind = kind, .n = n, .decay = true, .gradient_dtype = kept, .moment_dtype = kept};
+    a.key[0] = 7;
+    a.element = element;
+    optimizer_args c = a;
+    a.parameter = at[0], a.gradient = at[1], a.moment1 = at[2], a.moment2 = at[3], a.average = at[4];
+    a.copy = (buffer){at[5], FSDP_BF16}, a.scalars = numbers;
+    c.parameter = host[0], c.gradient = host[1], c.moment1 = host[2], c.moment2 = host[3], c.average = host[4];
+    c.copy = (buffer){host[5], FSDP_BF16};
+    for (uint64_t step = 1; step <= 3; step++) {
+        optimizer_scalars now = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.9f, 0.1f, 0.05f, 0.37f, 0, step == 1 ? 0 : 0.9f,
+                                 step};
+        if (kind == FSDP_SGD)
+            now.bias_correction1 = step == 1;
+        c.scalars = &now;
+        MUST(gpu->copy(b.s, numbers, &now, sizeof now));
+        MUST(gpu->kernels->optimizer(b.s, &a));
+        MUST(cpu->kernels->optimizer(s, &c));
+        MUST(gpu->stream_synchronize(b.s));
+    }
+    for (int i = 0; i < ARRAYS; i++) {
+        MUST(gpu->copy(b.s, back, at[i], sizeof back));
+        MUST(gpu->stream_synchronize(b.s));
+        if (memcmp(back, host[i], sizeof back) != 0)
+            fail_msg("kind %d, %lld elements, half %d: array %d differs", (int)kind, (long long)n, half, i);
+    }
+    cpu->stream_free(s);
+    end_bench(&b);
+}
+
+/* So a range may be updated in either memory, and nobody can tell which it was. */
+static void device_and_processor_update_to_the_same_bits(void **state)
+{
+    (void)state;
+    const fsdp_optimizer_kind kinds[] = {FSDP_ADAMW, FSDP_ADAM, FSDP_SGD};
+    device *cpu;
+    MUST(device_open_cpu(CPU_GEMM_PORTABLE, &cpu));
+    for (int k = 0; k < 3; k++)
+        for (int half = 0; half < 2; half++) {
+            update_on_both(cpu, kinds[k], 4099, 3, half);
+            update_on_both(cpu, kinds[k], 70000, 64, half);
+        }
+    device_close(cpu);
+}
+
 static void too_much_memory_is_refused_with_what_is_free(void **state)
 {
     (void)state;
@@ -580,6 +642,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(plans_are_kept_in_their_folder),
         cmocka_unit_test(random_numbers_have_the_bits_of_the_host),
         cmocka_unit_test(masters_as_halves_are_updated_like_whole_ones),
+        cmocka_unit_test(device_and_processor_update_to_the_same_bits),
         cmocka_unit_test(too_much_memory_is_refused_with_what_is_free),
         cmocka_unit_test(streams_wait_for_each_others_events),
         cmocka_unit_test(paced_moves_take_their_time),

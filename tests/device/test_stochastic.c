@@ -11,6 +11,11 @@
 #include "base/float_bits.h"
 #include "device/stochastic.h"
 
+static uint32_t word_at(rng_key key, uint64_t step, uint64_t element)
+{
+    return stochastic_word(stochastic_numbers_at(key, step, element), (uint32_t)(element % STOCHASTIC_BLOCK));
+}
+
 static double rounded(uint32_t bits, uint32_t random)
 {
     uint32_t half = stochastic_bf16(bits, random);
@@ -63,7 +68,7 @@ static void small_changes_add_up(void **state)
     for (uint64_t element = 0; element < ELEMENTS; element++) {
         float x = 1, nearest = 1;
         for (uint64_t step = 1; step <= STEPS; step++) {
-            uint32_t random = stochastic_bits1(rng_word(key, step, element));
+            uint32_t random = stochastic_bits1(word_at(key, step, element));
             x = float_bits_from_bf16((uint16_t)stochastic_bf16(float_bits_of(x + (float)change), random));
             nearest = float_bits_from_bf16(float_bits_to_bf16(nearest + (float)change));
         }
@@ -75,22 +80,63 @@ static void small_changes_add_up(void **state)
         fail_msg("%d steps of a thousandth of a gap moved %g gaps, not %g", STEPS, mean / gap, want / gap);
 }
 
-/* The two moments of an element, and neighbours, are rounded independently: correlations are those of noise. */
+static double centred(uint32_t bits)
+{
+    return bits / 65536.0 - 0.5;
+}
+
+/* The two moments of an element, elements at any small distance or in another block, steps and units are rounded
+ * independently: correlations are those of noise. */
 static void moments_and_elements_are_rounded_independently(void **state)
 {
     (void)state;
-    enum { N = 1 << 16 };
-    rng_key key = {{3, 4}};
-    double both = 0, next = 0, later = 0;
-    for (uint64_t i = 0; i < N; i++) {
-        uint32_t word = rng_word(key, 5, i);
-        double first = stochastic_bits1(word) / 65536.0 - 0.5, second = stochastic_bits2(word) / 65536.0 - 0.5;
-        both += first * second;
-        next += first * (stochastic_bits1(rng_word(key, 5, i + 1)) / 65536.0 - 0.5);
-        later += first * (stochastic_bits1(rng_word(key, 6, i)) / 65536.0 - 0.5);
+    enum { N = 1 << 17, DISTANCES = 10 };
+    const uint64_t distances[DISTANCES] = {1, 2, 3, 4, 7, 64, 1024, 32768, 65536, 65537};
+    const double deviation = sqrt((double)N) / 12; /* of a sum of N products of two uniform numbers */
+    for (uint32_t trial = 0; trial < 4; trial++) {
+        rng_key key = {{3 + trial, 4}}, other = {{4 + trial, 4}};
+        double both = 0, later = 0, elsewhere = 0, apart[DISTANCES] = {0}, mean[2] = {0, 0};
+        for (uint64_t i = 0; i < N; i++) {
+            uint32_t word = word_at(key, 5, i);
+            double first = centred(stochastic_bits1(word)), second = centred(stochastic_bits2(word));
+            mean[0] += first;
+            mean[1] += second;
+            both += first * second;
+            later += first * centred(stochastic_bits1(word_at(key, 6, i)));
+            elsewhere += second * centred(stochastic_bits2(word_at(other, 5, i)));
+            for (int d = 0; d < DISTANCES; d++)
+                apart[d] += first * centred(stochastic_bits1(word_at(key, 5, i + distances[d])));
+        }
+        assert_true(fabs(mean[0]) < 5 * sqrt(N / 12.0) && fabs(mean[1]) < 5 * sqrt(N / 12.0));
+        assert_true(fabs(both) < 5 * deviation && fabs(later) < 5 * deviation && fabs(elsewhere) < 5 * deviation);
+        for (int d = 0; d < DISTANCES; d++)
+            if (fabs(apart[d]) > 5 * deviation)
+                fail_msg("elements %d apart are correlated: %g deviations", (int)distances[d], apart[d] / deviation);
     }
-    double deviation = sqrt((double)N) / 12; /* of a sum of N products of two uniform numbers */
-    assert_true(fabs(both) < 5 * deviation && fabs(next) < 5 * deviation && fabs(later) < 5 * deviation);
+}
+
+/* Each of the 16 bits, and each value of the highest eight, comes as often as chance has it. */
+static void every_value_comes_equally_often(void **state)
+{
+    (void)state;
+    enum { N = 1 << 18, VALUES = 256 };
+    rng_key key = {{5, 6}};
+    for (int half = 0; half < 2; half++) {
+        int counts[VALUES] = {0}, ones[16] = {0};
+        double squares = 0, want = (double)N / VALUES;
+        for (uint64_t i = 0; i < N; i++) {
+            uint32_t word = word_at(key, 1, i), bits = half ? stochastic_bits2(word) : stochastic_bits1(word);
+            counts[bits >> 8]++;
+            for (int b = 0; b < 16; b++)
+                ones[b] += bits >> b & 1;
+        }
+        for (int v = 0; v < VALUES; v++)
+            squares += (counts[v] - want) * (counts[v] - want) / want;
+        /* chi-squared with 255 degrees: five deviations of sqrt(510) */
+        assert_true(squares > 255 - 5 * sqrt(510) && squares < 255 + 5 * sqrt(510));
+        for (int b = 0; b < 16; b++)
+            assert_true(fabs(ones[b] - N / 2.0) < 5 * sqrt(N / 4.0));
+    }
 }
 
 int main(void)
@@ -100,6 +146,7 @@ int main(void)
         cmocka_unit_test(infinities_stay_and_a_nan_stays_one),
         cmocka_unit_test(small_changes_add_up),
         cmocka_unit_test(moments_and_elements_are_rounded_independently),
+        cmocka_unit_test(every_value_comes_equally_often),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

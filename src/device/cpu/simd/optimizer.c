@@ -1,6 +1,5 @@
 /* The optimizer step on a flat fp32 range, in one pass: gradient in; parameter, moments and the low-precision copy out;
  * and what decides how that step scales its gradients. */
-#include "device/cpu/simd/philox.h"
 #include "device/cpu/simd/span.h"
 #include "device/stochastic.h"
 
@@ -49,38 +48,78 @@ static update update_prepare(const optimizer_args *a)
     };
 }
 
-static void adam_block(const update *u, int64_t n, float *restrict parameter, const float *restrict gradient,
-                       float *restrict moment1, float *restrict moment2)
+/* What every element of a span reads, in registers. */
+typedef struct adam_numbers {
+    float beta1, beta2, rest1, rest2, scale, keep, l2, step, root, eps;
+} adam_numbers;
+
+static inline adam_numbers adam_prepare(const update *u)
 {
-    float beta1 = u->beta1, beta2 = u->beta2, rest1 = 1.0f - beta1, rest2 = 1.0f - beta2;
-    float scale = u->gradient_scale, keep = u->keep, l2 = u->l2, step = u->step_size, root = u->root_scale,
-          eps = u->eps;
+    return (adam_numbers){.beta1 = u->beta1,
+                          .beta2 = u->beta2,
+                          .rest1 = 1.0f - u->beta1,
+                          .rest2 = 1.0f - u->beta2,
+                          .scale = u->gradient_scale,
+                          .keep = u->keep,
+                          .l2 = u->l2,
+                          .step = u->step_size,
+                          .root = u->root_scale,
+                          .eps = u->eps};
+}
+
+static inline float adam_element(const adam_numbers *a, float p, float gradient, float *moment1, float *moment2)
+{
+    float g = simd_fma(a->l2, p, gradient * a->scale);
+    float m = simd_fma(a->beta1, *moment1, a->rest1 * g);
+    float v = simd_fma(a->beta2, *moment2, a->rest2 * g * g);
+    *moment1 = m;
+    *moment2 = v;
+    return p * a->keep - a->step * (m / (sqrtf(v) * a->root + a->eps));
+}
+
+static void adam_wide(const update *u, int64_t n, float *restrict parameter, const float *restrict gradient,
+                      float *restrict moment1, float *restrict moment2)
+{
+    const adam_numbers a = adam_prepare(u);
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
-        float p = parameter[i];
-        float g = simd_fma(l2, p, gradient[i] * scale);
-        float m = simd_fma(beta1, moment1[i], rest1 * g);
-        float v = simd_fma(beta2, moment2[i], rest2 * g * g);
+        float m = moment1[i], v = moment2[i];
+        parameter[i] = adam_element(&a, parameter[i], gradient[i], &m, &v);
         moment1[i] = m;
         moment2[i] = v;
-        parameter[i] = p * keep - step * (m / (sqrtf(v) * root + eps));
     }
 }
 
+/* Moments of 16 bits are widened, updated and rounded again in registers. `place`: of the first element in its block of
+ * random words, which all n elements lie in. */
+static void adam_halves(const update *u, int64_t n, float *restrict parameter, const float *restrict gradient,
+                        uint16_t *restrict moment1, uint16_t *restrict moment2, stochastic_numbers numbers,
+                        uint32_t place)
+{
+    const adam_numbers a = adam_prepare(u);
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        float m = float_from_bf16(moment1[i]), v = float_from_bf16(moment2[i]);
+        uint32_t word = stochastic_word(numbers, place + (uint32_t)i);
+        parameter[i] = adam_element(&a, parameter[i], gradient[i], &m, &v);
+        moment1[i] = (uint16_t)stochastic_bf16(float_bits_of(m), stochastic_bits1(word));
+        moment2[i] = (uint16_t)stochastic_bf16(float_bits_of(v), stochastic_bits2(word));
+    }
+}
+
+enum { BLOCK = 64, LINE = 64 }; /* elements that are updated at once; bytes that come from memory at once */
+
 /* Four arrays are read at a time, which the processor's own look-ahead does not follow across pages. What lies behind
  * the end is fetched too, where there is something: that is the next span's, or harmless. */
-static void adam_span(const update *u, int64_t n, float *parameter, const float *gradient, float *moment1,
-                      float *moment2)
+static inline void prefetch(const void *array, fsdp_dtype dtype, int64_t first, bool written)
 {
-    enum { BLOCK = 64, LINE = 16 };
-    for (int64_t first = 0; first < n; first += BLOCK) {
-        for (int64_t line = first + PREFETCH; line < first + PREFETCH + BLOCK; line += LINE) {
-            __builtin_prefetch(parameter + line, 1, 2);
-            __builtin_prefetch(gradient + line, 0, 2);
-            __builtin_prefetch(moment1 + line, 1, 2);
-            __builtin_prefetch(moment2 + line, 1, 2);
-        }
-        adam_block(u, min_i64(BLOCK, n - first), parameter + first, gradient + first, moment1 + first, moment2 + first);
+    int64_t size = dtype == FSDP_F32 ? 4 : 2;
+    const char *at = (const char *)array + (first + PREFETCH) * size;
+    for (int64_t line = 0; line < BLOCK * size; line += LINE) {
+        if (written)
+            __builtin_prefetch(at + line, 1, 2);
+        else
+            __builtin_prefetch(at + line, 0, 2);
     }
 }
 
@@ -166,61 +205,75 @@ static void stream_copy(const optimizer_args *a, int64_t first, int64_t n)
     simd_stream((uint16_t *)a->copy.p + first, converted, (size_t)n * sizeof *converted);
 }
 
-/* The random words of elements first .. first+n-1 of the range. Returns where they lie in `room`, which may be a few
- * words in: Philox gives four at a time. */
-static const uint32_t *random_words(const optimizer_args *a, int64_t first, int64_t n, uint32_t room[SPAN + 8])
+static void sgd_halves(const update *u, int64_t n, float *parameter, const float *gradient, uint16_t *moment,
+                       stochastic_numbers numbers, uint32_t place)
 {
-    enum { LANES = SPAN / 4 + 2 };
-    uint64_t begin = a->element + (uint64_t)first, block = begin / 4;
-    int blocks = (int)((begin + (uint64_t)n + 3) / 4 - block);
-    uint32_t words[4 * LANES];
-    philox_lanes((rng_key){{a->key[0], a->key[1]}}, a->scalars->step, block, 1, blocks, words, LANES);
-    for (int i = 0; i < blocks; i++) {
-        for (int k = 0; k < 4; k++)
-            room[4 * i + k] = words[k * LANES + i];
-    }
-    return room + begin % 4;
-}
-
-static void store_moment(uint16_t *restrict to, const float *restrict from, int64_t n, const uint32_t *restrict words,
-                         bool second)
-{
+    float wide[BLOCK];
+    span_load((buffer){moment, FSDP_BF16}, 0, n, wide);
+    sgd_span(u, n, parameter, gradient, wide);
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
-        uint32_t random = second ? stochastic_bits2(words[i]) : stochastic_bits1(words[i]);
-        to[i] = (uint16_t)stochastic_bf16(float_bits_of(from[i]), random);
+        uint32_t word = stochastic_word(numbers, place + (uint32_t)i);
+        moment[i] = (uint16_t)stochastic_bf16(float_bits_of(wide[i]), stochastic_bits1(word));
     }
 }
 
-static void update_wide_moments(const update *u, int64_t first, int64_t n, float *moment1, float *moment2)
+/* n <= BLOCK elements with moments of 16 bits, all in one block of random words. */
+static void update_halves(const update *u, int64_t first, int64_t n, const float *gradient, stochastic_numbers numbers)
 {
     const optimizer_args *a = u->args;
-    float wide[SPAN];
-    const float *gradient = span_read((buffer){(void *)(uintptr_t)a->gradient, a->gradient_dtype}, first, n, wide);
+    uint32_t place = (uint32_t)((a->element + (uint64_t)first) % STOCHASTIC_BLOCK);
+    float *parameter = a->parameter + first;
+    uint16_t *moment1 = a->moment1 ? (uint16_t *)a->moment1 + first : NULL;
+    if (u->kind != FSDP_SGD)
+        adam_halves(u, n, parameter, gradient, moment1, (uint16_t *)a->moment2 + first, numbers, place);
+    else if (moment1)
+        sgd_halves(u, n, parameter, gradient, moment1, numbers, place);
+    else
+        sgd_span(u, n, parameter, gradient, NULL);
+}
+
+static void update_wide(const update *u, int64_t first, int64_t n, const float *gradient)
+{
+    const optimizer_args *a = u->args;
+    float *moment1 = a->moment1 ? (float *)a->moment1 + first : NULL;
     if (u->kind == FSDP_SGD)
         sgd_span(u, n, a->parameter + first, gradient, moment1);
     else
-        adam_span(u, n, a->parameter + first, gradient, moment1, moment2);
+        adam_wide(u, n, a->parameter + first, gradient, moment1, (float *)a->moment2 + first);
 }
 
-/* Moments of 16 bits are widened, updated like the others and rounded again, while they lie in the nearest cache. */
-static void update_half_moments(const update *u, int64_t first, int64_t n)
+/* The next elements that are updated at once: a block, but not beyond `end` or the words' block. */
+static int64_t next_block(const optimizer_args *a, int64_t first, int64_t end)
+{
+    int64_t words = STOCHASTIC_BLOCK - (int64_t)((a->element + (uint64_t)first) % STOCHASTIC_BLOCK);
+    return min_i64(min_i64(BLOCK, end - first), words);
+}
+
+static void update_moments(const update *u, int64_t first, int64_t n)
 {
     const optimizer_args *a = u->args;
-    float wide1[SPAN], wide2[SPAN];
-    uint32_t room[SPAN + 8];
-    uint16_t *moment1 = a->moment1 ? (uint16_t *)a->moment1 + first : NULL;
-    uint16_t *moment2 = a->moment2 ? (uint16_t *)a->moment2 + first : NULL;
-    if (moment1)
-        span_load((buffer){moment1, FSDP_BF16}, 0, n, wide1);
-    if (moment2)
-        span_load((buffer){moment2, FSDP_BF16}, 0, n, wide2);
-    update_wide_moments(u, first, n, moment1 ? wide1 : NULL, moment2 ? wide2 : NULL);
-    const uint32_t *words = random_words(a, first, n, room);
-    if (moment1)
-        store_moment(moment1, wide1, n, words, false);
-    if (moment2)
-        store_moment(moment2, wide2, n, words, true);
+    const buffer gradients = {(void *)(uintptr_t)a->gradient, a->gradient_dtype};
+    bool halves = a->moment_dtype == FSDP_BF16;
+    const rng_key key = {{a->key[0], a->key[1]}};
+    stochastic_numbers numbers = {0, 0};
+    float wide[BLOCK];
+    for (int64_t i = first, length; i < first + n; i += length) {
+        length = next_block(a, i, first + n);
+        if (halves && (i == first || (a->element + (uint64_t)i) % STOCHASTIC_BLOCK == 0))
+            numbers = stochastic_numbers_at(key, a->scalars->step, a->element + (uint64_t)i);
+        prefetch(a->parameter, FSDP_F32, i, true);
+        prefetch(a->gradient, a->gradient_dtype, i, false);
+        if (a->moment1)
+            prefetch(a->moment1, a->moment_dtype, i, true);
+        if (a->moment2)
+            prefetch(a->moment2, a->moment_dtype, i, true);
+        const float *gradient = span_read(gradients, i, length, wide);
+        if (halves)
+            update_halves(u, i, length, gradient, numbers);
+        else
+            update_wide(u, i, length, gradient);
+    }
 }
 
 static void update_span(const update *u, int64_t first)
@@ -231,11 +284,8 @@ static void update_span(const update *u, int64_t first)
         muon_span(u, n, a->parameter + first, a->direction + first);
     else if (u->kind == FSDP_ADAFACTOR)
         adafactor_span(u, n, a->parameter + first, (const float *)a->gradient + first);
-    else if (a->moment_dtype == FSDP_BF16)
-        update_half_moments(u, first, n);
     else
-        update_wide_moments(u, first, n, a->moment1 ? (float *)a->moment1 + first : NULL,
-                            a->moment2 ? (float *)a->moment2 + first : NULL);
+        update_moments(u, first, n);
     if (a->average)
         average_span(a->scalars->average_decay, n, a->parameter + first, a->average + first);
     if (streams_copy(a))

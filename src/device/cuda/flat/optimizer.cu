@@ -7,27 +7,40 @@
 
 #define THREADS 256
 
+/* What a step does, worked out as simd/optimizer.c does it: the same operations, rounded one by one where that file
+ * rounds, give the same bits in device and in host memory. So it does not matter where a range is updated. */
 struct step {
-    float lr, beta1, beta2, eps, decay, momentum, scale;
-    float inverse_correction1, inverse_root_correction2;
-    float direction_scale;
+    float lr, beta1, beta2, rest1, rest2, eps, momentum, scale;
+    float keep;         /* AdamW, Muon, Adafactor: factor on the parameter */
+    float l2;           /* Adam, SGD: share of the parameter added to the gradient */
+    float size;         /* what a direction, an update or a quotient of moments is multiplied by */
+    float inverse_root; /* 1 / sqrt(bias_correction2) */
     bool first;
 };
 
-static __device__ __forceinline__ step read_step(const optimizer_args &a)
+template <int KIND> static __device__ __forceinline__ step read_step(const optimizer_args &a)
 {
     const optimizer_scalars *n = a.scalars;
+    const bool decays = KIND == FSDP_ADAMW || KIND == FSDP_MUON || KIND == FSDP_ADAFACTOR;
+    const float decay = a.grouped ? a.weight_decay : a.decay ? n->weight_decay : 0.0f;
     step s;
-    s.lr = (a.grouped ? n->lr * a.lr_factor : n->lr) * (a.rate ? a.rate[0] : 1.0f);
+    s.lr = __fmul_rn(a.grouped ? __fmul_rn(n->lr, a.lr_factor) : n->lr, a.rate ? a.rate[0] : 1.0f);
     s.beta1 = n->beta1;
     s.beta2 = n->beta2;
+    s.rest1 = 1.0f - n->beta1;
+    s.rest2 = 1.0f - n->beta2;
     s.eps = n->eps;
-    s.decay = a.grouped ? a.weight_decay : a.decay ? n->weight_decay : 0.0f;
     s.momentum = n->momentum;
-    s.scale = a.rate ? a.rate[1] : n->gradient_scale;
-    s.inverse_correction1 = 1.0f / n->bias_correction1;
-    s.inverse_root_correction2 = 1.0f / sqrtf(n->bias_correction2);
-    s.direction_scale = a.direction_scale;
+    s.scale = n->gradient_scale;
+    s.keep = decays ? __fsub_rn(1.0f, __fmul_rn(s.lr, decay)) : 1.0f;
+    s.l2 = decays ? 0.0f : decay;
+    if (KIND == FSDP_MUON)
+        s.size = __fmul_rn(s.lr, a.direction_scale);
+    else if (KIND == FSDP_ADAFACTOR)
+        s.size = __fmul_rn(s.lr, a.rate[1]);
+    else
+        s.size = KIND == FSDP_SGD ? s.lr : __fdiv_rn(s.lr, n->bias_correction1);
+    s.inverse_root = __fdiv_rn(1.0f, __fsqrt_rn(n->bias_correction2));
     s.first = n->bias_correction1 == 1.0f;
     return s;
 }
@@ -36,27 +49,21 @@ template <int KIND>
 static __device__ __forceinline__ void update(const step &s, float &parameter, float gradient, float &moment1,
                                               float &moment2)
 {
-    gradient *= KIND == FSDP_MUON ? s.direction_scale : s.scale;
-    if (KIND == FSDP_ADAMW || KIND == FSDP_MUON || KIND == FSDP_ADAFACTOR)
-        parameter -= s.lr * s.decay * parameter;
-    else
-        gradient += s.decay * parameter;
     if (KIND == FSDP_MUON || KIND == FSDP_ADAFACTOR) {
-        parameter -= s.lr * gradient;
+        parameter = __fsub_rn(__fmul_rn(parameter, s.keep), __fmul_rn(s.size, gradient));
         return;
     }
+    const float g = __fmaf_rn(s.l2, parameter, __fmul_rn(gradient, s.scale));
     if (KIND == FSDP_SGD) {
-        if (s.momentum != 0.0f) {
-            moment1 = s.first ? gradient : s.momentum * moment1 + gradient;
-            gradient = moment1;
-        }
-        parameter -= s.lr * gradient;
+        if (s.momentum != 0.0f)
+            moment1 = s.first ? g : __fmaf_rn(s.momentum, moment1, g);
+        parameter = __fsub_rn(parameter, __fmul_rn(s.size, s.momentum != 0.0f ? moment1 : g));
         return;
     }
-    moment1 = s.beta1 * moment1 + (1.0f - s.beta1) * gradient;
-    moment2 = s.beta2 * moment2 + (1.0f - s.beta2) * gradient * gradient;
-    const float root = sqrtf(moment2) * s.inverse_root_correction2 + s.eps;
-    parameter -= s.lr * (moment1 * s.inverse_correction1) / root;
+    moment1 = __fmaf_rn(s.beta1, moment1, __fmul_rn(s.rest1, g));
+    moment2 = __fmaf_rn(s.beta2, moment2, __fmul_rn(__fmul_rn(s.rest2, g), g));
+    const float root = __fadd_rn(__fmul_rn(__fsqrt_rn(moment2), s.inverse_root), s.eps);
+    parameter = __fsub_rn(__fmul_rn(parameter, s.keep), __fmul_rn(s.size, __fdiv_rn(moment1, root)));
 }
 
 static __device__ __forceinline__ float join_halves(uint32_t high, uint32_t low)
@@ -148,7 +155,7 @@ static __device__ __forceinline__ void update_average(const optimizer_args &a, i
         average[0] = a.average[i];
 #pragma unroll
     for (int j = 0; j < V; j++)
-        average[j] = decay == 0.0f ? p[j] : decay * average[j] + (1.0f - decay) * p[j];
+        average[j] = decay == 0.0f ? p[j] : __fmaf_rn(decay, average[j], __fmul_rn(1.0f - decay, p[j]));
     if constexpr (V == 4)
         *(float4 *)(a.average + i) = *(const float4 *)average;
     else
@@ -208,17 +215,16 @@ static __device__ __forceinline__ void store_moments(void *to, int64_t i, const 
     }
 }
 
-/* The random bits of elements i .. i+V-1; with V == 4 they are one block of Philox. */
+/* The random bits of elements i .. i+V-1, which lie in one block of stochastic.h. */
 template <int V>
 static __device__ __forceinline__ void draw(const optimizer_args &a, int64_t i, uint32_t *random1, uint32_t *random2)
 {
     const uint64_t element = a.element + (uint64_t)i;
     const rng_key key = {{a.key[0], a.key[1]}};
-    const rng_block words = rng_philox(key, a.scalars->step, element / 4);
+    const stochastic_numbers numbers = stochastic_numbers_at(key, a.scalars->step, element);
 #pragma unroll
     for (int j = 0; j < V; j++) {
-        const uint32_t at = V == 4 ? j : (uint32_t)(element & 3);
-        const uint32_t word = at == 0 ? words.v[0] : at == 1 ? words.v[1] : at == 2 ? words.v[2] : words.v[3];
+        const uint32_t word = stochastic_word(numbers, (uint32_t)(element % STOCHASTIC_BLOCK) + j);
         random1[j] = stochastic_bits1(word);
         random2[j] = stochastic_bits2(word);
     }
@@ -230,7 +236,7 @@ __global__ void __launch_bounds__(THREADS) optimizer(const optimizer_args a)
 {
     if (a.scalars->skip)
         return;
-    const step s = read_step(a);
+    const step s = read_step<KIND>(a);
     const bool has2 = KIND == FSDP_ADAMW || KIND == FSDP_ADAM, has1 = has2 || (KIND == FSDP_SGD && s.momentum != 0.0f);
     for (int64_t i = (blockIdx.x * (int64_t)THREADS + threadIdx.x) * V; i < a.n;
          i += (int64_t)gridDim.x * THREADS * V) {
@@ -292,7 +298,8 @@ static void start(const launch *l, const optimizer_args *a, int64_t first, int64
         optimizer<KIND, V, false, MOMENT><<<blocks, THREADS, 0, l->stream>>>(part);
 }
 
-/* Four elements at a time as far as all arrays are aligned for that, and the random numbers of four are one block. */
+/* Four elements at a time as far as all arrays are aligned for that, and the random numbers of four are of one block.
+ */
 template <int KIND, typename MOMENT> static cudaError_t start_with(const launch *l, const optimizer_args *a)
 {
     const int per_moment = sizeof(MOMENT) == 4 ? 1 : 2;
