@@ -18,6 +18,7 @@
 #   make soak       random training programs and sequences of checkpoints for MINUTES=60, a third each: plain, with their
 #                   schedule shaken, checkpoints; SEED=N repeats one
 #   make kill-test KILLS=100   end a job so often and resume it; appends to docs/kill-test.md
+#   make quiet-runs RUNS=200   as many short runs of two equal ranks, in which none may be called slow
 #   make bench      every case of build/bench/bench, for docs/benchmarks.md
 #   make asan | tsan | valgrind    the tests under a sanitizer or valgrind
 #   make docs       the guides as a site and the API reference, into build/docs
@@ -102,6 +103,10 @@ kill-test: all
 
 chaos: all
 	@scripts/chaos build $(ROUNDS)
+
+.PHONY: quiet-runs
+quiet-runs: all
+	@scripts/quiet-runs build $(RUNS)
 
 bench: all
 	@scripts/bench build/bench

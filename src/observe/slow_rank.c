@@ -1,18 +1,23 @@
 /* A rank's excess in a step is its busy time less the median of the other ranks'. It is slow when the excess passed the
  * threshold in all but one of the last steps: a lower quantile, which single steps cannot lift. The threshold is a
- * share of the others' time, and at least a few milliseconds, which schedulers take at random. */
+ * share of the others' time, and at least a few milliseconds, which schedulers take at random. On a crowded machine
+ * ranks are late by turns, each for some steps: so the excess must also stand out from its own noise, which is how much
+ * it changes from one step to the next. A rank that becomes slow changes once; one that shares its core with many
+ * programs changes all the time. */
 #include "observe/slow_rank.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
 
-enum { WINDOW = 10, SPARED = 1, N_PHASES = LAP_OTHER + 1 };
+enum { WINDOW = 10, SPARED = 1, CHANGES = 64, N_PHASES = LAP_OTHER + 1 };
 
 static const double least_seconds = 0.01, least_share = 0.2;
 /* Who is named stays so until the excess has fallen below this share of the threshold. */
 static const double keep_share = 0.5;
+static const double least_noises = 3; /* how many times its noise the excess is */
 
 struct slow_watch {
     int n;
@@ -22,6 +27,7 @@ struct slow_watch {
     double reference[WINDOW];           /* the median busy time of all ranks, by step */
     double (*excess)[WINDOW];           /* (n) */
     double (*phases)[N_PHASES][WINDOW]; /* (n) the same of each phase */
+    double (*changes)[CHANGES];         /* (n) by how much the excess differed from the step before */
 };
 
 fsdp_status slow_watch_new(int n_ranks, slow_watch **out)
@@ -33,8 +39,9 @@ fsdp_status slow_watch_new(int n_ranks, slow_watch **out)
         w->room = calloc((size_t)n_ranks, sizeof *w->room);
         w->excess = calloc((size_t)n_ranks, sizeof *w->excess);
         w->phases = calloc((size_t)n_ranks, sizeof *w->phases);
+        w->changes = calloc((size_t)n_ranks, sizeof *w->changes);
     }
-    if (w && w->room && w->excess && w->phases)
+    if (w && w->room && w->excess && w->phases && w->changes)
         return FSDP_OK;
     slow_watch_free(w);
     *out = NULL;
@@ -48,6 +55,7 @@ void slow_watch_free(slow_watch *w)
     free(w->room);
     free(w->excess);
     free(w->phases);
+    free(w->changes);
     free(w);
 }
 
@@ -94,13 +102,32 @@ static double compare(slow_watch *w, const rank_snapshot *ranks, int phase, int 
     return w->room[w->n / 2 - (w->n % 2 == 0)];
 }
 
-/* The value that all but `spared` of the window pass. */
+/* The value that all but `spared` of the n values pass. */
+static double quantile_of(const double *values, int n, int spared)
+{
+    double sorted[CHANGES];
+    memcpy(sorted, values, (size_t)n * sizeof *sorted);
+    qsort(sorted, (size_t)n, sizeof *sorted, by_value);
+    return sorted[spared];
+}
+
 static double quantile(const double window[WINDOW], int spared)
 {
-    double sorted[WINDOW];
-    memcpy(sorted, window, sizeof sorted);
-    qsort(sorted, WINDOW, sizeof *sorted, by_value);
-    return sorted[spared];
+    return quantile_of(window, WINDOW, spared);
+}
+
+static void note_changes(slow_watch *w, int slot)
+{
+    int before = (slot + WINDOW - 1) % WINDOW;
+    for (int rank = 0; w->seen > 1 && rank < w->n; rank++)
+        w->changes[rank][(w->seen - 2) % CHANGES] = fabs(w->excess[rank][slot] - w->excess[rank][before]);
+}
+
+/* The median of the last changes. */
+static double noise_of(const slow_watch *w, int rank)
+{
+    int n = w->seen - 1 < CHANGES ? (int)(w->seen - 1) : CHANGES;
+    return quantile_of(w->changes[rank], n, n / 2);
 }
 
 static lap slowest_phase(const slow_watch *w, int rank)
@@ -121,6 +148,7 @@ slow_rank slow_watch_add(slow_watch *w, const rank_snapshot *ranks)
     for (int phase = 0; phase < N_PHASES; phase++)
         compare(w, ranks, phase, slot);
     w->reference[slot] = compare(w, ranks, N_PHASES, slot);
+    note_changes(w, slot);
     if (w->seen < WINDOW)
         return nobody;
     double threshold = least_share * quantile(w->reference, WINDOW / 2), most = 0;
@@ -128,9 +156,10 @@ slow_rank slow_watch_add(slow_watch *w, const rank_snapshot *ranks)
         threshold = least_seconds;
     int slowest = -1;
     for (int rank = 0; rank < w->n; rank++) {
-        bool kept = rank == w->named.rank && quantile(w->excess[rank], WINDOW / 2) > keep_share * threshold;
-        double excess = quantile(w->excess[rank], WINDOW / 2);
-        if ((kept || quantile(w->excess[rank], SPARED) > threshold) && excess > most) {
+        bool before = rank == w->named.rank;
+        double excess = quantile(w->excess[rank], WINDOW / 2), share = before ? keep_share : 1;
+        double lasting = before ? excess : quantile(w->excess[rank], SPARED);
+        if (excess > most && lasting > share * threshold && excess > share * least_noises * noise_of(w, rank)) {
             slowest = rank;
             most = excess;
         }
