@@ -1,11 +1,13 @@
 /* `fsdp run`: starts a program once per rank of this host, together with the launchers of other hosts. Takes torchrun's
  * flags with torchrun's meaning. */
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
 #include <fsdp/launch.h>
 #include <fsdp/log.h>
+#include <fsdp/report.h>
 
 #include "commands.h"
 #include "terminal.h"
@@ -271,6 +273,18 @@ static bool read_program(const run_options *o, char **program)
     return true;
 }
 
+/* Ranks that were killed wrote none, and the others did not know why these ended. A program other than `fsdp train` leaves
+ * nothing to report. */
+static void write_report(const char *folder)
+{
+    char *text = NULL;
+    fsdp_report_config config = FSDP_REPORT_CONFIG_INIT;
+    config.folders = &folder;
+    config.n_folders = 1;
+    fsdp_report(&config, &text);
+    free(text);
+}
+
 static int launch(const run_options *o, char **program)
 {
     fsdp_launch_config config = FSDP_LAUNCH_CONFIG_INIT;
@@ -301,10 +315,15 @@ static int launch(const run_options *o, char **program)
     terminal shown = terminal_open(stdout);
     fsdp_log_set_sink(show_log, &shown, FSDP_LOG_INFO);
     int exit_code;
+    char left[PATH_MAX] = "";
+    config.left = left;
+    config.left_bytes = sizeof left;
     fsdp_status status = fsdp_launch(&config, &exit_code);
     fsdp_log_set_sink(NULL, NULL, FSDP_LOG_ERROR);
     if (status != FSDP_OK)
         command_failed("run", status);
+    if (left[0])
+        write_report(left);
     return exit_code;
 }
 

@@ -48,6 +48,9 @@ typedef struct fsdp_launch_config {
     const char *report_file; /* where every failure is written down; NULL: report.jsonl in log_dir, if there is one */
     bool plain_first;        /* lines of rank 0 come without the prefix "[rank 0] " */
     bool share_cores;        /* let ranks use all cores instead of a share each */
+    char *left; /* of `left_bytes`, filled in: the folder in which ranks of fsdp left what they did last, when the job
+                   failed; "": none did. NULL: nobody asks */
+    size_t left_bytes;
 } fsdp_launch_config;
 
 #define FSDP_LAUNCH_CONFIG_INIT                                                                                        \

@@ -441,6 +441,8 @@ fsdp_status fsdp_launch(const fsdp_launch_config *config, int *exit_code)
     l.attempt.outputs = &streams;
     TRY_OR(done, watch_take_signals(&l, &saved));
     status = run_job(&l, exit_code);
+    if (full.left)
+        snprintf(full.left, full.left_bytes, "%s", status != FSDP_OK ? watch_flights_folder(&l) : "");
     hold_close(&l.hold); /* before the keeper goes, who would do it otherwise */
     if (live)            /* the last line that was rewritten stays */
         fputc('\n', stdout), fflush(stdout);

@@ -182,12 +182,20 @@ void watch_save_flights(launcher *l)
     }
 }
 
+const char *watch_flights_folder(const launcher *l)
+{
+    for (int i = 0; l->rings && i < l->n; i++)
+        if (has_flight(l, i))
+            return l->rings[i].folder;
+    return "";
+}
+
 void watch_describe_flights(const launcher *l, char *text, size_t bytes)
 {
+    const char *folder = watch_flights_folder(l);
     text[0] = 0;
-    for (int i = 0; i < l->n && !text[0]; i++)
-        if (has_flight(l, i))
-            snprintf(text, bytes, "; `fsdp debug %s` says where every rank was", l->rings[i].folder);
+    if (folder[0])
+        snprintf(text, bytes, "; `fsdp debug %s` says where every rank was", folder);
 }
 
 bool watch_is_stopped(const launcher *l, int local_rank)

@@ -62,6 +62,7 @@ bool watch_is_final(int status);
 /* Writes the flight files of ranks that have not done it themselves, once a round: before the ranks are ended, or when
  * they have died. */
 void watch_save_flights(launcher *l);
+const char *watch_flights_folder(const launcher *l); /* ""; no rank has said where files go */
 enum { WATCH_FLIGHTS_BYTES = 600 };
 /* "; `fsdp debug DIR` says where every rank was"; "" where no rank has said where files go. */
 void watch_describe_flights(const launcher *l, char *text, size_t bytes);

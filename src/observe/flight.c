@@ -38,9 +38,9 @@ static fsdp_status take_events(const char *path, flight *f)
     return FSDP_OK;
 }
 
-static fsdp_status open_one(const char *path, int rank, flight *f)
+fsdp_status flight_open(const char *path, int rank, flight *f)
 {
-    f->rank = rank;
+    *f = (flight){.rank = rank};
     FSDP_TRY(file_map_open(path, &f->map));
     const ring *r = f->ring = (const ring *)(const void *)f->map.data;
     if (f->map.bytes != sizeof *r || r->magic != RING_MAGIC || r->version != RING_VERSION ||
@@ -71,8 +71,7 @@ static fsdp_status add(const char *folder, const char *name, flights *out)
         return error_set(FSDP_ERR_MEMORY, "%s: out of memory", folder);
     }
     flight *f = &out->list[out->n++];
-    *f = (flight){0};
-    fsdp_status status = open_one(path, rank, f);
+    fsdp_status status = flight_open(path, rank, f);
     free(path);
     return status;
 }
@@ -103,12 +102,17 @@ fsdp_status flights_open(const char *folder, flights *out)
     return FSDP_OK;
 }
 
+void flight_close(flight *f)
+{
+    free(f->events);
+    file_map_close(&f->map);
+    *f = (flight){0};
+}
+
 void flights_close(flights *f)
 {
-    for (int i = 0; i < f->n; i++) {
-        free(f->list[i].events);
-        file_map_close(&f->list[i].map);
-    }
+    for (int i = 0; i < f->n; i++)
+        flight_close(&f->list[i]);
     free(f->list);
     *f = (flights){0};
 }

@@ -29,6 +29,9 @@ typedef struct flights {
     int n, world_size;
 } flights;
 
+/* Reads the file of one rank. The caller closes *out, also on failure. */
+fsdp_status flight_open(const char *path, int rank, flight *out);
+void flight_close(flight *f); /* legal on a zeroed one */
 /* Reads every flight-RANK.bin of the folder. FSDP_ERR_INPUT when there is none, or one is damaged. */
 fsdp_status flights_open(const char *folder, flights *out);
 void flights_close(flights *f); /* legal on a zeroed one */

@@ -79,7 +79,7 @@ const pictures = (() => {
         return { kind: "tracks", options: { title: "Timeline of one step", about: "When each span began and ended.", xName: "ms", x: [0, run.timeline.length], kinds: names.map((name, i) => ({ name, color: colors[name] ?? i % 12 })),
             tracks: run.timeline.tracks.map((t) => ({ name: t.name, spans: t.spans.filter((s) => names.includes(s[2])).map(([from, to, name, unit, half]) => ({ from, to, kind: names.indexOf(name), note: unit || "", half: half === 1, low: half === 2 })) })) } };
     }
-    const sessions = (run) => (run.sessions.length ? table(null, ["began", "after step", "ranks", "host", "resumed from"], run.sessions.map((s) => [s.began ?? "–", String(s.step), String(s.ranks), s.host ?? "–", s.resumed_from || "–"]), { text: [0, 3, 4] }) : null);
+    const sessions = (run) => (run.sessions.length ? table(null, ["began", "after step", "ranks", "host", "resumed from", "ended"], run.sessions.map((s) => [s.began ?? "–", String(s.step), String(s.ranks), s.host ?? "–", s.resumed_from || "–", s.ended ?? "–"]), { text: [0, 3, 4, 5] }) : null);
     const checkpoints = (run) => (run.checkpoints.length ? table(null, ["name", "step", "written"], run.checkpoints.map((c) => [c.name, String(c.step), c.written]), { text: [0, 2] }) : null);
     function settings(run) {
         if (!run.settings.length) return null;

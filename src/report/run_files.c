@@ -14,8 +14,10 @@
 #include "base/json.h"
 #include "base/text/printable.h"
 #include "ckpt/save/directory.h"
+#include "observe/flight.h"
 
 enum { MOST_ROWS = 1000000, MOST_LINE = 65536, MOST_CHECKPOINTS = 1000, MOST_TROUBLES = 50, SHOWN_BYTES = 400 };
+enum { MOST_FLIGHTS = 4096, MOST_FAILURES = 8 };
 static const int64_t most_lines_bytes = (int64_t)2 << 30, most_document_bytes = 16 << 20, most_step = (int64_t)1 << 53;
 
 const char *const figure_names[N_FIGURES] = {
@@ -224,6 +226,40 @@ static void list_checkpoints(run_files *r)
         run_files_trouble(r, "the run saves in %s, which is not looked into", elsewhere);
 }
 
+/* ---- Failures ---- */
+
+/* Seconds since 1970 of "2026-11-16T11:27:57Z"; 0: it is none. */
+static int64_t time_of(const char *text)
+{
+    struct tm t = {0};
+    const char *end = text ? strptime(text, "%Y-%m-%dT%H:%M:%SZ", &t) : NULL;
+    return end && !*end ? (int64_t)timegm(&t) : 0;
+}
+
+/* Flight files that the last session left, where something had failed. */
+static void read_failures(run_files *r)
+{
+    const json_t *sessions = json_object_get(r->run, "sessions"),
+                 *last = json_array_get(sessions, json_array_size(sessions) - 1);
+    int64_t began = time_of(json_string_value(json_object_get(last, "began")));
+    json_int_t ranks = json_integer_value(json_object_get(last, "ranks"));
+    for (int rank = 0; rank < ranks && rank < MOST_FLIGHTS && json_array_size(r->failures) < MOST_FAILURES; rank++) {
+        char name[32], text[RING_REASON_BYTES + 64];
+        flight f = {0};
+        snprintf(name, sizeof name, "flight-%d.bin", rank);
+        char *path = run_files_find(r, name, sizeof(ring));
+        if (path && flight_open(path, rank, &f) == FSDP_OK && f.ring->reason[0] &&
+            flight_written(&f) / 1000000000 >= began) {
+            snprintf(text, sizeof text, "rank %d: ", rank);
+            size_t said = strncmp(f.ring->reason, text, strlen(text)) == 0 ? strlen(text) : 0; /* messages name it, too */
+            snprintf(text, sizeof text, "rank %d: %.*s", rank, (int)(RING_REASON_BYTES - said), f.ring->reason + said);
+            json_array_append_new(r->failures, shown_text(text));
+        }
+        flight_close(&f);
+        free(path);
+    }
+}
+
 static char *last_part(const char *path)
 {
     size_t n = strlen(path);
@@ -242,7 +278,8 @@ static fsdp_status begin(const char *path, run_files *out)
     *out = (run_files){.path = strdup(path), .name = last_part(path)};
     out->troubles = json_array();
     out->checkpoints = json_array();
-    return out->path && out->name && out->troubles && out->checkpoints
+    out->failures = json_array();
+    return out->path && out->name && out->troubles && out->checkpoints && out->failures
                ? FSDP_OK
                : error_set(FSDP_ERR_MEMORY, "%s: out of host memory", path);
 }
@@ -267,6 +304,7 @@ fsdp_status run_files_read(const char *path, run_files *out)
     out->run = read_document(out, "run.json");
     out->ranks = read_document(out, "ranks.json");
     list_checkpoints(out);
+    read_failures(out);
     if (!out->rows && !out->settings && !out->run)
         return error_set(FSDP_ERR_INPUT, "%s: holds no run (metrics.jsonl, settings.json or run.json)", path);
     if (out->n_rows == 0)
@@ -289,6 +327,7 @@ void run_files_clear(run_files *r)
     json_decref(r->run);
     json_decref(r->ranks);
     json_decref(r->checkpoints);
+    json_decref(r->failures);
     json_decref(r->troubles);
     *r = (run_files){0};
 }

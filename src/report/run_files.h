@@ -51,6 +51,7 @@ typedef struct run_files {
     int64_t n_validations;
     json_t *settings, *run, *ranks; /* settings.json, run.json, ranks.json: objects, or NULL */
     json_t *checkpoints;            /* array of {name, step, written, time} */
+    json_t *failures;               /* what ranks of the last session said when they failed: array of sentences */
     json_t *troubles;               /* array of sentences */
 } run_files;
 

@@ -79,6 +79,42 @@ static double usual_figure(const run_files *r, figure which)
     return found;
 }
 
+/* What rank 0 noted last, and what other ranks left when they failed or were killed. */
+static void judge_end(json_t *list, const run_files *r)
+{
+    char text[TEXT_BYTES];
+    const json_t *sessions = json_object_get(r->run, "sessions"), *why,
+                 *end = json_object_get(json_array_get(sessions, json_array_size(sessions) - 1), "ended");
+    const char *how = json_string_value(json_object_get(end, "how")),
+               *reason = json_string_value(json_object_get(end, "reason"));
+    long long step = end ? (long long)json_integer_value(json_object_get(end, "last_step"))
+                         : (long long)(r->n_rows > 0 ? r->rows[r->n_rows - 1].step : 0);
+    size_t i, n_failures = json_array_size(r->failures);
+    if (how && strcmp(how, "finished") == 0) {
+        snprintf(text, sizeof text, "It finished after step %lld.", step);
+        answer(list, "Ended well?", "good", text);
+    } else if (how && strcmp(how, "stopped") == 0) {
+        snprintf(text, sizeof text, "It was asked to stop after step %lld, and can go on from there.", step);
+        answer(list, "Ended well?", "good", text);
+    } else if (how || n_failures > 0) {
+        static const char first[] = "rank 0: ";
+        bool named = reason && strncmp(reason, first, sizeof first - 1) == 0;
+        int n = snprintf(text, sizeof text, "It failed after step %lld:%s%.300s", step,
+                         !reason ? "" : named ? " " : " rank 0: ", reason ? reason : "");
+        json_array_foreach(r->failures, i, why)
+        {
+            bool told = reason && strncmp(json_string_value(why), first, sizeof first - 1) == 0;
+            if (n < TEXT_BYTES && !told)
+                n += snprintf(text + n, sizeof text - (size_t)n, "%s %s", reason || i > 0 ? ";" : "",
+                              json_string_value(why));
+        }
+        answer(list, "Ended well?", "bad", text);
+    } else {
+        answer(list, "Ended well?", "unknown",
+               "The folder does not say how it ended: it still trains, or all of it was killed.");
+    }
+}
+
 static void judge_speed(json_t *list, const run_files *r)
 {
     char text[TEXT_BYTES];
@@ -244,6 +280,7 @@ json_t *verdict_of(const run_files *r, const loss_spikes *spikes)
     json_t *list = json_array();
     if (!list)
         return NULL;
+    judge_end(list, r);
     judge_speed(list, r);
     judge_communication(list, r);
     judge_memory(list, r);

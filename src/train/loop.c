@@ -239,7 +239,7 @@ fsdp_status fsdp_train(const fsdp_settings *settings, const fsdp_train_callbacks
     if (status != FSDP_OK)
         fsdp_world_abort(run.world);
     if (!settings->dry_run)
-        report_page(&run);
+        report_end(&run, status);
     run_close(&run);
     return status;
 }

@@ -491,15 +491,23 @@ fsdp_status report_summary(report *r, train_run *run)
     return status;
 }
 
-static void *write_page(void *context)
+typedef struct run_end {
+    const train_run *run;
+    const char *how;
+    char reason[1024];
+} run_end;
+
+static void *write_end(void *context)
 {
-    const train_run *run = context;
+    const run_end *end = context;
+    const train_run *run = end->run;
     const char *folder = run->folder.path;
     char *text = NULL;
     fsdp_report_config config = FSDP_REPORT_CONFIG_INIT;
     config.folders = &folder;
     config.n_folders = 1;
     config.trace = run->report->trace_written ? run->settings->trace : NULL;
+    run_folder_end(run, end->how, end->reason);
     if (fsdp_report(&config, &text) != FSDP_OK)
         log_write(FSDP_LOG_WARNING, "no report.html: %s", fsdp_last_error());
     free(text);
@@ -507,9 +515,12 @@ static void *write_page(void *context)
 }
 
 /* Error messages belong to threads: on one of its own, what the page could not read does not hide why a run failed. */
-void report_page(train_run *run)
+void report_end(train_run *run, fsdp_status status)
 {
     pthread_t thread;
-    if (run->rank == 0 && pthread_create(&thread, NULL, write_page, run) == 0)
+    run_end end = {.run = run, .how = status != FSDP_OK ? "failed" : run->stopping ? "stopped" : "finished"};
+    if (status != FSDP_OK)
+        snprintf(end.reason, sizeof end.reason, "%s", fsdp_last_error());
+    if (run->rank == 0 && pthread_create(&thread, NULL, write_end, &end) == 0)
         pthread_join(thread, NULL);
 }

@@ -39,7 +39,8 @@ typedef enum report_activity { ACTIVITY_STARTING, ACTIVITY_VALIDATING, ACTIVITY_
 void report_spent(report *r, report_activity activity, double begun);
 /* The table at the end: time, losses, and memory per rank compared with that of no sharding. Collective. */
 fsdp_status report_summary(report *r, train_run *run);
-/* report.html in the run's folder, by rank 0, however the run ended. A page that cannot be written is a warning. */
-void report_page(train_run *run);
+/* How the run ended, `status` with this thread's error message, into run.json, and report.html beside it: by rank 0,
+ * however that was. What cannot be written is a warning. */
+void report_end(train_run *run, fsdp_status status);
 
 #endif

@@ -23,7 +23,7 @@ for run, folder in zip(runs, sys.argv[2:]):
         assert all(abs(a - l[name]) <= 1e-6 * abs(l[name]) for a, l in zip(run["curves"][name], lines)), name
     settings = {s["name"]: s for s in run["settings"]}
     assert settings["max_steps"]["value"] == "12" and settings["max_steps"]["origin"] == "command line", settings["max_steps"]
-    assert len(run["verdict"]) == 5 and run["ranks"][0]["measured"] > 0 and run["ranks"][0]["seconds"]
+    assert len(run["verdict"]) == 6 and run["verdict"][0]["text"] == "It finished after step %d." % run["steps"] and run["ranks"][0]["measured"] > 0 and run["ranks"][0]["seconds"]
     assert not run["troubles"], run["troubles"]
     assert [c["step"] for c in run["checkpoints"]] == [12]
 assert len(runs) == len(sys.argv) - 2

@@ -268,10 +268,13 @@ static void put_log(FILE *out, const json_t *live)
     }
 }
 
-static void put_troubles(FILE *out, const json_t *run)
+/* Of a run that does not answer: how it ended, and what is missing. */
+static void put_end(FILE *out, const json_t *run)
 {
-    const json_t *one;
+    const json_t *one, *end = json_array_get(json_object_get(run, "verdict"), 0);
     size_t i;
+    if (json_is_object(end))
+        fprintf(out, "\n%s %s\n", word(json_object_get(end, "question")), word(json_object_get(end, "text")));
     json_array_foreach(json_object_get(run, "troubles"), i, one) fprintf(out, "note: %s\n", word(one));
 }
 
@@ -318,7 +321,7 @@ fsdp_status top_text(const json_t *document, int columns, int rows, char **text)
     put_gpus(out, live);
     put_log(out, live);
     if (!live)
-        put_troubles(out, run);
+        put_end(out, run);
     if (fclose(out) == 0)
         *text = printable_copy(raw, true);
     free(raw);
