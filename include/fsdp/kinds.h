@@ -13,6 +13,14 @@ typedef enum fsdp_optimizer_kind {
 /* Over ranks (world.h) or over dimensions. */
 typedef enum fsdp_reduction { FSDP_REDUCE_SUM, FSDP_REDUCE_MAX, FSDP_REDUCE_MIN } fsdp_reduction;
 
+/* The memory that collectives between GPUs run on (world.h). */
+typedef enum fsdp_comm_memory {
+    FSDP_COMM_MEMORY_PLAIN,
+    FSDP_COMM_MEMORY_SYMMETRIC,  /* NCCL's own, at one address on all ranks: a collective takes 4 to 6 multiprocessors
+                                    where the links are a switch that sums */
+    FSDP_COMM_MEMORY_COPY_ENGINE /* the same, and gathers within a host are copies, which take no multiprocessor */
+} fsdp_comm_memory;
+
 /* How a checkpoint lies on disk (state.h). */
 typedef enum fsdp_checkpoint_kind {
     FSDP_CKPT_SHARDED, /* a file per rank; any number of ranks loads it, with any strategy */

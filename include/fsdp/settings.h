@@ -190,6 +190,8 @@ typedef struct fsdp_settings {
     int comm_backend; /* fsdp_comm_backend */
     double comm_timeout;
     bool comm_thread;
+    int64_t comm_ctas; /* 0: NCCL decides */
+    int comm_memory;   /* fsdp_comm_memory */
 
     /* Checkpoints */
     const char *checkpoint_dir; /* NULL: "checkpoints" in output_dir */

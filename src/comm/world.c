@@ -75,6 +75,17 @@ static fsdp_status check_threads(int threads)
                      THREADS_MAX);
 }
 
+static fsdp_status check_comm(const fsdp_world_config *config)
+{
+    if (config->comm_ctas < 0 || config->comm_ctas > COMM_MAX_CTAS)
+        return error_set(FSDP_ERR_INPUT, "%lld blocks of a collective are not possible; give 1 to %d, or 0 to leave it "
+                                         "to NCCL",
+                         (long long)config->comm_ctas, COMM_MAX_CTAS);
+    if ((unsigned)config->comm_memory > FSDP_COMM_MEMORY_COPY_ENGINE)
+        return error_set(FSDP_ERR_INPUT, "comm_memory %d is not one of fsdp_comm_memory", (int)config->comm_memory);
+    return FSDP_OK;
+}
+
 fsdp_status fsdp_world_open(const fsdp_world_config *given, fsdp_world **out)
 {
     fsdp_world_config config = FSDP_WORLD_CONFIG_INIT;
@@ -90,6 +101,7 @@ fsdp_status fsdp_world_open(const fsdp_world_config *given, fsdp_world **out)
     error_set_rank(w->job.rank, w->job.world_size);
     ring_open(w->job.rank, w->job.world_size);
     TRY_OR(fail, check_threads(config.threads));
+    TRY_OR(fail, check_comm(&config));
     w->threads = threads_set(config.threads, w->job.local_world_size);
     TRY_OR(fail, open_device(&config, w->job.local_rank, &w->dev));
     TRY_OR(fail, w->dev->stream_create(w->dev, 0, &w->compute));
@@ -98,6 +110,8 @@ fsdp_status fsdp_world_open(const fsdp_world_config *given, fsdp_world **out)
     link.timeout_seconds = config.comm_timeout;
     link.progress = config.comm_thread ? COMM_PROGRESS_THREAD : COMM_PROGRESS_AUTO;
     link.device = w->dev;
+    link.ctas = (int)config.comm_ctas;
+    link.memory = config.comm_memory;
     TRY_OR(fail, comm_open(&link, &w->comm));
     take_numbers(&w->job, w->comm);
     ring_open(w->job.rank, w->job.world_size); /* MPI may have known better */

@@ -584,7 +584,8 @@ typedef struct optimizer_args {
     const optimizer_scalars *scalars;
 } optimizer_args;
 
-/* Moves `bytes` from `from` to `to`, each begun again at its end, in no less than `seconds`, by as many blocks. */
+/* Moves `bytes` from `from` to `to`, each begun again at its end, in no less than `seconds`, by as many blocks; 0
+ * blocks: by the copy engines. */
 typedef struct paced_move_args {
     const void *from;
     void *to;

@@ -199,6 +199,8 @@ void assemble_world(const fsdp_settings *s, fsdp_world_config *out)
     out->threads = (int)s->threads;
     out->comm_timeout = s->comm_timeout;
     out->comm_thread = s->comm_thread;
+    out->comm_ctas = s->comm_ctas;
+    out->comm_memory = (fsdp_comm_memory)s->comm_memory;
 }
 
 static int64_t count_tree(const fsdp_module *m)

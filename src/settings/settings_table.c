@@ -161,6 +161,12 @@ static const fsdp_choice checkpointings[] = {
     {NULL, 0, NULL},
 };
 
+static const fsdp_choice comm_memories[] = {
+    {"plain", FSDP_COMM_MEMORY_PLAIN, NULL},
+    {"symmetric", FSDP_COMM_MEMORY_SYMMETRIC, NULL},
+    {"copy_engine", FSDP_COMM_MEMORY_COPY_ENGINE, NULL},
+    {NULL, 0, NULL}};
+
 static const fsdp_choice backends[] = {
     {"auto", FSDP_COMM_AUTO, NULL},
     {"self", FSDP_COMM_SELF, NULL},
@@ -409,6 +415,10 @@ const fsdp_flag settings_table[] = {
     {FLOAT(comm_timeout, "600", 0.001, 1e9, "seconds",
            "longest wait for another rank before the job fails (default: NCCL_TIMEOUT, otherwise 600)")},
     {SWITCH(comm_thread, NULL, "use a communication thread even if no core is free for it")},
+    {COUNT(comm_ctas, NULL, 0, 64, "N", "most multiprocessors that an NCCL collective takes (default: NCCL decides)")},
+    {CHOICE(comm_memory, "plain", comm_memories,
+            "memory of NCCL's collectives; symmetric: NCCL's own, needs fewer multiprocessors; copy_engine: and gathers "
+            "take none (NCCL 2.28)")},
 #undef GROUP
 
 #define GROUP "Checkpoints"

@@ -19,13 +19,11 @@ static void links_are_read(void **state)
     (void)state;
     links l;
     assert_int_equal(links_parse("8@450GBs", &l), FSDP_OK);
-    assert_true(l.per_host == 8 && l.n_hosts == 1 && l.within == 450e9 && l.blocks == 24);
+    assert_true(l.per_host == 8 && l.n_hosts == 1 && l.within == 450e9);
     assert_int_equal(links_parse("8@450GB/s,2@50GBs", &l), FSDP_OK);
     assert_true(l.per_host == 8 && l.n_hosts == 2 && l.within == 450e9 && l.between == 50e9);
-    assert_int_equal(links_parse("4@0.5GBs,16ctas", &l), FSDP_OK);
-    assert_true(l.per_host == 4 && l.n_hosts == 1 && l.within == 0.5e9 && l.blocks == 16);
-    assert_int_equal(links_parse("1@1GBs,3@2GBs,1ctas", &l), FSDP_OK);
-    assert_true(l.per_host == 1 && l.n_hosts == 3 && l.blocks == 1);
+    assert_int_equal(links_parse("1@0.5GBs,3@2GBs", &l), FSDP_OK);
+    assert_true(l.per_host == 1 && l.n_hosts == 3 && l.within == 0.5e9);
 }
 
 static void what_is_no_link_is_refused(void **state)
@@ -33,7 +31,7 @@ static void what_is_no_link_is_refused(void **state)
     (void)state;
     static const char *const texts[] = {"",          "8",          "8@",         "8@450",           "0@450GBs",
                                         "-8@450GBs", "8@0GBs",     "8@-1GBs",    "8@nanGBs",        "8@infGBs",
-                                        "8@450GBs,", "8@450GBs,2", "8@450GBsx",  "8@450GBs,0ctas",  "8@450GBs,999ctas",
+                                        "8@450GBs,", "8@450GBs,2", "8@450GBsx",  "8@450GBs,16ctas", "8@450GBs,2@1GBs,",
                                         "@450GBs",   "8@1GBs,2@",  "99999@1GBs", "8@1GBs,9999@1GBs"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         links l;
@@ -60,6 +58,35 @@ static void seconds_follow_the_slowest_link(void **state)
     near(links_seconds(&l, replicas, 2, COMM_ALL_REDUCE, 1e9), 8.4e-6 + 2 * 14e-6 + 0.1);
     l.between = 100e9; /* four together are faster than the host */
     near(links_seconds(&l, all, 8, COMM_ALL_GATHER, 1e9), 8.4e-6 + 6 * 3.4e-6 + 14e-6 + 0.01);
+}
+
+/* Rings take 24 blocks, of which each carries at most 36.7 GB/s; the switch takes few; copies take none. */
+static void blocks_follow_memory_and_limit(void **state)
+{
+    (void)state;
+    links l = {.per_host = 2, .n_hosts = 2, .within = 450e9, .between = 50e9};
+    const int host[] = {0, 1}, all[] = {0, 1, 2, 3}, replicas[] = {0, 2};
+    const double latency = 8.4e-6 + 3.4e-6;
+    assert_int_equal(links_blocks(&l, host, 2, COMM_ALL_GATHER), 24);
+    near(links_seconds(&l, host, 2, COMM_ALL_GATHER, 1e9), latency + 1 / 450.0);
+    l.ctas = 16;
+    assert_int_equal(links_blocks(&l, host, 2, COMM_REDUCE_SCATTER), 16);
+    near(links_seconds(&l, host, 2, COMM_REDUCE_SCATTER, 1e9), latency + 1 / 450.0);
+    l.ctas = 8;
+    near(links_seconds(&l, host, 2, COMM_REDUCE_SCATTER, 1e9), latency + 1 / (8 * 36.7));
+    l.memory = FSDP_COMM_MEMORY_SYMMETRIC;
+    assert_int_equal(links_blocks(&l, host, 2, COMM_ALL_GATHER), 4);
+    assert_int_equal(links_blocks(&l, host, 2, COMM_REDUCE_SCATTER), 5);
+    assert_int_equal(links_blocks(&l, all, 4, COMM_ALL_GATHER), 6);
+    assert_int_equal(links_blocks(&l, replicas, 2, COMM_ALL_REDUCE), 8);
+    near(links_seconds(&l, host, 2, COMM_ALL_GATHER, 1e9), latency + 1 / 450.0);
+    l.ctas = 2; /* half of what saturates the links */
+    near(links_seconds(&l, host, 2, COMM_ALL_GATHER, 1e9), latency + 1 / 225.0);
+    l.memory = FSDP_COMM_MEMORY_COPY_ENGINE;
+    assert_int_equal(links_blocks(&l, host, 2, COMM_ALL_GATHER), 0);
+    near(links_seconds(&l, host, 2, COMM_ALL_GATHER, 1e9), latency + 1 / 450.0);
+    assert_int_equal(links_blocks(&l, host, 2, COMM_REDUCE_SCATTER), 2);
+    assert_int_equal(links_blocks(&l, all, 4, COMM_ALL_GATHER), 2);
 }
 
 static comm *open_emulated(const char *backend)
@@ -157,6 +184,7 @@ int main(void)
         cmocka_unit_test(links_are_read),
         cmocka_unit_test(what_is_no_link_is_refused),
         cmocka_unit_test(seconds_follow_the_slowest_link),
+        cmocka_unit_test(blocks_follow_memory_and_limit),
         cmocka_unit_test(groups_are_those_of_the_whole_world),
         cmocka_unit_test(peers_hold_what_this_rank_holds),
         cmocka_unit_test(collectives_take_their_time),

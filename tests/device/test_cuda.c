@@ -520,9 +520,8 @@ static void run_timings(void (*all)(timing *t))
 }
 
 /* A link stood in for: all bytes arrive, repeated as often as they must be, and not before their time. */
-static void paced_moves_take_their_time(void **state)
+static void check_paced_moves(int blocks)
 {
-    (void)state;
     bench b = start_bench();
     const size_t sizes[][3] = {{16 << 20, 48 << 20, 48 << 20},
                                {1000, 3333, 3333},
@@ -539,7 +538,7 @@ static void paced_moves_take_their_time(void **state)
                              .to_bytes = to_bytes,
                              .bytes = bytes,
                              .seconds = 0.02,
-                             .blocks = 24};
+                             .blocks = blocks};
         MUST(gpu->copy(b.s, (void *)a.from, host, from_bytes));
         MUST(gpu->stream_synchronize(b.s));
         double begun = clock_seconds();
@@ -549,7 +548,7 @@ static void paced_moves_take_their_time(void **state)
         MUST(gpu->copy(b.s, got, a.to, to_bytes));
         MUST(gpu->stream_synchronize(b.s));
         if (took < 0.0199 || took > 0.03)
-            fail_msg("moving %zu bytes took %.4f s instead of 0.02", bytes, took);
+            fail_msg("moving %zu bytes with %d blocks took %.4f s instead of 0.02", bytes, blocks, took);
         for (size_t k = 0; k < to_bytes && bytes <= to_bytes; k++)
             if (got[k] != host[k % from_bytes])
                 fail_msg("byte %zu of %zu did not arrive", k, to_bytes);
@@ -558,6 +557,14 @@ static void paced_moves_take_their_time(void **state)
         bench_clear(&b);
     }
     end_bench(&b);
+}
+
+static void paced_moves_take_their_time(void **state)
+{
+    (void)state;
+    check_paced_moves(24);
+    check_paced_moves(5); /* no cluster of four */
+    check_paced_moves(0); /* copy engines */
 }
 
 static void timings_of_flat_kernels(void **state)

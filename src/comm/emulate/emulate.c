@@ -69,6 +69,8 @@ static fsdp_status emulate_open(comm *c)
     if (!w)
         return error_set(FSDP_ERR_MEMORY, "no memory to emulate other ranks");
     FSDP_TRY(links_parse(links_text ? links_text + 1 : "", &w->links));
+    w->links.ctas = c->config.ctas;
+    w->links.memory = c->config.memory;
     c->config.backend = "emulate"; /* the text is the caller's */
     c->rank = c->local_rank = c->node = 0;
     c->n_nodes = w->links.n_hosts;
@@ -222,7 +224,7 @@ static fsdp_status move(const comm_request *r, const void *from, size_t from_byt
                          .to_bytes = to_bytes,
                          .bytes = (size_t)bytes,
                          .seconds = seconds,
-                         .blocks = world_of(g->comm)->links.blocks};
+                         .blocks = links_blocks(&world_of(g->comm)->links, g->members, g->size, r->kind)};
     return from_bytes > 0 && to_bytes > 0 && !world_of(g->comm)->without
                ? g->comm->config.device->paced_move(n->stream, &a)
                : FSDP_OK;

@@ -1,6 +1,7 @@
 /* A collective as a ring: every rank receives its bytes over the slowest link of the ring, and a round passes all
  * ranks. Between hosts a group uses as many adapters as it has ranks on a host. Latencies are those of NCCL's own model
- * of a ring with its Simple protocol (src/graph/tuning.cc). */
+ * of a ring with its Simple protocol (src/graph/tuning.cc). On symmetric memory the switch multiplies and sums, which
+ * takes few blocks at the same rate (NVLS), or copy engines gather. */
 #include "comm/emulate/links.h"
 
 #include <math.h>
@@ -12,14 +13,20 @@
 static const double launch_seconds = 8.4e-6, hop_within_seconds = 3.4e-6, hop_between_seconds = 14e-6;
 
 /* The ring channels that NCCL opens between eight H100s (github.com/NVIDIA/nccl/issues/1259): a block each. */
-enum { DEFAULT_BLOCKS = 24, MAX_BLOCKS = 128, MAX_RANKS = 16384 };
+enum { RING_BLOCKS = 24, MAX_RANKS = 16384 };
+
+/* What a channel of a ring carries at most on Hopper, in NCCL's model (src/graph/tuning.cc, perChMaxRingLL128Bws). */
+static const double ring_block_rate = 36.7e9;
+
+/* Channels with which NCCL saturates the links on registered memory (src/register/coll_reg.cc). */
+enum { SWITCH_GATHER_BLOCKS = 4, SWITCH_REDUCE_BLOCKS = 5, SWITCH_HOSTS_BLOCKS = 6 };
 
 static fsdp_status refuse(const char *text)
 {
     return error_set(FSDP_ERR_INPUT,
                      "\"%s\" does not describe links; 8@450GBs is eight ranks at 450 GB/s each, 8@450GBs,2@50GBs two "
-                     "such hosts with 50 GB/s a rank between them; ,16ctas sets the blocks a collective takes (%d)",
-                     text, DEFAULT_BLOCKS);
+                     "such hosts with 50 GB/s a rank between them",
+                     text);
 }
 
 static bool read_level(const char *text, int *count, double *rate, int *used)
@@ -36,7 +43,7 @@ static bool read_level(const char *text, int *count, double *rate, int *used)
 
 fsdp_status links_parse(const char *text, links *out)
 {
-    links l = {.n_hosts = 1, .blocks = DEFAULT_BLOCKS};
+    links l = {.n_hosts = 1};
     const char *at = text;
     int used;
     if (!read_level(at, &l.per_host, &l.within, &used))
@@ -47,29 +54,62 @@ fsdp_status links_parse(const char *text, links *out)
             return refuse(text);
         at += 1 + used;
     }
-    if (*at == ',') {
-        used = 0;
-        (void)sscanf(at, ",%3dctas%n", &l.blocks, &used);
-        at += used;
-    }
-    if (*at || l.blocks < 1 || l.blocks > MAX_BLOCKS || (int64_t)l.per_host * l.n_hosts > MAX_RANKS)
+    if (*at || (int64_t)l.per_host * l.n_hosts > MAX_RANKS)
         return refuse(text);
     *out = l;
     return FSDP_OK;
 }
 
+typedef struct placement {
+    int hosts, most_here; /* that the ranks are on; ranks on the host that has most */
+} placement;
+
+/* Members are in order of rank, so those of a host are neighbours. */
+static placement place(const links *l, const int *members, int n)
+{
+    placement p = {0, 0};
+    for (int i = 0, here = 0; i < n; i++) {
+        bool next = i == 0 || members[i] / l->per_host != members[i - 1] / l->per_host;
+        p.hosts += next;
+        here = next ? 1 : here + 1;
+        p.most_here = here > p.most_here ? here : p.most_here;
+    }
+    return p;
+}
+
+/* Blocks with which NCCL reaches the rate of the links. */
+static int wanted_blocks(const links *l, placement p, comm_kind kind)
+{
+    if (l->memory == FSDP_COMM_MEMORY_PLAIN || p.most_here == 1)
+        return RING_BLOCKS;
+    if (p.hosts > 1)
+        return SWITCH_HOSTS_BLOCKS;
+    if (kind == COMM_ALL_GATHER && l->memory == FSDP_COMM_MEMORY_COPY_ENGINE)
+        return 0;
+    return kind == COMM_REDUCE_SCATTER ? SWITCH_REDUCE_BLOCKS : SWITCH_GATHER_BLOCKS;
+}
+
+int links_blocks(const links *l, const int *members, int n, comm_kind kind)
+{
+    int wanted = wanted_blocks(l, place(l, members, n), kind);
+    return l->ctas > 0 && l->ctas < wanted ? l->ctas : wanted;
+}
+
+/* Bytes a second within a host, less where the blocks of a ring are too few for its links. */
+static double rate_within(const links *l, int blocks, int wanted)
+{
+    if (wanted == RING_BLOCKS)
+        return fmin(l->within, blocks * ring_block_rate);
+    return wanted > 0 ? l->within * blocks / wanted : l->within;
+}
+
 double links_seconds(const links *l, const int *members, int n, comm_kind kind, double bytes)
 {
-    int hosts = 0, here = 0, most_here = 0;
-    for (int i = 0; i < n; i++) { /* members are in order of rank, so those of a host are neighbours */
-        bool next = i == 0 || members[i] / l->per_host != members[i - 1] / l->per_host;
-        hosts += next;
-        here = next ? 1 : here + 1;
-        most_here = here > most_here ? here : most_here;
-    }
+    placement p = place(l, members, n);
     double rounds = kind == COMM_ALL_REDUCE ? 2 : 1;
-    double hops_between = rounds * (hosts - 1), hops_within = rounds * (n - 1) - hops_between;
+    double hops_between = rounds * (p.hosts - 1), hops_within = rounds * (n - 1) - hops_between;
     double latency = launch_seconds + hops_within * hop_within_seconds + hops_between * hop_between_seconds;
-    double within = most_here > 1 ? bytes / l->within : 0, between = hosts > 1 ? bytes / (l->between * most_here) : 0;
+    double rate = rate_within(l, links_blocks(l, members, n, kind), wanted_blocks(l, p, kind));
+    double within = p.most_here > 1 ? bytes / rate : 0, between = p.hosts > 1 ? bytes / (l->between * p.most_here) : 0;
     return latency + fmax(within, between);
 }

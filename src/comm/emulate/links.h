@@ -8,12 +8,16 @@
 typedef struct links {
     int per_host, n_hosts;
     double within, between; /* bytes a second, of each rank, in each direction */
-    int blocks;             /* of the GPU that a collective keeps busy */
+    int ctas;               /* the most blocks of a collective; 0: as many as NCCL takes */
+    fsdp_comm_memory memory;
 } links;
 
-/* "8@450GBs", "8@450GBs,2@50GBs", "8@450GBs,2@50GBs,16ctas": ranks of a host and the rate within it; hosts and the rate
- * of each rank between them; blocks. FSDP_ERR_INPUT with an example otherwise. */
+/* "8@450GBs", "8@450GBs,2@50GBs": ranks of a host and the rate within it; hosts and the rate of each rank between them.
+ * FSDP_ERR_INPUT with an example otherwise. ctas and memory are the caller's to fill in. */
 fsdp_status links_parse(const char *text, links *out);
+
+/* Multiprocessors that a collective among these ranks keeps busy; 0: copy engines carry it. */
+int links_blocks(const links *l, const int *members, int n, comm_kind kind);
 
 /* Seconds of a collective among these ranks, of which each receives `bytes`. */
 double links_seconds(const links *l, const int *members, int n, comm_kind kind, double bytes);

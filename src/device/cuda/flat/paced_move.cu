@@ -1,5 +1,6 @@
 /* Bytes moved as slowly as a link would carry them. A block moves its share in slices and waits after each until the
- * link would have carried it; meanwhile it keeps its multiprocessor, as a collective's block does. */
+ * link would have carried it; meanwhile it keeps its multiprocessor, as a collective's block does. Without blocks, the
+ * copy engines move the bytes, and a single warp, for which a multiprocessor has room beside a product, keeps the pace. */
 #include "device/cuda/launch.h"
 
 #define THREADS 512
@@ -54,22 +55,86 @@ __global__ void __launch_bounds__(THREADS) paced_move(const paced_move_args a, i
         wait_until(start + (uint64_t)duration);
 }
 
-template <typename T> static void start(const launch *l, const paced_move_args *a)
+/* As NCCL launches its kernels from Hopper on: clusters of four blocks where they divide the grid, spread over the
+ * GPU. Single blocks would break up the pairs of multiprocessors that the clusters of products need. */
+#define NCCL_CLUSTER 4
+
+template <typename T, bool LARGE> static cudaError_t start(const launch *l, const paced_move_args *a)
 {
     const int64_t share = ((int64_t)(a->bytes / sizeof(T)) + a->blocks - 1) / a->blocks;
+    cudaLaunchAttribute attributes[2] = {};
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim.x = a->blocks % NCCL_CLUSTER == 0 ? NCCL_CLUSTER : 1;
+    attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+    attributes[1].id = cudaLaunchAttributeClusterSchedulingPolicyPreference;
+    attributes[1].val.clusterSchedulingPolicyPreference = cudaClusterSchedulingPolicySpread;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((unsigned)a->blocks);
+    config.blockDim = dim3(THREADS);
+    config.stream = l->stream;
+    config.attrs = attributes;
+    config.numAttrs = l->clusters ? 2 : 0;
+    return cudaLaunchKernelEx(&config, paced_move<T, LARGE>, *a, share);
+}
+
+template <typename T> static cudaError_t start_blocks(const launch *l, const paced_move_args *a)
+{
     const size_t slice = SLICE * sizeof(T);
-    if (a->from_bytes >= slice && a->to_bytes >= slice)
-        paced_move<T, true><<<(unsigned)a->blocks, THREADS, 0, l->stream>>>(*a, share);
-    else
-        paced_move<T, false><<<(unsigned)a->blocks, THREADS, 0, l->stream>>>(*a, share);
+    const bool large = a->from_bytes >= slice && a->to_bytes >= slice;
+    return large ? start<T, true>(l, a) : start<T, false>(l, a);
+}
+
+/* ---- by copy engines ---- */
+
+#define PIECE ((size_t)8 << 20)
+
+static __global__ void note_start(uint64_t *at)
+{
+    *at = nanoseconds();
+}
+
+static __global__ void wait_since(const uint64_t *start, uint64_t duration)
+{
+    wait_until(*start + duration);
+}
+
+/* As NCCL's copy-engine collectives copy: beside what is computed. */
+static cudaError_t copy_piece(const launch *l, void *to, const void *from, size_t bytes)
+{
+    cudaMemcpyAttributes attributes = {};
+    attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+    attributes.flags = cudaMemcpyFlagPreferOverlapWithCompute;
+    size_t first = 0;
+    return cudaMemcpyBatchAsync(&to, &from, &bytes, 1, &attributes, &first, 1, l->stream);
+}
+
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static cudaError_t copy_paced(const launch *l, const paced_move_args *a)
+{
+    uint64_t *start = (uint64_t *)l->scratch;
+    note_start<<<1, 1, 0, l->stream>>>(start);
+    cudaError_t error = cudaGetLastError();
+    for (size_t done = 0; done < a->bytes && error == cudaSuccess;) {
+        const size_t from = done % a->from_bytes, to = done % a->to_bytes;
+        const size_t bytes = smaller(smaller(PIECE, a->bytes - done), smaller(a->from_bytes - from, a->to_bytes - to));
+        error = copy_piece(l, (char *)a->to + to, (const char *)a->from + from, bytes);
+        done += bytes;
+        if (error == cudaSuccess) {
+            wait_since<<<1, 1, 0, l->stream>>>(start, (uint64_t)(a->seconds * 1e9 * (double)done / (double)a->bytes));
+            error = cudaGetLastError();
+        }
+    }
+    return error;
 }
 
 extern "C" cudaError_t launch_paced_move(const launch *l, const paced_move_args *a)
 {
     const uintptr_t together = (uintptr_t)a->from | (uintptr_t)a->to | a->from_bytes | a->to_bytes;
-    if (together % sizeof(uint4) == 0)
-        start<uint4>(l, a);
-    else
-        start<uint8_t>(l, a);
-    return cudaGetLastError();
+    if (a->blocks == 0)
+        return copy_paced(l, a);
+    return together % sizeof(uint4) == 0 ? start_blocks<uint4>(l, a) : start_blocks<uint8_t>(l, a);
 }
