@@ -34,7 +34,8 @@ typedef struct emulated_world {
 
 typedef struct emulated_group {
     stream *stream;
-    event *ready, *done[EMULATE_EVENTS];
+    stream *wire; /* what arrives without any of this GPU's blocks: the switch's writes and reads */
+    event *ready, *arrived, *done[EMULATE_EVENTS];
 } emulated_group;
 
 static emulated_world *world_of(const comm *c)
@@ -106,6 +107,10 @@ static void emulate_group_close(comm_group *g)
             d->event_free(n->done[i]);
     if (n->ready)
         d->event_free(n->ready);
+    if (n->arrived)
+        d->event_free(n->arrived);
+    if (n->wire)
+        d->stream_free(n->wire);
     if (n->stream)
         d->stream_free(n->stream);
     free(n);
@@ -115,7 +120,9 @@ static void emulate_group_close(comm_group *g)
 static fsdp_status open_queue(device *d, emulated_group *n)
 {
     FSDP_TRY(d->stream_create(d, 1, &n->stream));
+    FSDP_TRY(d->stream_create(d, 1, &n->wire));
     FSDP_TRY(d->event_create(d, &n->ready));
+    FSDP_TRY(d->event_create(d, &n->arrived));
     for (int i = 0; i < EMULATE_EVENTS; i++)
         FSDP_TRY(d->event_create(d, &n->done[i]));
     return FSDP_OK;
@@ -213,21 +220,43 @@ static fsdp_status run_on_host(comm_request *r)
 
 /* ---- on a device's queue ---- */
 
+/* The switch sends to all and sums for all: this GPU's blocks carry what one rank gives or gets, the rest of the bytes
+ * pass its memory without them. */
+static fsdp_status move_by_switch(const comm_group *g, paced_move_args *a)
+{
+    const emulated_group *n = g->backend;
+    device *d = g->comm->config.device;
+    paced_move_args rest = *a;
+    rest.blocks = 0;
+    FSDP_TRY(d->event_record(n->stream, n->arrived));
+    FSDP_TRY(d->stream_wait(n->wire, n->arrived));
+    FSDP_TRY(d->paced_move(n->wire, &rest));
+    FSDP_TRY(d->event_record(n->wire, n->arrived));
+    a->to = world_of(g->comm)->landing;
+    a->to_bytes = landing_bytes;
+    a->bytes /= (size_t)(g->size - 1);
+    FSDP_TRY(d->paced_move(n->stream, a));
+    return d->stream_wait(n->stream, n->arrived);
+}
+
 static fsdp_status move(const comm_request *r, const void *from, size_t from_bytes, void *to, size_t to_bytes,
                         double bytes, double seconds)
 {
     const comm_group *g = r->group;
     const emulated_group *n = g->backend;
+    const links *l = &world_of(g->comm)->links;
     paced_move_args a = {.from = from,
                          .to = to,
                          .from_bytes = from_bytes,
                          .to_bytes = to_bytes,
                          .bytes = (size_t)bytes,
                          .seconds = seconds,
-                         .blocks = links_blocks(&world_of(g->comm)->links, g->members, g->size, r->kind)};
-    return from_bytes > 0 && to_bytes > 0 && !world_of(g->comm)->without
-               ? g->comm->config.device->paced_move(n->stream, &a)
-               : FSDP_OK;
+                         .blocks = links_blocks(l, g->members, g->size, r->kind)};
+    if (from_bytes == 0 || to_bytes == 0 || world_of(g->comm)->without)
+        return FSDP_OK;
+    if (a.blocks > 0 && links_switched(l, g->members, g->size))
+        return move_by_switch(g, &a);
+    return g->comm->config.device->paced_move(n->stream, &a);
 }
 
 /* The parts before and behind this rank's own, which is copied unless it is there. */

@@ -77,10 +77,21 @@ static placement place(const links *l, const int *members, int n)
     return p;
 }
 
+/* A switch joins the ranks of a host, and serves symmetric memory. */
+static bool has_switch(const links *l, placement p)
+{
+    return l->memory != FSDP_COMM_MEMORY_PLAIN && p.most_here > 1;
+}
+
+bool links_switched(const links *l, const int *members, int n)
+{
+    return has_switch(l, place(l, members, n));
+}
+
 /* Blocks with which NCCL reaches the rate of the links. */
 static int wanted_blocks(const links *l, placement p, comm_kind kind)
 {
-    if (l->memory == FSDP_COMM_MEMORY_PLAIN || p.most_here == 1)
+    if (!has_switch(l, p))
         return RING_BLOCKS;
     if (p.hosts > 1)
         return SWITCH_HOSTS_BLOCKS;

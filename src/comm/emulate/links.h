@@ -19,6 +19,9 @@ fsdp_status links_parse(const char *text, links *out);
 /* Multiprocessors that a collective among these ranks keeps busy; 0: copy engines carry it. */
 int links_blocks(const links *l, const int *members, int n, comm_kind kind);
 
+/* Whether a switch multiplies and sums what such a collective carries, instead of the ranks' blocks. */
+bool links_switched(const links *l, const int *members, int n);
+
 /* Seconds of a collective among these ranks, of which each receives `bytes`. */
 double links_seconds(const links *l, const int *members, int n, comm_kind kind, double bytes);
 

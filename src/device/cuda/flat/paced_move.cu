@@ -26,6 +26,18 @@ template <bool LARGE> static __device__ __forceinline__ int64_t wrapped(int64_t 
     return i < n ? i : LARGE ? i - n : i % n; /* a division would take longer than the move */
 }
 
+/* The slice of `from` that begins at element `first`, for the elements of the move from `at` to `end`. */
+template <typename T, bool LARGE>
+static __device__ __forceinline__ void load(T values[UNROLLED], const T *from, int64_t first, int64_t n_from, int64_t at,
+                                            int64_t end)
+{
+#pragma unroll
+    for (int j = 0; j < UNROLLED; j++)
+        if (at + j * THREADS + threadIdx.x < end)
+            values[j] = from[wrapped<LARGE>(first + j * THREADS + threadIdx.x, n_from)];
+}
+
+/* A slice is under way while the one before it is written: a block alone carries what a channel of NCCL does. */
 template <typename T, bool LARGE>
 __global__ void __launch_bounds__(THREADS) paced_move(const paced_move_args a, int64_t share)
 {
@@ -35,17 +47,18 @@ __global__ void __launch_bounds__(THREADS) paced_move(const paced_move_args a, i
     const int64_t n_from = (int64_t)(a.from_bytes / sizeof(T)), n_to = (int64_t)(a.to_bytes / sizeof(T));
     const int64_t first = blockIdx.x * share, end = min(first + share, n);
     int64_t from = first % n_from, to = first % n_to;
+    T values[UNROLLED], next[UNROLLED];
+    load<T, LARGE>(values, (const T *)a.from, from, n_from, first, end);
     for (int64_t at = first; at < end; at += SLICE) {
-        T values[UNROLLED];
-#pragma unroll
-        for (int j = 0; j < UNROLLED; j++)
-            if (at + j * THREADS + threadIdx.x < end)
-                values[j] = ((const T *)a.from)[wrapped<LARGE>(from + j * THREADS + threadIdx.x, n_from)];
+        from = wrapped<LARGE>(from + SLICE, n_from);
+        load<T, LARGE>(next, (const T *)a.from, from, n_from, at + SLICE, end);
 #pragma unroll
         for (int j = 0; j < UNROLLED; j++)
             if (at + j * THREADS + threadIdx.x < end)
                 ((T *)a.to)[wrapped<LARGE>(to + j * THREADS + threadIdx.x, n_to)] = values[j];
-        from = wrapped<LARGE>(from + SLICE, n_from);
+#pragma unroll
+        for (int j = 0; j < UNROLLED; j++)
+            values[j] = next[j];
         to = wrapped<LARGE>(to + SLICE, n_to);
         if (threadIdx.x == 0)
             wait_until(start + (uint64_t)(duration * (double)(min(at + SLICE, end) - first) / (double)share));
