@@ -226,6 +226,7 @@ const command command_bench = {
         "    --emulate 8@450GBs,2@50GBs measures this process as one rank of two hosts with eight ranks each, joined\n"
         "    at 450 GB/s within a host and 50 GB/s a rank between them: shards, memory and times are those of such\n"
         "    a rank, the losses mean nothing. Exposed is what a step takes longer than without communication.\n"
+        "    --comm_ctas and --comm_memory say how many multiprocessors the collectives take.\n"
         "kernel [WORKLOAD]\n"
         "    Times each kernel at the workload's shapes: matrix products and their gradients, attention, norms, rope,\n"
         "    swiglu, loss, embedding, optimizer. Shown as a share of a large matrix product or a copy.\n"

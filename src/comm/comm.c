@@ -88,8 +88,11 @@ size_t comm_overhead(const comm_config *config)
 size_t comm_allocated_bytes(const comm_config *config, size_t bytes)
 {
     const comm_backend *backend;
-    bool rounds = choose_backend(config, promised_hosts(&config->job), &backend) == FSDP_OK && backend->page > 0;
-    return rounds ? round_up(bytes, backend->page) : bytes;
+    if (choose_backend(config, promised_hosts(&config->job), &backend) != FSDP_OK)
+        return bytes;
+    bool symmetric = config->memory != FSDP_COMM_MEMORY_PLAIN && backend->symmetric_page > 0;
+    size_t page = symmetric ? backend->symmetric_page : backend->page;
+    return page > 0 ? round_up(bytes, page) : bytes;
 }
 
 /* A process that may run everywhere shares the host with its other ranks; one that was bound has its cores to itself.
@@ -225,6 +228,18 @@ static fsdp_status meet_and_choose(comm *c)
     return choose_backend(config, c->n_nodes, &c->backend);
 }
 
+/* What only collectives on a GPU's queue have. A rank alone has none, and a setting that is meant for many is harmless
+ * there. */
+static fsdp_status check_placement(const comm *c)
+{
+    bool asked = c->config.ctas > 0 || c->config.memory != FSDP_COMM_MEMORY_PLAIN;
+    if (!asked || c->backend->enqueues || c->backend == &comm_self_backend)
+        return FSDP_OK;
+    return error_set(FSDP_ERR_INPUT, "--comm_ctas and --comm_memory are for NCCL between GPUs, this job uses %s; leave "
+                                     "them out",
+                     c->backend->name);
+}
+
 static void leave_meeting(comm *c)
 {
     meeting_close(c->meeting);
@@ -246,6 +261,8 @@ fsdp_status comm_open(const comm_config *config, comm **out)
     set_identity(c);
 
     fsdp_status status = meet_and_choose(c);
+    if (status == FSDP_OK)
+        status = check_placement(c);
     if (status != FSDP_OK) {
         leave_meeting(c);
         free(c);

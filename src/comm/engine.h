@@ -27,6 +27,7 @@ typedef struct comm_backend {
     bool meets;     /* open finds c->meeting, and c's numbers of hosts as the ranks found them there */
     bool keeps_meeting; /* uses it as long as the comm is open */
     size_t page;        /* allocate takes whole pages of this many bytes; 0: what it is asked for */
+    size_t symmetric_page; /* likewise, of memory that is not plain (comm_config); 0: the same */
     size_t (*overhead)(const comm_config *config); /* see comm_overhead; optional: nothing */
     /* Meets the other ranks; fills in c->state and, where the backend knows better than the job, c's numbers. */
     fsdp_status (*open)(comm *c);

@@ -359,6 +359,7 @@ workload assemble_workload(const fsdp_settings *s, const model_config *model, co
                   .half_moments = update_halves(&optimizer),
                   .snapshot = saves_beside(s) ? ckpt_saver_room : NULL,
                   .hot = s->snapshot_freq > 0 ? ckpt_saver_room : NULL,
+                  .comm_memory = (fsdp_comm_memory)s->comm_memory,
                   .snapshot_of_all = s->checkpoint_kind == FSDP_CKPT_LOCAL};
     if (validation) {
         w.validation_batch = validation_rows(s, validation, n_ranks);

@@ -86,6 +86,7 @@ static fsdp_status make_plan(const workload *w, const fsdp_config *config, const
                                    .ranks_per_node = world->ranks_per_node,
                                    .rank = wish->rank,
                                    .backend = w->backend,
+                                   .comm_memory = w->comm_memory,
                                    .moments = w->moments,
                                    .optimizer = w->optimizer,
                                    .half_moments = w->half_moments,

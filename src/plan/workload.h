@@ -14,6 +14,7 @@ typedef struct workload {
     int half_moments;      /* those of 16 bits among them */
     fsdp_optimizer_kind optimizer;
     const char *backend; /* of communication; NULL: what fits */
+    fsdp_comm_memory comm_memory;
     /* Validation; a batch of 0 means none. */
     int64_t validation_batch, validation_width, validation_target;
     bool validation_documents;

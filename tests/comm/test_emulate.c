@@ -178,6 +178,24 @@ static void a_job_of_several_ranks_is_no_emulation(void **state)
     assert_non_null(strstr(fsdp_last_error(), "does not describe links"));
 }
 
+/* Blocks and memory are a GPU's: elsewhere they would be ignored. */
+static void blocks_and_memory_are_refused_without_a_gpu(void **state)
+{
+    (void)state;
+    comm_config config = COMM_CONFIG_INIT;
+    config.job = (job){.world_size = 1, .local_world_size = 1, .n_nodes = 1};
+    comm *c = NULL;
+    config.ctas = 16;
+    assert_int_equal(comm_open(&config, &c), FSDP_OK); /* one rank has no collectives */
+    comm_close(c);
+    config.backend = "emulate:2@1GBs";
+    assert_int_equal(comm_open(&config, &c), FSDP_ERR_INPUT);
+    assert_non_null(strstr(fsdp_last_error(), "--comm_ctas"));
+    config.ctas = 0;
+    config.memory = FSDP_COMM_MEMORY_COPY_ENGINE;
+    assert_int_equal(comm_open(&config, &c), FSDP_ERR_INPUT);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -189,6 +207,7 @@ int main(void)
         cmocka_unit_test(peers_hold_what_this_rank_holds),
         cmocka_unit_test(collectives_take_their_time),
         cmocka_unit_test(a_job_of_several_ranks_is_no_emulation),
+        cmocka_unit_test(blocks_and_memory_are_refused_without_a_gpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

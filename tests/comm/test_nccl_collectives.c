@@ -36,12 +36,20 @@ static comm_config gpu_config(const ranks *all, int rank, gpu_rank *g)
     return config;
 }
 
-static gpu_rank gpu_open(const ranks *all, int rank)
+static gpu_rank gpu_open_with(const ranks *all, int rank, fsdp_comm_memory memory, int ctas)
 {
     gpu_rank g = {NULL, NULL, NULL};
     comm_config config = gpu_config(all, rank, &g);
-    RANK_CHECK(comm_open(&config, &g.comm) == FSDP_OK);
+    config.memory = memory;
+    config.ctas = ctas;
+    fsdp_status status = comm_open(&config, &g.comm);
+    RANK_CHECK(status == FSDP_OK || (status == FSDP_ERR_UNSUPPORTED && memory != FSDP_COMM_MEMORY_PLAIN));
     return g;
+}
+
+static gpu_rank gpu_open(const ranks *all, int rank)
+{
+    return gpu_open_with(all, rank, FSDP_COMM_MEMORY_PLAIN, 0);
 }
 
 static void gpu_close(gpu_rank *g)
@@ -120,12 +128,22 @@ static void count_memory(void *context, const hook_event *e)
         atomic_fetch_add(&allocated, e->bytes);
 }
 
+/* NCCL may be too old for symmetric memory; it then says so on all ranks. */
+static bool is_unsupported(gpu_rank *g)
+{
+    if (!g->comm)
+        printf("%s\n", fsdp_last_error());
+    return !g->comm;
+}
+
 static void computing(ranks *all, int rank, void *context)
 {
-    (void)context;
+    const fsdp_comm_memory memory = *(const fsdp_comm_memory *)context;
     double start = clock_seconds();
-    gpu_rank g = gpu_open(all, rank);
+    gpu_rank g = gpu_open_with(all, rank, memory, memory == FSDP_COMM_MEMORY_PLAIN ? 0 : 4);
     double opened = clock_seconds();
+    if (is_unsupported(&g))
+        return;
     comm_group *shard, *replica;
     void *early, *late;
     size_t bytes = (size_t)all->n * PART * sizeof(float);
@@ -133,15 +151,15 @@ static void computing(ranks *all, int rank, void *context)
     hooks_add(count_memory, NULL);
     int64_t before = atomic_load(&allocated);
     RANK_CHECK(comm_allocate(g.comm, bytes, &early) == FSDP_OK); /* registered with the groups to come */
-    RANK_CHECK(atomic_load(&allocated) - before == (int64_t)bytes);
+    RANK_CHECK(atomic_load(&allocated) - before == (int64_t)comm_allocated_bytes(&g.comm->config, bytes));
     RANK_CHECK(comm_group_split_by_size(g.comm, 2, &shard, &replica) == FSDP_OK);
     RANK_CHECK(comm_allocate(g.comm, bytes, &late) == FSDP_OK);
     comm_group *groups[] = {comm_world(g.comm), shard, replica};
     for (int i = 0; i < 3; i++)
         for (int k = 0; k < 2 && comm_group_size(groups[i]) > 1; k++) {
-            float *memory = k ? late : early;
-            check_gather(&g, groups[i], memory);
-            check_reduce_scatter(&g, groups[i], memory);
+            float *data = k ? late : early;
+            check_gather(&g, groups[i], data);
+            check_reduce_scatter(&g, groups[i], data);
         }
     comm_release(g.comm, early);
     check_gather(&g, shard, late);
@@ -156,12 +174,47 @@ static void computing(ranks *all, int rank, void *context)
 static void in_place_collectives_on_registered_memory_compute_what_they_should(void **state)
 {
     (void)state;
-    for (int n = 2; n <= 4; n += 2) {
-        ranks all = ranks_make(n);
-        bool good = ranks_run(&all, computing, NULL);
-        ranks_free(&all);
-        assert_true(good);
+    for (int n = 2; n <= 4; n += 2)
+        for (fsdp_comm_memory m = FSDP_COMM_MEMORY_PLAIN; m <= FSDP_COMM_MEMORY_COPY_ENGINE; m++) {
+            ranks all = ranks_make(n);
+            bool good = ranks_run(&all, computing, &m);
+            ranks_free(&all);
+            assert_true(good);
+        }
+}
+
+/* A window has one size on all ranks; memory of several sizes is used without one, also by groups that come later. */
+static void sharing_unevenly(ranks *all, int rank, void *context)
+{
+    (void)context;
+    gpu_rank g = gpu_open_with(all, rank, FSDP_COMM_MEMORY_SYMMETRIC, 0);
+    size_t bytes = (size_t)all->n * PART * sizeof(float);
+    void *uneven, *even, *none;
+    comm_group *shard, *replica;
+    if (is_unsupported(&g))
+        return;
+    RANK_CHECK(comm_allocate(g.comm, bytes + (size_t)rank * NCCL_PAGE, &uneven) == FSDP_OK);
+    RANK_CHECK(comm_allocate(g.comm, rank ? bytes : 0, &none) == FSDP_OK);
+    RANK_CHECK((none == NULL) == (rank == 0));
+    RANK_CHECK(comm_allocate(g.comm, bytes, &even) == FSDP_OK);
+    RANK_CHECK(comm_group_split_by_size(g.comm, all->n, &shard, &replica) == FSDP_OK);
+    comm_group *groups[] = {comm_world(g.comm), shard};
+    for (int i = 0; i < 2; i++) {
+        check_gather(&g, groups[i], uneven);
+        check_reduce_scatter(&g, groups[i], even);
     }
+    comm_release(g.comm, uneven);
+    check_gather(&g, shard, even);
+    gpu_close(&g);
+}
+
+static void symmetric_memory_may_differ_in_size(void **state)
+{
+    (void)state;
+    ranks all = ranks_make(2);
+    bool good = ranks_run(&all, sharing_unevenly, NULL);
+    ranks_free(&all);
+    assert_true(good);
 }
 
 static ncclResult_t never_register(const ncclComm_t handle, void *start, size_t bytes, void **out)
@@ -431,6 +484,7 @@ int main(void)
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(in_place_collectives_on_registered_memory_compute_what_they_should),
+        cmocka_unit_test(symmetric_memory_may_differ_in_size),
         cmocka_unit_test(memory_is_registered_on_all_ranks_or_none),
         cmocka_unit_test(groups_that_are_freed_make_room_for_others),
         cmocka_unit_test(every_rank_ends_in_time_and_says_why),

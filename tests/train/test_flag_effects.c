@@ -105,6 +105,8 @@ static void knobs_of_the_schedule_keep_every_bit(void **state)
         {"--prefetch_batches=1"},
         {"--deterministic"},
         {"--comm_thread"},
+        {"--comm_ctas=8"},
+        {"--comm_memory=symmetric"},
         {"--sharding_strategy=no_shard"},
         {"--logging_freq=2"},
         {"--sharding_strategy=ZERO2"},

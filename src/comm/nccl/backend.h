@@ -19,7 +19,7 @@
 #define NCCL_FUNCTIONS(X)                                                                                              \
     X(ncclGetVersion)                                                                                                  \
     X(ncclGetUniqueId)                                                                                                 \
-    X(ncclCommInitRank)                                                                                                \
+    X(ncclCommInitRankConfig)                                                                                          \
     X(ncclCommDestroy)                                                                                                 \
     X(ncclCommAbort)                                                                                                   \
     X(ncclCommGetAsyncError)                                                                                           \
@@ -38,13 +38,24 @@
 /* NULL where the library is older than they are (2.19). */
 #define NCCL_NEWER_FUNCTIONS(X)                                                                                        \
     X(ncclCommRegister)                                                                                                \
-    X(ncclCommDeregister)
+    X(ncclCommDeregister)                                                                                              \
+    X(ncclMemAlloc)                                                                                                    \
+    X(ncclMemFree)
 
 #define NCCL_FUNCTION(name) __typeof__(&name) name;
 typedef struct nccl_api {
     NCCL_FUNCTIONS(NCCL_FUNCTION)
     NCCL_NEWER_FUNCTIONS(NCCL_FUNCTION)
+    /* Of NCCL 2.27, written out because the header may be older. A window is a pointer. */
+    ncclResult_t (*ncclCommWindowRegister)(ncclComm_t comm, void *start, size_t bytes, void **window, int flags);
+    ncclResult_t (*ncclCommWindowDeregister)(ncclComm_t comm, void *window);
 } nccl_api;
+
+/* Versions as ncclGetVersion gives them. */
+enum { NCCL_OLDEST = 21800, NCCL_WITH_WINDOWS = 22700, NCCL_WITH_COPY_ENGINES = 22800 };
+
+/* NCCL's own memory comes in pages of the GPU. */
+#define NCCL_PAGE ((size_t)2 << 20)
 
 /* Collectives of a group whose end can be told apart. Older ones are done when a newer one is: one stream. */
 enum { NCCL_EVENTS = 64 };
@@ -58,6 +69,8 @@ typedef struct nccl_memory {
     struct nccl_memory *next;
     void *start;
     size_t bytes;
+    bool own;  /* NCCL's, for windows */
+    bool even; /* as many bytes on all ranks, as a window needs */
 } nccl_memory;
 
 typedef struct nccl_registration {
@@ -86,6 +99,7 @@ typedef struct nccl_group {
 typedef struct nccl_world {
     void *library;
     nccl_api api;
+    int version;
     watchdog *watchdog;
     bool rolling;
     ncclUniqueId id; /* of the world */
@@ -141,6 +155,9 @@ typedef struct nccl_timed_call {
     nccl_api api;
     ncclUniqueId id;
     int size, rank;
+    ncclConfig_t config;
+    void *start, *window; /* memory to register, and what came of it */
+    size_t bytes;
     ncclComm_t handles[COMM_MAX_GROUPS + 1];
     int n_handles;
     ncclResult_t result;

@@ -18,7 +18,19 @@ static const double leave_seconds = 10;
 
 static void initialise(nccl_timed_call *e)
 {
-    e->result = e->api.ncclCommInitRank(&e->handles[0], e->size, e->id, e->rank);
+    e->result = e->api.ncclCommInitRankConfig(&e->handles[0], e->size, e->id, e->rank, &e->config);
+}
+
+static ncclConfig_t configure(const comm_config *asked)
+{
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    if (asked->ctas > 0)
+        config.maxCTAs = asked->ctas;
+#ifdef NCCL_CTA_POLICY_ZERO
+    if (asked->memory == FSDP_COMM_MEMORY_COPY_ENGINE)
+        config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
+#endif
+    return config;
 }
 
 /* The first rank of a group makes its id and sends it to the others over the world's communicator. */
@@ -84,6 +96,7 @@ static fsdp_status connect_group(comm_group *g, nccl_group *n)
     if (!e)
         return error_set(FSDP_ERR_MEMORY, "no memory for communication group %s", g->name);
     e->id = w->id;
+    e->config = configure(&c->config);
     e->size = g->size;
     e->rank = g->rank;
     if (g->slot > 0) {

@@ -13,8 +13,6 @@
 #include "device/cuda/cuda_device.h"
 #include "meet/meeting.h"
 
-enum { OLDEST_VERSION = 21800 };
-
 fsdp_status nccl_check(const nccl_world *w, ncclResult_t result, const char *what)
 {
     if (result == ncclSuccess || result == ncclInProgress)
@@ -26,7 +24,6 @@ fsdp_status nccl_check(const nccl_world *w, ncclResult_t result, const char *wha
 
 static fsdp_status open_library(nccl_world *w)
 {
-    int version = 0;
     const char *missing = NULL;
     w->library = cuda_open_library("libnccl.so.2");
     if (!w->library)
@@ -42,13 +39,31 @@ static fsdp_status open_library(nccl_world *w)
         missing = #name;
     NCCL_FUNCTIONS(FIND)
     NCCL_NEWER_FUNCTIONS(FIND)
+    FIND(ncclCommWindowRegister)
+    FIND(ncclCommWindowDeregister)
     NCCL_FUNCTIONS(REQUIRE)
 #undef FIND
 #undef REQUIRE
-    if (missing || w->api.ncclGetVersion(&version) != ncclSuccess || version < OLDEST_VERSION)
+    if (missing || w->api.ncclGetVersion(&w->version) != ncclSuccess || w->version < NCCL_OLDEST)
         return error_set(FSDP_ERR_UNSUPPORTED, "libnccl.so.2 is too old (%d, no %s); NCCL 2.18 or newer is needed",
-                         version, missing ? missing : "suitable version");
+                         w->version, missing ? missing : "suitable version");
     return FSDP_OK;
+}
+
+/* What was asked for and this library, or the header that we were built with, does not have. */
+static fsdp_status check_memory(const comm_config *asked, const nccl_world *w)
+{
+    bool copies = asked->memory == FSDP_COMM_MEMORY_COPY_ENGINE;
+    int needed = copies ? NCCL_WITH_COPY_ENGINES : NCCL_WITH_WINDOWS, version = w->version;
+#ifndef NCCL_CTA_POLICY_ZERO
+    if (copies && NCCL_VERSION_CODE < version)
+        version = NCCL_VERSION_CODE;
+#endif
+    if (asked->memory == FSDP_COMM_MEMORY_PLAIN || version >= needed)
+        return FSDP_OK;
+    return error_set(FSDP_ERR_UNSUPPORTED, "%s memory needs NCCL %d.%d, this is %d.%d; use --comm_memory plain",
+                     copies ? "copy_engine" : "symmetric", needed / 10000, needed / 100 % 100, version / 10000,
+                     version / 100 % 100);
 }
 
 /* ---- what the watchdog's thread reports ---- */
@@ -89,6 +104,7 @@ static fsdp_status nccl_open(comm *c)
     if (!c->config.device || !c->config.device->gpu)
         return error_set(FSDP_ERR_INPUT, "backend nccl is for --device cuda; use shm, ucx or mpi between CPUs");
     FSDP_TRY(open_library(w));
+    FSDP_TRY(check_memory(&c->config, w));
     if (c->rank == 0)
         FSDP_TRY(nccl_check(w, w->api.ncclGetUniqueId(&w->id), "making an id"));
     FSDP_TRY(meeting_share(c->meeting, "NCCL's id", &w->id, sizeof w->id));
@@ -177,6 +193,7 @@ const comm_backend comm_nccl_backend = {
     .name = "nccl",
     .enqueues = true,
     .registers = true,
+    .symmetric_page = NCCL_PAGE,
     .meets = true,
     .keeps_meeting = true,
     .open = nccl_open,

@@ -34,6 +34,7 @@ static comm_config describe_link(const memory_plan_request *r)
     link.job.world_size = r->n_ranks;
     link.job.local_world_size = r->ranks_per_node < r->n_ranks ? r->ranks_per_node : r->n_ranks;
     link.device = r->dev;
+    link.memory = r->comm_memory;
     return link;
 }
 

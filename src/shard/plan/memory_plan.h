@@ -64,6 +64,7 @@ typedef struct memory_plan_request {
     int ranks_per_node;
     int rank;                      /* whose bytes; MEMORY_PLAN_LARGEST: of the rank that holds most */
     const char *backend;           /* of communication; NULL: what fits */
+    fsdp_comm_memory comm_memory;  /* that it takes */
     int moments;                   /* most numbers of optimizer state per parameter */
     int half_moments;              /* of those, how many have 16 bits; the others have 32 */
     fsdp_optimizer_kind optimizer; /* which decides whose are fewer, and what the step takes besides */
