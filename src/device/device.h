@@ -19,7 +19,9 @@ typedef struct device device;
 typedef struct stream stream;
 typedef struct event event;
 typedef struct graph graph;
-typedef struct gpu_properties gpu_properties; /* gpu.h */
+typedef struct gpu_properties gpu_properties;   /* gpu.h */
+typedef struct device_activity device_activity; /* activity.h */
+typedef void (*activity_sink)(void *context, const device_activity *a);
 
 typedef enum memory_kind {
     MEMORY_DEVICE, /* what kernels read and write */
@@ -63,6 +65,8 @@ struct device {
     fsdp_status (*graph_end)(stream *s, graph **out);
     fsdp_status (*graph_launch)(stream *s, graph *g);
     void (*graph_free)(graph *g);
+    bool (*is_recording)(const stream *s);                     /* between graph_begin and graph_end */
+    fsdp_status (*event_record_in_graph)(stream *s, event *e); /* there: every launch records e, for event_elapsed */
 
     /* Masters of bf16 parameters kept as halves, of which the high ones are what is gathered: 4 bytes instead of 6.
      * NULL where masters are kept whole (CPU); the optimizer then has no `rest`. */
@@ -80,6 +84,11 @@ struct device {
      * nothing is timed (CPU). */
     fsdp_status (*autotune_export)(device *d, char **bytes, size_t *n);
     fsdp_status (*autotune_import)(device *d, const char *name, const char *bytes, size_t n);
+
+    /* Records of what ran, for activity.h: from begin to end, which gives them out. Begin is FSDP_ERR_UNSUPPORTED, with
+     * the reason, where nothing keeps any. NULL: the host's clock says it all (CPU). */
+    fsdp_status (*activity_begin)(device *d);
+    fsdp_status (*activity_end)(device *d, activity_sink sink, void *context);
 
     void *(*native_stream)(stream *s); /* the library's own handle (cudaStream_t); NULL: there is none (CPU) */
 

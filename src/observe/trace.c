@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/record/hooks.h"
+#include "observe/device_spans.h"
 
 enum { DEFAULT_CAPACITY = 1 << 16, MAX_ROWS = 48, MAX_DEPTH = 16, MAX_CLASSES = 16 };
 
@@ -36,6 +37,7 @@ struct trace {
     memory_class classes[MAX_CLASSES];
     int n_rows;
     trace_row rows[MAX_ROWS];
+    device_spans device;
 };
 
 /* Rows are few: when they run out, further threads share the last. */
@@ -171,6 +173,20 @@ fsdp_status trace_start(size_t capacity, int64_t memory_bytes, trace **out)
     return FSDP_OK;
 }
 
+fsdp_status trace_skip_operations(trace *t)
+{
+    static const hook_kind others[] = {HOOK_MEMORY, HOOK_COLLECTIVE, HOOK_UNIT, HOOK_PHASE, HOOK_WAIT};
+    hooks_remove(on_event, t);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        FSDP_TRY(hooks_add_kind(others[i], on_event, t));
+    return FSDP_OK;
+}
+
+void trace_add_device(trace *t, const trace_device_span *s)
+{
+    device_spans_add(&t->device, s);
+}
+
 void trace_stop(trace *t)
 {
     if (t->listening)
@@ -184,6 +200,7 @@ void trace_free(trace *t)
         return;
     trace_stop(t);
     pthread_mutex_destroy(&t->lock);
+    device_spans_free(&t->device);
     free(t->ring);
     free(t);
 }
@@ -232,22 +249,50 @@ static void link_gathers(trace *t)
         if (use)
             gather->flow = use->flow;
     }
-    t->linked = true;
+}
+
+static void name_device_spans(trace *t)
+{
+    const trace_event **ops = calloc(2 * t->count + 1, sizeof *ops), **steps = ops + t->count;
+    size_t n_ops = 0, n_steps = 0;
+    for (size_t i = 0; ops && i < t->count; i++) {
+        const trace_event *e = event_at(t, i);
+        if (e->form == TRACE_SPAN && e->kind == HOOK_OP && e->lane == 0)
+            ops[n_ops++] = e;
+        if (e->form == TRACE_SPAN && e->kind == HOOK_PHASE && strcmp(e->name, "step") == 0)
+            steps[n_steps++] = e;
+    }
+    if (ops)
+        device_spans_name(&t->device, ops, n_ops, steps, n_steps);
+    free(ops);
+}
+
+/* The trace itself, its rows, those of the device, the events, those of the device. */
+static trace_event drawn(trace *t, size_t at)
+{
+    size_t n_rows = (size_t)t->n_rows, n_streams = (size_t)t->device.n_streams;
+    if (at == 0)
+        return (trace_event){.form = TRACE_ABOUT,
+                             .bytes = (int64_t)(t->count + t->device.n),
+                             .flow = (uint32_t)(t->dropped + t->device.dropped)};
+    if (--at < n_rows)
+        return (trace_event){.form = TRACE_ROW, .row = (uint8_t)at, .lane = (uint8_t)t->rows[at].lane};
+    if ((at -= n_rows) < n_streams)
+        return device_spans_row(&t->device, (int)at);
+    if ((at -= n_streams) < t->count)
+        return *event_at(t, at);
+    return device_spans_at(&t->device, at - t->count);
 }
 
 size_t trace_take(trace *t, size_t *at, trace_event *out, size_t room)
 {
-    size_t n = 0, before = 1 + (size_t)t->n_rows;
-    if (!t->linked)
+    size_t n = 0, all = 1 + (size_t)t->n_rows + (size_t)t->device.n_streams + t->count + t->device.n;
+    if (!t->linked) {
         link_gathers(t);
-    for (; n < room && *at < before + t->count; n++, ++*at) {
-        if (*at == 0)
-            out[n] = (trace_event){.form = TRACE_ABOUT, .bytes = (int64_t)t->count, .flow = (uint32_t)t->dropped};
-        else if (*at < before)
-            out[n] =
-                (trace_event){.form = TRACE_ROW, .row = (uint8_t)(*at - 1), .lane = (uint8_t)t->rows[*at - 1].lane};
-        else
-            out[n] = *event_at(t, *at - before);
+        name_device_spans(t);
+        t->linked = true;
     }
+    for (; n < room && *at < all; n++, ++*at)
+        out[n] = drawn(t, *at);
     return n;
 }

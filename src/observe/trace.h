@@ -11,14 +11,20 @@
 
 #include <fsdp/status.h>
 
-enum { TRACE_NAME_BYTES = 40, TRACE_DETAIL_BYTES = 48, TRACE_WHERE_BYTES = 72, TRACE_LANES = 3 };
+enum { TRACE_NAME_BYTES = 40, TRACE_DETAIL_BYTES = 48, TRACE_WHERE_BYTES = 72 };
+
+/* Lanes of hooks, and one more for what ran on a device: its rows are streams. */
+enum { TRACE_DEVICE_LANE = 3, TRACE_LANES, TRACE_STREAMS = 32 };
+
+/* Kinds of a trace's events beside hook_kind. */
+enum { TRACE_KERNEL = 6, TRACE_COPY, TRACE_KINDS };
 
 /* What there is to draw. */
 typedef enum trace_form {
     TRACE_SPAN,
     TRACE_INSTANT,
     TRACE_COUNTER, /* `bytes` of class `name` are taken from now on */
-    TRACE_ROW,     /* there is a row: its lane in `lane` */
+    TRACE_ROW,     /* there is a row: its lane in `lane`; of a device: the number of the stream in `bytes` */
     TRACE_ABOUT,   /* of the trace itself: events in `bytes`, those that were dropped in `flow` */
 } trace_form;
 
@@ -41,6 +47,21 @@ fsdp_status trace_start(size_t capacity, int64_t memory_bytes, trace **out);
 /* Stops listening, where it has not yet. What was heard stays until trace_free. */
 void trace_stop(trace *t);
 void trace_free(trace *t); /* stops, too; NULL is legal */
+
+/* From now on, between steps: without operations, so that steps may run as graphs. */
+fsdp_status trace_skip_operations(trace *t);
+
+typedef struct trace_device_span {
+    const char *name;
+    int kind; /* TRACE_KERNEL, TRACE_COPY, or HOOK_WAIT: the stream waited for a collective */
+    int64_t begin_ns, end_ns;
+    int64_t launched_ns; /* when the host asked for it; 0: not known */
+    int64_t bytes;
+    uint32_t stream;
+} trace_device_span;
+
+/* After trace_stop, before trace_take: what ran on the device, by the clock of hooks. */
+void trace_add_device(trace *t, const trace_device_span *s);
 
 /* After trace_stop: takes up to `room` of what there is to draw, from *at on, which begins with 0. Returns how many; 0:
  * that was all. */

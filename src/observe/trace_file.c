@@ -87,9 +87,12 @@ static void put_about(trace_file *f, int rank, const trace_event *e)
 
 static void put_row(trace_file *f, int rank, const trace_event *e)
 {
-    static const char *const lanes[TRACE_LANES] = {"compute", "communication", "copies"};
+    static const char *const lanes[TRACE_LANES] = {"compute", "communication", "copies", "stream"};
+    char stream[24] = "";
+    if (e->lane == TRACE_DEVICE_LANE)
+        snprintf(stream, sizeof stream, " %lld", (long long)e->bytes);
     put_head(f, "M", rank);
-    put(f, ",\"tid\":%d,\"name\":\"thread_name\",\"args\":{\"name\":\"%s\"}}", e->row, lanes[e->lane]);
+    put(f, ",\"tid\":%d,\"name\":\"thread_name\",\"args\":{\"name\":\"%s%s\"}}", e->row, lanes[e->lane], stream);
     put_head(f, "M", rank);
     put(f, ",\"tid\":%d,\"name\":\"thread_sort_index\",\"args\":{\"sort_index\":%d}}", e->row, 100 * e->lane + e->row);
 }
@@ -107,7 +110,8 @@ static void put_flow(trace_file *f, int rank, const trace_event *e, double begin
 
 static void put_event(trace_file *f, int rank, const trace_event *e, double begin_us)
 {
-    static const char *const categories[] = {"op", "memory", "collective", "unit", "phase", "wait"};
+    static const char *const categories[] = {
+        "op", "memory", "collective", "unit", "phase", "wait", [TRACE_KERNEL] = "kernel", [TRACE_COPY] = "copy"};
     char name[6 * TRACE_NAME_BYTES + 8], detail[6 * TRACE_DETAIL_BYTES + 8], where[6 * TRACE_WHERE_BYTES + 8];
     escaped(e->name, name, sizeof name);
     if (e->form == TRACE_COUNTER) {
@@ -136,7 +140,7 @@ static void put_event(trace_file *f, int rank, const trace_event *e, double begi
 static bool is_sound(const trace_event *e)
 {
     return memchr(e->name, 0, sizeof e->name) && memchr(e->detail, 0, sizeof e->detail) &&
-           memchr(e->where, 0, sizeof e->where) && e->lane < TRACE_LANES && e->kind <= 5;
+           memchr(e->where, 0, sizeof e->where) && e->lane < TRACE_LANES && e->kind < TRACE_KINDS;
 }
 
 void trace_file_add(trace_file *f, int rank, int64_t offset_ns, const trace_event *events, size_t n)

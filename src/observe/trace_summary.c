@@ -1,4 +1,6 @@
-/* Adds up the spans of trace files: by phase, operation and collective, within the steps that the trace covers. */
+/* Adds up the spans of trace files: by phase, operation, collective and kernel, within the steps that the trace covers.
+ * Where kernels of a device are in the trace, operations take as long as theirs, and communication is exposed where
+ * nothing computes beside it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,16 +10,25 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/text/printable.h"
+#include "observe/intervals.h"
 #include "observe/table.h"
 #include "observe/units.h"
 
 enum { MAX_LINES = 256, MAX_STEPS = 4096, MAX_RANKS = 16384, NAME_BYTES = 48 };
 
 /* In the order of the table. */
-typedef enum span_class { CLASS_PHASE, CLASS_WAIT, CLASS_COLLECTIVE, CLASS_OP, N_CLASSES } span_class;
+typedef enum span_class {
+    CLASS_PHASE,
+    CLASS_WAIT,
+    CLASS_COLLECTIVE,
+    CLASS_OP,
+    CLASS_KERNEL,
+    CLASS_COPY,
+    N_CLASSES
+} span_class;
 
-static const char *const categories[N_CLASSES] = {"phase", "wait", "collective", "op"};
-static const char *const titles[N_CLASSES] = {"phase", "wait for", "collective", "operation"};
+static const char *const categories[N_CLASSES] = {"phase", "wait", "collective", "op", "kernel", "copy"};
+static const char *const titles[N_CLASSES] = {"phase", "wait for", "collective", "operation", "kernel", "device"};
 
 typedef struct line {
     span_class class;
@@ -26,14 +37,11 @@ typedef struct line {
     int64_t count, bytes;
 } line;
 
-typedef struct interval {
-    double from, to;
-} interval;
-
 typedef struct rank_sums {
     interval *steps; /* (n_steps) */
     int n_steps;
     double step_us, phase_us, wait_us, collective_us;
+    intervals computing, communicating; /* of its device */
 } rank_sums;
 
 typedef struct sums {
@@ -44,6 +52,8 @@ typedef struct sums {
     int n_ranks;
     int64_t n_steps; /* of all ranks */
     double step_us;
+    bool of_device;                             /* there are kernels in the trace */
+    double busy_us, moving_us, moving_alone_us; /* of devices: all, communication, and what nothing computes beside */
 } sums;
 
 typedef struct span {
@@ -126,12 +136,10 @@ static bool is_part(const span *x)
     return false;
 }
 
-static void add_span(sums *s, const span *x)
+static void add_line(sums *s, const span *x, const char *name)
 {
-    char name[NAME_BYTES], clean[NAME_BYTES];
-    bool op = x->class == CLASS_OP && x->detail;
+    char clean[NAME_BYTES];
     int i = 0;
-    snprintf(name, sizeof name, "%.24s%s%.16s", x->name, op ? "." : "", op ? x->detail : "");
     printable(name, false, clean, sizeof clean);
     while (i < s->n_lines && (s->lines[i].class != x->class || strcmp(s->lines[i].name, clean) != 0))
         i++;
@@ -145,10 +153,56 @@ static void add_span(sums *s, const span *x)
     s->lines[i].us += x->us;
     s->lines[i].count++;
     s->lines[i].bytes += x->bytes;
+}
+
+/* Kernels of NCCL, and of links that are emulated. */
+static bool communicates(const span *x)
+{
+    return x->class == CLASS_KERNEL && (strncmp(x->name, "nccl", 4) == 0 || strncmp(x->name, "paced_move", 10) == 0);
+}
+
+/* An operation is what its kernels are, where they are known. */
+static fsdp_status add_device_span(sums *s, const span *x)
+{
+    rank_sums *r = &s->ranks[x->rank];
+    span of_operation = *x;
+    of_operation.class = CLASS_OP;
+    of_operation.bytes = 0;
+    if (x->detail && *x->detail)
+        add_line(s, &of_operation, x->detail);
+    if (!intervals_add(communicates(x) ? &r->communicating : &r->computing, x->from, x->from + x->us))
+        return error_set(FSDP_ERR_MEMORY, "%s: out of memory", s->path);
+    return FSDP_OK;
+}
+
+static fsdp_status add_span(sums *s, const span *x)
+{
+    char name[NAME_BYTES];
+    bool op = x->class == CLASS_OP && x->detail, of_device = x->class == CLASS_KERNEL || x->class == CLASS_COPY;
+    if (op && s->of_device)
+        return FSDP_OK; /* the host only asked for it */
+    snprintf(name, sizeof name, of_device ? "%.40s%s%.16s" : "%.24s%s%.16s", x->name, op ? "." : "",
+             op ? x->detail : "");
+    add_line(s, x, name);
     rank_sums *r = &s->ranks[x->rank];
     r->phase_us += x->class == CLASS_PHASE && is_part(x) ? x->us : 0;
     r->wait_us += x->class == CLASS_WAIT ? x->us : 0;
     r->collective_us += x->class == CLASS_COLLECTIVE ? x->us : 0;
+    return of_device ? add_device_span(s, x) : FSDP_OK;
+}
+
+static void sum_devices(sums *s)
+{
+    for (int i = 0; i < s->n_ranks; i++) {
+        rank_sums *r = &s->ranks[i];
+        intervals_join(&r->computing);
+        intervals_join(&r->communicating);
+        double moving = intervals_length(&r->communicating);
+        double both = intervals_overlap(&r->computing, &r->communicating);
+        s->busy_us += intervals_length(&r->computing) + moving - both;
+        s->moving_us += moving;
+        s->moving_alone_us += moving - both;
+    }
 }
 
 static int by_time(const void *a, const void *b)
@@ -168,10 +222,18 @@ static fsdp_status read_sums(const char *path, sums *s)
     *s = (sums){.path = path};
     FSDP_TRY(json_read_file(path, &array));
     fsdp_status status = json_is_array(array) ? FSDP_OK : error_set(FSDP_ERR_INPUT, "%s is not a trace", path);
-    json_array_foreach(array, i, e) if (status == FSDP_OK && read_span(e, &x) && is_step(&x)) status = add_step(s, &x);
+    json_array_foreach(array, i, e)
+    {
+        if (status != FSDP_OK || !read_span(e, &x))
+            continue;
+        s->of_device |= x.class == CLASS_KERNEL;
+        if (is_step(&x))
+            status = add_step(s, &x);
+    }
     json_array_foreach(array, i, e) if (status == FSDP_OK && read_span(e, &x) && !is_step(&x) && is_in_step(s, &x))
-        add_span(s, &x);
+        status = add_span(s, &x);
     json_decref(array);
+    sum_devices(s);
     if (status == FSDP_OK && s->n_steps == 0)
         status = error_set(FSDP_ERR_INPUT,
                            "%s has no steps: it is no trace of `fsdp train --trace`, or of an older one", path);
@@ -181,8 +243,11 @@ static fsdp_status read_sums(const char *path, sums *s)
 
 static void sums_free(sums *s)
 {
-    for (int i = 0; i < s->n_ranks; i++)
+    for (int i = 0; i < s->n_ranks; i++) {
         free(s->ranks[i].steps);
+        intervals_free(&s->ranks[i].computing);
+        intervals_free(&s->ranks[i].communicating);
+    }
     free(s->ranks);
 }
 
@@ -207,9 +272,13 @@ static void say_whole(FILE *out, const sums *s)
         if (busy > most)
             most = busy, slowest = i;
     }
+    if (s->moving_us > 0) /* what the host waited for says nothing of a device */
+        waits = s->moving_alone_us, collectives = s->moving_us;
     fprintf(out, "%s: %lld steps on %d rank%s, %.3f ms a step\n", s->path, (long long)s->n_steps / (ranks ? ranks : 1),
             ranks, ranks == 1 ? "" : "s", per_step(s, s->step_us));
     fprintf(out, "phases cover %.1f%% of the steps\n", 100 * phases / s->step_us);
+    if (s->of_device)
+        fprintf(out, "device busy: %.3f ms a step (%.1f%%)\n", per_step(s, s->busy_us), 100 * s->busy_us / s->step_us);
     fprintf(out, "exposed communication: %.3f ms a step (%.1f%%)\n", per_step(s, waits), 100 * waits / s->step_us);
     if (collectives > 0)
         fprintf(out, "hidden under compute: %.1f%% of %.3f ms of communication\n",

@@ -7,6 +7,7 @@
 #include "comm/world.h"
 #include "shard/build/layout.h"
 #include "shard/step/recorded.h"
+#include "shard/step/stream_laps.h"
 #include "shard/plan/schedule.h"
 #include "shard/build/strategy.h"
 #include "shard/step/unit.h"
@@ -33,6 +34,8 @@ typedef struct planned_program {
     recorded_work whole; /* where one rank works alone */
     bool recordable;     /* as a whole: nothing in it must stay outside of graphs */
     int turn;            /* the first instruction of backward */
+    const char *phase;   /* "forward" or "backward", while it runs and trains */
+    inner_mark turns[2]; /* of `whole`: for the first micro-batch of a step, and for later ones */
     stretches stretches; /* where others take part */
     struct planned_program *next;
 } planned_program;
@@ -53,6 +56,7 @@ struct fsdp_model {
     fsdp_world *world;
     device *dev;
     stream *compute;
+    stream_laps *laps; /* NULL: the device has no time of its own */
     fsdp_config config;
     int *shard_weights; /* own copy, or NULL */
     const strategy_traits *traits;

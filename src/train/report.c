@@ -28,29 +28,26 @@
 #include "observe/snapshot.h"
 #include "observe/step_times.h"
 #include "observe/summary.h"
-#include "observe/trace.h"
 #include "observe/units.h"
 #include "plan/workload.h"
 #include "train/predicted.h"
 #include "train/rank_facts.h"
 #include "train/run.h"
+#include "train/run_trace.h"
 #include "train/serve.h"
-#include "train/trace_gather.h"
 #include "train/utilization.h"
 
 struct report {
     metrics *files[2]; /* in the run's folder, and where --metrics says; rank 0 */
     board *board;
     progress progress;
-    trace *trace;
-    bool trace_written;
+    run_trace trace;
     fsdp_memory_meter *meter;
     double flops;      /* of one sample */
     double peak_flops; /* of all devices, a second; 0: not known */
     double first_loss, shown;
     predicted_step predicted;
-    bool sought;        /* that has been looked for */
-    int64_t first_step; /* the run began after it */
+    bool sought; /* that has been looked for */
     step_times times;
     double spent[N_ACTIVITIES]; /* seconds */
     char *metrics_path;
@@ -194,7 +191,7 @@ fsdp_status report_open(train_run *run, report *r)
     r->progress = progress_begin(run->n_steps);
     r->flops = workload_flops(&run->work) / (double)max_i64(1, run->work.batch);
     r->first_loss = NAN;
-    r->first_step = run->step;
+    r->trace.after = run->step;
     if (r->flops > 0)
         FSDP_TRY(utilization_peak(run->world, run->sharding.config.param_dtype, &r->peak_flops));
     FSDP_TRY(make_parent(run->settings->log_samples));
@@ -215,7 +212,7 @@ void report_close(report *r)
         metrics_close(r->files[i]);
     metrics_close(r->validations);
     board_close(r->board);
-    trace_free(r->trace);
+    run_trace_close(&r->trace);
     rank_log_close(r->log);
     if (r->samples >= 0)
         close(r->samples);
@@ -229,49 +226,9 @@ void report_close(report *r)
     free(r);
 }
 
-/* Listeners change only between steps, after background work has ended. */
-static fsdp_status end_trace(report *r, const train_run *run)
-{
-    if (!r->trace || r->trace_written)
-        return FSDP_OK;
-    FSDP_TRY(state_settle(run->state));
-    trace_stop(r->trace);
-    r->trace_written = true;
-    return trace_gather(comm_world(run->world->comm), r->trace, run->settings->trace);
-}
-
-/* The trace covers trace_steps steps from trace_first on, or fewer when the run ends. A run that was resumed after
- * trace_first begins with its second step, because its first one makes programs. */
-static fsdp_status follow_trace(report *r, const train_run *run)
-{
-    const fsdp_settings *s = run->settings;
-    int64_t first = s->trace_first > r->first_step ? s->trace_first : r->first_step + 2;
-    if (!s->trace)
-        return FSDP_OK;
-    if (!r->trace && run->step + 1 == first) {
-        FSDP_TRY(state_settle(run->state));
-        return trace_start(0, fsdp_memory_meter_bytes(r->meter), &r->trace);
-    }
-    return run->step + 1 == first + s->trace_steps ? end_trace(r, run) : FSDP_OK;
-}
-
-/* The file of the trace, as the summary names it; "" when there is none, with a line that says so. */
-static void describe_traces(report *r, train_run *run, char *text, size_t bytes)
-{
-    text[0] = '\0';
-    if (!run->settings->trace)
-        return;
-    if (!r->trace) {
-        run_say(run, FSDP_LINE_INFO, "--trace: nothing was traced, the run ended before --trace_first=%lld",
-                (long long)run->settings->trace_first);
-        return;
-    }
-    snprintf(text, bytes, "%s", run->settings->trace);
-}
-
 fsdp_status report_before_step(report *r, train_run *run)
 {
-    return follow_trace(r, run);
+    return run_trace_follow(&r->trace, run, fsdp_memory_meter_bytes(r->meter));
 }
 
 static void show_progress(report *r, train_run *run, const step_figures *f)
@@ -441,14 +398,14 @@ fsdp_status report_summary(report *r, train_run *run)
 {
     char *memory = NULL, *table = NULL, model[128], strategy[128], count[UNITS_TEXT];
     const fsdp_settings *s = run->settings;
-    FSDP_TRY(end_trace(r, run));
+    FSDP_TRY(run_trace_end(&r->trace, run));
     FSDP_TRY(memory_table(r, run, &memory));
     snprintf(model, sizeof model, "%s, %s parameters in %d units", model_type_name(&run->model_config),
              units_count(count, (double)fsdp_model_parameters(run->model)), fsdp_model_units(run->model));
     snprintf(strategy, sizeof strategy, "%s over %d rank%s, %s", fsdp_strategy_name(run->sharding.config.strategy),
              run->n_ranks, run->n_ranks == 1 ? "" : "s", fsdp_world_description(run->world));
     char ended[PATH_MAX + 80], traces[PATH_MAX + 32];
-    describe_traces(r, run, traces, sizeof traces);
+    run_trace_describe(&r->trace, run, traces, sizeof traces);
     snprintf(ended, sizeof ended, "stopped as asked; to go on: --resume %s",
              run->settings->checkpoint_dir ? run->folder.checkpoints : run->folder.path);
     step_time median = step_times_median(&r->times);
@@ -506,7 +463,7 @@ static void *write_end(void *context)
     fsdp_report_config config = FSDP_REPORT_CONFIG_INIT;
     config.folders = &folder;
     config.n_folders = 1;
-    config.trace = run->report->trace_written ? run->settings->trace : NULL;
+    config.trace = run->report->trace.written ? run->settings->trace : NULL;
     run_folder_end(run, end->how, end->reason);
     if (fsdp_report(&config, &text) != FSDP_OK)
         log_write(FSDP_LOG_WARNING, "no report.html: %s", fsdp_last_error());

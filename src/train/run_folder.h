@@ -26,9 +26,9 @@ typedef struct run_folder {
     bool known;                 /* `run` is the name of what lies in the folder already */
     bool named;                 /* by us: `latest` is to point at it */
     bool goes_on;               /* `resume` is this run's own: what lies in the folder is its past */
-    bool went_back;             /* `resume` is one checkpoint of this run, named by the user: later ones may be given up */
-    bool began_elsewhere;       /* `resume` is another run's, although this one goes on: it has saved nothing yet */
-    bool restarted;             /* the launcher started it again, and nobody said where to resume */
+    bool went_back;       /* `resume` is one checkpoint of this run, named by the user: later ones may be given up */
+    bool began_elsewhere; /* `resume` is another run's, although this one goes on: it has saved nothing yet */
+    bool restarted;       /* the launcher started it again, and nobody said where to resume */
 } run_folder;
 
 /* Collective. FSDP_ERR_INPUT when the folder holds another run and nothing says what to do with it, and when what was

@@ -70,15 +70,15 @@ static void listeners_hear_events_until_they_are_removed(void **state)
     assert_false(hooks_enabled);
 }
 
-static void the_ninth_listener_is_refused(void **state)
+static void one_listener_too_many_is_refused(void **state)
 {
     (void)state;
-    record records[9] = {0};
-    for (int i = 0; i < 8; i++)
+    record records[17] = {0};
+    for (int i = 0; i < 16; i++)
         assert_int_equal(hooks_add(remember, &records[i]), FSDP_OK);
-    assert_int_equal(hooks_add(remember, &records[8]), FSDP_ERR_STATE);
-    assert_non_null(strstr(fsdp_last_error(), "8 listeners"));
-    for (int i = 0; i < 9; i++)
+    assert_int_equal(hooks_add(remember, &records[16]), FSDP_ERR_STATE);
+    assert_non_null(strstr(fsdp_last_error(), "16 listeners"));
+    for (int i = 0; i < 17; i++)
         hooks_remove(remember, &records[i]);
     assert_false(hooks_enabled);
 }
@@ -140,7 +140,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_is_evaluated_when_nobody_listens),
         cmocka_unit_test(listeners_hear_events_until_they_are_removed),
-        cmocka_unit_test(the_ninth_listener_is_refused),
+        cmocka_unit_test(one_listener_too_many_is_refused),
         cmocka_unit_test(lines_reach_the_sink_from_the_level_asked_for),
         cmocka_unit_test(lines_of_several_threads_come_one_at_a_time),
     };

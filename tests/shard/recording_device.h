@@ -263,10 +263,10 @@ static inline fsdp_status recording_stream_wait(stream *waiting, event *given)
 
 static inline fsdp_status recording_event_elapsed(event *from, event *to, double *milliseconds)
 {
-    (void)from;
-    (void)to;
-    *milliseconds = 0;
-    return FSDP_OK;
+    recording_event *first = (recording_event *)(void *)from, *second = (recording_event *)(void *)to;
+    if (first->graph || second->graph)
+        return error_set(FSDP_ERR_STATE, "time asked of an event of a graph");
+    return first->device->real->event_elapsed(first->real, second->real, milliseconds);
 }
 
 static inline fsdp_status recording_event_done(event *e, bool *done)
@@ -327,6 +327,24 @@ static inline fsdp_status recording_graph_end(stream *given, graph **out)
     d->graphs++;
     *out = (graph *)(void *)g;
     return FSDP_OK;
+}
+
+static inline bool recording_is_recording(const stream *s)
+{
+    return ((const recording_stream *)(const void *)s)->graph;
+}
+
+static inline fsdp_status recording_run_event(recording_stream *s, const void *arguments)
+{
+    return s->device->real->event_record(s->real, *(event *const *)arguments);
+}
+
+static inline fsdp_status recording_event_record_in_graph(stream *s, event *e)
+{
+    event *real = ((recording_event *)(void *)e)->real;
+    if (!recording_stream_of(s)->graph)
+        return error_set(FSDP_ERR_STATE, "an event is to be part of a graph, and none is being recorded");
+    return recording_call(s, recording_run_event, &real, sizeof(event *));
 }
 
 static inline fsdp_status recording_graph_launch(stream *given, graph *g)
@@ -444,6 +462,8 @@ static inline fsdp_status recording_device_open(device *real, device **out)
     d->base.graph_end = recording_graph_end;
     d->base.graph_launch = recording_graph_launch;
     d->base.graph_free = recording_graph_free;
+    d->base.is_recording = recording_is_recording;
+    d->base.event_record_in_graph = recording_event_record_in_graph;
     d->base.close = recording_close;
     *out = &d->base;
     return FSDP_OK;

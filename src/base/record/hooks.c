@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/record/laps.h"
 
-enum { MAX_LISTENERS = 8 };
+enum { MAX_LISTENERS = 16 };
 
 typedef struct registration {
     hook_listener listener;

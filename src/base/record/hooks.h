@@ -46,7 +46,7 @@ typedef struct hook_event {
 
 typedef void (*hook_listener)(void *context, const hook_event *event);
 
-/* Up to 8 listeners. Called on the thread where the event happens; must be safe for that. */
+/* Up to 16 listeners. Called on the thread where the event happens; must be safe for that. */
 fsdp_status hooks_add(hook_listener listener, void *context);
 /* The same for one kind of event: work that reports other kinds may then run as a recorded graph, which reports none.
  */

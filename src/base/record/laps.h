@@ -35,4 +35,14 @@ void laps_take(int64_t nanoseconds[LAP_COUNT]);
 /* A phase or a wait for a collective, of this thread. */
 void laps_hear(bool wait, bool begins, const char *name, int64_t now);
 
+/* Work that the measured thread only hands out, to a stream of a device, has laps of its own there. Whoever follows is
+ * told which lap is open, now and whenever it changes; false: this thread is not measured, or somebody follows
+ * already. */
+typedef void (*laps_follower)(void *context, lap open);
+bool laps_follow(laps_follower follower, void *context);
+void laps_unfollow(const void *context); /* if it is that one */
+/* Ends following, if it has not ended: the time since laps_follow is divided as was measured there. What those laps
+ * leave of it is LAP_OTHER. */
+void laps_settle(const int64_t nanoseconds[LAP_COUNT]);
+
 #endif

@@ -326,7 +326,11 @@ static fsdp_status wait_on_device(comm_request *r, stream *s)
     emulated_group *n = r->group->backend;
     if (!r->op.stream)
         return FSDP_OK; /* the host has waited */
-    return s ? d->stream_wait(s, n->done[r->sequence % EMULATE_EVENTS]) : d->stream_synchronize(n->stream);
+    engine_report_wait(r, HOOK_BEGIN);
+    fsdp_status status =
+        s ? d->stream_wait(s, n->done[r->sequence % EMULATE_EVENTS]) : d->stream_synchronize(n->stream);
+    engine_report_wait(r, HOOK_END);
+    return status;
 }
 
 const comm_backend comm_emulate_host_backend = {

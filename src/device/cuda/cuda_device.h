@@ -68,6 +68,10 @@ void cuda_cache_save(cuda_device *d);
 fsdp_status cuda_autotune_export(device *d, char **bytes, size_t *n);
 fsdp_status cuda_autotune_import(device *d, const char *name, const char *bytes, size_t n);
 
+/* cupti.c: activity_begin and activity_end of the device table */
+fsdp_status cuda_activity_begin(device *d);
+fsdp_status cuda_activity_end(device *d, activity_sink sink, void *context);
+
 /* gemm.c */
 fsdp_status gemm_table_create(gemm_table **out);
 void gemm_table_free(cuda_device *d, gemm_table *table);

@@ -222,6 +222,18 @@ static void device_graph_free(graph *g)
     free(g);
 }
 
+static bool device_is_recording(const stream *s)
+{
+    return s->recording;
+}
+
+static fsdp_status device_event_record_in_graph(stream *s, event *e)
+{
+    FSDP_TRY(cuda_enter(s->device));
+    return cuda_check(cudaEventRecordWithFlags(e->handle, s->launch.stream, cudaEventRecordExternal),
+                      "recording an event in a graph");
+}
+
 static fsdp_status device_halves(stream *s, const halves_args *a)
 {
     FSDP_TRY(cuda_enter(s->device));
@@ -295,6 +307,8 @@ const device cuda_device_table = {
     .graph_end = device_graph_end,
     .graph_launch = device_graph_launch,
     .graph_free = device_graph_free,
+    .is_recording = device_is_recording,
+    .event_record_in_graph = device_event_record_in_graph,
     .threads = 1,
     .native_stream = native_stream,
     .halves = device_halves,
@@ -302,6 +316,8 @@ const device cuda_device_table = {
     .paced_move = device_paced_move,
     .autotune_export = cuda_autotune_export,
     .autotune_import = cuda_autotune_import,
+    .activity_begin = cuda_activity_begin,
+    .activity_end = cuda_activity_end,
     .available = device_available,
     .close = device_shut,
 };

@@ -14,6 +14,7 @@
 static const char *const usual_folders[] = {
     "/usr/local/cuda/lib64",
     "/usr/local/cuda/targets/x86_64-linux/lib",
+    "/usr/local/cuda/extras/CUPTI/lib64",
     "/usr/lib/x86_64-linux-gnu",
 };
 

@@ -516,6 +516,7 @@ fsdp_status fsdp_shard(fsdp_world *w, fsdp_module *net, const fsdp_config *confi
         TRY_OR(fail, offload_create(m, &m->offload));
     TRY_OR(fail, model_initialize(m));
     TRY_OR(fail, tape_create(m->dev, &m->recording));
+    TRY_OR(fail, stream_laps_new(m->dev, m->compute, &m->laps));
     *out = m;
     return FSDP_OK;
 fail:
@@ -540,6 +541,7 @@ void fsdp_model_free(fsdp_model *m)
         planned_program_free(m, m->programs);
         m->programs = next;
     }
+    stream_laps_free(m->laps);
     tape_free(m->recording);
     if (m->transfers)
         m->dev->stream_free(m->transfers);

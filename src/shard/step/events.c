@@ -169,21 +169,24 @@ static fsdp_status reduced(event_run *r, const schedule_event *e)
                                                                                    : FSDP_OK;
 }
 
-/* An instant of the computing thread: on devices with streams of their own it is when work was given to them. */
-static void turn(event_run *r, int index)
+fsdp_status events_turn(fsdp_model *m, planned_program *p, bool more)
 {
     static const char backward[] = "backward";
-    if (!r->phase || r->phase == backward || index < r->planned->turn)
-        return;
-    HOOK(HOOK_PHASE, HOOK_END, r->phase, NULL, 0, 0);
-    r->phase = backward;
-    HOOK(HOOK_PHASE, HOOK_BEGIN, r->phase, NULL, 0, 0);
+    if (!p->phase || p->phase == backward)
+        return FSDP_OK;
+    if (m->dev->is_recording && m->dev->is_recording(m->compute))
+        return inner_mark_record(m->dev, m->compute, &p->turns[more]);
+    HOOK(HOOK_PHASE, HOOK_END, p->phase, NULL, 0, 0);
+    p->phase = backward;
+    HOOK(HOOK_PHASE, HOOK_BEGIN, p->phase, NULL, 0, 0);
+    return FSDP_OK;
 }
 
 fsdp_status events_before(void *context, int index)
 {
     event_run *r = context;
-    turn(r, index);
+    if (index >= r->planned->turn)
+        FSDP_TRY(events_turn(r->m, r->planned, r->batch.more));
     const schedule *s = r->planned->schedule;
     for (; r->next < s->n_events && s->events[r->next].index <= index; r->next++) {
         const schedule_event *e = &s->events[r->next];

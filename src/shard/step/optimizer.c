@@ -174,7 +174,9 @@ fsdp_status fsdp_step(fsdp_optimizer *o, fsdp_step_report *report)
                  : close_step(o, &facts));
     model_after_update(m);
     model_scalars scalars;
+    stream_laps_end(m->laps);
     FSDP_TRY(model_fetch(m, &scalars, m->scalars, sizeof scalars));
+    stream_laps_settle(m->laps); /* the stream is idle: all marks have their times */
     HOOK(HOOK_PHASE, HOOK_END, "optimizer", NULL, 0, 0);
     const float *values = scalars.report;
     bool skipped = values[3] != 0;

@@ -145,6 +145,8 @@ void planned_program_free(fsdp_model *m, planned_program *p)
 {
     recorded_forget(m->dev, &p->whole);
     stretches_free(m->dev, &p->stretches);
+    for (int i = 0; i < 2; i++)
+        inner_mark_free(m->dev, &p->turns[i]);
     schedule_free(p->schedule);
     program_free(p->program);
     free(p);
@@ -277,18 +279,19 @@ static event_run begin_events(fsdp_model *m, planned_program *p, micro_batch bat
 }
 
 /* Of programs that train: what evaluates is a part of what asked for it. */
-static void begin_phases(event_run *r)
+static void begin_phases(planned_program *p)
 {
-    if (r->planned->key.loss < 0)
+    if (p->key.loss < 0)
         return;
-    r->phase = "forward";
-    HOOK(HOOK_PHASE, HOOK_BEGIN, r->phase, NULL, 0, 0);
+    p->phase = "forward";
+    HOOK(HOOK_PHASE, HOOK_BEGIN, p->phase, NULL, 0, 0);
 }
 
-static fsdp_status end_phases(const event_run *r, fsdp_status status)
+static fsdp_status end_phases(planned_program *p, fsdp_status status)
 {
-    if (r->phase)
-        HOOK(HOOK_PHASE, HOOK_END, r->phase, NULL, 0, 0);
+    if (p->phase)
+        HOOK(HOOK_PHASE, HOOK_END, p->phase, NULL, 0, 0);
+    p->phase = NULL;
     return status;
 }
 
@@ -305,34 +308,37 @@ static fsdp_status run_whole(const void *fixed, const void *facts)
     program_run_args args = run_args(w, adds_gradients(&events));
     args.before = events_before;
     args.before_context = &events;
-    begin_phases(&events);
-    return end_phases(&events, program_run_range(w->planned->program, &args, w->first, w->end));
+    return program_run_range(w->planned->program, &args, w->first, w->end);
+}
+
+/* A graph that was launched has turned by itself. */
+static fsdp_status run_alone(const program_work *w, micro_batch batch)
+{
+    fsdp_model *m = w->m;
+    planned_program *p = w->planned;
+    if (!p->recordable)
+        return run_whole(w, &batch);
+    FSDP_TRY(recorded_run(m->dev, m->compute, &p->whole, run_whole, w, (recorded_facts){&batch, sizeof batch}));
+    stream_laps_divide(m->laps, &p->turns[batch.more], LAP_FORWARD, LAP_BACKWARD);
+    return events_turn(m, p, batch.more);
 }
 
 /* Events happen between the stretches, plainly; the stretches are recorded. */
-static fsdp_status run_each_stretch(event_run *events)
+static fsdp_status run_stretches(fsdp_model *m, planned_program *p, micro_batch batch)
 {
-    fsdp_model *m = events->m;
-    planned_program *p = events->planned;
-    instruction_facts facts = {adds_gradients(events)};
+    event_run events = begin_events(m, p, batch);
+    instruction_facts facts = {adds_gradients(&events)};
     for (int i = 0; i < p->stretches.n; i++) {
         stretch *segment = &p->stretches.list[i];
         program_work work = {m, p, segment->first, segment->end};
-        FSDP_TRY(events_before(events, segment->first));
+        FSDP_TRY(events_before(&events, segment->first));
         if (segment->recordable)
             FSDP_TRY(recorded_run(m->dev, m->compute, &segment->work, run_instructions, &work,
                                   (recorded_facts){&facts, sizeof facts}));
         else
             FSDP_TRY(run_instructions(&work, &facts));
     }
-    return events_before(events, program_length(p->program));
-}
-
-static fsdp_status run_stretches(fsdp_model *m, planned_program *p, micro_batch batch)
-{
-    event_run events = begin_events(m, p, batch);
-    begin_phases(&events);
-    return end_phases(&events, run_each_stretch(&events));
+    return events_before(&events, program_length(p->program));
 }
 
 static fsdp_status run_program(fsdp_model *m, planned_program *p, const fsdp_tape *recording, bool last)
@@ -348,11 +354,8 @@ static fsdp_status run_program(fsdp_model *m, planned_program *p, const fsdp_tap
     FSDP_TRY(offload_begin(m));
     FSDP_TRY(put_scalars(m));
     FSDP_TRY(program_stage_inputs(p->program, recording, &args));
-    if (!model_works_alone(m))
-        return run_stretches(m, p, batch);
-    if (!p->recordable)
-        return run_whole(&work, &batch);
-    return recorded_run(m->dev, m->compute, &p->whole, run_whole, &work, (recorded_facts){&batch, sizeof batch});
+    begin_phases(p);
+    return end_phases(p, model_works_alone(m) ? run_alone(&work, batch) : run_stretches(m, p, batch));
 }
 
 void fsdp_set_position(fsdp_model *m, int64_t first_sample)
@@ -438,6 +441,7 @@ fsdp_status fsdp_backward(fsdp_tape *t, fsdp_loss loss, bool last)
     if (m->expected_count == 0)
         FSDP_TRY(agree_on_count(m, loss.sum));
     planned_program *p;
+    stream_laps_begin(m->laps);
     FSDP_TRY(model_plan(m, t, loss.sum, &p));
     t->program = p->program;
     m->last_training = p;
@@ -480,6 +484,7 @@ fsdp_status fsdp_backward_nothing(fsdp_model *m, bool last)
                                          "compute; give every rank at least one sample");
     FSDP_TRY(model_may_accumulate(m));
     event_run events = begin_events(m, p, (micro_batch){.more = m->micro > 0, .last = last, .nothing = true});
+    stream_laps_begin(m->laps);
     FSDP_TRY(offload_begin(m));
     FSDP_TRY(events_clear_untrained(m, p->schedule));
     FSDP_TRY(events_before(&events, program_length(p->program)));
