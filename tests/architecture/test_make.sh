@@ -23,8 +23,10 @@ install=$(make -n -C "$work/tree" install JOBS=1 PREFIX=/nowhere)
 [[ $(targets "$train") == fsdp ]] || fail "make train builds: $train"
 [[ $(targets "$install") == "fsdp fsdp_shared fsdp_archive" ]] || fail "make install builds: $install"
 grep -q 'cmake --preset command' <<<"$train" || fail "make train takes the folder of another preset: $train"
-grep -A3 '"name": "command"' "$source/CMakePresets.json" | grep -q '"FSDP_CUDA": "OFF", "FSDP_TESTS": "OFF"' ||
-    fail "the preset of make train builds more than the command for CPUs"
+preset=$(sed -n '/"name": "command"/,/^    }/p' "$source/CMakePresets.json")
+for setting in '"FSDP_CUDA": "OFF"' '"FSDP_TESTS": "OFF"' '"FSDP_SIMD": "native"'; do
+    grep -q "$setting" <<<"$preset" || fail "the preset of make train builds more than the command for this processor: no $setting"
+done
 
 # What those targets consist of has nothing of the tests in it.
 ninja=$(sed -n 's/^CMAKE_MAKE_PROGRAM:[A-Z]*=//p' "$build/CMakeCache.txt")

@@ -207,23 +207,27 @@ static void cpu_close(device *d)
     free(d);
 }
 
-static const struct {
-    const char *name;
-    const kernel_table *kernels;
-} levels[SIMD_LEVEL_COUNT] = {
-    [SIMD_BASE] = {"baseline", &cpu_kernels_base},
-#ifdef __x86_64__
-    [SIMD_AVX2] = {"AVX2", &cpu_kernels_avx2},
-    [SIMD_AVX512] = {"AVX-512", &cpu_kernels_avx512},
+static const char *const level_names[SIMD_LEVEL_COUNT] = {"baseline", "AVX2", "AVX-512"};
+
+/* NULL: not in this build. */
+static const kernel_table *const level_kernels[SIMD_LEVEL_COUNT] = {
+#ifdef FSDP_WITH_SIMD_base
+    [SIMD_BASE] = &cpu_kernels_base,
+#endif
+#ifdef FSDP_WITH_SIMD_avx2
+    [SIMD_AVX2] = &cpu_kernels_avx2,
+#endif
+#ifdef FSDP_WITH_SIMD_avx512
+    [SIMD_AVX512] = &cpu_kernels_avx512,
 #endif
 };
 
 const char *cpu_level_name(simd_level level)
 {
-    return levels[level].name;
+    return level_names[level];
 }
 
-simd_level cpu_best_level(void)
+static simd_level processor_level(void)
 {
 #ifdef __x86_64__
     __builtin_cpu_init();
@@ -234,6 +238,14 @@ simd_level cpu_best_level(void)
         return SIMD_AVX2; /* every processor with AVX2 and FMA has F16C */
 #endif
     return SIMD_BASE;
+}
+
+simd_level cpu_best_level(void)
+{
+    simd_level level = processor_level();
+    while (level > SIMD_BASE && !level_kernels[level])
+        level--;
+    return level;
 }
 
 /* The processor's own name for itself, "" where the system does not say. */
@@ -276,13 +288,16 @@ fsdp_status device_open_cpu_level(cpu_gemm product, simd_level level, device **o
     *out = NULL;
     if (level > cpu_best_level())
         return error_set(FSDP_ERR_UNSUPPORTED, "cpu: this processor has no %s", cpu_level_name(level));
+    if (!level_kernels[level])
+        return error_set(FSDP_ERR_UNSUPPORTED, "cpu: this fsdp was built for another processor (FSDP_SIMD=native) and has "
+                                               "no kernels for this one; build it here, or with -DFSDP_SIMD=all");
     device_cpu *d = calloc(1, sizeof *d);
     if (!d)
         return error_set(FSDP_ERR_MEMORY, "cpu: no memory for the device");
     fsdp_status status = FSDP_OK;
     TRY_OR(fail, gemm_choose(product, &d->product));
     d->base = cpu_device_template;
-    d->kernels = *levels[level].kernels;
+    d->kernels = *level_kernels[level];
     d->base.kernels = &d->kernels;
     d->level = level;
     d->n_threads = d->base.threads = d->product.max_threads;
