@@ -26,6 +26,9 @@
 #   make deb        Debian packages libfsdp0, libfsdp-dev and fsdp, into build-deb/packages
 #   make test-deb   lintian, and the packages installed and used in a fresh Debian 12 (wants root and debootstrap)
 #   make dist       a tarball of the command with its libraries, for other distributions, into build-dist
+#   make test-dist  the tarball unpacked and used in a fresh Ubuntu 24.04 (wants root and debootstrap)
+#   make test-newcomer       the README's and every guide's commands in a Debian 12 that has only git, gcc and make, after test-deb
+#                   (wants root, debootstrap, a network and half an hour); FSDP_FRESH_CACHE=FOLDER keeps the fresh systems
 #   make fresh      `make test` in a Debian 12 that has only git, gcc and make (wants root and debootstrap)
 #   make format | format-check | clean
 PREFIX ?= /usr/local
@@ -141,7 +144,7 @@ install: deps build/build.ninja
 	@cmake --build build --target fsdp fsdp_shared fsdp_archive -j $(JOBS)
 	@cmake --install build --prefix "$(abspath $(PREFIX))"
 
-.PHONY: deb test-deb dist
+.PHONY: deb test-deb dist test-dist test-newcomer
 deb: deps
 	@scripts/install-deps deb
 	@scripts/deb $(JOBS)
@@ -151,6 +154,13 @@ test-deb: deb
 
 dist: deps
 	@scripts/dist $(JOBS)
+
+test-dist: dist
+	@scripts/install-deps deb
+	@scripts/test-dist
+
+test-newcomer: test-deb
+	@scripts/test-newcomer
 
 format format-check:
 	@scripts/install-deps format
