@@ -205,7 +205,11 @@ fsdp_status activity_stop(activity_recorder *r, activity_sink sink, void *contex
 {
     if (!r)
         return FSDP_OK;
-    fsdp_status status = r->by_events ? give_out_spans(r, sink, context) : r->dev->activity_end(r->dev, sink, context);
+    fsdp_status status = FSDP_OK;
+    if (!r->by_events)
+        status = r->dev->activity_end(r->dev, sink, context);
+    else if (sink)
+        status = give_out_spans(r, sink, context);
     recorder_free(r);
     return status;
 }

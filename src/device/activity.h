@@ -30,7 +30,8 @@ fsdp_status activity_start(device *d, stream *s, activity_recorder **out);
 const char *activity_source(const activity_recorder *r);
 /* It has the device's own records, in which graphs show their kernels; events only see operations that run plainly. */
 bool activity_has_records(const activity_recorder *r);
-/* Between steps: gives out what was recorded, in any order, and frees r, whatever happens. NULL is legal. */
+/* Between steps: gives out what was recorded, in any order, and frees r, whatever happens. NULL is legal. Without a
+ * sink nothing is given out, and nothing is waited for: the device may have failed. */
 fsdp_status activity_stop(activity_recorder *r, activity_sink sink, void *context);
 
 /* Readings of two clocks at the same moment, at the beginning and at the end of a recording. */

@@ -85,8 +85,8 @@ struct device {
     fsdp_status (*autotune_export)(device *d, char **bytes, size_t *n);
     fsdp_status (*autotune_import)(device *d, const char *name, const char *bytes, size_t n);
 
-    /* Records of what ran, for activity.h: from begin to end, which gives them out. Begin is FSDP_ERR_UNSUPPORTED, with
-     * the reason, where nothing keeps any. NULL: the host's clock says it all (CPU). */
+    /* Records of what ran, for activity.h: from begin to end, which gives them out, or drops them (sink NULL). Begin is
+     * FSDP_ERR_UNSUPPORTED, with the reason, where nothing keeps any. NULL: the host's clock says it all (CPU). */
     fsdp_status (*activity_begin)(device *d);
     fsdp_status (*activity_end)(device *d, activity_sink sink, void *context);
 

@@ -203,6 +203,12 @@ fsdp_status report_open(train_run *run, report *r)
     return serve_open(run, r->snapshot, &r->serve);
 }
 
+void report_leave_device(report *r)
+{
+    if (r)
+        run_trace_leave_device(&r->trace);
+}
+
 void report_close(report *r)
 {
     if (!r)

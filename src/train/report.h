@@ -22,7 +22,8 @@ typedef struct report_step {
 fsdp_status report_meter(report **out);
 /* Opens the files of the run, on rank 0. */
 fsdp_status report_open(train_run *run, report *r);
-void report_close(report *r); /* NULL is legal */
+void report_leave_device(report *r); /* before the device is closed; NULL is legal */
+void report_close(report *r);        /* NULL is legal */
 
 fsdp_status report_before_step(report *r, train_run *run);
 /* A line that the run has said, for whoever watches it. Any thread. */

@@ -407,6 +407,7 @@ fsdp_status run_open(const fsdp_settings *settings, const fsdp_train_callbacks *
 
 void run_close(train_run *run)
 {
+    report_leave_device(run->report);
     fsdp_loader_free(run->loader);
     for (int i = 0; run->mix_names && i < run->settings->dataset.n; i++)
         free(run->mix_names[i]);

@@ -22,11 +22,6 @@ static void add_span(void *context, const device_activity *a)
     trace_add_device(context, &s);
 }
 
-static void add_nothing(void *context, const device_activity *a)
-{
-    (void)context, (void)a;
-}
-
 static fsdp_status begin(run_trace *t, train_run *run, int64_t memory_bytes)
 {
     FSDP_TRY(state_settle(run->state));
@@ -86,9 +81,14 @@ void run_trace_describe(const run_trace *t, train_run *run, char *text, size_t b
     snprintf(text, bytes, "%s", run->settings->trace);
 }
 
+void run_trace_leave_device(run_trace *t)
+{
+    (void)activity_stop(t->recorder, NULL, NULL);
+    t->recorder = NULL;
+}
+
 void run_trace_close(run_trace *t)
 {
-    (void)activity_stop(t->recorder, add_nothing, NULL);
     trace_free(t->trace);
     *t = (run_trace){.trace = NULL};
 }

@@ -21,6 +21,8 @@ fsdp_status run_trace_follow(run_trace *t, train_run *run, int64_t memory_bytes)
 fsdp_status run_trace_end(run_trace *t, train_run *run);
 /* The file of the trace, as the summary names it; "" when there is none, with a line that says so. */
 void run_trace_describe(const run_trace *t, train_run *run, char *text, size_t bytes);
+/* Before the device is closed: a recording that has not ended is dropped. */
+void run_trace_leave_device(run_trace *t);
 void run_trace_close(run_trace *t);
 
 #endif

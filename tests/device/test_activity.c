@@ -120,6 +120,26 @@ static void operations_are_timed_with_events_where_there_are_no_records(void **s
     device_close(d);
 }
 
+/* Of a device that failed: nothing of the stream is asked. */
+static void a_recording_is_dropped_without_waiting(void **state)
+{
+    (void)state;
+    device *d;
+    stream *s;
+    activity_recorder *r;
+    assert_int_equal(device_open_cpu(CPU_GEMM_AUTO, &d), FSDP_OK);
+    assert_int_equal(d->stream_create(d, 0, &s), FSDP_OK);
+    d->own_memory = true;
+    assert_int_equal(activity_start(d, s, &r), FSDP_OK);
+    one_operation("linear");
+    d->stream_synchronize = NULL;
+    d->event_elapsed = NULL;
+    assert_int_equal(activity_stop(r, NULL, NULL), FSDP_OK);
+    assert_false(hooks_enabled);
+    d->stream_free(s);
+    device_close(d);
+}
+
 static fsdp_status refuse(device *d)
 {
     (void)d;
@@ -151,6 +171,7 @@ int main(void)
         cmocka_unit_test(times_lie_between_the_readings_of_both_clocks),
         cmocka_unit_test(names_of_kernels_are_plain),
         cmocka_unit_test(operations_are_timed_with_events_where_there_are_no_records),
+        cmocka_unit_test(a_recording_is_dropped_without_waiting),
         cmocka_unit_test(the_reason_for_events_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
