@@ -12,7 +12,7 @@
 #include "comm/world.h"
 #include "device/activity.h"
 
-enum { WIDTH = 2048, BATCH = 4096, LAYERS = 8, WARM = 4, BLOCK = 25, BLOCKS = 8 };
+enum { WIDTH = 2048, BATCH = 4096, LAYERS = 48, WARM = 4, BLOCK = 20, BLOCKS = 10 };
 
 typedef struct network {
     fsdp_world *w;
@@ -154,7 +154,7 @@ static void being_measured_costs_less_than_half_a_percent(void **state)
     }
     print_message("a step: %.4f ms, measured %.4f ms, %+.3f %%\n", 1e3 * best[0], 1e3 * best[1],
                   100 * (best[1] / best[0] - 1));
-    assert_true(best[1] < best[0] * 1.005 + 10e-6); /* the input's staging varies by microseconds */
+    assert_true(best[1] < best[0] * 1.005);
     network_close(&n);
 }
 
