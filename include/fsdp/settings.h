@@ -174,9 +174,10 @@ typedef struct fsdp_settings {
     /* Sharding */
     int sharding_strategy; /* fsdp_strategy, or one of the two above */
     int64_t shard_group_size;
-    fsdp_text_list shard_weights; /* whole numbers, one per rank */
-    int wrap_policy;              /* fsdp_wrap_kind, not FSDP_WRAP_FUNCTION */
-    fsdp_text_list wrap_types;    /* module types for the transformer policy; empty: the model's blocks */
+    fsdp_text_list unit_strategies; /* GLOB=STRATEGY each */
+    fsdp_text_list shard_weights;   /* whole numbers, one per rank */
+    int wrap_policy;                /* fsdp_wrap_kind, not FSDP_WRAP_FUNCTION */
+    fsdp_text_list wrap_types;      /* module types for the transformer policy; empty: the model's blocks */
     int64_t min_num_params;
     int64_t bucket_mb;
     bool forward_prefetch;

@@ -74,7 +74,7 @@ typedef enum fsdp_checkpointing {
 typedef enum fsdp_reshard_when {
     FSDP_RESHARD_AFTER_FORWARD,  /* gathered for forward and again for backward: what FSDP_FULL does */
     FSDP_RESHARD_AFTER_BACKWARD, /* gathered once a micro-batch: what FSDP_SHARD_GRAD_OP does */
-    FSDP_RESHARD_NEVER           /* gathered once an optimizer step: what FSDP_SHARD_OP does */
+    FSDP_RESHARD_NEVER           /* gathered once an optimizer step: what FSDP_SHARD_OP does; of FSDP_NO_SHARD too */
 } fsdp_reshard_when;
 
 /* What one unit does; a policy callback gets it with the model's settings in it and changes what it wants. */
@@ -97,11 +97,16 @@ typedef struct fsdp_unit_policy {
      * fsdp_parameter_write sets those of the rank that calls it, fsdp_parameter_read reads them, and both are then not
      * collective; ranks may differ. Checkpoints have rank 0's (of kind local each rank's). */
     bool ignored;
+    /* Of this unit; the model's is only the default. FSDP_NO_SHARD: every rank has all of it and its gradients are
+     * summed over all ranks; FSDP_HYBRID: sharded within groups and replicated across them. A `reshard` that is left as
+     * it was follows. Checkpoints do not depend on it. */
+    fsdp_strategy strategy;
+    int shard_group_size; /* hybrid strategies: ranks per group; 0: the ranks of a node */
 } fsdp_unit_policy;
 
 typedef struct fsdp_config {
     size_t size;
-    fsdp_strategy strategy;
+    fsdp_strategy strategy; /* of every unit that unit_strategies or policy give no other */
     fsdp_wrap wrap;
     fsdp_dtype param_dtype;  /* precision of forward and backward */
     fsdp_dtype reduce_dtype; /* of full gradients and their reduction */
@@ -110,7 +115,7 @@ typedef struct fsdp_config {
     int shard_group_size;      /* hybrid: ranks per group; 0: the ranks of a node */
     const char *const *freeze; /* globs over parameter names: these are not trained */
     int n_freeze;
-    const int *shard_weights; /* relative sizes of the shards, one per rank; NULL: equal */
+    const int *shard_weights; /* relative sizes of the shards that `strategy` makes, one each; NULL: equal */
     int64_t bucket_bytes;     /* merge neighbouring units up to this size; 0: off */
     int gather_buffers;       /* units gathered at a time, in use or ahead of it; at least 1 */
     bool forward_prefetch;
@@ -149,6 +154,10 @@ typedef struct fsdp_config {
      * to them: reduce_dtype is FSDP_BF16 for every unit, and a step has one micro-batch (a second one is refused). */
     fsdp_dtype gradient_dtype;
     bool fp8_check; /* shadow steps will be made (fsdp_fp8_check): memory for what they measure is set apart */
+    /* "GLOB=STRATEGY" each: units whose names match have this strategy instead, by the first that matches. `policy` can
+     * still change it. A glob that matches no unit is an error. */
+    const char *const *unit_strategies;
+    int n_unit_strategies;
 } fsdp_config;
 
 #define FSDP_CONFIG_INIT                                                                                               \

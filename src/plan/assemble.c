@@ -301,6 +301,8 @@ fsdp_status assemble_sharding(const fsdp_settings *s, const model_config *model,
     c->buffer_dtype = (fsdp_dtype)s->buffer_dtype;
     c->seed = (uint64_t)s->seed;
     c->shard_group_size = (int)s->shard_group_size;
+    c->unit_strategies = s->unit_strategies.items;
+    c->n_unit_strategies = (int)s->unit_strategies.n;
     c->freeze = s->freeze.items;
     c->n_freeze = (int)s->freeze.n;
     c->fp8 = (fsdp_fp8)s->fp8;

@@ -86,7 +86,7 @@ static bool is_allowed(const plan_search *s, const fsdp_config *c)
         (!s->free.offload_activations && c->offload_activations != given->offload_activations) ||
         (!s->free.cpu_offload && c->cpu_offload != given->cpu_offload))
         return false;
-    if (s->free.strategy && given->shard_group_size > 0 && !is_grouped(c->strategy))
+    if (s->free.strategy && given->shard_group_size > 0 && given->n_unit_strategies == 0 && !is_grouped(c->strategy))
         return false;
     if (s->free.strategy && given->shard_weights && c->strategy == FSDP_NO_SHARD)
         return false;

@@ -13,6 +13,7 @@
 #include "settings/foreign/foreign.h"
 #include "settings/presets.h"
 #include "settings/settings_table.h"
+#include "shard/build/strategy.h"
 
 const fsdp_flag *fsdp_settings_flags(void)
 {
@@ -168,10 +169,24 @@ fsdp_status settings_shard_weights(const fsdp_settings *s, int *out)
     return FSDP_OK;
 }
 
+/* *grouped: some unit is hybrid. */
+static fsdp_status check_unit_strategies(const fsdp_settings *s, bool *grouped)
+{
+    *grouped = false;
+    for (int i = 0; i < (int)s->unit_strategies.n; i++) {
+        strategy_rule rule;
+        FSDP_TRY(strategy_rule_parse(s->unit_strategies.items[i], &rule));
+        *grouped |= is_hybrid(rule.strategy);
+    }
+    return FSDP_OK;
+}
+
 static fsdp_status check_sharding(fsdp_settings *s)
 {
+    bool grouped;
     FSDP_TRY(settings_shard_weights(s, NULL));
-    if (s->shard_group_size > 0 && s->sharding_strategy >= 0 && !is_hybrid(s->sharding_strategy))
+    FSDP_TRY(check_unit_strategies(s, &grouped));
+    if (s->shard_group_size > 0 && s->sharding_strategy >= 0 && !is_hybrid(s->sharding_strategy) && !grouped)
         return contradiction(s, "shard_group_size", "sharding_strategy", "only hybrid strategies have groups");
     if (s->shard_weights.n && s->sharding_strategy == FSDP_NO_SHARD)
         return contradiction(s, "shard_weights", "sharding_strategy", "nothing is sharded");

@@ -394,6 +394,8 @@ const fsdp_flag settings_table[] = {
             "what to shard; auto: the fastest that fits in memory; recommended: by model size")},
     {INT(shard_group_size, NULL, 0, "ranks", "hybrid strategies: ranks per shard group (default: ranks per node)"),
      .aliases = "sharding_group_size"},
+    {LIST(unit_strategies, "GLOB=STRATEGY,...",
+          "another strategy for units whose names match; the first that matches decides")},
     {LIST(shard_weights, "N,...", "relative sizes of the shards, one per rank (default: equal)")},
     {CHOICE(wrap_policy, "transformer", wrap_policies, "which modules become units")},
     {LIST(wrap_types, "TYPE,...", "module types that become units (default: the model's blocks)")},

@@ -9,6 +9,7 @@
 #include "shard/step/recorded.h"
 #include "shard/step/stream_laps.h"
 #include "shard/plan/schedule.h"
+#include "shard/build/sharding.h"
 #include "shard/build/strategy.h"
 #include "shard/step/unit.h"
 #include "tensor/program.h"
@@ -58,24 +59,22 @@ struct fsdp_model {
     stream *compute;
     stream_laps *laps; /* NULL: the device has no time of its own */
     fsdp_config config;
-    int *shard_weights; /* own copy, or NULL */
-    const strategy_traits *traits;
+    int *shard_weights; /* (n_shard_weights): own copy, or NULL */
+    int n_shard_weights;
     fsdp_module *module;
     module_contents contents;
     layout *layout;
 
-    comm_group *shard_group, *replica_group; /* replica NULL: none; freed unless they are the world */
-    bool owns_groups;
-    comm_group **keep_group; /* (n_units): the ranks of keep_groups; NULL: none. Equal sizes share one */
-    int n_ranks, n_shards, shard_rank;
-    bool replicated; /* no_shard over several ranks: every rank holds everything */
+    int rank, n_ranks, ranks_per_node;
 
     unit *units;
     /* (n_units) each, before there are units: */
     int n_policies;
     fsdp_unit_policy *policies;
+    unit_sharding *shardings;
     parameter_residency *residencies;
     size_t *param_bytes, *grad_bytes; /* of an element */
+    bool *held;                       /* full gradients have a place of their own until reduced */
     int *keep_groups;           /* ranks that keep the unit among themselves between forward and backward; 0: none do */
     bool *prefetches[2];        /* forward, backward: (n_units, n_units), see schedule_options; NULL: no lists */
     bool *offloaded;            /* (n_units): masters, moments and gradients of the unit lie in host memory */
@@ -97,8 +96,8 @@ struct fsdp_model {
     model_scalars *scalars; /* device memory */
     model_scalars
         *host_scalars; /* (MODEL_HOST_SCALARS): what the host writes before it is copied, a place a micro-batch */
-    double *norm_blocks, *norm_partials;
-    double *unit_squares; /* (n_units, model_norm_sums) where units are offloaded */
+    double *norm_blocks, *norm_part; /* the latter: one sum that is on its way to the host */
+    double *unit_squares;            /* (n_units) where units are offloaded */
     size_t norm_blocks_bytes;
 
     statistics_group statistics;
@@ -146,25 +145,50 @@ static inline bool model_works_alone(const fsdp_model *m)
 /* Every rank holds all of the unit. */
 static inline bool model_has_whole(const fsdp_model *m, int index)
 {
-    return m->replicated || m->policies[index].ignored;
+    return m->shardings[index].whole;
 }
 
 /* What is resident is what is used: gathers move nothing. */
 static inline bool model_has_all_at_hand(const fsdp_model *m, int index)
 {
-    return m->n_shards == 1 || m->policies[index].ignored;
+    return m->shardings[index].n_shards == 1 || m->shardings[index].whole;
 }
 
-/* Every shard is held by several groups, whose gradients are summed. */
-static inline bool model_has_replicas(const fsdp_model *m)
+/* Every shard of the unit is held by several groups, whose gradients are summed. */
+static inline bool model_has_replicas(const fsdp_model *m, int index)
 {
-    return m->replica_group && comm_group_size(m->replica_group) > 1;
+    return m->shardings[index].n_replicas > 1;
 }
 
-/* Sums of squares kept apart until the end: one, or when replicated one for every shard. */
-static inline int model_norm_sums(const fsdp_model *m)
+/* Every rank holds every unit: nothing is gathered. */
+static inline bool model_gathers_nothing(const fsdp_model *m)
 {
-    return m->replicated ? m->n_shards : 1;
+    for (int i = 0; i < m->n_policies; i++) {
+        if (m->residencies[i] != RESIDENT_ALIAS)
+            return false;
+    }
+    return true;
+}
+
+/* Elements of a segment. */
+typedef struct element_range {
+    int64_t first, n;
+} element_range;
+
+/* What this rank holds of a segment of the unit. */
+static inline element_range model_part(const fsdp_model *m, int index, const layout_segment *s)
+{
+    int shard = m->shardings[index].whole ? -1 : m->shardings[index].shard_rank;
+    return (element_range){shard < 0 ? 0 : s->cuts[shard], layout_shard_numel(s, shard)};
+}
+
+/* What this rank counts in sums over all ranks, so that each element counts once: its shard, or the one that it would
+ * have of a unit that it holds whole; nothing where an earlier group has the same. */
+static inline element_range model_counted(const fsdp_model *m, int index, const layout_segment *s)
+{
+    const unit_sharding *h = &m->shardings[index];
+    int64_t first = s->cuts[h->shard_rank];
+    return (element_range){first, h->replica_rank == 0 ? s->cuts[h->shard_rank + 1] - first : 0};
 }
 
 /* Graphs hold pointers and chosen kernels: when those change, they are recorded anew. */
@@ -177,8 +201,8 @@ fsdp_status model_share_autotune(fsdp_model *m);
 void planned_program_free(fsdp_model *m, planned_program *p);
 void model_release_arena(fsdp_model *m, model_arena *a); /* an empty one is legal */
 
-/* The module's parameters laid out in units, as config, n_shards and replicated say; calls no other rank and allocates
- * nothing on the device. */
+/* The module's parameters laid out in units, as config, rank, n_ranks and ranks_per_node say; calls no other rank and
+ * allocates nothing on the device. */
 fsdp_status model_make_layout(fsdp_model *m);
 
 /* Resident memory that a model needs, per kind; for planning without allocating. */
@@ -237,9 +261,8 @@ fsdp_status model_finish_gradients(fsdp_model *m);
 fsdp_status model_may_accumulate(const fsdp_model *m);
 /* Sum of squares of n elements of a gradient, added to *out; cut and summed the same way by every strategy. */
 fsdp_status model_add_squares(fsdp_model *m, const void *gradient, int64_t n, double *out, bool add, stream *s);
-/* Sums of squares (model_norm_sums) of this rank's gradient of a unit, at `gradient`. */
-fsdp_status model_squares(fsdp_model *m, const unit_segment *segment, const void *gradient, double *out, bool add,
-                          stream *s);
+/* Sum of squares of what this rank counts of a unit's gradient, which lies at `gradient`. */
+fsdp_status model_squares(fsdp_model *m, int index, const void *gradient, double *out, bool add, stream *s);
 
 /* What the optimizer works on: one flat range a unit. */
 typedef struct model_range {
@@ -276,8 +299,8 @@ int model_slices(const fsdp_model *m);
 model_slice model_slice_at(const fsdp_model *m, int index);
 /* The parameter of that name; FSDP_ERR_INPUT where it does not exist or does not have these elements. */
 fsdp_status model_find_elements(const fsdp_model *m, const char *name, int64_t first, int64_t n, fsdp_parameter **out);
-/* Host values of which every rank of the shard group has a part, and zeros elsewhere: all get all of them. */
-fsdp_status model_join_slices(fsdp_model *m, const char *label, float *values, int64_t n);
+/* Host values of unit `index` of which every rank has its slices, and zeros elsewhere: all get all of them. */
+fsdp_status model_join_slices(fsdp_model *m, int index, const char *label, float *values, int64_t n);
 /* Masters of elements first .. first+n-1 of a piece, to and from host memory. */
 fsdp_status model_read_slice(fsdp_model *m, const model_slice *p, int64_t first, int64_t n, float *out);
 fsdp_status model_write_slice(fsdp_model *m, const model_slice *p, int64_t first, int64_t n, const float *in);

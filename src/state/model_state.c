@@ -294,6 +294,41 @@ ckpt_state *model_state_describe(model_state *s)
     return &s->state;
 }
 
+/* How many ranks in a row hold different slices of a unit, before they repeat. */
+static int period_of(const fsdp_model *m, int index)
+{
+    if (m->policies[index].ignored)
+        return m->n_ranks; /* they may differ */
+    return m->shardings[index].whole ? 1 : m->shardings[index].n_shards;
+}
+
+static int common_multiple(int a, int b)
+{
+    int multiple = a;
+    while (multiple % b != 0)
+        multiple += a;
+    return multiple;
+}
+
+int model_state_replica(const model_state *s)
+{
+    const fsdp_model *m = s->model;
+    int period = 1, n_replicated = 0;
+    for (int i = 0; i < m->n_policies; i++) {
+        if (period_of(m, i) == m->n_ranks)
+            continue;
+        period = common_multiple(period, period_of(m, i));
+        n_replicated++;
+    }
+    return n_replicated > 0 && period < m->n_ranks ? m->rank % period : -1;
+}
+
+bool model_state_is_replicated(const model_state *s, const ckpt_slice *slice)
+{
+    const fsdp_parameter *p = module_find_parameter(&s->model->contents, s->tensors[slice->tensor].name);
+    return p && period_of(s->model, p->unit) < s->model->n_ranks;
+}
+
 fsdp_status model_state_settle(model_state *s)
 {
     return offload_settle(s->model);

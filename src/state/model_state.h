@@ -25,6 +25,10 @@ void model_state_free(model_state *s);
 /* The description that ckpt_save and ckpt_load take; extra is the caller's to set. Lives as long as the state. */
 ckpt_state *model_state_describe(model_state *s);
 
+/* Ranks with the same number hold the same slices of the units that several ranks hold; -1: this rank alone has its. */
+int model_state_replica(const model_state *s);
+bool model_state_is_replicated(const model_state *s, const ckpt_slice *slice); /* of such a unit */
+
 /* Before a save: the update of offloaded units that may still run is over. */
 fsdp_status model_state_settle(model_state *s);
 /* Before a load: that, and peers have read what they gathered. */

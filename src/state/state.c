@@ -200,8 +200,12 @@ state_scalars state_scalars_of(const fsdp_state *s)
 
 int state_replica(const fsdp_state *s)
 {
-    const fsdp_model *m = s->model;
-    return m->replicated ? 0 : model_has_replicas(m) ? m->shard_rank : -1;
+    return model_state_replica(s->tensors);
+}
+
+bool state_is_replicated(const fsdp_state *s, const ckpt_slice *slice)
+{
+    return model_state_is_replicated(s->tensors, slice);
 }
 
 bool state_is_offloaded(const fsdp_state *s)

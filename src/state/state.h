@@ -63,8 +63,9 @@ typedef struct state_scalars {
 } state_scalars;
 state_scalars state_scalars_of(const fsdp_state *s);
 
-/* Which ranks hold the same parameters and moments: those with the same number; -1: no other does. */
+/* Ranks with the same number hold the same slices of the units that several ranks hold; -1: this rank alone has its. */
 int state_replica(const fsdp_state *s);
+bool state_is_replicated(const fsdp_state *s, const ckpt_slice *slice); /* of such a unit */
 /* Some units are updated in host memory, while the next step runs. */
 bool state_is_offloaded(const fsdp_state *s);
 

@@ -153,7 +153,7 @@ typedef struct rank_view {
     double numbers[N_NUMBERS];
     uint64_t buffers; /* checksums */
     uint64_t replica;
-    int32_t shard; /* ranks with the same number hold the same parameters and moments; -1: no other rank has them */
+    int32_t shard; /* see state_replica */
     int32_t n_pieces;
 } rank_view;
 
@@ -212,11 +212,12 @@ static fsdp_status hash_part(train_run *run, replica_part *out)
     int64_t total = 0;
     out->n = 0;
     for (int i = 0; i < state->n_slices; i++)
-        total += is_buffer(state, &state->slices[i]) ? 0 : state->slices[i].count;
+        total += state_is_replicated(run->state, &state->slices[i]) ? state->slices[i].count : 0;
     int64_t left = min_i64(total, max_i64(MIN_ELEMENTS, ceil_div(total, AGREE_PARTS)));
     while (left > 0 && out->n < MAX_PIECES) {
         const ckpt_slice *slice = &state->slices[run->agreed_slice];
-        int64_t first = run->agreed_element, n = is_buffer(state, slice) ? 0 : min_i64(left, slice->count - first);
+        int64_t first = run->agreed_element,
+                n = state_is_replicated(run->state, slice) ? min_i64(left, slice->count - first) : 0;
         if (n > 0) {
             FSDP_TRY(hash_slice(state, slice, first, n, &out->sums[out->n]));
             out->tensors[out->n++] = &state->tensors[slice->tensor];

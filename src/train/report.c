@@ -358,6 +358,7 @@ static fsdp_status memory_table(report *r, train_run *run, char **text)
     memory_plan here, whole;
     replicated.strategy = FSDP_NO_SHARD;
     replicated.shard_weights = NULL;
+    replicated.n_unit_strategies = 0;
     if (state_snapshot_bytes(run->state) == 0) /* no checkpoint has been due yet */
         work.snapshot = NULL;
     if (!state_has_snapshots(run->state))

@@ -127,6 +127,16 @@ static void print_steps(FILE *out, const train_run *run)
     fputs(")\n", out);
 }
 
+static void print_sharding(FILE *out, const train_run *run)
+{
+    const fsdp_text_list *units = &run->settings->unit_strategies;
+    fprintf(out, "sharding         %s over %d rank%s", fsdp_strategy_name(run->sharding.config.strategy), run->n_ranks,
+            run->n_ranks == 1 ? "" : "s");
+    for (int i = 0; i < (int)units->n; i++)
+        fprintf(out, ", %s", units->items[i]);
+    fprintf(out, "%s%s\n", run->sharding.reason[0] ? "; " : "", run->sharding.reason);
+}
+
 static fsdp_status print_block(FILE *out, train_run *run)
 {
     char count[UNITS_TEXT], bytes[UNITS_TEXT];
@@ -141,8 +151,7 @@ static fsdp_status print_block(FILE *out, train_run *run)
         fprintf(out, "tokenizer        %s, %lld tokens\n", tokenizer ? tokenizer : "every byte",
                 (long long)fsdp_tokenizer_vocab_size(run->tokenizer));
     print_steps(out, run);
-    fprintf(out, "sharding         %s over %d rank%s%s%s\n", fsdp_strategy_name(run->sharding.config.strategy),
-            run->n_ranks, run->n_ranks == 1 ? "" : "s", run->sharding.reason[0] ? "; " : "", run->sharding.reason);
+    print_sharding(out, run);
     fprintf(out, "memory           %s planned for rank 0\n",
             units_bytes(bytes, (int64_t)plan.total + (world.dev->own_memory ? 0 : (int64_t)plan.host)));
     fprintf(out, "folder           %s\n", run->folder.path);

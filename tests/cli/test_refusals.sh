@@ -64,6 +64,9 @@ table=$(cat <<'END'
 -|--fit belongs to `fsdp plan`|train --fit 80GB
 -|--json goes with --dry_run|train --json
 -|--sharding_strategy=half: one of full|train --sharding_strategy half
+-|sharding strategy "half": full|train --unit_strategies root=half
+-|"root" is not GLOB=STRATEGY|train --unit_strategies root
+-|unit_strategies: no unit matches "layer.*"; the units are|train --preset tiny --dataset inputs/text.txt --unit_strategies layer.*=no_shard
 -|did you mean cosine?|train --lr_decay_style cosin
 -|--model_type=gpt5|train --model_type gpt5
 -|--preset=llama9: one of none, tiny|train --preset llama9

@@ -73,7 +73,7 @@ static void spoil(const shake *s, void *memory, int64_t numel, fsdp_dtype dtype)
 /* With one shard what is gathered is the shard itself. */
 static void spoil_parameters(const shake *s, unit *u)
 {
-    for (int i = 0; s->m->n_shards > 1 && i < u->n_segments; i++) {
+    for (int i = 0; u->segments[0].layout->n_shards > 1 && !u->layout->whole && i < u->n_segments; i++) {
         const layout_segment *l = u->segments[i].layout;
         for (int k = 0; k < l->n_slots; k++)
             spoil(s, l->slots[k].parameter->data, l->slots[k].parameter->numel, s->m->config.param_dtype);

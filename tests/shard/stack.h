@@ -65,8 +65,12 @@ static inline layout *stack_layout(stack *s, const fsdp_wrap *policy, int n_shar
 {
     wrap_result wrapped;
     layout *l;
+    layout_cut cuts[32];
     assert_ok(wrap_assign(s->root, &s->contents, policy, 0, &wrapped));
-    assert_ok(layout_build(&s->contents, wrapped.n_units, (const char *const *)wrapped.names, n_shards, weights, &l));
+    assert_true(wrapped.n_units <= 32);
+    for (int i = 0; i < wrapped.n_units; i++)
+        cuts[i] = (layout_cut){.n_shards = n_shards};
+    assert_ok(layout_build(&s->contents, wrapped.n_units, (const char *const *)wrapped.names, cuts, weights, &l));
     wrap_result_free(&wrapped);
     return l;
 }

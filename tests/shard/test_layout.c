@@ -120,15 +120,16 @@ static void wrong_weights_and_torn_groups_are_refused_by_name(void **state)
 {
     (void)state;
     const char *const names[] = {"all"};
+    const layout_cut in_two = {.n_shards = 2};
     stack s;
     layout *l;
     stack_open(&s, 1, 10);
     for (int i = 0; i < s.contents.n_parameters; i++)
         s.contents.parameters[i]->unit = 0;
-    assert_status(FSDP_ERR_INPUT, layout_build(&s.contents, 1, names, 2, (const int[]){3, 0}, &l));
+    assert_status(FSDP_ERR_INPUT, layout_build(&s.contents, 1, names, &in_two, (const int[]){3, 0}, &l));
     assert_non_null(strstr(fsdp_last_error(), "rank 1"));
     module_find_parameter(&s.contents, "blocks.0.up")->trainable = false;
-    assert_status(FSDP_ERR_INPUT, layout_build(&s.contents, 1, names, 2, NULL, &l));
+    assert_status(FSDP_ERR_INPUT, layout_build(&s.contents, 1, names, &in_two, NULL, &l));
     assert_non_null(strstr(fsdp_last_error(), "blocks.0.gate"));
     assert_non_null(strstr(fsdp_last_error(), "blocks.0.up"));
     stack_close(&s);

@@ -56,8 +56,13 @@ static void walk(const planned *x, const schedule *s, const schedule_options *o,
 {
     taken now[UNITS] = {{.full = false}};
     bool direct = o->gradients == GRADIENT_DIRECT;
-    for (int u = 0; u < UNITS; u++)
+    for (int u = 0; u < UNITS; u++) {
         found[u] = (seen){-1, -1, -1, -1, -1, -1, -1};
+        if (schedule_holds(o, u))
+            now[u] = (taken){.full = true,
+                             .full_at = s->units[u].gradient_offset,
+                             .full_bytes = schedule_unit_bytes(&x->l->units[u], o->grad_bytes, true)};
+    }
     for (int i = 0; i < s->n_events; i++) {
         const schedule_event *e = &s->events[i];
         const schedule_unit *place = &s->units[e->unit];
@@ -76,8 +81,7 @@ static void walk(const planned *x, const schedule *s, const schedule_options *o,
         if (e->action == ACTION_PRELOAD) {
             t->landing = true;
             t->landing_at = place->landing_offset;
-            t->landing_bytes =
-                o->replicated || direct ? (size_t)l->segments[0].padded * 4 : largest_shard(&l->segments[0]);
+            t->landing_bytes = l->whole || direct ? (size_t)l->segments[0].padded * 4 : largest_shard(&l->segments[0]);
         }
         if (e->action == ACTION_GRADIENTS && !(direct && !o->offloaded[e->unit])) {
             t->full = true;
@@ -85,7 +89,7 @@ static void walk(const planned *x, const schedule *s, const schedule_options *o,
             t->full_bytes = schedule_unit_bytes(l, o->grad_bytes, true);
         }
         if (e->action == ACTION_REDUCED)
-            t->full = t->landing = false;
+            t->full = schedule_holds(o, e->unit), t->landing = false;
         check_apart(now);
         for (int u = 0; u < UNITS; u++) {
             assert_true(!now[u].full || now[u].full_at + now[u].full_bytes <= s->gradient_bytes);
@@ -115,15 +119,23 @@ static void what_the_host_sends_is_there_in_time_and_nothing_is_overwritten_whil
     for (int u = 0; u < UNITS; u++)
         all[u] = true, some[u] = u % 2 == 0;
     const parameter_residency residencies[] = {RESIDENT_ALIAS, RESIDENT_KEPT, RESIDENT_FORWARD, RESIDENT_GATHERED};
-    for (int i = 0; i < 4 * 3 * 2 * 2; i++) {
+    for (int i = 0; i < 4 * 3 * 2 * 4; i++) {
         schedule_options o = options_with(i % 2 ? all : some);
+        parameter_residency by_unit[UNITS];
         seen found[UNITS];
         schedule *s;
         o.parameters = residencies[i / 2 % 4];
         o.gradients = (gradient_residency)(i / 8 % 3);
         o.alias = o.gradients == GRADIENT_DIRECT;
-        o.replicated = o.parameters == RESIDENT_ALIAS;
-        o.gather_buffers = 1 + i / 24;
+        o.gather_buffers = 1 + i / 24 % 2;
+        o.held = i / 24 == 1 ? some : NULL;
+        o.residencies = i / 48 ? by_unit : NULL; /* otherwise all units are alike */
+        for (int u = 0; u < UNITS; u++) {
+            by_unit[u] = residencies[(u * 3 + i / 2) % 4];
+            x.l->units[u].whole = (o.residencies ? by_unit[u] : o.parameters) == RESIDENT_ALIAS;
+        }
+        if (o.residencies)
+            o.parameters = RESIDENT_GATHERED;
         assert_ok(schedule_build(x.p, x.l, &o, &s));
         walk(&x, s, &o, found);
         for (int u = 0; u < UNITS; u++) {
@@ -131,7 +143,7 @@ static void what_the_host_sends_is_there_in_time_and_nothing_is_overwritten_whil
             assert_int_equal(found[u].preload >= 0, o.offloaded[u]);
             if (!o.offloaded[u])
                 continue;
-            assert_true(found[u].gather < 0 || o.alias || found[u].refresh < found[u].gather);
+            assert_true(found[u].gather < 0 || o.alias || x.l->units[u].whole || found[u].refresh < found[u].gather);
             assert_true(found[u].await < 0 || found[u].refresh < found[u].await);
             assert_true(found[u].preload < found[u].gradients && found[u].gradients < found[u].reduce);
             assert_true(s->events[found[u].reduced].index >= s->events[found[u].reduce].index);

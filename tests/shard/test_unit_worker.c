@@ -19,7 +19,7 @@ static char names[UNITS][8] = {"zero", "one", "two", "three", "four"};
 static layout *five_units(void)
 {
     static layout_unit units[UNITS];
-    static layout l = {.n_units = UNITS, .n_shards = 1, .units = units};
+    static layout l = {.n_units = UNITS, .units = units};
     for (int i = 0; i < UNITS; i++)
         units[i].name = names[i];
     return &l;

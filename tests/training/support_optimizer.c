@@ -46,8 +46,7 @@ void optimizer_check_strategies(fsdp_optimizer_kind kind)
             bool kept = strategy == FSDP_SHARD_OP, sharded = strategy != FSDP_NO_SHARD;
             for (int r = 0; r < ranks; r++) {
                 int64_t step = (kept ? 1 : t.micro_batches) * all[r].planned_gathered +
-                               t.micro_batches * all[r].planned_reduced + all[r].planned_update +
-                               (sharded ? doubles(ranks, 1) : 0) + doubles(ranks, 2);
+                               t.micro_batches * all[r].planned_reduced + all[r].planned_update + doubles(ranks, 3);
                 assert_int_equal(all[r].memory, all[r].planned_memory);
                 /* whole gradients have their sums at hand, but owners still hand out directions */
                 assert_true((all[r].planned_update > 0) == (ranks > 1 && (sharded || kind == FSDP_MUON)));

@@ -213,6 +213,11 @@ static fsdp_status plan(training *t, fsdp_world *w, training_result *out)
     return FSDP_OK;
 }
 
+static int64_t received_in(const comm_group *g)
+{
+    return g ? comm_group_bytes(g) : 0;
+}
+
 static fsdp_status train_steps(const training *t, fsdp_model *m, fsdp_optimizer *o, int rank, training_result *out)
 {
     fsdp_lr_config lr = FSDP_LR_CONFIG_INIT;
@@ -236,12 +241,12 @@ static fsdp_status train_steps(const training *t, fsdp_model *m, fsdp_optimizer 
         out->loss[step] = report.loss;
         out->norm[step] = report.gradient_norm;
         if (step == 0) { /* ranks agree on things in their first step */
-            out->shard_bytes = -comm_group_bytes(m->shard_group);
-            out->replica_bytes = m->replica_group ? -comm_group_bytes(m->replica_group) : 0;
+            out->shard_bytes = -received_in(m->shardings[0].shard_group);
+            out->replica_bytes = -received_in(m->shardings[0].replica_group);
         }
     }
-    out->shard_bytes += comm_group_bytes(m->shard_group);
-    out->replica_bytes += m->replica_group ? comm_group_bytes(m->replica_group) : 0;
+    out->shard_bytes += received_in(m->shardings[0].shard_group);
+    out->replica_bytes += received_in(m->shardings[0].replica_group);
     free(s);
     return status;
 }

@@ -586,20 +586,25 @@ static int below(draw *d, int n)
     return (int)((d->state >> 33) % (uint64_t)n);
 }
 
-/* A policy that follows from the unit's name and a seed. */
+/* A policy that follows from the unit's name, the number of ranks, and a seed with a bit that allows to offload. */
 static void any_policy(const fsdp_module *m, const char *name, fsdp_unit_policy *p, void *context)
 {
     draw d = {(uint64_t)(uintptr_t)context >> 3};
-    int shards = (int)((uintptr_t)context & 7);
+    int ranks = (int)((uintptr_t)context & 7);
     for (; *name; name++)
         d.state = d.state * 1099511628211u + (unsigned char)*name;
-    p->reshard = p->reshard == FSDP_RESHARD_NEVER ? p->reshard : (fsdp_reshard_when)below(&d, 3);
+    p->strategy = below(&d, 2) ? (fsdp_strategy)below(&d, FSDP_STRATEGY_COUNT) : p->strategy;
+    p->shard_group_size = ranks % 2 == 0 ? 2 : 1;
+    int shards = p->strategy < FSDP_HYBRID ? ranks : p->shard_group_size;
+    bool gathers_twice = p->strategy == FSDP_FULL || p->strategy == FSDP_HYBRID;
+    if (gathers_twice && shards % 2 == 0 && below(&d, 2))
+        p->reshard_group_size = 2;
+    else if (p->strategy != FSDP_NO_SHARD && below(&d, 2))
+        p->reshard = (fsdp_reshard_when)below(&d, 3);
     if (m->parent)
         p->checkpointing = (fsdp_checkpointing)below(&d, 3);
-    p->cpu_offload = below(&d, 3) == 0;
+    p->cpu_offload = (uintptr_t)context & 8 && below(&d, 3) == 0;
     p->reduce_dtype = (fsdp_dtype)below(&d, 3);
-    if (p->reshard == FSDP_RESHARD_AFTER_FORWARD && shards % 2 == 0 && below(&d, 2))
-        p->reshard_group_size = 2;
     p->ignored = !p->reshard_group_size && below(&d, 6) == 0;
 }
 
@@ -631,18 +636,19 @@ static run_case random_case(draw *d, int ranks, const int *weights)
         c.n_freeze = 1 + below(d, 3);
         c.freeze = frozen + below(d, 4 - c.n_freeze + 1);
     }
-    if (below(d, 3) == 0) {
+    if (below(d, 2) == 0) {
         c.policy = any_policy;
-        c.policy_context = (void *)(uintptr_t)(below(d, 1 << 20) << 3 | (grouped ? 2 : ranks));
+        c.policy_context = (void *)(uintptr_t)(below(d, 1 << 20) << 4 | (below(d, 2) << 3) | ranks);
     }
+    bool offloads = c.cpu_offload || ((uintptr_t)c.policy_context & 8);
     return (run_case){.config = c,
                       .batch = 1 + below(d, 4),
                       .evaluated = below(d, 2) ? 1 + below(d, MAX_ROWS) : 0,
                       .micro_batches = 1 + below(d, 3),
-                      .optimizer = below(d, 3)                 ? FSDP_ADAMW
-                                   : c.cpu_offload || c.policy ? FSDP_SGD
-                                   : c.forward_prefetch        ? FSDP_MUON
-                                                               : FSDP_ADAFACTOR,
+                      .optimizer = below(d, 3)          ? FSDP_ADAMW
+                                   : offloads           ? FSDP_SGD
+                                   : c.forward_prefetch ? FSDP_MUON
+                                                        : FSDP_ADAFACTOR,
                       .average = below(d, 3) ? 0 : 0.5f,
                       .rank = below(d, 3) || c.n_freeze ? 0 : 1 + below(d, 9)};
 }

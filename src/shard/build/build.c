@@ -18,54 +18,6 @@
 /* Least memory that values pass through, in numbers of the norm. */
 enum { ROOM_BLOCKS = 1 << 14 };
 
-static fsdp_status make_groups(fsdp_model *m)
-{
-    comm *c = m->world->comm;
-    int world = m->n_ranks = comm_world_size(c);
-    m->shard_group = comm_world(c);
-    if (m->traits->grouped) {
-        int size = m->config.shard_group_size ? m->config.shard_group_size : m->world->job.local_world_size;
-        if (size < 1 || world % size != 0)
-            return error_set(FSDP_ERR_INPUT, "shard_group_size %d does not divide the %d ranks of the job", size,
-                             world);
-        FSDP_TRY(comm_group_split_by_size(c, size, &m->shard_group, &m->replica_group));
-        m->owns_groups = true;
-    }
-    m->n_shards = comm_group_size(m->shard_group);
-    m->shard_rank = comm_group_rank(m->shard_group);
-    m->replicated = !m->traits->shards_optimizer && m->n_shards > 1;
-    return FSDP_OK;
-}
-
-/* Groups that keep units between forward and backward. All ranks make the same ones: their policies have been compared.
- */
-static fsdp_status make_keep_groups(fsdp_model *m)
-{
-    m->keep_group = calloc((size_t)m->n_policies, sizeof *m->keep_group);
-    if (!m->keep_group)
-        return error_set(FSDP_ERR_MEMORY, "groups of %d units: out of host memory", m->n_policies);
-    for (int i = 0; i < m->n_policies; i++) {
-        int size = m->keep_groups[i];
-        for (int k = 0; size > 0 && k < i && !m->keep_group[i]; k++)
-            m->keep_group[i] = m->keep_groups[k] == size ? m->keep_group[k] : NULL;
-        if (size > 0 && !m->keep_group[i])
-            FSDP_TRY(comm_group_split_neighbours(m->world->comm, "keep", size, &m->keep_group[i]));
-    }
-    return FSDP_OK;
-}
-
-static void free_keep_groups(fsdp_model *m)
-{
-    for (int i = m->keep_group ? m->n_policies - 1 : -1; i >= 0; i--) {
-        bool shared = false;
-        for (int k = 0; k < i; k++)
-            shared |= m->keep_group[k] == m->keep_group[i];
-        if (!shared)
-            comm_group_free(m->keep_group[i]);
-    }
-    free(m->keep_group);
-}
-
 static bool set_checkpoint(void *context, fsdp_module *module, const char *path)
 {
     (void)path;
@@ -126,6 +78,19 @@ static fsdp_status choose_fp8(fsdp_model *m)
     return FSDP_OK;
 }
 
+static fsdp_status lay_out(fsdp_model *m, const wrap_result *wrapped)
+{
+    layout_cut *cuts = calloc((size_t)wrapped->n_units, sizeof *cuts);
+    if (!cuts)
+        return error_set(FSDP_ERR_MEMORY, "laying out %d units: out of host memory", wrapped->n_units);
+    for (int i = 0; i < wrapped->n_units; i++)
+        cuts[i] = (layout_cut){m->shardings[i].n_shards, m->shardings[i].whole};
+    fsdp_status status = layout_build(&m->contents, wrapped->n_units, (const char *const *)wrapped->names, cuts,
+                                      m->shard_weights, &m->layout);
+    free(cuts);
+    return status;
+}
+
 fsdp_status model_make_layout(fsdp_model *m)
 {
     wrap_result wrapped;
@@ -141,8 +106,7 @@ fsdp_status model_make_layout(fsdp_model *m)
     FSDP_TRY(wrap_assign(m->module, &m->contents, &m->config.wrap, m->config.bucket_bytes, &wrapped));
     fsdp_status status = policy_apply(m, &wrapped);
     if (status == FSDP_OK)
-        status = layout_build(&m->contents, wrapped.n_units, (const char *const *)wrapped.names, m->n_shards,
-                              m->replicated ? NULL : m->shard_weights, &m->layout);
+        status = lay_out(m, &wrapped);
     wrap_result_free(&wrapped);
     return status;
 }
@@ -207,7 +171,7 @@ static bool has_master(const layout_segment *s, fsdp_dtype dtype)
 /* Of segment k of a unit: what this rank holds. */
 static int64_t part_numel(const fsdp_model *m, int index, int k)
 {
-    return layout_shard_numel(&m->layout->units[index].segments[k], model_has_whole(m, index) ? -1 : m->shard_rank);
+    return model_part(m, index, &m->layout->units[index].segments[k]).n;
 }
 
 static void add_sizes(const fsdp_model *m, int index, int k, resident_sizes *z)
@@ -310,15 +274,15 @@ static fsdp_status place_units(fsdp_model *m)
             const layout_segment *s = segment->layout = &u->layout->segments[k];
             segment->dtype = m->policies[i].param_dtype;
             segment->gradient_dtype = m->config.gradient_dtype;
+            segment->first = model_part(m, i, s).first;
             segment->numel = part_numel(m, i, k);
-            segment->first = model_has_whole(m, i) ? 0 : s->cuts[m->shard_rank];
             place_part(m, segment, m->offloaded[i] && s->trainable, &at);
-            segment->counts = calloc((size_t)m->n_shards, 2 * sizeof *segment->counts);
+            segment->counts = calloc((size_t)s->n_shards, 2 * sizeof *segment->counts);
             if (!segment->counts)
                 return error_set(FSDP_ERR_MEMORY, "placing unit %s: out of host memory", u->layout->name);
-            for (int r = 0; r < m->n_shards; r++)
+            for (int r = 0; r < s->n_shards; r++)
                 segment->counts[r] = layout_shard_numel(s, r);
-            segment->keep_counts = segment->counts + m->n_shards;
+            segment->keep_counts = segment->counts + s->n_shards;
             for (int r = 0; r < m->keep_groups[i]; r++)
                 segment->keep_counts[r] = layout_kept_numel(s, m->keep_groups[i], r);
         }
@@ -359,7 +323,7 @@ static fsdp_status place_buffers(fsdp_model *m)
     return FSDP_OK;
 }
 
-/* One number for every block of the largest trained part, and one for every shard. Values that pass through this memory
+/* One number for every block of the largest trained part. Values that pass through this memory
  * on their way to frozen parts want some room too. */
 static int64_t norm_blocks(const fsdp_model *m)
 {
@@ -376,16 +340,16 @@ static int64_t norm_blocks(const fsdp_model *m)
 
 size_t model_norm_bytes(const fsdp_model *m)
 {
-    int64_t landed = offload_any(m) ? (int64_t)m->layout->n_units * model_norm_sums(m) : 0;
-    return (size_t)(norm_blocks(m) + m->n_shards + landed) * sizeof(double);
+    int64_t landed = offload_any(m) ? (int64_t)m->layout->n_units : 0;
+    return (size_t)(norm_blocks(m) + 1 + landed) * sizeof(double);
 }
 
 static fsdp_status place_scalars(fsdp_model *m)
 {
     m->norm_blocks_bytes = model_norm_bytes(m);
     FSDP_TRY(m->dev->allocate(m->dev, MEMORY_DEVICE, m->norm_blocks_bytes, (void **)&m->norm_blocks));
-    m->norm_partials = m->norm_blocks + norm_blocks(m);
-    m->unit_squares = m->norm_partials + m->n_shards;
+    m->norm_part = m->norm_blocks + norm_blocks(m);
+    m->unit_squares = m->norm_part + 1;
     FSDP_TRY(m->dev->allocate(m->dev, MEMORY_DEVICE, sizeof *m->scalars, (void **)&m->scalars));
     return m->dev->allocate(m->dev, MEMORY_HOST, MODEL_HOST_SCALARS * sizeof *m->host_scalars,
                             (void **)&m->host_scalars);
@@ -479,7 +443,6 @@ fsdp_status fsdp_shard(fsdp_world *w, fsdp_module *net, const fsdp_config *confi
     m->dev->awaits_autotune = comm_rank(w->comm) > 0;
     m->compute = w->compute;
     m->config = full;
-    m->traits = strategy_of(full.strategy);
     m->module = net;
     m->gradient.shared = true;
     m->gather.shared = comm_fills_directly(w->comm);
@@ -490,19 +453,24 @@ fsdp_status fsdp_shard(fsdp_world *w, fsdp_module *net, const fsdp_config *confi
     m->peers = (peer_group){gather_values, scatter_sums, m, comm_world_size(w->comm)};
 
     fsdp_status status;
-    TRY_OR(fail, make_groups(m));
+    m->rank = comm_rank(w->comm);
+    m->n_ranks = comm_world_size(w->comm);
+    m->ranks_per_node = w->job.local_world_size;
+    unit_sharding usual;
+    TRY_OR(fail, sharding_find(m, "", full.strategy, full.shard_group_size, &usual));
     if (full.shard_weights) {
-        m->shard_weights = malloc((size_t)m->n_shards * sizeof *m->shard_weights);
+        m->n_shard_weights = usual.n_shards;
+        m->shard_weights = malloc((size_t)usual.n_shards * sizeof *m->shard_weights);
         if (!m->shard_weights) {
             status = error_set(FSDP_ERR_MEMORY, "sharding a model: out of host memory");
             goto fail;
         }
-        memcpy(m->shard_weights, full.shard_weights, (size_t)m->n_shards * sizeof *m->shard_weights);
+        memcpy(m->shard_weights, full.shard_weights, (size_t)usual.n_shards * sizeof *m->shard_weights);
     }
     TRY_OR(fail, model_make_layout(m));
     m->loss_scale = model_scales_loss(m) ? (full.loss_scale > 0 ? full.loss_scale : 65536) : 1;
     TRY_OR(fail, agree(m));
-    TRY_OR(fail, make_keep_groups(m));
+    TRY_OR(fail, sharding_open_groups(m));
     m->units = calloc((size_t)m->layout->n_units, sizeof *m->units);
     if (!m->units) {
         status = error_set(FSDP_ERR_MEMORY, "sharding a model: out of host memory");
@@ -562,14 +530,10 @@ void fsdp_model_free(fsdp_model *m)
             free(m->units[i].segments[k].counts);
     }
     free(m->units);
-    free_keep_groups(m);
+    sharding_close_groups(m);
     policy_free(m);
     layout_free(m->layout);
     module_contents_free(&m->contents);
-    if (m->owns_groups) {
-        comm_group_free(m->replica_group);
-        comm_group_free(m->shard_group);
-    }
     free(m->shard_weights);
     free(m->base_name);
     fsdp_module_free(m->module);

@@ -68,10 +68,24 @@ static fsdp_status cut_segment(layout_segment *s, int n_shards, const int *weigh
     return FSDP_OK;
 }
 
+static fsdp_status check_weights(const layout_cut *cut, const int *weights)
+{
+    for (int r = 0; r < cut->n_shards; r++) {
+        if (weights[r] < 1)
+            return error_set(FSDP_ERR_INPUT, "shard weight %d of rank %d: weights must be positive", weights[r], r);
+    }
+    return FSDP_OK;
+}
+
 static fsdp_status build_unit(layout *l, int index, const char *name, const module_contents *contents,
-                              const int *weights)
+                              const layout_cut *cut, const int *weights)
 {
     layout_unit *u = &l->units[index];
+    u->whole = cut->whole;
+    if (cut->whole)
+        weights = NULL;
+    if (weights)
+        FSDP_TRY(check_weights(cut, weights));
     u->name = strdup(name);
     if (!u->name)
         return error_set(FSDP_ERR_MEMORY, "laying out unit %s: out of host memory", name);
@@ -82,7 +96,7 @@ static fsdp_status build_unit(layout *l, int index, const char *name, const modu
             continue;
         u->n_segments++; /* also on failure: layout_free finds it */
         FSDP_TRY(status);
-        FSDP_TRY(cut_segment(s, l->n_shards, weights));
+        FSDP_TRY(cut_segment(s, cut->n_shards, weights));
         for (int i = 0; i < s->n_slots; i++) {
             u->parameters_numel += s->slots[i].parameter->numel;
             l->trainable_numel += frozen ? 0 : s->slots[i].parameter->numel;
@@ -94,22 +108,17 @@ static fsdp_status build_unit(layout *l, int index, const char *name, const modu
     return FSDP_OK;
 }
 
-fsdp_status layout_build(const module_contents *contents, int n_units, const char *const *names, int n_shards,
+fsdp_status layout_build(const module_contents *contents, int n_units, const char *const *names, const layout_cut *cuts,
                          const int *weights, layout **out)
 {
-    for (int r = 0; weights && r < n_shards; r++) {
-        if (weights[r] < 1)
-            return error_set(FSDP_ERR_INPUT, "shard weight %d of rank %d: weights must be positive", weights[r], r);
-    }
     layout *l = calloc(1, sizeof *l);
     if (!l || !(l->units = calloc((size_t)n_units, sizeof *l->units))) {
         free(l);
         return error_set(FSDP_ERR_MEMORY, "laying out %d units: out of host memory", n_units);
     }
     l->n_units = n_units;
-    l->n_shards = n_shards;
     for (int i = 0; i < n_units; i++) {
-        fsdp_status status = build_unit(l, i, names[i], contents, weights);
+        fsdp_status status = build_unit(l, i, names[i], contents, &cuts[i], weights);
         if (status != FSDP_OK) {
             layout_free(l);
             return status;
@@ -151,9 +160,10 @@ int64_t layout_kept_numel(const layout_segment *s, int size, int rank)
 
 uint64_t layout_hash(const layout *l)
 {
-    uint64_t h = hash_u64(HASH_START, (uint64_t)l->n_shards);
+    uint64_t h = HASH_START;
     for (int i = 0; i < l->n_units; i++) {
         h = hash_text(h, l->units[i].name);
+        h = hash_u64(h, l->units[i].whole);
         for (int k = 0; k < l->units[i].n_segments; k++) {
             const layout_segment *s = &l->units[i].segments[k];
             h = hash_u64(h, s->trainable);
@@ -162,7 +172,7 @@ uint64_t layout_hash(const layout *l)
                 h = hash_u64(h, (uint64_t)s->slots[p].offset);
                 h = hash_u64(h, (uint64_t)s->slots[p].parameter->numel);
             }
-            for (int r = 0; r <= l->n_shards; r++)
+            for (int r = 0; r <= s->n_shards; r++)
                 h = hash_u64(h, (uint64_t)s->cuts[r]);
         }
     }

@@ -31,18 +31,25 @@ typedef struct layout_unit {
     char *name;
     int n_segments; /* 1 or 2; a trainable one comes first */
     layout_segment segments[2];
+    bool whole;               /* every rank has all shards */
     int64_t parameters_numel; /* without padding */
 } layout_unit;
 
+/* How a unit is cut. */
+typedef struct layout_cut {
+    int n_shards;
+    bool whole; /* every rank has all shards, and these are equal */
+} layout_cut;
+
 typedef struct layout {
-    int n_units, n_shards;
+    int n_units;
     layout_unit *units;
     int64_t parameters_numel, trainable_numel;
 } layout;
 
-/* Parameters name their unit (parameter->unit in 0 .. n_units-1). `weights` gives shards their relative sizes (n_shards
- * scalars); NULL: equal. Names are copied. */
-fsdp_status layout_build(const module_contents *contents, int n_units, const char *const *names, int n_shards,
+/* Parameters name their unit (parameter->unit in 0 .. n_units-1), of which there are n_units names and cuts. `weights`
+ * gives shards their relative sizes, a unit of fewer shards takes the first; NULL: equal. Names are copied. */
+fsdp_status layout_build(const module_contents *contents, int n_units, const char *const *names, const layout_cut *cuts,
                          const int *weights, layout **out);
 void layout_free(layout *l);
 

@@ -41,3 +41,15 @@ fsdp_status fsdp_strategy_parse(const char *name, fsdp_strategy *out)
         FSDP_ERR_INPUT,
         "sharding strategy \"%s\": full, shard_grad_op, shard_op, no_shard, hybrid and hybrid_zero2 are known", name);
 }
+
+fsdp_status strategy_rule_parse(const char *text, strategy_rule *out)
+{
+    const char *equals = strrchr(text, '=');
+    size_t n = equals ? (size_t)(equals - text) : 0;
+    if (n == 0 || n >= sizeof out->glob)
+        return error_set(FSDP_ERR_INPUT,
+                         "unit_strategies: \"%s\" is not GLOB=STRATEGY, a pattern of unit names and a strategy", text);
+    memcpy(out->glob, text, n);
+    out->glob[n] = '\0';
+    return fsdp_strategy_parse(equals + 1, &out->strategy);
+}

@@ -15,4 +15,11 @@ typedef struct strategy_traits {
 
 const strategy_traits *strategy_of(fsdp_strategy s);
 
+/* "GLOB=STRATEGY" of fsdp_config.unit_strategies: the pattern, and what matching units do. */
+typedef struct strategy_rule {
+    char glob[256];
+    fsdp_strategy strategy;
+} strategy_rule;
+fsdp_status strategy_rule_parse(const char *text, strategy_rule *out);
+
 #endif

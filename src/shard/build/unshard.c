@@ -97,8 +97,8 @@ fsdp_status fsdp_unshard(fsdp_model *m, const char *name, fsdp_unsharded **out)
         return error_set(FSDP_ERR_MEMORY, "unsharding unit %s: no host memory for %lld values", name,
                          (long long)m->layout->units[index].parameters_numel);
     fsdp_status status = model_for_each_slice(m, read_slice, u);
-    if (status == FSDP_OK && !model_has_whole(m, index))
-        status = model_join_slices(m, "unsharding a unit", u->values, u->numel);
+    if (status == FSDP_OK)
+        status = model_join_slices(m, index, "unsharding a unit", u->values, u->numel);
     if (status != FSDP_OK) {
         discard(u);
         return status;

@@ -11,12 +11,10 @@
 
 #define CHUNK ((int64_t)1 << 20) /* elements that pass through host memory at a time */
 
-/* With hybrid sharding every group holds the same: the first one writes. What every rank has whole: rank 0. */
+/* Of groups that hold the same the first one writes; what every rank has whole: rank 0. */
 static bool writes(const fsdp_model *m, int index)
 {
-    if (model_has_whole(m, index) && m->shard_rank != 0)
-        return false;
-    return m->replicated || !m->replica_group || comm_group_rank(m->replica_group) == 0;
+    return model_has_whole(m, index) ? m->rank == 0 : m->shardings[index].replica_rank == 0;
 }
 
 static bool slice_of(const fsdp_model *m, const unit_segment *segment, int place, int range, model_slice *out)
@@ -310,14 +308,14 @@ fsdp_status model_find_elements(const fsdp_model *m, const char *name, int64_t f
     return FSDP_OK;
 }
 
-fsdp_status model_join_slices(fsdp_model *m, const char *label, float *values, int64_t n)
+fsdp_status model_join_slices(fsdp_model *m, int index, const char *label, float *values, int64_t n)
 {
-    if (m->replicated || m->n_shards == 1)
+    if (model_has_all_at_hand(m, index))
         return FSDP_OK;
     comm_span span = {.send = {values, FSDP_F32}, .recv = {values, FSDP_F32}, .count = n};
     comm_op op = {.label = label, .step = m->step, .n_spans = 1, .spans = &span};
     comm_request request = COMM_REQUEST_INIT;
-    FSDP_TRY(comm_all_reduce(m->shard_group, &op, &request));
+    FSDP_TRY(comm_all_reduce(m->shardings[index].shard_group, &op, &request));
     return comm_wait(&request, NULL);
 }
 
@@ -328,7 +326,7 @@ fsdp_status fsdp_parameter_read(fsdp_model *m, const char *name, int64_t first, 
     reading r = {name, first, n, out};
     memset(out, 0, (size_t)n * sizeof *out);
     FSDP_TRY(model_for_each_slice(m, read_slice, &r));
-    return model_has_whole(m, p->unit) ? FSDP_OK : model_join_slices(m, "reading a parameter", out, n);
+    return model_join_slices(m, p->unit, "reading a parameter", out, n);
 }
 
 typedef struct writing {

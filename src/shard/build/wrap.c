@@ -160,3 +160,13 @@ void wrap_result_free(wrap_result *r)
     free(r->modules);
     *r = (wrap_result){NULL, 0, NULL, 0};
 }
+
+fsdp_status wrap_no_such_unit(const char *setting, const char *glob, int n_units, const char *const *names)
+{
+    char list[512] = "";
+    size_t used = 0;
+    for (int i = 0; i < n_units && used < sizeof list; i++)
+        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", names[i]);
+    return error_set(FSDP_ERR_INPUT, "%s: no unit matches \"%s\"; the units are %s%s", setting, glob, list,
+                     used >= sizeof list ? "..." : "");
+}

@@ -25,6 +25,9 @@ fsdp_status wrap_assign(fsdp_module *root, const module_contents *contents, cons
                         int64_t bucket_bytes, wrap_result *out);
 void wrap_result_free(wrap_result *r);
 
+/* The error of a setting whose glob matches no unit: lists those that there are. */
+fsdp_status wrap_no_such_unit(const char *setting, const char *glob, int n_units, const char *const *names);
+
 /* Whether `type` is one of the types that `list` names, separated by commas; NULL names none. */
 bool wrap_lists_type(const char *list, const char *type);
 

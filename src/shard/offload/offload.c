@@ -2,7 +2,6 @@
 #include "shard/offload/offload.h"
 
 #include <fnmatch.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +9,7 @@
 #include "base/error.h"
 #include "base/record/hooks.h"
 #include "base/log.h"
+#include "shard/build/wrap.h"
 #include "shard/offload/worker.h"
 
 #define TIMEOUT_SECONDS 600.0 /* for one unit; the largest take a second */
@@ -44,17 +44,6 @@ struct offload {
 
 /* ---- Which units ---- */
 
-static fsdp_status no_such_unit(int n_units, const char *const *units, const char *glob)
-{
-    char names[512];
-    size_t used = 0;
-    names[0] = '\0';
-    for (int i = 0; i < n_units && used < sizeof names; i++)
-        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", units[i]);
-    return error_set(FSDP_ERR_INPUT, "cpu_offload_units: no unit matches \"%s\"; the units are %s%s", glob, names,
-                     used >= sizeof names ? "..." : "");
-}
-
 fsdp_status offload_choose(fsdp_model *m, int n_units, const char *const *names)
 {
     fsdp_config *c = &m->config;
@@ -71,7 +60,7 @@ fsdp_status offload_choose(fsdp_model *m, int n_units, const char *const *names)
             matched += match;
         }
         if (matched == 0)
-            return no_such_unit(n_units, names, c->cpu_offload_units[g]);
+            return wrap_no_such_unit("cpu_offload_units", c->cpu_offload_units[g], n_units, names);
     }
     c->cpu_offload_units = NULL; /* the caller's, and no longer needed */
     c->n_cpu_offload_units = 0;
@@ -275,12 +264,12 @@ fsdp_status offload_land(fsdp_model *m, int index, void *landing, bool last)
     FSDP_TRY(unit_worker_wait(o->worker, index)); /* it reads the gradient of the step before */
     FSDP_TRY(follow_compute(o, o->sums));
     FSDP_TRY(comm_wait(&u->reduce, o->sums));
-    if (last && model_has_replicas(m)) {
-        FSDP_TRY(unit_replicate(u, m->replica_group, landing, m->step, o->sums));
+    if (last && model_has_replicas(m, index)) {
+        FSDP_TRY(unit_replicate(u, m->shardings[index].replica_group, landing, m->step, o->sums));
         FSDP_TRY(comm_wait(&u->replicate, o->sums));
     }
     if (last)
-        FSDP_TRY(model_squares(m, segment, landing, &m->unit_squares[index * model_norm_sums(m)], false, o->sums));
+        FSDP_TRY(model_squares(m, index, landing, &m->unit_squares[index], false, o->sums));
     to->squared = last;
     FSDP_TRY(m->dev->event_record(o->sums, o->summed));
     FSDP_TRY(m->dev->stream_wait(o->out, o->summed));
@@ -302,7 +291,7 @@ fsdp_status offload_clear(fsdp_model *m, int index)
 static fsdp_status reduce_to(fsdp_model *m, int index, uint8_t *held, void *landing)
 {
     unit *u = &m->units[index];
-    FSDP_TRY(unit_reduce(u, m->shard_group, m->policies[index].reduce_dtype, held, landing, m->replicated, false,
+    FSDP_TRY(unit_reduce(u, m->shardings[index].shard_group, m->policies[index].reduce_dtype, held, landing, false,
                          m->step, m->compute));
     FSDP_TRY(offload_land(m, index, landing, true));
     return unit_reduced(u, m->compute);
@@ -357,7 +346,7 @@ static fsdp_status take_squares(fsdp_model *m, int index)
     const unit_segment *segment = &m->units[index].segments[0];
     fsdp_status status = m->dev->copy(o->sums, copy, segment->gradient, bytes);
     if (status == FSDP_OK)
-        status = model_squares(m, segment, copy, &m->unit_squares[index * model_norm_sums(m)], false, o->sums);
+        status = model_squares(m, index, copy, &m->unit_squares[index], false, o->sums);
     fsdp_status ended = m->dev->stream_synchronize(o->sums);
     m->dev->release(m->dev, MEMORY_DEVICE, copy, bytes);
     return status == FSDP_OK ? ended : status;

@@ -11,18 +11,15 @@
 
 static fsdp_status describe_groups(fsdp_model *m, const memory_plan_request *r)
 {
-    int size = r->n_ranks;
-    if (m->traits->grouped)
-        size = m->config.shard_group_size ? m->config.shard_group_size : r->ranks_per_node;
-    if (size < 1 || r->n_ranks % size != 0)
-        return error_set(FSDP_ERR_INPUT, "shard_group_size %d does not divide %d ranks", size, r->n_ranks);
+    unit_sharding usual;
     m->n_ranks = r->n_ranks;
-    m->n_shards = size;
-    m->replicated = !m->traits->shards_optimizer && size > 1;
-    m->shard_rank = r->rank == MEMORY_PLAN_LARGEST ? 0 : r->rank % size;
-    for (int i = 1; r->rank == MEMORY_PLAN_LARGEST && m->shard_weights && i < size; i++)
-        if (m->shard_weights[i] > m->shard_weights[m->shard_rank])
-            m->shard_rank = i;
+    m->ranks_per_node = r->ranks_per_node;
+    m->rank = r->rank == MEMORY_PLAN_LARGEST ? 0 : r->rank;
+    FSDP_TRY(sharding_find(m, "", m->config.strategy, m->config.shard_group_size, &usual));
+    m->n_shard_weights = usual.n_shards;
+    for (int i = 1; r->rank == MEMORY_PLAN_LARGEST && m->shard_weights && i < usual.n_shards; i++)
+        if (m->shard_weights[i] > m->shard_weights[m->rank])
+            m->rank = i;
     return FSDP_OK;
 }
 
@@ -64,12 +61,11 @@ static size_t largest_workspace(const program *p)
 /* Of a segment, with the optimizer's state. */
 static int64_t part_bytes(const fsdp_model *m, const memory_plan_request *r, int index, const layout_segment *s)
 {
-    bool whole = model_has_whole(m, index);
-    int64_t first = whole ? 0 : s->cuts[m->shard_rank], end = whole ? s->padded : s->cuts[m->shard_rank + 1];
+    element_range part = model_part(m, index, s);
     int64_t numel = 0;
     for (int i = 0; i < s->n_slots; i++) {
         int64_t from, n, at;
-        layout_overlap(&s->slots[i], first, end, &from, &n, &at);
+        layout_overlap(&s->slots[i], part.first, part.first + part.n, &from, &n, &at);
         const fsdp_parameter *p = s->slots[i].parameter;
         bool less = r->optimizer != FSDP_SGD && !update_has_second(r->optimizer, p);
         numel += n * (s->trainable ? 1 + r->moments - less : 1);
@@ -77,15 +73,17 @@ static int64_t part_bytes(const fsdp_model *m, const memory_plan_request *r, int
     return numel * (int64_t)sizeof(float);
 }
 
-/* What this rank writes into a checkpoint: with replicas the first of them, of buffers rank 0; `all`: what it holds. */
+/* What this rank writes into a checkpoint: with replicas the first of them, of whole units and buffers rank 0; `all`:
+ * what it holds. */
 static int64_t checkpoint_bytes(const fsdp_model *m, const memory_plan_request *r, bool all)
 {
-    int rank = r->rank == MEMORY_PLAN_LARGEST ? m->shard_rank : r->rank;
-    bool writes = m->replicated ? rank == 0 || r->rank == MEMORY_PLAN_LARGEST : rank < m->n_shards;
+    int rank = m->rank;
+    bool first = rank == 0 || r->rank == MEMORY_PLAN_LARGEST;
     int64_t bytes = 0;
-    for (int i = 0; i < m->layout->n_units && (writes || all); i++) {
-        if (m->policies[i].ignored && m->shard_rank != 0 && !all)
-            continue; /* rank 0's */
+    for (int i = 0; i < m->layout->n_units; i++) {
+        bool writes = model_has_whole(m, i) ? first : m->shardings[i].replica_rank == 0;
+        if (!writes && !all)
+            continue;
         for (int k = 0; k < m->layout->units[i].n_segments; k++) {
             const layout_segment *s = &m->layout->units[i].segments[k];
             bytes += part_bytes(m, r, i, s);
@@ -132,15 +130,14 @@ static void count_residents(const fsdp_model *m, const memory_plan_request *r, m
 static size_t second_unneeded(const fsdp_model *m, int index, fsdp_optimizer_kind kind)
 {
     const layout_segment *s = &m->layout->units[index].segments[0];
-    bool whole = model_has_whole(m, index);
-    int64_t first = whole ? 0 : s->cuts[m->shard_rank], end = whole ? s->padded : s->cuts[m->shard_rank + 1], n = 0;
+    element_range part = model_part(m, index, s);
+    int64_t n = 0;
     for (int i = 0; i < s->n_slots; i++) {
-        int64_t at, part;
-        layout_extent(s, i, first, end, &at, &part);
-        n += update_has_second(kind, s->slots[i].parameter) ? 0 : part;
+        int64_t at, extent;
+        layout_extent(s, i, part.first, part.first + part.n, &at, &extent);
+        n += update_has_second(kind, s->slots[i].parameter) ? 0 : extent;
     }
-    return round_up((size_t)(end - first) * sizeof(float), 256) -
-           round_up((size_t)(end - first - n) * sizeof(float), 256);
+    return round_up((size_t)part.n * sizeof(float), 256) - round_up((size_t)(part.n - n) * sizeof(float), 256);
 }
 
 /* What Muon and Adafactor take besides moments, and leave out of them. */
@@ -168,25 +165,25 @@ static fsdp_status count_update(const fsdp_model *m, const memory_plan_request *
  * from all others; for a sum that all ranks get, both of these for an n-th part. */
 static void count_traffic(const fsdp_model *m, const schedule *s, memory_plan *out)
 {
-    int64_t n = m->n_shards, replicas = m->traits->grouped ? m->n_ranks / n : 1;
     int64_t sum = (int64_t)fsdp_dtype_size(m->config.gradient_dtype);
     for (int i = 0; i < s->n_events; i++) {
-        const layout_unit *u = &m->layout->units[s->events[i].unit];
-        int64_t param = (int64_t)m->param_bytes[s->events[i].unit];
-        int64_t grad = (int64_t)m->grad_bytes[s->events[i].unit];
+        int which = s->events[i].unit;
+        const layout_unit *u = &m->layout->units[which];
+        const unit_sharding *h = &m->shardings[which];
+        int64_t param = (int64_t)m->param_bytes[which], grad = (int64_t)m->grad_bytes[which];
+        int64_t n = h->n_shards, replicas = h->n_replicas;
         /* A smaller group that kept the unit has a larger part of it on each rank. */
-        int keepers = s->events[i].backward && s->units[s->events[i].unit].kept ? m->keep_groups[s->events[i].unit] : 0;
-        const layout_segment *trained = &u->segments[0];
-        int64_t mine = layout_shard_numel(trained, m->replicated ? -1 : m->shard_rank);
-        bool gathers = s->events[i].action == ACTION_GATHER && m->residencies[s->events[i].unit] != RESIDENT_ALIAS;
+        int keepers = s->events[i].backward && s->units[which].kept ? m->keep_groups[which] : 0;
+        int64_t mine = model_part(m, which, &u->segments[0]).n;
+        bool gathers = s->events[i].action == ACTION_GATHER && m->residencies[which] != RESIDENT_ALIAS;
         for (int k = 0; gathers && k < u->n_segments; k++)
             out->gathered_bytes +=
-                (u->segments[k].padded - (keepers ? layout_kept_numel(&u->segments[k], keepers, m->shard_rank % keepers)
-                                                  : layout_shard_numel(&u->segments[k], m->shard_rank))) *
+                (u->segments[k].padded - (keepers ? layout_kept_numel(&u->segments[k], keepers, h->shard_rank % keepers)
+                                                  : layout_shard_numel(&u->segments[k], h->shard_rank))) *
                 param;
         if (s->events[i].action != ACTION_REDUCE)
             continue;
-        out->reduced_bytes += m->replicated ? 2 * (n - 1) * mine * grad / n : (n - 1) * mine * grad;
+        out->reduced_bytes += h->whole ? 2 * (n - 1) * mine * grad / n : (n - 1) * mine * grad;
         out->replica_bytes += 2 * (replicas - 1) * mine * sum / replicas;
     }
 }
@@ -338,7 +335,6 @@ fsdp_status memory_plan_make(fsdp_module *net, const fsdp_config *config, const 
     }
     m->dev = r->dev;
     m->config = *config;
-    m->traits = strategy_of(config->strategy);
     m->module = net;
     m->shard_weights = (int *)(uintptr_t)config->shard_weights; /* borrowed: only read here */
     fsdp_status status = describe_groups(m, r);

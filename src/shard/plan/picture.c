@@ -51,8 +51,7 @@ static fsdp_status take_units(taking *t)
         to->bytes = (size_t)u->parameters_numel * sizeof(float);
         for (int k = 0; k < u->n_segments; k++) {
             const layout_segment *s = &u->segments[k];
-            to->shard_bytes +=
-                (size_t)layout_shard_numel(s, model_has_whole(m, i) ? -1 : m->shard_rank) * sizeof(float);
+            to->shard_bytes += (size_t)model_part(m, i, s).n * sizeof(float);
             for (int j = 0; s->trainable && j < s->n_slots; j++)
                 to->trained += s->slots[j].parameter->numel;
         }
@@ -120,23 +119,23 @@ static fsdp_status take_gathered(taking *t)
 static fsdp_status take_gradients(taking *t)
 {
     const fsdp_model *m = t->m;
-    gradient_residency where = model_schedule_options(m).gradients;
-    for (int i = 0; i < m->layout->n_units && where == GRADIENT_HELD && t->s->reductions > 0; i++)
-        FSDP_TRY(
-            add_life(t, life_of(t, PICTURE_FULL_GRADIENTS, i, t->out->units[i].gradient_bytes, 0, t->out->length)));
+    schedule_options options = model_schedule_options(m);
+    for (int i = 0; i < m->layout->n_units && t->s->reductions > 0; i++)
+        if (schedule_holds(&options, i))
+            FSDP_TRY(
+                add_life(t, life_of(t, PICTURE_FULL_GRADIENTS, i, t->out->units[i].gradient_bytes, 0, t->out->length)));
     for (int i = 0; i < t->s->n_events; i++) {
         const schedule_event *e = &t->s->events[i];
         if (e->action != ACTION_GRADIENTS)
             continue;
-        bool offloaded = t->out->units[e->unit].offloaded, direct = where == GRADIENT_DIRECT;
+        bool offloaded = t->out->units[e->unit].offloaded, direct = options.gradients == GRADIENT_DIRECT;
         const schedule_event *loaded = next_event(t, 0, e->unit, ACTION_PRELOAD);
         const schedule_event *end = next_event(t, i, e->unit, ACTION_REDUCED);
         int freed = end ? end->index : t->out->length, from = loaded ? loaded->index : e->index;
-        size_t full = where == GRADIENT_HELD || (direct && !offloaded) ? 0 : t->out->units[e->unit].gradient_bytes;
-        size_t landing = offloaded && !direct
-                             ? schedule_landing_bytes(m->layout, &m->layout->units[e->unit].segments[0],
-                                                      fsdp_dtype_size(m->config.gradient_dtype), m->replicated)
-                             : 0;
+        bool elsewhere = schedule_holds(&options, e->unit) || (direct && !offloaded);
+        size_t full = elsewhere ? 0 : t->out->units[e->unit].gradient_bytes;
+        size_t landing =
+            offloaded && !direct ? schedule_landing_bytes(&m->layout->units[e->unit], options.sum_bytes) : 0;
         FSDP_TRY(add_life(t, life_of(t, PICTURE_FULL_GRADIENTS, e->unit, full, direct ? from : e->index,
                                      offloaded ? freed : freed - 1)));
         FSDP_TRY(add_life(t, life_of(t, PICTURE_FULL_GRADIENTS, e->unit, landing, from, freed)));

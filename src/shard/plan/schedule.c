@@ -311,12 +311,12 @@ static bool is_offloaded(const planning *g, int unit)
 /* What the host's optimizer writes must have come before it is gathered, or, where nothing is moved, used. */
 static fsdp_status plan_refreshes(planning *g)
 {
-    bool gathers = g->o->parameters != RESIDENT_ALIAS && !g->o->alias;
     for (int i = 0; i < g->l->n_units; i++) {
         const unit_use *u = &g->uses[i];
         int first = u->forward_first >= 0 ? u->forward_first : u->backward_first;
         if (!is_offloaded(g, i) || first < 0)
             continue;
+        bool gathers = residency_of(g, i) != RESIDENT_ALIAS && !g->o->alias;
         for (int k = 0; k < g->n_stays && gathers; k++) {
             if (g->stays[k].unit == i)
                 first = (int)min_i64(first, g->stays[k].gather);
@@ -349,35 +349,42 @@ static fsdp_status add_gradient_events(planning *g, int i, int freed)
     return add_event(g, freed, ACTION_REDUCED, s->unit, true);
 }
 
-size_t schedule_landing_bytes(const layout *l, const layout_segment *s, size_t element, bool replicated)
+size_t schedule_landing_bytes(const layout_unit *u, size_t element)
 {
-    int64_t numel = replicated ? s->padded : 0;
-    for (int r = 0; r < l->n_shards && !replicated; r++)
+    const layout_segment *s = &u->segments[0];
+    int64_t numel = u->whole ? s->padded : 0;
+    for (int r = 0; r < s->n_shards && !u->whole; r++)
         numel = max_i64(numel, layout_shard_numel(s, r));
     return round_up((size_t)numel * element, 256);
+}
+
+bool schedule_holds(const schedule_options *o, int unit)
+{
+    return o->gradients == GRADIENT_HELD || (o->gradients == GRADIENT_BUFFERED && o->held && o->held[unit]);
 }
 
 /* Of unit number i in order of its last gradient: what its full gradient and its landing take, and for how long. */
 static void plan_gradient_memory(const planning *g, int i, int freed, lifetime *full, lifetime *landing)
 {
     const stay *s = &g->stays[i];
-    const layout_unit *u = &g->l->units[s->unit];
     bool offloaded = is_offloaded(g, s->unit), direct = g->o->gradients == GRADIENT_DIRECT;
     int from = offloaded ? preload_index(g, i) : s->first;
     /* What is free again before an instruction may be taken before the same one; offloaded units are copied on. */
     int last = offloaded ? freed : freed - 1;
     *full = (lifetime){gradient_bytes(g, s->unit), direct ? from : s->first, last, 0};
-    size_t landed = schedule_landing_bytes(g->l, &u->segments[0], g->o->sum_bytes, g->o->replicated);
+    size_t landed = schedule_landing_bytes(&g->l->units[s->unit], g->o->sum_bytes);
     *landing = (lifetime){offloaded && !direct ? landed : 0, from, freed, 0};
-    if (g->o->gradients == GRADIENT_HELD || (direct && !offloaded))
+    if (schedule_holds(g->o, s->unit) || (direct && !offloaded))
         full->bytes = 0; /* a place of its own, or none */
 }
 
-/* Held gradients outlive programs: every unit has its place, the same in all of them, whether they train it or not. */
+/* Held gradients outlive programs: each has its place, the same in all of them, whether they train the unit or not. */
 static size_t place_held(planning *g)
 {
     size_t bytes = 0;
     for (int i = 0; i < g->l->n_units; i++) {
+        if (!schedule_holds(g->o, i))
+            continue;
         g->s->units[i].gradient_offset = bytes;
         bytes += gradient_bytes(g, i);
     }
@@ -404,14 +411,14 @@ static fsdp_status plan_gradients(planning *g)
         status = add_gradient_events(g, i, freed);
     }
     g->s->reductions = n;
-    size_t held = n > 0 && g->o->gradients == GRADIENT_HELD ? place_held(g) : 0;
+    size_t held = n > 0 ? place_held(g) : 0;
     if (status == FSDP_OK)
         status = lifetime_pack(items, 2 * n, &g->s->gradient_bytes);
     g->s->gradient_bytes += held;
     for (int i = 0; i < n && status == FSDP_OK; i++) {
         schedule_unit *u = &g->s->units[g->stays[i].unit];
-        if (g->o->gradients != GRADIENT_HELD)
-            u->gradient_offset = items[i].offset;
+        if (!schedule_holds(g->o, g->stays[i].unit))
+            u->gradient_offset = held + items[i].offset;
         u->landing_offset = held + (g->o->gradients == GRADIENT_DIRECT ? items[i].offset : items[n + i].offset);
     }
     free(items);

@@ -48,6 +48,7 @@ typedef struct schedule_options {
     parameter_residency parameters;
     bool alias; /* one shard is all of it: gathers move nothing and take no memory, but keep their order */
     gradient_residency gradients;
+    const bool *held; /* (n_units), or NULL: of BUFFERED gradients, those that have a place like HELD ones */
     size_t param_bytes, grad_bytes; /* of an element */
     int gather_buffers;
     bool forward_prefetch;
@@ -61,7 +62,6 @@ typedef struct schedule_options {
      * before; NULL, or no such u in the program: as gather_buffers says. */
     const bool *prefetches[2];
     size_t sum_bytes; /* of an element of a sum of gradients */
-    bool replicated;  /* every rank's gradient is the whole sum, not a shard of it */
 } schedule_options;
 
 typedef struct schedule_unit {
@@ -92,6 +92,8 @@ size_t schedule_segment_offset(const layout_unit *u, int segment, size_t element
 /* The same of what one of `size` ranks keeps, with room for the largest part; segment n_segments: where it ends. */
 size_t schedule_kept_offset(const layout_unit *u, int segment, size_t element_bytes, int size);
 /* Room in which an offloaded unit's sum arrives: for the largest shard, so that all ranks make the same. */
-size_t schedule_landing_bytes(const layout *l, const layout_segment *s, size_t element, bool replicated);
+size_t schedule_landing_bytes(const layout_unit *u, size_t element);
+/* Whether the unit's full gradients have a place of their own, the same in all programs. */
+bool schedule_holds(const schedule_options *o, int unit);
 
 #endif

@@ -174,7 +174,7 @@ static double full_bytes(const writing *w, int which, size_t element, bool train
 static int64_t own_numel(const writing *w, int which)
 {
     const layout_segment *s = &w->m->layout->units[which].segments[0];
-    return s->trainable ? layout_shard_numel(s, model_has_whole(w->m, which) ? -1 : w->m->shard_rank) : 0;
+    return s->trainable ? model_part(w->m, which, s).n : 0;
 }
 
 /* A copy that stays is gathered once after each optimizer step. */
@@ -190,7 +190,8 @@ static fsdp_status gather(writing *w, const schedule_event *e)
     bool kept = e->backward && w->s->units[e->unit].kept;
     if (moves_nothing(w, e->unit))
         return FSDP_OK;
-    return add_collective(w, SCRIPT_ALL_GATHER, e->unit, SLOT_GATHER, kept ? m->keep_groups[e->unit] : m->n_shards, 1,
+    return add_collective(w, SCRIPT_ALL_GATHER, e->unit, SLOT_GATHER,
+                          kept ? m->keep_groups[e->unit] : m->shardings[e->unit].n_shards, 1,
                           full_bytes(w, e->unit, m->param_bytes[e->unit], false));
 }
 
@@ -221,8 +222,9 @@ static fsdp_status reduce(writing *w, const schedule_event *e)
     if (w->gradients != GRADIENT_DIRECT) {
         if (!reduces_now(w))
             return FSDP_OK;
-        FSDP_TRY(add_collective(w, m->replicated ? SCRIPT_ALL_REDUCE : SCRIPT_REDUCE_SCATTER, e->unit, SLOT_REDUCE,
-                                m->n_shards, 1, full_bytes(w, e->unit, m->grad_bytes[e->unit], true)));
+        const unit_sharding *h = &m->shardings[e->unit];
+        FSDP_TRY(add_collective(w, h->whole ? SCRIPT_ALL_REDUCE : SCRIPT_REDUCE_SCATTER, e->unit, SLOT_REDUCE,
+                                h->n_shards, 1, full_bytes(w, e->unit, m->grad_bytes[e->unit], true)));
     }
     return m->offloaded[e->unit] ? land(w, e->unit) : FSDP_OK;
 }
@@ -361,13 +363,12 @@ static fsdp_status write_micro_batches(writing *w, int64_t n)
 static fsdp_status sum_replicas(writing *w)
 {
     const fsdp_model *m = w->m;
-    int replicas = m->traits->grouped ? m->n_ranks / m->n_shards : 1;
-    for (int i = 0; i < m->layout->n_units && replicas > 1; i++)
-        if (own_numel(w, i) > 0)
-            FSDP_TRY(add_collective(w, SCRIPT_ALL_REDUCE, i, SLOT_REPLICATE, replicas, m->n_shards,
-                                    (double)own_numel(w, i) * sizeof(float)));
-    for (int i = 0; i < m->layout->n_units && replicas > 1; i++)
-        if (own_numel(w, i) > 0)
+    for (int i = 0; i < m->layout->n_units; i++)
+        if (model_has_replicas(m, i) && own_numel(w, i) > 0)
+            FSDP_TRY(add_collective(w, SCRIPT_ALL_REDUCE, i, SLOT_REPLICATE, m->shardings[i].n_replicas,
+                                    m->shardings[i].n_shards, (double)own_numel(w, i) * sizeof(float)));
+    for (int i = 0; i < m->layout->n_units; i++)
+        if (model_has_replicas(m, i) && own_numel(w, i) > 0)
             FSDP_TRY(add(w, SCRIPT_WAIT, i, SLOT_REPLICATE, -1, 0));
     return FSDP_OK;
 }
@@ -376,7 +377,8 @@ static fsdp_status add_squares(writing *w)
 {
     kernel_work work;
     for (int i = 0; i < w->m->layout->n_units; i++) {
-        int64_t n = own_numel(w, i);
+        const layout_segment *s = &w->m->layout->units[i].segments[0];
+        int64_t n = s->trainable ? model_counted(w->m, i, s).n : 0;
         if (n == 0)
             continue;
         kernel_work_of(KERNEL_norm_blocks, &(norm_blocks_args){.n = n, .x = {PRETENDED(0), FSDP_F32}}, &work);
@@ -410,7 +412,7 @@ static fsdp_status update_unit(writing *w, int which)
 {
     const fsdp_model *m = w->m;
     const layout_segment *s = &m->layout->units[which].segments[0];
-    int64_t n = own_numel(w, which), first = model_has_whole(m, which) ? 0 : s->cuts[m->shard_rank];
+    int64_t n = own_numel(w, which), first = model_part(m, which, s).first;
     int64_t decayed = min_i64(max_i64(s->decay_end - first, 0), n);
     const int64_t parts[] = {decayed, n - decayed};
     for (int i = 0; i < 2; i++) {
@@ -445,10 +447,8 @@ static fsdp_status write_close(writing *w)
     FSDP_TRY(sum_replicas(w));
     FSDP_TRY(add_launch(w, w->out->alone, true));
     FSDP_TRY(add_squares(w));
-    if (m->n_shards > 1 && !m->replicated)
-        FSDP_TRY(exchange(w, SCRIPT_ALL_REDUCE, 8));
     if (m->n_ranks > 1)
-        FSDP_TRY(exchange(w, SCRIPT_ALL_REDUCE, 16));
+        FSDP_TRY(exchange(w, SCRIPT_ALL_REDUCE, 24));
     FSDP_TRY(hear(w, &clip));
     for (int i = 0; i < m->layout->n_units; i++)
         if (!m->offloaded[i])

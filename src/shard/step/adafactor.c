@@ -44,6 +44,11 @@ static int64_t means_of(const factored *f)
     return f->matrices * (f->rows + f->columns);
 }
 
+static int64_t sums_of(const factored *f)
+{
+    return 2 * means_of(f) + 2;
+}
+
 /* How much there is of everything; `list` may be NULL. */
 static void measure(adafactor *a)
 {
@@ -57,7 +62,7 @@ static void measure(adafactor *a)
         f.means = a->n_means;
         f.sums = a->n_sums;
         a->n_means += means_of(&f);
-        a->n_sums += 2 * means_of(&f) + 2;
+        a->n_sums += sums_of(&f);
         if (a->list)
             a->list[a->n] = f;
         a->n++;
@@ -155,18 +160,40 @@ static fsdp_status pass(adafactor *a, update *u, bool sums)
 /* Where every rank holds everything, its sums are those of all. */
 static bool is_cut(const fsdp_model *m)
 {
-    return m->n_shards > 1 && !m->replicated;
+    bool cut = false;
+    for (int i = 0; i < m->n_policies; i++)
+        cut |= !model_has_all_at_hand(m, i);
+    return cut;
 }
 
-static fsdp_status add_over_ranks(adafactor *a, const char *label, double *values, int64_t n)
+/* Whether another rank counts this rank's sums of a unit that several hold, so that they must not count twice. */
+static bool counts_elsewhere(const fsdp_model *m, int index)
+{
+    return model_has_whole(m, index) ? m->rank != 0 : m->shardings[index].replica_rank != 0;
+}
+
+/* The sums of the updates, or those by row and column with the weights'. */
+static fsdp_status add_over_ranks(adafactor *a, bool updates)
 {
     fsdp_model *m = a->model;
-    comm_span span = {.send = {values, FSDP_F64}, .recv = {values, FSDP_F64}, .count = n};
-    comm_op op = {.label = label, .step = m->step, .n_spans = 1, .spans = &span, .stream = m->compute};
-    comm_request request = COMM_REQUEST_INIT;
+    double *values = updates ? a->updates : a->sums;
+    int64_t n = updates ? (int64_t)a->n * 2 : a->n_sums;
     if (!is_cut(m))
         return FSDP_OK;
-    FSDP_TRY(comm_all_reduce(m->shard_group, &op, &request));
+    for (int i = 0; i < a->n; i++) {
+        const factored *f = &a->list[i];
+        if (counts_elsewhere(m, f->parameter->unit))
+            FSDP_TRY(m->dev->zero(m->compute, values + (updates ? 2 * i : f->sums),
+                                  (size_t)(updates ? 2 : sums_of(f)) * sizeof *values));
+    }
+    comm_span span = {.send = {values, FSDP_F64}, .recv = {values, FSDP_F64}, .count = n};
+    comm_op op = {.label = updates ? "squares of updates" : "squares by row and column",
+                  .step = m->step,
+                  .n_spans = 1,
+                  .spans = &span,
+                  .stream = m->compute};
+    comm_request request = COMM_REQUEST_INIT;
+    FSDP_TRY(comm_all_reduce(comm_world(m->world->comm), &op, &request));
     return comm_wait(&request, m->compute);
 }
 
@@ -206,11 +233,11 @@ fsdp_status adafactor_prepare(adafactor *a, update *u)
     fsdp_model *m = a->model;
     FSDP_TRY(m->dev->zero(m->compute, a->sums, ((size_t)a->n_sums + (size_t)a->n * 2) * sizeof *a->sums));
     FSDP_TRY(pass(a, u, true));
-    FSDP_TRY(add_over_ranks(a, "squares by row and column", a->sums, a->n_sums));
+    FSDP_TRY(add_over_ranks(a, false));
     for (int i = 0; i < a->n; i++)
         FSDP_TRY(move_means(a, &a->list[i]));
     FSDP_TRY(pass(a, u, false));
-    FSDP_TRY(add_over_ranks(a, "squares of updates", a->updates, (int64_t)a->n * 2));
+    FSDP_TRY(add_over_ranks(a, true));
     for (int i = 0; i < a->n; i++)
         FSDP_TRY(find_rate(a, i));
     return FSDP_OK;
@@ -229,7 +256,7 @@ float *adafactor_means(const adafactor *a, const char *name, bool rows)
 adafactor_plan adafactor_make_plan(const fsdp_model *m)
 {
     adafactor a = {.model = (fsdp_model *)(uintptr_t)m}; /* only read */
-    int64_t n = m->n_shards;
+    int64_t n = m->n_ranks;
     measure(&a);
     cut(&a);
     adafactor_plan p = {.bytes = a.bytes, .saved_bytes = a.n_means * (int64_t)sizeof(float)};

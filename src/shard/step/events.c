@@ -29,8 +29,9 @@ static fsdp_status gather(event_run *r, const schedule_event *e)
             FSDP_TRY(unit_release(u));
     }
     if (e->backward && r->planned->schedule->units[e->unit].kept)
-        return unit_gather_kept(u, m->keep_group[e->unit], kept_part(r, e), gathered(r, e), m->step, m->compute);
-    return unit_gather(u, m->shard_group, u->segments[0].dtype, gathered(r, e), m->step, m->compute);
+        return unit_gather_kept(u, m->shardings[e->unit].keep_group, kept_part(r, e), gathered(r, e), m->step,
+                                m->compute);
+    return unit_gather(u, m->shardings[e->unit].shard_group, u->segments[0].dtype, gathered(r, e), m->step, m->compute);
 }
 
 /* Of a unit that a smaller group keeps, the parts are made from the full parameters of forward, and are free again when
@@ -43,7 +44,8 @@ static fsdp_status release(event_run *r, const schedule_event *e)
         if (e->backward)
             FSDP_TRY(comm_wait_sent(&u->keep, m->compute));
         else
-            FSDP_TRY(unit_keep(u, m->keep_group[e->unit], gathered(r, e), kept_part(r, e), m->dev, m->compute));
+            FSDP_TRY(
+                unit_keep(u, m->shardings[e->unit].keep_group, gathered(r, e), kept_part(r, e), m->dev, m->compute));
     }
     return unit_release(u);
 }
@@ -145,9 +147,9 @@ static fsdp_status reduce(event_run *r, const schedule_event *e)
     } else if (reduces_now(r)) {
         if (offloaded && more)
             FSDP_TRY(offload_preloaded(m, e->unit));
-        FSDP_TRY(unit_reduce(u, m->shard_group, m->policies[e->unit].reduce_dtype,
-                             m->gradient.memory + r->planned->schedule->units[e->unit].gradient_offset, sum,
-                             m->replicated, more, m->step, m->compute));
+        FSDP_TRY(unit_reduce(u, m->shardings[e->unit].shard_group, m->policies[e->unit].reduce_dtype,
+                             m->gradient.memory + r->planned->schedule->units[e->unit].gradient_offset, sum, more,
+                             m->step, m->compute));
     } else {
         return FSDP_OK;
     }
@@ -163,8 +165,8 @@ static fsdp_status reduced(event_run *r, const schedule_event *e)
         FSDP_TRY(unit_move_gradients(u, GRADIENTS_SHARDED));
     else if (reduces_now(r))
         FSDP_TRY(unit_reduced(u, m->compute));
-    if (r->batch.last && model_has_replicas(m) && !m->offloaded[e->unit] && u->segments[0].gradient)
-        FSDP_TRY(unit_replicate(u, m->replica_group, u->segments[0].gradient, m->step, m->compute));
+    if (r->batch.last && model_has_replicas(m, e->unit) && !m->offloaded[e->unit] && u->segments[0].gradient)
+        FSDP_TRY(unit_replicate(u, m->shardings[e->unit].replica_group, u->segments[0].gradient, m->step, m->compute));
     return m->offloaded[e->unit] && e->index < program_length(r->planned->program) ? offload_landed(m, e->unit)
                                                                                    : FSDP_OK;
 }

@@ -84,7 +84,7 @@ fsdp_status fsdp_gradient_read(fsdp_model *m, const char *name, int64_t first, i
     gradient_reading r = {p, first, n, out};
     memset(out, 0, (size_t)n * sizeof *out);
     FSDP_TRY(model_for_each_slice(m, read_slice, &r));
-    return model_join_slices(m, "reading a gradient", out, n);
+    return model_join_slices(m, p->unit, "reading a gradient", out, n);
 }
 
 /* ---- Patterns ---- */
@@ -112,8 +112,8 @@ static fsdp_status check_pattern(const fsdp_model *m, const char *pattern)
 static fsdp_status squares(fsdp_model *m, bool offloaded, const void *gradient, int64_t n, double *out)
 {
     if (!offloaded) {
-        FSDP_TRY(model_add_squares(m, gradient, n, &m->norm_partials[0], false, m->compute));
-        return model_fetch(m, out, &m->norm_partials[0], sizeof *out);
+        FSDP_TRY(model_add_squares(m, gradient, n, m->norm_part, false, m->compute));
+        return model_fetch(m, out, m->norm_part, sizeof *out);
     }
     const kernel_table *k = offload_host(m)->kernels;
     double *blocks = malloc((size_t)ceil_div(n, NORM_BLOCK) * sizeof *blocks);
@@ -128,19 +128,20 @@ static fsdp_status squares(fsdp_model *m, bool offloaded, const void *gradient, 
     return status;
 }
 
-/* Of what shard `rank` has, or would have, of the matching parameters: cut alike by every strategy. */
-static fsdp_status shard_squares(fsdp_model *m, const char *pattern, int rank, double *out)
+/* Of what this rank counts of the matching parameters: cut alike by every strategy. */
+static fsdp_status local_squares(fsdp_model *m, const char *pattern, double *out)
 {
     *out = 0;
     for (int i = 0; i < m->layout->n_units; i++) {
         const unit_segment *segment = &m->units[i].segments[0];
         const layout_segment *s = segment->layout;
+        element_range counted = model_counted(m, i, s);
         for (int k = 0; segment->gradient && k < s->n_slots; k++) {
             int64_t from, n, at;
             double sum;
             if (fnmatch(pattern, s->slots[k].parameter->name, 0) != 0)
                 continue;
-            layout_overlap(&s->slots[k], s->cuts[rank], s->cuts[rank + 1], &from, &n, &at);
+            layout_overlap(&s->slots[k], counted.first, counted.first + counted.n, &from, &n, &at);
             if (n == 0)
                 continue;
             const void *gradient = unit_gradient_at(segment, segment->gradient, at - segment->first);
@@ -153,17 +154,11 @@ static fsdp_status shard_squares(fsdp_model *m, const char *pattern, int rank, d
 
 fsdp_status fsdp_gradient_norm(fsdp_model *m, const char *pattern, double *norm)
 {
-    double sum = 0, part;
+    double sum;
     FSDP_TRY(check_pattern(m, pattern));
     FSDP_TRY(open_gradients(m));
-    for (int r = 0; m->replicated && r < m->n_shards; r++) {
-        FSDP_TRY(shard_squares(m, pattern, r, &part));
-        sum += part;
-    }
-    if (!m->replicated) {
-        FSDP_TRY(shard_squares(m, pattern, m->shard_rank, &sum));
-        FSDP_TRY(comm_all_reduce_f64(m->shard_group, "norm of gradients", m->step, FSDP_REDUCE_SUM, &sum, 1));
-    }
+    FSDP_TRY(local_squares(m, pattern, &sum));
+    FSDP_TRY(comm_all_reduce_f64(comm_world(m->world->comm), "norm of gradients", m->step, FSDP_REDUCE_SUM, &sum, 1));
     *norm = sqrt(sum) * (double)m->gradient_factor;
     return FSDP_OK;
 }

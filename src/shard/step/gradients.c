@@ -5,16 +5,14 @@
 #include "shard/model.h"
 #include "shard/offload/offload.h"
 
-/* Hybrid: what each shard group has summed is summed across the groups. In the last micro-batch that began as each unit
- * was reduced (events.c), or landed in host memory; what is left is what that micro-batch did not use. */
+/* What each shard group of a unit has summed is summed across its groups. In the last micro-batch that began as each
+ * unit was reduced (events.c), or landed in host memory; what is left is what that micro-batch did not use. */
 static fsdp_status sum_replicas(fsdp_model *m)
 {
-    if (!model_has_replicas(m))
-        return FSDP_OK;
     for (int i = 0; i < m->layout->n_units; i++) {
         unit *u = &m->units[i];
-        if (u->segments[0].gradient && !m->offloaded[i] && !u->replicating)
-            FSDP_TRY(unit_replicate(u, m->replica_group, u->segments[0].gradient, m->step, m->compute));
+        if (model_has_replicas(m, i) && u->segments[0].gradient && !m->offloaded[i] && !u->replicating)
+            FSDP_TRY(unit_replicate(u, m->shardings[i].replica_group, u->segments[0].gradient, m->step, m->compute));
     }
     for (int i = 0; i < m->layout->n_units; i++)
         FSDP_TRY(comm_wait(&m->units[i].replicate, m->compute));
@@ -31,33 +29,28 @@ fsdp_status model_add_squares(fsdp_model *m, const void *gradient, int64_t n, do
     return k->sum_f64(s, &sum);
 }
 
-fsdp_status model_squares(fsdp_model *m, const unit_segment *segment, const void *gradient, double *out, bool add,
-                          stream *s)
+fsdp_status model_squares(fsdp_model *m, int index, const void *gradient, double *out, bool add, stream *s)
 {
-    if (!m->replicated)
-        return model_add_squares(m, gradient, segment->numel, out, add, s);
-    for (int r = 0; r < m->n_shards; r++)
-        FSDP_TRY(model_add_squares(m, unit_gradient_at(segment, gradient, segment->layout->cuts[r]), segment->counts[r],
-                                   &out[r], add, s));
-    return FSDP_OK;
+    const unit_segment *segment = &m->units[index].segments[0];
+    element_range counted = model_counted(m, index, segment->layout);
+    if (counted.n == 0)
+        return add ? FSDP_OK : m->dev->zero(s, out, sizeof *out);
+    return model_add_squares(m, unit_gradient_at(segment, gradient, counted.first - segment->first), counted.n, out,
+                             add, s);
 }
 
 /* Those of an offloaded unit were taken as its gradient landed; adding them here keeps the order of units. */
 static fsdp_status add_landed_squares(fsdp_model *m, int index, double *out, bool add)
 {
-    int n = model_norm_sums(m);
-    for (int r = 0; r < n; r++) {
-        sum_f64_args one = {.n = 1, .x = &m->unit_squares[index * n + r], .out = &out[r], .add = add};
-        FSDP_TRY(m->dev->kernels->sum_f64(m->compute, &one));
-    }
-    return FSDP_OK;
+    sum_f64_args one = {.n = 1, .x = &m->unit_squares[index], .out = out, .add = add};
+    return m->dev->kernels->sum_f64(m->compute, &one);
 }
 
-/* This rank's shard; when replicated, every rank's shard apart, and then their sum in rank order. */
+/* Of what this rank counts; the sum over ranks goes in rank order, which gives all strategies the same bits. */
 static fsdp_status local_squares(fsdp_model *m)
 {
     bool first = true;
-    double *out = m->replicated ? m->norm_partials : &m->scalars->totals[0];
+    double *out = &m->scalars->totals[0];
     for (int i = 0; i < m->layout->n_units; i++) {
         const unit_segment *segment = &m->units[i].segments[0];
         if (!segment->gradient)
@@ -65,25 +58,22 @@ static fsdp_status local_squares(fsdp_model *m)
         if (m->offloaded[i])
             FSDP_TRY(add_landed_squares(m, i, out, !first));
         else
-            FSDP_TRY(model_squares(m, segment, segment->gradient, out, !first, m->compute));
+            FSDP_TRY(model_squares(m, i, segment->gradient, out, !first, m->compute));
         first = false;
     }
-    if (first)
-        return m->dev->zero(m->compute, &m->scalars->totals[0], sizeof m->scalars->totals[0]);
-    if (!m->replicated)
-        return FSDP_OK;
-    sum_f64_args sum = {.n = m->n_shards, .x = m->norm_partials, .out = &m->scalars->totals[0]};
-    return m->dev->kernels->sum_f64(m->compute, &sum);
+    return first ? m->dev->zero(m->compute, out, sizeof *out) : FSDP_OK;
 }
 
-static fsdp_status reduce_totals(fsdp_model *m, comm_group *g, const char *label, double *values, int64_t n)
+static fsdp_status reduce_totals(fsdp_model *m)
 {
-    if (comm_group_size(g) == 1)
+    if (m->n_ranks == 1)
         return FSDP_OK;
-    comm_span span = {.send = {values, FSDP_F64}, .recv = {values, FSDP_F64}, .count = n};
-    comm_op op = {.label = label, .step = m->step, .n_spans = 1, .spans = &span, .stream = m->compute};
+    buffer totals = {m->scalars->totals, FSDP_F64};
+    comm_span span = {.send = totals, .recv = totals, .count = sizeof m->scalars->totals / sizeof(double)};
+    comm_op op = {
+        .label = "gradient norm and loss", .step = m->step, .n_spans = 1, .spans = &span, .stream = m->compute};
     comm_request request = COMM_REQUEST_INIT;
-    FSDP_TRY(comm_all_reduce(g, &op, &request));
+    FSDP_TRY(comm_all_reduce(comm_world(m->world->comm), &op, &request));
     return comm_wait(&request, m->compute);
 }
 
@@ -98,8 +88,8 @@ static fsdp_status reduce_held(fsdp_model *m, int index)
     }
     if (m->offloaded[index])
         return offload_reduce(m, index, held);
-    FSDP_TRY(unit_reduce(u, m->shard_group, m->policies[index].reduce_dtype, held, u->segments[0].gradient,
-                         m->replicated, false, m->step, m->compute));
+    FSDP_TRY(unit_reduce(u, m->shardings[index].shard_group, m->policies[index].reduce_dtype, held,
+                         u->segments[0].gradient, false, m->step, m->compute));
     return unit_reduced(u, m->compute);
 }
 
@@ -148,9 +138,7 @@ fsdp_status model_finish_gradients(fsdp_model *m)
 {
     FSDP_TRY(model_settle_gradients(m));
     FSDP_TRY(local_squares(m));
-    if (!m->replicated)
-        FSDP_TRY(reduce_totals(m, m->shard_group, "gradient norm", &m->scalars->totals[0], 1));
-    return reduce_totals(m, comm_world(m->world->comm), "loss", &m->scalars->totals[1], 2);
+    return reduce_totals(m);
 }
 
 int model_ranges(const fsdp_model *m)

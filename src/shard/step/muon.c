@@ -27,7 +27,7 @@ typedef struct muon_unit {
     matrix *matrices;
     int n_matrices;
     int64_t n_results;
-    int64_t *counts; /* (n_shards): results of each owner */
+    int64_t *counts; /* (the unit's n_shards): results of each owner */
     comm_request gather, give;
     comm_span gather_span, give_span;
 } muon_unit;
@@ -57,15 +57,17 @@ static matrix *heaviest_left(muon_unit *u)
     return most;
 }
 
-/* Each goes to the rank that has had least to do so far, `load` (n_shards). */
-static void choose_owners(muon_unit *u, int n_shards, double *load)
+/* Each goes to the rank that has had least to do so far, `load` (n_ranks); of a unit with several replicas, to that
+ * rank of every group. */
+static void choose_owners(muon_unit *u, int n_shards, double *load, int n_ranks)
 {
     for (matrix *x; (x = heaviest_left(u)) != NULL;) {
         x->owner = 0;
         for (int r = 1; r < n_shards; r++)
             if (load[r] < load[x->owner])
                 x->owner = r;
-        load[x->owner] += work_of(x);
+        for (int r = x->owner; r < n_ranks; r += n_shards)
+            load[r] += work_of(x);
     }
     for (int r = 0; r < n_shards; r++) {
         int64_t first = u->n_results;
@@ -84,7 +86,7 @@ static fsdp_status list_matrices(const fsdp_model *m, int index, muon_unit *u)
     const layout_segment *s = &m->layout->units[index].segments[0];
     u->index = index;
     u->matrices = calloc((size_t)s->n_slots + 1, sizeof *u->matrices);
-    u->counts = calloc((size_t)m->n_shards, sizeof *u->counts);
+    u->counts = calloc((size_t)s->n_shards, sizeof *u->counts);
     if (!u->matrices || !u->counts)
         return error_set(FSDP_ERR_MEMORY, "Muon: out of host memory");
     for (int k = 0; s->trainable && k < s->n_slots; k++) {
@@ -109,7 +111,7 @@ static void free_units(muon *x)
 static fsdp_status list_units(muon *x)
 {
     const fsdp_model *m = x->model;
-    double *load = calloc((size_t)m->n_shards, sizeof *load);
+    double *load = calloc((size_t)m->n_ranks, sizeof *load);
     x->units = calloc((size_t)m->layout->n_units + 1, sizeof *x->units);
     fsdp_status status = load && x->units ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "Muon: out of host memory");
     int range = 0;
@@ -121,7 +123,7 @@ static fsdp_status list_units(muon *x)
         if (status != FSDP_OK)
             break;
         if (u->n_matrices > 0) {
-            choose_owners(u, m->n_shards, load);
+            choose_owners(u, m->shardings[i].n_shards, load, m->n_ranks);
             x->n_units++;
         } else {
             free(u->matrices);
@@ -133,6 +135,11 @@ static fsdp_status list_units(muon *x)
     return status;
 }
 
+static int shards_of(const muon *x, const muon_unit *u)
+{
+    return x->model->shardings[u->index].n_shards;
+}
+
 /* Elements of the buffer that a unit's directions are gathered into. */
 static int64_t directions_numel(const muon *x, const muon_unit *u)
 {
@@ -142,10 +149,12 @@ static int64_t directions_numel(const muon *x, const muon_unit *u)
 static void measure(muon *x)
 {
     size_t directions = 0, results = 0, scratch = 0;
+    bool exchanges = false;
     for (int i = 0; i < x->n_units; i++) {
         const muon_unit *u = &x->units[i];
         size_t gathered = (size_t)directions_numel(x, u) * sizeof(uint16_t);
         size_t given = (size_t)u->n_results * sizeof(uint16_t);
+        exchanges |= shards_of(x, u) > 1;
         directions = gathered > directions ? gathered : directions;
         results = given > results ? given : results;
         for (int k = 0; k < u->n_matrices; k++) {
@@ -153,7 +162,7 @@ static void measure(muon *x)
             scratch = bytes > scratch ? bytes : scratch;
         }
     }
-    x->n_sets = x->model->n_shards > 1 && x->n_units > 1 ? 2 : 1;
+    x->n_sets = exchanges && x->n_units > 1 ? 2 : 1;
     directions = round_up(directions, 256);
     results = round_up(results, 256);
     x->bytes = (size_t)x->n_sets * (directions + results) + scratch;
@@ -234,7 +243,7 @@ static fsdp_status start_gather(muon *x, muon_unit *u, comm_span *span, comm_req
     fsdp_model *m = x->model;
     comm_op op = {
         .unit = m->layout->units[u->index].name, .step = m->step, .n_spans = 1, .spans = span, .stream = m->compute};
-    return comm_all_gather(m->shard_group, &op, request);
+    return comm_all_gather(m->shardings[u->index].shard_group, &op, request);
 }
 
 /* This rank's directions, and the others' on their way. */
@@ -247,7 +256,7 @@ static fsdp_status begin_unit(muon *x, update *of, int index)
     if (index >= x->n_sets) /* who reads what this rank gave the last time is done with it */
         FSDP_TRY(comm_wait_sent(&x->units[index - x->n_sets].gather, m->compute));
     FSDP_TRY(update_directions(of, u->range, m->compute, &m->scalars->optimizer, mine));
-    if (model_has_whole(m, u->index) || m->n_shards == 1)
+    if (model_has_all_at_hand(m, u->index))
         return FSDP_OK;
     u->gather_span = (comm_span){.send = {mine, FSDP_BF16}, .recv = {all, FSDP_BF16}, .counts = segment->counts};
     return start_gather(x, u, &u->gather_span, &u->gather);
@@ -259,18 +268,19 @@ static fsdp_status compute_unit(muon *x, int index)
     muon_unit *u = &x->units[index];
     uint16_t *directions = x->directions[index % x->n_sets], *results = x->results[index % x->n_sets];
     int64_t before = 0;
+    int shard_rank = m->shardings[u->index].shard_rank;
     FSDP_TRY(comm_wait(&u->gather, m->compute));
     if (index >= x->n_sets)
         FSDP_TRY(comm_wait_sent(&x->units[index - x->n_sets].give, m->compute));
     for (int i = 0; i < u->n_matrices; i++) {
         const matrix *a = &u->matrices[i];
-        if (a->owner == m->shard_rank)
+        if (a->owner == shard_rank)
             FSDP_TRY(orthogonalize(m->dev, m->compute, a->rows, a->columns, directions + a->offset,
                                    results + a->results, x->scratch));
     }
-    if (m->n_shards == 1)
+    if (shards_of(x, u) == 1)
         return FSDP_OK;
-    for (int r = 0; r < m->shard_rank; r++)
+    for (int r = 0; r < shard_rank; r++)
         before += u->counts[r];
     u->give_span =
         (comm_span){.send = {results + before, FSDP_BF16}, .recv = {results, FSDP_BF16}, .counts = u->counts};
@@ -322,8 +332,8 @@ fsdp_status muon_make_plan(const fsdp_model *m, muon_plan *out)
     for (int i = 0; status == FSDP_OK && i < x.n_units; i++) {
         const muon_unit *u = &x.units[i];
         const layout_segment *s = &m->layout->units[u->index].segments[0];
-        int64_t others = model_has_whole(m, u->index) ? 0 : s->padded - layout_shard_numel(s, m->shard_rank);
-        others += u->n_results - u->counts[m->shard_rank];
+        int64_t others = s->padded - model_part(m, u->index, s).n;
+        others += u->n_results - u->counts[m->shardings[u->index].shard_rank];
         out->gathered_bytes += others * (int64_t)sizeof(uint16_t);
     }
     free_units(&x);

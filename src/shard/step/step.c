@@ -24,10 +24,10 @@ static bool direct_gradients(const fsdp_model *m)
 schedule_options model_schedule_options(const fsdp_model *m)
 {
     const fsdp_config *c = &m->config;
-    schedule_options o = {.parameters = m->traits->parameters,
-                          .alias = m->n_shards == 1,
-                          .gradients = m->traits->holds_gradients || model_holds_gradients(m) ? GRADIENT_HELD
-                                                                                              : GRADIENT_BUFFERED,
+    schedule_options o = {.parameters = model_gathers_nothing(m) ? RESIDENT_ALIAS : RESIDENT_GATHERED,
+                          .alias = m->n_ranks == 1,
+                          .gradients = model_holds_gradients(m) ? GRADIENT_HELD : GRADIENT_BUFFERED,
+                          .held = m->held,
                           .param_bytes = fsdp_dtype_size(c->param_dtype),
                           .grad_bytes = fsdp_dtype_size(c->reduce_dtype),
                           .gather_buffers = c->gather_buffers,
@@ -39,8 +39,7 @@ schedule_options model_schedule_options(const fsdp_model *m)
                           .unit_grad_bytes = m->grad_bytes,
                           .keep_groups = m->keep_groups,
                           .prefetches = {m->prefetches[0], m->prefetches[1]},
-                          .sum_bytes = fsdp_dtype_size(c->gradient_dtype),
-                          .replicated = m->replicated};
+                          .sum_bytes = fsdp_dtype_size(c->gradient_dtype)};
     if (direct_gradients(m))
         o.gradients = GRADIENT_DIRECT;
     return o;
@@ -347,7 +346,7 @@ static fsdp_status run_program(fsdp_model *m, planned_program *p, const fsdp_tap
     micro_batch batch = {.more = trains && m->micro > 0, .last = trains && last && !model_works_alone(m)};
     program_work work = {m, p, 0, program_length(p->program)};
     program_run_args args = run_args(&work, false);
-    if (m->traits->parameters == RESIDENT_ALIAS) {
+    if (model_gathers_nothing(m)) {
         for (int i = 0; i < m->layout->n_units; i++)
             unit_point_at_copy(&m->units[i], m->policies[i].param_dtype);
     }

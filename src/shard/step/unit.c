@@ -146,18 +146,19 @@ fsdp_status unit_take_gradients(unit *u, fsdp_dtype dtype, uint8_t *memory)
     return FSDP_OK;
 }
 
-fsdp_status unit_reduce(unit *u, comm_group *g, fsdp_dtype dtype, uint8_t *memory, void *sum, bool replicated, bool add,
-                        int64_t step, stream *s)
+fsdp_status unit_reduce(unit *u, comm_group *g, fsdp_dtype dtype, uint8_t *memory, void *sum, bool add, int64_t step,
+                        stream *s)
 {
+    bool whole = u->layout->whole;
     FSDP_TRY(unit_move_gradients(u, GRADIENTS_REDUCING));
     unit_segment *segment = &u->segments[0];
     u->reduce_span = (comm_span){.send = {memory, dtype}, .recv = {sum, segment->gradient_dtype}, .add = add};
-    if (replicated)
+    if (whole)
         u->reduce_span.count = segment->layout->padded;
     else
         u->reduce_span.counts = segment->counts;
     comm_op op = {.unit = u->layout->name, .step = step, .n_spans = 1, .spans = &u->reduce_span, .stream = s};
-    return replicated ? comm_all_reduce(g, &op, &u->reduce) : comm_reduce_scatter(g, &op, &u->reduce);
+    return whole ? comm_all_reduce(g, &op, &u->reduce) : comm_reduce_scatter(g, &op, &u->reduce);
 }
 
 fsdp_status unit_replicate(unit *u, comm_group *g, void *sum, int64_t step, stream *s)

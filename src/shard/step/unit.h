@@ -62,9 +62,9 @@ void unit_point_at_copy(unit *u, fsdp_dtype dtype);
 /* Points the gradients at `memory` (grad_dtype, the trainable segment); NULL: at the accumulator. */
 fsdp_status unit_take_gradients(unit *u, fsdp_dtype dtype, uint8_t *memory);
 /* Sums the full gradients at `memory` over the group into `sum` (added to it when `add`): each rank its shard, or
- * everything everywhere when `replicated`. */
-fsdp_status unit_reduce(unit *u, comm_group *g, fsdp_dtype dtype, uint8_t *memory, void *sum, bool replicated, bool add,
-                        int64_t step, stream *s);
+ * everything everywhere when it holds the unit whole. */
+fsdp_status unit_reduce(unit *u, comm_group *g, fsdp_dtype dtype, uint8_t *memory, void *sum, bool add, int64_t step,
+                        stream *s);
 /* Hybrid: sums over the groups, in place, what each group has summed. */
 fsdp_status unit_replicate(unit *u, comm_group *g, void *sum, int64_t step, stream *s);
 fsdp_status unit_reduced(unit *u, stream *s);

@@ -1,0 +1,76 @@
+/* Numbers of shards and replicas by strategy, and their groups, which units share. */
+#include "shard/build/sharding.h"
+
+#include "base/error.h"
+#include "shard/model.h"
+
+fsdp_status sharding_find(const fsdp_model *m, const char *whose, fsdp_strategy strategy, int group_size,
+                          unit_sharding *out)
+{
+    const strategy_traits *traits = strategy_of(strategy);
+    int size = m->n_ranks;
+    if (traits->grouped)
+        size = group_size ? group_size : m->ranks_per_node;
+    if (size < 1 || m->n_ranks % size != 0)
+        return error_set(FSDP_ERR_INPUT,
+                         "%sshard_group_size %d does not divide the %d ranks of the job: choose one that does", whose,
+                         size, m->n_ranks);
+    *out = (unit_sharding){.n_shards = size,
+                           .shard_rank = m->rank % size,
+                           .n_replicas = m->n_ranks / size,
+                           .replica_rank = m->rank / size,
+                           .whole = !traits->shards_optimizer && size > 1};
+    return FSDP_OK;
+}
+
+/* The first unit before `index` that is spread alike; NULL: there is none. */
+static const unit_sharding *alike(const fsdp_model *m, int index)
+{
+    for (int i = 0; i < index; i++) {
+        if (m->shardings[i].n_shards == m->shardings[index].n_shards)
+            return &m->shardings[i];
+    }
+    return NULL;
+}
+
+static comm_group *find_keepers(const fsdp_model *m, int index)
+{
+    for (int i = 0; i < index; i++) {
+        if (m->keep_groups[i] == m->keep_groups[index])
+            return m->shardings[i].keep_group;
+    }
+    return NULL;
+}
+
+fsdp_status sharding_open_groups(fsdp_model *m)
+{
+    comm *c = m->world->comm;
+    for (int i = 0; i < m->n_policies; i++) {
+        unit_sharding *s = &m->shardings[i];
+        const unit_sharding *same = alike(m, i);
+        if (same) {
+            s->shard_group = same->shard_group;
+            s->replica_group = same->replica_group;
+        } else if (s->n_shards == m->n_ranks) {
+            s->shard_group = comm_world(c);
+        } else {
+            FSDP_TRY(comm_group_split_by_size(c, s->n_shards, &s->shard_group, &s->replica_group));
+        }
+        if (m->keep_groups[i] > 0 && !(s->keep_group = find_keepers(m, i)))
+            FSDP_TRY(comm_group_split_neighbours(c, "keep", m->keep_groups[i], &s->keep_group));
+    }
+    return FSDP_OK;
+}
+
+void sharding_close_groups(fsdp_model *m)
+{
+    for (int i = m->shardings ? m->n_policies - 1 : -1; i >= 0; i--) {
+        unit_sharding *s = &m->shardings[i];
+        if (s->keep_group && !find_keepers(m, i))
+            comm_group_free(s->keep_group);
+        if (s->shard_group == comm_world(m->world->comm) || alike(m, i))
+            continue;
+        comm_group_free(s->replica_group);
+        comm_group_free(s->shard_group);
+    }
+}
