@@ -124,15 +124,22 @@ static void count_memory(trace *t, const char *name, int64_t bytes, int64_t now)
     keep(t, &event);
 }
 
+/* What fits, ended by a NUL; printf would cost more than the rest of noting an event. NULL: "". */
+static void copy_text(char *to, size_t bytes, const char *from)
+{
+    if (!memccpy(to, from ? from : "", 0, bytes))
+        to[bytes - 1] = 0;
+}
+
 static void on_event(void *context, const hook_event *e)
 {
     trace *t = context;
     trace_event event = {.begin_ns = e->time_ns, .end_ns = e->time_ns, .bytes = e->bytes, .kind = (uint8_t)e->kind};
-    snprintf(event.name, sizeof event.name, "%s", e->name ? e->name : "");
-    snprintf(event.detail, sizeof event.detail, "%s", e->detail ? e->detail : "");
+    copy_text(event.name, sizeof event.name, e->name);
+    copy_text(event.detail, sizeof event.detail, e->detail);
     if (e->call) {
         event.sequence = e->call->sequence;
-        snprintf(event.where, sizeof event.where, "%s", e->call->where ? e->call->where : "");
+        copy_text(event.where, sizeof event.where, e->call->where);
     }
     pthread_mutex_lock(&t->lock);
     int row = row_of(t, e->lane >= 0 && e->lane < TRACE_LANES ? e->lane : 0);

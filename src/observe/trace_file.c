@@ -97,34 +97,44 @@ static void put_row(trace_file *f, int rank, const trace_event *e)
     put(f, ",\"tid\":%d,\"name\":\"thread_sort_index\",\"args\":{\"sort_index\":%d}}", e->row, 100 * e->lane + e->row);
 }
 
+/* Microseconds with three decimals; printf's doubles would cost as much as all the rest of a line. */
+static const char *microseconds(int64_t ns, char text[24])
+{
+    uint64_t size = ns < 0 ? -(uint64_t)ns : (uint64_t)ns;
+    snprintf(text, 24, "%s%" PRIu64 ".%03u", ns < 0 ? "-" : "", size / 1000, (unsigned)(size % 1000));
+    return text;
+}
+
 /* An arrow begins inside the gather, whose end may be later than the operation's begin by the clock's grain. Its id is a
  * number that no other rank has: Perfetto knows no texts there. */
-static void put_flow(trace_file *f, int rank, const trace_event *e, double begin_us)
+static void put_flow(trace_file *f, int rank, const trace_event *e, const char *begin)
 {
     bool from = e->lane == 1;
     put_head(f, from ? "s" : "f", rank);
     uint64_t id = (uint64_t)rank << 32 | e->flow;
-    put(f, ",\"tid\":%d,\"cat\":\"gather\",\"name\":\"use\",\"id\":%" PRIu64 ",\"ts\":%.3f%s}", e->row, id, begin_us,
+    put(f, ",\"tid\":%d,\"cat\":\"gather\",\"name\":\"use\",\"id\":%" PRIu64 ",\"ts\":%s%s}", e->row, id, begin,
         from ? "" : ",\"bp\":\"e\"");
 }
 
-static void put_event(trace_file *f, int rank, const trace_event *e, double begin_us)
+static void put_event(trace_file *f, int rank, const trace_event *e, int64_t offset_ns)
 {
+    char began[24], took[24];
+    const char *begin = microseconds(e->begin_ns - offset_ns, began);
     static const char *const categories[] = {
         "op", "memory", "collective", "unit", "phase", "wait", [TRACE_KERNEL] = "kernel", [TRACE_COPY] = "copy"};
     char name[6 * TRACE_NAME_BYTES + 8], detail[6 * TRACE_DETAIL_BYTES + 8], where[6 * TRACE_WHERE_BYTES + 8];
     escaped(e->name, name, sizeof name);
     if (e->form == TRACE_COUNTER) {
         put_head(f, "C", rank);
-        put(f, ",\"name\":\"memory: %s\",\"ts\":%.3f,\"args\":{\"bytes\":%lld}}", name, begin_us, (long long)e->bytes);
+        put(f, ",\"name\":\"memory: %s\",\"ts\":%s,\"args\":{\"bytes\":%lld}}", name, begin, (long long)e->bytes);
         return;
     }
     put_head(f, e->form == TRACE_INSTANT ? "i" : "X", rank);
-    put(f, ",\"tid\":%d,\"cat\":\"%s\",\"name\":\"%s\",\"ts\":%.3f", e->row, categories[e->kind], name, begin_us);
+    put(f, ",\"tid\":%d,\"cat\":\"%s\",\"name\":\"%s\",\"ts\":%s", e->row, categories[e->kind], name, begin);
     if (e->form == TRACE_INSTANT)
         put(f, ",\"s\":\"t\"");
     else
-        put(f, ",\"dur\":%.3f", (double)(e->end_ns - e->begin_ns) * 1e-3);
+        put(f, ",\"dur\":%s", microseconds(e->end_ns - e->begin_ns, took));
     put(f, ",\"args\":{\"detail\":\"%s\",\"bytes\":%lld", escaped(e->detail, detail, sizeof detail),
         (long long)e->bytes);
     if (e->sequence)
@@ -133,7 +143,7 @@ static void put_event(trace_file *f, int rank, const trace_event *e, double begi
         put(f, ",\"where\":\"%s\"", escaped(e->where, where, sizeof where));
     put(f, "}}");
     if (e->flow)
-        put_flow(f, rank, e, begin_us);
+        put_flow(f, rank, e, begin);
 }
 
 /* Events come from other ranks, of the same program. */
@@ -147,7 +157,6 @@ void trace_file_add(trace_file *f, int rank, int64_t offset_ns, const trace_even
 {
     for (size_t i = 0; i < n; i++) {
         const trace_event *e = &events[i];
-        double begin_us = (double)(e->begin_ns - offset_ns) * 1e-3;
         if (!is_sound(e))
             continue;
         if (e->form == TRACE_ABOUT)
@@ -155,7 +164,7 @@ void trace_file_add(trace_file *f, int rank, int64_t offset_ns, const trace_even
         else if (e->form == TRACE_ROW)
             put_row(f, rank, e);
         else
-            put_event(f, rank, e, begin_us);
+            put_event(f, rank, e, offset_ns);
     }
 }
 

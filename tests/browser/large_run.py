@@ -47,11 +47,17 @@ def next_event(whole, n):
 
 class Server:
     def __init__(self, page, first):
-        whole = enlarge(first)
+        whole, outer = enlarge(first), self
+        self.refuses = 0  # how many asked for events and were told that too many watch already
+        self.away = False  # events break off, and are refused
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self):
                 events = self.path.startswith("/events")
+                if events and outer.away:
+                    outer.refuses += 1
+                    self.send_error(503)
+                    return
                 self.send_response(200)
                 self.send_header("Content-Type", "text/event-stream" if events else "text/html; charset=utf-8")
                 self.end_headers()
@@ -62,6 +68,8 @@ class Server:
                     self.tell(whole)
                     for n in range(1, 1000):
                         time.sleep(APART)
+                        if outer.away:
+                            return
                         self.tell(next_event(whole, n))
                 except OSError:
                     pass  # the page was left

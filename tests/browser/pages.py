@@ -143,6 +143,25 @@ class Check:
         b.wait("document.getElementById('state').textContent === 'The run has stopped.'")
         self.expect(not b.troubles(), f"live, at the end: {b.troubles()[:3]}")
         self.large_run(page, first)
+        self.reconnect(page, first)
+
+    def reconnect(self, page, first):
+        """A page whose events break off says so, tries again also where it is refused, and has every step once when it succeeds."""
+        b, state = self.browser, "document.getElementById('state').textContent"
+        with large_run.Server(page, first) as server:
+            b.open(server.url, 1600, False)
+            b.wait("!!page.data.live && page.data.live.step > 9000")
+            server.away = True
+            b.wait(state + ".startsWith('No connection')")
+            until = time.monotonic() + 60
+            while server.refuses < 2 and time.monotonic() < until:
+                time.sleep(0.1)
+            self.expect(server.refuses >= 2, "a page that was refused does not try again")
+            self.expect(b.value(state + ".startsWith('No connection')"), "a page without connection does not say so")
+            server.away = False
+            b.wait(state + " === 'Training.'")
+            b.wait("page.data.runs[0].curves.step.length > 1000")
+            self.expect(b.value("page.data.runs[0].curves.step.every((s, i, all) => i === 0 || s > all[i - 1])"), "steps come twice after a new connection")
 
     def large_run(self, page, first):
         """10,000 steps of 64 ranks do not make the page slow."""
