@@ -19,6 +19,7 @@ typedef struct count {
 struct fsdp_memory_meter {
     count device, host;
     atomic_bool beside; /* a device has memory of its own: what else there is, is the host's */
+    atomic_llong uses[MEMORY_USES];
 };
 
 /* On the CPU all memory is one. */
@@ -30,9 +31,24 @@ static count *count_of(fsdp_memory_meter *m, const char *name)
     return pinned || (snapshot && atomic_load(&m->beside)) ? &m->host : &m->device;
 }
 
+static void on_use(fsdp_memory_meter *m, const hook_event *event)
+{
+    for (int i = 0; i < MEMORY_USES; i++)
+        if (strcmp(event->name, memory_use_names[i]) == 0)
+            atomic_fetch_add(&m->uses[i], event->bytes);
+}
+
 static void on_event(void *context, const hook_event *event)
 {
-    count *c = count_of(context, event->name);
+    fsdp_memory_meter *m = context;
+    if (event->kind == HOOK_MEMORY_USE) {
+        on_use(m, event);
+        return;
+    }
+    count *c = count_of(m, event->name);
+    bool in_host = strcmp(event->name, "host") == 0 || strcmp(event->name, "checkpoint snapshot") == 0;
+    if (in_host && c == &m->device)
+        atomic_fetch_add(&m->uses[MEMORY_IN_HOST], event->bytes);
     long long now = atomic_fetch_add(&c->bytes, event->bytes) + event->bytes, peak = atomic_load(&c->peak);
     while (now > peak && !atomic_compare_exchange_weak(&c->peak, &peak, now))
         ;
@@ -44,7 +60,10 @@ fsdp_status fsdp_memory_meter_start(fsdp_memory_meter **out)
     if (!*out)
         return error_set(FSDP_ERR_MEMORY, "out of memory for a memory meter");
     fsdp_status status = hooks_add_kind(HOOK_MEMORY, on_event, *out);
+    if (status == FSDP_OK)
+        status = hooks_add_kind(HOOK_MEMORY_USE, on_event, *out);
     if (status != FSDP_OK) {
+        hooks_remove(on_event, *out);
         free(*out);
         *out = NULL;
     }
@@ -71,6 +90,15 @@ int64_t fsdp_memory_meter_peak(const fsdp_memory_meter *m)
 int64_t fsdp_memory_meter_host_peak(const fsdp_memory_meter *m)
 {
     return atomic_load(&m->host.peak);
+}
+
+/* What nobody has claimed is the backends': their own memory, and what they round up. */
+void memory_meter_uses(const fsdp_memory_meter *m, int64_t uses[MEMORY_USES])
+{
+    int64_t claimed = 0, all = fsdp_memory_meter_bytes(m);
+    for (int i = 0; i < MEMORY_USES; i++)
+        claimed += uses[i] = atomic_load(&m->uses[i]);
+    uses[MEMORY_COMMUNICATION] += all > claimed ? all - claimed : 0;
 }
 
 void fsdp_memory_meter_reset(fsdp_memory_meter *m)

@@ -7,6 +7,11 @@
 
 #include <fsdp/memory.h>
 
+#include "base/record/memory_use.h"
+
+/* Bytes that are taken now, by what they are for. */
+void memory_meter_uses(const fsdp_memory_meter *m, int64_t uses[MEMORY_USES]);
+
 /* Of this process, from /proc; zeros where the system does not say. */
 typedef struct process_memory {
     int64_t rss_bytes;      /* resident */

@@ -8,6 +8,7 @@
 #include <fsdp/status.h>
 
 #include "base/record/laps.h"
+#include "base/record/memory_use.h"
 #include "observe/figures.h"
 
 /* What a rank tells the others after every step. Plain data that travels between ranks. */
@@ -17,6 +18,7 @@ typedef struct rank_snapshot {
     int32_t stop;             /* not 0: this rank was asked to end, and why */
     int64_t memory_bytes, memory_peak_bytes,
         host_peak_bytes; /* taken by the library; the peak of host memory beside a device's */
+    int64_t uses[MEMORY_USES]; /* of memory_bytes */
     uint64_t n_events;   /* of its ring */
     uint32_t sequence;   /* of the last collective in the world, from 1 */
     char collective[76]; /* the last one: "all_gather of layers.3" */

@@ -145,7 +145,7 @@ static void on_event(void *context, const hook_event *e)
     int row = row_of(t, e->lane >= 0 && e->lane < TRACE_LANES ? e->lane : 0);
     event.row = (uint8_t)row;
     event.lane = (uint8_t)t->rows[row].lane;
-    if (e->kind == HOOK_MEMORY) {
+    if (e->kind == HOOK_MEMORY || e->kind == HOOK_MEMORY_USE) {
         count_memory(t, event.name, e->bytes, e->time_ns);
     } else if (e->moment == HOOK_BEGIN) {
         begin(t, row, &event);

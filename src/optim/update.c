@@ -7,6 +7,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/record/memory_use.h"
 
 typedef struct moments {
     uint8_t *memory;
@@ -131,6 +132,8 @@ static fsdp_status place_moments(update *u, int place)
     if (all->bytes == 0)
         return FSDP_OK;
     FSDP_TRY(where->home->allocate(where->home, where->kind, all->bytes, (void **)&all->memory));
+    if (where->kind == MEMORY_DEVICE)
+        memory_use_note(MEMORY_OPTIMIZER, (int64_t)all->bytes);
     FSDP_TRY(where->dev->zero(where->s, all->memory, all->bytes));
     uint8_t *at = all->memory;
     for (int i = 0; i < u->n_ranges; i++) {
@@ -186,8 +189,11 @@ void update_free(update *u)
 {
     if (!u)
         return;
-    for (int i = 0; i < u->n_places; i++)
+    for (int i = 0; i < u->n_places; i++) {
+        if (u->moments[i].memory && u->places[i].kind == MEMORY_DEVICE)
+            memory_use_note(MEMORY_OPTIMIZER, -(int64_t)u->moments[i].bytes);
         u->places[i].home->release(u->places[i].home, u->places[i].kind, u->moments[i].memory, u->moments[i].bytes);
+    }
     free(u->ranges);
     free(u);
 }

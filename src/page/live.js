@@ -117,7 +117,7 @@
     addPicture("Gradient norm", () => pictures.gradientNorm(one(), small));
     addPicture("Learning rate", () => pictures.learningRate(one(), small));
     addPicture("Where the time goes", () => pictures.times(run, { height: 300 }), { text: "Mean seconds of a step over the ranks. Collectives count only while ranks stand still for them." });
-    addPicture("Memory of each rank", () => pictures.memory(run), { text: "Planned by class; the mark is what was really taken at most." });
+    addPicture("Memory of each rank", () => pictures.memory(run), { text: "Planned by class, and taken; the mark is what was taken at most. In what is taken, activations include workspace and what validation needs." });
     addPicture("One step, unit by unit", () => pictures.timeline(run), { wide: true, text: "A recent step of rank 0. Above in a row: the unit is gathered, then whole until it is released. Below: its full gradient, then its reduction. On GPUs, these are the moments at which the work was handed to the device." });
     addPicture("Ranks and phases", () => pictures.heat(run), { wide: true, text: "Seconds a step of each rank, over the last ten steps or so. Who computes longer than the others lets them wait in their collectives." });
     const note = (i) => (live.slow && live.slow.rank === i ? `slow (${live.slow.phase})` : live.waited_for && live.waited_for.rank === i ? `waited for (${live.waited_for.phase})` : "");

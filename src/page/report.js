@@ -31,7 +31,7 @@
     /* A section with a sentence and a picture, where there is one. */
     const pictured = (title, text, picture) => picture && section(title, soft(text), figure(picture));
     function memory() {
-        if (pictured("Memory of each rank", "Planned by class; the mark is what was really taken at most.", pictures.memory(run))) return;
+        if (pictured("Memory of each rank", "Planned by class, and taken; the mark is what was taken at most. In what is taken, activations include workspace and what validation needs.", pictures.memory(run))) return;
         const peak = figure(pictures.curve(runs, "Memory taken by rank 0", "Bytes that the library has taken.", "memory", bytes));
         if (peak) section("Memory", peak);
     }

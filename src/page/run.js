@@ -66,10 +66,12 @@ const pictures = (() => {
         const of = (r) => new Map(r.seconds);
         return { kind: "heat", options: { title: "Seconds by rank and phase", about: "One row a rank, one column a phase.", rows: ranks.map((r) => `rank ${r.rank}`), columns, values: ranks.map((r) => { const m = of(r); return columns.map((c) => m.get(c)); }), format: seconds } };
     }
+    /* Two bars a rank: as planned, and as taken where a run tells. Classes have the colours of the plan's order. */
     function memory(run) {
-        const ranks = run.ranks.filter((r) => r.planned > 0).slice(0, 64);
-        return ranks.length ? { kind: "bars", options: { title: "Memory of each rank, planned and taken", about: "A bar a rank, by class; the mark is what was taken at most.", format: bytes, mark: "taken",
-            rows: ranks.map((r) => ({ name: `rank ${r.rank}`, mark: r.measured, note: r.measured > 0 ? `${percent(r.measured / r.planned)} taken` : bytes(r.planned), parts: r.classes.filter(([, v]) => v > 0).map(([name, value]) => ({ name, value })) })) } } : null;
+        const ranks = run.ranks.filter((r) => r.planned > 0).slice(0, 64), parts = (list) => list.filter(([, v]) => v > 0).map(([name, value]) => ({ name, value }));
+        return ranks.length ? { kind: "bars", options: { title: "Memory of each rank, planned and taken", about: "Two bars a rank, by class: planned, and taken now. The mark is what was taken at most.", format: bytes, mark: "taken at most",
+            rows: ranks.flatMap((r) => [{ name: `rank ${r.rank} planned`, mark: r.measured, note: r.measured > 0 ? `${percent(r.measured / r.planned)} taken` : bytes(r.planned), parts: parts(r.classes) },
+                ...(r.taken && r.taken.length ? [{ name: "taken", parts: parts(r.taken) }] : [])]) } } : null;
     }
     /* Kinds of spans keep their colours from step to step. */
     const colors = { gather: 5, whole: 0, "full gradient": 1, reduce: 4, wait: 8, forward: 2, backward: 3, optimizer: 6, data: 9 };

@@ -121,10 +121,11 @@ static json_t *ranks_json(const run_files *r)
     json_array_foreach(ranks, i, rank)
     {
         if (i < MOST_RANKS && json_is_object(rank))
-            json_array_append_new(list, json_pack("{s:i, s:f, s:f, s:o, s:o}", "rank", (int)i, "planned",
+            json_array_append_new(list, json_pack("{s:i, s:f, s:f, s:o, s:o, s:o}", "rank", (int)i, "planned",
                                                   json_number_value(json_object_get(rank, "planned")), "measured",
                                                   json_number_value(json_object_get(rank, "measured")), "classes",
-                                                  numbers_of(json_object_get(rank, "classes")), "seconds",
+                                                  numbers_of(json_object_get(rank, "classes")), "taken",
+                                                  numbers_of(json_object_get(rank, "taken")), "seconds",
                                                   numbers_of(json_object_get(rank, "seconds"))));
     }
     return list;

@@ -4,6 +4,7 @@
 
 #include <fsdp/shard.h>
 
+#include "base/record/memory_use.h"
 #include "comm/world.h"
 #include "shard/build/layout.h"
 #include "shard/step/recorded.h"
@@ -20,6 +21,7 @@ typedef struct model_arena {
     size_t bytes;
     memory_kind kind;
     bool shared; /* peers read it: from comm_allocate */
+    memory_use use;
 } model_arena;
 
 /* All that a program depends on apart from the configuration. */
@@ -111,6 +113,7 @@ struct fsdp_model {
     double loss_scale;
     bool settled;          /* model_settle_gradients has run in this step */
     float gradient_factor; /* what the accumulated sums are multiplied by to be gradients; 0: not known yet */
+    bool memory_noted;     /* what its memory is for was told */
     bool autotune_shared;  /* what the device chose by timing is the same on all ranks */
     bool base_known;       /* the frozen weights beside adapters are as a file has them, */
     uint64_t base_digest;  /* which has this digest (ckpt/load/base.h), */

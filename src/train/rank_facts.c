@@ -12,21 +12,16 @@
 #include "base/log.h"
 #include "train/run.h"
 
-const char *const rank_class_names[RANK_CLASSES] = {
-    "parameters",     "low-precision copies", "gradients",   "optimizer",
-    "gathered units", "full gradients",       "activations", "workspace",
-    "buffers",        "communication",        "validation",  "host memory"};
-
 /* Plain data that travels between ranks. */
 typedef struct rank_facts {
-    int64_t classes[RANK_CLASSES]; /* bytes planned */
+    int64_t classes[MEMORY_USES]; /* bytes planned */
     int64_t available;             /* bytes still free; 0: not known */
 } rank_facts;
 
-void rank_facts_classes(const train_run *run, const memory_plan *p, int64_t classes[RANK_CLASSES])
+void rank_facts_classes(const train_run *run, const memory_plan *p, int64_t classes[MEMORY_USES])
 {
     bool beside = run_plan_world(run).dev->own_memory;
-    const size_t bytes[RANK_CLASSES] = {p->parameters,
+    const size_t bytes[MEMORY_USES] = {p->parameters,
                                         p->copies,
                                         p->gradients,
                                         p->optimizer,
@@ -38,7 +33,7 @@ void rank_facts_classes(const train_run *run, const memory_plan *p, int64_t clas
                                         p->communication,
                                         p->validation + p->shadow,
                                         beside ? 0 : p->host};
-    for (int i = 0; i < RANK_CLASSES; i++)
+    for (int i = 0; i < MEMORY_USES; i++)
         classes[i] = (int64_t)bytes[i];
 }
 
@@ -51,27 +46,33 @@ static rank_facts facts_of(const train_run *run, const memory_plan *p)
     return facts;
 }
 
-static json_t *rank_json(const rank_facts *f, const memory_row *row, const double *seconds)
+static json_t *uses_json(const int64_t uses[MEMORY_USES])
 {
-    json_t *classes = json_object(), *laps = json_object();
-    for (int i = 0; i < RANK_CLASSES; i++)
-        if (f->classes[i] > 0)
-            json_object_set_new(classes, rank_class_names[i], json_integer(f->classes[i]));
+    json_t *all = json_object();
+    for (int i = 0; i < MEMORY_USES; i++)
+        if (uses[i] > 0)
+            json_object_set_new(all, memory_use_names[i], json_integer(uses[i]));
+    return all;
+}
+
+static json_t *rank_json(const rank_facts *f, const memory_row *row, const rank_snapshot *newest, const double *seconds)
+{
+    json_t *laps = json_object();
     for (int i = 0; i < LAP_COUNT; i++)
         if (seconds[i] > 0)
             json_object_set_new(laps, lap_name((lap)i), json_real(seconds[i]));
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "planned", (json_int_t)row->plan_bytes, "measured",
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o}", "planned", (json_int_t)row->plan_bytes, "measured",
                      (json_int_t)row->measured_bytes, "host_planned", (json_int_t)row->host_plan_bytes, "host_measured",
-                     (json_int_t)row->host_measured_bytes, "available", (json_int_t)f->available, "classes", classes,
-                     "seconds", laps);
+                     (json_int_t)row->host_measured_bytes, "available", (json_int_t)f->available, "classes",
+                     uses_json(f->classes), "taken", uses_json(newest->uses), "seconds", laps);
 }
 
 static fsdp_status write_file(const train_run *run, const rank_facts *facts, const memory_row *rows,
-                              const double *seconds)
+                              const rank_snapshot *newest, const double *seconds)
 {
     json_t *list = json_array(), *all = json_pack("{s:s, s:O}", "format", "fsdp-ranks", "ranks", list);
     for (int i = 0; i < run->n_ranks; i++)
-        json_array_append_new(list, rank_json(&facts[i], &rows[i], seconds + (size_t)i * LAP_COUNT));
+        json_array_append_new(list, rank_json(&facts[i], &rows[i], &newest[i], seconds + (size_t)i * LAP_COUNT));
     char *path = file_join(run->folder.path, "ranks.json");
     fsdp_status status = path && all ? json_write_file(path, all)
                                      : error_set(FSDP_ERR_MEMORY, "%s: out of host memory", run->folder.path);
@@ -81,7 +82,8 @@ static fsdp_status write_file(const train_run *run, const rank_facts *facts, con
     return status;
 }
 
-fsdp_status rank_facts_write(train_run *run, const memory_plan *plan, const memory_row *rows, const double *seconds)
+fsdp_status rank_facts_write(train_run *run, const memory_plan *plan, const memory_row *rows,
+                             const rank_snapshot *newest, const double *seconds)
 {
     rank_facts mine = facts_of(run, plan), *all = calloc((size_t)run->n_ranks, sizeof *all);
     size_t *bytes = calloc((size_t)run->n_ranks, sizeof *bytes);
@@ -89,7 +91,7 @@ fsdp_status rank_facts_write(train_run *run, const memory_plan *plan, const memo
     if (status == FSDP_OK)
         status =
             comm_exchange(comm_world(run->world->comm), "facts of ranks", &mine, sizeof mine, sizeof mine, all, bytes);
-    if (status == FSDP_OK && run->rank == 0 && write_file(run, all, rows, seconds) != FSDP_OK)
+    if (status == FSDP_OK && run->rank == 0 && write_file(run, all, rows, newest, seconds) != FSDP_OK)
         log_write(FSDP_LOG_WARNING, "no ranks.json, so the report lacks memory by rank: %s", fsdp_last_error());
     free(all);
     free(bytes);

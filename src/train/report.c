@@ -264,6 +264,7 @@ static fsdp_status exchange_ranks(report *r, train_run *run, const report_step *
     mine.memory_bytes = fsdp_memory_meter_bytes(r->meter);
     mine.memory_peak_bytes = fsdp_memory_meter_peak(r->meter);
     mine.host_peak_bytes = fsdp_memory_meter_host_peak(r->meter);
+    memory_meter_uses(r->meter, mine.uses);
     FSDP_TRY(comm_exchange(comm_world(run->world->comm), "end of a step", &mine, sizeof mine, sizeof mine, r->ranks,
                            r->ranks_bytes));
     *stop = 0;
@@ -387,7 +388,7 @@ static fsdp_status memory_table(report *r, train_run *run, char **text)
             run->result.peak_bytes = max_i64(run->result.peak_bytes, rows[i].measured_bytes);
             run->result.planned_bytes = max_i64(run->result.planned_bytes, rows[i].plan_bytes);
         }
-        status = rank_facts_write(run, &here, rows, r->rank_seconds);
+        status = rank_facts_write(run, &here, rows, r->ranks, r->rank_seconds);
     }
     if (status == FSDP_OK)
         status = memory_report(rows, run->n_ranks, text);

@@ -50,7 +50,7 @@ struct serve {
 /* What a rank tells the ones that serve. Plain data that travels between ranks. */
 typedef struct served_rank {
     exposed_rank rank;
-    int64_t planned[RANK_CLASSES];
+    int64_t planned[MEMORY_USES];
 } served_rank;
 
 static char *answer_metrics(void *context, size_t *bytes)
@@ -189,10 +189,8 @@ static fsdp_status open_live(train_run *run, const exposed_rank *ranks, const in
                      .strategy = fsdp_strategy_name(run->sharding.config.strategy),
                      .device = fsdp_world_description(run->world),
                      .ranks = ranks,
-                     .classes = rank_class_names,
                      .planned = planned,
                      .n_ranks = run->n_ranks,
-                     .n_classes = RANK_CLASSES,
                      .node = run->world->job.node,
                      .step = run->step,
                      .steps = run->n_steps,
@@ -321,7 +319,7 @@ static fsdp_status gather(train_run *run, served_rank *all, exposed_rank *ranks,
         status = comm_exchange(comm_world(run->world->comm), "metrics", &mine, sizeof mine, sizeof mine, all, bytes);
     for (int i = 0; i < run->n_ranks && status == FSDP_OK; i++) {
         ranks[i] = all[i].rank;
-        memcpy(planned + (size_t)i * RANK_CLASSES, all[i].planned, sizeof all[i].planned);
+        memcpy(planned + (size_t)i * MEMORY_USES, all[i].planned, sizeof all[i].planned);
     }
     free(bytes);
     return status;
@@ -336,7 +334,7 @@ fsdp_status serve_open(train_run *run, run_snapshot *snapshot, serve **out)
     size_t n = (size_t)run->n_ranks;
     served_rank *all = calloc(n, sizeof *all);
     exposed_rank *ranks = calloc(n, sizeof *ranks);
-    int64_t *planned = calloc(n * RANK_CLASSES, sizeof *planned);
+    int64_t *planned = calloc(n * MEMORY_USES, sizeof *planned);
     serve *s = calloc(1, sizeof *s);
     fsdp_status status = all && ranks && planned && s
                              ? gather(run, all, ranks, planned)

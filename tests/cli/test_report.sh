@@ -23,6 +23,10 @@ for run, folder in zip(runs, sys.argv[2:]):
         assert all(abs(a - l[name]) <= 1e-6 * abs(l[name]) for a, l in zip(run["curves"][name], lines)), name
     settings = {s["name"]: s for s in run["settings"]}
     assert settings["max_steps"]["value"] == "12" and settings["max_steps"]["origin"] == "command line", settings["max_steps"]
+    for rank in run["ranks"]: # what was taken is what was planned, class by class
+        planned, taken = dict(rank["classes"]), dict(rank["taken"])
+        planned["activations"] += planned.pop("workspace", 0) + planned.pop("validation", 0)
+        assert planned == taken and sum(taken.values()) == rank["measured"], (planned, taken)
     assert len(run["verdict"]) == 6 and run["verdict"][0]["text"] == "It finished after step %d." % run["steps"] and run["ranks"][0]["measured"] > 0 and run["ranks"][0]["seconds"]
     assert not run["troubles"], run["troubles"]
     assert [c["step"] for c in run["checkpoints"]] == [12]

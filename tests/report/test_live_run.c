@@ -20,7 +20,7 @@
 #include "report/live/live_run.h"
 #include "report/live/step_recorder.h"
 
-enum { RANKS = 64, CLASSES = 2, STEPS = 10000 };
+enum { RANKS = 64, STEPS = 10000 };
 
 typedef struct site {
     char folder[64];
@@ -31,14 +31,13 @@ typedef struct site {
 
 static int open_site(void **state)
 {
-    static const char *const classes[CLASSES] = {"parameters", "activations"};
     site *s = *state = calloc(1, sizeof *s);
     exposed_rank ranks[RANKS] = {{0}};
-    int64_t planned[RANKS * CLASSES];
+    int64_t planned[RANKS * MEMORY_USES] = {0};
     for (int i = 0; i < RANKS; i++) {
         ranks[i] = (exposed_rank){.node = i / 8, .memory_limit_bytes = 1 << 30};
-        planned[2 * i] = 1000;
-        planned[2 * i + 1] = 500 + i;
+        planned[MEMORY_USES * i + MEMORY_PARAMETERS] = 1000;
+        planned[MEMORY_USES * i + MEMORY_ACTIVATIONS] = 500 + i;
     }
     snprintf(s->folder, sizeof s->folder, "/tmp/fsdp-live-XXXXXX");
     assert_non_null(mkdtemp(s->folder));
@@ -49,10 +48,8 @@ static int open_site(void **state)
                      .strategy = "full",
                      .device = "a device",
                      .ranks = ranks,
-                     .classes = classes,
                      .planned = planned,
                      .n_ranks = RANKS,
-                     .n_classes = CLASSES,
                      .steps = STEPS,
                      .restarts = 3,
                      .events = s->events};
@@ -80,6 +77,7 @@ static void train(site *s, int64_t step)
         s->ranks[r].step = step;
         s->ranks[r].seconds[LAP_FORWARD] = (float)(r + 1);
         s->ranks[r].memory_peak_bytes = 1400 + r;
+        s->ranks[r].uses[MEMORY_OPTIMIZER] = 700 + r;
         snprintf(s->ranks[r].collective, sizeof s->ranks[r].collective, "all_gather of layers.%d", r % 4);
     }
     attribution times = attribution_of(s->ranks, RANKS);
@@ -143,6 +141,9 @@ static void a_client_is_told_everything_and_then_what_is_new(void **state)
     rank = json_array_get(json_object_get(run, "ranks"), 5);
     assert_int_equal(json_integer_value(json_object_get(rank, "planned")), 1505);
     assert_int_equal(json_integer_value(json_object_get(rank, "measured")), 1405);
+    const json_t *taken = json_array_get(json_object_get(rank, "taken"), 0);
+    assert_string_equal(json_string_value(json_array_get(taken, 0)), "optimizer");
+    assert_int_equal(json_integer_value(json_array_get(taken, 1)), 705);
     json_decref(m);
     assert_null(live_run_message(s->live, cursor, false, &bytes));
     train(s, 11);

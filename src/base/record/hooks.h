@@ -21,6 +21,7 @@ typedef enum hook_kind {
     HOOK_UNIT,       /* a unit changed state: name the unit, detail the state, bytes of the full buffer it concerns */
     HOOK_PHASE,      /* "step", "data", "forward", "backward", "optimizer", "validation", "checkpoint" */
     HOOK_WAIT,       /* the computing thread waits for a collective: name and detail as there */
+    HOOK_MEMORY_USE, /* what for memory was taken or given back that HOOK_MEMORY told of (memory_use.h) */
 } hook_kind;
 
 typedef enum hook_moment { HOOK_BEGIN, HOOK_END, HOOK_INSTANT } hook_moment;

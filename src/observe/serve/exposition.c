@@ -337,6 +337,21 @@ static void put_laps(FILE *to, const exposition *e)
     }
 }
 
+static void put_uses(FILE *to, const exposition *e)
+{
+    static const char name[] = "fsdp_memory_use_bytes";
+    put_head(to, name, "gauge", "What fsdp_memory_bytes is for.");
+    for (int r = 0; r < e->n_ranks; r++)
+        for (int i = 0; e->ranks[r].node == e->node && i < MEMORY_USES; i++) {
+            if (e->newest[r].uses[i] <= 0)
+                continue;
+            fprintf(to, "%s{rank=\"%d\"", name, r);
+            put_label(to, ",use", memory_use_names[i]);
+            putc('}', to);
+            put_value(to, (double)e->newest[r].uses[i]);
+        }
+}
+
 static void put_gpus(FILE *to, const exposition *e)
 {
     gpu_state *states = e->gpus ? calloc((size_t)e->n_ranks, sizeof *states) : NULL;
@@ -377,6 +392,7 @@ char *exposition_text(exposition *e, size_t *bytes)
         put_run(to, e, &f, stepped, &totals, &events);
     put_ranks(to, e, &slow);
     put_laps(to, e);
+    put_uses(to, e);
     put_gpus(to, e);
     bool whole = ferror(to) == 0;
     whole &= fclose(to) == 0;

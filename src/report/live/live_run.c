@@ -45,10 +45,9 @@ typedef struct live_state {
 struct live_run {
     pthread_mutex_t lock;
     live_state now; /* under the lock */
-    int n_ranks, n_classes, node, restarts;
+    int n_ranks, node, restarts;
     int64_t steps;
     exposed_rank *ranks;
-    const char *const *classes;
     int64_t *planned;
     char *folder, *checkpoints, *model, *strategy, *device, *id;
     step_recorder *recorder;
@@ -120,15 +119,13 @@ static void read_past(const char *folder, live_state *s)
 
 static fsdp_status copy_config(live_run *l, const live_config *c)
 {
-    size_t n = (size_t)c->n_ranks, classes = n * (size_t)c->n_classes;
+    size_t n = (size_t)c->n_ranks, planned = n * MEMORY_USES;
     l->n_ranks = c->n_ranks;
-    l->n_classes = c->n_classes;
     l->node = c->node;
     l->restarts = c->restarts;
     l->steps = c->steps;
-    l->classes = c->classes;
     l->ranks = calloc(n, sizeof *l->ranks);
-    l->planned = calloc(classes, sizeof *l->planned);
+    l->planned = calloc(planned, sizeof *l->planned);
     l->folder = strdup(c->folder);
     l->checkpoints = strdup(c->checkpoints);
     l->model = strdup(c->model);
@@ -140,7 +137,7 @@ static fsdp_status copy_config(live_run *l, const live_config *c)
         !l->id || !l->log)
         return error_set(FSDP_ERR_MEMORY, "--dashboard: out of host memory");
     memcpy(l->ranks, c->ranks, n * sizeof *l->ranks);
-    memcpy(l->planned, c->planned, classes * sizeof *l->planned);
+    memcpy(l->planned, c->planned, planned * sizeof *l->planned);
     return FSDP_OK;
 }
 
@@ -345,26 +342,34 @@ static void look(live_run *l)
     step_recorder_ask(l->recorder);
 }
 
+static json_t *uses_json(const int64_t uses[MEMORY_USES], int64_t *sum)
+{
+    json_t *list = json_array();
+    *sum = 0;
+    for (int i = 0; i < MEMORY_USES; i++) {
+        *sum += uses[i];
+        if (uses[i] > 0)
+            json_array_append_new(list, json_pack("[s, I]", memory_use_names[i], (json_int_t)uses[i]));
+    }
+    return list;
+}
+
 /* Ranks as a report has them: memory as planned and taken, and the seconds of a step by lap. */
 static json_t *ranks_json(const live_run *l)
 {
     const live_state *s = &l->shown;
     json_t *list = json_array();
     for (int r = 0; r < l->n_ranks; r++) {
-        json_t *classes = json_array(), *seconds = json_array();
-        int64_t planned = 0;
-        for (int k = 0; k < l->n_classes; k++) {
-            int64_t bytes = l->planned[(size_t)r * (size_t)l->n_classes + (size_t)k];
-            planned += bytes;
-            if (bytes > 0)
-                json_array_append_new(classes, json_pack("[s, I]", l->classes[k], (json_int_t)bytes));
-        }
+        int64_t planned, now;
+        json_t *seconds = json_array(), *classes = uses_json(l->planned + (size_t)r * MEMORY_USES, &planned),
+               *taken = uses_json(s->ranks[r].uses, &now);
         for (int k = 0; k < LAP_COUNT; k++)
             json_array_append_new(seconds,
                                   json_pack("[s, f]", lap_name((lap)k), (double)s->seconds[r * LAP_COUNT + k]));
-        json_array_append_new(list, json_pack("{s:i, s:I, s:I, s:o, s:o}", "rank", r, "planned", (json_int_t)planned,
-                                              "measured", (json_int_t)s->ranks[r].memory_peak_bytes, "classes", classes,
-                                              "seconds", seconds));
+        json_array_append_new(list, json_pack("{s:i, s:I, s:I, s:o, s:o, s:o}", "rank", r, "planned",
+                                              (json_int_t)planned, "measured",
+                                              (json_int_t)s->ranks[r].memory_peak_bytes, "classes", classes, "taken",
+                                              taken, "seconds", seconds));
     }
     return list;
 }

@@ -15,9 +15,8 @@ typedef struct live_config {
     const char *folder, *checkpoints;      /* of the run; copied, as all texts are */
     const char *model, *strategy, *device; /* in words */
     const exposed_rank *ranks;             /* (n_ranks), copied */
-    const char *const *classes;            /* (n_classes) names of what memory is planned for; they outlive it */
-    const int64_t *planned;                /* (n_ranks * n_classes) bytes, copied */
-    int n_ranks, n_classes, node;
+    const int64_t *planned;                /* (n_ranks * MEMORY_USES) bytes, copied */
+    int n_ranks, node;
     int64_t step, steps; /* done before, and at which the run ends */
     int restarts;
     exposed_events events; /* before the first step */

@@ -378,6 +378,18 @@ static fsdp_status place_figures(fsdp_model *m)
     return FSDP_OK;
 }
 
+/* What all that was placed is for; sign -1: it goes. */
+static void note_memory(fsdp_model *m, int64_t sign)
+{
+    resident_sizes z = model_resident_sizes(m);
+    memory_use_note(MEMORY_PARAMETERS, sign * (int64_t)z.master);
+    memory_use_note(MEMORY_COPIES, sign * (int64_t)z.copy);
+    memory_use_note(MEMORY_GRADIENTS, sign * (int64_t)z.gradient);
+    memory_use_note(MEMORY_BUFFERS, sign * (int64_t)(m->buffers_bytes + m->norm_blocks_bytes + sizeof *m->scalars +
+                                                     m->figures_bytes));
+    m->memory_noted = sign > 0;
+}
+
 static fsdp_status sum_statistics(void *context, stream *s, double *values, int64_t n)
 {
     fsdp_model *m = context;
@@ -447,6 +459,9 @@ fsdp_status fsdp_shard(fsdp_world *w, fsdp_module *net, const fsdp_config *confi
     m->gradient.shared = true;
     m->gather.shared = comm_fills_directly(w->comm);
     m->waiting.kind = MEMORY_HOST;
+    m->gather.use = MEMORY_GATHERED;
+    m->gradient.use = MEMORY_FULL_GRADIENTS;
+    m->slab.use = m->waiting.use = MEMORY_ACTIVATIONS;
     m->first_sample = -1;
     m->counted_rows = -1;
     m->statistics = (statistics_group){sum_statistics, m, comm_world_size(w->comm)};
@@ -480,6 +495,7 @@ fsdp_status fsdp_shard(fsdp_world *w, fsdp_module *net, const fsdp_config *confi
     TRY_OR(fail, place_buffers(m));
     TRY_OR(fail, place_scalars(m));
     TRY_OR(fail, place_figures(m));
+    note_memory(m, 1);
     if (offload_any(m))
         TRY_OR(fail, offload_create(m, &m->offload));
     TRY_OR(fail, model_initialize(m));
@@ -517,6 +533,8 @@ void fsdp_model_free(fsdp_model *m)
     model_release_arena(m, &m->slab);
     model_release_arena(m, &m->gradient);
     model_release_arena(m, &m->gather);
+    if (m->memory_noted)
+        note_memory(m, -1);
     m->dev->release(m->dev, MEMORY_HOST, m->host_scalars, MODEL_HOST_SCALARS * sizeof *m->host_scalars);
     m->dev->release(m->dev, MEMORY_DEVICE, m->scalars, sizeof *m->scalars);
     m->dev->release(m->dev, MEMORY_DEVICE, m->norm_blocks, m->norm_blocks_bytes);

@@ -108,6 +108,7 @@ fsdp_status adafactor_create(fsdp_model *m, const fsdp_optimizer_config *config,
     measure(a);
     cut(a);
     TRY_OR(fail, m->dev->allocate(m->dev, MEMORY_DEVICE, a->bytes, (void **)&a->memory));
+    memory_use_note(MEMORY_OPTIMIZER, (int64_t)a->bytes);
     cut(a);
     TRY_OR(fail, m->dev->zero(m->compute, a->memory, a->bytes));
     for (int i = 0; i < n_ranges; i++)
@@ -124,6 +125,8 @@ void adafactor_free(adafactor *a)
 {
     if (!a)
         return;
+    if (a->memory)
+        memory_use_note(MEMORY_OPTIMIZER, -(int64_t)a->bytes);
     a->model->dev->release(a->model->dev, MEMORY_DEVICE, a->memory, a->bytes);
     free(a->list);
     free(a);

@@ -204,6 +204,7 @@ fsdp_status muon_create(fsdp_model *m, update_range *ranges, int n_ranges, muon 
     if (status == FSDP_OK && x->n_units > 0) {
         measure(x);
         TRY_OR(done, m->dev->allocate(m->dev, MEMORY_DEVICE, x->bytes, (void **)&x->memory));
+        memory_use_note(MEMORY_OPTIMIZER, (int64_t)x->bytes);
         TRY_OR(done, m->dev->zero(m->compute, x->memory, x->bytes));
         measure(x);
         place_spans(x, ranges);
@@ -223,6 +224,8 @@ void muon_free(muon *x)
         comm_forget(&x->units[i].gather);
         comm_forget(&x->units[i].give);
     }
+    if (x->memory)
+        memory_use_note(MEMORY_OPTIMIZER, -(int64_t)x->bytes);
     x->model->dev->release(x->model->dev, MEMORY_DEVICE, x->memory, x->bytes);
     free_units(x);
     free(x);

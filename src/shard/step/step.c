@@ -69,11 +69,15 @@ static fsdp_status take_arena(fsdp_model *m, model_arena *a, size_t bytes)
         FSDP_TRY(m->dev->allocate(m->dev, a->kind, bytes, &memory));
     a->memory = memory;
     a->bytes = bytes;
+    if (a->kind == MEMORY_DEVICE)
+        memory_use_note(a->use, (int64_t)bytes);
     return FSDP_OK;
 }
 
 void model_release_arena(fsdp_model *m, model_arena *a)
 {
+    if (a->kind == MEMORY_DEVICE && a->bytes > 0)
+        memory_use_note(a->use, -(int64_t)a->bytes);
     if (a->shared)
         comm_release(m->world->comm, a->memory);
     else
