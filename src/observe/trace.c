@@ -182,7 +182,7 @@ fsdp_status trace_start(size_t capacity, int64_t memory_bytes, trace **out)
 
 fsdp_status trace_skip_operations(trace *t)
 {
-    static const hook_kind others[] = {HOOK_MEMORY, HOOK_COLLECTIVE, HOOK_UNIT, HOOK_PHASE, HOOK_WAIT};
+    static const hook_kind others[] = {HOOK_MEMORY, HOOK_COLLECTIVE, HOOK_UNIT, HOOK_PHASE, HOOK_WAIT, HOOK_MEMORY_USE};
     hooks_remove(on_event, t);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         FSDP_TRY(hooks_add_kind(others[i], on_event, t));
