@@ -66,7 +66,11 @@ reached()
 
 ended()
 {
-    local name=$1 code=0
+    local name=$1 code=0 until=$((SECONDS + 300))
+    while kill -0 "${launchers[0]}" 2>/dev/null || kill -0 "${launchers[1]}" 2>/dev/null; do
+        ((SECONDS < until)) || fail "$name does not end: $(tail -n 20 "$name".*.log "$name.report" 2>/dev/null)"
+        sleep 0.02
+    done
     wait "${launchers[0]}" || code=$?
     wait "${launchers[1]}" || code=$?
     [[ $code == 0 ]] || fail "$name: exit code $code: $(tail -n 20 "$name".*.log "$name.report" 2>/dev/null)"

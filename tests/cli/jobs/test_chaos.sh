@@ -27,6 +27,7 @@ leave()
     rm -rf "$work"
 }
 trap 'leave $?' EXIT
+trap 'exit 143' TERM
 rounds=${FSDP_CHAOS_ROUNDS:-10} seed=${FSDP_CHAOS_SEED:-$(date +%s)}
 RANDOM=$seed
 blows=(KILL STOP SEGV launcher)
@@ -61,6 +62,7 @@ watch_round()
     local found= now
     while kill -0 "${launchers[0]}" 2>/dev/null && kill -0 "${launchers[1]}" 2>/dev/null; do
         now=$(date +%s%3N)
+        ((now - $2 < 90000)) || fail "$1 neither ends nor goes on (FSDP_CHAOS_SEED=$seed): $(tail -n 20 "$1".*.log "$1.report" 2>/dev/null)"
         if [[ -z $found ]] && grep -qs . "$1.report"; then
             found=$now
             detections+=($((now - $2)))
