@@ -200,6 +200,12 @@ static void auto_leaves_a_setting_open(void **state)
         if (origin(&s, open[i]) != FSDP_FROM_DEFAULT)
             fail_msg("--%s is set", open[i]);
     assert_int_equal(s.lr_decay_style, FSDP_DECAY_CONSTANT);
+    assert_true(noted(&s, "the warmup (--warmup) is linear here"));
+    fsdp_settings_free(&s);
+    take(&s, deepspeed_read,
+         "{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": \"auto\", \"warmup_type\": \"linear\"}}}",
+         NULL);
+    assert_false(noted(&s, "linear here"));
     fsdp_settings_free(&s);
 }
 
@@ -309,6 +315,21 @@ static void loss_scales_are_read(void **state)
     take(&s, deepspeed_read, "{\"fp16\": {\"enabled\": true, \"loss_scale\": 128}}", NULL);
     assert_true(s.loss_scale == 128 && noted(&s, "fp16.loss_scale"));
     fsdp_settings_free(&s);
+    /* With fp16 from a flag, too, whatever the file says of it; not with another precision, nor against --loss_scale. */
+    const char *file = "{\"fp16\": {\"enabled\": \"auto\", \"initial_scale_power\": 12}, \"bf16\": {\"enabled\": true}}";
+    static const struct {
+        const char *flags[5];
+        double expected;
+    } rows[] = {{{"fp16", "true"}, 4096},
+                {{"param_dtype", "fp16"}, 4096},
+                {{"fp16", "true", "loss_scale", "64"}, 64},
+                {{"bf16", "true"}, 0}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        take(&s, deepspeed_read, file, rows[i].flags);
+        if (rows[i].expected ? s.loss_scale != rows[i].expected : origin(&s, "loss_scale") != FSDP_FROM_DEFAULT)
+            fail_msg("--%s %s: loss scale %g", rows[i].flags[0], rows[i].flags[1], s.loss_scale);
+        fsdp_settings_free(&s);
+    }
 }
 
 /* ---- accelerate ---- */

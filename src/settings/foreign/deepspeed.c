@@ -313,7 +313,7 @@ static fsdp_status take_loss_scale(foreign_file *f, const json_t *fp16)
     return given ? foreign_set_number(f, "loss_scale", exp2(power)) : FSDP_OK;
 }
 
-/* Who asks for a precision with flags does not want the file's. */
+/* Who asks for a precision with flags does not want the file's; but fp16 begins with the file's loss scale either way. */
 static fsdp_status take_precision(foreign_file *f, const json_t *file)
 {
     const json_t *bf16 = section(file, "bf16") ? section(file, "bf16") : section(file, "bfloat16");
@@ -325,6 +325,7 @@ static fsdp_status take_precision(foreign_file *f, const json_t *file)
     }
     if (on && half)
         return foreign_refuse(f, "bf16 and fp16 are both enabled: choose one");
+    half = half || (taken && (f->settings->fp16 || f->settings->param_dtype == FSDP_F16));
     return half ? take_loss_scale(f, section(file, "fp16")) : FSDP_OK;
 }
 

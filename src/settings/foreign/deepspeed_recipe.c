@@ -110,7 +110,8 @@ fsdp_status deepspeed_take_optimizer(foreign_file *f, const json_t *optimizer)
 
 /* ---- Scheduler ---- */
 
-/* DeepSpeed's warmup is logarithmic unless the file says linear: that would be another curve. */
+/* DeepSpeed's warmup is logarithmic unless the file says linear: that is another curve. A file that names its steps is refused;
+ * where steps are left to --warmup, which is linear by its own definition, a line says so. */
 static fsdp_status take_warmup(foreign_file *f, const json_t *params)
 {
     int64_t steps = 1000;
@@ -119,11 +120,14 @@ static fsdp_status take_warmup(foreign_file *f, const json_t *params)
     const json_t *value = json_object_get(params, "warmup_num_steps");
     FSDP_TRY(foreign_count(f, params, "warmup_num_steps", &steps, &given));
     FSDP_TRY(foreign_text(f, params, "warmup_type", shape));
+    bool linear = strcmp(shape, "linear") == 0;
     if ((value && !given) || foreign_taken(f, "warmup"))
-        return FSDP_OK; /* left to --warmup */
+        return linear ? FSDP_OK
+                      : foreign_note(f, "scheduler: the warmup (--warmup) is linear here, and logarithmic in DeepSpeed "
+                                        "unless warmup_type is linear");
     if (steps < 1)
         return foreign_refuse(f, "scheduler.params.warmup_num_steps: %lld; expected 1 or more", (long long)steps);
-    if (strcmp(shape, "linear") != 0)
+    if (!linear)
         return foreign_refuse(
             f,
             "scheduler.params.warmup_type: %s is not supported; write \"warmup_type\": \"linear\", or "
