@@ -22,6 +22,16 @@ function address(target,    file, anchor, name) {
     return ""
 }
 
+# Flags are kept on one line: browsers would break them behind their dashes.
+function whole_flags(code,    out) {
+    for (out = ""; match(code, /(^|[ (,|])--?[A-Za-z0-9_][A-Za-z0-9_-]*/); code = substr(code, RSTART + RLENGTH)) {
+        out = out substr(code, 1, RSTART - 1)
+        if (substr(code, RSTART, 1) != "-") { out = out substr(code, RSTART, 1); RSTART++; RLENGTH-- }
+        out = out "<span>" substr(code, RSTART, RLENGTH) "</span>"
+    }
+    return out code
+}
+
 # Text with its links, code and bold; code comes first, because nothing within it is special.
 function inline(text,    out, at, ticks, close_at, label, target) {
     while (match(text, /`+|\*\*|\[[^]`]*(`[^`]*`)?[^]`]*\]\([^)]*\)/)) {
@@ -29,7 +39,7 @@ function inline(text,    out, at, ticks, close_at, label, target) {
         ticks = substr(text, RSTART, RLENGTH)
         text = substr(text, RSTART + RLENGTH)
         if (ticks ~ /^`/ && (close_at = index(text, ticks))) {
-            out = out "<code>" escape(trim(substr(text, 1, close_at - 1))) "</code>"
+            out = out "<code>" whole_flags(escape(trim(substr(text, 1, close_at - 1)))) "</code>"
             text = substr(text, close_at + length(ticks))
         } else if (ticks == "**" && (close_at = index(text, "**"))) {
             out = out "<strong>" inline(substr(text, 1, close_at - 1)) "</strong>"
