@@ -51,7 +51,7 @@ static int run(int argc, char **argv)
         help_overview(stdout);
         return 0;
     }
-    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0)
+    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0 || strcmp(argv[1], "version") == 0)
         return print_version();
     const command *c = command_find(argv[1]);
     if (!c)

@@ -268,6 +268,27 @@ static fsdp_status check_plan(const fsdp_settings *s)
 
 enum { LEAST_FIT = 1 << 20 };
 
+/* 0 is how these are left open, so a file of settings may hold it; who writes it on the command line expects something else. */
+static fsdp_status check_zeros(const fsdp_settings *s)
+{
+    const struct {
+        const char *flag;
+        int64_t value;
+        const char *what;
+    } rows[] = {
+        {"max_steps", s->max_steps,
+         "trains nothing: give the number of steps, or leave it out for --epochs; --dry_run only checks the job"},
+        {"epochs", s->epochs,
+         "trains nothing: give the number of passes, or leave it out for --max_steps; --dry_run only checks the job"},
+        {"world_size", s->world_size, "leaves nobody to plan for: give the number of ranks, or auto"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].value == 0 &&
+            s->state.origin[fsdp_flags_find(settings_table, rows[i].flag) - settings_table] == FSDP_FROM_COMMAND)
+            return error_set(FSDP_ERR_INPUT, "--%s=0 %s", rows[i].flag, rows[i].what);
+    return FSDP_OK;
+}
+
 static fsdp_status check_run(const fsdp_settings *s)
 {
     if (s->dashboard_address && s->dashboard == 0)
@@ -282,11 +303,7 @@ static fsdp_status check_run(const fsdp_settings *s)
         return contradiction(s, "overwrite", "resume_from_checkpoint", "what is resumed is not replaced");
     if (s->overwrite && !s->output_dir && !s->checkpoint_dir)
         return error_set(FSDP_ERR_INPUT, "--overwrite: name the folder of the run to replace with --output_dir");
-    int origin = s->state.origin[fsdp_flags_find(settings_table, "max_steps") - settings_table];
-    if (origin == FSDP_FROM_COMMAND && s->max_steps == 0) /* a settings file of an earlier run spells out everything */
-        return error_set(FSDP_ERR_INPUT, "--max_steps=0 trains nothing: give the number of steps, or leave it out for "
-                                         "--epochs; --dry_run only checks the job");
-    return FSDP_OK;
+    return check_zeros(s);
 }
 
 /* Options of adapters that are not asked for. */

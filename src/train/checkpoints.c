@@ -99,14 +99,15 @@ static void say_batch(train_run *run)
     before = json_is_integer(noted) ? json_integer_value(noted) : before;
     if (ranks == 0 || ranks == run->n_ranks)
         return;
+    const char *plural = run->n_ranks == 1 ? "" : "s";
     if (before != now)
-        run_say(run, FSDP_LINE_INFO, "%d ranks instead of %lld: a step has %lld samples instead of %lld", run->n_ranks,
-                (long long)ranks, (long long)now, (long long)before);
+        run_say(run, FSDP_LINE_INFO, "%d rank%s instead of %lld: a step has %lld samples instead of %lld", run->n_ranks,
+                plural, (long long)ranks, (long long)now, (long long)before);
     else
         run_say(run, FSDP_LINE_INFO,
-                "%d ranks instead of %lld: a step still has %lld samples, in %lld micro-batches of %lld per rank "
+                "%d rank%s instead of %lld: a step still has %lld samples, in %lld micro-batches of %lld per rank "
                 "instead of %lld of %lld",
-                run->n_ranks, (long long)ranks, (long long)now, (long long)accumulated, (long long)s->train_batch_size,
+                run->n_ranks, plural, (long long)ranks, (long long)now, (long long)accumulated, (long long)s->train_batch_size,
                 (long long)accumulated_before, (long long)per_rank_before);
 }
 

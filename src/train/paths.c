@@ -1,4 +1,4 @@
-/* Walks up from each output to the first folder that exists; that one must be a folder, and writable. Two paths are
+/* Walks up from each output to the first folder that exists; that one must be a folder in which something can be made. Two paths are
  * compared by where they lead, as far as they exist. */
 #include "train/paths.h"
 
@@ -23,6 +23,17 @@ static void cut_name(char *path)
         slash[slash == path] = '\0';
 }
 
+/* Tried, not asked: access() says yes to root where a file system says no later (an export of NFS, /proc). */
+static bool can_make_in(const char *folder)
+{
+    char made[PATH_MAX];
+    if (snprintf(made, sizeof made, "%s/.fsdp-XXXXXX", folder) >= PATH_MAX) {
+        errno = ENAMETOOLONG;
+        return false;
+    }
+    return mkdtemp(made) && rmdir(made) == 0;
+}
+
 static fsdp_status check_output(const char *flag, const char *path, bool is_folder)
 {
     char folder[PATH_MAX];
@@ -40,7 +51,7 @@ static fsdp_status check_output(const char *flag, const char *path, bool is_fold
         cut_name(folder);
     if (!file_is_directory(folder))
         return error_set(FSDP_ERR_INPUT, "--%s=%s cannot be made: %s is not a folder", flag, path, folder);
-    if (access(folder, W_OK | X_OK) != 0)
+    if (!can_make_in(folder))
         return error_set_errno(FSDP_ERR_INPUT, "--%s=%s cannot be made: %s", flag, path, folder);
     return FSDP_OK;
 }

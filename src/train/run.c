@@ -323,8 +323,8 @@ static fsdp_status keep_batch(train_run *run)
     s->gradient_accumulation_steps = n;
     s->train_batch_size = ceil_div(run->micro_samples, run->n_ranks);
     run_say(run, FSDP_LINE_INFO,
-            "%d ranks instead of %lld: a step still has %lld samples, in %lld micro-batch%s of %lld", run->n_ranks,
-            (long long)first, (long long)samples, (long long)n, n == 1 ? "" : "es", (long long)run->micro_samples);
+            "%d rank%s instead of %lld: a step still has %lld samples, in %lld micro-batch%s of %lld", run->n_ranks,
+            run->n_ranks == 1 ? "" : "s", (long long)first, (long long)samples, (long long)n, n == 1 ? "" : "es", (long long)run->micro_samples);
     if (n > 1 && s->gradient_dtype != FSDP_F32) { /* to which nothing can be added: the job would end here */
         run_say(run, FSDP_LINE_INFO, "--gradient_dtype %s is for steps of one micro-batch: gradients are fp32 here",
                 fsdp_dtype_name((fsdp_dtype)s->gradient_dtype));

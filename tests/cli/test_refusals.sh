@@ -142,6 +142,9 @@ HF_HOME=inputs/hf|cache inputs/hf/hub; to fetch it: add --download, or: fsdp fet
 -|--overwrite: name the folder|train --preset tiny --dataset inputs/text.txt --max_steps 1 --overwrite
 -|--overwrite=true and --resume_from_checkpoint=auto contradict|train --preset tiny --dataset inputs/text.txt --max_steps 1 --output_dir RUN --overwrite --resume auto
 -|--max_steps=0 trains nothing|train --preset tiny --dataset inputs/text.txt --max_steps 0
+-|--epochs=0 trains nothing|train --preset tiny --dataset inputs/text.txt --epochs 0
+-|--export_dir=/proc/none/export cannot be made: /proc|train --preset tiny --dataset inputs/text.txt --max_steps 1 --output_dir RUN --export_dir /proc/none/export
+-|--trace=/proc/none/trace cannot be made: /proc|train --preset tiny --dataset inputs/text.txt --max_steps 1 --output_dir RUN --trace /proc/none/trace
 -|--trace=/dev/null/trace cannot be made|train --preset tiny --dataset inputs/text.txt --max_steps 1 --output_dir RUN --trace /dev/null/trace
 -|--export_dir=/dev/null/export cannot be made|train --preset tiny --dataset inputs/text.txt --max_steps 1 --output_dir RUN --export_dir /dev/null/export
 CUDA_VISIBLE_DEVICES=-1|--device auto takes the CPU where there is no GPU|train --preset tiny --dataset inputs/text.txt --max_steps 1 --output_dir RUN --device cuda
@@ -154,6 +157,10 @@ WORLD_SIZE=0 RANK=0|WORLD_SIZE is '0'|train --preset tiny --dataset inputs/text.
 -|--fit=80 is a number of bytes, and no model is that small: write --fit 80GB|plan --preset tiny --fit 80
 -|no model to plan for: give --preset NAME|plan
 -|no model to plan for: give --preset NAME|plan --device h100 --world_size 8
+-|--world_size=0 leaves nobody to plan for|plan --preset tiny --world_size 0
+-|--device=h900: one of auto, cpu|plan --preset tiny --device h900
+-|--world_size belongs to `fsdp plan`|train --preset tiny --world_size 2
+-|--nproc_per_node 0: give a number from 1|run --nproc-per-node 0 true
 -|no program is named|run
 -|--standalone and --nnodes contradict|run --standalone --nnodes 2 true
 -|/no/such/file: cannot open|tokenize /no/such/file
@@ -167,6 +174,19 @@ WORLD_SIZE=0 RANK=0|WORLD_SIZE is '0'|train --preset tiny --dataset inputs/text.
 -|nowhere|generate --model nowhere --prompt x
 -|--temperature=-1|generate --model nowhere --prompt x --temperature -1
 -|/no/such/checkpoint|ckpt show /no/such/checkpoint
+-|say what to do: show, verify|ckpt
+-|/no/such/run: there is no such checkpoint|ckpt verify /no/such/run
+-|usage: fsdp ckpt export CHECKPOINT FOLDER|ckpt export inputs/folder
+-|no model: name a model folder, a run or a checkpoint|eval
+-|/no/such/run|eval /no/such/run --dataset inputs/text.txt
+-|give the folders of 1 to 12 runs|report
+-|/no/such/run: no such folder; give the folder of a run|report /no/such/run
+-|/no/such/run|top /no/such/run
+-|give the folder with the flight files|debug
+-|name what to measure|bench
+-|no workload is named "nope"; there are|bench step nope
+-|nothing is named|fetch
+-|unknown flag --strategy; did you mean --sharding_strategy?|explain --strategy full
 END
 )
 images=$(find "$golden" -name 'train-images*' -printf '%h\n' -quit)

@@ -128,7 +128,7 @@ run --output_dir busy --resume auto --max_steps $(($(ls busy/checkpoints | tail 
 "$fsdp" run --standalone --nproc-per-node 2 "${train[@]}" --output_dir auto --max_steps 5 --resume auto >log 2>&1 || fail "$(cat log)"
 says "2 ranks instead of 1: a step has 4 samples instead of 2"
 run --output_dir auto --max_steps 6 --gradient_accumulation_steps 2 --resume auto
-says "1 ranks instead of 2: a step still has 4 samples, in 2 micro-batches of 2 per rank instead of 1 of 2"
+says "1 rank instead of 2: a step still has 4 samples, in 2 micro-batches of 2 per rank instead of 1 of 2"
 
 # A folder that this user cannot write: said before anything is read.
 if [[ $(id -u) == 0 ]] && command -v setpriv >/dev/null && setpriv --reuid=65534 --clear-groups test -x "$fsdp"; then

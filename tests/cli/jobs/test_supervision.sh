@@ -59,7 +59,7 @@ launch less 1 1:2 "$port"
 reached less 25
 kill -9 "${launchers[1]}"
 wait "${launchers[0]}" || fail "one node left: $(tail -20 less.0.log)"
-grep -q '1 ranks instead of 2: a step still has 8 samples, in 2 micro-batches of 4' less.0.log || fail "the batch is not kept: $(tail -20 less.0.log)"
+grep -q '1 rank instead of 2: a step still has 8 samples, in 2 micro-batches of 4' less.0.log || fail "the batch is not kept: $(tail -20 less.0.log)"
 step=$(sed -n 's/.*resumed from .* at step \([0-9]*\).*/\1/p' less.0.log | tail -1)
 [[ ${step:-0} -ge 10 ]] || fail "not resumed: $(tail -20 less.0.log)"
 mkdir first

@@ -62,7 +62,7 @@ pair alone 1:2 "$port"
 reached alone 15
 lost 0
 wait "${launchers[1]}" || fail "alone: $(tail -n 20 alone.1.log)"
-says alone '1 ranks instead of 4: a step still has 16 samples, in 4 micro-batches of 4'
+says alone '1 rank instead of 4: a step still has 16 samples, in 4 micro-batches of 4'
 close calm alone
 
 # What three ranks make of it are the bits of three ranks that anybody else started there.
