@@ -1,6 +1,7 @@
 /* The recorder: the device's own records, or events around the operations of one stream. Clocks and names, too. */
 #include "device/activity.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +25,7 @@ struct activity_recorder {
     stream *on;
     char source[320];
     bool by_events, failed;
+    pthread_t owner; /* other threads (a save) do not use the stream */
     event *zero; /* recorded when the host's clock said zero_ns */
     int64_t zero_ns;
     timed_span *spans;
@@ -107,7 +109,8 @@ static void on_event(void *context, const hook_event *e)
 {
     activity_recorder *r = context;
     fsdp_status status = FSDP_OK;
-    if (r->failed || e->lane != 0 || (e->kind != HOOK_OP && e->kind != HOOK_WAIT))
+    if ((e->kind != HOOK_OP && e->kind != HOOK_WAIT) || e->lane != 0 || !pthread_equal(r->owner, pthread_self()) ||
+        r->failed)
         return;
     if (e->moment == HOOK_BEGIN && r->depth < MAX_DEPTH && r->n_spans < MAX_SPANS)
         status = open_span(r, e);
@@ -120,6 +123,7 @@ static fsdp_status start_events(activity_recorder *r)
 {
     device *d = r->dev;
     r->by_events = true;
+    r->owner = pthread_self();
     FSDP_TRY(d->event_create(d, &r->zero));
     FSDP_TRY(d->stream_synchronize(r->on));
     int64_t before = clock_nanoseconds();

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <pthread.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -79,6 +80,12 @@ static void one_operation(const char *name)
     HOOK(HOOK_OP, HOOK_END, name, "forward", 0, 0);
 }
 
+static void *operate(void *name)
+{
+    one_operation(name);
+    return NULL;
+}
+
 /* The CPU's events have the host's clock, so that the times are known. */
 static void operations_are_timed_with_events_where_there_are_no_records(void **state)
 {
@@ -98,6 +105,10 @@ static void operations_are_timed_with_events_where_there_are_no_records(void **s
     assert_false(activity_has_records(r));
     assert_non_null(strstr(activity_source(r), "events"));
     one_operation("linear");
+    pthread_t other; /* has a stream of its own */
+    static char name[] = "saved";
+    pthread_create(&other, NULL, operate, name);
+    pthread_join(other, NULL);
     HOOK(HOOK_OP, HOOK_BEGIN, "offload", "forward", 0, 2); /* of another lane */
     HOOK(HOOK_OP, HOOK_END, "offload", "forward", 0, 2);
     HOOK(HOOK_OP, HOOK_BEGIN, "not ended", "forward", 0, 0);
