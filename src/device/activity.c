@@ -26,7 +26,7 @@ struct activity_recorder {
     char source[320];
     bool by_events, failed;
     pthread_t owner; /* other threads (a save) do not use the stream */
-    event *zero; /* recorded when the host's clock said zero_ns */
+    event *zero;     /* recorded when the host's clock said zero_ns */
     int64_t zero_ns;
     timed_span *spans;
     int n_spans, capacity;
@@ -91,7 +91,8 @@ static fsdp_status open_span(activity_recorder *r, const hook_event *e)
     }
     timed_span *s = &r->spans[r->n_spans];
     *s = (timed_span){.kind = e->kind == HOOK_WAIT ? ACTIVITY_WAIT : ACTIVITY_KERNEL, .launched_ns = e->time_ns};
-    snprintf(s->name, sizeof s->name, "%.40s%s%.20s", e->name, e->detail ? "." : "", e->detail ? e->detail : "");
+    bool op = e->kind == HOOK_OP && e->detail; /* a wait has the name of the collective, whichever unit's it is */
+    snprintf(s->name, sizeof s->name, "%.40s%s%.20s", e->name, op ? "." : "", op ? e->detail : "");
     r->open[r->depth++] = r->n_spans++;
     FSDP_TRY(r->dev->event_create(r->dev, &s->begin));
     return r->dev->event_record(r->on, s->begin);
