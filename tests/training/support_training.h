@@ -19,6 +19,8 @@ typedef struct training {
     const char *backend; /* NULL: shm, or self for one rank */
     const char *device;  /* NULL: cpu; "cuda": all ranks share the first GPU; "recording": shard/recording_device.h */
     bool comm_thread;
+    int comm_ctas; /* of NCCL's collectives; 0: its own choice */
+    fsdp_comm_memory comm_memory;
     bool plainly;       /* somebody listens to operations: no work is recorded */
     bool split_masters; /* on a recording device: bf16 masters as halves */
     bool packed;        /* LLaMA: rows hold several documents, cut anew in every sample */

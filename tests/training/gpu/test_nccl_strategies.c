@@ -41,6 +41,26 @@ static void bf16_with_bf16_reduction_follows_one_rank(void **state)
     gpu_run_follows(&two, models[two.model], &alone, 2e-2);
 }
 
+/* NCCL's own memory, in whole pages, which the plan counts. */
+static void symmetric_memory_follows_one_rank(void **state)
+{
+    (void)state;
+    training one = gpu_training(TRAIN_LLAMA, 1, FSDP_FULL);
+    training_result alone = gpu_run(&one);
+    static const fsdp_comm_memory memories[] = {FSDP_COMM_MEMORY_SYMMETRIC, FSDP_COMM_MEMORY_COPY_ENGINE};
+    for (int i = 0; i < 2; i++) {
+        training two = gpu_training(TRAIN_LLAMA, 2, FSDP_FULL), four = gpu_training(TRAIN_LLAMA, 4, FSDP_HYBRID);
+        two.comm_memory = four.comm_memory = memories[i];
+        four.comm_ctas = 4;
+        gpu_run_follows(&two, "symmetric memory, llama", &alone, 1e-4);
+        gpu_run_follows(&four, "symmetric memory, llama", &alone, 1e-4);
+        training_result r = gpu_run(&two);
+        int64_t more = r.memory - r.planned_memory; /* staging of the world's small values */
+        print_message("%lld bytes more than planned\n", (long long)more);
+        assert_in_range(more, 0, 2 << 20);
+    }
+}
+
 static void deterministic_runs_give_the_same_bits(void **state)
 {
     (void)state;
@@ -58,6 +78,7 @@ int main(void)
         cmocka_unit_test(every_strategy_follows_one_rank),
         cmocka_unit_test(other_models_follow_one_rank),
         cmocka_unit_test(bf16_with_bf16_reduction_follows_one_rank),
+        cmocka_unit_test(symmetric_memory_follows_one_rank),
         cmocka_unit_test(deterministic_runs_give_the_same_bits),
     };
     int missing = gpu_missing();
