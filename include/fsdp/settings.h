@@ -191,7 +191,7 @@ typedef struct fsdp_settings {
     int comm_backend; /* fsdp_comm_backend */
     double comm_timeout;
     bool comm_thread;
-    int64_t comm_ctas; /* 0: NCCL decides */
+    int64_t comm_ctas; /* 0: by the GPU */
     int comm_memory;   /* fsdp_comm_memory */
 
     /* Checkpoints */

@@ -50,7 +50,7 @@ typedef struct comm_config {
     size_t staging_bytes; /* shm, ucx: per rank, for data that does not lie in comm_allocate memory; mpi, ucx: for parts
                              of peers that wait to be summed; 0: what is good for the backend */
     device *device;       /* where comm_allocate takes memory from (self, mpi, nccl); borrowed; NULL: host memory */
-    int ctas;             /* nccl, emulate: the most blocks of a collective, up to COMM_MAX_CTAS; 0: NCCL's choice */
+    int ctas;             /* nccl, emulate: the most blocks of a collective, up to COMM_MAX_CTAS; 0: see ctas.h */
     fsdp_comm_memory memory; /* nccl, emulate: of comm_allocate */
 } comm_config;
 

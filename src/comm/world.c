@@ -78,8 +78,8 @@ static fsdp_status check_threads(int threads)
 static fsdp_status check_comm(const fsdp_world_config *config)
 {
     if (config->comm_ctas < 0 || config->comm_ctas > COMM_MAX_CTAS)
-        return error_set(FSDP_ERR_INPUT, "%lld blocks of a collective are not possible; give 1 to %d, or 0 to leave it "
-                                         "to NCCL",
+        return error_set(FSDP_ERR_INPUT, "%lld blocks of a collective are not possible; give 1 to %d, or 0 for the "
+                                         "default",
                          (long long)config->comm_ctas, COMM_MAX_CTAS);
     if ((unsigned)config->comm_memory > FSDP_COMM_MEMORY_COPY_ENGINE)
         return error_set(FSDP_ERR_INPUT, "comm_memory %d is not one of fsdp_comm_memory", (int)config->comm_memory);

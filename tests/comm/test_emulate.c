@@ -60,17 +60,23 @@ static void seconds_follow_the_slowest_link(void **state)
     near(links_seconds(&l, all, 8, COMM_ALL_GATHER, 1e9), 8.4e-6 + 6 * 3.4e-6 + 14e-6 + 0.01);
 }
 
-/* Rings take 24 blocks, of which each carries at most 36.7 GB/s; the switch takes few; copies take none. */
+/* Rings take as many blocks as the rate asks for, of which each carries at most 36.7 GB/s, in whole clusters, and not
+ * more than the 24 of NCCL; the switch takes few; copies take none. */
 static void blocks_follow_memory_and_limit(void **state)
 {
     (void)state;
     links l = {.per_host = 2, .n_hosts = 2, .within = 450e9, .between = 50e9};
     const int host[] = {0, 1}, all[] = {0, 1, 2, 3}, replicas[] = {0, 2};
     const double latency = 8.4e-6 + 3.4e-6;
-    assert_int_equal(links_blocks(&l, host, 2, COMM_ALL_GATHER), 24);
+    assert_int_equal(links_blocks(&l, host, 2, COMM_ALL_GATHER), 16);
     near(links_seconds(&l, host, 2, COMM_ALL_GATHER, 1e9), latency + 1 / 450.0);
-    l.ctas = 16;
-    assert_int_equal(links_blocks(&l, host, 2, COMM_REDUCE_SCATTER), 16);
+    l.within = 225e9;
+    assert_int_equal(links_blocks(&l, host, 2, COMM_ALL_GATHER), 8);
+    l.within = 4500e9;
+    assert_int_equal(links_blocks(&l, host, 2, COMM_ALL_GATHER), 24);
+    l.within = 450e9;
+    l.ctas = 64;
+    assert_int_equal(links_blocks(&l, host, 2, COMM_REDUCE_SCATTER), 24);
     near(links_seconds(&l, host, 2, COMM_REDUCE_SCATTER, 1e9), latency + 1 / 450.0);
     l.ctas = 8;
     near(links_seconds(&l, host, 2, COMM_REDUCE_SCATTER, 1e9), latency + 1 / (8 * 36.7));

@@ -9,14 +9,12 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "comm/ctas.h"
 
 static const double launch_seconds = 8.4e-6, hop_within_seconds = 3.4e-6, hop_between_seconds = 14e-6;
 
 /* The ring channels that NCCL opens between eight H100s (github.com/NVIDIA/nccl/issues/1259): a block each. */
 enum { RING_BLOCKS = 24, MAX_RANKS = 16384 };
-
-/* What a channel of a ring carries at most on Hopper, in NCCL's model (src/graph/tuning.cc, perChMaxRingLL128Bws). */
-static const double ring_block_rate = 36.7e9;
 
 /* Channels with which NCCL saturates the links on registered memory (src/register/coll_reg.cc). */
 enum { SWITCH_GATHER_BLOCKS = 4, SWITCH_REDUCE_BLOCKS = 5, SWITCH_HOSTS_BLOCKS = 6 };
@@ -102,15 +100,15 @@ static int wanted_blocks(const links *l, placement p, comm_kind kind)
 
 int links_blocks(const links *l, const int *members, int n, comm_kind kind)
 {
-    int wanted = wanted_blocks(l, place(l, members, n), kind);
-    return l->ctas > 0 && l->ctas < wanted ? l->ctas : wanted;
+    int wanted = wanted_blocks(l, place(l, members, n), kind), most = l->ctas > 0 ? l->ctas : ctas_for_rate(l->within);
+    return most < wanted ? most : wanted;
 }
 
 /* Bytes a second within a host, less where the blocks of a ring are too few for its links. */
 static double rate_within(const links *l, int blocks, int wanted)
 {
     if (wanted == RING_BLOCKS)
-        return fmin(l->within, blocks * ring_block_rate);
+        return fmin(l->within, blocks * CTAS_RING_RATE);
     return wanted > 0 ? l->within * blocks / wanted : l->within;
 }
 

@@ -8,7 +8,7 @@
 typedef struct links {
     int per_host, n_hosts;
     double within, between; /* bytes a second, of each rank, in each direction */
-    int ctas;               /* the most blocks of a collective; 0: as many as NCCL takes */
+    int ctas;               /* the most blocks of a collective; 0: what the rate within a host asks for (ctas.h) */
     fsdp_comm_memory memory;
 } links;
 

@@ -8,8 +8,10 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "comm/ctas.h"
 #include "comm/nccl/backend.h"
 #include "device/cuda/cuda.h"
+#include "device/gpu.h"
 
 /* Leaving waits no longer than this. */
 static const double leave_seconds = 10;
@@ -21,11 +23,14 @@ static void initialise(nccl_timed_call *e)
     e->result = e->api.ncclCommInitRankConfig(&e->handles[0], e->size, e->id, e->rank, &e->config);
 }
 
+/* NCCL_MAX_CTAS in the environment wins. */
 static ncclConfig_t configure(const comm_config *asked)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     if (asked->ctas > 0)
         config.maxCTAs = asked->ctas;
+    else if (asked->device->gpu->compute_capability == 90)
+        config.maxCTAs = ctas_for_rate(CTAS_HOPPER_LINKS);
 #ifdef NCCL_CTA_POLICY_ZERO
     if (asked->memory == FSDP_COMM_MEMORY_COPY_ENGINE)
         config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
