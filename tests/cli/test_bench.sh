@@ -73,6 +73,7 @@ json emulated.json '$r->{world} == 8 && $r->{comm_ms} > 0.1 && $r->{ms} > 0'
     fail "links of half the rate: $(cat emulated.json slower.json)"
 refused 2 "does not describe links" bench step tiny --emulate 8x450 $quick
 refused 2 "leave --comm_backend out" bench step tiny --emulate 8@450GBs --comm_backend shm $quick
+refused 2 "are for NCCL between GPUs" bench step tiny --emulate 8@450GBs --comm_ctas 8 $quick
 
 # Kernels: every row has a time and one rate, whose share is that of the rates above.
 "$fsdp" bench kernel tiny --json $quick >kernel.json
