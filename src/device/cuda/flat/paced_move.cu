@@ -1,6 +1,6 @@
 /* Bytes moved as slowly as a link would carry them. A block moves its share in slices and waits after each until the
  * link would have carried it; meanwhile it keeps its multiprocessor, as a collective's block does. Without blocks, the
- * copy engines move the bytes, and a single warp, for which a multiprocessor has room beside a product, keeps the pace. */
+ * copy engines move the bytes, and a single thread waits for the time at which the link would have carried all. */
 #include "device/cuda/launch.h"
 
 #define THREADS 512
@@ -99,8 +99,6 @@ template <typename T> static cudaError_t start_blocks(const launch *l, const pac
 
 /* ---- by copy engines ---- */
 
-#define PIECE ((size_t)8 << 20)
-
 static __global__ void note_start(uint64_t *at)
 {
     *at = nanoseconds();
@@ -126,6 +124,8 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
+/* Only the end is paced. Between pieces a wait would need a multiprocessor with room for it, which large products leave
+ * when they end, and the copies would take longer than asked for. */
 static cudaError_t copy_paced(const launch *l, const paced_move_args *a)
 {
     uint64_t *start = (uint64_t *)l->scratch;
@@ -133,15 +133,14 @@ static cudaError_t copy_paced(const launch *l, const paced_move_args *a)
     cudaError_t error = cudaGetLastError();
     for (size_t done = 0; done < a->bytes && error == cudaSuccess;) {
         const size_t from = done % a->from_bytes, to = done % a->to_bytes;
-        const size_t bytes = smaller(smaller(PIECE, a->bytes - done), smaller(a->from_bytes - from, a->to_bytes - to));
+        const size_t bytes = smaller(a->bytes - done, smaller(a->from_bytes - from, a->to_bytes - to));
         error = copy_piece(l, (char *)a->to + to, (const char *)a->from + from, bytes);
         done += bytes;
-        if (error == cudaSuccess) {
-            wait_since<<<1, 1, 0, l->stream>>>(start, (uint64_t)(a->seconds * 1e9 * (double)done / (double)a->bytes));
-            error = cudaGetLastError();
-        }
     }
-    return error;
+    if (error != cudaSuccess)
+        return error;
+    wait_since<<<1, 1, 0, l->stream>>>(start, (uint64_t)(a->seconds * 1e9));
+    return cudaGetLastError();
 }
 
 extern "C" cudaError_t launch_paced_move(const launch *l, const paced_move_args *a)
