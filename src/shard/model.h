@@ -163,16 +163,6 @@ static inline bool model_has_replicas(const fsdp_model *m, int index)
     return m->shardings[index].n_replicas > 1;
 }
 
-/* Every rank holds every unit: nothing is gathered. */
-static inline bool model_gathers_nothing(const fsdp_model *m)
-{
-    for (int i = 0; i < m->n_policies; i++) {
-        if (m->residencies[i] != RESIDENT_ALIAS)
-            return false;
-    }
-    return true;
-}
-
 /* Elements of a segment. */
 typedef struct element_range {
     int64_t first, n;

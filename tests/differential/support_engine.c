@@ -176,8 +176,18 @@ typedef struct engine {
 
 typedef struct policy_draws {
     const variant *v;
-    int shards;
+    const test_case *c;
 } policy_draws;
+
+/* Replicas cut a norm as equal shards would, so where shards are weighted they are left out; weights of hybrid groups
+ * are too few for other strategies. */
+static fsdp_strategy draw_strategy(const policy_draws *draws, fsdp_strategy given, uint64_t *s)
+{
+    bool grouped = given >= FSDP_HYBRID;
+    if (!chance(s, 50) || (grouped && draws->c->weighted))
+        return given;
+    return (fsdp_strategy)draw(s, draws->c->weighted ? FSDP_NO_SHARD : FSDP_HYBRID);
+}
 
 /* What a unit does follows from its name. */
 static void draw_policy(const fsdp_module *m, const char *name, fsdp_unit_policy *p, void *context)
@@ -187,14 +197,17 @@ static void draw_policy(const fsdp_module *m, const char *name, fsdp_unit_policy
     uint64_t s = v->policies;
     for (const char *at = name; *at; at++)
         s = s * 1099511628211u + (unsigned char)*at;
-    if (v->strategy != FSDP_NO_SHARD)
+    p->strategy = draw_strategy(draws, p->strategy, &s);
+    bool gathers_twice = p->strategy == FSDP_FULL || p->strategy == FSDP_HYBRID;
+    int shards = p->strategy < FSDP_HYBRID ? draws->c->ranks : p->shard_group_size;
+    if (gathers_twice && chance(&s, 30))
+        p->reshard_group_size = shards == 4 && chance(&s, 60) ? 2 : 1;
+    else if (p->strategy != FSDP_NO_SHARD && chance(&s, 60))
         p->reshard = (fsdp_reshard_when)draw(&s, 3);
     if (m->parent && chance(&s, 50))
         p->checkpointing = (fsdp_checkpointing)draw(&s, 3);
     if (chance(&s, 30))
         p->cpu_offload = !p->cpu_offload;
-    if (p->reshard == FSDP_RESHARD_AFTER_FORWARD && chance(&s, 30))
-        p->reshard_group_size = draws->shards == 4 && chance(&s, 60) ? 2 : 1;
 }
 
 static fsdp_status open_model(engine *e, const variant *v)
@@ -202,8 +215,7 @@ static fsdp_status open_model(engine *e, const variant *v)
     static const int weights[] = {3, 1, 2, 1};
     static const char *const first_block[] = {"*0*"};
     const test_case *c = e->c;
-    bool hybrid = v->strategy == FSDP_HYBRID || v->strategy == FSDP_HYBRID_ZERO2;
-    policy_draws draws = {v, hybrid ? v->shard_group_size : c->ranks};
+    policy_draws draws = {v, c};
     fsdp_module *tree = NULL;
     fsdp_config config = FSDP_CONFIG_INIT;
     fsdp_optimizer_config oc = FSDP_OPTIMIZER_CONFIG_INIT;

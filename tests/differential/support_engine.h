@@ -15,7 +15,7 @@ typedef struct variant {
     fsdp_checkpointing checkpointing;
     bool recompute_cheap, offload_activations;
     int offload;       /* 0: none, 1: all units, 2: block 0 only */
-    uint64_t policies; /* not 0: resharding, checkpointing and offload are drawn for every unit from this */
+    uint64_t policies; /* not 0: strategy, resharding, checkpointing and offload are drawn for every unit from this */
     uint64_t shaken;   /* not 0: seed of the delays, and memory that is given up is filled with NaN */
 } variant;
 

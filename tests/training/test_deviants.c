@@ -223,6 +223,21 @@ static void a_flipped_bit_of_a_replica_is_found_and_its_tensor_named(void **stat
     }
 }
 
+static void a_flipped_bit_of_one_replicated_unit_among_sharded_ones_is_found(void **state)
+{
+    (void)state;
+    trial whole = of_strategy(0, MOMENT), grouped = whole;
+    whole.flags[1] = "--unit_strategies=*layers.0=no_shard";
+    run(&whole);
+    expect_named(&whole, "moment2 ");
+    grouped.flags[1] = "--unit_strategies=*layers.0=hybrid";
+    grouped.flags[2] = "--shard_group_size=2";
+    grouped.ranks = 4;
+    grouped.victim = 3;
+    run(&grouped);
+    expect_named(&grouped, "moment2 ");
+}
+
 static void the_one_that_is_alone_is_named_also_when_it_is_rank_0(void **state)
 {
     (void)state;
@@ -269,6 +284,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_in_order_are_left_alone),
         cmocka_unit_test(a_flipped_bit_of_a_replica_is_found_and_its_tensor_named),
+        cmocka_unit_test(a_flipped_bit_of_one_replicated_unit_among_sharded_ones_is_found),
         cmocka_unit_test(the_one_that_is_alone_is_named_also_when_it_is_rank_0),
         cmocka_unit_test(a_flipped_bit_of_a_buffer_is_found_under_every_strategy),
         cmocka_unit_test(numbers_that_are_not_the_others_are_found_under_every_strategy),

@@ -142,11 +142,13 @@ static bool stays_over_turn(const planning *g, int unit)
     return used_twice(g, unit) && further < (most > 1 ? most : 1);
 }
 
-/* One stay for a unit held over the turn, else one for forward and one for backward. */
+/* One stay for a unit held over the turn, else one for forward and one for backward; none for what is always there. */
 static void plan_stays(planning *g)
 {
     for (int i = 0; i < g->l->n_units; i++) {
         const unit_use *u = &g->uses[i];
+        if (residency_of(g, i) == RESIDENT_ALIAS)
+            continue;
         bool forward = u->forward_first >= 0, backward = u->backward_first >= 0;
         bool whole = residency_of(g, i) != RESIDENT_GATHERED || stays_over_turn(g, i);
         if (forward && backward && whole)
@@ -264,8 +266,6 @@ static fsdp_status plan_parameters(planning *g)
 {
     for (int i = 0; i < g->l->n_units; i++)
         g->s->units[i].used = g->uses[i].forward_first >= 0 || g->uses[i].backward_first >= 0;
-    if (g->o->parameters == RESIDENT_ALIAS)
-        return FSDP_OK;
     size_t kept = place_kept(g);
     plan_stays(g);
     plan_gather_starts(g);
@@ -279,9 +279,8 @@ static fsdp_status plan_parameters(planning *g)
         status = error_set(FSDP_ERR_MEMORY, "scheduling %d units: out of host memory", g->l->n_units);
     for (int i = 0; i < g->n_stays && status == FSDP_OK; i++) {
         const stay *s = &g->stays[i];
-        parameter_residency residency = residency_of(g, s->unit);
-        bool own = g->o->alias || residency == RESIDENT_KEPT || residency == RESIDENT_ALIAS;
-        g->s->gathers += residency != RESIDENT_ALIAS;
+        bool own = g->o->alias || residency_of(g, s->unit) == RESIDENT_KEPT;
+        g->s->gathers++;
         items[i] = (lifetime){own ? 0 : gathered_bytes(g, s->unit), s->gather, s->last, 0};
         status = add_gather_events(g, s);
     }
@@ -316,8 +315,7 @@ static fsdp_status plan_refreshes(planning *g)
         int first = u->forward_first >= 0 ? u->forward_first : u->backward_first;
         if (!is_offloaded(g, i) || first < 0)
             continue;
-        bool gathers = residency_of(g, i) != RESIDENT_ALIAS && !g->o->alias;
-        for (int k = 0; k < g->n_stays && gathers; k++) {
+        for (int k = 0; k < g->n_stays && !g->o->alias; k++) {
             if (g->stays[k].unit == i)
                 first = (int)min_i64(first, g->stays[k].gather);
         }

@@ -24,8 +24,7 @@ static bool direct_gradients(const fsdp_model *m)
 schedule_options model_schedule_options(const fsdp_model *m)
 {
     const fsdp_config *c = &m->config;
-    schedule_options o = {.parameters = model_gathers_nothing(m) ? RESIDENT_ALIAS : RESIDENT_GATHERED,
-                          .alias = m->n_ranks == 1,
+    schedule_options o = {.alias = m->n_ranks == 1,
                           .gradients = model_holds_gradients(m) ? GRADIENT_HELD : GRADIENT_BUFFERED,
                           .held = m->held,
                           .param_bytes = fsdp_dtype_size(c->param_dtype),
@@ -350,10 +349,9 @@ static fsdp_status run_program(fsdp_model *m, planned_program *p, const fsdp_tap
     micro_batch batch = {.more = trains && m->micro > 0, .last = trains && last && !model_works_alone(m)};
     program_work work = {m, p, 0, program_length(p->program)};
     program_run_args args = run_args(&work, false);
-    if (model_gathers_nothing(m)) {
-        for (int i = 0; i < m->layout->n_units; i++)
+    for (int i = 0; i < m->layout->n_units; i++)
+        if (m->residencies[i] == RESIDENT_ALIAS)
             unit_point_at_copy(&m->units[i], m->policies[i].param_dtype);
-    }
     FSDP_TRY(offload_begin(m));
     FSDP_TRY(put_scalars(m));
     FSDP_TRY(program_stage_inputs(p->program, recording, &args));
