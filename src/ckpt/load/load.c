@@ -34,10 +34,12 @@ static fsdp_status add_transfers(piece_list *list, const ckpt_slice *slice, cons
     }
     if (covered == slice->count)
         return FSDP_OK;
-    return error_set(FSDP_ERR_INPUT,
-                     "%s %s: only %" PRId64 " of this rank's %" PRId64
-                     " elements are in this local checkpoint: it was written by another layout",
-                     ckpt_role_name(tensor->role), tensor->name, covered, slice->count);
+    return error_set(
+        FSDP_ERR_INPUT,
+        "%s %s: only %" PRId64 " of this rank's %" PRId64
+        " elements are in this local checkpoint: it was written with other strategies or ranks. Resume with those, "
+        "or save and resume with kind sharded or full",
+        ckpt_role_name(tensor->role), tensor->name, covered, slice->count);
 }
 
 static fsdp_status plan_transfers(const ckpt_state *state, const ckpt_match *match, piece_list *list, int64_t *bytes)
