@@ -16,8 +16,8 @@ enum { TRACE_NAME_BYTES = 40, TRACE_DETAIL_BYTES = 48, TRACE_WHERE_BYTES = 72 };
 /* Lanes of hooks, and one more for what ran on a device: its rows are streams. */
 enum { TRACE_DEVICE_LANE = 3, TRACE_LANES, TRACE_STREAMS = 32 };
 
-/* Kinds of a trace's events beside hook_kind. */
-enum { TRACE_KERNEL = 6, TRACE_COPY, TRACE_KINDS };
+/* Kinds of a trace's events beside hook_kind, which may grow. */
+enum { TRACE_KERNEL = 32, TRACE_COPY, TRACE_KINDS };
 
 /* What there is to draw. */
 typedef enum trace_form {

@@ -10,6 +10,10 @@
 #include "base/error.h"
 #include "base/file.h"
 
+/* Of kinds that are drawn. */
+static const char *const categories[TRACE_KINDS] = {
+    "op", "memory", "collective", "unit", "phase", "wait", [TRACE_KERNEL] = "kernel", [TRACE_COPY] = "copy"};
+
 /* The longest line has three names, each character of which may take six. */
 enum { LINE_BYTES = 2048 };
 
@@ -105,8 +109,8 @@ static const char *microseconds(int64_t ns, char text[24])
     return text;
 }
 
-/* An arrow begins inside the gather, whose end may be later than the operation's begin by the clock's grain. Its id is a
- * number that no other rank has: Perfetto knows no texts there. */
+/* An arrow begins inside the gather, whose end may be later than the operation's begin by the clock's grain. Its id is
+ * a number that no other rank has: Perfetto knows no texts there. */
 static void put_flow(trace_file *f, int rank, const trace_event *e, const char *begin)
 {
     bool from = e->lane == 1;
@@ -120,8 +124,6 @@ static void put_event(trace_file *f, int rank, const trace_event *e, int64_t off
 {
     char began[24], took[24];
     const char *begin = microseconds(e->begin_ns - offset_ns, began);
-    static const char *const categories[] = {
-        "op", "memory", "collective", "unit", "phase", "wait", [TRACE_KERNEL] = "kernel", [TRACE_COPY] = "copy"};
     char name[6 * TRACE_NAME_BYTES + 8], detail[6 * TRACE_DETAIL_BYTES + 8], where[6 * TRACE_WHERE_BYTES + 8];
     escaped(e->name, name, sizeof name);
     if (e->form == TRACE_COUNTER) {
@@ -150,7 +152,8 @@ static void put_event(trace_file *f, int rank, const trace_event *e, int64_t off
 static bool is_sound(const trace_event *e)
 {
     return memchr(e->name, 0, sizeof e->name) && memchr(e->detail, 0, sizeof e->detail) &&
-           memchr(e->where, 0, sizeof e->where) && e->lane < TRACE_LANES && e->kind < TRACE_KINDS;
+           memchr(e->where, 0, sizeof e->where) && e->lane < TRACE_LANES && e->kind < TRACE_KINDS &&
+           categories[e->kind];
 }
 
 void trace_file_add(trace_file *f, int rank, int64_t offset_ns, const trace_event *events, size_t n)
