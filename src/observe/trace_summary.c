@@ -158,7 +158,11 @@ static void add_line(sums *s, const span *x, const char *name)
 /* Kernels of NCCL, and of links that are emulated. */
 static bool communicates(const span *x)
 {
-    return x->class == CLASS_KERNEL && (strncmp(x->name, "nccl", 4) == 0 || strncmp(x->name, "paced_move", 10) == 0);
+    static const char *const begins[] = {"nccl", "paced_move", "wait_since"};
+    for (size_t i = 0; x->class == CLASS_KERNEL && i < sizeof begins / sizeof *begins; i++)
+        if (strncmp(x->name, begins[i], strlen(begins[i])) == 0)
+            return true;
+    return false;
 }
 
 /* An operation is what its kernels are, where they are known. */
