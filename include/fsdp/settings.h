@@ -188,6 +188,7 @@ typedef struct fsdp_settings {
     bool recompute_cheap;
     bool offload_activations, cpu_offload;
     fsdp_text_list cpu_offload_units;
+    bool cpu_offload_split, cpu_offload_ahead;
     int comm_backend; /* fsdp_comm_backend */
     double comm_timeout;
     bool comm_thread;

@@ -158,6 +158,13 @@ typedef struct fsdp_config {
      * still change it. A glob that matches no unit is an error. */
     const char *const *unit_strategies;
     int n_unit_strategies;
+    bool
+        cpu_offload_split; /* the device updates a part of offloaded units, through its memory; the bits are the same */
+    /* With cpu_offload: units are updated from the moment their gradient has come, before its norm over all units is
+     * known, as if nothing were to be clipped, and undone where something is. The bits are the same; host memory for
+     * old values is a third of what masters and moments take. Set the rate of a step (fsdp_optimizer_set_lr) before its
+     * last micro-batch: updates that were made with another are undone. */
+    bool cpu_offload_ahead;
 } fsdp_config;
 
 #define FSDP_CONFIG_INIT                                                                                               \

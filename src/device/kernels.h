@@ -581,6 +581,9 @@ typedef struct optimizer_args {
     const uint16_t *direction; /* MUON: bf16 */
     float direction_scale;
     const float *rate; /* ADAFACTOR: (2), device memory */
+    /* Optional, processors only: where the values from before the update are kept. */
+    float *old_parameter, *old_average;
+    void *old_moment1, *old_moment2;
     const optimizer_scalars *scalars;
 } optimizer_args;
 

@@ -251,15 +251,23 @@ static optimizer_args describe_part(const update *u, const update_range *r, int6
     return a;
 }
 
-static fsdp_status apply_part(update *u, const update_range *r, int64_t first, int64_t end, const update_span *span,
-                              stream *s, const optimizer_scalars *scalars)
+/* `part`: what the elements are of, with a place for their old values; NULL: those are not kept. */
+static fsdp_status apply_part(const update *u, device *dev, const update_range *r, int64_t first, int64_t end,
+                              const update_span *span, const update_part *part, stream *s,
+                              const optimizer_scalars *scalars)
 {
     if (span && span->rate) /* without padding */
         end = span->used;
     if (first >= end)
         return FSDP_OK;
     optimizer_args a = describe_part(u, r, first, end, span, scalars);
-    return u->places[r->place].dev->kernels->optimizer(s, &a);
+    if (part && part->old.parameter) {
+        a.old_parameter = part->old.parameter + first;
+        a.old_average = element_at(part->old.average, FSDP_F32, first);
+        a.old_moment1 = element_at(part->old.moment1, u->config.state_dtype, first);
+        a.old_moment2 = element_at(part->old.moment2, u->config.state_dtype, first);
+    }
+    return dev->kernels->optimizer(s, &a);
 }
 
 static fsdp_status apply_direction(update *u, const update_range *r, int64_t first, const update_span *span, stream *s,
@@ -285,14 +293,62 @@ fsdp_status update_apply_directions(update *u, int index, stream *s, const optim
                                     const uint16_t *directions)
 {
     const update_range *r = &u->ranges[index];
+    device *dev = u->places[r->place].dev;
     int64_t first = 0;
     for (int i = 0; i < r->n_spans; first = r->spans[i++].end)
         FSDP_TRY(r->spans[i].muon ? apply_direction(u, r, first, &r->spans[i], s, scalars, directions)
-                                  : apply_part(u, r, first, r->spans[i].end, &r->spans[i], s, scalars));
+                                  : apply_part(u, dev, r, first, r->spans[i].end, &r->spans[i], NULL, s, scalars));
     if (r->n_spans > 0)
         return FSDP_OK;
-    FSDP_TRY(apply_part(u, r, 0, r->decay_end, NULL, s, scalars));
-    return apply_part(u, r, r->decay_end, r->n, NULL, s, scalars);
+    FSDP_TRY(apply_part(u, dev, r, 0, r->decay_end, NULL, NULL, s, scalars));
+    return apply_part(u, dev, r, r->decay_end, r->n, NULL, NULL, s, scalars);
+}
+
+/* The part as a range of its own, without spans. */
+static update_range cut_out(const update *u, const update_range *r, const update_part *part)
+{
+    fsdp_dtype kept = u->config.state_dtype;
+    int64_t first = part->first, n = part->end - first;
+    update_range cut = *r;
+    cut.n = n;
+    cut.decay_end = min_i64(max_i64(r->decay_end - first, 0), n);
+    cut.element += (uint64_t)first;
+    cut.n_spans = 0;
+    if (part->dev) {
+        cut.parameter = part->parameter;
+        cut.average = part->average;
+        cut.gradient = part->gradient;
+        cut.moment1 = part->moment1;
+        cut.moment2 = part->moment2;
+        cut.copy = part->copy;
+        return cut;
+    }
+    cut.parameter = element_at(r->parameter, FSDP_F32, first);
+    cut.average = element_at(r->average, FSDP_F32, first);
+    cut.gradient = element_at(r->gradient, r->gradient_dtype, first);
+    cut.moment1 = element_at(r->moment1, kept, first);
+    cut.moment2 = element_at(r->moment2, kept, first);
+    cut.copy.p = element_at(r->copy.p, r->copy.dtype, first);
+    return cut;
+}
+
+fsdp_status update_apply_part(update *u, int index, const update_part *part, stream *s,
+                              const optimizer_scalars *scalars)
+{
+    const update_range *r = &u->ranges[index];
+    device *dev = part->dev ? part->dev : u->places[r->place].dev;
+    update_range cut = cut_out(u, r, part);
+    int64_t before = 0;
+    for (int i = 0; i < r->n_spans; before = r->spans[i++].end) {
+        int64_t from = max_i64(before - part->first, 0), to = min_i64(r->spans[i].end - part->first, cut.n);
+        update_span span = r->spans[i];
+        span.second = from;
+        FSDP_TRY(apply_part(u, dev, &cut, from, to, &span, part, s, scalars));
+    }
+    if (r->n_spans > 0)
+        return FSDP_OK;
+    FSDP_TRY(apply_part(u, dev, &cut, 0, cut.decay_end, NULL, part, s, scalars));
+    return apply_part(u, dev, &cut, cut.decay_end, cut.n, NULL, part, s, scalars);
 }
 
 fsdp_status update_directions(update *u, int index, stream *s, const optimizer_scalars *scalars, uint16_t *out)

@@ -64,6 +64,23 @@ void update_scalars(const update *u, float lr, int64_t step, optimizer_scalars *
 /* One range, on a stream of its place; `numbers` is memory of that place, with gradient_scale and skip filled in. */
 fsdp_status update_apply(update *u, int index, stream *s, const optimizer_scalars *scalars);
 
+/* Elements `first` to `end` of a range, and where they lie while they are updated. */
+typedef struct update_part {
+    int64_t first, end;
+    device *dev; /* which has them in its memory, at: (NULL: they are updated where the range lies) */
+    float *parameter, *average;
+    void *gradient, *moment1, *moment2;
+    buffer copy;
+    /* In host memory only: where the values from before the update are kept; parameter NULL: nowhere. */
+    struct {
+        float *parameter, *average;
+        void *moment1, *moment2;
+    } old;
+} update_part;
+/* One part of a range that has neither Muon's nor Adafactor's spans; any cut into parts gives the same bits. */
+fsdp_status update_apply_part(update *u, int index, const update_part *part, stream *s,
+                              const optimizer_scalars *scalars);
+
 /* Muon's part of a range comes in two: directions from the gradients, to out[i] for its element i, and, once the
  * directions of whole matrices are orthogonal, the update by them. The second updates the rest of the range too. */
 fsdp_status update_directions(update *u, int index, stream *s, const optimizer_scalars *scalars, uint16_t *out);

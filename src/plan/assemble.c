@@ -319,6 +319,8 @@ fsdp_status assemble_sharding(const fsdp_settings *s, const model_config *model,
     c->cpu_offload = s->cpu_offload;
     c->cpu_offload_units = s->cpu_offload_units.items;
     c->n_cpu_offload_units = (int)s->cpu_offload_units.n;
+    c->cpu_offload_split = s->cpu_offload_split;
+    c->cpu_offload_ahead = s->cpu_offload_ahead;
     c->sync_each_micro_batch = s->sync_each_micro_batch;
     c->deterministic = s->deterministic;
     c->loss_scale = (float)s->loss_scale;

@@ -161,11 +161,10 @@ static const fsdp_choice checkpointings[] = {
     {NULL, 0, NULL},
 };
 
-static const fsdp_choice comm_memories[] = {
-    {"plain", FSDP_COMM_MEMORY_PLAIN, NULL},
-    {"symmetric", FSDP_COMM_MEMORY_SYMMETRIC, NULL},
-    {"copy_engine", FSDP_COMM_MEMORY_COPY_ENGINE, NULL},
-    {NULL, 0, NULL}};
+static const fsdp_choice comm_memories[] = {{"plain", FSDP_COMM_MEMORY_PLAIN, NULL},
+                                            {"symmetric", FSDP_COMM_MEMORY_SYMMETRIC, NULL},
+                                            {"copy_engine", FSDP_COMM_MEMORY_COPY_ENGINE, NULL},
+                                            {NULL, 0, NULL}};
 
 static const fsdp_choice backends[] = {
     {"auto", FSDP_COMM_AUTO, NULL},
@@ -413,6 +412,9 @@ const fsdp_flag settings_table[] = {
     {SWITCH(offload_activations, NULL, "move checkpointed activations to host memory; implies checkpointing")},
     {SWITCH(cpu_offload, NULL, "keep master weights, gradients and optimizer state in host memory")},
     {LIST(cpu_offload_units, "GLOB,...", "offload only units whose names match")},
+    {SWITCH(cpu_offload_split, NULL, "the GPU updates a part of the offloaded units, streamed through its memory")},
+    {SWITCH(cpu_offload_ahead, NULL,
+            "update offloaded units before the gradient norm is known; undone if it clips; takes more host memory")},
     {CHOICE(comm_backend, "auto", backends, "how ranks communicate")},
     {FLOAT(comm_timeout, "600", 0.001, 1e9, "seconds",
            "longest wait for another rank before the job fails (default: NCCL_TIMEOUT, otherwise 600)")},

@@ -20,6 +20,9 @@ typedef struct offload_figures {
     double wait_seconds;   /* the caller's thread, for units not updated yet */
     int64_t updates;
     int64_t parameters; /* updated each time */
+    int64_t on_device;  /* parameters that the device updated, all times together, */
+    int64_t ahead;      /* those whose update was made before the norm was known, and stood, */
+    int64_t redone;     /* and those where it was made again */
 } offload_figures;
 offload_figures offload_figures_of(const fsdp_model *m);
 

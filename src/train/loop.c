@@ -100,11 +100,11 @@ static fsdp_status run_step(train_run *run)
     crash_note_step(run->step + 1);
     FSDP_TRY(report_before_step(run->report, run));
     HOOK(HOOK_PHASE, HOOK_BEGIN, "step", NULL, 0, 0);
+    double lr = fsdp_lr_at(&run->lr, run->step + run->schedule_offset);
+    fsdp_optimizer_set_lr(run->optimizer, (float)lr); /* before backward: updates may run ahead of the step */
     for (int64_t i = 0; i < n; i++)
         FSDP_TRY(run_micro_batch(run, i == 0, i + 1 == n, &samples));
     fsdp_step_report r;
-    double lr = fsdp_lr_at(&run->lr, run->step + run->schedule_offset);
-    fsdp_optimizer_set_lr(run->optimizer, (float)lr);
     FSDP_TRY(fsdp_step(run->optimizer, &r));
     int64_t number = ++run->step;
     FSDP_TRY(guard(run, &r)); /* may go back to an earlier step; this one keeps its number */

@@ -418,7 +418,9 @@ static void update_on_both(device *cpu, fsdp_optimizer_kind kind, int64_t n, uin
     MUST(cpu->stream_create(cpu, 0, &s));
     memset(host, 0, sizeof host);
     rng_fill_normal(rng_key_make(element), 0, n, 0, 0.02f, host[0]);
-    rng_fill_normal(rng_key_make(n), 0, n, 0, 0.5f, host[1]); /* as bf16: numbers of any size */
+    rng_fill_normal(rng_key_make(n), 0, n, 0, 0.5f, host[1]);
+    for (int64_t i = 0; half && i < n; i++) /* in place: element i lies before what is read next */
+        dtype_put(FSDP_BF16, host[1], i, (double)host[1][i]);
     for (int i = 0; i < ARRAYS; i++) {
         at[i] = bench_take(&b, sizeof host[i]);
         MUST(gpu->copy(b.s, at[i], host[i], sizeof host[i]));

@@ -140,6 +140,8 @@ variant variant_draw(const test_case *c, uint64_t *s)
     if (v.offload_activations)
         v.checkpointing = FSDP_CHECKPOINT_FULL;
     v.policies = chance(s, 40) ? 1 + draw_word(s) % 1000000 : 0;
+    v.split = chance(s, 60);
+    v.ahead = chance(s, 50);
     return v;
 }
 
@@ -148,11 +150,12 @@ void variant_print(const variant *v, char *text, size_t bytes)
     static const char *const prefetch[] = {"pre", "post", "none"},
                              *const offload[] = {"", ", offload", ", offload of block 0"},
                              *const checkpointing[] = {"", ", checkpointing", ", selective checkpointing"};
-    snprintf(text, bytes, "%s%s, backward prefetch %s, %d gather buffers%s%s%s%s%s%s", fsdp_strategy_name(v->strategy),
-             v->forward_prefetch ? ", forward prefetch" : "", prefetch[v->backward_prefetch], v->gather_buffers,
-             checkpointing[v->checkpointing], v->recompute_cheap ? ", cheap operations again" : "",
-             v->offload_activations ? ", activations in host memory" : "", offload[v->offload],
-             v->policies ? ", a policy for each unit" : "", v->shaken ? ", shaken" : "");
+    snprintf(
+        text, bytes, "%s%s, backward prefetch %s, %d gather buffers%s%s%s%s%s%s%s%s", fsdp_strategy_name(v->strategy),
+        v->forward_prefetch ? ", forward prefetch" : "", prefetch[v->backward_prefetch], v->gather_buffers,
+        checkpointing[v->checkpointing], v->recompute_cheap ? ", cheap operations again" : "",
+        v->offload_activations ? ", activations in host memory" : "", offload[v->offload], v->split ? ", split" : "",
+        v->ahead ? ", ahead" : "", v->policies ? ", a policy for each unit" : "", v->shaken ? ", shaken" : "");
 }
 
 bool variant_keeps_bits(const test_case *c, const variant *v)
@@ -242,6 +245,8 @@ static fsdp_status open_model(engine *e, const variant *v)
     config.policy = v->policies ? draw_policy : NULL;
     config.policy_context = &draws;
     config.cpu_offload = v->offload > 0;
+    config.cpu_offload_ahead = v->ahead;
+    config.cpu_offload_split = v->split;
     /* Where units are blocks and not merged; elsewhere all are offloaded. */
     bool named = strcmp(case_wraps[c->wrap], "block") == 0 && c->bucket_bytes == 0;
     config.cpu_offload_units = first_block;

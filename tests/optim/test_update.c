@@ -363,6 +363,56 @@ static void a_large_range_gets_the_bits_of_its_pieces(void **out)
     free(gradient);
 }
 
+/* One range is updated whole; the other, with the same numbers, in parts, whose old values are kept. */
+static void any_cut_into_parts_gives_the_same_bits_and_keeps_what_was(void **out)
+{
+    state *s = *out;
+    enum { CUTS = 5 };
+    static const int64_t cuts[CUTS + 1] = {0, 1, 130, 501, 777, N};
+    static float whole[N], cut[N], before[N], old[N], moments[2 * N];
+    static uint16_t copies[2 * N];
+    const update_memory memory = {.dev = s->dev, .s = s->compute, .home = s->dev, .kind = MEMORY_DEVICE};
+    for (int variant = 0; variant < 4; variant++) {
+        fsdp_optimizer_config config = FSDP_OPTIMIZER_CONFIG_INIT;
+        update_range ranges[2];
+        update *u;
+        config.state_dtype = variant & 1 ? FSDP_BF16 : FSDP_F32;
+        config.kind = variant & 2 ? FSDP_ADAM : FSDP_ADAMW;
+        config.weight_decay = 0.1f;
+        rng_fill_normal(rng_key_make(1), 0, N, 0, 1, whole);
+        rng_fill_normal(rng_key_make(2), 0, N, 0, 1, s->gradient[0]);
+        memcpy(cut, whole, sizeof cut);
+        for (int i = 0; i < 2; i++)
+            ranges[i] = (update_range){.parameter = i ? cut : whole,
+                                       .gradient = s->gradient[0],
+                                       .copy = {copies + (size_t)i * N, FSDP_BF16},
+                                       .n = N,
+                                       .decay_end = 501,
+                                       .element = 65000,
+                                       .key = {1, 2}};
+        assert_int_equal(update_create(&memory, 1, &config, ranges, 2, &u), FSDP_OK);
+        for (int64_t step = 1; step <= 3; step++) {
+            optimizer_scalars scalars;
+            update_scalars(u, 0.01f, step, &scalars);
+            memcpy(before, cut, sizeof before);
+            assert_int_equal(update_apply(u, 0, s->compute, &scalars), FSDP_OK);
+            for (int k = CUTS - 1; k >= 0; k--) {
+                update_part part = {.first = cuts[k], .end = cuts[k + 1]};
+                part.old.parameter = old + cuts[k];
+                part.old.moment1 = moments;
+                part.old.moment2 = moments + N;
+                assert_int_equal(update_apply_part(u, 1, &part, s->compute, &scalars), FSDP_OK);
+            }
+            assert_memory_equal(old, before, sizeof old);
+        }
+        assert_memory_equal(whole, cut, sizeof whole);
+        assert_memory_equal(copies, copies + N, N * sizeof *copies);
+        assert_memory_equal(update_range_at(u, 0)->moment2, update_range_at(u, 1)->moment2,
+                            N * fsdp_dtype_size(config.state_dtype));
+        update_free(u);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -374,6 +424,7 @@ int main(void)
         cmocka_unit_test(moments_are_kept_where_the_optimizer_has_them),
         cmocka_unit_test(settings_out_of_range_are_refused),
         cmocka_unit_test(a_large_range_gets_the_bits_of_its_pieces),
+        cmocka_unit_test(any_cut_into_parts_gives_the_same_bits_and_keeps_what_was),
     };
     return cmocka_run_group_tests_name("update", tests, open_state, close_state);
 }

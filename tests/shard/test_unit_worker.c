@@ -123,6 +123,37 @@ static void a_failure_names_its_unit_and_is_told_to_everyone_after(void **state)
     unit_worker_free(worker);
 }
 
+static void units_are_added_and_withdrawn_one_by_one(void **state)
+{
+    (void)state;
+    unit_worker *worker;
+    watch w = new_watch();
+    const unit_work work = {is_ready, note, &w};
+    w.held[1] = w.held[3] = true;
+    assert_int_equal(unit_worker_create(five_units(), 10, &worker), FSDP_OK);
+    assert_false(unit_worker_withdraw(worker, 2)); /* not given */
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(unit_worker_add(worker, &work, i), FSDP_OK);
+    assert_int_equal(unit_worker_wait(worker, 0), FSDP_OK);
+    assert_int_equal(unit_worker_wait(worker, 2), FSDP_OK);
+    assert_false(unit_worker_withdraw(worker, 2)); /* done */
+    assert_true(unit_worker_withdraw(worker, 1));
+    assert_int_equal(unit_worker_wait(worker, 1), FSDP_OK); /* no longer the worker's */
+    set_held(&w, 3, false);
+    assert_int_equal(unit_worker_wait(worker, -1), FSDP_OK);
+    set_held(&w, 1, false);
+    assert_int_equal(unit_worker_add(worker, &work, 1), FSDP_OK); /* and again */
+    assert_int_equal(unit_worker_wait(worker, -1), FSDP_OK);
+    const int expected[] = {0, 2, 3, 1};
+    assert_int_equal(w.n, 4);
+    assert_memory_equal(w.order, expected, sizeof expected);
+    set_held(&w, 4, true);
+    assert_int_equal(unit_worker_add(worker, &work, 4), FSDP_OK);
+    assert_true(unit_worker_withdraw(worker, 4)); /* the only one that it waits for */
+    assert_int_equal(unit_worker_wait(worker, -1), FSDP_OK);
+    unit_worker_free(worker);
+}
+
 static void every_wait_ends(void **state)
 {
     (void)state;
@@ -145,6 +176,7 @@ int main(void)
         cmocka_unit_test(units_are_worked_through_in_the_order_given),
         cmocka_unit_test(a_unit_that_is_not_ready_lets_the_others_pass),
         cmocka_unit_test(a_failure_names_its_unit_and_is_told_to_everyone_after),
+        cmocka_unit_test(units_are_added_and_withdrawn_one_by_one),
         cmocka_unit_test(every_wait_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

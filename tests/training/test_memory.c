@@ -544,6 +544,7 @@ static void an_average_of_the_weights_takes_what_was_planned(void **state)
         config.wrap = fsdp_wrap_by_type("llama_block");
         config.param_dtype = variant & 4 ? FSDP_BF16 : FSDP_F32;
         config.cpu_offload = variant & 4 && variant < 16;
+        config.cpu_offload_split = variant & 1;
         run_case c = {
             .config = config, .batch = BATCH, .evaluated = BATCH, .micro_batches = 1, .optimizer = kinds[variant / 8]};
         int64_t without = run_one(&c, 2, "no average").measured;
@@ -562,6 +563,8 @@ static void moments_of_16_bits_take_what_was_planned(void **state)
         config.strategy = (fsdp_strategy)(variant % 4);
         config.wrap = fsdp_wrap_by_type("llama_block");
         config.cpu_offload = variant & 4;
+        config.cpu_offload_ahead = variant & 1;
+        config.cpu_offload_split = variant & 2;
         run_case c = {.config = config, .batch = BATCH, .micro_batches = 1, .optimizer = kinds[variant / 8]};
         c.average = variant & 1 ? 0.5f : 0;
         int64_t whole = run_one(&c, 2, "fp32 moments").measured;
@@ -624,6 +627,8 @@ static run_case random_case(draw *d, int ranks, const int *weights)
     c.checkpointing = c.wrap.kind == FSDP_WRAP_TYPE ? (fsdp_checkpointing)below(d, 3) : FSDP_CHECKPOINT_NONE;
     c.offload_activations = c.checkpointing != FSDP_CHECKPOINT_NONE && below(d, 2);
     c.cpu_offload = below(d, 3) == 0;
+    c.cpu_offload_split = below(d, 2);
+    c.cpu_offload_ahead = below(d, 2);
     c.cpu_offload_units = some;
     c.n_cpu_offload_units = c.cpu_offload && c.wrap.kind == FSDP_WRAP_TYPE && below(d, 2) ? 2 : 0;
     c.recompute_cheap = below(d, 2);

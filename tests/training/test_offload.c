@@ -19,6 +19,7 @@
 #include "ckpt/save/save.h"
 #include "shard/offload/offload.h"
 #include "state/model_state.h"
+#include "training/offload_job.h"
 #include "training/support_ranks.h"
 #include "training/support_training.h"
 
@@ -148,80 +149,6 @@ static void units_are_offloaded_by_name(void **state)
         t.config.n_freeze = 2;
         expect_same_bits(t, "a frozen unit, and frozen vectors in all");
     }
-}
-
-/* ---- One model in this process ---- */
-
-enum { BATCH = 2, WIDTH = 10, VOCABULARY = 40 };
-
-typedef struct training_job {
-    fsdp_world *world;
-    fsdp_model *model;
-    fsdp_optimizer *optimizer;
-} training_job;
-
-static fsdp_status open_job(const fsdp_config *given, training_job *j)
-{
-    fsdp_world_config wc = FSDP_WORLD_CONFIG_INIT;
-    fsdp_optimizer_config oc = FSDP_OPTIMIZER_CONFIG_INIT;
-    fsdp_llama_config c = FSDP_LLAMA_CONFIG_INIT;
-    fsdp_config config = *given;
-    fsdp_module *net;
-    c.vocabulary = VOCABULARY, c.hidden = 16, c.intermediate = 24, c.layers = 3, c.heads = 2, c.kv_heads = 1;
-    c.head_dim = 8, c.positions = WIDTH;
-    wc.device = "cpu", wc.threads = 1, wc.comm_timeout = 30;
-    config.wrap = fsdp_wrap_by_type("llama_block");
-    oc.clip = 1, oc.weight_decay = 0.1f;
-    *j = (training_job){NULL, NULL, NULL};
-    FSDP_TRY(fsdp_world_open(&wc, &j->world));
-    FSDP_TRY(fsdp_llama_new(&c, &net));
-    fsdp_status status = fsdp_shard(j->world, net, &config, &j->model);
-    if (status != FSDP_OK) {
-        fsdp_module_free(net);
-        return status;
-    }
-    return fsdp_optimizer_new(j->model, &oc, &j->optimizer);
-}
-
-static void close_job(training_job *j)
-{
-    fsdp_optimizer_free(j->optimizer);
-    fsdp_model_free(j->model);
-    fsdp_world_close(j->world);
-}
-
-static fsdp_status backward(training_job *j, int step)
-{
-    int32_t ids[BATCH * WIDTH], labels[BATCH * WIDTH];
-    int64_t shape[] = {BATCH, WIDTH};
-    for (int i = 0; i < BATCH * WIDTH; i++) {
-        ids[i] = (i * 7 + step * 5 + fsdp_world_rank(j->world)) % VOCABULARY;
-        labels[i] = (i * 3 + step) % VOCABULARY;
-    }
-    fsdp_tape *t = fsdp_begin(j->model);
-    fsdp_tensor *x = fsdp_input(t, FSDP_I32, 2, shape, ids), *y = fsdp_input(t, FSDP_I32, 2, shape, labels);
-    return fsdp_backward(t, fsdp_llama_loss(fsdp_model_module(j->model), t, x, y), true);
-}
-
-static fsdp_status steps(training_job *j, int first, int end)
-{
-    for (int step = first; step < end; step++) {
-        FSDP_TRY(backward(j, step));
-        FSDP_TRY(fsdp_step(j->optimizer, NULL));
-    }
-    return FSDP_OK;
-}
-
-static fsdp_status hash_of(training_job *j, uint64_t *out)
-{
-    float values[VOCABULARY * 24];
-    *out = HASH_START;
-    for (int i = 0; i < j->model->contents.n_parameters; i++) {
-        const fsdp_parameter *p = j->model->contents.parameters[i];
-        FSDP_TRY(fsdp_parameter_read(j->model, p->name, 0, p->numel, values));
-        *out = hash_bytes(*out, values, (size_t)p->numel * sizeof *values);
-    }
-    return FSDP_OK;
 }
 
 /* ---- Micro-batches that do not train every unit ---- */
@@ -397,9 +324,9 @@ static void a_resumed_run_goes_on_with_the_same_bits_offloaded_or_not(void **sta
 
 /* ---- What goes wrong ---- */
 
-static fsdp_status fail_at_one(void *context, int slice, stream *s)
+static fsdp_status fail_at_one(void *context, int slice, offload_lanes lanes, int64_t *on_host)
 {
-    (void)s;
+    (void)lanes, (void)on_host;
     bool *failed = context;
     if (*failed)
         return error_set(FSDP_ERR_STATE, "called again after the failure");
@@ -419,7 +346,7 @@ static fsdp_status break_the_worker(int rank, void *context)
     FSDP_TRY(steps(&j, 0, 2));
     FSDP_TRY(backward(&j, 2));
     FSDP_TRY(model_finish_gradients(j.model));
-    FSDP_TRY(offload_update(j.model, fail_at_one, &failed));
+    FSDP_TRY(offload_update(j.model, fail_at_one, &failed, false));
     model_after_update(j.model);
     char message[512];
     bool told = backward(&j, 3) == FSDP_ERR_NUMERIC;

@@ -21,7 +21,11 @@ typedef struct offload_unit {
     int slice;        /* of the optimizer, -1: nothing to train */
     bool leaving;     /* compute has not waited for `landed` yet */
     bool coming;      /* compute has not waited for `refreshed` yet */
-    bool squared;     /* the squares of this step's gradient are taken, or being taken */
+    bool updated;     /* `refreshed` has been recorded: the device may still read what it waits for */
+    bool offered;     /* in this step: `made` may be set, and nobody has decided whether that stands; the caller's */
+    bool given;   /* to the worker, to be updated ahead of the norm; the caller's, while it is not with the worker */
+    bool made;    /* updated ahead of the norm; likewise */
+    bool squared; /* the squares of this step's gradient are taken, or being taken */
 } offload_unit;
 
 struct offload {
@@ -38,6 +42,8 @@ struct offload {
     unit_worker *worker;
     offload_updater update;
     void *update_context;
+    offload_runner runner; /* takes NULL: nothing runs ahead */
+    bool stands;           /* what ran ahead of the step that is being updated */
     double update_begun;
     offload_figures figures;
 };
@@ -163,10 +169,12 @@ static void log_figures(const offload *o)
     double n = (double)f->updates;
     if (f->updates > 0)
         log_write(FSDP_LOG_INFO,
-                  "offload: %lld updates of %.1f M parameters in host memory, %.1f ms each (%.1f ms of arithmetic), of "
-                  "which the next step waited %.1f ms",
-                  (long long)f->updates, (double)f->parameters / 1e6, f->span_seconds * 1e3 / n,
-                  f->update_seconds * 1e3 / n, f->wait_seconds * 1e3 / n);
+                  "offload: %lld updates of %.1f M parameters in host memory (%.1f M of them by the device, %.1f M "
+                  "before the norm was known), %.1f ms each "
+                  "(%.1f ms of arithmetic), of which the next step waited %.1f ms",
+                  (long long)f->updates, (double)f->parameters / 1e6, (double)f->on_device / n / 1e6,
+                  (double)f->ahead / n / 1e6, f->span_seconds * 1e3 / n, f->update_seconds * 1e3 / n,
+                  f->wait_seconds * 1e3 / n);
 }
 
 void offload_free(offload *o)
@@ -234,6 +242,7 @@ fsdp_status offload_landed(fsdp_model *m, int index)
 
 fsdp_status offload_begin(fsdp_model *m)
 {
+    FSDP_TRY(offload_undo_ahead(m));
     for (int i = 0; m->offload && i < m->layout->n_units; i++)
         FSDP_TRY(offload_landed(m, i));
     return FSDP_OK;
@@ -255,6 +264,28 @@ fsdp_status offload_preloaded(fsdp_model *m, int index)
     return m->dev->stream_wait(m->compute, m->offload->units[index].preloaded);
 }
 
+static fsdp_status is_ready(void *context, int index, bool *ready);
+static fsdp_status update_unit(void *context, int index);
+
+static unit_work work_of(offload *o)
+{
+    return (unit_work){.ready = is_ready, .run = update_unit, .context = o};
+}
+
+/* The unit's gradient is on its way to the host, complete: its update may begin when it is there. */
+static fsdp_status offer_ahead(offload *o, int index)
+{
+    offload_unit *u = &o->units[index];
+    if (!o->runner.takes || u->slice < 0)
+        return FSDP_OK;
+    FSDP_TRY(offload_wait(o->model)); /* for the last update, which may read old values of the step before */
+    if (!o->runner.takes(o->runner.context, u->slice))
+        return FSDP_OK;
+    unit_work work = work_of(o);
+    u->offered = u->given = true;
+    return unit_worker_add(o->worker, &work, index);
+}
+
 fsdp_status offload_land(fsdp_model *m, int index, void *landing, bool last)
 {
     offload *o = m->offload;
@@ -273,11 +304,13 @@ fsdp_status offload_land(fsdp_model *m, int index, void *landing, bool last)
     to->squared = last;
     FSDP_TRY(m->dev->event_record(o->sums, o->summed));
     FSDP_TRY(m->dev->stream_wait(o->out, o->summed));
+    if (to->updated)
+        FSDP_TRY(m->dev->stream_wait(o->out, to->refreshed));
     FSDP_TRY(m->dev->copy(o->out, segment->gradient, landing, gradient_bytes(m, index)));
     HOOK(HOOK_UNIT, HOOK_INSTANT, u->layout->name, "GRADIENT TO HOST", 0, 2);
     FSDP_TRY(m->dev->event_record(o->out, to->landed));
     to->leaving = true;
-    return FSDP_OK;
+    return last ? offer_ahead(o, index) : FSDP_OK;
 }
 
 fsdp_status offload_clear(fsdp_model *m, int index)
@@ -285,6 +318,7 @@ fsdp_status offload_clear(fsdp_model *m, int index)
     offload *o = m->offload;
     FSDP_TRY(unit_worker_wait(o->worker, index));
     FSDP_TRY(m->dev->stream_synchronize(o->out));
+    FSDP_TRY(m->dev->stream_synchronize(o->in)); /* the device reads gradients, too */
     return o->host->zero(o->host_stream, m->units[index].segments[0].gradient, gradient_bytes(m, index));
 }
 
@@ -372,18 +406,42 @@ static fsdp_status is_ready(void *context, int index, bool *ready)
     return *ready ? dev->event_done(o->units[index].refreshed, ready) : FSDP_OK;
 }
 
+/* The unit's update, unless it was made ahead of the norm and stands. */
+static fsdp_status make_update(offload *o, offload_unit *u, int64_t numel, int64_t *on_host)
+{
+    bool made = u->made;
+    u->made = u->given;
+    if (u->given)
+        return o->runner.update(o->runner.context, u->slice, o->worker_stream);
+    if (made && o->stands) {
+        o->figures.ahead += numel;
+        return FSDP_OK;
+    }
+    if (made) {
+        o->figures.redone += numel;
+        FSDP_TRY(o->runner.restore(o->runner.context, u->slice, o->worker_stream));
+    }
+    return o->update(o->update_context, u->slice, (offload_lanes){o->worker_stream, o->in}, on_host);
+}
+
 static fsdp_status update_unit(void *context, int index)
 {
     offload *o = context;
     fsdp_model *m = o->model;
     const unit_segment *segment = &m->units[index].segments[0];
-    size_t bytes = (size_t)segment->numel * fsdp_dtype_size(segment->dtype);
+    int64_t on_host = segment->numel;
     double begun = clock_seconds();
     HOOK(HOOK_PHASE, HOOK_BEGIN, "update in host memory", m->units[index].layout->name, 0, 2);
-    FSDP_TRY(o->update(o->update_context, o->units[index].slice, o->worker_stream));
+    FSDP_TRY(make_update(o, &o->units[index], segment->numel, &on_host));
     HOOK(HOOK_PHASE, HOOK_END, "update in host memory", m->units[index].layout->name, 0, 2);
-    FSDP_TRY(m->dev->copy(o->in, segment->copy, segment->host_copy, bytes));
+    if (o->units[index].given) { /* the copy waits until it is known that the update stands */
+        o->figures.update_seconds += clock_seconds() - begun;
+        return FSDP_OK;
+    }
+    FSDP_TRY(m->dev->copy(o->in, segment->copy, segment->host_copy, (size_t)on_host * fsdp_dtype_size(segment->dtype)));
     FSDP_TRY(m->dev->event_record(o->in, o->units[index].refreshed));
+    o->units[index].updated = true;
+    o->figures.on_device += segment->numel - on_host;
     double now = clock_seconds();
     o->figures.update_seconds += now - begun;
     o->figures.span_seconds += now - o->update_begun;
@@ -409,18 +467,22 @@ static int list_units(offload *o)
     return n;
 }
 
-fsdp_status offload_update(fsdp_model *m, offload_updater update, void *context)
+fsdp_status offload_update(fsdp_model *m, offload_updater update, void *context, bool stands)
 {
     offload *o = m->offload;
-    unit_work work = {.ready = is_ready, .run = update_unit, .context = o};
+    unit_work work = work_of(o);
+    FSDP_TRY(offload_stop_ahead(m));
     FSDP_TRY(offload_wait(m));
+    o->stands = stands;
     o->update = update;
     o->update_context = context;
     o->update_begun = clock_seconds();
     o->figures.updates++;
     int n = list_units(o);
-    for (int k = 0; k < n; k++)
+    for (int k = 0; k < n; k++) {
         o->units[o->order[k]].coming = true;
+        o->units[o->order[k]].offered = false; /* the worker keeps or undoes it */
+    }
     return unit_worker_give(o->worker, &work, o->order, n);
 }
 
@@ -436,9 +498,48 @@ fsdp_status offload_refresh(fsdp_model *m, int index)
     return m->dev->stream_wait(m->compute, o->units[index].refreshed);
 }
 
+/* Those that run ahead of the norm are not waited for. */
 fsdp_status offload_wait(fsdp_model *m)
 {
-    return m->offload ? unit_worker_wait(m->offload->worker, -1) : FSDP_OK;
+    offload *o = m->offload;
+    for (int i = 0; o && i < m->layout->n_units; i++)
+        if (!o->units[i].given)
+            FSDP_TRY(unit_worker_wait(o->worker, i));
+    return FSDP_OK;
+}
+
+fsdp_status offload_stop_ahead(fsdp_model *m)
+{
+    offload *o = m->offload;
+    for (int i = 0; o && i < m->layout->n_units; i++) {
+        if (!o->units[i].given)
+            continue;
+        if (!unit_worker_withdraw(o->worker, i))
+            FSDP_TRY(unit_worker_wait(o->worker, i));
+        o->units[i].given = false;
+    }
+    return FSDP_OK;
+}
+
+fsdp_status offload_undo_ahead(fsdp_model *m)
+{
+    offload *o = m->offload;
+    FSDP_TRY(offload_stop_ahead(m));
+    for (int i = 0; o && i < m->layout->n_units; i++) {
+        offload_unit *u = &o->units[i];
+        if (u->offered && u->made)
+            FSDP_TRY(o->runner.restore(o->runner.context, u->slice, o->host_stream));
+        u->made = u->offered ? false : u->made;
+        u->offered = false;
+    }
+    return FSDP_OK;
+}
+
+fsdp_status offload_run_ahead(fsdp_model *m, const offload_runner *runner)
+{
+    FSDP_TRY(offload_undo_ahead(m));
+    m->offload->runner = runner ? *runner : (offload_runner){NULL, NULL, NULL, NULL};
+    return FSDP_OK;
 }
 
 fsdp_status offload_settle(fsdp_model *m)
@@ -446,7 +547,8 @@ fsdp_status offload_settle(fsdp_model *m)
     offload *o = m->offload;
     if (!o)
         return FSDP_OK;
-    FSDP_TRY(offload_wait(m));
+    FSDP_TRY(offload_undo_ahead(m));
+    FSDP_TRY(unit_worker_wait(o->worker, -1));
     FSDP_TRY(m->dev->stream_synchronize(o->in));
     FSDP_TRY(m->dev->stream_synchronize(o->back));
     FSDP_TRY(m->dev->stream_synchronize(o->sums));

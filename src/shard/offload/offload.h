@@ -58,14 +58,41 @@ fsdp_status offload_take_squares(fsdp_model *m);
 
 /* ---- The update ---- */
 
-/* Updates a slice in host memory; called on the worker's thread. */
-typedef fsdp_status (*offload_updater)(void *context, int slice, stream *s);
+/* Where the worker's updates run: the processor's stream, and the device's that brings copies in. */
+typedef struct offload_lanes {
+    stream *host, *in;
+} offload_lanes;
+
+/* Updates a slice whose state lies in host memory; called on the worker's thread. *on_host: how many elements, from the
+ * first on, have their new copy in host memory; those of the others are on the device when lanes.in is there. */
+typedef fsdp_status (*offload_updater)(void *context, int slice, offload_lanes lanes, int64_t *on_host);
 /* Starts updating all offloaded units that are trained. The gradients are finished and compute has been waited for;
- * `context` is borrowed until offload_wait. */
-fsdp_status offload_update(fsdp_model *m, offload_updater update, void *context);
+ * `context` is borrowed until offload_wait. `stands`: updates that ran ahead are as they should be; otherwise they are
+ * undone and made again. */
+fsdp_status offload_update(fsdp_model *m, offload_updater update, void *context, bool stands);
 /* Before a unit's copy is read: it is on its way, and compute waits for it. */
 fsdp_status offload_refresh(fsdp_model *m, int index);
 /* Until the worker is done with all units; offload_settle (sharded.h) also waits for transfers. */
 fsdp_status offload_wait(fsdp_model *m);
+
+/* ---- Updates that run ahead of the norm ---- */
+
+typedef struct offload_runner {
+    /* Whether the slice may be updated as soon as its gradient has come; the caller's thread. */
+    bool (*takes)(void *context, int slice);
+    /* The worker's thread: updates it in host memory and keeps its old values; brings those back. */
+    fsdp_status (*update)(void *context, int slice, stream *s);
+    fsdp_status (*restore)(void *context, int slice, stream *s);
+    void *context; /* borrowed */
+} offload_runner;
+
+/* From now on, in the last micro-batch of a step, units whose gradient lands are offered to the runner, which is
+ * copied. NULL: no more. What ran ahead is undone by whoever needs host memory as it was before the step
+ * (offload_settle), and by another micro-batch. No update is running. */
+fsdp_status offload_run_ahead(fsdp_model *m, const offload_runner *runner);
+/* None is begun any more, and the one in hand is done. */
+fsdp_status offload_stop_ahead(fsdp_model *m);
+/* They are all undone. Waits. */
+fsdp_status offload_undo_ahead(fsdp_model *m);
 
 #endif

@@ -23,6 +23,7 @@ struct unit_worker {
     unit_work work;
     int *order; /* units given and not done, in the order they came; (n_units) */
     int n_left;
+    int running; /* one of them; -1: none */
     bool quit;
     fsdp_status status; /* of the thread; not FSDP_OK: it has ended */
     char message[1024];
@@ -37,10 +38,16 @@ static bool is_left(const unit_worker *w, int unit)
     return false;
 }
 
-static void remove_at(unit_worker *w, int index)
+static bool remove_unit(unit_worker *w, int unit)
 {
-    w->n_left--;
-    memmove(&w->order[index], &w->order[index + 1], (size_t)(w->n_left - index) * sizeof *w->order);
+    for (int i = 0; i < w->n_left; i++) {
+        if (w->order[i] != unit)
+            continue;
+        w->n_left--;
+        memmove(&w->order[i], &w->order[i + 1], (size_t)(w->n_left - i) * sizeof *w->order);
+        return true;
+    }
+    return false;
 }
 
 static void fail(unit_worker *w, fsdp_status status, const char *unit)
@@ -52,13 +59,13 @@ static void fail(unit_worker *w, fsdp_status status, const char *unit)
              reason);
 }
 
-/* The first unit that is ready; its place in the order, or -1 when none came in time or the worker is to end. Called
- * with the lock held, which is released while it sleeps: only the worker takes from the list. */
+/* The first unit that is ready, or -1 when none came in time, none is left or the worker is to end. Called with the
+ * lock held, which is released while it sleeps. */
 static int next_ready(unit_worker *w)
 {
     const struct timespec pause = {0, POLL_NANOSECONDS};
     double begun = clock_seconds();
-    while (!w->quit) {
+    while (!w->quit && w->n_left > 0) {
         for (int i = 0; i < w->n_left; i++) {
             bool ready = true;
             fsdp_status status = w->work.ready ? w->work.ready(w->work.context, w->order[i], &ready) : FSDP_OK;
@@ -67,12 +74,12 @@ static int next_ready(unit_worker *w)
                 return -1;
             }
             if (ready)
-                return i;
+                return w->order[i];
         }
         pthread_mutex_unlock(&w->lock);
         nanosleep(&pause, NULL);
         pthread_mutex_lock(&w->lock);
-        if (clock_seconds() - begun > w->timeout_seconds) {
+        if (w->n_left > 0 && clock_seconds() - begun > w->timeout_seconds) {
             error_set(FSDP_ERR_TIMEOUT, "its gradient has not come from the device after %.0f s", w->timeout_seconds);
             fail(w, FSDP_ERR_TIMEOUT, w->layout->units[w->order[0]].name);
             return -1;
@@ -90,17 +97,17 @@ static void *work_main(void *context)
             pthread_cond_wait(&w->changed, &w->lock);
             continue;
         }
-        int at = next_ready(w);
-        if (at < 0)
+        int unit = w->running = next_ready(w);
+        if (unit < 0)
             continue;
-        int index = w->order[at];
         pthread_mutex_unlock(&w->lock);
-        fsdp_status status = w->work.run(w->work.context, index);
+        fsdp_status status = w->work.run(w->work.context, unit);
         pthread_mutex_lock(&w->lock);
+        w->running = -1;
         if (status != FSDP_OK)
-            fail(w, status, w->layout->units[index].name);
+            fail(w, status, w->layout->units[unit].name);
         else
-            remove_at(w, at); /* units added meanwhile would come after it, and none is added before it is done */
+            remove_unit(w, unit);
         pthread_cond_broadcast(&w->changed);
     }
     pthread_cond_broadcast(&w->changed);
@@ -131,6 +138,7 @@ fsdp_status unit_worker_create(const layout *l, double timeout_seconds, unit_wor
         return error_set(FSDP_ERR_MEMORY, "offloading units: out of host memory");
     }
     w->layout = l;
+    w->running = -1;
     w->timeout_seconds = timeout_seconds;
     fsdp_status status = start_thread(w);
     if (status != FSDP_OK) {
@@ -195,6 +203,28 @@ fsdp_status unit_worker_give(unit_worker *w, const unit_work *work, const int *o
     }
     pthread_mutex_unlock(&w->lock);
     return status;
+}
+
+fsdp_status unit_worker_add(unit_worker *w, const unit_work *work, int unit)
+{
+    pthread_mutex_lock(&w->lock);
+    fsdp_status status = wait_locked(w, unit);
+    if (status == FSDP_OK) {
+        w->work = *work;
+        w->order[w->n_left++] = unit;
+        pthread_cond_broadcast(&w->changed);
+    }
+    pthread_mutex_unlock(&w->lock);
+    return status;
+}
+
+bool unit_worker_withdraw(unit_worker *w, int unit)
+{
+    pthread_mutex_lock(&w->lock);
+    bool taken = w->running != unit && remove_unit(w, unit);
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->lock);
+    return taken;
 }
 
 fsdp_status unit_worker_wait(unit_worker *w, int unit)

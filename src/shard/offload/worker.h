@@ -24,6 +24,11 @@ void unit_worker_free(unit_worker *w);
 /* Hands over units (n indices, copied). Waits for what was given before. */
 fsdp_status unit_worker_give(unit_worker *w, const unit_work *work, const int *order, int n);
 
+/* Hands over one unit more, behind those that are left, with the same work as they have. */
+fsdp_status unit_worker_add(unit_worker *w, const unit_work *work, int unit);
+/* Takes a unit back. False: it was begun, is done, or was not given. */
+bool unit_worker_withdraw(unit_worker *w, int unit);
+
 /* Returns when the unit (unit < 0: every unit) is done, or was not given; with the failure of the thread, which ends
  * all further work, or FSDP_ERR_TIMEOUT. Both name the unit. */
 fsdp_status unit_worker_wait(unit_worker *w, int unit);

@@ -6,6 +6,8 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "shard/build/policy.h"
+#include "shard/offload/ahead.h"
+#include "shard/offload/split.h"
 #include "shard/step/adafactor.h"
 #include "shard/step/muon.h"
 
@@ -140,11 +142,16 @@ static size_t second_unneeded(const fsdp_model *m, int index, fsdp_optimizer_kin
     return round_up((size_t)part.n * sizeof(float), 256) - round_up((size_t)(part.n - n) * sizeof(float), 256);
 }
 
-/* What Muon and Adafactor take besides moments, and leave out of them. */
+/* What Muon and Adafactor take besides moments, and leave out of them; what parts of offloaded units pass through. */
 static fsdp_status count_update(const fsdp_model *m, const memory_plan_request *r, memory_plan *out)
 {
-    if (r->optimizer != FSDP_MUON && r->optimizer != FSDP_ADAFACTOR)
+    if (r->optimizer != FSDP_MUON && r->optimizer != FSDP_ADAFACTOR) {
+        out->host_ahead = ahead_bytes(m, r->moments, r->half_moments);
+        out->host_state += out->host_ahead;
+        out->optimizer_workspace = split_bytes(m, r->moments, r->half_moments);
+        out->optimizer += out->optimizer_workspace;
         return FSDP_OK;
+    }
     for (int i = 0; i < m->layout->n_units; i++)
         out->optimizer -= m->layout->units[i].segments[0].trainable ? second_unneeded(m, i, r->optimizer) : 0;
     if (r->optimizer == FSDP_MUON) {
@@ -315,7 +322,8 @@ static void list_allocations(const fsdp_model *m, const arena_growth *growth, me
     add_allocation(p, "numbers in host memory", p->host_scalars, false);
     add_allocation(p, "moments", p->optimizer - p->optimizer_workspace, false);
     add_allocation(p, "the update", p->optimizer_workspace, false);
-    add_allocation(p, "moments in host memory", p->host_state - z.host, false);
+    add_allocation(p, "moments in host memory", p->host_state - p->host_ahead - z.host, false);
+    add_allocation(p, "old values in host memory", p->host_ahead, false);
     add_allocation(p, "gathered units", p->gather + growth->gather, false);
     add_allocation(p, "full gradients", p->full_gradients + growth->gradients, true);
     add_allocation(p, "activations in host memory", p->host_activations, false);

@@ -15,7 +15,7 @@ typedef struct planned_allocation {
     bool shared; /* from comm_allocate: peers reach it */
 } planned_allocation;
 
-enum { MEMORY_PLAN_ALLOCATIONS = 16 };
+enum { MEMORY_PLAN_ALLOCATIONS = 20 };
 
 typedef struct memory_plan {
     /* Bytes of one rank. */
@@ -35,6 +35,7 @@ typedef struct memory_plan {
     size_t total;
     /* In host memory, not part of the total. */
     size_t host_state;        /* masters, gradients and moments of offloaded units, what their copies are made from */
+    size_t host_ahead;        /* of that: old values of those that are updated ahead of the norm */
     size_t host_activations;  /* that wait for backward */
     size_t host_snapshot;     /* of asynchronous checkpoints */
     size_t host_hot;          /* from which hot snapshots are written */

@@ -26,6 +26,33 @@ static fsdp_status check_offload(const fsdp_model *m, fsdp_optimizer_kind kind)
     return FSDP_OK;
 }
 
+/* What the host knows of a step's numbers. */
+static void host_numbers(const fsdp_optimizer *o, optimizer_scalars *out)
+{
+    update_scalars(o->update, o->lr, o->steps + 1, out);
+    if (o->steps == o->average_from)
+        out->average_decay = 0;
+}
+
+/* As the clip kernel has it, with the count of the step before. */
+static float unclipped_scale(const fsdp_optimizer *o, double unscale)
+{
+    double divisor = o->model->config.gradient_divisor;
+    return (float)(unscale / (divisor > 0 ? divisor : o->last_count));
+}
+
+static double unscale_of(const fsdp_model *m)
+{
+    return m->expected_count / m->loss_scale;
+}
+
+static void guess_scalars(void *context, optimizer_scalars *out)
+{
+    const fsdp_optimizer *o = context;
+    host_numbers(o, out);
+    out->gradient_scale = unclipped_scale(o, unscale_of(o->model));
+}
+
 fsdp_status fsdp_optimizer_new(fsdp_model *m, const fsdp_optimizer_config *config, fsdp_optimizer **out)
 {
     SIZED_READ(fsdp_optimizer_config, FSDP_OPTIMIZER_CONFIG_INIT, full, config);
@@ -65,11 +92,17 @@ fsdp_status fsdp_optimizer_new(fsdp_model *m, const fsdp_optimizer_config *confi
         TRY_OR(done, muon_create(m, ranges, n, &o->muon));
     if (full.kind == FSDP_ADAFACTOR)
         TRY_OR(done, adafactor_create(m, &full, ranges, n, &o->adafactor));
-    status = update_create(places, m->offload ? 2 : 1, &full, ranges, n, &o->update);
+    TRY_OR(done, update_create(places, m->offload ? 2 : 1, &full, ranges, n, &o->update));
+    if (m->offload && split_wanted(m))
+        TRY_OR(done, split_create(m, o->update, &full, &o->split));
+    if (m->offload && m->config.cpu_offload_ahead)
+        status = ahead_create(m, o->update, &full, guess_scalars, o, &o->ahead);
 done:
     free(ranges);
     if (status != FSDP_OK) {
         if (o) {
+            split_free(o->split);
+            update_free(o->update);
             muon_free(o->muon);
             adafactor_free(o->adafactor);
             free(o->spans);
@@ -89,6 +122,8 @@ void fsdp_optimizer_free(fsdp_optimizer *o)
     recorded_forget(o->model->dev, &o->recorded);
     muon_free(o->muon);
     adafactor_free(o->adafactor);
+    ahead_free(o->ahead);
+    split_free(o->split);
     update_free(o->update);
     free(o->spans);
     free(o);
@@ -117,9 +152,7 @@ static fsdp_status put_scalars(fsdp_optimizer *o)
 {
     fsdp_model *m = o->model;
     optimizer_scalars *host = &model_host_scalars(m)->optimizer;
-    update_scalars(o->update, o->lr, o->steps + 1, host);
-    if (o->steps == o->average_from)
-        host->average_decay = 0;
+    host_numbers(o, host);
     return m->dev->copy(m->compute, &m->scalars->optimizer, host, sizeof *host);
 }
 
@@ -155,17 +188,29 @@ static fsdp_status close_step(const void *fixed, const void *facts)
     return FSDP_OK;
 }
 
-static fsdp_status update_in_host_memory(void *context, int slice, stream *s)
+static fsdp_status update_in_host_memory(void *context, int slice, offload_lanes lanes, int64_t *on_host)
 {
     fsdp_optimizer *o = context;
-    return update_apply(o->update, slice, s, &o->host_scalars);
+    if (o->split)
+        return split_update(o->split, slice, &o->host_scalars, lanes, on_host);
+    return update_apply(o->update, slice, lanes.host, &o->host_scalars);
+}
+
+/* Whether updates that ran ahead of the norm were made with this step's numbers. */
+static bool weigh_ahead(fsdp_optimizer *o, const model_scalars *known, double unscale)
+{
+    if (!o->ahead)
+        return false;
+    o->last_count = known->totals[2];
+    bool clipped = known->optimizer.gradient_scale != unclipped_scale(o, unscale);
+    return ahead_stands(o->ahead, &known->optimizer, !clipped && !known->optimizer.skip);
 }
 
 fsdp_status fsdp_step(fsdp_optimizer *o, fsdp_step_report *report)
 {
     fsdp_model *m = o->model;
     HOOK(HOOK_PHASE, HOOK_BEGIN, "optimizer", NULL, 0, 0);
-    close_facts facts = {m->expected_count / m->loss_scale};
+    close_facts facts = {unscale_of(m)};
     FSDP_TRY(average_check_home(o, "a step"));
     FSDP_TRY(model_settle_gradients(m));
     FSDP_TRY(put_scalars(o));
@@ -179,15 +224,21 @@ fsdp_status fsdp_step(fsdp_optimizer *o, fsdp_step_report *report)
     stream_laps_settle(m->laps); /* the stream is idle: all marks have their times */
     HOOK(HOOK_PHASE, HOOK_END, "optimizer", NULL, 0, 0);
     const float *values = scalars.report;
-    bool skipped = values[3] != 0;
+    bool skipped = values[3] != 0, stands = weigh_ahead(o, &scalars, facts.unscale);
+    if (skipped)
+        FSDP_TRY(offload_undo_ahead(m));
     if (isnan(values[2])) /* a device that does not show labels to the host says it this way */
         return error_set(FSDP_ERR_INPUT,
                          "step %lld: a label lies outside the vocabulary; this step changed nothing. Check the data "
                          "against the model's number of tokens or classes",
                          (long long)m->step - 1);
     if (m->offload && !skipped) {
+        FSDP_TRY(offload_stop_ahead(m));
+        FSDP_TRY(offload_wait(m)); /* for those that read what is written next */
         o->host_scalars = scalars.optimizer;
-        FSDP_TRY(offload_update(m, update_in_host_memory, o)); /* goes on during the next forward */
+        if (o->split)
+            FSDP_TRY(split_begin(o->split));
+        FSDP_TRY(offload_update(m, update_in_host_memory, o, stands)); /* goes on during the next forward */
     }
     adjust_loss_scale(o, skipped);
     o->steps += !skipped;

@@ -6,6 +6,8 @@
 
 #include "optim/update.h"
 #include "shard/model.h"
+#include "shard/offload/ahead.h"
+#include "shard/offload/split.h"
 #include "shard/step/adafactor.h"
 #include "shard/step/muon.h"
 
@@ -16,6 +18,9 @@ struct fsdp_optimizer {
     update_span *spans;             /* of parameter groups and matrices; NULL: none */
     muon *muon;                     /* NULL: another kind, or no matrix of it is trained */
     adafactor *adafactor;           /* NULL: another kind */
+    split *split;                   /* NULL: offloaded units are updated by the processor alone, or there are none */
+    ahead *ahead;                   /* NULL: no update runs ahead of the norm */
+    double last_count;              /* of the losses, in the last step */
     optimizer_scalars host_scalars; /* what the update of offloaded units reads, while it runs */
     float lr;
     int64_t average_from;   /* the step after which the average begins */

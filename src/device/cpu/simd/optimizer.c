@@ -276,10 +276,35 @@ static void update_moments(const update *u, int64_t first, int64_t n)
     }
 }
 
+/* Past the caches: nobody reads it unless the update is undone. */
+static void keep_old(void *to, const void *from, fsdp_dtype dtype, int64_t first, int64_t n)
+{
+    size_t size = dtype == FSDP_F32 ? 4 : 2;
+    char *at = (char *)to + (size_t)first * size;
+    const char *old = (const char *)from + (size_t)first * size;
+    if (((uintptr_t)at | (uintptr_t)old) % 64 == 0)
+        simd_stream(at, old, (size_t)n * size);
+    else
+        memcpy(at, old, (size_t)n * size);
+}
+
+static void keep_all_old(const optimizer_args *a, int64_t first, int64_t n)
+{
+    keep_old(a->old_parameter, a->parameter, FSDP_F32, first, n);
+    if (a->moment1)
+        keep_old(a->old_moment1, a->moment1, a->moment_dtype, first, n);
+    if (a->moment2)
+        keep_old(a->old_moment2, a->moment2, a->moment_dtype, first, n);
+    if (a->average)
+        keep_old(a->old_average, a->average, FSDP_F32, first, n);
+}
+
 static void update_span(const update *u, int64_t first)
 {
     const optimizer_args *a = u->args;
     int64_t n = min_i64(SPAN, a->n - first);
+    if (a->old_parameter)
+        keep_all_old(a, first, n);
     if (u->kind == FSDP_MUON)
         muon_span(u, n, a->parameter + first, a->direction + first);
     else if (u->kind == FSDP_ADAFACTOR)
@@ -306,7 +331,7 @@ static void update_share(void *context, int rank, int size)
         for (; first < end; first += SPAN)
             update_span(u, first);
     }
-    if (streams_copy(u->args))
+    if (streams_copy(u->args) || u->args->old_parameter)
         simd_stream_end();
 }
 
