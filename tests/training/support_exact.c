@@ -65,7 +65,7 @@ static fsdp_module *make_net(const exact_model *m)
 {
     exact_module *net = fsdp_module_new(&exact_class, sizeof *net);
     for (int i = 0; i < m->n_layers; i++) {
-        char name[8];
+        char name[16];
         snprintf(name, sizeof name, "l%d", i);
         net->layers[i] = fsdp_module_add(net, name, fsdp_linear_new(m->inputs[i], m->outputs[i], true));
     }
