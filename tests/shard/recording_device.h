@@ -48,7 +48,7 @@ typedef struct recording_device {
     recording_graph *open; /* being recorded; NULL: none */
     recording_stream *origin;
     pthread_t recorder; /* the thread that records */
-    int graphs, launches;
+    int graphs, launches, moments; /* the last: events that are part of graphs */
     int fail_in; /* the kernel that fails, counted from now on, recorded or run; 0: none does */
 } recording_device;
 
@@ -344,6 +344,7 @@ static inline fsdp_status recording_event_record_in_graph(stream *s, event *e)
     event *real = ((recording_event *)(void *)e)->real;
     if (!recording_stream_of(s)->graph)
         return error_set(FSDP_ERR_STATE, "an event is to be part of a graph, and none is being recorded");
+    recording_stream_of(s)->device->moments++;
     return recording_call(s, recording_run_event, &real, sizeof(event *));
 }
 

@@ -337,6 +337,7 @@ static void steps_of_graphs_have_forward_and_backward(void **state)
         assert_int_equal(laps[LAP_ALL_GATHER], 0);
     }
     laps_end();
+    assert_int_equal(recording_device_of(w->dev)->moments, 2); /* one in each graph of a program */
     fsdp_optimizer_free(o);
     fsdp_model_free(m);
     fsdp_world_close(w);

@@ -187,8 +187,10 @@ fsdp_status events_turn(fsdp_model *m, planned_program *p, bool more)
 fsdp_status events_before(void *context, int index)
 {
     event_run *r = context;
-    if (index >= r->planned->turn)
+    if (index >= r->planned->turn && !r->turned) {
+        r->turned = true; /* once: a recording would have the moment after every instruction */
         FSDP_TRY(events_turn(r->m, r->planned, r->batch.more));
+    }
     const schedule *s = r->planned->schedule;
     for (; r->next < s->n_events && s->events[r->next].index <= index; r->next++) {
         const schedule_event *e = &s->events[r->next];

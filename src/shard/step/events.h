@@ -10,7 +10,8 @@ typedef struct event_run {
     planned_program *planned;
     gradient_residency gradients;
     micro_batch batch;
-    int next; /* event; set by events_before */
+    int next;    /* event; set by events_before */
+    bool turned; /* likewise: backward has begun */
 } event_run;
 
 /* A program_hook; `context` is an event_run. Also where forward turns into backward. */
