@@ -11,9 +11,10 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/record/hooks.h"
+#include "base/record/memory_use.h"
 #include "observe/device_spans.h"
 
-enum { DEFAULT_CAPACITY = 1 << 16, MAX_ROWS = 48, MAX_DEPTH = 16, MAX_CLASSES = 16 };
+enum { DEFAULT_CAPACITY = 1 << 16, MAX_ROWS = 48, MAX_DEPTH = 16, MAX_CLASSES = 24 };
 
 /* A thread with events on a lane, and what it has begun and not ended. */
 typedef struct trace_row {
@@ -145,8 +146,11 @@ static void on_event(void *context, const hook_event *e)
     int row = row_of(t, e->lane >= 0 && e->lane < TRACE_LANES ? e->lane : 0);
     event.row = (uint8_t)row;
     event.lane = (uint8_t)t->rows[row].lane;
-    if (e->kind == HOOK_MEMORY || e->kind == HOOK_MEMORY_USE) {
+    if (e->kind == HOOK_MEMORY_USE) {
         count_memory(t, event.name, e->bytes, e->time_ns);
+    } else if (e->kind == HOOK_MEMORY) {
+        if (strcmp(event.name, "checkpoint snapshot") == 0) /* other memory is told of by its use */
+            count_memory(t, event.name, e->bytes, e->time_ns);
     } else if (e->moment == HOOK_BEGIN) {
         begin(t, row, &event);
     } else if (e->moment == HOOK_END) {
@@ -158,7 +162,7 @@ static void on_event(void *context, const hook_event *e)
     pthread_mutex_unlock(&t->lock);
 }
 
-fsdp_status trace_start(size_t capacity, int64_t memory_bytes, trace **out)
+fsdp_status trace_start(size_t capacity, const int64_t *uses, trace **out)
 {
     *out = NULL;
     trace *t = calloc(1, sizeof *t);
@@ -167,8 +171,9 @@ fsdp_status trace_start(size_t capacity, int64_t memory_bytes, trace **out)
     t->capacity = capacity ? capacity : DEFAULT_CAPACITY;
     pthread_mutex_init(&t->lock, NULL);
     t->ring = calloc(t->capacity, sizeof *t->ring);
-    if (t->ring && memory_bytes)
-        count_memory(t, "taken before", memory_bytes, clock_nanoseconds());
+    for (int i = 0; t->ring && uses && i < MEMORY_USES; i++)
+        if (uses[i] > 0)
+            count_memory(t, memory_use_names[i], uses[i], clock_nanoseconds());
     fsdp_status status = t->ring ? hooks_add(on_event, t)
                                  : error_set(FSDP_ERR_MEMORY, "out of memory for %zu events of a trace", t->capacity);
     if (status != FSDP_OK) {

@@ -41,9 +41,9 @@ typedef struct trace_event {
 
 typedef struct trace trace;
 
-/* Listens from now on; `capacity` events are kept (0: 65536). `memory_bytes` are taken already. Started and stopped
- * while no work runs. The caller frees *out. */
-fsdp_status trace_start(size_t capacity, int64_t memory_bytes, trace **out);
+/* Listens from now on; `capacity` events are kept (0: 65536). `uses` (MEMORY_USES) is memory that is taken already;
+ * NULL: none. Started and stopped while no work runs. The caller frees *out. */
+fsdp_status trace_start(size_t capacity, const int64_t *uses, trace **out);
 /* Stops listening, where it has not yet. What was heard stays until trace_free. */
 void trace_stop(trace *t);
 void trace_free(trace *t); /* stops, too; NULL is legal */

@@ -234,7 +234,7 @@ void report_close(report *r)
 
 fsdp_status report_before_step(report *r, train_run *run)
 {
-    return run_trace_follow(&r->trace, run, fsdp_memory_meter_bytes(r->meter));
+    return run_trace_follow(&r->trace, run, r->meter);
 }
 
 static void show_progress(report *r, train_run *run, const step_figures *f)

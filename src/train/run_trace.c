@@ -22,10 +22,12 @@ static void add_span(void *context, const device_activity *a)
     trace_add_device(context, &s);
 }
 
-static fsdp_status begin(run_trace *t, train_run *run, int64_t memory_bytes)
+static fsdp_status begin(run_trace *t, train_run *run, const fsdp_memory_meter *meter)
 {
     FSDP_TRY(state_settle(run->state));
-    FSDP_TRY(trace_start(0, memory_bytes, &t->trace));
+    int64_t uses[MEMORY_USES];
+    memory_meter_uses(meter, uses);
+    FSDP_TRY(trace_start(0, uses, &t->trace));
     FSDP_TRY(activity_start(run->world->dev, run->world->compute, &t->recorder));
     if (t->recorder && run->rank == 0)
         run_say(run, FSDP_LINE_INFO, "--trace: what runs on the GPU is timed by %s", activity_source(t->recorder));
@@ -54,14 +56,14 @@ fsdp_status run_trace_end(run_trace *t, train_run *run)
 
 /* The first step tells which operation asked for which kernel. It runs plainly for that; later ones run as they do
  * untraced, where the device keeps records. */
-fsdp_status run_trace_follow(run_trace *t, train_run *run, int64_t memory_bytes)
+fsdp_status run_trace_follow(run_trace *t, train_run *run, const fsdp_memory_meter *meter)
 {
     const fsdp_settings *s = run->settings;
     int64_t first = s->trace_first > t->after ? s->trace_first : t->after + 2, next = run->step + 1;
     if (!s->trace)
         return FSDP_OK;
     if (!t->trace && next == first)
-        return begin(t, run, memory_bytes);
+        return begin(t, run, meter);
     if (next == first + s->trace_steps)
         return run_trace_end(t, run);
     return next == first + 1 && t->recorder && activity_has_records(t->recorder) ? trace_skip_operations(t->trace)

@@ -177,7 +177,7 @@ static void the_summary_counts_what_ran_on_the_device(void **state)
 {
     trace *t;
     hook_call linear = {.where = "layers.7.up_proj [8, 64]"};
-    assert_int_equal(trace_start(0, 0, &t), FSDP_OK);
+    assert_int_equal(trace_start(0, NULL, &t), FSDP_OK);
     assert_int_equal(hooks_add(note_operation, NULL), FSDP_OK);
     HOOK(HOOK_PHASE, HOOK_BEGIN, "step", NULL, 0, 0);
     HOOK_CALL(HOOK_OP, HOOK_BEGIN, "linear", "forward", 0, 0, &linear);
@@ -229,7 +229,7 @@ static void operations_may_be_left_out_from_a_step_on(void **state)
     trace *t;
     trace_event events[16];
     size_t at = 0;
-    assert_int_equal(trace_start(0, 0, &t), FSDP_OK);
+    assert_int_equal(trace_start(0, NULL, &t), FSDP_OK);
     HOOK(HOOK_OP, HOOK_INSTANT, "heard", NULL, 0, 0);
     assert_int_equal(trace_skip_operations(t), FSDP_OK);
     assert_int_equal(hooks_kinds >> HOOK_OP & 1, 0); /* so that steps may be recorded */

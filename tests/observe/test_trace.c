@@ -8,6 +8,7 @@
 #include <pthread.h>
 
 #include "base/record/hooks.h"
+#include "base/record/memory_use.h"
 #include "base/json.h"
 #include "observe/trace_file.h"
 #include "temporary.h"
@@ -65,7 +66,7 @@ static int64_t told(const json_t *array, const char *key)
 static void nested_work_becomes_nested_complete_events(void **state)
 {
     trace *t;
-    assert_int_equal(trace_start(0, 0, &t), FSDP_OK);
+    assert_int_equal(trace_start(0, NULL, &t), FSDP_OK);
     HOOK(HOOK_PHASE, HOOK_BEGIN, "forward", NULL, 0, 0);
     HOOK(HOOK_OP, HOOK_BEGIN, "linear", "forward", 0, 0);
     HOOK(HOOK_OP, HOOK_END, "linear", "forward", 0, 0);
@@ -98,10 +99,10 @@ static void nested_work_becomes_nested_complete_events(void **state)
 static void memory_is_a_running_sum(void **state)
 {
     trace *t;
-    assert_int_equal(trace_start(0, 0, &t), FSDP_OK);
-    HOOK(HOOK_MEMORY, HOOK_INSTANT, "host", NULL, 1000, 0);
-    HOOK(HOOK_MEMORY, HOOK_INSTANT, "host", NULL, 500, 0);
-    HOOK(HOOK_MEMORY, HOOK_INSTANT, "host", NULL, -1000, 0);
+    assert_int_equal(trace_start(0, NULL, &t), FSDP_OK);
+    HOOK(HOOK_MEMORY_USE, HOOK_INSTANT, "host", NULL, 1000, 0);
+    HOOK(HOOK_MEMORY_USE, HOOK_INSTANT, "host", NULL, 500, 0);
+    HOOK(HOOK_MEMORY_USE, HOOK_INSTANT, "host", NULL, -1000, 0);
     json_t *array = written(t, *state);
     int64_t sums[3];
     int n = 0;
@@ -123,7 +124,7 @@ static void memory_is_a_running_sum(void **state)
 static void a_full_ring_keeps_the_newest(void **state)
 {
     trace *t;
-    assert_int_equal(trace_start(4, 0, &t), FSDP_OK);
+    assert_int_equal(trace_start(4, NULL, &t), FSDP_OK);
     for (int i = 0; i < 10; i++) {
         char name[16];
         snprintf(name, sizeof name, "op%d", i);
@@ -165,7 +166,7 @@ static void threads_of_a_lane_have_rows_of_their_own(void **state)
     trace *t;
     pthread_t threads[2];
     static char names[2][8] = {"first", "second"};
-    assert_int_equal(trace_start(0, 0, &t), FSDP_OK);
+    assert_int_equal(trace_start(0, NULL, &t), FSDP_OK);
     pthread_barrier_init(&both_speak, NULL, 2);
     for (int i = 0; i < 2; i++)
         pthread_create(&threads[i], NULL, speak, names[i]);
@@ -187,7 +188,7 @@ static void an_end_on_another_thread_closes_what_was_begun(void **state)
     trace *t;
     pthread_t thread;
     static char name[] = "reduce_scatter";
-    assert_int_equal(trace_start(0, 0, &t), FSDP_OK);
+    assert_int_equal(trace_start(0, NULL, &t), FSDP_OK);
     HOOK(HOOK_COLLECTIVE, HOOK_END, "begun before", NULL, 0, 1);
     HOOK(HOOK_COLLECTIVE, HOOK_BEGIN, name, NULL, 0, 1);
     pthread_create(&thread, NULL, end_only, name);
@@ -214,7 +215,8 @@ static void an_arrow_leads_from_a_gather_to_its_use(void **state)
 {
     trace *t;
     hook_call call = {.sequence = 41}, linear = {.where = "layers.7.up_proj [8, 64]"};
-    assert_int_equal(trace_start(0, 1000, &t), FSDP_OK);
+    const int64_t uses[MEMORY_USES] = {[MEMORY_OPTIMIZER] = 1000};
+    assert_int_equal(trace_start(0, uses, &t), FSDP_OK);
     HOOK(HOOK_OP, HOOK_BEGIN, "before", "forward", 0, 0);
     HOOK(HOOK_OP, HOOK_END, "before", "forward", 0, 0);
     HOOK_CALL(HOOK_COLLECTIVE, HOOK_BEGIN, "all_gather", "layers.7", 4096, 1, &call);
@@ -237,7 +239,7 @@ static void an_arrow_leads_from_a_gather_to_its_use(void **state)
     assert_int_equal(number(to, "tid"), number(op, "tid"));
     assert_int_equal(number(json_object_get(gather, "args"), "number"), 41);
     assert_string_equal(text_of(json_object_get(op, "args"), "where"), "layers.7.up_proj [8, 64]");
-    assert_int_equal(number(json_object_get(find(array, "C", "memory: taken before"), "args"), "bytes"), 1000);
+    assert_int_equal(number(json_object_get(find(array, "C", "memory: optimizer"), "args"), "bytes"), 1000);
     json_decref(array);
     trace_free(t);
 }
