@@ -273,8 +273,8 @@ static bool read_program(const run_options *o, char **program)
     return true;
 }
 
-/* Ranks that were killed wrote none, and the others did not know why these ended. A program other than `fsdp train` leaves
- * nothing to report. */
+/* Ranks that were killed wrote none, and the others did not know why these ended. A program other than `fsdp train`
+ * leaves nothing to report. */
 static void write_report(const char *folder)
 {
     char *text = NULL;

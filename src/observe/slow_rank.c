@@ -3,7 +3,9 @@
  * share of the others' time, and at least a few milliseconds, which schedulers take at random. On a crowded machine
  * ranks are late by turns, each for some steps: so the excess must also stand out from its own noise, which is how much
  * it changes from one step to the next. A rank that becomes slow changes once; one that shares its core with many
- * programs changes all the time. */
+ * programs changes all the time. One that shares it with a single program is late by as much as it works, until the
+ * system moves one of the two: where steps are short, that may be after ten of them. So an excess of that size must
+ * last for a second; a larger one is named at once. */
 #include "observe/slow_rank.h"
 
 #include <math.h>
@@ -17,7 +19,9 @@ enum { WINDOW = 10, SPARED = 1, CHANGES = 64, N_PHASES = LAP_OTHER + 1 };
 static const double least_seconds = 0.01, least_share = 0.2;
 /* Who is named stays so until the excess has fallen below this share of the threshold. */
 static const double keep_share = 0.5;
-static const double least_noises = 3; /* how many times its noise the excess is */
+static const double least_noises = 3;    /* how many times its noise the excess is */
+static const double lasting_seconds = 1; /* that a neighbour's share of the core must last, */
+static const double neighbour_share = 2; /* and what two of them make of the others' time */
 
 struct slow_watch {
     int n;
@@ -25,6 +29,9 @@ struct slow_watch {
     slow_rank named;
     double *room;                       /* (n) to sort in */
     double reference[WINDOW];           /* the median busy time of all ranks, by step */
+    double durations[WINDOW];           /* seconds of each step, waits and all */
+    double clock;                       /* their sum since the first */
+    double *since;                      /* (n) on that clock: when the rank began to be late; below 0: it is not */
     double (*excess)[WINDOW];           /* (n) */
     double (*phases)[N_PHASES][WINDOW]; /* (n) the same of each phase */
     double (*changes)[CHANGES];         /* (n) by how much the excess differed from the step before */
@@ -40,8 +47,11 @@ fsdp_status slow_watch_new(int n_ranks, slow_watch **out)
         w->excess = calloc((size_t)n_ranks, sizeof *w->excess);
         w->phases = calloc((size_t)n_ranks, sizeof *w->phases);
         w->changes = calloc((size_t)n_ranks, sizeof *w->changes);
+        w->since = calloc((size_t)n_ranks, sizeof *w->since);
+        for (int i = 0; w->since && i < n_ranks; i++)
+            w->since[i] = -1;
     }
-    if (w && w->room && w->excess && w->phases && w->changes)
+    if (w && w->room && w->excess && w->phases && w->changes && w->since)
         return FSDP_OK;
     slow_watch_free(w);
     *out = NULL;
@@ -56,6 +66,7 @@ void slow_watch_free(slow_watch *w)
     free(w->excess);
     free(w->phases);
     free(w->changes);
+    free(w->since);
     free(w);
 }
 
@@ -130,6 +141,39 @@ static double noise_of(const slow_watch *w, int rank)
     return quantile_of(w->changes[rank], n, n / 2);
 }
 
+static void note_duration(slow_watch *w, const rank_snapshot *first, int slot)
+{
+    double seconds = 0;
+    for (int i = 0; i < LAP_COUNT; i++)
+        seconds += first->seconds[i];
+    w->durations[slot] = seconds;
+    w->clock += seconds;
+}
+
+/* Late in nearly all of the last steps, and by more than it varies. `excess` is its median. */
+static bool is_late(const slow_watch *w, int rank, double threshold, double excess)
+{
+    bool named = rank == w->named.rank;
+    double share = named ? keep_share : 1, lasting = named ? excess : quantile(w->excess[rank], SPARED);
+    return lasting > share * threshold && excess > share * least_noises * noise_of(w, rank);
+}
+
+/* The same, for so long or by so much that it is not a neighbour who comes and goes. */
+static bool is_slow(slow_watch *w, int rank, double threshold, double excess)
+{
+    double window = 0;
+    if (!is_late(w, rank, threshold, excess)) {
+        w->since[rank] = -1;
+        return false;
+    }
+    for (int i = 0; i < WINDOW; i++)
+        window += w->durations[i];
+    if (w->since[rank] < 0)
+        w->since[rank] = w->clock - window;
+    return rank == w->named.rank || w->clock - w->since[rank] >= lasting_seconds ||
+           excess > neighbour_share * quantile(w->reference, WINDOW / 2);
+}
+
 static lap slowest_phase(const slow_watch *w, int rank)
 {
     int found = LAP_OTHER;
@@ -149,6 +193,7 @@ slow_rank slow_watch_add(slow_watch *w, const rank_snapshot *ranks)
         compare(w, ranks, phase, slot);
     w->reference[slot] = compare(w, ranks, N_PHASES, slot);
     note_changes(w, slot);
+    note_duration(w, ranks, slot);
     if (w->seen < WINDOW)
         return nobody;
     double threshold = least_share * quantile(w->reference, WINDOW / 2), most = 0;
@@ -156,10 +201,8 @@ slow_rank slow_watch_add(slow_watch *w, const rank_snapshot *ranks)
         threshold = least_seconds;
     int slowest = -1;
     for (int rank = 0; rank < w->n; rank++) {
-        bool before = rank == w->named.rank;
-        double excess = quantile(w->excess[rank], WINDOW / 2), share = before ? keep_share : 1;
-        double lasting = before ? excess : quantile(w->excess[rank], SPARED);
-        if (excess > most && lasting > share * threshold && excess > share * least_noises * noise_of(w, rank)) {
+        double excess = quantile(w->excess[rank], WINDOW / 2);
+        if (is_slow(w, rank, threshold, excess) && excess > most) {
             slowest = rank;
             most = excess;
         }

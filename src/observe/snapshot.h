@@ -17,11 +17,11 @@ typedef struct rank_snapshot {
     float seconds[LAP_COUNT]; /* of each lap since the step before */
     int32_t stop;             /* not 0: this rank was asked to end, and why */
     int64_t memory_bytes, memory_peak_bytes,
-        host_peak_bytes; /* taken by the library; the peak of host memory beside a device's */
+        host_peak_bytes;       /* taken by the library; the peak of host memory beside a device's */
     int64_t uses[MEMORY_USES]; /* of memory_bytes */
-    uint64_t n_events;   /* of its ring */
-    uint32_t sequence;   /* of the last collective in the world, from 1 */
-    char collective[76]; /* the last one: "all_gather of layers.3" */
+    uint64_t n_events;         /* of its ring */
+    uint32_t sequence;         /* of the last collective in the world, from 1 */
+    char collective[76];       /* the last one: "all_gather of layers.3" */
 } rank_snapshot;
 
 typedef struct run_snapshot run_snapshot;

@@ -155,8 +155,8 @@ static void put_row_and_begin(trace_file *f, const trace_event *e, int64_t offse
     put_microseconds(f, e->begin_ns - offset_ns);
 }
 
-/* An arrow begins inside the gather, whose end may be later than the operation's begin by the clock's grain. Its id is a
- * number that no other rank has: Perfetto knows no texts there. */
+/* An arrow begins inside the gather, whose end may be later than the operation's begin by the clock's grain. Its id is
+ * a number that no other rank has: Perfetto knows no texts there. */
 static void put_flow(trace_file *f, int rank, const trace_event *e, int64_t offset_ns)
 {
     bool from = e->lane == 1;

@@ -84,15 +84,14 @@ static json_t *sessions_json(const run_files *r)
     json_array_foreach(sessions, i, s)
     {
         if (i < MOST_SESSIONS)
-            json_array_append_new(list,
-                                  json_pack("{s:o, s:I, s:I, s:o, s:o, s:o}", "began",
-                                            shown_text(json_string_value(json_object_get(s, "began"))), "step",
-                                            json_integer_value(json_object_get(s, "step")), "ranks",
-                                            json_integer_value(json_object_get(s, "ranks")), "host",
-                                            shown_text(json_string_value(json_object_get(s, "host"))), "resumed_from",
-                                            shown_text(json_string_value(json_object_get(s, "resumed_from"))), "ended",
-                                            shown_text(json_string_value(
-                                                json_object_get(json_object_get(s, "ended"), "how")))));
+            json_array_append_new(
+                list, json_pack("{s:o, s:I, s:I, s:o, s:o, s:o}", "began",
+                                shown_text(json_string_value(json_object_get(s, "began"))), "step",
+                                json_integer_value(json_object_get(s, "step")), "ranks",
+                                json_integer_value(json_object_get(s, "ranks")), "host",
+                                shown_text(json_string_value(json_object_get(s, "host"))), "resumed_from",
+                                shown_text(json_string_value(json_object_get(s, "resumed_from"))), "ended",
+                                shown_text(json_string_value(json_object_get(json_object_get(s, "ended"), "how")))));
     }
     return list;
 }

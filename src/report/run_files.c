@@ -251,7 +251,8 @@ static void read_failures(run_files *r)
         if (path && flight_open(path, rank, &f) == FSDP_OK && f.ring->reason[0] &&
             flight_written(&f) / 1000000000 >= began) {
             snprintf(text, sizeof text, "rank %d: ", rank);
-            size_t said = strncmp(f.ring->reason, text, strlen(text)) == 0 ? strlen(text) : 0; /* messages name it, too */
+            size_t said =
+                strncmp(f.ring->reason, text, strlen(text)) == 0 ? strlen(text) : 0; /* messages name it, too */
             snprintf(text, sizeof text, "rank %d: %.*s", rank, (int)(RING_REASON_BYTES - said), f.ring->reason + said);
             json_array_append_new(r->failures, shown_text(text));
         }

@@ -100,7 +100,10 @@ static void judge_end(json_t *list, const run_files *r)
         static const char first[] = "rank 0: ";
         bool named = reason && strncmp(reason, first, sizeof first - 1) == 0;
         int n = snprintf(text, sizeof text, "It failed after step %lld:%s%.300s", step,
-                         !reason ? "" : named ? " " : " rank 0: ", reason ? reason : "");
+                         !reason ? ""
+                         : named ? " "
+                                 : " rank 0: ",
+                         reason ? reason : "");
         json_array_foreach(r->failures, i, why)
         {
             bool told = reason && strncmp(json_string_value(why), first, sizeof first - 1) == 0;

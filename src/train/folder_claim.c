@@ -214,8 +214,8 @@ void run_folder_end(const train_run *run, const char *how, const char *reason)
     json_t *all = path ? json_load_file(path, 0, NULL) : NULL, *sessions = json_object_get(all, "sessions");
     json_t *last = json_array_get(sessions, json_array_size(sessions) - 1);
     now_text(ended);
-    json_t *end = json_pack("{s:s, s:s, s:I, s:s}", "time", ended, "how", how, "last_step", (json_int_t)run->step, "reason",
-                            reason);
+    json_t *end = json_pack("{s:s, s:s, s:I, s:s}", "time", ended, "how", how, "last_step", (json_int_t)run->step,
+                            "reason", reason);
     bool noted = end && json_object_set_new(last, "ended", end) == 0;
     if (!noted || json_write_file(path, all) != FSDP_OK)
         log_write(FSDP_LOG_WARNING, "%s does not say how the run ended: %s cannot be written", run->folder.path,

@@ -15,24 +15,24 @@
 /* Plain data that travels between ranks. */
 typedef struct rank_facts {
     int64_t classes[MEMORY_USES]; /* bytes planned */
-    int64_t available;             /* bytes still free; 0: not known */
+    int64_t available;            /* bytes still free; 0: not known */
 } rank_facts;
 
 void rank_facts_classes(const train_run *run, const memory_plan *p, int64_t classes[MEMORY_USES])
 {
     bool beside = run_plan_world(run).dev->own_memory;
     const size_t bytes[MEMORY_USES] = {p->parameters,
-                                        p->copies,
-                                        p->gradients,
-                                        p->optimizer,
-                                        p->gather,
-                                        p->full_gradients,
-                                        p->activations,
-                                        p->workspace,
-                                        p->buffers,
-                                        p->communication,
-                                        p->validation + p->shadow,
-                                        beside ? 0 : p->host};
+                                       p->copies,
+                                       p->gradients,
+                                       p->optimizer,
+                                       p->gather,
+                                       p->full_gradients,
+                                       p->activations,
+                                       p->workspace,
+                                       p->buffers,
+                                       p->communication,
+                                       p->validation + p->shadow,
+                                       beside ? 0 : p->host};
     for (int i = 0; i < MEMORY_USES; i++)
         classes[i] = (int64_t)bytes[i];
 }

@@ -16,7 +16,7 @@ void rank_facts_classes(const train_run *run, const memory_plan *plan, int64_t c
 /* `rows` are all ranks' memory, `plan` is this rank's, `newest` (n_ranks) what ranks told after their last step,
  * `seconds` (n_ranks * LAP_COUNT) the time of each rank by lap.
  * Collective; rank 0 writes, and a file that cannot be written is a warning. */
-fsdp_status rank_facts_write(train_run *run, const memory_plan *plan, const memory_row *rows, const rank_snapshot *newest,
-                             const double *seconds);
+fsdp_status rank_facts_write(train_run *run, const memory_plan *plan, const memory_row *rows,
+                             const rank_snapshot *newest, const double *seconds);
 
 #endif

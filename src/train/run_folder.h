@@ -47,8 +47,8 @@ fsdp_status run_folder_check_free(const char *folder);
 /* Collective, when everything is open and the run knows where it begins. Locks the folder, removes the former run with
  * --overwrite, and writes run.json. */
 fsdp_status run_folder_claim(train_run *run);
-/* Notes in run.json how this session ended: "finished", "stopped" or "failed", and why. Rank 0, where it has claimed the
- * folder. What cannot be written is a warning. */
+/* Notes in run.json how this session ended: "finished", "stopped" or "failed", and why. Rank 0, where it has claimed
+ * the folder. What cannot be written is a warning. */
 void run_folder_end(const train_run *run, const char *how, const char *reason);
 /* Gives the lock up. */
 void run_folder_leave(train_run *run);

@@ -16,8 +16,8 @@ typedef struct run_trace {
 } run_trace;
 
 /* Before a step: the trace covers trace_steps steps from trace_first on, or fewer when the run ends. A run that was
- * resumed after trace_first begins with its second step, because its first one makes programs. `meter` says what memory is
- * taken already. Collective where the trace ends. */
+ * resumed after trace_first begins with its second step, because its first one makes programs. `meter` says what memory
+ * is taken already. Collective where the trace ends. */
 fsdp_status run_trace_follow(run_trace *t, train_run *run, const fsdp_memory_meter *meter);
 fsdp_status run_trace_end(run_trace *t, train_run *run);
 /* The file of the trace, as the summary names it; "" when there is none, with a line that says so. */

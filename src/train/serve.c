@@ -239,8 +239,8 @@ static void write_place(const train_run *run, const char *address, serve *s)
 {
     char host[256] = "";
     gethostname(host, sizeof host - 1);
-    json_t *all = json_pack("{s:s, s:i, s:s, s:s, s:s}", "address", address, "port", http_server_port(s->server), "host",
-                            host, "id", s->id, "token", s->token);
+    json_t *all = json_pack("{s:s, s:i, s:s, s:s, s:s}", "address", address, "port", http_server_port(s->server),
+                            "host", host, "id", s->id, "token", s->token);
     char *text = json_dumps(all, 0);
     ssize_t n = text ? (ssize_t)strlen(text) : 0;
     s->place = file_join(run->folder.path, "dashboard.json");

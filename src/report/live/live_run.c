@@ -101,8 +101,8 @@ static void add_validation(live_state *s, const validation_row *row)
     s->validation_edition++;
 }
 
-/* Steps and validations that metrics.jsonl and validation.jsonl have. What cannot be read is missing from the curves, no
- * more. */
+/* Steps and validations that metrics.jsonl and validation.jsonl have. What cannot be read is missing from the curves,
+ * no more. */
 static void read_past(const char *folder, live_state *s)
 {
     run_files files = {0};
@@ -366,10 +366,10 @@ static json_t *ranks_json(const live_run *l)
         for (int k = 0; k < LAP_COUNT; k++)
             json_array_append_new(seconds,
                                   json_pack("[s, f]", lap_name((lap)k), (double)s->seconds[r * LAP_COUNT + k]));
-        json_array_append_new(list, json_pack("{s:i, s:I, s:I, s:o, s:o, s:o}", "rank", r, "planned",
-                                              (json_int_t)planned, "measured",
-                                              (json_int_t)s->ranks[r].memory_peak_bytes, "classes", classes, "taken",
-                                              taken, "seconds", seconds));
+        json_array_append_new(list,
+                              json_pack("{s:i, s:I, s:I, s:o, s:o, s:o}", "rank", r, "planned", (json_int_t)planned,
+                                        "measured", (json_int_t)s->ranks[r].memory_peak_bytes, "classes", classes,
+                                        "taken", taken, "seconds", seconds));
     }
     return list;
 }

@@ -87,8 +87,8 @@ static fsdp_status ask(const target *t, json_t **out)
     return status;
 }
 
-/* dashboard.json says where the run shows itself. It counts only when it is our own user's and of this host, address and
- * all (others may share the folder; the token is not for whoever listens elsewhere). */
+/* dashboard.json says where the run shows itself. It counts only when it is our own user's and of this host, address
+ * and all (others may share the folder; the token is not for whoever listens elsewhere). */
 static bool read_place(target *t, json_t **place)
 {
     struct stat info;

@@ -385,8 +385,8 @@ static void note_memory(fsdp_model *m, int64_t sign)
     memory_use_note(MEMORY_PARAMETERS, sign * (int64_t)z.master);
     memory_use_note(MEMORY_COPIES, sign * (int64_t)z.copy);
     memory_use_note(MEMORY_GRADIENTS, sign * (int64_t)z.gradient);
-    memory_use_note(MEMORY_BUFFERS, sign * (int64_t)(m->buffers_bytes + m->norm_blocks_bytes + sizeof *m->scalars +
-                                                     m->figures_bytes));
+    memory_use_note(MEMORY_BUFFERS,
+                    sign * (int64_t)(m->buffers_bytes + m->norm_blocks_bytes + sizeof *m->scalars + m->figures_bytes));
     m->memory_noted = sign > 0;
 }
 
