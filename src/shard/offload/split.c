@@ -176,7 +176,7 @@ static fsdp_status send_chunk(split *x, slot *k, int range, int64_t first, int64
 /* Chunks from the end of what is left, as far as slots are free. What fits a piece is left to the processor. */
 static fsdp_status send_chunks(split *x, int range, int64_t low, int64_t *high, int64_t piece)
 {
-    for (int i = 0; i<SLOTS && * high - low> piece; i++) {
+    for (int i = 0; i < SLOTS && piece < *high - low; i++) {
         bool free = true;
         FSDP_TRY(x->model->dev->event_done(x->slots[i].done, &free));
         if (!free)
