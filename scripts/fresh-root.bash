@@ -22,7 +22,9 @@ fresh_root()
         debootstrap "${how[@]}" "$suite" "$root" "$mirror" $rules >"$root.log" 2>&1 || { tail "$root.log" >&2; exit 1; }
         [[ -z $archive ]] || { mkdir -p "${archive%/*}" && tar cf "$archive.part" -C "$root" . && mv "$archive.part" "$archive"; }
     fi
-    cp /etc/resolv.conf "$root/etc/"
+    cp /etc/resolv.conf /etc/hosts "$root/etc/" # this host keeps its name, which must be known there
+    mount --rbind /sys "$root/sys"
+    mount --make-rslave "$root/sys" # what is unmounted there stays mounted here
     mount --bind /proc "$root/proc"
     mount --bind /dev "$root/dev"
     mount --bind /dev/pts "$root/dev/pts"
@@ -31,6 +33,7 @@ fresh_root()
 fresh_root_remove()
 {
     umount "$root/dev/pts" "$root/dev" "$root/proc" 2>/dev/null || true
+    umount -R "$root/sys" 2>/dev/null || true
     rm -rf --one-file-system "$root" "$root.log"
 }
 
