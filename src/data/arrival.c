@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "base/condition.h"
 #include "base/error.h"
 #include "base/file.h"
 
@@ -12,10 +13,11 @@ struct arrival {
     hub_files *files;
     atomic_int n_users;
     pthread_mutex_t lock;
+    pthread_cond_t changed;
     pthread_t thread;
-    bool running; /* the thread is to be joined */
-    atomic_bool done;
-    size_t ahead; /* its file */
+    bool running, done; /* the thread is to be joined; that will not take long */
+    size_t ahead;       /* its file */
+    atomic_bool ending;
 };
 
 fsdp_status arrival_open(const char *name, const char *config, arrival **out)
@@ -33,6 +35,7 @@ fsdp_status arrival_open(const char *name, const char *config, arrival **out)
     a->files = files;
     atomic_init(&a->n_users, 1);
     pthread_mutex_init(&a->lock, NULL);
+    condition_init(&a->changed);
     *out = a;
     return FSDP_OK;
 }
@@ -56,8 +59,9 @@ void arrival_release(arrival *a)
 {
     if (a == NULL || atomic_fetch_sub(&a->n_users, 1) > 1)
         return;
-    hub_files_stop(a->files, true);
+    atomic_store(&a->ending, true);
     join(a);
+    pthread_cond_destroy(&a->changed);
     pthread_mutex_destroy(&a->lock);
     hub_files_close(a->files);
     free(a);
@@ -68,16 +72,20 @@ hub_files *arrival_files(arrival *a)
     return a->files;
 }
 
-void arrival_stop(arrival *a, bool stop)
+int64_t arrival_moves(const arrival *a)
 {
-    hub_files_stop(a->files, stop);
+    return hub_files_moves(a->files);
 }
 
 static void *fetch_ahead(void *context)
 {
     arrival *a = context;
-    (void)hub_files_fetch(a->files, a->ahead); /* whoever needs the file tries again, and says why it cannot come */
-    atomic_store(&a->done, true);
+    /* Whoever needs the file tries again, and says why it cannot come. */
+    (void)hub_files_fetch(a->files, a->ahead, &a->ending);
+    pthread_mutex_lock(&a->lock);
+    a->done = true;
+    pthread_cond_broadcast(&a->changed);
+    pthread_mutex_unlock(&a->lock);
     return NULL;
 }
 
@@ -86,20 +94,27 @@ void arrival_expect(arrival *a, size_t index)
     if (file_exists(hub_files_at(a->files, index)->path))
         return;
     pthread_mutex_lock(&a->lock);
-    if (!a->running || atomic_load(&a->done)) {
+    if (!a->running || a->done) {
         join(a);
         a->ahead = index;
-        atomic_store(&a->done, false);
+        a->done = false;
         a->running = pthread_create(&a->thread, NULL, fetch_ahead, a) == 0;
     }
     pthread_mutex_unlock(&a->lock);
 }
 
-fsdp_status arrival_await(arrival *a, size_t index)
+static bool is_stopped(const atomic_bool *stop)
+{
+    return stop != NULL && atomic_load(stop);
+}
+
+fsdp_status arrival_await(arrival *a, size_t index, const atomic_bool *stop)
 {
     pthread_mutex_lock(&a->lock);
-    if (a->running && a->ahead == index)
-        join(a);
+    while (a->running && !a->done && a->ahead == index && !is_stopped(stop))
+        condition_wait_a_second(&a->changed, &a->lock);
     pthread_mutex_unlock(&a->lock);
-    return hub_files_fetch(a->files, index);
+    if (is_stopped(stop))
+        return error_set(FSDP_ERR_STATE, "%s: nobody waits for it any more", hub_files_at(a->files, index)->path);
+    return hub_files_fetch(a->files, index, stop);
 }

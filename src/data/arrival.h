@@ -13,11 +13,12 @@ arrival *arrival_share(arrival *a); /* one more release to come; returns a */
 void arrival_release(arrival *a);   /* NULL is legal; ends what is fetched in the background */
 
 hub_files *arrival_files(arrival *a);
-/* Returns when the file is there. One that failed in the background is tried again here. */
-fsdp_status arrival_await(arrival *a, size_t index);
+/* Returns when the file is there. One that failed in the background is tried again here. While *stop is true, the wait
+ * ends soon with FSDP_ERR_STATE; NULL: never. */
+fsdp_status arrival_await(arrival *a, size_t index, const atomic_bool *stop);
 /* Will be awaited next: fetched in the background, unless another one still is. */
 void arrival_expect(arrival *a, size_t index);
-/* While set, a wait ends soon with FSDP_ERR_STATE. */
-void arrival_stop(arrival *a, bool stop);
+/* Grows while bytes come. */
+int64_t arrival_moves(const arrival *a);
 
 #endif

@@ -105,7 +105,8 @@ static fsdp_status first_record(const source_list *files, fsdp_tokenizer *tokeni
     *out = NULL;
     if (files->files[0].kind != SOURCE_JSONL)
         return FSDP_OK;
-    source_list first = {.files = files->files, .n_files = 1};
+    source_list first = {.files = files->files, .n_files = 1, .stop = files->stop};
+    FSDP_TRY(source_list_await(&first, 0)); /* a file that does not come is an error; one that is no JSONL is text */
     fsdp_status status = document_reader_open(&first, NULL, NULL, true, tokenizer, &reader);
     if (status == FSDP_OK && document_reader_next(reader, &d, &more) == FSDP_OK && more)
         *out = json_incref(d.record);

@@ -14,6 +14,7 @@
 #include <fsdp/tensor.h>
 
 #include "base/checked.h"
+#include "base/condition.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "base/sized.h"
@@ -197,14 +198,6 @@ static bool plan_batch(fsdp_loader *l, fsdp_batch *b)
     return true;
 }
 
-static void wait_a_second(pthread_cond_t *condition, pthread_mutex_t *lock)
-{
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec++;
-    pthread_cond_timedwait(condition, lock, &until);
-}
-
 /* The batch with the caller is next_give - 1, so the slot of batch i is free once i - n_slots < next_give - 1. */
 static bool slot_is_free(const fsdp_loader *l)
 {
@@ -217,7 +210,7 @@ static void *fill_slots(void *argument)
     pthread_mutex_lock(&l->lock);
     while (!l->stopping) {
         if (!slot_is_free(l)) {
-            wait_a_second(&l->emptied, &l->lock);
+            condition_wait_a_second(&l->emptied, &l->lock);
             continue;
         }
         slot *s = &l->slots[l->next_fill % l->n_slots];
@@ -344,12 +337,8 @@ fsdp_status loader_create(const fsdp_dataset *d, int rank, int world_size, const
     if (l == NULL)
         return error_set(FSDP_ERR_MEMORY, "out of memory");
     pthread_mutex_init(&l->lock, NULL);
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&l->filled, &monotonic);
-    pthread_cond_init(&l->emptied, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    condition_init(&l->filled);
+    condition_init(&l->emptied);
     l->dataset = d;
     l->rank = rank;
     l->world_size = world_size;
@@ -528,22 +517,27 @@ void fsdp_loader_attach(fsdp_loader *l, fsdp_model *m)
     l->model = m;
 }
 
-/* Waits until the slot is full; false when the time is up. */
+/* Grows while a file that is waited for comes. */
+static int64_t arriving(const fsdp_loader *l)
+{
+    int64_t moves = 0;
+    for (int i = 0; i < l->n_feeds; i++)
+        moves += l->feeds[i].stream ? stream_moves(l->feeds[i].stream) : 0;
+    return moves;
+}
+
+/* Waits until the slot is full; false when the time is up. A file that is arriving, however slowly, has all time. */
 static bool wait_until_full(fsdp_loader *l, const slot *s)
 {
-    struct timespec until;
-    double whole;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    double fraction = modf(l->config.timeout, &whole);
-    until.tv_sec += (time_t)whole;
-    until.tv_nsec += (long)(fraction * 1e9);
-    if (until.tv_nsec >= 1000000000L) {
-        until.tv_nsec -= 1000000000L;
-        until.tv_sec++;
+    bool moving = true;
+    while (!s->full && moving) {
+        struct timespec until = condition_after(l->config.timeout);
+        int64_t before = arriving(l);
+        int rc = 0;
+        while (!s->full && rc != ETIMEDOUT)
+            rc = pthread_cond_timedwait(&l->filled, &l->lock, &until);
+        moving = arriving(l) != before;
     }
-    int rc = 0;
-    while (!s->full && rc != ETIMEDOUT)
-        rc = pthread_cond_timedwait(&l->filled, &l->lock, &until);
     return s->full;
 }
 

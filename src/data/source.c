@@ -324,7 +324,7 @@ static fsdp_status add_coming(walk *w, arrival *a, bool *added)
         w->list->files[w->list->n_files - 1].at = i;
     }
     for (size_t i = 0; i < n && !*added; i++)
-        FSDP_TRY(hub_files_fetch(hub, i));
+        FSDP_TRY(hub_files_fetch(hub, i, NULL));
     qsort(w->list->files + first, w->list->n_files - first, sizeof *w->list->files, by_walk);
     for (size_t i = first; i < w->list->n_files; i++) {
         source_file *file = &w->list->files[i];
@@ -590,7 +590,7 @@ fsdp_status source_list_await(const source_list *list, size_t index)
 {
     const source_file *file = &list->files[index], *next = index + 1 < list->n_files ? file + 1 : NULL;
     if (file->from != NULL) {
-        FSDP_TRY(arrival_await(file->from, file->at));
+        FSDP_TRY(arrival_await(file->from, file->at, list->stop));
         FSDP_TRY(check_content(file));
     }
     if (next != NULL && next->from != NULL)
@@ -605,11 +605,13 @@ fsdp_status source_list_await_all(const source_list *list)
     return FSDP_OK;
 }
 
-void source_list_stop(const source_list *list, bool stop)
+int64_t source_list_moves(const source_list *list)
 {
+    int64_t moves = 0;
     for (size_t i = 0; i < list->n_files; i++)
         if (list->files[i].from != NULL)
-            arrival_stop(list->files[i].from, stop);
+            moves += arrival_moves(list->files[i].from);
+    return moves;
 }
 
 int64_t source_list_bytes(const source_list *list)

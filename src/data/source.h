@@ -27,6 +27,7 @@ typedef struct source_file {
 typedef struct source_list {
     source_file *files;
     size_t n_files, capacity;
+    const atomic_bool *stop; /* while it is true, waits for files end with FSDP_ERR_STATE; NULL: never. Borrowed */
 } source_list;
 
 /* Fills `out`. Which part a file belongs to is said by a word of its own name ("c4-train.00000-of-01024.json.gz"), else
@@ -41,9 +42,9 @@ fsdp_status source_list_make(const char *const *names, size_t n_names, const cha
 /* Returns when the file is here; then the one after it is fetched in the background. */
 fsdp_status source_list_await(const source_list *list, size_t index);
 fsdp_status source_list_await_all(const source_list *list);
-void source_list_stop(const source_list *list, bool stop); /* while set, waits end with FSDP_ERR_STATE */
-bool source_list_comes(const source_list *list);           /* some file may not be here */
-int64_t source_file_bytes(const source_file *file);        /* as it is, or will be, on disk */
+int64_t source_list_moves(const source_list *list); /* grows while bytes of its files come */
+bool source_list_comes(const source_list *list);    /* some file may not be here */
+int64_t source_file_bytes(const source_file *file); /* as it is, or will be, on disk */
 /* Of all files together, as they are on disk. */
 int64_t source_list_bytes(const source_list *list);
 void source_list_free(source_list *list); /* legal on a zeroed list */

@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "base/checked.h"
+#include "base/condition.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "data/pack.h"
@@ -35,6 +36,8 @@ typedef struct window_start {
 
 struct stream {
     const stream_set *set;
+    source_list files; /* the set's, with waits that end when this stream does: other streams of the set go on */
+    atomic_bool closing;
     rng_key key;
     bool shuffle;
     int threads;
@@ -68,10 +71,7 @@ struct stream {
 
 static void wait_for_change(stream *s)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec++;
-    pthread_cond_timedwait(&s->changed, &s->lock, &until);
+    condition_wait_a_second(&s->changed, &s->lock);
 }
 
 static int64_t n_windows(const stream *s)
@@ -357,7 +357,7 @@ static fsdp_status make_windows(stream *s, const window_start *start)
     s->place = start->place;
     FSDP_TRY(stream_set_check(s->set, (size_t)start->place.file));
     fsdp_status status = s->set->store ? read_store(s, start->place.record)
-                                       : token_build(&s->set->files, s->set->tokenizer, &options, &sink, NULL);
+                                       : token_build(&s->files, s->set->tokenizer, &options, &sink, NULL);
     return status == FSDP_OK ? end_epoch(s) : s->restart ? FSDP_OK : status;
 }
 
@@ -391,14 +391,11 @@ fsdp_status stream_open(const stream_set *set, uint64_t seed, bool shuffle, int 
     stream *s = calloc(1, sizeof *s);
     if (s == NULL)
         return error_set(FSDP_ERR_MEMORY, "out of memory");
-    *s = (stream){.set = set, .shuffle = shuffle, .threads = threads};
+    *s = (stream){.set = set, .files = set->files, .shuffle = shuffle, .threads = threads};
+    s->files.stop = &s->closing;
     s->key = rng_key_fold_text(rng_key_make(seed), "windows");
     pthread_mutex_init(&s->lock, NULL);
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&s->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    condition_init(&s->changed);
     bool whole = array_grow((void **)&s->starts, &s->starts_capacity, 64, sizeof *s->starts) == FSDP_OK;
     for (int i = 0; i < N_SLOTS; i++) {
         s->slots[i].window = -1;
@@ -428,10 +425,9 @@ void stream_close(stream *s)
     s->stopping = true;
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
-    source_list_stop(&s->set->files, true);
+    atomic_store(&s->closing, true);
     if (s->started)
         pthread_join(s->thread, NULL);
-    source_list_stop(&s->set->files, false);
     for (int i = 0; i < N_SLOTS; i++) {
         free(s->slots[i].ids);
         free(s->slots[i].kinds);
@@ -458,6 +454,11 @@ int64_t stream_length(stream *s)
     int64_t length = s->length;
     pthread_mutex_unlock(&s->lock);
     return length;
+}
+
+int64_t stream_moves(const stream *s)
+{
+    return source_list_moves(&s->files);
 }
 
 double stream_padding(stream *s)

@@ -48,6 +48,8 @@ fsdp_status stream_read(stream *s, int64_t position, int64_t *sample, int32_t *i
 /* Ends a wait in stream_read with FSDP_ERR_STATE; false: reads may begin again. */
 void stream_interrupt(stream *s, bool interrupted);
 
+/* Grows while bytes come of files that are not here yet. */
+int64_t stream_moves(const stream *s);
 /* Samples of an epoch; 0: not known yet. */
 int64_t stream_length(stream *s);
 /* The part of tokens that is padding, of all windows made so far. */

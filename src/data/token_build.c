@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "base/condition.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "data/document.h"
@@ -49,13 +50,9 @@ typedef struct build {
     fsdp_tokenizer *tokenizers[MAX_THREADS];
 } build;
 
-/* Waits for a change; wakes up by itself after a second, so that no lost signal can hang a run. */
 static void wait_for_change(build *b)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec++;
-    pthread_cond_timedwait(&b->changed, &b->lock, &until);
+    condition_wait_a_second(&b->changed, &b->lock);
 }
 
 /* --- tokenizing one job ------------------------------------------------------------------------------------------ */
@@ -270,11 +267,7 @@ fsdp_status token_build(const source_list *files, const fsdp_tokenizer *tokenize
     *b = (build){.options = options, .sink = sink, .n_threads = (size_t)threads, .at_document_start = true};
     b->n_jobs = threads == 1 ? 1 : 2 * (size_t)threads;
     pthread_mutex_init(&b->lock, NULL);
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&b->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    condition_init(&b->changed);
     b->jobs = calloc(b->n_jobs, sizeof *b->jobs);
     if (b->jobs == NULL)
         TRY_OR(done, error_set(FSDP_ERR_MEMORY, "out of memory"));

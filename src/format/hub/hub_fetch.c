@@ -25,11 +25,12 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/record/pulse.h"
 #include "base/sized.h"
 #include "format/hub/hub.h"
 #include "format/hub/hub_fetch.h"
 
-enum { LOCK_SECONDS = 24 * 3600, POLL_MILLISECONDS = 100, MAX_NAME = 1024 };
+enum { LOCK_SECONDS = 24 * 3600, POLL_MILLISECONDS = 100, STAMP_SECONDS = 1, MAX_NAME = 1024 };
 
 /* --- where things are -------------------------------------------------------------------------------------------- */
 
@@ -202,10 +203,25 @@ static void escape(const char *name, char *out)
     *out = '\0';
 }
 
-static void show_progress(void *context, int64_t bytes)
+/* Waiting for bytes that come is no standstill: whoever watches this process is told. */
+static void note_move(const fetch *f)
+{
+    if (f->moves != NULL)
+        atomic_fetch_add(f->moves, 1);
+    pulse_go_on();
+}
+
+static void hear_progress(void *context, int64_t bytes)
 {
     fetch *f = context;
-    f->config->progress(f->config->context, f->file, f->finished + bytes, f->total);
+    double now = clock_seconds();
+    note_move(f);
+    if (f->lock >= 0 && now - f->stamped >= STAMP_SECONDS) {
+        (void)futimens(f->lock, NULL); /* a folder without times: those who wait go by the clock alone */
+        f->stamped = now;
+    }
+    if (f->config->progress != NULL)
+        f->config->progress(f->config->context, f->file, f->finished + bytes, f->total);
 }
 
 static fsdp_status download(fetch *f, const char *name, const char *hash, int64_t bytes, const char *blob)
@@ -376,22 +392,29 @@ static fsdp_status fetch_repository(fetch *f)
     return status == FSDP_OK ? fetch_name_commit(f) : status;
 }
 
-fsdp_status fetch_lock(const fetch *f, const atomic_bool *stop, int *lock)
+/* Whether the lock was stamped since *last, which is when it was then. */
+static bool was_stamped(int lock, struct timespec *last)
 {
-    char path[PATH_MAX];
-    struct timespec pause = {0, POLL_MILLISECONDS * 1000000L};
+    struct stat now;
+    if (fstat(lock, &now) != 0 || (now.st_mtim.tv_sec == last->tv_sec && now.st_mtim.tv_nsec == last->tv_nsec))
+        return false;
+    *last = now.st_mtim;
+    return true;
+}
+
+static fsdp_status wait_for_lock(const fetch *f, const char *path, const atomic_bool *stop)
+{
+    struct timespec pause = {0, POLL_MILLISECONDS * 1000000L}, last = {0, 0};
     double began = clock_seconds();
     bool said = false;
-    FSDP_TRY(file_make_directories(f->folder));
-    snprintf(path, sizeof path, "%s/.fsdp.lock", f->folder);
-    *lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (*lock < 0)
-        return error_set_errno(FSDP_ERR_IO, "%s: cannot be opened", path);
-    while (flock(*lock, LOCK_EX | LOCK_NB) != 0) {
+    was_stamped(f->lock, &last);
+    while (flock(f->lock, LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK && errno != EINTR) /* a file system without locks */
             return FSDP_OK;
         if (stop != NULL && atomic_load(stop))
             return error_set(FSDP_ERR_STATE, "%s: the download was stopped", f->name);
+        if (was_stamped(f->lock, &last))
+            note_move(f);
         if (clock_seconds() - began > LOCK_SECONDS)
             return error_set(FSDP_ERR_TIMEOUT, "%s: another process has been downloading for %d s", path, LOCK_SECONDS);
         if (!said)
@@ -400,6 +423,27 @@ fsdp_status fetch_lock(const fetch *f, const atomic_bool *stop, int *lock)
         nanosleep(&pause, NULL);
     }
     return FSDP_OK;
+}
+
+fsdp_status fetch_lock(fetch *f, const atomic_bool *stop)
+{
+    char path[PATH_MAX];
+    FSDP_TRY(file_make_directories(f->folder));
+    snprintf(path, sizeof path, "%s/.fsdp.lock", f->folder);
+    f->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (f->lock < 0)
+        return error_set_errno(FSDP_ERR_IO, "%s: cannot be opened", path);
+    fsdp_status status = wait_for_lock(f, path, stop);
+    if (status != FSDP_OK)
+        fetch_unlock(f);
+    return status;
+}
+
+void fetch_unlock(fetch *f)
+{
+    if (f->lock >= 0)
+        close(f->lock);
+    f->lock = -1;
 }
 
 static fsdp_status check_names(const fetch *f)
@@ -433,22 +477,20 @@ fsdp_status fetch_connect(fetch *f)
         status = find_folder(f);
     if (status == FSDP_OK)
         status = http_open(f->endpoint, token, &f->http);
-    if (status == FSDP_OK && f->config->progress != NULL)
-        http_on_progress(f->http, show_progress, f);
+    if (status == FSDP_OK)
+        http_on_progress(f->http, hear_progress, f);
     free(token);
     return status;
 }
 
 static fsdp_status fetch_now(fetch *f)
 {
-    int lock = -1;
     fsdp_status status = fetch_connect(f);
     if (status == FSDP_OK)
-        status = fetch_lock(f, NULL, &lock);
+        status = fetch_lock(f, NULL);
     if (status == FSDP_OK)
         status = fetch_repository(f);
-    if (lock >= 0)
-        close(lock);
+    fetch_unlock(f);
     http_close(f->http);
     return status == FSDP_OK ? find_path(f) : status;
 }
@@ -470,6 +512,7 @@ fsdp_status fetch_begin(fetch *f, const fsdp_fetch_config *config, fsdp_fetch_re
                  .result = result,
                  .is_dataset = config->kind == FSDP_FETCH_DATASET,
                  .name = config->name,
+                 .lock = -1,
                  .revision = config->revision ? config->revision : "main",
                  .api_timeout = seconds_of("HF_HUB_ETAG_TIMEOUT"),
                  .download_timeout = seconds_of("HF_HUB_DOWNLOAD_TIMEOUT")};

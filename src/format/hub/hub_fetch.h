@@ -23,6 +23,9 @@ typedef struct fetch {
     int pass;
     const char *file;             /* being downloaded */
     int64_t total, finished, had; /* bytes of all files that are missing; of those done; of `file` before this run */
+    int lock;                     /* of this host, while it is held; -1 */
+    double stamped;               /* when the lock was last told that bytes come */
+    atomic_llong *moves; /* counts that bytes came, to this process or to the one that is waited for; or NULL */
 } fetch;
 
 /* Borrows both; refuses names that cannot be the hub's. */
@@ -36,8 +39,10 @@ fsdp_status fetch_list(fetch *f, json_t **listed);
 typedef fsdp_status (*fetch_visitor)(void *context, const char *name, const char *hash, int64_t bytes);
 fsdp_status fetch_visit(fetch *f, const json_t *listed, fetch_visitor visit, void *context);
 
-/* One process of a host at a time; the caller closes *lock. `stop` (may be NULL) ends the wait. */
-fsdp_status fetch_lock(const fetch *f, const atomic_bool *stop, int *lock);
+/* One process of a host at a time, until fetch_unlock. `stop` (may be NULL) ends the wait. Whoever has the lock stamps
+ * it while bytes come, so that those who wait see it. */
+fsdp_status fetch_lock(fetch *f, const atomic_bool *stop);
+void fetch_unlock(fetch *f); /* legal without the lock */
 bool fetch_has(const fetch *f, const char *hash);
 /* Into blobs/, unless it is there. Under the lock. */
 fsdp_status fetch_blob(fetch *f, const char *name, const char *hash, int64_t bytes);

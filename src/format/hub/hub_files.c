@@ -24,7 +24,7 @@ struct hub_files {
     char *name, *config_name, *folder;
     listed_file *files;
     size_t n;
-    atomic_bool stop;
+    atomic_llong moves;
 };
 
 static fsdp_status out_of_memory(const hub_files *f)
@@ -70,10 +70,9 @@ static fsdp_status complete(const hub_files *f)
 static fsdp_status list_files(hub_files *f)
 {
     json_t *listed = NULL;
-    int lock = -1;
     fsdp_status status = fetch_list(&f->fetch, &listed);
     if (status == FSDP_OK)
-        status = fetch_lock(&f->fetch, &f->stop, &lock);
+        status = fetch_lock(&f->fetch, NULL);
     if (status == FSDP_OK)
         status = fetch_visit(&f->fetch, listed, add_file, f);
     json_decref(listed);
@@ -81,8 +80,7 @@ static fsdp_status list_files(hub_files *f)
         qsort(f->files, f->n, sizeof *f->files, by_path);
         status = complete(f);
     }
-    if (lock >= 0)
-        close(lock);
+    fetch_unlock(&f->fetch);
     if (status != FSDP_OK || f->n > 0)
         return status;
     return error_set(FSDP_ERR_INPUT, "%s%s%s: the hub has no files of this kind there", f->name,
@@ -100,6 +98,7 @@ static fsdp_status open_list(hub_files *f, const char *name, const char *config)
     f->config.name = f->name;
     f->config.config_name = f->config_name;
     FSDP_TRY(fetch_begin(&f->fetch, &f->config, &f->result));
+    f->fetch.moves = &f->moves;
     fsdp_status status = fetch_connect(&f->fetch);
     if (status == FSDP_OK)
         status = list_files(f);
@@ -161,31 +160,29 @@ const char *hub_files_folder(const hub_files *f)
     return f->folder;
 }
 
-void hub_files_stop(hub_files *f, bool stop)
+int64_t hub_files_moves(const hub_files *f)
 {
-    atomic_store(&f->stop, stop);
+    return atomic_load(&f->moves);
 }
 
-fsdp_status hub_files_fetch(hub_files *f, size_t index)
+fsdp_status hub_files_fetch(hub_files *f, size_t index, const atomic_bool *stop)
 {
     const listed_file *file = &f->files[index];
     fsdp_fetch_result result = FSDP_FETCH_RESULT_INIT;
     fetch own = f->fetch;
-    int lock = -1;
     if (fetch_has(&own, file->file.hash))
         return FSDP_OK;
     own.result = &result;
     fsdp_status status = fetch_connect(&own);
     if (status == FSDP_OK) {
-        http_stop_when(own.http, &f->stop);
-        status = fetch_lock(&own, &f->stop, &lock);
+        http_stop_when(own.http, stop);
+        status = fetch_lock(&own, stop);
     }
     if (status == FSDP_OK)
         status = fetch_blob(&own, file->name, file->file.hash, file->file.bytes);
     if (status == FSDP_OK)
         status = complete(f);
-    if (lock >= 0)
-        close(lock);
+    fetch_unlock(&own);
     http_close(own.http);
     return status;
 }

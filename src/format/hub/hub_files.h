@@ -3,6 +3,7 @@
 #ifndef FORMAT_HUB_HUB_FILES_H
 #define FORMAT_HUB_HUB_FILES_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -26,9 +27,10 @@ size_t hub_files_count(const hub_files *f);
 const hub_file *hub_files_at(const hub_files *f, size_t index); /* by path */
 const char *hub_files_folder(const hub_files *f);               /* that all paths begin with */
 
-/* Returns when the file is there, whole and with the hub's hash. Any thread may call it. */
-fsdp_status hub_files_fetch(hub_files *f, size_t index);
-/* While set, downloads end soon with FSDP_ERR_STATE. */
-void hub_files_stop(hub_files *f, bool stop);
+/* Returns when the file is there, whole and with the hub's hash. Any thread may call it. While *stop is true, it ends
+ * soon with FSDP_ERR_STATE; NULL: never. */
+fsdp_status hub_files_fetch(hub_files *f, size_t index, const atomic_bool *stop);
+/* Grows while bytes of any of them come, be it to this process or to another that this one waits for. */
+int64_t hub_files_moves(const hub_files *f);
 
 #endif
