@@ -1,7 +1,7 @@
 """Small random models over the fields of config.json, as transformers makes and reads them, for scripts/test-transformers.
 Fixed cases for what each field does, then models of every family drawn from a seed, and ten steps of training of each.
 
-make OUT        a folder for every configuration: config.json, the weights and, where ours should agree, io.safetensors
+make OUT K N    a folder for every N-th configuration from number K on: config.json, the weights and, where ours should agree, io.safetensors
                 (the form that tests/golden/README.md describes); OUT/list says for each "name expected kind"
 compare OUT     every OUT/name.export, which we wrote after a step that changed nothing, is the model of OUT/name: the same
                 logits, also for a reader that knows only the older or the newer form of rope, and the same configuration
@@ -16,7 +16,7 @@ from transformers import Qwen3Config, T5Config, UMT5Config
 
 logging.disable_progress_bar()
 logging.set_verbosity(logging.CRITICAL)
-torch.set_num_threads(2)
+torch.set_num_threads(1)
 
 WIDTH, TARGET, VOCABULARY = 24, 9, 272
 configs = {"llama": LlamaConfig, "mistral": MistralConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config, "gemma3": Gemma3TextConfig,
@@ -358,12 +358,15 @@ def refer(folder, generator):
     save_file({name: t.detach().contiguous() for name, t in io.items()}, folder + "/io.safetensors")
 
 
-def make(out):
-    generator = torch.Generator().manual_seed(3)
+def make(out, part, n_parts):
+    """Every n_parts-th case, from number `part` (1 and up) on; what becomes of a case does not depend on the others."""
     lines = []
-    for name, kind, expect, edit, weights, dtype, parts, config in cases:
+    for number, (name, kind, expect, edit, weights, dtype, parts, config) in enumerate(cases):
+        if number % n_parts != part - 1:
+            continue
+        generator = torch.Generator().manual_seed(number)
         folder = os.path.join(out, name.replace(" ", "_").replace(",", ""))
-        torch.manual_seed(len(lines))
+        torch.manual_seed(number)
         drawn = f"-{kind}-drawn " in name
         model = class_of(kind).from_config(configs[kind](**(config if drawn else usual[kind] | config)))
         with torch.no_grad():
@@ -448,4 +451,4 @@ if __name__ == "__main__":
     describe_families()
     describe_t5()
     describe_random(int(os.environ.get("FSDP_DRAWN", "8")))
-    {"make": make, "compare": compare}[sys.argv[1]](sys.argv[2])
+    {"make": make, "compare": compare}[sys.argv[1]](sys.argv[2], *map(int, sys.argv[3:]))
