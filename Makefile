@@ -5,7 +5,7 @@
 #   make test-gpu   the GPU tests only
 #   make test-tensorboard    TensorBoard from PyPI reads what a run writes; skipped without network
 #   make test-tables         Parquet and Arrow tables written at random by pyarrow from PyPI; skipped without network
-#   make test-transformers   transformers from PyPI opens our exports and we train its folders; skipped without network
+#   make test-transformers   transformers from PyPI opens our exports and we train its folders, in pieces; called again, the rest; skipped without network
 #   make test-tokenizers     6,000 random texts through 47 kinds of tokenizer.json by tokenizers from PyPI; skipped without network
 #   make test-torchrun       torchrun from PyPI starts fsdp train, fsdp run starts a PyTorch program; skipped without network
 #   make test-slurm          a Slurm of two nodes on this host takes deploy/slurm; wants root
