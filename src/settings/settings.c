@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "settings/flags_value.h"
 #include "settings/foreign/foreign.h"
@@ -306,6 +307,15 @@ static fsdp_status check_run(const fsdp_settings *s)
     return check_zeros(s);
 }
 
+/* A file of prompts that is missing is said before hours of training, not after. */
+static fsdp_status check_samples(const fsdp_settings *s)
+{
+    const char *prompt = s->sample_prompt;
+    if (s->sample_tokens > 0 && prompt && prompt[0] == '@' && !file_exists(prompt + 1))
+        return error_set(FSDP_ERR_INPUT, "--sample_prompt=%s: there is no such file", prompt);
+    return FSDP_OK;
+}
+
 /* Options of adapters that are not asked for. */
 static fsdp_status check_adapters(const fsdp_settings *s)
 {
@@ -370,6 +380,7 @@ fsdp_status fsdp_settings_check(fsdp_settings *settings)
     settle_model(settings);
     FSDP_TRY(check_model(settings));
     FSDP_TRY(check_adapters(settings));
+    FSDP_TRY(check_samples(settings));
     FSDP_TRY(check_precision(settings));
     FSDP_TRY(check_sharding(settings));
     FSDP_TRY(check_run(settings));

@@ -477,7 +477,8 @@ const fsdp_flag settings_table[] = {
     {INT(trace_steps, "3", 1, "steps", "number of steps to trace")},
     {SWITCH(memory_report, "true", "print memory per rank at the end")},
     {INT(sample_tokens, NULL, 0, "tokens", "generate N tokens at the end (language models)")},
-    {TEXT(sample_prompt, "/* ", "TEXT", "prompt for --sample_tokens")},
+    {TEXT(sample_prompt, "/* ", "TEXT|@FILE",
+          "prompt for --sample_tokens; @FILE: a prompt per line, written side by side")},
     {SWITCH(sample_at_validation, NULL, "also generate a sample after each validation")},
     {CHOICE(log_level, "info", log_levels, "lowest level of log lines to show")},
 #undef GROUP

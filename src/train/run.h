@@ -146,7 +146,7 @@ fsdp_status run_rollback(train_run *run);
 fsdp_status run_finish_checkpoints(train_run *run); /* waits for the last, exports */
 
 /* sample.c. A few hundred characters that the model writes by itself, on rank 0; NULL for models that do not write.
- * malloc'd. */
+ * malloc'd. `prompt` is one, or "@FILE": each of its lines is one, and they are written side by side. */
 fsdp_status run_sample(train_run *run, const char *prompt, int64_t n_tokens, char **text);
 
 #endif
