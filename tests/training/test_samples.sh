@@ -1,6 +1,6 @@
 #!/bin/bash
-# --sample_prompt @FILE: a text for every line of the file, written side by side by all ranks, at validations and at the end; the same
-# texts on any number of ranks, and training is what it is without them.
+# --sample_prompt @FILE: a text for every line of the file, written side by side by all ranks, at validations and at the end;
+# training is what it is without them.
 set -euo pipefail
 source "${FSDP_SOURCE:?}/tests/cli/support.bash"
 
@@ -15,7 +15,7 @@ train()
         --dataset text.txt --validation_split 0.2 --validation_freq 2 --train_batch_size $((6 / ranks)) --max_steps 4 --warmup 0 \
         --output_dir "$name" "$@" >"$name.log" 2>&1 || fail "$name: $(cat "$name.log")"
 }
-texts() { sed -n '/^A sample of what/,$p' "$1.log" | grep -aE '^[123]: ' || true; }
+texts() { sed -n '/A sample of what/,$p' "$1.log" | grep -aE '(^|\] )[123]: ' || true; }
 train plain 2 --sample_tokens 0
 train two 2 --sample_tokens 6 --sample_prompt @prompts.txt --sample_at_validation
 train one 1 --sample_tokens 6 --sample_prompt @prompts.txt
