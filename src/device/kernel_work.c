@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "device/int8_block.h"
+
 #define KERNEL_NAME(entry, args) [KERNEL_##entry] = #entry,
 static const char *const names[KERNEL_COUNT] = {KERNELS(KERNEL_NAME, KERNEL_NAME)[KERNEL_COPY] = "copy"};
 
@@ -396,6 +398,13 @@ static void of_adafactor_rate_args(const adafactor_rate_args *a, kernel_work *w)
 {
     (void)a;
     w->bytes = 40;
+}
+
+static void of_int8_args(const int8_args *a, kernel_work *w)
+{
+    w->dtype = w->result = a->values.dtype;
+    take_shape(w, a->n, 0);
+    w->bytes = reads(a->values, (double)a->n) + (double)(a->n / INT8_BLOCK) * sizeof(int8_block);
 }
 
 static void of_optimizer_args(const optimizer_args *a, kernel_work *w)

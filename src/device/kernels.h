@@ -555,6 +555,13 @@ typedef struct halves_args {
     bool join;
 } halves_args;
 
+/* Numbers as blocks of 8 bits (int8_block.h): `narrow` makes the blocks of the values, `widen` the values of the blocks. */
+typedef struct int8_args {
+    int64_t n;     /* a multiple of INT8_BLOCK */
+    void *blocks;  /* (n / INT8_BLOCK) of int8_block, at a multiple of 4 bytes */
+    buffer values; /* (n) */
+} int8_args;
+
 /* One pass over a flat range: parameters, moments, and the low-precision copy that the next gather reads.
  * ADAM adds weight_decay * parameter to the gradient, ADAMW decays the parameter itself. SGD uses moment1 when momentum
  * != 0 (its first step, bias_correction1 == 1, starts the buffer with the gradient). MUON decays as ADAMW does, then
@@ -654,6 +661,8 @@ typedef struct paced_move_args {
     X(adafactor_factors, adafactor_factors_args)                                                                       \
     X(adafactor_update, adafactor_part)                                                                                \
     X(adafactor_rate, adafactor_rate_args)                                                                             \
+    X(narrow, int8_args)                                                                                               \
+    X(widen, int8_args)                                                                                                \
     X(optimizer, optimizer_args)
 
 #define KERNEL_ENTRY(entry, args) fsdp_status (*entry)(struct stream * s, const args *a);

@@ -14,6 +14,7 @@ typedef struct kernel_case {
 #include "device/kernel_cases_math.h"
 #include "device/kernel_cases_rows.h"
 #include "device/kernel_cases_fp8.h"
+#include "device/kernel_cases_int8.h"
 #include "device/kernel_cases_attention.h"
 #include "device/kernel_cases_image.h"
 #include "device/kernel_cases_nan.h"
@@ -25,6 +26,8 @@ static const kernel_case kernel_cases[] = {
     {"fp8_count", case_fp8_count},
     {"fp8_cast_of_special_numbers", case_fp8_cast_of_special_numbers},
     {"fp8_gemm", case_fp8_gemm},
+    {"int8", case_int8},
+    {"int8_of_special_numbers", case_int8_of_special_numbers},
     {"column_sum", case_column_sum},
     {"attention", case_attention},
     {"attention_with_bias", case_attention_with_bias},

@@ -77,6 +77,8 @@ typedef struct launch {
     LAUNCHED(adafactor_factors, adafactor_factors_args)                                                                \
     LAUNCHED(adafactor_update, adafactor_part)                                                                         \
     LAUNCHED(adafactor_rate, adafactor_rate_args)                                                                      \
+    LAUNCHED(narrow, int8_args)                                                                                        \
+    LAUNCHED(widen, int8_args)                                                                                         \
     LAUNCHED(optimizer, optimizer_args)
 
 #define DECLARE_LAUNCHER(name, args) cudaError_t launch_##name(const launch *l, const args *a);
