@@ -165,6 +165,9 @@ typedef struct fsdp_config {
      * old values is a third of what masters and moments take. Set the rate of a step (fsdp_optimizer_set_lr) before its
      * last micro-batch: updates that were made with another are undone. */
     bool cpu_offload_ahead;
+    /* Frozen weights of linear layers, except output heads, are kept and gathered in 8 bits: blocks of 64 with a scale.
+     * They become param_dtype before they are used. There must be such weights. */
+    bool int8_frozen;
 } fsdp_config;
 
 #define FSDP_CONFIG_INIT                                                                                               \

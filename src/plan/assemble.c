@@ -170,6 +170,9 @@ fsdp_status assemble_model_from(const fsdp_settings *s, const model_source *sour
     FSDP_TRY(set_lora(s, &out->lora));
     if (s->export_adapter && out->lora.rank == 0)
         return error_set(FSDP_ERR_INPUT, "--export_adapter: there is no adapter; set --lora_rank or --adapter");
+    if (s->lora_base && out->lora.rank == 0)
+        return error_set(FSDP_ERR_INPUT, "--lora_base=int8: all weights are trained, so none can be kept in 8 bits; set "
+                                         "--lora_rank or --adapter");
     if (out->type == MODEL_DECODER)
         return fit_vocabulary(s, found, vocabulary, &out->decoder.vocabulary);
     if (out->type == MODEL_T5)
@@ -309,6 +312,7 @@ fsdp_status assemble_sharding(const fsdp_settings *s, const model_config *model,
     c->fp8_check = s->fp8_check > 0 && s->fp8 != FSDP_FP8_OFF;
     c->fp8_skip = s->fp8_skip.items;
     c->n_fp8_skip = (int)s->fp8_skip.n;
+    c->int8_frozen = s->lora_base != 0;
     c->bucket_bytes = s->bucket_mb << 20;
     c->gather_buffers = s->limit_all_gathers ? (int)max_i64(1, s->gather_buffers) : 1 << 20;
     c->forward_prefetch = s->forward_prefetch;

@@ -115,6 +115,8 @@ static const fsdp_choice dtypes[] = {
     {NULL, 0, NULL},
 };
 
+static const fsdp_choice lora_bases[] = {{"param_dtype", 0, NULL}, {"int8", 1, NULL}, {NULL, 0, NULL}};
+
 static const fsdp_choice state_dtypes[] = {
     {"fp32", FSDP_F32, "float32 f32 float torch.float32"},
     {"bf16", FSDP_BF16, "bfloat16 torch.bfloat16"},
@@ -280,6 +282,8 @@ const fsdp_flag settings_table[] = {
           "LoRA: layers to adapt, by the end of their names (globs allowed); all-linear: all but the output head "
           "(default: query and value projections)")},
     {FLOAT(lora_dropout, "0", 0, 0.999, "P", "LoRA: dropout on the adapters' input")},
+    {CHOICE(lora_base, "param_dtype", lora_bases,
+            "LoRA: how the frozen linear layers are kept; int8: as 8-bit blocks of 64, widened before use")},
     {SWITCH(lora_rslora, NULL, "LoRA: scale by alpha / sqrt(rank) instead"), .aliases = "use_rslora"},
     {TEXT(base, NULL, "PATH",
           "LoRA: the base model of the checkpoint that --init_from names (default: where training had it)")},

@@ -33,6 +33,7 @@ struct fsdp_parameter {
     fsdp_dtype dtype;      /* of `data`: what the kernels read */
     fsdp_dtype grad_dtype; /* of `grad`: what the kernels write */
     bool trainable;
+    bool int8;            /* frozen, and kept as blocks of 8 bits; `data` has the values they stand for */
     bool decay;           /* weight decay applies */
     fsdp_fp8 fp8;         /* of the linear layer whose weight this is; a group's first member speaks for it */
     bool fp8_fell_back;   /* a shadow step found its errors out of bounds: fp8 is off from then on */

@@ -91,6 +91,32 @@ static fsdp_status lay_out(fsdp_model *m, const wrap_result *wrapped)
     return status;
 }
 
+/* Blocks of 8 bits are for what most of a frozen model is, the weights of linear layers; a group's blocks must be those
+ * of its members. */
+static bool fits_int8(const fsdp_model *m, const fsdp_parameter *p)
+{
+    for (p = p->group_head; p; p = p->group_next) {
+        if (p->trainable || p->linear == LINEAR_NONE || p->output || p->n_dims != 2 || p->numel % LAYOUT_BLOCK != 0 ||
+            m->policies[p->unit].ignored)
+            return false;
+    }
+    return true;
+}
+
+static fsdp_status choose_int8(fsdp_model *m)
+{
+    int n = 0;
+    for (int i = 0; i < m->contents.n_parameters && m->config.int8_frozen; i++) {
+        fsdp_parameter *p = m->contents.parameters[i];
+        p->int8 = fits_int8(m, p);
+        n += p->int8;
+    }
+    if (m->config.int8_frozen && n == 0)
+        return error_set(FSDP_ERR_INPUT, "int8_frozen: the model has no frozen weight of a linear layer whose elements "
+                                         "are a multiple of 64; freeze layers, or train adapters beside them");
+    return FSDP_OK;
+}
+
 fsdp_status model_make_layout(fsdp_model *m)
 {
     wrap_result wrapped;
@@ -105,6 +131,8 @@ fsdp_status model_make_layout(fsdp_model *m)
         module_walk(m->module, set_checkpoint, &m->config);
     FSDP_TRY(wrap_assign(m->module, &m->contents, &m->config.wrap, m->config.bucket_bytes, &wrapped));
     fsdp_status status = policy_apply(m, &wrapped);
+    if (status == FSDP_OK)
+        status = choose_int8(m);
     if (status == FSDP_OK)
         status = lay_out(m, &wrapped);
     wrap_result_free(&wrapped);
@@ -157,15 +185,15 @@ static fsdp_status agree(fsdp_model *m)
     return status;
 }
 
-static bool has_copy(fsdp_dtype dtype)
+static bool has_copy(const layout_segment *s, fsdp_dtype dtype)
 {
-    return dtype != FSDP_F32;
+    return s->int8 || dtype != FSDP_F32;
 }
 
 /* What is never updated is what is computed with: of frozen parameters there is nothing but the copy. */
 static bool has_master(const layout_segment *s, fsdp_dtype dtype)
 {
-    return s->trainable || !has_copy(dtype);
+    return s->trainable || !has_copy(s, dtype);
 }
 
 /* Of segment k of a unit: what this rank holds. */
@@ -180,7 +208,8 @@ static void add_sizes(const fsdp_model *m, int index, int k, resident_sizes *z)
     fsdp_dtype dtype = m->policies[index].param_dtype;
     bool offloaded = m->offloaded[index] && s->trainable;
     size_t numel = (size_t)part_numel(m, index, k), whole = round_up(numel * sizeof(float), 256),
-           halves = round_up(numel * sizeof(uint16_t), 256), copy = round_up(numel * fsdp_dtype_size(dtype), 256),
+           halves = round_up(numel * sizeof(uint16_t), 256),
+           copy = round_up(layout_kept_bytes(s, (int64_t)numel, fsdp_dtype_size(dtype)), 256),
            gradient = round_up(numel * fsdp_dtype_size(m->config.gradient_dtype), 256);
     if (offloaded) {
         z->copy += copy;
@@ -188,13 +217,13 @@ static void add_sizes(const fsdp_model *m, int index, int k, resident_sizes *z)
         z->host_gradient += gradient;
         z->host_whole += whole;
         z->host_half += halves;
-        z->host_low += has_copy(dtype) ? whole / 2 : 0;
-        z->host += whole + gradient + (has_copy(dtype) ? copy : 0);
+        z->host_low += has_copy(s, dtype) ? whole / 2 : 0;
+        z->host += whole + gradient + (has_copy(s, dtype) ? copy : 0);
     } else {
         if (has_master(s, dtype))
             z->master += model_splits_masters(m, dtype) ? halves : whole;
-        z->copy += has_copy(dtype) ? copy : 0;
-        z->shared += has_copy(dtype) ? copy : whole;
+        z->copy += has_copy(s, dtype) ? copy : 0;
+        z->shared += has_copy(s, dtype) ? copy : whole;
         z->gradient += s->trainable ? gradient : 0;
         z->whole += s->trainable ? whole : 0;
         z->half += s->trainable ? halves : 0;
@@ -226,10 +255,11 @@ typedef struct places {
 static void place_part(const fsdp_model *m, unit_segment *segment, bool offloaded, places *at)
 {
     size_t numel = (size_t)segment->numel, whole = numel * sizeof(float),
-           copy = numel * fsdp_dtype_size(segment->dtype);
+           copy = layout_kept_bytes(segment->layout, segment->numel, fsdp_dtype_size(segment->dtype));
+    bool copied = has_copy(segment->layout, segment->dtype);
     if (offloaded) {
         segment->master = take(&at->host, whole);
-        segment->host_copy = has_copy(segment->dtype) ? take(&at->host, copy) : segment->master;
+        segment->host_copy = copied ? take(&at->host, copy) : segment->master;
         segment->copy = take(&at->shared, copy);
     } else {
         if (!has_master(segment->layout, segment->dtype))
@@ -237,8 +267,8 @@ static void place_part(const fsdp_model *m, unit_segment *segment, bool offloade
         else if (model_splits_masters(m, segment->dtype))
             segment->low = take(&at->resident, numel * sizeof *segment->low);
         else
-            segment->master = take(has_copy(segment->dtype) ? &at->resident : &at->shared, whole);
-        segment->copy = has_copy(segment->dtype) ? take(&at->shared, copy) : segment->master;
+            segment->master = take(copied ? &at->resident : &at->shared, whole);
+        segment->copy = copied ? take(&at->shared, copy) : segment->master;
     }
     if (segment->layout->trainable)
         segment->gradient =
@@ -257,6 +287,12 @@ static fsdp_status allocate_places(fsdp_model *m)
     if (m->host_bytes > 0)
         FSDP_TRY(m->dev->allocate(m->dev, MEMORY_HOST, m->host_bytes, (void **)&m->host));
     return FSDP_OK;
+}
+
+/* What collectives count of a segment: elements, or bytes of blocks. */
+static int64_t counted(const layout_segment *s, int64_t numel)
+{
+    return s->int8 ? (int64_t)layout_kept_bytes(s, numel, 0) : numel;
 }
 
 /* Peers read the copies (or, in fp32, the masters): those lie in shared memory, the rest in private memory. */
@@ -281,10 +317,10 @@ static fsdp_status place_units(fsdp_model *m)
             if (!segment->counts)
                 return error_set(FSDP_ERR_MEMORY, "placing unit %s: out of host memory", u->layout->name);
             for (int r = 0; r < s->n_shards; r++)
-                segment->counts[r] = layout_shard_numel(s, r);
+                segment->counts[r] = counted(s, layout_shard_numel(s, r));
             segment->keep_counts = segment->counts + s->n_shards;
             for (int r = 0; r < m->keep_groups[i]; r++)
-                segment->keep_counts[r] = layout_kept_numel(s, m->keep_groups[i], r);
+                segment->keep_counts[r] = counted(s, layout_kept_numel(s, m->keep_groups[i], r));
         }
     }
     return FSDP_OK;
@@ -327,15 +363,17 @@ static fsdp_status place_buffers(fsdp_model *m)
  * on their way to frozen parts want some room too. */
 static int64_t norm_blocks(const fsdp_model *m)
 {
-    int64_t trained = 0, frozen = 0;
+    int64_t trained = 0, frozen = 0, least = 0;
     for (int i = 0; i < m->layout->n_units; i++) {
         const layout_unit *u = &m->layout->units[i];
+        if (layout_int8_segment(u)) /* they pass as whole blocks */
+            least = LAYOUT_BLOCK;
         for (int k = 0; k < u->n_segments; k++) {
             int64_t *largest = u->segments[k].trainable ? &trained : &frozen;
             *largest = max_i64(*largest, part_numel(m, i, k));
         }
     }
-    return max_i64(ceil_div(trained, NORM_BLOCK), min_i64(ceil_div(frozen, NORM_BLOCK), ROOM_BLOCKS));
+    return max_i64(least, max_i64(ceil_div(trained, NORM_BLOCK), min_i64(ceil_div(frozen, NORM_BLOCK), ROOM_BLOCKS)));
 }
 
 size_t model_norm_bytes(const fsdp_model *m)

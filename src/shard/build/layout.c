@@ -7,6 +7,9 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "device/int8_block.h"
+
+_Static_assert(LAYOUT_BLOCK == INT8_BLOCK, "shards are cut on blocks of 8 bits");
 
 static int64_t up_to_block(int64_t n)
 {
@@ -18,7 +21,8 @@ static fsdp_status place_group(layout_segment *s, fsdp_parameter *head)
 {
     int64_t at = up_to_block(s->numel);
     for (fsdp_parameter *p = head; p; p = p->group_next) {
-        if (p->unit != head->unit || p->trainable != head->trainable || p->decay != head->decay)
+        if (p->unit != head->unit || p->trainable != head->trainable || p->int8 != head->int8 ||
+            p->decay != head->decay)
             return error_set(FSDP_ERR_INPUT, "%s and %s form a group: they must share unit, freezing and weight decay",
                              head->name, p->name);
         layout_slot *grown = realloc(s->slots, (size_t)(s->n_slots + 1) * sizeof *grown);
@@ -32,13 +36,15 @@ static fsdp_status place_group(layout_segment *s, fsdp_parameter *head)
     return FSDP_OK;
 }
 
-static fsdp_status fill_segment(layout_segment *s, const module_contents *contents, int unit, bool trainable)
+static fsdp_status fill_segment(layout_segment *s, const module_contents *contents, int unit, bool trainable, bool int8)
 {
     s->trainable = trainable;
+    s->int8 = int8;
     for (int decay = 1; decay >= 0; decay--) {
         for (int i = 0; i < contents->n_parameters; i++) {
             fsdp_parameter *p = contents->parameters[i];
-            if (p->unit == unit && p->trainable == trainable && p->decay == (bool)decay && p->group_head == p)
+            if (p->unit == unit && p->trainable == trainable && p->int8 == int8 && p->decay == (bool)decay &&
+                p->group_head == p)
                 FSDP_TRY(place_group(s, p));
         }
         if (decay)
@@ -89,9 +95,9 @@ static fsdp_status build_unit(layout *l, int index, const char *name, const modu
     u->name = strdup(name);
     if (!u->name)
         return error_set(FSDP_ERR_MEMORY, "laying out unit %s: out of host memory", name);
-    for (int frozen = 0; frozen < 2; frozen++) {
+    for (int kind = 0; kind < LAYOUT_SEGMENTS; kind++) {
         layout_segment *s = &u->segments[u->n_segments];
-        fsdp_status status = fill_segment(s, contents, index, !frozen);
+        fsdp_status status = fill_segment(s, contents, index, kind == 0, kind == LAYOUT_SEGMENTS - 1);
         if (s->n_slots == 0 && status == FSDP_OK)
             continue;
         u->n_segments++; /* also on failure: layout_free finds it */
@@ -99,7 +105,7 @@ static fsdp_status build_unit(layout *l, int index, const char *name, const modu
         FSDP_TRY(cut_segment(s, cut->n_shards, weights));
         for (int i = 0; i < s->n_slots; i++) {
             u->parameters_numel += s->slots[i].parameter->numel;
-            l->trainable_numel += frozen ? 0 : s->slots[i].parameter->numel;
+            l->trainable_numel += kind > 0 ? 0 : s->slots[i].parameter->numel;
         }
     }
     if (u->n_segments == 0)
@@ -148,6 +154,17 @@ int64_t layout_shard_numel(const layout_segment *s, int rank)
     return rank < 0 ? s->padded : s->cuts[rank + 1] - s->cuts[rank];
 }
 
+size_t layout_kept_bytes(const layout_segment *s, int64_t numel, size_t element)
+{
+    return (size_t)(s->int8 ? numel / INT8_BLOCK : numel) * (s->int8 ? sizeof(int8_block) : element);
+}
+
+const layout_segment *layout_int8_segment(const layout_unit *u)
+{
+    const layout_segment *last = &u->segments[u->n_segments - 1];
+    return last->int8 ? last : NULL;
+}
+
 int64_t layout_kept_first(const layout_segment *s, int size, int rank)
 {
     return s->cuts[rank * (s->n_shards / size)];
@@ -166,7 +183,7 @@ uint64_t layout_hash(const layout *l)
         h = hash_u64(h, l->units[i].whole);
         for (int k = 0; k < l->units[i].n_segments; k++) {
             const layout_segment *s = &l->units[i].segments[k];
-            h = hash_u64(h, s->trainable);
+            h = hash_u64(h, (uint64_t)s->trainable | (uint64_t)s->int8 << 1);
             for (int p = 0; p < s->n_slots; p++) {
                 h = hash_text(h, s->slots[p].parameter->name);
                 h = hash_u64(h, (uint64_t)s->slots[p].offset);

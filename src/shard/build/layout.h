@@ -1,15 +1,16 @@
 /* Where every parameter lies: units cut into segments, segments into shards. Pure arithmetic, the same on every rank;
  * holds no memory and knows no device.
  *
- * A unit is a list of parameters that are gathered and released together. Its trainable and its frozen parameters form
- * a segment each. In a segment parameters that take weight decay come first, members of a group lie packed, groups
+ * A unit is a list of parameters that are gathered and released together. Its trainable parameters, its frozen ones, and
+ * frozen ones that are kept as blocks of 8 bits form a segment each. In a segment parameters that take weight decay come first, members of a group lie packed, groups
  * begin on blocks of 64 elements, and the whole is padded so that each shard is whole blocks. */
 #ifndef SHARD_BUILD_LAYOUT_H
 #define SHARD_BUILD_LAYOUT_H
 
 #include "nn/module.h"
 
-#define LAYOUT_BLOCK 64
+#define LAYOUT_BLOCK 64 /* also INT8_BLOCK: a shard has whole blocks of either kind */
+enum { LAYOUT_SEGMENTS = 3 };
 
 typedef struct layout_slot {
     fsdp_parameter *parameter;
@@ -18,6 +19,7 @@ typedef struct layout_slot {
 
 typedef struct layout_segment {
     bool trainable;
+    bool int8; /* kept and gathered as int8_block; full parameters are made of them before they are used */
     int n_slots;
     layout_slot *slots; /* by offset */
     int64_t decay_end;  /* elements before it take weight decay */
@@ -29,8 +31,8 @@ typedef struct layout_segment {
 
 typedef struct layout_unit {
     char *name;
-    int n_segments; /* 1 or 2; a trainable one comes first */
-    layout_segment segments[2];
+    int n_segments; /* at least 1; a trainable one comes first, one of 8 bits last */
+    layout_segment segments[LAYOUT_SEGMENTS];
     bool whole;               /* every rank has all shards */
     int64_t parameters_numel; /* without padding */
 } layout_unit;
@@ -55,6 +57,11 @@ void layout_free(layout *l);
 
 /* Elements of shard `rank`, or of the whole segment when rank < 0. */
 int64_t layout_shard_numel(const layout_segment *s, int rank);
+
+/* Bytes of elements as they are kept and gathered, `element` bytes each unless they are blocks of 8 bits. */
+size_t layout_kept_bytes(const layout_segment *s, int64_t numel, size_t element);
+/* The segment of 8 bits; NULL: the unit has none. */
+const layout_segment *layout_int8_segment(const layout_unit *u);
 
 /* When `size` ranks keep a segment among themselves, each has as many neighbouring shards of it: rank `rank` the
  * elements from ..._first on. `size` divides n_shards. */

@@ -88,9 +88,21 @@ static bool is_packed(const unit_segment *segment)
     return !segment->master;
 }
 
-/* Elements at .. at+n-1 of such a segment, from fp32 values in device memory or to them. */
+static fsdp_status pack_blocks(fsdp_model *m, const unit_segment *segment, int64_t at, int64_t n, float *whole,
+                               bool unpack)
+{
+    int8_args a = {.n = n,
+                   .blocks = (uint8_t *)segment->copy + layout_kept_bytes(segment->layout, at, 0),
+                   .values = {whole, FSDP_F32}};
+    return unpack ? m->dev->kernels->widen(m->compute, &a) : m->dev->kernels->narrow(m->compute, &a);
+}
+
+/* Elements at .. at+n-1 of such a segment, whole blocks if it has those, from fp32 values in device memory or to them.
+ */
 static fsdp_status pack(fsdp_model *m, const unit_segment *segment, int64_t at, int64_t n, float *whole, bool unpack)
 {
+    if (segment->layout->int8)
+        return pack_blocks(m, segment, at, n, whole, unpack);
     buffer copy = {(uint8_t *)segment->copy + (size_t)at * fsdp_dtype_size(segment->dtype), segment->dtype};
     halves_args halves = {.n = n, .whole = whole, .high = copy.p, .low = segment->low, .join = unpack};
     axpby_args cast = {.n = n, .alpha = 1, .a = {whole, FSDP_F32}, .out = copy};
@@ -105,18 +117,32 @@ static fsdp_status pack(fsdp_model *m, const unit_segment *segment, int64_t at, 
     return m->dev->kernels->axpby(m->compute, &cast);
 }
 
-/* Such values pass through the norm's memory, which nobody uses between steps. */
-static fsdp_status move_packed(fsdp_model *m, const model_slice *p, int64_t first, int64_t n, float *host, bool unpack)
+/* How many values pass through the norm's memory at a time, which nobody uses between steps: whole blocks. */
+static int64_t room(const fsdp_model *m)
 {
     int64_t most = (int64_t)(m->norm_blocks_bytes / sizeof(float));
+    return most > LAYOUT_BLOCK ? most / LAYOUT_BLOCK * LAYOUT_BLOCK : most;
+}
+
+static fsdp_status move_packed(fsdp_model *m, const model_slice *p, int64_t first, int64_t n, float *host, bool unpack)
+{
     float *whole = (float *)(void *)m->norm_blocks;
+    bool int8 = p->segment->layout->int8;
+    if (int8 && !unpack && ((p->at + first) % LAYOUT_BLOCK != 0 || n % LAYOUT_BLOCK != 0))
+        return error_set(FSDP_ERR_UNSUPPORTED,
+                         "%s is kept as blocks of %d in 8 bits, and its elements %lld to %lld are no whole blocks: write "
+                         "whole ones, or load it from a file that does not cut it there (fsdp ckpt export makes one)",
+                         p->parameter->name, LAYOUT_BLOCK, (long long)(p->first + first),
+                         (long long)(p->first + first + n - 1));
     for (int64_t done = 0, now; done < n; done += now) {
-        now = min_i64(most, n - done);
+        int64_t at = p->at + first + done, before = int8 ? at % LAYOUT_BLOCK : 0; /* in the block that is read */
+        now = min_i64(room(m) - before, n - done);
+        int64_t packed = int8 ? ceil_div(before + now, LAYOUT_BLOCK) * LAYOUT_BLOCK : now;
         if (!unpack)
             FSDP_TRY(model_put(m, whole, host + done, (size_t)now * sizeof(float)));
-        FSDP_TRY(pack(m, p->segment, p->at + first + done, now, whole, unpack));
+        FSDP_TRY(pack(m, p->segment, at - before, packed, whole, unpack));
         if (unpack)
-            FSDP_TRY(model_fetch(m, host + done, whole, (size_t)now * sizeof(float)));
+            FSDP_TRY(model_fetch(m, host + done, whole + before, (size_t)now * sizeof(float)));
     }
     return m->dev->stream_synchronize(m->compute);
 }
@@ -208,7 +234,8 @@ fsdp_status model_before_writes(fsdp_model *m)
 
 static fsdp_status zero_packed(fsdp_model *m, const unit_segment *segment)
 {
-    FSDP_TRY(m->dev->zero(m->compute, segment->copy, (size_t)segment->numel * fsdp_dtype_size(segment->dtype)));
+    FSDP_TRY(m->dev->zero(m->compute, segment->copy,
+                          layout_kept_bytes(segment->layout, segment->numel, fsdp_dtype_size(segment->dtype))));
     return segment->low ? m->dev->zero(m->compute, segment->low, (size_t)segment->numel * sizeof(uint16_t)) : FSDP_OK;
 }
 
@@ -240,7 +267,7 @@ static fsdp_status initialize_slice(fsdp_model *m, const model_slice *slice, voi
     rng_key key = rng_key_fold_text(rng_key_make(m->config.seed), p->name);
     const unit_segment *segment = slice->segment;
     bool passes = is_packed(segment) || segment->host_copy;
-    int64_t most = passes ? (int64_t)(m->norm_blocks_bytes / sizeof(float)) : slice->n;
+    int64_t most = passes ? room(m) : slice->n;
     bool normal = p->init == FSDP_INIT_NORMAL;
     if (p->init == FSDP_INIT_ZERO)
         return FSDP_OK; /* as all masters were before */

@@ -123,7 +123,8 @@ static void count_residents(const fsdp_model *m, const memory_plan_request *r, m
     out->buffers += model_norm_bytes(m) + sizeof(model_scalars) + model_figures_bytes(m);
     out->n_units = m->layout->n_units;
     for (int i = 0; i < m->layout->n_units; i++) {
-        size_t bytes = schedule_unit_bytes(&m->layout->units[i], m->param_bytes[i], false);
+        const layout_unit *u = &m->layout->units[i];
+        size_t bytes = schedule_unit_bytes(u, m->param_bytes[i], false) + schedule_wide_bytes(u, m->param_bytes[i]);
         out->largest_unit = bytes > out->largest_unit ? bytes : out->largest_unit;
     }
 }
@@ -177,17 +178,17 @@ static void count_traffic(const fsdp_model *m, const schedule *s, memory_plan *o
         int which = s->events[i].unit;
         const layout_unit *u = &m->layout->units[which];
         const unit_sharding *h = &m->shardings[which];
-        int64_t param = (int64_t)m->param_bytes[which], grad = (int64_t)m->grad_bytes[which];
-        int64_t n = h->n_shards, replicas = h->n_replicas;
+        int64_t grad = (int64_t)m->grad_bytes[which], n = h->n_shards, replicas = h->n_replicas;
         /* A smaller group that kept the unit has a larger part of it on each rank. */
         int keepers = s->events[i].backward && s->units[which].kept ? m->keep_groups[which] : 0;
         int64_t mine = model_part(m, which, &u->segments[0]).n;
         bool gathers = s->events[i].action == ACTION_GATHER && m->residencies[which] != RESIDENT_ALIAS;
-        for (int k = 0; gathers && k < u->n_segments; k++)
-            out->gathered_bytes +=
-                (u->segments[k].padded - (keepers ? layout_kept_numel(&u->segments[k], keepers, h->shard_rank % keepers)
-                                                  : layout_shard_numel(&u->segments[k], h->shard_rank))) *
-                param;
+        for (int k = 0; gathers && k < u->n_segments; k++) {
+            const layout_segment *segment = &u->segments[k];
+            int64_t own = keepers ? layout_kept_numel(segment, keepers, h->shard_rank % keepers)
+                                  : layout_shard_numel(segment, h->shard_rank);
+            out->gathered_bytes += (int64_t)layout_kept_bytes(segment, segment->padded - own, m->param_bytes[which]);
+        }
         if (s->events[i].action != ACTION_REDUCE)
             continue;
         out->reduced_bytes += h->whole ? 2 * (n - 1) * mine * grad / n : (n - 1) * mine * grad;

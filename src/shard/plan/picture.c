@@ -55,7 +55,7 @@ static fsdp_status take_units(taking *t)
             for (int j = 0; s->trainable && j < s->n_slots; j++)
                 to->trained += s->slots[j].parameter->numel;
         }
-        to->gathered_bytes = schedule_unit_bytes(u, m->param_bytes[i], false);
+        to->gathered_bytes = schedule_unit_bytes(u, m->param_bytes[i], false) + schedule_blocks_bytes(u);
         to->gradient_bytes = schedule_unit_bytes(u, m->grad_bytes[i], true);
         to->offloaded = m->offloaded && m->offloaded[i];
     }
@@ -80,17 +80,6 @@ static picture_life life_of(const taking *t, picture_class class, int which, siz
     return life;
 }
 
-/* What a smaller group keeps of a unit, from its release after forward (event `after`) on. */
-static fsdp_status take_kept(taking *t, int which, int after)
-{
-    const layout_unit *u = &t->m->layout->units[which];
-    const schedule_event *end = next_event(t, after + 1, which, ACTION_RELEASE);
-    if (!t->s->units[which].kept || !end)
-        return FSDP_OK;
-    size_t bytes = schedule_kept_offset(u, u->n_segments, t->m->param_bytes[which], t->m->keep_groups[which]);
-    return add_life(t, life_of(t, PICTURE_GATHERED, which, bytes, t->s->events[after].index - 1, end->index - 1));
-}
-
 static fsdp_status take_gathered(taking *t)
 {
     const fsdp_model *m = t->m;
@@ -98,20 +87,11 @@ static fsdp_status take_gathered(taking *t)
         if (m->residencies[i] == RESIDENT_KEPT && !model_has_all_at_hand(m, i))
             FSDP_TRY(add_life(t, life_of(t, PICTURE_GATHERED, i, t->out->units[i].gathered_bytes, 0, t->out->length)));
     }
-    for (int i = 0; i < t->s->n_events; i++) {
-        const schedule_event *e = &t->s->events[i];
-        bool own = model_has_all_at_hand(m, e->unit) || m->residencies[e->unit] == RESIDENT_KEPT ||
-                   m->residencies[e->unit] == RESIDENT_ALIAS;
-        if (e->action != ACTION_GATHER || own)
-            continue;
-        const schedule_event *end = next_event(t, i, e->unit, ACTION_RELEASE);
-        int last = end ? end->index - 1 : t->out->length;
-        picture_life life =
-            life_of(t, PICTURE_GATHERED, e->unit, t->out->units[e->unit].gathered_bytes, e->index, last);
-        life.backward = e->backward;
+    for (int i = 0; i < t->s->n_lives; i++) {
+        const schedule_life *l = &t->s->lives[i];
+        picture_life life = life_of(t, PICTURE_GATHERED, l->unit, l->bytes, l->first, l->last);
+        life.backward = l->backward;
         FSDP_TRY(add_life(t, life));
-        if (!e->backward && end)
-            FSDP_TRY(take_kept(t, e->unit, (int)(end - t->s->events)));
     }
     return FSDP_OK;
 }

@@ -19,6 +19,14 @@ typedef struct stay {
     int gather, first, last; /* gather starts before `gather`, instructions first..last read it */
 } stay;
 
+/* Where the offset of something goes once it is known. */
+typedef struct place {
+    size_t *to, *also; /* also: NULL, or a second place */
+} place;
+
+/* A unit has two stays at most, each of parameters and of blocks, is kept once and widened twice. */
+enum { MOST_LIVES = 7 };
+
 typedef struct planning {
     const program *p;
     const layout *l;
@@ -28,6 +36,8 @@ typedef struct planning {
     stay *stays;
     int n_stays;
     int events_capacity;
+    lifetime *items; /* the schedule's lives, */
+    place *places;   /* and where the offset of each is wanted */
 } planning;
 
 size_t schedule_segment_offset(const layout_unit *u, int segment, size_t element_bytes)
@@ -45,7 +55,7 @@ size_t schedule_kept_offset(const layout_unit *u, int segment, size_t element_by
         int64_t most = 0;
         for (int r = 0; r < size; r++)
             most = max_i64(most, layout_kept_numel(&u->segments[i], size, r));
-        offset += round_up((size_t)most * element_bytes, 256);
+        offset += round_up(layout_kept_bytes(&u->segments[i], most, element_bytes), 256);
     }
     return offset;
 }
@@ -54,10 +64,22 @@ size_t schedule_unit_bytes(const layout_unit *u, size_t element_bytes, bool trai
 {
     size_t bytes = 0;
     for (int i = 0; i < u->n_segments; i++) {
-        if (u->segments[i].trainable || !trainable_only)
+        if (u->segments[i].trainable || (!trainable_only && !u->segments[i].int8))
             bytes += round_up((size_t)u->segments[i].padded * element_bytes, 256);
     }
     return bytes;
+}
+
+size_t schedule_blocks_bytes(const layout_unit *u)
+{
+    const layout_segment *s = layout_int8_segment(u);
+    return s ? round_up(layout_kept_bytes(s, s->padded, 0), 256) : 0;
+}
+
+size_t schedule_wide_bytes(const layout_unit *u, size_t element_bytes)
+{
+    const layout_segment *s = layout_int8_segment(u);
+    return s ? round_up((size_t)s->padded * element_bytes, 256) : 0;
 }
 
 static parameter_residency residency_of(const planning *g, int unit)
@@ -226,12 +248,25 @@ static size_t place_kept(planning *g)
 {
     size_t bytes = 0;
     for (int i = 0; i < g->l->n_units && !g->o->alias; i++) {
+        schedule_unit *u = &g->s->units[i];
         if (residency_of(g, i) != RESIDENT_KEPT)
             continue;
-        g->s->units[i].forward_offset = g->s->units[i].backward_offset = bytes;
+        u->forward_offset = u->backward_offset = bytes;
         bytes += gathered_bytes(g, i);
+        u->blocks_offset[0] = u->blocks_offset[1] = bytes;
+        bytes += schedule_blocks_bytes(&g->l->units[i]);
     }
     return bytes;
+}
+
+static void add_life(planning *g, schedule_life life, size_t *to, size_t *also)
+{
+    int at = g->s->n_lives;
+    if (life.bytes == 0)
+        return;
+    g->items[at] = (lifetime){life.bytes, life.first, life.last, 0};
+    g->places[at] = (place){to, also};
+    g->s->lives[g->s->n_lives++] = life;
 }
 
 static fsdp_status add_gather_events(planning *g, const stay *s)
@@ -244,10 +279,9 @@ static fsdp_status add_gather_events(planning *g, const stay *s)
 }
 
 /* What a smaller group keeps, from the end of the forward stay, out of which it is copied, to that of the backward
- * stay, when every rank has read it. Returns how many items follow the stays'. */
-static int plan_kept(planning *g, lifetime *items, int *units)
+ * stay, when every rank has read it. */
+static void plan_kept(planning *g)
 {
-    int n = 0;
     for (int i = 0; i < g->n_stays && g->o->keep_groups; i++) {
         const stay *s = &g->stays[i];
         int size = g->o->keep_groups[s->unit];
@@ -255,11 +289,75 @@ static int plan_kept(planning *g, lifetime *items, int *units)
             continue;
         const layout_unit *u = &g->l->units[s->unit];
         size_t bytes = schedule_kept_offset(u, u->n_segments, element_bytes(g, s->unit), size);
-        units[n] = s->unit;
-        items[g->n_stays + n++] = (lifetime){bytes, g->uses[s->unit].forward_last, s->last, 0};
+        add_life(g, (schedule_life){s->unit, false, bytes, g->uses[s->unit].forward_last, s->last},
+                 &g->s->units[s->unit].kept_offset, NULL);
         g->s->units[s->unit].kept = true;
     }
-    return n;
+}
+
+/* What blocks became stays for forward and for backward, whatever is gathered when: it is the larger of the two. Of the
+ * unit at the turn it stays for both. */
+static bool is_wide_over_turn(const planning *g, int unit)
+{
+    const unit_use *u = &g->uses[unit];
+    bool last = u->forward_last >= 0 && u->backward_first >= 0;
+    for (int i = 0; i < g->l->n_units && last; i++)
+        last = !layout_int8_segment(&g->l->units[i]) || g->uses[i].backward_first < 0 ||
+               g->uses[i].forward_last <= u->forward_last;
+    return last;
+}
+
+/* The last instruction of the stay before which blocks are read: by WIDEN, or by whoever keeps a part of them. */
+static int blocks_last(const planning *g, const stay *s)
+{
+    const unit_use *u = &g->uses[s->unit];
+    if (!s->backward && g->o->keep_groups && g->o->keep_groups[s->unit] > 0)
+        return s->last;
+    bool again = !s->backward && s->last >= u->backward_first && u->backward_first >= 0;
+    return again && !is_wide_over_turn(g, s->unit) ? u->backward_first : s->first;
+}
+
+static fsdp_status plan_widened(planning *g)
+{
+    for (int i = 0; i < g->l->n_units; i++) {
+        const unit_use *u = &g->uses[i];
+        size_t bytes = schedule_wide_bytes(&g->l->units[i], element_bytes(g, i)), *to = g->s->units[i].wide_offset;
+        bool over_turn = is_wide_over_turn(g, i);
+        if (bytes == 0)
+            continue;
+        if (u->forward_first >= 0) {
+            int last = over_turn ? u->backward_last : u->forward_last;
+            add_life(g, (schedule_life){i, false, bytes, u->forward_first, last}, &to[0], &to[1]);
+            FSDP_TRY(add_event(g, u->forward_first, ACTION_WIDEN, i, false));
+        }
+        if (u->backward_first >= 0 && !over_turn) {
+            add_life(g, (schedule_life){i, true, bytes, u->backward_first, u->backward_last}, &to[1], NULL);
+            FSDP_TRY(add_event(g, u->backward_first, ACTION_WIDEN, i, true));
+        }
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status plan_gathered(planning *g)
+{
+    plan_stays(g);
+    plan_gather_starts(g);
+    for (int i = 0; i < g->n_stays; i++) {
+        const stay *s = &g->stays[i];
+        schedule_unit *u = &g->s->units[s->unit];
+        bool own = g->o->alias || residency_of(g, s->unit) == RESIDENT_KEPT;
+        g->s->gathers++;
+        if (!own) { /* of two stays the later one comes later in the list */
+            schedule_life full = {s->unit, s->backward, gathered_bytes(g, s->unit), s->gather, s->last}, blocks = full;
+            blocks.bytes = schedule_blocks_bytes(&g->l->units[s->unit]);
+            blocks.last = blocks_last(g, s);
+            add_life(g, full, s->backward ? &u->backward_offset : &u->forward_offset, &u->backward_offset);
+            add_life(g, blocks, &u->blocks_offset[s->backward], &u->blocks_offset[1]);
+        }
+        FSDP_TRY(add_gather_events(g, s));
+    }
+    plan_kept(g);
+    return FSDP_OK;
 }
 
 static fsdp_status plan_parameters(planning *g)
@@ -267,39 +365,16 @@ static fsdp_status plan_parameters(planning *g)
     for (int i = 0; i < g->l->n_units; i++)
         g->s->units[i].used = g->uses[i].forward_first >= 0 || g->uses[i].backward_first >= 0;
     size_t kept = place_kept(g);
-    plan_stays(g);
-    plan_gather_starts(g);
-    size_t most = (size_t)g->n_stays + (size_t)g->l->n_units;
-    lifetime *items = calloc(most, sizeof *items);
-    int *kept_units = calloc((size_t)g->l->n_units, sizeof *kept_units), n_kept = 0;
-    fsdp_status status = FSDP_OK;
-    if (items && kept_units)
-        n_kept = plan_kept(g, items, kept_units);
-    else
-        status = error_set(FSDP_ERR_MEMORY, "scheduling %d units: out of host memory", g->l->n_units);
-    for (int i = 0; i < g->n_stays && status == FSDP_OK; i++) {
-        const stay *s = &g->stays[i];
-        bool own = g->o->alias || residency_of(g, s->unit) == RESIDENT_KEPT;
-        g->s->gathers++;
-        items[i] = (lifetime){own ? 0 : gathered_bytes(g, s->unit), s->gather, s->last, 0};
-        status = add_gather_events(g, s);
-    }
-    if (status == FSDP_OK)
-        status = lifetime_pack(items, g->n_stays + n_kept, &g->s->gather_bytes);
+    FSDP_TRY(plan_gathered(g));
+    FSDP_TRY(plan_widened(g));
+    FSDP_TRY(lifetime_pack(g->items, g->s->n_lives, &g->s->gather_bytes));
     g->s->gather_bytes += kept;
-    for (int i = 0; i < g->n_stays && status == FSDP_OK; i++) {
-        schedule_unit *u = &g->s->units[g->stays[i].unit];
-        if (items[i].bytes == 0)
-            continue;
-        if (!g->stays[i].backward)
-            u->forward_offset = kept + items[i].offset;
-        u->backward_offset = kept + items[i].offset; /* the later stay comes later in the list */
+    for (int i = 0; i < g->s->n_lives; i++) {
+        *g->places[i].to = kept + g->items[i].offset;
+        if (g->places[i].also)
+            *g->places[i].also = kept + g->items[i].offset;
     }
-    for (int i = 0; i < n_kept && status == FSDP_OK; i++)
-        g->s->units[kept_units[i]].kept_offset = kept + items[g->n_stays + i].offset;
-    free(items);
-    free(kept_units);
-    return status;
+    return FSDP_OK;
 }
 
 static bool is_offloaded(const planning *g, int unit)
@@ -446,10 +521,14 @@ fsdp_status schedule_build(const program *p, const layout *l, const schedule_opt
     planning g = {.p = p, .l = l, .o = options, .s = calloc(1, sizeof *g.s)};
     g.uses = calloc((size_t)l->n_units, sizeof *g.uses);
     g.stays = calloc((size_t)l->n_units * 2, sizeof *g.stays);
+    g.items = calloc((size_t)l->n_units * MOST_LIVES, sizeof *g.items);
+    g.places = calloc((size_t)l->n_units * MOST_LIVES, sizeof *g.places);
     fsdp_status status = FSDP_ERR_MEMORY;
-    if (g.s)
+    if (g.s) {
         g.s->units = calloc((size_t)l->n_units, sizeof *g.s->units);
-    if (!g.s || !g.s->units || !g.uses || !g.stays) {
+        g.s->lives = calloc((size_t)l->n_units * MOST_LIVES, sizeof *g.s->lives);
+    }
+    if (!g.s || !g.s->units || !g.s->lives || !g.uses || !g.stays || !g.items || !g.places) {
         error_set(status, "scheduling %d units: out of host memory", l->n_units);
         goto done;
     }
@@ -464,6 +543,8 @@ done:
     schedule_free(g.s);
     free(g.uses);
     free(g.stays);
+    free(g.items);
+    free(g.places);
     return status;
 }
 
@@ -473,5 +554,6 @@ void schedule_free(schedule *s)
         return;
     free(s->events);
     free(s->units);
+    free(s->lives);
     free(s);
 }

@@ -32,6 +32,7 @@ typedef enum schedule_action {
     ACTION_REFRESH,   /* offloaded: the copy that is gathered has come from the host's last optimizer step */
     ACTION_GATHER,    /* start gathering */
     ACTION_AWAIT,     /* the full parameters are there */
+    ACTION_WIDEN,     /* blocks of 8 bits become the full parameters that kernels read */
     ACTION_PRELOAD,   /* offloaded: the gradients of earlier micro-batches start on their way back */
     ACTION_GRADIENTS, /* a buffer for full gradients is taken */
     ACTION_COUNT
@@ -41,7 +42,7 @@ typedef struct schedule_event {
     int index; /* before this instruction; program length: at the end */
     schedule_action action;
     int unit;
-    bool backward; /* of AWAIT and GATHER: which of the unit's two places */
+    bool backward; /* of AWAIT, GATHER and WIDEN: which of the unit's two places */
 } schedule_event;
 
 typedef struct schedule_options {
@@ -67,6 +68,9 @@ typedef struct schedule_options {
 typedef struct schedule_unit {
     bool used, trained;
     size_t forward_offset, backward_offset; /* in the gather arena; equal when the unit is gathered once */
+    /* Of a segment of 8 bits, for forward and backward, likewise: where its blocks are gathered, and what they become.
+     */
+    size_t blocks_offset[2], wide_offset[2];
     bool kept; /* a smaller group keeps it after the forward stay: this rank's part lies at kept_offset, likewise */
     size_t kept_offset;
     size_t gradient_offset; /* in the gradient arena; held ones have it in programs that do not train the unit, too */
@@ -74,10 +78,20 @@ typedef struct schedule_unit {
                                gradients are direct */
 } schedule_unit;
 
+/* Something in the gather arena, and the instructions that it stays for. */
+typedef struct schedule_life {
+    int unit;
+    bool backward; /* it comes for backward */
+    size_t bytes;
+    int first, last;
+} schedule_life;
+
 typedef struct schedule {
     schedule_event *events; /* by index, then action */
     int n_events;
     schedule_unit *units;                /* (n_units) */
+    schedule_life *lives; /* of all but copies that stay */
+    int n_lives;
     size_t gather_bytes, gradient_bytes; /* of the arenas */
     int64_t gathers, reductions;         /* collectives a run */
 } schedule;
@@ -85,12 +99,15 @@ typedef struct schedule {
 fsdp_status schedule_build(const program *p, const layout *l, const schedule_options *options, schedule **out);
 void schedule_free(schedule *s);
 
-/* Bytes of all segments of a unit, each aligned, with elements of that size. */
+/* Bytes of all segments of a unit but that of 8 bits, each aligned, with elements of that size. */
 size_t schedule_unit_bytes(const layout_unit *u, size_t element_bytes, bool trainable_only);
 /* Where segment i of the unit begins in such a buffer. */
 size_t schedule_segment_offset(const layout_unit *u, int segment, size_t element_bytes);
 /* The same of what one of `size` ranks keeps, with room for the largest part; segment n_segments: where it ends. */
 size_t schedule_kept_offset(const layout_unit *u, int segment, size_t element_bytes, int size);
+/* Bytes of its segment of 8 bits: the blocks, and what they become. 0: it has none. */
+size_t schedule_blocks_bytes(const layout_unit *u);
+size_t schedule_wide_bytes(const layout_unit *u, size_t element_bytes);
 /* Room in which an offloaded unit's sum arrives: for the largest shard, so that all ranks make the same. */
 size_t schedule_landing_bytes(const layout_unit *u, size_t element);
 /* Whether the unit's full gradients have a place of their own, the same in all programs. */

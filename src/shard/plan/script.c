@@ -164,10 +164,12 @@ static fsdp_status scatter_sums(void *context, stream *s, buffer all, buffer min
 static double full_bytes(const writing *w, int which, size_t element, bool trained_only)
 {
     const layout_unit *u = &w->m->layout->units[which];
-    double numel = 0;
-    for (int i = 0; i < u->n_segments; i++)
-        numel += u->segments[i].trainable || !trained_only ? (double)u->segments[i].padded : 0;
-    return numel * (double)element;
+    double bytes = 0;
+    for (int i = 0; i < u->n_segments; i++) {
+        const layout_segment *s = &u->segments[i];
+        bytes += s->trainable || !trained_only ? (double)layout_kept_bytes(s, s->padded, element) : 0;
+    }
+    return bytes;
 }
 
 /* Elements of the unit's trained segment that this rank updates; 0: none. */
@@ -203,6 +205,15 @@ static fsdp_status release(writing *w, const schedule_event *e)
     double part = full_bytes(w, e->unit, w->m->param_bytes[e->unit], false) / w->m->keep_groups[e->unit];
     kernel_work copy = kernel_work_of_copy(2 * part);
     return hear(w, &copy);
+}
+
+static fsdp_status widen(writing *w, const schedule_event *e)
+{
+    const layout_segment *s = layout_int8_segment(&w->m->layout->units[e->unit]);
+    int8_args a = {.n = s->padded, .values = {PRETENDED(0), w->m->policies[e->unit].param_dtype}};
+    kernel_work work;
+    kernel_work_of(KERNEL_widen, &a, &work);
+    return hear(w, &work);
 }
 
 static bool reduces_now(const writing *w)
@@ -254,6 +265,8 @@ static fsdp_status carry_out(writing *w, const schedule_event *e)
         return gather(w, e);
     case ACTION_AWAIT:
         return moves_nothing(w, e->unit) ? FSDP_OK : add(w, SCRIPT_WAIT, e->unit, SLOT_GATHER, -1, 0);
+    case ACTION_WIDEN:
+        return widen(w, e);
     case ACTION_RELEASE:
         return release(w, e);
     case ACTION_REFRESH:

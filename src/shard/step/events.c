@@ -5,10 +5,11 @@
 #include "base/record/hooks.h"
 #include "shard/offload/offload.h"
 
-static uint8_t *gathered(const event_run *r, const schedule_event *e)
+static unit_places gathered(const event_run *r, const schedule_event *e)
 {
     const schedule_unit *u = &r->planned->schedule->units[e->unit];
-    return r->m->gather.memory + (e->backward ? u->backward_offset : u->forward_offset);
+    return (unit_places){r->m->gather.memory + (e->backward ? u->backward_offset : u->forward_offset),
+                         r->m->gather.memory + u->blocks_offset[e->backward]};
 }
 
 static uint8_t *kept_part(const event_run *r, const schedule_event *e)
@@ -31,7 +32,7 @@ static fsdp_status gather(event_run *r, const schedule_event *e)
     if (e->backward && r->planned->schedule->units[e->unit].kept)
         return unit_gather_kept(u, m->shardings[e->unit].keep_group, kept_part(r, e), gathered(r, e), m->step,
                                 m->compute);
-    return unit_gather(u, m->shardings[e->unit].shard_group, u->segments[0].dtype, gathered(r, e), m->step, m->compute);
+    return unit_gather(u, m->shardings[e->unit].shard_group, gathered(r, e), m->step, m->compute);
 }
 
 /* Of a unit that a smaller group keeps, the parts are made from the full parameters of forward, and are free again when
@@ -58,10 +59,19 @@ static fsdp_status await(event_run *r, const schedule_event *e)
         return FSDP_OK; /* kept from an earlier step */
     u->stale = false;
     if (!model_has_all_at_hand(m, e->unit))
-        return unit_await(u, u->segments[0].dtype, gathered(r, e), m->compute);
+        return unit_await(u, u->segments[0].dtype, gathered(r, e).memory, m->compute);
     FSDP_TRY(unit_move_parameters(u, PARAMETERS_FULL));
     unit_point_at_copy(u, u->segments[0].dtype);
     return FSDP_OK;
+}
+
+static fsdp_status widen(event_run *r, const schedule_event *e)
+{
+    fsdp_model *m = r->m;
+    bool own = model_has_all_at_hand(m, e->unit) || m->residencies[e->unit] == RESIDENT_ALIAS;
+    return unit_widen(&m->units[e->unit], own ? NULL : gathered(r, e).blocks,
+                      m->gather.memory + r->planned->schedule->units[e->unit].wide_offset[e->backward], m->dev,
+                      m->compute);
 }
 
 static fsdp_status clear_gradients(fsdp_model *m, int index, uint8_t *base)
@@ -201,6 +211,9 @@ fsdp_status events_before(void *context, int index)
             break;
         case ACTION_AWAIT:
             status = await(r, e);
+            break;
+        case ACTION_WIDEN:
+            status = widen(r, e);
             break;
         case ACTION_RELEASE:
             status = release(r, e);

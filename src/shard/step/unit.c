@@ -27,7 +27,8 @@ static const bool gradient_moves[4][4] = {
 static int64_t gathered_bytes(const unit *u)
 {
     const unit_segment *s = &u->segments[0];
-    return s->numel < s->layout->padded ? (int64_t)schedule_unit_bytes(u->layout, fsdp_dtype_size(s->dtype), false) : 0;
+    size_t bytes = schedule_unit_bytes(u->layout, fsdp_dtype_size(s->dtype), false) + schedule_blocks_bytes(u->layout);
+    return s->numel < s->layout->padded ? (int64_t)bytes : 0;
 }
 
 fsdp_status unit_move_parameters(unit *u, parameter_state to)
@@ -55,22 +56,27 @@ static void *element(void *base, int64_t index, fsdp_dtype dtype)
     return (uint8_t *)base + (size_t)index * fsdp_dtype_size(dtype);
 }
 
+static void point_segment(const layout_segment *s, fsdp_dtype dtype, uint8_t *base)
+{
+    for (int k = 0; k < s->n_slots; k++)
+        s->slots[k].parameter->data = base ? element(base, s->slots[k].offset, dtype) : NULL;
+}
+
+/* At nothing: those of 8 bits, too. Otherwise it is unit_widen that points those. */
 static void point_parameters(unit *u, fsdp_dtype dtype, uint8_t *memory)
 {
     for (int i = 0; i < u->n_segments; i++) {
-        const layout_segment *s = u->segments[i].layout;
-        uint8_t *base = memory ? memory + schedule_segment_offset(u->layout, i, fsdp_dtype_size(dtype)) : NULL;
-        for (int k = 0; k < s->n_slots; k++)
-            s->slots[k].parameter->data = base ? element(base, s->slots[k].offset, dtype) : NULL;
+        if (!memory || !u->segments[i].layout->int8)
+            point_segment(u->segments[i].layout, dtype,
+                          memory ? memory + schedule_segment_offset(u->layout, i, fsdp_dtype_size(dtype)) : NULL);
     }
 }
 
 void unit_point_at_copy(unit *u, fsdp_dtype dtype)
 {
     for (int i = 0; i < u->n_segments; i++) {
-        const layout_segment *s = u->segments[i].layout;
-        for (int k = 0; k < s->n_slots; k++)
-            s->slots[k].parameter->data = element(u->segments[i].copy, s->slots[k].offset, dtype);
+        if (!u->segments[i].layout->int8)
+            point_segment(u->segments[i].layout, dtype, u->segments[i].copy);
     }
 }
 
@@ -82,41 +88,58 @@ static fsdp_status start_gather(unit *u, comm_group *g, const comm_span *spans, 
     return comm_all_gather(g, &op, r);
 }
 
-fsdp_status unit_gather(unit *u, comm_group *g, fsdp_dtype dtype, uint8_t *memory, int64_t step, stream *s)
+/* Where segment i is gathered. */
+static uint8_t *gathered_at(const unit *u, int i, unit_places at)
 {
-    for (int i = 0; i < u->n_segments; i++) {
-        uint8_t *full = memory + schedule_segment_offset(u->layout, i, fsdp_dtype_size(dtype));
-        u->gather_spans[i] =
-            (comm_span){.send = {u->segments[i].copy, dtype}, .recv = {full, dtype}, .counts = u->segments[i].counts};
-    }
+    const unit_segment *s = &u->segments[i];
+    return s->layout->int8 ? at.blocks : at.memory + schedule_segment_offset(u->layout, i, fsdp_dtype_size(s->dtype));
+}
+
+static comm_span gather_span(const unit *u, int i, void *part, const int64_t *counts, unit_places to)
+{
+    fsdp_dtype dtype = u->segments[i].layout->int8 ? FSDP_U8 : u->segments[i].dtype;
+    return (comm_span){.send = {part, dtype}, .recv = {gathered_at(u, i, to), dtype}, .counts = counts};
+}
+
+fsdp_status unit_gather(unit *u, comm_group *g, unit_places to, int64_t step, stream *s)
+{
+    for (int i = 0; i < u->n_segments; i++)
+        u->gather_spans[i] = gather_span(u, i, u->segments[i].copy, u->segments[i].counts, to);
     return start_gather(u, g, u->gather_spans, &u->gather, step, s);
 }
 
-fsdp_status unit_keep(unit *u, comm_group *g, const uint8_t *memory, uint8_t *kept, device *d, stream *s)
+fsdp_status unit_keep(unit *u, comm_group *g, unit_places from, uint8_t *kept, device *d, stream *s)
 {
     int size = comm_group_size(g), rank = comm_group_rank(g);
     for (int i = 0; i < u->n_segments; i++) {
         const layout_segment *l = u->segments[i].layout;
         size_t element = fsdp_dtype_size(u->segments[i].dtype);
-        const uint8_t *full = memory + schedule_segment_offset(u->layout, i, element);
-        FSDP_TRY(d->copy(s, kept + schedule_kept_offset(u->layout, i, element, size),
-                         full + (size_t)layout_kept_first(l, size, rank) * element,
-                         (size_t)u->segments[i].keep_counts[rank] * element));
+        FSDP_TRY(
+            d->copy(s, kept + schedule_kept_offset(u->layout, i, element, size),
+                    gathered_at(u, i, from) + layout_kept_bytes(l, layout_kept_first(l, size, rank), element),
+                    layout_kept_bytes(l, layout_kept_numel(l, size, rank), element)));
     }
     return FSDP_OK;
 }
 
-fsdp_status unit_gather_kept(unit *u, comm_group *g, uint8_t *kept, uint8_t *memory, int64_t step, stream *s)
+fsdp_status unit_gather_kept(unit *u, comm_group *g, uint8_t *kept, unit_places to, int64_t step, stream *s)
 {
     for (int i = 0; i < u->n_segments; i++) {
-        fsdp_dtype dtype = u->segments[i].dtype;
-        size_t element = fsdp_dtype_size(dtype);
-        uint8_t *full = memory + schedule_segment_offset(u->layout, i, element);
+        size_t element = fsdp_dtype_size(u->segments[i].dtype);
         uint8_t *part = kept + schedule_kept_offset(u->layout, i, element, comm_group_size(g));
-        u->keep_spans[i] =
-            (comm_span){.send = {part, dtype}, .recv = {full, dtype}, .counts = u->segments[i].keep_counts};
+        u->keep_spans[i] = gather_span(u, i, part, u->segments[i].keep_counts, to);
     }
     return start_gather(u, g, u->keep_spans, &u->keep, step, s);
+}
+
+fsdp_status unit_widen(unit *u, const uint8_t *blocks, uint8_t *wide, device *d, stream *s)
+{
+    const unit_segment *segment = &u->segments[u->n_segments - 1];
+    int8_args a = {.n = segment->layout->padded,
+                   .blocks = blocks ? (void *)(uintptr_t)blocks : segment->copy,
+                   .values = {wide, segment->dtype}};
+    point_segment(segment->layout, segment->dtype, wide);
+    return d->kernels->widen(s, &a);
 }
 
 fsdp_status unit_await(unit *u, fsdp_dtype dtype, uint8_t *memory, stream *s)

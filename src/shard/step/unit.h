@@ -16,12 +16,13 @@ typedef struct unit_segment {
     int64_t first, numel; /* the part: elements first .. first+numel-1 of the segment */
     float *master;        /* fp32 parameters; NULL when they are kept as halves, or frozen and not of fp32 */
     uint16_t *low;        /* the masters' low halves (device.halves); the high ones are the copy */
-    void *copy;           /* what is gathered: the parameters in param_dtype; master itself when that is fp32 */
+    void *copy;           /* what is gathered: the parameters in param_dtype, master itself when that is fp32; or blocks
+                             of 8 bits */
     void *host_copy;      /* offloaded: where the host writes what `copy` is refreshed from; NULL: not offloaded */
     void *gradient;       /* accumulator of gradient_dtype; NULL when frozen */
-    int64_t *counts;      /* elements of each shard, for collectives */
+    int64_t *counts;      /* elements of each shard, for collectives; of 8 bits: bytes */
     int64_t *keep_counts; /* the same of what a smaller group keeps between forward and backward */
-    fsdp_dtype dtype;     /* of copy: param_dtype */
+    fsdp_dtype dtype;     /* of copy, or of what its blocks become: param_dtype */
     fsdp_dtype gradient_dtype;
 } unit_segment;
 
@@ -34,29 +35,36 @@ static inline void *unit_gradient_at(const unit_segment *s, const void *gradient
 typedef struct unit {
     const layout_unit *layout;
     int n_segments;
-    unit_segment segments[2];
+    unit_segment segments[LAYOUT_SEGMENTS];
     parameter_state parameters;
     gradient_state gradients;
     int64_t gradient_bytes; /* of the buffer for full gradients; 0: kernels write into the accumulator */
     bool stale;             /* replicated parameters that the optimizer has changed since they were gathered */
     bool replicating;       /* the sum over replicas of this step has been started */
     comm_request gather, keep, reduce, replicate; /* keep: gathers what a smaller group keeps */
-    comm_span gather_spans[2], keep_spans[2], reduce_span, replicate_span;
+    comm_span gather_spans[LAYOUT_SEGMENTS], keep_spans[LAYOUT_SEGMENTS], reduce_span, replicate_span;
 } unit;
+
+/* Where what is gathered goes: full parameters (param_dtype, one segment after another), and blocks of 8 bits. */
+typedef struct unit_places {
+    uint8_t *memory, *blocks;
+} unit_places;
 
 /* The legal moves; any other is FSDP_ERR_STATE naming the unit and both states. Emits HOOK_UNIT. */
 fsdp_status unit_move_parameters(unit *u, parameter_state to);
 fsdp_status unit_move_gradients(unit *u, gradient_state to);
 
-/* Full parameters at `memory` (param_dtype, one segment after another): start, wait, release. */
-fsdp_status unit_gather(unit *u, comm_group *g, fsdp_dtype dtype, uint8_t *memory, int64_t step, stream *s);
+/* Gathering: start, wait, release. */
+fsdp_status unit_gather(unit *u, comm_group *g, unit_places to, int64_t step, stream *s);
 fsdp_status unit_await(unit *u, fsdp_dtype dtype, uint8_t *memory, stream *s);
 fsdp_status unit_release(unit *u);
-/* A smaller group keeps what is at `memory`: this rank its part, at `kept` (one segment after another, as large as
+/* The blocks of 8 bits at `blocks` (NULL: this rank's, which are all of them) become full parameters at `wide`. */
+fsdp_status unit_widen(unit *u, const uint8_t *blocks, uint8_t *wide, device *d, stream *s);
+/* A smaller group keeps what was gathered: this rank its part, at `kept` (one segment after another, as large as
  * schedule_kept_offset says); and gathers it again from there. */
-fsdp_status unit_keep(unit *u, comm_group *g, const uint8_t *memory, uint8_t *kept, device *d, stream *s);
-fsdp_status unit_gather_kept(unit *u, comm_group *g, uint8_t *kept, uint8_t *memory, int64_t step, stream *s);
-/* Points the parameters at resident memory that holds all of them. */
+fsdp_status unit_keep(unit *u, comm_group *g, unit_places from, uint8_t *kept, device *d, stream *s);
+fsdp_status unit_gather_kept(unit *u, comm_group *g, uint8_t *kept, unit_places to, int64_t step, stream *s);
+/* Points the parameters, except those of 8 bits, at resident memory that holds all of them. */
 void unit_point_at_copy(unit *u, fsdp_dtype dtype);
 
 /* Points the gradients at `memory` (grad_dtype, the trainable segment); NULL: at the accumulator. */
