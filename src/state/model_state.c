@@ -7,6 +7,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/float_bits.h"
+#include "ckpt/load/names.h"
 #include "shard/offload/offload.h"
 
 enum { MOST_ROLES = 4 }; /* of a parameter, besides its own */
@@ -154,13 +155,27 @@ static fsdp_status put_halves(model_state *s, uint16_t *to, int64_t n, const flo
     return FSDP_OK;
 }
 
+/* Where the file has what the model keeps in fewer bits; NULL: read what is kept. */
+static const source_tensor *original_of(const model_state *s, const model_slice *p)
+{
+    const ckpt_source *base = s->view.base;
+    bool tied = !module_find_parameter(&s->model->contents, "lm_head.weight");
+    if (!base || p->segment->layout->trainable || p->segment->master)
+        return NULL;
+    const source_tensor *t =
+        source_find(base, CKPT_PARAMETER, names_find(base, CKPT_PARAMETER, tied, p->parameter->name));
+    return t && t->numel == p->parameter->numel ? t : NULL;
+}
+
 static fsdp_status fetch(void *context, const ckpt_slice *slice, int64_t first, int64_t n, float *out)
 {
     model_state *s = context;
     if (is_parameter(s, slice)) {
         const model_slice *p = slice->handle;
         const adapter_pair *pair = pair_for(s, p->parameter);
-        FSDP_TRY(model_read_slice(s->model, p, first, n, out));
+        const source_tensor *original = original_of(s, p);
+        FSDP_TRY(original ? source_read(original, p->first + first, n, out)
+                          : model_read_slice(s->model, p, first, n, out));
         return pair ? adapter_add_product(s->view.merged, pair, p->parameter->shape, p->first + first, n, out)
                     : FSDP_OK;
     }

@@ -3,6 +3,7 @@
 #define STATE_MODEL_STATE_H
 
 #include "ckpt/format/state.h"
+#include "ckpt/load/source.h"
 #include "format/weights/adapter.h"
 #include "shard/step/optimizer.h"
 
@@ -13,6 +14,7 @@ typedef struct model_view {
     bool without_adapters; /* the model that they are beside */
     bool without_base;     /* the adapters alone, and buffers */
     const adapter *merged; /* added to the weights as they are read; NULL: none */
+    const ckpt_source *base; /* frozen weights that are not kept in fp32 are read from here; NULL: as they are kept */
 } model_view;
 
 /* Whether the model is a frozen base with adapters, which are all that is trained. */

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/host/host_memory.h"
+#include "base/log.h"
 #include "ckpt/format/base_reference.h"
 #include "ckpt/save/save_task.h"
 #include "data/loader.h"
@@ -300,13 +301,30 @@ fsdp_status fsdp_save_as(fsdp_state *s, const char *directory, fsdp_checkpoint_k
     return state_tell_earlier(&earlier, save_now(s, &config));
 }
 
+/* The base's file, for what the model keeps in fewer bits than the file. NULL: there is none, or no longer; an export at
+ * the end of a run does not fail for that. */
+static ckpt_source *open_base(const fsdp_state *s)
+{
+    ckpt_source *base = NULL;
+    if (!s->model->base_known)
+        return NULL;
+    fsdp_status status = source_open(s->model->base_name, &base);
+    if (ckpt_agree(s->world, "base", status, fsdp_last_error()) == FSDP_OK)
+        return base;
+    log_write(FSDP_LOG_WARNING, "export: the adapters are merged into the weights as they were kept in training: %s",
+              fsdp_last_error());
+    source_close(base);
+    return NULL;
+}
+
 /* Adapters are merged into the weights: what is exported is a model like any other. */
 static fsdp_status export_merged(fsdp_state *s, ckpt_save_config *config, const adapter *adapters)
 {
     model_state *view = NULL;
     json_t *model = config->model ? json_deep_copy(config->model) : NULL;
-    fsdp_status status =
-        model_state_create(s->model, NULL, &(model_view){.without_adapters = true, .merged = adapters}, &view);
+    ckpt_source *base = open_base(s);
+    fsdp_status status = model_state_create(
+        s->model, NULL, &(model_view){.without_adapters = true, .merged = adapters, .base = base}, &view);
     if (status == FSDP_OK && config->model && !model)
         status = error_set(FSDP_ERR_MEMORY, "%s: out of host memory", config->directory);
     status = ckpt_agree(s->world, "export", status, fsdp_last_error());
@@ -316,6 +334,7 @@ static fsdp_status export_merged(fsdp_state *s, ckpt_save_config *config, const 
         status = ckpt_export(config, model_state_describe(view), FSDP_F32, s->world);
     json_decref(model);
     model_state_free(view);
+    source_close(base);
     return status;
 }
 

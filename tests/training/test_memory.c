@@ -517,6 +517,8 @@ static void adapters_take_what_was_planned_and_little(void **state)
         if (adapters > all * 2 / 3)
             fail_msg("%s: %lld bytes with adapters, %lld without", fsdp_strategy_name(c.config.strategy),
                      (long long)adapters, (long long)all);
+        c.config.int8_frozen = true;
+        assert_true(run_one(&c, 2, "adapters beside a base in 8 bits").measured < adapters);
     }
 }
 

@@ -124,16 +124,23 @@ static int64_t room(const fsdp_model *m)
     return most > LAYOUT_BLOCK ? most / LAYOUT_BLOCK * LAYOUT_BLOCK : most;
 }
 
+/* Parts of blocks cannot be written: their scale is that of all their numbers. */
+static fsdp_status check_blocks(const fsdp_parameter *p, int64_t first, int64_t n)
+{
+    if (!p->int8 || (first % LAYOUT_BLOCK == 0 && n % LAYOUT_BLOCK == 0))
+        return FSDP_OK;
+    return error_set(FSDP_ERR_UNSUPPORTED,
+                     "%s is kept as blocks of %d in 8 bits, and its elements %lld to %lld are no whole blocks: write "
+                     "whole ones, or load it from a file that does not cut it there (fsdp ckpt export makes one)",
+                     p->name, LAYOUT_BLOCK, (long long)first, (long long)(first + n - 1));
+}
+
 static fsdp_status move_packed(fsdp_model *m, const model_slice *p, int64_t first, int64_t n, float *host, bool unpack)
 {
     float *whole = (float *)(void *)m->norm_blocks;
     bool int8 = p->segment->layout->int8;
-    if (int8 && !unpack && ((p->at + first) % LAYOUT_BLOCK != 0 || n % LAYOUT_BLOCK != 0))
-        return error_set(FSDP_ERR_UNSUPPORTED,
-                         "%s is kept as blocks of %d in 8 bits, and its elements %lld to %lld are no whole blocks: write "
-                         "whole ones, or load it from a file that does not cut it there (fsdp ckpt export makes one)",
-                         p->parameter->name, LAYOUT_BLOCK, (long long)(p->first + first),
-                         (long long)(p->first + first + n - 1));
+    if (!unpack)
+        FSDP_TRY(check_blocks(p->parameter, p->first + first, n));
     for (int64_t done = 0, now; done < n; done += now) {
         int64_t at = p->at + first + done, before = int8 ? at % LAYOUT_BLOCK : 0; /* in the block that is read */
         now = min_i64(room(m) - before, n - done);
@@ -375,6 +382,7 @@ fsdp_status fsdp_parameter_write(fsdp_model *m, const char *name, int64_t first,
 {
     fsdp_parameter *p = NULL;
     FSDP_TRY(model_find_elements(m, name, first, n, &p));
+    FSDP_TRY(check_blocks(p, first, n));
     writing w = {p, first, n, values};
     FSDP_TRY(offload_settle(m));
     FSDP_TRY(comm_wait_sent(&m->units[p->unit].gather, m->compute)); /* peers have read what they gathered */

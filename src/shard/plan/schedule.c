@@ -296,11 +296,12 @@ static void plan_kept(planning *g)
 }
 
 /* What blocks became stays for forward and for backward, whatever is gathered when: it is the larger of the two. Of the
- * unit at the turn it stays for both. */
+ * unit at the turn it stays for both, unless that unit is released in between. */
 static bool is_wide_over_turn(const planning *g, int unit)
 {
     const unit_use *u = &g->uses[unit];
-    bool last = u->forward_last >= 0 && u->backward_first >= 0;
+    bool last = u->forward_last >= 0 && u->backward_first >= 0 &&
+                (residency_of(g, unit) != RESIDENT_GATHERED || stays_over_turn(g, unit));
     for (int i = 0; i < g->l->n_units && last; i++)
         last = !layout_int8_segment(&g->l->units[i]) || g->uses[i].backward_first < 0 ||
                g->uses[i].forward_last <= u->forward_last;
