@@ -555,7 +555,8 @@ typedef struct halves_args {
     bool join;
 } halves_args;
 
-/* Numbers as blocks of 8 bits (int8_block.h): `narrow` makes the blocks of the values, `widen` the values of the blocks. */
+/* Numbers as blocks of 8 bits (int8_block.h): `narrow` makes the blocks of the values, `widen` the values of the
+ * blocks. */
 typedef struct int8_args {
     int64_t n;     /* a multiple of INT8_BLOCK */
     void *blocks;  /* (n / INT8_BLOCK) of int8_block, at a multiple of 4 bytes */

@@ -171,8 +171,9 @@ fsdp_status assemble_model_from(const fsdp_settings *s, const model_source *sour
     if (s->export_adapter && out->lora.rank == 0)
         return error_set(FSDP_ERR_INPUT, "--export_adapter: there is no adapter; set --lora_rank or --adapter");
     if (s->lora_base && out->lora.rank == 0)
-        return error_set(FSDP_ERR_INPUT, "--lora_base=int8: all weights are trained, so none can be kept in 8 bits; set "
-                                         "--lora_rank or --adapter");
+        return error_set(FSDP_ERR_INPUT,
+                         "--lora_base=int8: all weights are trained, so none can be kept in 8 bits; set "
+                         "--lora_rank or --adapter");
     if (out->type == MODEL_DECODER)
         return fit_vocabulary(s, found, vocabulary, &out->decoder.vocabulary);
     if (out->type == MODEL_T5)

@@ -301,8 +301,8 @@ fsdp_status fsdp_save_as(fsdp_state *s, const char *directory, fsdp_checkpoint_k
     return state_tell_earlier(&earlier, save_now(s, &config));
 }
 
-/* The base's file, for what the model keeps in fewer bits than the file. NULL: there is none, or no longer; an export at
- * the end of a run does not fail for that. */
+/* The base's file, for what the model keeps in fewer bits than the file. NULL: there is none, or no longer; an export
+ * at the end of a run does not fail for that. */
 static ckpt_source *open_base(const fsdp_state *s)
 {
     ckpt_source *base = NULL;

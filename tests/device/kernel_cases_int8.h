@@ -93,7 +93,8 @@ static void case_int8_of_special_numbers(kernel_check *c)
         if (block % 2 == 0 && block < 5)
             assert_true(isnan(out[i]));
         else
-            assert_true(fabs((double)out[i] - (block == 5 || block == 6 ? 0 : values[i])) <= fabs(special[block]) / 250);
+            assert_true(fabs((double)out[i] - (block == 5 || block == 6 ? 0 : values[i])) <=
+                        fabs(special[block]) / 250);
     }
     check_clear(c);
 }

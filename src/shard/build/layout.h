@@ -1,9 +1,10 @@
 /* Where every parameter lies: units cut into segments, segments into shards. Pure arithmetic, the same on every rank;
  * holds no memory and knows no device.
  *
- * A unit is a list of parameters that are gathered and released together. Its trainable parameters, its frozen ones, and
- * frozen ones that are kept as blocks of 8 bits form a segment each. In a segment parameters that take weight decay come first, members of a group lie packed, groups
- * begin on blocks of 64 elements, and the whole is padded so that each shard is whole blocks. */
+ * A unit is a list of parameters that are gathered and released together. Its trainable parameters, its frozen ones,
+ * and frozen ones that are kept as blocks of 8 bits form a segment each. In a segment parameters that take weight decay
+ * come first, members of a group lie packed, groups begin on blocks of 64 elements, and the whole is padded so that
+ * each shard is whole blocks. */
 #ifndef SHARD_BUILD_LAYOUT_H
 #define SHARD_BUILD_LAYOUT_H
 

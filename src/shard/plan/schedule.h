@@ -89,7 +89,7 @@ typedef struct schedule_life {
 typedef struct schedule {
     schedule_event *events; /* by index, then action */
     int n_events;
-    schedule_unit *units;                /* (n_units) */
+    schedule_unit *units; /* (n_units) */
     schedule_life *lives; /* of all but copies that stay */
     int n_lives;
     size_t gather_bytes, gradient_bytes; /* of the arenas */

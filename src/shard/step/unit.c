@@ -114,10 +114,9 @@ fsdp_status unit_keep(unit *u, comm_group *g, unit_places from, uint8_t *kept, d
     for (int i = 0; i < u->n_segments; i++) {
         const layout_segment *l = u->segments[i].layout;
         size_t element = fsdp_dtype_size(u->segments[i].dtype);
-        FSDP_TRY(
-            d->copy(s, kept + schedule_kept_offset(u->layout, i, element, size),
-                    gathered_at(u, i, from) + layout_kept_bytes(l, layout_kept_first(l, size, rank), element),
-                    layout_kept_bytes(l, layout_kept_numel(l, size, rank), element)));
+        FSDP_TRY(d->copy(s, kept + schedule_kept_offset(u->layout, i, element, size),
+                         gathered_at(u, i, from) + layout_kept_bytes(l, layout_kept_first(l, size, rank), element),
+                         layout_kept_bytes(l, layout_kept_numel(l, size, rank), element)));
     }
     return FSDP_OK;
 }

@@ -1,5 +1,5 @@
-/* Adapters beside a frozen base in 8 bits: the same bits under every strategy, schedule and way of keeping units, memory
- * and traffic as planned, and the base's values are those of its blocks. */
+/* Adapters beside a frozen base in 8 bits: the same bits under every strategy, schedule and way of keeping units,
+ * memory and traffic as planned, and the base's values are those of its blocks. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -9,7 +9,8 @@
 template <int D, int V> __global__ void __launch_bounds__(THREADS) widen(const int8_args a)
 {
     const int8_block *blocks = (const int8_block *)a.blocks;
-    for (int64_t i = (blockIdx.x * (int64_t)THREADS + threadIdx.x) * V; i < a.n; i += gridDim.x * (int64_t)THREADS * V) {
+    for (int64_t i = (blockIdx.x * (int64_t)THREADS + threadIdx.x) * V; i < a.n;
+         i += gridDim.x * (int64_t)THREADS * V) {
         const int8_block *block = &blocks[i / INT8_BLOCK];
         const int8_t *codes = block->codes + i % INT8_BLOCK;
         const float scale = block->scale;
