@@ -66,7 +66,7 @@ static void carry_out(const schedule *s, const schedule_event *e, unit_now *now)
         assert_true(u->reducing);
         u->reducing = false;
         break;
-    case ACTION_WIDEN: /* nothing is kept in 8 bits here, */
+    case ACTION_WIDEN:   /* nothing is kept in 8 bits here, */
     case ACTION_REFRESH: /* nothing is offloaded */
     case ACTION_PRELOAD:
     case ACTION_COUNT:
