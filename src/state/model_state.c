@@ -219,7 +219,7 @@ static void list_means(model_state *s, int tensor, bool writes)
 static void list_tensors(model_state *s, int *at)
 {
     const module_contents *c = &s->model->contents;
-    bool has_base = model_state_has_base(s->model);
+    bool has_base = s->view.all_base || model_state_has_base(s->model);
     for (int i = 0; i < c->n_parameters; i++) {
         const fsdp_parameter *p = c->parameters[i];
         at[i] = s->state.n_tensors;

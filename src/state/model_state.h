@@ -11,8 +11,9 @@ typedef struct model_state model_state;
 
 /* What of a model is listed. */
 typedef struct model_view {
-    bool without_adapters;   /* the model that they are beside */
-    bool without_base;       /* the adapters alone, and buffers */
+    bool without_adapters; /* the model that they are beside */
+    bool without_base;     /* the adapters alone, and buffers */
+    bool all_base; /* all weights are a base's, to be digested as they are loaded, though there are no adapters */
     const adapter *merged;   /* added to the weights as they are read; NULL: none */
     const ckpt_source *base; /* frozen weights that are not kept in fp32 are read from here; NULL: as they are kept */
 } model_view;

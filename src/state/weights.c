@@ -187,18 +187,22 @@ static fsdp_status note_base(fsdp_model *m, const ckpt_load_result *found, const
                              const ckpt_fit *fit)
 {
     base_reference reference;
-    bool refers = base_reference_read(found->extra, &reference);
+    uint64_t digest;
+    bool refers = base_reference_read(found->extra, &reference), whole = fit->missing == 0 && fit->mismatched == 0;
     if (!found->has_base)
         return FSDP_OK;
-    FSDP_TRY(weights_sum_digest(comm_world(m->world->comm), found->digest, &m->base_digest));
-    if (refers && reference.digest != m->base_digest)
-        return base_is_another(found->path, &reference, m->base_digest);
+    FSDP_TRY(weights_sum_digest(comm_world(m->world->comm), found->digest, &digest));
+    if (refers && reference.digest != digest && (whole || model_state_has_base(m)))
+        return base_is_another(found->path, &reference, digest);
+    if (!model_state_has_base(m))
+        return FSDP_OK;
+    m->base_digest = digest;
     const char *name = !refers ? found->path : config->base ? config->base : reference.name;
     free(m->base_name);
     m->base_name = realpath(name, NULL); /* of a name of the hub: none */
     if (!m->base_name)
         m->base_name = strdup(name);
-    m->base_known = m->base_name && fit->missing == 0 && fit->mismatched == 0;
+    m->base_known = m->base_name && whole;
     return FSDP_OK;
 }
 
@@ -247,6 +251,18 @@ static bool has_adapters(const fsdp_model *m, const char *path)
     return found;
 }
 
+/* What of the model is loaded. A file that refers to a base must be loaded with that one, into whatever model. */
+static model_view loaded_part(const fsdp_model *m, const char *path)
+{
+    model_view view = {.without_adapters = !has_adapters(m, path)};
+    base_reference reference;
+    ckpt_source *source = NULL;
+    if (!model_state_has_base(m) && source_open(path, &source) == FSDP_OK)
+        view.all_base = base_refers(source, &reference);
+    source_close(source);
+    return view;
+}
+
 fsdp_status fsdp_weights_load(fsdp_model *m, const char *path, const fsdp_weights_config *config,
                               fsdp_load_report *report)
 {
@@ -258,9 +274,10 @@ fsdp_status fsdp_weights_load(fsdp_model *m, const char *path, const fsdp_weight
     char *newest = NULL;
     comm_group *world = comm_world(m->world->comm);
     fsdp_status status = report_is_directory_of_checkpoints(path) ? report_resolve(path, &newest) : FSDP_OK;
-    if (status == FSDP_OK)
-        status = model_state_create(
-            m, NULL, &(model_view){.without_adapters = !has_adapters(m, newest ? newest : path)}, &state);
+    if (status == FSDP_OK) {
+        model_view view = loaded_part(m, newest ? newest : path);
+        status = model_state_create(m, NULL, &view, &state);
+    }
     status = ckpt_agree(world, "weights", status, fsdp_last_error());
     if (status == FSDP_OK)
         status = load_from_file(m, state, newest ? newest : path, &full, world, &fit);

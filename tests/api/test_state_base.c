@@ -129,6 +129,24 @@ static fsdp_status refuse_others(fsdp_world *w, void *context)
     return FSDP_OK;
 }
 
+/* A model without adapters takes the base of a checkpoint that refers to one, and no other in its place. */
+static fsdp_status load_without_adapters(fsdp_world *w, void *context)
+{
+    run *r = context;
+    job j = {0};
+    char path[200];
+    fsdp_weights_config config = FSDP_WEIGHTS_CONFIG_INIT;
+    snprintf(path, sizeof path, "%s/step-00000002", r->folder);
+    config.strict = false;
+    FSDP_TRY(make_model(w, false, 3, &j));
+    FSDP_TRY(fsdp_weights_load(j.model, path, &config, NULL));
+    config.base = r->others;
+    EXPECT(w, fsdp_weights_load(j.model, path, &config, NULL) == FSDP_ERR_INPUT &&
+                  strstr(fsdp_last_error(), "another base"));
+    close_job(&j);
+    return FSDP_OK;
+}
+
 /* What the caller writes into the base is in no file: from then on checkpoints hold it, and load beside any base. */
 static fsdp_status write_into_the_base(fsdp_world *w, void *context)
 {
@@ -169,6 +187,7 @@ static void adapters_resume_beside_their_base_and_no_other(void **state)
     assert_true(ranks_run(2, save_adapters, r));
     assert_true(ranks_run(2, resume_adapters, r));
     assert_true(ranks_run(3, refuse_others, r));
+    assert_true(ranks_run(2, load_without_adapters, r));
     assert_true(ranks_run(2, write_into_the_base, r));
     snprintf(command, sizeof command, "rm -rf '%s'", r->folder);
     assert_int_equal(system(command), 0);
