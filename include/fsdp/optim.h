@@ -75,7 +75,8 @@ typedef struct fsdp_step_report {
     double gradient_norm; /* before clipping */
     double count;         /* what the loss was divided by: tokens, samples */
     bool skipped;         /* the gradient was not finite: nothing was changed, by any rank */
-    double reserved[8];   /* 0: room for what later versions add */
+    double lr;            /* what the step took: fsdp_optimizer_set_lr's, or the one of adafactor_relative_step */
+    double reserved[7];   /* 0: room for what later versions add */
 } fsdp_step_report;
 
 /* Gradients are reduced, clipped and applied; the next micro-batch begins a new sum. report may be NULL. Collective. */

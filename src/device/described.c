@@ -80,6 +80,7 @@ static void forget(device *d)
 
 static const kernel_table workspaces = {
     .gemm_workspace = gpu_gemm_workspace,
+    .symmetric_workspace = gpu_symmetric_workspace,
     .attention_forward_workspace = gpu_attention_forward_workspace,
     .attention_backward_workspace = gpu_attention_backward_workspace,
     .conv2d_forward_workspace = gpu_conv2d_forward_workspace,

@@ -32,6 +32,7 @@ static inline size_t gpu_usable(size_t bytes)
 /* gpu_workspaces.c: entries of the kernel table. Attention and convolution are those of our own kernels; what cuDNN
  * takes is not known here. */
 size_t gpu_gemm_workspace(const device *d, const gemm_args *a);
+size_t gpu_symmetric_workspace(const device *d, const symmetric_args *a);
 size_t gpu_attention_forward_workspace(const device *d, const attention_args *a);
 size_t gpu_attention_backward_workspace(const device *d, const attention_args *a);
 size_t gpu_conv2d_forward_workspace(const device *d, const conv2d_args *a);

@@ -25,6 +25,13 @@ size_t gpu_gemm_workspace(const device *d, const gemm_args *a)
     return gpu_gemm_scratch(a) + gpu_gemm_library(d, a);
 }
 
+/* For products that the own kernel does not take. */
+size_t gpu_symmetric_workspace(const device *d, const symmetric_args *a)
+{
+    (void)a;
+    return d->workspace_limit;
+}
+
 size_t gpu_attention_forward_workspace(const device *d, const attention_args *a)
 {
     (void)d;

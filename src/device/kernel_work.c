@@ -61,6 +61,20 @@ static void of_gemm_args(const gemm_args *a, kernel_work *w)
     w->bytes = batch * (reads(a->a, m * k) + reads(a->b, k * n) + writes(a->d, m * n, a->beta != 0));
 }
 
+/* By the first item; the others have its kind. */
+static void of_symmetric_args(const symmetric_args *a, kernel_work *w)
+{
+    const int64_t shape[] = {a->items[0].n, a->items[0].n, a->items[0].k, a->n_items};
+    w->dtype = w->result = FSDP_BF16;
+    memcpy(w->shape, shape, sizeof shape);
+    w->variant = bits(a->beta != 0, a->gamma != 0, false, false);
+    for (int i = 0; i < a->n_items; i++) {
+        double n = (double)a->items[i].n, k = (double)a->items[i].k;
+        w->flops += n * n * k;
+        w->bytes += 2 * (2 * n * k + (a->beta != 0 ? 2 : 1) * n * n);
+    }
+}
+
 static void of_fp8_cast_args(const fp8_cast_args *a, kernel_work *w)
 {
     double n = (double)a->rows * (double)a->columns;
@@ -374,9 +388,11 @@ static void of_muon_direction_args(const muon_direction_args *a, kernel_work *w)
 
 static void of_normalize_args(const normalize_args *a, kernel_work *w)
 {
+    double n = (double)a->rows * (double)a->columns;
     take_types(w, a->x, a->out);
-    take_shape(w, a->n, 0);
-    w->bytes = reads(a->x, (double)a->n) + reads(a->out, (double)a->n);
+    take_shape(w, a->rows, a->columns);
+    w->variant = a->transpose;
+    w->bytes = reads(a->x, n) + reads(a->out, n);
 }
 
 /* Both passes read the gradient; the first reads the parameter too, the second leaves the update. */

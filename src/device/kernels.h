@@ -42,6 +42,23 @@ typedef struct gemm_args {
     void *workspace;
 } gemm_args;
 
+/* Products that are symmetric but for rounding, several at once: d = alpha a b^T + beta c + gamma I. What lies below the
+ * diagonal is computed; what lies above is its mirror. All in bf16; d overlaps no operand. */
+enum { SYMMETRIC_ITEMS = 8 };
+typedef struct symmetric_item {
+    int64_t n, k;
+    const uint16_t *a, *b; /* (n, k) */
+    const uint16_t *c;     /* (n, n), symmetric; not read with beta 0 */
+    uint16_t *d;           /* (n, n) */
+} symmetric_item;
+
+typedef struct symmetric_args {
+    symmetric_item items[SYMMETRIC_ITEMS];
+    int n_items;
+    float alpha, beta, gamma;
+    void *workspace;
+} symmetric_args;
+
 /* An operand of a product in 8 bits: q = x / scale in its format, qt its transpose, scale[0] = max |x| / the format's
  * largest number, so that nothing saturates. A NaN or infinity in x makes the scale NaN, and with it the product.
  * scale[1] = max |x|, which is taken from `magnitude` instead where the kernel that wrote x has left it. */
@@ -510,8 +527,9 @@ typedef struct muon_direction_args {
 
 /* out = x / max(sqrt(*squares), least) */
 typedef struct normalize_args {
-    int64_t n;
-    buffer x, out;
+    int64_t rows, columns;
+    bool transpose; /* out is (columns, rows) */
+    buffer x, out;  /* (rows, columns) */
     const double *squares;
     float least;
 } normalize_args;
@@ -608,6 +626,7 @@ typedef struct paced_move_args {
 /* X(entry, args): a kernel. W(entry, args): a kernel that may need workspace. */
 #define KERNELS(X, W)                                                                                                  \
     W(gemm, gemm_args)                                                                                                 \
+    W(symmetric, symmetric_args)                                                                                       \
     X(fp8_cast, fp8_cast_args)                                                                                         \
     X(fp8_count, fp8_count_args)                                                                                       \
     W(column_sum, column_sum_args)                                                                                     \

@@ -1,79 +1,39 @@
-/* X' = a X + (b A + c A A) X with A = X X^T, from X of norm 1: three products a step. A tall matrix has the products on
- * its other side, so that A is always the smaller square. */
+/* X' = Q X with Q = a + b A + c A A and A = X X^T, five times, from X of norm 1. Everything that multiplies X from the
+ * left is a polynomial of the first A, so X itself is needed only for A and at the end: A' = Q A Q, and X' = R X with R
+ * the product of all Q. These products are squares of X's smaller side, and symmetric, so half of each is enough
+ * (device/kernels.h). A tall X is transposed first.
+ *
+ * In bf16 A has an error that is small beside its largest eigenvalue, not beside its smallest, which it can turn
+ * negative. Q A Q makes such an eigenvalue grow twelvefold a step, and after five steps nothing else is left. So the
+ * steps are cut into legs: at the end of each X' is computed, and A from it anew. With legs of 2, 1 and 2 steps the
+ * result is as near to the exact one as that of the usual form, in which every step computes A from X; with 3 and 2 it
+ * is not, where singular values fall slowly. */
 #include "optim/orthogonal.h"
 
 #include "base/checked.h"
 
-enum { STEPS = 5 }; /* odd: the last step writes into `out` */
+enum { LEGS = 3, SQUARES = 4, GROUP_BYTES = 384 << 20 };
 
+static const int steps_of_leg[LEGS] = {2, 1, 2}; /* an odd number of legs: the last writes into out */
 static const float a = 3.4445f, b = -4.7750f, c = 2.0315f; /* steepest at 0 of those that keep [0, 1] near 1 */
 
-/* The workspace, cut. */
-typedef struct scratch {
-    uint16_t *x;       /* (rows, columns) */
-    uint16_t *gram;    /* A: (small, small) */
-    uint16_t *poly;    /* b A + c A A: (small, small) */
-    double *squares;   /* one, and what it is summed from */
+/* One matrix and its part of the workspace. */
+typedef struct matrix {
+    orthogonal_item given;
+    int64_t small, large;
+    uint16_t *x;                /* (small, large) */
+    uint16_t *gram, *q, *r, *t; /* (small, small) */
+    double *squares;            /* one, and what it is summed from */
+} matrix;
+
+typedef struct group {
+    device *dev;
+    stream *s;
+    matrix items[ORTHOGONAL_ITEMS];
+    int n;
     void *of_products; /* what the products want */
     size_t bytes;
-} scratch;
-
-static gemm_args product(int64_t m, int64_t n, int64_t k, const uint16_t *left, const uint16_t *right, uint16_t *out)
-{
-    return (gemm_args){.m = m,
-                       .n = n,
-                       .k = k,
-                       .alpha = 1,
-                       .a = {(void *)(uintptr_t)left, FSDP_BF16},
-                       .b = {(void *)(uintptr_t)right, FSDP_BF16},
-                       .c = {out, FSDP_BF16},
-                       .d = {out, FSDP_BF16},
-                       .lda = k,
-                       .ldb = n,
-                       .ldc = n,
-                       .ldd = n,
-                       .batch = 1};
-}
-
-static gemm_args gram_of(int64_t rows, int64_t columns, const uint16_t *x, uint16_t *out)
-{
-    int64_t small = min_i64(rows, columns);
-    gemm_args g = product(small, small, max_i64(rows, columns), x, x, out);
-    g.transpose_a = rows > columns;
-    g.transpose_b = !g.transpose_a;
-    g.lda = g.ldb = columns;
-    return g;
-}
-
-static gemm_args polynomial_of(int64_t small, uint16_t *gram, uint16_t *out)
-{
-    gemm_args g = product(small, small, small, gram, gram, out);
-    g.alpha = c;
-    g.beta = b;
-    g.c.p = gram;
-    return g;
-}
-
-static gemm_args next_of(int64_t rows, int64_t columns, uint16_t *x, const uint16_t *poly, uint16_t *out)
-{
-    bool tall = rows > columns;
-    gemm_args g = product(rows, columns, min_i64(rows, columns), tall ? x : poly, tall ? poly : x, out);
-    g.beta = a;
-    g.c.p = x;
-    return g;
-}
-
-static size_t products_workspace(const device *dev, int64_t rows, int64_t columns)
-{
-    const gemm_args all[] = {gram_of(rows, columns, NULL, NULL), polynomial_of(min_i64(rows, columns), NULL, NULL),
-                             next_of(rows, columns, NULL, NULL, NULL)};
-    size_t most = 0;
-    for (int i = 0; i < 3; i++) {
-        size_t bytes = dev->kernels->gemm_workspace(dev, &all[i]);
-        most = bytes > most ? bytes : most;
-    }
-    return most;
-}
+} group;
 
 static uint8_t *take(uint8_t *base, size_t *at, size_t bytes)
 {
@@ -82,55 +42,217 @@ static uint8_t *take(uint8_t *base, size_t *at, size_t bytes)
     return memory;
 }
 
-static scratch cut(const device *dev, int64_t rows, int64_t columns, uint8_t *base)
+static size_t cut_item(const orthogonal_item *given, uint8_t *base, size_t at, matrix *m)
 {
-    size_t square = (size_t)(min_i64(rows, columns) * min_i64(rows, columns)) * sizeof(uint16_t), numel = 0;
-    scratch w = {.bytes = 0};
-    numel = (size_t)(rows * columns);
-    w.x = (void *)take(base, &w.bytes, numel * sizeof(uint16_t));
-    w.gram = (void *)take(base, &w.bytes, square);
-    w.poly = (void *)take(base, &w.bytes, square);
-    w.squares = (void *)take(base, &w.bytes, (1 + (size_t)ceil_div((int64_t)numel, NORM_BLOCK)) * sizeof(double));
-    w.of_products = take(base, &w.bytes, products_workspace(dev, rows, columns));
-    return w;
+    int64_t numel = given->rows * given->columns;
+    *m = (matrix){.given = *given,
+                  .small = min_i64(given->rows, given->columns),
+                  .large = max_i64(given->rows, given->columns)};
+    size_t square = (size_t)(m->small * m->small) * sizeof(uint16_t);
+    m->x = (void *)take(base, &at, (size_t)numel * sizeof(uint16_t));
+    uint16_t **const squares[SQUARES] = {&m->gram, &m->q, &m->r, &m->t};
+    for (int i = 0; i < SQUARES; i++)
+        *squares[i] = (void *)take(base, &at, square);
+    m->squares = (void *)take(base, &at, (1 + (size_t)ceil_div(numel, NORM_BLOCK)) * sizeof(double));
+    return at;
 }
 
-size_t orthogonal_workspace(const device *dev, int64_t rows, int64_t columns)
+int orthogonal_group(const orthogonal_item *items, int n)
 {
-    return cut(dev, rows, columns, NULL).bytes;
-}
-
-static fsdp_status run(device *dev, stream *s, gemm_args g, const scratch *w)
-{
-    g.workspace = w->of_products;
-    return dev->kernels->gemm(s, &g);
-}
-
-/* w->x = x / |x| */
-static fsdp_status begin(device *dev, stream *s, int64_t n, const uint16_t *x, const scratch *w)
-{
-    buffer given = {(void *)(uintptr_t)x, FSDP_BF16};
-    norm_blocks_args blocks = {.n = n, .x = given, .blocks = w->squares + 1};
-    sum_f64_args sum = {.n = ceil_div(n, NORM_BLOCK), .x = w->squares + 1, .out = w->squares};
-    normalize_args scale = {.n = n, .x = given, .out = {w->x, FSDP_BF16}, .squares = w->squares, .least = 1e-7f};
-    FSDP_TRY(dev->kernels->norm_blocks(s, &blocks));
-    FSDP_TRY(dev->kernels->sum_f64(s, &sum));
-    return dev->kernels->normalize(s, &scale);
-}
-
-fsdp_status orthogonalize(device *dev, stream *s, int64_t rows, int64_t columns, const uint16_t *x, uint16_t *out,
-                          void *workspace)
-{
-    scratch w = cut(dev, rows, columns, workspace);
-    uint16_t *from = w.x, *to = out;
-    FSDP_TRY(begin(dev, s, rows * columns, x, &w));
-    for (int i = 0; i < STEPS; i++) {
-        FSDP_TRY(run(dev, s, gram_of(rows, columns, from, w.gram), &w));
-        FSDP_TRY(run(dev, s, polynomial_of(min_i64(rows, columns), w.gram, w.poly), &w));
-        FSDP_TRY(run(dev, s, next_of(rows, columns, from, w.poly, to), &w));
-        uint16_t *swapped = from;
-        from = to;
-        to = swapped;
+    size_t bytes = 0;
+    for (int i = 0; i < n && i < ORTHOGONAL_ITEMS; i++) {
+        matrix m;
+        bytes = cut_item(&items[i], NULL, bytes, &m);
+        if (i > 0 && bytes > GROUP_BYTES)
+            return i;
     }
+    return n < ORTHOGONAL_ITEMS ? n : ORTHOGONAL_ITEMS;
+}
+
+/* ---- Products ---- */
+
+/* left and right: of each item the operands of a symmetric product, (small, depth). */
+typedef struct operands {
+    const uint16_t *left, *right, *add;
+    uint16_t *out;
+    int64_t depth;
+} operands;
+
+typedef operands (*operands_of)(const matrix *m);
+
+/* Of what even legs begin with, and of what odd ones do. */
+static operands gram_of_x(const matrix *m)
+{
+    return (operands){m->x, m->x, NULL, m->gram, m->large};
+}
+
+static operands gram_of_out(const matrix *m)
+{
+    return (operands){m->given.out, m->given.out, NULL, m->gram, m->large};
+}
+
+static operands polynomial(const matrix *m)
+{
+    return (operands){m->gram, m->gram, m->gram, m->q, m->small};
+}
+
+static operands q_times_gram(const matrix *m)
+{
+    return (operands){m->q, m->gram, NULL, m->t, m->small};
+}
+
+static operands times_q(const matrix *m)
+{
+    return (operands){m->t, m->q, NULL, m->gram, m->small};
+}
+
+static operands q_times_r(const matrix *m)
+{
+    return (operands){m->q, m->r, NULL, m->t, m->small};
+}
+
+static symmetric_args symmetric(const group *g, operands_of of, float alpha, float beta, float gamma)
+{
+    symmetric_args all = {
+        .n_items = g->n, .alpha = alpha, .beta = beta, .gamma = gamma, .workspace = g->of_products};
+    for (int i = 0; i < g->n; i++) {
+        operands o = of(&g->items[i]);
+        all.items[i] = (symmetric_item){
+            .n = g->items[i].small, .k = o.depth, .a = o.left, .b = o.right, .c = o.add, .d = o.out};
+    }
+    return all;
+}
+
+static fsdp_status multiply(group *g, operands_of of)
+{
+    symmetric_args all = symmetric(g, of, 1, 0, 0);
+    return g->dev->kernels->symmetric(g->s, &all);
+}
+
+/* R X, by turns from x into out and from out into x; after the last leg out may be tall. */
+static gemm_args product(const matrix *m, int leg)
+{
+    bool last = leg == LEGS - 1, tall = last && m->given.rows > m->given.columns;
+    uint16_t *from = leg % 2 ? m->given.out : m->x, *to = leg % 2 ? m->x : m->given.out;
+    buffer r = {m->r, FSDP_BF16}, x = {from, FSDP_BF16}, out = {to, FSDP_BF16};
+    return (gemm_args){.transpose_a = tall, /* R is symmetric: (R X)^T = X^T R */
+                       .m = tall ? m->large : m->small,
+                       .n = tall ? m->small : m->large,
+                       .k = m->small,
+                       .alpha = 1,
+                       .a = tall ? x : r,
+                       .b = tall ? r : x,
+                       .d = out,
+                       .lda = tall ? m->large : m->small,
+                       .ldb = tall ? m->small : m->large,
+                       .ldc = tall ? m->small : m->large,
+                       .ldd = tall ? m->small : m->large,
+                       .batch = 1};
+}
+
+static void use_more(size_t *most, size_t bytes)
+{
+    *most = bytes > *most ? bytes : *most;
+}
+
+static size_t products_workspace(const device *dev, const group *g)
+{
+    symmetric_args grams = symmetric(g, gram_of_x, 1, 0, 0), squares = symmetric(g, polynomial, c, b, a);
+    size_t most = 0;
+    use_more(&most, dev->kernels->symmetric_workspace(dev, &grams));
+    use_more(&most, dev->kernels->symmetric_workspace(dev, &squares));
+    for (int i = 0; i < g->n; i++) {
+        for (int leg = 0; leg < LEGS; leg++) {
+            gemm_args x = product(&g->items[i], leg);
+            use_more(&most, dev->kernels->gemm_workspace(dev, &x));
+        }
+    }
+    return most;
+}
+
+static void cut(const device *dev, const orthogonal_item *items, int n, uint8_t *base, group *g)
+{
+    *g = (group){.n = n};
+    for (int i = 0; i < n; i++)
+        g->bytes = cut_item(&items[i], base, g->bytes, &g->items[i]);
+    g->of_products = take(base, &g->bytes, products_workspace(dev, g));
+}
+
+size_t orthogonal_workspace(const device *dev, const orthogonal_item *items, int n)
+{
+    group g;
+    cut(dev, items, n, NULL, &g);
+    return g.bytes;
+}
+
+/* ---- The iteration ---- */
+
+/* x = what is given / its norm, (small, large) */
+static fsdp_status begin(group *g, const matrix *m)
+{
+    const kernel_table *k = g->dev->kernels;
+    int64_t n = m->given.rows * m->given.columns;
+    buffer given = {(void *)(uintptr_t)m->given.x, FSDP_BF16};
+    norm_blocks_args blocks = {.n = n, .x = given, .blocks = m->squares + 1};
+    sum_f64_args sum = {.n = ceil_div(n, NORM_BLOCK), .x = m->squares + 1, .out = m->squares};
+    normalize_args scale = {.rows = m->given.rows,
+                            .columns = m->given.columns,
+                            .transpose = m->given.rows > m->given.columns,
+                            .x = given,
+                            .out = {m->x, FSDP_BF16},
+                            .squares = m->squares,
+                            .least = 1e-7f};
+    FSDP_TRY(k->norm_blocks(g->s, &blocks));
+    FSDP_TRY(k->sum_f64(g->s, &sum));
+    return k->normalize(g->s, &scale);
+}
+
+static void swap(uint16_t **x, uint16_t **y)
+{
+    uint16_t *was = *x;
+    *x = *y;
+    *y = was;
+}
+
+/* r = the product of all Q so far. */
+static fsdp_status collect(group *g, bool first)
+{
+    if (!first)
+        FSDP_TRY(multiply(g, q_times_r));
+    for (int i = 0; i < g->n; i++)
+        swap(&g->items[i].r, first ? &g->items[i].q : &g->items[i].t);
+    return FSDP_OK;
+}
+
+static fsdp_status run_leg(group *g, int leg)
+{
+    FSDP_TRY(multiply(g, leg % 2 ? gram_of_out : gram_of_x));
+    for (int i = 0; i < steps_of_leg[leg]; i++) {
+        symmetric_args q = symmetric(g, polynomial, c, b, a);
+        FSDP_TRY(g->dev->kernels->symmetric(g->s, &q));
+        if (i + 1 < steps_of_leg[leg]) {
+            FSDP_TRY(multiply(g, q_times_gram));
+            FSDP_TRY(multiply(g, times_q));
+        }
+        FSDP_TRY(collect(g, i == 0));
+    }
+    for (int i = 0; i < g->n; i++) {
+        gemm_args x = product(&g->items[i], leg);
+        x.workspace = g->of_products;
+        FSDP_TRY(g->dev->kernels->gemm(g->s, &x));
+    }
+    return FSDP_OK;
+}
+
+fsdp_status orthogonalize(device *dev, stream *s, const orthogonal_item *items, int n, void *workspace)
+{
+    group g;
+    cut(dev, items, n, workspace, &g);
+    g.dev = dev;
+    g.s = s;
+    for (int i = 0; i < n; i++)
+        FSDP_TRY(begin(&g, &g.items[i]));
+    for (int leg = 0; leg < LEGS; leg++)
+        FSDP_TRY(run_leg(&g, leg));
     return FSDP_OK;
 }

@@ -198,14 +198,18 @@ void update_free(update *u)
     free(u);
 }
 
+double update_rate(const update *u, float lr, int64_t step)
+{
+    bool relative = u->config.kind == FSDP_ADAFACTOR && u->config.adafactor_relative_step;
+    return relative ? fmin(1e-2, 1 / sqrt((double)step)) : (double)lr;
+}
+
 void update_scalars(const update *u, float lr, int64_t step, optimizer_scalars *out)
 {
     const fsdp_optimizer_config *c = &u->config;
     bool adam = c->kind != FSDP_SGD, factored = c->kind == FSDP_ADAFACTOR;
-    if (factored && c->adafactor_relative_step)
-        lr = (float)fmin(1e-2, 1 / sqrt((double)step));
     *out =
-        (optimizer_scalars){.lr = lr,
+        (optimizer_scalars){.lr = (float)update_rate(u, lr, step),
                             .beta1 = c->beta1,
                             .beta2 = factored ? (float)(1 - pow((double)step, -(double)c->adafactor_decay)) : c->beta2,
                             .eps = c->eps,

@@ -59,6 +59,8 @@ fsdp_status update_create(const update_memory *places, int n_places, const fsdp_
                           const update_range *ranges, int n, update **out);
 void update_free(update *u);
 
+/* The learning rate of step `step` (counted from 1), where lr is the one that was set. */
+double update_rate(const update *u, float lr, int64_t step);
 /* The host's part of this step's numbers: rate and bias corrections of step `step` (counted from 1). */
 void update_scalars(const update *u, float lr, int64_t step, optimizer_scalars *out);
 /* One range, on a stream of its place; `numbers` is memory of that place, with gradient_scale and skip filled in. */

@@ -115,7 +115,7 @@ static fsdp_status run_step(train_run *run)
     report_step line = {.step = number,
                         .loss = r.loss,
                         .gradient_norm = r.gradient_norm,
-                        .lr = lr,
+                        .lr = r.lr == (double)(float)lr ? lr : r.lr, /* an optimizer may have a rate of its own */
                         .tokens = r.count,
                         .samples = samples,
                         .seconds = seconds,

@@ -73,6 +73,26 @@ static inline void time_product(timing *t, const char *name, bool ta, bool tb, i
     bench_clear(b);
 }
 
+/* `items` products of WIDTH x depth matrices by each other's transposes; the rate counts half of each. */
+static inline void time_symmetric(timing *t, int items, int64_t depth, float beta)
+{
+    bench *b = t->b;
+    char line[64];
+    double milliseconds;
+    symmetric_args a = {.n_items = items, .alpha = 1, .beta = beta, .gamma = beta};
+    for (int i = 0; i < items; i++) {
+        const uint16_t *x = bench_random(b, FSDP_BF16, WIDTH * depth, 0.02).p;
+        a.items[i] = (symmetric_item){.n = WIDTH, .k = depth, .a = x, .b = x};
+        a.items[i].c = bench_random(b, FSDP_BF16, WIDTH * WIDTH, 0.02).p;
+        a.items[i].d = bench_random(b, FSDP_BF16, WIDTH * WIDTH, 0.02).p;
+    }
+    a.workspace = bench_take(b, b->d->kernels->symmetric_workspace(b->d, &a));
+    TIME(t, 10, milliseconds, b->d->kernels->symmetric(b->s, &a));
+    snprintf(line, sizeof line, "%d symmetric, depth %lld%s", items, (long long)depth, beta != 0 ? ", added" : "");
+    print_flops(line, milliseconds, (double)items * WIDTH * WIDTH * (double)depth);
+    bench_clear(b);
+}
+
 static inline void time_products(timing *t)
 {
     time_product(t, "qkv forward", false, true, TOKENS, 3072, WIDTH, FSDP_BF16, false);
@@ -88,6 +108,12 @@ static inline void time_products(timing *t)
     time_product(t, "logits of 2048 tokens", false, true, 2048, VOCABULARY, WIDTH, FSDP_BF16, false);
     time_product(t, "logits' input gradient", false, false, 2048, WIDTH, VOCABULARY, FSDP_BF16, false);
     time_product(t, "logits' weight gradient, fp32, added", true, false, VOCABULARY, WIDTH, 2048, FSDP_F32, true);
+    time_product(t, "square", false, true, WIDTH, WIDTH, WIDTH, FSDP_BF16, false);
+    time_product(t, "square by gate", false, false, WIDTH, BETWEEN, WIDTH, FSDP_BF16, false);
+    time_symmetric(t, 1, WIDTH, 0);
+    time_symmetric(t, 5, WIDTH, 0);
+    time_symmetric(t, 5, WIDTH, 1);
+    time_symmetric(t, 3, BETWEEN, 0);
 }
 
 static inline void time_attention(timing *t, const char *name, const fused_attention *f)

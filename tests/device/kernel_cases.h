@@ -74,6 +74,7 @@ static const kernel_case kernel_cases[] = {
     {"muon", case_muon},
     {"adafactor", case_adafactor},
     {"normalize", case_normalize},
+    {"symmetric", case_symmetric},
     {"optimizer with bf16 moments", case_optimizer_halves},
     {"activation_of_nan", case_activation_of_nan},
     {"attention_of_nan", case_attention_of_nan},

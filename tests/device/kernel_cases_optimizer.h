@@ -249,24 +249,77 @@ static void case_adafactor(kernel_check *c)
     adafactor_one(c, 4, 17, 300);
 }
 
-static void case_normalize(kernel_check *c)
+/* a and b are anything: below the diagonal stands what they give, above it the mirror. */
+static void symmetric_group(kernel_check *c, const int64_t (*sizes)[2], int n_items, float beta, float gamma)
 {
-    const int64_t sizes[] = {1, 7, 1024, 1025, 20011};
-    const double squares[] = {4.0, 1e-20, 0.0};
-    for (int i = 0; i < 15; i++) {
-        operand x = check_random(c, c->dtype, sizes[i / 3], 1), out = check_random(c, c->dtype, sizes[i / 3], 1);
+    symmetric_args all = {.n_items = n_items, .alpha = 0.5f, .beta = beta, .gamma = gamma};
+    operand d[SYMMETRIC_ITEMS];
+    double *want[SYMMETRIC_ITEMS];
+    for (int q = 0; q < n_items; q++) {
+        int64_t n = sizes[q][0], k = sizes[q][1];
+        operand a = check_random(c, FSDP_BF16, n * k, 1), b = check_random(c, FSDP_BF16, n * k, 1);
+        operand added = check_random(c, FSDP_BF16, n * n, 1);
+        d[q] = check_random(c, FSDP_BF16, n * n, 1);
+        want[q] = check_doubles(c, n * n);
+        for (int64_t i = 0; i < n; i++) {
+            for (int64_t j = 0; j <= i; j++) {
+                double sum = 0;
+                for (int64_t l = 0; l < k; l++)
+                    sum += a.host[i * k + l] * b.host[j * k + l];
+                want[q][i * n + j] = want[q][j * n + i] =
+                    0.5 * sum + (double)beta * added.host[i * n + j] + (i == j ? (double)gamma : 0);
+            }
+        }
+        all.items[q] =
+            (symmetric_item){.n = n, .k = k, .a = a.device, .b = b.device, .c = added.device, .d = d[q].device};
+    }
+    CHECK_RUN_WITH_WORKSPACE(c, symmetric, &all);
+    for (int q = 0; q < n_items; q++)
+        check_expect(c, &d[q], want[q], false, "symmetric product");
+    check_clear(c);
+}
+
+static void case_symmetric(kernel_check *c)
+{
+    const int64_t even[][2] = {{8, 8},     {64, 64},  {136, 72}, {264, 200},
+                               {392, 128}, {72, 520}, {256, 8},  {304, 64}}; /* of the kind that Hopper's kernel takes */
+    const int64_t odd[][2] = {{1, 1}, {13, 7}, {65, 130}, {200, 33}};
+    if (c->dtype != FSDP_BF16 || check_leaves_out(c, 30000000))
+        return;
+    symmetric_group(c, even, 8, 0, 0);
+    symmetric_group(c, even, 8, -1.5f, 3);
+    symmetric_group(c, even + 4, 1, 0, 2);
+    symmetric_group(c, odd, 4, 0, 0);
+    symmetric_group(c, odd, 4, 0.5f, -2);
+}
+
+static void normalize_one(kernel_check *c, int64_t rows, int64_t columns, double squares)
+{
+    for (int transpose = 0; transpose < 2; transpose++) {
+        operand x = check_random(c, c->dtype, rows * columns, 1), out = check_random(c, c->dtype, x.n, 1);
         double *want = check_doubles(c, x.n);
         for (int64_t j = 0; j < x.n; j++)
-            want[j] = x.host[j] / fmax(sqrt(squares[i % 3]), 0.25);
-        normalize_args a = {.n = x.n,
+            want[transpose ? j % columns * rows + j / columns : j] = x.host[j] / fmax(sqrt(squares), 0.25);
+        normalize_args a = {.rows = rows,
+                            .columns = columns,
+                            .transpose = transpose,
                             .x = operand_buffer(&x),
                             .out = operand_buffer(&out),
-                            .squares = check_upload(c, &squares[i % 3], sizeof squares[0]),
+                            .squares = check_upload(c, &squares, sizeof squares),
                             .least = 0.25f};
         CHECK_RUN(c, normalize, &a);
         check_expect(c, &out, want, false, "normalized");
         check_clear(c);
     }
+}
+
+static void case_normalize(kernel_check *c)
+{
+    const int64_t shapes[][2] = {{1, 1}, {1, 7}, {32, 32}, {25, 41}, {184, 104}, {1, 20011}};
+    const double squares[] = {4.0, 1e-20, 0.0};
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+        for (int k = 0; k < 3; k++)
+            normalize_one(c, shapes[i][0], shapes[i][1], squares[k]);
 }
 
 /* 16-bit moments, from values that they have exactly: the parameter is updated with what was computed; what is kept is

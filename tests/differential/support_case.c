@@ -62,6 +62,13 @@ static void draw_net(test_case *c, uint64_t *s)
     c->dropout = chance(s, 15) ? 0.2f : 0;
 }
 
+static const char *const optimizers[] = {"adamw", "adam", "sgd", "muon", "adafactor", NULL}; /* as their enum */
+
+bool case_stays_on_device(const test_case *c)
+{
+    return c->optimizer == FSDP_MUON || c->optimizer == FSDP_ADAFACTOR;
+}
+
 static void draw_numbers(test_case *c, uint64_t *s)
 {
     c->wrap = draw(s, length_of(case_wraps));
@@ -74,7 +81,7 @@ static void draw_numbers(test_case *c, uint64_t *s)
     c->decay_vectors = chance(s, 20);
     c->weighted = chance(s, 10);
     c->bucket_bytes = chance(s, 15) ? 1500 : 0;
-    c->optimizer = (fsdp_optimizer_kind)draw(s, 3);
+    c->optimizer = (fsdp_optimizer_kind)draw(s, length_of(optimizers));
     c->weight_decay = chance(s, 50) ? 0.1f : 0;
     c->momentum = chance(s, 50) ? 0.9f : 0;
     c->clip = chance(s, 50) ? 0.3f : 0;
@@ -234,8 +241,7 @@ static void print_recording(const test_case *c, const recording *r)
 
 void case_print(const test_case *c)
 {
-    static const char *const kinds[] = {"gelu", "silu", "relu", "swiglu"}, *const optimizers[] = {"adamw", "adam",
-                                                                                                  "sgd"};
+    static const char *const kinds[] = {"gelu", "silu", "relu", "swiglu"};
     printf("seed %llu: %d rank%s%s; hidden %d, inner %d, vocabulary %d, blocks", (unsigned long long)c->seed, c->ranks,
            c->ranks > 1 ? "s" : "", c->recorded ? ", recorded" : "", c->hidden, c->inner, c->vocabulary);
     for (int i = 0; i < c->n_blocks; i++)

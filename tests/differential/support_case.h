@@ -73,6 +73,9 @@ typedef struct test_case {
 enum { CASE_CLASSES = 2 * MAX_RANKS };
 test_case case_draw(uint64_t seed);
 
+/* Its optimizer refuses units in host memory. */
+bool case_stays_on_device(const test_case *c);
+
 /* A few lines that say what the case does. */
 void case_print(const test_case *c);
 

@@ -209,7 +209,7 @@ static void draw_policy(const fsdp_module *m, const char *name, fsdp_unit_policy
         p->reshard = (fsdp_reshard_when)draw(&s, 3);
     if (m->parent && chance(&s, 50))
         p->checkpointing = (fsdp_checkpointing)draw(&s, 3);
-    if (chance(&s, 30))
+    if (chance(&s, 30) && !case_stays_on_device(draws->c))
         p->cpu_offload = !p->cpu_offload;
 }
 
@@ -244,9 +244,11 @@ static fsdp_status open_model(engine *e, const variant *v)
     config.loss_scale = 64;
     config.policy = v->policies ? draw_policy : NULL;
     config.policy_context = &draws;
-    config.cpu_offload = v->offload > 0;
-    config.cpu_offload_ahead = v->ahead;
-    config.cpu_offload_split = v->split;
+    if (!case_stays_on_device(c)) {
+        config.cpu_offload = v->offload > 0;
+        config.cpu_offload_ahead = v->ahead;
+        config.cpu_offload_split = v->split;
+    }
     /* Where units are blocks and not merged; elsewhere all are offloaded. */
     bool named = strcmp(case_wraps[c->wrap], "block") == 0 && c->bucket_bytes == 0;
     config.cpu_offload_units = first_block;

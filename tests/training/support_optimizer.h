@@ -9,7 +9,8 @@ training_result optimizer_run(const training *t);
 
 /* Four strategies on 1 to 3 ranks: the same bits, and the memory and traffic that the plan says. */
 void optimizer_check_strategies(fsdp_optimizer_kind kind);
-/* The same with adapters, parameter groups, an average of the weights and gradients that are held. */
+/* The same with adapters, parameter groups, an average of the weights, gradients that are held, and a rank that has
+ * no part of small units. */
 void optimizer_check_variants(fsdp_optimizer_kind kind);
 /* Hybrid strategies against one process: losses within `tolerance`. */
 void optimizer_check_hybrid(fsdp_optimizer_kind kind, double tolerance);

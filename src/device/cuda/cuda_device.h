@@ -77,6 +77,9 @@ fsdp_status gemm_table_create(gemm_table **out);
 void gemm_table_free(cuda_device *d, gemm_table *table);
 fsdp_status cuda_gemm(stream *s, const gemm_args *a);
 
+/* symmetric.c */
+fsdp_status cuda_symmetric(stream *s, const symmetric_args *a);
+
 /* cudnn_plans.c */
 fsdp_status cudnn_plans_create(cudnn_plans **out);
 void cudnn_plans_free(cuda_device *d, cudnn_plans *plans);

@@ -17,6 +17,8 @@ const kernel_table cuda_kernels = {
 #undef LAUNCHED_ENTRY
         .gemm = cuda_gemm,
     .gemm_workspace = gpu_gemm_workspace,
+    .symmetric = cuda_symmetric,
+    .symmetric_workspace = gpu_symmetric_workspace,
     .attention_forward = cuda_attention_forward,
     .attention_forward_workspace = cuda_attention_forward_workspace,
     .attention_backward = cuda_attention_backward,

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "optim/orthogonal.h"
 
+enum { NO_RANGE = -1 }; /* of a unit of which this rank has nothing */
 enum { ALIGNMENT = 128 }; /* elements: matrices begin on 256 bytes among the results */
 
 typedef struct matrix {
@@ -118,8 +119,7 @@ static fsdp_status list_units(muon *x)
     for (int i = 0; status == FSDP_OK && i < m->layout->n_units; i++) {
         muon_unit *u = &x->units[x->n_units];
         status = list_matrices(m, i, u);
-        u->range = range;
-        range += m->layout->units[i].segments[0].trainable;
+        u->range = m->units && m->units[i].segments[0].gradient ? range++ : NO_RANGE;
         if (status != FSDP_OK)
             break;
         if (u->n_matrices > 0) {
@@ -146,6 +146,38 @@ static int64_t directions_numel(const muon *x, const muon_unit *u)
     return x->model->layout->units[u->index].segments[0].padded;
 }
 
+/* The next matrices of an owner, from *at on, that are worked on side by side; the results go where they belong. */
+static int next_group(const muon_unit *u, int owner, int *at, const uint16_t *directions, uint16_t *results,
+                      orthogonal_item *out)
+{
+    int n = 0, first = *at, taken;
+    for (int i = first; i < u->n_matrices && n < ORTHOGONAL_ITEMS; i++) {
+        const matrix *a = &u->matrices[i];
+        if (a->owner == owner)
+            out[n++] = (orthogonal_item){.rows = a->rows,
+                                         .columns = a->columns,
+                                         .x = directions ? directions + a->offset : NULL,
+                                         .out = results ? results + a->results : NULL};
+    }
+    taken = n > 0 ? orthogonal_group(out, n) : 0;
+    *at = u->n_matrices;
+    for (int i = first, passed = 0; i < u->n_matrices; i++)
+        if (u->matrices[i].owner == owner && passed++ == taken)
+            return *at = i, taken;
+    return taken;
+}
+
+static size_t owner_scratch(const muon *x, const muon_unit *u, int owner)
+{
+    orthogonal_item group[ORTHOGONAL_ITEMS];
+    size_t most = 0;
+    for (int at = 0, n; (n = next_group(u, owner, &at, NULL, NULL, group)) > 0;) {
+        size_t bytes = orthogonal_workspace(x->model->dev, group, n);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
 static void measure(muon *x)
 {
     size_t directions = 0, results = 0, scratch = 0;
@@ -157,8 +189,8 @@ static void measure(muon *x)
         exchanges |= shards_of(x, u) > 1;
         directions = gathered > directions ? gathered : directions;
         results = given > results ? given : results;
-        for (int k = 0; k < u->n_matrices; k++) {
-            size_t bytes = orthogonal_workspace(x->model->dev, u->matrices[k].rows, u->matrices[k].columns);
+        for (int r = 0; r < shards_of(x, u); r++) {
+            size_t bytes = owner_scratch(x, u, r);
             scratch = bytes > scratch ? bytes : scratch;
         }
     }
@@ -178,8 +210,8 @@ static void place_spans(const muon *x, update_range *ranges)
 {
     for (int i = 0; i < x->n_units; i++) {
         const muon_unit *u = &x->units[i];
-        update_range *r = &ranges[u->range];
-        for (int k = 0; k < r->n_spans; k++) {
+        update_range *r = u->range == NO_RANGE ? NULL : &ranges[u->range];
+        for (int k = 0; r && k < r->n_spans; k++) {
             update_span *span = &r->spans[k];
             for (int j = 0; span->muon && j < u->n_matrices; j++) {
                 const matrix *a = &u->matrices[j];
@@ -258,7 +290,8 @@ static fsdp_status begin_unit(muon *x, update *of, int index)
     uint16_t *all = x->directions[index % x->n_sets], *mine = all + segment->first;
     if (index >= x->n_sets) /* who reads what this rank gave the last time is done with it */
         FSDP_TRY(comm_wait_sent(&x->units[index - x->n_sets].gather, m->compute));
-    FSDP_TRY(update_directions(of, u->range, m->compute, &m->scalars->optimizer, mine));
+    if (u->range != NO_RANGE)
+        FSDP_TRY(update_directions(of, u->range, m->compute, &m->scalars->optimizer, mine));
     if (model_has_all_at_hand(m, u->index))
         return FSDP_OK;
     u->gather_span = (comm_span){.send = {mine, FSDP_BF16}, .recv = {all, FSDP_BF16}, .counts = segment->counts};
@@ -275,12 +308,9 @@ static fsdp_status compute_unit(muon *x, int index)
     FSDP_TRY(comm_wait(&u->gather, m->compute));
     if (index >= x->n_sets)
         FSDP_TRY(comm_wait_sent(&x->units[index - x->n_sets].give, m->compute));
-    for (int i = 0; i < u->n_matrices; i++) {
-        const matrix *a = &u->matrices[i];
-        if (a->owner == shard_rank)
-            FSDP_TRY(orthogonalize(m->dev, m->compute, a->rows, a->columns, directions + a->offset,
-                                   results + a->results, x->scratch));
-    }
+    orthogonal_item group[ORTHOGONAL_ITEMS];
+    for (int at = 0, n; (n = next_group(u, shard_rank, &at, directions, results, group)) > 0;)
+        FSDP_TRY(orthogonalize(m->dev, m->compute, group, n, x->scratch));
     if (shards_of(x, u) == 1)
         return FSDP_OK;
     for (int r = 0; r < shard_rank; r++)
@@ -295,6 +325,8 @@ static fsdp_status finish_unit(muon *x, update *of, int index)
     fsdp_model *m = x->model;
     muon_unit *u = &x->units[index];
     FSDP_TRY(comm_wait(&u->give, m->compute));
+    if (u->range == NO_RANGE)
+        return FSDP_OK;
     FSDP_TRY(model_before_update(m, u->range));
     return update_apply_directions(of, u->range, m->compute, &m->scalars->optimizer, x->results[index % x->n_sets]);
 }

@@ -241,10 +241,12 @@ fsdp_status fsdp_step(fsdp_optimizer *o, fsdp_step_report *report)
         FSDP_TRY(offload_update(m, update_in_host_memory, o, stands)); /* goes on during the next forward */
     }
     adjust_loss_scale(o, skipped);
+    double lr = update_rate(o->update, o->lr, o->steps + 1);
     o->steps += !skipped;
     FSDP_TRY(model_share_autotune(m));
     if (report)
         *report =
-            (fsdp_step_report){.loss = values[1], .gradient_norm = values[0], .count = values[2], .skipped = skipped};
+            (fsdp_step_report){
+                .loss = values[1], .gradient_norm = values[0], .count = values[2], .skipped = skipped, .lr = lr};
     return FSDP_OK;
 }

@@ -368,12 +368,17 @@ SIMD_KERNEL(muon_direction, muon_direction_args)
     return FSDP_OK;
 }
 
+static float normalize_factor(const normalize_args *a)
+{
+    float norm = (float)sqrt(*a->squares);
+    return 1.0f / (norm > a->least ? norm : a->least);
+}
+
 static void normalize_span(const void *context, int64_t first)
 {
     const normalize_args *a = context;
-    int64_t n = min_i64(SPAN, a->n - first);
-    float norm = (float)sqrt(*a->squares), factor = 1.0f / (norm > a->least ? norm : a->least);
-    float x_scratch[SPAN], scratch[SPAN];
+    int64_t n = min_i64(SPAN, a->rows * a->columns - first);
+    float factor = normalize_factor(a), x_scratch[SPAN], scratch[SPAN];
     const float *x = span_read(a->x, first, n, x_scratch);
     float *out = span_target(a->out, first, false, scratch);
 #pragma omp simd
@@ -382,9 +387,37 @@ static void normalize_span(const void *context, int64_t first)
     span_write(a->out, first, n, out, false);
 }
 
+/* Columns `first` on of x are rows of out; of each square, x is read row by row. */
+enum { SQUARE = 32 };
+
+static void normalize_square(const void *context, int64_t first)
+{
+    const normalize_args *a = context;
+    int64_t columns = min_i64(SQUARE, a->columns - first);
+    float factor = normalize_factor(a), scratch[SQUARE], square[SQUARE][SQUARE], rounded[SQUARE];
+    for (int64_t row = 0; row < a->rows; row += SQUARE) {
+        int64_t rows = min_i64(SQUARE, a->rows - row);
+        for (int64_t i = 0; i < rows; i++) {
+            const float *x = span_read(a->x, (row + i) * a->columns + first, columns, scratch);
+            for (int64_t j = 0; j < columns; j++)
+                square[j][i] = x[j] * factor;
+        }
+        for (int64_t j = 0; j < columns; j++) {
+            int64_t at = (first + j) * a->rows + row;
+            float *out = span_target(a->out, at, false, rounded);
+            memcpy(out, square[j], (size_t)rows * sizeof *out);
+            span_write(a->out, at, rows, out, false);
+        }
+    }
+}
+
 SIMD_KERNEL(normalize, normalize_args)
 {
-    parallel_for(cpu_threads_for(s, a->n), a->n, SPAN, normalize_span, a);
+    int64_t n = a->rows * a->columns;
+    if (a->transpose)
+        parallel_for(cpu_threads_for(s, n), a->columns, SQUARE, normalize_square, a);
+    else
+        parallel_for(cpu_threads_for(s, n), n, SPAN, normalize_span, a);
     return FSDP_OK;
 }
 

@@ -41,10 +41,15 @@ extern "C" cudaError_t launch_axpby(const launch *l, const axpby_args *a)
     return cudaGetLastError();
 }
 
+static __device__ __forceinline__ float normalize_factor(const normalize_args &a)
+{
+    return 1.0f / fmaxf((float)sqrt(*a.squares), a.least);
+}
+
 template <int D, int V> __global__ void __launch_bounds__(THREADS) normalize(const normalize_args a)
 {
-    const float norm = (float)sqrt(*a.squares), factor = 1.0f / fmaxf(norm, a.least);
-    FOR_VECTORS(i, a.n, V)
+    const float factor = normalize_factor(a);
+    FOR_VECTORS(i, a.rows * a.columns, V)
     {
         floats<V> x = load<D, V>(a.x, i);
 #pragma unroll
@@ -54,15 +59,53 @@ template <int D, int V> __global__ void __launch_bounds__(THREADS) normalize(con
     }
 }
 
+#define SQUARE 64
+
+/* A square of x, by 32 x 8 threads that take a vector each. */
+template <int D, int V> __global__ void __launch_bounds__(THREADS) normalize_transposed(const normalize_args a)
+{
+    __shared__ float square[SQUARE][SQUARE + 1];
+    const float factor = normalize_factor(a);
+    const int64_t row = blockIdx.y * (int64_t)SQUARE, column = blockIdx.x * (int64_t)SQUARE;
+    for (int i = (int)threadIdx.x; i < SQUARE * SQUARE / V; i += THREADS) {
+        const int r = i / (SQUARE / V), c = i % (SQUARE / V) * V;
+        if (row + r >= a.rows || column + c >= a.columns)
+            continue;
+        const floats<V> x = load<D, V>(a.x, (row + r) * a.columns + column + c);
+#pragma unroll
+        for (int j = 0; j < V; j++)
+            square[r][c + j] = x.v[j] * factor;
+    }
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < SQUARE * SQUARE / V; i += THREADS) {
+        const int c = i / (SQUARE / V), r = i % (SQUARE / V) * V;
+        if (row + r >= a.rows || column + c >= a.columns)
+            continue;
+        floats<V> x;
+#pragma unroll
+        for (int j = 0; j < V; j++)
+            x.v[j] = square[r + j][c];
+        store<D, V>(a.out, (column + c) * a.rows + row + r, x);
+    }
+}
+
 extern "C" cudaError_t launch_normalize(const launch *l, const normalize_args *a)
 {
-    if (a->n == 0)
+    const int64_t n = a->rows * a->columns;
+    if (n == 0)
         return cudaSuccess;
-    const bool vectors = a->n % 8 == 0 && is_aligned(a->x) && is_aligned(a->out);
+    const bool even = a->transpose ? a->rows % 8 == 0 && a->columns % 8 == 0 : n % 8 == 0;
+    const bool vectors = even && is_aligned(a->x) && is_aligned(a->out);
     const int dtype = common_dtype(a->x, a->out, no_buffer, no_buffer);
-#define CALL(D, V) normalize<D, V><<<flat_blocks(l, launch_ceil(a->n, V), THREADS), THREADS, 0, l->stream>>>(*a)
-    DISPATCH(dtype, vectors, CALL);
+    const dim3 squares((unsigned)launch_ceil(a->columns, SQUARE), (unsigned)launch_ceil(a->rows, SQUARE));
+#define CALL(D, V) normalize<D, V><<<flat_blocks(l, launch_ceil(n, V), THREADS), THREADS, 0, l->stream>>>(*a)
+#define CALL_TRANSPOSED(D, V) normalize_transposed<D, V><<<squares, THREADS, 0, l->stream>>>(*a)
+    if (a->transpose)
+        DISPATCH(dtype, vectors, CALL_TRANSPOSED);
+    else
+        DISPATCH(dtype, vectors, CALL);
 #undef CALL
+#undef CALL_TRANSPOSED
     return cudaGetLastError();
 }
 
