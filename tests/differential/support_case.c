@@ -2,6 +2,7 @@
 #include "differential/support_case.h"
 
 #include <fnmatch.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -300,12 +301,13 @@ void outcome_add(outcome *o, entry e)
 void outcome_clear(outcome *o)
 {
     o->n = 0;
+    o->followed = INT_MAX;
 }
 
 void outcome_free(outcome *o)
 {
     free(o->list);
-    *o = (outcome){NULL, 0, 0};
+    *o = (outcome){NULL, 0, 0, 0};
 }
 
 void entry_describe(const test_case *c, const entry *e, char *text, size_t bytes)

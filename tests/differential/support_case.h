@@ -126,6 +126,7 @@ typedef struct entry {
 typedef struct outcome {
     entry *list;
     int n, capacity;
+    int followed; /* of a reference: entries before updates that come out of noise, which no other precision repeats */
 } outcome;
 
 void outcome_add(outcome *o, entry e);
