@@ -398,9 +398,9 @@ static void update(reference_state *r, parameter *p, double lr, double scale)
     }
 }
 
-/* Squares of a matrix as means of its rows and columns (moment1, moment2), of a vector as they are (moment2). Steps have
- * one size, whatever the gradient's: false where one was made of less than `least`, of what rounding leaves when gradients
- * cancel out. */
+/* Squares of a matrix as means of its rows and columns (moment1, moment2), of a vector as they are (moment2). Steps
+ * have one size, whatever the gradient's: false where one was made of less than `least`, of what rounding leaves when
+ * gradients cancel out. */
 static bool update_adafactor(reference_state *r, parameter *p, double lr, double scale, double least)
 {
     bool noise = false;
