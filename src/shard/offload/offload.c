@@ -527,10 +527,11 @@ fsdp_status offload_undo_ahead(fsdp_model *m)
     FSDP_TRY(offload_stop_ahead(m));
     for (int i = 0; o && i < m->layout->n_units; i++) {
         offload_unit *u = &o->units[i];
-        if (u->offered && u->made)
+        if (!u->offered) /* `made` may be the worker's */
+            continue;
+        if (u->made)
             FSDP_TRY(o->runner.restore(o->runner.context, u->slice, o->host_stream));
-        u->made = u->offered ? false : u->made;
-        u->offered = false;
+        u->made = u->offered = false;
     }
     return FSDP_OK;
 }
