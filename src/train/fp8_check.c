@@ -101,7 +101,8 @@ static fsdp_status write_line(const checking *c, const char *path)
     FILE *out = status == FSDP_OK ? fopen(path, "a") : NULL;
     if (status == FSDP_OK && !out)
         status = error_set_errno(FSDP_ERR_IO, "%s: cannot be opened", path);
-    if (out && (fprintf(out, "%s\n", text) < 0) | (fclose(out) != 0))
+    bool written = out && fprintf(out, "%s\n", text) > 0;
+    if (out && (fclose(out) != 0 || !written))
         status = error_set_errno(FSDP_ERR_IO, "%s: cannot be written", path);
     free(text);
     return status;
