@@ -270,7 +270,8 @@ void case_print(const test_case *c)
             print_recording(c, &m->work);
             printf(", loss %d", m->loss);
             for (int r = 0; r < c->ranks; r++)
-                printf(m->nothing[r] ? ", rank %d nothing" : "", r);
+                if (m->nothing[r])
+                    printf(", rank %d nothing", r);
             printf(")");
         }
         printf("%s", t->stepped_twice ? " [a second step is refused]" : "");
@@ -307,7 +308,7 @@ void outcome_clear(outcome *o)
 void outcome_free(outcome *o)
 {
     free(o->list);
-    *o = (outcome){NULL, 0, 0, 0};
+    *o = (outcome){.list = NULL};
 }
 
 void entry_describe(const test_case *c, const entry *e, char *text, size_t bytes)

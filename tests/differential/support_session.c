@@ -114,7 +114,7 @@ static fsdp_status run_rank(int rank, void *context)
     const world_work *work = context;
     fsdp_world_config config = FSDP_WORLD_CONFIG_INIT;
     fsdp_world *w;
-    outcomes o = {.plain = {NULL, 0, 0}};
+    outcomes o = {.plain = {.list = NULL}};
     config.device = "cpu";
     config.threads = 1;
     config.comm_timeout = 30;
