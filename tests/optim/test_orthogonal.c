@@ -162,7 +162,8 @@ static void follows_the_polynomial_on_wide_and_tall_matrices_of_any_size(void **
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         for (int k = 0; k < 3; k++) {
             double error = run(*state, draw(shapes[i][0], shapes[i][1], sizes[k], 1, 0));
-            if (!(error < 0.04))
+            bool tiny = shapes[i][0] == 5; /* legs round more there: 0.0342 was seen, 0.03 held for the usual form */
+            if (!(error < (tiny ? 0.04 : 0.03)))
                 fail_msg("%lld x %lld, entries of %g: off by %g", (long long)shapes[i][0], (long long)shapes[i][1],
                          sizes[k], error);
         }
