@@ -98,13 +98,13 @@ typedef struct drawn {
 } drawn;
 
 /* Normal numbers of some size, in the first `fill` of the columns; `decay`: row i has them times (i + 1)^-decay. */
-static drawn draw(int64_t rows, int64_t columns, double size, double fill, double decay)
+static drawn draw_one_of_many(uint64_t seed, int64_t rows, int64_t columns, double size, double fill, double decay)
 {
     int64_t n = rows * columns;
     drawn d = {.x = calloc((size_t)n, sizeof *d.x), .out = calloc((size_t)n, sizeof *d.out)};
     float *numbers = calloc((size_t)n, sizeof *numbers);
     assert_true(d.x && d.out && numbers);
-    rng_fill_normal(rng_key_make((uint64_t)(rows * 1000 + columns)), 0, n, 0, 1, numbers);
+    rng_fill_normal(rng_key_make(seed * 1000000 + (uint64_t)(rows * 1000 + columns)), 0, n, 0, 1, numbers);
     for (int64_t i = 0; i < n; i++)
         d.x[i] = to_bf16((double)numbers[i] * size * (i % columns < fill * (double)columns) *
                          pow((double)(i / columns + 1), -decay));
@@ -112,6 +112,11 @@ static drawn draw(int64_t rows, int64_t columns, double size, double fill, doubl
     memset(d.out, 0xff, (size_t)n * sizeof *d.out);
     d.item = (orthogonal_item){.rows = rows, .columns = columns, .x = d.x, .out = d.out};
     return d;
+}
+
+static drawn draw(int64_t rows, int64_t columns, double size, double fill, double decay)
+{
+    return draw_one_of_many(0, rows, columns, size, fill, decay);
 }
 
 static void drawn_free(drawn *d)
@@ -162,11 +167,24 @@ static void follows_the_polynomial_on_wide_and_tall_matrices_of_any_size(void **
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         for (int k = 0; k < 3; k++) {
             double error = run(*state, draw(shapes[i][0], shapes[i][1], sizes[k], 1, 0));
-            bool tiny = shapes[i][0] == 5; /* legs round more there: 0.0342 was seen, 0.03 held for the usual form */
-            if (!(error < (tiny ? 0.04 : 0.03)))
+            if (!(error < 0.03))
                 fail_msg("%lld x %lld, entries of %g: off by %g", (long long)shapes[i][0], (long long)shapes[i][1],
                          sizes[k], error);
         }
+    }
+}
+
+/* A tiny matrix may be nearly singular, and then bf16 is off by 0.1, in PyTorch's form of the iteration too. So what
+ * is promised is the mean: 0.013 to 0.016 here, 0.016 to 0.019 in PyTorch's form, 0.022 to 0.025 with legs of two steps. */
+static void the_smallest_matrices_are_as_exact_as_others(void **state)
+{
+    enum { DRAWS = 200 };
+    for (int64_t n = 2; n <= 6; n++) {
+        double mean = 0;
+        for (uint64_t seed = 0; seed < DRAWS; seed++)
+            mean += run(*state, draw_one_of_many(seed, n, n, 1, 1, 0)) / DRAWS;
+        if (!(mean < 0.018))
+            fail_msg("%lld x %lld: off by %g in the mean", (long long)n, (long long)n, mean);
     }
 }
 
@@ -221,6 +239,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(follows_the_polynomial_on_wide_and_tall_matrices_of_any_size),
+        cmocka_unit_test(the_smallest_matrices_are_as_exact_as_others),
         cmocka_unit_test(matrices_without_full_rank_are_no_exception),
         cmocka_unit_test(singular_values_far_apart_do_no_harm),
         cmocka_unit_test(neighbors_change_no_bit),
