@@ -185,6 +185,8 @@ typedef struct fsdp_dataset_info {
     bool documents;      /* samples have the fields documents and positions */
     int64_t n_truncated; /* pairs and conversations that were longer than the width and lost their end */
     int64_t n_skipped;   /* records that could not be used; of text from a token cache, and of streams, not known: 0 */
+    bool chat;           /* samples are conversations, or prompts with responses */
+    bool rendered;       /* by a chat template; otherwise the response follows its prompt */
 } fsdp_dataset_info;
 
 #define FSDP_DATASET_INFO_INIT                                                                                         \

@@ -80,7 +80,7 @@ typedef struct fsdp_generate_config {
     void (*written)(void *context, const fsdp_written_text *text);
     void *written_context;
     /* Prompts are a user's messages, rendered by this chat template: a file, or a folder that has one; "": the one that
-     * is beside the tokenizer, of fsdp_generate. NULL: prompts are plain text. */
+     * is beside the tokenizer. Of a file, too, special tokens are the tokenizer's. NULL: prompts are plain text. */
     const char *chat_template;
 } fsdp_generate_config;
 

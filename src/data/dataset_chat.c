@@ -175,7 +175,9 @@ fsdp_status dataset_chat_open(const source_list *files, const fsdp_dataset_confi
                                        .n_truncated = s->n_cut,
                                        .n_skipped = document_reader_skipped(reader),
                                        .width = options->width,
-                                       .vocabulary = fsdp_tokenizer_vocab_size(tokenizer)};
+                                       .vocabulary = fsdp_tokenizer_vocab_size(tokenizer),
+                                       .chat = true,
+                                       .rendered = template != NULL};
     *out = &s->base;
 done:
     if (status != FSDP_OK)

@@ -148,20 +148,6 @@ static fsdp_status fit_positions(generation *g)
     return FSDP_OK;
 }
 
-/* The chat template lies beside tokenizer.json. */
-static fsdp_status open_chat(generation *g)
-{
-    char *folder = strdup(g->tokenizer_path ? g->tokenizer_path : g->path), *slash;
-    if (!folder)
-        return error_set(FSDP_ERR_MEMORY, "generation: out of host memory");
-    if (!file_is_directory(folder) && (slash = strrchr(folder, '/')))
-        *slash = '\0';
-    fsdp_status status = text_writer_open_chat(&g->writer, folder, &g->chat);
-    free(folder);
-    g->writer.chat = g->chat;
-    return status;
-}
-
 static fsdp_status open_all(generation *g)
 {
     const fsdp_generate_config *c = g->config;
@@ -182,7 +168,8 @@ static fsdp_status open_all(generation *g)
     FSDP_TRY(open_tokenizer(g));
     g->writer.tokenizer = g->tokenizer;
     FSDP_TRY(find_ends(g));
-    FSDP_TRY(open_chat(g));
+    FSDP_TRY(text_writer_open_chat(&g->writer, g->path, &g->chat));
+    g->writer.chat = g->chat;
     if (c->n_prompts == 0)
         FSDP_TRY(text_writer_read_prompt(&g->writer));
     fsdp_world_config world = FSDP_WORLD_CONFIG_INIT;

@@ -80,8 +80,8 @@ typedef struct text_writer {
 
 /* Checks the configuration, and that the model writes text. */
 fsdp_status text_writer_check(const text_writer *w);
-/* config->chat_template, NULL where there is none; `folder` is what "" stands for. The caller frees it. */
-fsdp_status text_writer_open_chat(const text_writer *w, const char *folder, chat_template **out);
+/* config->chat_template, NULL where there is none; `model` is the model's folder, or NULL. The caller frees it. */
+fsdp_status text_writer_open_chat(const text_writer *w, const char *model, chat_template **out);
 /* A token that ends the text. */
 void text_writer_add_end(text_writer *w, int64_t id);
 /* The prompt as the model's tokens. */
@@ -89,7 +89,7 @@ fsdp_status text_writer_read_prompt(text_writer *w);
 /* The prompt has no token that the model does not know. */
 fsdp_status text_writer_check_vocabulary(const text_writer *w);
 /* Room for logits of that vocabulary. */
-fsdp_status text_writer_allocate(text_writer *w, int64_t vocabulary);
+fsdp_status text_writer_allocate(text_writer *w, int64_t n_tokens);
 /* w->logits of the token after the last of w->ids, from a model of the program's own (own_logits.c). */
 fsdp_status own_logits(text_writer *w, fsdp_model *m);
 /* Rows of the cache for this prompt and what follows it. */

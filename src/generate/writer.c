@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/sized.h"
 #include "generate/generate.h"
+#include "tokenizer/tokenizer_internal.h"
 
 bool text_writer_answers(const text_writer *w)
 {
@@ -74,18 +75,20 @@ fsdp_status text_writer_check_vocabulary(const text_writer *w)
     return FSDP_OK;
 }
 
-fsdp_status text_writer_open_chat(const text_writer *w, const char *folder, chat_template **out)
+fsdp_status text_writer_open_chat(const text_writer *w, const char *model, chat_template **out)
 {
-    const char *named = w->config->chat_template;
+    const char *named = w->config->chat_template, *folder = w->tokenizer->tables->folder;
+    folder = folder ? folder : model; /* bytes have no folder */
     *out = NULL;
     if (!named)
         return FSDP_OK;
-    const char *place = *named ? named : folder;
-    bool is_file = place && !file_is_directory(place);
-    FSDP_TRY(chat_template_load(is_file ? NULL : place, is_file ? place : NULL, out));
+    bool is_file = *named && !file_is_directory(named);
+    if (*named && !is_file)
+        folder = named;
+    FSDP_TRY(chat_template_load(folder, is_file ? named : NULL, out));
     return *out ? FSDP_OK
                 : error_set(FSDP_ERR_INPUT, "%s: there is no chat template there; name one, or give plain prompts",
-                            place ? place : w->source);
+                            folder ? folder : w->source);
 }
 
 /* The prompt as a user's message, up to where the assistant begins. */
@@ -117,7 +120,7 @@ fsdp_status text_writer_read_prompt(text_writer *w)
                          : fsdp_tokenizer_encode(w->tokenizer, c->prompt, c->prompt_bytes, !c->plain_prompt, &ids, &n);
     text_free(&rendered);
     FSDP_TRY(status);
-    if (!t5 && n > 0 && ids[n - 1] == eos)
+    if (!t5 && !w->chat && n > 0 && ids[n - 1] == eos)
         n--;
     w->ids = calloc(n + 2 + (size_t)c->max_new_tokens, sizeof *w->ids);
     if (!w->ids)
@@ -203,16 +206,16 @@ static fsdp_status write_tokens(text_writer *w, fsdp_model *m, generator *g, boo
     return shows ? text_writer_give(w, &output, true) : FSDP_OK;
 }
 
-fsdp_status text_writer_allocate(text_writer *w, int64_t vocabulary)
+fsdp_status text_writer_allocate(text_writer *w, int64_t n_tokens)
 {
-    w->vocabulary = vocabulary;
+    w->vocabulary = n_tokens;
     if (!w->logits)
-        w->logits = malloc((size_t)vocabulary * sizeof *w->logits);
+        w->logits = malloc((size_t)n_tokens * sizeof *w->logits);
     if (!w->scratch)
-        w->scratch = malloc(choice_scratch_bytes(vocabulary));
+        w->scratch = malloc(choice_scratch_bytes(n_tokens));
     return w->logits && w->scratch
                ? FSDP_OK
-               : error_set(FSDP_ERR_MEMORY, "logits of %lld tokens: out of host memory", (long long)vocabulary);
+               : error_set(FSDP_ERR_MEMORY, "logits of %lld tokens: out of host memory", (long long)n_tokens);
 }
 
 fsdp_status text_writer_write(text_writer *w, fsdp_model *m, fsdp_generate_result *result)

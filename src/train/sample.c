@@ -10,8 +10,6 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
-#include "format/hub/hub.h"
-#include "tokenizer/template/chat_template.h"
 #include "train/run.h"
 
 static void keep(void *file, const char *text, size_t bytes)
@@ -19,36 +17,18 @@ static void keep(void *file, const char *text, size_t bytes)
     fwrite(text, 1, bytes, file);
 }
 
-/* Where conversations have their template from: --chat_template, or the tokenizer's folder. malloc'd; NULL: the run
- * does not train on conversations, or there is none. */
-static char *template_place(const train_run *run)
+/* What every sample is written with. A run on conversations is asked as its data asks: by the same template, or with
+ * the prompt as the beginning of a text; and an answer has an end. */
+static fsdp_generate_config usual(const train_run *run)
 {
-    const fsdp_settings *s = run->settings;
-    char *path = NULL, *slash;
-    if (s->chat_template)
-        return strdup(s->chat_template);
-    if (!s->chat || !s->tokenizer || hub_find(HUB_MODEL, s->tokenizer, NULL, &path) != FSDP_OK)
-        return NULL;
-    if (!file_is_directory(path) && (slash = strrchr(path, '/')))
-        *slash = '\0';
-    chat_template *found = NULL; /* prompts and responses need none */
-    bool there = chat_template_load(path, NULL, &found) == FSDP_OK && found;
-    chat_template_free(found);
-    if (there)
-        return path;
-    free(path);
-    return NULL;
-}
-
-/* What every sample is written with; the template is the caller's. */
-static fsdp_generate_config usual(const train_run *run, const char *template)
-{
+    const char *named = run->settings->chat_template;
     fsdp_generate_config c = FSDP_GENERATE_CONFIG_INIT;
-    c.plain_prompt = c.echo = true;
+    c.echo = true;
+    c.plain_prompt = !run->info.chat;
+    c.stop_at_eos = run->info.chat;
+    c.chat_template = !run->info.rendered ? NULL : named ? named : "";
     c.temperature = 0.7;
     c.seed = (uint64_t)run->settings->seed;
-    c.chat_template = template;
-    c.stop_at_eos = template != NULL; /* an answer has an end */
     return c;
 }
 
@@ -142,11 +122,9 @@ fsdp_status run_sample(train_run *run, const char *prompt, int64_t n_tokens, cha
     FILE *file = open_memstream(text, &n_text);
     if (!file)
         return error_set(FSDP_ERR_MEMORY, "writing a sample: out of host memory");
-    char *template = template_place(run);
-    fsdp_generate_config config = usual(run, template);
+    fsdp_generate_config config = usual(run);
     fsdp_status status = prompt[0] == '@' ? write_several(run, config, prompt + 1, n_tokens, file)
                                           : write_one(run, config, prompt, n_tokens, file);
-    free(template);
     if (fclose(file) != 0 && status == FSDP_OK)
         status = error_set(FSDP_ERR_MEMORY, "writing a sample: out of host memory");
     return status;

@@ -178,8 +178,8 @@ static void follows_the_polynomial_on_wide_and_tall_matrices_of_any_size(void **
  * is promised is the mean: 0.013 to 0.016 here, 0.016 to 0.019 in PyTorch's form, 0.022 to 0.025 with legs of two steps. */
 static void the_smallest_matrices_are_as_exact_as_others(void **state)
 {
-    enum { DRAWS = 200 };
-    for (int64_t n = 2; n <= 6; n++) {
+    enum { DRAWS = 100 };
+    for (int64_t n = 2; n <= 6; n += 2) {
         double mean = 0;
         for (uint64_t seed = 0; seed < DRAWS; seed++)
             mean += run(*state, draw_one_of_many(seed, n, n, 1, 1, 0)) / DRAWS;

@@ -77,9 +77,10 @@ def main():
             if os.path.realpath(folder) != os.path.realpath(TEMPLATES):
                 shutil.copy(os.path.join(TEMPLATES, name), folder)
             text = open(os.path.join(TEMPLATES, name)).read()
-            for _ in range(n // len(names)):
-                variables = {"bos_token": "<s>", "eos_token": "</s>"}
-                messages, tools, prompt = random_messages(rng), rng.choice([None, None, TOOLS]), rng.random() < 0.5
+            variables = {"bos_token": "<s>", "eos_token": "</s>"}
+            drawn = [(random_messages(rng), rng.choice([None, None, TOOLS]), rng.random() < 0.5) for _ in range(n // len(names))]
+            asked = [([{"role": "user", "content": question}], None, True) for question in TEXTS[:5]] # what a sample's prompt becomes
+            for messages, tools, prompt in drawn + asked:
                 rendered, places = render(text, variables, messages, tools, prompt)
                 vector = {"template": name, "variables": variables, "messages": messages, "tools": tools, "add_generation_prompt": prompt, "now": NOW,
                           "text": rendered}
