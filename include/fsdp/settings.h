@@ -83,6 +83,7 @@ enum {
 /* A value of world_size beyond numbers of ranks. */
 enum { FSDP_PORT_AUTO = -1 };       /* any that is free */
 enum { FSDP_WORLD_SIZE_AUTO = -1 }; /* the fewest ranks that fit */
+enum { FSDP_RESIDENT_AUTO = -1 };   /* as much as fits */
 
 /* Texts are NULL when not set and belong to the settings. A number that its comment calls optional is 0 when not set.
  */
@@ -189,6 +190,7 @@ typedef struct fsdp_settings {
     bool offload_activations, cpu_offload;
     fsdp_text_list cpu_offload_units;
     bool cpu_offload_split, cpu_offload_ahead;
+    int64_t cpu_offload_resident; /* percent, or FSDP_RESIDENT_AUTO */
     int comm_backend; /* fsdp_comm_backend */
     double comm_timeout;
     bool comm_thread;

@@ -162,12 +162,16 @@ typedef struct fsdp_config {
         cpu_offload_split; /* the device updates a part of offloaded units, through its memory; the bits are the same */
     /* With cpu_offload: units are updated from the moment their gradient has come, before its norm over all units is
      * known, as if nothing were to be clipped, and undone where something is. The bits are the same; host memory for
-     * old values is a third of what masters and moments take. Set the rate of a step (fsdp_optimizer_set_lr) before its
+     * old values is up to a third of what all masters and moments take. Set the rate of a step (fsdp_optimizer_set_lr) before its
      * last micro-batch: updates that were made with another are undone. */
     bool cpu_offload_ahead;
     /* Frozen weights of linear layers, except output heads, are kept and gathered in 8 bits: blocks of 64 with a scale.
      * They become param_dtype before they are used. There must be such weights. */
     bool int8_frozen;
+    /* With cpu_offload: the first of the units that would be offloaded stay on the device, as many as have together at
+     * most this percentage of their trained parameters. They are the ones to keep: forward needs them first and their
+     * gradients come last, so nothing hides their update. The bits are the same. */
+    int cpu_offload_resident;
 } fsdp_config;
 
 #define FSDP_CONFIG_INIT                                                                                               \

@@ -326,6 +326,7 @@ fsdp_status assemble_sharding(const fsdp_settings *s, const model_config *model,
     c->n_cpu_offload_units = (int)s->cpu_offload_units.n;
     c->cpu_offload_split = s->cpu_offload_split;
     c->cpu_offload_ahead = s->cpu_offload_ahead;
+    c->cpu_offload_resident = (int)max_i64(s->cpu_offload_resident, 0); /* auto: fit.c finds it */
     c->sync_each_micro_batch = s->sync_each_micro_batch;
     c->deterministic = s->deterministic;
     c->loss_scale = (float)s->loss_scale;

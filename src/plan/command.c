@@ -106,9 +106,16 @@ static fsdp_status prepare(const fsdp_settings *s, planning *p)
     p->limit = search.limit;
     if (search.limit.device == 0)
         return FSDP_OK;
+    bool keeps = s->cpu_offload_resident == FSDP_RESIDENT_AUTO;
+    if (keeps && s->sharding_strategy >= 0)
+        FSDP_TRY(plan_residents(&p->work, &t->world, p->limit, &p->sharding.config));
     fsdp_status status = plan_fit(&search, &p->found);
     if (status == FSDP_OK)
         t->found = &p->found;
+    if (status == FSDP_OK && keeps && s->sharding_strategy < 0) {
+        FSDP_TRY(plan_residents(&p->work, &t->world, p->limit, &p->found.fit.config));
+        FSDP_TRY(workload_plan(&p->work, &p->found.fit.config, &t->world, &p->found.fit.plan));
+    }
     if (status != FSDP_ERR_INPUT || s->fit > 0)
         return status;
     snprintf(p->misfit, sizeof p->misfit, "%s",
@@ -256,6 +263,7 @@ static fsdp_status predict_curve(const fsdp_settings *s, const planning *p, cons
         sharding.config.strategy = r->config->strategy;
         sharding.config.checkpointing = r->config->checkpointing;
         sharding.config.cpu_offload = r->config->cpu_offload;
+        sharding.config.cpu_offload_resident = r->config->cpu_offload_resident;
         sharding.config.offload_activations = r->config->offload_activations;
         other.config = &sharding.config;
         other.work = &work;

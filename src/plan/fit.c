@@ -111,7 +111,8 @@ static fsdp_status take_instead(const fit_request *r, const memory_plan *guided,
     return FSDP_OK;
 }
 
-fsdp_status fit_sharding(const fit_request *r, assembled_sharding *sharding)
+/* The strategy, checkpointing and what is offloaded. */
+static fsdp_status fit_settings(const fit_request *r, assembled_sharding *sharding)
 {
     memory_plan plan;
     plan_found found;
@@ -129,4 +130,17 @@ fsdp_status fit_sharding(const fit_request *r, assembled_sharding *sharding)
                      fsdp_strategy_name(sharding->config.strategy), size, gib(r->limit.device),
                      plan_flags(&found.fit.config, &sharding->config, flags, sizeof flags),
                      gib(taken(r, &found.fit.plan)));
+}
+
+fsdp_status fit_sharding(const fit_request *r, assembled_sharding *sharding)
+{
+    fsdp_config *c = &sharding->config;
+    FSDP_TRY(fit_settings(r, sharding));
+    if (!c->cpu_offload || r->settings->cpu_offload_resident != FSDP_RESIDENT_AUTO)
+        return FSDP_OK;
+    FSDP_TRY(plan_residents(r->work, &r->world, r->limit, c));
+    size_t used = strlen(sharding->reason), room = sizeof sharding->reason;
+    snprintf(sharding->reason + used, room - used, "%sup to %d %% of what is offloaded fits on the device and stays",
+             used > 0 ? "; " : "", c->cpu_offload_resident);
+    return FSDP_OK;
 }

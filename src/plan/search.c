@@ -164,6 +164,24 @@ fsdp_status plan_fit(const plan_search *s, plan_found *out)
     return found ? FSDP_OK : nothing_fits(s, &f.smallest);
 }
 
+/* More that stays takes more of the device: halving finds the most. */
+fsdp_status plan_residents(const workload *w, const plan_world *world, plan_limit limit, fsdp_config *c)
+{
+    int most = 100, least = 0;
+    limit.device -= limit.device / 16; /* the plan does not know what the driver and libraries take later */
+    while (least < most && c->cpu_offload && limit.device > 0) {
+        memory_plan p;
+        c->cpu_offload_resident = least + (most - least + 1) / 2;
+        FSDP_TRY(workload_plan(w, c, world, &p));
+        if (plan_fits(&p, world->dev, limit))
+            least = c->cpu_offload_resident;
+        else
+            most = c->cpu_offload_resident - 1;
+    }
+    c->cpu_offload_resident = least;
+    return FSDP_OK;
+}
+
 /* Whether anything fits n ranks, and what nothing_fits said otherwise. */
 static fsdp_status fits_ranks(const plan_search *s, int n, bool *fits)
 {

@@ -47,6 +47,10 @@ typedef struct plan_found {
  * when nothing does. */
 fsdp_status plan_fit(const plan_search *s, plan_found *out);
 
+/* Sets c->cpu_offload_resident, where units are offloaded, to the largest percentage with which the plan still leaves a
+ * sixteenth of the device's limit free; 0 where that is not known. */
+fsdp_status plan_residents(const workload *w, const plan_world *world, plan_limit limit, fsdp_config *c);
+
 /* The fewest ranks, up to `most`, on which something fits; world.n_ranks is ignored, and no node has more than
  * world.ranks_per_node. FSDP_ERR_INPUT when `most` are too few. */
 fsdp_status plan_fewest_ranks(const plan_search *s, int most, int *n_ranks);

@@ -204,6 +204,7 @@ static const fsdp_choice devices[] = {{"auto", 0, NULL}, {"cpu", 0, NULL},  {"cu
                                       {"h100", 0, NULL}, {"a100", 0, NULL}, {NULL, 0, NULL}};
 static const fsdp_choice ports[] = {{"auto", FSDP_PORT_AUTO, NULL}, {NULL, 0, NULL}};
 static const fsdp_choice page_ports[] = {{"auto", FSDP_PORT_AUTO, "true"}, {"off", 0, "false"}, {NULL, 0, NULL}};
+static const fsdp_choice residents[] = {{"auto", FSDP_RESIDENT_AUTO, NULL}, {NULL, 0, NULL}};
 static const fsdp_choice world_sizes[] = {{"auto", FSDP_WORLD_SIZE_AUTO, NULL}, {NULL, 0, NULL}};
 static const fsdp_choice products[] = {
     {"auto", 0, NULL},   {"onednn", 0, NULL},   {"amx", 0, NULL},
@@ -419,6 +420,10 @@ const fsdp_flag settings_table[] = {
     {SWITCH(cpu_offload_split, NULL, "the GPU updates a part of the offloaded units, streamed through its memory")},
     {SWITCH(cpu_offload_ahead, NULL,
             "update offloaded units before the gradient norm is known; undone if it clips; takes more host memory")},
+    {COUNT(cpu_offload_resident, NULL, 0, 100, "PERCENT",
+           "of the parameters to be offloaded, those of the first units stay on the device, up to this share; auto: as "
+           "many as fit"),
+     .choices = residents},
     {CHOICE(comm_backend, "auto", backends, "how ranks communicate")},
     {FLOAT(comm_timeout, "600", 0.001, 1e9, "seconds",
            "longest wait for another rank before the job fails (default: NCCL_TIMEOUT, otherwise 600)")},

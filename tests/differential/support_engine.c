@@ -142,6 +142,7 @@ variant variant_draw(const test_case *c, uint64_t *s)
     v.policies = chance(s, 40) ? 1 + draw_word(s) % 1000000 : 0;
     v.split = chance(s, 60);
     v.ahead = chance(s, 50);
+    v.resident = chance(s, 50) ? draw(s, 101) : 0;
     return v;
 }
 
@@ -151,11 +152,11 @@ void variant_print(const variant *v, char *text, size_t bytes)
                              *const offload[] = {"", ", offload", ", offload of block 0"},
                              *const checkpointing[] = {"", ", checkpointing", ", selective checkpointing"};
     snprintf(
-        text, bytes, "%s%s, backward prefetch %s, %d gather buffers%s%s%s%s%s%s%s%s", fsdp_strategy_name(v->strategy),
+        text, bytes, "%s%s, backward prefetch %s, %d gather buffers%s%s%s%s, %d %% stay%s%s%s%s", fsdp_strategy_name(v->strategy),
         v->forward_prefetch ? ", forward prefetch" : "", prefetch[v->backward_prefetch], v->gather_buffers,
         checkpointing[v->checkpointing], v->recompute_cheap ? ", cheap operations again" : "",
-        v->offload_activations ? ", activations in host memory" : "", offload[v->offload], v->split ? ", split" : "",
-        v->ahead ? ", ahead" : "", v->policies ? ", a policy for each unit" : "", v->shaken ? ", shaken" : "");
+        v->offload_activations ? ", activations in host memory" : "", offload[v->offload], v->resident,
+        v->split ? ", split" : "", v->ahead ? ", ahead" : "", v->policies ? ", a policy for each unit" : "", v->shaken ? ", shaken" : "");
 }
 
 bool variant_keeps_bits(const test_case *c, const variant *v)
@@ -248,6 +249,7 @@ static fsdp_status open_model(engine *e, const variant *v)
         config.cpu_offload = v->offload > 0;
         config.cpu_offload_ahead = v->ahead;
         config.cpu_offload_split = v->split;
+        config.cpu_offload_resident = v->resident;
     }
     /* Where units are blocks and not merged; elsewhere all are offloaded. */
     bool named = strcmp(case_wraps[c->wrap], "block") == 0 && c->bucket_bytes == 0;

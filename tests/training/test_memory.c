@@ -631,6 +631,7 @@ static run_case random_case(draw *d, int ranks, const int *weights)
     c.cpu_offload = below(d, 3) == 0;
     c.cpu_offload_split = below(d, 2);
     c.cpu_offload_ahead = below(d, 2);
+    c.cpu_offload_resident = below(d, 2) * below(d, 101);
     c.cpu_offload_units = some;
     c.n_cpu_offload_units = c.cpu_offload && c.wrap.kind == FSDP_WRAP_TYPE && below(d, 2) ? 2 : 0;
     c.recompute_cheap = below(d, 2);
@@ -668,7 +669,6 @@ static void random_settings_take_what_was_planned_to_the_byte(void **state)
     for (int seed = first; seed < first + n; seed++) {
         char name[64];
         draw d = {(uint64_t)seed * 977};
-        (void)below(&d, 2);
         int ranks = 1 + below(&d, 4), weights[4];
         for (int i = 0; i < 4; i++)
             weights[i] = 1 + below(&d, 5);

@@ -151,6 +151,55 @@ static void units_are_offloaded_by_name(void **state)
     }
 }
 
+static void units_that_stay_on_the_device_change_no_bit(void **state)
+{
+    (void)state;
+    const int percent[] = {30, 70, 100};
+    for (int i = 0; i < 6; i++) {
+        training t = training_default(i % 2 ? TRAIN_LLAMA : TRAIN_T5, 1 + i % 2);
+        t.config.cpu_offload_resident = percent[i / 2];
+        t.config.cpu_offload_split = t.config.cpu_offload_ahead = i % 2;
+        t.config.param_dtype = i < 4 ? FSDP_F32 : FSDP_BF16;
+        expect_same_bits(t, "some units stay");
+    }
+}
+
+/* Three layers have 1,952 parameters each and the rest has 1,296 of all 7,152. */
+static fsdp_status count_residents(int rank, void *context)
+{
+    (void)rank, (void)context;
+    static const struct {
+        int percent;
+        const char *offloaded; /* layers 0 to 2, then the rest, which the tree begins with */
+    } cases[] = {{0, "1111"}, {18, "1111"}, {19, "1110"}, {45, "1110"}, {46, "0110"}, {73, "0010"}, {100, "0000"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fsdp_config c = FSDP_CONFIG_INIT;
+        training_job j;
+        char got[8] = "";
+        c.cpu_offload = true;
+        c.cpu_offload_resident = cases[i].percent;
+        FSDP_TRY(open_job(&c, &j));
+        for (int k = 0; k < j.model->layout->n_units; k++)
+            got[k] = j.model->offloaded[k] ? '1' : '0';
+        close_job(&j);
+        if (strcmp(got, cases[i].offloaded) != 0)
+            return error_set(FSDP_ERR_STATE, "%d %%: %s", cases[i].percent, got);
+    }
+    fsdp_config c = FSDP_CONFIG_INIT;
+    training_job j;
+    c.cpu_offload_resident = 101;
+    fsdp_status status = open_job(&c, &j);
+    bool named = strstr(fsdp_last_error(), "cpu_offload_resident is 101") != NULL;
+    close_job(&j);
+    return status == FSDP_ERR_INPUT && named ? FSDP_OK : error_set(FSDP_ERR_STATE, "101 %% were taken");
+}
+
+static void the_first_units_stay_as_far_as_the_share_goes(void **state)
+{
+    (void)state;
+    assert_true(ranks_run(1, count_residents, NULL));
+}
+
 /* ---- Micro-batches that do not train every unit ---- */
 
 typedef struct pair {
@@ -425,6 +474,8 @@ int main(void)
         cmocka_unit_test(offload_changes_no_bit_however_gradients_accumulate),
         cmocka_unit_test(offload_changes_no_bit_whatever_the_schedule),
         cmocka_unit_test(units_are_offloaded_by_name),
+        cmocka_unit_test(units_that_stay_on_the_device_change_no_bit),
+        cmocka_unit_test(the_first_units_stay_as_far_as_the_share_goes),
         cmocka_unit_test(a_unit_that_the_last_micro_batch_leaves_out_is_closed_like_the_others),
         cmocka_unit_test(a_resumed_run_goes_on_with_the_same_bits_offloaded_or_not),
         cmocka_unit_test(a_failure_of_the_update_is_reported_by_whoever_needs_it),

@@ -29,7 +29,7 @@ static const foreign_row offload_rows[] = {
     NOTE("pipeline_read", HOST),
     NOTE("pipeline_write", HOST),
     NOTE("fast_init", HOST),
-    NOTE_UNLESS("ratio", "1 1.0", "units are offloaded whole; see --cpu_offload_units"),
+    READ("ratio"),
     NOTE("super_offload", HOST),
     NOTE("cpuadam_cores_perc", "see --threads"),
     END,
@@ -346,6 +346,17 @@ static fsdp_status take_reduction(foreign_file *f, const json_t *file)
 
 /* ---- Sharding ---- */
 
+/* The part of the parameters whose state is offloaded; ours is the part that stays. */
+static fsdp_status take_ratio(foreign_file *f, const json_t *offload)
+{
+    double ratio = 1;
+    bool given;
+    FSDP_TRY(foreign_number(f, offload, "ratio", &ratio, &given));
+    if (ratio < 0 || ratio > 1)
+        return foreign_refuse(f, "offload_optimizer.ratio: %.9g; expected 0 to 1", ratio);
+    return given ? foreign_set_number(f, "cpu_offload_resident", round(100 * (1 - ratio))) : FSDP_OK;
+}
+
 static fsdp_status take_sharding(foreign_file *f, const json_t *file)
 {
     const json_t *zero = section(file, "zero_optimization");
@@ -354,6 +365,7 @@ static fsdp_status take_sharding(foreign_file *f, const json_t *file)
     char name[16];
     FSDP_TRY(foreign_take_offload(f, "offload_param.", section(zero, "offload_param"), "device"));
     FSDP_TRY(foreign_take_offload(f, "offload_optimizer.", section(zero, "offload_optimizer"), "device"));
+    FSDP_TRY(take_ratio(f, section(zero, "offload_optimizer")));
     FSDP_TRY(foreign_count(f, zero, "stage", &stage, &given));
     FSDP_TRY(foreign_count(f, zero, "mics_shard_size", &group, &grouped));
     if (given && (stage < 0 || stage > 3))

@@ -6,8 +6,8 @@
 #include "base/checked.h"
 #include "base/error.h"
 
-/* The part of the offloaded elements that there is room for, one in so many: about what a processor updates while
- * backward runs. */
+/* Room for old values, in trained elements, offloaded or not: one in so many. That is about what a processor updates
+ * while backward runs. */
 enum { SHARE = 3, MULTIPLE = 128, LONGEST_PAUSE = 63 };
 
 struct ahead {
@@ -28,16 +28,15 @@ struct ahead {
 
 static int64_t room_of(const fsdp_model *m)
 {
-    int64_t n = 0, most = 0;
+    int64_t all = 0, n = 0, most = 0;
     for (int i = 0; i < m->layout->n_units; i++) {
         const layout_segment *s = &m->layout->units[i].segments[0];
-        if (!m->offloaded[i] || !s->trainable)
-            continue;
-        int64_t part = model_part(m, i, s).n;
-        n += ceil_div(part, MULTIPLE) * MULTIPLE;
-        most = i > 0 ? max_i64(most, part) : most; /* the first unit's gradient comes last */
+        int64_t part = s->trainable ? model_part(m, i, s).n : 0, room = ceil_div(part, MULTIPLE) * MULTIPLE;
+        all += room;
+        n += m->offloaded[i] ? room : 0;
+        most = m->offloaded[i] && i > 0 ? max_i64(most, room) : most; /* the first unit's gradient comes last */
     }
-    return ceil_div(max_i64(n / SHARE, min_i64(most, n)), MULTIPLE) * MULTIPLE;
+    return min_i64(n, ceil_div(max_i64(all / SHARE, most), MULTIPLE) * MULTIPLE);
 }
 
 size_t ahead_bytes(const fsdp_model *m, int numbers, int halves)

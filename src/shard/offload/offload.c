@@ -50,9 +50,39 @@ struct offload {
 
 /* ---- Which units ---- */
 
+static int64_t trained_numel(const fsdp_model *m, int index)
+{
+    int64_t n = 0;
+    for (int i = 0; i < m->contents.n_parameters; i++) {
+        const fsdp_parameter *p = m->contents.parameters[i];
+        n += p->unit == index && p->trainable ? p->numel : 0;
+    }
+    return n;
+}
+
+/* Of the units to be offloaded, the first ones in the module tree stay, as far as the configuration lets them. One that
+ * is too large is offloaded, and a smaller one after it may stay. */
+static void keep_residents(fsdp_model *m, int n_units)
+{
+    int64_t all = 0, kept = 0;
+    for (int i = 0; i < n_units; i++)
+        all += m->offloaded[i] ? trained_numel(m, i) : 0;
+    for (int i = 0; i < m->contents.n_parameters && m->config.cpu_offload_resident > 0; i++) {
+        int index = m->contents.parameters[i]->unit;
+        int64_t n = trained_numel(m, index);
+        if (!m->offloaded[index] || (double)(kept + n) * 100 > (double)all * m->config.cpu_offload_resident)
+            continue;
+        m->offloaded[index] = false;
+        kept += n;
+    }
+}
+
 fsdp_status offload_choose(fsdp_model *m, int n_units, const char *const *names)
 {
     fsdp_config *c = &m->config;
+    if (c->cpu_offload_resident < 0 || c->cpu_offload_resident > 100)
+        return error_set(FSDP_ERR_INPUT, "cpu_offload_resident is %d; it is a percentage, from 0 to 100",
+                         c->cpu_offload_resident);
     m->offloaded = calloc((size_t)n_units, sizeof *m->offloaded);
     if (!m->offloaded)
         return error_set(FSDP_ERR_MEMORY, "choosing units to offload: out of host memory");
@@ -68,6 +98,7 @@ fsdp_status offload_choose(fsdp_model *m, int n_units, const char *const *names)
         if (matched == 0)
             return wrap_no_such_unit("cpu_offload_units", c->cpu_offload_units[g], n_units, names);
     }
+    keep_residents(m, n_units);
     c->cpu_offload_units = NULL; /* the caller's, and no longer needed */
     c->n_cpu_offload_units = 0;
     return FSDP_OK;

@@ -19,8 +19,9 @@
 
 typedef struct offload offload;
 
-/* Which units, of these names: sets m->offloaded from the configuration's globs. FSDP_ERR_INPUT, with the units' names,
- * for a glob that matches none, also where nothing is offloaded. */
+/* Which units, of these names: sets m->offloaded from the configuration's globs, less those that stay on the device
+ * nevertheless (cpu_offload_resident). FSDP_ERR_INPUT, with the units' names, for a glob that matches none, also where
+ * nothing is offloaded, and for a percentage that is none. */
 fsdp_status offload_choose(fsdp_model *m, int n_units, const char *const *names);
 bool offload_any(const fsdp_model *m);
 
