@@ -191,7 +191,7 @@ typedef struct fsdp_settings {
     fsdp_text_list cpu_offload_units;
     bool cpu_offload_split, cpu_offload_ahead;
     int64_t cpu_offload_resident; /* percent, or FSDP_RESIDENT_AUTO */
-    int comm_backend; /* fsdp_comm_backend */
+    int comm_backend;             /* fsdp_comm_backend */
     double comm_timeout;
     bool comm_thread;
     int64_t comm_ctas; /* 0: by the GPU */

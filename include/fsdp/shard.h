@@ -162,8 +162,8 @@ typedef struct fsdp_config {
         cpu_offload_split; /* the device updates a part of offloaded units, through its memory; the bits are the same */
     /* With cpu_offload: units are updated from the moment their gradient has come, before its norm over all units is
      * known, as if nothing were to be clipped, and undone where something is. The bits are the same; host memory for
-     * old values is up to a third of what all masters and moments take. Set the rate of a step (fsdp_optimizer_set_lr) before its
-     * last micro-batch: updates that were made with another are undone. */
+     * old values is up to a third of what all masters and moments take. Set the rate of a step (fsdp_optimizer_set_lr)
+     * before its last micro-batch: updates that were made with another are undone. */
     bool cpu_offload_ahead;
     /* Frozen weights of linear layers, except output heads, are kept and gathered in 8 bits: blocks of 64 with a scale.
      * They become param_dtype before they are used. There must be such weights. */

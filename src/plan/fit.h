@@ -19,9 +19,9 @@ typedef struct fit_request {
  * host still has, where the host has memory of its own. Collective. */
 fsdp_status fit_limit(device *dev, int ranks_per_host, comm_group *all, plan_limit *out);
 
-/* Strategy auto: takes the fastest setting that fits. --cpu_offload_resident auto: finds the percentage. Recommended: takes another only where the one by size does not
- * fit. Otherwise FSDP_ERR_INPUT, naming flags that would fit, when the plan is larger than what is available.
- * sharding->reason says what was chosen and why. */
+/* Strategy auto: takes the fastest setting that fits. Resident auto: finds the percentage. Recommended: takes another
+ * only where the one by size does not fit. Otherwise FSDP_ERR_INPUT, naming flags that would fit, when the plan is
+ * larger than what is available. sharding->reason says what was chosen and why. */
 fsdp_status fit_sharding(const fit_request *r, assembled_sharding *sharding);
 
 #endif

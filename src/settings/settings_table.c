@@ -428,10 +428,12 @@ const fsdp_flag settings_table[] = {
     {FLOAT(comm_timeout, "600", 0.001, 1e9, "seconds",
            "longest wait for another rank before the job fails (default: NCCL_TIMEOUT, otherwise 600)")},
     {SWITCH(comm_thread, NULL, "use a communication thread even if no core is free for it")},
-    {COUNT(comm_ctas, NULL, 0, 64, "N", "most multiprocessors that an NCCL collective takes (default: 16 on Hopper, otherwise NCCL decides)")},
-    {CHOICE(comm_memory, "plain", comm_memories,
-            "memory of NCCL's collectives; symmetric: NCCL's own, needs fewer multiprocessors; copy_engine: and gathers "
-            "take none (NCCL 2.28)")},
+    {COUNT(comm_ctas, NULL, 0, 64, "N",
+           "most multiprocessors that an NCCL collective takes (default: 16 on Hopper, otherwise NCCL decides)")},
+    {CHOICE(
+        comm_memory, "plain", comm_memories,
+        "memory of NCCL's collectives; symmetric: NCCL's own, needs fewer multiprocessors; copy_engine: and gathers "
+        "take none (NCCL 2.28)")},
 #undef GROUP
 
 #define GROUP "Checkpoints"

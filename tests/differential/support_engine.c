@@ -151,12 +151,13 @@ void variant_print(const variant *v, char *text, size_t bytes)
     static const char *const prefetch[] = {"pre", "post", "none"},
                              *const offload[] = {"", ", offload", ", offload of block 0"},
                              *const checkpointing[] = {"", ", checkpointing", ", selective checkpointing"};
-    snprintf(
-        text, bytes, "%s%s, backward prefetch %s, %d gather buffers%s%s%s%s, %d %% stay%s%s%s%s", fsdp_strategy_name(v->strategy),
-        v->forward_prefetch ? ", forward prefetch" : "", prefetch[v->backward_prefetch], v->gather_buffers,
-        checkpointing[v->checkpointing], v->recompute_cheap ? ", cheap operations again" : "",
-        v->offload_activations ? ", activations in host memory" : "", offload[v->offload], v->resident,
-        v->split ? ", split" : "", v->ahead ? ", ahead" : "", v->policies ? ", a policy for each unit" : "", v->shaken ? ", shaken" : "");
+    snprintf(text, bytes, "%s%s, backward prefetch %s, %d gather buffers%s%s%s%s, %d %% stay%s%s%s%s",
+             fsdp_strategy_name(v->strategy), v->forward_prefetch ? ", forward prefetch" : "",
+             prefetch[v->backward_prefetch], v->gather_buffers, checkpointing[v->checkpointing],
+             v->recompute_cheap ? ", cheap operations again" : "",
+             v->offload_activations ? ", activations in host memory" : "", offload[v->offload], v->resident,
+             v->split ? ", split" : "", v->ahead ? ", ahead" : "", v->policies ? ", a policy for each unit" : "",
+             v->shaken ? ", shaken" : "");
 }
 
 bool variant_keeps_bits(const test_case *c, const variant *v)

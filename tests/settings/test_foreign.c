@@ -203,10 +203,23 @@ static void auto_leaves_a_setting_open(void **state)
     assert_true(noted(&s, "the warmup (--warmup) is linear here"));
     fsdp_settings_free(&s);
     take(&s, deepspeed_read,
-         "{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": \"auto\", \"warmup_type\": \"linear\"}}}",
+         "{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": \"auto\", \"warmup_type\": "
+         "\"linear\"}}}",
          NULL);
     assert_false(noted(&s, "linear here"));
     fsdp_settings_free(&s);
+}
+
+static void the_ratio_of_offload_is_what_does_not_stay(void **state)
+{
+    (void)state;
+    fsdp_settings s;
+    take(&s, deepspeed_read,
+         "{\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": {\"device\": \"cpu\", \"ratio\": 0.7}}}", NULL);
+    assert_true(s.cpu_offload);
+    assert_int_equal(s.cpu_offload_resident, 30);
+    fsdp_settings_free(&s);
+    refused(deepspeed_read, "{\"zero_optimization\": {\"offload_optimizer\": {\"ratio\": 1.5}}}", "ratio: 1.5");
 }
 
 static void the_global_batch_is_divided(void **state)
@@ -315,8 +328,10 @@ static void loss_scales_are_read(void **state)
     take(&s, deepspeed_read, "{\"fp16\": {\"enabled\": true, \"loss_scale\": 128}}", NULL);
     assert_true(s.loss_scale == 128 && noted(&s, "fp16.loss_scale"));
     fsdp_settings_free(&s);
-    /* With fp16 from a flag, too, whatever the file says of it; not with another precision, nor against --loss_scale. */
-    const char *file = "{\"fp16\": {\"enabled\": \"auto\", \"initial_scale_power\": 12}, \"bf16\": {\"enabled\": true}}";
+    /* With fp16 from a flag, too, whatever the file says of it; not with another precision, nor against --loss_scale.
+     */
+    const char *file =
+        "{\"fp16\": {\"enabled\": \"auto\", \"initial_scale_power\": 12}, \"bf16\": {\"enabled\": true}}";
     static const struct {
         const char *flags[5];
         double expected;
@@ -567,6 +582,7 @@ int main(void)
         cmocka_unit_test(flags_come_before_the_file),
         cmocka_unit_test(what_deepspeed_leaves_out_has_its_defaults),
         cmocka_unit_test(auto_leaves_a_setting_open),
+        cmocka_unit_test_teardown(the_ratio_of_offload_is_what_does_not_stay, one_rank),
         cmocka_unit_test_teardown(the_global_batch_is_divided, one_rank),
         cmocka_unit_test(what_would_change_the_result_is_refused),
         cmocka_unit_test(what_is_turned_off_is_not_named),

@@ -123,6 +123,44 @@ static void recommended_goes_by_size_as_long_as_that_fits(void **state)
     fsdp_settings_free(&f.settings);
 }
 
+/* As much of the state stays on the device as fits there, and no more; a percentage that was given stays. */
+static void offload_keeps_as_much_on_the_device_as_fits(void **state)
+{
+    (void)state;
+    const int limits[] = {13, 16, 20, 136};
+    int last = -1;
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        size_t limit = (size_t)limits[i] * GiB;
+        fitted f = FIT("h200", limit, 1, "--preset=llama3_2_1b", "--bf16", "--cpu_offload", "--recompute_cheap",
+                       "--sharding_strategy=full", "--train_batch_size=4", "--max_context_width=2048",
+                       "--cpu_offload_resident=auto");
+        fsdp_config c = f.sharding.config;
+        plan_world world = {NULL, 1, 1};
+        memory_plan p;
+        if (f.status != FSDP_OK)
+            fail_msg("%d GiB: %s", limits[i], fsdp_last_error());
+        assert_non_null(strstr(f.sharding.reason, "of what is offloaded fits on the device"));
+        assert_true(c.cpu_offload_resident > last);
+        last = c.cpu_offload_resident;
+        assert_int_equal(device_describe("h200", &world.dev), FSDP_OK);
+        assert_int_equal(workload_plan(&f.work, &c, &world, &p), FSDP_OK);
+        assert_true(p.total <= limit);
+        for (c.cpu_offload_resident++; c.cpu_offload_resident <= 100; c.cpu_offload_resident++) {
+            assert_int_equal(workload_plan(&f.work, &c, &world, &p), FSDP_OK);
+            assert_true(p.total > limit - limit / 16);
+        }
+        device_close(world.dev);
+        fsdp_settings_free(&f.settings);
+    }
+    assert_int_equal(last, 100);
+    fitted f = FIT("h200", 136 * GiB, 1, "--preset=llama3_2_1b", "--cpu_offload", "--cpu_offload_resident=40");
+    assert_int_equal(f.sharding.config.cpu_offload_resident, 40);
+    fsdp_settings_free(&f.settings);
+    f = FIT("h200", 136 * GiB, 1, "--preset=llama3_2_1b", "--cpu_offload_resident=auto"); /* nothing is offloaded */
+    assert_null(strstr(f.sharding.reason, "offloaded"));
+    fsdp_settings_free(&f.settings);
+}
+
 /* With a strategy that was given, what does not fit is refused, with flags that do; those are tried here. */
 static void a_misfit_names_flags_that_fit(void **state)
 {
@@ -321,6 +359,7 @@ int main(void)
         cmocka_unit_test(less_memory_takes_slower_settings_and_says_which_was_too_big),
         cmocka_unit_test(what_was_given_stays),
         cmocka_unit_test(recommended_goes_by_size_as_long_as_that_fits),
+        cmocka_unit_test(offload_keeps_as_much_on_the_device_as_fits),
         cmocka_unit_test(a_misfit_names_flags_that_fit),
         cmocka_unit_test(flags_that_fit_say_what_they_take_to_the_byte),
         cmocka_unit_test(the_fewest_ranks_are_named),

@@ -19,7 +19,7 @@
 #include "ckpt/save/save.h"
 #include "shard/offload/offload.h"
 #include "state/model_state.h"
-#include "training/offload_job.h"
+#include "training/offload/offload_job.h"
 #include "training/support_ranks.h"
 #include "training/support_training.h"
 

@@ -15,7 +15,7 @@
 
 #include "base/rng.h"
 #include "shard/step/optimizer.h"
-#include "training/offload_job.h"
+#include "training/offload/offload_job.h"
 #include "training/support_ranks.h"
 
 enum { STEPS = 12, MAX_RANKS = 2 };

@@ -1,6 +1,6 @@
 /* A small LLaMA in this process, one rank of a job, for tests that look into an offloaded model step by step. */
-#ifndef TESTS_TRAINING_OFFLOAD_JOB_H
-#define TESTS_TRAINING_OFFLOAD_JOB_H
+#ifndef TESTS_TRAINING_OFFLOAD_OFFLOAD_JOB_H
+#define TESTS_TRAINING_OFFLOAD_OFFLOAD_JOB_H
 
 #include <fsdp/fsdp.h>
 
