@@ -128,8 +128,16 @@ static void cudnn_attention_matches_the_own_kernel(void **state)
         {"odd length", {3, 1000, 4, 4, 64, true, false, FSDP_BF16}},
         {"not causal, very odd length", {2, 333, 6, 2, 64, false, false, FSDP_BF16}},
     };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        cudnn_matches_the_own_kernel_on(&b, &all[i].f, all[i].name);
+    unsigned major = 0, minor = 0;
+    const char *cudnn = strstr(gpu->description, "cuDNN ");
+    assert_non_null(cudnn);
+    assert_int_equal(sscanf(cudnn, "cuDNN %u.%u", &major, &minor), 2);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (all[i].f.length % 128 && major * 100 + minor < 916)
+            print_message("%s: left to the own kernel before cuDNN 9.16\n", all[i].name);
+        else
+            cudnn_matches_the_own_kernel_on(&b, &all[i].f, all[i].name);
+    }
     end_bench(&b);
 }
 
@@ -543,6 +551,10 @@ static void check_paced_moves(int blocks)
                              .seconds = 0.02,
                              .blocks = blocks};
         MUST(gpu->copy(b.s, (void *)a.from, host, from_bytes));
+        MUST(gpu->stream_synchronize(b.s));
+        paced_move_args first = a;
+        first.bytes = first.from_bytes = first.to_bytes = 1000;
+        MUST(gpu->paced_move(b.s, &first)); /* the first launch loads the kernel */
         MUST(gpu->stream_synchronize(b.s));
         double begun = clock_seconds();
         MUST(gpu->paced_move(b.s, &a));
