@@ -212,9 +212,9 @@ static fsdp_status measure_host_copy(device *d, stream *s, double *rate)
 static void take_host_update(profiling *p)
 {
     offload_figures f = offload_figures_of(p->b->sharded);
+    double *rate = p->b->sharding.config.cpu_offload_split ? &p->profile.host_shared : &p->profile.host_update;
     if (f.updates > 0 && f.update_seconds > 0)
-        p->profile.host_update =
-            (double)f.parameters * stepping_update_bytes(p->b) * (double)f.updates / f.update_seconds;
+        *rate = (double)f.parameters * stepping_update_bytes(p->b) * (double)f.updates / f.update_seconds;
 }
 
 /* ---- collectives ---- */

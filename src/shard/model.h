@@ -55,8 +55,19 @@ typedef struct model_scalars {
 /* Copies to the device happen later: this many micro-batches may be on their way before the host waits. */
 enum { MODEL_HOST_SCALARS = 64 };
 
+/* Who carries what the close of a step exchanges between ranks, where that is not comm: the step is only being written
+ * down (plan/script.h), on a device that computes nothing. Bytes are those that this rank receives. */
+typedef struct step_carrier {
+    fsdp_status (*sum)(void *context, int64_t n, size_t element); /* over all ranks; whoever called waits for it */
+    /* The unit's directions, or what they became, go from every rank to every other; and whoever called waits. */
+    fsdp_status (*gather)(void *context, int unit, bool results, int64_t n, int64_t received, size_t element);
+    fsdp_status (*await)(void *context, int unit, bool results);
+    void *context;
+} step_carrier;
+
 struct fsdp_model {
     fsdp_world *world;
+    const step_carrier *carrier; /* NULL: comm */
     device *dev;
     stream *compute;
     stream_laps *laps; /* NULL: the device has no time of its own */
@@ -184,6 +195,13 @@ static inline element_range model_counted(const fsdp_model *m, int index, const 
     return (element_range){first, h->replica_rank == 0 ? s->cuts[h->shard_rank + 1] - first : 0};
 }
 
+/* What memory was taken for; of a step that is only written down none was. */
+static inline void model_note_memory(const fsdp_model *m, memory_use use, int64_t bytes)
+{
+    if (!m->carrier)
+        memory_use_note(use, bytes);
+}
+
 /* Graphs hold pointers and chosen kernels: when those change, they are recorded anew. */
 void model_forget_graphs(fsdp_model *m);
 
@@ -197,6 +215,11 @@ void model_release_arena(fsdp_model *m, model_arena *a); /* an empty one is lega
 /* The module's parameters laid out in units, as config, rank, n_ranks and ranks_per_node say; calls no other rank and
  * allocates nothing on the device. */
 fsdp_status model_make_layout(fsdp_model *m);
+
+/* Makes the units and places their parts from m->shared, m->resident and m->host on, of which nothing is read; and
+ * undoes it. */
+fsdp_status model_place_units(fsdp_model *m);
+void model_forget_units(fsdp_model *m);
 
 /* Resident memory that a model needs, per kind; for planning without allocating. */
 typedef struct resident_sizes {

@@ -28,6 +28,9 @@ typedef struct playing {
     int *kinds;     /* (n_slots): the collective, or -1: a transfer */
     pending *queue; /* (n_slots) */
     int n_queued;
+    const script_item **early; /* (n_slots): updates that may be made before the close */
+    int n_early;
+    bool *made;       /* (n_slots): the update was */
     double turn, end; /* when backward began, and the close */
     played_step step;
 } playing;
@@ -138,11 +141,36 @@ static void play_copy(playing *g, const script_item *item, double *line, bool af
     g->kinds[item->slot] = -1;
 }
 
-static void play_update(playing *g, const script_item *item)
+static void run_update(playing *g, const script_item *item, double start, double rate)
 {
-    g->worker = fmax(fmax(g->worker, g->host), g->done[item->after]) + item->bytes / g->p->host_update;
+    g->worker = start + item->bytes / rate;
     g->done[item->slot] = g->worker;
     g->kinds[item->slot] = -1;
+}
+
+/* Those that run ahead are begun until the host comes to the close; the device does not share them. */
+static void run_early(playing *g)
+{
+    for (int i = 0; i < g->n_early; i++) {
+        const script_item *item = g->early[i];
+        double start = fmax(g->worker, g->done[item->after]);
+        g->made[item->slot] = start < g->host;
+        if (g->made[item->slot])
+            run_update(g, item, start, g->p->host_update);
+    }
+    g->n_early = 0;
+}
+
+static void play_update(playing *g, const script_item *item)
+{
+    double start = fmax(fmax(g->worker, g->host), g->done[item->after]);
+    double rate = g->s->shares_updates && g->p->host_shared > 0 ? g->p->host_shared : g->p->host_update;
+    if (item->ahead)
+        g->early[g->n_early++] = item;
+    else if (g->made[item->slot])
+        g->made[item->slot] = false;
+    else
+        run_update(g, item, start, rate);
 }
 
 static void play_item(playing *g, const script_item *item)
@@ -174,6 +202,7 @@ static void play_item(playing *g, const script_item *item)
         break;
     case SCRIPT_SYNC:
         g->host = fmax(g->host, g->compute);
+        run_early(g);
         break;
     }
 }
@@ -214,8 +243,10 @@ fsdp_status player_play(const plan_script *s, const kernel_profile *p, int ranks
     g.done = calloc(slots, sizeof *g.done);
     g.kinds = calloc(slots, sizeof *g.kinds);
     g.queue = calloc(slots, sizeof *g.queue);
+    g.early = calloc(slots, sizeof *g.early);
+    g.made = calloc(slots, sizeof *g.made);
     fsdp_status status = FSDP_OK;
-    if (!g.seconds || !g.sources || !g.done || !g.kinds || !g.queue)
+    if (!g.seconds || !g.sources || !g.done || !g.kinds || !g.queue || !g.early || !g.made)
         status = error_set(FSDP_ERR_MEMORY, "playing a step: out of host memory");
     for (int i = 0; i < s->n_works && status == FSDP_OK; i++)
         g.seconds[i] = profile_seconds(p, &s->works[i], &g.sources[i]);
@@ -227,5 +258,7 @@ fsdp_status player_play(const plan_script *s, const kernel_profile *p, int ranks
     free(g.done);
     free(g.kinds);
     free(g.queue);
+    free(g.early);
+    free(g.made);
     return status;
 }

@@ -51,6 +51,18 @@ static void say_links(json_t *list, const prediction_request *r, int most_ranks)
         say(list, "collectives run only while a rank waits for them: it has no core to spare");
 }
 
+static void say_host(json_t *list, const prediction_request *r)
+{
+    const kernel_profile *k = r->profile;
+    bool shares = r->config->cpu_offload_split, measured = shares && k->host_shared > 0;
+    say(list, "%.3g GB/s between host and device, %.3g GB/s for updates in host memory%s", k->host_copy / 1e9,
+        (measured ? k->host_shared : k->host_update) / 1e9, measured ? " that the device shares" : "");
+    if (shares && !measured)
+        say(list, "how fast the device shares updates in host memory was not measured: they count as the processor's");
+    if (r->config->cpu_offload_ahead)
+        say(list, "updates that run ahead of the norm stand: no step is clipped or skipped");
+}
+
 static json_t *assumptions_of(const prediction_request *r, const prediction *p, int most_ranks)
 {
     const kernel_profile *k = r->profile;
@@ -71,12 +83,7 @@ static json_t *assumptions_of(const prediction_request *r, const prediction *p, 
     if (most_ranks > 1)
         say_links(list, r, most_ranks);
     if (p->step.transfer_wait > 0)
-        say(list, "%.3g GB/s between host and device, %.3g GB/s for updates in host memory", k->host_copy / 1e9,
-            k->host_update / 1e9);
-    if (r->work->optimizer == FSDP_MUON)
-        say(list, "Muon counts as AdamW does: its products, and what its owners exchange, are left out");
-    if (r->work->optimizer == FSDP_ADAFACTOR)
-        say(list, "Adafactor's passes over rows and columns, and what ranks exchange for them, are left out");
+        say_host(list, r);
     say(list, "data is there when a step begins; saving, validation and logging are not counted");
     return list;
 }

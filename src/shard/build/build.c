@@ -275,6 +275,7 @@ static void place_part(const fsdp_model *m, unit_segment *segment, bool offloade
             take(offloaded ? &at->host : &at->resident, numel * fsdp_dtype_size(segment->gradient_dtype));
 }
 
+/* Peers read the copies (or, in fp32, the masters): those lie in shared memory, the rest in private memory. */
 static fsdp_status allocate_places(fsdp_model *m)
 {
     resident_sizes z = model_resident_sizes(m);
@@ -295,11 +296,12 @@ static int64_t counted(const layout_segment *s, int64_t numel)
     return s->int8 ? (int64_t)layout_kept_bytes(s, numel, 0) : numel;
 }
 
-/* Peers read the copies (or, in fp32, the masters): those lie in shared memory, the rest in private memory. */
-static fsdp_status place_units(fsdp_model *m)
+fsdp_status model_place_units(fsdp_model *m)
 {
-    FSDP_TRY(allocate_places(m));
     places at = {m->shared, m->resident, m->host};
+    m->units = calloc((size_t)m->layout->n_units, sizeof *m->units);
+    if (!m->units)
+        return error_set(FSDP_ERR_MEMORY, "sharding a model: out of host memory");
     for (int i = 0; i < m->layout->n_units; i++) {
         unit *u = &m->units[i];
         u->layout = &m->layout->units[i];
@@ -324,6 +326,16 @@ static fsdp_status place_units(fsdp_model *m)
         }
     }
     return FSDP_OK;
+}
+
+void model_forget_units(fsdp_model *m)
+{
+    for (int i = 0; m->units && i < m->layout->n_units; i++) {
+        for (int k = 0; k < m->units[i].n_segments; k++)
+            free(m->units[i].segments[k].counts);
+    }
+    free(m->units);
+    m->units = NULL;
 }
 
 /* Keeps only as many bits as the buffer's type has, rounded to nearest even. */
@@ -524,12 +536,8 @@ fsdp_status fsdp_shard(fsdp_world *w, fsdp_module *net, const fsdp_config *confi
     m->loss_scale = model_scales_loss(m) ? (full.loss_scale > 0 ? full.loss_scale : 65536) : 1;
     TRY_OR(fail, agree(m));
     TRY_OR(fail, sharding_open_groups(m));
-    m->units = calloc((size_t)m->layout->n_units, sizeof *m->units);
-    if (!m->units) {
-        status = error_set(FSDP_ERR_MEMORY, "sharding a model: out of host memory");
-        goto fail;
-    }
-    TRY_OR(fail, place_units(m));
+    TRY_OR(fail, allocate_places(m));
+    TRY_OR(fail, model_place_units(m));
     TRY_OR(fail, place_buffers(m));
     TRY_OR(fail, place_scalars(m));
     TRY_OR(fail, place_figures(m));
@@ -581,11 +589,7 @@ void fsdp_model_free(fsdp_model *m)
     m->dev->release(m->dev, MEMORY_HOST, m->host, m->host_bytes);
     m->dev->release(m->dev, MEMORY_DEVICE, m->resident, m->resident_bytes);
     comm_release(m->world->comm, m->shared);
-    for (int i = 0; m->units && i < m->layout->n_units; i++) {
-        for (int k = 0; k < m->units[i].n_segments; k++)
-            free(m->units[i].segments[k].counts);
-    }
-    free(m->units);
+    model_forget_units(m);
     sharding_close_groups(m);
     policy_free(m);
     layout_free(m->layout);

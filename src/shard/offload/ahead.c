@@ -26,23 +26,28 @@ struct ahead {
     int pause, paused; /* steps without a guess after a wrong one, and those that have passed */
 };
 
-static int64_t room_of(const fsdp_model *m)
+int64_t ahead_numel(int64_t n)
+{
+    return ceil_div(n, MULTIPLE) * MULTIPLE;
+}
+
+int64_t ahead_room(const fsdp_model *m)
 {
     int64_t all = 0, n = 0, most = 0;
     for (int i = 0; i < m->layout->n_units; i++) {
         const layout_segment *s = &m->layout->units[i].segments[0];
-        int64_t part = s->trainable ? model_part(m, i, s).n : 0, room = ceil_div(part, MULTIPLE) * MULTIPLE;
+        int64_t part = s->trainable ? model_part(m, i, s).n : 0, room = ahead_numel(part);
         all += room;
         n += m->offloaded[i] ? room : 0;
         most = m->offloaded[i] && i > 0 ? max_i64(most, room) : most; /* the first unit's gradient comes last */
     }
-    return min_i64(n, ceil_div(max_i64(all / SHARE, most), MULTIPLE) * MULTIPLE);
+    return min_i64(n, ahead_numel(max_i64(all / SHARE, most)));
 }
 
 size_t ahead_bytes(const fsdp_model *m, int numbers, int halves)
 {
     size_t kept = (size_t)(numbers - halves) * sizeof(float) + (size_t)halves * sizeof(uint16_t);
-    return m->config.cpu_offload_ahead && offload_any(m) ? (size_t)room_of(m) * (sizeof(float) + kept) : 0;
+    return m->config.cpu_offload_ahead && offload_any(m) ? (size_t)ahead_room(m) * (sizeof(float) + kept) : 0;
 }
 
 /* ---- The runner ---- */
@@ -50,7 +55,7 @@ size_t ahead_bytes(const fsdp_model *m, int numbers, int halves)
 static bool takes(void *context, int range)
 {
     ahead *a = context;
-    int64_t n = ceil_div(update_range_at(a->update, range)->n, MULTIPLE) * MULTIPLE;
+    int64_t n = ahead_numel(update_range_at(a->update, range)->n);
     if (!a->pays || a->used + n > a->room)
         return false;
     if (!a->guessed)
@@ -120,7 +125,7 @@ fsdp_status ahead_create(fsdp_model *m, update *u, const fsdp_optimizer_config *
     a->kept_dtype = config->state_dtype;
     a->guess = guess;
     a->context = context;
-    a->room = room_of(m);
+    a->room = ahead_room(m);
     a->bytes = ahead_bytes(m, update_kept(config), update_halves(config));
     fsdp_status status = FSDP_OK;
     if (a->bytes > 0)

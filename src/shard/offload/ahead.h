@@ -17,6 +17,9 @@
 
 typedef struct ahead ahead;
 
+/* Elements that there is room for old values of, and those that an update of n elements takes of it. */
+int64_t ahead_room(const fsdp_model *m);
+int64_t ahead_numel(int64_t n);
 /* Host memory for old values, of a model that has its layout; numbers and halves as split_bytes has them. 0: the
  * configuration does not ask for it. */
 size_t ahead_bytes(const fsdp_model *m, int numbers, int halves);

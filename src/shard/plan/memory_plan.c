@@ -247,7 +247,8 @@ static fsdp_status plan_training(fsdp_model *m, const memory_plan_request *r, me
     count_traffic(m, s.schedule, out);
     fsdp_status status = r->picture ? plan_picture_take(r->picture, m, s.program, s.schedule) : FSDP_OK;
     if (status == FSDP_OK && r->script)
-        status = plan_script_take(r->script, m, s.program, s.schedule, max_i64(r->micro_batches, 1), r->moments);
+        status = plan_script_take(r->script, m, s.program, s.schedule, max_i64(r->micro_batches, 1),
+                                  (script_optimizer){r->optimizer, r->moments, r->half_moments});
     free_step(&s);
     return status;
 }

@@ -1,5 +1,5 @@
-/* Runs the program instruction by instruction on a noting device, with the schedule's events between them, and then the
- * close of the step. step/events.c, gradients.c and optimizer.c do the same on a real one. */
+/* Runs the program instruction by instruction on a noting device, with the schedule's events between them, as
+ * step/events.c carries them out on a real one; and then the close of the step, which is the optimizer's own code. */
 #include "shard/plan/script.h"
 
 #include <stdlib.h>
@@ -8,10 +8,22 @@
 #include "base/error.h"
 #include "device/noting.h"
 #include "shard/model.h"
-#include "shard/offload/offload.h"
+#include "shard/offload/ahead.h"
+#include "shard/offload/split.h"
+#include "shard/step/optimizer.h"
 
 /* Kinds of slots; each unit has one of every kind. */
-enum { SLOT_GATHER, SLOT_REDUCE, SLOT_REPLICATE, SLOT_LAND, SLOT_REFRESH, SLOT_PRELOAD, SLOT_KINDS };
+enum {
+    SLOT_GATHER,
+    SLOT_REDUCE,
+    SLOT_REPLICATE,
+    SLOT_LAND,
+    SLOT_REFRESH,
+    SLOT_PRELOAD,
+    SLOT_DIRECTIONS, /* Muon's, */
+    SLOT_RESULTS,    /* and what becomes of them */
+    SLOT_KINDS
+};
 
 /* Addresses that stand for memory: aligned, apart from each other, never read. */
 #define PRETENDED(n) ((void *)(uintptr_t)(((uintptr_t)(n) + 1) << 40))
@@ -26,10 +38,12 @@ typedef struct writing {
     gradient_residency gradients;
     statistics_group statistics;
     peer_group peers;
-    int moments;
+    script_optimizer optimizer;
     int next;        /* event */
     bool more, last; /* of the micro-batch */
     bool offloads;
+    bool deaf;          /* what is noted now happens once, not in every step */
+    int64_t ahead_room; /* elements that may still be updated before the norm is known */
 } writing;
 
 void plan_script_clear(plan_script *s)
@@ -82,7 +96,8 @@ fsdp_status plan_script_add_work(plan_script *s, const kernel_work *work)
 
 static fsdp_status hear(void *context, const kernel_work *work)
 {
-    return plan_script_add_work(((writing *)context)->out, work);
+    writing *w = context;
+    return w->deaf ? FSDP_OK : plan_script_add_work(w->out, work);
 }
 
 static int slot_of(int which, int kind)
@@ -99,8 +114,13 @@ static fsdp_status add(writing *w, script_kind kind, int which, int slot, int af
                                                  .bytes = bytes});
 }
 
+/* Bytes: of the whole buffer, and those that this rank receives. */
+typedef struct moved_bytes {
+    double all, received;
+} moved_bytes;
+
 static fsdp_status add_collective(writing *w, script_collective kind, int which, int slot, int ranks, int stride,
-                                  double bytes)
+                                  moved_bytes bytes)
 {
     return plan_script_add(w->out, (script_item){.kind = SCRIPT_COLLECTIVE,
                                                  .collective = kind,
@@ -109,7 +129,14 @@ static fsdp_status add_collective(writing *w, script_collective kind, int which,
                                                  .after = -1,
                                                  .ranks = ranks,
                                                  .stride = stride,
-                                                 .bytes = bytes});
+                                                 .bytes = bytes.all,
+                                                 .received = bytes.received});
+}
+
+/* A sum of n elements that all ranks of a group get: as many bytes as two ways round a ring. */
+static moved_bytes summed_bytes(int64_t n, size_t element, int ranks)
+{
+    return (moved_bytes){(double)n * (double)element, (double)(2 * (ranks - 1) * n * (int64_t)element / ranks)};
 }
 
 static fsdp_status add_launch(writing *w, bool recorded, bool backward)
@@ -125,7 +152,7 @@ static fsdp_status add_launch(writing *w, bool recorded, bool backward)
 /* ---- what operations exchange with other ranks ---- */
 
 /* A slot of its own, behind those of the units: it is waited for at once. */
-static fsdp_status exchange(writing *w, script_collective kind, double bytes)
+static fsdp_status exchange(writing *w, script_collective kind, moved_bytes bytes)
 {
     int slot = w->m->layout->n_units * SLOT_KINDS;
     FSDP_TRY(plan_script_add(w->out, (script_item){.kind = SCRIPT_COLLECTIVE,
@@ -135,39 +162,52 @@ static fsdp_status exchange(writing *w, script_collective kind, double bytes)
                                                    .after = -1,
                                                    .ranks = w->m->n_ranks,
                                                    .stride = 1,
-                                                   .bytes = bytes}));
+                                                   .bytes = bytes.all,
+                                                   .received = bytes.received}));
     return add(w, SCRIPT_WAIT, -1, slot, -1, 0);
+}
+
+static fsdp_status sum_over_ranks(void *context, int64_t n, size_t element)
+{
+    writing *w = context;
+    return exchange(w, SCRIPT_ALL_REDUCE, summed_bytes(n, element, w->m->n_ranks));
 }
 
 static fsdp_status sum_statistics(void *context, stream *s, double *values, int64_t n)
 {
-    (void)s, (void)values;
-    return exchange(context, SCRIPT_ALL_REDUCE, 8 * (double)n);
+    (void)s;
+    return sum_over_ranks(context, n, sizeof *values);
 }
 
 static fsdp_status gather_values(void *context, stream *s, buffer mine, buffer all, int64_t n)
 {
     writing *w = context;
+    double part = (double)n * (double)fsdp_dtype_size(mine.dtype);
     (void)s, (void)all;
-    return exchange(w, SCRIPT_ALL_GATHER, (double)(n * w->m->n_ranks) * (double)fsdp_dtype_size(mine.dtype));
+    return exchange(w, SCRIPT_ALL_GATHER, (moved_bytes){part * w->m->n_ranks, part * (w->m->n_ranks - 1)});
 }
 
 static fsdp_status scatter_sums(void *context, stream *s, buffer all, buffer mine, int64_t n, bool add_to)
 {
     writing *w = context;
+    double part = (double)n * (double)fsdp_dtype_size(all.dtype);
     (void)s, (void)mine, (void)add_to;
-    return exchange(w, SCRIPT_REDUCE_SCATTER, (double)(n * w->m->n_ranks) * (double)fsdp_dtype_size(all.dtype));
+    return exchange(w, SCRIPT_REDUCE_SCATTER, (moved_bytes){part * w->m->n_ranks, part * (w->m->n_ranks - 1)});
 }
 
 /* ---- events of the schedule ---- */
 
-static double full_bytes(const writing *w, int which, size_t element, bool trained_only)
+/* Of the unit's gathered parameters; `keepers`: from so many ranks that have kept it among themselves, 0: from all. */
+static moved_bytes gathered_bytes(const writing *w, int which, int keepers)
 {
     const layout_unit *u = &w->m->layout->units[which];
-    double bytes = 0;
+    int rank = w->m->shardings[which].shard_rank;
+    moved_bytes bytes = {0, 0};
     for (int i = 0; i < u->n_segments; i++) {
         const layout_segment *s = &u->segments[i];
-        bytes += s->trainable || !trained_only ? (double)layout_kept_bytes(s, s->padded, element) : 0;
+        int64_t own = keepers ? layout_kept_numel(s, keepers, rank % keepers) : layout_shard_numel(s, rank);
+        bytes.all += (double)layout_kept_bytes(s, s->padded, w->m->param_bytes[which]);
+        bytes.received += (double)layout_kept_bytes(s, s->padded - own, w->m->param_bytes[which]);
     }
     return bytes;
 }
@@ -189,12 +229,11 @@ static bool moves_nothing(const writing *w, int which)
 static fsdp_status gather(writing *w, const schedule_event *e)
 {
     const fsdp_model *m = w->m;
-    bool kept = e->backward && w->s->units[e->unit].kept;
+    int keepers = e->backward && w->s->units[e->unit].kept ? m->keep_groups[e->unit] : 0;
     if (moves_nothing(w, e->unit))
         return FSDP_OK;
     return add_collective(w, SCRIPT_ALL_GATHER, e->unit, SLOT_GATHER,
-                          kept ? m->keep_groups[e->unit] : m->shardings[e->unit].n_shards, 1,
-                          full_bytes(w, e->unit, m->param_bytes[e->unit], false));
+                          keepers ? keepers : m->shardings[e->unit].n_shards, 1, gathered_bytes(w, e->unit, keepers));
 }
 
 /* Of a unit that a smaller group keeps, this rank's part is copied out of the full parameters. */
@@ -202,8 +241,8 @@ static fsdp_status release(writing *w, const schedule_event *e)
 {
     if (!w->s->units[e->unit].kept || e->backward)
         return FSDP_OK;
-    double part = full_bytes(w, e->unit, w->m->param_bytes[e->unit], false) / w->m->keep_groups[e->unit];
-    kernel_work copy = kernel_work_of_copy(2 * part);
+    moved_bytes bytes = gathered_bytes(w, e->unit, w->m->keep_groups[e->unit]);
+    kernel_work copy = kernel_work_of_copy(2 * (bytes.all - bytes.received));
     return hear(w, &copy);
 }
 
@@ -221,10 +260,80 @@ static bool reduces_now(const writing *w)
     return !model_holds_gradients(w->m) || w->last;
 }
 
+static double sum_bytes(const writing *w, int which)
+{
+    return (double)own_numel(w, which) * (double)fsdp_dtype_size(w->m->config.gradient_dtype);
+}
+
+static fsdp_status replicate(writing *w, int which)
+{
+    const unit_sharding *h = &w->m->shardings[which];
+    return add_collective(
+        w, SCRIPT_ALL_REDUCE, which, SLOT_REPLICATE, h->n_replicas, h->n_shards,
+        summed_bytes(own_numel(w, which), fsdp_dtype_size(w->m->config.gradient_dtype), h->n_replicas));
+}
+
+/* Read and written by the update of a unit in host memory: masters and state, gradients, the copy; `twice`: old values
+ * are kept. */
+static double update_bytes(const writing *w, int which, bool twice)
+{
+    const script_optimizer *o = &w->optimizer;
+    fsdp_dtype dtype = w->m->policies[which].param_dtype;
+    size_t state = sizeof(float) * (size_t)(1 + o->numbers - o->halves) + sizeof(uint16_t) * (size_t)o->halves;
+    size_t element = (twice ? 3 : 2) * state + fsdp_dtype_size(w->m->config.gradient_dtype);
+    element += dtype == FSDP_F32 ? 0 : fsdp_dtype_size(dtype);
+    return (double)own_numel(w, which) * (double)element;
+}
+
+/* Where there is room for its old values, the update of a unit whose gradient has come need not wait for the norm. */
+static fsdp_status update_ahead(writing *w, int which)
+{
+    int64_t n = ahead_numel(own_numel(w, which));
+    if (n == 0 || n > w->ahead_room)
+        return FSDP_OK;
+    w->ahead_room -= n;
+    FSDP_TRY(add(w, SCRIPT_UPDATE, which, SLOT_REFRESH, SLOT_LAND, update_bytes(w, which, true)));
+    w->out->items[w->out->n_items - 1].ahead = true;
+    return FSDP_OK;
+}
+
+/* In the last micro-batch replicas are summed and squares taken before the gradient leaves. */
 static fsdp_status land(writing *w, int which)
 {
-    double bytes = (double)own_numel(w, which) * sizeof(float);
-    return add(w, SCRIPT_OUT, which, SLOT_LAND, w->gradients == GRADIENT_DIRECT ? -1 : SLOT_REDUCE, bytes);
+    fsdp_model *m = w->m;
+    bool replicated = w->last && model_has_replicas(m, which);
+    int after = replicated ? SLOT_REPLICATE : w->gradients == GRADIENT_DIRECT ? -1 : SLOT_REDUCE;
+    if (replicated) {
+        FSDP_TRY(replicate(w, which));
+        FSDP_TRY(add(w, SCRIPT_WAIT, which, SLOT_REPLICATE, -1, 0));
+    }
+    if (w->last)
+        FSDP_TRY(model_squares(m, which, PRETENDED(0), PRETENDED(1), false, m->compute));
+    FSDP_TRY(add(w, SCRIPT_OUT, which, SLOT_LAND, after, sum_bytes(w, which)));
+    return w->last ? update_ahead(w, which) : FSDP_OK;
+}
+
+static moved_bytes reduced_bytes(const writing *w, int which)
+{
+    const layout_segment *s = &w->m->layout->units[which].segments[0];
+    const unit_sharding *h = &w->m->shardings[which];
+    size_t element = w->m->grad_bytes[which];
+    if (h->whole)
+        return summed_bytes(s->padded, element, h->n_shards);
+    double own = (double)own_numel(w, which) * (double)element;
+    return (moved_bytes){(double)s->padded * (double)element, own * (h->n_shards - 1)};
+}
+
+/* Where a rank is a group of its own, its device converts or adds. */
+static fsdp_status reduce_alone(writing *w, int which)
+{
+    const fsdp_model *m = w->m;
+    bool adds = w->more && !model_holds_gradients(m);
+    axpby_args a = {.n = own_numel(w, which),
+                    .a = {PRETENDED(0), m->policies[which].reduce_dtype},
+                    .b = {adds ? PRETENDED(1) : NULL, m->config.gradient_dtype},
+                    .out = {PRETENDED(1), m->config.gradient_dtype}};
+    return m->dev->kernels->axpby(m->compute, &a);
 }
 
 static fsdp_status reduce(writing *w, const schedule_event *e)
@@ -234,27 +343,31 @@ static fsdp_status reduce(writing *w, const schedule_event *e)
         if (!reduces_now(w))
             return FSDP_OK;
         const unit_sharding *h = &m->shardings[e->unit];
-        FSDP_TRY(add_collective(w, h->whole ? SCRIPT_ALL_REDUCE : SCRIPT_REDUCE_SCATTER, e->unit, SLOT_REDUCE,
-                                h->n_shards, 1, full_bytes(w, e->unit, m->grad_bytes[e->unit], true)));
+        bool alone = h->n_shards == 1 && m->dev->own_memory;
+        FSDP_TRY(alone ? reduce_alone(w, e->unit)
+                       : add_collective(w, h->whole ? SCRIPT_ALL_REDUCE : SCRIPT_REDUCE_SCATTER, e->unit, SLOT_REDUCE,
+                                        h->n_shards, 1, reduced_bytes(w, e->unit)));
     }
     return m->offloaded[e->unit] ? land(w, e->unit) : FSDP_OK;
 }
 
 static fsdp_status reduced(writing *w, const schedule_event *e)
 {
+    const fsdp_model *m = w->m;
     if (w->gradients != GRADIENT_DIRECT && reduces_now(w))
         FSDP_TRY(add(w, SCRIPT_WAIT, e->unit, SLOT_REDUCE, -1, 0));
-    bool leaves = w->m->offloaded[e->unit] && e->index < program_length(w->p);
+    if (w->last && model_has_replicas(m, e->unit) && !m->offloaded[e->unit] && own_numel(w, e->unit) > 0)
+        FSDP_TRY(replicate(w, e->unit));
+    bool leaves = m->offloaded[e->unit] && e->index < program_length(w->p);
     return leaves ? add(w, SCRIPT_WAIT, e->unit, SLOT_LAND, -1, 0) : FSDP_OK;
 }
 
 static fsdp_status preload(writing *w, const schedule_event *e)
 {
     bool more = w->more && (w->gradients == GRADIENT_DIRECT || !model_holds_gradients(w->m));
-    double bytes = (double)own_numel(w, e->unit) * sizeof(float);
     if (!more)
         return FSDP_OK;
-    FSDP_TRY(add(w, SCRIPT_IN, e->unit, SLOT_PRELOAD, SLOT_LAND, bytes));
+    FSDP_TRY(add(w, SCRIPT_IN, e->unit, SLOT_PRELOAD, SLOT_LAND, sum_bytes(w, e->unit)));
     return add(w, SCRIPT_WAIT, e->unit, SLOT_PRELOAD, -1, 0);
 }
 
@@ -373,67 +486,44 @@ static fsdp_status write_micro_batches(writing *w, int64_t n)
 
 /* ---- the close of a step ---- */
 
-static fsdp_status sum_replicas(writing *w)
+static fsdp_status gather_for_all(void *context, int which, bool results, int64_t n, int64_t received, size_t element)
 {
-    const fsdp_model *m = w->m;
-    for (int i = 0; i < m->layout->n_units; i++)
-        if (model_has_replicas(m, i) && own_numel(w, i) > 0)
-            FSDP_TRY(add_collective(w, SCRIPT_ALL_REDUCE, i, SLOT_REPLICATE, m->shardings[i].n_replicas,
-                                    m->shardings[i].n_shards, (double)own_numel(w, i) * sizeof(float)));
-    for (int i = 0; i < m->layout->n_units; i++)
-        if (model_has_replicas(m, i) && own_numel(w, i) > 0)
-            FSDP_TRY(add(w, SCRIPT_WAIT, i, SLOT_REPLICATE, -1, 0));
-    return FSDP_OK;
+    writing *w = context;
+    return add_collective(w, SCRIPT_ALL_GATHER, which, results ? SLOT_RESULTS : SLOT_DIRECTIONS,
+                          w->m->shardings[which].n_shards, 1,
+                          (moved_bytes){(double)n * (double)element, (double)received * (double)element});
 }
 
-static fsdp_status add_squares(writing *w)
+static fsdp_status await_gather(void *context, int which, bool results)
 {
-    kernel_work work;
-    for (int i = 0; i < w->m->layout->n_units; i++) {
-        const layout_segment *s = &w->m->layout->units[i].segments[0];
-        int64_t n = s->trainable ? model_counted(w->m, i, s).n : 0;
-        if (n == 0)
-            continue;
-        kernel_work_of(KERNEL_norm_blocks, &(norm_blocks_args){.n = n, .x = {PRETENDED(0), FSDP_F32}}, &work);
-        FSDP_TRY(hear(w, &work));
-        kernel_work_of(KERNEL_sum_f64, &(sum_f64_args){.n = ceil_div(n, NORM_BLOCK)}, &work);
-        FSDP_TRY(hear(w, &work));
-    }
-    return FSDP_OK;
+    return add(context, SCRIPT_WAIT, which, results ? SLOT_RESULTS : SLOT_DIRECTIONS, -1, 0);
 }
 
-static kernel_work update_of(const writing *w, int which, int64_t n)
+/* One that has the same state, and so the same kernels. */
+static fsdp_optimizer_config describe_optimizer(const script_optimizer *o)
 {
-    fsdp_dtype dtype = w->m->policies[which].param_dtype;
-    bool halves = model_splits_masters(w->m, dtype) && !w->m->offloaded[which];
-    optimizer_args a = {.kind = FSDP_ADAMW,
-                        .n = n,
-                        .parameter = halves ? NULL : PRETENDED(0),
-                        .gradient = PRETENDED(1),
-                        .moment1 = w->moments > 0 ? PRETENDED(2) : NULL,
-                        .moment2 = w->moments > 1 ? PRETENDED(3) : NULL,
-                        .average = w->moments > 2 ? PRETENDED(4) : NULL,
-                        .copy = {dtype == FSDP_F32 ? NULL : PRETENDED(5), dtype},
-                        .low = halves ? PRETENDED(6) : NULL};
-    kernel_work work;
-    kernel_work_of(KERNEL_optimizer, &a, &work);
-    return work;
+    fsdp_optimizer_config c = FSDP_OPTIMIZER_CONFIG_INIT;
+    c.kind = o->kind;
+    c.momentum = o->numbers > 0 ? 0.9f : 0;
+    c.average = o->numbers > update_kept(&c) ? 0.9f : 0;
+    c.state_dtype = o->halves > 0 ? FSDP_BF16 : FSDP_F32;
+    return c;
 }
 
-/* Elements with weight decay and those without are two calls. */
-static fsdp_status update_unit(writing *w, int which)
+/* The optimizer's own code, on the noting device. */
+static fsdp_status close_step(writing *w)
 {
-    const fsdp_model *m = w->m;
-    const layout_segment *s = &m->layout->units[which].segments[0];
-    int64_t n = own_numel(w, which), first = model_part(m, which, s).first;
-    int64_t decayed = min_i64(max_i64(s->decay_end - first, 0), n);
-    const int64_t parts[] = {decayed, n - decayed};
-    for (int i = 0; i < 2; i++) {
-        kernel_work work = update_of(w, which, parts[i]);
-        if (parts[i] > 0)
-            FSDP_TRY(hear(w, &work));
-    }
-    return FSDP_OK;
+    fsdp_optimizer *o;
+    fsdp_optimizer_config config = describe_optimizer(&w->optimizer);
+    w->deaf = true;
+    fsdp_status status = fsdp_optimizer_new(w->m, &config, &o);
+    w->deaf = false;
+    FSDP_TRY(status);
+    status = optimizer_close_step(o);
+    w->deaf = true;
+    fsdp_optimizer_free(o);
+    w->deaf = false;
+    return status;
 }
 
 /* In host memory, in the order in which forward needs the units; each copy then goes back. */
@@ -443,9 +533,8 @@ static fsdp_status update_in_host_memory(writing *w)
         const schedule_event *e = &w->s->events[i];
         if (e->action != ACTION_REFRESH || own_numel(w, e->unit) == 0)
             continue;
-        kernel_work work = update_of(w, e->unit, own_numel(w, e->unit));
         double copy = (double)own_numel(w, e->unit) * (double)w->m->param_bytes[e->unit];
-        FSDP_TRY(add(w, SCRIPT_UPDATE, e->unit, SLOT_REFRESH, SLOT_LAND, work.bytes));
+        FSDP_TRY(add(w, SCRIPT_UPDATE, e->unit, SLOT_REFRESH, SLOT_LAND, update_bytes(w, e->unit, false)));
         FSDP_TRY(add(w, SCRIPT_RETURN, e->unit, SLOT_REFRESH, SLOT_REFRESH, copy));
     }
     return FSDP_OK;
@@ -453,19 +542,17 @@ static fsdp_status update_in_host_memory(writing *w)
 
 static fsdp_status write_close(writing *w)
 {
-    const fsdp_model *m = w->m;
-    kernel_work clip;
+    fsdp_model *m = w->m;
     int first = w->out->n_items;
-    kernel_work_of(KERNEL_clip, &(clip_args){.max_norm = 1}, &clip);
-    FSDP_TRY(sum_replicas(w));
+    for (int i = 0; i < m->layout->n_units; i++) {
+        m->units[i].gradients = GRADIENTS_SHARDED;
+        m->units[i].replicating = true;
+        if (model_has_replicas(m, i) && !m->offloaded[i] && own_numel(w, i) > 0)
+            FSDP_TRY(add(w, SCRIPT_WAIT, i, SLOT_REPLICATE, -1, 0));
+    }
+    m->micro = 1;
     FSDP_TRY(add_launch(w, w->out->alone, true));
-    FSDP_TRY(add_squares(w));
-    if (m->n_ranks > 1)
-        FSDP_TRY(exchange(w, SCRIPT_ALL_REDUCE, 24));
-    FSDP_TRY(hear(w, &clip));
-    for (int i = 0; i < m->layout->n_units; i++)
-        if (!m->offloaded[i])
-            FSDP_TRY(update_unit(w, i));
+    FSDP_TRY(close_step(w));
     FSDP_TRY(add(w, SCRIPT_SYNC, -1, -1, -1, 0));
     FSDP_TRY(update_in_host_memory(w));
     return end_section(w, first, 1);
@@ -483,8 +570,8 @@ static void pretend_memory(writing *w)
     for (int i = 0; i < t->n_tensors; i++)
         if (t->tensors[i]->kind == TENSOR_INPUT || t->tensors[i]->kind == TENSOR_BUFFER)
             t->tensors[i]->pointer = PRETENDED(8);
-    w->args = (program_run_args){.dev = noting_device_base(w->notes),
-                                 .compute = noting_device_stream(w->notes),
+    w->args = (program_run_args){.dev = m->dev,
+                                 .compute = m->compute,
                                  .slab = PRETENDED(9),
                                  .seed = PRETENDED(10),
                                  .scalars = PRETENDED(11),
@@ -493,22 +580,41 @@ static void pretend_memory(writing *w)
                                  .deterministic = m->config.deterministic};
     w->statistics = (statistics_group){sum_statistics, w, m->n_ranks};
     w->peers = (peer_group){gather_values, scatter_sums, w, m->n_ranks};
+    m->scalars = PRETENDED(12);
+    m->norm_blocks = PRETENDED(13);
+    m->unit_squares = PRETENDED(14);
+    m->shared = PRETENDED(15);
+    m->resident = PRETENDED(16);
+    m->host = PRETENDED(17);
+}
+
+static fsdp_status write_step(writing *w, int64_t micro_batches)
+{
+    FSDP_TRY(model_place_units(w->m));
+    FSDP_TRY(write_micro_batches(w, micro_batches));
+    return write_close(w);
 }
 
 fsdp_status plan_script_take(plan_script *out, fsdp_model *m, program *p, const schedule *s, int64_t micro_batches,
-                             int moments)
+                             script_optimizer optimizer)
 {
-    writing w = {.out = out, .m = m, .p = p, .s = s, .moments = moments};
+    fsdp_model pretended = *m; /* the same, on a device that only notes */
+    writing w = {.out = out, .m = &pretended, .p = p, .s = s, .optimizer = optimizer};
+    const step_carrier carrier = {sum_over_ranks, gather_for_all, await_gather, &w};
     w.gradients = model_schedule_options(m).gradients;
     w.offloads = offload_any(m);
+    w.ahead_room = m->config.cpu_offload_ahead ? ahead_room(m) : 0;
     out->alone = m->n_ranks == 1 && !w.offloads;
+    out->shares_updates = split_wanted(m);
     out->n_units = m->layout->n_units;
     out->n_slots = m->layout->n_units * SLOT_KINDS + 1 + program_transfers(p);
     FSDP_TRY(noting_device_open(m->dev, hear, &w, &w.notes));
+    pretended.carrier = &carrier;
+    pretended.dev = noting_device_base(w.notes);
+    pretended.compute = noting_device_stream(w.notes);
     pretend_memory(&w);
-    fsdp_status status = write_micro_batches(&w, micro_batches);
-    if (status == FSDP_OK)
-        status = write_close(&w);
+    fsdp_status status = write_step(&w, micro_batches);
+    model_forget_units(&pretended);
     noting_device_close(w.notes);
     if (status != FSDP_OK)
         plan_script_clear(out);

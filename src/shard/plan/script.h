@@ -4,6 +4,8 @@
 #ifndef SHARD_PLAN_SCRIPT_H
 #define SHARD_PLAN_SCRIPT_H
 
+#include <fsdp/optim.h>
+
 #include "device/kernel_work.h"
 #include "tensor/program.h"
 
@@ -14,7 +16,8 @@ typedef enum script_kind {
     SCRIPT_WAIT,       /* compute waits for the collective or transfer of that slot */
     SCRIPT_OUT,        /* a copy to the host starts, after what compute has done so far and collective `after` */
     SCRIPT_IN,         /* a copy from the host starts, likewise */
-    SCRIPT_UPDATE,     /* the host's optimizer updates a unit, when the host has come here and `after` is done */
+    SCRIPT_UPDATE,     /* the host's optimizer updates a unit, when the host has come here and `after` is done; nothing
+                          where an update ahead of this one was begun in time */
     SCRIPT_RETURN,     /* a copy of what that update wrote, back to the device */
     SCRIPT_SYNC,       /* the host waits for compute */
 } script_kind;
@@ -31,6 +34,8 @@ typedef struct script_item {
     script_collective collective;
     int ranks, stride; /* of the group, and how far its neighbours are apart */
     double bytes;      /* of a collective: of the whole buffer */
+    double received;   /* of a collective: what this rank receives, as comm counts it */
+    bool ahead;        /* of UPDATE: made before the host comes to the close, or not at all */
 } script_item;
 
 /* Items first .. end-1, so many times. */
@@ -49,16 +54,23 @@ typedef struct plan_script {
     script_section sections[SCRIPT_SECTIONS]; /* micro-batches, and the close of the step */
     int n_sections;
     int n_slots, n_units;
-    bool alone; /* one rank: nothing but the compute stream takes part */
+    bool alone;  /* one rank: nothing but the compute stream takes part */
+    bool shares_updates; /* those in host memory, with the device */
 } plan_script;
 
 struct fsdp_model;
 struct schedule;
 
-/* Fills in *out, which must be zeros or cleared, for a step of so many micro-batches with an optimizer of so many
- * moments. Points the model's parameters at memory that is not there: it may only be planned with. */
+/* The optimizer, as far as its work depends on it. */
+typedef struct script_optimizer {
+    fsdp_optimizer_kind kind;
+    int numbers, halves; /* that it keeps of a parameter, and those of them that have 16 bits */
+} script_optimizer;
+
+/* Fills in *out, which must be zeros or cleared, for a step of so many micro-batches. Points the model's parameters at
+ * memory that is not there: it may only be planned with. */
 fsdp_status plan_script_take(plan_script *out, struct fsdp_model *m, program *p, const struct schedule *s,
-                             int64_t micro_batches, int moments);
+                             int64_t micro_batches, script_optimizer optimizer);
 void plan_script_clear(plan_script *s); /* legal on zeros */
 
 /* For who writes one by hand. */

@@ -108,7 +108,7 @@ fsdp_status adafactor_create(fsdp_model *m, const fsdp_optimizer_config *config,
     measure(a);
     cut(a);
     TRY_OR(fail, m->dev->allocate(m->dev, MEMORY_DEVICE, a->bytes, (void **)&a->memory));
-    memory_use_note(MEMORY_OPTIMIZER, (int64_t)a->bytes);
+    model_note_memory(m, MEMORY_OPTIMIZER, (int64_t)a->bytes);
     cut(a);
     TRY_OR(fail, m->dev->zero(m->compute, a->memory, a->bytes));
     for (int i = 0; i < n_ranges; i++)
@@ -126,7 +126,7 @@ void adafactor_free(adafactor *a)
     if (!a)
         return;
     if (a->memory)
-        memory_use_note(MEMORY_OPTIMIZER, -(int64_t)a->bytes);
+        model_note_memory(a->model, MEMORY_OPTIMIZER, -(int64_t)a->bytes);
     a->model->dev->release(a->model->dev, MEMORY_DEVICE, a->memory, a->bytes);
     free(a->list);
     free(a);
@@ -189,6 +189,8 @@ static fsdp_status add_over_ranks(adafactor *a, bool updates)
             FSDP_TRY(m->dev->zero(m->compute, values + (updates ? 2 * i : f->sums),
                                   (size_t)(updates ? 2 : sums_of(f)) * sizeof *values));
     }
+    if (m->carrier)
+        return m->carrier->sum(m->carrier->context, n, sizeof *values);
     comm_span span = {.send = {values, FSDP_F64}, .recv = {values, FSDP_F64}, .count = n};
     comm_op op = {.label = updates ? "squares of updates" : "squares by row and column",
                   .step = m->step,

@@ -69,6 +69,8 @@ static fsdp_status reduce_totals(fsdp_model *m)
     if (m->n_ranks == 1)
         return FSDP_OK;
     buffer totals = {m->scalars->totals, FSDP_F64};
+    if (m->carrier)
+        return m->carrier->sum(m->carrier->context, sizeof m->scalars->totals / sizeof(double), sizeof(double));
     comm_span span = {.send = totals, .recv = totals, .count = sizeof m->scalars->totals / sizeof(double)};
     comm_op op = {
         .label = "gradient norm and loss", .step = m->step, .n_spans = 1, .spans = &span, .stream = m->compute};

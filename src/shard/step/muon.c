@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "optim/orthogonal.h"
 
-enum { NO_RANGE = -1 }; /* of a unit of which this rank has nothing */
+enum { NO_RANGE = -1 };   /* of a unit of which this rank has nothing */
 enum { ALIGNMENT = 128 }; /* elements: matrices begin on 256 bytes among the results */
 
 typedef struct matrix {
@@ -238,7 +238,7 @@ fsdp_status muon_create(fsdp_model *m, update_range *ranges, int n_ranges, muon 
     if (status == FSDP_OK && x->n_units > 0) {
         measure(x);
         TRY_OR(done, m->dev->allocate(m->dev, MEMORY_DEVICE, x->bytes, (void **)&x->memory));
-        memory_use_note(MEMORY_OPTIMIZER, (int64_t)x->bytes);
+        model_note_memory(m, MEMORY_OPTIMIZER, (int64_t)x->bytes);
         TRY_OR(done, m->dev->zero(m->compute, x->memory, x->bytes));
         measure(x);
         place_spans(x, ranges);
@@ -259,7 +259,7 @@ void muon_free(muon *x)
         comm_forget(&x->units[i].give);
     }
     if (x->memory)
-        memory_use_note(MEMORY_OPTIMIZER, -(int64_t)x->bytes);
+        model_note_memory(x->model, MEMORY_OPTIMIZER, -(int64_t)x->bytes);
     x->model->dev->release(x->model->dev, MEMORY_DEVICE, x->memory, x->bytes);
     free_units(x);
     free(x);
@@ -275,12 +275,29 @@ bool muon_has(const muon *x, int index)
 
 /* ---- The step ---- */
 
-static fsdp_status start_gather(muon *x, muon_unit *u, comm_span *span, comm_request *request)
+/* Of the directions, or of the results. */
+static fsdp_status start_gather(muon *x, muon_unit *u, bool results)
 {
     fsdp_model *m = x->model;
+    comm_span *span = results ? &u->give_span : &u->gather_span;
+    if (m->carrier) {
+        int64_t n = 0, own = span->counts[m->shardings[u->index].shard_rank];
+        for (int r = 0; r < shards_of(x, u); r++)
+            n += span->counts[r];
+        return m->carrier->gather(m->carrier->context, u->index, results, n, n - own, sizeof(uint16_t));
+    }
     comm_op op = {
         .unit = m->layout->units[u->index].name, .step = m->step, .n_spans = 1, .spans = span, .stream = m->compute};
-    return comm_all_gather(m->shardings[u->index].shard_group, &op, request);
+    return comm_all_gather(m->shardings[u->index].shard_group, &op, results ? &u->give : &u->gather);
+}
+
+static fsdp_status await_gather(muon *x, muon_unit *u, bool results)
+{
+    const fsdp_model *m = x->model;
+    bool started = shards_of(x, u) > 1 && (results || !model_has_all_at_hand(m, u->index));
+    if (m->carrier && started)
+        return m->carrier->await(m->carrier->context, u->index, results);
+    return comm_wait(results ? &u->give : &u->gather, m->compute);
 }
 
 /* This rank's directions, and the others' on their way. */
@@ -297,7 +314,7 @@ static fsdp_status begin_unit(muon *x, update *of, int index)
     if (model_has_all_at_hand(m, u->index))
         return FSDP_OK;
     u->gather_span = (comm_span){.send = {mine, FSDP_BF16}, .recv = {all, FSDP_BF16}, .counts = segment->counts};
-    return start_gather(x, u, &u->gather_span, &u->gather);
+    return start_gather(x, u, false);
 }
 
 static fsdp_status compute_unit(muon *x, int index)
@@ -307,7 +324,7 @@ static fsdp_status compute_unit(muon *x, int index)
     uint16_t *directions = x->directions[index % x->n_sets], *results = x->results[index % x->n_sets];
     int64_t before = 0;
     int shard_rank = m->shardings[u->index].shard_rank;
-    FSDP_TRY(comm_wait(&u->gather, m->compute));
+    FSDP_TRY(await_gather(x, u, false));
     if (index >= x->n_sets)
         FSDP_TRY(comm_wait_sent(&x->units[index - x->n_sets].give, m->compute));
     orthogonal_item group[ORTHOGONAL_ITEMS];
@@ -319,14 +336,14 @@ static fsdp_status compute_unit(muon *x, int index)
         before += u->counts[r];
     u->give_span =
         (comm_span){.send = {results + before, FSDP_BF16}, .recv = {results, FSDP_BF16}, .counts = u->counts};
-    return start_gather(x, u, &u->give_span, &u->give);
+    return start_gather(x, u, true);
 }
 
 static fsdp_status finish_unit(muon *x, update *of, int index)
 {
     fsdp_model *m = x->model;
     muon_unit *u = &x->units[index];
-    FSDP_TRY(comm_wait(&u->give, m->compute));
+    FSDP_TRY(await_gather(x, u, true));
     if (u->range == NO_RANGE)
         return FSDP_OK;
     FSDP_TRY(model_before_update(m, u->range));

@@ -83,7 +83,8 @@ fsdp_status fsdp_optimizer_new(fsdp_model *m, const fsdp_optimizer_config *confi
     full.groups = NULL; /* the caller's */
     full.n_groups = 0;
     const update_memory places[] = {
-        {.dev = m->dev, .s = m->compute, .home = m->dev, .kind = MEMORY_DEVICE},
+        /* moments that nobody has are not noted as the device's */
+        {.dev = m->dev, .s = m->compute, .home = m->dev, .kind = m->carrier ? MEMORY_HOST : MEMORY_DEVICE},
         {.dev = offload_host(m), .s = offload_host_stream(m), .home = m->dev, .kind = MEMORY_HOST}};
     o->model = m;
     o->config = full;
@@ -186,6 +187,12 @@ static fsdp_status close_step(const void *fixed, const void *facts)
             FSDP_TRY(update_apply(o->update, i, m->compute, &m->scalars->optimizer));
     }
     return FSDP_OK;
+}
+
+fsdp_status optimizer_close_step(const fsdp_optimizer *o)
+{
+    close_facts facts = {1};
+    return close_step(o, &facts);
 }
 
 static fsdp_status update_in_host_memory(void *context, int slice, offload_lanes lanes, int64_t *on_host)

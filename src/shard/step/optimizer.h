@@ -30,4 +30,7 @@ struct fsdp_optimizer {
     recorded_work recorded; /* close_step */
 };
 
+/* What fsdp_step enqueues on the compute stream, and nothing else: for a step that is only written down. */
+fsdp_status optimizer_close_step(const fsdp_optimizer *o);
+
 #endif
