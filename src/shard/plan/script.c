@@ -504,6 +504,7 @@ static fsdp_optimizer_config describe_optimizer(const script_optimizer *o)
 {
     fsdp_optimizer_config c = FSDP_OPTIMIZER_CONFIG_INIT;
     c.kind = o->kind;
+    c.weight_decay = 0.1f; /* as most jobs have it: what decays and what does not are updated apart */
     c.momentum = o->numbers > 0 ? 0.9f : 0;
     c.average = o->numbers > update_kept(&c) ? 0.9f : 0;
     c.state_dtype = o->halves > 0 ? FSDP_BF16 : FSDP_F32;
