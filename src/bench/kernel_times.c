@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/record/hooks.h"
+#include "bench/samples.h"
 
 enum { MAX_OPEN = 1 << 14, MAX_SAMPLES = 512 };
 
@@ -239,19 +240,13 @@ int kernel_times_rows(const kernel_times *t)
     return t->n_rows;
 }
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 double kernel_times_row(kernel_times *t, int index, kernel_work *work)
 {
     timed_row *r = &t->rows[index];
     int tenth = r->n / 10;
     double sum = 0;
     *work = r->work;
-    qsort(r->samples, (size_t)r->n, sizeof *r->samples, ascending);
+    bench_sort(r->samples, r->n);
     for (int i = tenth; i < r->n - tenth; i++)
         sum += r->samples[i];
     return r->n > 0 ? sum / (r->n - 2 * tenth) : 0;

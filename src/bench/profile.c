@@ -11,8 +11,10 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/sized.h"
+#include "bench/collective_times.h"
 #include "bench/kernel_times.h"
 #include "bench/stepping.h"
+#include "bench/samples.h"
 #include "plan/predict/predict.h"
 #include "settings/settings_table.h"
 #include "shard/sharded.h"
@@ -24,23 +26,14 @@ typedef struct profiling {
     stepping *b;
     char *path;
     kernel_profile profile;
-    double plain[MOST_STEPS];   /* seconds of steps that nobody listens to */
-    double outside[MOST_STEPS]; /* of a step in which kernels are timed, the part without kernels and waits */
-    double inside[MOST_STEPS];  /* the rest of it */
-    double calls;               /* kernels of a step */
+    double plain[MOST_STEPS];      /* seconds of steps in which no kernel is timed, */
+    double waits[MOST_STEPS];      /* for collectives, in these, */
+    double working[MOST_STEPS];    /* and what is left of them */
+    double outside[MOST_STEPS];    /* of a step in which kernels are timed, the part without them */
+    double busy[MOST_STEPS];       /* the rest of it */
+    double calls;                  /* kernels of a step */
+    collective_times *collectives; /* of the first steps; NULL: one rank, or a device whose collectives are its own */
 } profiling;
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-static double median(double *values, int n)
-{
-    qsort(values, (size_t)n, sizeof *values, ascending);
-    return values[n / 2];
-}
 
 /* As many as there is time for, the same on all ranks; at least LEAST_STEPS and no more than *steps. */
 static fsdp_status choose_steps(profiling *p, double seconds, int *steps)
@@ -51,17 +44,29 @@ static fsdp_status choose_steps(profiling *p, double seconds, int *steps)
     return FSDP_OK;
 }
 
+static bool times_collectives(const profiling *p)
+{
+    return fsdp_world_size(p->b->world) > 1 && !p->b->world->dev->own_memory;
+}
+
 static fsdp_status run_plainly(profiling *p, int *steps)
 {
     double loss, seconds = 0;
     for (int i = 0; i < WARMUP + *steps; i++) {
+        if (i == WARMUP && times_collectives(p))
+            FSDP_TRY(collective_times_start(&p->collectives));
+        (void)overlap_meter_take(p->b->overlap);
         double start = clock_seconds();
         FSDP_TRY(stepping_run(p->b, i, &loss));
         seconds = clock_seconds() - start;
+        double waits = (double)overlap_meter_take(p->b->overlap).exposed_ns * 1e-9;
         if (i + 1 == WARMUP)
             FSDP_TRY(choose_steps(p, seconds, steps));
-        if (i >= WARMUP)
-            p->plain[i - WARMUP] = seconds;
+        if (i < WARMUP)
+            continue;
+        p->plain[i - WARMUP] = seconds;
+        p->working[i - WARMUP] = seconds - waits;
+        p->waits[i - WARMUP] = waits;
     }
     return FSDP_OK;
 }
@@ -88,15 +93,13 @@ static fsdp_status run_timed(profiling *p, int steps)
         status = kernel_times_start(p->b->world->dev, &times);
     FSDP_TRY(status);
     for (int i = 0; i < steps && status == FSDP_OK; i++) {
-        (void)overlap_meter_take(p->b->overlap);
         double start = clock_seconds();
         status = stepping_run(p->b, WARMUP + steps + 1 + i, &loss);
         double wall = clock_seconds() - start;
         if (status == FSDP_OK)
             status = kernel_times_collect(times, &busy);
-        double waits = p->b->world->dev->own_memory ? 0 : (double)overlap_meter_take(p->b->overlap).exposed_ns * 1e-9;
-        p->outside[i] = fmax(0, wall - busy - waits);
-        p->inside[i] = wall - p->outside[i];
+        p->outside[i] = fmax(0, wall - busy);
+        p->busy[i] = busy;
     }
     if (status == FSDP_OK)
         status = offload_settle(p->b->sharded);
@@ -172,15 +175,16 @@ static fsdp_status measure_launches(device *d, stream *s, profile_launch *out)
     return status;
 }
 
-/* What the host does besides. Where kernels run in its own thread, that is what a step takes beyond them when nobody
- * listens, and each kernel has its share; elsewhere what lies before the first kernel and after the last. */
+/* What the host does besides. Where kernels run in its own thread, that is what a step takes beyond them and its waits
+ * when no kernel is timed, and each kernel has its share; elsewhere what lies before the first kernel and after the
+ * last. */
 static void take_overhead(profiling *p, int steps)
 {
-    double plain = median(p->plain, steps), inside = median(p->inside, steps);
+    double working = bench_median(p->working, steps), busy = bench_median(p->busy, steps);
     if (p->profile.streams)
-        p->profile.launch.step = median(p->outside, steps);
+        p->profile.launch.step = bench_median(p->outside, steps);
     else
-        p->profile.launch.kernel = p->calls > 0 ? fmax(0, plain - inside) / p->calls : 0;
+        p->profile.launch.kernel = p->calls > 0 ? fmax(0, working - busy) / p->calls : 0;
 }
 
 /* ---- host memory ---- */
@@ -219,6 +223,53 @@ static void take_host_update(profiling *p)
 
 /* ---- collectives ---- */
 
+static void forget_alone(kernel_profile *p, const profile_collective *like)
+{
+    int n = 0;
+    for (int i = 0; i < p->n_collectives; i++) {
+        const profile_collective *c = &p->collectives[i];
+        if (c->which != like->which || c->ranks != like->ranks || !c->alone)
+            p->collectives[n++] = *c;
+    }
+    p->n_collectives = n;
+}
+
+/* Of one step with the medians of its collectives. */
+static double usual_seconds(profiling *p, int steps)
+{
+    double sum = 0;
+    for (int i = 0; i < collective_times_rows(p->collectives); i++)
+        sum += collective_times_row(p->collectives, i).seconds * collective_times_calls(p->collectives, i);
+    return sum / steps;
+}
+
+/* What a rank waits is not only what its collectives take while they run: peers have to be done with its memory, too.
+ * Where collectives run while somebody waits, all that a step usually waits is theirs. */
+static fsdp_status take_collectives(profiling *p, int steps)
+{
+    double usual = usual_seconds(p, steps), waits = bench_median(p->waits, steps);
+    double factor = !p->profile.overlaps && usual > 0 && waits > 0 ? waits / usual : 1;
+    for (int i = 0; i < collective_times_rows(p->collectives); i++) {
+        profile_collective c = collective_times_row(p->collectives, i);
+        c.seconds *= factor;
+        forget_alone(&p->profile, &c);
+        if (c.seconds > 0 && c.bytes > 0)
+            FSDP_TRY(profile_add_collective(&p->profile, &c));
+    }
+    collective_times_free(p->collectives);
+    p->collectives = NULL;
+    return FSDP_OK;
+}
+
+static bool is_known(const kernel_profile *p, int which, int ranks)
+{
+    for (int i = 0; i < p->n_collectives; i++)
+        if ((int)p->collectives[i].which == which && p->collectives[i].ranks == ranks && !p->collectives[i].alone)
+            return true;
+    return false;
+}
+
+/* By themselves: kinds that the step has none of. */
 static fsdp_status measure_collectives(const fsdp_settings *s, profiling *p)
 {
     static const int64_t sizes[] = {256, 65536, (int64_t)1 << 20, (int64_t)8 << 20, (int64_t)64 << 20};
@@ -230,12 +281,13 @@ static fsdp_status measure_collectives(const fsdp_settings *s, profiling *p)
     FSDP_TRY(fsdp_bench_comm(s, &config, &found));
     for (int i = 0; i < found.n; i++)
         for (int k = 0; k < 3; k++)
-            if (strcmp(found.rows[i].name, names[k]) == 0)
+            if (strcmp(found.rows[i].name, names[k]) == 0 && !is_known(&p->profile, k, found.world_size))
                 FSDP_TRY(profile_add_collective(&p->profile,
                                                 &(profile_collective){.which = (script_collective)k,
                                                                       .ranks = found.world_size,
                                                                       .bytes = (double)found.rows[i].bytes,
-                                                                      .seconds = found.rows[i].milliseconds * 1e-3}));
+                                                                      .seconds = found.rows[i].milliseconds * 1e-3,
+                                                                      .alone = true}));
     return FSDP_OK;
 }
 
@@ -287,12 +339,14 @@ static fsdp_status measure(profiling *p, const char *path, int steps, double *mi
     fsdp_world *w = p->b->world;
     FSDP_TRY(open_profile(p, path));
     FSDP_TRY(run_plainly(p, &steps));
+    if (p->collectives)
+        FSDP_TRY(take_collectives(p, steps));
     FSDP_TRY(run_timed(p, steps));
     FSDP_TRY(measure_launches(w->dev, w->compute, &p->profile.launch));
     take_overhead(p, steps);
     FSDP_TRY(measure_host_copy(w->dev, w->compute, &p->profile.host_copy));
     take_host_update(p);
-    *milliseconds = median(p->plain, steps) * 1e3;
+    *milliseconds = bench_median(p->plain, steps) * 1e3;
     return FSDP_OK;
 }
 
@@ -335,6 +389,7 @@ static fsdp_status run_profile(const fsdp_settings *s, const fsdp_bench_config *
     if (status == FSDP_OK && rank == 0)
         status = profile_write(&p->profile, p->path);
     out->kernels = p->profile.n_rows;
+    collective_times_free(p->collectives);
     profile_clear(&p->profile);
     free(p->path);
     free(p);

@@ -15,16 +15,11 @@
 #include "settings/settings_table.h"
 #include "bench/parts.h"
 #include "bench/stepping.h"
+#include "bench/samples.h"
 #include "comm/emulate/emulate.h"
 #include "device/peak.h"
 
 enum { MAX_PART_STEPS = 5 };
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
 
 /* Steps in turns with collectives that take no time: the median of what the step before took longer is exposed. Turns,
  * because a GPU's clocks drift by more than that. */
@@ -42,8 +37,7 @@ static fsdp_status measure_exposed(stepping *b, const fsdp_bench_config *c, doub
         times[i] = took[0] - took[1];
     }
     emulate_without_links(b->world->comm, false);
-    qsort(times, (size_t)c->steps, sizeof *times, ascending);
-    out->exposed_ms = fmax(0, times[c->steps / 2] * 1e3);
+    out->exposed_ms = fmax(0, bench_median(times, c->steps) * 1e3);
     return FSDP_OK;
 }
 
@@ -66,8 +60,7 @@ static fsdp_status measure(stepping *b, const fsdp_bench_config *c, double start
             times[i - c->warmup] = clock_seconds() - begun;
     }
     if (status == FSDP_OK) {
-        qsort(times, (size_t)c->steps, sizeof *times, ascending);
-        out->milliseconds = times[c->steps / 2] * 1e3;
+        out->milliseconds = bench_median(times, c->steps) * 1e3;
         out->fastest = times[0] * 1e3;
         overlap_times overlap = overlap_meter_take(b->overlap);
         if (!comm_enqueues(b->world->comm)) {

@@ -326,7 +326,7 @@ static fsdp_status compare_bytes(const training_job *j, const memory_plan *p, co
     char a[32], b[32];
     int64_t planned = p->gathered_bytes + p->reduced_bytes + p->replica_bytes;
     planned += j->optimizer.kind == FSDP_MUON ? p->update_bytes : 0; /* Adafactor's sums are of no unit */
-    if (j->micro_batches > 1 || planned == l->received) /* a plan counts those of one */
+    if (j->micro_batches > 1 || planned == l->received)              /* a plan counts those of one */
         return FSDP_OK;
     snprintf(a, sizeof a, "%lld", (long long)planned);
     snprintf(b, sizeof b, "%lld", (long long)l->received);

@@ -249,7 +249,8 @@ static void collectives_are_rings_within_and_between_nodes(void **state)
     double few = collective(&p, SCRIPT_ALL_REDUCE, 8192, 1, 16);
     assert_true(few < 1 && few > 0.2);
     p.collectives = NULL;
-    profile_collective measured[] = {{SCRIPT_ALL_GATHER, 4, 1000, 1}, {SCRIPT_ALL_GATHER, 4, 3000, 2}};
+    profile_collective measured[] = {{.ranks = 4, .bytes = 1000, .seconds = 1},
+                                     {.ranks = 4, .bytes = 3000, .seconds = 2}};
     for (int i = 0; i < 2; i++)
         assert_int_equal(profile_add_collective(&p, &measured[i]), FSDP_OK);
     assert_near(collective(&p, SCRIPT_ALL_GATHER, 4, 1, 2000), 1.5);

@@ -265,11 +265,13 @@ static void a_profile_survives_its_file(void **state)
     (void)state;
     kernel_profile p, again;
     assert_int_equal(profile_open("h200", &p), FSDP_OK);
-    assert_int_equal(profile_add_collective(&p, &(profile_collective){SCRIPT_ALL_REDUCE, 4, 1024, 1e-4}), FSDP_OK);
+    assert_int_equal(profile_add_collective(&p, &(profile_collective){SCRIPT_ALL_REDUCE, 4, 1024, 1e-4, true}),
+                     FSDP_OK);
     assert_int_equal(profile_write(&p, path), FSDP_OK);
     assert_int_equal(profile_open(path, &again), FSDP_OK);
     assert_int_equal(p.n_rows, again.n_rows);
     assert_int_equal(again.n_collectives, 1);
+    assert_true(again.collectives[0].alone);
     for (int i = 0; i < p.n_rows; i++) {
         assert_true(kernel_work_same(&p.rows[i].work, &again.rows[i].work));
         assert_true(fabs(p.rows[i].seconds / again.rows[i].seconds - 1) < 1e-9);

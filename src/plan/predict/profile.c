@@ -145,8 +145,10 @@ static fsdp_status read_collective(const char *name, const json_t *row, kernel_p
     c.ranks = (int)ranks;
     c.bytes = json_number_value(json_array_get(row, 2));
     c.seconds = json_number_value(json_array_get(row, 3)) * 1e-6;
-    if (json_array_size(row) != COLLECTIVE_FIELDS || !kind || which == known || ranks < 2 || ranks > 1 << 20 ||
-        !(c.bytes > 0 && c.bytes < 1e18) || !(c.seconds > 0 && c.seconds < 1e6))
+    c.alone = json_is_true(json_array_get(row, COLLECTIVE_FIELDS));
+    if (json_array_size(row) < COLLECTIVE_FIELDS || json_array_size(row) > COLLECTIVE_FIELDS + 1 || !kind ||
+        which == known || ranks < 2 || ranks > 1 << 20 || !(c.bytes > 0 && c.bytes < 1e18) ||
+        !(c.seconds > 0 && c.seconds < 1e6))
         return damaged(name, "collectives");
     return profile_add_collective(p, &c);
 }
@@ -310,8 +312,8 @@ static json_t *profile_json(const kernel_profile *p)
         json_array_append_new(kernels, row_json(&p->rows[i]));
     for (int i = 0; i < p->n_collectives; i++) {
         const profile_collective *c = &p->collectives[i];
-        json_array_append_new(collectives,
-                              json_pack("[s,i,f,f]", collective_names[c->which], c->ranks, c->bytes, c->seconds * 1e6));
+        json_array_append_new(collectives, json_pack("[s,i,f,f,b]", collective_names[c->which], c->ranks, c->bytes,
+                                                     c->seconds * 1e6, c->alone));
     }
     return json_pack(
         "{s:i,s:s,s:i,s:i,s:b,s:b,s:f,s:{s:f,s:f,s:f},s:{s:f,s:f,s:f,s:f,s:f},s:{s:f,s:f,s:f,s:f,s:f},s:o,s:o}",

@@ -18,6 +18,7 @@ typedef struct profile_collective {
     int ranks;
     double bytes; /* of the whole buffer */
     double seconds;
+    bool alone; /* measured by itself, not in a step */
 } profile_collective;
 
 /* Between ranks, where nothing was measured. */
