@@ -176,6 +176,40 @@ static void the_next_forward_waits_for_the_update_in_host_memory(void **state)
     profile_clear(&p);
 }
 
+/* Two gradients leave at 1 and 2 s (1 s each), the close is at 3.5 s. Updates of 2 s that may run ahead: the first
+ * begins at 2 s and ends at 4, the second would begin at 4, which is too late, so it is made after the close, in half
+ * the time where the device shares it. */
+static void updates_run_ahead_until_the_close(void **state)
+{
+    (void)state;
+    for (int shared = 0; shared < 2; shared++) {
+        plan_script s = {.n_items = 0, .n_slots = 4, .shares_updates = shared};
+        kernel_profile p = plain_profile();
+        p.host_shared = 2e9;
+        add_wait(&s, 2);
+        add_wait(&s, 3);
+        add_kernel(&s, &p, 1000, 1);
+        const script_item items[] = {{.kind = SCRIPT_OUT, .slot = 0, .after = -1, .bytes = 1e9},
+                                     {.kind = SCRIPT_UPDATE, .slot = 2, .after = 0, .bytes = 2e9, .ahead = true},
+                                     {.kind = SCRIPT_OUT, .slot = 1, .after = -1, .bytes = 1e9},
+                                     {.kind = SCRIPT_UPDATE, .slot = 3, .after = 1, .bytes = 2e9, .ahead = true}};
+        for (size_t i = 0; i < sizeof items / sizeof *items; i++)
+            assert_int_equal(plan_script_add(&s, items[i]), FSDP_OK);
+        add_kernel(&s, &p, 2000, 2.5);
+        const script_item close[] = {{.kind = SCRIPT_SYNC, .slot = -1, .after = -1},
+                                     {.kind = SCRIPT_UPDATE, .slot = 2, .after = 0, .bytes = 2e9},
+                                     {.kind = SCRIPT_UPDATE, .slot = 3, .after = 1, .bytes = 2e9}};
+        for (size_t i = 0; i < sizeof close / sizeof *close; i++)
+            assert_int_equal(plan_script_add(&s, close[i]), FSDP_OK);
+        close_script(&s);
+        played_step out = play(&s, &p);
+        assert_near(out.transfer_wait, 0.5 + (shared ? 1 : 2));
+        assert_near(out.seconds, 3.5 + 0.5 + (shared ? 1 : 2));
+        plan_script_clear(&s);
+        profile_clear(&p);
+    }
+}
+
 /* A random step: units are gathered and waited for, with kernels between. */
 static void write_random(plan_script *s, kernel_profile *p, uint64_t seed)
 {
@@ -267,6 +301,7 @@ int main(void)
         cmocka_unit_test(kernels_are_slower_beside_a_collective),
         cmocka_unit_test(launches_are_hidden_by_what_the_device_still_does),
         cmocka_unit_test(the_next_forward_waits_for_the_update_in_host_memory),
+        cmocka_unit_test(updates_run_ahead_until_the_close),
         cmocka_unit_test(any_step_is_bounded_and_never_slower_with_faster_links),
         cmocka_unit_test(collectives_are_rings_within_and_between_nodes),
     };
