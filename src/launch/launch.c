@@ -22,8 +22,6 @@ enum { MAX_RANKS = 4096, NOT_FOUND = 127, NOT_RUNNABLE = 126, SIGNALLED = 128 };
 
 /* Ranks of a round that failed have nothing to finish. */
 static const double failed_grace_seconds = 3;
-/* Launchers that say nothing for long are given up by the store. */
-static const double beat_seconds = 1;
 
 /* What became of a round. */
 typedef enum outcome {
@@ -41,7 +39,6 @@ typedef struct progress {
     char hang[WIRE_TEXT_BYTES]; /* why a rank was examined; "": none was */
     fsdp_status start;          /* of the ranks */
     int start_code;
-    double next_beat;
 } progress;
 
 /* ---- configuration ---- */
@@ -197,30 +194,6 @@ static void tell_team(launcher *l, progress *p)
     }
 }
 
-/* Where the ranks are; without a watchdog only that we are. */
-static void beat(launcher *l, progress *p)
-{
-    wire_body body = {0};
-    if (clock_seconds() < p->next_beat)
-        return;
-    p->next_beat = clock_seconds() + beat_seconds;
-    int n = l->attempt.config->watchdog_seconds > 0 ? l->n : 0;
-    wire_put_i32(&body, l->attempt.place.round);
-    wire_put_i32(&body, n);
-    for (int i = 0; i < n; i++) {
-        char place[PULSE_TEXT_BYTES], text[ROUNDS_PLACE_BYTES];
-        const pulse *at = &l->pulses[i];
-        bool stopped = watch_is_stopped(l, i);
-        wire_put_i64(&body, l->ranks[i].running ? (int64_t)atomic_load(&at->beats) : 0);
-        wire_put_i64(&body, atomic_load(&at->step));
-        wire_put_u32(&body, atomic_load(&at->waits) && !stopped);
-        snprintf(text, sizeof text, "%.300s%s", pulse_text(at, place), stopped ? ", stopped" : "");
-        wire_put_text(&body, text);
-    }
-    team_beat(&l->team, &body);
-    wire_free(&body);
-}
-
 /* To the end of all ranks and a decision of the team. */
 static void run_round(launcher *l, progress *p)
 {
@@ -231,7 +204,7 @@ static void run_round(launcher *l, progress *p)
         watch_wait(l, l->attempt.config->monitor_seconds);
         hear_team(l, p);
         tell_team(l, p);
-        beat(l, p);
+        watch_beat(l);
         hold_attend(&l->hold, &l->team);
     }
     strays_end(&l->strays);
@@ -257,14 +230,14 @@ static fsdp_status give_up(launcher *l, int *exit_code)
     return error_set(FSDP_ERR_PEER, "%s before all were there", text);
 }
 
-/* Until the next round begins here: *begun. FSDP_OK without it: there is nothing left to do. */
-static fsdp_status join_round(launcher *l, bool *begun, int *exit_code)
+/* Until the next round begins here: *begun. FSDP_OK without it: there is nothing left to do. is_done: of team_join. */
+static fsdp_status join_round(launcher *l, bool is_done, bool *begun, int *exit_code)
 {
     team_news news;
     *begun = false;
     for (bool joined = false; !l->asked;) {
         if (!joined) {
-            fsdp_status status = team_join(&l->team);
+            fsdp_status status = team_join(&l->team, is_done);
             if (status != FSDP_OK && !l->asked)
                 *exit_code = fsdp_exit_code(status);
             if (status != FSDP_OK)
@@ -289,7 +262,7 @@ static fsdp_status join_round(launcher *l, bool *begun, int *exit_code)
             if (!joined)
                 break;
         }
-        beat(l, &(progress){.outcome = OUTCOME_OPEN});
+        watch_beat(l);
     }
     return give_up(l, exit_code);
 }
@@ -345,18 +318,33 @@ static bool may_go_on(launcher *l)
     return true;
 }
 
+/* The ranks ended well, and then the store was gone: whoever held it has probably heard of everybody's end, as we would
+ * have. Another that wants the round once more would be there soon. */
+static fsdp_status end_unheard(const launcher *l, int *exit_code)
+{
+    log_write(
+        FSDP_LOG_WARNING,
+        "the ranks of this node ended well, but the rendezvous is gone: nobody said how those of other nodes ended");
+    *exit_code = 0;
+    return judge_output(l, exit_code);
+}
+
 static fsdp_status run_rounds(launcher *l, int *exit_code)
 {
-    for (;;) {
+    for (bool done = false;;) {
         bool begun;
         progress p;
-        FSDP_TRY(join_round(l, &begun, exit_code));
+        fsdp_status status = join_round(l, done, &begun, exit_code);
+        if (status != FSDP_OK && done && !l->team.client && !l->asked)
+            return end_unheard(l, exit_code);
+        FSDP_TRY(status);
         if (!begun) {
             *exit_code = 0;
             return FSDP_OK;
         }
         run_round(l, &p);
-        if (p.outcome == OUTCOME_LOST && !l->asked && !may_go_on(l)) {
+        done = p.outcome == OUTCOME_LOST && p.told_done;
+        if (p.outcome == OUTCOME_LOST && !done && !l->asked && !may_go_on(l)) {
             *exit_code = 1;
             return error_set(FSDP_ERR_PEER, "the rendezvous is gone: its launcher died, or the network between");
         }

@@ -16,10 +16,15 @@
 
 enum { DEFAULT_PORT = 29400 };
 
-/* Others of this job that are still to hear of its end. */
-static const double linger_seconds = 5;
 /* After this long without a store, the user is told what was found instead. */
 static const double patience_seconds = 10;
+
+/* Others of this job that are still to hear of its end get so long, or so long where this launcher was asked to end. */
+static double linger_seconds(const team *t)
+{
+    const double asked = 5, patience = rounds_patience(t->config->join_timeout_seconds);
+    return t->give_up && t->give_up(t->context) && asked < patience ? asked : patience;
+}
 
 static bool is_alone(const fsdp_launch_config *c)
 {
@@ -73,6 +78,7 @@ fsdp_status team_prepare(team *t, const fsdp_launch_config *config)
     *t = (team){.config = config, .last_round = -1};
     FSDP_TRY(choose_endpoint(t));
     FSDP_TRY(read_secret(t));
+    FSDP_TRY(secret_draw_bytes(&t->id, sizeof t->id));
     if (config->job_id) {
         snprintf(t->job, sizeof t->job, "%s", config->job_id);
     } else if (is_alone(config)) {
@@ -122,6 +128,7 @@ static fsdp_status connect_once(team *t, double seconds)
                             .key = &t->key,
                             .job = t->job,
                             .timeout_seconds = seconds,
+                            .welcome_seconds = rounds_patience(t->config->join_timeout_seconds),
                             .give_up = t->give_up,
                             .context = t->context};
     snprintf(config.who.who, sizeof config.who.who, "%s", t->who);
@@ -129,12 +136,12 @@ static fsdp_status connect_once(team *t, double seconds)
 }
 
 /* Who holds the address may be another program, or the store of a launcher that is just ending: tried in turns. */
-static fsdp_status find_store(team *t)
+static fsdp_status find_store(team *t, bool may_open, double seconds)
 {
-    double begun = clock_seconds(), deadline = begun + t->config->join_timeout_seconds;
+    double begun = clock_seconds(), deadline = begun + seconds;
     bool said = false;
     for (;;) {
-        fsdp_status opened = t->server ? FSDP_ERR_STATE : open_store(t);
+        fsdp_status opened = may_open && !t->server ? open_store(t) : FSDP_ERR_STATE;
         if (opened == FSDP_OK)
             t->at = *server_endpoint(t->server);
         else if (opened != FSDP_ERR_STATE && opened != FSDP_ERR_INPUT)
@@ -151,7 +158,7 @@ static fsdp_status find_store(team *t)
             char at[ENDPOINT_TEXT_BYTES];
             return error_set(FSDP_ERR_TIMEOUT,
                              "no rendezvous answered at %s within %g s: is the launcher of that host started?",
-                             endpoint_text(&t->at, at), t->config->join_timeout_seconds);
+                             endpoint_text(&t->at, at), seconds);
         }
     }
 }
@@ -189,7 +196,8 @@ static fsdp_status describe(team *t, round_join *j)
                       .last_round = t->last_round,
                       .n_restarts = t->n_restarts,
                       .first_world_size = t->first_world_size,
-                      .master_port = c->master_port};
+                      .master_port = c->master_port,
+                      .launcher = t->id};
     if (!j->master_port)
         FSDP_TRY(free_port(&j->master_port));
     snprintf(j->host, sizeof j->host, "%s", t->host);
@@ -197,16 +205,18 @@ static fsdp_status describe(team *t, round_join *j)
     return FSDP_OK;
 }
 
-fsdp_status team_join(team *t)
+fsdp_status team_join(team *t, bool is_done)
 {
+    const double timeout = t->config->join_timeout_seconds;
     round_join join;
     wire_body body = {0};
     if (!t->client)
-        FSDP_TRY(find_store(t));
+        FSDP_TRY(find_store(t, !is_done, is_done ? rounds_patience(timeout) : timeout));
     FSDP_TRY(describe(t, &join));
     round_join_put(&body, &join);
     client_send(t->client, WIRE_JOIN, body.data, body.bytes);
     wire_free(&body);
+    t->waits = true;
     return FSDP_OK;
 }
 
@@ -219,7 +229,15 @@ static team_word lose(team *t)
 {
     client_close(t->client);
     t->client = NULL;
+    t->unanswered_since = 0;
     return TEAM_LOST;
+}
+
+/* A connection may outlive what was at its other end. Ranks that run are not ended for that: it may come back. */
+static bool is_store_silent(const team *t)
+{
+    return t->waits && t->unanswered_since != 0 &&
+           clock_seconds() - t->unanswered_since > rounds_patience(t->config->join_timeout_seconds);
 }
 
 team_word team_hear(team *t, team_news *news)
@@ -227,13 +245,16 @@ team_word team_hear(team *t, team_news *news)
     const void *body;
     uint32_t kind;
     size_t bytes;
+    line_state state;
     if (!t->client)
         return TEAM_NOTHING;
     client_flush(t->client, 0);
-    line_state state = client_receive(t->client, &kind, &body, &bytes);
+    while ((state = client_receive(t->client, &kind, &body, &bytes)) == LINE_MESSAGE && kind == WIRE_BEAT)
+        t->unanswered_since = 0;
     if (state == LINE_NOTHING)
-        return TEAM_NOTHING;
+        return is_store_silent(t) ? lose(t) : TEAM_NOTHING;
     wire_reader r = wire_read(body, state == LINE_MESSAGE ? bytes : 0);
+    t->waits = t->waits && state == LINE_MESSAGE && kind == WIRE_EXAMINE;
     if (state == LINE_MESSAGE && kind == WIRE_FINISHED)
         return TEAM_FINISHED;
     if (state == LINE_MESSAGE && kind == WIRE_ROUND && round_place_get(&r, &news->place)) {
@@ -263,6 +284,7 @@ void team_fail(team *t, int round, const char *reason, int exit_code, round_fina
     round_failure_put(&body, &failure);
     client_send(t->client, WIRE_FAIL, body.data, body.bytes);
     wire_free(&body);
+    t->waits = true;
 }
 
 void team_done(team *t, int round)
@@ -270,18 +292,24 @@ void team_done(team *t, int round)
     int32_t number = round;
     if (t->client)
         client_send(t->client, WIRE_DONE, &number, sizeof number);
+    t->waits = true;
 }
 
 void team_beat(team *t, const wire_body *beats)
 {
-    if (t->client && !beats->failed)
-        client_send(t->client, WIRE_BEAT, beats->data, beats->bytes);
+    if (!t->client || beats->failed)
+        return;
+    client_send(t->client, WIRE_BEAT, beats->data, beats->bytes);
+    t->unanswered_since = t->unanswered_since ? t->unanswered_since : clock_seconds();
 }
 
 void team_leave(team *t)
 {
+    double begun = clock_seconds();
     client_close(t->client);
-    server_close(t->server, linger_seconds);
+    while (t->server && server_count(t->server).clients > 0 && clock_seconds() - begun < linger_seconds(t))
+        nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+    server_close(t->server, 0);
     job_report_close(t->report);
     t->client = NULL;
     t->server = NULL;

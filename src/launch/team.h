@@ -19,6 +19,9 @@ typedef struct team {
     rounds_policy policy;
     /* What a store that begins anew is told. */
     int last_round, n_restarts, first_world_size;
+    int64_t id;                     /* drawn: tells this launcher from others that claim its number */
+    bool waits;                     /* for a word of the store: it has joined, failed, or is done */
+    double unanswered_since;        /* of its beats; 0: all are answered */
     bool (*give_up)(void *context); /* asked while looking for the store */
     void *context;
     struct job_report *report;
@@ -30,7 +33,7 @@ typedef enum team_word {
     TEAM_STOP,
     TEAM_FINISHED,
     TEAM_EXAMINE, /* rank `examined` of this launcher, because of `stop.reason` */
-    TEAM_LOST,    /* the store is gone */
+    TEAM_LOST,    /* the store is gone, or owes an answer and says nothing */
 } team_word;
 
 typedef struct team_news {
@@ -41,8 +44,9 @@ typedef struct team_news {
 
 /* Reads what the user gave. */
 fsdp_status team_prepare(team *t, const fsdp_launch_config *config);
-/* Opens or finds the store, and says that this launcher is ready for a round. */
-fsdp_status team_join(team *t);
+/* Opens or finds the store, and says that this launcher is ready for a round. One whose ranks have done their work only
+ * looks, for a while, whether somebody wants them once more. */
+fsdp_status team_join(team *t, bool is_done);
 /* This host's address as the other nodes reach it; connected. */
 void team_address(const team *t, char *text, size_t bytes);
 int team_socket(const team *t);                /* -1: not connected */

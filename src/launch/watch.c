@@ -26,6 +26,9 @@ static const double same_request_seconds = 1.0;
 /* A hung rank may take so long to print its backtrace. */
 static const double examine_seconds = 2.0;
 
+/* Launchers that say nothing for long are given up by the store. */
+static const double beat_seconds = 1;
+
 /* ---- signals to ranks ---- */
 
 void watch_signal_all(launcher *l, int signal_number, bool with_children)
@@ -294,6 +297,32 @@ void watch_attend(launcher *l)
     }
 }
 
+/* ---- the team ---- */
+
+/* Where the ranks are; without a watchdog only that we are. */
+void watch_beat(launcher *l)
+{
+    wire_body body = {0};
+    if (clock_seconds() < l->next_beat)
+        return;
+    l->next_beat = clock_seconds() + beat_seconds;
+    int n = l->attempt.config->watchdog_seconds > 0 ? l->n : 0;
+    wire_put_i32(&body, l->attempt.place.round);
+    wire_put_i32(&body, n);
+    for (int i = 0; i < n; i++) {
+        char place[PULSE_TEXT_BYTES], text[ROUNDS_PLACE_BYTES];
+        const pulse *at = &l->pulses[i];
+        bool stopped = watch_is_stopped(l, i);
+        wire_put_i64(&body, l->ranks[i].running ? (int64_t)atomic_load(&at->beats) : 0);
+        wire_put_i64(&body, atomic_load(&at->step));
+        wire_put_u32(&body, atomic_load(&at->waits) && !stopped);
+        snprintf(text, sizeof text, "%.300s%s", pulse_text(at, place), stopped ? ", stopped" : "");
+        wire_put_text(&body, text);
+    }
+    team_beat(&l->team, &body);
+    wire_free(&body);
+}
+
 /* ---- output ---- */
 
 int watch_count_running(const launcher *l)
@@ -321,6 +350,7 @@ static bool wait_to_write(void *context, int fd)
     double begun = clock_seconds(), over = 0;
     while (!l->unread && poll(polls, 2, (int)(drain_seconds * 100)) >= 0 && !polls[0].revents) {
         watch_attend(l);
+        watch_beat(l);
         if (!l->asked || watch_count_running(l) > 0)
             continue;
         if (over == 0)

@@ -30,6 +30,7 @@ typedef struct launcher {
     double deadline;        /* when ranks that were asked to end are killed; 0: nobody was asked */
     double blocked_seconds; /* spent waiting for whoever reads our output */
     bool unread;            /* given up: what ranks still say is dropped */
+    double next_beat;       /* when the team is next told where the ranks are */
 } launcher;
 
 typedef struct saved_signals {
@@ -51,6 +52,7 @@ int watch_count_running(const launcher *l);
 void watch_wait(launcher *l, double seconds);
 /* The ranks have ended: takes what they still had to say. */
 void watch_drain(launcher *l);
+void watch_beat(launcher *l);   /* tells the team where the ranks are, if that is due */
 void watch_attend(launcher *l); /* signals, ranks that have ended, and those that were asked to and did not */
 
 /* How a rank that has failed came to its end, in words, with its last place; *exit_code as of fsdp_launch. */

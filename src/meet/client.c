@@ -14,7 +14,7 @@
 
 /* A store greets at once: who does not is something else, or very busy. An answer may come this much after its timeout.
  */
-static const double connect_seconds = 5, greeting_seconds = 2, welcome_seconds = 20, answer_grace_seconds = 10;
+static const double connect_seconds = 5, greeting_seconds = 2, most_welcome_seconds = 20, answer_grace_seconds = 10;
 /* Another job that is about to end may still hold the place. */
 static const double other_job_seconds = 10;
 
@@ -92,7 +92,8 @@ static fsdp_status introduce(client *c, const client_config *config)
         return error_set(FSDP_ERR_STATE, "who listens at %s is not the rendezvous of this version of fsdp", at);
     FSDP_TRY(secret_draw_bytes(own_nonce, sizeof own_nonce));
     FSDP_TRY(say_hello(c, config, nonce, own_nonce));
-    state = await(&c->line, clock_seconds() + welcome_seconds, &kind, &body, &bytes);
+    double patience = config->welcome_seconds > 0 ? config->welcome_seconds : most_welcome_seconds;
+    state = await(&c->line, clock_seconds() + patience, &kind, &body, &bytes);
     if (state == LINE_MESSAGE && kind == WIRE_REFUSED) {
         r = wire_read(body, bytes);
         uint32_t why = wire_get_u32(&r);

@@ -17,6 +17,7 @@ typedef struct client_config {
     const char *job;
     store_introduction who;
     double timeout_seconds;         /* for finding it */
+    double welcome_seconds;         /* for being let in once it is found; 0: 20 */
     bool (*give_up)(void *context); /* asked between attempts; optional */
     void *context;
 } client_config;

@@ -11,6 +11,7 @@ void round_join_put(wire_body *b, const round_join *j)
     wire_put_i32(b, j->n_restarts);
     wire_put_i32(b, j->first_world_size);
     wire_put_i32(b, j->master_port);
+    wire_put_i64(b, j->launcher);
     wire_put_text(b, j->host);
     wire_put_text(b, j->address);
 }
@@ -25,6 +26,7 @@ bool round_join_get(wire_reader *r, round_join *j)
     j->n_restarts = wire_get_i32(r);
     j->first_world_size = wire_get_i32(r);
     j->master_port = wire_get_i32(r);
+    j->launcher = wire_get_i64(r);
     wire_get_text(r, j->host, sizeof j->host);
     wire_get_text(r, j->address, sizeof j->address);
     return wire_done(r) && j->n_ranks >= 1 && j->n_ranks <= ROUNDS_MAX_RANKS && j->node_rank >= -1 &&

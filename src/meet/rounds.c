@@ -53,6 +53,12 @@ struct rounds {
     char examined[WIRE_TEXT_BYTES]; /* why */
 };
 
+double rounds_patience(double join_timeout_seconds)
+{
+    const double least = 2, most = 20;
+    return join_timeout_seconds < least ? least : join_timeout_seconds < most ? join_timeout_seconds : most;
+}
+
 rounds *rounds_new(store *s, const rounds_policy *policy)
 {
     rounds *r = calloc(1, sizeof *r);
@@ -307,6 +313,17 @@ static round_node *add_node(rounds *r, store_guest *g)
     return n;
 }
 
+/* A launcher that has lost its connection comes again before the store has noticed: what is left of it goes. */
+static void forget_former_self(rounds *r, const round_node *node, double now)
+{
+    for (round_node *n = r->nodes; n && node->join.launcher; n = n->next)
+        if (n != node && n->join.launcher == node->join.launcher) {
+            store_tell(r->store, n->guest, WIRE_NOTHING, &(wire_body){0});
+            rounds_lose(r, n->guest, false, now);
+            return; /* there is one at most: it was forgotten in its turn */
+        }
+}
+
 static bool hear_join(rounds *r, store_guest *g, wire_reader *body, double now)
 {
     round_stop refusal = {.round = r->round, .verdict = ROUND_OVER, .exit_code = 2};
@@ -315,6 +332,7 @@ static bool hear_join(rounds *r, store_guest *g, wire_reader *body, double now)
     if (!n || n->joined || n->member || !round_join_get(body, &join))
         return false;
     n->join = join;
+    forget_former_self(r, n, now);
     if (r->state == OVER || r->state == FINISHED) {
         if (r->state == OVER)
             tell_stop(r, n, &r->verdict);
@@ -357,6 +375,7 @@ static bool hear_beat(rounds *r, round_node *n, wire_reader *body, double now)
     if (body->broken || (n_ranks != 0 && n_ranks != n->join.n_ranks))
         return false;
     n->heard = now;
+    store_tell(r->store, n->guest, WIRE_BEAT, &(wire_body){0});
     if (n_ranks && !n->ranks && !(n->ranks = calloc((size_t)n_ranks, sizeof *n->ranks)))
         return true;
     for (int i = 0; i < n_ranks; i++) {
@@ -441,11 +460,26 @@ static void look_for_hangs(rounds *r, double now)
     r->examined_at = now;
 }
 
+/* Nodes whose ranks have ended wait for the others, but not for one that has fallen silent. */
+static bool blame_deserter(rounds *r, double now)
+{
+    const round_node *n = r->n_done ? most_silent(r) : NULL;
+    char text[WIRE_TEXT_BYTES];
+    if (!n || now - n->heard < rounds_patience(r->policy.join_timeout_seconds))
+        return false;
+    snprintf(text, sizeof text, "%.100s has said nothing for %.0f s, and the ranks of other nodes have ended",
+             n->guest->who, now - n->heard);
+    fail_round(r, text, 1, false, now);
+    return true;
+}
+
 static void look_after_ranks(rounds *r, double now)
 {
-    if (r->state != RUNNING || r->policy.watchdog_seconds <= 0 || now < r->next_look)
+    if (r->state != RUNNING || now < r->next_look)
         return;
     r->next_look = now + look_seconds;
+    if (blame_deserter(r, now) || r->policy.watchdog_seconds <= 0)
+        return;
     if (r->examined_at == 0)
         look_for_hangs(r, now);
     else if (now - r->examined_at > examination_seconds) /* its launcher does not answer either */

@@ -7,7 +7,11 @@
  *     JOIN      I am here, with so many ranks         ROUND     begin: your ranks are these
  *     FAIL      a rank of mine failed, so             STOP      end your ranks, because; come again, or not
  *     DONE      all my ranks have ended well          FINISHED  so have all others
- *     BEAT      where my ranks are                    EXAMINE   this rank of yours hangs: say where, and end it */
+ *     BEAT      where my ranks are                    EXAMINE   this rank of yours hangs: say where, and end it
+ *                                                     BEAT      I have heard yours
+ *
+ * Either side may fall silent without its connection breaking: a process that is stopped, a host that swaps. Whoever
+ * waits for a word of the other then waits for rounds_patience() and no longer. */
 #ifndef MEET_ROUNDS_H
 #define MEET_ROUNDS_H
 
@@ -38,6 +42,7 @@ typedef struct round_join {
     int32_t n_restarts;           /* it knows of: a store that begins anew goes on from there */
     int32_t first_world_size;     /* the same; 0: none yet */
     int32_t master_port;          /* of its first rank, if that is rank 0 */
+    int64_t launcher;             /* drawn when it started: one that comes again takes its own place; 0: none */
     char host[ROUNDS_HOST_BYTES]; /* name, for messages */
     char address[ROUNDS_HOST_BYTES];
 } round_join;
@@ -87,6 +92,10 @@ bool round_stop_get(wire_reader *r, round_stop *s);
 /* A BEAT is the round, the number of ranks and, for each: beats (0: it says nothing), step, whether it waits for
  * others, and its place in words. An EXAMINE is the number of a rank of the launcher, and why. */
 enum { ROUNDS_PLACE_BYTES = 320 };
+
+/* How long silence is borne where an answer is due: TCP notices a cut network within 15 s, and nobody who gave all
+ * launchers less time than that to come wants to wait longer for one. */
+double rounds_patience(double join_timeout_seconds);
 
 /* The store's side. */
 typedef struct rounds rounds;

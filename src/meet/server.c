@@ -155,7 +155,7 @@ static void send_to_guest(void *context, store_guest *g, uint32_t kind, const vo
     connection *l = g->link;
     if (l->dead)
         return;
-    if (!line_queue(&l->line, kind, body, bytes))
+    if (kind == WIRE_NOTHING || !line_queue(&l->line, kind, body, bytes))
         shutdown(l->line.socket, SHUT_RDWR);
     push(context, l);
 }

@@ -44,8 +44,8 @@ typedef struct store_introduction {
 
 struct rounds_policy;
 
-/* `send` queues a message for a guest; it must not call the store. policy: of rounds.h, borrowed; NULL: no launchers
- * are admitted. NULL: no memory. */
+/* `send` queues a message for a guest, or, for WIRE_NOTHING, hangs up; it must not call the store. policy: of rounds.h,
+ * borrowed; NULL: no launchers are admitted. NULL: no memory. */
 typedef void (*store_send)(void *context, store_guest *g, uint32_t kind, const void *body, size_t bytes);
 store *store_new(store_send send, void *context, const struct rounds_policy *policy);
 void store_free(store *s); /* the guests too; NULL is legal */

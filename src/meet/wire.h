@@ -13,10 +13,11 @@ enum { WIRE_NAME_BYTES = 128, WIRE_TEXT_BYTES = 1024, WIRE_VALUE_BYTES = 256 << 
 
 /* The store speaks first: GREETING. The client answers with HELLO, and is WELCOME or REFUSED. */
 enum wire_kind {
-    WIRE_GREETING = 1, /* magic, nonce */
-    WIRE_HELLO,        /* nonce, proof, job, circle, seat, seats, who */
-    WIRE_WELCOME,      /* proof */
-    WIRE_REFUSED,      /* why (enum wire_refusal), text */
+    WIRE_NOTHING,  /* never sent: the store wants the connection ended */
+    WIRE_GREETING, /* magic, nonce */
+    WIRE_HELLO,    /* nonce, proof, job, circle, seat, seats, who */
+    WIRE_WELCOME,  /* proof */
+    WIRE_REFUSED,  /* why (enum wire_refusal), text */
     /* Requests; a client has one at a time, and each is answered by one ANSWER. */
     WIRE_SET,    /* name, value: no answer */
     WIRE_GET,    /* name, seconds: the value, once it was set */

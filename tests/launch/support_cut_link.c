@@ -15,12 +15,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "launch/support_launched.h"
-#include "meet/endpoint.h"
 
 enum { MAX_PAIRS = 64, HELD_BYTES = 1 << 17 };
 
-static const double cut_seconds = 0.5;
+static const double cut_seconds = 0.5, ghost_seconds = 3;
 
 typedef struct half {
     int from, to;
@@ -35,6 +35,7 @@ typedef struct proxy {
     cut_kind kind;
     int direction, at;
     cut_progress *progress;
+    double ghosts_until; /* 0: there are none */
 } proxy;
 
 /* As when TCP has given up: the other end finds an error. */
@@ -91,9 +92,22 @@ static void cut(proxy *p)
         p->halves[i][TO_STORE].to = p->halves[i][FROM_STORE].to = -1;
     if (p->kind == CUT_LONG)
         p->n = 0;
+    else
+        p->ghosts_until = clock_seconds() + ghost_seconds;
 }
 
-/* The messages of a direction that are whole; false when the link was cut before one of them. */
+/* In the end the store's TCP gives up, too. */
+static void end_ghosts(proxy *p)
+{
+    if (p->ghosts_until == 0 || clock_seconds() < p->ghosts_until)
+        return;
+    p->ghosts_until = 0;
+    for (int i = 0; i < p->n; i++)
+        if (p->halves[i][FROM_STORE].to < 0)
+            reset_connection(&p->halves[i][FROM_STORE].from);
+}
+
+/* The messages of a direction that are whole, up to the one at which the link is cut. */
 static void pass_on(proxy *p, int pair, int d)
 {
     half *h = &p->halves[pair][d];
@@ -140,7 +154,8 @@ static void run_proxy(proxy *p)
         polls[0] = (struct pollfd){.fd = p->listener, .events = POLLIN};
         for (int i = 0; i < n * DIRECTIONS; i++)
             polls[1 + i] = (struct pollfd){.fd = p->halves[i / DIRECTIONS][i % DIRECTIONS].from, .events = POLLIN};
-        poll(polls, (nfds_t)(1 + n * DIRECTIONS), -1);
+        poll(polls, (nfds_t)(1 + n * DIRECTIONS), p->ghosts_until != 0 ? 100 : -1);
+        end_ghosts(p);
         for (int i = 0; i < n * DIRECTIONS && p->n >= n; i++)
             if (polls[1 + i].revents && p->halves[i / DIRECTIONS][i % DIRECTIONS].from >= 0)
                 take_in(p, i / DIRECTIONS, i % DIRECTIONS);
@@ -149,13 +164,12 @@ static void run_proxy(proxy *p)
     }
 }
 
-void cut_link_open(cut_link *l, int store_port, cut_kind kind, int direction, int at)
+void cut_link_open(cut_link *l, const endpoint *store, cut_kind kind, int direction, int at)
 {
     static proxy p; /* each process has its own */
-    endpoint here = {.host = "127.0.0.1"};
-    p = (proxy){.store = {.host = "127.0.0.1", .port = store_port}, .kind = kind, .direction = direction, .at = at};
-    assert_int_equal(endpoint_listen(&here, false, &p.listener), 0);
-    l->port = here.port;
+    p = (proxy){.store = *store, .kind = kind, .direction = direction, .at = at};
+    l->at = (endpoint){.host = "127.0.0.1"};
+    assert_int_equal(endpoint_listen(&l->at, false, &p.listener), 0);
     l->progress = p.progress =
         mmap(NULL, sizeof *p.progress, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_ptr_not_equal(l->progress, MAP_FAILED);

@@ -7,6 +7,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "meet/endpoint.h"
+
 enum { TO_STORE, FROM_STORE, DIRECTIONS };
 
 /* What follows the cut, during which nothing passes and nobody is told. */
@@ -15,6 +17,7 @@ typedef enum cut_kind {
     CUT_LONG,     /* TCP gives up on both sides; new connections are made */
     CUT_ONE_SIDE, /* TCP gives up on the launcher's side; the store hears nothing more, but its connections stay */
     CUT_FOR_GOOD, /* it never ends; both hosts believe that they are connected */
+    CUT_KINDS,
 } cut_kind;
 
 /* Shared with the process. */
@@ -25,13 +28,13 @@ typedef struct cut_progress {
 
 typedef struct cut_link {
     pid_t pid;
-    int port; /* of its launcher's side */
+    endpoint at; /* the launcher's side */
     cut_progress *progress;
 } cut_link;
 
-/* To the store at `store_port` of this host. It is cut instead of passing message number `at` (from 1; 0: never) in
+/* To the store at `store`. It is cut instead of passing message number `at` (from 1; 0: never) in
  * this direction, over all connections. */
-void cut_link_open(cut_link *l, int store_port, cut_kind kind, int direction, int at);
+void cut_link_open(cut_link *l, const endpoint *store, cut_kind kind, int direction, int at);
 void cut_link_close(cut_link *l);
 
 #endif

@@ -67,7 +67,7 @@ static void join(node *n, const rounds_policy *policy, int number, int n_ranks)
     wire_free(&body);
 }
 
-/* Until the store says something; what kind it was, 0 after `seconds`. */
+/* Until the store says something other than that it has heard us; what kind it was, 0 after `seconds`. */
 static uint32_t hear(node *n, double seconds)
 {
     const void *body;
@@ -83,6 +83,8 @@ static uint32_t hear(node *n, double seconds)
             assert_true(round_stop_get(&r, &n->stop));
         if (state == LINE_MESSAGE && kind == WIRE_EXAMINE)
             n->examined = wire_get_i32(&r);
+        if (state == LINE_MESSAGE && kind == WIRE_BEAT)
+            continue;
         if (state == LINE_MESSAGE)
             return kind;
         double left = deadline - clock_seconds();
@@ -298,7 +300,7 @@ static void the_rank_that_does_not_wait_is_examined(void **state)
 
 /* The store without a socket, at times of our own. */
 typedef struct told {
-    int n_rounds, n_stops, n_examined;
+    int n_rounds, n_stops, n_examined, n_hung_up;
     char reason[WIRE_TEXT_BYTES];
 } told;
 
@@ -310,6 +312,7 @@ static void take_word(void *context, store_guest *g, uint32_t kind, const void *
     (void)g;
     t->n_rounds += kind == WIRE_ROUND;
     t->n_examined += kind == WIRE_EXAMINE;
+    t->n_hung_up += kind == WIRE_NOTHING;
     t->n_stops += kind == WIRE_STOP;
     if (kind == WIRE_STOP && round_stop_get(&r, &stop))
         snprintf(t->reason, sizeof t->reason, "%s", stop.reason);
@@ -328,6 +331,22 @@ static void beat(store *s, store_guest *g, int64_t count, bool waits, double now
     wire_free(&body);
 }
 
+static store_guest *join_store(store *s, int number, int64_t launcher)
+{
+    static int link;
+    store_introduction who = {.seat = 0, .seats = 0};
+    round_join j = {
+        .node_rank = number, .n_ranks = 1, .min_nodes = 2, .max_nodes = 2, .last_round = -1, .launcher = launcher};
+    store_guest *g;
+    wire_body body = {0};
+    snprintf(who.who, sizeof who.who, "node %d", number);
+    assert_int_equal(store_admit(s, &who, &link, &g), FSDP_OK);
+    round_join_put(&body, &j);
+    assert_true(store_hear(s, g, WIRE_JOIN, body.data, body.bytes, 1));
+    wire_free(&body);
+    return g;
+}
+
 /* Two nodes that beat until `silent_from`, when the second stops to speak; ranks move until `still_from`, with `works`
  * only the first does, which waits. Returns when the round was stopped, or -1. */
 static double stopped_at(double still_from, double silent_from, bool works, told *t)
@@ -336,19 +355,8 @@ static double stopped_at(double still_from, double silent_from, bool works, told
     policy.watchdog_seconds = 2;
     *t = (told){0};
     store *s = store_new(take_word, t, &policy);
-    store_guest *guests[2];
+    store_guest *guests[] = {join_store(s, 0, 0), join_store(s, 1, 0)};
     double end = -1;
-    int links[2];
-    for (int i = 0; i < 2; i++) {
-        store_introduction who = {.seat = 0, .seats = 0};
-        round_join j = {.node_rank = i, .n_ranks = 1, .min_nodes = 2, .max_nodes = 2, .last_round = -1};
-        wire_body body = {0};
-        snprintf(who.who, sizeof who.who, "node %d", i);
-        assert_int_equal(store_admit(s, &who, &links[i], &guests[i]), FSDP_OK);
-        round_join_put(&body, &j);
-        assert_true(store_hear(s, guests[i], WIRE_JOIN, body.data, body.bytes, 1));
-        wire_free(&body);
-    }
     assert_int_equal(t->n_rounds, 2);
     for (int tick = 0; tick < 400 && end < 0; tick++) { /* twenty seconds */
         double now = 1 + tick * 0.05;
@@ -383,6 +391,56 @@ static void ranks_may_wait_for_one_that_works(void **state)
     told t;
     assert_true(stopped_at(3, 100, true, &t) < 0); /* a save that takes long, say */
     assert_int_equal(t.n_examined, 0);
+}
+
+/* Nobody watches for hangs here; still, who has done its part is not kept waiting by one that is stopped or swaps. */
+static void nodes_that_are_done_do_not_wait_for_a_silent_one(void **state)
+{
+    (void)state;
+    rounds_policy policy = policy_of(2, 2);
+    for (int speaks = 0; speaks < 2; speaks++) {
+        told t = {0};
+        store *s = store_new(take_word, &t, &policy);
+        store_guest *first = join_store(s, 0, 0), *second = join_store(s, 1, 0);
+        int32_t round = 0;
+        double now = 1, patience = rounds_patience(policy.join_timeout_seconds);
+        for (; now < 2 * patience; now++) { /* as long as nobody is done, there is no hurry */
+            beat(s, first, 0, false, now);
+            store_tick(s, now);
+        }
+        assert_int_equal(t.n_stops, 0);
+        beat(s, second, 0, false, now);
+        assert_true(store_hear(s, first, WIRE_DONE, &round, sizeof round, now));
+        for (double end = now + patience + 2; now < end; now++) {
+            beat(s, first, 0, false, now);
+            if (speaks)
+                beat(s, second, 0, false, now);
+            store_tick(s, now);
+        }
+        assert_int_equal(t.n_stops, speaks ? 0 : 2);
+        assert_true(speaks || strstr(t.reason, "node 1 has said nothing for 20 s"));
+        store_free(s);
+    }
+}
+
+static void a_launcher_that_comes_again_is_no_twin(void **state)
+{
+    (void)state;
+    rounds_policy policy = policy_of(2, 2);
+    told t = {0};
+    store *s = store_new(take_word, &t, &policy);
+    join_store(s, 0, 70);
+    store_guest *former = join_store(s, 1, 71);
+    assert_int_equal(t.n_rounds, 2);
+    join_store(s, 1, 71); /* the former connection is not known to be broken */
+    assert_int_equal(t.n_hung_up, 1);
+    assert_non_null(strstr(t.reason, "node 1 is gone"));
+    assert_non_null(strstr(t.reason, "starting all ranks again"));
+    store_lose(s, former, false, 2);
+    assert_int_equal(t.n_stops, 1);
+    join_store(s, 1, 72); /* but another launcher of this number is one too many */
+    assert_int_equal(t.n_hung_up, 1);
+    store_free(s);
 }
 
 /* ---- hundreds ---- */
@@ -452,6 +510,8 @@ int main(void)
         cmocka_unit_test(the_rank_that_does_not_wait_is_examined),
         cmocka_unit_test(a_node_that_falls_silent_is_to_blame_and_is_not_asked),
         cmocka_unit_test(ranks_may_wait_for_one_that_works),
+        cmocka_unit_test(nodes_that_are_done_do_not_wait_for_a_silent_one),
+        cmocka_unit_test(a_launcher_that_comes_again_is_no_twin),
         cmocka_unit_test(five_hundred_launchers_cost_n_log_n),
     };
     return cmocka_run_group_tests_name("rounds", tests, NULL, NULL);
