@@ -158,11 +158,24 @@ static bool has_flight(const launcher *l, int i)
     return atomic_load(&r->magic) == RING_MAGIC && memchr(r->folder, 0, sizeof r->folder) && r->folder[0];
 }
 
+/* By a signal, or a debugger. */
+static bool is_stopped(const launcher *l, int local_rank)
+{
+    char path[64], words[256] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)l->ranks[local_rank].pid);
+    FILE *file = l->ranks[local_rank].running ? fopen(path, "re") : NULL;
+    if (!file)
+        return false;
+    const char *name = fgets(words, sizeof words, file) ? strrchr(words, ')') : NULL;
+    fclose(file);
+    return name && strlen(name) > 2 && (name[2] == 'T' || name[2] == 't');
+}
+
 static void set_reason(const launcher *l, int i)
 {
     const process *p = &l->ranks[i];
     char text[128];
-    if (watch_is_stopped(l, i))
+    if (is_stopped(l, i))
         snprintf(text, sizeof text, "stopped by a signal, or a debugger");
     else if (!p->running && WIFSIGNALED(p->status))
         snprintf(text, sizeof text, "killed by signal %d (%s)", WTERMSIG(p->status), strsignal(WTERMSIG(p->status)));
@@ -199,18 +212,6 @@ void watch_describe_flights(const launcher *l, char *text, size_t bytes)
     text[0] = 0;
     if (folder[0])
         snprintf(text, bytes, "; `fsdp debug %s` says where every rank was", folder);
-}
-
-bool watch_is_stopped(const launcher *l, int local_rank)
-{
-    char path[64], words[256] = "";
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)l->ranks[local_rank].pid);
-    FILE *file = l->ranks[local_rank].running ? fopen(path, "re") : NULL;
-    if (!file)
-        return false;
-    const char *name = fgets(words, sizeof words, file) ? strrchr(words, ')') : NULL;
-    fclose(file);
-    return name && strlen(name) > 2 && (name[2] == 'T' || name[2] == 't');
 }
 
 /* One that is stopped hears nothing before it is continued. */
@@ -312,7 +313,7 @@ void watch_beat(launcher *l)
     for (int i = 0; i < n; i++) {
         char place[PULSE_TEXT_BYTES], text[ROUNDS_PLACE_BYTES];
         const pulse *at = &l->pulses[i];
-        bool stopped = watch_is_stopped(l, i);
+        bool stopped = is_stopped(l, i);
         wire_put_i64(&body, l->ranks[i].running ? (int64_t)atomic_load(&at->beats) : 0);
         wire_put_i64(&body, atomic_load(&at->step));
         wire_put_u32(&body, atomic_load(&at->waits) && !stopped);

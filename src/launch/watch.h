@@ -68,7 +68,6 @@ const char *watch_flights_folder(const launcher *l); /* ""; no rank has said whe
 enum { WATCH_FLIGHTS_BYTES = 600 };
 /* "; `fsdp debug DIR` says where every rank was"; "" where no rank has said where files go. */
 void watch_describe_flights(const launcher *l, char *text, size_t bytes);
-bool watch_is_stopped(const launcher *l, int local_rank); /* by a signal, or a debugger */
 /* This rank hangs: it is made to say where, and ended. */
 void watch_examine(launcher *l, int local_rank);
 
