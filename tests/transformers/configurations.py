@@ -305,9 +305,62 @@ def describe_t5():
     case("pruned", "t5", "refused", edit={"pruned_heads": {"0": [1]}})
 
 
+def describe_odd():
+    """What nobody would write by hand, and tools do."""
+    for kind in [k for k in DECODERS if k != "gpt2"]:
+        case("padding", kind, pad_token_id=7)
+        case("padding tied", kind, pad_token_id=7, tie_word_embeddings=True)
+        case("both directions", kind, "refused", edit={"is_causal": False})
+        case("partial rotary inside", kind, "refused", edit=lambda c: (
+            c["rope_parameters"].get("full_attention", c["rope_parameters"]).update(partial_rotary_factor=0.5)))
+        case("tie null", kind, tie_word_embeddings=False, edit={"tie_word_embeddings": None})
+        case("kept outputs", kind, edit={"output_attentions": True, "output_hidden_states": True, "use_cache": False})
+        case("no dropout named", kind, edit=without("attention_dropout"))
+        case("eps as a text", kind, "refused", edit={"rms_norm_eps": "1e-6"})
+        case("layers as a fraction", kind, "refused", edit={"num_hidden_layers": 1.5})
+        case("no layers", kind, "refused", edit={"num_hidden_layers": 0})
+        case("heads that do not divide", kind, "refused", edit={"num_key_value_heads": 3})
+        case("another vocabulary", kind, "refused", edit={"vocab_size": 300})
+        case("multiplied", kind, edit={"embedding_multiplier": 12.0, "logits_scaling": 8.0, "residual_multiplier": 0.2})
+    for kind in ("llama", "mistral", "qwen2", "qwen3"):
+        case("theta an integer", kind, edit=without("rope_parameters", rope_theta=500000))
+        case("rope of nothing", kind, edit={"rope_parameters": {}})
+        case("rope without theta", kind, edit={"rope_parameters": {"rope_type": "default"}, "rope_theta": 77.0})
+        case("older default", kind, edit=without("rope_parameters", rope_theta=50.0, rope_scaling={"rope_type": "default"}))
+        case("sections", kind, "refused", edit={"rope_parameters": {"rope_type": "mrope", "mrope_section": [2, 1, 1], "rope_theta": 1e4}})
+        case("theta 0", kind, "refused", edit=without("rope_parameters", rope_theta=0))
+        case("factor as a text", kind, "refused", edit={"rope_parameters": {"rope_type": "linear", "factor": "4", "rope_theta": 1e4}})
+        case("negative factor", kind, "refused", edit={"rope_parameters": {"rope_type": "linear", "factor": -4.0, "rope_theta": 1e4}})
+    case("window 0", "mistral", "refused", edit={"sliding_window": 0})
+    case("window as a text", "mistral", "refused", edit={"sliding_window": "8"})
+    for kind in ("qwen2", "qwen3"):
+        case("types too few", kind, "refused", edit={"layer_types": ["full_attention"]})
+        case("window null", kind, "refused", edit={"use_sliding_window": True, "sliding_window": None, "layer_types": ["sliding_attention"] * 2})
+    case("no biases said", "qwen2", edit={"attention_bias": False})
+    for function in ("gelu_pytorch_tanh", "gelu", "silu"):
+        case("activation " + function, "gemma3", "equal" if "tanh" in function else "refused", hidden_activation=function)
+    case("another act", "gemma3", edit={"hidden_act": "relu"})
+    case("scores capped", "gemma3", "refused", edit={"attn_logit_softcapping": 20.0})
+    case("in a larger model", "gemma3", "refused", edit=lambda c: (c.update(text_config=dict(c), model_type="gemma3")))
+    case("eps", "gpt2", layer_norm_epsilon=1e-2)
+    case("padding", "gpt2", pad_token_id=7)
+    case("upcast", "gpt2", reorder_and_upcast_attn=True)
+    case("cross attention", "gpt2", "refused", edit={"add_cross_attention": True})
+    case("positions as contexts", "gpt2", edit={"n_ctx": 16})
+    case("drop attention", "phi3", attention_dropout=0.3)
+    case("longrope inside", "phi3", "refused", edit={"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [2.0] * 4, "long_factor": [3.0] * 4}})
+    for kind in T5S:
+        case("decoder alone", kind, edit={"is_decoder": True})
+        case("not a pair", kind, edit={"is_encoder_decoder": False})
+        case("buckets 0", kind, "refused", edit={"relative_attention_num_buckets": 0})
+        case("eps null", kind, "refused", edit={"layer_norm_epsilon": "1e-6"})
+
+
 def inputs(config, generator):
     ids = torch.randint(3, config.vocab_size, (2, WIDTH), generator=generator)
     if config.model_type not in T5S:
+        if config.pad_token_id is not None: # an embedding that gets no gradient
+            ids[0, 5] = ids[1, 3] = config.pad_token_id
         return {"input_ids": ids, "labels": ids}
     mask = torch.ones_like(ids)
     mask[1, WIDTH - 7:] = 0
@@ -451,4 +504,5 @@ if __name__ == "__main__":
     describe_families()
     describe_t5()
     describe_random(int(os.environ.get("FSDP_DRAWN", "8")))
+    describe_odd()
     {"make": make, "compare": compare}[sys.argv[1]](sys.argv[2], *map(int, sys.argv[3:]))
