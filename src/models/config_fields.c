@@ -26,6 +26,11 @@ static bool is_false(const json_t *value)
     return json_is_false(value);
 }
 
+static bool is_true(const json_t *value)
+{
+    return json_is_true(value);
+}
+
 static bool is_empty(const json_t *value)
 {
     return (json_is_object(value) && json_object_size(value) == 0) ||
@@ -143,10 +148,13 @@ const config_field common_fields[] = {
     NO_EFFECT("typical_p"),
     /* what would change the network */
     ONLY("add_cross_attention", is_false, "false"),
+    ONLY("is_causal", is_true, "true"), /* encoders made of decoders say false */
     ONLY("tie_encoder_decoder", is_false, "false"),
     ONLY("pruned_heads", is_empty, "none"),
     ONLY("per_layer_config", is_empty, "none"),
     ONLY("quantization_config", is_nothing, "none"),
+    ONLY("transformers_weights", is_nothing, "none (weights under their usual names)"),
+    NO_EFFECT("fusion_config"),
     ONLY("compression_config", is_nothing, "none"),
     {.name = NULL},
 };

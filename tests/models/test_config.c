@@ -245,6 +245,8 @@ static void what_is_known_but_not_supported_is_refused_by_name(void **state)
         {&good_llama, "quantization_config", "{\"bits\": 4}", "quantization_config"},
         {&good_llama, "per_layer_config", "{\"0\": {}}", "per_layer_config"},
         {&good_llama, "add_cross_attention", "true", "add_cross_attention"},
+        {&good_llama, "is_causal", "false", "is_causal"},
+        {&good_llama, "transformers_weights", "\"other.safetensors\"", "transformers_weights"},
         {&good_mistral, "attention_bias", "true", "attention_bias"},
         {&good_mistral, "mlp_bias", "true", "mlp_bias"},
         {&good_t5, "feed_forward_proj", "\"gated-silu\"", "gated-silu"},
@@ -252,6 +254,7 @@ static void what_is_known_but_not_supported_is_refused_by_name(void **state)
         {&good_t5, "dense_act_fn", "\"silu\"", "silu"},
         {&good_t5, "is_gated_act", "true", "is_gated_act"},
         {&good_t5, "tie_encoder_decoder", "true", "tie_encoder_decoder"},
+        {&good_t5, "is_causal", "false", "is_causal"},
         {&good_t5, "pruned_heads", "{\"0\": [1]}", "pruned_heads"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
