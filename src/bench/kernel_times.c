@@ -38,7 +38,8 @@ struct kernel_times {
     open_call *open; /* (MAX_OPEN): events are made once */
     int n_open, n_events;
     int64_t calls;
-    double busy; /* since the last kernel_times_collect, of clocks */
+    double seconds; /* of all calls */
+    double busy;    /* since the last kernel_times_collect, of clocks */
 };
 
 static kernel_times *listener;
@@ -63,8 +64,10 @@ static fsdp_status find_row(kernel_times *t, const kernel_work *w, int *at)
     return FSDP_OK;
 }
 
-static void add_sample(timed_row *r, double seconds)
+static void add_sample(kernel_times *t, int row, double seconds)
 {
+    timed_row *r = &t->rows[row];
+    t->seconds += seconds;
     if (r->n < MAX_SAMPLES)
         r->samples[r->n++] = seconds;
 }
@@ -98,7 +101,7 @@ static fsdp_status end(kernel_times *t, stream *s, int row, double start)
     if (t->dev->own_memory)
         return t->dev->event_record(s, t->open[t->n_open++].end);
     double seconds = clock_seconds() - start;
-    add_sample(&t->rows[row], seconds);
+    add_sample(t, row, seconds);
     t->busy += seconds;
     return FSDP_OK;
 }
@@ -196,7 +199,7 @@ fsdp_status kernel_times_collect(kernel_times *t, double *busy)
     for (int i = 0; i < t->n_open; i++) {
         double milliseconds;
         FSDP_TRY(t->dev->event_elapsed(t->open[i].begin, t->open[i].end, &milliseconds));
-        add_sample(&t->rows[t->open[i].row], milliseconds * 1e-3);
+        add_sample(t, t->open[i].row, milliseconds * 1e-3);
     }
     t->n_open = 0;
     return FSDP_OK;
@@ -233,6 +236,11 @@ void kernel_times_free(kernel_times *t)
 int64_t kernel_times_calls(const kernel_times *t)
 {
     return t->calls;
+}
+
+double kernel_times_seconds(const kernel_times *t)
+{
+    return t->seconds;
 }
 
 int kernel_times_rows(const kernel_times *t)

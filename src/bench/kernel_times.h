@@ -18,7 +18,8 @@ void kernel_times_stop(kernel_times *t); /* calls are no longer timed */
 void kernel_times_free(kernel_times *t); /* stops, too; NULL is legal */
 
 /* Seconds of a call, the longest and shortest tenth left out; rows 0 .. n-1. */
-int64_t kernel_times_calls(const kernel_times *t); /* that were timed */
+int64_t kernel_times_calls(const kernel_times *t);  /* that were timed */
+double kernel_times_seconds(const kernel_times *t); /* of all of them together */
 int kernel_times_rows(const kernel_times *t);
 double kernel_times_row(kernel_times *t, int index, kernel_work *work);
 

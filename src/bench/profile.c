@@ -32,6 +32,7 @@ typedef struct profiling {
     double outside[MOST_STEPS];    /* of a step in which kernels are timed, the part without them */
     double busy[MOST_STEPS];       /* the rest of it */
     double calls;                  /* kernels of a step */
+    double kernels;                /* seconds of all of them */
     collective_times *collectives; /* of the first steps; NULL: one rank, or a device whose collectives are its own */
 } profiling;
 
@@ -105,6 +106,7 @@ static fsdp_status run_timed(profiling *p, int steps)
         status = offload_settle(p->b->sharded);
     kernel_times_stop(times);
     p->calls = (double)kernel_times_calls(times) / steps;
+    p->kernels = kernel_times_seconds(times) / steps;
     if (status == FSDP_OK)
         status = take_rows(p, times);
     kernel_times_free(times);
@@ -150,7 +152,10 @@ static fsdp_status time_tiny(device *d, stream *s, float *x, graph *g, profile_l
         kernel_times_free(times);
         FSDP_TRY(status);
     }
-    *out = (profile_launch){.gap = in_graph - timed, .graph = host_graph, .kernel = host, .collective = 4 * host};
+    out->gap = in_graph - timed;
+    out->graph = host_graph;
+    out->kernel = host;
+    out->collective = 4 * host;
     return FSDP_OK;
 }
 
@@ -177,14 +182,29 @@ static fsdp_status measure_launches(device *d, stream *s, profile_launch *out)
 
 /* What the host does besides. Where kernels run in its own thread, that is what a step takes beyond them and its waits
  * when no kernel is timed, and each kernel has its share; elsewhere what lies before the first kernel and after the
- * last. */
+ * last, of the workload that has the least to prepare. */
 static void take_overhead(profiling *p, int steps)
 {
     double working = bench_median(p->working, steps), busy = bench_median(p->busy, steps);
+    double known = p->profile.launch.step, outside = bench_median(p->outside, steps);
     if (p->profile.streams)
-        p->profile.launch.step = bench_median(p->outside, steps);
+        p->profile.launch.step = known > 0 ? fmin(known, outside) : outside;
     else
         p->profile.launch.kernel = p->calls > 0 ? fmax(0, working - busy) / p->calls : 0;
+}
+
+/* Of a rank whose steps wait for nobody. */
+static fsdp_status calibrate(profiling *p, int steps)
+{
+    const fsdp_config *c = &p->b->sharding.config;
+    bool alone = fsdp_world_size(p->b->world) == 1 && !c->cpu_offload && !c->offload_activations;
+    profile_step step = {bench_median(p->plain, steps), p->kernels, p->calls};
+    if (!p->profile.streams)
+        return FSDP_OK;
+    if (alone)
+        FSDP_TRY(profile_add_step(&p->profile, &step));
+    profile_calibrate(&p->profile, p->profile.launch.gap);
+    return FSDP_OK;
 }
 
 /* ---- host memory ---- */
@@ -344,6 +364,7 @@ static fsdp_status measure(profiling *p, const char *path, int steps, double *mi
     FSDP_TRY(run_timed(p, steps));
     FSDP_TRY(measure_launches(w->dev, w->compute, &p->profile.launch));
     take_overhead(p, steps);
+    FSDP_TRY(calibrate(p, steps));
     FSDP_TRY(measure_host_copy(w->dev, w->compute, &p->profile.host_copy));
     take_host_update(p);
     *milliseconds = bench_median(p->plain, steps) * 1e3;

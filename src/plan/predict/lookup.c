@@ -1,47 +1,93 @@
-/* From rows to the time of any call. Rates change slowly with size where times do not, so rates are interpolated, over
- * the logarithms of what a call is made of. */
+/* From rows to the time of any call. What a call takes at least follows from the fastest product and the fastest pass
+ * over memory in the profile; how near calls come to that changes slowly with their shape, where times do not. So that
+ * share is interpolated, over the logarithms of what a call is made of. */
 #include <math.h>
 
 #include "plan/predict/profile.h"
 
-enum { NEIGHBOURS = 4, FAR_DOUBLINGS = 3 };
+enum { NEIGHBOURS = 4, FAR_DOUBLINGS = 3, LARGEST_ELEMENT = 8, PLACE_DIMS = KERNEL_WORK_DIMS };
 
-static double rate_of(const profile_row *r)
+/* ---- the least that a call takes ---- */
+
+typedef struct roofs {
+    double products[LARGEST_ELEMENT + 1]; /* operations a second, by bytes of an element; 0: none was measured */
+    double memory;                        /* bytes a second */
+    double start;                         /* seconds of the shortest call: what one takes whatever it does */
+} roofs;
+
+static roofs find_roofs(const kernel_profile *p)
 {
-    return (r->work.flops > 0 ? r->work.flops : r->work.bytes) / r->seconds;
+    roofs r = {.start = INFINITY};
+    for (int i = 0; i < p->n_rows; i++) {
+        const kernel_work *w = &p->rows[i].work;
+        double *most = w->flops > 0 ? &r.products[fsdp_dtype_size(w->dtype)] : &r.memory;
+        *most = fmax(*most, (w->flops > 0 ? w->flops : w->bytes) / p->rows[i].seconds);
+        r.start = fmin(r.start, p->rows[i].seconds);
+    }
+    r.start = isfinite(r.start) ? r.start : 0;
+    return r;
 }
 
-static double amount_of(const kernel_work *w)
+/* Types that nobody has multiplied count as those that somebody has. */
+static double product_rate(const roofs *r, fsdp_dtype dtype)
 {
-    return w->flops > 0 ? w->flops : w->bytes;
+    double rate = r->products[fsdp_dtype_size(dtype)];
+    for (int i = 0; i <= LARGEST_ELEMENT && rate == 0; i++)
+        rate = r->products[i];
+    return rate;
 }
 
-/* Distance of two shapes: how often a dimension is doubled. */
+/* Seconds at full speed, on a device that is so many times faster. Thin products are bound by memory; in between, both
+ * count, since a product reads and writes before and after it multiplies. */
+static double least_seconds(const roofs *r, const kernel_work *w, double compute, double memory)
+{
+    double moving = r->memory > 0 ? w->bytes / (r->memory * memory) : 0;
+    if (w->flops == 0)
+        return moving;
+    return hypot(w->flops / (product_rate(r, w->dtype) * compute), moving);
+}
+
+/* ---- neighbours ---- */
+
+static double doublings(int64_t n)
+{
+    return log2((double)(n > 0 ? n : 1));
+}
+
+/* Where a call lies among those of its kernel. How many rows of attention there are matters little beside their
+ * length. */
+static void find_place(const kernel_work *w, double *out)
+{
+    const int64_t *s = w->shape;
+    for (int i = 0; i < PLACE_DIMS; i++)
+        out[i] = doublings(s[i]);
+    if (w->kernel != KERNEL_attention_forward && w->kernel != KERNEL_attention_backward)
+        return;
+    const double little = 0.25;
+    out[0] = little * (doublings(s[0]) + doublings(s[3]));
+    out[3] = little * (doublings(s[3]) - doublings(s[4]));
+    out[4] = 0;
+}
+
+/* In doublings. Another type, result or switch of the same kernel is as far away as another shape. */
 static double distance(const kernel_work *a, const kernel_work *b)
 {
-    double sum = 0;
-    for (int i = 0; i < KERNEL_WORK_DIMS; i++) {
-        double x = log2((double)(a->shape[i] > 0 ? a->shape[i] : 1)),
-               y = log2((double)(b->shape[i] > 0 ? b->shape[i] : 1));
-        sum += (x - y) * (x - y);
-    }
-    return sqrt(sum);
+    double x[PLACE_DIMS], y[PLACE_DIMS], sum = 0;
+    double unlike =
+        (a->dtype != b->dtype) + 0.5 * (a->result != b->result) + 0.5 * __builtin_popcount(a->variant ^ b->variant);
+    find_place(a, x);
+    find_place(b, y);
+    for (int i = 0; i < PLACE_DIMS; i++)
+        sum += (x[i] - y[i]) * (x[i] - y[i]);
+    return sqrt(sum + unlike * unlike);
 }
 
-/* How alike two kinds of call are; the larger, the less. -1: not to be compared. */
-static int unlike(const kernel_work *a, const kernel_work *b, bool any_kernel)
+/* Of any kernel, by how much it multiplies or moves. */
+static double distance_in_amount(const kernel_work *a, const kernel_work *b)
 {
-    if (any_kernel && a->flops == 0 && b->flops == 0)
-        return 0;
-    if (a->kernel != b->kernel && !any_kernel)
-        return -1;
-    if ((a->flops > 0) != (b->flops > 0))
-        return -1;
     bool other_units = a->flops > 0 && fsdp_dtype_size(a->dtype) != fsdp_dtype_size(b->dtype);
-    if (other_units && !any_kernel)
-        return -1;
-    return other_units * 16 + (a->kernel != b->kernel) * 8 + (a->dtype != b->dtype) * 4 + (a->result != b->result) * 2 +
-           (a->variant != b->variant);
+    double ratio = a->flops > 0 ? a->flops / b->flops : a->bytes / fmax(b->bytes, 1);
+    return fabs(log2(ratio)) + (other_units ? 16 : 0);
 }
 
 typedef struct neighbour {
@@ -49,19 +95,23 @@ typedef struct neighbour {
     double distance;
 } neighbour;
 
-/* The nearest rows among those that are most alike. */
+/* Products of other units (8 bits) are another kind. */
+static bool may_tell(const kernel_work *a, const kernel_work *b, bool any_kernel)
+{
+    if ((a->bytes <= 0 && a->flops <= 0) || (a->flops > 0) != (b->flops > 0))
+        return false;
+    return any_kernel ||
+           (a->kernel == b->kernel && (a->flops == 0 || fsdp_dtype_size(a->dtype) == fsdp_dtype_size(b->dtype)));
+}
+
 static int find_neighbours(const kernel_profile *p, const kernel_work *w, bool any_kernel, neighbour *found)
 {
-    int n = 0, least = -1;
+    int n = 0;
     for (int i = 0; i < p->n_rows; i++) {
         const profile_row *r = &p->rows[i];
-        int other = unlike(&r->work, w, any_kernel);
-        if (other < 0 || amount_of(&r->work) <= 0 || (least >= 0 && other > least))
+        if (!may_tell(&r->work, w, any_kernel))
             continue;
-        if (least < 0 || other < least)
-            n = 0;
-        least = other;
-        neighbour one = {r, any_kernel ? fabs(log2(amount_of(&r->work) / amount_of(w))) : distance(&r->work, w)};
+        neighbour one = {r, any_kernel ? distance_in_amount(&r->work, w) : distance(&r->work, w)};
         int at = n < NEIGHBOURS ? n++ : NEIGHBOURS;
         for (; at > 0 && found[at - 1].distance > one.distance; at--)
             if (at < NEIGHBOURS)
@@ -72,61 +122,54 @@ static int find_neighbours(const kernel_profile *p, const kernel_work *w, bool a
     return n;
 }
 
-/* Rates of the neighbours, the near ones with more weight. A smaller call than all of them is not faster for it: it
- * takes at least as long per byte. */
-static double between(const neighbour *found, int n)
+/* The share of full speed that the neighbours come to, the near ones with more weight. */
+static double share_of_speed(const roofs *r, const neighbour *found, int n)
 {
     double weights = 0, sum = 0;
     for (int i = 0; i < n; i++) {
-        double weight = 1 / (found[i].distance * found[i].distance + 1e-6);
+        const profile_row *row = found[i].row;
+        double weight = 1 / (found[i].distance * found[i].distance + 1e-2);
+        double at_work = fmax(row->seconds - r->start, 0.1 * row->seconds);
         weights += weight;
-        sum += weight * log(rate_of(found[i].row));
+        sum += weight * log(least_seconds(r, &row->work, 1, 1) / at_work);
     }
     return exp(sum / weights);
 }
 
-static double shortest(const kernel_profile *p)
-{
-    double least = INFINITY;
-    for (int i = 0; i < p->n_rows; i++)
-        least = fmin(least, p->rows[i].seconds);
-    return isfinite(least) ? least : 0;
-}
-
-/* A call that moves much more or less memory than the nearest that was measured of its kernel: others that move as much
- * tell more. */
+/* A call that moves much more memory than any that was measured of its kernel: those say little but what a call takes
+ * at least. Others that move as much tell more. */
 static bool is_far(const kernel_work *w, const neighbour *nearest)
 {
-    return w->flops == 0 && fabs(log2(amount_of(&nearest->row->work) / fmax(amount_of(w), 1))) > FAR_DOUBLINGS;
+    return w->flops == 0 && log2(fmax(w->bytes, 1) / nearest->row->work.bytes) > FAR_DOUBLINGS;
 }
 
-/* On the device that was measured. */
-static double measured_seconds(const kernel_profile *p, const kernel_work *w, profile_source *source)
+static const profile_row *find_row(const kernel_profile *p, const kernel_work *w)
+{
+    for (int i = 0; i < p->n_rows; i++)
+        if (kernel_work_same(&p->rows[i].work, w))
+            return &p->rows[i];
+    return NULL;
+}
+
+double profile_seconds(const kernel_profile *p, const kernel_work *w, profile_source *source)
 {
     neighbour found[NEIGHBOURS];
-    for (int i = 0; i < p->n_rows; i++) {
-        if (kernel_work_same(&p->rows[i].work, w)) {
-            *source = PROFILE_MEASURED;
-            return p->rows[i].seconds;
-        }
-    }
+    roofs r = find_roofs(p);
+    const profile_row *row = find_row(p, w);
+    double least = least_seconds(&r, w, 1, 1), there = least_seconds(&r, w, p->compute, p->memory);
+    profile_source unused;
+    source = source ? source : &unused;
+    *source = PROFILE_MEASURED;
+    if (row) /* what a call takes whatever it does is no shorter on a faster device */
+        return row->seconds <= r.start || least <= 0 ? row->seconds
+                                                     : r.start + (row->seconds - r.start) * there / least;
     *source = PROFILE_INTERPOLATED;
     int n = find_neighbours(p, w, false, found);
     if (n == 0 || is_far(w, &found[0])) {
         *source = PROFILE_ESTIMATED;
         n = find_neighbours(p, w, true, found);
     }
-    double least = shortest(p);
-    return n == 0 ? least : fmax(least, amount_of(w) / between(found, n));
-}
-
-double profile_seconds(const kernel_profile *p, const kernel_work *w, profile_source *source)
-{
-    profile_source unused;
-    double seconds = measured_seconds(p, w, source ? source : &unused), least = shortest(p);
-    double faster = w->flops > 0 ? p->compute : p->memory;
-    /* What a kernel takes at least, whatever it does, is no faster on a device that is. */
-    return seconds <= least ? seconds : least + (seconds - least) / faster;
+    return n == 0 || least <= 0 ? r.start : r.start + there / share_of_speed(&r, found, n);
 }
 
 /* ---- collectives ---- */

@@ -42,7 +42,7 @@ static void play_work(playing *g, const script_item *item)
         if (!g->in_graph)
             g->host += g->p->launch.kernel;
         double given = g->in_graph ? g->launched : g->host;
-        length += g->in_graph ? g->p->launch.gap : 0;
+        length = g->in_graph ? length * (g->p->busy > 0 ? g->p->busy : 1) + g->p->launch.gap : length;
         if (given > g->compute) {
             g->step.launch_wait += given - g->compute;
             g->compute = given;

@@ -17,7 +17,7 @@
 
 extern const embedded_file plan_assets[];
 
-enum { VERSION = 1, MAX_ROWS = 100000, ROW_FIELDS = 8, COLLECTIVE_FIELDS = 4 };
+enum { VERSION = 1, MAX_ROWS = 100000, ROW_FIELDS = 8, COLLECTIVE_FIELDS = 4, STEP_FIELDS = 3 };
 
 static const char *const collective_names[] = {
     [SCRIPT_ALL_GATHER] = "all_gather", [SCRIPT_REDUCE_SCATTER] = "reduce_scatter", [SCRIPT_ALL_REDUCE] = "all_reduce"};
@@ -25,10 +25,13 @@ static const char *const collective_names[] = {
 void profile_clear(kernel_profile *p)
 {
     free(p->rows);
+    free(p->steps);
     free(p->collectives);
     p->rows = NULL;
+    p->steps = NULL;
     p->collectives = NULL;
-    p->n_rows = p->n_collectives = p->rows_capacity = p->collectives_capacity = 0;
+    p->n_rows = p->n_steps = p->n_collectives = 0;
+    p->rows_capacity = p->steps_capacity = p->collectives_capacity = 0;
 }
 
 /* Room for one more entry of `bytes` bytes. */
@@ -69,6 +72,13 @@ fsdp_status profile_add_collective(kernel_profile *p, const profile_collective *
     }
     FSDP_TRY(make_room((void **)&p->collectives, p->n_collectives, &p->collectives_capacity, sizeof *p->collectives));
     p->collectives[p->n_collectives++] = *c;
+    return FSDP_OK;
+}
+
+fsdp_status profile_add_step(kernel_profile *p, const profile_step *s)
+{
+    FSDP_TRY(make_room((void **)&p->steps, p->n_steps, &p->steps_capacity, sizeof *p->steps));
+    p->steps[p->n_steps++] = *s;
     return FSDP_OK;
 }
 
@@ -153,6 +163,19 @@ static fsdp_status read_collective(const char *name, const json_t *row, kernel_p
     return profile_add_collective(p, &c);
 }
 
+static fsdp_status read_step(const char *name, const json_t *row, kernel_profile *p)
+{
+    double values[STEP_FIELDS];
+    if (json_array_size(row) != STEP_FIELDS)
+        return damaged(name, "steps");
+    for (size_t i = 0; i < STEP_FIELDS; i++) {
+        values[i] = json_number_value(json_array_get(row, i));
+        if (!(values[i] > 0 && values[i] < 1e12))
+            return damaged(name, "steps");
+    }
+    return profile_add_step(p, &(profile_step){values[0] * 1e-6, values[1] * 1e-6, values[2]});
+}
+
 typedef fsdp_status (*row_reader)(const char *name, const json_t *row, kernel_profile *p);
 
 static fsdp_status read_list(const char *name, const json_t *object, const char *key, row_reader read,
@@ -201,12 +224,14 @@ static fsdp_status read_fields(const char *name, const json_t *object, kernel_pr
     FSDP_TRY(json_opt_bool(name, object, "streams", &p->streams));
     FSDP_TRY(json_opt_bool(name, object, "overlaps", &p->overlaps));
     FSDP_TRY(read_number(name, object, "slowdown", 1, 0, &p->slowdown));
+    FSDP_TRY(read_number(name, object, "busy", 1, 0.1, &p->busy));
     FSDP_TRY(read_number(name, object, "compute", 1, 1e-6, &p->compute));
     FSDP_TRY(read_number(name, object, "memory", 1, 1e-6, &p->memory));
     if (p->slowdown > 0.9)
         return damaged(name, "slowdown");
     FSDP_TRY(read_rates(name, object, p));
     FSDP_TRY(read_list(name, object, "kernels", read_row, p));
+    FSDP_TRY(read_list(name, object, "steps", read_step, p));
     return read_list(name, object, "collectives", read_collective, p);
 }
 
@@ -252,6 +277,7 @@ fsdp_status profile_open(const char *name, kernel_profile *out)
     json_t *object;
     *out = (kernel_profile){.ranks = 1,
                             .threads = 1,
+                            .busy = 1,
                             .compute = 1,
                             .memory = 1,
                             .host_copy = 50e9,
@@ -307,22 +333,25 @@ static json_t *profile_json(const kernel_profile *p)
 {
     const profile_links *l = &p->links;
     const profile_launch *h = &p->launch;
-    json_t *kernels = json_array(), *collectives = json_array();
+    json_t *kernels = json_array(), *collectives = json_array(), *steps = json_array();
     for (int i = 0; i < p->n_rows; i++)
         json_array_append_new(kernels, row_json(&p->rows[i]));
+    for (int i = 0; i < p->n_steps; i++)
+        json_array_append_new(
+            steps, json_pack("[f,f,f]", p->steps[i].seconds * 1e6, p->steps[i].kernels * 1e6, p->steps[i].calls));
     for (int i = 0; i < p->n_collectives; i++) {
         const profile_collective *c = &p->collectives[i];
         json_array_append_new(collectives, json_pack("[s,i,f,f,b]", collective_names[c->which], c->ranks, c->bytes,
                                                      c->seconds * 1e6, c->alone));
     }
     return json_pack(
-        "{s:i,s:s,s:i,s:i,s:b,s:b,s:f,s:{s:f,s:f,s:f},s:{s:f,s:f,s:f,s:f,s:f},s:{s:f,s:f,s:f,s:f,s:f},s:o,s:o}",
+        "{s:i,s:s,s:i,s:i,s:b,s:b,s:f,s:f,s:{s:f,s:f,s:f},s:{s:f,s:f,s:f,s:f,s:f},s:{s:f,s:f,s:f,s:f,s:f},s:o,s:o,s:o}",
         "fsdp_profile", VERSION, "device", p->device, "ranks", p->ranks, "threads", p->threads, "streams", p->streams,
-        "overlaps", p->overlaps, "slowdown", p->slowdown, "host", "copy", p->host_copy / 1e9, "update",
+        "overlaps", p->overlaps, "slowdown", p->slowdown, "busy", p->busy, "host", "copy", p->host_copy / 1e9, "update",
         p->host_update / 1e9, "shared", p->host_shared / 1e9, "links", "inside", l->inside / 1e9, "outside",
         l->outside / 1e9, "hop_inside", l->hop_inside * 1e6, "hop_outside", l->hop_outside * 1e6, "start",
         l->start * 1e6, "launch", "gap", h->gap * 1e6, "graph", h->graph * 1e6, "kernel", h->kernel * 1e6, "collective",
-        h->collective * 1e6, "step", h->step * 1e6, "kernels", kernels, "collectives", collectives);
+        h->collective * 1e6, "step", h->step * 1e6, "steps", steps, "kernels", kernels, "collectives", collectives);
 }
 
 fsdp_status profile_write(const kernel_profile *p, const char *path)

@@ -21,6 +21,12 @@ typedef struct profile_collective {
     bool alone; /* measured by itself, not in a step */
 } profile_collective;
 
+/* A workload's steps on one rank, beside the sum of its kernels, each timed where it runs. */
+typedef struct profile_step {
+    double seconds, kernels; /* of a step; of all its kernels */
+    double calls;            /* of kernels */
+} profile_step;
+
 /* Between ranks, where nothing was measured. */
 typedef struct profile_links {
     double inside, outside; /* bytes a second: of a rank within its node; of a rank's own way out of it */
@@ -44,6 +50,7 @@ typedef struct kernel_profile {
     bool streams; /* the device works by itself on what the host gives it; otherwise kernels run in the host's thread */
     bool overlaps;                 /* collectives go on while the rank computes */
     double slowdown;               /* of kernels while a collective runs, 0 .. 1 */
+    double busy;                   /* how much longer kernels take in a graph than where each is timed; 0: as long */
     double compute, memory;        /* how much faster this device is than the one that was measured; 1: it is the one */
     double host_copy, host_update; /* bytes a second: between host and device; of an update in host memory */
     double host_shared;            /* the same of an update that the device shares; 0: not measured */
@@ -51,6 +58,8 @@ typedef struct kernel_profile {
     profile_launch launch;
     profile_row *rows;
     int n_rows, rows_capacity;
+    profile_step *steps; /* that `busy` and launch.gap follow from */
+    int n_steps, steps_capacity;
     profile_collective *collectives;
     int n_collectives, collectives_capacity;
 } kernel_profile;
@@ -65,6 +74,11 @@ fsdp_status profile_write(const kernel_profile *p, const char *path);
 /* A row of the same work is replaced. */
 fsdp_status profile_add(kernel_profile *p, const kernel_work *work, double seconds);
 fsdp_status profile_add_collective(kernel_profile *p, const profile_collective *c);
+
+fsdp_status profile_add_step(kernel_profile *p, const profile_step *s);
+/* Finds `busy` and launch.gap, with which the steps come out best. `start` is the gap between kernels that do nothing:
+ * what events add to those. calibrate.c */
+void profile_calibrate(kernel_profile *p, double start);
 
 /* Where `fsdp bench kernel --profile` leaves the profile of this device with so many ranks side by side, in the user's
  * cache folder, and runs look for it. malloc'd; NULL: nobody says where the cache is. */
