@@ -231,6 +231,62 @@ static void a_measured_shape_is_taken_as_it_is_and_others_lie_between(void **sta
     profile_clear(&p);
 }
 
+static kernel_work product(int64_t m, int64_t n, int64_t k)
+{
+    double bytes = 2.0 * (double)(m * k + k * n + m * n), flops = 2.0 * (double)(m * n) * (double)k;
+    return (kernel_work){.kernel = KERNEL_gemm,
+                         .dtype = FSDP_BF16,
+                         .result = FSDP_BF16,
+                         .shape = {m, n, k, 1},
+                         .flops = flops,
+                         .bytes = bytes};
+}
+
+/* Products run at 800 TFLOP/s, memory at 4 TB/s; only large products were measured. */
+static void thin_products_take_as_long_as_their_bytes(void **state)
+{
+    (void)state;
+    kernel_profile p = {.compute = 1, .memory = 1};
+    kernel_work copy = kernel_work_of_copy(1e9), tiny = kernel_work_of_copy(8);
+    assert_int_equal(profile_add(&p, &copy, copy.bytes / 4e12), FSDP_OK);
+    assert_int_equal(profile_add(&p, &tiny, 4e-6), FSDP_OK);
+    for (int64_t side = 4096; side <= 16384; side *= 2) {
+        kernel_work w = product(side, side, side);
+        assert_int_equal(profile_add(&p, &w, w.flops / 800e12), FSDP_OK);
+    }
+    for (int64_t rank = 1; rank <= 64; rank *= 2) {
+        kernel_work w = product(8192, 8192, rank);
+        double seconds = profile_seconds(&p, &w, NULL), moving = w.bytes / 4e12;
+        assert_true(seconds > moving && seconds < 1.5 * moving + 4e-6);
+        p.memory = 0.5; /* of a device with slower memory */
+        assert_true(profile_seconds(&p, &w, NULL) > 1.5 * moving);
+        p.memory = 1;
+    }
+    profile_clear(&p);
+}
+
+/* Steps of few long kernels and of many short ones: both come out, although no kernel takes what it was timed at. */
+static void whole_steps_tell_what_timing_added(void **state)
+{
+    (void)state;
+    static const double busy = 1.012, gap = -2.2e-6;
+    kernel_profile p = {.compute = 1, .memory = 1, .launch = {.step = 1e-4}};
+    profile_calibrate(&p, -5e-6);
+    assert_true(fabs(p.busy - 1) < 1e-9 && fabs(p.launch.gap + 3e-6) < 1e-12); /* what is believed before */
+    for (int i = 0; i < 6; i++) {
+        profile_step s = {.kernels = 0.005 * (1 << i), .calls = i % 2 ? 2000 : 400};
+        s.seconds = busy * s.kernels + gap * s.calls + p.launch.step;
+        assert_int_equal(profile_add_step(&p, &s), FSDP_OK);
+    }
+    profile_calibrate(&p, -5e-6);
+    for (int i = 0; i < p.n_steps; i++) {
+        const profile_step *s = &p.steps[i];
+        double predicted = p.busy * s->kernels + p.launch.gap * s->calls + p.launch.step;
+        assert_true(fabs(predicted / s->seconds - 1) < 0.005);
+    }
+    profile_clear(&p);
+}
+
 /* ---- files ---- */
 
 static char folder[] = "/tmp/fsdp-profile-XXXXXX";
@@ -267,11 +323,15 @@ static void a_profile_survives_its_file(void **state)
     assert_int_equal(profile_open("h200", &p), FSDP_OK);
     assert_int_equal(profile_add_collective(&p, &(profile_collective){SCRIPT_ALL_REDUCE, 4, 1024, 1e-4, true}),
                      FSDP_OK);
+    assert_int_equal(profile_add_step(&p, &(profile_step){1e-3, 2e-3, 7}), FSDP_OK);
+    p.busy = 1.01;
     assert_int_equal(profile_write(&p, path), FSDP_OK);
     assert_int_equal(profile_open(path, &again), FSDP_OK);
     assert_int_equal(p.n_rows, again.n_rows);
     assert_int_equal(again.n_collectives, 1);
     assert_true(again.collectives[0].alone);
+    assert_int_equal(p.n_steps, again.n_steps);
+    assert_true(fabs(again.busy - 1.01) < 1e-9 && fabs(again.steps[again.n_steps - 1].kernels - 2e-3) < 1e-12);
     for (int i = 0; i < p.n_rows; i++) {
         assert_true(kernel_work_same(&p.rows[i].work, &again.rows[i].work));
         assert_true(fabs(p.rows[i].seconds / again.rows[i].seconds - 1) < 1e-9);
@@ -306,6 +366,10 @@ static void what_is_no_profile_is_refused(void **state)
         "{\"fsdp_profile\": 1, \"base\": \"h200\", \"ranks\": 0}",
         "{\"fsdp_profile\": 1, \"base\": \"h200\", \"collectives\": [[\"all_gather\", 1, 5, 5]]}",
         "{\"fsdp_profile\": 1, \"base\": \"h200\", \"collectives\": [[\"gossip\", 4, 5, 5]]}",
+        "{\"fsdp_profile\": 1, \"base\": \"h200\", \"collectives\": [[\"all_gather\", 4, 5, 5, true, 6]]}",
+        "{\"fsdp_profile\": 1, \"base\": \"h200\", \"steps\": [[1, 2]]}",
+        "{\"fsdp_profile\": 1, \"base\": \"h200\", \"steps\": [[1, 2, -3]]}",
+        "{\"fsdp_profile\": 1, \"base\": \"h200\", \"busy\": 0}",
         "{\"fsdp_profile\": 1, \"base\": \"h200\", \"memory\": \"fast\"}",
     };
     kernel_profile p;
@@ -332,6 +396,8 @@ int main(void)
         cmocka_unit_test(every_model_and_strategy_can_be_written_down),
         cmocka_unit_test(the_librarys_profiles_predict_up_to_16384_ranks),
         cmocka_unit_test(a_measured_shape_is_taken_as_it_is_and_others_lie_between),
+        cmocka_unit_test(thin_products_take_as_long_as_their_bytes),
+        cmocka_unit_test(whole_steps_tell_what_timing_added),
         cmocka_unit_test(a_profile_survives_its_file),
         cmocka_unit_test(what_is_no_profile_is_refused),
     };
