@@ -101,12 +101,15 @@ int64_t run_vocabulary(const train_run *run);
 
 /* run_data.c. The tokenizer, the training data and the validation data; rank 0 reports bad records. */
 fsdp_status run_open_data(train_run *run);
-/* --download: what the settings name and only the hub has. The ranks of a host wait for one of them. */
-fsdp_status run_download(train_run *run);
 /* Lines of a summary: what came from which source, and what packing left empty. */
 void run_say_sources(train_run *run);
 /* Warnings of the library as lines of rank 0, while the run is being opened and its log files do not exist yet. */
 void run_show_warnings(train_run *run, bool shown);
+void run_show_downloads(train_run *run); /* those, and what is being downloaded, until run_show_warnings(run, false) */
+
+/* download.c. --download: models and tokenizers that the settings name and only the hub has. The ranks of a host wait
+ * for one of them, those of other hosts as long as it takes. */
+fsdp_status run_download(train_run *run);
 
 /* start.c. What the run is about to do, in one block; whether the data is that of the checkpoint. */
 fsdp_status run_say_start(train_run *run);

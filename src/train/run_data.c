@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <fsdp/fetch.h>
 
 #include "base/checked.h"
 #include "base/clock.h"
@@ -321,44 +320,21 @@ static void show_early(void *context, fsdp_log_level level, const char *line)
         run_say(run, level >= FSDP_LOG_WARNING ? FSDP_LINE_WARNING : FSDP_LINE_INFO, "%s", line);
 }
 
+void run_show_downloads(train_run *run)
+{
+    fsdp_log_set_sink(show_early, run, FSDP_LOG_INFO);
+}
+
 void run_show_warnings(train_run *run, bool shown)
 {
     fsdp_log_set_sink(shown ? show_early : NULL, run, shown ? FSDP_LOG_WARNING : FSDP_LOG_ERROR);
-}
-
-static fsdp_status download(fsdp_fetch_kind kind, const char *name)
-{
-    fsdp_fetch_config fetch = FSDP_FETCH_CONFIG_INIT;
-    fetch.kind = kind;
-    fetch.name = name;
-    fetch.prefer_local = true;
-    return name != NULL ? fsdp_fetch(&fetch, NULL) : FSDP_OK;
-}
-
-/* Data comes when it is opened, or while it is read. */
-static fsdp_status download_all(const train_run *run)
-{
-    const fsdp_settings *s = run->settings;
-    FSDP_TRY(download(FSDP_FETCH_MODEL, s->init_from));
-    FSDP_TRY(download(FSDP_FETCH_MODEL, s->base));
-    return download(FSDP_FETCH_TOKENIZER, s->tokenizer);
-}
-
-fsdp_status run_download(train_run *run)
-{
-    if (!run->settings->download)
-        return FSDP_OK;
-    fsdp_log_set_sink(show_early, run, FSDP_LOG_INFO); /* names each file: this takes long */
-    fsdp_status status = download_all(run);
-    run_show_warnings(run, false);
-    return status;
 }
 
 fsdp_status run_open_data(train_run *run)
 {
     run_show_warnings(run, true);
     if (run->settings->download)
-        fsdp_log_set_sink(show_early, run, FSDP_LOG_INFO);
+        run_show_downloads(run);
     fsdp_status status = open_tokenizer(run);
     if (status == FSDP_OK)
         status = open_data(run);

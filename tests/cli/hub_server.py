@@ -40,6 +40,14 @@ class Hub(BaseHTTPRequestHandler):
         self.wfile.write(body if part is None else body[:part])
         self.close_connection = part is not None
 
+    def drip(self, data, seconds=7, pieces=35):
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        for i in range(pieces):
+            self.wfile.write(data[i * len(data) // pieces:(i + 1) * len(data) // pieces])
+            time.sleep(seconds / pieces)
+
     def list_files(self, kind, name, revision):
         if revision not in ("main", "v1"):
             return self.answer(404, b"no such revision")
@@ -87,6 +95,8 @@ class Hub(BaseHTTPRequestHandler):
                 time.sleep(0.1)
             self.close_connection = True
             return None
+        if len(data) > 1000 and os.path.exists(os.path.join(root, "drip")):
+            return self.drip(data)
         headers = [("Content-Range", f"bytes {first}-{len(data) - 1}/{len(data)}")] if first else []
         body = data[first:]
         return self.answer(206 if first else 200, body, headers, len(body) // 2 if "cut" in name and n <= 2 else None)

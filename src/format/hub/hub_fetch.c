@@ -483,11 +483,13 @@ fsdp_status fetch_connect(fetch *f)
     return status;
 }
 
-static fsdp_status fetch_now(fetch *f)
+static fsdp_status fetch_now(fetch *f, const atomic_bool *stop)
 {
     fsdp_status status = fetch_connect(f);
-    if (status == FSDP_OK)
-        status = fetch_lock(f, NULL);
+    if (status == FSDP_OK) {
+        http_stop_when(f->http, stop);
+        status = fetch_lock(f, stop);
+    }
     if (status == FSDP_OK)
         status = fetch_repository(f);
     fetch_unlock(f);
@@ -522,6 +524,11 @@ fsdp_status fetch_begin(fetch *f, const fsdp_fetch_config *config, fsdp_fetch_re
 
 fsdp_status fsdp_fetch(const fsdp_fetch_config *config, fsdp_fetch_result *result)
 {
+    return hub_fetch(config, result, NULL);
+}
+
+fsdp_status hub_fetch(const fsdp_fetch_config *config, fsdp_fetch_result *result, const atomic_bool *stop)
+{
     SIZED_READ(fsdp_fetch_config, FSDP_FETCH_CONFIG_INIT, full, config);
     SIZED_CHECK(fsdp_fetch_result, FSDP_FETCH_RESULT_INIT, result);
     fsdp_fetch_result done = FSDP_FETCH_RESULT_INIT;
@@ -532,7 +539,7 @@ fsdp_status fsdp_fetch(const fsdp_fetch_config *config, fsdp_fetch_result *resul
     if (!full.prefer_local || hub_is_remote(full.name)) {
         status = fetch_begin(&f, &full, &done);
         if (status == FSDP_OK)
-            status = fetch_now(&f);
+            status = fetch_now(&f, stop);
         if (status == FSDP_ERR_TIMEOUT && f.commit[0] == '\0' && full.prefer_local && full.revision == NULL)
             status = fetch_use_cache(&f, status);
     }

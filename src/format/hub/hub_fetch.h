@@ -28,6 +28,9 @@ typedef struct fetch {
     atomic_llong *moves; /* counts that bytes came, to this process or to the one that is waited for; or NULL */
 } fetch;
 
+/* As fsdp_fetch; while *stop (may be NULL) is true, it ends within a second or so, with FSDP_ERR_STATE. */
+fsdp_status hub_fetch(const fsdp_fetch_config *config, fsdp_fetch_result *result, const atomic_bool *stop);
+
 /* Borrows both; refuses names that cannot be the hub's. */
 fsdp_status fetch_begin(fetch *f, const fsdp_fetch_config *config, fsdp_fetch_result *result);
 /* Opens f->http, which the caller closes. */
