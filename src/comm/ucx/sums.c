@@ -1,6 +1,8 @@
 /* Reductions. Each rank's part of the result goes as a sum so far from host to host, in the order of the group's ranks;
  * on each host one rank, the part's holder, adds what the ranks there have, out of shared memory. The last holder sends
- * the total to its rank. A link carries a sum once, in the dtype of sums. */
+ * the total to its rank. A link carries a sum once, in the dtype of sums. Where every rank of the group is on a host of
+ * its own, there is nothing to add before it travels: each sends its part to whom it belongs, in its own dtype and all
+ * at once, and that rank adds all in order. */
 #include <string.h>
 
 #include "comm/reduce.h"
@@ -130,6 +132,40 @@ static fsdp_status sum_run(turn *t, int run)
     return ucx_wait_messages(t->r, t->what, first, ucx_posted(g->comm)); /* the sums are to be overwritten */
 }
 
+/* A host for each rank: what others have of this rank's stretch comes to where sums so far would lie. */
+static fsdp_status take_turn_apart(turn *t)
+{
+    comm_group *g = t->r->group;
+    ucx_world *w = ucx_world_of(g->comm);
+    const comm_span *p = span_of(t);
+    fsdp_dtype from = p->send.dtype, to = reduce_sum_dtype(from);
+    const ucx_stretch *of = w->stretches;
+    size_t size = fsdp_dtype_size(from), room = (size_t)t->most * fsdp_dtype_size(to);
+    w->sources[g->rank] = ucx_element(p->send, of[g->rank].at);
+    for (int step = 1; step < g->size; step++) {
+        int rank = (g->rank + g->size - step) % g->size;
+        char *at = t->sums + (size_t)rank * room;
+        FSDP_TRY(ucx_post_receive(t->r, UCX_PHASE_CHAIN, rank, g->rank, at, (size_t)of[g->rank].n * size));
+        w->sources[rank] = at;
+    }
+    for (int step = 1; step < g->size; step++) {
+        int rank = (g->rank + step) % g->size;
+        FSDP_TRY(ucx_post_send(t->r, UCX_PHASE_CHAIN, rank, rank, ucx_element(p->send, of[rank].at),
+                               (size_t)of[rank].n * size));
+    }
+    FSDP_TRY(ucx_wait_posted(t->r, t->what));
+    if (of[g->rank].n > 0)
+        reduce_ordered(&(reduce_args){.reduction = t->r->op.reduction,
+                                      .n_sources = g->size,
+                                      .sources = w->sources,
+                                      .from = from,
+                                      .to = to,
+                                      .n = of[g->rank].n,
+                                      .out = t->total,
+                                      .workers = g->comm->workers});
+    return FSDP_OK;
+}
+
 /* Leaves the sum of this rank's stretch in t->total. */
 static fsdp_status take_turn(turn *t)
 {
@@ -138,6 +174,8 @@ static fsdp_status take_turn(turn *t)
     size_t bytes =
         (size_t)ucx_world_of(g->comm)->stretches[g->rank].n * fsdp_dtype_size(reduce_sum_dtype(span_of(t)->send.dtype));
     int last = ucx_holder(u, u->runs[u->n_runs - 1].host, g->rank);
+    if (u->n_hosts == g->size)
+        return take_turn_apart(t);
     FSDP_TRY(fill_slot(t));
     if (last != g->rank)
         FSDP_TRY(ucx_post_receive(t->r, UCX_PHASE_TOTAL, last, g->rank, t->total, bytes));
