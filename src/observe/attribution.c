@@ -38,6 +38,7 @@ attribution attribution_of(const rank_snapshot *ranks, int n)
             *(i > LAP_OTHER ? &exposed : &busy) += ranks[rank].seconds[i];
         }
         spread_add(&a.exposed, rank, exposed);
+        spread_add(&a.core_wait, rank, ranks[rank].core_wait);
         if (busy > most) {
             most = busy;
             a.waited_for = rank;
@@ -46,6 +47,7 @@ attribution attribution_of(const rank_snapshot *ranks, int n)
     for (int i = 0; i < LAP_COUNT; i++)
         a.laps[i].mean /= n;
     a.exposed.mean /= n;
+    a.core_wait.mean /= n;
     a.waited_phase = longest_phase(&a, &ranks[a.waited_for]);
     return a;
 }

@@ -162,6 +162,8 @@ static int put_times(char *text, size_t room, const attribution *a)
         if (a->laps[i].max > 0)
             n += put_spread(text + n, room - (size_t)n, ", ", lap_name((lap)i), &a->laps[i]);
     n += snprintf(text + n, room - (size_t)n, "}");
+    if (a->core_wait.max > 0)
+        n += put_spread(text + n, room - (size_t)n, ", ", "core_wait", &a->core_wait);
     if (a->n_ranks > 1)
         n += snprintf(text + n, room - (size_t)n, ", \"waited_for\": {\"rank\": %d, \"phase\": \"%s\"}", a->waited_for,
                       lap_name(a->waited_phase));

@@ -1,11 +1,13 @@
-/* A rank's excess in a step is its busy time less the median of the other ranks'. It is slow when the excess passed the
- * threshold in all but one of the last steps: a lower quantile, which single steps cannot lift. The threshold is a
- * share of the others' time, and at least a few milliseconds, which schedulers take at random. On a crowded machine
- * ranks are late by turns, each for some steps: so the excess must also stand out from its own noise, which is how much
- * it changes from one step to the next. A rank that becomes slow changes once; one that shares its core with many
- * programs changes all the time. One that shares it with a single program is late by as much as it works, until the
- * system moves one of the two: where steps are short, that may be after ten of them. So an excess of that size must
- * last for a second; a larger one is named at once. */
+/* A rank's excess in a step is its busy time less the median of the other ranks'. It is late when the excess passed the
+ * threshold in all but one of the last steps: a lower quantile, which single steps cannot lift. And the excess must
+ * stand out from its own noise, which is how much it changes from one step to the next: on a crowded machine ranks are
+ * late by turns, each for some steps.
+ *
+ * A rank that shares its core with another program is late by as much as that program works, until the system moves one
+ * of the two: where steps are short, that may be after ten of them. But it knows how long it waited for a core. So what
+ * is late without those waits is named at once. With them, it must last for a second, or be more than two neighbours
+ * would cause. Waits count in full, and those of the other ranks not at all, because a rank also waits for its core
+ * when a collective ends. */
 #include "observe/slow_rank.h"
 
 #include <math.h>
@@ -16,12 +18,19 @@
 
 enum { WINDOW = 10, SPARED = 1, CHANGES = 64, N_PHASES = LAP_OTHER + 1 };
 
-static const double least_seconds = 0.01, least_share = 0.2;
-/* Who is named stays so until the excess has fallen below this share of the threshold. */
+static const double least_share = 0.2;       /* of the others' time */
+static const double least_seconds = 0.01;    /* which schedulers take at random */
+static const double least_own_seconds = 1e-3; /* that equal ranks differ: rank 0 writes files */
+/* Who is named stays so until the median has fallen below this part of the share and the noise. */
 static const double keep_share = 0.5;
 static const double least_noises = 3;    /* how many times its noise the excess is */
 static const double lasting_seconds = 1; /* that a neighbour's share of the core must last, */
 static const double neighbour_share = 2; /* and what two of them make of the others' time */
+
+typedef struct series {
+    double last[WINDOW];
+    double changes[CHANGES]; /* by how much it differed from the step before */
+} series;
 
 struct slow_watch {
     int n;
@@ -32,9 +41,9 @@ struct slow_watch {
     double durations[WINDOW];           /* seconds of each step, waits and all */
     double clock;                       /* their sum since the first */
     double *since;                      /* (n) on that clock: when the rank began to be late; below 0: it is not */
-    double (*excess)[WINDOW];           /* (n) */
-    double (*phases)[N_PHASES][WINDOW]; /* (n) the same of each phase */
-    double (*changes)[CHANGES];         /* (n) by how much the excess differed from the step before */
+    series *excess;                     /* (n) */
+    series *own;                        /* (n) the same without the rank's waits for a core */
+    double (*phases)[N_PHASES][WINDOW]; /* (n) the excess of each phase */
 };
 
 fsdp_status slow_watch_new(int n_ranks, slow_watch **out)
@@ -46,12 +55,12 @@ fsdp_status slow_watch_new(int n_ranks, slow_watch **out)
         w->room = calloc((size_t)n_ranks, sizeof *w->room);
         w->excess = calloc((size_t)n_ranks, sizeof *w->excess);
         w->phases = calloc((size_t)n_ranks, sizeof *w->phases);
-        w->changes = calloc((size_t)n_ranks, sizeof *w->changes);
+        w->own = calloc((size_t)n_ranks, sizeof *w->own);
         w->since = calloc((size_t)n_ranks, sizeof *w->since);
         for (int i = 0; w->since && i < n_ranks; i++)
             w->since[i] = -1;
     }
-    if (w && w->room && w->excess && w->phases && w->changes && w->since)
+    if (w && w->room && w->excess && w->phases && w->own && w->since)
         return FSDP_OK;
     slow_watch_free(w);
     *out = NULL;
@@ -65,7 +74,7 @@ void slow_watch_free(slow_watch *w)
     free(w->room);
     free(w->excess);
     free(w->phases);
-    free(w->changes);
+    free(w->own);
     free(w->since);
     free(w);
 }
@@ -97,20 +106,40 @@ static double seconds_of(const rank_snapshot *r, int phase)
     return sum;
 }
 
-/* Compares one phase, or all together (N_PHASES), and returns the median over ranks. */
-static double compare(slow_watch *w, const rank_snapshot *ranks, int phase, int slot)
+/* Puts what one phase, or all together (N_PHASES), took into `room`, in order. */
+static void sort_seconds(slow_watch *w, const rank_snapshot *ranks, int phase)
 {
     for (int rank = 0; rank < w->n; rank++)
         w->room[rank] = seconds_of(&ranks[rank], phase);
     qsort(w->room, (size_t)w->n, sizeof *w->room, by_value);
-    for (int rank = 0; rank < w->n; rank++) {
-        double own = seconds_of(&ranks[rank], phase), excess = own - median_without(w->room, w->n, own);
-        if (phase == N_PHASES)
-            w->excess[rank][slot] = excess;
-        else
-            w->phases[rank][phase][slot] = excess;
+}
+
+static void series_add(series *s, int64_t seen, double value)
+{
+    int slot = (int)(seen % WINDOW), before = (slot + WINDOW - 1) % WINDOW;
+    if (seen > 0)
+        s->changes[(seen - 1) % CHANGES] = fabs(value - s->last[before]);
+    s->last[slot] = value;
+}
+
+/* Compares the ranks in this step. */
+static void compare(slow_watch *w, const rank_snapshot *ranks)
+{
+    int slot = (int)(w->seen % WINDOW);
+    for (int phase = 0; phase < N_PHASES; phase++) {
+        sort_seconds(w, ranks, phase);
+        for (int rank = 0; rank < w->n; rank++) {
+            double own = ranks[rank].seconds[phase];
+            w->phases[rank][phase][slot] = own - median_without(w->room, w->n, own);
+        }
     }
-    return w->room[w->n / 2 - (w->n % 2 == 0)];
+    sort_seconds(w, ranks, N_PHASES);
+    for (int rank = 0; rank < w->n; rank++) {
+        double busy = seconds_of(&ranks[rank], N_PHASES), excess = busy - median_without(w->room, w->n, busy);
+        series_add(&w->excess[rank], w->seen, excess);
+        series_add(&w->own[rank], w->seen, excess - ranks[rank].core_wait);
+    }
+    w->reference[slot] = w->room[w->n / 2 - (w->n % 2 == 0)];
 }
 
 /* The value that all but `spared` of the n values pass. */
@@ -127,18 +156,16 @@ static double quantile(const double window[WINDOW], int spared)
     return quantile_of(window, WINDOW, spared);
 }
 
-static void note_changes(slow_watch *w, int slot)
+static double median_of(const double window[WINDOW])
 {
-    int before = (slot + WINDOW - 1) % WINDOW;
-    for (int rank = 0; w->seen > 1 && rank < w->n; rank++)
-        w->changes[rank][(w->seen - 2) % CHANGES] = fabs(w->excess[rank][slot] - w->excess[rank][before]);
+    return quantile(window, WINDOW / 2);
 }
 
 /* The median of the last changes. */
-static double noise_of(const slow_watch *w, int rank)
+static double noise_of(const slow_watch *w, const series *s)
 {
     int n = w->seen - 1 < CHANGES ? (int)(w->seen - 1) : CHANGES;
-    return quantile_of(w->changes[rank], n, n / 2);
+    return quantile_of(s->changes, n, n / 2);
 }
 
 static void note_duration(slow_watch *w, const rank_snapshot *first, int slot)
@@ -150,19 +177,20 @@ static void note_duration(slow_watch *w, const rank_snapshot *first, int slot)
     w->clock += seconds;
 }
 
-/* Late in nearly all of the last steps, and by more than it varies. `excess` is its median. */
-static bool is_late(const slow_watch *w, int rank, double threshold, double excess)
+/* Late in nearly all of the last steps, and by more than it varies. */
+static bool is_late(const slow_watch *w, const series *s, bool named, double least)
 {
-    bool named = rank == w->named.rank;
-    double share = named ? keep_share : 1, lasting = named ? excess : quantile(w->excess[rank], SPARED);
-    return lasting > share * threshold && excess > share * least_noises * noise_of(w, rank);
+    double share = named ? keep_share : 1, median = median_of(s->last),
+           lasting = named ? median : quantile(s->last, SPARED);
+    double threshold = fmax(least, share * least_share * median_of(w->reference));
+    return lasting > threshold && median > share * least_noises * noise_of(w, s);
 }
 
 /* The same, for so long or by so much that it is not a neighbour who comes and goes. */
-static bool is_slow(slow_watch *w, int rank, double threshold, double excess)
+static bool outlasts_neighbours(slow_watch *w, int rank)
 {
     double window = 0;
-    if (!is_late(w, rank, threshold, excess)) {
+    if (!is_late(w, &w->excess[rank], rank == w->named.rank, least_seconds)) {
         w->since[rank] = -1;
         return false;
     }
@@ -171,14 +199,20 @@ static bool is_slow(slow_watch *w, int rank, double threshold, double excess)
     if (w->since[rank] < 0)
         w->since[rank] = w->clock - window;
     return rank == w->named.rank || w->clock - w->since[rank] >= lasting_seconds ||
-           excess > neighbour_share * quantile(w->reference, WINDOW / 2);
+           median_of(w->excess[rank].last) > neighbour_share * median_of(w->reference);
+}
+
+static bool is_slow(slow_watch *w, int rank)
+{
+    bool outlasts = outlasts_neighbours(w, rank);
+    return outlasts || is_late(w, &w->own[rank], rank == w->named.rank, least_own_seconds);
 }
 
 static lap slowest_phase(const slow_watch *w, int rank)
 {
     int found = LAP_OTHER;
     for (int i = 0; i < N_PHASES; i++)
-        if (quantile(w->phases[rank][i], WINDOW / 2) > quantile(w->phases[rank][found], WINDOW / 2))
+        if (median_of(w->phases[rank][i]) > median_of(w->phases[rank][found]))
             found = i;
     return (lap)found;
 }
@@ -188,21 +222,15 @@ slow_rank slow_watch_add(slow_watch *w, const rank_snapshot *ranks)
     static const slow_rank nobody = {.rank = -1};
     if (w->n < 2)
         return nobody;
-    int slot = (int)(w->seen++ % WINDOW);
-    for (int phase = 0; phase < N_PHASES; phase++)
-        compare(w, ranks, phase, slot);
-    w->reference[slot] = compare(w, ranks, N_PHASES, slot);
-    note_changes(w, slot);
-    note_duration(w, ranks, slot);
+    compare(w, ranks);
+    note_duration(w, ranks, (int)(w->seen++ % WINDOW));
     if (w->seen < WINDOW)
         return nobody;
-    double threshold = least_share * quantile(w->reference, WINDOW / 2), most = 0;
-    if (threshold < least_seconds)
-        threshold = least_seconds;
+    double most = 0;
     int slowest = -1;
     for (int rank = 0; rank < w->n; rank++) {
-        double excess = quantile(w->excess[rank], WINDOW / 2);
-        if (is_slow(w, rank, threshold, excess) && excess > most) {
+        double excess = median_of(w->excess[rank].last);
+        if (is_slow(w, rank) && excess > most) {
             slowest = rank;
             most = excess;
         }

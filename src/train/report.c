@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/host/core_wait.h"
 #include "base/log.h"
 #include "base/record/ring.h"
 #include "observe/attribution.h"
@@ -57,6 +58,7 @@ struct report {
     run_snapshot *snapshot; /* for whoever shows the run while it trains */
     serve *serve;           /* --metrics_port, --dashboard */
     slow_watch *watch;
+    core_wait *core_wait;
     rank_snapshot *ranks; /* (n_ranks) of the newest step */
     size_t *ranks_bytes;
     double *rank_seconds; /* (n_ranks * LAP_COUNT) of all steps so far */
@@ -183,6 +185,7 @@ static fsdp_status open_ranks(report *r, int n)
     if (!r->ranks || !r->ranks_bytes || !r->rank_seconds)
         return error_set(FSDP_ERR_MEMORY, "opening the report of a run: out of host memory");
     FSDP_TRY(slow_watch_new(n, &r->watch));
+    FSDP_TRY(core_wait_open(&r->core_wait));
     return snapshot_new(n, &r->snapshot);
 }
 
@@ -224,6 +227,7 @@ void report_close(report *r)
         close(r->samples);
     fsdp_memory_meter_free(r->meter);
     slow_watch_free(r->watch);
+    core_wait_close(r->core_wait);
     snapshot_free(r->snapshot);
     free(r->ranks);
     free(r->ranks_bytes);
@@ -261,6 +265,7 @@ static fsdp_status exchange_ranks(report *r, train_run *run, const report_step *
 {
     rank_snapshot mine = snapshot_of_rank(step->step);
     mine.stop = step->stop;
+    mine.core_wait = (float)core_wait_take(r->core_wait);
     mine.memory_bytes = fsdp_memory_meter_bytes(r->meter);
     mine.memory_peak_bytes = fsdp_memory_meter_peak(r->meter);
     mine.host_peak_bytes = fsdp_memory_meter_host_peak(r->meter);

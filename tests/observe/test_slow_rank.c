@@ -61,13 +61,15 @@ static void draw_step(machine *m, int step, rank_snapshot *ranks)
         double factor = m->share[r];
         if (m->burst[r] <= -10 && uniform(m) < 0.05)
             m->burst[r] = 1 + (int)(4 * uniform(m));
-        factor *= m->burst[r]-- > 0 ? 2 : 1;
+        bool shared = m->burst[r]-- > 0;
+        factor *= shared ? 2 : 1;
         for (int i = 0; i <= LAP_OPTIMIZER; i++) {
             double seconds = m->step * parts[i] * factor * exp(m->jitter * gaussian(m));
             if (uniform(m) < m->spikes / 4)
                 seconds *= 1 + 9 * uniform(m);
             ranks[r].seconds[i] = (float)seconds;
         }
+        ranks[r].core_wait = (float)(shared ? m->step : 0);
         ranks[r].seconds[LAP_OTHER] = (float)(r == 0 ? 0.001 : 0.0002); /* rank 0 writes files */
         ranks[r].seconds[LAP_SAVE] = step % 50 == 0 ? (float)(0.5 * m->step * uniform(m)) : 0;
     }
@@ -147,6 +149,7 @@ static void a_neighbour_of_half_a_second_names_nobody(void **state)
         ranks[0].seconds[LAP_BACKWARD] = 0.025F;
         ranks[0].seconds[LAP_ALL_REDUCE] = shared ? 0.025F : 0;
         ranks[1].seconds[LAP_BACKWARD] = shared ? 0.05F : 0.025F;
+        ranks[1].core_wait = shared ? 0.025F : 0;
         assert_int_equal(slow_watch_add(w, ranks).rank, -1);
     }
     slow_watch_free(w);

@@ -1,0 +1,18 @@
+/* How long the threads of this process were ready to run and had no core: the system counts it for each thread
+ * (/proc/self/task/N/schedstat). Another program on the core shows here, and so does a limit of CPU time; sleep, a slow
+ * disk and slow arithmetic do not. */
+#ifndef BASE_HOST_CORE_WAIT_H
+#define BASE_HOST_CORE_WAIT_H
+
+#include <fsdp/status.h>
+
+typedef struct core_wait core_wait;
+
+fsdp_status core_wait_open(core_wait **out); /* the caller closes *out */
+void core_wait_close(core_wait *w);          /* NULL is legal */
+
+/* Seconds since the last call, of all threads together; 0 where the system does not count. Threads that begin later
+ * are found at the calls 1, 2, 4, 8 and so on. */
+double core_wait_take(core_wait *w);
+
+#endif
