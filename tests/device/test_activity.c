@@ -72,6 +72,33 @@ static void hear(void *context, const device_activity *a)
     strncpy(h->names[h->n++], a->name, 63);
 }
 
+/* A CPU that calls its memory its own, as a GPU does, and what is recorded of its stream. */
+typedef struct recorded {
+    device *d;
+    stream *s;
+    activity_recorder *r;
+    heard heard;
+} recorded;
+
+static int open_device(void **state)
+{
+    static recorded now;
+    now = (recorded){0};
+    *state = &now;
+    if (device_open_cpu(CPU_GEMM_AUTO, &now.d) != FSDP_OK)
+        return -1;
+    now.d->own_memory = true;
+    return now.d->stream_create(now.d, 0, &now.s) == FSDP_OK ? 0 : -1;
+}
+
+static int close_device(void **state)
+{
+    recorded *now = *state;
+    now->d->stream_free(now->s);
+    device_close(now->d);
+    return 0;
+}
+
 static void one_operation(const char *name)
 {
     HOOK(HOOK_OP, HOOK_BEGIN, name, "forward", 0, 0);
@@ -86,24 +113,24 @@ static void *operate(void *name)
     return NULL;
 }
 
+static void a_device_that_shares_host_memory_needs_no_recorder(void **state)
+{
+    recorded *now = *state;
+    now->d->own_memory = false;
+    assert_int_equal(activity_start(now->d, now->s, &now->r), FSDP_OK);
+    assert_null(now->r); /* the host's clock says it all */
+    assert_int_equal(activity_stop(NULL, hear, &now->heard), FSDP_OK);
+}
+
 /* The CPU's events have the host's clock, so that the times are known. */
 static void operations_are_timed_with_events_where_there_are_no_records(void **state)
 {
-    (void)state;
-    device *d;
-    stream *s;
-    activity_recorder *r;
-    heard h = {0};
-    assert_int_equal(device_open_cpu(CPU_GEMM_AUTO, &d), FSDP_OK);
-    assert_int_equal(d->stream_create(d, 0, &s), FSDP_OK);
-    assert_int_equal(activity_start(d, s, &r), FSDP_OK);
-    assert_null(r); /* the host's clock says it all */
-    assert_int_equal(activity_stop(NULL, hear, &h), FSDP_OK);
-    d->own_memory = true;
+    recorded *now = *state;
+    heard *h = &now->heard;
     int64_t begun = clock_nanoseconds();
-    assert_int_equal(activity_start(d, s, &r), FSDP_OK);
-    assert_false(activity_has_records(r));
-    assert_non_null(strstr(activity_source(r), "events"));
+    assert_int_equal(activity_start(now->d, now->s, &now->r), FSDP_OK);
+    assert_false(activity_has_records(now->r));
+    assert_non_null(strstr(activity_source(now->r), "events"));
     one_operation("linear");
     pthread_t other; /* has a stream of its own */
     static char name[] = "saved";
@@ -113,42 +140,32 @@ static void operations_are_timed_with_events_where_there_are_no_records(void **s
     HOOK(HOOK_OP, HOOK_END, "offload", "forward", 0, 2);
     HOOK(HOOK_OP, HOOK_BEGIN, "not ended", "forward", 0, 0);
     int64_t margin = clock_nanoseconds() - begun; /* how exactly the zero is known */
-    assert_int_equal(activity_stop(r, hear, &h), FSDP_OK);
+    assert_int_equal(activity_stop(now->r, hear, h), FSDP_OK);
     assert_false(hooks_enabled);
-    assert_int_equal(h.n, 2);
-    assert_string_equal(h.names[0], "linear.forward");
-    assert_string_equal(h.names[1], "all_gather");
-    assert_int_equal(h.list[0].kind, ACTIVITY_KERNEL);
-    assert_int_equal(h.list[1].kind, ACTIVITY_WAIT);
+    assert_int_equal(h->n, 2);
+    assert_string_equal(h->names[0], "linear.forward");
+    assert_string_equal(h->names[1], "all_gather");
+    assert_int_equal(h->list[0].kind, ACTIVITY_KERNEL);
+    assert_int_equal(h->list[1].kind, ACTIVITY_WAIT);
     for (int i = 0; i < 2; i++) {
-        const device_activity *a = &h.list[i];
+        const device_activity *a = &h->list[i];
         assert_true(a->begin_ns <= a->end_ns);
         assert_true(a->begin_ns >= begun - margin && a->end_ns <= clock_nanoseconds() + margin);
         assert_true(a->launched_ns >= begun);
     }
-    assert_true(h.list[0].begin_ns <= h.list[1].begin_ns && h.list[1].end_ns <= h.list[0].end_ns);
-    d->stream_free(s);
-    device_close(d);
+    assert_true(h->list[0].begin_ns <= h->list[1].begin_ns && h->list[1].end_ns <= h->list[0].end_ns);
 }
 
 /* Of a device that failed: nothing of the stream is asked. */
 static void a_recording_is_dropped_without_waiting(void **state)
 {
-    (void)state;
-    device *d;
-    stream *s;
-    activity_recorder *r;
-    assert_int_equal(device_open_cpu(CPU_GEMM_AUTO, &d), FSDP_OK);
-    assert_int_equal(d->stream_create(d, 0, &s), FSDP_OK);
-    d->own_memory = true;
-    assert_int_equal(activity_start(d, s, &r), FSDP_OK);
+    recorded *now = *state;
+    assert_int_equal(activity_start(now->d, now->s, &now->r), FSDP_OK);
     one_operation("linear");
-    d->stream_synchronize = NULL;
-    d->event_elapsed = NULL;
-    assert_int_equal(activity_stop(r, NULL, NULL), FSDP_OK);
+    now->d->stream_synchronize = NULL;
+    now->d->event_elapsed = NULL;
+    assert_int_equal(activity_stop(now->r, NULL, NULL), FSDP_OK);
     assert_false(hooks_enabled);
-    d->stream_free(s);
-    device_close(d);
 }
 
 static fsdp_status refuse(device *d)
@@ -159,31 +176,25 @@ static fsdp_status refuse(device *d)
 
 static void the_reason_for_events_is_told(void **state)
 {
-    (void)state;
-    device *d;
-    stream *s;
-    activity_recorder *r;
-    heard h = {0};
-    assert_int_equal(device_open_cpu(CPU_GEMM_AUTO, &d), FSDP_OK);
-    assert_int_equal(d->stream_create(d, 0, &s), FSDP_OK);
-    d->own_memory = true;
-    d->activity_begin = refuse;
-    assert_int_equal(activity_start(d, s, &r), FSDP_OK);
-    assert_string_equal(activity_source(r), "events (libcupti is not here)");
-    assert_int_equal(activity_stop(r, hear, &h), FSDP_OK);
-    assert_int_equal(h.n, 0);
-    d->stream_free(s);
-    device_close(d);
+    recorded *now = *state;
+    now->d->activity_begin = refuse;
+    assert_int_equal(activity_start(now->d, now->s, &now->r), FSDP_OK);
+    assert_string_equal(activity_source(now->r), "events (libcupti is not here)");
+    assert_int_equal(activity_stop(now->r, hear, &now->heard), FSDP_OK);
+    assert_int_equal(now->heard.n, 0);
 }
+
+#define ON_A_DEVICE(test) cmocka_unit_test_setup_teardown(test, open_device, close_device)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(times_lie_between_the_readings_of_both_clocks),
         cmocka_unit_test(names_of_kernels_are_plain),
-        cmocka_unit_test(operations_are_timed_with_events_where_there_are_no_records),
-        cmocka_unit_test(a_recording_is_dropped_without_waiting),
-        cmocka_unit_test(the_reason_for_events_is_told),
+        ON_A_DEVICE(a_device_that_shares_host_memory_needs_no_recorder),
+        ON_A_DEVICE(operations_are_timed_with_events_where_there_are_no_records),
+        ON_A_DEVICE(a_recording_is_dropped_without_waiting),
+        ON_A_DEVICE(the_reason_for_events_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
