@@ -1,6 +1,8 @@
 /* Sums up what ranks have measured. */
 #include "observe/attribution.h"
 
+#include <math.h>
+
 static void spread_add(lap_spread *s, int rank, double seconds)
 {
     if (rank == 0 || seconds < s->min)
@@ -38,7 +40,7 @@ attribution attribution_of(const rank_snapshot *ranks, int n)
             *(i > LAP_OTHER ? &exposed : &busy) += ranks[rank].seconds[i];
         }
         spread_add(&a.exposed, rank, exposed);
-        spread_add(&a.core_wait, rank, ranks[rank].core_wait);
+        spread_add(&a.core_wait, rank, fmax(0, ranks[rank].core_wait));
         if (busy > most) {
             most = busy;
             a.waited_for = rank;

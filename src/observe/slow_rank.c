@@ -16,11 +16,21 @@
 
 #include "base/error.h"
 
-enum { WINDOW = 10, SPARED = 1, CHANGES = 64, N_PHASES = LAP_OTHER + 1 };
+enum { WINDOW = 10, CHANGES = 64, EARLIER = 32, N_PHASES = LAP_OTHER + 1 };
 
-static const double least_share = 0.2;       /* of the others' time */
-static const double least_seconds = 0.01;    /* which schedulers take at random */
-static const double least_own_seconds = 1e-3; /* that equal ranks differ: rank 0 writes files */
+/* What makes a rank late. */
+typedef struct bounds {
+    double share;   /* of the others' time */
+    double seconds; /* at least */
+    int spared;     /* steps of the window that may be below */
+} bounds;
+
+/* Schedulers take a few milliseconds at random. */
+static const bounds with_waits = {0.2, 0.01, 1};
+/* Above what is usual for the rank. A wait may hide a step, so one more is spared. */
+static const bounds without_waits = {0.15, 0.0005, 2};
+/* Equal ranks differ by this: rank 0 writes files. It is usual until enough steps have shown what is. */
+static const double presumed_usual = 0.0005;
 /* Who is named stays so until the median has fallen below this part of the share and the noise. */
 static const double keep_share = 0.5;
 static const double least_noises = 3;    /* how many times its noise the excess is */
@@ -30,6 +40,8 @@ static const double neighbour_share = 2; /* and what two of them make of the oth
 typedef struct series {
     double last[WINDOW];
     double changes[CHANGES]; /* by how much it differed from the step before */
+    double earlier[EARLIER]; /* before the window, while the rank was not named */
+    int64_t n_earlier;
 } series;
 
 struct slow_watch {
@@ -114,9 +126,11 @@ static void sort_seconds(slow_watch *w, const rank_snapshot *ranks, int phase)
     qsort(w->room, (size_t)w->n, sizeof *w->room, by_value);
 }
 
-static void series_add(series *s, int64_t seen, double value)
+static void series_add(series *s, int64_t seen, bool named, double value)
 {
     int slot = (int)(seen % WINDOW), before = (slot + WINDOW - 1) % WINDOW;
+    if (seen >= WINDOW && !named)
+        s->earlier[s->n_earlier++ % EARLIER] = s->last[slot];
     if (seen > 0)
         s->changes[(seen - 1) % CHANGES] = fabs(value - s->last[before]);
     s->last[slot] = value;
@@ -136,8 +150,10 @@ static void compare(slow_watch *w, const rank_snapshot *ranks)
     sort_seconds(w, ranks, N_PHASES);
     for (int rank = 0; rank < w->n; rank++) {
         double busy = seconds_of(&ranks[rank], N_PHASES), excess = busy - median_without(w->room, w->n, busy);
-        series_add(&w->excess[rank], w->seen, excess);
-        series_add(&w->own[rank], w->seen, excess - ranks[rank].core_wait);
+        bool named = rank == w->named.rank;
+        series_add(&w->excess[rank], w->seen, named, excess);
+        bool known = ranks[rank].core_wait >= 0;
+        series_add(&w->own[rank], w->seen, named, known ? excess - ranks[rank].core_wait : 0);
     }
     w->reference[slot] = w->room[w->n / 2 - (w->n % 2 == 0)];
 }
@@ -177,20 +193,26 @@ static void note_duration(slow_watch *w, const rank_snapshot *first, int slot)
     w->clock += seconds;
 }
 
+static double usual_of(const series *s)
+{
+    int n = s->n_earlier < EARLIER ? (int)s->n_earlier : EARLIER;
+    return n < WINDOW ? presumed_usual : fmax(0, quantile_of(s->earlier, n, n / 2));
+}
+
 /* Late in nearly all of the last steps, and by more than it varies. */
-static bool is_late(const slow_watch *w, const series *s, bool named, double least)
+static bool is_late(const slow_watch *w, const series *s, bool named, bounds least, double usual)
 {
     double share = named ? keep_share : 1, median = median_of(s->last),
-           lasting = named ? median : quantile(s->last, SPARED);
-    double threshold = fmax(least, share * least_share * median_of(w->reference));
-    return lasting > threshold && median > share * least_noises * noise_of(w, s);
+           lasting = named ? median : quantile(s->last, least.spared);
+    double threshold = fmax(least.seconds, share * least.share * median_of(w->reference));
+    return lasting > usual + threshold && median > usual + share * least_noises * noise_of(w, s);
 }
 
 /* The same, for so long or by so much that it is not a neighbour who comes and goes. */
 static bool outlasts_neighbours(slow_watch *w, int rank)
 {
     double window = 0;
-    if (!is_late(w, &w->excess[rank], rank == w->named.rank, least_seconds)) {
+    if (!is_late(w, &w->excess[rank], rank == w->named.rank, with_waits, 0)) {
         w->since[rank] = -1;
         return false;
     }
@@ -204,8 +226,9 @@ static bool outlasts_neighbours(slow_watch *w, int rank)
 
 static bool is_slow(slow_watch *w, int rank)
 {
+    const series *own = &w->own[rank];
     bool outlasts = outlasts_neighbours(w, rank);
-    return outlasts || is_late(w, &w->own[rank], rank == w->named.rank, least_own_seconds);
+    return outlasts || is_late(w, own, rank == w->named.rank, without_waits, usual_of(own));
 }
 
 static lap slowest_phase(const slow_watch *w, int rank)

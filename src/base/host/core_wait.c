@@ -97,5 +97,5 @@ double core_wait_take(core_wait *w)
     w->takes++;
     if ((w->takes & (w->takes - 1)) == 0)
         find_threads(w);
-    return (double)sum * 1e-9;
+    return w->n > 0 ? (double)sum * 1e-9 : -1;
 }

@@ -11,8 +11,8 @@ typedef struct core_wait core_wait;
 fsdp_status core_wait_open(core_wait **out); /* the caller closes *out */
 void core_wait_close(core_wait *w);          /* NULL is legal */
 
-/* Seconds since the last call, of all threads together; 0 where the system does not count. Threads that begin later
- * are found at the calls 1, 2, 4, 8 and so on. */
+/* Seconds since the last call, of all threads together; below 0: the system does not count them. Threads that begin
+ * later are found at the calls 1, 2, 4, 8 and so on. */
 double core_wait_take(core_wait *w);
 
 #endif

@@ -12,7 +12,7 @@
 #include "comm/world.h"
 #include "device/activity.h"
 
-enum { WIDTH = 2048, BATCH = 4096, LAYERS = 48, WARM = 4, BLOCK = 20, BLOCKS = 10 };
+enum { FEATURES = 16, WIDTH = 2048, BATCH = 4096, LAYERS = 48, WARM = 4, PAIRS = 200 };
 
 typedef struct network {
     fsdp_world *w;
@@ -35,13 +35,14 @@ static network network_open(const char *links)
     for (int i = 0; i < LAYERS; i++) {
         char name[16];
         snprintf(name, sizeof name, "layer%d", i);
-        fsdp_module_add(net, name, fsdp_linear_new(WIDTH, WIDTH, false));
+        fsdp_module_add(
+            net, name, fsdp_linear_new(i == 0 ? FEATURES : WIDTH, i == LAYERS - 1 ? FEATURES : WIDTH, false));
     }
     assert_int_equal(fsdp_world_open(&wc, &n.w), FSDP_OK);
     assert_int_equal(fsdp_shard(n.w, net, &config, &n.m), FSDP_OK);
     assert_int_equal(fsdp_optimizer_new(n.m, &adam, &n.o), FSDP_OK);
-    n.x = malloc(BATCH * WIDTH * sizeof *n.x);
-    for (int i = 0; i < BATCH * WIDTH; i++)
+    n.x = malloc(BATCH * FEATURES * sizeof *n.x);
+    for (int i = 0; i < BATCH * FEATURES; i++)
         n.x[i] = (float)(i % 19) / 19;
     return n;
 }
@@ -56,7 +57,7 @@ static void network_close(network *n)
 
 static void step(network *n, int micro_batches)
 {
-    const int64_t shape[] = {BATCH, WIDTH};
+    const int64_t shape[] = {BATCH, FEATURES};
     for (int i = 0; i < micro_batches; i++) {
         fsdp_tape *t = fsdp_begin(n->m);
         fsdp_tensor *in = fsdp_input(t, FSDP_F32, 2, shape, n->x);
@@ -132,29 +133,43 @@ static void waits_for_collectives_are_exposed_communication(void **state)
     network_close(&n);
 }
 
-/* Blocks of steps, measured and not, in turns; the fastest of each count. */
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* A step, measured or not. */
+static double seconds_of_step(network *n, bool measured)
+{
+    int64_t laps[LAP_COUNT];
+    double begun = clock_seconds();
+    if (measured)
+        laps_begin();
+    step(n, 1);
+    laps_take(laps);
+    laps_end();
+    return clock_seconds() - begun;
+}
+
+/* Steps by turns, so that a clock that drifts and a host that is busy elsewhere meet both kinds. */
 static void being_measured_costs_less_than_half_a_percent(void **state)
 {
     (void)state;
     network n = network_open(NULL);
-    double best[2] = {1e9, 1e9};
+    double plain[PAIRS], more[PAIRS];
     for (int i = 0; i < WARM; i++)
         step(&n, 1);
-    for (int block = 0; block < 2 * BLOCKS; block++) {
-        int64_t laps[LAP_COUNT];
-        double begun = clock_seconds();
-        if (block % 2)
-            laps_begin();
-        for (int i = 0; i < BLOCK; i++) {
-            step(&n, 1);
-            laps_take(laps);
-        }
-        laps_end();
-        best[block % 2] = fmin(best[block % 2], (clock_seconds() - begun) / BLOCK);
+    for (int i = 0; i < PAIRS; i++) {
+        double measured = i % 2 ? seconds_of_step(&n, true) : 0;
+        plain[i] = seconds_of_step(&n, false);
+        more[i] = (i % 2 ? measured : seconds_of_step(&n, true)) - plain[i];
     }
-    print_message("a step: %.4f ms, measured %.4f ms, %+.3f %%\n", 1e3 * best[0], 1e3 * best[1],
-                  100 * (best[1] / best[0] - 1));
-    assert_true(best[1] < best[0] * 1.005);
+    qsort(plain, PAIRS, sizeof *plain, by_value);
+    qsort(more, PAIRS, sizeof *more, by_value);
+    double usual = plain[PAIRS / 2], cost = more[PAIRS / 2];
+    print_message("a step: %.4f ms; measured %+.4f ms, %+.3f %%\n", 1e3 * usual, 1e3 * cost, 100 * cost / usual);
+    assert_true(cost < 0.005 * usual);
     network_close(&n);
 }
 
