@@ -18,9 +18,9 @@ typedef struct attribution {
     lap_spread laps[LAP_COUNT];
     lap_spread exposed; /* all waits for collectives together */
     lap_spread core_wait;
-    int waited_for;     /* the rank that was busy longest: the one that the others waited for */
-    lap waited_phase;   /* in which it was longer than the others */
-    slow_rank slow;     /* for several steps now */
+    int waited_for;   /* the rank that was busy longest: the one that the others waited for */
+    lap waited_phase; /* in which it was longer than the others */
+    slow_rank slow;   /* for several steps now */
 } attribution;
 
 /* `slow` is left to the caller. */

@@ -29,8 +29,8 @@ typedef struct bounds {
 static const bounds with_waits = {0.2, 0.01, 1};
 /* Above what is usual for the rank. A wait may hide a step, so one more is spared. */
 static const bounds without_waits = {0.15, 0.0005, 2};
-/* Equal ranks differ by this: rank 0 writes files. It is usual until enough steps have shown what is. */
-static const double presumed_usual = 0.0005;
+/* Equal ranks differ by this at most: rank 0 writes files. It is usual until enough steps have shown what is. */
+static const double most_usual = 0.0005;
 /* Who is named stays so until the median has fallen below this part of the share and the noise. */
 static const double keep_share = 0.5;
 static const double least_noises = 3;    /* how many times its noise the excess is */
@@ -196,7 +196,7 @@ static void note_duration(slow_watch *w, const rank_snapshot *first, int slot)
 static double usual_of(const series *s)
 {
     int n = s->n_earlier < EARLIER ? (int)s->n_earlier : EARLIER;
-    return n < WINDOW ? presumed_usual : fmax(0, quantile_of(s->earlier, n, n / 2));
+    return n < WINDOW ? most_usual : fmin(most_usual, fmax(0, quantile_of(s->earlier, n, n / 2)));
 }
 
 /* Late in nearly all of the last steps, and by more than it varies. */

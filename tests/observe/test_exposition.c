@@ -56,6 +56,7 @@ static void add(shown *s, int64_t step, double loss, int slow)
         ranks[r].step = step;
         ranks[r].seconds[LAP_FORWARD] = 0.5F;
         ranks[r].seconds[LAP_DATA] = r == slow ? 2 : 0;
+        ranks[r].core_wait = r == 2 ? -1 : 0.25F;
     }
     attribution times = attribution_of(ranks, RANKS);
     times.slow = (slow_rank){slow, LAP_DATA, 2};
@@ -118,6 +119,8 @@ static void each_node_shows_its_ranks_and_one_the_run(void **state)
         expect(&s, "fsdp_lap_seconds{rank=\"3\",lap=\"data\",kind=\"work\"} 2", node == 1);
         expect(&s, "fsdp_slow_rank_seconds{rank=\"3\",phase=\"data\"} 2", node == 1);
         expect(&s, "fsdp_waited_for_total{rank=\"3\"} 2", node == 1);
+        expect(&s, "fsdp_core_wait_seconds_total{rank=\"3\"} 0.5", node == 1);
+        expect(&s, "fsdp_core_wait_seconds_total{rank=\"2\"}", false); /* that rank does not know */
         expect(&s, "fsdp_memory_limit_bytes{rank=\"3\"} 1000", node == 1);
         close_shown(&s);
     }

@@ -17,8 +17,8 @@
 enum { RANKS = 2, COLUMNS = 6, MOST_STEPS = 100, MOST_RUNS = 200, MOST_KINDS = 4, LINE_BYTES = 1 << 16 };
 
 typedef struct recording {
-    int kind; /* of machine */
-    int n;    /* steps */
+    int kind;             /* of machine */
+    int n;                /* steps */
     rank_snapshot *steps; /* (n, RANKS) */
 } recording;
 
@@ -174,9 +174,12 @@ static void nobody_is_named_where_ranks_are_equal(void **state)
         for (int draw = 1; draw <= DRAWS; draw++)
             drawn[r->kind] += named_at(r, draw) > 0;
     }
-    for (int k = 0; k < all.n_kinds; k++)
+    for (int k = 0; k < all.n_kinds; k++) {
         print_message("%-8s %4d runs: %d named a rank; drawn anew %5d times: %d did\n", all.kinds[k], runs[k],
                       as_they_were[k], runs[k] * DRAWS, drawn[k]);
+        assert_int_equal(as_they_were[k], 0);
+        assert_true(drawn[k] * 200 <= runs[k] * DRAWS);
+    }
 }
 
 /* ---- One is slow ---- */

@@ -19,7 +19,7 @@
 /* What adds up, per rank. */
 typedef struct rank_totals {
     double laps[LAP_COUNT];
-    double waited_for;
+    double waited_for, core_wait;
 } rank_totals;
 
 typedef struct run_totals {
@@ -93,7 +93,7 @@ static const family of_run[] = {
 };
 
 typedef struct rank_values {
-    double memory, memory_peak, host_peak, limit, waited_for, slow, collectives, events;
+    double memory, memory_peak, host_peak, limit, waited_for, core_wait, slow, collectives, events;
 } rank_values;
 
 #define OF_RANK(field) offsetof(rank_values, field)
@@ -106,6 +106,9 @@ static const family of_rank[] = {
      "The GPU's memory; on CPUs the rank's share of what the host had free at the start. Absent if not known.",
      OF_RANK(limit)},
     {"fsdp_waited_for_total", "counter", "Steps in which the others waited for this rank.", OF_RANK(waited_for)},
+    {"fsdp_core_wait_seconds_total", "counter",
+     "Seconds that the rank's threads were ready to run and had no core. Absent if the system does not count them.",
+     OF_RANK(core_wait)},
     {"fsdp_slow_rank_seconds", "gauge",
      "Seconds by which this rank has slowed every step down for several steps; 0: it is not slow.", OF_RANK(slow)},
     {"fsdp_collectives_total", "counter", "Collectives over the whole world that the rank has called.",
@@ -201,6 +204,7 @@ void exposition_add(exposition *e, const step_figures *f, const rank_snapshot *r
     for (int i = 0; i < e->n_ranks; i++) {
         for (int l = 0; l < LAP_COUNT; l++)
             e->sums[i].laps[l] += (double)ranks[i].seconds[l];
+        e->sums[i].core_wait += fmax(0, ranks[i].core_wait);
     }
     pthread_mutex_unlock(&e->lock);
 }
@@ -293,6 +297,7 @@ static rank_values values_of(const exposition *e, int rank, const slow_rank *slo
                          .host_peak = (double)s->host_peak_bytes,
                          .limit = limit > 0 ? (double)limit : ABSENT,
                          .waited_for = e->shown[rank].waited_for,
+                         .core_wait = s->core_wait >= 0 ? e->shown[rank].core_wait : ABSENT,
                          .slow = slow->rank == rank ? slow->seconds : 0,
                          .collectives = s->sequence,
                          .events = (double)s->n_events};

@@ -35,8 +35,8 @@ static network network_open(const char *links)
     for (int i = 0; i < LAYERS; i++) {
         char name[16];
         snprintf(name, sizeof name, "layer%d", i);
-        fsdp_module_add(
-            net, name, fsdp_linear_new(i == 0 ? FEATURES : WIDTH, i == LAYERS - 1 ? FEATURES : WIDTH, false));
+        fsdp_module_add(net, name,
+                        fsdp_linear_new(i == 0 ? FEATURES : WIDTH, i == LAYERS - 1 ? FEATURES : WIDTH, false));
     }
     assert_int_equal(fsdp_world_open(&wc, &n.w), FSDP_OK);
     assert_int_equal(fsdp_shard(n.w, net, &config, &n.m), FSDP_OK);
