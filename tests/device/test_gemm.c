@@ -461,6 +461,46 @@ static void a_repeated_product_has_the_same_bits(void **state)
     case_free(&c);
 }
 
+/* The same kernel with other blocks, and passes of another depth. */
+static gemm_kernel other_blocks(const gemm_kernel *kernel, int rows, int columns, int k_units)
+{
+    gemm_kernel other = *kernel;
+    other.block_rows = rows * kernel->tile_rows, other.block_columns = columns * kernel->tile_columns;
+    other.k_step = k_units * kernel->k_unit;
+    return other;
+}
+
+/* So blocks may be chosen for each processor, and a rank's sums do not depend on how many samples it holds. */
+static void bits_depend_neither_on_blocks_nor_on_the_other_rows(void **state)
+{
+    static const int blocks[][3] = {{1, 1, 1}, {3, 2, 8}, {16, 32, 1000}};
+    (void)state;
+    for (int who = 0; who < n_implementations; who++)
+        for (int pair = 0; pair < 2 && implementations[who].own; pair++) {
+            const cpu_gemm_set *set = &implementations[who].set;
+            product_shape s = with_options(150, 130, 1100, 2, pair, 0);
+            product_case c;
+            case_create(&s, &c);
+            case_run(set, &c);
+            size_t bytes = (size_t)c.d_numel * fsdp_dtype_size(s.out);
+            char *first = malloc(bytes);
+            assert_non_null(first);
+            memcpy(first, c.args.d.p, bytes);
+            for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) {
+                gemm_kernel fp32 = other_blocks(set->fp32, blocks[i][0], blocks[i][1], blocks[i][2]);
+                gemm_kernel bf16 = other_blocks(set->bf16, blocks[i][0], blocks[i][1], blocks[i][2]);
+                cpu_gemm_set other = {.fp32 = &fp32, .bf16 = &bf16, .max_threads = set->max_threads};
+                case_run(&other, &c);
+                assert_same_bits(&implementations[who], &c, first, TEST_THREADS);
+            }
+            c.args.m = 61; /* the first rows alone, as a rank that holds fewer samples has them */
+            case_run(set, &c);
+            assert_memory_equal(first, c.args.d.p, (size_t)(c.args.m * c.args.ldd) * fsdp_dtype_size(s.out));
+            free(first);
+            case_free(&c);
+        }
+}
+
 /* ---- memory ---- */
 
 static void no_shape_asks_for_more_workspace_than_the_limit(void **state)
@@ -582,6 +622,7 @@ int main(void)
         cmocka_unit_test(empty_results_are_left_alone),
         cmocka_unit_test(own_products_have_the_same_bits_for_any_number_of_threads),
         cmocka_unit_test(a_repeated_product_has_the_same_bits),
+        cmocka_unit_test(bits_depend_neither_on_blocks_nor_on_the_other_rows),
         cmocka_unit_test(no_shape_asks_for_more_workspace_than_the_limit),
         cmocka_unit_test(own_products_allocate_nothing_once_the_threads_exist),
         cmocka_unit_test(a_forced_choice_that_cannot_run_is_refused_with_the_reason),
