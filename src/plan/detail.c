@@ -136,10 +136,12 @@ static fsdp_status try_checkpointing(plan_detail *d)
 static fsdp_status try_offload(plan_detail *d)
 {
     fsdp_config c = *d->config;
-    c.cpu_offload = true;
-    if (d->config->cpu_offload || !d->world.dev->own_memory || d->config->n_cpu_offload_units > 0)
+    bool keeps = c.cpu_offload && c.cpu_offload_resident > 0;
+    if (!d->world.dev->own_memory || (!keeps && (c.cpu_offload || c.n_cpu_offload_units > 0)))
         return FSDP_OK;
-    return try_remedy(d, d->work, &c, &d->world, "--cpu_offload");
+    c.cpu_offload = true;
+    c.cpu_offload_resident = keeps ? 0 : c.cpu_offload_resident;
+    return try_remedy(d, d->work, &c, &d->world, keeps ? "--cpu_offload_resident 0" : "--cpu_offload");
 }
 
 static fsdp_status try_smaller(plan_detail *d)

@@ -183,6 +183,17 @@ static void every_remedy_is_the_plan_that_its_flags_make(void **state)
         assert_true(d.remedies[i].total < d.plan.total);
         assert_int_equal(d.remedies[i].fits, d.remedies[i].total <= d.limit.device);
     }
+
+    plan_detail_clear(&d);
+    c.cpu_offload = true;
+    c.cpu_offload_resident = 60;
+    d = (plan_detail){.work = &w, .config = &c, .world = {dev, 4, 4}, .limit = {.device = 1 << 20}};
+    assert_int_equal(plan_detail_make(&d), FSDP_OK);
+    changed = c;
+    changed.cpu_offload_resident = 0;
+    assert_int_equal(workload_plan(&w, &changed, &d.world, &expected), FSDP_OK);
+    assert_non_null(remedy_named(&d, "--cpu_offload_resident 0"));
+    assert_int_equal(remedy_named(&d, "--cpu_offload_resident 0")->total, expected.total);
     plan_detail_clear(&d);
     device_close(dev);
 }
