@@ -384,12 +384,15 @@ workload assemble_workload(const fsdp_settings *s, const model_config *model, co
 plan_freedom assemble_freedom(const fsdp_settings *s, const device *dev)
 {
     bool offloads = fsdp_settings_given(s, "offload_activations") && s->offload_activations;
+    bool may_offload = dev->own_memory && !fsdp_settings_given(s, "cpu_offload") && s->cpu_offload_units.n == 0 &&
+                       s->optimizer != FSDP_MUON && s->optimizer != FSDP_ADAFACTOR;
+    bool kept_open = s->cpu_offload_resident == FSDP_RESIDENT_AUTO ||
+                     (may_offload && !fsdp_settings_given(s, "cpu_offload_resident"));
     return (plan_freedom){.strategy = s->sharding_strategy < 0,
                           .checkpointing = !fsdp_settings_given(s, "activation_checkpointing") && !offloads,
                           .offload_activations = dev->own_memory && !fsdp_settings_given(s, "offload_activations"),
-                          .cpu_offload = dev->own_memory && !fsdp_settings_given(s, "cpu_offload") &&
-                                         s->cpu_offload_units.n == 0 && s->optimizer != FSDP_MUON &&
-                                         s->optimizer != FSDP_ADAFACTOR};
+                          .cpu_offload = may_offload,
+                          .cpu_offload_resident = dev->own_memory && kept_open};
 }
 
 fsdp_optimizer_config assemble_optimizer(const fsdp_settings *s)

@@ -78,7 +78,8 @@ static fsdp_status find_ranks(const fsdp_settings *s, planning *p, int *n_ranks)
     FSDP_TRY(describe_job(s, 1, p));
     plan_search search = search_of(s, p);
     search.world.ranks_per_node = s->ranks_per_node > 0 ? (int)s->ranks_per_node : 8;
-    search.free.cpu_offload = false; /* host memory does not replace ranks unless the user asked for it */
+    search.free.cpu_offload = search.free.cpu_offload_resident =
+        false; /* host memory does not replace ranks unless the user asked for it */
     if (search.limit.device == 0)
         return error_set(FSDP_ERR_INPUT,
                          "--world_size auto: how much memory does a rank have? Say --fit 80GB, or name a "
@@ -106,16 +107,11 @@ static fsdp_status prepare(const fsdp_settings *s, planning *p)
     p->limit = search.limit;
     if (search.limit.device == 0)
         return FSDP_OK;
-    bool keeps = s->cpu_offload_resident == FSDP_RESIDENT_AUTO;
-    if (keeps && s->sharding_strategy >= 0)
-        FSDP_TRY(plan_residents(&p->work, &t->world, p->limit, &p->sharding.config));
     fsdp_status status = plan_fit(&search, &p->found);
     if (status == FSDP_OK)
         t->found = &p->found;
-    if (status == FSDP_OK && keeps && s->sharding_strategy < 0) {
-        FSDP_TRY(plan_residents(&p->work, &t->world, p->limit, &p->found.fit.config));
-        FSDP_TRY(workload_plan(&p->work, &p->found.fit.config, &t->world, &p->found.fit.plan));
-    }
+    if (s->cpu_offload_resident == FSDP_RESIDENT_AUTO && s->sharding_strategy >= 0)
+        FSDP_TRY(plan_residents(&p->work, &t->world, p->limit, &p->sharding.config));
     if (status != FSDP_ERR_INPUT || s->fit > 0)
         return status;
     snprintf(p->misfit, sizeof p->misfit, "%s",

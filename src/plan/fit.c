@@ -50,6 +50,7 @@ static void take(const fsdp_config *chosen, assembled_sharding *sharding)
     c->checkpointing = chosen->checkpointing;
     c->offload_activations = chosen->offload_activations;
     c->cpu_offload = chosen->cpu_offload;
+    c->cpu_offload_resident = chosen->cpu_offload_resident;
 }
 
 static fsdp_status take_fastest(const fit_request *r, assembled_sharding *sharding)
@@ -136,11 +137,13 @@ fsdp_status fit_sharding(const fit_request *r, assembled_sharding *sharding)
 {
     fsdp_config *c = &sharding->config;
     FSDP_TRY(fit_settings(r, sharding));
-    if (!c->cpu_offload || r->settings->cpu_offload_resident != FSDP_RESIDENT_AUTO)
+    if (!c->cpu_offload || !r->free.cpu_offload_resident || c->cpu_offload_resident > 0) /* the search has done it */
         return FSDP_OK;
     FSDP_TRY(plan_residents(r->work, &r->world, r->limit, c));
     size_t used = strlen(sharding->reason), room = sizeof sharding->reason;
-    snprintf(sharding->reason + used, room - used, "%sup to %d %% of what is offloaded fits on the device and stays",
-             used > 0 ? "; " : "", c->cpu_offload_resident);
+    if (c->cpu_offload_resident > 0)
+        snprintf(sharding->reason + used, room - used,
+                 "%sup to %d %% of what is offloaded fits on the device and stays", used > 0 ? "; " : "",
+                 c->cpu_offload_resident);
     return FSDP_OK;
 }

@@ -45,11 +45,14 @@ static const char *switched(bool on, bool given, const char *yes, const char *no
 const char *plan_flags(const fsdp_config *c, const fsdp_config *given, char *text, size_t bytes)
 {
     static const char *const levels[] = {"none", "full", "selective"};
-    snprintf(text, bytes, "--sharding_strategy %s --activation_checkpointing %s%s%s", fsdp_strategy_name(c->strategy),
+    char resident[40] = "";
+    if (c->cpu_offload && c->cpu_offload_resident != given->cpu_offload_resident)
+        snprintf(resident, sizeof resident, " --cpu_offload_resident %d", c->cpu_offload_resident);
+    snprintf(text, bytes, "--sharding_strategy %s --activation_checkpointing %s%s%s%s", fsdp_strategy_name(c->strategy),
              levels[c->checkpointing],
              switched(c->offload_activations, given->offload_activations, " --offload_activations",
                       " --no_offload_activations"),
-             switched(c->cpu_offload, given->cpu_offload, " --cpu_offload", " --no_cpu_offload"));
+             switched(c->cpu_offload, given->cpu_offload, " --cpu_offload", " --no_cpu_offload"), resident);
     return text;
 }
 
@@ -155,15 +158,6 @@ static fsdp_status nothing_fits(const plan_search *s, const plan_entry *smallest
         host);
 }
 
-fsdp_status plan_fit(const plan_search *s, plan_found *out)
-{
-    bool found;
-    fit_search f = {.out = out};
-    *out = (plan_found){.fit.planned = false};
-    FSDP_TRY(visit_settings(s, try_setting, &f, &found));
-    return found ? FSDP_OK : nothing_fits(s, &f.smallest);
-}
-
 /* More that stays takes more of the device: halving finds the most. */
 fsdp_status plan_residents(const workload *w, const plan_world *world, plan_limit limit, fsdp_config *c)
 {
@@ -180,6 +174,20 @@ fsdp_status plan_residents(const workload *w, const plan_world *world, plan_limi
     }
     c->cpu_offload_resident = least;
     return FSDP_OK;
+}
+
+fsdp_status plan_fit(const plan_search *s, plan_found *out)
+{
+    bool found;
+    fit_search f = {.out = out};
+    *out = (plan_found){.fit.planned = false};
+    FSDP_TRY(visit_settings(s, try_setting, &f, &found));
+    if (!found)
+        return nothing_fits(s, &f.smallest);
+    if (!s->free.cpu_offload_resident || !out->fit.config.cpu_offload)
+        return FSDP_OK;
+    FSDP_TRY(plan_residents(s->work, &s->world, s->limit, &out->fit.config));
+    return workload_plan(s->work, &out->fit.config, &s->world, &out->fit.plan);
 }
 
 /* Whether anything fits n ranks, and what nothing_fits said otherwise. */

@@ -27,6 +27,7 @@ bool plan_fits(const memory_plan *p, const device *dev, plan_limit limit);
 /* What the search may choose; what it may not stays as the configuration has it. */
 typedef struct plan_freedom {
     bool strategy, checkpointing, offload_activations, cpu_offload;
+    bool cpu_offload_resident; /* at the end: how much of what is offloaded stays nevertheless */
 } plan_freedom;
 
 typedef struct plan_search {
@@ -43,8 +44,8 @@ typedef struct plan_found {
 } plan_found;
 
 /* The fastest setting that fits: least communication first, then least recomputation, then activations on the host;
- * with all units offloaded to the host only when nothing else fits. FSDP_ERR_INPUT, with the smallest setting found,
- * when nothing does. */
+ * with units offloaded to the host only when nothing else fits, and then as few as it takes. FSDP_ERR_INPUT, with the
+ * smallest setting found, when nothing does. */
 fsdp_status plan_fit(const plan_search *s, plan_found *out);
 
 /* Sets c->cpu_offload_resident, where units are offloaded, to the largest percentage with which the plan still leaves a
@@ -62,7 +63,7 @@ double plan_update_seconds(const memory_plan *p, int ranks_per_node);
 
 /* A configuration as the flags that choose it, whatever else was given: "--sharding_strategy full
  * --activation_checkpointing none", with --offload_activations and --cpu_offload, or their negations where `given` (the
- * configuration that the user's flags make) has them. */
+ * configuration that the user's flags make) has them, and --cpu_offload_resident where it differs from that. */
 const char *plan_flags(const fsdp_config *c, const fsdp_config *given, char *text, size_t bytes);
 enum { PLAN_FLAGS = 192 };
 

@@ -422,7 +422,7 @@ const fsdp_flag settings_table[] = {
             "update offloaded units before the gradient norm is known; undone if it clips; takes more host memory")},
     {COUNT(cpu_offload_resident, NULL, 0, 100, "PERCENT",
            "of the parameters to be offloaded, those of the first units stay on the device, up to this share; auto: as "
-           "many as fit"),
+           "many as fit, which is what you get if offloading is fsdp's own choice"),
      .choices = residents},
     {CHOICE(comm_backend, "auto", backends, "how ranks communicate")},
     {FLOAT(comm_timeout, "600", 0.001, 1e9, "seconds",

@@ -79,6 +79,28 @@ static void offload_is_named_only_when_nothing_else_fits(void **state)
     device_close(dev);
 }
 
+/* Where the search may decide it, no more is offloaded than the device has no room for. */
+static void no_more_is_offloaded_than_has_to_be(void **state)
+{
+    (void)state;
+    workload w = small_llama();
+    fsdp_config c = by_block();
+    device *dev = open_gpu();
+    plan_found all, some;
+    char flags[PLAN_FLAGS];
+    plan_search s = {.work = &w, .config = &c, .world = {dev, 1, 1}, .free = {true, true, true, true, false}};
+    s.limit.device = least(&w, dev, false) - 1;
+    assert_int_equal(plan_fit(&s, &all), FSDP_OK);
+    assert_int_equal(all.fit.config.cpu_offload_resident, 0);
+    s.free.cpu_offload_resident = true;
+    assert_int_equal(plan_fit(&s, &some), FSDP_OK);
+    assert_true(some.fit.config.cpu_offload && some.fit.config.cpu_offload_resident > 0);
+    assert_true(some.fit.plan.host_state < all.fit.plan.host_state && some.fit.plan.total > all.fit.plan.total);
+    assert_true(some.fit.plan.total <= s.limit.device);
+    assert_non_null(strstr(plan_flags(&some.fit.config, &c, flags, sizeof flags), " --cpu_offload_resident "));
+    device_close(dev);
+}
+
 static void the_hosts_memory_has_a_limit_too(void **state)
 {
     (void)state;
@@ -139,6 +161,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(offload_is_named_only_when_nothing_else_fits),
+        cmocka_unit_test(no_more_is_offloaded_than_has_to_be),
         cmocka_unit_test(the_hosts_memory_has_a_limit_too),
         cmocka_unit_test(on_cpus_one_limit_is_for_all),
         cmocka_unit_test(the_update_costs_the_bytes_it_moves_for_all_ranks_of_a_host),
