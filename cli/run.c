@@ -14,11 +14,12 @@
 
 typedef struct run_options {
     fsdp_flag_state state;
-    bool standalone, plain, share_cores, no_python;
+    bool standalone, plain, share_cores, no_python, module;
     int64_t node_rank, master_port, max_restarts;
     const char *nproc_per_node, *nnodes, *master_addr, *rdzv_id, *rdzv_endpoint, *rdzv_backend, *rdzv_conf,
         *rdzv_secret_file;
-    const char *log_dir, *redirects, *tee, *local_addr, *local_ranks_filter, *report, *role;
+    const char *log_dir, *redirects, *tee, *local_addr, *local_ranks_filter, *report, *role, *start_method,
+        *event_log_handler;
     double grace, monitor_interval, watchdog, restart_window;
 } run_options;
 
@@ -106,14 +107,41 @@ static const fsdp_flag run_table[] = {
         watchdog, "0",
         "restart if a rank makes no progress for N seconds (default: TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC, otherwise off)"),
     SECONDS(monitor_interval, "0.1", "time between checks of the ranks"),
-    SECONDS(grace, "30", "time ranks get to exit before they are killed"),
-    TEXT(log_dir, "FOLDER", "folder for rank output (by attempt and rank) and report.jsonl"),
-    TEXT(redirects, "0-3|RANK:0-3,...",
-         "write output to --log_dir instead of showing it: 1 stdout, 2 stderr, 3 both; or per local rank"),
-    TEXT(tee, "0-3|RANK:0-3,...", "like --redirects, but show the output too"),
+    {.name = "grace",
+     .aliases = "shutdown_timeout",
+     .type = FSDP_FLAG_FLOAT,
+     .offset = FIELD(grace),
+     .default_value = "30",
+     .min = 0,
+     .max = 1e7,
+     .unit = "seconds",
+     .help = "time ranks get to exit before they are killed"},
+    TEXT(log_dir, "FOLDER",
+         "folder for rank output (by attempt and rank) and report.jsonl (default for --redirects and --tee: a new one "
+         "in "
+         "TMPDIR)"),
+    {.name = "redirects",
+     .aliases = "r",
+     .type = FSDP_FLAG_TEXT,
+     .offset = FIELD(redirects),
+     .unit = "0-3|RANK:0-3,...",
+     .help = "write output to --log_dir instead of showing it: 1 stdout, 2 stderr, 3 both; or per local rank"},
+    {.name = "tee",
+     .aliases = "t",
+     .type = FSDP_FLAG_TEXT,
+     .offset = FIELD(tee),
+     .unit = "0-3|RANK:0-3,...",
+     .help = "like --redirects, but show the output too"},
     TEXT(local_ranks_filter, "RANK,...", "show only output of these local ranks"),
     TEXT(report, "FILE", "append one line per failure and what was done (default: report.jsonl in --log_dir)"),
     TEXT(role, "TEXT", "accepted for torchrun compatibility; all ranks have one role"),
+    TEXT(start_method, "TEXT", "accepted for torchrun compatibility; ranks are programs, which have one way to start"),
+    TEXT(event_log_handler, "TEXT", "accepted for torchrun compatibility; --report keeps what happened"),
+    {.name = "module",
+     .aliases = "m",
+     .type = FSDP_FLAG_SWITCH,
+     .offset = FIELD(module),
+     .help = "refused: torchrun's flag for Python modules, which `fsdp run ... python3 -m MODULE` starts"},
     SWITCH(no_python, "accepted for torchrun compatibility; programs always start as they are"),
     SWITCH(plain, "omit the prefix [rank 0] from lines of rank 0"),
     SWITCH(share_cores, "let every rank use all cores, not just a share"),
@@ -261,6 +289,11 @@ static bool read_endpoint(const run_options *o, fsdp_launch_config *c, char *mem
 static bool read_program(const run_options *o, char **program)
 {
     size_t n = program[0] ? strlen(program[0]) : 0;
+    if (o->module)
+        return command_misused("run",
+                               "-m names a Python module, and there is no Python in fsdp: write `fsdp run ... python3 "
+                               "-m MODULE ...`"),
+               false;
     if (!program[0])
         return command_misused("run",
                                "no program is named; `fsdp run --nproc-per-node 2 fsdp train ...` starts two ranks"),
@@ -285,10 +318,32 @@ static void write_report(const char *folder)
     free(text);
 }
 
+static bool is_asked_for(const char *streams)
+{
+    return streams && strpbrk(streams, "123");
+}
+
+/* Output that is to be kept goes to a folder of its own where none is named, as torchrun has it. */
+static bool choose_log_dir(const run_options *o, fsdp_launch_config *c, char *memory, size_t bytes)
+{
+    const char *where = getenv("TMPDIR");
+    c->log_dir = o->log_dir;
+    if (o->log_dir || (!is_asked_for(o->redirects) && !is_asked_for(o->tee)))
+        return true;
+    int n = snprintf(memory, bytes, "%s/fsdp-run-XXXXXX", where && *where ? where : "/tmp");
+    if (n < 0 || (size_t)n >= bytes || !mkdtemp(memory))
+        return command_misused("run", "no folder for output can be made in %s: name one with --log_dir",
+                               where && *where ? where : "/tmp"),
+               false;
+    fprintf(stderr, "fsdp run: output of the ranks is kept in %s; --log_dir chooses the folder\n", memory);
+    c->log_dir = memory;
+    return true;
+}
+
 static int launch(const run_options *o, char **program)
 {
     fsdp_launch_config config = FSDP_LAUNCH_CONFIG_INIT;
-    char endpoint[320];
+    char endpoint[320], log_dir[PATH_MAX];
     config.command = (const char *const *)program;
     if (!read_program(o, program) || !read_ranks(o, &config.n_ranks) ||
         !read_nodes(o, &config.min_nodes, &config.max_nodes) || !read_conf(o, &config) ||
@@ -305,7 +360,8 @@ static int launch(const run_options *o, char **program)
     config.watchdog_seconds = o->watchdog;
     config.monitor_seconds = o->monitor_interval > 0.01 ? o->monitor_interval : 0.01;
     config.grace_seconds = o->grace;
-    config.log_dir = o->log_dir;
+    if (!choose_log_dir(o, &config, log_dir, sizeof log_dir))
+        return 2;
     config.redirects = o->redirects;
     config.tee = o->tee;
     config.shown_ranks = o->local_ranks_filter;
@@ -331,12 +387,6 @@ static int run_run(int argc, char **argv)
 {
     run_options options;
     int n_used = 0;
-    for (int i = 0; i < argc && (argv[i][0] == '-' || (i > 0 && argv[i - 1][0] == '-')); i++)
-        if (strcmp(argv[i], "-m") == 0 || strcmp(argv[i], "--module") == 0)
-            return command_misused(
-                "run",
-                "%s names a Python module, and there is no Python in fsdp: write `fsdp run ... python3 -m MODULE ...`",
-                argv[i]);
     fsdp_status status = fsdp_flags_init(run_table, &options, &options.state);
     if (status == FSDP_OK)
         status = fsdp_flags_parse_leading(run_table, &options, &options.state, "run", argc, argv, &n_used);

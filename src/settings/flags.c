@@ -127,7 +127,7 @@ static bool takes_next(const argument_reader *r, const fsdp_flag *flag, const ch
 /* Reads the flag at argv[at]; *at moves to its last word. */
 static fsdp_status read_flag(const argument_reader *r, int *at)
 {
-    const char *word = r->argv[*at] + 2;
+    const char *word = r->argv[*at] + (r->argv[*at][1] == '-' ? 2 : 1);
     size_t length = strcspn(word, "=");
     const char *text = word[length] == '=' ? word + length + 1 : NULL;
     char name[128];
@@ -158,8 +158,11 @@ static fsdp_status no_such_flag(const argument_reader *r, const char *word)
     return error_set(FSDP_ERR_INPUT, "unknown flag %s; --help lists those there are", word);
 }
 
-static bool is_flag(const char *word)
+/* Of aliases, those of one letter may be written with one dash. */
+static bool is_flag(const argument_reader *r, const char *word)
 {
+    if (word[0] == '-' && word[1] && !word[2])
+        return fsdp_flags_find(r->table, word + 1) != NULL;
     return word[0] == '-' && word[1] == '-' && word[2];
 }
 
@@ -180,7 +183,7 @@ fsdp_status fsdp_flags_parse(const fsdp_flag *table, void *values, fsdp_flag_sta
     bool only_words = false;
     int n = 0;
     for (int i = 0; i < argc; i++) {
-        if (!only_words && is_flag(argv[i])) {
+        if (!only_words && is_flag(&r, argv[i])) {
             FSDP_TRY(read_flag(&r, &i));
         } else if (!only_words && rest && is_end_of_flags(argv[i])) {
             only_words = true;
@@ -207,7 +210,7 @@ fsdp_status fsdp_flags_parse_leading(const fsdp_flag *table, void *values, fsdp_
             i++;
             break;
         }
-        if (is_short(argv[i]))
+        if (!is_flag(&r, argv[i]))
             return no_such_flag(&r, argv[i]);
         FSDP_TRY(read_flag(&r, &i));
     }
