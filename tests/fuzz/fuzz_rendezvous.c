@@ -35,7 +35,7 @@ static void check_message(void *context, store_guest *g, uint32_t kind, const vo
         require(round_stop_get(&r, &stop));
     else
         require(kind == WIRE_ANSWER || kind == WIRE_POST || kind == WIRE_GONE || kind == WIRE_FINISHED ||
-                kind == WIRE_EXAMINE);
+                kind == WIRE_EXAMINE || ((kind == WIRE_BEAT || kind == WIRE_NOTHING) && bytes == 0));
 }
 
 /* What comes from a store is read by launchers. */
@@ -70,8 +70,12 @@ static store_guest *come(store *s, int who, uint8_t seat, int *link)
 /* A join whose numbers make sense, so that rounds begin. */
 static bool join(store *s, store_guest *g, uint8_t byte, double now)
 {
-    round_join j = {
-        .node_rank = byte % 4 - 1, .n_ranks = 1 + byte / 4 % 3, .min_nodes = 1, .max_nodes = 2, .last_round = -1};
+    round_join j = {.node_rank = byte % 4 - 1,
+                    .n_ranks = 1 + byte / 4 % 3,
+                    .min_nodes = 1,
+                    .max_nodes = 2,
+                    .last_round = -1,
+                    .launcher = byte / 16 % 3};
     wire_body body = {0};
     strcpy(j.host, "host");
     strcpy(j.address, "address");
