@@ -65,6 +65,21 @@ static void the_model_in_a_dict_of_training_loses_its_wrappers_names(void **stat
     assert_holds_expected(fixture("training.pth"));
 }
 
+static void a_model_among_other_tensors_and_all_that_trainers_save_is_found(void **state)
+{
+    (void)state;
+    assert_holds_expected(fixture("trainer.pt"));
+}
+
+static void a_negative_view_is_refused_rather_than_read_with_the_wrong_sign(void **state)
+{
+    (void)state;
+    model_folder *folder;
+    assert_int_equal(model_folder_open(fixture("negated.pt"), &folder), FSDP_ERR_INPUT);
+    assert_non_null(strstr(fsdp_last_error(), "tensor turned"));
+    assert_non_null(strstr(fsdp_last_error(), "resolve_neg"));
+}
+
 static void copy_to(const char *from, const char *to, size_t cut)
 {
     char *data;
@@ -146,6 +161,8 @@ int main(void)
         cmocka_unit_test(strided_shared_and_half_tensors_are_what_pytorch_had),
         cmocka_unit_test(the_stream_before_version_1_6_is_read),
         cmocka_unit_test(the_model_in_a_dict_of_training_loses_its_wrappers_names),
+        cmocka_unit_test(a_model_among_other_tensors_and_all_that_trainers_save_is_found),
+        cmocka_unit_test(a_negative_view_is_refused_rather_than_read_with_the_wrong_sign),
         cmocka_unit_test(folders_with_pytorch_model_bin_and_its_index_open),
         cmocka_unit_test(element_types_that_are_not_ours_are_listed_by_name),
         cmocka_unit_test(a_pickled_module_is_refused_by_its_class),

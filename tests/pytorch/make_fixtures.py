@@ -1,6 +1,6 @@
 """Writes what `make test` reads of PyTorch without having it: files of torch.save and a checkpoint of 2 ranks
 (tests/ckpt/fixtures/pytorch), and pickles, most of them hostile (tests/fuzz/corpus/pickle: names beginning with
-"refused" must be refused, "accepted" must be read). Run once and kept. usage: make_fixtures.py pickles|torch|checkpoint"""
+"refused" must be refused, "accepted" must be read). Run once and kept. usage: make_fixtures.py pickles|torch|trainers|checkpoint"""
 
 import os
 import pickle
@@ -98,7 +98,7 @@ def pickles():
         "refused-huge-bytes-8": pickle.PROTO + b"\x04\x8e" + b"\xff" * 7 + b"\x7f" + b"a" * 8 + STOP,
         "refused-huge-bytearray": pickle.PROTO + b"\x05\x96" + b"\xff" * 8 + STOP,
         "refused-huge-number": P2 + b"\x8b\xff\xff\xff\x7f" + b"a" * 20 + STOP,
-        "refused-wide-number": P2 + b"\x8a\x09" + b"\x01" * 9 + STOP,
+        "refused-wide-number": P2 + b"\x8a\x41" + b"\x01" * 65 + STOP,
         "refused-huge-frame": pickle.PROTO + b"\x04\x95" + b"\xff" * 8 + b"N.",
         "refused-nul-in-a-text": P2 + b"X\x03\x00\x00\x00a\x00b.",
         # other protocols and opcodes
@@ -112,6 +112,8 @@ def pickles():
         "accepted-2": pickle.dumps(OrderedDict(a=1, b=[1.5, None, True, "é", (1, 2, 3, 4)]), 2),
         "accepted-4": pickle.dumps({"a": {1, 2}, "b": frozenset([3]), "c": b"bytes", "d": -5, "e": 2**40, "f": -(2**62)}, 4),
         "accepted-5": pickle.dumps({"a": bytearray(b"x" * 300), "b": "y" * 300, "c": list(range(300))}, 5),
+        "accepted-wide-numbers": pickle.dumps([2**63, 2**64 - 1, -(2**63) - 1, 2**200, -(2**500)], 2),
+        "accepted-bytes-2": pickle.dumps({"a": b"\xff", "b": bytearray(b"x\x80"), "c": {1}, "d": frozenset([2]), "e": 1 + 2j}, 2),
         "accepted-itself": P2 + b"]q\x00h\x00a.",
         "accepted-laughs": P2 + b"]q\x00" + b"".join(b"](h" + bytes([i]) + b"h" + bytes([i]) + b"eq" + bytes([i + 1]) for i in range(200)) + b"0" * 200 + STOP,
         "accepted-deep": P2 + b"N" + b"\x85" * 5000 + STOP,
@@ -164,6 +166,20 @@ def write_torch():
     save_file({n: t.detach().contiguous().clone() for n, t in tensors.items()}, path("expected.safetensors"))
 
 
+def write_trainers():
+    """What trainers save: the tensors of expected.safetensors among all kinds of other things; and a negative view."""
+    import torch
+    from collections import Counter
+    from safetensors.torch import load_file
+
+    folder = os.path.join(root, "ckpt", "fixtures", "pytorch")
+    tensors = load_file(os.path.join(folder, "expected.safetensors"))
+    others = {"best_val_loss": torch.tensor(1.5), "rng": torch.arange(16, dtype=torch.uint8), "seed": 2**63 + 5, "state": 2**120,
+              "seen": {1, 2}, "words": Counter("aab"), "raw": b"\xff", "room": bytearray(b"x\x80"), "z": 1 + 2j}
+    torch.save(others | {"model": tensors}, os.path.join(folder, "trainer.pt"))
+    torch.save({"kept": torch.ones(2), "turned": torch._neg_view(torch.ones(3))}, os.path.join(folder, "negated.pt"))
+
+
 def write_checkpoint(rank, folder):
     """Two parameters under FSDP2 with AdamW, and a tensor that is cut along its columns."""
     import torch
@@ -204,4 +220,4 @@ def write_checkpoints():
 
 
 if __name__ == "__main__":
-    {"pickles": write_pickles, "torch": write_torch, "checkpoint": write_checkpoints}[sys.argv[1]]()
+    {"pickles": write_pickles, "torch": write_torch, "trainers": write_trainers, "checkpoint": write_checkpoints}[sys.argv[1]]()

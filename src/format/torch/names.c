@@ -33,8 +33,17 @@ enum { N_ELEMENTS = sizeof elements / sizeof *elements };
 const pickle_global torch_globals[] = {
     {"collections.OrderedDict", PICKLE_CALLED | PICKLE_IS_DICT, TORCH_OTHER},
     {"builtins.dict", PICKLE_CALLED | PICKLE_IS_DICT, TORCH_OTHER},
+    {"collections.Counter", PICKLE_CALLED, TORCH_OTHER},
     {"builtins.set", PICKLE_CALLED | PICKLE_IS_LIST, TORCH_OTHER},
     {"builtins.frozenset", PICKLE_CALLED | PICKLE_IS_LIST, TORCH_OTHER},
+    {"builtins.bytearray", PICKLE_CALLED, TORCH_OTHER},
+    {"builtins.complex", PICKLE_CALLED, TORCH_OTHER},
+    /* as protocol 2 has them, which torch.save writes unless told otherwise; bytes are a text in Latin-1 there */
+    {"__builtin__.set", PICKLE_CALLED | PICKLE_IS_LIST, TORCH_OTHER},
+    {"__builtin__.frozenset", PICKLE_CALLED | PICKLE_IS_LIST, TORCH_OTHER},
+    {"__builtin__.bytearray", PICKLE_CALLED, TORCH_OTHER},
+    {"__builtin__.complex", PICKLE_CALLED, TORCH_OTHER},
+    {"_codecs.encode", PICKLE_CALLED, TORCH_OTHER},
     {"torch._utils._rebuild_tensor", PICKLE_CALLED, TORCH_TENSOR_V1},
     {"torch._utils._rebuild_tensor_v2", PICKLE_CALLED, TORCH_TENSOR_V2},
     {"torch._utils._rebuild_tensor_v3", PICKLE_CALLED, TORCH_TENSOR_V3},

@@ -11,6 +11,7 @@
 
 enum { MAX_MARKS = 1000 };       /* tuples and dicts being filled at the same time */
 enum { MAX_GLOBAL_BYTES = 200 }; /* of a module's name, or of a name in it */
+enum { WIDEST_NUMBER = 64 };     /* bytes */
 enum { MAX_VALUES = 32 << 20 };  /* of a pickle: a model of a million tensors has fewer */
 enum { MAX_NAME_SHOWN = MAX_GLOBAL_BYTES * 2 + 2 };
 
@@ -267,13 +268,28 @@ static fsdp_status do_binint(reader *r, uint8_t code)
     return push_int(r, code == 'J' ? (int32_t)(uint32_t)bits : (int64_t)bits);
 }
 
+/* Seeds and states of random numbers: larger than any number that is asked for here, so near enough will do. */
+static fsdp_status push_wide(reader *r, size_t width)
+{
+    const uint8_t *bytes;
+    pickle_value *value;
+    FSDP_TRY(take(r, width, &bytes));
+    FSDP_TRY(push_new(r, PICKLE_FLOAT, &value));
+    value->number = bytes[width - 1] & 0x80 ? -1 : 0;
+    for (size_t i = width; i-- > 0;)
+        value->number = value->number * 256 + bytes[i];
+    return FSDP_OK;
+}
+
 /* Any number of bytes, in two's complement. */
 static fsdp_status do_long(reader *r, uint8_t code)
 {
     uint64_t width, bits = 0;
     FSDP_TRY(take_number(r, code == 0x8a ? 1 : 4, &width));
+    if (width > WIDEST_NUMBER)
+        return refuse(r, "a number of more than 512 bits");
     if (width > 8)
-        return refuse(r, "a number of more than 64 bits");
+        return push_wide(r, (size_t)width);
     FSDP_TRY(take_number(r, (int)width, &bits));
     if (width > 0 && width < 8 && (bits >> (8 * width - 1)))
         bits |= ~UINT64_C(0) << (8 * width);

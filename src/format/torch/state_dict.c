@@ -49,11 +49,13 @@ static void list_keys(const pickle_value *dict, const pickle_value *taken, char 
 static fsdp_status find_state_dict(const char *path, const pickle_value *root, const pickle_value **out)
 {
     char keys[400];
-    *out = has_tensors(root) ? root : NULL;
+    *out = NULL;
     for (size_t i = 0; i < sizeof model_keys / sizeof *model_keys && !*out; i++) {
         const pickle_value *inner = pickle_find(root, model_keys[i]);
         *out = has_tensors(inner) ? inner : NULL;
     }
+    if (!*out && has_tensors(root)) /* beside a model, tensors at the top are a best loss or random states */
+        *out = root;
     if (!pickle_is(root, PICKLE_DICT))
         return error_set(FSDP_ERR_INPUT,
                          "%s: holds %s, no state dict; save the weights by "

@@ -360,6 +360,19 @@ static fsdp_status place(torch_file *file, const storage *where, int64_t offset,
     return FSDP_OK;
 }
 
+/* Negative and conjugate views share the storage of what they negate. */
+static bool is_as_stored(const pickle_value *call)
+{
+    const pickle_value *marks = pickle_item(call->arguments, call->global->tag == TORCH_TENSOR_V3 ? 7 : 6);
+    static const char *const names[] = {"neg", "conj"};
+    for (int i = 0; i < 2; i++) {
+        const pickle_value *mark = pickle_is(marks, PICKLE_DICT) ? pickle_find(marks, names[i]) : NULL;
+        if (mark && !(pickle_is(mark, PICKLE_BOOL) && !mark->integer))
+            return false;
+    }
+    return true;
+}
+
 fsdp_status torch_file_tensor(torch_file *file, const pickle_value *value, const char *name, safetensors_tensor *out)
 {
     const pickle_value *call = tensor_call(value);
@@ -376,6 +389,8 @@ fsdp_status torch_file_tensor(torch_file *file, const pickle_value *value, const
         !torch_sizes(pickle_item(call->arguments, 2), out->shape, &out->n_dims) ||
         !torch_sizes(pickle_item(call->arguments, 3), strides, &n_strides) || n_strides != out->n_dims)
         return bad_tensor(file, name, "its shape and strides are not described as torch.save does");
+    if (!is_as_stored(call))
+        return bad_tensor(file, name, "is a negative or conjugate view; save tensor.resolve_neg().resolve_conj()");
     if (call->global->tag == TORCH_TENSOR_V3)
         element = torch_element_of(pickle_item(call->arguments, 6));
     if (!element || !element->dtype)
