@@ -419,6 +419,14 @@ static void pictures_in_folders_are_classes_in_order(void **state)
     scratch_write(scratch_path("pictures/train/cat/c.png"), "\xff\xd8\xff\xe0 jpeg", 9);
     assert_fails(FSDP_ERR_UNSUPPORTED, image_set_read_folder(scratch_path("pictures"), NULL, true, &set), "c.png",
                  "convert others");
+    write_png(scratch_path("pictures/train/cat/c.png"), 0, 1, W, H, samples);
+    write_png(scratch_path("pictures/train/overview.png"), 0, 1, 2 * W, H, samples); /* in no class */
+    assert_ok(image_set_read_folder(scratch_path("pictures"), NULL, true, &set));
+    assert_int_equal(set.n_images, 5);
+    image_set_free(&set);
+    assert_ok(file_make_directories(scratch_path("pictures/train/dog")));
+    assert_fails(FSDP_ERR_INPUT, image_set_read_folder(scratch_path("pictures"), NULL, true, &set), "train/dog",
+                 "has no pictures");
     assert_ok(file_make_directories(scratch_path("notes/figures")));
     scratch_write(scratch_path("notes/figures/a.png"), "", 0);
     scratch_write(scratch_path("notes/text.md"), "text", 4);

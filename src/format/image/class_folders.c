@@ -1,4 +1,5 @@
-/* A folder counts only when all it has are folders with pictures in them: a picture beside text is no data. */
+/* A folder counts only when all it has are folders with pictures in them: a picture beside text is no data. Pictures
+ * beside the folders are left out, as torchvision does; an empty folder is a class that lacks its pictures, an error. */
 #include "format/image/class_folders.h"
 
 #include <dirent.h>
@@ -50,13 +51,15 @@ static fsdp_status visit_folder(const char *folder, fsdp_status (*visit)(void *c
 
 /* What a look at a folder found. */
 typedef struct look {
-    bool picture; /* in the class that is looked at */
+    bool any;     /* something in the class that is looked at */
+    bool picture; /* a picture there */
     bool other;   /* something that classes do not lie beside: then a picture is only an illustration */
     int n_classes;
 } look;
 
 static fsdp_status note_picture(void *context, const char *path, bool *stop)
 {
+    ((look *)context)->any = true;
     *stop = ((look *)context)->picture = picture_is_named_so(path) && !file_is_directory(path);
     return FSDP_OK;
 }
@@ -66,11 +69,13 @@ static fsdp_status note_class(void *context, const char *path, bool *stop)
     look *l = context;
     const char *name = strrchr(path, '/');
     bool about = name != NULL && (strncmp(name, "/README", 7) == 0 || strncmp(name, "/LICENSE", 8) == 0);
-    l->picture = false;
+    l->picture = l->any = false;
     if (file_is_directory(path))
         FSDP_TRY(visit_folder(path, note_picture, context));
+    else
+        l->any = !about && !picture_is_named_so(path);
     l->n_classes += l->picture;
-    *stop = l->other = !l->picture && !about;
+    *stop = l->other = !l->picture && l->any;
     return FSDP_OK;
 }
 
