@@ -71,6 +71,8 @@ static fsdp_status open_parts(const fsdp_dataset_config *options, mix_source *s)
             FSDP_TRY(check_alike(options, &infos[0], &infos[1], i));
         if (infos[i > 0].vocabulary > infos[0].vocabulary)
             infos[0].vocabulary = infos[1].vocabulary;
+        infos[0].chat |= infos[i > 0].chat;
+        infos[0].rendered |= infos[i > 0].rendered;
     }
     memcpy(s->base.fields, infos[0].fields, (size_t)infos[0].n_fields * sizeof *infos[0].fields);
     s->base.info = infos[0];

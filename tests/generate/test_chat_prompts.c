@@ -16,7 +16,8 @@
 #include "generate/generate.h"
 
 typedef struct place {
-    char folder[64], tokenizer[96], config[96], template[96]; /* the folder and its files; the template is there or not */
+    char folder[64], file[96], config[96], template[96]; /* the folder and its files; the template is there or not */
+    fsdp_tokenizer *tokenizer;
 } place;
 
 static const char *golden_root(void)
@@ -47,12 +48,13 @@ static int make_place(void **state)
     char from[4096];
     snprintf(p.folder, sizeof p.folder, "/tmp/fsdp-chat-prompts-XXXXXX");
     assert_non_null(mkdtemp(p.folder));
-    snprintf(p.tokenizer, sizeof p.tokenizer, "%s/tokenizer.json", p.folder);
+    snprintf(p.file, sizeof p.file, "%s/tokenizer.json", p.folder);
     snprintf(p.config, sizeof p.config, "%s/tokenizer_config.json", p.folder);
     snprintf(p.template, sizeof p.template, "%s/chat_template.jinja", p.folder);
     snprintf(from, sizeof from, "%s/tokenizer_cases/tokenizer.json", golden_root());
-    copy_file(from, p.tokenizer);
+    copy_file(from, p.file);
     write_file(p.config, tokens, sizeof tokens - 1);
+    assert_int_equal(fsdp_tokenizer_load(p.folder, &p.tokenizer), FSDP_OK);
     *state = &p;
     return 0;
 }
@@ -60,7 +62,8 @@ static int make_place(void **state)
 static int remove_place(void **state)
 {
     const place *p = *state;
-    const char *const all[] = {p->tokenizer, p->config, p->template};
+    const char *const all[] = {p->file, p->config, p->template};
+    fsdp_tokenizer_free(p->tokenizer);
     for (int i = 0; i < 3; i++)
         unlink(all[i]);
     return rmdir(p->folder);
@@ -71,11 +74,10 @@ static void assert_shown(const place *p, const char *template, const json_t *pro
 {
     model_config model = model_config_default(MODEL_DECODER);
     fsdp_generate_config config = FSDP_GENERATE_CONFIG_INIT;
-    fsdp_tokenizer *tokenizer;
+    fsdp_tokenizer *tokenizer = p->tokenizer;
     chat_template *opened;
     const int32_t *want;
     size_t n;
-    assert_int_equal(fsdp_tokenizer_load(p->folder, &tokenizer), FSDP_OK);
     model.decoder.vocabulary = fsdp_tokenizer_vocab_size(tokenizer);
     config.prompt = json_string_value(prompt);
     config.prompt_bytes = json_string_length(prompt);
@@ -90,7 +92,6 @@ static void assert_shown(const place *p, const char *template, const json_t *pro
     assert_memory_equal(w.ids, want, n * sizeof *want);
     text_writer_free(&w);
     chat_template_free(opened);
-    fsdp_tokenizer_free(tokenizer);
 }
 
 /* A question by itself, of a template that does not ask for the date. */

@@ -97,7 +97,8 @@ def resume_case(rig, folder, r):
             command("ckpt", "reshard", before, chained, "--world_size", world, "--kind", kind)
             command("ckpt", "verify", chained)
             command("ckpt", "diff", before, chained)
-            source = chained
+            shutil.rmtree(before)  # from elsewhere, it would be another run that wants this one's folder
+            shutil.move(chained, before)
             told.append(f"resharded to {world} {kind}")
     what = ", ".join(told)
     model, curve = rig.reference(samples, ADAMW, CONSTANT, 0.5)

@@ -32,6 +32,8 @@ def random_message(rng, role):
             message["content"] = rng.choice([rng.choice(TEXTS), ""])
     if role == "assistant" and rng.random() < 0.1:
         message["reasoning_content"] = rng.choice(TEXTS)
+    if role == "assistant" and rng.random() < 0.05: # names that transformers makes reasoning_content of
+        message[rng.choice(["thinking", "reasoning"])] = rng.choice(TEXTS + [None])
     if role == "tool":
         message["tool_call_id"] = "abcdefghi"
     if role == "user" and rng.random() < 0.05:

@@ -128,6 +128,37 @@ static fsdp_status set_variable(arena *a, value dict, const char *name, value v)
     return value_set(a, dict.dict, value_literal(name), v);
 }
 
+/* transformers gives a message's reasoning to the template under two names, whichever of three the data has. */
+static fsdp_status name_reasoning(arena *a, value message, value *out)
+{
+    static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
+    value reasoning = value_none();
+    for (size_t i = 0; i < 3 && reasoning.kind == VALUE_NONE; i++)
+        if (!value_get(message.dict, value_literal(names[i]), &reasoning))
+            reasoning = value_none();
+    *out = message;
+    if (reasoning.kind == VALUE_NONE)
+        return FSDP_OK;
+    FSDP_TRY(value_new_dict(a, out));
+    FSDP_TRY(set_variable(a, *out, "thinking", reasoning));
+    for (size_t i = 0; i < message.dict->n; i++)
+        FSDP_TRY(value_set(a, out->dict, message.dict->keys[i], message.dict->values[i]));
+    return set_variable(a, *out, "reasoning_content", reasoning);
+}
+
+static fsdp_status prepare_messages(arena *a, const json_t *messages, value *out)
+{
+    FSDP_TRY(value_from_json(a, messages, out));
+    for (size_t i = 0; out->kind == VALUE_LIST && i < out->list->n; i++) {
+        value *message = &out->list->items[i];
+        if (message->kind != VALUE_DICT)
+            return error_set(FSDP_ERR_INPUT, "message %zu is %s, not an object with role and content", i + 1,
+                             value_kind_name(message->kind));
+        FSDP_TRY(name_reasoning(a, *message, message));
+    }
+    return FSDP_OK;
+}
+
 static fsdp_status render(const chat_template *t, const chat *c, const json_t *messages, bool prompt, text_buffer *out,
                           span_vector *generated)
 {
@@ -136,7 +167,7 @@ static fsdp_status render(const chat_template *t, const chat *c, const json_t *m
     fsdp_status status;
     FSDP_TRY(arena_create(0, &a));
     TRY_OR(done, value_from_json(a, t->variables, &variables));
-    TRY_OR(done, value_from_json(a, messages, &v));
+    TRY_OR(done, prepare_messages(a, messages, &v));
     TRY_OR(done, set_variable(a, variables, "messages", v));
     TRY_OR(done, value_from_json(a, c->tools, &v));
     TRY_OR(done, set_variable(a, variables, "tools", v));

@@ -27,7 +27,7 @@ static const kind_test kind_tests[] = {
     {"integer", BIT(VALUE_INTEGER)},
     {"float", BIT(VALUE_REAL)},
     {"boolean", BIT(VALUE_BOOL)},
-    {"callable", BIT(VALUE_MACRO)},
+    {"callable", BIT(VALUE_MACRO) | BIT(VALUE_UNDEFINED)}, /* jinja2's Undefined has __call__ */
 };
 
 /* Tests that compare with their argument; several have two names. */
@@ -217,6 +217,43 @@ static fsdp_status filter_items(const builtin_room *room, value v, const argumen
     return builtin_dict_items(room, v, args, out);
 }
 
+typedef struct sorted_pair {
+    value key, pair; /* the key in lower case */
+    size_t place;
+} sorted_pair;
+
+static int by_key(const void *left, const void *right)
+{
+    const sorted_pair *a = left, *b = right;
+    int order = 0;
+    value_compare(a->key, b->key, &order);
+    return order != 0 ? order : a->place < b->place ? -1 : 1;
+}
+
+/* Pairs by their keys, whatever their case; all keys are texts, or all are numbers. */
+static fsdp_status filter_dictsort(const builtin_room *room, value v, const arguments *args, value *out)
+{
+    int order;
+    if (args->n > 0 || args->named->n > 0)
+        return error_set(FSDP_ERR_UNSUPPORTED, "dictsort with arguments is not supported");
+    FSDP_TRY(want(v, VALUE_DICT, "the subject of dictsort"));
+    FSDP_TRY(builtin_dict_items(room, v, args, out));
+    sorted_pair *pairs = arena_alloc(room->arena, (v.dict->n + 1) * sizeof *pairs);
+    if (pairs == NULL)
+        return error_set(FSDP_ERR_MEMORY, "out of memory");
+    for (size_t i = 0; i < v.dict->n; i++) {
+        pairs[i] = (sorted_pair){v.dict->keys[i], out->list->items[i], i};
+        if (pairs[i].key.kind == VALUE_STRING)
+            FSDP_TRY(builtin_method(room, pairs[i].key, value_literal("lower"), args, &pairs[i].key));
+        if (!value_compare(pairs[0].key, pairs[i].key, &order))
+            return error_set(FSDP_ERR_INPUT, "the keys of a dict to be sorted have no order");
+    }
+    qsort(pairs, v.dict->n, sizeof *pairs, by_key);
+    for (size_t i = 0; i < v.dict->n; i++)
+        out->list->items[i] = pairs[i].pair;
+    return FSDP_OK;
+}
+
 static fsdp_status filter_int(const builtin_room *room, value v, const arguments *args, value *out)
 {
     char number[32] = {0};
@@ -339,6 +376,7 @@ static const named_builtin filters[] = {
     {"unique", filter_unique},
     {"join", filter_join},
     {"items", filter_items},
+    {"dictsort", filter_dictsort},
     {"int", filter_int},
     {"map", filter_map},
     {"select", filter_select},

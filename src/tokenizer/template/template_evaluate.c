@@ -9,6 +9,7 @@
 static fsdp_status evaluate_list(renderer *r, const node *n, value *out)
 {
     FSDP_TRY(value_new_list(r->room.arena, out));
+    out->list->is_tuple = n->operator[0] == ',';
     for (size_t i = 0; i < n->items.n; i++) {
         value item;
         FSDP_TRY(renderer_evaluate(r, n->items.items[i], &item));
@@ -95,6 +96,7 @@ static fsdp_status evaluate_slice(renderer *r, const node *n, value *out)
         return FSDP_OK;
     }
     FSDP_TRY(value_new_list(r->room.arena, out));
+    out->list->is_tuple = object.kind == VALUE_LIST && object.list->is_tuple;
     for (int64_t i = from; back ? i > to : i < to; i += by.integer)
         FSDP_TRY(value_append(r->room.arena, *out, item_at(object, i)));
     if (object.kind != VALUE_STRING)
@@ -199,6 +201,7 @@ static fsdp_status concatenate(renderer *r, value a, value b, value *out)
 static fsdp_status add_lists(renderer *r, value a, value b, value *out)
 {
     FSDP_TRY(value_new_list(r->room.arena, out));
+    out->list->is_tuple = a.list->is_tuple && b.list->is_tuple;
     for (size_t i = 0; i < a.list->n; i++)
         FSDP_TRY(value_append(r->room.arena, *out, a.list->items[i]));
     for (size_t i = 0; i < b.list->n; i++)

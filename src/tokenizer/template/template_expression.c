@@ -51,7 +51,7 @@ static fsdp_status parse_dict(parser *p, node **out)
     return parser_want_sign(p, "}");
 }
 
-/* (a) is a; (a, b) and () are tuples, which are lists to a template. */
+/* (a) is a; (a, b) and () are tuples: lists with an operator. */
 static fsdp_status parse_parentheses(parser *p, node **out)
 {
     node *first;
@@ -67,6 +67,7 @@ static fsdp_status parse_parentheses(parser *p, node **out)
     } else {
         FSDP_TRY(parser_new_node(p, NODE_LIST, out));
     }
+    (*out)->operator[0] = ',';
     return parse_items(p, ")", false, &(*out)->items);
 }
 

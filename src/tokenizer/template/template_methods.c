@@ -321,6 +321,7 @@ fsdp_status builtin_dict_items(const builtin_room *room, value d, const argument
     for (size_t i = 0; i < d.dict->n; i++) {
         value pair;
         FSDP_TRY(value_new_list(room->arena, &pair));
+        pair.list->is_tuple = true;
         FSDP_TRY(value_append(room->arena, pair, d.dict->keys[i]));
         FSDP_TRY(value_append(room->arena, pair, d.dict->values[i]));
         FSDP_TRY(value_append(room->arena, *out, pair));

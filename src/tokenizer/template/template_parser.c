@@ -182,6 +182,7 @@ static fsdp_status parse_set(parser *p, node **out)
     if (parser_at_sign(p, ",")) { /* a, b without parentheses */
         node *list;
         FSDP_TRY(parser_new_node(p, NODE_LIST, &list));
+        list->operator[0] = ',';
         FSDP_TRY(parser_add_node(p, &list->items, (*out)->a));
         while (parser_take_sign(p, ",")) {
             node *item;

@@ -9,7 +9,7 @@ typedef enum node_kind {
     /* expressions */
     NODE_CONSTANT,
     NODE_NAME,
-    NODE_LIST,      /* items */
+    NODE_LIST,      /* items; operator ',': a tuple */
     NODE_DICT,      /* items: key, value, key, value, ... */
     NODE_ATTRIBUTE, /* a.name */
     NODE_ITEM,      /* a[b] */

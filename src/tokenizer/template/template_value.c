@@ -175,7 +175,7 @@ bool value_equal(value a, value b)
         for (size_t i = 0; i < a.list->n && a.list->n == b.list->n; i++)
             if (!value_equal(a.list->items[i], b.list->items[i]))
                 return false;
-        return a.list->n == b.list->n;
+        return a.list->n == b.list->n && a.list->is_tuple == b.list->is_tuple;
     case VALUE_DICT:
         for (size_t i = 0; i < a.dict->n && a.dict->n == b.dict->n; i++) {
             value other;
@@ -322,9 +322,9 @@ static fsdp_status put_line(style s, int level, text_buffer *out)
 /* Items of a list or members of a dict, between their brackets. */
 static fsdp_status put_items(value v, style s, int level, text_buffer *out)
 {
-    bool dict = v.kind == VALUE_DICT;
+    bool dict = v.kind == VALUE_DICT, tuple = !dict && !s.json && v.list->is_tuple;
     size_t n = value_length(v);
-    FSDP_TRY(put(out, dict ? "{" : "["));
+    FSDP_TRY(put(out, dict ? "{" : tuple ? "(" : "["));
     for (size_t i = 0; i < n; i++) {
         if (i > 0)
             FSDP_TRY(put(out, s.indent < 0 ? ", " : ","));
@@ -337,7 +337,7 @@ static fsdp_status put_items(value v, style s, int level, text_buffer *out)
     }
     if (n > 0)
         FSDP_TRY(put_line(s, level, out));
-    return put(out, dict ? "}" : "]");
+    return put(out, dict ? "}" : !tuple ? "]" : n == 1 ? ",)" : ")");
 }
 
 static fsdp_status print(value v, style s, int level, bool inside, text_buffer *out)

@@ -45,6 +45,7 @@ typedef struct value {
 struct value_list {
     value *items;
     size_t n, capacity;
+    bool is_tuple; /* printed in parentheses, and not equal to any list; otherwise the same */
 };
 
 struct value_dict {
