@@ -98,7 +98,7 @@ def resume_case(rig, folder, r):
             command("ckpt", "verify", chained)
             command("ckpt", "diff", before, chained)
             shutil.rmtree(before)  # from elsewhere, it would be another run that wants this one's folder
-            shutil.move(chained, before)
+            shutil.move(os.path.join(chained, f"step-{at:08d}"), before)
             told.append(f"resharded to {world} {kind}")
     what = ", ".join(told)
     model, curve = rig.reference(samples, ADAMW, CONSTANT, 0.5)
