@@ -289,6 +289,21 @@ static bool is_known(const kernel_profile *p, int which, int ranks)
     return false;
 }
 
+/* Whether the steps have left a kind unknown, to any rank: they measure together. */
+static fsdp_status wants_collectives(const profiling *p, bool *wanted)
+{
+    const fsdp_world *w = p->b->world;
+    double unknown = 0;
+    *wanted = false;
+    if (comm_world_size(w->comm) == 1)
+        return FSDP_OK;
+    for (int k = 0; k < 3; k++)
+        unknown += !is_known(&p->profile, k, comm_world_size(w->comm));
+    FSDP_TRY(comm_all_reduce_f64(comm_world(w->comm), "unknown collectives", 0, FSDP_REDUCE_MAX, &unknown, 1));
+    *wanted = unknown > 0;
+    return FSDP_OK;
+}
+
 /* By themselves: kinds that the step has none of. */
 static fsdp_status measure_collectives(const fsdp_settings *s, profiling *p)
 {
@@ -341,7 +356,7 @@ static fsdp_status open_profile(profiling *p, const char *path)
                              p->profile.device, p->profile.ranks, w->dev->description, w->job.local_world_size);
         return FSDP_OK;
     }
-    p->profile = (kernel_profile){.compute = 1, .memory = 1, .host_copy = 50e9, .host_update = 100e9};
+    p->profile = (kernel_profile){.busy = 1, .compute = 1, .memory = 1, .host_copy = 50e9, .host_update = 100e9};
     p->profile.links = (profile_links){.inside = 10e9, .outside = 1e9, .hop_inside = 1e-6, .hop_outside = 20e-6};
     if (w->dev->own_memory) /* what the library's profiles say; one rank alone cannot measure it */
         p->profile.links = (profile_links){360e9, 45e9, 1.5e-6, 6e-6, 12e-6};
@@ -394,6 +409,7 @@ static fsdp_status run_profile(const fsdp_settings *s, const fsdp_bench_config *
         free(p);
         return error_set(FSDP_ERR_MEMORY, "bench: out of host memory");
     }
+    bool wanted = false;
     fsdp_status status = stepping_open(p->b, s, c);
     if (status == FSDP_OK)
         status = choose_path(p, c->profile);
@@ -402,10 +418,12 @@ static fsdp_status run_profile(const fsdp_settings *s, const fsdp_bench_config *
     int rank = p->b->world ? fsdp_world_rank(p->b->world) : 0, ranks = p->b->world ? fsdp_world_size(p->b->world) : 1;
     if (status == FSDP_OK && ranks == 1)
         status = predict(p, s, out);
+    if (status == FSDP_OK)
+        status = wants_collectives(p, &wanted);
     if (status != FSDP_OK && p->b->world)
         fsdp_world_abort(p->b->world);
     stepping_close(p->b);
-    if (status == FSDP_OK && ranks > 1)
+    if (status == FSDP_OK && wanted)
         status = measure_collectives(s, p);
     if (status == FSDP_OK && rank == 0)
         status = profile_write(&p->profile, p->path);
