@@ -65,7 +65,7 @@
     function addPanel(name, paintInto, { text, wide } = {}) {
         const body = element("div"), section = element("section", { class: wide && "across", hidden: true }, element("h2", {}, name), text && element("p", { class: "soft" }, text), body);
         board.append(section);
-        panels.push({ section, body, paintInto, stale: true, drawn: false });
+        panels.push({ section, body, paintInto: (to) => { const drawn = paintInto(to); page.nameTables(to, name); return drawn; }, stale: true, drawn: false });
         watcher.observe(section);
     }
     /* `make()` gives the picture, or null as long as there is nothing. */

@@ -6,6 +6,7 @@
  *   page.draw(tag, attributes, ...children)      the same for SVG
  *   page.bytes(n) page.count(n) page.seconds(n) page.duration(n)   numbers as the command prints them
  *   page.section(title, ...children)             appended to the page and returned
+ *   page.nameTables(root, name)                  for screen readers: tables in it that have no caption
  *   page.facts([[name, value]...])               a row of figures
  *   page.table(caption, heads, rows, {text: [columns that hold text]})
  *   page.themeButton()                           chooses light or dark, whatever the system says
@@ -71,8 +72,12 @@ const page = (() => {
     }
     const plain = (n) => (Number.isInteger(n) ? String(n) : Number(n.toPrecision(6)).toString());
 
+    /* A screen reader calls a table without a caption by the heading above it. */
+    const nameTables = (root, name) => root.querySelectorAll("table").forEach((t) => t.caption || t.setAttribute("aria-label", name));
+
     function section(title, ...children) {
         const made = element("section", {}, title && element("h2", {}, title), children);
+        if (title) nameTables(made, title);
         document.querySelector("main").append(made);
         return made;
     }
@@ -106,7 +111,7 @@ const page = (() => {
         const svg = draw("svg", { role: "img", "aria-labelledby": id + "t " + id + "d", tabindex: 0 });
         const legend = element("ul", { class: "legend" }), readout = element("div", { class: "readout", "aria-live": "polite" });
         const alternative = element("details", {}, element("summary", {}, word("table")));
-        const made = element("figure", {}, svg, readout, legend, alternative);
+        const made = element("figure", { "aria-labelledby": id + "t" }, svg, readout, legend, alternative);
         const state = { options, svg, legend, readout, from: null, to: null, at: null, width: 0 };
         const render = () => {
             svg.replaceChildren(draw("title", { id: id + "t" }, state.options.title || ""), draw("desc", { id: id + "d" }, state.options.about || ""));
@@ -436,5 +441,5 @@ const page = (() => {
     });
 
     const data = JSON.parse(document.getElementById("data").textContent);
-    return { data, language, word, addWords, element, draw, bytes, count, seconds, duration, plain, section, facts, table, themeButton, lines, areas, bars, heat, tracks };
+    return { data, language, word, addWords, element, draw, bytes, count, seconds, duration, plain, section, nameTables, facts, table, themeButton, lines, areas, bars, heat, tracks };
 })();

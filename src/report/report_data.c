@@ -145,6 +145,24 @@ static void print_quoted(FILE *out, const char *word)
     fputc('\'', out);
 }
 
+/* What the run wrote outside its folder goes into the new one: the command must not write over it. */
+static void print_outputs(FILE *out, const json_t *settings)
+{
+    static const char *const outputs[] = {"checkpoint_dir",  "export_dir", "export_adapter", "metrics",
+                                          "tensorboard_dir", "trace",      "log_samples"};
+    for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++) {
+        const char *path = json_string_value(json_object_get(settings, outputs[i]));
+        const char *slash = path ? strrchr(path, '/') : NULL, *last = slash ? slash + 1 : path;
+        char *place = NULL;
+        if (!path || !path[0])
+            continue;
+        fprintf(out, " --%s ", outputs[i]);
+        if (asprintf(&place, "again/%s", last[0] ? last : outputs[i]) > 0)
+            print_quoted(out, place);
+        free(place);
+    }
+}
+
 static json_t *reproduce(const run_files *r)
 {
     char *text = NULL;
@@ -162,6 +180,7 @@ static json_t *reproduce(const run_files *r)
     if (asprintf(&settings, "%s/settings.json", r->path) > 0)
         print_quoted(out, settings);
     fputs(" --output_dir again", out);
+    print_outputs(out, r->settings);
     free(settings);
     fclose(out);
     json_t *shown = shown_text(text);

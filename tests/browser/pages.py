@@ -39,6 +39,10 @@ LEGIBLE = r"""
 """
 
 
+# What a screen reader must be able to name.
+NAMED = {"button", "link", "slider", "combobox", "checkbox", "textbox", "image", "img", "graphics-document", "figure", "table", "region"}
+
+
 class Check:
     def __init__(self, fsdp, browser, shots):
         self.fsdp, self.browser, self.shots = fsdp, browser, shots
@@ -63,10 +67,25 @@ class Check:
                 where = f"{name} at {width} px, {'dark' if dark else 'light'}"
                 bad = self.browser.value(LEGIBLE)
                 self.expect(not bad, f"{where}: {bad[:5]}")
+                unnamed = self.unnamed()
+                self.expect(not unnamed, f"{where}: a screen reader has no name for {unnamed[:5]}")
                 self.expect(not self.browser.troubles(), f"{where}: {self.browser.troubles()[:3]}")
                 picture = f"{name}-{width}{'-dark' if dark else ''}.png"
                 if self.shots and picture in PICTURES:
                     self.browser.screenshot(os.path.join(self.shots, picture), 1400 if width == 1600 else 1000, 0.625 if width == 1600 else 1)
+
+    def unnamed(self):
+        """Pictures, tables and controls of the accessibility tree that have no name; the page itself must have a language and a heading."""
+        nodes = [n for n in self.browser.call("Accessibility.getFullAXTree")["nodes"] if not n.get("ignored")]
+        roles = [(n["role"]["value"], (n.get("name") or {}).get("value", "").strip()) for n in nodes if "role" in n]
+        missing = [role for role, name in roles if role in NAMED and not name]
+        if not any(role == "heading" and name for role, name in roles):
+            missing.append("any heading")
+        if not any(role in ("image", "img", "graphics-document", "figure") for role, _ in roles):
+            missing.append("any picture")
+        if not self.browser.value("document.documentElement.lang"):
+            missing.append("the language")
+        return missing
 
     def plan(self, work):
         page = os.path.join(work, "step.html")
@@ -270,6 +289,28 @@ class Check:
         self.everywhere("compared", both)
         self.expect("0.01" in b.value("document.body.innerText"), "settings that differ are not shown")
 
+    def spikes(self, work):
+        """A loss that jumps, one that is not finite, and validation are marked in the picture and said beside it."""
+        b, folder = self.browser, os.path.join(work, "spiky")
+        os.mkdir(folder)
+        with open(os.path.join(folder, "metrics.jsonl"), "w") as f:
+            for step in range(1, 201):
+                loss = 9.0 if step == 120 else None if step == 160 else 4 - step / 100 + 0.01 * (step % 5)
+                f.write(json.dumps({"step": step, "loss": loss, "seconds": 0.1}) + "\n")
+        with open(os.path.join(folder, "validation.jsonl"), "w") as f:
+            for step in range(20, 201, 20):
+                f.write(json.dumps({"step": step, "validation_loss": 4.1 - step / 100}) + "\n")
+        self.run("report", folder)
+        self.everywhere("spikes", os.path.join(folder, "report.html"))
+        self.expect(b.value("page.data.runs[0].spikes") == [120, 160], "the steps of the spikes")
+        loss = "[...document.querySelectorAll('figure')].find((f) => f.textContent.includes('Loss'))"
+        self.expect(b.value(f"{loss}.querySelectorAll('path.mark').length") == 2, "spikes are not marked in the picture")
+        self.expect(b.value(f"{loss}.textContent.includes('spike at 120')"), "a mark is not named")
+        self.expect(b.value(f"{loss}.textContent.toLowerCase().includes('validation')"), "validation is not in the picture of the loss")
+        self.expect("at steps 120, 160" in b.value("document.body.innerText"), "spikes are not said in words")
+        b.value("document.querySelector('figure details').open = true")
+        b.wait("document.querySelectorAll('figure details table tr').length > 10")
+
     def hostile_run(self, work):
         """A stranger's run folder is shown; nothing in it runs."""
         evil, folder = "</script><img src=x onerror='window.hacked=1'><script>window.hacked=2</script>", os.path.join(work, "evil")
@@ -333,6 +374,7 @@ def main():
             check.hostile(work)
             check.live(work)
             check.report(work)
+            check.spikes(work)
             check.hostile_run(work)
             check.explain(work, "en")
             check.explain(work, "ko")

@@ -4,7 +4,8 @@
 set -euo pipefail
 . "${FSDP_SOURCE:?}/tests/cli/support.bash"
 command -v python3 >/dev/null || { echo "no python3 to read pages"; exit 77; }
-export OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
+export OMP_NUM_THREADS=1
 seq 1 20000 >text.txt
 train=("$fsdp" train --device cpu --threads 1 --model_type llama_v3 --hidden_width 32 --num_layers 2 --num_heads 2 --intermediate_size 64
     --max_context_width 32 --train_batch_size 2 --dataset text.txt --max_steps 12 --sample_tokens 0)
@@ -68,6 +69,22 @@ python3 pictures.py pictures/*.svg || fail "a picture is no SVG"
 python3 pictures.py pictures/both/*.svg || fail "a picture of two runs is no SVG"
 [[ $(grep -o '<path class="line' pictures/both/loss.svg | wc -l) == 2 ]] || fail "two runs have two losses"
 cp -r a "a<b>&c" && "$fsdp" report "a<b>&c" a --html both.html --svg pictures/odd >said && python3 pictures.py pictures/odd/*.svg || fail "an odd name"
+
+# --- the command that the report gives makes the same run again, and leaves the first one's files alone ------------------
+"$fsdp" run --standalone --nproc-per-node 2 --plain "${train[@]}" --sharding_strategy full --trace two/step.json --metrics "it's.jsonl" --output_dir two >two.log 2>&1 ||
+    fail "$(tail -3 two.log)"
+"$fsdp" report two --svg two/pictures >said || fail "no report of two ranks"
+[[ -s two/pictures/step.svg ]] && python3 pictures.py two/pictures/*.svg || fail "no picture of one step: $(ls two/pictures)"
+sha256sum two/step.json two/metrics.jsonl "it's.jsonl" >before
+python3 -c 'import json, re, sys
+print(json.loads(re.search(r"id=\"data\">(.*?)</script>", open("two/report.html").read(), re.S).group(1))["runs"][0]["reproduce"])' >again.sh
+mkdir -p path && ln -sf "$fsdp" path/fsdp
+PATH=$PWD/path:$PATH bash again.sh >again.log 2>&1 || fail "$(cat again.sh): $(tail -3 again.log)"
+sha256sum --quiet -c before || fail "to run it again writes over the first run: $(cat again.sh)"
+[[ -s again/step.json && -s "again/it's.jsonl" ]] || fail "not all outputs: $(cat again.sh)"
+python3 -c 'import json
+losses = [[json.loads(line)["loss"] for line in open(folder + "/metrics.jsonl")] for folder in ("two", "again")]
+assert len(losses[0]) == 12 and losses[0] == losses[1], losses' || fail "not the same run again: $(cat again.sh)"
 
 # --- a page that cannot be written does not fail the run ------------------------------------------------------------
 mkdir -p c/report.html/in_the_way

@@ -6,7 +6,7 @@ source "$(dirname "$0")/support.bash"
 "$fsdp" --version | grep -qw libcrypto || { echo "a build without libcrypto has no launcher"; exit 77; }
 command -v python3 >/dev/null || { echo "no python3 to read traces"; exit 77; }
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
-export OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0
+export OMP_NUM_THREADS=1
 seq 1 20000 >text.txt
 train=("$fsdp" train --device cpu --threads 1 --model_type llama_v3 --hidden_width 192 --num_layers 4 --num_heads 4 --intermediate_size 512
     --max_context_width 128 --train_batch_size 4 --dataset text.txt --max_steps 16 --sharding_strategy full --sample_tokens 0
