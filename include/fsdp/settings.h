@@ -257,7 +257,8 @@ typedef struct fsdp_settings {
     /* Predictions, before and after a run */
     const char *profile; /* optional */
 
-    int lora_base; /* how the frozen base is kept: 0: in param_dtype, 1: in 8 bits */
+    int lora_base;   /* how the frozen base is kept: 0: in param_dtype, 1: in 8 bits */
+    int fp8_weights; /* fsdp_fp8_weights */
 } fsdp_settings;
 
 /* Defaults. Ended by fsdp_settings_free. Copying the struct copies references to its texts, not the texts. */

@@ -143,8 +143,8 @@ typedef struct fsdp_config {
      * all units are alike. */
     void (*policy)(const fsdp_module *m, const char *name, fsdp_unit_policy *p, void *context);
     void *policy_context;
-    /* Linear layers (fsdp_linear, not fsdp_linear_input_major) whose token count, inputs and outputs are multiples of
-     * 16 compute their products in 8 bits. Everything else stays in param_dtype: embeddings, heads
+    /* Linear layers (fsdp_linear, not fsdp_linear_input_major) whose inputs and outputs are multiples of 16 compute
+     * their products in 8 bits. Everything else stays in param_dtype: embeddings, heads
      * (fsdp_linear_cross_entropy), norms, attention. A step in which no layer can is refused. GPUs have such products
      * from compute capability 8.9 on; CPUs compute the same values, slowly. */
     fsdp_fp8 fp8;
@@ -172,6 +172,7 @@ typedef struct fsdp_config {
      * most this percentage of their trained parameters. They are the ones to keep: forward needs them first and their
      * gradients come last, so nothing hides their update. The bits are the same. */
     int cpu_offload_resident;
+    fsdp_fp8_weights fp8_weights; /* when 8-bit products' weights are rounded */
 } fsdp_config;
 
 #define FSDP_CONFIG_INIT                                                                                               \

@@ -46,6 +46,13 @@ typedef enum fsdp_fp8 {
     FSDP_FP8_E4M3    /* gradients of results too are E4M3: more precision */
 } fsdp_fp8;
 
+/* When weights are rounded for such products. The results have the same bits. */
+typedef enum fsdp_fp8_weights {
+    FSDP_FP8_WEIGHTS_AUTO,     /* each step where that saves gathering them in more bits, else each use */
+    FSDP_FP8_WEIGHTS_EACH_USE, /* in forward and in backward of every micro-batch */
+    FSDP_FP8_WEIGHTS_EACH_STEP /* once after each optimizer step; takes a byte more for each weight that a rank holds */
+} fsdp_fp8_weights;
+
 /* Number of dimensions. */
 FSDP_API int fsdp_tensor_dims(const fsdp_tensor *x);
 FSDP_API int64_t fsdp_tensor_size(const fsdp_tensor *x, int dim); /* dim may be negative: -1 is the last */

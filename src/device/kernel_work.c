@@ -78,10 +78,11 @@ static void of_symmetric_args(const symmetric_args *a, kernel_work *w)
 static void of_fp8_cast_args(const fp8_cast_args *a, kernel_work *w)
 {
     double n = (double)a->rows * (double)a->columns;
+    bool measures = !a->magnitude && a->x.dtype != a->qt.dtype, rounds = a->q.p || a->qt.p;
     take_types(w, a->x, a->q.p ? a->q : a->qt);
     take_shape(w, a->rows, a->columns);
     w->variant = bits(a->q.p != NULL, a->qt.p != NULL, a->magnitude != NULL, false);
-    w->bytes = reads(a->x, a->magnitude ? n : 2 * n) + reads(a->q, n) + reads(a->qt, n);
+    w->bytes = reads(a->x, (measures ? n : 0) + (rounds ? n : 0)) + reads(a->q, n) + reads(a->qt, n);
 }
 
 static void of_fp8_count_args(const fp8_count_args *a, kernel_work *w)

@@ -42,8 +42,8 @@ typedef struct gemm_args {
     void *workspace;
 } gemm_args;
 
-/* Products that are symmetric but for rounding, several at once: d = alpha a b^T + beta c + gamma I. What lies below the
- * diagonal is computed; what lies above is its mirror. All in bf16; d overlaps no operand. */
+/* Products that are symmetric but for rounding, several at once: d = alpha a b^T + beta c + gamma I. What lies below
+ * the diagonal is computed; what lies above is its mirror. All in bf16; d overlaps no operand. */
 enum { SYMMETRIC_ITEMS = 8 };
 typedef struct symmetric_item {
     int64_t n, k;
@@ -61,13 +61,13 @@ typedef struct symmetric_args {
 
 /* An operand of a product in 8 bits: q = x / scale in its format, qt its transpose, scale[0] = max |x| / the format's
  * largest number, so that nothing saturates. A NaN or infinity in x makes the scale NaN, and with it the product.
- * scale[1] = max |x|, which is taken from `magnitude` instead where the kernel that wrote x has left it. */
+ * scale[1] = max |x|, which is taken from `magnitude` instead where it is known; without q and qt it is all that is
+ * written. An x that has the type of qt is only transposed. */
 typedef struct fp8_cast_args {
-    int64_t rows, columns;
-    buffer x;               /* (rows, columns) */
-    buffer q;               /* (rows, columns), FSDP_E4M3 or FSDP_E5M2; optional */
+    int64_t rows, columns;  /* 0 elements: the scale is written all the same */
+    buffer x, q;            /* (rows, columns); q FSDP_E4M3 or FSDP_E5M2, optional */
     buffer qt;              /* (columns, rows), the same type; optional */
-    float *scale;           /* (2) */
+    float *scale;           /* (2); not read or written where x is transposed */
     const float *magnitude; /* optional; may be scale + 1 */
 } fp8_cast_args;
 

@@ -310,6 +310,7 @@ fsdp_status assemble_sharding(const fsdp_settings *s, const model_config *model,
     c->freeze = s->freeze.items;
     c->n_freeze = (int)s->freeze.n;
     c->fp8 = (fsdp_fp8)s->fp8;
+    c->fp8_weights = (fsdp_fp8_weights)s->fp8_weights;
     c->fp8_check = s->fp8_check > 0 && s->fp8 != FSDP_FP8_OFF;
     c->fp8_skip = s->fp8_skip.items;
     c->n_fp8_skip = (int)s->fp8_skip.n;

@@ -130,6 +130,13 @@ static const fsdp_choice fp8_recipes[] = {
     {NULL, 0, NULL},
 };
 
+static const fsdp_choice fp8_weights[] = {
+    {"auto", FSDP_FP8_WEIGHTS_AUTO, NULL},
+    {"use", FSDP_FP8_WEIGHTS_EACH_USE, NULL},
+    {"step", FSDP_FP8_WEIGHTS_EACH_STEP, NULL},
+    {NULL, 0, NULL},
+};
+
 static const fsdp_choice strategies[] = {
     {"full", FSDP_FULL, "full_shard zero3"},
     {"shard_grad_op", FSDP_SHARD_GRAD_OP, "zero2"},
@@ -380,6 +387,9 @@ const fsdp_flag settings_table[] = {
      .bare = "hybrid"},
     {LIST(fp8_skip, "GLOB,...",
           "keep layers whose parameter names match in --param_dtype, such as 'model.layers.0.*'")},
+    {CHOICE(fp8_weights, "auto", fp8_weights,
+            "--fp8: round weights at each use, or once a step, which takes a byte per weight that a rank holds; auto: "
+            "once a step where units are sharded, which are then gathered in 8 bits. Results are the same")},
     {INT(fp8_check, NULL, 0, "steps",
          "every N steps, compare each layer's 8-bit products with those in --param_dtype on the same batch; layers out "
          "of bounds leave 8 bits (default: off)")},

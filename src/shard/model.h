@@ -99,6 +99,8 @@ struct fsdp_model {
     size_t buffers_bytes;
     fp8_figures *figures; /* of shadow steps: one a layer; NULL: none are made */
     size_t figures_bytes;
+    float *scales; /* of weights that are kept as codes; NULL: none are */
+    size_t scales_bytes;
 
     fsdp_tape *recording;
     planned_program *programs;

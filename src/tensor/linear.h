@@ -19,7 +19,7 @@ fsdp_status linear_backward_sums(const run_context *c, const node *n);
 /* Scratch bytes of that. */
 size_t linear_sums_workspace(const device *d, const node *n);
 
-/* Whether the layer's weight asks for 8 bits and its shape has products of that kind. */
+/* Whether the layer's weight asks for 8 bits and its shape has products of that kind; of any number of rows. */
 bool fp8_serves(const fsdp_tensor *x, const fsdp_tensor *weight);
 /* Records it; the inputs have been checked. Returns y, or NULL when the tape has failed. */
 fsdp_tensor *fp8_linear(fsdp_tape *t, fsdp_tensor *const inputs[LINEAR_INPUTS], fsdp_tensor *y);
@@ -28,7 +28,9 @@ fsdp_tensor *fp8_linear(fsdp_tape *t, fsdp_tensor *const inputs[LINEAR_INPUTS], 
 fsdp_status linear_forward(const run_context *c, const node *n);
 fsdp_status linear_backward(const run_context *c, const node *n);
 size_t linear_workspace(const device *d, const node *n, bool backward);
-/* The same operation, which also measures what the layer would compute in 8 bits (ops_fp8_shadow.c). */
+/* The same operation, which also measures what the layer would compute in 8 bits (ops_fp8_shadow.c); of batches whose
+ * rows are a multiple of this. */
+enum { SHADOW_ROWS = 16 };
 extern const op_def linear_shadow_op;
 
 /* For the only reader of a tensor, whose backward knows the magnitude of the gradient it writes: an input to record

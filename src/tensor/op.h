@@ -24,6 +24,8 @@ struct op_def {
     int pass_through;
     /* 1 + index of the input whose gradient backward may write over the input itself, element by element. 0: none. */
     int gradient_in_place;
+    /* Whether input i is a parameter that may come as codes alone (parameter.codes); NULL: none is. */
+    bool (*reads_codes)(const node *n, int i);
     int magnitude; /* 1 + index of the output, where recorded, in which forward leaves output 0's largest magnitude. 0:
                     * none. */
     bool cheap;    /* worth computing again rather than keeping, when memory is wanted */

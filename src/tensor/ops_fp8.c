@@ -2,15 +2,16 @@
  * from its largest magnitude in this very step, so nothing is carried from step to step. The three products then run on
  * the 8-bit tensors. Between forward and backward x is kept rounded and transposed, as the weight's gradient reads it:
  * half of what x takes. Where x is cheap to compute again and memory is wanted, nothing of it is kept: backward rounds
- * it again. So it does with the weight, which is cheaper than keeping it. Gated activations, which write the largest
- * operands, leave the magnitudes of what they write; others are measured here. */
+ * it again. A weight comes rounded where it is kept so (parameter.codes); elsewhere forward and backward round it.
+ * Gated activations, which write the largest operands, leave the magnitudes of what they write; others are measured
+ * here. */
 #include "base/checked.h"
 #include "tensor/linear.h"
 
 /* An input beside those of every linear layer: the magnitude of x, where its producer leaves it; or NULL. */
 enum { X_MAGNITUDE = LINEAR_INPUTS, INPUTS };
-/* Outputs beside y: scales and magnitudes of x, of the weight and of y's gradient; x rounded and transposed (k, rows),
- * kept for the weight's gradient unless x is rounded again there. */
+/* Outputs beside y: scales and magnitudes of x, of the weight and of y's gradient; x rounded and transposed (k, rows
+ * filled up), kept for the weight's gradient unless x is rounded again there. */
 enum { Y, SCALES, X_TURNED, OUTPUTS };
 enum { SCALE_OF_X = 0, SCALE_OF_WEIGHT = 4, SCALE_OF_DY = 8, N_SCALES = 12 }; /* the GPU wants them 16 bytes apart */
 
@@ -23,36 +24,56 @@ typedef struct fp8_attributes {
 /* Multiples that the GPU's products want of every dimension. */
 #define DIVISOR 16
 
+/* Whether the layer has such products follows from the weight alone, so that all ranks find the same, whatever their
+ * batches: rows are filled up with zeros. */
 bool fp8_serves(const fsdp_tensor *x, const fsdp_tensor *weight)
 {
-    return weight->parameter && weight->parameter->fp8 != FSDP_FP8_OFF && tensor_rows(x) % DIVISOR == 0 &&
-           weight->shape[0] % DIVISOR == 0 && weight->shape[1] % DIVISOR == 0 && x->numel > 0;
+    return weight->parameter && weight->parameter->fp8 != FSDP_FP8_OFF && weight->shape[0] % DIVISOR == 0 &&
+           weight->shape[1] % DIVISOR == 0 && x->numel > 0;
+}
+
+/* Rows of the rounded operands. */
+static int64_t padded_rows(const fp8_attributes *o)
+{
+    return ceil_div(o->rows, DIVISOR) * DIVISOR;
+}
+
+static bool is_padded(const fp8_attributes *o)
+{
+    return padded_rows(o) != o->rows;
 }
 
 /* ---- Scratch memory: the rounded operands, then what the product wants ---- */
 
 typedef struct scratch {
-    size_t first, second, third, product; /* offsets */
+    size_t first, second, third, spare, product; /* offsets; spare: of padded rows, results and what is transposed */
 } scratch;
 
-static scratch lay_out(int64_t first, int64_t second, int64_t third)
+static scratch lay_out(int64_t first, int64_t second, int64_t third, int64_t spare)
 {
     scratch s = {.first = 0};
     s.second = round_up((size_t)first, 256);
     s.third = s.second + round_up((size_t)second, 256);
-    s.product = s.third + round_up((size_t)third, 256);
+    s.spare = s.third + round_up((size_t)third, 256);
+    s.product = s.spare + round_up((size_t)spare, 256);
     return s;
+}
+
+static int64_t padded_bytes(const fp8_attributes *o, int64_t columns)
+{
+    return is_padded(o) ? padded_rows(o) * columns * (int64_t)sizeof(float) : 0;
 }
 
 static scratch forward_scratch(const fp8_attributes *o)
 {
-    return lay_out(o->rows * o->k, o->n * o->k, 0);
+    return lay_out(padded_rows(o) * o->k, o->n * o->k, 0, padded_bytes(o, o->n));
 }
 
 static scratch backward_scratch(const fp8_attributes *o)
 {
-    return lay_out(o->rows * o->n, o->rows * o->n, /* the third for one product after the other */
-                   o->rounds_again ? max_i64(o->n, o->rows) * o->k : o->n * o->k);
+    int64_t rows = padded_rows(o);
+    return lay_out(rows * o->n, rows * o->n, /* the third for one product after the other */
+                   o->rounds_again ? max_i64(o->n, rows) * o->k : o->n * o->k, padded_bytes(o, o->k));
 }
 
 static buffer at(const run_context *c, size_t offset, fsdp_dtype dtype)
@@ -90,9 +111,69 @@ static fsdp_status run_product(const run_context *c, gemm_args *a, const float *
     return c->dev->kernels->gemm(c->compute, a);
 }
 
-static fsdp_status fp8_forward(const run_context *c, const node *n)
+/* Rounds x; rows are filled up, which takes room for q. */
+static fsdp_status cast_padded(const run_context *c, const fp8_attributes *o, fp8_cast_args *a, buffer room)
 {
     const kernel_table *k = c->dev->kernels;
+    int64_t rows = padded_rows(o);
+    if (rows == a->rows)
+        return k->fp8_cast(c->compute, a);
+    fp8_cast_args turned = {.rows = rows, .columns = a->columns, .x = a->q.p ? a->q : room, .qt = a->qt};
+    a->q = turned.x;
+    a->qt.p = NULL;
+    FSDP_TRY(k->fp8_cast(c->compute, a));
+    FSDP_TRY(
+        c->dev->zero(c->compute, (uint8_t *)a->q.p + a->rows * a->columns, (size_t)((rows - a->rows) * a->columns)));
+    a->qt = turned.qt;
+    return turned.qt.p ? k->fp8_cast(c->compute, &turned) : FSDP_OK;
+}
+
+/* A product (rows, columns) of padded operands goes to `spare` first: out = product (+ b). */
+static fsdp_status run_padded(const run_context *c, const fp8_attributes *o, gemm_args *a, const float *scale_a,
+                              const float *scale_b, const scratch *s)
+{
+    axpby_args rows = {.n = o->rows * a->n, .alpha = 1, .beta = a->beta, .b = a->c, .out = a->d};
+    if (!is_padded(o))
+        return run_product(c, a, scale_a, scale_b, s->product);
+    a->c = a->d = rows.a = at(c, s->spare, a->d.dtype);
+    a->beta = 0;
+    FSDP_TRY(run_product(c, a, scale_a, scale_b, s->product));
+    if (rows.beta == 0)
+        rows.b.p = NULL;
+    return c->dev->kernels->axpby(c->compute, &rows);
+}
+
+/* Codes are those of a whole group: a member that is used by itself has another scale. */
+static bool fp8_reads_codes(const node *n, int i)
+{
+    const fsdp_tensor *x = n->inputs[i];
+    int64_t numel = 0;
+    for (const fsdp_parameter *p = x->parameter; p; p = p->group_next)
+        numel += p->numel;
+    return i == LINEAR_WEIGHT && x->parameter->coded && x->parameter->group_head == x->parameter && x->numel == numel;
+}
+
+/* The weight (n, k) in 8 bits, or (k, n) where `turned`: made in `room`, unless it is kept as it is wanted. */
+static fsdp_status weight_codes(const run_context *c, const node *n, bool turned, buffer room, buffer *codes,
+                                const float **scale)
+{
+    const fp8_attributes *o = n->attributes;
+    const fsdp_parameter *p = n->inputs[LINEAR_WEIGHT]->parameter;
+    bool kept = p->codes && fp8_reads_codes(n, LINEAR_WEIGHT);
+    float *own = (float *)run_data(c, n->outputs[SCALES]).p + SCALE_OF_WEIGHT;
+    fp8_cast_args weight = {.rows = o->n,
+                            .columns = o->k,
+                            .x = kept ? (buffer){p->codes, FSDP_E4M3} : run_data(c, n->inputs[LINEAR_WEIGHT]),
+                            .scale = own,
+                            .magnitude = turned ? own + 1 : NULL}; /* forward has measured it */
+    *(turned ? &weight.qt : &weight.q) = room;
+    *scale = kept ? p->codes_scale : own;
+    *codes = kept && !turned ? weight.x : room;
+    return kept && !turned ? FSDP_OK : c->dev->kernels->fp8_cast(c->compute, &weight);
+}
+
+static fsdp_status fp8_forward(const run_context *c, const node *n)
+{
     const fp8_attributes *o = n->attributes;
     scratch s = forward_scratch(o);
     float *scales = run_data(c, n->outputs[SCALES]).p;
@@ -104,21 +185,18 @@ static fsdp_status fp8_forward(const run_context *c, const node *n)
                        .magnitude = run_data(c, n->inputs[X_MAGNITUDE]).p};
     if (c->with_backward && !o->rounds_again && node_wants_grad(n, LINEAR_WEIGHT))
         x.qt = run_data(c, n->outputs[X_TURNED]);
-    fp8_cast_args weight = {.rows = o->n,
-                            .columns = o->k,
-                            .x = run_data(c, n->inputs[LINEAR_WEIGHT]),
-                            .q = at(c, s.second, FSDP_E4M3),
-                            .scale = scales + SCALE_OF_WEIGHT};
-    FSDP_TRY(k->fp8_cast(c->compute, &x));
-    FSDP_TRY(k->fp8_cast(c->compute, &weight));
-    gemm_args y = product(o->rows, o->n, o->k, x.q, weight.q, run_data(c, n->outputs[Y]), false);
+    buffer weight;
+    const float *weight_scale;
+    FSDP_TRY(cast_padded(c, o, &x, x.q));
+    FSDP_TRY(weight_codes(c, n, false, at(c, s.second, FSDP_E4M3), &weight, &weight_scale));
+    gemm_args y = product(padded_rows(o), o->n, o->k, x.q, weight, run_data(c, n->outputs[Y]), false);
     if (n->inputs[LINEAR_RESIDUAL]) {
         y.c = run_data(c, n->inputs[LINEAR_RESIDUAL]);
         y.beta = 1;
     }
     y.bias = run_data(c, n->inputs[LINEAR_BIAS]);
     y.fast_sums = true;
-    return run_product(c, &y, x.scale, weight.scale, s.product);
+    return run_padded(c, o, &y, x.scale, weight_scale, &s);
 }
 
 /* Whether the only reader of y has left the magnitude of its gradient: who takes the scales does. */
@@ -128,7 +206,7 @@ static bool gradient_is_measured(const node *n)
 }
 
 /* x (k, rows) in 8 bits, for the weight's gradient. */
-static fsdp_status turned_x(const run_context *c, const node *n, float *scale, buffer room, buffer *out)
+static fsdp_status turned_x(const run_context *c, const node *n, float *scale, buffer room, buffer spare, buffer *out)
 {
     const fp8_attributes *o = n->attributes;
     *out = room;
@@ -142,12 +220,11 @@ static fsdp_status turned_x(const run_context *c, const node *n, float *scale, b
                        .qt = room,
                        .scale = scale,
                        .magnitude = scale + 1};
-    return c->dev->kernels->fp8_cast(c->compute, &x);
+    return cast_padded(c, o, &x, spare);
 }
 
 static fsdp_status fp8_backward(const run_context *c, const node *n)
 {
-    const kernel_table *k = c->dev->kernels;
     const fp8_attributes *o = n->attributes;
     scratch s = backward_scratch(o);
     float *scales = run_data(c, n->outputs[SCALES]).p;
@@ -161,22 +238,18 @@ static fsdp_status fp8_backward(const run_context *c, const node *n)
     if (dw.p)
         dy.qt = at(c, s.second, o->gradient);
     if (dx.p || dw.p)
-        FSDP_TRY(k->fp8_cast(c->compute, &dy));
+        FSDP_TRY(cast_padded(c, o, &dy, at(c, s.first, o->gradient)));
     if (dx.p) {
-        fp8_cast_args weight = {.rows = o->n,
-                                .columns = o->k,
-                                .x = run_data(c, n->inputs[LINEAR_WEIGHT]),
-                                .qt = at(c, s.third, FSDP_E4M3),
-                                .scale = scales + SCALE_OF_WEIGHT,
-                                .magnitude = scales + SCALE_OF_WEIGHT + 1};
-        FSDP_TRY(k->fp8_cast(c->compute, &weight));
-        gemm_args a = product(o->rows, o->k, o->n, dy.q, weight.qt, dx, add_x);
-        FSDP_TRY(run_product(c, &a, dy.scale, weight.scale, s.product));
+        buffer weight;
+        const float *weight_scale;
+        FSDP_TRY(weight_codes(c, n, true, at(c, s.third, FSDP_E4M3), &weight, &weight_scale));
+        gemm_args a = product(padded_rows(o), o->k, o->n, dy.q, weight, dx, add_x);
+        FSDP_TRY(run_padded(c, o, &a, dy.scale, weight_scale, &s));
     }
     if (dw.p) {
         buffer x;
-        FSDP_TRY(turned_x(c, n, scales + SCALE_OF_X, at(c, s.third, FSDP_E4M3), &x));
-        gemm_args a = product(o->n, o->k, o->rows, dy.qt, x, dw, add_weight);
+        FSDP_TRY(turned_x(c, n, scales + SCALE_OF_X, at(c, s.third, FSDP_E4M3), at(c, s.spare, FSDP_E4M3), &x));
+        gemm_args a = product(o->n, o->k, padded_rows(o), dy.qt, x, dw, add_weight);
         FSDP_TRY(run_product(c, &a, dy.scale, scales + SCALE_OF_X, s.product));
     }
     return linear_backward_sums(c, n);
@@ -194,11 +267,11 @@ static size_t fp8_workspace(const device *d, const node *n, bool backward)
     buffer x = {NULL, FSDP_E4M3}, dy = {NULL, o->gradient}, y = {NULL, n->outputs[Y]->dtype},
            dw = {NULL, weight->grad_dtype};
     if (!backward) {
-        gemm_args a = product(o->rows, o->n, o->k, x, x, y, false);
+        gemm_args a = product(padded_rows(o), o->n, o->k, x, x, y, false);
         return forward_scratch(o).product + d->kernels->gemm_workspace(d, &a);
     }
-    gemm_args input = product(o->rows, o->k, o->n, dy, x, y, false),
-              own = product(o->n, o->k, o->rows, dy, x, dw, false);
+    gemm_args input = product(padded_rows(o), o->k, o->n, dy, x, y, false),
+              own = product(o->n, o->k, padded_rows(o), dy, x, dw, false);
     size_t bytes = node_wants_grad(n, LINEAR_X) ? d->kernels->gemm_workspace(d, &input) : 0;
     if (node_wants_grad(n, LINEAR_WEIGHT))
         bytes = larger(bytes, d->kernels->gemm_workspace(d, &own));
@@ -209,6 +282,7 @@ static const op_def fp8_op = {.name = "linear_fp8",
                               .forward = fp8_forward,
                               .backward = fp8_backward,
                               .workspace = fp8_workspace,
+                              .reads_codes = fp8_reads_codes,
                               .in_place = LINEAR_RESIDUAL + 1,
                               .pass_through = LINEAR_RESIDUAL + 1};
 
@@ -242,7 +316,7 @@ fsdp_tensor *fp8_linear(fsdp_tape *t, fsdp_tensor *const inputs[LINEAR_INPUTS], 
     o.k = weight->shape[1];
     o.gradient = weight->parameter->fp8 == FSDP_FP8_E4M3 ? FSDP_E4M3 : FSDP_E5M2;
     o.rounds_again = t->recompute_cheap && x->producer && x->producer->op->cheap;
-    const int64_t turned[] = {o.k, o.rows}, n_scales = N_SCALES;
+    const int64_t turned[] = {o.k, padded_rows(&o)}, n_scales = N_SCALES;
     fsdp_tensor *outputs[OUTPUTS] = {y, tape_value(t, FSDP_F32, 1, &n_scales), NULL};
     if (!o.rounds_again)
         outputs[X_TURNED] = tape_value(t, FSDP_E4M3, 2, turned);

@@ -236,7 +236,8 @@ static fsdp_tensor *linear(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fs
     bool in_8_bits = !input_major && fp8_serves(x, weight);
     if (in_8_bits && !t->shadow)
         return fp8_linear(t, inputs, y);
-    return record_linear(t, in_8_bits ? &linear_shadow_op : &linear_op, inputs, y, &o);
+    bool measured = in_8_bits && tensor_rows(x) % SHADOW_ROWS == 0;
+    return record_linear(t, measured ? &linear_shadow_op : &linear_op, inputs, y, &o);
 }
 
 fsdp_tensor *linear_add_columns(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *y, int64_t first)

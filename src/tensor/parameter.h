@@ -51,7 +51,12 @@ struct fsdp_parameter {
     fsdp_parameter *group_next;
     fsdp_parameter *group_head; /* the first member; itself when alone */
 
-    void *data; /* full value; valid while the parameter's unit is gathered */
+    void *data; /* full value; valid while the parameter's unit is gathered, and not as codes alone */
+    /* Of a weight in 8 bits, a group's in its first member: the value rounded to E4M3, valid like `data`, and
+     * {scale, magnitude} as fp8_cast leaves them; NULL: whoever reads the weight in 8 bits rounds it. */
+    void *codes;
+    const float *codes_scale;
+    bool coded; /* it is kept so */
     void *grad; /* full gradient; valid while the unit's gradient buffer is held */
 
     int index; /* position in the model's list of parameters */

@@ -23,6 +23,7 @@ typedef struct kernel_case {
 static const kernel_case kernel_cases[] = {
     {"gemm", case_gemm},
     {"fp8_cast", case_fp8_cast},
+    {"fp8_parts", case_fp8_parts},
     {"fp8_count", case_fp8_count},
     {"fp8_cast_of_special_numbers", case_fp8_cast_of_special_numbers},
     {"fp8_gemm", case_fp8_gemm},

@@ -57,6 +57,40 @@ static void case_fp8_cast(kernel_check *c)
         }
 }
 
+/* The magnitude alone; the scale of an operand without elements, from a magnitude that others found; and codes that are
+ * transposed, whatever they stand for. */
+static void case_fp8_parts(kernel_check *c)
+{
+    static const int64_t shapes[][2] = {{1, 1}, {3, 5}, {16, 48}, {130, 33}, {144, 272}, {200, 131}};
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        int64_t rows = shapes[i][0], columns = shapes[i][1], n = rows * columns;
+        operand x = check_random(c, c->dtype, n, 3);
+        double scales[2] = {7, 0};
+        for (int64_t k = 0; k < n; k++)
+            scales[1] = fabs(x.host[k]) > scales[1] ? fabs(x.host[k]) : scales[1];
+        operand scale = check_operand(c, FSDP_F32, 2, (double[]){7, 9});
+        fp8_cast_args args = {.rows = rows, .columns = columns, .x = operand_buffer(&x), .scale = scale.device};
+        CHECK_RUN(c, fp8_cast, &args);
+        check_exact(c, &scale, scales, "magnitude");
+
+        args = (fp8_cast_args){.x = operand_buffer(&x), .q = {x.device, FSDP_E4M3}, .scale = scale.device};
+        args.magnitude = args.scale + 1;
+        CHECK_RUN(c, fp8_cast, &args);
+        scales[0] = (double)((float)scales[1] / 448.0f);
+        check_exact(c, &scale, scales, "scale of nothing");
+
+        operand codes = check_random(c, FSDP_E4M3, n, 300), turned = check_random(c, FSDP_E4M3, n, 1);
+        double *wanted = check_doubles(c, n);
+        for (int64_t k = 0; k < n; k++)
+            wanted[k % columns * rows + k / columns] = codes.host[k];
+        args = (fp8_cast_args){
+            .rows = rows, .columns = columns, .x = operand_buffer(&codes), .qt = operand_buffer(&turned)};
+        CHECK_RUN(c, fp8_cast, &args);
+        check_exact(c, &turned, wanted, "codes transposed");
+        check_clear(c);
+    }
+}
+
 /* What an operand lost: counted by the definition, also with a scale that is too small, where the largest saturate. */
 static void case_fp8_count(kernel_check *c)
 {

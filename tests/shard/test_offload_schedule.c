@@ -61,7 +61,7 @@ static void walk(const planned *x, const schedule *s, const schedule_options *o,
         if (schedule_holds(o, u))
             now[u] = (taken){.full = true,
                              .full_at = s->units[u].gradient_offset,
-                             .full_bytes = schedule_unit_bytes(&x->l->units[u], o->grad_bytes, true)};
+                             .full_bytes = schedule_gradient_bytes(&x->l->units[u], o->grad_bytes)};
     }
     for (int i = 0; i < s->n_events; i++) {
         const schedule_event *e = &s->events[i];
@@ -86,7 +86,7 @@ static void walk(const planned *x, const schedule *s, const schedule_options *o,
         if (e->action == ACTION_GRADIENTS && !(direct && !o->offloaded[e->unit])) {
             t->full = true;
             t->full_at = place->gradient_offset;
-            t->full_bytes = schedule_unit_bytes(l, o->grad_bytes, true);
+            t->full_bytes = schedule_gradient_bytes(l, o->grad_bytes);
         }
         if (e->action == ACTION_REDUCED)
             t->full = schedule_holds(o, e->unit), t->landing = false;
@@ -173,7 +173,7 @@ static void a_sum_starts_back_while_the_unit_before_computes(void **state)
     /* Three units' gradients at a time: computing, leaving, coming. */
     size_t all_bytes = 0;
     for (int u = 0; u < UNITS; u++)
-        all_bytes += schedule_unit_bytes(&x.l->units[u], 4, true);
+        all_bytes += schedule_gradient_bytes(&x.l->units[u], 4);
     assert_true(s->gradient_bytes < all_bytes);
     schedule_free(s);
     planned_close(&x);

@@ -21,12 +21,12 @@ static void check_apart(const planned *x, const unit_now *now, const schedule_op
 {
     for (int a = 0; a < x->l->n_units; a++) {
         for (int b = 0; b < a; b++) {
-            size_t a_bytes = schedule_unit_bytes(&x->l->units[a], o->param_bytes, false);
-            size_t b_bytes = schedule_unit_bytes(&x->l->units[b], o->param_bytes, false);
+            size_t a_bytes = schedule_gathered_bytes(&x->l->units[a], o->param_bytes, false);
+            size_t b_bytes = schedule_gathered_bytes(&x->l->units[b], o->param_bytes, false);
             if ((now[a].gathering || now[a].full) && (now[b].gathering || now[b].full))
                 assert_true(now[a].at + a_bytes <= now[b].at || now[b].at + b_bytes <= now[a].at);
-            a_bytes = schedule_unit_bytes(&x->l->units[a], o->grad_bytes, true);
-            b_bytes = schedule_unit_bytes(&x->l->units[b], o->grad_bytes, true);
+            a_bytes = schedule_gradient_bytes(&x->l->units[a], o->grad_bytes);
+            b_bytes = schedule_gradient_bytes(&x->l->units[b], o->grad_bytes);
             if ((now[a].has_gradients || now[a].reducing) && (now[b].has_gradients || now[b].reducing))
                 assert_true(now[a].gradients_at + a_bytes <= now[b].gradients_at ||
                             now[b].gradients_at + b_bytes <= now[a].gradients_at);
@@ -211,7 +211,7 @@ static void held_gradients_lie_apart_and_direct_ones_take_no_memory(void **state
     schedule_options o = usual;
     size_t all = 0;
     for (int u = 0; u < x.l->n_units; u++)
-        all += schedule_unit_bytes(&x.l->units[u], 4, true);
+        all += schedule_gradient_bytes(&x.l->units[u], 4);
     o.gradients = GRADIENT_HELD;
     assert_ok(schedule_build(x.p, x.l, &o, &s));
     assert_int_equal(s->gradient_bytes, all);

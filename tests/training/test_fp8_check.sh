@@ -28,7 +28,8 @@ as_planned()
 }
 
 for ranks in 1 2; do
-    for flags in "" "--sharding_strategy full --activation_checkpointing full" "--cpu_offload --sharding_strategy shard_grad_op"; do
+    for flags in "" "--sharding_strategy full --activation_checkpointing full" "--cpu_offload --sharding_strategy shard_grad_op" \
+        "--sharding_strategy shard_op --fp8_weights step"; do
         # shellcheck disable=SC2086
         job plain $ranks --max_steps 8 --overwrite $flags
         # shellcheck disable=SC2086
@@ -52,6 +53,15 @@ for line in open("checked/fp8_check.jsonl"):
         assert layer["saturated"] == [0, 0, 0] and max(layer["flushed"]) < 0.5, layer
         assert not layer["falls_back"], layer
 PYTHON
+
+# Weights rounded once a step have the bits of rounding at each use, also from a checkpoint that either wrote.
+job each_use 2 --max_steps 8 --sharding_strategy full --fp8_weights use
+job each_step 2 --max_steps 8 --sharding_strategy full --fp8_weights step
+same each_use each_step || fail "rounding once a step: $(cat diff.log)"
+for strategy in full no_shard; do
+    job again 2 --max_steps 8 --overwrite --sharding_strategy $strategy --fp8_weights step --resume_from_checkpoint each_use/checkpoints/step-00000004
+    same each_use again || fail "$strategy, resumed: $(cat diff.log)"
+done
 
 # A bound that no layer keeps: all of them compute in bf16 from then on, as in a run without --fp8.
 job strict 2 --max_steps 8 --fp8_check 3 --fp8_max_error 1e-4

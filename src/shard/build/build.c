@@ -12,6 +12,7 @@
 #include "base/sized.h"
 #include "device/gpu.h"
 #include "shard/offload/offload.h"
+#include "shard/build/codes.h"
 #include "shard/build/policy.h"
 #include "shard/build/wrap.h"
 
@@ -133,8 +134,10 @@ fsdp_status model_make_layout(fsdp_model *m)
     fsdp_status status = policy_apply(m, &wrapped);
     if (status == FSDP_OK)
         status = choose_int8(m);
-    if (status == FSDP_OK)
+    if (status == FSDP_OK) {
+        codes_choose(m);
         status = lay_out(m, &wrapped);
+    }
     wrap_result_free(&wrapped);
     return status;
 }
@@ -157,7 +160,8 @@ static fsdp_status agree(fsdp_model *m)
                                  c->cast_inputs,
                                  c->fp8,
                                  c->gradient_dtype,
-                                 c->fp8_check};
+                                 c->fp8_check,
+                                 c->fp8_weights};
     mine[1] = hash_bytes(mine[1], settings, sizeof settings);
     mine[1] = hash_bytes(mine[1], &c->gradient_divisor, sizeof c->gradient_divisor);
     mine[1] = policy_hash(m, mine[1]);
@@ -210,7 +214,10 @@ static void add_sizes(const fsdp_model *m, int index, int k, resident_sizes *z)
     size_t numel = (size_t)part_numel(m, index, k), whole = round_up(numel * sizeof(float), 256),
            halves = round_up(numel * sizeof(uint16_t), 256),
            copy = round_up(layout_kept_bytes(s, (int64_t)numel, fsdp_dtype_size(dtype)), 256),
-           gradient = round_up(numel * fsdp_dtype_size(m->config.gradient_dtype), 256);
+           gradient = round_up(numel * fsdp_dtype_size(m->config.gradient_dtype), 256),
+           codes = round_up(codes_bytes(m, index, s), 256);
+    z->copy += codes;
+    z->shared += codes;
     if (offloaded) {
         z->copy += copy;
         z->shared += copy;
@@ -252,10 +259,12 @@ typedef struct places {
     uint8_t *shared, *resident, *host;
 } places;
 
-static void place_part(const fsdp_model *m, unit_segment *segment, bool offloaded, places *at)
+static void place_part(const fsdp_model *m, int index, unit_segment *segment, places *at)
 {
+    bool offloaded = m->offloaded[index] && segment->layout->trainable;
     size_t numel = (size_t)segment->numel, whole = numel * sizeof(float),
-           copy = layout_kept_bytes(segment->layout, segment->numel, fsdp_dtype_size(segment->dtype));
+           copy = layout_kept_bytes(segment->layout, segment->numel, fsdp_dtype_size(segment->dtype)),
+           codes = codes_bytes(m, index, segment->layout);
     bool copied = has_copy(segment->layout, segment->dtype);
     if (offloaded) {
         segment->master = take(&at->host, whole);
@@ -270,6 +279,7 @@ static void place_part(const fsdp_model *m, unit_segment *segment, bool offloade
             segment->master = take(copied ? &at->resident : &at->shared, whole);
         segment->copy = copied ? take(&at->shared, copy) : segment->master;
     }
+    segment->codes = codes > 0 ? take(&at->shared, codes) : NULL;
     if (segment->layout->trainable)
         segment->gradient =
             take(offloaded ? &at->host : &at->resident, numel * fsdp_dtype_size(segment->gradient_dtype));
@@ -314,12 +324,15 @@ fsdp_status model_place_units(fsdp_model *m)
             segment->gradient_dtype = m->config.gradient_dtype;
             segment->first = model_part(m, i, s).first;
             segment->numel = part_numel(m, i, k);
-            place_part(m, segment, m->offloaded[i] && s->trainable, &at);
-            segment->counts = calloc((size_t)s->n_shards, 2 * sizeof *segment->counts);
+            place_part(m, i, segment, &at);
+            segment->counts = calloc((size_t)s->n_shards, 3 * sizeof *segment->counts);
             if (!segment->counts)
                 return error_set(FSDP_ERR_MEMORY, "placing unit %s: out of host memory", u->layout->name);
             for (int r = 0; r < s->n_shards; r++)
                 segment->counts[r] = counted(s, layout_shard_numel(s, r));
+            segment->rest_counts = segment->counts + 2 * s->n_shards;
+            for (int r = 0; r < s->n_shards; r++)
+                segment->rest_counts[r] = max_i64(0, s->cuts[r + 1] - max_i64(s->cuts[r], s->coded_end));
             segment->keep_counts = segment->counts + s->n_shards;
             for (int r = 0; r < m->keep_groups[i]; r++)
                 segment->keep_counts[r] = counted(s, layout_kept_numel(s, m->keep_groups[i], r));
@@ -435,8 +448,8 @@ static void note_memory(fsdp_model *m, int64_t sign)
     memory_use_note(MEMORY_PARAMETERS, sign * (int64_t)z.master);
     memory_use_note(MEMORY_COPIES, sign * (int64_t)z.copy);
     memory_use_note(MEMORY_GRADIENTS, sign * (int64_t)z.gradient);
-    memory_use_note(MEMORY_BUFFERS,
-                    sign * (int64_t)(m->buffers_bytes + m->norm_blocks_bytes + sizeof *m->scalars + m->figures_bytes));
+    memory_use_note(MEMORY_BUFFERS, sign * (int64_t)(m->buffers_bytes + m->norm_blocks_bytes + sizeof *m->scalars +
+                                                     m->figures_bytes + m->scales_bytes));
     m->memory_noted = sign > 0;
 }
 
@@ -489,6 +502,10 @@ static fsdp_status check_config(const fsdp_config *c)
     if (c->fp8 < FSDP_FP8_OFF || c->fp8 > FSDP_FP8_E4M3)
         return error_set(FSDP_ERR_INPUT, "fp8 is %d; FSDP_FP8_OFF, FSDP_FP8_HYBRID or FSDP_FP8_E4M3 is expected",
                          (int)c->fp8);
+    if (c->fp8_weights < FSDP_FP8_WEIGHTS_AUTO || c->fp8_weights > FSDP_FP8_WEIGHTS_EACH_STEP)
+        return error_set(FSDP_ERR_INPUT,
+                         "fp8_weights is %d; FSDP_FP8_WEIGHTS_AUTO, _EACH_USE or _EACH_STEP is expected",
+                         (int)c->fp8_weights);
     return FSDP_OK;
 }
 
@@ -541,6 +558,7 @@ fsdp_status fsdp_shard(fsdp_world *w, fsdp_module *net, const fsdp_config *confi
     TRY_OR(fail, place_buffers(m));
     TRY_OR(fail, place_scalars(m));
     TRY_OR(fail, place_figures(m));
+    TRY_OR(fail, codes_place(m));
     note_memory(m, 1);
     if (offload_any(m))
         TRY_OR(fail, offload_create(m, &m->offload));
@@ -585,6 +603,7 @@ void fsdp_model_free(fsdp_model *m)
     m->dev->release(m->dev, MEMORY_DEVICE, m->scalars, sizeof *m->scalars);
     m->dev->release(m->dev, MEMORY_DEVICE, m->norm_blocks, m->norm_blocks_bytes);
     m->dev->release(m->dev, MEMORY_DEVICE, m->figures, m->figures_bytes);
+    m->dev->release(m->dev, MEMORY_DEVICE, m->scales, m->scales_bytes);
     m->dev->release(m->dev, MEMORY_DEVICE, m->buffers, m->buffers_bytes);
     m->dev->release(m->dev, MEMORY_HOST, m->host, m->host_bytes);
     m->dev->release(m->dev, MEMORY_DEVICE, m->resident, m->resident_bytes);

@@ -22,7 +22,7 @@ static fsdp_status place_group(layout_segment *s, fsdp_parameter *head)
     int64_t at = up_to_block(s->numel);
     for (fsdp_parameter *p = head; p; p = p->group_next) {
         if (p->unit != head->unit || p->trainable != head->trainable || p->int8 != head->int8 ||
-            p->decay != head->decay)
+            p->coded != head->coded || p->decay != head->decay)
             return error_set(FSDP_ERR_INPUT, "%s and %s form a group: they must share unit, freezing and weight decay",
                              head->name, p->name);
         layout_slot *grown = realloc(s->slots, (size_t)(s->n_slots + 1) * sizeof *grown);
@@ -40,16 +40,21 @@ static fsdp_status fill_segment(layout_segment *s, const module_contents *conten
 {
     s->trainable = trainable;
     s->int8 = int8;
-    for (int decay = 1; decay >= 0; decay--) {
+    static const struct {
+        bool decay, coded;
+    } order[] = {{true, true}, {true, false}, {false, false}};
+    int64_t ends[3];
+    for (int k = 0; k < 3; k++) {
         for (int i = 0; i < contents->n_parameters; i++) {
             fsdp_parameter *p = contents->parameters[i];
-            if (p->unit == unit && p->trainable == trainable && p->int8 == int8 && p->decay == (bool)decay &&
-                p->group_head == p)
+            if (p->unit == unit && p->trainable == trainable && p->int8 == int8 && p->decay == order[k].decay &&
+                p->coded == order[k].coded && p->group_head == p)
                 FSDP_TRY(place_group(s, p));
         }
-        if (decay)
-            s->decay_end = up_to_block(s->numel);
+        ends[k] = up_to_block(s->numel);
     }
+    s->coded_end = ends[0];
+    s->decay_end = ends[1];
     return FSDP_OK;
 }
 
@@ -183,7 +188,7 @@ uint64_t layout_hash(const layout *l)
         h = hash_u64(h, l->units[i].whole);
         for (int k = 0; k < l->units[i].n_segments; k++) {
             const layout_segment *s = &l->units[i].segments[k];
-            h = hash_u64(h, (uint64_t)s->trainable | (uint64_t)s->int8 << 1);
+            h = hash_u64(h, (uint64_t)s->trainable | (uint64_t)s->int8 << 1 | (uint64_t)s->coded_end << 2);
             for (int p = 0; p < s->n_slots; p++) {
                 h = hash_text(h, s->slots[p].parameter->name);
                 h = hash_u64(h, (uint64_t)s->slots[p].offset);

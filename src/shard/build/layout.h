@@ -3,8 +3,8 @@
  *
  * A unit is a list of parameters that are gathered and released together. Its trainable parameters, its frozen ones,
  * and frozen ones that are kept as blocks of 8 bits form a segment each. In a segment parameters that take weight decay
- * come first, members of a group lie packed, groups begin on blocks of 64 elements, and the whole is padded so that
- * each shard is whole blocks. */
+ * come first, of those the ones that are also kept as codes of 8 bits, members of a group lie packed, groups begin on
+ * blocks of 64 elements, and the whole is padded so that each shard is whole blocks. */
 #ifndef SHARD_BUILD_LAYOUT_H
 #define SHARD_BUILD_LAYOUT_H
 
@@ -23,6 +23,7 @@ typedef struct layout_segment {
     bool int8; /* kept and gathered as int8_block; full parameters are made of them before they are used */
     int n_slots;
     layout_slot *slots; /* by offset */
+    int64_t coded_end;  /* elements before it are weights that are kept in 8 bits, too: a code each */
     int64_t decay_end;  /* elements before it take weight decay */
     int64_t numel;      /* end of the last parameter */
     int64_t padded;     /* numel and padding: the size of the full buffer */

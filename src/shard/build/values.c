@@ -6,7 +6,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/rng.h"
-#include "shard/model.h"
+#include "shard/build/codes.h"
 #include "shard/offload/offload.h"
 
 #define CHUNK ((int64_t)1 << 20) /* elements that pass through host memory at a time */
@@ -221,6 +221,7 @@ fsdp_status model_refresh_unit(fsdp_model *m, int index)
     FSDP_TRY(comm_wait_sent(&u->gather, m->compute));
     for (int k = 0; k < u->n_segments; k++)
         FSDP_TRY(refresh_segment(m, &u->segments[k]));
+    FSDP_TRY(codes_round_unit(m, index));
     return m->dev->stream_synchronize(m->compute);
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "shard/build/codes.h"
 #include "shard/build/policy.h"
 #include "shard/offload/ahead.h"
 #include "shard/offload/split.h"
@@ -120,11 +121,11 @@ static void count_residents(const fsdp_model *m, const memory_plan_request *r, m
         numel * (8 + fsdp_dtype_size(m->config.gradient_dtype) + 8 * wholes + 4 * halves) + z.host_low;
     for (int i = 0; i < m->contents.n_buffers; i++)
         out->buffers += round_up((size_t)m->contents.buffers[i]->numel * sizeof(float), 256);
-    out->buffers += model_norm_bytes(m) + sizeof(model_scalars) + model_figures_bytes(m);
+    out->buffers += model_norm_bytes(m) + sizeof(model_scalars) + model_figures_bytes(m) + codes_scales_bytes(m);
     out->n_units = m->layout->n_units;
     for (int i = 0; i < m->layout->n_units; i++) {
         const layout_unit *u = &m->layout->units[i];
-        size_t bytes = schedule_unit_bytes(u, m->param_bytes[i], false) + schedule_wide_bytes(u, m->param_bytes[i]);
+        size_t bytes = schedule_gathered_bytes(u, m->param_bytes[i], false) + schedule_wide_bytes(u, m->param_bytes[i]);
         out->largest_unit = bytes > out->largest_unit ? bytes : out->largest_unit;
     }
 }
@@ -146,6 +147,7 @@ static size_t second_unneeded(const fsdp_model *m, int index, fsdp_optimizer_kin
 /* What Muon and Adafactor take besides moments, and leave out of them; what parts of offloaded units pass through. */
 static fsdp_status count_update(const fsdp_model *m, const memory_plan_request *r, memory_plan *out)
 {
+    out->update_bytes = 2 * (m->n_ranks - 1) * (int64_t)codes_agreed_bytes(m) / m->n_ranks;
     if (r->optimizer != FSDP_MUON && r->optimizer != FSDP_ADAFACTOR) {
         out->host_ahead = ahead_bytes(m, r->moments, r->half_moments);
         out->host_state += out->host_ahead;
@@ -159,11 +161,11 @@ static fsdp_status count_update(const fsdp_model *m, const memory_plan_request *
         muon_plan p;
         FSDP_TRY(muon_make_plan(m, &p));
         out->optimizer_workspace = p.workspace;
-        out->update_bytes = p.gathered_bytes;
+        out->update_bytes += p.gathered_bytes;
     } else {
         adafactor_plan p = adafactor_make_plan(m);
         out->optimizer_workspace = p.bytes;
-        out->update_bytes = p.reduced_bytes;
+        out->update_bytes += p.reduced_bytes;
     }
     out->optimizer += out->optimizer_workspace;
     return FSDP_OK;
@@ -187,7 +189,12 @@ static void count_traffic(const fsdp_model *m, const schedule *s, memory_plan *o
             const layout_segment *segment = &u->segments[k];
             int64_t own = keepers ? layout_kept_numel(segment, keepers, h->shard_rank % keepers)
                                   : layout_shard_numel(segment, h->shard_rank);
-            out->gathered_bytes += (int64_t)layout_kept_bytes(segment, segment->padded - own, m->param_bytes[which]);
+            int64_t first =
+                keepers ? layout_kept_first(segment, keepers, h->shard_rank % keepers) : segment->cuts[h->shard_rank];
+            bool coded = s->units[which].coded;
+            out->gathered_bytes +=
+                (int64_t)(schedule_moved_bytes(segment, 0, segment->padded, m->param_bytes[which], coded) -
+                          schedule_moved_bytes(segment, first, own, m->param_bytes[which], coded));
         }
         if (s->events[i].action != ACTION_REDUCE)
             continue;
@@ -316,8 +323,10 @@ static void list_allocations(const fsdp_model *m, const arena_growth *growth, me
     add_allocation(p, "what peers gather", z.shared, true);
     add_allocation(p, "masters and accumulators", z.master + z.copy - z.shared + z.gradient, false);
     add_allocation(p, "masters and accumulators in host memory", z.host, false);
-    add_allocation(p, "buffers", p->buffers - model_norm_bytes(m) - sizeof(model_scalars) - model_figures_bytes(m),
-                   false);
+    size_t scales = codes_scales_bytes(m);
+    add_allocation(p, "buffers",
+                   p->buffers - model_norm_bytes(m) - sizeof(model_scalars) - model_figures_bytes(m) - scales, false);
+    add_allocation(p, "scales of weights in 8 bits", scales, false);
     add_allocation(p, "figures of layers in 8 bits", model_figures_bytes(m), false);
     add_allocation(p, "norm", model_norm_bytes(m), false);
     add_allocation(p, "numbers", sizeof(model_scalars), false);

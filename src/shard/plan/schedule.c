@@ -40,11 +40,30 @@ typedef struct planning {
     place *places;   /* and where the offset of each is wanted */
 } planning;
 
-size_t schedule_segment_offset(const layout_unit *u, int segment, size_t element_bytes)
+size_t schedule_codes_bytes(const layout_segment *s)
+{
+    return round_up((size_t)s->padded, 256);
+}
+
+static size_t segment_bytes(const layout_segment *s, size_t element_bytes, bool coded)
+{
+    int64_t valued = coded ? s->padded - s->coded_end : s->padded;
+    return (coded && s->coded_end > 0 ? schedule_codes_bytes(s) : 0) + round_up((size_t)valued * element_bytes, 256);
+}
+
+size_t schedule_moved_bytes(const layout_segment *s, int64_t first, int64_t n, size_t element_bytes, bool coded)
+{
+    if (!coded || s->coded_end == 0)
+        return layout_kept_bytes(s, n, element_bytes);
+    int64_t valued = max_i64(0, first + n - max_i64(first, s->coded_end));
+    return (size_t)n + (size_t)valued * element_bytes;
+}
+
+size_t schedule_segment_offset(const layout_unit *u, int segment, size_t element_bytes, bool coded)
 {
     size_t offset = 0;
     for (int i = 0; i < segment; i++)
-        offset += round_up((size_t)u->segments[i].padded * element_bytes, 256);
+        offset += segment_bytes(&u->segments[i], element_bytes, coded);
     return offset;
 }
 
@@ -60,14 +79,14 @@ size_t schedule_kept_offset(const layout_unit *u, int segment, size_t element_by
     return offset;
 }
 
-size_t schedule_unit_bytes(const layout_unit *u, size_t element_bytes, bool trainable_only)
+size_t schedule_gathered_bytes(const layout_unit *u, size_t element_bytes, bool coded)
 {
-    size_t bytes = 0;
-    for (int i = 0; i < u->n_segments; i++) {
-        if (u->segments[i].trainable || (!trainable_only && !u->segments[i].int8))
-            bytes += round_up((size_t)u->segments[i].padded * element_bytes, 256);
-    }
-    return bytes;
+    return schedule_segment_offset(u, u->n_segments - (layout_int8_segment(u) != NULL), element_bytes, coded);
+}
+
+size_t schedule_gradient_bytes(const layout_unit *u, size_t element_bytes)
+{
+    return u->segments[0].trainable ? segment_bytes(&u->segments[0], element_bytes, false) : 0;
 }
 
 size_t schedule_blocks_bytes(const layout_unit *u)
@@ -94,13 +113,15 @@ static size_t element_bytes(const planning *g, int unit)
 
 static size_t gathered_bytes(const planning *g, int unit)
 {
-    return schedule_unit_bytes(&g->l->units[unit], element_bytes(g, unit), false);
+    bool coded =
+        g->s->units[unit].coded && residency_of(g, unit) != RESIDENT_KEPT; /* whose place is for all programs */
+    return schedule_gathered_bytes(&g->l->units[unit], element_bytes(g, unit), coded);
 }
 
 static size_t gradient_bytes(const planning *g, int unit)
 {
     size_t element = g->o->unit_grad_bytes ? g->o->unit_grad_bytes[unit] : g->o->grad_bytes;
-    return schedule_unit_bytes(&g->l->units[unit], element, true);
+    return schedule_gradient_bytes(&g->l->units[unit], element);
 }
 
 static void widen(int *first, int *last, int use_first, int use_last)
@@ -122,6 +143,29 @@ static void collect_uses(planning *g)
         widen(&u->forward_first, &u->forward_last, uses[i].forward_first, uses[i].forward_last);
         widen(&u->backward_first, &u->backward_last, uses[i].backward_first, uses[i].backward_last);
         widen(&u->grad_first, &u->grad_last, uses[i].grad_first, uses[i].grad_last);
+    }
+}
+
+static bool has_codes(const layout_unit *u)
+{
+    bool coded = false;
+    for (int i = 0; i < u->n_segments; i++)
+        coded |= u->segments[i].coded_end > 0;
+    return coded;
+}
+
+/* One reader that wants the values of a weight, and the unit is gathered as values. */
+static void choose_coded(planning *g)
+{
+    for (int i = 0; i < g->l->n_units; i++)
+        g->s->units[i].coded = !g->o->alias && residency_of(g, i) != RESIDENT_ALIAS && has_codes(&g->l->units[i]);
+    for (int i = 0; i < program_length(g->p); i++) {
+        const node *n = program_at(g->p, i)->n;
+        for (int k = 0; n && k < n->n_inputs; k++) {
+            const fsdp_parameter *p = n->inputs[k] ? n->inputs[k]->parameter : NULL;
+            if (p && p->coded && !(n->op->reads_codes && n->op->reads_codes(n, k)))
+                g->s->units[p->unit].coded = false;
+        }
     }
 }
 
@@ -534,6 +578,7 @@ fsdp_status schedule_build(const program *p, const layout *l, const schedule_opt
         goto done;
     }
     collect_uses(&g);
+    choose_coded(&g);
     TRY_OR(done, plan_parameters(&g));
     TRY_OR(done, plan_refreshes(&g));
     TRY_OR(done, plan_gradients(&g));

@@ -67,6 +67,7 @@ typedef struct schedule_options {
 
 typedef struct schedule_unit {
     bool used, trained;
+    bool coded; /* gathered as codes where there are any: the program reads nothing else of those weights */
     size_t forward_offset, backward_offset; /* in the gather arena; equal when the unit is gathered once */
     /* Of a segment of 8 bits, for forward and backward, likewise: where its blocks are gathered, and what they become.
      */
@@ -99,10 +100,16 @@ typedef struct schedule {
 fsdp_status schedule_build(const program *p, const layout *l, const schedule_options *options, schedule **out);
 void schedule_free(schedule *s);
 
-/* Bytes of all segments of a unit but that of 8 bits, each aligned, with elements of that size. */
-size_t schedule_unit_bytes(const layout_unit *u, size_t element_bytes, bool trainable_only);
-/* Where segment i of the unit begins in such a buffer. */
-size_t schedule_segment_offset(const layout_unit *u, int segment, size_t element_bytes);
+/* Bytes of a unit's full gradients, with elements of that size; and of what is gathered of all its segments but that of
+ * blocks, each aligned. `coded`: as codes where there are any. */
+size_t schedule_gradient_bytes(const layout_unit *u, size_t element_bytes);
+size_t schedule_gathered_bytes(const layout_unit *u, size_t element_bytes, bool coded);
+/* Where segment i of the unit begins in the latter. */
+size_t schedule_segment_offset(const layout_unit *u, int segment, size_t element_bytes, bool coded);
+/* Bytes of a segment's elements first .. first+n-1 as they are sent; of codes there is one for every element. */
+size_t schedule_moved_bytes(const layout_segment *s, int64_t first, int64_t n, size_t element_bytes, bool coded);
+/* Bytes of the codes of a segment that is gathered so; what has none follows them. */
+size_t schedule_codes_bytes(const layout_segment *s);
 /* The same of what one of `size` ranks keeps, with room for the largest part; segment n_segments: where it ends. */
 size_t schedule_kept_offset(const layout_unit *u, int segment, size_t element_bytes, int size);
 /* Bytes of its segment of 8 bits: the blocks, and what they become. 0: it has none. */

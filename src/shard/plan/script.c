@@ -7,7 +7,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "device/noting.h"
-#include "shard/model.h"
+#include "shard/build/codes.h"
 #include "shard/offload/ahead.h"
 #include "shard/offload/split.h"
 #include "shard/step/optimizer.h"
@@ -202,12 +202,15 @@ static moved_bytes gathered_bytes(const writing *w, int which, int keepers)
 {
     const layout_unit *u = &w->m->layout->units[which];
     int rank = w->m->shardings[which].shard_rank;
+    bool coded = w->s->units[which].coded;
     moved_bytes bytes = {0, 0};
     for (int i = 0; i < u->n_segments; i++) {
         const layout_segment *s = &u->segments[i];
         int64_t own = keepers ? layout_kept_numel(s, keepers, rank % keepers) : layout_shard_numel(s, rank);
-        bytes.all += (double)layout_kept_bytes(s, s->padded, w->m->param_bytes[which]);
-        bytes.received += (double)layout_kept_bytes(s, s->padded - own, w->m->param_bytes[which]);
+        int64_t first = keepers ? layout_kept_first(s, keepers, rank % keepers) : s->cuts[rank];
+        bytes.all += (double)schedule_moved_bytes(s, 0, s->padded, w->m->param_bytes[which], coded);
+        bytes.received += (double)(schedule_moved_bytes(s, 0, s->padded, w->m->param_bytes[which], coded) -
+                                   schedule_moved_bytes(s, first, own, w->m->param_bytes[which], coded));
     }
     return bytes;
 }
@@ -566,8 +569,12 @@ static void pretend_memory(writing *w)
 {
     fsdp_model *m = w->m;
     const fsdp_tape *t = program_tape(w->p);
-    for (int i = 0; i < m->contents.n_parameters; i++)
-        m->contents.parameters[i]->data = m->contents.parameters[i]->grad = PRETENDED(7);
+    for (int i = 0; i < m->contents.n_parameters; i++) {
+        fsdp_parameter *p = m->contents.parameters[i];
+        bool codes = p->coded && (model_has_all_at_hand(m, p->unit) || w->s->units[p->unit].coded);
+        p->data = p->grad = PRETENDED(7);
+        p->codes = codes ? PRETENDED(7) : NULL;
+    }
     for (int i = 0; i < t->n_tensors; i++)
         if (t->tensors[i]->kind == TENSOR_INPUT || t->tensors[i]->kind == TENSOR_BUFFER)
             t->tensors[i]->pointer = PRETENDED(8);
@@ -587,6 +594,8 @@ static void pretend_memory(writing *w)
     m->shared = PRETENDED(15);
     m->resident = PRETENDED(16);
     m->host = PRETENDED(17);
+    m->scales = codes_scales_bytes(m) > 0 ? PRETENDED(18) : NULL;
+    codes_give_scales(m);
 }
 
 static fsdp_status write_step(writing *w, int64_t micro_batches)

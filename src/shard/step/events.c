@@ -21,10 +21,11 @@ static fsdp_status gather(event_run *r, const schedule_event *e)
 {
     fsdp_model *m = r->m;
     unit *u = &m->units[e->unit];
+    bool coded = r->planned->schedule->units[e->unit].coded;
     if (model_has_all_at_hand(m, e->unit))
         return u->parameters == PARAMETERS_FULL ? FSDP_OK : unit_move_parameters(u, PARAMETERS_GATHERING);
     if (m->residencies[e->unit] == RESIDENT_KEPT) {
-        if (!u->stale && u->parameters == PARAMETERS_FULL)
+        if (!u->stale && u->parameters == PARAMETERS_FULL && u->coded == coded)
             return FSDP_OK;
         if (u->parameters == PARAMETERS_FULL)
             FSDP_TRY(unit_release(u));
@@ -32,7 +33,7 @@ static fsdp_status gather(event_run *r, const schedule_event *e)
     if (e->backward && r->planned->schedule->units[e->unit].kept)
         return unit_gather_kept(u, m->shardings[e->unit].keep_group, kept_part(r, e), gathered(r, e), m->step,
                                 m->compute);
-    return unit_gather(u, m->shardings[e->unit].shard_group, gathered(r, e), m->step, m->compute);
+    return unit_gather(u, m->shardings[e->unit].shard_group, gathered(r, e), coded, m->step, m->compute);
 }
 
 /* Of a unit that a smaller group keeps, the parts are made from the full parameters of forward, and are free again when

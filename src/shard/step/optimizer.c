@@ -10,6 +10,7 @@
 #include "base/record/hooks.h"
 #include "base/rng.h"
 #include "base/sized.h"
+#include "shard/build/codes.h"
 #include "shard/offload/offload.h"
 #include "shard/step/average.h"
 #include "shard/step/groups.h"
@@ -186,7 +187,7 @@ static fsdp_status close_step(const void *fixed, const void *facts)
         if (!model_range_at(m, i).offloaded)
             FSDP_TRY(update_apply(o->update, i, m->compute, &m->scalars->optimizer));
     }
-    return FSDP_OK;
+    return codes_round_trained(m);
 }
 
 fsdp_status optimizer_close_step(const fsdp_optimizer *o)

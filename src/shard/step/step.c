@@ -189,8 +189,8 @@ static fsdp_status check_fp8(const fsdp_model *m, const fsdp_tape *recording)
         return FSDP_OK;
     return error_set(
         FSDP_ERR_INPUT,
-        "fp8: no linear layer here has 8-bit products; the tokens of a micro-batch, a layer's inputs and its "
-        "outputs must be multiples of 16, and GPT-2's weights, stored input-major, have none");
+        "fp8: no linear layer here has 8-bit products; a layer's inputs and its outputs must be multiples of 16, and "
+        "GPT-2's weights, stored input-major, have none");
 }
 
 /* Finds the program of a recording and its loss (NULL: without gradients), or plans it and makes room. The model takes

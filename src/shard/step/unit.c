@@ -1,6 +1,7 @@
 /* Moves of a unit between its states, and the collectives that go with them. */
 #include "shard/step/unit.h"
 
+#include "base/checked.h"
 #include "base/error.h"
 #include "base/record/hooks.h"
 #include "shard/plan/schedule.h"
@@ -27,7 +28,8 @@ static const bool gradient_moves[4][4] = {
 static int64_t gathered_bytes(const unit *u)
 {
     const unit_segment *s = &u->segments[0];
-    size_t bytes = schedule_unit_bytes(u->layout, fsdp_dtype_size(s->dtype), false) + schedule_blocks_bytes(u->layout);
+    size_t bytes =
+        schedule_gathered_bytes(u->layout, fsdp_dtype_size(s->dtype), u->coded) + schedule_blocks_bytes(u->layout);
     return s->numel < s->layout->padded ? (int64_t)bytes : 0;
 }
 
@@ -56,19 +58,31 @@ static void *element(void *base, int64_t index, fsdp_dtype dtype)
     return (uint8_t *)base + (size_t)index * fsdp_dtype_size(dtype);
 }
 
-static void point_segment(const layout_segment *s, fsdp_dtype dtype, uint8_t *base)
+/* Values of element `first` and of those behind it lie at `base`, codes of the first elements at `codes`; either may be
+ * NULL. */
+static void point_segment(const layout_segment *s, fsdp_dtype dtype, int64_t first, uint8_t *base, uint8_t *codes)
 {
-    for (int k = 0; k < s->n_slots; k++)
-        s->slots[k].parameter->data = base ? element(base, s->slots[k].offset, dtype) : NULL;
+    for (int k = 0; k < s->n_slots; k++) {
+        const layout_slot *slot = &s->slots[k];
+        bool valued = base && slot->offset >= first, coded = codes && slot->offset < s->coded_end;
+        slot->parameter->data = valued ? element(base, slot->offset - first, dtype) : NULL;
+        slot->parameter->codes = coded ? codes + slot->offset : NULL;
+    }
 }
 
 /* At nothing: those of 8 bits, too. Otherwise it is unit_widen that points those. */
 static void point_parameters(unit *u, fsdp_dtype dtype, uint8_t *memory)
 {
+    size_t size = fsdp_dtype_size(dtype);
     for (int i = 0; i < u->n_segments; i++) {
-        if (!memory || !u->segments[i].layout->int8)
-            point_segment(u->segments[i].layout, dtype,
-                          memory ? memory + schedule_segment_offset(u->layout, i, fsdp_dtype_size(dtype)) : NULL);
+        const layout_segment *s = u->segments[i].layout;
+        uint8_t *base = memory ? memory + schedule_segment_offset(u->layout, i, size, u->coded) : NULL;
+        if (memory && s->int8)
+            continue;
+        if (memory && u->coded && s->coded_end > 0)
+            point_segment(s, dtype, s->coded_end, base + schedule_codes_bytes(s), base);
+        else
+            point_segment(s, dtype, 0, base, NULL);
     }
 }
 
@@ -76,15 +90,15 @@ void unit_point_at_copy(unit *u, fsdp_dtype dtype)
 {
     for (int i = 0; i < u->n_segments; i++) {
         if (!u->segments[i].layout->int8)
-            point_segment(u->segments[i].layout, dtype, u->segments[i].copy);
+            point_segment(u->segments[i].layout, dtype, 0, u->segments[i].copy, u->segments[i].codes);
     }
 }
 
-static fsdp_status start_gather(unit *u, comm_group *g, const comm_span *spans, comm_request *r, int64_t step,
-                                stream *s)
+static fsdp_status start_gather(unit *u, comm_group *g, const comm_span *spans, int n_spans, comm_request *r,
+                                int64_t step, stream *s)
 {
     FSDP_TRY(unit_move_parameters(u, PARAMETERS_GATHERING));
-    comm_op op = {.unit = u->layout->name, .step = step, .n_spans = u->n_segments, .spans = spans, .stream = s};
+    comm_op op = {.unit = u->layout->name, .step = step, .n_spans = n_spans, .spans = spans, .stream = s};
     return comm_all_gather(g, &op, r);
 }
 
@@ -92,7 +106,8 @@ static fsdp_status start_gather(unit *u, comm_group *g, const comm_span *spans, 
 static uint8_t *gathered_at(const unit *u, int i, unit_places at)
 {
     const unit_segment *s = &u->segments[i];
-    return s->layout->int8 ? at.blocks : at.memory + schedule_segment_offset(u->layout, i, fsdp_dtype_size(s->dtype));
+    return s->layout->int8 ? at.blocks
+                           : at.memory + schedule_segment_offset(u->layout, i, fsdp_dtype_size(s->dtype), u->coded);
 }
 
 static comm_span gather_span(const unit *u, int i, void *part, const int64_t *counts, unit_places to)
@@ -101,11 +116,33 @@ static comm_span gather_span(const unit *u, int i, void *part, const int64_t *co
     return (comm_span){.send = {part, dtype}, .recv = {gathered_at(u, i, to), dtype}, .counts = counts};
 }
 
-fsdp_status unit_gather(unit *u, comm_group *g, unit_places to, int64_t step, stream *s)
+/* A code for every element of the part, so that ranks send alike; then the values of what has none, if there are any:
+ * norms and biases, which one rank or a few hold. */
+static int coded_spans(const unit *u, int i, unit_places to, comm_span *spans)
 {
-    for (int i = 0; i < u->n_segments; i++)
-        u->gather_spans[i] = gather_span(u, i, u->segments[i].copy, u->segments[i].counts, to);
-    return start_gather(u, g, u->gather_spans, &u->gather, step, s);
+    const unit_segment *s = &u->segments[i];
+    const layout_segment *l = s->layout;
+    uint8_t *base = gathered_at(u, i, to);
+    int64_t before = min_i64(max_i64(l->coded_end - s->first, 0), s->numel); /* in the part */
+    spans[0] = (comm_span){.send = {s->codes, FSDP_U8}, .recv = {base, FSDP_U8}, .counts = s->counts};
+    spans[1] = (comm_span){.send = {element(s->copy, before, s->dtype), s->dtype},
+                           .recv = {base + schedule_codes_bytes(l), s->dtype},
+                           .counts = s->rest_counts};
+    return l->coded_end < l->padded ? 2 : 1;
+}
+
+fsdp_status unit_gather(unit *u, comm_group *g, unit_places to, bool coded, int64_t step, stream *s)
+{
+    int n = 0;
+    u->coded = coded;
+    for (int i = 0; i < u->n_segments; i++) {
+        const unit_segment *segment = &u->segments[i];
+        if (coded && segment->codes)
+            n += coded_spans(u, i, to, &u->gather_spans[n]);
+        else
+            u->gather_spans[n++] = gather_span(u, i, segment->copy, segment->counts, to);
+    }
+    return start_gather(u, g, u->gather_spans, n, &u->gather, step, s);
 }
 
 fsdp_status unit_keep(unit *u, comm_group *g, unit_places from, uint8_t *kept, device *d, stream *s)
@@ -128,7 +165,7 @@ fsdp_status unit_gather_kept(unit *u, comm_group *g, uint8_t *kept, unit_places 
         uint8_t *part = kept + schedule_kept_offset(u->layout, i, element, comm_group_size(g));
         u->keep_spans[i] = gather_span(u, i, part, u->segments[i].keep_counts, to);
     }
-    return start_gather(u, g, u->keep_spans, &u->keep, step, s);
+    return start_gather(u, g, u->keep_spans, u->n_segments, &u->keep, step, s);
 }
 
 fsdp_status unit_widen(unit *u, const uint8_t *blocks, uint8_t *wide, device *d, stream *s)
@@ -137,7 +174,7 @@ fsdp_status unit_widen(unit *u, const uint8_t *blocks, uint8_t *wide, device *d,
     int8_args a = {.n = segment->layout->padded,
                    .blocks = blocks ? (void *)(uintptr_t)blocks : segment->copy,
                    .values = {wide, segment->dtype}};
-    point_segment(segment->layout, segment->dtype, wide);
+    point_segment(segment->layout, segment->dtype, 0, wide, NULL);
     return d->kernels->widen(s, &a);
 }
 
@@ -159,7 +196,7 @@ fsdp_status unit_release(unit *u)
 
 fsdp_status unit_take_gradients(unit *u, fsdp_dtype dtype, uint8_t *memory)
 {
-    u->gradient_bytes = memory ? (int64_t)schedule_unit_bytes(u->layout, fsdp_dtype_size(dtype), true) : 0;
+    u->gradient_bytes = memory ? (int64_t)schedule_gradient_bytes(u->layout, fsdp_dtype_size(dtype)) : 0;
     FSDP_TRY(unit_move_gradients(u, GRADIENTS_FULL));
     const layout_segment *s = u->segments[0].layout;
     void *base = memory ? (void *)memory : u->segments[0].gradient;

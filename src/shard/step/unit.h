@@ -18,10 +18,12 @@ typedef struct unit_segment {
     uint16_t *low;        /* the masters' low halves (device.halves); the high ones are the copy */
     void *copy;           /* what is gathered: the parameters in param_dtype, master itself when that is fp32; or blocks
                              of 8 bits */
+    uint8_t *codes;       /* its weights in 8 bits, element by element, which are gathered in their place; NULL: none */
     void *host_copy;      /* offloaded: where the host writes what `copy` is refreshed from; NULL: not offloaded */
     void *gradient;       /* accumulator of gradient_dtype; NULL when frozen */
     int64_t *counts;      /* elements of each shard, for collectives; of 8 bits: bytes */
     int64_t *keep_counts; /* the same of what a smaller group keeps between forward and backward */
+    int64_t *rest_counts; /* elements of each shard that have no codes */
     fsdp_dtype dtype;     /* of copy, or of what its blocks become: param_dtype */
     fsdp_dtype gradient_dtype;
 } unit_segment;
@@ -40,12 +42,14 @@ typedef struct unit {
     gradient_state gradients;
     int64_t gradient_bytes; /* of the buffer for full gradients; 0: kernels write into the accumulator */
     bool stale;             /* replicated parameters that the optimizer has changed since they were gathered */
+    bool coded;             /* weights that have codes are, or were last, gathered as those */
     bool replicating;       /* the sum over replicas of this step has been started */
     comm_request gather, keep, reduce, replicate; /* keep: gathers what a smaller group keeps */
-    comm_span gather_spans[LAYOUT_SEGMENTS], keep_spans[LAYOUT_SEGMENTS], reduce_span, replicate_span;
+    comm_span gather_spans[2 * LAYOUT_SEGMENTS], keep_spans[LAYOUT_SEGMENTS], reduce_span, replicate_span;
 } unit;
 
-/* Where what is gathered goes: full parameters (param_dtype, one segment after another), and blocks of 8 bits. */
+/* Where what is gathered goes: full parameters (param_dtype, one segment after another; of a coded one the codes, then
+ * what has none), and blocks of 8 bits. */
 typedef struct unit_places {
     uint8_t *memory, *blocks;
 } unit_places;
@@ -54,8 +58,8 @@ typedef struct unit_places {
 fsdp_status unit_move_parameters(unit *u, parameter_state to);
 fsdp_status unit_move_gradients(unit *u, gradient_state to);
 
-/* Gathering: start, wait, release. */
-fsdp_status unit_gather(unit *u, comm_group *g, unit_places to, int64_t step, stream *s);
+/* Gathering: start, wait, release. `coded`: as codes where there are any. */
+fsdp_status unit_gather(unit *u, comm_group *g, unit_places to, bool coded, int64_t step, stream *s);
 fsdp_status unit_await(unit *u, fsdp_dtype dtype, uint8_t *memory, stream *s);
 fsdp_status unit_release(unit *u);
 /* The blocks of 8 bits at `blocks` (NULL: this rank's, which are all of them) become full parameters at `wide`. */

@@ -23,6 +23,19 @@ static void cast_tile(const fp8_cast_args *a, const float8_format *format, float
     }
 }
 
+/* Codes as they are, transposed. */
+static void turn_rows(const void *context, int64_t row)
+{
+    const fp8_cast_args *a = context;
+    const uint8_t *x = a->x.p;
+    uint8_t *qt = a->qt.p;
+    int64_t end = min_i64(row + TILE, a->rows);
+    for (int64_t column = 0; column < a->columns; column += TILE)
+        for (int64_t i = row; i < end; i++)
+            for (int64_t j = column; j < min_i64(column + TILE, a->columns); j++)
+                qt[j * a->rows + i] = x[i * a->columns + j];
+}
+
 typedef struct cast_work {
     const fp8_cast_args *args;
     const float8_format *format;
@@ -40,7 +53,13 @@ SIMD_KERNEL(fp8_cast, fp8_cast_args)
 {
     fsdp_dtype type = a->q.p ? a->q.dtype : a->qt.dtype;
     const float8_format *format = type == FSDP_E5M2 ? &float8_e5m2 : &float8_e4m3;
+    if (a->qt.p && a->x.dtype == a->qt.dtype) {
+        parallel_for(cpu_threads(s), a->rows, TILE, turn_rows, a);
+        return FSDP_OK;
+    }
     a->scale[1] = a->magnitude ? *a->magnitude : span_largest(a->x, a->rows * a->columns);
+    if (!a->q.p && !a->qt.p)
+        return FSDP_OK;
     cast_work work = {a, format, fp8_factor(a->scale[1], format->max)};
     a->scale[0] = fp8_scale(a->scale[1], format->max);
     parallel_for(cpu_threads(s), a->rows, TILE, cast_rows, &work);

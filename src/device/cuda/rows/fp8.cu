@@ -94,8 +94,30 @@ static __device__ __forceinline__ void store_turned(const fp8_cast_args &a, int6
         to[i] = (uint8_t)(words[i / 4] >> 8 * (i % 4));
 }
 
-/* A thread rounds groups of four rows by COLUMNS columns and turns them by four times four bytes; the block writes its
- * columns from shared memory. */
+/* Every thread of a block has four rows of COLUMNS columns: turns them by four times four bytes, and the block writes
+ * its columns from shared memory. */
+static __device__ __forceinline__ void leave_turned(const fp8_cast_args &a, int64_t first_row, int64_t first_column,
+                                                    const uint32_t (&words)[4][COLUMNS / 4],
+                                                    uint32_t (&turned)[TILE][TILE / 4 + 1])
+{
+    const int group = threadIdx.x % (TILE / COLUMNS), rows = threadIdx.x / (TILE / COLUMNS);
+#pragma unroll
+    for (int k = 0; k < COLUMNS / 4; k++) {
+        const uint32_t four[4] = {words[0][k], words[1][k], words[2][k], words[3][k]};
+        uint32_t columns[4];
+        turn4(four, columns);
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            turned[COLUMNS * group + 4 * k + j][rows] = columns[j];
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < TILE * (TILE / 16); i += THREADS) {
+        const int column = i / (TILE / 16), at = i % (TILE / 16);
+        store_turned(a, first_row + 16 * at, first_column + column, &turned[column][4 * at]);
+    }
+}
+
+/* A thread rounds groups of four rows by COLUMNS columns. */
 template <int D>
 __global__ void __launch_bounds__(THREADS)
     cast_tile(const fp8_cast_args a, __nv_fp8_interpretation_t format, float max, bool vectors)
@@ -123,22 +145,43 @@ __global__ void __launch_bounds__(THREADS)
         if (a.q.p)
             store_group(a, row, column, vectors, words[i]);
     }
-    if (!a.qt.p)
-        return;
+    if (a.qt.p)
+        leave_turned(a, first_row, first_column, words, turned);
+}
+
+/* Codes as they are, transposed: a thread takes groups of four rows by 16 columns, as cast_tile does. */
+__global__ void __launch_bounds__(THREADS) turn_tile(const fp8_cast_args a, bool vectors)
+{
+    __shared__ uint32_t turned[TILE][TILE / 4 + 1]; /* [column][four rows] */
+    const int64_t first_row = blockIdx.y * (int64_t)TILE, first_column = blockIdx.x * (int64_t)TILE;
+    const int group = threadIdx.x % (TILE / COLUMNS), rows = threadIdx.x / (TILE / COLUMNS);
+    const int64_t column = first_column + COLUMNS * group;
+    uint32_t words[4][COLUMNS / 4];
 #pragma unroll
-    for (int k = 0; k < COLUMNS / 4; k++) {
-        const uint32_t four[4] = {words[0][k], words[1][k], words[2][k], words[3][k]};
-        uint32_t columns[4];
-        turn4(four, columns);
+    for (int i = 0; i < 4; i++) {
+        const int64_t row = first_row + 4 * rows + i;
+        const uint8_t *from = (const uint8_t *)a.x.p + row * a.columns + column;
+        if (vectors && row < a.rows && column < a.columns) {
+            *(uint4 *)words[i] = *(const uint4 *)from;
+            continue;
+        }
 #pragma unroll
-        for (int j = 0; j < 4; j++)
-            turned[COLUMNS * group + 4 * k + j][rows] = columns[j];
+        for (int k = 0; k < COLUMNS / 4; k++) {
+            words[i][k] = 0;
+            for (int j = 0; j < 4; j++)
+                if (row < a.rows && column + 4 * k + j < a.columns)
+                    words[i][k] |= (uint32_t)from[4 * k + j] << 8 * j;
+        }
     }
-    __syncthreads();
-    for (int i = threadIdx.x; i < TILE * (TILE / 16); i += THREADS) {
-        const int column = i / (TILE / 16), at = i % (TILE / 16);
-        store_turned(a, first_row + 16 * at, first_column + column, &turned[column][4 * at]);
-    }
+    leave_turned(a, first_row, first_column, words, turned);
+}
+
+/* What is in 8 bits already is not measured, and no scale is written. */
+static void turn(const launch *l, const fp8_cast_args *a)
+{
+    const dim3 blocks((unsigned)launch_ceil(a->columns, TILE), (unsigned)launch_ceil(a->rows, TILE));
+    if (a->rows > 0 && a->columns > 0)
+        turn_tile<<<blocks, THREADS, 0, l->stream>>>(*a, (uintptr_t)a->x.p % 16 == 0 && a->columns % COLUMNS == 0);
 }
 
 template <int D> static void run(const launch *l, const fp8_cast_args *a)
@@ -151,8 +194,11 @@ template <int D> static void run(const launch *l, const fp8_cast_args *a)
         (void)cudaMemsetAsync(out, 0, sizeof *out, l->stream);
         largest<D><<<flat_blocks(l, n / 8 + 1, THREADS), THREADS, 0, l->stream>>>(a->x.p, n, n_vectors, out);
     }
+    if (!a->q.p && !a->qt.p)
+        return;
     const fsdp_dtype type = a->q.p ? a->q.dtype : a->qt.dtype;
-    const dim3 blocks((unsigned)launch_ceil(a->columns, TILE), (unsigned)launch_ceil(a->rows, TILE));
+    const dim3 blocks(n > 0 ? (unsigned)launch_ceil(a->columns, TILE) : 1, /* one writes the scale of nothing */
+                      n > 0 ? (unsigned)launch_ceil(a->rows, TILE) : 1);
     cast_tile<D><<<blocks, THREADS, 0, l->stream>>>(
         *a, type == FSDP_E5M2 ? __NV_E5M2 : __NV_E4M3, type == FSDP_E5M2 ? 57344.0f : 448.0f,
         aligned && a->columns % COLUMNS == 0 && (uintptr_t)a->q.p % 16 == 0);
@@ -160,9 +206,9 @@ template <int D> static void run(const launch *l, const fp8_cast_args *a)
 
 extern "C" cudaError_t launch_fp8_cast(const launch *l, const fp8_cast_args *a)
 {
-    if (a->rows == 0 || a->columns == 0)
-        return cudaSuccess;
-    if (a->x.dtype == FSDP_BF16)
+    if (a->qt.p && a->x.dtype == a->qt.dtype)
+        turn(l, a);
+    else if (a->x.dtype == FSDP_BF16)
         run<FSDP_BF16>(l, a);
     else if (a->x.dtype == FSDP_F16)
         run<FSDP_F16>(l, a);
