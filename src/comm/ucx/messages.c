@@ -297,13 +297,15 @@ fsdp_status ucx_wait_messages(comm_request *r, const signature *s, int first, in
     ucx_world *w = ucx_world_of(c);
     wait_state wait = {.what = s, .deadline = clock_seconds() + c->config.timeout_seconds};
     double look = 0;
+    int idle = 0;
     fsdp_status status = FSDP_OK;
-    for (int tries = 0; status == FSDP_OK; tries++) {
+    while (status == FSDP_OK) {
         bool moved = w->api.ucp_worker_progress(w->worker) != 0;
         const ucx_message *late = find_late(w, first, end);
         if (!late)
             return FSDP_OK;
-        if (moved || tries < (w->shared.spin ? SPINNING_TRIES : BUSY_TRIES))
+        idle = moved ? 0 : idle + 1;
+        if (idle < (w->shared.spin ? SPINNING_TRIES : BUSY_TRIES))
             continue;
         if (clock_seconds() >= look) {
             status = examine(c, &wait, late);
