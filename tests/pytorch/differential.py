@@ -88,8 +88,9 @@ def resume_case(rig, folder, r):
         flags = PLAIN + ["--sharding_strategy", strategy, "--train_batch_size", batch // ranks, "--max_steps", end, "--checkpoint_kind", kind,
                          r.choice(["--async_checkpoint", "--no_async_checkpoint"])]
         told.append(f"{ranks} ranks {strategy} to {end} {kind}")
-        metrics, samples = train(folder, ranks, *rig.flags(), *flags, *(["--resume_from_checkpoint", source] if source else []))
+        metrics, samples = train(folder, ranks, *rig.flags(), *flags, *(["--resume_from_checkpoint", named] if source else []))
         at, source = end, os.path.join(folder, "checkpoints")
+        named = source
         for link in range(r.choice([0, 0, 1, 2, 3])):
             world, kind = r.choice([1, 2, 3, 5]), r.choice(["sharded", "full"])
             chained = os.path.join(folder, f"chain-{at}-{link}")
@@ -99,11 +100,12 @@ def resume_case(rig, folder, r):
             command("ckpt", "diff", before, chained)
             shutil.rmtree(before)  # from elsewhere, it would be another run that wants this one's folder
             shutil.move(os.path.join(chained, f"step-{at:08d}"), before)
+            named = before  # it does not say that it is this run's, so older ones would come first
             told.append(f"resharded to {world} {kind}")
     what = ", ".join(told)
     model, curve = rig.reference(samples, ADAMW, CONSTANT, 0.5)
     worst = compare_curves(metrics, curve, TOLERANCE, what)
-    command("ckpt", "export", source, os.path.join(folder, "exported"))
+    command("ckpt", "export", named, os.path.join(folder, "exported"))
     compare_weights(os.path.join(folder, "exported", "model.safetensors"), model, 1e-4, what)
     return worst
 
