@@ -112,9 +112,9 @@ typedef struct fsdp_dataset_config {
      * within windows of about half a million tokens. 0: never. Streams have no known length: loaders need stop_at_epoch
      * = false. */
     int64_t stream_from_bytes;
-    /* JSONL records are conversations ("messages") or prompts with responses, rendered by the tokenizer's chat
-     * template: one a sample, labels only where the assistant responds. False: they are where the first record has
-     * "messages" and no text. */
+    /* Records are conversations ("messages", in JSONL) or prompts with responses (in JSONL or columns of a table),
+     * rendered by the tokenizer's chat template: one a sample, labels only where the assistant responds. False: they
+     * are where the first record has "messages" and no text. */
     bool chat;
     const char *chat_template; /* a file to take instead of the template of the tokenizer's folder; may be NULL */
     /* Tokens of files that do not say theirs (Megatron's) must lie below it; 0: they are read once to find out. */

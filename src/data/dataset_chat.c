@@ -10,6 +10,7 @@
 #include "data/chat_record.h"
 #include "data/dataset.h"
 #include "data/document.h"
+#include "format/table/table_file.h"
 #include "tokenizer/tokenizer_internal.h"
 
 typedef struct chat_source {
@@ -63,16 +64,29 @@ static fsdp_status keep(chat_source *s, const chat_encoder *e, size_t width, boo
     return FSDP_OK;
 }
 
+/* A record to be released: a line of JSONL, or a row's prompt and response. */
+static fsdp_status record_of(const chat_encoder *e, const document *d, json_t **out)
+{
+    *out = d->record != NULL
+               ? json_incref(d->record)
+               : json_pack("{s:o, s:o}", e->prompt_field, json_stringn_nocheck(d->text, d->bytes), e->response_field,
+                           json_stringn_nocheck(d->target, d->target_bytes));
+    return *out != NULL ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "out of memory");
+}
+
 static fsdp_status add_records(chat_source *s, chat_encoder *e, const fsdp_dataset_config *options,
                                document_reader *reader)
 {
     document d;
+    json_t *record;
     bool more = true, kept = false;
     while (options->max_samples == 0 || s->n_ends < (size_t)options->max_samples) {
         FSDP_TRY(document_reader_next(reader, &d, &more));
         if (!more)
             return FSDP_OK;
-        fsdp_status status = chat_record_encode(e, d.record);
+        FSDP_TRY(record_of(e, &d, &record));
+        fsdp_status status = chat_record_encode(e, record);
+        json_decref(record);
         if (status == FSDP_OK)
             status = keep(s, e, (size_t)options->width, &kept);
         if (status == FSDP_ERR_MEMORY || status == FSDP_ERR_UNSUPPORTED)
@@ -85,13 +99,27 @@ static fsdp_status add_records(chat_source *s, chat_encoder *e, const fsdp_datas
     return FSDP_OK;
 }
 
-/* "prompt" and "response", or what the settings name; "completion" where the first record has that. */
-static void name_fields(const fsdp_dataset_config *options, const json_t *first, chat_encoder *e)
+static bool has_column(const char *path, const char *name)
+{
+    table_file *t = NULL;
+    bool there = table_open(path, &name, 1, &t) == FSDP_OK;
+    table_close(t);
+    return there;
+}
+
+static bool has_field(const source_file *file, const json_t *first, const char *name)
+{
+    return file->kind == SOURCE_ROWS ? has_column(file->path, name) : json_object_get(first, name) != NULL;
+}
+
+/* "prompt" and "response", or what the settings name; "completion" where the data begins with that. */
+static void name_fields(const fsdp_dataset_config *options, const source_file *file, const json_t *first,
+                        chat_encoder *e)
 {
     static const fsdp_dataset_config usual = FSDP_DATASET_CONFIG_INIT;
     bool named_prompt = strcmp(options->source_field, usual.source_field) != 0;
     bool named_response = strcmp(options->target_field, usual.target_field) != 0;
-    bool completion = json_object_get(first, "completion") != NULL && json_object_get(first, "response") == NULL;
+    bool completion = has_field(file, first, "completion") && !has_field(file, first, "response");
     e->prompt_field = named_prompt ? options->source_field : "prompt";
     e->response_field = named_response ? options->target_field : completion ? "completion" : "response";
 }
@@ -103,10 +131,10 @@ static fsdp_status first_record(const source_list *files, fsdp_tokenizer *tokeni
     document d;
     bool more = false;
     *out = NULL;
-    if (files->files[0].kind != SOURCE_JSONL)
-        return FSDP_OK;
     source_list first = {.files = files->files, .n_files = 1, .stop = files->stop};
     FSDP_TRY(source_list_await(&first, 0)); /* a file that does not come is an error; one that is no JSONL is text */
+    if (files->files[0].kind != SOURCE_JSONL)
+        return FSDP_OK;
     fsdp_status status = document_reader_open(&first, NULL, NULL, true, tokenizer, &reader);
     if (status == FSDP_OK && document_reader_next(reader, &d, &more) == FSDP_OK && more)
         *out = json_incref(d.record);
@@ -132,8 +160,12 @@ static fsdp_status check(const source_list *files, const fsdp_dataset_config *op
         return error_set(FSDP_ERR_INPUT, "%s: conversations need a tokenizer and a width of at least 2 tokens",
                          files->files[0].path);
     for (size_t i = 0; i < files->n_files; i++)
-        if (files->files[i].kind != SOURCE_JSONL)
-            return error_set(FSDP_ERR_INPUT, "%s: conversations are read from JSONL", files->files[i].path);
+        if (files->files[i].kind != files->files[0].kind ||
+            (files->files[i].kind != SOURCE_JSONL && files->files[i].kind != SOURCE_ROWS))
+            return error_set(FSDP_ERR_INPUT,
+                             "%s: conversations are read from JSONL, and prompts with responses from tables too, but "
+                             "not from both at once",
+                             files->files[i].path);
     return FSDP_OK;
 }
 
@@ -154,13 +186,15 @@ fsdp_status dataset_chat_open(const source_list *files, const fsdp_dataset_confi
     TRY_OR(done, chat_template_load(tokenizer->tables->folder, options->chat_template, &template));
     TRY_OR(done, first_record(files, tokenizer, &first));
     e = (chat_encoder){.tokenizer = tokenizer, .template = template};
-    name_fields(options, first, &e);
+    name_fields(options, &files->files[0], first, &e);
     if (template == NULL && chat_record_has_messages(first))
         TRY_OR(done, error_set(FSDP_ERR_INPUT,
                                "%s: messages want a chat template, and the tokenizer's folder has none: name one with "
                                "--chat_template",
                                files->files[0].path));
-    TRY_OR(done, document_reader_open(files, NULL, NULL, options->strict, tokenizer, &reader));
+    bool rows = files->files[0].kind == SOURCE_ROWS;
+    TRY_OR(done, document_reader_open(files, rows ? e.prompt_field : NULL, rows ? e.response_field : NULL,
+                                      options->strict, tokenizer, &reader));
     TRY_OR(done, add_records(s, &e, options, reader));
     if (s->n_ends == 0)
         TRY_OR(done, error_set(FSDP_ERR_INPUT, "%s: there is no record with \"messages\", or with \"%s\" and \"%s\"",

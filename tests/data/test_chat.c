@@ -114,6 +114,35 @@ static void prompts_and_responses_are_conversations_of_two(void **state)
     fsdp_tokenizer_free(t);
 }
 
+/* Of four rows that pyarrow wrote one has no prompt. */
+static void prompts_and_responses_of_tables_are_conversations_too(void **state)
+{
+    static const char *const files[] = {"conversations.parquet", "conversations.arrow"};
+    fsdp_tokenizer *t = make_tokenizer(*state, chatml);
+    for (int i = 0; i < 2; i++) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s/../format/tables/%s", FSDP_GOLDEN_DEFAULT, files[i]);
+        fsdp_dataset *d = open_chat(path, t, true);
+        assert_non_null(d);
+        assert_int_equal(fsdp_dataset_count(d), 3);
+        expect_sample(d, t, 0, "xx<|im_end|>\n");
+        expect_sample(d, t, 2, "ww<|im_end|>\n");
+        assert_non_null(strstr(log_lines, "null under \"prompt\""));
+        fsdp_dataset_free(d);
+    }
+    char mixed[4096], *table = NULL;
+    size_t bytes;
+    assert_int_equal(file_read_at_most(FSDP_GOLDEN_DEFAULT "/../format/tables/conversations.parquet", 1 << 20, &table, &bytes),
+                     FSDP_OK);
+    assert_int_equal(file_write_atomic(files_path(*state, "z.parquet"), table, bytes), FSDP_OK);
+    free(table);
+    files_text(*state, "a.jsonl", "{\"prompt\": \"Hi\", \"completion\": \"Yes\"}\n");
+    snprintf(mixed, sizeof mixed, "%s/[az].*", (const char *)*state);
+    assert_null(open_chat(mixed, t, true));
+    assert_non_null(strstr(fsdp_last_error(), "not from both at once"));
+    fsdp_tokenizer_free(t);
+}
+
 static void without_a_template_prompt_and_response_stand_side_by_side(void **state)
 {
     fsdp_tokenizer *t = make_tokenizer(*state, NULL);
@@ -154,6 +183,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(labels_are_on_responses_alone),
         TEST(prompts_and_responses_are_conversations_of_two),
+        TEST(prompts_and_responses_of_tables_are_conversations_too),
         TEST(without_a_template_prompt_and_response_stand_side_by_side),
         TEST(long_conversations_are_cut_and_those_without_a_response_left_out),
     };
