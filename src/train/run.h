@@ -105,11 +105,15 @@ fsdp_status run_open_data(train_run *run);
 void run_say_sources(train_run *run);
 /* Warnings of the library as lines of rank 0, while the run is being opened and its log files do not exist yet. */
 void run_show_warnings(train_run *run, bool shown);
-void run_show_downloads(train_run *run); /* those, and what is being downloaded, until run_show_warnings(run, false) */
 
-/* download.c. --download: models and tokenizers that the settings name and only the hub has. The ranks of a host wait
- * for one of them, those of other hosts as long as it takes. */
+/* --download: models and tokenizers that the settings name and only the hub has. The ranks of a host wait for one of
+ * them. */
 fsdp_status run_download(train_run *run);
+
+/* together.c. Work without collectives for which ranks wait for each other as long as it takes; `doing` says what it is
+ * ("downloading"). `work` runs on a thread of its own and should end soon once *stop is true. */
+typedef fsdp_status (*together_work)(train_run *run, const atomic_bool *stop);
+fsdp_status run_together(train_run *run, const char *doing, together_work work);
 
 /* start.c. What the run is about to do, in one block; whether the data is that of the checkpoint. */
 fsdp_status run_say_start(train_run *run);

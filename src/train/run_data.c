@@ -5,13 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "format/hub/hub.h"
+#include "format/hub/hub_fetch.h"
 #include "train/run.h"
 #include "settings/settings_table.h"
 #include "settings/settings_used.h"
@@ -320,24 +320,52 @@ static void show_early(void *context, fsdp_log_level level, const char *line)
         run_say(run, level >= FSDP_LOG_WARNING ? FSDP_LINE_WARNING : FSDP_LINE_INFO, "%s", line);
 }
 
-void run_show_downloads(train_run *run)
-{
-    fsdp_log_set_sink(show_early, run, FSDP_LOG_INFO);
-}
-
 void run_show_warnings(train_run *run, bool shown)
 {
     fsdp_log_set_sink(shown ? show_early : NULL, run, shown ? FSDP_LOG_WARNING : FSDP_LOG_ERROR);
 }
 
-fsdp_status run_open_data(train_run *run)
+static fsdp_status fetch_one(fsdp_fetch_kind kind, const char *name, const atomic_bool *stop)
+{
+    fsdp_fetch_config config = FSDP_FETCH_CONFIG_INIT;
+    config.kind = kind;
+    config.name = name;
+    config.prefer_local = true;
+    return name != NULL ? hub_fetch(&config, NULL, stop) : FSDP_OK;
+}
+
+/* Data comes when it is opened, or while it is read. */
+static fsdp_status fetch_all(train_run *run, const atomic_bool *stop)
+{
+    const fsdp_settings *s = run->settings;
+    FSDP_TRY(fetch_one(FSDP_FETCH_MODEL, s->init_from, stop));
+    FSDP_TRY(fetch_one(FSDP_FETCH_MODEL, s->base, stop));
+    return fetch_one(FSDP_FETCH_TOKENIZER, s->tokenizer, stop);
+}
+
+static fsdp_status open_text(train_run *run, const atomic_bool *stop)
+{
+    (void)stop; /* who is not needed any more is ended by whoever started it */
+    FSDP_TRY(open_tokenizer(run));
+    return open_data(run);
+}
+
+static fsdp_status work_aloud(train_run *run, const char *doing, together_work work)
 {
     run_show_warnings(run, true);
-    if (run->settings->download)
-        run_show_downloads(run);
-    fsdp_status status = open_tokenizer(run);
-    if (status == FSDP_OK)
-        status = open_data(run);
+    if (run->settings->download) /* names each file: this takes long */
+        fsdp_log_set_sink(show_early, run, FSDP_LOG_INFO);
+    fsdp_status status = run_together(run, doing, work);
     run_show_warnings(run, false);
     return status;
+}
+
+fsdp_status run_download(train_run *run)
+{
+    return run->settings->download ? work_aloud(run, "downloading", fetch_all) : FSDP_OK;
+}
+
+fsdp_status run_open_data(train_run *run)
+{
+    return work_aloud(run, "reading data", open_text);
 }

@@ -40,7 +40,9 @@ class Hub(BaseHTTPRequestHandler):
         self.wfile.write(body if part is None else body[:part])
         self.close_connection = part is not None
 
-    def drip(self, data, seconds=7, pieces=35):
+    def drip(self, data, pieces=35):
+        """Slowly: the file drip says how many seconds it takes."""
+        seconds = float(read(os.path.join(root, "drip")))
         self.send_response(200)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()

@@ -1,6 +1,7 @@
 #!/bin/bash
-# One host has the weights, the other downloads them slowly, for longer than the ranks wait for each other: they train together. When
-# its download fails, both hosts end and say why. Hosts are launchers with caches of their own.
+# One host has the weights, the other downloads them slowly, for longer than the ranks wait for each other: they train together. So
+# they do when the other's data comes slowly. When its download fails, both hosts end and say why. Hosts are launchers with caches of
+# their own.
 set -euo pipefail
 source "$(dirname "$0")/../support.bash"
 "$fsdp" --version | grep -qw libcrypto || { echo "a build without libcrypto joins no launchers"; exit 77; }
@@ -11,7 +12,8 @@ source "$(dirname "$0")/jobs.bash"
 unset HF_HUB_CACHE HUGGINGFACE_HUB_CACHE HF_TOKEN
 servers=()
 trap 'kill -9 "${launchers[@]}" "${servers[@]}" 2>/dev/null || true; rm -rf "$work"' EXIT
-mkdir -p repositories/models/org/llama empty
+mkdir -p repositories/models/org/llama repositories/datasets/org/numbers empty
+cp text.txt repositories/datasets/org/numbers
 cp "$source_root"/tests/golden/llama_gqa/{config.json,model.safetensors} repositories/models/org/llama
 
 # serve FOLDER: a hub of these repositories; $hub is its address
@@ -28,11 +30,11 @@ nothing=$hub
 serve repositories
 
 train=("$fsdp" train --device cpu --threads 1 --max_context_width 32 --train_batch_size 2 --dataset text.txt --max_steps $steps
-    --sharding_strategy full --no_async_checkpoint --sample_tokens 0 --comm_timeout 3 --download)
+    --sharding_strategy full --no_async_checkpoint --sample_tokens 0 --comm_timeout 2 --download)
 on_node() { HF_ENDPOINT=$hub HF_HOME=$work/cache$1 exec "${@:2}"; }
 
-(on_node 0 "$fsdp" fetch org/llama) >fetch.log 2>&1 || fail "node 0 cannot fetch: $(cat fetch.log)"
-touch repositories/drip
+(on_node 0 "$fsdp" fetch org/llama --dataset org/numbers) >fetch.log 2>&1 || fail "node 0 cannot fetch: $(cat fetch.log)"
+echo 6 >repositories/drip
 : >repositories.requests
 port=$(free_port)
 train+=(--init_from org/llama)
@@ -40,7 +42,14 @@ launch slow 0 2 "$port"
 launch slow 1 2 "$port"
 ended slow
 [[ $(grep -c 'resolve.*model.safetensors' repositories.requests) == 1 ]] || fail "not one download: $(cat repositories.requests)"
-grep -q 'rank 1 on .* still downloads; waiting for' slow.0.log || fail "nobody says what is waited for: $(cat slow.0.log)"
+grep -q 'Waiting for rank 1 on .*, still downloading after' slow.0.log || fail "nobody says what is waited for: $(cat slow.0.log)"
+
+echo 4 >repositories/drip
+train+=(--dataset org/numbers)
+launch text 0 2 "$port"
+launch text 1 2 "$port"
+ended text
+[[ $(grep -c 'resolve.*text.txt' repositories.requests) == 1 ]] || fail "not one download of data: $(cat repositories.requests)"
 
 rm -r cache1
 on_node()
