@@ -1,6 +1,7 @@
 /* Adds up the spans of trace files: by phase, operation, collective and kernel, within the steps that the trace covers.
  * Where kernels of a device are in the trace, operations take as long as theirs, and communication is exposed where
  * nothing computes beside it. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +35,8 @@ typedef struct line {
     span_class class;
     char name[NAME_BYTES];
     double us;
-    int64_t count, bytes;
+    int64_t count;
+    double bytes; /* a stranger's file may hold any: their sum overflows nothing */
 } line;
 
 typedef struct rank_sums {
@@ -152,7 +154,7 @@ static void add_line(sums *s, const span *x, const char *name)
     }
     s->lines[i].us += x->us;
     s->lines[i].count++;
-    s->lines[i].bytes += x->bytes;
+    s->lines[i].bytes += (double)x->bytes;
 }
 
 /* Kernels of NCCL, and of links that are emulated. */
@@ -299,7 +301,7 @@ static fsdp_status say_table(FILE *out, const sums *s)
     fsdp_status status = FSDP_OK;
     for (int i = 0; i < s->n_lines && status == FSDP_OK; i++) {
         const line *l = &s->lines[i];
-        int64_t each = l->bytes / s->n_steps;
+        int64_t each = (int64_t)fmax(0, fmin(l->bytes / (double)s->n_steps, 0x1p62));
         snprintf(name, sizeof name, "%s %s", titles[l->class], l->name);
         for (char *bar = name; (bar = strchr(bar, '|'));)
             *bar = '/';

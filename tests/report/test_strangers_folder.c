@@ -24,7 +24,7 @@
 #include "base/file.h"
 #include "base/record/ring.h"
 
-enum { CASES = 150, STEPS = 24, MOST_BYTES = 1 << 20, MOST_CHANGES = 6 };
+enum { CASES = 100, STEPS = 24, MOST_BYTES = 1 << 20, MOST_CHANGES = 6 };
 
 static const char secret[] = "what nobody may read";
 
@@ -363,12 +363,26 @@ static void check_page(const char *path, uint64_t seed)
     free(text);
 }
 
+/* Where a coordinate would stand; names may hold these letters. */
+static bool has_no_number(const char *text)
+{
+    static const char *const begins[] = {"\"", " ", "M", "L", "\"-", " -", "M-", "L-"};
+    char word[8];
+    bool found = false;
+    for (size_t i = 0; i < sizeof begins / sizeof *begins; i++)
+        for (int inf = 0; inf < 2; inf++) {
+            snprintf(word, sizeof word, "%s%s", begins[i], inf ? "inf" : "nan");
+            found |= strstr(text, word) != NULL;
+        }
+    return found;
+}
+
 static void check_picture(const char *folder, const char *name, uint64_t seed)
 {
     char *path = file_join(folder, name), *text;
     size_t bytes;
     if (file_read_at_most(path, 64 << 20, &text, &bytes) == FSDP_OK) {
-        if (count(text, "<script") || count(text, "<img") || strstr(text, "nan") || strstr(text, "\"inf"))
+        if (count(text, "<script") || count(text, "<img") || has_no_number(text))
             fail_msg("FSDP_TEST_SEED=%d: the picture %s is not what it should be", (int)seed, name);
         free(text);
     }
@@ -385,7 +399,8 @@ static void check_outside(const place *p, uint64_t seed)
     free(text);
 }
 
-static void run_case(uint64_t seed)
+/* Whether a report was made. */
+static bool run_case(uint64_t seed)
 {
     static const char *const pictures[] = {"loss.svg", "seconds.svg", "times.svg", "ranks.svg", "memory.svg"};
     place p;
@@ -405,7 +420,8 @@ static void run_case(uint64_t seed)
     report.svg = svg;
     fsdp_status status = fsdp_report(&report, &text);
     check_status(status, text, "the report", seed);
-    if (status == FSDP_OK)
+    bool reported = status == FSDP_OK;
+    if (reported)
         check_page(page, seed);
     for (size_t i = 0; i < sizeof pictures / sizeof *pictures; i++)
         check_picture(svg, pictures[i], seed);
@@ -430,15 +446,18 @@ static void run_case(uint64_t seed)
     free(svg);
     assert_int_equal(file_remove_tree(p.folder), FSDP_OK);
     unlink(p.outside);
+    return reported;
 }
 
 static void a_strangers_folder_is_shown_and_not_obeyed(void **state)
 {
     const char *given = getenv("FSDP_TEST_SEED"), *cases = getenv("FSDP_TEST_CASES");
-    int first = given ? atoi(given) : 1, n = cases ? atoi(cases) : CASES;
+    int first = given ? atoi(given) : 1, n = cases ? atoi(cases) : CASES, reported = 0;
     (void)state;
     for (int seed = first; seed < first + n; seed++)
-        run_case((uint64_t)seed);
+        reported += run_case((uint64_t)seed);
+    if (n >= CASES && reported < n * 9 / 10) /* what is torn is said, and the rest shown */
+        fail_msg("only %d of %d folders have a report", reported, n);
 }
 
 int main(void)
