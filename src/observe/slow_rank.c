@@ -23,12 +23,13 @@ typedef struct bounds {
     double share;   /* of the others' time */
     double seconds; /* at least */
     int spared;     /* steps of the window that may be below */
+    bool unusual;   /* beyond what is usual for the rank */
 } bounds;
 
 /* Schedulers take a few milliseconds at random. */
-static const bounds with_waits = {0.2, 0.01, 1};
-/* Above what is usual for the rank. A wait may hide a step, so one more is spared. */
-static const bounds without_waits = {0.15, 0.0005, 2};
+static const bounds with_waits = {0.2, 0.01, 1, false};
+/* A wait may hide a step, so one more is spared. */
+static const bounds without_waits = {0.15, 0.0005, 2, true};
 /* Equal ranks differ by this at most: rank 0 writes files. It is usual until enough steps have shown what is. */
 static const double most_usual = 0.0005;
 /* Who is named stays so until the median has fallen below this part of the share and the noise. */
@@ -50,6 +51,7 @@ struct slow_watch {
     slow_rank named;
     double *room;                       /* (n) to sort in */
     double reference[WINDOW];           /* the median busy time of all ranks, by step */
+    double usual_step;                  /* their median */
     double durations[WINDOW];           /* seconds of each step, waits and all */
     double clock;                       /* their sum since the first */
     double *since;                      /* (n) on that clock: when the rank began to be late; below 0: it is not */
@@ -100,9 +102,14 @@ static int by_value(const void *a, const void *b)
 /* What the median of all values would be without one of them: `sorted` holds all. */
 static double median_without(const double *sorted, int n, double value)
 {
-    int at = 0;
-    while (at < n - 1 && sorted[at] < value)
-        at++;
+    int at = 0, end = n - 1;
+    while (at < end) {
+        int middle = (at + end) / 2;
+        if (sorted[middle] < value)
+            at = middle + 1;
+        else
+            end = middle;
+    }
     int low = (n - 2) / 2, high = (n - 1) / 2; /* of the n - 1 others */
     double a = sorted[low < at ? low : low + 1], b = sorted[high < at ? high : high + 1];
     return (a + b) / 2;
@@ -167,14 +174,9 @@ static double quantile_of(const double *values, int n, int spared)
     return sorted[spared];
 }
 
-static double quantile(const double window[WINDOW], int spared)
-{
-    return quantile_of(window, WINDOW, spared);
-}
-
 static double median_of(const double window[WINDOW])
 {
-    return quantile(window, WINDOW / 2);
+    return quantile_of(window, WINDOW, WINDOW / 2);
 }
 
 /* The median of the last changes. */
@@ -199,20 +201,32 @@ static double usual_of(const series *s)
     return n < WINDOW ? most_usual : fmin(most_usual, fmax(0, quantile_of(s->earlier, n, n / 2)));
 }
 
-/* Late in nearly all of the last steps, and by more than it varies. */
-static bool is_late(const slow_watch *w, const series *s, bool named, bounds least, double usual)
+static int n_above(const double window[WINDOW], double value)
 {
-    double share = named ? keep_share : 1, median = median_of(s->last),
-           lasting = named ? median : quantile(s->last, least.spared);
-    double threshold = fmax(least.seconds, share * least.share * median_of(w->reference));
-    return lasting > usual + threshold && median > usual + share * least_noises * noise_of(w, s);
+    int n = 0;
+    for (int i = 0; i < WINDOW; i++)
+        n += window[i] > value;
+    return n;
+}
+
+/* Late in nearly all of the last steps, and by more than it varies. For most ranks the first comparison says no:
+ * sorting the windows of a thousand ranks in every step would take milliseconds. */
+static bool is_late(const slow_watch *w, const series *s, bool named, bounds least)
+{
+    int needed = WINDOW - (named ? WINDOW / 2 : least.spared);
+    double share = named ? keep_share : 1, threshold = fmax(least.seconds, share * least.share * w->usual_step);
+    if (n_above(s->last, threshold) < needed)
+        return false;
+    double usual = least.unusual ? usual_of(s) : 0;
+    return n_above(s->last, usual + threshold) >= needed &&
+           median_of(s->last) > usual + share * least_noises * noise_of(w, s);
 }
 
 /* The same, for so long or by so much that it is not a neighbour who comes and goes. */
 static bool outlasts_neighbours(slow_watch *w, int rank)
 {
     double window = 0;
-    if (!is_late(w, &w->excess[rank], rank == w->named.rank, with_waits, 0)) {
+    if (!is_late(w, &w->excess[rank], rank == w->named.rank, with_waits)) {
         w->since[rank] = -1;
         return false;
     }
@@ -221,14 +235,13 @@ static bool outlasts_neighbours(slow_watch *w, int rank)
     if (w->since[rank] < 0)
         w->since[rank] = w->clock - window;
     return rank == w->named.rank || w->clock - w->since[rank] >= lasting_seconds ||
-           median_of(w->excess[rank].last) > neighbour_share * median_of(w->reference);
+           median_of(w->excess[rank].last) > neighbour_share * w->usual_step;
 }
 
 static bool is_slow(slow_watch *w, int rank)
 {
-    const series *own = &w->own[rank];
     bool outlasts = outlasts_neighbours(w, rank);
-    return outlasts || is_late(w, own, rank == w->named.rank, without_waits, usual_of(own));
+    return outlasts || is_late(w, &w->own[rank], rank == w->named.rank, without_waits);
 }
 
 static lap slowest_phase(const slow_watch *w, int rank)
@@ -249,11 +262,12 @@ slow_rank slow_watch_add(slow_watch *w, const rank_snapshot *ranks)
     note_duration(w, ranks, (int)(w->seen++ % WINDOW));
     if (w->seen < WINDOW)
         return nobody;
+    w->usual_step = median_of(w->reference);
     double most = 0;
     int slowest = -1;
     for (int rank = 0; rank < w->n; rank++) {
-        double excess = median_of(w->excess[rank].last);
-        if (is_slow(w, rank) && excess > most) {
+        double excess = is_slow(w, rank) ? median_of(w->excess[rank].last) : 0;
+        if (excess > most) {
             slowest = rank;
             most = excess;
         }
