@@ -87,7 +87,10 @@ static void labels_are_on_responses_alone(void **state)
                                   "{\"messages\": [{\"role\": \"user\", \"content\": \"Q\"}]}\n"
                                   "{\"messages\": [{\"role\": \"user\", \"content\": \"\\ud83d\"}, {\"role\": "
                                   "\"assistant\", \"content\": \"x\"}]}\n"
-                                  "{\"messages\": 5}\n");
+                                  "{\"messages\": 5}\n"
+                                  "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": "
+                                  "\"assistant\", \"content\": \"b\"}], \"tools\": \"[{}]\"}\n"
+                                  "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, \"b\"]}\n");
     fsdp_dataset *d = open_chat(path, t, false);
     assert_non_null(d);
     assert_int_equal(fsdp_dataset_count(d), 1);
@@ -95,6 +98,8 @@ static void labels_are_on_responses_alone(void **state)
     assert_non_null(strstr(log_lines, "train.jsonl:2: no response within the context width"));
     assert_non_null(strstr(log_lines, "train.jsonl:3: half of a surrogate pair"));
     assert_non_null(strstr(log_lines, "train.jsonl:4: no string under \"prompt\""));
+    assert_non_null(strstr(log_lines, "train.jsonl:5: the chat_template of tokenizer_config.json: \"tools\" must be"));
+    assert_non_null(strstr(log_lines, "train.jsonl:6: the chat_template of tokenizer_config.json: message 2 is a string"));
     fsdp_dataset_free(d);
     fsdp_tokenizer_free(t);
 }

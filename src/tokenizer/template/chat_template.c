@@ -159,6 +159,16 @@ static fsdp_status prepare_messages(arena *a, const json_t *messages, value *out
     return FSDP_OK;
 }
 
+/* Some data has them as a text, which a template would take letter by letter. */
+static fsdp_status check_tools(const json_t *tools)
+{
+    size_t i;
+    const json_t *tool;
+    bool good = tools == NULL || json_is_null(tools) || json_is_array(tools);
+    json_array_foreach(tools, i, tool) good &= json_is_object(tool);
+    return good ? FSDP_OK : error_set(FSDP_ERR_INPUT, "\"tools\" must be a list of objects");
+}
+
 static fsdp_status render(const chat_template *t, const chat *c, const json_t *messages, bool prompt, text_buffer *out,
                           span_vector *generated)
 {
@@ -169,6 +179,7 @@ static fsdp_status render(const chat_template *t, const chat *c, const json_t *m
     TRY_OR(done, value_from_json(a, t->variables, &variables));
     TRY_OR(done, prepare_messages(a, messages, &v));
     TRY_OR(done, set_variable(a, variables, "messages", v));
+    TRY_OR(done, check_tools(c->tools));
     TRY_OR(done, value_from_json(a, c->tools, &v));
     TRY_OR(done, set_variable(a, variables, "tools", v));
     TRY_OR(done, set_variable(a, variables, "documents", value_none()));
