@@ -63,6 +63,17 @@ static void draw_net(test_case *c, uint64_t *s)
     c->dropout = chance(s, 15) ? 0.2f : 0;
 }
 
+/* Blocks in 8 bits: widths that have such products. Draws of their own, so that other cases stay what they were. */
+static void draw_fp8(test_case *c)
+{
+    uint64_t s = c->seed * 0x9e3779b97f4a7c15u + 3;
+    c->fp8 = chance(&s, 12);
+    if (!c->fp8)
+        return;
+    c->hidden = chance(&s, 50) ? MAX_HIDDEN : 16;
+    c->inner = chance(&s, 50) ? 48 : 16;
+}
+
 static const char *const optimizers[] = {"adamw", "adam", "sgd", "muon", "adafactor", NULL}; /* as their enum */
 
 bool case_stays_on_device(const test_case *c)
@@ -90,8 +101,8 @@ static void draw_numbers(test_case *c, uint64_t *s)
 
 static unsigned draw_blocks(const test_case *c, uint64_t *s)
 {
-    unsigned all = (1u << c->n_blocks) - 1;
-    return chance(s, 55) ? all : (unsigned)draw(s, (int)all + 1);
+    unsigned all = (1u << c->n_blocks) - 1, some = chance(s, 55) ? all : (unsigned)draw(s, (int)all + 1);
+    return c->fp8 ? some | 1 : some; /* a step without any layer in 8 bits would be refused */
 }
 
 static recording draw_recording(const test_case *c, uint64_t *s)
@@ -155,6 +166,7 @@ test_case case_draw(uint64_t seed)
     bool has_data[MAX_RANKS] = {false};
     draw_net(&c, &state);
     draw_numbers(&c, &state);
+    draw_fp8(&c);
     case_parameter list[MAX_PARAMETERS];
     bool any = false;
     for (int i = 0, n = case_parameters(&c, list); i < n; i++)
@@ -247,7 +259,7 @@ void case_print(const test_case *c)
            c->ranks > 1 ? "s" : "", c->recorded ? ", recorded" : "", c->hidden, c->inner, c->vocabulary);
     for (int i = 0; i < c->n_blocks; i++)
         printf(" %s", kinds[c->kinds[i]]);
-    printf("%s%s%s%s%s", c->layernorm ? ", layernorm" : "", c->bias ? ", bias" : "", c->tied ? ", tied" : "",
+    printf("%s%s%s%s%s%s", c->fp8 ? ", 8 bits" : "", c->layernorm ? ", layernorm" : "", c->bias ? ", bias" : "", c->tied ? ", tied" : "",
            c->features ? ", features" : "", c->fused_loss ? ", fused loss" : "");
     printf("; units \"%s\", freeze \"%s\", param %s, reduce %s, %s, %s lr by step, decay %g%s, momentum %g, clip %g, "
            "dropout %g, bucket %lld%s\n",

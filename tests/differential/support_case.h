@@ -57,6 +57,7 @@ typedef struct test_case {
     block_kind kinds[MAX_BLOCKS];
     bool layernorm, bias, tied, features, fused_loss;
     float dropout;
+    bool fp8; /* of blocks; no reference: settings are compared with each other */
     /* The numbers. */
     int wrap, frozen; /* into lists of support_engine.c */
     fsdp_dtype param_dtype, reduce_dtype;

@@ -124,7 +124,10 @@ static recorded record(const test_case *c, fsdp_model *m, fsdp_tape *t, const re
 
 variant variant_plain(void)
 {
-    return (variant){.strategy = FSDP_FULL, .forward_prefetch = true, .gather_buffers = 2};
+    return (variant){.strategy = FSDP_FULL,
+                     .forward_prefetch = true,
+                     .gather_buffers = 2,
+                     .fp8_weights = FSDP_FP8_WEIGHTS_EACH_USE};
 }
 
 variant variant_draw(const test_case *c, uint64_t *s)
@@ -143,6 +146,7 @@ variant variant_draw(const test_case *c, uint64_t *s)
     v.split = chance(s, 60);
     v.ahead = chance(s, 50);
     v.resident = chance(s, 50) ? draw(s, 101) : 0;
+    v.fp8_weights = c->fp8 && chance(s, 85) ? FSDP_FP8_WEIGHTS_EACH_STEP : FSDP_FP8_WEIGHTS_AUTO;
     return v;
 }
 
@@ -151,12 +155,13 @@ void variant_print(const variant *v, char *text, size_t bytes)
     static const char *const prefetch[] = {"pre", "post", "none"},
                              *const offload[] = {"", ", offload", ", offload of block 0"},
                              *const checkpointing[] = {"", ", checkpointing", ", selective checkpointing"};
-    snprintf(text, bytes, "%s%s, backward prefetch %s, %d gather buffers%s%s%s%s, %d %% stay%s%s%s%s",
+    snprintf(text, bytes, "%s%s, backward prefetch %s, %d gather buffers%s%s%s%s, %d %% stay%s%s%s%s%s",
              fsdp_strategy_name(v->strategy), v->forward_prefetch ? ", forward prefetch" : "",
              prefetch[v->backward_prefetch], v->gather_buffers, checkpointing[v->checkpointing],
              v->recompute_cheap ? ", cheap operations again" : "",
              v->offload_activations ? ", activations in host memory" : "", offload[v->offload], v->resident,
              v->split ? ", split" : "", v->ahead ? ", ahead" : "", v->policies ? ", a policy for each unit" : "",
+             v->fp8_weights == FSDP_FP8_WEIGHTS_EACH_STEP ? ", weights rounded once a step" : "",
              v->shaken ? ", shaken" : "");
 }
 
@@ -235,6 +240,8 @@ static fsdp_status open_model(engine *e, const variant *v)
     config.n_freeze = case_freezing[c->frozen][0] != '\0';
     config.shard_weights = c->weighted ? weights : NULL;
     config.bucket_bytes = c->bucket_bytes;
+    config.fp8 = c->fp8 ? FSDP_FP8_HYBRID : FSDP_FP8_OFF;
+    config.fp8_weights = v->fp8_weights;
     config.gather_buffers = v->gather_buffers;
     config.forward_prefetch = v->forward_prefetch;
     config.backward_prefetch = v->backward_prefetch;

@@ -17,6 +17,7 @@ typedef struct variant {
     bool split, ahead; /* of the update of offloaded units: shared by the device, made before the norm is known */
     int offload;       /* 0: none, 1: all units, 2: block 0 only */
     int resident;      /* percent of those that stay on the device */
+    fsdp_fp8_weights fp8_weights;
     uint64_t policies; /* not 0: strategy, resharding, checkpointing and offload are drawn for every unit from this */
     uint64_t shaken;   /* not 0: seed of the delays, and memory that is given up is filled with NaN */
 } variant;

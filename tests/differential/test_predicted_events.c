@@ -84,6 +84,19 @@ static void draw_config(training_job *j, int ranks, uint64_t *s)
     c->int8_frozen = j->work.model.lora.rank > 0 && chance(s, 40);
 }
 
+/* Layers in 8 bits, with draws of their own: other jobs stay what they were. */
+static void draw_fp8(training_job *j)
+{
+    uint64_t s = j->seed * 0x9e3779b97f4a7c15u + 3;
+    fsdp_decoder_config *c = &j->work.model.decoder;
+    if (!chance(&s, 30))
+        return;
+    c->hidden = chance(&s, 50) ? 16 : 32;
+    c->intermediate = chance(&s, 50) ? 32 : 48;
+    j->config.fp8 = FSDP_FP8_HYBRID;
+    j->config.fp8_weights = (fsdp_fp8_weights)draw(&s, 3);
+}
+
 static training_job draw_job(uint64_t seed, int ranks)
 {
     uint64_t s = seed * 0x2545f4914f6cdd1du + 7;
@@ -95,6 +108,7 @@ static training_job draw_job(uint64_t seed, int ranks)
     j.config.cpu_offload = !stays && chance(&s, 40);
     j.config.cpu_offload_split = chance(&s, 40);
     j.config.cpu_offload_ahead = chance(&s, 40);
+    draw_fp8(&j);
     return j;
 }
 
