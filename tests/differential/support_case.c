@@ -259,8 +259,8 @@ void case_print(const test_case *c)
            c->ranks > 1 ? "s" : "", c->recorded ? ", recorded" : "", c->hidden, c->inner, c->vocabulary);
     for (int i = 0; i < c->n_blocks; i++)
         printf(" %s", kinds[c->kinds[i]]);
-    printf("%s%s%s%s%s%s", c->fp8 ? ", 8 bits" : "", c->layernorm ? ", layernorm" : "", c->bias ? ", bias" : "", c->tied ? ", tied" : "",
-           c->features ? ", features" : "", c->fused_loss ? ", fused loss" : "");
+    printf("%s%s%s%s%s%s", c->fp8 ? ", 8 bits" : "", c->layernorm ? ", layernorm" : "", c->bias ? ", bias" : "",
+           c->tied ? ", tied" : "", c->features ? ", features" : "", c->fused_loss ? ", fused loss" : "");
     printf("; units \"%s\", freeze \"%s\", param %s, reduce %s, %s, %s lr by step, decay %g%s, momentum %g, clip %g, "
            "dropout %g, bucket %lld%s\n",
            case_wraps[c->wrap], case_freezing[c->frozen], fsdp_dtype_name(c->param_dtype),

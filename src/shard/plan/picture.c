@@ -55,8 +55,11 @@ static fsdp_status take_units(taking *t)
             for (int j = 0; s->trainable && j < s->n_slots; j++)
                 to->trained += s->slots[j].parameter->numel;
         }
-        bool coded = t->s->units[i].coded && m->residencies[i] != RESIDENT_KEPT; /* which has room for values */
-        to->gathered_bytes = schedule_gathered_bytes(u, m->param_bytes[i], coded) + schedule_blocks_bytes(u);
+        to->gathered_bytes = schedule_blocks_bytes(u);
+        if (m->residencies[i] == RESIDENT_KEPT)
+            to->gathered_bytes += schedule_staying_bytes(u, m->param_bytes[i]);
+        else
+            to->gathered_bytes += schedule_gathered_bytes(u, m->param_bytes[i], t->s->units[i].coded);
         to->gradient_bytes = schedule_gradient_bytes(u, m->grad_bytes[i]);
         to->offloaded = m->offloaded && m->offloaded[i];
     }

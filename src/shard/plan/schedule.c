@@ -84,6 +84,13 @@ size_t schedule_gathered_bytes(const layout_unit *u, size_t element_bytes, bool 
     return schedule_segment_offset(u, u->n_segments - (layout_int8_segment(u) != NULL), element_bytes, coded);
 }
 
+size_t schedule_staying_bytes(const layout_unit *u, size_t element_bytes)
+{
+    size_t values = schedule_gathered_bytes(u, element_bytes, false);
+    size_t codes = schedule_gathered_bytes(u, element_bytes, true);
+    return codes > values ? codes : values; /* with padding and few codes they may be more */
+}
+
 size_t schedule_gradient_bytes(const layout_unit *u, size_t element_bytes)
 {
     return u->segments[0].trainable ? segment_bytes(&u->segments[0], element_bytes, false) : 0;
@@ -113,9 +120,10 @@ static size_t element_bytes(const planning *g, int unit)
 
 static size_t gathered_bytes(const planning *g, int unit)
 {
-    bool coded =
-        g->s->units[unit].coded && residency_of(g, unit) != RESIDENT_KEPT; /* whose place is for all programs */
-    return schedule_gathered_bytes(&g->l->units[unit], element_bytes(g, unit), coded);
+    const layout_unit *u = &g->l->units[unit];
+    bool stays = residency_of(g, unit) == RESIDENT_KEPT;
+    return stays ? schedule_staying_bytes(u, element_bytes(g, unit))
+                 : schedule_gathered_bytes(u, element_bytes(g, unit), g->s->units[unit].coded);
 }
 
 static size_t gradient_bytes(const planning *g, int unit)

@@ -104,7 +104,9 @@ void schedule_free(schedule *s);
  * blocks, each aligned. `coded`: as codes where there are any. */
 size_t schedule_gradient_bytes(const layout_unit *u, size_t element_bytes);
 size_t schedule_gathered_bytes(const layout_unit *u, size_t element_bytes, bool coded);
-/* Where segment i of the unit begins in the latter. */
+/* The place of a unit that stays gathered (RESIDENT_KEPT), the same for all programs: as values or as codes. */
+size_t schedule_staying_bytes(const layout_unit *u, size_t element_bytes);
+/* Where segment i of the unit begins in what is gathered. */
 size_t schedule_segment_offset(const layout_unit *u, int segment, size_t element_bytes, bool coded);
 /* Bytes of a segment's elements first .. first+n-1 as they are sent; of codes there is one for every element. */
 size_t schedule_moved_bytes(const layout_segment *s, int64_t first, int64_t n, size_t element_bytes, bool coded);
