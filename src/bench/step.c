@@ -17,6 +17,7 @@
 #include "bench/stepping.h"
 #include "bench/samples.h"
 #include "comm/emulate/emulate.h"
+#include "comm/emulate/links.h"
 #include "device/peak.h"
 
 enum { MAX_PART_STEPS = 5 };
@@ -127,8 +128,21 @@ static void measure_rates(const stepping *b, fsdp_dtype dtype, fsdp_bench_rates 
         r->matrix_tflops = 0; /* the step counts; this is only what it is compared with */
 }
 
+/* Of an emulated world, in the place of the profile's. */
+static fsdp_status take_links(const char *emulated, kernel_profile *profile, plan_world *world)
+{
+    links l;
+    if (!emulated)
+        return FSDP_OK;
+    FSDP_TRY(links_parse(emulated, &l));
+    world->ranks_per_node = l.per_host;
+    profile->links.inside = l.within;
+    profile->links.outside = l.n_hosts > 1 ? l.between : profile->links.outside;
+    return FSDP_OK;
+}
+
 /* From the profile that the settings name. */
-static fsdp_status predict(const stepping *b, const fsdp_settings *s, fsdp_bench_result *r)
+static fsdp_status predict(const stepping *b, const fsdp_settings *s, const fsdp_bench_config *c, fsdp_bench_result *r)
 {
     kernel_profile profile;
     prediction found;
@@ -141,7 +155,9 @@ static fsdp_status predict(const stepping *b, const fsdp_settings *s, fsdp_bench
                                   .micro_batches = b->micro_batches,
                                   .profile = &profile};
     FSDP_TRY(profile_open(s->profile, &profile));
-    fsdp_status status = prediction_make(&request, &found);
+    fsdp_status status = take_links(c->emulate, &profile, &request.world);
+    if (status == FSDP_OK)
+        status = prediction_make(&request, &found);
     profile_clear(&profile);
     if (status != FSDP_OK)
         return status;
@@ -163,7 +179,7 @@ static fsdp_status run_bench(const fsdp_settings *settings, const fsdp_bench_con
         status = measure(b, config, start, result);
     if (status == FSDP_OK) {
         compute_figures(b, result);
-        status = predict(b, settings, result);
+        status = predict(b, settings, config, result);
     }
     if (status == FSDP_OK) {
         status = offload_settle(b->sharded);

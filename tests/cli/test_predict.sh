@@ -41,6 +41,14 @@ grep -q '"reduce_scatter"' two.json || fail "no collectives in the profile of tw
 "$fsdp" plan $job --world_size 2 --sharding_strategy full --predict --profile two.json >out
 grep -q "collectives over 2 ranks were measured" out || fail "$(cat out)"
 
+# Of emulated ranks with the emulated links.
+exposed() { sed -n 's/.*"predicted_exposed_ms": \([0-9.]*\).*/\1/p' "$1"; }
+for rate in 0.05 1; do
+    "$fsdp" bench step $job --sharding_strategy full --emulate 2@${rate}GBs --profile one.json --steps 1 --warmup_steps 1 --json >emulated.$rate
+done
+awk "BEGIN { exit !($(exposed emulated.0.05) > 4 * $(exposed emulated.1) && $(exposed emulated.1) > 0) }" ||
+    fail "$(cat emulated.0.05 emulated.1)"
+
 # A known GPU brings its own; the curve goes up to 16,384.
 "$fsdp" plan --preset llama3_1_8b --device h100 --world_size 8 --predict --predict_scaling auto >out
 grep -qE "^ +16384 " out || fail "$(cat out)"
