@@ -5,7 +5,7 @@
 
 #include "plan/predict/profile.h"
 
-enum { NEIGHBOURS = 4, FAR_DOUBLINGS = 3, LARGEST_ELEMENT = 8, PLACE_DIMS = KERNEL_WORK_DIMS };
+enum { NEIGHBOURS = 4, OTHER_KERNELS = 7, FAR_DOUBLINGS = 3, LARGEST_ELEMENT = 8, PLACE_DIMS = KERNEL_WORK_DIMS };
 
 /* ---- the least that a call takes ---- */
 
@@ -95,45 +95,65 @@ typedef struct neighbour {
     double distance;
 } neighbour;
 
-/* Products of other units (8 bits) are another kind. */
+/* Products of other units (8 bits) are another kind. Copies may go to the host and back, so they tell nothing. */
 static bool may_tell(const kernel_work *a, const kernel_work *b, bool any_kernel)
 {
-    if ((a->bytes <= 0 && a->flops <= 0) || (a->flops > 0) != (b->flops > 0))
+    if ((a->bytes <= 0 && a->flops <= 0) || (a->flops > 0) != (b->flops > 0) || a->kernel == KERNEL_COPY)
         return false;
     return any_kernel ||
            (a->kernel == b->kernel && (a->flops == 0 || fsdp_dtype_size(a->dtype) == fsdp_dtype_size(b->dtype)));
 }
 
+/* The nearest, at most OTHER_KERNELS of any kernel, or NEIGHBOURS of the same. */
 static int find_neighbours(const kernel_profile *p, const kernel_work *w, bool any_kernel, neighbour *found)
 {
-    int n = 0;
+    int n = 0, most = any_kernel ? OTHER_KERNELS : NEIGHBOURS;
     for (int i = 0; i < p->n_rows; i++) {
         const profile_row *r = &p->rows[i];
         if (!may_tell(&r->work, w, any_kernel))
             continue;
         neighbour one = {r, any_kernel ? distance_in_amount(&r->work, w) : distance(&r->work, w)};
-        int at = n < NEIGHBOURS ? n++ : NEIGHBOURS;
+        int at = n < most ? n++ : most;
         for (; at > 0 && found[at - 1].distance > one.distance; at--)
-            if (at < NEIGHBOURS)
+            if (at < most)
                 found[at] = found[at - 1];
-        if (at < NEIGHBOURS)
+        if (at < most)
             found[at] = one;
     }
     return n;
 }
 
-/* The share of full speed that the neighbours come to, the near ones with more weight. */
-static double share_of_speed(const roofs *r, const neighbour *found, int n)
+/* The share of full speed that a row comes to. */
+static double share_of(const roofs *r, const profile_row *row)
+{
+    double at_work = fmax(row->seconds - r->start, 0.1 * row->seconds);
+    return least_seconds(r, &row->work, 1, 1) / at_work;
+}
+
+/* That of the neighbours, the near ones with more weight. */
+static double share_of_neighbours(const roofs *r, const neighbour *found, int n)
 {
     double weights = 0, sum = 0;
     for (int i = 0; i < n; i++) {
-        const profile_row *row = found[i].row;
         double weight = 1 / (found[i].distance * found[i].distance + 1e-2);
-        double at_work = fmax(row->seconds - r->start, 0.1 * row->seconds);
         weights += weight;
-        sum += weight * log(least_seconds(r, &row->work, 1, 1) / at_work);
+        sum += weight * log(share_of(r, found[i].row));
     }
     return exp(sum / weights);
+}
+
+/* The median of other kernels: among them are slow ones, which say nothing of this one. */
+static double share_of_others(const roofs *r, const neighbour *found, int n)
+{
+    double shares[OTHER_KERNELS];
+    for (int i = 0; i < n; i++) {
+        double one = share_of(r, found[i].row);
+        int at = i;
+        for (; at > 0 && shares[at - 1] > one; at--)
+            shares[at] = shares[at - 1];
+        shares[at] = one;
+    }
+    return shares[n / 2];
 }
 
 /* A call that moves much more memory than any that was measured of its kernel: those say little but what a call takes
@@ -153,7 +173,7 @@ static const profile_row *find_row(const kernel_profile *p, const kernel_work *w
 
 double profile_seconds(const kernel_profile *p, const kernel_work *w, profile_source *source)
 {
-    neighbour found[NEIGHBOURS];
+    neighbour found[OTHER_KERNELS];
     roofs r = find_roofs(p);
     const profile_row *row = find_row(p, w);
     double least = least_seconds(&r, w, 1, 1), there = least_seconds(&r, w, p->compute, p->memory);
@@ -169,7 +189,10 @@ double profile_seconds(const kernel_profile *p, const kernel_work *w, profile_so
         *source = PROFILE_ESTIMATED;
         n = find_neighbours(p, w, true, found);
     }
-    return n == 0 || least <= 0 ? r.start : r.start + there / share_of_speed(&r, found, n);
+    if (n == 0 || least <= 0)
+        return r.start;
+    bool others = *source == PROFILE_ESTIMATED;
+    return r.start + there / (others ? share_of_others(&r, found, n) : share_of_neighbours(&r, found, n));
 }
 
 /* ---- collectives ---- */

@@ -148,15 +148,17 @@ static void run_update(playing *g, const script_item *item, double start, double
     g->kinds[item->slot] = -1;
 }
 
-/* Those that run ahead are begun until the host comes to the close; the device does not share them. */
+/* Those that run ahead are begun until the host comes to the close; the device does not share them, and gradients that
+ * leave take some of host memory's bandwidth. */
 static void run_early(playing *g)
 {
+    double beside = g->p->host_beside > 0 ? g->p->host_beside : 1;
     for (int i = 0; i < g->n_early; i++) {
         const script_item *item = g->early[i];
         double start = fmax(g->worker, g->done[item->after]);
         g->made[item->slot] = start < g->host;
         if (g->made[item->slot])
-            run_update(g, item, start, g->p->host_update);
+            run_update(g, item, start, g->p->host_update * (start < g->out ? beside : 1));
     }
     g->n_early = 0;
 }

@@ -206,7 +206,8 @@ static fsdp_status read_rates(const char *name, const json_t *object, kernel_pro
     FSDP_TRY(read_number(name, launch, "step", us, 0, &p->launch.step));
     FSDP_TRY(read_number(name, host, "copy", gb, 1e-6, &p->host_copy));
     FSDP_TRY(read_number(name, host, "update", gb, 1e-6, &p->host_update));
-    return read_number(name, host, "shared", gb, 0, &p->host_shared);
+    FSDP_TRY(read_number(name, host, "shared", gb, 0, &p->host_shared));
+    return read_number(name, host, "beside", 1, 0, &p->host_beside);
 }
 
 static fsdp_status read_fields(const char *name, const json_t *object, kernel_profile *p)
@@ -344,14 +345,16 @@ static json_t *profile_json(const kernel_profile *p)
         json_array_append_new(collectives, json_pack("[s,i,f,f,b]", collective_names[c->which], c->ranks, c->bytes,
                                                      c->seconds * 1e6, c->alone));
     }
-    return json_pack(
-        "{s:i,s:s,s:i,s:i,s:b,s:b,s:f,s:f,s:{s:f,s:f,s:f},s:{s:f,s:f,s:f,s:f,s:f},s:{s:f,s:f,s:f,s:f,s:f},s:o,s:o,s:o}",
-        "fsdp_profile", VERSION, "device", p->device, "ranks", p->ranks, "threads", p->threads, "streams", p->streams,
-        "overlaps", p->overlaps, "slowdown", p->slowdown, "busy", p->busy, "host", "copy", p->host_copy / 1e9, "update",
-        p->host_update / 1e9, "shared", p->host_shared / 1e9, "links", "inside", l->inside / 1e9, "outside",
-        l->outside / 1e9, "hop_inside", l->hop_inside * 1e6, "hop_outside", l->hop_outside * 1e6, "start",
-        l->start * 1e6, "launch", "gap", h->gap * 1e6, "graph", h->graph * 1e6, "kernel", h->kernel * 1e6, "collective",
-        h->collective * 1e6, "step", h->step * 1e6, "steps", steps, "kernels", kernels, "collectives", collectives);
+    return json_pack("{s:i,s:s,s:i,s:i,s:b,s:b,s:f,s:f,s:{s:f,s:f,s:f,s:f},s:{s:f,s:f,s:f,s:f,s:f},s:{s:f,s:f,s:f,s:f,"
+                     "s:f},s:o,s:o,s:o}",
+                     "fsdp_profile", VERSION, "device", p->device, "ranks", p->ranks, "threads", p->threads, "streams",
+                     p->streams, "overlaps", p->overlaps, "slowdown", p->slowdown, "busy", p->busy, "host", "copy",
+                     p->host_copy / 1e9, "update", p->host_update / 1e9, "shared", p->host_shared / 1e9, "beside",
+                     p->host_beside, "links", "inside", l->inside / 1e9, "outside", l->outside / 1e9, "hop_inside",
+                     l->hop_inside * 1e6, "hop_outside", l->hop_outside * 1e6, "start", l->start * 1e6, "launch", "gap",
+                     h->gap * 1e6, "graph", h->graph * 1e6, "kernel", h->kernel * 1e6, "collective",
+                     h->collective * 1e6, "step", h->step * 1e6, "steps", steps, "kernels", kernels, "collectives",
+                     collectives);
 }
 
 fsdp_status profile_write(const kernel_profile *p, const char *path)

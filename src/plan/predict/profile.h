@@ -54,6 +54,7 @@ typedef struct kernel_profile {
     double compute, memory;        /* how much faster this device is than the one that was measured; 1: it is the one */
     double host_copy, host_update; /* bytes a second: between host and device; of an update in host memory */
     double host_shared;            /* the same of an update that the device shares; 0: not measured */
+    double host_beside;            /* the share of its speed that an update has while gradients leave; 0: all of it */
     profile_links links;
     profile_launch launch;
     profile_row *rows;
