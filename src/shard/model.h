@@ -62,6 +62,7 @@ typedef struct step_carrier {
     /* The unit's directions, or what they became, go from every rank to every other; and whoever called waits. */
     fsdp_status (*gather)(void *context, int unit, bool results, int64_t n, int64_t received, size_t element);
     fsdp_status (*await)(void *context, int unit, bool results);
+    fsdp_status (*gather_early)(void *context, int unit); /* of early.h */
     void *context;
 } step_carrier;
 
@@ -295,6 +296,7 @@ typedef struct model_range {
 } model_range;
 int model_ranges(const fsdp_model *m); /* units with something to train on this rank */
 int model_range_unit(const fsdp_model *m, int index);
+int model_unit_range(const fsdp_model *m, int which); /* -1: nothing of it is trained */
 model_range model_range_at(const fsdp_model *m, int index);
 /* Before the optimizer writes slice `index`: peers have read what they gathered. */
 fsdp_status model_before_update(fsdp_model *m, int index);

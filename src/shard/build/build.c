@@ -15,6 +15,7 @@
 #include "shard/build/codes.h"
 #include "shard/build/policy.h"
 #include "shard/build/wrap.h"
+#include "shard/step/early.h"
 
 /* Least memory that values pass through, in numbers of the norm. */
 enum { ROOM_BLOCKS = 1 << 14 };
@@ -578,6 +579,8 @@ void fsdp_model_free(fsdp_model *m)
     if (!m)
         return;
     offload_free(m->offload);
+    if (m->units)
+        early_end(m);
     for (int i = 0; m->units && i < m->layout->n_units; i++) { /* a step that failed leaves collectives under way */
         comm_forget(&m->units[i].gather);
         comm_forget(&m->units[i].keep);

@@ -253,7 +253,8 @@ fsdp_status codes_round_trained(fsdp_model *m)
     if (n == 0)
         return FSDP_OK;
     for (int i = 0; i < m->layout->n_units; i++)
-        FSDP_TRY(comm_wait_sent(&m->units[i].gather, m->compute)); /* peers have read the old ones */
+        if (!m->units[i].early) /* those that are gather no codes */
+            FSDP_TRY(comm_wait_sent(&m->units[i].gather, m->compute)); /* peers have read the old ones */
     FSDP_TRY(for_trained(m, measure));
     if (agrees(m))
         FSDP_TRY(agree(m, m->carrier ? NULL : comm_world(m->world->comm), m->scales, n));

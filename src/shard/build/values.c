@@ -8,6 +8,7 @@
 #include "base/rng.h"
 #include "shard/build/codes.h"
 #include "shard/offload/offload.h"
+#include "shard/step/early.h"
 
 #define CHUNK ((int64_t)1 << 20) /* elements that pass through host memory at a time */
 
@@ -218,6 +219,7 @@ fsdp_status model_refresh_unit(fsdp_model *m, int index)
     unit *u = &m->units[index];
     FSDP_TRY(offload_settle(m));
     u->stale = true;
+    FSDP_TRY(early_drop(m, index));
     FSDP_TRY(comm_wait_sent(&u->gather, m->compute));
     for (int k = 0; k < u->n_segments; k++)
         FSDP_TRY(refresh_segment(m, &u->segments[k]));

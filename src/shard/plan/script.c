@@ -10,6 +10,7 @@
 #include "shard/build/codes.h"
 #include "shard/offload/ahead.h"
 #include "shard/offload/split.h"
+#include "shard/step/early.h"
 #include "shard/step/optimizer.h"
 
 /* Kinds of slots; each unit has one of every kind. */
@@ -229,14 +230,19 @@ static bool moves_nothing(const writing *w, int which)
            (w->m->residencies[which] == RESIDENT_KEPT && w->more);
 }
 
-static fsdp_status gather(writing *w, const schedule_event *e)
+static fsdp_status start_gather(writing *w, const schedule_event *e)
 {
     const fsdp_model *m = w->m;
     int keepers = e->backward && w->s->units[e->unit].kept ? m->keep_groups[e->unit] : 0;
-    if (moves_nothing(w, e->unit))
-        return FSDP_OK;
     return add_collective(w, SCRIPT_ALL_GATHER, e->unit, SLOT_GATHER,
                           keepers ? keepers : m->shardings[e->unit].n_shards, 1, gathered_bytes(w, e->unit, keepers));
+}
+
+/* The first gathers of a step were started at the close of the one before. */
+static fsdp_status gather(writing *w, const schedule_event *e)
+{
+    bool early = !w->more && !e->backward && early_has(w->m, w->s, e->unit);
+    return early || moves_nothing(w, e->unit) ? FSDP_OK : start_gather(w, e);
 }
 
 /* Of a unit that a smaller group keeps, this rank's part is copied out of the full parameters. */
@@ -502,6 +508,11 @@ static fsdp_status await_gather(void *context, int which, bool results)
     return add(context, SCRIPT_WAIT, which, results ? SLOT_RESULTS : SLOT_DIRECTIONS, -1, 0);
 }
 
+static fsdp_status gather_early(void *context, int which)
+{
+    return start_gather(context, &(schedule_event){.action = ACTION_GATHER, .unit = which});
+}
+
 /* One that has the same state, and so the same kernels. */
 static fsdp_optimizer_config describe_optimizer(const script_optimizer *o)
 {
@@ -610,7 +621,8 @@ fsdp_status plan_script_take(plan_script *out, fsdp_model *m, program *p, const 
 {
     fsdp_model pretended = *m; /* the same, on a device that only notes */
     writing w = {.out = out, .m = &pretended, .p = p, .s = s, .optimizer = optimizer};
-    const step_carrier carrier = {sum_over_ranks, gather_for_all, await_gather, &w};
+    const step_carrier carrier = {sum_over_ranks, gather_for_all, await_gather, gather_early, &w};
+    planned_program trained = {.program = p, .schedule = (schedule *)(uintptr_t)s};
     w.gradients = model_schedule_options(m).gradients;
     w.offloads = offload_any(m);
     w.ahead_room = m->config.cpu_offload_ahead ? ahead_room(m) : 0;
@@ -620,6 +632,7 @@ fsdp_status plan_script_take(plan_script *out, fsdp_model *m, program *p, const 
     out->n_slots = m->layout->n_units * SLOT_KINDS + 1 + program_transfers(p);
     FSDP_TRY(noting_device_open(m->dev, hear, &w, &w.notes));
     pretended.carrier = &carrier;
+    pretended.last_training = &trained;
     pretended.dev = noting_device_base(w.notes);
     pretended.compute = noting_device_stream(w.notes);
     pretend_memory(&w);

@@ -24,6 +24,10 @@ static fsdp_status gather(event_run *r, const schedule_event *e)
     bool coded = r->planned->schedule->units[e->unit].coded;
     if (model_has_all_at_hand(m, e->unit))
         return u->parameters == PARAMETERS_FULL ? FSDP_OK : unit_move_parameters(u, PARAMETERS_GATHERING);
+    if (u->early) { /* the step before has started it */
+        u->early = false;
+        return FSDP_OK;
+    }
     if (m->residencies[e->unit] == RESIDENT_KEPT) {
         if (!u->stale && u->parameters == PARAMETERS_FULL && u->coded == coded)
             return FSDP_OK;

@@ -159,6 +159,14 @@ int model_range_unit(const fsdp_model *m, int index)
     return i;
 }
 
+int model_unit_range(const fsdp_model *m, int which)
+{
+    int range = 0;
+    for (int i = 0; i < which; i++)
+        range += m->units[i].segments[0].gradient != NULL;
+    return m->units[which].segments[0].gradient ? range : -1;
+}
+
 model_range model_range_at(const fsdp_model *m, int index)
 {
     int at = model_range_unit(m, index);

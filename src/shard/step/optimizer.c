@@ -13,6 +13,7 @@
 #include "shard/build/codes.h"
 #include "shard/offload/offload.h"
 #include "shard/step/average.h"
+#include "shard/step/early.h"
 #include "shard/step/groups.h"
 
 #define SCALE_GROWTH_INTERVAL 2000 /* steps without overflow before the fp16 loss scale doubles */
@@ -163,6 +164,44 @@ typedef struct close_facts {
     double unscale;
 } close_facts;
 
+static fsdp_status update_one(const fsdp_optimizer *o, int range)
+{
+    fsdp_model *m = o->model;
+    if (o->muon && muon_has(o->muon, range))
+        return FSDP_OK;
+    FSDP_TRY(model_before_update(m, range));
+    return model_range_at(m, range).offloaded ? FSDP_OK
+                                              : update_apply(o->update, range, m->compute, &m->scalars->optimizer);
+}
+
+/* Units that the next forward needs first are updated first, and gathered while the others are. */
+static fsdp_status update_all(const fsdp_optimizer *o)
+{
+    fsdp_model *m = o->model;
+    const schedule *next = m->last_training->schedule;
+    for (int at = 0, which; (which = early_next(m, next, &at)) >= 0;) {
+        int range = model_unit_range(m, which);
+        if (next->units[which].coded)
+            continue; /* codes follow all updates */
+        if (range >= 0)
+            FSDP_TRY(update_one(o, range));
+        FSDP_TRY(early_gather(m, which));
+    }
+    for (int i = 0; i < model_ranges(m); i++)
+        if (!m->units[model_range_unit(m, i)].early)
+            FSDP_TRY(update_one(o, i));
+    return FSDP_OK;
+}
+
+static fsdp_status gather_coded(fsdp_model *m)
+{
+    const schedule *next = m->last_training->schedule;
+    for (int at = 0, which; (which = early_next(m, next, &at)) >= 0;)
+        if (next->units[which].coded)
+            FSDP_TRY(early_gather(m, which));
+    return FSDP_OK;
+}
+
 /* Everything between the last gradient and the next step. */
 static fsdp_status close_step(const void *fixed, const void *facts)
 {
@@ -180,14 +219,9 @@ static fsdp_status close_step(const void *fixed, const void *facts)
         FSDP_TRY(muon_update(o->muon, o->update));
     if (o->adafactor)
         FSDP_TRY(adafactor_prepare(o->adafactor, o->update));
-    for (int i = 0; i < model_ranges(m); i++) {
-        if (o->muon && muon_has(o->muon, i))
-            continue;
-        FSDP_TRY(model_before_update(m, i));
-        if (!model_range_at(m, i).offloaded)
-            FSDP_TRY(update_apply(o->update, i, m->compute, &m->scalars->optimizer));
-    }
-    return codes_round_trained(m);
+    FSDP_TRY(update_all(o));
+    FSDP_TRY(codes_round_trained(m));
+    return gather_coded(m);
 }
 
 fsdp_status optimizer_close_step(const fsdp_optimizer *o)

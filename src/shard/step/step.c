@@ -7,6 +7,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/record/hooks.h"
+#include "shard/step/early.h"
 #include "shard/step/events.h"
 #include "shard/offload/offload.h"
 
@@ -202,7 +203,7 @@ static fsdp_status model_plan(fsdp_model *m, fsdp_tape *recording, fsdp_tensor *
     if (!*out && root)
         FSDP_TRY(check_fp8(m, recording));
     if (*out)
-        return FSDP_OK;
+        return early_keep(m, (*out)->schedule);
     planned_program *p = calloc(1, sizeof *p);
     if (!p)
         return error_set(FSDP_ERR_MEMORY, "planning a step: out of host memory");
@@ -214,6 +215,7 @@ static fsdp_status model_plan(fsdp_model *m, fsdp_tape *recording, fsdp_tensor *
     p->turn = program_forward_length(p->program);
     TRY_OR(fail, stretches_cut(p->program, p->schedule, p->turn, &p->stretches));
     p->recordable = program_is_recordable(p->program);
+    TRY_OR(fail, early_keep(m, p->schedule));
     TRY_OR(fail, make_room(m, p));
     p->next = m->programs;
     m->programs = p;

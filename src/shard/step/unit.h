@@ -34,6 +34,12 @@ static inline void *unit_gradient_at(const unit_segment *s, const void *gradient
     return (uint8_t *)(uintptr_t)gradient + (size_t)index * fsdp_dtype_size(s->gradient_dtype);
 }
 
+/* Where what is gathered goes: full parameters (param_dtype, one segment after another; of a coded one the codes, then
+ * what has none), and blocks of 8 bits. */
+typedef struct unit_places {
+    uint8_t *memory, *blocks;
+} unit_places;
+
 typedef struct unit {
     const layout_unit *layout;
     int n_segments;
@@ -43,16 +49,12 @@ typedef struct unit {
     int64_t gradient_bytes; /* of the buffer for full gradients; 0: kernels write into the accumulator */
     bool stale;             /* replicated parameters that the optimizer has changed since they were gathered */
     bool coded;             /* weights that have codes are, or were last, gathered as those */
+    bool early;             /* the gather under way is one of early.h, */
+    unit_places early_at;   /* to this place */
     bool replicating;       /* the sum over replicas of this step has been started */
     comm_request gather, keep, reduce, replicate; /* keep: gathers what a smaller group keeps */
     comm_span gather_spans[2 * LAYOUT_SEGMENTS], keep_spans[LAYOUT_SEGMENTS], reduce_span, replicate_span;
 } unit;
-
-/* Where what is gathered goes: full parameters (param_dtype, one segment after another; of a coded one the codes, then
- * what has none), and blocks of 8 bits. */
-typedef struct unit_places {
-    uint8_t *memory, *blocks;
-} unit_places;
 
 /* The legal moves; any other is FSDP_ERR_STATE naming the unit and both states. Emits HOOK_UNIT. */
 fsdp_status unit_move_parameters(unit *u, parameter_state to);
