@@ -1,6 +1,6 @@
 /* Communication under compute, seen through hooks on two ranks: with prefetch a unit's gather is started while the unit
- * before it computes and waited for after; without, nothing computes in between. Collectives run beside, not inside,
- * the computing thread. */
+ * before it computes and waited for after, the first ones while the optimizer of the step before updates the others;
+ * without, nothing computes in between. Collectives run beside, not inside, the computing thread. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -36,7 +36,7 @@ typedef struct event {
     bool elsewhere; /* on another thread than the one that computes */
 } event;
 
-/* Of the last step. */
+/* From the optimizer of the last step but one to that of the last. */
 typedef struct record {
     pthread_mutex_t lock;
     pthread_t computing;
@@ -86,14 +86,13 @@ static fsdp_status train(fsdp_world *w, const fsdp_config *config, overlap_meter
     FSDP_TRY(fsdp_optimizer_new(m, &oc, &o));
     for (int step = 0; step < STEPS; step++) {
         overlap_meter_take(meter);
-        listen(r, step == STEPS - 1);
         fsdp_tape *t = fsdp_begin(m);
         fsdp_loss loss =
             fsdp_llama_loss(net, t, fsdp_input(t, FSDP_I32, 2, shape, ids), fsdp_input(t, FSDP_I32, 2, shape, ids));
         FSDP_TRY(fsdp_backward(t, loss, true));
+        listen(r, step == STEPS - 2);
         FSDP_TRY(fsdp_step(o, NULL));
     }
-    listen(r, false);
     r->times = overlap_meter_take(meter);
     fsdp_optimizer_free(o);
     fsdp_model_free(m);
@@ -234,6 +233,20 @@ static void gathers_are_started_in_the_order_of_their_use(void **state)
     free(r);
 }
 
+static void the_first_gathers_begin_in_the_optimizer_of_the_step_before(void **state)
+{
+    (void)state;
+    for (int prefetch = 0; prefetch < 2; prefetch++) {
+        record *r = run(prefetch, true);
+        int end = find(r, find(r, 0, HOOK_PHASE, "optimizer", NULL) + 1, HOOK_PHASE, "optimizer", NULL), early = 0;
+        assert_true(end > 0 && r->events[end].moment == HOOK_END);
+        for (int i = find(r, 0, HOOK_UNIT, NULL, "GATHERING"); i >= 0 && i < end; early++)
+            i = find(r, i + 1, HOOK_UNIT, NULL, "GATHERING");
+        assert_int_equal(early, prefetch ? 2 : 0); /* as many as gather_buffers */
+        free(r);
+    }
+}
+
 static void without_prefetch_nothing_computes_while_a_unit_is_gathered(void **state)
 {
     (void)state;
@@ -294,6 +307,7 @@ int main(void)
         cmocka_unit_test(with_prefetch_a_unit_is_gathered_while_the_one_before_computes),
         cmocka_unit_test(the_layer_at_the_turn_is_not_gathered_again),
         cmocka_unit_test(gathers_are_started_in_the_order_of_their_use),
+        cmocka_unit_test(the_first_gathers_begin_in_the_optimizer_of_the_step_before),
         cmocka_unit_test(without_prefetch_nothing_computes_while_a_unit_is_gathered),
         cmocka_unit_test(a_reduction_is_waited_for_after_the_next_unit_has_computed),
         cmocka_unit_test(collectives_run_beside_the_computing_thread_or_inside_its_waits),
