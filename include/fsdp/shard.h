@@ -118,7 +118,7 @@ typedef struct fsdp_config {
     const int *shard_weights; /* relative sizes of the shards that `strategy` makes, one each; NULL: equal */
     int64_t bucket_bytes;     /* merge neighbouring units up to this size; 0: off */
     int gather_buffers;       /* units gathered at a time, in use or ahead of it; at least 1 */
-    bool forward_prefetch;
+    bool forward_prefetch;    /* gather ahead in forward; its first units while the optimizer still updates others */
     fsdp_prefetch backward_prefetch;
     fsdp_checkpointing checkpointing; /* of the modules that are units by the wrap policy */
     bool recompute_cheap;             /* recompute norms and activations in backward instead of keeping them */

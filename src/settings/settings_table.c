@@ -415,7 +415,7 @@ const fsdp_flag settings_table[] = {
     {LIST(wrap_types, "TYPE,...", "module types that become units (default: the model's blocks)")},
     {INT(min_num_params, "100000000", 1, "N", "size policy: minimum parameters per unit")},
     {INT(bucket_mb, NULL, 0, "MiB", "merge neighbouring units up to this size (default: off)")},
-    {SWITCH(forward_prefetch, "true", "forward: gather the next unit while the current one computes")},
+    {SWITCH(forward_prefetch, "true", "forward: gather the next unit while the current one computes, the first ones during the optimizer's step before")},
     {CHOICE(backward_prefetch, "pre", prefetches,
             "backward: gather the next unit before (pre) or after (post) the current one computes its gradients")},
     {SWITCH(limit_all_gathers, "true", "hold at most --gather_buffers gathered units at a time")},

@@ -155,6 +155,8 @@ static void draw_step(test_case *c, case_step *t, const case_micro **last, bool 
     t->reads = chance(s, 15) ? draw(s, 4) : -1;
     t->after = chance(s, 30) ? LOOK_EVALUATION : LOOK_NONE;
     t->seen = draw_again(c, &t->micro[t->n_micro - 1].work, s);
+    t->halves = chance(s, 15) ? draw(s, 4) : -1;
+    t->whole = chance(s, 50);
 }
 
 test_case case_draw(uint64_t seed)
@@ -289,6 +291,8 @@ void case_print(const test_case *c)
         printf("%s", t->stepped_twice ? " [a second step is refused]" : "");
         if (t->reads >= 0)
             printf(" [read parameter %d]", t->reads);
+        if (t->halves >= 0)
+            printf(" [halve parameter %d%s]", t->halves, t->whole ? " in its whole unit" : "");
         if (t->after != LOOK_NONE) {
             printf(" [evaluate: ");
             print_recording(c, &t->seen);

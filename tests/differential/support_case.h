@@ -44,6 +44,8 @@ typedef struct case_step {
     float lr;
     bool stepped_twice; /* a second fsdp_step, which has no gradients, must be refused */
     int reads;          /* parameter that is read behind the step, -1: none */
+    int halves;         /* likewise: one that is written, half of what it was */
+    bool whole;         /* its unit is unsharded for that, and resharded */
     look after;
     recording seen;
 } case_step;

@@ -289,6 +289,39 @@ static fsdp_status list_parameter(engine *e, int index, entry_kind kind, int ste
     return status;
 }
 
+/* By way of full parameters of its unit. */
+static fsdp_status halve_in_unit(engine *e, const case_parameter *p)
+{
+    for (int i = 0; i < fsdp_model_units(e->m); i++) {
+        fsdp_unsharded *u;
+        FSDP_TRY(fsdp_unshard(e->m, fsdp_model_unit_name(e->m, i), &u));
+        float *values = fsdp_unsharded_values(u, p->name, NULL);
+        for (int64_t k = 0; values && k < p->numel; k++)
+            values[k] /= 2;
+        FSDP_TRY(fsdp_reshard(u, values != NULL));
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status halve_parameter(engine *e, int index, bool whole)
+{
+    case_parameter list[MAX_PARAMETERS];
+    case_parameters(e->c, list);
+    const case_parameter *p = &list[index];
+    if (whole)
+        return halve_in_unit(e, p);
+    float *values = malloc((size_t)p->numel * sizeof *values);
+    if (!values)
+        return error_set(FSDP_ERR_MEMORY, "halving a parameter: out of memory");
+    fsdp_status status = fsdp_parameter_read(e->m, p->name, 0, p->numel, values);
+    for (int64_t k = 0; k < p->numel; k++)
+        values[k] /= 2;
+    if (status == FSDP_OK)
+        status = fsdp_parameter_write(e->m, p->name, 0, p->numel, values);
+    free(values);
+    return status;
+}
+
 static fsdp_status list_parameters(engine *e, entry_kind kind, int step)
 {
     case_parameter list[MAX_PARAMETERS];
@@ -366,6 +399,8 @@ static fsdp_status run_step(engine *e, int index)
         FSDP_TRY(refuse_second_step(e));
     if (s->reads >= 0)
         FSDP_TRY(list_parameter(e, s->reads, ENTRY_READ, index));
+    if (s->halves >= 0)
+        FSDP_TRY(halve_parameter(e, s->halves, s->whole));
     return s->after != LOOK_NONE ? look_at(e, s->after, &s->seen, index, -1) : FSDP_OK;
 }
 

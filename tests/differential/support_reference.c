@@ -515,6 +515,8 @@ void reference_run(const test_case *c, const outcome *engine, outcome *out)
         close_step(r, i, out);
         if (s->reads >= 0)
             list_parameter(r, s->reads, ENTRY_READ, i, out);
+        for (int64_t k = 0; s->halves >= 0 && k < r->list[s->halves].shape.numel; k++)
+            r->list[s->halves].master[k] /= 2;
         if (s->after != LOOK_NONE)
             look_at(r, s->after, &s->seen, i, -1, out);
     }

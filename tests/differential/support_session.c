@@ -237,7 +237,7 @@ static void clear_step(test_case *c, int what)
         if (what == 1)
             s->stepped_twice = false;
         if (what == 2)
-            s->reads = -1;
+            s->reads = s->halves = -1;
         if (what == 3)
             s->lr = 0.01f;
         for (int k = 0; k < s->n_micro; k++) {
