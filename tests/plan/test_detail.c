@@ -97,6 +97,42 @@ static void details_add_up(device *dev, fsdp_config c, int ranks)
     plan_detail_clear(&d);
 }
 
+static const picture_life *life_of(const plan_picture *p, picture_class class, const char *unit, bool backward)
+{
+    for (int i = 0; i < p->n_lives; i++) {
+        const picture_life *l = &p->lives[i];
+        if (l->class == class && l->unit >= 0 && strcmp(p->units[l->unit].name, unit) == 0 &&
+            (class != PICTURE_GATHERED || l->backward == backward))
+            return l;
+    }
+    fail_msg("unit %s has no such life", unit);
+    return NULL;
+}
+
+/* The root unit is a norm of a few parameters, between the last layer and the head: it hides nothing. */
+static void a_head_is_gathered_and_reduced_beside_the_last_layer(void **state)
+{
+    (void)state;
+    device *dev;
+    workload w = small();
+    fsdp_decoder_config *m = &w.model.decoder;
+    fsdp_config c = sharding(FSDP_FULL, FSDP_CHECKPOINT_NONE);
+    m->vocabulary = 8192, m->hidden = 512, m->intermediate = 2048, m->head_dim = 128, m->tied = false;
+    assert_int_equal(device_open_cpu(CPU_GEMM_AUTO, &dev), FSDP_OK);
+    plan_detail d = {.work = &w, .config = &c, .world = {dev, 4, 4}};
+    assert_int_equal(plan_detail_make(&d), FSDP_OK);
+    const picture_life *head = life_of(&d.picture, PICTURE_GATHERED, "lm_head", true);
+    const picture_life *last = life_of(&d.picture, PICTURE_GATHERED, "model.layers.4", false);
+    const picture_life *before = life_of(&d.picture, PICTURE_GATHERED, "model.layers.3", false);
+    const picture_life *sums = life_of(&d.picture, PICTURE_FULL_GRADIENTS, "lm_head", true);
+    const picture_life *next = life_of(&d.picture, PICTURE_FULL_GRADIENTS, "model.layers.4", true);
+    assert_int_equal(head->first, before->last + 1); /* when the last layer begins to compute */
+    assert_true(last->first < head->first && last->last > head->last);
+    assert_true(sums->first < next->first && next->first < sums->last);
+    plan_detail_clear(&d);
+    device_close(dev);
+}
+
 static void the_picture_adds_up_to_the_plan_on_every_strategy(void **state)
 {
     (void)state;
@@ -202,6 +238,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_picture_adds_up_to_the_plan_on_every_strategy),
+        cmocka_unit_test(a_head_is_gathered_and_reduced_beside_the_last_layer),
         cmocka_unit_test(the_picture_adds_up_with_state_and_activations_on_the_host),
         cmocka_unit_test(every_remedy_is_the_plan_that_its_flags_make),
     };

@@ -237,21 +237,39 @@ static void plan_stays(planning *g)
     qsort(g->stays, (size_t)g->n_stays, sizeof *g->stays, by_first_use);
 }
 
-/* The unit that begins its backward `ahead` places before instruction `first`; -1 when there is none. */
-static int unit_before(const planning *g, int first, int ahead)
+/* A unit that computes for too short a time to hide a collective of the other: a norm between a layer and the head. It
+ * is no place of its own where places are counted. */
+static bool is_small_beside(const planning *g, int unit, int other)
+{
+    enum { SMALL = 16 };
+    return g->l->units[unit].parameters_numel < g->l->units[other].parameters_numel / SMALL;
+}
+
+/* The unit that begins its backward `ahead` places before the stay's first use; -1 when there is none. */
+static int unit_before(const planning *g, const stay *s, int ahead)
 {
     int unit = -1;
-    for (int k = 0; k < ahead; k++, first = g->uses[unit].backward_first) {
+    for (int k = 0, first = s->first; k < ahead; k++, first = g->uses[unit].backward_first) {
         unit = -1;
         for (int i = 0; i < g->l->n_units; i++) {
             int at = g->uses[i].backward_first;
-            if (at >= 0 && at < first && (unit < 0 || at > g->uses[unit].backward_first))
+            if (at >= 0 && at < first && (unit < 0 || at > g->uses[unit].backward_first) &&
+                !is_small_beside(g, i, s->unit))
                 unit = i;
         }
         if (unit < 0)
             return -1;
     }
     return unit;
+}
+
+/* When the stay `ahead` places before stay number i begins; the program's start when there is none. */
+static int stay_before(const planning *g, int i, int ahead)
+{
+    int before = i;
+    while (before > 0 && ahead > 0)
+        ahead -= !is_small_beside(g, g->stays[--before].unit, g->stays[i].unit);
+    return ahead > 0 ? 0 : g->stays[before].first;
 }
 
 /* When the first unit begins that names this stay's unit in its list; -1: none does before the stay's first use. */
@@ -282,16 +300,15 @@ static void plan_gather_starts(planning *g)
         s->gather = s->first;
         if (!prefetch || ahead < 1)
             continue;
-        if (!in_backward) {
-            s->gather = i < ahead ? 0 : g->stays[i - ahead].first;
-            continue;
-        }
-        int before = unit_before(g, s->first, ahead);
+        int before = in_backward ? unit_before(g, s, ahead) : -1;
         const unit_use *u = before < 0 ? NULL : &g->uses[before];
         bool post = g->o->backward_prefetch == FSDP_PREFETCH_POST;
-        s->gather = !u     ? turn
-                    : post ? (int)min_i64(s->first, u->backward_last + 1)
-                           : (int)max_i64(turn, u->backward_first);
+        if (!in_backward || (!u && !post)) /* the first of backward, a head for instance, follows forward's last */
+            s->gather = stay_before(g, i, ahead);
+        else
+            s->gather = !u     ? turn
+                        : post ? (int)min_i64(s->first, u->backward_last + 1)
+                               : (int)max_i64(turn, u->backward_first);
     }
 }
 
@@ -517,10 +534,20 @@ static size_t place_held(planning *g)
     return bytes;
 }
 
-/* A buffered gradient lives until the next unit's reduction has started: at most two are on their way. */
+/* When the reduction of unit number i in order of its last gradient is waited for: when that of the next unit has
+ * started, so that two are on their way, and small ones between them. */
+static int reduced_index(const planning *g, int i, int n)
+{
+    int next = i + 1;
+    while (next < n && is_small_beside(g, g->stays[next].unit, g->stays[i].unit))
+        next++;
+    return next < n ? g->stays[next].last + 1 : program_length(g->p);
+}
+
+/* A buffered gradient lives until its reduction has been waited for. */
 static fsdp_status plan_gradients(planning *g)
 {
-    int n = 0, end = program_length(g->p);
+    int n = 0;
     for (int i = 0; i < g->l->n_units; i++) {
         g->s->units[i].trained = g->uses[i].grad_first >= 0;
         if (g->s->units[i].trained)
@@ -532,7 +559,7 @@ static fsdp_status plan_gradients(planning *g)
         return error_set(FSDP_ERR_MEMORY, "scheduling %d units: out of host memory", g->l->n_units);
     fsdp_status status = FSDP_OK;
     for (int i = 0; i < n && status == FSDP_OK; i++) {
-        int freed = i + 1 < n ? g->stays[i + 1].last + 1 : end;
+        int freed = reduced_index(g, i, n);
         plan_gradient_memory(g, i, freed, &items[i], &items[n + i]);
         status = add_gradient_events(g, i, freed);
     }
