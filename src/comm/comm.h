@@ -67,6 +67,10 @@ fsdp_status comm_open(const comm_config *config, comm **out);
 /* Bytes that comm_open takes on each rank and reports as memory, before anything is allocated or sent. Not counted: a
  * few kB of lists, and what MPI, UCX and NCCL take for themselves. */
 size_t comm_overhead(const comm_config *config);
+/* Device memory that the backend's library takes for itself and nobody reports, with so many groups of several ranks,
+ * the world among them: of NCCL, as measured on a GPU that the ranks share, over sockets. Over NVLink it takes buffers
+ * for its peers besides. 0: none, or not known. */
+size_t comm_library_bytes(const comm_config *config, int groups);
 /* Bytes that comm_allocate takes and reports when it is asked for `bytes`. */
 size_t comm_allocated_bytes(const comm_config *config, size_t bytes);
 

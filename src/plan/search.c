@@ -59,7 +59,7 @@ const char *plan_flags(const fsdp_config *c, const fsdp_config *given, char *tex
 bool plan_fits(const memory_plan *p, const device *dev, plan_limit limit)
 {
     bool beside = dev->own_memory; /* host memory is another */
-    size_t on_device = beside ? p->total : p->total + p->host;
+    size_t on_device = beside ? p->total + p->libraries : p->total + p->host;
     return (limit.device == 0 || on_device <= limit.device) && (!beside || limit.host == 0 || p->host <= limit.host);
 }
 

@@ -42,6 +42,27 @@ static comm_group *find_keepers(const fsdp_model *m, int index)
     return NULL;
 }
 
+/* Whether unit `index` is the first whose keepers are so many. */
+static bool keeps_first(const fsdp_model *m, int index)
+{
+    for (int i = 0; i < index; i++)
+        if (m->keep_groups[i] == m->keep_groups[index])
+            return false;
+    return m->keep_groups[index] > 1;
+}
+
+int sharding_groups(const fsdp_model *m)
+{
+    int n = m->n_ranks > 1;
+    for (int i = 0; i < m->n_policies; i++) {
+        const unit_sharding *s = &m->shardings[i];
+        if (!alike(m, i) && s->n_shards != m->n_ranks)
+            n += (s->n_shards > 1) + (s->n_replicas > 1);
+        n += keeps_first(m, i);
+    }
+    return n;
+}
+
 fsdp_status sharding_open_groups(fsdp_model *m)
 {
     comm *c = m->world->comm;

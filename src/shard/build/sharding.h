@@ -25,6 +25,7 @@ fsdp_status sharding_find(const fsdp_model *m, const char *whose, fsdp_strategy 
                           unit_sharding *out);
 
 /* Collective. All ranks make the same groups: their policies have been compared. */
+int sharding_groups(const struct fsdp_model *m); /* of several ranks that it opens, and the world */
 fsdp_status sharding_open_groups(fsdp_model *m);
 void sharding_close_groups(fsdp_model *m);
 

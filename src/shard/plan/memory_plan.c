@@ -376,6 +376,7 @@ fsdp_status memory_plan_make(fsdp_module *net, const fsdp_config *config, const 
         out->communication = plan_communication(r, out);
         comm_config link = describe_link(r);
         add_allocation(out, "communication", comm_overhead(&link), true);
+        out->libraries = comm_library_bytes(&link, sharding_groups(m));
     }
     out->total = out->parameters + out->copies + out->gradients + out->optimizer + out->gather + out->full_gradients +
                  out->activations + out->workspace + out->buffers + out->communication + out->validation + out->shadow;

@@ -33,6 +33,7 @@ typedef struct memory_plan {
     size_t validation;    /* what evaluating takes beyond the training step: its gathered units, its activations */
     size_t shadow;        /* what shadow steps take beyond both: activations in param_dtype, products to compare */
     size_t total;
+    size_t libraries; /* beside the total: what NCCL takes for itself, as measured (comm_library_bytes) */
     /* In host memory, not part of the total. */
     size_t host_state;        /* masters, gradients and moments of offloaded units, what their copies are made from */
     size_t host_ahead;        /* of that: old values of those that are updated ahead of the norm */
