@@ -282,6 +282,68 @@ static void groups_in_turn(ranks *all, int rank, void *context)
     gpu_close(&g);
 }
 
+/* ---- what NCCL takes for itself ---- */
+
+/* Free bytes of the card while no rank does anything. */
+static double free_bytes(ranks *all, int rank, gpu_rank *g, int phase)
+{
+    struct timespec pause = {.tv_nsec = 1000000};
+    double bytes = 0, deadline = clock_seconds() + 60;
+    RANK_CHECK(g->device->stream_synchronize(g->stream) == FSDP_OK);
+    for (int k = 0; k < 2; k++) { /* all are here; all have looked */
+        all->shared->flags[rank] = 2 * phase + k;
+        for (int i = 0; i < all->n; nanosleep(&pause, NULL)) {
+            RANK_CHECK(clock_seconds() < deadline);
+            i += all->shared->flags[i] >= 2 * phase + k;
+        }
+        bytes = k == 0 ? (double)g->device->available(g->device) / 0.98 : bytes; /* see gpu_usable */
+    }
+    return bytes;
+}
+
+static void taking(ranks *all, int rank, void *context)
+{
+    (void)context;
+    gpu_rank g = {NULL, NULL, NULL};
+    comm_config config = gpu_config(all, rank, &g);
+    comm_group *more[2];
+    void *memory;
+    double before = free_bytes(all, rank, &g, 1);
+    RANK_CHECK(comm_open(&config, &g.comm) == FSDP_OK);
+    RANK_CHECK(comm_allocate(g.comm, (size_t)all->n * PART * sizeof(float), &memory) == FSDP_OK);
+    check_gather(&g, comm_world(g.comm), memory);
+    check_reduce_scatter(&g, comm_world(g.comm), memory);
+    double world = free_bytes(all, rank, &g, 2);
+    for (int i = 0; i < 2; i++) {
+        RANK_CHECK(comm_group_split(g.comm, "more", 0, rank, &more[i]) == FSDP_OK);
+        check_gather(&g, more[i], memory);
+    }
+    double groups = free_bytes(all, rank, &g, 3);
+    double planned = (double)comm_library_bytes(&config, 1), each = (double)comm_library_bytes(&config, 2) - planned;
+    double took = (before - world) / all->n, took_each = (world - groups) / all->n / 2;
+    all->shared->seconds[rank] = fabs(took - planned) < planned / 4 && fabs(took_each - each) < each / 2;
+    snprintf(all->shared->text[rank], RANKS_TEXT, "%.0f MiB and %.1f a group, planned %.0f and %.1f", took / 1048576,
+             took_each / 1048576, planned / 1048576, each / 1048576);
+    for (int i = 0; i < 2; i++)
+        comm_group_free(more[i]);
+    gpu_close(&g);
+}
+
+/* Others may use the card: one undisturbed try is enough. */
+static void nccl_takes_for_itself_what_is_planned(void **state)
+{
+    (void)state;
+    bool as_planned = false;
+    for (int k = 0; k < 5 && !as_planned; k++) {
+        ranks all = ranks_make(2);
+        assert_true(ranks_run(&all, taking, NULL));
+        as_planned = all.shared->seconds[0] != 0;
+        print_message("%s\n", all.shared->text[0]);
+        ranks_free(&all);
+    }
+    assert_true(as_planned);
+}
+
 static void groups_that_are_freed_make_room_for_others(void **state)
 {
     (void)state;
@@ -487,6 +549,7 @@ int main(void)
         cmocka_unit_test(symmetric_memory_may_differ_in_size),
         cmocka_unit_test(memory_is_registered_on_all_ranks_or_none),
         cmocka_unit_test(groups_that_are_freed_make_room_for_others),
+        cmocka_unit_test(nccl_takes_for_itself_what_is_planned),
         cmocka_unit_test(every_rank_ends_in_time_and_says_why),
         cmocka_unit_test(a_rank_that_never_starts_is_named),
         cmocka_unit_test(a_rank_that_is_silent_after_the_meeting_is_named),

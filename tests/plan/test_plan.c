@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device/gpu.h"
 #include "plan/search.h"
 
 static const double GB = 1e9;
@@ -122,6 +123,28 @@ static void a_step_moves_what_the_strategies_are_known_for(void **state)
     device_close(dev);
 }
 
+/* Hybrid has two groups besides the world's. */
+static void what_nccl_takes_is_planned_by_group(void **state)
+{
+    (void)state;
+    device *gpu, *cpu = open_device();
+    workload w = three_billion();
+    assert_int_equal(device_describe("h200", &gpu), FSDP_OK);
+    comm_config link = COMM_CONFIG_INIT;
+    link.backend = "nccl";
+    size_t world = comm_library_bytes(&link, 1), three = comm_library_bytes(&link, 3);
+    assert_true(0 < world && world < three);
+    assert_int_equal(plan_of(&w, gpu, sharding(FSDP_FULL, 2), 8, 4).libraries, world);
+    assert_int_equal(plan_of(&w, gpu, sharding(FSDP_HYBRID, 2), 8, 4).libraries, three);
+    assert_int_equal(plan_of(&w, gpu, sharding(FSDP_FULL, 2), 1, 1).libraries, 0);
+    assert_int_equal(plan_of(&w, cpu, sharding(FSDP_HYBRID, 2), 8, 4).libraries, 0);
+    memory_plan p = plan_of(&w, gpu, sharding(FSDP_FULL, 2), 8, 4);
+    assert_true(plan_fits(&p, gpu, (plan_limit){p.total + p.libraries, 0}));
+    assert_false(plan_fits(&p, gpu, (plan_limit){p.total + p.libraries - 1, 0}));
+    device_close(gpu);
+    device_close(cpu);
+}
+
 static void unequal_shards_are_planned_for_the_largest(void **state)
 {
     (void)state;
@@ -227,6 +250,7 @@ int main(void)
         cmocka_unit_test(forty_eight_gigabytes_replicated_are_twelve_on_each_of_four_ranks),
         cmocka_unit_test(checkpointing_shrinks_activations_and_nothing_else),
         cmocka_unit_test(a_step_moves_what_the_strategies_are_known_for),
+        cmocka_unit_test(what_nccl_takes_is_planned_by_group),
         cmocka_unit_test(unequal_shards_are_planned_for_the_largest),
         cmocka_unit_test(the_fastest_that_fits_moves_and_recomputes_least),
         cmocka_unit_test(what_is_not_free_stays_as_given),
