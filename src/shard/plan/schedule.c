@@ -535,16 +535,33 @@ static size_t place_held(planning *g)
 }
 
 /* When the reduction of unit number i in order of its last gradient is waited for: when that of the next unit has
- * started, so that two are on their way, and small ones between them. */
-static int reduced_index(const planning *g, int i, int n)
+ * started, so that two are on their way; `beyond`: and small ones between them. */
+static int reduced_index(const planning *g, int i, int n, bool beyond)
 {
     int next = i + 1;
-    while (next < n && is_small_beside(g, g->stays[next].unit, g->stays[i].unit))
+    while (beyond && next < n && is_small_beside(g, g->stays[next].unit, g->stays[i].unit))
         next++;
     return next < n ? g->stays[next].last + 1 : program_length(g->p);
 }
 
-/* A buffered gradient lives until its reduction has been waited for. */
+/* A buffered gradient lives until its reduction has been waited for. Places of full gradients, then of landings. */
+static fsdp_status pack_gradients(const planning *g, int n, bool beyond, lifetime *items, size_t *bytes)
+{
+    for (int i = 0; i < n; i++)
+        plan_gradient_memory(g, i, reduced_index(g, i, n, beyond), &items[i], &items[n + i]);
+    return lifetime_pack(items, 2 * n, bytes);
+}
+
+/* What hides a reduction beyond small units must cost no memory. */
+static fsdp_status choose_places(const planning *g, int n, lifetime *items, bool *beyond, size_t *bytes)
+{
+    size_t least;
+    FSDP_TRY(pack_gradients(g, n, false, items, &least));
+    FSDP_TRY(pack_gradients(g, n, true, items, bytes));
+    *beyond = *bytes <= least;
+    return *beyond ? FSDP_OK : pack_gradients(g, n, false, items, bytes);
+}
+
 static fsdp_status plan_gradients(planning *g)
 {
     int n = 0;
@@ -557,16 +574,12 @@ static fsdp_status plan_gradients(planning *g)
     lifetime *items = calloc((size_t)n * 2 + 1, sizeof *items);
     if (!items)
         return error_set(FSDP_ERR_MEMORY, "scheduling %d units: out of host memory", g->l->n_units);
-    fsdp_status status = FSDP_OK;
-    for (int i = 0; i < n && status == FSDP_OK; i++) {
-        int freed = reduced_index(g, i, n);
-        plan_gradient_memory(g, i, freed, &items[i], &items[n + i]);
-        status = add_gradient_events(g, i, freed);
-    }
+    bool beyond = false;
+    fsdp_status status = choose_places(g, n, items, &beyond, &g->s->gradient_bytes);
+    for (int i = 0; i < n && status == FSDP_OK; i++)
+        status = add_gradient_events(g, i, reduced_index(g, i, n, beyond));
     g->s->reductions = n;
     size_t held = n > 0 ? place_held(g) : 0;
-    if (status == FSDP_OK)
-        status = lifetime_pack(items, 2 * n, &g->s->gradient_bytes);
     g->s->gradient_bytes += held;
     for (int i = 0; i < n && status == FSDP_OK; i++) {
         schedule_unit *u = &g->s->units[g->stays[i].unit];
