@@ -62,7 +62,8 @@ typedef struct step_carrier {
     /* The unit's directions, or what they became, go from every rank to every other; and whoever called waits. */
     fsdp_status (*gather)(void *context, int unit, bool results, int64_t n, int64_t received, size_t element);
     fsdp_status (*await)(void *context, int unit, bool results);
-    fsdp_status (*gather_early)(void *context, int unit); /* of early.h */
+    fsdp_status (*gather_early)(void *context, int unit);    /* of early.h */
+    fsdp_status (*await_reduction)(void *context, int unit); /* that backward has left under way */
     void *context;
 } step_carrier;
 
@@ -274,6 +275,11 @@ fsdp_status model_put(fsdp_model *m, void *dev, const void *host, size_t bytes);
  * units that the last micro-batch did not use, and summed over replicas. Not recorded: it depends on what each
  * micro-batch used. Once a step; further calls do nothing. No micro-batch may follow before the optimizer's step. */
 fsdp_status model_settle_gradients(fsdp_model *m);
+/* The same, but the last reductions of backward may still be under way. */
+fsdp_status model_start_settling(fsdp_model *m);
+/* The unit's gradient, or all, are reduced, where a reduction is under way. */
+fsdp_status model_await_gradient(fsdp_model *m, int index);
+fsdp_status model_await_gradients(fsdp_model *m);
 /* The same, and the totals {sum of squares, loss, count} over all ranks are in scalars->totals. */
 fsdp_status model_finish_gradients(fsdp_model *m);
 /* Refuses a micro-batch after the gradients of the step have been settled. */

@@ -15,7 +15,6 @@
 #include "shard/build/codes.h"
 #include "shard/build/policy.h"
 #include "shard/build/wrap.h"
-#include "shard/step/early.h"
 
 /* Least memory that values pass through, in numbers of the norm. */
 enum { ROOM_BLOCKS = 1 << 14 };
@@ -574,13 +573,27 @@ fail:
     return status;
 }
 
+/* Nobody writes the model's memory any more, here or from here. Peers read what this rank gives until they have it; a
+ * comm that failed drops it. */
+static void end_collectives(fsdp_model *m)
+{
+    bool any = false;
+    for (int i = 0; i < m->layout->n_units; i++) {
+        unit *u = &m->units[i];
+        comm_request *left = u->early ? &u->gather : u->gradients == GRADIENTS_REDUCING ? &u->reduce : NULL;
+        any |= left && comm_wait_sent(left, m->compute) == FSDP_OK;
+    }
+    if (any)
+        (void)m->dev->stream_synchronize(m->compute);
+}
+
 void fsdp_model_free(fsdp_model *m)
 {
     if (!m)
         return;
     offload_free(m->offload);
     if (m->units)
-        early_end(m);
+        end_collectives(m);
     for (int i = 0; m->units && i < m->layout->n_units; i++) { /* a step that failed leaves collectives under way */
         comm_forget(&m->units[i].gather);
         comm_forget(&m->units[i].keep);

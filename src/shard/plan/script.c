@@ -363,11 +363,14 @@ static fsdp_status reduce(writing *w, const schedule_event *e)
 static fsdp_status reduced(writing *w, const schedule_event *e)
 {
     const fsdp_model *m = w->m;
-    if (w->gradients != GRADIENT_DIRECT && reduces_now(w))
+    bool replicas = model_has_replicas(m, e->unit), offloaded = m->offloaded[e->unit];
+    if (w->last && e->index == program_length(w->p) && !replicas && !offloaded && w->gradients != GRADIENT_DIRECT)
+        m->units[e->unit].gradients = GRADIENTS_REDUCING; /* until the norm needs it */
+    else if (w->gradients != GRADIENT_DIRECT && reduces_now(w))
         FSDP_TRY(add(w, SCRIPT_WAIT, e->unit, SLOT_REDUCE, -1, 0));
-    if (w->last && model_has_replicas(m, e->unit) && !m->offloaded[e->unit] && own_numel(w, e->unit) > 0)
+    if (w->last && replicas && !offloaded && own_numel(w, e->unit) > 0)
         FSDP_TRY(replicate(w, e->unit));
-    bool leaves = m->offloaded[e->unit] && e->index < program_length(w->p);
+    bool leaves = offloaded && e->index < program_length(w->p);
     return leaves ? add(w, SCRIPT_WAIT, e->unit, SLOT_LAND, -1, 0) : FSDP_OK;
 }
 
@@ -513,6 +516,11 @@ static fsdp_status gather_early(void *context, int which)
     return start_gather(context, &(schedule_event){.action = ACTION_GATHER, .unit = which});
 }
 
+static fsdp_status await_reduction(void *context, int which)
+{
+    return add(context, SCRIPT_WAIT, which, SLOT_REDUCE, -1, 0);
+}
+
 /* One that has the same state, and so the same kernels. */
 static fsdp_optimizer_config describe_optimizer(const script_optimizer *o)
 {
@@ -560,7 +568,8 @@ static fsdp_status write_close(writing *w)
     fsdp_model *m = w->m;
     int first = w->out->n_items;
     for (int i = 0; i < m->layout->n_units; i++) {
-        m->units[i].gradients = GRADIENTS_SHARDED;
+        if (m->units[i].gradients != GRADIENTS_REDUCING)
+            m->units[i].gradients = GRADIENTS_SHARDED;
         m->units[i].replicating = true;
         if (model_has_replicas(m, i) && !m->offloaded[i] && own_numel(w, i) > 0)
             FSDP_TRY(add(w, SCRIPT_WAIT, i, SLOT_REPLICATE, -1, 0));
@@ -621,7 +630,7 @@ fsdp_status plan_script_take(plan_script *out, fsdp_model *m, program *p, const 
 {
     fsdp_model pretended = *m; /* the same, on a device that only notes */
     writing w = {.out = out, .m = &pretended, .p = p, .s = s, .optimizer = optimizer};
-    const step_carrier carrier = {sum_over_ranks, gather_for_all, await_gather, gather_early, &w};
+    const step_carrier carrier = {sum_over_ranks, gather_for_all, await_gather, gather_early, await_reduction, &w};
     planned_program trained = {.program = p, .schedule = (schedule *)(uintptr_t)s};
     w.gradients = model_schedule_options(m).gradients;
     w.offloads = offload_any(m);

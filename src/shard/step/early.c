@@ -70,14 +70,3 @@ fsdp_status early_drop(fsdp_model *m, int index)
     FSDP_TRY(unit_await(u, u->segments[0].dtype, u->early_at.memory, m->compute));
     return unit_release(u);
 }
-
-/* Peers read what this rank gives until they have it; a comm that failed drops it. */
-void early_end(fsdp_model *m)
-{
-    bool any = false;
-    for (int i = 0; i < m->layout->n_units; i++)
-        if (m->units[i].early)
-            any |= comm_wait_sent(&m->units[i].gather, m->compute) == FSDP_OK;
-    if (any)
-        (void)m->dev->stream_synchronize(m->compute);
-}

@@ -18,7 +18,5 @@ fsdp_status early_gather(fsdp_model *m, int index);
 fsdp_status early_keep(fsdp_model *m, const schedule *next);
 /* Before the unit's parameters become others: what was gathered early is given up. */
 fsdp_status early_drop(fsdp_model *m, int index);
-/* Before the model's memory is freed: nobody writes it any more, here or from here. */
-void early_end(fsdp_model *m);
 
 #endif

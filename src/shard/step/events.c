@@ -171,6 +171,13 @@ static fsdp_status reduce(event_run *r, const schedule_event *e)
     return offloaded ? offload_land(m, e->unit, sum, r->batch.last) : FSDP_OK;
 }
 
+/* The last reductions of a step are waited for where its norm needs them. */
+static bool is_left_under_way(const event_run *r, const schedule_event *e)
+{
+    return r->batch.last && e->index == program_length(r->planned->program) && !r->m->offloaded[e->unit] &&
+           !model_has_replicas(r->m, e->unit);
+}
+
 /* A gradient that leaves at the end of a program may take until the next one begins. */
 static fsdp_status reduced(event_run *r, const schedule_event *e)
 {
@@ -178,7 +185,7 @@ static fsdp_status reduced(event_run *r, const schedule_event *e)
     unit *u = &m->units[e->unit];
     if (r->gradients == GRADIENT_DIRECT)
         FSDP_TRY(unit_move_gradients(u, GRADIENTS_SHARDED));
-    else if (reduces_now(r))
+    else if (reduces_now(r) && !is_left_under_way(r, e))
         FSDP_TRY(unit_reduced(u, m->compute));
     if (r->batch.last && model_has_replicas(m, e->unit) && !m->offloaded[e->unit] && u->segments[0].gradient)
         FSDP_TRY(unit_replicate(u, m->shardings[e->unit].replica_group, u->segments[0].gradient, m->step, m->compute));

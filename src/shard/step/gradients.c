@@ -46,13 +46,33 @@ static fsdp_status add_landed_squares(fsdp_model *m, int index, double *out, boo
     return m->dev->kernels->sum_f64(m->compute, &one);
 }
 
-/* Of what this rank counts; the sum over ranks goes in rank order, which gives all strategies the same bits. */
+fsdp_status model_await_gradient(fsdp_model *m, int index)
+{
+    unit *u = &m->units[index];
+    if (u->gradients != GRADIENTS_REDUCING)
+        return FSDP_OK;
+    if (!m->carrier)
+        return unit_reduced(u, m->compute);
+    u->gradients = GRADIENTS_SHARDED;
+    return m->carrier->await_reduction(m->carrier->context, index);
+}
+
+fsdp_status model_await_gradients(fsdp_model *m)
+{
+    for (int i = 0; i < m->layout->n_units; i++)
+        FSDP_TRY(model_await_gradient(m, i));
+    return FSDP_OK;
+}
+
+/* Of what this rank counts; the sum over ranks goes in rank order, which gives all strategies the same bits. The last
+ * reductions of backward go on while the squares of other units are taken. */
 static fsdp_status local_squares(fsdp_model *m)
 {
     bool first = true;
     double *out = &m->scalars->totals[0];
     for (int i = 0; i < m->layout->n_units; i++) {
         const unit_segment *segment = &m->units[i].segments[0];
+        FSDP_TRY(model_await_gradient(m, i));
         if (!segment->gradient)
             continue;
         if (m->offloaded[i])
@@ -99,13 +119,14 @@ static fsdp_status reduce_all_held(fsdp_model *m)
 {
     /* Every trained unit on every rank, in one order: ranks need not have used the same ones. */
     for (int i = 0; model_holds_gradients(m) && i < m->layout->n_units; i++) {
-        if (m->layout->units[i].segments[0].trainable && m->units[i].gradients != GRADIENTS_SHARDED)
+        gradient_state now = m->units[i].gradients;
+        if (m->layout->units[i].segments[0].trainable && now != GRADIENTS_SHARDED && now != GRADIENTS_REDUCING)
             FSDP_TRY(reduce_held(m, i));
     }
     return FSDP_OK;
 }
 
-fsdp_status model_settle_gradients(fsdp_model *m)
+fsdp_status model_start_settling(fsdp_model *m)
 {
     if (m->settled)
         return FSDP_OK;
@@ -117,6 +138,12 @@ fsdp_status model_settle_gradients(fsdp_model *m)
     FSDP_TRY(offload_finish_gradients(m));
     m->settled = true;
     return FSDP_OK;
+}
+
+fsdp_status model_settle_gradients(fsdp_model *m)
+{
+    FSDP_TRY(model_start_settling(m));
+    return model_await_gradients(m);
 }
 
 fsdp_status model_may_accumulate(const fsdp_model *m)
@@ -138,7 +165,7 @@ fsdp_status model_may_accumulate(const fsdp_model *m)
 
 fsdp_status model_finish_gradients(fsdp_model *m)
 {
-    FSDP_TRY(model_settle_gradients(m));
+    FSDP_TRY(model_start_settling(m));
     FSDP_TRY(local_squares(m));
     return reduce_totals(m);
 }

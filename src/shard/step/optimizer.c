@@ -254,7 +254,7 @@ fsdp_status fsdp_step(fsdp_optimizer *o, fsdp_step_report *report)
     HOOK(HOOK_PHASE, HOOK_BEGIN, "optimizer", NULL, 0, 0);
     close_facts facts = {unscale_of(m)};
     FSDP_TRY(average_check_home(o, "a step"));
-    FSDP_TRY(model_settle_gradients(m));
+    FSDP_TRY(model_start_settling(m));
     FSDP_TRY(put_scalars(o));
     FSDP_TRY(model_works_alone(m)
                  ? recorded_run(m->dev, m->compute, &o->recorded, close_step, o, (recorded_facts){&facts, sizeof facts})

@@ -437,6 +437,7 @@ fsdp_status fsdp_backward(fsdp_tape *t, fsdp_loss loss, bool last)
     fsdp_model *m = t->owner;
     FSDP_TRY(fsdp_tape_status(t));
     FSDP_TRY(model_may_accumulate(m));
+    FSDP_TRY(model_await_gradients(m)); /* of a micro-batch that was called the last */
     if (!loss.sum || !loss.count)
         return error_set(FSDP_ERR_STATE, "fsdp_backward without a loss");
     FSDP_TRY(check_loss(t, loss));
@@ -486,6 +487,7 @@ fsdp_status fsdp_backward_nothing(fsdp_model *m, bool last)
         return error_set(FSDP_ERR_STATE, "a rank has no data for its first step: it cannot know what the others "
                                          "compute; give every rank at least one sample");
     FSDP_TRY(model_may_accumulate(m));
+    FSDP_TRY(model_await_gradients(m)); /* of a micro-batch that was called the last */
     event_run events = begin_events(m, p, (micro_batch){.more = m->micro > 0, .last = last, .nothing = true});
     stream_laps_begin(m->laps);
     FSDP_TRY(offload_begin(m));
