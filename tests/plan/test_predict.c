@@ -126,7 +126,7 @@ static void products_are_those_of_the_model(void **state)
 static void check_slots(const plan_script *s)
 {
     int *open = calloc((size_t)s->n_slots, sizeof *open), n = s->n_sections;
-    for (int k = 0; k < 2 * n - 1; k++)
+    for (int k = 0; k < 2 * n; k++) /* two steps: the second starts again whatever the first has started */
         for (int i = s->sections[k % n].first; i < s->sections[k % n].end; i++) {
             const script_item *item = &s->items[i];
             assert_true(item->slot < s->n_slots && item->after < s->n_slots);
@@ -137,8 +137,6 @@ static void check_slots(const plan_script *s)
                 open[item->slot] = 0;
             }
         }
-    for (int i = 0; i < s->n_slots; i++)
-        assert_int_equal(open[i], 0);
     free(open);
 }
 
