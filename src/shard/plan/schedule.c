@@ -303,8 +303,10 @@ static void plan_gather_starts(planning *g)
         int before = in_backward ? unit_before(g, s, ahead) : -1;
         const unit_use *u = before < 0 ? NULL : &g->uses[before];
         bool post = g->o->backward_prefetch == FSDP_PREFETCH_POST;
-        if (!in_backward || (!u && !post)) /* the first of backward, a head for instance, follows forward's last */
+        if (!in_backward)
             s->gather = stay_before(g, i, ahead);
+        else if (!u && !post) /* the first of backward, a head for instance, follows forward's last */
+            s->gather = (int)max_i64(stay_before(g, i, ahead), g->uses[s->unit].forward_last + 1);
         else
             s->gather = !u     ? turn
                         : post ? (int)min_i64(s->first, u->backward_last + 1)
