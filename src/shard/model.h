@@ -277,8 +277,7 @@ fsdp_status model_put(fsdp_model *m, void *dev, const void *host, size_t bytes);
 fsdp_status model_settle_gradients(fsdp_model *m);
 /* The same, but the last reductions of backward may still be under way. */
 fsdp_status model_start_settling(fsdp_model *m);
-/* The unit's gradient, or all, are reduced, where a reduction is under way. */
-fsdp_status model_await_gradient(fsdp_model *m, int index);
+/* All gradients are reduced whose reduction is under way. */
 fsdp_status model_await_gradients(fsdp_model *m);
 /* The same, and the totals {sum of squares, loss, count} over all ranks are in scalars->totals. */
 fsdp_status model_finish_gradients(fsdp_model *m);

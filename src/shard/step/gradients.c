@@ -46,7 +46,7 @@ static fsdp_status add_landed_squares(fsdp_model *m, int index, double *out, boo
     return m->dev->kernels->sum_f64(m->compute, &one);
 }
 
-fsdp_status model_await_gradient(fsdp_model *m, int index)
+static fsdp_status await_gradient(fsdp_model *m, int index)
 {
     unit *u = &m->units[index];
     if (u->gradients != GRADIENTS_REDUCING)
@@ -60,7 +60,7 @@ fsdp_status model_await_gradient(fsdp_model *m, int index)
 fsdp_status model_await_gradients(fsdp_model *m)
 {
     for (int i = 0; i < m->layout->n_units; i++)
-        FSDP_TRY(model_await_gradient(m, i));
+        FSDP_TRY(await_gradient(m, i));
     return FSDP_OK;
 }
 
@@ -72,7 +72,7 @@ static fsdp_status local_squares(fsdp_model *m)
     double *out = &m->scalars->totals[0];
     for (int i = 0; i < m->layout->n_units; i++) {
         const unit_segment *segment = &m->units[i].segments[0];
-        FSDP_TRY(model_await_gradient(m, i));
+        FSDP_TRY(await_gradient(m, i));
         if (!segment->gradient)
             continue;
         if (m->offloaded[i])
