@@ -56,7 +56,7 @@ static void *together_main(void *argument)
 static work_state await_work(together *t)
 {
     struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += (time_t)exchange_seconds;
     pthread_mutex_lock(&t->lock);
     while (t->state == WORKING && pthread_cond_timedwait(&t->ended, &t->lock, &until) == 0)
@@ -137,8 +137,12 @@ fsdp_status run_together(train_run *run, const char *doing, together_work work)
     together t = {.run = run, .doing = doing, .work = work, .n_threads = threads_count()};
     if (run->n_ranks == 1)
         return work(run, &t.stop);
+    pthread_condattr_t steady;
+    pthread_condattr_init(&steady);
+    pthread_condattr_setclock(&steady, CLOCK_MONOTONIC); /* others wait for our word, whatever the clock is set to */
     pthread_mutex_init(&t.lock, NULL);
-    pthread_cond_init(&t.ended, NULL);
+    pthread_cond_init(&t.ended, &steady);
+    pthread_condattr_destroy(&steady);
     fsdp_status status = work_together(&t);
     pthread_cond_destroy(&t.ended);
     pthread_mutex_destroy(&t.lock);
