@@ -4,10 +4,11 @@
  * late by turns, each for some steps.
  *
  * A rank that shares its core with another program is late by as much as that program works, until the system moves one
- * of the two: where steps are short, that may be after ten of them. But it knows how long it waited for a core. So what
- * is late without those waits is named at once. With them, it must last for a second, or be more than two neighbours
- * would cause. Waits count in full, and those of the other ranks not at all, because a rank also waits for its core
- * when a collective ends. */
+ * of the two: where steps are short, that may be after ten of them. Such a rank knows how long it waited for a core.
+ * Another program on the sibling of its core, or on the host of a virtual machine, shows only in that all computing is
+ * slower. So what is late beyond both is named at once: a phase that is slow by itself. The rest must last for a
+ * second, or be more than two neighbours would cause. Waits count in full, and those of the other ranks not at all,
+ * because a rank also waits for its core when a collective ends. */
 #include "observe/slow_rank.h"
 
 #include <math.h>
@@ -27,9 +28,9 @@ typedef struct bounds {
 } bounds;
 
 /* Schedulers take a few milliseconds at random. */
-static const bounds with_waits = {0.2, 0.01, 1, false};
+static const bounds all_of_it = {0.2, 0.01, 1, false};
 /* A wait may hide a step, so one more is spared. */
-static const bounds without_waits = {0.15, 0.0005, 2, true};
+static const bounds unexplained = {0.15, 0.0005, 2, true};
 /* Equal ranks differ by this at most: rank 0 writes files. It is usual until enough steps have shown what is. */
 static const double most_usual = 0.0005;
 /* Who is named stays so until the median has fallen below this part of the share and the noise. */
@@ -56,7 +57,7 @@ struct slow_watch {
     double clock;                       /* their sum since the first */
     double *since;                      /* (n) on that clock: when the rank began to be late; below 0: it is not */
     series *excess;                     /* (n) */
-    series *own;                        /* (n) the same without the rank's waits for a core */
+    series *own;                        /* (n) the same without what neighbours explain */
     double (*phases)[N_PHASES][WINDOW]; /* (n) the excess of each phase */
 };
 
@@ -143,6 +144,19 @@ static void series_add(series *s, int64_t seen, bool named, double value)
     s->last[slot] = value;
 }
 
+/* Seconds by which a slower core explains that the rank is late: forward and backward then take longer alike. */
+static double slower_core(const slow_watch *w, int rank, const rank_snapshot *r, int slot, double others)
+{
+    static const lap computing[] = {LAP_FORWARD, LAP_BACKWARD};
+    double least = INFINITY;
+    for (int i = 0; i < 2; i++) {
+        double excess = w->phases[rank][computing[i]][slot], usual = r->seconds[computing[i]] - excess;
+        if (usual > 0)
+            least = fmin(least, excess / usual);
+    }
+    return isfinite(least) ? fmax(0, least) * others : 0;
+}
+
 /* Compares the ranks in this step. */
 static void compare(slow_watch *w, const rank_snapshot *ranks)
 {
@@ -159,8 +173,8 @@ static void compare(slow_watch *w, const rank_snapshot *ranks)
         double busy = seconds_of(&ranks[rank], N_PHASES), excess = busy - median_without(w->room, w->n, busy);
         bool named = rank == w->named.rank;
         series_add(&w->excess[rank], w->seen, named, excess);
-        bool known = ranks[rank].core_wait >= 0;
-        series_add(&w->own[rank], w->seen, named, known ? excess - ranks[rank].core_wait : 0);
+        double explained = ranks[rank].core_wait + slower_core(w, rank, &ranks[rank], slot, busy - excess);
+        series_add(&w->own[rank], w->seen, named, ranks[rank].core_wait >= 0 ? excess - explained : 0);
     }
     w->reference[slot] = w->room[w->n / 2 - (w->n % 2 == 0)];
 }
@@ -226,7 +240,7 @@ static bool is_late(const slow_watch *w, const series *s, bool named, bounds lea
 static bool outlasts_neighbours(slow_watch *w, int rank)
 {
     double window = 0;
-    if (!is_late(w, &w->excess[rank], rank == w->named.rank, with_waits)) {
+    if (!is_late(w, &w->excess[rank], rank == w->named.rank, all_of_it)) {
         w->since[rank] = -1;
         return false;
     }
@@ -241,7 +255,7 @@ static bool outlasts_neighbours(slow_watch *w, int rank)
 static bool is_slow(slow_watch *w, int rank)
 {
     bool outlasts = outlasts_neighbours(w, rank);
-    return outlasts || is_late(w, &w->own[rank], rank == w->named.rank, without_waits);
+    return outlasts || is_late(w, &w->own[rank], rank == w->named.rank, unexplained);
 }
 
 static lap slowest_phase(const slow_watch *w, int rank)

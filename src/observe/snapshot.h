@@ -15,8 +15,8 @@
 typedef struct rank_snapshot {
     int64_t step;
     float seconds[LAP_COUNT]; /* of each lap since the step before */
-    float core_wait;          /* seconds in them that its threads were ready and had no core; below 0: not known */
-    int32_t stop;             /* not 0: this rank was asked to end, and why */
+    float core_wait; /* seconds in them that threads which compute were ready and had no core; below 0: not known */
+    int32_t stop;    /* not 0: this rank was asked to end, and why */
     int64_t memory_bytes, memory_peak_bytes,
         host_peak_bytes;       /* taken by the library; the peak of host memory beside a device's */
     int64_t uses[MEMORY_USES]; /* of memory_bytes */

@@ -1,10 +1,12 @@
-/* Waits for a core: two threads that compute on one core wait for each other; a thread that sleeps waits for nobody. */
+/* Waits for a core: a thread that shares its core waits, and so does its team; a thread that sleeps waits for nobody.
+ */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <omp.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -39,31 +41,60 @@ static int close_wait(void **state)
     return 0;
 }
 
-static void threads_that_share_a_core_wait_for_each_other(void **state)
+/* This process may use one core; returns what it could use before. */
+static cpu_set_t take_one_core(void)
 {
-    core_wait *w = *state;
     cpu_set_t before, one;
-    pthread_t other;
-    if (core_wait_take(w) < 0)
-        skip(); /* this system does not count */
     assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
     CPU_ZERO(&one);
     for (int i = 0; i < CPU_SETSIZE && CPU_COUNT(&one) == 0; i++)
         if (CPU_ISSET(i, &before))
             CPU_SET(i, &one);
     assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
-    atomic_store(&stop, false);
-    assert_int_equal(pthread_create(&other, NULL, compute, NULL), 0);
-    double waited = core_wait_take(w), until = clock_seconds() + 0.1; /* the second call: it finds the thread */
+    return before;
+}
+
+static void compute_for(double seconds)
+{
+    double until = clock_seconds() + seconds;
     while (clock_seconds() < until)
         ;
-    waited += core_wait_take(w);
-    assert_true(waited > 0.01); /* one of the two, nearly all the time */
+}
+
+static void a_thread_that_shares_its_core_waits(void **state)
+{
+    core_wait *w = *state;
+    pthread_t other;
+    omp_set_num_threads(1);
+    if (core_wait_take(w) < 0)
+        skip(); /* this system does not count */
+    cpu_set_t before = take_one_core();
+    atomic_store(&stop, false);
+    assert_int_equal(pthread_create(&other, NULL, compute, NULL), 0);
+    (void)core_wait_take(w);
+    compute_for(0.1);
+    double working = core_wait_take(w);
     atomic_store(&stop, true);
     pthread_join(other, NULL);
-    assert_true(core_wait_take(w) >= 0); /* of the one that is left */
-    assert_true(core_wait_take(w) >= 0);
     assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
+    assert_true(working > 0.01);
+}
+
+static void a_team_waits_together(void **state)
+{
+    core_wait *w = *state;
+    cpu_set_t before = take_one_core(); /* before the team begins: its threads inherit it */
+    omp_set_num_threads(3);
+    if (core_wait_take(w) < 0)
+        skip();
+    (void)core_wait_take(w);
+#pragma omp parallel
+    compute_for(0.1);
+    double waited = core_wait_take(w);
+    assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
+    omp_set_num_threads(1);
+    assert_true(waited > 0.1); /* two of the three, at any time */
+    assert_true(core_wait_take(w) >= 0);
 }
 
 static void sleep_is_no_wait(void **state)
@@ -83,7 +114,8 @@ static void sleep_is_no_wait(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(threads_that_share_a_core_wait_for_each_other, open_wait, close_wait),
+        cmocka_unit_test_setup_teardown(a_thread_that_shares_its_core_waits, open_wait, close_wait),
+        cmocka_unit_test_setup_teardown(a_team_waits_together, open_wait, close_wait),
         cmocka_unit_test_setup_teardown(sleep_is_no_wait, open_wait, close_wait),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

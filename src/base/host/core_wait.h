@@ -1,6 +1,7 @@
-/* How long the threads of this process were ready to run and had no core: the system counts it for each thread
- * (/proc/self/task/N/schedstat). Another program on the core shows here, and so does a limit of CPU time; sleep, a slow
- * disk and slow arithmetic do not. */
+/* How long the threads that compute, the calling one and its OpenMP team, were ready to run and had no core: the system
+ * counts it for each thread (/proc/self/task/N/schedstat). Another program on the core shows here, and so does a limit
+ * of CPU time; sleep, a slow disk and slow arithmetic do not. Threads that help (loader, watchdog) are left out: on a
+ * machine without cores to spare they wait for those that compute. */
 #ifndef BASE_HOST_CORE_WAIT_H
 #define BASE_HOST_CORE_WAIT_H
 
@@ -11,8 +12,8 @@ typedef struct core_wait core_wait;
 fsdp_status core_wait_open(core_wait **out); /* the caller closes *out */
 void core_wait_close(core_wait *w);          /* NULL is legal */
 
-/* Seconds since the last call, of all threads together; below 0: the system does not count them. Threads that begin
- * later are found at the calls 1, 2, 4, 8 and so on. */
+/* Seconds since the last call, of these threads together; below 0: the system does not count them. On the same thread
+ * each time. */
 double core_wait_take(core_wait *w);
 
 #endif

@@ -107,7 +107,7 @@ static const family of_rank[] = {
      OF_RANK(limit)},
     {"fsdp_waited_for_total", "counter", "Steps in which the others waited for this rank.", OF_RANK(waited_for)},
     {"fsdp_core_wait_seconds_total", "counter",
-     "Seconds that the rank's threads were ready to run and had no core. Absent if the system does not count them.",
+     "Seconds that the rank's threads that compute were ready and had no core. Absent if the system does not count.",
      OF_RANK(core_wait)},
     {"fsdp_slow_rank_seconds", "gauge",
      "Seconds by which this rank has slowed every step down for several steps; 0: it is not slow.", OF_RANK(slow)},
