@@ -603,6 +603,7 @@ typedef struct optimizer_args {
     uint64_t element; /* and where in the unit the range begins */
     float *average;   /* optional: of the parameter over the steps */
     buffer copy;      /* optional: the parameter in param_dtype */
+    bool copy_half;   /* copy, of bf16, is rounded as the high half of halves.h is: to nearest, ties away from zero */
     uint16_t *low;    /* devices with `halves`: parameter is NULL, the master is copy (bf16) and these low halves */
     const uint16_t *direction; /* MUON: bf16 */
     float direction_scale;

@@ -248,6 +248,7 @@ static optimizer_args describe_part(const update *u, const update_range *r, int6
                         .element = r->element + (uint64_t)first,
                         .average = r->average ? r->average + first : NULL,
                         .copy = r->copy,
+                        .copy_half = r->copy_half,
                         .low = r->low ? r->low + first : NULL,
                         .rate = span ? span->rate : NULL,
                         .scalars = scalars};

@@ -28,7 +28,8 @@ typedef struct update_range {
     float *parameter;
     void *gradient;
     fsdp_dtype gradient_dtype;
-    buffer copy; /* low-precision copy to be kept in step; p NULL: none */
+    buffer copy;    /* low-precision copy to be kept in step; p NULL: none */
+    bool copy_half; /* rounded as optimizer_args.copy_half says */
     uint16_t
         *low; /* low halves of the masters, whose high ones are the copy; parameter is then NULL (see halves_args) */
     int64_t n, decay_end;

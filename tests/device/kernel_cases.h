@@ -72,6 +72,7 @@ static const kernel_case kernel_cases[] = {
     {"loss_total", case_loss_total},
     {"clip", case_clip},
     {"optimizer", case_optimizer},
+    {"optimizer_copies_as_halves", case_optimizer_copies_as_halves},
     {"muon", case_muon},
     {"adafactor", case_adafactor},
     {"normalize", case_normalize},

@@ -3,6 +3,7 @@
 #ifndef TESTS_DEVICE_KERNEL_CASES_OPTIMIZER_H
 #define TESTS_DEVICE_KERNEL_CASES_OPTIMIZER_H
 
+#include "device/halves.h"
 #include "device/kernel_check.h"
 
 typedef struct optimizer_state {
@@ -93,6 +94,42 @@ static void case_optimizer(kernel_check *c)
             optimizer_one(c, FSDP_SGD, sizes[i], decay, 0.0f);
             optimizer_one(c, FSDP_SGD, sizes[i], decay, 0.9f);
         }
+    }
+}
+
+/* Copies that are rounded as high halves: among random numbers lie ties of either sign, infinities, NaN, and numbers
+ * that round to infinity. A step of rate 0 leaves the masters as they are. Large ranges go past the caches. */
+static void case_optimizer_copies_as_halves(kernel_check *c)
+{
+    static const uint32_t special[] = {0x3f808000u, 0x3f818000u, 0xbf808000u, 0xbf818000u, 0x7f7fffffu,
+                                       0x7f800000u, 0xff800000u, 0x00008000u, 0x80018000u, 0x3f807fffu};
+    enum { SPECIAL = sizeof special / sizeof *special };
+    const int64_t sizes[] = {1, 13, 4099, ((int64_t)4 << 20) + 77};
+    const optimizer_scalars numbers = {.bias_correction1 = 1, .gradient_scale = 1};
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+        int64_t n = sizes[k];
+        uint32_t *bits = (uint32_t *)(void *)check_doubles(c, n);
+        uint16_t *got = (uint16_t *)(void *)check_doubles(c, n);
+        operand copy = check_random(c, FSDP_BF16, n, 1), g = check_random(c, FSDP_F32, n, 1);
+        for (int64_t i = 0; i < n; i++)
+            bits[i] = i % 3 ? special[i % SPECIAL] : 0x3e000000u + (uint32_t)i * 40503u % 0x2000000u;
+        optimizer_args a = {.kind = FSDP_SGD,
+                            .n = n,
+                            .parameter = check_upload(c, bits, (size_t)n * sizeof *bits),
+                            .gradient = g.device,
+                            .copy = operand_buffer(&copy),
+                            .copy_half = true,
+                            .scalars = check_upload(c, &numbers, sizeof numbers)};
+        CHECK_RUN(c, optimizer, &a);
+        assert_int_equal(c->device->copy(c->stream, got, copy.device, (size_t)n * sizeof *got), FSDP_OK);
+        assert_int_equal(c->device->stream_synchronize(c->stream), FSDP_OK);
+        for (int64_t i = 0; i < n; i++) {
+            uint32_t low, high = halves_split(bits[i], &low);
+            if (got[i] != high)
+                fail_msg("element %lld of %lld: %08x became %04x instead of %04x", (long long)i, (long long)n, bits[i],
+                         got[i], high);
+        }
+        check_clear(c);
     }
 }
 
@@ -281,8 +318,8 @@ static void symmetric_group(kernel_check *c, const int64_t (*sizes)[2], int n_it
 
 static void case_symmetric(kernel_check *c)
 {
-    const int64_t even[][2] = {{8, 8},     {64, 64},  {136, 72}, {264, 200},
-                               {392, 128}, {72, 520}, {256, 8},  {304, 64}}; /* of the kind that Hopper's kernel takes */
+    const int64_t even[][2] = {{8, 8},    {64, 64}, {136, 72}, {264, 200}, {392, 128},
+                               {72, 520}, {256, 8}, {304, 64}}; /* of the kind that Hopper's kernel takes */
     const int64_t odd[][2] = {{1, 1}, {13, 7}, {65, 130}, {200, 33}};
     if (c->dtype != FSDP_BF16 || check_leaves_out(c, 30000000))
         return;

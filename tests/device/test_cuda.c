@@ -435,8 +435,7 @@ static void update_on_both(device *cpu, fsdp_optimizer_kind kind, int64_t n, uin
     }
     optimizer_scalars *numbers = bench_take(&b, sizeof *numbers);
     optimizer_args a = {.kind = kind, .n = n, .decay = true, .gradient_dtype = kept, .moment_dtype = kept};
-    a.key[0] = 7;
-    a.element = element;
+    a.key[0] = 7, a.element = element, a.copy_half = n % 2;
     optimizer_args c = a;
     a.parameter = at[0], a.gradient = at[1], a.moment1 = at[2], a.moment2 = at[3], a.average = at[4];
     a.copy = (buffer){at[5], FSDP_BF16}, a.scalars = numbers;

@@ -193,12 +193,31 @@ static fsdp_status fill_slice(fsdp_model *m, const model_slice *slice, void *con
     return FSDP_OK;
 }
 
+/* Sent to the device, which rounds it as it does the masters that it keeps as halves: where a unit lies changes no bit.
+ * The low halves are of no use. */
+static fsdp_status refresh_half(fsdp_model *m, const unit_segment *segment)
+{
+    int64_t most = (int64_t)(m->norm_blocks_bytes / (sizeof(float) + sizeof(uint16_t)));
+    float *whole = (float *)(void *)m->norm_blocks;
+    for (int64_t done = 0; done < segment->numel; done += most) {
+        halves_args a = {.n = min_i64(most, segment->numel - done),
+                         .whole = whole,
+                         .high = (uint16_t *)segment->copy + done,
+                         .low = (uint16_t *)(void *)(whole + most)};
+        FSDP_TRY(m->dev->copy(m->compute, whole, segment->master + done, (size_t)a.n * sizeof *whole));
+        FSDP_TRY(m->dev->halves(m->compute, &a));
+    }
+    return FSDP_OK;
+}
+
 /* Written where the masters are, then sent to the device. */
 static fsdp_status refresh_from_host(fsdp_model *m, const unit_segment *segment)
 {
     device *host = offload_host(m);
     axpby_args cast = {
         .n = segment->numel, .alpha = 1, .a = {segment->master, FSDP_F32}, .out = {segment->host_copy, segment->dtype}};
+    if (model_splits_masters(m, segment->dtype))
+        return refresh_half(m, segment);
     if (segment->host_copy != (void *)segment->master)
         FSDP_TRY(host->kernels->axpby(offload_host_stream(m), &cast));
     return m->dev->copy(m->compute, segment->copy, segment->host_copy,

@@ -73,6 +73,7 @@ fsdp_status fsdp_optimizer_new(fsdp_model *m, const fsdp_optimizer_config *confi
                                    .gradient = s.gradient,
                                    .gradient_dtype = m->config.gradient_dtype,
                                    .copy = s.copy,
+                                   .copy_half = s.offloaded && model_splits_masters(m, s.copy.dtype),
                                    .low = s.low,
                                    .n = s.n,
                                    .decay_end = s.decay_end,
@@ -287,8 +288,7 @@ fsdp_status fsdp_step(fsdp_optimizer *o, fsdp_step_report *report)
     o->steps += !skipped;
     FSDP_TRY(model_share_autotune(m));
     if (report)
-        *report =
-            (fsdp_step_report){
-                .loss = values[1], .gradient_norm = values[0], .count = values[2], .skipped = skipped, .lr = lr};
+        *report = (fsdp_step_report){
+            .loss = values[1], .gradient_norm = values[0], .count = values[2], .skipped = skipped, .lr = lr};
     return FSDP_OK;
 }

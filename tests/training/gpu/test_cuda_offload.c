@@ -83,6 +83,8 @@ static void where_and_when_the_update_is_made_changes_no_bit(void **state)
         expect_the_same_bits(&t, &alone, "the update ahead of the norm");
         t.config.cpu_offload_resident = 60;
         expect_the_same_bits(&t, &alone, "some units on the device");
+        t.config.cpu_offload = false;
+        expect_the_same_bits(&t, &alone, "no offload");
     }
 }
 

@@ -1,6 +1,7 @@
 /* The optimizer step on a flat fp32 range, in one pass: gradient in; parameter, moments and the low-precision copy out;
  * and what decides how that step scales its gradients. */
 #include "device/cpu/simd/span.h"
+#include "device/halves.h"
 #include "device/stochastic.h"
 
 #include <stdatomic.h>
@@ -198,10 +199,26 @@ static bool streams_copy(const optimizer_args *a)
     return a->copy.p && a->copy.dtype != FSDP_F32 && a->n >= STREAMED && (uintptr_t)a->copy.p % 64 == 0;
 }
 
+/* The copy of elements `first` on, to the beginning of `to`. */
+static void write_copy(const optimizer_args *a, int64_t first, int64_t n, buffer to)
+{
+    const float *restrict parameter = a->parameter + first;
+    uint16_t *restrict half = to.p;
+    if (!a->copy_half) {
+        span_write(to, 0, n, parameter, false);
+        return;
+    }
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t low;
+        half[i] = (uint16_t)halves_split(float_bits_of(parameter[i]), &low);
+    }
+}
+
 static void stream_copy(const optimizer_args *a, int64_t first, int64_t n)
 {
     _Alignas(64) uint16_t converted[SPAN];
-    span_write((buffer){converted, a->copy.dtype}, 0, n, a->parameter + first, false);
+    write_copy(a, first, n, (buffer){converted, a->copy.dtype});
     simd_stream((uint16_t *)a->copy.p + first, converted, (size_t)n * sizeof *converted);
 }
 
@@ -316,7 +333,7 @@ static void update_span(const update *u, int64_t first)
     if (streams_copy(a))
         stream_copy(a, first, n);
     else if (a->copy.p)
-        span_write(a->copy, first, n, a->parameter + first, false);
+        write_copy(a, first, n, (buffer){element_address(a->copy, first), a->copy.dtype});
 }
 
 /* Threads take pieces as they come: one that the system holds up for a moment holds up nobody else. */

@@ -105,12 +105,27 @@ template <int V> static __device__ __forceinline__ void store_halves(const optim
     }
 }
 
+/* The copy, as the high halves of what is kept as halves elsewhere. */
+template <int V> static __device__ __forceinline__ void store_high(const optimizer_args &a, int64_t i, const float *p)
+{
+    uint32_t high[V], low;
+#pragma unroll
+    for (int j = 0; j < V; j++)
+        high[j] = split_halves(p[j], &low);
+    if constexpr (V == 4)
+        *(uint2 *)((uint16_t *)a.copy.p + i) = make_uint2(high[0] | high[1] << 16, high[2] | high[3] << 16);
+    else
+        ((uint16_t *)a.copy.p)[i] = (uint16_t)high[0];
+}
+
 /* The master, and its copy in a smaller type where there is one. */
 template <int V> static __device__ __forceinline__ void store_whole(const optimizer_args &a, int64_t i, const float *p)
 {
     if constexpr (V == 4) {
         *(float4 *)(a.parameter + i) = *(const float4 *)p;
-        if (a.copy.p && a.copy.dtype == FSDP_BF16)
+        if (a.copy.p && a.copy_half)
+            store_high<V>(a, i, p);
+        else if (a.copy.p && a.copy.dtype == FSDP_BF16)
             *(uint2 *)((uint16_t *)a.copy.p + i) = make_uint2(pack_bf16(p[0], p[1]), pack_bf16(p[2], p[3]));
         else if (a.copy.p && a.copy.dtype == FSDP_F16)
             *(uint2 *)((uint16_t *)a.copy.p + i) = make_uint2(pack_f16(p[0], p[1]), pack_f16(p[2], p[3]));
@@ -118,7 +133,9 @@ template <int V> static __device__ __forceinline__ void store_whole(const optimi
             *(float4 *)((float *)a.copy.p + i) = *(const float4 *)p;
     } else {
         a.parameter[i] = p[0];
-        if (a.copy.p)
+        if (a.copy.p && a.copy_half)
+            store_high<V>(a, i, p);
+        else if (a.copy.p)
             store_one(a.copy.p, a.copy.dtype, i, p[0]);
     }
 }
