@@ -18,7 +18,7 @@ static void pack_b(const panel_source *source, void *panel)
 
 /* `n_rows` is a constant where this is inlined: a register for every sum. */
 BF16 __attribute__((always_inline)) static inline void sum_rows(int n_rows, int64_t depth, const int32_t *a,
-                                                                const int32_t *b, const int32_t *next_b, float *sums,
+                                                                const int32_t *b, const gemm_ahead *ahead, float *sums,
                                                                 int64_t ld, bool add)
 {
     __m512 sum[TILE_ROWS][2];
@@ -27,9 +27,11 @@ BF16 __attribute__((always_inline)) static inline void sum_rows(int n_rows, int6
         sum[i][0] = add ? _mm512_loadu_ps(sums + i * ld) : _mm512_setzero_ps();
         sum[i][1] = add ? _mm512_loadu_ps(sums + i * ld + 16) : _mm512_setzero_ps();
     }
-    for (int64_t k = 0; k < depth; k += 2, a += TILE_ROWS, b += TILE_COLUMNS, next_b += TILE_COLUMNS) {
-        _mm_prefetch((const char *)next_b, _MM_HINT_T1);
-        _mm_prefetch((const char *)(next_b + 16), _MM_HINT_T1);
+    const char *next_a = ahead->a, *next_b = ahead->b;
+    for (int64_t k = 0; k < depth; k += 2, a += TILE_ROWS, b += TILE_COLUMNS) {
+        _mm_prefetch(next_a, _MM_HINT_T1);
+        _mm_prefetch(next_b, _MM_HINT_T1);
+        next_a += ahead->a_step, next_b += ahead->b_step;
         __m512bh left = (__m512bh)_mm512_loadu_si512(b), right = (__m512bh)_mm512_loadu_si512(b + 16);
 #pragma GCC unroll 14
         for (int i = 0; i < n_rows; i++) {
@@ -45,15 +47,15 @@ BF16 __attribute__((always_inline)) static inline void sum_rows(int n_rows, int6
     }
 }
 
-BF16 static void tile(int64_t depth, const void *a, const void *b, const void *next_b, float *sums, int64_t ld,
+BF16 static void tile(int64_t depth, const void *a, const void *b, const gemm_ahead *ahead, float *sums, int64_t ld,
                       int rows, bool add)
 {
     if (rows > 8)
-        sum_rows(TILE_ROWS, depth, a, b, next_b, sums, ld, add);
+        sum_rows(TILE_ROWS, depth, a, b, ahead, sums, ld, add);
     else if (rows > 4)
-        sum_rows(8, depth, a, b, next_b, sums, ld, add);
+        sum_rows(8, depth, a, b, ahead, sums, ld, add);
     else
-        sum_rows(4, depth, a, b, next_b, sums, ld, add);
+        sum_rows(4, depth, a, b, ahead, sums, ld, add);
 }
 
 const gemm_kernel avx512_bf16 = {

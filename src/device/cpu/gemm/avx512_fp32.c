@@ -3,7 +3,7 @@
 #if defined(__x86_64__)
 #include "device/cpu/gemm/avx512.h"
 
-enum { TILE_ROWS = 14, TILE_COLUMNS = 32 };
+enum { TILE_ROWS = 14, TILE_COLUMNS = 32, UNROLLED = 4 };
 
 static void pack_a(const panel_source *source, void *panel)
 {
@@ -15,8 +15,19 @@ static void pack_b(const panel_source *source, void *panel)
     avx512_pack_fp32(source, panel, TILE_COLUMNS);
 }
 
-/* `n_rows` is a constant where this is inlined: a register for every sum. */
-AVX512_INLINE void sum_rows(int n_rows, int64_t depth, const float *a, const float *b, const float *next_b, float *sums,
+/* One of k; `n_rows` is a constant where this is inlined: a register for every sum. */
+AVX512_INLINE void add_products(int n_rows, const float *a, const float *b, __m512 sum[TILE_ROWS][2])
+{
+    __m512 left = _mm512_loadu_ps(b), right = _mm512_loadu_ps(b + 16);
+#pragma GCC unroll 14
+    for (int i = 0; i < n_rows; i++) {
+        __m512 value = _mm512_set1_ps(a[i]);
+        sum[i][0] = _mm512_fmadd_ps(value, left, sum[i][0]);
+        sum[i][1] = _mm512_fmadd_ps(value, right, sum[i][1]);
+    }
+}
+
+AVX512_INLINE void sum_rows(int n_rows, int64_t depth, const float *a, const float *b, gemm_ahead ahead, float *sums,
                             int64_t ld, bool add)
 {
     __m512 sum[TILE_ROWS][2];
@@ -25,17 +36,16 @@ AVX512_INLINE void sum_rows(int n_rows, int64_t depth, const float *a, const flo
         sum[i][0] = add ? _mm512_loadu_ps(sums + i * ld) : _mm512_setzero_ps();
         sum[i][1] = add ? _mm512_loadu_ps(sums + i * ld + 16) : _mm512_setzero_ps();
     }
-    for (int64_t k = 0; k < depth; k++, a += TILE_ROWS, b += TILE_COLUMNS, next_b += TILE_COLUMNS) {
-        _mm_prefetch((const char *)next_b, _MM_HINT_T1);
-        _mm_prefetch((const char *)(next_b + 16), _MM_HINT_T1);
-        __m512 left = _mm512_loadu_ps(b), right = _mm512_loadu_ps(b + 16);
-#pragma GCC unroll 14
-        for (int i = 0; i < n_rows; i++) {
-            __m512 value = _mm512_set1_ps(a[i]);
-            sum[i][0] = _mm512_fmadd_ps(value, left, sum[i][0]);
-            sum[i][1] = _mm512_fmadd_ps(value, right, sum[i][1]);
-        }
+    int64_t k = 0;
+    for (; k + UNROLLED <= depth; k += UNROLLED, a += UNROLLED * TILE_ROWS, b += UNROLLED * TILE_COLUMNS) {
+        _mm_prefetch(ahead.a + k * ahead.a_step, _MM_HINT_T1);
+        _mm_prefetch(ahead.b + k * ahead.b_step, _MM_HINT_T1);
+#pragma GCC unroll 4
+        for (int u = 0; u < UNROLLED; u++)
+            add_products(n_rows, a + u * TILE_ROWS, b + u * TILE_COLUMNS, sum);
     }
+    for (; k < depth; k++, a += TILE_ROWS, b += TILE_COLUMNS)
+        add_products(n_rows, a, b, sum);
 #pragma GCC unroll 14
     for (int i = 0; i < n_rows; i++) {
         _mm512_storeu_ps(sums + i * ld, sum[i][0]);
@@ -43,15 +53,15 @@ AVX512_INLINE void sum_rows(int n_rows, int64_t depth, const float *a, const flo
     }
 }
 
-AVX512 static void tile(int64_t depth, const void *a, const void *b, const void *next_b, float *sums, int64_t ld,
+AVX512 static void tile(int64_t depth, const void *a, const void *b, const gemm_ahead *ahead, float *sums, int64_t ld,
                         int rows, bool add)
 {
     if (rows > 8)
-        sum_rows(TILE_ROWS, depth, a, b, next_b, sums, ld, add);
+        sum_rows(TILE_ROWS, depth, a, b, *ahead, sums, ld, add);
     else if (rows > 4)
-        sum_rows(8, depth, a, b, next_b, sums, ld, add);
+        sum_rows(8, depth, a, b, *ahead, sums, ld, add);
     else
-        sum_rows(4, depth, a, b, next_b, sums, ld, add);
+        sum_rows(4, depth, a, b, *ahead, sums, ld, add);
 }
 
 const gemm_kernel avx512_fp32 = {

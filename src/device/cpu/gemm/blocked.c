@@ -211,6 +211,42 @@ static void store_rows(const worker *w, const block *b, const place *at, int64_t
     }
 }
 
+/* One pass over a block's tiles: the packed depth [k, k + depth) of a chunk, and where the pass after it starts. */
+typedef struct block_pass {
+    int64_t packed, k, depth, next_k;
+} block_pass;
+
+static const char *panel_at(const worker *w, bool is_b, const block_pass *p, int64_t first, int64_t k)
+{
+    int64_t width = is_b ? w->kernel->tile_columns : w->kernel->tile_rows;
+    return (is_b ? w->b_panels : w->a_panels) + (size_t)(first * p->packed + k * width) * w->kernel->element_bytes;
+}
+
+/* Share `index` of `count` of `bytes` from `from` on, as a start and a step for each k_unit of a pass. */
+static void share_out(const char *from, int64_t bytes, int64_t index, int64_t count, int64_t units, const char **start,
+                      int64_t *step)
+{
+    *start = from + bytes * index / count;
+    *step = ceil_div(ceil_div(bytes, count), max_i64(1, units));
+}
+
+/* What tile (i, j) of a block fetches: its share of the next panel of op(a), which the tiles of this row bring
+ * together, and of the next pass's panel j of op(b), which the tiles of this column do. A burst of fetches at the
+ * beginning of each pass would be waited for. */
+static gemm_ahead look_ahead(const worker *w, const block *b, const block_pass *p, int64_t i, int64_t j)
+{
+    const gemm_kernel *kernel = w->kernel;
+    int64_t rows = kernel->tile_rows, columns = kernel->tile_columns, units = p->depth / kernel->k_unit;
+    int64_t unit_bytes = p->depth * (int64_t)kernel->element_bytes;
+    bool last_row = i + rows >= b->rows;
+    gemm_ahead ahead;
+    const char *a = panel_at(w, false, p, b->row + (last_row ? 0 : i + rows), last_row ? p->next_k : p->k);
+    share_out(a, rows * unit_bytes, j / columns, ceil_div(b->columns, columns), units, &ahead.a, &ahead.a_step);
+    const char *next_b = panel_at(w, true, p, b->column + j, p->next_k);
+    share_out(next_b, columns * unit_bytes, i / rows, ceil_div(b->rows, rows), units, &ahead.b, &ahead.b_step);
+    return ahead;
+}
+
 /* Adds the packed chunk's part to a block's sums; with a place (the last chunk), stores each row of tiles there as soon
  * as it is finished, so that memory takes the result in while the next tiles are computed. */
 static void block_sum(const worker *w, const block *b, int64_t depth, bool add, const place *at)
@@ -218,21 +254,18 @@ static void block_sum(const worker *w, const block *b, int64_t depth, bool add, 
     const gemm_kernel *kernel = w->kernel;
     int64_t packed = (int64_t)round_up((size_t)depth, (size_t)kernel->k_unit), ld = w->plan->block_columns;
     int64_t step = kernel->k_step, across = kernel->tile_columns;
-    size_t b_panel_bytes = (size_t)(packed * across) * kernel->element_bytes;
     for (int64_t k = 0; k == 0 || k < packed; k += step) {
-        int64_t part = min_i64(step, packed - k);
-        bool finish = at && k + step >= packed;
-        const char *b_first = w->b_panels + (size_t)(b->column * packed + k * across) * kernel->element_bytes;
+        bool last = k + step >= packed, finish = at && last;
+        block_pass p = {packed, k, min_i64(step, packed - k), last ? 0 : k + step};
         for (int64_t i = 0; i < b->rows; i += kernel->tile_rows) {
-            int64_t a_start = (b->row + i) * packed + k * kernel->tile_rows;
-            const char *a = w->a_panels + (size_t)a_start * kernel->element_bytes, *panel = b_first;
+            const char *a = panel_at(w, false, &p, b->row + i, k);
             int rows = (int)min_i64(kernel->tile_rows, b->rows - i);
             for (int64_t j = 0; j < b->columns; j += across) {
-                const char *next = j + across < b->columns ? panel + b_panel_bytes : b_first;
+                gemm_ahead ahead = look_ahead(w, b, &p, i, j);
                 if (finish)
                     expect_rows(w->args, at, i, rows, j, min_i64(across, b->columns - j));
-                kernel->tile(part, a, panel, next, b->sums + i * ld + j, ld, rows, add || k > 0);
-                panel = next;
+                kernel->tile(p.depth, a, panel_at(w, true, &p, b->column + j, k), &ahead, b->sums + i * ld + j, ld,
+                             rows, add || k > 0);
             }
             if (finish)
                 store_rows(w, b, at, i, rows);

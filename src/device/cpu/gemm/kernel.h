@@ -43,6 +43,13 @@ typedef struct few_rows_strip {
     int64_t x_stride, ldb, rows, columns, depth;
 } few_rows_strip;
 
+/* What a tile's loop fetches into the second-level cache for tiles to come, a step further with every k_unit. A hint:
+ * the addresses may lie outside of the panels. */
+typedef struct gemm_ahead {
+    const char *a, *b;
+    int64_t a_step, b_step; /* bytes */
+} gemm_ahead;
+
 typedef struct gemm_kernel {
     const char *name;
     int tile_rows, tile_columns;
@@ -53,10 +60,9 @@ typedef struct gemm_kernel {
     void (*pack_a)(const panel_source *source, void *panel);
     void (*pack_b)(const panel_source *source, void *panel);
     /* sums (rows, tile_columns), row stride `ld`: overwritten, or added to. The buffer has tile_rows rows; only the
-     * first `rows` need be right. `depth` is a multiple of k_unit. `next_b` is where the next tile's b will be: a hint.
-     */
-    void (*tile)(int64_t depth, const void *a, const void *b, const void *next_b, float *sums, int64_t ld, int rows,
-                 bool add);
+     * first `rows` need be right. `depth` is a multiple of k_unit. */
+    void (*tile)(int64_t depth, const void *a, const void *b, const gemm_ahead *ahead, float *sums, int64_t ld,
+                 int rows, bool add);
     void (*store)(const result_row *row, int64_t n);
     void (*few_rows)(const few_rows_strip *strip, float (*sums)[FEW_COLUMNS]);
     /* Per thread, around a run of tiles; NULL where there is no state to set up. */
