@@ -1,10 +1,11 @@
 /* Matrix products of the CPU device: ours in fp32 and bf16 beside oneDNN's sgemm. The three take turns in every round,
- * so that other work on the machine hits all three alike. A shape is a linear layer: M tokens, N outputs, K inputs.
+ * so that other work on the machine hits all three alike; their ratios are medians over rounds. A shape is a linear
+ * layer: M tokens, N outputs, K inputs.
  *
  * The number of threads is OpenMP's (OMP_NUM_THREADS). Figures are GFLOP/s. --cpu_time counts the processor time of all
  * threads instead of the time that passes: GFLOP/s of one core, hardly troubled by others on the machine (set
- * OMP_WAIT_POLICY=passive). --bf16_blocks tries other block sizes for the bf16 kernel, counted in tiles, and another
- * depth of a pass (k_step), to tune it on a new processor. */
+ * OMP_WAIT_POLICY=passive). --fp32_blocks and --bf16_blocks try other block sizes, counted in tiles, and another depth
+ * of a pass (k_step), to tune a kernel on a new processor. --shape M,N,K measures one shape. */
 #include <math.h>
 #include <omp.h>
 #include <stdbool.h>
@@ -24,14 +25,15 @@ enum { HAVE_ONEDNN = 0 };
 
 enum { N_CONTENDERS = 3 };
 
-typedef struct options {
-    bool quick, cpu_time;
-    int rounds;
-} options;
-
 typedef struct layer_shape {
     int64_t tokens, outputs, inputs;
 } layer_shape;
+
+typedef struct options {
+    bool quick, cpu_time;
+    int rounds;
+    layer_shape only; /* measured alone when it has tokens */
+} options;
 
 /* The three products of a linear layer. Operands are named as gemm_args names them. */
 typedef enum variant { FORWARD_NT, INPUT_GRADIENT_NN, WEIGHT_GRADIENT_TN, N_VARIANTS } variant;
@@ -116,11 +118,19 @@ static void run_own(const cpu_gemm_set *set, gemm_args g, const operands *o, fsd
         bench_fail("product");
 }
 
+/* How often `other` fits into the time of `base` in the same round. */
+static double ratio_by_rounds(const double *base, const double *other, int n)
+{
+    double ratios[BENCH_SAMPLES];
+    for (int i = 0; i < n; i++)
+        ratios[i] = base[i] / other[i];
+    return bench_median(ratios, n);
+}
+
 static void bench_case_of(const options *o, const cpu_gemm_set *set, layer_shape s, variant v)
 {
     static bench_times times[N_CONTENDERS];
     static const char *const columns[] = {"oneDNN fp32", "fp32", "bf16"};
-    double rates[N_CONTENDERS];
     gemm_args g = arguments(s, v);
     operands ops = operands_create(&g);
     void *workspace = bench_take(GEMM_WORKSPACE_LIMIT);
@@ -140,13 +150,18 @@ static void bench_case_of(const options *o, const cpu_gemm_set *set, layer_shape
     bench_number("tokens", 0, (double)s.tokens);
     bench_number("outputs", 0, (double)s.outputs);
     bench_number("inputs", 0, (double)s.inputs);
-    for (int i = 0; i < N_CONTENDERS; i++) {
-        double seconds = bench_typical(o->cpu_time ? times[i].cpu : times[i].wall, times[i].n);
-        rates[i] = HAVE_ONEDNN || i > 0 ? 2e-9 * (double)g.m * (double)g.n * (double)g.k / seconds : NAN;
-        bench_number(columns[i], 1, rates[i]);
+    double *seconds[N_CONTENDERS];
+    for (int i = 0; i < N_CONTENDERS; i++)
+        seconds[i] = o->cpu_time ? times[i].cpu : times[i].wall;
+    int n = times[0].n;
+    double over_onednn = HAVE_ONEDNN ? ratio_by_rounds(seconds[0], seconds[1], n) : NAN;
+    double over_fp32 = ratio_by_rounds(seconds[1], seconds[2], n);
+    for (int i = 0; i < N_CONTENDERS; i++) { /* sorts the samples */
+        double rate = 2e-9 * (double)g.m * (double)g.n * (double)g.k / bench_typical(seconds[i], n);
+        bench_number(columns[i], 1, HAVE_ONEDNN || i > 0 ? rate : NAN);
     }
-    bench_number("fp32/oneDNN", 3, rates[1] / rates[0]);
-    bench_number("bf16/fp32", 3, rates[2] / rates[1]);
+    bench_number("fp32/oneDNN", 3, over_onednn);
+    bench_number("bf16/fp32", 3, over_fp32);
     bench_row();
     bench_give_back(workspace, GEMM_WORKSPACE_LIMIT);
     operands_free(&g, &ops);
@@ -163,6 +178,10 @@ static void bench_all(const options *o, const cpu_gemm_set *set)
                 shapes[n++] = (layer_shape){tokens[t], widths[i / 3], widths[i % 3]};
     shapes[n++] = (layer_shape){2048, 32000, 512};
     shapes[n++] = (layer_shape){1, 2048, 2048};
+    if (o->only.tokens) {
+        n = 1;
+        shapes[0] = o->only;
+    }
     bench_title("%s, %d threads; GFLOP/s", gemm_describe(set), omp_get_max_threads());
     for (int i = 0; i < n; i++)
         for (int v = 0; v < N_VARIANTS; v++)
@@ -180,31 +199,59 @@ static bool find_product(const char *name, cpu_gemm *out)
     return false;
 }
 
+/* The kernel with blocks and depth as the option gives them, or as it was. False: they are not three numbers. */
+static bool with_blocks(const char *option, gemm_kernel *kernel)
+{
+    int sizes[3];
+    if (!option)
+        return true;
+    if (bench_list(option, sizes, 3) != 3)
+        return false;
+    kernel->block_rows = sizes[0] * kernel->tile_rows;
+    kernel->block_columns = sizes[1] * kernel->tile_columns;
+    kernel->k_step = (sizes[2] + kernel->k_unit - 1) / kernel->k_unit * kernel->k_unit;
+    return true;
+}
+
+static bool only_shape(const char *option, layer_shape *out)
+{
+    int sizes[3];
+    if (!option)
+        return true;
+    if (bench_list(option, sizes, 3) != 3)
+        return false;
+    *out = (layer_shape){sizes[0], sizes[1], sizes[2]};
+    return true;
+}
+
+static int usage(void)
+{
+    fprintf(stderr, "usage: bench gemm %s\n", case_gemm.usage);
+    return 2;
+}
+
 static int run_gemm(int argc, char **argv)
 {
     options o = {.rounds = 5};
-    const char *product = "auto", *blocks = NULL;
-    const bench_option table[] = {
-        {"quick", BENCH_SWITCH, &o.quick, 0, 0},    {"cpu_time", BENCH_SWITCH, &o.cpu_time, 0, 0},
-        {"rounds", BENCH_INT, &o.rounds, 1, 101},   {"product", BENCH_TEXT, &product, 0, 0},
-        {"bf16_blocks", BENCH_TEXT, &blocks, 0, 0}, {NULL, BENCH_SWITCH, NULL, 0, 0}};
-    int sizes[3];
+    const char *product = "auto", *fp32_blocks = NULL, *bf16_blocks = NULL, *shape = NULL;
+    const bench_option table[] = {{"quick", BENCH_SWITCH, &o.quick, 0, 0},
+                                  {"cpu_time", BENCH_SWITCH, &o.cpu_time, 0, 0},
+                                  {"rounds", BENCH_INT, &o.rounds, 1, 101},
+                                  {"product", BENCH_TEXT, &product, 0, 0},
+                                  {"fp32_blocks", BENCH_TEXT, &fp32_blocks, 0, 0},
+                                  {"bf16_blocks", BENCH_TEXT, &bf16_blocks, 0, 0},
+                                  {"shape", BENCH_TEXT, &shape, 0, 0},
+                                  {NULL, BENCH_SWITCH, NULL, 0, 0}};
     cpu_gemm kind;
     cpu_gemm_set set;
-    if (!bench_options(argc, argv, table) || !find_product(product, &kind) ||
-        (blocks && bench_list(blocks, sizes, 3) != 3)) {
-        fprintf(stderr, "usage: bench gemm %s\n", case_gemm.usage);
-        return 2;
-    }
+    if (!bench_options(argc, argv, table) || !find_product(product, &kind) || !only_shape(shape, &o.only))
+        return usage();
     if (gemm_choose(kind, &set) != FSDP_OK)
         bench_fail(product);
-    gemm_kernel tuned = *set.bf16;
-    if (blocks) {
-        tuned.block_rows = sizes[0] * tuned.tile_rows;
-        tuned.block_columns = sizes[1] * tuned.tile_columns;
-        tuned.k_step = (sizes[2] + tuned.k_unit - 1) / tuned.k_unit * tuned.k_unit;
-        set.bf16 = &tuned;
-    }
+    gemm_kernel fp32 = *set.fp32, bf16 = *set.bf16;
+    if (!with_blocks(fp32_blocks, &fp32) || !with_blocks(bf16_blocks, &bf16))
+        return usage();
+    set.fp32 = &fp32, set.bf16 = &bf16;
     bench_all(&o, &set);
     return 0;
 }
@@ -212,6 +259,6 @@ static int run_gemm(int argc, char **argv)
 const bench_case case_gemm = {
     .name = "gemm",
     .summary = "matrix products on the CPU, beside oneDNN's",
-    .usage = "[--quick] [--cpu_time] [--rounds N] [--product auto|onednn|amx|avx512|portable] [--bf16_blocks "
-             "ROWS,COLUMNS,DEPTH]",
+    .usage = "[--quick] [--cpu_time] [--rounds N] [--product auto|onednn|amx|avx512|portable] [--shape M,N,K] "
+             "[--fp32_blocks ROWS,COLUMNS,DEPTH] [--bf16_blocks ROWS,COLUMNS,DEPTH]",
     .run = run_gemm};

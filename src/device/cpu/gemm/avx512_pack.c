@@ -28,10 +28,14 @@ AVX512_INLINE __m512i widen(__m256i x, unit_kind kind)
     return _mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16);
 }
 
-/* 16 units of row i, from unit `u` of its depth on. Wants stride_k 1. */
-AVX512_INLINE __m512i load_along_k(const panel_source *s, unit_kind kind, int64_t i, int64_t u)
+/* 16 units of row i, from unit `u` of its depth on. Wants stride_k 1. With `whole` all of them are there. */
+AVX512_INLINE __m512i load_along_k(const panel_source *s, unit_kind kind, int64_t i, int64_t u, bool whole)
 {
     const char *row = (const char *)s->p + i * s->stride_i * (kind == UNIT_FP32 ? 4 : 2);
+    if (whole && (kind == UNIT_FP32 || kind == UNIT_BF16_PAIR))
+        return _mm512_loadu_si512(row + 4 * u);
+    if (whole)
+        return widen(_mm256_loadu_si256((const __m256i *)(row + 2 * u)), kind);
     if (kind == UNIT_FP32)
         return _mm512_maskz_loadu_epi32(first16(s->depth - u), row + 4 * u);
     if (kind == UNIT_BF16_PAIR)
@@ -40,24 +44,25 @@ AVX512_INLINE __m512i load_along_k(const panel_source *s, unit_kind kind, int64_
 }
 
 /* Unit `u` of 16 rows from i on. Wants stride_i 1. */
-AVX512_INLINE __m512i load_along_i(const panel_source *s, unit_kind kind, int64_t i, int64_t u)
+AVX512_INLINE __m512i load_along_i(const panel_source *s, unit_kind kind, int64_t i, int64_t u, int whole)
 {
-    __mmask16 valid = first16(s->count - i);
+    __mmask16 valid = first16(whole ? whole : s->count - i);
     if (kind == UNIT_FP32) {
         const float *at = (const float *)s->p + u * s->stride_k + i;
         _mm_prefetch((const char *)(at + AHEAD_ROWS * s->stride_k), _MM_HINT_T1);
-        return _mm512_maskz_loadu_epi32(u < s->depth ? valid : 0, at);
+        return _mm512_maskz_loadu_epi32(whole || u < s->depth ? valid : 0, at);
     }
     const uint16_t *at = (const uint16_t *)s->p + i;
     if (kind == UNIT_BF16_PAIR) {
         _mm_prefetch((const char *)(at + (2 * u + AHEAD_ROWS) * s->stride_k), _MM_HINT_T1);
         _mm_prefetch((const char *)(at + (2 * u + 1 + AHEAD_ROWS) * s->stride_k), _MM_HINT_T1);
-        __m256i low = _mm256_maskz_loadu_epi16(2 * u < s->depth ? valid : 0, at + 2 * u * s->stride_k);
-        __m256i high = _mm256_maskz_loadu_epi16(2 * u + 1 < s->depth ? valid : 0, at + (2 * u + 1) * s->stride_k);
+        __m256i low = _mm256_maskz_loadu_epi16(whole || 2 * u < s->depth ? valid : 0, at + 2 * u * s->stride_k);
+        __m256i high =
+            _mm256_maskz_loadu_epi16(whole || 2 * u + 1 < s->depth ? valid : 0, at + (2 * u + 1) * s->stride_k);
         return _mm512_or_si512(_mm512_cvtepu16_epi32(low), _mm512_slli_epi32(_mm512_cvtepu16_epi32(high), 16));
     }
     _mm_prefetch((const char *)(at + (u + AHEAD_ROWS) * s->stride_k), _MM_HINT_T1);
-    return widen(_mm256_maskz_loadu_epi16(u < s->depth ? valid : 0, at + u * s->stride_k), kind);
+    return widen(_mm256_maskz_loadu_epi16(whole || u < s->depth ? valid : 0, at + u * s->stride_k), kind);
 }
 
 /* v[r] lane c becomes v[c] lane r. */
@@ -86,22 +91,31 @@ AVX512_INLINE void transpose(__m512i v[16])
     }
 }
 
-/* 16 units of depth from u on, of 16 rows from i on: v[row] with the depth in its lanes, or v[depth] with the rows. */
-AVX512_INLINE void load_square(const panel_source *s, unit_kind kind, int64_t i, int64_t u, bool by_rows, __m512i v[16])
+/* 16 units of depth from u on, of 16 rows from i on: v[row] with the depth in its lanes, or v[depth] with the rows.
+ * `whole` is a constant where this is inlined: so many rows are there over all of this depth and no more are wanted, or
+ * 0: what is there must be asked row by row. */
+AVX512_INLINE void load_square(const panel_source *s, unit_kind kind, int64_t i, int64_t u, bool by_rows, int whole,
+                               __m512i v[16])
 {
     if (s->stride_k == 1) {
 #pragma GCC unroll 16
         for (int r = 0; r < 16; r++)
-            v[r] = i + r < s->count ? load_along_k(s, kind, i + r, u) : _mm512_setzero_si512();
+            v[r] = r < (whole ? whole : s->count - i) ? load_along_k(s, kind, i + r, u, whole) : _mm512_setzero_si512();
         if (!by_rows)
             transpose(v);
     } else {
 #pragma GCC unroll 16
         for (int q = 0; q < 16; q++)
-            v[q] = load_along_i(s, kind, i, u + q);
+            v[q] = load_along_i(s, kind, i, u + q, whole);
         if (by_rows)
             transpose(v);
     }
+}
+
+/* All 16 units of depth from u on are there, for `rows` rows from i on. */
+AVX512_INLINE bool square_is_whole(const panel_source *s, unit_kind kind, int64_t i, int64_t u, int64_t rows)
+{
+    return s->count - i >= rows && s->depth >= (u + 16) * (kind == UNIT_BF16_PAIR ? 2 : 1);
 }
 
 /* One square of the panel layout [unit of depth][width], 32 bits each. Where the panel is no multiple of 16 wide, its
@@ -110,10 +124,16 @@ AVX512_INLINE void pack_square(const panel_source *s, unit_kind kind, int64_t n_
                                int64_t u)
 {
     __m512i v[16];
-    load_square(s, kind, i, u, false, v);
+    int rows = (int)min_i64(16, width - i);
+    if (rows == 16 && square_is_whole(s, kind, i, u, 16))
+        load_square(s, kind, i, u, false, 16, v);
+    else if (rows == 14 && square_is_whole(s, kind, i, u, 14))
+        load_square(s, kind, i, u, false, 14, v);
+    else
+        load_square(s, kind, i, u, false, 0, v);
     int32_t *to = panel + u * width + i;
     int64_t count = min_i64(16, n_units - u);
-    __mmask16 fits = first16(width - i);
+    __mmask16 fits = first16(rows);
     if (count == 16) {
 #pragma GCC unroll 16
         for (int q = 0; q < 15; q++)
@@ -158,7 +178,10 @@ AVX512 void avx512_pack_pairs(const panel_source *s, uint16_t *panel, int width)
 AVX512_INLINE void pack_tile(const panel_source *s, uint16_t *panel, bool by_rows, int half, int64_t k)
 {
     __m512i v[16];
-    load_square(s, UNIT_BF16_PAIR, 16 * half, k / 2, by_rows, v);
+    if (square_is_whole(s, UNIT_BF16_PAIR, 16 * half, k / 2, 16))
+        load_square(s, UNIT_BF16_PAIR, 16 * half, k / 2, by_rows, 16, v);
+    else
+        load_square(s, UNIT_BF16_PAIR, 16 * half, k / 2, by_rows, 0, v);
     uint16_t *to = panel + k * 32 + half * 512;
 #pragma GCC unroll 16
     for (int q = 0; q < 16; q++)
