@@ -118,6 +118,28 @@ AVX512_INLINE bool square_is_whole(const panel_source *s, unit_kind kind, int64_
     return s->count - i >= rows && s->depth >= (u + 16) * (kind == UNIT_BF16_PAIR ? 2 : 1);
 }
 
+/* Lane e of 16 lanes that begin at lane `start` of a row of 14 and go on in the next row (lanes 16 and up). */
+#define LANE(start, e) ((start) + (e) < 14 ? (start) + (e) : (start) + (e) + 2)
+#define LANES(start)                                                                                                   \
+    {                                                                                                                  \
+        LANE(start, 0), LANE(start, 1), LANE(start, 2), LANE(start, 3), LANE(start, 4), LANE(start, 5),                \
+            LANE(start, 6), LANE(start, 7), LANE(start, 8), LANE(start, 9), LANE(start, 10), LANE(start, 11),          \
+            LANE(start, 12), LANE(start, 13), LANE(start, 14), LANE(start, 15)                                         \
+    }
+
+/* 16 rows of 14 lanes, one after the other: 14 whole cache lines, where 16 stores of a row each would cross two. */
+AVX512_INLINE void store_rows_of_14(int32_t *to, const __m512i v[16])
+{
+    static const _Alignas(64)
+        int32_t lanes[7][16] = {LANES(0), LANES(2), LANES(4), LANES(6), LANES(8), LANES(10), LANES(12)};
+#pragma GCC unroll 7
+    for (int line = 0; line < 7; line++) {
+        __m512i from = _mm512_load_si512(lanes[line]);
+        _mm512_storeu_si512(to + 16 * line, _mm512_permutex2var_epi32(v[line], from, v[line + 1]));
+        _mm512_storeu_si512(to + 112 + 16 * line, _mm512_permutex2var_epi32(v[line + 8], from, v[line + 9]));
+    }
+}
+
 /* One square of the panel layout [unit of depth][width], 32 bits each. Where the panel is no multiple of 16 wide, its
  * rows are stored whole and the next one overwrites what is too much. */
 AVX512_INLINE void pack_square(const panel_source *s, unit_kind kind, int64_t n_units, int32_t *panel, int width, int i,
@@ -134,7 +156,9 @@ AVX512_INLINE void pack_square(const panel_source *s, unit_kind kind, int64_t n_
     int32_t *to = panel + u * width + i;
     int64_t count = min_i64(16, n_units - u);
     __mmask16 fits = first16(rows);
-    if (count == 16) {
+    if (count == 16 && width == 14) {
+        store_rows_of_14(to, v);
+    } else if (count == 16) {
 #pragma GCC unroll 16
         for (int q = 0; q < 15; q++)
             _mm512_storeu_si512(to + q * width, v[q]);
