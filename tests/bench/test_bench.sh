@@ -37,6 +37,8 @@ refuses
 refuses nothing
 refuses gemm --rounds 0
 refuses gemm --bf16_blocks 1,2
+refuses gemm --fp32_blocks 1,2,x
+refuses gemm --shape 64,64
 refuses kernels --level nothing
 refuses comm --ranks 2,x
 refuses overlap --wrong

@@ -211,10 +211,24 @@ static void store_rows(const worker *w, const block *b, const place *at, int64_t
     }
 }
 
-/* One pass over a block's tiles: the packed depth [k, k + depth) of a chunk, and where the pass after it starts. */
+/* One pass over a block's tiles: the packed depth [k, k + depth) of a chunk, where the pass after it starts, and what
+ * each tile fetches of the panels to come, in bytes. */
 typedef struct block_pass {
     int64_t packed, k, depth, next_k;
+    int64_t a_share, b_share;
 } block_pass;
+
+static block_pass plan_pass(const gemm_kernel *kernel, const block *b, int64_t packed, int64_t k)
+{
+    int64_t depth = min_i64(kernel->k_step, packed - k), next_k = k + depth < packed ? k + depth : 0;
+    int64_t depth_bytes = depth * (int64_t)kernel->element_bytes;
+    return (block_pass){.packed = packed,
+                        .k = k,
+                        .depth = depth,
+                        .next_k = next_k,
+                        .a_share = depth_bytes * kernel->tile_rows / ceil_div(b->columns, kernel->tile_columns),
+                        .b_share = depth_bytes * kernel->tile_columns / ceil_div(b->rows, kernel->tile_rows)};
+}
 
 static const char *panel_at(const worker *w, bool is_b, const block_pass *p, int64_t first, int64_t k)
 {
@@ -222,29 +236,27 @@ static const char *panel_at(const worker *w, bool is_b, const block_pass *p, int
     return (is_b ? w->b_panels : w->a_panels) + (size_t)(first * p->packed + k * width) * w->kernel->element_bytes;
 }
 
-/* Share `index` of `count` of `bytes` from `from` on, as a start and a step for each k_unit of a pass. */
-static void share_out(const char *from, int64_t bytes, int64_t index, int64_t count, int64_t units, const char **start,
-                      int64_t *step)
-{
-    *start = from + bytes * index / count;
-    *step = ceil_div(ceil_div(bytes, count), max_i64(1, units));
-}
-
-/* What tile (i, j) of a block fetches: its share of the next panel of op(a), which the tiles of this row bring
- * together, and of the next pass's panel j of op(b), which the tiles of this column do. A burst of fetches at the
- * beginning of each pass would be waited for. */
-static gemm_ahead look_ahead(const worker *w, const block *b, const block_pass *p, int64_t i, int64_t j)
+/* Adds a pass's part to row `row` of a block's tiles, `rows` high, at i. A tile fetches its share of the next panel of
+ * op(a), which the tiles of a row bring together, and of the next pass's panel of op(b), which those of a column do: a
+ * burst of fetches at the beginning of a pass would be waited for. */
+static void sum_row(const worker *w, const block *b, const block_pass *p, int64_t i, int64_t row, int rows, bool add,
+                    const place *finish)
 {
     const gemm_kernel *kernel = w->kernel;
-    int64_t rows = kernel->tile_rows, columns = kernel->tile_columns, units = p->depth / kernel->k_unit;
-    int64_t unit_bytes = p->depth * (int64_t)kernel->element_bytes;
-    bool last_row = i + rows >= b->rows;
-    gemm_ahead ahead;
-    const char *a = panel_at(w, false, p, b->row + (last_row ? 0 : i + rows), last_row ? p->next_k : p->k);
-    share_out(a, rows * unit_bytes, j / columns, ceil_div(b->columns, columns), units, &ahead.a, &ahead.a_step);
-    const char *next_b = panel_at(w, true, p, b->column + j, p->next_k);
-    share_out(next_b, columns * unit_bytes, i / rows, ceil_div(b->rows, rows), units, &ahead.b, &ahead.b_step);
-    return ahead;
+    int64_t across = kernel->tile_columns, units = max_i64(1, p->depth / kernel->k_unit), ld = w->plan->block_columns;
+    const char *a = panel_at(w, false, p, b->row + i, p->k);
+    bool last = i + kernel->tile_rows >= b->rows;
+    gemm_ahead ahead = {.a_step = ceil_div(p->a_share, units), .b_step = ceil_div(p->b_share, units)};
+    ahead.a = panel_at(w, false, p, last ? b->row : b->row + i + kernel->tile_rows, last ? p->next_k : p->k);
+    for (int64_t j = 0; j < b->columns; j += across, ahead.a += p->a_share) {
+        ahead.b = panel_at(w, true, p, b->column + j, p->next_k) + row * p->b_share;
+        if (finish)
+            expect_rows(w->args, finish, i, rows, j, min_i64(across, b->columns - j));
+        kernel->tile(p->depth, a, panel_at(w, true, p, b->column + j, p->k), &ahead, b->sums + i * ld + j, ld, rows,
+                     add);
+    }
+    if (finish)
+        store_rows(w, b, finish, i, rows);
 }
 
 /* Adds the packed chunk's part to a block's sums; with a place (the last chunk), stores each row of tiles there as soon
@@ -252,24 +264,13 @@ static gemm_ahead look_ahead(const worker *w, const block *b, const block_pass *
 static void block_sum(const worker *w, const block *b, int64_t depth, bool add, const place *at)
 {
     const gemm_kernel *kernel = w->kernel;
-    int64_t packed = (int64_t)round_up((size_t)depth, (size_t)kernel->k_unit), ld = w->plan->block_columns;
-    int64_t step = kernel->k_step, across = kernel->tile_columns;
-    for (int64_t k = 0; k == 0 || k < packed; k += step) {
-        bool last = k + step >= packed, finish = at && last;
-        block_pass p = {packed, k, min_i64(step, packed - k), last ? 0 : k + step};
-        for (int64_t i = 0; i < b->rows; i += kernel->tile_rows) {
-            const char *a = panel_at(w, false, &p, b->row + i, k);
-            int rows = (int)min_i64(kernel->tile_rows, b->rows - i);
-            for (int64_t j = 0; j < b->columns; j += across) {
-                gemm_ahead ahead = look_ahead(w, b, &p, i, j);
-                if (finish)
-                    expect_rows(w->args, at, i, rows, j, min_i64(across, b->columns - j));
-                kernel->tile(p.depth, a, panel_at(w, true, &p, b->column + j, k), &ahead, b->sums + i * ld + j, ld,
-                             rows, add || k > 0);
-            }
-            if (finish)
-                store_rows(w, b, at, i, rows);
-        }
+    int64_t packed = (int64_t)round_up((size_t)depth, (size_t)kernel->k_unit);
+    for (int64_t k = 0; k == 0 || k < packed; k += kernel->k_step) {
+        block_pass p = plan_pass(kernel, b, packed, k);
+        const place *finish = p.next_k == 0 ? at : NULL;
+        int64_t row = 0;
+        for (int64_t i = 0; i < b->rows; i += kernel->tile_rows, row++)
+            sum_row(w, b, &p, i, row, (int)min_i64(kernel->tile_rows, b->rows - i), add || k > 0, finish);
     }
 }
 
