@@ -30,7 +30,7 @@ typedef struct bounds {
 /* Schedulers take a few milliseconds at random. */
 static const bounds all_of_it = {0.2, 0.01, 1, false};
 /* A wait may hide a step, so one more is spared. */
-static const bounds unexplained = {0.15, 0.0005, 2, true};
+static const bounds unexplained = {0.12, 0.0004, 2, true};
 /* Equal ranks differ by this at most: rank 0 writes files. It is usual until enough steps have shown what is. */
 static const double most_usual = 0.0005;
 /* Who is named stays so until the median has fallen below this part of the share and the noise. */

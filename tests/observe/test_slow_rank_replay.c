@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,6 +84,12 @@ static int free_recordings(void **state)
     return 0;
 }
 
+/* So many programs wanted the cores that ranks were late for seconds, and rightly named. */
+static bool is_crowded(int kind)
+{
+    return strcmp(all.kinds[kind], "loaded") == 0;
+}
+
 /* ---- Playing ---- */
 
 static int below(uint64_t *state, int n)
@@ -145,7 +152,7 @@ static double usual_step(const recording *r)
 
 /* ---- Nobody is slow ---- */
 
-enum { DRAWS = 40, DRAWN_STEPS = 80 };
+enum { DRAWS = 100, DRAWN_STEPS = 80 };
 
 /* The first step at which somebody is named; 0: nobody is. */
 static int named_at(const recording *r, int draw)
@@ -177,28 +184,31 @@ static void nobody_is_named_where_ranks_are_equal(void **state)
     for (int k = 0; k < all.n_kinds; k++) {
         print_message("%-8s %4d runs: %d named a rank; drawn anew %5d times: %d did\n", all.kinds[k], runs[k],
                       as_they_were[k], runs[k] * DRAWS, drawn[k]);
-        assert_int_equal(as_they_were[k], 0);
-        assert_true(drawn[k] * 200 <= runs[k] * DRAWS);
+        assert_true(as_they_were[k] * 100 <= (is_crowded(k) ? 10 : 0) * runs[k]);
+        assert_true(drawn[k] * 1000 <= (is_crowded(k) ? 50 : 2) * runs[k] * DRAWS);
     }
 }
 
 /* ---- One is slow ---- */
 
+enum { LENGTHS = 3 }; /* steps under 5 ms, under 50 ms, longer */
+
 typedef struct slowdown {
     const char *what;
     double factor, share, seconds; /* of the phase's time; of a step; added */
     lap phase;
+    int least[LENGTHS]; /* percent that must be named where ranks have their cores to themselves */
 } slowdown;
 
 static const slowdown slowdowns[] = {
-    {"backward takes twice as long", .factor = 1, .phase = LAP_BACKWARD},
-    {"forward takes twice as long", .factor = 1, .phase = LAP_FORWARD},
-    {"20 % of a step more in backward", .share = 0.2, .phase = LAP_BACKWARD},
-    {"40 % of a step more in forward", .share = 0.4, .phase = LAP_FORWARD},
-    {"the loader sleeps for 5 ms", .seconds = 0.005, .phase = LAP_DATA},
-    {"the loader sleeps for 50 ms", .seconds = 0.05, .phase = LAP_DATA},
+    {"backward takes twice as long", .factor = 1, .phase = LAP_BACKWARD, .least = {85, 98, 95}},
+    {"forward takes twice as long", .factor = 1, .phase = LAP_FORWARD, .least = {0, 90, 85}},
+    {"20 % of a step more in backward", .share = 0.2, .phase = LAP_BACKWARD, .least = {0, 50, 70}},
+    {"40 % of a step more in forward", .share = 0.4, .phase = LAP_FORWARD, .least = {60, 98, 85}},
+    {"the loader sleeps for 5 ms", .seconds = 0.005, .phase = LAP_DATA, .least = {98, 60, 0}},
+    {"the loader sleeps for 50 ms", .seconds = 0.05, .phase = LAP_DATA, .least = {98, 98, 85}},
 };
-enum { SLOWDOWNS = sizeof slowdowns / sizeof *slowdowns, SLOW_DRAWS = 8, WITHIN = 10 };
+enum { SLOWDOWNS = sizeof slowdowns / sizeof *slowdowns, SLOW_DRAWS = 24, WITHIN = 10 };
 
 typedef struct tally {
     int n, named, wrong;
@@ -229,21 +239,31 @@ static void play_slowdown(const recording *r, const slowdown *s, int draw, tally
     slow_watch_free(w);
 }
 
+static int length_of(const recording *r)
+{
+    double usual = usual_step(r);
+    return usual < 0.005 ? 0 : usual < 0.05 ? 1 : 2;
+}
+
 static void a_slow_rank_is_named_with_its_phase_within_ten_steps(void **state)
 {
     (void)state;
+    print_message(
+        "steps of                                     under 5 ms              under 50 ms             longer\n");
     for (int k = 0; k < all.n_kinds; k++)
         for (int s = 0; s < SLOWDOWNS; s++) {
-            tally t[3] = {{0}, {0}, {0}}; /* steps under 5 ms, under 50 ms, longer */
+            tally t[LENGTHS] = {{0}, {0}, {0}};
             for (int i = 0; i < all.n; i++)
-                for (int draw = 1; all.runs[i].kind == k && draw <= SLOW_DRAWS; draw++) {
-                    double usual = usual_step(&all.runs[i]);
-                    play_slowdown(&all.runs[i], &slowdowns[s], draw, &t[usual < 0.005 ? 0 : usual < 0.05 ? 1 : 2]);
-                }
+                for (int draw = 1; all.runs[i].kind == k && draw <= SLOW_DRAWS; draw++)
+                    play_slowdown(&all.runs[i], &slowdowns[s], draw, &t[length_of(&all.runs[i])]);
             print_message("%-8s %-32s", all.kinds[k], slowdowns[s].what);
-            for (int i = 0; i < 3; i++)
+            for (int i = 0; i < LENGTHS; i++)
                 print_message("  %4d of %4d, %d wrong", t[i].named, t[i].n, t[i].wrong);
             print_message("\n");
+            for (int i = 0; i < LENGTHS; i++) {
+                assert_true(t[i].wrong * 100 <= (is_crowded(k) ? 5 : 1) * t[i].n);
+                assert_true(is_crowded(k) || t[i].named * 100 >= slowdowns[s].least[i] * t[i].n);
+            }
         }
 }
 
