@@ -112,7 +112,7 @@ typedef struct fsdp_dataset_config {
      * within windows of about half a million tokens. 0: never. Streams have no known length: loaders need stop_at_epoch
      * = false. */
     int64_t stream_from_bytes;
-    /* Records are conversations ("messages", in JSONL) or prompts with responses (in JSONL or columns of a table),
+    /* Records are conversations ("messages", in JSONL or Parquet) or prompts with responses (or columns of a table),
      * rendered by the tokenizer's chat template: one a sample, labels only where the assistant responds. False: they
      * are where the first record has "messages" and no text. */
     bool chat;

@@ -10,7 +10,6 @@
 #include "data/chat_record.h"
 #include "data/dataset.h"
 #include "data/document.h"
-#include "format/table/table_file.h"
 #include "tokenizer/tokenizer_internal.h"
 
 typedef struct chat_source {
@@ -67,10 +66,9 @@ static fsdp_status keep(chat_source *s, const chat_encoder *e, size_t width, boo
 /* A record to be released: a line of JSONL, or a row's prompt and response. */
 static fsdp_status record_of(const chat_encoder *e, const document *d, json_t **out)
 {
-    *out = d->record != NULL
-               ? json_incref(d->record)
-               : json_pack("{s:o, s:o}", e->prompt_field, json_stringn_nocheck(d->text, d->bytes), e->response_field,
-                           json_stringn_nocheck(d->target, d->target_bytes));
+    *out = d->record != NULL ? json_incref(d->record)
+                             : json_pack("{s:o, s:o}", e->prompt_field, json_stringn_nocheck(d->text, d->bytes),
+                                         e->response_field, json_stringn_nocheck(d->target, d->target_bytes));
     return *out != NULL ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "out of memory");
 }
 
@@ -103,6 +101,14 @@ static bool has_column(const char *path, const char *name)
 {
     table_file *t = NULL;
     bool there = table_open(path, &name, 1, &t) == FSDP_OK;
+    table_close(t);
+    return there;
+}
+
+static bool has_messages(const char *path)
+{
+    table_file *t = NULL;
+    bool there = document_open_messages(path, &t) == FSDP_OK;
     table_close(t);
     return there;
 }
@@ -145,11 +151,13 @@ static fsdp_status first_record(const source_list *files, fsdp_tokenizer *tokeni
 fsdp_status dataset_chat_is(const source_list *files, const fsdp_dataset_config *options, bool *is)
 {
     json_t *first = NULL;
+    const source_file *file = &files->files[0];
     *is = options->chat;
-    if (options->chat || options->pairs || files->files[0].kind != SOURCE_JSONL)
+    if (options->chat || options->pairs || (file->kind != SOURCE_JSONL && file->kind != SOURCE_ROWS))
         return FSDP_OK;
     FSDP_TRY(first_record(files, NULL, &first));
-    *is = chat_record_has_messages(first) && json_object_get(first, options->source_field) == NULL;
+    *is = (file->kind == SOURCE_ROWS ? has_messages(file->path) : chat_record_has_messages(first)) &&
+          !has_field(file, first, options->source_field);
     json_decref(first);
     return FSDP_OK;
 }
@@ -163,8 +171,7 @@ static fsdp_status check(const source_list *files, const fsdp_dataset_config *op
         if (files->files[i].kind != files->files[0].kind ||
             (files->files[i].kind != SOURCE_JSONL && files->files[i].kind != SOURCE_ROWS))
             return error_set(FSDP_ERR_INPUT,
-                             "%s: conversations are read from JSONL, and prompts with responses from tables too, but "
-                             "not from both at once",
+                             "%s: conversations are read from JSONL or from tables, not from both at once",
                              files->files[i].path);
     return FSDP_OK;
 }
@@ -187,13 +194,13 @@ fsdp_status dataset_chat_open(const source_list *files, const fsdp_dataset_confi
     TRY_OR(done, first_record(files, tokenizer, &first));
     e = (chat_encoder){.tokenizer = tokenizer, .template = template};
     name_fields(options, &files->files[0], first, &e);
-    if (template == NULL && chat_record_has_messages(first))
+    bool rows = files->files[0].kind == SOURCE_ROWS, pairs = rows && has_column(files->files[0].path, e.prompt_field);
+    if (template == NULL && (rows ? !pairs : chat_record_has_messages(first)))
         TRY_OR(done, error_set(FSDP_ERR_INPUT,
                                "%s: messages want a chat template, and the tokenizer's folder has none: name one with "
                                "--chat_template",
                                files->files[0].path));
-    bool rows = files->files[0].kind == SOURCE_ROWS;
-    TRY_OR(done, document_reader_open(files, rows ? e.prompt_field : NULL, rows ? e.response_field : NULL,
+    TRY_OR(done, document_reader_open(files, pairs ? e.prompt_field : NULL, pairs ? e.response_field : NULL,
                                       options->strict, tokenizer, &reader));
     TRY_OR(done, add_records(s, &e, options, reader));
     if (s->n_ends == 0)

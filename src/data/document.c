@@ -13,7 +13,6 @@
 #include "tokenizer/text_cut.h"
 #include "format/byte_stream.h"
 #include "format/signature.h"
-#include "format/table/table_file.h"
 #include "format/text_reader.h"
 
 enum { PART_BYTES = 64 << 10, MAX_WARNINGS = 20, USUAL_COMPRESSION = 3 };
@@ -26,6 +25,7 @@ struct document_reader {
     size_t file;         /* index of the open one, or of the next */
     text_reader *lines;  /* of a JSONL file; NULL between files */
     table_file *rows;    /* of a table; NULL between files */
+    json_t *begun;       /* the first messages of the conversation to come, from a table; NULL: none */
     bool in_values;      /* records are values, not lines */
     json_t *record;      /* whose strings the last document borrows */
     int64_t line_number; /* of it */
@@ -64,6 +64,7 @@ void document_reader_close(document_reader *r)
     if (r == NULL)
         return;
     json_decref(r->record);
+    json_decref(r->begun);
     text_reader_close(r->lines);
     table_close(r->rows);
     byte_stream_close(r->text);
@@ -240,13 +241,58 @@ static fsdp_status open_rows(document_reader *r, const char *path)
     const char *const columns[] = {r->text_field, r->target_field};
     r->n_records = 0;
     if (r->text_field == NULL)
-        return error_set(FSDP_ERR_UNSUPPORTED, "%s: conversations are read from JSONL: convert it", path);
+        return document_open_messages(path, &r->rows);
     return table_open(path, columns, r->target_field == NULL ? 1 : 2, &r->rows);
+}
+
+fsdp_status document_open_messages(const char *path, table_file **out)
+{
+    static const char *const columns[] = {"messages" TABLE_LIST "role", "messages" TABLE_LIST "content"};
+    return table_open(path, columns, 2, out);
+}
+
+static json_t *text_or_null(const table_text *value)
+{
+    return value->text == NULL ? json_null() : json_stringn_nocheck(value->text, value->bytes);
+}
+
+/* A message goes to the conversation it belongs to; one without a role is a list that is empty. */
+static bool add_message(json_t **conversation, const table_text *values)
+{
+    if (*conversation == NULL)
+        *conversation = json_array();
+    return values[0].text == NULL ||
+           json_array_append_new(*conversation, json_pack("{s:o, s:o}", "role", text_or_null(&values[0]), "content",
+                                                          text_or_null(&values[1]))) == 0;
+}
+
+/* The messages up to the one that begins another conversation, which is kept. */
+static fsdp_status next_conversation(document_reader *r, document *out, bool *got)
+{
+    bool more = true;
+    json_t *messages = r->begun;
+    fsdp_status status = FSDP_OK;
+    r->begun = NULL;
+    while (more && r->begun == NULL && status == FSDP_OK) {
+        table_text values[TABLE_MAX_COLUMNS] = {{.text = NULL}};
+        status = table_next(r->rows, values, &more);
+        if (status != FSDP_OK || !more)
+            break;
+        r->read_bytes += (int64_t)values[1].bytes;
+        if (!add_message(messages == NULL || values[0].continues ? &messages : &r->begun, values))
+            status = error_set(FSDP_ERR_MEMORY, "out of memory");
+    }
+    *got = messages != NULL;
+    json_decref(r->record);
+    r->record = messages == NULL ? NULL : json_pack("{s:o}", "messages", messages);
+    *out = (document){.ends = true, .record = r->record, .place = {(int64_t)r->file, 0, r->n_records++, false}};
+    r->line_number = r->n_records;
+    return status;
 }
 
 static fsdp_status next_row(document_reader *r, document *out, bool *got)
 {
-    table_text values[TABLE_MAX_COLUMNS] = {{NULL, 0}};
+    table_text values[TABLE_MAX_COLUMNS] = {{.text = NULL}};
     for (;;) {
         char why[256];
         FSDP_TRY(table_next(r->rows, values, got));
@@ -254,6 +300,7 @@ static fsdp_status next_row(document_reader *r, document *out, bool *got)
             return FSDP_OK;
         const table_text *text = &values[0], *target = r->target_field == NULL ? NULL : &values[1];
         document_place place = {.file = (int64_t)r->file, .record = r->n_records++};
+        r->line_number = r->n_records;
         bool null = text->text == NULL || (target != NULL && target->text == NULL);
         bool valid = !null && utf8_valid_bytes(text->text, text->bytes) == text->bytes &&
                      (target == NULL || utf8_valid_bytes(target->text, target->bytes) == target->bytes);
@@ -324,6 +371,8 @@ static fsdp_status next_part(document_reader *r, document *out)
 
 static void close_file(document_reader *r)
 {
+    json_decref(r->begun);
+    r->begun = NULL;
     text_reader_close(r->lines);
     table_close(r->rows);
     byte_stream_close(r->text);
@@ -356,7 +405,7 @@ fsdp_status document_reader_next(document_reader *r, document *out, bool *more)
         if (r->lines == NULL && r->text == NULL && r->rows == NULL)
             FSDP_TRY(open_file(r, file));
         if (file->kind == SOURCE_ROWS)
-            FSDP_TRY(next_row(r, out, &got));
+            FSDP_TRY(r->text_field == NULL ? next_conversation(r, out, &got) : next_row(r, out, &got));
         else if (file->kind != SOURCE_TEXT)
             FSDP_TRY(next_record(r, out, &got));
         else

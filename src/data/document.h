@@ -1,5 +1,6 @@
-/* Documents of text and JSONL files, one after the other. Bad records are skipped with their file and line in the
- * log, or are errors when reading is strict. Making tokens of documents is token_build.c's and dataset_pairs.c's. */
+/* Documents of text, JSONL files and tables, one after the other. Bad records are skipped with their file and line in
+ * the log, or are errors when reading is strict. Making tokens of documents is token_build.c's and dataset_pairs.c's.
+ */
 #ifndef DATA_DOCUMENT_H
 #define DATA_DOCUMENT_H
 
@@ -12,6 +13,7 @@
 #include <fsdp/tokenizer.h>
 
 #include "data/source.h"
+#include "format/table/table_file.h"
 
 typedef struct document_reader document_reader;
 
@@ -47,6 +49,9 @@ fsdp_status document_reader_skip(document_reader *r, const char *why);
 
 /* Goes on at a place that a document had. */
 fsdp_status document_reader_seek(document_reader *r, const document_place *place);
+
+/* A table whose rows are conversations: a list "messages" of records with role and content. */
+fsdp_status document_open_messages(const char *path, table_file **out);
 
 int64_t document_reader_skipped(const document_reader *r); /* bad records so far */
 double document_reader_part(const document_reader *r);     /* of all files, 0 to 1; compressed ones are estimated */

@@ -11,6 +11,7 @@
 #include "base/scratch.h"
 #include "data/files.h"
 #include "data/log_lines.h"
+#include "format/table/table_file.h"
 
 enum { WIDTH = 56 };
 
@@ -99,7 +100,8 @@ static void labels_are_on_responses_alone(void **state)
     assert_non_null(strstr(log_lines, "train.jsonl:3: half of a surrogate pair"));
     assert_non_null(strstr(log_lines, "train.jsonl:4: no string under \"prompt\""));
     assert_non_null(strstr(log_lines, "train.jsonl:5: the chat_template of tokenizer_config.json: \"tools\" must be"));
-    assert_non_null(strstr(log_lines, "train.jsonl:6: the chat_template of tokenizer_config.json: message 2 is a string"));
+    assert_non_null(
+        strstr(log_lines, "train.jsonl:6: the chat_template of tokenizer_config.json: message 2 is a string"));
     fsdp_dataset_free(d);
     fsdp_tokenizer_free(t);
 }
@@ -137,8 +139,9 @@ static void prompts_and_responses_of_tables_are_conversations_too(void **state)
     }
     char mixed[4096], *table = NULL;
     size_t bytes;
-    assert_int_equal(file_read_at_most(FSDP_GOLDEN_DEFAULT "/../format/tables/conversations.parquet", 1 << 20, &table, &bytes),
-                     FSDP_OK);
+    assert_int_equal(
+        file_read_at_most(FSDP_GOLDEN_DEFAULT "/../format/tables/conversations.parquet", 1 << 20, &table, &bytes),
+        FSDP_OK);
     assert_int_equal(file_write_atomic(files_path(*state, "z.parquet"), table, bytes), FSDP_OK);
     free(table);
     files_text(*state, "a.jsonl", "{\"prompt\": \"Hi\", \"completion\": \"Yes\"}\n");
@@ -146,6 +149,55 @@ static void prompts_and_responses_of_tables_are_conversations_too(void **state)
     assert_null(open_chat(mixed, t, true));
     assert_non_null(strstr(fsdp_last_error(), "not from both at once"));
     fsdp_tokenizer_free(t);
+}
+
+/* Five rows: two conversations, an empty one, a null, and one that is longer than the width. */
+static void conversations_of_tables_are_those_of_jsonl(void **state)
+{
+    static const char *const files[] = {"messages.parquet", "messages-2.parquet"};
+    fsdp_tokenizer *t = make_tokenizer(*state, chatml);
+    for (int i = 0; i < 2; i++) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s/../format/tables/%s", FSDP_GOLDEN_DEFAULT, files[i]);
+        fsdp_dataset *d = open_chat(path, t, false);
+        assert_non_null(d);
+        assert_int_equal(fsdp_dataset_count(d), 3);
+        expect_sample(d, t, 0, "xx<|im_end|>\n");
+        expect_sample(d, t, 1, "yy<|im_end|>\nzz<|im_end|>\n");
+        fsdp_dataset_free(d);
+    }
+    assert_null(open_chat(FSDP_GOLDEN_DEFAULT "/../format/tables/refused-messages.parquet", t, true));
+    assert_non_null(strstr(fsdp_last_error(), "\"messages\" is no list of records with role and content alone"));
+    fsdp_tokenizer_free(t);
+}
+
+/* Any outcome but a crash, an endless loop or more rows than there are. */
+static void damaged_tables_of_conversations_do_no_harm(void **state)
+{
+    static const char *const columns[] = {"messages" TABLE_LIST "role", "messages" TABLE_LIST "content"};
+    static const char *const files[] = {"messages.parquet", "messages-2.parquet"};
+    for (int k = 0; k < 2; k++) {
+        char path[4096], *data;
+        size_t bytes;
+        snprintf(path, sizeof path, "%s/../format/tables/%s", FSDP_GOLDEN_DEFAULT, files[k]);
+        assert_int_equal(file_read_at_most(path, 1 << 20, &data, &bytes), FSDP_OK);
+        for (size_t i = 0; i < 2 * bytes; i += 7) {
+            table_file *t = NULL;
+            table_text values[TABLE_MAX_COLUMNS];
+            bool more = true;
+            const char *broken = files_path(*state, "broken.parquet");
+            data[i / 2] ^= i % 2 ? 0x41 : 0x04;
+            FILE *file = fopen(broken, "wb");
+            assert_true(file && fwrite(data, 1, bytes, file) == bytes && fclose(file) == 0);
+            data[i / 2] ^= i % 2 ? 0x41 : 0x04;
+            if (table_open(broken, columns, 2, &t) != FSDP_OK)
+                continue;
+            for (int rows = 0; more && table_next(t, values, &more) == FSDP_OK; rows++)
+                assert_true(rows < 100000);
+            table_close(t);
+        }
+        free(data);
+    }
 }
 
 static void without_a_template_prompt_and_response_stand_side_by_side(void **state)
@@ -189,6 +241,8 @@ int main(void)
         TEST(labels_are_on_responses_alone),
         TEST(prompts_and_responses_are_conversations_of_two),
         TEST(prompts_and_responses_of_tables_are_conversations_too),
+        TEST(conversations_of_tables_are_those_of_jsonl),
+        TEST(damaged_tables_of_conversations_do_no_harm),
         TEST(without_a_template_prompt_and_response_stand_side_by_side),
         TEST(long_conversations_are_cut_and_those_without_a_response_left_out),
     };

@@ -1,5 +1,6 @@
-"""Random tables written by pyarrow in every form that is read, made into tokens by fsdp and compared text by text.
-usage: tables.py FSDP CASES SEED"""
+"""Random tables written by pyarrow in every form that is read, made into tokens by fsdp and compared text by text; and conversations
+in Parquet, which must give the training that they give as JSONL. usage: tables.py FSDP CASES SEED"""
+import json
 import os
 import random
 import struct
@@ -45,8 +46,8 @@ def make_table(texts):
     return pa.table(columns, schema=pa.schema(fields))
 
 
-def write(table):
-    kind = random.choice(["parquet", "parquet", "stream", "file"])
+def write(table, kinds=("parquet", "parquet", "stream", "file")):
+    kind = random.choice(kinds)
     if kind == "parquet":
         options = dict(
             compression=random.choice(["none", "snappy", "gzip", "zstd"]),
@@ -75,6 +76,44 @@ def documents(path):
     return [bytes(tokens[a : b - 1]) for a, b in zip((0,) + ends, ends)]
 
 
+def conversation():
+    if random.random() < 0.1:
+        return random.choice([None, []])
+    say = lambda: random.choice([None, "", "yes", "é" * random.randint(1, 30), text()])
+    return [{"role": random.choice(["user", "assistant"]), "content": say()} for _ in range(random.randint(1, 6))]
+
+
+def trained(path):
+    """Samples, skipped records and the loss of a step on all of them."""
+    command = [fsdp, "train", "--device", "cpu", "--threads", "1", "--model_type", "llama_v2", "--vocab_size", "256", "--hidden_width", "8",
+               "--num_layers", "1", "--num_heads", "1", "--intermediate_size", "8", "--max_context_width", "256", "--train_batch_size", "64",
+               "--max_steps", "2", "--sample_tokens", "0", "--no_checkpoint_at_end", "--overwrite", "--output_dir", "run", "--dataset", path,
+               "--chat_template", "template.jinja"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    losses = [json.loads(line)["loss"] for line in open("run/metrics.jsonl")] if done.returncode == 0 else []
+    return done.returncode, [line for line in done.stdout.splitlines() if line.startswith("data ")], losses
+
+
+def compare_conversations(case):
+    rows = [conversation() for _ in range(random.choice([1, 20, 300]))]
+    rows.append([{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}])
+    message = [pa.field("role", pa.string(), random.random() < 0.5), pa.field("content", random.choice([pa.string(), pa.large_string()]))]
+    random.shuffle(message)
+    column = pa.array(rows, pa.list_(pa.field("element", pa.struct(message), random.random() < 0.5)))
+    table = pa.table({"id": other(len(rows)), "messages": column} if random.random() < 0.5 else {"messages": column})
+    with open("rows.jsonl", "w") as f:
+        f.writelines(json.dumps({"messages": row}) + "\n" for row in rows)
+    path, options = write(table, ("parquet",))
+    want, got = trained("rows.jsonl"), trained(path)
+    if want != got or want[0]:
+        sys.exit(f"conversations {case} of seed {seed}: {options}, {len(rows)} rows: {want} as JSONL, {got} as a table")
+
+
+with open("template.jinja", "w") as f:
+    f.write("{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}{% generation %}{{ m.content }}.{% endgeneration %}"
+            "{% else %}{{ m.content }}{% endif %}{% endfor %}")
+for case in range(max(1, cases // 4)):
+    compare_conversations(case)
 for case in range(cases):
     texts = [text() for _ in range(random.choice([1, 7, 100, 2000]))]
     if random.random() < 0.4:
@@ -86,4 +125,4 @@ for case in range(cases):
     if done.returncode or documents("tokens.bin") != wanted:
         sys.exit(f"case {case} of seed {seed}: {options}, {len(texts)} rows: {done.stderr or 'other texts'}")
     os.unlink(path)
-print(f"{cases} tables of pyarrow {pa.__version__} are read alike")
+print(f"{cases} tables of pyarrow {pa.__version__} are read alike, and {max(1, cases // 4)} of conversations as their JSONL")

@@ -321,7 +321,8 @@ static fsdp_status arrow_next(table_file *t, table_text *values, bool *more)
         int64_t from = offset_of(c, a->row), to = offset_of(c, a->row + 1);
         if (from < 0 || to < from || to > (int64_t)c->text.bytes)
             return damaged(a, "a value lies outside its buffer");
-        values[i] = (table_text){to > from ? (const char *)c->text.data + from : "", (size_t)(to - from)};
+        values[i] =
+            (table_text){.text = to > from ? (const char *)c->text.data + from : "", .bytes = (size_t)(to - from)};
     }
     a->row += *more;
     return FSDP_OK;
@@ -389,7 +390,10 @@ fsdp_status arrow_open(table_input in, const char *const *columns, int n_columns
     a->base = (table_file){&arrow_kind, in, n_columns};
     for (int i = 0; i < TABLE_MAX_COLUMNS; i++)
         a->columns[i].node = -1;
-    fsdp_status status = open_messages(a, columns);
+    fsdp_status status =
+        strstr(columns[0], TABLE_LIST)
+            ? error_set(FSDP_ERR_UNSUPPORTED, "%s: lists are read from Parquet, not from Arrow: convert it", in.path)
+            : open_messages(a, columns);
     if (status != FSDP_OK) {
         table_close(&a->base);
         return status;

@@ -5,10 +5,13 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "format/table/runs.h"
 #include "format/table/table_reader.h"
 #include "format/table/thrift.h"
 
-enum { BYTE_ARRAY = 6, REQUIRED = 0, OPTIONAL = 1 };
+enum { BYTE_ARRAY = 6, REQUIRED = 0, OPTIONAL = 1, REPEATED = 2 };
+enum { DEEPEST_SCHEMA = 64 };
+enum { LIST_DEPTH = 3 }; /* of a text in a list's records: messages.list.element.role */
 enum { PLAIN = 0, PLAIN_DICTIONARY = 2, RLE_DICTIONARY = 8 };
 enum { DATA_PAGE = 0, INDEX_PAGE = 1, DICTIONARY_PAGE = 2, DATA_PAGE_V2 = 3 };
 enum { FIRST_HEADER_BYTES = 256, MAX_HEADER_BYTES = 1 << 20, FOOTER_BYTES = 8 };
@@ -26,25 +29,14 @@ typedef struct row_group {
     column_chunk chunks[TABLE_MAX_COLUMNS];
 } row_group;
 
-/* Runs of equal values, and values packed into bits, in turn. */
-typedef struct run_reader {
-    const uint8_t *at, *end;
-    int width; /* bits of a value */
-    uint64_t left;
-    bool packed;
-    uint32_t value;      /* of a run of equal ones */
-    const uint8_t *bits; /* of packed ones */
-    uint64_t bit;        /* of the next of them */
-    bool failed;
-} run_reader;
-
 typedef struct column_reader {
     int64_t at, end;     /* the next page, and where the chunk ends */
     int64_t values_left; /* of the chunk, in pages that were not begun */
     int64_t page_left;   /* values of the page */
     table_codec codec;
-    bool optional, has_dictionary, in_dictionary;
-    run_reader levels, indices;
+    int most_level; /* of a value that is there; 0: all are */
+    bool has_dictionary, in_dictionary;
+    run_reader levels, repetitions, indices;
     const uint8_t *plain, *plain_end;
     table_buffer packed, page, dictionary;
     table_text *entries; /* of the dictionary */
@@ -53,6 +45,7 @@ typedef struct column_reader {
 
 typedef struct parquet {
     table_file base;
+    bool lists;                  /* columns are texts in the records of one */
     int leaf[TABLE_MAX_COLUMNS]; /* which column of a row group each is */
     row_group *groups;
     size_t n_groups, group; /* `group` is the next one to be begun */
@@ -112,34 +105,94 @@ static fsdp_status refuse_column(const parquet *p, const char *name, const char 
                      p->base.in.path, name, names);
 }
 
-/* Finds the wanted columns among those at the top level, and which leaf each is. */
+/* Where a walk through the schema is. */
+typedef struct schema_walk {
+    int depth;                        /* 0: at the top level */
+    int64_t left[DEEPEST_SCHEMA];     /* elements to come at each depth, above this one */
+    int level[DEEPEST_SCHEMA + 1];    /* optional and repeated ones on the way, by depth */
+    int repeated[DEEPEST_SCHEMA + 1]; /* repeated ones */
+    bool in_list;                     /* below the list that is wanted */
+} schema_walk;
+
+/* Goes down into `e`, or on to what follows it; false: the schema makes no sense. */
+static bool walk_on(schema_walk *w, const schema_element *e)
+{
+    if (e->n_children < 0 || (e->n_children > 0 && w->depth == DEEPEST_SCHEMA))
+        return false;
+    if (e->n_children > 0) {
+        w->left[w->depth++] = e->n_children;
+        return true;
+    }
+    while (w->depth > 0 && --w->left[w->depth - 1] == 0)
+        w->depth--;
+    return true;
+}
+
+static bool is_named(const schema_element *e, const char *name, size_t bytes)
+{
+    return e->name_bytes == bytes && memcmp(e->name, name, bytes) == 0;
+}
+
+/* An element below the list that is wanted: what its records have beside the columns would be lost. */
+static fsdp_status take_from_list(parquet *p, const schema_walk *w, const schema_element *e, const char *const *columns,
+                                  int leaf)
+{
+    size_t list = (size_t)(strstr(columns[0], TABLE_LIST) - columns[0]), before = list + strlen(TABLE_LIST);
+    if (w->depth < LIST_DEPTH && e->n_children == 1 + (w->depth == LIST_DEPTH - 1) * (p->base.n_columns - 1))
+        return FSDP_OK;
+    for (int c = 0; c < p->base.n_columns && w->depth == LIST_DEPTH && w->repeated[w->depth] == 1; c++) {
+        if (!is_named(e, columns[c] + before, strlen(columns[c]) - before))
+            continue;
+        p->leaf[c] = leaf;
+        p->columns[c].most_level = w->level[w->depth];
+        return check_column(p, e, columns[c]);
+    }
+    return error_set(
+        FSDP_ERR_UNSUPPORTED,
+        "%s: column \"%.*s\" is no list of records with role and content alone (there is \"%.*s\"): convert "
+        "it to JSONL",
+        p->base.in.path, (int)list, columns[0], (int)(e->name_bytes < 100 ? e->name_bytes : 100), e->name);
+}
+
+static fsdp_status take_from_top(parquet *p, const schema_element *e, const char *const *columns, int leaf)
+{
+    for (int c = 0; c < p->base.n_columns && !p->lists; c++) {
+        if (!is_named(e, columns[c], strlen(columns[c])))
+            continue;
+        FSDP_TRY(check_column(p, e, columns[c]));
+        p->leaf[c] = leaf;
+        p->columns[c].most_level = e->repetition == OPTIONAL;
+    }
+    return FSDP_OK;
+}
+
+/* Finds the wanted columns among those at the top level, or in one list there, and which leaf each is. */
 static fsdp_status read_schema(parquet *p, thrift *t, thrift_type type, const char *const *columns)
 {
     thrift_type element;
+    schema_walk w = {0};
     char names[256] = "";
     size_t n = thrift_list(t, type, &element);
     schema_element root = n > 0 ? read_element(t) : (schema_element){0};
     int leaf = 0;
-    int64_t below = 0; /* elements of the subtree at the top level that is passed over */
     for (size_t i = 1; i < n && !t->failed; i++) {
         schema_element e = read_element(t);
-        bool top = below == 0;
-        below += (top ? 1 : 0) + e.n_children - 1;
-        for (int c = 0; c < p->base.n_columns && top; c++) {
-            if (strlen(columns[c]) != e.name_bytes || memcmp(columns[c], e.name, e.name_bytes) != 0)
-                continue;
-            FSDP_TRY(check_column(p, &e, columns[c]));
-            p->leaf[c] = leaf;
-            p->columns[c].optional = e.repetition == OPTIONAL;
-        }
         size_t used = strlen(names);
+        bool top = w.depth == 0;
+        w.level[w.depth] = (top ? 0 : w.level[w.depth - 1]) + (e.repetition != REQUIRED);
+        w.repeated[w.depth] = (top ? 0 : w.repeated[w.depth - 1]) + (e.repetition == REPEATED);
+        if (top)
+            w.in_list = p->lists && e.n_children > 0 && is_named(&e, columns[0], strcspn(columns[0], "["));
+        FSDP_TRY(top ? take_from_top(p, &e, columns, leaf) : FSDP_OK);
+        if (w.in_list && !top)
+            FSDP_TRY(take_from_list(p, &w, &e, columns, leaf));
         if (top && used + e.name_bytes + 3 < sizeof names)
             snprintf(names + used, sizeof names - used, "%s%.*s", used ? ", " : "", (int)e.name_bytes, e.name);
         leaf += e.n_children == 0;
-        if (e.n_children < 0 || below < 0)
+        if (!walk_on(&w, &e))
             return damaged(p, "the schema makes no sense");
     }
-    if (t->failed || below != 0 || root.n_children < 1)
+    if (t->failed || w.depth != 0 || root.n_children < 1)
         return damaged(p, "the schema makes no sense");
     for (int c = 0; c < p->base.n_columns; c++)
         if (p->leaf[c] < 0)
@@ -192,7 +245,8 @@ static fsdp_status check_chunk(const parquet *p, const column_chunk *c, const ro
                          "%s: is compressed with %s, which is not read: write it again with snappy, gzip or zstd",
                          p->base.in.path, names[c->codec]);
     bool outside = c->begin < 4 || c->end < c->begin || c->end > p->base.in.bytes;
-    if (c->codec < 0 || c->codec > 7 || c->n_values != g->n_rows || (outside && g->n_rows > 0))
+    int64_t n = p->lists ? g->chunks[0].n_values : g->n_rows;
+    if (c->codec < 0 || c->codec > 7 || c->n_values != n || n < g->n_rows || (outside && n > 0))
         return damaged(p, "a column lies outside the file or has another number of values than rows");
     return FSDP_OK;
 }
@@ -273,61 +327,6 @@ static fsdp_status read_footer(parquet *p, const char *const *columns)
     return status;
 }
 
-/* --- runs -------------------------------------------------------------------------------------------------------- */
-
-static run_reader runs_over(const uint8_t *at, const uint8_t *end, int width)
-{
-    return (run_reader){.at = at, .end = end, .width = width};
-}
-
-static void begin_run(run_reader *r)
-{
-    uint64_t header = 0;
-    int shift = 0;
-    size_t value_bytes = ((size_t)r->width + 7) / 8;
-    for (uint8_t byte = 0x80; byte >= 0x80; shift += 7) {
-        if (r->at == r->end || shift > 35) {
-            r->failed = true;
-            return;
-        }
-        byte = *r->at++;
-        header |= (uint64_t)(byte & 0x7f) << shift;
-    }
-    r->packed = header & 1;
-    r->left = r->packed ? (header >> 1) * 8 : header >> 1;
-    size_t room = (size_t)(r->end - r->at), wanted = r->packed ? (size_t)(header >> 1) * (size_t)r->width : value_bytes;
-    if (r->packed && wanted > room && room > 0 &&
-        r->width > 0) { /* the last group may be cut where no value is needed */
-        r->left = room * 8 / (uint64_t)r->width;
-        wanted = room;
-    }
-    if (wanted > room || r->left == 0) {
-        r->failed = true;
-        return;
-    }
-    r->bits = r->at;
-    r->bit = 0;
-    r->value = 0;
-    for (size_t i = 0; i < value_bytes && !r->packed; i++)
-        r->value |= (uint32_t)r->at[i] << (8 * i);
-    r->at += wanted;
-}
-
-static uint32_t next_of_runs(run_reader *r)
-{
-    if (r->left == 0 && !r->failed)
-        begin_run(r);
-    if (r->failed)
-        return 0;
-    r->left--;
-    if (!r->packed)
-        return r->value;
-    uint32_t value = 0;
-    for (int i = 0; i < r->width; i++, r->bit++)
-        value |= (uint32_t)(r->bits[r->bit / 8] >> (r->bit % 8) & 1) << i;
-    return value;
-}
-
 /* --- pages ------------------------------------------------------------------------------------------------------- */
 
 typedef struct page_header {
@@ -399,8 +398,10 @@ static fsdp_status read_page_header(const parquet *p, column_reader *c, page_hea
 /* The page's bytes, unpacked into c->page or `out`. Levels of version 2 are never packed. */
 static fsdp_status read_page_body(const parquet *p, column_reader *c, const page_header *h, table_buffer *out)
 {
-    int64_t levels = h->type == DATA_PAGE_V2 ? h->level_bytes + h->repetition_bytes : 0;
-    if (h->level_bytes < 0 || h->repetition_bytes != 0 || h->packed_bytes < levels || h->bytes < levels ||
+    bool fits = h->level_bytes >= 0 && h->level_bytes <= INT32_MAX && h->repetition_bytes >= 0 &&
+                h->repetition_bytes <= (p->lists ? INT32_MAX : 0);
+    int64_t levels = h->type == DATA_PAGE_V2 && fits ? h->level_bytes + h->repetition_bytes : 0;
+    if (!fits || h->packed_bytes < levels || h->bytes < levels ||
         h->packed_bytes > c->end - c->at - (int64_t)h->header_bytes)
         return damaged(p, "a page lies outside its column");
     FSDP_TRY(table_buffer_resize(&p->base.in, &c->packed, h->packed_bytes, "a page"));
@@ -422,7 +423,7 @@ static bool next_plain(const uint8_t **at, const uint8_t *end, table_text *out)
     uint32_t bytes = read_u32(*at);
     if (bytes > (size_t)(end - *at) - 4)
         return false;
-    *out = (table_text){(const char *)*at + 4, bytes};
+    *out = (table_text){.text = (const char *)*at + 4, .bytes = bytes};
     *at += 4 + (size_t)bytes;
     return true;
 }
@@ -465,6 +466,22 @@ static fsdp_status refuse_encoding(const parquet *p, int encoding)
                      encoding >= 0 && encoding < 10 && names[encoding] ? names[encoding] : "something unknown");
 }
 
+/* `bytes` of levels, of so many bits each; -1: how many stands in front of them. */
+static bool take_levels(const uint8_t **at, const uint8_t *end, int64_t bytes, int width, run_reader *out)
+{
+    if (bytes < 0) {
+        if (end - *at < 4)
+            return false;
+        bytes = read_u32(*at);
+        *at += 4;
+    }
+    if (bytes > end - *at)
+        return false;
+    *out = runs_over(*at, *at + bytes, width);
+    *at += bytes;
+    return true;
+}
+
 static fsdp_status begin_data_page(const parquet *p, column_reader *c, const page_header *h)
 {
     if (h->n_values < 0 || h->n_values > c->values_left)
@@ -473,15 +490,18 @@ static fsdp_status begin_data_page(const parquet *p, column_reader *c, const pag
         return refuse_encoding(p, h->encoding);
     FSDP_TRY(read_page_body(p, c, h, &c->page));
     const uint8_t *at = c->page.data, *end = at + c->page.bytes;
-    int64_t levels = h->type == DATA_PAGE_V2 ? h->level_bytes : 0;
-    if (h->type == DATA_PAGE && c->optional) {
-        levels = end - at >= 4 ? read_u32(at) : INT64_MAX;
-        at += end - at >= 4 ? 4 : 0;
-    }
-    if (levels > end - at)
+    bool v2 = h->type == DATA_PAGE_V2;
+    if (!take_levels(&at, end,
+                     v2         ? h->repetition_bytes
+                     : p->lists ? -1
+                                : 0,
+                     1, &c->repetitions) ||
+        !take_levels(&at, end,
+                     v2                  ? h->level_bytes
+                     : c->most_level > 0 ? -1
+                                         : 0,
+                     c->most_level > 1 ? c->most_level > 3 ? 3 : 2 : 1, &c->levels))
         return damaged(p, "the levels of a page are too long");
-    c->levels = runs_over(at, at + levels, 1);
-    at += levels;
     c->in_dictionary = h->encoding != PLAIN;
     c->plain = at;
     c->plain_end = end;
@@ -520,18 +540,23 @@ static fsdp_status next_value(const parquet *p, column_reader *c, table_text *ou
         FSDP_TRY(begin_page(p, c));
     }
     c->page_left--;
-    bool there = !c->optional || next_of_runs(&c->levels) == 1;
-    *out = (table_text){0};
-    if (c->levels.failed)
+    bool there = c->most_level == 0 || runs_next(&c->levels) == (uint32_t)c->most_level;
+    bool continues = p->lists && runs_next(&c->repetitions) > 0;
+    *out = (table_text){.continues = continues};
+    if (c->levels.failed || c->repetitions.failed)
         return damaged(p, "the levels of a page end too early");
     if (!there)
         return FSDP_OK;
-    if (!c->in_dictionary)
-        return next_plain(&c->plain, c->plain_end, out) ? FSDP_OK : damaged(p, "a page ends before its values do");
-    uint32_t index = c->indices.width == 0 ? 0 : next_of_runs(&c->indices);
+    if (!c->in_dictionary) {
+        bool whole = next_plain(&c->plain, c->plain_end, out);
+        out->continues = continues;
+        return whole ? FSDP_OK : damaged(p, "a page ends before its values do");
+    }
+    uint32_t index = c->indices.width == 0 ? 0 : runs_next(&c->indices);
     if (c->indices.failed || index >= c->n_entries)
         return damaged(p, "a value is not in the dictionary");
     *out = c->entries[index];
+    out->continues = continues;
     return FSDP_OK;
 }
 
@@ -541,7 +566,7 @@ static void begin_group(parquet *p)
 {
     static const table_codec codecs[] = {[0] = TABLE_PLAIN, [1] = TABLE_SNAPPY, [2] = TABLE_GZIP, [6] = TABLE_ZSTD};
     const row_group *g = &p->groups[p->group++];
-    p->rows_left = g->n_rows;
+    p->rows_left = p->lists ? g->chunks[0].n_values : g->n_rows;
     for (int i = 0; i < p->base.n_columns; i++) {
         column_reader *c = &p->columns[i];
         c->at = g->chunks[i].begin;
@@ -559,8 +584,11 @@ static fsdp_status parquet_next(table_file *t, table_text *values, bool *more)
     while (p->rows_left == 0 && p->group < p->n_groups)
         begin_group(p);
     *more = p->rows_left > 0;
-    for (int i = 0; i < t->n_columns && *more; i++)
+    for (int i = 0; i < t->n_columns && *more; i++) {
         FSDP_TRY(next_value(p, &p->columns[i], &values[i]));
+        if (values[i].continues != values[0].continues)
+            return damaged(p, "the columns of a list do not go together");
+    }
     p->rows_left -= *more;
     return FSDP_OK;
 }
@@ -570,6 +598,8 @@ static fsdp_status parquet_seek(table_file *t, int64_t row)
     parquet *p = (parquet *)t;
     table_text passed[TABLE_MAX_COLUMNS];
     bool more = true;
+    if (p->lists)
+        return error_set(FSDP_ERR_UNSUPPORTED, "%s: a table of lists is read from its beginning", t->in.path);
     p->group = 0;
     p->rows_left = 0;
     while (p->group < p->n_groups && p->groups[p->group].n_rows <= row)
@@ -603,6 +633,7 @@ fsdp_status parquet_open(table_input in, const char *const *columns, int n_colum
         return status;
     }
     p->base = (table_file){&parquet_kind, in, n_columns};
+    p->lists = strstr(columns[0], TABLE_LIST) != NULL;
     for (int i = 0; i < TABLE_MAX_COLUMNS; i++)
         p->leaf[i] = -1;
     fsdp_status status = read_footer(p, columns);
