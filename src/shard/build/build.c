@@ -279,7 +279,7 @@ static void place_part(const fsdp_model *m, int index, unit_segment *segment, pl
             segment->master = take(copied ? &at->resident : &at->shared, whole);
         segment->copy = copied ? take(&at->shared, copy) : segment->master;
     }
-    segment->codes = codes > 0 ? take(&at->shared, codes) : NULL;
+    segment->codes = segment->layout->coded_end > 0 ? take(&at->shared, codes) : NULL;
     if (segment->layout->trainable)
         segment->gradient =
             take(offloaded ? &at->host : &at->resident, numel * fsdp_dtype_size(segment->gradient_dtype));

@@ -69,11 +69,10 @@ void codes_choose(fsdp_model *m)
 
 size_t codes_bytes(const fsdp_model *m, int index, const layout_segment *s)
 {
-    int64_t n = model_part(m, index, s).n;
     if (s->coded_end == 0)
         return 0;
-    return (size_t)(model_has_all_at_hand(m, index) ? s->coded_end
-                                                    : n); /* all ranks gather alike: what has none, too */
+    /* A shard sends one for every element, so that all ranks send alike. */
+    return (size_t)(model_has_all_at_hand(m, index) ? s->coded_end : model_part(m, index, s).n);
 }
 
 static bool has_codes(const layout_segment *s, int slot)

@@ -137,7 +137,7 @@ fsdp_status unit_gather(unit *u, comm_group *g, unit_places to, bool coded, int6
     u->coded = coded;
     for (int i = 0; i < u->n_segments; i++) {
         const unit_segment *segment = &u->segments[i];
-        if (coded && segment->codes)
+        if (coded && segment->layout->coded_end > 0) /* also where this rank has none of them */
             n += coded_spans(u, i, to, &u->gather_spans[n]);
         else
             u->gather_spans[n++] = gather_span(u, i, segment->copy, segment->counts, to);
