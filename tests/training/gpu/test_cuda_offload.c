@@ -4,8 +4,8 @@
 
 #include <string.h>
 
-/* With all units offloaded, and with some. */
-static void expect_the_same_curve(training t, double tolerance)
+/* With all units offloaded, and then with some where `mixed`. */
+static void expect_the_same_curve(training t, bool mixed, double tolerance)
 {
     static const char *const some[] = {"*layers.1", "root"};
     training_result plain = gpu_run(&t);
@@ -13,27 +13,29 @@ static void expect_the_same_curve(training t, double tolerance)
     gpu_run_follows(&t, "all units offloaded", &plain, tolerance);
     t.config.cpu_offload_units = some;
     t.config.n_cpu_offload_units = 2;
-    gpu_run_follows(&t, "two units offloaded", &plain, tolerance);
+    if (mixed)
+        gpu_run_follows(&t, "two units offloaded", &plain, tolerance);
 }
 
+/* Sums that come back for a second micro-batch, and a gradient that leaves at once. */
 static void one_rank_follows_itself_on_the_device(void **state)
 {
     (void)state;
     training t = gpu_training(TRAIN_LLAMA, 1, FSDP_FULL);
-    expect_the_same_curve(t, 1e-5);
     t.config.param_dtype = FSDP_BF16;
-    expect_the_same_curve(t, 2e-2);
+    expect_the_same_curve(t, true, 1e-3);
     t.micro_batches = 1;
-    expect_the_same_curve(t, 2e-2);
+    expect_the_same_curve(t, false, 1e-3);
 }
 
+/* Reductions to shards, of gradients held until the last micro-batch, of whole units, and across groups. */
 static void several_ranks_follow_themselves_on_the_device(void **state)
 {
     (void)state;
-    const fsdp_strategy strategies[] = {FSDP_FULL, FSDP_SHARD_OP, FSDP_NO_SHARD};
-    for (int s = 0; s < 3; s++)
-        expect_the_same_curve(gpu_training(TRAIN_LLAMA, 2, strategies[s]), 1e-4);
-    expect_the_same_curve(gpu_training(TRAIN_LLAMA, 4, FSDP_HYBRID), 1e-4);
+    expect_the_same_curve(gpu_training(TRAIN_LLAMA, 2, FSDP_FULL), true, 1e-4);
+    expect_the_same_curve(gpu_training(TRAIN_LLAMA, 2, FSDP_SHARD_OP), false, 1e-4);
+    expect_the_same_curve(gpu_training(TRAIN_LLAMA, 2, FSDP_NO_SHARD), false, 1e-4);
+    expect_the_same_curve(gpu_training(TRAIN_LLAMA, 4, FSDP_HYBRID), false, 1e-4);
 }
 
 static void deterministic_runs_give_the_same_bits(void **state)
@@ -91,10 +93,10 @@ static void where_and_when_the_update_is_made_changes_no_bit(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(where_and_when_the_update_is_made_changes_no_bit),
         cmocka_unit_test(one_rank_follows_itself_on_the_device),
         cmocka_unit_test(several_ranks_follow_themselves_on_the_device),
         cmocka_unit_test(deterministic_runs_give_the_same_bits),
-        cmocka_unit_test(where_and_when_the_update_is_made_changes_no_bit),
     };
     int missing = gpu_missing();
     return missing ? missing : cmocka_run_group_tests_name("offload on a GPU", tests, NULL, NULL);
