@@ -129,8 +129,8 @@ static void tile(int64_t depth, const void *a, const void *b, const gemm_ahead *
     MEMORY_BARRIER();
 }
 
-/* Blocks were chosen by turns on a Sapphire Rapids whose other hardware threads were busy: a block's panel of op(b),
- * its sums and the panel that is fetched take 1 MiB of the 2 MiB of second-level cache. */
+/* Blocks were chosen by turns on an Emerald Rapids that others shared (docs/benchmarks.md). A block's panels of op(b),
+ * its sums and the panels that are fetched take less than 1 MiB of its 2 MiB of second-level cache. */
 const gemm_kernel amx_bf16 = {
     .name = "own AMX",
     .tile_rows = TILE_ROWS,
