@@ -129,11 +129,10 @@ static void add(happenings *h, const char *name, const char *subject, double byt
         snprintf(h->list[h->n++].text, sizeof h->list[0].text, "%s %.40s %.0f", name, subject, bytes);
 }
 
-static void expect_item(happenings *h, const plan_script *s, const script_item *item, const fsdp_model *m)
+static void expect_item(happenings *h, const script_item *item, const fsdp_model *m)
 {
     static const char *const names[] = {"all_gather", "reduce_scatter", "all_reduce"};
     const char *subject = item->unit < 0 ? "-" : m->layout->units[item->unit].name;
-    (void)s;
     if (item->kind == SCRIPT_COLLECTIVE)
         add(h, names[item->collective], subject, item->received);
     else if (item->kind == SCRIPT_OUT && item->unit >= 0)
@@ -281,7 +280,7 @@ static fsdp_status compare_order(const training_job *j, const plan_script *s, co
     for (int k = 0; k < s->n_sections; k++)
         for (int64_t n = 0; n < s->sections[k].times; n++)
             for (int i = s->sections[k].first; i < s->sections[k].end; i++)
-                expect_item(wanted, s, &s->items[i], l->m);
+                expect_item(wanted, &s->items[i], l->m);
     for (int i = 0; (i < wanted->n || i < l->heard.n) && status == FSDP_OK; i++) {
         const char *a = i < wanted->n ? wanted->list[i].text : "nothing",
                    *b = i < l->heard.n ? l->heard.list[i].text : "nothing";

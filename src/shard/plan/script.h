@@ -54,7 +54,7 @@ typedef struct plan_script {
     script_section sections[SCRIPT_SECTIONS]; /* micro-batches, and the close of the step */
     int n_sections;
     int n_slots, n_units;
-    bool alone;  /* one rank: nothing but the compute stream takes part */
+    bool alone;          /* one rank: nothing but the compute stream takes part */
     bool shares_updates; /* those in host memory, with the device */
 } plan_script;
 
