@@ -96,7 +96,7 @@ def trained(path):
 
 def compare_conversations(case):
     rows = [conversation() for _ in range(random.choice([1, 20, 300]))]
-    rows.append([{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}])
+    rows.insert(0, [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}])  # by which JSONL is known
     message = [pa.field("role", pa.string(), random.random() < 0.5), pa.field("content", random.choice([pa.string(), pa.large_string()]))]
     random.shuffle(message)
     column = pa.array(rows, pa.list_(pa.field("element", pa.struct(message), random.random() < 0.5)))
