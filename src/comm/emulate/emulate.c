@@ -268,6 +268,11 @@ static fsdp_status gather_on_device(const comm_request *r, const comm_span *p, d
     int64_t first = span_offset(p, g->rank), mine = span_count(p, g->rank), end = first + mine;
     double each = total > mine ? seconds / (double)(total - mine) : 0;
     char *own = element(p->recv, first);
+    if (mine == 0 && total > 0 &&
+        p->recv.dtype <= FSDP_F16) { /* nothing to repeat: ones, with which layers compute on */
+        fill_args ones = {.n = total, .alpha = 1, .out = p->recv};
+        return g->comm->config.device->kernels->fill(n->stream, &ones);
+    }
     if (own != p->send.p && mine > 0)
         FSDP_TRY(g->comm->config.device->copy(n->stream, own, p->send.p, (size_t)(mine * size)));
     FSDP_TRY(move(r, p->send.p, (size_t)(mine * size), p->recv.p, (size_t)(first * size), (double)(first * size),
@@ -284,6 +289,10 @@ static fsdp_status reduce_on_device(const comm_request *r, const comm_span *p, d
     int64_t total = scatters ? span_offset(p, g->size) : p->count;
     FSDP_TRY(move(r, p->send.p, (size_t)total * fsdp_dtype_size(p->send.dtype), world_of(g->comm)->landing,
                   landing_bytes, bytes, seconds));
+    if (r->op.reduction != FSDP_REDUCE_SUM && !scatters && p->send.dtype == p->recv.dtype) /* of equals; any type */
+        return p->send.p == p->recv.p ? FSDP_OK
+                                      : g->comm->config.device->copy(n->stream, p->recv.p, p->send.p,
+                                                                     (size_t)p->count * fsdp_dtype_size(p->send.dtype));
     axpby_args a = {.n = scatters ? span_count(p, g->rank) : p->count,
                     .alpha = r->op.reduction == FSDP_REDUCE_SUM ? (float)g->size : 1,
                     .a = {scatters ? element(p->send, span_offset(p, g->rank)) : p->send.p, p->send.dtype},
