@@ -147,7 +147,7 @@ typedef struct listening {
     happenings heard;
     uint64_t read; /* events of the ring */
     const fsdp_model *m;
-    int64_t received; /* of units, and of what the optimizer exchanges for them */
+    int64_t received; /* of units, and in the update */
     bool active;
     pthread_t owner;
     kernel_work works[WORKS];
@@ -177,7 +177,7 @@ static void read_ring(listening *l)
         if (!l->active || e.kind != HOOK_COLLECTIVE || e.moment != HOOK_INSTANT)
             continue;
         bool of_unit = is_unit(l->m, e.subject);
-        l->received += of_unit ? e.bytes : 0;
+        l->received += strcmp(e.subject, "gradient norm and loss") == 0 ? 0 : e.bytes; /* a plan leaves it out */
         add(&l->heard, e.name, of_unit ? e.subject : "-", (double)e.bytes);
     }
 }
@@ -337,9 +337,8 @@ static fsdp_status compare_kernels(const training_job *j, const plan_script *s, 
 static fsdp_status compare_bytes(const training_job *j, const memory_plan *p, const listening *l)
 {
     char a[32], b[32];
-    int64_t planned = p->gathered_bytes + p->reduced_bytes + p->replica_bytes;
-    planned += j->optimizer.kind == FSDP_MUON ? p->update_bytes : 0; /* Adafactor's sums are of no unit */
-    if (j->micro_batches > 1 || planned == l->received)              /* a plan counts those of one */
+    int64_t planned = p->gathered_bytes + p->reduced_bytes + p->replica_bytes + p->update_bytes;
+    if (j->micro_batches > 1 || planned == l->received) /* a plan counts those of one */
         return FSDP_OK;
     snprintf(a, sizeof a, "%lld", (long long)planned);
     snprintf(b, sizeof b, "%lld", (long long)l->received);
