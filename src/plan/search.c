@@ -56,11 +56,16 @@ const char *plan_flags(const fsdp_config *c, const fsdp_config *given, char *tex
     return text;
 }
 
+/* Where the device has no memory of its own, the host's is the same. */
+static size_t on_device(const memory_plan *p, const device *dev)
+{
+    return p->total + (dev->own_memory ? p->libraries : p->host);
+}
+
 bool plan_fits(const memory_plan *p, const device *dev, plan_limit limit)
 {
-    bool beside = dev->own_memory; /* host memory is another */
-    size_t on_device = beside ? p->total + p->libraries : p->total + p->host;
-    return (limit.device == 0 || on_device <= limit.device) && (!beside || limit.host == 0 || p->host <= limit.host);
+    return (limit.device == 0 || on_device(p, dev) <= limit.device) &&
+           (!dev->own_memory || limit.host == 0 || p->host <= limit.host);
 }
 
 /* More communication costs less than computing forward again if it overlaps with compute, so checkpointing comes after
@@ -145,17 +150,17 @@ static double gib(size_t bytes)
 static fsdp_status nothing_fits(const plan_search *s, const plan_entry *smallest)
 {
     char flags[PLAN_FLAGS], host[96] = "";
+    size_t taken = on_device(&smallest->plan, s->world.dev);
     if (!smallest->planned)
         return error_set(FSDP_ERR_INPUT, "no setting can be tried: the flags that were given leave nothing to choose");
-    if (smallest->plan.total <= s->limit.device || s->limit.device == 0)
+    if (taken <= s->limit.device || s->limit.device == 0)
         snprintf(host, sizeof host, " and %.2f GiB of host memory, of which %.2f GiB are there",
                  gib(smallest->plan.host), gib(s->limit.host));
     return error_set(
         FSDP_ERR_INPUT,
         "nothing fits %.2f GiB a rank: the smallest setting (%s) takes %.2f GiB%s; use more ranks, a smaller "
         "batch or a shorter context",
-        gib(s->limit.device), plan_flags(&smallest->config, s->config, flags, sizeof flags), gib(smallest->plan.total),
-        host);
+        gib(s->limit.device), plan_flags(&smallest->config, s->config, flags, sizeof flags), gib(taken), host);
 }
 
 /* More that stays takes more of the device: halving finds the most. */
