@@ -22,7 +22,8 @@ typedef struct telling {
     const char *name, *from;                    /* of the unit; whom rank 0 receives from */
     char first[UNITS_TEXT], second[UNITS_TEXT]; /* bytes */
     bool replicated;                            /* every rank holds everything */
-    bool copies;                                /* whole copies of an earlier step are there */
+    bool early;                                 /* the first units were gathered while the optimizer worked */
+    bool stays;                                 /* and whole copies of the others are there from the step before */
 } telling;
 
 static void in_english(const telling *w, char *out, size_t n)
@@ -32,7 +33,9 @@ static void in_english(const telling *w, char *out, size_t n)
     case SCENE_STEP:
         snprintf(out, n, "Step %d begins. Every rank holds %s.", s->step,
                  w->replicated ? "all parameters and all of the optimizer's state"
-                 : w->copies   ? "its shard of every unit, and whole copies that the optimizer has made stale"
+                 : w->stays    ? "its shard of every unit and whole copies: those that come first are new, the "
+                                 "optimizer has made the others stale"
+                 : w->early    ? "its shard of every unit, and the whole of those that come first"
                                : "its shard of every unit and nothing else");
         break;
     case SCENE_GATHER:
@@ -90,8 +93,10 @@ static void in_korean(const telling *w, char *out, size_t n)
     case SCENE_STEP:
         snprintf(out, n, "스텝 %d 시작: 각 랭크는 %s 들고 있습니다.", s->step,
                  w->replicated ? "파라미터와 옵티마이저 상태를 모두"
-                 : w->copies ? "유닛마다 자기 샤드와, 옵티마이저가 갱신하기 전의 낡은 전체 사본을"
-                             : "유닛마다 자기 샤드만");
+                 : w->stays ? "유닛마다 자기 샤드와 전체 사본을(먼저 쓰일 유닛의 사본은 새것이고 나머지는 갱신 전의 낡은 "
+                              "것입니다)"
+                 : w->early ? "유닛마다 자기 샤드와, 먼저 쓰일 유닛의 전체를"
+                            : "유닛마다 자기 샤드만");
         break;
     case SCENE_GATHER:
         snprintf(out, n, "모으기(all-gather) · %s: 랭크 0은 %s에서 %s를 받아 유닛 전체(%s)를 갖춥니다.", w->name,
@@ -150,7 +155,8 @@ const char *tale_sentence(const tale *t, const scene *s, const char *language, c
                  .s = s,
                  .name = s->unit >= 0 ? t->units[s->unit].name : "",
                  .replicated = t->strategy == FSDP_NO_SHARD,
-                 .copies = s->gathered[0] > 0};
+                 .early = s->gathered[0] > 0,
+                 .stays = s->gathered[0] > 0 && t->strategy == FSDP_SHARD_OP};
     w.from = peers(t, korean, from, sizeof from);
     units_bytes(w.first, s->bytes[0]);
     int64_t whole = s->unit < 0 ? 0 : (int64_t)t->units[s->unit].gathered_bytes;
