@@ -121,18 +121,25 @@ static void prompts_and_responses_are_conversations_of_two(void **state)
     fsdp_tokenizer_free(t);
 }
 
+/* A table of tests/format with three conversations, of which the first ends alike in all. */
+static fsdp_dataset *open_table(const char *name, fsdp_tokenizer *t, bool chat)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/../format/tables/%s", FSDP_GOLDEN_DEFAULT, name);
+    fsdp_dataset *d = open_chat(path, t, chat);
+    assert_non_null(d);
+    assert_int_equal(fsdp_dataset_count(d), 3);
+    expect_sample(d, t, 0, "xx<|im_end|>\n");
+    return d;
+}
+
 /* Of four rows that pyarrow wrote one has no prompt. */
 static void prompts_and_responses_of_tables_are_conversations_too(void **state)
 {
     static const char *const files[] = {"conversations.parquet", "conversations.arrow"};
     fsdp_tokenizer *t = make_tokenizer(*state, chatml);
     for (int i = 0; i < 2; i++) {
-        char path[4096];
-        snprintf(path, sizeof path, "%s/../format/tables/%s", FSDP_GOLDEN_DEFAULT, files[i]);
-        fsdp_dataset *d = open_chat(path, t, true);
-        assert_non_null(d);
-        assert_int_equal(fsdp_dataset_count(d), 3);
-        expect_sample(d, t, 0, "xx<|im_end|>\n");
+        fsdp_dataset *d = open_table(files[i], t, true);
         expect_sample(d, t, 2, "ww<|im_end|>\n");
         assert_non_null(strstr(log_lines, "null under \"prompt\""));
         fsdp_dataset_free(d);
@@ -157,12 +164,7 @@ static void conversations_of_tables_are_those_of_jsonl(void **state)
     static const char *const files[] = {"messages.parquet", "messages-2.parquet"};
     fsdp_tokenizer *t = make_tokenizer(*state, chatml);
     for (int i = 0; i < 2; i++) {
-        char path[4096];
-        snprintf(path, sizeof path, "%s/../format/tables/%s", FSDP_GOLDEN_DEFAULT, files[i]);
-        fsdp_dataset *d = open_chat(path, t, false);
-        assert_non_null(d);
-        assert_int_equal(fsdp_dataset_count(d), 3);
-        expect_sample(d, t, 0, "xx<|im_end|>\n");
+        fsdp_dataset *d = open_table(files[i], t, false);
         expect_sample(d, t, 1, "yy<|im_end|>\nzz<|im_end|>\n");
         fsdp_dataset_free(d);
     }
