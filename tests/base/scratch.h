@@ -6,12 +6,12 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "support/scratch_parent.h"
 
 /* For cmocka's setup and teardown: *state becomes the path of an empty folder. */
 static inline int scratch_setup(void **state)
 {
-    const char *root = getenv("TMPDIR");
-    char *path = file_join(root ? root : "/tmp", "fsdp-test-XXXXXX");
+    char *path = file_join(scratch_parent(), "fsdp-test-XXXXXX");
     *state = path;
     return path && mkdtemp(path) ? 0 : -1;
 }

@@ -14,20 +14,19 @@
 #include "data/files.h"
 #include "data/loader.h"
 #include "data/mix.h"
+#include "support/draw.h"
 
 static void every_source_gets_its_share_and_never_strays_by_a_sample(void **state)
 {
     (void)state;
-    uint32_t seed = 1;
+    uint64_t seed = 1;
     for (int round = 0; round < 20; round++) {
         double weights[MIX_MAX], sum = 0;
         int64_t given[MIX_MAX] = {0};
         int n = 1 + round * 3;
         mix m;
-        for (int i = 0; i < n; i++) {
-            seed = seed * 1664525 + 1013904223;
-            sum += weights[i] = 1 + seed % 997;
-        }
+        for (int i = 0; i < n; i++)
+            sum += weights[i] = 1 + draw_below(&seed, 997);
         assert_int_equal(mix_make(weights, n, &m), FSDP_OK);
         for (int64_t p = 0; p < MIX_PERIOD + 100; p++) {
             int source;

@@ -17,19 +17,14 @@
 #include "data/files.h"
 #include "data/loader.h"
 #include "data/pack.h"
+#include "support/draw.h"
 
 enum { WIDTH = 2048, WINDOW = (1 << 19) / WIDTH, N_DOCUMENTS = 1500, MAX_SAMPLES = 4 * WINDOW };
-
-static uint64_t next_random(uint64_t *state)
-{
-    *state = *state * 6364136223846793005ull + 1442695040888963407ull;
-    return *state >> 33;
-}
 
 /* A document's length: most are short, some longer than two samples. */
 static size_t length_of(uint64_t *seed)
 {
-    uint64_t r = next_random(seed);
+    uint64_t r = draw_word(seed);
     return 1 + r % (r % 16 == 0 ? 5000 : 900);
 }
 
@@ -50,7 +45,7 @@ static uint64_t write_documents(void **state, int64_t *n_tokens)
         int64_t n = (int64_t)length_of(&seed);
         at += sprintf(at, "{\"text\": \"");
         for (int64_t k = 0; k < n; k++)
-            ids[k] = *at++ = (char)('a' + next_random(&seed) % 26);
+            ids[k] = *at++ = (char)('a' + draw_word(&seed) % 26);
         ids[n++] = 0;
         at += sprintf(at, "\"}\n");
         *n_tokens += n;
@@ -209,7 +204,7 @@ static void a_row_is_the_one_with_the_least_room(void **state)
         int64_t room[50], n_rows = 0, begin, full = 0;
         pack_clear(&p);
         while (full < 3) {
-            int64_t length = 1 + (int64_t)(next_random(&seed) % 200), least = INT64_MAX;
+            int64_t length = 1 + (int64_t)(draw_word(&seed) % 200), least = INT64_MAX;
             for (int64_t i = 0; i < n_rows; i++)
                 if (room[i] >= length && room[i] < least)
                     least = room[i];

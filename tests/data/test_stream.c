@@ -16,21 +16,16 @@
 #include "data/files.h"
 #include "data/loader.h"
 #include "data/stream.h"
+#include "support/draw.h"
 
 enum { WIDTH = 1 << 16, WINDOW = (1 << 19) / WIDTH }; /* windows of eight samples */
-
-static uint64_t next_random(uint64_t *state)
-{
-    *state = *state * 6364136223846793005ull + 1442695040888963407ull;
-    return *state >> 33;
-}
 
 /* `bytes` of words and line ends; malloc'd. */
 static char *words(uint64_t seed, size_t bytes)
 {
     char *text = malloc(bytes + 1);
     for (size_t i = 0; i < bytes; i++) {
-        uint64_t r = next_random(&seed);
+        uint64_t r = draw_word(&seed);
         text[i] = r % 61 == 0 ? '\n' : r % 6 == 0 ? ' ' : (char)('a' + r % 26);
     }
     text[bytes] = '\0';
@@ -44,7 +39,7 @@ static char *records(uint64_t seed, size_t n, bool array)
     if (array)
         *at++ = '[';
     for (size_t i = 0; i < n; i++) {
-        char *word = words(seed + i, next_random(&seed) % 600);
+        char *word = words(seed + i, draw_word(&seed) % 600);
         for (char *c = word; *c; c++)
             *c = *c == '\n' ? ' ' : *c;
         at += sprintf(at, "%s{\"text\": \"%s\"}%s", array && i > 0 ? ",\n " : "", word, array ? "" : "\n");
@@ -172,7 +167,7 @@ static void ranks_get_the_samples_of_one_and_seeking_changes_nothing(void **stat
         assert_memory_equal(one, many, (size_t)end * sizeof *one);
     }
     for (uint64_t i = 0, seed = 3; i < 6; i++) { /* forwards and backwards, and into the next epoch */
-        int64_t position = (int64_t)(next_random(&seed) % (uint64_t)end);
+        int64_t position = (int64_t)(draw_word(&seed) % (uint64_t)end);
         assert_int_equal(fsdp_loader_seek(l, position), FSDP_OK);
         memset(many, -1, sizeof many);
         collect(l, kept, position + 1, many);

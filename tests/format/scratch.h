@@ -13,19 +13,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/host/environment.h"
 #include "base/file.h"
+#include "support/scratch_parent.h"
 
 static char scratch_folder[512];
-
-/* In memory where there is a file system for that: tests sync thousands of times, and none pulls a plug. */
-static inline const char *scratch_parent(void)
-{
-    const char *parent = environment_text("TMPDIR");
-    if (parent)
-        return parent;
-    return access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
-}
 
 static inline int scratch_setup(void **state)
 {
