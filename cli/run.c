@@ -14,12 +14,14 @@
 
 typedef struct run_options {
     fsdp_flag_state state;
-    bool standalone, plain, share_cores, no_python, module;
+    bool standalone, plain, share_cores, no_python, module, run_path, virtual_local_rank;
+    int numa_binding;
     int64_t node_rank, master_port, max_restarts;
     const char *nproc_per_node, *nnodes, *master_addr, *rdzv_id, *rdzv_endpoint, *rdzv_backend, *rdzv_conf,
         *rdzv_secret_file;
     const char *log_dir, *redirects, *tee, *local_addr, *local_ranks_filter, *report, *role, *start_method,
-        *event_log_handler;
+        *event_log_handler, *log_line_prefix_template, *signals_to_handle, *logs_specs, *duplicate_stdout_filters,
+        *duplicate_stderr_filters;
     double grace, monitor_interval, watchdog, restart_window;
 } run_options;
 
@@ -39,6 +41,13 @@ typedef struct run_options {
     }
 
 static const fsdp_choice backends[] = {{"c10d", 0, "fsdp etcd etcd_v2"}, {"static", 1, NULL}, {NULL, 0, NULL}};
+
+static const fsdp_choice bindings[] = {{"shares", FSDP_NUMA_SHARES, NULL},
+                                       {"node", FSDP_NUMA_NODE, NULL},
+                                       {"socket", FSDP_NUMA_SOCKET, NULL},
+                                       {"exclusive", FSDP_NUMA_EXCLUSIVE, NULL},
+                                       {"core_complex", FSDP_NUMA_CORE_COMPLEX, NULL},
+                                       {NULL, 0, NULL}};
 
 static const fsdp_flag run_table[] = {
     SWITCH(standalone, "all ranks run on this host (default with one node)"),
@@ -103,9 +112,9 @@ static const fsdp_flag run_table[] = {
      .unit = "N",
      .help = "restart all ranks after a failure, up to N times; not after bad input (status 2) or a request to end"},
     SECONDS(restart_window, "0", "count only restarts of the last N seconds (default: all)"),
-    SECONDS(
-        watchdog, "0",
-        "restart if a rank makes no progress for N seconds (default: TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC, otherwise off)"),
+    SECONDS(watchdog, "0",
+            "treat a rank that makes no progress for N seconds as failed; time in which it has no core does not count "
+            "(default: TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC, otherwise off)"),
     SECONDS(monitor_interval, "0.1", "time between checks of the ranks"),
     {.name = "grace",
      .aliases = "shutdown_timeout",
@@ -133,10 +142,20 @@ static const fsdp_flag run_table[] = {
      .unit = "0-3|RANK:0-3,...",
      .help = "like --redirects, but show the output too"},
     TEXT(local_ranks_filter, "RANK,...", "show only output of these local ranks"),
+    TEXT(log_line_prefix_template, "TEXT",
+         "prefix of each line; ${rank}, ${local_rank}, ${hostname} and ${role_name} are filled in (default: '[rank "
+         "${rank}] ')"),
+    TEXT(signals_to_handle, "SIGNAL,...",
+         "signals to pass on to the ranks; SIGQUIT is possible, too (default: SIGINT,SIGTERM,SIGHUP,SIGUSR1,SIGUSR2)"),
     TEXT(report, "FILE", "append one line per failure and what was done (default: report.jsonl in --log_dir)"),
     TEXT(role, "TEXT", "accepted for torchrun compatibility; all ranks have one role"),
     TEXT(start_method, "TEXT", "accepted for torchrun compatibility; ranks are programs, which have one way to start"),
     TEXT(event_log_handler, "TEXT", "accepted for torchrun compatibility; --report keeps what happened"),
+    TEXT(logs_specs, "TEXT",
+         "refused: torchrun's flag for a Python class that chooses files; --log_dir does that here"),
+    TEXT(duplicate_stdout_filters, "TEXT,...", "refused: torchrun's second copy of some lines; --tee 1 keeps all"),
+    TEXT(duplicate_stderr_filters, "TEXT,...", "refused: torchrun's second copy of some lines; --tee 2 keeps all"),
+    SWITCH(run_path, "refused: torchrun's flag to run a script in its own Python; `fsdp run ... python3 SCRIPT` does"),
     {.name = "module",
      .aliases = "m",
      .type = FSDP_FLAG_SWITCH,
@@ -145,6 +164,16 @@ static const fsdp_flag run_table[] = {
     SWITCH(no_python, "accepted for torchrun compatibility; programs always start as they are"),
     SWITCH(plain, "omit the prefix [rank 0] from lines of rank 0"),
     SWITCH(share_cores, "let every rank use all cores, not just a share"),
+    {.name = "numa_binding",
+     .type = FSDP_FLAG_CHOICE,
+     .offset = FIELD(numa_binding),
+     .default_value = "shares",
+     .choices = bindings,
+     .unit = "shares|node|socket|exclusive|core_complex",
+     .help = "cores that a rank may use. shares: a share of all; node: the NUMA node of its GPU; socket: that node's "
+             "socket; exclusive: a share of that node, not shared with other ranks; core_complex: cores of that node "
+             "with a common cache. Without GPUs, the node is that of the rank's share"},
+    SWITCH(virtual_local_rank, "tell every rank LOCAL_RANK 0 and show it only its own GPU (CUDA_VISIBLE_DEVICES)"),
     {.name = NULL},
 };
 
@@ -285,15 +314,37 @@ static bool read_endpoint(const run_options *o, fsdp_launch_config *c, char *mem
     return true;
 }
 
+/* Flags of torchrun that have no meaning here, and what does what they do. Prints it and is true where one was given.
+ */
+static bool is_refused(const run_options *o)
+{
+    const struct {
+        bool given;
+        const char *instead;
+    } all[] = {
+        {o->module, "-m names a Python module, and there is no Python in fsdp: write `fsdp run ... python3 -m MODULE "
+                    "...`"},
+        {o->run_path, "--run_path runs a script in torchrun's own Python, and there is none in fsdp: write `fsdp run "
+                      "... python3 SCRIPT ...`"},
+        {o->logs_specs, "--logs_specs names a Python class, and there is no Python in fsdp: --log_dir, --redirects and "
+                        "--tee say which output goes where"},
+        {o->duplicate_stdout_filters, "--duplicate_stdout_filters is not possible: keep all lines with --tee 1, and "
+                                      "search stdout.log in --log_dir"},
+        {o->duplicate_stderr_filters, "--duplicate_stderr_filters is not possible: keep all lines with --tee 2, and "
+                                      "search stderr.log in --log_dir"},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i].given)
+            return command_misused("run", "%s", all[i].instead), true;
+    return false;
+}
+
 /* What torchrun would give to Python. */
 static bool read_program(const run_options *o, char **program)
 {
     size_t n = program[0] ? strlen(program[0]) : 0;
-    if (o->module)
-        return command_misused("run",
-                               "-m names a Python module, and there is no Python in fsdp: write `fsdp run ... python3 "
-                               "-m MODULE ...`"),
-               false;
+    if (is_refused(o))
+        return false;
     if (!program[0])
         return command_misused("run",
                                "no program is named; `fsdp run --nproc-per-node 2 fsdp train ...` starts two ranks"),
@@ -368,6 +419,10 @@ static int launch(const run_options *o, char **program)
     config.report_file = o->report;
     config.plain_first = o->plain;
     config.share_cores = o->share_cores;
+    config.line_prefix = o->log_line_prefix_template;
+    config.signals = o->signals_to_handle;
+    config.virtual_local_rank = o->virtual_local_rank;
+    config.numa_binding = (fsdp_numa_binding)o->numa_binding;
     terminal shown = terminal_open(stdout);
     fsdp_log_set_sink(show_log, &shown, FSDP_LOG_INFO);
     int exit_code;

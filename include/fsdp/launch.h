@@ -21,6 +21,15 @@
 extern "C" {
 #endif
 
+/* Which cores of this host a rank runs on. Near means: of the NUMA node of its GPU, else of its share of the cores. */
+typedef enum fsdp_numa_binding {
+    FSDP_NUMA_SHARES,       /* a share of all cores, neighbours together */
+    FSDP_NUMA_NODE,         /* all that are near */
+    FSDP_NUMA_SOCKET,       /* all of the socket that is near */
+    FSDP_NUMA_EXCLUSIVE,    /* a share of those that are near */
+    FSDP_NUMA_CORE_COMPLEX, /* those near that share one cache; each rank another, as far as there are enough */
+} fsdp_numa_binding;
+
 typedef struct fsdp_launch_config {
     size_t size;
     const char *const *command; /* program (found in PATH as by a shell) and arguments; NULL at the end */
@@ -38,19 +47,25 @@ typedef struct fsdp_launch_config {
     double last_call_seconds;    /* how long enough launchers wait for more, up to max_nodes */
     int max_restarts;            /* how often all ranks may be restarted after one has failed */
     double restart_window_seconds; /* restarts longer ago do not count; 0: all count */
-    double watchdog_seconds;       /* a rank without progress for so long is taken for hung; 0: nobody looks */
-    double monitor_seconds;        /* how often ranks are looked at */
-    double grace_seconds;          /* between asking ranks to end (SIGTERM) and ending them (SIGKILL) */
-    const char *log_dir;           /* for what is redirected; NULL: none */
-    const char *redirects;         /* torchrun's: 0, 1 (out), 2 (err), 3 (both), or "0:1,1:3" by local rank; NULL: 0 */
-    const char *tee;               /* the same, and shown, too */
-    const char *shown_ranks;       /* "0,2": local ranks whose output is shown; NULL: all */
+    double watchdog_seconds; /* a rank that has a core and makes no progress for so long is hung; 0: nobody looks */
+    double monitor_seconds;  /* how often ranks are looked at */
+    double grace_seconds;    /* between asking ranks to end (SIGTERM) and ending them (SIGKILL) */
+    const char *log_dir;     /* for what is redirected; NULL: none */
+    const char *redirects;   /* torchrun's: 0, 1 (out), 2 (err), 3 (both), or "0:1,1:3" by local rank; NULL: 0 */
+    const char *tee;         /* the same, and shown, too */
+    const char *shown_ranks; /* "0,2": local ranks whose output is shown; NULL: all */
     const char *report_file; /* where every failure is written down; NULL: report.jsonl in log_dir, if there is one */
     bool plain_first;        /* lines of rank 0 come without the prefix "[rank 0] " */
     bool share_cores;        /* let ranks use all cores instead of a share each */
     char *left; /* of `left_bytes`, filled in: the folder in which ranks of fsdp left what they did last, when the job
                    failed; "": none did. NULL: nobody asks */
     size_t left_bytes;
+    const char *line_prefix; /* template of what stands before lines: ${rank}, ${local_rank}, ${hostname} and
+                                ${role_name}; NULL: "[rank ${rank}] " */
+    const char *signals;     /* "SIGTERM,SIGUSR1": those that are passed on to ranks; NULL: SIGINT, SIGTERM, SIGHUP,
+                                SIGUSR1 and SIGUSR2 */
+    bool virtual_local_rank; /* every rank is told LOCAL_RANK 0 and sees one GPU, its own */
+    fsdp_numa_binding numa_binding;
 } fsdp_launch_config;
 
 #define FSDP_LAUNCH_CONFIG_INIT                                                                                        \
@@ -63,12 +78,13 @@ typedef struct fsdp_launch_config {
  * GROUP_RANK, GROUP_WORLD_SIZE, ROLE_*, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_*), FSDP_RDZV_* (by which ranks of fsdp
  * find each other), FSDP_RESTART_COUNT, FSDP_FIRST_WORLD_SIZE, and OMP_NUM_THREADS when it is not set; returns when all
  * have ended. Their output comes out on this process's, line by line, with "[rank N] " in front. SIGINT, SIGTERM,
- * SIGHUP, SIGUSR1 and SIGUSR2 to this process go to every rank (the first three once a second at most: some senders
- * send them twice); a second SIGINT, a second or more after the first, ends them at once.
+ * SIGHUP, SIGUSR1 and SIGUSR2 to this process, or those of `signals`, go to every rank (all but the last two once a
+ * second at most: some senders send them twice); a second SIGINT, a second or more after the first, ends them at once.
  * When one rank fails, all others are ended, on all hosts, and started again where restarts are left: with as many
  * launchers as come, at least min_nodes. A launcher that comes while fewer than max_nodes take part joins the next
- * round, which begins at once. A rank that ended because of SIGINT, SIGTERM or SIGUSR1, or with the status 128 plus one
- * of these, was asked to end: no restart follows. When this process dies, whatever the way, its ranks are killed.
+ * round, which begins at once. A rank that ended because of SIGINT, SIGTERM, SIGQUIT or SIGUSR1, or with the status 128
+ * plus one of these, was asked to end: no restart follows. When this process dies, whatever the way, its ranks are
+ * killed.
  *
  * *exit_code, always set, is what a command should exit with: 0, the status of the first rank that failed, 128 plus the
  * signal that killed it, 127 when the program was not found, 126 when it could not be run. FSDP_OK means 0; otherwise

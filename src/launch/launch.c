@@ -60,6 +60,17 @@ static fsdp_status check_config(const fsdp_launch_config *c)
         return error_set(FSDP_ERR_INPUT, "%d is not a port", c->master_port);
     if (c->max_restarts < 0 || c->grace_seconds < 0 || c->restart_window_seconds < 0 || c->watchdog_seconds < 0)
         return error_set(FSDP_ERR_INPUT, "restarts and seconds cannot be negative");
+    if ((unsigned)c->numa_binding > FSDP_NUMA_CORE_COMPLEX)
+        return error_set(FSDP_ERR_INPUT, "numa_binding %d is not one of fsdp_numa_binding", (int)c->numa_binding);
+    if (c->numa_binding != FSDP_NUMA_SHARES && c->share_cores)
+        return error_set(FSDP_ERR_INPUT,
+                         "--numa_binding and --share_cores contradict each other: leave one of them out");
+    int gpus =
+        c->virtual_local_rank && environment_text("CUDA_VISIBLE_DEVICES") ? fsdp_launch_count_gpus() : c->n_ranks;
+    if (gpus < c->n_ranks)
+        return error_set(FSDP_ERR_INPUT,
+                         "--virtual_local_rank: CUDA_VISIBLE_DEVICES has %d GPUs for %d ranks; each needs its own",
+                         gpus, c->n_ranks);
     return FSDP_OK;
 }
 
@@ -355,6 +366,17 @@ static fsdp_status run_rounds(launcher *l, int *exit_code)
 
 /* ---- the whole ---- */
 
+static fsdp_status bind_ranks(launcher *l)
+{
+    fsdp_numa_binding how = l->attempt.config->numa_binding;
+    if (how == FSDP_NUMA_SHARES)
+        return FSDP_OK;
+    l->attempt.bound = calloc((size_t)l->n, sizeof *l->attempt.bound);
+    if (!l->attempt.bound)
+        return error_set(FSDP_ERR_MEMORY, "no memory for %d ranks", l->n);
+    return numa_bind(how, l->attempt.cores, l->n, l->attempt.bound);
+}
+
 static size_t watched_bytes(const launcher *l)
 {
     return ring_offset(l->n) + (size_t)l->n * sizeof *l->rings;
@@ -395,6 +417,7 @@ static void launcher_free(launcher *l)
         munmap(l->pulses, watched_bytes(l));
     if (l->attempt.pulses >= 0)
         close(l->attempt.pulses);
+    free(l->attempt.bound);
     free(l->saved);
     free(l->polls);
     free(l->ranks);
@@ -427,7 +450,13 @@ fsdp_status fsdp_launch(const fsdp_launch_config *config, int *exit_code)
     l.attempt.columns = terminal_columns();
     l.attempt.cores = &cores;
     l.attempt.outputs = &streams;
-    TRY_OR(done, watch_take_signals(&l, &saved));
+    status = bind_ranks(&l);
+    if (status == FSDP_OK)
+        status = watch_take_signals(&l, &saved);
+    if (status != FSDP_OK) {
+        *exit_code = fsdp_exit_code(status);
+        goto done;
+    }
     status = run_job(&l, exit_code);
     if (full.left)
         snprintf(full.left, full.left_bytes, "%s", status != FSDP_OK ? watch_flights_folder(&l) : "");

@@ -5,18 +5,18 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { LINE_BYTES = 1 << 16 };
+enum { LINE_BYTES = 1 << 16, LINE_PREFIX_BYTES = 256 };
 
 /* One stream of one rank. Zeroed but for the first four fields to begin with. */
 typedef struct line_pipe {
-    int from;        /* read end; -1 when it is over */
-    int to;          /* where lines go; -1: nowhere */
-    int file;        /* where they go as they came, too; -1: nowhere */
-    char prefix[32]; /* "[rank 3] ", or "" */
-    size_t bytes;    /* of a line that has not ended */
-    bool rewrites;   /* lines that end with \r are shown in place; else \r is a character like any other */
-    bool *live;      /* of all pipes: such a line stands on the terminal now */
-    int refused;     /* errno of the first write that failed otherwise than by a closed pipe; 0: none did */
+    int from;                       /* read end; -1 when it is over */
+    int to;                         /* where lines go; -1: nowhere */
+    int file;                       /* where they go as they came, too; -1: nowhere */
+    char prefix[LINE_PREFIX_BYTES]; /* "[rank 3] ", or "" */
+    size_t bytes;                   /* of a line that has not ended */
+    bool rewrites; /* lines that end with \r are shown in place; else \r is a character like any other */
+    bool *live;    /* of all pipes: such a line stands on the terminal now */
+    int refused;   /* errno of the first write that failed otherwise than by a closed pipe; 0: none did */
     char line[LINE_BYTES];
 } line_pipe;
 

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <limits.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -89,6 +91,43 @@ void outputs_free(outputs *o)
 {
     free(o->ranks);
     *o = (outputs){0};
+}
+
+/* Length of the macro at `at`, "$rank", "${rank}" or "$$", and its value; 0: there is none. */
+static size_t read_macro(const char *at, int rank, int local_rank, char value[HOST_NAME_MAX + 1])
+{
+    static const char *const names[] = {"rank", "local_rank", "role_name", "hostname"};
+    bool braced = at[0] == '$' && at[1] == '{';
+    const char *name = at + 1 + braced;
+    size_t length = strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789"), which = 0;
+    if (at[0] != '$')
+        return 0;
+    if (at[1] == '$')
+        return snprintf(value, 2, "$"), 2;
+    while (which < 4 && (strlen(names[which]) != length || strncmp(names[which], name, length) != 0))
+        which++;
+    if (which == 4 || (braced && name[length] != '}'))
+        return 0;
+    if (which < 2)
+        snprintf(value, HOST_NAME_MAX + 1, "%d", which == 0 ? rank : local_rank);
+    else if (which == 2 || gethostname(value, HOST_NAME_MAX) != 0)
+        snprintf(value, HOST_NAME_MAX + 1, "%s", which == 2 ? "default" : "localhost");
+    return 1 + length + (braced ? 2 : 0);
+}
+
+void outputs_prefix(const char *template, int rank, int local_rank, char out[LINE_PREFIX_BYTES])
+{
+    char value[HOST_NAME_MAX + 1] = "";
+    size_t n = 0;
+    for (const char *at = template ? template : "[rank ${rank}] "; *at && n + 1 < LINE_PREFIX_BYTES;) {
+        size_t macro = read_macro(at, rank, local_rank, value);
+        size_t room = LINE_PREFIX_BYTES - n, bytes = macro ? strlen(value) : 1;
+        bytes = bytes < room ? bytes : room - 1;
+        memcpy(out + n, macro ? value : at, bytes);
+        n += bytes;
+        at += macro ? macro : 1;
+    }
+    out[n] = 0;
 }
 
 fsdp_status outputs_open(const outputs *o, int local_rank, int restart, int rank, int stream, int *fd)

@@ -56,7 +56,7 @@ static void set_torchrun(const attempt *a, int local_rank, rank_environment *e)
     const round_place *p = &a->place;
     int rank = p->first_rank + local_rank;
     set_number(e, "RANK", rank);
-    set_number(e, "LOCAL_RANK", local_rank);
+    set_number(e, "LOCAL_RANK", c->virtual_local_rank ? 0 : local_rank);
     set_number(e, "WORLD_SIZE", p->world_size);
     set_number(e, "LOCAL_WORLD_SIZE", c->n_ranks);
     set_number(e, "GROUP_RANK", p->node);
@@ -72,6 +72,20 @@ static void set_torchrun(const attempt *a, int local_rank, rank_environment *e)
     set_variable(e, "TORCHELASTIC_USE_AGENT_STORE", "False"); /* rank 0 opens the store of PyTorch at MASTER_PORT */
 }
 
+/* The GPU that the rank would have taken, and no other: the one at its place among the visible ones. */
+static void set_own_gpu(int local_rank, rank_environment *e)
+{
+    const char *visible = environment_text("CUDA_VISIBLE_DEVICES");
+    char own[96];
+    for (int i = 0; i < local_rank && visible; i++)
+        visible = strchr(visible, ',') ? strchr(visible, ',') + 1 : "";
+    if (visible)
+        snprintf(own, sizeof own, "%.*s", (int)strcspn(visible, ","), visible);
+    else
+        snprintf(own, sizeof own, "%d", local_rank);
+    set_variable(e, "CUDA_VISIBLE_DEVICES", own);
+}
+
 /* What rank 0 writes for our terminal, and nowhere else, may rewrite its last line. */
 static bool is_live(const attempt *a, int local_rank, int file)
 {
@@ -85,6 +99,8 @@ static fsdp_status environment_make(const attempt *a, int local_rank, int n_core
     char page[48];
     int inherited = 0, at = 0;
     set_torchrun(a, local_rank, e);
+    if (a->config->virtual_local_rank)
+        set_own_gpu(local_rank, e);
     set_number(e, "FSDP_RESTART_COUNT", a->place.n_restarts);
     set_number(e, "FSDP_FIRST_WORLD_SIZE", a->place.first_world_size);
     set_variable(e, "FSDP_RDZV_ENDPOINT", a->rendezvous);
@@ -195,13 +211,19 @@ static void open_lines(const attempt *a, int local_rank, int stream, line_pipe *
     lines->rewrites = stream == 0 && is_live(a, local_rank, file);
     lines->prefix[0] = 0;
     if (!a->config->plain_first || rank != 0)
-        snprintf(lines->prefix, sizeof lines->prefix, "[rank %d] ", rank);
+        outputs_prefix(a->config->line_prefix, rank, local_rank, lines->prefix);
     fcntl(from, F_SETFL, fcntl(from, F_GETFL) | O_NONBLOCK);
 }
 
 static void choose_cores(const attempt *a, int local_rank, birth *b, int *n_cores)
 {
     int first, count;
+    if (a->bound) {
+        *n_cores = a->bound[local_rank].n_threads;
+        b->bind = true;
+        b->cores = a->bound[local_rank].set;
+        return;
+    }
     core_list_share(a->cores, local_rank, a->config->n_ranks, &first, &count);
     bool own = a->config->n_ranks <= a->cores->n;
     *n_cores = own ? count : 1;

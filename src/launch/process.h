@@ -10,6 +10,7 @@
 #include "base/record/pulse.h"
 #include "launch/cores.h"
 #include "launch/lines.h"
+#include "launch/numa.h"
 #include "launch/outputs.h"
 #include "meet/endpoint.h"
 #include "meet/rounds.h"
@@ -18,6 +19,7 @@
 typedef struct attempt {
     const fsdp_launch_config *config;
     const core_list *cores;
+    rank_cores *bound; /* (n_ranks) where they are bound otherwise than to shares; NULL: they are not */
     const outputs *outputs;
     round_place place;
     char rendezvous[ENDPOINT_TEXT_BYTES]; /* where they find each other, as what job and by which secret */

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/host/core_wait.h"
 #include "base/log.h"
 
 enum { SIGNALLED = 128, MISUSED = 2 };
@@ -90,7 +91,7 @@ static void reap(launcher *l)
 
 int watch_interrupted_by(int status)
 {
-    static const int requests[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+    static const int requests[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1};
     for (size_t i = 0; i < sizeof requests / sizeof *requests; i++)
         if (WIFSIGNALED(status) ? WTERMSIG(status) == requests[i] : WEXITSTATUS(status) == SIGNALLED + requests[i])
             return requests[i];
@@ -261,13 +262,41 @@ static void take_signals(launcher *l)
     }
 }
 
+/* "SIGTERM,SIGUSR1", with or without SIG. */
+static fsdp_status read_signals(const char *text, sigset_t *out)
+{
+    static const struct {
+        const char *name;
+        int number;
+    } known[] = {{"INT", SIGINT},   {"TERM", SIGTERM}, {"HUP", SIGHUP},
+                 {"QUIT", SIGQUIT}, {"USR1", SIGUSR1}, {"USR2", SIGUSR2}};
+    enum { N_KNOWN = sizeof known / sizeof *known };
+    sigemptyset(out);
+    for (const char *at = text; *(at += strspn(at, " "));) {
+        size_t n = strcspn(at, ", "), front = strncmp(at, "SIG", 3) == 0 ? 3 : 0;
+        int which = 0;
+        while (which < N_KNOWN &&
+               (strlen(known[which].name) != n - front || strncmp(at + front, known[which].name, n - front) != 0))
+            which++;
+        if (which == N_KNOWN)
+            return error_set(FSDP_ERR_INPUT,
+                             "--signals_to_handle: %.*s cannot be passed on; SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 "
+                             "and SIGUSR2 can",
+                             (int)n, at);
+        sigaddset(out, known[which].number);
+        at += n;
+        at += strspn(at, " ");
+        at += *at == ',';
+    }
+    return FSDP_OK;
+}
+
 fsdp_status watch_take_signals(launcher *l, saved_signals *saved)
 {
-    static const int taken[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD};
+    const char *asked = l->attempt.config->signals;
     sigset_t set;
-    sigemptyset(&set);
-    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
-        sigaddset(&set, taken[i]);
+    FSDP_TRY(read_signals(asked ? asked : "INT,TERM,HUP,USR1,USR2", &set));
+    sigaddset(&set, SIGCHLD);
     l->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     if (l->signals < 0)
         return error_set_errno(FSDP_ERR_IO, "cannot listen to signals");
@@ -316,6 +345,7 @@ void watch_beat(launcher *l)
         bool stopped = is_stopped(l, i);
         wire_put_i64(&body, l->ranks[i].running ? (int64_t)atomic_load(&at->beats) : 0);
         wire_put_i64(&body, atomic_load(&at->step));
+        wire_put_i64(&body, l->ranks[i].running ? core_wait_of(l->ranks[i].pid) : 0);
         wire_put_u32(&body, atomic_load(&at->waits) && !stopped);
         snprintf(text, sizeof text, "%.300s%s", pulse_text(at, place), stopped ? ", stopped" : "");
         wire_put_text(&body, text);

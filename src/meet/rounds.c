@@ -1,6 +1,7 @@
 /* Counts nodes in, gives out ranks, and decides what follows a failure. */
 #include "meet/rounds.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,8 +20,9 @@ enum { RESTARTS_KEPT = 1024 };
 /* Where a rank was when its launcher last said so. */
 typedef struct rank_beat {
     int64_t beats, step;
+    int64_t core_wait; /* microseconds that it was ready to run and had no core */
     bool waits;
-    double since; /* when beats last changed */
+    double since; /* when beats last changed; later by the time for which it has had no core since */
     char place[ROUNDS_PLACE_BYTES];
 } rank_beat;
 
@@ -368,6 +370,15 @@ static const double look_seconds = 0.5, examination_seconds = 6;
 /* Launchers speak once a second: one that missed a turn may yet come, one that missed three does not. */
 static const double late_seconds = 1.6, silent_seconds = 3;
 
+/* A rank that has no core cannot go on, and does not hang. */
+static double still_since(const rank_beat *before, const rank_beat *now_at, double now)
+{
+    double without_core = ((double)now_at->core_wait - (double)before->core_wait) * 1e-6;
+    if (now_at->beats != before->beats)
+        return now;
+    return without_core <= 0 ? before->since : fmin(before->since + without_core, now);
+}
+
 static bool hear_beat(rounds *r, round_node *n, wire_reader *body, double now)
 {
     int32_t round = wire_get_i32(body), n_ranks = wire_get_i32(body);
@@ -380,9 +391,10 @@ static bool hear_beat(rounds *r, round_node *n, wire_reader *body, double now)
         return true;
     for (int i = 0; i < n_ranks; i++) {
         rank_beat *rank = &n->ranks[i], came = {.beats = wire_get_i64(body), .step = wire_get_i64(body)};
+        came.core_wait = wire_get_i64(body);
         came.waits = wire_get_u32(body) != 0;
         wire_get_text(body, came.place, sizeof came.place);
-        came.since = came.beats == rank->beats ? rank->since : now;
+        came.since = still_since(rank, &came, now);
         if (current && !body->broken)
             *rank = came;
     }

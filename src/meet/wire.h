@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define WIRE_MAGIC 0x3174656d70647366ull /* "fsdpmet1" */
+#define WIRE_MAGIC 0x3274656d70647366ull /* "fsdpmet2" */
 
 enum { WIRE_NAME_BYTES = 128, WIRE_TEXT_BYTES = 1024, WIRE_VALUE_BYTES = 256 << 10 };
 

@@ -9,9 +9,12 @@
 #include <omp.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/host/core_wait.h"
@@ -111,12 +114,51 @@ static void sleep_is_no_wait(void **state)
     assert_true(least >= 0 && least < 0.04);
 }
 
+static pid_t fork_computing(void)
+{
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0)
+        for (;;)
+            ;
+    return child;
+}
+
+static void other_processes_wait_too(void **state)
+{
+    (void)state;
+    int status;
+    cpu_set_t before = take_one_core();
+    pid_t first = fork_computing(), second = fork_computing(); /* on one core */
+    assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
+    int64_t start = core_wait_of(first);
+    for (int i = 0; i < 200 && core_wait_of(first) - start < 10000; i++)
+        nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+    bool counted = core_wait_of(first) > 0;
+    int64_t waited = core_wait_of(first) - start;
+    kill(first, SIGSTOP); /* it could not run if it had a core */
+    assert_int_equal(waitpid(first, &status, WUNTRACED), first);
+    start = core_wait_of(first);
+    nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
+    int64_t stopped = core_wait_of(first) - start;
+    kill(first, SIGKILL);
+    kill(second, SIGKILL);
+    waitpid(first, NULL, 0);
+    waitpid(second, NULL, 0);
+    assert_int_equal(core_wait_of(first), 0);
+    if (!counted)
+        skip();
+    assert_true(waited >= 10000);
+    assert_int_equal(stopped, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_thread_that_shares_its_core_waits, open_wait, close_wait),
         cmocka_unit_test_setup_teardown(a_team_waits_together, open_wait, close_wait),
         cmocka_unit_test_setup_teardown(sleep_is_no_wait, open_wait, close_wait),
+        cmocka_unit_test(other_processes_wait_too),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -166,7 +166,7 @@ static void run_proxy(proxy *p)
 
 void cut_link_open(cut_link *l, const endpoint *store, cut_kind kind, int direction, int at)
 {
-    static proxy p; /* each process has its own */
+    static proxy p;          /* each process has its own */
     memset(&p, 0, sizeof p); /* megabytes: too many for the stack, where a compound literal may lie */
     p.store = *store;
     p.kind = kind;

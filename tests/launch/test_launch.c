@@ -43,6 +43,29 @@ static void ranks_get_the_environment_of_torchrun(void **state)
     assert_non_null(strstr(strstr(token + 1, "token=") + 1, first)); /* the same for all */
 }
 
+/* As torchrun has it: each rank sees one GPU, its own, and is number 0 there. */
+static void virtual_local_ranks_see_their_own_gpu(void **state)
+{
+    (void)state;
+    fsdp_launch_config c = ranks(3);
+    c.virtual_local_rank = true;
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    launched *l = run(c, "echo r=$RANK l=$LOCAL_RANK lw=$LOCAL_WORLD_SIZE gpu=$CUDA_VISIBLE_DEVICES");
+    assert_has(l, "r=0 l=0 lw=3 gpu=0\n");
+    assert_has(l, "r=2 l=0 lw=3 gpu=2\n");
+    setenv("CUDA_VISIBLE_DEVICES", "GPU-12ab,7,3", 1);
+    l = run(c, "echo r=$RANK l=$LOCAL_RANK gpu=$CUDA_VISIBLE_DEVICES");
+    assert_has(l, "r=0 l=0 gpu=GPU-12ab\n");
+    assert_has(l, "r=1 l=0 gpu=7\n");
+    assert_has(l, "r=2 l=0 gpu=3\n");
+    setenv("CUDA_VISIBLE_DEVICES", "7,3", 1);
+    l = run(c, "echo started");
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    assert_int_equal(l->exit_code, 2);
+    assert_has(l, "has 2 GPUs for 3 ranks");
+    assert_null(strstr(l->text, "started"));
+}
+
 static void cores_are_shared_out_and_threads_follow(void **state)
 {
     (void)state;
@@ -141,6 +164,33 @@ static void rank_0_is_plain_when_asked(void **state)
     assert_has(l, "[rank 1] hello from 1\n");
 }
 
+static void prefixes_follow_a_template(void **state)
+{
+    (void)state;
+    char host[128] = "", line[320];
+    assert_int_equal(gethostname(host, sizeof host - 1), 0);
+    fsdp_launch_config c = ranks(2);
+    c.line_prefix = "${hostname}:${rank}/$local_rank ${role_name}$$ ${other} $ ${rank: ";
+    launched *l = run(c, "echo word");
+    snprintf(line, sizeof line, "%s:1/1 default$ ${other} $ ${rank: word\n", host);
+    assert_has(l, line);
+    c.line_prefix = "";
+    l = run(c, "echo word");
+    assert_string_equal(l->text, "word\nword\n");
+    char much[4096];
+    memset(much, 'x', sizeof much - 1);
+    much[sizeof much - 1] = 0;
+    c.line_prefix = much;
+    l = run(c, "echo word");
+    assert_int_equal(l->exit_code, 0);
+    assert_has(l, "xxword\n");
+    c.line_prefix = "[${rank}] ";
+    c.plain_first = true;
+    l = run(c, "echo word $RANK");
+    assert_true(strncmp(l->text, "word 0\n", 7) == 0 || strstr(l->text, "\nword 0\n"));
+    assert_has(l, "[1] word 1\n");
+}
+
 static void long_lines_and_much_output_pass(void **state)
 {
     (void)state;
@@ -228,6 +278,41 @@ static void signals_are_forwarded(void **state)
     kill(current.pid, SIGTERM);
     join(&current);
     assert_int_equal(current.exit_code, 143);
+}
+
+static void only_the_signals_that_were_named_are_forwarded(void **state)
+{
+    (void)state;
+    const char *script = "trap 'echo quit; exit 0' QUIT; trap 'echo usr2' USR2; echo ready $$ $RANK; "
+                         "while :; do sleep 0.05; done";
+    fsdp_launch_config c = ranks(1);
+    c.signals = "SIGQUIT,USR2";
+    current.text[0] = 0;
+    launch(&current, c, script);
+    read_until(&current, " 0\n");
+    kill(current.pid, SIGUSR2);
+    read_until(&current, "usr2");
+    kill(current.pid, SIGQUIT);
+    join(&current);
+    assert_has(&current, "quit");
+    assert_int_equal(current.exit_code, 0);
+
+    current.text[0] = 0;
+    launch(&current, c, script); /* what is not passed on does what it does to any program */
+    read_until(&current, " 0\n");
+    pid_t rank = number_after(&current, "ready ");
+    kill(current.pid, SIGTERM);
+    join(&current);
+    assert_int_equal(current.exit_code, 1000 + SIGTERM); /* killed by it */
+    assert_true(dies_within(rank, 30));
+    assert_null(strstr(current.text, "quit"));
+
+    const char *bad[] = {"SIGKILL", "SIGTERM,,SIGINT", "15", "SIG", "sigterm"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        c.signals = bad[i];
+        assert_int_equal(run(c, "echo started")->exit_code, 2);
+        assert_has(&current, "cannot be passed on");
+    }
 }
 
 static void a_second_interrupt_ends_at_once(void **state)
@@ -437,17 +522,20 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_get_the_environment_of_torchrun),
+        cmocka_unit_test(virtual_local_ranks_see_their_own_gpu),
         cmocka_unit_test(cores_are_shared_out_and_threads_follow),
         cmocka_unit_test(cores_are_taken_in_the_order_of_numa_nodes),
         cmocka_unit_test(rank_0_alone_reads_the_input),
         cmocka_unit_test(lines_stay_whole),
         cmocka_unit_test(rank_0_is_plain_when_asked),
+        cmocka_unit_test(prefixes_follow_a_template),
         cmocka_unit_test(long_lines_and_much_output_pass),
         cmocka_unit_test(one_failure_ends_all_with_its_status),
         cmocka_unit_test(a_killed_rank_gives_128_plus_the_signal),
         cmocka_unit_test(ranks_that_ignore_sigterm_are_killed_after_the_grace),
         cmocka_unit_test(an_absent_program_gives_127),
         cmocka_unit_test(signals_are_forwarded),
+        cmocka_unit_test(only_the_signals_that_were_named_are_forwarded),
         cmocka_unit_test(a_second_interrupt_ends_at_once),
         cmocka_unit_test(a_request_that_comes_twice_is_passed_on_once),
         cmocka_unit_test(a_program_that_writes_without_pause_can_be_stopped),

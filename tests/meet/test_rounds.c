@@ -14,11 +14,7 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "meet/client.h"
-#include "meet/rounds.h"
-#include "meet/server.h"
-
-static const secret key = {.bytes = "a secret", .n = 8};
+#include "meet/open_server.h"
 
 typedef struct node {
     client *client;
@@ -31,16 +27,6 @@ static rounds_policy policy_of(int least, int most)
 {
     return (rounds_policy){
         .min_nodes = least, .max_nodes = most, .last_call_seconds = 0.3, .join_timeout_seconds = 30, .max_restarts = 2};
-}
-
-static server *open_server(const rounds_policy *policy)
-{
-    server_config config = {.at = {.host = "127.0.0.1"}, .key = &key, .job = "job", .policy = policy};
-    server *s;
-    if (!secret_can_prove())
-        skip(); /* nobody is let in over the network then */
-    assert_int_equal(server_open(&config, &s), FSDP_OK);
-    return s;
 }
 
 static void come(const server *s, node *n, int number)
@@ -285,6 +271,7 @@ static void the_rank_that_does_not_wait_is_examined(void **state)
         for (int rank = 0; rank < 3; rank++) {
             wire_put_i64(&body, 100 + (i > 4 ? 4 : i)); /* soon all stand still */
             wire_put_i64(&body, 5);
+            wire_put_i64(&body, 0);
             wire_put_u32(&body, rank != 1);
             wire_put_text(&body, rank == 1 ? "step 5, phase data" : "step 5, waits in all_gather");
         }
@@ -318,13 +305,14 @@ static void take_word(void *context, store_guest *g, uint32_t kind, const void *
         snprintf(t->reason, sizeof t->reason, "%s", stop.reason);
 }
 
-static void beat(store *s, store_guest *g, int64_t count, bool waits, double now)
+static void beat(store *s, store_guest *g, int64_t count, double core_wait, bool waits, double now)
 {
     wire_body body = {0};
     wire_put_i32(&body, 0);
     wire_put_i32(&body, 1);
     wire_put_i64(&body, count);
     wire_put_i64(&body, 5);
+    wire_put_i64(&body, (int64_t)(core_wait * 1e6));
     wire_put_u32(&body, waits);
     wire_put_text(&body, "step 5");
     assert_true(store_hear(s, g, WIRE_BEAT, body.data, body.bytes, now));
@@ -363,12 +351,46 @@ static double stopped_at(double still_from, double silent_from, bool works, told
         int64_t count = 1 + (int64_t)((now < still_from ? now : still_from) * 10);
         for (int i = 0; i < 2 && tick % 20 == 0; i++) /* once a second */
             if (i == 0 || now < silent_from)
-                beat(s, guests[i], works && i == 1 ? tick + 1 : count, i == 0, now);
+                beat(s, guests[i], works && i == 1 ? tick + 1 : count, 0, i == 0, now);
         store_tick(s, now);
         end = t->n_stops > 0 ? now : -1;
     }
     store_free(s);
     return end;
+}
+
+/* Two ranks stand still from the third second on; for `part` of the time they have no core. Returns when one is
+ * examined. */
+static double examined_at(double part)
+{
+    rounds_policy policy = policy_of(2, 2);
+    policy.watchdog_seconds = 2;
+    told t = {0};
+    store *s = store_new(take_word, &t, &policy);
+    store_guest *guests[] = {join_store(s, 0, 0), join_store(s, 1, 0)};
+    double end = -1;
+    for (int tick = 0; tick < 400 && end < 0; tick++) {
+        double now = 1 + tick * 0.05;
+        for (int i = 0; i < 2 && tick % 20 == 0; i++)
+            beat(s, guests[i], 1 + (int64_t)(fmin(now, 3) * 10), part * now, i == 0, now);
+        store_tick(s, now);
+        end = t.n_examined > 0 ? now : -1;
+    }
+    store_free(s);
+    return end;
+}
+
+/* However long the load lasts; and a rank that runs in circles is found as soon as it has run for so long. */
+static void a_rank_without_a_core_is_not_hung(void **state)
+{
+    (void)state;
+    double alone = examined_at(0), half = examined_at(0.5);
+    print_message("examined after %g s, with half a core %g s\n", alone, half);
+    assert_true(alone >= 5 && alone <= 6.5);
+    assert_true(half >= 6 && half <= 8.5 && half > alone);
+    assert_true(examined_at(1) < 0);
+    assert_true(examined_at(1000) < 0); /* many threads are not counted, but a clock may err */
+    assert_true(examined_at(-1) == alone);
 }
 
 static void a_node_that_falls_silent_is_to_blame_and_is_not_asked(void **state)
@@ -405,16 +427,16 @@ static void nodes_that_are_done_do_not_wait_for_a_silent_one(void **state)
         int32_t round = 0;
         double now = 1, patience = rounds_patience(policy.join_timeout_seconds);
         for (; now < 2 * patience; now++) { /* as long as nobody is done, there is no hurry */
-            beat(s, first, 0, false, now);
+            beat(s, first, 0, 0, false, now);
             store_tick(s, now);
         }
         assert_int_equal(t.n_stops, 0);
-        beat(s, second, 0, false, now);
+        beat(s, second, 0, 0, false, now);
         assert_true(store_hear(s, first, WIRE_DONE, &round, sizeof round, now));
         for (double end = now + patience + 2; now < end; now++) {
-            beat(s, first, 0, false, now);
+            beat(s, first, 0, 0, false, now);
             if (speaks)
-                beat(s, second, 0, false, now);
+                beat(s, second, 0, 0, false, now);
             store_tick(s, now);
         }
         assert_int_equal(t.n_stops, speaks ? 0 : 2);
@@ -508,6 +530,7 @@ int main(void)
         cmocka_unit_test(what_was_asked_for_is_not_restarted),
         cmocka_unit_test(ranks_of_a_stopped_round_end_nothing),
         cmocka_unit_test(the_rank_that_does_not_wait_is_examined),
+        cmocka_unit_test(a_rank_without_a_core_is_not_hung),
         cmocka_unit_test(a_node_that_falls_silent_is_to_blame_and_is_not_asked),
         cmocka_unit_test(ranks_may_wait_for_one_that_works),
         cmocka_unit_test(nodes_that_are_done_do_not_wait_for_a_silent_one),

@@ -51,6 +51,19 @@ static bool read_counter(const counter *c, int64_t *nanoseconds)
     return true;
 }
 
+int64_t core_wait_of(pid_t process)
+{
+    char path[64];
+    int64_t nanoseconds = 0;
+    snprintf(path, sizeof path, "/proc/%d/schedstat", (int)process);
+    counter c = {.fd = open(path, O_RDONLY | O_CLOEXEC)};
+    if (c.fd >= 0 && !read_counter(&c, &nanoseconds))
+        nanoseconds = 0;
+    if (c.fd >= 0)
+        close(c.fd);
+    return nanoseconds / 1000;
+}
+
 static bool is_known(const core_wait *w, long thread)
 {
     for (int i = 0; i < w->n; i++)

@@ -5,6 +5,9 @@
 #ifndef BASE_HOST_CORE_WAIT_H
 #define BASE_HOST_CORE_WAIT_H
 
+#include <stdint.h>
+#include <sys/types.h>
+
 #include <fsdp/status.h>
 
 typedef struct core_wait core_wait;
@@ -15,5 +18,8 @@ void core_wait_close(core_wait *w);          /* NULL is legal */
 /* Seconds since the last call, of these threads together; below 0: the system does not count them. On the same thread
  * each time. */
 double core_wait_take(core_wait *w);
+
+/* Microseconds in all of another process's first thread; 0: the process is gone, or the system does not count them. */
+int64_t core_wait_of(pid_t process);
 
 #endif

@@ -11,11 +11,14 @@ source "$(dirname "$0")/jobs.bash"
 # --- ranks -------------------------------------------------------------------------------------------------------------------
 for blow in KILL STOP SEGV; do
     port=$(free_port)
-    launch "$blow" 0 2 "$port" --watchdog 2
-    launch "$blow" 1 2 "$port" --watchdog 2
+    watchdog=$([[ $blow != STOP ]] || echo "--watchdog 5") # only a rank that is stopped needs one to be noticed
+    launch "$blow" 0 2 "$port" $watchdog
+    launch "$blow" 1 2 "$port" $watchdog
     reached "$blow" 15
     struck=$(date +%s%N)
-    kill -"$blow" "$(of_rank "$blow" 1)"
+    victim=$(of_rank "$blow" 1)
+    [[ -n $victim ]] || fail "$blow: rank 1 ended before it was struck: more steps are needed"
+    kill -"$blow" "$victim"
     ended "$blow"
     same calm "$blow"
     grep -q 'rank 1 ' "$blow.report" || fail "$blow: the report does not name rank 1: $(cat "$blow.report")"

@@ -32,6 +32,9 @@ for dash in - _; do
     says "rank 1" --nproc${dash}per${dash}node 2 --local${dash}ranks${dash}filter 1 --log${dash}dir kept$dash --tee 1
     ! grep -q "rank 0" out || fail "a rank is shown that was filtered out: $(cat out)"
     grep -q "rank 0" kept$dash/attempt_0/0/stdout.log || fail "--tee keeps nothing: $(find kept$dash)"
+    says "7: rank 1" --nproc${dash}per${dash}node 2 --log${dash}line${dash}prefix${dash}template '${rank}7: '
+    says "rank 1" --nproc${dash}per${dash}node 2 --signals${dash}to${dash}handle 'SIGTERM, SIGINT,SIGHUP ,SIGQUIT'
+    CUDA_VISIBLE_DEVICES=4,5 says "rank 1" --nproc${dash}per${dash}node 2 --virtual${dash}local${dash}rank
 done
 
 # Short flags, and a folder for what is kept where none is named.
@@ -64,7 +67,25 @@ if "$fsdp" --version | grep -qw libcrypto; then
     node JOB_COMPLETION_INDEX
 fi
 
+# Where a host has one NUMA node, every binding works for one rank; words that torchrun does not know are refused.
+if "$fsdp" --version | grep -qw hwloc; then
+    for mode in node socket exclusive core-complex; do
+        says "rank 0" --numa-binding $mode
+    done
+    PET_NUMA_BINDING=node says "rank 0"
+else
+    refused 2 "no hwloc" run --numa_binding node ./rank
+fi
+refused 2 "numa_binding" run --numa_binding everywhere ./rank
+refused 2 "share_cores" run --numa_binding node --share_cores ./rank
+refused 2 "SIGKILL cannot be passed on" run --signals-to-handle SIGTERM,SIGKILL ./rank
+CUDA_VISIBLE_DEVICES=3 refused 2 "1 GPUs for 2 ranks" run --nproc-per-node 2 --virtual-local-rank ./rank
+
 # Python is left to Python.
+refused 2 "python3 SCRIPT" run --run-path ./rank
+refused 2 "Python class" run --logs-specs other ./rank
+refused 2 "search stdout.log" run --duplicate-stdout-filters loss ./rank
+refused 2 "search stderr.log" run --duplicate_stderr_filters loss,error ./rank
 refused 2 "python3 -m MODULE" run -m package
 refused 2 "python3 -m MODULE" run --nproc-per-node 2 --module package
 refused 2 "python3 train.py" run --standalone train.py
