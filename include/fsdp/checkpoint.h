@@ -25,8 +25,8 @@
 extern "C" {
 #endif
 
-/* Lists the contents: of a directory of checkpoints, all of them and their condition; otherwise step, world, files and
- * tensors.
+/* Lists the contents: of a run or a directory of checkpoints, all of them and their condition; otherwise step, world,
+ * files and tensors.
  */
 FSDP_API fsdp_status fsdp_checkpoint_show(const char *path, bool json, char **text);
 
@@ -102,7 +102,7 @@ typedef struct fsdp_checkpoint_prune_config {
         .size = sizeof(fsdp_checkpoint_prune_config), .keep = 1                                                        \
     }
 
-/* Removes old checkpoints of a directory: complete ones beyond `keep` and `keep_every`. The newest stay. */
+/* Removes old checkpoints of a run or a directory: complete ones beyond `keep` and `keep_every`. The newest stay. */
 FSDP_API fsdp_status fsdp_checkpoint_prune(const fsdp_checkpoint_prune_config *config, char **text);
 
 #ifdef __cplusplus

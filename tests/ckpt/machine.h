@@ -8,6 +8,7 @@
 #include <inttypes.h>
 
 #include "ckpt/save/owner.h"
+#include "support/draw.h"
 
 enum { MAX_KEPT = 128, N_OPERATIONS = 25, MAX_RANKS = 3 };
 
@@ -36,10 +37,7 @@ static machine *current;
 
 static inline uint64_t draw(machine *m, uint64_t below)
 {
-    uint64_t z = m->random += 0x9e3779b97f4a7c15ull;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebull;
-    return (z ^ z >> 31) % below;
+    return draw_mixed(&m->random) % below;
 }
 
 static inline void __attribute__((format(printf, 2, 3))) note(machine *m, const char *format, ...)

@@ -56,6 +56,8 @@ code=0
 "$fsdp" ckpt verify whole >out 2>err || code=$?
 [[ $code == 1 ]] || fail "verify of a run: exit code $code: $(cat err)"
 grep -q "step-00000003: good" out && grep -q "step-00000004: 1 problem$" out || fail "verify of a run: $(cat out)"
+both "2 checkpoints" checkpoints show whole
+both "would remove whole/checkpoints/step-00000003" removed prune whole --dry_run
 refused 2 "nowhere: there is no such checkpoint" ckpt verify nowhere
 refused 2 "nowhere" ckpt show nowhere
 refused 2 "nowhere" ckpt export nowhere folder

@@ -65,19 +65,26 @@ static void show_tells_what_is_there(void **state)
     assert_fails(FSDP_ERR_INPUT, fsdp_checkpoint_show(scratch_path("absent"), true, &text), "absent");
 }
 
+/* A checkpoint all of whose numbers are 1, and what it was written from. */
+static fixture *save_ones(const char *directory)
+{
+    fixture *f = fixture_make(CUT_FLAT, 0, 1, false);
+    ckpt_save_config config = fixture_config(directory, FSDP_CKPT_SHARDED, 10);
+    for (int i = 0; i < f->state.n_slices; i++)
+        for (int64_t k = 0; k < f->slices[i].count; k++)
+            f->places[i][k] = 1;
+    assert_ok(ckpt_save(&config, &f->state, NULL, NULL));
+    return f;
+}
+
 static void diff_names_tensors_and_distances(void **state)
 {
     (void)state;
     const char *a = scratch_path("diff-a"), *b = scratch_path("diff-b");
     char *text;
     bool same;
-    fixture *f = fixture_make(CUT_FLAT, 0, 1, false);
-    ckpt_save_config config = fixture_config(a, FSDP_CKPT_SHARDED, 10);
-    for (int i = 0; i < f->state.n_slices; i++)
-        for (int64_t k = 0; k < f->slices[i].count; k++)
-            f->places[i][k] = 1;
-    assert_ok(ckpt_save(&config, &f->state, NULL, NULL));
-    config = fixture_config(b, FSDP_CKPT_FULL, 10);
+    fixture *f = save_ones(a);
+    ckpt_save_config config = fixture_config(b, FSDP_CKPT_FULL, 10);
     assert_ok(ckpt_save(&config, &f->state, NULL, NULL));
     assert_ok(fsdp_checkpoint_diff(a, b, 0, false, &same, &text));
     assert_true(same);
@@ -112,14 +119,9 @@ static void diff_says_what_is_not_finite(void **state)
     const char *a = scratch_path("nan-a"), *b = scratch_path("nan-b");
     char *text;
     bool same;
-    fixture *f = fixture_make(CUT_FLAT, 0, 1, false);
-    ckpt_save_config config = fixture_config(a, FSDP_CKPT_SHARDED, 10);
-    for (int i = 0; i < f->state.n_slices; i++)
-        for (int64_t k = 0; k < f->slices[i].count; k++)
-            f->places[i][k] = 1;
-    assert_ok(ckpt_save(&config, &f->state, NULL, NULL));
+    fixture *f = save_ones(a);
     f->places[0][3] = NAN;
-    config.directory = b;
+    ckpt_save_config config = fixture_config(b, FSDP_CKPT_SHARDED, 10);
     assert_ok(ckpt_save(&config, &f->state, NULL, NULL));
     assert_ok(fsdp_checkpoint_diff(a, b, 0, false, &same, &text));
     assert_false(same);

@@ -105,20 +105,22 @@ fsdp_status fsdp_checkpoint_prune(const fsdp_checkpoint_prune_config *given, cha
 {
     *text = NULL;
     SIZED_READ(fsdp_checkpoint_prune_config, FSDP_CHECKPOINT_PRUNE_CONFIG_INIT, full, given);
-    const fsdp_checkpoint_prune_config *config = &full;
-    if (!config->directory || !file_is_directory(config->directory))
-        return error_set(FSDP_ERR_INPUT, "%s: no directory of checkpoints",
-                         config->directory ? config->directory : "(none)");
-    if (config->keep < 1 || config->keep_every < 0)
-        return error_set(FSDP_ERR_INPUT, "at least one checkpoint must be kept: keep is %d, keep every %lld",
-                         config->keep, (long long)config->keep_every);
+    char *directory;
+    if (!full.directory || !file_is_directory(full.directory))
+        return error_set(FSDP_ERR_INPUT, "%s: no directory of checkpoints", full.directory ? full.directory : "(none)");
+    if (full.keep < 1 || full.keep_every < 0)
+        return error_set(FSDP_ERR_INPUT, "at least one checkpoint must be kept: keep is %d, keep every %lld", full.keep,
+                         (long long)full.keep_every);
+    FSDP_TRY(report_directory(full.directory, &directory));
+    full.directory = directory;
     int n_kept = 0;
     json_t *removed = json_array();
-    fsdp_status status = prune_all(config, removed, &n_kept);
+    fsdp_status status = prune_all(&full, removed, &n_kept);
+    free(directory);
     if (status != FSDP_OK) {
         json_decref(removed);
         return status;
     }
-    json_t *report = json_pack("{s:o, s:i, s:b}", "removed", removed, "kept", n_kept, "dry_run", config->dry_run);
-    return report_text(report, config->json, print_report, text);
+    json_t *report = json_pack("{s:o, s:i, s:b}", "removed", removed, "kept", n_kept, "dry_run", full.dry_run);
+    return report_text(report, full.json, print_report, text);
 }

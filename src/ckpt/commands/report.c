@@ -37,12 +37,22 @@ static char *checkpoints_of_run(const char *path)
     return found;
 }
 
+fsdp_status report_directory(const char *path, char **out)
+{
+    ckpt_listing listing;
+    FSDP_TRY(ckpt_directory_list(path, &listing));
+    char *of_run = listing.n_entries == 0 ? checkpoints_of_run(path) : NULL;
+    ckpt_listing_free(&listing);
+    *out = of_run ? of_run : strdup(path);
+    return *out ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "%s: out of memory", path);
+}
+
 fsdp_status report_list(const char *path, ckpt_listing *listing)
 {
-    FSDP_TRY(ckpt_directory_list(path, listing));
-    char *of_run = listing->n_entries == 0 ? checkpoints_of_run(path) : NULL;
-    fsdp_status status = of_run ? ckpt_directory_list(of_run, listing) : FSDP_OK;
-    free(of_run);
+    char *directory;
+    FSDP_TRY(report_directory(path, &directory));
+    fsdp_status status = ckpt_directory_list(directory, listing);
+    free(directory);
     return status;
 }
 

@@ -10,7 +10,9 @@
 /* The checkpoint or model folder that `path` means; malloc'd. A directory of checkpoints: its newest complete one. */
 fsdp_status report_resolve(const char *path, char **out);
 bool report_is_directory_of_checkpoints(const char *path);
-/* The checkpoints in a directory of checkpoints, or of the run in that folder. */
+/* The directory of checkpoints that `path` is, or that of the run in that folder; malloc'd. */
+fsdp_status report_directory(const char *path, char **out);
+/* The checkpoints in it. */
 fsdp_status report_list(const char *path, ckpt_listing *listing);
 
 /* Takes `report`. As JSON, or as `print` writes it; names in it are from files, so either shows control characters

@@ -140,8 +140,11 @@ fsdp_status fsdp_checkpoint_show(const char *path, bool json, char **text)
     json_t *report = NULL;
     *text = NULL;
     if (report_is_directory_of_checkpoints(path)) {
-        FSDP_TRY(list_json(path, &report));
-        return report_text(report, json, print_list, text);
+        char *directory;
+        FSDP_TRY(report_directory(path, &directory));
+        fsdp_status status = list_json(directory, &report);
+        free(directory);
+        return status == FSDP_OK ? report_text(report, json, print_list, text) : status;
     }
     FSDP_TRY(source_open(path, &source));
     report = source_json(source);
