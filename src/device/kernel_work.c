@@ -127,7 +127,10 @@ static void of_rope_args(const rope_args *a, kernel_work *w)
 {
     take_types(w, a->x, a->x);
     take_shape(w, a->rows, a->heads * a->head_dim);
+    w->variant = bits(a->magnitude != NULL, false, false, false);
     w->bytes = 2 * reads(a->x, (double)a->rows * (double)(a->heads * a->head_dim));
+    if (a->magnitude)
+        w->bytes += reads(a->x, (double)a->rows * (double)(a->row - a->heads * a->head_dim));
 }
 
 static void of_rmsnorm_args(const rmsnorm_args *a, kernel_work *w)
@@ -136,7 +139,7 @@ static void of_rmsnorm_args(const rmsnorm_args *a, kernel_work *w)
     bool backward = w->kernel == KERNEL_rmsnorm_backward;
     take_types(w, a->x, backward ? a->d_weight : a->y);
     take_shape(w, a->rows, a->columns);
-    w->variant = bits(backward && a->add_dx, backward && a->d_weight.p != NULL, false, false);
+    w->variant = bits(backward && a->add_dx, backward && a->d_weight.p != NULL, a->magnitude != NULL, false);
     w->bytes = reads(a->x, n) + (backward ? reads(a->dy, n) + writes(a->dx, n, a->add_dx) : reads(a->y, n));
 }
 
@@ -146,7 +149,7 @@ static void of_layernorm_args(const layernorm_args *a, kernel_work *w)
     bool backward = w->kernel == KERNEL_layernorm_backward;
     take_types(w, a->x, backward ? a->d_weight : a->y);
     take_shape(w, a->rows, a->columns);
-    w->variant = bits(backward && a->add_dx, backward && a->d_weight.p != NULL, false, false);
+    w->variant = bits(backward && a->add_dx, backward && a->d_weight.p != NULL, a->magnitude != NULL, false);
     w->bytes = reads(a->x, n) + (backward ? reads(a->dy, n) + writes(a->dx, n, a->add_dx) : reads(a->y, n));
 }
 
@@ -367,6 +370,14 @@ static void of_sum_f64_args(const sum_f64_args *a, kernel_work *w)
     w->bytes = 8 * (double)a->n;
 }
 
+static void of_sum_parts_args(const sum_parts_args *a, kernel_work *w)
+{
+    take_types(w, a->mine, a->out);
+    take_shape(w, a->n, a->n_parts);
+    w->variant = bits(a->add, false, false, false);
+    w->bytes = reads(a->mine, (double)a->n * a->n_parts) + writes(a->out, (double)a->n, a->add);
+}
+
 static void of_loss_total_args(const loss_total_args *a, kernel_work *w)
 {
     (void)a;
@@ -436,6 +447,7 @@ static void of_optimizer_args(const optimizer_args *a, kernel_work *w)
     w->variant = bits(a->low != NULL, a->moment1 != NULL, a->moment2 != NULL, a->average != NULL);
     w->variant |= a->direction ? 16 : 0;
     w->variant |= (a->moment_dtype != FSDP_F32 ? 32 : 0) | (a->gradient_dtype != FSDP_F32 ? 64 : 0);
+    w->variant |= a->magnitude ? 128 : 0;
     w->bytes = n * (step + master + kept) + (a->low ? 0 : reads(a->copy, n));
 }
 

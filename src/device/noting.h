@@ -1,6 +1,6 @@
 /* A device that computes nothing: it hands every kernel that it is asked for to a listener, with what the call amounts
- * to. A program that runs on it tells what it would do on the device that it stands for. Memory that it gives out is not
- * there. */
+ * to. A program that runs on it tells what it would do on the device that it stands for. Memory that it gives out is
+ * not there. */
 #ifndef DEVICE_NOTING_H
 #define DEVICE_NOTING_H
 

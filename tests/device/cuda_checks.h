@@ -14,6 +14,8 @@
             fail_msg("%s: %s", #call, fsdp_last_error());                                                              \
     } while (0)
 
+static device *gpu; /* the device under test, opened by main */
+
 /* Memory of a test, given back together. */
 typedef struct bench {
     device *d;
@@ -42,6 +44,31 @@ static inline void bench_clear(bench *b)
     }
 }
 
+static inline bench start_bench(void)
+{
+    bench b = {.d = gpu};
+    MUST(gpu->stream_create(gpu, 0, &b.s));
+    return b;
+}
+
+static inline void end_bench(bench *b)
+{
+    bench_clear(b);
+    gpu->stream_free(b->s);
+}
+
+/* What the program returns where there is no GPU to use: 77, which counts as skipped, or 1 on failure. 0: gpu is open.
+ */
+static inline int open_first_gpu(void)
+{
+    fsdp_status status = device_open_cuda(0, &gpu);
+    if (status == FSDP_ERR_UNSUPPORTED)
+        printf("no CUDA device: %s\n", fsdp_last_error());
+    else if (status != FSDP_OK)
+        printf("the CUDA device does not open: %s\n", fsdp_last_error());
+    return status == FSDP_OK ? 0 : status == FSDP_ERR_UNSUPPORTED ? 77 : 1;
+}
+
 /* Uniform in [-scale, scale): a pattern of a million numbers (a prime less, so that rows differ), repeated. */
 static inline buffer bench_random(bench *b, fsdp_dtype dtype, int64_t n, double scale)
 {
@@ -52,10 +79,8 @@ static inline buffer bench_random(bench *b, fsdp_dtype dtype, int64_t n, double 
     char *host = malloc((size_t)pattern * element);
     assert_non_null(host);
     uint64_t random = 12345u + (uint64_t)n + (uint64_t)b->n * 77u;
-    for (int64_t i = 0; i < pattern; i++) {
-        random = random * 6364136223846793005u + 1442695040888963407u;
-        dtype_put(dtype, host, i, scale * ((double)(random >> 40) / (double)(1 << 23) - 1.0));
-    }
+    for (int64_t i = 0; i < pattern; i++)
+        dtype_put(dtype, host, i, scale * ((double)(draw_state(&random) >> 40) / (double)(1 << 23) - 1.0));
     MUST(b->d->copy(b->s, out.p, host, (size_t)pattern * element));
     MUST(b->d->stream_synchronize(b->s));
     free(host);
@@ -67,18 +92,24 @@ static inline buffer bench_random(bench *b, fsdp_dtype dtype, int64_t n, double 
     return out;
 }
 
-static inline int32_t *bench_ids(bench *b, int64_t n, int32_t below)
+/* Ids below `below`, all alike or, as words are, the more frequent the lower; the last `padding` of them are 0. */
+static inline int32_t *bench_drawn_ids(bench *b, int64_t n, int32_t below, bool words, int64_t padding)
 {
     int32_t *host = malloc((size_t)n * sizeof *host), *out = bench_take(b, (size_t)n * sizeof *host);
     uint64_t random = 99u;
     for (int64_t i = 0; i < n; i++) {
-        random = random * 6364136223846793005u + 1442695040888963407u;
-        host[i] = (int32_t)((random >> 33) % (uint64_t)below);
+        int32_t id = draw_below(&random, below);
+        host[i] = i >= n - padding ? 0 : words ? (int32_t)pow(below, (double)id / below) : id;
     }
     MUST(b->d->copy(b->s, out, host, (size_t)n * sizeof *host));
     MUST(b->d->stream_synchronize(b->s));
     free(host);
     return out;
+}
+
+static inline int32_t *bench_ids(bench *b, int64_t n, int32_t below)
+{
+    return bench_drawn_ids(b, n, below, false, 0);
 }
 
 static inline float *bench_floats(bench *b, int64_t n, double scale)
@@ -144,6 +175,8 @@ static inline buffer buffer_at(buffer b, int64_t elements)
     b.p = (char *)b.p + elements * (int64_t)fsdp_dtype_size(b.dtype);
     return b;
 }
+
+static const fused_attention llama_1b = {4, 2048, 32, 8, 64, true, false, FSDP_BF16};
 
 /* Arguments over new memory; workspace for whichever engine is larger. */
 static inline attention_args fused_attention_make(bench *b, const fused_attention *f)

@@ -227,6 +227,12 @@ static inline void time_rows(timing *t)
     e.add_table = true;
     TIME(t, 10, milliseconds, b->d->kernels->embedding_backward(b->s, &e));
     print_bytes("embedding backward, added", milliseconds, 5 * tensor);
+    e.ids = bench_drawn_ids(b, TOKENS, VOCABULARY, true, 0);
+    TIME(t, 10, milliseconds, b->d->kernels->embedding_backward(b->s, &e));
+    print_bytes("embedding backward, added, ids like words", milliseconds, 5 * tensor);
+    e.ids = bench_drawn_ids(b, TOKENS, VOCABULARY, true, TOKENS / 2);
+    TIME(t, 10, milliseconds, b->d->kernels->embedding_backward(b->s, &e));
+    print_bytes("embedding backward, added, half padding", milliseconds, 5 * tensor);
     bench_clear(b);
 }
 
@@ -291,6 +297,13 @@ static inline void time_flat(timing *t)
     MUST(b->d->copy(b->s, (void *)(uintptr_t)o.scalars, &scalars, sizeof scalars));
     TIME(t, 5, milliseconds, b->d->kernels->optimizer(b->s, &o));
     print_bytes("adamw with bf16 copy, 268M", milliseconds, 30.0 * n);
+    sum_parts_args parts = {.n = PARAMETERS / 8, .n_parts = 8, .stride = PARAMETERS / 8};
+    parts.parts = bench_random(b, FSDP_BF16, PARAMETERS, 1);
+    parts.mine = (buffer){(uint16_t *)parts.parts.p + 7 * parts.stride, FSDP_BF16};
+    parts.out = (buffer){(void *)(uintptr_t)o.gradient, FSDP_F32};
+    parts.own = 7;
+    TIME(t, 5, milliseconds, b->d->kernels->sum_parts(b->s, &parts));
+    print_bytes("sum of 8 parts of bf16, 268M", milliseconds, 2.5 * n);
     norm_blocks_args blocks = {.n = PARAMETERS, .x = {(void *)(uintptr_t)o.gradient, FSDP_F32}};
     blocks.blocks = bench_take(b, PARAMETERS / 64 * sizeof(double));
     TIME(t, 5, milliseconds, b->d->kernels->norm_blocks(b->s, &blocks));
@@ -306,6 +319,78 @@ static inline void time_flat(timing *t)
     TIME(t, 5, milliseconds, b->d->zero(b->s, o.moment1, (size_t)PARAMETERS * 4));
     print_bytes("zero, 1 GiB", milliseconds, 4.0 * n);
     bench_clear(b);
+}
+
+/* --- the tests --- */
+
+static void run_timings(void (*all)(timing *t))
+{
+    bench b = start_bench();
+    timing t = {.b = &b};
+    MUST(gpu->event_create(gpu, &t.from));
+    MUST(gpu->event_create(gpu, &t.to));
+    all(&t);
+    gpu->event_free(t.from);
+    gpu->event_free(t.to);
+    end_bench(&b);
+}
+
+static void timings_of_flat_kernels(void **state)
+{
+    (void)state;
+    run_timings(time_flat);
+}
+
+static void timings_of_rows(void **state)
+{
+    (void)state;
+    run_timings(time_rows);
+    run_timings(time_wide);
+}
+
+static void timings_of_products(void **state)
+{
+    (void)state;
+    run_timings(time_products);
+}
+
+static void time_attentions(timing *t)
+{
+    const fused_attention deterministic = {4, 2048, 32, 8, 64, true, true, FSDP_BF16};
+    const fused_attention long_8k = {1, 8192, 32, 2, 64, true, false, FSDP_BF16};
+    const fused_attention wide = {4, 2048, 32, 8, 128, true, false, FSDP_BF16};
+    time_attention(t, "attention 4 x 2048", &llama_1b);
+    time_attention(t, "attention 4 x 2048, deterministic", &deterministic);
+    time_attention(t, "attention 1 x 8192", &long_8k);
+    cuda_set_cudnn(gpu, false);
+    time_attention(t, "attention 4 x 2048", &llama_1b);
+    time_attention(t, "attention 4 x 2048, heads of 128", &wide);
+    for (int dropout = 0; dropout < 2; dropout++)
+        time_relative_attention(t, dropout ? 0.1f : 0.0f);
+    cuda_set_cudnn(gpu, true);
+}
+
+static void timings_of_attention(void **state)
+{
+    (void)state;
+    run_timings(time_attentions);
+}
+
+static void time_convolutions(timing *t)
+{
+    for (int own = 0; own < 2; own++) {
+        cuda_set_cudnn(gpu, !own);
+        time_convolution(t, FSDP_BF16, FSDP_F32);
+        time_convolution(t, FSDP_BF16, FSDP_BF16);
+        time_convolution(t, FSDP_F32, FSDP_F32);
+    }
+    cuda_set_cudnn(gpu, true);
+}
+
+static void timings_of_convolution(void **state)
+{
+    (void)state;
+    run_timings(time_convolutions);
 }
 
 #endif

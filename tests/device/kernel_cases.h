@@ -69,6 +69,7 @@ static const kernel_case kernel_cases[] = {
     {"squared_error_backward", case_squared_error_backward},
     {"norm_blocks", case_norm_blocks},
     {"sum_f64", case_sum_f64},
+    {"sum_parts", case_sum_parts},
     {"loss_total", case_loss_total},
     {"clip", case_clip},
     {"optimizer", case_optimizer},

@@ -259,4 +259,95 @@ static void case_one_hot(kernel_check *c)
     check_clear(c);
 }
 
+/* A number of part k: among ordinary ones some that cancel, that only a sum in fp32 keeps, that are tiny, infinite or
+ * no numbers. */
+static double part_value(kernel_check *c, int k, int64_t i)
+{
+    double x = 2.0 * check_uniform(c) - 1.0;
+    switch (i % 41) {
+    case 3:
+        return k % 2 ? -30000 - x : 30000;
+    case 5:
+        return k ? ldexp(x, -7) : 200; /* lost one by one where the sum has 8 bits */
+    case 11:
+        return ldexp(x, -20);
+    case 17:
+        return k == 1 ? INFINITY : x;
+    case 23:
+        return k == 2 ? NAN : x;
+    default:
+        return x;
+    }
+}
+
+typedef struct parts_case {
+    int64_t n, stride, shift; /* shift: elements by which own part and result are out of line */
+    int n_parts, own;
+    fsdp_dtype to;
+    bool add, in_place;
+} parts_case;
+
+static void sum_parts_once(kernel_check *c, const parts_case *k)
+{
+    double *all = check_doubles(c, k->n_parts * k->stride + k->shift), *mine = check_doubles(c, k->n + k->shift),
+           *exact = check_doubles(c, k->n + k->shift), *near = check_doubles(c, k->n + k->shift);
+    operand out = check_random(c, k->to, k->n + k->shift, 1);
+    for (int part = 0; part < k->n_parts; part++)
+        for (int64_t i = 0; i < k->n; i++) {
+            double x = part_value(c, part, i);
+            if (part == k->own)
+                mine[k->shift + i] = x;
+            else
+                all[(part - (part > k->own)) * k->stride + i] = x;
+        }
+    operand own = check_operand(c, c->dtype, k->n + k->shift, mine),
+            parts = check_operand(c, c->dtype, (k->n_parts - 1) * k->stride, all);
+    const operand *before = k->in_place ? &own : &out;
+    for (int64_t i = 0; i < k->n + k->shift; i++) {
+        float sum = 0;
+        double wide = 0;
+        for (int part = 0; i >= k->shift && part < k->n_parts; part++) {
+            double x = part == k->own ? own.host[i] : parts.host[(part - (part > k->own)) * k->stride + i - k->shift];
+            sum = part ? sum + (float)x : (float)x;
+            wide += x;
+        }
+        sum = k->add && i >= k->shift ? (float)before->host[i] + sum : i < k->shift ? (float)before->host[i] : sum;
+        double rounded;
+        dtype_put(k->to, &rounded, 0, (double)sum);
+        exact[i] = dtype_get(k->to, &rounded, 0);
+        near[i] = i < k->shift ? NAN : wide + (k->add ? before->host[i] : 0);
+    }
+    size_t shift = (size_t)k->shift;
+    sum_parts_args a = {.n = k->n,
+                        .n_parts = k->n_parts,
+                        .own = k->own,
+                        .parts = operand_buffer(&parts),
+                        .stride = k->stride,
+                        .mine = {(char *)own.device + shift * fsdp_dtype_size(c->dtype), c->dtype},
+                        .out = {(char *)out.device + shift * fsdp_dtype_size(k->to), k->to},
+                        .add = k->add};
+    if (k->in_place)
+        a.out = a.mine;
+    CHECK_RUN(c, sum_parts, &a);
+    check_exact(c, before, exact, "sum in order");
+    check_expect(c, before, near, false, "sum");
+    check_clear(c);
+}
+
+static void case_sum_parts(kernel_check *c)
+{
+    const int64_t sizes[] = {0, 1, 7, 8, 1024, 9001};
+    const int n_parts[] = {2, 1, 3, 8, 17, 64};
+    for (int i = 0; i < 96; i++) { /* bits above the sizes: result like the parts, added, out of line, in place */
+        parts_case k = {.n = sizes[i % 6], .n_parts = n_parts[i / 6 % 6], .shift = i / 24 % 2};
+        k.own = i % k.n_parts;
+        k.stride = k.shift ? k.n + 3 : (k.n + 7) / 8 * 8;
+        k.add = i / 12 % 2;
+        k.in_place = i / 48 % 2 && !k.add;
+        k.to = i / 6 % 2 || k.in_place ? c->dtype : c->gradient_dtype;
+        if (!check_leaves_out(c, k.n * k.n_parts))
+            sum_parts_once(c, &k);
+    }
+}
+
 #endif

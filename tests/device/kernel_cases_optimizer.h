@@ -54,8 +54,9 @@ static void optimizer_one(kernel_check *c, fsdp_optimizer_kind kind, int64_t n, 
                         .moment2 = v.device,
                         .average = average.device,
                         .copy = operand_buffer(&copy)};
+    double none = 0;
     for (int step = 1; step <= 3; step++) {
-        operand g = check_random(c, FSDP_F32, n, 2);
+        operand g = check_random(c, FSDP_F32, n, 2), largest = check_operand(c, FSDP_F32, 1, &none);
         optimizer_scalars h = {.lr = 1e-2f,
                                .beta1 = 0.9f,
                                .beta2 = 0.95f,
@@ -71,10 +72,17 @@ static void optimizer_one(kernel_check *c, fsdp_optimizer_kind kind, int64_t n, 
         a.gradient = g.device;
         optimizer_reference(&a, &h, g.host, &s);
         a.scalars = check_upload(c, &h, sizeof h);
+        a.magnitude = decay ? largest.device : NULL;
         CHECK_RUN(c, optimizer, &a);
+        if (decay)
+            check_magnitude(c, &copy, &largest, 0);
         h.skip = 1;
         a.scalars = check_upload(c, &h, sizeof h);
+        largest = check_operand(c, FSDP_F32, 1, &none);
+        a.magnitude = decay ? largest.device : NULL;
         CHECK_RUN(c, optimizer, &a); /* must change nothing */
+        if (decay)
+            check_magnitude(c, &copy, &largest, 0);
     }
     check_expect(c, &p, s.p, false, "parameter");
     check_expect(c, &copy, s.p, false, "copy");

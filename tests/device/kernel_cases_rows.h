@@ -65,8 +65,12 @@ static void rope_one(kernel_check *c, int64_t heads, int64_t head_dim, int64_t r
                       .cosine = cosine.device,
                       .sine = sine.device,
                       .inverse = inverse};
+    operand largest = check_random(c, FSDP_F32, 1, 1);
+    args.magnitude = inverse ? largest.device : NULL;
     CHECK_RUN(c, rope, &args);
     check_expect(c, &x, want, false, "x");
+    if (inverse)
+        check_magnitude(c, &x, &largest, 0);
     check_clear(c);
 }
 
@@ -114,8 +118,15 @@ static void rmsnorm_one(kernel_check *c, int64_t rows, int64_t columns, int add,
                          .d_weight = operand_buffer(&dw),
                          .add_dx = add & 1,
                          .add_weight = add & 2};
+    operand largest = check_random(c, FSDP_F32, 2, 1);
+    args.magnitude = add != 2 ? largest.device : NULL;
     CHECK_RUN(c, rmsnorm_forward, &args);
+    args.magnitude = add != 2 ? (float *)largest.device + 1 : NULL;
     CHECK_RUN_WITH_WORKSPACE(c, rmsnorm_backward, &args);
+    if (args.magnitude) {
+        check_magnitude(c, &y, &largest, 0);
+        check_magnitude(c, &dx, &largest, 1);
+    }
     check_expect(c, &y, y_want, false, "y");
     check_expect(c, &rstd, r_want, false, "rstd");
     check_expect(c, &dx, dx_want, args.add_dx, "dx");
@@ -179,8 +190,15 @@ static void layernorm_one(kernel_check *c, int64_t rows, int64_t columns, int ad
                            .add_dx = add & 1,
                            .add_weight = add & 2,
                            .add_bias = !(add & 2)};
+    operand largest = check_random(c, FSDP_F32, 2, 1);
+    args.magnitude = add != 2 ? largest.device : NULL;
     CHECK_RUN(c, layernorm_forward, &args);
+    args.magnitude = add != 2 ? (float *)largest.device + 1 : NULL;
     CHECK_RUN_WITH_WORKSPACE(c, layernorm_backward, &args);
+    if (args.magnitude) {
+        check_magnitude(c, &y, &largest, 0);
+        check_magnitude(c, &dx, &largest, 1);
+    }
     check_expect(c, &y, y_want, false, "y");
     check_expect(c, &dx, dx_want, args.add_dx, "dx");
     check_expect(c, &dw, dw_want, args.add_weight, "d_weight");
@@ -242,6 +260,8 @@ static void case_embedding(kernel_check *c)
         embedding_one(c, 17, 33, 7, add);
         embedding_one(c, 301, 65, 999, add);
         embedding_one(c, 3, 1030, 5, add);
+        embedding_one(c, 1500, 9, 7, add);
+        embedding_one(c, 2500, 17, 60, add);
     }
 }
 

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "device/device.h"
+#include "support/draw.h"
 
 #define CHECK_MAX_TAKEN 128
 
@@ -23,6 +24,7 @@ typedef struct kernel_check {
     fsdp_dtype dtype;          /* of activations and weights */
     fsdp_dtype gradient_dtype; /* of weight gradients */
     double slack;              /* factor on tolerances: 1 where arithmetic is fp32 throughout */
+    double cancelled;          /* size of terms that may cancel to nothing but their rounding; 0: below the results' */
     bool rounds_twice;         /* a result may be rounded to its type once more before the last term is added */
     const char *name;          /* of the case, for messages */
     int64_t most_work;         /* sizes that multiply more numbers are left out; 0: none */
@@ -209,8 +211,7 @@ static inline bool check_leaves_out(const kernel_check *c, int64_t work)
 
 static inline double check_uniform(kernel_check *c)
 {
-    c->random = c->random * 6364136223846793005u + 1442695040888963407u;
-    return (double)(c->random >> 40) / (double)(1 << 24);
+    return (double)(draw_state(&c->random) >> 40) / (double)(1 << 24);
 }
 
 static inline operand check_operand(kernel_check *c, fsdp_dtype dtype, int64_t n, const double *values)
@@ -270,7 +271,7 @@ static inline void check_expect(kernel_check *c, const operand *o, const double 
     }
     for (int64_t i = 0; i < o->n; i++) {
         double want = expected[i] + (add ? o->host[i] : 0.0), got = dtype_get(o->dtype, raw, i);
-        double allowed = tolerance * fabs(want) + 4e-6 * c->slack * (largest + 0.05);
+        double allowed = tolerance * fabs(want) + 4e-6 * c->slack * (largest + 0.05 + c->cancelled);
         if (c->rounds_twice && o->dtype != FSDP_F32)
             allowed += tolerance * largest;
         if (isnan(want) || got == want || fabs(got - want) <= allowed)
@@ -306,5 +307,17 @@ static inline void check_exact(kernel_check *c, const operand *o, const double *
         (args)->workspace = check_workspace(c, (c)->device->kernels->entry##_workspace((c)->device, args));            \
         CHECK_RUN(c, entry, args);                                                                                     \
     } while (0)
+
+/* Exactly the largest of what was stored. */
+static inline void check_magnitude(kernel_check *c, const operand *x, const operand *largest, int at)
+{
+    const void *raw = check_download(c, x);
+    double want = 0;
+    for (int64_t i = 0; i < x->n; i++)
+        want = fmax(want, fabs(dtype_get(c->dtype, raw, i)));
+    double got = (double)((const float *)check_download(c, largest))[at];
+    if (got != want)
+        fail_msg("the magnitude left is %.9g, that of what was written %.9g", got, want);
+}
 
 #endif

@@ -4,26 +4,12 @@
  * For runs under a checker that makes everything slow: "untuned" takes products as the library suggests them, "brief"
  * leaves out the large sizes of the cases and runs each once. */
 #include "device/cuda_timings.h"
+#include "device/cuda_updates.h"
+#include "device/cuda_vector_cases.h"
 
-#include "base/clock.h"
 #include "base/file.h"
-#include "base/rng.h"
 
-static device *gpu;
 static bool brief;
-
-static bench start_bench(void)
-{
-    bench b = {.d = gpu};
-    MUST(gpu->stream_create(gpu, 0, &b.s));
-    return b;
-}
-
-static void end_bench(bench *b)
-{
-    bench_clear(b);
-    gpu->stream_free(b->s);
-}
 
 /* Multiplications of the largest size that a brief run works on. */
 #define BRIEF_WORK 800000
@@ -45,74 +31,7 @@ static void case_matches_the_reference(void **state)
     cuda_set_cudnn(gpu, true);
 }
 
-/* --- sizes that take the vectorised paths --- */
-
-static void vector_rmsnorm(kernel_check *c)
-{
-    const int64_t shapes[][2] = {{7, 8},    {37, 256}, {1100, 64}, {19, 2048}, {70, 512},
-                                 {5, 4104}, {3, 4096}, {3, 8192},  {3, 16384}};
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        rmsnorm_one(c, shapes[i][0], shapes[i][1], (int)i % 4, i % 2);
-}
-
-static void vector_layernorm(kernel_check *c)
-{
-    layernorm_one(c, 19, 1024, 0);
-    layernorm_one(c, 600, 64, 3);
-    layernorm_one(c, 3, 6000, 1);
-}
-
-static void vector_gated(kernel_check *c)
-{
-    for (int kind = 0; kind < 4; kind++)
-        gated_one(c, (activation_kind)kind, 9, 4096, kind & 1);
-    gated_one(c, ACTIVATION_SILU, 2100, 264, false); /* more rows than blocks that measure */
-}
-
-static void vector_rope(kernel_check *c)
-{
-    rope_one(c, 40, 64, 3072, false, false);
-    rope_one(c, 3, 64, 256, true, true);
-}
-
-static void vector_cross_entropy(kernel_check *c)
-{
-    cross_entropy_one(c, 9, 4096, 8, false);
-    cross_entropy_one(c, 5, 32000, 8, true);
-    cross_entropy_one(c, 2, 40000, 300, true);
-    cross_entropy_one(c, 3, 128256, 8, false);
-    cross_entropy_strided(c, 3, 50257, 50304, 8, true);
-    cross_entropy_strided(c, 5, 4093, 4096, 8, false);
-}
-
-static void vector_embedding(kernel_check *c)
-{
-    embedding_one(c, 300, 512, 1000, false);
-    embedding_one(c, 2000, 64, 5, true);
-    embedding_one(c, 40, 1024, 9000, true);
-}
-
-static void vector_gemm(kernel_check *c)
-{
-    for (int i = 0; i < 8; i++)
-        gemm_one(c, i & 1, i & 2, 128, 253, 261, 2, i & 4);
-}
-
-static const kernel_case vector_cases[] = {
-    {"vectors: rmsnorm", vector_rmsnorm},
-    {"vectors: layernorm", vector_layernorm},
-    {"vectors: gated", vector_gated},
-    {"vectors: rope", vector_rope},
-    {"vectors: cross_entropy", vector_cross_entropy},
-    {"vectors: embedding", vector_embedding},
-    {"vectors: gemm", vector_gemm},
-};
-
-#define N_VECTOR_CASES (sizeof vector_cases / sizeof *vector_cases)
-
 /* --- attention and products of training size --- */
-
-static const fused_attention llama_1b = {4, 2048, 32, 8, 64, true, false, FSDP_BF16};
 
 static void cudnn_attention_matches_the_own_kernel(void **state)
 {
@@ -332,151 +251,6 @@ static void plans_are_kept_in_their_folder(void **state)
     MUST(file_remove_tree(folder));
 }
 
-static void random_numbers_have_the_bits_of_the_host(void **state)
-{
-    (void)state;
-    enum { N = 100003 };
-    static float want[N], got[N];
-    bench b = start_bench();
-    rng_key key = rng_key_fold_text(rng_key_make(7), "layers.3.weight");
-    for (int normal = 0; normal < 2; normal++) {
-        random_args a = {.n = N,
-                         .key = {key.k[0], key.k[1]},
-                         .first = 1000001,
-                         .normal = normal,
-                         .a = normal ? 0 : -0.5f,
-                         .b = 0.25f};
-        if (normal)
-            rng_fill_normal(key, a.first, N, a.a, a.b, want);
-        else
-            rng_fill_uniform(key, a.first, N, a.a, a.b, want);
-        a.out = bench_take(&b, sizeof got);
-        MUST(gpu->random(b.s, &a));
-        MUST(gpu->copy(b.s, got, a.out, sizeof got));
-        MUST(gpu->stream_synchronize(b.s));
-        assert_memory_equal(want, got, sizeof got);
-    }
-    end_bench(&b);
-}
-
-/* The same update of masters as halves and as whole numbers, over a few steps; the halves join to the same bits. */
-static void masters_as_halves_are_updated_like_whole_ones(void **state)
-{
-    (void)state;
-    enum { N = 4099 };
-    static float start[N], gradient[N], zeros[N], whole[N], joined[N];
-    bench b = start_bench();
-    rng_fill_normal(rng_key_make(1), 0, N, 0, 0.02f, start);
-    rng_fill_normal(rng_key_make(2), 0, N, 0, 1, gradient);
-    optimizer_scalars numbers = {.lr = 1e-3f,
-                                 .beta1 = 0.9f,
-                                 .beta2 = 0.95f,
-                                 .eps = 1e-8f,
-                                 .weight_decay = 0.1f,
-                                 .bias_correction1 = 0.1f,
-                                 .bias_correction2 = 0.05f,
-                                 .gradient_scale = 0.5f};
-    float *memory[6]; /* master, gradient, moments of either */
-    const float *from[6] = {start, gradient, zeros, zeros, zeros, zeros};
-    for (int i = 0; i < 6; i++) {
-        memory[i] = bench_take(&b, sizeof start);
-        MUST(gpu->copy(b.s, memory[i], from[i], sizeof start));
-    }
-    optimizer_scalars *at = bench_take(&b, sizeof numbers);
-    uint16_t *copy = bench_take(&b, sizeof start), *high = bench_take(&b, sizeof start),
-             *low = bench_take(&b, sizeof start);
-    float *join = bench_take(&b, sizeof start);
-    MUST(gpu->copy(b.s, at, &numbers, sizeof numbers));
-    halves_args split = {.n = N, .whole = memory[0], .high = high, .low = low};
-    MUST(gpu->halves(b.s, &split));
-    optimizer_args a = {.kind = FSDP_ADAMW,
-                        .n = N,
-                        .decay = true,
-                        .parameter = memory[0],
-                        .gradient = memory[1],
-                        .moment1 = memory[2],
-                        .moment2 = memory[3],
-                        .copy = {copy, FSDP_BF16},
-                        .scalars = at};
-    optimizer_args h = a;
-    h.parameter = NULL, h.moment1 = memory[4], h.moment2 = memory[5], h.copy.p = high, h.low = low;
-    for (int step = 0; step < 5; step++) {
-        MUST(gpu->kernels->optimizer(b.s, &a));
-        MUST(gpu->kernels->optimizer(b.s, &h));
-    }
-    halves_args back = {.n = N, .whole = join, .high = high, .low = low, .join = true};
-    MUST(gpu->halves(b.s, &back));
-    MUST(gpu->copy(b.s, whole, memory[0], sizeof whole));
-    MUST(gpu->copy(b.s, joined, join, sizeof joined));
-    MUST(gpu->stream_synchronize(b.s));
-    assert_memory_equal(whole, joined, sizeof whole);
-    assert_true(whole[0] != start[0]);
-    end_bench(&b);
-}
-
-/* Three steps of one kind on the GPU and on the processor. `half`: moments and gradients of 16 bits. */
-static void update_on_both(device *cpu, fsdp_optimizer_kind kind, int64_t n, uint64_t element, bool half)
-{
-    enum { MOST = 70001, ARRAYS = 6 }; /* master, gradient, two moments, average, copy */
-    static float host[ARRAYS][MOST], back[MOST];
-    bench b = start_bench();
-    stream *s;
-    void *at[ARRAYS];
-    fsdp_dtype kept = half ? FSDP_BF16 : FSDP_F32;
-    MUST(cpu->stream_create(cpu, 0, &s));
-    memset(host, 0, sizeof host);
-    rng_fill_normal(rng_key_make(element), 0, n, 0, 0.02f, host[0]);
-    rng_fill_normal(rng_key_make(n), 0, n, 0, 0.5f, host[1]);
-    for (int64_t i = 0; half && i < n; i++) /* in place: element i lies before what is read next */
-        dtype_put(FSDP_BF16, host[1], i, (double)host[1][i]);
-    for (int i = 0; i < ARRAYS; i++) {
-        at[i] = bench_take(&b, sizeof host[i]);
-        MUST(gpu->copy(b.s, at[i], host[i], sizeof host[i]));
-    }
-    optimizer_scalars *numbers = bench_take(&b, sizeof *numbers);
-    optimizer_args a = {.kind = kind, .n = n, .decay = true, .gradient_dtype = kept, .moment_dtype = kept};
-    a.key[0] = 7, a.element = element, a.copy_half = n % 2;
-    optimizer_args c = a;
-    a.parameter = at[0], a.gradient = at[1], a.moment1 = at[2], a.moment2 = at[3], a.average = at[4];
-    a.copy = (buffer){at[5], FSDP_BF16}, a.scalars = numbers;
-    c.parameter = host[0], c.gradient = host[1], c.moment1 = host[2], c.moment2 = host[3], c.average = host[4];
-    c.copy = (buffer){host[5], FSDP_BF16};
-    for (uint64_t step = 1; step <= 3; step++) {
-        optimizer_scalars now = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.9f, 0.1f, 0.05f, 0.37f, 0, step == 1 ? 0 : 0.9f,
-                                 step};
-        if (kind == FSDP_SGD)
-            now.bias_correction1 = step == 1;
-        c.scalars = &now;
-        MUST(gpu->copy(b.s, numbers, &now, sizeof now));
-        MUST(gpu->kernels->optimizer(b.s, &a));
-        MUST(cpu->kernels->optimizer(s, &c));
-        MUST(gpu->stream_synchronize(b.s));
-    }
-    for (int i = 0; i < ARRAYS; i++) {
-        MUST(gpu->copy(b.s, back, at[i], sizeof back));
-        MUST(gpu->stream_synchronize(b.s));
-        if (memcmp(back, host[i], sizeof back) != 0)
-            fail_msg("kind %d, %lld elements, half %d: array %d differs", (int)kind, (long long)n, half, i);
-    }
-    cpu->stream_free(s);
-    end_bench(&b);
-}
-
-/* So a range may be updated in either memory, and nobody can tell which it was. */
-static void device_and_processor_update_to_the_same_bits(void **state)
-{
-    (void)state;
-    const fsdp_optimizer_kind kinds[] = {FSDP_ADAMW, FSDP_ADAM, FSDP_SGD};
-    device *cpu;
-    MUST(device_open_cpu(CPU_GEMM_PORTABLE, &cpu));
-    for (int k = 0; k < 3; k++)
-        for (int half = 0; half < 2; half++) {
-            update_on_both(cpu, kinds[k], 4099, 3, half);
-            update_on_both(cpu, kinds[k], 70000, 64, half);
-        }
-    device_close(cpu);
-}
-
 static void too_much_memory_is_refused_with_what_is_free(void **state)
 {
     (void)state;
@@ -516,131 +290,6 @@ static void streams_wait_for_each_others_events(void **state)
     end_bench(&b);
 }
 
-static void run_timings(void (*all)(timing *t))
-{
-    bench b = start_bench();
-    timing t = {.b = &b};
-    MUST(gpu->event_create(gpu, &t.from));
-    MUST(gpu->event_create(gpu, &t.to));
-    all(&t);
-    gpu->event_free(t.from);
-    gpu->event_free(t.to);
-    end_bench(&b);
-}
-
-/* A link stood in for: all bytes arrive, repeated as often as they must be, and not before their time. */
-static void check_paced_moves(int blocks)
-{
-    bench b = start_bench();
-    const size_t sizes[][3] = {{16 << 20, 48 << 20, 48 << 20},
-                               {1000, 3333, 3333},
-                               {4096, 1024, 1 << 20},
-                               {64 << 20, 256 << 20, blocks == 5 ? 3000000000 : 9000000000}};
-    /* from, to, moved; the last at 450 GB/s, or 30 a block */
-    for (int i = 0; i < 4; i++) {
-        size_t from_bytes = sizes[i][0], to_bytes = sizes[i][1], bytes = sizes[i][2];
-        uint8_t *host = malloc(from_bytes), *got = malloc(to_bytes);
-        for (size_t k = 0; k < from_bytes; k++)
-            host[k] = (uint8_t)(k * 2654435761u >> 11);
-        paced_move_args a = {.from = bench_take(&b, from_bytes),
-                             .to = bench_take(&b, to_bytes),
-                             .from_bytes = from_bytes,
-                             .to_bytes = to_bytes,
-                             .bytes = bytes,
-                             .seconds = 0.02,
-                             .blocks = blocks};
-        MUST(gpu->copy(b.s, (void *)a.from, host, from_bytes));
-        MUST(gpu->stream_synchronize(b.s));
-        paced_move_args first = a;
-        first.bytes = first.from_bytes = first.to_bytes = 1000;
-        MUST(gpu->paced_move(b.s, &first)); /* the first launch loads the kernel */
-        MUST(gpu->stream_synchronize(b.s));
-        double begun = clock_seconds();
-        MUST(gpu->paced_move(b.s, &a));
-        MUST(gpu->stream_synchronize(b.s));
-        double took = clock_seconds() - begun;
-        MUST(gpu->copy(b.s, got, a.to, to_bytes));
-        MUST(gpu->stream_synchronize(b.s));
-        print_message("%zu bytes with %d blocks: %.4f s\n", bytes, blocks, took);
-        if (took < 0.0199 || took > 0.03)
-            fail_msg("moving %zu bytes with %d blocks took %.4f s instead of 0.02", bytes, blocks, took);
-        for (size_t k = 0; k < to_bytes && bytes <= to_bytes; k++)
-            if (got[k] != host[k % from_bytes])
-                fail_msg("byte %zu of %zu did not arrive", k, to_bytes);
-        free(got);
-        free(host);
-        bench_clear(&b);
-    }
-    end_bench(&b);
-}
-
-static void paced_moves_take_their_time(void **state)
-{
-    (void)state;
-    check_paced_moves(24);
-    check_paced_moves(16);
-    check_paced_moves(5); /* no cluster of four */
-    check_paced_moves(0); /* copy engines */
-}
-
-static void timings_of_flat_kernels(void **state)
-{
-    (void)state;
-    run_timings(time_flat);
-}
-
-static void timings_of_rows(void **state)
-{
-    (void)state;
-    run_timings(time_rows);
-    run_timings(time_wide);
-}
-
-static void timings_of_products(void **state)
-{
-    (void)state;
-    run_timings(time_products);
-}
-
-static void time_attentions(timing *t)
-{
-    const fused_attention deterministic = {4, 2048, 32, 8, 64, true, true, FSDP_BF16};
-    const fused_attention long_8k = {1, 8192, 32, 2, 64, true, false, FSDP_BF16};
-    const fused_attention wide = {4, 2048, 32, 8, 128, true, false, FSDP_BF16};
-    time_attention(t, "attention 4 x 2048", &llama_1b);
-    time_attention(t, "attention 4 x 2048, deterministic", &deterministic);
-    time_attention(t, "attention 1 x 8192", &long_8k);
-    cuda_set_cudnn(gpu, false);
-    time_attention(t, "attention 4 x 2048", &llama_1b);
-    time_attention(t, "attention 4 x 2048, heads of 128", &wide);
-    for (int dropout = 0; dropout < 2; dropout++)
-        time_relative_attention(t, dropout ? 0.1f : 0.0f);
-    cuda_set_cudnn(gpu, true);
-}
-
-static void timings_of_attention(void **state)
-{
-    (void)state;
-    run_timings(time_attentions);
-}
-
-static void time_convolutions(timing *t)
-{
-    for (int own = 0; own < 2; own++) {
-        cuda_set_cudnn(gpu, !own);
-        time_convolution(t, FSDP_BF16, FSDP_F32);
-        time_convolution(t, FSDP_BF16, FSDP_BF16);
-        time_convolution(t, FSDP_F32, FSDP_F32);
-    }
-    cuda_set_cudnn(gpu, true);
-}
-
-static void timings_of_convolution(void **state)
-{
-    (void)state;
-    run_timings(time_convolutions);
-}
-
 static bool is_chosen(const char *name, bool is_case, int n, char **words)
 {
     bool any = false;
@@ -668,7 +317,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(device_and_processor_update_to_the_same_bits),
         cmocka_unit_test(too_much_memory_is_refused_with_what_is_free),
         cmocka_unit_test(streams_wait_for_each_others_events),
-        cmocka_unit_test(paced_moves_take_their_time),
         cmocka_unit_test(timings_of_flat_kernels),
         cmocka_unit_test(timings_of_rows),
         cmocka_unit_test(timings_of_products),
@@ -685,15 +333,9 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof rest / sizeof *rest; i++)
         if (is_chosen(rest[i].name, false, argc, argv))
             tests[n++] = rest[i];
-    fsdp_status status = device_open_cuda(0, &gpu);
-    if (status == FSDP_ERR_UNSUPPORTED) {
-        printf("no CUDA device: %s\n", fsdp_last_error());
-        return 77;
-    }
-    if (status != FSDP_OK) {
-        printf("the CUDA device does not open: %s\n", fsdp_last_error());
-        return 1;
-    }
+    int unusable = open_first_gpu();
+    if (unusable)
+        return unusable;
     printf("%s\n", gpu->description);
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "untuned") == 0)

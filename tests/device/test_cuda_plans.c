@@ -96,21 +96,50 @@ static void head_sizes_off_the_grid_have_none(void **state)
     assert_int_equal(engines_for(&hopper, &s, 14), 0);
 }
 
-/* Workspace of the plan that convolution would run, -1 where there is none. */
-static int64_t planned_convolution(const graph_target *target, const conv2d_shape *shape)
+/* Workspace of the plan that the device would run, -1 where there is none. */
+static int64_t planned(const graph_target *target, void (*build)(graph_builder *b, const void *shape),
+                       const void *shape, const graph_choice *choice)
 {
     static graph_builder b;
     cudnnBackendDescriptor_t plan = NULL;
-    int64_t bytes = -1;
+    int64_t bytes = 0;
     graph_start(&b, target);
-    conv2d_graph_build(&b, shape);
-    const graph_choice choice = conv2d_choice(shape);
-    if (graph_plan(&b, &choice, &plan) == FSDP_OK) {
-        assert_int_equal(graph_plan_workspace(target->api, plan, &bytes), FSDP_OK);
-        target->api->cudnnBackendDestroyDescriptor(plan);
-    }
+    build(&b, shape);
+    fsdp_status status = graph_plan(&b, choice, &plan, &bytes);
+    assert_null(plan); /* nothing was compiled */
     graph_discard(&b);
-    return bytes;
+    return status == FSDP_OK ? bytes : -1;
+}
+
+static int64_t planned_convolution(const graph_target *target, const conv2d_shape *shape)
+{
+    const graph_choice choice = conv2d_choice(shape);
+    return planned(target, conv2d_graph_build, shape, &choice);
+}
+
+static void build_attention(graph_builder *b, const void *shape)
+{
+    attention_graph_build(b, shape);
+}
+
+/* An engine that says it wants more than it may have is passed over for one that does not, or there is none. */
+static void workspaces_stay_within_their_limit(void **state)
+{
+    (void)state;
+    attention_shape forward = llama(false, false), backward = llama(true, false), exact = llama(true, true);
+    const graph_choice roomy = {.workspace_limit = (int64_t)1 << 40}, tight = {.workspace_limit = 0};
+    const graph_target *const targets[] = {&hopper, &ampere};
+    for (int i = 0; i < 2; i++) {
+        int64_t once = planned(targets[i], build_attention, &forward, &roomy);
+        int64_t again = planned(targets[i], build_attention, &backward, &roomy);
+        assert_true(once >= 0 && once <= 4096);
+        assert_true(again > 0);
+        const graph_choice less = {.workspace_limit = again - 1};
+        assert_true(planned(targets[i], build_attention, &backward, &less) < again);
+        assert_true(planned(targets[i], build_attention, &backward, &tight) <= 0);
+    }
+    /* the deterministic form keeps the scores of all pairs: 4 sequences, 32 heads, 2048 x 2048 in 16 bits */
+    assert_true(planned(&hopper, build_attention, &exact, &roomy) >= (int64_t)1 << 30);
 }
 
 static conv2d_args images(int64_t batch, int64_t channels, int64_t side, int64_t filters, int64_t kernel,
@@ -160,6 +189,7 @@ int main(void)
         cmocka_unit_test(odd_lengths_and_ungrouped_heads_have_engines),
         cmocka_unit_test(attention_over_another_sequence_has_engines),
         cmocka_unit_test(head_sizes_off_the_grid_have_none),
+        cmocka_unit_test(workspaces_stay_within_their_limit),
         cmocka_unit_test(convolutions_have_deterministic_engines),
         cmocka_unit_test(fp32_weight_gradients_have_engines_on_tensor_cores),
     };

@@ -1,5 +1,5 @@
 /* Every kernel case on the CPU, at every instruction set this machine has: right, the same from run to run, and the
- * same with any number of threads. */
+ * same with any number of threads. test_attention.c has attention with the kernels that a faster one hides. */
 #include "device/kernel_cases.h"
 
 #include "base/host/threads.h"
@@ -38,6 +38,19 @@ static void avx512_kernels_match_the_reference(void **state)
 {
     (void)state;
     kernels_match_the_reference(SIMD_AVX512);
+}
+
+/* What processors without bf16 products compute. */
+static void attention_with_fp32_products_matches_the_reference(void **state)
+{
+    (void)state;
+    device *d = NULL;
+    threads_set(2, 1);
+    assert_int_equal(device_open_cpu(CPU_GEMM_PORTABLE, &d), FSDP_OK);
+    for (size_t i = 0; i < N_KERNEL_CASES; i++)
+        if (strstr(kernel_cases[i].name, "attention"))
+            run_case(d, &kernel_cases[i], 1.0);
+    device_close(d);
 }
 
 static void runs_and_thread_counts_give_the_same_bits(void **state)
@@ -102,8 +115,11 @@ static void workspaces_of_huge_shapes_stay_within_the_limit(void **state)
     device *d = open_level(cpu_best_level(), 64);
     attention_args a = {
         .batch = 64, .q_length = 1 << 17, .kv_length = 1 << 17, .q_heads = 64, .kv_heads = 64, .head_dim = 128};
-    assert_true(d->kernels->attention_forward_workspace(d, &a) <= d->workspace_limit);
-    assert_true(d->kernels->attention_backward_workspace(d, &a) <= d->workspace_limit);
+    for (int bf16 = 0; bf16 < 2; bf16++) { /* whose panels take memory, too */
+        a.q.dtype = a.k.dtype = a.v.dtype = a.d_out.dtype = bf16 ? FSDP_BF16 : FSDP_F32;
+        assert_true(d->kernels->attention_forward_workspace(d, &a) <= d->workspace_limit);
+        assert_true(d->kernels->attention_backward_workspace(d, &a) <= d->workspace_limit);
+    }
     conv2d_args c = {.batch = 512,
                      .in_channels = 512,
                      .in_h = 512,
@@ -127,6 +143,7 @@ int main(void)
         cmocka_unit_test(baseline_kernels_match_the_reference),
         cmocka_unit_test(avx2_kernels_match_the_reference),
         cmocka_unit_test(avx512_kernels_match_the_reference),
+        cmocka_unit_test(attention_with_fp32_products_matches_the_reference),
         cmocka_unit_test(runs_and_thread_counts_give_the_same_bits),
         cmocka_unit_test(labels_outside_the_vocabulary_are_refused_by_row),
         cmocka_unit_test(attention_shapes_that_make_no_sense_are_refused),

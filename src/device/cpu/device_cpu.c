@@ -289,8 +289,9 @@ fsdp_status device_open_cpu_level(cpu_gemm product, simd_level level, device **o
     if (level > cpu_best_level())
         return error_set(FSDP_ERR_UNSUPPORTED, "cpu: this processor has no %s", cpu_level_name(level));
     if (!level_kernels[level])
-        return error_set(FSDP_ERR_UNSUPPORTED, "cpu: this fsdp was built for another processor (FSDP_SIMD=native) and has "
-                                               "no kernels for this one; build it here, or with -DFSDP_SIMD=all");
+        return error_set(FSDP_ERR_UNSUPPORTED,
+                         "cpu: this fsdp was built for another processor (FSDP_SIMD=native) and has "
+                         "no kernels for this one; build it here, or with -DFSDP_SIMD=all");
     device_cpu *d = calloc(1, sizeof *d);
     if (!d)
         return error_set(FSDP_ERR_MEMORY, "cpu: no memory for the device");

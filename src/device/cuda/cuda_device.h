@@ -12,9 +12,11 @@
 #include "device/cuda/launch.h"
 #include "device/cuda/libraries.h"
 #include "device/gpu.h"
+#include "device/pacer.h"
 
 typedef struct gemm_table gemm_table;
 typedef struct cudnn_plans cudnn_plans;
+typedef struct paced_copies paced_copies;
 
 typedef struct cuda_device {
     device base;
@@ -24,6 +26,7 @@ typedef struct cuda_device {
     cuda_libraries libraries;
     gemm_table *gemms;
     cudnn_plans *plans;
+    paced_copies *paced; /* NULL: none so far */
     bool tf32, tuning, cudnn;
     void *described; /* the GPU as cuDNN's plans take it; NULL: the one at hand */
     char *cache;     /* file of the chosen products; NULL: not kept */
@@ -33,6 +36,7 @@ struct stream {
     launch launch;
     cuda_device *device;
     bool recording;
+    _Atomic uint32_t *pace; /* of paced copies; NULL: none so far */
 };
 
 struct event {
@@ -95,6 +99,11 @@ fsdp_status cuda_conv2d_forward(stream *s, const conv2d_args *a);
 size_t cuda_conv2d_forward_workspace(const device *d, const conv2d_args *a);
 fsdp_status cuda_conv2d_backward(stream *s, const conv2d_args *a);
 size_t cuda_conv2d_backward_workspace(const device *d, const conv2d_args *a);
+
+/* paced_copy.c: paced moves without blocks, which cannot be recorded; a stream that ends leaves before it */
+fsdp_status cuda_paced_copy(stream *s, const paced_move_args *a);
+void paced_copies_leave(stream *s);
+void paced_copies_free(paced_copies *c);
 
 /* kernels_cuda.c */
 extern const kernel_table cuda_kernels;

@@ -72,6 +72,7 @@ static void device_stream_free(stream *s)
     if (!s)
         return;
     if (cuda_enter(s->device) == FSDP_OK) {
+        paced_copies_leave(s);
         if (s->launch.stream)
             (void)cudaStreamDestroy(s->launch.stream);
         (void)cudaFree(s->launch.scratch);
@@ -249,7 +250,7 @@ static fsdp_status device_random(stream *s, const random_args *a)
 static fsdp_status device_paced_move(stream *s, const paced_move_args *a)
 {
     FSDP_TRY(cuda_enter(s->device));
-    return cuda_check(launch_paced_move(&s->launch, a), "paced move");
+    return a->blocks > 0 ? cuda_check(launch_paced_move(&s->launch, a), "paced move") : cuda_paced_copy(s, a);
 }
 
 static size_t device_available(device *base)
@@ -270,6 +271,7 @@ static void device_shut(device *base)
     cuda_device *d = (cuda_device *)base;
     if (d->index >= 0 && cuda_enter(d) == FSDP_OK)
         (void)cudaDeviceSynchronize();
+    paced_copies_free(d->paced);
     cuda_cache_save(d);
     free(d->cache);
     gemm_table_free(d, d->gemms);

@@ -69,6 +69,7 @@ typedef struct launch {
     LAUNCHED(squared_error_backward, squared_error_backward_args)                                                      \
     LAUNCHED(norm_blocks, norm_blocks_args)                                                                            \
     LAUNCHED(sum_f64, sum_f64_args)                                                                                    \
+    LAUNCHED(sum_parts, sum_parts_args)                                                                                \
     LAUNCHED(loss_total, loss_total_args)                                                                              \
     LAUNCHED(clip, clip_args)                                                                                          \
     LAUNCHED(muon_direction, muon_direction_args)                                                                      \

@@ -147,7 +147,7 @@ template <int D, int V> static __device__ __forceinline__ void store(const buffe
 
 /* Stores x, or adds it to what is there. */
 template <int D, int V>
-static __device__ __forceinline__ void store_or_add(const buffer b, int64_t i, floats<V> x, bool add)
+static __device__ __forceinline__ floats<V> store_or_add(const buffer b, int64_t i, floats<V> x, bool add)
 {
     if (add) {
         floats<V> old = load<D, V>(b, i);
@@ -156,6 +156,7 @@ static __device__ __forceinline__ void store_or_add(const buffer b, int64_t i, f
             x.v[j] += old.v[j];
     }
     store<D, V>(b, i, x);
+    return x;
 }
 
 static __device__ __forceinline__ float warp_sum(float x)

@@ -47,8 +47,9 @@ static void pack_b(const panel_source *source, void *panel)
 }
 
 /* What comes next: op(b)'s tiles of the next step, from the second-level cache into the first, and what blocked.c asks
- * for. A tile is loaded row by row, so each miss would be waited for while the tiles stand still. Inlined by force: the
- * compiler takes a function that only fetches for one without effect, and drops its calls. */
+ * for, but for rows in place: fetching those made products 3 % slower. A tile is loaded row by row, so each miss would
+ * be waited for while the tiles stand still. Inlined by force: the compiler takes a function that only fetches for one
+ * without effect, and drops its calls. */
 AMX __attribute__((always_inline)) static inline void fetch(const uint16_t *b, const gemm_ahead *ahead, int64_t step)
 {
     const char *next = (const char *)(b + 2 * TILE_ELEMENTS);
@@ -61,8 +62,14 @@ AMX __attribute__((always_inline)) static inline void fetch(const uint16_t *b, c
         _mm_prefetch(ahead->b + step * ahead->b_step + at, _MM_HINT_T1);
 }
 
+/* Where 32 rows of op(a) lie: bytes from one row to the next, from the upper 16 to the lower ones, and for 32 of k. */
+typedef struct a_tiles {
+    const char *p;
+    int64_t stride, half, step;
+} a_tiles;
+
 /* Tiles 0 1 / 2 3 are the sums, 4 and 5 rows of op(a), 6 and 7 columns of op(b). */
-AMX static void tile_both(int64_t depth, const uint16_t *a, const uint16_t *b, const gemm_ahead *ahead, float *sums,
+AMX static void tile_both(int64_t depth, const a_tiles *a, const uint16_t *b, const gemm_ahead *ahead, float *sums,
                           int64_t ld, bool add)
 {
     int64_t stride = ld * (int64_t)sizeof(float);
@@ -77,13 +84,14 @@ AMX static void tile_both(int64_t depth, const uint16_t *a, const uint16_t *b, c
         _tile_zero(2);
         _tile_zero(3);
     }
-    for (int64_t step = 0; step < depth / TILE_DEPTH; step++, a += 2 * TILE_ELEMENTS, b += 2 * TILE_ELEMENTS) {
+    for (int64_t step = 0; step < depth / TILE_DEPTH; step++, b += 2 * TILE_ELEMENTS) {
+        const char *upper = a->p + step * a->step, *lower = upper + a->half;
         fetch(b, ahead, step);
-        _tile_loadd(4, a, TILE_BYTES);
+        _tile_loadd(4, upper, a->stride);
         _tile_loadd(6, b, TILE_BYTES);
         _tile_loadd(7, b + TILE_ELEMENTS, TILE_BYTES);
         _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(5, a + TILE_ELEMENTS, TILE_BYTES);
+        _tile_loadd(5, lower, a->stride);
         _tile_dpbf16ps(1, 4, 7);
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
@@ -118,12 +126,14 @@ AMX static void tile_upper(int64_t depth, const uint16_t *a, const uint16_t *b, 
     _tile_stored(1, sums + 16, stride);
 }
 
-static void tile(int64_t depth, const void *a, const void *b, const gemm_ahead *ahead, float *sums, int64_t ld,
-                 int rows, bool add)
+static void tile(int64_t depth, const void *a, int64_t a_stride, const void *b, const gemm_ahead *ahead, float *sums,
+                 int64_t ld, int rows, bool add)
 {
+    const a_tiles packed = {a, TILE_BYTES, TILE_ELEMENTS * 2, TILE_ELEMENTS * 4};
+    const a_tiles in_place = {a, a_stride, TILE_ROWS / 2 * a_stride, TILE_BYTES};
     MEMORY_BARRIER();
     if (rows > TILE_ROWS / 2)
-        tile_both(depth, a, b, ahead, sums, ld, add);
+        tile_both(depth, a_stride ? &in_place : &packed, b, ahead, sums, ld, add);
     else
         tile_upper(depth, a, b, ahead, sums, ld, add);
     MEMORY_BARRIER();
@@ -140,6 +150,7 @@ const gemm_kernel amx_bf16 = {
     .block_rows = 8 * TILE_ROWS,
     .block_columns = 8 * TILE_COLUMNS,
     .element_bytes = sizeof(uint16_t),
+    .reads_rows = true,
     .pack_a = pack_a,
     .pack_b = pack_b,
     .tile = tile,

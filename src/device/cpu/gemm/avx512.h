@@ -13,10 +13,10 @@
 /* Panel layout [k][width], fp32, from any floating dtype. */
 void avx512_pack_fp32(const panel_source *source, float *panel, int width);
 
-/* Panel layout [k/2][width][2], bf16 from bf16. */
+/* Panel layout [k/2][width][2], bf16 from bf16, or rounded from fp32, which takes AVX-512 bf16. */
 void avx512_pack_pairs(const panel_source *source, uint16_t *panel, int width);
 
-/* Panels for tiles, 32 wide, bf16 from bf16. Each 32 of k is two tiles of 16 rows of 64 bytes, one after the other:
+/* Panels for tiles, 32 wide, from the same. Each 32 of k is two tiles of 16 rows of 64 bytes, one after the other:
  * rows: [k/32][2][16 of i][32 of k]. pairs: [k/32][2][16 pairs of k][16 of i][2]. */
 void avx512_pack_tile_rows(const panel_source *source, uint16_t *panel);
 void avx512_pack_tile_pairs(const panel_source *source, uint16_t *panel);

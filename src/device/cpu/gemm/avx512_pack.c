@@ -8,7 +8,12 @@
  * past the end are harmless. */
 enum { AHEAD_ROWS = 32 };
 
-typedef enum unit_kind { UNIT_FP32, UNIT_WIDENED_BF16, UNIT_WIDENED_F16, UNIT_BF16_PAIR } unit_kind;
+typedef enum unit_kind { UNIT_FP32, UNIT_WIDENED_BF16, UNIT_WIDENED_F16, UNIT_BF16_PAIR, UNIT_ROUNDED_PAIR } unit_kind;
+
+AVX512_INLINE bool holds_two(unit_kind kind)
+{
+    return kind == UNIT_BF16_PAIR || kind == UNIT_ROUNDED_PAIR;
+}
 
 /* The first n of 16 or 32 lanes; n may be out of range on either side. */
 AVX512_INLINE __mmask16 first16(int64_t n)
@@ -28,9 +33,28 @@ AVX512_INLINE __m512i widen(__m256i x, unit_kind kind)
     return _mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16);
 }
 
+/* 32 bf16 numbers, `low` first. In assembly, because functions that processors without the instruction run, too, cannot
+ * have it as an intrinsic; who packs fp32 for a bf16 kernel has made sure of it. */
+AVX512_INLINE __m512i round_to_bf16(__m512 low, __m512 high)
+{
+    __m512i rounded;
+    __asm__("vcvtne2ps2bf16 %2, %1, %0" : "=v"(rounded) : "v"(high), "v"(low));
+    return rounded;
+}
+
+AVX512_INLINE __m512i load_rounded_along_k(const float *row, int64_t k, int64_t depth, bool whole)
+{
+    if (whole)
+        return round_to_bf16(_mm512_loadu_ps(row + k), _mm512_loadu_ps(row + k + 16));
+    return round_to_bf16(_mm512_maskz_loadu_ps(first16(depth - k), row + k),
+                         _mm512_maskz_loadu_ps(first16(depth - k - 16), row + k + 16));
+}
+
 /* 16 units of row i, from unit `u` of its depth on. Wants stride_k 1. With `whole` all of them are there. */
 AVX512_INLINE __m512i load_along_k(const panel_source *s, unit_kind kind, int64_t i, int64_t u, bool whole)
 {
+    if (kind == UNIT_ROUNDED_PAIR)
+        return load_rounded_along_k((const float *)s->p + i * s->stride_i, 2 * u, s->depth, whole);
     const char *row = (const char *)s->p + i * s->stride_i * (kind == UNIT_FP32 ? 4 : 2);
     if (whole && (kind == UNIT_FP32 || kind == UNIT_BF16_PAIR))
         return _mm512_loadu_si512(row + 4 * u);
@@ -51,6 +75,16 @@ AVX512_INLINE __m512i load_along_i(const panel_source *s, unit_kind kind, int64_
         const float *at = (const float *)s->p + u * s->stride_k + i;
         _mm_prefetch((const char *)(at + AHEAD_ROWS * s->stride_k), _MM_HINT_T1);
         return _mm512_maskz_loadu_epi32(whole || u < s->depth ? valid : 0, at);
+    }
+    if (kind == UNIT_ROUNDED_PAIR) {
+        const float *low = (const float *)s->p + 2 * u * s->stride_k + i;
+        __m512i pair =
+            round_to_bf16(_mm512_maskz_loadu_ps(whole || 2 * u < s->depth ? valid : 0, low),
+                          _mm512_maskz_loadu_ps(whole || 2 * u + 1 < s->depth ? valid : 0, low + s->stride_k));
+        const __m512i halves = _mm512_set1_epi32(0x00100000); /* lane 16 of the source beside lane 0 */
+        const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        __m512i from = _mm512_add_epi32(halves, _mm512_or_si512(lanes, _mm512_slli_epi32(lanes, 16)));
+        return _mm512_permutexvar_epi16(from, pair);
     }
     const uint16_t *at = (const uint16_t *)s->p + i;
     if (kind == UNIT_BF16_PAIR) {
@@ -115,7 +149,7 @@ AVX512_INLINE void load_square(const panel_source *s, unit_kind kind, int64_t i,
 /* All 16 units of depth from u on are there, for `rows` rows from i on. */
 AVX512_INLINE bool square_is_whole(const panel_source *s, unit_kind kind, int64_t i, int64_t u, int64_t rows)
 {
-    return s->count - i >= rows && s->depth >= (u + 16) * (kind == UNIT_BF16_PAIR ? 2 : 1);
+    return s->count - i >= rows && s->depth >= (u + 16) * (holds_two(kind) ? 2 : 1);
 }
 
 /* Lane e of 16 lanes that begin at lane `start` of a row of 14 and go on in the next row (lanes 16 and up). */
@@ -196,33 +230,44 @@ AVX512 void avx512_pack_fp32(const panel_source *s, float *panel, int width)
 
 AVX512 void avx512_pack_pairs(const panel_source *s, uint16_t *panel, int width)
 {
-    pack_units(s, UNIT_BF16_PAIR, ceil_div(s->depth, 2), (int32_t *)panel, width);
+    if (s->dtype == FSDP_F32)
+        pack_units(s, UNIT_ROUNDED_PAIR, ceil_div(s->depth, 2), (int32_t *)panel, width);
+    else
+        pack_units(s, UNIT_BF16_PAIR, ceil_div(s->depth, 2), (int32_t *)panel, width);
 }
 
-AVX512_INLINE void pack_tile(const panel_source *s, uint16_t *panel, bool by_rows, int half, int64_t k)
+AVX512_INLINE void pack_tile(const panel_source *s, unit_kind kind, uint16_t *panel, bool by_rows, int half, int64_t k)
 {
     __m512i v[16];
-    if (square_is_whole(s, UNIT_BF16_PAIR, 16 * half, k / 2, 16))
-        load_square(s, UNIT_BF16_PAIR, 16 * half, k / 2, by_rows, 16, v);
+    if (square_is_whole(s, kind, 16 * half, k / 2, 16))
+        load_square(s, kind, 16 * half, k / 2, by_rows, 16, v);
     else
-        load_square(s, UNIT_BF16_PAIR, 16 * half, k / 2, by_rows, 0, v);
+        load_square(s, kind, 16 * half, k / 2, by_rows, 0, v);
     uint16_t *to = panel + k * 32 + half * 512;
 #pragma GCC unroll 16
     for (int q = 0; q < 16; q++)
         _mm512_storeu_si512(to + q * 32, v[q]);
 }
 
-AVX512_INLINE void pack_tiles(const panel_source *s, uint16_t *panel, bool by_rows)
+AVX512_INLINE void pack_tiles_of(const panel_source *s, unit_kind kind, uint16_t *panel, bool by_rows)
 {
     if (s->stride_k == 1) {
         for (int half = 0; half < 2; half++)
             for (int64_t k = 0; k < s->depth; k += 32)
-                pack_tile(s, panel, by_rows, half, k);
+                pack_tile(s, kind, panel, by_rows, half, k);
     } else {
         for (int64_t k = 0; k < s->depth; k += 32)
             for (int half = 0; half < 2; half++)
-                pack_tile(s, panel, by_rows, half, k);
+                pack_tile(s, kind, panel, by_rows, half, k);
     }
+}
+
+AVX512_INLINE void pack_tiles(const panel_source *s, uint16_t *panel, bool by_rows)
+{
+    if (s->dtype == FSDP_F32)
+        pack_tiles_of(s, UNIT_ROUNDED_PAIR, panel, by_rows);
+    else
+        pack_tiles_of(s, UNIT_BF16_PAIR, panel, by_rows);
 }
 
 AVX512 void avx512_pack_tile_rows(const panel_source *s, uint16_t *panel)

@@ -43,11 +43,12 @@ typedef struct few_rows_strip {
     int64_t x_stride, ldb, rows, columns, depth;
 } few_rows_strip;
 
-/* What a tile's loop fetches into the second-level cache for tiles to come, a step further with every k_unit. A hint:
- * the addresses may lie outside of the panels. */
+/* What a tile's loop fetches into the second-level cache for tiles to come, a step further with every k_unit. Of rows
+ * in place it may fetch a_rows, from `a` on, instead. A hint: the addresses may lie outside of the operands. */
 typedef struct gemm_ahead {
     const char *a, *b;
     int64_t a_step, b_step; /* bytes */
+    int64_t a_rows;
 } gemm_ahead;
 
 typedef struct gemm_kernel {
@@ -60,9 +61,11 @@ typedef struct gemm_kernel {
     void (*pack_a)(const panel_source *source, void *panel);
     void (*pack_b)(const panel_source *source, void *panel);
     /* sums (rows, tile_columns), row stride `ld`: overwritten, or added to. The buffer has tile_rows rows; only the
-     * first `rows` need be right. `depth` is a multiple of k_unit. */
-    void (*tile)(int64_t depth, const void *a, const void *b, const gemm_ahead *ahead, float *sums, int64_t ld,
-                 int rows, bool add);
+     * first `rows` need be right. `depth` is a multiple of k_unit. With an a_stride, a is not a panel but tile_rows
+     * rows of op(a) where they lie, so many bytes apart, each contiguous in k. */
+    void (*tile)(int64_t depth, const void *a, int64_t a_stride, const void *b, const gemm_ahead *ahead, float *sums,
+                 int64_t ld, int rows, bool add);
+    bool reads_rows; /* a_stride may be given, where elements of op(a) have element_bytes */
     void (*store)(const result_row *row, int64_t n);
     void (*few_rows)(const few_rows_strip *strip, float (*sums)[FEW_COLUMNS]);
     /* Per thread, around a run of tiles; NULL where there is no state to set up. */

@@ -29,10 +29,10 @@ static void pack_b(const panel_source *source, void *panel)
     pack(source, panel, TILE_COLUMNS);
 }
 
-static void tile(int64_t depth, const void *a, const void *b, const gemm_ahead *ahead, float *sums, int64_t ld, int rows,
-                 bool add)
+static void tile(int64_t depth, const void *a, int64_t a_stride, const void *b, const gemm_ahead *ahead, float *sums,
+                 int64_t ld, int rows, bool add)
 {
-    (void)rows, (void)ahead;
+    (void)rows, (void)ahead, (void)a_stride;
     const float *row_values = a, *column_values = b;
     float sum[TILE_ROWS][TILE_COLUMNS] = {{0}};
     if (add)

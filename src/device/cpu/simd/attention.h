@@ -1,6 +1,10 @@
 /* What attention forward and backward share. Both walk tiles of QUERIES queries by KEYS keys, and keep scores
  * transposed, (keys, queries): queries are the vector lanes, so maxima, sums and masks need no horizontal steps, and
- * of all operands only the small query tile is ever transposed. */
+ * of all operands only the small query tile is ever transposed.
+ *
+ * Products of bf16 operands are bf16 products with fp32 sums where the processor has a kernel for them: weights and
+ * their gradients are rounded to bf16 as they are packed (attention_panels.h). All else is fp32, as are the products of
+ * other operands (tile.h). */
 #ifndef DEVICE_CPU_SIMD_ATTENTION_H
 #define DEVICE_CPU_SIMD_ATTENTION_H
 
@@ -9,6 +13,7 @@
 #include "device/cpu/simd/tile.h"
 
 #include "base/error.h"
+#include "device/cpu/gemm/kernel.h"
 #include "device/attention_dropout.h"
 
 #define QUERIES 64
@@ -21,6 +26,12 @@ typedef struct query_tile {
     int64_t lanes; /* n rounded up to whole vectors: the row length of score tiles */
 } query_tile;
 
+/* One tile of keys of one head, and their values, whose rows begin at k_at and v_at. */
+typedef struct key_tile {
+    int64_t batch, head, first, n;
+    int64_t k_at, v_at;
+} key_tile;
+
 /* Rows of a tile as fp32: where the operand lies, or a converted copy. */
 typedef struct tile_rows {
     const float *p;
@@ -30,6 +41,7 @@ typedef struct tile_rows {
 /* What threads share out among them, item by item. */
 typedef struct attention_work {
     const attention_args *args;
+    const gemm_kernel *kernel; /* attention_kernel's */
     int64_t n_items, n_taken;
 } attention_work;
 
@@ -37,6 +49,19 @@ static inline bool attention_next(attention_work *w, int64_t *item)
 {
     *item = __atomic_fetch_add(&w->n_taken, 1, __ATOMIC_RELAXED);
     return *item < w->n_items;
+}
+
+/* Around a thread's items. */
+static inline void attention_enter(const attention_work *w)
+{
+    if (w->kernel && w->kernel->enter)
+        w->kernel->enter();
+}
+
+static inline void attention_leave(const attention_work *w)
+{
+    if (w->kernel && w->kernel->leave)
+        w->kernel->leave();
 }
 
 static inline fsdp_status attention_check(const attention_args *a)
@@ -50,9 +75,48 @@ static inline fsdp_status attention_check(const attention_args *a)
     return FSDP_OK;
 }
 
-static inline int64_t padded_head(const attention_args *a)
+/* Columns of score tiles and of sums come in multiples of this. */
+static inline int64_t lane_unit(const gemm_kernel *kernel)
 {
-    return (int64_t)round_up((size_t)a->head_dim, VEC);
+    return kernel ? kernel->tile_columns : VEC;
+}
+
+/* Rows that a tile's sums may take: the kernel writes whole tiles. */
+static inline int64_t sum_rows(const gemm_kernel *kernel, int64_t n)
+{
+    return kernel ? (int64_t)round_up((size_t)n, (size_t)kernel->tile_rows) : n;
+}
+
+static inline int64_t padded_head(const attention_args *a, const gemm_kernel *kernel)
+{
+    return (int64_t)round_up((size_t)a->head_dim, (size_t)lane_unit(kernel));
+}
+
+/* The tile of queries that begins at `first`. */
+static inline query_tile query_tile_at(const attention_args *a, const gemm_kernel *kernel, int64_t batch, int64_t head,
+                                       int64_t first)
+{
+    query_tile t = {.batch = batch, .head = head, .first = first, .n = min_i64(QUERIES, a->q_length - first)};
+    t.lanes = (int64_t)round_up((size_t)t.n, (size_t)lane_unit(kernel));
+    return t;
+}
+
+/* One thread's memory is laid out by one function, which is asked for its size, too: `base` is NULL then. */
+typedef struct layout {
+    char *base;
+    size_t bytes;
+} layout;
+
+static inline void *layout_take(layout *l, size_t bytes)
+{
+    void *taken = l->base ? l->base + l->bytes : NULL;
+    l->bytes += round_up(bytes, 64);
+    return taken;
+}
+
+static inline float *layout_floats(layout *l, int64_t rows, int64_t columns)
+{
+    return layout_take(l, (size_t)(rows * columns) * sizeof(float));
 }
 
 static inline int64_t query_at(const attention_args *a, const query_tile *t)
@@ -75,7 +139,7 @@ static inline int64_t out_at(const attention_args *a, const query_tile *t)
 static inline tile_rows tile_rows_read(const attention_args *a, buffer b, int64_t at, int64_t row, int64_t n,
                                        bool padded, float *copy)
 {
-    int64_t width = padded_head(a);
+    int64_t width = padded_head(a, NULL);
     if (b.dtype == FSDP_F32 && (!padded || width == a->head_dim))
         return (tile_rows){(const float *)b.p + at, row};
     for (int64_t i = 0; i < n; i++) {
@@ -126,6 +190,19 @@ static inline int64_t first_visible_key(const attention_args *a, const query_til
     return max_i64(0, first) / KEYS * KEYS;
 }
 
+/* The tile of keys that begins at `first`. Those that the queries cannot see are cut off, except where tiles are packed
+ * for other queries, too: the mask hides them. */
+static inline key_tile key_tile_at(const attention_args *a, const gemm_kernel *kernel, const query_tile *t,
+                                   int64_t first)
+{
+    int64_t end = kernel ? a->kv_length : visible_keys(a, t), token = t->batch * a->kv_length + first;
+    key_tile k = {.batch = t->batch, .head = t->head / (a->q_heads / a->kv_heads), .first = first};
+    k.n = min_i64(KEYS, end - first);
+    k.k_at = token * a->k_row + k.head * a->head_dim;
+    k.v_at = token * a->v_row + k.head * a->head_dim;
+    return k;
+}
+
 /* Adds the bias to score tile (n_keys, lanes) and hides what the masks hide. */
 static inline void tile_bias_and_mask(const attention_args *a, const query_tile *t, int64_t first_key, int64_t n_keys,
                                       float *scores)
@@ -164,10 +241,24 @@ static inline void tile_bias_and_mask(const attention_args *a, const query_tile 
     }
 }
 
-/* Floats of a tile of dropout's factors, none without it. */
-static inline size_t dropout_floats(const attention_args *a)
+/* What the softmax multiplies scores by. fp32 products take queries that are scaled already; rounding would spoil those
+ * for bf16 products, and a bias is added to scaled scores. */
+static inline float scores_factor(const attention_args *a, const gemm_kernel *kernel)
 {
-    return a->dropout > 0 ? KEYS * QUERIES : 0;
+    return kernel && !a->bias.p && a->scale > 0 ? a->scale : 1.0f;
+}
+
+static inline void tile_scale(const attention_args *a, const query_tile *t, int64_t n_keys, float *scores)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n_keys * t->lanes; i++)
+        scores[i] *= a->scale;
+}
+
+/* Rows of a tile of dropout's factors, none without it. */
+static inline int64_t dropout_rows(const attention_args *a)
+{
+    return a->dropout > 0 ? KEYS : 0;
 }
 
 /* factors (n_keys, lanes): 0 where a weight is left out, the scale where it stays. first_key is a multiple of KEYS. */

@@ -86,32 +86,6 @@ static gemm_args product_d_weight(const conv2d_args *a, int64_t patch, int64_t w
     };
 }
 
-/* Depends on shapes and dtypes only. */
-static panel_plan plan_make(const struct device *d, const conv2d_args *a)
-{
-    panel_plan p = {.patch = a->in_channels * a->kernel_h * a->kernel_w};
-    int64_t row_bytes = p.patch * a->out_w * (int64_t)sizeof(float), budget = (int64_t)PANEL_BYTES;
-    int64_t rows = max_i64(1, budget / max_i64(1, row_bytes));
-    p.n_rows = min_i64(a->out_h, rows);
-    p.n_samples = p.n_rows == a->out_h ? max_i64(1, min_i64(a->batch, rows / max_i64(1, a->out_h))) : 1;
-    p.width = p.n_samples * p.n_rows * a->out_w;
-    p.columns_bytes = round_up((size_t)(p.patch * p.width) * sizeof(float), 256);
-    p.gathered_bytes = round_up((size_t)(a->out_channels * p.width) * sizeof(float), 256);
-    p.sum_bytes = round_up((size_t)(a->out_channels * p.patch) * sizeof(float), 256);
-    const cpu_gemm_set *product = &((const device_cpu *)d)->product;
-    panel whole = {.n_samples = p.n_samples, .n_rows = p.n_rows};
-    gemm_args products[3] = {
-        product_forward(a, p.patch, p.width, &whole, NULL),
-        product_d_columns(a, p.patch, p.width, NULL, NULL),
-        product_d_weight(a, p.patch, p.width, NULL, NULL, (buffer){NULL, FSDP_F32}, true),
-    };
-    for (int i = 0; i < 3; i++) {
-        size_t bytes = gemm_workspace_bytes(product, &products[i]);
-        p.gemm_bytes = bytes > p.gemm_bytes ? bytes : p.gemm_bytes;
-    }
-    return p;
-}
-
 static panel panel_at(const conv2d_args *a, const panel_plan *p, int64_t index)
 {
     if (p->n_rows == a->out_h) {
@@ -125,6 +99,49 @@ static panel panel_at(const conv2d_args *a, const panel_plan *p, int64_t index)
 static int64_t panel_count(const conv2d_args *a, const panel_plan *p)
 {
     return p->n_rows == a->out_h ? ceil_div(a->batch, p->n_samples) : a->batch * ceil_div(a->out_h, p->n_rows);
+}
+
+static int64_t panel_width(const conv2d_args *a, const panel *p)
+{
+    return p->n_samples * p->n_rows * a->out_w;
+}
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* What the three products of a panel need. */
+static size_t products_workspace(const struct device *d, const conv2d_args *a, int64_t patch, const panel *p)
+{
+    int64_t width = panel_width(a, p);
+    gemm_args products[3] = {
+        product_forward(a, patch, width, p, NULL),
+        product_d_columns(a, patch, width, NULL, NULL),
+        product_d_weight(a, patch, width, NULL, NULL, (buffer){NULL, FSDP_F32}, true),
+    };
+    size_t bytes = 0;
+    for (int i = 0; i < 3; i++)
+        bytes = larger(bytes, gemm_workspace_bytes(&((const device_cpu *)d)->product, &products[i]));
+    return bytes;
+}
+
+/* Depends on shapes and dtypes only. */
+static panel_plan plan_make(const struct device *d, const conv2d_args *a)
+{
+    panel_plan p = {.patch = a->in_channels * a->kernel_h * a->kernel_w};
+    int64_t row_bytes = p.patch * a->out_w * (int64_t)sizeof(float), budget = (int64_t)PANEL_BYTES;
+    int64_t rows = max_i64(1, budget / max_i64(1, row_bytes));
+    p.n_rows = min_i64(a->out_h, rows);
+    p.n_samples = p.n_rows == a->out_h ? max_i64(1, min_i64(a->batch, rows / max_i64(1, a->out_h))) : 1;
+    p.width = p.n_samples * p.n_rows * a->out_w;
+    p.columns_bytes = round_up((size_t)(p.patch * p.width) * sizeof(float), 256);
+    p.gathered_bytes = round_up((size_t)(a->out_channels * p.width) * sizeof(float), 256);
+    p.sum_bytes = round_up((size_t)(a->out_channels * p.patch) * sizeof(float), 256);
+    /* A short last panel may choose other blocks, and ask for more. */
+    panel first = panel_at(a, &p, 0), last = panel_at(a, &p, max_i64(1, panel_count(a, &p)) - 1);
+    p.gemm_bytes = larger(products_workspace(d, a, p.patch, &first), products_workspace(d, a, p.patch, &last));
+    return p;
 }
 
 /* out[i] = x[sample, channel, ih, ow*stride + kw - padding] for the n output columns from `first`, 0 outside. */
@@ -153,11 +170,6 @@ typedef struct panel_move {
     buffer matrix; /* columns or gathered dy */
     bool add;      /* to dx */
 } panel_move;
-
-static int64_t panel_width(const conv2d_args *a, const panel *p)
-{
-    return p->n_samples * p->n_rows * a->out_w;
-}
 
 /* Item: an entry of the patch, and of each its samples. */
 static void unfold_entry(const void *context, int64_t item)

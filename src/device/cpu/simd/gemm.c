@@ -30,7 +30,8 @@ static void write_diagonal(const symmetric_args *a, const symmetric_item *x, int
     for (int64_t first = 0; first < x->k; first += SPAN) {
         int64_t n = min_i64(SPAN, x->k - first);
         const float *left = span_read((buffer){(void *)(uintptr_t)x->a, FSDP_BF16}, i * x->k + first, n, left_scratch);
-        const float *right = span_read((buffer){(void *)(uintptr_t)x->b, FSDP_BF16}, i * x->k + first, n, right_scratch);
+        const float *right =
+            span_read((buffer){(void *)(uintptr_t)x->b, FSDP_BF16}, i * x->k + first, n, right_scratch);
         float part = 0.0f;
 #pragma omp simd reduction(+ : part)
         for (int64_t j = 0; j < n; j++)

@@ -116,6 +116,32 @@ SIMD_KERNEL(norm_blocks, norm_blocks_args)
     return FSDP_OK;
 }
 
+static void sum_parts_span(const void *context, int64_t first)
+{
+    const sum_parts_args *a = context;
+    int64_t n = min_i64(SPAN, a->n - first);
+    float sums[SPAN], scratch[SPAN];
+    for (int k = 0; k < a->n_parts; k++) {
+        bool mine = k == a->own;
+        int64_t at = mine ? first : (k - (k > a->own)) * a->stride + first;
+        if (k == 0) {
+            span_load(mine ? a->mine : a->parts, at, n, sums);
+            continue;
+        }
+        const float *part = span_read(mine ? a->mine : a->parts, at, n, scratch);
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            sums[i] += part[i];
+    }
+    span_write(a->out, first, n, sums, a->add);
+}
+
+SIMD_KERNEL(sum_parts, sum_parts_args)
+{
+    parallel_for(cpu_threads_for(s, a->n * a->n_parts), a->n, SPAN, sum_parts_span, a);
+    return FSDP_OK;
+}
+
 #define SUM_LANES 8 /* fixed, so that every instruction set adds in the same order */
 
 SIMD_KERNEL(sum_f64, sum_f64_args)

@@ -181,4 +181,11 @@ static inline float span_largest(buffer b, int64_t n)
     return float_bits_to(largest);
 }
 
+/* Where somebody wants to know it. */
+static inline void span_leave_largest(buffer b, int64_t n, float *magnitude)
+{
+    if (magnitude)
+        *magnitude = span_largest(b, n);
+}
+
 #endif

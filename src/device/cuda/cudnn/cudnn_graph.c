@@ -227,26 +227,32 @@ fsdp_status graph_plan_workspace(const cudnn_api *api, cudnnBackendDescriptor_t 
         "asking for a plan's workspace");
 }
 
-/* A plan for one engine configuration, or NULL when the engine refuses or wants too much memory. */
-static cudnnBackendDescriptor_t try_engine(graph_builder *b, cudnnBackendDescriptor_t engine, int64_t workspace_limit)
+/* What an engine will want, known before anything is compiled. Before cuDNN 9.2 none says so; a GPU's plan does. */
+static bool engine_workspace(const cudnn_api *api, cudnnBackendDescriptor_t engine, int64_t *bytes)
 {
-    const cudnn_api *api = b->target->api;
+    int64_t n = 0;
+    cudnnStatus_t status =
+        api->cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n, bytes);
+    return status == CUDNN_STATUS_SUCCESS && n == 1;
+}
+
+/* A plan for one engine configuration and its workspace, or NULL when the engine refuses or wants too much memory. */
+static cudnnBackendDescriptor_t try_engine(const graph_target *target, cudnnBackendDescriptor_t engine,
+                                           int64_t workspace_limit, int64_t *workspace)
+{
+    const cudnn_api *api = target->api;
     cudnnBackendDescriptor_t plan = NULL;
-    int64_t bytes = 0;
     if (api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan) != CUDNN_STATUS_SUCCESS)
         return NULL;
     cudnnStatus_t status =
-        b->target->handle ? api->cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1,
-                                                          &b->target->handle)
-                          : api->cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP,
-                                                          CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &b->target->properties);
+        api->cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &target->handle);
     if (status == CUDNN_STATUS_SUCCESS)
         status = api->cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
                                                CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &engine);
     if (status == CUDNN_STATUS_SUCCESS)
         status = api->cudnnBackendFinalize(plan);
-    if (status == CUDNN_STATUS_SUCCESS && graph_plan_workspace(api, plan, &bytes) == FSDP_OK &&
-        bytes <= workspace_limit)
+    if (status == CUDNN_STATUS_SUCCESS && graph_plan_workspace(api, plan, workspace) == FSDP_OK &&
+        *workspace <= workspace_limit)
         return plan;
     api->cudnnBackendDestroyDescriptor(plan);
     return NULL;
@@ -316,21 +322,36 @@ static uint32_t engine_notes(graph_builder *b, cudnnBackendDescriptor_t configur
     return bits;
 }
 
-fsdp_status graph_plan(graph_builder *b, const graph_choice *choice, cudnnBackendDescriptor_t *plan)
+/* Of an engine that does not say what it will want, *workspace is 0. */
+static bool is_allowed(graph_builder *b, const graph_choice *choice, cudnnBackendDescriptor_t engine,
+                       int64_t *workspace)
+{
+    *workspace = 0;
+    bool known = engine_workspace(b->target->api, engine, workspace);
+    return (known || b->target->handle) && *workspace <= choice->workspace_limit &&
+           (!choice->forbidden || !(engine_notes(b, engine) & choice->forbidden));
+}
+
+fsdp_status graph_plan(graph_builder *b, const graph_choice *choice, cudnnBackendDescriptor_t *plan, int64_t *workspace)
 {
     static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK};
     cudnnBackendDescriptor_t engines[MAX_ENGINES], graph = make_graph(b);
     int n = 0, n_suggested = 0;
     *plan = NULL;
-    for (size_t mode = choice->plain ? 1 : 0; mode < sizeof modes / sizeof *modes && !*plan; mode++) {
+    for (size_t mode = choice->plain ? 1 : 0; mode < sizeof modes / sizeof *modes; mode++) {
         FSDP_TRY(find_engines(b, graph, modes[mode], MAX_ENGINES, engines, &n));
         n_suggested += n;
-        for (int i = 0; i < n && !*plan; i++)
-            if (!choice->forbidden || !(engine_notes(b, engines[i]) & choice->forbidden))
-                *plan = try_engine(b, engines[i], choice->workspace_limit);
+        for (int i = 0; i < n; i++) {
+            if (!is_allowed(b, choice, engines[i], workspace))
+                continue;
+            if (!b->target->handle)
+                return FSDP_OK;
+            *plan = try_engine(b->target, engines[i], choice->workspace_limit, workspace);
+            if (*plan)
+                return FSDP_OK;
+        }
     }
-    return *plan ? FSDP_OK
-                 : error_set(FSDP_ERR_UNSUPPORTED, "cuDNN has no engine for this graph (%d suggested)", n_suggested);
+    return error_set(FSDP_ERR_UNSUPPORTED, "cuDNN has no engine for this graph (%d suggested)", n_suggested);
 }
 
 fsdp_status graph_plan_to_json(const cudnn_api *api, cudnnBackendDescriptor_t plan, char **json)
@@ -363,12 +384,9 @@ fsdp_status graph_plan_from_json(const graph_target *target, const char *json, c
         check(api, api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, plan), "making a plan"));
     cudnnStatus_t status = api->cudnnBackendSetAttribute(*plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION,
                                                          CUDNN_TYPE_CHAR, (int64_t)strlen(json), json);
-    if (status == CUDNN_STATUS_SUCCESS && target->handle)
+    if (status == CUDNN_STATUS_SUCCESS)
         status = api->cudnnBackendSetAttribute(*plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1,
                                                &target->handle);
-    if (status == CUDNN_STATUS_SUCCESS && target->properties)
-        status = api->cudnnBackendSetAttribute(*plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP,
-                                               CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &target->properties);
     if (status == CUDNN_STATUS_SUCCESS)
         status = api->cudnnBackendFinalize(*plan);
     fsdp_status result = check(api, status, "reading a plan");

@@ -81,10 +81,13 @@ typedef struct graph_choice {
     bool plain;         /* only those of last resort, which compute as written: notes do not tell of all roundings */
 } graph_choice;
 
-/* An execution plan by the first engine that takes the graph; the caller destroys it. */
-fsdp_status graph_plan(graph_builder *b, const graph_choice *choice, cudnnBackendDescriptor_t *plan);
+/* An execution plan by the first engine that takes the graph, and its workspace; the caller destroys the plan. For a
+ * described GPU *plan is NULL: compiling takes a second and ends in the driver's refusal where there is no GPU, but
+ * engines say beforehand what they will want. */
+fsdp_status graph_plan(graph_builder *b, const graph_choice *choice, cudnnBackendDescriptor_t *plan,
+                       int64_t *workspace);
 
-/* Plans as text. *json is the caller's to free(). */
+/* Plans as text, for a GPU at hand. *json is the caller's to free(). */
 fsdp_status graph_plan_to_json(const cudnn_api *api, cudnnBackendDescriptor_t plan, char **json);
 fsdp_status graph_plan_from_json(const graph_target *target, const char *json, cudnnBackendDescriptor_t *plan);
 fsdp_status graph_plan_workspace(const cudnn_api *api, cudnnBackendDescriptor_t plan, int64_t *bytes);

@@ -20,7 +20,8 @@
 struct cudnn_plan {
     cudnn_plan *next;
     char key[FULL_KEY_CHARS];
-    cudnnBackendDescriptor_t plan; /* NULL: cuDNN has no engine for it */
+    bool served;                   /* false: cuDNN has no engine for it */
+    cudnnBackendDescriptor_t plan; /* NULL: not served, or for a described GPU */
     size_t workspace_bytes;
 };
 
@@ -104,37 +105,40 @@ static void save_plan(const cudnn_api *api, cudnnBackendDescriptor_t plan, const
     free(json);
 }
 
-static fsdp_status compile_plan(const graph_target *target, const plan_request *request, cudnn_plan *plan)
+static fsdp_status make_plan(const graph_target *target, const plan_request *request, cudnn_plan *plan,
+                             int64_t *workspace)
 {
     graph_builder *b = malloc(sizeof *b);
     if (!b)
         return error_set(FSDP_ERR_MEMORY, "out of host memory for a cuDNN graph");
     graph_start(b, target);
     request->build(b, request->shape);
-    fsdp_status status = graph_plan(b, &request->choice, &plan->plan);
+    fsdp_status status = graph_plan(b, &request->choice, &plan->plan, workspace);
     graph_discard(b);
     free(b);
     return status;
 }
 
-/* Fills in plan->plan, or leaves it NULL when cuDNN has nothing for the request. */
+/* Fills the plan in, or leaves it unserved when cuDNN has nothing for the request. */
 static fsdp_status prepare_plan(cuda_device *d, const plan_request *request, cudnn_plan *plan)
 {
     graph_target target = {.api = &d->libraries.cudnn, .properties = d->described};
-    if (!d->described)
-        FSDP_TRY(libraries_cudnn_handle(&d->libraries, &target.handle));
-    char *path = plan_path(d->plans, request->kind, plan->key);
-    plan->plan = load_plan(&target, path);
-    if (!plan->plan) {
-        if (compile_plan(&target, request, plan) == FSDP_OK)
-            save_plan(target.api, plan->plan, path);
-        else
-            log_write(FSDP_LOG_INFO, "%s: %s; the own kernel is used", plan->key, fsdp_last_error());
-    }
-    free(path);
+    char *path = NULL;
     int64_t bytes = 0;
-    if (plan->plan)
-        FSDP_TRY(graph_plan_workspace(target.api, plan->plan, &bytes));
+    if (!d->described) {
+        FSDP_TRY(libraries_cudnn_handle(&d->libraries, &target.handle));
+        path = plan_path(d->plans, request->kind, plan->key);
+        plan->plan = load_plan(&target, path);
+    }
+    bool loaded = plan->plan != NULL;
+    fsdp_status status =
+        loaded ? graph_plan_workspace(target.api, plan->plan, &bytes) : make_plan(&target, request, plan, &bytes);
+    plan->served = status == FSDP_OK;
+    if (!plan->served)
+        log_write(FSDP_LOG_INFO, "%s: %s; the own kernel is used", plan->key, fsdp_last_error());
+    else if (plan->plan && !loaded)
+        save_plan(target.api, plan->plan, path);
+    free(path);
     plan->workspace_bytes = round_up((size_t)bytes, 256);
     return FSDP_OK;
 }
@@ -160,7 +164,7 @@ fsdp_status cudnn_plans_find(cuda_device *d, const plan_request *request, const 
             status = prepare_plan(d, request, plan);
         }
     }
-    if (status == FSDP_OK && plan->plan)
+    if (status == FSDP_OK && plan->served)
         *out = plan;
     pthread_mutex_unlock(&d->plans->mutex);
     return status;

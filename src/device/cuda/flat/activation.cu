@@ -83,9 +83,8 @@ template <int KIND, int D, int V> __global__ void __launch_bounds__(THREADS) gat
             d_up.v[j] = f.x * dy.v[j];
             gate.v[j] = f.y * up.v[j] * dy.v[j];
         }
-        store_or_add<D, V>(a.dx, gate_at, gate, a.add_dx);
-        store_or_add<D, V>(a.dx, up_at, d_up, a.add_dx);
-        largest = largest_of<V>(largest_of<V>(largest, gate), d_up);
+        largest = largest_of<V>(largest, store_or_add<D, V>(a.dx, gate_at, gate, a.add_dx));
+        largest = largest_of<V>(largest, store_or_add<D, V>(a.dx, up_at, d_up, a.add_dx));
     }
     if (a.magnitude)
         magnitude_leave(magnitude_as_stored(largest, a.dx.dtype), (uint32_t *)a.magnitude);
@@ -166,17 +165,11 @@ extern "C" cudaError_t launch_activation_backward(const launch *l, const activat
     return cudaGetLastError();
 }
 
-static void clear_magnitude(const launch *l, const gated_args *a)
-{
-    if (a->magnitude)
-        (void)cudaMemsetAsync(a->magnitude, 0, sizeof *a->magnitude, l->stream);
-}
-
 extern "C" cudaError_t launch_gated_forward(const launch *l, const gated_args *a)
 {
     if (a->rows == 0 || a->columns == 0)
         return cudaSuccess;
-    clear_magnitude(l, a);
+    magnitude_clear(l, a->magnitude);
 #define LAUNCH(KIND) start_gated<KIND>(l, a, false)
     FOR_KIND(a->kind, LAUNCH)
 #undef LAUNCH
@@ -187,7 +180,7 @@ extern "C" cudaError_t launch_gated_backward(const launch *l, const gated_args *
 {
     if (a->rows == 0 || a->columns == 0)
         return cudaSuccess;
-    clear_magnitude(l, a);
+    magnitude_clear(l, a->magnitude);
 #define LAUNCH(KIND) start_gated<KIND>(l, a, true)
     FOR_KIND(a->kind, LAUNCH)
 #undef LAUNCH
@@ -197,6 +190,7 @@ extern "C" cudaError_t launch_gated_backward(const launch *l, const gated_args *
 /* A thread turns V pairs (i, i + half) of one head; a block works on one row, whose angles then come from the cache. */
 template <int D, int V> __global__ void __launch_bounds__(THREADS) rope(const rope_args a)
 {
+    uint32_t largest = 0;
     const int half = (int)(a.head_dim / 2), per_head = half / V, n = (int)a.heads * per_head;
     const float sign = a.inverse ? -1.0f : 1.0f;
     const buffer cosines = {(void *)a.cosine, FSDP_F32}, sines = {(void *)a.sine, FSDP_F32};
@@ -217,17 +211,25 @@ template <int D, int V> __global__ void __launch_bounds__(THREADS) rope(const ro
             }
             store<D, V>(a.x, at, x);
             store<D, V>(a.x, at + half, y);
+            largest = largest_of<V>(largest_of<V>(largest, x), y);
         }
+        if (a.magnitude)
+            for (int64_t i = a.heads * a.head_dim + threadIdx.x * V; i < a.row; i += blockDim.x * V)
+                largest = largest_of<V>(largest, load<D, V>(a.x, row * a.row + i));
     }
+    if (a.magnitude)
+        magnitude_leave(magnitude_as_stored(largest, a.x.dtype), (uint32_t *)a.magnitude);
 }
 
 extern "C" cudaError_t launch_rope(const launch *l, const rope_args *a)
 {
-    if (a->rows == 0 || a->heads == 0 || a->head_dim < 2)
+    const bool turns = a->heads > 0 && a->head_dim >= 2;
+    if (a->rows == 0 || (!turns && !a->magnitude))
         return cudaSuccess;
     const bool vectors = a->head_dim % 16 == 0 && a->row % 8 == 0 && is_aligned(a->x) &&
                          (((uintptr_t)a->cosine | (uintptr_t)a->sine) & 15) == 0;
-    const unsigned blocks = (unsigned)launch_min(a->rows, INT32_MAX);
+    const unsigned blocks = (unsigned)launch_min(a->rows, a->magnitude ? 2 * MEASURING_BLOCKS : INT32_MAX);
+    magnitude_clear(l, a->magnitude);
 #define CALL(D, V) rope<D, V><<<blocks, row_threads(a->heads *(a->head_dim / 2 / V), THREADS), 0, l->stream>>>(*a)
     DISPATCH((int)a->x.dtype, vectors, CALL);
 #undef CALL

@@ -1,7 +1,7 @@
 /* AdamW, Adam, SGD and the steps of Muon and Adafactor over a flat range in one pass: 16 bytes a thread and array,
  * hyperparameters from device memory so that a recorded graph sees each step's, and the low-precision copy written on
  * the way out. */
-#include "device/cuda/vector.cuh"
+#include "device/cuda/magnitude.cuh"
 #include "device/halves.h"
 #include "device/stochastic.h"
 
@@ -247,13 +247,24 @@ static __device__ __forceinline__ void draw(const optimizer_args &a, int64_t i, 
     }
 }
 
+/* Magnitude of the number that the copy takes a master for; as in magnitude_as_stored. */
+static __device__ __forceinline__ uint32_t magnitude_of_copy(const optimizer_args &a, bool halves, uint32_t bits)
+{
+    uint32_t low;
+    if (halves || (a.copy.p && a.copy_half))
+        return halves_split(bits, &low) << 16;
+    return a.copy.p ? magnitude_as_stored(bits, a.copy.dtype) : bits;
+}
+
 /* V is 4 or 1; HALVES: the master is copy and rest. Moments are touched only where the kind has them. */
 template <int KIND, int V, bool HALVES, typename MOMENT>
 __global__ void __launch_bounds__(THREADS) optimizer(const optimizer_args a)
 {
-    if (a.scalars->skip)
+    const bool skip = a.scalars->skip;
+    if (skip && !a.magnitude)
         return;
     const step s = read_step<KIND>(a);
+    uint32_t largest = 0;
     const bool has2 = KIND == FSDP_ADAMW || KIND == FSDP_ADAM, has1 = has2 || (KIND == FSDP_SGD && s.momentum != 0.0f);
     for (int64_t i = (blockIdx.x * (int64_t)THREADS + threadIdx.x) * V; i < a.n;
          i += (int64_t)gridDim.x * THREADS * V) {
@@ -264,6 +275,10 @@ __global__ void __launch_bounds__(THREADS) optimizer(const optimizer_args a)
             *(float4 *)p = *(const float4 *)(a.parameter + i);
         else
             p[0] = a.parameter[i];
+        if (skip) { /* what is there is measured */
+            largest = largest_of<V>(largest, *(const floats<V> *)p);
+            continue;
+        }
         load_step<KIND, V>(a, i, g);
         if (has1)
             load_numbers<MOMENT, V>(a.moment1, i, m);
@@ -285,7 +300,10 @@ __global__ void __launch_bounds__(THREADS) optimizer(const optimizer_args a)
             store_halves<V>(a, i, p);
         else
             store_whole<V>(a, i, p);
+        largest = largest_of<V>(largest, *(const floats<V> *)p);
     }
+    if (a.magnitude)
+        magnitude_leave(magnitude_of_copy(a, HALVES, largest), (uint32_t *)a.magnitude);
 }
 
 static void *moment_at(void *moments, fsdp_dtype dtype, int64_t first)

@@ -1,6 +1,6 @@
 /* Bytes moved as slowly as a link would carry them. A block moves its share in slices and waits after each until the
- * link would have carried it; meanwhile it keeps its multiprocessor, as a collective's block does. Without blocks, the
- * copy engines move the bytes, and a single thread waits for the time at which the link would have carried all. */
+ * link would have carried it; meanwhile it keeps its multiprocessor, as a collective's block does. (Without blocks:
+ * paced_copy.c.) */
 #include "device/cuda/launch.h"
 
 #define THREADS 512
@@ -28,8 +28,8 @@ template <bool LARGE> static __device__ __forceinline__ int64_t wrapped(int64_t 
 
 /* The slice of `from` that begins at element `first`, for the elements of the move from `at` to `end`. */
 template <typename T, bool LARGE>
-static __device__ __forceinline__ void load(T values[UNROLLED], const T *from, int64_t first, int64_t n_from, int64_t at,
-                                            int64_t end)
+static __device__ __forceinline__ void load(T values[UNROLLED], const T *from, int64_t first, int64_t n_from,
+                                            int64_t at, int64_t end)
 {
 #pragma unroll
     for (int j = 0; j < UNROLLED; j++)
@@ -97,56 +97,8 @@ template <typename T> static cudaError_t start_blocks(const launch *l, const pac
     return large ? start<T, true>(l, a) : start<T, false>(l, a);
 }
 
-/* ---- by copy engines ---- */
-
-static __global__ void note_start(uint64_t *at)
-{
-    *at = nanoseconds();
-}
-
-static __global__ void wait_since(const uint64_t *start, uint64_t duration)
-{
-    wait_until(*start + duration);
-}
-
-/* As NCCL's copy-engine collectives copy: beside what is computed. */
-static cudaError_t copy_piece(const launch *l, void *to, const void *from, size_t bytes)
-{
-    cudaMemcpyAttributes attributes = {};
-    attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
-    attributes.flags = cudaMemcpyFlagPreferOverlapWithCompute;
-    size_t first = 0;
-    return cudaMemcpyBatchAsync(&to, &from, &bytes, 1, &attributes, &first, 1, l->stream);
-}
-
-static size_t smaller(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
-/* Only the end is paced. Between pieces a wait would need a multiprocessor with room for it, which large products leave
- * when they end, and the copies would take longer than asked for. */
-static cudaError_t copy_paced(const launch *l, const paced_move_args *a)
-{
-    uint64_t *start = (uint64_t *)l->scratch;
-    note_start<<<1, 1, 0, l->stream>>>(start);
-    cudaError_t error = cudaGetLastError();
-    for (size_t done = 0; done < a->bytes && error == cudaSuccess;) {
-        const size_t from = done % a->from_bytes, to = done % a->to_bytes;
-        const size_t bytes = smaller(a->bytes - done, smaller(a->from_bytes - from, a->to_bytes - to));
-        error = copy_piece(l, (char *)a->to + to, (const char *)a->from + from, bytes);
-        done += bytes;
-    }
-    if (error != cudaSuccess)
-        return error;
-    wait_since<<<1, 1, 0, l->stream>>>(start, (uint64_t)(a->seconds * 1e9));
-    return cudaGetLastError();
-}
-
 extern "C" cudaError_t launch_paced_move(const launch *l, const paced_move_args *a)
 {
     const uintptr_t together = (uintptr_t)a->from | (uintptr_t)a->to | a->from_bytes | a->to_bytes;
-    if (a->blocks == 0)
-        return copy_paced(l, a);
     return together % sizeof(uint4) == 0 ? start_blocks<uint4>(l, a) : start_blocks<uint8_t>(l, a);
 }

@@ -200,3 +200,40 @@ extern "C" cudaError_t launch_norm_blocks(const launch *l, const norm_blocks_arg
         norm_blocks_lanes<FSDP_F16><<<blocks, NORM_THREADS, 0, l->stream>>>(*a, vectors);
     return cudaGetLastError();
 }
+
+/* Elements i .. i+V-1 of the sum. Nothing is written between the loads, so those of several parts are under way at
+ * once. */
+template <int D, int V> static __device__ __forceinline__ void sum_parts_at(const sum_parts_args &a, int64_t i)
+{
+    floats<V> sum = {};
+#pragma unroll 8
+    for (int k = 0; k < a.n_parts; k++) {
+        const bool mine = k == a.own;
+        const int64_t part = k - (k > a.own);
+        const floats<V> x = load<D, V>(mine ? a.mine : a.parts, mine ? i : part * a.stride + i);
+#pragma unroll
+        for (int j = 0; j < V; j++)
+            sum.v[j] = k == 0 ? x.v[j] : sum.v[j] + x.v[j];
+    }
+    store_or_add<DYNAMIC, V>(a.out, i, sum, a.add);
+}
+
+template <int D, int V> __global__ void __launch_bounds__(256) sum_parts(const sum_parts_args a)
+{
+    const int64_t thread = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, whole = a.n / V * V;
+    for (int64_t i = thread * V; i < whole; i += gridDim.x * (int64_t)blockDim.x * V)
+        sum_parts_at<D, V>(a, i);
+    if (whole + thread < a.n)
+        sum_parts_at<D, 1>(a, whole + thread);
+}
+
+extern "C" cudaError_t launch_sum_parts(const launch *l, const sum_parts_args *a)
+{
+    if (a->n == 0)
+        return cudaSuccess;
+    const bool vectors = a->stride % 8 == 0 && is_aligned(a->parts) && is_aligned(a->mine) && is_aligned(a->out);
+#define CALL(D, V) sum_parts<D, V><<<flat_blocks(l, launch_ceil(a->n, V), 256), 256, 0, l->stream>>>(*a)
+    DISPATCH((int)a->mine.dtype, vectors, CALL);
+#undef CALL
+    return cudaGetLastError();
+}

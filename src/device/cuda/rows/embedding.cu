@@ -1,9 +1,12 @@
 /* Rows of a table by id, and the table's gradient without floating-point atomics: rows are sorted by id (a counting
  * sort whose ties are put into row order), then every row of the table that an id names is written once, summing its
- * rows of dy in order. */
+ * rows of dy in an order that depends on nothing else. Ids are as frequent as words are, and padding more so: those
+ * that come often are sorted and summed by whole blocks. */
 #include "device/cuda/vector.cuh"
 
 #define THREADS 256
+/* An id that more rows have is frequent. */
+#define FREQUENT 64
 
 template <int D, int V> __global__ void __launch_bounds__(THREADS) embedding_forward(const embedding_args a)
 {
@@ -139,13 +142,95 @@ __global__ void __launch_bounds__(THREADS) order_rows(const embedding_args a, li
     if (id < 0)
         return;
     const int32_t first = w.offsets[id], last = w.offsets[id + 1];
+    if (last - first > FREQUENT)
+        return;
     int32_t before = 0;
     for (int32_t i = first; i < last; i++)
         before += w.rows[i] < (int32_t)row;
     w.sorted[first + before] = (int32_t)row;
 }
 
-/* A block stands at one place of the sorted rows, and works only where an id begins. */
+/* Every FREQUENT-th place of the rows by id has a block. The first of them that lies among a frequent id's rows works
+ * for that id. -1: this block has nothing to do. */
+static __device__ __forceinline__ int32_t frequent_id(const embedding_args &a, const lists &w, const int32_t *rows)
+{
+    const int32_t at = (int32_t)blockIdx.x * FREQUENT;
+    if (at >= w.offsets[a.vocabulary])
+        return -1;
+    const int32_t id = a.ids[rows[at]], first = w.offsets[id];
+    return w.offsets[id + 1] - first > FREQUENT && at - first < FREQUENT ? id : -1;
+}
+
+/* Walks through all rows and takes those of its id, in order. */
+__global__ void __launch_bounds__(1024) order_frequent(const embedding_args a, lists w)
+{
+    __shared__ int32_t warps[32];
+    const int32_t id = frequent_id(a, w, w.rows);
+    if (id < 0)
+        return;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const int32_t last = w.offsets[id + 1];
+    int32_t at = w.offsets[id];
+    for (int64_t first = 0; at < last && first < a.rows; first += 1024) {
+        const int64_t row = first + threadIdx.x;
+        const bool taken = row < a.rows && a.ids[row] == id;
+        const unsigned found = __ballot_sync(0xffffffffu, taken);
+        if (lane == 0)
+            warps[warp] = __popc(found);
+        __syncthreads();
+        int32_t before = at;
+#pragma unroll
+        for (int i = 0; i < 32; i++) {
+            before += i < warp ? warps[i] : 0;
+            at += warps[i];
+        }
+        if (taken)
+            w.sorted[before + __popc(found & ((1u << lane) - 1))] = (int32_t)row;
+        __syncthreads();
+    }
+}
+
+#define SUM_LANES 8
+#define SUM_PARTS 32
+
+/* Of a frequent id's rows each part of the block sums every SUM_PARTS-th, then the parts are summed in pairs. */
+template <int DY, int V>
+__global__ void __launch_bounds__(SUM_LANES *SUM_PARTS) sum_frequent(const embedding_args a, lists w)
+{
+    __shared__ float sums[SUM_PARTS][SUM_LANES * V];
+    const int32_t id = frequent_id(a, w, w.sorted);
+    if (id < 0)
+        return;
+    const int lane = threadIdx.x % SUM_LANES, part = threadIdx.x / SUM_LANES;
+    const int64_t column = (blockIdx.y * (int64_t)SUM_LANES + lane) * V;
+    const int32_t last = w.offsets[id + 1];
+    floats<V> sum;
+#pragma unroll
+    for (int j = 0; j < V; j++)
+        sum.v[j] = 0;
+#pragma unroll 4
+    for (int32_t i = w.offsets[id] + part; i < last && column < a.columns; i += SUM_PARTS) {
+        floats<V> dy = load<DY, V>(a.dy, (int64_t)w.sorted[i] * a.columns + column);
+#pragma unroll
+        for (int j = 0; j < V; j++)
+            sum.v[j] += dy.v[j];
+    }
+    for (int half = SUM_PARTS / 2; half > 0; half /= 2) {
+        if (part >= half && part < 2 * half)
+#pragma unroll
+            for (int j = 0; j < V; j++)
+                sums[part][lane * V + j] = sum.v[j];
+        __syncthreads();
+        if (part < half)
+#pragma unroll
+            for (int j = 0; j < V; j++)
+                sum.v[j] += sums[part + half][lane * V + j];
+    }
+    if (part == 0 && column < a.columns)
+        store_or_add<DYNAMIC, V>(a.d_table, (int64_t)id * a.columns + column, sum, a.add_table);
+}
+
+/* A block stands at one place of the sorted rows, and works only where an id that is not frequent begins. */
 template <int DY, int V> __global__ void __launch_bounds__(64) embedding_backward(const embedding_args a, lists w)
 {
     const int64_t column = (blockIdx.y * 64ll + threadIdx.x) * V;
@@ -156,6 +241,8 @@ template <int DY, int V> __global__ void __launch_bounds__(64) embedding_backwar
     if (w.offsets[id] != first)
         return;
     const int32_t last = w.offsets[id + 1];
+    if (last - first > FREQUENT)
+        return;
     floats<V> sum;
 #pragma unroll
     for (int j = 0; j < V; j++)
@@ -168,6 +255,15 @@ template <int DY, int V> __global__ void __launch_bounds__(64) embedding_backwar
             sum.v[j] += dy.v[j];
     }
     store_or_add<DYNAMIC, V>(a.d_table, (int64_t)id * a.columns + column, sum, a.add_table);
+}
+
+template <int DY, int V> static void start_sums(const launch *l, const embedding_args *a, const lists &w)
+{
+    const dim3 each((unsigned)a->rows, (unsigned)launch_ceil(a->columns, 64 * V));
+    const dim3 often((unsigned)launch_ceil(a->rows, FREQUENT), (unsigned)launch_ceil(a->columns, SUM_LANES * V));
+    embedding_backward<DY, V><<<each, 64, 0, l->stream>>>(*a, w);
+    if (a->rows > FREQUENT)
+        sum_frequent<DY, V><<<often, SUM_LANES * SUM_PARTS, 0, l->stream>>>(*a, w);
 }
 
 extern "C" cudaError_t launch_embedding_backward(const launch *l, const embedding_args *a)
@@ -188,10 +284,10 @@ extern "C" cudaError_t launch_embedding_backward(const launch *l, const embeddin
     scan_counts<<<1, 1024, 0, l->stream>>>(a->vocabulary, w);
     place_rows<<<blocks, THREADS, 0, l->stream>>>(*a, w);
     order_rows<<<blocks, THREADS, 0, l->stream>>>(*a, w);
+    if (a->rows > FREQUENT)
+        order_frequent<<<(unsigned)launch_ceil(a->rows, FREQUENT), 1024, 0, l->stream>>>(*a, w);
     const bool vectors = a->columns % 8 == 0 && is_aligned(a->dy) && is_aligned(a->d_table);
-#define CALL(D, V)                                                                                                     \
-    embedding_backward<D, V>                                                                                           \
-        <<<dim3((unsigned)a->rows, (unsigned)launch_ceil(a->columns, 64 * V)), 64, 0, l->stream>>>(*a, w)
+#define CALL(D, V) start_sums<D, V>(l, a, w)
     DISPATCH((int)a->dy.dtype, vectors, CALL);
 #undef CALL
     return cudaGetLastError();

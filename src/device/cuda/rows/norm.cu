@@ -1,7 +1,7 @@
 /* RMS and layer normalisation over rows of any width and mixture of types, forward and backward. One block works on one
  * row at a time; gradients of weight and bias are summed per row chunk in registers and then over the chunks in order,
  * so they have the same bits every time. RMS normalisation of the usual rows is in rmsnorm.cu. */
-#include "device/cuda/vector.cuh"
+#include "device/cuda/magnitude.cuh"
 
 /* `shift` plus the weights of V columns. */
 template <int V>
@@ -20,6 +20,7 @@ template <bool LAYER, int D, int V> __global__ void norm_forward(const layernorm
     __shared__ float shared[128];
     const int64_t row = blockIdx.x, n = a.columns / V, base = row * a.columns;
     float sum = 0, squares = 0;
+    uint32_t largest = 0;
     floats<V> first;
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
         floats<V> x = load<D, V>(a.x, base + i * V);
@@ -63,7 +64,10 @@ template <bool LAYER, int D, int V> __global__ void norm_forward(const layernorm
                 x.v[j] += bias.v[j];
         }
         store<D, V>(a.y, base + i * V, x);
+        largest = largest_of<V>(largest, x);
     }
+    if (a.magnitude)
+        magnitude_leave(magnitude_as_stored(largest, a.y.dtype), (uint32_t *)a.magnitude);
 }
 
 /* dx of one row, given the row's two means over columns of w*dy and w*dy*xhat. */
@@ -90,6 +94,7 @@ __global__ void __launch_bounds__(512) norm_backward_chunk(const layernorm_args 
     __shared__ float shared[128];
     const int64_t n = a.columns / V;
     const int64_t first = blockIdx.x * chunk, last = min(first + chunk, a.rows);
+    uint32_t largest = 0;
     floats<V> weight[N], x[N], dy[N], d_weight[N], d_bias[N];
 #pragma unroll
     for (int k = 0; k < N; k++) {
@@ -136,10 +141,10 @@ __global__ void __launch_bounds__(512) norm_backward_chunk(const layernorm_args 
 #pragma unroll
         for (int k = 0; k < N; k++) {
             const int64_t i = threadIdx.x + k * (int64_t)blockDim.x;
-            if (i < n && a.dx.p)
-                store_or_add<D, V>(a.dx, row * a.columns + i * V,
-                                   row_gradient<LAYER, V>(x[k], dy[k], weight[k], mean, rstd, total.x, total.y),
-                                   a.add_dx);
+            if (i < n && a.dx.p) {
+                const floats<V> dx = row_gradient<LAYER, V>(x[k], dy[k], weight[k], mean, rstd, total.x, total.y);
+                largest = largest_of<V>(largest, store_or_add<D, V>(a.dx, row * a.columns + i * V, dx, a.add_dx));
+            }
             x[k] = next_x[k];
             dy[k] = next_dy[k];
         }
@@ -155,6 +160,8 @@ __global__ void __launch_bounds__(512) norm_backward_chunk(const layernorm_args 
         if (LAYER && a.d_bias.p)
             store<FSDP_F32, V>(partial, (gridDim.x + blockIdx.x) * a.columns + i * V, d_bias[k]);
     }
+    if (a.magnitude)
+        magnitude_leave(magnitude_as_stored(largest, a.dx.dtype), (uint32_t *)a.magnitude);
 }
 
 /* Any width: dx alone, the row read twice. */
@@ -164,6 +171,7 @@ template <bool LAYER, int D, int V> __global__ void norm_backward_row(const laye
     const int64_t row = blockIdx.x, n = a.columns / V, base = row * a.columns;
     const float rstd = a.rstd[row], mean = LAYER ? a.mean[row] : 0.0f;
     float sum_dy = 0, sum_dy_xhat = 0;
+    uint32_t largest = 0;
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
         floats<V> x = load<D, V>(a.x, base + i * V), dy = load<D, V>(a.dy, base + i * V);
         floats<V> weight = load_weight<V>(a, i * V, shift);
@@ -177,11 +185,12 @@ template <bool LAYER, int D, int V> __global__ void norm_backward_row(const laye
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
         floats<V> x = load<D, V>(a.x, base + i * V), dy = load<D, V>(a.dy, base + i * V);
         floats<V> weight = load_weight<V>(a, i * V, shift);
-        store_or_add<D, V>(
-            a.dx, base + i * V,
-            row_gradient<LAYER, V>(x, dy, weight, mean, rstd, total.x / (float)a.columns, total.y / (float)a.columns),
-            a.add_dx);
+        const floats<V> dx =
+            row_gradient<LAYER, V>(x, dy, weight, mean, rstd, total.x / (float)a.columns, total.y / (float)a.columns);
+        largest = largest_of<V>(largest, store_or_add<D, V>(a.dx, base + i * V, dx, a.add_dx));
     }
+    if (a.magnitude)
+        magnitude_leave(magnitude_as_stored(largest, a.dx.dtype), (uint32_t *)a.magnitude);
 }
 
 /* Any width: the weight gradients of one row chunk, a thread per column. Runs before dx may overwrite dy. */
@@ -217,6 +226,7 @@ template <bool LAYER> static cudaError_t forward(const launch *l, const layernor
         return cudaSuccess;
     const int dtype = common_dtype(a->x, a->y, no_buffer, no_buffer);
     const bool vectors = rows_are_vectors(a);
+    magnitude_clear(l, a->magnitude);
 #define CALL(D, V)                                                                                                     \
     norm_forward<LAYER, D, V><<<(unsigned)a->rows, row_threads(a->columns / V, 1024), 0, l->stream>>>(*a, shift)
     DISPATCH(dtype, vectors, CALL);
@@ -233,6 +243,7 @@ template <bool LAYER> static cudaError_t backward(const launch *l, const layerno
     const int64_t chunk = launch_ceil(a->rows, partial_rows(l->n_multiprocessors, a->rows));
     const int64_t n_partials = launch_ceil(a->rows, chunk);
     const unsigned blocks = (unsigned)n_partials;
+    magnitude_clear(l, a->magnitude);
     if (vectors && a->columns <= 8 * 512) {
         const int threads = row_threads(a->columns / 8, 512);
 #define CALL(D, V) norm_backward_chunk<LAYER, D, V, 1><<<blocks, threads, 0, l->stream>>>(*a, shift, chunk)
@@ -279,6 +290,7 @@ static layernorm_args from_rms(const rmsnorm_args *a)
     out.d_weight = a->d_weight;
     out.add_dx = a->add_dx;
     out.add_weight = a->add_weight;
+    out.magnitude = a->magnitude;
     out.workspace = a->workspace;
     return out;
 }

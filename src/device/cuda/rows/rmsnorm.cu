@@ -2,8 +2,8 @@
  * registers. Backward copies the next row to shared memory asynchronously, so that reading goes on while a row is
  * worked on; the weight gradient is summed per block in registers, then over the blocks in order (launch_sum_partials).
  * Other rows are norm.cu's. */
+#include "device/cuda/magnitude.cuh"
 #include "device/cuda/mma.cuh"
-#include "device/cuda/vector.cuh"
 
 #define THREADS 128
 #define STAGES 2
@@ -64,10 +64,9 @@ template <int D, int N, int WARPS> __global__ void __launch_bounds__(THREADS) rm
 {
     typedef row_group<WARPS> group;
     constexpr int V = in_16_bytes<D>;
-    const int lane = group::lane(), n = (int)(a.columns / V);
     const int64_t row = group::first_row();
-    if (row >= a.rows)
-        return;
+    const int lane = group::lane(), n = row < a.rows ? (int)(a.columns / V) : 0; /* all come to the end */
+    uint32_t largest = 0;
     uint4 raw[N], weights[N];
 #pragma unroll
     for (int k = 0; k < N; k++) {
@@ -90,28 +89,33 @@ template <int D, int N, int WARPS> __global__ void __launch_bounds__(THREADS) rm
         squares += part;
     }
     const float rstd = 1.0f / sqrtf(group::sum(squares, 0) / (float)a.columns + a.eps);
-    if (lane == 0)
+    if (lane == 0 && n > 0)
         a.rstd[row] = rstd;
 #pragma unroll
     for (int k = 0; k < N; k++) {
         const int i = lane + k * group::threads;
         if (i >= n)
             break;
-        float x[V], weight[V];
-        unpack16<D>(raw[k], x);
+        floats<V> x;
+        float weight[V];
+        unpack16<D>(raw[k], x.v);
         unpack16<D>(weights[k], weight);
 #pragma unroll
         for (int j = 0; j < V; j++)
-            x[j] = x[j] * rstd * (a.shift + weight[j]);
-        ((uint4 *)a.y.p)[row * n + i] = pack16<D>(x);
+            x.v[j] = x.v[j] * rstd * (a.shift + weight[j]);
+        ((uint4 *)a.y.p)[row * n + i] = pack16<D>(x.v);
+        largest = largest_of<V>(largest, x);
     }
+    if (a.magnitude)
+        magnitude_leave(magnitude_as_stored(largest, D), (uint32_t *)a.magnitude);
 }
 
-/* dx of one row, given the mean over columns of weight * dy * xhat; old: what it is added to. */
+/* dx of one row, given the mean over columns of weight * dy * xhat; old: what it is added to. Returns the largest of
+ * `largest` and of what it wrote, as bits of magnitudes. */
 template <int D, int N, int STEP>
-static __device__ __forceinline__ void store_gradient(const rmsnorm_args &a, int64_t row, int n, int lane,
-                                                      const uint4 *x_own, const uint4 *dy_own, const uint4 old[N],
-                                                      float rstd, float mean)
+static __device__ __forceinline__ uint32_t store_gradient(const rmsnorm_args &a, int64_t row, int n, int lane,
+                                                          const uint4 *x_own, const uint4 *dy_own, const uint4 old[N],
+                                                          float rstd, float mean, uint32_t largest)
 {
     constexpr int V = in_16_bytes<D>;
     const float shrink = -rstd * rstd * mean;
@@ -120,16 +124,19 @@ static __device__ __forceinline__ void store_gradient(const rmsnorm_args &a, int
         const int i = lane + k * STEP;
         if (i >= n)
             break;
-        float x[V], dy[V], weight[V], out[V];
+        float x[V], dy[V], weight[V];
+        floats<V> out;
         unpack16<D>(x_own[k * THREADS], x);
         unpack16<D>(dy_own[k * THREADS], dy);
         unpack16<D>(((const uint4 *)a.weight.p)[i], weight);
-        unpack16<D>(old[k], out);
+        unpack16<D>(old[k], out.v);
 #pragma unroll
         for (int j = 0; j < V; j++)
-            out[j] += (a.shift + weight[j]) * dy[j] * rstd + x[j] * shrink;
-        ((uint4 *)a.dx.p)[row * n + i] = pack16<D>(out);
+            out.v[j] += (a.shift + weight[j]) * dy[j] * rstd + x[j] * shrink;
+        ((uint4 *)a.dx.p)[row * n + i] = pack16<D>(out.v);
+        largest = largest_of<V>(largest, out);
     }
+    return largest;
 }
 
 /* Adds the groups' weight gradients up in group order and writes the block's row of partial sums. all: shared memory
@@ -169,6 +176,7 @@ __global__ void __launch_bounds__(THREADS, 3) rmsnorm_backward_rows(const rmsnor
     uint4 *ring = memory + threadIdx.x; /* (S, x | dy, N, THREADS) */
     const int lane = group::lane(), n = (int)(a.columns / V);
     const int64_t step = group::step();
+    uint32_t largest = 0;
     float d_weight[N][V];
 #pragma unroll
     for (int k = 0; k < N; k++)
@@ -218,12 +226,14 @@ __global__ void __launch_bounds__(THREADS, 3) rmsnorm_backward_rows(const rmsnor
         }
         const float mean = group::sum(sum, turn) * rstd / (float)a.columns;
         if (a.dx.p)
-            store_gradient<D, N, group::threads>(a, row, n, lane, x_own, dy_own, old, rstd, mean);
+            largest = store_gradient<D, N, group::threads>(a, row, n, lane, x_own, dy_own, old, rstd, mean, largest);
     }
     copy_async_wait<0>();
     __syncthreads(); /* the ring becomes the sum of the groups */
     if (a.d_weight.p)
         store_partial<D, N, WARPS>((float *)a.workspace + blockIdx.x * a.columns, (float *)memory, n, lane, d_weight);
+    if (a.magnitude)
+        magnitude_leave(magnitude_as_stored(largest, D), (uint32_t *)a.magnitude);
 }
 
 /* The row's vectors of 16 bytes when it can be worked on here, 0 otherwise. */
@@ -247,6 +257,7 @@ static int64_t blocks_for(const launch *l, int bytes, int64_t rows, int rows_in_
 template <int D, int N, int WARPS> static cudaError_t start_forward(const launch *l, const rmsnorm_args *a)
 {
     const int64_t n_blocks = launch_ceil(a->rows, row_group<WARPS>::in_block);
+    magnitude_clear(l, a->magnitude);
     rmsnorm_rows<D, N, WARPS><<<(unsigned)n_blocks, THREADS, 0, l->stream>>>(*a);
     return cudaGetLastError();
 }
@@ -259,6 +270,7 @@ template <int D, int N, int WARPS> static cudaError_t start_backward(const launc
     if (error != cudaSuccess)
         return error;
     const int64_t n_blocks = blocks_for(l, bytes, a->rows, row_group<WARPS>::in_block);
+    magnitude_clear(l, a->magnitude);
     rmsnorm_backward_rows<D, N, WARPS><<<(unsigned)n_blocks, THREADS, (size_t)bytes, l->stream>>>(*a);
     error = cudaGetLastError();
     if (error == cudaSuccess && a->d_weight.p)
