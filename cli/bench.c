@@ -204,6 +204,7 @@ static int run_kind(int (*run)(request *q), const char *kind, int argc, char **a
 
 static int run_bench(int argc, char **argv)
 {
+    command_show_warnings("bench");
     for (int i = 0; argc > 0 && i < N_KINDS; i++)
         if (strcmp(argv[0], kinds[i].name) == 0)
             return run_kind(kinds[i].run, kinds[i].name, argc - 1, argv + 1);
@@ -225,8 +226,10 @@ const command command_bench = {
         "    model and batch.\n"
         "    --emulate 8@450GBs,2@50GBs measures this process as one rank of two hosts with eight ranks each, joined\n"
         "    at 450 GB/s within a host and 50 GB/s a rank between them: shards, memory and times are those of such\n"
-        "    a rank, the losses mean nothing. Exposed is what a step takes longer than without communication.\n"
+        "    a rank, the losses mean nothing. Exposed is the time by which communication makes a step longer.\n"
         "    --comm_ctas and --comm_memory say how many multiprocessors the collectives take.\n"
+        "    With several ranks, real or emulated, it also says how long a step waits for collectives; --json lists\n"
+        "    them.\n"
         "kernel [WORKLOAD]\n"
         "    Times each kernel at the workload's shapes: matrix products and their gradients, attention, norms, rope,\n"
         "    swiglu, loss, embedding, optimizer. Shown as a share of a large matrix product or a copy.\n"

@@ -1,6 +1,7 @@
 /* Figures for people and for programs. A rate that is not known is left out of a table and null in JSON. */
 #include "bench_print.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -40,6 +41,18 @@ static void json_parts(const char *key, const fsdp_bench_part *parts, int n)
     fputs("]", stdout);
 }
 
+/* JSON has no word for a loss that is not finite. */
+static void json_losses(const double *losses, int n)
+{
+    fputs("\"loss\": [", stdout);
+    for (int i = 0; i < n; i++)
+        if (isfinite(losses[i]))
+            printf("%s%.4f", i ? ", " : "", losses[i]);
+        else
+            fputs(i ? ", null" : "null", stdout);
+    fputs("]", stdout);
+}
+
 static void step_json(const char *workload, const fsdp_bench_result *r)
 {
     fputs("{", stdout);
@@ -55,16 +68,19 @@ static void step_json(const char *workload, const fsdp_bench_result *r)
     json_known("matrix_tflops", r->rates.matrix_tflops, ", ");
     json_known("utilisation", share(r->tflops, r->rates.peak_tflops), ", ");
     json_known("utilisation_of_matrix", share(r->tflops, r->rates.matrix_tflops), ", ");
-    printf("\"peak_gb\": %.3f, \"comm_ms\": %.2f, \"exposed_ms\": %.2f, \"first_step_s\": %.2f, "
-           "\"loss\": [%.4f, %.4f, %.4f]",
-           (double)r->memory_bytes / (1 << 30), r->communication_ms, r->exposed_ms, r->first_step_seconds,
-           r->first_losses[0], r->first_losses[1], r->first_losses[2]);
+    printf("\"peak_gb\": %.3f, \"comm_ms\": %.2f, \"exposed_ms\": %.2f, \"first_step_s\": %.2f, ",
+           (double)r->memory_bytes / (1 << 30), r->communication_ms, r->exposed_ms, r->first_step_seconds);
+    json_losses(r->first_losses, sizeof r->first_losses / sizeof *r->first_losses);
     if (r->host_update_ms > 0)
         printf(", \"host_update_ms\": %.2f, \"host_wait_ms\": %.2f, \"host_gb_s\": %.1f", r->host_update_ms,
                r->host_wait_ms, r->host_gigabytes);
     if (r->predicted_milliseconds > 0)
         printf(", \"predicted_ms\": %.4f, \"predicted_exposed_ms\": %.4f", r->predicted_milliseconds,
                r->predicted_exposed_ms);
+    if (r->world_size > 1) {
+        printf(", \"waits_ms\": %.3f", r->waits_ms);
+        json_parts("waits", r->waits, r->n_waits);
+    }
     if (r->n_classes > 0) {
         printf(", \"waited_ms\": %.4f", r->waited_milliseconds);
         json_parts("classes", r->classes, r->n_classes);
@@ -93,8 +109,10 @@ static void step_table(const char *workload, const fsdp_bench_result *r)
         printf("%-10s %lld micro-batches of %lld x %lld a step on each rank\n", workload, (long long)r->micro_batches,
                (long long)r->batch, (long long)r->width);
     if (r->world_size > 1 && r->communication_ms > 0)
-        printf("%-10s %8.2f ms of collectives a step, %.2f ms of them exposed\n", workload, r->communication_ms,
-               r->exposed_ms);
+        printf("%-10s %8.2f ms of collectives a step, %.2f ms exposed\n", workload, r->communication_ms, r->exposed_ms);
+    if (r->n_waits > 0)
+        printf("%-10s %8.2f ms of a step wait for collectives, %.2f of them for %s\n", workload, r->waits_ms,
+               r->waits[0].milliseconds, r->waits[0].name);
     if (r->host_update_ms > 0)
         printf("%-10s %8.2f ms of updates in host memory a step at %.1f GB/s, %.2f ms of them exposed\n", workload,
                r->host_update_ms, r->host_gigabytes, r->host_wait_ms);

@@ -17,7 +17,13 @@
 extern "C" {
 #endif
 
-enum { FSDP_BENCH_NAME = 64, FSDP_BENCH_CLASSES = 7, FSDP_BENCH_OPERATIONS = 96, FSDP_BENCH_ROWS = 64 };
+enum {
+    FSDP_BENCH_NAME = 64,
+    FSDP_BENCH_CLASSES = 7,
+    FSDP_BENCH_OPERATIONS = 96,
+    FSDP_BENCH_WAITS = 12,
+    FSDP_BENCH_ROWS = 64
+};
 
 /* Name of workload `index`, counted from 0, and what it is; NULL after the last. */
 FSDP_API const char *fsdp_bench_workload(int index, const char **what);
@@ -86,6 +92,10 @@ typedef struct fsdp_bench_result {
     int n_classes, n_operations;
     fsdp_bench_part classes[FSDP_BENCH_CLASSES];       /* products, attention, ...; together they are the whole */
     fsdp_bench_part operations[FSDP_BENCH_OPERATIONS]; /* the slowest first */
+    /* With several ranks: how long a step stood still for collectives, */
+    double waits_ms;
+    int n_waits;
+    fsdp_bench_part waits[FSDP_BENCH_WAITS]; /* and for which; the longest first: "reduce_scatter layers.0" */
 } fsdp_bench_result;
 
 #define FSDP_BENCH_RESULT_INIT                                                                                         \

@@ -21,6 +21,12 @@ typedef enum fsdp_comm_memory {
     FSDP_COMM_MEMORY_COPY_ENGINE /* the same, and gathers within a host are copies, which take no multiprocessor */
 } fsdp_comm_memory;
 
+/* How sums of bf16 and fp16 values over GPUs are accumulated (world.h). */
+typedef enum fsdp_reduce_accumulation {
+    FSDP_ACCUMULATE_FP32,   /* in fp32, in rank order, rounded once: the bits of the CPU's */
+    FSDP_ACCUMULATE_LIBRARY /* as NCCL does it: a ring rounds every partial sum */
+} fsdp_reduce_accumulation;
+
 /* How a checkpoint lies on disk (state.h). */
 typedef enum fsdp_checkpoint_kind {
     FSDP_CKPT_SHARDED, /* a file per rank; any number of ranks loads it, with any strategy */

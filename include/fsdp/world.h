@@ -31,8 +31,10 @@ typedef struct fsdp_world_config {
     int threads;          /* 0: OMP_NUM_THREADS, otherwise this rank's share of the cores */
     double comm_timeout;  /* maximum seconds of any single wait */
     bool comm_thread;     /* collectives run on a thread of their own even if no core is free for it */
-    int64_t comm_ctas; /* GPUs: the most thread blocks, each on a multiprocessor, of a collective; 0: 16 on Hopper, else NCCL's */
-    fsdp_comm_memory comm_memory; /* GPUs: the memory that collectives run on */
+    int64_t comm_ctas; /* GPUs: the most thread blocks, each on a multiprocessor, of a collective; 0: 16 on Hopper, else
+                          NCCL's */
+    fsdp_comm_memory comm_memory;                 /* GPUs: the memory that collectives run on */
+    fsdp_reduce_accumulation reduce_accumulation; /* GPUs: of sums of bf16 and fp16 values */
 } fsdp_world_config;
 
 #define FSDP_WORLD_CONFIG_INIT                                                                                         \

@@ -393,7 +393,6 @@ static fsdp_status predict(profiling *p, const fsdp_settings *s, fsdp_bench_prof
         .work = &work,
         .config = &p->b->sharding.config,
         .world = {p->b->world->dev, fsdp_world_size(p->b->world), p->b->world->job.local_world_size},
-        .micro_batches = p->b->micro_batches,
         .profile = &p->profile};
     prediction found;
     FSDP_TRY(prediction_make(&request, &found));

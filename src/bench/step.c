@@ -16,11 +16,12 @@
 #include "bench/parts.h"
 #include "bench/stepping.h"
 #include "bench/samples.h"
+#include "bench/waits.h"
 #include "comm/emulate/emulate.h"
 #include "comm/emulate/links.h"
 #include "device/peak.h"
 
-enum { MAX_PART_STEPS = 5 };
+enum { MAX_PART_STEPS = 5, MAX_WAIT_STEPS = 3 };
 
 /* Steps in turns with collectives that take no time, two of each kind: the median of what the second of the first kind
  * took longer is exposed. Turns, because a GPU's clocks drift by more than that. */
@@ -93,6 +94,28 @@ static fsdp_status break_down(stepping *b, const fsdp_bench_config *c, fsdp_benc
     return status;
 }
 
+/* The same for waits: what times them takes time itself. */
+static fsdp_status measure_waits(stepping *b, const fsdp_bench_config *c, fsdp_bench_result *out)
+{
+    bench_waits *waits = NULL;
+    int steps = c->steps < MAX_WAIT_STEPS ? c->steps : MAX_WAIT_STEPS;
+    double loss;
+    if (fsdp_world_size(b->world) == 1)
+        return FSDP_OK;
+    FSDP_TRY(offload_settle(b->sharded));
+    FSDP_TRY(
+        stepping_run(b, c->warmup + c->steps, &loss)); /* those before may have had collectives that took no time */
+    FSDP_TRY(offload_settle(b->sharded));
+    FSDP_TRY(bench_waits_start(b->world->dev, b->world->compute, &waits));
+    fsdp_status status = FSDP_OK;
+    for (int i = 0; i < steps && status == FSDP_OK; i++)
+        status = stepping_run(b, c->warmup + c->steps + i, &loss);
+    if (status == FSDP_OK)
+        status = offload_settle(b->sharded);
+    fsdp_status ended = bench_waits_end(waits, status == FSDP_OK ? steps : 0, out);
+    return status == FSDP_OK ? ended : status;
+}
+
 static void compute_figures(const stepping *b, fsdp_bench_result *r)
 {
     workload w = {.model = b->model, .batch = b->batch, .width = b->width};
@@ -139,6 +162,7 @@ static fsdp_status take_links(const char *emulated, kernel_profile *profile, pla
     world->ranks_per_node = l.per_host;
     profile->links.inside = l.within;
     profile->links.outside = l.n_hosts > 1 ? l.between : profile->links.outside;
+    profile->n_collectives = 0; /* of other links */
     return FSDP_OK;
 }
 
@@ -153,7 +177,6 @@ static fsdp_status predict(const stepping *b, const fsdp_settings *s, const fsdp
     prediction_request request = {.work = &work,
                                   .config = &b->sharding.config,
                                   .world = {b->world->dev, fsdp_world_size(b->world), b->world->job.local_world_size},
-                                  .micro_batches = b->micro_batches,
                                   .profile = &profile};
     FSDP_TRY(profile_open(s->profile, &profile));
     fsdp_status status = take_links(c->emulate, &profile, &request.world);
@@ -186,6 +209,8 @@ static fsdp_status run_bench(const fsdp_settings *settings, const fsdp_bench_con
         status = offload_settle(b->sharded);
         offload_results(b, result);
     }
+    if (status == FSDP_OK)
+        status = measure_waits(b, config, result);
     if (status == FSDP_OK && config->breakdown)
         status = break_down(b, config, result);
     if (status == FSDP_OK) {

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/record/ring.h"
 #include "base/host/threads.h"
+#include "comm/direct.h"
 #include "comm/engine.h"
 #include "meet/meeting.h"
 
@@ -85,14 +86,21 @@ size_t comm_overhead(const comm_config *config)
                : 0;
 }
 
-/* NCCL 2.28.9 on an H200, 2 and 4 ranks, at most 16 blocks a collective: its kernels, of which the first collective of
- * a process loads the second half, and what each communicator takes. Splitting one off another, also with shared
- * resources, takes no less; neither collectives nor registered memory take more. */
+/* By name: a plan may be made where there is no NCCL. */
+static bool is_nccl(const comm_config *config)
+{
+    const char *name = config->backend ? config->backend : default_backend(config, promised_hosts(&config->job));
+    return strcmp(name, "nccl") == 0;
+}
+
+/* NCCL 2.28.9 on an H200, 2 ranks, at most 16 blocks a collective, as free memory shows it around comm_open and
+ * comm_group_split: 392 MiB with the world's group, most of it kernels, and 49 with each further one. A communicator by
+ * itself takes 16 of them, and splitting one off another, also with shared resources, no less; collectives and
+ * registered memory take no more. */
 size_t comm_library_bytes(const comm_config *config, int groups)
 {
-    static const size_t kernels = (size_t)378 << 20, communicator = (size_t)16 << 20;
-    const char *name = config->backend ? config->backend : default_backend(config, promised_hosts(&config->job));
-    return groups > 0 && strcmp(name, "nccl") == 0 ? kernels + (size_t)groups * communicator : 0;
+    static const size_t process = (size_t)345 << 20, group = (size_t)49 << 20;
+    return groups > 0 && is_nccl(config) ? process + (size_t)groups * group : 0;
 }
 
 size_t comm_allocated_bytes(const comm_config *config, size_t bytes)
@@ -103,6 +111,31 @@ size_t comm_allocated_bytes(const comm_config *config, size_t bytes)
     bool symmetric = config->memory != FSDP_COMM_MEMORY_PLAIN && backend->symmetric_page > 0;
     size_t page = symmetric ? backend->symmetric_page : backend->page;
     return page > 0 ? round_up(bytes, page) : bytes;
+}
+
+bool comm_will_fill_directly(const comm_config *config)
+{
+    const comm_backend *backend;
+    return choose_backend(config, promised_hosts(&config->job), &backend) == FSDP_OK && backend->registers;
+}
+
+bool comm_sums_directly(const comm_config *config, fsdp_dtype from)
+{
+    const comm_backend *backend;
+    bool queued = is_nccl(config) || (choose_backend(config, promised_hosts(&config->job), &backend) == FSDP_OK &&
+                                      backend == &comm_emulate_device_backend);
+    return queued && config->accumulation == FSDP_ACCUMULATE_FP32 && (from == FSDP_BF16 || from == FSDP_F16);
+}
+
+size_t comm_staging_bytes(const comm_config *config, comm_kind kind, int n_ranks, int64_t numel, fsdp_dtype from,
+                          fsdp_dtype to, bool add)
+{
+    size_t bytes = 0;
+    if (n_ranks > 1 && comm_sums_directly(config, from))
+        bytes = direct_staging_bytes(config, kind, n_ranks, numel);
+    else if (n_ranks > 1 && is_nccl(config) && (from != to || add))
+        bytes = round_up((size_t)numel * fsdp_dtype_size(from), 256);
+    return round_up(bytes, COMM_STAGING_PAGE);
 }
 
 /* A process that may run everywhere shares the host with its other ranks; one that was bound has its cores to itself.
@@ -242,12 +275,15 @@ static fsdp_status meet_and_choose(comm *c)
  * there. */
 static fsdp_status check_placement(const comm *c)
 {
-    bool asked = c->config.ctas > 0 || c->config.memory != FSDP_COMM_MEMORY_PLAIN;
+    bool asked = c->config.ctas > 0 || c->config.memory != FSDP_COMM_MEMORY_PLAIN ||
+                 c->config.accumulation != FSDP_ACCUMULATE_FP32;
     if (!asked || c->backend->enqueues || c->backend == &comm_self_backend)
         return FSDP_OK;
-    return error_set(FSDP_ERR_INPUT, "--comm_ctas and --comm_memory are for NCCL between GPUs, this job uses %s; leave "
-                                     "them out",
-                     c->backend->name);
+    return error_set(
+        FSDP_ERR_INPUT,
+        "--comm_ctas, --comm_memory and --reduce_accumulation are for NCCL between GPUs, this job uses %s; "
+        "leave them out",
+        c->backend->name);
 }
 
 static void leave_meeting(comm *c)

@@ -7,7 +7,8 @@
  * - Collectives of one comm run in the order in which this rank started them, also across groups.
  * - Sums run over ranks 0, 1, ... n-1 of the group in that order, in fp32 (fp64 for fp64, integers exactly), starting
  *   with rank 0's value, whatever the backend, the sizes and the number of spans: the same bits as a serial loop.
- *   (nccl sums in an order of its own.)
+ *   (nccl does so with bf16 and fp16, unless comm_config leaves them to the library; the rest it sums in an order of
+ *   its own.)
  * - Every wait ends: with the result, at the timeout (FSDP_ERR_TIMEOUT, naming who did not arrive and where it was
  *   last), or when a peer failed, left or aborted (FSDP_ERR_PEER, with that rank and its message). After a failure the
  *   comm is unusable: all its calls return that failure; comm_close is still owed and does not wait.
@@ -47,11 +48,12 @@ typedef struct comm_config {
     job job;             /* who we are; mpi takes rank and size from MPI itself, which must agree with a launcher's */
     double timeout_seconds; /* of every single wait */
     comm_progress progress;
-    size_t staging_bytes; /* shm, ucx: per rank, for data that does not lie in comm_allocate memory; mpi, ucx: for parts
-                             of peers that wait to be summed; 0: what is good for the backend */
-    device *device;       /* where comm_allocate takes memory from (self, mpi, nccl); borrowed; NULL: host memory */
-    int ctas;             /* nccl, emulate: the most blocks of a collective, up to COMM_MAX_CTAS; 0: see ctas.h */
+    size_t staging_bytes;    /* shm, ucx: per rank, for data that does not lie in comm_allocate memory; mpi, ucx, nccl,
+                                emulate: for parts of peers that wait to be summed; 0: what is good for the backend */
+    device *device;          /* where comm_allocate takes memory from (self, mpi, nccl); borrowed; NULL: host memory */
+    int ctas;                /* nccl, emulate: the most blocks of a collective, up to COMM_MAX_CTAS; 0: see ctas.h */
     fsdp_comm_memory memory; /* nccl, emulate: of comm_allocate */
+    fsdp_reduce_accumulation accumulation; /* nccl, emulate on a GPU: of bf16 and fp16 sums; others have fp32's */
 } comm_config;
 
 enum { COMM_MAX_CTAS = 64 }; /* NCCL's channels */
@@ -73,6 +75,8 @@ size_t comm_overhead(const comm_config *config);
 size_t comm_library_bytes(const comm_config *config, int groups);
 /* Bytes that comm_allocate takes and reports when it is asked for `bytes`. */
 size_t comm_allocated_bytes(const comm_config *config, size_t bytes);
+/* What comm_fills_directly will say. */
+bool comm_will_fill_directly(const comm_config *config);
 
 /* Leaves the world and frees everything, also memory of comm_allocate and groups that are still there. All ranks close;
  * a rank that still waits for one that closed gets FSDP_ERR_PEER. NULL is legal. Requests not waited for are dropped.
@@ -224,7 +228,17 @@ fsdp_status comm_all_reduce_i64(comm_group *g, const char *label, int64_t step, 
                                 int64_t *values, int64_t n);
 
 /* Bytes of peers' data that this rank has received in collectives of the group so far. With n ranks: all_gather the
- * peers' parts, reduce_scatter n-1 times its own part, all_reduce 2 (n-1)/n of the buffer, in the dtype sent. */
+ * peers' parts, reduce_scatter n-1 times its own part, all_reduce 2 (n-1)/n of the buffer, in the dtype sent; but where
+ * comm_sums_directly, its sums come in the dtype of recv, or in fp32 where they are added to that. */
 int64_t comm_group_bytes(const comm_group *g);
+
+/* ---- Sums between GPUs ---- */
+
+/* Whether ranks send values of this dtype to the rank that sums them, which adds them up in fp32 (direct.h). */
+bool comm_sums_directly(const comm_config *config, fsdp_dtype from);
+/* Device memory that a group of so many ranks takes for such sums, and for NCCL's that change type or are added, when
+ * the largest comes: a reduce_scatter of which this rank owns `numel` elements, or an all_reduce of as many. */
+size_t comm_staging_bytes(const comm_config *config, comm_kind kind, int n_ranks, int64_t numel, fsdp_dtype from,
+                          fsdp_dtype to, bool add);
 
 #endif

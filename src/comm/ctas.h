@@ -5,7 +5,8 @@
 
 #include <math.h>
 
-/* What a channel of a ring carries at most on Hopper, in NCCL's own model (src/graph/tuning.cc, perChMaxRingLL128Bws). */
+/* What a channel of a ring carries at most on Hopper, in NCCL's own model (src/graph/tuning.cc, perChMaxRingLL128Bws).
+ */
 #define CTAS_RING_RATE 36.7e9
 
 /* NVLink's rate a direction on an H100 or H200. */

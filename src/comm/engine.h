@@ -25,8 +25,8 @@ typedef struct comm_backend {
     bool registers; /* memory of allocate is known to the network: collectives write it directly, too */
     bool works;     /* run moves and sums data all the time: a thread for it wants a core of its own */
     bool meets;     /* open finds c->meeting, and c's numbers of hosts as the ranks found them there */
-    bool keeps_meeting; /* uses it as long as the comm is open */
-    size_t page;        /* allocate takes whole pages of this many bytes; 0: what it is asked for */
+    bool keeps_meeting;    /* uses it as long as the comm is open */
+    size_t page;           /* allocate takes whole pages of this many bytes; 0: what it is asked for */
     size_t symmetric_page; /* likewise, of memory that is not plain (comm_config); 0: the same */
     size_t (*overhead)(const comm_config *config); /* see comm_overhead; optional: nothing */
     /* Meets the other ranks; fills in c->state and, where the backend knows better than the job, c's numbers. */
@@ -86,6 +86,7 @@ struct comm {
     comm_group *world, *groups; /* all groups, the world among them */
     struct meeting *meeting;    /* where this rank met the others; NULL: nowhere, or left again */
     int n_splits;
+    bool said_cost;               /* of direct sums between hosts (direct.h) */
     uint32_t slots_taken;         /* bit s: slot s */
     void *state;                  /* the backend's */
     struct host_memory *memories; /* of host_allocate */
@@ -138,6 +139,17 @@ const char *comm_kind_name(comm_kind kind);
 fsdp_status self_run(comm_request *r);
 /* Whether that puts it on the caller's stream: it must then happen before the caller enqueues anything else there. */
 bool self_enqueues(const comm_request *r);
+
+/* Device memory of a group for data on its way, which grows with the largest collective, in whole pages. */
+enum { COMM_STAGING_PAGE = 4096 };
+typedef struct device_staging {
+    char *start;
+    size_t bytes;
+} device_staging;
+
+/* At least `bytes`. Only what is on s may still use it. */
+fsdp_status staging_grow(device *d, stream *s, device_staging *m, size_t bytes);
+void staging_free(device *d, device_staging *m); /* nothing uses it any more */
 
 /* Memory for backends without any of their own: from config.device, else straight from the system. Nothing collective
  * about it. */

@@ -3,6 +3,7 @@
 #include "comm/engine.h"
 
 #include "base/error.h"
+#include "comm/direct.h"
 
 static const char *const kind_names[] = {
     [COMM_ALL_GATHER] = "all_gather", [COMM_REDUCE_SCATTER] = "reduce_scatter",
@@ -35,6 +36,12 @@ int64_t span_largest(const comm_span *p, int n_ranks)
     return largest;
 }
 
+/* Bytes of an element of the sums that all_reduce hands round. */
+static int64_t sum_size(const comm_request *r, const comm_span *p)
+{
+    return (int64_t)fsdp_dtype_size(!direct_is(r, p) ? p->send.dtype : p->add ? FSDP_F32 : p->recv.dtype);
+}
+
 int64_t request_received(const comm_request *r)
 {
     int64_t n = r->group->size, bytes = 0;
@@ -44,7 +51,7 @@ int64_t request_received(const comm_request *r)
         if (r->kind == COMM_REDUCE_SCATTER)
             bytes += (n - 1) * mine * size;
         else if (r->kind == COMM_ALL_REDUCE)
-            bytes += 2 * (n - 1) * p->count * size / n;
+            bytes += (n - 1) * p->count * (size + sum_size(r, p)) / n;
         else
             bytes += (span_offset(p, r->group->size) - mine) * size;
     }

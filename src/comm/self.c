@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/checked.h"
 #include "base/error.h"
 #include "base/record/hooks.h"
 #include "comm/engine.h"
@@ -61,6 +62,24 @@ fsdp_status self_run(comm_request *r)
         }
     }
     return FSDP_OK;
+}
+
+fsdp_status staging_grow(device *d, stream *s, device_staging *m, size_t bytes)
+{
+    void *memory;
+    if (bytes <= m->bytes)
+        return FSDP_OK;
+    FSDP_TRY(d->stream_synchronize(s));
+    staging_free(d, m);
+    FSDP_TRY(d->allocate(d, MEMORY_DEVICE, round_up(bytes, COMM_STAGING_PAGE), &memory));
+    *m = (device_staging){memory, round_up(bytes, COMM_STAGING_PAGE)};
+    return FSDP_OK;
+}
+
+void staging_free(device *d, device_staging *m)
+{
+    d->release(d, MEMORY_DEVICE, m->start, m->bytes);
+    *m = (device_staging){NULL, 0};
 }
 
 typedef struct host_memory {

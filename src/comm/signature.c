@@ -6,7 +6,10 @@
 
 #include "base/error.h"
 #include "base/hash.h"
-#include "comm/engine.h"
+#include "comm/direct.h"
+
+/* Beside the values of fsdp_reduction. */
+enum { SUM_DIRECT = FSDP_REDUCE_MIN + 1, SUM_ADDED };
 
 static bool has_parts(comm_kind kind)
 {
@@ -30,7 +33,9 @@ void signature_make(const comm_request *r, signature *out)
     hash = hash_u64(hash, (uint64_t)op->n_spans << 16 | (uint64_t)op->reduction << 8);
     for (int i = 0; i < op->n_spans; i++) {
         const comm_span *p = &op->spans[i];
-        hash = hash_u64(hash, (uint64_t)p->send.dtype << 8 | (uint64_t)p->recv.dtype);
+        if (direct_is(r, p)) /* other calls of the library; added sums come in fp32 */
+            out->reduction = p->add && r->kind == COMM_ALL_REDUCE ? SUM_ADDED : SUM_DIRECT;
+        hash = hash_u64(hash, (uint64_t)out->reduction << 16 | (uint64_t)p->send.dtype << 8 | (uint64_t)p->recv.dtype);
         for (int rank = 0; rank < (p->counts ? r->group->size : 1); rank++)
             hash = hash_u64(hash, (uint64_t)span_count(p, rank));
         out->elements += has_parts(r->kind) ? span_offset(p, r->group->size) : p->count;
@@ -69,7 +74,8 @@ const char *signature_place(const signature *s, char *text, size_t bytes)
 /* What differs when both are called the same. */
 static void detail(const signature *s, const signature *other, char *text, size_t bytes)
 {
-    static const char *const reductions[] = {"sum", "max", "min"};
+    static const char *const reductions[] = {"sum", "max", "min", "sum in fp32 by its owner",
+                                             "sum in fp32 by its owner, to be added"};
     if (s->step != other->step)
         snprintf(text, bytes, " at step %lld", (long long)s->step);
     else if (s->n_spans != other->n_spans)
@@ -80,7 +86,8 @@ static void detail(const signature *s, const signature *other, char *text, size_
     else if (s->elements != other->elements)
         snprintf(text, bytes, " with %lld elements", (long long)s->elements);
     else if (s->reduction != other->reduction)
-        snprintf(text, bytes, " as %s", reductions[s->reduction & 3]);
+        snprintf(text, bytes, " as %s",
+                 (uint32_t)s->reduction <= SUM_ADDED ? reductions[s->reduction] : "something unknown");
     else
         snprintf(text, bytes, " with %lld elements cut in another way", (long long)s->elements);
 }

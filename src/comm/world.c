@@ -78,11 +78,15 @@ static fsdp_status check_threads(int threads)
 static fsdp_status check_comm(const fsdp_world_config *config)
 {
     if (config->comm_ctas < 0 || config->comm_ctas > COMM_MAX_CTAS)
-        return error_set(FSDP_ERR_INPUT, "%lld blocks of a collective are not possible; give 1 to %d, or 0 for the "
-                                         "default",
+        return error_set(FSDP_ERR_INPUT,
+                         "%lld blocks of a collective are not possible; give 1 to %d, or 0 for the "
+                         "default",
                          (long long)config->comm_ctas, COMM_MAX_CTAS);
     if ((unsigned)config->comm_memory > FSDP_COMM_MEMORY_COPY_ENGINE)
         return error_set(FSDP_ERR_INPUT, "comm_memory %d is not one of fsdp_comm_memory", (int)config->comm_memory);
+    if ((unsigned)config->reduce_accumulation > FSDP_ACCUMULATE_LIBRARY)
+        return error_set(FSDP_ERR_INPUT, "reduce_accumulation %d is not one of fsdp_reduce_accumulation",
+                         (int)config->reduce_accumulation);
     return FSDP_OK;
 }
 
@@ -112,6 +116,7 @@ fsdp_status fsdp_world_open(const fsdp_world_config *given, fsdp_world **out)
     link.device = w->dev;
     link.ctas = (int)config.comm_ctas;
     link.memory = config.comm_memory;
+    link.accumulation = config.reduce_accumulation;
     TRY_OR(fail, comm_open(&link, &w->comm));
     take_numbers(&w->job, w->comm);
     ring_open(w->job.rank, w->job.world_size); /* MPI may have known better */

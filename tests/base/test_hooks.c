@@ -7,7 +7,9 @@
 
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -67,6 +69,48 @@ static void listeners_hear_events_until_they_are_removed(void **state)
     assert_int_equal(b.n_events, 2);
     hooks_remove(remember, &b);
     hooks_remove(remember, &b);
+    assert_false(hooks_enabled);
+}
+
+static atomic_bool reporting;
+
+static void *report_all_the_time(void *context)
+{
+    (void)context;
+    while (atomic_load(&reporting))
+        HOOK(HOOK_COLLECTIVE, HOOK_INSTANT, "all_gather", NULL, 1, 1);
+    return NULL;
+}
+
+static void add_bytes(void *context, const hook_event *event)
+{
+    *(int64_t *)context += event->bytes;
+}
+
+/* The first gathers of a step run on a thread of their own while who watched the step before goes. */
+static void listeners_come_and_go_while_a_thread_reports(void **state)
+{
+    (void)state;
+    pthread_t thread;
+    int64_t all = 0;
+    atomic_store(&reporting, true);
+    assert_int_equal(pthread_create(&thread, NULL, report_all_the_time, NULL), 0);
+    for (int i = 0; i < 2000; i++) {
+        int64_t *mine = calloc(2, sizeof *mine);
+        assert_int_equal(hooks_add(add_bytes, &mine[0]), FSDP_OK);
+        assert_int_equal(hooks_add_kind(HOOK_COLLECTIVE, add_bytes, &mine[1]), FSDP_OK);
+        hooks_remove(add_bytes, &mine[0]);
+        hooks_remove(add_bytes, &mine[1]);
+        all += mine[0] + mine[1];
+        free(mine);
+    }
+    while (all == 0) { /* on one core the thread may not have run meanwhile */
+        assert_int_equal(hooks_add(add_bytes, &all), FSDP_OK);
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        hooks_remove(add_bytes, &all);
+    }
+    atomic_store(&reporting, false);
+    pthread_join(thread, NULL);
     assert_false(hooks_enabled);
 }
 
@@ -140,6 +184,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_is_evaluated_when_nobody_listens),
         cmocka_unit_test(listeners_hear_events_until_they_are_removed),
+        cmocka_unit_test(listeners_come_and_go_while_a_thread_reports),
         cmocka_unit_test(one_listener_too_many_is_refused),
         cmocka_unit_test(lines_reach_the_sink_from_the_level_asked_for),
         cmocka_unit_test(lines_of_several_threads_come_one_at_a_time),

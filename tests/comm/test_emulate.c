@@ -5,11 +5,13 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/record/hooks.h"
 #include "comm/comm.h"
 #include "comm/emulate/emulate.h"
 #include "comm/emulate/links.h"
@@ -95,6 +97,24 @@ static void blocks_follow_memory_and_limit(void **state)
     assert_int_equal(links_blocks(&l, all, 4, COMM_ALL_GATHER), 2);
 }
 
+/* Everybody sends to everybody: one hop, no switch, and what comes from another host comes over one adapter. */
+static void direct_sums_use_one_adapter(void **state)
+{
+    (void)state;
+    links l = {.per_host = 4, .n_hosts = 2, .within = 100e9, .between = 10e9, .memory = FSDP_COMM_MEMORY_SYMMETRIC};
+    const int host[] = {0, 1, 2, 3}, all[] = {0, 1, 2, 3, 4, 5, 6, 7}, replicas[] = {1, 5};
+    assert_int_equal(links_direct_blocks(&l), 4);
+    near(links_direct_seconds(&l, host, 4, 1e9), 8.4e-6 + 3.4e-6 + 0.01);
+    near(links_direct_seconds(&l, all, 8, 7e9), 8.4e-6 + 14e-6 + 0.4);
+    near(links_direct_seconds(&l, replicas, 2, 1e9), 8.4e-6 + 14e-6 + 0.1);
+    l.within = 1e9;
+    near(links_direct_seconds(&l, all, 8, 7e9), 8.4e-6 + 14e-6 + 3);
+    l.within = 450e9;
+    l.ctas = 2;
+    assert_int_equal(links_direct_blocks(&l), 2);
+    near(links_direct_seconds(&l, host, 4, 1e9), 8.4e-6 + 3.4e-6 + 1 / (2 * 36.7));
+}
+
 static comm *open_emulated(const char *backend)
 {
     comm_config config = COMM_CONFIG_INIT;
@@ -169,6 +189,32 @@ static void collectives_take_their_time(void **state)
     comm_close(c);
 }
 
+/* Asked for while a thread runs collectives: nothing is counted twice or lost. */
+static void seconds_are_counted_beside_a_thread(void **state)
+{
+    (void)state;
+    enum { TIMES = 200 };
+    float data[4] = {0};
+    comm_config config = COMM_CONFIG_INIT;
+    config.backend = "emulate:2@1GBs";
+    config.progress = COMM_PROGRESS_THREAD;
+    config.job = (job){.world_size = 1, .local_world_size = 1, .n_nodes = 1};
+    comm *c = NULL;
+    assert_int_equal(comm_open(&config, &c), FSDP_OK);
+    double taken = 0;
+    comm_span span = {.send = {data, FSDP_F32}, .recv = {data, FSDP_F32}, .count = 4};
+    comm_op op = {.label = "data", .n_spans = 1, .spans = &span};
+    for (int i = 0; i < TIMES; i++) {
+        comm_request r = COMM_REQUEST_INIT;
+        assert_int_equal(comm_all_reduce(comm_world(c), &op, &r), FSDP_OK);
+        nanosleep(&(struct timespec){.tv_nsec = i * 500}, NULL);
+        taken += emulate_take_seconds(c);
+        assert_int_equal(comm_wait(&r, NULL), FSDP_OK);
+    }
+    near(taken + emulate_take_seconds(c), TIMES * (16 / 1e9 + 8.4e-6 + 2 * 3.4e-6));
+    comm_close(c);
+}
+
 static void a_job_of_several_ranks_is_no_emulation(void **state)
 {
     (void)state;
@@ -182,6 +228,121 @@ static void a_job_of_several_ranks_is_no_emulation(void **state)
     config.backend = "emulate";
     assert_int_equal(comm_open(&config, &c), FSDP_ERR_INPUT);
     assert_non_null(strstr(fsdp_last_error(), "does not describe links"));
+}
+
+/* A queue without a GPU: the processor's streams, on which a paced move takes no time. */
+static fsdp_status move_at_once(stream *s, const paced_move_args *a)
+{
+    (void)s;
+    for (size_t at = 0; at < a->bytes; at++)
+        ((char *)a->to)[at % a->to_bytes] = ((const char *)a->from)[at % a->from_bytes];
+    return FSDP_OK;
+}
+
+/* Memory as a GPU gives it out: what lies there is no number. */
+static fsdp_status (*allocate_clean)(device *d, memory_kind kind, size_t bytes, void **out);
+
+static fsdp_status allocate_dirty(device *d, memory_kind kind, size_t bytes, void **out)
+{
+    FSDP_TRY(allocate_clean(d, kind, bytes, out));
+    memset(*out, 0xff, bytes);
+    return FSDP_OK;
+}
+
+enum { QUEUED = 5000 };
+
+typedef struct queued_world {
+    device *dev;
+    stream *queue;
+    comm *comm;
+    int64_t bytes; /* that the device has given out */
+} queued_world;
+
+static void count_bytes(void *context, const hook_event *e)
+{
+    ((queued_world *)context)->bytes += e->bytes;
+}
+
+static void open_queued(queued_world *w, const char *backend, size_t staging_bytes)
+{
+    comm_config config = COMM_CONFIG_INIT;
+    *w = (queued_world){.bytes = 0};
+    assert_int_equal(device_open_cpu(CPU_GEMM_AUTO, &w->dev), FSDP_OK);
+    w->dev->paced_move = move_at_once;
+    allocate_clean = w->dev->allocate;
+    w->dev->allocate = allocate_dirty;
+    assert_int_equal(w->dev->stream_create(w->dev, 0, &w->queue), FSDP_OK);
+    config.backend = backend;
+    config.device = w->dev;
+    config.staging_bytes = staging_bytes;
+    config.job = (job){.world_size = 1, .local_world_size = 1, .n_nodes = 1};
+    if (comm_open(&config, &w->comm) != FSDP_OK)
+        fail_msg("%s", fsdp_last_error());
+    assert_true(comm_enqueues(w->comm));
+}
+
+static void close_queued(queued_world *w)
+{
+    comm_close(w->comm);
+    w->dev->stream_free(w->queue);
+    device_close(w->dev);
+}
+
+/* Of values that peers hold too, of which some do not arrive where they are summed; in staging memory as planned. */
+static void sums_on_a_queue_take_the_planned_memory(void **state)
+{
+    (void)state;
+    static uint16_t values[QUEUED];
+    static float sum[QUEUED];
+    for (int i = 0; i < QUEUED; i++)
+        values[i] = 0x3f80; /* bf16: 1 */
+    for (int scatters = 0; scatters < 2; scatters++)
+        for (int add = 0; add < 2; add++) {
+            queued_world w;
+            comm_config plan = COMM_CONFIG_INIT;
+            comm_kind kind = scatters ? COMM_REDUCE_SCATTER : COMM_ALL_REDUCE;
+            int64_t numel = scatters ? QUEUED / 5 : QUEUED;
+            open_queued(&w, "emulate:5@1GBs", 4096);
+            plan.backend = "emulate";
+            plan.device = w.dev;
+            plan.staging_bytes = 4096;
+            assert_true(comm_sums_directly(&plan, FSDP_BF16));
+            comm_span span = {.send = {values, FSDP_BF16}, .recv = {sum, FSDP_F32}, .count = numel, .add = add};
+            comm_op op = {.unit = "layer", .n_spans = 1, .spans = &span, .stream = w.queue};
+            comm_request r = COMM_REQUEST_INIT;
+            for (int i = 0; i < QUEUED; i++)
+                sum[i] = 2;
+            assert_int_equal(hooks_add_kind(HOOK_MEMORY, count_bytes, &w), FSDP_OK);
+            assert_int_equal((scatters ? comm_reduce_scatter : comm_all_reduce)(comm_world(w.comm), &op, &r), FSDP_OK);
+            assert_int_equal(comm_wait(&r, w.queue), FSDP_OK);
+            hooks_remove(count_bytes, &w);
+            assert_int_equal(w.bytes, comm_staging_bytes(&plan, kind, 5, numel, FSDP_BF16, FSDP_F32, add));
+            for (int64_t i = 0; i < numel; i++)
+                assert_true(sum[i] >= (add ? 2 : 0) && sum[i] <= (add ? 7 : 5));
+            close_queued(&w);
+        }
+}
+
+/* No kernel adds up fp64; what a step does with the sum must not be skipped because it is not finite. */
+static void sums_of_doubles_on_a_queue_stay_numbers(void **state)
+{
+    (void)state;
+    queued_world w;
+    double values[64], sum[64] = {0};
+    open_queued(&w, "emulate:3@1GBs", 0);
+    for (int i = 0; i < 64; i++)
+        values[i] = 1.0 / (1 + i);
+    comm_span span = {.send = {values, FSDP_F64}, .recv = {sum, FSDP_F64}, .count = 64};
+    comm_op op = {.label = "norm", .n_spans = 1, .spans = &span, .stream = w.queue};
+    comm_request r = COMM_REQUEST_INIT;
+    assert_int_equal(comm_all_reduce(comm_world(w.comm), &op, &r), FSDP_OK);
+    assert_int_equal(comm_wait(&r, w.queue), FSDP_OK);
+    assert_memory_equal(sum, values, sizeof sum);
+    span.send = span.recv;
+    assert_int_equal(comm_all_reduce(comm_world(w.comm), &op, &r), FSDP_OK);
+    assert_int_equal(comm_wait(&r, w.queue), FSDP_OK);
+    assert_memory_equal(sum, values, sizeof sum);
+    close_queued(&w);
 }
 
 /* Blocks and memory are a GPU's: elsewhere they would be ignored. */
@@ -200,6 +361,10 @@ static void blocks_and_memory_are_refused_without_a_gpu(void **state)
     config.ctas = 0;
     config.memory = FSDP_COMM_MEMORY_COPY_ENGINE;
     assert_int_equal(comm_open(&config, &c), FSDP_ERR_INPUT);
+    config.memory = FSDP_COMM_MEMORY_PLAIN;
+    config.accumulation = FSDP_ACCUMULATE_LIBRARY;
+    assert_int_equal(comm_open(&config, &c), FSDP_ERR_INPUT);
+    assert_non_null(strstr(fsdp_last_error(), "--reduce_accumulation"));
 }
 
 int main(void)
@@ -209,9 +374,13 @@ int main(void)
         cmocka_unit_test(what_is_no_link_is_refused),
         cmocka_unit_test(seconds_follow_the_slowest_link),
         cmocka_unit_test(blocks_follow_memory_and_limit),
+        cmocka_unit_test(direct_sums_use_one_adapter),
         cmocka_unit_test(groups_are_those_of_the_whole_world),
         cmocka_unit_test(peers_hold_what_this_rank_holds),
         cmocka_unit_test(collectives_take_their_time),
+        cmocka_unit_test(sums_on_a_queue_take_the_planned_memory),
+        cmocka_unit_test(sums_of_doubles_on_a_queue_stay_numbers),
+        cmocka_unit_test(seconds_are_counted_beside_a_thread),
         cmocka_unit_test(a_job_of_several_ranks_is_no_emulation),
         cmocka_unit_test(blocks_and_memory_are_refused_without_a_gpu),
     };

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "cases.h"
+#include "support/draw.h"
 
 static ranks make(int n, int per_host, bool turns, comm_progress progress)
 {
@@ -52,28 +53,22 @@ static void ranks_in_turns_over_hosts_give_the_bits_of_a_serial_loop(void **stat
 
 /* ---- random collectives on random groups ---- */
 
-static uint64_t draw(uint64_t *state)
-{
-    *state = *state * 6364136223846793005ull + 1442695040888963407ull;
-    return *state >> 33;
-}
-
 static collective_case draw_case(uint64_t *random)
 {
     static const comm_kind kinds[] = {COMM_ALL_GATHER, COMM_REDUCE_SCATTER, COMM_ALL_REDUCE};
     static const fsdp_dtype narrow[] = {FSDP_F32, FSDP_BF16, FSDP_F16}, same[] = {FSDP_F64, FSDP_I32, FSDP_I64};
     static const int64_t ranges[] = {9, 700, 30000};
-    collective_case k = {.kind = kinds[draw(random) % 3], .n_spans = 1 + (int)(draw(random) % CASE_PIECES)};
-    k.count = 1 + (int64_t)(draw(random) % (uint64_t)ranges[draw(random) % 3]);
-    k.shared = draw(random) % 2;
-    k.in_place = draw(random) % 3 == 0;
-    k.unequal = (k.kind == COMM_ALL_GATHER || k.kind == COMM_REDUCE_SCATTER) && draw(random) % 2;
-    bool wide = draw(random) % 4 == 0;
-    k.from = wide ? same[draw(random) % 3] : narrow[draw(random) % 3];
-    k.to = wide || k.in_place || !case_is_reduction(&k) ? k.from : narrow[draw(random) % 3];
+    collective_case k = {.kind = kinds[draw_word(random) % 3], .n_spans = 1 + (int)(draw_word(random) % CASE_PIECES)};
+    k.count = 1 + (int64_t)(draw_word(random) % (uint64_t)ranges[draw_word(random) % 3]);
+    k.shared = draw_word(random) % 2;
+    k.in_place = draw_word(random) % 3 == 0;
+    k.unequal = (k.kind == COMM_ALL_GATHER || k.kind == COMM_REDUCE_SCATTER) && draw_word(random) % 2;
+    bool wide = draw_word(random) % 4 == 0;
+    k.from = wide ? same[draw_word(random) % 3] : narrow[draw_word(random) % 3];
+    k.to = wide || k.in_place || !case_is_reduction(&k) ? k.from : narrow[draw_word(random) % 3];
     bool integer = k.from == FSDP_I32 || k.from == FSDP_I64;
-    k.add = case_is_reduction(&k) && !k.in_place && !integer && draw(random) % 3 == 0;
-    k.reduction = !case_is_reduction(&k) || integer ? FSDP_REDUCE_SUM : (fsdp_reduction)(draw(random) % 3);
+    k.add = case_is_reduction(&k) && !k.in_place && !integer && draw_word(random) % 3 == 0;
+    k.reduction = !case_is_reduction(&k) || integer ? FSDP_REDUCE_SUM : (fsdp_reduction)(draw_word(random) % 3);
     return k;
 }
 
@@ -88,14 +83,14 @@ static void run_random(ranks *all, int rank, void *context)
     for (int round = 0, step = 0; round < 6; round++) {
         int colors[RANKS_MAX], keys[RANKS_MAX];
         for (int i = 0; i < all->n; i++) {
-            colors[i] = (int)(draw(&random) % 2);
-            keys[i] = (int)(draw(&random) % 100);
+            colors[i] = (int)(draw_word(&random) % 2);
+            keys[i] = (int)(draw_word(&random) % 100);
         }
         comm_group *g;
         RANK_CHECK(comm_group_split(c, "random", colors[rank], keys[rank], &g) == FSDP_OK);
         for (int i = 0; i < 25; i++) {
             collective_case k = draw_case(&random);
-            case_run(&k, draw(&random) % 3 == 0 ? comm_world(c) : g, &m, step++);
+            case_run(&k, draw_word(&random) % 3 == 0 ? comm_world(c) : g, &m, step++);
         }
         comm_group_free(g);
     }
@@ -108,7 +103,7 @@ static void random_collectives_on_random_groups_give_the_bits_of_a_serial_loop(v
     (void)state;
     uint64_t seed = 20260;
     for (int i = 0; i < 4; i++) {
-        int n = 3 + i, per_host = 1 + (int)(draw(&seed) % 3);
+        int n = 3 + i, per_host = 1 + (int)(draw_word(&seed) % 3);
         ranks all = make(n, per_host, i % 2, i < 2 ? COMM_PROGRESS_THREAD : COMM_PROGRESS_INLINE);
         all.timeout = 60;
         bool good = ranks_run(&all, run_random, &seed);

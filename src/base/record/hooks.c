@@ -1,8 +1,9 @@
-/* The list of listeners and the delivery of events to them. It changes only while no work runs (see the header), so
- * delivery reads it without a lock; the lock keeps two threads from adding at the same time. */
+/* The list of listeners and the delivery of events to them, without a lock: there are two lists, of which one is heard.
+ * Who changes it writes the other, has that one heard, and waits until nobody goes through the first. */
 #include "base/record/hooks.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -18,30 +19,50 @@ typedef struct registration {
     unsigned kinds; /* a bit each */
 } registration;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static registration listeners[MAX_LISTENERS];
-static int n_listeners;
+typedef struct registrations {
+    registration list[MAX_LISTENERS];
+    int n;
+} registrations;
 
-bool hooks_enabled;
-unsigned hooks_kinds;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of who changes it */
+static registrations both[2];
+static registrations *_Atomic heard = &both[0];
+static atomic_int under_way; /* events that are being delivered */
 
-static void count_listeners(void)
+atomic_bool hooks_enabled;
+atomic_uint hooks_kinds;
+
+/* Under the lock. */
+static registrations *copy_heard(void)
 {
-    hooks_enabled = n_listeners > 0;
-    hooks_kinds = 0;
-    for (int i = 0; i < n_listeners; i++)
-        hooks_kinds |= listeners[i].kinds;
+    const registrations *now = atomic_load(&heard);
+    registrations *other = now == &both[0] ? &both[1] : &both[0];
+    *other = *now;
+    return other;
+}
+
+static void have_heard(registrations *r)
+{
+    unsigned kinds = 0;
+    for (int i = 0; i < r->n; i++)
+        kinds |= r->list[i].kinds;
+    atomic_store(&heard, r);
+    atomic_store(&hooks_kinds, kinds);
+    atomic_store(&hooks_enabled, r->n > 0);
+    while (atomic_load(&under_way) > 0)
+        sched_yield();
 }
 
 static fsdp_status add(hook_listener listener, void *context, unsigned kinds)
 {
     fsdp_status status = FSDP_OK;
     pthread_mutex_lock(&lock);
-    if (n_listeners == MAX_LISTENERS) {
+    registrations *r = copy_heard();
+    if (r->n == MAX_LISTENERS) {
         status = error_set(FSDP_ERR_STATE, "%d listeners already hear events; remove one first", MAX_LISTENERS);
     } else {
-        listeners[n_listeners++] = (registration){listener, context, kinds};
-        count_listeners();
+        r->list[r->n++] = (registration){listener, context, kinds};
+        have_heard(r);
     }
     pthread_mutex_unlock(&lock);
     return status;
@@ -60,12 +81,13 @@ fsdp_status hooks_add_kind(hook_kind kind, hook_listener listener, void *context
 void hooks_remove(hook_listener listener, void *context)
 {
     pthread_mutex_lock(&lock);
+    registrations *r = copy_heard();
     int kept = 0;
-    for (int i = 0; i < n_listeners; i++)
-        if (listeners[i].listener != listener || listeners[i].context != context)
-            listeners[kept++] = listeners[i];
-    n_listeners = kept;
-    count_listeners();
+    for (int i = 0; i < r->n; i++)
+        if (r->list[i].listener != listener || r->list[i].context != context)
+            r->list[kept++] = r->list[i];
+    r->n = kept;
+    have_heard(r);
     pthread_mutex_unlock(&lock);
 }
 
@@ -80,9 +102,12 @@ void hooks_emit(hook_kind kind, hook_moment moment, const char *name, const char
                         .time_ns = clock_nanoseconds(),
                         .lane = lane,
                         .call = call};
-    for (int i = 0; i < n_listeners; i++)
-        if (listeners[i].kinds >> kind & 1)
-            listeners[i].listener(listeners[i].context, &event);
+    atomic_fetch_add(&under_way, 1); /* before the list is read */
+    const registrations *r = atomic_load(&heard);
+    for (int i = 0; i < r->n; i++)
+        if (r->list[i].kinds >> kind & 1)
+            r->list[i].listener(r->list[i].context, &event);
+    atomic_fetch_sub(&under_way, 1);
 }
 
 static void copy_name(char *to, size_t room, const char *name)

@@ -1,10 +1,12 @@
 /* Events that lower layers report to listeners: operations, memory, collectives, units. Costs one predictable branch
- * when there is none. Listeners are added before work starts and removed after it ends, never in between. Phases,
- * collectives and waits are few: they are always kept, in the rank's ring (ring.h), and their times added up (laps.h).
+ * when there is none. Listeners may come and go while threads report: one that was removed is not called any more when
+ * hooks_remove returns. No listener adds or removes any. Phases, collectives and waits are few: they are always kept,
+ * in the rank's ring (ring.h), and their times added up (laps.h).
  */
 #ifndef BASE_RECORD_HOOKS_H
 #define BASE_RECORD_HOOKS_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -54,8 +56,8 @@ fsdp_status hooks_add(hook_listener listener, void *context);
 fsdp_status hooks_add_kind(hook_kind kind, hook_listener listener, void *context);
 void hooks_remove(hook_listener listener, void *context);
 
-extern bool hooks_enabled;   /* read-only for everyone but hooks.c */
-extern unsigned hooks_kinds; /* bit k: there is a listener for events of kind k; likewise */
+extern atomic_bool hooks_enabled; /* read-only for everyone but hooks.c */
+extern atomic_uint hooks_kinds;   /* bit k: there is a listener for events of kind k; likewise */
 void hooks_emit(hook_kind kind, hook_moment moment, const char *name, const char *detail, int64_t bytes, int lane,
                 const hook_call *call);
 /* Into the ring and the laps. */
@@ -86,7 +88,7 @@ static inline void hooks_note(hook_kind kind, hook_moment moment, const char *na
         ring *hook_ring = hooks_kept(kind) ? ring_own() : NULL;                                                        \
         if (hook_ring)                                                                                                 \
             hooks_keep(hook_ring, kind, moment, name, detail, bytes, lane, call);                                      \
-        if (__builtin_expect(hooks_enabled, 0))                                                                        \
+        if (__builtin_expect(atomic_load_explicit(&hooks_enabled, memory_order_relaxed), 0))                           \
             hooks_emit(kind, moment, name, detail, bytes, lane, call);                                                 \
     } while (0)
 

@@ -1,8 +1,8 @@
 /* One process as rank 0 of a world whose other ranks are not there: "emulate:8@450GBs,2@50GBs" (links.h). Shards,
  * buffers and bytes are those of the real world, and a collective takes as long as its links would, on a stream of its
- * own; on a GPU a kernel of as many blocks as NCCL's moves as many bytes meanwhile, so that what is computed beside it
- * is slowed down as it would be. Every peer is taken to hold what this rank holds, so results are wrong and only times
- * and memory mean something.
+ * own; on a GPU a kernel of as many blocks as NCCL's, or its copy engines, move as many bytes meanwhile, so that what
+ * is computed beside it is slowed down as it would be. Every peer is taken to hold what this rank holds, so results are
+ * wrong and only times and memory mean something.
  *
  * Two tables: where the device has a queue a collective is enqueued, otherwise the engine's thread moves the bytes and
  * sleeps. */
@@ -15,6 +15,7 @@
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "comm/direct.h"
 #include "comm/emulate/links.h"
 #include "comm/engine.h"
 #include "comm/reduce.h"
@@ -27,8 +28,8 @@ static const size_t landing_bytes = (size_t)16 << 20;
 
 typedef struct emulated_world {
     links links;
-    bool without;
-    double seconds;
+    atomic_bool without; /* these two are read or written while a thread runs collectives */
+    _Atomic double seconds;
     void *landing;
 } emulated_world;
 
@@ -36,6 +37,7 @@ typedef struct emulated_group {
     stream *stream;
     stream *wire; /* what arrives without any of this GPU's blocks: the switch's writes and reads */
     event *ready, *arrived, *done[EMULATE_EVENTS];
+    device_staging staging; /* for values that wait to be summed */
 } emulated_group;
 
 static emulated_world *world_of(const comm *c)
@@ -50,9 +52,14 @@ void emulate_without_links(comm *c, bool without)
 
 double emulate_take_seconds(comm *c)
 {
-    double seconds = world_of(c)->seconds;
-    world_of(c)->seconds = 0;
-    return seconds;
+    return atomic_exchange(&world_of(c)->seconds, 0.0);
+}
+
+static void count_seconds(emulated_world *w, double seconds)
+{
+    double before = atomic_load(&w->seconds);
+    while (!atomic_compare_exchange_weak(&w->seconds, &before, before + seconds))
+        ;
 }
 
 static bool has_queue(const comm *c)
@@ -111,6 +118,7 @@ static void emulate_group_close(comm_group *g)
         d->event_free(n->arrived);
     if (n->wire)
         d->stream_free(n->wire);
+    staging_free(d, &n->staging);
     if (n->stream)
         d->stream_free(n->stream);
     free(n);
@@ -158,7 +166,7 @@ static double seconds_of(const comm_request *r)
     emulated_world *w = world_of(g->comm);
     double seconds =
         w->without ? 0 : links_seconds(&w->links, g->members, g->size, r->kind, (double)request_received(r));
-    w->seconds += seconds;
+    count_seconds(w, seconds);
     return seconds;
 }
 
@@ -239,6 +247,13 @@ static fsdp_status move_by_switch(const comm_group *g, paced_move_args *a)
     return d->stream_wait(n->stream, n->arrived);
 }
 
+/* Where every rank sends to every other: blocks carry all of it. */
+static fsdp_status move_directly(const comm_group *g, paced_move_args *a)
+{
+    a->blocks = links_direct_blocks(&world_of(g->comm)->links);
+    return g->comm->config.device->paced_move(((const emulated_group *)g->backend)->stream, a);
+}
+
 static fsdp_status move(const comm_request *r, const void *from, size_t from_bytes, void *to, size_t to_bytes,
                         double bytes, double seconds)
 {
@@ -259,6 +274,18 @@ static fsdp_status move(const comm_request *r, const void *from, size_t from_byt
     return g->comm->config.device->paced_move(n->stream, &a);
 }
 
+/* This rank's own part; by a copy engine, as all others, where a gather takes no blocks. */
+static fsdp_status copy_own(const comm_request *r, void *to, const void *from, size_t bytes)
+{
+    const comm_group *g = r->group;
+    const emulated_group *n = g->backend;
+    const device *d = g->comm->config.device;
+    paced_move_args a = {.from = from, .to = to, .from_bytes = bytes, .to_bytes = bytes, .bytes = bytes};
+    if (links_blocks(&world_of(g->comm)->links, g->members, g->size, r->kind) == 0)
+        return d->paced_move(n->stream, &a);
+    return d->copy(n->stream, to, from, bytes);
+}
+
 /* The parts before and behind this rank's own, which is copied unless it is there. */
 static fsdp_status gather_on_device(const comm_request *r, const comm_span *p, double seconds)
 {
@@ -274,7 +301,7 @@ static fsdp_status gather_on_device(const comm_request *r, const comm_span *p, d
         return g->comm->config.device->kernels->fill(n->stream, &ones);
     }
     if (own != p->send.p && mine > 0)
-        FSDP_TRY(g->comm->config.device->copy(n->stream, own, p->send.p, (size_t)(mine * size)));
+        FSDP_TRY(copy_own(r, own, p->send.p, (size_t)(mine * size)));
     FSDP_TRY(move(r, p->send.p, (size_t)(mine * size), p->recv.p, (size_t)(first * size), (double)(first * size),
                   each * (double)first));
     return move(r, p->send.p, (size_t)(mine * size), element(p->recv, end), (size_t)((total - end) * size),
@@ -285,34 +312,96 @@ static fsdp_status reduce_on_device(const comm_request *r, const comm_span *p, d
 {
     const comm_group *g = r->group;
     const emulated_group *n = g->backend;
+    device *d = g->comm->config.device;
     bool scatters = r->kind == COMM_REDUCE_SCATTER;
     int64_t total = scatters ? span_offset(p, g->size) : p->count;
     FSDP_TRY(move(r, p->send.p, (size_t)total * fsdp_dtype_size(p->send.dtype), world_of(g->comm)->landing,
                   landing_bytes, bytes, seconds));
-    if (r->op.reduction != FSDP_REDUCE_SUM && !scatters && p->send.dtype == p->recv.dtype) /* of equals; any type */
-        return p->send.p == p->recv.p ? FSDP_OK
-                                      : g->comm->config.device->copy(n->stream, p->recv.p, p->send.p,
-                                                                     (size_t)p->count * fsdp_dtype_size(p->send.dtype));
-    axpby_args a = {.n = scatters ? span_count(p, g->rank) : p->count,
-                    .alpha = r->op.reduction == FSDP_REDUCE_SUM ? (float)g->size : 1,
-                    .a = {scatters ? element(p->send, span_offset(p, g->rank)) : p->send.p, p->send.dtype},
-                    .out = p->recv};
+    int64_t numel = scatters ? span_count(p, g->rank) : p->count;
+    buffer mine = {scatters ? element(p->send, span_offset(p, g->rank)) : p->send.p, p->send.dtype};
+    /* The largest of equals, of any type; and no kernel adds up fp64 and integers, on which no time depends. */
+    if ((r->op.reduction != FSDP_REDUCE_SUM && p->send.dtype == p->recv.dtype) || p->send.dtype > FSDP_F16)
+        return mine.p == p->recv.p || numel == 0
+                   ? FSDP_OK
+                   : d->copy(n->stream, p->recv.p, mine.p, (size_t)numel * fsdp_dtype_size(mine.dtype));
+    axpby_args a = {
+        .n = numel, .alpha = r->op.reduction == FSDP_REDUCE_SUM ? (float)g->size : 1, .a = mine, .out = p->recv};
     if (p->add) {
         a.b = p->recv;
         a.beta = 1;
     }
-    return a.n > 0 ? g->comm->config.device->kernels->axpby(n->stream, &a) : FSDP_OK;
+    return a.n > 0 ? d->kernels->axpby(n->stream, &a) : FSDP_OK;
 }
 
-/* The time of a collective is shared among its spans by bytes. */
+/* Peers' values are parts of what this rank would send, as many bytes. */
+static fsdp_status scatter_parts(void *context, const direct_sum *d, int64_t round, void *staging)
+{
+    emulated_world *w = context;
+    const comm_group *g = d->group;
+    int64_t size = (int64_t)fsdp_dtype_size(d->span->send.dtype), mine = direct_part_of(d, round, g->rank).n;
+    int64_t all = d->scatters ? span_offset(d->span, g->size) : d->span->count;
+    paced_move_args a = {.from = d->span->send.p,
+                         .to = staging,
+                         .from_bytes = (size_t)(all * size),
+                         .to_bytes = (size_t)((g->size - 1) * d->stride * size),
+                         .bytes = (size_t)((g->size - 1) * mine * size)};
+    if (a.bytes == 0)
+        return FSDP_OK;
+    a.seconds = links_direct_seconds(&w->links, g->members, g->size, (double)a.bytes);
+    count_seconds(w, a.seconds);
+    return move_directly(g, &a);
+}
+
+/* Sums of peers are this rank's; what the last rank has besides is cleared. */
+static fsdp_status gather_sums(void *context, const direct_sum *d, int64_t round, buffer whole)
+{
+    emulated_world *w = context;
+    const comm_group *g = d->group;
+    const emulated_group *n = g->backend;
+    int64_t part = direct_part_of(d, round, 0).n, rest = direct_part_of(d, round, g->size - 1).n - part;
+    size_t size = fsdp_dtype_size(whole.dtype);
+    comm_request r = {.kind = COMM_ALL_GATHER, .group = (comm_group *)(uintptr_t)g};
+    comm_span span = {
+        .send = {element(whole, part * g->rank), whole.dtype}, .recv = whole, .count = part}; /* in place */
+    double bytes = (double)((g->size - 1) * part) * (double)size;
+    double seconds = links_seconds(&w->links, g->members, g->size, COMM_ALL_GATHER, bytes);
+    count_seconds(w, seconds);
+    FSDP_TRY(g->comm->config.device->zero(n->stream, element(whole, part * g->size), (size_t)rest * size));
+    return part > 0 ? gather_on_device(&r, &span, seconds) : FSDP_OK;
+}
+
+static fsdp_status sum_directly(const comm_request *r, const comm_span *p)
+{
+    const comm_group *g = r->group;
+    emulated_group *n = g->backend;
+    int64_t numel = r->kind == COMM_REDUCE_SCATTER ? span_count(p, g->rank) : p->count;
+    direct_carrier carrier = {
+        .stream = n->stream, .context = world_of(g->comm), .scatter = scatter_parts, .gather = gather_sums};
+    direct_sum sum = direct_begin(r, p);
+    device *d = g->comm->config.device;
+    size_t before = n->staging.bytes;
+    FSDP_TRY(staging_grow(d, n->stream, &n->staging, direct_staging_bytes(&g->comm->config, r->kind, g->size, numel)));
+    if (n->staging.bytes > before) /* the move writes as many bytes as arrive, not all that is summed */
+        FSDP_TRY(d->zero(n->stream, n->staging.start, n->staging.bytes));
+    return direct_run(&sum, &carrier, n->staging.start);
+}
+
+/* The time of a collective is shared among its spans by bytes. Without links a direct sum takes no more than another,
+ * so what its kernel takes counts as exposed. */
 static fsdp_status enqueue(comm_request *r)
 {
-    double seconds = seconds_of(r), all = (double)request_received(r);
+    bool all_direct = !world_of(r->group->comm)->without;
+    for (int i = 0; i < r->op.n_spans; i++)
+        all_direct = all_direct && direct_is(r, &r->op.spans[i]);
+    double seconds = all_direct ? 0 : seconds_of(r), all = (double)request_received(r);
     for (int i = 0; i < r->op.n_spans; i++) {
         const comm_span *p = &r->op.spans[i];
         comm_request one = {.kind = r->kind, .group = r->group, .op = {.n_spans = 1, .spans = p}};
         double bytes = (double)request_received(&one), share = all > 0 ? seconds * bytes / all : 0;
-        FSDP_TRY(is_reduction(r) ? reduce_on_device(r, p, bytes, share) : gather_on_device(r, p, share));
+        if (direct_is(r, p) && !world_of(r->group->comm)->without)
+            FSDP_TRY(sum_directly(r, p));
+        else
+            FSDP_TRY(is_reduction(r) ? reduce_on_device(r, p, bytes, share) : gather_on_device(r, p, share));
     }
     return FSDP_OK;
 }

@@ -122,3 +122,20 @@ double links_seconds(const links *l, const int *members, int n, comm_kind kind, 
     double within = p.most_here > 1 ? bytes / rate : 0, between = p.hosts > 1 ? bytes / (l->between * p.most_here) : 0;
     return latency + fmax(within, between);
 }
+
+int links_direct_blocks(const links *l)
+{
+    int most = l->ctas > 0 ? l->ctas : ctas_for_rate(l->within);
+    return most < RING_BLOCKS ? most : RING_BLOCKS;
+}
+
+/* All peers at once, so the latency is one hop's. What comes from other hosts comes over this rank's own adapter, where
+ * a ring would pass partial sums over all adapters of its host. */
+double links_direct_seconds(const links *l, const int *members, int n, double bytes)
+{
+    placement p = place(l, members, n);
+    double here = bytes * (p.most_here - 1) / (n - 1), elsewhere = bytes - here;
+    double within = here / rate_within(l, links_direct_blocks(l), RING_BLOCKS);
+    double between = p.hosts > 1 ? elsewhere / l->between : 0;
+    return launch_seconds + (p.hosts > 1 ? hop_between_seconds : hop_within_seconds) + fmax(within, between);
+}

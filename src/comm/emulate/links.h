@@ -25,4 +25,8 @@ bool links_switched(const links *l, const int *members, int n);
 /* Seconds of a collective among these ranks, of which each receives `bytes`. */
 double links_seconds(const links *l, const int *members, int n, comm_kind kind, double bytes);
 
+/* The same where every rank sends to every other (direct.h), which no switch does for them. */
+int links_direct_blocks(const links *l);
+double links_direct_seconds(const links *l, const int *members, int n, double bytes);
+
 #endif

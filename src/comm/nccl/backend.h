@@ -1,8 +1,9 @@
 /* What the files of the NCCL backend share. Every group has a communicator, a stream of its own ahead of the compute
  * stream, and a ring of events; collectives are enqueued at once, and whoever needs the result waits for the event: a
- * stream on the device, or the host. Sums run in NCCL's order, not in rank order. What ranks call is compared beside
- * NCCL, by the watchdog (watchdog.h), whose thread also looks after the communicators: a different call is known within
- * tens of milliseconds, which may be after NCCL has run it (a size too many on one side) and always ends the comm.
+ * stream on the device, or the host. Sums run in NCCL's order, not in rank order; those of 16-bit values go past it
+ * (direct.h). What ranks call is compared beside NCCL, by the watchdog (watchdog.h), whose thread also looks after the
+ * communicators: a different call is known within tens of milliseconds, which may be after NCCL has run it (a size too
+ * many on one side) and always ends the comm.
  *
  * Threads: the caller's enqueues; the watchdog's looks at events and asynchronous errors, and aborts. NCCL's calls that
  * may wait for peers (setting up and giving up a communicator) run as timed calls on threads of their own, so that a
@@ -86,8 +87,7 @@ typedef struct nccl_group {
     stream *stream;
     void *queue; /* the stream as NCCL knows it */
     event *ready, *done[NCCL_EVENTS];
-    char *staging; /* device memory for sums that change type or are added, and for host data */
-    size_t staging_bytes;
+    device_staging staging; /* for sums that change type or are added, values that wait to be summed, and host data */
     nccl_registration *registrations;
     /* What the watch looks at, under the world's lock. */
     uint32_t enqueued, finished; /* sequence numbers */
@@ -124,6 +124,8 @@ fsdp_status nccl_check(const nccl_world *w, ncclResult_t result, const char *wha
 /* Around calls on a communicator: fails, without entering, once the comm has failed. */
 fsdp_status nccl_enter(comm *c);
 void nccl_leave(comm *c);
+/* Ends a group of calls (ncclGroupStart), of which the last gave `result`, and leaves. */
+fsdp_status nccl_end_calls(comm *c, ncclResult_t result, const char *what);
 
 /* Until what is enqueued on the group is done, for the host; with the timeout, and woken by an abort. */
 fsdp_status nccl_wait_host(comm_group *g, uint32_t sequence);

@@ -1,5 +1,6 @@
 /* Collectives as NCCL calls on a group's stream, after the work that made the data. If NCCL cannot write the result
- * directly (another type, added to what is there), it goes through staging memory, and so does host data. */
+ * directly (another type, added to what is there), it goes through staging memory, and so does host data. Of sums of
+ * 16-bit values NCCL only moves the parts (direct.h). */
 #include "comm/nccl/backend.h"
 
 #include <stdio.h>
@@ -8,6 +9,7 @@
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "comm/direct.h"
 
 static ncclDataType_t type_of(fsdp_dtype dtype)
 {
@@ -95,9 +97,10 @@ static bool is_reduction(const comm_request *r)
     return r->kind == COMM_REDUCE_SCATTER || r->kind == COMM_ALL_REDUCE;
 }
 
+/* A sum by NCCL that cannot go where it belongs. */
 static bool is_indirect(const comm_request *r, const comm_span *p)
 {
-    return is_reduction(r) && (p->add || p->send.dtype != p->recv.dtype);
+    return is_reduction(r) && !direct_is(r, p) && (p->add || p->send.dtype != p->recv.dtype);
 }
 
 /* Elements that the result has on this rank. */
@@ -106,9 +109,24 @@ static int64_t result_count(const comm_request *r, const comm_span *p)
     return r->kind == COMM_REDUCE_SCATTER ? span_count(p, r->group->rank) : p->count;
 }
 
-static size_t staged_bytes(const comm_request *r, const comm_span *p)
+static size_t result_bytes(const comm_request *r, const comm_span *p)
 {
     return is_indirect(r, p) ? round_up((size_t)result_count(r, p) * fsdp_dtype_size(p->send.dtype), 256) : 0;
+}
+
+/* Room for all indirect results, and then, behind them, for one direct sum after the other. */
+static size_t staging_bytes(const comm_request *r, const comm_span *spans)
+{
+    size_t results = 0, direct = 0;
+    for (int i = 0; i < r->op.n_spans; i++) {
+        const comm_span *p = &spans[i];
+        size_t sums = direct_is(r, p)
+                          ? direct_staging_bytes(&r->group->comm->config, r->kind, r->group->size, result_count(r, p))
+                          : 0;
+        results += result_bytes(r, p);
+        direct = sums > direct ? sums : direct;
+    }
+    return results + direct;
 }
 
 /* recv (+)= what was staged, in recv's type. */
@@ -124,25 +142,80 @@ static fsdp_status finish_span(const comm_request *r, const comm_span *p, void *
     return a.n > 0 ? d->kernels->axpby(n->stream, &a) : FSDP_OK;
 }
 
-/* All spans in one launch. `staging`: room after the host data. */
+/* ---- direct sums ---- */
+
+static ncclResult_t exchange_parts(const nccl_world *w, const direct_sum *d, int64_t round, void *staging)
+{
+    const comm_group *g = d->group;
+    const nccl_group *n = g->backend;
+    ncclDataType_t type = type_of(d->span->send.dtype);
+    direct_part mine = direct_part_of(d, round, g->rank);
+    ncclResult_t result = ncclSuccess;
+    for (int peer = 0; peer < g->size && result == ncclSuccess; peer++) {
+        direct_part theirs = direct_part_of(d, round, peer);
+        if (peer != g->rank && theirs.n > 0)
+            result = w->api.ncclSend(element(d->span->send, theirs.first), (size_t)theirs.n, type, peer, n->handle,
+                                     n->queue);
+        if (peer != g->rank && mine.n > 0 && result == ncclSuccess)
+            result = w->api.ncclRecv(direct_slot(d, staging, peer), (size_t)mine.n, type, peer, n->handle, n->queue);
+    }
+    return result;
+}
+
+static fsdp_status scatter_parts(void *context, const direct_sum *d, int64_t round, void *staging)
+{
+    comm *c = d->group->comm;
+    nccl_world *w = context;
+    FSDP_TRY(nccl_enter(c));
+    ncclResult_t result = w->api.ncclGroupStart();
+    if (result == ncclSuccess)
+        result = exchange_parts(w, d, round, staging);
+    return nccl_end_calls(c, result, "the parts of a sum");
+}
+
+/* Equal parts, and what the last rank has besides. */
+static fsdp_status gather_sums(void *context, const direct_sum *d, int64_t round, buffer whole)
+{
+    const comm_group *g = d->group;
+    const nccl_group *n = g->backend;
+    nccl_world *w = context;
+    ncclDataType_t type = type_of(whole.dtype);
+    int64_t part = direct_part_of(d, round, 0).n, rest = direct_part_of(d, round, g->size - 1).n - part;
+    char *tail = element(whole, part * g->size);
+    FSDP_TRY(nccl_enter(g->comm));
+    ncclResult_t result = w->api.ncclGroupStart();
+    if (result == ncclSuccess && part > 0)
+        result = w->api.ncclAllGather(element(whole, part * g->rank), whole.p, (size_t)part, type, n->handle, n->queue);
+    if (result == ncclSuccess && rest > 0)
+        result = w->api.ncclBroadcast(tail, tail, (size_t)rest, type, g->size - 1, n->handle, n->queue);
+    return nccl_end_calls(g->comm, result, "the gather of a sum");
+}
+
+/* Everything in one launch but for direct sums, which follow one by one. `staging`: room after the host data. */
 static fsdp_status enqueue(comm_request *r, const comm_span *spans, char *staging)
 {
     nccl_world *w = nccl_world_of(r->group->comm);
+    const nccl_group *n = r->group->backend;
     FSDP_TRY(nccl_enter(r->group->comm));
     ncclResult_t result = w->api.ncclGroupStart();
     char *at = staging;
     for (int i = 0; i < r->op.n_spans && result == ncclSuccess; i++) {
-        result = call_span(w, r, &spans[i], is_indirect(r, &spans[i]) ? at : spans[i].recv.p);
-        at += staged_bytes(r, &spans[i]);
+        if (!direct_is(r, &spans[i]))
+            result = call_span(w, r, &spans[i], is_indirect(r, &spans[i]) ? at : spans[i].recv.p);
+        at += result_bytes(r, &spans[i]);
     }
-    ncclResult_t ended = w->api.ncclGroupEnd();
-    nccl_leave(r->group->comm);
-    FSDP_TRY(nccl_check(w, result == ncclSuccess ? ended : result, comm_kind_name(r->kind)));
+    FSDP_TRY(nccl_end_calls(r->group->comm, result, comm_kind_name(r->kind)));
+    direct_carrier carrier = {.stream = n->stream, .context = w, .scatter = scatter_parts, .gather = gather_sums};
+    for (int i = 0; i < r->op.n_spans; i++) {
+        direct_sum sum = direct_begin(r, &spans[i]);
+        if (direct_is(r, &spans[i]))
+            FSDP_TRY(direct_run(&sum, &carrier, at));
+    }
     at = staging;
     for (int i = 0; i < r->op.n_spans; i++) {
         if (is_indirect(r, &spans[i]))
             FSDP_TRY(finish_span(r, &spans[i], at));
-        at += staged_bytes(r, &spans[i]);
+        at += result_bytes(r, &spans[i]);
     }
     return FSDP_OK;
 }
@@ -181,11 +254,8 @@ static fsdp_status run_on_device(comm_request *r)
     comm *c = r->group->comm;
     nccl_group *n = r->group->backend;
     device *d = c->config.device;
-    size_t bytes = 0;
     char *staging = NULL;
-    for (int i = 0; i < r->op.n_spans; i++)
-        bytes += staged_bytes(r, &r->op.spans[i]);
-    FSDP_TRY(nccl_stage(r->group, bytes, &staging));
+    FSDP_TRY(nccl_stage(r->group, staging_bytes(r, r->op.spans), &staging));
     FSDP_TRY(d->event_record(r->op.stream, n->ready));
     FSDP_TRY(d->stream_wait(n->stream, n->ready));
     FSDP_TRY(enqueue(r, r->op.spans, staging));
@@ -212,12 +282,12 @@ static fsdp_status run_on_host(comm_request *r)
     nccl_group *n = r->group->backend;
     device *d = c->config.device;
     comm_span spans[COMM_MAX_PIECES];
-    size_t bytes = 256;
+    size_t bytes = 256 + staging_bytes(r, r->op.spans);
     char *staging;
     for (int i = 0; i < r->op.n_spans; i++) {
         const comm_span *p = &r->op.spans[i];
         bytes += round_up((size_t)send_count(r, p) * fsdp_dtype_size(p->send.dtype), 256) +
-                 round_up((size_t)recv_count(r, p) * fsdp_dtype_size(p->recv.dtype), 256) + staged_bytes(r, p);
+                 round_up((size_t)recv_count(r, p) * fsdp_dtype_size(p->recv.dtype), 256);
     }
     FSDP_TRY(nccl_stage(r->group, bytes, &staging));
     if (r->kind == COMM_BARRIER) { /* a sum of nothing in particular */

@@ -49,9 +49,7 @@ static fsdp_status send_id(comm_group *g, ncclUniqueId *id, char *staging)
         result = w->api.ncclSend(staging, sizeof *id, ncclUint8, g->members[rank], n->handle, n->queue);
     if (g->rank > 0 && result == ncclSuccess)
         result = w->api.ncclRecv(staging, sizeof *id, ncclUint8, g->members[0], n->handle, n->queue);
-    ncclResult_t ended = w->api.ncclGroupEnd();
-    nccl_leave(g->comm);
-    return nccl_check(w, result == ncclSuccess ? ended : result, "sharing an id");
+    return nccl_end_calls(g->comm, result, "sharing an id");
 }
 
 static fsdp_status share_id(comm_group *g, ncclUniqueId *id)
@@ -225,7 +223,7 @@ static void group_free(comm *c, nccl_group *n)
     for (int i = 0; i < NCCL_EVENTS; i++)
         d->event_free(n->done[i]);
     d->event_free(n->ready);
-    d->release(d, MEMORY_DEVICE, n->staging, n->staging_bytes);
+    staging_free(d, &n->staging);
     if (n->stream)
         d->stream_free(n->stream);
     free(n);
@@ -315,18 +313,10 @@ fsdp_status nccl_stage(comm_group *g, size_t bytes, char **out)
 {
     nccl_group *n = g->backend;
     device *d = g->comm->config.device;
-    if (bytes > n->staging_bytes) {
-        size_t wanted = round_up(bytes, 4096);
+    if (bytes > n->staging.bytes) {
         FSDP_TRY(nccl_wait_host(g, n->enqueued));
-        FSDP_TRY(d->stream_synchronize(n->stream));
-        d->release(d, MEMORY_DEVICE, n->staging, n->staging_bytes);
-        n->staging = NULL;
-        n->staging_bytes = 0;
-        void *memory;
-        FSDP_TRY(d->allocate(d, MEMORY_DEVICE, wanted, &memory));
-        n->staging = memory;
-        n->staging_bytes = wanted;
+        FSDP_TRY(staging_grow(d, n->stream, &n->staging, bytes));
     }
-    *out = n->staging;
+    *out = n->staging.start;
     return FSDP_OK;
 }

@@ -134,6 +134,14 @@ void nccl_leave(comm *c)
     pthread_mutex_unlock(&nccl_world_of(c)->calls);
 }
 
+fsdp_status nccl_end_calls(comm *c, ncclResult_t result, const char *what)
+{
+    nccl_world *w = nccl_world_of(c);
+    ncclResult_t ended = w->api.ncclGroupEnd();
+    nccl_leave(c);
+    return nccl_check(w, result == ncclSuccess ? ended : result, what);
+}
+
 fsdp_status nccl_wait_host(comm_group *g, uint32_t sequence)
 {
     comm *c = g->comm;
