@@ -127,7 +127,7 @@ typedef struct fsdp_config {
                                    unless this rank is alone */
     bool decay_vectors;         /* weight decay applies to vectors (norms, biases) too, not only to matrices */
     bool deterministic;
-    float loss_scale; /* fp16: first loss scale; 0: 65536 */
+    float loss_scale; /* fp16: first loss scale; 0: 65536. Halved where a step overflows, not below 1 */
     bool cpu_offload; /* masters, moments and gradient shards in host memory, where the optimizer then runs */
     /* Globs over unit names: only these are offloaded; none: all units. A glob that matches no unit is an error, also
      * with cpu_offload off. */
@@ -231,7 +231,8 @@ typedef struct fsdp_fp8_layer {
 
 typedef struct fsdp_fp8_bounds {
     size_t size;
-    double error;     /* of output_error and gradient_error; what is not finite is out of bounds, too */
+    double error; /* of output_error and gradient_error; what is not finite is out of bounds, too, unless the product
+                     is not finite in param_dtype either: such a batch says nothing of 8 bits */
     double saturated; /* of each of the three */
 } fsdp_fp8_bounds;
 

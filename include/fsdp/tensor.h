@@ -48,7 +48,8 @@ typedef enum fsdp_fp8 {
 
 /* When weights are rounded for such products. The results have the same bits. */
 typedef enum fsdp_fp8_weights {
-    FSDP_FP8_WEIGHTS_AUTO,     /* each step where that saves gathering them in more bits, else each use */
+    FSDP_FP8_WEIGHTS_AUTO,     /* each step where that saves gathering them in more bits, else each use; fsdp train
+                                * also chooses each step for several micro-batches, if it fits */
     FSDP_FP8_WEIGHTS_EACH_USE, /* in forward and in backward of every micro-batch */
     FSDP_FP8_WEIGHTS_EACH_STEP /* once after each optimizer step; takes a byte more for each weight that a rank holds */
 } fsdp_fp8_weights;

@@ -53,9 +53,8 @@ static uint8_t *take(uint8_t *base, size_t *at, size_t bytes)
 static size_t cut_item(const orthogonal_item *given, uint8_t *base, size_t at, matrix *m)
 {
     int64_t numel = given->rows * given->columns;
-    *m = (matrix){.given = *given,
-                  .small = min_i64(given->rows, given->columns),
-                  .large = max_i64(given->rows, given->columns)};
+    *m = (matrix){
+        .given = *given, .small = min_i64(given->rows, given->columns), .large = max_i64(given->rows, given->columns)};
     size_t square = (size_t)(m->small * m->small) * sizeof(uint16_t);
     m->x = (void *)take(base, &at, (size_t)numel * sizeof(uint16_t));
     uint16_t **const squares[SQUARES] = {&m->gram, &m->q, &m->r, &m->t};
@@ -121,12 +120,11 @@ static operands q_times_r(const matrix *m)
 
 static symmetric_args symmetric(const group *g, operands_of of, float alpha, float beta, float gamma)
 {
-    symmetric_args all = {
-        .n_items = g->n, .alpha = alpha, .beta = beta, .gamma = gamma, .workspace = g->of_products};
+    symmetric_args all = {.n_items = g->n, .alpha = alpha, .beta = beta, .gamma = gamma, .workspace = g->of_products};
     for (int i = 0; i < g->n; i++) {
         operands o = of(&g->items[i]);
-        all.items[i] = (symmetric_item){
-            .n = g->items[i].small, .k = o.depth, .a = o.left, .b = o.right, .c = o.add, .d = o.out};
+        all.items[i] =
+            (symmetric_item){.n = g->items[i].small, .k = o.depth, .a = o.left, .b = o.right, .c = o.add, .d = o.out};
     }
     return all;
 }

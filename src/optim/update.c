@@ -48,6 +48,11 @@ bool update_is_factored(fsdp_optimizer_kind kind, const fsdp_parameter *p)
     return kind == FSDP_ADAFACTOR && p->n_dims >= 2;
 }
 
+bool update_is_local(fsdp_optimizer_kind kind)
+{
+    return kind != FSDP_MUON && kind != FSDP_ADAFACTOR;
+}
+
 bool update_has_second(fsdp_optimizer_kind kind, const fsdp_parameter *p)
 {
     return has_second(kind) && !update_is_muon(kind, p) && !update_is_factored(kind, p);
@@ -227,11 +232,11 @@ static void *element_at(void *base, fsdp_dtype dtype, int64_t index)
     return base ? (uint8_t *)base + (size_t)index * fsdp_dtype_size(dtype) : NULL;
 }
 
-/* Elements `first` to `end` of a range. `span`: their own options; NULL: the optimizer's. */
+/* Elements `first` to `end` of a range. `span`: their own options, from element `from` on; NULL: the optimizer's. */
 static optimizer_args describe_part(const update *u, const update_range *r, int64_t first, int64_t end,
-                                    const update_span *span, const optimizer_scalars *scalars)
+                                    const update_span *span, int64_t from, const optimizer_scalars *scalars)
 {
-    int64_t second = span ? span->second : first;
+    int64_t second = span ? span->second + (first - from) : first;
     optimizer_args a = {.kind = u->config.kind == FSDP_MUON ? FSDP_ADAMW : u->config.kind,
                         .n = end - first,
                         .decay = first < r->decay_end,
@@ -256,31 +261,53 @@ static optimizer_args describe_part(const update *u, const update_range *r, int6
     return a;
 }
 
+/* Where, up to `end`, another magnitude begins than that of element `at`, which is *largest; NULL: nobody asks. */
+static int64_t magnitude_end(const update_range *r, int64_t at, int64_t end, float **largest)
+{
+    *largest = NULL;
+    for (int i = 0; i < r->n_magnitudes; i++) {
+        const update_magnitude *m = &r->magnitudes[i];
+        if (at < m->first)
+            return min_i64(end, m->first);
+        if (at < m->end) {
+            *largest = m->largest;
+            return min_i64(end, m->end);
+        }
+    }
+    return end;
+}
+
 /* `part`: what the elements are of, with a place for their old values; NULL: those are not kept. */
-static fsdp_status apply_part(const update *u, device *dev, const update_range *r, int64_t first, int64_t end,
+static fsdp_status apply_part(const update *u, device *dev, const update_range *r, int64_t from, int64_t end,
                               const update_span *span, const update_part *part, stream *s,
                               const optimizer_scalars *scalars)
 {
     if (span && span->rate) /* without padding */
         end = span->used;
-    if (first >= end)
-        return FSDP_OK;
-    optimizer_args a = describe_part(u, r, first, end, span, scalars);
-    if (part && part->old.parameter) {
-        a.old_parameter = part->old.parameter + first;
-        a.old_average = element_at(part->old.average, FSDP_F32, first);
-        a.old_moment1 = element_at(part->old.moment1, u->config.state_dtype, first);
-        a.old_moment2 = element_at(part->old.moment2, u->config.state_dtype, first);
+    for (int64_t first = from, stop; first < end; first = stop) {
+        float *magnitude;
+        stop = magnitude_end(r, first, end, &magnitude);
+        optimizer_args a = describe_part(u, r, first, stop, span, from, scalars);
+        a.magnitude = magnitude;
+        if (part && part->old.parameter) {
+            a.old_parameter = part->old.parameter + first;
+            a.old_average = element_at(part->old.average, FSDP_F32, first);
+            a.old_moment1 = element_at(part->old.moment1, u->config.state_dtype, first);
+            a.old_moment2 = element_at(part->old.moment2, u->config.state_dtype, first);
+        }
+        FSDP_TRY(dev->kernels->optimizer(s, &a));
     }
-    return dev->kernels->optimizer(s, &a);
+    return FSDP_OK;
 }
 
+/* A span of Muon's is part of one matrix, which has one magnitude. */
 static fsdp_status apply_direction(update *u, const update_range *r, int64_t first, const update_span *span, stream *s,
                                    const optimizer_scalars *scalars, const uint16_t *directions)
 {
     if (first >= span->used)
         return FSDP_OK;
-    optimizer_args a = describe_part(u, r, first, span->used, span, scalars);
+    optimizer_args a = describe_part(u, r, first, span->used, span, first, scalars);
+    (void)magnitude_end(r, first, span->used, &a.magnitude);
     a.kind = FSDP_MUON;
     a.gradient = NULL;
     a.moment1 = a.moment2 = NULL;
@@ -319,6 +346,7 @@ static update_range cut_out(const update *u, const update_range *r, const update
     cut.decay_end = min_i64(max_i64(r->decay_end - first, 0), n);
     cut.element += (uint64_t)first;
     cut.n_spans = 0;
+    cut.n_magnitudes = 0; /* nobody asks where updates come in parts */
     if (part->dev) {
         cut.parameter = part->parameter;
         cut.average = part->average;

@@ -24,6 +24,12 @@ typedef struct update_span {
                           update_create */
 } update_span;
 
+/* Elements of a range whose largest magnitude the update raises *largest to, as they are stored for gathering. */
+typedef struct update_magnitude {
+    int64_t first, end;
+    float *largest;
+} update_magnitude;
+
 typedef struct update_range {
     float *parameter;
     void *gradient;
@@ -35,6 +41,8 @@ typedef struct update_range {
     int64_t n, decay_end;
     update_span *spans; /* borrowed; NULL: the optimizer's own options, with decay up to decay_end */
     int n_spans;
+    const update_magnitude *magnitudes; /* borrowed; in order */
+    int n_magnitudes;
     int place;               /* index of where it lies */
     uint32_t key[2];         /* of the random numbers by which 16-bit moments are rounded, */
     uint64_t element;        /* and where among them the range begins */
@@ -105,6 +113,8 @@ int update_halves(const fsdp_optimizer_config *config); /* of those, how many ha
 bool update_is_muon(fsdp_optimizer_kind kind, const fsdp_parameter *p);
 /* Whether Adafactor keeps means of rows and columns of this parameter. */
 bool update_is_factored(fsdp_optimizer_kind kind, const fsdp_parameter *p);
+/* Whether a range is updated from its own gradient alone, without other ranks: not with Muon and Adafactor. */
+bool update_is_local(fsdp_optimizer_kind kind);
 bool update_has_first(const fsdp_optimizer_config *config); /* moments; every parameter has them, or none has */
 bool update_has_second(fsdp_optimizer_kind kind, const fsdp_parameter *p);
 

@@ -239,6 +239,10 @@ resident_sizes model_resident_sizes(const fsdp_model *m);
 size_t model_norm_bytes(const fsdp_model *m);    /* of the norm's partial sums */
 size_t model_figures_bytes(const fsdp_model *m); /* of what shadow steps measure */
 
+/* 8-bit products that were asked for and that no layer can have are FSDP_ERR_INPUT, not bf16 without a word. Where
+ * fp8_skip names everything, none are asked for. */
+fsdp_status model_check_fp8(const fsdp_model *m, const fsdp_tape *recording);
+
 /* Whether masters of a unit on the device are kept as halves (see halves_args). */
 static inline bool model_splits_masters(const fsdp_model *m, fsdp_dtype dtype)
 {

@@ -19,8 +19,8 @@ fsdp_status linear_backward_sums(const run_context *c, const node *n);
 /* Scratch bytes of that. */
 size_t linear_sums_workspace(const device *d, const node *n);
 
-/* Whether the layer's weight asks for 8 bits and its shape has products of that kind; of any number of rows. */
-bool fp8_serves(const fsdp_tensor *x, const fsdp_tensor *weight);
+/* Whether the layer's weight asks for 8 bits and its shape has products of that kind; of any number of rows, also 0. */
+bool fp8_serves(const fsdp_tensor *weight);
 /* Records it; the inputs have been checked. Returns y, or NULL when the tape has failed. */
 fsdp_tensor *fp8_linear(fsdp_tape *t, fsdp_tensor *const inputs[LINEAR_INPUTS], fsdp_tensor *y);
 
@@ -28,15 +28,23 @@ fsdp_tensor *fp8_linear(fsdp_tape *t, fsdp_tensor *const inputs[LINEAR_INPUTS], 
 fsdp_status linear_forward(const run_context *c, const node *n);
 fsdp_status linear_backward(const run_context *c, const node *n);
 size_t linear_workspace(const device *d, const node *n, bool backward);
-/* The same operation, which also measures what the layer would compute in 8 bits (ops_fp8_shadow.c); of batches whose
- * rows are a multiple of this. */
-enum { SHADOW_ROWS = 16 };
+/* The same operation, which also measures what the layer would compute in 8 bits (ops_fp8_shadow.c). */
 extern const op_def linear_shadow_op;
 
-/* For the only reader of a tensor, whose backward knows the magnitude of the gradient it writes: an input to record
- * beside it and save. NULL where the tensor does not come from a layer in 8 bits. */
-fsdp_tensor *fp8_gradient_scales(const fsdp_tensor *x);
-/* Where such a backward leaves it. */
-float *fp8_gradient_magnitude(const run_context *c, const fsdp_tensor *scales);
+/* Rows that products in 8 bits are made of: `rows` filled up to what the GPU wants. */
+int64_t fp8_padded_rows(int64_t rows);
+/* Rounds x (a->rows); q and qt have filled-up rows, of zeros. That takes room for q. */
+fsdp_status fp8_cast_padded(const run_context *c, fp8_cast_args *a, buffer room);
+
+/* For an operation about to be recorded whose backward can leave the magnitude of x's gradient (op_def.scales): the
+ * input to record for that, and to save. NULL where nobody asks: x does not come from a layer in 8 bits, or it has been
+ * read before, so that another one writes last to its gradient. */
+fsdp_tensor *fp8_gradient_scales(const fsdp_tape *t, const fsdp_tensor *x);
+/* Where such a backward leaves it; NULL where nobody asked. */
+float *fp8_gradient_magnitude(const run_context *c, const node *n);
+/* Where forward leaves that of output 0 (op_def.magnitude); NULL where nobody asked. */
+float *fp8_output_magnitude(const run_context *c, const node *n);
+/* The same by a pass of its own: of n elements of x. */
+fsdp_status fp8_measure(const run_context *c, buffer x, int64_t n, float *magnitude);
 
 #endif

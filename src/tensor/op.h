@@ -26,9 +26,12 @@ struct op_def {
     int gradient_in_place;
     /* Whether input i is a parameter that may come as codes alone (parameter.codes); NULL: none is. */
     bool (*reads_codes)(const node *n, int i);
-    int magnitude; /* 1 + index of the output, where recorded, in which forward leaves output 0's largest magnitude. 0:
-                    * none. */
-    bool cheap;    /* worth computing again rather than keeping, when memory is wanted */
+    /* Magnitudes for products in 8 bits, taken on the way (0: not). magnitude: 1 + index of the output, where there is
+     * one, in which forward leaves the largest of output 0; who wants it adds the output (fp8_linear). scales: 1 +
+     * index of the input, where there is one, that belongs to the layer which input 0 comes from: backward leaves the
+     * largest of input 0's whole gradient there. */
+    int magnitude, scales;
+    bool cheap;            /* worth computing again rather than keeping, when memory is wanted */
     bool outside_graphs;   /* must run each time it is asked for: a graph cannot hold it */
     bool meets_peers;      /* exchanges with other ranks, where there are several */
     bool loss_in_backward; /* as the root of a training step, forward is left out: backward computes the loss too */

@@ -4,7 +4,7 @@
 #include <fsdp/ops.h>
 
 #include "base/checked.h"
-#include "tensor/op.h"
+#include "tensor/linear.h"
 
 /* q, k and v may lie in one, two or three tensors; each distinct tensor is one input. */
 typedef struct attention_attributes {
@@ -278,9 +278,9 @@ typedef struct rope_attributes {
     int64_t heads, head_dim, first_position;
 } rope_attributes;
 
-enum { ROPE_X, COSINE, SINE, POSITIONS, ROPE_INPUTS };
+enum { ROPE_X, COSINE, SINE, POSITIONS, ROPE_SCALES, ROPE_INPUTS };
 
-static fsdp_status rotate(const run_context *c, const node *n, buffer x, bool inverse)
+static fsdp_status rotate(const run_context *c, const node *n, buffer x, bool inverse, float *magnitude)
 {
     const rope_attributes *o = n->attributes;
     const fsdp_tensor *shape = n->outputs[0];
@@ -295,7 +295,8 @@ static fsdp_status rotate(const run_context *c, const node *n, buffer x, bool in
                    .x = x,
                    .cosine = run_data(c, n->inputs[COSINE]).p,
                    .sine = run_data(c, n->inputs[SINE]).p,
-                   .inverse = inverse};
+                   .inverse = inverse,
+                   .magnitude = magnitude};
     return c->dev->kernels->rope(c->compute, &a);
 }
 
@@ -304,7 +305,7 @@ static fsdp_status rope_forward(const run_context *c, const node *n)
     buffer x = run_data(c, n->inputs[0]), y = run_data(c, n->outputs[0]);
     if (x.p != y.p)
         FSDP_TRY(c->dev->copy(c->compute, y.p, x.p, tensor_bytes(n->outputs[0])));
-    return rotate(c, n, y, false);
+    return rotate(c, n, y, false, NULL);
 }
 
 static fsdp_status rope_backward(const run_context *c, const node *n)
@@ -313,16 +314,22 @@ static fsdp_status rope_backward(const run_context *c, const node *n)
     buffer dy = run_output_grad(c, n, 0), dx = run_input_grad(c, n, 0, &add);
     if (!dx.p)
         return FSDP_OK;
-    FSDP_TRY(rotate(c, n, dy, true)); /* nobody reads dy after this */
+    float *magnitude = fp8_gradient_magnitude(c, n);
+    FSDP_TRY(rotate(c, n, dy, true, dx.p == dy.p ? magnitude : NULL)); /* nobody reads dy after this */
     if (dx.p == dy.p)
         return FSDP_OK;
     axpby_args a = {
         .n = n->outputs[0]->numel, .alpha = 1, .beta = 1, .a = dy, .b = add ? dx : (buffer){NULL, dx.dtype}, .out = dx};
-    return c->dev->kernels->axpby(c->compute, &a);
+    FSDP_TRY(c->dev->kernels->axpby(c->compute, &a));
+    return magnitude ? fp8_measure(c, dx, a.n, magnitude) : FSDP_OK;
 }
 
-static const op_def rope_op = {
-    .name = "rope", .forward = rope_forward, .backward = rope_backward, .in_place = 1, .pass_through = 1};
+static const op_def rope_op = {.name = "rope",
+                               .forward = rope_forward,
+                               .backward = rope_backward,
+                               .in_place = 1,
+                               .pass_through = 1,
+                               .scales = ROPE_SCALES + 1};
 
 /* positions NULL: counted from first_position on. */
 static fsdp_tensor *record_rope(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *cosine, fsdp_tensor *sine,
@@ -341,8 +348,9 @@ static fsdp_tensor *record_rope(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *cosin
         cosine->shape[0] < reach)
         return tape_refuse(t, "rope: tables %s do not reach %lld positions of %lld", tape_shape_text(t, cosine),
                            (long long)reach, (long long)(o.head_dim / 2));
-    fsdp_tensor *y = tape_value(t, x->dtype, x->n_dims, x->shape), *inputs[] = {x, cosine, sine, positions};
-    uint32_t saved = 1u << COSINE | 1u << SINE | 1u << POSITIONS;
+    fsdp_tensor *y = tape_value(t, x->dtype, x->n_dims, x->shape),
+                *inputs[ROPE_INPUTS] = {x, cosine, sine, positions, fp8_gradient_scales(t, x)};
+    uint32_t saved = 1u << COSINE | 1u << SINE | 1u << POSITIONS | 1u << ROPE_SCALES;
     return y && tape_record(t, &rope_op, ROPE_INPUTS, inputs, 1, &y, &o, sizeof o, saved, 0) ? y : NULL;
 }
 

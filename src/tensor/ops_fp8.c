@@ -1,10 +1,10 @@
 /* Linear layers in 8 bits: x and weight are rounded to E4M3, y's gradient to E5M2 (or E4M3), each with one scale, taken
  * from its largest magnitude in this very step, so nothing is carried from step to step. The three products then run on
  * the 8-bit tensors. Between forward and backward x is kept rounded and transposed, as the weight's gradient reads it:
- * half of what x takes. Where x is cheap to compute again and memory is wanted, nothing of it is kept: backward rounds
- * it again. A weight comes rounded where it is kept so (parameter.codes); elsewhere forward and backward round it.
- * Gated activations, which write the largest operands, leave the magnitudes of what they write; others are measured
- * here. */
+ * half of what x takes. In checkpointed regions, and where x is cheap to compute again and memory is wanted, nothing of
+ * it is kept: backward rounds it again. A weight comes rounded where it is kept so (parameter.codes); elsewhere forward
+ * and backward round it. Norms, gated activations and rotary embedding leave the magnitudes of what they write
+ * (op_def.magnitude and scales); others are measured here. */
 #include "base/checked.h"
 #include "tensor/linear.h"
 
@@ -26,16 +26,21 @@ typedef struct fp8_attributes {
 
 /* Whether the layer has such products follows from the weight alone, so that all ranks find the same, whatever their
  * batches: rows are filled up with zeros. */
-bool fp8_serves(const fsdp_tensor *x, const fsdp_tensor *weight)
+bool fp8_serves(const fsdp_tensor *weight)
 {
     return weight->parameter && weight->parameter->fp8 != FSDP_FP8_OFF && weight->shape[0] % DIVISOR == 0 &&
-           weight->shape[1] % DIVISOR == 0 && x->numel > 0;
+           weight->shape[1] % DIVISOR == 0;
+}
+
+int64_t fp8_padded_rows(int64_t rows)
+{
+    return ceil_div(rows, DIVISOR) * DIVISOR;
 }
 
 /* Rows of the rounded operands. */
 static int64_t padded_rows(const fp8_attributes *o)
 {
-    return ceil_div(o->rows, DIVISOR) * DIVISOR;
+    return fp8_padded_rows(o->rows);
 }
 
 static bool is_padded(const fp8_attributes *o)
@@ -111,11 +116,10 @@ static fsdp_status run_product(const run_context *c, gemm_args *a, const float *
     return c->dev->kernels->gemm(c->compute, a);
 }
 
-/* Rounds x; rows are filled up, which takes room for q. */
-static fsdp_status cast_padded(const run_context *c, const fp8_attributes *o, fp8_cast_args *a, buffer room)
+fsdp_status fp8_cast_padded(const run_context *c, fp8_cast_args *a, buffer room)
 {
     const kernel_table *k = c->dev->kernels;
-    int64_t rows = padded_rows(o);
+    int64_t rows = fp8_padded_rows(a->rows);
     if (rows == a->rows)
         return k->fp8_cast(c->compute, a);
     fp8_cast_args turned = {.rows = rows, .columns = a->columns, .x = a->q.p ? a->q : room, .qt = a->qt};
@@ -187,7 +191,7 @@ static fsdp_status fp8_forward(const run_context *c, const node *n)
         x.qt = run_data(c, n->outputs[X_TURNED]);
     buffer weight;
     const float *weight_scale;
-    FSDP_TRY(cast_padded(c, o, &x, x.q));
+    FSDP_TRY(fp8_cast_padded(c, &x, x.q));
     FSDP_TRY(weight_codes(c, n, false, at(c, s.second, FSDP_E4M3), &weight, &weight_scale));
     gemm_args y = product(padded_rows(o), o->n, o->k, x.q, weight, run_data(c, n->outputs[Y]), false);
     if (n->inputs[LINEAR_RESIDUAL]) {
@@ -197,12 +201,6 @@ static fsdp_status fp8_forward(const run_context *c, const node *n)
     y.bias = run_data(c, n->inputs[LINEAR_BIAS]);
     y.fast_sums = true;
     return run_padded(c, o, &y, x.scale, weight_scale, &s);
-}
-
-/* Whether the only reader of y has left the magnitude of its gradient: who takes the scales does. */
-static bool gradient_is_measured(const node *n)
-{
-    return n->outputs[Y]->n_consumers == 1 && n->outputs[SCALES]->n_consumers == 1;
 }
 
 /* x (k, rows) in 8 bits, for the weight's gradient. */
@@ -220,7 +218,7 @@ static fsdp_status turned_x(const run_context *c, const node *n, float *scale, b
                        .qt = room,
                        .scale = scale,
                        .magnitude = scale + 1};
-    return cast_padded(c, o, &x, spare);
+    return fp8_cast_padded(c, &x, spare);
 }
 
 static fsdp_status fp8_backward(const run_context *c, const node *n)
@@ -231,14 +229,14 @@ static fsdp_status fp8_backward(const run_context *c, const node *n)
     bool add_x, add_weight;
     buffer dx = run_input_grad(c, n, LINEAR_X, &add_x), dw = run_input_grad(c, n, LINEAR_WEIGHT, &add_weight);
     fp8_cast_args dy = {.rows = o->rows, .columns = o->n, .x = run_output_grad(c, n, Y), .scale = scales + SCALE_OF_DY};
-    if (gradient_is_measured(n))
+    if (n->outputs[Y]->grad_measured)
         dy.magnitude = dy.scale + 1;
     if (dx.p)
         dy.q = at(c, s.first, o->gradient);
     if (dw.p)
         dy.qt = at(c, s.second, o->gradient);
     if (dx.p || dw.p)
-        FSDP_TRY(cast_padded(c, o, &dy, at(c, s.first, o->gradient)));
+        FSDP_TRY(fp8_cast_padded(c, &dy, at(c, s.first, o->gradient)));
     if (dx.p) {
         buffer weight;
         const float *weight_scale;
@@ -286,24 +284,43 @@ static const op_def fp8_op = {.name = "linear_fp8",
                               .in_place = LINEAR_RESIDUAL + 1,
                               .pass_through = LINEAR_RESIDUAL + 1};
 
-fsdp_tensor *fp8_gradient_scales(const fsdp_tensor *x)
+/* Not from another checkpointed region: its layer would be computed again before it is needed. */
+fsdp_tensor *fp8_gradient_scales(const fsdp_tape *t, const fsdp_tensor *x)
 {
     const node *n = x->producer;
-    return n && n->op == &fp8_op && x == n->outputs[Y] ? n->outputs[SCALES] : NULL;
-}
-
-float *fp8_gradient_magnitude(const run_context *c, const fsdp_tensor *scales)
-{
-    return scales && scales->producer->outputs[Y]->n_consumers == 1 ? (float *)run_data(c, scales).p + SCALE_OF_DY + 1
-                                                                    : NULL;
-}
-
-static fsdp_tensor *magnitude_of(const fsdp_tensor *x)
-{
-    const node *n = x->producer;
-    return n && n->op->magnitude && n->op->magnitude <= n->n_outputs && x == n->outputs[0]
-               ? n->outputs[n->op->magnitude - 1]
+    return n && n->op == &fp8_op && x == n->outputs[Y] && x->n_consumers == 0 && n->region == t->region
+               ? n->outputs[SCALES]
                : NULL;
+}
+
+float *fp8_gradient_magnitude(const run_context *c, const node *n)
+{
+    int at = n->op->scales - 1;
+    return at < n->n_inputs && n->inputs[at] ? (float *)run_data(c, n->inputs[at]).p + SCALE_OF_DY + 1 : NULL;
+}
+
+float *fp8_output_magnitude(const run_context *c, const node *n)
+{
+    int at = n->op->magnitude - 1;
+    return at < n->n_outputs ? run_data(c, n->outputs[at]).p : NULL;
+}
+
+fsdp_status fp8_measure(const run_context *c, buffer x, int64_t n, float *magnitude)
+{
+    fp8_cast_args a = {.rows = 1, .columns = n, .x = x, .scale = magnitude - 1}; /* which is not written */
+    return c->dev->kernels->fp8_cast(c->compute, &a);
+}
+
+/* The magnitude of x, if its producer can leave it: the first layer that reads x asks for it. */
+static fsdp_tensor *magnitude_of(fsdp_tape *t, const fsdp_tensor *x)
+{
+    node *n = x->producer;
+    const int64_t one = 1;
+    if (!n || n->op->magnitude == 0 || x != n->outputs[0])
+        return NULL;
+    if (n->n_outputs < n->op->magnitude && !tape_add_output(t, n, tape_value(t, FSDP_F32, 1, &one)))
+        return NULL;
+    return n->outputs[n->op->magnitude - 1];
 }
 
 fsdp_tensor *fp8_linear(fsdp_tape *t, fsdp_tensor *const inputs[LINEAR_INPUTS], fsdp_tensor *y)
@@ -315,7 +332,8 @@ fsdp_tensor *fp8_linear(fsdp_tape *t, fsdp_tensor *const inputs[LINEAR_INPUTS], 
     o.n = weight->shape[0];
     o.k = weight->shape[1];
     o.gradient = weight->parameter->fp8 == FSDP_FP8_E4M3 ? FSDP_E4M3 : FSDP_E5M2;
-    o.rounds_again = t->recompute_cheap && x->producer && x->producer->op->cheap;
+    /* Of a layer whose result a checkpointed region keeps, x would be kept as well. */
+    o.rounds_again = x->producer && (t->region >= 0 || (t->recompute_cheap && x->producer->op->cheap));
     const int64_t turned[] = {o.k, padded_rows(&o)}, n_scales = N_SCALES;
     fsdp_tensor *outputs[OUTPUTS] = {y, tape_value(t, FSDP_F32, 1, &n_scales), NULL};
     if (!o.rounds_again)
@@ -323,7 +341,7 @@ fsdp_tensor *fp8_linear(fsdp_tape *t, fsdp_tensor *const inputs[LINEAR_INPUTS], 
     if (!outputs[SCALES] || (!o.rounds_again && !outputs[X_TURNED]))
         return NULL;
     fsdp_tensor *all[INPUTS] = {inputs[LINEAR_X], inputs[LINEAR_WEIGHT], inputs[LINEAR_BIAS], inputs[LINEAR_RESIDUAL],
-                                magnitude_of(x)};
+                                magnitude_of(t, x)};
     uint32_t saved = linear_saves(inputs), turned_saved = o.rounds_again ? 0 : (saved >> LINEAR_X & 1) << X_TURNED;
     uint32_t saved_inputs = saved & (o.rounds_again ? 1u << LINEAR_X | 1u << LINEAR_WEIGHT : 1u << LINEAR_WEIGHT);
     return tape_record(t, &fp8_op, INPUTS, all, o.rounds_again ? X_TURNED : OUTPUTS, outputs, &o, sizeof o,

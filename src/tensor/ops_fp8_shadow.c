@@ -8,9 +8,10 @@ enum { OF_X, OF_WEIGHT, OF_DY };
 /* Scales of two operands; the GPU wants them 16 bytes apart. */
 enum { SCALE_BYTES = 256, SECOND_SCALE = 4 };
 
-/* Scratch memory of one comparison: d (+)= a b^T with a (m, k) and b (n, k) in 8 bits. */
+/* Scratch memory of one comparison: d (+)= a b^T with a (m, k) and b (n, k) in 8 bits. The batch's rows are filled up
+ * there, forward m and backward k; `rows` are those it has. */
 typedef struct comparison {
-    int64_t m, n, k;
+    int64_t m, n, k, rows;
     size_t scales, a, b, unturned, d,
         rest; /* offsets; unturned: an operand before it is transposed; rest: kernels' own */
 } comparison;
@@ -29,14 +30,19 @@ static comparison lay_out(int64_t m, int64_t n, int64_t k, int64_t unturned)
 static comparison forward_comparison(const node *n)
 {
     const fsdp_tensor *x = n->inputs[LINEAR_X], *w = n->inputs[LINEAR_WEIGHT];
-    return lay_out(tensor_rows(x), w->shape[0], w->shape[1], 0);
+    comparison s = lay_out(fp8_padded_rows(tensor_rows(x)), w->shape[0], w->shape[1], 0);
+    s.rows = tensor_rows(x);
+    return s;
 }
 
 /* The weight's gradient: both operands are transposed, and what they lose is counted before that. */
 static comparison backward_comparison(const node *n)
 {
     const fsdp_tensor *x = n->inputs[LINEAR_X], *w = n->inputs[LINEAR_WEIGHT];
-    return lay_out(w->shape[0], w->shape[1], tensor_rows(x), tensor_rows(x) * w->shape[0]);
+    int64_t rows = fp8_padded_rows(tensor_rows(x));
+    comparison s = lay_out(w->shape[0], w->shape[1], rows, rows * max_i64(w->shape[0], w->shape[1]));
+    s.rows = tensor_rows(x);
+    return s;
 }
 
 static gemm_args in_8_bits(const comparison *s, buffer a, buffer b, buffer d)
@@ -63,6 +69,7 @@ static gemm_args as_they_are(const comparison *s, bool backward, buffer a, buffe
 {
     gemm_args g = in_8_bits(s, a, b, d);
     g.beta = 0;
+    *(backward ? &g.k : &g.m) = s->rows;
     if (backward) {
         g.transpose_a = true;
         g.transpose_b = false;
@@ -70,6 +77,12 @@ static gemm_args as_they_are(const comparison *s, bool backward, buffer a, buffe
         g.ldb = s->n;
     }
     return g;
+}
+
+/* Elements of the result, without rows that were filled up. */
+static int64_t compared(const comparison *s, bool backward)
+{
+    return (backward ? s->m : s->rows) * s->n;
 }
 
 static size_t larger(size_t a, size_t b)
@@ -88,7 +101,7 @@ static size_t comparison_bytes(const device *d, const comparison *s, bool backwa
     buffer plain = {NULL, dtype}, result = {NULL, FSDP_F32};
     gemm_args wide = as_they_are(s, backward, plain, plain, result),
               narrow = in_8_bits(s, (buffer){NULL, format}, (buffer){NULL, FSDP_E4M3}, result);
-    sum_args sum = {.n = s->m * s->n, .x = result, .squared = true};
+    sum_args sum = {.n = compared(s, backward), .x = result, .squared = true};
     size_t products = larger(k->gemm_workspace(d, &wide), k->gemm_workspace(d, &narrow));
     return s->rest + larger(products, k->sum_workspace(d, &sum));
 }
@@ -108,9 +121,9 @@ static buffer at(const run_context *c, size_t offset, fsdp_dtype dtype)
     return (buffer){(char *)c->workspace + offset, dtype};
 }
 
-static fsdp_status squares(const run_context *c, const comparison *s, float *out)
+static fsdp_status squares(const run_context *c, const comparison *s, int64_t n, float *out)
 {
-    sum_args sum = {.n = s->m * s->n,
+    sum_args sum = {.n = n,
                     .alpha = 1,
                     .squared = true,
                     .x = at(c, s->d, FSDP_F32),
@@ -119,11 +132,12 @@ static fsdp_status squares(const run_context *c, const comparison *s, float *out
     return c->dev->kernels->sum(c->compute, &sum);
 }
 
-/* An operand (rows, columns) into q, and into qt where that is wanted, and what it lost. */
-static fsdp_status cast(const run_context *c, fp8_cast_args *a, uint64_t *lost)
+/* An operand (rows, columns) into q, and into qt where that is wanted, and what it lost; `room` as fp8_cast_padded's.
+ */
+static fsdp_status cast(const run_context *c, fp8_cast_args *a, buffer room, uint64_t *lost)
 {
     fp8_count_args count = {.n = a->rows * a->columns, .x = a->x, .q = a->q, .scale = a->scale, .counts = lost};
-    FSDP_TRY(c->dev->kernels->fp8_cast(c->compute, a));
+    FSDP_TRY(fp8_cast_padded(c, a, room));
     if (!lost)
         return FSDP_OK;
     FSDP_TRY(c->dev->zero(c->compute, lost, 2 * sizeof *lost));
@@ -131,36 +145,37 @@ static fsdp_status cast(const run_context *c, fp8_cast_args *a, uint64_t *lost)
 }
 
 /* Both products, their squares and those of their difference. */
-static fsdp_status compare(const run_context *c, const comparison *s, gemm_args *wide, gemm_args *narrow, float *whole,
-                           float *difference)
+static fsdp_status compare(const run_context *c, const comparison *s, bool backward, gemm_args *wide, gemm_args *narrow,
+                           float *whole, float *difference)
 {
+    int64_t n = compared(s, backward);
     float *scales = at(c, s->scales, FSDP_F32).p;
     wide->workspace = narrow->workspace = (char *)c->workspace + s->rest;
     narrow->scale_a = scales;
     narrow->scale_b = scales + SECOND_SCALE;
     FSDP_TRY(c->dev->kernels->gemm(c->compute, wide));
-    FSDP_TRY(squares(c, s, whole));
+    FSDP_TRY(squares(c, s, n, whole));
     FSDP_TRY(c->dev->kernels->gemm(c->compute, narrow));
-    return squares(c, s, difference);
+    return squares(c, s, n, difference);
 }
 
 static fsdp_status shadow_forward(const run_context *c, const node *n)
 {
     fp8_figures *f = n->inputs[LINEAR_WEIGHT]->parameter->figures;
     FSDP_TRY(linear_forward(c, n));
-    if (!f)
+    if (!f || c->phase == PHASE_REPLAY) /* measured in forward */
         return FSDP_OK;
     comparison s = forward_comparison(n);
     buffer x = run_data(c, n->inputs[LINEAR_X]), w = run_data(c, n->inputs[LINEAR_WEIGHT]), d = at(c, s.d, FSDP_F32);
     float *scales = at(c, s.scales, FSDP_F32).p;
-    fp8_cast_args of_x = {.rows = s.m, .columns = s.k, .x = x, .q = at(c, s.a, FSDP_E4M3), .scale = scales};
+    fp8_cast_args of_x = {.rows = s.rows, .columns = s.k, .x = x, .q = at(c, s.a, FSDP_E4M3), .scale = scales};
     fp8_cast_args of_w = {
         .rows = s.n, .columns = s.k, .x = w, .q = at(c, s.b, FSDP_E4M3), .scale = scales + SECOND_SCALE};
-    FSDP_TRY(cast(c, &of_x, f->lost[OF_X]));
-    FSDP_TRY(cast(c, &of_w, f->lost[OF_WEIGHT]));
+    FSDP_TRY(cast(c, &of_x, of_x.q, f->lost[OF_X]));
+    FSDP_TRY(cast(c, &of_w, of_w.q, f->lost[OF_WEIGHT]));
     gemm_args wide = as_they_are(&s, false, x, w, d), narrow = in_8_bits(&s, of_x.q, of_w.q, d);
     narrow.fast_sums = true;
-    return compare(c, &s, &wide, &narrow, &f->output_squares, &f->output_error);
+    return compare(c, &s, false, &wide, &narrow, &f->output_squares, &f->output_error);
 }
 
 static fsdp_status shadow_backward(const run_context *c, const node *n)
@@ -171,18 +186,18 @@ static fsdp_status shadow_backward(const run_context *c, const node *n)
         buffer x = run_data(c, n->inputs[LINEAR_X]), dy = run_output_grad(c, n, 0), d = at(c, s.d, FSDP_F32);
         fsdp_dtype format = gradient_format(n);
         float *scales = at(c, s.scales, FSDP_F32).p;
-        fp8_cast_args of_dy = {.rows = s.k,
+        fp8_cast_args of_dy = {.rows = s.rows,
                                .columns = s.m,
                                .x = dy,
                                .q = at(c, s.unturned, format),
                                .qt = at(c, s.a, format),
                                .scale = scales};
         fp8_cast_args of_x = {
-            .rows = s.k, .columns = s.n, .x = x, .qt = at(c, s.b, FSDP_E4M3), .scale = scales + SECOND_SCALE};
-        FSDP_TRY(cast(c, &of_dy, f->lost[OF_DY]));
-        FSDP_TRY(cast(c, &of_x, NULL));
+            .rows = s.rows, .columns = s.n, .x = x, .qt = at(c, s.b, FSDP_E4M3), .scale = scales + SECOND_SCALE};
+        FSDP_TRY(cast(c, &of_dy, of_dy.q, f->lost[OF_DY]));
+        FSDP_TRY(cast(c, &of_x, at(c, s.unturned, FSDP_E4M3), NULL));
         gemm_args wide = as_they_are(&s, true, dy, x, d), narrow = in_8_bits(&s, of_dy.qt, of_x.qt, d);
-        FSDP_TRY(compare(c, &s, &wide, &narrow, &f->gradient_squares, &f->gradient_error));
+        FSDP_TRY(compare(c, &s, true, &wide, &narrow, &f->gradient_squares, &f->gradient_error));
     }
     return linear_backward(c, n);
 }

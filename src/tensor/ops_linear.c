@@ -233,11 +233,10 @@ static fsdp_tensor *linear(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fs
         return tape_refuse(t, "linear: the residual is %s where %s is expected", tape_shape_text(t, residual),
                            tape_shape_text(t, y));
     fsdp_tensor *inputs[LINEAR_INPUTS] = {x, weight, bias, residual};
-    bool in_8_bits = !input_major && fp8_serves(x, weight);
+    bool in_8_bits = !input_major && fp8_serves(weight);
     if (in_8_bits && !t->shadow)
         return fp8_linear(t, inputs, y);
-    bool measured = in_8_bits && tensor_rows(x) % SHADOW_ROWS == 0;
-    return record_linear(t, measured ? &linear_shadow_op : &linear_op, inputs, y, &o);
+    return record_linear(t, in_8_bits ? &linear_shadow_op : &linear_op, inputs, y, &o);
 }
 
 fsdp_tensor *linear_add_columns(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *y, int64_t first)

@@ -293,7 +293,7 @@ fsdp_loss fsdp_linear_cross_entropy(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *w
                     tape_shape_text(t, weight), tape_shape_text(t, labels));
         return (fsdp_loss){NULL, NULL};
     }
-    size_t budget = t->target->chunk_bytes ? t->target->chunk_bytes : (size_t)64 << 20;
+    size_t budget = t->target->chunk_bytes ? t->target->chunk_bytes : (size_t)128 << 20;
     int64_t row_bytes = logits_stride(weight->shape[0], x->dtype) * (int64_t)fsdp_dtype_size(x->dtype);
     chunked_attributes o;
     __builtin_memset(&o, 0, sizeof o);

@@ -4,7 +4,7 @@
 #include <fsdp/ops.h>
 
 #include "base/checked.h"
-#include "tensor/op.h"
+#include "tensor/linear.h"
 
 typedef struct norm_attributes {
     float eps, momentum;
@@ -12,7 +12,13 @@ typedef struct norm_attributes {
     int64_t rows; /* batch norm: samples that count */
 } norm_attributes;
 
-/* Input gradient of every normalisation here reads x, the weight and the row (or channel) statistics. */
+/* Input gradient of every normalisation here reads x, the weight and the row (or channel) statistics. Those over rows
+ * take magnitudes on the way. */
+
+enum { RMS_X, RMS_WEIGHT, RMS_SCALES, RMS_INPUTS };
+enum { RMS_Y, RMS_RSTD, RMS_OUTPUTS }; /* and the magnitude, where it is asked for */
+enum { LAYER_X, LAYER_WEIGHT, LAYER_BIAS, LAYER_SCALES, LAYER_INPUTS };
+enum { LAYER_Y, LAYER_MEAN, LAYER_RSTD, LAYER_OUTPUTS };
 
 static rmsnorm_args describe_rmsnorm(const node *n)
 {
@@ -32,6 +38,7 @@ static fsdp_status rmsnorm_forward(const run_context *c, const node *n)
     a.weight = run_data(c, n->inputs[1]);
     a.y = run_data(c, n->outputs[0]);
     a.rstd = run_data(c, n->outputs[1]).p;
+    a.magnitude = fp8_output_magnitude(c, n);
     return c->dev->kernels->rmsnorm_forward(c->compute, &a);
 }
 
@@ -44,6 +51,8 @@ static fsdp_status rmsnorm_backward(const run_context *c, const node *n)
     a.dy = run_output_grad(c, n, 0);
     a.dx = run_input_grad(c, n, 0, &a.add_dx);
     a.d_weight = run_input_grad(c, n, 1, &a.add_weight);
+    if (a.dx.p)
+        a.magnitude = fp8_gradient_magnitude(c, n);
     a.workspace = c->workspace;
     return c->dev->kernels->rmsnorm_backward(c->compute, &a);
 }
@@ -58,6 +67,8 @@ static const op_def rmsnorm_op = {.name = "rmsnorm",
                                   .forward = rmsnorm_forward,
                                   .backward = rmsnorm_backward,
                                   .workspace = rmsnorm_workspace,
+                                  .magnitude = RMS_OUTPUTS + 1,
+                                  .scales = RMS_SCALES + 1,
                                   .cheap = true};
 
 static fsdp_tensor *rmsnorm(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, float eps, double shift)
@@ -68,11 +79,15 @@ static fsdp_tensor *rmsnorm(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, f
         return tape_refuse(t, "rmsnorm: %lld weights for rows of %s", (long long)weight->numel, tape_shape_text(t, x));
     int64_t rows = tensor_rows(x);
     norm_attributes o = {.eps = eps, .shift = shift};
-    fsdp_tensor *inputs[] = {x, weight};
-    fsdp_tensor *outputs[] = {tape_value(t, x->dtype, x->n_dims, x->shape), tape_value(t, FSDP_F32, 1, &rows)};
-    if (!outputs[0] || !outputs[1])
+    fsdp_tensor *inputs[RMS_INPUTS] = {x, weight, fp8_gradient_scales(t, x)};
+    fsdp_tensor *outputs[RMS_OUTPUTS] = {tape_value(t, x->dtype, x->n_dims, x->shape),
+                                         tape_value(t, FSDP_F32, 1, &rows)};
+    uint32_t saved = 1u << RMS_X | 1u << RMS_WEIGHT | 1u << RMS_SCALES;
+    if (!outputs[RMS_Y] || !outputs[RMS_RSTD])
         return NULL;
-    return tape_record(t, &rmsnorm_op, 2, inputs, 2, outputs, &o, sizeof o, 3, 2) ? outputs[0] : NULL;
+    return tape_record(t, &rmsnorm_op, RMS_INPUTS, inputs, RMS_OUTPUTS, outputs, &o, sizeof o, saved, 1u << RMS_RSTD)
+               ? outputs[RMS_Y]
+               : NULL;
 }
 
 fsdp_tensor *fsdp_rmsnorm(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, float eps)
@@ -105,6 +120,7 @@ static fsdp_status layernorm_forward(const run_context *c, const node *n)
     a.y = run_data(c, n->outputs[0]);
     a.mean = run_data(c, n->outputs[1]).p;
     a.rstd = run_data(c, n->outputs[2]).p;
+    a.magnitude = fp8_output_magnitude(c, n);
     return c->dev->kernels->layernorm_forward(c->compute, &a);
 }
 
@@ -119,6 +135,8 @@ static fsdp_status layernorm_backward(const run_context *c, const node *n)
     a.dx = run_input_grad(c, n, 0, &a.add_dx);
     a.d_weight = run_input_grad(c, n, 1, &a.add_weight);
     a.d_bias = run_input_grad(c, n, 2, &a.add_bias);
+    if (a.dx.p)
+        a.magnitude = fp8_gradient_magnitude(c, n);
     a.workspace = c->workspace;
     return c->dev->kernels->layernorm_backward(c->compute, &a);
 }
@@ -133,6 +151,8 @@ static const op_def layernorm_op = {.name = "layernorm",
                                     .forward = layernorm_forward,
                                     .backward = layernorm_backward,
                                     .workspace = layernorm_workspace,
+                                    .magnitude = LAYER_OUTPUTS + 1,
+                                    .scales = LAYER_SCALES + 1,
                                     .cheap = true};
 
 fsdp_tensor *fsdp_layernorm(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias, float eps)
@@ -144,12 +164,16 @@ fsdp_tensor *fsdp_layernorm(fsdp_tape *t, fsdp_tensor *x, fsdp_tensor *weight, f
                            (long long)bias->numel, tape_shape_text(t, x));
     int64_t rows = tensor_rows(x);
     norm_attributes o = {.eps = eps};
-    fsdp_tensor *inputs[] = {x, weight, bias};
-    fsdp_tensor *outputs[] = {tape_value(t, x->dtype, x->n_dims, x->shape), tape_value(t, FSDP_F32, 1, &rows),
-                              tape_value(t, FSDP_F32, 1, &rows)};
-    if (!outputs[0] || !outputs[1] || !outputs[2])
+    fsdp_tensor *inputs[LAYER_INPUTS] = {x, weight, bias, fp8_gradient_scales(t, x)};
+    fsdp_tensor *outputs[LAYER_OUTPUTS] = {tape_value(t, x->dtype, x->n_dims, x->shape),
+                                           tape_value(t, FSDP_F32, 1, &rows), tape_value(t, FSDP_F32, 1, &rows)};
+    uint32_t saved = 1u << LAYER_X | 1u << LAYER_WEIGHT | 1u << LAYER_SCALES;
+    if (!outputs[LAYER_Y] || !outputs[LAYER_MEAN] || !outputs[LAYER_RSTD])
         return NULL;
-    return tape_record(t, &layernorm_op, 3, inputs, 3, outputs, &o, sizeof o, 3, 6) ? outputs[0] : NULL;
+    return tape_record(t, &layernorm_op, LAYER_INPUTS, inputs, LAYER_OUTPUTS, outputs, &o, sizeof o, saved,
+                       1u << LAYER_MEAN | 1u << LAYER_RSTD)
+               ? outputs[LAYER_Y]
+               : NULL;
 }
 
 /* Batch norm. Outputs: y, mean, rstd. Mean and rstd are kept even when the node is computed again, so a replay only

@@ -69,12 +69,9 @@ fsdp_tensor *fsdp_relu(fsdp_tape *t, fsdp_tensor *x)
     return activation(t, x, ACTIVATION_RELU);
 }
 
-/* Gated activations: rows hold gate | up. Behind a layer in 8 bits they also leave the magnitudes of what they write,
- * so that nobody has to read it again for its scale: that of y as an output, that of x's gradient among the layer's
- * scales.
- */
+/* Gated activations: rows hold gate | up. */
 enum { GATED_X, GATED_SCALES, GATED_INPUTS };
-enum { GATED_Y, GATED_MAGNITUDE, GATED_OUTPUTS };
+enum { GATED_Y, GATED_MAGNITUDE };
 
 static fsdp_status gated_forward(const run_context *c, const node *n)
 {
@@ -83,9 +80,8 @@ static fsdp_status gated_forward(const run_context *c, const node *n)
                     .rows = tensor_rows(y),
                     .columns = tensor_columns(y),
                     .x = run_data(c, n->inputs[GATED_X]),
-                    .y = run_data(c, y)};
-    if (n->n_outputs == GATED_OUTPUTS)
-        a.magnitude = run_data(c, n->outputs[GATED_MAGNITUDE]).p;
+                    .y = run_data(c, y),
+                    .magnitude = fp8_output_magnitude(c, n)};
     return c->dev->kernels->gated_forward(c->compute, &a);
 }
 
@@ -96,10 +92,9 @@ static fsdp_status gated_backward(const run_context *c, const node *n)
                     .rows = tensor_rows(y),
                     .columns = tensor_columns(y),
                     .x = run_data(c, n->inputs[GATED_X]),
-                    .dy = run_output_grad(c, n, GATED_Y)};
+                    .dy = run_output_grad(c, n, GATED_Y),
+                    .magnitude = fp8_gradient_magnitude(c, n)};
     a.dx = run_input_grad(c, n, GATED_X, &a.add_dx);
-    if (n->n_inputs == GATED_INPUTS)
-        a.magnitude = fp8_gradient_magnitude(c, n->inputs[GATED_SCALES]);
     return c->dev->kernels->gated_backward(c->compute, &a);
 }
 
@@ -108,6 +103,7 @@ static const op_def gated_op = {.name = "gated",
                                 .backward = gated_backward,
                                 .gradient_in_place = GATED_X + 1,
                                 .magnitude = GATED_MAGNITUDE + 1,
+                                .scales = GATED_SCALES + 1,
                                 .cheap = true};
 
 static fsdp_tensor *gated(fsdp_tape *t, fsdp_tensor *x, activation_kind kind)
@@ -119,17 +115,9 @@ static fsdp_tensor *gated(fsdp_tape *t, fsdp_tensor *x, activation_kind kind)
     int64_t shape[FSDP_MAX_DIMS];
     memcpy(shape, x->shape, sizeof shape);
     shape[x->n_dims - 1] /= 2;
-    const int64_t one = 1;
-    fsdp_tensor *inputs[GATED_INPUTS] = {x, fp8_gradient_scales(x)};
-    bool measures = inputs[GATED_SCALES];
-    fsdp_tensor *outputs[GATED_OUTPUTS] = {tape_value(t, x->dtype, x->n_dims, shape),
-                                           measures ? tape_value(t, FSDP_F32, 1, &one) : NULL};
-    if (!outputs[GATED_Y] || (measures && !outputs[GATED_MAGNITUDE]))
-        return NULL;
-    return tape_record(t, &gated_op, measures ? GATED_INPUTS : 1, inputs, measures ? GATED_OUTPUTS : 1, outputs, &kind,
-                       sizeof kind, measures ? 3 : 1, 0)
-               ? outputs[GATED_Y]
-               : NULL;
+    fsdp_tensor *inputs[GATED_INPUTS] = {x, fp8_gradient_scales(t, x)}, *y = tape_value(t, x->dtype, x->n_dims, shape);
+    uint32_t saved = 1u << GATED_X | 1u << GATED_SCALES;
+    return y && tape_record(t, &gated_op, GATED_INPUTS, inputs, 1, &y, &kind, sizeof kind, saved, 0) ? y : NULL;
 }
 
 fsdp_tensor *fsdp_swiglu(fsdp_tape *t, fsdp_tensor *x)

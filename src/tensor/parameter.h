@@ -55,9 +55,10 @@ struct fsdp_parameter {
     /* Of a weight in 8 bits, a group's in its first member: the value rounded to E4M3, valid like `data`, and
      * {scale, magnitude} as fp8_cast leaves them; NULL: whoever reads the weight in 8 bits rounds it. */
     void *codes;
-    const float *codes_scale;
-    bool coded; /* it is kept so */
-    void *grad; /* full gradient; valid while the unit's gradient buffer is held */
+    float *codes_scale;
+    bool codable; /* it could be kept so, */
+    bool coded;   /* and it is */
+    void *grad;   /* full gradient; valid while the unit's gradient buffer is held */
 
     int index; /* position in the model's list of parameters */
     int unit;  /* set by shard */

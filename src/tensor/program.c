@@ -128,6 +128,7 @@ static bool ends_here(const fsdp_tensor *x)
 static fsdp_status route_gradient(program *p, const node *n, int i, uint32_t *add)
 {
     fsdp_tensor *x = n->inputs[i], *y = n->outputs[0];
+    x->grad_measured = i == 0 && n->op->scales > 0 && n->op->scales <= n->n_inputs && n->inputs[n->op->scales - 1];
     if (x->kind == TENSOR_PARAMETER) {
         bool written;
         FSDP_TRY(mark_parameter_written(p, x, &written));
@@ -271,6 +272,7 @@ static void begin_plan(program *p)
     for (int i = 0; i < p->tape->n_tensors; i++) {
         fsdp_tensor *x = p->tape->tensors[i];
         x->data = x->replay = x->grad = NULL;
+        x->grad_measured = false;
         x->wanted = x->is_output || x == p->root;
     }
 }

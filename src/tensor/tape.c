@@ -312,6 +312,20 @@ node *tape_record(fsdp_tape *t, const op_def *op, int n_inputs, fsdp_tensor *con
     return n;
 }
 
+bool tape_add_output(fsdp_tape *t, node *n, fsdp_tensor *output)
+{
+    fsdp_tensor **longer = output ? arena_alloc(t->memory, (size_t)(n->n_outputs + 1) * sizeof *longer) : NULL;
+    if (!longer) {
+        out_of_memory(t);
+        return false;
+    }
+    memcpy(longer, n->outputs, (size_t)n->n_outputs * sizeof *longer);
+    longer[n->n_outputs++] = output;
+    n->outputs = longer;
+    output->producer = n;
+    return true;
+}
+
 typedef enum tape_mark { MARK_OUTPUT = 1, MARK_KEEP, MARK_REGION } tape_mark;
 
 static void sign_mark(fsdp_tape *t, tape_mark mark, int number)

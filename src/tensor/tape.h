@@ -44,6 +44,7 @@ struct fsdp_tensor {
      * its memory as forward computes it, as backward sees it (another one when it is computed again), and that of its
      * gradient. Storages may be shared: reshapes, operations in place. */
     bool wanted, kept;
+    bool grad_measured; /* who writes its gradient last leaves its magnitude (op_def.scales) */
     storage *data, *replay, *grad;
 };
 
@@ -114,6 +115,9 @@ fsdp_tensor *tape_value(fsdp_tape *t, fsdp_dtype dtype, int n_dims, const int64_
 node *tape_record(fsdp_tape *t, const op_def *op, int n_inputs, fsdp_tensor *const *inputs, int n_outputs,
                   fsdp_tensor *const *outputs, const void *attributes, size_t attributes_bytes, uint32_t saves_inputs,
                   uint32_t saves_outputs);
+
+/* One more output of a node that is recorded; false when the tape has failed. */
+bool tape_add_output(fsdp_tape *t, node *n, fsdp_tensor *output);
 
 /* Sets the tape's error from a message and returns NULL, for `return tape_refuse(t, "linear: ...")`. */
 fsdp_tensor *tape_refuse(fsdp_tape *t, const char *format, ...) __attribute__((format(printf, 2, 3)));

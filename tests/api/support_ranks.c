@@ -84,6 +84,13 @@ bool ranks_run_each(int ranks, rank_body *body, void *contexts, int n, size_t si
     return true;
 }
 
+const void *ranks_run_copies(int ranks, rank_body *body, const void *contexts, int n, size_t size)
+{
+    void *shared = shared_memory((size_t)n * size);
+    memcpy(shared, contexts, (size_t)n * size);
+    return ranks_run_each(ranks, body, shared, n, size) ? shared : NULL;
+}
+
 int ranks_next_variant(int i, int n)
 {
     return ranks_are_on_gpu() && i < n - 1 ? n - 1 : i + 1;

@@ -26,6 +26,8 @@ bool ranks_are_on_gpu(void);
 /* The same for each of `n` contexts of `size` bytes. On the CPU each has forked ranks of its own; on a GPU, where
  * opening a world takes seconds, one world is for all, one after another. */
 bool ranks_run_each(int ranks, rank_body *body, void *contexts, int n, size_t size);
+/* The same for copies in shared memory, with what the ranks left in them; NULL: a rank failed. */
+const void *ranks_run_copies(int ranks, rank_body *body, const void *contexts, int n, size_t size);
 
 /* The variant after `i` in a loop over `n`: on the CPU the next, on a GPU the last one after the first. */
 int ranks_next_variant(int i, int n);

@@ -195,6 +195,96 @@ static void clipping_by_hand_is_clipping(void **state)
     }
 }
 
+/* The norm of one step, of a model with a frozen block in bf16; that block may be read before the step. */
+static fsdp_status norm_of_step(fsdp_world *w, bool reads, double *norm)
+{
+    static const char *const frozen[] = {"a.*"};
+    static float values[MAX];
+    fsdp_model *model;
+    fsdp_optimizer *optimizer;
+    fsdp_optimizer_config adamw = FSDP_OPTIMIZER_CONFIG_INIT;
+    fsdp_step_report report;
+    fsdp_config config = ranks_config();
+    config.wrap = fsdp_wrap_by_type("block");
+    config.param_dtype = FSDP_BF16;
+    config.cast_inputs = true;
+    config.cpu_offload = true;
+    config.freeze = frozen;
+    config.n_freeze = 1;
+    FSDP_TRY(fsdp_shard(w, stack_new(), &config, &model));
+    FSDP_TRY(fsdp_optimizer_new(model, &adamw, &optimizer));
+    FSDP_TRY(stack_backward(w, model, 0, true));
+    if (reads)
+        FSDP_TRY(fsdp_parameter_read(model, "a.up.weight", 0, MAX, values));
+    FSDP_TRY(fsdp_step(optimizer, &report));
+    *norm = report.gradient_norm;
+    fsdp_optimizer_free(optimizer);
+    fsdp_model_free(model);
+    return FSDP_OK;
+}
+
+static fsdp_status reads_before_step(fsdp_world *w, void *context)
+{
+    (void)context;
+    double plain, read;
+    FSDP_TRY(norm_of_step(w, false, &plain));
+    FSDP_TRY(norm_of_step(w, true, &read));
+    EXPECT(w, plain > 0 && read == plain);
+    return FSDP_OK;
+}
+
+static void reading_a_parameter_before_the_step_leaves_the_norm_alone(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 2; ranks++)
+        assert_true(ranks_run(ranks, reads_before_step, NULL));
+}
+
+/* The norm of a step in fp16 that comes after so many which overflowed. */
+static fsdp_status norm_after(fsdp_world *w, float loss_scale, int overflows, double *norm)
+{
+    fsdp_model *model;
+    fsdp_optimizer *optimizer;
+    fsdp_optimizer_config adamw = FSDP_OPTIMIZER_CONFIG_INIT;
+    fsdp_step_report report;
+    fsdp_config config = ranks_config();
+    config.param_dtype = FSDP_F16;
+    config.cast_inputs = true;
+    config.loss_scale = loss_scale;
+    FSDP_TRY(fsdp_shard(w, stack_new(), &config, &model));
+    FSDP_TRY(fsdp_optimizer_new(model, &adamw, &optimizer));
+    for (int i = 0; i < overflows; i++) {
+        FSDP_TRY(stack_backward(w, model, 0, true));
+        for (int k = 0; k < 2; k++)
+            FSDP_TRY(fsdp_gradient_scale(model, "*", 3e38f));
+        FSDP_TRY(fsdp_step(optimizer, &report));
+        EXPECT(w, report.skipped);
+    }
+    FSDP_TRY(stack_backward(w, model, 0, true));
+    FSDP_TRY(fsdp_step(optimizer, &report));
+    EXPECT(w, !report.skipped);
+    *norm = report.gradient_norm;
+    fsdp_optimizer_free(optimizer);
+    fsdp_model_free(model);
+    return FSDP_OK;
+}
+
+static fsdp_status overflow_often(fsdp_world *w, void *context)
+{
+    (void)context;
+    double at_one, later;
+    FSDP_TRY(norm_after(w, 1, 0, &at_one));
+    FSDP_TRY(norm_after(w, 65536, 80, &later));
+    EXPECT(w, at_one > 0 && later == at_one);
+    return FSDP_OK;
+}
+
+static void gradients_are_there_again_after_many_steps_that_overflowed(void **state)
+{
+    (void)state;
+    assert_true(ranks_run(1, overflow_often, NULL));
+}
+
 static bool fails(fsdp_status status, fsdp_status wanted, const char *part)
 {
     bool as_wanted = status == wanted && strstr(fsdp_last_error(), part);
@@ -279,6 +369,8 @@ int main(void)
         cmocka_unit_test(gradients_of_16_bits_are_what_the_optimizer_applies),
         cmocka_unit_test(gradients_of_16_bits_are_never_added_to),
         cmocka_unit_test(clipping_by_hand_is_clipping),
+        cmocka_unit_test(gradients_are_there_again_after_many_steps_that_overflowed),
+        cmocka_unit_test(reading_a_parameter_before_the_step_leaves_the_norm_alone),
         cmocka_unit_test(what_has_no_gradient_is_refused),
         cmocka_unit_test(a_micro_batch_after_the_last_is_refused_with_replicas),
     };

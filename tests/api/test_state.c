@@ -254,6 +254,13 @@ static void end_plan(plan *p)
     nftw(p->directory, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
 }
 
+static void run_on_two_ranks(const char *name, fsdp_status (*body)(fsdp_world *w, void *context))
+{
+    plan *p = new_plan(name);
+    assert_true(ranks_run(2, body, p));
+    end_plan(p);
+}
+
 static void expect_losses(const plan *p, double tolerance)
 {
     for (int i = 0; i < AFTER; i++) {
@@ -421,9 +428,7 @@ static fsdp_status save_often(fsdp_world *w, void *context)
 static void checkpoints_are_kept_copied_and_exported(void **state)
 {
     (void)state;
-    plan *p = new_plan("often");
-    assert_true(ranks_run(2, save_often, p));
-    end_plan(p);
+    run_on_two_ranks("often", save_often);
 }
 
 /* ---- What goes wrong ---- */
@@ -458,9 +463,7 @@ static fsdp_status fail_in_background(fsdp_world *w, void *context)
 static void a_failure_in_the_background_is_told_by_the_next_call(void **state)
 {
     (void)state;
-    plan *p = new_plan("failure");
-    assert_true(ranks_run(2, fail_in_background, p));
-    end_plan(p);
+    run_on_two_ranks("failure", fail_in_background);
 }
 
 static fsdp_status give_wrong_things(fsdp_world *w, void *context)
@@ -506,9 +509,7 @@ static fsdp_status give_wrong_things(fsdp_world *w, void *context)
 static void what_cannot_be_is_refused_by_name(void **state)
 {
     (void)state;
-    plan *p = new_plan("wrong");
-    assert_true(ranks_run(2, give_wrong_things, p));
-    end_plan(p);
+    run_on_two_ranks("wrong", give_wrong_things);
 }
 
 /* ---- Weights by names ---- */

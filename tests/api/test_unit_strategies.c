@@ -153,9 +153,8 @@ static fsdp_status train(fsdp_world *w, void *context)
 
 static const job *run(const job *jobs, int n, int ranks)
 {
-    job *shared = shared_memory((size_t)n * sizeof *shared);
-    memcpy(shared, jobs, (size_t)n * sizeof *shared);
-    assert_true(ranks_run_each(ranks, train, shared, n, sizeof *shared));
+    const job *shared = ranks_run_copies(ranks, train, jobs, n, sizeof *jobs);
+    assert_non_null(shared);
     return shared;
 }
 

@@ -1,5 +1,6 @@
 /* Drawing cases, their data, and comparing what came out of them. */
 #include "differential/support_case.h"
+#include "support/draw.h"
 
 #include <fnmatch.h>
 #include <limits.h>
@@ -11,17 +12,9 @@
 const char *const case_wraps[] = {"block", "block", "block", "linear", "block,linear", "", NULL};
 const char *const case_freezing[] = {"", "blocks.0.*", "embed.*", "*.norm.weight", "blocks.1.up.*", "head.*", NULL};
 
-uint64_t draw_word(uint64_t *state)
-{
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
 int draw(uint64_t *state, int n)
 {
-    return (int)(draw_word(state) % (uint64_t)n);
+    return (int)(draw_mixed(state) % (uint64_t)n);
 }
 
 bool chance(uint64_t *state, int percent)
@@ -31,7 +24,7 @@ bool chance(uint64_t *state, int percent)
 
 static float draw_float(uint64_t *state)
 {
-    return (float)(draw_word(state) >> 40) * 0x1p-23f - 1; /* [-1, 1) */
+    return (float)(draw_mixed(state) >> 40) * 0x1p-23f - 1; /* [-1, 1) */
 }
 
 /* ---- Drawing ---- */
@@ -97,6 +90,70 @@ static void draw_numbers(test_case *c, uint64_t *s)
     c->weight_decay = chance(s, 50) ? 0.1f : 0;
     c->momentum = chance(s, 50) ? 0.9f : 0;
     c->clip = chance(s, 50) ? 0.3f : 0;
+}
+
+/* Numbers of 16 bits, a loss scale that may be too large, what optimizers do by name and beside the weights, shadow
+ * steps. Draws of their own, too. */
+static void draw_more_numbers(test_case *c)
+{
+    static const fsdp_dtype reductions[] = {FSDP_F32, FSDP_BF16, FSDP_F16};
+    uint64_t s = c->seed * 0x9e3779b97f4a7c15u + 7;
+    bool plain = c->optimizer == FSDP_MUON || c->optimizer == FSDP_ADAFACTOR;
+    if (!plain && chance(&s, 25))
+        c->state_dtype = FSDP_BF16;
+    if (!plain && chance(&s, 12))
+        c->gradient_dtype = c->reduce_dtype = FSDP_BF16;
+    else if (chance(&s, 20))
+        c->reduce_dtype = reductions[draw(&s, 3)];
+    if (c->reduce_dtype != FSDP_F32 && c->hidden < 8)
+        c->hidden = 8;
+    c->loss_scale = chance(&s, 30) ? 0x1p24f : 64; /* overflows in fp16 */
+    c->average = chance(&s, 15) ? 0.9f : 0;
+    c->grouped = c->frozen == 0 && chance(&s, 15);
+}
+
+static void draw_more_steps(test_case *c)
+{
+    static const float bounds[] = {1e-9f, 0.02f, 0.04f, 1e9f}, factors[] = {1e-30f, 0.5f, 3};
+    uint64_t s = c->seed * 0x9e3779b97f4a7c15u + 11;
+    for (int i = 0; i < c->n_steps; i++) {
+        case_step *t = &c->steps[i];
+        bool all_have_data = true;
+        if (c->gradient_dtype != FSDP_F32)
+            t->n_micro = 1;
+        for (int k = 0; k < t->n_micro; k++) { /* who has nothing repeats the micro-batch before, which may be gone */
+            if (c->gradient_dtype != FSDP_F32)
+                memset(t->micro[k].nothing, 0, sizeof t->micro[k].nothing);
+            for (int r = 0; r < c->ranks && k == 0; r++)
+                all_have_data &= !t->micro[k].nothing[r];
+        }
+        if (c->fp8 && all_have_data && chance(&s, 30))
+            t->checks = bounds[draw(&s, 4)];
+        if (chance(&s, 8))
+            t->scales = factors[draw(&s, 3)];
+        if (chance(&s, 5))
+            t->lr = 0;
+        for (int k = 0; k < t->n_micro; k++)
+            if (t->scales == 0 && chance(&s, 6)) /* gradients of nothing cannot be asked for */
+                t->micro[k].work.silent = chance(&s, 50) ? ~0u : 1u << draw(&s, c->ranks);
+        t->averaged = c->average > 0 && chance(&s, 70);
+    }
+}
+
+bool case_has_idle_ranks(const test_case *c)
+{
+    for (int i = 0; i < c->n_steps; i++)
+        for (int k = 0; k < c->steps[i].n_micro; k++)
+            for (int rank = 0; rank < c->ranks; rank++)
+                if (c->steps[i].micro[k].nothing[rank])
+                    return true;
+    return false;
+}
+
+bool case_has_reference(const test_case *c)
+{
+    bool may_overflow = c->loss_scale > 64 && c->param_dtype == FSDP_F16;
+    return c->dropout == 0 && !c->fp8 && c->average == 0 && !c->grouped && !may_overflow;
 }
 
 static unsigned draw_blocks(const test_case *c, uint64_t *s)
@@ -168,6 +225,7 @@ test_case case_draw(uint64_t seed)
     bool has_data[MAX_RANKS] = {false};
     draw_net(&c, &state);
     draw_numbers(&c, &state);
+    draw_more_numbers(&c);
     draw_fp8(&c);
     case_parameter list[MAX_PARAMETERS];
     bool any = false;
@@ -178,6 +236,7 @@ test_case case_draw(uint64_t seed)
     c.n_steps = (c.recorded ? 4 : 2) + draw(&state, 3); /* what is recorded is launched the third time */
     for (int i = 0; i < c.n_steps; i++)
         draw_step(&c, &c.steps[i], &last, has_data, &state);
+    draw_more_steps(&c);
     return c;
 }
 
@@ -233,6 +292,8 @@ void case_fill(const test_case *c, const recording *r, int rank, case_data *out)
     for (int i = 0; i < out->rows; i++) {
         out->ids[i] = draw(&s, c->vocabulary);
         out->labels[i] = i > 0 && chance(&s, 20) ? IGNORED : draw(&s, c->vocabulary);
+        if (r->silent >> rank & 1)
+            out->labels[i] = IGNORED;
         for (int k = 0; k < c->hidden; k++)
             out->features[i * c->hidden + k] = draw_float(&s);
         for (int k = 0; k < TARGETS; k++)
@@ -252,6 +313,9 @@ static void print_recording(const test_case *c, const recording *r)
     for (int i = 0; i < c->ranks; i++)
         printf(" %dx%d", r->samples[i], r->tokens[i]);
     printf("%s", r->poisoned ? " with NaN" : "");
+    for (int i = 0; i < c->ranks; i++)
+        if (r->silent >> i & 1)
+            printf(", no labels on rank %d", i);
 }
 
 void case_print(const test_case *c)
@@ -270,9 +334,14 @@ void case_print(const test_case *c)
            optimizers[c->optimizer], (double)c->weight_decay, c->decay_vectors ? " (vectors too)" : "",
            (double)c->momentum, (double)c->clip, (double)c->dropout, (long long)c->bucket_bytes,
            c->weighted ? ", unequal shards" : "");
+    printf("  moments %s, gradients %s, average %g, loss scale %g%s\n", fsdp_dtype_name(c->state_dtype),
+           fsdp_dtype_name(c->gradient_dtype), (double)c->average, (double)c->loss_scale,
+           c->grouped ? ", rates by name" : "");
     for (int i = 0; i < c->n_steps; i++) {
         const case_step *t = &c->steps[i];
         printf("  step %d, lr %g:", i, (double)t->lr);
+        if (t->checks > 0)
+            printf(" [shadow step, bound %g]", (double)t->checks);
         for (int k = 0; k < t->n_micro; k++) {
             const case_micro *m = &t->micro[k];
             if (m->before != LOOK_NONE) {
@@ -288,13 +357,15 @@ void case_print(const test_case *c)
                     printf(", rank %d nothing", r);
             printf(")");
         }
+        if (t->scales != 0)
+            printf(" [gradients of norms times %g]", (double)t->scales);
         printf("%s", t->stepped_twice ? " [a second step is refused]" : "");
         if (t->reads >= 0)
             printf(" [read parameter %d]", t->reads);
         if (t->halves >= 0)
             printf(" [halve parameter %d%s]", t->halves, t->whole ? " in its whole unit" : "");
         if (t->after != LOOK_NONE) {
-            printf(" [evaluate: ");
+            printf(" [evaluate%s: ", t->averaged ? " the average" : "");
             print_recording(c, &t->seen);
             printf("]");
         }
@@ -329,10 +400,10 @@ void outcome_free(outcome *o)
 
 void entry_describe(const test_case *c, const entry *e, char *text, size_t bytes)
 {
-    static const char *const names[] = {"loss", "norm", "count", "skipping"};
+    static const char *const names[] = {"loss", "norm", "count", "skipping", "norm before", "errors in 8 bits before"};
     case_parameter list[MAX_PARAMETERS];
     case_parameters(c, list);
-    if (e->kind <= ENTRY_SKIPPED)
+    if (e->kind <= ENTRY_CHECK)
         snprintf(text, bytes, "%s of step %d", names[e->kind], e->step);
     else if (e->kind == ENTRY_SEEN)
         snprintf(text, bytes, "number %lld of the evaluation %s micro-batch %d of step %d", (long long)e->at,

@@ -24,7 +24,8 @@ typedef struct recording {
     unsigned blocks; /* bit i: block i is called */
     int data;        /* number of its data: another, other tokens */
     int samples[MAX_RANKS], tokens[MAX_RANKS];
-    bool poisoned; /* rank 0's first feature is NaN */
+    bool poisoned;   /* rank 0's first feature is NaN */
+    unsigned silent; /* bit i: rank i's labels are all ignored */
 } recording;
 
 typedef enum look { LOOK_NONE, LOOK_TRAINING, LOOK_EVALUATION } look;
@@ -39,15 +40,18 @@ typedef struct case_micro {
 } case_micro;
 
 typedef struct case_step {
+    float checks; /* not 0: a shadow step on the first micro-batch comes first, with this bound of errors */
     int n_micro;
     case_micro micro[MAX_MICRO];
     float lr;
+    float scales;       /* not 0: the gradients' norm is asked for, and those of norms are multiplied by this */
     bool stepped_twice; /* a second fsdp_step, which has no gradients, must be refused */
     int reads;          /* parameter that is read behind the step, -1: none */
     int halves;         /* likewise: one that is written, half of what it was */
     bool whole;         /* its unit is unsharded for that, and resharded */
     look after;
     recording seen;
+    bool averaged; /* what is looked at is the average of the weights */
 } case_step;
 
 typedef struct test_case {
@@ -67,6 +71,9 @@ typedef struct test_case {
     int64_t bucket_bytes;
     fsdp_optimizer_kind optimizer;
     float weight_decay, momentum, clip;
+    fsdp_dtype state_dtype, gradient_dtype;
+    float average, loss_scale;
+    bool grouped; /* rates and decays by names */
     /* The program. */
     int n_steps;
     case_step steps[MAX_STEPS];
@@ -78,6 +85,10 @@ test_case case_draw(uint64_t seed);
 
 /* Its optimizer refuses units in host memory. */
 bool case_stays_on_device(const test_case *c);
+/* Some rank runs out of data. */
+bool case_has_idle_ranks(const test_case *c);
+/* The reference follows all that it does; otherwise settings are compared with each other alone. */
+bool case_has_reference(const test_case *c);
 
 /* A few lines that say what the case does. */
 void case_print(const test_case *c);
@@ -92,6 +103,7 @@ int case_parameters(const test_case *c, case_parameter *out); /* out[MAX_PARAMET
 bool case_freezes(const test_case *c, const char *name);
 extern const char *const case_wraps[];    /* module types; "" for none */
 extern const char *const case_freezing[]; /* globs; "" for none */
+#define CASE_SCALED "*norm.weight"        /* glob of gradients that steps scale */
 
 /* The data of a recording on one rank, a function of the case's seed and the recording's number. */
 typedef struct case_data {
@@ -101,8 +113,7 @@ typedef struct case_data {
 } case_data;
 void case_fill(const test_case *c, const recording *r, int rank, case_data *out);
 
-/* Random numbers of the tests themselves: splitmix64. */
-uint64_t draw_word(uint64_t *state);
+/* Random numbers of the tests themselves, from draw_mixed. */
 int draw(uint64_t *state, int n); /* 0 .. n-1 */
 bool chance(uint64_t *state, int percent);
 
@@ -113,9 +124,11 @@ typedef enum entry_kind {
     ENTRY_NORM,
     ENTRY_COUNT,
     ENTRY_SKIPPED,
-    ENTRY_SEEN,  /* of an evaluation: this rank's own numbers */
-    ENTRY_FIRST, /* a parameter before training */
-    ENTRY_READ,  /* a parameter behind a step, and at the end */
+    ENTRY_GRADIENT, /* norm before the step */
+    ENTRY_CHECK,    /* errors of a layer in 8 bits */
+    ENTRY_SEEN,     /* of an evaluation: this rank's own numbers */
+    ENTRY_FIRST,    /* a parameter before training */
+    ENTRY_READ,     /* a parameter behind a step, and at the end */
 } entry_kind;
 
 typedef struct entry {

@@ -8,7 +8,9 @@
 #include <fsdp/fsdp.h>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "differential/support_shake.h"
+#include "support/draw.h"
 
 /* ---- The net ---- */
 
@@ -127,6 +129,7 @@ variant variant_plain(void)
     return (variant){.strategy = FSDP_FULL,
                      .forward_prefetch = true,
                      .gather_buffers = 2,
+                     .resumes = -1,
                      .fp8_weights = FSDP_FP8_WEIGHTS_EACH_USE};
 }
 
@@ -142,11 +145,18 @@ variant variant_draw(const test_case *c, uint64_t *s)
                  .offload = chance(s, 35) ? 1 + draw(s, 2) : 0};
     if (v.offload_activations)
         v.checkpointing = FSDP_CHECKPOINT_FULL;
-    v.policies = chance(s, 40) ? 1 + draw_word(s) % 1000000 : 0;
+    v.policies = chance(s, 40) ? 1 + draw_mixed(s) % 1000000 : 0;
     v.split = chance(s, 60);
     v.ahead = chance(s, 50);
     v.resident = chance(s, 50) ? draw(s, 101) : 0;
     v.fp8_weights = c->fp8 && chance(s, 85) ? FSDP_FP8_WEIGHTS_EACH_STEP : FSDP_FP8_WEIGHTS_AUTO;
+    v.rate_first = chance(s, 70);
+    v.peeks = chance(s, 25) ? (peek)draw(s, PEEK_KINDS) : PEEK_NONE;
+    v.resumes = chance(s, 15) ? draw(s, c->n_steps) : -1;
+    /* A rank without data repeats what its own model did before. */
+    v.how = case_has_idle_ranks(c) ? RESUME_SAME : (resume_how)draw(s, 3);
+    v.full_save = chance(s, 30);
+    v.resumed_as = draw_mixed(s);
     return v;
 }
 
@@ -155,14 +165,20 @@ void variant_print(const variant *v, char *text, size_t bytes)
     static const char *const prefetch[] = {"pre", "post", "none"},
                              *const offload[] = {"", ", offload", ", offload of block 0"},
                              *const checkpointing[] = {"", ", checkpointing", ", selective checkpointing"};
-    snprintf(text, bytes, "%s%s, backward prefetch %s, %d gather buffers%s%s%s%s, %d %% stay%s%s%s%s%s",
-             fsdp_strategy_name(v->strategy), v->forward_prefetch ? ", forward prefetch" : "",
-             prefetch[v->backward_prefetch], v->gather_buffers, checkpointing[v->checkpointing],
-             v->recompute_cheap ? ", cheap operations again" : "",
-             v->offload_activations ? ", activations in host memory" : "", offload[v->offload], v->resident,
-             v->split ? ", split" : "", v->ahead ? ", ahead" : "", v->policies ? ", a policy for each unit" : "",
-             v->fp8_weights == FSDP_FP8_WEIGHTS_EACH_STEP ? ", weights rounded once a step" : "",
-             v->shaken ? ", shaken" : "");
+    static const char *const peeks[] = {"", ", parameters read", ", evaluated", ", unsharded", ", written as they are"};
+    static const char *const again[] = {"another model", "the same model", "the same model a step later"};
+    int n =
+        snprintf(text, bytes, "%s%s, backward prefetch %s, %d gather buffers%s%s%s%s, %d %% stay%s%s%s%s%s%s%s",
+                 fsdp_strategy_name(v->strategy), v->forward_prefetch ? ", forward prefetch" : "",
+                 prefetch[v->backward_prefetch], v->gather_buffers, checkpointing[v->checkpointing],
+                 v->recompute_cheap ? ", cheap operations again" : "",
+                 v->offload_activations ? ", activations in host memory" : "", offload[v->offload], v->resident,
+                 v->split ? ", split" : "", v->ahead ? ", ahead" : "", v->policies ? ", a policy for each unit" : "",
+                 v->fp8_weights == FSDP_FP8_WEIGHTS_EACH_STEP ? ", weights rounded once a step" : "",
+                 v->shaken ? ", shaken" : "", v->rate_first ? "" : ", rates set last", peeks[v->peeks]);
+    if (v->resumes >= 0 && (size_t)n < bytes)
+        snprintf(text + n, bytes - (size_t)n, ", saved%s behind step %d and resumed in %s",
+                 v->full_save ? " as a full checkpoint" : "", v->resumes, again[v->how]);
 }
 
 bool variant_keeps_bits(const test_case *c, const variant *v)
@@ -179,9 +195,14 @@ typedef struct engine {
     int rank;
     fsdp_model *m;
     fsdp_optimizer *o;
+    fsdp_state *state;
+    char folder[64]; /* of its own */
     shake *shake;
     outcome *out;
     case_data data, seen;
+    bool rate_first;
+    peek peeks;
+    int checked_step;
 } engine;
 
 typedef struct policy_draws {
@@ -222,8 +243,9 @@ static void draw_policy(const fsdp_module *m, const char *name, fsdp_unit_policy
 
 static fsdp_status open_model(engine *e, const variant *v)
 {
-    static const int weights[] = {3, 1, 2, 1};
+    static const int weights[][MAX_RANKS] = {{3, 1, 2, 1}, {1000, 1, 1, 1}}; /* or some ranks have nothing */
     static const char *const first_block[] = {"*0*"};
+    static const fsdp_optimizer_group groups[] = {{"*.up.*", 0.5f, -1}, {"embed.*", 0, 0}, {"*norm.weight", -1, 0.2f}};
     const test_case *c = e->c;
     policy_draws draws = {v, c};
     fsdp_module *tree = NULL;
@@ -238,7 +260,7 @@ static fsdp_status open_model(engine *e, const variant *v)
     config.seed = c->seed;
     config.freeze = &case_freezing[c->frozen];
     config.n_freeze = case_freezing[c->frozen][0] != '\0';
-    config.shard_weights = c->weighted ? weights : NULL;
+    config.shard_weights = c->weighted ? weights[c->seed / CASE_CLASSES % 2] : NULL;
     config.bucket_bytes = c->bucket_bytes;
     config.fp8 = c->fp8 ? FSDP_FP8_HYBRID : FSDP_FP8_OFF;
     config.fp8_weights = v->fp8_weights;
@@ -250,7 +272,9 @@ static fsdp_status open_model(engine *e, const variant *v)
     config.offload_activations = v->offload_activations;
     config.sync_each_micro_batch = c->sync;
     config.decay_vectors = c->decay_vectors;
-    config.loss_scale = 64;
+    config.loss_scale = c->loss_scale;
+    config.gradient_dtype = c->gradient_dtype;
+    config.fp8_check = c->fp8;
     config.policy = v->policies ? draw_policy : NULL;
     config.policy_context = &draws;
     if (!case_stays_on_device(c)) {
@@ -269,9 +293,32 @@ static fsdp_status open_model(engine *e, const variant *v)
     oc.weight_decay = c->weight_decay;
     oc.momentum = c->momentum;
     oc.clip = c->clip;
+    oc.state_dtype = c->state_dtype;
+    oc.average = c->average;
+    oc.groups = groups;
+    oc.n_groups = c->grouped ? 3 : 0;
     FSDP_TRY(net_new(c, &tree));
     FSDP_TRY(fsdp_shard(e->w, tree, &config, &e->m));
-    return fsdp_optimizer_new(e->m, &oc, &e->o);
+    FSDP_TRY(fsdp_optimizer_new(e->m, &oc, &e->o));
+    fsdp_state_config sc = FSDP_STATE_CONFIG_INIT;
+    sc.model = e->m;
+    sc.optimizer = e->o;
+    sc.directory = v->resumes >= 0 ? e->folder : NULL;
+    sc.kind = v->full_save ? FSDP_CKPT_FULL : FSDP_CKPT_SHARDED;
+    sc.keep = 1;
+    return fsdp_state_open(&sc, &e->state);
+}
+
+static void close_model(engine *e)
+{
+    fsdp_state_close(e->state);
+    fsdp_optimizer_free(e->o); /* waits for what still runs */
+    shake_end(e->shake);
+    fsdp_model_free(e->m);
+    e->state = NULL;
+    e->o = NULL;
+    e->shake = NULL;
+    e->m = NULL;
 }
 
 static fsdp_status list_parameter(engine *e, int index, entry_kind kind, int step)
@@ -381,9 +428,69 @@ static fsdp_status refuse_second_step(engine *e)
                                     : error_set(FSDP_ERR_STATE, "a second step without a backward was not refused");
 }
 
+static void take_layer(void *context, const fsdp_fp8_layer *l)
+{
+    engine *e = context;
+    const double numbers[] = {l->output_error, l->gradient_error, l->flushed[0],   l->flushed[1], l->flushed[2],
+                              l->saturated[0], l->saturated[1],   l->saturated[2], l->falls_back};
+    for (int i = 0; i < 9; i++)
+        outcome_add(e->out, (entry){ENTRY_CHECK, e->checked_step, -1, i, numbers[i]});
+}
+
+static fsdp_status shadow_step(engine *e, int index)
+{
+    const case_step *s = &e->c->steps[index];
+    const case_micro *m = &s->micro[0];
+    fsdp_fp8_bounds bounds = FSDP_FP8_BOUNDS_INIT;
+    bounds.error = (double)s->checks;
+    e->checked_step = index;
+    case_fill(e->c, &m->work, e->rank, &e->data);
+    fsdp_tape *t = fsdp_begin_shadow(e->m);
+    recorded now = record(e->c, e->m, t, &m->work, e->rank, &e->data);
+    return fsdp_fp8_check(t, now.losses[m->loss], &bounds, take_layer, e);
+}
+
+static fsdp_status scale_gradients(engine *e, int index)
+{
+    double norm;
+    FSDP_TRY(fsdp_gradient_norm(e->m, "*", &norm));
+    outcome_add(e->out, (entry){ENTRY_GRADIENT, index, -1, 0, norm});
+    return fsdp_gradient_scale(e->m, CASE_SCALED, e->c->steps[index].scales);
+}
+
+static fsdp_status look_behind(engine *e, int index)
+{
+    const case_step *s = &e->c->steps[index];
+    if (s->averaged)
+        FSDP_TRY(fsdp_optimizer_swap_average(e->o));
+    FSDP_TRY(look_at(e, s->after, &s->seen, index, -1));
+    return s->averaged ? fsdp_optimizer_swap_average(e->o) : FSDP_OK;
+}
+
+/* What it sees is compared elsewhere. */
+static fsdp_status look_between(engine *e, int index)
+{
+    int known = e->out->n;
+    fsdp_unsharded *u;
+    if (e->peeks == PEEK_READ)
+        FSDP_TRY(list_parameters(e, ENTRY_READ, index));
+    if (e->peeks == PEEK_EVALUATE)
+        FSDP_TRY(look_at(e, LOOK_EVALUATION, &e->c->steps[index].seen, index, -1));
+    for (int i = 0; e->peeks >= PEEK_UNSHARD && i < fsdp_model_units(e->m); i++) {
+        FSDP_TRY(fsdp_unshard(e->m, fsdp_model_unit_name(e->m, i), &u));
+        FSDP_TRY(fsdp_reshard(u, e->peeks == PEEK_WRITE)); /* what it was */
+    }
+    e->out->n = known;
+    return FSDP_OK;
+}
+
 static fsdp_status run_step(engine *e, int index)
 {
     const case_step *s = &e->c->steps[index];
+    if (s->checks > 0)
+        FSDP_TRY(shadow_step(e, index));
+    if (e->rate_first)
+        fsdp_optimizer_set_lr(e->o, s->lr);
     for (int k = 0; k < s->n_micro; k++) {
         if (s->micro[k].before != LOOK_NONE)
             FSDP_TRY(look_at(e, s->micro[k].before, &s->micro[k].seen, index, k));
@@ -391,6 +498,9 @@ static fsdp_status run_step(engine *e, int index)
     }
     fsdp_step_report r;
     fsdp_optimizer_set_lr(e->o, s->lr);
+    FSDP_TRY(look_between(e, index));
+    if (s->scales != 0)
+        FSDP_TRY(scale_gradients(e, index));
     FSDP_TRY(fsdp_step(e->o, &r));
     const double numbers[] = {r.loss, r.gradient_norm, r.count, r.skipped};
     for (int k = 0; k < 4; k++)
@@ -401,10 +511,46 @@ static fsdp_status run_step(engine *e, int index)
         FSDP_TRY(list_parameter(e, s->reads, ENTRY_READ, index));
     if (s->halves >= 0)
         FSDP_TRY(halve_parameter(e, s->halves, s->whole));
-    return s->after != LOOK_NONE ? look_at(e, s->after, &s->seen, index, -1) : FSDP_OK;
+    return s->after != LOOK_NONE ? look_behind(e, index) : FSDP_OK;
 }
 
-fsdp_status engine_run(fsdp_world *w, const test_case *c, const variant *v, outcome *out)
+static variant resumed_variant(const test_case *c, const variant *v)
+{
+    uint64_t s = v->resumed_as;
+    variant other = variant_draw(c, &s);
+    if (v->strategy >= FSDP_HYBRID || !variant_keeps_bits(c, &other)) {
+        other.strategy = v->strategy;
+        other.shard_group_size = v->shard_group_size;
+    }
+    other.shaken = v->shaken;
+    other.resumes = v->resumes;
+    return other;
+}
+
+static fsdp_status save_and_resume(engine *e, const variant *v, int step)
+{
+    int64_t loaded = -1;
+    int known = e->out->n;
+    if (v->how == RESUME_LATER && step + 1 < e->c->n_steps) {
+        FSDP_TRY(fsdp_save_async(e->state, step));
+        FSDP_TRY(run_step(e, step + 1));
+        e->out->n = known;
+        FSDP_TRY(fsdp_save_wait(e->state));
+    } else {
+        FSDP_TRY(fsdp_save(e->state, step));
+    }
+    if (v->how == RESUME_ANOTHER) {
+        variant other = resumed_variant(e->c, v);
+        close_model(e);
+        FSDP_TRY(open_model(e, &other));
+        FSDP_TRY(shake_begin(e->m, other.shaken, &e->shake));
+    }
+    FSDP_TRY(fsdp_resume(e->state, &loaded));
+    return loaded == step ? FSDP_OK
+                          : error_set(FSDP_ERR_STATE, "step %lld was resumed, not %d", (long long)loaded, step);
+}
+
+fsdp_status engine_run(fsdp_world *w, const test_case *c, const variant *v, const char *folder, outcome *out)
 {
     engine *e = calloc(1, sizeof *e);
     if (!e)
@@ -413,18 +559,24 @@ fsdp_status engine_run(fsdp_world *w, const test_case *c, const variant *v, outc
     e->w = w;
     e->rank = fsdp_world_rank(w);
     e->out = out;
+    snprintf(e->folder, sizeof e->folder, "%s/%llx", folder, (unsigned long long)v->resumed_as);
+    e->rate_first = v->rate_first;
+    e->peeks = v->peeks;
     outcome_clear(out);
     fsdp_status status;
     TRY_OR(done, open_model(e, v));
     TRY_OR(done, shake_begin(e->m, v->shaken, &e->shake));
     TRY_OR(done, list_parameters(e, ENTRY_FIRST, 0));
-    for (int i = 0; i < c->n_steps; i++)
+    for (int i = 0; i < c->n_steps; i++) {
         TRY_OR(done, run_step(e, i));
+        if (i == v->resumes)
+            TRY_OR(done, save_and_resume(e, v, i));
+    }
     TRY_OR(done, list_parameters(e, ENTRY_READ, c->n_steps));
 done:
-    fsdp_optimizer_free(e->o); /* waits for what still runs */
-    shake_end(e->shake);
-    fsdp_model_free(e->m);
+    close_model(e);
+    if (v->resumes >= 0 && e->rank == 0 && status == FSDP_OK)
+        status = file_remove_tree(e->folder);
     free(e);
     return status;
 }

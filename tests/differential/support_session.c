@@ -9,9 +9,11 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "differential/support_queues.h"
 #include "differential/support_reference.h"
 #include "shard/recording_device.h"
+#include "support/draw.h"
 #include "training/support_ranks.h"
 
 enum { MAX_FAILURES = 32, SHRUNK_FAILURES = 4, MAX_TRIES = 250, WORLD_CASES = 36, TEXT = 512 };
@@ -23,6 +25,7 @@ typedef struct failure {
 
 /* Shared with the ranks. */
 typedef struct report {
+    char folder[32]; /* of what cases save */
     atomic_int n_failures;
     failure failures[MAX_FAILURES];
     _Atomic uint64_t running[MAX_RANKS]; /* seed of the case that the rank is at; the last one when it is done */
@@ -60,7 +63,7 @@ static variant nth_variant(const session *s, const test_case *c, int index, uint
         v.strategy = chance(state, 50) ? FSDP_HYBRID : FSDP_HYBRID_ZERO2;
         v.shard_group_size = c->ranks == 4 && chance(state, 30) ? 2 : chance(state, 50) ? 1 : c->ranks;
     }
-    v.shaken = s->shaken ? draw_word(state) | 1 : 0;
+    v.shaken = s->shaken ? draw_mixed(state) | 1 : 0;
     return v;
 }
 
@@ -74,9 +77,9 @@ static fsdp_status run_case(fsdp_world *w, const world_work *work, const test_ca
     const char *wrong = NULL;
     int rank = fsdp_world_rank(w);
     uint64_t state = c->seed;
-    bool refers = rank == 0 && c->dropout == 0 && !c->fp8;
+    bool refers = rank == 0 && case_has_reference(c);
     variant plain = variant_plain();
-    fsdp_status status = engine_run(w, c, &plain, &o->plain);
+    fsdp_status status = engine_run(w, c, &plain, work->r->folder, &o->plain);
     if (status == FSDP_OK && refers) {
         reference_run(c, &o->plain, &o->reference);
         wrong = reference_differs(c, &o->reference, &o->plain, text, sizeof text);
@@ -86,7 +89,7 @@ static fsdp_status run_case(fsdp_world *w, const world_work *work, const test_ca
             note(work->r, c->seed, rank, how, wrong);
         variant v = nth_variant(work->s, c, i, &state);
         variant_print(&v, how, sizeof how);
-        status = engine_run(w, c, &v, &o->other);
+        status = engine_run(w, c, &v, work->r->folder, &o->other);
         if (status != FSDP_OK)
             break;
         if (variant_keeps_bits(c, &v))
@@ -167,23 +170,10 @@ static bool still_fails(const session *s, report *r, const test_case *c)
 
 /* ---- Making a case smaller ---- */
 
-static bool any_nothing(const test_case *c)
-{
-    for (int i = 0; i < c->n_steps; i++) {
-        for (int k = 0; k < c->steps[i].n_micro; k++) {
-            for (int rank = 0; rank < c->ranks; rank++) {
-                if (c->steps[i].micro[k].nothing[rank])
-                    return true;
-            }
-        }
-    }
-    return false;
-}
-
 /* Whoever has nothing depends on the micro-batch before: with such ranks nothing is left out. */
 static bool drop_step(test_case *c, int at)
 {
-    if (c->n_steps == 1 || at >= c->n_steps || any_nothing(c))
+    if (c->n_steps == 1 || at >= c->n_steps || case_has_idle_ranks(c))
         return false;
     c->n_steps--;
     memmove(&c->steps[at], &c->steps[at + 1], (size_t)(c->n_steps - at) * sizeof *c->steps);
@@ -194,7 +184,7 @@ static bool drop_micro(test_case *c, int at)
 {
     case_step *s = &c->steps[at / MAX_MICRO];
     at %= MAX_MICRO;
-    if (s >= &c->steps[c->n_steps] || at >= s->n_micro || s->n_micro == 1 || any_nothing(c))
+    if (s >= &c->steps[c->n_steps] || at >= s->n_micro || s->n_micro == 1 || case_has_idle_ranks(c))
         return false;
     s->n_micro--;
     memmove(&s->micro[at], &s->micro[at + 1], (size_t)(s->n_micro - at) * sizeof *s->micro);
@@ -221,6 +211,7 @@ static void shape_one(recording *r)
 static void unpoison(recording *r)
 {
     r->poisoned = false;
+    r->silent = 0;
 }
 
 static void keep_block_0(recording *r)
@@ -240,6 +231,12 @@ static void clear_step(test_case *c, int what)
             s->reads = s->halves = -1;
         if (what == 3)
             s->lr = 0.01f;
+        if (what == 7)
+            s->checks = 0;
+        if (what == 8)
+            s->scales = 0;
+        if (what == 9)
+            s->averaged = false;
         for (int k = 0; k < s->n_micro; k++) {
             if (what == 4)
                 s->micro[k].before = LOOK_NONE;
@@ -251,7 +248,7 @@ static void clear_step(test_case *c, int what)
     }
 }
 
-enum { DROPS = MAX_STEPS + MAX_STEPS * MAX_MICRO, CLEARS = 7, SIMPLER = 18 };
+enum { DROPS = MAX_STEPS + MAX_STEPS * MAX_MICRO, CLEARS = 10, SIMPLER = 21 };
 
 static void simplify(test_case *c, int what)
 {
@@ -290,7 +287,7 @@ static void simplify(test_case *c, int what)
         c->param_dtype = FSDP_F32;
         break;
     case 11:
-        c->reduce_dtype = FSDP_F32;
+        c->reduce_dtype = c->gradient_dtype = FSDP_F32;
         break;
     case 12:
         c->weighted = false;
@@ -306,6 +303,16 @@ static void simplify(test_case *c, int what)
         break;
     case 16:
         c->wrap = 0;
+        break;
+    case 17:
+        c->state_dtype = FSDP_F32;
+        break;
+    case 18:
+        c->average = 0, c->grouped = false;
+        clear_step(c, 9);
+        break;
+    case 19:
+        c->loss_scale = 64;
         break;
     default:
         c->sync = true;
@@ -375,6 +382,10 @@ int session_run(const session *s)
     int done = 0;
     if (r == MAP_FAILED)
         return 1;
+    snprintf(r[0].folder, sizeof r[0].folder, "/tmp/fsdp_differential_XXXXXX");
+    if (!mkdtemp(r[0].folder))
+        return 1;
+    memcpy(r[1].folder, r[0].folder, sizeof r[0].folder);
     if (s->n_cases == 1) {
         run_list(s, r, s->first, 1);
         done = 1;
@@ -392,6 +403,8 @@ int session_run(const session *s)
     for (int i = 0; i < n; i++)
         print_failure(s, r + 1, &r->failures[i], i < SHRUNK_FAILURES);
     fflush(stdout);
+    if (file_remove_tree(r[0].folder) != FSDP_OK)
+        printf("%s\n", fsdp_last_error());
     munmap(r, 2 * sizeof *r);
     return n;
 }

@@ -175,7 +175,8 @@ static void follows_the_polynomial_on_wide_and_tall_matrices_of_any_size(void **
 }
 
 /* A tiny matrix may be nearly singular, and then bf16 is off by 0.1, in PyTorch's form of the iteration too. So what
- * is promised is the mean: 0.013 to 0.016 here, 0.016 to 0.019 in PyTorch's form, 0.022 to 0.025 with legs of two steps. */
+ * is promised is the mean: 0.013 to 0.016 here, 0.016 to 0.019 in PyTorch's form, 0.022 to 0.025 with legs of two
+ * steps. */
 static void the_smallest_matrices_are_as_exact_as_others(void **state)
 {
     enum { DRAWS = 100 };
@@ -208,7 +209,8 @@ static void singular_values_far_apart_do_no_harm(void **state)
 
 static void neighbors_change_no_bit(void **state)
 {
-    const int64_t shapes[ORTHOGONAL_ITEMS][2] = {{24, 40}, {7, 7}, {130, 20}, {40, 24}, {64, 64}, {1, 3}, {70, 150}, {9, 2}};
+    const int64_t shapes[ORTHOGONAL_ITEMS][2] = {{24, 40}, {7, 7}, {130, 20}, {40, 24},
+                                                 {64, 64}, {1, 3}, {70, 150}, {9, 2}};
     orthogonal_item items[ORTHOGONAL_ITEMS];
     drawn all[ORTHOGONAL_ITEMS];
     for (int i = 0; i < ORTHOGONAL_ITEMS; i++) {

@@ -47,9 +47,9 @@ typedef struct recording_device {
     recording_stream *streams;
     recording_graph *open; /* being recorded; NULL: none */
     recording_stream *origin;
-    pthread_t recorder; /* the thread that records */
+    pthread_t recorder;            /* the thread that records */
     int graphs, launches, moments; /* the last: events that are part of graphs */
-    int fail_in; /* the kernel that fails, counted from now on, recorded or run; 0: none does */
+    int fail_in;                   /* the kernel that fails, counted from now on, recorded or run; 0: none does */
 } recording_device;
 
 struct recording_stream {
@@ -403,7 +403,7 @@ static inline fsdp_status recording_run_split_optimizer(recording_stream *s, con
     if (!whole.parameter)
         return error_set(FSDP_ERR_MEMORY, "updating masters kept as halves: out of host memory");
     recording_join(a->n, whole.parameter, a->copy.p, a->low);
-    whole.copy.p = NULL;
+    whole.copy_half = true;
     whole.low = NULL;
     fsdp_status status = recording_run_optimizer(s, &whole);
     if (status == FSDP_OK)

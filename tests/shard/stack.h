@@ -86,11 +86,11 @@ typedef struct planned {
     program *p;
 } planned;
 
-static inline void planned_open(planned *x, int n_shards, const int *weights, bool peers)
+/* x->s is open. */
+static inline void planned_compile(planned *x, int n_shards, const int *weights, bool peers)
 {
     const fsdp_wrap by_block = {.kind = FSDP_WRAP_TYPE, .type = "block"};
     rig_open(&x->r);
-    stack_open(&x->s, PLANNED_BLOCKS, 20);
     for (int i = 0; i < x->s.contents.n_parameters; i++)
         x->s.contents.parameters[i]->dtype = x->s.contents.parameters[i]->grad_dtype = FSDP_F32;
     x->l = stack_layout(&x->s, &by_block, n_shards, weights);
@@ -103,6 +103,12 @@ static inline void planned_open(planned *x, int n_shards, const int *weights, bo
     program_options options = {.backward = true};
     assert_ok(fsdp_tape_status(t));
     assert_ok(program_compile(t, loss.sum, &options, &x->p));
+}
+
+static inline void planned_open(planned *x, int n_shards, const int *weights, bool peers)
+{
+    stack_open(&x->s, PLANNED_BLOCKS, 20);
+    planned_compile(x, n_shards, weights, peers);
 }
 
 static inline void planned_close(planned *x)

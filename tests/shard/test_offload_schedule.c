@@ -179,11 +179,87 @@ static void a_sum_starts_back_while_the_unit_before_computes(void **state)
     planned_close(&x);
 }
 
+/* A block whose backward begins with a gradient: what that reads is kept. */
+static fsdp_tensor *record_block(const block *b, fsdp_tape *t, fsdp_tensor *x)
+{
+    fsdp_checkpoint_begin(t);
+    fsdp_tensor *h = fsdp_rmsnorm(t, x, fsdp_use(t, b->scale), 1e-5f);
+    h = fsdp_keep(t, fsdp_swiglu(t, fsdp_linear(t, h, fsdp_use_group(t, b->gate), NULL)));
+    x = fsdp_linear_add(t, h, fsdp_use(t, b->down), NULL, x);
+    fsdp_checkpoint_end(t);
+    return x;
+}
+
+/* With blocks computed again, and their inputs of so many bytes or more in host memory meanwhile; 0: none. */
+static program *compile_again(planned *x, size_t offload_bytes)
+{
+    program *p;
+    fsdp_tape *t = rig_tape(&x->r);
+    program_options options = {.backward = true, .offload_bytes = offload_bytes};
+    fsdp_tensor *out = fsdp_input(t, FSDP_F32, DIMS(STACK_ROWS, STACK_WIDTH), NULL);
+    t->selective = true;
+    for (int i = 0; i < x->s.root->n_children; i++) {
+        fsdp_module *m = x->s.root->children[i];
+        out = m->module_class == &block_class ? record_block((block *)m, t, out) : fsdp_call(m, t, out);
+    }
+    fsdp_loss loss = fsdp_mse(t, out, fsdp_input(t, FSDP_F32, DIMS(STACK_ROWS, STACK_WIDTH), NULL));
+    assert_ok(fsdp_tape_status(t));
+    assert_ok(program_compile(t, loss.sum, &options, &p));
+    assert_int_equal(program_transfers(p) > 0, offload_bytes > 0);
+    return p;
+}
+
+static void expect_same_places(const schedule *a, const schedule *b)
+{
+    assert_int_equal(a->gather_bytes, b->gather_bytes);
+    assert_int_equal(a->gradient_bytes, b->gradient_bytes);
+    assert_int_equal(a->n_events, b->n_events);
+    for (int i = 0; i < a->n_events; i++)
+        assert_true(a->events[i].action == b->events[i].action && a->events[i].unit == b->events[i].unit);
+    for (int u = 0; u < UNITS; u++) {
+        assert_int_equal(a->units[u].forward_offset, b->units[u].forward_offset);
+        assert_int_equal(a->units[u].backward_offset, b->units[u].backward_offset);
+        assert_int_equal(a->units[u].gradient_offset, b->units[u].gradient_offset);
+        assert_int_equal(a->units[u].landing_offset, b->units[u].landing_offset);
+    }
+}
+
+/* Ranks whose batches are too small for it run beside others: arenas grow, and collectives come, with all of them. */
+static void activations_in_host_memory_move_no_unit(void **state)
+{
+    (void)state;
+    planned x;
+    stack_open(&x.s, PLANNED_BLOCKS, 20);
+    for (int i = 0; i < x.s.contents.n_parameters; i++) /* gradients of the rest of the root come before the blocks' */
+        x.s.contents.parameters[i]->trainable = strncmp(x.s.contents.parameters[i]->name, "first", 5) != 0;
+    planned_compile(&x, SHARDS, NULL, false);
+    program *programs[] = {compile_again(&x, 0), compile_again(&x, 1)};
+    for (int i = 0; i < 4 * 2 * 3 * 4; i++) {
+        bool offloaded[UNITS];
+        schedule *s[2];
+        for (int u = 0; u < UNITS; u++)
+            offloaded[u] = i % 4 == 0 || (i % 4 + u) % 3 == 0;
+        schedule_options o = options_with(offloaded);
+        o.gradients = i / 4 % 2 ? GRADIENT_HELD : GRADIENT_BUFFERED;
+        o.backward_prefetch = (fsdp_prefetch)(i / 8 % 3);
+        o.gather_buffers = 1 + i / 24;
+        for (int k = 0; k < 2; k++)
+            assert_ok(schedule_build(programs[k], x.l, &o, &s[k]));
+        expect_same_places(s[0], s[1]);
+        for (int k = 0; k < 2; k++)
+            schedule_free(s[k]);
+    }
+    for (int k = 0; k < 2; k++)
+        program_free(programs[k]);
+    planned_close(&x);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_the_host_sends_is_there_in_time_and_nothing_is_overwritten_while_it_leaves),
         cmocka_unit_test(a_sum_starts_back_while_the_unit_before_computes),
+        cmocka_unit_test(activations_in_host_memory_move_no_unit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -202,6 +202,39 @@ static void prefetch_starts_a_gather_a_unit_ahead_and_without_it_none_is(void **
     planned_close(&x);
 }
 
+/* "embedding", "layers.0" .., "norm" (of the root) and "head". */
+static void open_headed(planned *x, int64_t embedding, int64_t head)
+{
+    static const char *const names[] = {"embedding", "layers.0", "layers.1", "layers.2", "norm", "head"};
+    x->s.root = fsdp_sequential_new();
+    for (int i = 0; i < 6; i++)
+        fsdp_module_add(x->s.root, names[i],
+                        i == 4 ? fsdp_rmsnorm_new(STACK_WIDTH, 1e-5f)
+                               : block_new(i == 0   ? embedding
+                                           : i == 5 ? head
+                                                    : 20));
+    assert_ok(module_finish(x->s.root, &x->s.contents));
+    planned_compile(x, 2, NULL, false);
+}
+
+/* A norm hides nothing, and its own few bytes are no reason to wait for a head before the last layer. */
+static void a_head_is_reduced_beside_the_last_layer_where_that_takes_no_more_than_a_norm(void **state)
+{
+    (void)state;
+    for (int large = 0; large < 2; large++) {
+        planned x;
+        schedule *s;
+        open_headed(&x, large ? 200 : 20, 200);
+        assert_ok(schedule_build(x.p, x.l, &usual, &s));
+        walk(&x, s, &usual);
+        int after = when(s, x.l, large ? "layers.2" : "root", ACTION_REDUCE, true);
+        assert_int_equal(when(s, x.l, "head", ACTION_REDUCED, true), after);
+        assert_true(when(s, x.l, "root", ACTION_REDUCE, true) < when(s, x.l, "layers.2", ACTION_REDUCE, true));
+        schedule_free(s);
+        planned_close(&x);
+    }
+}
+
 static void held_gradients_lie_apart_and_direct_ones_take_no_memory(void **state)
 {
     (void)state;
@@ -267,6 +300,7 @@ int main(void)
         cmocka_unit_test(units_are_there_when_read_whatever_the_options),
         cmocka_unit_test(a_unit_at_the_turn_is_gathered_once_the_others_twice),
         cmocka_unit_test(prefetch_starts_a_gather_a_unit_ahead_and_without_it_none_is),
+        cmocka_unit_test(a_head_is_reduced_beside_the_last_layer_where_that_takes_no_more_than_a_norm),
         cmocka_unit_test(held_gradients_lie_apart_and_direct_ones_take_no_memory),
         cmocka_unit_test(stretches_cover_the_program_and_leave_events_and_peers_outside),
     };

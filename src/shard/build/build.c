@@ -65,18 +65,38 @@ static fsdp_status choose_fp8(fsdp_model *m)
         return error_set(FSDP_ERR_UNSUPPORTED,
                          "fp8: %s (compute capability %d.%d) has no 8-bit products; they came with 8.9. Train in bf16",
                          gpu->name, gpu->compute_capability / 10, gpu->compute_capability % 10);
-    int skipped = 0;
     for (int i = 0; i < m->contents.n_parameters; i++) {
         fsdp_parameter *p = m->contents.parameters[i];
         bool skips = matches_any(p->name, c->fp8_skip, c->n_fp8_skip);
         p->fp8 = skips || p->adapter || p->n_dims != 2 ? FSDP_FP8_OFF : c->fp8;
-        skipped += skips;
     }
-    if (c->n_fp8_skip > 0 && skipped == 0)
-        return error_set(FSDP_ERR_INPUT, "fp8_skip: no parameter matches \"%s\"", c->fp8_skip[0]);
+    for (int k = 0; k < c->n_fp8_skip; k++) {
+        bool matched = false;
+        for (int i = 0; i < m->contents.n_parameters && !matched; i++)
+            matched = matches_any(m->contents.parameters[i]->name, &c->fp8_skip[k], 1);
+        if (!matched)
+            return error_set(FSDP_ERR_INPUT, "fp8_skip: no parameter matches \"%s\"", c->fp8_skip[k]);
+    }
     m->config.fp8_skip = NULL;
     m->config.n_fp8_skip = 0;
     return FSDP_OK;
+}
+
+fsdp_status model_check_fp8(const fsdp_model *m, const fsdp_tape *recording)
+{
+    bool missing = false;
+    for (int i = 0; i < m->contents.n_parameters; i++)
+        missing |= m->contents.parameters[i]->fp8 != FSDP_FP8_OFF;
+    for (int i = 0; i < m->contents.n_parameters; i++)
+        missing &= !m->contents.parameters[i]->fp8_fell_back; /* a shadow step has decided */
+    for (int i = 0; missing && i < recording->n_nodes; i++)
+        missing = strncmp(recording->nodes[i]->op->name, "linear_fp8", strlen("linear_fp8")) != 0;
+    if (!missing)
+        return FSDP_OK;
+    return error_set(
+        FSDP_ERR_INPUT,
+        "fp8: no linear layer here has 8-bit products; a layer's inputs and its outputs must be multiples of 16, "
+        "fp8_skip must leave some, and GPT-2's weights, stored input-major, have none");
 }
 
 static fsdp_status lay_out(fsdp_model *m, const wrap_result *wrapped)
@@ -308,7 +328,9 @@ static int64_t counted(const layout_segment *s, int64_t numel)
 
 fsdp_status model_place_units(fsdp_model *m)
 {
-    places at = {m->shared, m->resident, m->host};
+    /* A rank without any elements has no memory; its pointers still say what there is on other ranks. */
+    static _Alignas(64) uint8_t nothing[64];
+    places at = {m->shared ? m->shared : nothing, m->resident ? m->resident : nothing, m->host ? m->host : nothing};
     m->units = calloc((size_t)m->layout->n_units, sizeof *m->units);
     if (!m->units)
         return error_set(FSDP_ERR_MEMORY, "sharding a model: out of host memory");

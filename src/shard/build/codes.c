@@ -1,4 +1,4 @@
-/* Codes of weights: chosen by use and shape, measured and rounded part by part. */
+/* Codes of weights: chosen by use and shape, rounded part by part; measured here where no update has done it. */
 #include "shard/build/codes.h"
 
 #include "base/checked.h"
@@ -22,7 +22,7 @@ static bool unit_keeps_codes(const fsdp_model *m, int index)
 }
 
 /* A group is one matrix. */
-static bool fits(const fsdp_model *m, const fsdp_parameter *head)
+static bool fits(const fsdp_parameter *head)
 {
     int64_t rows = 0;
     for (const fsdp_parameter *p = head; p; p = p->group_next) {
@@ -31,8 +31,7 @@ static bool fits(const fsdp_model *m, const fsdp_parameter *head)
             return false;
         rows += p->shape[0];
     }
-    return head->fp8 != FSDP_FP8_OFF && rows % DIVISOR == 0 && head->shape[1] % DIVISOR == 0 &&
-           unit_keeps_codes(m, head->unit);
+    return head->fp8 != FSDP_FP8_OFF && rows % DIVISOR == 0 && head->shape[1] % DIVISOR == 0;
 }
 
 /* Gathering codes takes a byte an element of the segment, and what has none as it is: less than before where most
@@ -52,7 +51,8 @@ void codes_choose(fsdp_model *m)
 {
     for (int i = 0; i < m->contents.n_parameters && m->config.fp8 != FSDP_FP8_OFF; i++) {
         fsdp_parameter *p = m->contents.parameters[i];
-        p->coded = fits(m, p->group_head);
+        p->codable = fits(p->group_head);
+        p->coded = p->codable && unit_keeps_codes(m, p->unit);
     }
     for (int i = 0; i < m->contents.n_parameters; i++) {
         fsdp_parameter *p = m->contents.parameters[i];
@@ -170,11 +170,6 @@ static group_part part_of(const unit_segment *s, int slot)
     return (group_part){place->parameter, first - s->first, max_i64(0, stop - first)};
 }
 
-static float *scale_of(const fsdp_model *m, const fsdp_parameter *head)
-{
-    return m->scales + (head->codes_scale - m->scales);
-}
-
 static buffer values_at(const unit_segment *s, int64_t at)
 {
     return (buffer){(uint8_t *)s->copy + (size_t)at * fsdp_dtype_size(s->dtype), s->dtype};
@@ -182,7 +177,7 @@ static buffer values_at(const unit_segment *s, int64_t at)
 
 static fsdp_status measure(fsdp_model *m, const unit_segment *s, group_part g)
 {
-    fp8_cast_args a = {.rows = 1, .columns = g.n, .x = values_at(s, g.at), .scale = scale_of(m, g.head)};
+    fp8_cast_args a = {.rows = 1, .columns = g.n, .x = values_at(s, g.at), .scale = g.head->codes_scale};
     return m->dev->kernels->fp8_cast(m->compute, &a);
 }
 
@@ -192,7 +187,7 @@ static fsdp_status round_rows(fsdp_model *m, const unit_segment *s, group_part g
                        .columns = columns,
                        .x = values_at(s, g.at),
                        .q = {s->codes + g.at, FSDP_E4M3},
-                       .scale = scale_of(m, g.head)};
+                       .scale = g.head->codes_scale};
     a.magnitude = a.scale + 1;
     return m->dev->kernels->fp8_cast(m->compute, &a);
 }
@@ -238,26 +233,42 @@ static fsdp_status agree(fsdp_model *m, comm_group *g, float *scales, int64_t n)
     return comm_wait(&request, m->compute);
 }
 
-static fsdp_status for_trained(fsdp_model *m, group_action action)
+int codes_trained(const fsdp_model *m)
 {
-    for (int i = 0; i < m->layout->n_units; i++)
-        if (m->units[i].segments[0].gradient)
-            FSDP_TRY(for_each_group(m, &m->units[i].segments[0], action));
-    return FSDP_OK;
+    return m->scales ? count_groups(m, true) : 0;
+}
+
+int codes_magnitudes(const unit_segment *s, update_magnitude *out)
+{
+    int n = 0;
+    for (int j = 0; s->codes && j < s->layout->n_slots; j++) {
+        group_part g = has_codes(s->layout, j) ? part_of(s, j) : (group_part){.n = 0};
+        if (g.n > 0)
+            out[n++] = (update_magnitude){g.at, g.at + g.n, g.head->codes_scale + 1};
+    }
+    return n;
+}
+
+fsdp_status codes_before_update(fsdp_model *m)
+{
+    int n = codes_trained(m);
+    return n > 0 ? m->dev->zero(m->compute, m->scales, (size_t)n * STRIDE * sizeof(float)) : FSDP_OK;
 }
 
 fsdp_status codes_round_trained(fsdp_model *m)
 {
-    int n = m->scales ? count_groups(m, true) : 0;
+    int n = codes_trained(m);
     if (n == 0)
         return FSDP_OK;
     for (int i = 0; i < m->layout->n_units; i++)
-        if (!m->units[i].early) /* those that are gather no codes */
+        if (!m->units[i].early)                                        /* those that are gather no codes */
             FSDP_TRY(comm_wait_sent(&m->units[i].gather, m->compute)); /* peers have read the old ones */
-    FSDP_TRY(for_trained(m, measure));
     if (agrees(m))
         FSDP_TRY(agree(m, m->carrier ? NULL : comm_world(m->world->comm), m->scales, n));
-    return for_trained(m, round_part);
+    for (int i = 0; i < m->layout->n_units; i++)
+        if (m->units[i].segments[0].gradient)
+            FSDP_TRY(for_each_group(m, &m->units[i].segments[0], round_part));
+    return FSDP_OK;
 }
 
 static fsdp_status round_segment(fsdp_model *m, int index, const unit_segment *s)
@@ -266,7 +277,7 @@ static fsdp_status round_segment(fsdp_model *m, int index, const unit_segment *s
     float *first = NULL;
     for (int j = 0; j < s->layout->n_slots; j++)
         if (has_codes(s->layout, j) && n++ == 0)
-            first = scale_of(m, s->layout->slots[j].parameter);
+            first = s->layout->slots[j].parameter->codes_scale;
     FSDP_TRY(for_each_group(m, s, measure));
     if (n > 0 && !model_has_all_at_hand(m, index))
         FSDP_TRY(agree(m, m->shardings[index].shard_group, first, n));

@@ -4,6 +4,7 @@
 #ifndef SHARD_BUILD_CODES_H
 #define SHARD_BUILD_CODES_H
 
+#include "optim/update.h"
 #include "shard/model.h"
 
 /* Marks the parameters; before the layout is made. */
@@ -19,7 +20,14 @@ size_t codes_agreed_bytes(const fsdp_model *m);
 fsdp_status codes_place(fsdp_model *m);
 void codes_give_scales(fsdp_model *m);
 
-/* All that is trained follows its new values; with all ranks. */
+/* Groups with codes that are trained, on any rank. */
+int codes_trained(const fsdp_model *m);
+/* What this rank has of them in a unit's trained segment, for the update that writes them to measure; out has room for
+ * all. Returns how many. */
+int codes_magnitudes(const unit_segment *s, update_magnitude *out);
+/* Before the updates of a step, which measure what they write; and after them: codes follow the new values; with all
+ * ranks. */
+fsdp_status codes_before_update(fsdp_model *m);
 fsdp_status codes_round_trained(fsdp_model *m);
 /* All of one unit does; with the ranks that share it. */
 fsdp_status codes_round_unit(fsdp_model *m, int index);

@@ -22,7 +22,7 @@ static fsdp_status place_group(layout_segment *s, fsdp_parameter *head)
     int64_t at = up_to_block(s->numel);
     for (fsdp_parameter *p = head; p; p = p->group_next) {
         if (p->unit != head->unit || p->trainable != head->trainable || p->int8 != head->int8 ||
-            p->coded != head->coded || p->decay != head->decay)
+            p->codable != head->codable || p->decay != head->decay)
             return error_set(FSDP_ERR_INPUT, "%s and %s form a group: they must share unit, freezing and weight decay",
                              head->name, p->name);
         layout_slot *grown = realloc(s->slots, (size_t)(s->n_slots + 1) * sizeof *grown);
@@ -41,19 +41,22 @@ static fsdp_status fill_segment(layout_segment *s, const module_contents *conten
     s->trainable = trainable;
     s->int8 = int8;
     static const struct {
-        bool decay, coded;
+        bool decay, codable;
     } order[] = {{true, true}, {true, false}, {false, false}};
     int64_t ends[3];
+    bool coded = false;
     for (int k = 0; k < 3; k++) {
         for (int i = 0; i < contents->n_parameters; i++) {
             fsdp_parameter *p = contents->parameters[i];
             if (p->unit == unit && p->trainable == trainable && p->int8 == int8 && p->decay == order[k].decay &&
-                p->coded == order[k].coded && p->group_head == p)
+                p->codable == order[k].codable && p->group_head == p) {
                 FSDP_TRY(place_group(s, p));
+                coded |= p->coded;
+            }
         }
         ends[k] = up_to_block(s->numel);
     }
-    s->coded_end = ends[0];
+    s->coded_end = coded ? ends[0] : 0;
     s->decay_end = ends[1];
     return FSDP_OK;
 }

@@ -3,8 +3,9 @@
  *
  * A unit is a list of parameters that are gathered and released together. Its trainable parameters, its frozen ones,
  * and frozen ones that are kept as blocks of 8 bits form a segment each. In a segment parameters that take weight decay
- * come first, of those the ones that are also kept as codes of 8 bits, members of a group lie packed, groups begin on
- * blocks of 64 elements, and the whole is padded so that each shard is whole blocks. */
+ * come first, of those the ones that can be kept as codes of 8 bits, too (whether they are or not, so that this changes
+ * no bit of what follows from an element's place), members of a group lie packed, groups begin on blocks of 64
+ * elements, and the whole is padded so that each shard is whole blocks. */
 #ifndef SHARD_BUILD_LAYOUT_H
 #define SHARD_BUILD_LAYOUT_H
 

@@ -118,10 +118,17 @@ static fsdp_status pack(fsdp_model *m, const unit_segment *segment, int64_t at, 
     return m->dev->kernels->axpby(m->compute, &cast);
 }
 
-/* How many values pass through the norm's memory at a time, which nobody uses between steps: whole blocks. */
+/* The norm's memory that values may pass through: where blocks are summed up, not the sums of offloaded units behind
+ * it, which wait there for the step. */
+static int64_t passing_bytes(const fsdp_model *m)
+{
+    return (m->norm_part - m->norm_blocks) * (int64_t)sizeof *m->norm_blocks;
+}
+
+/* How many values pass at a time: whole blocks. */
 static int64_t room(const fsdp_model *m)
 {
-    int64_t most = (int64_t)(m->norm_blocks_bytes / sizeof(float));
+    int64_t most = passing_bytes(m) / (int64_t)sizeof(float);
     return most > LAYOUT_BLOCK ? most / LAYOUT_BLOCK * LAYOUT_BLOCK : most;
 }
 
@@ -197,7 +204,7 @@ static fsdp_status fill_slice(fsdp_model *m, const model_slice *slice, void *con
  * The low halves are of no use. */
 static fsdp_status refresh_half(fsdp_model *m, const unit_segment *segment)
 {
-    int64_t most = (int64_t)(m->norm_blocks_bytes / (sizeof(float) + sizeof(uint16_t)));
+    int64_t most = passing_bytes(m) / (int64_t)(sizeof(float) + sizeof(uint16_t));
     float *whole = (float *)(void *)m->norm_blocks;
     for (int64_t done = 0; done < segment->numel; done += most) {
         halves_args a = {.n = min_i64(most, segment->numel - done),

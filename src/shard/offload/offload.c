@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/record/hooks.h"
 #include "base/log.h"
+#include "optim/update.h"
 #include "shard/build/wrap.h"
 #include "shard/offload/worker.h"
 
@@ -111,6 +112,16 @@ bool offload_any(const fsdp_model *m)
             return true;
     }
     return false;
+}
+
+/* The thread that updates units in host memory cannot wait for other ranks. */
+fsdp_status offload_check_optimizer(const fsdp_model *m, fsdp_optimizer_kind kind)
+{
+    if (offload_any(m) && !update_is_local(kind))
+        return error_set(FSDP_ERR_UNSUPPORTED,
+                         "%s does not update units in host memory: turn off cpu_offload, or use AdamW",
+                         kind == FSDP_MUON ? "Muon" : "Adafactor");
+    return FSDP_OK;
 }
 
 /* ---- Beginning and end ---- */
@@ -498,14 +509,14 @@ static int list_units(offload *o)
     return n;
 }
 
-fsdp_status offload_update(fsdp_model *m, offload_updater update, void *context, bool stands)
+fsdp_status offload_update(fsdp_model *m, offload_updater updater, void *context, bool stands)
 {
     offload *o = m->offload;
     unit_work work = work_of(o);
     FSDP_TRY(offload_stop_ahead(m));
     FSDP_TRY(offload_wait(m));
     o->stands = stands;
-    o->update = update;
+    o->update = updater;
     o->update_context = context;
     o->update_begun = clock_seconds();
     o->figures.updates++;

@@ -24,6 +24,8 @@ typedef struct offload offload;
  * nothing is offloaded, and for a percentage that is none. */
 fsdp_status offload_choose(fsdp_model *m, int n_units, const char *const *names);
 bool offload_any(const fsdp_model *m);
+/* FSDP_ERR_UNSUPPORTED where units are offloaded and this optimizer cannot update them in host memory. */
+fsdp_status offload_check_optimizer(const fsdp_model *m, fsdp_optimizer_kind kind);
 
 /* Streams, events and the worker. Of a model whose units are placed; with device and host memory of its own only as far
  * as the device's streams have. */
@@ -70,7 +72,7 @@ typedef fsdp_status (*offload_updater)(void *context, int slice, offload_lanes l
 /* Starts updating all offloaded units that are trained. The gradients are finished and compute has been waited for;
  * `context` is borrowed until offload_wait. `stands`: updates that ran ahead are as they should be; otherwise they are
  * undone and made again. */
-fsdp_status offload_update(fsdp_model *m, offload_updater update, void *context, bool stands);
+fsdp_status offload_update(fsdp_model *m, offload_updater updater, void *context, bool stands);
 /* Before a unit's copy is read: it is on its way, and compute waits for it. */
 fsdp_status offload_refresh(fsdp_model *m, int index);
 /* Until the worker is done with all units; offload_settle (sharded.h) also waits for transfers. */

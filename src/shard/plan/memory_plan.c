@@ -12,6 +12,11 @@
 #include "shard/step/adafactor.h"
 #include "shard/step/muon.h"
 
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
 static fsdp_status describe_groups(fsdp_model *m, const memory_plan_request *r)
 {
     unit_sharding usual;
@@ -35,17 +40,49 @@ static comm_config describe_link(const memory_plan_request *r)
     link.job.local_world_size = r->ranks_per_node < r->n_ranks ? r->ranks_per_node : r->n_ranks;
     link.device = r->dev;
     link.memory = r->comm_memory;
+    link.accumulation = r->accumulation;
     return link;
 }
 
-/* What the backend takes for itself, and what it rounds up where memory comes from it. */
-static size_t plan_communication(const memory_plan_request *r, const memory_plan *p)
+/* What sums of trained units' gradients take in the groups that units of so many shards share. */
+static size_t plan_group_staging(const fsdp_model *m, const comm_config *link, int n_shards, bool add)
 {
-    comm_config link = describe_link(r);
-    size_t bytes = comm_overhead(&link);
+    size_t sums = 0, replicated = 0;
+    for (int i = 0; i < m->layout->n_units; i++) {
+        const layout_segment *s = &m->layout->units[i].segments[0];
+        const unit_sharding *h = &m->shardings[i];
+        if (h->n_shards != n_shards || !s->trainable)
+            continue;
+        fsdp_dtype grad = m->policies[i].reduce_dtype, sum = m->config.gradient_dtype;
+        int64_t mine = model_part(m, i, s).n;
+        comm_kind kind = h->whole ? COMM_ALL_REDUCE : COMM_REDUCE_SCATTER;
+        sums = larger(sums, comm_staging_bytes(link, kind, h->n_shards, mine, grad, sum, add));
+        replicated =
+            larger(replicated, comm_staging_bytes(link, COMM_ALL_REDUCE, h->n_replicas, mine, sum, sum, false));
+    }
+    return sums + replicated;
+}
+
+static size_t plan_staging(const fsdp_model *m, const comm_config *link, int64_t micro_batches)
+{
+    bool add = micro_batches > 1 && !model_holds_gradients(m);
+    size_t bytes = 0;
+    for (int i = 0; i < m->layout->n_units; i++) {
+        int first = 0;
+        while (m->shardings[first].n_shards != m->shardings[i].n_shards)
+            first++;
+        bytes += first == i ? plan_group_staging(m, link, m->shardings[i].n_shards, add) : 0;
+    }
+    return bytes;
+}
+
+/* What the backend takes for itself, and what it rounds up where memory comes from it. */
+static size_t plan_communication(const comm_config *link, const memory_plan *p)
+{
+    size_t bytes = comm_overhead(link);
     for (int i = 0; i < p->n_allocations; i++) {
         const planned_allocation *a = &p->allocations[i];
-        bytes += a->shared ? comm_allocated_bytes(&link, a->bytes) - a->bytes : 0;
+        bytes += a->shared ? comm_allocated_bytes(link, a->bytes) - a->bytes : 0;
     }
     return bytes;
 }
@@ -148,7 +185,7 @@ static size_t second_unneeded(const fsdp_model *m, int index, fsdp_optimizer_kin
 static fsdp_status count_update(const fsdp_model *m, const memory_plan_request *r, memory_plan *out)
 {
     out->update_bytes = 2 * (m->n_ranks - 1) * (int64_t)codes_agreed_bytes(m) / m->n_ranks;
-    if (r->optimizer != FSDP_MUON && r->optimizer != FSDP_ADAFACTOR) {
+    if (update_is_local(r->optimizer)) {
         out->host_ahead = ahead_bytes(m, r->moments, r->half_moments);
         out->host_state += out->host_ahead;
         out->optimizer_workspace = split_bytes(m, r->moments, r->half_moments);
@@ -173,7 +210,7 @@ static fsdp_status count_update(const fsdp_model *m, const memory_plan_request *
 
 /* What one rank receives, as comm counts it: of every gathered unit all but its own shard; of every reduction its shard
  * from all others; for a sum that all ranks get, both of these for an n-th part. */
-static void count_traffic(const fsdp_model *m, const schedule *s, memory_plan *out)
+static void count_traffic(const fsdp_model *m, const comm_config *link, const schedule *s, memory_plan *out)
 {
     int64_t sum = (int64_t)fsdp_dtype_size(m->config.gradient_dtype);
     for (int i = 0; i < s->n_events; i++) {
@@ -198,7 +235,8 @@ static void count_traffic(const fsdp_model *m, const schedule *s, memory_plan *o
         }
         if (s->events[i].action != ACTION_REDUCE)
             continue;
-        out->reduced_bytes += h->whole ? 2 * (n - 1) * mine * grad / n : (n - 1) * mine * grad;
+        int64_t back = comm_sums_directly(link, m->policies[which].reduce_dtype) ? sum : grad;
+        out->reduced_bytes += h->whole ? (n - 1) * mine * (grad + back) / n : (n - 1) * mine * grad;
         out->replica_bytes += 2 * (replicas - 1) * mine * sum / replicas;
     }
 }
@@ -230,6 +268,8 @@ static fsdp_status plan_step(fsdp_model *m, const memory_plan_request *r, bool t
     t->selective = m->config.checkpointing == FSDP_CHECKPOINT_SELECTIVE;
     fsdp_loss loss = (training ? r->record : r->evaluate)(r->context, m->module, t);
     fsdp_status status = fsdp_tape_status(t);
+    if (status == FSDP_OK && training && !shadow)
+        status = model_check_fp8(m, t);
     if (status == FSDP_OK)
         status = program_compile(t, training ? loss.sum : NULL, &options, &out->program);
     if (status != FSDP_OK) {
@@ -245,16 +285,17 @@ static fsdp_status plan_step(fsdp_model *m, const memory_plan_request *r, bool t
 static fsdp_status plan_training(fsdp_model *m, const memory_plan_request *r, memory_plan *out)
 {
     planned_step s;
+    comm_config link = describe_link(r);
     FSDP_TRY(plan_step(m, r, true, false, &s));
     out->workspace = largest_workspace(s.program);
     out->activations = program_slab_bytes(s.program) - out->workspace;
     out->host_activations = program_host_bytes(s.program);
     out->gather = s.schedule->gather_bytes;
     out->full_gradients = s.schedule->gradient_bytes;
-    count_traffic(m, s.schedule, out);
+    count_traffic(m, &link, s.schedule, out);
     fsdp_status status = r->picture ? plan_picture_take(r->picture, m, s.program, s.schedule) : FSDP_OK;
     if (status == FSDP_OK && r->script)
-        status = plan_script_take(r->script, m, s.program, s.schedule, max_i64(r->micro_batches, 1),
+        status = plan_script_take(r->script, m, s.program, s.schedule, &link, max_i64(r->micro_batches, 1),
                                   (script_optimizer){r->optimizer, r->moments, r->half_moments});
     free_step(&s);
     return status;
@@ -269,11 +310,6 @@ static size_t beyond(size_t bytes, size_t room)
 typedef struct arena_growth {
     size_t gather, gradients, slab;
 } arena_growth;
-
-static size_t larger(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
 
 static size_t growth_bytes(const arena_growth *g)
 {
@@ -317,7 +353,7 @@ static void add_allocation(memory_plan *p, const char *what, size_t bytes, bool 
         p->allocations[p->n_allocations++] = (planned_allocation){what, bytes, shared};
 }
 
-static void list_allocations(const fsdp_model *m, const arena_growth *growth, memory_plan *p)
+static void list_allocations(const fsdp_model *m, const comm_config *link, const arena_growth *growth, memory_plan *p)
 {
     resident_sizes z = model_resident_sizes(m);
     add_allocation(p, "what peers gather", z.shared, true);
@@ -335,7 +371,7 @@ static void list_allocations(const fsdp_model *m, const arena_growth *growth, me
     add_allocation(p, "the update", p->optimizer_workspace, false);
     add_allocation(p, "moments in host memory", p->host_state - p->host_ahead - z.host, false);
     add_allocation(p, "old values in host memory", p->host_ahead, false);
-    add_allocation(p, "gathered units", p->gather + growth->gather, false);
+    add_allocation(p, "gathered units", p->gather + growth->gather, comm_will_fill_directly(link));
     add_allocation(p, "full gradients", p->full_gradients + growth->gradients, true);
     add_allocation(p, "activations in host memory", p->host_activations, false);
     add_allocation(p, "activations", p->activations + p->workspace + growth->slab, false);
@@ -359,6 +395,8 @@ fsdp_status memory_plan_make(fsdp_module *net, const fsdp_config *config, const 
     fsdp_status status = describe_groups(m, r);
     if (status == FSDP_OK)
         status = model_make_layout(m);
+    if (status == FSDP_OK)
+        status = offload_check_optimizer(m, r->optimizer);
     if (status == FSDP_OK) {
         count_residents(m, r, out);
         status = count_update(m, r, out);
@@ -372,10 +410,12 @@ fsdp_status memory_plan_make(fsdp_module *net, const fsdp_config *config, const 
     if (status == FSDP_OK)
         status = plan_shadow(m, r, out, &growth);
     if (status == FSDP_OK) {
-        list_allocations(m, &growth, out);
-        out->communication = plan_communication(r, out);
         comm_config link = describe_link(r);
+        list_allocations(m, &link, &growth, out);
+        size_t staging = plan_staging(m, &link, r->micro_batches);
+        out->communication = plan_communication(&link, out) + staging;
         add_allocation(out, "communication", comm_overhead(&link), true);
+        add_allocation(out, "sums on their way", staging, false);
         out->libraries = comm_library_bytes(&link, sharding_groups(m));
     }
     out->total = out->parameters + out->copies + out->gradients + out->optimizer + out->gather + out->full_gradients +

@@ -15,7 +15,7 @@ typedef struct planned_allocation {
     bool shared; /* from comm_allocate: peers reach it */
 } planned_allocation;
 
-enum { MEMORY_PLAN_ALLOCATIONS = 20 };
+enum { MEMORY_PLAN_ALLOCATIONS = 24 };
 
 typedef struct memory_plan {
     /* Bytes of one rank. */
@@ -64,13 +64,15 @@ typedef struct memory_plan_request {
     device *dev; /* whose workspaces count */
     int n_ranks;
     int ranks_per_node;
-    int rank;                      /* whose bytes; MEMORY_PLAN_LARGEST: of the rank that holds most */
-    const char *backend;           /* of communication; NULL: what fits */
-    fsdp_comm_memory comm_memory;  /* that it takes */
+    int rank;                     /* whose bytes; MEMORY_PLAN_LARGEST: of the rank that holds most */
+    const char *backend;          /* of communication; NULL: what fits */
+    fsdp_comm_memory comm_memory; /* that it takes */
+    fsdp_reduce_accumulation accumulation;
     int moments;                   /* most numbers of optimizer state per parameter */
     int half_moments;              /* of those, how many have 16 bits; the others have 32 */
     fsdp_optimizer_kind optimizer; /* which decides whose are fewer, and what the step takes besides */
-    plan_recorder record;          /* a training step */
+    int64_t micro_batches;         /* of a step; 0: one */
+    plan_recorder record;          /* one of them */
     plan_recorder evaluate;        /* a step of validation; NULL: none */
     void *context;
     /* Host memory of an asynchronous checkpoint in which this rank writes that many bytes; NULL: checkpoints take none.
@@ -81,7 +83,6 @@ typedef struct memory_plan_request {
     plan_picture
         *picture;        /* receives the training step value by value, and is the caller's to clear; NULL: not wanted */
     plan_script *script; /* receives what happens in an optimizer step, likewise */
-    int64_t micro_batches; /* of that step; 0: one */
 } memory_plan_request;
 
 /* Takes `net` (a fresh tree), also on failure. */

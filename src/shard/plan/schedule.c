@@ -508,6 +508,15 @@ bool schedule_holds(const schedule_options *o, int unit)
     return o->gradients == GRADIENT_HELD || (o->gradients == GRADIENT_BUFFERED && o->held && o->held[unit]);
 }
 
+/* The first instruction from `index` on that computes. Copies of values to host memory and back depend on a rank's
+ * batch, and what shares memory must not: arenas grow with all ranks. */
+static int computing_from(const planning *g, int index)
+{
+    while (index < program_length(g->p) && !program_at(g->p, index)->n)
+        index++;
+    return index;
+}
+
 /* Of unit number i in order of its last gradient: what its full gradient and its landing take, and for how long. */
 static void plan_gradient_memory(const planning *g, int i, int freed, lifetime *full, lifetime *landing)
 {
@@ -515,10 +524,10 @@ static void plan_gradient_memory(const planning *g, int i, int freed, lifetime *
     bool offloaded = is_offloaded(g, s->unit), direct = g->o->gradients == GRADIENT_DIRECT;
     int from = offloaded ? preload_index(g, i) : s->first;
     /* What is free again before an instruction may be taken before the same one; offloaded units are copied on. */
-    int last = offloaded ? freed : freed - 1;
+    int copied = computing_from(g, freed), last = offloaded ? copied : freed - 1;
     *full = (lifetime){gradient_bytes(g, s->unit), direct ? from : s->first, last, 0};
     size_t landed = schedule_landing_bytes(&g->l->units[s->unit], g->o->sum_bytes);
-    *landing = (lifetime){offloaded && !direct ? landed : 0, from, freed, 0};
+    *landing = (lifetime){offloaded && !direct ? landed : 0, from, copied, 0};
     if (schedule_holds(g->o, s->unit) || (direct && !offloaded))
         full->bytes = 0; /* a place of its own, or none */
 }
@@ -554,13 +563,15 @@ static fsdp_status pack_gradients(const planning *g, int n, bool beyond, lifetim
     return lifetime_pack(items, 2 * n, bytes);
 }
 
-/* What hides a reduction beyond small units must cost no memory. */
+/* What hides a reduction beyond small units must cost no memory but theirs: a head, a norm and a layer take as much as
+ * a layer and an embedding, which follow each other at the end, and the norm. */
 static fsdp_status choose_places(const planning *g, int n, lifetime *items, bool *beyond, size_t *bytes)
 {
+    enum { LITTLE = 64 };
     size_t least;
     FSDP_TRY(pack_gradients(g, n, false, items, &least));
     FSDP_TRY(pack_gradients(g, n, true, items, bytes));
-    *beyond = *bytes <= least;
+    *beyond = *bytes <= least + least / LITTLE;
     return *beyond ? FSDP_OK : pack_gradients(g, n, false, items, bytes);
 }
 

@@ -40,6 +40,7 @@ typedef struct writing {
     statistics_group statistics;
     peer_group peers;
     script_optimizer optimizer;
+    const comm_config *link;
     int next;        /* event */
     bool more, last; /* of the micro-batch */
     bool offloads;
@@ -134,10 +135,28 @@ static fsdp_status add_collective(writing *w, script_collective kind, int which,
                                                  .received = bytes.received});
 }
 
-/* A sum of n elements that all ranks of a group get: as many bytes as two ways round a ring. */
-static moved_bytes summed_bytes(int64_t n, size_t element, int ranks)
+/* A sum of n elements that all ranks of a group get: as many bytes as two ways round a ring, or, where `back` is not
+ * `element`, one way in each type. */
+static moved_bytes summed_bytes(int64_t n, size_t element, size_t back, int ranks)
 {
-    return (moved_bytes){(double)n * (double)element, (double)(2 * (ranks - 1) * n * (int64_t)element / ranks)};
+    return (moved_bytes){(double)n * (double)element, (double)((ranks - 1) * n * (int64_t)(element + back) / ranks)};
+}
+
+/* The collective that was added last sums `numel` elements here, whose values its ranks send to each other. */
+static fsdp_status sum_directly(writing *w, int64_t numel, fsdp_dtype from, bool add)
+{
+    script_item *item = &w->out->items[w->out->n_items - 1];
+    sum_parts_args a = {.n = numel,
+                        .n_parts = item->ranks,
+                        .mine = {PRETENDED(0), from},
+                        .out = {PRETENDED(1), w->m->config.gradient_dtype},
+                        .add = add};
+    kernel_work work;
+    if (item->ranks < 2 || !comm_sums_directly(w->link, from))
+        return FSDP_OK;
+    kernel_work_of(KERNEL_sum_parts, &a, &work);
+    item->direct = true;
+    return find_work(w->out, &work, &item->work);
 }
 
 static fsdp_status add_launch(writing *w, bool recorded, bool backward)
@@ -171,7 +190,7 @@ static fsdp_status exchange(writing *w, script_collective kind, moved_bytes byte
 static fsdp_status sum_over_ranks(void *context, int64_t n, size_t element)
 {
     writing *w = context;
-    return exchange(w, SCRIPT_ALL_REDUCE, summed_bytes(n, element, w->m->n_ranks));
+    return exchange(w, SCRIPT_ALL_REDUCE, summed_bytes(n, element, element, w->m->n_ranks));
 }
 
 static fsdp_status sum_statistics(void *context, stream *s, double *values, int64_t n)
@@ -277,9 +296,11 @@ static double sum_bytes(const writing *w, int which)
 static fsdp_status replicate(writing *w, int which)
 {
     const unit_sharding *h = &w->m->shardings[which];
-    return add_collective(
-        w, SCRIPT_ALL_REDUCE, which, SLOT_REPLICATE, h->n_replicas, h->n_shards,
-        summed_bytes(own_numel(w, which), fsdp_dtype_size(w->m->config.gradient_dtype), h->n_replicas));
+    fsdp_dtype dtype = w->m->config.gradient_dtype;
+    size_t element = fsdp_dtype_size(dtype);
+    FSDP_TRY(add_collective(w, SCRIPT_ALL_REDUCE, which, SLOT_REPLICATE, h->n_replicas, h->n_shards,
+                            summed_bytes(own_numel(w, which), element, element, h->n_replicas)));
+    return sum_directly(w, own_numel(w, which) / h->n_replicas, dtype, false);
 }
 
 /* Read and written by the update of a unit in host memory: masters and state, gradients, the copy; `twice`: old values
@@ -327,8 +348,10 @@ static moved_bytes reduced_bytes(const writing *w, int which)
     const layout_segment *s = &w->m->layout->units[which].segments[0];
     const unit_sharding *h = &w->m->shardings[which];
     size_t element = w->m->grad_bytes[which];
+    bool direct = comm_sums_directly(w->link, w->m->policies[which].reduce_dtype);
     if (h->whole)
-        return summed_bytes(s->padded, element, h->n_shards);
+        return summed_bytes(s->padded, element, direct ? fsdp_dtype_size(w->m->config.gradient_dtype) : element,
+                            h->n_shards);
     double own = (double)own_numel(w, which) * (double)element;
     return (moved_bytes){(double)s->padded * (double)element, own * (h->n_shards - 1)};
 }
@@ -345,17 +368,23 @@ static fsdp_status reduce_alone(writing *w, int which)
     return m->dev->kernels->axpby(m->compute, &a);
 }
 
+static fsdp_status reduce_together(writing *w, int which)
+{
+    const unit_sharding *h = &w->m->shardings[which];
+    FSDP_TRY(add_collective(w, h->whole ? SCRIPT_ALL_REDUCE : SCRIPT_REDUCE_SCATTER, which, SLOT_REDUCE, h->n_shards, 1,
+                            reduced_bytes(w, which)));
+    return sum_directly(w, own_numel(w, which) / (h->whole ? h->n_shards : 1), w->m->policies[which].reduce_dtype,
+                        w->more && !model_holds_gradients(w->m));
+}
+
 static fsdp_status reduce(writing *w, const schedule_event *e)
 {
     const fsdp_model *m = w->m;
     if (w->gradients != GRADIENT_DIRECT) {
         if (!reduces_now(w))
             return FSDP_OK;
-        const unit_sharding *h = &m->shardings[e->unit];
-        bool alone = h->n_shards == 1 && m->dev->own_memory;
-        FSDP_TRY(alone ? reduce_alone(w, e->unit)
-                       : add_collective(w, h->whole ? SCRIPT_ALL_REDUCE : SCRIPT_REDUCE_SCATTER, e->unit, SLOT_REDUCE,
-                                        h->n_shards, 1, reduced_bytes(w, e->unit)));
+        bool alone = m->shardings[e->unit].n_shards == 1 && m->dev->own_memory;
+        FSDP_TRY(alone ? reduce_alone(w, e->unit) : reduce_together(w, e->unit));
     }
     return m->offloaded[e->unit] ? land(w, e->unit) : FSDP_OK;
 }
@@ -625,11 +654,11 @@ static fsdp_status write_step(writing *w, int64_t micro_batches)
     return write_close(w);
 }
 
-fsdp_status plan_script_take(plan_script *out, fsdp_model *m, program *p, const schedule *s, int64_t micro_batches,
-                             script_optimizer optimizer)
+fsdp_status plan_script_take(plan_script *out, fsdp_model *m, program *p, const schedule *s, const comm_config *link,
+                             int64_t micro_batches, script_optimizer optimizer)
 {
     fsdp_model pretended = *m; /* the same, on a device that only notes */
-    writing w = {.out = out, .m = &pretended, .p = p, .s = s, .optimizer = optimizer};
+    writing w = {.out = out, .m = &pretended, .p = p, .s = s, .optimizer = optimizer, .link = link};
     const step_carrier carrier = {sum_over_ranks, gather_for_all, await_gather, gather_early, await_reduction, &w};
     planned_program trained = {.program = p, .schedule = (schedule *)(uintptr_t)s};
     w.gradients = model_schedule_options(m).gradients;

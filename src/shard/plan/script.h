@@ -28,13 +28,14 @@ typedef struct script_item {
     script_kind kind;
     bool graph;      /* of LAUNCH */
     bool backward;   /* of LAUNCH: the program's backward begins here or has begun */
-    int work;        /* of WORK: place in `works` */
+    int work;        /* of WORK, and of a collective that is `direct` its sum: place in `works` */
     int slot, after; /* -1: none */
     int unit;        /* -1: none */
     script_collective collective;
     int ranks, stride; /* of the group, and how far its neighbours are apart */
     double bytes;      /* of a collective: of the whole buffer */
     double received;   /* of a collective: what this rank receives, as comm counts it */
+    bool direct;       /* of a collective: ranks send to those who sum (comm_sums_directly) */
     bool ahead;        /* of UPDATE: made before the host comes to the close, or not at all */
 } script_item;
 
@@ -67,10 +68,12 @@ typedef struct script_optimizer {
     int numbers, halves; /* that it keeps of a parameter, and those of them that have 16 bits */
 } script_optimizer;
 
-/* Fills in *out, which must be zeros or cleared, for a step of so many micro-batches. Points the model's parameters at
- * memory that is not there: it may only be planned with. */
+struct comm_config;
+
+/* Fills in *out, which must be zeros or cleared, for a step of so many micro-batches over such a link. Points the
+ * model's parameters at memory that is not there: it may only be planned with. */
 fsdp_status plan_script_take(plan_script *out, struct fsdp_model *m, program *p, const struct schedule *s,
-                             int64_t micro_batches, script_optimizer optimizer);
+                             const struct comm_config *link, int64_t micro_batches, script_optimizer optimizer);
 void plan_script_clear(plan_script *s); /* legal on zeros */
 
 /* For who writes one by hand. */

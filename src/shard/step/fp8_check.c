@@ -16,7 +16,9 @@ static bool is_checked(const fsdp_parameter *p)
     return p->figures && p->fp8 != FSDP_FP8_OFF;
 }
 
-/* Elements of the three operands on this rank; 0 where its batch has no 8-bit product with the weight. */
+/* Elements of the three operands on this rank; 0 where its batch has no 8-bit product with the weight, or none of a
+ * gradient. Of a weight that is used several times, figures are those of the use that came last: in forward the last,
+ * in backward the first that the loss depends on. */
 static void count_operands(const fsdp_tape *t, const fsdp_parameter *p, double out[3])
 {
     for (int i = 0; i < t->n_nodes; i++) {
@@ -25,7 +27,8 @@ static void count_operands(const fsdp_tape *t, const fsdp_parameter *p, double o
             continue;
         out[0] = (double)n->inputs[0]->numel;
         out[1] = (double)n->inputs[1]->numel;
-        out[2] = (double)n->outputs[0]->numel;
+        if (out[2] == 0 && n->outputs[0]->grad)
+            out[2] = (double)n->outputs[0]->numel;
     }
 }
 
@@ -52,7 +55,7 @@ static fsdp_status collect(fsdp_model *m, const fsdp_tape *t, double *sums, int 
         if (!is_checked(p))
             continue;
         take_sums(&host[p->figures - m->figures], &sums[SUMS * k]);
-        count_operands(t, p, &sums[SUMS * k++ + OPERANDS]);
+        count_operands(program_tape(t->program), p, &sums[SUMS * k++ + OPERANDS]);
     }
     free(host);
     FSDP_TRY(status);
@@ -64,16 +67,26 @@ static double ratio(double error, double whole)
     return error == 0 ? 0 : sqrt(error / whole);
 }
 
+static double part(double lost, double all)
+{
+    return lost == 0 ? 0 : lost / all;
+}
+
+/* An operand is judged by the product that it is of. Where that product is not finite in param_dtype either, by a bad
+ * sample or a loss scale that is too large, the batch says nothing of 8 bits. */
 static fsdp_fp8_layer judge(const fsdp_parameter *p, const double *sums, const fsdp_fp8_bounds *bounds)
 {
+    const bool has_output = isfinite(sums[OUTPUT]), has_gradient = isfinite(sums[GRADIENT]);
+    const bool judged[] = {has_output, has_output, has_gradient};
     fsdp_fp8_layer l = {.name = p->name,
                         .output_error = ratio(sums[OUTPUT_ERROR], sums[OUTPUT]),
                         .gradient_error = ratio(sums[GRADIENT_ERROR], sums[GRADIENT])};
-    l.falls_back = !(l.output_error <= bounds->error) || !(l.gradient_error <= bounds->error);
+    l.falls_back =
+        (has_output && !(l.output_error <= bounds->error)) || (has_gradient && !(l.gradient_error <= bounds->error));
     for (int i = 0; i < 3; i++) {
-        l.flushed[i] = sums[LOST + 2 * i] / sums[OPERANDS + i];
-        l.saturated[i] = sums[LOST + 2 * i + 1] / sums[OPERANDS + i];
-        l.falls_back |= !(l.saturated[i] <= bounds->saturated);
+        l.flushed[i] = part(sums[LOST + 2 * i], sums[OPERANDS + i]);
+        l.saturated[i] = part(sums[LOST + 2 * i + 1], sums[OPERANDS + i]);
+        l.falls_back |= judged[i] && !(l.saturated[i] <= bounds->saturated);
     }
     return l;
 }

@@ -16,17 +16,10 @@
 #include "shard/step/early.h"
 #include "shard/step/groups.h"
 
+/* A step that overflows with so small a scale has another reason: many bad samples in a row would leave a scale with
+ * which every gradient becomes 0 in fp16. */
+#define LEAST_SCALE 1
 #define SCALE_GROWTH_INTERVAL 2000 /* steps without overflow before the fp16 loss scale doubles */
-
-/* The thread that updates units in host memory cannot wait for other ranks. */
-static fsdp_status check_offload(const fsdp_model *m, fsdp_optimizer_kind kind)
-{
-    if (m->offload && (kind == FSDP_MUON || kind == FSDP_ADAFACTOR))
-        return error_set(FSDP_ERR_UNSUPPORTED,
-                         "%s does not update units in host memory: turn off cpu_offload, or use AdamW",
-                         kind == FSDP_MUON ? "Muon" : "Adafactor");
-    return FSDP_OK;
-}
 
 /* What the host knows of a step's numbers. */
 static void host_numbers(const fsdp_optimizer *o, optimizer_scalars *out)
@@ -55,6 +48,20 @@ static void guess_scalars(void *context, optimizer_scalars *out)
     out->gradient_scale = unclipped_scale(o, unscale_of(o->model));
 }
 
+/* Weights that are kept as codes are measured by the pass that updates them. */
+static fsdp_status place_magnitudes(fsdp_optimizer *o, const fsdp_model *m, update_range *ranges, int n)
+{
+    int used = 0, all = codes_trained(m);
+    if (all > 0 && !(o->magnitudes = malloc((size_t)all * sizeof *o->magnitudes)))
+        return error_set(FSDP_ERR_MEMORY, "creating an optimizer: out of host memory");
+    for (int i = 0; i < n && all > 0; i++) {
+        ranges[i].magnitudes = o->magnitudes + used;
+        ranges[i].n_magnitudes = codes_magnitudes(&m->units[model_range_unit(m, i)].segments[0], o->magnitudes + used);
+        used += ranges[i].n_magnitudes;
+    }
+    return FSDP_OK;
+}
+
 fsdp_status fsdp_optimizer_new(fsdp_model *m, const fsdp_optimizer_config *config, fsdp_optimizer **out)
 {
     SIZED_READ(fsdp_optimizer_config, FSDP_OPTIMIZER_CONFIG_INIT, full, config);
@@ -81,8 +88,9 @@ fsdp_status fsdp_optimizer_new(fsdp_model *m, const fsdp_optimizer_config *confi
                                    .key = {key.k[0], key.k[1]},
                                    .element = (uint64_t)s.first};
     }
-    TRY_OR(done, check_offload(m, full.kind));
+    TRY_OR(done, offload_check_optimizer(m, full.kind));
     TRY_OR(done, groups_place(m, &full, ranges, n, &o->spans));
+    TRY_OR(done, place_magnitudes(o, m, ranges, n));
     full.groups = NULL; /* the caller's */
     full.n_groups = 0;
     const update_memory places[] = {
@@ -109,6 +117,7 @@ done:
             update_free(o->update);
             muon_free(o->muon);
             adafactor_free(o->adafactor);
+            free(o->magnitudes);
             free(o->spans);
         }
         free(o);
@@ -129,6 +138,7 @@ void fsdp_optimizer_free(fsdp_optimizer *o)
     ahead_free(o->ahead);
     split_free(o->split);
     update_free(o->update);
+    free(o->magnitudes);
     free(o->spans);
     free(o);
 }
@@ -145,7 +155,7 @@ static void adjust_loss_scale(fsdp_optimizer *o, bool skipped)
     if (!model_scales_loss(m))
         return;
     if (skipped) {
-        m->loss_scale /= 2;
+        m->loss_scale = m->loss_scale > LEAST_SCALE ? m->loss_scale / 2 : m->loss_scale;
         o->good_steps = 0;
     } else if (++o->good_steps % SCALE_GROWTH_INTERVAL == 0) {
         m->loss_scale *= 2;
@@ -216,6 +226,7 @@ static fsdp_status close_step(const void *fixed, const void *facts)
                       .scalars = &m->scalars->optimizer};
     FSDP_TRY(model_finish_gradients(m));
     FSDP_TRY(m->dev->kernels->clip(m->compute, &clip));
+    FSDP_TRY(codes_before_update(m));
     if (o->muon)
         FSDP_TRY(muon_update(o->muon, o->update));
     if (o->adafactor)

@@ -16,6 +16,7 @@ struct fsdp_optimizer {
     fsdp_optimizer_config config;
     update *update;
     update_span *spans;             /* of parameter groups and matrices; NULL: none */
+    update_magnitude *magnitudes;   /* of weights that are kept as codes; NULL: none are */
     muon *muon;                     /* NULL: another kind, or no matrix of it is trained */
     adafactor *adafactor;           /* NULL: another kind */
     split *split;                   /* NULL: offloaded units are updated by the processor alone, or there are none */

@@ -172,26 +172,13 @@ static fsdp_status compile(fsdp_model *m, fsdp_tape *recording, const fsdp_tenso
     return status;
 }
 
-/* 8-bit products that were asked for and that no layer can have are an error, not bf16 without a word. The first
- * program that trains decides: a later one may be of a last, odd batch. */
+/* The first program that trains decides: a later one may be of a last, odd batch. */
 static fsdp_status check_fp8(const fsdp_model *m, const fsdp_tape *recording)
 {
-    bool wanted = false;
     for (const planned_program *p = m->programs; p; p = p->next)
         if (p->key.loss >= 0)
             return FSDP_OK;
-    for (int i = 0; i < m->contents.n_parameters; i++)
-        wanted |= m->contents.parameters[i]->fp8 != FSDP_FP8_OFF;
-    for (int i = 0; i < m->contents.n_parameters; i++)
-        wanted &= !m->contents.parameters[i]->fp8_fell_back; /* a shadow step has decided */
-    for (int i = 0; wanted && i < recording->n_nodes; i++)
-        wanted = strncmp(recording->nodes[i]->op->name, "linear_fp8", strlen("linear_fp8")) != 0;
-    if (!wanted)
-        return FSDP_OK;
-    return error_set(
-        FSDP_ERR_INPUT,
-        "fp8: no linear layer here has 8-bit products; a layer's inputs and its outputs must be multiples of 16, and "
-        "GPT-2's weights, stored input-major, have none");
+    return model_check_fp8(m, recording);
 }
 
 /* Finds the program of a recording and its loss (NULL: without gradients), or plans it and makes room. The model takes
@@ -468,6 +455,7 @@ fsdp_status model_run_shadow(fsdp_model *m, fsdp_tape *t, fsdp_tensor *loss)
     if (m->expected_count == 0)
         FSDP_TRY(agree_on_count(m, loss));
     FSDP_TRY(model_plan(m, t, loss, &p));
+    t->program = p->program;
     m->last_training = p;
     FSDP_TRY(events_clear_untrained(m, p->schedule));
     FSDP_TRY(run_program(m, p, t, false));
